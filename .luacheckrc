@@ -1,0 +1,8 @@
+-- Style of all Lua here: Lua 5.4, 110 columns, no new globals.
+std = "lua54"
+max_line_length = 110
+exclude_files = { "build", "build.luarocks" }
+-- Methods must keep their signature whether or not they use every argument.
+unused_args = false
+files["spec"] = { std = "+busted" }
+files["lua/perilune"] = { ignore = { "212/self" } }

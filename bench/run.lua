@@ -1,0 +1,215 @@
+-- SPDX-License-Identifier: MIT
+-- perilune's side of the benchmarks: one JSON line per workload and mode.
+--   perilune run bench/run.lua -- [--only NAME ...] [--threads N] [--json FILE] [--list]
+-- Every workload and mode runs in a process of its own, so peak_rss_mb is its peak alone. A workload that
+-- cannot run is skipped with its reason on stderr.
+
+local here = debug.getinfo(1, "S").source:match("^@(.*)run%.lua$") or "./"
+local timing = dofile(here .. "timing.lua")
+local workloads = dofile(here .. "workloads/init.lua")
+
+local function fail(...)
+  io.stderr:write("bench: ", string.format(...), "\n")
+  os.exit(2)
+end
+
+local function parse(args)
+  local o = { only = {}, threads = #timing.cores() }
+  local i = 1
+  while i <= #args do
+    local a = args[i]
+    if a == "--only" then
+      while args[i + 1] and args[i + 1]:sub(1, 2) ~= "--" do
+        i = i + 1
+        if not workloads.work[args[i]] then fail("no workload '%s'; see --list", args[i]) end
+        o.only[#o.only + 1] = args[i]
+      end
+    elseif a == "--threads" or a == "--json" or a == "--child" then
+      i = i + 1
+      if not args[i] then fail("%s wants a value", a) end
+      o[a:sub(3)] = args[i]
+    elseif a == "--list" then
+      o.list = true
+    elseif a ~= "--" then
+      fail("unknown option '%s'", a)
+    end
+    i = i + 1
+  end
+  o.threads = math.tointeger(tonumber(o.threads)) or fail("--threads wants a whole number")
+  if #o.only == 0 then o.only = workloads.names end
+  return o
+end
+
+local function row(name, mode, threads, samples, peak_kb, first)
+  local median = timing.median(samples)
+  return {
+    workload = name, impl = "perilune", mode = mode, threads = threads, median_s = median,
+    min_s = timing.min(samples),
+    peak_rss_mb = peak_kb and math.floor(peak_kb / 102.4 + 0.5) / 10,
+    unit = workloads.unit[name], throughput = workloads.figure(name, median), first_s = first,
+  }
+end
+
+-- ---- the child: one workload in this process ------------------------------------------------
+
+-- The number of a loss: a tensor, a Lua number or nothing.
+local function number(loss)
+  if type(loss) == "userdata" then return loss:item() end
+  return loss
+end
+
+local function child(name, mode, threads)
+  local T = require "perilune"
+  T.set_num_threads(threads)
+  T.manual_seed(1)
+  local call = workloads.build(T, name, function(file)
+    return dofile(here .. "workloads/" .. file .. ".lua")
+  end)
+  if type(call) == "string" then
+    print("skip " .. call)
+    return
+  end
+  local first, samples, last = timing.measure(call, T.clock or T.core.clock)
+  last = number(last)
+  if last and (last ~= last or math.abs(last) == math.huge) then error("the result is " .. last) end
+  print(timing.json(row(name, mode, threads, samples, timing.peak_kb(), first)))
+end
+
+-- ---- the parent: processes --------------------------------------------------------------------
+
+local function quote(s)
+  return "'" .. s:gsub("'", "'\\''") .. "'"
+end
+
+local function read_command(cmd)
+  local p = io.popen(cmd)
+  local text = p:read("a")
+  local _, _, code = p:close()
+  return text, code or 0
+end
+
+-- The program that runs this script, found through the process table.
+local function program()
+  local f = io.open("/proc/self/stat")
+  local pid = f and f:read("n")
+  if f then f:close() end
+  local exe = pid and read_command("readlink /proc/" .. pid .. "/exe"):gsub("\n$", "")
+  if not exe or exe == "" then fail("cannot tell which program is running") end
+  return exe, exe:match("[^/]*$"):find("^perilune") ~= nil
+end
+
+local exe, is_perilune = program()
+
+-- The start of a child's command line: threads pinned to the first cores, as the peers do it.
+local function prefix(threads)
+  local cores = timing.cores()
+  local use = table.concat(cores, ",", 1, math.min(threads, #cores))
+  local has_taskset = select(2, read_command("command -v taskset >/dev/null 2>&1")) == 0
+  local set = "OMP_PROC_BIND=${OMP_PROC_BIND:-true} OMP_NUM_THREADS=%d OPENBLAS_NUM_THREADS=%d exec %s"
+  return string.format(set, threads, threads, has_taskset and "taskset -c " .. use .. " " or "")
+end
+
+local function in_child(name, mode, threads)
+  local cmd = string.format("%stimeout %d %s%s %s%s --child %s --threads %d --only %s", prefix(threads),
+    timing.LIMIT_S, quote(exe), is_perilune and " run" or "", quote(here .. "run.lua"),
+    is_perilune and " --" or "", mode, threads, name)
+  local text, code = read_command(cmd)
+  local line = text:match("([^\n]+)\n*$") or ""
+  if code == 124 then return nil, "not done in " .. timing.LIMIT_S .. " s" end
+  if code ~= 0 then return nil, "exit status " .. code end
+  if line:find("^skip ") then return nil, line:sub(6) end
+  return line
+end
+
+local PROBE = 'require "perilune" for l in io.lines("/proc/self/status") do '
+  .. 'local k = l:match("VmHWM:%s*(%d+)") if k then print(k) end end'
+
+-- Whole processes that load the engine and end; the first warms the files up.
+local function startup_import(threads)
+  local T = require "perilune"
+  local clock = T.clock or T.core.clock
+  local samples, peaks = {}, {}
+  local cmd = "exec " .. quote(exe) .. " -e " .. quote(PROBE)
+  local first
+  for i = 0, 5 do
+    local start = clock()
+    local text, code = read_command(cmd)
+    local took = clock() - start
+    if code ~= 0 then return nil, "exit status " .. code end
+    if i == 0 then first = took else samples[i], peaks[i] = took, tonumber(text) end
+  end
+  return row("startup", "import", threads, samples, math.max(table.unpack(peaks)), first)
+end
+
+local function file_size(path)
+  local f = io.open(path, "rb")
+  if not f then return 0 end
+  local n = f:seek("end")
+  f:close()
+  return n or 0
+end
+
+-- What is installed: the program, the core module and the Lua files, found where this process loaded them.
+local function startup_disk(threads)
+  require "perilune"
+  local total, seen = 0, {}
+  local function count(path)
+    if path and not seen[path] then
+      seen[path] = true
+      total = total + file_size(path)
+    end
+  end
+  count(exe)
+  local main = package.searchpath("perilune", package.path)
+  if main then
+    local dir = main:match("^(.*)/[^/]*$")
+    if main:find("/init%.lua$") then dir = dir:match("^(.*)/[^/]*$") or "." else count(main) end
+    local files = read_command("find " .. quote(dir .. "/perilune") .. " -name '*.lua'")
+    for path in files:gmatch("[^\n]+") do count(path) end
+  end
+  for name in pairs(package.loaded) do
+    if name:find("^perilune") then count((package.searchpath(name, package.cpath))) end
+  end
+  return {
+    workload = "startup", impl = "perilune", mode = "disk", threads = threads, unit = "MB",
+    throughput = math.floor(total / 1e5 + 0.5) / 10,
+  }
+end
+
+-- Calls take(line) for every result of a workload, or skip(reason).
+local function results(name, threads, take, skip)
+  if name == "startup" then
+    local r, why = startup_import(threads)
+    if r then take(timing.json(r)) else skip(why) end
+    take(timing.json(startup_disk(threads)))
+    return
+  end
+  for _, mode in ipairs(workloads.modes(name)) do
+    local line, why = in_child(name, mode, threads)
+    if line then take(line) else skip(why) end
+  end
+end
+
+local function main(args)
+  local o = parse(args)
+  if o.list then
+    print(table.concat(workloads.names, "\n"))
+    return
+  end
+  if o.child then return child(o.only[1], o.child, o.threads) end
+  for _, name in ipairs(o.only) do
+    results(name, o.threads, function(line)
+      print(line)
+      io.stdout:flush()
+      if o.json then
+        local f = assert(io.open(o.json, "a"))
+        f:write(line, "\n")
+        f:close()
+      end
+    end, function(why)
+      io.stderr:write("skip perilune ", name, ": ", why, "\n")
+    end)
+  end
+end
+
+main { ... }

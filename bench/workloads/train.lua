@@ -1,0 +1,69 @@
+-- SPDX-License-Identifier: MIT
+-- Training steps of small networks. A step clears gradients, runs forward and backward, clips where the
+-- workload says so, and updates. Returns the loss.
+
+return function(T, W, tools)
+  local nn, optim = T.nn, T.optim
+  local F = nn.F
+
+  -- A function that trains one step on a batch and returns the loss.
+  function tools.trainer(model, opt, clip)
+    local params = clip and model:parameters()
+    return function(x, y)
+      opt:zero_grad()
+      local out = model(x)
+      if out:dim() > 2 then out, y = out:flatten(1, -2), y:flatten() end
+      local loss = F.cross_entropy(out, y)
+      loss:backward()
+      if clip then clip(params) end
+      opt:step()
+      return loss
+    end
+  end
+
+  local function on_batch(step, x, y)
+    return function() return step(x, y) end
+  end
+  tools.on_batch = on_batch
+
+  local function mlp()
+    return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10))
+  end
+
+  local function adam(model)
+    return optim.Adam(model:parameters(), { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8 })
+  end
+
+  function tools.sgd(model)
+    return optim.SGD(model:parameters(), { lr = 0.01, momentum = 0.9 })
+  end
+
+  for _, batch in ipairs { 64, 1024 } do
+    W["mlp_step_b" .. batch] = function()
+      local model = mlp()
+      return on_batch(tools.trainer(model, adam(model)), T.randn(batch, 784), T.randint(1, 10, { batch }))
+    end
+  end
+
+  function W.lenet_step_b64()
+    local model = nn.Sequential(
+      nn.Conv2d(1, 32, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2),
+      nn.Conv2d(32, 64, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2),
+      nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10))
+    return on_batch(tools.trainer(model, tools.sgd(model)), T.randn(64, 1, 28, 28), T.randint(1, 10, { 64 }))
+  end
+
+  function W.mnist_epoch()
+    local x, y = T.rand(60000, 784), T.randint(1, 10, { 60000 })
+    local model = mlp()
+    local step = tools.trainer(model, adam(model))
+    return function()
+      local order, loss = T.randperm(60000), nil
+      for i = 1, 937 * 64, 64 do
+        local rows = order[{ { i, i + 63 } }]
+        loss = step(x[rows], y[rows])
+      end
+      return loss
+    end
+  end
+end

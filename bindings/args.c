@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT
+ * Arguments from Lua: strict integers, dtypes, shapes, option tables with "did you mean". */
+#include <stdio.h>
+#include <string.h>
+
+#include "bindings/lib.h"
+
+bool l_to_int(lua_State *L, int i, int64_t *out) {
+  if (lua_type(L, i) != LUA_TNUMBER) return false; /* numeric strings do not count */
+  int ok = 0;
+  *out = (int64_t)lua_tointegerx(L, i, &ok);
+  return ok != 0;
+}
+
+const char *l_typename(lua_State *L, int i) {
+  Box *b = l_box(L, i);
+  if (b) return b->t ? pl_desc_text(&b->t->a) : "a freed tensor";
+  if (lua_type(L, i) == LUA_TNUMBER) return lua_isinteger(L, i) ? "an integer" : "a number";
+  if (lua_isnone(L, i)) return "nothing";
+  return luaL_typename(L, i);
+}
+
+int64_t l_check_int(lua_State *L, int i, const char *fn, const char *arg) {
+  int64_t v;
+  if (l_to_int(L, i, &v)) return v;
+  if (lua_type(L, i) == LUA_TNUMBER)
+    return l_error(L, "%s: argument %s must be an integer, got %g", fn, arg, lua_tonumber(L, i));
+  return l_error(L, "%s: argument %s must be an integer, got %s", fn, arg, l_typename(L, i));
+}
+
+bool l_dtype_by_name(const char *s, PlDtype *out) {
+  static const struct {
+    const char *name;
+    PlDtype d;
+  } alias[] = {{"float", PL_F32}, {"float32", PL_F32}, {"double", PL_F64},   {"float64", PL_F64}, {"half", PL_F16},
+               {"float16", PL_F16}, {"bfloat16", PL_BF16}, {"long", PL_I64},   {"int64", PL_I64},   {"int", PL_I32},
+               {"int32", PL_I32},   {"short", PL_I16},     {"int16", PL_I16}, {"char", PL_I8},     {"int8", PL_I8},
+               {"byte", PL_U8},     {"uint8", PL_U8},      {"boolean", PL_BOOL}};
+  for (int d = 0; d < PL_NDTYPE; d++)
+    if (strcmp(s, pl_dtype_name((PlDtype)d)) == 0) {
+      *out = (PlDtype)d;
+      return true;
+    }
+  for (size_t k = 0; k < sizeof alias / sizeof *alias; k++)
+    if (strcmp(s, alias[k].name) == 0) {
+      *out = alias[k].d;
+      return true;
+    }
+  return false;
+}
+
+PlDtype l_check_dtype(lua_State *L, int i, const char *fn) {
+  PlDtype d = PL_F32;
+  if (lua_type(L, i) != LUA_TSTRING)
+    l_error(L, "%s: dtype must be a string such as \"f32\", got %s", fn, l_typename(L, i));
+  else if (!l_dtype_by_name(lua_tostring(L, i), &d))
+    l_error(L, "%s: unknown dtype \"%s\"; there are f32 f64 f16 bf16 i8 i16 i32 i64 u8 bool", fn, lua_tostring(L, i));
+  return d;
+}
+
+int l_check_shape(lua_State *L, int i, const char *fn, int64_t *shape) {
+  int n = 0;
+  if (lua_type(L, i) == LUA_TTABLE) {
+    lua_Integer len = (lua_Integer)lua_rawlen(L, i);
+    if (len > PL_MAX_DIM) l_error(L, "%s: a tensor has at most %d dimensions, not %d", fn, PL_MAX_DIM, (int)len);
+    for (; n < len; n++) {
+      lua_rawgeti(L, i, n + 1);
+      shape[n] = l_check_int(L, -1, fn, "shape");
+      lua_pop(L, 1);
+    }
+    return n;
+  }
+  for (; i <= lua_gettop(L) && lua_type(L, i) == LUA_TNUMBER; i++) {
+    if (n == PL_MAX_DIM) l_error(L, "%s: a tensor has at most %d dimensions", fn, PL_MAX_DIM);
+    shape[n++] = l_check_int(L, i, fn, "shape");
+  }
+  return n;
+}
+
+bool l_opt_bool(lua_State *L, int table, const char *key, bool def) {
+  if (lua_type(L, table) != LUA_TTABLE) return def;
+  lua_pushstring(L, key);
+  lua_rawget(L, table);
+  bool v = lua_isnil(L, -1) ? def : lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return v;
+}
+
+/* Edit distance with cut-off; words are short. */
+static int distance(const char *a, size_t n, const char *b, size_t m) {
+  int row[33];
+  if (n > 32 || m > 32) return 99;
+  for (size_t j = 0; j <= m; j++) row[j] = (int)j;
+  for (size_t i = 1; i <= n; i++) {
+    int diag = row[0];
+    row[0] = (int)i;
+    for (size_t j = 1; j <= m; j++) {
+      int best = diag + (a[i - 1] != b[j - 1]);
+      diag = row[j];
+      if (row[j] + 1 < best) best = row[j] + 1;
+      if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+      row[j] = best;
+    }
+  }
+  return row[m];
+}
+
+const char *l_did_you_mean(const char *word, const char *allowed) {
+  static _Thread_local char text[80]; /* part of one error message */
+  int best = 3;
+  size_t n = strlen(word);
+  text[0] = 0;
+  for (const char *p = allowed; *p;) {
+    size_t m = strcspn(p, " ");
+    int d = distance(word, n, p, m);
+    if (d < best && m < 33 && d < (int)(n > m ? n : m)) {
+      best = d;
+      snprintf(text, sizeof text, "; did you mean %.*s?", (int)m, p);
+    }
+    p += m;
+    p += *p == ' ';
+  }
+  return text;
+}
+
+void l_check_options(lua_State *L, int i, const char *fn, const char *allowed) {
+  if (lua_isnoneornil(L, i)) return;
+  if (lua_type(L, i) != LUA_TTABLE) {
+    l_error(L, "%s: the last argument must be a table of options (%s), got %s", fn, allowed, l_typename(L, i));
+    return;
+  }
+  for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) {
+    if (lua_type(L, -2) != LUA_TSTRING) {
+      l_error(L, "%s: options are named (%s), got a positional entry", fn, allowed);
+      return;
+    }
+    const char *key = lua_tostring(L, -2);
+    size_t n = strlen(key);
+    bool found = false;
+    for (const char *p = allowed; *p && !found;) {
+      size_t m = strcspn(p, " ");
+      found = m == n && strncmp(p, key, n) == 0;
+      p += m;
+      p += *p == ' ';
+    }
+    if (!found) l_error(L, "%s: unknown option '%s'%s; allowed: %s", fn, key, l_did_you_mean(key, allowed), allowed);
+  }
+}

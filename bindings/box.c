@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT
+ * Tensor userdata: making, finding again, releasing, and keeping Lua closures of the history alive. */
+#include <string.h>
+
+#include "bindings/lib.h"
+
+static const char meta_key = 0, boxes_key = 0;
+
+static int box_gc(lua_State *L) {
+  Box *b = l_box(L, 1);
+  if (!b || !b->t) return 0;
+  PlTensor *t = b->t;
+  b->t = NULL;
+  pl_tensor_release(t);
+  return 0;
+}
+
+int l_box_metatable(lua_State *L) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &meta_key) == LUA_TTABLE) return 1;
+  lua_pop(L, 1);
+  lua_createtable(L, 0, 40);
+  lua_pushcfunction(L, box_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "__metatable");
+  lua_pushliteral(L, "tensor");
+  lua_setfield(L, -2, "__name");
+  lua_newtable(L); /* methods */
+  lua_setfield(L, -2, "methods");
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &meta_key);
+  return 1;
+}
+
+Box *l_new_box(lua_State *L) {
+  Box *b = lua_newuserdatauv(L, sizeof(Box), 1);
+  b->t = NULL;
+  b->magic = BOX_MAGIC;
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &meta_key);
+  lua_setmetatable(L, -2);
+  return b;
+}
+
+int l_push_tensor(lua_State *L, PlTensor *t) {
+  if (!t) {
+    lua_pushnil(L);
+    return 1;
+  }
+  Box *b = l_new_box(L);
+  b->t = t;
+  return 1;
+}
+
+/* Weak-valued: light userdata of the handle → its box. */
+static void push_boxes(lua_State *L) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &boxes_key) == LUA_TTABLE) return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  lua_pushliteral(L, "v");
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &boxes_key);
+}
+
+void l_remember_box(lua_State *L, int i) {
+  Box *b = l_box(L, i);
+  i = lua_absindex(L, i);
+  if (!b || !b->t) return;
+  push_boxes(L);
+  lua_pushvalue(L, i);
+  lua_rawsetp(L, -2, b->t);
+  lua_pop(L, 1);
+  b->t->flags |= PL_T_BOXED;
+}
+
+int l_push_shared(lua_State *L, PlTensor *t) {
+  if (!t) {
+    lua_pushnil(L);
+    return 1;
+  }
+  if (t->flags & PL_T_BOXED) {
+    push_boxes(L);
+    if (lua_rawgetp(L, -1, t) == LUA_TUSERDATA && l_to_tensor(L, -1) == t) {
+      lua_remove(L, -2);
+      return 1;
+    }
+    lua_pop(L, 2);
+  }
+  Box *b = l_new_box(L);
+  b->t = pl_retain(t);
+  l_remember_box(L, -1);
+  return 1;
+}
+
+void l_anchor(lua_State *L, int res, int from, int to) {
+  res = lua_absindex(L, res);
+  Box *b = l_box(L, res);
+  if (!b || !b->t || !b->t->node || !b->t->node->has_lua) return;
+  bool have = lua_getiuservalue(L, res, 1) != LUA_TNIL, list = false;
+  int at = lua_gettop(L); /* what is kept so far */
+  for (int i = from; i <= to; i++) {
+    int n = lua_type(L, i) == LUA_TTABLE ? (int)lua_rawlen(L, i) : 0; /* a list of tensors */
+    for (int k = n > 0 ? 1 : 0; k <= n; k++) {
+      if (k)
+        lua_rawgeti(L, i, k);
+      else
+        lua_pushvalue(L, i);
+      if (!l_box(L, -1) || lua_getiuservalue(L, -1, 1) == LUA_TNIL || lua_rawequal(L, -1, at)) {
+        lua_settop(L, at);
+        continue;
+      }
+      if (have && !list) {
+        lua_createtable(L, 4, 0);
+        lua_pushvalue(L, at);
+        lua_rawseti(L, -2, 1);
+        lua_replace(L, at);
+        list = true;
+      }
+      if (list)
+        lua_rawseti(L, at, (lua_Integer)lua_rawlen(L, at) + 1);
+      else
+        lua_replace(L, at);
+      have = true;
+      lua_settop(L, at);
+    }
+  }
+  lua_setiuservalue(L, res, 1);
+}
+
+PlTensor *l_check_tensor(lua_State *L, int i) {
+  Box *b = l_box(L, i);
+  if (b && b->t) return b->t;
+  if (b) l_error(L, "argument %d: this tensor was freed", i);
+  l_error(L, "argument %d: a tensor expected, got %s", i, l_typename(L, i));
+  return NULL;
+}
+
+void l_add_methods(lua_State *L, const luaL_Reg *regs) {
+  l_box_metatable(L);
+  lua_getfield(L, -1, "methods");
+  luaL_setfuncs(L, regs, 0);
+  lua_pop(L, 2);
+}

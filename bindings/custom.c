@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: MIT
+ * Gradient rules as Lua closures: T.custom and T.override_gradient.
+ *
+ * One call makes one context table. The context is kept alive by the user values of the boxes that depend on
+ * it; nodes find it through a weak table. So a cycle tensor ↔ closure ↔ tape lies in Lua entirely and is
+ * collected. Context layout: [1 … n] saved tensors, [-1 … -n] their versions, [0] = n,
+ * ["needs"] bits of inputs that want a gradient. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bindings/lib.h"
+#include "bindings/ops.h"
+#include "engine/grad/walk.h"
+#include "engine/state.h"
+
+static const char contexts_key = 0; /* weak: light node → context */
+_Thread_local int l_overridden_count;
+static const char overrides_key = 0; /* op name → rule table */
+
+enum { META_BACKWARD = 1, META_NAME = 2, META_ALWAYS = 3, META_FORWARD = 4, MAX_CUSTOM_IN = 60 };
+
+/* ---- the context ------------------------------------------------------------------------------------------ */
+
+static int ctx_save(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  int n = lua_gettop(L) - 1;
+  for (int i = 1; i <= n; i++) {
+    PlTensor *t = l_to_tensor(L, i + 1);
+    if (!t && !lua_isnil(L, i + 1))
+      return l_error(L, "ctx:save: argument #%d must be a tensor or nil, got %s; keep other values as fields of ctx",
+                     i, l_typename(L, i + 1));
+    lua_pushvalue(L, i + 1);
+    lua_rawseti(L, 1, i);
+    lua_pushinteger(L, t ? (lua_Integer)t->storage->version : 0);
+    lua_rawseti(L, 1, -i);
+  }
+  lua_pushinteger(L, n);
+  lua_rawseti(L, 1, 0);
+  return 0;
+}
+
+static int ctx_saved(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  lua_rawgeti(L, 1, 0);
+  int n = (int)lua_tointeger(L, -1);
+  lua_settop(L, 1);
+  luaL_checkstack(L, n + 4, NULL);
+  for (int i = 1; i <= n; i++) {
+    lua_rawgeti(L, 1, i);
+    PlTensor *t = l_to_tensor(L, -1);
+    if (!t) {
+      if (l_box(L, -1)) return l_error(L, "ctx:saved: saved tensor %d was freed", i);
+      continue;
+    }
+    lua_rawgeti(L, 1, -i);
+    lua_Integer version = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    if (version != (lua_Integer)t->storage->version)
+      return l_error(L, "ctx:saved: saved tensor %d, %s, was modified in place afterwards (version %u, saved at %d); "
+                        "save a clone", i, pl_desc_text(&t->a), t->storage->version, (int)version);
+  }
+  return n;
+}
+
+static int mark(lua_State *L, const char *field, const char *fn) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  int n = lua_gettop(L);
+  if (lua_getfield(L, 1, field) != LUA_TTABLE) {
+    lua_pop(L, 1);
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, 1, field);
+  }
+  for (int i = 2; i <= n; i++) {
+    if (!l_box(L, i)) return l_error(L, "ctx:%s: argument #%d must be a tensor", fn, i - 1);
+    lua_pushvalue(L, i);
+    lua_pushboolean(L, 1);
+    lua_rawset(L, -3);
+  }
+  return 0;
+}
+static int ctx_non_diff(lua_State *L) { return mark(L, "non_differentiable", "mark_non_differentiable"); }
+static int ctx_dirty(lua_State *L) { return mark(L, "dirty", "mark_dirty"); }
+
+/* Methods, and needs_input_grad as a list made on demand. Upvalue 1: methods. */
+static int ctx_index(lua_State *L) {
+  lua_pushvalue(L, 2);
+  if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
+  const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : NULL;
+  if (!key || strcmp(key, "needs_input_grad") != 0) return 1;
+  lua_pushliteral(L, "needs");
+  lua_rawget(L, 1);
+  uint64_t bits = (uint64_t)lua_tointeger(L, -1);
+  int n = (int)(bits >> 58 ? 0 : 0);
+  lua_pushliteral(L, "ninputs");
+  lua_rawget(L, 1);
+  n = (int)lua_tointeger(L, -1);
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_pushboolean(L, (bits >> i) & 1);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+/* ---- backward --------------------------------------------------------------------------------------------------- */
+
+static PlStatus take_gradient(lua_State *L, int at, const char *name, int i, const PlTensor *shape_of_input,
+                              PlTensor **out) {
+  PlTensor *g = l_to_tensor(L, at);
+  if (lua_isnil(L, at) || lua_isnone(L, at)) return PL_OK;
+  if (!g) PL_FAIL(PL_ERR_ARG, "custom grad rule returned non-tensor: %s for input %d of %s", l_typename(L, at), i + 1, name);
+  if (shape_of_input && !pl_shape_equal(&g->a, &shape_of_input->a))
+    PL_FAIL(PL_ERR_SHAPE, "custom grad rule of %s returned %s for input %d, which is %s", name, pl_desc_text(&g->a), i + 1,
+            pl_desc_text(&shape_of_input->a));
+  *out = pl_retain(g);
+  return PL_OK;
+}
+
+/* Results above `top` on the stack → dx. */
+static PlStatus read_results(lua_State *L, int top, PlNode *n, PlTensor *const *shapes, const bool *want, PlTensor **dx) {
+  int got = lua_gettop(L) - top;
+  if (got == 0 || (got == 1 && lua_isnil(L, top + 1))) return PL_OK;
+  if (got != (int)n->nin)
+    PL_FAIL(PL_ERR_ARG, "custom grad rule returned wrong number of grads: %s has %u tensor inputs, its backward returned %d",
+            n->name, n->nin, got);
+  for (uint32_t i = 0; i < n->nin; i++) {
+    PlTensor *g = NULL;
+    PL_TRY(take_gradient(L, top + 1 + (int)i, n->name, (int)i, shapes ? shapes[i] : NULL, &g));
+    if (g && !want[i]) {
+      pl_tensor_release(g);
+      g = NULL;
+    }
+    dx[i] = g;
+  }
+  return PL_OK;
+}
+
+/* What the engine keeps of a rule: the inputs' shapes, as zeros without memory. */
+typedef struct RuleData {
+  uint32_t n;
+  PlTensor *shapes[];
+} RuleData;
+
+static void rule_drop(void *ud) {
+  RuleData *r = ud;
+  for (uint32_t i = 0; i < r->n; i++) pl_tensor_release(r->shapes[i]);
+  free(r);
+}
+
+static PlStatus run_backward(lua_State *L, PlNode *n, const RuleData *r, PlTensor *const *dy, const bool *want, PlTensor **dx) {
+  l_push_weak_table(L, &contexts_key);
+  if (lua_rawgetp(L, -1, n) != LUA_TTABLE)
+    PL_FAIL(PL_ERR_STATE, "backward of %s: its Lua rule was collected; keep a tensor that depends on it", n->name);
+  int ctx = lua_gettop(L);
+  if (!lua_getmetatable(L, ctx) || lua_rawgeti(L, -1, META_BACKWARD) == LUA_TNIL)
+    PL_FAIL(PL_ERR_STATE, "backward of %s: it has no backward function", n->name);
+  int top = lua_gettop(L) - 1;
+  lua_pushvalue(L, ctx);
+  for (uint32_t o = 0; o < n->nout; o++) {
+    l_push_tensor(L, dy[o] ? pl_retain(dy[o]) : NULL);
+    if (dy[o]) l_default_anchor(L, -1);
+  }
+  if (lua_pcall(L, 1 + (int)n->nout, LUA_MULTRET, 0) != LUA_OK) return l_keep_error(L);
+  return read_results(L, top, n, r->shapes, want, dx);
+}
+
+static PlStatus rule_bwd(void *ud, PlNode *n, PlTensor *const *dy, const bool *want, PlTensor **dx) {
+  lua_State *L = l_running;
+  if (!L || !lua_checkstack(L, 24 + (int)n->nout + (int)n->nin)) PL_FAIL(PL_ERR_STATE, "backward of %s: no Lua state", n->name);
+  int top = lua_gettop(L);
+  PlStatus s = run_backward(L, n, ud, dy, want, dx);
+  lua_settop(L, top);
+  if (s != PL_OK)
+    for (uint32_t i = 0; i < n->nin; i++) {
+      pl_tensor_release(dx[i]);
+      dx[i] = NULL;
+    }
+  return s;
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------------------- */
+
+typedef struct Making {
+  lua_State *L;
+  int ctx;
+  bool always;
+  PlTensor *const *in;
+  uint32_t nin;
+} Making;
+
+static PlRule *make_rule(void *p, PlNode *n) {
+  static const int64_t zero_strides[PL_MAX_DIM];
+  Making *m = p;
+  PlRule *rule = calloc(1, sizeof *rule);
+  RuleData *r = calloc(1, sizeof *r + m->nin * sizeof *r->shapes);
+  bool ok = rule && r;
+  for (uint32_t i = 0; ok && i < m->nin; i++) {
+    PlTensor *zero;
+    ok = pl_tensor_empty(&zero, (PlDtype)m->in[i]->a.dtype, 0, NULL) == PL_OK;
+    if (!ok) break;
+    ok = pl_tensor_window(&r->shapes[i], zero, m->in[i]->a.ndim, m->in[i]->a.shape, zero_strides, zero->a.data) == PL_OK;
+    pl_tensor_release(zero);
+    r->n = i + ok;
+  }
+  if (!ok) {
+    if (r) rule_drop(r);
+    free(rule);
+    return NULL;
+  }
+  *rule = (PlRule){.bwd = rule_bwd, .drop = rule_drop, .ud = r, .always = m->always};
+  l_push_weak_table(m->L, &contexts_key);
+  lua_pushvalue(m->L, m->ctx);
+  lua_rawsetp(m->L, -2, n);
+  lua_pop(m->L, 1);
+  return rule;
+}
+
+/* The context also keeps what its inputs' histories keep: in ctx["upstream"]. */
+static void inherit_anchors(lua_State *L, int ctx, int from, int to) {
+  int n = 0;
+  for (int i = from; i <= to; i++) {
+    if (!l_box(L, i) || lua_getiuservalue(L, i, 1) == LUA_TNIL) {
+      if (l_box(L, i)) lua_pop(L, 1);
+      continue;
+    }
+    if (n == 0) {
+      lua_pushliteral(L, "upstream");
+      lua_pushvalue(L, -2);
+      lua_rawset(L, ctx);
+    } else {
+      if (n == 1) {
+        lua_pushliteral(L, "upstream");
+        lua_rawget(L, ctx);
+        lua_createtable(L, 2, 0);
+        lua_insert(L, -2);
+        lua_rawseti(L, -2, 1);
+        lua_pushliteral(L, "upstream");
+        lua_pushvalue(L, -2);
+        lua_rawset(L, ctx);
+        lua_pop(L, 1);
+      }
+      lua_pushliteral(L, "upstream");
+      lua_rawget(L, ctx);
+      lua_pushvalue(L, -2);
+      lua_rawseti(L, -2, n + 1);
+      lua_pop(L, 1);
+    }
+    n++;
+    lua_pop(L, 1);
+  }
+}
+
+/* An output handle that is an input, or appears twice, becomes a fresh handle of the same memory. */
+static int fresh_outputs(lua_State *L, int first, int n, int arg_from, int arg_to, PlTensor **outs, const char *name) {
+  for (int o = 0; o < n; o++) {
+    PlTensor *t = l_to_tensor(L, first + o);
+    if (!t)
+      return l_error(L, "%s: forward must return tensors, result %d is %s", name, o + 1, l_typename(L, first + o));
+    bool alias = t->node || t->more;
+    for (int i = arg_from; i <= arg_to; i++) alias |= l_to_tensor(L, i) == t;
+    for (int j = 0; j < o; j++) alias |= outs[j] == t;
+    if (alias) {
+      Box *b = l_new_box(L);
+      CALL(L, pl_tensor_alias(&b->t, t));
+      t = b->t;
+      lua_replace(L, first + o);
+    }
+    outs[o] = t;
+  }
+  return 0;
+}
+
+static bool marked(lua_State *L, int ctx, const char *field, int at) {
+  lua_pushstring(L, field);
+  bool yes = false;
+  if (lua_rawget(L, ctx) == LUA_TTABLE) {
+    lua_pushvalue(L, at);
+    yes = lua_rawget(L, -2) != LUA_TNIL;
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return yes;
+}
+
+/* An input edited in place: its handle takes the new history. */
+static int record(lua_State *L, int ctx, int meta, PlTensor **ins, int nin, int first, int nout, int arg_from, int arg_to) {
+  PlTensor *outs[MAX_CUSTOM_IN];
+  bool diff[MAX_CUSTOM_IN];
+  lua_rawgeti(L, meta, META_NAME);
+  const char *name = lua_tostring(L, -1); /* the metatable keeps it, and nodes keep contexts … */
+  lua_rawgeti(L, meta, META_ALWAYS);
+  bool always = lua_toboolean(L, -1);
+  lua_pop(L, 2);
+  bool dirty[MAX_CUSTOM_IN];
+  for (int o = 0; o < nout; o++) {
+    diff[o] = !marked(L, ctx, "non_differentiable", first + o);
+    dirty[o] = marked(L, ctx, "dirty", first + o);
+    if (dirty[o]) {
+      PlTensor *t = l_to_tensor(L, first + o);
+      if (t && t->node && t->node->kind == PL_NODE_LEAF && t->node->key && t->node->key->is_ambient)
+        return l_error(L, "%s: %s is a leaf that requires a gradient; it cannot be edited in place", name, pl_desc_text(&t->a));
+    }
+  }
+  int orig = lua_gettop(L); /* the boxes that forward returned, for dirty ones */
+  for (int o = 0; o < nout; o++) lua_pushvalue(L, first + o);
+  fresh_outputs(L, first, nout, arg_from, arg_to, outs, name);
+  inherit_anchors(L, ctx, arg_from, arg_to);
+  Making m = {.L = L, .ctx = ctx, .always = always, .in = ins, .nin = (uint32_t)nin};
+  CALL(L, pl_record_rule(ins, nin, outs, nout, diff, l_intern(L, name), make_rule, &m));
+  for (int o = 0; o < nout; o++) {
+    if (dirty[o]) {
+      PlTensor *t = l_to_tensor(L, orig + 1 + o);
+      if (t != outs[o]) {
+        t->storage->history++;
+        pl_entries_move(t, outs[o]);
+        lua_pushvalue(L, orig + 1 + o);
+        lua_replace(L, first + o);
+      }
+    }
+    PlTensor *t = l_to_tensor(L, first + o);
+    if (!t->node) continue;
+    lua_pushvalue(L, ctx);
+    lua_setiuservalue(L, first + o, 1);
+  }
+  lua_settop(L, orig);
+  return 0;
+}
+
+/* Names of nodes must outlive them: interned in the registry for good; there are few. */
+const char *l_intern(lua_State *L, const char *name) {
+  lua_getfield(L, LUA_REGISTRYINDEX, "perilune.names");
+  if (lua_isnil(L, -1)) {
+    lua_pop(L, 1);
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, LUA_REGISTRYINDEX, "perilune.names");
+  }
+  lua_pushstring(L, name);
+  lua_pushvalue(L, -1);
+  lua_rawget(L, -3);
+  if (lua_isnil(L, -1)) {
+    lua_pop(L, 1);
+    lua_pushvalue(L, -1);
+    lua_pushvalue(L, -2);
+    lua_rawset(L, -4);
+  } else
+    lua_pop(L, 1);
+  const char *s = lua_tostring(L, -1); /* the table holds the very same string object */
+  lua_pop(L, 2);
+  return s;
+}
+
+/* Upvalue 1: the metatable of contexts. Arguments are those of the user's forward. */
+static int custom_call(lua_State *L) {
+  int meta = lua_upvalueindex(1), nargs = lua_gettop(L);
+  luaL_checkstack(L, nargs + 2 * MAX_CUSTOM_IN + 20, NULL);
+  l_collect(L);
+  PlTensor *ins[MAX_CUSTOM_IN];
+  int nin = 0;
+  bool tracked = false;
+  uint64_t needs = 0;
+  for (int i = 1; i <= nargs; i++) {
+    Box *b = l_box(L, i);
+    if (!b) continue;
+    if (!b->t) return l_error(L, "custom: argument #%d: this tensor was freed", i);
+    if (nin == MAX_CUSTOM_IN) return l_error(L, "custom: more than %d tensors", MAX_CUSTOM_IN);
+    bool one = (b->t->node || b->t->more) && pl_tracked(b->t);
+    needs |= (uint64_t)one << nin;
+    tracked |= one;
+    ins[nin++] = b->t;
+  }
+  lua_createtable(L, 2, 6); /* the context */
+  int ctx = lua_gettop(L);
+  lua_pushvalue(L, meta);
+  lua_setmetatable(L, ctx);
+  lua_pushliteral(L, "needs");
+  lua_pushinteger(L, (lua_Integer)needs);
+  lua_rawset(L, ctx);
+  lua_pushliteral(L, "ninputs");
+  lua_pushinteger(L, nin);
+  lua_rawset(L, ctx);
+  lua_rawgeti(L, meta, META_FORWARD);
+  lua_pushvalue(L, ctx);
+  for (int i = 1; i <= nargs; i++) lua_pushvalue(L, i);
+  bool was = pl_grad_enable(false);
+  int rc = lua_pcall(L, nargs + 1, LUA_MULTRET, 0);
+  pl_grad_enable(was);
+  if (rc != LUA_OK) return lua_error(L);
+  int nout = lua_gettop(L) - ctx;
+  if (nout == 0 || nout > MAX_CUSTOM_IN) return l_error(L, "custom: forward must return 1 to %d tensors, got %d values", MAX_CUSTOM_IN, nout);
+  if (tracked)
+    record(L, ctx, meta, ins, nin, ctx + 1, nout, 1, nargs);
+  else
+    for (int o = 1; o <= nout; o++)
+      if (!l_box(L, ctx + o)) return l_error(L, "custom: forward must return tensors, result %d is %s", o, l_typename(L, ctx + o));
+  lua_settop(L, ctx + nout);
+  return nout;
+}
+
+/* ---- T.custom ---------------------------------------------------------------------------------------------------------- */
+
+static void push_ctx_methods(lua_State *L) {
+  static const luaL_Reg methods[] = {{"save", ctx_save},
+                                     {"saved", ctx_saved},
+                                     {"mark_non_differentiable", ctx_non_diff},
+                                     {"mark_dirty", ctx_dirty},
+                                     {NULL, NULL}};
+  lua_newtable(L);
+  luaL_setfuncs(L, methods, 0);
+}
+
+static void field_function(lua_State *L, int table, const char *key, const char *fn) {
+  lua_getfield(L, table, key);
+  if (lua_type(L, -1) != LUA_TFUNCTION) l_error(L, "%s: %s must be a function, got %s", fn, key, l_typename(L, -1));
+}
+
+/* T.custom{name=, forward=function(ctx, …), backward=function(ctx, g…), always=false} → function */
+static int t_custom(lua_State *L) {
+  if (lua_type(L, 1) != LUA_TTABLE) return l_error(L, "custom: a table {name=, forward=, backward=} expected, got %s", l_typename(L, 1));
+  l_check_options(L, 1, "custom", "name forward backward always");
+  lua_settop(L, 1);
+  lua_createtable(L, 4, 1);
+  field_function(L, 1, "backward", "custom");
+  lua_rawseti(L, 2, META_BACKWARD);
+  lua_getfield(L, 1, "name");
+  if (lua_isnil(L, -1)) {
+    lua_pop(L, 1);
+    lua_pushliteral(L, "custom");
+  } else if (lua_type(L, -1) != LUA_TSTRING)
+    return l_error(L, "custom: name must be a string");
+  lua_rawseti(L, 2, META_NAME);
+  lua_getfield(L, 1, "always");
+  lua_rawseti(L, 2, META_ALWAYS);
+  field_function(L, 1, "forward", "custom");
+  lua_rawseti(L, 2, META_FORWARD);
+  push_ctx_methods(L);
+  lua_pushcclosure(L, ctx_index, 1);
+  lua_setfield(L, 2, "__index");
+  lua_pushcclosure(L, custom_call, 1);
+  return 1;
+}
+
+/* ---- T.override_gradient ---------------------------------------------------------------------------------------------------- */
+
+bool l_override_call(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, int top) {
+  bool tracked = false;
+  for (int i = 0; i < nin && !tracked; i++) tracked = in[i] && (in[i]->node || in[i]->more) && pl_tracked(in[i]);
+  if (!tracked || lua_rawgetp(L, LUA_REGISTRYINDEX, &overrides_key) != LUA_TTABLE) {
+    if (tracked) lua_pop(L, 1);
+    return false;
+  }
+  lua_getfield(L, -1, op->name);
+  if (lua_isnil(L, -1)) {
+    lua_pop(L, 2);
+    return false;
+  }
+  lua_getfield(L, -1, "call");
+  lua_insert(L, top + 1);
+  lua_settop(L, top + 1);
+  for (int i = 1; i <= top; i++) lua_pushvalue(L, i);
+  lua_call(L, top, LUA_MULTRET);
+  return true;
+}
+
+/* T.override_gradient(op, rule): rule(ctx, g…) with ctx.inputs and ctx.outputs; nil restores the built-in one.
+ * Returns the rule that was in force, nil for the built-in. */
+static int t_override(lua_State *L) {
+  if (lua_type(L, 1) != LUA_TSTRING || !pl_op_find(lua_tostring(L, 1)))
+    return l_error(L, "override_gradient: no op named %s", lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : l_typename(L, 1));
+  lua_settop(L, 3); /* 3: the call that T.custom made of it, from Lua */
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &overrides_key) != LUA_TTABLE) {
+    lua_pop(L, 1);
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &overrides_key);
+  }
+  lua_pushvalue(L, 1);
+  bool had = lua_rawget(L, 4) == LUA_TTABLE;
+  if (had) lua_getfield(L, -1, "rule");
+  int old = lua_gettop(L);
+  lua_pushvalue(L, 1);
+  if (lua_isnil(L, 2))
+    lua_pushnil(L);
+  else {
+    lua_createtable(L, 0, 2);
+    lua_pushvalue(L, 2);
+    lua_setfield(L, -2, "rule");
+    lua_pushvalue(L, 3);
+    lua_setfield(L, -2, "call");
+  }
+  l_overridden_count += !lua_isnil(L, 2) - had;
+  lua_rawset(L, 4);
+  lua_settop(L, old);
+  return 1;
+}
+
+void l_custom_register(lua_State *L) {
+  static const luaL_Reg functions[] = {{"custom", t_custom}, {"override_raw", t_override}, {NULL, NULL}};
+  luaL_setfuncs(L, functions, 0);
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT
+ * Looking inside: backward graphs of single ops, tapes, cache figures. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bindings/lib.h"
+#include "engine/grad/graph.h"
+#include "engine/state.h"
+
+typedef struct DescIn {
+  PlArray a[PL_MAX_IN];
+  int64_t shape[PL_MAX_IN][PL_MAX_DIM], strides[PL_MAX_IN][PL_MAX_DIM];
+  const PlArray *ptr[PL_MAX_IN];
+  int n;
+} DescIn;
+
+static int read_descs(lua_State *L, int at, DescIn *d) {
+  luaL_checktype(L, at, LUA_TTABLE);
+  d->n = (int)lua_rawlen(L, at);
+  if (d->n > PL_MAX_IN) return l_error(L, "backward_graph: at most %d inputs", PL_MAX_IN);
+  for (int i = 0; i < d->n; i++) {
+    lua_rawgeti(L, at, i + 1);
+    int e = lua_gettop(L);
+    if (lua_type(L, e) != LUA_TTABLE) return l_error(L, "backward_graph: input %d must be {shape=, dtype=}", i + 1);
+    lua_getfield(L, e, "dtype");
+    PlDtype dt = lua_isnil(L, -1) ? PL_F32 : l_check_dtype(L, lua_gettop(L), "backward_graph");
+    lua_getfield(L, e, "shape");
+    int ndim = l_check_shape(L, lua_gettop(L), "backward_graph", d->shape[i]);
+    size_t bytes;
+    PlArray *a = &d->a[i];
+    *a = (PlArray){.shape = d->shape[i], .strides = d->strides[i], .dtype = (uint8_t)dt, .ndim = (uint8_t)ndim, .contiguous = 1};
+    CALL(L, pl_count(ndim, d->shape[i], dt, &a->numel, &bytes));
+    int64_t stride = 1;
+    for (int k = ndim - 1; k >= 0; k--) {
+      d->strides[i][k] = stride;
+      stride *= d->shape[i][k];
+    }
+    d->ptr[i] = a;
+    lua_settop(L, e - 1);
+  }
+  return 0;
+}
+
+static void push_mask(lua_State *L, const uint8_t *m, int n) {
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_pushinteger(L, m[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+}
+
+static void set_text(lua_State *L, const PlGraph *g, const char *field) {
+  char *text = g ? pl_graph_text(g) : NULL;
+  if (text) {
+    lua_pushstring(L, text);
+    lua_setfield(L, -2, field);
+  }
+  free(text);
+}
+
+/* Runs split and unsplit graph on the same tensors: results under `split` and `unsplit`. */
+static PlStatus run_both(const PlBackward *b, const PlGraph *whole, PlTensor **all, PlTensor **split, PlTensor **unsplit) {
+  PlTensor *args[64], *pre[64];
+  int k = 0, total = b->nin + 2 * b->nout;
+  PL_TRY(pl_graph_run(whole, all, unsplit));
+  if (b->precomp) {
+    PL_TRY(pl_graph_run(b->precomp, all, pre));
+    for (; k < b->precomp->nresults; k++) args[k] = pre[k];
+  }
+  for (int v = 0; v < total; v++)
+    if (b->save[v]) args[k++] = all[v];
+  PlStatus s = pl_graph_run(b->backward, args, split);
+  for (int i = 0; b->precomp && i < b->precomp->nresults; i++) pl_tensor_release(pre[i]);
+  return s;
+}
+
+static int push_runs(lua_State *L, const PlBackward *b, const PlGraph *whole, int values) {
+  PlTensor *all[3 * PL_MAX_IN], *split[PL_MAX_IN], *unsplit[PL_MAX_IN];
+  int total = b->nin + 2 * b->nout, n = whole->nresults, res = lua_gettop(L);
+  for (int v = 0; v < total; v++) {
+    lua_rawgeti(L, values, v + 1);
+    all[v] = l_to_tensor(L, -1);
+    lua_pop(L, 1);
+    if (!all[v]) return l_error(L, "backward_graph: values must list inputs, outputs and gradients: %d tensors", total);
+  }
+  CALL(L, run_both(b, whole, all, split, unsplit));
+  lua_createtable(L, n, 0);
+  for (int r = 0; r < n; r++) {
+    l_push_tensor(L, split[r]);
+    lua_rawseti(L, -2, r + 1);
+  }
+  lua_setfield(L, res, "split");
+  lua_createtable(L, n, 0);
+  for (int r = 0; r < n; r++) {
+    l_push_tensor(L, unsplit[r]);
+    lua_rawseti(L, -2, r + 1);
+  }
+  lua_setfield(L, res, "unsplit");
+  return 0;
+}
+
+static void read_flags(lua_State *L, int at, bool *out, int n, bool def) {
+  for (int i = 0; i < n; i++) {
+    out[i] = def;
+    if (lua_type(L, at) != LUA_TTABLE) continue;
+    lua_rawgeti(L, at, i + 1);
+    out[i] = lua_toboolean(L, -1);
+    lua_pop(L, 1);
+  }
+}
+
+/* debug.backward_graph(op, {{shape=, dtype=}…}, requires_grad, {has_grad=, polymorphic=, values=}) → {save, input_has_grad,
+ * precomp, precomp_outputs, backward, whole}; nil if the op has no gradient for these inputs */
+static int d_backward_graph(lua_State *L) {
+  const PlOp *op = lua_type(L, 1) == LUA_TSTRING ? pl_op_find(lua_tostring(L, 1)) : NULL;
+  if (!op || !op->grad) return l_error(L, "backward_graph: no differentiable op of that name");
+  lua_settop(L, 4);
+  l_check_options(L, 4, "backward_graph", "has_grad polymorphic values attrs");
+  DescIn *dp = lua_newuserdatauv(L, sizeof *dp, 0); /* freed with this call, also by an error */
+  lua_insert(L, 5);
+  read_descs(L, 2, dp);
+  for (int i = dp->n; i < op->nin; i++) dp->ptr[i] = NULL;
+  int nin = op->nin > 0 ? op->nin : dp->n;
+  bool want[PL_MAX_IN], given[PL_MAX_OUT], same[PL_MAX_IN];
+  read_flags(L, 3, want, nin, true);
+  int flags = 0;
+  if (lua_type(L, 4) == LUA_TTABLE) {
+    lua_getfield(L, 4, "has_grad");
+    flags = lua_gettop(L);
+  }
+  read_flags(L, flags ? flags : 6, given, op->nout, true);
+  PlAttrs attrs;
+  pl_attrs_init(op, &attrs);
+  PlDesc out[PL_MAX_OUT];
+  memset(out, 0, sizeof out);
+  PlInfer inf = {.op = op, .attrs = &attrs, .nin = nin, .in = dp->ptr, .compute = (PlDtype)dp->a[0].dtype, .out = out};
+  CALL(L, op->infer(&inf));
+  bool poly = l_opt_bool(L, 4, "polymorphic", false);
+  for (int i = 0; i < nin; i++) {
+    PlArray o = {.shape = out[0].shape, .ndim = out[0].ndim};
+    same[i] = !poly && dp->ptr[i] && pl_shape_equal(dp->ptr[i], &o);
+  }
+  PlMakeArgs a = {op, nin, dp->ptr, &attrs, out, want, given, same};
+  PlBackward *b;
+  PlGraph *whole = NULL;
+  CALL(L, pl_backward_graph_make(&a, &b, &whole));
+  if (!b) return 0;
+  lua_createtable(L, 0, 8);
+  push_mask(L, b->save, b->nin + 2 * b->nout);
+  lua_setfield(L, -2, "save");
+  push_mask(L, b->has_grad, b->nin);
+  lua_setfield(L, -2, "input_has_grad");
+  set_text(L, b->precomp, "precomp");
+  set_text(L, b->backward, "backward");
+  set_text(L, whole, "whole");
+  lua_pushinteger(L, b->precomp ? b->precomp->nresults : 0);
+  lua_setfield(L, -2, "precomp_outputs");
+  if (lua_type(L, 4) == LUA_TTABLE) {
+    int res = lua_gettop(L);
+    lua_getfield(L, 4, "values");
+    if (lua_type(L, -1) == LUA_TTABLE) {
+      int values = lua_gettop(L);
+      lua_pushvalue(L, res);
+      push_runs(L, b, whole, values);
+    }
+    lua_settop(L, res);
+  }
+  pl_graph_free(whole);
+  pl_backward_graph_release(b);
+  return 1;
+}
+
+/* debug.tape([y]): the ambient key's nodes in record order → list of {name, kind, saved_bytes, seq} */
+static int d_tape(lua_State *L) {
+  static const char *const kinds[] = {"leaf", "identity", "native", "graph", "rule"};
+  PlKey *k = pl_key_ambient();
+  lua_newtable(L);
+  lua_Integer i = 0;
+  for (PlNode *n = k->tape.next; n != &k->tape; n = n->next) {
+    int64_t bytes = 0;
+    for (uint32_t s = 0; s < n->nsaved; s++)
+      if (n->saved[s].t) bytes += (int64_t)n->saved[s].t->storage->nbytes;
+    lua_createtable(L, 0, 5);
+    lua_pushstring(L, n->name ? n->name : "?");
+    lua_setfield(L, -2, "name");
+    lua_pushstring(L, kinds[n->kind]);
+    lua_setfield(L, -2, "kind");
+    lua_pushinteger(L, (lua_Integer)bytes);
+    lua_setfield(L, -2, "saved_bytes");
+    lua_pushinteger(L, (lua_Integer)n->seq);
+    lua_setfield(L, -2, "seq");
+    lua_pushboolean(L, n->spent);
+    lua_setfield(L, -2, "spent");
+    lua_rawseti(L, -2, ++i);
+  }
+  return 1;
+}
+
+static int d_cache_stats(lua_State *L) {
+  int64_t hits, misses, entries;
+  pl_backward_cache_stats(&hits, &misses, &entries);
+  lua_createtable(L, 0, 3);
+  lua_pushinteger(L, (lua_Integer)hits);
+  lua_setfield(L, -2, "hits");
+  lua_pushinteger(L, (lua_Integer)misses);
+  lua_setfield(L, -2, "misses");
+  lua_pushinteger(L, (lua_Integer)entries);
+  lua_setfield(L, -2, "entries");
+  return 1;
+}
+
+static int d_cache_clear(lua_State *L) {
+  (void)L;
+  pl_backward_cache_clear();
+  return 0;
+}
+
+void l_debug_register(lua_State *L) {
+  static const luaL_Reg functions[] = {{"backward_graph", d_backward_graph},
+                                       {"tape", d_tape},
+                                       {"cache_stats", d_cache_stats},
+                                       {"cache_clear", d_cache_clear},
+                                       {NULL, NULL}};
+  luaL_newlib(L, functions);
+  lua_setfield(L, -2, "debug");
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT
+ * The one door: how a status becomes a Lua error at the line of the first caller outside perilune's files. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bindings/lib.h"
+
+static const char error_key = 0;
+
+static bool own_file(lua_State *L, const char *source) {
+  if (source[0] != '@') return false;
+  lua_getfield(L, LUA_REGISTRYINDEX, "perilune.home");
+  size_t n = 0;
+  const char *home = lua_tolstring(L, -1, &n);
+  bool own = home && n > 0 && strncmp(source + 1, home, n) == 0;
+  lua_pop(L, 1);
+  return own;
+}
+
+int l_where(lua_State *L) {
+  lua_Debug ar;
+  for (int level = 0; lua_getstack(L, level, &ar); level++) {
+    lua_getinfo(L, "Sl", &ar);
+    if (ar.currentline <= 0 || own_file(L, ar.source)) continue;
+    lua_pushfstring(L, "%s:%d: ", ar.short_src, ar.currentline);
+    return 1;
+  }
+  lua_pushliteral(L, "");
+  return 1;
+}
+
+int l_error(lua_State *L, const char *fmt, ...) {
+  char text[2048];
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  luaL_checkstack(L, 8, NULL);
+  l_where(L);
+  lua_pushstring(L, text);
+  lua_concat(L, 2);
+  return lua_error(L);
+}
+
+PlStatus l_keep_error(lua_State *L) {
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
+  return pl_fail(PL_ERR_CALLBACK, "error in a Lua function");
+}
+
+int l_fail(lua_State *L, PlStatus s) {
+  luaL_checkstack(L, 8, NULL);
+  if (s == PL_ERR_CALLBACK) { /* the same object that was raised inside */
+    lua_rawgetp(L, LUA_REGISTRYINDEX, &error_key);
+    lua_pushnil(L);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
+    return lua_error(L);
+  }
+  return l_error(L, "%s", pl_message());
+}
+
+const char *l_status_name(PlStatus s) {
+  static const char *const names[] = {"ok",    "argument", "shape",    "dtype",     "index",      "memory",
+                                      "state", "io",       "format",   "callback",  "interrupt",  "unsupported"};
+  return (size_t)s < sizeof names / sizeof *names ? names[s] : "error";
+}
+
+int l_failure(lua_State *L, PlStatus s) {
+  lua_pushnil(L);
+  lua_pushstring(L, pl_message());
+  lua_pushstring(L, l_status_name(s));
+  return 3;
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT
+ * What the binding files share: boxes, argument checks, the one door for errors. Idiom of every function here:
+ * validate, push an empty box, call the engine, then CALL turns a status into an error at the caller's line. */
+#ifndef PL_BINDINGS_LIB_H
+#define PL_BINDINGS_LIB_H
+
+#include <lauxlib.h>
+#include <lua.h>
+
+#include "engine/grad/node.h"
+#include "engine/tensor.h"
+
+/* A tensor's userdata. User value 1 keeps alive the Lua objects that its gradient history needs. */
+typedef struct Box {
+  PlTensor *t; /* NULL after free() */
+  uint64_t magic;
+} Box;
+#define BOX_MAGIC 0x70657269u * 0x100000001ULL
+
+/* ---- boxes (box.c) ---- */
+static inline Box *l_box(lua_State *L, int i) {
+  if (lua_type(L, i) != LUA_TUSERDATA || lua_rawlen(L, i) != sizeof(Box)) return NULL;
+  Box *b = lua_touserdata(L, i);
+  return b->magic == BOX_MAGIC ? b : NULL;
+}
+/* The tensor at i or NULL (also for a freed one). */
+static inline PlTensor *l_to_tensor(lua_State *L, int i) {
+  Box *b = l_box(L, i);
+  return b ? b->t : NULL;
+}
+PlTensor *l_check_tensor(lua_State *L, int i); /* raises: not a tensor, freed */
+Box *l_new_box(lua_State *L);                  /* pushes an empty box */
+int l_push_tensor(lua_State *L, PlTensor *t);  /* pushes, takes ownership; NULL pushes nil. Returns 1 */
+/* The same Lua object each time the same handle is pushed. Borrows t. */
+int l_push_shared(lua_State *L, PlTensor *t);
+void l_remember_box(lua_State *L, int i);      /* box i is what l_push_shared will find */
+/* After an op: the result box at `res` keeps what the inputs from..to keep, if its history needs that. */
+void l_anchor(lua_State *L, int res, int from, int to);
+int l_box_metatable(lua_State *L);             /* pushes the metatable, made at first call */
+
+/* ---- errors (error.c) ---- */
+int l_fail(lua_State *L, PlStatus s);                      /* raises pl_message() at the caller's line */
+int l_error(lua_State *L, const char *fmt, ...) PL_PRINTF(2, 3); /* raises this text there */
+int l_where(lua_State *L);                                 /* pushes "file:line: " of the caller */
+int l_failure(lua_State *L, PlStatus s);                   /* pushes nil, message, code; returns 3 */
+const char *l_status_name(PlStatus s);
+/* Saves the error value on top of the stack for PL_ERR_CALLBACK, pops it. */
+PlStatus l_keep_error(lua_State *L);
+#define CALL(L, expr)                                                                      \
+  do {                                                                                     \
+    PlStatus call_ = (expr);                                                               \
+    if (PL_UNLIKELY(call_ != PL_OK)) return l_fail(L, call_);                              \
+  } while (0)
+
+/* ---- collector (collect.c) ---- */
+extern _Thread_local int64_t l_collect_at_alloc, l_collect_at_live;
+void l_collect_slow(lua_State *L);
+void l_collect_full(lua_State *L);
+int64_t pl_allocated_bytes(void);
+int64_t pl_live_bytes(void);
+/* At the entry of every op, before any raw pointer is taken. */
+static inline void l_collect(lua_State *L) {
+  if (PL_UNLIKELY(pl_allocated_bytes() >= l_collect_at_alloc || pl_live_bytes() >= l_collect_at_live))
+    l_collect_slow(L);
+}
+
+/* ---- arguments (args.c) ---- */
+bool l_to_int(lua_State *L, int i, int64_t *out); /* integers and whole floats; no strings */
+int64_t l_check_int(lua_State *L, int i, const char *fn, const char *arg);
+PlDtype l_check_dtype(lua_State *L, int i, const char *fn);
+bool l_dtype_by_name(const char *s, PlDtype *out);
+/* A shape from a table at i, or from the integers i … top. */
+int l_check_shape(lua_State *L, int i, const char *fn, int64_t *shape);
+bool l_opt_bool(lua_State *L, int table, const char *key, bool def);
+/* Unknown keys of the option table at i raise, naming the allowed ones ("a b c"). */
+void l_check_options(lua_State *L, int i, const char *fn, const char *allowed);
+const char *l_did_you_mean(const char *word, const char *allowed);
+const char *l_typename(lua_State *L, int i); /* "f32[2,3]", "a freed tensor", "nil", "number" … */
+
+/* ---- ops (ops.c) ---- */
+int l_op_call(lua_State *L); /* upvalue 1: light userdata op */
+void l_ops_register(lua_State *L); /* module table on top: functions and core.ops */
+/* Applies op; on OOM collects fully and tries once more. */
+PlStatus l_apply(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *a, PlTensor **out);
+
+/* ---- parts, each adds its functions to the tables it is given ---- */
+void l_tensor_register(lua_State *L); /* module on top: constructors, methods of tensors */
+void l_index_register(lua_State *L);
+void l_grad_register(lua_State *L);
+void l_custom_register(lua_State *L);
+void l_debug_register(lua_State *L);
+void l_system_register(lua_State *L);
+void l_io_register(lua_State *L);
+
+/* Adds functions to the table at the top; `methods` are put into the metatable's method table. */
+void l_add_methods(lua_State *L, const luaL_Reg *regs);
+int l_index_get(lua_State *L); /* t[key]: t at 1, key at 2 */
+
+/* A result made by a recording backward keeps what the walk's tensors keep. */
+void l_default_anchor(lua_State *L, int box);
+void l_push_weak_table(lua_State *L, const void *key); /* weak-valued, kept in the registry under key */
+extern const char l_hooks_key;
+
+const char *l_intern(lua_State *L, const char *name); /* the same text, valid for the life of the state */
+
+/* Runs a Lua function from inside the engine: the state that entered it last. */
+extern _Thread_local lua_State *l_running;
+
+#endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT
+ * The allocator of the perilune command's Lua objects: size classes for small ones, malloc above. */
+#ifndef PERILUNE_LUA_ALLOC_H
+#define PERILUNE_LUA_ALLOC_H
+
+#include <stddef.h>
+
+enum { LUA_ALLOC_MAX = 256, LUA_ALLOC_STEP = 16, LUA_ALLOC_CLASSES = LUA_ALLOC_MAX / LUA_ALLOC_STEP };
+
+/* One per Lua state, for that state's thread alone. Zero-initialize, then give it to lua_newstate as the
+ * user pointer of lua_alloc; clear it after lua_close. */
+typedef struct LuaArena {
+  void *free[LUA_ALLOC_CLASSES]; /* free blocks of (class + 1) * 16 bytes, linked by their first word */
+  char *at, *end;                /* the uncut rest of the newest slab */
+  void *slabs;                   /* all slabs, linked by their first word */
+} LuaArena;
+
+/* lua_Alloc's contract; arena is a LuaArena. */
+void *lua_alloc(void *arena, void *p, size_t old_size, size_t new_size);
+void lua_arena_clear(LuaArena *arena);
+
+#endif

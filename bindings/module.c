@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT
+ * The module that Lua loads: puts the parts together. `perilune.core` is for perilune's own Lua files. */
+#include "bindings/lib.h"
+
+int luaopen_perilune_engine(lua_State *L) __attribute__((visibility("default")));
+
+/* core.set_home(dir): files below it are perilune's own; errors blame the first frame outside. */
+static int set_home(lua_State *L) {
+  luaL_checkstring(L, 1);
+  lua_settop(L, 1);
+  lua_setfield(L, LUA_REGISTRYINDEX, "perilune.home");
+  return 0;
+}
+
+/* core.fail(message): raises at the caller's line, as the engine's errors do. */
+static int fail(lua_State *L) { return l_error(L, "%s", luaL_checkstring(L, 1)); }
+
+/* core.metatable(): the tensors' metatable, for methods written in Lua. */
+static int metatable(lua_State *L) { return l_box_metatable(L); }
+
+/* core.did_you_mean(word, "a b c") → "; did you mean a?" or "" */
+static int did_you_mean(lua_State *L) {
+  lua_pushstring(L, l_did_you_mean(luaL_checkstring(L, 1), luaL_checkstring(L, 2)));
+  return 1;
+}
+
+int luaopen_perilune_engine(lua_State *L) {
+  static const luaL_Reg functions[] = {
+      {"set_home", set_home}, {"fail", fail}, {"metatable", metatable}, {"did_you_mean", did_you_mean}, {NULL, NULL}};
+  lua_newtable(L);
+  luaL_setfuncs(L, functions, 0);
+  l_system_register(L);
+  l_ops_register(L);
+  l_tensor_register(L);
+  l_index_register(L);
+  l_grad_register(L);
+  l_custom_register(L);
+  l_debug_register(L);
+  l_io_register(L);
+  return 1;
+}

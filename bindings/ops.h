@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT
+ * T.override_gradient's hook into the op caller. */
+#ifndef PL_BINDINGS_OPS_H
+#define PL_BINDINGS_OPS_H
+
+#include "bindings/lib.h"
+
+/* How many ops have a gradient rule of their own in Lua; the hot path looks only at this. */
+extern _Thread_local int l_overridden_count;
+/* If op has such a rule and an input is tracked: calls it with the arguments 1 … top, leaves the results on the
+ * stack above top, returns true. */
+bool l_override_call(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, int top);
+
+#endif

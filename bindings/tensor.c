@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: MIT
+ * Making tensors from Lua values and looking into them: tensor, from_string, item, totable, get, set, free … */
+#include <string.h>
+
+#include "bindings/lib.h"
+
+/* ---- T.tensor{…} ------------------------------------------------------------------------------------------ */
+
+typedef struct Scan {
+  int ndim;
+  int64_t shape[PL_MAX_DIM];
+  bool any_number, any_bool;
+} Scan;
+
+/* Sizes come from the first entries; every other entry must agree. */
+static int scan(lua_State *L, int at, int depth, Scan *s, bool first) {
+  int type = lua_type(L, at);
+  if (type == LUA_TTABLE) {
+    if (depth >= PL_MAX_DIM) return l_error(L, "tensor: nested deeper than %d dimensions", PL_MAX_DIM);
+    luaL_checkstack(L, 4, NULL);
+    int64_t n = (int64_t)lua_rawlen(L, at);
+    if (first) {
+      s->ndim = depth + 1;
+      s->shape[depth] = n;
+    } else if (depth >= s->ndim || s->shape[depth] != n)
+      return l_error(L, "tensor: ragged table: %d entries at depth %d where %d were expected", (int)n, depth + 1,
+                     depth < s->ndim ? (int)s->shape[depth] : 0);
+    for (int64_t i = 1; i <= n; i++) {
+      lua_rawgeti(L, at, i);
+      scan(L, lua_gettop(L), depth + 1, s, first && i == 1);
+      lua_pop(L, 1);
+    }
+    return 0;
+  }
+  if (depth != s->ndim) return l_error(L, "tensor: ragged table: %s at depth %d where a table was expected", l_typename(L, at), depth + 1);
+  if (type == LUA_TBOOLEAN)
+    s->any_bool = true;
+  else if (type == LUA_TNUMBER)
+    s->any_number = true;
+  else if (l_to_tensor(L, at) && l_to_tensor(L, at)->a.numel == 1)
+    s->any_number = true;
+  else
+    return l_error(L, "tensor: entries must be numbers or booleans, got %s", l_typename(L, at));
+  return 0;
+}
+
+static void write_value(lua_State *L, int at, PlDtype d, void *to) {
+  if (lua_type(L, at) == LUA_TBOOLEAN)
+    pl_write_i(d, to, lua_toboolean(L, at));
+  else if (lua_isinteger(L, at))
+    pl_write_i(d, to, (int64_t)lua_tointeger(L, at));
+  else if (lua_type(L, at) == LUA_TNUMBER)
+    pl_write_f(d, to, lua_tonumber(L, at));
+  else {
+    PlTensor *t = l_to_tensor(L, at);
+    if (t && pl_is_float((PlDtype)t->a.dtype))
+      pl_write_f(d, to, pl_read_f(&t->a, 0));
+    else if (t)
+      pl_write_i(d, to, pl_read_i(&t->a, 0));
+  }
+}
+
+static char *fill(lua_State *L, int at, PlDtype d, size_t size, char *to) {
+  if (lua_type(L, at) != LUA_TTABLE) {
+    write_value(L, at, d, to);
+    return to + size;
+  }
+  int64_t n = (int64_t)lua_rawlen(L, at);
+  for (int64_t i = 1; i <= n; i++) {
+    lua_rawgeti(L, at, i);
+    to = fill(L, lua_gettop(L), d, size, to);
+    lua_pop(L, 1);
+  }
+  return to;
+}
+
+static PlDtype option_dtype(lua_State *L, int at, const char *fn, PlDtype def) {
+  if (lua_type(L, at) == LUA_TSTRING) return l_check_dtype(L, at, fn);
+  if (lua_type(L, at) != LUA_TTABLE) return def;
+  lua_getfield(L, at, "dtype");
+  PlDtype d = lua_isnil(L, -1) ? def : l_check_dtype(L, lua_gettop(L), fn);
+  lua_pop(L, 1);
+  return d;
+}
+
+static int finish_new(lua_State *L, int options) {
+  if (l_opt_bool(L, options, "requires_grad", false)) {
+    CALL(L, pl_requires_grad(l_to_tensor(L, -1), true));
+    l_remember_box(L, -1);
+  }
+  return 1;
+}
+
+/* T.tensor(data, {dtype=, requires_grad=, device=}): nested tables of one shape, a number, a boolean, or a
+ * tensor (copied). f32 unless dtype says otherwise; bool if every entry is a boolean. */
+static int t_tensor(lua_State *L) {
+  if (lua_type(L, 2) == LUA_TTABLE) l_check_options(L, 2, "tensor", "dtype requires_grad device");
+  PlTensor *src = l_to_tensor(L, 1);
+  l_collect(L);
+  if (src) {
+    PlDtype d = option_dtype(L, 2, "tensor", (PlDtype)src->a.dtype);
+    Box *b = l_new_box(L);
+    CALL(L, pl_tensor_like(&b->t, src, d));
+    CALL(L, pl_copy_data(b->t, src));
+    return finish_new(L, 2);
+  }
+  /* T.tensor{1, 2, dtype = "i64"}: options may stand in the same table */
+  int options = 2;
+  if (lua_type(L, 1) == LUA_TTABLE && lua_isnoneornil(L, 2)) options = 1;
+  Scan s = {.ndim = 0};
+  scan(L, 1, 0, &s, true);
+  PlDtype d = option_dtype(L, options, "tensor", s.any_bool && !s.any_number ? PL_BOOL : pl_default_float());
+  Box *b = l_new_box(L);
+  CALL(L, pl_tensor_empty(&b->t, d, s.ndim, s.shape));
+  if (b->t->a.numel) fill(L, 1, d, pl_dtype_size(d), b->t->a.data);
+  return finish_new(L, options);
+}
+
+/* T.from_string(bytes, dtype, shape): little-endian, row-major elements. */
+static int t_from_string(lua_State *L) {
+  size_t n;
+  if (lua_type(L, 1) != LUA_TSTRING) return l_error(L, "from_string: argument 1 must be a string, got %s", l_typename(L, 1));
+  const char *bytes = lua_tolstring(L, 1, &n);
+  PlDtype d = l_check_dtype(L, 2, "from_string");
+  int64_t shape[PL_MAX_DIM] = {(int64_t)(n / pl_dtype_size(d))}, numel;
+  int ndim = lua_isnoneornil(L, 3) ? 1 : l_check_shape(L, 3, "from_string", shape);
+  size_t want;
+  CALL(L, pl_count(ndim, shape, d, &numel, &want));
+  if (want != n) return l_error(L, "from_string: the shape needs %zu bytes, the string has %zu", want, n);
+  l_collect(L);
+  Box *b = l_new_box(L);
+  CALL(L, pl_tensor_from(&b->t, d, ndim, shape, bytes));
+  if (d == PL_BOOL) /* any other byte would break bool kernels */
+    for (size_t i = 0; i < n; i++) ((uint8_t *)b->t->a.data)[i] = bytes[i] != 0;
+  return 1;
+}
+
+/* ---- looking ----------------------------------------------------------------------------------------------- */
+
+static PlTensor *self(lua_State *L, const char *fn) {
+  Box *b = l_box(L, 1);
+  if (!b) {
+    l_error(L, "%s: argument #1 must be a tensor, got %s; call it as x:%s()", fn, l_typename(L, 1), fn);
+    return NULL;
+  }
+  if (!b->t) l_error(L, "%s: this tensor was freed", fn);
+  return b->t;
+}
+
+static int push_list(lua_State *L, const int64_t *v, int n) {
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_pushinteger(L, (lua_Integer)v[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+static int dim_arg(lua_State *L, PlTensor *t, const char *fn) {
+  int64_t d = l_check_int(L, 2, fn, "dim");
+  int n = t->a.ndim;
+  if (d == 0 || d > n || d < -n)
+    return l_error(L, "%s: dim %d is out of range for %s (dimensions start at 1)", fn, (int)d, pl_desc_text(&t->a));
+  return (int)(d > 0 ? d - 1 : d + n);
+}
+
+static int m_size(lua_State *L) {
+  PlTensor *t = self(L, "size");
+  if (lua_isnoneornil(L, 2)) return push_list(L, t->a.shape, t->a.ndim);
+  lua_pushinteger(L, (lua_Integer)t->a.shape[dim_arg(L, t, "size")]);
+  return 1;
+}
+
+static int m_stride(lua_State *L) {
+  PlTensor *t = self(L, "stride");
+  if (lua_isnoneornil(L, 2)) return push_list(L, t->a.strides, t->a.ndim);
+  lua_pushinteger(L, (lua_Integer)t->a.strides[dim_arg(L, t, "stride")]);
+  return 1;
+}
+
+static int m_dim(lua_State *L) {
+  lua_pushinteger(L, self(L, "dim")->a.ndim);
+  return 1;
+}
+
+static int m_numel(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)self(L, "numel")->a.numel);
+  return 1;
+}
+
+static int m_dtype(lua_State *L) {
+  lua_pushstring(L, pl_dtype_name((PlDtype)self(L, "dtype")->a.dtype));
+  return 1;
+}
+
+static int m_device(lua_State *L) {
+  self(L, "device");
+  lua_pushliteral(L, "cpu");
+  return 1;
+}
+
+static int m_is_contiguous(lua_State *L) {
+  lua_pushboolean(L, self(L, "is_contiguous")->a.contiguous);
+  return 1;
+}
+
+static int m_is_floating_point(lua_State *L) {
+  lua_pushboolean(L, pl_is_float((PlDtype)self(L, "is_floating_point")->a.dtype));
+  return 1;
+}
+
+static int m_element_size(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)pl_dtype_size((PlDtype)self(L, "element_size")->a.dtype));
+  return 1;
+}
+
+static int m_storage_offset(lua_State *L) {
+  PlTensor *t = self(L, "storage_offset");
+  lua_pushinteger(L, (lua_Integer)(((char *)t->a.data - (char *)t->storage->data) / (ptrdiff_t)pl_dtype_size((PlDtype)t->a.dtype)));
+  return 1;
+}
+
+static int m_version(lua_State *L) {
+  lua_pushinteger(L, self(L, "version")->storage->version);
+  return 1;
+}
+
+static int m_shares(lua_State *L) {
+  PlTensor *t = self(L, "shares_storage"), *o = l_check_tensor(L, 2);
+  lua_pushboolean(L, t->storage == o->storage);
+  return 1;
+}
+
+static void push_element(lua_State *L, const PlTensor *t, int64_t byte_offset) {
+  if (t->a.dtype == PL_BOOL)
+    lua_pushboolean(L, pl_read_i(&t->a, byte_offset) != 0);
+  else if (pl_is_float((PlDtype)t->a.dtype))
+    lua_pushnumber(L, pl_read_f(&t->a, byte_offset));
+  else
+    lua_pushinteger(L, (lua_Integer)pl_read_i(&t->a, byte_offset));
+}
+
+static int m_item(lua_State *L) {
+  PlTensor *t = self(L, "item");
+  if (t->a.numel != 1)
+    return l_error(L, "item: %s has %d elements, not one; use x:totable(), or x:get(i, j)", pl_desc_text(&t->a),
+                   (int)t->a.numel);
+  push_element(L, t, 0);
+  return 1;
+}
+
+/* Byte offset of the element named by the 1-based indices first … first+ndim-1. */
+static int64_t element_at(lua_State *L, PlTensor *t, const char *fn, int first) {
+  int64_t at = 0;
+  if (lua_gettop(L) - first + 1 < t->a.ndim)
+    l_error(L, "%s: %s needs %d indices, got %d", fn, pl_desc_text(&t->a), t->a.ndim, lua_gettop(L) - first + 1);
+  for (int d = 0; d < t->a.ndim; d++) {
+    int64_t i = l_check_int(L, first + d, fn, "index"), n = t->a.shape[d];
+    if (i == 0 || i > n || i < -n)
+      l_error(L, "%s: index %lld is out of range for dimension %d of %s%s", fn, (long long)i, d + 1,
+              pl_desc_text(&t->a), i == 0 ? "; indices start at 1" : "");
+    at += (i > 0 ? i - 1 : i + n) * t->a.strides[d];
+  }
+  return at * (int64_t)pl_dtype_size((PlDtype)t->a.dtype);
+}
+
+static int m_get(lua_State *L) {
+  PlTensor *t = self(L, "get");
+  if (lua_gettop(L) - 1 > t->a.ndim)
+    return l_error(L, "get: %s takes %d indices, got %d", pl_desc_text(&t->a), t->a.ndim, lua_gettop(L) - 1);
+  push_element(L, t, element_at(L, t, "get", 2));
+  return 1;
+}
+
+/* t:set(i, j, value) */
+static int m_set(lua_State *L) {
+  PlTensor *t = self(L, "set");
+  int top = lua_gettop(L);
+  if (top != t->a.ndim + 2)
+    return l_error(L, "set: %s takes %d indices and a value, got %d arguments", pl_desc_text(&t->a), t->a.ndim, top - 1);
+  if (lua_type(L, top) != LUA_TNUMBER && lua_type(L, top) != LUA_TBOOLEAN)
+    return l_error(L, "set: the value must be a number or a boolean, got %s", l_typename(L, top));
+  if (t->node || t->more) return l_error(L, "set: %s is tracked for gradients; assign inside T.no_grad() to a detached tensor", pl_desc_text(&t->a));
+  int64_t at = element_at(L, t, "set", 2);
+  write_value(L, top, (PlDtype)t->a.dtype, (char *)t->a.data + at);
+  t->storage->version++;
+  lua_settop(L, 1);
+  return 1;
+}
+
+static void push_nested(lua_State *L, const PlTensor *t, int d, int64_t at) {
+  if (d == t->a.ndim) {
+    push_element(L, t, at);
+    return;
+  }
+  luaL_checkstack(L, 4, NULL);
+  int64_t n = t->a.shape[d], step = t->a.strides[d] * (int64_t)pl_dtype_size((PlDtype)t->a.dtype);
+  lua_createtable(L, n < 1 << 20 ? (int)n : 0, 0);
+  for (int64_t i = 0; i < n; i++) {
+    push_nested(L, t, d + 1, at + i * step);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+}
+
+/* x:totable() → nested tables (a number or boolean for 0-d). */
+static int m_totable(lua_State *L) {
+  PlTensor *t = self(L, "totable");
+  push_nested(L, t, 0, 0);
+  return 1;
+}
+
+/* x:to_string() → the elements as bytes, row-major, little-endian. */
+static int m_to_string(lua_State *L) {
+  PlTensor *t = self(L, "to_string");
+  Box *b = NULL;
+  if (!t->a.contiguous) {
+    b = l_new_box(L);
+    CALL(L, pl_tensor_copy(&b->t, t));
+    t = b->t;
+  }
+  lua_pushlstring(L, t->a.data, (size_t)t->a.numel * pl_dtype_size((PlDtype)t->a.dtype));
+  return 1;
+}
+
+/* x:free() releases the memory now; every later use of x is an error. */
+static int m_free(lua_State *L) {
+  Box *b = l_box(L, 1);
+  if (!b) return l_error(L, "free: argument #1 must be a tensor, got %s", l_typename(L, 1));
+  if (!b->t) return l_error(L, "free: this tensor was freed before");
+  PlTensor *t = b->t;
+  b->t = NULL;
+  pl_tensor_release(t);
+  lua_pushnil(L);
+  lua_setiuservalue(L, 1, 1);
+  return 0;
+}
+
+static int m_is_freed(lua_State *L) {
+  Box *b = l_box(L, 1);
+  lua_pushboolean(L, b && !b->t);
+  return 1;
+}
+
+/* Same shape and same elements; NaN equals nothing. Dtypes must agree. */
+static int m_equal(lua_State *L) {
+  PlTensor *a = self(L, "equal"), *b = l_check_tensor(L, 2);
+  if (a->a.dtype != b->a.dtype || !pl_shape_equal(&a->a, &b->a)) {
+    lua_pushboolean(L, 0);
+    return 1;
+  }
+  if (a->a.numel == 0) {
+    lua_pushboolean(L, 1);
+    return 1;
+  }
+  PlTensor *in[2] = {a, b};
+  bool was = pl_grad_enable(false);
+  Box *eq = l_new_box(L), *all = l_new_box(L);
+  PlStatus s = pl_apply(&pl_op_eq, in, 2, NULL, &eq->t);
+  if (s == PL_OK) s = pl_apply(&pl_op_all, &eq->t, 1, NULL, &all->t);
+  pl_grad_enable(was);
+  CALL(L, s);
+  lua_pushboolean(L, pl_read_i(&all->t->a, 0) != 0);
+  return 1;
+}
+
+static int m_len(lua_State *L) {
+  PlTensor *t = self(L, "#");
+  if (t->a.ndim == 0) return l_error(L, "#: a 0-d tensor has no length; use x:item()");
+  lua_pushinteger(L, (lua_Integer)t->a.shape[0]);
+  return 1;
+}
+
+/* `<` and `<=` order 0-d tensors and numbers only: Lua turns the result into one boolean. */
+static int compare(lua_State *L, const char *op, bool or_equal) {
+  double v[2];
+  for (int i = 0; i < 2; i++) {
+    PlTensor *t = l_to_tensor(L, i + 1);
+    if (t && t->a.ndim == 0)
+      v[i] = pl_read_f(&t->a, 0);
+    else if (lua_type(L, i + 1) == LUA_TNUMBER)
+      v[i] = lua_tonumber(L, i + 1);
+    else
+      return l_error(L, "'%s' compares 0-dim tensors and numbers, not %s; use x:%s(y) for elementwise comparison", op,
+                     l_typename(L, i + 1), or_equal ? "le" : "lt");
+  }
+  lua_pushboolean(L, or_equal ? v[0] <= v[1] : v[0] < v[1]);
+  return 1;
+}
+static int m_lt(lua_State *L) { return compare(L, "<", false); }
+static int m_le(lua_State *L) { return compare(L, "<=", true); }
+
+static int t_is_tensor(lua_State *L) {
+  lua_pushboolean(L, l_box(L, 1) != NULL);
+  return 1;
+}
+
+/* x:describe() → "f32[2,3]" */
+static int m_describe(lua_State *L) {
+  lua_pushstring(L, l_typename(L, 1));
+  return 1;
+}
+
+static int t_default_dtype(lua_State *L) {
+  if (!lua_isnoneornil(L, 1)) {
+    PlDtype d = l_check_dtype(L, 1, "default_dtype");
+    if (!pl_is_float(d)) return l_error(L, "default_dtype: must be a floating dtype, not %s", pl_dtype_name(d));
+    pl_set_default_float(d);
+  }
+  lua_pushstring(L, pl_dtype_name(pl_default_float()));
+  return 1;
+}
+
+/* T.result_type(x, y, …) over tensors and numbers would need ops; promotion of two dtype names is enough. */
+static int t_promote_types(lua_State *L) {
+  PlDtype a = l_check_dtype(L, 1, "promote_types"), b = l_check_dtype(L, 2, "promote_types");
+  lua_pushstring(L, pl_dtype_name(pl_promote2(a, b)));
+  return 1;
+}
+
+void l_tensor_register(lua_State *L) {
+  static const luaL_Reg functions[] = {{"tensor", t_tensor},
+                                       {"from_string", t_from_string},
+                                       {"is_tensor", t_is_tensor},
+                                       {"default_dtype", t_default_dtype},
+                                       {"promote_types", t_promote_types},
+                                       {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"size", m_size},
+                                     {"shape", m_size},
+                                     {"stride", m_stride},
+                                     {"dim", m_dim},
+                                     {"numel", m_numel},
+                                     {"dtype", m_dtype},
+                                     {"device", m_device},
+                                     {"is_contiguous", m_is_contiguous},
+                                     {"is_floating_point", m_is_floating_point},
+                                     {"element_size", m_element_size},
+                                     {"storage_offset", m_storage_offset},
+                                     {"version", m_version},
+                                     {"shares_storage", m_shares},
+                                     {"item", m_item},
+                                     {"get", m_get},
+                                     {"set", m_set},
+                                     {"totable", m_totable},
+                                     {"to_string", m_to_string},
+                                     {"free", m_free},
+                                     {"is_freed", m_is_freed},
+                                     {"equal", m_equal},
+                                     {"describe", m_describe},
+                                     {NULL, NULL}};
+  luaL_setfuncs(L, functions, 0);
+  l_add_methods(L, methods);
+  l_box_metatable(L);
+  lua_pushcfunction(L, m_len);
+  lua_setfield(L, -2, "__len");
+  lua_pushcfunction(L, m_lt);
+  lua_setfield(L, -2, "__lt");
+  lua_pushcfunction(L, m_le);
+  lua_setfield(L, -2, "__le");
+  lua_pop(L, 1);
+}

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+# CTest lanes. Labels: unit (link, specs), lint, golden, asan-tenth (in sanitizer builds, a fixed
+# tenth of the golden cases). Specs run one process a file, so a crash names its file.
+find_program(PL_BUSTED busted)
+find_program(PL_LUACHECK luacheck)
+set(src "${PROJECT_SOURCE_DIR}")
+set(golden_dir "${src}/../shared/golden")
+
+# Semicolons separate list items in CMake; Lua's paths need real ones.
+set(lua_path "${src}/lua/?.lua\;${src}/lua/?/init.lua\;${src}/?.lua\;\;")
+set(PL_TEST_ENV
+  "LUA_PATH_5_4=${lua_path}" "LUA_CPATH_5_4=${out}/lib/?.so\;\;"
+  "PERILUNE_ROOT=${src}" "PERILUNE_BUILD=${out}" "PERILUNE_SANITIZE=${PL_SANITIZE}"
+  "OMP_NUM_THREADS=2" # several test processes share the cores
+  "ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1"
+  "LSAN_OPTIONS=suppressions=${src}/cmake/lsan.supp:print_suppressions=0"
+  "UBSAN_OPTIONS=print_stacktrace=1"
+  "TSAN_OPTIONS=ignore_noninstrumented_modules=1")
+
+function(pl_test name label timeout)
+  add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY "${src}")
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "${PL_TEST_ENV}" LABELS "${label}"
+                       TIMEOUT ${timeout} SKIP_RETURN_CODE 77)
+endfunction()
+
+# ---- link: C programs without Lua: one trains, one measures the vector functions ---------------------
+file(GLOB link_src CONFIGURE_DEPENDS "${src}/spec/link/*.c")
+foreach(file ${link_src})
+  get_filename_component(name "${file}" NAME_WE)
+  add_executable(link_${name} ${file})
+  target_link_libraries(link_${name} PRIVATE perilune_engine pl_flags Threads::Threads)
+  set_target_properties(link_${name} PROPERTIES BUILD_RPATH "${PL_RPATH}"
+                        RUNTIME_OUTPUT_DIRECTORY "${out}/spec")
+  pl_test(link_${name} unit 120 "$<TARGET_FILE:link_${name}>")
+endforeach()
+
+# ---- specs -----------------------------------------------------------------------------------------
+# A sanitizer's runtime must come first in the process: our interpreter is linked with it, lua5.4 is not.
+set(runner "")
+if(PL_SANITIZE AND TARGET perilune)
+  set(runner "$<TARGET_FILE:perilune>" run "${PL_BUSTED}" --)
+elseif(PL_LUA_COMMAND AND NOT PL_SANITIZE)
+  set(runner "${PL_LUA_COMMAND}" "${PL_BUSTED}")
+endif()
+file(GLOB_RECURSE specs CONFIGURE_DEPENDS RELATIVE "${src}/spec" "${src}/spec/*_spec.lua")
+if(PL_BUSTED AND runner)
+  foreach(spec IN LISTS specs)
+    string(REGEX REPLACE "_spec\\.lua$" "" name "${spec}")
+    if(name STREQUAL "layering")
+      pl_test(layering lint 120 ${runner} "spec/${spec}")
+    else()
+      pl_test("spec/${name}" unit 600 ${runner} "spec/${spec}")
+    endif()
+  endforeach()
+  pl_found("specs" "busted" "${PL_BUSTED}")
+else()
+  pl_off("specs" "busted or lua5.4 not found (lua-busted; ./setup test installs it)")
+endif()
+
+# ---- luacheck ----------------------------------------------------------------------------------------
+if(PL_LUACHECK)
+  set(checked lua)
+  foreach(dir spec bench examples)
+    file(GLOB_RECURSE any CONFIGURE_DEPENDS "${src}/${dir}/*.lua")
+    if(any)
+      list(APPEND checked ${dir})
+    endif()
+  endforeach()
+  pl_test(luacheck lint 120 "${PL_LUACHECK}" --quiet --no-color ${checked})
+  pl_found("luacheck" "yes" "${PL_LUACHECK}")
+else()
+  pl_off("luacheck" "not found (lua-check; ./setup test installs it)")
+endif()
+
+# ---- golden vectors -------------------------------------------------------------------------------------
+file(GLOB golden CONFIGURE_DEPENDS "${src}/spec/golden.lua")
+if(golden AND TARGET perilune)
+  # sh PERILUNE DIRECTORY [every-tenth]; the tenth is fixed by name, so a failure comes back.
+  set(run_golden sh "${src}/cmake/golden.sh" "$<TARGET_FILE:perilune>" "${golden_dir}")
+  if(PL_SANITIZE)
+    pl_test(golden-tenth asan-tenth 600 ${run_golden} tenth)
+  else()
+    pl_test(golden golden 600 ${run_golden})
+  endif()
+endif()

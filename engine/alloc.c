@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT
+ * See alloc.h. Freed blocks are kept in bins (eight per power of two) and reused newest first; blocks of
+ * MAP_MIN bytes and more come from mmap, so trimming really returns them. What is cached never exceeds what
+ * the program once needed: a miss first gives back cached blocks of other sizes once live + cached would
+ * pass the peak by a tenth. */
+#include "engine/alloc.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { HEAD = 64, NBIN = 8 * 48, MAP_MIN = 1 << 20, SLAB = 64 * 1024, NPOOL = PL_POOL_MAX / PL_POOL_STEP };
+enum { SLACK = 32 << 20, HUGE_MIN = 4 << 20 };
+
+typedef struct Block {
+  struct Block *next;
+  size_t total; /* with this header */
+  int32_t bin;
+  uint32_t magic;
+} Block;
+_Static_assert(sizeof(Block) <= HEAD, "header fits");
+
+typedef struct Bins {
+  pthread_mutex_t lock;
+  Block *free[NBIN];
+  int64_t live, peak, cached, blocks, count, allocated;
+  int64_t budget; /* < 0: none */
+  int64_t fail_at, fail_count;
+} Bins;
+
+/* One per process: blocks may be freed by another thread than the one that made them. */
+static Bins bins = {.lock = PTHREAD_MUTEX_INITIALIZER, .budget = -1, .fail_at = -1};
+
+typedef struct Piece {
+  struct Piece *next;
+} Piece;
+
+/* Handles and nodes are made and dropped by one thread at a rate of millions a second: no lock, no header. */
+typedef struct Pool {
+  Piece *free[NPOOL + 1];
+  char *slab;
+  size_t left;
+  int64_t live, blocks, count, allocated;
+} Pool;
+static _Thread_local Pool pool;
+
+/* Eight classes per power of two: at most an eighth is lost. */
+static int bin_of(size_t n, size_t *total) {
+  if (n <= 128) {
+    *total = 128;
+    return 0;
+  }
+  int log = 63 - __builtin_clzl(n - 1);
+  size_t step = (size_t)1 << (log - 3);
+  size_t up = (n + step - 1) & ~(step - 1);
+  *total = up;
+  return (log - 7) * 8 + (int)((up >> (log - 3)) & 7) + (up >> (log + 1) ? 8 : 0);
+}
+
+static bool injected(void) {
+  if (bins.fail_at < 0) return false;
+  if (bins.fail_at > 0) {
+    bins.fail_at--;
+    return false;
+  }
+  if (bins.fail_count > 0 && --bins.fail_count == 0) bins.fail_at = -1;
+  return true;
+}
+
+static void give_back(Block *b) {
+  bins.cached -= (int64_t)b->total;
+  if (b->total >= MAP_MIN)
+    munmap(b, b->total);
+  else
+    free(b);
+}
+
+/* Frees cached blocks, largest first, until at most `keep` bytes are cached. */
+static void trim_to(int64_t keep) {
+  for (int i = NBIN - 1; i >= 0 && bins.cached > keep; i--)
+    while (bins.free[i] && bins.cached > keep) {
+      Block *b = bins.free[i];
+      bins.free[i] = b->next;
+      give_back(b);
+    }
+}
+
+static Block *system_block(size_t total) {
+  if (total < MAP_MIN) {
+    size_t up = (total + 63) & ~(size_t)63;
+    return aligned_alloc(64, up);
+  }
+  void *p = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return NULL;
+#ifdef MADV_HUGEPAGE
+  if (total >= HUGE_MIN) madvise(p, total, MADV_HUGEPAGE);
+#endif
+  return p;
+}
+
+static PlStatus out_of_memory(size_t n) {
+  PL_FAIL(PL_ERR_OOM, "out of memory: %zu bytes wanted, %lld live%s", n, (long long)pl_live_bytes(),
+          bins.budget >= 0 ? " (a memory budget is set)" : "");
+}
+
+PlStatus pl_block_alloc(size_t n, void **out) {
+  if (n > (size_t)1 << 46) return out_of_memory(n);
+  size_t total;
+  int bin = bin_of(n + HEAD, &total);
+  if (total >= MAP_MIN) total = (total + 4095) & ~(size_t)4095;
+  pthread_mutex_lock(&bins.lock);
+  bool refuse = injected() ||
+                (bins.budget >= 0 && bins.live + pool.live + (int64_t)total > bins.budget);
+  Block *b = NULL;
+  for (int i = bin; !refuse && i <= bin + 1 && i < NBIN && !b; i++)
+    if ((b = bins.free[i])) {
+      bins.free[i] = b->next;
+      bins.cached -= (int64_t)b->total;
+    }
+  if (!b && !refuse) {
+    int64_t need = bins.live + (int64_t)total, room = bins.peak + bins.peak / 10 + SLACK;
+    if (need + bins.cached > room) trim_to(need < room ? room - need : 0);
+    b = system_block(total);
+    if (!b) {
+      trim_to(0);
+      b = system_block(total);
+    }
+    if (b) *b = (Block){.total = total, .bin = bin, .magic = 0x6d6f6f6e};
+  }
+  if (b) {
+    bins.live += (int64_t)b->total;
+    bins.allocated += (int64_t)b->total;
+    bins.blocks++;
+    bins.count++;
+    int64_t live = bins.live + pool.live;
+    if (live > bins.peak) bins.peak = live;
+  }
+  pthread_mutex_unlock(&bins.lock);
+  if (!b) return out_of_memory(n);
+  *out = (char *)b + HEAD;
+  return PL_OK;
+}
+
+void pl_block_free(void *p) {
+  if (!p) return;
+  Block *b = (Block *)(void *)((char *)p - HEAD);
+  pthread_mutex_lock(&bins.lock);
+  bins.live -= (int64_t)b->total;
+  bins.blocks--;
+  b->next = bins.free[b->bin];
+  bins.free[b->bin] = b;
+  bins.cached += (int64_t)b->total;
+#ifdef PL_ASAN
+  trim_to(0); /* so that the sanitizer sees uses after free */
+#endif
+  pthread_mutex_unlock(&bins.lock);
+}
+
+static void *pool_slow(size_t n, size_t k) {
+#ifndef PL_ASAN
+  if (n <= PL_POOL_MAX) {
+    size_t size = k * PL_POOL_STEP;
+    if (pool.left < size) {
+      char *slab = malloc(SLAB);
+      if (!slab) return NULL;
+      pool.slab = slab; /* the rest of the old slab is lost: at most one piece */
+      pool.left = SLAB;
+    }
+    void *p = pool.slab;
+    pool.slab += size;
+    pool.left -= size;
+    return p;
+  }
+#else
+  (void)k;
+#endif
+  return malloc(n ? n : 1);
+}
+
+void *pl_pool_get(size_t n) {
+  size_t k = (n + PL_POOL_STEP - 1) / PL_POOL_STEP;
+  if (PL_UNLIKELY(bins.fail_at >= 0) && injected()) return NULL;
+  void *p;
+#ifndef PL_ASAN
+  if (PL_LIKELY(k <= NPOOL && pool.free[k])) {
+    p = pool.free[k];
+    pool.free[k] = pool.free[k]->next;
+  } else
+#endif
+  {
+    p = pool_slow(n, k);
+    if (!p) return NULL;
+  }
+  pool.live += (int64_t)(k * PL_POOL_STEP);
+  pool.allocated += (int64_t)(k * PL_POOL_STEP);
+  pool.blocks++;
+  pool.count++;
+  return p;
+}
+
+void pl_pool_put(void *p, size_t n) {
+  if (!p) return;
+  size_t k = (n + PL_POOL_STEP - 1) / PL_POOL_STEP;
+  pool.live -= (int64_t)(k * PL_POOL_STEP);
+  pool.blocks--;
+#ifndef PL_ASAN
+  if (k <= NPOOL) {
+    Piece *q = p;
+    q->next = pool.free[k];
+    pool.free[k] = q;
+    return;
+  }
+#endif
+  free(p);
+}
+
+int64_t pl_live_bytes(void) { return __atomic_load_n(&bins.live, __ATOMIC_RELAXED) + pool.live; }
+int64_t pl_allocated_bytes(void) {
+  return __atomic_load_n(&bins.allocated, __ATOMIC_RELAXED) + pool.allocated;
+}
+
+void pl_memory(PlMemory *out) {
+  pthread_mutex_lock(&bins.lock);
+  int64_t live = bins.live + pool.live;
+  if (live > bins.peak) bins.peak = live;
+  *out = (PlMemory){.live = live,
+                    .peak = bins.peak,
+                    .reserved = live + bins.cached,
+                    .budget = bins.budget,
+                    .blocks = bins.blocks + pool.blocks,
+                    .allocations = bins.count + pool.count};
+  pthread_mutex_unlock(&bins.lock);
+}
+
+void pl_memory_reset_peak(void) {
+  pthread_mutex_lock(&bins.lock);
+  bins.peak = bins.live + pool.live;
+  pthread_mutex_unlock(&bins.lock);
+}
+
+void pl_memory_budget(int64_t bytes) {
+  pthread_mutex_lock(&bins.lock);
+  bins.budget = bytes;
+  pthread_mutex_unlock(&bins.lock);
+}
+
+void pl_memory_trim(void) {
+  pthread_mutex_lock(&bins.lock);
+  trim_to(0);
+  pthread_mutex_unlock(&bins.lock);
+}
+
+void pl_memory_fail_at(int64_t n, int64_t count) {
+  pthread_mutex_lock(&bins.lock);
+  bins.fail_at = n;
+  bins.fail_count = count;
+  pthread_mutex_unlock(&bins.lock);
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: MIT
+ * Gradient keys: the ambient one, which requires_grad_ and backward use, and explicit ones with callbacks,
+ * nested by level. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/alloc.h"
+#include "engine/grad/node.h"
+#include "engine/grad/walk.h"
+#include "engine/state.h"
+
+static void init_key(PlKey *k, int level) {
+  *k = (PlKey){.refs = 1, .level = level, .active = true, .recording = true};
+  k->tape.prev = k->tape.next = &k->tape;
+}
+
+PlKey *pl_key_ambient(void) {
+  static _Thread_local PlKey ambient; /* one per thread, like the tensors it tracks; never finalized */
+  if (!pl_state.ambient) {
+    init_key(&ambient, 0);
+    snprintf(ambient.name, sizeof ambient.name, "ambient");
+    ambient.is_ambient = true;
+    pl_state.ambient = &ambient;
+  }
+  return pl_state.ambient;
+}
+
+int pl_key_top_level(void) {
+  int top = 0;
+  for (PlKey *k = pl_state.keys; k; k = k->next)
+    if (k->active && k->level > top) top = k->level;
+  return top;
+}
+
+static bool name_taken(const char *name) {
+  for (PlKey *k = pl_state.keys; k; k = k->next)
+    if (strcmp(k->name, name) == 0) return true;
+  return false;
+}
+
+PlStatus pl_key_new(PlKey **out, const char *name, int level, bool mutes_ambient) {
+  if (level < 1) PL_FAIL(PL_ERR_ARG, "GradKey: level must be at least 1, not %d; the ambient key has level 0", level);
+  if (name && name_taken(name)) PL_FAIL(PL_ERR_ARG, "GradKey: a live key is already named '%s'", name);
+  PlKey *k = malloc(sizeof *k);
+  if (!k) PL_FAIL(PL_ERR_OOM, "GradKey: out of memory");
+  init_key(k, level);
+  k->mutes_ambient = mutes_ambient;
+  if (name)
+    snprintf(k->name, sizeof k->name, "%s", name);
+  else
+    for (int i = 0;; i++) {
+      snprintf(k->name, sizeof k->name, "grad_%d", i);
+      if (!name_taken(k->name)) break;
+    }
+  k->next = pl_state.keys;
+  pl_state.keys = k;
+  if (mutes_ambient) pl_state.ambient_muted++;
+  *out = k;
+  return PL_OK;
+}
+
+void pl_key_retain(PlKey *k) { k->refs++; }
+
+/* Nodes may outlive the key through tensors: they are emptied and forget it. */
+void pl_key_close(PlKey *k) {
+  if (k->active && k->mutes_ambient) pl_state.ambient_muted--;
+  k->active = false;
+  while (k->tape.next != &k->tape) {
+    PlNode *n = k->tape.next;
+    n->refs++;
+    n->prev->next = n->next;
+    n->next->prev = n->prev;
+    n->prev = n->next = n;
+    n->key = NULL;
+    pl_node_clear(n);
+    pl_node_release(n);
+  }
+}
+
+void pl_key_release(PlKey *k) {
+  if (!k || --k->refs) return;
+  pl_key_close(k);
+  for (PlKey **p = &pl_state.keys; *p; p = &(*p)->next)
+    if (*p == k) {
+      *p = k->next;
+      break;
+    }
+  free(k);
+}
+
+static PlStatus check_float(const char *what, const PlTensor *t) {
+  if (!pl_is_float((PlDtype)t->a.dtype))
+    PL_FAIL(PL_ERR_DTYPE, "%s: only floating tensors have gradients, not %s; convert first, e.g. x:float()", what,
+            pl_desc_text(&t->a));
+  return PL_OK;
+}
+
+static void append_hook(PlSlot *slot, PlHook *hook) {
+  PlHook **p = &slot->hooks;
+  while (*p) p = &(*p)->next;
+  *p = hook;
+}
+
+PlStatus pl_key_attach(PlKey *k, PlTensor *t, PlHook *callback) {
+  if (!k->active) PL_FAIL(PL_ERR_STATE, "grad key finalized");
+  PL_TRY(check_float("attach", t));
+  PlNode *old = NULL, *n;
+  uint32_t slot = 0;
+  bool tracked = pl_entry_get(t, k, &old, &slot);
+  if (tracked && old->kind <= PL_NODE_IDENTITY && old->u.target == t)
+    n = old; /* attached before: callbacks add up */
+  else {
+    PL_TRY(pl_node_new(&n, k, tracked ? PL_NODE_IDENTITY : PL_NODE_LEAF, tracked ? 1 : 0, 1, 0));
+    n->name = "attach";
+    n->u.target = t;
+    if (tracked) pl_node_link(n, 0, old, slot);
+    PlStatus s = pl_entry_set(t, n, 0);
+    if (s != PL_OK) {
+      pl_node_release(n);
+      return s;
+    }
+    pl_node_release(n); /* the tensor holds it */
+  }
+  if (callback) append_hook(&n->slots[0], callback);
+  return PL_OK;
+}
+
+PlStatus pl_add_hook(PlTensor *t, PlHook *hook) {
+  PlNode *n;
+  uint32_t slot;
+  if (!pl_entry_get(t, pl_key_ambient(), &n, &slot))
+    PL_FAIL(PL_ERR_STATE, "register_hook: %s does not require a gradient", pl_desc_text(&t->a));
+  append_hook(&n->slots[slot], hook);
+  return PL_OK;
+}
+
+PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int n, bool strict) {
+  if (!k->active) PL_FAIL(PL_ERR_STATE, "finalized");
+  PlWalk w = {.retain = false};
+  PlStatus s = PL_OK;
+  for (int i = 0; i < n && s == PL_OK; i++) {
+    PlNode *node;
+    uint32_t slot;
+    if (pl_entry_get(ys[i], k, &node, &slot))
+      s = pl_walk_seed_tensor(&w, ys[i], dys ? dys[i] : NULL, node, slot, false);
+    else if (strict)
+      s = pl_fail(PL_ERR_STATE, "backward: tensor %d, %s, has no path to an attached tensor", i + 1,
+                  pl_desc_text(&ys[i]->a));
+  }
+  if (s != PL_OK) { /* nothing has run: the key stays usable */
+    pl_walk_abandon(&w);
+    return s;
+  }
+  /* rules flagged `always`, such as a remote send, run even when no y leads there */
+  for (PlNode *m = k->tape.next; m != &k->tape && s == PL_OK; m = m->next)
+    if (m->kind == PL_NODE_RULE && m->u.rule && m->u.rule->always) s = pl_walk_touch(&w, m);
+  pl_key_retain(k);
+  if (k->active && k->mutes_ambient) {
+    pl_state.ambient_muted--;
+    k->mutes_ambient = false;
+  }
+  k->active = false;
+  w.status = s;
+  s = pl_walk_run(&w, k->level);
+  pl_key_close(k);
+  pl_key_release(k);
+  return s;
+}
+
+/* ---- leaves of the ambient key -------------------------------------------------------------------------- */
+
+PlStatus pl_requires_grad(PlTensor *t, bool on) {
+  PlKey *k = pl_key_ambient();
+  PlNode *n;
+  uint32_t slot;
+  bool tracked = pl_entry_get(t, k, &n, &slot);
+  if (!on) {
+    if (tracked && n->kind != PL_NODE_LEAF)
+      PL_FAIL(PL_ERR_STATE, "requires_grad_(false): %s was computed by %s; use x:detach()", pl_desc_text(&t->a),
+              n->name);
+    if (tracked) pl_entry_remove(t, k);
+    return PL_OK;
+  }
+  PL_TRY(check_float("requires_grad_", t));
+  if (tracked) return PL_OK;
+  PL_TRY(pl_node_new(&n, k, PL_NODE_LEAF, 0, 1, 0));
+  n->name = "leaf";
+  n->u.target = t;
+  PlStatus s = pl_entry_set(t, n, 0);
+  pl_node_release(n);
+  return s;
+}
+
+bool pl_tensor_requires_grad(const PlTensor *t) {
+  PlNode *n;
+  uint32_t slot;
+  return pl_entry_get(t, pl_key_ambient(), &n, &slot);
+}
+
+static PlNode *leaf_of(const PlTensor *t) {
+  PlNode *n;
+  uint32_t slot;
+  if (!pl_entry_get(t, pl_key_ambient(), &n, &slot) || n->kind != PL_NODE_LEAF) return NULL;
+  return n;
+}
+
+PlTensor *pl_grad(const PlTensor *t) {
+  PlNode *n = leaf_of(t);
+  return n ? n->grad : NULL;
+}
+
+PlStatus pl_set_grad(PlTensor *t, PlTensor *grad) {
+  PlNode *n = leaf_of(t);
+  if (!n) {
+    if (!grad) return PL_OK;
+    PL_FAIL(PL_ERR_STATE, "grad: %s is no leaf that requires a gradient; call requires_grad_() first",
+            pl_desc_text(&t->a));
+  }
+  if (grad && (!pl_shape_equal(&grad->a, &t->a) || grad->a.dtype != t->a.dtype))
+    PL_FAIL(PL_ERR_SHAPE, "grad: %s cannot be the gradient of %s", pl_desc_text(&grad->a), pl_desc_text(&t->a));
+  if (grad) grad->refs++;
+  PlTensor *old = n->grad;
+  n->grad = grad;
+  pl_tensor_release(old);
+  return PL_OK;
+}

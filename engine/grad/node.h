@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT
+ * Keys, nodes, slots: the tape. Ownership runs tensor → node → upstream nodes and saved tensors; a key's
+ * list of nodes (its tape) is weak. Nothing points downstream, so dropping outputs frees branches. */
+#ifndef PL_ENGINE_GRAD_NODE_H
+#define PL_ENGINE_GRAD_NODE_H
+
+#include "engine/tensor.h"
+
+/* A function of the embedding program with its data; `drop` is called once. */
+typedef struct PlHook {
+  PlStatus (*call)(void *ud, PlTensor *grad, PlTensor **replaced); /* *replaced stays NULL: keep grad */
+  void (*drop)(void *ud);
+  void *ud;
+  struct PlHook *next;
+  bool callback; /* runs after the hooks, its result is ignored */
+} PlHook;
+
+/* A gradient rule of the embedding program: dx[i] (owned) for every i with want[i], NULL: none. */
+typedef struct PlRule {
+  PlStatus (*bwd)(void *ud, PlNode *node, PlTensor *const *dy, const bool *want, PlTensor **dx);
+  void (*drop)(void *ud);
+  void *ud;
+  bool always; /* runs also when no gradient arrives */
+} PlRule;
+
+typedef struct PlEdge {
+  PlNode *node; /* strong; NULL: no gradient goes there */
+  uint32_t slot;
+} PlEdge;
+
+typedef struct PlSlot {
+  PlTensor *grad;  /* sum so far */
+  PlTensor *shape; /* a zero expanded to the output's shape; only for nodes with several outputs */
+  PlHook *hooks;
+  uint32_t capture; /* 1 + position in the running grad_of's results */
+} PlSlot;
+
+typedef struct PlSaved {
+  PlTensor *t;
+  uint32_t version;
+  int32_t relink; /* ≥ 0: an alias of this output; linked to its slot when the key records its own backward */
+} PlSaved;
+
+typedef enum PlNodeKind { PL_NODE_LEAF, PL_NODE_IDENTITY, PL_NODE_NATIVE, PL_NODE_GRAPH, PL_NODE_RULE } PlNodeKind;
+
+struct PlNode {
+  uint32_t refs;
+  uint8_t kind;
+  bool spent;     /* its saved tensors are gone: backward ran without retain_graph */
+  bool has_lua;   /* this node or one upstream depends on an object of the embedding program */
+  bool busy;      /* on the list of a running backward */
+  uint32_t nin, nout, nsaved;
+  int32_t pending; /* consumers that have not delivered yet; valid while `pass` is the running one */
+  uint64_t pass;
+  uint64_t seq;
+  PlKey *key; /* weak: NULL once the key is gone */
+  PlNode *prev, *next; /* the key's tape */
+  PlNode *link; /* worklists: release, walk */
+  const PlOp *op; /* NULL for leaves, identities and custom rules */
+  const char *name;
+  union {
+    PlTensor *target; /* leaf, identity: the tensor it was made for, weak */
+    struct PlBackward *graph;
+    struct {
+      PlAttrs *attrs; /* compact copy or NULL */
+    } native;
+    PlRule *rule;
+  } u;
+  PlTensor *grad; /* leaf of the ambient key: .grad */
+  PlEdge *dests;  /* nin */
+  PlSlot *slots;  /* nout */
+  PlSaved *saved; /* nsaved */
+};
+
+struct PlKey {
+  uint32_t refs;
+  int level;
+  bool active;    /* not finalized */
+  bool recording; /* false while this key's own rules run, or paused */
+  bool mutes_ambient;
+  bool is_ambient;
+  char name[64];
+  PlNode tape;    /* list head: prev/next only */
+  PlKey *next;    /* pl_state.keys */
+};
+
+/* ---- nodes ---- */
+PlStatus pl_node_new(PlNode **out, PlKey *key, PlNodeKind kind, uint32_t nin, uint32_t nout,
+                     uint32_t nsaved);
+void pl_node_release(PlNode *n); /* iterative: chains of any depth */
+/* Frees saved tensors, rule and edges; the node object stays until its last reference. */
+void pl_node_clear(PlNode *n);
+void pl_node_link(PlNode *n, uint32_t i, PlNode *to, uint32_t slot); /* dests[i] := (to, slot) */
+
+/* ---- entries of tensors ---- */
+bool pl_entry_get(const PlTensor *t, const PlKey *key, PlNode **node, uint32_t *slot);
+PlStatus pl_entry_set(PlTensor *t, PlNode *node, uint32_t slot); /* replaces the key's entry */
+void pl_entry_remove(PlTensor *t, const PlKey *key);
+void pl_entries_drop(PlTensor *t);
+/* Copies entries of all keys (but `except`) from one handle to another. */
+PlStatus pl_entries_copy(PlTensor *to, const PlTensor *from, const PlKey *except);
+void pl_entries_move(PlTensor *to, PlTensor *from);
+/* True if some key that may record now tracks t; drops entries of finalized keys on the way. */
+bool pl_tracked(PlTensor *t);
+
+/* ---- recording (record.c) ---- */
+PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
+/* Records a rule of the embedding program on every key that tracks an input. Outputs must be fresh handles.
+ * differentiable[o] may be NULL (all floating outputs). make is called once per node for its rule data. */
+PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int nout,
+                        const bool *differentiable, const char *name,
+                        PlRule *(*make)(void *ctx, PlNode *node), void *ctx);
+/* Would an op on these inputs be recorded? Cheap: the hot path asks this. */
+static inline bool pl_may_record(PlTensor *const *in, int nin) {
+  for (int i = 0; i < nin; i++)
+    if (in[i] && (in[i]->node || in[i]->more)) return true;
+  return false;
+}
+
+/* ---- keys (key.c) ---- */
+PlKey *pl_key_ambient(void);
+PlStatus pl_key_new(PlKey **out, const char *name_or_null, int level, bool mutes_ambient);
+void pl_key_retain(PlKey *k);
+void pl_key_release(PlKey *k);
+void pl_key_close(PlKey *k); /* finalizes: clears the tape */
+PlStatus pl_key_attach(PlKey *k, PlTensor *t, PlHook *callback_or_null);
+int pl_key_top_level(void);
+PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int n, bool strict);
+PlStatus pl_add_hook(PlTensor *t, PlHook *hook);
+
+/* ---- backward (backward.c) ---- */
+/* Makes the tensor a slot's rule would read, with version check. Owned. */
+PlStatus pl_saved_get(PlNode *n, uint32_t i, PlTensor **out);
+
+#endif

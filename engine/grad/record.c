@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT
+ * Recording: one forward, then one node on the tape of every key that tracks an input. A failure leaves no
+ * node behind. See docs/design and autograd notes in node.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/alloc.h"
+#include "engine/grad/graph.h"
+#include "engine/grad/node.h"
+#include "engine/state.h"
+
+enum { MAX_KEYS = 32 };
+
+static bool key_records(const PlKey *k) {
+  return k && k->active && k->recording && k->level < pl_state.record_below &&
+         !(k->is_ambient && pl_state.ambient_muted);
+}
+
+/* Distinct recording keys of the inputs, lowest level first: a higher key's saved outputs then carry the
+ * entries of the lower ones. */
+static int collect_keys(PlTensor *const *in, int nin, PlKey **keys) {
+  int n = 0;
+  for (int i = 0; i < nin; i++) {
+    if (!in[i] || !(in[i]->node || in[i]->more) || !pl_tracked(in[i])) continue;
+    PlEntry first = {.next = in[i]->more, .node = in[i]->node};
+    for (PlEntry *e = &first; e; e = e->next) {
+      PlKey *k = e->node->key;
+      if (!key_records(k)) continue;
+      int at = 0;
+      while (at < n && keys[at] != k) at++;
+      if (at < n || n == MAX_KEYS) continue;
+      for (at = n++; at > 0 && keys[at - 1]->level > k->level; at--) keys[at] = keys[at - 1];
+      keys[at] = k;
+    }
+  }
+  return n;
+}
+
+static PlStatus save(PlNode *n, uint32_t i, PlTensor *t) {
+  n->saved[i] = (PlSaved){.t = pl_retain(t), .version = t->storage->version, .relink = -1};
+  return PL_OK;
+}
+
+/* An output that its own node keeps is kept as an alias without this key's entry: no cycle. */
+static PlStatus save_output(PlNode *n, uint32_t i, PlTensor *t, int slot) {
+  PlTensor *alias;
+  PL_TRY(pl_tensor_alias(&alias, t));
+  n->saved[i] = (PlSaved){.t = alias, .version = t->storage->version, .relink = slot};
+  return pl_entries_copy(alias, t, n->key);
+}
+
+static void link_inputs(PlNode *n, PlTensor *const *in, const uint8_t *has_grad) {
+  for (uint32_t i = 0; i < n->nin; i++) {
+    PlNode *to;
+    uint32_t slot;
+    if (in[i] && (!has_grad || has_grad[i]) && pl_entry_get(in[i], n->key, &to, &slot))
+      pl_node_link(n, i, to, slot);
+  }
+}
+
+/* A zero as large as the output, in a few bytes: what a rule reads when no gradient arrives there. */
+static PlStatus keep_shape(PlNode *n, int o, PlTensor *out) {
+  static const int64_t strides[PL_MAX_DIM];
+  PlTensor *zero;
+  PL_TRY(pl_tensor_full(&zero, (PlDtype)out->a.dtype, 0, NULL, 0));
+  PlStatus s = pl_tensor_window(&n->slots[o].shape, zero, out->a.ndim, out->a.shape, strides, zero->a.data);
+  pl_tensor_release(zero);
+  return s;
+}
+
+static PlStatus record_native(PlKey *key, const PlOp *op, PlTensor *const *in, int nin,
+                              const PlAttrs *attrs, PlTensor **out) {
+  const PlNative *r = op->native;
+  uint32_t nsaved = (uint32_t)(__builtin_popcount(r->save_in) + __builtin_popcount(r->save_out)), k = 0;
+  PlNode *n;
+  PL_TRY(pl_node_new(&n, key, PL_NODE_NATIVE, (uint32_t)nin, (uint32_t)op->nout, nsaved));
+  n->op = op;
+  n->name = op->name;
+  PlStatus s = PL_OK;
+  if (op->nattr && !(n->u.native.attrs = pl_attrs_compact(attrs)))
+    s = pl_fail(PL_ERR_OOM, "%s: out of memory for a gradient node", op->name);
+  for (int i = 0; i < nin && s == PL_OK; i++)
+    if ((r->save_in >> i) & 1) s = save(n, k++, in[i]);
+  for (int o = 0; o < op->nout && s == PL_OK; o++)
+    if ((r->save_out >> o) & 1) s = save_output(n, k++, out[o], o);
+  if (s == PL_OK) {
+    link_inputs(n, in, NULL);
+    s = pl_entry_set(out[0], n, 0);
+  }
+  pl_node_release(n);
+  return s;
+}
+
+static PlStatus save_for_graph(PlNode *n, PlBackward *b, PlTensor *const *in, int nin, PlTensor **out) {
+  uint32_t k = 0;
+  if (b->precomp) {
+    PlTensor *few[2 * PL_MAX_IN], **args = few, *res[64];
+    if (nin + b->nout > 2 * PL_MAX_IN && !(args = malloc((size_t)(nin + b->nout) * sizeof *args)))
+      PL_FAIL(PL_ERR_OOM, "out of memory for a gradient node");
+    memcpy(args, in, (size_t)nin * sizeof *args);
+    memcpy(args + nin, out, (size_t)b->nout * sizeof *args);
+    bool off = pl_grad_enable(false); /* it only reads shapes: nothing to record */
+    PlStatus s = pl_graph_run(b->precomp, args, res);
+    pl_grad_enable(off);
+    if (args != few) free(args);
+    PL_TRY(s);
+    for (int r = 0; r < b->precomp->nresults; r++) {
+      n->saved[k++] = (PlSaved){.t = res[r], .version = res[r]->storage->version, .relink = -1};
+    }
+  }
+  for (int i = 0; i < nin; i++)
+    if (b->save[i]) PL_TRY(save(n, k++, in[i]));
+  for (int o = 0; o < b->nout; o++)
+    if (b->save[nin + o]) PL_TRY(save_output(n, k++, out[o], o));
+  return PL_OK;
+}
+
+static PlStatus record_graph(PlKey *key, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs,
+                             PlTensor **out) {
+  bool few[PL_MAX_IN], *want = few, any = false;
+  if (nin > PL_MAX_IN && !(want = malloc((size_t)nin * sizeof *want)))
+    PL_FAIL(PL_ERR_OOM, "out of memory for a gradient node");
+  PlNode *to;
+  uint32_t slot;
+  for (int i = 0; i < nin; i++)
+    any |= want[i] = in[i] && pl_is_float((PlDtype)in[i]->a.dtype) && pl_entry_get(in[i], key, &to, &slot);
+  PlBackward *b = NULL;
+  PlStatus s = PL_OK;
+  if (any && op->grad) s = pl_backward_graph_get(op, in, nin, attrs, out, want, &b);
+  if (want != few) free(want);
+  PL_TRY(s);
+  if (!any || (op->grad && !b)) return PL_OK; /* not differentiable: outputs stay untracked */
+  uint32_t nsaved = 0;
+  if (b) {
+    nsaved = b->precomp ? (uint32_t)b->precomp->nresults : 0;
+    for (int v = 0; v < nin + b->nout; v++) nsaved += b->save[v];
+  }
+  PlNode *n;
+  s = pl_node_new(&n, key, PL_NODE_GRAPH, (uint32_t)nin, (uint32_t)op->nout, nsaved);
+  if (s != PL_OK) {
+    pl_backward_graph_release(b);
+    return s;
+  }
+  n->op = op;
+  n->name = op->name;
+  n->u.graph = b; /* NULL: no gradient is known; backward says so */
+  if (b) s = save_for_graph(n, b, in, nin, out);
+  if (s == PL_OK) link_inputs(n, in, b ? b->has_grad : NULL);
+  for (int o = 0; o < op->nout && s == PL_OK; o++) {
+    if (!out[o] || !pl_is_float((PlDtype)out[o]->a.dtype) || (b && !b->save[nin + b->nout + o])) continue;
+    if (op->nout > 1) s = keep_shape(n, o, out[o]);
+    if (s == PL_OK) s = pl_entry_set(out[o], n, (uint32_t)o);
+  }
+  pl_node_release(n);
+  return s;
+}
+
+PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  if (op->flags & PL_F_NOGRAD_OK) return PL_OK;
+  PlKey *keys[MAX_KEYS];
+  int n = collect_keys(in, nin, keys);
+  for (int i = 0; n > 0 && i < nin; i++)
+    if (in[i] && (in[i]->node || in[i]->more) && in[i]->history != in[i]->storage->history)
+      PL_FAIL(PL_ERR_STATE, "%s: %s was changed in place through another tensor that shares its memory; its own "
+                            "gradient history is out of date, take the view again", op->name, pl_desc_text(&in[i]->a));
+  for (int k = 0; k < n; k++) {
+    if (op->native && op->native->ok(in, nin, out, attrs))
+      PL_TRY(record_native(keys[k], op, in, nin, attrs, out));
+    else
+      PL_TRY(record_graph(keys[k], op, in, nin, attrs, out));
+  }
+  return PL_OK;
+}
+
+PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int nout,
+                        const bool *differentiable, const char *name,
+                        PlRule *(*make)(void *ctx, PlNode *node), void *ctx) {
+  PlKey *keys[MAX_KEYS];
+  int nkeys = collect_keys(in, nin, keys);
+  for (int k = 0; k < nkeys; k++) {
+    PlNode *n;
+    PL_TRY(pl_node_new(&n, keys[k], PL_NODE_RULE, (uint32_t)nin, (uint32_t)nout, 0));
+    n->name = name;
+    n->has_lua = true;
+    n->u.rule = make(ctx, n);
+    PlStatus s = n->u.rule ? PL_OK : pl_fail(PL_ERR_OOM, "%s: out of memory for a gradient node", name);
+    if (s == PL_OK) link_inputs(n, in, NULL);
+    for (int o = 0; o < nout && s == PL_OK; o++) {
+      if ((differentiable && !differentiable[o]) || !pl_is_float((PlDtype)out[o]->a.dtype)) continue;
+      if (nout > 1) s = keep_shape(n, o, out[o]);
+      if (s == PL_OK) s = pl_entry_set(out[o], n, (uint32_t)o);
+    }
+    pl_node_release(n);
+    PL_TRY(s);
+  }
+  return PL_OK;
+}
+
+bool pl_grad_enable(bool on) {
+  bool was = !pl_state.grad_off;
+  pl_state.grad_off = !on;
+  return was;
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT
+ * Reading and writing tensors as files: safetensors (both ways) and IDX (reading, also
+ * gzipped).
+ *
+ * Files are untrusted: every size is checked against the file before anything is
+ * allocated for it, a malformed file is PL_ERR_FORMAT, and a failed write leaves the old
+ * file as it was. pl_io_code() is the errno behind this thread's last failure here
+ * (EBADMSG: malformed file), for callers that pass it on. */
+#ifndef PL_ENGINE_IO_IO_H
+#define PL_ENGINE_IO_IO_H
+
+#include "engine/perilune.h"
+
+int pl_io_code(void);
+
+/* ---- safetensors
+ * ------------------------------------------------------------------------------ */
+
+enum { PL_SAFETENSORS_MAX_HEADER = 100000000 }; /* the format's own limit, in bytes */
+
+typedef struct PlSafetensors PlSafetensors; /* an opened file with a checked header */
+
+/* Opens `path` and checks its whole header: lengths, JSON, names (no duplicates), dtypes,
+ * shapes, offsets (in order, without holes or overlap, ending at the end of the file).
+ * Errors: IO, FORMAT, UNSUPPORTED (a dtype that perilune does not have), OOM. */
+PlStatus pl_safetensors_open(PlSafetensors **out, const char *path);
+void pl_safetensors_release(PlSafetensors *s);
+int64_t pl_safetensors_count(const PlSafetensors *s);
+/* Name of tensor i (0-based, in file order), borrowed, not NUL-terminated. */
+const char *pl_safetensors_name(const PlSafetensors *s, int64_t i, size_t *len);
+/* Reads tensor i. Errors: IO, FORMAT (a bool that is neither 0 nor 1), OOM. */
+PlStatus pl_safetensors_read(PlSafetensors *s, int64_t i, PlTensor **out);
+/* The next pair of `__metadata__`, borrowed; false at the end. Each pair is given out
+ * once. */
+bool pl_safetensors_next_meta(PlSafetensors *s, const char **key, size_t *nkey,
+                              const char **value, size_t *nvalue);
+
+typedef struct PlText { /* bytes with a length */
+  const char *s;
+  size_t n;
+} PlText;
+
+/* Writes n tensors and nmeta metadata pairs (meta[2k] is a key, meta[2k+1] its value) to
+ * `path`: into a temporary file beside it, fsync, rename, fsync of the folder. Any
+ * layout; dtype by dtype from wide to narrow, then by name. Errors: ARG (duplicate or
+ * reserved name, text that is not UTF-8), IO, OOM, INTERRUPT; then the old file is
+ * untouched and the temporary one gone. */
+PlStatus pl_safetensors_save(const char *path, int64_t n, const PlText *names,
+                             PlTensor *const *tensors, int64_t nmeta, const PlText *meta);
+
+/* The header text alone, for tests and fuzzing: checks `len` bytes that claim `data`
+ * bytes of tensors. */
+PlStatus pl_safetensors_check(const char *header, size_t len, int64_t data);
+
+/* ---- IDX
+ * ----------------------------------------------------------------------------------------
+ */
+
+/* Reads an IDX file (two zero bytes, a type byte, the number of dimensions, big-endian
+ * sizes, data), gzipped or not. u8 i8 i16 i32 f32 f64. The file must hold exactly the
+ * declared elements; at most max_bytes of them (< 0: 4 GiB), and a gzipped one no more
+ * than deflate can expand to. Errors: IO, FORMAT, OOM, INTERRUPT, UNSUPPORTED (gzip
+ * without zlib). */
+PlStatus pl_idx_load(PlTensor **out, const char *path, int64_t max_bytes);
+
+#endif

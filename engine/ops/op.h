@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT
+ * What an op is: one const descriptor, next to its formula. Bindings, help, gradients, checks and the
+ * fuzzer are generated from it. Add one: write the descriptor in its family's file, name it in ops.def. */
+#ifndef PL_ENGINE_OPS_OP_H
+#define PL_ENGINE_OPS_OP_H
+
+#include "engine/perilune.h"
+#include "kernels/kernel.h"
+
+enum { PL_MAX_IN = 8, PL_MAX_OUT = 4, PL_VARIADIC = -1, PL_MAX_VARIADIC = 65536 };
+
+/* ---- attributes ---------------------------------------------------------------------------------- */
+
+typedef enum PlAttrType {
+  PL_A_INT,     /* v.i */
+  PL_A_FLOAT,   /* v.f */
+  PL_A_BOOL,    /* v.i 0 or 1 */
+  PL_A_SCALAR,  /* a number that keeps its kind: v.i if the isint bit is set, else v.f */
+  PL_A_DIM,     /* v.i: a dimension of input 0; 1-based in Lua, here 0 … ndim-1 once pl_apply has begun */
+  PL_A_NEWDIM,  /* the same over ndim+1 (unsqueeze, stack) */
+  PL_A_DIMS,    /* list of distinct dimensions of input 0; none or empty: all. Same normalization */
+  PL_A_INDEX,   /* v.i: a position; 1-based in Lua, 0-based here; negative counts from the end (op resolves) */
+  PL_A_INTS,    /* list of plain integers; a single number means a list of one */
+  PL_A_SHAPE,   /* list of sizes; in Lua also as several arguments: x:view(2, -1) */
+  PL_A_FLOATS,  /* list of doubles, bit-copied into the pool */
+  PL_A_DTYPE,   /* v.i: a PlDtype */
+  PL_A_ENUM,    /* v.i: position in `choices`, "none|mean|sum" */
+  PL_A_BASE     /* v.i: index_base, what the first index VALUE is called; 1 by default, as in Lua */
+} PlAttrType;
+
+typedef struct PlAttrDef {
+  const char *name;
+  PlAttrType type;
+  bool optional; /* may be none; without it and without has_def the attribute must be given */
+  bool has_def;
+  int64_t i; /* default: integers, bools, dims (0-based, negative allowed), enum position */
+  double f;  /* default: floats */
+  const char *choices;
+} PlAttrDef;
+
+/* Shorthands for attribute tables. REQ: must be given. OPT: may be none. */
+#define A_INT(n, d) {.name = n, .type = PL_A_INT, .has_def = true, .i = d}
+#define A_INT_REQ(n) {.name = n, .type = PL_A_INT}
+#define A_INT_OPT(n) {.name = n, .type = PL_A_INT, .optional = true}
+#define A_FLOAT(n, d) {.name = n, .type = PL_A_FLOAT, .has_def = true, .f = d}
+#define A_FLOAT_REQ(n) {.name = n, .type = PL_A_FLOAT}
+#define A_FLOAT_OPT(n) {.name = n, .type = PL_A_FLOAT, .optional = true}
+#define A_BOOL(n, d) {.name = n, .type = PL_A_BOOL, .has_def = true, .i = d}
+#define A_SCALAR_REQ(n) {.name = n, .type = PL_A_SCALAR}
+#define A_SCALAR_OPT(n) {.name = n, .type = PL_A_SCALAR, .optional = true}
+#define A_DIM(n, d) {.name = n, .type = PL_A_DIM, .has_def = true, .i = d}
+#define A_DIM_REQ(n) {.name = n, .type = PL_A_DIM}
+#define A_DIM_OPT(n) {.name = n, .type = PL_A_DIM, .optional = true}
+#define A_NEWDIM(n, d) {.name = n, .type = PL_A_NEWDIM, .has_def = true, .i = d}
+#define A_NEWDIM_REQ(n) {.name = n, .type = PL_A_NEWDIM}
+#define A_DIMS_OPT(n) {.name = n, .type = PL_A_DIMS, .optional = true}
+#define A_DIMS_REQ(n) {.name = n, .type = PL_A_DIMS}
+#define A_INDEX_REQ(n) {.name = n, .type = PL_A_INDEX}
+#define A_INTS_REQ(n) {.name = n, .type = PL_A_INTS}
+#define A_INTS_OPT(n) {.name = n, .type = PL_A_INTS, .optional = true}
+#define A_INTS(n, d) {.name = n, .type = PL_A_INTS, .has_def = true, .i = d} /* list of one: d */
+#define A_SHAPE_REQ(n) {.name = n, .type = PL_A_SHAPE}
+#define A_DTYPE_REQ(n) {.name = n, .type = PL_A_DTYPE}
+#define A_DTYPE_OPT(n) {.name = n, .type = PL_A_DTYPE, .optional = true}
+#define A_ENUM(n, c, d) {.name = n, .type = PL_A_ENUM, .has_def = true, .i = d, .choices = c}
+#define A_BASE {.name = "index_base", .type = PL_A_BASE, .has_def = true, .i = 1}
+
+/* ---- shape and dtype rule ---------------------------------------------------------------------------- */
+
+/* What infer says of one output. For views also strides and offset (elements from input 0's first one). */
+typedef struct PlDesc {
+  uint8_t dtype, ndim;
+  bool is_view;
+  int64_t shape[PL_MAX_DIM];
+  int64_t strides[PL_MAX_DIM]; /* views only */
+  int64_t offset;              /* views only */
+} PlDesc;
+
+/* One call of an infer rule. in[i] is NULL for an optional input not given. Inputs are already promoted to
+ * a common dtype where the op asks for that (`compute`). Attributes are normalized (dims ≥ 0). Reads
+ * shapes only, except of inputs named in PlOp.reads_values (shape tensors, masks). */
+typedef struct PlInfer {
+  const PlOp *op;
+  const PlAttrs *attrs;
+  int nin;
+  const PlArray *const *in;
+  PlDtype compute; /* the promoted dtype; of input 0 where the op does not promote */
+  PlDesc *out;     /* op->nout entries, zeroed */
+} PlInfer;
+
+/* ---- gradient makers ------------------------------------------------------------------------------------- */
+
+typedef int32_t PlVal; /* a value of a graph under construction */
+#define PL_NONE ((PlVal)-1)
+
+/* A maker emits ops that compute dx[i] for every i with want[i], from x (inputs), y (outputs), dy (their
+ * gradients; PL_NONE where no gradient arrives: treat as zero). Leaves dx[i] = PL_NONE for "no gradient".
+ * Errors stick in `status`, so emitters can be nested without checks. Reading a value makes it saved for
+ * backward; reading only its shape (pl_g_sum_to, pl_g_like) does not.
+ * Ops without PL_F_POLY: in[i]->shape holds real sizes and the graph is cached per shape. With it: only dtype,
+ * ndim and `same` (input has the shape of output 0) may be looked at. */
+typedef struct PlMaker {
+  struct PlGraph *graph;
+  const PlOp *op;
+  const PlAttrs *attrs;
+  int nin, nout;
+  const PlArray *const *in; /* descriptions of the inputs, NULL entries for missing ones */
+  const PlDesc *outd;       /* descriptions of the outputs */
+  const bool *want;
+  const bool *same;
+  const PlVal *x, *y, *dy;
+  PlVal *dx;
+  PlStatus status;
+} PlMaker;
+
+/* Emits op(in…; attrs) and returns its first output; outs (may be NULL) receives all. attrs NULL: defaults. */
+PlVal pl_g_op(PlMaker *g, const PlOp *op, int nin, const PlVal *in, const PlAttrs *attrs, PlVal *outs);
+PlVal pl_g1(PlMaker *g, const PlOp *op, PlVal a);
+PlVal pl_g2(PlMaker *g, const PlOp *op, PlVal a, PlVal b);
+PlVal pl_g3(PlMaker *g, const PlOp *op, PlVal a, PlVal b, PlVal c);
+PlVal pl_g_num(PlMaker *g, double v);          /* a weak number */
+PlVal pl_g_sum_to(PlMaker *g, PlVal dy, int i); /* dy summed down to the shape of input i */
+PlVal pl_g_zeros_like(PlMaker *g, int i);       /* zeros of the shape and dtype of input i */
+PlVal pl_g_expand_like(PlMaker *g, PlVal v, int i); /* v broadcast to the shape of input i (dtype kept) */
+PlVal pl_g_reshape_like(PlMaker *g, PlVal v, int i); /* v reshaped to the shape of input i */
+PlVal pl_g_cast(PlMaker *g, PlVal v, PlDtype d);
+void pl_g_fail(PlMaker *g, PlStatus s);
+
+/* ---- native rules ----------------------------------------------------------------------------------------- */
+
+/* A hand-written gradient, kept only where measured. `ok` decides before any side effect whether it applies;
+ * if not, the generic graph does. Bit i of `save_in`/`save_out` keeps input or output i. bwd computes
+ * dx[i] (owned by the caller) through pl_apply, so higher orders work. saved[] holds what the masks name. */
+typedef struct PlNative {
+  uint8_t save_in, save_out;
+  bool (*ok)(PlTensor *const *in, int nin, PlTensor *const *out, const PlAttrs *attrs);
+  PlStatus (*bwd)(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want,
+                  PlTensor **dx);
+} PlNative;
+
+/* ---- the descriptor --------------------------------------------------------------------------------------- */
+
+typedef enum PlClass {
+  PL_POINTWISE,
+  PL_VIEW,
+  PL_REDUCTION,
+  PL_HEAVY, /* matmul, convolution, attention: never recomputed unasked */
+  PL_INDEXING,
+  PL_CREATION,
+  PL_OPAQUE
+} PlClass;
+
+typedef enum PlPromote {
+  PL_PROMOTE_NONE = 0, /* inputs keep their dtypes; infer checks them */
+  PL_PROMOTE_ALL,      /* inputs named in promote_mask get their common dtype */
+  PL_PROMOTE_FLOAT     /* … and integers become the default float */
+} PlPromote;
+
+enum {
+  PL_F_CONTIGUOUS = 1,   /* the kernel wants contiguous inputs and outputs; the engine copies where needed */
+  PL_F_INPLACE = 2,      /* has an in-place form name_ (output 0 over input 0) */
+  PL_F_SCALAR = 4,       /* inputs may be numbers */
+  PL_F_POLY = 8,         /* the gradient maker looks at no sizes */
+  PL_F_SEEDED = 16,      /* draws random numbers; `draws` says how many counters */
+  PL_F_MUTATES = 32,     /* always works on input 0 in place; output 0 is input 0 */
+  PL_F_INTERNAL = 64,    /* no function of its own in Lua (backward helpers) */
+  PL_F_NOGRAD_OK = 128,  /* no gradient by nature (comparisons, indices): outputs are never tracked */
+  PL_F_NOMETHOD = 256,   /* function only, no tensor method */
+  PL_F_IMPURE = 512      /* looks at values to decide its shape, or has side effects */
+};
+
+struct PlOp {
+  const char *name;
+  const char *doc;      /* one or two sentences: what, shapes, errors. help() and the reference print it */
+  const char *formula;  /* optional */
+  int8_t nin;           /* number of inputs, PL_VARIADIC: a list of tensors */
+  int8_t nopt;          /* the last nopt inputs are optional */
+  int8_t nout;
+  uint8_t nvisible;     /* results that Lua shows, the first ones; 0: all. The rest is kept for backward */
+  uint8_t nattr;
+  const char *args[PL_MAX_IN]; /* input names; a variadic op names its list */
+  PlAttrDef attrs[PL_MAX_ATTR];
+  PlClass cls;
+  uint32_t flags;
+  PlPromote promote;
+  uint8_t promote_mask; /* 0: all */
+  uint8_t reads_values; /* inputs whose values infer reads (bit mask) */
+  int kcode;            /* the kernel family's member */
+  PlStatus (*infer)(PlInfer *c);
+  PlStatus (*grad)(PlMaker *g); /* NULL: no gradient */
+  const PlNative *native;
+  /* The op in terms of others, run when the device has no kernel. */
+  PlStatus (*expand)(PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
+  uint64_t (*draws)(const PlkCall *call); /* PL_F_SEEDED: counters consumed */
+  double (*flops)(const PlInfer *c);      /* floating-point operations; NULL: elements of the outputs */
+  PlKernel kernel[PL_NDEVICE];
+};
+
+#define OP(name) extern const PlOp pl_op_##name;
+#include "engine/ops/ops.def"
+#undef OP
+
+typedef enum PlOpId {
+#define OP(name) PL_OP_##name,
+#include "engine/ops/ops.def"
+#undef OP
+  PL_NOP
+} PlOpId;
+
+int pl_op_id(const PlOp *op); /* position in the table */
+
+/* ---- helpers for infer rules (engine/ops/infer.c) ------------------------------------------------------------- */
+
+/* A message's description of an array, "f32[2,3]"; uses one of four rotating thread-local buffers. */
+const char *pl_desc_text(const PlArray *a);
+PlStatus pl_infer_same(PlInfer *c);       /* output 0 like input 0 */
+PlStatus pl_infer_broadcast(PlInfer *c);  /* all inputs broadcast; dtype = compute */
+PlStatus pl_infer_predicate(PlInfer *c);  /* the same with dtype bool */
+/* Attributes 0 = DIMS (none: all), 1 = keepdim: the reduced shape, dtype as given. */
+PlStatus pl_infer_reduced(PlInfer *c, PlDtype dtype);
+PlStatus pl_check_float(const PlInfer *c, int i);           /* input i must be floating */
+PlStatus pl_check_int(const PlInfer *c, int i);             /* … an integer tensor (not bool) */
+PlStatus pl_check_dtype(const PlInfer *c, int i, PlDtype d); /* … exactly d */
+PlStatus pl_check_ndim(const PlInfer *c, int i, int lo, int hi);
+void pl_desc_set(PlDesc *d, PlDtype dtype, int ndim, const int64_t *shape);
+PlDtype pl_promote2(PlDtype a, PlDtype b);
+PlDtype pl_default_float(void);
+void pl_set_default_float(PlDtype d);
+
+#endif

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT
+ * Ops that return positions: argmax, max and min with indices, sort, topk, order statistics. Index results
+ * are i64 and count from index_base. The gradient goes to the places the values came from. */
+#include "engine/ops/dims.h"
+#include "kernels/sort.h"
+
+/* ---- moves along a dim: the gradients of everything below ---------------------------------------------- */
+
+static void move_attrs(PlMaker *g, const PlOp *op, PlAttrs *a, const PlArray *to, int dim_at, int base_at) {
+  pl_attrs_init(op, a);
+  if (pl_attr_has(g->attrs, dim_at)) pl_attrs_int(a, 0, pl_attr_i(g->attrs, dim_at));
+  pl_g_fail(g, pl_attrs_list(a, 1, to->ndim, to->shape));
+  pl_attrs_int(a, 2, pl_attr_i(g->attrs, base_at));
+}
+
+static PlStatus move_infer(PlInfer *c) {
+  pl_desc_set(&c->out[0], c->compute, pl_attr_n(c->attrs, 1), pl_attr_list(c->attrs, 1));
+  return PL_OK;
+}
+
+static PlStatus put_grad(PlMaker *g) {
+  PlAttrs a;
+  PlVal in[2] = {g->dy[0], g->x[1]};
+  if (!g->want[0]) return g->status;
+  move_attrs(g, &pl_op_dim_pick, &a, g->in[0], 0, 2);
+  g->dx[0] = pl_g_op(g, &pl_op_dim_pick, 2, in, &a, NULL);
+  return g->status;
+}
+static PlStatus pick_grad(PlMaker *g) {
+  PlAttrs a;
+  PlVal in[2] = {g->dy[0], g->x[1]};
+  if (!g->want[0]) return g->status;
+  move_attrs(g, &pl_op_dim_put, &a, g->in[0], 0, 2);
+  g->dx[0] = pl_g_op(g, &pl_op_dim_put, 2, in, &a, NULL);
+  return g->status;
+}
+
+#define MOVE(NAME, DOC, GRAD)                                                                             \
+  const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .nin = 2, .nout = 1, .nattr = 3,                  \
+                             .args = {"x", "index"},                                                      \
+                             .attrs = {A_INT_OPT("dim"), A_SHAPE_REQ("shape"), A_INT_REQ("base")},        \
+                             .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL,                \
+                             .infer = move_infer, .grad = GRAD, .kernel = {[PL_CPU] = plk_cpu_##NAME}};
+MOVE(dim_put, "Zeros of the given shape with x added at index along dim (none: flat).", put_grad)
+MOVE(dim_pick, "x at index along dim (none: flat), in the given shape.", pick_grad)
+
+static PlStatus give(PlMaker *g, int dim_at, int base_at) {
+  PlAttrs a;
+  PlVal in[2] = {g->dy[0], g->y[1]};
+  move_attrs(g, &pl_op_dim_put, &a, g->in[0], dim_at, base_at);
+  g->dx[0] = pl_g_op(g, &pl_op_dim_put, 2, in, &a, NULL);
+  return g->status;
+}
+
+/* ---- argmax, max_dim ------------------------------------------------------------------------------------- */
+
+static PlStatus arg_infer(PlInfer *c) {
+  uint32_t mask = dims_single(c->attrs, 0, c->in[0]->ndim);
+  PL_TRY(dims_nonempty(c, mask));
+  dims_desc(&c->out[0], PL_I64, c->in[0], mask, pl_attr_i(c->attrs, 1) != 0);
+  return PL_OK;
+}
+
+#define ARG(NAME, CODE, WORD)                                                                                       \
+  const PlOp pl_op_##NAME = {.name = #NAME,                                                                         \
+                             .doc = "Where the " WORD " lies along dim, or in the flattened tensor; the first among " \
+                                    "equals, NaN before all. i64, counted from index_base.",                        \
+                             .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},                                        \
+                             .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,        \
+                             .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .kcode = CODE, .infer = arg_infer,          \
+                             .kernel = {[PL_CPU] = plk_cpu_argmax}};
+ARG(argmax, 0, "largest value")
+ARG(argmin, 1, "smallest value")
+
+/* Values and indices of the reduced shape; attributes dim_at = dim, next = keepdim. */
+static PlStatus pair_infer(PlInfer *c, int dim_at) {
+  uint32_t mask = dims_single(c->attrs, dim_at, c->in[0]->ndim);
+  bool keep = pl_attr_i(c->attrs, dim_at + 1) != 0;
+  PL_TRY(dims_nonempty(c, mask));
+  dims_desc(&c->out[0], c->compute, c->in[0], mask, keep);
+  dims_desc(&c->out[1], PL_I64, c->in[0], mask, keep);
+  return PL_OK;
+}
+static PlStatus pair0_infer(PlInfer *c) { return pair_infer(c, 0); }
+static PlStatus pair0_grad(PlMaker *g) { return give(g, 0, 2); }
+
+#define PAIR(NAME, KERNEL, CODE, DIM, DOC)                                                                    \
+  const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = "dx = dy at the indices, else 0",          \
+                             .nin = 1, .nout = 2, .nattr = 3, .args = {"x"},                                  \
+                             .attrs = {DIM, A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,               \
+                             .flags = PL_F_CONTIGUOUS, .kcode = CODE, .infer = pair0_infer, .grad = pair0_grad, \
+                             .kernel = {[PL_CPU] = KERNEL}};
+PAIR(max_dim, plk_cpu_max_dim, 0, A_DIM_REQ("dim"),
+     "The largest value along dim and where it lies (the first among equals; NaN before all): values, indices. x:max(dim).")
+PAIR(min_dim, plk_cpu_max_dim, 1, A_DIM_REQ("dim"),
+     "The smallest value along dim and where it lies (the first among equals; NaN before all): values, indices. x:min(dim).")
+PAIR(mode, plk_cpu_sort, PLK_O_MODE, A_DIM("dim", -1),
+     "The value met most often along dim (the least among equals) and its last place: values, indices.")
+
+/* ---- sorting ------------------------------------------------------------------------------------------------- */
+
+static PlStatus sort_infer(PlInfer *c) {
+  const PlArray *x = c->in[0];
+  bool both = c->op->nout == 2;
+  if (both) pl_desc_set(&c->out[0], c->compute, x->ndim, x->shape);
+  pl_desc_set(&c->out[both ? 1 : 0], PL_I64, x->ndim, x->shape);
+  return PL_OK;
+}
+static PlStatus sort_grad(PlMaker *g) { return give(g, 0, 3); }
+
+#define ORDER A_DIM("dim", -1), A_BOOL("descending", 0), A_BOOL("stable", 1), A_BASE
+const PlOp pl_op_sort = {
+    .name = "sort", .doc = "x sorted along dim, and the places the values came from: values, indices. Always stable; NaN "
+                           "counts as largest.",
+    .formula = "dx = dy put back at the indices", .nin = 1, .nout = 2, .nattr = 4, .args = {"x"}, .attrs = {ORDER},
+    .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_SORT, .infer = sort_infer, .grad = sort_grad,
+    .kernel = {[PL_CPU] = plk_cpu_sort}};
+const PlOp pl_op_argsort = {
+    .name = "argsort", .doc = "The places of x's values in sorted order along dim; stable, NaN counts as largest. i64.",
+    .nin = 1, .nout = 1, .nattr = 4, .args = {"x"}, .attrs = {ORDER}, .cls = PL_REDUCTION,
+    .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .kcode = PLK_O_ARGSORT, .infer = sort_infer,
+    .kernel = {[PL_CPU] = plk_cpu_sort}};
+
+static PlStatus topk_infer(PlInfer *c) {
+  const PlArray *x = c->in[0];
+  int64_t k = pl_attr_i(c->attrs, 0), dim = pl_attr_i(c->attrs, 1), n = x->ndim ? x->shape[dim] : 1;
+  if (k < 0 || k > n)
+    PL_FAIL(PL_ERR_ARG, "topk: k = %lld, but dim %lld of %s has %lld elements", (long long)k, (long long)dim + 1,
+            pl_desc_text(x), (long long)n);
+  for (int i = 0; i < 2; i++) {
+    pl_desc_set(&c->out[i], i ? PL_I64 : c->compute, x->ndim, x->shape);
+    if (x->ndim) c->out[i].shape[dim] = k;
+  }
+  return PL_OK;
+}
+static PlStatus topk_grad(PlMaker *g) { return give(g, 1, 4); }
+
+const PlOp pl_op_topk = {
+    .name = "topk", .doc = "The k largest (largest=false: smallest) values along dim in order, and their places: values, "
+                           "indices. NaN counts as largest.",
+    .formula = "dx = dy put back at the indices", .nin = 1, .nout = 2, .nattr = 5, .args = {"x"},
+    .attrs = {A_INT_REQ("k"), A_DIM("dim", -1), A_BOOL("largest", 1), A_BOOL("sorted", 1), A_BASE}, .cls = PL_REDUCTION,
+    .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_TOPK, .infer = topk_infer, .grad = topk_grad,
+    .kernel = {[PL_CPU] = plk_cpu_sort}};
+
+static PlStatus kth_infer(PlInfer *c) {
+  const PlArray *x = c->in[0];
+  int64_t k = pl_attr_i(c->attrs, 0), dim = pl_attr_i(c->attrs, 1), n = x->ndim ? x->shape[dim] : 1;
+  PL_TRY(pair_infer(c, 1));
+  if (k < 1 || k > n)
+    PL_FAIL(PL_ERR_ARG, "kthvalue: k = %lld, but dim %lld of %s has %lld elements; k counts from 1", (long long)k,
+            (long long)dim + 1, pl_desc_text(x), (long long)n);
+  return PL_OK;
+}
+static PlStatus kth_grad(PlMaker *g) { return give(g, 1, 3); }
+
+const PlOp pl_op_kthvalue = {
+    .name = "kthvalue", .doc = "The k-th smallest value along dim (k counts from 1) and its place: values, indices.",
+    .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 4, .args = {"x"},
+    .attrs = {A_INT_REQ("k"), A_DIM("dim", -1), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,
+    .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_KTH, .infer = kth_infer, .grad = kth_grad,
+    .kernel = {[PL_CPU] = plk_cpu_sort}};
+
+/* The median of no element at all is NaN; along an empty dim it is refused. */
+static PlStatus median_infer(PlInfer *c) {
+  const PlArray *x = c->in[0];
+  if (pl_attr_has(c->attrs, 0) || x->numel > 0 || !pl_is_float(c->compute)) return pair_infer(c, 0);
+  dims_desc(&c->out[0], c->compute, x, ~0u, pl_attr_i(c->attrs, 1) != 0);
+  dims_desc(&c->out[1], PL_I64, x, ~0u, pl_attr_i(c->attrs, 1) != 0);
+  return PL_OK;
+}
+static PlStatus median_grad(PlMaker *g) {
+  if (g->in[0]->numel > 0 || pl_attr_has(g->attrs, 0)) return give(g, 0, 2);
+  g->dx[0] = pl_g_expand_like(g, g->dy[0], 0);
+  return g->status;
+}
+
+const PlOp pl_op_median = {
+    .name = "median", .doc = "The median along dim, or of all elements, and its place: values, indices. The lower one of two; "
+                             "NaN if there is one.",
+    .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 3, .args = {"x"},
+    .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS,
+    .kcode = PLK_O_MEDIAN, .infer = median_infer, .grad = median_grad, .kernel = {[PL_CPU] = plk_cpu_sort}};

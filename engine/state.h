@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT
+ * What the engine keeps per thread: which keys record, the ambient key, the default random generator. */
+#ifndef PL_ENGINE_STATE_H
+#define PL_ENGINE_STATE_H
+
+#include "engine/perilune.h"
+
+enum { PL_LEVEL_ALL = 1 << 30 };
+
+typedef struct PlState {
+  bool grad_off;      /* inside no_grad: nothing records */
+  int record_below;   /* keys of lower level record; PL_LEVEL_ALL outside of backward */
+  int ambient_muted;  /* > 0: an explicit key with ambient=false records, the ambient one does not */
+  PlKey *ambient;     /* made at first use, never finalized */
+  PlKey *keys;        /* live explicit keys, newest first */
+  uint64_t seq;       /* record numbers */
+  uint64_t seed, stream, offset; /* default generator */
+  bool seeded;
+  int in_backward;    /* nesting depth */
+} PlState;
+
+extern _Thread_local PlState pl_state;
+
+/* The next random counters of the default generator: n of them belong to the caller. */
+struct PlkRng pl_rng_take(uint64_t n);
+
+#endif

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: MIT
+ * Handles and storages: making, viewing, releasing. See tensor.h. */
+#include "engine/tensor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/alloc.h"
+#include "engine/grad/node.h"
+#include "kernels/convert.h"
+#include "kernels/elementwise.h"
+
+PlStatus pl_count(int ndim, const int64_t *shape, PlDtype dtype, int64_t *numel, size_t *nbytes) {
+  if (ndim < 0 || ndim > PL_MAX_DIM)
+    PL_FAIL(PL_ERR_SHAPE, "a tensor has at most %d dimensions, not %d", PL_MAX_DIM, ndim);
+  int64_t n = 1, bytes;
+  bool over = false, zero = false;
+  for (int d = 0; d < ndim; d++) {
+    if (shape[d] < 0)
+      PL_FAIL(PL_ERR_SHAPE, "size %lld of dimension %d is negative", (long long)shape[d], d + 1);
+    zero |= shape[d] == 0;
+    over |= __builtin_mul_overflow(n, shape[d] ? shape[d] : 1, &n);
+  }
+  over |= __builtin_mul_overflow(n, (int64_t)pl_dtype_size(dtype), &bytes) || bytes > INT64_MAX / 2;
+  if (over) PL_FAIL(PL_ERR_SHAPE, "sizes multiply to more bytes than memory can address");
+  *numel = zero ? 0 : n;
+  *nbytes = zero ? 0 : (size_t)bytes;
+  return PL_OK;
+}
+
+static size_t round16(size_t n) { return (n + 15) & ~(size_t)15; }
+
+/* A piece with handle and dims; with `extra` bytes behind. */
+static PlTensor *new_handle(PlDtype dtype, int ndim, size_t extra) {
+  size_t size = round16(sizeof(PlTensor) + 2 * (size_t)ndim * sizeof(int64_t)) + extra;
+  PlTensor *t = pl_pool_get(size);
+  if (PL_UNLIKELY(!t)) return NULL;
+  t->a.shape = t->dims;
+  t->a.strides = t->dims + ndim;
+  t->a.dtype = (uint8_t)dtype;
+  t->a.ndim = (uint8_t)ndim;
+  t->a.device = PL_CPU;
+  t->a.contiguous = 1;
+  t->a.weak = 0;
+  t->refs = 1;
+  t->flags = 0;
+  t->piece = (uint16_t)(size / PL_POOL_STEP);
+  t->storage = NULL;
+  t->node = NULL;
+  t->more = NULL;
+  t->slot = 0;
+  t->history = 0;
+  return t;
+}
+
+static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a tensor handle"); }
+
+PlStatus pl_tensor_empty(PlTensor **out, PlDtype dtype, int ndim, const int64_t *shape) {
+  int64_t numel;
+  size_t nbytes;
+  PL_TRY(pl_count(ndim, shape, dtype, &numel, &nbytes));
+  bool small = nbytes <= PL_SMALL;
+  size_t head = round16(sizeof(PlStorage));
+  PlTensor *t = new_handle(dtype, ndim, head + (small ? round16(nbytes) : 0));
+  if (PL_UNLIKELY(!t)) return no_memory();
+  size_t size = (size_t)t->piece * PL_POOL_STEP;
+  PlStorage *s = (PlStorage *)(void *)((char *)t + size - head - (small ? round16(nbytes) : 0));
+  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = !small};
+  if (small)
+    s->data = (char *)s + head;
+  else {
+    PlStatus st = pl_block_alloc(nbytes, &s->data);
+    if (st != PL_OK) {
+      pl_pool_put(t, size);
+      return st;
+    }
+  }
+  t->flags = PL_T_EMBEDDED;
+  t->storage = s;
+  t->a.data = s->data;
+  t->a.numel = numel;
+  int64_t stride = 1;
+  for (int d = ndim - 1; d >= 0; d--) {
+    t->dims[d] = shape[d];
+    t->dims[ndim + d] = stride;
+    stride *= shape[d] ? shape[d] : 1;
+  }
+  *out = t;
+  return PL_OK;
+}
+
+PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype) {
+  return pl_tensor_empty(out, dtype, t->a.ndim, t->a.shape);
+}
+
+static void storage_release(PlStorage *s) {
+  if (--s->refs) return;
+  if (s->owns) pl_block_free(s->data);
+  pl_pool_put(s->block, s->piece);
+}
+
+void pl_tensor_retain(PlTensor *t) { t->refs++; }
+
+void pl_tensor_release(PlTensor *t) {
+  if (!t || --t->refs) return;
+  if (PL_UNLIKELY(t->node || t->more)) pl_entries_drop(t);
+  PlStorage *s = t->storage;
+  if (!(t->flags & PL_T_EMBEDDED)) pl_pool_put(t, (size_t)t->piece * PL_POOL_STEP);
+  storage_release(s);
+}
+
+void pl_tensor_set_contiguous(PlTensor *t) {
+  int64_t stride = 1;
+  t->a.contiguous = 1;
+  if (t->a.numel == 0) return;
+  for (int d = t->a.ndim - 1; d >= 0; d--) {
+    if (t->a.shape[d] != 1 && t->a.strides[d] != stride) {
+      t->a.contiguous = 0;
+      return;
+    }
+    stride *= t->a.shape[d];
+  }
+}
+
+PlStatus pl_tensor_window(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape,
+                          const int64_t *strides, void *data) {
+  PlTensor *v = new_handle((PlDtype)t->a.dtype, ndim, 0);
+  if (PL_UNLIKELY(!v)) return no_memory();
+  int64_t n = 1;
+  for (int d = 0; d < ndim; d++) {
+    v->dims[d] = shape[d];
+    v->dims[ndim + d] = strides[d];
+    n *= shape[d];
+  }
+  v->a.device = t->a.device;
+  v->a.weak = t->a.weak;
+  v->a.data = data;
+  v->a.numel = n;
+  v->storage = t->storage;
+  v->storage->refs++;
+  v->history = t->storage->history;
+  pl_tensor_set_contiguous(v);
+  *out = v;
+  return PL_OK;
+}
+
+PlStatus pl_tensor_view(PlTensor **out, PlTensor *t, int ndim, const int64_t *shape,
+                        const int64_t *strides, int64_t offset) {
+  int64_t numel, size = (int64_t)pl_dtype_size((PlDtype)t->a.dtype);
+  size_t nbytes;
+  PL_TRY(pl_count(ndim, shape, (PlDtype)t->a.dtype, &numel, &nbytes));
+  int64_t start = ((char *)t->a.data - (char *)t->storage->data) / size;
+  int64_t last;
+  bool bad = __builtin_add_overflow(start, offset, &start) || start < 0;
+  last = start;
+  for (int d = 0; d < ndim && numel > 0; d++) {
+    int64_t reach;
+    bad = bad || strides[d] < 0 || __builtin_mul_overflow(shape[d] - 1, strides[d], &reach) ||
+          __builtin_add_overflow(last, reach, &last);
+  }
+  if (bad || (numel > 0 && last >= (int64_t)t->storage->nbytes / size))
+    PL_FAIL(PL_ERR_SHAPE, "sizes, strides and offset reach outside the storage of %lld elements",
+            (long long)((int64_t)t->storage->nbytes / size));
+  char *data = (char *)t->storage->data + (numel > 0 ? start * size : 0);
+  return pl_tensor_window(out, t, ndim, shape, strides, data);
+}
+
+PlStatus pl_tensor_alias(PlTensor **out, PlTensor *t) {
+  return pl_tensor_window(out, t, t->a.ndim, t->a.shape, t->a.strides, t->a.data);
+}
+
+PlStatus pl_tensor_from(PlTensor **out, PlDtype dtype, int ndim, const int64_t *shape, const void *data) {
+  PL_TRY(pl_tensor_empty(out, dtype, ndim, shape));
+  if ((*out)->storage->nbytes) memcpy((*out)->a.data, data, (*out)->storage->nbytes);
+  return PL_OK;
+}
+
+PlStatus pl_tensor_full(PlTensor **out, PlDtype dtype, int ndim, const int64_t *shape, double value) {
+  PlTensor *t;
+  PL_TRY(pl_tensor_empty(&t, dtype, ndim, shape));
+  size_t size = pl_dtype_size(dtype), n = t->storage->nbytes;
+  char *p = t->a.data;
+  if (n) pl_write_f(dtype, p, value);
+  for (size_t done = size; done < n;) { /* doubling copies run at memory speed for every dtype */
+    size_t k = done < n - done ? done : n - done;
+    if (k > (1 << 16)) k = 1 << 16;
+    memcpy(p + done, p, k);
+    done += k;
+  }
+  *out = t;
+  return PL_OK;
+}
+
+PlStatus pl_tensor_number(PlTensor **out, bool is_int, int64_t i, double f) {
+  PL_TRY(pl_tensor_empty(out, is_int ? PL_I64 : PL_F64, 0, NULL));
+  if (is_int)
+    *(int64_t *)(*out)->a.data = i;
+  else
+    *(double *)(*out)->a.data = f;
+  (*out)->a.weak = 1;
+  return PL_OK;
+}
+
+PlStatus pl_number_as(PlTensor **out, const PlTensor *number, PlDtype dtype) {
+  PL_TRY(pl_tensor_empty(out, dtype, 0, NULL));
+  if (pl_is_float((PlDtype)number->a.dtype))
+    pl_write_f(dtype, (*out)->a.data, *(const double *)number->a.data);
+  else
+    pl_write_i(dtype, (*out)->a.data, *(const int64_t *)number->a.data);
+  (*out)->a.weak = 1;
+  return PL_OK;
+}
+
+PlDtype pl_tensor_dtype(const PlTensor *t) { return (PlDtype)t->a.dtype; }
+int pl_tensor_ndim(const PlTensor *t) { return t->a.ndim; }
+const int64_t *pl_tensor_shape(const PlTensor *t) { return t->a.shape; }
+const int64_t *pl_tensor_strides(const PlTensor *t) { return t->a.strides; }
+int64_t pl_tensor_numel(const PlTensor *t) { return t->a.numel; }
+void *pl_tensor_data(const PlTensor *t) { return t->a.data; }
+
+const char *pl_tensor_text(const PlTensor *t, char *buf, size_t size) {
+  snprintf(buf, size, "%s", pl_desc_text(&t->a));
+  return buf;
+}
+
+bool pl_shape_equal(const PlArray *a, const PlArray *b) {
+  if (a->ndim != b->ndim) return false;
+  for (int d = 0; d < a->ndim; d++)
+    if (a->shape[d] != b->shape[d]) return false;
+  return true;
+}
+
+bool pl_self_overlaps(const PlArray *a) {
+  if (a->contiguous || a->numel <= 1) return false;
+  /* sorted by stride, each stride must step over everything below it */
+  int order[PL_MAX_DIM], n = 0;
+  for (int d = 0; d < a->ndim; d++) {
+    if (a->shape[d] == 1) continue;
+    int i = n++;
+    for (; i > 0 && a->strides[order[i - 1]] > a->strides[d]; i--) order[i] = order[i - 1];
+    order[i] = d;
+  }
+  int64_t reach = 0;
+  for (int i = 0; i < n; i++) {
+    if (a->strides[order[i]] <= reach) return true;
+    reach += (a->shape[order[i]] - 1) * a->strides[order[i]];
+  }
+  return false;
+}
+
+/* ---- single elements ------------------------------------------------------------------------ */
+
+double pl_read_f(const PlArray *a, int64_t at) {
+  const char *p = (const char *)a->data + at;
+  switch ((PlDtype)a->dtype) {
+  case PL_F32: return (double)*(const float *)(const void *)p;
+  case PL_F64: return *(const double *)(const void *)p;
+  case PL_F16: return (double)plk_f16_to_f32(*(const uint16_t *)(const void *)p);
+  case PL_BF16: return (double)plk_bf16_to_f32(*(const uint16_t *)(const void *)p);
+  default: return (double)pl_read_i(a, at);
+  }
+}
+
+int64_t pl_read_i(const PlArray *a, int64_t at) {
+  const char *p = (const char *)a->data + at;
+  switch ((PlDtype)a->dtype) {
+  case PL_I8: return *(const int8_t *)p;
+  case PL_I16: return *(const int16_t *)(const void *)p;
+  case PL_I32: return *(const int32_t *)(const void *)p;
+  case PL_I64: return *(const int64_t *)(const void *)p;
+  case PL_U8:
+  case PL_BOOL: return *(const uint8_t *)p;
+  default: {
+    double v = pl_read_f(a, at);
+    return v >= 9.2e18 ? INT64_MAX : v <= -9.2e18 ? INT64_MIN : v != v ? 0 : (int64_t)v;
+  }
+  }
+}
+
+void pl_write_i(PlDtype dtype, void *at, int64_t v) {
+  switch (dtype) {
+  case PL_I8: *(int8_t *)at = (int8_t)(uint8_t)v; break;
+  case PL_I16: *(int16_t *)at = (int16_t)(uint16_t)v; break;
+  case PL_I32: *(int32_t *)at = (int32_t)(uint32_t)v; break;
+  case PL_I64: *(int64_t *)at = v; break;
+  case PL_U8: *(uint8_t *)at = (uint8_t)v; break;
+  case PL_BOOL: *(uint8_t *)at = v != 0; break;
+  default: pl_write_f(dtype, at, (double)v);
+  }
+}
+
+void pl_write_f(PlDtype dtype, void *at, double v) {
+  switch (dtype) {
+  case PL_F32: *(float *)at = (float)v; break;
+  case PL_F64: *(double *)at = v; break;
+  case PL_F16: *(uint16_t *)at = plk_f32_to_f16((float)v); break;
+  case PL_BF16: *(uint16_t *)at = plk_f32_to_bf16((float)v); break;
+  case PL_BOOL: *(uint8_t *)at = v != 0; break;
+  default: /* floats saturate, NaN is 0 */
+    pl_write_i(dtype, at, v != v ? 0 : v >= 9.2e18 ? INT64_MAX : v <= -9.2e18 ? INT64_MIN : (int64_t)v);
+  }
+}
+
+/* ---- copies ----------------------------------------------------------------------------------- */
+
+PlStatus pl_copy_data(PlTensor *dst, PlTensor *src) {
+  const PlArray *in[1] = {&src->a};
+  PlArray *out[1] = {&dst->a};
+  static const PlAttrs none; /* all zero */
+  PlkCall call = {.name = "copy",
+                  .code = src->a.dtype == dst->a.dtype ? PLK_EW_COPY : PLK_EW_CAST,
+                  .nin = 1,
+                  .nout = 1,
+                  .in = in,
+                  .out = out,
+                  .attrs = &none};
+  dst->storage->version++;
+  return plk_cpu_elementwise(&call);
+}
+
+PlStatus pl_tensor_copy(PlTensor **out, PlTensor *t) {
+  PlTensor *c;
+  PL_TRY(pl_tensor_like(&c, t, (PlDtype)t->a.dtype));
+  PlStatus s = pl_copy_data(c, t);
+  if (s != PL_OK) {
+    pl_tensor_release(c);
+    return s;
+  }
+  c->a.weak = t->a.weak;
+  *out = c;
+  return PL_OK;
+}

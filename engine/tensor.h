@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ * Inside of tensors and storages, for engine and bindings. One pooled piece holds a handle, its sizes and
+ * strides, and (for tensors that own their memory) the storage header with up to PL_SMALL bytes of data. */
+#ifndef PL_ENGINE_TENSOR_H
+#define PL_ENGINE_TENSOR_H
+
+#include "engine/ops/op.h"
+
+enum { PL_SMALL = 64 };
+
+/* Memory with its version: every write after creation moves the version, saved tensors remember it. */
+struct PlStorage {
+  uint32_t refs, version;
+  uint32_t history; /* moves when an in-place op rewrites gradient history */
+  uint32_t piece;   /* size of the pooled piece this header lies in */
+  void *data;
+  size_t nbytes;
+  void *block; /* the piece; freed with the storage */
+  bool owns;   /* data is a block of its own */
+};
+
+/* A further key's gradient entry (the first one is inline in the tensor). */
+typedef struct PlEntry {
+  struct PlEntry *next;
+  PlNode *node;
+  uint32_t slot;
+} PlEntry;
+
+enum {
+  PL_T_EMBEDDED = 1, /* the storage header lies in this handle's piece */
+  PL_T_BOXED = 2,    /* known to the bindings' table of boxes */
+  PL_T_LEAF = 4,     /* the inline entry is this tensor's own leaf node */
+  PL_T_INFERENCE = 8
+};
+
+struct PlTensor {
+  PlArray a; /* first: kernels take &t->a. a.shape and a.strides point at dims */
+  uint32_t refs;
+  uint16_t flags;
+  uint16_t piece; /* size of this handle's pooled piece in PL_POOL_STEP units */
+  PlStorage *storage;
+  PlNode *node; /* strong, or NULL; the entry of one key */
+  PlEntry *more; /* entries of other keys */
+  uint32_t slot;
+  uint32_t history; /* storage->history when the entries were made */
+  int64_t dims[];   /* shape, then strides */
+};
+
+static inline PlTensor *pl_retain(PlTensor *t) {
+  t->refs++;
+  return t;
+}
+/* Writable views of the sizes: only while a tensor is being made. */
+static inline int64_t *pl_dims(PlTensor *t) { return t->dims; }
+static inline int64_t *pl_strides(PlTensor *t) { return t->dims + t->a.ndim; }
+
+/* A handle without storage; *data_size bytes of room follow for an embedded storage if `owner`. */
+PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype); /* empty, same shape */
+/* Another handle on t's storage with these sizes, strides and byte address; no checks. */
+PlStatus pl_tensor_window(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape,
+                          const int64_t *strides, void *data);
+void pl_tensor_set_contiguous(PlTensor *t); /* recomputes the flag */
+bool pl_shape_equal(const PlArray *a, const PlArray *b);
+/* Product of sizes; SHAPE error on negative sizes or overflow of the byte count. */
+PlStatus pl_count(int ndim, const int64_t *shape, PlDtype dtype, int64_t *numel, size_t *nbytes);
+/* True if two elements of the array share an address (expanded or overlapping strides). */
+bool pl_self_overlaps(const PlArray *a);
+/* Converts number or element i of contiguous data. */
+double pl_read_f(const PlArray *a, int64_t byte_offset);
+int64_t pl_read_i(const PlArray *a, int64_t byte_offset);
+void pl_write_f(PlDtype dtype, void *at, double v);
+void pl_write_i(PlDtype dtype, void *at, int64_t v);
+/* A 0-d tensor of `dtype` from a weak number. */
+PlStatus pl_number_as(PlTensor **out, const PlTensor *number, PlDtype dtype);
+/* A contiguous copy without history. */
+PlStatus pl_tensor_copy(PlTensor **out, PlTensor *t);
+/* dst's elements := src's, broadcast and cast; no history, moves dst's version. */
+PlStatus pl_copy_data(PlTensor *dst, PlTensor *src);
+
+#endif

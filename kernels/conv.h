@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT
+ * Convolution in 1 to 3 spatial dims, cross-correlation as everywhere in deep learning:
+ *   y[n, o, t] = bias[o] + sum over c, k of x[n, c, t * stride - padding + k * dilation]
+ * w[o, c, k] with groups: output channels [i O/g, (i+1) O/g) see input channels [i C/g,
+ * (i+1) C/g). Layout x[N, C, in…], w[O, C/g, k…], y[N, O, out…], all contiguous, one
+ * dtype. A transposed convolution is bwd_input. attrs: 0 stride list, 1 padding list, 2
+ * dilation list (an entry per spatial dim), 3 groups. f16 and bf16 are computed in f32
+ * and rounded once; integers wrap. Bits do not depend on threads. */
+#ifndef PL_KERNELS_CONV_H
+#define PL_KERNELS_CONV_H
+
+#include "kernels/kernel.h"
+
+/* in x, w, optional bias[O]; out y. */
+PlStatus plk_cpu_conv(const PlkCall *call);
+/* in dy, w; out dx, whose shape says how much of the padding is real. */
+PlStatus plk_cpu_conv_bwd_input(const PlkCall *call);
+/* in dy, x; out dw. */
+PlStatus plk_cpu_conv_bwd_weight(const PlkCall *call);
+
+#endif

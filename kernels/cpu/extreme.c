@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT
+ * Where the largest or smallest value of a row lies: argmax, argmin, max and min with indices. The first of
+ * equals wins; NaN beats everything. Also the moves along a dim that gradients of index results are made of. */
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/sort.h"
+
+typedef struct Job {
+  int64_t n, m, base;
+  bool min;
+  PlkComp comp;
+  const char *name;
+  const PlkReduceLoops *loops;
+} Job;
+
+/* The value first, with vector loops, then its place. */
+#define PLACE(T, name, BEST)                                 \
+  static int64_t name(const Job *j, const T *x) {            \
+    T best = BEST;                                           \
+    int64_t i = 0;                                           \
+    if (best != best)                                        \
+      while (i < j->n - 1 && x[i] == x[i]) i++;              \
+    else                                                     \
+      while (i < j->n - 1 && x[i] != best) i++;              \
+    return i;                                                \
+  }
+PLACE(float, place_f32, (j->min ? j->loops->min_f32 : j->loops->max_f32)(x, j->n))
+PLACE(double, place_f64, (j->min ? j->loops->min_f64 : j->loops->max_f64)(x, j->n))
+
+static int64_t place_i64(const Job *j, const int64_t *x) {
+  int64_t at = 0;
+  for (int64_t i = 1; i < j->n; i++)
+    if (j->min ? x[i] < x[at] : x[i] > x[at]) at = i;
+  return at;
+}
+
+static PlStatus extreme_row(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  const Job *j = ctx;
+  int64_t at = j->comp == PLK_CF32 ? place_f32(j, p[0]) : j->comp == PLK_CF64 ? place_f64(j, p[0]) : place_i64(j, p[0]);
+  if (p[1]) {
+    if (j->comp == PLK_CF32) *(float *)p[1] = ((const float *)p[0])[at];
+    else *(int64_t *)p[1] = ((const int64_t *)p[0])[at];
+  }
+  if (p[2]) *(int64_t *)p[2] = at + j->base;
+  return PL_OK;
+}
+
+static PlStatus extreme(const PlkCall *c, PlArray *values, PlArray *at) {
+  const PlArray *x = c->in[0];
+  bool flat = !pl_attr_has(c->attrs, 0);
+  int64_t dim = flat ? 0 : pl_attr_i(c->attrs, 0);
+  Job j = {.n = flat ? x->numel : plk_dim_size(x, dim), .min = c->code != 0, .comp = plk_comp(x->dtype),
+           .base = pl_attr_i(c->attrs, 2), .loops = plk_reduce_loops()};
+  PlkRows r = {.outer = flat ? 1 : plk_outer(x, dim), .inner = flat ? 1 : plk_inner(x, dim), .body = extreme_row, .ctx = &j};
+  r.arg[r.narg++] = plk_row_arg(x, j.n, j.comp, false);
+  r.arg[r.narg++] = plk_row_arg(values, 1, j.comp, true);
+  r.arg[r.narg++] = plk_row_arg(at, 1, PLK_CI64, true);
+  return plk_rows(&r);
+}
+
+PlStatus plk_cpu_argmax(const PlkCall *c) { return extreme(c, NULL, c->out[0]); }
+PlStatus plk_cpu_max_dim(const PlkCall *c) { return extreme(c, c->out[0], c->out[1]); }
+
+/* ---- moves along a dim -------------------------------------------------------------------------------- */
+
+static PlStatus check_index(const Job *j, int64_t v) {
+  if (v - j->base >= 0 && v - j->base < j->n) return PL_OK;
+  PL_FAIL(PL_ERR_INDEX, "%s: index %lld is not in %lld … %lld", j->name, (long long)v, (long long)j->base,
+          (long long)(j->n + j->base - 1));
+}
+
+static PlStatus put_row(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  const Job *j = ctx;
+  const int64_t *at = p[1];
+  for (int64_t i = 0; i < j->m; i++) PL_TRY(check_index(j, at[i]));
+  if (j->comp == PLK_CF32) {
+    const float *x = p[0];
+    float *y = p[2];
+    for (int64_t i = 0; i < j->n; i++) y[i] = 0;
+    for (int64_t i = 0; i < j->m; i++) y[at[i] - j->base] += x[i];
+  } else {
+    const double *x = p[0];
+    double *y = p[2];
+    for (int64_t i = 0; i < j->n; i++) y[i] = 0;
+    for (int64_t i = 0; i < j->m; i++) y[at[i] - j->base] += x[i];
+  }
+  return PL_OK;
+}
+
+static PlStatus pick_row(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  const Job *j = ctx;
+  const int64_t *at = p[1];
+  for (int64_t i = 0; i < j->m; i++) {
+    PL_TRY(check_index(j, at[i]));
+    if (j->comp == PLK_CF32) ((float *)p[2])[i] = ((const float *)p[0])[at[i] - j->base];
+    else ((double *)p[2])[i] = ((const double *)p[0])[at[i] - j->base];
+  }
+  return PL_OK;
+}
+
+/* wide: the array with `size` elements along the dim; the index array says how many the other has. */
+static PlStatus move(const PlkCall *c, const PlArray *wide, bool put) {
+  const PlArray *at = c->in[1];
+  bool flat = !pl_attr_has(c->attrs, 0);
+  int64_t dim = flat ? 0 : pl_attr_i(c->attrs, 0);
+  int64_t outer = flat ? 1 : plk_outer(wide, dim), inner = flat ? 1 : plk_inner(wide, dim);
+  Job j = {.n = flat ? wide->numel : plk_dim_size(wide, dim), .base = pl_attr_i(c->attrs, 2),
+           .comp = plk_comp(wide->dtype), .name = c->name};
+  j.m = outer * inner > 0 ? at->numel / (outer * inner) : 0;
+  PlkRows r = {.outer = outer, .inner = inner, .body = put ? put_row : pick_row, .ctx = &j};
+  r.arg[r.narg++] = plk_row_arg(c->in[0], put ? j.m : j.n, j.comp, false);
+  r.arg[r.narg++] = plk_row_arg(at, j.m, PLK_CI64, false);
+  r.arg[r.narg++] = plk_row_arg(c->out[0], put ? j.n : j.m, j.comp, true);
+  return plk_rows(&r);
+}
+
+PlStatus plk_cpu_dim_put(const PlkCall *c) { return move(c, c->out[0], true); }
+PlStatus plk_cpu_dim_pick(const PlkCall *c) { return move(c, c->in[0], false); }

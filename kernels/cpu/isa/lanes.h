@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT
+ * 64-byte vectors of floats and doubles for the reduction loops, whatever the machine's width: the compiler
+ * splits them. A fixed number of lanes fixes the order of additions, hence the bits. */
+#ifndef PL_KERNELS_CPU_ISA_LANES_H
+#define PL_KERNELS_CPU_ISA_LANES_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+#if defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wpsabi" /* vectors never cross a real call here */
+#endif
+
+typedef float PlkV_f32 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef double PlkV_f64 __attribute__((vector_size(64), aligned(8), may_alias));
+typedef int32_t PlkM_f32 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int64_t PlkM_f64 __attribute__((vector_size(64), aligned(8), may_alias));
+enum { PLK_N_f32 = 16, PLK_N_f64 = 8 };
+
+#define PLK_LANE static inline __attribute__((always_inline, unused))
+
+/* The k < lanes elements at p, the other lanes `fill`. Masked where the machine can: a vector read back from
+ * partial stores waits for them. */
+PLK_LANE PlkV_f32 plk_tail_f32(const float *p, int64_t k, float fill) {
+#if defined(__AVX512F__)
+  return (PlkV_f32)_mm512_mask_loadu_ps(_mm512_set1_ps(fill), (__mmask16)((1u << k) - 1), p);
+#else
+  float t[PLK_N_f32];
+  for (int i = 0; i < PLK_N_f32; i++) t[i] = i < k ? p[i] : fill;
+  return *(PlkV_f32 *)t;
+#endif
+}
+PLK_LANE PlkV_f64 plk_tail_f64(const double *p, int64_t k, double fill) {
+#if defined(__AVX512F__)
+  return (PlkV_f64)_mm512_mask_loadu_pd(_mm512_set1_pd(fill), (__mmask8)((1u << k) - 1), p);
+#else
+  double t[PLK_N_f64];
+  for (int i = 0; i < PLK_N_f64; i++) t[i] = i < k ? p[i] : fill;
+  return *(PlkV_f64 *)t;
+#endif
+}
+
+/* v > acc ? v : acc, so NaN in v is passed over. */
+PLK_LANE PlkV_f32 plk_max_f32(PlkV_f32 acc, PlkV_f32 v) {
+#if defined(__AVX512F__)
+  return (PlkV_f32)_mm512_max_ps((__m512)v, (__m512)acc);
+#else
+  PlkM_f32 m = (PlkM_f32)(v > acc);
+  return (PlkV_f32)(((PlkM_f32)v & m) | ((PlkM_f32)acc & ~m));
+#endif
+}
+PLK_LANE PlkV_f64 plk_max_f64(PlkV_f64 acc, PlkV_f64 v) {
+#if defined(__AVX512F__)
+  return (PlkV_f64)_mm512_max_pd((__m512d)v, (__m512d)acc);
+#else
+  PlkM_f64 m = (PlkM_f64)(v > acc);
+  return (PlkV_f64)(((PlkM_f64)v & m) | ((PlkM_f64)acc & ~m));
+#endif
+}
+
+/* The sum of all lanes in double, as a tree. */
+PLK_LANE double plk_lanes_sum_f32(PlkV_f32 v) {
+  double a[PLK_N_f32];
+  for (int i = 0; i < PLK_N_f32; i++) a[i] = (double)v[i];
+  for (int w = PLK_N_f32 / 2; w; w /= 2)
+    for (int i = 0; i < w; i++) a[i] += a[i + w];
+  return a[0];
+}
+PLK_LANE double plk_lanes_sum_f64(PlkV_f64 v) {
+  double a[PLK_N_f64];
+  for (int i = 0; i < PLK_N_f64; i++) a[i] = v[i];
+  for (int w = PLK_N_f64 / 2; w; w /= 2)
+    for (int i = 0; i < w; i++) a[i] += a[i + w];
+  return a[0];
+}
+
+#endif

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT
+ * Inner loops of reductions, compiled once per ISA level. f32 sums run in four times sixteen lanes over
+ * chunks of 4096 elements, chunks add up in double: at most 64 rounded additions stand behind a partial
+ * sum. Maxima keep the first NaN they meet. */
+#include "kernels/base.h"
+#include "kernels/cpu/isa/lanes.h"
+#include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/loops.h"
+
+enum { CHUNK = 4096 };
+
+#define SUM(T, sfx)                                                              \
+  static double sum_##sfx(const T *x, int64_t n) {                               \
+    enum { L = PLK_N_##sfx, STEP = 4 * L };                                      \
+    double total = 0;                                                            \
+    for (int64_t at = 0; at < n; at += CHUNK) {                                  \
+      const T *p = x + at;                                                       \
+      int64_t m = n - at < CHUNK ? n - at : CHUNK, i = 0;                        \
+      PlkV_##sfx a = {0}, b = {0}, c = {0}, d = {0};                             \
+      for (; i + STEP <= m; i += STEP) {                                         \
+        a += *(const PlkV_##sfx *)(p + i);                                       \
+        b += *(const PlkV_##sfx *)(p + i + L);                                   \
+        c += *(const PlkV_##sfx *)(p + i + 2 * L);                               \
+        d += *(const PlkV_##sfx *)(p + i + 3 * L);                               \
+      }                                                                          \
+      for (; i + L <= m; i += L) a += *(const PlkV_##sfx *)(p + i);              \
+      if (i < m) b += plk_tail_##sfx(p + i, m - i, 0);                           \
+      total += plk_lanes_sum_##sfx((a + b) + (c + d));                           \
+    }                                                                            \
+    return total;                                                                \
+  }
+SUM(float, f32)
+SUM(double, f64)
+
+/* acc = v beats acc or is NaN ? v : acc. A NaN in acc is beaten by nothing. */
+#define BETTER(sfx, acc, v, CMP)                                              \
+  do {                                                                        \
+    PlkV_##sfx v_ = (v);                                                      \
+    PlkM_##sfx m_ = (PlkM_##sfx)(v_ CMP acc) | (PlkM_##sfx)(v_ != v_);        \
+    acc = (PlkV_##sfx)(((PlkM_##sfx)v_ & m_) | ((PlkM_##sfx)acc & ~m_));      \
+  } while (0)
+#define EXTREME(T, sfx, fn, CMP, START)                                       \
+  static T fn(const T *x, int64_t n) {                                        \
+    enum { L = PLK_N_##sfx, STEP = 4 * L };                                   \
+    PlkV_##sfx a = plk_tail_##sfx(x, 0, START), b = a, c = a, d = a;          \
+    int64_t i = 0;                                                            \
+    for (; i + STEP <= n; i += STEP) {                                        \
+      BETTER(sfx, a, *(const PlkV_##sfx *)(x + i), CMP);                      \
+      BETTER(sfx, b, *(const PlkV_##sfx *)(x + i + L), CMP);                  \
+      BETTER(sfx, c, *(const PlkV_##sfx *)(x + i + 2 * L), CMP);              \
+      BETTER(sfx, d, *(const PlkV_##sfx *)(x + i + 3 * L), CMP);              \
+    }                                                                         \
+    for (; i + L <= n; i += L) BETTER(sfx, a, *(const PlkV_##sfx *)(x + i), CMP);\
+    if (i < n) BETTER(sfx, b, plk_tail_##sfx(x + i, n - i, START), CMP);      \
+    BETTER(sfx, a, b, CMP);                                                   \
+    BETTER(sfx, c, d, CMP);                                                   \
+    BETTER(sfx, a, c, CMP);                                                   \
+    T best = a[0];                                                            \
+    for (int j = 1; j < L; j++)                                               \
+      if (a[j] CMP best || a[j] != a[j]) best = a[j];                         \
+    return best;                                                              \
+  }
+EXTREME(float, f32, max_f32, >, -INFINITY)
+EXTREME(float, f32, min_f32, <, INFINITY)
+EXTREME(double, f64, max_f64, >, -(double)INFINITY)
+EXTREME(double, f64, min_f64, <, (double)INFINITY)
+
+/* Eight rows at a time as a tree, up to 256 rows in T, then into double. */
+#define COLSUM(T, sfx)                                                                                    \
+  static void colsum_##sfx(const T *x, int64_t ld, int64_t rows, int64_t cols, double *PL_RESTRICT acc) { \
+    T part[PLK_COLS];                                                                                     \
+    for (int64_t r0 = 0; r0 < rows; r0 += 256) {                                                          \
+      int64_t m = rows - r0 < 256 ? rows - r0 : 256, r = 0;                                               \
+      const T *p = x + r0 * ld;                                                                           \
+      for (int64_t c = 0; c < cols; c++) part[c] = 0;                                                     \
+      for (; r + 8 <= m; r += 8, p += 8 * ld)                                                             \
+        for (int64_t c = 0; c < cols; c++)                                                                \
+          part[c] += ((p[c] + p[c + ld]) + (p[c + 2 * ld] + p[c + 3 * ld])) +                             \
+                     ((p[c + 4 * ld] + p[c + 5 * ld]) + (p[c + 6 * ld] + p[c + 7 * ld]));                 \
+      for (; r < m; r++, p += ld)                                                                         \
+        for (int64_t c = 0; c < cols; c++) part[c] += p[c];                                               \
+      for (int64_t c = 0; c < cols; c++) acc[c] += (double)part[c];                                       \
+    }                                                                                                     \
+  }
+COLSUM(float, f32)
+COLSUM(double, f64)
+
+#define COLBEST(fn, CMP)                                                                          \
+  static void fn(const float *x, int64_t ld, int64_t rows, int64_t cols, double *PL_RESTRICT acc) { \
+    float best[PLK_COLS];                                                                         \
+    for (int64_t c = 0; c < cols; c++) best[c] = (float)acc[c];                                   \
+    for (int64_t r = 0; r < rows; r++) {                                                          \
+      const float *p = x + r * ld;                                                                \
+      for (int64_t c = 0; c < cols; c++) {                                                        \
+        float v = p[c], b = best[c];                                                              \
+        best[c] = ((v CMP b) | (v != v)) ? v : b;                                                 \
+      }                                                                                           \
+    }                                                                                             \
+    for (int64_t c = 0; c < cols; c++) acc[c] = (double)best[c];                                  \
+  }
+COLBEST(colmax_f32, >)
+COLBEST(colmin_f32, <)
+
+extern const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table);
+const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table) = {sum_f32, sum_f64, max_f32, min_f32, max_f64, min_f64,
+                                                       colsum_f32, colsum_f64, colmax_f32, colmin_f32};

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT
+ * What one ISA level provides to the elementwise engine and the random kernels, and how loops look.
+ * Files in kernels/cpu/isa are compiled once per level with -DPLK_ISA=<v2|v3|v4|generic>, which becomes
+ * the suffix of the tables' names; kernels/cpu/runtime.c picks a level. */
+#ifndef PL_KERNELS_CPU_ISA_TABLE_H
+#define PL_KERNELS_CPU_ISA_TABLE_H
+
+#include "kernels/elementwise.h"
+
+/* ptr[0] is the output, then the inputs; all contiguous, except that an operand whose stride is 0 is one
+ * value (only loops of two float inputs take that). Output and inputs may be the same array.
+ * Returns 0, or 1 for an integer division by zero (the output is then unspecified). */
+typedef int (*PlkLoop)(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p);
+
+/* Casts run over f32, f64, i8 … bool: halves come as f32. */
+enum { PLK_NINT = 6, PLK_NCAST = 8 };
+static inline int plk_cast_index(int dtype) { return dtype < PL_F16 ? dtype : dtype - 2; }
+
+typedef struct PlkConvert {
+  void (*f16_load)(const uint16_t *in, float *out, int64_t n);
+  void (*f16_store)(const float *in, uint16_t *out, int64_t n);
+  void (*bf16_load)(const uint16_t *in, float *out, int64_t n);
+  void (*bf16_store)(const float *in, uint16_t *out, int64_t n);
+} PlkConvert;
+
+/* Generators of n values that belong to the blocks from `block` on (kernels/philox.h). */
+typedef struct PlkRandomLoops {
+  void (*bits)(uint32_t *out, int64_t nblock, const PlkRng *rng, uint64_t block); /* 4 words a block */
+  void (*uniform)(float *io, const uint32_t *bits, int64_t n, double lo, double hi);
+  /* n even; pairs of words become pairs of normals. */
+  void (*normal)(float *out, const uint32_t *bits, int64_t n, double mean, double std);
+  void (*normal64)(double *out, const uint32_t *bits, int64_t n, double mean, double std);
+} PlkRandomLoops;
+
+typedef struct PlkIsa {
+  const char *name;
+  const PlkLoop *f32, *f64; /* [PLK_NEW]; NULL: no loop at this level */
+  const PlkLoop *where;     /* by log2 of the element size */
+  const PlkLoop *copy;      /* likewise */
+  const PlkLoop (*cast)[PLK_NCAST]; /* [from][to], see plk_cast_index */
+  const PlkConvert *convert;
+  const PlkRandomLoops *random;
+} PlkIsa;
+
+#define PLK_CAT2(a, b) a##b
+#define PLK_CAT(a, b) PLK_CAT2(a, b)
+#define PLK_SUFFIX(name) PLK_CAT(name##_, PLK_ISA)
+
+#define PLK_DECLARE_ISA(level)                                     \
+  extern const PlkLoop plk_ew_f32_##level[PLK_NEW];                \
+  extern const PlkLoop plk_ew_f64_##level[PLK_NEW];                \
+  extern const PlkLoop plk_ew_where_##level[4];                    \
+  extern const PlkLoop plk_ew_copy_##level[4];                     \
+  extern const PlkLoop plk_ew_cast_##level[PLK_NCAST][PLK_NCAST];  \
+  extern const PlkConvert plk_convert_##level;                     \
+  extern const PlkRandomLoops plk_random_##level;
+PLK_DECLARE_ISA(v2)
+PLK_DECLARE_ISA(v3)
+PLK_DECLARE_ISA(v4)
+PLK_DECLARE_ISA(generic)
+
+/* Compiled once: integers and bool [PLK_NEW][i8, i16, i32, i64, u8, bool]; floats that are not hot
+ * [PLK_NEW][f32, f64]. */
+extern const PlkLoop plk_ew_int[PLK_NEW][PLK_NINT];
+extern const PlkLoop plk_ew_rare[PLK_NEW][2];
+_Static_assert(PL_F32 == 0 && PL_F64 == 1 && PL_BF16 == 3 && PL_I8 == 4 && PL_BOOL == 9, "table order");
+
+/* The level in use. */
+const PlkIsa *plk_isa_tables(void);
+
+/* The iterations of the next loop are independent although pointers may be equal. */
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed" /* loops around libm stay scalar */
+#define PLK_IVDEP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define PLK_IVDEP _Pragma("GCC ivdep")
+#endif
+
+/* Parameter k as a double, or `otherwise` if it was not given. */
+static inline double plk_param(const PlAttrs *a, int k, double otherwise) {
+  if (!pl_attr_has(a, k)) return otherwise;
+  return (a->isint >> k) & 1 ? (double)a->v[k].i : a->v[k].f;
+}
+
+#endif

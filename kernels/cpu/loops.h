@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT
+ * Inner loops of reductions, softmax and normalization: isa/reduce.c and isa/norm.c are compiled once per
+ * ISA level and export one table each. Sums take fixed lanes and a fixed tree: the same bits at every level
+ * but where a fused multiply-add exists (exp only). Sums come back as double. */
+#ifndef PL_KERNELS_CPU_LOOPS_H
+#define PL_KERNELS_CPU_LOOPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct PlkReduceLoops {
+  double (*sum_f32)(const float *x, int64_t n);
+  double (*sum_f64)(const double *x, int64_t n);
+  /* NaN wins; -inf or inf for n = 0. */
+  float (*max_f32)(const float *x, int64_t n);
+  float (*min_f32)(const float *x, int64_t n);
+  double (*max_f64)(const double *x, int64_t n);
+  double (*min_f64)(const double *x, int64_t n);
+  /* acc[c] op= x[r * ld + c] over rows r < rows, c < cols <= PLK_COLS. */
+  void (*colsum_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, double *acc);
+  void (*colsum_f64)(const double *x, int64_t ld, int64_t rows, int64_t cols, double *acc);
+  void (*colmax_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, double *acc);
+  void (*colmin_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, double *acc);
+} PlkReduceLoops;
+
+enum { PLK_COLS = 512 }; /* columns that are reduced together */
+
+/* One normalized row. w, b may be NULL (ones, zeros); so may dx, dw, db (not wanted; dw and db add up). */
+#define PLK_NORM_LOOPS(T, sfx)                                                                          \
+  void (*softmax_##sfx)(const T *x, T *y, int64_t n);                                                   \
+  void (*log_softmax_##sfx)(const T *x, T *y, int64_t n);                                               \
+  void (*softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);                                 \
+  void (*log_softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);                             \
+  /* max x and sum exp(x - max), over a row; max of infinite rows counts as 0. */                       \
+  void (*lse_##sfx)(const T *x, int64_t n, T *max, double *sum);                                        \
+  /* y = a exp(x - m) */                                                                                \
+  void (*exp_##sfx)(const T *x, T m, T a, T *y, int64_t n);                                             \
+  /* mean and the sum of squared differences; with center false 0 and the sum of squares */             \
+  void (*moments_##sfx)(const T *x, int64_t n, bool center, double *mean, double *m2);                  \
+  void (*norm_##sfx)(const T *x, const T *w, const T *b, T *y, int64_t n, T mean, T rstd);              \
+  void (*norm_bwd_##sfx)(const T *dy, const T *x, const T *w, T mean, T rstd, bool center, T *dx, T *dw, \
+                         T *db, int64_t n);                                                             \
+  /* s1 = sum dy, s2 = sum dy (x - mean) */                                                             \
+  void (*dots_##sfx)(const T *dy, const T *x, T mean, int64_t n, double *s1, double *s2);               \
+  /* y = a (x - mean) + c;  dx = a dy + b (x - mean) + c */                                             \
+  void (*affine_##sfx)(const T *x, T mean, T a, T c, T *y, int64_t n);                                  \
+  void (*affine2_##sfx)(const T *dy, const T *x, T mean, T a, T b, T c, T *dx, int64_t n);
+
+typedef struct PlkNormLoops {
+  PLK_NORM_LOOPS(float, f32)
+  PLK_NORM_LOOPS(double, f64)
+} PlkNormLoops;
+
+const PlkReduceLoops *plk_reduce_loops(void);
+const PlkNormLoops *plk_norm_loops(void);
+
+#endif

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT
+ * Pointwise losses: broadcast the inputs tile by tile, compute in double, store or add up. Sums go over
+ * fixed blocks, in order. */
+#include "kernels/loss.h"
+
+#include <math.h>
+
+#include "kernels/cpu/rows.h"
+
+enum { TILE = 256, BLOCK = 8192, MAX_IN = 4 };
+
+typedef struct Loss {
+  const PlkCall *c;
+  int nin, ndim;
+  int64_t shape[PL_MAX_DIM], numel;
+  int64_t stride[MAX_IN][PL_MAX_DIM]; /* of the broadcast shape */
+  bool linear[MAX_IN];                /* has the full shape */
+  double param;
+  double *part; /* one sum a block; NULL: store */
+} Loss;
+
+/* The shape that all inputs broadcast to (the shape rule has checked that they do). */
+static void broadcast(Loss *l) {
+  for (int i = 0; i < l->nin; i++)
+    if (l->c->in[i] && l->c->in[i]->ndim > l->ndim) l->ndim = l->c->in[i]->ndim;
+  l->numel = 1;
+  for (int d = 0; d < l->ndim; d++) {
+    l->shape[d] = 1;
+    for (int i = 0; i < l->nin; i++) {
+      const PlArray *a = l->c->in[i];
+      int k = a ? d - (l->ndim - a->ndim) : -1;
+      if (k >= 0 && a->shape[k] != 1) l->shape[d] = a->shape[k];
+    }
+    l->numel *= l->shape[d];
+  }
+  for (int i = 0; i < l->nin; i++) {
+    const PlArray *a = l->c->in[i];
+    if (!a) continue;
+    int64_t step = 1;
+    for (int k = a->ndim; k-- > 0; step *= a->shape[k])
+      l->stride[i][k + l->ndim - a->ndim] = a->shape[k] == 1 ? 0 : step;
+    l->linear[i] = a->numel == l->numel;
+  }
+}
+
+static void load(const Loss *l, int i, int64_t at, int64_t n, double *to) {
+  const PlArray *a = l->c->in[i];
+  if (l->linear[i]) {
+    plk_load(PLK_CF64, to, n, a->data, a->dtype, at, 1, n, 1);
+    return;
+  }
+  int64_t idx[PL_MAX_DIM], from = 0;
+  for (int d = l->ndim; d-- > 0; at /= l->shape[d]) idx[d] = at % l->shape[d], from += idx[d] * l->stride[i][d];
+  for (int64_t k = 0; k < n;) {
+    int64_t run = l->ndim ? l->shape[l->ndim - 1] - idx[l->ndim - 1] : 1, s = l->ndim ? l->stride[i][l->ndim - 1] : 0;
+    if (run > n - k) run = n - k;
+    plk_load(PLK_CF64, to + k, s ? run : 1, a->data, a->dtype, from, 1, s ? run : 1, 1);
+    for (int64_t j = 1; s == 0 && j < run; j++) to[k + j] = to[k];
+    k += run;
+    if (k == n) break;
+    from -= idx[l->ndim - 1] * s;
+    idx[l->ndim - 1] = 0;
+    for (int d = l->ndim - 2; d >= 0; d--) {
+      from += l->stride[i][d];
+      if (++idx[d] < l->shape[d]) break;
+      from -= idx[d] * l->stride[i][d];
+      idx[d] = 0;
+    }
+  }
+}
+
+static inline double clamp_log(double v) {
+  double r = log(v);
+  return r < -100 ? -100 : r;
+}
+static inline double log1p_clamped(double v) {
+  double r = log1p(v);
+  return r < -100 ? -100 : r;
+}
+
+static double smooth(double d, double beta) {
+  d = fabs(d);
+  return d < beta ? 0.5 * d * d / beta : d - 0.5 * beta;
+}
+
+/* (1 - t) x + q (log(1 + e^-|x|) + max(-x, 0)), q = 1 + (pos_weight - 1) t */
+static double bce_logits(double x, double t, double pos) {
+  double q = 1 + (pos - 1) * t;
+  return (1 - t) * x + q * (log1p(exp(-fabs(x))) + (x < 0 ? -x : 0));
+}
+
+/* t log t - t x, 0 log 0 = 0; with log_target e^t (t - x) */
+static double kl(double x, double t, bool log_target) {
+  if (log_target) return exp(t) * (t - x);
+  return (t == 0 ? 0 : t * log(t)) - t * x;
+}
+
+static PlStatus bce_check(const Loss *l, const double *x, int64_t n) {
+  for (int64_t i = 0; i < n; i++)
+    if (x[i] < 0 || x[i] > 1)
+      PL_FAIL(PL_ERR_ARG, "%s: x holds %g, but probabilities lie between 0 and 1; apply sigmoid first", l->c->name, x[i]);
+  return PL_OK;
+}
+
+static PlStatus compute(const Loss *l, int64_t at, int64_t n, double *y) {
+  double x[TILE], t[TILE], w[TILE], pos[TILE], p = l->param;
+  const PlArray *const *in = l->c->in;
+  load(l, 0, at, n, x);
+  load(l, 1, at, n, t);
+  bool has_w = l->nin > 2 && in[2], has_pos = l->nin > 3 && in[3];
+  if (has_w) load(l, 2, at, n, w);
+  if (has_pos) load(l, 3, at, n, pos);
+  switch (l->c->code) {
+  case PLK_L_MSE:
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - t[i]) * (x[i] - t[i]);
+    break;
+  case PLK_L_L1:
+    for (int64_t i = 0; i < n; i++) y[i] = fabs(x[i] - t[i]);
+    break;
+  case PLK_L_SMOOTH_L1:
+    for (int64_t i = 0; i < n; i++) y[i] = smooth(x[i] - t[i], p);
+    break;
+  case PLK_L_HUBER: /* delta times smooth L1 with beta = delta */
+    for (int64_t i = 0; i < n; i++) y[i] = p * smooth(x[i] - t[i], p);
+    break;
+  case PLK_L_BCE:
+    PL_TRY(bce_check(l, x, n));
+    for (int64_t i = 0; i < n; i++) y[i] = (t[i] - 1) * log1p_clamped(-x[i]) - t[i] * clamp_log(x[i]);
+    break;
+  case PLK_L_BCE_LOGITS:
+    for (int64_t i = 0; i < n; i++) y[i] = bce_logits(x[i], t[i], has_pos ? pos[i] : 1);
+    break;
+  default:
+    for (int64_t i = 0; i < n; i++) y[i] = kl(x[i], t[i], p != 0);
+  }
+  for (int64_t i = 0; has_w && i < n; i++) y[i] *= w[i];
+  return PL_OK;
+}
+
+static PlStatus body(void *ctx, int64_t begin, int64_t end) {
+  const Loss *l = ctx;
+  double y[TILE], sum = 0;
+  for (int64_t at = begin; at < end; at += TILE) {
+    int64_t n = end - at < TILE ? end - at : TILE;
+    double s = 0;
+    PL_TRY(compute(l, at, n, y));
+    if (l->part)
+      for (int64_t i = 0; i < n; i++) s += y[i];
+    else
+      plk_store(PLK_CF64, y, n, l->c->out[0]->data, l->c->out[0]->dtype, at, 1, n, 1);
+    sum += s;
+  }
+  if (l->part) l->part[begin / BLOCK] = sum;
+  return PL_OK;
+}
+
+PlStatus plk_cpu_loss(const PlkCall *c) {
+  Loss l = {.c = c, .nin = c->nin < MAX_IN ? c->nin : MAX_IN};
+  broadcast(&l);
+  int64_t reduction = pl_attr_i(c->attrs, 0), blocks = (l.numel + BLOCK - 1) / BLOCK;
+  if (c->code == PLK_L_SMOOTH_L1 || c->code == PLK_L_HUBER) l.param = pl_attr_f(c->attrs, 1);
+  if (c->code == PLK_L_KL_DIV) l.param = (double)pl_attr_i(c->attrs, 1);
+  double few[16], sum = 0;
+  void *heap = NULL;
+  if (reduction != 0) {
+    if (blocks > 16) PL_TRY(plk_scratch((size_t)blocks * sizeof(double), &heap));
+    l.part = heap ? heap : few;
+  }
+  PlStatus s = l.numel == 0 ? PL_OK : blocks == 1 ? body(&l, 0, l.numel) : plk_parallel(l.numel, BLOCK, body, &l);
+  if (s == PL_OK && reduction != 0) {
+    for (int64_t b = 0; b < blocks; b++) sum += l.part[b];
+    if (reduction == 1) sum /= (double)l.numel;
+    if (reduction == 3) sum /= (double)(l.ndim ? l.shape[0] : 1);
+    plk_store(PLK_CF64, &sum, 1, c->out[0]->data, c->out[0]->dtype, 0, 1, 1, 1);
+  }
+  plk_scratch_free(heap);
+  return s;
+}

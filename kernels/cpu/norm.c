@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: MIT
+ * softmax, log_softmax, layer norm and RMS norm, forward and backward, row by row with the loops of
+ * isa/norm.c. Halves are computed in float. */
+#include "kernels/norm.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/rows.h"
+
+PLK_ISA_DECLARE(const PlkNormLoops, plk_norm_table);
+const PlkNormLoops *plk_norm_loops(void) { return &PLK_ISA_PICK(plk_norm_table); }
+
+/* ---- softmax ------------------------------------------------------------------------------------- */
+
+typedef struct Soft {
+  const PlkNormLoops *loops;
+  int64_t n;
+  bool log, f64;
+} Soft;
+
+static PlStatus softmax_row(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  const Soft *s = ctx;
+  if (s->f64) (s->log ? s->loops->log_softmax_f64 : s->loops->softmax_f64)(p[0], p[1], s->n);
+  else (s->log ? s->loops->log_softmax_f32 : s->loops->softmax_f32)(p[0], p[1], s->n);
+  return PL_OK;
+}
+
+static PlStatus softmax_bwd_row(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  const Soft *s = ctx;
+  if (s->f64) (s->log ? s->loops->log_softmax_bwd_f64 : s->loops->softmax_bwd_f64)(p[0], p[1], p[2], s->n);
+  else (s->log ? s->loops->log_softmax_bwd_f32 : s->loops->softmax_bwd_f32)(p[0], p[1], p[2], s->n);
+  return PL_OK;
+}
+
+static PlStatus softmax_any(const PlkCall *c, int nin, PlStatus (*body)(void *, int64_t, void *const *)) {
+  const PlArray *x = c->in[0];
+  int64_t dim = pl_attr_i(c->attrs, 0);
+  PlkComp comp = plk_comp(c->out[0]->dtype);
+  Soft s = {plk_norm_loops(), plk_dim_size(x, dim), c->code == 1, comp == PLK_CF64};
+  PlkRows r = {.outer = plk_outer(x, dim), .inner = plk_inner(x, dim), .body = body, .ctx = &s, .cost = 2};
+  if (s.n == 0) return PL_OK;
+  for (int i = 0; i < nin; i++) r.arg[r.narg++] = plk_row_arg(c->in[i], s.n, comp, false);
+  r.arg[r.narg++] = plk_row_arg(c->out[0], s.n, comp, true);
+  return plk_rows(&r);
+}
+
+PlStatus plk_cpu_softmax(const PlkCall *c) { return softmax_any(c, 1, softmax_row); }
+PlStatus plk_cpu_softmax_bwd(const PlkCall *c) { return softmax_any(c, 2, softmax_bwd_row); }
+
+/* ---- layer norm, RMS norm --------------------------------------------------------------------------- */
+
+typedef struct Layer {
+  const PlkNormLoops *loops;
+  const void *w, *b; /* in the compute type */
+  int64_t n;
+  double eps;
+  bool center, f64;
+} Layer;
+
+static PlStatus layer_row(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  const Layer *l = ctx;
+  double mean, m2;
+  if (l->f64) l->loops->moments_f64(p[0], l->n, l->center, &mean, &m2);
+  else l->loops->moments_f32(p[0], l->n, l->center, &mean, &m2);
+  double rstd = 1 / sqrt(m2 / (double)l->n + l->eps);
+  if (l->f64) l->loops->norm_f64(p[0], l->w, l->b, p[1], l->n, mean, rstd);
+  else l->loops->norm_f32(p[0], l->w, l->b, p[1], l->n, (float)mean, (float)rstd);
+  if (p[2]) *(double *)p[2] = mean;
+  if (p[3]) *(double *)p[3] = rstd;
+  return PL_OK;
+}
+
+/* A parameter as a row of the compute type: itself, or a copy in `to`. */
+static const void *param(const PlArray *a, PlkComp comp, void *to) {
+  if (!a) return NULL;
+  if (plk_comp_direct(a->dtype, comp)) return a->data;
+  plk_load(comp, to, a->numel, a->data, a->dtype, 0, 1, a->numel, 1);
+  return to;
+}
+
+static int64_t row_length(const PlkCall *c) {
+  int64_t n = 1;
+  for (int i = 0; i < pl_attr_n(c->attrs, 0); i++) n *= pl_attr_list(c->attrs, 0)[i];
+  return n;
+}
+
+static bool copies(const PlArray *a, PlkComp comp) { return a && !plk_comp_direct(a->dtype, comp); }
+
+/* When eps is none: the spacing of floats at 1 in x's dtype, as RMS norm's default says. */
+static double eps_of(const PlkCall *c, int dtype) {
+  if (pl_attr_has(c->attrs, 1)) return pl_attr_f(c->attrs, 1);
+  return dtype == PL_F64 ? 0x1p-52 : dtype == PL_F32 ? 0x1p-23 : dtype == PL_F16 ? 0x1p-10 : 0x1p-7;
+}
+
+PlStatus plk_cpu_layer_norm(const PlkCall *c) {
+  const PlArray *x = c->in[0], *w = c->in[1], *b = c->code == 0 ? c->in[2] : NULL;
+  PlkComp comp = plk_comp(x->dtype);
+  Layer l = {.loops = plk_norm_loops(), .n = row_length(c), .eps = eps_of(c, x->dtype), .center = c->code == 0,
+             .f64 = comp == PLK_CF64};
+  if (x->numel == 0) {
+    for (int i = 1; i < c->nout; i++)
+      for (int64_t k = 0; c->out[i] && k < c->out[i]->numel; k++)
+        plk_store(PLK_CF64, &(double){(double)NAN}, 1, c->out[i]->data, c->out[i]->dtype, k, 1, 1, 1);
+    return PL_OK;
+  }
+  size_t row = (size_t)l.n * plk_comp_size(comp);
+  void *temp = NULL;
+  if (copies(w, comp) || copies(b, comp)) PL_TRY(plk_scratch(2 * row, &temp));
+  l.w = param(w, comp, temp);
+  l.b = param(b, comp, (char *)temp + row);
+  PlkRows r = {.outer = x->numel / l.n, .inner = 1, .body = layer_row, .ctx = &l};
+  r.arg[r.narg++] = plk_row_arg(x, l.n, comp, false);
+  r.arg[r.narg++] = plk_row_arg(c->out[0], l.n, comp, true);
+  r.arg[r.narg++] = plk_row_arg(c->code == 0 ? c->out[1] : NULL, 1, PLK_CF64, true);
+  r.arg[r.narg++] = plk_row_arg(c->out[c->code == 0 ? 2 : 1], 1, PLK_CF64, true);
+  PlStatus s = plk_rows(&r);
+  plk_scratch_free(temp);
+  return s;
+}
+
+/* Rows are cut into at most 64 stretches; each adds its dw and db up in a row pair of its own, and those
+ * are added in double at the end. */
+typedef struct LayerBwd {
+  Layer l;
+  const PlkCall *c;
+  const PlArray *dy, *x, *mean, *rstd;
+  PlArray *dx;
+  PlkComp comp;
+  int64_t rows, stretch;
+  char *part; /* [stretches][2][n] */
+  bool dw, db;
+} LayerBwd;
+
+static double scalar(const PlArray *a, int64_t i) {
+  if (!a) return 0;
+  if (a->dtype == PL_F32) return (double)((const float *)a->data)[i];
+  return ((const double *)a->data)[i]; /* statistics are f32 or f64 */
+}
+
+static PlStatus layer_bwd_stretch(void *ctx, int64_t begin, int64_t end) {
+  LayerBwd *b = ctx;
+  int64_t n = b->l.n;
+  size_t size = plk_comp_size(b->comp), row = (size_t)n * size;
+  bool dx_direct = b->dx && plk_comp_direct(b->dx->dtype, b->comp);
+  bool direct = plk_comp_direct(b->x->dtype, b->comp) && plk_comp_direct(b->dy->dtype, b->comp) && (!b->dx || dx_direct);
+  void *heap = NULL;
+  if (!direct) PL_TRY(plk_scratch(3 * row, &heap));
+  char *buf = heap;
+  for (int64_t s = begin; s < end; s++) {
+    char *dw = b->part + (size_t)s * 2 * row, *db = dw + row;
+    if (b->part) memset(dw, 0, 2 * row);
+    int64_t r1 = (s + 1) * b->stretch < b->rows ? (s + 1) * b->stretch : b->rows;
+    for (int64_t r = s * b->stretch; r < r1; r++) {
+      const char *dy = (const char *)b->dy->data + (size_t)r * row, *x = (const char *)b->x->data + (size_t)r * row;
+      char *dx = b->dx ? (char *)b->dx->data + (size_t)r * row : NULL;
+      if (!direct) {
+        plk_load(b->comp, buf, n, b->dy->data, b->dy->dtype, r * n, 1, n, 1);
+        plk_load(b->comp, buf + row, n, b->x->data, b->x->dtype, r * n, 1, n, 1);
+        dy = buf, x = buf + row, dx = b->dx ? buf + 2 * row : NULL;
+      }
+      double mean = scalar(b->mean, r), rstd = scalar(b->rstd, r);
+      if (b->l.f64)
+        b->l.loops->norm_bwd_f64((const void *)dy, (const void *)x, b->l.w, mean, rstd, b->l.center, (void *)dx,
+                                 b->dw ? (void *)dw : NULL, b->db ? (void *)db : NULL, n);
+      else
+        b->l.loops->norm_bwd_f32((const void *)dy, (const void *)x, b->l.w, (float)mean, (float)rstd, b->l.center,
+                                 (void *)dx, b->dw ? (void *)dw : NULL, b->db ? (void *)db : NULL, n);
+      if (!direct && b->dx) plk_store(b->comp, dx, n, b->dx->data, b->dx->dtype, r * n, 1, n, 1);
+    }
+  }
+  plk_scratch_free(heap);
+  return PL_OK;
+}
+
+/* out[i] = sum over stretches of their row `which`. */
+static void add_stretches(const LayerBwd *b, int64_t count, int which, PlArray *out) {
+  int64_t n = b->l.n;
+  enum { TILE = 256 };
+  double acc[TILE];
+  for (int64_t at = 0; at < n; at += TILE) {
+    int64_t k = n - at < TILE ? n - at : TILE;
+    for (int64_t i = 0; i < k; i++) acc[i] = 0;
+    for (int64_t s = 0; s < count; s++) {
+      const void *p = b->part + (size_t)((s * 2 + which) * n + at) * plk_comp_size(b->comp);
+      if (b->comp == PLK_CF64)
+        for (int64_t i = 0; i < k; i++) acc[i] += ((const double *)p)[i];
+      else
+        for (int64_t i = 0; i < k; i++) acc[i] += (double)((const float *)p)[i];
+    }
+    plk_store(PLK_CF64, acc, k, out->data, out->dtype, at, 1, k, 1);
+  }
+}
+
+PlStatus plk_cpu_layer_norm_bwd(const PlkCall *c) {
+  bool layer = c->code == 0;
+  const PlArray *x = c->in[1], *w = c->in[layer ? 4 : 3];
+  PlArray *dw = c->out[1], *db = layer ? c->out[2] : NULL;
+  LayerBwd b = {.c = c, .dy = c->in[0], .x = x, .mean = layer ? c->in[2] : NULL, .rstd = c->in[layer ? 3 : 2],
+                .dx = c->out[0], .comp = plk_comp(x->dtype), .dw = dw != NULL, .db = db != NULL};
+  b.l = (Layer){.loops = plk_norm_loops(), .n = row_length(c), .center = layer, .f64 = b.comp == PLK_CF64};
+  b.rows = b.l.n ? x->numel / b.l.n : 0;
+  b.stretch = (b.rows + 63) / 64 < 16 ? 16 : (b.rows + 63) / 64;
+  int64_t count = (b.rows + b.stretch - 1) / b.stretch;
+  size_t row = (size_t)b.l.n * plk_comp_size(b.comp);
+  void *temp = NULL, *part = NULL;
+  PlStatus s = PL_OK;
+  if (copies(w, b.comp)) PL_TRY(plk_scratch(row, &temp));
+  b.l.w = param(w, b.comp, temp);
+  if ((dw || db) && count) s = plk_scratch((size_t)count * 2 * row, &part);
+  b.part = part;
+  int64_t work = b.stretch * b.l.n * 2, block = work >= PLK_GRAIN ? 1 : PLK_GRAIN / (work ? work : 1);
+  if (s == PL_OK)
+    s = count <= block ? layer_bwd_stretch(&b, 0, count) : plk_parallel(count, block, layer_bwd_stretch, &b);
+  if (s == PL_OK && dw) add_stretches(&b, count, 0, dw);
+  if (s == PL_OK && db) add_stretches(&b, count, 1, db);
+  plk_scratch_free(part);
+  plk_scratch_free(temp);
+  return s;
+}

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: MIT
+ * The reduction engine. x is seen as [O][R][I]: O kept, R reduced, I kept (other orders are copied into
+ * [kept][reduced] first). I = 1 reduces rows, else whole columns move together. R is cut into blocks whose
+ * size depends on the shape alone; block results are combined in order as a tree. */
+#include "kernels/cpu/reduce_run.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/vmath.h"
+
+PLK_ISA_DECLARE(const PlkReduceLoops, plk_reduce_table);
+const PlkReduceLoops *plk_reduce_loops(void) { return &PLK_ISA_PICK(plk_reduce_table); }
+
+enum { TILE = 512, ROW_BLOCK = 1 << 16 };
+
+typedef union Acc {
+  double f;
+  int64_t i;
+} Acc;
+
+typedef struct Run {
+  const PlkReduceJob *job;
+  const PlkReduceLoops *loops;
+  const void *x;
+  int dtype;
+  int64_t O, R, I;
+  int64_t rblock, nblock, ctile, nctile; /* reduced elements in a block; columns in a tile */
+  bool direct;                           /* tiles can be read in place */
+  Acc *part;                             /* [nblock][O * I], with more than one block */
+} Run;
+
+/* ---- pieces -------------------------------------------------------------------------------------- */
+
+static Acc start_of(const PlkReduceJob *j) {
+  Acc a;
+  if (j->comp == PLK_CI64)
+    a.i = j->boolean ? j->core == PLK_CORE_MIN
+          : j->core == PLK_CORE_PROD ? 1 : j->core == PLK_CORE_MAX ? INT64_MIN : j->core == PLK_CORE_MIN ? INT64_MAX : 0;
+  else
+    a.f = j->core == PLK_CORE_PROD  ? 1
+          : j->core == PLK_CORE_MAX ? (j->zero_empty ? 0 : -(double)INFINITY)
+          : j->core == PLK_CORE_MIN ? (double)INFINITY
+                                    : 0;
+  return a;
+}
+
+static inline int64_t wrap_add(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
+static inline int64_t wrap_mul(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
+
+static inline Acc combine(const PlkReduceJob *j, Acc a, Acc b) {
+  if (j->comp == PLK_CI64) switch (j->core) {
+    case PLK_CORE_SUM: a.i = wrap_add(a.i, b.i); break;
+    case PLK_CORE_PROD: a.i = wrap_mul(a.i, b.i); break;
+    case PLK_CORE_MAX: a.i = b.i > a.i ? b.i : a.i; break;
+    case PLK_CORE_MIN: a.i = b.i < a.i ? b.i : a.i; break;
+    }
+  else switch (j->core) {
+    case PLK_CORE_SUM: a.f += b.f; break;
+    case PLK_CORE_PROD: a.f *= b.f; break;
+    case PLK_CORE_MAX: a.f = b.f > a.f || b.f != b.f ? b.f : a.f; break;
+    case PLK_CORE_MIN: a.f = b.f < a.f || b.f != b.f ? b.f : a.f; break;
+    }
+  return a;
+}
+
+/* Maps a tile of doubles; aux steps by `step` (0: one value for all). */
+static void pre_f64(const PlkReduceJob *j, double *v, int64_t n, const double *aux, int step) {
+  switch (j->pre) {
+  case PLK_PRE_NONZERO:
+    for (int64_t i = 0; i < n; i++) v[i] = v[i] != 0 ? 1 : 0;
+    break;
+  case PLK_PRE_NAN0:
+    for (int64_t i = 0; i < n; i++) v[i] = v[i] != v[i] ? 0 : v[i];
+    break;
+  case PLK_PRE_ABS:
+    for (int64_t i = 0; i < n; i++) v[i] = fabs(v[i]);
+    break;
+  case PLK_PRE_SQUARE:
+    for (int64_t i = 0; i < n; i++) v[i] *= v[i];
+    break;
+  case PLK_PRE_POW:
+    for (int64_t i = 0; i < n; i++) v[i] = pow(fabs(v[i]), j->p);
+    break;
+  case PLK_PRE_SQDIFF:
+    for (int64_t i = 0; i < n; i++) {
+      double d = v[i] - aux[i * step];
+      v[i] = d * d;
+    }
+    break;
+  case PLK_PRE_EXPDIFF:
+    for (int64_t i = 0; i < n; i++) v[i] = vm_exp_f64(v[i] - aux[i * step]);
+    break;
+  default: break;
+  }
+}
+
+/* exp(v - aux) of a tile of floats: the only map that floats have. */
+static void exp_f32(float *v, int64_t n, const double *aux, int step) {
+  if (step == 0) {
+    plk_norm_loops()->exp_f32(v, (float)*aux, 1, v, n);
+    return;
+  }
+  for (int64_t i = 0; i < n; i++) v[i] = vm_exp_f32(v[i] - (float)aux[i]);
+}
+
+/* NaN is not zero; floats between -1 and 1 must not be truncated first. */
+static void load_nonzero(int64_t *dst, const Run *r, int64_t at, int64_t n) {
+  if (!pl_is_float((PlDtype)r->dtype)) {
+    plk_load(PLK_CI64, dst, n, r->x, r->dtype, at, 1, n, 1);
+    for (int64_t i = 0; i < n; i++) dst[i] = dst[i] != 0;
+    return;
+  }
+  double v[TILE];
+  plk_load(PLK_CF64, v, n, r->x, r->dtype, at, 1, n, 1);
+  for (int64_t i = 0; i < n; i++) dst[i] = v[i] != 0;
+}
+
+/* A tile of at most TILE elements from offset `at`, as the job's type, mapped. */
+static const void *tile(const Run *r, void *buf, int64_t at, int64_t n, const double *aux, int step) {
+  const PlkReduceJob *j = r->job;
+  if (r->direct) return (const char *)r->x + (size_t)at * plk_comp_size(j->comp);
+  if (j->comp == PLK_CI64 && j->pre == PLK_PRE_NONZERO) {
+    load_nonzero(buf, r, at, n);
+    return buf;
+  }
+  plk_load(j->comp, buf, n, r->x, r->dtype, at, 1, n, 1);
+  if (j->pre != PLK_PRE_NONE && j->comp == PLK_CF32) exp_f32(buf, n, aux, step);
+  else if (j->pre != PLK_PRE_NONE) pre_f64(j, buf, n, aux, step);
+  return buf;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------ */
+
+static Acc row_tile(const Run *r, const void *v, int64_t n) {
+  const PlkReduceJob *j = r->job;
+  Acc a = start_of(j);
+  if (j->comp == PLK_CF32) {
+    a.f = j->core == PLK_CORE_SUM ? r->loops->sum_f32(v, n)
+                                  : (double)(j->core == PLK_CORE_MAX ? r->loops->max_f32 : r->loops->min_f32)(v, n);
+  } else if (j->comp == PLK_CF64) {
+    const double *x = v;
+    if (j->core == PLK_CORE_SUM) a.f = r->loops->sum_f64(x, n);
+    else if (j->core == PLK_CORE_PROD)
+      for (int64_t i = 0; i < n; i++) a.f *= x[i];
+    else a.f = (j->core == PLK_CORE_MAX ? r->loops->max_f64 : r->loops->min_f64)(x, n);
+  } else {
+    const int64_t *x = v;
+    switch (j->core) {
+    case PLK_CORE_SUM:
+      for (int64_t i = 0; i < n; i++) a.i = wrap_add(a.i, x[i]);
+      break;
+    case PLK_CORE_PROD:
+      for (int64_t i = 0; i < n; i++) a.i = wrap_mul(a.i, x[i]);
+      break;
+    case PLK_CORE_MAX:
+      for (int64_t i = 0; i < n; i++) a.i = x[i] > a.i ? x[i] : a.i;
+      break;
+    case PLK_CORE_MIN:
+      for (int64_t i = 0; i < n; i++) a.i = x[i] < a.i ? x[i] : a.i;
+      break;
+    }
+  }
+  return a;
+}
+
+static Acc row_block(const Run *r, int64_t o, int64_t r0, int64_t r1) {
+  _Alignas(64) double buf[TILE];
+  const double *aux = r->job->aux ? r->job->aux + o : NULL;
+  int64_t step = r->direct ? r1 - r0 : TILE;
+  Acc a = start_of(r->job);
+  for (int64_t at = r0; at < r1; at += step) {
+    int64_t n = r1 - at < step ? r1 - at : step;
+    Acc b = row_tile(r, tile(r, buf, o * r->R + at, n, aux, 0), n);
+    a = at == r0 ? b : combine(r->job, a, b);
+  }
+  return a;
+}
+
+/* ---- columns ---------------------------------------------------------------------------------------- */
+
+static void col_row(const PlkReduceJob *j, const void *v, int64_t n, Acc *acc) {
+  if (j->comp == PLK_CI64) {
+    const int64_t *x = v;
+    for (int64_t c = 0; c < n; c++) acc[c] = combine(j, acc[c], (Acc){.i = x[c]});
+  } else if (j->comp == PLK_CF64) {
+    const double *x = v;
+    if (j->core == PLK_CORE_SUM)
+      for (int64_t c = 0; c < n; c++) acc[c].f += x[c];
+    else
+      for (int64_t c = 0; c < n; c++) acc[c] = combine(j, acc[c], (Acc){.f = x[c]});
+  } else {
+    const float *x = v;
+    if (j->core == PLK_CORE_SUM)
+      for (int64_t c = 0; c < n; c++) acc[c].f += (double)x[c];
+    else
+      for (int64_t c = 0; c < n; c++) acc[c] = combine(j, acc[c], (Acc){.f = (double)x[c]});
+  }
+}
+
+/* Rows r0 … r1 of columns c0 … c0 + n of outer index o, into acc. */
+static void col_block(const Run *r, int64_t o, int64_t r0, int64_t r1, int64_t c0, int64_t n, Acc *acc) {
+  const PlkReduceJob *j = r->job;
+  _Alignas(64) double buf[TILE];
+  for (int64_t c = 0; c < n; c++) acc[c] = start_of(j);
+  int64_t base = (o * r->R + r0) * r->I + c0, rows = r1 - r0;
+  double *d = &acc->f; /* Acc is as large as a double */
+  if (r->direct && j->comp == PLK_CF32 && j->core != PLK_CORE_PROD) {
+    (j->core == PLK_CORE_SUM   ? r->loops->colsum_f32
+     : j->core == PLK_CORE_MAX ? r->loops->colmax_f32
+                               : r->loops->colmin_f32)((const float *)r->x + base, r->I, rows, n, d);
+    return;
+  }
+  if (r->direct && j->comp == PLK_CF64 && j->core == PLK_CORE_SUM) {
+    r->loops->colsum_f64((const double *)r->x + base, r->I, rows, n, d);
+    return;
+  }
+  const double *aux = j->aux ? j->aux + o * r->I + c0 : NULL;
+  for (int64_t k = 0; k < rows; k++, base += r->I) col_row(j, tile(r, buf, base, n, aux, 1), n, acc);
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------- */
+
+static double post(const Run *r, double v, int64_t at) {
+  const PlkReduceJob *j = r->job;
+  double n = (double)r->R - j->p;
+  switch (j->post) {
+  case PLK_POST_MEAN: return v / (double)r->R;
+  case PLK_POST_SQRT: return sqrt(v);
+  case PLK_POST_ROOT: return pow(v, 1 / j->p);
+  case PLK_POST_VAR: return v / (n > 0 ? n : 0);
+  case PLK_POST_STD: return sqrt(v / (n > 0 ? n : 0));
+  case PLK_POST_LOG: return log(v) + j->aux[at];
+  default: return v;
+  }
+}
+
+/* Writes n finished values from output element `at` on. */
+static void finish(const Run *r, Acc *acc, int64_t at, int64_t n) {
+  const PlkReduceJob *j = r->job;
+  if (j->comp == PLK_CI64) {
+    if (j->out) plk_store(PLK_CI64, acc, n, j->out->data, j->out->dtype, at, 1, n, 1);
+    else
+      for (int64_t i = 0; i < n; i++) j->to[at + i] = (double)acc[i].i;
+    return;
+  }
+  if (j->post != PLK_POST_NONE)
+    for (int64_t i = 0; i < n; i++) acc[i].f = post(r, acc[i].f, at + i);
+  if (j->out) plk_store(PLK_CF64, acc, n, j->out->data, j->out->dtype, at, 1, n, 1);
+  else memcpy(j->to + at, acc, (size_t)n * sizeof *acc);
+}
+
+/* Pairwise over the blocks of one output element. */
+static Acc tree(const Run *r, int64_t at, int64_t b0, int64_t n) {
+  if (n == 1) return r->part[b0 * r->O * r->I + at];
+  int64_t h = n / 2;
+  return combine(r->job, tree(r, at, b0, h), tree(r, at, b0 + h, n - h));
+}
+
+static PlStatus finish_body(void *ctx, int64_t begin, int64_t end) {
+  const Run *r = ctx;
+  Acc acc[TILE];
+  for (int64_t at = begin; at < end; at += TILE) {
+    int64_t n = end - at < TILE ? end - at : TILE;
+    for (int64_t i = 0; i < n; i++) acc[i] = tree(r, at + i, 0, r->nblock);
+    finish(r, acc, at, n);
+  }
+  return PL_OK;
+}
+
+/* Items are (outer, block) for rows; consecutive outputs are written together. */
+static PlStatus row_body(void *ctx, int64_t begin, int64_t end) {
+  const Run *r = ctx;
+  Acc acc[64];
+  int64_t first = begin, n = 0;
+  for (int64_t it = begin; it < end; it++) {
+    int64_t o = it / r->nblock, r0 = it % r->nblock * r->rblock;
+    int64_t r1 = r0 + r->rblock < r->R ? r0 + r->rblock : r->R;
+    Acc a = row_block(r, o, r0, r1);
+    if (r->nblock > 1) {
+      r->part[it % r->nblock * r->O + o] = a;
+      continue;
+    }
+    acc[n++] = a;
+    if (n == 64 || it + 1 == end) {
+      finish(r, acc, first, n);
+      first = it + 1, n = 0;
+    }
+  }
+  return PL_OK;
+}
+
+static PlStatus col_body(void *ctx, int64_t begin, int64_t end) {
+  const Run *r = ctx;
+  Acc acc[PLK_COLS];
+  for (int64_t it = begin; it < end; it++) {
+    int64_t t = it % r->nctile, b = it / r->nctile % r->nblock, o = it / r->nctile / r->nblock;
+    int64_t c0 = t * r->ctile, n = r->I - c0 < r->ctile ? r->I - c0 : r->ctile;
+    int64_t r0 = b * r->rblock, r1 = r0 + r->rblock < r->R ? r0 + r->rblock : r->R;
+    Acc *to = r->nblock > 1 ? r->part + b * r->O * r->I + o * r->I + c0 : acc;
+    col_block(r, o, r0, r1, c0, n, to);
+    if (r->nblock == 1) finish(r, acc, o * r->I + c0, n);
+  }
+  return PL_OK;
+}
+
+/* ---- geometry ------------------------------------------------------------------------------------------ */
+
+/* Collapses dims of equal kind. Returns false if x is not [kept][reduced][kept]. */
+static bool shape_runs(const PlArray *x, uint32_t mask, Run *r) {
+  r->O = r->R = r->I = 1;
+  int stage = 0; /* 0: in O, 1: in R, 2: in I */
+  for (int d = 0; d < x->ndim; d++) {
+    int64_t n = x->shape[d];
+    if (n == 1) continue;
+    if (mask >> d & 1) {
+      if (stage == 2) return false;
+      stage = 1;
+      r->R *= n;
+    } else {
+      if (stage == 1) stage = 2;
+      *(stage == 2 ? &r->I : &r->O) *= n;
+    }
+  }
+  return true;
+}
+
+static PlStatus permute_copy(const PlArray *x, uint32_t mask, Run *r, void **copy) {
+  int64_t shape[PL_MAX_DIM], stride[PL_MAX_DIM], at[PL_MAX_DIM] = {0}, s = 1, step[PL_MAX_DIM];
+  int nd = 0;
+  for (int d = x->ndim; d-- > 0; s *= x->shape[d]) step[d] = s;
+  r->O = r->R = r->I = 1;
+  for (int pass = 0; pass < 2; pass++)
+    for (int d = 0; d < x->ndim; d++)
+      if ((int)(mask >> d & 1) == pass) {
+        shape[nd] = x->shape[d], stride[nd++] = step[d];
+        *(pass ? &r->R : &r->O) *= x->shape[d];
+      }
+  size_t size = pl_dtype_size((PlDtype)x->dtype);
+  PL_TRY(plk_scratch((size_t)x->numel * size, copy));
+  char *dst = *copy;
+  int64_t n = shape[nd - 1], st = stride[nd - 1], from = 0;
+  for (int64_t rows = x->numel / n; rows > 0; rows--) {
+    const char *src = (const char *)x->data + (size_t)from * size;
+    if (size == 4)
+      for (int64_t i = 0; i < n; i++) ((uint32_t *)(void *)dst)[i] = ((const uint32_t *)(const void *)src)[i * st];
+    else
+      for (int64_t i = 0; i < n; i++) memcpy(dst + (size_t)i * size, src + (size_t)(i * st) * size, size);
+    dst += (size_t)n * size;
+    for (int d = nd - 2; d >= 0; d--) {
+      from += stride[d];
+      if (++at[d] < shape[d]) break;
+      from -= at[d] * stride[d];
+      at[d] = 0;
+    }
+  }
+  r->x = *copy;
+  return PL_OK;
+}
+
+static PlStatus run(Run *r) {
+  int64_t kept = r->O * r->I, n;
+  bool rows = r->I == 1;
+  r->ctile = rows ? 1 : r->I < PLK_COLS ? r->I : PLK_COLS;
+  r->nctile = rows ? 1 : (r->I + r->ctile - 1) / r->ctile;
+  r->rblock = rows ? ROW_BLOCK : ROW_BLOCK / r->ctile < 64 ? 64 : ROW_BLOCK / r->ctile;
+  r->nblock = r->R <= r->rblock ? 1 : (r->R + r->rblock - 1) / r->rblock;
+  void *part = NULL;
+  if (r->nblock > 1) PL_TRY(plk_scratch((size_t)(r->nblock * kept) * sizeof(Acc), &part));
+  r->part = part;
+  int64_t items = r->O * r->nblock * r->nctile, work = (r->R < r->rblock ? r->R : r->rblock) * r->ctile;
+  int64_t block = work >= PLK_GRAIN ? 1 : PLK_GRAIN / (work ? work : 1);
+  PlkBody body = rows ? row_body : col_body;
+  PlStatus s = items <= block ? body(r, 0, items) : plk_parallel(items, block, body, r);
+  if (s == PL_OK && r->nblock > 1) {
+    n = PLK_GRAIN / r->nblock + 1;
+    s = kept <= n ? finish_body(r, 0, kept) : plk_parallel(kept, n, finish_body, r);
+  }
+  plk_scratch_free(part);
+  return s;
+}
+
+/* Nothing to reduce over: the start value everywhere. */
+static PlStatus run_empty(Run *r, int64_t numel) {
+  Acc acc[64];
+  r->R = 0;
+  for (int64_t at = 0; at < numel; at += 64) {
+    int64_t n = numel - at < 64 ? numel - at : 64;
+    for (int64_t i = 0; i < n; i++) acc[i] = start_of(r->job);
+    finish(r, acc, at, n);
+  }
+  return PL_OK;
+}
+
+PlStatus plk_reduce_run(const PlkReduceJob *job) {
+  const PlArray *x = job->x;
+  Run r = {.job = job, .loops = plk_reduce_loops(), .x = x->data, .dtype = x->dtype};
+  void *copy = NULL;
+  r.direct = job->pre == PLK_PRE_NONE && plk_comp_direct(x->dtype, job->comp);
+  bool plain = shape_runs(x, job->mask, &r);
+  if (x->numel == 0) {
+    int64_t kept = 1;
+    for (int d = 0; d < x->ndim; d++)
+      if (!(job->mask >> d & 1)) kept *= x->shape[d];
+    return run_empty(&r, kept);
+  }
+  if (!plain) PL_TRY(permute_copy(x, job->mask, &r, &copy));
+  PlStatus s = run(&r);
+  plk_scratch_free(copy);
+  return s;
+}

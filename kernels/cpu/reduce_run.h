@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT
+ * One reduction job: y = post(combine(pre(x))) over the dims in `mask`. */
+#ifndef PL_KERNELS_CPU_REDUCE_RUN_H
+#define PL_KERNELS_CPU_REDUCE_RUN_H
+
+#include "kernels/cpu/rows.h"
+
+typedef enum PlkCore { PLK_CORE_SUM, PLK_CORE_PROD, PLK_CORE_MAX, PLK_CORE_MIN } PlkCore;
+/* EXPDIFF and SQDIFF take aux[output element]. */
+typedef enum PlkPre {
+  PLK_PRE_NONE,
+  PLK_PRE_NONZERO,
+  PLK_PRE_NAN0,
+  PLK_PRE_ABS,
+  PLK_PRE_SQUARE,
+  PLK_PRE_POW,
+  PLK_PRE_SQDIFF,
+  PLK_PRE_EXPDIFF
+} PlkPre;
+typedef enum PlkPost {
+  PLK_POST_NONE,
+  PLK_POST_MEAN, /* / n */
+  PLK_POST_SQRT,
+  PLK_POST_ROOT, /* ^(1/p) */
+  PLK_POST_VAR,  /* / max(0, n - p) */
+  PLK_POST_STD,
+  PLK_POST_LOG /* log + aux */
+} PlkPost;
+
+typedef struct PlkReduceJob {
+  const PlArray *x; /* contiguous */
+  uint32_t mask;    /* bit d: dimension d is reduced; bits beyond ndim are ignored */
+  PlkCore core;
+  PlkPre pre;
+  PlkPost post;
+  PlkComp comp;      /* CF32 with SUM (pre NONE or EXPDIFF), MAX and MIN only */
+  double p;
+  bool boolean;      /* ANY, ALL: start values 0 and 1 */
+  bool zero_empty;   /* MAX of nothing is 0 */
+  const double *aux; /* one value per output element */
+  PlArray *out;      /* contiguous; or */
+  double *to;        /* plain doubles */
+} PlkReduceJob;
+
+PlStatus plk_reduce_run(const PlkReduceJob *job);
+
+#endif

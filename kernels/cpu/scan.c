@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: MIT
+ * Running sums, products, maxima and log-sum-exps along one dim, and their gradients. Each row is walked in
+ * order by one thread; floats accumulate in double. */
+
+#include <math.h>
+
+#include "kernels/cpu/rows.h"
+#include "kernels/reduce.h"
+
+typedef struct Scan {
+  int64_t n, base;
+  int code;
+} Scan;
+
+static Scan scan_of(const PlkCall *c, const PlArray *x) {
+  return (Scan){.n = plk_dim_size(x, pl_attr_i(c->attrs, 0)), .code = c->code};
+}
+static PlkRows rows_of(const PlkCall *c, const PlArray *x, Scan *s, PlStatus (*body)(void *, int64_t, void *const *)) {
+  int64_t dim = pl_attr_i(c->attrs, 0);
+  return (PlkRows){.outer = plk_outer(x, dim), .inner = plk_inner(x, dim), .body = body, .ctx = s};
+}
+
+/* ---- sums and products -------------------------------------------------------------------------- */
+
+static PlStatus scan_f64(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  const Scan *s = ctx;
+  const double *x = p[0];
+  double *y = p[1], a = 0;
+  switch (s->code) {
+  case PLK_S_CUMSUM:
+    for (int64_t i = 0; i < s->n; i++) y[i] = a += x[i];
+    break;
+  case PLK_S_CUMSUM_REV:
+    for (int64_t i = s->n; i-- > 0;) y[i] = a += x[i];
+    break;
+  case PLK_S_CUMPROD:
+    a = 1;
+    for (int64_t i = 0; i < s->n; i++) y[i] = a *= x[i];
+    break;
+  default: { /* log(e^a + e^x) = max + log1p(e^(min - max)); infinities and NaN pass through the sum */
+    a = -(double)INFINITY;
+    for (int64_t i = 0; i < s->n; i++) {
+      double hi = a > x[i] ? a : x[i], lo = a > x[i] ? x[i] : a;
+      if (a != a || x[i] != x[i]) a = a + x[i];
+      else a = isinf(hi) ? hi : hi + log1p(exp(lo - hi));
+      y[i] = a;
+    }
+  }
+  }
+  return PL_OK;
+}
+
+static PlStatus scan_f32(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  const Scan *s = ctx;
+  const float *x = p[0];
+  float *y = p[1];
+  double a = 0;
+  if (s->code == PLK_S_CUMSUM)
+    for (int64_t i = 0; i < s->n; i++) a += (double)x[i], y[i] = (float)a;
+  else
+    for (int64_t i = s->n; i-- > 0;) a += (double)x[i], y[i] = (float)a;
+  return PL_OK;
+}
+
+static PlStatus scan_i64(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  const Scan *s = ctx;
+  const int64_t *x = p[0];
+  int64_t *y = p[1];
+  uint64_t a = s->code == PLK_S_CUMPROD; /* wraps */
+  if (s->code == PLK_S_CUMSUM)
+    for (int64_t i = 0; i < s->n; i++) y[i] = (int64_t)(a += (uint64_t)x[i]);
+  else if (s->code == PLK_S_CUMSUM_REV)
+    for (int64_t i = s->n; i-- > 0;) y[i] = (int64_t)(a += (uint64_t)x[i]);
+  else
+    for (int64_t i = 0; i < s->n; i++) y[i] = (int64_t)(a *= (uint64_t)x[i]);
+  return PL_OK;
+}
+
+PlStatus plk_cpu_scan(const PlkCall *c) {
+  const PlArray *x = c->in[0];
+  PlkComp comp = plk_comp(c->out[0]->dtype);
+  Scan s = scan_of(c, x);
+  bool sum = c->code == PLK_S_CUMSUM || c->code == PLK_S_CUMSUM_REV;
+  if (comp == PLK_CF32 && !sum) comp = PLK_CF64;
+  PlkRows r = rows_of(c, x, &s, comp == PLK_CI64 ? scan_i64 : comp == PLK_CF32 ? scan_f32 : scan_f64);
+  r.arg[r.narg++] = plk_row_arg(x, s.n, comp, false);
+  r.arg[r.narg++] = plk_row_arg(c->out[0], s.n, comp, true);
+  return plk_rows(&r);
+}
+
+/* ---- maxima: the last index among equals; NaN, once met, stays ---------------------------------------- */
+
+#define CUMEXTREME(T, name)                                                      \
+  static PlStatus name(void *ctx, int64_t row, void *const *p) {                 \
+    (void)row;                                                                   \
+    const Scan *s = ctx;                                                         \
+    const T *x = p[0];                                                           \
+    T *y = p[1];                                                                 \
+    int64_t *at = p[2], best = 0;                                                \
+    bool max = s->code == PLK_S_CUMMAX;                                          \
+    for (int64_t i = 0; i < s->n; i++) {                                         \
+      T v = x[i], b = x[best];                                                   \
+      if (v != v || (b == b && (max ? v >= b : v <= b))) best = i;               \
+      if (y) y[i] = x[best];                                                     \
+      if (at) at[i] = best + s->base;                                            \
+    }                                                                            \
+    return PL_OK;                                                                \
+  }
+CUMEXTREME(float, cumextreme_f32)
+CUMEXTREME(double, cumextreme_f64)
+CUMEXTREME(int64_t, cumextreme_i64)
+
+PlStatus plk_cpu_cumextreme(const PlkCall *c) {
+  const PlArray *x = c->in[0];
+  PlkComp comp = plk_comp(x->dtype);
+  Scan s = scan_of(c, x);
+  s.base = pl_attr_i(c->attrs, 1);
+  PlkRows r = rows_of(c, x, &s, comp == PLK_CI64 ? cumextreme_i64 : comp == PLK_CF32 ? cumextreme_f32 : cumextreme_f64);
+  r.arg[r.narg++] = plk_row_arg(x, s.n, comp, false);
+  r.arg[r.narg++] = plk_row_arg(c->out[0], s.n, comp, true);
+  r.arg[r.narg++] = plk_row_arg(c->out[1], s.n, PLK_CI64, true);
+  return plk_rows(&r);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------
+ * cumprod: dx_j = L_j S_j with L_j the product of x before j and S_j = dy_j + x_(j+1) S_(j+1).
+ * Of that in turn, with v the gradient of dx: T_i = x_i T_(i-1) + v_i L_i is the gradient of dy; the
+ * gradient of x follows by running the recurrences of T and L backwards:
+ *   aT_i = dy_i + x_(i+1) aT_(i+1),  aL_i = v_i aT_i + x_i aL_(i+1),  result_i = T_(i-1) aT_i + L_i aL_(i+1). */
+
+/* With infinities or NaN, as PyTorch has it: dx_j = sum over i >= j of dy_i y_i / x_j up to the first zero,
+ * nothing beyond it. z: that zero's place, or n. */
+static void cumprod_bwd_wild(const double *dy, const double *x, double *dx, int64_t n, int64_t z) {
+  double y = 1, s = 0;
+  for (int64_t j = 0; j < z; j++) y *= x[j], dx[j] = dy[j] * y;
+  for (int64_t j = z; j-- > 0;) {
+    s += dx[j];
+    dx[j] = s / x[j];
+  }
+  if (z == n) return;
+  s = 0;
+  for (int64_t i = n; i-- > z;) {
+    dx[i] = 0;
+    s = dy[i] + (i + 1 < n ? x[i + 1] * s : 0);
+  }
+  dx[z] = y * s;
+}
+
+static PlStatus cumprod_bwd_row(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  int64_t n = ((const Scan *)ctx)->n, z = 0;
+  const double *dy = p[0], *x = p[1];
+  double *dx = p[2], l = 1, s = 0;
+  bool finite = true;
+  while (z < n && x[z] != 0) z++;
+  for (int64_t j = 0; j < n; j++) finite &= isfinite(x[j]) != 0;
+  if (!finite) {
+    cumprod_bwd_wild(dy, x, dx, n, z);
+    return PL_OK;
+  }
+  for (int64_t j = 0; j < n; j++) dx[j] = l, l *= x[j];
+  for (int64_t j = n; j-- > 0;) {
+    s = dy[j] + (j + 1 < n ? x[j + 1] * s : 0);
+    dx[j] *= s;
+  }
+  return PL_OK;
+}
+
+PlStatus plk_cpu_cumprod_bwd(const PlkCall *c) {
+  Scan s = scan_of(c, c->in[1]);
+  PlkRows r = rows_of(c, c->in[1], &s, cumprod_bwd_row);
+  r.arg[r.narg++] = plk_row_arg(c->in[0], s.n, PLK_CF64, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[1], s.n, PLK_CF64, false);
+  r.arg[r.narg++] = plk_row_arg(c->out[0], s.n, PLK_CF64, true);
+  return plk_rows(&r);
+}
+
+static PlStatus cumprod_bwd2_row(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  int64_t n = ((const Scan *)ctx)->n;
+  const double *dy = p[0], *x = p[1], *v = p[2];
+  double *ddy = p[3], *dx = p[4], *t = p[5], *l = t + n, a = 1, b = 0;
+  for (int64_t i = 0; i < n; i++) {
+    l[i] = a;
+    t[i] = b = x[i] * b + v[i] * a;
+    a *= x[i];
+  }
+  if (ddy)
+    for (int64_t i = 0; i < n; i++) ddy[i] = t[i];
+  if (!dx) return PL_OK;
+  double at = 0, al = 0;
+  for (int64_t i = n; i-- > 0;) {
+    at = dy[i] + (i + 1 < n ? x[i + 1] * at : 0);
+    dx[i] = (i > 0 ? t[i - 1] * at : 0) + l[i] * al;
+    al = v[i] * at + x[i] * al;
+  }
+  return PL_OK;
+}
+
+PlStatus plk_cpu_cumprod_bwd2(const PlkCall *c) {
+  Scan s = scan_of(c, c->in[1]);
+  PlkRows r = rows_of(c, c->in[1], &s, cumprod_bwd2_row);
+  for (int i = 0; i < 3; i++) r.arg[r.narg++] = plk_row_arg(c->in[i], s.n, PLK_CF64, false);
+  for (int i = 0; i < 2; i++) r.arg[r.narg++] = plk_row_arg(c->out[i], s.n, PLK_CF64, true);
+  r.temp = 2 * (size_t)s.n * sizeof(double);
+  return plk_rows(&r);
+}
+
+/* dx_j = sum over i >= j of dy_i e^(x_j - y_i) = e^(x_j - y_j) A_j, A_j = dy_j + e^(y_j - y_(j+1)) A_(j+1);
+ * y never falls, so no factor exceeds 1. */
+static PlStatus logcumsumexp_bwd_row(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  int64_t n = ((const Scan *)ctx)->n;
+  const double *dy = p[0], *x = p[1], *y = p[2];
+  double *dx = p[3], a = 0;
+  for (int64_t j = n; j-- > 0;) {
+    double f = j + 1 < n ? y[j] == y[j + 1] ? 1 : exp(y[j] - y[j + 1]) : 0;
+    a = dy[j] + (f == 0 ? 0 : f * a);
+    dx[j] = exp(x[j] - y[j]) * a;
+  }
+  return PL_OK;
+}
+
+PlStatus plk_cpu_logcumsumexp_bwd(const PlkCall *c) {
+  Scan s = scan_of(c, c->in[1]);
+  PlkRows r = rows_of(c, c->in[1], &s, logcumsumexp_bwd_row);
+  for (int i = 0; i < 3; i++) r.arg[r.narg++] = plk_row_arg(c->in[i], s.n, PLK_CF64, false);
+  r.arg[r.narg++] = plk_row_arg(c->out[0], s.n, PLK_CF64, true);
+  return plk_rows(&r);
+}

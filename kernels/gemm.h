@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT
+ * Matrix products. Outputs contiguous; all tensors of a call share one dtype (not bool).
+ * Bits do not depend on the number of threads. f16 and bf16 are multiplied and summed in
+ * f32 and rounded once; integers wrap. */
+#ifndef PL_KERNELS_GEMM_H
+#define PL_KERNELS_GEMM_H
+
+#include "kernels/kernel.h"
+
+/* in a[…,M,K], b[…,K,N] of equal rank ≥ 2 and equal (expanded) batch shape, any strides;
+ * out c[…,M,N]. */
+PlStatus plk_cpu_matmul(const PlkCall *call);
+/* in x[M,K], w[N,K], optional bias[N], contiguous; out y[M,N] = x wᵀ + bias.
+ * attrs: 0 activation code (0 none, 1 relu). */
+PlStatus plk_cpu_linear(const PlkCall *call);
+/* in c broadcastable to [M,N], a[M,K], b[K,N], any strides; out beta c + alpha a b.
+ * attrs: 0 beta, 1 alpha. beta = 0 does not read c. */
+PlStatus plk_cpu_addmm(const PlkCall *call);
+
+/* "oneDNN 2.6.3" and "OpenBLAS" as compiled in, or NULL; neither call opens the library.
+ */
+const char *plk_onednn_version(void);
+const char *plk_openblas_version(void);
+
+#endif

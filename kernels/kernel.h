@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT
+ * The contract between the engine and the kernels of one device.
+ *
+ * A kernel is a function of one PlkCall. The engine promises: shapes, dtypes and attributes were
+ * checked by the op's infer rule; outputs are allocated with the inferred shape; where the descriptor
+ * says PL_CONTIGUOUS, every input and output is contiguous; otherwise inputs may have any strides
+ * (also 0) and an output any non-overlapping ones. An output either shares no byte with an input or,
+ * for in-place pairs, is the very same array as one.
+ * A kernel promises: it writes every element of its outputs, allocates only through plk_scratch,
+ * gives the same bits at any thread count, returns a status, and polls plk_poll() at least every
+ * 50 ms of work. Index VALUES are 0-based here. */
+#ifndef PL_KERNELS_KERNEL_H
+#define PL_KERNELS_KERNEL_H
+
+#include "kernels/base.h"
+
+enum { PL_CPU = 0, PL_CUDA = 1, PL_NDEVICE = 2 };
+
+/* A counter-based random stream: element i of a call draws Philox4x32-10 block
+ * (counter = offset + i / 4, key = seed, stream), lane i % 4. */
+typedef struct PlkRng {
+  uint64_t seed, stream, offset;
+} PlkRng;
+
+typedef struct PlkCall {
+  const char *name; /* the op's, for messages */
+  int code;         /* the op's `kcode`: which member of a kernel family */
+  int nin, nout;
+  const PlArray *const *in; /* NULL entries: optional inputs that were not given */
+  PlArray *const *out;      /* NULL entries: outputs nobody wants */
+  const PlAttrs *attrs;
+  PlkRng rng;
+} PlkCall;
+
+typedef PlStatus (*PlKernel)(const PlkCall *call);
+
+/* ---- services that kernels may use (implemented in kernels/cpu/runtime.c) ------------------- */
+
+/* Temporary memory of at least `bytes`, 64-byte aligned, counted by the engine's allocator; give it
+ * back with plk_scratch_free (NULL is fine). */
+PlStatus plk_scratch(size_t bytes, void **out);
+void plk_scratch_free(void *p);
+/* PL_ERR_INTERRUPT once the user asked to stop (Ctrl-C), else PL_OK. Cheap. Main thread or workers. */
+PlStatus plk_poll(void);
+/* Threads that a parallel region may use; 1 inside a loader worker or a forked child. */
+int plk_threads(void);
+void plk_set_threads(int n);
+/* Below this many elements no parallel region is opened. */
+enum { PLK_GRAIN = 32768 };
+
+/* The engine installs its allocator here once, so kernels need no engine header. */
+typedef struct PlkHost {
+  PlStatus (*alloc)(size_t bytes, void **out);
+  void (*release)(void *p);
+} PlkHost;
+void plk_set_host(const PlkHost *host);
+/* Set (also from a signal handler) to stop running kernels; the engine clears it. */
+void plk_interrupt(bool on);
+
+/* Runs body(ctx, begin, end) over [0, n) cut into blocks of `block` items: the cut depends on n and
+ * block alone, so results do too. Threads take whole blocks. Stops early and returns the first failing
+ * block's status (lowest block wins) or PL_ERR_INTERRUPT. */
+typedef PlStatus (*PlkBody)(void *ctx, int64_t begin, int64_t end);
+PlStatus plk_parallel(int64_t n, int64_t block, PlkBody body, void *ctx);
+
+/* ISA level picked at start: "v2" "v3" "v4" or "generic"; PERILUNE_ISA pins one. */
+const char *plk_isa(void);
+/* One line that says which libraries the kernels use, e.g. "oneDNN 2.6.3, OpenBLAS 0.3.21". */
+const char *plk_libraries(void);
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT
+ * Kernels of softmax and normalization. Attribute positions are those of engine/ops/norm.c. */
+#ifndef PL_KERNELS_NORM_H
+#define PL_KERNELS_NORM_H
+
+#include "kernels/kernel.h"
+
+/* attr 0 = dim. kcode 1: the logarithm. bwd: inputs dy, y. */
+PlStatus plk_cpu_softmax(const PlkCall *call);
+PlStatus plk_cpu_softmax_bwd(const PlkCall *call);
+
+/* kcode 0: layer norm (mean and variance), 1: RMS norm. Attributes normalized_shape, eps.
+ * layer_norm: x, weight?, bias? -> y, mean, rstd; rms_norm: x, weight? -> y, rstd. */
+PlStatus plk_cpu_layer_norm(const PlkCall *call);
+/* layer: dy, x, mean, rstd, weight? -> dx, dw, db; RMS: dy, x, rstd, weight? -> dx, dw. */
+PlStatus plk_cpu_layer_norm_bwd(const PlkCall *call);
+
+/* x[N,C,…], weight[C]?, bias[C]? -> y, mean[N,G], rstd[N,G]; attrs num_groups, eps. */
+PlStatus plk_cpu_group_norm(const PlkCall *call);
+/* dy, x, mean, rstd, weight? -> dx, dw, db; attrs num_groups, wanted. */
+PlStatus plk_cpu_group_norm_bwd(const PlkCall *call);
+
+/* x[N,C,…], running_mean?, running_var?, weight?, bias? -> y, mean[C], var[C] (biased; in evaluation the
+ * running ones); attrs training, eps. */
+PlStatus plk_cpu_batch_norm(const PlkCall *call);
+/* dy, x, mean, var, weight? -> dx, dw, db; attrs training, wanted, eps. */
+PlStatus plk_cpu_batch_norm_bwd(const PlkCall *call);
+/* running = (1 - momentum) running + momentum factor stat, in place; attrs momentum, factor. */
+PlStatus plk_cpu_running_update(const PlkCall *call);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT
+ * Optimizer steps and list helpers: one call works on all parameters of a group.
+ *
+ * The inputs are a list grouped by parameter, k tensors each. Blocks are cut from the concatenation of all
+ * parameters, so many small tensors cost one parallel region and the cut depends on sizes alone. */
+#ifndef PL_KERNELS_OPTIM_H
+#define PL_KERNELS_OPTIM_H
+
+#include "kernels/kernel.h"
+
+/* Attributes by position; columns of a group in the order given. */
+enum { /* sgd_step: param, grad [, momentum buffer] */
+  PLK_SGD_K,
+  PLK_SGD_LR,
+  PLK_SGD_MOMENTUM,
+  PLK_SGD_DAMPENING,
+  PLK_SGD_DECAY,
+  PLK_SGD_NESTEROV,
+  PLK_SGD_MAXIMIZE,
+  PLK_SGD_FIRST
+};
+enum { /* adam_step: param, grad, first moment, second moment [, its maximum: AMSGrad] */
+  PLK_ADAM_K,
+  PLK_ADAM_LR,
+  PLK_ADAM_BETA1,
+  PLK_ADAM_BETA2,
+  PLK_ADAM_EPS,
+  PLK_ADAM_DECAY,
+  PLK_ADAM_STEP, /* counts from 1 */
+  PLK_ADAM_FLAGS
+};
+enum { PLK_ADAM_DECOUPLED = 1, PLK_ADAM_MAXIMIZE = 2 };
+
+PlStatus plk_cpu_sgd_step(const PlkCall *call);
+PlStatus plk_cpu_adam_step(const PlkCall *call);
+/* out[0], 0-d: the p-norm (attribute 0; infinity: largest magnitude) of all elements of the list. */
+PlStatus plk_cpu_foreach_norm(const PlkCall *call);
+/* Multiplies every tensor of the list by the last one, which holds one number. */
+PlStatus plk_cpu_foreach_scale_(const PlkCall *call);
+PlStatus plk_cpu_foreach_zero_(const PlkCall *call);
+
+#endif

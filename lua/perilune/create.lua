@@ -1,0 +1,138 @@
+-- Making tensors: zeros, ones, full, empty, arange, rand … and their _like forms. Shapes are given as numbers or
+-- as a list; the last argument may be a table of options {dtype=, requires_grad=, device=}.
+local options = require "perilune.options"
+
+return function(T, core)
+  local op = core.op
+  local allowed = "dtype requires_grad device"
+
+  -- (fn, ...) → shape list, options table, further positional values before the shape taken off by the caller
+  local function shape_and_options(fn, ...)
+    local n = select("#", ...)
+    local last = n > 0 and (select(n, ...)) or nil
+    local opts = {}
+    if type(last) == "table" and (n > 1 or #last == 0 and next(last) ~= nil) then
+      opts, n = last, n - 1
+      for key in pairs(opts) do
+        if not (" " .. allowed .. " "):find(" " .. tostring(key) .. " ", 1, true) then
+          options.fail("%s: unknown option '%s'%s; allowed: %s", fn, tostring(key),
+            core.did_you_mean(tostring(key), allowed), allowed)
+        end
+      end
+    end
+    if opts.device ~= nil and opts.device ~= "cpu" then
+      options.fail("%s: device \"%s\" is not available; this build computes on \"cpu\"", fn, tostring(opts.device))
+    end
+    local first = ...
+    local shape
+    if n == 1 and type(first) == "table" then
+      shape = first
+    else
+      shape = table.pack(...)
+      for i = n + 1, shape.n do shape[i] = nil end
+      shape.n = nil
+    end
+    for i = 1, math.max(#shape, n == 1 and type(first) == "table" and 0 or n) do
+      local d = shape[i]
+      if math.type(d) ~= "integer" and not (type(d) == "number" and d == math.floor(d) and d - d == 0) then
+        options.fail("%s: size %d must be an integer, got %s", fn, i,
+          type(d) == "number" and tostring(d) or core.is_tensor(d) and "a tensor" or type(d))
+      end
+    end
+    return shape, opts
+  end
+
+  local function finish(t, opts)
+    if opts.requires_grad then t:requires_grad_() end
+    return t
+  end
+
+  -- T.zeros(2, 3) · T.zeros({2, 3}, {dtype = "f64"}) → a tensor of zeros; f32 by default. ones likewise.
+  for name, raw in pairs { zeros = op.zeros, ones = op.ones } do
+    T[name] = function(...)
+      local shape, opts = shape_and_options(name, ...)
+      return finish(raw(shape, { dtype = opts.dtype }), opts)
+    end
+  end
+
+  -- T.empty(2, 3): memory that was not set; here it holds zeros, so nothing leaks through it.
+  T.empty = function(...)
+    local shape, opts = shape_and_options("empty", ...)
+    return finish(op.zeros(shape, { dtype = opts.dtype }), opts)
+  end
+
+  -- T.full({2, 3}, value, {dtype=}): dtype follows the value: integer → i64, boolean → bool, float → default.
+  T.full = function(shape, value, opts)
+    local list, o = shape_and_options("full", type(shape) == "table" and shape or { shape }, opts or {})
+    if type(value) ~= "number" and type(value) ~= "boolean" then
+      options.fail("full: the value must be a number or a boolean, got %s", type(value))
+    end
+    local dtype = o.dtype or (math.type(value) == "integer" and "i64") or (type(value) == "boolean" and "bool") or nil
+    return finish(op.full(list, value, { dtype = dtype }), o)
+  end
+
+  -- T.arange(n) = 1 … n; T.arange(a, b, step): inclusive. i64 if all are integers, else the default float.
+  T.arange = function(a, b, step, opts)
+    if type(b) == "table" then b, opts = nil, b elseif type(step) == "table" then step, opts = nil, step end
+    if b == nil then a, b = 1, a end
+    step = step or 1
+    for i, v in ipairs { a, b, step } do
+      if type(v) ~= "number" or v ~= v or v - v ~= 0 then
+        options.fail("arange: argument #%d must be a finite number, got %s", i, tostring(v))
+      end
+    end
+    if step == 0 then options.fail("arange: step is 0") end
+    local _, o = shape_and_options("arange", {}, opts or {})
+    local n = math.max(0, math.floor((b - a) / step + 1e-9) + 1)
+    if n > 2 ^ 40 then options.fail("arange: %s elements are too many", tostring(n)) end
+    n = math.tointeger(n)
+    local integral = math.type(a) == "integer" and math.type(b) == "integer" and math.type(step) == "integer"
+    return finish(op.linear_fill(n, a, step, { dtype = o.dtype or (integral and "i64") or T.default_dtype() }), o)
+  end
+
+  -- T.rand(2, 3): uniform in [0, 1); T.randn: standard normal.
+  T.rand = function(...)
+    local shape, opts = shape_and_options("rand", ...)
+    return finish(op.uniform(0, 1, shape, { dtype = opts.dtype }), opts)
+  end
+  T.randn = function(...)
+    local shape, opts = shape_and_options("randn", ...)
+    return finish(op.normal(0, 1, shape, { dtype = opts.dtype }), opts)
+  end
+  -- T.uniform(lo, hi, shape, {dtype=}) and T.normal(mean, std, shape, {dtype=})
+  T.uniform = function(lo, hi, ...)
+    local shape, opts = shape_and_options("uniform", ...)
+    return finish(op.uniform(lo, hi, shape, { dtype = opts.dtype }), opts)
+  end
+  T.normal = function(mean, std, ...)
+    local shape, opts = shape_and_options("normal", ...)
+    return finish(op.normal(mean, std, shape, { dtype = opts.dtype }), opts)
+  end
+
+  -- T.randint(a, b, shape…, {dtype=}): integers a … b, both included; T.randint(b, shape) starts at 1. i64 by default.
+  T.randint = function(a, b, ...)
+    if type(b) == "table" or b == nil then return T.randint(1, a, b or {}, ...) end
+    if math.type(a) ~= "integer" or math.type(b) ~= "integer" or a > b then
+      options.fail("randint: bounds must be integers a <= b, got %s and %s", tostring(a), tostring(b))
+    end
+    local shape, opts = shape_and_options("randint", ...)
+    return finish(op.randint(a, b, shape, { dtype = opts.dtype }), opts)
+  end
+
+  -- x:zeros_like(), ones_like, full_like(v), empty_like, rand_like, randn_like: same shape, and dtype unless given.
+  local function like(name, make)
+    T[name] = function(x, ...)
+      if not core.is_tensor(x) then options.fail("%s: a tensor expected, got %s", name, type(x)) end
+      local args = table.pack(...)
+      local opts = type(args[args.n]) == "table" and args[args.n] or {}
+      return make(x, { dtype = opts.dtype or x:dtype(), requires_grad = opts.requires_grad }, ...)
+    end
+    core.metatable().methods[name] = T[name]
+  end
+  like("zeros_like", function(x, o) return T.zeros(x:shape(), o) end)
+  like("ones_like", function(x, o) return T.ones(x:shape(), o) end)
+  like("empty_like", function(x, o) return T.empty(x:shape(), o) end)
+  like("full_like", function(x, o, v) return T.full(x:shape(), v, o) end)
+  like("rand_like", function(x, o) return T.rand(x:shape(), o) end)
+  like("randn_like", function(x, o) return T.randn(x:shape(), o) end)
+end

@@ -1,0 +1,193 @@
+-- SPDX-License-Identifier: MIT
+--- Datasets: anything with `#ds` and `ds[i]`, i from 1. A sample of several values is a list of them.
+--
+-- A dataset may also have a method `get_batch(idx)` that takes an i64 tensor of positions and returns whole
+-- batches; the loader uses it instead of collecting samples.
+-- @module perilune.data.dataset
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, describe, integer = options.fail, options.describe, options.integer
+local index_select = T.core.op.index_select
+local M = {}
+
+local function checked(who, i, n)
+  local k = integer(i)
+  if not k then fail("%s: a sample's number must be an integer, got %s", who, describe(i)) end
+  if k < 0 then k = n + 1 + k end
+  if k < 1 or k > n then
+    fail("%s: sample %s is not in 1..%d%s", who, tostring(i), n, i == 0 and " (they start at 1)" or "")
+  end
+  return k
+end
+
+-- A class of objects whose integer keys are samples and whose other keys are fields and methods.
+local function class(name)
+  local C = { __name = name }
+  function C.__index(self, key)
+    if integer(key) then return self:get(checked(name, key, #self)) end
+    return C[key]
+  end
+  function C.__len(self) return self:len() end
+  function C.__tostring(self) return ("%s of %d samples"):format(name, #self) end
+  return setmetatable(C, { __call = function(_, ...) return C.new(...) end })
+end
+
+--- A dataset from two functions: `data.Dataset{len = function(self) … end, get = function(self, i) … end}`.
+-- get returns the values of sample i; several make a list. Other fields are kept.
+M.Dataset = class "Dataset"
+
+function M.Dataset.new(fields)
+  if type(fields) ~= "table" then fail("data.Dataset: a table with len and get is wanted") end
+  local self = {}
+  for key, v in pairs(fields) do self[key] = v end
+  local len, get = self.len, self.get
+  if type(len) ~= "function" and not integer(len) then
+    fail("data.Dataset: len must be a number or a function, got %s", describe(len))
+  end
+  if type(get) ~= "function" then fail("data.Dataset: get must be a function, got %s", describe(get)) end
+  if type(len) ~= "function" then self.len = function() return integer(len) end end
+  self.get = function(ds, i)
+    local values = table.pack(get(ds, i))
+    if values.n == 1 then return values[1] end
+    values.n = nil
+    return values
+  end
+  return setmetatable(self, M.Dataset)
+end
+
+--- Tensors of equal first size side by side: sample i is row i of each.
+-- `data.TensorDataset(x, y)`; `ds[i]` → {x[i], y[i]}, of a single tensor the row itself.
+M.TensorDataset = class "TensorDataset"
+
+function M.TensorDataset.new(...)
+  local tensors = { ... }
+  if #tensors == 0 then fail("data.TensorDataset: at least one tensor is wanted") end
+  for i, t in ipairs(tensors) do
+    if type(t) ~= "userdata" or t:dim() == 0 then
+      fail("data.TensorDataset: argument %d must be a tensor of at least one dimension, got %s", i,
+        describe(t))
+    end
+    if t:size(1) ~= tensors[1]:size(1) then
+      fail("data.TensorDataset: argument %d has %d rows, argument 1 has %d", i, t:size(1), tensors[1]:size(1))
+    end
+  end
+  return setmetatable({ tensors = tensors }, M.TensorDataset)
+end
+
+function M.TensorDataset:len() return rawget(self, "tensors")[1]:size(1) end
+
+function M.TensorDataset:get(i)
+  local tensors = rawget(self, "tensors")
+  if #tensors == 1 then return tensors[1]:select(1, i) end
+  local out = {}
+  for k, t in ipairs(tensors) do out[k] = t:select(1, i) end
+  return out
+end
+
+--- Rows idx (i64 [n]) of every tensor.
+function M.TensorDataset:get_batch(idx)
+  local tensors = rawget(self, "tensors")
+  if #tensors == 2 then
+    return index_select(tensors[1], idx, 1), index_select(tensors[2], idx, 1)
+  end
+  local out = {}
+  for k, t in ipairs(tensors) do out[k] = index_select(t, idx, 1) end
+  return table.unpack(out)
+end
+
+--- Rows first … last of every tensor, without a copy.
+function M.TensorDataset:get_range(first, last)
+  local out = {}
+  for k, t in ipairs(rawget(self, "tensors")) do out[k] = t:narrow(1, first, last - first + 1) end
+  return table.unpack(out)
+end
+
+--- Some samples of a dataset, by number: `data.Subset(ds, {3, 1, 4})`, a list or an i64 tensor.
+M.Subset = class "Subset"
+
+-- Looks where methods are, without running a user's __index function: it may know integers only.
+local function has_method(ds, name)
+  if type(ds) ~= "table" then return false end
+  local meta = getmetatable(ds)
+  local f = rawget(ds, name)
+  if f == nil and type(meta) == "table" then
+    local index = rawget(meta, "__index")
+    f = rawget(meta, name) or (type(index) == "table" and index[name]) or nil
+  end
+  return type(f) == "function"
+end
+M.has_method = has_method
+
+function M.Subset.new(dataset, indices)
+  local list = indices
+  if type(indices) == "userdata" then list = indices:totable() end
+  if type(list) ~= "table" then
+    fail("data.Subset: a list of sample numbers is wanted, got %s", describe(indices))
+  end
+  local n, out = #dataset, {}
+  for i, k in ipairs(list) do out[i] = checked("data.Subset", k, n) end
+  local self = { dataset = dataset, indices = out }
+  if has_method(dataset, "get_batch") and #out > 0 then self.positions = T.tensor(out, { dtype = "i64" }) end
+  return setmetatable(self, M.Subset)
+end
+
+function M.Subset:len() return #rawget(self, "indices") end
+function M.Subset:get(i) return rawget(self, "dataset")[rawget(self, "indices")[i]] end
+
+function M.Subset:get_batch(idx)
+  return rawget(self, "dataset"):get_batch(index_select(rawget(self, "positions"), idx, 1))
+end
+
+--- Cuts a dataset at random into parts of the given sizes (or shares that sum to 1).
+-- @param dataset
+-- @tparam table lengths
+-- @tparam[opt] table opts `seed=`: the same cut every time
+-- @treturn {Subset,…}
+function M.random_split(dataset, lengths, opts)
+  opts = options.check("data.random_split", opts, { "seed" })
+  local n, sizes, total = #dataset, {}, 0
+  if type(lengths) ~= "table" or #lengths == 0 then fail("data.random_split: a list of lengths is wanted") end
+  local sum = 0
+  for i, v in ipairs(lengths) do
+    if type(v) ~= "number" or v < 0 then fail("data.random_split: length %d is %s", i, describe(v)) end
+    sum = sum + v
+  end
+  local shares = math.abs(sum - 1) < 1e-9 and not (n == 1 and #lengths == 1)
+  for i, v in ipairs(lengths) do
+    sizes[i] = shares and math.floor(v * n) or integer(v)
+    if not sizes[i] then fail("data.random_split: length %d must be an integer, got %s", i, describe(v)) end
+    total = total + sizes[i]
+  end
+  if shares then -- what rounding left over goes to the first parts, one each
+    local i = 1
+    while total < n do
+      sizes[i], total, i = sizes[i] + 1, total + 1, i % #sizes + 1
+    end
+  end
+  if total ~= n then
+    fail("data.random_split: the lengths sum to %d, the dataset has %d samples", total, n)
+  end
+  local order = M.permutation(n, opts.seed)
+  order = n > 0 and order:totable() or {}
+  local parts, at = {}, 0
+  for i, size in ipairs(sizes) do
+    parts[i] = M.Subset(dataset, table.move(order, at + 1, at + size, 1, {}))
+    at = at + size
+  end
+  return parts
+end
+
+--- A random order of 1 … n as i64 [n]; with a seed always the same one, without touching the global
+-- generator.
+function M.permutation(n, seed)
+  if seed == nil then return T.randperm(n) end
+  local state = T.get_rng_state()
+  T.manual_seed(seed)
+  local ok, order = pcall(T.randperm, n)
+  T.set_rng_state(state)
+  if not ok then error(order, 0) end
+  return order
+end
+
+return M

@@ -1,0 +1,115 @@
+-- Gradient switches and rules on top of the engine: no_grad, enable_grad, override_gradient, grad, value_and_grad.
+local options = require "perilune.options"
+
+return function(T, core)
+  local grad_enabled = core.grad_enabled
+
+  -- Restores the switch however the block is left.
+  local scope = { __close = function(self) if self.was ~= nil then grad_enabled(self.was) self.was = nil end end }
+
+  local function restore(was, ok, ...)
+    grad_enabled(was)
+    if not ok then error((...), 0) end
+    return ...
+  end
+
+  local function switch(on)
+    return function(f, ...)
+      if f == nil then return setmetatable({ was = grad_enabled(on) }, scope) end
+      return restore(grad_enabled(on), pcall(f, ...))
+    end
+  end
+
+  -- local _ <close> = T.no_grad()   or   T.no_grad(f, …): nothing inside is recorded. enable_grad turns recording on.
+  T.no_grad = switch(false)
+  T.enable_grad = switch(true)
+  T.inference_mode = T.no_grad
+  T.set_grad_enabled = function(on)
+    if type(on) ~= "boolean" then options.fail("set_grad_enabled: true or false expected, got %s", type(on)) end
+    return setmetatable({ was = grad_enabled(on) }, scope)
+  end
+  T.is_grad_enabled = function() return grad_enabled() end
+
+  -- T.override_gradient("relu", function(ctx, g) return g * ctx.inputs[1] end): replaces the gradient of a built-in op.
+  -- ctx.inputs lists the call's tensors, ctx.outputs its results. nil restores. Returns the rule replaced, or nil.
+  T.override_gradient = function(name, rule)
+    local raw = core.op[name]
+    if not raw then options.fail("override_gradient: there is no op '%s'", tostring(name)) end
+    if rule ~= nil and type(rule) ~= "function" then
+      options.fail("override_gradient: the rule must be a function(ctx, g) or nil, got %s", type(rule))
+    end
+    local call = rule and core.custom {
+      name = name,
+      forward = function(ctx, ...)
+        local inputs, n = {}, 0
+        for i = 1, select("#", ...) do
+          local v = select(i, ...)
+          if core.is_tensor(v) then n = n + 1 inputs[n] = v end
+        end
+        local out = table.pack(raw(...))
+        ctx:save(table.unpack(inputs, 1, n))
+        ctx.inputs, ctx.outputs = inputs, { table.unpack(out, 1, out.n) }
+        return table.unpack(out, 1, out.n)
+      end,
+      backward = function(ctx, ...)
+        ctx:saved() -- checks that no input was overwritten
+        return rule(ctx, ...)
+      end,
+    }
+    return core.override_raw(name, rule, call)
+  end
+
+  -- T.value_and_grad(f)(x, …) → f's value, gradients of its tensor arguments (nil where f does not depend on one).
+  T.value_and_grad = function(f)
+    if type(f) ~= "function" then options.fail("value_and_grad: a function expected, got %s", type(f)) end
+    return function(...)
+      local key = core.GradKey {}
+      local args, grads = table.pack(...), {}
+      for i = 1, args.n do
+        if core.is_tensor(args[i]) and args[i]:is_floating_point() then
+          args[i] = key:attach(args[i]:detach(), function(_, g) grads[i] = g end)
+        end
+      end
+      local y = f(table.unpack(args, 1, args.n))
+      if not core.is_tensor(y) or y:numel() ~= 1 then
+        options.fail("value_and_grad: the function must return a scalar tensor, got %s",
+          core.is_tensor(y) and y:describe() or type(y))
+      end
+      key:backward(y, T.ones_like(y))
+      return y:detach(), table.unpack(grads, 1, args.n)
+    end
+  end
+
+  -- T.grad(f)(x, …) → gradients of a scalar function.
+  T.grad = function(f)
+    local both = T.value_and_grad(f)
+    return function(...) return select(2, both(...)) end
+  end
+
+  -- local s <close> = T.scope(): frees tensors registered with s:add(t) when the block is left.
+  local Scope = {}
+  Scope.__index = Scope
+  function Scope:add(t) self[#self + 1] = t return t end
+  Scope.__close = function(self)
+    for i = #self, 1, -1 do
+      if not self[i]:is_freed() then self[i]:free() end
+      self[i] = nil
+    end
+  end
+  T.scope = function() return setmetatable({}, Scope) end
+
+  -- y:backward(dy, {inputs = {…}}) accumulates only into these; everything else goes to the engine as it is.
+  local methods = core.metatable().methods
+  local raw_backward = methods.backward
+  methods.backward = function(y, dy, opts)
+    if dy == nil and opts == nil then return raw_backward(y) end
+    if type(dy) == "table" and not core.is_tensor(dy) and opts == nil then dy, opts = nil, dy end
+    local inputs = type(opts) == "table" and opts.inputs
+    if not inputs then return raw_backward(y, dy, opts) end
+    local grads = T.grad_of(y, inputs, { grad_outputs = dy and { dy } or nil, retain_graph = opts.retain_graph,
+      create_graph = opts.create_graph, allow_unused = true })
+    for i, x in ipairs(inputs) do
+      if grads[i] then x.grad = x.grad and x.grad + grads[i] or grads[i] end
+    end
+  end
+end

@@ -1,0 +1,81 @@
+-- help(x): what an op is, from its descriptor. T.help("softmax"), T.help(T.softmax); T.help() lists all names.
+-- T.info() describes this build for bug reports.
+return function(T, core)
+  local by_name, by_function
+
+  local function load()
+    by_name, by_function = {}, {}
+    for _, op in ipairs(core.ops()) do
+      by_name[op.name] = op
+      local f = core.op[op.name]
+      if f then by_function[f] = op end
+      if T[op.name] then by_function[T[op.name]] = op end
+    end
+  end
+
+  local function default_text(a)
+    if a.default == nil then return a.optional and "?" or "" end
+    if a.choices then
+      local list = {}
+      for word in a.choices:gmatch("[^|]+") do list[#list + 1] = word end
+      return "=" .. (list[a.default + 1] or "?")
+    end
+    if math.type(a.default) == "float" and a.default == math.floor(a.default) then return ("=%g"):format(a.default) end
+    return "=" .. tostring(a.default)
+  end
+
+  local function signature(op)
+    local parts = {}
+    for i, arg in ipairs(op.args) do
+      local name = op.nin < 0 and "{" .. arg .. ", …}" or arg
+      parts[#parts + 1] = name .. (op.nin > 0 and i > op.nin - op.nopt and "?" or "")
+    end
+    for _, a in ipairs(op.attrs) do parts[#parts + 1] = a.name .. default_text(a) end
+    return ("%s(%s)"):format(op.name, table.concat(parts, ", "))
+  end
+
+  local function page(op)
+    local lines = { "T." .. signature(op), op.doc }
+    if op.formula then lines[#lines + 1] = op.formula end
+    for _, a in ipairs(op.attrs) do
+      lines[#lines + 1] = ("  %s: %s%s"):format(a.name, a.type == "enum" and a.choices or a.type,
+        a.default ~= nil and ", default " .. default_text(a):sub(2) or a.optional and ", optional" or ", required")
+    end
+    lines[#lines + 1] = ("  %s%s"):format(op.differentiable and "differentiable" or "no gradient",
+      op.flags.inplace and ", in place: " .. op.name .. "_" or "")
+    return table.concat(lines, "\n")
+  end
+
+  -- T.help(name or function) prints and returns nothing; T.help_text(…) returns the text or nil.
+  T.help_text = function(what)
+    if not by_name then load() end
+    local op = type(what) == "string" and by_name[what] or by_function[what]
+    if op then return page(op) end
+    if what == nil then
+      local names = {}
+      for name, o in pairs(by_name) do if not o.flags.internal then names[#names + 1] = name end end
+      table.sort(names)
+      return "ops: " .. table.concat(names, " ") .. "\nT.help(\"name\") says more about one."
+    end
+    if core.is_tensor(what) then return what:brief() end
+    if type(what) == "string" then
+      local names = {}
+      for name, o in pairs(by_name) do if not o.flags.internal then names[#names + 1] = name end end
+      return ("no op named '%s'%s"):format(what, core.did_you_mean(what, table.concat(names, " ")))
+    end
+    return "no help for this value"
+  end
+  T.help = function(what) print(T.help_text(what)) end
+
+  -- T.info() → the block that belongs into a bug report
+  T.info = function()
+    local m = core.memory()
+    return table.concat({
+      "perilune " .. core.version .. ", " .. _VERSION,
+      "kernels: " .. core.isa() .. ", " .. core.libraries(),
+      ("threads: %d"):format(core.get_num_threads()),
+      "device: cpu",
+      ("memory: %d bytes live in %d blocks, peak %d"):format(m.live, m.blocks, m.peak),
+    }, "\n")
+  end
+end

@@ -1,0 +1,47 @@
+-- perilune: tensors, gradients and neural networks for Lua 5.4.
+--   local T = require "perilune"
+-- Nothing goes into _G. This file puts the parts together; each part is a file of its own beside it.
+local core = require "perilune.core"
+
+-- Errors blame the first frame outside this folder.
+local here = debug.getinfo(1, "S").source:match("^@(.*)init%.lua$") or ""
+core.set_home(here)
+
+local T = { core = core, debug = core.debug, version = core.version }
+
+-- Every public op under its name, then what is written in Lua on top.
+for _, op in ipairs(core.ops()) do
+  if not op.flags.internal and core[op.name] then T[op.name] = core[op.name] end
+  local inplace = op.name .. "_"
+  if core[inplace] then T[inplace] = core[inplace] end
+end
+for _, name in ipairs {
+  "tensor", "from_string", "is_tensor", "default_dtype", "promote_types", "grad_of", "GradKey", "grad_keys", "custom",
+  "memory", "reset_peak_memory", "set_memory_budget", "empty_cache", "set_num_threads", "get_num_threads",
+  "manual_seed", "get_rng_state", "set_rng_state",
+} do T[name] = core[name] end
+T.manual_seed = function(seed) core.manual_seed(seed) return T end
+
+for _, part in ipairs { "create", "ops", "gradient", "print", "help" } do
+  require("perilune." .. part)(T, core)
+end
+
+-- The larger parts load at first use: `require "perilune"` stays quick.
+local lazy = {
+  nn = "perilune.nn", optim = "perilune.optim", data = "perilune.data", bar = "perilune.bar",
+  save = { "perilune.io", "save" }, load = { "perilune.io", "load" },
+}
+return setmetatable(T, {
+  __index = function(t, key)
+    local where = lazy[key]
+    if not where then return nil end
+    local value
+    if type(where) == "table" then
+      value = require(where[1])[where[2]]
+    else
+      value = require(where)
+    end
+    rawset(t, key, value)
+    return value
+  end,
+})

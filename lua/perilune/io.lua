@@ -1,0 +1,209 @@
+-- SPDX-License-Identifier: MIT
+--- T.save and T.load: tensors in safetensors files, which other programs read too.
+--
+-- A flat table of tensors is written as it is. Nested tables and plain values (numbers, strings, booleans)
+-- are
+-- kept as well: tensors under their path ("model.1.weight"), the rest as data in the file's metadata. Loading
+-- runs no code.
+-- @module perilune.io
+local core = require "perilune.core"
+local options = require "perilune.options"
+local base = require "perilune.nn.module"
+
+local fail, describe = options.fail, options.describe
+local io_ = {}
+
+local TREE = "perilune.tree" -- the metadata key of the plain data
+local MAX_DEPTH = 100
+
+-- ---- plain data as text ------------------------------------------------------------------------------
+-- One letter and a value: i<integer>; f<float, exact>; s<length>:<bytes> b1 b0 T<length>:<tensor's name>
+-- t<pairs of key and value>e. Bytes outside printable ASCII are written \xx, as the file must be UTF-8.
+
+local function escape(s)
+  return (s:gsub("[^\32-\91\93-\126]", function(c) return ("\\%02x"):format(c:byte()) end))
+end
+
+local function unescape(s)
+  return (s:gsub("\\(%x%x)", function(h) return string.char(tonumber(h, 16)) end))
+end
+
+local function put_text(out, letter, s)
+  s = escape(s)
+  out[#out + 1] = letter .. #s .. ":" .. s
+end
+
+local function put_number(out, v)
+  if math.type(v) == "integer" then
+    out[#out + 1] = "i" .. v .. ";"
+  else
+    out[#out + 1] = "f" .. (v ~= v and "nan" or v == math.huge and "inf" or v == -math.huge and "-inf" or
+      ("%a"):format(v)) .. ";"
+  end
+end
+
+-- Keys in a fixed order, so that equal tables give equal files: the sequence, then numbers, then names.
+local function sorted_keys(t)
+  local keys = {}
+  for key in next, t do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b)
+    local na, nb = type(a) == "number", type(b) == "number"
+    if na ~= nb then return na end
+    if type(a) == type(b) and type(a) ~= "boolean" then return a < b end
+    return tostring(a) < tostring(b)
+  end)
+  return keys
+end
+
+-- Appends v to `out` and its tensors to `names`, `tensors`. `at` is the path so far.
+local function encode(v, at, state, depth)
+  local kind = type(v)
+  local out = state.out
+  if kind == "userdata" then
+    local name, n = at, 1
+    while state.taken[name] do -- {["a.b"] = x, a = {b = y}}
+      n = n + 1
+      name = at .. "#" .. n
+    end
+    state.taken[name] = true
+    state.names[#state.names + 1] = name
+    state.tensors[#state.tensors + 1] = v
+    put_text(out, "T", name)
+  elseif kind == "number" then
+    put_number(out, v)
+  elseif kind == "string" then
+    put_text(out, "s", v)
+  elseif kind == "boolean" then
+    out[#out + 1] = v and "b1" or "b0"
+  elseif kind == "table" then
+    if depth > MAX_DEPTH then
+      fail("save: '%s' is nested deeper than %d tables (or contains itself)", at, MAX_DEPTH)
+    end
+    out[#out + 1] = "t"
+    for _, key in ipairs(sorted_keys(v)) do
+      if type(key) ~= "string" and type(key) ~= "number" and type(key) ~= "boolean" then
+        fail("save: a key in '%s' is %s; only strings, numbers and booleans can be saved", at, describe(key))
+      end
+      encode(key, at, state, depth)
+      encode(v[key], at == "" and tostring(key) or at .. "." .. tostring(key), state, depth + 1)
+    end
+    out[#out + 1] = "e"
+  else
+    fail("save: '%s' is %s; tensors, tables, strings, numbers and booleans can be saved", at, describe(v))
+  end
+end
+
+local function is_flat(t)
+  for key, v in next, t do
+    if type(key) ~= "string" or type(v) ~= "userdata" then return false end
+  end
+  return true
+end
+
+-- The value at s[at], and the position behind it; nil when the text is broken.
+local function decode(s, at, tensors, depth)
+  local letter = s:sub(at, at)
+  if letter == "i" or letter == "f" then
+    local text, stop = s:match("^([^;]*);()", at + 1)
+    if not text then return nil end
+    if letter == "i" then return math.tointeger(tonumber(text)), stop end
+    local special = { inf = math.huge, ["-inf"] = -math.huge, nan = 0 / 0 }
+    local v = special[text] or tonumber(text)
+    return v, stop
+  elseif letter == "s" or letter == "T" then
+    local n, start = s:match("^(%d%d?%d?%d?%d?%d?%d?%d?%d?):()", at + 1)
+    n = tonumber(n)
+    if not n or start + n - 1 > #s then return nil end
+    local text = unescape(s:sub(start, start + n - 1))
+    if letter == "T" then text = tensors[text] end
+    return text, start + n
+  elseif letter == "b" then
+    local v = s:sub(at + 1, at + 1)
+    if v ~= "0" and v ~= "1" then return nil end
+    return v == "1", at + 2
+  elseif letter == "t" and depth <= MAX_DEPTH + 1 then
+    local t = {}
+    at = at + 1
+    while s:sub(at, at) ~= "e" do
+      local key, value
+      key, at = decode(s, at, tensors, MAX_DEPTH + 2)
+      if key == nil or key ~= key then return nil end
+      value, at = decode(s, at, tensors, depth + 1)
+      if value == nil then return nil end
+      t[key] = value
+    end
+    return t, at + 1
+  end
+  return nil
+end
+
+-- ---- the two functions -------------------------------------------------------------------------------
+
+--- Writes a table of tensors (nested, with plain values among them, if you like) to a safetensors file:
+-- into a temporary file beside it, flushed to disk, then renamed, so the old file stays good until then.
+-- @tparam string path
+-- @tparam table t for example `net:state_dict()`, or `{net = …, optimizer = opt:state_dict(), epoch = 3}`
+-- @tparam[opt] table opts `metadata={key = "text"}`: kept in the file's header
+-- @treturn boolean true; or nil, message, code ("io") when the file cannot be written
+function io_.save(path, t, opts)
+  opts = options.check("save", opts, { "metadata" })
+  if type(path) ~= "string" then fail("save: the path must be a string, got %s", describe(path)) end
+  if type(t) == "table" and base.is_module(t) then
+    fail("save: save net:state_dict(), not the module itself")
+  end
+  if type(t) ~= "table" then fail("save: a table of tensors is wanted, got %s", describe(t)) end
+  local state, meta = { out = {}, names = {}, tensors = {}, taken = {} }, {}
+  if is_flat(t) then
+    for name, v in pairs(t) do
+      state.names[#state.names + 1], state.tensors[#state.tensors + 1] = name, v
+    end
+  else
+    encode(t, "", state, 1)
+    meta[1], meta[2] = TREE, table.concat(state.out)
+  end
+  if opts.metadata ~= nil then
+    if type(opts.metadata) ~= "table" then fail("save: metadata must be a table of strings") end
+    for _, key in ipairs(sorted_keys(opts.metadata)) do
+      local v = opts.metadata[key]
+      if type(key) ~= "string" or type(v) ~= "string" then
+        fail("save: metadata must be strings by name; '%s' is %s", tostring(key), describe(v))
+      end
+      if key == TREE then fail("save: the metadata key '%s' is taken", TREE) end
+      meta[#meta + 1], meta[#meta + 2] = key, v
+    end
+  end
+  return core.save_safetensors(path, state.names, state.tensors, meta)
+end
+
+--- Reads a safetensors file: the table that was saved, or name → tensor for a file from elsewhere; pairs()
+-- of a flat one goes in file order.
+-- @tparam string path
+-- @treturn table; or nil, message, code ("io", "format", "unsupported") for a missing or malformed file
+-- @treturn table the metadata, key → text
+function io_.load(path)
+  if type(path) ~= "string" then fail("load: the path must be a string, got %s", describe(path)) end
+  local tensors, names, meta, errno = core.load_safetensors(path)
+  if not tensors then return nil, names, meta, errno end
+  local tree = meta[TREE]
+  if not tree then
+    local out = base.ordered_dict(names)
+    for name, v in pairs(tensors) do out[name] = v end
+    return out, meta
+  end
+  meta[TREE] = nil
+  local ok, t, stop = pcall(decode, tree, 1, tensors, 1)
+  if not ok or type(t) ~= "table" or stop ~= #tree + 1 then
+    return nil, path .. ": the plain data in the header is malformed", "format"
+  end
+  return t, meta
+end
+
+--- Reads an IDX file, gzipped or not, into a tensor of its dtype; `max_bytes` bounds the memory (4 GiB).
+-- @treturn Tensor or nil, message, code
+function io_.load_idx(path, opts)
+  opts = options.check("load_idx", opts, { "max_bytes" })
+  if type(path) ~= "string" then fail("load_idx: the path must be a string, got %s", describe(path)) end
+  return core.load_idx(path, opts.max_bytes)
+end
+
+return io_

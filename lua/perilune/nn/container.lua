@@ -1,0 +1,147 @@
+-- SPDX-License-Identifier: MIT
+--- Modules that hold modules: Sequential, ModuleList, ModuleDict.
+-- @module perilune.nn.container
+local base = require "perilune.nn.module"
+local options = require "perilune.options"
+
+local class, is_module, fail = base.class, base.is_module, options.fail
+local Module = base.Module
+
+-- A list given as one plain table, or as several arguments.
+local function listed(who, ...)
+  local list, n = { ... }, select("#", ...)
+  if n == 1 and type(list[1]) == "table" and not is_module(list[1]) and getmetatable(list[1]) == nil then
+    list, n = list[1], #list[1]
+  end
+  for i = 1, n do
+    if not is_module(list[i]) then
+      fail("%s: argument %d must be a module, got %s", who, i, options.describe(list[i]))
+    end
+  end
+  return list, n
+end
+
+local function position(who, self, i, top)
+  local n = options.integer(i)
+  if n and n < 0 then n = #self + 1 + n end
+  if not n or n < 1 or n > top then
+    fail("%s: index %s is not in 1..%d (indices start at 1)", who, tostring(i), top)
+  end
+  return n
+end
+
+-- Children lie at integer keys, so list[i] and #list need no method; list["1"] works as well.
+local function index_of(C)
+  return function(self, key)
+    local value = C[key]
+    if value == nil and type(key) == "string" then
+      local i = key:match("^%d+$") and math.tointeger(tonumber(key))
+      if i then return rawget(self, i) end
+    end
+    return value
+  end
+end
+
+local function list_class(name)
+  local C = class(name)
+  C.__index = index_of(C)
+
+  function C:init(...)
+    local list, n = listed("nn." .. name, ...)
+    for i = 1, n do self[i] = list[i] end
+  end
+
+  --- Adds modules at the end.
+  function C:append(...)
+    local list, n = listed(name .. ":append", ...)
+    local top = #self
+    for i = 1, n do self[top + i] = list[i] end
+    return self
+  end
+
+  --- Adds all of another list's modules.
+  function C:extend(other)
+    for i = 1, #other do self:append(other[i]) end
+    return self
+  end
+
+  --- Puts a module before position i.
+  function C:insert(i, m)
+    listed(name .. ":insert", m)
+    local at, top = position(name .. ":insert", self, i, #self + 1), #self
+    for k = top, at, -1 do self[k + 1] = rawget(self, k) end
+    self[at] = m
+    return self
+  end
+
+  --- Takes out the module at position i (the last one without i) and returns it.
+  function C:pop(i)
+    local at = position(name .. ":pop", self, i or -1, #self)
+    local m, top = rawget(self, at), #self
+    for k = at, top do rawset(self, k, rawget(self, k + 1)) end
+    return m
+  end
+
+  return C
+end
+
+--- Calls its modules in turn, each on what the one before returned.
+-- `nn.Sequential(a, b)` or `nn.Sequential{a, b}`; `net[1]`, `#net`; children are named "1", "2", ….
+local Sequential = list_class "Sequential"
+
+function Sequential:forward(x, ...)
+  local n = #self
+  if n == 0 then return x, ... end
+  if select("#", ...) > 0 then
+    local out = table.pack(self[1](x, ...))
+    for i = 2, n do out = table.pack(self[i](table.unpack(out, 1, out.n))) end
+    return table.unpack(out, 1, out.n)
+  end
+  for i = 1, n - 1 do x = self[i](x) end
+  return self[n](x)
+end
+
+--- A list of modules; it computes nothing itself.
+local ModuleList = list_class "ModuleList"
+
+--- Modules by name; it computes nothing itself. `d:get(name)` or `d[name]`, `d:set(name, m)`, `d:keys()`.
+local ModuleDict = class "ModuleDict"
+
+function ModuleDict:init(modules)
+  if modules == nil then return end
+  if type(modules) ~= "table" then
+    fail("nn.ModuleDict: a table of modules is wanted, got %s", options.describe(modules))
+  end
+  local names = {}
+  for name in pairs(modules) do names[#names + 1] = name end
+  table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
+  for _, name in ipairs(names) do self:set(name, modules[name]) end
+end
+
+function ModuleDict:set(name, m)
+  if type(name) ~= "string" then fail("ModuleDict: names are strings, got %s", options.describe(name)) end
+  if m ~= nil and not is_module(m) then fail("ModuleDict: '%s' must be a module", name) end
+  if ModuleDict[name] ~= nil or name == "training" or name:sub(1, 1) == "_" then
+    fail("ModuleDict: the name '%s' is taken by a method or field", name)
+  end
+  self:register_module(name, m)
+end
+
+function ModuleDict:get(name) return rawget(self, name) end
+
+--- Names in the order in which they were set.
+function ModuleDict:keys()
+  local names = {}
+  for name in self:named_children() do names[#names + 1] = name end
+  return names
+end
+
+function ModuleDict:__len() return #self:keys() end
+
+--- Returns its input unchanged.
+local Identity = class "Identity"
+function Identity:init() end
+function Identity:forward(...) return ... end
+
+return { Sequential = Sequential, ModuleList = ModuleList, ModuleDict = ModuleDict, Identity = Identity,
+  Module = Module }

@@ -1,0 +1,109 @@
+-- SPDX-License-Identifier: MIT
+--- Convolutions over 1, 2 or 3 spatial dimensions.
+-- @module perilune.nn.conv
+local F = require "perilune.nn.functional"
+local T = require "perilune"
+local base = require "perilune.nn.module"
+local init = require "perilune.nn.init_"
+local options = require "perilune.options"
+
+local class, Parameter, fail = base.class, base.Parameter, options.fail
+local out = {}
+
+-- An integer as a list of n equal ones; a list is checked to have n entries, none below `least`.
+local function per_dim(who, name, v, n, least)
+  local list = v
+  if type(v) ~= "table" then
+    list = {}
+    for i = 1, n do list[i] = v end
+  end
+  if #list ~= n then fail("%s: %s needs %d entries, got %d", who, name, n, #list) end
+  for i = 1, n do
+    if list[i] < least then fail("%s: %s must be at least %d, got %d", who, name, least, list[i]) end
+  end
+  return list
+end
+
+local function text(list)
+  return "{" .. table.concat(list, ", ") .. "}"
+end
+
+local function define(nd)
+  local name = ("Conv%dd"):format(nd)
+  local who = "nn." .. name
+  local conv = F[("conv%dd"):format(nd)]
+  local C = class(name)
+
+  local spec = options.spec(who, {
+    { "in_channels", "count" }, { "out_channels", "count" }, { "kernel_size", "ints" }, { "stride", "ints",
+      1 },
+    { "padding", "padding", 0 }, { "dilation", "ints", 1 }, { "groups", "count", 1 }, { "bias", "bool",
+      true },
+    { "dtype", "string", optional = true } })
+
+  function C:init(...)
+    local a = options.read(spec, ...)
+    if a.in_channels % a.groups ~= 0 or a.out_channels % a.groups ~= 0 then
+      fail("%s: in_channels %d and out_channels %d must be multiples of groups %d", who, a.in_channels,
+        a.out_channels, a.groups)
+    end
+    self.in_channels, self.out_channels, self.groups = a.in_channels, a.out_channels, a.groups
+    self.kernel_size = per_dim(who, "kernel_size", a.kernel_size, nd, 1)
+    self.stride = per_dim(who, "stride", a.stride, nd, 1)
+    self.dilation = per_dim(who, "dilation", a.dilation, nd, 1)
+    if type(a.padding) == "string" then
+      self.padding = a.padding
+      if a.padding == "same" then
+        for d = 1, nd do
+          if self.stride[d] ~= 1 then fail("%s: padding 'same' needs stride 1", who) end
+        end
+      end
+    else
+      self.padding = per_dim(who, "padding", a.padding, nd, 0)
+    end
+    self._opts = { stride = self.stride, padding = self.padding, dilation = self.dilation,
+      groups = self.groups }
+    local shape = { a.out_channels, a.in_channels // a.groups, table.unpack(self.kernel_size) }
+    self.weight = Parameter(T.empty(shape, { dtype = a.dtype }))
+    if a.bias then self.bias = Parameter(T.empty({ a.out_channels }, { dtype = a.dtype })) end
+    self:reset_parameters()
+  end
+
+  function C:reset_parameters()
+    init.kaiming_uniform_(self.weight, { a = math.sqrt(5) })
+    if self.bias then
+      local fan_in = self.in_channels // self.groups
+      for _, k in ipairs(self.kernel_size) do fan_in = fan_in * k end
+      local bound = 1 / math.sqrt(fan_in)
+      init.uniform_(self.bias, -bound, bound)
+    end
+  end
+
+  function C:forward(x) return conv(x, self.weight, self.bias, self._opts) end
+
+  function C:extra_repr()
+    local parts = { ("%d, %d, kernel_size=%s, stride=%s"):format(self.in_channels, self.out_channels,
+      text(self.kernel_size), text(self.stride)) }
+    local function add(fmt, ...) parts[#parts + 1] = fmt:format(...) end
+    if type(self.padding) == "string" then
+      add("padding=%s", self.padding)
+    elseif math.max(table.unpack(self.padding)) > 0 then
+      add("padding=%s", text(self.padding))
+    end
+    if math.max(table.unpack(self.dilation)) > 1 then add("dilation=%s", text(self.dilation)) end
+    if self.groups > 1 then add("groups=%d", self.groups) end
+    if not self.bias then add("bias=false") end
+    return table.concat(parts, ", ")
+  end
+
+  out[name] = C
+end
+
+--- [N, in, L] (or [in, L]) → [N, out, L']; weight [out, in/groups, k], bias [out].
+define(1)
+--- [N, in, H, W] (or [in, H, W]) → [N, out, H', W']; weight [out, in/groups, kh, kw].
+define(2)
+--- [N, in, D, H, W] → [N, out, D', H', W'].
+define(3)
+
+return out

@@ -1,0 +1,50 @@
+-- SPDX-License-Identifier: MIT
+--- A table of vectors looked up by number.
+-- @classmod Embedding
+local F = require "perilune.nn.functional"
+local T = require "perilune"
+local base = require "perilune.nn.module"
+local init = require "perilune.nn.init_"
+local options = require "perilune.options"
+
+--- ids [*] (integers, 1 … num_embeddings; `index_base=0` for foreign ids) → [*, embedding_dim].
+-- weight [num_embeddings, embedding_dim], normal. The row `padding_idx` starts as zeros and gets no gradient.
+local Embedding = base.class "Embedding"
+
+local spec = options.spec("nn.Embedding", {
+  { "num_embeddings", "count" }, { "embedding_dim", "count" }, { "padding_idx", "int", optional = true },
+  { "index_base", "int", 1 }, { "dtype", "string", optional = true } })
+
+function Embedding:init(...)
+  local a = options.read(spec, ...)
+  self.num_embeddings, self.embedding_dim = a.num_embeddings, a.embedding_dim
+  self.index_base = a.index_base
+  self.weight = base.Parameter(T.empty({ a.num_embeddings, a.embedding_dim }, { dtype = a.dtype }))
+  if a.padding_idx then
+    local row = a.padding_idx - a.index_base + 1
+    if row < 1 or row > a.num_embeddings then
+      options.fail("nn.Embedding: padding_idx %d is not in %d..%d", a.padding_idx, a.index_base,
+        a.index_base + a.num_embeddings - 1)
+    end
+    self.padding_idx, self._padding_row = a.padding_idx, row
+  end
+  self._opts = { padding_idx = self.padding_idx, index_base = a.index_base }
+  self:reset_parameters()
+end
+
+function Embedding:reset_parameters()
+  init.normal_(self.weight)
+  if self._padding_row then
+    local _ <close> = T.no_grad()
+    self.weight:select(1, self._padding_row):fill_(0)
+  end
+end
+
+function Embedding:forward(ids) return F.embedding(ids, self.weight, self._opts) end
+
+function Embedding:extra_repr()
+  return ("%d, %d%s"):format(self.num_embeddings, self.embedding_dim,
+    self.padding_idx and (", padding_idx=%d"):format(self.padding_idx) or "")
+end
+
+return { Embedding = Embedding }

@@ -1,0 +1,204 @@
+-- SPDX-License-Identifier: MIT
+--- nn.F: the functions behind the modules. Ops of the engine under their own names (relu, softmax,
+-- layer_norm,
+-- cross_entropy, conv2d, …), plus what is made of several ops.
+-- @module perilune.nn.functional
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+local running_update = T.core.op.running_update
+
+-- Anything not defined here is the engine's op of that name.
+local F = setmetatable({}, { __index = function(F, name)
+  local f = type(name) == "string" and T[name] or nil
+  if type(f) ~= "function" then return nil end
+  rawset(F, name, f)
+  return f
+end })
+
+-- ---- activations -------------------------------------------------------------------------------------
+
+--- softmax(-x)
+function F.softmin(x, ...) return T.softmax(T.neg(x), ...) end
+
+--- Splits dimension `dim` (the last) in halves a, b and returns a · sigmoid(b).
+function F.glu(x, dim)
+  if type(dim) == "table" then dim = options.check("glu", dim, { "dim" }).dim end
+  dim = dim or -1
+  local n = x:size(dim)
+  if n % 2 ~= 0 then fail("glu: dimension %d has odd size %d", dim, n) end
+  return x:narrow(dim, 1, n // 2) * x:narrow(dim, n // 2 + 1, n // 2):sigmoid()
+end
+
+--- max(0, x) + weight · min(0, x); weight has one element, or one a channel (dimension 2).
+function F.prelu(x, weight)
+  local n, nd = weight:numel(), x:dim()
+  if n > 1 and nd >= 2 then
+    if x:size(2) ~= n then fail("prelu: %d weights for %d channels", n, x:size(2)) end
+    local shape = { 1, n }
+    for d = 3, nd do shape[d] = 1 end
+    weight = weight:view(shape)
+  end
+  return x:clamp { min = 0 } + weight * x:clamp { max = 0 }
+end
+
+-- ---- convolution -------------------------------------------------------------------------------------
+
+local function entry(v, d) return type(v) == "table" and (v[d] or v[1]) or v or 1 end
+
+-- 'valid' is no padding; 'same' keeps the size: dilation (kernel - 1) in all, what does not halve goes
+-- behind.
+local function padded(x, weight, opts, nd)
+  local new = {}
+  for key, v in pairs(opts) do new[key] = v end
+  if opts.padding == "valid" then
+    new.padding = 0
+    return x, new
+  elseif opts.padding ~= "same" then
+    fail("conv%dd: %s", nd, options.unknown("padding", opts.padding, { "same", "valid" }))
+  end
+  local before, extra, uneven = {}, {}, false
+  for d = 1, nd do
+    if entry(opts.stride, d) ~= 1 then fail("conv%dd: padding 'same' needs stride 1", nd) end
+    local total = entry(opts.dilation, d) * (weight:size(d + 2) - 1)
+    before[d] = total // 2
+    extra[2 * (nd - d) + 1], extra[2 * (nd - d) + 2] = 0, total % 2
+    uneven = uneven or total % 2 == 1
+  end
+  new.padding = before
+  return uneven and x:pad(extra) or x, new
+end
+
+-- conv1d, conv2d, conv3d (x, weight, bias, {stride=, padding=, dilation=, groups=}); padding also "same",
+-- "valid".
+for nd = 1, 3 do
+  local conv = T[("conv%dd"):format(nd)]
+  F[("conv%dd"):format(nd)] = function(x, weight, bias, opts, ...)
+    if type(opts) == "table" and type(opts.padding) == "string" then x, opts = padded(x, weight, opts, nd) end
+    return conv(x, weight, bias, opts, ...)
+  end
+end
+
+-- ---- dropout -----------------------------------------------------------------------------------------
+
+local function check_p(who, p)
+  if p == nil then return 0.5 end
+  if type(p) ~= "number" or not (p >= 0 and p <= 1) then
+    fail("%s: p must be a number from 0 to 1, got %s", who, describe(p))
+  end
+  return p
+end
+
+--- Zeros each element with probability p (0.5) and scales the rest by 1/(1-p); nothing if `training` is
+-- false.
+function F.dropout(x, p, training)
+  if type(p) == "table" then
+    options.check("dropout", p, { "p", "training" })
+    p, training = p.p, p.training
+  end
+  p = check_p("dropout", p)
+  if training == false or p == 0 then return x end
+  return T.dropout(x, p)
+end
+
+-- Whole channels at once: the mask has size 1 in the last `nd` dimensions.
+for nd = 1, 3 do
+  local who = ("dropout%dd"):format(nd)
+  F[who] = function(x, p, training)
+    p = check_p(who, p)
+    if x:dim() ~= nd + 2 and x:dim() ~= nd + 1 then
+      fail("%s: the input must have %d or %d dimensions, got %d", who, nd + 1, nd + 2, x:dim())
+    end
+    if training == false or p == 0 then return x end
+    local shape = x:shape()
+    for d = #shape - nd + 1, #shape do shape[d] = 1 end
+    return x * T.dropout(T.ones(shape, { dtype = x:dtype() }), p)
+  end
+end
+
+-- ---- normalization -----------------------------------------------------------------------------------
+
+--- x normalized over its last dimensions: `layer_norm(x, {sizes}, weight, bias, eps)` as in PyTorch, or the
+-- op's own
+-- `layer_norm(x, weight, bias, {normalized_shape=, eps=})`.
+function F.layer_norm(x, shape, weight, bias, eps)
+  if type(shape) == "userdata" or shape == nil then return (T.layer_norm(x, shape, weight, bias, eps)) end
+  if type(shape) == "table" and shape[1] == nil then return (T.layer_norm(x, shape)) end
+  return (T.layer_norm(x, weight, bias, { normalized_shape = shape, eps = eps }))
+end
+
+--- `rms_norm(x, {sizes}, weight, eps)`, or the op's own `rms_norm(x, weight, {normalized_shape=, eps=})`.
+function F.rms_norm(x, shape, weight, eps)
+  if type(shape) == "userdata" or shape == nil then return (T.rms_norm(x, shape, weight, eps)) end
+  if type(shape) == "table" and shape[1] == nil then return (T.rms_norm(x, shape)) end
+  return (T.rms_norm(x, weight, { normalized_shape = shape, eps = eps }))
+end
+
+--- `group_norm(x, num_groups, weight, bias, eps)`, x [N, C, *].
+function F.group_norm(x, num_groups, weight, bias, eps)
+  return (T.group_norm(x, weight, bias, { num_groups = num_groups, eps = eps }))
+end
+
+--- `batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)`, x [N, C, *]. In
+-- training the
+-- running statistics (nil: none are kept) move by `momentum` (0.1) towards the batch's, the variance
+-- unbiased.
+function F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+  if not training then
+    return (T.batch_norm(x, running_mean, running_var, weight, bias, { training = false, eps = eps }))
+  end
+  local y, mean, var = T.batch_norm(x, nil, nil, weight, bias, { training = true, eps = eps })
+  momentum = momentum or 0.1
+  if running_mean then running_update(running_mean, mean, { momentum = momentum }) end
+  if running_var then
+    local n = x:numel() // x:size(2)
+    running_update(running_var, var, { momentum = momentum, factor = n / (n - 1) })
+  end
+  return y
+end
+
+--- x / max(‖x‖_p, eps) along a dimension. Options `p=2 dim=2 eps=1e-12`.
+function F.normalize(x, opts)
+  opts = options.check("normalize", opts, { "p", "dim", "eps" })
+  local norm = x:norm { p = opts.p or 2.0, dim = opts.dim or 2, keepdim = true }
+  return x / norm:clamp { min = opts.eps or 1e-12 }
+end
+
+-- ---- embedding ---------------------------------------------------------------------------------------
+
+--- Rows of weight [rows, width] for ids of any shape: [*, width]. Options `padding_idx index_base=1`.
+function F.embedding(ids, weight, opts) return T.embedding(weight, ids, opts) end
+
+-- ---- losses ------------------------------------------------------------------------------------------
+
+--- Cosine of the angle between x and y along `dim` (2): x·y / max(‖x‖‖y‖, eps).
+function F.cosine_similarity(x, y, opts)
+  opts = options.check("cosine_similarity", opts, { "dim", "eps" })
+  local dim, eps = opts.dim or 2, opts.eps or 1e-8
+  local a = x / x:norm { dim = dim, keepdim = true }:clamp { min = eps }
+  local b = y / y:norm { dim = dim, keepdim = true }:clamp { min = eps }
+  return (a * b):sum(dim)
+end
+
+-- The mean or sum of a loss, or the loss itself.
+local function reduced(who, loss, reduction)
+  if reduction == nil or reduction == "mean" then return loss:mean() end
+  if reduction == "sum" then return loss:sum() end
+  if reduction == "none" then return loss end
+  fail("%s: %s", who, options.unknown("reduction", reduction, { "mean", "sum", "none" }))
+end
+
+--- max(0, -y (x1 - x2) + margin). Options `margin=0 reduction="mean"`.
+function F.margin_ranking_loss(x1, x2, y, opts)
+  opts = options.check("margin_ranking_loss", opts, { "margin", "reduction" })
+  return reduced("margin_ranking_loss", ((x2 - x1) * y + (opts.margin or 0)):relu(), opts.reduction)
+end
+
+--- log(1 + exp(-y x)), y ∈ {-1, 1}.
+function F.soft_margin_loss(x, y, opts)
+  opts = options.check("soft_margin_loss", opts, { "reduction" })
+  return reduced("soft_margin_loss", T.softplus(-(y * x)), opts.reduction)
+end
+
+return F

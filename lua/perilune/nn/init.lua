@@ -1,0 +1,17 @@
+-- SPDX-License-Identifier: MIT
+--- Networks: modules, losses, initializers, and the functions behind them.
+-- @module perilune.nn
+local base = require "perilune.nn.module"
+
+local nn = {
+  Module = base.Module, Parameter = base.Parameter, class = base.class, is_module = base.is_module,
+  F = require "perilune.nn.functional", init = require "perilune.nn.init_",
+    utils = require "perilune.nn.utils",
+}
+
+for _, part in ipairs { "container", "linear", "shape", "conv", "pool", "norm", "activation", "dropout",
+  "embedding", "loss" } do
+  for name, value in pairs(require("perilune.nn." .. part)) do nn[name] = value end
+end
+
+return nn

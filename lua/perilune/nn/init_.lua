@@ -1,0 +1,156 @@
+-- SPDX-License-Identifier: MIT
+--- nn.init: fills tensors in place, without recording. Formulas: Glorot & Bengio 2010 (xavier), He et al.
+-- 2015 (kaiming), Saxe et al. 2013 (orthogonal).
+-- @module perilune.nn.init
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail = options.fail
+local init = {}
+
+-- Reads (t, a, b, …) or (t, {name=…}) into values in the order of `names`.
+local function read(who, t, names, defaults, ...)
+  if type(t) ~= "userdata" then fail("nn.init.%s: a tensor is wanted, got %s", who, options.describe(t)) end
+  local first = ...
+  local given = type(first) == "table" and options.check("nn.init." .. who, first, names)
+  local out = {}
+  for i, name in ipairs(names) do
+    local v = (given and given[name])
+    if not given then v = (select(i, ...)) end
+    if v == nil then v = defaults[i] end
+    if type(defaults[i]) == "number" and type(v) ~= "number" then
+      fail("nn.init.%s: %s must be a number, got %s", who, name, options.describe(v))
+    end
+    out[i] = v
+  end
+  return table.unpack(out, 1, #names)
+end
+
+local function quietly(t, f, ...)
+  local _ <close> = T.no_grad()
+  f(t, ...)
+  return t
+end
+
+local function uniform(t, a, b) return quietly(t, t.uniform_, a, b) end
+local function normal(t, mean, std) return quietly(t, t.normal_, mean, std) end
+
+--- Uniform on [a, b).
+function init.uniform_(t, ...) return uniform(t, read("uniform_", t, { "a", "b" }, { 0.0, 1.0 }, ...)) end
+
+--- Normal with the given mean and standard deviation.
+function init.normal_(t, ...) return normal(t, read("normal_", t, { "mean", "std" }, { 0.0, 1.0 }, ...)) end
+
+--- One value everywhere.
+function init.constant_(t, ...)
+  return quietly(t, t.fill_, (read("constant_", t, { "value" }, { 0.0 }, ...)))
+end
+
+function init.zeros_(t) return init.constant_(t, 0.0) end
+function init.ones_(t) return init.constant_(t, 1.0) end
+
+--- The identity matrix; t is 2-d.
+function init.eye_(t)
+  if t:dim() ~= 2 then fail("nn.init.eye_: a 2-d tensor is wanted, got %d-d", t:dim()) end
+  return quietly(t, t.copy_, T.eye(t:size(1), t:size(2)))
+end
+
+-- Inputs and outputs of one unit: sizes 2 and 1, times the receptive field.
+local function fans(who, t)
+  if t:dim() < 2 then fail("nn.init.%s: needs at least 2 dimensions, got %d", who, t:dim()) end
+  local field = 1
+  for d = 3, t:dim() do field = field * t:size(d) end
+  return t:size(2) * field, t:size(1) * field
+end
+
+local gains = { linear = 1, identity = 1, conv1d = 1, conv2d = 1, conv3d = 1, sigmoid = 1, tanh = 5 / 3,
+  relu = math.sqrt(2), selu = 3 / 4 }
+local gain_names = { "linear", "identity", "conv1d", "conv2d", "conv3d", "sigmoid", "tanh", "relu",
+  "leaky_relu",
+  "selu" }
+
+--- The factor by which a nonlinearity's weights are scaled; `param` is leaky_relu's slope (0.01).
+function init.calculate_gain(nonlinearity, param)
+  if nonlinearity == "leaky_relu" then
+    param = param == nil and 0.01 or param
+    if type(param) ~= "number" then
+      fail("nn.init.calculate_gain: the slope must be a number, got %s", options.describe(param))
+    end
+    return math.sqrt(2 / (1 + param * param))
+  end
+  return gains[nonlinearity] or
+    fail("nn.init.calculate_gain: %s", options.unknown("nonlinearity", nonlinearity, gain_names))
+end
+
+--- Uniform with bound gain·√(6 / (fan_in + fan_out)).
+function init.xavier_uniform_(t, ...)
+  local gain = read("xavier_uniform_", t, { "gain" }, { 1.0 }, ...)
+  local fan_in, fan_out = fans("xavier_uniform_", t)
+  local bound = gain * math.sqrt(6 / (fan_in + fan_out))
+  return uniform(t, -bound, bound)
+end
+
+--- Normal with deviation gain·√(2 / (fan_in + fan_out)).
+function init.xavier_normal_(t, ...)
+  local gain = read("xavier_normal_", t, { "gain" }, { 1.0 }, ...)
+  local fan_in, fan_out = fans("xavier_normal_", t)
+  return normal(t, 0.0, gain * math.sqrt(2 / (fan_in + fan_out)))
+end
+
+local function kaiming_std(who, t, ...)
+  local a, mode, nonlinearity = read(who, t, { "a", "mode", "nonlinearity" }, { 0, "fan_in", "leaky_relu" },
+    ...)
+  local fan_in, fan_out = fans(who, t)
+  local fan = mode == "fan_in" and fan_in or mode == "fan_out" and fan_out or
+    fail("nn.init.%s: %s", who, options.unknown("mode", mode, { "fan_in", "fan_out" }))
+  return init.calculate_gain(nonlinearity, a) / math.sqrt(math.max(fan, 1))
+end
+
+--- Uniform with bound gain·√(3 / fan). Options `a=0 mode="fan_in" nonlinearity="leaky_relu"`.
+function init.kaiming_uniform_(t, ...)
+  local bound = math.sqrt(3) * kaiming_std("kaiming_uniform_", t, ...)
+  return uniform(t, -bound, bound)
+end
+
+--- Normal with deviation gain/√fan. Options as kaiming_uniform_.
+function init.kaiming_normal_(t, ...)
+  return normal(t, 0.0, kaiming_std("kaiming_normal_", t, ...))
+end
+
+--- Normal, drawn again where outside [a, b]: by the inverse of its distribution function, so in one pass.
+function init.trunc_normal_(t, ...)
+  local mean, std, a, b = read("trunc_normal_", t, { "mean", "std", "a", "b" }, { 0.0, 1.0, -2.0, 2.0 }, ...)
+  if a >= b then fail("nn.init.trunc_normal_: a = %g must be below b = %g", a, b) end
+  local limits = T.erf(T.tensor({ (a - mean) / std, (b - mean) / std }, { dtype = "f64" }) * math.sqrt(0.5))
+  local lo, hi = limits:get(1), limits:get(2)
+  return quietly(t, function()
+    t:uniform_(lo, hi)
+    t:erfinv_():mul_(std * math.sqrt(2)):add_(mean):clamp_(a, b)
+  end)
+end
+
+--- Rows (or columns, whichever are fewer) orthonormal, times gain; dimensions from 2 on are flattened.
+function init.orthogonal_(t, ...)
+  local gain = read("orthogonal_", t, { "gain" }, { 1.0 }, ...)
+  if t:dim() < 2 then fail("nn.init.orthogonal_: needs at least 2 dimensions, got %d", t:dim()) end
+  local rows = t:size(1)
+  local cols = rows > 0 and t:numel() // rows or 0
+  if t:numel() == 0 then return t end
+  return quietly(t, function()
+    local tall = rows >= cols
+    local m = T.randn(tall and rows or cols, tall and cols or rows, { dtype = "f64" })
+    -- Modified Gram-Schmidt, twice, column by column: fine for weights, and needs no LAPACK.
+    local q = {}
+    for j = 1, m:size(2) do
+      local v = m:select(2, j):clone()
+      for _ = 1, 2 do
+        for i = 1, j - 1 do v:sub_(q[i] * (q[i] * v):sum()) end
+      end
+      q[j] = v / v:norm()
+    end
+    local out = T.stack(q, tall and 2 or 1)
+    t:copy_((out * gain):reshape(t:shape()))
+  end)
+end
+
+return init

@@ -1,0 +1,514 @@
+-- SPDX-License-Identifier: MIT
+--- Base of all networks: an object that is called like a function and knows its parameters, buffers and
+-- children, in the order in which they were assigned.
+-- @classmod Module
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail = options.fail
+local rawget, rawset, type, getmetatable, setmetatable = rawget, rawset, type, getmetatable, setmetatable
+
+-- Tensors made by nn.Parameter. Weak: a parameter lives as long as something uses it.
+local is_parameter = setmetatable({}, { __mode = "k" })
+
+local Module = { __name = "Module" }
+Module.__index = Module
+
+local function is_module(v)
+  if type(v) ~= "table" then return false end
+  local class = getmetatable(v)
+  return type(class) == "table" and rawget(class, "__perilune_module") == true
+end
+
+local function note(self, key)
+  local names, known = rawget(self, "_names"), rawget(self, "_known")
+  if known and not known[key] then
+    known[key] = true
+    names[#names + 1] = key
+  end
+end
+
+-- ---- classes and instances ---------------------------------------------------------------------------
+
+local function packed(n, ...)
+  if n == 1 then return (...) end
+  return { n = n, ... }
+end
+
+-- The way of a call when hooks are there.
+local function call_hooked(self, ...)
+  local args = table.pack(...)
+  for _, hook in ipairs(self._hooks.before) do
+    local new = hook.f(self, args)
+    if new ~= nil then
+      args = (type(new) == "table" and getmetatable(new) == nil) and new or { new, n = 1 }
+      args.n = args.n or #args
+    end
+  end
+  local function after(...)
+    local out = packed(select("#", ...), ...)
+    for _, hook in ipairs(self._hooks.after) do
+      local new = hook.f(self, args, out)
+      if new ~= nil then out = new end
+    end
+    if type(out) == "table" and getmetatable(out) == nil then return table.unpack(out, 1, out.n or #out) end
+    return out
+  end
+  return after(self:forward(table.unpack(args, 1, args.n)))
+end
+
+function Module.__call(self, ...)
+  if self._hooks then return call_hooked(self, ...) end
+  return self:forward(...)
+end
+
+function Module.__newindex(self, key, value)
+  rawset(self, key, value)
+  if is_parameter[value] or is_module(value) then note(self, key) end
+end
+
+local function construct(class, ...)
+  local self = setmetatable({ training = true, _hooks = false, _names = {}, _known = {}, _buffers = {} },
+    class)
+  self:init(...)
+  return self
+end
+
+-- Metamethods are looked up raw, so every class has its own copies.
+local meta_names = { "__call", "__newindex", "__tostring", "__len", "__pairs" }
+
+--- Makes a module class: define `:init(...)` and `:forward(...)`, then call the class to make instances.
+-- @tparam string name shown by tostring
+-- @param[opt=Module] parent a class to inherit from
+local function class(name, parent)
+  if type(name) ~= "string" then
+    fail("nn.class: the name must be a string, got %s", options.describe(name))
+  end
+  parent = parent or Module
+  if type(parent) ~= "table" or rawget(parent, "__perilune_module") ~= true then
+    fail("nn.class: the parent of %s must be a class made by nn.class, got %s", name,
+      options.describe(parent))
+  end
+  local C = { __name = name, __perilune_module = true, super = parent }
+  C.__index = C
+  for _, meta in ipairs(meta_names) do C[meta] = rawget(parent, meta) end
+  return setmetatable(C, { __index = parent, __call = construct, __name = "class" })
+end
+
+Module.__perilune_module = true
+setmetatable(Module, { __call = construct, __name = "class" })
+
+--- Called by the constructor with its arguments. Children and parameters are assigned here.
+function Module:init() end
+
+--- The computation; override it.
+function Module:forward()
+  fail("%s: no forward method; define function %s:forward(x) … end", self:type(), self:type())
+end
+
+--- The class's name.
+function Module:type() return getmetatable(self).__name end
+
+-- ---- registration ------------------------------------------------------------------------------------
+
+--- A leaf tensor that training changes: shares the storage of `t`, requires a gradient, and registers when
+-- assigned to a field of a module.
+-- @tparam Tensor t floating, any shape
+-- @tparam[opt] table opts `requires_grad=true`
+local function Parameter(t, opts)
+  options.check("nn.Parameter", opts, { "requires_grad" })
+  if type(t) ~= "userdata" then fail("nn.Parameter: a tensor is wanted, got %s", options.describe(t)) end
+  local p = t:detach()
+  is_parameter[p] = true
+  if not opts or opts.requires_grad ~= false then p:requires_grad_(true) end
+  return p
+end
+
+--- Registers a tensor that belongs to the state but is not trained (nil: a name without value yet).
+-- `persistent=false` keeps it out of state_dict.
+function Module:register_buffer(name, tensor, opts)
+  options.check("register_buffer", opts, { "persistent" })
+  if type(name) ~= "string" then fail("register_buffer: the name must be a string") end
+  if tensor ~= nil and type(tensor) ~= "userdata" then
+    fail("register_buffer: '%s' must be a tensor or nil, got %s", name, options.describe(tensor))
+  end
+  self._buffers[name] = (opts and opts.persistent == false) and "transient" or "persistent"
+  rawset(self, name, tensor)
+  note(self, name)
+end
+
+function Module:register_parameter(name, p)
+  if p ~= nil and not is_parameter[p] then
+    fail("register_parameter: '%s' must come from nn.Parameter", name)
+  end
+  rawset(self, name, p)
+  note(self, name)
+end
+
+function Module:register_module(name, m)
+  if m ~= nil and not is_module(m) then fail("register_module: '%s' must be a module", name) end
+  rawset(self, name, m)
+  note(self, name)
+end
+Module.add_module = Module.register_module
+
+-- Names in order of assignment. A field that was overwritten (first a number, then a layer) never passed
+-- __newindex as a module: those come last, sorted.
+local function member_names(self)
+  local late
+  local known = self._known
+  for key, value in next, self do
+    if not known[key] and (is_parameter[value] or is_module(value)) then
+      late = late or {}
+      late[#late + 1] = key
+    end
+  end
+  if late then
+    table.sort(late, function(a, b) return tostring(a) < tostring(b) end)
+    for _, key in ipairs(late) do note(self, key) end
+  end
+  return self._names
+end
+
+-- ---- walking -----------------------------------------------------------------------------------------
+
+local function key_text(key, base)
+  if math.type(key) == "integer" then return tostring(key - 1 + (base or 1)) end
+  return tostring(key)
+end
+
+local function join(prefix, name) return prefix == "" and name or prefix .. "." .. name end
+
+-- Calls visit(prefix, module) for every module once, parents first.
+local function walk(self, prefix, base, seen, visit)
+  if seen[self] then return end
+  seen[self] = true
+  visit(prefix, self)
+  for _, key in ipairs(member_names(self)) do
+    local value = rawget(self, key)
+    if is_module(value) then walk(value, join(prefix, key_text(key, base)), base, seen, visit) end
+  end
+end
+
+-- Lists {name, value, module, key} of parameters ("parameter") or buffers ("buffer"), each once, or of both
+-- with every name they have ("state"). A module's own come before its children's: parameters, then buffers.
+local function collect(self, what, base)
+  local list, seen = {}, {}
+  local function add(prefix, m, kind)
+    for _, key in ipairs(member_names(m)) do
+      local value = rawget(m, key)
+      local found = type(value) == "userdata" and
+        (m._buffers[key] and "buffer" or is_parameter[value] and "parameter")
+      if found == kind and (what == "state" and m._buffers[key] ~= "transient" or
+        what ~= "state" and not seen[value]) then
+        seen[value] = true
+        list[#list + 1] = { join(prefix, key_text(key, base)), value, m, key }
+      end
+    end
+  end
+  walk(self, "", base, {}, function(prefix, m)
+    if what ~= "buffer" then add(prefix, m, "parameter") end
+    if what ~= "parameter" then add(prefix, m, "buffer") end
+  end)
+  return list
+end
+
+local function values(list)
+  local out = {}
+  for i, item in ipairs(list) do out[i] = item[2] end
+  return out
+end
+
+local function iterate(list)
+  local i = 0
+  return function()
+    i = i + 1
+    local item = list[i]
+    if item then return item[1], item[2] end
+  end
+end
+
+--- List of all parameters, children's included, each once.
+function Module:parameters() return values(collect(self, "parameter")) end
+--- Iterator of name, parameter.
+function Module:named_parameters() return iterate(collect(self, "parameter")) end
+--- List of all buffers.
+function Module:buffers() return values(collect(self, "buffer")) end
+--- Iterator of name, buffer.
+function Module:named_buffers() return iterate(collect(self, "buffer")) end
+
+local function module_list(self)
+  local list = {}
+  walk(self, "", 1, {}, function(prefix, m) list[#list + 1] = { prefix, m } end)
+  return list
+end
+
+--- List of this module and all below it, each once.
+function Module:modules() return values(module_list(self)) end
+--- Iterator of name, module; this module's own name is "".
+function Module:named_modules() return iterate(module_list(self)) end
+
+local function child_list(self)
+  local list, seen = {}, {}
+  for _, key in ipairs(member_names(self)) do
+    local value = rawget(self, key)
+    if is_module(value) and not seen[value] then
+      seen[value] = true
+      list[#list + 1] = { key_text(key), value }
+    end
+  end
+  return list
+end
+
+--- List of direct children.
+function Module:children() return values(child_list(self)) end
+--- Iterator of name, child.
+function Module:named_children() return iterate(child_list(self)) end
+
+--- Calls f(module) for every module, children first.
+function Module:apply(f)
+  for _, child in ipairs(self:children()) do child:apply(f) end
+  f(self)
+  return self
+end
+
+--- The number of elements of all parameters, or of those that require a gradient.
+function Module:num_parameters(opts)
+  options.check("num_parameters", opts, { "trainable" })
+  local n = 0
+  for _, p in ipairs(self:parameters()) do
+    if not (opts and opts.trainable) or p.requires_grad then n = n + p:numel() end
+  end
+  return n
+end
+
+-- ---- state -------------------------------------------------------------------------------------------
+
+-- Tables that pairs() walks in a fixed order.
+local ordered = {}
+function ordered.__pairs(t)
+  local names, i = getmetatable(t).names, 0
+  local seen, rest = {}, nil
+  return function()
+    while i < #names do
+      i = i + 1
+      local name = names[i]
+      seen[name] = true
+      if rawget(t, name) ~= nil then return name, rawget(t, name) end
+    end
+    local value -- what was added later
+    repeat rest, value = next(t, rest) until rest == nil or not seen[rest]
+    if rest ~= nil then return rest, value end
+  end
+end
+
+local function ordered_dict(names)
+  return setmetatable({}, { __pairs = ordered.__pairs, names = names, __name = "StateDict" })
+end
+
+--- All parameters and persistent buffers by name, detached, sharing their storage; pairs() keeps the order.
+-- `index_base=0` names the children of Sequential as PyTorch does.
+function Module:state_dict(opts)
+  options.check("state_dict", opts, { "index_base" })
+  local list, names = collect(self, "state", opts and opts.index_base), {}
+  for i, item in ipairs(list) do names[i] = item[1] end
+  local dict = ordered_dict(names)
+  for _, item in ipairs(list) do rawset(dict, item[1], item[2]:detach()) end
+  return dict
+end
+
+local function same_shape(a, b)
+  local p, q = a:shape(), b:shape()
+  if #p ~= #q then return false end
+  for i = 1, #p do if p[i] ~= q[i] then return false end end
+  return true
+end
+
+local function shape_text(t) return ("%s[%s]"):format(t:dtype(), table.concat(t:shape(), ",")) end
+
+--- Copies values by name into parameters and buffers. Nothing changes unless everything fits.
+-- @tparam table sd name → tensor
+-- @tparam[opt] table opts `strict=true`: missing and unexpected names are errors; `index_base=0`: the names
+-- count children from 0, as PyTorch's do
+-- @treturn {string,…} missing names
+-- @treturn {string,…} unexpected names
+function Module:load_state_dict(sd, opts)
+  options.check("load_state_dict", opts, { "strict", "index_base" })
+  if type(sd) ~= "table" then
+    fail("load_state_dict: a table of tensors is wanted, got %s", options.describe(sd))
+  end
+  local list = collect(self, "state", opts and opts.index_base)
+  local missing, unexpected, wrong, known = {}, {}, {}, {}
+  for _, item in ipairs(list) do
+    local name, new = item[1], sd[item[1]]
+    known[name] = true
+    if new == nil then
+      missing[#missing + 1] = name
+    elseif type(new) ~= "userdata" then
+      wrong[#wrong + 1] = ("'%s' is %s, not a tensor"):format(name, options.describe(new))
+    elseif not same_shape(item[2], new) then
+      wrong[#wrong + 1] = ("'%s' is %s in the state and %s here"):format(name, shape_text(new),
+        shape_text(item[2]))
+    end
+  end
+  for name in pairs(sd) do if not known[name] then unexpected[#unexpected + 1] = tostring(name) end end
+  table.sort(unexpected)
+  if not opts or opts.strict ~= false then
+    if #missing > 0 then wrong[#wrong + 1] = "missing: " .. table.concat(missing, ", ") end
+    if #unexpected > 0 then wrong[#wrong + 1] = "unexpected: " .. table.concat(unexpected, ", ") end
+  end
+  if #wrong > 0 then fail("load_state_dict of %s: %s", self:type(), table.concat(wrong, "; ")) end
+  local _ <close> = T.no_grad()
+  for _, item in ipairs(list) do
+    if sd[item[1]] ~= nil then item[2]:copy_(sd[item[1]]) end
+  end
+  return missing, unexpected
+end
+
+-- ---- modes -------------------------------------------------------------------------------------------
+
+--- Training mode for this module and all below (dropout drops, batch norm learns its statistics).
+function Module:train(on)
+  on = on ~= false
+  walk(self, "", 1, {}, function(_, m) rawset(m, "training", on) end)
+  return self
+end
+
+--- Evaluation mode.
+function Module:eval() return self:train(false) end
+
+--- Switches the parameters' requires_grad.
+function Module:requires_grad_(on)
+  for _, p in ipairs(self:parameters()) do p:requires_grad_(on ~= false) end
+  return self
+end
+
+--- Stops training of all parameters.
+function Module:freeze() return self:requires_grad_(false) end
+
+--- Forgets all gradients.
+function Module:zero_grad()
+  for _, p in ipairs(self:parameters()) do p.grad = nil end
+end
+
+--- Moves or converts: a device name, or a floating dtype (integer buffers keep theirs). Parameters are
+-- replaced, so make optimizers afterwards.
+function Module:to(where)
+  local made = {}
+  for _, item in ipairs(collect(self, "state")) do made[item[2]] = false end
+  walk(self, "", 1, {}, function(_, m)
+    for _, key in ipairs(member_names(m)) do
+      local old = rawget(m, key)
+      if type(old) == "userdata" and (m._buffers[key] or is_parameter[old]) then
+        local new = made[old]
+        if not new then
+          local floating = old:dtype():match("^b?f") ~= nil
+          local moves = type(where) == "string" and (where:match("^cpu") or where:match("^cuda"))
+          new = (floating or moves) and old:detach():to(where) or old
+          if new ~= old and is_parameter[old] then
+            new = Parameter(new, { requires_grad = old.requires_grad })
+          end
+          made[old] = new
+        end
+        rawset(m, key, new)
+      end
+    end
+  end)
+  return self
+end
+
+function Module:float() return self:to("f32") end
+function Module:double() return self:to("f64") end
+
+-- ---- hooks -------------------------------------------------------------------------------------------
+
+local Handle = {}
+Handle.__index = Handle
+--- Takes the hook away again.
+function Handle:remove()
+  for i, hook in ipairs(self.list) do
+    if hook == self.hook then return table.remove(self.list, i) and nil end
+  end
+end
+
+local function add_hook(self, which, f, who)
+  if type(f) ~= "function" then fail("%s: a function is wanted, got %s", who, options.describe(f)) end
+  if not self._hooks then rawset(self, "_hooks", { before = {}, after = {} }) end
+  local hook, list = { f = f }, self._hooks[which]
+  list[#list + 1] = hook
+  return setmetatable({ hook = hook, list = list }, Handle)
+end
+
+--- f(module, args, output) after each call; what it returns (unless nil) replaces the output. Several
+-- outputs arrive as a list. Returns a handle with :remove().
+function Module:register_forward_hook(f) return add_hook(self, "after", f, "register_forward_hook") end
+--- f(module, args) before each call; a value or list that it returns replaces the arguments.
+function Module:register_forward_pre_hook(f)
+  return add_hook(self, "before", f, "register_forward_pre_hook")
+end
+
+-- ---- text --------------------------------------------------------------------------------------------
+
+--- What tostring shows between the brackets; override it.
+function Module:extra_repr() return "" end
+
+local function indent(text) return (text:gsub("\n", "\n  ")) end
+
+function Module:__tostring()
+  local extra, lines = self:extra_repr(), {}
+  for _, key in ipairs(member_names(self)) do
+    local child = rawget(self, key)
+    if is_module(child) then lines[#lines + 1] = ("  (%s): %s"):format(key, indent(tostring(child))) end
+  end
+  if #lines == 0 then return self:type() .. "(" .. extra .. ")" end
+  return self:type() .. "(" .. extra .. "\n" .. table.concat(lines, "\n") .. "\n)"
+end
+
+local function with_commas(n)
+  local s = tostring(n)
+  return (s:reverse():gsub("(%d%d%d)", "%1,"):reverse():gsub("^,", ""))
+end
+
+--- A table of all modules with their parameters as text; with an input also the shapes they return.
+function Module:summary(...)
+  local rows, shapes, handles = {}, {}, {}
+  if select("#", ...) > 0 then
+    for _, m in ipairs(self:modules()) do
+      handles[#handles + 1] = m:register_forward_hook(function(_, _, out)
+        if type(out) == "userdata" then shapes[m] = shape_text(out) end
+      end)
+    end
+    local modes = {}
+    for _, m in ipairs(self:modules()) do modes[m] = m.training end
+    local ok, err = pcall(function(...)
+      local _ <close> = T.no_grad()
+      self:eval()
+      self(...)
+    end, ...)
+    for m, was in pairs(modes) do rawset(m, "training", was) end
+    for _, handle in ipairs(handles) do handle:remove() end
+    if not ok then error(err, 0) end
+  end
+  for name, m in self:named_modules() do
+    local own = 0
+    for _, key in ipairs(member_names(m)) do
+      local p = rawget(m, key)
+      if is_parameter[p] then own = own + p:numel() end
+    end
+    rows[#rows + 1] = { (name == "" and m:type() or ("%s (%s)"):format(name, m:type())), shapes[m] or "",
+      with_commas(own) }
+  end
+  local w1, w2, w3 = 6, 6, 10
+  for _, r in ipairs(rows) do w1, w2, w3 = math.max(w1, #r[1]), math.max(w2, #r[2]), math.max(w3, #r[3]) end
+  local format = ("%%-%ds  %%-%ds  %%%ds"):format(w1, w2, w3)
+  local out = { format:format("module", "output", "parameters"), ("-"):rep(w1 + w2 + w3 + 4) }
+  for _, r in ipairs(rows) do out[#out + 1] = format:format(r[1], r[2], r[3]) end
+  out[#out + 1] = ("-"):rep(w1 + w2 + w3 + 4)
+  local total, trainable = self:num_parameters(), self:num_parameters { trainable = true }
+  out[#out + 1] = ("%s parameters, %s trainable"):format(with_commas(total), with_commas(trainable))
+  return table.concat(out, "\n")
+end
+
+return { Module = Module, Parameter = Parameter, class = class, is_module = is_module,
+  is_parameter = is_parameter,
+  ordered_dict = ordered_dict }

@@ -1,0 +1,160 @@
+-- SPDX-License-Identifier: MIT
+--- Normalization layers.
+-- @module perilune.nn.norm
+local F = require "perilune.nn.functional"
+local T = require "perilune"
+local base = require "perilune.nn.module"
+local options = require "perilune.options"
+
+local class, Parameter, fail, read = base.class, base.Parameter, options.fail, options.read
+local layer_norm, rms_norm = T.layer_norm, T.rms_norm
+local out = {}
+
+local function text(v) return "{" .. table.concat(v, ", ") .. "}" end
+
+-- ---- over the last dimensions --------------------------------------------------------------------------
+
+--- y = (x - mean) / √(var + eps) · weight + bias over the last dimensions (Ba et al. 2016).
+-- `normalized_shape` is their sizes, a number or a list.
+local LayerNorm = class "LayerNorm"
+local layer_spec = options.spec("nn.LayerNorm", {
+  { "normalized_shape", "ints" }, { "eps", "nonnegative", 1e-5 }, { "elementwise_affine", "bool", true },
+  { "bias", "bool", true }, { "dtype", "string", optional = true } }, { list_first = true })
+
+local function shape_list(who, v)
+  local list = type(v) == "table" and v or { v }
+  if #list == 0 then fail("%s: normalized_shape is empty", who) end
+  return list
+end
+
+function LayerNorm:init(...)
+  local a = read(layer_spec, ...)
+  self.normalized_shape = shape_list("nn.LayerNorm", a.normalized_shape)
+  self.eps, self.elementwise_affine = a.eps, a.elementwise_affine
+  self._opts = { normalized_shape = self.normalized_shape, eps = a.eps }
+  if a.elementwise_affine then
+    self.weight = Parameter(T.ones(self.normalized_shape, { dtype = a.dtype }))
+    if a.bias then self.bias = Parameter(T.zeros(self.normalized_shape, { dtype = a.dtype })) end
+  end
+end
+
+function LayerNorm:forward(x)
+  return (layer_norm(x, self.weight, self.bias, self._opts))
+end
+
+function LayerNorm:extra_repr()
+  return ("%s, eps=%g, elementwise_affine=%s"):format(text(self.normalized_shape), self.eps,
+    tostring(self.elementwise_affine))
+end
+
+--- y = x / √(mean x² + eps) · weight over the last dimensions (Zhang & Sennrich 2019). eps: the dtype's
+-- rounding unit unless given.
+local RMSNorm = class "RMSNorm"
+local rms_spec = options.spec("nn.RMSNorm", {
+  { "normalized_shape", "ints" }, { "eps", "nonnegative", optional = true },
+  { "elementwise_affine", "bool", true }, { "dtype", "string", optional = true } }, { list_first = true })
+
+function RMSNorm:init(...)
+  local a = read(rms_spec, ...)
+  self.normalized_shape = shape_list("nn.RMSNorm", a.normalized_shape)
+  self.eps, self.elementwise_affine = a.eps, a.elementwise_affine
+  self._opts = { normalized_shape = self.normalized_shape, eps = a.eps }
+  if a.elementwise_affine then self.weight = Parameter(T.ones(self.normalized_shape, { dtype = a.dtype })) end
+end
+
+function RMSNorm:forward(x) return (rms_norm(x, self.weight, self._opts)) end
+
+function RMSNorm:extra_repr()
+  return ("%s, eps=%s, elementwise_affine=%s"):format(text(self.normalized_shape), self.eps or "nil",
+    tostring(self.elementwise_affine))
+end
+
+-- ---- over batch and space ------------------------------------------------------------------------------
+
+-- `ranks` is the set of input ranks that the class takes.
+local function batch_norm(name, ranks, wanted)
+  local who = "nn." .. name
+  local C = class(name)
+  local spec = options.spec(who, {
+    { "num_features", "count" }, { "eps", "nonnegative", 1e-5 }, { "momentum", "any", 0.1 },
+    { "affine", "bool", true }, { "track_running_stats", "bool", true }, { "dtype", "string",
+      optional = true } })
+
+  function C:init(...)
+    local a = read(spec, ...)
+    if a.momentum ~= false and not (type(a.momentum) == "number" and a.momentum >= 0 and a.momentum <= 1) then
+      fail("%s: momentum must be a number from 0 to 1, or false for a plain average, got %s", who,
+        options.describe(a.momentum))
+    end
+    self.num_features, self.eps, self.momentum = a.num_features, a.eps, a.momentum
+    self.affine, self.track_running_stats = a.affine, a.track_running_stats
+    local opts = { dtype = a.dtype }
+    if a.affine then
+      self.weight = Parameter(T.ones({ a.num_features }, opts))
+      self.bias = Parameter(T.zeros({ a.num_features }, opts))
+    end
+    if a.track_running_stats then
+      self:register_buffer("running_mean", T.zeros({ a.num_features }, opts))
+      self:register_buffer("running_var", T.ones({ a.num_features }, opts))
+      self:register_buffer("num_batches_tracked", T.zeros({}, { dtype = "i64" }))
+    end
+  end
+
+  function C:forward(x)
+    if not ranks[x:dim()] then
+      fail("%s: the input must be %s, got %d-d", who, wanted, x:dim())
+    end
+    if x:size(2) ~= self.num_features then
+      fail("%s: the input has %d features in dimension 2, the layer %d", who, x:size(2), self.num_features)
+    end
+    local momentum = self.momentum
+    if self.training and self.track_running_stats then
+      self.num_batches_tracked:add_(1)
+      if not momentum then momentum = 1 / self.num_batches_tracked:item() end
+    end
+    return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
+      self.training or not self.track_running_stats, momentum or 0.0, self.eps)
+  end
+
+  function C:extra_repr()
+    return ("%d, eps=%g, momentum=%s, affine=%s, track_running_stats=%s"):format(self.num_features, self.eps,
+      tostring(self.momentum), tostring(self.affine), tostring(self.track_running_stats))
+  end
+
+  out[name] = C
+end
+
+--- Normalizes each feature over the batch (Ioffe & Szegedy 2015), with running statistics for evaluation.
+-- `momentum=false` keeps a plain average. State: weight, bias, running_mean, running_var,
+-- num_batches_tracked.
+batch_norm("BatchNorm1d", { [2] = true, [3] = true }, "[N, C] or [N, C, L]")
+batch_norm("BatchNorm2d", { [4] = true }, "[N, C, H, W]")
+batch_norm("BatchNorm3d", { [5] = true }, "[N, C, D, H, W]")
+
+--- Normalizes groups of channels of each sample (Wu & He 2018): [N, C, *].
+local GroupNorm = class "GroupNorm"
+local group_spec = options.spec("nn.GroupNorm", {
+  { "num_groups", "count" }, { "num_channels", "count" }, { "eps", "nonnegative", 1e-5 },
+  { "affine", "bool", true }, { "dtype", "string", optional = true } })
+
+function GroupNorm:init(...)
+  local a = read(group_spec, ...)
+  if a.num_channels % a.num_groups ~= 0 then
+    fail("nn.GroupNorm: num_channels %d must be a multiple of num_groups %d", a.num_channels, a.num_groups)
+  end
+  self.num_groups, self.num_channels, self.eps, self.affine = a.num_groups, a.num_channels, a.eps, a.affine
+  if a.affine then
+    self.weight = Parameter(T.ones({ a.num_channels }, { dtype = a.dtype }))
+    self.bias = Parameter(T.zeros({ a.num_channels }, { dtype = a.dtype }))
+  end
+end
+
+function GroupNorm:forward(x) return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps) end
+
+function GroupNorm:extra_repr()
+  return ("%d, %d, eps=%g, affine=%s"):format(self.num_groups, self.num_channels, self.eps,
+    tostring(self.affine))
+end
+
+out.LayerNorm, out.RMSNorm, out.GroupNorm = LayerNorm, RMSNorm, GroupNorm
+return out

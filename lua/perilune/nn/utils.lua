@@ -1,0 +1,102 @@
+-- SPDX-License-Identifier: MIT
+--- nn.utils: work on all gradients or parameters at once.
+-- @module perilune.nn.utils
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail = options.fail
+local foreach_norm, foreach_scale = T.core.op.foreach_norm, T.core.op.foreach_scale_
+local utils = {}
+
+-- Whether several elements share memory.
+local function overlaps(t)
+  local shape = t:shape()
+  for d, step in ipairs(t:stride()) do
+    if step == 0 and shape[d] > 1 then return true end
+  end
+  return false
+end
+
+local function grads_of(who, params)
+  if type(params) == "userdata" then params = { params } end
+  if type(params) ~= "table" then
+    fail("%s: a list of parameters is wanted, got %s", who, options.describe(params))
+  end
+  local grads, n = {}, 0
+  for i = 1, #params do
+    local g = params[i].grad
+    if g and not g:is_contiguous() and overlaps(g) then -- an expanded tensor that somebody assigned
+      g = g:contiguous()
+      params[i].grad = g
+    end
+    if g then
+      n = n + 1
+      grads[n] = g
+    end
+  end
+  return grads, n
+end
+
+--- Scales all gradients so that their joint p-norm is at most max_norm. Returns the norm before, 0-d.
+-- @tparam {Tensor,…} params
+-- @tparam number max_norm
+-- @tparam[opt] table opts `norm_type=2` (math.huge: largest magnitude), `error_if_nonfinite=false`
+function utils.clip_grad_norm_(params, max_norm, opts)
+  if type(opts) == "number" then opts = { norm_type = opts } end
+  opts = options.check("clip_grad_norm_", opts, { "norm_type", "error_if_nonfinite" })
+  if type(max_norm) ~= "number" then
+    fail("clip_grad_norm_: max_norm must be a number, got %s", options.describe(max_norm))
+  end
+  local grads, n = grads_of("clip_grad_norm_", params)
+  if n == 0 then return T.tensor(0.0) end
+  local _ <close> = T.no_grad()
+  local norm = foreach_norm(grads, { p = opts.norm_type or 2.0 })
+  if opts.error_if_nonfinite then
+    local v = norm:item()
+    if v ~= v or v == math.huge then
+      fail("clip_grad_norm_: the norm of the gradients is %s; they are left as they are", tostring(v))
+    end
+  end
+  -- Always scaled, by at most 1: no value has to be looked at. 1e-6 as in PyTorch.
+  local scale = (max_norm / (norm + 1e-6)):clamp_ { max = 1.0 }
+  grads[n + 1] = scale
+  foreach_scale(grads)
+  return norm
+end
+
+--- Clamps every gradient element to [-clip_value, clip_value].
+function utils.clip_grad_value_(params, clip_value)
+  if type(clip_value) ~= "number" then
+    fail("clip_grad_value_: clip_value must be a number, got %s", options.describe(clip_value))
+  end
+  local _ <close> = T.no_grad()
+  for _, g in ipairs((grads_of("clip_grad_value_", params))) do
+    g:clamp_ { min = -clip_value, max = clip_value }
+  end
+end
+
+--- All parameters end to end in one 1-d tensor.
+function utils.parameters_to_vector(params)
+  local flat = {}
+  for i, p in ipairs(params) do flat[i] = p:reshape(-1) end
+  if #flat == 0 then fail("parameters_to_vector: the list is empty") end
+  return T.cat(flat)
+end
+
+--- Copies slices of a 1-d tensor into the parameters, in order.
+function utils.vector_to_parameters(vector, params)
+  local total = 0
+  for _, p in ipairs(params) do total = total + p:numel() end
+  if vector:dim() ~= 1 or vector:numel() ~= total then
+    fail("vector_to_parameters: a vector of %d elements is wanted, got %s", total, options.describe(vector))
+  end
+  local _ <close> = T.no_grad()
+  local at = 1
+  for _, p in ipairs(params) do
+    local n = p:numel()
+    if n > 0 then p:copy_(vector:narrow(1, at, n):view(p:shape())) end
+    at = at + n
+  end
+end
+
+return utils

@@ -1,0 +1,317 @@
+-- Functions with several forms (max of all, along a dim, of two tensors), and what is made of other ops. Each is
+-- both T.name(x, …) and x:name(…).
+local options = require "perilune.options"
+
+return function(T, core)
+  local op, is_tensor = core.op, core.is_tensor
+  local methods = core.metatable().methods
+  local unpack = table.unpack
+  local fail = options.fail
+
+  local function def(name, f)
+    T[name] = f
+    methods[name] = f
+  end
+  local function check(fn, x, i)
+    if not is_tensor(x) then fail("%s: argument #%d must be a tensor, got %s", fn, i or 1, type(x)) end
+    return x
+  end
+  -- trailing options: returns dim and the option table
+  local function dim_of(fn, dim, opts, allowed)
+    if type(dim) == "table" and not is_tensor(dim) then
+      if opts == nil and #dim == 0 then opts, dim = dim, nil end
+    end
+    if opts ~= nil then
+      opts = options.check(fn, opts, allowed)
+      if dim == nil then dim = opts.dim end
+    end
+    return dim, opts or {}
+  end
+
+  -- ---- max, min -----------------------------------------------------------------------------------------
+
+  -- x:max() → 0-d tensor; x:max(dim, {keepdim=}) → values, indices (1-based); x:max(y) → elementwise maximum.
+  local function extreme(name, all, along, pair)
+    def(name, function(x, dim, opts, more)
+      check(name, x)
+      if is_tensor(dim) then return pair(x, dim) end
+      if type(opts) == "boolean" then opts = { keepdim = opts } end
+      if more ~= nil then fail("%s: too many arguments", name) end
+      local d, o = dim_of(name, dim, opts, { "dim", "keepdim", "index_base" })
+      if d == nil then return all(x, { keepdim = o.keepdim }) end
+      return along(x, d, { keepdim = o.keepdim, index_base = o.index_base })
+    end)
+  end
+  extreme("max", op.amax, op.max_dim, op.maximum)
+  extreme("min", op.amin, op.min_dim, op.minimum)
+
+  -- ---- dtypes and devices -----------------------------------------------------------------------------------
+
+  local dtypes = {
+    float = "f32", double = "f64", half = "f16", bfloat16 = "bf16", char = "i8", short = "i16", int = "i32",
+    long = "i64", byte = "u8", bool = "bool",
+  }
+  local cast = op.cast
+  for name, dtype in pairs(dtypes) do
+    def(name, function(x)
+      check(name, x)
+      if x:dtype() == dtype then return x end
+      return cast(x, dtype)
+    end)
+  end
+
+  -- x:to("f64"), x:to("cpu"), x:to(y) (y's dtype), x:to{dtype=, device=, copy=}. The same object if nothing changes.
+  def("to", function(x, what, opts)
+    check("to", x)
+    local dtype, copy
+    if is_tensor(what) then
+      dtype = what:dtype()
+    elseif type(what) == "table" then
+      opts = options.check("to", what, { "dtype", "device", "copy" })
+      dtype, copy = opts.dtype, opts.copy
+      if opts.device and opts.device ~= "cpu" then fail("to: device \"%s\" is not available; this build computes on \"cpu\"", tostring(opts.device)) end
+    elseif what == "cpu" then
+      return x
+    elseif type(what) == "string" and what:match("^cuda") then
+      fail("to: device \"%s\" is not available; this build computes on \"cpu\"", what)
+    elseif type(what) == "string" then
+      dtype = what
+    else
+      fail("to: a dtype, a device or a tensor expected, got %s", type(what))
+    end
+    if opts then copy = copy or opts.copy end
+    if dtype == nil or cast == nil then return copy and x:clone() or x end
+    local y = cast(x, dtype)
+    if y:dtype() == x:dtype() then return copy and x:clone() or x end
+    return y
+  end)
+  def("type_as", function(x, y) return x:to(check("type_as", y, 2)) end)
+  def("cpu", function(x) return x end)
+
+  -- ---- splitting ------------------------------------------------------------------------------------------------
+
+  -- x:split(size | {sizes}, dim = 1) → list of views
+  def("split", function(x, sizes, dim)
+    check("split", x)
+    if type(dim) == "table" then dim = options.check("split", dim, { "dim" }).dim end
+    dim = dim or 1
+    local n, out, at = x:size(dim), {}, 1
+    if type(sizes) == "table" then
+      local total = 0
+      for _, s in ipairs(sizes) do total = total + s end
+      if total ~= n then fail("split: sizes add up to %s, dimension %d of %s has %d", tostring(total), dim, x:describe(), n) end
+      for i, s in ipairs(sizes) do
+        if math.type(s) ~= "integer" or s < 0 then fail("split: size %d must be an integer >= 0, got %s", i, tostring(s)) end
+        out[i] = op.slice(x, dim, at <= n and at or 1, s)
+        at = at + s
+      end
+      return out
+    end
+    local size = sizes
+    if math.type(size) ~= "integer" or size < 0 or (size == 0 and n > 0) then
+      fail("split: size must be a positive integer or a list of integers, got %s", tostring(sizes))
+    end
+    if n == 0 then return { op.slice(x, dim, 1, 0) } end
+    while at <= n do
+      out[#out + 1] = op.slice(x, dim, at, math.min(size, n - at + 1))
+      at = at + size
+    end
+    return out
+  end)
+
+  -- x:chunk(n, dim = 1) → at most n views of equal size (the last may be smaller)
+  def("chunk", function(x, n, dim)
+    check("chunk", x)
+    if type(dim) == "table" then dim = options.check("chunk", dim, { "dim" }).dim end
+    dim = dim or 1
+    if math.type(n) ~= "integer" or n < 1 then fail("chunk: the number of chunks must be a positive integer, got %s", tostring(n)) end
+    local size = x:size(dim)
+    local each = (size + n - 1) // n
+    if each == 0 then
+      local out = {}
+      for i = 1, n do out[i] = op.slice(x, dim, 1, 0) end
+      return out
+    end
+    return x:split(each, dim)
+  end)
+
+  -- x:unbind(dim = 1) → list of x:select(dim, i)
+  def("unbind", function(x, dim)
+    check("unbind", x)
+    if type(dim) == "table" then dim = options.check("unbind", dim, { "dim" }).dim end
+    dim = dim or 1
+    local out = {}
+    for i = 1, x:size(dim) do out[i] = op.select(x, dim, i) end
+    return out
+  end)
+
+  -- for i, row in x:rows() do … end
+  def("rows", function(x)
+    check("rows", x)
+    if x:dim() == 0 then fail("rows: a 0-d tensor has no rows") end
+    local n = x:size(1)
+    return function(_, i)
+      if i < n then return i + 1, op.select(x, 1, i + 1) end
+    end, x, 0
+  end)
+
+  -- ---- shapes -----------------------------------------------------------------------------------------------------
+
+  def("view_as", function(x, y) return op.view(check("view_as", x), check("view_as", y, 2):shape()) end)
+  def("reshape_as", function(x, y) return op.reshape(check("reshape_as", x), check("reshape_as", y, 2):shape()) end)
+  local function joined(name, least, how)
+    T[name] = function(list)
+      if type(list) ~= "table" or is_tensor(list) or #list == 0 then fail("%s: a list of tensors expected", name) end
+      local out = {}
+      for i, x in ipairs(list) do
+        check(name, x, i)
+        out[i] = how(x)
+      end
+      local d = name == "hstack" and out[1]:dim() > 1 and 2 or least
+      return op.cat(out, d)
+    end
+  end
+  joined("hstack", 1, function(x) return x:dim() == 0 and x:unsqueeze(1) or x end)
+  joined("vstack", 1, function(x)
+    if x:dim() == 0 then return x:view(1, 1) end
+    return x:dim() == 1 and x:unsqueeze(1) or x
+  end)
+  T.concat = T.cat
+
+  -- T.meshgrid({x, y, …}, {indexing = "ij"|"xy"}) → list of expanded grids
+  T.meshgrid = function(list, opts)
+    opts = options.check("meshgrid", opts, { "indexing" })
+    local xy = opts.indexing == "xy" and #list >= 2
+    local shape, out = {}, {}
+    local order = { unpack(list) }
+    if xy then order[1], order[2] = order[2], order[1] end
+    for i, x in ipairs(order) do shape[i] = check("meshgrid", x, i):numel() end
+    for i, x in ipairs(order) do
+      local s = {}
+      for d = 1, #order do s[d] = d == i and shape[i] or 1 end
+      out[i] = op.expand(op.reshape(x, s), shape)
+    end
+    if xy then
+      out[1], out[2] = out[2], out[1]
+      for i, g in ipairs(out) do out[i] = g end
+    end
+    return out
+  end
+
+  -- rotations by k quarter turns in the plane of two dims
+  def("rot90", function(x, k, dims)
+    check("rot90", x)
+    k, dims = (k or 1) % 4, dims or { 1, 2 }
+    local a, b = dims[1], dims[2]
+    if x:dim() < 2 or a == b then fail("rot90: needs two different dimensions of a tensor with at least two, got %s", x:describe()) end
+    if k == 0 then return x:clone() end
+    if k == 2 then return op.flip(x, { a, b }) end
+    if k == 1 then return op.flip(x:transpose(a, b), { a }) end
+    return op.flip(x:transpose(a, b), { b })
+  end)
+
+  local function blocks(name, x, r)
+    check(name, x)
+    if math.type(r) ~= "integer" or r < 1 then fail("%s: the factor must be a positive integer, got %s", name, tostring(r)) end
+    if x:dim() < 3 then fail("%s: needs at least three dimensions, got %s", name, x:describe()) end
+    local s = x:shape()
+    local n = #s
+    return s, n, s[n - 2], s[n - 1], s[n]
+  end
+  -- [.., C r², H, W] → [.., C, H r, W r]
+  def("pixel_shuffle", function(x, r)
+    local s, n, c, h, w = blocks("pixel_shuffle", x, r)
+    if c % (r * r) ~= 0 then fail("pixel_shuffle: %d channels are not a multiple of %d", c, r * r) end
+    local k, oc = n - 3, c // (r * r)
+    local sizes, order, out = { unpack(s, 1, k) }, {}, { unpack(s, 1, k) }
+    for d = 1, k do order[d] = d end
+    for i, size in ipairs { oc, r, r, h, w } do sizes[k + i] = size end
+    for i, d in ipairs { 1, 4, 2, 5, 3 } do order[k + i] = k + d end
+    for i, size in ipairs { oc, h * r, w * r } do out[k + i] = size end
+    return op.reshape(op.permute(op.reshape(x, sizes), order), out)
+  end)
+  -- [.., C, H r, W r] → [.., C r², H, W]
+  def("pixel_unshuffle", function(x, r)
+    local s, n, c, h, w = blocks("pixel_unshuffle", x, r)
+    if h % r ~= 0 or w % r ~= 0 then fail("pixel_unshuffle: %s is not divisible by %d in its last two dimensions", x:describe(), r) end
+    local k = n - 3
+    local sizes, order, out = { unpack(s, 1, k) }, {}, { unpack(s, 1, k) }
+    for d = 1, k do order[d] = d end
+    for i, size in ipairs { c, h // r, r, w // r, r } do sizes[k + i] = size end
+    for i, d in ipairs { 1, 3, 5, 2, 4 } do order[k + i] = k + d end
+    for i, size in ipairs { c * r * r, h // r, w // r } do out[k + i] = size end
+    return op.reshape(op.permute(op.reshape(x, sizes), order), out)
+  end)
+
+  -- ---- composites --------------------------------------------------------------------------------------------------
+
+  -- x:add(y, {alpha = a}) = x + a·y
+  for _, name in ipairs { "add", "sub" } do
+    local plain, inplace = op[name], core[name .. "_"]
+    local function form(raw)
+      return function(x, y, opts, ...)
+        if opts == nil then return raw(x, y) end
+        local o = options.check(name, type(opts) == "number" and { alpha = opts } or opts, { "alpha", "out" })
+        if select("#", ...) > 0 then fail("%s: too many arguments", name) end
+        if o.alpha ~= nil then y = (is_tensor(y) and y or T.tensor(y)) * o.alpha end
+        return raw(x, y, { out = o.out })
+      end
+    end
+    -- the plain forms stay the engine's closures, as do the operators
+    local with_alpha = form(plain)
+    def(name, function(x, y, opts, ...)
+      if opts == nil then return plain(x, y) end
+      return with_alpha(x, y, opts, ...)
+    end)
+    local with_alpha_ = form(inplace)
+    def(name .. "_", function(x, y, opts, ...)
+      if opts == nil then return inplace(x, y) end
+      return with_alpha_(x, y, opts, ...)
+    end)
+  end
+
+  -- x:isclose(y, {rtol=1e-5, atol=1e-8, equal_nan=false}), x:allclose(y, …) → boolean
+  def("isclose", function(x, y, opts)
+    local o = options.check("isclose", opts, { "rtol", "atol", "equal_nan" })
+    local near = op.le(op.abs(x - y), op.abs(y) * (o.rtol or 1e-5) + (o.atol or 1e-8))
+    local r = op.logical_or(op.eq(x, y), op.logical_and(near, op.isfinite(y)))
+    if o.equal_nan then r = op.logical_or(r, op.logical_and(op.isnan(x), op.isnan(y))) end
+    return r
+  end)
+  def("allclose", function(x, y, opts) return op.all(T.isclose(x, y, opts)):item() end)
+
+  if op.clamp_tensor then
+    local plain = T.clamp
+    def("clamp", function(x, lo, hi, opts)
+      if type(lo) == "table" and not is_tensor(lo) then
+        local o = options.check("clamp", lo, { "min", "max", "out" })
+        lo, hi, opts = o.min, o.max, o.out and { out = o.out }
+      end
+      if is_tensor(lo) or is_tensor(hi) then return op.clamp_tensor(x, lo, hi) end
+      return plain(x, lo, hi, opts)
+    end)
+  end
+
+  -- cross_entropy(logits, target, {weight=, ignore_index=, reduction=, label_smoothing=}): class targets (integers) or
+  -- class probabilities (floating, same shape as the logits)
+  if op.cross_entropy_prob then
+    local by_index, by_prob = op.cross_entropy, op.cross_entropy_prob
+    def("cross_entropy", function(x, target, ...)
+      if is_tensor(target) and target:is_floating_point() then return by_prob(x, target, ...) end
+      return by_index(x, target, ...)
+    end)
+  end
+
+  def("std_mean", function(x, ...) return T.std(x, ...), T.mean(x, ...) end)
+  def("aminmax", function(x, ...) return T.amin(x, ...), T.amax(x, ...) end)
+  -- fillers: x:uniform_(lo, hi), x:normal_(mean, std), x:random_(lo, hi), x:bernoulli_(p), x:exponential_(rate)
+  for name, raw in pairs { uniform_ = "uniform_fill_", normal_ = "normal_fill_", random_ = "randint_fill_",
+    bernoulli_ = "bernoulli_fill_", exponential_ = "exponential_fill_" } do
+    if core[raw] then def(name, core[raw]) end
+  end
+
+  T.rsub = function(x, y) return y - x end
+
+  -- `..` joins text
+  core.metatable().__concat = function(a, b) return tostring(a) .. tostring(b) end
+end

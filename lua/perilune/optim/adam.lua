@@ -1,0 +1,57 @@
+-- SPDX-License-Identifier: MIT
+--- Adam and AdamW.
+-- @module perilune.optim.adam
+local T = require "perilune"
+local base = require "perilune.optim.optimizer"
+
+local check, gather, forget_grads = base.check, base.gather, base.forget_grads
+local adam_step = T.core.op.adam_step
+
+local moments = { "exp_avg", "exp_avg_sq" }
+local moments_max = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" }
+
+local function make(p) return { exp_avg = T.zeros_like(p), exp_avg_sq = T.zeros_like(p) } end
+local function make_max(p)
+  local s = make(p)
+  s.max_exp_avg_sq = T.zeros_like(p)
+  return s
+end
+
+local function define(name, decay, decoupled)
+  local C = base.class(name, {
+    { "lr", 1e-3, check.nonnegative }, { "betas", { 0.9, 0.999 }, check.betas },
+    { "eps", 1e-8, check.nonnegative }, { "weight_decay", decay, check.nonnegative },
+    { "amsgrad", false, check.bool }, { "maximize", false, check.bool },
+  })
+
+  function C:update(group)
+    local amsgrad = group.amsgrad
+    local lists, counts, n = gather(group, amsgrad and moments_max or moments, amsgrad and make_max or make)
+    local o = group._opts
+    if not o then
+      o = {}
+      group._opts = o
+    end
+    local betas = group.betas
+    o.k, o.lr, o.beta1, o.beta2, o.eps = amsgrad and 5 or 4, group.lr, betas[1], betas[2], group.eps
+    o.weight_decay, o.flags = group.weight_decay, (decoupled and 1 or 0) + (group.maximize and 2 or 0)
+    for i = 1, n do
+      o.step = counts[i]
+      adam_step(lists[i], o)
+    end
+    if n > 0 then forget_grads(group, o.k) end
+  end
+
+  return C
+end
+
+return {
+  --- Kingma & Ba 2015: m, v are running means of g and g²; p -= lr · m̂ / (√v̂ + eps), with weight_decay
+  -- added
+  -- to the gradient. amsgrad: v̂ from its largest value so far (Reddi et al. 2018).
+  -- `lr=1e-3 betas={0.9, 0.999} eps=1e-8 weight_decay=0 amsgrad=false maximize=false`
+  Adam = define("Adam", 0.0, false),
+  --- The same with weight decay apart from the gradient: p -= lr·weight_decay·p first (Loshchilov & Hutter
+  -- 2019). `weight_decay=0.01`
+  AdamW = define("AdamW", 0.01, true),
+}

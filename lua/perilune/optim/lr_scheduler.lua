@@ -1,0 +1,249 @@
+-- SPDX-License-Identifier: MIT
+--- Learning rates that change from step to step. Each sets group.lr of every parameter group, first when it
+-- is made, then at each `:step()`. `last_epoch` counts the steps.
+-- @module perilune.optim.lr_scheduler
+local options = require "perilune.options"
+
+local fail = options.fail
+local cos, pi, max, min, floor = math.cos, math.pi, math.max, math.min, math.floor
+local sched = {}
+
+local Scheduler = {}
+Scheduler.__index = Scheduler
+
+--- The learning rates now, one a group.
+function Scheduler:get_last_lr()
+  local out = {}
+  for i, group in ipairs(self.optimizer.param_groups) do out[i] = group.lr end
+  return out
+end
+
+function Scheduler:apply()
+  for i, group in ipairs(self.optimizer.param_groups) do
+    group.lr = self:lr_at(self.last_epoch, self.base_lrs[i] or group.lr, i, group)
+  end
+end
+
+--- Moves on by one.
+function Scheduler:step()
+  self.last_epoch = self.last_epoch + 1
+  self:apply()
+end
+
+--- Numbers only, for T.save.
+function Scheduler:state_dict()
+  local out = {}
+  for key, v in pairs(self) do
+    if type(v) == "number" or type(v) == "boolean" or type(v) == "string" then out[key] = v end
+  end
+  out.base_lrs = { table.unpack(self.base_lrs) }
+  return out
+end
+
+function Scheduler:load_state_dict(sd)
+  if type(sd) ~= "table" or type(sd.last_epoch) ~= "number" then
+    fail("lr_scheduler:load_state_dict: not a scheduler's state")
+  end
+  for key, v in pairs(sd) do
+    if key == "base_lrs" then self.base_lrs = { table.unpack(v) }
+    elseif type(v) == type(self[key]) or self[key] == nil then self[key] = v end
+  end
+  self:apply()
+end
+
+-- `setup(self)` runs before the first learning rates are set.
+local function define(name, args, lr_at, setup)
+  local who = "lr_scheduler." .. name
+  local spec = options.spec(who, args)
+  local C = { __name = name, lr_at = lr_at }
+  local function new(_, opt, ...)
+    if type(opt) ~= "table" or type(opt.param_groups) ~= "table" then
+      fail("%s: the first argument must be an optimizer, got %s", who, options.describe(opt))
+    end
+    local self = setmetatable({ optimizer = opt, last_epoch = 0, base_lrs = {} }, C)
+    for key, v in pairs(options.read(spec, ...)) do self[key] = v end
+    for i, group in ipairs(opt.param_groups) do self.base_lrs[i] = group.lr end
+    if setup then setup(self, who) end
+    self:apply()
+    return self
+  end
+  C.__index = C
+  sched[name] = setmetatable(C, { __index = Scheduler, __call = new })
+  return C
+end
+
+--- lr · gamma^(t // step_size)
+define("StepLR", { { "step_size", "count" }, { "gamma", "number", 0.1 } },
+  function(self, t, base) return base * self.gamma ^ (t // self.step_size) end)
+
+--- lr · gamma^(number of milestones reached)
+define("MultiStepLR", { { "milestones", "ints" }, { "gamma", "number", 0.1 } }, function(self, t, base)
+  local n = 0
+  for _, m in ipairs(self.milestones) do if t >= m then n = n + 1 end end
+  return base * self.gamma ^ n
+end, function(self) if type(self.milestones) ~= "table" then self.milestones = { self.milestones } end end)
+
+--- lr · gamma^t
+define("ExponentialLR", { { "gamma", "number" } }, function(self, t, base) return base * self.gamma ^ t end)
+
+--- lr · factor during the first total_iters steps, then lr
+define("ConstantLR", { { "factor", "number", 1 / 3 }, { "total_iters", "size", 5 } },
+  function(self, t, base) return t < self.total_iters and base * self.factor or base end)
+
+--- The factor goes from start_factor to end_factor in total_iters steps.
+define("LinearLR", { { "start_factor", "number", 1 / 3 }, { "end_factor", "number", 1.0 },
+  { "total_iters", "count", 5 } }, function(self, t, base)
+  local part = min(t, self.total_iters) / self.total_iters
+  return base * (self.start_factor + (self.end_factor - self.start_factor) * part)
+end)
+
+--- lr · (1 - t/total_iters)^power, then 0
+define("PolynomialLR", { { "total_iters", "count", 5 }, { "power", "number", 1.0 } },
+  function(self, t, base) return base * (1 - min(t, self.total_iters) / self.total_iters) ^ self.power end)
+
+--- Half a cosine from lr to eta_min in T_max steps (Loshchilov & Hutter 2017), and back up after it.
+define("CosineAnnealingLR", { { "T_max", "count" }, { "eta_min", "number", 0.0 } }, function(self, t, base)
+  return self.eta_min + (base - self.eta_min) * (1 + cos(pi * t / self.T_max)) / 2
+end)
+
+--- The same, starting again every T_0 steps, each period T_mult times as long as the one before.
+define("CosineAnnealingWarmRestarts", { { "T_0", "count" }, { "T_mult", "count", 1 }, { "eta_min", "number",
+  0.0 } },
+  function(self, t, base)
+    local period = self.T_0
+    if self.T_mult == 1 then
+      t = t % period
+    else
+      while t >= period do
+        t = t - period
+        period = period * self.T_mult
+      end
+    end
+    return self.eta_min + (base - self.eta_min) * (1 + cos(pi * t / period)) / 2
+  end)
+
+--- lr · f(t); one function for all groups, or a list of functions.
+define("LambdaLR", { { "lr_lambda", "any" } }, function(self, t, base, i)
+  local f = type(self.lr_lambda) == "table" and self.lr_lambda[i] or self.lr_lambda
+  return base * f(t)
+end, function(self, who)
+  local f, n = self.lr_lambda, #self.optimizer.param_groups
+  if type(f) == "table" and #f ~= n then fail("%s: %d functions for %d groups", who, #f, n) end
+  if type(f) ~= "function" and type(f) ~= "table" then
+    fail("%s: lr_lambda must be a function or a list of them, got %s", who, options.describe(f))
+  end
+end)
+
+-- Moves momentum (SGD) or betas[1] (Adam).
+local function set_momentum(group, v)
+  if group.betas then group.betas[1] = v elseif group.momentum then group.momentum = v end
+end
+
+--- One cycle (Smith & Topin 2018): from max_lr/div_factor up to max_lr in pct_start of the steps, then down
+-- to
+-- a final_div_factor-th of the start; momentum goes the other way. Steps in all: total_steps, or
+-- epochs · steps_per_epoch.
+define("OneCycleLR", {
+  { "max_lr", "number" }, { "total_steps", "count", optional = true }, { "epochs", "count", optional = true },
+  { "steps_per_epoch", "count", optional = true }, { "pct_start", "probability", 0.3 },
+  { "anneal_strategy", { "cos", "linear" }, "cos" }, { "cycle_momentum", "bool", true },
+  { "base_momentum", "number", 0.85 }, { "max_momentum", "number", 0.95 }, { "div_factor", "number", 25.0 },
+  { "final_div_factor", "number", 1e4 }, { "three_phase", "bool", false } }, function(self, t, _, _, group)
+  local function anneal(a, b, part)
+    if self.anneal_strategy == "linear" then return a + (b - a) * part end
+    return b + (a - b) / 2 * (1 + cos(pi * part))
+  end
+  local top, start = self.max_lr, self.max_lr / self.div_factor
+  local last = start / self.final_div_factor
+  local hi, lo = self.max_momentum, self.base_momentum
+  local up = self.pct_start * self.total_steps - 1
+  local phases = { { up, start, top, hi, lo }, { self.total_steps - 1, top, last, lo, hi } }
+  if self.three_phase then
+    phases = { { up, start, top, hi, lo }, { 2 * up, top, start, lo, hi },
+      { self.total_steps - 1, start, last, hi, hi } }
+  end
+  if t >= self.total_steps then
+    fail("lr_scheduler.OneCycleLR: step %d, but total_steps is %d", t, self.total_steps)
+  end
+  local from = 0
+  for k, phase in ipairs(phases) do
+    if t <= phase[1] or k == #phases then
+      local part = (t - from) / (phase[1] - from)
+      if self.cycle_momentum then set_momentum(group, anneal(phase[4], phase[5], part)) end
+      return anneal(phase[2], phase[3], part)
+    end
+    from = phase[1]
+  end
+end, function(self, who)
+  if not self.total_steps then
+    if not (self.epochs and self.steps_per_epoch) then
+      fail("%s: total_steps, or epochs and steps_per_epoch, must be given", who)
+    end
+    self.total_steps = self.epochs * self.steps_per_epoch
+  end
+end)
+
+--- Back and forth between base_lr and max_lr (Smith 2017).
+define("CyclicLR", {
+  { "base_lr", "number" }, { "max_lr", "number" }, { "step_size_up", "count", 2000 },
+  { "step_size_down", "count", optional = true },
+  { "mode", { "triangular", "triangular2", "exp_range" }, "triangular" }, { "gamma", "number", 1.0 },
+  { "cycle_momentum", "bool", true }, { "base_momentum", "number", 0.8 }, { "max_momentum", "number", 0.9 } },
+  function(self, t, _, _, group)
+    local up = self.step_size_up
+    local total = up + (self.step_size_down or up)
+    local cycle = floor(1 + t / total)
+    local x = 1 + t / total - cycle
+    local share = up / total
+    local scale = x <= share and x / share or (x - 1) / (share - 1)
+    local factor = 1
+    if self.mode == "triangular2" then factor = 1 / 2 ^ (cycle - 1) end
+    if self.mode == "exp_range" then factor = self.gamma ^ t end
+    if self.cycle_momentum then
+      set_momentum(group, self.max_momentum - (self.max_momentum - self.base_momentum) * scale * factor)
+    end
+    return self.base_lr + (self.max_lr - self.base_lr) * scale * factor
+  end)
+
+--- lr · factor whenever `step(metric)` has not improved for more than `patience` steps.
+local Plateau = define("ReduceLROnPlateau", {
+  { "mode", { "min", "max" }, "min" }, { "factor", "number", 0.1 }, { "patience", "size", 10 },
+  { "threshold", "number", 1e-4 }, { "threshold_mode", { "rel", "abs" }, "rel" }, { "cooldown", "size", 0 },
+  { "min_lr", "number", 0.0 }, { "eps", "number", 1e-8 } }, function(_, _, base) return base end,
+    function(self)
+  self.best = self.mode == "min" and math.huge or -math.huge
+  self.bad, self.rest = 0, 0
+end)
+
+local function better(self, v)
+  local up = self.mode == "max"
+  local margin = self.threshold_mode == "rel" and self.best * self.threshold or self.threshold
+  if self.best == math.huge or self.best == -math.huge then return up and v > self.best or v < self.best end
+  if up then return v > self.best + margin end
+  return v < self.best - margin
+end
+
+function Plateau:step(metric)
+  if type(metric) == "userdata" then metric = metric:item() end
+  if type(metric) ~= "number" then fail("ReduceLROnPlateau:step: a number is wanted") end
+  self.last_epoch = self.last_epoch + 1
+  if better(self, metric) then
+    self.best, self.bad = metric, 0
+  else
+    self.bad = self.bad + 1
+  end
+  if self.rest > 0 then self.rest, self.bad = self.rest - 1, 0 end
+  if self.bad > self.patience then
+    for _, group in ipairs(self.optimizer.param_groups) do
+      local new = max(group.lr * self.factor, self.min_lr)
+      if group.lr - new > self.eps then group.lr = new end
+    end
+    self.rest, self.bad = self.cooldown, 0
+  end
+end
+
+function Plateau:load_state_dict(sd)
+  for key, v in pairs(sd) do if type(v) == type(self[key]) and key ~= "base_lrs" then self[key] = v end end
+end
+
+return sched

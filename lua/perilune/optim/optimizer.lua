@@ -1,0 +1,316 @@
+-- SPDX-License-Identifier: MIT
+--- Base of the optimizers: parameter groups, state, zero_grad, state_dict.
+--
+-- A group is a table with the settings (lr, …) as plain fields, free to be changed between steps, and
+-- `params`. What an optimizer remembers of a parameter lies in per-group arrays beside it, so one step is one
+-- pass over plain tables and one call of the engine.
+-- @classmod Optimizer
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+local zero = T.core.op.zero
+
+local Optimizer = {}
+Optimizer.__index = Optimizer
+
+local function check_params(who, list, seen)
+  if type(list) == "userdata" then list = { list } end
+  if type(list) ~= "table" then
+    fail("%s: a list of parameters or of groups is wanted, got %s", who, describe(list))
+  end
+  local out = {}
+  for i, p in ipairs(list) do
+    if type(p) ~= "userdata" then fail("%s: parameter %d must be a tensor, got %s", who, i, describe(p)) end
+    if not p.is_leaf then fail("%s: parameter %d is a result of ops, not a leaf", who, i) end
+    if seen[p] then fail("%s: parameter %d appears twice", who, i) end
+    seen[p] = true
+    out[i] = p
+  end
+  if #out == 0 then fail("%s: the list of parameters is empty", who) end
+  return out
+end
+
+-- A new optimizer class. `settings` is a list of {name, default, check}; check(v) returns true or what is
+-- wanted.
+local function class(name, settings)
+  local C = setmetatable({ name = name, settings = settings }, {
+    __index = Optimizer,
+    __call = function(C, ...) return C.new(C, ...) end,
+  })
+  C.__index = C
+  C.__tostring = Optimizer.__tostring
+  C.__name = name
+  return C
+end
+
+local function setting_names(class_)
+  local names = {}
+  for i, s in ipairs(class_.settings) do names[i] = s[1] end
+  return names
+end
+
+local function checked(self, who, given, fallback, extra)
+  local names = setting_names(self)
+  local allowed = { table.unpack(names) }
+  for _, x in ipairs(extra or {}) do allowed[#allowed + 1] = x end
+  given = options.check(who, given, allowed)
+  local out = {}
+  for _, s in ipairs(self.settings) do
+    local key, default, check = s[1], s[2], s[3]
+    local v = given[key]
+    if v == nil then v = fallback[key] end
+    if v == nil then v = default end
+    if v == nil then fail("%s: %s is missing", who, key) end
+    local ok = check(v)
+    if ok ~= true then fail("%s: %s must be %s, got %s", who, key, ok, describe(v)) end
+    out[key] = type(v) == "table" and { table.unpack(v) } or v
+  end
+  return out
+end
+
+--- @tparam table params a list of parameters, or of groups `{params={…}, lr=…, …}`
+-- @tparam[opt] table opts settings for all groups that do not say otherwise
+function Optimizer.new(C, params, opts)
+  local who = "optim." .. C.name
+  local self = setmetatable({ param_groups = {}, _seen = {} }, C)
+  self.defaults = checked(C, who, opts, {})
+  if type(params) == "table" and type(params[1]) == "table" and getmetatable(params[1]) == nil then
+    for _, group in ipairs(params) do self:add_param_group(group) end
+  else
+    self:add_param_group { params = params }
+  end
+  return self
+end
+
+--- Adds `{params={…}, lr=…, …}`; settings that it lacks come from the constructor.
+function Optimizer:add_param_group(group)
+  local who = "optim." .. self.name
+  if type(group) ~= "table" or group.params == nil then fail("%s: a group needs the field params", who) end
+  local g = checked(self, who, group, self.defaults, { "params" })
+  local seen = setmetatable({}, { __index = self._seen })
+  g.params = check_params(who, group.params, seen)
+  for p in next, seen do self._seen[p] = true end
+  g._steps, g._state = {}, {}
+  self.param_groups[#self.param_groups + 1] = g
+end
+
+--- Forgets the gradients; with `set_to_none=false` fills them with zeros.
+function Optimizer:zero_grad(opts)
+  if opts ~= nil then
+    if type(opts) == "boolean" then opts = { set_to_none = opts } end
+    options.check("zero_grad", opts, { "set_to_none" })
+    if opts.set_to_none == false then
+      local _ <close> = T.no_grad()
+      for _, group in ipairs(self.param_groups) do
+        for _, p in ipairs(group.params) do
+          local g = p.grad
+          if g then zero(g) end
+        end
+      end
+      return
+    end
+  end
+  local groups = self.param_groups
+  for k = 1, #groups do
+    local params = groups[k].params
+    for i = 1, #params do params[i].grad = nil end
+  end
+end
+
+--- One update of every parameter that has a gradient. A closure computes the loss again and returns it.
+function Optimizer:step(closure)
+  local loss
+  if closure then
+    local _ <close> = T.enable_grad()
+    loss = closure()
+  end
+  local groups = self.param_groups
+  for k = 1, #groups do self:update(groups[k]) end
+  return loss
+end
+
+-- The tensors of one engine call, by parameter: param, grad, then what `columns` names. Parameters whose
+-- count of steps differs cannot share a call, so there is a list for each count; almost always one.
+-- make(p) returns the state of a parameter at its first step, a table by column name.
+local function gather(group, columns, make)
+  local params, steps, state = group.params, group._steps, group._state
+  local width = 2 + #columns
+  if group._columns ~= columns then -- a setting such as amsgrad was switched between steps
+    group._columns, group._lists, group._full = columns, nil, nil
+  end
+  local lists, counts, n = group._lists, group._counts, 0
+  if not lists then
+    lists, counts = {}, {}
+    group._lists, group._counts = lists, counts
+  end
+  -- The common case first: everybody has a gradient and the same count; the list of last time is reused.
+  local list, at = lists[1], 0
+  local first = steps[1] or 0
+  if list and group._full then
+    local i = 1
+    while i <= #params do
+      local grad = params[i].grad
+      if not grad or steps[i] ~= first then break end
+      list[at + 2] = grad
+      at = at + width
+      i = i + 1
+    end
+    if i > #params then
+      first = first + 1
+      for k = 1, #params do steps[k] = first end
+      counts[1] = first
+      return lists, counts, 1
+    end
+  end
+  lists, counts = {}, {}
+  group._lists, group._counts = lists, counts
+  local by_count, missing = {}, false
+  for i = 1, #params do
+    local p = params[i]
+    local grad = p.grad
+    if grad then
+      local count = (steps[i] or 0) + 1
+      steps[i] = count
+      local s = state[i]
+      if not s then
+        s = make(p)
+        state[i] = s
+      end
+      local k = by_count[count]
+      if not k then
+        n = n + 1
+        k, by_count[count], lists[n], counts[n] = n, n, {}, count
+      end
+      local l = lists[k]
+      local top = #l
+      l[top + 1], l[top + 2] = p, grad
+      for j, column in ipairs(columns) do
+        s[column] = s[column] or T.zeros_like(p)
+        l[top + 2 + j] = s[column]
+      end
+    else
+      missing = true
+    end
+  end
+  group._full = n == 1 and not missing
+  return lists, counts, n
+end
+
+-- Gradients stay alive through the lists until the next step; let them go with the step instead.
+local function forget_grads(group, width)
+  local list = group._lists[1]
+  if group._full then
+    for at = 2, #list, width do list[at] = false end
+  else
+    group._lists, group._counts = nil, nil
+  end
+end
+
+-- ---- state -------------------------------------------------------------------------------------------
+
+local function plain(group)
+  local out = {}
+  for key, v in pairs(group) do
+    if key ~= "params" and key:sub(1, 1) ~= "_" then
+      out[key] = type(v) == "table" and { table.unpack(v) } or v
+    end
+  end
+  return out
+end
+
+--- Settings and state as plain tables and tensors (shared, not copied): what T.save takes.
+-- Parameters are numbered from 1 over all groups.
+function Optimizer:state_dict()
+  local out, n = { state = {}, param_groups = {} }, 0
+  for k, group in ipairs(self.param_groups) do
+    local g = plain(group)
+    g.params = {}
+    for i = 1, #group.params do
+      n = n + 1
+      g.params[i] = n
+      if group._steps[i] then
+        local s = { step = group._steps[i] }
+        for key, v in pairs(group._state[i]) do s[key] = v end
+        out.state[n] = s
+      end
+    end
+    out.param_groups[k] = g
+  end
+  return out
+end
+
+--- Takes over what state_dict returned; tensors are copied. The groups must have as many parameters.
+function Optimizer:load_state_dict(sd)
+  local who = "optim." .. self.name .. ":load_state_dict"
+  if type(sd) ~= "table" or type(sd.state) ~= "table" or type(sd.param_groups) ~= "table" then
+    fail("%s: a table with state and param_groups is wanted, got %s", who, describe(sd))
+  end
+  if #sd.param_groups ~= #self.param_groups then
+    fail("%s: the state has %d groups, the optimizer %d", who, #sd.param_groups, #self.param_groups)
+  end
+  local fresh = {}
+  local _ <close> = T.no_grad()
+  for k, group in ipairs(self.param_groups) do
+    local g = sd.param_groups[k]
+    if type(g) ~= "table" or type(g.params) ~= "table" or #g.params ~= #group.params then
+      fail("%s: group %d has %d parameters in the state, %d here", who, k,
+        type(g) == "table" and type(g.params) == "table" and #g.params or 0, #group.params)
+    end
+    local given = plain(g)
+    for key in pairs(given) do if self.defaults[key] == nil then given[key] = nil end end
+    local f = { settings = checked(self, who, given, self.defaults), steps = {}, state = {} }
+    for i, number in ipairs(g.params) do
+      local s = sd.state[number]
+      if s then
+        f.steps[i], f.state[i] = options.integer(s.step) or 0, {}
+        for key, v in pairs(s) do
+          if type(v) == "userdata" then
+            if v:numel() ~= group.params[i]:numel() then
+              fail("%s: %s of parameter %d has %d elements, the parameter %d", who, key, number, v:numel(),
+                group.params[i]:numel())
+            end
+            f.state[i][key] = v:detach():clone()
+          end
+        end
+      end
+    end
+    fresh[k] = f
+  end
+  for k, group in ipairs(self.param_groups) do
+    for key, v in pairs(fresh[k].settings) do group[key] = v end
+    group._steps, group._state, group._lists, group._full = fresh[k].steps, fresh[k].state, nil, nil
+  end
+end
+
+function Optimizer:__tostring()
+  local lines = { self.name .. " (" }
+  for k, group in ipairs(self.param_groups) do
+    lines[#lines + 1] = ("  group %d: %d parameters"):format(k, #group.params)
+    for _, s in ipairs(self.settings) do
+      local v = group[s[1]]
+      lines[#lines + 1] = ("    %s: %s"):format(s[1],
+        type(v) == "table" and "{" .. table.concat(v, ", ") .. "}" or tostring(v))
+    end
+  end
+  return table.concat(lines, "\n") .. "\n)"
+end
+
+-- Checks of settings: true, or what would have been right.
+local check = {}
+function check.nonnegative(v)
+  return type(v) == "number" and v >= 0 and v < math.huge or "a finite number >= 0"
+end
+function check.number(v) return type(v) == "number" and v == v or "a number" end
+function check.bool(v) return type(v) == "boolean" or "true or false" end
+function check.betas(v)
+  if type(v) == "table" and #v == 2 then
+    local a, b = v[1], v[2]
+    if type(a) == "number" and type(b) == "number" and a >= 0 and a < 1 and b >= 0 and b < 1 then
+      return true
+    end
+  end
+  return "two numbers from 0 to below 1"
+end
+
+return { Optimizer = Optimizer, class = class, gather = gather, forget_grads = forget_grads, check = check }

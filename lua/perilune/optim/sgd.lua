@@ -1,0 +1,62 @@
+-- SPDX-License-Identifier: MIT
+--- Stochastic gradient descent.
+-- @classmod SGD
+local T = require "perilune"
+local base = require "perilune.optim.optimizer"
+local options = require "perilune.options"
+
+local check, gather, forget_grads = base.check, base.gather, base.forget_grads
+local sgd_step = T.core.op.sgd_step
+
+--- g = grad + weight_decay·p; b = momentum·b + (1 - dampening)·g (b = g at first); p -= lr·b, with nesterov
+-- p -= lr·(g + momentum·b) (Sutskever et al. 2013).
+-- @tparam table params
+-- @tparam[opt] table opts `lr=1e-3 momentum=0 dampening=0 weight_decay=0 nesterov=false maximize=false`
+local SGD = base.class("SGD", {
+  { "lr", 1e-3, check.nonnegative }, { "momentum", 0.0, check.nonnegative }, { "dampening", 0.0,
+    check.number },
+  { "weight_decay", 0.0, check.nonnegative }, { "nesterov", false, check.bool },
+  { "maximize", false, check.bool },
+})
+
+function SGD:add_param_group(group)
+  base.Optimizer.add_param_group(self, group)
+  local g = self.param_groups[#self.param_groups]
+  if g.nesterov and (g.momentum <= 0 or g.dampening ~= 0) then
+    self.param_groups[#self.param_groups] = nil
+    options.fail("optim.SGD: nesterov needs momentum > 0 and dampening = 0")
+  end
+end
+
+local none, buffer = {}, { "momentum_buffer" }
+local function nothing() return {} end
+local function make_buffer(p) return { momentum_buffer = T.zeros_like(p) } end
+
+function SGD:update(group)
+  local with_buffer = group.momentum ~= 0
+  if group._width ~= (with_buffer and 3 or 2) then -- momentum was switched on or off between steps
+    group._width = with_buffer and 3 or 2
+    group._lists, group._full = nil, nil
+    if with_buffer then
+      for i, s in pairs(group._state) do
+        if not s.momentum_buffer then group._state[i], group._steps[i] = nil, nil end
+      end
+    end
+  end
+  local lists, counts, n = gather(group, with_buffer and buffer or none, with_buffer and make_buffer or
+    nothing)
+  local o = group._opts
+  if not o then
+    o = {}
+    group._opts = o
+  end
+  o.k, o.lr, o.momentum, o.dampening = group._width, group.lr, group.momentum, group.dampening
+  o.weight_decay, o.nesterov, o.maximize = group.weight_decay, group.nesterov, group.maximize
+  for i = 1, n do
+    o.first = counts[i] == 1
+    sgd_step(lists[i], o)
+  end
+  if n > 0 then forget_grads(group, group._width) end
+end
+
+return SGD

@@ -1,0 +1,221 @@
+-- SPDX-License-Identifier: MIT
+--- Arguments of constructors and functions: positional values plus one final table of options, or one mixed
+-- table. Wrong ones raise at the caller's line and say what is allowed.
+-- @module perilune.options
+local options = {}
+
+local getinfo = debug.getinfo
+local here = getinfo(1, "S").source:gsub("options%.lua$", "")
+
+--- Raises at the first stack level outside perilune's own Lua files.
+function options.fail(fmt, ...)
+  local message = select("#", ...) > 0 and fmt:format(...) or fmt
+  local level = 2
+  while true do
+    local info = getinfo(level, "S")
+    if not info then error(message, 2) end
+    if info.what ~= "C" and info.source:sub(1, #here) ~= here then break end
+    level = level + 1
+  end
+  error(message, level)
+end
+local fail = options.fail
+
+-- Edits (insert, delete, replace, swap neighbours) between two short words (Damerau 1964).
+local function distance(a, b)
+  local d = { [0] = {} }
+  for j = 0, #b do d[0][j] = j end
+  for i = 1, #a do
+    d[i] = { [0] = i }
+    for j = 1, #b do
+      local cost = a:byte(i) == b:byte(j) and 0 or 1
+      local best = math.min(d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + cost)
+      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
+        best = math.min(best, d[i - 2][j - 2] + 1)
+      end
+      d[i][j] = best
+    end
+  end
+  return d[#a][#b]
+end
+
+--- The entry of `names` nearest to `word`, or nil when none is near.
+function options.nearest(word, names)
+  local best, least
+  for _, name in ipairs(names) do
+    local d = distance(word:sub(1, 40):lower(), name:lower())
+    if d <= math.max(1, #name // 3) and (not least or d < least) then best, least = name, d end
+  end
+  return best
+end
+
+--- Text for an unknown name: "unknown <what> 'x' (allowed: a, b); did you mean 'a'?"
+function options.unknown(what, word, names)
+  local near = type(word) == "string" and options.nearest(word, names)
+  return ("unknown %s '%s' (allowed: %s)%s"):format(what, tostring(word), table.concat(names, ", "),
+    near and ("; did you mean '%s'?"):format(near) or "")
+end
+
+--- Checks that every key of `given` is in the list `names`.
+function options.check(who, given, names)
+  if given == nil then return {} end
+  if type(given) ~= "table" then fail("%s: options must be a table, got %s", who, type(given)) end
+  local known = {}
+  for _, name in ipairs(names) do known[name] = true end
+  for key in pairs(given) do
+    if not known[key] then fail("%s: %s", who, options.unknown("option", key, names)) end
+  end
+  return given
+end
+
+--- A value in words for messages.
+function options.describe(v)
+  if type(v) == "string" then return ("%q"):format(v) end
+  if type(v) == "userdata" and v.brief and v.shape then
+    return ("a tensor [%s]"):format(table.concat(v:shape(), ","))
+  end
+  if type(v) == "table" or type(v) == "userdata" or type(v) == "function" then return "a " .. type(v) end
+  return tostring(v)
+end
+local describe = options.describe
+
+-- Integer-valued floats count as integers, numeric strings do not.
+local function integer(v)
+  return (math.type(v) == "integer" and v) or (math.type(v) == "float" and math.tointeger(v)) or nil
+end
+options.integer = integer
+
+local kinds = {}
+
+function kinds.any(v) return v end
+function kinds.int(v) return integer(v), "an integer" end
+function kinds.size(v)
+  local n = integer(v)
+  return n and n >= 0 and n or nil, "a non-negative integer"
+end
+function kinds.count(v)
+  local n = integer(v)
+  return n and n >= 1 and n or nil, "a positive integer"
+end
+function kinds.number(v) return type(v) == "number" and v or nil, "a number" end
+function kinds.probability(v)
+  return type(v) == "number" and v >= 0 and v <= 1 and v or nil, "a number from 0 to 1"
+end
+function kinds.nonnegative(v)
+  return type(v) == "number" and v >= 0 and v < math.huge and v or nil, "a finite number >= 0"
+end
+function kinds.bool(v)
+  if type(v) == "boolean" then return v end
+  return nil, "true or false"
+end
+function kinds.string(v) return type(v) == "string" and v or nil, "a string" end
+function kinds.func(v) return type(v) == "function" and v or nil, "a function" end
+function kinds.tensor(v) return type(v) == "userdata" and v or nil, "a tensor" end
+-- An integer or a list of integers.
+function kinds.ints(v)
+  if type(v) ~= "table" then return integer(v), "an integer or a list of integers" end
+  local out = {}
+  for i, x in ipairs(v) do
+    out[i] = integer(x)
+    if not out[i] then return nil, "an integer or a list of integers" end
+  end
+  return out
+end
+
+-- Sizes, or the words of convolutions.
+function kinds.padding(v)
+  if v == "same" or v == "valid" then return v end
+  local got = kinds.ints(v)
+  return got, "an integer, a list of integers, 'same' or 'valid'"
+end
+
+local function convert(spec, arg, v)
+  local name, kind = arg[1], arg[2]
+  if type(kind) == "table" then -- a list of allowed words
+    for _, word in ipairs(kind) do if v == word then return v end end
+    fail("%s: %s", spec.who, options.unknown(name, v, kind))
+  end
+  local got, wanted = kinds[kind](v)
+  if got == nil then fail("%s: %s must be %s, got %s", spec.who, name, wanted, describe(v)) end
+  return got
+end
+
+--- Describes the arguments of `who`: a list of {name, kind[, default]}, in positional order. A missing
+-- argument without default is an error, unless `optional` is set in its entry.
+function options.spec(who, args, settings)
+  local spec = { who = who, args = args, names = {}, by_name = {}, list_first = settings and
+    settings.list_first }
+  for i, arg in ipairs(args) do
+    spec.names[i] = arg[1]
+    spec.by_name[arg[1]] = arg
+  end
+  return spec
+end
+
+local function is_plain(v) return type(v) == "table" and getmetatable(v) == nil end
+
+local function has_names(t)
+  for key in pairs(t) do if type(key) == "string" then return true end end
+  return false
+end
+
+-- Positional values and the table of named ones, from what the user passed.
+local function split(spec, n, ...)
+  local values = { ... }
+  if n == 1 and is_plain(values[1]) then
+    local mixed = values[1]
+    if spec.list_first and type(mixed[1]) ~= "table" and mixed[1] ~= nil then
+      local list, named = {}, {}
+      for key, v in pairs(mixed) do
+        if type(key) == "string" then named[key] = v else list[key] = v end
+      end
+      return { list }, 1, named
+    end
+    local named, top = {}, 0
+    values = {}
+    for key, v in pairs(mixed) do
+      local i = integer(key)
+      if i then
+        values[i], top = v, math.max(top, i)
+      else
+        named[key] = v
+      end
+    end
+    return values, top, named
+  end
+  if n > 0 and is_plain(values[n]) and (has_names(values[n]) or (next(values[n]) == nil and n > 1)) then
+    return values, n - 1, values[n]
+  end
+  return values, n, {}
+end
+
+--- Reads arguments by a spec and returns a table of checked values by name.
+function options.read(spec, ...)
+  local values, n, named = split(spec, select("#", ...), ...)
+  if n > #spec.args then
+    fail("%s: at most %d positional arguments (%s), got %d", spec.who, #spec.args,
+      table.concat(spec.names, ", "), n)
+  end
+  local out = {}
+  for key, v in pairs(named) do
+    local arg = spec.by_name[key]
+    if not arg then fail("%s: %s", spec.who, options.unknown("option", key, spec.names)) end
+    out[key] = convert(spec, arg, v)
+  end
+  for i = 1, n do
+    local arg, v = spec.args[i], values[i]
+    if v ~= nil then
+      if out[arg[1]] ~= nil then fail("%s: %s is given twice", spec.who, arg[1]) end
+      out[arg[1]] = convert(spec, arg, v)
+    end
+  end
+  for _, arg in ipairs(spec.args) do
+    if out[arg[1]] == nil then
+      if arg[3] == nil and not arg.optional then fail("%s: %s is missing", spec.who, arg[1]) end
+      out[arg[1]] = arg[3]
+    end
+  end
+  return out
+end
+
+return options

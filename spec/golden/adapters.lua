@@ -1,0 +1,224 @@
+-- SPDX-License-Identifier: MIT
+-- How each golden operator (PyTorch's names, 0-based) is called in perilune. Without a row, operator `op` is
+-- T.op or T.nn.F.op: tensors by position in the signature's order, everything else by name in one option
+-- table, dimensions moved from 0-based to 1-based. A row may say:
+--   name     our function, dotted ("linalg.inv")
+--   index    index VALUES go in or come out: {index_base=0} is passed
+--   pos      names passed by position (default: those that are tensors in any case)
+--   rename   their names of options -> ours
+--   dims     names of arguments that are dimensions (default: DIMS)
+--   drop     option names that mean nothing here (value -> nil)
+--   call     function(fn, a, T) -> results, a = converted arguments by name
+
+local A = {}
+
+-- Names of arguments that count dimensions from 0.
+A.DIMS = {
+  dim = true, dims = true, dim0 = true, dim1 = true, dim2 = true, start_dim = true, end_dim = true,
+  dimension = true, source = true, destination = true,
+}
+
+-- 0-based position or dimension -> 1-based; negatives count from the end in both.
+local function up(v)
+  if math.type(v) == "integer" and v >= 0 then return v + 1 end
+  return v
+end
+A.up = up
+
+-- An options table of the named arguments, nil if none was given.
+local function options(a, ...)
+  local o
+  for _, k in ipairs { ... } do
+    if a[k] ~= nil then
+      o = o or {}
+      o[k] = a[k]
+    end
+  end
+  return o
+end
+
+-- Calls with trailing options only if there are any.
+local function with(fn, o, ...)
+  if o == nil then return fn(...) end
+  local args = table.pack(...)
+  args[args.n + 1] = o
+  return fn(table.unpack(args, 1, args.n + 1))
+end
+
+local R = {}
+A.rows = R
+
+local function index(...)
+  for _, op in ipairs { ... } do
+    R[op] = R[op] or {}
+    R[op].index = true
+  end
+end
+
+-- ---- arithmetic with options ----------------------------------------------------------------------
+
+R.div = {
+  call = function(fn, a, T)
+    if a.rounding_mode == "floor" then return T.floor_divide(a.input, a.other) end
+    if a.rounding_mode == "trunc" then return T.trunc_divide(a.input, a.other) end
+    if a.rounding_mode then return with(fn, options(a, "rounding_mode"), a.input, a.other) end
+    return fn(a.input, a.other)
+  end,
+}
+R.clamp = {
+  call = function(fn, a) return fn(a.input, a.min, a.max) end,
+}
+
+-- ---- shapes -------------------------------------------------------------------------------------
+
+R["repeat"] = { name = "tile", rename = { repeats = "dims" }, dims = {} }
+R.tile = { dims = {} }
+R.broadcast_to = { rename = { size = "shape" } }
+R.expand = { rename = { size = "sizes" } }
+R.view = { rename = { size = "shape" } }
+R.unfold = { rename = { dimension = "dim" } }
+R.stack = { newdim = true }
+R.narrow = {
+  call = function(fn, a)
+    local start = type(a.start) == "userdata" and a.start:item() or a.start
+    return fn(a.input, a.dim, up(start), a.length)
+  end,
+}
+R.select = {
+  call = function(fn, a) return fn(a.input, a.dim, up(a.index)) end,
+}
+R.split = {
+  call = function(fn, a) return with(fn, options(a, "dim"), a.input, a.split_size_or_sections) end,
+}
+R.as_strided = { rename = { storage_offset = "offset" } }
+R.tensordot = { dims = {} }
+R.chunk = {
+  call = function(fn, a) return with(fn, options(a, "dim"), a.input, a.chunks) end,
+}
+R.rot90 = {
+  call = function(fn, a) return fn(a.input, a.k, a.dims) end,
+}
+R.repeat_interleave = {
+  call = function(fn, a, T)
+    if type(a.repeats) == "userdata" and T.repeat_each then
+      return with(T.repeat_each, options(a, "dim"), a.input, a.repeats)
+    end
+    return with(fn, options(a, "dim"), a.input, a.repeats)
+  end,
+}
+R.einsum = {
+  call = function(fn, a) return fn(a.equation, table.unpack(a.operands)) end,
+}
+R.meshgrid = {
+  call = function(fn, a) return with(fn, options(a, "indexing"), a.tensors) end,
+}
+R.pixel_shuffle = { pos = { "input", "upscale_factor" } }
+R.pixel_unshuffle = { pos = { "input", "downscale_factor" } }
+
+-- ---- values and indices -------------------------------------------------------------------------
+
+index("argmax", "argmin", "argsort", "sort", "topk", "kthvalue", "median", "mode", "cummax", "cummin", "max",
+  "min", "gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_add", "index_copy",
+  "index_fill", "index_put", "take", "take_along_dim", "nonzero", "searchsorted", "bucketize", "one_hot",
+  "embedding", "cross_entropy", "nll_loss", "multi_margin_loss", "multilabel_margin_loss", "bincount",
+  "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+  "adaptive_max_pool3d", "unique", "tril_indices", "ctc_loss")
+
+R.nonzero.call = function(fn, a)
+  local where = fn(a.input, { index_base = 0 })
+  return a.as_tuple and where:unbind(2) or where
+end
+R.index_put.call = function(fn, a)
+  local list = { a.input, a.values }
+  for _, i in ipairs(a.indices) do list[#list + 1] = i end
+  local o = options(a, "accumulate") or {}
+  o.index_base = 0
+  return fn(list, o)
+end
+R.scatter.call = function(fn, a, T)
+  local o = { dim = a.dim, index_base = 0 }
+  if a.reduce == "add" then
+    local src = a.src
+    if type(src) == "number" then src = T.full(a.index:shape(), src, { dtype = a.input:dtype() }) end
+    return T.scatter_add(a.input, a.index, src, o)
+  end
+  return fn(a.input, a.index, a.src, o)
+end
+R.searchsorted.call = function(fn, a)
+  local o = options(a, "out_int32", "right", "sorter") or {}
+  if a.side then
+    if a.side == "left" and a.right then error("searchsorted: side and right disagree") end
+    o.right = a.side == "right"
+  end
+  o.index_base = 0
+  return fn(a.sorted_sequence, a.input, o)
+end
+
+R.embedding.name = "nn.F.embedding"
+
+-- ---- networks -------------------------------------------------------------------------------------
+
+R.norm = {
+  call = function(fn, a)
+    if a.p == "fro" then a.p = 2 end
+    return with(fn, options(a, "p", "dim", "keepdim", "dtype"), a.input)
+  end,
+}
+R.layer_norm = {
+  call = function(fn, a) return fn(a.input, a.normalized_shape, a.weight, a.bias, a.eps) end,
+}
+R.rms_norm = {
+  call = function(fn, a) return fn(a.input, a.normalized_shape, a.weight, a.eps) end,
+}
+R.group_norm = {
+  call = function(fn, a) return fn(a.input, a.num_groups, a.weight, a.bias, a.eps) end,
+}
+R.batch_norm = {
+  -- theirs returns the statistics after the update, ours updates them in place
+  call = function(fn, a)
+    local mean, var = a.running_mean, a.running_var
+    local y = fn(a.input, mean, var, a.weight, a.bias, a.training, a.momentum, a.eps)
+    if a.training and mean then return y, mean, var end
+    return y
+  end,
+}
+R.cross_entropy.call = function(fn, a)
+  local o = options(a, "weight", "ignore_index", "reduction", "label_smoothing") or {}
+  if not a.target:is_floating_point() then o.index_base = 0 end
+  return fn(a.input, a.target, o)
+end
+
+-- ---- creation -----------------------------------------------------------------------------------
+
+R.arange = {
+  -- theirs ends before `end`, ours includes it: stop half a step after the last value
+  call = function(fn, a, T)
+    local from, step = a.start or 0, a.step or 1
+    local to = a["end"]
+    local o = options(a, "dtype")
+    local n = math.ceil((to - from) / step)
+    if n ~= n or n < 0 or step == 0 then return with(fn, o, from, to, step) end -- theirs refuses
+    if n == 0 then return with(fn, o, from, from - step, step) end
+    local whole = math.type(from) == "integer" and math.type(step) == "integer" and math.type(to) == "integer"
+    if not whole and not o then o = { dtype = "f32" } end
+    local last = from + (n - (whole and 1 or 0.5)) * step
+    return with(fn, o, from, last, step)
+  end,
+}
+R.eye = {
+  call = function(fn, a) return with(fn, options(a, "dtype"), a.n, a.m or a.n) end,
+}
+R.full = {
+  call = function(fn, a) return with(fn, options(a, "dtype"), a.size, a.fill_value) end,
+}
+R.linspace = {
+  call = function(fn, a) return with(fn, options(a, "dtype"), a.start, a["end"], a.steps) end,
+}
+R.logspace = {
+  call = function(fn, a) return with(fn, options(a, "dtype", "base"), a.start, a["end"], a.steps) end,
+}
+R.to = {
+  call = function(_, a) return a.input:to(a.dtype) end,
+}
+
+return A

@@ -1,0 +1,565 @@
+-- SPDX-License-Identifier: MIT
+-- Modules: registration, state, modes, hooks, text, arguments, and what the layers compute.
+
+local T = require "perilune"
+local near = require "spec.support.near"
+local nn, F = T.nn, T.nn.F
+local eq, fails = near.near, near.fails
+
+-- A small network with a shared layer and a buffer.
+local function make_net()
+  local Net = nn.class("Net")
+  function Net:init()
+    self.first = nn.Linear(3, 4)
+    self.scale = nn.Parameter(T.ones(4))
+    self.again = self.first
+    self.body = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    self:register_buffer("count", T.zeros(2))
+  end
+  function Net:forward(x) return self.body(self.first(x) * self.scale) end
+  return Net()
+end
+
+local function names_of(iterator)
+  local out = {}
+  for name in iterator do out[#out + 1] = name end
+  return out
+end
+
+describe("a module", function()
+  it("knows its parameters in order of assignment, shared ones once", function()
+    local net = make_net()
+    assert.same({ "scale", "first.weight", "first.bias", "body.1.weight", "body.1.bias" },
+      names_of(net:named_parameters()))
+    assert.equal(5, #net:parameters())
+    assert.same({ "count" }, names_of(net:named_buffers()))
+    assert.same({ "", "first", "body", "body.1", "body.2" }, names_of(net:named_modules()))
+    assert.equal(5, #net:modules())
+    assert.same({ "first", "body" }, names_of(net:named_children()))
+    assert.equal(12 + 4 + 4 + 16 + 4, net:num_parameters())
+    assert.is_true(net:parameters()[2] == net.first.weight)
+  end)
+
+  it("is called like a function, with any number of arguments and results", function()
+    local Two = nn.class("Two")
+    function Two:forward(a, b) return b, a end
+    local x, y = T.ones(1), T.zeros(1)
+    local p, q = Two()(x, y)
+    assert.is_true(p == y and q == x)
+    fails("no forward method", nn.class("Empty")())
+  end)
+
+  it("inherits", function()
+    local Base = nn.class("Base")
+    function Base:init(n) self.n = n end
+    function Base:forward(x) return x * self:factor() end
+    local Derived = nn.class("Derived", Base)
+    function Derived:init(n) Base.init(self, n + 1) end
+    function Derived:factor() return self.n end
+    eq(Derived(2)(T.ones(2)), { 3, 3 })
+    fails("the parent of X must be a class", nn.class, "X", {})
+  end)
+
+  it("finds a layer that replaces a plain field", function()
+    local Net = nn.class("Late")
+    function Net:init()
+      self.layer = 3
+      self.layer = nn.Linear(2, 2)
+    end
+    assert.same({ "layer.weight", "layer.bias" }, names_of(Net():named_parameters()))
+  end)
+
+  it("forgets a removed layer and takes a new one", function()
+    local net = make_net()
+    net.scale = nil
+    net.first, net.again = nil, nn.Linear(3, 4, { bias = false })
+    assert.same({ "again.weight", "body.1.weight", "body.1.bias" }, names_of(net:named_parameters()))
+  end)
+
+  it("switches modes and gradients for all below", function()
+    local net = make_net()
+    assert.is_true(net.training and net.body[2].training)
+    net:eval()
+    assert.is_false(net.training or net.body[2].training)
+    net:train()
+    assert.is_true(net.body[1].training)
+    net:freeze()
+    for _, p in ipairs(net:parameters()) do assert.is_false(p.requires_grad) end
+    net:requires_grad_(true)
+    net(T.ones(2, 3)):sum():backward()
+    assert.is_truthy(net.first.weight.grad)
+    net:zero_grad()
+    for _, p in ipairs(net:parameters()) do assert.is_nil(p.grad) end
+  end)
+
+  it("applies a function to children first", function()
+    local seen = {}
+    make_net():apply(function(m) seen[#seen + 1] = m:type() end)
+    assert.same({ "Linear", "Linear", "ReLU", "Sequential", "Net" }, seen)
+  end)
+
+  it("converts, keeping what is shared shared", function()
+    local net = make_net():to("f64")
+    assert.equal("f64", net.first.weight:dtype())
+    assert.is_true(net.first.weight.requires_grad)
+    assert.is_true(net.again == net.first)
+    assert.equal("f64", net.count:dtype())
+    assert.equal("f64", net(T.ones({ 2, 3 }, { dtype = "f64" })):dtype())
+    local tied = nn.class("Tied")
+    function tied:init()
+      self.a = nn.Parameter(T.ones(2))
+      self.b = self.a
+    end
+    local t = tied():to("f64")
+    assert.is_true(t.a == t.b)
+    assert.equal(1, #t:parameters())
+  end)
+end)
+
+describe("state_dict", function()
+  it("is in order, shares storage, and loads back", function()
+    local a, b = make_net(), make_net()
+    local names = {}
+    for name in pairs(a:state_dict()) do names[#names + 1] = name end
+    assert.same({ "scale", "count", "first.weight", "first.bias", "body.1.weight", "body.1.bias" }, names)
+    assert.is_true(a:state_dict()["scale"]:shares_storage(a.scale))
+    assert.is_false(a:state_dict()["scale"].requires_grad)
+    local missing, unexpected = b:load_state_dict(a:state_dict())
+    assert.same({ {}, {} }, { missing, unexpected })
+    eq(b.first.weight, a.first.weight)
+    assert.is_false(b.first.weight:shares_storage(a.first.weight))
+  end)
+
+  it("counts from 0 for PyTorch's names", function()
+    local net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 1)))
+    local names = {}
+    for name in pairs(net:state_dict { index_base = 0 }) do names[#names + 1] = name end
+    assert.same({ "0.weight", "0.bias", "1.0.weight", "1.0.bias" }, names)
+    local sd = { ["0.weight"] = T.ones(2, 2), ["0.bias"] = T.zeros(2), ["1.0.weight"] = T.ones(1, 2),
+      ["1.0.bias"] = T.ones(1) }
+    net:load_state_dict(sd, { index_base = 0 })
+    eq(net(T.ones(1, 2)), { 5 })
+  end)
+
+  it("refuses what does not fit, and then changes nothing", function()
+    local net = nn.Sequential(nn.Linear(2, 3))
+    local before = net[1].bias:clone()
+    local function load(sd, opts) return net:load_state_dict(sd, opts) end
+    fails("missing: 1.weight", load, { ["1.bias"] = T.zeros(3) })
+    fails("unexpected: 2.bias", load,
+      { ["1.bias"] = T.zeros(3), ["1.weight"] = T.zeros(3, 2), ["2.bias"] = T.zeros(1) })
+    fails("'1.weight' is f32[2,3] in the state and f32[3,2] here", load,
+      { ["1.bias"] = T.zeros(3), ["1.weight"] = T.zeros(2, 3) })
+    fails("not a tensor", load, { ["1.bias"] = 7, ["1.weight"] = T.zeros(3, 2) })
+    fails("did you mean 'strict'", load, {}, { strickt = false })
+    eq(net[1].bias, before)
+    local missing, unexpected = load({ ["1.bias"] = T.ones(3), x = T.ones(1) }, { strict = false })
+    assert.same({ { "1.weight" }, { "x" } }, { missing, unexpected })
+    eq(net[1].bias, 1)
+  end)
+
+  it("leaves out transient buffers", function()
+    local net = make_net()
+    net:register_buffer("cache", T.zeros(1), { persistent = false })
+    assert.is_nil(net:state_dict()["cache"])
+    assert.equal(2, #net:buffers())
+  end)
+end)
+
+describe("hooks", function()
+  it("see and replace arguments and outputs, until removed", function()
+    local net = nn.Linear(2, 2)
+    local seen
+    local h1 = net:register_forward_pre_hook(function(m, args)
+      assert.is_true(m == net)
+      return args[1] * 0
+    end)
+    local h2 = net:register_forward_hook(function(_, args, out)
+      seen = args[1]
+      return out + 1
+    end)
+    eq(net(T.ones(1, 2)), (net.bias + 1):totable())
+    eq(seen, 0)
+    h1:remove()
+    h2:remove()
+    eq(net(T.ones(1, 2)), F.linear(T.ones(1, 2), net.weight, net.bias))
+    fails("a function is wanted", net.register_forward_hook, net, 3)
+  end)
+end)
+
+describe("text", function()
+  it("prints a tree", function()
+    local net = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(4, 2, { bias = false }), nn.ReLU()),
+      nn.Conv2d(1, 8, 3, { padding = 1 }))
+    assert.equal([[
+Sequential(
+  (1): Flatten(start_dim=2, end_dim=-1)
+  (2): Sequential(
+    (1): Linear(in_features=4, out_features=2, bias=false)
+    (2): ReLU()
+  )
+  (3): Conv2d(1, 8, kernel_size={3, 3}, stride={1, 1}, padding={1, 1})
+)]], tostring(net))
+  end)
+
+  it("summarizes with shapes, leaving modes as they were", function()
+    local net = nn.Sequential(nn.Linear(784, 128), nn.Dropout(0.5))
+    net[2]:eval()
+    local text = net:summary(T.ones(2, 784))
+    assert.is_truthy(text:find("100,480 parameters, 100,480 trainable", 1, true))
+    assert.is_truthy(text:find("1 (Linear)", 1, true))
+    assert.is_truthy(text:find("f32[2,128]", 1, true))
+    assert.is_true(net.training)
+    assert.is_false(net[2].training)
+    assert.equal(0, #net[1]._hooks.after)
+  end)
+end)
+
+describe("arguments of layers", function()
+  it("may be positional, named or mixed", function()
+    assert.is_nil(nn.Linear(4, 2, { bias = false }).bias)
+    assert.is_nil(nn.Linear { 4, 2, bias = false }.bias)
+    assert.is_nil(nn.Linear(4, 2, false).bias)
+    assert.same({ 2, 4 }, nn.Linear { in_features = 4, out_features = 2 }.weight:shape())
+    assert.same({ 8, 1, 3, 5 }, nn.Conv2d(2, 8, { 3, 5 }, { groups = 2 }).weight:shape())
+    assert.same({ 2, 3 }, nn.LayerNorm({ 2, 3 }).weight:shape())
+    assert.same({ 4 }, nn.LayerNorm(4).weight:shape())
+    assert.is_nil(nn.LayerNorm(4, { bias = false }).bias)
+    assert.equal("f64", nn.Linear(2, 2, { dtype = "f64" }).weight:dtype())
+    assert.same({ 2, 2 }, nn.Linear(2.0, 2).weight:shape())
+  end)
+
+  it("raise at the caller's line, with what is allowed", function()
+    fails("nn.Linear: unknown option 'bais'", nn.Linear, 2, 3, { bais = true })
+    fails("did you mean 'bias'?", nn.Linear, 2, 3, { bais = true })
+    fails("nn.Linear: out_features is missing", nn.Linear, 2)
+    fails("nn.Linear: in_features must be a non-negative integer, got -1", nn.Linear, -1, 2)
+    fails('got "4"', nn.Linear, "4", 2)
+    fails("at most 5 positional", nn.Linear, 1, 2, true, "f32", "cpu", 6)
+    fails("nn.Dropout: p must be a number from 0 to 1, got 1.5", nn.Dropout, 1.5)
+    fails("must be multiples of groups 2", nn.Conv2d, 3, 4, 3, { groups = 2 })
+    fails("stride must be at least 1", nn.Conv2d, 3, 4, 3, { stride = 0 })
+    fails("must be a multiple of num_groups", nn.GroupNorm, 3, 4)
+    fails("unknown approximate 'tahn' (allowed: none, tanh); did you mean 'tanh'?", nn.GELU, "tahn")
+    fails("argument 2 must be a module", nn.Sequential, nn.ReLU(), 3)
+    local line = debug.getinfo(1, "l").currentline + 1
+    local err = fails("nn.Linear", function() nn.Linear(2, 3, { bais = 1 }) end)
+    assert.is_truthy(err:find("nn_spec.lua:" .. line .. ":", 1, true), err)
+  end)
+end)
+
+describe("containers", function()
+  it("Sequential passes on, indexes and grows", function()
+    local net = nn.Sequential { nn.Linear(2, 3), nn.ReLU() }
+    assert.equal(2, #net)
+    assert.is_true(net[1] == net["1"])
+    net:append(nn.Linear(3, 1))
+    assert.same({ 4, 1 }, net(T.ones(4, 2)):shape())
+    local last = net:pop()
+    assert.equal("Linear", last:type())
+    assert.equal(2, #net)
+    net:insert(1, nn.Identity())
+    assert.equal("Identity", net[1]:type())
+    assert.same({ "2.weight", "2.bias" }, names_of(net:named_parameters()))
+    local x = T.ones(2)
+    assert.is_true(nn.Sequential()(x) == x)
+    fails("indices start at 1", net.insert, net, 0, nn.ReLU())
+  end)
+
+  it("ModuleList and ModuleDict register", function()
+    local Net = nn.class("Net")
+    function Net:init()
+      self.list = nn.ModuleList { nn.Linear(1, 1), nn.Linear(1, 1) }
+      self.dict = nn.ModuleDict { b = nn.Linear(1, 1), a = nn.ReLU() }
+    end
+    local net = Net()
+    assert.same({ "list.1.weight", "list.1.bias", "list.2.weight", "list.2.bias", "dict.b.weight",
+      "dict.b.bias" },
+      names_of(net:named_parameters()))
+    assert.same({ "a", "b" }, net.dict:keys())
+    assert.equal(2, #net.dict)
+    assert.equal("ReLU", net.dict.a:type())
+    fails("taken by a method", nn.ModuleDict, { forward = nn.ReLU() })
+  end)
+end)
+
+describe("layers compute", function()
+  it("Linear", function()
+    local m = nn.Linear(3, 2)
+    local x = T.tensor { { 1, 2, 3 }, { 4, 5, 6 } }
+    eq(m(x), x:matmul(m.weight:t()) + m.bias, 1e-5)
+    assert.same({ 5, 4, 2 }, m(T.ones(5, 4, 3)):shape())
+  end)
+
+  it("Bilinear", function()
+    local m = nn.Bilinear(2, 3, 2)
+    local x, y = T.tensor { { 1, 2 } }, T.tensor { { 3, 4, 5 } }
+    local want = {}
+    for k = 1, 2 do
+      want[k] = x:matmul(m.weight:select(1, k)):matmul(y:t()):item() + m.bias:get(k)
+    end
+    eq(m(x, y), want, 1e-5)
+  end)
+
+  it("Conv1d, Conv2d, Conv3d", function()
+    local c1 = nn.Conv1d(1, 1, 3, { padding = 1 })
+    c1:load_state_dict { weight = T.tensor { { { 1, 2, 3 } } }, bias = T.tensor { 10 } }
+    eq(c1(T.tensor { { { 1, 2, 3, 4 } } }), { 18, 24, 30, 21 })
+    local c2 = nn.Conv2d(1, 2, 2, { stride = 2, bias = false })
+    c2:load_state_dict { weight = T.tensor { { { { 1, 0 }, { 0, 1 } } }, { { { 0, 1 }, { 1, 0 } } } } }
+    local x = T.arange(16):to("f32"):view(1, 1, 4, 4)
+    eq(c2(x), { 7, 11, 23, 27, 7, 11, 23, 27 })
+    assert.same({ 2, 4, 3, 3, 3 }, nn.Conv3d(1, 4, 2)(T.ones(2, 1, 4, 4, 4)):shape())
+    assert.same({ 2, 4, 5, 5 }, nn.Conv2d(1, 4, 3, { padding = "same" })(T.ones(2, 1, 5, 5)):shape())
+  end)
+
+  it("pooling", function()
+    local x = T.arange(16):to("f32"):view(1, 1, 4, 4)
+    eq(nn.MaxPool2d(2)(x), { 6, 8, 14, 16 })
+    eq(nn.MaxPool2d { 3, stride = 1 }(x), { 11, 12, 15, 16 })
+    eq(nn.AvgPool2d(2)(x), { 3.5, 5.5, 11.5, 13.5 })
+    eq(nn.AdaptiveAvgPool2d(1)(x), { 8.5 })
+    eq(nn.AdaptiveAvgPool2d({ 1, 2 })(x), { 7.5, 9.5 })
+    eq(nn.MaxPool1d(2)(x:view(1, 4, 4)), { 2, 4, 6, 8, 10, 12, 14, 16 })
+    assert.same({ 1, 1, 2, 2, 2 }, nn.MaxPool3d(2)(T.ones(1, 1, 4, 4, 4)):shape())
+    local y, at = nn.MaxPool2d(2, { return_indices = true })(x)
+    eq(y, { 6, 8, 14, 16 })
+    eq(at, { 6, 8, 14, 16 })
+  end)
+
+  it("Embedding, with a row that stays zero", function()
+    local m = nn.Embedding(4, 3, { padding_idx = 2 })
+    eq(m.weight:select(1, 2), 0)
+    local y = m(T.tensor({ { 1, 2 }, { 4, 4 } }, { dtype = "i64" }))
+    assert.same({ 2, 2, 3 }, y:shape())
+    eq(y[1][1], m.weight[1])
+    y:sum():backward()
+    eq(m.weight.grad, { { 1, 1, 1 }, { 0, 0, 0 }, { 0, 0, 0 }, { 2, 2, 2 } })
+    local m0 = nn.Embedding(2, 1, { index_base = 0 })
+    eq(m0(T.tensor({ 1, 0 }, { dtype = "i64" })), { m0.weight:get(2, 1), m0.weight:get(1, 1) })
+    fails("padding_idx 5", nn.Embedding, 4, 3, 5)
+  end)
+
+  it("LayerNorm, RMSNorm, GroupNorm", function()
+    local x = T.tensor { { 1, 2, 3, 4 }, { 2, 4, 6, 8 } }
+    local s = 1 / math.sqrt(1.25 + 1e-5)
+    eq(nn.LayerNorm(4)(x)[1], { -1.5 * s, -0.5 * s, 0.5 * s, 1.5 * s }, 1e-5)
+    local r = 1 / math.sqrt(7.5)
+    eq(nn.RMSNorm(4, { eps = 0 })(x)[1], { r, 2 * r, 3 * r, 4 * r }, 1e-5)
+    local g = nn.GroupNorm(2, 4, { eps = 0.0 })(x)
+    eq(g, { { -1, 1, -1, 1 }, { -1, 1, -1, 1 } }, 1e-4)
+  end)
+
+  it("BatchNorm, in training and evaluation", function()
+    local m = nn.BatchNorm1d(2)
+    local x = T.tensor { { 1, 10 }, { 3, 30 } }
+    eq(m(x), { { -1, -1 }, { 1, 1 } }, 1e-4)
+    eq(m.running_mean, { 0.2, 2 })
+    eq(m.running_var, { 0.9 + 0.1 * 2, 0.9 + 0.1 * 200 }, 1e-5)
+    assert.equal(1, m.num_batches_tracked:item())
+    m:eval()
+    local y = m(x)
+    eq(y[1][1], (1 - 0.2) / math.sqrt(1.1 + 1e-5), 1e-5)
+    eq(m.running_mean, { 0.2, 2 })
+    assert.same({ "weight", "bias", "running_mean", "running_var", "num_batches_tracked" }, (function()
+      local names = {}
+      for name in pairs(m:state_dict()) do names[#names + 1] = name end
+      return names
+    end)())
+    local average = nn.BatchNorm1d(2, { momentum = false })
+    average(x)
+    average(x * 3)
+    eq(average.running_mean, { 4, 40 }, 1e-5)
+    assert.same({ 2, 3, 4, 4 }, nn.BatchNorm2d(3)(T.randn(2, 3, 4, 4)):shape())
+    fails("must be [N, C, H, W], got 2-d", nn.BatchNorm2d(3), T.ones(2, 3))
+    fails("has 4 features in dimension 2, the layer 3", nn.BatchNorm1d(3), T.ones(2, 4))
+  end)
+
+  it("Dropout, in training only", function()
+    T.manual_seed(3)
+    local m = nn.Dropout(0.25)
+    local x = T.ones(4000)
+    local y = m(x)
+    local zeros = y:eq(0):sum():item()
+    assert.is_true(zeros > 880 and zeros < 1120, zeros)
+    eq(y:max(), 1 / 0.75)
+    assert.is_true(m:eval()(x) == x)
+    eq(nn.Dropout(1.0)(x), 0)
+    local z = nn.Dropout2d(0.5)(T.ones(10, 20, 3, 3)):sum { dim = { 3, 4 } }
+    assert.is_true((z:eq(0) + z:eq(18)):all():item() and z:eq(0):any():item())
+  end)
+
+  it("Flatten, Unflatten, Identity", function()
+    assert.same({ 2, 12 }, nn.Flatten()(T.ones(2, 3, 4)):shape())
+    assert.same({ 24 }, nn.Flatten(1)(T.ones(2, 3, 4)):shape())
+    assert.same({ 2, 3, 4 }, nn.Unflatten(2, { 3, -1 })(T.ones(2, 12)):shape())
+  end)
+
+  it("activations", function()
+    local x = T.tensor { -2, -0.5, 0, 1.5 }
+    eq(nn.ReLU()(x), { 0, 0, 0, 1.5 })
+    eq(nn.LeakyReLU(0.1)(x), { -0.2, -0.05, 0, 1.5 })
+    eq(nn.ELU()(x), { math.exp(-2) - 1, math.exp(-0.5) - 1, 0, 1.5 })
+    eq(nn.Hardtanh(-1, 1)(x), { -1, -0.5, 0, 1 })
+    eq(nn.Softplus()(x), F.softplus(x))
+    eq(nn.Sigmoid()(x), x:sigmoid())
+    eq(nn.GELU("tanh")(T.tensor { 1 }), 0.841192, 1e-5)
+    eq(nn.GELU()(T.tensor { 1 }), 0.8413447, 1e-5)
+    eq(nn.Softmax()(x):sum(), 1)
+    eq(nn.LogSoftmax(1)(x):exp():sum(), 1)
+    eq(nn.Softmin()(x), nn.Softmax()(-x))
+    eq(nn.GLU()(x), { -2 * 0.5, -0.5 / (1 + math.exp(-1.5)) })
+    eq(nn.PReLU()(x), { -0.5, -0.125, 0, 1.5 })
+    for _, name in ipairs { "ReLU6", "Tanh", "SiLU", "Mish", "SELU", "CELU", "Softsign", "Tanhshrink",
+      "Hardswish",
+      "Hardsigmoid", "LogSigmoid", "Hardshrink", "Softshrink" } do
+      assert.same({ 4 }, nn[name]()(x):shape(), name)
+    end
+  end)
+end)
+
+describe("losses", function()
+  local x, y
+  before_each(function()
+    x = T.tensor { { 1, 2, 3 }, { 3, 2, 1 } }
+    y = T.tensor({ 3, 3 }, { dtype = "i64" })
+  end)
+  after_each(function() x, y = nil, nil end)
+
+  it("cross entropy and its options", function()
+    local z = math.log(math.exp(1) + math.exp(2) + math.exp(3))
+    eq(nn.CrossEntropyLoss()(x, y), ((z - 3) + (z - 1)) / 2, 1e-5)
+    eq(nn.CrossEntropyLoss { reduction = "none" }(x, y), { z - 3, z - 1 }, 1e-5)
+    eq(nn.CrossEntropyLoss { index_base = 0 }(x, y - 1), ((z - 3) + (z - 1)) / 2, 1e-5)
+    local w = T.tensor { 1, 1, 4 }
+    eq(nn.CrossEntropyLoss { weight = w, reduction = "sum" }(x, y), 4 * (z - 3 + z - 1), 1e-5)
+    eq(nn.NLLLoss()(x:log_softmax(-1), y), ((z - 3) + (z - 1)) / 2, 1e-5)
+    eq(F.cross_entropy(x, y, { label_smoothing = 0.3 }),
+      ((0.7 * (z - 3) + 0.3 * (z - 2)) + (0.7 * (z - 1) + 0.3 * (z - 2))) / 2, 1e-5)
+    fails("reduction", nn.CrossEntropyLoss, { reduction = "avg" })
+    assert.is_false(pcall(nn.CrossEntropyLoss(), x, y + 1))
+    assert.is_false(pcall(nn.CrossEntropyLoss(), x, y - 3))
+  end)
+
+  it("regression and binary losses", function()
+    local a, b = T.tensor { 0, 1, 4 }, T.tensor { 0.5, 1, 1 }
+    eq(nn.MSELoss()(a, b), (0.25 + 9) / 3)
+    eq(nn.L1Loss { reduction = "sum" }(a, b), 3.5)
+    eq(nn.SmoothL1Loss { reduction = "none" }(a, b), { 0.125, 0, 2.5 })
+    eq(nn.HuberLoss { reduction = "none", delta = 2.0 }(a, b), { 0.125, 0, 2 * (3 - 1) })
+    local p, t = T.tensor { 0.25, 0.5 }, T.tensor { 1, 0 }
+    eq(nn.BCELoss()(p, t), -(math.log(0.25) + math.log(0.5)) / 2, 1e-5)
+    eq(nn.BCEWithLogitsLoss { reduction = "none" }(T.tensor { 0.0, 2.0 }, t), { math.log(2),
+      math.log(1 + math.exp(2)) },
+      1e-5)
+    eq(nn.BCEWithLogitsLoss { pos_weight = T.tensor { 3.0, 3.0 }, reduction = "sum" }(T.tensor { 0.0, 0.0 },
+      t),
+      4 * math.log(2), 1e-5)
+    local q = T.tensor { { 0.5, 0.5 } }
+    eq(nn.KLDivLoss("batchmean")(T.tensor { { 0.25, 0.75 } }:log(), q),
+      0.5 * math.log(2) + 0.5 * math.log(2 / 3), 1e-5)
+  end)
+
+  it("composed ones", function()
+    eq(F.cosine_similarity(T.tensor { { 1, 0 } }, T.tensor { { 1, 1 } }), math.sqrt(0.5), 1e-5)
+    eq(F.normalize(T.tensor { { 3, 4 } }), { 0.6, 0.8 }, 1e-6)
+    eq(F.margin_ranking_loss(T.tensor { 1.0 }, T.tensor { 2.0 }, T.tensor { 1 }, { margin = 0.5 }), 1.5)
+    eq(F.soft_margin_loss(T.tensor { 0.0 }, T.tensor { 1 }), math.log(2), 1e-6)
+  end)
+end)
+
+describe("initializers", function()
+  local function moments(t)
+    return t:mean():item(), t:std():item(), t:min():item(), t:max():item()
+  end
+
+  it("defaults are those of PyTorch", function()
+    T.manual_seed(0)
+    local m = nn.Linear(100, 200)
+    local _, std, lo, hi = moments(m.weight)
+    assert.is_true(lo >= -0.1 and hi <= 0.1 and hi > 0.0999 and lo < -0.0999)
+    eq(T.tensor(std), 0.1 / math.sqrt(3), 1e-3)
+    assert.is_true(m.bias:abs():max():item() <= 0.1 and m.bias:abs():max():item() > 0.09)
+    local c = nn.Conv2d(4, 64, 5)
+    assert.is_true(c.weight:abs():max():item() <= 0.1 and c.weight:abs():max():item() > 0.099)
+    local mean, s = moments(nn.Embedding(100, 100).weight)
+    assert.is_true(math.abs(mean) < 0.05 and math.abs(s - 1) < 0.05)
+  end)
+
+  it("fill with the asked distributions", function()
+    T.manual_seed(1)
+    local t = T.empty(200, 100)
+    local _, _, lo, hi = moments(nn.init.uniform_(t, 2, 5))
+    assert.is_true(lo >= 2 and lo < 2.01 and hi <= 5 and hi > 4.99)
+    local mean, std = moments(nn.init.normal_(t, { mean = 1, std = 0.5 }))
+    assert.is_true(math.abs(mean - 1) < 0.02 and math.abs(std - 0.5) < 0.01)
+    eq(nn.init.constant_(t, 3), 3)
+    eq(nn.init.zeros_(t), 0)
+    eq(nn.init.ones_(t), 1)
+    _, _, _, hi = moments(nn.init.xavier_uniform_(t))
+    assert.is_true(hi <= math.sqrt(6 / 300) and hi > 0.99 * math.sqrt(6 / 300))
+    _, std = moments(nn.init.xavier_normal_(t, 2.0))
+    assert.is_true(math.abs(std / (2 * math.sqrt(2 / 300)) - 1) < 0.03)
+    _, std = moments(nn.init.kaiming_normal_(t, { mode = "fan_out", nonlinearity = "relu" }))
+    assert.is_true(math.abs(std / math.sqrt(2 / 200) - 1) < 0.03)
+    _, std, lo, hi = moments(nn.init.trunc_normal_(t, { std = 2, a = -2, b = 3 }))
+    assert.is_true(lo >= -2 and hi <= 3 and lo < -1.99 and hi > 2.98 and std < 1.5)
+    eq(nn.init.eye_(T.empty(2, 3)), { { 1, 0, 0 }, { 0, 1, 0 } })
+    local q = nn.init.orthogonal_(T.empty(3, 5), 2)
+    eq(q:matmul(q:t()), { { 4, 0, 0 }, { 0, 4, 0 }, { 0, 0, 4 } }, 1e-5)
+    assert.equal(5 / 3, nn.init.calculate_gain("tanh"))
+    eq(T.tensor(nn.init.calculate_gain("leaky_relu", 0.2)), math.sqrt(2 / 1.04))
+    fails("did you mean 'relu'", nn.init.calculate_gain, "rellu")
+    fails("needs at least 2 dimensions", nn.init.xavier_uniform_, T.empty(3))
+    fails("unknown option 'sdt'", nn.init.normal_, t, { sdt = 1 })
+  end)
+
+  it("work on parameters without recording", function()
+    local p = nn.Parameter(T.zeros(3, 3))
+    nn.init.normal_(p)
+    assert.is_true(p.is_leaf and p.requires_grad)
+  end)
+end)
+
+describe("utils", function()
+  local function with_grads()
+    local a, b = nn.Parameter(T.zeros(2)), nn.Parameter(T.zeros(1))
+    local loss = (a * T.tensor { 3, 0 } + b * 4):sum()
+    loss:backward()
+    return a, b, nn.Parameter(T.zeros(3))
+  end
+
+  it("clip_grad_norm_", function()
+    local a, b, c = with_grads()
+    local norm = nn.utils.clip_grad_norm_({ a, b, c }, 1.0)
+    eq(norm, math.sqrt(9 + 64), 1e-5)
+    eq(a.grad, { 3 / math.sqrt(73), 0 }, 1e-5)
+    eq(b.grad, 8 / math.sqrt(73), 1e-5)
+    eq(nn.utils.clip_grad_norm_({ a, b }, 10.0), 1, 1e-5)
+    eq(b.grad, 8 / math.sqrt(73), 1e-5)
+    local p, q = with_grads()
+    eq(nn.utils.clip_grad_norm_({ p, q }, 4.0, { norm_type = math.huge }), 8)
+    eq(q.grad, 4, 1e-5)
+    p.grad = T.tensor { 1 / 0, 0 }
+    fails("the norm of the gradients is inf", nn.utils.clip_grad_norm_, { p, q }, 1,
+      { error_if_nonfinite = true })
+    fails("max_norm must be a number", nn.utils.clip_grad_norm_, { a }, "1")
+  end)
+
+  it("clip_grad_value_", function()
+    local a, b = with_grads()
+    nn.utils.clip_grad_value_({ a, b }, 2.5)
+    eq(a.grad, { 2.5, 0 })
+    eq(b.grad, 2.5)
+  end)
+
+  it("parameters to a vector and back", function()
+    local m = nn.Linear(2, 2)
+    local v = nn.utils.parameters_to_vector(m:parameters())
+    assert.same({ 6 }, v:shape())
+    nn.utils.vector_to_parameters(T.arange(6):to("f32"), m:parameters())
+    eq(m.weight, { 1, 2, 3, 4 })
+    eq(m.bias, { 5, 6 })
+    fails("a vector of 6 elements", nn.utils.vector_to_parameters, T.ones(5), m:parameters())
+  end)
+end)

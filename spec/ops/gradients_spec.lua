@@ -1,0 +1,49 @@
+-- SPDX-License-Identifier: MIT
+-- Gradients of every differentiable op against difference quotients in f64: for each variant of its row, with
+-- contiguous, transposed and stride-0 inputs.
+
+local T = require "perilune"
+local support = require "spec.ops.support"
+local random = require "spec.support.random"
+local gradcheck = require "spec.support.gradcheck"
+
+describe("the gradient of", function()
+  for _, info in ipairs(support.public()) do
+    local row = support.cases[info.name]
+    if row and info.differentiable then
+      it(info.name, function()
+        local f = support.func(info.name)
+        for i, args in ipairs(support.arguments(info.name)) do
+          local g, flat = support.spread(f, args)
+          for _, kind in ipairs { "plain", "transposed", "expand" } do
+            if not (row.skip_layout and row.skip_layout[kind]) then
+              local ok, why = gradcheck.check(T, g, flat, {
+                which = row.which, rtol = row.gtol, atol = row.gtol,
+                relayout = kind ~= "plain" and function(t) return random.layout(T, t, kind) end or nil,
+              })
+              assert.is_true(ok, string.format("variant %d, %s: %s", i, kind, tostring(why)))
+            end
+          end
+        end
+      end)
+    end
+  end
+end)
+
+describe("integer inputs to", function()
+  for _, info in ipairs(support.public()) do
+    local row = support.cases[info.name]
+    if row and info.differentiable then
+      it(info.name .. " leave a result or a text", function()
+        local f = support.func(info.name)
+        for _, dtype in ipairs { "i64", "u8", "bool", "f16", "bf16", "f32" } do
+          local args = support.map(support.arguments(info.name)[1], function(t)
+            return t:dtype() == "f64" and t:to(dtype) or t
+          end)
+          local ok, err = pcall(f, table.unpack(args, 1, args.n))
+          if not ok then assert.is_string(err) end
+        end
+      end)
+    end
+  end
+end)

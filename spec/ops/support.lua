@@ -1,0 +1,81 @@
+-- SPDX-License-Identifier: MIT
+-- What the specs of this folder share: the registry, calling an op from its row, arguments as flat lists.
+
+local T = require "perilune"
+local random = require "spec.support.random"
+local oracle = require "spec.support.oracle"
+local cases = require "spec.ops.cases"
+
+local M = { cases = cases }
+
+-- The descriptors of ops that have a function of their own in Lua, in registry order.
+function M.public()
+  local list = {}
+  for _, info in ipairs(T.core.ops()) do
+    if not info.flags.internal then list[#list + 1] = info end
+  end
+  return list
+end
+
+-- The function of an op's row.
+function M.func(name)
+  local row = cases[name]
+  return row.call and row.call(T) or T[name] or T.nn.F[name]
+end
+
+-- All argument lists of a row, made from the same seed each time.
+function M.arguments(name)
+  local row = cases[name]
+  local g = random.new(11)
+  local out = { table.pack(row.args(g)) }
+  for _, f in ipairs(row.more or {}) do out[#out + 1] = table.pack(f(g)) end
+  return out
+end
+
+function M.is_tensor(v)
+  return type(v) == "userdata"
+end
+
+-- Applies f to every tensor among args, also inside lists and option tables; keeps the rest.
+function M.map(args, f)
+  local function go(v)
+    if type(v) == "userdata" then return f(v) end
+    if type(v) ~= "table" then return v end
+    local out = {}
+    for k, x in pairs(v) do out[k] = go(x) end
+    return out
+  end
+  local out = { n = args.n }
+  for i = 1, args.n do out[i] = go(args[i]) end
+  return out
+end
+
+-- f and args such that every floating tensor is an argument of its own (lists are taken apart).
+function M.spread(f, args)
+  local flat, n = {}, 0
+  M.map(args, function(t)
+    n = n + 1
+    flat[n] = t
+    return t
+  end)
+  local order = {}
+  for i, t in ipairs(flat) do order[t] = i end
+  return function(...)
+    local now = { ... }
+    local real = M.map(args, function(t) return now[order[t]] end)
+    return f(table.unpack(real, 1, real.n))
+  end, flat
+end
+
+-- The results of a call as a list.
+function M.results(f, args)
+  local got = table.pack(f(table.unpack(args, 1, args.n)))
+  if type(got[1]) == "table" then return got[1] end
+  return got
+end
+
+function M.to_oracle(args)
+  return M.map(args, function(t) return oracle.from(t) end)
+end
+
+return M

@@ -1,0 +1,101 @@
+-- SPDX-License-Identifier: MIT
+-- Values of every op with a naive reference; the same bits in every layout; in-place forms; empty and 0-d
+-- inputs.
+
+local T = require "perilune"
+local support = require "spec.ops.support"
+local random = require "spec.support.random"
+local near = require "spec.support.near"
+local oracle = require "spec.support.oracle"
+
+local function row_of(info)
+  return support.cases[info.name]
+end
+
+describe("values of", function()
+  for _, info in ipairs(support.public()) do
+    local row = row_of(info)
+    if row and row.ref then
+      it(info.name, function()
+        local f = support.func(info.name)
+        for i, args in ipairs(support.arguments(info.name)) do
+          local want = row.ref(table.unpack(support.to_oracle(args), 1, args.n))
+          local got = support.results(f, args)[1]
+          assert.same(want.shape, got:shape(), "shape, variant " .. i)
+          near.near(got, want.data, row.tol or 1e-9)
+        end
+      end)
+    end
+  end
+end)
+
+describe("layouts of", function()
+  for _, info in ipairs(support.public()) do
+    local row = row_of(info)
+    if row and not info.flags.mutates then
+      it(info.name, function()
+        local f = support.func(info.name)
+        for _, args in ipairs(support.arguments(info.name)) do
+          for _, kind in ipairs(random.LAYOUTS) do
+            local other = support.map(args, function(t) return random.layout(T, t, kind) or t end)
+            local plain = support.map(other, function(t) return t:contiguous() end)
+            local a, b = support.results(f, plain), support.results(f, other)
+            assert.equal(#a, #b)
+            for i = 1, #a do
+              if support.is_tensor(a[i]) then near.same_bits(a[i], b[i]) end
+            end
+          end
+        end
+      end)
+    end
+  end
+end)
+
+describe("in place", function()
+  for _, info in ipairs(support.public()) do
+    local row = row_of(info)
+    if row and info.flags.inplace then
+      it(info.name .. "_", function()
+        local args = support.arguments(info.name)[1]
+        local want = support.results(support.func(info.name), args)[1]
+        local copy = table.move(args, 1, args.n, 1, {})
+        copy[1] = args[1]:clone()
+        local method = copy[1][info.name .. "_"]
+        assert.is_function(method)
+        if want:dtype() == copy[1]:dtype() then
+          local got = method(table.unpack(copy, 1, args.n))
+          assert.equal(copy[1], got)
+          near.same_bits(got, want)
+        else
+          -- a result of another kind (a comparison) is cast to the tensor's dtype, or refused with a text
+          local ok, err = pcall(method, table.unpack(copy, 1, args.n))
+          if ok then near.near(copy[1], oracle.from(want).data) else assert.is_string(err) end
+        end
+      end)
+    end
+  end
+end)
+
+describe("empty and 0-d inputs of", function()
+  for _, info in ipairs(support.public()) do
+    if row_of(info) then
+      it(info.name, function()
+        local f = support.func(info.name)
+        for _, args in ipairs(support.arguments(info.name)) do
+          for _, shape in ipairs { { 0 }, {}, { 0, 3 }, { 2, 0 }, { 1, 0, 4, 4 } } do
+            for mask = 1, 3 do -- the first input, the others, all
+              local k = 0
+              local odd = support.map(args, function(t)
+                k = k + 1
+                local change = mask == 3 or (mask == 1) == (k == 1)
+                return change and T.zeros(shape, { dtype = t:dtype() }) or t
+              end)
+              local ok, err = pcall(f, table.unpack(odd, 1, odd.n))
+              if not ok then assert.is_string(err) end
+            end
+          end
+        end
+      end)
+    end
+  end
+end)

@@ -1,0 +1,117 @@
+-- SPDX-License-Identifier: MIT
+-- Gradients against central differences, in f64. The judged number is L = sum over outputs of <w, y> with
+-- fixed
+-- random w, so one backward pass gives the whole gradient.
+
+local random = require "spec.support.random"
+local oracle = require "spec.support.oracle"
+
+local M = {}
+
+local STEP = 1e-6
+
+local function is_floating(t)
+  local d = t:dtype()
+  return d == "f64" or d == "f32" or d == "f16" or d == "bf16"
+end
+M.is_floating = is_floating
+
+-- The floating results of f(...) that carry gradients' meaning, as a list.
+local function outputs(f, args, n)
+  local got = table.pack(f(table.unpack(args, 1, n)))
+  if type(got[1]) == "table" then got = got[1] end
+  local ys = {}
+  for _, y in ipairs(got) do
+    if type(y) == "userdata" and is_floating(y) then ys[#ys + 1] = y end
+  end
+  return ys
+end
+
+local function weighted(ys, ws)
+  local s = 0.0
+  for i, y in ipairs(ys) do
+    local d = oracle.from(y).data
+    for k, v in ipairs(d) do s = s + v * ws[i][k] end
+  end
+  return s
+end
+
+-- Checks f(args...) for every floating tensor among args (or the positions in `which`). `relayout(t)` may
+-- return the
+-- same values in another layout; gradients flow to the tensor it returns. Returns true, or false and what
+-- differs.
+function M.check(T, f, args, o)
+  o = o or {}
+  local n = args.n or #args
+  local flat, list = {}, {}
+  for i = 1, n do
+    local a = args[i]
+    if type(a) == "userdata" and is_floating(a) and (not o.which or o.which[i]) then
+      flat[i] = oracle.from(a)
+      list[#list + 1] = i
+    end
+  end
+  if #list == 0 then return false, "no floating input" end
+  local function fresh(i, data)
+    local t = random.tensor(T, data or flat[i].data, flat[i].shape, args[i]:dtype())
+    return t
+  end
+  -- analytic
+  local tracked = table.move(args, 1, n, 1, {})
+  local leaves = {}
+  for _, i in ipairs(list) do
+    local t = fresh(i)
+    if o.relayout then t = o.relayout(t) or t end
+    flat[i] = oracle.from(t) -- a stride-0 layout repeats values
+    leaves[i] = t:detach():requires_grad_()
+    tracked[i] = leaves[i]
+  end
+  local g = random.new(7)
+  local ys, ws, dys, used = outputs(f, tracked, n), {}, {}, {}
+  for i, y in ipairs(ys) do
+    ws[i] = g:list(random.numel(y:shape()), 0.5, 1.5)
+    if y.requires_grad then
+      used[#used + 1] = y
+      dys[#dys + 1] = random.tensor(T, ws[i], y:shape(), y:dtype())
+    else
+      ws[i] = table.move({}, 1, 0, 1, {})
+      for k = 1, random.numel(y:shape()) do ws[i][k] = 0.0 end
+    end
+  end
+  if #used == 0 then return false, "no output is tracked" end
+  local xs = {}
+  for k, i in ipairs(list) do xs[k] = leaves[i] end
+  local grads = table.pack(T.grad_of(used, xs, { grad_outputs = dys, allow_unused = true }))
+  if type(grads[1]) == "table" then grads = grads[1] end
+  -- numeric
+  local rtol, atol = o.rtol or 1e-5, o.atol or 1e-6
+  for k, i in ipairs(list) do
+    local got = grads[k]
+    local gd = got and oracle.from(got)
+    if got and table.concat(got:shape(), ",") ~= table.concat(flat[i].shape, ",") then
+      return false, "gradient " .. i .. " has shape " .. table.concat(got:shape(), ",")
+    end
+    local plain = table.move(args, 1, n, 1, {})
+    for _, j in ipairs(list) do plain[j] = fresh(j) end
+    for e = 1, #flat[i].data do
+      local data = table.move(flat[i].data, 1, #flat[i].data, 1, {})
+      local h = STEP * math.max(1, math.abs(data[e]))
+      data[e] = flat[i].data[e] + h
+      plain[i] = fresh(i, data)
+      local up = weighted(outputs(f, plain, n), ws)
+      data[e] = flat[i].data[e] - h
+      plain[i] = fresh(i, data)
+      local down = weighted(outputs(f, plain, n), ws)
+      local want = (up - down) / (2 * h)
+      local have = gd and gd.data[e] or 0.0
+      local close = math.abs(have - want) <= atol + rtol * math.max(1, math.abs(want)) -- false for NaN
+      if not close then
+        local text = "input %d, element %d: gradient %.9g, difference quotient %.9g"
+        return false, string.format(text, i, e, have, want)
+      end
+    end
+  end
+  return true
+end
+
+return M

@@ -1,0 +1,30 @@
+-- SPDX-License-Identifier: MIT
+-- Loaded by busted before any spec file: loads perilune once, runs the collector hard, and fails a file that
+-- leaves tensors alive. Spec files therefore make tensors inside `it` or drop them in `after_each`.
+
+local busted = require "busted"
+local ok, T = pcall(require, "perilune")
+if not ok then
+  if not tostring(T):find("not found", 1, true) then error(T, 0) end
+  return -- layering and style specs run before anything is built
+end
+local live = require "spec.support.live"
+
+collectgarbage("incremental", 50, 800)
+
+local baseline = {}
+
+busted.subscribe({ "file", "start" }, function()
+  baseline.blocks, baseline.bytes = live.blocks(T)
+  return nil, true
+end)
+
+busted.subscribe({ "file", "end" }, function(file)
+  local blocks, bytes = live.blocks(T)
+  local allowed = T.debug and T.debug.cached_blocks and T.debug.cached_blocks() or 0
+  if blocks > baseline.blocks + allowed then
+    error(string.format("%s leaves %d blocks (%d bytes) alive", file.name, blocks - baseline.blocks,
+      bytes - baseline.bytes), 0)
+  end
+  return nil, true
+end)

@@ -1,0 +1,34 @@
+-- SPDX-License-Identifier: MIT
+-- Counts what is alive in the engine, after the collector has taken everything it can.
+
+local M = {}
+
+-- Collects until nothing more goes away (finalizers may free what others hold).
+function M.collect()
+  for _ = 1, 3 do collectgarbage() end
+end
+
+-- Live blocks and bytes after a full collection.
+function M.blocks(T)
+  M.collect()
+  local m = T.memory()
+  return m.blocks, m.live
+end
+
+-- Runs f(...) and returns how many blocks and bytes it left behind.
+function M.left_by(T, f, ...)
+  local blocks, bytes = M.blocks(T)
+  f(...)
+  local blocks_after, bytes_after = M.blocks(T)
+  return blocks_after - blocks, bytes_after - bytes
+end
+
+-- Raises if f(...) leaves a block behind. The first run fills caches (backward graphs, plans), the second
+-- counts.
+function M.flat(T, f, ...)
+  f(...)
+  local blocks, bytes = M.left_by(T, f, ...)
+  if blocks ~= 0 then error(string.format("%d blocks, %d bytes left behind", blocks, bytes), 2) end
+end
+
+return M
