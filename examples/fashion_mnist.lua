@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: MIT
--- Trains a 784-128-10 network on the 60,000 images of Fashion-MNIST and tests it on the other 10,000.
+-- Trains a 784-128-10 network (Adam, batches of 64) on the 60,000 images of Fashion-MNIST and tests it on the
+-- other 10,000.
 --   perilune run examples/fashion_mnist.lua -- [--epochs 3] [--seed 1] [--quick] [--save FILE]
--- Ends with "ok" when the test accuracy is at least 87 % (--quick, a tenth of the images: 75 %).
+-- Ends with "ok" when the test accuracy is at least 87 % (--quick, a tenth of the images: 78 %).
 local T = require "perilune"
 local nn, optim, data = T.nn, T.optim, T.data
 
@@ -16,6 +17,7 @@ do
     elseif name == "epochs" or name == "seed" then
       i = i + 1
       options[name] = math.tointeger(tonumber(arg[i])) or error("--" .. name .. " needs an integer", 0)
+      if name == "epochs" and options.epochs < 1 then error("--epochs must be at least 1", 0) end
     elseif name == "save" or name == "root" then
       i = i + 1
       options[name] = arg[i] or error("--" .. name .. " needs a path", 0)
@@ -31,14 +33,19 @@ end
 T.manual_seed(options.seed)
 local train = assert(data.fashion_mnist { split = "train", root = options.root })
 local test = assert(data.fashion_mnist { split = "test", root = options.root })
+local mean, deviation = train.images:mean():item(), train.images:std():item()
+for _, set in ipairs { train, test } do set.images:sub_(mean):div_(deviation) end
 print(("%d training images, %d test images, %d classes"):format(#train, #test, #train.classes))
+local mean, deviation = train.images:mean():item(), train.images:std():item()
+for _, ds in ipairs { train, test } do ds.images:sub_(mean):div_(deviation) end
 if options.quick then train = data.random_split(train, { 0.1, 0.9 }, { seed = options.seed })[1] end
 
 -- ---- network -----------------------------------------------------------------------------------------
 local net = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
 print(net)
-local opt = optim.Adam(net:parameters(), { lr = 1e-3 })
+local opt = optim.Adam(net:parameters(), { lr = 2e-3 })
 local loader = data.DataLoader(train, { batch_size = 64, shuffle = true })
+local schedule = optim.lr_scheduler.CosineAnnealingLR(opt, options.epochs * #loader)
 
 -- Predicted classes of the whole test set, 1000 images at a time.
 local function predict()
@@ -64,6 +71,7 @@ for epoch = 1, options.epochs do
     opt:zero_grad()
     loss:backward()
     opt:step()
+    schedule:step()
     batches = batches + 1
     total = total + loss:item()
     if batches % 50 == 0 then bar:set { loss = total / batches } end
@@ -90,6 +98,6 @@ if not options.save then os.remove(path) end
 print(("saved and read back %d parameters (%s)"):format(net:num_parameters(),
   options.save or "a temporary file"))
 
-local goal = options.quick and 0.75 or 0.87
+local goal = options.quick and 0.78 or 0.87
 assert(reached >= goal, ("test accuracy %.4f is below %.2f"):format(reached, goal))
 print("ok")

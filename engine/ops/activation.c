@@ -51,7 +51,7 @@ static PlStatus twice(PlMaker *g, PlVal (*second)(PlMaker *g, PlVal x)) {
 ACTIVATION(relu, RELU, pl_infer_broadcast, y[0], NULL, NO_ATTRS, "max(x, 0); dx = dy where x > 0",
            "max(x, 0); the gradient at 0 is 0.")
 ACTIVATION(relu6, RELU6, pl_infer_broadcast, x[0], NULL, NO_ATTRS, "min(max(x, 0), 6); dx = dy where 0 < x < 6",
-           "x limited to [0, 6].")
+           "x limited to [0, 6]; no gradient at or beyond the limits.")
 ACTIVATION(leaky_relu, LEAKY_RELU, pl_infer_broadcast, x[0], NULL, PARAM1(A_FLOAT("negative_slope", 0.01)),
            "x > 0 ? x : slope x", "x where positive, negative_slope x elsewhere.")
 ACTIVATION(hardsigmoid, HARDSIGMOID, pl_infer_broadcast, x[0], NULL, NO_ATTRS, "min(max(x + 3, 0), 6) / 6",
@@ -202,8 +202,8 @@ static PlStatus tanhshrink_grad(PlMaker *g) {
                              .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY,                     \
                              .kcode = PLK_EW_##CODE, .infer = pl_infer_broadcast, .grad = NAME##_grad, \
                              .kernel = {[PL_CPU] = plk_cpu_elementwise}};
-FROM_INTEGERS(softsign, SOFTSIGN, "x / (1 + |x|)", "x / (1 + |x|).")
-FROM_INTEGERS(tanhshrink, TANHSHRINK, "x - tanh(x)", "x - tanh(x).")
+FROM_INTEGERS(softsign, SOFTSIGN, "x / (1 + |x|)", "x / (1 + |x|); integers give the default float.")
+FROM_INTEGERS(tanhshrink, TANHSHRINK, "x - tanh(x)", "x - tanh(x); integers give the default float.")
 
 /* ---- with a learned slope ----------------------------------------------------------------------------------- */
 

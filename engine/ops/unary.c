@@ -156,9 +156,9 @@ FLOATING(acos, ACOS, "dx = -dy (1 - x^2)^(-1/2)", "The arc cosine, in radians; N
 GRAD(atan, g_div(g, dy, g_addn(g, g_mul(g, x, x), 1)))
 FLOATING(atan, ATAN, "dx = dy / (1 + x^2)", "The arc tangent, in radians.")
 GRAD(sinh, g_mul(g, dy, F1(cosh, x)))
-FLOATING(sinh, SINH, "dx = dy cosh x", "The hyperbolic sine.")
+FLOATING(sinh, SINH, "dx = dy cosh x", "The hyperbolic sine, (e^x - e^-x) / 2.")
 GRAD(cosh, g_mul(g, dy, F1(sinh, x)))
-FLOATING(cosh, COSH, "dx = dy sinh x", "The hyperbolic cosine.")
+FLOATING(cosh, COSH, "dx = dy sinh x", "The hyperbolic cosine, (e^x + e^-x) / 2.")
 GRAD(tanh, pl_g2(g, &pl_op_tanh_bwd, dy, y))
 FLOATING(tanh, TANH, "dx = dy (1 - y^2)", "The hyperbolic tangent.")
 GRAD(asinh, g_mul(g, dy, F1(rsqrt, g_addn(g, g_mul(g, x, x), 1))))
@@ -194,7 +194,7 @@ static PlVal bell(PlMaker *g, PlVal x, double scale) { /* scale e^(-x^2) */
   return g_muln(g, F1(exp, g_neg(g, g_mul(g, x, x))), scale);
 }
 GRAD(erf, g_mul(g, dy, bell(g, x, TWO_RSQRT_PI)))
-FLOATING(erf, ERF, "dx = dy 2/sqrt(pi) e^(-x^2)", "The error function.")
+FLOATING(erf, ERF, "dx = dy 2/sqrt(pi) e^(-x^2)", "The error function, 2/sqrt(pi) times the integral of e^(-t^2) from 0 to x.")
 GRAD(erfc, g_mul(g, dy, bell(g, x, -TWO_RSQRT_PI)))
 FLOATING(erfc, ERFC, "dx = -dy 2/sqrt(pi) e^(-x^2)", "1 - erf(x), exact for large x.")
 GRAD(erfinv, g_mul(g, dy, g_muln(g, F1(exp, g_mul(g, y, y)), HALF_SQRT_PI)))

@@ -158,6 +158,20 @@ static PlStatus value_rows(const PlArray *value, const PlArray *out, const PlkIn
   return PL_OK;
 }
 
+/* One number under one mask of all dims is a masked_fill, which needs no list of positions. */
+static bool is_masked_fill(const PlkCall *call) {
+  const PlArray *x = call->in[0], *m = call->in[2];
+  return call->nin == 3 && m->dtype == PL_BOOL && m->ndim == x->ndim && call->in[1]->numel == 1 &&
+         !pl_attr_i(call->attrs, 1);
+}
+
+static PlStatus fill_masked(const PlkCall *call) {
+  const PlArray *in[3] = {call->in[0], call->in[2], call->in[1]};
+  PlkCall fill = *call;
+  fill.in = in;
+  return plk_cpu_masked_fill(&fill);
+}
+
 PlStatus plk_cpu_index_put(const PlkCall *call) {
   const PlArray *x = call->in[0], *value = call->in[1], *const *index = call->in + 2;
   PlArray *y = call->out[0];
@@ -167,6 +181,7 @@ PlStatus plk_cpu_index_put(const PlkCall *call) {
   int64_t *offs;
   uint64_t one = 0;
   void *scratch;
+  if (is_masked_fill(call)) return fill_masked(call);
   PL_TRY(plk_cpu_index_plan(call->name, x->ndim, x->shape, call->nin - 2, index, given ? pl_attr_n(a, 0) : 0,
                             given ? pl_attr_list(a, 0) : NULL, &plan));
   PL_TRY(plk_plan_offsets(call->name, &plan, index, y->shape, y->strides, pl_attr_i(a, 2), &offs));

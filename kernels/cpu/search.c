@@ -112,6 +112,7 @@ static void sort_rows(const uint64_t *key, int64_t m, int64_t *pos, int64_t *tmp
 typedef struct Search {
   const void *sorted, *values;
   PlDtype st, vt;
+  const uint64_t *key;   /* of all sorted items, or NULL: computed as the search meets them */
   const int64_t *sorter; /* positions counted from sbase, or NULL */
   int64_t sbase, n, m, base;
   bool right, shared; /* shared: one sorted row for all values */
@@ -121,9 +122,21 @@ typedef struct Search {
 /* Items before the value: those < it, or ≤ it when right. */
 static int64_t search_one(const Search *s, int64_t row, uint64_t value) {
   int64_t lo = 0, hi = s->n, at = s->shared ? 0 : row * s->n;
+  if (s->key && !s->sorter) {
+    const uint64_t *key = s->key + at;
+    const uint64_t bound = value + s->right; /* k <= v is k < v + 1; only NaN's key cannot grow */
+    if (s->right && value == KEY_NAN) return s->n;
+    for (int64_t n = hi; n > 0;) { /* the first n items from lo are undecided */
+      int64_t half = n / 2;
+      bool below = key[lo + half] < bound;
+      lo = below ? lo + half + 1 : lo;
+      n = below ? n - half - 1 : half;
+    }
+    return lo;
+  }
   while (lo < hi) {
     int64_t mid = lo + (hi - lo) / 2, i = s->sorter ? s->sorter[at + mid] - s->sbase : mid;
-    uint64_t k = key_at(s->sorted, s->st, at + i);
+    uint64_t k = s->key ? s->key[at + i] : key_at(s->sorted, s->st, at + i);
     if (s->right ? k <= value : k < value) lo = mid + 1;
     else hi = mid;
   }
@@ -148,6 +161,19 @@ static Search search_of(const PlkCall *call, const PlArray *sorted, const PlArra
   return s;
 }
 
+/* With more than a few values, every item's key is worth computing once. */
+static PlStatus search_run(Search *s, const PlArray *sorted, int64_t nvalue) {
+  void *mem = NULL;
+  if (nvalue > sorted->numel / 8) {
+    PL_TRY(plk_scratch((size_t)(sorted->numel + 1) * sizeof(uint64_t), &mem));
+    keys_of(mem, sorted->data, s->st, sorted->numel);
+    s->key = mem;
+  }
+  PlStatus st = plk_parallel(nvalue, 4096, search_body, s);
+  plk_scratch_free(mem);
+  return st;
+}
+
 PlStatus plk_cpu_searchsorted(const PlkCall *call) {
   Search s = search_of(call, call->in[0], call->in[1]);
   PlkIndex sorter = {0};
@@ -157,14 +183,14 @@ PlStatus plk_cpu_searchsorted(const PlkCall *call) {
     s.sorter = sorter.v;
     s.sbase = sorter.base;
   }
-  PlStatus st = plk_parallel(call->out[0]->numel, 2048, search_body, &s);
+  PlStatus st = search_run(&s, call->in[0], call->out[0]->numel);
   plk_index_free(&sorter);
   return st;
 }
 
 PlStatus plk_cpu_bucketize(const PlkCall *call) {
   Search s = search_of(call, call->in[1], call->in[0]);
-  return plk_parallel(call->out[0]->numel, 2048, search_body, &s);
+  return search_run(&s, call->in[1], call->out[0]->numel);
 }
 
 /* ---- bincount, isin --------------------------------------------------------------------------------------- */
