@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Files and the terminal for perilune.io, perilune.data and perilune.bar. Environment failures come back as
- * nil, message, code, errno; wrong arguments, Ctrl-C and lack of memory are raised. */
+ * Files and the terminal for perilune.io, perilune.data and perilune.bar. Environment
+ * failures come back as nil, message, code, errno; wrong arguments, Ctrl-C and lack of
+ * memory are raised. */
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
@@ -10,7 +11,8 @@
 #include "engine/io/io.h"
 
 static int failure(lua_State *L, PlStatus s) {
-  if (s != PL_ERR_IO && s != PL_ERR_FORMAT && s != PL_ERR_UNSUPPORTED) return l_fail(L, s);
+  if (s != PL_ERR_IO && s != PL_ERR_FORMAT && s != PL_ERR_UNSUPPORTED)
+    return l_fail(L, s);
   int code = pl_io_code();
   l_failure(L, s);
   lua_pushinteger(L, code);
@@ -26,7 +28,9 @@ static const char *check_path(lua_State *L, int i, const char *fn) {
   return s;
 }
 
-/* ---- safetensors -------------------------------------------------------------------------------------- */
+/* ---- safetensors
+ * --------------------------------------------------------------------------------------
+ */
 
 static int file_gc(lua_State *L) {
   PlSafetensors **box = lua_touserdata(L, 1);
@@ -88,7 +92,8 @@ static int load_safetensors(lua_State *L) {
 
 /* The text at the top of the stack, which stays anchored in the table it came from. */
 static PlText text_at(lua_State *L, int table, int64_t i, const char *what) {
-  if (lua_rawgeti(L, table, i) != LUA_TSTRING) l_error(L, "save: %s must be strings", what);
+  if (lua_rawgeti(L, table, i) != LUA_TSTRING)
+    l_error(L, "save: %s must be strings", what);
   PlText t;
   t.s = lua_tolstring(L, -1, &t.n);
   lua_pop(L, 1);
@@ -101,7 +106,8 @@ static int save_safetensors(lua_State *L) {
   for (int i = 2; i <= 4; i++) luaL_checktype(L, i, LUA_TTABLE);
   lua_settop(L, 4);
   int64_t n = (int64_t)lua_rawlen(L, 2), nmeta = (int64_t)lua_rawlen(L, 4) / 2;
-  if (n != (int64_t)lua_rawlen(L, 3)) return l_error(L, "save: as many names as tensors are wanted");
+  if (n != (int64_t)lua_rawlen(L, 3))
+    return l_error(L, "save: as many names as tensors are wanted");
   PlText *names = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof *names, 0);
   PlText *meta = lua_newuserdatauv(L, (size_t)(2 * nmeta + 1) * sizeof *meta, 0);
   PlTensor **tensors = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof(PlTensor *), 0);
@@ -109,7 +115,8 @@ static int save_safetensors(lua_State *L) {
     names[i] = text_at(L, 2, i + 1, "names");
     lua_rawgeti(L, 3, i + 1);
     tensors[i] = l_to_tensor(L, -1);
-    if (!tensors[i]) return l_error(L, "save: '%s' is %s, not a tensor", names[i].s, l_typename(L, -1));
+    if (!tensors[i])
+      return l_error(L, "save: '%s' is %s, not a tensor", names[i].s, l_typename(L, -1));
     lua_pop(L, 1);
   }
   for (int64_t i = 0; i < 2 * nmeta; i++) meta[i] = text_at(L, 4, i + 1, "metadata");
@@ -119,19 +126,23 @@ static int save_safetensors(lua_State *L) {
   return 1;
 }
 
-/* ---- IDX ------------------------------------------------------------------------------------------------- */
+/* ---- IDX
+ * -------------------------------------------------------------------------------------------------
+ */
 
 /* load_idx(path [, max_bytes]) -> tensor */
 static int load_idx(lua_State *L) {
   const char *path = check_path(L, 1, "load_idx");
-  int64_t max_bytes = lua_isnoneornil(L, 2) ? -1 : l_check_int(L, 2, "load_idx", "max_bytes");
+  int64_t max_bytes =
+      lua_isnoneornil(L, 2) ? -1 : l_check_int(L, 2, "load_idx", "max_bytes");
   l_collect(L);
   Box *b = l_new_box(L);
   PlStatus s = pl_idx_load(&b->t, path, max_bytes);
   return s == PL_OK ? 1 : failure(L, s);
 }
 
-/* ---- terminal and clock ---------------------------------------------------------------------------------- */
+/* ---- terminal and clock
+ * ---------------------------------------------------------------------------------- */
 
 /* isatty([fd = 2]) */
 static int is_terminal(lua_State *L) {

@@ -133,6 +133,7 @@ static int attr_list(lua_State *L, const PlOp *op, const PlAttrDef *d, PlAttrs *
   bool table = lua_type(L, at) == LUA_TTABLE;
   int count = table ? (int)lua_rawlen(L, at) : 1;
   if (!table && lua_type(L, at) != LUA_TNUMBER) return bad_attr(L, op, d, "an integer or a list of integers", at);
+  if (table && count == 0 && d->has_def) return 0; /* an empty list stands for the default */
   if (count > PL_ATTR_POOL / 2) return l_error(L, "%s: argument %s has %d entries, too many", op->name, d->name, count);
   for (; n < count; n++) {
     if (table)

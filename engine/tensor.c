@@ -204,9 +204,9 @@ PlStatus pl_tensor_number(PlTensor **out, bool is_int, int64_t i, double f) {
 PlStatus pl_number_as(PlTensor **out, const PlTensor *number, PlDtype dtype) {
   PL_TRY(pl_tensor_empty(out, dtype, 0, NULL));
   if (pl_is_float((PlDtype)number->a.dtype))
-    pl_write_f(dtype, (*out)->a.data, *(const double *)number->a.data);
+    pl_write_f(dtype, (*out)->a.data, pl_read_f(&number->a, 0));
   else
-    pl_write_i(dtype, (*out)->a.data, *(const int64_t *)number->a.data);
+    pl_write_i(dtype, (*out)->a.data, pl_read_i(&number->a, 0));
   (*out)->a.weak = 1;
   return PL_OK;
 }

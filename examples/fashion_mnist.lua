@@ -36,8 +36,6 @@ local test = assert(data.fashion_mnist { split = "test", root = options.root })
 local mean, deviation = train.images:mean():item(), train.images:std():item()
 for _, set in ipairs { train, test } do set.images:sub_(mean):div_(deviation) end
 print(("%d training images, %d test images, %d classes"):format(#train, #test, #train.classes))
-local mean, deviation = train.images:mean():item(), train.images:std():item()
-for _, ds in ipairs { train, test } do ds.images:sub_(mean):div_(deviation) end
 if options.quick then train = data.random_split(train, { 0.1, 0.9 }, { seed = options.seed })[1] end
 
 -- ---- network -----------------------------------------------------------------------------------------

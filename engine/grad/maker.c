@@ -37,7 +37,7 @@ PlVal pl_g_num(PlMaker *g, double v) {
   PlTensor *t;
   PlVal out = PL_NONE;
   if (g->status != PL_OK) return PL_NONE;
-  bool whole = v == (double)(int64_t)v && v > -1e15 && v < 1e15;
+  bool whole = v > -1e15 && v < 1e15 && v == (double)(int64_t)v;
   pl_g_fail(g, pl_tensor_number(&t, whole, whole ? (int64_t)v : 0, v));
   if (g->status != PL_OK) return PL_NONE;
   pl_g_fail(g, pl_graph_const(g->graph, t, &out));

@@ -115,7 +115,7 @@ const PlOp pl_op_cross_entropy = {
     .doc = "nll_loss of log_softmax(x) along the classes, in one pass: x[N,C,...], target[N,...] or x[C], target[]. Targets are "
            "class numbers; for probabilities see cross_entropy_prob. Further output: logsumexp.",
     .formula = "l = (1-e) w_t (lse - x_t) + e/C sum_c w_c (lse - x_c);  dx = (softmax x - onehot t) dy for w = 1, e = 0",
-    .nin = 3, .nopt = 1, .nout = 2, .nattr = 4, .args = {"x", "target", "weight"}, .attrs = {ATTRS, SMOOTH},
+    .nin = 3, .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 4, .args = {"x", "target", "weight"}, .attrs = {ATTRS, SMOOTH},
     .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = class_infer,
     .grad = cross_entropy_grad, .kernel = {[PL_CPU] = plk_cpu_cross_entropy}};
 

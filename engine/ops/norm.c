@@ -88,7 +88,7 @@ const PlOp pl_op_layer_norm = {
     .doc = "x normalized over its last dims (normalized_shape), times weight plus bias, both of that shape and optional. "
            "Further outputs: mean and 1/deviation.",
     .formula = "h = (x - mean)/sqrt(var + eps);  y = h w + b;  dx = (g - mean g - h mean(g h))/sqrt(var + eps), g = w dy",
-    .nin = 3, .nopt = 2, .nout = 3, .nattr = 2, .args = {"x", "weight", "bias"},
+    .nin = 3, .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2, .args = {"x", "weight", "bias"},
     .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 0, .infer = layer_infer, .grad = layer_norm_grad,
     .kernel = {[PL_CPU] = plk_cpu_layer_norm}};
@@ -97,7 +97,7 @@ const PlOp pl_op_rms_norm = {
     .doc = "x over the root of its mean square in the last dims (normalized_shape), times weight (optional). eps: the "
            "dtype's epsilon unless given. Further output: 1/root.",
     .formula = "h = x/sqrt(mean(x^2) + eps);  y = h w;  dx = (g - h mean(g h))/sqrt(mean(x^2) + eps), g = w dy",
-    .nin = 2, .nopt = 1, .nout = 2, .nattr = 2, .args = {"x", "weight"},
+    .nin = 2, .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 2, .args = {"x", "weight"},
     .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT_OPT("eps")}, .cls = PL_REDUCTION,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 1, .infer = layer_infer, .grad = rms_norm_grad,
     .kernel = {[PL_CPU] = plk_cpu_layer_norm}};
@@ -163,7 +163,7 @@ const PlOp pl_op_group_norm = {
     .name = "group_norm",
     .doc = "x[N,C,...] normalized over groups of channels of each sample, times weight[C] plus bias[C] (optional). "
            "num_groups = C is instance norm. Further outputs: mean and 1/deviation.",
-    .formula = "as layer_norm over C/num_groups channels and all positions", .nin = 3, .nopt = 2, .nout = 3, .nattr = 2,
+    .formula = "as layer_norm over C/num_groups channels and all positions", .nin = 3, .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2,
     .args = {"x", "weight", "bias"}, .attrs = {A_INT_REQ("num_groups"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = group_infer, .grad = group_norm_grad,
     .kernel = {[PL_CPU] = plk_cpu_group_norm}};

@@ -168,7 +168,7 @@ const PlOp pl_op_dropout = {
     .name = "dropout",
     .doc = "Zeroes elements with probability p and scales the others by 1 / (1 - p); also gives the bool mask of "
            "what was kept.",
-    .nin = 1, .nout = 2, .nattr = 1, .args = {"x"},
+    .nin = 1, .nout = 2, .nvisible = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_FLOAT("p", 0.5)},
     .cls = PL_OPAQUE, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY, .infer = dropout_infer,
     .grad = dropout_grad, .draws = draws_dropout, .kernel = {[PL_CPU] = plk_cpu_dropout},

@@ -65,7 +65,7 @@ PlStatus plk_cpu_max_dim(const PlkCall *c) { return extreme(c, c->out[0], c->out
 /* ---- moves along a dim -------------------------------------------------------------------------------- */
 
 static PlStatus check_index(const Job *j, int64_t v) {
-  if (v - j->base >= 0 && v - j->base < j->n) return PL_OK;
+  if (v >= j->base && (uint64_t)v - (uint64_t)j->base < (uint64_t)j->n) return PL_OK;
   PL_FAIL(PL_ERR_INDEX, "%s: index %lld is not in %lld … %lld", j->name, (long long)v, (long long)j->base,
           (long long)(j->n + j->base - 1));
 }

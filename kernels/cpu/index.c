@@ -23,7 +23,11 @@ typedef struct Gather {
   {                                                                                              \
     const T *x = (const T *)(const void *)g->x + at;                                             \
     T *y = (T *)(void *)g->y + r * len;                                                          \
-    for (int64_t i = 0; i < len; i++) y[i] = x[i * xs + (v[i] - g->base) * g->xdim];             \
+    if (xs == 0 && xd == 1) {                                                                    \
+      for (int64_t i = 0; i < len; i++) y[i] = x[v[i] - base];                                   \
+    } else {                                                                                     \
+      for (int64_t i = 0; i < len; i++) y[i] = x[i * xs + (v[i] - base) * xd];                   \
+    }                                                                                            \
   }                                                                                              \
   break;
 
@@ -31,7 +35,7 @@ static PlStatus gather_body(void *ctx, int64_t begin, int64_t end) {
   const Gather *g = ctx;
   int last = g->n - 1;
   int64_t coord[PL_MAX_DIM], at = 0;
-  const int64_t len = g->shape[last], xs = g->xs[last];
+  const int64_t len = g->shape[last], xs = g->xs[last], xd = g->xdim, base = g->base;
   plk_nd_unravel(begin, last, g->shape, coord);
   for (int d = 0; d < last; d++) at += coord[d] * g->xs[d];
   for (int64_t r = begin; r < end; r++) {

@@ -31,7 +31,7 @@ static inline double weight(const Class *k, int64_t i) { return k->w ? k->w[i] :
 static PlStatus target_of(const Class *k, int64_t row, int64_t v, int64_t *t) {
   *t = -1;
   if (v == k->ignore) return PL_OK;
-  if (v < k->base || v - k->base >= k->n)
+  if (v < k->base || (uint64_t)v - (uint64_t)k->base >= (uint64_t)k->n)
     PL_FAIL(PL_ERR_INDEX, "%s: target %lld at position %lld is not in %lld … %lld (the %lld classes of x)", k->c->name,
             (long long)v, (long long)(row + k->base), (long long)k->base, (long long)(k->base + k->n - 1), (long long)k->n);
   *t = v - k->base;

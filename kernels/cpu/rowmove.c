@@ -14,15 +14,18 @@
 typedef struct Check {
   const int64_t *v;
   int64_t limit, base;
-  atomic_bool bad, negative;
+  atomic_bool bad;
 } Check;
 
 static PlStatus check_body(void *ctx, int64_t begin, int64_t end) {
   Check *c = ctx;
-  uint64_t limit = (uint64_t)c->limit;
-  int bad = 0;
-  for (int64_t i = begin; i < end; i++) bad |= (uint64_t)c->v[i] - (uint64_t)c->base >= limit;
-  if (bad) atomic_store(&c->bad, true);
+  const uint64_t base = (uint64_t)c->base, last = (uint64_t)c->limit - 1;
+  uint64_t bad = 0; /* the top bit is set by t < 0 and by t > last; adds and ors vectorize everywhere */
+  for (int64_t i = begin; i < end; i++) {
+    const uint64_t t = (uint64_t)c->v[i] - base;
+    bad |= t | (last - t);
+  }
+  if (bad >> 63) atomic_store(&c->bad, true);
   return PL_OK;
 }
 
@@ -72,7 +75,7 @@ PlStatus plk_index_load(const char *op, const PlArray *index, int64_t limit, int
   PL_TRY(plk_nd_dense(index, PL_I64, index->ndim, index->shape, &r.scratch, &data));
   r.v = data;
   Check c = {.v = data, .limit = limit, .base = base};
-  PlStatus st = plk_parallel(r.n, PLK_GRAIN, check_body, &c);
+  PlStatus st = plk_parallel(r.n, PLK_MOVE_GRAIN, check_body, &c);
   if (st != PL_OK) {
     plk_scratch_free(r.scratch);
     return st;

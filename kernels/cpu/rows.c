@@ -101,7 +101,7 @@ void plk_store(PlkComp c, const void *src, int64_t ld, void *x, int dtype, int64
 
 /* ---- the driver ---------------------------------------------------------------------------------- */
 
-enum { GROUP = 16, STACK_BYTES = 8192 };
+enum { GROUP = 16, STACK_BYTES = 8192, GROUP_LIMIT = 1 << 22 }; /* elements of one array's rows in a group */
 
 typedef struct Plan {
   const PlkRows *r;
@@ -153,15 +153,17 @@ static PlStatus run_block(void *ctx, int64_t begin, int64_t end) {
 
 PlStatus plk_rows(const PlkRows *r) {
   Plan p = {.r = r, .group = r->inner < GROUP ? r->inner : GROUP};
-  if (r->outer == 0 || r->inner == 0) return PL_OK;
-  p.per_outer = (r->inner + p.group - 1) / p.group;
   int64_t longest = 1;
+  if (r->outer == 0 || r->inner == 0) return PL_OK;
+  for (int a = 0; a < r->narg; a++)
+    if (r->arg[a].data && r->arg[a].len > longest) longest = r->arg[a].len;
+  if (p.group > 1 && p.group > GROUP_LIMIT / longest) p.group = longest < GROUP_LIMIT ? GROUP_LIMIT / longest : 1;
+  p.per_outer = (r->inner + p.group - 1) / p.group;
   for (int a = 0; a < r->narg; a++) {
     const PlkRowArg *x = &r->arg[a];
     p.direct[a] = r->inner == 1 && plk_comp_direct(x->dtype, (PlkComp)x->comp);
     p.at[a] = p.bytes;
     if (!x->data) continue;
-    if (x->len > longest) longest = x->len;
     if (!p.direct[a])
       p.bytes += ((size_t)(x->len * p.group) * plk_comp_size((PlkComp)x->comp) + 63) & ~(size_t)63;
   }

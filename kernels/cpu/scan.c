@@ -45,6 +45,7 @@ static PlStatus scan_f64(void *ctx, int64_t row, void *const *p) {
       if (a != a || x[i] != x[i]) a = a + x[i];
       else a = isinf(hi) ? hi : hi + log1p(exp(lo - hi));
       y[i] = a;
+      if ((i & 0xfffff) == 0xfffff) PL_TRY(plk_poll());
     }
   }
   }

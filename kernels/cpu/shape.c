@@ -47,12 +47,35 @@ PlStatus plk_cpu_copy(const PlkCall *call) {
   return plk_nd_copy(y->data, x->data, &w, esize_of(x));
 }
 
+static const char *window_end(const PlArray *a) {
+  int64_t last = 0;
+  for (int d = 0; d < a->ndim; d++) last += (a->shape[d] - 1) * a->strides[d];
+  return plk_cat(a->data, last + 1, esize_of(a));
+}
+
+/* x[2:5] = x[1:4]: source and target may be windows on the same memory. */
+static bool may_overlap(const PlArray *a, const PlArray *b) {
+  return a->numel && b->numel && (const char *)a->data < window_end(b) && (const char *)b->data < window_end(a);
+}
+
 PlStatus plk_cpu_copy_into(const PlkCall *call) {
   const PlArray *src = call->in[1];
-  PlArray *y = call->out[0];
+  PlArray *y = call->out[0], dense = *src;
+  int64_t strides[PL_MAX_DIM];
   PlkNd w;
-  plk_nd_walk(&w, y, src);
-  return plk_nd_cast(y->data, (PlDtype)y->dtype, src->data, (PlDtype)src->dtype, &w);
+  void *scratch = NULL;
+  if (may_overlap(y, src)) { /* through a copy of the source */
+    const void *data;
+    dense.contiguous = 0;
+    PL_TRY(plk_nd_dense(&dense, (PlDtype)src->dtype, src->ndim, src->shape, &scratch, &data));
+    plk_nd_strides(src->ndim, src->shape, strides);
+    dense.data = scratch;
+    dense.strides = strides;
+  }
+  plk_nd_walk(&w, y, &dense);
+  PlStatus st = plk_nd_cast(y->data, (PlDtype)y->dtype, dense.data, (PlDtype)src->dtype, &w);
+  plk_scratch_free(scratch);
+  return st;
 }
 
 PlStatus plk_cpu_shape_of(const PlkCall *call) {

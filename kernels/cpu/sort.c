@@ -67,11 +67,13 @@ static void sort_short(Pair *p, int64_t n) {
   }
 }
 
+enum { POLL = 1 << 20 }; /* elements between two looks at Ctrl-C */
+
 /* Sorts p by key, keeping the order of equals; t is as long as p. */
-static void sort_pairs(Pair *p, Pair *t, int64_t n) {
+static PlStatus sort_pairs(Pair *p, Pair *t, int64_t n) {
   if (n <= 48) {
     sort_short(p, n);
-    return;
+    return PL_OK;
   }
   uint64_t differ = 0;
   for (int64_t i = 1; i < n; i++) differ |= p[i].key ^ p[0].key;
@@ -84,11 +86,16 @@ static void sort_pairs(Pair *p, Pair *t, int64_t n) {
       int64_t c = count[b];
       count[b] = sum, sum += c;
     }
-    for (int64_t i = 0; i < n; i++) to[count[from[i].key >> shift & 255]++] = from[i];
+    for (int64_t at = 0; at < n; at += POLL) {
+      int64_t end = n - at < POLL ? n : at + POLL;
+      for (int64_t i = at; i < end; i++) to[count[from[i].key >> shift & 255]++] = from[i];
+      if (n > POLL) PL_TRY(plk_poll());
+    }
     Pair *swap = from;
     from = to, to = swap;
   }
   if (from != p) memcpy(p, from, (size_t)n * sizeof *p);
+  return PL_OK;
 }
 
 static inline bool after(Pair a, Pair b) { return a.key > b.key || (a.key == b.key && a.at > b.at); }
@@ -104,12 +111,9 @@ static void sift(Pair *h, int64_t k, int64_t i) {
 }
 
 /* Moves the first k of the order to p[0 … k), sorted: a heap of the k best so far, its worst on top. */
-static void select_first(Pair *p, Pair *t, int64_t n, int64_t k) {
-  if (k * 8 >= n || n <= 48) {
-    sort_pairs(p, t, n);
-    return;
-  }
-  if (k == 0) return;
+static PlStatus select_first(Pair *p, Pair *t, int64_t n, int64_t k) {
+  if (k == 0) return PL_OK;
+  if (k >= n / 8 || n <= 48) return sort_pairs(p, t, n);
   for (int64_t i = k / 2; i-- > 0;) sift(p, k, i);
   for (int64_t i = k; i < n; i++)
     if (after(p[0], p[i])) {
@@ -119,10 +123,10 @@ static void select_first(Pair *p, Pair *t, int64_t n, int64_t k) {
   /* Equal keys must come out in order of position, so sort by position first. */
   for (int64_t i = 0; i < k; i++) t[i] = (Pair){(uint64_t)p[i].at, (int64_t)i};
   Pair *u = t + k;
-  sort_pairs(t, u, k);
+  PL_TRY(sort_pairs(t, u, k));
   for (int64_t i = 0; i < k; i++) u[i] = p[t[i].at];
   memcpy(p, u, (size_t)k * sizeof *p);
-  sort_pairs(p, t, k);
+  return sort_pairs(p, t, k);
 }
 
 /* ---- rows ----------------------------------------------------------------------------------------------- */
@@ -147,15 +151,14 @@ static PlStatus sort_row(void *ctx, int64_t row, void *const *ptr) {
   Pair *p = ptr[3], *t = p + n;
   make_pairs(j, x, p);
   if (j->code == PLK_O_SORT || j->code == PLK_O_ARGSORT || j->code == PLK_O_TOPK) {
-    if (j->code == PLK_O_TOPK) select_first(p, t, n, k);
-    else sort_pairs(p, t, n);
+    PL_TRY(j->code == PLK_O_TOPK ? select_first(p, t, n, k) : sort_pairs(p, t, n));
     for (int64_t i = 0; i < k; i++) {
       if (y) value_copy(j, y, i, x, p[i].at);
       if (at) at[i] = p[i].at + j->base;
     }
     return PL_OK;
   }
-  sort_pairs(p, t, n);
+  PL_TRY(sort_pairs(p, t, n));
   Pair m = p[k];
   if (j->code == PLK_O_MODE) m = mode_of(p, n);
   else if (j->code == PLK_O_MEDIAN && j->comp != PLK_CI64 && n > 0) {

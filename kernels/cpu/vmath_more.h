@@ -51,6 +51,10 @@ VM double vm_sigmoid_f64(double x) {
   return (x < 0.0 ? z : 1.0) / (1.0 + z);
 }
 
+/* The plain quotient, for use inside other formulas; below -88 it is 0. */
+VM float vm_logistic_f32(float x) { return 1.0f / (1.0f + vm_exp_f32(-x)); }
+VM double vm_logistic_f64(double x) { return 1.0 / (1.0 + vm_exp_f64(-x)); }
+
 /* erf: a + a P(a^2) below 1, else 1 - e^-Q(a) with Q = -log erfc; from 4 on it is 1. */
 VM float vm_erf_f32(float x) {
   const float a = vm_abs_f32(x), z = a * a, c = a > 4.0f ? 4.0f : a;
@@ -73,6 +77,24 @@ VM float vm_erf_f32(float x) {
   return vm_copysign_f32(a < 1.0f ? vm_fma_f32(a, p, a) : big, x);
 }
 VM double vm_erf_f64(double x) { return erf(x); }
+/* erf to 3e-7 absolute in a third of the time, a quotient of polynomials in x^2 (relative minimax, fitted on
+ * [0, 4]): for gelu, where 1 + erf cancels and digits of small results are lost anyway. */
+VM float vm_erf_fast_f32(float x) {
+  const float c = x > 4.0f ? 4.0f : x < -4.0f ? -4.0f : x, z = c * c;
+  float p = vm_fma_f32(1.98896282e-06f, z, 0.00028409221f);
+  float q = vm_fma_f32(3.74182418e-05f, z, 0.00118107104f);
+  p = vm_fma_f32(p, z, 0.00386522338f);
+  q = vm_fma_f32(q, z, 0.0151707185f);
+  p = vm_fma_f32(p, z, 0.0530448034f);
+  q = vm_fma_f32(q, z, 0.115177289f);
+  p = vm_fma_f32(p, z, 0.193132192f);
+  q = vm_fma_f32(q, z, 0.504491568f);
+  p = vm_fma_f32(p, z, 1.12837911f);
+  q = vm_fma_f32(q, z, 1.0f);
+  const float y = c * p / q, one = vm_copysign_f32(1.0f, c);
+  return ((c == 4.0f) | (c == -4.0f)) ? one : y;
+}
+VM double vm_erf_fast_f64(double x) { return erf(x); }
 
 /* ---- trigonometric functions of floats, in double ---- */
 

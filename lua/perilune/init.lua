@@ -30,6 +30,7 @@ end
 local lazy = {
   nn = "perilune.nn", optim = "perilune.optim", data = "perilune.data", bar = "perilune.bar",
   save = { "perilune.io", "save" }, load = { "perilune.io", "load" },
+  load_idx = { "perilune.io", "load_idx" },
 }
 return setmetatable(T, {
   __index = function(t, key)

@@ -38,12 +38,19 @@ return function(T, core)
       if type(opts) == "boolean" then opts = { keepdim = opts } end
       if more ~= nil then fail("%s: too many arguments", name) end
       local d, o = dim_of(name, dim, opts, { "dim", "keepdim", "index_base" })
-      if d == nil then return all(x, { keepdim = o.keepdim }) end
+      if d == nil then return all(x) end
       return along(x, d, { keepdim = o.keepdim, index_base = o.index_base })
     end)
   end
-  extreme("max", op.amax, op.max_dim, op.maximum)
-  extreme("min", op.amin, op.min_dim, op.minimum)
+  extreme("max", op.max_all, op.max_dim, op.maximum)
+  extreme("min", op.min_all, op.min_dim, op.minimum)
+
+  -- x:median() → value; x:median(dim, {keepdim=}) → values, indices
+  local median = op.median
+  def("median", function(x, dim, ...)
+    if dim == nil or (type(dim) == "table" and dim.dim == nil) then return (median(x, dim, ...)) end
+    return median(x, dim, ...)
+  end)
 
   -- ---- dtypes and devices -----------------------------------------------------------------------------------
 
@@ -253,6 +260,10 @@ return function(T, core)
         if opts == nil then return raw(x, y) end
         local o = options.check(name, type(opts) == "number" and { alpha = opts } or opts, { "alpha", "out" })
         if select("#", ...) > 0 then fail("%s: too many arguments", name) end
+        if math.type(o.alpha) == "float" and is_tensor(x) and not x:is_floating_point()
+          and not (is_tensor(y) and y:is_floating_point()) then
+          fail("%s: alpha is %s, but the operands are integers; give an integer", name, tostring(o.alpha))
+        end
         if o.alpha ~= nil then y = (is_tensor(y) and y or T.tensor(y)) * o.alpha end
         return raw(x, y, { out = o.out })
       end
@@ -302,7 +313,13 @@ return function(T, core)
     end)
   end
 
-  def("std_mean", function(x, ...) return T.std(x, ...), T.mean(x, ...) end)
+  -- std and mean, var and mean over the same dims: x:std_mean(dim, {correction=, keepdim=})
+  for name, spread in pairs { std_mean = op.std, var_mean = op.var } do
+    def(name, function(x, dim, opts)
+      local d, o = dim_of(name, dim, opts, { "dim", "correction", "keepdim" })
+      return spread(x, d, { correction = o.correction, keepdim = o.keepdim }), op.mean(x, d, { keepdim = o.keepdim })
+    end)
+  end
   def("aminmax", function(x, ...) return T.amin(x, ...), T.amax(x, ...) end)
   -- fillers: x:uniform_(lo, hi), x:normal_(mean, std), x:random_(lo, hi), x:bernoulli_(p), x:exponential_(rate)
   for name, raw in pairs { uniform_ = "uniform_fill_", normal_ = "normal_fill_", random_ = "randint_fill_",

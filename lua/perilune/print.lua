@@ -62,8 +62,8 @@ return function(T, core)
       end
     end
     local width = 0
-    for _, v in ipairs(values) do
-      local n = #format(v)
+    for _, v in ipairs(values) do -- PyTorch aligns on the finite values alone
+      local n = (not floating or v - v == 0) and #format(v) or 0
       if n > width then width = n end
     end
     return function(v)

@@ -6,7 +6,7 @@
 
 #include "engine/perilune.h"
 
-enum { HIDDEN = 8, STEPS = 600 };
+enum { HIDDEN = 8, STEPS = 3000 };
 
 typedef struct Net {
   PlTensor *w1, *b1, *w2, *b2;
@@ -104,7 +104,7 @@ static PlStatus run(float *first, float *last) {
   uint32_t seed = 1;
   PlStatus status = pl_tensor_from(&x, PL_F32, 2, x_shape, inputs);
   if (status == PL_OK) status = pl_tensor_from(&y, PL_F32, 2, y_shape, outputs);
-  if (status == PL_OK) status = pl_tensor_number(&rate, false, 0, 0.5);
+  if (status == PL_OK) status = pl_tensor_number(&rate, false, 0, 0.1);
   if (status == PL_OK) status = parameter(&net.w1, 2, HIDDEN, &seed);
   if (status == PL_OK) status = parameter(&net.b1, 1, HIDDEN, &seed);
   if (status == PL_OK) status = parameter(&net.w2, HIDDEN, 1, &seed);
@@ -119,8 +119,9 @@ static PlStatus run(float *first, float *last) {
 int main(void) {
   PlMemory before, after;
   float first = 0, last = 0;
+  PlStatus status = run(&first, &last); /* fills the caches that stay */
   pl_memory(&before);
-  PlStatus status = run(&first, &last);
+  if (status == PL_OK) status = run(&first, &last);
   if (status != PL_OK) return fprintf(stderr, "status %d: %s\n", (int)status, pl_message()), 1;
   pl_memory(&after);
   printf("perilune %s: XOR loss %.4f -> %.6f in %d steps\n", pl_version(), (double)first, (double)last,

@@ -52,6 +52,19 @@ R.digamma = unary(nil, 0.5, 3, { golden = true })
 R.sinc = unary(function(x) return math.sin(math.pi * x) / (math.pi * x) end, 0.1, 2)
 R.sigmoid = unary(sigmoid, -3, 3)
 R.logit = unary(function(x) return log(x / (1 - x)) end, 0.1, 0.9)
+R.polygamma = { args = function(g) return rand(g, { 3, 4 }, 0.5, 3), 1 end, tol = 1e-8,
+  -- the second derivative of log gamma: sum of 1 / (x + k)^2, its tail by Euler and Maclaurin
+  ref = function(x)
+    return oracle.pointwise(function(v)
+      local s = 0.0
+      for k = 0, 999 do s = s + 1 / (v + k) ^ 2 end
+      local y = v + 1000
+      return s + 1 / y + 1 / (2 * y * y) + 1 / (6 * y ^ 3)
+    end)(x)
+  end }
+R.signbit = unary(function(x) return x < 0 and 1 or 0 end)
+R.cast = golden(function(g) return rand(g, { 3, 4 }), { dtype = "f32" } end, { golden = "to", gtol = 1e-3,
+  skip_grad = "f32 results are too coarse for difference quotients" })
 R.isnan = unary(function() return 0 end)
 R.isinf = unary(function() return 0 end)
 R.isfinite = unary(function() return 1 end)
@@ -66,6 +79,9 @@ R.clamp = {
     return oracle.pointwise(function(v) return math.min(math.max(v, o.min or v), o.max or v) end)(x)
   end,
 }
+
+R.clamp_tensor = { args = function(g) return rand(g, { 3, 4 }), rand(g, { 4 }, -1, -0.5), rand(g, { 4 }, 0.5, 1) end,
+  ref = oracle.pointwise(function(x, lo, hi) return math.min(math.max(x, lo), hi) end) }
 
 -- ---- activations --------------------------------------------------------------------------------
 
@@ -89,15 +105,27 @@ R.hardswish = unary(function(x) return x * (x / 6 + 0.5) end, -2, 2)
 R.hardshrink = unary(function(x) return abs(x) > 0.5 and x or 0.0 end, 0.6, 2)
 R.softshrink = unary(function(x) return x - 0.5 end, 0.6, 2)
 R.gelu = unary(nil, -2, 2, { golden = true })
+R.prelu_core = binary(function(x, w) return x > 0 and x or w * x end, 0.2, 2)
 R.threshold = golden(function(g) return rand(g, { 3, 4 }, -2, 2), { threshold = 0.05, value = -1 } end)
-R.glu = golden(function(g) return rand(g, { 3, 4 }) end)
-R.prelu = golden(function(g) return rand(g, { 2, 3, 2 }), rand(g, { 3 }, 0.1, 0.5) end)
 
 -- ---- elementwise, two and three inputs ----------------------------------------------------------
 
 R.add = binary(function(a, b) return a + b end)
 R.sub = binary(function(a, b) return a - b end)
 R.mul = binary(function(a, b) return a * b end)
+R.add_scaled = binary(function(a, b) return a + 0.5 * b end)
+do
+  local args = R.add_scaled.args
+  R.add_scaled.args = function(g)
+    local a, b = args(g)
+    return a, b, { alpha = 0.5 }
+  end
+  R.add_scaled.more = nil
+  R.add_scaled.ref = function(a, b)
+    return oracle.pointwise(function(x, y) return x + 0.5 * y end)(a, b)
+  end
+end
+R.trunc_divide = binary(function(a, b) return a // b end, 0.5, 4)
 R.div = binary(function(a, b) return a / b end, 0.5, 2)
 R.pow = binary(function(a, b) return a ^ b end, 0.5, 2)
 R.floor_divide = binary(function(a, b) return a // b end, 0.5, 4)
@@ -183,7 +211,15 @@ R.prod = reduction(product, nil, {
   more = { function(g) return rand(g, { 3, 4 }, 0.5, 2), { dim = 1 } end },
 })
 R.amax, R.amin = reduction(largest, distinct), reduction(smallest, distinct)
-R.max, R.min = reduction(largest, distinct), reduction(smallest, distinct)
+R.max_all = { args = function(g) return distinct(g, { 3, 4 }) end, ref = oracle.reduce(largest) }
+R.min_all = { args = function(g) return distinct(g, { 3, 4 }) end, ref = oracle.reduce(smallest) }
+local function along(f)
+  local red = oracle.reduce(f)
+  return { args = function(g) return distinct(g, { 3, 4 }), { dim = 2 } end,
+    more = { function(g) return distinct(g, { 3, 4 }), { dim = 1, keepdim = true } end },
+    ref = function(x, o) return red(x, o.dim, o.keepdim) end }
+end
+R.max_dim, R.min_dim = along(largest), along(smallest)
 R.argmax = reduction(second(largest), distinct, { golden = true })
 R.argmin = reduction(second(smallest), distinct, { golden = true })
 R.var = reduction(variance)
@@ -209,9 +245,7 @@ R.kthvalue = golden(function(g) return distinct(g, { 3, 5 }), { k = 2, dim = 2 }
 R.sort = golden(function(g) return distinct(g, { 3, 5 }), { dim = 2 } end)
 R.argsort = golden(function(g) return distinct(g, { 3, 5 }), { dim = 2 } end)
 R.topk = golden(function(g) return distinct(g, { 3, 5 }), { k = 2, dim = 2 } end)
-R.std_mean = golden(function(g) return rand(g, { 3, 4 }), { dim = 1 } end)
-R.var_mean = golden(function(g) return rand(g, { 3, 4 }), { dim = 1 } end)
-R.aminmax = golden(function(g) return distinct(g, { 3, 4 }), { dim = 1 } end)
+R.mode = golden(function(g) return ints(g, { 3, 5 }, 1, 3):to("f64"), { dim = 2 } end)
 R.cumsum = scan(function(l)
   local s, out = 0.0, {}
   for i, v in ipairs(l) do
@@ -247,12 +281,23 @@ R.softmax = { args = function(g) return rand(g, { 3, 4 }), { dim = -1 } end,
 R.log_softmax = { args = function(g) return rand(g, { 3, 4 }), { dim = -1 } end,
   more = { function(g) return rand(g, { 3, 4, 2 }), { dim = 2 } end },
   ref = function(x, o) return oracle.log_softmax(x, o.dim) end }
-R.softmin = golden(function(g) return rand(g, { 3, 4 }), { dim = -1 } end)
 R.layer_norm = {
-  args = function(g) return rand(g, { 3, 4 }), { 4 }, rand(g, { 4 }), rand(g, { 4 }) end,
-  more = { function(g) return rand(g, { 2, 3, 4 }), { 4 } end },
-  ref = function(x, _, w, b) return oracle.layer_norm(x, w, b) end,
+  args = function(g) return rand(g, { 3, 4 }), rand(g, { 4 }), rand(g, { 4 }), { normalized_shape = 4 } end,
+  more = { function(g) return rand(g, { 2, 3, 4 }), { normalized_shape = { 4 } } end },
+  ref = function(x, w, b)
+    if not w.data then w, b = nil, nil end
+    return oracle.layer_norm(x, w, b)
+  end,
 }
+R.rms_norm = golden(function(g) return rand(g, { 3, 4 }), rand(g, { 4 }), { normalized_shape = 4 } end)
+R.group_norm = golden(function(g)
+  return rand(g, { 2, 4, 3 }), rand(g, { 4 }), rand(g, { 4 }), { num_groups = 2 }
+end)
+R.batch_norm = golden(function(g)
+  return rand(g, { 3, 2, 2 }), nil, nil, rand(g, { 2 }), rand(g, { 2 }), { training = true }
+end)
+R.running_update = { args = function(g) return rand(g, { 4 }), rand(g, { 4 }) end,
+  ref = oracle.pointwise(function(r, s) return r + 0.1 * (s - r) end) }
 R.cross_entropy = {
   args = function(g) return rand(g, { 3, 5 }), ints(g, { 3 }, 1, 5) end,
   ref = oracle.cross_entropy,
@@ -274,6 +319,8 @@ end
 local function pair(lo, hi)
   return function(g) return rand(g, { 3, 4 }, lo, hi), rand(g, { 3, 4 }, lo, hi) end
 end
+R.cross_entropy_prob = golden(function(g) return rand(g, { 3, 4 }), rand(g, { 3, 4 }, 0.1, 0.9) end,
+  { golden = "cross_entropy" })
 R.mse_loss = { args = pair(), ref = mean_of(function(a, b) return (a - b) ^ 2 end) }
 R.l1_loss = { args = pair(), ref = mean_of(function(a, b) return abs(a - b) end) }
 R.smooth_l1_loss = { args = pair(-0.4, 0.4), ref = mean_of(function(a, b) return (a - b) ^ 2 / 2 end) }
@@ -303,6 +350,8 @@ R.addmm = golden(function(g) return rand(g, { 3, 2 }), rand(g, { 3, 4 }), rand(g
 })
 R.baddbmm = golden(function(g) return rand(g, { 2, 3, 2 }), rand(g, { 2, 3, 4 }), rand(g, { 2, 4, 2 }) end)
 R.addmv = golden(function(g) return rand(g, { 3 }), rand(g, { 3, 4 }), rand(g, { 4 }) end)
+R.addr = golden(function(g) return rand(g, { 3, 2 }), rand(g, { 3 }), rand(g, { 2 }) end)
+R.addbmm = golden(function(g) return rand(g, { 3, 2 }), rand(g, { 2, 3, 4 }), rand(g, { 2, 4, 2 }) end)
 R.linear = golden(function(g) return rand(g, { 3, 4 }), rand(g, { 2, 4 }), rand(g, { 2 }) end, {
   more = { function(g) return rand(g, { 2, 3, 4 }), rand(g, { 2, 4 }) end },
 })
@@ -323,10 +372,29 @@ R.max_pool2d = {
   },
   ref = function(x, o) return oracle.max_pool2d(x, o.kernel_size, o.stride, o.padding) end,
 }
-R.avg_pool2d = golden(function(g) return rand(g, { 1, 2, 4, 4 }), { kernel_size = 2 } end)
+local size = { { 5 }, { 4, 4 }, { 3, 3, 4 } }
+local function image(channels, nd) return { 1, channels, table.unpack(size[nd]) } end
+for nd = 1, 3 do
+  local k = { 2, 2, 2 }
+  local kernel = table.move(k, 1, nd, 1, {})
+  if nd ~= 2 then
+    R["conv" .. nd .. "d"] = golden(function(g)
+      return rand(g, image(2, nd)), rand(g, { 3, 2, table.unpack(kernel) }), rand(g, { 3 })
+    end)
+  end
+  R["conv_transpose" .. nd .. "d"] = golden(function(g)
+    return rand(g, image(2, nd)), rand(g, { 2, 3, table.unpack(kernel) }), rand(g, { 3 }), { stride = 2 }
+  end)
+  if nd ~= 2 then
+    R["max_pool" .. nd .. "d"] = golden(function(g) return distinct(g, image(2, nd)), { kernel_size = 2 } end)
+  end
+  R["avg_pool" .. nd .. "d"] = golden(function(g) return rand(g, image(2, nd)), { kernel_size = 2 } end)
+  R["adaptive_max_pool" .. nd .. "d"] = golden(function(g) return distinct(g, image(2, nd)), { output_size = 2 } end)
+  R["adaptive_avg_pool" .. nd .. "d"] = golden(function(g) return rand(g, image(2, nd)), { output_size = 2 } end)
+end
 R.embedding = {
-  args = function(g) return ints(g, { 2, 3 }, 1, 5), rand(g, { 5, 2 }) end,
-  ref = function(ids, w)
+  args = function(g) return rand(g, { 5, 2 }), ints(g, { 2, 3 }, 1, 5) end,
+  ref = function(w, ids)
     return oracle.pick(w, { 2, 3, 2 }, function(i) return { ids.data[(i[1] - 1) * 3 + i[2]], i[3] } end)
   end,
 }
@@ -376,6 +444,18 @@ R.tril = { args = function(g) return rand(g, { 3, 4 }) end,
     for k = 1, 12 do if (k - 1) // 4 < (k - 1) % 4 then x.data[k] = 0.0 end end
     return x
   end }
+R.t = { args = function(g) return rand(g, { 3, 4 }) end, ref = R.transpose.ref }
+R.broadcast_to = { args = function(g) return rand(g, { 3, 1 }), { 2, 3, 4 } end, ref = R.expand.ref }
+R.expand_as = { args = function(g) return rand(g, { 3, 1 }), ints(g, { 2, 3, 4 }, 1, 2) end, ref = R.expand.ref }
+R.slice = { args = function(g) return rand(g, { 3, 5 }), { dim = 2, start = 2, length = 2, step = 2 } end,
+  ref = function(x) return oracle.pick(x, { 3, 2 }, function(i) return { i[1], 2 * i[2] } end) end }
+R.trace = { args = function(g) return rand(g, { 3, 4 }) end,
+  ref = function(x) return { shape = {}, data = { x.data[1] + x.data[6] + x.data[11] } } end }
+R.sum_to = { args = function(g) return rand(g, { 2, 3, 4 }), { shape = { 3, 1 } } end,
+  ref = function(x)
+    local y = oracle.reduce(sum)(x, { 1, 3 })
+    return { shape = { 3, 1 }, data = y.data }
+  end }
 R.movedim = golden(function(g) return rand(g, { 2, 3, 4 }), 1, 3 end)
 R.as_strided = golden(function(g) return rand(g, { 12 }), { 2, 3 }, { 3, 1 } end)
 R.pad = golden(function(g) return rand(g, { 3, 4 }), { pad = { 1, 2 } } end)
@@ -383,8 +463,8 @@ R.unfold = golden(function(g) return rand(g, { 3, 5 }), 2, 3, 1 end)
 R.repeat_interleave = golden(function(g) return rand(g, { 3, 4 }), 2 end)
 R.diag_embed = golden(function(g) return rand(g, { 3, 4 }) end)
 R.diag = golden(function(g) return rand(g, { 3, 4 }) end)
-R.pixel_shuffle = golden(function(g) return rand(g, { 1, 4, 2, 2 }), 2 end)
-R.pixel_unshuffle = golden(function(g) return rand(g, { 1, 1, 4, 4 }), 2 end)
+R.repeat_each = golden(function(g) return rand(g, { 3, 4 }), ints(g, { 3 }, 0, 2), { dim = 1 } end,
+  { golden = "repeat_interleave" })
 
 -- ---- joining and indexing -----------------------------------------------------------------------
 
@@ -405,5 +485,83 @@ R.masked_fill = {
   args = function(g) return rand(g, { 3, 4 }), bools(g, { 4 }), 7 end,
   ref = oracle.pointwise(function(x, m, v) return m ~= 0 and v or x end),
 }
+R.take = golden(function(g) return rand(g, { 3, 4 }), ints(g, { 5 }, 1, 12) end)
+R.take_along_dim = golden(function(g) return rand(g, { 3, 4 }), ints(g, { 3, 2 }, 1, 4), { dim = 2 } end)
+R.one_hot = golden(function(g) return ints(g, { 4 }, 1, 3), { num_classes = 3 } end)
+R.index = { args = function(g) return { rand(g, { 3, 4 }), ints(g, { 2 }, 1, 3) } end,
+  ref = function(l)
+    return oracle.pick(l[1], { 2, 4 }, function(i) return { l[2].data[i[1]], i[2] } end)
+  end }
+R.index_put = golden(function(g) return { rand(g, { 3, 4 }), rand(g, { 2, 4 }), ints(g, { 2 }, 1, 3) },
+  { accumulate = true } end)
+R.masked_select = golden(function(g) return rand(g, { 3, 4 }), bools(g, { 3, 4 }) end)
+R.masked_scatter = golden(function(g) return rand(g, { 3, 4 }), bools(g, { 3, 4 }), rand(g, { 12 }) end)
+R.nonzero = golden(function(g) return bools(g, { 3, 4 }) end)
+-- positions without repeats along dimension 2, so that the last write is no matter of order
+local function columns() return function(g) return rows.permutations(g, 3, 4) end end
+R.scatter = golden(function(g) return rand(g, { 3, 4 }), columns()(g), rand(g, { 3, 4 }), { dim = 2 } end)
+R.scatter_add = golden(function(g)
+  return rand(g, { 3, 4 }), ints(g, { 3, 4 }, 1, 4), rand(g, { 3, 4 }), { dim = 2 }
+end)
+R.scatter_reduce = golden(function(g)
+  return rand(g, { 3, 4 }, 0.5, 2), ints(g, { 3, 4 }, 1, 4), rand(g, { 3, 4 }, 0.5, 2), { dim = 2, reduce = "mean" }
+end)
+R.index_add = golden(function(g)
+  return rand(g, { 3, 4 }), ints(g, { 2 }, 1, 3), rand(g, { 2, 4 }), { dim = 1 }
+end)
+R.index_copy = golden(function(g)
+  return rand(g, { 3, 4 }), rows.permutations(g, 1, 3):view(3), rand(g, { 3, 4 }), { dim = 1 }
+end)
+R.index_fill = golden(function(g) return rand(g, { 3, 4 }), ints(g, { 2 }, 1, 3), 0.5, { dim = 1 } end)
+R.searchsorted = golden(function(g) return rand(g, { 5 }):sort(), rand(g, { 3 }) end)
+R.bucketize = golden(function(g) return rand(g, { 3 }), (rand(g, { 5 }):sort()) end)
+R.bincount = golden(function(g) return ints(g, { 6 }, 1, 4) end)
+R.isin = golden(function(g) return ints(g, { 6 }, 1, 4), ints(g, { 3 }, 1, 4) end)
+R.unique = golden(function(g) return ints(g, { 6 }, 1, 4) end)
+
+-- ---- creation, in place, random, optimizers -------------------------------------------------------
+
+local function filled(v)
+  return function() return { shape = { 2, 3 }, data = { v, v, v, v, v, v } } end
+end
+R.zeros = { args = function() return { 2, 3 }, { dtype = "f64" } end, ref = filled(0) }
+R.ones = { args = function() return { 2, 3 }, { dtype = "f64" } end, ref = filled(1) }
+R.full = { args = function() return { 2, 3 }, 7, { dtype = "f64" } end, ref = filled(7) }
+R.eye = golden(function() return 3, { m = 2 } end)
+R.linear_fill = { args = function() return { n = 3, start = 2, step = 0.5, dtype = "f64" } end,
+  ref = function() return { shape = { 3 }, data = { 2, 2.5, 3 } } end }
+R.linspace, R.logspace = golden(function() return 0.0, 1.0, 5 end), golden(function() return 0.0, 1.0, 5 end)
+R.fill = { args = function(g) return rand(g, { 2, 3 }), 7 end, ref = filled(7) }
+R.zero = { args = function(g) return rand(g, { 2, 3 }) end, ref = filled(0) }
+R.copy = { args = function(g) return rand(g, { 3, 4 }), rand(g, { 4 }) end,
+  ref = oracle.pointwise(function(_, b) return b end) }
+local function random_op(args) return { args = args, why = "spec/random_spec.lua" } end
+R.uniform = random_op(function() return 0, 1, { 2, 3 } end)
+R.normal = random_op(function() return 0, 1, { 2, 3 } end)
+R.randint = random_op(function() return 1, 5, { 2, 3 } end)
+R.randperm = random_op(function() return 5 end)
+R.bernoulli = random_op(function(g) return rand(g, { 2, 3 }, 0, 1) end)
+R.multinomial = random_op(function(g) return rand(g, { 4 }, 0.1, 1), 2 end)
+R.dropout = random_op(function(g) return rand(g, { 2, 3 }) end)
+R.uniform_fill = random_op(function(g) return rand(g, { 2, 3 }) end)
+R.normal_fill = random_op(function(g) return rand(g, { 2, 3 }) end)
+R.exponential_fill = random_op(function(g) return rand(g, { 2, 3 }) end)
+R.randint_fill = random_op(function(g) return rand(g, { 2, 3 }), 1, 5 end)
+R.bernoulli_fill = random_op(function(g) return rand(g, { 2, 3 }) end)
+local function optimizer(args) return { args = args, why = "golden optim.*, spec/optim_spec.lua" } end
+R.sgd_step = optimizer(function(g) return { rand(g, { 3 }), rand(g, { 3 }) }, { lr = 0.1, k = 2 } end)
+R.adam_step = optimizer(function(g)
+  return { rand(g, { 3 }), rand(g, { 3 }), rand(g, { 3 }), rand(g, { 3 }, 0, 1) }, { step = 1, k = 4 }
+end)
+R.foreach_norm = { args = function(g) return { rand(g, { 3 }), rand(g, { 2, 2 }) } end,
+  ref = function(l)
+    local s = 0.0
+    for _, t in ipairs(l) do
+      for _, v in ipairs(t.data) do s = s + v * v end
+    end
+    return { shape = {}, data = { sqrt(s) } }
+  end }
+R.foreach_scale_ = optimizer(function(g) return { rand(g, {}), rand(g, { 3 }) } end)
+R.foreach_zero_ = optimizer(function(g) return { rand(g, { 3 }), rand(g, { 2 }) } end)
 
 return R

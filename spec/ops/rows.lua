@@ -30,6 +30,18 @@ end
 function M.bools(g, shape)
   return random.tensor(T, g:ints(random.numel(shape), 0, 1), shape, "bool")
 end
+-- n rows, each a permutation of 1..m, as i64.
+function M.permutations(g, n, m)
+  local out = {}
+  for r = 0, n - 1 do
+    for i = 1, m do out[r * m + i] = i end
+    for i = m, 2, -1 do
+      local j = g:int(1, i)
+      out[r * m + i], out[r * m + j] = out[r * m + j], out[r * m + i]
+    end
+  end
+  return random.tensor(T, out, { n, m }, "i64")
+end
 local rand = M.rand
 
 -- f(x) per element, x in [lo, hi].

@@ -17,10 +17,27 @@ function M.public()
   return list
 end
 
--- The function of an op's row.
-function M.func(name)
+local registry = {}
+for _, info in ipairs(T.core.ops()) do registry[info.name] = info end
+
+-- What users call: T.name, or T.name_ for an op that works in place.
+function M.raw(name)
   local row = cases[name]
-  return row.call and row.call(T) or T[name] or T.nn.F[name]
+  local own = registry[name] and registry[name].flags.mutates and T[name .. "_"]
+  return row.call and row.call(T) or own or T[name] or T.core.op[name]
+end
+
+-- The same as a function of its arguments: an op that works in place gets copies.
+function M.func(name)
+  local f = M.raw(name)
+  if not registry[name].flags.mutates then return f end
+  return function(x, ...)
+    if type(x) ~= "table" then return f(x:clone(), ...) end
+    local copy = {}
+    for i, t in ipairs(x) do copy[i] = t:clone() end
+    f(copy, ...)
+    return table.unpack(copy)
+  end
 end
 
 -- All argument lists of a row, made from the same seed each time.

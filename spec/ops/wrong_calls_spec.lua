@@ -91,7 +91,7 @@ describe("wrong calls of", function()
     local row = support.cases[info.name]
     if row then
       it(info.name, function()
-        local f = support.func(info.name)
+        local f = support.raw(info.name)
         local calls = {}
         local function add(text, args, says) calls[#calls + 1] = { text, args, says } end
         local args = support.arguments(info.name)[1]

@@ -10,7 +10,7 @@ if not ok then
 end
 local live = require "spec.support.live"
 
-collectgarbage("incremental", 50, 800)
+collectgarbage("incremental", 110, 400)
 
 local baseline = {}
 

@@ -31,7 +31,7 @@ VM T F(gelu_inner)(T x) {
   return K(0.79788456080286536) * F(vm_fma)(K(0.044715) * x * x, x, x);
 }
 VM T F(gelu_slope)(T x) {
-  const T cdf = K(0.5) * (K(1) + F(vm_erf)(x * K(0.70710678118654752)));
+  const T cdf = K(0.5) * (K(1) + F(vm_erf_fast)(x * K(0.70710678118654752)));
   return F(vm_fma)(x, K(0.39894228040143268) * F(vm_exp)(K(-0.5) * x * x), cdf);
 }
 VM T F(gelu_tanh_slope)(T x) {
@@ -40,7 +40,7 @@ VM T F(gelu_tanh_slope)(T x) {
   return F(vm_fma)(K(0.5) * x * (K(1) - t * t), du, K(0.5) * (K(1) + t));
 }
 VM T F(silu_slope)(T x) {
-  const T s = F(vm_sigmoid)(x);
+  const T s = F(vm_logistic)(x);
   return s * F(vm_fma)(x, K(1) - s, K(1));
 }
 /* tanh(log(1 + e^x)) = n / (n + 2), n = e^x (e^x + 2); one from x = 20 on. */
@@ -50,5 +50,5 @@ VM T F(mish_tanh)(T x) {
 }
 VM T F(mish_slope)(T x) {
   const T t = F(mish_tanh)(x);
-  return F(vm_fma)(x * F(vm_sigmoid)(x), K(1) - t * t, t);
+  return F(vm_fma)(x * F(vm_logistic)(x), K(1) - t * t, t);
 }

@@ -2,7 +2,6 @@
 --- Base of all networks: an object that is called like a function and knows its parameters, buffers and
 -- children, in the order in which they were assigned.
 -- @classmod Module
-local T = require "perilune"
 local options = require "perilune.options"
 
 local fail = options.fail
@@ -282,89 +281,6 @@ function Module:num_parameters(opts)
   return n
 end
 
--- ---- state -------------------------------------------------------------------------------------------
-
--- Tables that pairs() walks in a fixed order.
-local ordered = {}
-function ordered.__pairs(t)
-  local names, i = getmetatable(t).names, 0
-  local seen, rest = {}, nil
-  return function()
-    while i < #names do
-      i = i + 1
-      local name = names[i]
-      seen[name] = true
-      if rawget(t, name) ~= nil then return name, rawget(t, name) end
-    end
-    local value -- what was added later
-    repeat rest, value = next(t, rest) until rest == nil or not seen[rest]
-    if rest ~= nil then return rest, value end
-  end
-end
-
-local function ordered_dict(names)
-  return setmetatable({}, { __pairs = ordered.__pairs, names = names, __name = "StateDict" })
-end
-
---- All parameters and persistent buffers by name, detached, sharing their storage; pairs() keeps the order.
--- `index_base=0` names the children of Sequential as PyTorch does.
-function Module:state_dict(opts)
-  options.check("state_dict", opts, { "index_base" })
-  local list, names = collect(self, "state", opts and opts.index_base), {}
-  for i, item in ipairs(list) do names[i] = item[1] end
-  local dict = ordered_dict(names)
-  for _, item in ipairs(list) do rawset(dict, item[1], item[2]:detach()) end
-  return dict
-end
-
-local function same_shape(a, b)
-  local p, q = a:shape(), b:shape()
-  if #p ~= #q then return false end
-  for i = 1, #p do if p[i] ~= q[i] then return false end end
-  return true
-end
-
-local function shape_text(t) return ("%s[%s]"):format(t:dtype(), table.concat(t:shape(), ",")) end
-
---- Copies values by name into parameters and buffers. Nothing changes unless everything fits.
--- @tparam table sd name → tensor
--- @tparam[opt] table opts `strict=true`: missing and unexpected names are errors; `index_base=0`: the names
--- count children from 0, as PyTorch's do
--- @treturn {string,…} missing names
--- @treturn {string,…} unexpected names
-function Module:load_state_dict(sd, opts)
-  options.check("load_state_dict", opts, { "strict", "index_base" })
-  if type(sd) ~= "table" then
-    fail("load_state_dict: a table of tensors is wanted, got %s", options.describe(sd))
-  end
-  local list = collect(self, "state", opts and opts.index_base)
-  local missing, unexpected, wrong, known = {}, {}, {}, {}
-  for _, item in ipairs(list) do
-    local name, new = item[1], sd[item[1]]
-    known[name] = true
-    if new == nil then
-      missing[#missing + 1] = name
-    elseif type(new) ~= "userdata" then
-      wrong[#wrong + 1] = ("'%s' is %s, not a tensor"):format(name, options.describe(new))
-    elseif not same_shape(item[2], new) then
-      wrong[#wrong + 1] = ("'%s' is %s in the state and %s here"):format(name, shape_text(new),
-        shape_text(item[2]))
-    end
-  end
-  for name in pairs(sd) do if not known[name] then unexpected[#unexpected + 1] = tostring(name) end end
-  table.sort(unexpected)
-  if not opts or opts.strict ~= false then
-    if #missing > 0 then wrong[#wrong + 1] = "missing: " .. table.concat(missing, ", ") end
-    if #unexpected > 0 then wrong[#wrong + 1] = "unexpected: " .. table.concat(unexpected, ", ") end
-  end
-  if #wrong > 0 then fail("load_state_dict of %s: %s", self:type(), table.concat(wrong, "; ")) end
-  local _ <close> = T.no_grad()
-  for _, item in ipairs(list) do
-    if sd[item[1]] ~= nil then item[2]:copy_(sd[item[1]]) end
-  end
-  return missing, unexpected
-end
-
 -- ---- modes -------------------------------------------------------------------------------------------
 
 --- Training mode for this module and all below (dropout drops, batch norm learns its statistics).
@@ -447,68 +363,9 @@ function Module:register_forward_pre_hook(f)
   return add_hook(self, "before", f, "register_forward_pre_hook")
 end
 
--- ---- text --------------------------------------------------------------------------------------------
+local base = { Module = Module, Parameter = Parameter, class = class, is_module = is_module,
+  is_parameter = is_parameter, collect = collect, member_names = member_names }
+require "perilune.nn.state"(base)
+require "perilune.nn.text"(base)
 
---- What tostring shows between the brackets; override it.
-function Module:extra_repr() return "" end
-
-local function indent(text) return (text:gsub("\n", "\n  ")) end
-
-function Module:__tostring()
-  local extra, lines = self:extra_repr(), {}
-  for _, key in ipairs(member_names(self)) do
-    local child = rawget(self, key)
-    if is_module(child) then lines[#lines + 1] = ("  (%s): %s"):format(key, indent(tostring(child))) end
-  end
-  if #lines == 0 then return self:type() .. "(" .. extra .. ")" end
-  return self:type() .. "(" .. extra .. "\n" .. table.concat(lines, "\n") .. "\n)"
-end
-
-local function with_commas(n)
-  local s = tostring(n)
-  return (s:reverse():gsub("(%d%d%d)", "%1,"):reverse():gsub("^,", ""))
-end
-
---- A table of all modules with their parameters as text; with an input also the shapes they return.
-function Module:summary(...)
-  local rows, shapes, handles = {}, {}, {}
-  if select("#", ...) > 0 then
-    for _, m in ipairs(self:modules()) do
-      handles[#handles + 1] = m:register_forward_hook(function(_, _, out)
-        if type(out) == "userdata" then shapes[m] = shape_text(out) end
-      end)
-    end
-    local modes = {}
-    for _, m in ipairs(self:modules()) do modes[m] = m.training end
-    local ok, err = pcall(function(...)
-      local _ <close> = T.no_grad()
-      self:eval()
-      self(...)
-    end, ...)
-    for m, was in pairs(modes) do rawset(m, "training", was) end
-    for _, handle in ipairs(handles) do handle:remove() end
-    if not ok then error(err, 0) end
-  end
-  for name, m in self:named_modules() do
-    local own = 0
-    for _, key in ipairs(member_names(m)) do
-      local p = rawget(m, key)
-      if is_parameter[p] then own = own + p:numel() end
-    end
-    rows[#rows + 1] = { (name == "" and m:type() or ("%s (%s)"):format(name, m:type())), shapes[m] or "",
-      with_commas(own) }
-  end
-  local w1, w2, w3 = 6, 6, 10
-  for _, r in ipairs(rows) do w1, w2, w3 = math.max(w1, #r[1]), math.max(w2, #r[2]), math.max(w3, #r[3]) end
-  local format = ("%%-%ds  %%-%ds  %%%ds"):format(w1, w2, w3)
-  local out = { format:format("module", "output", "parameters"), ("-"):rep(w1 + w2 + w3 + 4) }
-  for _, r in ipairs(rows) do out[#out + 1] = format:format(r[1], r[2], r[3]) end
-  out[#out + 1] = ("-"):rep(w1 + w2 + w3 + 4)
-  local total, trainable = self:num_parameters(), self:num_parameters { trainable = true }
-  out[#out + 1] = ("%s parameters, %s trainable"):format(with_commas(total), with_commas(trainable))
-  return table.concat(out, "\n")
-end
-
-return { Module = Module, Parameter = Parameter, class = class, is_module = is_module,
-  is_parameter = is_parameter,
-  ordered_dict = ordered_dict }
+return base

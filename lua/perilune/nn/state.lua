@@ -1,0 +1,93 @@
+-- SPDX-License-Identifier: MIT
+--- state_dict and load_state_dict: a module's parameters and persistent buffers by name.
+-- Adds methods to the class Module, and `ordered_dict` to the table that it is given.
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, rawget, rawset, type = options.fail, rawget, rawset, type
+
+return function(base)
+  local Module, collect = base.Module, base.collect
+
+  -- Tables that pairs() walks in a fixed order.
+  local ordered = {}
+  function ordered.__pairs(t)
+    local names, i = getmetatable(t).names, 0
+    local seen, rest = {}, nil
+    return function()
+      while i < #names do
+        i = i + 1
+        local name = names[i]
+        seen[name] = true
+        if rawget(t, name) ~= nil then return name, rawget(t, name) end
+      end
+      local value -- what was added later
+      repeat rest, value = next(t, rest) until rest == nil or not seen[rest]
+      if rest ~= nil then return rest, value end
+    end
+  end
+
+  local function ordered_dict(names)
+    return setmetatable({}, { __pairs = ordered.__pairs, names = names, __name = "StateDict" })
+  end
+
+  --- All parameters and persistent buffers by name, detached, sharing their storage; pairs() keeps the order.
+  -- `index_base=0` names the children of Sequential as PyTorch does.
+  function Module:state_dict(opts)
+    options.check("state_dict", opts, { "index_base" })
+    local list, names = collect(self, "state", opts and opts.index_base), {}
+    for i, item in ipairs(list) do names[i] = item[1] end
+    local dict = ordered_dict(names)
+    for _, item in ipairs(list) do rawset(dict, item[1], item[2]:detach()) end
+    return dict
+  end
+
+  local function same_shape(a, b)
+    local p, q = a:shape(), b:shape()
+    if #p ~= #q then return false end
+    for i = 1, #p do if p[i] ~= q[i] then return false end end
+    return true
+  end
+
+
+  --- Copies values by name into parameters and buffers. Nothing changes unless everything fits.
+  -- @tparam table sd name → tensor
+  -- @tparam[opt] table opts `strict=true`: missing and unexpected names are errors; `index_base=0`: the names
+  -- count children from 0, as PyTorch's do
+  -- @treturn {string,…} missing names
+  -- @treturn {string,…} unexpected names
+  function Module:load_state_dict(sd, opts)
+    options.check("load_state_dict", opts, { "strict", "index_base" })
+    if type(sd) ~= "table" then
+      fail("load_state_dict: a table of tensors is wanted, got %s", options.describe(sd))
+    end
+    local list = collect(self, "state", opts and opts.index_base)
+    local missing, unexpected, wrong, known = {}, {}, {}, {}
+    for _, item in ipairs(list) do
+      local name, new = item[1], sd[item[1]]
+      known[name] = true
+      if new == nil then
+        missing[#missing + 1] = name
+      elseif type(new) ~= "userdata" then
+        wrong[#wrong + 1] = ("'%s' is %s, not a tensor"):format(name, options.describe(new))
+      elseif not same_shape(item[2], new) then
+        wrong[#wrong + 1] = ("'%s' is %s in the state and %s here"):format(name, base.shape_text(new),
+          base.shape_text(item[2]))
+      end
+    end
+    for name in pairs(sd) do if not known[name] then unexpected[#unexpected + 1] = tostring(name) end end
+    table.sort(unexpected)
+    if not opts or opts.strict ~= false then
+      if #missing > 0 then wrong[#wrong + 1] = "missing: " .. table.concat(missing, ", ") end
+      if #unexpected > 0 then wrong[#wrong + 1] = "unexpected: " .. table.concat(unexpected, ", ") end
+    end
+    if #wrong > 0 then fail("load_state_dict of %s: %s", self:type(), table.concat(wrong, "; ")) end
+    local _ <close> = T.no_grad()
+    for _, item in ipairs(list) do
+      if sd[item[1]] ~= nil then item[2]:copy_(sd[item[1]]) end
+    end
+    return missing, unexpected
+  end
+
+  base.ordered_dict = ordered_dict
+end
