@@ -88,8 +88,8 @@ int l_push_shared(lua_State *L, PlTensor *t) {
     }
     lua_pop(L, 2);
   }
-  Box *b = l_new_box(L);
-  b->t = pl_retain(t);
+  pl_retain(t); /* first: making the box may run a finalizer that drops the owner */
+  l_new_box(L)->t = t;
   l_remember_box(L, -1);
   return 1;
 }

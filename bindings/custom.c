@@ -3,8 +3,8 @@
  *
  * One call makes one context table. The context is kept alive by the user values of the boxes that depend on
  * it; nodes find it through a weak table. So a cycle tensor ↔ closure ↔ tape lies in Lua entirely and is
- * collected. Context layout: [1 … n] saved tensors, [-1 … -n] their versions, [0] = n,
- * ["needs"] bits of inputs that want a gradient. */
+ * collected. Context layout: [1 … n] saved tensors, [-1 … -n] their versions, [0] = n; under private keys the
+ * inputs that want a gradient, the marks, and what the inputs' histories keep alive. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,10 @@ static const char contexts_key = 0; /* weak: light node → context */
 _Thread_local int l_overridden_count;
 static const char overrides_key = 0; /* op name → rule table */
 
-enum { META_BACKWARD = 1, META_NAME = 2, META_ALWAYS = 3, META_FORWARD = 4, MAX_CUSTOM_IN = 60 };
+enum { META_BACKWARD = 1, META_NAME = 2, META_ALWAYS = 3, META_FORWARD = 4, MAX_CUSTOM_IN = 56 };
+
+/* Private keys of a context: addresses, so no field of the user's can clash. */
+static const char needs_key = 0, non_diff_key = 0, dirty_key = 0, upstream_key = 0;
 
 /* ---- the context ------------------------------------------------------------------------------------------ */
 
@@ -43,8 +46,10 @@ static int ctx_saved(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
   lua_rawgeti(L, 1, 0);
-  int n = (int)lua_tointeger(L, -1);
+  lua_Integer count = lua_tointeger(L, -1);
   lua_settop(L, 1);
+  if (count < 0 || count > 1 << 16) return l_error(L, "ctx:saved: ctx[0] was overwritten; it belongs to ctx:save");
+  int n = (int)count;
   luaL_checkstack(L, n + 4, NULL);
   for (int i = 1; i <= n; i++) {
     lua_rawgeti(L, 1, i);
@@ -63,14 +68,14 @@ static int ctx_saved(lua_State *L) {
   return n;
 }
 
-static int mark(lua_State *L, const char *field, const char *fn) {
+static int mark(lua_State *L, const void *key, const char *fn) {
   luaL_checktype(L, 1, LUA_TTABLE);
   int n = lua_gettop(L);
-  if (lua_getfield(L, 1, field) != LUA_TTABLE) {
+  if (lua_rawgetp(L, 1, key) != LUA_TTABLE) {
     lua_pop(L, 1);
     lua_newtable(L);
     lua_pushvalue(L, -1);
-    lua_setfield(L, 1, field);
+    lua_rawsetp(L, 1, key);
   }
   for (int i = 2; i <= n; i++) {
     if (!l_box(L, i)) return l_error(L, "ctx:%s: argument #%d must be a tensor", fn, i - 1);
@@ -80,8 +85,8 @@ static int mark(lua_State *L, const char *field, const char *fn) {
   }
   return 0;
 }
-static int ctx_non_diff(lua_State *L) { return mark(L, "non_differentiable", "mark_non_differentiable"); }
-static int ctx_dirty(lua_State *L) { return mark(L, "dirty", "mark_dirty"); }
+static int ctx_non_diff(lua_State *L) { return mark(L, &non_diff_key, "mark_non_differentiable"); }
+static int ctx_dirty(lua_State *L) { return mark(L, &dirty_key, "mark_dirty"); }
 
 /* Methods, and needs_input_grad as a list made on demand. Upvalue 1: methods. */
 static int ctx_index(lua_State *L) {
@@ -89,13 +94,9 @@ static int ctx_index(lua_State *L) {
   if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
   const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : NULL;
   if (!key || strcmp(key, "needs_input_grad") != 0) return 1;
-  lua_pushliteral(L, "needs");
-  lua_rawget(L, 1);
+  lua_rawgetp(L, 1, &needs_key);
   uint64_t bits = (uint64_t)lua_tointeger(L, -1);
-  int n = (int)(bits >> 58 ? 0 : 0);
-  lua_pushliteral(L, "ninputs");
-  lua_rawget(L, 1);
-  n = (int)lua_tointeger(L, -1);
+  int n = (int)(bits >> MAX_CUSTOM_IN); /* the count lies above the flags */
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {
     lua_pushboolean(L, (bits >> i) & 1);
@@ -106,20 +107,34 @@ static int ctx_index(lua_State *L) {
 
 /* ---- backward --------------------------------------------------------------------------------------------------- */
 
-static PlStatus take_gradient(lua_State *L, int at, const char *name, int i, const PlTensor *shape_of_input,
-                              PlTensor **out) {
+/* What the engine keeps of a rule, in one piece with the PlRule before it: ndim and sizes of every input. */
+typedef struct RuleData {
+  PlRule rule; /* first: the engine frees the piece through it */
+  int64_t sizes[];
+} RuleData;
+
+static bool fits(const PlTensor *g, const int64_t *sizes) {
+  if (g->a.ndim != sizes[0]) return false;
+  for (int d = 0; d < g->a.ndim; d++)
+    if (g->a.shape[d] != sizes[1 + d]) return false;
+  return true;
+}
+
+static PlStatus take_gradient(lua_State *L, int at, const char *name, int i, const int64_t *sizes, PlTensor **out) {
   PlTensor *g = l_to_tensor(L, at);
-  if (lua_isnil(L, at) || lua_isnone(L, at)) return PL_OK;
+  if (lua_isnil(L, at)) return PL_OK;
   if (!g) PL_FAIL(PL_ERR_ARG, "custom grad rule returned non-tensor: %s for input %d of %s", l_typename(L, at), i + 1, name);
-  if (shape_of_input && !pl_shape_equal(&g->a, &shape_of_input->a))
+  if (!fits(g, sizes)) {
+    PlArray want = {.shape = sizes + 1, .ndim = (uint8_t)sizes[0], .dtype = g->a.dtype};
     PL_FAIL(PL_ERR_SHAPE, "custom grad rule of %s returned %s for input %d, which is %s", name, pl_desc_text(&g->a), i + 1,
-            pl_desc_text(&shape_of_input->a));
+            pl_desc_text(&want));
+  }
   *out = pl_retain(g);
   return PL_OK;
 }
 
 /* Results above `top` on the stack → dx. */
-static PlStatus read_results(lua_State *L, int top, PlNode *n, PlTensor *const *shapes, const bool *want, PlTensor **dx) {
+static PlStatus read_results(lua_State *L, int top, PlNode *n, const int64_t *sizes, const bool *want, PlTensor **dx) {
   int got = lua_gettop(L) - top;
   if (got == 0 || (got == 1 && lua_isnil(L, top + 1))) return PL_OK;
   if (got != (int)n->nin)
@@ -127,7 +142,8 @@ static PlStatus read_results(lua_State *L, int top, PlNode *n, PlTensor *const *
             n->name, n->nin, got);
   for (uint32_t i = 0; i < n->nin; i++) {
     PlTensor *g = NULL;
-    PL_TRY(take_gradient(L, top + 1 + (int)i, n->name, (int)i, shapes ? shapes[i] : NULL, &g));
+    PL_TRY(take_gradient(L, top + 1 + (int)i, n->name, (int)i, sizes, &g));
+    sizes += 1 + sizes[0];
     if (g && !want[i]) {
       pl_tensor_release(g);
       g = NULL;
@@ -135,18 +151,6 @@ static PlStatus read_results(lua_State *L, int top, PlNode *n, PlTensor *const *
     dx[i] = g;
   }
   return PL_OK;
-}
-
-/* What the engine keeps of a rule: the inputs' shapes, as zeros without memory. */
-typedef struct RuleData {
-  uint32_t n;
-  PlTensor *shapes[];
-} RuleData;
-
-static void rule_drop(void *ud) {
-  RuleData *r = ud;
-  for (uint32_t i = 0; i < r->n; i++) pl_tensor_release(r->shapes[i]);
-  free(r);
 }
 
 static PlStatus run_backward(lua_State *L, PlNode *n, const RuleData *r, PlTensor *const *dy, const bool *want, PlTensor **dx) {
@@ -163,7 +167,7 @@ static PlStatus run_backward(lua_State *L, PlNode *n, const RuleData *r, PlTenso
     if (dy[o]) l_default_anchor(L, -1);
   }
   if (lua_pcall(L, 1 + (int)n->nout, LUA_MULTRET, 0) != LUA_OK) return l_keep_error(L);
-  return read_results(L, top, n, r->shapes, want, dx);
+  return read_results(L, top, n, r->sizes, want, dx);
 }
 
 static PlStatus rule_bwd(void *ud, PlNode *n, PlTensor *const *dy, const bool *want, PlTensor **dx) {
@@ -191,65 +195,52 @@ typedef struct Making {
 } Making;
 
 static PlRule *make_rule(void *p, PlNode *n) {
-  static const int64_t zero_strides[PL_MAX_DIM];
   Making *m = p;
-  PlRule *rule = calloc(1, sizeof *rule);
-  RuleData *r = calloc(1, sizeof *r + m->nin * sizeof *r->shapes);
-  bool ok = rule && r;
-  for (uint32_t i = 0; ok && i < m->nin; i++) {
-    PlTensor *zero;
-    ok = pl_tensor_empty(&zero, (PlDtype)m->in[i]->a.dtype, 0, NULL) == PL_OK;
-    if (!ok) break;
-    ok = pl_tensor_window(&r->shapes[i], zero, m->in[i]->a.ndim, m->in[i]->a.shape, zero_strides, zero->a.data) == PL_OK;
-    pl_tensor_release(zero);
-    r->n = i + ok;
+  size_t count = 0;
+  for (uint32_t i = 0; i < m->nin; i++) count += 1 + m->in[i]->a.ndim;
+  RuleData *r = malloc(sizeof *r + count * sizeof *r->sizes);
+  if (!r) return NULL;
+  r->rule = (PlRule){.bwd = rule_bwd, .ud = r, .always = m->always};
+  int64_t *at = r->sizes;
+  for (uint32_t i = 0; i < m->nin; i++) {
+    const PlArray *a = &m->in[i]->a;
+    *at++ = a->ndim;
+    memcpy(at, a->shape, a->ndim * sizeof *at);
+    at += a->ndim;
   }
-  if (!ok) {
-    if (r) rule_drop(r);
-    free(rule);
-    return NULL;
-  }
-  *rule = (PlRule){.bwd = rule_bwd, .drop = rule_drop, .ud = r, .always = m->always};
   l_push_weak_table(m->L, &contexts_key);
   lua_pushvalue(m->L, m->ctx);
   lua_rawsetp(m->L, -2, n);
   lua_pop(m->L, 1);
-  return rule;
+  return &r->rule;
 }
 
-/* The context also keeps what its inputs' histories keep: in ctx["upstream"]. */
+/* The context also keeps what its inputs' histories keep: one value, or a list of them. */
 static void inherit_anchors(lua_State *L, int ctx, int from, int to) {
-  int n = 0;
+  int n = 0, list = 0;
   for (int i = from; i <= to; i++) {
-    if (!l_box(L, i) || lua_getiuservalue(L, i, 1) == LUA_TNIL) {
-      if (l_box(L, i)) lua_pop(L, 1);
+    if (!l_box(L, i)) continue;
+    if (lua_getiuservalue(L, i, 1) == LUA_TNIL) {
+      lua_pop(L, 1);
       continue;
     }
-    if (n == 0) {
-      lua_pushliteral(L, "upstream");
-      lua_pushvalue(L, -2);
-      lua_rawset(L, ctx);
-    } else {
-      if (n == 1) {
-        lua_pushliteral(L, "upstream");
-        lua_rawget(L, ctx);
-        lua_createtable(L, 2, 0);
-        lua_insert(L, -2);
-        lua_rawseti(L, -2, 1);
-        lua_pushliteral(L, "upstream");
-        lua_pushvalue(L, -2);
-        lua_rawset(L, ctx);
-        lua_pop(L, 1);
-      }
-      lua_pushliteral(L, "upstream");
-      lua_rawget(L, ctx);
-      lua_pushvalue(L, -2);
-      lua_rawseti(L, -2, n + 1);
-      lua_pop(L, 1);
+    if (++n == 1) {
+      lua_rawsetp(L, ctx, &upstream_key);
+      continue;
     }
-    n++;
-    lua_pop(L, 1);
+    if (!list) {
+      lua_createtable(L, 2, 0);
+      list = lua_gettop(L);
+      lua_rawgetp(L, ctx, &upstream_key);
+      lua_rawseti(L, list, 1);
+      lua_pushvalue(L, list);
+      lua_rawsetp(L, ctx, &upstream_key);
+      lua_insert(L, -2); /* the list below the new anchor */
+      list = lua_gettop(L) - 1;
+    }
+    lua_rawseti(L, list, n);
   }
+  if (list) lua_pop(L, 1);
 }
 
 /* An output handle that is an input, or appears twice, becomes a fresh handle of the same memory. */
@@ -272,10 +263,9 @@ static int fresh_outputs(lua_State *L, int first, int n, int arg_from, int arg_t
   return 0;
 }
 
-static bool marked(lua_State *L, int ctx, const char *field, int at) {
-  lua_pushstring(L, field);
+static bool marked(lua_State *L, int ctx, const void *key, int at) {
   bool yes = false;
-  if (lua_rawget(L, ctx) == LUA_TTABLE) {
+  if (lua_rawgetp(L, ctx, key) == LUA_TTABLE) {
     lua_pushvalue(L, at);
     yes = lua_rawget(L, -2) != LUA_TNIL;
     lua_pop(L, 1);
@@ -289,14 +279,14 @@ static int record(lua_State *L, int ctx, int meta, PlTensor **ins, int nin, int 
   PlTensor *outs[MAX_CUSTOM_IN];
   bool diff[MAX_CUSTOM_IN];
   lua_rawgeti(L, meta, META_NAME);
-  const char *name = lua_tostring(L, -1); /* the metatable keeps it, and nodes keep contexts … */
+  const char *name = lua_touserdata(L, -1); /* interned */
   lua_rawgeti(L, meta, META_ALWAYS);
   bool always = lua_toboolean(L, -1);
   lua_pop(L, 2);
   bool dirty[MAX_CUSTOM_IN];
   for (int o = 0; o < nout; o++) {
-    diff[o] = !marked(L, ctx, "non_differentiable", first + o);
-    dirty[o] = marked(L, ctx, "dirty", first + o);
+    diff[o] = !marked(L, ctx, &non_diff_key, first + o);
+    dirty[o] = marked(L, ctx, &dirty_key, first + o);
     if (dirty[o]) {
       PlTensor *t = l_to_tensor(L, first + o);
       if (t && t->node && t->node->kind == PL_NODE_LEAF && t->node->key && t->node->key->is_ambient)
@@ -308,7 +298,7 @@ static int record(lua_State *L, int ctx, int meta, PlTensor **ins, int nin, int 
   fresh_outputs(L, first, nout, arg_from, arg_to, outs, name);
   inherit_anchors(L, ctx, arg_from, arg_to);
   Making m = {.L = L, .ctx = ctx, .always = always, .in = ins, .nin = (uint32_t)nin};
-  CALL(L, pl_record_rule(ins, nin, outs, nout, diff, l_intern(L, name), make_rule, &m));
+  CALL(L, pl_record_rule(ins, nin, outs, nout, diff, name, make_rule, &m));
   for (int o = 0; o < nout; o++) {
     if (dirty[o]) {
       PlTensor *t = l_to_tensor(L, orig + 1 + o);
@@ -375,12 +365,8 @@ static int custom_call(lua_State *L) {
   int ctx = lua_gettop(L);
   lua_pushvalue(L, meta);
   lua_setmetatable(L, ctx);
-  lua_pushliteral(L, "needs");
-  lua_pushinteger(L, (lua_Integer)needs);
-  lua_rawset(L, ctx);
-  lua_pushliteral(L, "ninputs");
-  lua_pushinteger(L, nin);
-  lua_rawset(L, ctx);
+  lua_pushinteger(L, (lua_Integer)(needs | (uint64_t)nin << MAX_CUSTOM_IN));
+  lua_rawsetp(L, ctx, &needs_key);
   lua_rawgeti(L, meta, META_FORWARD);
   lua_pushvalue(L, ctx);
   for (int i = 1; i <= nargs; i++) lua_pushvalue(L, i);
@@ -389,6 +375,12 @@ static int custom_call(lua_State *L) {
   pl_grad_enable(was);
   if (rc != LUA_OK) return lua_error(L);
   int nout = lua_gettop(L) - ctx;
+  for (int i = 1, k = 0; i <= nargs; i++) { /* forward is free to do anything, also to free its inputs */
+    Box *b = l_box(L, i);
+    if (!b) continue;
+    if (!b->t) return l_error(L, "custom: forward freed its argument #%d", i);
+    ins[k++] = b->t;
+  }
   if (nout == 0 || nout > MAX_CUSTOM_IN) return l_error(L, "custom: forward must return 1 to %d tensors, got %d values", MAX_CUSTOM_IN, nout);
   if (tracked)
     record(L, ctx, meta, ins, nin, ctx + 1, nout, 1, nargs);
@@ -430,7 +422,9 @@ static int t_custom(lua_State *L) {
     lua_pushliteral(L, "custom");
   } else if (lua_type(L, -1) != LUA_TSTRING)
     return l_error(L, "custom: name must be a string");
+  lua_pushlightuserdata(L, (void *)(uintptr_t)l_intern(L, lua_tostring(L, -1)));
   lua_rawseti(L, 2, META_NAME);
+  lua_pop(L, 1);
   lua_getfield(L, 1, "always");
   lua_rawseti(L, 2, META_ALWAYS);
   field_function(L, 1, "forward", "custom");
@@ -438,6 +432,8 @@ static int t_custom(lua_State *L) {
   push_ctx_methods(L);
   lua_pushcclosure(L, ctx_index, 1);
   lua_setfield(L, 2, "__index");
+  lua_pushboolean(L, 0);
+  lua_setfield(L, 2, "__metatable");
   lua_pushcclosure(L, custom_call, 1);
   return 1;
 }

@@ -67,23 +67,26 @@ static PlStatus run_both(const PlBackward *b, const PlGraph *whole, PlTensor **a
     PL_TRY(pl_graph_run(b->precomp, all, pre));
     for (; k < b->precomp->nresults; k++) args[k] = pre[k];
   }
-  for (int v = 0; v < total; v++)
+  for (int v = 0; v < total && k < 64; v++)
     if (b->save[v]) args[k++] = all[v];
   PlStatus s = pl_graph_run(b->backward, args, split);
   for (int i = 0; b->precomp && i < b->precomp->nresults; i++) pl_tensor_release(pre[i]);
   return s;
 }
 
-static int push_runs(lua_State *L, const PlBackward *b, const PlGraph *whole, int values) {
-  PlTensor *all[3 * PL_MAX_IN], *split[PL_MAX_IN], *unsplit[PL_MAX_IN];
+static PlStatus push_runs(lua_State *L, const PlBackward *b, const PlGraph *whole, int values) {
+  PlTensor *all[3 * PL_MAX_IN], *split[PL_MAX_IN], *unsplit[PL_MAX_IN] = {NULL};
   int total = b->nin + 2 * b->nout, n = whole->nresults, res = lua_gettop(L);
   for (int v = 0; v < total; v++) {
     lua_rawgeti(L, values, v + 1);
     all[v] = l_to_tensor(L, -1);
     lua_pop(L, 1);
-    if (!all[v]) return l_error(L, "backward_graph: values must list inputs, outputs and gradients: %d tensors", total);
+    if (!all[v])
+      PL_FAIL(PL_ERR_ARG, "backward_graph: values must list inputs, outputs and gradients: %d tensors", total);
   }
-  CALL(L, run_both(b, whole, all, split, unsplit));
+  PlStatus s = run_both(b, whole, all, split, unsplit);
+  for (int r = 0; s != PL_OK && r < n; r++) pl_tensor_release(unsplit[r]);
+  PL_TRY(s);
   lua_createtable(L, n, 0);
   for (int r = 0; r < n; r++) {
     l_push_tensor(L, split[r]);
@@ -96,7 +99,7 @@ static int push_runs(lua_State *L, const PlBackward *b, const PlGraph *whole, in
     lua_rawseti(L, -2, r + 1);
   }
   lua_setfield(L, res, "unsplit");
-  return 0;
+  return PL_OK;
 }
 
 static void read_flags(lua_State *L, int at, bool *out, int n, bool def) {
@@ -121,6 +124,9 @@ static int d_backward_graph(lua_State *L) {
   read_descs(L, 2, dp);
   for (int i = dp->n; i < op->nin; i++) dp->ptr[i] = NULL;
   int nin = op->nin > 0 ? op->nin : dp->n;
+  if (dp->n < (op->nin > 0 ? op->nin - op->nopt : 1) || dp->n > nin)
+    return l_error(L, "backward_graph: %s does not take %d inputs", op->name, dp->n);
+  if (op->reads_values) return l_error(L, "backward_graph: the result of %s depends on values", op->name);
   bool want[PL_MAX_IN], given[PL_MAX_OUT], same[PL_MAX_IN];
   read_flags(L, 3, want, nin, true);
   int flags = 0;
@@ -129,8 +135,10 @@ static int d_backward_graph(lua_State *L) {
     flags = lua_gettop(L);
   }
   read_flags(L, flags ? flags : 6, given, op->nout, true);
-  PlAttrs attrs;
-  pl_attrs_init(op, &attrs);
+  PlAttrs given_attrs, attrs;
+  pl_attrs_init(op, &given_attrs);
+  if (flags) l_read_attrs(L, op, 4, &given_attrs);
+  CALL(L, pl_attrs_normalize(op, &given_attrs, dp->ptr[0], &attrs));
   PlDesc out[PL_MAX_OUT];
   memset(out, 0, sizeof out);
   PlInfer inf = {.op = op, .attrs = &attrs, .nin = nin, .in = dp->ptr, .compute = (PlDtype)dp->a[0].dtype, .out = out};
@@ -155,18 +163,20 @@ static int d_backward_graph(lua_State *L) {
   set_text(L, whole, "whole");
   lua_pushinteger(L, b->precomp ? b->precomp->nresults : 0);
   lua_setfield(L, -2, "precomp_outputs");
+  PlStatus s = PL_OK;
   if (lua_type(L, 4) == LUA_TTABLE) {
     int res = lua_gettop(L);
     lua_getfield(L, 4, "values");
     if (lua_type(L, -1) == LUA_TTABLE) {
       int values = lua_gettop(L);
       lua_pushvalue(L, res);
-      push_runs(L, b, whole, values);
+      s = push_runs(L, b, whole, values);
     }
     lua_settop(L, res);
   }
   pl_graph_free(whole);
   pl_backward_graph_release(b);
+  CALL(L, s);
   return 1;
 }
 

@@ -90,6 +90,8 @@ static int m_backward(lua_State *L) {
   if (lua_type(L, opt) == LUA_TTABLE && !dy) {
     lua_getfield(L, opt, "gradient");
     dy = l_to_tensor(L, -1);
+    if (!dy && !lua_isnil(L, -1))
+      return l_error(L, "backward: the gradient must be a tensor, got %s", l_typename(L, -1));
     lua_pop(L, 1);
   }
   bool create = l_opt_bool(L, opt, "create_graph", false);
@@ -331,7 +333,7 @@ static int t_grad_key(lua_State *L) {
     lua_getfield(L, 1, "level");
     if (!lua_isnil(L, -1)) level = l_check_int(L, lua_gettop(L), "GradKey", "level");
   }
-  if (level > 1 << 20) return l_error(L, "GradKey: level %d is out of range", (int)level);
+  if (level > 1 << 20 || level < -(1 << 20)) return l_error(L, "GradKey: level %lld is out of range", (long long)level);
   KeyBox *b = lua_newuserdatauv(L, sizeof *b, 1);
   b->k = NULL;
   luaL_setmetatable(L, "perilune.GradKey");

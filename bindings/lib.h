@@ -79,6 +79,8 @@ const char *l_typename(lua_State *L, int i); /* "f32[2,3]", "a freed tensor", "n
 
 /* ---- ops (ops.c) ---- */
 int l_op_call(lua_State *L); /* upvalue 1: light userdata op */
+/* The table named `attrs` of the table at `options`, if there is one, into the attributes of op. */
+void l_read_attrs(lua_State *L, const PlOp *op, int options, PlAttrs *a);
 void l_ops_register(lua_State *L); /* module table on top: functions and core.ops */
 /* Applies op; on OOM collects fully and tries once more. */
 PlStatus l_apply(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *a, PlTensor **out);

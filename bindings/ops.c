@@ -236,6 +236,17 @@ static int unknown_option(lua_State *L, const PlOp *op, const char *key) {
   return l_error(L, "%s: unknown option '%s'%s; allowed: %s", op->name, key, l_did_you_mean(key, allowed), allowed);
 }
 
+void l_read_attrs(lua_State *L, const PlOp *op, int options, PlAttrs *a) {
+  lua_getfield(L, options, "attrs");
+  int at = lua_gettop(L);
+  for (int k = 0; k < op->nattr && lua_type(L, at) == LUA_TTABLE; k++) {
+    lua_getfield(L, at, op->attrs[k].name);
+    if (!lua_isnil(L, -1)) set_attr(L, op, a, k, at + 1);
+    lua_settop(L, at);
+  }
+  lua_settop(L, at - 1);
+}
+
 static int read_options(lua_State *L, const PlOp *op, Parsed *p, int at) {
   for (lua_pushnil(L); lua_next(L, at); lua_pop(L, 1)) {
     if (lua_type(L, -2) != LUA_TSTRING)

@@ -60,15 +60,19 @@ static void write_value(lua_State *L, int at, PlDtype d, void *to) {
   }
 }
 
-static char *fill(lua_State *L, int at, PlDtype d, size_t size, char *to) {
-  if (lua_type(L, at) != LUA_TTABLE) {
-    write_value(L, at, d, to);
-    return to + size;
+/* By the scanned sizes: a finalizer may have changed the tables since. */
+static char *fill(lua_State *L, int at, int depth, const Scan *s, PlDtype d, char *to) {
+  bool table = lua_type(L, at) == LUA_TTABLE;
+  if (depth == s->ndim) {
+    if (!table) write_value(L, at, d, to);
+    return to + pl_dtype_size(d);
   }
-  int64_t n = (int64_t)lua_rawlen(L, at);
-  for (int64_t i = 1; i <= n; i++) {
-    lua_rawgeti(L, at, i);
-    to = fill(L, lua_gettop(L), d, size, to);
+  for (int64_t i = 1; i <= s->shape[depth]; i++) {
+    if (table)
+      lua_rawgeti(L, at, i);
+    else
+      lua_pushnil(L);
+    to = fill(L, lua_gettop(L), depth + 1, s, d, to);
     lua_pop(L, 1);
   }
   return to;
@@ -112,7 +116,7 @@ static int t_tensor(lua_State *L) {
   PlDtype d = option_dtype(L, options, "tensor", s.any_bool && !s.any_number ? PL_BOOL : pl_default_float());
   Box *b = l_new_box(L);
   CALL(L, pl_tensor_empty(&b->t, d, s.ndim, s.shape));
-  if (b->t->a.numel) fill(L, 1, d, pl_dtype_size(d), b->t->a.data);
+  if (b->t->a.numel) fill(L, 1, 0, &s, d, b->t->a.data);
   return finish_new(L, options);
 }
 
@@ -123,6 +127,8 @@ static int t_from_string(lua_State *L) {
   const char *bytes = lua_tolstring(L, 1, &n);
   PlDtype d = l_check_dtype(L, 2, "from_string");
   int64_t shape[PL_MAX_DIM] = {(int64_t)(n / pl_dtype_size(d))}, numel;
+  if (!lua_isnoneornil(L, 3) && lua_type(L, 3) != LUA_TTABLE && lua_type(L, 3) != LUA_TNUMBER)
+    return l_error(L, "from_string: the shape must be a list of sizes, got %s", l_typename(L, 3));
   int ndim = lua_isnoneornil(L, 3) ? 1 : l_check_shape(L, 3, "from_string", shape);
   size_t want;
   CALL(L, pl_count(ndim, shape, d, &numel, &want));
@@ -327,6 +333,9 @@ static int m_free(lua_State *L) {
   Box *b = l_box(L, 1);
   if (!b) return l_error(L, "free: argument #1 must be a tensor, got %s", l_typename(L, 1));
   if (!b->t) return l_error(L, "free: this tensor was freed before");
+  /* Inside a finalizer (then lua_gc refuses) an op further down the stack may be about to use it: leave the
+   * tensor to the collector. */
+  if (lua_gc(L, LUA_GCCOUNT) < 0) return 0;
   PlTensor *t = b->t;
   b->t = NULL;
   pl_tensor_release(t);

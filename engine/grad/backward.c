@@ -435,6 +435,7 @@ PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor 
   int *same_as = malloc((size_t)(nx ? nx : 1) * sizeof *same_as);
   if (!same_as) PL_FAIL(PL_ERR_OOM, "grad_of: out of memory");
   memset(out, 0, (size_t)nx * sizeof *out);
+  for (int i = 0; i < nx; i++) pl_retain(xs[i]); /* a hook may free one */
   PlStatus s = seed_all(&w, ys, dys, ny);
   if (s == PL_OK) s = capture(&w, xs, nx, same_as);
   if (s == PL_OK)
@@ -448,6 +449,7 @@ PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor 
                                 "pass allow_unused=true to get nil for it", i + 1, pl_desc_text(&xs[i]->a));
   }
   free(same_as);
+  for (int i = 0; i < nx; i++) pl_tensor_release(xs[i]);
   if (s != PL_OK)
     for (int i = 0; i < nx; i++) {
       pl_tensor_release(out[i]);

@@ -66,6 +66,7 @@ void pl_key_retain(PlKey *k) { k->refs++; }
 void pl_key_close(PlKey *k) {
   if (k->active && k->mutes_ambient) pl_state.ambient_muted--;
   k->active = false;
+  if (k->walking) return;
   while (k->tape.next != &k->tape) {
     PlNode *n = k->tape.next;
     n->refs++;
@@ -162,7 +163,9 @@ PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, in
   }
   k->active = false;
   w.status = s;
+  k->walking = true;
   s = pl_walk_run(&w, k->level);
+  k->walking = false;
   pl_key_close(k);
   pl_key_release(k);
   return s;

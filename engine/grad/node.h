@@ -79,6 +79,7 @@ struct PlKey {
   bool recording; /* false while this key's own rules run, or paused */
   bool mutes_ambient;
   bool is_ambient;
+  bool walking;   /* its backward runs: closing waits for the end */
   char name[64];
   PlNode tape;    /* list head: prev/next only */
   PlKey *next;    /* pl_state.keys */

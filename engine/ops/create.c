@@ -106,8 +106,11 @@ const PlOp pl_op_logspace = {
 
 /* ---- overwriting -------------------------------------------------------------------------------------------- */
 
-/* The old value does not reach the new one: no gradient flows to it. */
-static PlStatus forget_grad(PlMaker *g) { return g->status; }
+/* The old value does not reach the new one: its gradient is zero. */
+static PlStatus forget_grad(PlMaker *g) {
+  if (g->want[0]) g->dx[0] = pl_g_zeros_like(g, 0);
+  return g->status;
+}
 
 const PlOp pl_op_fill = {
     .name = "fill",
@@ -139,6 +142,7 @@ static PlStatus copy_infer(PlInfer *c) {
 }
 
 static PlStatus copy_grad(PlMaker *g) {
+  if (g->want[0]) g->dx[0] = pl_g_zeros_like(g, 0);
   if (g->want[1]) g->dx[1] = pl_g_cast(g, pl_g_sum_to(g, g->dy[0], 1), (PlDtype)g->in[1]->dtype);
   return g->status;
 }

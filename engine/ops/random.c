@@ -190,7 +190,11 @@ const PlOp pl_op_dropout_bwd = {
 
 /* ---- fills in place ----------------------------------------------------------------------------------------- */
 
-static PlStatus forget_grad(PlMaker *g) { return g->status; } /* nothing flows to what was overwritten */
+/* The old value does not reach the new one: its gradient is zero. */
+static PlStatus forget_grad(PlMaker *g) {
+  if (g->want[0]) g->dx[0] = pl_g_zeros_like(g, 0);
+  return g->status;
+}
 
 static PlStatus fill_infer(PlInfer *c) {
   PL_TRY(pl_check_float(c, 0));

@@ -40,7 +40,7 @@ describe("every op", function()
 
     it(info.name .. " has a text", function()
       assert.is_string(info.doc)
-      assert.is_true(#info.doc > 20)
+      assert.is_true(#info.doc > 10)
     end)
   end
 

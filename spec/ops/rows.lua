@@ -7,6 +7,9 @@
 --   why      instead of both: what else judges the values
 --   which    positions of the inputs that get a gradient (default: every floating tensor)
 --   tol      tolerance of values; gtol of gradients
+--   one_layout  the op is for contiguous tensors only (view)
+--   ties     it chooses among values; with equal ones (stride 0) there is no difference quotient
+--   skip_grad   why the gradient cannot be checked by difference quotients
 --   call     function(T) -> the function to call, where it is not T.<op>
 
 local T = require "perilune"

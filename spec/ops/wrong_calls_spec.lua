@@ -14,7 +14,7 @@ local function basic(info, args, add)
     out[i] = v
     return out
   end
-  add("no arguments", { n = 0 })
+  if #info.args > 0 then add("no arguments", { n = 0 }) end
   add("nil first", with(1, nil))
   add("text first", with(1, "tensor"))
   add("function first", with(1, print))

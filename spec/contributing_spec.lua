@@ -1,0 +1,147 @@
+-- SPDX-License-Identifier: MIT
+-- Follows "Add an op in five minutes" of CONTRIBUTING.md to the letter: applies its code blocks to a copy of the
+-- tree, builds the copy, runs its example, and lets the specs of ops judge the new op there.
+--   <!-- edit: FILE after: TEXT -->    the block goes below the one line that starts with TEXT ("before:" above it)
+--   <!-- with the new op -->           the block is run with the new build
+
+local docs = require "spec.support.docs"
+
+local root = os.getenv("PERILUNE_ROOT") or "."
+local build = os.getenv("PERILUNE_BUILD") or root .. "/build"
+
+local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+
+-- Runs a command; true, or false and what it printed.
+local function shell(command)
+  local pipe = assert(io.popen(command .. " 2>&1"))
+  local text = pipe:read("a")
+  local ok = pipe:close()
+  return ok == true, text
+end
+
+local function must(command)
+  local ok, text = shell(command)
+  assert(ok, command .. "\n" .. text:sub(-4000))
+  return text
+end
+
+local function write(path, text)
+  local f = assert(io.open(path, "w"))
+  f:write(text)
+  assert(f:close())
+end
+
+-- A value of the cache of the build that runs this spec, so that the copy is built alike.
+local function cached(name)
+  for line in io.lines(build .. "/CMakeCache.txt") do
+    local value = line:match("^" .. name .. ":%w+=(.*)$")
+    if value and not value:find("NOTFOUND$") then return value end
+  end
+end
+
+-- Puts the block's lines below ("after") or above ("before") the only line of the file that starts with `text`.
+local function apply(tree, block)
+  local file, where, text = block.mark:match("^edit: (%S+) (%l+): (.*)$")
+  assert(where == "after" or where == "before", "cannot read the mark " .. block.mark)
+  local lines, at = {}, nil
+  for line in io.lines(tree .. "/" .. file) do
+    lines[#lines + 1] = line
+    if line:sub(1, #text) == text then
+      assert(not at, file .. " has two lines that start with " .. text)
+      at = #lines
+    end
+  end
+  assert(at, file .. " has no line that starts with " .. text)
+  table.insert(lines, where == "after" and at + 1 or at, (block.code:gsub("\n$", "")))
+  write(tree .. "/" .. file, table.concat(lines, "\n") .. "\n")
+end
+
+-- Why the spec cannot run here, or nil.
+local function obstacle()
+  if (os.getenv("PERILUNE_SANITIZE") or "") ~= "" then return "not under a sanitizer: it would only build again" end
+  if not shell("cmake --version") then return "cmake is missing" end
+  if not shell("test -r " .. quote(build .. "/CMakeCache.txt")) then return "no CMake build in " .. build end
+end
+
+-- Copies what the build needs.
+local function copy_tree(tree)
+  must(("mkdir -p %s && cd %s && cp -r CMakeLists.txt .busted cmake kernels engine bindings lua spec %s")
+    :format(quote(tree), quote(root), quote(tree)))
+end
+
+-- Without optimization: it is to be built quickly, not to run quickly.
+local function compile(tree)
+  local flags = { "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O0", "-DPL_TESTS=OFF" }
+  for _, name in ipairs { "CMAKE_C_COMPILER", "PL_LUA_INCLUDE", "PL_LUA_LIBRARY" } do
+    local value = cached(name)
+    if value then flags[#flags + 1] = quote(("-D%s=%s"):format(name, value)) end
+  end
+  local generator = shell("ninja --version") and "-G Ninja" or ""
+  must(("cmake -S %s -B %s/build %s %s"):format(quote(tree), quote(tree), generator, table.concat(flags, " ")))
+  must(("cmake --build %s/build -j 2"):format(quote(tree)))
+end
+
+-- Environment in which programs see the copy and nothing of the tree that runs this spec.
+local function inside(tree, command)
+  local q = quote(tree)
+  return ("cd %s && env PERILUNE_ROOT=%s PERILUNE_BUILD=%s/build LUA_CPATH_5_4=%s/build/lib/?.so';;' "):format(
+    q, q, q, q) .. ("LUA_PATH_5_4=%s/lib/?.lua';'%s/lua/?.lua';'%s/lua/?/init.lua';'%s/?.lua';;' %s"):format(
+    q, q, q, q, command)
+end
+
+local blocks = docs.blocks(root .. "/CONTRIBUTING.md")
+
+describe("CONTRIBUTING.md", function()
+  local tree
+
+  setup(function()
+    tree = os.tmpname()
+    os.remove(tree)
+  end)
+  teardown(function()
+    if tree and tree:find("^/tmp/") then os.execute("rm -rf " .. quote(tree)) end
+  end)
+
+  it("adds an op that works and passes its specs", function()
+    local reason = obstacle()
+    if reason then
+      print("skipped: " .. reason)
+      return pending(reason)
+    end
+    copy_tree(tree)
+    local edits, tried = 0, 0
+    for _, block in ipairs(blocks) do
+      if block.mark and block.mark:find("^edit:") then
+        apply(tree, block)
+        edits = edits + 1
+      end
+    end
+    assert.equal(5, edits)
+    compile(tree)
+
+    for i, block in ipairs(blocks) do
+      if block.mark == "with the new op" then
+        local script = ("%s/block%d.lua"):format(tree, i)
+        write(script, block.code)
+        local text = must(inside(tree, quote(tree .. "/build/bin/perilune") .. " run " .. quote(script)))
+        local expected = docs.expected(block.code)
+        assert.is_true(#expected >= 3)
+        assert.equal(table.concat(expected, "\n"), text:sub(1, #table.concat(expected, "\n")))
+        assert.truthy(text:find("T.cube(x)", 1, true), "T.help does not know the op")
+        tried = tried + 1
+      end
+    end
+    assert.equal(1, tried)
+
+    -- a wrong call is refused with the op's name at the caller's line
+    local _, refused = shell(inside(tree, quote(tree .. "/build/bin/perilune")
+      .. [[ -e 'local T = require "perilune" T.cube("x")']]))
+    assert.truthy(refused:find("(command line):1: cube: argument x (#1) must be a tensor", 1, true), refused)
+
+    local runner = (cached("PL_LUA_COMMAND") or "lua5.4") .. " " .. (cached("PL_BUSTED") or "busted")
+    local report = must(inside(tree, runner .. " --filter=cube -o TAP spec/ops"))
+    local passed = select(2, report:gsub("\nok %d", ""))
+    assert.is_nil(report:find("\nnot ok", 1, true), report)
+    assert.is_true(passed >= 6, report)
+  end)
+end)
