@@ -141,35 +141,26 @@ local function startup_import(threads)
   return row("startup", "import", threads, samples, math.max(table.unpack(peaks)), first)
 end
 
-local function file_size(path)
-  local f = io.open(path, "rb")
-  if not f then return 0 end
-  local n = f:seek("end")
-  f:close()
-  return n or 0
+-- The sum of the sizes that `find` prints for files under a folder, links followed.
+local function folder_size(dir, pattern)
+  local total = 0
+  local sizes = read_command(string.format("find -L %s -maxdepth 4 -type f -name %s -printf '%%s\\n'", quote(dir),
+    quote(pattern)))
+  for n in sizes:gmatch("%d+") do total = total + tonumber(n) end
+  return total
 end
 
--- What is installed: the program, the core module and the Lua files, found where this process loaded them.
+-- What is installed: the program, the compiled modules and the Lua files, where this process loaded them from.
 local function startup_disk(threads)
   require "perilune"
-  local total, seen = 0, {}
-  local function count(path)
-    if path and not seen[path] then
-      seen[path] = true
-      total = total + file_size(path)
-    end
+  local function folder(path)
+    return path and (path:match("^(.*)/[^/]*$") or ".")
   end
-  count(exe)
-  local main = package.searchpath("perilune", package.path)
-  if main then
-    local dir = main:match("^(.*)/[^/]*$")
-    if main:find("/init%.lua$") then dir = dir:match("^(.*)/[^/]*$") or "." else count(main) end
-    local files = read_command("find " .. quote(dir .. "/perilune") .. " -name '*.lua'")
-    for path in files:gmatch("[^\n]+") do count(path) end
-  end
-  for name in pairs(package.loaded) do
-    if name:find("^perilune") then count((package.searchpath(name, package.cpath))) end
-  end
+  local lua = folder(package.searchpath("perilune", package.path))
+  local modules = folder(package.searchpath("perilune.core", package.cpath))
+  local total = is_perilune and folder_size(folder(exe), "perilune") or 0
+  if lua then total = total + folder_size(lua, "*.lua") end
+  if modules then total = total + folder_size(modules, "*.so") end
   return {
     workload = "startup", impl = "perilune", mode = "disk", threads = threads, unit = "MB",
     throughput = math.floor(total / 1e5 + 0.5) / 10,

@@ -25,7 +25,7 @@ static const char needs_key = 0, non_diff_key = 0, dirty_key = 0, upstream_key =
 /* ---- the context ------------------------------------------------------------------------------------------ */
 
 static int ctx_save(lua_State *L) {
-  luaL_checktype(L, 1, LUA_TTABLE);
+  if (lua_type(L, 1) != LUA_TTABLE) return l_error(L, "ctx:save: called without its context; write ctx:save(...)");
   int n = lua_gettop(L) - 1;
   for (int i = 1; i <= n; i++) {
     PlTensor *t = l_to_tensor(L, i + 1);
@@ -43,7 +43,7 @@ static int ctx_save(lua_State *L) {
 }
 
 static int ctx_saved(lua_State *L) {
-  luaL_checktype(L, 1, LUA_TTABLE);
+  if (lua_type(L, 1) != LUA_TTABLE) return l_error(L, "ctx:saved: called without its context; write ctx:saved(...)");
   lua_settop(L, 1);
   lua_rawgeti(L, 1, 0);
   lua_Integer count = lua_tointeger(L, -1);

@@ -15,7 +15,8 @@ typedef struct DescIn {
 } DescIn;
 
 static int read_descs(lua_State *L, int at, DescIn *d) {
-  luaL_checktype(L, at, LUA_TTABLE);
+  if (lua_type(L, at) != LUA_TTABLE)
+    return l_error(L, "backward_graph: a list of inputs {shape=, dtype=} expected, got %s", l_typename(L, at));
   d->n = (int)lua_rawlen(L, at);
   if (d->n > PL_MAX_IN) return l_error(L, "backward_graph: at most %d inputs", PL_MAX_IN);
   for (int i = 0; i < d->n; i++) {
@@ -180,28 +181,42 @@ static int d_backward_graph(lua_State *L) {
   return 1;
 }
 
+typedef struct TapeRow {
+  const char *name;
+  int64_t bytes;
+  uint64_t seq;
+  int kind;
+  bool spent;
+} TapeRow;
+
 /* debug.tape([y]): the ambient key's nodes in record order → list of {name, kind, saved_bytes, seq} */
 static int d_tape(lua_State *L) {
   static const char *const kinds[] = {"leaf", "identity", "native", "graph", "rule"};
   PlKey *k = pl_key_ambient();
-  lua_newtable(L);
-  lua_Integer i = 0;
-  for (PlNode *n = k->tape.next; n != &k->tape; n = n->next) {
-    int64_t bytes = 0;
-    for (uint32_t s = 0; s < n->nsaved; s++)
-      if (n->saved[s].t) bytes += (int64_t)n->saved[s].t->storage->nbytes;
+  int64_t count = 0, n = 0;
+  for (PlNode *p = k->tape.next; p != &k->tape; p = p->next) count++;
+  /* Copied first: making Lua objects may collect tensors, and so nodes. */
+  TapeRow *rows = lua_newuserdatauv(L, (size_t)(count + 1) * sizeof *rows, 0);
+  for (PlNode *p = k->tape.next; p != &k->tape && n < count; p = p->next) {
+    rows[n] = (TapeRow){.name = p->name, .seq = p->seq, .kind = p->kind, .spent = p->spent};
+    for (uint32_t s = 0; s < p->nsaved; s++)
+      if (p->saved[s].t) rows[n].bytes += (int64_t)p->saved[s].t->storage->nbytes;
+    n++;
+  }
+  lua_createtable(L, n < 1 << 20 ? (int)n : 0, 0);
+  for (int64_t i = 0; i < n; i++) {
     lua_createtable(L, 0, 5);
-    lua_pushstring(L, n->name ? n->name : "?");
+    lua_pushstring(L, rows[i].name ? rows[i].name : "?");
     lua_setfield(L, -2, "name");
-    lua_pushstring(L, kinds[n->kind]);
+    lua_pushstring(L, kinds[rows[i].kind]);
     lua_setfield(L, -2, "kind");
-    lua_pushinteger(L, (lua_Integer)bytes);
+    lua_pushinteger(L, (lua_Integer)rows[i].bytes);
     lua_setfield(L, -2, "saved_bytes");
-    lua_pushinteger(L, (lua_Integer)n->seq);
+    lua_pushinteger(L, (lua_Integer)rows[i].seq);
     lua_setfield(L, -2, "seq");
-    lua_pushboolean(L, n->spent);
+    lua_pushboolean(L, rows[i].spent);
     lua_setfield(L, -2, "spent");
-    lua_rawseti(L, -2, ++i);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
   return 1;
 }

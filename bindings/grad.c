@@ -430,13 +430,28 @@ static int key_is_attached_to(lua_State *L) {
 /* key:attached() → list of the attached tensors that are still alive, in order of attachment */
 static int key_attached(lua_State *L) {
   PlKey *k = check_key(L);
-  lua_newtable(L);
-  lua_Integer i = 0;
-  for (PlNode *n = k->tape.next; n != &k->tape; n = n->next)
-    if (n->kind <= PL_NODE_IDENTITY && n->u.target) {
-      l_push_shared(L, n->u.target);
-      lua_rawseti(L, -2, ++i);
-    }
+  int count = 0, i = 0;
+  for (PlNode *n = k->tape.next; n != &k->tape; n = n->next) count += n->kind <= PL_NODE_IDENTITY;
+  /* Boxes first, then tensors: making a Lua object may collect tensors, and so nodes. */
+  lua_createtable(L, count, 0);
+  int list = lua_gettop(L);
+  for (; i < count; i++) {
+    l_new_box(L);
+    lua_rawseti(L, list, i + 1);
+  }
+  i = 0;
+  for (PlNode *n = k->tape.next; n != &k->tape && i < count; n = n->next) {
+    if (n->kind > PL_NODE_IDENTITY || !n->u.target) continue;
+    lua_rawgeti(L, list, ++i);
+    l_box(L, -1)->t = pl_retain(n->u.target);
+    lua_pop(L, 1);
+  }
+  for (int j = 1; j <= count; j++) {
+    lua_rawgeti(L, list, j);
+    l_push_shared(L, l_to_tensor(L, -1));
+    lua_rawseti(L, list, j);
+    lua_settop(L, list);
+  }
   return 1;
 }
 
@@ -481,10 +496,12 @@ static int key_tostring(lua_State *L) {
 
 /* T.grad_keys() → names of the live explicit keys, newest first */
 static int t_grad_keys(lua_State *L) {
-  lua_newtable(L);
+  int count = 0;
+  for (PlKey *k = pl_state.keys; k; k = k->next) count++;
+  lua_createtable(L, count, 0); /* all room at once: an allocation in the loop could finalize keys */
   lua_Integer i = 0;
   push_weak_table(L, &keys_key);
-  for (PlKey *k = pl_state.keys; k; k = k->next)
+  for (PlKey *k = pl_state.keys; k && i < count; k = k->next)
     if (lua_rawgetp(L, -1, k) == LUA_TUSERDATA)
       lua_rawseti(L, -3, ++i);
     else

@@ -103,7 +103,8 @@ static PlText text_at(lua_State *L, int table, int64_t i, const char *what) {
 /* save_safetensors(path, {name, …}, {tensor, …}, {key, value, …}) -> true */
 static int save_safetensors(lua_State *L) {
   const char *path = check_path(L, 1, "save");
-  for (int i = 2; i <= 4; i++) luaL_checktype(L, i, LUA_TTABLE);
+  for (int i = 2; i <= 4; i++)
+    if (lua_type(L, i) != LUA_TTABLE) return l_error(L, "save: argument #%d must be a table, got %s", i, l_typename(L, i));
   lua_settop(L, 4);
   int64_t n = (int64_t)lua_rawlen(L, 2), nmeta = (int64_t)lua_rawlen(L, 4) / 2;
   if (n != (int64_t)lua_rawlen(L, 3))

@@ -554,14 +554,16 @@ void l_ops_register(lua_State *L) {
   l_box_metatable(L);
   lua_getfield(L, -1, "methods");
   int methods = lua_gettop(L);
-  lua_newtable(L); /* every op by its name, internal ones too */
+  lua_newtable(L); /* every op by its name */
   int all = lua_gettop(L);
   for (int i = 0; i < n; i++) {
     const PlOp *op = ops[i];
     bool mutates = (op->flags & PL_F_MUTATES) != 0;
     push_closure(L, op, false, l_op_call);
-    lua_pushvalue(L, -1);
-    lua_setfield(L, all, op->name);
+    if (!(op->flags & PL_F_INTERNAL)) { /* internal ones trust their callers, the gradient makers */
+      lua_pushvalue(L, -1);
+      lua_setfield(L, all, op->name);
+    }
     if (!(op->flags & PL_F_INTERNAL) && !mutates) {
       lua_pushvalue(L, -1);
       lua_setfield(L, module, op->name);

@@ -337,7 +337,7 @@ static PlStatus compute_into(Call *c, PlTensor *out) {
                 (out->a.contiguous || !(c->op->flags & PL_F_CONTIGUOUS));
   for (int i = 0; i < c->nin && direct; i++)
     direct = !(c->in[i] && c->in[i]->storage == out->storage) ||
-             (c->op->cls == PL_POINTWISE && !hurts(out, c->in[i]));
+             ((c->op->cls == PL_POINTWISE || (i == 0 && (c->op->flags & PL_F_INPLACE))) && !hurts(out, c->in[i]));
   if (direct) {
     out->storage->version++;
     return run_kernel(c, &out);

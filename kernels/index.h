@@ -45,7 +45,7 @@ PlStatus plk_cpu_searchsorted(const PlkCall *call); /* sorted, values, sorter?; 
 PlStatus plk_cpu_bucketize(const PlkCall *call);    /* x, boundaries; right, base */
 PlStatus plk_cpu_bincount(const PlkCall *call);     /* x, weights?; minlength, base */
 PlStatus plk_cpu_isin(const PlkCall *call);         /* elements, test; invert */
-PlStatus plk_cpu_unique(const PlkCall *call);       /* x; …, dim (3), base (4): values, inverse?, counts? */
+PlStatus plk_cpu_unique(const PlkCall *call);       /* x; …, inverse? (1), counts? (2), dim (3), base (4) */
 
 /* What infer rules of value-dependent shapes ask for. */
 PlStatus plk_cpu_count_nonzero(const PlArray *x, int64_t *count);

@@ -90,7 +90,9 @@ describe("explicit keys", function()
       end,
     }
     for i, loop in ipairs(loops) do
-      for _ = 1, 5 do loop() end
+      collectgarbage("stop")
+      for _ = 1, 100 do loop() end -- tables of the engine reach their size
+      collectgarbage("restart")
       live.collect()
       local before, objects = T.memory().blocks, collectgarbage("count")
       collectgarbage("stop")

@@ -49,7 +49,7 @@ return function(T, W)
 
   function W.conv_fwd_bwd()
     return forward_backward(function(x, w)
-      return F.conv2d(x, w, { padding = 1 })
+      return F.conv2d(x, w, nil, { padding = 1 })
     end, { T.randn(32, 64, 56, 56), T.randn(64, 64, 3, 3) }, T.randn(32, 64, 56, 56))
   end
 end

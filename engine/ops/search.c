@@ -105,11 +105,11 @@ static PlStatus unique_infer(PlInfer *c) {
     pl_desc_set(&c->out[0], (PlDtype)x->dtype, x->ndim, x->shape);
     c->out[0].shape[dim] = n;
   }
-  if (!along) pl_desc_set(&c->out[1], PL_I64, x->ndim, x->shape);
-  else pl_desc_set(&c->out[1], PL_I64, 1, &x->shape[dim]);
-  pl_desc_set(&c->out[2], PL_I64, 1, &n);
-  for (int k = 1; k < 3; k++)
-    if (!pl_attr_i(c->attrs, k)) c->out[k].dtype = PL_NDTYPE; /* not asked for */
+  int o = 1; /* what was not asked for leaves no gap */
+  if (pl_attr_i(c->attrs, 1) && !along) pl_desc_set(&c->out[o++], PL_I64, x->ndim, x->shape);
+  if (pl_attr_i(c->attrs, 1) && along) pl_desc_set(&c->out[o++], PL_I64, 1, &x->shape[dim]);
+  if (pl_attr_i(c->attrs, 2)) pl_desc_set(&c->out[o++], PL_I64, 1, &n);
+  for (; o < 3; o++) c->out[o].dtype = PL_NDTYPE;
   return PL_OK;
 }
 

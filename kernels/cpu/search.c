@@ -323,8 +323,10 @@ PlStatus plk_cpu_unique(const PlkCall *call) {
   const PlArray *x = call->in[0];
   const int dim = pl_attr_has(call->attrs, 3) && x->ndim ? (int)pl_attr_i(call->attrs, 3) : -1;
   const int64_t base = pl_attr_i(call->attrs, 4);
-  int64_t *inverse = call->out[1] ? call->out[1]->data : NULL, *counts = call->out[2] ? call->out[2]->data : NULL;
-  int64_t groups = -1;
+  const PlArray *first = call->out[1], *second = call->out[2];
+  const bool want_inverse = pl_attr_i(call->attrs, 1) != 0;
+  if (!want_inverse) second = first, first = NULL;
+  int64_t *inverse = first ? first->data : NULL, *counts = second ? second->data : NULL, groups = -1;
   Unique u;
   PL_TRY(unique_sort(x, dim, &u));
   PlStatus st = PL_OK;

@@ -125,8 +125,9 @@ index("argmax", "argmin", "argsort", "sort", "topk", "kthvalue", "median", "mode
   "adaptive_max_pool3d", "unique", "tril_indices", "ctc_loss")
 
 R.nonzero.call = function(fn, a)
-  local where = fn(a.input, { index_base = 0 })
-  return a.as_tuple and where:unbind(2) or where
+  if not a.as_tuple then return fn(a.input, { index_base = 0 }) end
+  local x = a.input:dim() == 0 and a.input:reshape(1) or a.input -- theirs gives one list for 0-d
+  return fn(x, { index_base = 0 }):unbind(2)
 end
 R.index_put.call = function(fn, a)
   local list = { a.input, a.values }
