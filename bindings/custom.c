@@ -69,7 +69,7 @@ static int ctx_saved(lua_State *L) {
 }
 
 static int mark(lua_State *L, const void *key, const char *fn) {
-  luaL_checktype(L, 1, LUA_TTABLE);
+  if (lua_type(L, 1) != LUA_TTABLE) return l_error(L, "ctx:%s: called without its context; write ctx:%s(...)", fn, fn);
   int n = lua_gettop(L);
   if (lua_rawgetp(L, 1, key) != LUA_TTABLE) {
     lua_pop(L, 1);
@@ -107,7 +107,7 @@ static int ctx_index(lua_State *L) {
 
 /* ---- backward --------------------------------------------------------------------------------------------------- */
 
-/* What the engine keeps of a rule, in one piece with the PlRule before it: ndim and sizes of every input. */
+/* What the engine keeps of a rule, in one piece with the PlRule before it: ndim, dtype and sizes of every input. */
 typedef struct RuleData {
   PlRule rule; /* first: the engine frees the piece through it */
   int64_t sizes[];
@@ -116,8 +116,8 @@ typedef struct RuleData {
 static bool fits(const PlTensor *g, const int64_t *sizes) {
   if (g->a.ndim != sizes[0]) return false;
   for (int d = 0; d < g->a.ndim; d++)
-    if (g->a.shape[d] != sizes[1 + d]) return false;
-  return true;
+    if (g->a.shape[d] != sizes[2 + d]) return false;
+  return g->a.dtype == sizes[1];
 }
 
 static PlStatus take_gradient(lua_State *L, int at, const char *name, int i, const int64_t *sizes, PlTensor **out) {
@@ -125,7 +125,7 @@ static PlStatus take_gradient(lua_State *L, int at, const char *name, int i, con
   if (lua_isnil(L, at)) return PL_OK;
   if (!g) PL_FAIL(PL_ERR_ARG, "custom grad rule returned non-tensor: %s for input %d of %s", l_typename(L, at), i + 1, name);
   if (!fits(g, sizes)) {
-    PlArray want = {.shape = sizes + 1, .ndim = (uint8_t)sizes[0], .dtype = g->a.dtype};
+    PlArray want = {.shape = sizes + 2, .ndim = (uint8_t)sizes[0], .dtype = (uint8_t)sizes[1]};
     PL_FAIL(PL_ERR_SHAPE, "custom grad rule of %s returned %s for input %d, which is %s", name, pl_desc_text(&g->a), i + 1,
             pl_desc_text(&want));
   }
@@ -143,7 +143,7 @@ static PlStatus read_results(lua_State *L, int top, PlNode *n, const int64_t *si
   for (uint32_t i = 0; i < n->nin; i++) {
     PlTensor *g = NULL;
     PL_TRY(take_gradient(L, top + 1 + (int)i, n->name, (int)i, sizes, &g));
-    sizes += 1 + sizes[0];
+    sizes += 2 + sizes[0];
     if (g && !want[i]) {
       pl_tensor_release(g);
       g = NULL;
@@ -197,7 +197,7 @@ typedef struct Making {
 static PlRule *make_rule(void *p, PlNode *n) {
   Making *m = p;
   size_t count = 0;
-  for (uint32_t i = 0; i < m->nin; i++) count += 1 + m->in[i]->a.ndim;
+  for (uint32_t i = 0; i < m->nin; i++) count += 2 + m->in[i]->a.ndim;
   RuleData *r = malloc(sizeof *r + count * sizeof *r->sizes);
   if (!r) return NULL;
   r->rule = (PlRule){.bwd = rule_bwd, .ud = r, .always = m->always};
@@ -205,6 +205,7 @@ static PlRule *make_rule(void *p, PlNode *n) {
   for (uint32_t i = 0; i < m->nin; i++) {
     const PlArray *a = &m->in[i]->a;
     *at++ = a->ndim;
+    *at++ = a->dtype;
     memcpy(at, a->shape, a->ndim * sizeof *at);
     at += a->ndim;
   }
@@ -303,8 +304,7 @@ static int record(lua_State *L, int ctx, int meta, PlTensor **ins, int nin, int 
     if (dirty[o]) {
       PlTensor *t = l_to_tensor(L, orig + 1 + o);
       if (t != outs[o]) {
-        t->storage->history++;
-        pl_entries_move(t, outs[o]);
+        CALL(L, pl_inplace_install(t, outs[o]));
         lua_pushvalue(L, orig + 1 + o);
         lua_replace(L, first + o);
       }
@@ -336,7 +336,7 @@ const char *l_intern(lua_State *L, const char *name) {
     lua_pushvalue(L, -2);
     lua_rawset(L, -4);
   } else
-    lua_pop(L, 1);
+    lua_remove(L, -2); /* long strings are no single objects: take the table's */
   const char *s = lua_tostring(L, -1); /* the table holds the very same string object */
   lua_pop(L, 2);
   return s;

@@ -176,6 +176,7 @@ static int m_detach(lua_State *L) {
   PlTensor *t = self(L, "detach");
   Box *b = l_new_box(L);
   CALL(L, pl_tensor_alias(&b->t, t));
+  b->t->flags |= PL_T_DETACHED;
   return 1;
 }
 

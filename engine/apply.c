@@ -228,6 +228,9 @@ static PlStatus make_outputs(Call *c, PlTensor **out) {
     const PlDesc *d = &c->desc[0];
     PlTensor *t = c->in[0];
     char *data = (char *)t->a.data + d->offset * (int64_t)pl_dtype_size((PlDtype)t->a.dtype);
+    if (!t->storage->base && !(t->flags & PL_T_DETACHED) && t->a.contiguous && t->a.data == t->storage->data &&
+        t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype) == (int64_t)t->storage->nbytes)
+      t->storage->base = t;
     return pl_tensor_window(&out[0], t, d->ndim, d->shape, d->strides, data);
   }
   for (int o = 0; o < op->nout && s == PL_OK; o++) {
@@ -349,34 +352,15 @@ static PlStatus compute_into(Call *c, PlTensor *out) {
   return s;
 }
 
-static PlStatus check_leaf(const PlOp *op, const PlTensor *t) {
-  if (t->node && t->node->kind == PL_NODE_LEAF && t->node->key == pl_state.ambient && t->node->u.target == t)
-    PL_FAIL(PL_ERR_STATE, "%s: %s is a leaf that requires a gradient; change it inside T.no_grad(), or work on a "
-                          "clone", op->name, pl_desc_text(&t->a));
-  return PL_OK;
-}
-
-static PlStatus tracked_view(const PlOp *op, const PlTensor *t) {
-  PL_FAIL(PL_ERR_STATE, "%s: %s is a view of memory that other tensors share, and gradients are being recorded; "
-                        "assign into a clone, or use the form that returns a new tensor", op->name, pl_desc_text(&t->a));
-}
-
 /* Tracked in-place: the op runs out of place on a copy that carries the old history, the data moves into
  * the old memory, the handle takes the new history. Exact for every op, whatever its gradient reads. */
-static PlStatus apply_tracked(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *out,
-                              bool over_first) {
-  PL_TRY(check_leaf(op, out));
-  PlStorage *st = out->storage;
-  bool whole = out->a.numel * (int64_t)pl_dtype_size((PlDtype)out->a.dtype) == (int64_t)st->nbytes;
-  if (!whole && st->refs > 1) return tracked_view(op, out);
+static PlStatus apply_tracked(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *out) {
+  PL_TRY(pl_inplace_check(op->name, out));
   PlTensor *old = NULL, *res[PL_MAX_OUT], **args = malloc((size_t)(nin ? nin : 1) * sizeof *args);
   if (!args) return no_memory(op);
-  PlStatus s = PL_OK;
-  if (over_first) {
-    s = pl_tensor_copy(&old, out);
-    if (s == PL_OK) s = pl_entries_copy(old, out, NULL);
-  }
-  for (int i = 0; i < nin; i++) args[i] = old && in[i] == out ? old : in[i];
+  PlStatus s = pl_tensor_copy(&old, out);
+  if (s == PL_OK) s = pl_entries_copy(old, out, NULL);
+  for (int i = 0; i < nin; i++) args[i] = in[i] == out ? old : in[i];
   if (s == PL_OK) s = pl_apply(op, args, nin, attrs, res);
   free(args);
   pl_tensor_release(old);
@@ -392,12 +376,23 @@ static PlStatus apply_tracked(const PlOp *op, PlTensor *const *in, int nin, cons
     r = s == PL_OK ? cast : NULL;
   }
   if (s == PL_OK) s = pl_copy_data(out, r);
-  if (s == PL_OK) {
-    st->history++;
-    pl_entries_move(out, r);
-  }
+  if (s == PL_OK) s = pl_inplace_install(out, r);
   pl_tensor_release(r);
   return s;
+}
+
+/* Is any of these, or could any be once its history is brought up to date, tracked by a recording key? */
+static PlStatus any_tracked(PlTensor *const *in, int nin, PlTensor *out, bool *yes) {
+  *yes = false;
+  if (pl_state.grad_off || !(pl_may_record(in, nin) || pl_may_record(&out, 1))) return PL_OK;
+  PL_TRY(pl_history_refresh(out));
+  *yes = pl_tracked(out);
+  for (int i = 0; i < nin && !*yes; i++) {
+    if (!in[i]) continue;
+    PL_TRY(pl_history_refresh(in[i]));
+    *yes = pl_tracked(in[i]);
+  }
+  return PL_OK;
 }
 
 PlStatus pl_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
@@ -408,14 +403,11 @@ PlStatus pl_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAtt
   PL_TRY(begin(&c, op, in, nin, attrs));
   PlStatus s = infer(&c);
   if (s == PL_OK) s = check_target(op, y, &c.desc[0]);
-  bool tracked = s == PL_OK && !pl_state.grad_off && (pl_may_record(in, nin) || y->node || y->more);
-  if (tracked) {
-    tracked = pl_tracked(y);
-    for (int i = 0; i < nin; i++) tracked = tracked || pl_tracked(in[i]);
-  }
+  bool tracked = false;
+  if (s == PL_OK) s = any_tracked(in, nin, y, &tracked);
   if (s == PL_OK && !tracked) s = compute_into(&c, y);
   end(&c);
-  if (s == PL_OK && tracked) s = apply_tracked(op, in, nin, attrs, y, true);
+  if (s == PL_OK && tracked) s = apply_tracked(op, in, nin, attrs, y);
   return s;
 }
 
@@ -424,9 +416,9 @@ static PlStatus apply_mutating(Call *c, PlTensor **out) {
   PlTensor *y = c->in[0];
   if (c->made[0]) PL_FAIL(PL_ERR_DTYPE, "%s: input 0 would have to be cast", op->name);
   bool tracked = false, variadic = op->nin == PL_VARIADIC;
-  for (int i = 0; i < c->nin && !variadic; i++) tracked = tracked || (c->in[i] && pl_tracked(c->in[i]));
+  if (!variadic) PL_TRY(any_tracked(c->in, c->nin, y, &tracked));
   if (tracked && !op->grad) {
-    PL_TRY(check_leaf(op, y));
+    PL_TRY(pl_inplace_check(op->name, y));
     PL_FAIL(PL_ERR_STATE, "%s: cannot change %s while gradients are recorded; use T.no_grad()", op->name,
             pl_desc_text(&y->a));
   }
@@ -443,9 +435,7 @@ static PlStatus apply_mutating(Call *c, PlTensor **out) {
   PlTensor *old = NULL;
   PlStatus s = PL_OK;
   if (tracked) {
-    PL_TRY(check_leaf(op, y));
-    bool whole = y->a.numel * (int64_t)pl_dtype_size((PlDtype)y->a.dtype) == (int64_t)y->storage->nbytes;
-    if (!whole && y->storage->refs > 1) s = tracked_view(op, y);
+    s = pl_inplace_check(op->name, y);
     if (s == PL_OK) s = pl_tensor_copy(&old, y); /* history before the change hangs on the copy */
     if (s == PL_OK) s = pl_entries_copy(old, y, NULL);
   }
@@ -463,10 +453,7 @@ static PlStatus apply_mutating(Call *c, PlTensor **out) {
       c->in[0] = old;
       s = pl_record(op, c->in, c->nin, c->attrs, &fresh);
       c->in[0] = y;
-      if (s == PL_OK) {
-        y->storage->history++;
-        pl_entries_move(y, fresh);
-      }
+      if (s == PL_OK) s = pl_inplace_install(y, fresh);
       pl_tensor_release(fresh);
     }
   }

@@ -17,6 +17,7 @@ typedef struct PlState {
   uint64_t seed, stream, offset; /* default generator */
   bool seeded;
   int in_backward;    /* nesting depth */
+  bool history_moved; /* some in-place op was recorded: views may have to be taken again */
 } PlState;
 
 extern _Thread_local PlState pl_state;

@@ -105,6 +105,7 @@ void pl_tensor_release(PlTensor *t) {
   if (!t || --t->refs) return;
   if (PL_UNLIKELY(t->node || t->more)) pl_entries_drop(t);
   PlStorage *s = t->storage;
+  if (PL_UNLIKELY(s->base == t)) s->base = NULL;
   if (!(t->flags & PL_T_EMBEDDED)) pl_pool_put(t, (size_t)t->piece * PL_POOL_STEP);
   storage_release(s);
 }

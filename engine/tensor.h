@@ -17,6 +17,7 @@ struct PlStorage {
   size_t nbytes;
   void *block; /* the piece; freed with the storage */
   bool owns;   /* data is a block of its own */
+  PlTensor *base; /* weak: the contiguous handle on all of it that views were taken from, or NULL */
 };
 
 /* A further key's gradient entry (the first one is inline in the tensor). */
@@ -30,7 +31,7 @@ enum {
   PL_T_EMBEDDED = 1, /* the storage header lies in this handle's piece */
   PL_T_BOXED = 2,    /* known to the bindings' table of boxes */
   PL_T_LEAF = 4,     /* the inline entry is this tensor's own leaf node */
-  PL_T_INFERENCE = 8
+  PL_T_DETACHED = 8   /* made by detach: never the base of a history */
 };
 
 struct PlTensor {

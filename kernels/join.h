@@ -14,6 +14,7 @@ PlStatus plk_cpu_slice_bwd(const PlkCall *call);      /* dy; shape, dim, start, 
 PlStatus plk_cpu_diagonal_bwd(const PlkCall *call);   /* dy; shape, offset, dim1, dim2 */
 PlStatus plk_cpu_unfold_bwd(const PlkCall *call);     /* dy; shape, dim, size, step */
 PlStatus plk_cpu_as_strided_bwd(const PlkCall *call); /* dy; shape, sizes, strides, offset */
+PlStatus plk_cpu_strided_put(const PlkCall *call);    /* x, value; sizes, strides, offset */
 PlStatus plk_cpu_diag_embed(const PlkCall *call);     /* x; offset, dim1, dim2 */
 PlStatus plk_cpu_diag(const PlkCall *call);           /* a vector; diagonal: its matrix */
 PlStatus plk_cpu_tri(const PlkCall *call);            /* x; diagonal. code 0: lower, 1: upper */

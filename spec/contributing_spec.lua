@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: MIT
--- Follows "Add an op in five minutes" of CONTRIBUTING.md to the letter: applies its code blocks to a copy of the
--- tree, builds the copy, runs its example, and lets the specs of ops judge the new op there.
---   <!-- edit: FILE after: TEXT -->    the block goes below the one line that starts with TEXT ("before:" above it)
+-- Follows "Add an op in five minutes" of CONTRIBUTING.md to the letter: applies its code blocks to a copy of
+-- the tree, builds the copy, runs its example, and lets the specs of ops judge the new op there.
+--   <!-- edit: FILE after: TEXT -->    the block goes below the one line that starts with TEXT, with "before:"
+--                                      above it
 --   <!-- with the new op -->           the block is run with the new build
 
 local docs = require "spec.support.docs"
@@ -39,7 +40,7 @@ local function cached(name)
   end
 end
 
--- Puts the block's lines below ("after") or above ("before") the only line of the file that starts with `text`.
+-- Puts the block's lines below ("after") or above ("before") the only line of the file that starts with text.
 local function apply(tree, block)
   local file, where, text = block.mark:match("^edit: (%S+) (%l+): (.*)$")
   assert(where == "after" or where == "before", "cannot read the mark " .. block.mark)
@@ -58,7 +59,7 @@ end
 
 -- Why the spec cannot run here, or nil.
 local function obstacle()
-  if (os.getenv("PERILUNE_SANITIZE") or "") ~= "" then return "not under a sanitizer: it would only build again" end
+  if (os.getenv("PERILUNE_SANITIZE") or "") ~= "" then return "a sanitizer build need not build again" end
   if not shell("cmake --version") then return "cmake is missing" end
   if not shell("test -r " .. quote(build .. "/CMakeCache.txt")) then return "no CMake build in " .. build end
 end
@@ -77,7 +78,8 @@ local function compile(tree)
     if value then flags[#flags + 1] = quote(("-D%s=%s"):format(name, value)) end
   end
   local generator = shell("ninja --version") and "-G Ninja" or ""
-  must(("cmake -S %s -B %s/build %s %s"):format(quote(tree), quote(tree), generator, table.concat(flags, " ")))
+  local options = generator .. " " .. table.concat(flags, " ")
+  must(("cmake -S %s -B %s/build %s"):format(quote(tree), quote(tree), options))
   must(("cmake --build %s/build -j 2"):format(quote(tree)))
 end
 

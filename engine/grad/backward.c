@@ -374,6 +374,7 @@ static PlStatus seed_all(PlWalk *w, PlTensor *const *ys, PlTensor *const *dys, i
   for (int i = 0; i < n; i++) {
     PlNode *node;
     uint32_t slot;
+    PL_TRY(pl_history_refresh(ys[i]));
     if (!pl_entry_get(ys[i], key, &node, &slot)) {
       if (n > 1) continue;
       PL_FAIL(PL_ERR_STATE, "backward: %s does not depend on a tensor that requires a gradient; "

@@ -143,6 +143,8 @@ PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, in
   for (int i = 0; i < n && s == PL_OK; i++) {
     PlNode *node;
     uint32_t slot;
+    s = pl_history_refresh(ys[i]);
+    if (s != PL_OK) break;
     if (pl_entry_get(ys[i], k, &node, &slot))
       s = pl_walk_seed_tensor(&w, ys[i], dys ? dys[i] : NULL, node, slot, false);
     else if (strict)

@@ -4,6 +4,7 @@
 #ifndef PL_ENGINE_GRAD_NODE_H
 #define PL_ENGINE_GRAD_NODE_H
 
+#include "engine/state.h"
 #include "engine/tensor.h"
 
 /* A function of the embedding program with its data; `drop` is called once. */
@@ -114,9 +115,19 @@ PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int 
 /* Would an op on these inputs be recorded? Cheap: the hot path asks this. */
 static inline bool pl_may_record(PlTensor *const *in, int nin) {
   for (int i = 0; i < nin; i++)
-    if (in[i] && (in[i]->node || in[i]->more)) return true;
+    if (in[i] && (in[i]->node || in[i]->more ||
+                  (pl_state.history_moved && in[i]->history != in[i]->storage->history)))
+      return true;
   return false;
 }
+
+/* ---- in-place ops (inplace.c) ---- */
+/* Refuses leaves that require a gradient, and views of them. */
+PlStatus pl_inplace_check(const char *op, const PlTensor *t);
+/* t's contents were replaced; fresh (same shape and dtype) carries the history of the new ones. */
+PlStatus pl_inplace_install(PlTensor *t, PlTensor *fresh);
+/* Brings a view's history up to date after in-place ops through other handles. */
+PlStatus pl_history_refresh(PlTensor *t);
 
 /* ---- keys (key.c) ---- */
 PlKey *pl_key_ambient(void);

@@ -158,11 +158,9 @@ static PlStatus record_graph(PlKey *key, const PlOp *op, PlTensor *const *in, in
 PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   if (op->flags & PL_F_NOGRAD_OK) return PL_OK;
   PlKey *keys[MAX_KEYS];
+  for (int i = 0; pl_state.history_moved && i < nin; i++)
+    if (in[i] && in[i]->history != in[i]->storage->history) PL_TRY(pl_history_refresh(in[i]));
   int n = collect_keys(in, nin, keys);
-  for (int i = 0; n > 0 && i < nin; i++)
-    if (in[i] && (in[i]->node || in[i]->more) && in[i]->history != in[i]->storage->history)
-      PL_FAIL(PL_ERR_STATE, "%s: %s was changed in place through another tensor that shares its memory; its own "
-                            "gradient history is out of date, take the view again", op->name, pl_desc_text(&in[i]->a));
   for (int k = 0; k < n; k++) {
     if (op->native && op->native->ok(in, nin, out, attrs))
       PL_TRY(record_native(keys[k], op, in, nin, attrs, out));

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/moves.h"
+#include "kernels/elementwise.h"
 #include "kernels/join.h"
 
 static size_t esize_of(const PlArray *a) { return pl_dtype_size((PlDtype)a->dtype); }
@@ -233,4 +234,27 @@ PlStatus plk_cpu_trace(const PlkCall *call) {
   if (pl_is_float((PlDtype)x->dtype)) plk_nd_store_f64(y->data, (PlDtype)y->dtype, &sum, 1, 1);
   else plk_nd_store_i64(y->data, (PlDtype)y->dtype, &whole, 1, 1);
   return PL_OK;
+}
+
+/* out = x, then value over the window (sizes, strides, offset: attributes 0 to 2). */
+PlStatus plk_cpu_strided_put(const PlkCall *call) {
+  PlArray *y = call->out[0];
+  const PlArray *src[1] = {call->in[0]};
+  PlArray window = {.data = (char *)y->data + pl_attr_i(call->attrs, 2) * (int64_t)pl_dtype_size((PlDtype)y->dtype),
+                    .numel = call->in[1]->numel,
+                    .shape = call->in[1]->shape,
+                    .strides = pl_attr_list(call->attrs, 1),
+                    .dtype = y->dtype,
+                    .ndim = call->in[1]->ndim};
+  PlArray *dst[1] = {y};
+  PlkCall copy = *call;
+  copy.code = PLK_EW_COPY;
+  copy.nin = 1;
+  copy.in = src;
+  copy.out = dst;
+  PL_TRY(plk_cpu_elementwise(&copy));
+  if (window.numel == 0) return PL_OK;
+  src[0] = call->in[1];
+  dst[0] = &window;
+  return plk_cpu_elementwise(&copy);
 }

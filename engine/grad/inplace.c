@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT
+ * In-place ops and history. The storage knows its base: the handle that covers all of it and from which views
+ * were taken. Writing through a view replaces a window of the base, so the base's history becomes
+ * strided_put(old base, new window) and the view's becomes a view of that. Other views carry an older history
+ * number and are taken from the base again at their next use. */
+#include "engine/grad/graph.h"
+#include "engine/grad/node.h"
+#include "engine/state.h"
+
+static bool is_leaf(const PlTensor *t) {
+  return t->node && t->node->kind == PL_NODE_LEAF && t->node->key && t->node->key == pl_state.ambient &&
+         t->node->u.target == t;
+}
+
+PlStatus pl_inplace_check(const char *op, const PlTensor *t) {
+  const PlTensor *base = t->storage->base;
+  if (is_leaf(t) || (base && base != t && is_leaf(base)))
+    PL_FAIL(PL_ERR_STATE, "%s: %s is %sa leaf that requires a gradient; change it inside T.no_grad(), or work on a "
+                          "clone", op, pl_desc_text(&t->a), is_leaf(t) ? "" : "a view of ");
+  return PL_OK;
+}
+
+/* Where t lies in its base. */
+static PlStatus window_attrs(const PlOp *op, const PlTensor *t, const PlTensor *base, PlAttrs *a) {
+  pl_attrs_init(op, a);
+  PL_TRY(pl_attrs_list(a, 0, t->a.ndim, t->a.shape));
+  PL_TRY(pl_attrs_list(a, 1, t->a.ndim, t->a.strides));
+  pl_attrs_int(a, 2, ((char *)t->a.data - (char *)base->a.data) / (ptrdiff_t)pl_dtype_size((PlDtype)t->a.dtype));
+  return PL_OK;
+}
+
+/* t's entries := those of a view of the base, as it is now. */
+static PlStatus take_from_base(PlTensor *t, PlTensor *base) {
+  PlAttrs a;
+  PlTensor *fresh;
+  PL_TRY(window_attrs(&pl_op_as_strided, t, base, &a));
+  PL_TRY(pl_tensor_alias(&fresh, t));
+  PlStatus s = pl_record(&pl_op_as_strided, &base, 1, &a, &fresh);
+  if (s == PL_OK) pl_entries_move(t, fresh);
+  pl_tensor_release(fresh);
+  return s;
+}
+
+PlStatus pl_history_refresh(PlTensor *t) {
+  PlStorage *st = t->storage;
+  if (t->history == st->history) return PL_OK;
+  PlTensor *base = st->base;
+  if (base == t) {
+    t->history = st->history;
+    return PL_OK;
+  }
+  if (!base || base->history != st->history) {
+    if (!t->node && !t->more && pl_state.grad_off) return PL_OK;
+    PL_FAIL(PL_ERR_STATE, "%s was changed in place through another tensor that shares its memory, and the tensor "
+                          "both were taken from is gone; take the view again", pl_desc_text(&t->a));
+  }
+  return take_from_base(t, base);
+}
+
+static PlStatus into_base(PlTensor *t, PlTensor *base, PlTensor *fresh) {
+  PlAttrs a;
+  PlTensor *old = NULL, *now = NULL;
+  PL_TRY(window_attrs(&pl_op_strided_put, t, base, &a));
+  PlStatus s = pl_tensor_alias(&old, base);
+  if (s == PL_OK) s = pl_entries_copy(old, base, NULL);
+  if (s == PL_OK) s = pl_tensor_alias(&now, base);
+  PlTensor *in[2] = {old, fresh};
+  if (s == PL_OK) s = pl_record(&pl_op_strided_put, in, 2, &a, &now);
+  if (s == PL_OK) {
+    base->storage->history++;
+    pl_entries_move(base, now);
+    s = take_from_base(t, base);
+  }
+  pl_tensor_release(old);
+  pl_tensor_release(now);
+  return s;
+}
+
+PlStatus pl_inplace_install(PlTensor *t, PlTensor *fresh) {
+  PlStorage *st = t->storage;
+  PlTensor *base = st->base;
+  pl_state.history_moved = true;
+  if (base && base != t) return into_base(t, base, fresh);
+  bool whole = t->a.contiguous && t->a.data == st->data &&
+               t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype) == (int64_t)st->nbytes;
+  if (!base && whole) st->base = t;
+  st->history++;
+  pl_entries_move(t, fresh);
+  return PL_OK;
+}
