@@ -144,13 +144,13 @@ end
 -- The sum of the sizes that `find` prints for files under a folder, links followed.
 local function folder_size(dir, pattern)
   local total = 0
-  local sizes = read_command(string.format("find -L %s -maxdepth 4 -type f -name %s -printf '%%s\\n'", quote(dir),
-    quote(pattern)))
+  local find = "find -L %s -maxdepth 4 -type f -name %s -printf '%%s\\n'"
+  local sizes = read_command(string.format(find, quote(dir), quote(pattern)))
   for n in sizes:gmatch("%d+") do total = total + tonumber(n) end
   return total
 end
 
--- What is installed: the program, the compiled modules and the Lua files, where this process loaded them from.
+-- What is installed: the program, the compiled modules and the Lua files, where this process found them.
 local function startup_disk(threads)
   require "perilune"
   local function folder(path)

@@ -6,12 +6,33 @@
 
 static const char meta_key = 0, boxes_key = 0;
 
-static int box_gc(lua_State *L) {
+static void push_boxes(lua_State *L);
+
+/* A leaf whose .grad has a history of its own (create_graph) is part of a cycle: leaf -> grad -> nodes -> saved
+ * leaf. When its last Lua object goes, nobody can ask for that .grad any more: cut there. */
+static void cut_cycle(lua_State *L, const PlTensor *t) {
+  PlNode *n = t->node;
+  if (!n || n->kind != PL_NODE_LEAF || n->u.target != t || !n->grad || !(n->grad->node || n->grad->more)) return;
+  push_boxes(L);
+  bool other = lua_rawgetp(L, -1, t) == LUA_TUSERDATA && !lua_rawequal(L, -1, 1);
+  lua_pop(L, 2);
+  if (other) return;
+  PlTensor *g = n->grad;
+  n->grad = NULL;
+  pl_tensor_release(g);
+}
+
+void l_empty_box(lua_State *L) {
   Box *b = l_box(L, 1);
-  if (!b || !b->t) return 0;
   PlTensor *t = b->t;
   b->t = NULL;
+  if (PL_UNLIKELY(t->node)) cut_cycle(L, t);
   pl_tensor_release(t);
+}
+
+static int box_gc(lua_State *L) {
+  Box *b = l_box(L, 1);
+  if (b && b->t) l_empty_box(L);
   return 0;
 }
 

@@ -33,6 +33,7 @@ Box *l_new_box(lua_State *L);                  /* pushes an empty box */
 int l_push_tensor(lua_State *L, PlTensor *t);  /* pushes, takes ownership; NULL pushes nil. Returns 1 */
 /* The same Lua object each time the same handle is pushed. Borrows t. */
 int l_push_shared(lua_State *L, PlTensor *t);
+void l_empty_box(lua_State *L);                /* releases the tensor of the full box at 1 */
 void l_remember_box(lua_State *L, int i);      /* box i is what l_push_shared will find */
 /* After an op: the result box at `res` keeps what the inputs from..to keep, if its history needs that. */
 void l_anchor(lua_State *L, int res, int from, int to);

@@ -399,7 +399,7 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   PlDtype d = (PlDtype)x->a.dtype;
   bool whole = lua_isinteger(L, num);
   PlTensor *t;
-  if (pl_is_float(d) || (whole && d != PL_BOOL)) {
+  if (pl_is_float(d) || (whole && d != PL_BOOL && op->promote == PL_PROMOTE_ALL)) {
     CALL(L, pl_tensor_empty(&t, d, 0, NULL));
     if (whole)
       pl_write_i(d, t->a.data, (int64_t)lua_tointeger(L, num));

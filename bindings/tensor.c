@@ -336,9 +336,7 @@ static int m_free(lua_State *L) {
   /* Inside a finalizer (then lua_gc refuses) an op further down the stack may be about to use it: leave the
    * tensor to the collector. */
   if (lua_gc(L, LUA_GCCOUNT) < 0) return 0;
-  PlTensor *t = b->t;
-  b->t = NULL;
-  pl_tensor_release(t);
+  l_empty_box(L);
   lua_pushnil(L);
   lua_setiuservalue(L, 1, 1);
   return 0;

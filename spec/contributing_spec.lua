@@ -1,9 +1,8 @@
 -- SPDX-License-Identifier: MIT
 -- Follows "Add an op in five minutes" of CONTRIBUTING.md to the letter: applies its code blocks to a copy of
 -- the tree, builds the copy, runs its example, and lets the specs of ops judge the new op there.
---   <!-- edit: FILE after: TEXT -->    the block goes below the one line that starts with TEXT, with "before:"
---                                      above it
---   <!-- with the new op -->           the block is run with the new build
+--   <!-- edit: FILE after: TEXT -->   the block goes below the one line that starts with TEXT; before: above
+--   <!-- with the new op -->          the block is run with the new build
 
 local docs = require "spec.support.docs"
 
@@ -86,9 +85,9 @@ end
 -- Environment in which programs see the copy and nothing of the tree that runs this spec.
 local function inside(tree, command)
   local q = quote(tree)
-  return ("cd %s && env PERILUNE_ROOT=%s PERILUNE_BUILD=%s/build LUA_CPATH_5_4=%s/build/lib/?.so';;' "):format(
-    q, q, q, q) .. ("LUA_PATH_5_4=%s/lib/?.lua';'%s/lua/?.lua';'%s/lua/?/init.lua';'%s/?.lua';;' %s"):format(
-    q, q, q, q, command)
+  local vars = "PERILUNE_ROOT=@ PERILUNE_BUILD=@/build LUA_CPATH_5_4=@/build/lib/?.so';;' "
+    .. "LUA_PATH_5_4=@/lua/?.lua';'@/lua/?/init.lua';'@/?.lua';;' "
+  return "cd " .. q .. " && env " .. vars:gsub("@", function() return q end) .. command
 end
 
 local blocks = docs.blocks(root .. "/CONTRIBUTING.md")

@@ -149,7 +149,7 @@ end)
 -- The text outside code blocks, each paragraph on one line.
 local function prose(path)
   local text = ("\n" .. read(path) .. "\n"):gsub("\n```.-\n```", "\n")
-  return (text:gsub("([^\n])\n%s*([^\n%s])", "%1 %2"))
+  return (text:gsub("([^\n])\n *([^\n ])", "%1 %2"))
 end
 
 describe("names in", function()

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Random ops: moments and ranges of large samples, the same bits from the same seed, masks and their gradients.
+-- Random ops: moments and ranges of large samples, the same bits from the same seed, masks and their
+-- gradients.
 
 local T = require "perilune"
 local near = require "spec.support.near"

@@ -145,7 +145,34 @@ static void inline_entry_drop(PlTensor *t) {
   pl_node_release(n);
 }
 
+static bool stale(const PlNode *n) { return !n->key || !n->key->active; }
+
+/* Forgets entries of finalized keys. */
+static void drop_stale(PlTensor *t) {
+  for (PlEntry **p = &t->more; *p;) {
+    PlEntry *e = *p;
+    if (!stale(e->node)) {
+      p = &e->next;
+      continue;
+    }
+    *p = e->next;
+    forget_target(e->node, t);
+    pl_node_release(e->node);
+    pl_pool_put(e, sizeof *e);
+  }
+  if (!t->node || !stale(t->node)) return;
+  inline_entry_drop(t);
+  if (t->more) { /* keep the inline place filled: the hot path looks there first */
+    PlEntry *e = t->more;
+    t->more = e->next;
+    t->node = e->node;
+    t->slot = e->slot;
+    pl_pool_put(e, sizeof *e);
+  }
+}
+
 PlStatus pl_entry_set(PlTensor *t, PlNode *node, uint32_t slot) {
+  if (PL_UNLIKELY(t->more || (t->node && stale(t->node)))) drop_stale(t);
   node->refs++;
   if (!t->node || t->node->key == node->key) {
     inline_entry_drop(t);
@@ -231,20 +258,9 @@ static bool records(const PlKey *k) {
          !(k->is_ambient && pl_state.ambient_muted);
 }
 
-static bool stale(const PlNode *n) { return !n->key || !n->key->active; }
-
 bool pl_tracked(PlTensor *t) {
   if (!t || pl_state.grad_off) return false;
-  while (t->node && stale(t->node)) { /* a finalized key's entry: forget it */
-    inline_entry_drop(t);
-    if (t->more) {
-      PlEntry *e = t->more;
-      t->more = e->next;
-      t->node = e->node;
-      t->slot = e->slot;
-      pl_pool_put(e, sizeof *e);
-    }
-  }
+  if (PL_UNLIKELY(t->more || (t->node && stale(t->node)))) drop_stale(t);
   if (t->node && records(t->node->key)) return true;
   for (PlEntry *e = t->more; e; e = e->next)
     if (records(e->node->key)) return true;

@@ -7,9 +7,10 @@
 #include "kernels/elementwise.h"
 
 #define FLAGS (PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY)
-#define BINARY(NAME, A, B, CODE, PROMOTE, INFER, NATIVE, FORMULA, DOC)                                   \
+#define BINARY(NAME, ...) BINARY_FLAGS(NAME, FLAGS, __VA_ARGS__)
+#define BINARY_FLAGS(NAME, BITS, A, B, CODE, PROMOTE, INFER, NATIVE, FORMULA, DOC)                       \
   const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = FORMULA, .nin = 2, .nout = 1,         \
-                             .args = {A, B}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PROMOTE,    \
+                             .args = {A, B}, .cls = PL_POINTWISE, .flags = BITS, .promote = PROMOTE,     \
                              .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad,                \
                              .native = NATIVE, .kernel = {[PL_CPU] = plk_cpu_elementwise}};
 
@@ -100,7 +101,7 @@ static PlStatus sub_grad(PlMaker *g) {
   if (g->want[1]) g_give(g, 1, g_neg(g, g->dy[0]));
   return g->status;
 }
-BINARY(sub, "x", "y", SUB, PL_PROMOTE_ALL, pl_infer_broadcast, &sub_native, "dx = dz; dy = -dz",
+BINARY_FLAGS(sub, FLAGS | PL_F_NO_BOOL, "x", "y", SUB, PL_PROMOTE_ALL, pl_infer_broadcast, &sub_native, "dx = dz; dy = -dz",
        "x - y, broadcast and promoted. Not for bool.")
 
 /* x + alpha y: what add and sub do when given alpha. */

@@ -166,6 +166,7 @@ enum {
   PL_F_INTERNAL = 64,    /* no function of its own in Lua (backward helpers) */
   PL_F_NOGRAD_OK = 128,  /* no gradient by nature (comparisons, indices): outputs are never tracked */
   PL_F_NOMETHOD = 256,   /* function only, no tensor method */
+  PL_F_NO_BOOL = 1024,   /* refuses bool tensors */
   PL_F_IMPURE = 512      /* looks at values to decide its shape, or has side effects */
 };
 

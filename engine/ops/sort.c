@@ -67,7 +67,7 @@ static PlStatus arg_infer(PlInfer *c) {
                                     "equals, NaN before all. i64, counted from index_base.",                        \
                              .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},                                        \
                              .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,        \
-                             .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .kcode = CODE, .infer = arg_infer,          \
+                             .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_NO_BOOL, .kcode = CODE, .infer = arg_infer,          \
                              .kernel = {[PL_CPU] = plk_cpu_argmax}};
 ARG(argmax, 0, "largest value")
 ARG(argmin, 1, "smallest value")

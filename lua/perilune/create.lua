@@ -62,7 +62,9 @@ return function(T, core)
   end
 
   -- T.full({2, 3}, value, {dtype=}): dtype follows the value: integer → i64, boolean → bool, float → default.
-  T.full = function(shape, value, opts)
+  T.full = function(shape, value, opts, ...)
+    if select("#", ...) > 0 or (opts ~= nil and type(opts) ~= "table") then options.fail("full: too many arguments") end
+    if shape == nil then options.fail("full: argument shape is missing") end
     local list, o = shape_and_options("full", type(shape) == "table" and shape or { shape }, opts or {})
     if type(value) ~= "number" and type(value) ~= "boolean" then
       options.fail("full: the value must be a number or a boolean, got %s", type(value))

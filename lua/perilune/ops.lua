@@ -293,7 +293,8 @@ return function(T, core)
 
   if op.clamp_tensor then
     local plain = T.clamp
-    def("clamp", function(x, lo, hi, opts)
+    def("clamp", function(x, lo, hi, opts, ...)
+      if select("#", ...) > 0 or (opts ~= nil and type(opts) ~= "table") then fail("clamp: too many arguments") end
       if type(lo) == "table" and not is_tensor(lo) then
         local o = options.check("clamp", lo, { "min", "max", "out" })
         lo, hi, opts = o.min, o.max, o.out and { out = o.out }

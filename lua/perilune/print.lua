@@ -79,7 +79,7 @@ return function(T, core)
     local cut = abridged and n > 2 * e
     local items = {}
     for i = 1, n do
-      if cut and i == e + 1 then items[#items + 1] = "..." end
+      if cut and i == e + 1 then items[#items + 1] = nd == 1 and " ..." or "..." end
       if not cut or i <= e or i > n - e then
         items[#items + 1] = nd == 1 and fmt(x:get(i)) or body(x[i], indent + 1, abridged, fmt, width)
       end

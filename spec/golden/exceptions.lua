@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Golden cases that perilune answers differently on purpose. Each row was reviewed: `op`, a Lua pattern on the
+-- Golden cases that perilune answers differently on purpose. Each row was reviewed: `op`, a Lua pattern on
+-- the
 -- case's id, optionally one on the failure's text, and why. They count as skipped, and the runner says when
 -- one is no longer needed.
 

@@ -75,7 +75,8 @@ function M.check(T, f, args, o)
       dys[#dys + 1] = random.tensor(T, ws[i], y:shape(), y:dtype())
     end
   end
-  -- Beside tracked results, untracked ones are statistics, which no gradient flows through. If none is tracked,
+  -- Beside tracked results, untracked ones are statistics, which no gradient flows through. If none is
+  -- tracked,
   -- the op claims a gradient of zero, which the difference quotients judge.
   for i, y in ipairs(ys) do
     if #used > 0 and not y.requires_grad then

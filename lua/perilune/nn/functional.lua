@@ -31,16 +31,22 @@ function F.glu(x, dim)
   return x:narrow(dim, 1, n // 2) * x:narrow(dim, n // 2 + 1, n // 2):sigmoid()
 end
 
---- max(0, x) + weight · min(0, x); weight has one element, or one a channel (dimension 2).
+--- x where x > 0, else weight · x; weight has one element, or one a channel (dimension 2).
 function F.prelu(x, weight)
   local n, nd = weight:numel(), x:dim()
-  if n > 1 and nd >= 2 then
-    if x:size(2) ~= n then fail("prelu: %d weights for %d channels", n, x:size(2)) end
+  if weight:dim() > 1 then fail("prelu: weight must have at most one dimension, got %s", describe(weight)) end
+  if n > 1 then
+    local channels = nd >= 2 and x:size(2) or nd == 1 and x:size(1) or 1
+    if channels ~= n then fail("prelu: %d weights for %d channels", n, channels) end
+  end
+  if nd >= 2 then
     local shape = { 1, n }
     for d = 3, nd do shape[d] = 1 end
     weight = weight:view(shape)
+  elseif nd == 0 then
+    weight = weight:view {}
   end
-  return x:clamp { min = 0 } + weight * x:clamp { max = 0 }
+  return T.core.op.prelu_core(x, weight)
 end
 
 -- ---- convolution -------------------------------------------------------------------------------------
@@ -75,6 +81,7 @@ end
 for nd = 1, 3 do
   local conv = T[("conv%dd"):format(nd)]
   F[("conv%dd"):format(nd)] = function(x, weight, bias, opts, ...)
+    if type(bias) == "table" and opts == nil then bias, opts = nil, bias end
     if type(opts) == "table" and type(opts.padding) == "string" then x, opts = padded(x, weight, opts, nd) end
     return conv(x, weight, bias, opts, ...)
   end
@@ -176,6 +183,8 @@ function F.embedding(ids, weight, opts) return T.embedding(weight, ids, opts) en
 function F.cosine_similarity(x, y, opts)
   opts = options.check("cosine_similarity", opts, { "dim", "eps" })
   local dim, eps = opts.dim or 2, opts.eps or 1e-8
+  local shape = T.no_grad(function() return (x + y):shape() end)
+  x, y = x:expand(shape), y:expand(shape)
   local a = x / x:norm { dim = dim, keepdim = true }:clamp { min = eps }
   local b = y / y:norm { dim = dim, keepdim = true }:clamp { min = eps }
   return (a * b):sum(dim)

@@ -1,0 +1,147 @@
+-- SPDX-License-Identifier: MIT
+-- Softmax, norms, losses, products, convolution, pooling. Rows of spec/ops/cases.lua; their fields:
+-- spec/ops/rows.lua.
+
+local rows = require "spec.ops.rows"
+local oracle = require "spec.support.oracle"
+
+local golden, rand, distinct, ints = rows.golden, rows.rand, rows.distinct, rows.ints
+local exp, log, abs = math.exp, math.log, math.abs
+
+local R = {}
+
+local function softplus(x) return log(1 + exp(x)) end
+
+-- ---- rows: softmax, norms, losses ---------------------------------------------------------------
+
+R.softmax = { args = function(g) return rand(g, { 3, 4 }), { dim = -1 } end,
+  more = { function(g) return rand(g, { 3, 4, 2 }), { dim = 1 } end },
+  ref = function(x, o) return oracle.softmax(x, o.dim) end }
+R.log_softmax = { args = function(g) return rand(g, { 3, 4 }), { dim = -1 } end,
+  more = { function(g) return rand(g, { 3, 4, 2 }), { dim = 2 } end },
+  ref = function(x, o) return oracle.log_softmax(x, o.dim) end }
+R.layer_norm = {
+  args = function(g) return rand(g, { 3, 4 }), rand(g, { 4 }), rand(g, { 4 }), { normalized_shape = 4 } end,
+  more = { function(g) return rand(g, { 2, 3, 4 }), { normalized_shape = { 4 } } end },
+  ref = function(x, w, b)
+    if not w.data then w, b = nil, nil end
+    return oracle.layer_norm(x, w, b)
+  end,
+}
+R.rms_norm = golden(function(g) return rand(g, { 3, 4 }), rand(g, { 4 }), { normalized_shape = 4 } end)
+R.group_norm = golden(function(g)
+  return rand(g, { 2, 4, 3 }), rand(g, { 4 }), rand(g, { 4 }), { num_groups = 2 }
+end)
+R.batch_norm = golden(function(g)
+  return rand(g, { 3, 2, 2 }), nil, nil, rand(g, { 2 }), rand(g, { 2 }), { training = true }
+end)
+R.running_update = { args = function(g) return rand(g, { 4 }), rand(g, { 4 }) end,
+  ref = oracle.pointwise(function(r, s) return r + 0.1 * (s - r) end) }
+R.cross_entropy = {
+  args = function(g) return rand(g, { 3, 5 }), ints(g, { 3 }, 1, 5) end,
+  ref = oracle.cross_entropy,
+}
+R.nll_loss = {
+  args = function(g) return rand(g, { 3, 5 }, -2, -0.1), ints(g, { 3 }, 1, 5) end,
+  ref = function(x, t)
+    local s = 0.0
+    for i, k in ipairs(t.data) do s = s - x.data[(i - 1) * 5 + k] end
+    return { shape = {}, data = { s / 3 } }
+  end,
+}
+local function mean_of(f)
+  return function(a, b)
+    local y = oracle.pointwise(f)(a, b)
+    return { shape = {}, data = { oracle.sum_list(y.data) / #y.data } }
+  end
+end
+local function pair(lo, hi)
+  return function(g) return rand(g, { 3, 4 }, lo, hi), rand(g, { 3, 4 }, lo, hi) end
+end
+R.cross_entropy_prob = golden(function(g) return rand(g, { 3, 4 }), rand(g, { 3, 4 }, 0.1, 0.9) end,
+  { golden = "cross_entropy" })
+R.mse_loss = { args = pair(), ref = mean_of(function(a, b) return (a - b) ^ 2 end) }
+R.l1_loss = { args = pair(), ref = mean_of(function(a, b) return abs(a - b) end) }
+R.smooth_l1_loss = { args = pair(-0.4, 0.4), ref = mean_of(function(a, b) return (a - b) ^ 2 / 2 end) }
+R.huber_loss = { args = pair(-0.4, 0.4), ref = mean_of(function(a, b) return (a - b) ^ 2 / 2 end) }
+R.binary_cross_entropy = { args = pair(0.1, 0.9),
+  ref = mean_of(function(p, t) return -(t * log(p) + (1 - t) * log(1 - p)) end) }
+R.binary_cross_entropy_with_logits = { args = pair(0.1, 0.9),
+  ref = mean_of(function(x, t) return softplus(x) - t * x end) }
+R.kl_div = { args = pair(0.1, 0.9), ref = mean_of(function(x, t) return t * (log(t) - x) end) }
+
+-- ---- products, convolution, pooling -------------------------------------------------------------
+
+R.matmul = {
+  args = function(g) return rand(g, { 3, 4 }), rand(g, { 4, 2 }) end,
+  more = { function(g) return rand(g, { 2, 1, 3, 4 }), rand(g, { 3, 4, 2 }) end },
+  ref = oracle.matmul,
+}
+R.mm = { args = function(g) return rand(g, { 3, 4 }), rand(g, { 4, 2 }) end, ref = oracle.matmul }
+R.bmm = { args = function(g) return rand(g, { 2, 3, 4 }), rand(g, { 2, 4, 2 }) end, ref = oracle.matmul }
+R.mv = golden(function(g) return rand(g, { 3, 4 }), rand(g, { 4 }) end)
+R.dot = golden(function(g) return rand(g, { 4 }), rand(g, { 4 }) end)
+R.outer = golden(function(g) return rand(g, { 3 }), rand(g, { 4 }) end)
+R.inner = golden(function(g) return rand(g, { 2, 4 }), rand(g, { 3, 4 }) end)
+R.kron = golden(function(g) return rand(g, { 2, 3 }), rand(g, { 2, 2 }) end)
+R.bilinear = golden(function(g)
+  return rand(g, { 2, 3 }), rand(g, { 2, 4 }), rand(g, { 2, 3, 4 }), rand(g, { 2 })
+end)
+R.addmm = golden(function(g) return rand(g, { 3, 2 }), rand(g, { 3, 4 }), rand(g, { 4, 2 }) end, {
+  more = { function(g)
+    return rand(g, { 2 }), rand(g, { 3, 4 }), rand(g, { 4, 2 }), { beta = 0.5, alpha = 2 }
+  end },
+})
+R.baddbmm = golden(function(g) return rand(g, { 2, 3, 2 }), rand(g, { 2, 3, 4 }), rand(g, { 2, 4, 2 }) end)
+R.addmv = golden(function(g) return rand(g, { 3 }), rand(g, { 3, 4 }), rand(g, { 4 }) end)
+R.addr = golden(function(g) return rand(g, { 3, 2 }), rand(g, { 3 }), rand(g, { 2 }) end)
+R.addbmm = golden(function(g) return rand(g, { 3, 2 }), rand(g, { 2, 3, 4 }), rand(g, { 2, 4, 2 }) end)
+R.linear = golden(function(g) return rand(g, { 3, 4 }), rand(g, { 2, 4 }), rand(g, { 2 }) end, {
+  more = { function(g) return rand(g, { 2, 3, 4 }), rand(g, { 2, 4 }) end },
+})
+R.conv2d = {
+  args = function(g) return rand(g, { 2, 2, 4, 4 }), rand(g, { 3, 2, 3, 3 }), rand(g, { 3 }) end,
+  more = {
+    function(g)
+      return rand(g, { 1, 4, 5, 5 }), rand(g, { 4, 2, 2, 2 }), rand(g, { 4 }),
+        { stride = 2, padding = 1, groups = 2 }
+    end,
+  },
+  ref = function(x, w, b, o) return oracle.conv2d(x, w, b, o) end,
+}
+R.max_pool2d = {
+  args = function(g) return distinct(g, { 1, 2, 4, 4 }), { kernel_size = 2 } end,
+  more = {
+    function(g) return distinct(g, { 1, 1, 5, 5 }), { kernel_size = 3, stride = 2, padding = 1 } end,
+  },
+  ref = function(x, o) return oracle.max_pool2d(x, o.kernel_size, o.stride, o.padding) end,
+}
+local size = { { 5 }, { 4, 4 }, { 3, 3, 4 } }
+local function image(channels, nd) return { 1, channels, table.unpack(size[nd]) } end
+for nd = 1, 3 do
+  local k = { 2, 2, 2 }
+  local kernel = table.move(k, 1, nd, 1, {})
+  if nd ~= 2 then
+    R["conv" .. nd .. "d"] = golden(function(g)
+      return rand(g, image(2, nd)), rand(g, { 3, 2, table.unpack(kernel) }), rand(g, { 3 })
+    end)
+  end
+  R["conv_transpose" .. nd .. "d"] = golden(function(g)
+    return rand(g, image(2, nd)), rand(g, { 2, 3, table.unpack(kernel) }), rand(g, { 3 }), { stride = 2 }
+  end)
+  if nd ~= 2 then
+    R["max_pool" .. nd .. "d"] = golden(function(g) return distinct(g, image(2, nd)), { kernel_size = 2 } end)
+  end
+  R["avg_pool" .. nd .. "d"] = golden(function(g) return rand(g, image(2, nd)), { kernel_size = 2 } end)
+  local adaptive = "adaptive_%s_pool" .. nd .. "d"
+  R[adaptive:format("max")] = golden(function(g) return distinct(g, image(2, nd)), { output_size = 2 } end)
+  R[adaptive:format("avg")] = golden(function(g) return rand(g, image(2, nd)), { output_size = 2 } end)
+end
+R.embedding = {
+  args = function(g) return rand(g, { 5, 2 }), ints(g, { 2, 3 }, 1, 5) end,
+  ref = function(w, ids)
+    return oracle.pick(w, { 2, 3, 2 }, function(i) return { ids.data[(i[1] - 1) * 3 + i[2]], i[3] } end)
+  end,
+}
+
+return R
