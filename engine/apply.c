@@ -78,7 +78,7 @@ static PlStatus promote(Call *c) {
   PlTensor *first = c->nin > 0 ? c->in[0] : NULL;
   c->compute = first ? (PlDtype)first->a.dtype : PL_F32;
   for (int i = 0; (op->flags & PL_F_NO_BOOL) && i < c->nin; i++)
-    if (c->in[i] && c->in[i]->a.dtype == PL_BOOL && !c->in[i]->a.weak)
+    if (c->in[i] && c->in[i]->a.dtype == PL_BOOL)
       PL_FAIL(PL_ERR_DTYPE, "%s: %s has no order or difference; use logical_xor, or convert: x:to(\"i64\")", op->name,
               pl_desc_text(&c->in[i]->a));
   if (op->promote == PL_PROMOTE_NONE) {

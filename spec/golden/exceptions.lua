@@ -9,7 +9,43 @@ local rows = {
     op = "arange", id = "/error/sign$",
     reason = "like Lua's for loop, arange is empty when the step leads away from the end",
   },
+  {
+    op = "batch_norm", id = "/ois/003$", text = "f%d+%[0%]",
+    reason = "an input without a channel dimension is refused, as PyTorch's own modules do",
+  },
+  {
+    op = "lerp", id = "/error/int$",
+    reason = "integers are promoted to the default float, as everywhere else",
+  },
+  {
+    op = "pow", id = "/bool/scalar/True", text = "are bool; convert one",
+    reason = "bool to the power of bool is refused with advice to convert",
+  },
+  {
+    op = "promotion", id = "^binary_scalar/pow/bool/bool$", text = "are bool; convert one",
+    reason = "bool to the power of bool is refused with advice to convert",
+  },
+  {
+    op = "promotion", id = "^unary/argmax/bool$",
+    reason = "argmax of a mask is its first true",
+  },
+  {
+    op = "promotion", id = "^binary_?%a*/sub/.*bool", text = "not refused",
+    reason = "a mask may be subtracted from numbers and the other way round; only bool - bool is refused",
+  },
+  {
+    op = "promotion", id = "^binary_scalar/sub/bool/", text = "not refused",
+    reason = "a mask may be subtracted from numbers and the other way round; only bool - bool is refused",
+  },
 }
+
+-- PyTorch's joint ops take the mean from the variance's recurrence, which an infinity makes NaN.
+for _, op in ipairs { "std_mean", "var_mean" } do
+  rows[#rows + 1] = {
+    op = op, id = "/edge/%d", text = "output 2: element 1 is %-?inf",
+    reason = "the mean of values with one infinity is that infinity, as T.mean says",
+  }
+end
 
 -- PyTorch refuses a number where it wants a tensor; here each operand of an elementwise op may be a number.
 for _, op in ipairs {
