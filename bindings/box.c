@@ -4,7 +4,7 @@
 
 #include "bindings/lib.h"
 
-static const char meta_key = 0, boxes_key = 0;
+static const char meta_key = 0, boxes_key = 0, late_key = 0, sentinel_key = 0;
 
 static void push_boxes(lua_State *L);
 
@@ -36,6 +36,8 @@ static int box_gc(lua_State *L) {
   return 0;
 }
 
+static void make_sentinel(lua_State *L);
+
 int l_box_metatable(lua_State *L) {
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &meta_key) == LUA_TTABLE) return 1;
   lua_pop(L, 1);
@@ -48,9 +50,58 @@ int l_box_metatable(lua_State *L) {
   lua_setfield(L, -2, "__name");
   lua_newtable(L); /* methods */
   lua_setfield(L, -2, "methods");
+  make_sentinel(L);
   lua_pushvalue(L, -1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &meta_key);
   return 1;
+}
+
+/* ---- closing the state -------------------------------------------------------------------------------- */
+
+/* Lua never finalizes what a finalizer makes while the state closes. Objects made in finalizers are therefore
+ * kept in a weak table, and a sentinel made with the module, finalized after nearly everything else, calls
+ * their finalizers. */
+void l_made_late(lua_State *L) {
+  luaL_checkstack(L, 6, NULL);
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &sentinel_key) == LUA_TNIL)
+    l_error(L, "the Lua state is closing: no more tensors");
+  lua_pop(L, 1);
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &late_key) != LUA_TTABLE) {
+    lua_pop(L, 1);
+    lua_newtable(L);
+    lua_createtable(L, 0, 1);
+    lua_pushliteral(L, "k");
+    lua_setfield(L, -2, "__mode");
+    lua_setmetatable(L, -2);
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &late_key);
+  }
+  lua_pushvalue(L, -2);
+  lua_pushboolean(L, 1);
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+}
+
+static int sentinel_gc(lua_State *L) {
+  lua_pushnil(L);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &sentinel_key);
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &late_key) != LUA_TTABLE) return 0;
+  for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1)) {
+    if (luaL_getmetafield(L, -2, "__gc") != LUA_TFUNCTION) continue;
+    lua_pushvalue(L, -3);
+    lua_call(L, 1, 0);
+  }
+  return 0;
+}
+
+/* Made once, before any tensor. */
+static void make_sentinel(lua_State *L) {
+  lua_newuserdatauv(L, 1, 0);
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, sentinel_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &sentinel_key);
 }
 
 Box *l_new_box(lua_State *L) {
@@ -59,6 +110,7 @@ Box *l_new_box(lua_State *L) {
   b->magic = BOX_MAGIC;
   lua_rawgetp(L, LUA_REGISTRYINDEX, &meta_key);
   lua_setmetatable(L, -2);
+  l_note_late(L);
   return b;
 }
 

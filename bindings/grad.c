@@ -338,6 +338,7 @@ static int t_grad_key(lua_State *L) {
   KeyBox *b = lua_newuserdatauv(L, sizeof *b, 1);
   b->k = NULL;
   luaL_setmetatable(L, "perilune.GradKey");
+  l_note_late(L);
   CALL(L, pl_key_new(&b->k, name, (int)level, !l_opt_bool(L, 1, "ambient", true)));
   lua_newtable(L);
   lua_setiuservalue(L, -2, 1);

@@ -355,6 +355,7 @@ static int box_newindex(lua_State *L) {
     PlTensor *in[2] = {target, v};
     CALL(L, l_apply(L, &pl_op_copy, in, 2, NULL, &out));
     pl_tensor_release(out);
+    l_anchor(L, 1, 3, 3);
     return 0;
   }
   PlAttrs a;
@@ -363,6 +364,7 @@ static int box_newindex(lua_State *L) {
   tens[0] = target;
   tens[1] = v;
   CALL(L, pl_apply_into(&pl_op_index_put, tens, ntens + 2, &a, &target));
+  l_anchor(L, 1, 3, 3);
   return 0;
 }
 

@@ -33,6 +33,11 @@ Box *l_new_box(lua_State *L);                  /* pushes an empty box */
 int l_push_tensor(lua_State *L, PlTensor *t);  /* pushes, takes ownership; NULL pushes nil. Returns 1 */
 /* The same Lua object each time the same handle is pushed. Borrows t. */
 int l_push_shared(lua_State *L, PlTensor *t);
+void l_made_late(lua_State *L);
+/* Call with each new object that has a finalizer on top of the stack. */
+static inline void l_note_late(lua_State *L) {
+  if (PL_UNLIKELY(lua_gc(L, LUA_GCCOUNT) < 0)) l_made_late(L); /* inside a finalizer lua_gc refuses */
+}
 void l_empty_box(lua_State *L);                /* releases the tensor of the full box at 1 */
 void l_remember_box(lua_State *L, int i);      /* box i is what l_push_shared will find */
 /* After an op: the result box at `res` keeps what the inputs from..to keep, if its history needs that. */

@@ -385,6 +385,7 @@ static int call_fast(lua_State *L, const PlOp *op, PlTensor **in, int n) {
   b->magic = BOX_MAGIC;
   lua_pushvalue(L, lua_upvalueindex(3));
   lua_setmetatable(L, -2);
+  l_note_late(L);
   PlTensor *out;
   PlStatus s = pl_apply(op, in, n, NULL, &out);
   if (PL_UNLIKELY(s == PL_ERR_OOM)) s = l_apply(L, op, in, n, NULL, &out);

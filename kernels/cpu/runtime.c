@@ -80,11 +80,13 @@ typedef struct Failure {
   char text[256];
 } Failure;
 
+#if defined(_OPENMP)
 static void note_failure(Failure *f, int64_t block, PlStatus status) {
   if (f->status != PL_OK && f->block <= block) return;
   f->block = block, f->status = status;
   snprintf(f->text, sizeof f->text, "%s", pl_message());
 }
+#endif
 
 static PlStatus run_blocks(int64_t n, int64_t block, int64_t first, int64_t last, PlkBody body,
                            void *ctx, int64_t *at) {

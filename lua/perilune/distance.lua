@@ -1,0 +1,135 @@
+-- SPDX-License-Identifier: MIT
+-- Differences and distances: diff, cdist, pairwise_distance; and small rearrangements: channel_shuffle, tril_indices.
+local options = require "perilune.options"
+
+return function(T, core)
+  local op, is_tensor, fail = core.op, core.is_tensor, options.fail
+  local methods = core.metatable().methods
+
+  local function def(name, f)
+    T[name] = f
+    methods[name] = f
+  end
+  local function check(fn, x, i)
+    if not is_tensor(x) then fail("%s: argument #%d must be a tensor, got %s", fn, i, options.describe(x)) end
+    return x
+  end
+
+  -- x:diff{n=1, dim=-1, prepend=, append=}: differences of neighbours along dim, n times. Also diff(x, prepend, append,
+  -- {…}).
+  def("diff", function(x, prepend, append, opts)
+    check("diff", x, 1)
+    if not is_tensor(prepend) and prepend ~= nil and append == nil and opts == nil then prepend, opts = nil, prepend end
+    if not is_tensor(append) and append ~= nil and opts == nil then append, opts = nil, append end
+    if math.type(opts) == "integer" then opts = { n = opts } end
+    local o = options.check("diff", opts, { "n", "dim", "prepend", "append" })
+    prepend, append = prepend or o.prepend, append or o.append
+    local n, dim = o.n or 1, o.dim or -1
+    if not options.integer(n) or n < 0 then fail("diff: n must be an integer >= 0, got %s", options.describe(n)) end
+    if x:dim() == 0 then fail("diff: a 0-d tensor has no neighbours") end
+    if prepend or append then
+      local parts = {}
+      if prepend then parts[1] = check("diff", prepend, 2) end
+      parts[#parts + 1] = x
+      if append then parts[#parts + 1] = check("diff", append, 3) end
+      for i, p in ipairs(parts) do
+        if p:dim() == 0 then
+          local shape = x:shape()
+          shape[dim > 0 and dim or dim + #shape + 1] = 1
+          parts[i] = op.expand(p, shape)
+        end
+      end
+      x = op.cat(parts, dim)
+    end
+    local minus = x:dtype() == "bool" and op.logical_xor or op.sub
+    n = math.min(n, x:size(dim))
+    for _ = 1, n do
+      local size = x:size(dim)
+      if size == 0 then break end
+      x = minus(op.slice(x, dim, math.min(2, size), size - 1), op.slice(x, dim, 1, size - 1))
+    end
+    return x
+  end)
+
+  -- pairwise_distance(x1, x2, {p=2, eps=1e-6, keepdim=false}): ‖x1 - x2 + eps‖_p over the last dimension
+  def("pairwise_distance", function(x1, x2, opts)
+    check("pairwise_distance", x1, 1)
+    check("pairwise_distance", x2, 2)
+    local o = options.check("pairwise_distance", opts, { "p", "eps", "keepdim" })
+    return op.norm(x1 - x2 + (o.eps or 1e-6), { p = o.p or 2.0, dim = { -1 }, keepdim = o.keepdim or false })
+  end)
+
+  -- ‖a‖² + ‖b‖² - 2 a·b in one product: [a², 1, -2a] · [1, b², b]
+  local function euclid_by_product(x1, x2)
+    local s1, s2 = op.sum(x1 * x1, { -1 }, { keepdim = true }), op.sum(x2 * x2, { -1 }, { keepdim = true })
+    local left = op.cat({ -2.0 * x1, s1, T.ones_like(s1) }, -1)
+    local right = op.cat({ x2, T.ones_like(s2), s2 }, -1)
+    return op.sqrt(op.clamp(op.matmul(left, right:transpose(-2, -1)), { min = 1e-30 }))
+  end
+
+  -- cdist(x1[…,P,M], x2[…,R,M], {p=2, compute_mode=}): distances of all rows, […,P,R]. With many rows Euclidean
+  -- distances come from a matrix product ("use_mm_for_euclid_dist_if_necessary", the default: above 25 rows).
+  def("cdist", function(x1, x2, opts)
+    check("cdist", x1, 1)
+    check("cdist", x2, 2)
+    local o = options.check("cdist", opts, { "p", "compute_mode" })
+    local p, mode = o.p or 2.0, o.compute_mode or "use_mm_for_euclid_dist_if_necessary"
+    if type(p) ~= "number" or p ~= p or p < 0 then fail("cdist: p must be a number >= 0, got %s", options.describe(p)) end
+    local modes = { "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist" }
+    if not (mode == modes[1] or mode == modes[2] or mode == modes[3]) then
+      fail("cdist: %s", options.unknown("compute_mode", mode, modes))
+    end
+    if x1:dim() < 2 or x2:dim() < 2 then
+      fail("cdist: needs at least two dimensions, got %s and %s", x1:describe(), x2:describe())
+    end
+    if x1:size(-1) ~= x2:size(-1) then
+      fail("cdist: rows of %s and %s differ in length", x1:describe(), x2:describe())
+    end
+    if not (x1:is_floating_point() and x2:is_floating_point()) then
+      fail("cdist: floating tensors are wanted, got %s and %s", x1:describe(), x2:describe())
+    end
+    -- the product loses digits where rows are near each other, so "use" is taken only where it pays
+    if p == 2 and mode ~= modes[3] and (x1:size(-2) > 25 or x2:size(-2) > 25) then return euclid_by_product(x1, x2) end
+    local d = x1:unsqueeze(-2) - x2:unsqueeze(-3)
+    if p == 0 then return op.sum(op.ne(d, 0):to(d:dtype()), { -1 }) end
+    return op.norm(d, { p = p, dim = { -1 } })
+  end)
+
+  -- [N, C, *] → the channels of `groups` groups interleaved
+  def("channel_shuffle", function(x, groups)
+    check("channel_shuffle", x, 1)
+    if type(groups) == "table" then groups = options.check("channel_shuffle", groups, { "groups" }).groups end
+    groups = options.integer(groups) or 0
+    if x:dim() < 3 then fail("channel_shuffle: needs at least three dimensions, got %s", x:describe()) end
+    local shape = x:shape()
+    local n, c = shape[1], shape[2]
+    if groups < 1 or c % groups ~= 0 then
+      fail("channel_shuffle: %d channels are not a multiple of %s groups", c, tostring(groups))
+    end
+    local rest = 1
+    for d = 3, #shape do rest = rest * shape[d] end
+    local y = op.reshape(x, { n, groups, c // groups, rest })
+    return op.reshape(op.transpose(y, 2, 3), shape)
+  end)
+
+  -- T.tril_indices(rows, cols, {offset=0, dtype=, index_base=1}) → i64 [2, n]: places of the lower triangle; triu_indices
+  for name, inside in pairs {
+    tril_indices = function(i, j, offset) return op.le(j, i + offset) end,
+    triu_indices = function(i, j, offset) return op.ge(j, i + offset) end,
+  } do
+    T[name] = function(rows, cols, opts)
+      if type(rows) == "table" then
+        local given = rows
+        options.check(name, given, { "row", "col", "offset", "dtype", "index_base" })
+        rows, cols, opts = given.row, given.col, { offset = given.offset, dtype = given.dtype, index_base = given.index_base }
+      end
+      local o = options.check(name, opts, { "offset", "dtype", "index_base" })
+      rows, cols = options.integer(rows), options.integer(cols)
+      if not rows or not cols or rows < 0 or cols < 0 then fail("%s: rows and columns must be integers >= 0", name) end
+      if rows == 0 or cols == 0 then return T.zeros({ 2, 0 }, { dtype = o.dtype or "i64" }) end
+      local i, j = T.arange(rows):unsqueeze(2), T.arange(cols):unsqueeze(1)
+      local places = op.nonzero(inside(i, j, o.offset or 0), { index_base = o.index_base or 1 }):t():contiguous()
+      return o.dtype and places:to(o.dtype) or places
+    end
+  end
+end
