@@ -3,7 +3,7 @@
  *
  * One call makes one context table. The context is kept alive by the user values of the boxes that depend on
  * it; nodes find it through a weak table. So a cycle tensor ↔ closure ↔ tape lies in Lua entirely and is
- * collected. Context layout: [1 … n] saved tensors, [-1 … -n] their versions, [0] = n; under private keys the
+ * collected. Context layout: [1 … n] saved tensors, [-1 … -n] their versions, [0] = n where the last is nil; under private keys the
  * inputs that want a gradient, the marks, and what the inputs' histories keep alive. */
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +37,7 @@ static int ctx_save(lua_State *L) {
     lua_pushinteger(L, t ? (lua_Integer)t->storage->version : 0);
     lua_rawseti(L, 1, -i);
   }
+  if (n > 0 && !lua_isnil(L, n + 1)) return 0; /* its length tells the count */
   lua_pushinteger(L, n);
   lua_rawseti(L, 1, 0);
   return 0;
@@ -45,8 +46,7 @@ static int ctx_save(lua_State *L) {
 static int ctx_saved(lua_State *L) {
   if (lua_type(L, 1) != LUA_TTABLE) return l_error(L, "ctx:saved: called without its context; write ctx:saved(...)");
   lua_settop(L, 1);
-  lua_rawgeti(L, 1, 0);
-  lua_Integer count = lua_tointeger(L, -1);
+  lua_Integer count = lua_rawgeti(L, 1, 0) == LUA_TNUMBER ? lua_tointeger(L, -1) : (lua_Integer)lua_rawlen(L, 1);
   lua_settop(L, 1);
   if (count < 0 || count > 1 << 16) return l_error(L, "ctx:saved: ctx[0] was overwritten; it belongs to ctx:save");
   int n = (int)count;
@@ -361,7 +361,7 @@ static int custom_call(lua_State *L) {
     tracked |= one;
     ins[nin++] = b->t;
   }
-  lua_createtable(L, 2, 6); /* the context */
+  lua_createtable(L, 1, 2); /* the context */
   int ctx = lua_gettop(L);
   lua_pushvalue(L, meta);
   lua_setmetatable(L, ctx);

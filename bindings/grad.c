@@ -86,7 +86,20 @@ static int m_backward(lua_State *L) {
     opt = 2;
   else if (!lua_isnoneornil(L, 2) && !(dy = l_to_tensor(L, 2)))
     return l_error(L, "backward: the gradient must be a tensor, got %s", l_typename(L, 2));
-  l_check_options(L, opt, "backward", "gradient retain_graph create_graph");
+  if (lua_type(L, opt) == LUA_TTABLE && lua_getfield(L, opt, "inputs") != LUA_TNIL) {
+    /* only into these leaves: made of grad_of, in lua/perilune/gradient.lua */
+    lua_settop(L, opt);
+    if (opt == 2) {
+      lua_pushnil(L);
+      lua_insert(L, 2);
+    }
+    lua_getfield(L, 1, "backward_into");
+    lua_insert(L, 1);
+    lua_call(L, 3, 0);
+    return 0;
+  }
+  lua_settop(L, 3);
+  l_check_options(L, opt, "backward", "gradient inputs retain_graph create_graph");
   if (lua_type(L, opt) == LUA_TTABLE && !dy) {
     lua_getfield(L, opt, "gradient");
     dy = l_to_tensor(L, -1);

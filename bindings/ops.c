@@ -377,6 +377,16 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
   return push_results(L, op, first);
 }
 
+/* An empty box with the metatable from the upvalue: no registry look-up. */
+static Box *new_result(lua_State *L) {
+  Box *b = lua_newuserdatauv(L, sizeof(Box), 1);
+  b->t = NULL;
+  b->magic = BOX_MAGIC;
+  lua_pushvalue(L, lua_upvalueindex(3));
+  lua_setmetatable(L, -2);
+  return b;
+}
+
 /* One or two tensors and nothing else: most calls of a training step. */
 static int call_fast(lua_State *L, const PlOp *op, PlTensor **in, int n) {
   l_collect(L);
@@ -399,6 +409,8 @@ static int call_fast(lua_State *L, const PlOp *op, PlTensor **in, int n) {
 static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   PlDtype d = (PlDtype)x->a.dtype;
   bool whole = lua_isinteger(L, num);
+  l_collect(L);
+  Box *b = new_result(L); /* first: from here on nothing of Lua's can raise before the number is released */
   PlTensor *t;
   if (pl_is_float(d) || (whole && d != PL_BOOL && op->promote == PL_PROMOTE_ALL)) {
     CALL(L, pl_tensor_empty(&t, d, 0, NULL));
@@ -409,13 +421,12 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
     t->a.weak = 1;
   } else
     CALL(L, pl_tensor_number(&t, whole, whole ? (int64_t)lua_tointeger(L, num) : 0, lua_tonumber(L, num)));
-  l_push_tensor(L, t);
-  lua_replace(L, num); /* anchored, and released by the collector at the latest */
   PlTensor *in[2] = {num == 1 ? t : x, num == 1 ? x : t};
-  call_fast(L, op, in, 2);
-  Box *b = l_box(L, num);
-  b->t = NULL;
+  PlStatus s = pl_apply(op, in, 2, NULL, &b->t);
+  if (PL_UNLIKELY(s == PL_ERR_OOM)) s = l_apply(L, op, in, 2, NULL, &b->t);
   pl_tensor_release(t);
+  CALL(L, s);
+  if (PL_UNLIKELY(b->t->node && b->t->node->has_lua)) l_anchor(L, 3, 1, 2);
   return 1;
 }
 

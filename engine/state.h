@@ -5,15 +5,23 @@
 
 #include "engine/perilune.h"
 
-enum { PL_LEVEL_ALL = 1 << 30 };
+/* What the embedding program watches while it looks for anomalies. */
+typedef struct PlWatch {
+  void (*recorded)(PlNode *n);                           /* a node was made */
+  void (*wrote)(const char *op, const PlStorage *st);    /* an op is about to change this memory */
+  /* Text of at most `size` bytes: where the node was recorded; which op last wrote the memory, and where. */
+  void (*where)(const PlNode *n, char *text, size_t size);
+  void (*writer)(const PlStorage *st, char *text, size_t size);
+} PlWatch;
 
 typedef struct PlState {
   bool grad_off;      /* inside no_grad: nothing records */
-  int record_below;   /* keys of lower level record; PL_LEVEL_ALL outside of backward */
   int ambient_muted;  /* > 0: an explicit key with ambient=false records, the ambient one does not */
   PlKey *ambient;     /* made at first use, never finalized */
   PlKey *keys;        /* live explicit keys, newest first */
   uint64_t seq;       /* record numbers */
+  uint64_t key_seq;   /* birth numbers of keys and walks */
+  const PlWatch *watch; /* NULL: nobody looks for anomalies */
   uint64_t seed, stream, offset; /* default generator */
   bool seeded;
   int in_backward;    /* nesting depth */

@@ -16,12 +16,17 @@ static _Thread_local uint64_t pass_counter;
 /* ---- the ready heap, largest record number on top ---------------------------------------------------- */
 
 static PlStatus heap_push(PlWalk *w, PlNode *n) {
+  enum { FEW = sizeof w->few / sizeof *w->few };
+  if (!w->heap) {
+    w->heap = w->few;
+    w->cap = FEW;
+  }
   if (w->nheap == w->cap) {
-    size_t cap = w->cap ? 2 * w->cap : 32;
-    PlNode **h = realloc(w->heap, cap * sizeof *h);
+    PlNode **h = realloc(w->heap == w->few ? NULL : w->heap, 2 * w->cap * sizeof *h);
     if (!h) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
+    if (w->heap == w->few) memcpy(h, w->few, sizeof w->few);
     w->heap = h;
-    w->cap = cap;
+    w->cap *= 2;
   }
   size_t i = w->nheap++;
   for (; i > 0 && w->heap[(i - 1) / 2]->seq < n->seq; i = (i - 1) / 2) w->heap[i] = w->heap[(i - 1) / 2];
@@ -74,7 +79,7 @@ static PlStatus accumulate(PlTensor **sum, PlTensor *g) {
 }
 
 /* A leaf's .grad is dense and shared with nobody. Takes g. */
-static PlStatus into_leaf(PlNode *n, PlTensor *g) {
+PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
   if (n->grad) {
     if (n->grad->node || n->grad->more || g->node || g->more || n->grad->a.dtype != g->a.dtype) {
       PlTensor *in[2] = {n->grad, g}, *out;
@@ -106,17 +111,22 @@ static PlStatus into_leaf(PlNode *n, PlTensor *g) {
 /* ---- rules ------------------------------------------------------------------------------------------------ */
 
 static PlStatus stale_saved(const PlNode *n, uint32_t i) {
+  const PlStorage *st = n->saved[i].t->storage;
+  char by[160] = "", at[160] = "";
+  if (pl_state.watch) {
+    pl_state.watch->writer(st, by, sizeof by);
+    pl_state.watch->where(n, at, sizeof at);
+  }
   PL_FAIL(PL_ERR_STATE,
-          "backward of %s: a tensor it saved, %s, was modified in place afterwards (version %u, saved at %u); "
+          "backward of %s%s: a tensor it saved, %s, was modified in place afterwards%s (version %u, saved at %u); "
           "modify a copy, x:clone(), or do it before the op",
-          n->name, pl_desc_text(&n->saved[i].t->a), n->saved[i].t->storage->version, n->saved[i].version);
+          n->name, at, pl_desc_text(&n->saved[i].t->a), by, st->version, n->saved[i].version);
 }
 
 PlStatus pl_saved_get(PlNode *n, uint32_t i, PlTensor **out) {
   PlSaved *s = &n->saved[i];
   if (PL_UNLIKELY(s->t->storage->version != s->version)) return stale_saved(n, i);
-  if (s->relink >= 0 && n->key && n->key->active && n->key->recording && !pl_state.grad_off &&
-      n->key->level < pl_state.record_below) {
+  if (s->relink >= 0 && !pl_state.grad_off && pl_key_records(n->key)) {
     PlTensor *alias;
     PL_TRY(pl_tensor_alias(&alias, s->t));
     PlStatus st = pl_entries_copy(alias, s->t, n->key);
@@ -263,6 +273,13 @@ static PlStatus run_node(PlWalk *w, PlNode *n) {
     case PL_NODE_LEAF: break;
     }
   }
+  if (PL_UNLIKELY(pl_state.watch != NULL) && s == PL_OK) {
+    s = pl_anomaly_check(n, dx, n->nin, false);
+    for (uint32_t i = 0; s != PL_OK && i < n->nin; i++) {
+      pl_tensor_release(dx[i]);
+      dx[i] = NULL;
+    }
+  }
   for (uint32_t o = 0; o < n->nout; o++) { /* before delivery: producers may then add in place */
     pl_tensor_release(n->slots[o].grad);
     n->slots[o].grad = NULL;
@@ -281,7 +298,7 @@ static PlStatus arrive(PlWalk *w, PlNode *n) {
   PL_TRY(finish_slots(w, n));
   PlTensor *g = n->slots[0].grad;
   n->slots[0].grad = NULL;
-  if (g && w->fill_leaves && n->u.target && n->key && n->key->is_ambient) return into_leaf(n, g);
+  if (g && w->fill_leaves && n->u.target && n->key && n->key->is_ambient) return pl_leaf_take_grad(n, g);
   pl_tensor_release(g);
   return PL_OK;
 }
@@ -309,6 +326,7 @@ static PlStatus visit(PlWalk *w, PlNode *n) {
 
 PlStatus pl_walk_seed(PlWalk *w, PlNode *n, uint32_t slot, PlTensor *dy) {
   if (!w->pass) w->pass = ++pass_counter;
+  if (PL_UNLIKELY(pl_state.watch != NULL)) PL_TRY(pl_anomaly_check(n, &dy, 1, true));
   PL_TRY(visit(w, n));
   return accumulate(&n->slots[slot].grad, pl_retain(dy));
 }
@@ -317,6 +335,8 @@ PlStatus pl_walk_touch(PlWalk *w, PlNode *n) {
   if (!w->pass) w->pass = ++pass_counter;
   return visit(w, n);
 }
+
+uint64_t pl_walk_number(void) { return ++pass_counter; }
 
 static PlStatus walk(PlWalk *w) {
   PlNode *end_of_seeds = w->last;
@@ -348,18 +368,27 @@ static void clean(PlWalk *w) {
     pl_node_release(n);
     n = next;
   }
-  free(w->heap);
+  if (w->heap != w->few) free(w->heap);
   w->first = w->last = NULL;
   w->heap = NULL;
 }
 
-PlStatus pl_walk_run(PlWalk *w, int record_below) {
-  int was = pl_state.record_below;
-  if (record_below < was) pl_state.record_below = record_below;
+/* Only keys born before the walk: one made and kept by a rule was never muted. */
+static void mute_keys(const PlKey *key, PlMute how, uint64_t born_before, uint32_t by) {
+  PlKey *ambient = pl_key_ambient();
+  if (how == PL_MUTE_NONE) return;
+  if (ambient == key || (how == PL_MUTE_ABOVE && ambient->level >= key->level)) ambient->muted += by;
+  for (PlKey *k = pl_state.keys; k; k = k->next)
+    if (k->born < born_before && (k == key || (how == PL_MUTE_ABOVE && k->level >= key->level))) k->muted += by;
+}
+
+PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
+  uint64_t born = ++pl_state.key_seq;
+  mute_keys(key, mute, born, 1);
   pl_state.in_backward++;
   PlStatus s = w->status != PL_OK ? w->status : walk(w);
   pl_state.in_backward--;
-  pl_state.record_below = was;
+  mute_keys(key, mute, born, (uint32_t)-1);
   if (s != PL_OK && w->started) /* nothing of a failed tape stays behind */
     for (PlNode *n = w->first; n; n = n->link)
       if (n->kind > PL_NODE_IDENTITY) pl_node_clear(n);
@@ -412,7 +441,7 @@ PlStatus pl_backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool reta
     clean(&w);
     return s;
   }
-  return pl_walk_run(&w, create_graph ? PL_LEVEL_ALL : 0);
+  return pl_walk_run(&w, pl_key_ambient(), create_graph ? PL_MUTE_NONE : PL_MUTE_ABOVE);
 }
 
 static PlStatus capture(PlWalk *w, PlTensor *const *xs, int nx, int *same_as) {
@@ -440,7 +469,7 @@ PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor 
   PlStatus s = seed_all(&w, ys, dys, ny);
   if (s == PL_OK) s = capture(&w, xs, nx, same_as);
   if (s == PL_OK)
-    s = pl_walk_run(&w, create_graph ? PL_LEVEL_ALL : 0);
+    s = pl_walk_run(&w, pl_key_ambient(), create_graph ? PL_MUTE_NONE : PL_MUTE_ABOVE);
   else
     clean(&w);
   for (int i = 0; i < nx && s == PL_OK; i++) {

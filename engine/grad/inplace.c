@@ -8,8 +8,10 @@
 #include "engine/state.h"
 
 static bool is_leaf(const PlTensor *t) {
-  return t->node && t->node->kind == PL_NODE_LEAF && t->node->key && t->node->key == pl_state.ambient &&
-         t->node->u.target == t;
+  PlNode *n;
+  uint32_t slot;
+  return t->node && pl_state.ambient && pl_entry_get(t, pl_state.ambient, &n, &slot) && n->kind == PL_NODE_LEAF &&
+         n->u.target == t;
 }
 
 PlStatus pl_inplace_check(const char *op, const PlTensor *t) {

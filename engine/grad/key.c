@@ -53,6 +53,7 @@ PlStatus pl_key_new(PlKey **out, const char *name, int level, bool mutes_ambient
       snprintf(k->name, sizeof k->name, "grad_%d", i);
       if (!name_taken(k->name)) break;
     }
+  k->born = ++pl_state.key_seq;
   k->next = pl_state.keys;
   pl_state.keys = k;
   if (mutes_ambient) pl_state.ambient_muted++;
@@ -156,24 +157,34 @@ PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, in
     return s;
   }
   /* rules flagged `always`, such as a remote send, run even when no y leads there */
-  for (PlNode *m = k->tape.next; m != &k->tape && s == PL_OK; m = m->next)
+  for (PlNode *m = k->tape.next; k->has_always && m != &k->tape && s == PL_OK; m = m->next)
     if (m->kind == PL_NODE_RULE && m->u.rule && m->u.rule->always) s = pl_walk_touch(&w, m);
   pl_key_retain(k);
-  if (k->active && k->mutes_ambient) {
-    pl_state.ambient_muted--;
-    k->mutes_ambient = false;
-  }
+  bool mutes = k->mutes_ambient; /* the walk is not for the ambient key either */
+  k->mutes_ambient = false;
   k->active = false;
   w.status = s;
   k->walking = true;
-  s = pl_walk_run(&w, k->level);
+  s = pl_walk_run(&w, k, PL_MUTE_ABOVE);
   k->walking = false;
+  if (mutes) pl_state.ambient_muted--;
   pl_key_close(k);
   pl_key_release(k);
   return s;
 }
 
 /* ---- leaves of the ambient key -------------------------------------------------------------------------- */
+
+/* A key that never records. Its leaves only hold the .grad of tensors that are no leaves of the ambient key:
+ * those attached to managers. */
+static PlKey *holder(void) {
+  static _Thread_local PlKey key;
+  if (!key.refs) {
+    init_key(&key, 0);
+    key.recording = false;
+  }
+  return &key;
+}
 
 PlStatus pl_requires_grad(PlTensor *t, bool on) {
   PlKey *k = pl_key_ambient();
@@ -192,6 +203,12 @@ PlStatus pl_requires_grad(PlTensor *t, bool on) {
   PL_TRY(pl_node_new(&n, k, PL_NODE_LEAF, 0, 1, 0));
   n->name = "leaf";
   n->u.target = t;
+  PlNode *held;
+  if (pl_entry_get(t, holder(), &held, &slot)) { /* its .grad moves to the new leaf */
+    n->grad = held->grad;
+    held->grad = NULL;
+    pl_entry_remove(t, holder());
+  }
   PlStatus s = pl_entry_set(t, n, 0);
   pl_node_release(n);
   return s;
@@ -206,8 +223,22 @@ bool pl_tensor_requires_grad(const PlTensor *t) {
 static PlNode *leaf_of(const PlTensor *t) {
   PlNode *n;
   uint32_t slot;
-  if (!pl_entry_get(t, pl_key_ambient(), &n, &slot) || n->kind != PL_NODE_LEAF) return NULL;
-  return n;
+  if (pl_entry_get(t, pl_key_ambient(), &n, &slot) && n->kind == PL_NODE_LEAF) return n;
+  return pl_entry_get(t, holder(), &n, &slot) ? n : NULL;
+}
+
+PlStatus pl_grad_add(PlTensor *t, PlTensor *g) {
+  PlNode *n = leaf_of(t);
+  if (!pl_shape_equal(&g->a, &t->a) || g->a.dtype != t->a.dtype)
+    PL_FAIL(PL_ERR_SHAPE, "grad: %s cannot be the gradient of %s", pl_desc_text(&g->a), pl_desc_text(&t->a));
+  if (n) return pl_leaf_take_grad(n, pl_retain(g));
+  PL_TRY(pl_node_new(&n, holder(), PL_NODE_LEAF, 0, 1, 0));
+  n->name = "grad";
+  n->u.target = t;
+  PlStatus s = pl_entry_set(t, n, 0);
+  if (s == PL_OK) s = pl_leaf_take_grad(n, pl_retain(g));
+  pl_node_release(n);
+  return s;
 }
 
 PlTensor *pl_grad(const PlTensor *t) {

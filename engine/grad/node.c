@@ -9,7 +9,7 @@
 #include "engine/grad/graph.h"
 #include "engine/state.h"
 
-_Thread_local PlState pl_state = {.record_below = PL_LEVEL_ALL};
+_Thread_local PlState pl_state;
 
 static size_t node_size(uint32_t nin, uint32_t nout, uint32_t nsaved) {
   return sizeof(PlNode) + nin * sizeof(PlEdge) + nout * sizeof(PlSlot) + nsaved * sizeof(PlSaved);
@@ -35,6 +35,7 @@ PlStatus pl_node_new(PlNode **out, PlKey *key, PlNodeKind kind, uint32_t nin, ui
   n->next = &key->tape;
   n->prev->next = n;
   key->tape.prev = n;
+  if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->recorded(n);
   *out = n;
   return PL_OK;
 }
@@ -253,16 +254,11 @@ void pl_entries_move(PlTensor *to, PlTensor *from) {
   to->history = to->storage->history;
 }
 
-static bool records(const PlKey *k) {
-  return k && k->active && k->recording && k->level < pl_state.record_below &&
-         !(k->is_ambient && pl_state.ambient_muted);
-}
-
 bool pl_tracked(PlTensor *t) {
   if (!t || pl_state.grad_off) return false;
   if (PL_UNLIKELY(t->more || (t->node && stale(t->node)))) drop_stale(t);
-  if (t->node && records(t->node->key)) return true;
+  if (t->node && pl_key_records(t->node->key)) return true;
   for (PlEntry *e = t->more; e; e = e->next)
-    if (records(e->node->key)) return true;
+    if (pl_key_records(e->node->key)) return true;
   return false;
 }

@@ -81,6 +81,9 @@ struct PlKey {
   bool mutes_ambient;
   bool is_ambient;
   bool walking;   /* its backward runs: closing waits for the end */
+  bool has_always; /* some rule on the tape runs without gradients */
+  uint32_t muted; /* running walks that this key must not record */
+  uint64_t born;  /* keys made inside a walk are not muted by it */
   char name[64];
   PlNode tape;    /* list head: prev/next only */
   PlKey *next;    /* pl_state.keys */
@@ -139,6 +142,21 @@ PlStatus pl_key_attach(PlKey *k, PlTensor *t, PlHook *callback_or_null);
 int pl_key_top_level(void);
 PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int n, bool strict);
 PlStatus pl_add_hook(PlTensor *t, PlHook *hook);
+/* Gradients of ys for xs through k (out[i] owned, NULL: no path). k stays usable, its own walk is not recorded by
+ * it but by every other key. dys NULL: ones. */
+PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx,
+                     PlTensor **out);
+/* .grad += g. Gives t a place for .grad if it is no leaf that requires a gradient. */
+PlStatus pl_grad_add(PlTensor *t, PlTensor *g);
+PlStatus pl_leaf_take_grad(PlNode *leaf, PlTensor *g); /* takes g */
+/* Leaves and others that nodes newer than `since` read, reachable from ys through any key: calls found once for
+ * every leaf's tensor; *inner becomes true if one is no leaf. */
+PlStatus pl_grad_captured(PlTensor *const *ys, int n, uint64_t since, PlStatus (*found)(void *ctx, PlTensor *t),
+                          void *ctx, bool *inner);
+/* May this key record now? */
+static inline bool pl_key_records(const PlKey *k) {
+  return k && k->active && k->recording && !k->muted && !(k->is_ambient && pl_state.ambient_muted);
+}
 
 /* ---- backward (backward.c) ---- */
 /* Makes the tensor a slot's rule would read, with version check. Owned. */

@@ -11,11 +11,6 @@
 
 enum { MAX_KEYS = 32 };
 
-static bool key_records(const PlKey *k) {
-  return k && k->active && k->recording && k->level < pl_state.record_below &&
-         !(k->is_ambient && pl_state.ambient_muted);
-}
-
 /* Distinct recording keys of the inputs, lowest level first: a higher key's saved outputs then carry the
  * entries of the lower ones. */
 static int collect_keys(PlTensor *const *in, int nin, PlKey **keys) {
@@ -25,7 +20,7 @@ static int collect_keys(PlTensor *const *in, int nin, PlKey **keys) {
     PlEntry first = {.next = in[i]->more, .node = in[i]->node};
     for (PlEntry *e = &first; e; e = e->next) {
       PlKey *k = e->node->key;
-      if (!key_records(k)) continue;
+      if (!pl_key_records(k)) continue;
       int at = 0;
       while (at < n && keys[at] != k) at++;
       if (at < n || n == MAX_KEYS) continue;
@@ -181,6 +176,7 @@ PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int 
     n->name = name;
     n->has_lua = true;
     n->u.rule = make(ctx, n);
+    if (n->u.rule && n->u.rule->always) keys[k]->has_always = true;
     PlStatus s = n->u.rule ? PL_OK : pl_fail(PL_ERR_OOM, "%s: out of memory for a gradient node", name);
     if (s == PL_OK) link_inputs(n, in, NULL);
     for (int o = 0; o < nout && s == PL_OK; o++) {

@@ -12,8 +12,9 @@ typedef struct PlWalk {
   bool started;       /* rules have run: a failure from here on empties the tape */
   PlStatus status;
   PlNode *first, *last; /* visited nodes, retained, linked through node->link */
-  PlNode **heap;        /* nodes ready to run */
+  PlNode **heap;        /* nodes ready to run; `few` until more are ready at once */
   size_t nheap, cap;
+  PlNode *few[8];
   PlTensor **results; /* captured gradients */
 } PlWalk;
 
@@ -23,7 +24,13 @@ PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node,
                              bool scalar_only);
 /* Makes the walk pass through n although no gradient may arrive there. */
 PlStatus pl_walk_touch(PlWalk *w, PlNode *n);
-PlStatus pl_walk_run(PlWalk *w, int record_below);
+/* Which keys do not record the walk of `key`: none, itself, or every key of its level and above. Keys made while it
+ * runs are not concerned. */
+typedef enum PlMute { PL_MUTE_NONE, PL_MUTE_SELF, PL_MUTE_ABOVE } PlMute;
+PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute);
 void pl_walk_abandon(PlWalk *w);
+uint64_t pl_walk_number(void); /* a fresh value for node->pass */
+/* While anomalies are looked for: an error if one of the n tensors holds NaN or Inf. NULL entries are skipped. */
+PlStatus pl_anomaly_check(const PlNode *n, PlTensor *const *dx, uint32_t count, bool seeded);
 
 #endif

@@ -27,7 +27,7 @@ return function(T, core)
     local n, dim = o.n or 1, o.dim or -1
     if not options.integer(n) or n < 0 then fail("diff: n must be an integer >= 0, got %s", options.describe(n)) end
     if x:dim() == 0 then fail("diff: a 0-d tensor has no neighbours") end
-    if prepend or append then
+    if n > 0 and (prepend or append) then
       local parts = {}
       if prepend then parts[1] = check("diff", prepend, 2) end
       parts[#parts + 1] = x

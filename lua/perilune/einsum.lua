@@ -69,13 +69,14 @@ return function(T, core)
     return x
   end
 
-  local function sum_away(x, list, keep)
+  -- Integers sum to i64, except on the way to a product, which takes two operands of one dtype.
+  local function sum_away(x, list, keep, last)
     local dims, rest = {}, {}
     for i, l in ipairs(list) do
       if keep[l] then rest[#rest + 1] = l else dims[#dims + 1] = i end
     end
     if #dims == 0 then return x, list end
-    return op.sum(x, dims, { dtype = x:dtype() }), rest
+    return op.sum(x, dims, { dtype = not last and x:dtype() or nil }), rest
   end
 
   local function arrange(x, list, want)
@@ -227,7 +228,7 @@ return function(T, core)
       end
       local wanted = setmetatable({}, { __index = keep })
       for _, l in ipairs(lx or {}) do wanted[l] = true end
-      y, ly = sum_away(y, ly, wanted)
+      y, ly = sum_away(y, ly, wanted, #terms == 1)
       if not x then
         x, lx = y, ly
       else

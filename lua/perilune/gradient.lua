@@ -98,15 +98,13 @@ return function(T, core)
   end
   T.scope = function() return setmetatable({}, Scope) end
 
-  -- y:backward(dy, {inputs = {…}}) accumulates only into these; everything else goes to the engine as it is.
-  local methods = core.metatable().methods
-  local raw_backward = methods.backward
-  methods.backward = function(y, dy, opts)
-    if dy == nil and opts == nil then return raw_backward(y) end
-    if type(dy) == "table" and not core.is_tensor(dy) and opts == nil then dy, opts = nil, dy end
-    local inputs = type(opts) == "table" and opts.inputs
-    if not inputs then return raw_backward(y, dy, opts) end
-    local grads = T.grad_of(y, inputs, { grad_outputs = dy and { dy } or nil, retain_graph = opts.retain_graph,
+  -- y:backward(dy, {inputs = {…}}) accumulates only into these; the engine's backward calls this for it.
+  core.metatable().methods.backward_into = function(y, dy, opts)
+    options.check("backward", opts, { "gradient", "inputs", "retain_graph", "create_graph" })
+    dy = dy or opts.gradient
+    local inputs = opts.inputs
+    if core.is_tensor(inputs) then inputs = { inputs } end
+    local grads = T.grad_of({ y }, inputs, { grad_outputs = dy and { dy } or nil, retain_graph = opts.retain_graph,
       create_graph = opts.create_graph, allow_unused = true })
     for i, x in ipairs(inputs) do
       if grads[i] then x.grad = x.grad and x.grad + grads[i] or grads[i] end

@@ -91,7 +91,19 @@ R.split = {
   call = function(fn, a) return with(fn, options(a, "dim"), a.input, a.split_size_or_sections) end,
 }
 R.as_strided = { rename = { storage_offset = "offset" } }
-R.tensordot = { dims = {} }
+R.tensordot = {
+  dims = {},
+  call = function(fn, a)
+    local dims = a.dims
+    if type(dims) == "table" then
+      dims = { {}, {} }
+      for k, list in ipairs(a.dims) do
+        for i, d in ipairs(list) do dims[k][i] = up(d) end
+      end
+    end
+    return fn(a.a, a.b, dims)
+  end,
+}
 R.chunk = {
   call = function(fn, a) return with(fn, options(a, "dim"), a.input, a.chunks) end,
 }
@@ -183,10 +195,44 @@ R.batch_norm = {
     return y
   end,
 }
+R.instance_norm = {
+  -- theirs returns the statistics after the update, ours updates them in place
+  call = function(fn, a)
+    local x = a.input
+    a.input = nil
+    local y = fn(x, a)
+    if a.use_input_stats and a.running_mean then return y, a.running_mean, a.running_var end
+    return y
+  end,
+}
 R.cross_entropy.call = function(fn, a)
   local o = options(a, "weight", "ignore_index", "reduction", "label_smoothing") or {}
   if not a.target:is_floating_point() then o.index_base = 0 end
   return fn(a.input, a.target, o)
+end
+
+-- ---- recurrent ----------------------------------------------------------------------------------
+
+local stack = { "num_layers", "bias", "batch_first", "bidirectional", "nonlinearity" }
+for _, name in ipairs { "rnn", "gru", "lstm" } do
+  R[name] = {
+    name = "nn.F." .. name,
+    call = function(fn, a)
+      local state = a.hx
+      if name == "lstm" and a.hx then state = { a.hx, a.cx } end
+      return fn(a.input, state, a.weights, options(a, table.unpack(stack)))
+    end,
+  }
+end
+R.lstm_cell = {
+  name = "nn.F.lstm_cell",
+  call = function(fn, a) return fn(a.input, a.hx and { a.hx, a.cx }, a.w_ih, a.w_hh, a.b_ih, a.b_hh) end,
+}
+for _, name in ipairs { "rnn_tanh_cell", "rnn_relu_cell", "gru_cell" } do
+  R[name] = {
+    name = "nn.F." .. name,
+    call = function(fn, a) return fn(a.input, a.hx, a.w_ih, a.w_hh, a.b_ih, a.b_hh) end,
+  }
 end
 
 -- ---- creation -----------------------------------------------------------------------------------

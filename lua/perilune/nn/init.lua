@@ -10,7 +10,7 @@ local nn = {
 }
 
 for _, part in ipairs { "container", "linear", "shape", "conv", "pool", "norm", "activation", "dropout",
-  "embedding", "loss" } do
+  "embedding", "loss", "recurrent" } do
   for name, value in pairs(require("perilune.nn." .. part)) do nn[name] = value end
 end
 

@@ -1,0 +1,200 @@
+-- SPDX-License-Identifier: MIT
+--- Recurrent networks as functions: cells (one step) and layers (whole sequences, stacked, in both directions).
+-- Weights come as {w_ih, w_hh[, b_ih, b_hh]} for each layer, forward then reverse. Gates lie one below the other in
+-- w_ih [G·H, in] and w_hh [G·H, H]: LSTM i, f, g, o (Hochreiter & Schmidhuber 1997; Gers et al. 2000),
+-- GRU r, z, n (Cho et al. 2014, with the reset gate after the product).
+-- @module perilune.nn.functional
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+local core = T.core
+local op = core.op
+local linear, slice, tanh, sigmoid, relu = op.linear, op.slice, op.tanh, op.sigmoid, op.relu
+local lstm_gates = op.lstm_gates
+
+-- gx: the input's part of the gates [N, G·H]; state: h, or {h, c}. Returns h and the new state.
+local steps, gates = {}, { tanh = 1, relu = 1, lstm = 4, gru = 3 }
+
+function steps.tanh(gx, h, w_hh, b_hh)
+  h = tanh(gx + linear(h, w_hh, b_hh))
+  return h, h
+end
+
+function steps.relu(gx, h, w_hh, b_hh)
+  h = relu(gx + linear(h, w_hh, b_hh))
+  return h, h
+end
+
+function steps.lstm(gx, state, w_hh, b_hh)
+  local h, c = state[1], state[2]
+  local a = gx + linear(h, w_hh, b_hh)
+  if lstm_gates then
+    h, c = lstm_gates(a, c)
+  else
+    local n = c:size(2)
+    local i, f = sigmoid(slice(a, 2, 1, n)), sigmoid(slice(a, 2, n + 1, n))
+    local g, o = tanh(slice(a, 2, 2 * n + 1, n)), sigmoid(slice(a, 2, 3 * n + 1, n))
+    c = f * c + i * g
+    h = o * tanh(c)
+  end
+  return h, { h, c }
+end
+
+function steps.gru(gx, h, w_hh, b_hh)
+  local n = h:size(2)
+  local gh = linear(h, w_hh, b_hh)
+  local rz = sigmoid(slice(gx, 2, 1, 2 * n) + slice(gh, 2, 1, 2 * n))
+  local r, z = slice(rz, 2, 1, n), slice(rz, 2, n + 1, n)
+  local new = tanh(slice(gx, 2, 2 * n + 1, n) + r * slice(gh, 2, 2 * n + 1, n))
+  h = new + z * (h - new)
+  return h, h
+end
+
+-- ---- checks ------------------------------------------------------------------------------------------
+
+local function shape_is(who, what, t, ...)
+  if not T.is_tensor(t) then fail("%s: %s must be a tensor, got %s", who, what, describe(t)) end
+  local want = { ... }
+  local ok = t:dim() == #want
+  for d = 1, ok and #want or 0 do ok = ok and t:size(d) == want[d] end
+  if not ok then fail("%s: %s is %s, should be [%s]", who, what, describe(t), table.concat(want, ",")) end
+end
+
+local function check_weights(who, kind, inputs, hidden, w)
+  local rows = gates[kind] * hidden
+  shape_is(who, "w_ih", w[1], rows, inputs)
+  shape_is(who, "w_hh", w[2], rows, hidden)
+  if w[3] ~= nil then shape_is(who, "b_ih", w[3], rows) end
+  if w[4] ~= nil then shape_is(who, "b_hh", w[4], rows) end
+end
+
+-- ---- cells -------------------------------------------------------------------------------------------
+
+local function cell(who, kind, x, h, c, w)
+  if not T.is_tensor(x) or x:dim() < 1 or x:dim() > 2 then
+    fail("%s: input [N, in] or [in] is wanted, got %s", who, describe(x))
+  end
+  if not T.is_tensor(w[2]) or w[2]:dim() ~= 2 then fail("%s: w_hh must be a matrix", who) end
+  local hidden, single = w[2]:size(2), x:dim() == 1
+  if single then
+    x, h, c = x:unsqueeze(1), h and h:unsqueeze(1), c and c:unsqueeze(1)
+  end
+  local n = x:size(1)
+  check_weights(who, kind, x:size(2), hidden, w)
+  h = h or T.zeros({ n, hidden }, { dtype = x:dtype() })
+  shape_is(who, "the hidden state", h, n, hidden)
+  if kind == "lstm" then
+    c = c or T.zeros({ n, hidden }, { dtype = x:dtype() })
+    shape_is(who, "the cell state", c, n, hidden)
+    h = { h, c }
+  end
+  local y, state = steps[kind](linear(x, w[1], w[3]), h, w[2], w[4])
+  c = kind == "lstm" and state[2] or nil
+  if single then y, c = y:squeeze(1), c and c:squeeze(1) end
+  return y, c
+end
+
+-- ---- layers ------------------------------------------------------------------------------------------
+
+-- One layer in one direction over x [S, N, in]: outputs [S, N, H] and the last state.
+local function run(kind, x, state, w, reverse)
+  local step, length = steps[kind], x:size(1)
+  local gx = linear(x, w[1], w[3]) -- the whole sequence at once
+  local w_hh, b_hh, out = w[2], w[4], {}
+  local parts = gx:unbind(1)
+  for k = 1, length do
+    local t = reverse and length + 1 - k or k
+    out[t], state = step(parts[t], state, w_hh, b_hh)
+  end
+  return T.stack(out, 1), state
+end
+
+-- The k-th state of the stack, from [L, N, H] tensors.
+local function state_at(kind, hx, cx, k)
+  local h = hx:select(1, k)
+  return kind == "lstm" and { h, cx:select(1, k) } or h
+end
+
+local names = { "num_layers", "bias", "batch_first", "bidirectional", "dropout", "training" }
+
+-- Returns outputs, h_n[, c_n].
+local function layers(who, kind, x, hx, cx, weights, o)
+  if not T.is_tensor(x) or x:dim() < 2 or x:dim() > 3 then
+    fail("%s: input [S, N, in], [S, in] or with batch_first [N, S, in] is wanted, got %s", who, describe(x))
+  end
+  local single = x:dim() == 2
+  if single then
+    x, hx, cx = x:unsqueeze(2), hx and hx:unsqueeze(2), cx and cx:unsqueeze(2)
+  elseif o.batch_first then
+    x = x:transpose(1, 2)
+  end
+  local depth, both = o.num_layers or 1, o.bidirectional and 2 or 1
+  local per = o.bias == false and 2 or 4
+  if type(weights) ~= "table" or #weights ~= depth * both * per then
+    fail("%s: %d weights are wanted, got %s", who, depth * both * per, type(weights) == "table" and #weights or
+      describe(weights))
+  end
+  if x:size(1) == 0 then fail("%s: the sequence is empty", who) end
+  local n, hidden = x:size(2), weights[2]:size(2)
+  local zeros = not (hx and (cx or kind ~= "lstm")) and T.zeros({ depth * both, n, hidden }, { dtype = x:dtype() })
+  hx = hx or zeros
+  shape_is(who, "the hidden state", hx, depth * both, n, hidden)
+  if kind == "lstm" then
+    cx = cx or zeros
+    shape_is(who, "the cell state", cx, depth * both, n, hidden)
+  end
+  local last, last_c = {}, {}
+  for l = 1, depth do
+    local outs = {}
+    for d = 1, both do
+      local k = (l - 1) * both + d
+      local w = {}
+      for j = 1, per do w[j] = weights[(k - 1) * per + j] end
+      check_weights(who, kind, x:size(3), hidden, w)
+      local y, state = run(kind, x, state_at(kind, hx, cx, k), w, d == 2)
+      outs[d] = y
+      if kind == "lstm" then last[k], last_c[k] = state[1], state[2] else last[k] = state end
+    end
+    x = both == 2 and T.cat(outs, 3) or outs[1]
+    if l < depth and o.training and (o.dropout or 0) > 0 then x = T.dropout(x, o.dropout) end
+  end
+  local h_n = T.stack(last, 1)
+  local c_n = kind == "lstm" and T.stack(last_c, 1) or nil
+  if single then
+    x, h_n, c_n = x:squeeze(2), h_n:squeeze(2), c_n and c_n:squeeze(2)
+  elseif o.batch_first then
+    x = x:transpose(1, 2)
+  end
+  return x, h_n, c_n
+end
+
+return function(F)
+  for name, kind in pairs { rnn_tanh_cell = "tanh", rnn_relu_cell = "relu", gru_cell = "gru" } do
+    --- One step: (x [N, in], h [N, H], w_ih, w_hh, b_ih, b_hh) → h. h nil: zeros.
+    F[name] = function(x, h, w_ih, w_hh, b_ih, b_hh) return (cell(name, kind, x, h, nil, { w_ih, w_hh, b_ih, b_hh })) end
+  end
+  --- One step: (x, {h, c}, w_ih, w_hh, b_ih, b_hh) → h, c.
+  function F.lstm_cell(x, state, w_ih, w_hh, b_ih, b_hh)
+    if state ~= nil and type(state) ~= "table" then fail("lstm_cell: the state must be {h, c}, got %s", describe(state)) end
+    return cell("lstm_cell", "lstm", x, state and state[1], state and state[2], { w_ih, w_hh, b_ih, b_hh })
+  end
+
+  --- Layers: (x, h_0, weights, opts) → y, h_n. x [S, N, in] (batch_first: [N, S, in]; or [S, in]), h_0 and h_n
+  -- [layers · directions, N, H], y [S, N, directions · H]. Options `nonlinearity="tanh"` (rnn), `num_layers=1 bias=true
+  -- batch_first=false bidirectional=false dropout=0 training=false`.
+  function F.rnn(x, hx, weights, opts)
+    local o = options.check("rnn", opts, { "nonlinearity", table.unpack(names) })
+    local kind = o.nonlinearity or "tanh"
+    if kind ~= "tanh" and kind ~= "relu" then fail("rnn: %s", options.unknown("nonlinearity", kind, { "tanh", "relu" })) end
+    return layers("rnn", kind, x, hx, nil, weights, o)
+  end
+  function F.gru(x, hx, weights, opts)
+    return layers("gru", "gru", x, hx, nil, weights, options.check("gru", opts, names))
+  end
+  --- The same with {h_0, c_0} (or nil) → y, h_n, c_n.
+  function F.lstm(x, state, weights, opts)
+    if state ~= nil and type(state) ~= "table" then fail("lstm: the state must be {h, c}, got %s", describe(state)) end
+    return layers("lstm", "lstm", x, state and state[1], state and state[2], weights, options.check("lstm", opts, names))
+  end
+end

@@ -1,0 +1,153 @@
+-- SPDX-License-Identifier: MIT
+--- Recurrent layers: RNN, LSTM, GRU, and their cells. Parameters are named and initialized as in PyTorch:
+-- weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse …, all uniform within ±1/√hidden_size.
+-- @module perilune.nn.recurrent
+local F = require "perilune.nn.functional"
+local T = require "perilune"
+local base = require "perilune.nn.module"
+local init = require "perilune.nn.init_"
+local options = require "perilune.options"
+
+local class, Parameter = base.class, base.Parameter
+local out = {}
+
+local function reset(self)
+  local bound = self.hidden_size > 0 and 1 / math.sqrt(self.hidden_size) or 0.0
+  for _, p in ipairs(self:parameters()) do init.uniform_(p, -bound, bound) end
+end
+
+-- ---- layers ------------------------------------------------------------------------------------------
+
+local function layer(name, gates, extra)
+  local C = class(name)
+  local args = {
+    { "input_size", "size" }, { "hidden_size", "count" }, { "num_layers", "count", 1 } }
+  if extra then args[4] = extra end
+  for _, a in ipairs { { "bias", "bool", true }, { "batch_first", "bool", false }, { "dropout", "probability", 0.0 },
+    { "bidirectional", "bool", false }, { "dtype", "string", optional = true } } do args[#args + 1] = a end
+  local spec = options.spec("nn." .. name, args)
+
+  function C:init(...)
+    local a = options.read(spec, ...)
+    self.input_size, self.hidden_size, self.num_layers = a.input_size, a.hidden_size, a.num_layers
+    self.bias, self.batch_first, self.dropout, self.bidirectional = a.bias, a.batch_first, a.dropout, a.bidirectional
+    self.nonlinearity = a.nonlinearity
+    self._opts = { num_layers = a.num_layers, bias = a.bias, batch_first = a.batch_first, dropout = a.dropout,
+      bidirectional = a.bidirectional, nonlinearity = a.nonlinearity }
+    self._order = {}
+    local rows, both = gates * a.hidden_size, a.bidirectional and 2 or 1
+    local function add(key, ...)
+      self._order[#self._order + 1] = key
+      self[key] = Parameter(T.empty({ ... }, { dtype = a.dtype }))
+    end
+    for l = 0, a.num_layers - 1 do
+      local inputs = l == 0 and a.input_size or both * a.hidden_size
+      for d = 1, both do
+        local suffix = ("_l%d%s"):format(l, d == 2 and "_reverse" or "")
+        add("weight_ih" .. suffix, rows, inputs)
+        add("weight_hh" .. suffix, rows, a.hidden_size)
+        if a.bias then
+          add("bias_ih" .. suffix, rows)
+          add("bias_hh" .. suffix, rows)
+        end
+      end
+    end
+    self:reset_parameters()
+  end
+
+  C.reset_parameters = reset
+
+  function C:weights()
+    local list = {}
+    for i, key in ipairs(self._order) do list[i] = self[key] end
+    return list
+  end
+
+  function C:extra_repr()
+    local text = ("%d, %d"):format(self.input_size, self.hidden_size)
+    if self.num_layers ~= 1 then text = text .. (", num_layers=%d"):format(self.num_layers) end
+    if not self.bias then text = text .. ", bias=false" end
+    if self.batch_first then text = text .. ", batch_first=true" end
+    if self.dropout > 0 then text = text .. (", dropout=%g"):format(self.dropout) end
+    if self.bidirectional then text = text .. ", bidirectional=true" end
+    return text
+  end
+
+  out[name] = C
+  return C
+end
+
+--- h = tanh(W_ih x + b_ih + W_hh h + b_hh) (or relu) over sequences [S, N, input_size]; `batch_first`: [N, S, *].
+-- `rnn(x[, h_0])` → outputs [S, N, D·H], h_n [layers·D, N, H]; D is 2 if bidirectional. Dropout acts between layers.
+local RNN = layer("RNN", 1, { "nonlinearity", { "tanh", "relu" }, "tanh" })
+function RNN:forward(x, h)
+  self._opts.training = self.training
+  return F.rnn(x, h, self:weights(), self._opts)
+end
+
+--- The same with GRU cells (Cho et al. 2014).
+local GRU = layer("GRU", 3)
+function GRU:forward(x, h)
+  self._opts.training = self.training
+  return F.gru(x, h, self:weights(), self._opts)
+end
+
+--- The same with LSTM cells (Hochreiter & Schmidhuber 1997): `local y, state = lstm(x[, {h_0, c_0}])`, state {h_n, c_n}.
+local LSTM = layer("LSTM", 4)
+function LSTM:forward(x, state)
+  self._opts.training = self.training
+  local y, h, c = F.lstm(x, state, self:weights(), self._opts)
+  return y, { h, c }
+end
+
+-- ---- cells -------------------------------------------------------------------------------------------
+
+local function cell_class(name, gates, extra)
+  local C = class(name)
+  local args = { { "input_size", "size" }, { "hidden_size", "count" }, { "bias", "bool", true } }
+  if extra then args[4] = extra end
+  args[#args + 1] = { "dtype", "string", optional = true }
+  local spec = options.spec("nn." .. name, args)
+
+  function C:init(...)
+    local a = options.read(spec, ...)
+    self.input_size, self.hidden_size, self.nonlinearity = a.input_size, a.hidden_size, a.nonlinearity
+    local rows, opts = gates * a.hidden_size, { dtype = a.dtype }
+    self.weight_ih = Parameter(T.empty({ rows, a.input_size }, opts))
+    self.weight_hh = Parameter(T.empty({ rows, a.hidden_size }, opts))
+    if a.bias then
+      self.bias_ih = Parameter(T.empty({ rows }, opts))
+      self.bias_hh = Parameter(T.empty({ rows }, opts))
+    end
+    self:reset_parameters()
+  end
+
+  C.reset_parameters = reset
+
+  function C:extra_repr()
+    return ("%d, %d%s"):format(self.input_size, self.hidden_size, self.bias_ih and "" or ", bias=false")
+  end
+
+  out[name] = C
+  return C
+end
+
+--- One step: (x [N, in], h [N, H] or nil) → h.
+local RNNCell = cell_class("RNNCell", 1, { "nonlinearity", { "tanh", "relu" }, "tanh" })
+function RNNCell:forward(x, h)
+  return F["rnn_" .. self.nonlinearity .. "_cell"](x, h, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+end
+
+--- One step: (x, h) → h.
+local GRUCell = cell_class("GRUCell", 3)
+function GRUCell:forward(x, h)
+  return F.gru_cell(x, h, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+end
+
+--- One step: (x, {h, c} or nil) → h, c.
+local LSTMCell = cell_class("LSTMCell", 4)
+function LSTMCell:forward(x, state)
+  return F.lstm_cell(x, state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+end
+
+return out
