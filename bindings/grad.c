@@ -33,6 +33,13 @@ void l_default_anchor(lua_State *L, int box) {
   lua_pop(L, 1);
 }
 
+void l_swap_anchor(lua_State *L, int at) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
+  lua_pushvalue(L, at);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
+  lua_replace(L, at);
+}
+
 /* Remembers what the histories of the tensors at from … to keep alive, for gradients recorded by this walk. */
 static void set_last_anchor(lua_State *L, int list, int one) {
   bool any = false;
@@ -545,6 +552,8 @@ void l_grad_register(lua_State *L) {
                                          {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
   l_add_methods(L, methods);
+  l_pull_register(L);
+  l_anomaly_register(L);
   luaL_newmetatable(L, "perilune.GradKey");
   lua_newtable(L);
   luaL_setfuncs(L, key_methods, 0);

@@ -96,6 +96,8 @@ void l_tensor_register(lua_State *L); /* module on top: constructors, methods of
 void l_index_register(lua_State *L);
 void l_grad_register(lua_State *L);
 void l_custom_register(lua_State *L);
+void l_pull_register(lua_State *L);
+void l_anomaly_register(lua_State *L);
 void l_debug_register(lua_State *L);
 void l_system_register(lua_State *L);
 void l_io_register(lua_State *L);
@@ -106,6 +108,7 @@ int l_index_get(lua_State *L); /* t[key]: t at 1, key at 2 */
 
 /* A result made by a recording backward keeps what the walk's tensors keep. */
 void l_default_anchor(lua_State *L, int box);
+void l_swap_anchor(lua_State *L, int at); /* value `at` becomes what l_default_anchor gives; the old one replaces it */
 void l_push_weak_table(lua_State *L, const void *key); /* weak-valued, kept in the registry under key */
 extern const char l_hooks_key;
 

@@ -5,6 +5,8 @@
  * pass the peak by a tenth. */
 #include "engine/alloc.h"
 
+#include "engine/grad/graph.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -26,6 +28,7 @@ typedef struct Bins {
   int64_t live, peak, cached, blocks, count, allocated;
   int64_t budget; /* < 0: none */
   int64_t fail_at, fail_count;
+  struct Piece *orphans[NPOOL + 1]; /* free pieces of threads that have ended */
 } Bins;
 
 /* One per process: blocks may be freed by another thread than the one that made them. */
@@ -41,8 +44,14 @@ typedef struct Pool {
   char *slab;
   size_t left;
   int64_t live, blocks, count, allocated;
+  bool watched; /* thread_end will run when this thread ends */
 } Pool;
 static _Thread_local Pool pool;
+
+/* The key whose destructor is thread_end; made once, only read afterwards. */
+static pthread_key_t end_key;
+static bool have_end_key;
+static pthread_once_t end_once = PTHREAD_ONCE_INIT;
 
 /* Eight classes per power of two: at most an eighth is lost. */
 static int bin_of(size_t n, size_t *total) {
@@ -156,10 +165,63 @@ void pl_block_free(void *p) {
   pthread_mutex_unlock(&bins.lock);
 }
 
+/* ---- ends of threads ---- */
+
+/* A thread that ends frees its caches and leaves its free pieces to others. Its slabs stay: some pieces may
+ * belong to tensors that were handed to another thread. */
+static void thread_end(void *unused) {
+  (void)unused;
+  pl_backward_cache_end();
+  pl_desc_text_end();
+  pl_message_end();
+  pthread_mutex_lock(&bins.lock);
+#ifndef PL_ASAN
+  for (; pool.left >= PL_POOL_MAX; pool.left -= PL_POOL_MAX, pool.slab += PL_POOL_MAX) {
+    Piece *p = (Piece *)(void *)pool.slab;
+    p->next = pool.free[NPOOL];
+    pool.free[NPOOL] = p;
+  }
+  for (int k = 0; k <= NPOOL; k++) {
+    Piece **end = &pool.free[k];
+    while (*end) end = &(*end)->next;
+    *end = bins.orphans[k];
+    bins.orphans[k] = pool.free[k];
+  }
+#endif
+  bins.live += pool.live;
+  bins.blocks += pool.blocks;
+  bins.count += pool.count;
+  bins.allocated += pool.allocated;
+  pthread_mutex_unlock(&bins.lock);
+  pool = (Pool){.watched = false};
+}
+
+static void make_end_key(void) { have_end_key = pthread_key_create(&end_key, thread_end) == 0; }
+
+static void watch_thread(void) {
+  pool.watched = true;
+  pthread_once(&end_once, make_end_key);
+  if (have_end_key) pthread_setspecific(end_key, &pool);
+}
+
+#ifndef PL_ASAN
+static void *adopt(size_t k) {
+  pthread_mutex_lock(&bins.lock);
+  Piece *p = bins.orphans[k];
+  bins.orphans[k] = NULL;
+  pthread_mutex_unlock(&bins.lock);
+  if (p) pool.free[k] = p->next;
+  return p;
+}
+#endif
+
 static void *pool_slow(size_t n, size_t k) {
+  if (!pool.watched) watch_thread();
 #ifndef PL_ASAN
   if (n <= PL_POOL_MAX) {
     size_t size = k * PL_POOL_STEP;
+    void *orphan = adopt(k);
+    if (orphan) return orphan;
     if (pool.left < size) {
       char *slab = malloc(SLAB);
       if (!slab) return NULL;

@@ -412,6 +412,7 @@ PlStatus pl_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAtt
   if (s == PL_OK && !tracked) s = compute_into(&c, y);
   end(&c);
   if (s == PL_OK && tracked) s = apply_tracked(op, in, nin, attrs, y);
+  if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->wrote(op->name, y->storage);
   return s;
 }
 
@@ -446,6 +447,7 @@ static PlStatus apply_mutating(Call *c, PlTensor **out) {
   if (s == PL_OK) s = run_kernel(c, &target);
   if (s == PL_OK && copy) s = pl_copy_data(y, copy);
   if (copy) c->in[0] = y;
+  if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->wrote(op->name, y->storage);
   if (variadic)
     for (int i = 0; i < c->nin; i++) c->in[i]->storage->version++;
   else

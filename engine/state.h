@@ -18,6 +18,7 @@ typedef struct PlState {
   bool grad_off;      /* inside no_grad: nothing records */
   int ambient_muted;  /* > 0: an explicit key with ambient=false records, the ambient one does not */
   PlKey *ambient;     /* made at first use, never finalized */
+  PlKey *holder;      /* its leaves hold .grad of tensors that the ambient key does not track; made when needed */
   PlKey *keys;        /* live explicit keys, newest first */
   uint64_t seq;       /* record numbers */
   uint64_t key_seq;   /* birth numbers of keys and walks */

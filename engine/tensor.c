@@ -316,6 +316,7 @@ PlStatus pl_copy_data(PlTensor *dst, PlTensor *src) {
                   .out = out,
                   .attrs = &none};
   dst->storage->version++;
+  if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->wrote("copy", dst->storage);
   return plk_cpu_elementwise(&call);
 }
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Written only by pl_fail, read by pl_message on the same thread. On the heap: room for thread-local data of a
- * module that is loaded late is scarce. Lives as long as its thread's process. */
+ * module that is loaded late is scarce. pl_message_end frees it. */
 enum { MESSAGE = 640 };
 static _Thread_local char *last_message;
 
@@ -22,6 +22,11 @@ PlStatus pl_fail(PlStatus code, const char *fmt, ...) {
   if (!last_message) last_message = malloc(MESSAGE);
   if (last_message) memcpy(last_message, text, MESSAGE);
   return code;
+}
+
+void pl_message_end(void) {
+  free(last_message);
+  last_message = NULL;
 }
 
 const char *pl_message(void) { return last_message ? last_message : ""; }

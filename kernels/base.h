@@ -50,6 +50,7 @@ PlStatus pl_fail(PlStatus code, const char *fmt, ...) PL_PRINTF(2, 3);
   } while (0)
 /* The message of this thread's last failure; "" if there was none. Valid until the next failure. */
 const char *pl_message(void);
+void pl_message_end(void); /* frees the message: this thread ends */
 
 /* ---- dtypes ------------------------------------------------------------------------------- */
 

@@ -29,10 +29,21 @@ enum { /* adam_step: param, grad, first moment, second moment [, its maximum: AM
   PLK_ADAM_STEP, /* counts from 1 */
   PLK_ADAM_FLAGS
 };
+enum { /* rmsprop_step: param, grad, mean of squares [, momentum buffer] [, mean of gradients: centered] */
+  PLK_RMS_K,
+  PLK_RMS_LR,
+  PLK_RMS_ALPHA,
+  PLK_RMS_EPS,
+  PLK_RMS_DECAY,
+  PLK_RMS_MOMENTUM,
+  PLK_RMS_FLAGS
+};
+enum { PLK_RMS_BUFFER = 1, PLK_RMS_CENTERED = 2, PLK_RMS_MAXIMIZE = 4 };
 enum { PLK_ADAM_DECOUPLED = 1, PLK_ADAM_MAXIMIZE = 2 };
 
 PlStatus plk_cpu_sgd_step(const PlkCall *call);
 PlStatus plk_cpu_adam_step(const PlkCall *call);
+PlStatus plk_cpu_rmsprop_step(const PlkCall *call);
 /* out[0], 0-d: the p-norm (attribute 0; infinity: largest magnitude) of all elements of the list. */
 PlStatus plk_cpu_foreach_norm(const PlkCall *call);
 /* Multiplies every tensor of the list by the last one, which holds one number. */

@@ -68,6 +68,7 @@ PlStatus pl_backward_graph_make(const PlMakeArgs *a, PlBackward **out, PlGraph *
 PlStatus pl_backward_graph_split(const PlGraph *g, int nin, int nout, PlBackward *b);
 void pl_backward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries);
 void pl_backward_cache_clear(void);
+void pl_backward_cache_end(void); /* frees it all: this thread ends */
 
 /* Attribute handling (attrs.c). */
 PlStatus pl_attrs_normalize(const PlOp *op, const PlAttrs *in, const PlArray *x, PlAttrs *out);

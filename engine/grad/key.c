@@ -176,14 +176,15 @@ PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, in
 /* ---- leaves of the ambient key -------------------------------------------------------------------------- */
 
 /* A key that never records. Its leaves only hold the .grad of tensors that are no leaves of the ambient key:
- * those attached to managers. */
-static PlKey *holder(void) {
-  static _Thread_local PlKey key;
-  if (!key.refs) {
-    init_key(&key, 0);
-    key.recording = false;
-  }
-  return &key;
+ * those attached to managers. Lives as long as the thread. */
+static PlStatus make_holder(void) {
+  if (pl_state.holder) return PL_OK;
+  PlKey *k = malloc(sizeof *k);
+  if (!k) PL_FAIL(PL_ERR_OOM, "grad: out of memory");
+  init_key(k, 0);
+  k->recording = false;
+  pl_state.holder = k;
+  return PL_OK;
 }
 
 PlStatus pl_requires_grad(PlTensor *t, bool on) {
@@ -204,10 +205,10 @@ PlStatus pl_requires_grad(PlTensor *t, bool on) {
   n->name = "leaf";
   n->u.target = t;
   PlNode *held;
-  if (pl_entry_get(t, holder(), &held, &slot)) { /* its .grad moves to the new leaf */
+  if (pl_state.holder && pl_entry_get(t, pl_state.holder, &held, &slot)) { /* its .grad moves to the new leaf */
     n->grad = held->grad;
     held->grad = NULL;
-    pl_entry_remove(t, holder());
+    pl_entry_remove(t, pl_state.holder);
   }
   PlStatus s = pl_entry_set(t, n, 0);
   pl_node_release(n);
@@ -224,7 +225,7 @@ static PlNode *leaf_of(const PlTensor *t) {
   PlNode *n;
   uint32_t slot;
   if (pl_entry_get(t, pl_key_ambient(), &n, &slot) && n->kind == PL_NODE_LEAF) return n;
-  return pl_entry_get(t, holder(), &n, &slot) ? n : NULL;
+  return pl_state.holder && pl_entry_get(t, pl_state.holder, &n, &slot) ? n : NULL;
 }
 
 PlStatus pl_grad_add(PlTensor *t, PlTensor *g) {
@@ -232,7 +233,8 @@ PlStatus pl_grad_add(PlTensor *t, PlTensor *g) {
   if (!pl_shape_equal(&g->a, &t->a) || g->a.dtype != t->a.dtype)
     PL_FAIL(PL_ERR_SHAPE, "grad: %s cannot be the gradient of %s", pl_desc_text(&g->a), pl_desc_text(&t->a));
   if (n) return pl_leaf_take_grad(n, pl_retain(g));
-  PL_TRY(pl_node_new(&n, holder(), PL_NODE_LEAF, 0, 1, 0));
+  PL_TRY(make_holder());
+  PL_TRY(pl_node_new(&n, pl_state.holder, PL_NODE_LEAF, 0, 1, 0));
   n->name = "grad";
   n->u.target = t;
   PlStatus s = pl_entry_set(t, n, 0);

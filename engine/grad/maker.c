@@ -324,6 +324,12 @@ void pl_backward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries) {
   *entries = n_entries;
 }
 
+void pl_backward_cache_end(void) {
+  pl_backward_cache_clear();
+  free(cache);
+  cache = NULL;
+}
+
 void pl_backward_cache_clear(void) {
   for (int i = 0; cache && i < PL_NOP; i++)
     while (cache[i]) {

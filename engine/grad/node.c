@@ -196,6 +196,7 @@ PlStatus pl_entry_set(PlTensor *t, PlNode *node, uint32_t slot) {
       t->more = e;
     }
     e->slot = slot;
+    t->node->has_lua |= node->has_lua; /* the hot path asks the inline entry only */
   }
   t->history = t->storage->history;
   return PL_OK;

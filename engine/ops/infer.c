@@ -9,10 +9,17 @@
 
 /* ---- texts ---------------------------------------------------------------------------------- */
 
+/* Thread-local: four texts may meet in one message, and threads must not mix theirs. On the heap: thread-local
+ * room of late modules is scarce. */
+static _Thread_local char *text;
+
+void pl_desc_text_end(void) {
+  free(text);
+  text = NULL;
+}
+
 const char *pl_desc_text(const PlArray *a) {
-  /* Thread-local: four texts may meet in one message, and threads must not mix theirs. */
   enum { TEXT = 160 };
-  static _Thread_local char *text; /* on the heap: thread-local room of late modules is scarce */
   static _Thread_local unsigned turn;
   if (!text && !(text = malloc(4 * TEXT))) return "a tensor";
   char *s = text + (turn++ & 3) * TEXT;

@@ -214,6 +214,7 @@ int pl_op_id(const PlOp *op); /* position in the table */
 
 /* A message's description of an array, "f32[2,3]"; uses one of four rotating thread-local buffers. */
 const char *pl_desc_text(const PlArray *a);
+void pl_desc_text_end(void); /* frees the buffers: this thread ends */
 PlStatus pl_infer_same(PlInfer *c);       /* output 0 like input 0 */
 PlStatus pl_infer_broadcast(PlInfer *c);  /* all inputs broadcast; dtype = compute */
 PlStatus pl_infer_predicate(PlInfer *c);  /* the same with dtype bool */

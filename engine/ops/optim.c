@@ -66,6 +66,25 @@ const PlOp pl_op_adam_step = {
               [PLK_ADAM_FLAGS] = A_INT("flags", 0)},
     .flags = STEP_FLAGS, .infer = adam_infer, .kernel = {[PL_CPU] = plk_cpu_adam_step}};
 
+static PlStatus rmsprop_infer(PlInfer *c) {
+  int64_t k = pl_attr_i(c->attrs, PLK_RMS_K), flags = pl_attr_i(c->attrs, PLK_RMS_FLAGS);
+  int64_t need = 3 + ((flags & PLK_RMS_BUFFER) != 0) + ((flags & PLK_RMS_CENTERED) != 0);
+  if (k != need)
+    PL_FAIL(PL_ERR_ARG, "rmsprop_step: k is %lld, but flags %lld need %lld tensors a parameter", (long long)k,
+            (long long)flags, (long long)need);
+  return check_groups(c, k, 3, 5);
+}
+
+const PlOp pl_op_rmsprop_step = {
+    .name = "rmsprop_step", .doc = "One step of RMSprop over the list {param, grad, s [, b] [, a], param …}, k tensors a "
+                                   "parameter, in place. flags: 1 a momentum buffer b, 2 centered by a, 4 maximize.",
+    .formula = "s = alpha s + (1 - alpha) g^2; u = g / (sqrt(s - a^2) + eps); b = momentum b + u; p = p - lr b",
+    LIST, .nattr = 7, .args = {"tensors"},
+    .attrs = {[PLK_RMS_K] = A_INT("k", 3), [PLK_RMS_LR] = A_FLOAT("lr", 1e-2), [PLK_RMS_ALPHA] = A_FLOAT("alpha", 0.99),
+              [PLK_RMS_EPS] = A_FLOAT("eps", 1e-8), [PLK_RMS_DECAY] = A_FLOAT("weight_decay", 0),
+              [PLK_RMS_MOMENTUM] = A_FLOAT("momentum", 0), [PLK_RMS_FLAGS] = A_INT("flags", 0)},
+    .flags = STEP_FLAGS, .infer = rmsprop_infer, .kernel = {[PL_CPU] = plk_cpu_rmsprop_step}};
+
 static PlStatus norm_infer(PlInfer *c) {
   PlDtype d = (PlDtype)c->in[0]->dtype;
   for (int i = 0; i < c->nin; i++) {

@@ -154,22 +154,25 @@ static bool plain(const List *l, int64_t g) {
   return true;
 }
 
-/* Which of the two steps a list runs: opt points at one of these. */
+/* Which of the steps a list runs: opt points at one of these. */
 typedef struct Rule {
-  bool adam;
+  enum { RULE_SGD, RULE_ADAM, RULE_RMS } kind;
   PlkSgd sgd;
   PlkAdam a;
+  PlkRms rms;
 } Rule;
 
 static void step_f32(const List *l, float *const *col, int64_t n) {
   const Rule *r = l->opt;
-  if (r->adam) l->loops->adam_f32(col, n, &r->a);
+  if (r->kind == RULE_ADAM) l->loops->adam_f32(col, n, &r->a);
+  else if (r->kind == RULE_RMS) l->loops->rms_f32(col, n, &r->rms);
   else l->loops->sgd_f32(col, n, &r->sgd);
 }
 
 static void step_f64(const List *l, double *const *col, int64_t n) {
   const Rule *r = l->opt;
-  if (r->adam) l->loops->adam_f64(col, n, &r->a);
+  if (r->kind == RULE_ADAM) l->loops->adam_f64(col, n, &r->a);
+  else if (r->kind == RULE_RMS) l->loops->rms_f64(col, n, &r->rms);
   else l->loops->sgd_f64(col, n, &r->sgd);
 }
 
@@ -234,7 +237,7 @@ PlStatus plk_cpu_adam_step(const PlkCall *call) {
   const PlAttrs *a = call->attrs;
   int64_t flags = pl_attr_i(a, PLK_ADAM_FLAGS), k = pl_attr_i(a, PLK_ADAM_K);
   double t = (double)pl_attr_i(a, PLK_ADAM_STEP);
-  Rule r = {.adam = true,
+  Rule r = {.kind = RULE_ADAM,
             .a = {.lr = pl_attr_f(a, PLK_ADAM_LR),
                   .beta1 = pl_attr_f(a, PLK_ADAM_BETA1),
                   .beta2 = pl_attr_f(a, PLK_ADAM_BETA2),
@@ -246,6 +249,21 @@ PlStatus plk_cpu_adam_step(const PlkCall *call) {
   r.a.step_size = r.a.lr / (1 - pow(r.a.beta1, t));
   r.a.root = sqrt(1 - pow(r.a.beta2, t));
   return run_step(call, k, &r);
+}
+
+PlStatus plk_cpu_rmsprop_step(const PlkCall *call) {
+  const PlAttrs *a = call->attrs;
+  int64_t flags = pl_attr_i(a, PLK_RMS_FLAGS);
+  Rule r = {.kind = RULE_RMS,
+            .rms = {.lr = pl_attr_f(a, PLK_RMS_LR),
+                    .alpha = pl_attr_f(a, PLK_RMS_ALPHA),
+                    .eps = pl_attr_f(a, PLK_RMS_EPS),
+                    .decay = pl_attr_f(a, PLK_RMS_DECAY),
+                    .momentum = pl_attr_f(a, PLK_RMS_MOMENTUM),
+                    .buffer = (flags & PLK_RMS_BUFFER) != 0,
+                    .centered = (flags & PLK_RMS_CENTERED) != 0,
+                    .maximize = (flags & PLK_RMS_MAXIMIZE) != 0}};
+  return run_step(call, pl_attr_i(a, PLK_RMS_K), &r);
 }
 
 /* ---- norm, scale, zero ------------------------------------------------------------------------------- */

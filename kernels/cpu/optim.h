@@ -19,12 +19,19 @@ typedef struct PlkAdam {
   bool decoupled, maximize, amsgrad;
 } PlkAdam;
 
+typedef struct PlkRms {
+  double lr, alpha, eps, decay, momentum;
+  bool buffer, centered, maximize;
+} PlkRms;
+
 /* col[j][0..n): column j of a stretch of one parameter. */
 typedef struct PlkOptimLoops {
   void (*sgd_f32)(float *const *col, int64_t n, const PlkSgd *o);
   void (*sgd_f64)(double *const *col, int64_t n, const PlkSgd *o);
   void (*adam_f32)(float *const *col, int64_t n, const PlkAdam *o);
   void (*adam_f64)(double *const *col, int64_t n, const PlkAdam *o);
+  void (*rms_f32)(float *const *col, int64_t n, const PlkRms *o);
+  void (*rms_f64)(double *const *col, int64_t n, const PlkRms *o);
   double (*sumsq_f32)(const float *x, int64_t n);
   double (*sumsq_f64)(const double *x, int64_t n);
   void (*scale_f32)(float *x, int64_t n, double factor);

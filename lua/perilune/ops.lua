@@ -76,7 +76,9 @@ return function(T, core)
     elseif type(what) == "table" then
       opts = options.check("to", what, { "dtype", "device", "copy" })
       dtype, copy = opts.dtype, opts.copy
-      if opts.device and opts.device ~= "cpu" then fail("to: device \"%s\" is not available; this build computes on \"cpu\"", tostring(opts.device)) end
+      if opts.device and opts.device ~= "cpu" then
+        fail("to: device \"%s\" is not available; this build computes on \"cpu\"", tostring(opts.device))
+      end
     elseif what == "cpu" then
       return x
     elseif type(what) == "string" and what:match("^cuda") then
@@ -106,9 +108,13 @@ return function(T, core)
     if type(sizes) == "table" then
       local total = 0
       for _, s in ipairs(sizes) do total = total + s end
-      if total ~= n then fail("split: sizes add up to %s, dimension %d of %s has %d", tostring(total), dim, x:describe(), n) end
+      if total ~= n then
+        fail("split: sizes add up to %s, dimension %d of %s has %d", tostring(total), dim, x:describe(), n)
+      end
       for i, s in ipairs(sizes) do
-        if math.type(s) ~= "integer" or s < 0 then fail("split: size %d must be an integer >= 0, got %s", i, tostring(s)) end
+        if math.type(s) ~= "integer" or s < 0 then
+          fail("split: size %d must be an integer >= 0, got %s", i, tostring(s))
+        end
         out[i] = op.slice(x, dim, at <= n and at or 1, s)
         at = at + s
       end
@@ -131,7 +137,9 @@ return function(T, core)
     check("chunk", x)
     if type(dim) == "table" then dim = options.check("chunk", dim, { "dim" }).dim end
     dim = dim or 1
-    if math.type(n) ~= "integer" or n < 1 then fail("chunk: the number of chunks must be a positive integer, got %s", tostring(n)) end
+    if math.type(n) ~= "integer" or n < 1 then
+      fail("chunk: the number of chunks must be a positive integer, got %s", tostring(n))
+    end
     local size = x:size(dim)
     local each = (size + n - 1) // n
     if each == 0 then
@@ -210,7 +218,9 @@ return function(T, core)
     check("rot90", x)
     k, dims = (k or 1) % 4, dims or { 1, 2 }
     local a, b = dims[1], dims[2]
-    if x:dim() < 2 or a == b then fail("rot90: needs two different dimensions of a tensor with at least two, got %s", x:describe()) end
+    if x:dim() < 2 or a == b then
+      fail("rot90: needs two different dimensions of a tensor with at least two, got %s", x:describe())
+    end
     if k == 0 then return x:clone() end
     if k == 2 then return op.flip(x, { a, b }) end
     if k == 1 then return op.flip(x:transpose(a, b), { a }) end
@@ -219,7 +229,9 @@ return function(T, core)
 
   local function blocks(name, x, r)
     check(name, x)
-    if math.type(r) ~= "integer" or r < 1 then fail("%s: the factor must be a positive integer, got %s", name, tostring(r)) end
+    if math.type(r) ~= "integer" or r < 1 then
+      fail("%s: the factor must be a positive integer, got %s", name, tostring(r))
+    end
     if x:dim() < 3 then fail("%s: needs at least three dimensions, got %s", name, x:describe()) end
     local s = x:shape()
     local n = #s
@@ -240,7 +252,9 @@ return function(T, core)
   -- [.., C, H r, W r] → [.., C r², H, W]
   def("pixel_unshuffle", function(x, r)
     local s, n, c, h, w = blocks("pixel_unshuffle", x, r)
-    if h % r ~= 0 or w % r ~= 0 then fail("pixel_unshuffle: %s is not divisible by %d in its last two dimensions", x:describe(), r) end
+    if h % r ~= 0 or w % r ~= 0 then
+      fail("pixel_unshuffle: %s is not divisible by %d in its last two dimensions", x:describe(), r)
+    end
     local k = n - 3
     local sizes, order, out = { unpack(s, 1, k) }, {}, { unpack(s, 1, k) }
     for d = 1, k do order[d] = d end
@@ -296,6 +310,7 @@ return function(T, core)
     def("clamp", function(x, lo, hi, opts, ...)
       if select("#", ...) > 0 or (opts ~= nil and type(opts) ~= "table") then fail("clamp: too many arguments") end
       if type(lo) == "table" and not is_tensor(lo) then
+        if hi ~= nil then fail("clamp: too many arguments after the options") end
         local o = options.check("clamp", lo, { "min", "max", "out" })
         lo, hi, opts = o.min, o.max, o.out and { out = o.out }
       end

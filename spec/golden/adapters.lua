@@ -211,6 +211,9 @@ R.cross_entropy.call = function(fn, a)
   return fn(a.input, a.target, o)
 end
 
+R["nn.fold"] = { name = "nn.F.fold" }
+R["nn.unfold"] = { name = "nn.F.unfold" }
+
 -- ---- recurrent ----------------------------------------------------------------------------------
 
 local stack = { "num_layers", "bias", "batch_first", "bidirectional", "nonlinearity" }

@@ -93,12 +93,12 @@ int main(void) {
   int bad = 0;
   memset(alone, 0, sizeof alone);
   memset(together, 0, sizeof together);
-  pl_memory(&before);
   for (int i = 0; i < WORKERS; i++) {
     alone[i].seed = together[i].seed = (uint64_t)i + 1;
     work(&alone[i]);
     if (alone[i].status != PL_OK) return fprintf(stderr, "alone: %s\n", alone[i].message), 1;
   }
+  pl_memory(&before); /* with what this thread has cached */
   for (int i = 0; i < WORKERS; i++)
     if (pthread_create(&threads[i], NULL, work, &together[i]) != 0) return perror("pthread_create"), 1;
   for (int i = 0; i < WORKERS; i++) pthread_join(threads[i], NULL);

@@ -84,6 +84,42 @@ SGD(double, sgd_f64)
 ADAM(float, sqrtf, adam_f32)
 ADAM(double, sqrt, adam_f64)
 
+/* RMSprop (Hinton 2012; centered: Graves 2013):
+ *   s = alpha s + (1-alpha) g²;  centered: a = a + (1-alpha)(g - a), r = sqrt(s - a²), else r = sqrt(s);
+ *   u = g / (r + eps);  with a buffer: b = momentum b + u, u = b;  p = p - lr u */
+#define RMS(T, SQRT, name)                                                                      \
+  static inline __attribute__((always_inline)) void name##_loop(                                \
+      T *PL_RESTRICT p, const T *PL_RESTRICT grad, T *PL_RESTRICT s, T *PL_RESTRICT b,          \
+      T *PL_RESTRICT a, int64_t n, const PlkRms *o, bool buffer, bool centered) {               \
+    const T lr = (T)o->lr, keep = (T)o->alpha, fresh = (T)(1 - o->alpha), eps = (T)o->eps;      \
+    const T wd = (T)o->decay, mu = (T)o->momentum, sign = o->maximize ? (T)-1 : (T)1;           \
+    for (int64_t i = 0; i < n; i++) {                                                           \
+      T g = sign * grad[i] + wd * p[i];                                                         \
+      T v = keep * s[i] + fresh * g * g;                                                        \
+      s[i] = v;                                                                                 \
+      if (centered) {                                                                           \
+        T m = a[i] + fresh * (g - a[i]);                                                        \
+        a[i] = m;                                                                               \
+        v = v - m * m;                                                                          \
+      }                                                                                         \
+      T u = g / (SQRT(v) + eps);                                                                \
+      if (buffer) {                                                                             \
+        u = mu * b[i] + u;                                                                      \
+        b[i] = u;                                                                               \
+      }                                                                                         \
+      p[i] = p[i] - lr * u;                                                                     \
+    }                                                                                           \
+  }                                                                                             \
+  static void name(T *const *col, int64_t n, const PlkRms *o) {                                 \
+    T *p = col[0], *g = col[1], *s = col[2];                                                    \
+    if (o->buffer && o->centered) name##_loop(p, g, s, col[3], col[4], n, o, true, true);       \
+    else if (o->buffer) name##_loop(p, g, s, col[3], NULL, n, o, true, false);                  \
+    else if (o->centered) name##_loop(p, g, s, NULL, col[3], n, o, false, true);                \
+    else name##_loop(p, g, s, NULL, NULL, n, o, false, false);                                  \
+  }
+RMS(float, sqrtf, rms_f32)
+RMS(double, sqrt, rms_f64)
+
 /* Sixteen lanes whatever the vector width, then a fixed tree. */
 enum { LANES = 16 };
 #define SUMSQ(T, name)                                                  \
@@ -112,5 +148,5 @@ SCALE(float, scale_f32)
 SCALE(double, scale_f64)
 
 extern const PlkOptimLoops PLK_ISA_NAME(plk_optim);
-const PlkOptimLoops PLK_ISA_NAME(plk_optim) = {sgd_f32,   sgd_f64,   adam_f32,  adam_f64,
+const PlkOptimLoops PLK_ISA_NAME(plk_optim) = {sgd_f32,   sgd_f64,   adam_f32,  adam_f64,  rms_f32, rms_f64,
                                                      sumsq_f32, sumsq_f64, scale_f32, scale_f64};

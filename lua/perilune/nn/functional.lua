@@ -210,6 +210,8 @@ function F.soft_margin_loss(x, y, opts)
   return reduced("soft_margin_loss", T.softplus(-(y * x)), opts.reduction)
 end
 
-for _, part in ipairs { "functional_more", "functional_recurrent" } do require("perilune.nn." .. part)(F) end
+for _, part in ipairs { "functional_more", "functional_recurrent", "functional_attention", "functional_image" } do
+  require("perilune.nn." .. part)(F)
+end
 
 return F

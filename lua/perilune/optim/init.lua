@@ -4,10 +4,15 @@
 local base = require "perilune.optim.optimizer"
 local adam = require "perilune.optim.adam"
 
-return {
+local optim = {
   Optimizer = base.Optimizer,
   SGD = require "perilune.optim.sgd",
   Adam = adam.Adam,
   AdamW = adam.AdamW,
+  RMSprop = require "perilune.optim.rmsprop",
   lr_scheduler = require "perilune.optim.lr_scheduler",
 }
+
+for name, class in pairs(require "perilune.optim.more") do optim[name] = class end
+
+return optim

@@ -271,6 +271,8 @@ function Optimizer:load_state_dict(sd)
                 group.params[i]:numel())
             end
             f.state[i][key] = v:detach():clone()
+          elseif type(v) == "number" and key ~= "step" then
+            f.state[i][key] = v
           end
         end
       end

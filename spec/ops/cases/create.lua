@@ -43,6 +43,7 @@ R.sgd_step = optimizer(function(g) return { rand(g, { 3 }), rand(g, { 3 }) }, { 
 R.adam_step = optimizer(function(g)
   return { rand(g, { 3 }), rand(g, { 3 }), rand(g, { 3 }), rand(g, { 3 }, 0, 1) }, { step = 1, k = 4 }
 end)
+R.rmsprop_step = optimizer(function(g) return { rand(g, { 3 }), rand(g, { 3 }), rand(g, { 3 }, 0, 1) }, { k = 3 } end)
 R.foreach_norm = { args = function(g) return { rand(g, { 3 }), rand(g, { 2, 2 }) } end,
   ref = function(l)
     local s = 0.0

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT
+ * What lua/perilune/functional.lua and manager.lua need of the engine: pulling gradients through a key that stays
+ * usable, aliases with history, .grad of any tensor, what a stretch of ops captured. Not public. */
+#include <string.h>
+
+#include "bindings/lib.h"
+#include "engine/state.h"
+
+/* Tensors of the list at `at`; false, nil: NULL. */
+static int list(lua_State *L, int at, const char *fn, int n, PlTensor ***out) {
+  luaL_checktype(L, at, LUA_TTABLE);
+  if (n < 0) n = (int)lua_rawlen(L, at);
+  PlTensor **v = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof *v, 0);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, at, i + 1);
+    v[i] = l_to_tensor(L, -1);
+    if (!v[i]) return l_error(L, "%s: entry %d must be a tensor, got %s", fn, i + 1, l_typename(L, -1));
+    lua_pop(L, 1);
+  }
+  *out = v;
+  return n;
+}
+
+static PlKey *to_key(lua_State *L, int at) {
+  PlKey **k = luaL_testudata(L, at, "perilune.GradKey");
+  if (!k || !*k) l_error(L, "a live GradKey expected, got %s", l_typename(L, at));
+  return *k;
+}
+
+/* What the boxes of the lists at 2 and 3 keep alive, for results recorded by other keys. Pushes it, or nil. */
+static void push_anchors(lua_State *L) {
+  lua_Integer n = 0;
+  lua_newtable(L);
+  for (int at = 2; at <= 3; at++) {
+    int count = lua_type(L, at) == LUA_TTABLE ? (int)lua_rawlen(L, at) : 0;
+    for (int i = 1; i <= count; i++) {
+      lua_rawgeti(L, at, i);
+      if (l_box(L, -1) && lua_getiuservalue(L, -1, 1) != LUA_TNIL)
+        lua_rawseti(L, -3, ++n);
+      else if (l_box(L, -1))
+        lua_pop(L, 1);
+      lua_pop(L, 1);
+    }
+  }
+  if (n) return;
+  lua_pop(L, 1);
+  lua_pushnil(L);
+}
+
+/* core.pull(key, ys, dys|nil, xs) → list of gradients, false where there is no path */
+static int t_pull(lua_State *L) {
+  lua_settop(L, 4);
+  PlKey *k = to_key(L, 1);
+  PlTensor **ys, **xs, **dys = NULL;
+  int ny = list(L, 2, "pull", -1, &ys);
+  if (!lua_isnil(L, 3)) list(L, 3, "pull", ny, &dys);
+  int nx = list(L, 4, "pull", -1, &xs);
+  PlTensor **out = lua_newuserdatauv(L, (size_t)(nx + 1) * sizeof *out, 0);
+  lua_createtable(L, nx, 0);
+  int res = lua_gettop(L);
+  for (int i = 0; i < nx; i++) {
+    l_new_box(L);
+    lua_rawseti(L, res, i + 1);
+  }
+  push_anchors(L);
+  int anchors = lua_gettop(L);
+  lua_pushvalue(L, anchors);
+  l_collect(L);
+  l_swap_anchor(L, anchors + 1); /* there now: what rules of an outer walk were given */
+  lua_State *was = l_running;
+  l_running = L;
+  PlStatus s = pl_key_pull(k, ys, dys, ny, xs, nx, out);
+  l_running = was;
+  l_swap_anchor(L, anchors + 1);
+  CALL(L, s);
+  for (int i = 0; i < nx; i++) {
+    lua_rawgeti(L, res, i + 1);
+    if (out[i]) {
+      l_box(L, -1)->t = out[i];
+      lua_pushvalue(L, anchors);
+      lua_setiuservalue(L, -2, 1);
+    } else {
+      lua_pushboolean(L, 0);
+      lua_rawseti(L, res, i + 1);
+    }
+    lua_pop(L, 1);
+  }
+  lua_settop(L, res);
+  return 1;
+}
+
+/* core.alias(x[, key]) → the same memory and history under a fresh handle, without what `key` recorded */
+static int t_alias(lua_State *L) {
+  PlTensor *t = l_check_tensor(L, 1);
+  PlKey *except = lua_isnoneornil(L, 2) ? NULL : to_key(L, 2);
+  CALL(L, pl_history_refresh(t));
+  Box *b = l_new_box(L);
+  CALL(L, pl_tensor_alias(&b->t, t));
+  CALL(L, pl_entries_copy(b->t, t, except));
+  lua_getiuservalue(L, 1, 1);
+  lua_setiuservalue(L, -2, 1);
+  return 1;
+}
+
+/* core.grad_add(x, g): x.grad += g; any floating tensor may hold a .grad */
+static int t_grad_add(lua_State *L) {
+  CALL(L, pl_grad_add(l_check_tensor(L, 1), l_check_tensor(L, 2)));
+  return 0;
+}
+
+/* core.record_number() → what nodes made from now on exceed */
+static int t_record_number(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)pl_state.seq);
+  return 1;
+}
+
+typedef struct Found {
+  PlTensor *t[4096];
+  int n;
+} Found;
+
+static PlStatus found(void *ctx, PlTensor *t) {
+  Found *f = ctx;
+  for (int i = 0; i < f->n; i++)
+    if (f->t[i] == t) return PL_OK;
+  if (f->n == (int)(sizeof f->t / sizeof *f->t))
+    PL_FAIL(PL_ERR_UNSUPPORTED, "checkpoint: more than %d tensors from outside", f->n);
+  f->t[f->n++] = pl_retain(t);
+  return PL_OK;
+}
+
+/* core.captured(ys, since) → list of attached or leaf tensors that newer nodes read, true if they read others too */
+static int t_captured(lua_State *L) {
+  PlTensor **ys;
+  lua_settop(L, 2);
+  int n = list(L, 1, "checkpoint", -1, &ys);
+  int64_t since = l_check_int(L, 2, "checkpoint", "since");
+  Found *f = lua_newuserdatauv(L, sizeof *f, 0);
+  f->n = 0;
+  bool inner;
+  PlStatus s = pl_grad_captured(ys, n, (uint64_t)since, found, f, &inner);
+  for (int i = 0; s != PL_OK && i < f->n; i++) pl_tensor_release(f->t[i]);
+  CALL(L, s);
+  lua_createtable(L, f->n, 0);
+  for (int i = 0; i < f->n; i++) {
+    l_push_shared(L, f->t[i]);
+    pl_tensor_release(f->t[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_pushboolean(L, inner);
+  return 2;
+}
+
+void l_pull_register(lua_State *L) {
+  static const luaL_Reg functions[] = {{"pull", t_pull},
+                                       {"alias", t_alias},
+                                       {"grad_add", t_grad_add},
+                                       {"record_number", t_record_number},
+                                       {"captured", t_captured},
+                                       {NULL, NULL}};
+  luaL_setfuncs(L, functions, 0);
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: MIT
+ * Gradients of linear algebra, all as graphs of ops, so that gradients of any order follow. Sources: M. Giles,
+ * "Collected matrix derivative results" (2008), unless a formula names its own. Where eigenvalues or singular
+ * values coincide, the part of the gradient that depends on the choice of vectors is left out (0 / 0 → 0). */
+#include "engine/ops/linalg.h"
+#include "engine/ops/make.h"
+#include "engine/ops/product.h"
+
+/* ---- words -------------------------------------------------------------------------------------------- */
+
+static PlVal mm(PlMaker *g, PlVal a, PlVal b) { return pl_g_matmul(g, a, b, false, false); }
+static PlVal mm_tn(PlMaker *g, PlVal a, PlVal b) { return pl_g_matmul(g, a, b, true, false); }
+static PlVal mm_nt(PlMaker *g, PlVal a, PlVal b) { return pl_g_matmul(g, a, b, false, true); }
+static PlVal mm_tt(PlMaker *g, PlVal a, PlVal b) { return pl_g_matmul(g, a, b, true, true); }
+
+/* op(a; v0, v1, v2), as many as it has. */
+static PlVal with3(PlMaker *g, const PlOp *op, PlVal a, int64_t v0, int64_t v1, int64_t v2) {
+  const int64_t v[3] = {v0, v1, v2};
+  PlAttrs at;
+  pl_attrs_init(op, &at);
+  for (int k = 0; k < 3 && k < op->nattr; k++) pl_attrs_int(&at, k, v[k]);
+  return pl_g_op(g, op, 1, &a, &at, NULL);
+}
+static PlVal tr(PlMaker *g, PlVal a) { return with3(g, &pl_op_transpose, a, -2, -1, 0); }
+static PlVal col(PlMaker *g, PlVal v) { return with3(g, &pl_op_unsqueeze, v, -1, 0, 0); } /* v_i for all j */
+static PlVal row(PlMaker *g, PlVal v) { return with3(g, &pl_op_unsqueeze, v, -2, 0, 0); } /* v_j for all i */
+static PlVal tril(PlMaker *g, PlVal a, int64_t d) { return with3(g, &pl_op_tril, a, d, 0, 0); }
+static PlVal triu(PlMaker *g, PlVal a, int64_t d) { return with3(g, &pl_op_triu, a, d, 0, 0); }
+static PlVal diag(PlMaker *g, PlVal v) { return pl_g1(g, &pl_op_diag_embed, v); }
+static PlVal diag_of(PlMaker *g, PlVal a) { return with3(g, &pl_op_diagonal, a, 0, -2, -1); }
+static PlVal part(PlMaker *g, PlVal a, int64_t dim, int64_t from, int64_t n) {
+  return with3(g, &pl_op_narrow, a, dim, from, n);
+}
+/* A number for each matrix, ready to multiply it. */
+static PlVal scalar(PlMaker *g, PlVal v) { return col(g, col(g, v)); }
+static PlVal cat2(PlMaker *g, PlVal a, PlVal b, int64_t dim) {
+  const PlVal in[2] = {a, b};
+  PlAttrs at;
+  pl_attrs_init(&pl_op_cat, &at);
+  pl_attrs_int(&at, 0, dim);
+  return pl_g_op(g, &pl_op_cat, 2, in, &at, NULL);
+}
+static PlVal solve_tri(PlMaker *g, PlVal a, PlVal b, bool upper, bool left, bool unit) {
+  const PlVal in[2] = {a, b};
+  PlAttrs at;
+  pl_attrs_init(&pl_op_linalg_solve_triangular, &at);
+  pl_attrs_int(&at, 0, upper);
+  pl_attrs_int(&at, 1, left);
+  pl_attrs_int(&at, 2, unit);
+  return pl_g_op(g, &pl_op_linalg_solve_triangular, 2, in, &at, NULL);
+}
+/* v, with 1 where it is 0: a denominator whose numerator is 0 there, or should be. */
+static PlVal no_zeros(PlMaker *g, PlVal v) {
+  return g_where(g, pl_g2(g, &pl_op_eq, v, pl_g_num(g, 0)), pl_g_num(g, 1), v);
+}
+static PlVal skew(PlMaker *g, PlVal a) { return g_sub(g, a, tr(g, a)); }
+
+static int64_t m_of(const PlMaker *g) { return g->in[0]->shape[g->in[0]->ndim - 2]; }
+static int64_t n_of(const PlMaker *g) { return g->in[0]->shape[g->in[0]->ndim - 1]; }
+
+/* ---- inverse, systems ------------------------------------------------------------------------------------- */
+
+PlStatus pl_grad_inv(PlMaker *g) {
+  PlVal y = g->y[0];
+  g->dx[0] = g_neg(g, mm_nt(g, mm_tn(g, y, g->dy[0]), y));
+  return g->status;
+}
+
+/* A X = B: dB = A^-T dX, dA = -dB Xᵀ.  X A = B: dB = dX A^-T, dA = -Xᵀ dB. */
+static PlVal system_da(PlMaker *g, PlVal db, bool left) {
+  return g_neg(g, left ? mm_nt(g, db, g->y[0]) : mm_tn(g, g->y[0], db));
+}
+
+PlStatus pl_grad_solve(PlMaker *g) {
+  const PlVal in[2] = {tr(g, g->x[0]), g->dy[0]};
+  PlVal db = pl_g_op(g, &pl_op_linalg_solve, 2, in, g->attrs, NULL);
+  if (g->want[0]) g->dx[0] = system_da(g, db, pl_attr_i(g->attrs, 0) != 0);
+  if (g->want[1]) g->dx[1] = db;
+  return g->status;
+}
+
+PlStatus pl_grad_solve_triangular(PlMaker *g) {
+  const bool upper = pl_attr_i(g->attrs, 0) != 0, left = pl_attr_i(g->attrs, 1) != 0;
+  const bool unit = pl_attr_i(g->attrs, 2) != 0;
+  PlVal db = solve_tri(g, tr(g, g->x[0]), g->dy[0], !upper, left, unit);
+  if (g->want[0]) {
+    PlVal da = system_da(g, db, left);
+    g->dx[0] = upper ? triu(g, da, unit ? 1 : 0) : tril(g, da, unit ? -1 : 0);
+  }
+  if (g->want[1]) g->dx[1] = db;
+  return g->status;
+}
+
+/* ---- determinants --------------------------------------------------------------------------------------------- */
+
+/* Jacobi's formula, with cofactors in place of det(A) A^-T: it holds for every rank. */
+PlStatus pl_grad_det(PlMaker *g) {
+  g->dx[0] = g_mul(g, scalar(g, g->dy[0]), pl_g1(g, &pl_op_linalg_cofactor, g->x[0]));
+  return g->status;
+}
+
+PlStatus pl_grad_slogdet(PlMaker *g) {
+  g->dx[0] = g_mul(g, scalar(g, g->dy[1]), tr(g, pl_g1(g, &pl_op_linalg_inv, g->x[0])));
+  return g->status;
+}
+
+/* C = d Yᵀ with Y = A^-1, d = det A: dd = d tr(Y dA), dY = -Y dA Y, so
+ * dA = d (tr(G Y) Yᵀ - Yᵀ Gᵀ Yᵀ). Only for matrices that have an inverse. */
+PlStatus pl_grad_cofactor(PlMaker *g) {
+  PlVal G = g->dy[0], Y = pl_g1(g, &pl_op_linalg_inv, g->x[0]), d = pl_g1(g, &pl_op_linalg_det, g->x[0]);
+  PlVal YT = tr(g, Y);
+  PlAttrs at;
+  const int64_t last[2] = {-2, -1};
+  pl_attrs_init(&pl_op_sum, &at);
+  pl_g_fail(g, pl_attrs_list(&at, 0, 2, last));
+  pl_attrs_int(&at, 1, 1);
+  PlVal prod = g_mul(g, G, YT), trace = pl_g_op(g, &pl_op_sum, 1, &prod, &at, NULL);
+  PlVal inner = g_sub(g, g_mul(g, trace, YT), mm_nt(g, mm_tt(g, Y, G), Y));
+  g->dx[0] = g_mul(g, scalar(g, d), inner);
+  return g->status;
+}
+
+/* ---- Cholesky, QR ------------------------------------------------------------------------------------------------ */
+
+/* I. Murray, "Differentiation of the Cholesky decomposition" (2016): dA = L^-T sym(Φ(Lᵀ dL)) L^-1, where Φ takes the
+ * lower triangle with half its diagonal. The gradient is the symmetric one. */
+PlStatus pl_grad_cholesky(PlMaker *g) {
+  const bool upper = pl_attr_i(g->attrs, 0) != 0;
+  PlVal L = upper ? tr(g, g->y[0]) : g->y[0], dL = upper ? tr(g, g->dy[0]) : g->dy[0];
+  PlVal M = mm_tn(g, L, dL), low = tril(g, M, 0);
+  PlVal S = g_muln(g, g_sub(g, g_add(g, low, tr(g, low)), diag(g, diag_of(g, M))), 0.5);
+  PlVal W = solve_tri(g, tr(g, L), S, true, true, false);
+  g->dx[0] = solve_tri(g, L, W, false, false, false);
+  return g->status;
+}
+
+/* D. Roberts, L. Roberts, "QR and LQ decomposition matrix backpropagation algorithms" (2020), for m >= n:
+ * dA = (dQ + Q copyltu(M)) R^-T with M = R dRᵀ - dQᵀ Q, copyltu(M): the lower triangle mirrored upwards. */
+static PlVal qr_tall(PlMaker *g, PlVal Q, PlVal R, PlVal dQ, PlVal dR) {
+  PlVal M = mm_nt(g, R, dR);
+  if (dQ != PL_NONE) M = g_sub(g, M, mm_tn(g, dQ, Q));
+  PlVal sym = g_add(g, tril(g, M, 0), tr(g, tril(g, M, -1)));
+  PlVal B = mm(g, Q, sym);
+  if (dQ != PL_NONE) B = g_add(g, dQ, B);
+  return solve_tri(g, tr(g, R), B, false, false, false);
+}
+
+/* For m < n, A = [X Y] = Q [U W]: X = Q U is tall, and Y = Q W gives dY = Q dW and adds Y dWᵀ to dQ. */
+PlStatus pl_grad_qr(PlMaker *g) {
+  const int64_t mode = pl_attr_i(g->attrs, 0), m = m_of(g), n = n_of(g);
+  PlVal Q = g->y[0], R = g->y[1], dQ = g->dy[0], dR = g->dy[1];
+  if (mode == 1 && m > n)
+    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: mode \"complete\" has no gradient for matrices with more rows than columns, "
+            "as the added columns of Q are arbitrary; use \"reduced\"", g->op->name);
+  if (mode == 2) { /* Q was not kept */
+    PlVal out[2];
+    pl_g_op(g, &pl_op_linalg_qr, 1, &g->x[0], NULL, out);
+    Q = out[0], R = out[1], dQ = PL_NONE;
+  }
+  if (m >= n) {
+    g->dx[0] = qr_tall(g, Q, R, dQ, dR);
+    return g->status;
+  }
+  PlVal Y = part(g, g->x[0], -1, m, n - m), dW = part(g, dR, -1, m, n - m);
+  PlVal more = mm_nt(g, Y, dW);
+  dQ = dQ == PL_NONE ? more : g_add(g, dQ, more);
+  PlVal dX = qr_tall(g, Q, part(g, R, -1, 0, m), dQ, part(g, dR, -1, 0, m));
+  g->dx[0] = cat2(g, dX, mm(g, Q, dW), g->in[0]->ndim - 1);
+  return g->status;
+}
+
+/* ---- SVD, eigenvalues ----------------------------------------------------------------------------------------------- */
+
+/* J. Townsend, "Differentiating the singular value decomposition" (2016), with F_ij = 1 / (s_j² - s_i²):
+ *   dA = U [(F ∘ skew(Uᵀ dU)) S + S (F ∘ skew(Vᵀ dV)) + diag(dS)] Vᵀ + (I - U Uᵀ) dU S^-1 Vᵀ + U S^-1 dVᵀ (I - V Vᵀ).
+ * Of full matrices the first k vectors count; the others are arbitrary. */
+PlStatus pl_grad_svd(PlMaker *g) {
+  const int64_t m = m_of(g), n = n_of(g), k = m < n ? m : n;
+  const bool full = pl_attr_i(g->attrs, 0) != 0;
+  PlVal U = g->y[0], s = g->y[1], Vh = g->y[2], dU = g->dy[0], dS = g->dy[1], dVh = g->dy[2];
+  if (full && m > k) U = part(g, U, -1, 0, k), dU = part(g, dU, -1, 0, k);
+  if (full && n > k) Vh = part(g, Vh, -2, 0, k), dVh = part(g, dVh, -2, 0, k);
+  PlVal E = no_zeros(g, g_mul(g, g_sub(g, row(g, s), col(g, s)), g_add(g, row(g, s), col(g, s))));
+  PlVal MU = mm_tn(g, U, dU), MV = mm_nt(g, Vh, dVh);
+  PlVal inner = g_add(g, g_mul(g, g_div(g, skew(g, MU), E), row(g, s)), g_mul(g, g_div(g, skew(g, MV), E), col(g, s)));
+  PlVal dA = mm(g, mm(g, U, g_add(g, inner, diag(g, dS))), Vh);
+  PlVal safe = no_zeros(g, s);
+  if (m > k) {
+    PlVal rest = g_sub(g, dU, mm(g, U, MU));
+    dA = g_add(g, dA, mm(g, g_div(g, rest, row(g, safe)), Vh));
+  }
+  if (n > k) {
+    PlVal rest = g_sub(g, dVh, mm_tn(g, MV, Vh));
+    dA = g_add(g, dA, mm(g, U, g_div(g, rest, col(g, safe))));
+  }
+  g->dx[0] = dA;
+  return g->status;
+}
+
+PlStatus pl_grad_svdvals(PlMaker *g) {
+  PlAttrs at;
+  PlVal out[3];
+  pl_attrs_init(&pl_op_linalg_svd, &at);
+  pl_attrs_int(&at, 0, 0);
+  pl_g_op(g, &pl_op_linalg_svd, 1, &g->x[0], &at, out);
+  if (g->status == PL_OK) g->dx[0] = mm(g, g_mul(g, out[0], row(g, g->dy[0])), out[2]);
+  return g->status;
+}
+
+/* dA = V (diag(dw) + Vᵀ dV / E) Vᵀ with E_ij = w_j - w_i; of Vᵀ dV only the skew part moves along symmetric
+ * matrices, so the gradient is taken symmetric. */
+PlStatus pl_grad_eigh(PlMaker *g) {
+  PlVal w = g->y[0], V = g->y[1];
+  PlVal E = no_zeros(g, g_sub(g, row(g, w), col(g, w)));
+  PlVal F = g_div(g, g_muln(g, skew(g, mm_tn(g, V, g->dy[1])), 0.5), E);
+  g->dx[0] = mm_nt(g, mm(g, V, g_add(g, F, diag(g, g->dy[0]))), V);
+  return g->status;
+}
+
+PlStatus pl_grad_eigvalsh(PlMaker *g) {
+  PlVal out[2];
+  pl_g_op(g, &pl_op_linalg_eigh, 1, &g->x[0], g->attrs, out);
+  if (g->status == PL_OK) g->dx[0] = mm_nt(g, g_mul(g, out[1], row(g, g->dy[0])), out[1]);
+  return g->status;
+}
+
+/* ---- pseudo-inverse, exponential ---------------------------------------------------------------------------------------- */
+
+/* G. Golub, V. Pereyra (1973), for matrices whose rank does not change nearby:
+ *   dP = -P dA P + P Pᵀ dAᵀ (I - A P) + (I - P A) dAᵀ Pᵀ P; read backwards with G the gradient of P:
+ *   dA = -Pᵀ G Pᵀ + (I - A P) Gᵀ P Pᵀ + Pᵀ P Gᵀ (I - P A). */
+PlStatus pl_grad_pinv(PlMaker *g) {
+  if (!g->want[0]) return g->status;
+  PlVal A = g->x[0], P = g->y[0], G = g->dy[0];
+  PlVal B = mm_nt(g, mm_tn(g, G, P), P), C = mm_nt(g, mm_tn(g, P, P), G);
+  PlVal first = g_neg(g, mm_nt(g, mm_tn(g, P, G), P));
+  PlVal second = g_sub(g, B, mm(g, A, mm(g, P, B)));
+  PlVal third = g_sub(g, C, mm(g, mm(g, C, P), A));
+  g->dx[0] = g_add(g, first, g_add(g, second, third));
+  return g->status;
+}
+
+/* I. Najfeld, T. Havel (1995): exp([[Xᵀ, G], [0, Xᵀ]]) has dX in its upper right block. */
+PlStatus pl_grad_matrix_exp(PlMaker *g) {
+  const int nd = g->in[0]->ndim;
+  const int64_t n = n_of(g);
+  PlVal XT = tr(g, g->x[0]);
+  PlVal upper = cat2(g, XT, g->dy[0], nd - 1), lower = cat2(g, pl_g_zeros_like(g, 0), XT, nd - 1);
+  PlVal Y = pl_g1(g, &pl_op_matrix_exp, cat2(g, upper, lower, nd - 2));
+  g->dx[0] = part(g, part(g, Y, -1, n, n), -2, 0, n);
+  return g->status;
+}

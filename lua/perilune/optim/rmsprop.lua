@@ -1,0 +1,40 @@
+-- SPDX-License-Identifier: MIT
+--- RMSprop.
+-- @classmod RMSprop
+local T = require "perilune"
+local base = require "perilune.optim.optimizer"
+
+local check, gather, forget_grads = base.check, base.gather, base.forget_grads
+local rmsprop_step = T.core.op.rmsprop_step
+
+--- Hinton 2012: s = alpha·s + (1 - alpha)·g²; p -= lr·g / (√s + eps). momentum: of the steps. centered: the variance in
+-- place of s (Graves 2013). `lr=1e-2 alpha=0.99 eps=1e-8 weight_decay=0 momentum=0 centered=false maximize=false`
+local RMSprop = base.class("RMSprop", {
+  { "lr", 1e-2, check.nonnegative }, { "alpha", 0.99, check.nonnegative }, { "eps", 1e-8, check.nonnegative },
+  { "weight_decay", 0.0, check.nonnegative }, { "momentum", 0.0, check.nonnegative },
+  { "centered", false, check.bool }, { "maximize", false, check.bool },
+})
+
+-- By flags: 1 a momentum buffer, 2 centered.
+local columns = {
+  [0] = { "square_avg" }, { "square_avg", "momentum_buffer" }, { "square_avg", "grad_avg" },
+  { "square_avg", "momentum_buffer", "grad_avg" },
+}
+
+local function make(p) return { square_avg = T.zeros_like(p) } end
+
+function RMSprop:update(group)
+  local kind = (group.momentum > 0 and 1 or 0) + (group.centered and 2 or 0)
+  local lists, _, n = gather(group, columns[kind], make)
+  local o = group._opts
+  if not o then
+    o = {}
+    group._opts = o
+  end
+  o.k, o.lr, o.alpha, o.eps = 2 + #columns[kind], group.lr, group.alpha, group.eps
+  o.weight_decay, o.momentum, o.flags = group.weight_decay, group.momentum, kind + (group.maximize and 4 or 0)
+  for i = 1, n do rmsprop_step(lists[i], o) end
+  if n > 0 then forget_grads(group, o.k) end
+end
+
+return RMSprop
