@@ -262,8 +262,10 @@ static int read_options(lua_State *L, const PlOp *op, Parsed *p, int at) {
     while (--i >= 0 && !(op->args[i] && strcmp(op->args[i], key) == 0)) {}
     if (i >= 0) {
       if (p->in[i]) return l_error(L, "%s: argument %s is given twice", op->name, key);
-      p->in[i] = l_to_tensor(L, v); /* the table keeps it alive */
+      int top = lua_gettop(L);
+      p->in[i] = operand(L, op, v); /* a tensor the table keeps alive, or a boxed number on top … */
       if (!p->in[i]) return bad_tensor(L, op, i, v);
+      if (lua_gettop(L) > top) lua_insert(L, -3); /* … which stays below key and value */
     } else if (strcmp(key, "out") == 0 && op->nout == 1 && !(op->flags & PL_F_MUTATES)) {
       p->out = l_to_tensor(L, v);
       if (!p->out) return l_error(L, "%s: out must be a tensor, got %s", op->name, l_typename(L, v));

@@ -1,4 +1,5 @@
--- Gradient switches and rules on top of the engine: no_grad, enable_grad, override_gradient, grad, value_and_grad.
+-- Gradient switches and rules on top of the engine: no_grad, enable_grad, override_gradient, scopes,
+-- and the options of backward. Gradients of functions: functional.lua.
 local options = require "perilune.options"
 
 return function(T, core)
@@ -57,33 +58,6 @@ return function(T, core)
       end,
     }
     return core.override_raw(name, rule, call)
-  end
-
-  -- T.value_and_grad(f)(x, …) → f's value, gradients of its tensor arguments (nil where f does not depend on one).
-  T.value_and_grad = function(f)
-    if type(f) ~= "function" then options.fail("value_and_grad: a function expected, got %s", type(f)) end
-    return function(...)
-      local key = core.GradKey {}
-      local args, grads = table.pack(...), {}
-      for i = 1, args.n do
-        if core.is_tensor(args[i]) and args[i]:is_floating_point() then
-          args[i] = key:attach(args[i]:detach(), function(_, g) grads[i] = g end)
-        end
-      end
-      local y = f(table.unpack(args, 1, args.n))
-      if not core.is_tensor(y) or y:numel() ~= 1 then
-        options.fail("value_and_grad: the function must return a scalar tensor, got %s",
-          core.is_tensor(y) and y:describe() or type(y))
-      end
-      key:backward(y, T.ones_like(y))
-      return y:detach(), table.unpack(grads, 1, args.n)
-    end
-  end
-
-  -- T.grad(f)(x, …) → gradients of a scalar function.
-  T.grad = function(f)
-    local both = T.value_and_grad(f)
-    return function(...) return select(2, both(...)) end
   end
 
   -- local s <close> = T.scope(): frees tensors registered with s:add(t) when the block is left.

@@ -238,6 +238,17 @@ for _, name in ipairs { "rnn_tanh_cell", "rnn_relu_cell", "gru_cell" } do
   }
 end
 
+R["linalg.pinv"] = {
+  call = function(fn, a, T)
+    local rtol = a.rtol
+    if type(rtol) == "number" then rtol = T.tensor(rtol, { dtype = "f64" }) end
+    if rtol then rtol = rtol:to("f64") end
+    return fn(a.A, rtol)
+  end,
+}
+R["linalg.multi_dot"] = { pos = { "tensors" } }
+R["linalg.matrix_power"] = { pos = { "A", "n" } }
+
 -- ---- creation -----------------------------------------------------------------------------------
 
 R.arange = {

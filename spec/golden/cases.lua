@@ -4,6 +4,7 @@
 
 local reader = require "spec.golden.reader"
 local adapters = require "spec.golden.adapters"
+local gauge = require "spec.golden.gauge"
 
 local M = {}
 
@@ -132,13 +133,14 @@ local function check_outputs(plan, case, got)
   end
 end
 
--- Gradients of the case's outputs; the list of inputs asked for, their positions, and the gradients.
-local function gradients(T, file, case, got, tensors, create)
+-- Gradients of the case's outputs; the list of inputs asked for, their positions, and the gradients. G: signs of
+-- a factorization's columns, or nil.
+local function gradients(T, file, case, got, tensors, create, G)
   local ys, dys, xs, at = {}, {}, {}, {}
   for i, ref in ipairs(case.grad_outputs) do
     if ref then
       ys[#ys + 1] = got[i]
-      dys[#dys + 1] = reader.tensor(T, file, ref)
+      dys[#dys + 1] = G and gauge.grad_output(T, G, i, ref) or reader.tensor(T, file, ref)
     end
   end
   for i, ref in ipairs(case.grads) do
@@ -162,10 +164,15 @@ local function check_grad(T, file, g, ref, like, tol, what)
   return reader.check(g, file, ref, tol, what)
 end
 
-local function check_gradients(T, plan, case, got, tensors)
-  local _, at, g = gradients(T, plan.file, case, got, tensors)
+local function symmetric(g)
+  return g and (g + g:transpose(-2, -1)) / 2
+end
+
+local function check_gradients(T, plan, case, got, tensors, G)
+  local _, at, g = gradients(T, plan.file, case, got, tensors, false, G)
   g = as_list(g)
   for k, i in ipairs(at) do
+    if case.symgrad then g[k] = symmetric(g[k]) end
     local ok, why = check_grad(T, plan.file, g[k], case.grads[i], tensors[i], case.gtol, "gradient " .. i)
     if not ok then return why end
   end
@@ -179,6 +186,7 @@ local function check_hvp(T, plan, case)
   g = as_list(g)
   local ys, vs = {}, {}
   for k, i in ipairs(at) do
+    if case.symgrad then g[k] = symmetric(g[k]) end
     if hvp.v[i] and g[k] and g[k].requires_grad then
       ys[#ys + 1] = g[k]
       vs[#vs + 1] = reader.tensor(T, file, hvp.v[i])
@@ -188,6 +196,7 @@ local function check_hvp(T, plan, case)
   if #ys > 0 then h = as_list(table.pack(T.grad_of(ys, xs, { grad_outputs = vs, allow_unused = true }))) end
   for k, i in ipairs(at) do
     if hvp.hv[i] then
+      if case.symgrad then h[k] = symmetric(h[k]) end
       local ok, why = check_grad(T, file, h[k], hvp.hv[i], tensors[i], hvp.tol, "second order " .. i)
       if not ok then return why end
     end
@@ -210,8 +219,12 @@ end
 local function run_values(T, plan, case)
   local tensors = build_inputs(T, plan.file, case, true)
   local got = invoke(T, plan, case, tensors)
-  local why = check_outputs(plan, case, got)
-  if not why and case.grads then why = check_gradients(T, plan, case, got, tensors) end
+  local G = case.gauge and #got == #case.outputs and gauge.find(plan.file, case, got) or nil
+  local why
+  if G then why = gauge.check_outputs(G, got) else why = check_outputs(plan, case, got) end
+  if not why and case.grads and not (G and G.degenerate) then
+    why = check_gradients(T, plan, case, got, tensors, G)
+  end
   if not why and case.hvp then why = check_hvp(T, plan, case) end
   if why then return "fail", why end
   return "pass"
@@ -219,9 +232,6 @@ end
 
 -- One case: "pass", "fail" or "skip", and a text.
 function M.run(T, plan, case)
-  if case.symgrad or case.gauge then
-    return "skip", "results that are unique up to signs are not compared yet"
-  end
   local ok, verdict, text = pcall(case.error and run_refusal or run_values, T, plan, case)
   if not ok then return "fail", "raised: " .. tostring(verdict) end
   return verdict, text

@@ -26,10 +26,6 @@ local rows = {
     reason = "bool to the power of bool is refused with advice to convert",
   },
   {
-    op = "promotion", id = "^unary/argmax/bool$",
-    reason = "argmax of a mask is its first true",
-  },
-  {
     op = "promotion", id = "^binary_?%a*/sub/.*bool", text = "not refused",
     reason = "a mask may be subtracted from numbers and the other way round; only bool - bool is refused",
   },

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
---- Functions over images and volumes: windows laid side by side (unfold, fold), resizing, sampling at given places.
+--- Functions over images and volumes: windows laid side by side (unfold, fold); more in functional_resize.lua.
 -- @module perilune.nn.functional
 local T = require "perilune"
 local options = require "perilune.options"
@@ -97,4 +97,6 @@ return function(F)
     if p[1] > 0 or p[2] > 0 then y = y:narrow(3, p[1] + 1, size[1]):narrow(4, p[2] + 1, size[2]) end
     return single and y:squeeze(1) or y
   end
+
+  require "perilune.nn.functional_resize"(F)
 end

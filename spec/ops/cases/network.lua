@@ -2,6 +2,7 @@
 -- Softmax, norms, losses, products, convolution, pooling. Rows of spec/ops/cases.lua; their fields:
 -- spec/ops/rows.lua.
 
+local T = require "perilune"
 local rows = require "spec.ops.rows"
 local oracle = require "spec.support.oracle"
 
@@ -82,6 +83,27 @@ R.bmm = { args = function(g) return rand(g, { 2, 3, 4 }), rand(g, { 2, 4, 2 }) e
 R.mv = golden(function(g) return rand(g, { 3, 4 }), rand(g, { 4 }) end)
 R.dot = golden(function(g) return rand(g, { 4 }), rand(g, { 4 }) end)
 R.outer = golden(function(g) return rand(g, { 3 }), rand(g, { 4 }) end)
+-- ---- factorizations -------------------------------------------------------------------------------
+
+local function near_identity(g, n)
+  return rand(g, { n, n }, -0.3, 0.3) + T.eye(n, { dtype = "f64" }) * 2
+end
+local function matrix(g) return near_identity(g, 3) end
+local function definite(g)
+  local a = near_identity(g, 3)
+  return a:matmul(a:t())
+end
+local SYMMETRIC = { skip_grad = "the gradient is symmetrized; golden gradients judge it" }
+R["linalg.inv"], R["linalg.det"], R["linalg.slogdet"] = golden(matrix), golden(matrix), golden(matrix)
+R["linalg.solve"] = golden(function(g) return matrix(g), rand(g, { 3, 2 }) end)
+R["linalg.solve_triangular"] = golden(function(g) return matrix(g), rand(g, { 3, 2 }), { upper = true } end)
+R["linalg.pinv"] = golden(function(g) return rand(g, { 3, 2 }) end)
+R["linalg.cholesky"], R["linalg.eigh"] = golden(definite, SYMMETRIC), golden(definite, SYMMETRIC)
+R["linalg.eigvalsh"] = golden(definite, SYMMETRIC)
+R["linalg.qr"] = golden(function(g) return near_identity(g, 3) end)
+R["linalg.svd"] = golden(function(g) return rand(g, { 3, 3 }) end)
+R["linalg.svdvals"] = golden(function(g) return rand(g, { 3, 2 }) end)
+R.matrix_exp = golden(function(g) return rand(g, { 3, 3 }) end)
 R.inner = golden(function(g) return rand(g, { 2, 4 }), rand(g, { 3, 4 }) end)
 R.kron = golden(function(g) return rand(g, { 2, 3 }), rand(g, { 2, 2 }) end)
 R.bilinear = golden(function(g)

@@ -1,0 +1,303 @@
+-- SPDX-License-Identifier: MIT
+--- Resizing (interpolate) and sampling at given places (grid_sample, affine_grid). Resizing works on one dimension after
+-- the other: each output position takes a few input positions with fixed weights.
+-- @module perilune.nn.functional
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+local floor, max, min = math.floor, math.max, math.min
+
+-- Keys 1981 with a = -0.75: the weights of positions -1, 0, 1, 2 around a point t past position 0. Works on numbers and
+-- tensors.
+local function cubic(t)
+  local a = -0.75
+  local function near(x) return ((a + 2) * x - (a + 3)) * x * x + 1 end
+  local function far(x) return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a end
+  return { far(t + 1), near(t), near(1 - t), far(2 - t) }
+end
+
+-- ---- interpolate -------------------------------------------------------------------------------------
+
+-- Where output position i (from 0) lies in the input; `scale` is input per output.
+local function source(i, scale, align)
+  if align then return scale * i end
+  return scale * (i + 0.5) - 0.5
+end
+
+-- taps[k] = { positions (from 0), weights or nil }, each a list with one entry an output position
+local function taps_of(mode, n, out, scale, align)
+  local taps = {}
+  local function add(k, i, at, weight)
+    taps[k] = taps[k] or { {}, {} }
+    taps[k][1][i + 1], taps[k][2][i + 1] = max(0, min(n - 1, at)), weight
+  end
+  for i = 0, out - 1 do
+    if mode == "nearest" then
+      add(1, i, floor(i * scale), 1)
+    elseif mode == "nearest-exact" then
+      add(1, i, floor((i + 0.5) * scale), 1)
+    elseif mode == "bicubic" then
+      local x = source(i, scale, align)
+      local at = floor(x)
+      for k, w in ipairs(cubic(x - at)) do add(k, i, at + k - 2, w) end
+    else
+      local x = max(0, source(i, scale, align))
+      local at = min(floor(x), n - 1)
+      local part = at < n - 1 and x - at or 0.0
+      add(1, i, at, 1 - part)
+      add(2, i, at + 1, part)
+    end
+  end
+  return taps
+end
+
+-- One dimension resized.
+local function resize(x, dim, out, scale, mode, align)
+  local n, nd = x:size(dim), x:dim()
+  if n == out and mode ~= "bicubic" and (align or scale == 1) then return x end
+  local taps = taps_of(mode, n, out, scale, align)
+  local shape = {}
+  for d = 1, nd do shape[d] = d == dim and out or 1 end
+  local y
+  for _, tap in ipairs(taps) do
+    local part = T.index_select(x, T.tensor(tap[1], { dtype = "i64" }), { dim = dim, index_base = 0 })
+    if #taps > 1 then part = part * T.tensor(tap[2], { dtype = x:dtype() }):view(shape) end
+    y = y and y + part or part
+  end
+  return y
+end
+
+local modes = { "nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area" }
+local ranks = { linear = 3, bilinear = 4, bicubic = 4, trilinear = 5 }
+
+-- Output sizes, and how many input positions one output position is.
+local function sizes_of(who, x, o)
+  local nd, sizes, scales = x:dim() - 2, {}, {}
+  if (o.size == nil) == (o.scale_factor == nil) then fail("%s: either size or scale_factor must be given", who) end
+  local given = o.size or o.scale_factor
+  if type(given) == "table" and #given ~= nd then
+    fail("%s: %d sizes are wanted for %s, got %d", who, nd, describe(x), #given)
+  end
+  for d = 1, nd do
+    local n, v = x:size(d + 2), given
+    if type(given) == "table" then v = given[d] end
+    if type(v) ~= "number" or v - v ~= 0 then fail("%s: sizes and factors must be numbers, got %s", who, describe(v)) end
+    sizes[d] = o.size and options.integer(v) or (not o.size and floor(n * v) or nil)
+    if not sizes[d] or sizes[d] < 1 or n < 1 then
+      fail("%s: size %s cannot become %s", who, tostring(n), tostring(o.size and v or sizes[d]))
+    end
+    if o.align_corners then
+      scales[d] = sizes[d] > 1 and (n - 1) / (sizes[d] - 1) or 0.0
+    else
+      scales[d] = (o.scale_factor and not o.recompute_scale_factor) and 1 / v or n / sizes[d]
+    end
+  end
+  return sizes, scales
+end
+
+-- ---- grid_sample -------------------------------------------------------------------------------------
+
+-- From [-1, 1] to positions 0 … n-1 (align: of the outer points' centres, else of their borders).
+local function position(g, n, align)
+  if align then return (g + 1) * ((n - 1) / 2) end
+  return (g + 1) * (n / 2) - 0.5
+end
+
+-- Positions outside come back as `padding` says.
+local function inside(x, n, padding, align)
+  if padding == "zeros" then return x end
+  if padding == "reflection" then
+    local low, span = align and 0.0 or -0.5, align and n - 1 or n
+    if span == 0 then
+      x = x * 0
+    else
+      x = (x - low):abs()
+      local extra = T.fmod(x, span)
+      local even = T.fmod(T.floor(x / span), 2):eq(0)
+      x = T.where(even, extra + low, (span + low) - extra)
+    end
+  end
+  return x:clamp { min = 0.0, max = n - 1.0 }
+end
+
+-- The values at whole positions `at` (a list, one tensor [N, P] a dimension), zeros outside: [N, C, P].
+local function pick(flat, at, shape)
+  local index, ok
+  for d, a in ipairs(at) do
+    local n = shape[d]
+    local within = T.logical_and(a:ge(0), a:le(n - 1))
+    ok = ok and T.logical_and(ok, within) or within
+    local whole = a:nan_to_num(0.0):clamp({ min = 0, max = n - 1 }):long()
+    index = index and index * n + whole or whole
+  end
+  local C = flat:size(2)
+  index = index:unsqueeze(2):expand(index:size(1), C, index:size(2))
+  return T.gather(flat, index, { dim = 3, index_base = 0 }), ok
+end
+
+local function weighted(flat, at, shape, weight)
+  local v, ok = pick(flat, at, shape)
+  if weight then v = v * weight:unsqueeze(2) end
+  return v:masked_fill(ok:logical_not():unsqueeze(2), 0)
+end
+
+-- All 2ⁿ corners around positions pos.
+local function multilinear(flat, pos, shape)
+  local low, part, y = {}, {}, nil
+  for d, p in ipairs(pos) do
+    low[d] = p:detach():floor()
+    part[d] = p - low[d]
+  end
+  for corner = 0, (1 << #pos) - 1 do
+    local at, w = {}, nil
+    for d = 1, #pos do
+      local up = corner >> (d - 1) & 1 == 1
+      at[d] = up and low[d] + 1 or low[d]
+      local s = up and part[d] or 1 - part[d]
+      w = w and w * s or s
+    end
+    local v = weighted(flat, at, shape, w)
+    y = y and y + v or v
+  end
+  return y
+end
+
+local function bicubic(flat, pos, shape, padding, align)
+  local wy, wx, low = nil, nil, {}
+  for d, p in ipairs(pos) do low[d] = p:detach():floor() end
+  wy, wx = cubic(pos[1] - low[1]), cubic(pos[2] - low[2])
+  local y
+  for i = 1, 4 do
+    local row = inside(low[1] + (i - 2), shape[1], padding, align)
+    for j = 1, 4 do
+      local col = inside(low[2] + (j - 2), shape[2], padding, align)
+      local v = weighted(flat, { row, col }, shape, wy[i] * wx[j])
+      y = y and y + v or v
+    end
+  end
+  return y
+end
+
+local grid_modes, paddings = { "bilinear", "nearest", "bicubic" }, { "zeros", "border", "reflection" }
+
+local function one_of(who, what, v, words)
+  for _, w in ipairs(words) do
+    if v == w then return v end
+  end
+  fail("%s: %s", who, options.unknown(what, v, words))
+end
+
+local function check_grid(who, x, grid)
+  for i, t in ipairs { x, grid } do
+    if not T.is_tensor(t) or not t:is_floating_point() then
+      fail("%s: argument #%d must be a floating tensor, got %s", who, i, describe(t))
+    end
+  end
+  local nd = x:dim() - 2
+  if nd < 2 or nd > 3 or grid:dim() ~= nd + 2 or grid:size(-1) ~= nd or grid:size(1) ~= x:size(1) then
+    fail("%s: input [N, C, H, W] with grid [N, h, w, 2] (or one dimension more) is wanted, got %s and %s", who,
+      describe(x), describe(grid))
+  end
+  for d = 3, nd + 2 do
+    if x:size(d) < 1 then fail("%s: the input %s is empty", who, describe(x)) end
+  end
+  return nd
+end
+
+return function(F)
+  --- x [N, C, *] resized to `size`, or by `scale_factor` (numbers or lists). Options `mode="nearest"` ("nearest-exact"
+  -- "linear" "bilinear" "bicubic" "trilinear" "area"), `align_corners=false recompute_scale_factor=false`.
+  function F.interpolate(x, opts)
+    local who = "interpolate"
+    if not T.is_tensor(x) or x:dim() < 3 or x:dim() > 5 then
+      fail("%s: x [N, C, *] with one to three further dimensions is wanted, got %s", who, describe(x))
+    end
+    local o = options.check(who, opts, { "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor",
+      "antialias" })
+    local mode = one_of(who, "mode", o.mode or "nearest", modes)
+    if o.antialias then fail("%s: antialias is not available", who) end
+    if o.align_corners ~= nil and not ranks[mode] then fail("%s: align_corners has no meaning for %s", who, mode) end
+    if ranks[mode] and ranks[mode] ~= x:dim() then
+      fail("%s: mode %s takes %d dimensions, got %s", who, mode, ranks[mode], describe(x))
+    end
+    local sizes, scales = sizes_of(who, x, o)
+    if mode == "area" then return T[("adaptive_avg_pool%dd"):format(#sizes)](x, { output_size = sizes }) end
+    local dtype, narrow = x:dtype(), nil
+    if ranks[mode] and not x:is_floating_point() then
+      if dtype ~= "u8" then fail("%s: mode %s takes floating tensors or u8, got %s", who, mode, describe(x)) end
+      x, narrow = x:float(), true
+    elseif ranks[mode] and (dtype == "f16" or dtype == "bf16") then
+      x, narrow = x:float(), true
+    end
+    -- the dimension that shrinks most comes first
+    local order = {}
+    for d = 1, #sizes do order[d] = d end
+    table.sort(order, function(a, b) return scales[a] > scales[b] or scales[a] == scales[b] and a < b end)
+    if dtype == "u8" then table.sort(order, function(p, q) return p > q end) end
+    for _, d in ipairs(order) do
+      x = resize(x, d + 2, sizes[d], scales[d], mode, o.align_corners)
+      -- pictures of bytes are bytes again after each dimension
+      if dtype == "u8" and narrow then x = (x + 0.5):floor():clamp { min = 0, max = 255 } end
+    end
+    if not narrow then return x end
+    return x:to(dtype)
+  end
+
+  --- x [N, C, H, W] read at grid [N, h, w, 2], whose last dimension holds x (width), y (height) in [-1, 1] → [N, C, h, w]
+  -- (Jaderberg et al. 2015); with one dimension more in 3-d. Options `mode="bilinear"` ("nearest" "bicubic"),
+  -- `padding_mode="zeros"` ("border" "reflection"), `align_corners=false`.
+  function F.grid_sample(x, grid, opts)
+    local who = "grid_sample"
+    local nd = check_grid(who, x, grid)
+    local o = options.check(who, opts, { "mode", "padding_mode", "align_corners" })
+    local mode = one_of(who, "mode", o.mode or "bilinear", grid_modes)
+    local padding = one_of(who, "padding_mode", o.padding_mode or "zeros", paddings)
+    if mode == "bicubic" and nd ~= 2 then fail("%s: bicubic takes [N, C, H, W], got %s", who, describe(x)) end
+    local N, C, align = x:size(1), x:size(2), o.align_corners or false
+    local shape, out, pos, volume = {}, { N, C }, {}, 1
+    for d = 1, nd do
+      shape[d], out[d + 2] = x:size(d + 2), grid:size(d + 1)
+      volume = volume * shape[d]
+    end
+    for d = 1, nd do
+      -- the grid names the last dimension first
+      pos[d] = position(grid:select(-1, nd + 1 - d):reshape(N, -1), shape[d], align)
+      if mode ~= "bicubic" then pos[d] = inside(pos[d], shape[d], padding, align) end
+    end
+    local flat, y = x:reshape(N, C, volume), nil
+    if mode == "bicubic" then
+      y = bicubic(flat, pos, shape, padding, align)
+    elseif mode == "nearest" then
+      for d = 1, nd do pos[d] = pos[d]:detach():round() end
+      y = weighted(flat, pos, shape)
+    else
+      y = multilinear(flat, pos, shape)
+    end
+    return y:reshape(out)
+  end
+
+  --- The grid for grid_sample of affine maps theta [N, 2, 3]; `size` {N, C, H, W}. Options `align_corners=false`.
+  function F.affine_grid(theta, size, opts)
+    local who = "affine_grid"
+    local o = options.check(who, opts, { "align_corners" })
+    local nd = type(size) == "table" and #size - 2 or 0
+    if nd < 2 or nd > 3 or not T.is_tensor(theta) or theta:dim() ~= 3 or theta:size(2) ~= nd or
+      theta:size(3) ~= nd + 1 then
+      fail("%s: theta [N, 2, 3] with size {N, C, H, W} is wanted, got %s", who, describe(theta))
+    end
+    local dtype, axes, full = theta:dtype(), {}, {}
+    for d = 1, nd do full[d] = size[d + 2] end
+    for d = 1, nd do
+      local n, view = full[d], {}
+      for k = 1, nd do view[k] = k == d and n or 1 end
+      local a = (T.arange(0, n - 1):to(dtype) * 2 - (n - 1)) / (o.align_corners and max(n - 1, 1) or n)
+      axes[nd + 1 - d] = a:view(view):expand(full)
+    end
+    axes[nd + 1] = T.ones(full, { dtype = dtype })
+    local points = T.stack(axes, nd + 1):reshape(1, -1, nd + 1)
+    local shape = { size[1], table.unpack(full) }
+    shape[nd + 2] = nd
+    return points:matmul(theta:transpose(2, 3)):reshape(shape)
+  end
+end
