@@ -102,7 +102,7 @@ static void wrote(const char *op, const PlStorage *st) {
 static void where(const PlNode *node, char *text, size_t size) {
   const Note *n = notes && notes->cap ? lookup(notes->slot, notes->cap, node) : NULL;
   if (!n || !n->what || n->seq != node->seq || !n->place || !*notes->place[n->place - 1]) return;
-  snprintf(text, size, ", recorded at %s,", notes->place[n->place - 1]);
+  snprintf(text, size, " (recorded at %s)", notes->place[n->place - 1]);
 }
 
 static void writer(const PlStorage *st, char *text, size_t size) {

@@ -32,7 +32,14 @@ void l_empty_box(lua_State *L) {
 
 static int box_gc(lua_State *L) {
   Box *b = l_box(L, 1);
-  if (b && b->t) l_empty_box(L);
+  if (!b || !b->t) return 0;
+  if (PL_UNLIKELY(b->t->node)) {
+    l_empty_box(L);
+    return 0;
+  }
+  PlTensor *t = b->t;
+  b->t = NULL;
+  pl_tensor_release(t);
   return 0;
 }
 

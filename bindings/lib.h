@@ -19,9 +19,8 @@ typedef struct Box {
 
 /* ---- boxes (box.c) ---- */
 static inline Box *l_box(lua_State *L, int i) {
-  if (lua_type(L, i) != LUA_TUSERDATA || lua_rawlen(L, i) != sizeof(Box)) return NULL;
-  Box *b = lua_touserdata(L, i);
-  return b->magic == BOX_MAGIC ? b : NULL;
+  Box *b = lua_touserdata(L, i); /* NULL for other types; a light userdata has length 0 */
+  return b && lua_rawlen(L, i) == sizeof(Box) && b->magic == BOX_MAGIC ? b : NULL;
 }
 /* The tensor at i or NULL (also for a freed one). */
 static inline PlTensor *l_to_tensor(lua_State *L, int i) {

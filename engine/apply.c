@@ -283,7 +283,7 @@ static int plain_binary(const PlOp *op, PlTensor *const *in, int nin) {
 
 static PlStatus apply_plain(const PlOp *op, PlTensor *const *in, int nin, int like, PlDtype dtype, PlTensor **out) {
   PlTensor *y;
-  PL_TRY(pl_tensor_empty(&y, dtype, in[like]->a.ndim, in[like]->a.shape));
+  PL_TRY(pl_tensor_like(&y, in[like], dtype));
   const PlArray *arr[2] = {&in[0]->a, nin > 1 ? &in[1]->a : NULL};
   PlArray *dst[1] = {&y->a};
   PlkCall call = {.name = op->name, .code = op->kcode, .nin = nin, .nout = 1, .in = arr, .out = dst, .attrs = &no_attrs};

@@ -55,10 +55,7 @@ static PlTensor *new_handle(PlDtype dtype, int ndim, size_t extra) {
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a tensor handle"); }
 
-PlStatus pl_tensor_empty(PlTensor **out, PlDtype dtype, int ndim, const int64_t *shape) {
-  int64_t numel;
-  size_t nbytes;
-  PL_TRY(pl_count(ndim, shape, dtype, &numel, &nbytes));
+static PlStatus make(PlTensor **out, PlDtype dtype, int ndim, const int64_t *shape, int64_t numel, size_t nbytes) {
   bool small = nbytes <= PL_SMALL;
   size_t head = round16(sizeof(PlStorage));
   PlTensor *t = new_handle(dtype, ndim, head + (small ? round16(nbytes) : 0));
@@ -89,8 +86,17 @@ PlStatus pl_tensor_empty(PlTensor **out, PlDtype dtype, int ndim, const int64_t 
   return PL_OK;
 }
 
+PlStatus pl_tensor_empty(PlTensor **out, PlDtype dtype, int ndim, const int64_t *shape) {
+  int64_t numel;
+  size_t nbytes;
+  PL_TRY(pl_count(ndim, shape, dtype, &numel, &nbytes));
+  return make(out, dtype, ndim, shape, numel, nbytes);
+}
+
+/* t's element count was checked for its own dtype; wider ones stay far from overflow only if it is small. */
 PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype) {
-  return pl_tensor_empty(out, dtype, t->a.ndim, t->a.shape);
+  if (PL_UNLIKELY(t->a.numel > INT64_MAX / 32)) return pl_tensor_empty(out, dtype, t->a.ndim, t->a.shape);
+  return make(out, dtype, t->a.ndim, t->a.shape, t->a.numel, (size_t)t->a.numel * pl_dtype_size(dtype));
 }
 
 static void storage_release(PlStorage *s) {

@@ -1,12 +1,14 @@
--- Gradients of functions: grad, value_and_grad, vjp, jvp, hvp, jacobian, hessian, checkpoint, gradcheck,
--- gradgradcheck, and anomaly. Arguments and results are tensors, tables of them (nested at will), and anything else, which passes
--- through. Every call has a key of its own, so calls nest and an outer program sees the inner one.
+-- Gradients of functions: grad, value_and_grad, vjp, jvp, hvp, jacobian, hessian, checkpoint. Arguments and results
+-- are tensors, tables of them (nested at will), and anything else, which passes through. Every call has a key of its
+-- own, so calls nest and an outer program sees the inner one.
 local options = require "perilune.options"
+local tree = require "perilune.tree"
 
 return function(T, core)
   local is_tensor, GradKey = core.is_tensor, core.GradKey
   local pack, unpack = table.pack, table.unpack
   local fail = options.fail
+  local floating, map, leaves, beside, is_tree = tree.floating, tree.map, tree.leaves, tree.beside, tree.is_tree
 
   local function check_function(who, f)
     local meta = getmetatable(f)
@@ -15,69 +17,13 @@ return function(T, core)
     end
     return f
   end
-  local function floating(t) return is_tensor(t) and t:is_floating_point() end
-
-  -- ---- nested tables -----------------------------------------------------------------------------------
-
-  -- Keys in a fixed order: 1 … n, then the rest by their text.
-  local function keys(t)
-    local list, rest = {}, {}
-    for i = 1, #t do list[i] = i end
-    for k in pairs(t) do
-      if not (math.type(k) == "integer" and k >= 1 and k <= #t) then rest[#rest + 1] = k end
-    end
-    table.sort(rest, function(a, b) return tostring(a) < tostring(b) end)
-    return table.move(rest, 1, #rest, #list + 1, list)
-  end
-  local function is_tree(v) return type(v) == "table" and getmetatable(v) == nil end
-
-  -- The same structure with f(tensor) for every tensor; other values stay if `keep`.
-  local function map(v, f, keep, depth)
-    if is_tensor(v) then return f(v) end
-    if not is_tree(v) then
-      if keep then return v end
-      return nil
-    end
-    depth = depth or 0
-    if depth > 100 then fail("tables of tensors are nested more than 100 deep; is one inside itself?") end
-    local out = {}
-    for _, k in ipairs(keys(v)) do out[k] = map(v[k], f, keep, depth + 1) end
-    return out
-  end
-
-  local function leaves(v)
-    local list = {}
-    map(v, function(t) if floating(t) then list[#list + 1] = t end end)
-    return list
-  end
-
-  -- Leaves of `v` beside those of `like`, which must have the structure; nil where `v` has none.
-  local function beside(who, what, like, v)
-    local list, n = {}, 0
-    local function walk(a, b)
-      if is_tensor(a) then
-        if not floating(a) then return end
-        n = n + 1
-        if b == nil then return end
-        if not is_tensor(b) then fail("%s: %s must be a tensor like %s, got %s", who, what, a:describe(), type(b)) end
-        if not a:is_same_size(b) or a:dtype() ~= b:dtype() then
-          fail("%s: %s is %s, but must be like %s", who, what, b:describe(), a:describe())
-        end
-        list[n] = b
-      elseif is_tree(a) and b ~= nil then
-        if not is_tree(b) then
-          fail("%s: %s must be a table like the other, got %s", who, what, options.describe(b))
-        end
-        for _, k in ipairs(keys(a)) do walk(a[k], b[k]) end
-      elseif is_tree(a) then
-        n = n + #leaves(a)
-      end
-    end
-    walk(like, v)
-    return list, n
-  end
-
   -- ---- through one key ------------------------------------------------------------------------------------
+
+  -- Inside no_grad a function is still differentiated, but nothing else sees it.
+  local function call(f, ...)
+    if core.grad_enabled() then return f(...) end
+    return T.enable_grad(f, ...)
+  end
 
   -- Arguments as aliases attached to the key, and the list of those aliases.
   local function attach(key, args)
@@ -85,7 +31,7 @@ return function(T, core)
     for i = 1, args.n do
       wrapped[i] = map(args[i], function(t)
         if not floating(t) then return t end
-        local x = key:attach(core.alias(t))
+        local x = key:attach(core.grad_enabled() and core.alias(t) or t:detach())
         xs[#xs + 1] = x
         return x
       end, true)
@@ -120,7 +66,9 @@ return function(T, core)
   end
 
   -- Without what the key recorded: what the caller gets.
-  local function strip(y, key) return map(y, function(t) return core.alias(t, key) end, true) end
+  local function strip(y, key)
+    return map(y, function(t) return core.grad_enabled() and core.alias(t, key) or t:detach() end, true)
+  end
 
   local function scalar(who, y)
     if not floating(y) or y:numel() ~= 1 then
@@ -133,7 +81,7 @@ return function(T, core)
     local key <close> = GradKey {}
     local args = pack(...)
     local xs, wrapped = attach(key, args)
-    local y = scalar(who, f(unpack(wrapped, 1, args.n)))
+    local y = scalar(who, call(f, unpack(wrapped, 1, args.n)))
     return strip(y, key), unflatten(args, core.pull(key, { y }, nil, xs), like_zero)
   end
 
@@ -146,7 +94,7 @@ return function(T, core)
     end
   end
 
-  -- T.value_and_grad(f)(x, …) → f's value, then a gradient for every argument (nil where f does not depend on it).
+  -- T.value_and_grad(f)(x, …) → f's value, then a gradient for every argument, nil where f does not depend on it.
   T.value_and_grad = transform("value_and_grad", function(f, ...)
     local y, g = value_and_grad("value_and_grad", f, false, ...)
     return y, unpack(g, 1, g.n)
@@ -158,13 +106,14 @@ return function(T, core)
     return unpack(g, 1, g.n)
   end)
 
-  -- T.vjp(f, x, …) → y, pull: pull(dy) → dyᵀJ for every argument, as often as wanted. dy has y's structure, nil is zero.
+  -- T.vjp(f, x, …) → y, pull: pull(dy) → dyᵀJ for every argument, as often as wanted. dy has y's structure; nil is
+  -- zero.
   T.vjp = function(f, ...)
     check_function("vjp", f)
     local key = GradKey {}
     local args = pack(...)
     local xs, wrapped = attach(key, args)
-    local y = f(unpack(wrapped, 1, args.n))
+    local y = call(f, unpack(wrapped, 1, args.n))
     local ys = leaves(y)
     local like = map(y, function(t) return t:detach() end, true)
     local zero = map(args, function(t) return t:detach() end)
@@ -187,17 +136,18 @@ return function(T, core)
   -- The results of f and their derivative as a linear function of u, recorded by `outer`: double vjp.
   local function linear(f, args, outer, inner)
     local xs, wrapped = attach(inner, args)
-    local y = f(unpack(wrapped, 1, args.n))
+    local y = call(f, unpack(wrapped, 1, args.n))
     local ys, us = leaves(y), {}
     for i, t in ipairs(ys) do us[i] = outer:attach(T.zeros_like(t:detach())) end
-    return y, us, core.pull(inner, ys, us, xs), xs, ys
+    return y, us, call(core.pull, inner, ys, us, xs)
   end
 
   -- T.jvp(f, x, v) → y, J v; T.jvp(f, {x1, x2, …}, {v1, v2, …}) for several arguments.
   T.jvp = function(f, primals, tangents)
     check_function("jvp", f)
     local args = list_of("jvp", primals)
-    local vs, n = beside("jvp", "the tangent", { unpack(args, 1, args.n) }, is_tensor(tangents) and { tangents } or tangents)
+    local given = is_tensor(tangents) and { tangents } or tangents
+    local vs, n = beside("jvp", "the tangent", { unpack(args, 1, args.n) }, given)
     local outer <close> = GradKey {}
     local inner <close> = GradKey {}
     local y, us, gs = linear(f, args, outer, inner)
@@ -208,7 +158,7 @@ return function(T, core)
       i = i + 1
       return jv[i] and jv[i]:contiguous() or T.zeros_like(t:detach())
     end)
-    return map(strip(y, inner), function(t) return core.alias(t, outer) end, true), tangent
+    return strip(strip(y, inner), outer), tangent
   end
 
   -- T.hvp(f, x, v) → y, H v of a scalar function; lists for several arguments, as for jvp.
@@ -221,18 +171,18 @@ return function(T, core)
     local y, gs
     do
       local inner <close> = GradKey {}
-      local own, again = attach(inner, wrapped)
-      y = scalar("hvp", f(unpack(again, 1, args.n)))
-      gs = core.pull(inner, { y }, nil, own)
+      local own, again = call(attach, inner, wrapped)
+      y = scalar("hvp", call(f, unpack(again, 1, args.n)))
+      gs = call(core.pull, inner, { y }, nil, own)
     end
     local hv = unflatten(args, pull(outer, gs, vs, xs, n), true)
-    y = core.alias(y, outer)
+    y = strip(y, outer)
     if is_tensor(primals) then return y, hv[1] end
     hv.n = nil
     return y, hv
   end
 
-  -- ---- whole matrices --------------------------------------------------------------------------------------------
+  -- ---- whole matrices ------------------------------------------------------------------------------------
 
   local function one_hot(like, i)
     local v = T.zeros({ like:numel() }, { dtype = like:dtype() })
@@ -252,7 +202,7 @@ return function(T, core)
     local outer <close> = GradKey {}
     local inner <close> = GradKey {}
     local xs, wrapped = attach(inner, args)
-    local y = f(unpack(wrapped, 1, args.n))
+    local y = call(f, unpack(wrapped, 1, args.n))
     local ys, m = leaves(y), {}
     local shapes = { y = {}, x = {} }
     for i, t in ipairs(ys) do m[i], shapes.y[i] = {}, t:shape() end
@@ -263,7 +213,7 @@ return function(T, core)
     if total(ys) > 2 * total(xs) then
       local us = {}
       for i, t in ipairs(ys) do us[i] = outer:attach(T.zeros_like(t:detach())) end
-      local gs = core.pull(inner, ys, us, xs)
+      local gs = call(core.pull, inner, ys, us, xs)
       for j, x in ipairs(xs) do
         local columns = {}
         for i = 1, #ys do columns[i] = {} end
@@ -334,7 +284,7 @@ return function(T, core)
     return h
   end)
 
-  -- ---- checkpoint -----------------------------------------------------------------------------------------------------
+  -- ---- checkpoint ----------------------------------------------------------------------------------------
 
   -- Runs f with the generator in the given state and puts it back.
   local function with_random(state, f, ...)
@@ -364,7 +314,8 @@ return function(T, core)
     if #made == 0 then return unpack(out, 1, out.n) end
     local outside, computed = core.captured(made, since)
     if computed then
-      fail("checkpoint: the function reads a tensor that was computed outside of it and needs a gradient; pass it as an argument")
+      fail("checkpoint: the function reads a tensor that was computed outside of it and needs a gradient; "
+        .. "pass it as an argument")
     end
     local results = {}
     for i, y in ipairs(made) do results[i] = y:detach() end
@@ -415,132 +366,5 @@ return function(T, core)
       return tracked[i]
     end, true)
     return unpack(final, 1, out.n)
-  end
-
-  -- ---- checks -------------------------------------------------------------------------------------------------------------
-
-  local check_options = { "eps", "atol", "rtol" }
-
-  -- Difference quotients: [ny, nx] for every pair, as m[y][x].
-  local function quotients(f, args, eps)
-    local function values(a)
-      local was = core.grad_enabled(false)
-      local ok, y = pcall(function()
-        local r = pack(f(unpack(a, 1, a.n)))
-        return leaves(r.n == 1 and r[1] or { unpack(r, 1, r.n) })
-      end)
-      core.grad_enabled(was)
-      if not ok then error(y, 0) end
-      for i, t in ipairs(y) do y[i] = t:detach():clone():reshape(-1) end
-      return y
-    end
-    local xs = {}
-    local own = { n = args.n }
-    for i = 1, args.n do
-      own[i] = map(args[i], function(t)
-        if not floating(t) then return t end
-        xs[#xs + 1] = t:detach():contiguous():clone()
-        return xs[#xs]
-      end, true)
-    end
-    local m = {}
-    for j, x in ipairs(xs) do
-      local flat = x:view(-1)
-      local columns = {}
-      for e = 1, x:numel() do
-        local v = flat:get(e)
-        flat:set(e, v + eps)
-        local up = values(own)
-        flat:set(e, v - eps)
-        local down = values(own)
-        flat:set(e, v)
-        for i in ipairs(up) do
-          columns[i] = columns[i] or {}
-          columns[i][e] = (up[i] - down[i]) / (2 * eps)
-        end
-      end
-      for i, list in pairs(columns) do
-        m[i] = m[i] or {}
-        m[i][j] = T.stack(list, 2)
-      end
-    end
-    return m
-  end
-
-  local function gradcheck(who, f, inputs, opts)
-    check_function(who, f)
-    local o = options.check(who, opts, check_options)
-    local args = list_of(who, inputs)
-    for _, t in ipairs(leaves({ unpack(args, 1, args.n) })) do
-      if t:dtype() ~= "f64" then fail("%s: the inputs must be f64 for difference quotients, got %s", who, t:describe()) end
-    end
-    local function listed(...)
-      local r = pack(f(...))
-      return r.n == 1 and r[1] or { unpack(r, 1, r.n) }
-    end
-    local plain = { n = args.n }
-    for i = 1, args.n do plain[i] = map(args[i], function(t) return t:detach():clone() end, true) end
-    local analytic, _, _, xs, ys = matrices(listed, plain)
-    if #xs == 0 then fail("%s: there is no floating tensor among the inputs", who) end
-    local numeric = quotients(f, plain, o.eps or 1e-6)
-    for i = 1, #ys do
-      for j = 1, #xs do
-        local a, b = analytic[i][j]:detach(), numeric[i] and numeric[i][j]
-        if b and not a:allclose(b, { rtol = o.rtol or 1e-3, atol = o.atol or 1e-5 }) then
-          local apart = (a - b):abs()
-          local worst = apart:argmax():item()
-          return false, ("%s: result %d, input %d: gradient %.9g, difference quotient %.9g (result element %d, input element %d)"):format(
-            who, i, j, a:reshape(-1):get(worst), b:reshape(-1):get(worst), (worst - 1) // a:size(2) + 1, (worst - 1) % a:size(2) + 1)
-        end
-      end
-    end
-    return true
-  end
-
-  -- T.gradcheck(f, {x, …}, {eps=1e-6, atol=1e-5, rtol=1e-3}) → true, or false and what differs. Inputs in f64.
-  T.gradcheck = function(f, inputs, opts) return gradcheck("gradcheck", f, inputs, opts) end
-
-  -- The same for the gradient of f, against random directions.
-  T.gradgradcheck = function(f, inputs, opts)
-    check_function("gradgradcheck", f)
-    local args = list_of("gradgradcheck", inputs)
-    local directions
-    do
-      local _ <close> = T.no_grad()
-      directions = map(pack(f(unpack(args, 1, args.n))), function(t)
-        return floating(t) and T.randn(t:shape(), { dtype = t:dtype() }) or nil
-      end)
-      directions.n = nil
-    end
-    local all = { unpack(args, 1, args.n) }
-    all[args.n + 1] = directions
-    local function gradient(...)
-      local a = pack(...)
-      local dys = a[args.n + 1]
-      local key <close> = GradKey {}
-      local xs, wrapped = attach(key, pack(unpack(a, 1, args.n)))
-      local ys = leaves(pack(f(unpack(wrapped, 1, args.n))))
-      local grads = {}
-      for _, g in ipairs(core.pull(key, ys, leaves(dys), xs)) do
-        if g then grads[#grads + 1] = g end
-      end
-      return grads
-    end
-    return gradcheck("gradgradcheck", gradient, all, opts)
-  end
-
-  -- ---- anomalies ------------------------------------------------------------------------------------------------------------
-
-  local scope = { __close = function(self)
-    if self.was ~= nil then core.anomaly(self.was) end
-    self.was = nil
-  end }
-
-  -- T.anomaly(true): backward stops at the op whose gradient first holds NaN or Inf and names the line that recorded it; errors about
-  -- overwritten tensors name both lines. Slow. Returns a scope object that restores; T.anomaly() → is it on?
-  T.anomaly = function(on)
-    if on == nil then return core.anomaly() end
-    if type(on) ~= "boolean" then fail("anomaly: true or false expected, got %s", type(on)) end
-    return setmetatable({ was = core.anomaly(on) }, scope)
   end
 end

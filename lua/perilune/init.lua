@@ -22,7 +22,10 @@ for _, name in ipairs {
 } do T[name] = core[name] end
 T.manual_seed = function(seed) core.manual_seed(seed) return T end
 
-for _, part in ipairs { "create", "ops", "einsum", "distance", "gradient", "functional", "manager", "print", "help" } do
+for _, part in ipairs {
+  "create", "ops", "einsum", "linalg", "distance", "gradient", "functional", "gradcheck", "manager", "print",
+  "help",
+} do
   require("perilune." .. part)(T, core)
 end
 

@@ -123,7 +123,10 @@ return function(T, core)
     if math.type(n) ~= "integer" then fail("linalg.matrix_power: n must be an integer, got %s", options.describe(n)) end
     if select("#", ...) > 0 then fail("linalg.matrix_power: too many arguments") end
     if n == math.mininteger then fail("linalg.matrix_power: n is too small") end
-    if n == 0 then return op.expand(T.eye(s[#s], s[#s], { dtype = A:dtype() }), s):clone() end
+    if n == 0 then -- 0 · A: it depends on A, with a gradient of zeros
+      local eye = T.eye(s[#s], s[#s], { dtype = A:dtype() })
+      return op.where(T.zeros(s, { dtype = "bool" }), A, eye)
+    end
     if n < 0 then A, n = L.inv(A), -n end
     local y
     while true do
@@ -139,12 +142,16 @@ return function(T, core)
   -- over the places of the outermost product). The first may be a row vector, the last a column.
   L.multi_dot = function(list, ...)
     local fn = "linalg.multi_dot"
-    if type(list) ~= "table" or is_tensor(list) or #list < 2 then fail("%s: a list of at least two tensors expected", fn) end
+    if type(list) ~= "table" or is_tensor(list) or #list < 2 then
+      fail("%s: a list of at least two tensors expected", fn)
+    end
     if select("#", ...) > 0 then fail("%s: too many arguments", fn) end
     local n, m, p = #list, {}, {}
     for i, x in ipairs(list) do
       local s = need(fn, "tensor " .. i, x, 1)
-      if #s > 2 or #s == 1 and i > 1 and i < n then fail("%s: tensor %d must be a matrix, got %s", fn, i, x:describe()) end
+      if #s > 2 or #s == 1 and i > 1 and i < n then
+        fail("%s: tensor %d must be a matrix, got %s", fn, i, x:describe())
+      end
       m[i] = #s == 2 and x or i == 1 and x:unsqueeze(1) or x:unsqueeze(2)
       local r, c = m[i]:size(1), m[i]:size(2)
       if i > 1 and r ~= p[i - 1] then
@@ -204,7 +211,9 @@ return function(T, core)
     if ord == nil then ord = o.ord end
     if dim == nil then dim = o.dim end
     if type(dim) == "number" then dim = { dim } end
-    if dim ~= nil and type(dim) ~= "table" then fail("%s: dim must be an integer or a list, got %s", fn, options.describe(dim)) end
+    if dim ~= nil and type(dim) ~= "table" then
+      fail("%s: dim must be an integer or a list, got %s", fn, options.describe(dim))
+    end
     if o.keepdim ~= nil and type(o.keepdim) ~= "boolean" then
       fail("%s: keepdim must be a boolean, got %s", fn, options.describe(o.keepdim))
     end
@@ -217,7 +226,9 @@ return function(T, core)
 
   local function vector_norm(fn, x, ord, dim, keepdim)
     if ord == nil then ord = 2 end
-    if type(ord) ~= "number" then fail("%s: ord of a vector norm must be a number, got %s", fn, options.describe(ord)) end
+    if type(ord) ~= "number" then
+      fail("%s: ord of a vector norm must be a number, got %s", fn, options.describe(ord))
+    end
     return op.norm(x, { p = ord, dim = dim, keepdim = keepdim })
   end
 

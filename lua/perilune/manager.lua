@@ -127,7 +127,8 @@ return function(T, core)
     if o.ambient ~= nil and type(o.ambient) ~= "boolean" then
       fail("GradManager: ambient must be true or false, got %s", options.describe(o.ambient))
     end
-    return setmetatable({ specs = setmetatable({}, { __mode = "k" }), count = 0, ambient = o.ambient or false }, Manager)
+    local specs = setmetatable({}, { __mode = "k" })
+    return setmetatable({ specs = specs, count = 0, ambient = o.ambient or false }, Manager)
   end
 
   --- T.GradManager.group{gm1, gm2, …} → the list. They record on one level: none sees another's backward.

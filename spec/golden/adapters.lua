@@ -242,7 +242,11 @@ R["linalg.pinv"] = {
   call = function(fn, a, T)
     local rtol = a.rtol
     if type(rtol) == "number" then rtol = T.tensor(rtol, { dtype = "f64" }) end
-    if rtol then rtol = rtol:to("f64") end
+    if rtol then
+      local batch = a.A:shape()
+      batch[#batch], batch[#batch - 1] = nil, nil
+      rtol = rtol:to("f64"):expand(batch)
+    end
     return fn(a.A, rtol)
   end,
 }

@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- Golden cases that perilune answers differently on purpose. Each row was reviewed: `op`, a Lua pattern on
--- the
--- case's id, optionally one on the failure's text, and why. They count as skipped, and the runner says when
--- one is no longer needed.
+-- the case's id, optionally one on the failure's text, and why. They count as skipped, and the runner says
+-- when one is no longer needed.
 
 local rows = {
   {
@@ -24,14 +23,6 @@ local rows = {
   {
     op = "promotion", id = "^binary_scalar/pow/bool/bool$", text = "are bool; convert one",
     reason = "bool to the power of bool is refused with advice to convert",
-  },
-  {
-    op = "promotion", id = "^binary_?%a*/sub/.*bool", text = "not refused",
-    reason = "a mask may be subtracted from numbers and the other way round; only bool - bool is refused",
-  },
-  {
-    op = "promotion", id = "^binary_scalar/sub/bool/", text = "not refused",
-    reason = "a mask may be subtracted from numbers and the other way round; only bool - bool is refused",
   },
 }
 

@@ -9,6 +9,7 @@
 --   tol      tolerance of values; gtol of gradients
 --   one_layout  the op is for contiguous tensors only (view)
 --   ties     it chooses among values; with equal ones (stride 0) there is no difference quotient
+--   regular  it wants matrices of full rank, which stride 0 does not give
 --   skip_grad   why the gradient cannot be checked by difference quotients
 --   call     function(T) -> the function to call, where it is not T.<op>
 

@@ -37,7 +37,8 @@ describe("layouts of", function()
         local f = support.func(info.name)
         for _, args in ipairs(support.arguments(info.name)) do
           for _, kind in ipairs(random.LAYOUTS) do
-            local other = support.map(args, function(t) return random.layout(T, t, kind) or t end)
+            local same = row.regular and kind == "expand"
+            local other = support.map(args, function(t) return not same and random.layout(T, t, kind) or t end)
             local plain = support.map(other, function(t) return t:contiguous() end)
             local a, b = support.results(f, plain), support.results(f, other)
             assert.equal(#a, #b)

@@ -93,16 +93,20 @@ local function definite(g)
   local a = near_identity(g, 3)
   return a:matmul(a:t())
 end
-local SYMMETRIC = { skip_grad = "the gradient is symmetrized; golden gradients judge it" }
-R["linalg.inv"], R["linalg.det"], R["linalg.slogdet"] = golden(matrix), golden(matrix), golden(matrix)
-R["linalg.solve"] = golden(function(g) return matrix(g), rand(g, { 3, 2 }) end)
-R["linalg.solve_triangular"] = golden(function(g) return matrix(g), rand(g, { 3, 2 }), { upper = true } end)
-R["linalg.pinv"] = golden(function(g) return rand(g, { 3, 2 }) end)
+local REGULAR = { regular = true }
+local SYMMETRIC = { regular = true, skip_grad = "the gradient is symmetrized; golden gradients judge it" }
+R["linalg.inv"], R["linalg.det"] = golden(matrix, REGULAR), golden(matrix, REGULAR)
+R["linalg.slogdet"] = golden(matrix, REGULAR)
+R["linalg.solve"] = golden(function(g) return matrix(g), rand(g, { 3, 2 }) end, REGULAR)
+R["linalg.solve_triangular"] = golden(function(g)
+  return matrix(g), rand(g, { 3, 2 }), { upper = true }
+end, REGULAR)
+R["linalg.pinv"] = golden(function(g) return rand(g, { 3, 2 }) end, REGULAR)
 R["linalg.cholesky"], R["linalg.eigh"] = golden(definite, SYMMETRIC), golden(definite, SYMMETRIC)
 R["linalg.eigvalsh"] = golden(definite, SYMMETRIC)
-R["linalg.qr"] = golden(function(g) return near_identity(g, 3) end)
-R["linalg.svd"] = golden(function(g) return rand(g, { 3, 3 }) end)
-R["linalg.svdvals"] = golden(function(g) return rand(g, { 3, 2 }) end)
+R["linalg.qr"] = golden(matrix, REGULAR)
+R["linalg.svd"] = golden(function(g) return rand(g, { 3, 3 }) end, REGULAR)
+R["linalg.svdvals"] = golden(function(g) return rand(g, { 3, 2 }) end, REGULAR)
 R.matrix_exp = golden(function(g) return rand(g, { 3, 3 }) end)
 R.inner = golden(function(g) return rand(g, { 2, 4 }), rand(g, { 3, 4 }) end)
 R.kron = golden(function(g) return rand(g, { 2, 3 }), rand(g, { 2, 2 }) end)

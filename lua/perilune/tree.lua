@@ -1,0 +1,69 @@
+-- Tables of tensors, nested at will: what the functional API takes and returns.
+local core = require "perilune.core"
+local options = require "perilune.options"
+
+local is_tensor, fail = core.is_tensor, options.fail
+
+local function floating(t) return is_tensor(t) and t:is_floating_point() end
+
+-- Keys in a fixed order: 1 … n, then the rest by their text.
+local function keys(t)
+  local list, rest = {}, {}
+  for i = 1, #t do list[i] = i end
+  for k in pairs(t) do
+    if not (math.type(k) == "integer" and k >= 1 and k <= #t) then rest[#rest + 1] = k end
+  end
+  table.sort(rest, function(a, b) return tostring(a) < tostring(b) end)
+  return table.move(rest, 1, #rest, #list + 1, list)
+end
+local function is_tree(v) return type(v) == "table" and getmetatable(v) == nil end
+
+-- The same structure with f(tensor) for every tensor; other values stay if `keep`.
+local function map(v, f, keep, depth)
+  if is_tensor(v) then return f(v) end
+  if not is_tree(v) then
+    if keep then return v end
+    return nil
+  end
+  depth = depth or 0
+  if depth > 100 then fail("tables of tensors are nested more than 100 deep; is one inside itself?") end
+  local out = {}
+  for _, k in ipairs(keys(v)) do out[k] = map(v[k], f, keep, depth + 1) end
+  return out
+end
+
+local function leaves(v)
+  local list = {}
+  map(v, function(t) if floating(t) then list[#list + 1] = t end end)
+  return list
+end
+
+local function same_shape(a, b) return table.concat(a:shape(), ",") == table.concat(b:shape(), ",") end
+
+-- Leaves of `v` beside those of `like`, which must have the structure; nil where `v` has none.
+local function beside(who, what, like, v)
+  local list, n = {}, 0
+  local function walk(a, b)
+    if is_tensor(a) then
+      if not floating(a) then return end
+      n = n + 1
+      if b == nil then return end
+      if not is_tensor(b) then fail("%s: %s must be a tensor like %s, got %s", who, what, a:describe(), type(b)) end
+      if not same_shape(a, b) or a:dtype() ~= b:dtype() then
+        fail("%s: %s is %s, but must be like %s", who, what, b:describe(), a:describe())
+      end
+      list[n] = b
+    elseif is_tree(a) and b ~= nil then
+      if not is_tree(b) then
+        fail("%s: %s must be a table like the other, got %s", who, what, options.describe(b))
+      end
+      for _, k in ipairs(keys(a)) do walk(a[k], b[k]) end
+    elseif is_tree(a) then
+      n = n + #leaves(a)
+    end
+  end
+  walk(like, v)
+  return list, n
+end
+
+return { floating = floating, map = map, leaves = leaves, beside = beside, is_tree = is_tree }
