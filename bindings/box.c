@@ -3,8 +3,9 @@
 #include <string.h>
 
 #include "bindings/lib.h"
+#include "bindings/lua_alloc.h"
 
-static const char meta_key = 0, boxes_key = 0, late_key = 0, sentinel_key = 0;
+static const char meta_key = 0, light_key = 0, boxes_key = 0, late_key = 0, sentinel_key = 0;
 
 static void push_boxes(lua_State *L);
 
@@ -45,6 +46,60 @@ static int box_gc(lua_State *L) {
 
 static void make_sentinel(lua_State *L);
 
+/* ---- boxes without finalizers ------------------------------------------------------------------------- */
+
+typedef struct Probe {
+  lua_Alloc f;
+  void *ud;
+  size_t size;
+} Probe;
+
+static void *probe(void *ud, void *p, size_t old_size, size_t new_size) {
+  Probe *pr = ud;
+  if (!p && old_size == LUA_TUSERDATA) pr->size = new_size;
+  return pr->f(pr->ud, p, old_size, new_size);
+}
+
+static void release(void *tensor) { pl_tensor_release(tensor); }
+
+/* The perilune command's allocator can tell when a box dies (lua_alloc.h). Then results get a metatable without
+ * __gc; boxes that need a finalizer (l_remember_box) take the full one. The size of a box is asked, not guessed. */
+static bool connect_release(lua_State *L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, "perilune.release.slot");
+  LuaRelease *r = lua_touserdata(L, -1);
+  lua_pop(L, 1);
+  if (!r) return false;
+  Probe pr = {.size = 0};
+  pr.f = lua_getallocf(L, &pr.ud);
+  lua_setallocf(L, probe, &pr);
+  lua_newuserdatauv(L, sizeof(Box), 1); /* raises only when memory is out at start: then nothing runs anyway */
+  lua_setallocf(L, pr.f, pr.ud);
+  memset(lua_touserdata(L, -1), 0, sizeof(Box));
+  lua_pop(L, 1);
+  if (!pr.size) return false;
+  *r = (LuaRelease){.box_size = pr.size, .magic = BOX_MAGIC, .release = release};
+  return true;
+}
+
+/* core.seal(): the light metatable becomes a copy of the full one without __gc, once all metamethods are there. */
+int l_seal(lua_State *L) {
+  l_box_metatable(L);
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &light_key) != LUA_TTABLE || lua_rawequal(L, -1, -2)) return 0;
+  for (lua_pushnil(L); lua_next(L, -3); lua_pop(L, 1)) {
+    if (lua_type(L, -2) == LUA_TSTRING && strcmp(lua_tostring(L, -2), "__gc") == 0) continue;
+    lua_pushvalue(L, -2);
+    lua_pushvalue(L, -2);
+    lua_rawset(L, -5);
+  }
+  return 0;
+}
+
+int l_result_metatable(lua_State *L) {
+  l_box_metatable(L);
+  lua_pop(L, 1);
+  return lua_rawgetp(L, LUA_REGISTRYINDEX, &light_key), 1;
+}
+
 int l_box_metatable(lua_State *L) {
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &meta_key) == LUA_TTABLE) return 1;
   lua_pop(L, 1);
@@ -60,6 +115,11 @@ int l_box_metatable(lua_State *L) {
   make_sentinel(L);
   lua_pushvalue(L, -1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &meta_key);
+  if (connect_release(L))
+    lua_newtable(L); /* filled by l_seal */
+  else
+    lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &light_key);
   return 1;
 }
 
@@ -115,7 +175,7 @@ Box *l_new_box(lua_State *L) {
   Box *b = lua_newuserdatauv(L, sizeof(Box), 1);
   b->t = NULL;
   b->magic = BOX_MAGIC;
-  lua_rawgetp(L, LUA_REGISTRYINDEX, &meta_key);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &light_key);
   lua_setmetatable(L, -2);
   l_note_late(L);
   return b;
@@ -148,6 +208,8 @@ void l_remember_box(lua_State *L, int i) {
   Box *b = l_box(L, i);
   i = lua_absindex(L, i);
   if (!b || !b->t) return;
+  l_box_metatable(L); /* with __gc: a leaf may have a cycle to cut */
+  lua_setmetatable(L, i);
   push_boxes(L);
   lua_pushvalue(L, i);
   lua_rawsetp(L, -2, b->t);
@@ -155,22 +217,44 @@ void l_remember_box(lua_State *L, int i) {
   b->t->flags |= PL_T_BOXED;
 }
 
+/* Pushes t's living box; false if there is none. */
+static bool push_known(lua_State *L, PlTensor *t) {
+  if (!(t->flags & PL_T_BOXED)) return false;
+  push_boxes(L);
+  if (lua_rawgetp(L, -1, t) == LUA_TUSERDATA && l_to_tensor(L, -1) == t) {
+    lua_remove(L, -2);
+    return true;
+  }
+  lua_pop(L, 2);
+  return false;
+}
+
 int l_push_shared(lua_State *L, PlTensor *t) {
-  if (!t) {
+  if (!t)
     lua_pushnil(L);
-    return 1;
+  else if (!push_known(L, t)) {
+    Box *b = l_new_box(L);
+    b->t = pl_retain(t);
+    l_remember_box(L, -1);
   }
-  if (t->flags & PL_T_BOXED) {
-    push_boxes(L);
-    if (lua_rawgetp(L, -1, t) == LUA_TUSERDATA && l_to_tensor(L, -1) == t) {
-      lua_remove(L, -2);
-      return 1;
-    }
-    lua_pop(L, 2);
+  return 1;
+}
+
+int l_push_grad(lua_State *L, int i) {
+  i = lua_absindex(L, i);
+  PlTensor *g = pl_grad(l_box(L, i)->t);
+  if (!g)
+    lua_pushnil(L);
+  else if (!push_known(L, g)) {
+    Box *b = l_new_box(L); /* may run a finalizer that assigns another gradient: look again */
+    b->t = pl_grad(l_box(L, i)->t);
+    if (b->t) pl_retain(b->t);
+    if (b->t && push_known(L, b->t)) return 1;
+    if (b->t)
+      l_remember_box(L, -1);
+    else
+      lua_pushnil(L);
   }
-  pl_retain(t); /* first: making the box may run a finalizer that drops the owner */
-  l_new_box(L)->t = t;
-  l_remember_box(L, -1);
   return 1;
 }
 

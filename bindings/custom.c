@@ -163,19 +163,42 @@ static PlStatus run_backward(lua_State *L, PlNode *n, const RuleData *r, PlTenso
   int top = lua_gettop(L) - 1;
   lua_pushvalue(L, ctx);
   for (uint32_t o = 0; o < n->nout; o++) {
-    l_push_tensor(L, dy[o] ? pl_retain(dy[o]) : NULL);
-    if (dy[o]) l_default_anchor(L, -1);
+    if (!dy[o]) {
+      lua_pushnil(L);
+      continue;
+    }
+    Box *b = l_new_box(L);
+    b->t = pl_retain(dy[o]);
+    l_default_anchor(L, -1);
   }
-  if (lua_pcall(L, 1 + (int)n->nout, LUA_MULTRET, 0) != LUA_OK) return l_keep_error(L);
+  lua_call(L, 1 + (int)n->nout, LUA_MULTRET);
   return read_results(L, top, n, r->sizes, want, dx);
 }
 
+typedef struct RuleRun {
+  PlNode *n;
+  const RuleData *r;
+  PlTensor *const *dy;
+  const bool *want;
+  PlTensor **dx;
+  PlStatus status;
+} RuleRun;
+
+static int backward_body(lua_State *L) {
+  RuleRun *r = lua_touserdata(L, 1);
+  luaL_checkstack(L, 24 + (int)r->n->nout + (int)r->n->nin, NULL);
+  r->status = run_backward(L, r->n, r->r, r->dy, r->want, r->dx);
+  return 0;
+}
+
+/* All of it under lua_pcall: nothing of Lua's may jump through the walk. */
 static PlStatus rule_bwd(void *ud, PlNode *n, PlTensor *const *dy, const bool *want, PlTensor **dx) {
   lua_State *L = l_running;
-  if (!L || !lua_checkstack(L, 24 + (int)n->nout + (int)n->nin)) PL_FAIL(PL_ERR_STATE, "backward of %s: no Lua state", n->name);
-  int top = lua_gettop(L);
-  PlStatus s = run_backward(L, n, ud, dy, want, dx);
-  lua_settop(L, top);
+  RuleRun r = {n, ud, dy, want, dx, PL_OK};
+  if (!L || !lua_checkstack(L, 4)) PL_FAIL(PL_ERR_STATE, "backward of %s: no room on the Lua stack", n->name);
+  lua_pushcfunction(L, backward_body);
+  lua_pushlightuserdata(L, &r);
+  PlStatus s = lua_pcall(L, 1, 0, 0) == LUA_OK ? r.status : l_keep_error(L);
   if (s != PL_OK)
     for (uint32_t i = 0; i < n->nin; i++) {
       pl_tensor_release(dx[i]);
@@ -194,6 +217,14 @@ typedef struct Making {
   uint32_t nin;
 } Making;
 
+/* contexts[node at 2] = context at 1 */
+static int remember_context(lua_State *L) {
+  l_push_weak_table(L, &contexts_key);
+  lua_pushvalue(L, 1);
+  lua_rawsetp(L, -2, lua_touserdata(L, 2));
+  return 0;
+}
+
 static PlRule *make_rule(void *p, PlNode *n) {
   Making *m = p;
   size_t count = 0;
@@ -209,11 +240,13 @@ static PlRule *make_rule(void *p, PlNode *n) {
     memcpy(at, a->shape, a->ndim * sizeof *at);
     at += a->ndim;
   }
-  l_push_weak_table(m->L, &contexts_key);
+  lua_pushcfunction(m->L, remember_context);
   lua_pushvalue(m->L, m->ctx);
-  lua_rawsetp(m->L, -2, n);
+  lua_pushlightuserdata(m->L, n);
+  if (lua_pcall(m->L, 2, 0, 0) == LUA_OK) return &r->rule;
   lua_pop(m->L, 1);
-  return &r->rule;
+  free(r);
+  return NULL;
 }
 
 /* The context also keeps what its inputs' histories keep: one value, or a list of them. */

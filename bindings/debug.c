@@ -113,6 +113,39 @@ static void read_flags(lua_State *L, int at, bool *out, int n, bool def) {
   }
 }
 
+typedef struct Made {
+  const PlBackward *b;
+  const PlGraph *whole;
+  PlStatus status;
+} Made;
+
+/* (light Made, options) → the table. Called under lua_pcall: graphs are C's to free. */
+static int push_made(lua_State *L) {
+  Made *m = lua_touserdata(L, 1);
+  const PlBackward *b = m->b;
+  lua_createtable(L, 0, 8);
+  push_mask(L, b->save, b->nin + 2 * b->nout);
+  lua_setfield(L, -2, "save");
+  push_mask(L, b->has_grad, b->nin);
+  lua_setfield(L, -2, "input_has_grad");
+  set_text(L, b->precomp, "precomp");
+  set_text(L, b->backward, "backward");
+  set_text(L, m->whole, "whole");
+  lua_pushinteger(L, b->precomp ? b->precomp->nresults : 0);
+  lua_setfield(L, -2, "precomp_outputs");
+  if (lua_type(L, 2) == LUA_TTABLE) {
+    int res = lua_gettop(L);
+    lua_getfield(L, 2, "values");
+    if (lua_type(L, -1) == LUA_TTABLE) {
+      int values = lua_gettop(L);
+      lua_pushvalue(L, res);
+      m->status = push_runs(L, b, m->whole, values);
+    }
+    lua_settop(L, res);
+  }
+  return 1;
+}
+
 /* debug.backward_graph(op, {{shape=, dtype=}…}, requires_grad, {has_grad=, polymorphic=, values=}) → {save, input_has_grad,
  * precomp, precomp_outputs, backward, whole}; nil if the op has no gradient for these inputs */
 static int d_backward_graph(lua_State *L) {
@@ -154,30 +187,15 @@ static int d_backward_graph(lua_State *L) {
   PlGraph *whole = NULL;
   CALL(L, pl_backward_graph_make(&a, &b, &whole));
   if (!b) return 0;
-  lua_createtable(L, 0, 8);
-  push_mask(L, b->save, b->nin + 2 * b->nout);
-  lua_setfield(L, -2, "save");
-  push_mask(L, b->has_grad, b->nin);
-  lua_setfield(L, -2, "input_has_grad");
-  set_text(L, b->precomp, "precomp");
-  set_text(L, b->backward, "backward");
-  set_text(L, whole, "whole");
-  lua_pushinteger(L, b->precomp ? b->precomp->nresults : 0);
-  lua_setfield(L, -2, "precomp_outputs");
-  PlStatus s = PL_OK;
-  if (lua_type(L, 4) == LUA_TTABLE) {
-    int res = lua_gettop(L);
-    lua_getfield(L, 4, "values");
-    if (lua_type(L, -1) == LUA_TTABLE) {
-      int values = lua_gettop(L);
-      lua_pushvalue(L, res);
-      s = push_runs(L, b, whole, values);
-    }
-    lua_settop(L, res);
-  }
+  Made made = {b, whole, PL_OK};
+  lua_pushcfunction(L, push_made);
+  lua_pushlightuserdata(L, &made);
+  lua_pushvalue(L, 4);
+  int rc = lua_pcall(L, 2, 1, 0);
   pl_graph_free(whole);
   pl_backward_graph_release(b);
-  CALL(L, s);
+  if (rc != LUA_OK) return lua_error(L);
+  CALL(L, made.status);
   return 1;
 }
 

@@ -43,8 +43,17 @@ int l_error(lua_State *L, const char *fmt, ...) {
   return lua_error(L);
 }
 
-PlStatus l_keep_error(lua_State *L) {
+/* The kept error lies in a user value made beforehand: keeping one allocates nothing, so it cannot raise. */
+void l_errors_register(lua_State *L) {
+  lua_newuserdatauv(L, 0, 1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
+}
+
+PlStatus l_keep_error(lua_State *L) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &error_key);
+  lua_insert(L, -2);
+  lua_setiuservalue(L, -2, 1);
+  lua_pop(L, 1);
   return pl_fail(PL_ERR_CALLBACK, "error in a Lua function");
 }
 
@@ -52,8 +61,9 @@ int l_fail(lua_State *L, PlStatus s) {
   luaL_checkstack(L, 8, NULL);
   if (s == PL_ERR_CALLBACK) { /* the same object that was raised inside */
     lua_rawgetp(L, LUA_REGISTRYINDEX, &error_key);
+    lua_getiuservalue(L, -1, 1);
     lua_pushnil(L);
-    lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);
+    lua_setiuservalue(L, -3, 1);
     return lua_error(L);
   }
   return l_error(L, "%s", pl_message());

@@ -227,11 +227,6 @@ typedef struct HookData {
 
 static void hook_drop(void *ud) { free(ud); }
 
-static PlStatus call_lua(lua_State *L, int nargs, int nres) {
-  if (lua_pcall(L, nargs, nres, 0) == LUA_OK) return PL_OK;
-  return l_keep_error(L);
-}
-
 static void push_weak_table(lua_State *L, const void *key) {
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, key) == LUA_TTABLE) return;
   lua_pop(L, 1);
@@ -246,47 +241,65 @@ static void push_weak_table(lua_State *L, const void *key) {
 
 void l_push_weak_table(lua_State *L, const void *key) { push_weak_table(L, key); }
 
-static PlStatus callback_call(void *ud, PlTensor *grad, PlTensor **replaced) {
-  HookData *h = ud;
+/* One function's run. Bodies run under lua_pcall as a whole: nothing of Lua's may jump through the walk. */
+typedef struct HookRun {
+  HookData *h;
+  PlTensor *grad, *replaced;
+  PlStatus status;
+} HookRun;
+
+static PlStatus run_body(lua_CFunction body, HookRun *r) {
   lua_State *L = l_running;
-  (void)replaced;
-  if (!L || !lua_checkstack(L, 10)) return PL_OK;
-  int top = lua_gettop(L);
+  if (!L || !lua_checkstack(L, 4)) PL_FAIL(PL_ERR_STATE, "backward: no room on the Lua stack for a hook");
+  lua_pushcfunction(L, body);
+  lua_pushlightuserdata(L, r);
+  return lua_pcall(L, 1, 0, 0) == LUA_OK ? r->status : l_keep_error(L);
+}
+
+static int callback_body(lua_State *L) {
+  HookRun *r = lua_touserdata(L, 1);
   push_weak_table(L, &keys_key);
-  PlStatus s = PL_OK;
-  if (lua_rawgetp(L, -1, h->key) == LUA_TUSERDATA && lua_getiuservalue(L, -1, 1) == LUA_TTABLE &&
-      lua_rawgeti(L, -1, h->index) == LUA_TTABLE) {
-    lua_rawgeti(L, -1, 1);
-    lua_rawgeti(L, -2, 2);
-    l_push_shared(L, grad);
-    l_default_anchor(L, -1);
-    s = call_lua(L, 2, 0);
-  }
-  lua_settop(L, top);
-  return s;
+  if (lua_rawgetp(L, -1, r->h->key) != LUA_TUSERDATA || lua_getiuservalue(L, -1, 1) != LUA_TTABLE ||
+      lua_rawgeti(L, -1, r->h->index) != LUA_TTABLE)
+    return 0;
+  lua_rawgeti(L, -1, 1);
+  lua_rawgeti(L, -2, 2);
+  l_push_shared(L, r->grad);
+  l_default_anchor(L, -1);
+  lua_call(L, 2, 0);
+  return 0;
+}
+
+static PlStatus callback_call(void *ud, PlTensor *grad, PlTensor **replaced) {
+  HookRun r = {.h = ud, .grad = grad};
+  (void)replaced;
+  return run_body(callback_body, &r);
+}
+
+static int hook_body(lua_State *L) {
+  HookRun *r = lua_touserdata(L, 1);
+  const PlTensor *grad = r->grad;
+  push_weak_table(L, &l_hooks_key);
+  if (lua_rawgetp(L, -1, r->h) != LUA_TTABLE) return 0;
+  lua_rawgeti(L, -1, 1);
+  l_push_shared(L, r->grad);
+  l_default_anchor(L, -1);
+  lua_call(L, 1, 1);
+  PlTensor *t = l_to_tensor(L, -1);
+  if (!t && !lua_isnil(L, -1))
+    r->status = pl_fail(PL_ERR_ARG, "a hook must return a tensor or nil, got %s", l_typename(L, -1));
+  else if (t && (!pl_shape_equal(&t->a, &grad->a) || t->a.dtype != grad->a.dtype))
+    r->status = pl_fail(PL_ERR_SHAPE, "a hook returned %s for a gradient %s", pl_desc_text(&t->a), pl_desc_text(&grad->a));
+  else if (t && t != grad)
+    r->replaced = pl_retain(t);
+  return 0;
 }
 
 static PlStatus hook_call(void *ud, PlTensor *grad, PlTensor **replaced) {
-  HookData *h = ud;
-  lua_State *L = l_running;
-  if (!L || !lua_checkstack(L, 10)) return PL_OK;
-  int top = lua_gettop(L);
-  push_weak_table(L, &l_hooks_key);
-  PlStatus s = PL_OK;
-  if (lua_rawgetp(L, -1, h) == LUA_TTABLE) {
-    lua_rawgeti(L, -1, 1);
-    l_push_shared(L, grad);
-    l_default_anchor(L, -1);
-    s = call_lua(L, 1, 1);
-    PlTensor *r = s == PL_OK ? l_to_tensor(L, -1) : NULL;
-    if (s == PL_OK && !lua_isnil(L, -1) && !r)
-      s = pl_fail(PL_ERR_ARG, "a hook must return a tensor or nil, got %s", l_typename(L, -1));
-    if (r && (!pl_shape_equal(&r->a, &grad->a) || r->a.dtype != grad->a.dtype))
-      s = pl_fail(PL_ERR_SHAPE, "a hook returned %s for a gradient %s", pl_desc_text(&r->a), pl_desc_text(&grad->a));
-    if (s == PL_OK && r && r != grad) *replaced = pl_retain(r);
-  }
-  lua_settop(L, top);
-  return s;
+  HookRun r = {.h = ud, .grad = grad};
+  PL_TRY(run_body(hook_body, &r));
+  *replaced = r.replaced;
+  return PL_OK;
 }
 
 const char l_hooks_key = 0;

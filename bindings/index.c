@@ -239,7 +239,7 @@ static int get_field(lua_State *L, const char *key) {
   PlTensor *t = l_box(L, 1)->t;
   if (!t) return l_error(L, "%s: this tensor was freed", key);
   if (strcmp(key, "grad") == 0) {
-    l_push_shared(L, pl_grad(t));
+    l_push_grad(L, 1);
     l_default_anchor(L, -1);
     return 1;
   }

@@ -32,6 +32,7 @@ Box *l_new_box(lua_State *L);                  /* pushes an empty box */
 int l_push_tensor(lua_State *L, PlTensor *t);  /* pushes, takes ownership; NULL pushes nil. Returns 1 */
 /* The same Lua object each time the same handle is pushed. Borrows t. */
 int l_push_shared(lua_State *L, PlTensor *t);
+int l_push_grad(lua_State *L, int i);           /* pushes the .grad of the full box at i, or nil */
 void l_made_late(lua_State *L);
 /* Call with each new object that has a finalizer on top of the stack. */
 static inline void l_note_late(lua_State *L) {
@@ -41,6 +42,8 @@ void l_empty_box(lua_State *L);                /* releases the tensor of the ful
 void l_remember_box(lua_State *L, int i);      /* box i is what l_push_shared will find */
 /* After an op: the result box at `res` keeps what the inputs from..to keep, if its history needs that. */
 void l_anchor(lua_State *L, int res, int from, int to);
+int l_seal(lua_State *L);                      /* core.seal(): see box.c */
+int l_result_metatable(lua_State *L);          /* pushes the metatable of new boxes; without __gc where possible */
 int l_box_metatable(lua_State *L);             /* pushes the metatable, made at first call */
 
 /* ---- errors (error.c) ---- */
@@ -51,6 +54,7 @@ int l_failure(lua_State *L, PlStatus s);                   /* pushes nil, messag
 const char *l_status_name(PlStatus s);
 /* Saves the error value on top of the stack for PL_ERR_CALLBACK, pops it. */
 PlStatus l_keep_error(lua_State *L);
+void l_errors_register(lua_State *L);
 #define CALL(L, expr)                                                                      \
   do {                                                                                     \
     PlStatus call_ = (expr);                                                               \

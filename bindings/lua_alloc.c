@@ -7,12 +7,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A box ends with its tensor and the magic number; both are wiped, so that the next object in this block cannot be
+ * taken for one. */
+static void release_box(const LuaRelease *r, void *p, size_t size) {
+  struct {
+    void *tensor;
+    unsigned long long magic;
+  } end;
+  char *at = (char *)p + size - sizeof end;
+  memcpy(&end, at, sizeof end);
+  if (end.magic != r->magic) return;
+  memset(at, 0, sizeof end);
+  if (end.tensor) r->release(end.tensor);
+}
+
 #ifdef PL_ASAN
 
 /* Every object is a block of its own, so the sanitizer sees each overrun and use after free. */
 void *lua_alloc(void *arena, void *p, size_t old_size, size_t new_size) {
-  (void)arena, (void)old_size;
+  LuaArena *a = arena;
   if (new_size) return realloc(p, new_size);
+  if (p && old_size == a->boxes.box_size) release_box(&a->boxes, p, old_size);
   free(p);
   return NULL;
 }
@@ -72,6 +87,7 @@ void *lua_alloc(void *arena, void *p, size_t old_size, size_t new_size) {
   LuaArena *a = arena;
   if (!p) return new_size ? get(a, new_size) : NULL; /* old_size is then a type tag */
   if (!new_size) {
+    if (old_size == a->boxes.box_size) release_box(&a->boxes, p, old_size);
     give(a, p, old_size);
     return NULL;
   }

@@ -309,6 +309,10 @@ static int protected_main(lua_State *L) {
   luaL_checkversion(L);
   lua_pushlightuserdata(L, (void *)&interrupt_kernels);
   lua_setfield(L, LUA_REGISTRYINDEX, "perilune.interrupt.slot");
+  void *arena;
+  lua_getallocf(L, &arena);
+  lua_pushlightuserdata(L, &((LuaArena *)arena)->boxes);
+  lua_setfield(L, LUA_REGISTRYINDEX, "perilune.release.slot");
   luaL_openlibs(L);
   set_paths(L);
   lua_gc(L, LUA_GCGEN, 0, 0);

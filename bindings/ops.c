@@ -47,18 +47,17 @@ static PlTensor *operand(lua_State *L, const PlOp *op, int at) {
   if (!(op->flags & PL_F_SCALAR)) return NULL;
   int type = lua_type(L, at);
   if (type != LUA_TNUMBER && type != LUA_TBOOLEAN) return NULL;
-  PlTensor *t;
   PlStatus s;
+  b = l_new_box(L);
   if (type == LUA_TBOOLEAN) {
     bool v = lua_toboolean(L, at);
-    s = pl_tensor_full(&t, PL_BOOL, 0, NULL, v);
-    if (s == PL_OK) t->a.weak = 1;
+    s = pl_tensor_full(&b->t, PL_BOOL, 0, NULL, v);
+    if (s == PL_OK) b->t->a.weak = 1;
   } else
-    s = pl_tensor_number(&t, lua_isinteger(L, at), lua_isinteger(L, at) ? (int64_t)lua_tointeger(L, at) : 0,
+    s = pl_tensor_number(&b->t, lua_isinteger(L, at), lua_isinteger(L, at) ? (int64_t)lua_tointeger(L, at) : 0,
                          lua_tonumber(L, at));
   if (s != PL_OK) l_fail(L, s);
-  l_push_tensor(L, t);
-  return t;
+  return b->t;
 }
 
 static int read_list(lua_State *L, const PlOp *op, Parsed *p) {
@@ -372,8 +371,8 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
   for (int o = 0; o < op->nout; o++) l_new_box(L);
   PlTensor *out[PL_MAX_OUT];
   CALL(L, l_apply(L, op, p.in, p.nin, &p.attrs, out));
+  for (int o = 0; o < op->nout; o++) l_box(L, first + o)->t = out[o];
   for (int o = 0; o < op->nout; o++) {
-    l_box(L, first + o)->t = out[o];
     if (out[o] && out[o]->node && out[o]->node->has_lua) l_anchor(L, first + o, 1, top);
   }
   return push_results(L, op, first);
@@ -386,18 +385,14 @@ static Box *new_result(lua_State *L) {
   b->magic = BOX_MAGIC;
   lua_pushvalue(L, lua_upvalueindex(3));
   lua_setmetatable(L, -2);
+  l_note_late(L);
   return b;
 }
 
 /* One or two tensors and nothing else: most calls of a training step. */
 static int call_fast(lua_State *L, const PlOp *op, PlTensor **in, int n) {
   l_collect(L);
-  Box *b = lua_newuserdatauv(L, sizeof(Box), 1);
-  b->t = NULL;
-  b->magic = BOX_MAGIC;
-  lua_pushvalue(L, lua_upvalueindex(3));
-  lua_setmetatable(L, -2);
-  l_note_late(L);
+  Box *b = new_result(L);
   PlTensor *out;
   PlStatus s = pl_apply(op, in, n, NULL, &out);
   if (PL_UNLIKELY(s == PL_ERR_OOM)) s = l_apply(L, op, in, n, NULL, &out);
@@ -464,7 +459,7 @@ static int unary_meta(lua_State *L) {
 static void push_closure(lua_State *L, const PlOp *op, bool inplace, lua_CFunction f) {
   lua_pushlightuserdata(L, (void *)(uintptr_t)op);
   lua_pushboolean(L, inplace);
-  l_box_metatable(L);
+  l_result_metatable(L);
   lua_pushcclosure(L, f, 3);
 }
 

@@ -360,8 +360,8 @@ static int m_equal(lua_State *L) {
     return 1;
   }
   PlTensor *in[2] = {a, b};
-  bool was = pl_grad_enable(false);
   Box *eq = l_new_box(L), *all = l_new_box(L);
+  bool was = pl_grad_enable(false);
   PlStatus s = pl_apply(&pl_op_eq, in, 2, NULL, &eq->t);
   if (s == PL_OK) s = pl_apply(&pl_op_all, &eq->t, 1, NULL, &all->t);
   pl_grad_enable(was);

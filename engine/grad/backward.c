@@ -150,11 +150,18 @@ static PlStatus missing_grad(PlNode *n, uint32_t o, PlTensor **out) {
   return PL_OK;
 }
 
+static PlStatus no_gradient(const PlNode *n) {
+  const char *bwd = strstr(n->name, "_bwd");
+  if (bwd)
+    PL_FAIL(PL_ERR_UNSUPPORTED, "not %s differentiable: %.*s", bwd[4] == '2' ? "three times" : "twice",
+            (int)(bwd - n->name), n->name);
+  PL_FAIL(PL_ERR_UNSUPPORTED,
+          "backward: op %s has no gradient; compute it under no_grad, or give it a rule with T.custom", n->name);
+}
+
 static PlStatus run_graph(PlNode *n, PlTensor **dx) {
   PlBackward *b = n->u.graph;
-  if (!b)
-    PL_FAIL(PL_ERR_UNSUPPORTED,
-            "backward: op %s has no gradient; compute it under no_grad, or give it a rule with T.custom", n->name);
+  if (!b) return no_gradient(n);
   enum { FEW = 24 };
   PlTensor *few[FEW], **args = few, *res_few[FEW], **res = res_few;
   int total = b->backward->ninputs, k = 0;

@@ -70,6 +70,7 @@ PlStatus pl_graph_add(PlGraph *g, const PlOp *op, int nin, const PlVal *in, cons
   PlAttrs *a = attrs ? pl_attrs_compact(attrs) : NULL;
   if (!copy || (attrs && !a)) {
     free(copy);
+    if (a) pl_pool_put(a, pl_attrs_size(a));
     return no_memory();
   }
   memcpy(copy, in, (size_t)nin * sizeof *copy);

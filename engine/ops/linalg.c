@@ -179,7 +179,8 @@ const PlOp pl_op_linalg_svd = {
     .attrs = {A_BOOL("full_matrices", 1)},
     .doc = "U, S, Vh with A[...,m,n] = U diag(S) Vh, S descending; full_matrices=false gives min(m,n) columns of U "
            "and rows of Vh. Singular vectors are unique up to sign only; gradients want distinct singular values.",
-    .formula = "see linalg_grad.c"};
+    .formula = "dA = U ((F skew(U^T dU)) S + S (F skew(V^T dV)) + diag(dS)) Vh + (I - U U^T) dU S^-1 Vh + "
+               "U S^-1 dVh (I - V V^T), F_ij = 1 / (s_j^2 - s_i^2)"};
 
 const PlOp pl_op_linalg_svdvals = {
     LINALG("linalg.svdvals", plk_cpu_svdvals, svdvals_infer, pl_grad_svdvals), ON_A, .nout = 1,

@@ -55,6 +55,12 @@ static PlVal no_zeros(PlMaker *g, PlVal v) {
 }
 static PlVal skew(PlMaker *g, PlVal a) { return g_sub(g, a, tr(g, a)); }
 
+/* Factorizations are dear and their gradients lose digits: f32 ones are computed in f64 and rounded once. */
+static PlVal exact(PlMaker *g, PlVal v) {
+  return v != PL_NONE && g->in[0]->dtype == PL_F32 ? pl_g_cast(g, v, PL_F64) : v;
+}
+static PlVal rounded(PlMaker *g, PlVal v) { return g->in[0]->dtype == PL_F32 ? pl_g_cast(g, v, PL_F32) : v; }
+
 static int64_t m_of(const PlMaker *g) { return g->in[0]->shape[g->in[0]->ndim - 2]; }
 static int64_t n_of(const PlMaker *g) { return g->in[0]->shape[g->in[0]->ndim - 1]; }
 
@@ -134,7 +140,7 @@ PlStatus pl_grad_cholesky(PlMaker *g) {
   return g->status;
 }
 
-/* D. Roberts, L. Roberts, "QR and LQ decomposition matrix backpropagation algorithms" (2020), for m >= n:
+/* D. Roberts, L. Roberts, "QR and LQ decomposition matrix backpropagation algorithms" (2020), for m > n:
  * dA = (dQ + Q copyltu(M)) R^-T with M = R dRᵀ - dQᵀ Q, copyltu(M): the lower triangle mirrored upwards. */
 static PlVal qr_tall(PlMaker *g, PlVal Q, PlVal R, PlVal dQ, PlVal dR) {
   PlVal M = mm_nt(g, R, dR);
@@ -145,7 +151,21 @@ static PlVal qr_tall(PlMaker *g, PlVal Q, PlVal R, PlVal dQ, PlVal dR) {
   return solve_tri(g, tr(g, R), B, false, false, false);
 }
 
-/* For m < n, A = [X Y] = Q [U W]: X = Q U is tall, and Y = Q W gives dY = Q dW and adds Y dWᵀ to dQ. */
+/* For m <= n, Q is square, so dQ = Q W with W skew: its lower part is that of C = Qᵀ dA R^-1, and dR = Qᵀ dA - W R.
+ * Read backwards, with N = Qᵀ dQ - dR Rᵀ:  dA = Q (dR + X),  X Rᵀ = tril(N - Nᵀ, -1). The last column of X is zero,
+ * so the last pivot is not divided by: a leading block of rank m - 1 is enough. */
+static PlVal qr_wide(PlMaker *g, PlVal Q, PlVal R, PlVal dQ, PlVal dR) {
+  const int64_t m = m_of(g), n = n_of(g);
+  PlVal G = triu(g, dR, 0), N = g_neg(g, mm_nt(g, G, R));
+  if (dQ != PL_NONE) N = g_add(g, N, mm_tn(g, Q, dQ));
+  if (m < 2) return mm(g, Q, G);
+  PlVal K = part(g, tril(g, skew(g, N), -1), -1, 0, m - 1);
+  PlVal lead = part(g, part(g, R, -1, 0, m - 1), -2, 0, m - 1);
+  PlVal X = solve_tri(g, tr(g, lead), K, false, false, false);
+  PlVal first = g_add(g, part(g, G, -1, 0, m - 1), X);
+  return mm(g, Q, cat2(g, first, part(g, G, -1, m - 1, n - m + 1), g->in[0]->ndim - 1));
+}
+
 PlStatus pl_grad_qr(PlMaker *g) {
   const int64_t mode = pl_attr_i(g->attrs, 0), m = m_of(g), n = n_of(g);
   PlVal Q = g->y[0], R = g->y[1], dQ = g->dy[0], dR = g->dy[1];
@@ -157,15 +177,8 @@ PlStatus pl_grad_qr(PlMaker *g) {
     pl_g_op(g, &pl_op_linalg_qr, 1, &g->x[0], NULL, out);
     Q = out[0], R = out[1], dQ = PL_NONE;
   }
-  if (m >= n) {
-    g->dx[0] = qr_tall(g, Q, R, dQ, dR);
-    return g->status;
-  }
-  PlVal Y = part(g, g->x[0], -1, m, n - m), dW = part(g, dR, -1, m, n - m);
-  PlVal more = mm_nt(g, Y, dW);
-  dQ = dQ == PL_NONE ? more : g_add(g, dQ, more);
-  PlVal dX = qr_tall(g, Q, part(g, R, -1, 0, m), dQ, part(g, dR, -1, 0, m));
-  g->dx[0] = cat2(g, dX, mm(g, Q, dW), g->in[0]->ndim - 1);
+  Q = exact(g, Q), R = exact(g, R), dQ = exact(g, dQ), dR = exact(g, dR);
+  g->dx[0] = rounded(g, m > n ? qr_tall(g, Q, R, dQ, dR) : qr_wide(g, Q, R, dQ, dR));
   return g->status;
 }
 
@@ -178,6 +191,8 @@ PlStatus pl_grad_svd(PlMaker *g) {
   const int64_t m = m_of(g), n = n_of(g), k = m < n ? m : n;
   const bool full = pl_attr_i(g->attrs, 0) != 0;
   PlVal U = g->y[0], s = g->y[1], Vh = g->y[2], dU = g->dy[0], dS = g->dy[1], dVh = g->dy[2];
+  U = exact(g, U), s = exact(g, s), Vh = exact(g, Vh);
+  dU = exact(g, dU), dS = exact(g, dS), dVh = exact(g, dVh);
   if (full && m > k) U = part(g, U, -1, 0, k), dU = part(g, dU, -1, 0, k);
   if (full && n > k) Vh = part(g, Vh, -2, 0, k), dVh = part(g, dVh, -2, 0, k);
   PlVal E = no_zeros(g, g_mul(g, g_sub(g, row(g, s), col(g, s)), g_add(g, row(g, s), col(g, s))));
@@ -193,7 +208,7 @@ PlStatus pl_grad_svd(PlMaker *g) {
     PlVal rest = g_sub(g, dVh, mm_tn(g, MV, Vh));
     dA = g_add(g, dA, mm(g, U, g_div(g, rest, col(g, safe))));
   }
-  g->dx[0] = dA;
+  g->dx[0] = rounded(g, dA);
   return g->status;
 }
 
@@ -210,10 +225,10 @@ PlStatus pl_grad_svdvals(PlMaker *g) {
 /* dA = V (diag(dw) + Vᵀ dV / E) Vᵀ with E_ij = w_j - w_i; of Vᵀ dV only the skew part moves along symmetric
  * matrices, so the gradient is taken symmetric. */
 PlStatus pl_grad_eigh(PlMaker *g) {
-  PlVal w = g->y[0], V = g->y[1];
+  PlVal w = exact(g, g->y[0]), V = exact(g, g->y[1]), dw = exact(g, g->dy[0]), dV = exact(g, g->dy[1]);
   PlVal E = no_zeros(g, g_sub(g, row(g, w), col(g, w)));
-  PlVal F = g_div(g, g_muln(g, skew(g, mm_tn(g, V, g->dy[1])), 0.5), E);
-  g->dx[0] = mm_nt(g, mm(g, V, g_add(g, F, diag(g, g->dy[0]))), V);
+  PlVal F = g_div(g, g_muln(g, skew(g, mm_tn(g, V, dV)), 0.5), E);
+  g->dx[0] = rounded(g, mm_nt(g, mm(g, V, g_add(g, F, diag(g, dw))), V));
   return g->status;
 }
 

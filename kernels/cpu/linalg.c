@@ -22,37 +22,39 @@ void *plk_la_at(const PlArray *a, int64_t b, int inner) {
 }
 
 /* One body for both precisions: rows × cols elements; x - x is 0 for finite x only. */
-#define MOVES(NAME, T)                                                                                       \
-  static bool load_##NAME(T *PL_RESTRICT dst, const T *src, int64_t rows, int64_t cols, int64_t rs,          \
+#define MOVES(NAME, T, W)                                                                                    \
+  static bool load_##NAME(W *PL_RESTRICT dst, const T *src, int64_t rows, int64_t cols, int64_t rs,          \
                           int64_t cs) {                                                                      \
     bool finite = true;                                                                                      \
     for (int64_t i = 0; i < rows; i++)                                                                       \
       for (int64_t j = 0; j < cols; j++) {                                                                   \
-        const T v = src[i * rs + j * cs];                                                                    \
+        const W v = (W)src[i * rs + j * cs];                                                                 \
         finite &= v - v == 0;                                                                                \
         dst[i * cols + j] = v;                                                                               \
       }                                                                                                      \
     return finite;                                                                                           \
   }                                                                                                          \
-  static void store_##NAME(T *dst, const T *PL_RESTRICT src, int64_t rows, int64_t cols, int64_t rs,         \
+  static void store_##NAME(T *dst, const W *PL_RESTRICT src, int64_t rows, int64_t cols, int64_t rs,         \
                            int64_t cs, int64_t ld) {                                                         \
     for (int64_t i = 0; i < rows; i++)                                                                       \
-      for (int64_t j = 0; j < cols; j++) dst[i * rs + j * cs] = src[i * ld + j];                             \
+      for (int64_t j = 0; j < cols; j++) dst[i * rs + j * cs] = (T)src[i * ld + j];                          \
   }
-MOVES(f32, float)
-MOVES(f64, double)
+MOVES(f32, float, float)
+MOVES(f64, double, double)
+MOVES(f32_64, float, double)
 
-bool plk_la_load(void *dst, const PlArray *a, int64_t b, bool swap) {
+bool plk_la_load(const LaJob *job, void *dst, const PlArray *a, int64_t b, bool swap) {
   const void *src = plk_la_at(a, b, 2);
   int64_t r = plk_la_rows(a), c = plk_la_cols(a), rs = a->strides[a->ndim - 2], cs = a->strides[a->ndim - 1];
   if (swap) {
     int64_t t = r;
     r = c, c = t, t = rs, rs = cs, cs = t;
   }
-  return a->dtype == PL_F64 ? load_f64(dst, src, r, c, rs, cs) : load_f32(dst, src, r, c, rs, cs);
+  if (a->dtype == PL_F64) return load_f64(dst, src, r, c, rs, cs);
+  return job->dtype == PL_F64 ? load_f32_64(dst, src, r, c, rs, cs) : load_f32(dst, src, r, c, rs, cs);
 }
 
-void plk_la_store(PlArray *a, int64_t b, const void *src, int64_t ld, bool swap) {
+void plk_la_store(const LaJob *job, PlArray *a, int64_t b, const void *src, int64_t ld, bool swap) {
   void *dst = plk_la_at(a, b, 2);
   int64_t r = plk_la_rows(a), c = plk_la_cols(a), rs = a->strides[a->ndim - 2], cs = a->strides[a->ndim - 1];
   if (swap) {
@@ -60,7 +62,14 @@ void plk_la_store(PlArray *a, int64_t b, const void *src, int64_t ld, bool swap)
     r = c, c = t, t = rs, rs = cs, cs = t;
   }
   if (a->dtype == PL_F64) store_f64(dst, src, r, c, rs, cs, ld);
+  else if (job->dtype == PL_F64) store_f32_64(dst, src, r, c, rs, cs, ld);
   else store_f32(dst, src, r, c, rs, cs, ld);
+}
+
+void plk_la_store_vector(const LaJob *job, PlArray *a, int64_t b, const void *src) {
+  void *dst = plk_la_at(a, b, 1);
+  const int64_t n = a->shape[a->ndim - 1], step = a->strides[a->ndim - 1];
+  for (int64_t i = 0; i < n; i++) la_set(dst, (PlDtype)a->dtype, i * step, la_get(src, job->dtype, i));
 }
 
 void plk_la_fill(PlArray *a, int64_t b, double v, double d) {
@@ -72,10 +81,15 @@ void plk_la_fill(PlArray *a, int64_t b, double v, double d) {
 
 /* ---- batches ---------------------------------------------------------------------------------------------- */
 
+/* Small f32 matrices are worked on in f64: there LAPACK's time goes into its calls, not its arithmetic, and
+ * results, rounded once, are what gradients of factorizations want. */
+enum { SMALL = 128 };
+
 PlStatus plk_la_begin(LaJob *job, const PlkCall *call) {
   const PlArray *a = call->in[0];
   const int64_t r = plk_la_rows(a), c = plk_la_cols(a);
-  *job = (LaJob){.call = call, .dtype = (PlDtype)a->dtype, .es = pl_dtype_size((PlDtype)a->dtype), .batch = 1};
+  const PlDtype work = r <= SMALL && c <= SMALL ? PL_F64 : (PlDtype)a->dtype;
+  *job = (LaJob){.call = call, .dtype = work, .es = pl_dtype_size(work), .batch = 1};
   /* Work areas grow with 4 n² and are counted in 32 bits. */
   if (r > 20000 || c > 20000)
     PL_FAIL(PL_ERR_UNSUPPORTED, "%s: matrices may have at most 20000 rows and columns, got %lld and %lld",
@@ -130,7 +144,7 @@ static PlStatus inv_one(const LaJob *job, int64_t b, void *const *mem) {
   PlArray *y = job->call->out[0];
   const LaInt n = job->n, lwork = la_max(1, n) * 64;
   LaInt info = 0;
-  if (!plk_la_load(mem[0], job->call->in[0], b, false)) {
+  if (!plk_la_load(job, mem[0], job->call->in[0], b, false)) {
     plk_la_fill(y, b, (double)NAN, (double)NAN);
     return PL_OK;
   }
@@ -138,7 +152,7 @@ static PlStatus inv_one(const LaJob *job, int64_t b, void *const *mem) {
   if (info > 0) return singular(job, b, info);
   job->lp->getri(&n, mem[0], &n, mem[1], mem[2], &lwork, &info);
   if (info > 0) return singular(job, b, info);
-  plk_la_store(y, b, mem[0], n, false);
+  plk_la_store(job, y, b, mem[0], n, false);
   return PL_OK;
 }
 
@@ -163,8 +177,8 @@ static PlStatus solve_one(const LaJob *job, int64_t b, void *const *mem) {
   const PlArray *rhs = job->call->in[1];
   const LaInt n = job->n, k = (LaInt)(left ? plk_la_cols(rhs) : plk_la_rows(rhs));
   LaInt info = 0;
-  bool finite = plk_la_load(mem[0], job->call->in[0], b, false);
-  finite &= plk_la_load(mem[2], rhs, b, left);
+  bool finite = plk_la_load(job, mem[0], job->call->in[0], b, false);
+  finite &= plk_la_load(job, mem[2], rhs, b, left);
   if (!finite) {
     plk_la_fill(job->call->out[0], b, (double)NAN, (double)NAN);
     return PL_OK;
@@ -172,7 +186,7 @@ static PlStatus solve_one(const LaJob *job, int64_t b, void *const *mem) {
   job->lp->getrf(&n, &n, mem[0], &n, mem[1], &info);
   if (info > 0) return singular(job, b, info);
   job->lp->getrs(left ? "T" : "N", &n, &k, mem[0], &n, mem[1], mem[2], &n, &info, 1);
-  plk_la_store(job->call->out[0], b, mem[2], n, left);
+  plk_la_store(job, job->call->out[0], b, mem[2], n, left);
   return PL_OK;
 }
 
@@ -208,14 +222,14 @@ static PlStatus det_one(const LaJob *job, int64_t b, void *const *mem) {
   const LaInt n = job->n;
   LaInt info = 0;
   double sign = (double)NAN, log_abs = (double)NAN, det = (double)NAN;
-  if (plk_la_load(mem[0], job->call->in[0], b, false)) {
+  if (plk_la_load(job, mem[0], job->call->in[0], b, false)) {
     if (n > 0) job->lp->getrf(&n, &n, mem[0], &n, mem[1], &info); /* info > 0: a zero pivot, which is an answer */
     lu_det(job->dtype, mem[0], mem[1], n, &sign, &log_abs, &det);
   }
   PlArray *const *out = job->call->out;
   const double first = job->call->nout == 1 ? det : sign;
-  la_set(plk_la_at(out[0], b, 0), job->dtype, 0, first);
-  if (job->call->nout > 1 && out[1]) la_set(plk_la_at(out[1], b, 0), job->dtype, 0, log_abs);
+  if (out[0]) la_set(plk_la_at(out[0], b, 0), (PlDtype)out[0]->dtype, 0, first);
+  if (job->call->nout > 1 && out[1]) la_set(plk_la_at(out[1], b, 0), (PlDtype)out[1]->dtype, 0, log_abs);
   return PL_OK;
 }
 

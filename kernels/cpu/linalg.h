@@ -10,8 +10,8 @@
 typedef struct LaJob {
   const PlkCall *call;
   const PlkLapack *lp;
-  PlDtype dtype;
-  size_t es; /* bytes of an element */
+  PlDtype dtype; /* of the scratch: f64 also for small f32 matrices */
+  size_t es;     /* bytes of an element of scratch */
   int64_t batch;
   LaInt m, n, k; /* of input 0: rows, columns, the smaller one */
   double flops;  /* of one matrix, to cut the batch into blocks */
@@ -28,9 +28,11 @@ int64_t plk_la_rows(const PlArray *a);
 int64_t plk_la_cols(const PlArray *a);
 
 /* Matrix b of a as dense rows (swap: dense columns) at dst. False if it holds NaN or infinity. */
-bool plk_la_load(void *dst, const PlArray *a, int64_t b, bool swap);
+bool plk_la_load(const LaJob *job, void *dst, const PlArray *a, int64_t b, bool swap);
 /* Writes dense rows with step ld (swap: columns) to matrix b of a. */
-void plk_la_store(PlArray *a, int64_t b, const void *src, int64_t ld, bool swap);
+void plk_la_store(const LaJob *job, PlArray *a, int64_t b, const void *src, int64_t ld, bool swap);
+/* Writes a dense vector to vector b of a. */
+void plk_la_store_vector(const LaJob *job, PlArray *a, int64_t b, const void *src);
 /* Writes matrix or vector b of a; v is stored everywhere, on the diagonal d. */
 void plk_la_fill(PlArray *a, int64_t b, double v, double d);
 /* The address of matrix b when its last `inner` dims are not counted. */

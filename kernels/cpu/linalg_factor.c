@@ -25,12 +25,12 @@ static PlStatus trisolve_one(const LaJob *job, int64_t b, void *const *mem) {
   const LaInt n = job->n, r = (LaInt)plk_la_rows(rhs), c = (LaInt)plk_la_cols(rhs);
   const double one64 = 1;
   const float one32 = 1;
-  plk_la_load(mem[0], job->call->in[0], b, false);
-  plk_la_load(mem[1], rhs, b, false);
+  plk_la_load(job, mem[0], job->call->in[0], b, false);
+  plk_la_load(job, mem[1], rhs, b, false);
   job->lp->trsm(left ? "R" : "L", upper ? "L" : "U", "N", unit ? "U" : "N", &c, &r,
                 job->dtype == PL_F64 ? (const void *)&one64 : (const void *)&one32, mem[0], &n, mem[1], &c, 1, 1,
                 1, 1);
-  plk_la_store(job->call->out[0], b, mem[1], c, false);
+  plk_la_store(job, job->call->out[0], b, mem[1], c, false);
   return PL_OK;
 }
 
@@ -56,7 +56,7 @@ static PlStatus cholesky_one(const LaJob *job, int64_t b, void *const *mem) {
   const bool upper = pl_attr_i(job->call->attrs, 0) != 0;
   const LaInt n = job->n;
   LaInt info = 0;
-  if (!plk_la_load(mem[0], job->call->in[0], b, false)) return nonfinite(job, b, "Cholesky factor");
+  if (!plk_la_load(job, mem[0], job->call->in[0], b, false)) return nonfinite(job, b, "Cholesky factor");
   job->lp->potrf(upper ? "L" : "U", &n, mem[0], &n, &info, 1);
   if (info > 0 && job->batch > 1)
     PL_FAIL(PL_ERR_ARG, "%s: matrix %lld of the batch is not positive definite (its leading minor of order %d)",
@@ -65,7 +65,7 @@ static PlStatus cholesky_one(const LaJob *job, int64_t b, void *const *mem) {
     PL_FAIL(PL_ERR_ARG, "%s: the matrix is not positive definite (its leading minor of order %d)", job->call->name,
             info);
   clear_triangle(mem[0], job->dtype, n, n, upper);
-  plk_la_store(job->call->out[0], b, mem[0], n, false);
+  plk_la_store(job, job->call->out[0], b, mem[0], n, false);
   return PL_OK;
 }
 
@@ -86,7 +86,7 @@ static PlStatus qr_one(const LaJob *job, int64_t b, void *const *mem) {
   const bool want_q = pl_attr_i(job->call->attrs, 0) != 2;
   const LaInt m = job->m, n = job->n, k = job->k, lwork = la_max(1, la_max(m, n)) * 64, ld = la_max(1, n);
   LaInt info = 0;
-  if (!plk_la_load(mem[0], job->call->in[0], b, false)) {
+  if (!plk_la_load(job, mem[0], job->call->in[0], b, false)) {
     if (want_q && q) plk_la_fill(q, b, (double)NAN, (double)NAN);
     if (r) plk_la_fill(r, b, (double)NAN, (double)NAN);
     return PL_OK;
@@ -101,14 +101,14 @@ static PlStatus qr_one(const LaJob *job, int64_t b, void *const *mem) {
     }
     if (k > 0) {
       job->lp->orglq(&cols, &m, &k, mem[3], &ldq, mem[1], mem[2], &lwork, &info);
-      plk_la_store(q, b, mem[3], cols, false);
+      plk_la_store(job, q, b, mem[3], cols, false);
     } else {
       plk_la_fill(q, b, 0, 1);
     }
   }
   if (r && r->numel > 0) {
     clear_triangle(mem[0], job->dtype, m, n, true);
-    plk_la_store(r, b, mem[0], n, false);
+    plk_la_store(job, r, b, mem[0], n, false);
   }
   return PL_OK;
 }
@@ -126,13 +126,6 @@ PlStatus plk_cpu_qr(const PlkCall *call) {
 
 /* ---- symmetric eigenvalues ----------------------------------------------------------------------------------- */
 
-static void put_vector(PlArray *out, int64_t b, const void *src) {
-  void *dst = plk_la_at(out, b, 1);
-  const int64_t step = out->strides[out->ndim - 1];
-  for (int64_t i = 0; i < out->shape[out->ndim - 1]; i++)
-    la_set(dst, (PlDtype)out->dtype, i * step, la_get(src, (PlDtype)out->dtype, i));
-}
-
 /* Work areas of syevd as its documentation gives them. */
 static void eigh_work(const LaJob *job, bool vectors, LaInt *lwork, LaInt *liwork) {
   const LaInt n = la_max(1, job->n);
@@ -145,13 +138,13 @@ static PlStatus eigh_one(const LaJob *job, int64_t b, void *const *mem) {
   const bool vectors = job->call->nout > 1, upper = pl_attr_i(job->call->attrs, 0) != 0;
   const LaInt n = job->n;
   LaInt lwork, liwork, info = 0;
-  if (!plk_la_load(mem[0], job->call->in[0], b, false)) return nonfinite(job, b, "eigenvalues");
+  if (!plk_la_load(job, mem[0], job->call->in[0], b, false)) return nonfinite(job, b, "eigenvalues");
   eigh_work(job, vectors, &lwork, &liwork);
   job->lp->syevd(vectors ? "V" : "N", upper ? "L" : "U", &n, mem[0], &n, mem[1], mem[2], &lwork, mem[3], &liwork,
                  &info, 1, 1);
   if (info > 0) PL_FAIL(PL_ERR_ARG, "%s: matrix %lld did not converge", job->call->name, (long long)b + 1);
-  if (job->call->out[0]) put_vector(job->call->out[0], b, mem[1]);
-  if (vectors && job->call->out[1]) plk_la_store(job->call->out[1], b, mem[0], n, true);
+  if (job->call->out[0]) plk_la_store_vector(job, job->call->out[0], b, mem[1]);
+  if (vectors && job->call->out[1]) plk_la_store(job, job->call->out[1], b, mem[0], n, true);
   return PL_OK;
 }
 

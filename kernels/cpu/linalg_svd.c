@@ -59,25 +59,18 @@ static PlStatus svd_buffers(LaJob *job, char mode, Svd *plan) {
   return PL_OK;
 }
 
-static void put_values(PlArray *out, int64_t b, const void *src) {
-  void *dst = plk_la_at(out, b, 1);
-  const int64_t step = out->strides[out->ndim - 1];
-  for (int64_t i = 0; i < out->shape[out->ndim - 1]; i++)
-    la_set(dst, (PlDtype)out->dtype, i * step, la_get(src, (PlDtype)out->dtype, i));
-}
-
 static PlStatus svd_one(const LaJob *job, int64_t b, void *const *mem) {
   const PlkCall *call = job->call;
   const bool vectors = call->nout == 3;
   PlArray *s = vectors ? call->out[1] : call->out[0];
   Svd plan = {.mode = !vectors ? 'N' : pl_attr_i(call->attrs, 0) != 0 ? 'A' : 'S'};
-  if (!plk_la_load(mem[B_A], call->in[0], b, false)) return no_svd(job, b, NONFINITE);
+  if (!plk_la_load(job, mem[B_A], call->in[0], b, false)) return no_svd(job, b, NONFINITE);
   plan.lwork = (LaInt)(job->buffer[B_WORK] / job->es);
   if (!svd_run(job, &plan, mem[B_A], mem[B_S], mem[B_U], mem[B_VH], mem[B_WORK], mem[B_IWORK]))
     return no_svd(job, b, NO_CONVERGENCE);
-  if (s) put_values(s, b, mem[B_S]);
-  if (vectors && call->out[0]) plk_la_store(call->out[0], b, mem[B_U], plk_la_cols(call->out[0]), false);
-  if (vectors && call->out[2]) plk_la_store(call->out[2], b, mem[B_VH], job->n, false);
+  if (s) plk_la_store_vector(job, s, b, mem[B_S]);
+  if (vectors && call->out[0]) plk_la_store(job, call->out[0], b, mem[B_U], plk_la_cols(call->out[0]), false);
+  if (vectors && call->out[2]) plk_la_store(job, call->out[2], b, mem[B_VH], job->n, false);
   return PL_OK;
 }
 
@@ -122,8 +115,8 @@ static double tolerance(const PlkCall *call, int i, int64_t b, double none) {
 static PlStatus pinv_one(const LaJob *job, int64_t b, void *const *mem) {
   const PlkCall *call = job->call;
   const Svd plan = {.mode = 'S', .lwork = (LaInt)(job->buffer[B_WORK] / job->es)};
-  const double eps = job->dtype == PL_F64 ? 0x1p-52 : 0x1p-23;
-  if (!plk_la_load(mem[B_A], call->in[0], b, false)) return no_svd(job, b, NONFINITE);
+  const double eps = call->in[0]->dtype == PL_F64 ? 0x1p-52 : 0x1p-23;
+  if (!plk_la_load(job, mem[B_A], call->in[0], b, false)) return no_svd(job, b, NONFINITE);
   if (!svd_run(job, &plan, mem[B_A], mem[B_S], mem[B_U], mem[B_VH], mem[B_WORK], mem[B_IWORK]))
     return no_svd(job, b, NO_CONVERGENCE);
   const double atol = tolerance(call, 2, b, 0);
@@ -135,7 +128,7 @@ static PlStatus pinv_one(const LaJob *job, int64_t b, void *const *mem) {
     w[l] = s > cut ? 1 / s : 0;
   }
   compose(job, mem[B_U], mem[B_VH], w, false, mem[B_A]);
-  plk_la_store(call->out[0], b, mem[B_A], job->m, false);
+  plk_la_store(job, call->out[0], b, mem[B_A], job->m, false);
   return PL_OK;
 }
 
@@ -186,15 +179,15 @@ static PlStatus cofactor_one(const LaJob *job, int64_t b, void *const *mem) {
   PlArray *y = job->call->out[0];
   const LaInt n = job->n;
   const Svd plan = {.mode = 'S', .lwork = (LaInt)(job->buffer[B_WORK] / job->es)};
-  if (!plk_la_load(mem[B_A], job->call->in[0], b, false)) {
+  if (!plk_la_load(job, mem[B_A], job->call->in[0], b, false)) {
     plk_la_fill(y, b, (double)NAN, (double)NAN);
     return PL_OK;
   }
   if (cofactor_lu(job, mem[B_A], mem[B_IWORK], mem[B_WORK])) {
-    plk_la_store(y, b, mem[B_A], n, true);
+    plk_la_store(job, y, b, mem[B_A], n, true);
     return PL_OK;
   }
-  plk_la_load(mem[B_A], job->call->in[0], b, false);
+  plk_la_load(job, mem[B_A], job->call->in[0], b, false);
   if (!svd_run(job, &plan, mem[B_A], mem[B_S], mem[B_U], mem[B_VH], mem[B_WORK], mem[B_IWORK]))
     return no_svd(job, b, NO_CONVERGENCE);
   double *w = mem[B_EXTRA];
@@ -205,7 +198,7 @@ static PlStatus cofactor_one(const LaJob *job, int64_t b, void *const *mem) {
   compose(job, mem[B_U], mem[B_VH], w, true, mem[B_A]);
   const double sign = orientation(job, mem[B_U], mem[B_IWORK]) * orientation(job, mem[B_VH], mem[B_IWORK]);
   for (int64_t i = 0; i < (int64_t)n * n; i++) la_set(mem[B_A], job->dtype, i, sign * la_get(mem[B_A], job->dtype, i));
-  plk_la_store(y, b, mem[B_A], n, false);
+  plk_la_store(job, y, b, mem[B_A], n, false);
   return PL_OK;
 }
 

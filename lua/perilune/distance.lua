@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Differences and distances: diff, cdist, pairwise_distance; and small rearrangements: channel_shuffle, tril_indices.
+-- Differences and distances: diff, cdist, pairwise_distance; and small rearrangements: channel_shuffle,
+-- tril_indices.
 local options = require "perilune.options"
 
 return function(T, core)
@@ -15,8 +16,8 @@ return function(T, core)
     return x
   end
 
-  -- x:diff{n=1, dim=-1, prepend=, append=}: differences of neighbours along dim, n times. Also diff(x, prepend, append,
-  -- {…}).
+  -- x:diff{n=1, dim=-1, prepend=, append=}: differences of neighbours along dim, n times. Also diff(x, prepend,
+  -- append, {…}).
   def("diff", function(x, prepend, append, opts)
     check("diff", x, 1)
     if not is_tensor(prepend) and prepend ~= nil and append == nil and opts == nil then prepend, opts = nil, prepend end
@@ -74,7 +75,9 @@ return function(T, core)
     check("cdist", x2, 2)
     local o = options.check("cdist", opts, { "p", "compute_mode" })
     local p, mode = o.p or 2.0, o.compute_mode or "use_mm_for_euclid_dist_if_necessary"
-    if type(p) ~= "number" or p ~= p or p < 0 then fail("cdist: p must be a number >= 0, got %s", options.describe(p)) end
+    if type(p) ~= "number" or p ~= p or p < 0 then
+      fail("cdist: p must be a number >= 0, got %s", options.describe(p))
+    end
     local modes = { "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist" }
     if not (mode == modes[1] or mode == modes[2] or mode == modes[3]) then
       fail("cdist: %s", options.unknown("compute_mode", mode, modes))
@@ -112,7 +115,8 @@ return function(T, core)
     return op.reshape(op.transpose(y, 2, 3), shape)
   end)
 
-  -- T.tril_indices(rows, cols, {offset=0, dtype=, index_base=1}) → i64 [2, n]: places of the lower triangle; triu_indices
+  -- T.tril_indices(rows, cols, {offset=0, dtype=, index_base=1}) → i64 [2, n]: places of the lower triangle;
+  -- triu_indices
   for name, inside in pairs {
     tril_indices = function(i, j, offset) return op.le(j, i + offset) end,
     triu_indices = function(i, j, offset) return op.ge(j, i + offset) end,
@@ -121,7 +125,8 @@ return function(T, core)
       if type(rows) == "table" then
         local given = rows
         options.check(name, given, { "row", "col", "offset", "dtype", "index_base" })
-        rows, cols, opts = given.row, given.col, { offset = given.offset, dtype = given.dtype, index_base = given.index_base }
+        rows, cols, opts = given.row, given.col, { offset = given.offset, dtype = given.dtype,
+          index_base = given.index_base }
       end
       local o = options.check(name, opts, { "offset", "dtype", "index_base" })
       rows, cols = options.integer(rows), options.integer(cols)

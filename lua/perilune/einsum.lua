@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: MIT
 -- Sums of products by subscripts: einsum, tensordot.
--- An operand is a tensor with one label a dimension. Operands are joined from left to right; a label that neither the
--- result nor a later operand needs is summed as soon as possible, in a batched matrix product where two operands
--- share it.
+-- An operand is a tensor with one label a dimension. Operands are joined from left to right; a label that
+-- neither the result nor a later operand needs is summed as soon as possible, in a batched matrix product where
+-- two operands share it.
 local options = require "perilune.options"
 
 return function(T, core)
@@ -157,7 +157,8 @@ return function(T, core)
       local has = position(term, "...")
       free[i] = tensors[i]:dim() - #term + (has and 1 or 0)
       if free[i] < 0 or (free[i] > 0 and not has) then
-        fail("einsum: operand %d, %s, does not fit its %d subscripts in '%s'", i, tensors[i]:describe(), #term, equation)
+        fail("einsum: operand %d, %s, does not fit its %d subscripts in '%s'", i, tensors[i]:describe(), #term,
+          equation)
       end
       most = math.max(most, free[i])
     end
@@ -253,8 +254,8 @@ return function(T, core)
     return out
   end
 
-  -- T.tensordot(x, y, n): sums over the last n dimensions of x and the first n of y; T.tensordot(x, y, {dims_x, dims_y})
-  -- over those (from 1). Also as option: {dims=}.
+  -- T.tensordot(x, y, n): sums over the last n dimensions of x and the first n of y; T.tensordot(x, y, {dims_x,
+  -- dims_y}) over those (from 1). Also as option: {dims=}.
   T.tensordot = function(x, y, dims)
     if not is_tensor(x) or not is_tensor(y) then fail("tensordot: two tensors expected") end
     if type(dims) == "table" and dims.dims ~= nil then dims = options.check("tensordot", dims, { "dims" }).dims end

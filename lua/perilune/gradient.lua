@@ -4,6 +4,7 @@ local options = require "perilune.options"
 
 return function(T, core)
   local grad_enabled = core.grad_enabled
+  local retained = setmetatable({}, { __mode = "k" })
 
   -- Restores the switch however the block is left.
   local scope = { __close = function(self) if self.was ~= nil then grad_enabled(self.was) self.was = nil end end }
@@ -58,6 +59,19 @@ return function(T, core)
       end,
     }
     return core.override_raw(name, rule, call)
+  end
+
+  -- x:retain_grad() → x: backward leaves the gradient of a computed tensor in its .grad, too.
+  local register_hook = core.metatable().methods.register_hook
+  core.metatable().methods.retain_grad = function(x)
+    if not core.is_tensor(x) then options.fail("retain_grad: a tensor expected, got %s", type(x)) end
+    if x.is_leaf then
+      if not x.requires_grad then options.fail("retain_grad: %s does not require a gradient", x:describe()) end
+      return x
+    end
+    if retained[x] then return x end
+    retained[x] = true
+    return register_hook(x, function(g) core.grad_add(x, g) end)
   end
 
   -- local s <close> = T.scope(): frees tensors registered with s:add(t) when the block is left.

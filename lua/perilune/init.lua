@@ -29,6 +29,8 @@ for _, part in ipairs {
   require("perilune." .. part)(T, core)
 end
 
+core.seal() -- all metamethods are in place
+
 -- The larger parts load at first use: `require "perilune"` stays quick.
 local lazy = {
   nn = "perilune.nn", optim = "perilune.optim", data = "perilune.data", bar = "perilune.bar",

@@ -93,6 +93,16 @@ return function(T, core)
     return solve_triangular(A, B, ...)
   end
 
+  -- T.linalg.qr(A, mode = "reduced"): Q, R; in mode "r" nil and R
+  local qr = op["linalg.qr"]
+  L.qr = function(A, opts, ...)
+    local Q, R = qr(A, opts, ...)
+    local mode = opts
+    if type(opts) == "table" then mode = opts.mode end
+    if mode == "r" then return nil, R end
+    return Q, R
+  end
+
   -- T.linalg.pinv(A, rtol, atol) or pinv(A, {rtol =, atol =, hermitian =}); numbers, or tensors that broadcast
   -- against the batch. hermitian promises a symmetric A, which changes nothing here.
   local pinv = op["linalg.pinv"]

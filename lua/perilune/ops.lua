@@ -94,6 +94,15 @@ return function(T, core)
     if y:dtype() == x:dtype() then return copy and x:clone() or x end
     return y
   end)
+  -- T.can_cast(from, to): whether values of one dtype may go into another without a change of kind: not from floats
+  -- to integers, nor from numbers to bool
+  local rank = { bool = 0, i8 = 1, i16 = 1, i32 = 1, i64 = 1, u8 = 1, f16 = 2, bf16 = 2, f32 = 2, f64 = 2 }
+  T.can_cast = function(from, to)
+    for _, d in ipairs { from or false, to or false } do
+      if not rank[dtypes[d] or d] then fail("can_cast: a dtype is wanted, got %s", options.describe(d)) end
+    end
+    return rank[dtypes[from] or from] <= rank[dtypes[to] or to]
+  end
   def("type_as", function(x, y) return x:to(check("type_as", y, 2)) end)
   def("cpu", function(x) return x end)
 

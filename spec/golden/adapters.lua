@@ -211,6 +211,7 @@ R.cross_entropy.call = function(fn, a)
   return fn(a.input, a.target, o)
 end
 
+R.ctc_loss = { name = "nn.F.ctc_loss", index = true }
 R["nn.fold"] = { name = "nn.F.fold" }
 R["nn.unfold"] = { name = "nn.F.unfold" }
 

@@ -5,7 +5,7 @@
 -- spec/ops/rows.lua.
 
 local R = {}
-for _, file in ipairs { "elementwise", "reduce", "network", "shape", "create" } do
+for _, file in ipairs { "elementwise", "reduce", "network", "shape", "create", "linalg" } do
   for name, row in pairs(require("spec.ops.cases." .. file)) do
     assert(not R[name], name)
     R[name] = row

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
---- Attention layers: MultiheadAttention, and the Transformer's blocks. Parameter names and initializers are PyTorch's.
--- @module perilune.nn.attention
+--- Attention layers: MultiheadAttention, and the Transformer's blocks. Parameter names and initializers are
+-- PyTorch's. @module perilune.nn.attention
 local F = require "perilune.nn.functional"
 local T = require "perilune"
 local base = require "perilune.nn.module"
@@ -84,8 +84,8 @@ end
 local mha_options = { "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal", "cache" }
 
 --- (query, key, value, opts) → output, weights [N, L, S] (nil unless need_weights; [N, H, L, S] with
--- average_attn_weights=false). Boolean masks say what is NOT seen: `attn_mask` [L, S] or [N·H, L, S], `key_padding_mask`
--- [N, S]. `cache`: a table that keeps keys and values, so that each call passes new places only.
+-- average_attn_weights=false). Boolean masks say what is NOT seen: `attn_mask` [L, S] or [N·H, L, S],
+-- `key_padding_mask` [N, S]. `cache`: a table that keeps keys and values, so that each call passes new places only.
 function MHA:forward(q, k, v, opts)
   local o = options.check("MultiheadAttention", opts, mha_options)
   k, v = k or q, v or k or q
@@ -120,7 +120,8 @@ function MHA:forward(q, k, v, opts)
   else
     local only_causal = o.is_causal and not o.attn_mask and not o.key_padding_mask and l == s
     local mask = not only_causal and combined_mask(self, pq, o, n, l, s) or nil
-    y = F.scaled_dot_product_attention(pq, pk, pv, { attn_mask = mask, is_causal = only_causal or false, dropout_p = drop })
+    y = F.scaled_dot_product_attention(pq, pk, pv, { attn_mask = mask, is_causal = only_causal or false,
+      dropout_p = drop })
   end
   y = self.out_proj(y:transpose(2, 3):reshape(n, l, self.embed_dim))
   if single then y = y:squeeze(1) elseif not self.batch_first then y = y:transpose(1, 2) end

@@ -92,8 +92,8 @@ return function(F)
 
   -- ---- likelihoods -------------------------------------------------------------------------------------
 
-  --- Gaussian: ½ (log v + (x - y)²/v), v = max(var, eps); eps does not stop the gradient to var. `full` adds ½ log 2π.
-  -- var has the input's shape, or lacks its last dimension, or has size 1 where the input has more.
+  --- Gaussian: ½ (log v + (x - y)²/v), v = max(var, eps); eps does not stop the gradient to var. `full` adds ½
+  -- log 2π. var has the input's shape, or lacks its last dimension, or has size 1 where the input has more.
   function F.gaussian_nll_loss(x, y, var, opts)
     local who = "gaussian_nll_loss"
     tensors(who, x, y, var)
@@ -176,15 +176,17 @@ return function(F)
     local own = T.gather(r, at, { dim = 2, index_base = base.index_base })
     local z = (margin - own + r):relu()
     if p == 2 then z = z * z end
-    if weight then z = z * T.index_select(weight, y:reshape(n), { dim = 1, index_base = base.index_base }):unsqueeze(2) end
+    if weight then
+      z = z * T.index_select(weight, y:reshape(n), { dim = 1, index_base = base.index_base }):unsqueeze(2)
+    end
     local other = T.one_hot(y:reshape(n), { num_classes = c, index_base = base.index_base }):eq(0):to(z:dtype())
     local loss = (z * other):sum(-1) / c
     if single and o.reduction == "none" then loss = loss:reshape(y:shape()) end
     return reduced(who, loss, o.reduction)
   end
 
-  --- (1/C) Σ over labels j of the row, Σ over classes i that are none: max(0, 1 - x_j + x_i). y [N, C] or [C] lists the
-  -- labels, up to the first entry below index_base.
+  --- (1/C) Σ over labels j of the row, Σ over classes i that are none: max(0, 1 - x_j + x_i). y [N, C] or [C]
+  -- lists the labels, up to the first entry below index_base.
   function F.multilabel_margin_loss(x, y, opts)
     local who = "multilabel_margin_loss"
     tensors(who, x, y)
@@ -217,6 +219,59 @@ return function(F)
     local loss = -(y * T.logsigmoid(x) + (1 - y) * T.logsigmoid(-x))
     if weight then loss = loss * weight end
     return reduced(who, loss:dim() > 0 and loss:mean(-1) or loss, o.reduction)
+  end
+
+  -- Targets as i64 [N, S]: given so, or one after the other in one list with lengths [N].
+  local function target_rows(who, targets, lengths)
+    if targets:dim() == 2 then return targets:long():contiguous() end
+    if targets:dim() ~= 1 then
+      fail("%s: targets [N,S] or all in one list are wanted, got %s", who, describe(targets))
+    end
+    local each, total, most = lengths:totable(), 0, 0
+    for _, n in ipairs(each) do
+      if n < 0 then fail("%s: target length %d is negative", who, n) end
+      total, most = total + n, math.max(most, n)
+    end
+    if total ~= targets:numel() then
+      fail("%s: target lengths add up to %d, but there are %d targets", who, total, targets:numel())
+    end
+    local out, at = {}, 1
+    for i, n in ipairs(each) do
+      out[i] = targets:long():narrow(1, at <= total and at or 1, n):pad { 0, most - n }
+      at = at + n
+    end
+    return T.stack(out, 1)
+  end
+
+  --- Connectionist temporal classification (Graves et al. 2006): log_probs [T, N, C] (log_softmax over the
+  -- classes; or [T, C]), targets [N, S] or in one list, lengths [N] (tensors or lists). "mean" divides each
+  -- loss by its target's length first. Options `blank` (the first class) `reduction zero_infinity=false
+  -- index_base=1`.
+  function F.ctc_loss(log_probs, targets, input_lengths, target_lengths, opts)
+    local who = "ctc_loss"
+    tensors(who, log_probs, targets)
+    local o = read(who, opts, { "blank", "reduction", "zero_infinity", "index_base" })
+    local base = o.index_base or 1
+    local function lengths(v)
+      if type(v) == "number" then v = { v } end
+      return (T.is_tensor(v) and v or T.tensor(v, { dtype = "i64" })):long():reshape(-1)
+    end
+    input_lengths, target_lengths = lengths(input_lengths), lengths(target_lengths)
+    local single = log_probs:dim() == 2
+    if single then
+      log_probs = log_probs:unsqueeze(2)
+      if targets:dim() == 1 then targets = targets:unsqueeze(1) end
+    end
+    local dtype = log_probs:dtype()
+    if dtype == "f16" or dtype == "bf16" then log_probs = log_probs:float() end
+    local loss = T.ctc_nll(log_probs, target_rows(who, targets, target_lengths), input_lengths, target_lengths,
+      { blank = o.blank or base, index_base = base })
+    if o.zero_infinity then loss = loss:masked_fill(loss:isinf(), 0) end
+    if o.reduction == nil or o.reduction == "mean" then
+      loss = loss / target_lengths:clamp({ min = 1 }):to(loss:dtype())
+    end
+    if single and o.reduction == "none" then loss = loss:squeeze(1) end
+    return reduced(who, loss, o.reduction):to(dtype)
   end
 
   -- ---- normalization -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ local core = T.core
 local op = core.op
 local linear, slice, tanh, sigmoid, relu = op.linear, op.slice, op.tanh, op.sigmoid, op.relu
 local lstm_gates = op.lstm_gates
+local fused = { f32 = true, f64 = true }
 
 -- gx: the input's part of the gates [N, G·H]; state: h, or {h, c}. Returns h and the new state.
 local steps, gates = {}, { tanh = 1, relu = 1, lstm = 4, gru = 3 }
@@ -29,7 +30,7 @@ end
 function steps.lstm(gx, state, w_hh, b_hh)
   local h, c = state[1], state[2]
   local a = gx + linear(h, w_hh, b_hh)
-  if lstm_gates then
+  if fused[a:dtype()] and a:dtype() == c:dtype() then
     h, c = lstm_gates(a, c)
   else
     local n = c:size(2)
@@ -95,6 +96,40 @@ local function cell(who, kind, x, h, c, w)
   return y, c
 end
 
+-- ---- steps of a sequence ---------------------------------------------------------------------------------
+
+-- x[1] … x[n] along the first dimension. Backward stacks the gradients once, where a select each would make an
+-- array of x's size each.
+local MOST = 50 -- a rule of one's own has at most 56 outputs
+local apart = T.custom {
+  name = "unbind",
+  forward = function(ctx, x)
+    ctx.shape, ctx.dtype = x:shape(), x:dtype()
+    return table.unpack(x:unbind(1))
+  end,
+  backward = function(ctx, ...)
+    local list, zero = { ... }, nil
+    for i = 1, ctx.shape[1] do
+      if list[i] == nil then
+        zero = zero or T.zeros({ table.unpack(ctx.shape, 2) }, { dtype = ctx.dtype })
+        list[i] = zero
+      end
+    end
+    return T.stack(list, 1)
+  end,
+}
+
+local function unbound(x)
+  if not x.requires_grad then return x:unbind(1) end
+  local n = x:size(1)
+  if n <= MOST then return { apart(x) } end
+  local out = {}
+  for _, part in ipairs(x:split(MOST, 1)) do
+    for _, row in ipairs { apart(part) } do out[#out + 1] = row end
+  end
+  return out
+end
+
 -- ---- layers ------------------------------------------------------------------------------------------
 
 -- One layer in one direction over x [S, N, in]: outputs [S, N, H] and the last state.
@@ -102,7 +137,7 @@ local function run(kind, x, state, w, reverse)
   local step, length = steps[kind], x:size(1)
   local gx = linear(x, w[1], w[3]) -- the whole sequence at once
   local w_hh, b_hh, out = w[2], w[4], {}
-  local parts = gx:unbind(1)
+  local parts = unbound(gx)
   for k = 1, length do
     local t = reverse and length + 1 - k or k
     out[t], state = step(parts[t], state, w_hh, b_hh)
@@ -172,21 +207,27 @@ end
 return function(F)
   for name, kind in pairs { rnn_tanh_cell = "tanh", rnn_relu_cell = "relu", gru_cell = "gru" } do
     --- One step: (x [N, in], h [N, H], w_ih, w_hh, b_ih, b_hh) → h. h nil: zeros.
-    F[name] = function(x, h, w_ih, w_hh, b_ih, b_hh) return (cell(name, kind, x, h, nil, { w_ih, w_hh, b_ih, b_hh })) end
+    F[name] = function(x, h, w_ih, w_hh, b_ih, b_hh)
+      return (cell(name, kind, x, h, nil, { w_ih, w_hh, b_ih, b_hh }))
+    end
   end
   --- One step: (x, {h, c}, w_ih, w_hh, b_ih, b_hh) → h, c.
   function F.lstm_cell(x, state, w_ih, w_hh, b_ih, b_hh)
-    if state ~= nil and type(state) ~= "table" then fail("lstm_cell: the state must be {h, c}, got %s", describe(state)) end
+    if state ~= nil and type(state) ~= "table" then
+      fail("lstm_cell: the state must be {h, c}, got %s", describe(state))
+    end
     return cell("lstm_cell", "lstm", x, state and state[1], state and state[2], { w_ih, w_hh, b_ih, b_hh })
   end
 
   --- Layers: (x, h_0, weights, opts) → y, h_n. x [S, N, in] (batch_first: [N, S, in]; or [S, in]), h_0 and h_n
-  -- [layers · directions, N, H], y [S, N, directions · H]. Options `nonlinearity="tanh"` (rnn), `num_layers=1 bias=true
-  -- batch_first=false bidirectional=false dropout=0 training=false`.
+  -- [layers · directions, N, H], y [S, N, directions · H]. Options `nonlinearity="tanh"` (rnn), `num_layers=1
+  -- bias=true batch_first=false bidirectional=false dropout=0 training=false`.
   function F.rnn(x, hx, weights, opts)
     local o = options.check("rnn", opts, { "nonlinearity", table.unpack(names) })
     local kind = o.nonlinearity or "tanh"
-    if kind ~= "tanh" and kind ~= "relu" then fail("rnn: %s", options.unknown("nonlinearity", kind, { "tanh", "relu" })) end
+    if kind ~= "tanh" and kind ~= "relu" then
+      fail("rnn: %s", options.unknown("nonlinearity", kind, { "tanh", "relu" }))
+    end
     return layers("rnn", kind, x, hx, nil, weights, o)
   end
   function F.gru(x, hx, weights, opts)
@@ -195,6 +236,7 @@ return function(F)
   --- The same with {h_0, c_0} (or nil) → y, h_n, c_n.
   function F.lstm(x, state, weights, opts)
     if state ~= nil and type(state) ~= "table" then fail("lstm: the state must be {h, c}, got %s", describe(state)) end
-    return layers("lstm", "lstm", x, state and state[1], state and state[2], weights, options.check("lstm", opts, names))
+    return layers("lstm", "lstm", x, state and state[1], state and state[2], weights, options.check("lstm", opts,
+      names))
   end
 end

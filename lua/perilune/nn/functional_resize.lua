@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
---- Resizing (interpolate) and sampling at given places (grid_sample, affine_grid). Resizing works on one dimension after
--- the other: each output position takes a few input positions with fixed weights.
+--- Resizing (interpolate) and sampling at given places (grid_sample, affine_grid). Resizing works on one
+-- dimension after the other: each output position takes a few input positions with fixed weights.
 -- @module perilune.nn.functional
 local T = require "perilune"
 local options = require "perilune.options"
@@ -8,8 +8,8 @@ local options = require "perilune.options"
 local fail, describe = options.fail, options.describe
 local floor, max, min = math.floor, math.max, math.min
 
--- Keys 1981 with a = -0.75: the weights of positions -1, 0, 1, 2 around a point t past position 0. Works on numbers and
--- tensors.
+-- Keys 1981 with a = -0.75: the weights of positions -1, 0, 1, 2 around a point t past position 0. Works on
+-- numbers and tensors.
 local function cubic(t)
   local a = -0.75
   local function near(x) return ((a + 2) * x - (a + 3)) * x * x + 1 end
@@ -82,7 +82,9 @@ local function sizes_of(who, x, o)
   for d = 1, nd do
     local n, v = x:size(d + 2), given
     if type(given) == "table" then v = given[d] end
-    if type(v) ~= "number" or v - v ~= 0 then fail("%s: sizes and factors must be numbers, got %s", who, describe(v)) end
+    if type(v) ~= "number" or v - v ~= 0 then
+      fail("%s: sizes and factors must be numbers, got %s", who, describe(v))
+    end
     sizes[d] = o.size and options.integer(v) or (not o.size and floor(n * v) or nil)
     if not sizes[d] or sizes[d] < 1 or n < 1 then
       fail("%s: size %s cannot become %s", who, tostring(n), tostring(o.size and v or sizes[d]))
@@ -164,9 +166,9 @@ local function multilinear(flat, pos, shape)
 end
 
 local function bicubic(flat, pos, shape, padding, align)
-  local wy, wx, low = nil, nil, {}
+  local low = {}
   for d, p in ipairs(pos) do low[d] = p:detach():floor() end
-  wy, wx = cubic(pos[1] - low[1]), cubic(pos[2] - low[2])
+  local wy, wx = cubic(pos[1] - low[1]), cubic(pos[2] - low[2])
   local y
   for i = 1, 4 do
     local row = inside(low[1] + (i - 2), shape[1], padding, align)
@@ -206,8 +208,9 @@ local function check_grid(who, x, grid)
 end
 
 return function(F)
-  --- x [N, C, *] resized to `size`, or by `scale_factor` (numbers or lists). Options `mode="nearest"` ("nearest-exact"
-  -- "linear" "bilinear" "bicubic" "trilinear" "area"), `align_corners=false recompute_scale_factor=false`.
+  --- x [N, C, *] resized to `size`, or by `scale_factor` (numbers or lists). Options `mode="nearest"`
+  -- ("nearest-exact" "linear" "bilinear" "bicubic" "trilinear" "area"), `align_corners=false
+  -- recompute_scale_factor=false`.
   function F.interpolate(x, opts)
     local who = "interpolate"
     if not T.is_tensor(x) or x:dim() < 3 or x:dim() > 5 then
@@ -244,9 +247,9 @@ return function(F)
     return x:to(dtype)
   end
 
-  --- x [N, C, H, W] read at grid [N, h, w, 2], whose last dimension holds x (width), y (height) in [-1, 1] → [N, C, h, w]
-  -- (Jaderberg et al. 2015); with one dimension more in 3-d. Options `mode="bilinear"` ("nearest" "bicubic"),
-  -- `padding_mode="zeros"` ("border" "reflection"), `align_corners=false`.
+  --- x [N, C, H, W] read at grid [N, h, w, 2], whose last dimension holds x (width), y (height) in [-1, 1] →
+  -- [N, C, h, w] (Jaderberg et al. 2015); with one dimension more in 3-d. Options `mode="bilinear"` ("nearest"
+  -- "bicubic"), `padding_mode="zeros"` ("border" "reflection"), `align_corners=false`.
   function F.grid_sample(x, grid, opts)
     local who = "grid_sample"
     local nd = check_grid(who, x, grid)
@@ -265,7 +268,8 @@ return function(F)
       pos[d] = position(grid:select(-1, nd + 1 - d):reshape(N, -1), shape[d], align)
       if mode ~= "bicubic" then pos[d] = inside(pos[d], shape[d], padding, align) end
     end
-    local flat, y = x:reshape(N, C, volume), nil
+    local flat = x:reshape(N, C, volume)
+    local y
     if mode == "bicubic" then
       y = bicubic(flat, pos, shape, padding, align)
     elseif mode == "nearest" then

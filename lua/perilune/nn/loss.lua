@@ -24,6 +24,24 @@ local list = {
     { "pos_weight", "tensor", optional = true } } },
   { "KLDivLoss", "kl_div", { { "reduction", { "mean", "sum", "none", "batchmean" }, "mean" },
     { "log_target", "bool", false } } },
+  { "CosineEmbeddingLoss", "cosine_embedding_loss", { { "margin", "number", 0.0 }, reduction } },
+  { "HingeEmbeddingLoss", "hinge_embedding_loss", { { "margin", "number", 1.0 }, reduction } },
+  { "MarginRankingLoss", "margin_ranking_loss", { { "margin", "number", 0.0 }, reduction } },
+  { "SoftMarginLoss", "soft_margin_loss", { reduction } },
+  { "TripletMarginLoss", "triplet_margin_loss", { { "margin", "number", 1.0 }, { "p", "number", 2.0 },
+    { "eps", "nonnegative", 1e-6 }, { "swap", "bool", false }, reduction } },
+  { "TripletMarginWithDistanceLoss", "triplet_margin_with_distance_loss",
+    { { "distance_function", "func", optional = true }, { "margin", "number", 1.0 }, { "swap", "bool", false },
+      reduction } },
+  { "GaussianNLLLoss", "gaussian_nll_loss", { { "full", "bool", false }, { "eps", "nonnegative", 1e-6 }, reduction } },
+  { "PoissonNLLLoss", "poisson_nll_loss", { { "log_input", "bool", true }, { "full", "bool", false },
+    { "eps", "nonnegative", 1e-8 }, reduction } },
+  { "MultiMarginLoss", "multi_margin_loss", { { "p", "int", 1 }, { "margin", "number", 1.0 },
+    { "weight", "tensor", optional = true }, reduction, { "index_base", "int", optional = true } } },
+  { "MultiLabelMarginLoss", "multilabel_margin_loss", { reduction, { "index_base", "int", optional = true } } },
+  { "MultiLabelSoftMarginLoss", "multilabel_soft_margin_loss", { { "weight", "tensor", optional = true }, reduction } },
+  { "CTCLoss", "ctc_loss", { { "blank", "int", optional = true }, reduction, { "zero_infinity", "bool", false },
+    { "index_base", "int", optional = true } } },
 }
 
 -- Tensors among the options follow the module as buffers, but are no part of its state.
@@ -44,12 +62,19 @@ local function define(name, f, args)
     end
     self._opts = a
   end
-  function C:forward(input, target)
+  function C:forward(...)
     local tensors = self._tensors
     if tensors then
       for i = 1, #tensors do self._opts[tensors[i]] = self[tensors[i]] end
     end
-    return apply(input, target, self._opts)
+    local n = select("#", ...)
+    if n <= 2 then
+      local input, target = ...
+      return apply(input, target, self._opts)
+    end
+    local values = { ... }
+    values[n + 1] = self._opts
+    return apply(table.unpack(values, 1, n + 1))
   end
   out[name] = C
 end

@@ -78,7 +78,8 @@ local function layer(name, gates, extra)
 end
 
 --- h = tanh(W_ih x + b_ih + W_hh h + b_hh) (or relu) over sequences [S, N, input_size]; `batch_first`: [N, S, *].
--- `rnn(x[, h_0])` → outputs [S, N, D·H], h_n [layers·D, N, H]; D is 2 if bidirectional. Dropout acts between layers.
+-- `rnn(x[, h_0])` → outputs [S, N, D·H], h_n [layers·D, N, H]; D is 2 if bidirectional. Dropout acts between
+-- layers.
 local RNN = layer("RNN", 1, { "nonlinearity", { "tanh", "relu" }, "tanh" })
 function RNN:forward(x, h)
   self._opts.training = self.training
@@ -92,7 +93,8 @@ function GRU:forward(x, h)
   return F.gru(x, h, self:weights(), self._opts)
 end
 
---- The same with LSTM cells (Hochreiter & Schmidhuber 1997): `local y, state = lstm(x[, {h_0, c_0}])`, state {h_n, c_n}.
+--- The same with LSTM cells (Hochreiter & Schmidhuber 1997): `local y, state = lstm(x[, {h_0, c_0}])`, state
+-- {h_n, c_n}.
 local LSTM = layer("LSTM", 4)
 function LSTM:forward(x, state)
   self._opts.training = self.training

@@ -9,6 +9,7 @@ local optim = {
   SGD = require "perilune.optim.sgd",
   Adam = adam.Adam,
   AdamW = adam.AdamW,
+  LBFGS = require "perilune.optim.lbfgs",
   RMSprop = require "perilune.optim.rmsprop",
   lr_scheduler = require "perilune.optim.lr_scheduler",
 }

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
---- The rarer optimizers, written with in-place ops: Adagrad, Adadelta, Adamax, NAdam, RAdam, Rprop, ASGD, Adafactor,
--- Lion, Muon.
+--- The rarer optimizers, written with in-place ops: Adagrad, Adadelta, Adamax, NAdam, RAdam, Rprop, ASGD,
+-- Adafactor, Lion, Muon.
 -- @module perilune.optim.more
 local T = require "perilune"
 local base = require "perilune.optim.optimizer"
@@ -156,7 +156,8 @@ local function factors(v)
 end
 
 --- Second moments of matrices as a product of row and column means (Shazeer & Stern 2018), steps relative to the
--- size of the weights. `lr=1e-2 beta2_decay=-0.8 eps={false, 1e-3} d=1 weight_decay=0`; eps[1] false: the dtype's spacing.
+-- size of the weights. `lr=1e-2 beta2_decay=-0.8 eps={false, 1e-3} d=1 weight_decay=0`; eps[1] false: the dtype's
+-- spacing.
 define("Adafactor", 1e-2, { { "beta2_decay", -0.8, check.number }, { "eps", { false, 1e-3 }, factors },
   { "d", 1.0, positive }, decay() },
   function(p)
@@ -172,7 +173,8 @@ define("Adafactor", 1e-2, { { "beta2_decay", -0.8, check.number }, { "eps", { fa
     local size = sqrt(p:numel())
     local alpha = max(group.eps[2], p:norm():item() / size) * min(group.lr, 1 / sqrt(t))
     if group.weight_decay ~= 0 then p:mul_(1 - group.lr * group.weight_decay) end
-    local square, estimate = g * g, nil
+    local square = g * g
+    local estimate
     if s.row_var then
       toward(s.row_var, square:mean(-1, { keepdim = true }), w)
       toward(s.col_var, square:mean(-2, { keepdim = true }), w)

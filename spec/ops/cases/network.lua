@@ -83,31 +83,6 @@ R.bmm = { args = function(g) return rand(g, { 2, 3, 4 }), rand(g, { 2, 4, 2 }) e
 R.mv = golden(function(g) return rand(g, { 3, 4 }), rand(g, { 4 }) end)
 R.dot = golden(function(g) return rand(g, { 4 }), rand(g, { 4 }) end)
 R.outer = golden(function(g) return rand(g, { 3 }), rand(g, { 4 }) end)
--- ---- factorizations -------------------------------------------------------------------------------
-
-local function near_identity(g, n)
-  return rand(g, { n, n }, -0.3, 0.3) + T.eye(n, { dtype = "f64" }) * 2
-end
-local function matrix(g) return near_identity(g, 3) end
-local function definite(g)
-  local a = near_identity(g, 3)
-  return a:matmul(a:t())
-end
-local REGULAR = { regular = true }
-local SYMMETRIC = { regular = true, skip_grad = "the gradient is symmetrized; golden gradients judge it" }
-R["linalg.inv"], R["linalg.det"] = golden(matrix, REGULAR), golden(matrix, REGULAR)
-R["linalg.slogdet"] = golden(matrix, REGULAR)
-R["linalg.solve"] = golden(function(g) return matrix(g), rand(g, { 3, 2 }) end, REGULAR)
-R["linalg.solve_triangular"] = golden(function(g)
-  return matrix(g), rand(g, { 3, 2 }), { upper = true }
-end, REGULAR)
-R["linalg.pinv"] = golden(function(g) return rand(g, { 3, 2 }) end, REGULAR)
-R["linalg.cholesky"], R["linalg.eigh"] = golden(definite, SYMMETRIC), golden(definite, SYMMETRIC)
-R["linalg.eigvalsh"] = golden(definite, SYMMETRIC)
-R["linalg.qr"] = golden(matrix, REGULAR)
-R["linalg.svd"] = golden(function(g) return rand(g, { 3, 3 }) end, REGULAR)
-R["linalg.svdvals"] = golden(function(g) return rand(g, { 3, 2 }) end, REGULAR)
-R.matrix_exp = golden(function(g) return rand(g, { 3, 3 }) end)
 R.inner = golden(function(g) return rand(g, { 2, 4 }), rand(g, { 3, 4 }) end)
 R.kron = golden(function(g) return rand(g, { 2, 3 }), rand(g, { 2, 2 }) end)
 R.bilinear = golden(function(g)
@@ -163,6 +138,19 @@ for nd = 1, 3 do
   R[adaptive:format("max")] = golden(function(g) return distinct(g, image(2, nd)), { output_size = 2 } end)
   R[adaptive:format("avg")] = golden(function(g) return rand(g, image(2, nd)), { output_size = 2 } end)
 end
+R.lstm_gates = {
+  args = function(g) return rand(g, { 2, 12 }), rand(g, { 2, 3 }) end,
+  more = { function(g) return rand(g, { 1, 4 }), rand(g, { 1, 1 }) end },
+  golden = "lstm_cell",
+}
+R.ctc_nll = {
+  args = function(g)
+    return rand(g, { 5, 2, 4 }):log_softmax(-1), T.tensor({ { 2, 3 }, { 4, 4 } }, { dtype = "i64" }),
+      T.tensor({ 5, 4 }, { dtype = "i64" }), T.tensor({ 2, 1 }, { dtype = "i64" }), { blank = 1 }
+  end,
+  golden = "ctc_loss",
+  skip_grad = "the gradient takes log_probs for a log_softmax; golden judges it",
+}
 R.embedding = {
   args = function(g) return rand(g, { 5, 2 }), ints(g, { 2, 3 }, 1, 5) end,
   ref = function(w, ids)

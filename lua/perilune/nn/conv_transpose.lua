@@ -1,0 +1,96 @@
+-- SPDX-License-Identifier: MIT
+--- Transposed convolutions: the adjoints of convolutions, which enlarge.
+-- @module perilune.nn.conv_transpose
+local F = require "perilune.nn.functional"
+local T = require "perilune"
+local base = require "perilune.nn.module"
+local init = require "perilune.nn.init_"
+local options = require "perilune.options"
+
+local Parameter, fail = base.Parameter, options.fail
+local out = {}
+
+local function per_dim(who, name, v, n, least)
+  local list = v
+  if type(v) ~= "table" then
+    list = {}
+    for i = 1, n do list[i] = v end
+  end
+  if #list ~= n then fail("%s: %s needs %d entries, got %d", who, name, n, #list) end
+  for i = 1, n do
+    if list[i] < least then fail("%s: %s must be at least %d, got %d", who, name, least, list[i]) end
+  end
+  return list
+end
+
+local function text(list) return "{" .. table.concat(list, ", ") .. "}" end
+
+for nd = 1, 3 do
+  local name = ("ConvTranspose%dd"):format(nd)
+  local who = "nn." .. name
+  local apply = F[("conv_transpose%dd"):format(nd)]
+  local C = base.class(name)
+  local spec = options.spec(who, {
+    { "in_channels", "count" }, { "out_channels", "count" }, { "kernel_size", "ints" }, { "stride", "ints", 1 },
+    { "padding", "ints", 0 }, { "output_padding", "ints", 0 }, { "groups", "count", 1 }, { "bias", "bool", true },
+    { "dilation", "ints", 1 }, { "dtype", "string", optional = true } })
+
+  function C:init(...)
+    local a = options.read(spec, ...)
+    if a.in_channels % a.groups ~= 0 or a.out_channels % a.groups ~= 0 then
+      fail("%s: in_channels %d and out_channels %d must be multiples of groups %d", who, a.in_channels,
+        a.out_channels, a.groups)
+    end
+    self.in_channels, self.out_channels, self.groups = a.in_channels, a.out_channels, a.groups
+    self.kernel_size = per_dim(who, "kernel_size", a.kernel_size, nd, 1)
+    self.stride = per_dim(who, "stride", a.stride, nd, 1)
+    self.padding = per_dim(who, "padding", a.padding, nd, 0)
+    self.output_padding = per_dim(who, "output_padding", a.output_padding, nd, 0)
+    self.dilation = per_dim(who, "dilation", a.dilation, nd, 1)
+    local shape = { a.in_channels, a.out_channels // a.groups, table.unpack(self.kernel_size) }
+    self.weight = Parameter(T.empty(shape, { dtype = a.dtype }))
+    if a.bias then self.bias = Parameter(T.empty({ a.out_channels }, { dtype = a.dtype })) end
+    self:reset_parameters()
+  end
+
+  function C:reset_parameters()
+    init.kaiming_uniform_(self.weight, { a = math.sqrt(5) })
+    if self.bias then
+      local fan_in = self.out_channels // self.groups
+      for _, k in ipairs(self.kernel_size) do fan_in = fan_in * k end
+      local bound = 1 / math.sqrt(fan_in)
+      init.uniform_(self.bias, -bound, bound)
+    end
+  end
+
+  -- What must be added behind so that the result has the sizes asked for.
+  local function padding_for(self, x, size)
+    local extra = {}
+    for d = 1, nd do
+      local least = (x:size(x:dim() - nd + d) - 1) * self.stride[d] - 2 * self.padding[d] +
+        self.dilation[d] * (self.kernel_size[d] - 1) + 1
+      extra[d] = size[#size - nd + d] - least
+      if extra[d] < 0 or extra[d] >= self.stride[d] then
+        fail("%s: output_size %d is not one of %d to %d", who, size[#size - nd + d], least, least + self.stride[d] - 1)
+      end
+    end
+    return extra
+  end
+
+  --- (x[, {output_size = sizes}])
+  function C:forward(x, opts)
+    local o = options.check(who, opts, { "output_size" })
+    return apply(x, self.weight, self.bias, { stride = self.stride, padding = self.padding, groups = self.groups,
+      output_padding = o.output_size and padding_for(self, x, o.output_size) or self.output_padding,
+      dilation = self.dilation })
+  end
+
+  function C:extra_repr()
+    return ("%d, %d, kernel_size=%s, stride=%s%s"):format(self.in_channels, self.out_channels,
+      text(self.kernel_size), text(self.stride), self.bias and "" or ", bias=false")
+  end
+
+  out[name] = C
+end
+
+return out

@@ -1,0 +1,124 @@
+-- SPDX-License-Identifier: MIT
+-- Modules against PyTorch: spec/fixtures/modules.py wrote the states, inputs and outputs. Each state loads by name,
+-- with PyTorch's names for children, and gives the same outputs.
+
+local T = require "perilune"
+local nn = T.nn
+
+local path = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/modules.safetensors"
+
+-- case → how the module is made here; a second entry is how it is called.
+local function build()
+  return {
+    linear = { nn.Linear(4, 3) },
+    linear_plain = { nn.Linear(4, 3, { bias = false }) },
+    bilinear = { nn.Bilinear(3, 4, 2) },
+    conv1d = { nn.Conv1d(4, 6, 3, { stride = 2, padding = 1, groups = 2 }) },
+    conv2d = { nn.Conv2d(3, 4, { 3, 2 }, { padding = 1, dilation = { 1, 2 } }) },
+    conv2d_same = { nn.Conv2d(2, 2, 3, { padding = "same" }) },
+    conv3d = { nn.Conv3d(2, 3, 2, { stride = 2 }) },
+    conv_transpose1d = { nn.ConvTranspose1d(4, 6, 3, { stride = 2, padding = 1, output_padding = 1, groups = 2 }) },
+    conv_transpose2d = { nn.ConvTranspose2d(3, 2, { 3, 2 }, { stride = { 2, 1 }, dilation = 2 }) },
+    conv_transpose3d = { nn.ConvTranspose3d(2, 3, 2, { stride = 2, bias = false }) },
+    embedding = { nn.Embedding(7, 3, { index_base = 0 }) },
+    layer_norm = { nn.LayerNorm { 3, 4 } },
+    rms_norm = { nn.RMSNorm(4, { eps = 1e-5 }) },
+    group_norm = { nn.GroupNorm(2, 4) },
+    batch_norm1d = { nn.BatchNorm1d(4) },
+    batch_norm2d = { nn.BatchNorm2d(3) },
+    batch_norm3d = { nn.BatchNorm3d(2, { affine = false }) },
+    instance_norm1d = { nn.InstanceNorm1d(3, { affine = true }) },
+    instance_norm2d = { nn.InstanceNorm2d(3, { affine = true, track_running_stats = true }) },
+    instance_norm3d = { nn.InstanceNorm3d(2) },
+    prelu = { nn.PReLU(3) },
+    rnn = { nn.RNN(3, 4, 2) },
+    rnn_relu = { nn.RNN(3, 4, { nonlinearity = "relu", bias = false }) },
+    lstm = { nn.LSTM(3, 4, 2, { bidirectional = true }) },
+    lstm_batch_first = { nn.LSTM(3, 4, { batch_first = true }) },
+    gru = { nn.GRU(3, 4, 2, { bidirectional = true, batch_first = true }) },
+    gru_plain = { nn.GRU(3, 4, { bias = false }) },
+    rnn_cell = { nn.RNNCell(3, 4) },
+    lstm_cell = { nn.LSTMCell(3, 4) },
+    gru_cell = { nn.GRUCell(3, 4) },
+    attention = { nn.MultiheadAttention(8, 2),
+      function(m, q, k, v) return m(q, k, v, { need_weights = true }) end },
+    attention_dims = { nn.MultiheadAttention(8, 2, { kdim = 5, vdim = 6, batch_first = true }),
+      function(m, q, k, v) return m(q, k, v, { need_weights = true }) end },
+    encoder_layer = { nn.TransformerEncoderLayer(8, 2, 16) },
+    encoder_layer_first = { nn.TransformerEncoderLayer(8, 2, 16,
+      { activation = "gelu", batch_first = true, norm_first = true }) },
+    decoder_layer = { nn.TransformerDecoderLayer(8, 2, 16) },
+    encoder = { nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2, nn.LayerNorm(8)) },
+    decoder = { nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16), 2) },
+    upsample = { nn.Upsample { scale_factor = 1.5, mode = "bilinear" } },
+    upsample_bicubic = { nn.Upsample { size = { 5, 7 }, mode = "bicubic", align_corners = true } },
+    pixel_shuffle = { nn.PixelShuffle(2) },
+    pixel_unshuffle = { nn.PixelUnshuffle(2) },
+    local_response_norm = { nn.LocalResponseNorm(3, { alpha = 0.1 }) },
+    lp_pool2d = { nn.LPPool2d(2, 2, { stride = 1 }) },
+    fold = { nn.Fold({ 4, 5 }, { 2, 2 }, { padding = 1 }) },
+    unfold = { nn.Unfold({ 2, 3 }, { stride = 2, padding = 1 }) },
+    sequential = { nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Sequential(nn.Linear(4, 2), nn.Sigmoid())) },
+    max_pool2d = { nn.MaxPool2d(3, { stride = 2, padding = 1 }) },
+    avg_pool2d = { nn.AvgPool2d(2, { ceil_mode = true }) },
+    adaptive_avg_pool2d = { nn.AdaptiveAvgPool2d { 2, 3 } },
+  }
+end
+
+-- The file as { case = { state = {name = tensor}, inputs = {…}, outputs = {…} } }.
+local function fixtures()
+  local cases = {}
+  for key, t in pairs(assert(T.load(path))) do
+    local case, kind, name = key:match("^([^/]+)/(%a+)/(.+)$")
+    local c = cases[case] or { state = {}, ["in"] = {}, out = {} }
+    cases[case] = c
+    c[kind][math.tointeger(tonumber(name)) or name] = t
+  end
+  return cases
+end
+
+-- Tensors of a list of results, lists among them opened.
+local function flat(list, out)
+  out = out or {}
+  for i = 1, #list do
+    if type(list[i]) == "table" then flat(list[i], out) else out[#out + 1] = list[i] end
+  end
+  return out
+end
+
+local function run(name, case, make)
+  local module, call = make[1]:eval(), make[2]
+  module:load_state_dict(case.state, { index_base = 0 })
+  local got
+  if call then
+    got = { call(module, table.unpack(case["in"])) }
+  else
+    got = { module(table.unpack(case["in"])) }
+  end
+  got = flat(got)
+  for k, want in ipairs(case.out) do
+    assert(got[k], name .. ": output " .. k .. " is missing")
+    assert.same(want:shape(), got[k]:shape(), name)
+    local far = (got[k]:detach() - want):abs():max():item()
+    assert(far <= 2e-5 * math.max(1, want:abs():max():item()), ("%s: output %d is off by %g"):format(name, k, far))
+  end
+end
+
+describe("states that PyTorch saved", function()
+  it("load by name and give the same outputs, in 40 kinds of modules", function()
+    local cases, n, failed = fixtures(), 0, {}
+    local makers = build()
+    for name, case in pairs(cases) do
+      if not makers[name] then
+        failed[#failed + 1] = name .. ": no module"
+      else
+        local ok, why = pcall(run, name, case, makers[name])
+        if not ok then failed[#failed + 1] = name .. ": " .. tostring(why) end
+        n = n + 1
+      end
+    end
+    table.sort(failed)
+    assert.same({}, failed)
+    assert.is_true(n >= 40)
+  end)
+end)
