@@ -61,9 +61,12 @@ static int ctx_saved(lua_State *L) {
     lua_rawgeti(L, 1, -i);
     lua_Integer version = lua_tointeger(L, -1);
     lua_pop(L, 1);
-    if (version != (lua_Integer)t->storage->version)
-      return l_error(L, "ctx:saved: saved tensor %d, %s, was modified in place afterwards (version %u, saved at %d); "
-                        "save a clone", i, pl_desc_text(&t->a), t->storage->version, (int)version);
+    if (version != (lua_Integer)t->storage->version) {
+      char by[160] = "";
+      if (pl_state.watch) pl_state.watch->writer(t->storage, by, sizeof by);
+      return l_error(L, "ctx:saved: saved tensor %d, %s, was modified in place afterwards%s (version %u, saved at %d); "
+                        "save a clone", i, pl_desc_text(&t->a), by, t->storage->version, (int)version);
+    }
   }
   return n;
 }

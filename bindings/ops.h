@@ -5,6 +5,9 @@
 
 #include "bindings/lib.h"
 
+/* l_op_call for unary operators, which Lua gives their operand twice. */
+int l_op_unary(lua_State *L);
+
 /* How many ops have a gradient rule of their own in Lua; the hot path looks only at this. */
 extern _Thread_local int l_overridden_count;
 /* If op has such a rule and an input is tracked: calls it with the arguments 1 … top, leaves the results on the

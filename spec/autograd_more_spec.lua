@@ -234,6 +234,69 @@ describe("in place", function()
   end)
 end)
 
+-- Numbers of PyTorch in f64, from
+--   def wave(seed, *shape): n = math.prod(shape)
+--       return torch.sin(torch.arange(1, n + 1, dtype=torch.float64) * 0.7 + seed).reshape(shape)
+-- and otherwise the program below, line by line; each gradient g is told by sum(g * wave(9, *g.shape)).
+describe("second-order training steps equal PyTorch's", function()
+  local function wave(seed, ...)
+    local n = 1
+    for _, s in ipairs { ... } do n = n * s end
+    return ((T.arange(1, n, { dtype = "f64" })) * 0.7 + seed):sin():view(...)
+  end
+  local function net(x, p) return (x:matmul(p[1]) + p[2]):tanh():matmul(p[3]) end
+  local function params() return { wave(1, 3, 4), wave(2, 4), wave(3, 4, 1) } end
+  local function fit(p, x, y) return ((net(x, p) - y) ^ 2):mean() end
+
+  local function judge(loss, grads, want, numbers)
+    eq(loss, { want }, 1e-12)
+    for i, g in ipairs(grads) do eq((g * wave(9, table.unpack(g:shape()))):sum(), { numbers[i] }, 1e-9) end
+  end
+  local maml = { 1.8132062508457938, { 0.005477346273480836, 1.5393546109232683, 1.4408261478915725 } }
+  local wgan = { 14.07771248190359, { -40.41482024436307, -15.059025444246581, 39.87624164945386 } }
+
+  it("MAML, with create_graph and with nested functions", function()
+    local xs, ys, xq, yq = wave(5, 6, 3), wave(6, 6, 1), wave(7, 5, 3), wave(8, 5, 1)
+    local function step(p, g)
+      local q = {}
+      for i in ipairs(p) do q[i] = p[i] - 0.1 * g[i] end
+      return fit(q, xq, yq)
+    end
+    local p = params()
+    for _, w in ipairs(p) do w:requires_grad_() end
+    local loss = step(p, T.grad_of(fit(p, xs, ys), p, { create_graph = true }))
+    judge(loss, T.grad_of(loss, p), table.unpack(maml))
+
+    local value, grads = T.value_and_grad(function(q)
+      return step(q, T.grad(function(r) return fit(r, xs, ys) end)(q))
+    end)(params())
+    judge(value, grads, table.unpack(maml))
+  end)
+
+  it("the gradient penalty of WGAN-GP, by the ambient key and by managers", function()
+    local real, fake, e = wave(10, 6, 3), wave(11, 6, 3), wave(12, 6, 1) * 0.5 + 0.5
+    local function total(p, d)
+      return net(fake, p):mean() - net(real, p):mean() + 10 * ((d:norm(2, 2) - 1) ^ 2):mean()
+    end
+    local p = params()
+    for _, w in ipairs(p) do w:requires_grad_() end
+    local mid = (e * real + (1 - e) * fake):requires_grad_()
+    local loss = total(p, T.grad_of(net(mid, p):sum(), mid, { create_graph = true }))
+    judge(loss, T.grad_of(loss, p), table.unpack(wgan))
+
+    p, mid = params(), mid:detach()
+    local outer, inner = T.GradManager():attach(p), T.GradManager():attach(mid)
+    local _ <close> = outer:record()
+    do
+      local _ <close> = inner:record()
+      inner:backward(net(mid, p):sum())
+    end
+    loss = total(p, mid.grad)
+    outer:backward(loss)
+    judge(loss, { p[1].grad, p[2].grad, p[3].grad }, table.unpack(wgan))
+  end)
+end)
+
 describe("gradients of gradients", function()
   it("row 74: three nested keys", function()
     local v = { 0.7, -1.3, 0.2 }

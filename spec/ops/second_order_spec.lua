@@ -119,5 +119,5 @@ describe("the gradient of the gradient of", function()
     end
   end
 
-  it("more than 200 calls was checked", function() assert.is_true(count > 200, count .. " calls") end)
+  it("more than 200 calls are checked", function() assert.is_true(count > 200, count .. " calls") end)
 end)
