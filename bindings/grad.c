@@ -67,6 +67,17 @@ static void set_last_anchor(lua_State *L, int list, int one) {
     lua_pop(L, 1);
 }
 
+/* Pushes what l_default_anchor gives, to be put back after a walk. */
+static int keep_anchor(lua_State *L) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
+  return lua_gettop(L);
+}
+
+static void restore_anchor(lua_State *L, int kept) {
+  lua_pushvalue(L, kept);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
+}
+
 /* ---- leaves ---------------------------------------------------------------------------------------------------- */
 
 static PlTensor *self(lua_State *L, const char *fn) {
@@ -163,6 +174,7 @@ static int t_grad_of(lua_State *L) {
   }
   bool create = l_opt_bool(L, 3, "create_graph", false);
   bool retain = l_opt_bool(L, 3, "retain_graph", create);
+  int kept = keep_anchor(L);
   if (create) set_last_anchor(L, lua_type(L, 1) == LUA_TTABLE ? 1 : 0, 1);
   PlTensor **out = lua_newuserdatauv(L, (size_t)(nx + 1) * sizeof *out, 0);
   lua_createtable(L, nx, 0);
@@ -175,6 +187,7 @@ static int t_grad_of(lua_State *L) {
   lua_State *was = enter(L);
   PlStatus s = pl_grad_of(ys, dys, ny, xs, nx, retain, create, l_opt_bool(L, 3, "allow_unused", false), out);
   l_running = was;
+  if (s != PL_OK) restore_anchor(L, kept);
   CALL(L, s);
   for (int i = 0; i < nx; i++) {
     lua_rawgeti(L, res, i + 1);
@@ -188,6 +201,8 @@ static int t_grad_of(lua_State *L) {
       lua_rawseti(L, res, i + 1);
     }
   }
+  restore_anchor(L, kept);
+  lua_settop(L, res);
   if (one) lua_rawgeti(L, res, 1);
   return 1;
 }
@@ -445,10 +460,14 @@ static int key_backward(lua_State *L) {
     int m = tensor_list(L, 3, "backward", "dys", -1, false, &dys);
     if (m != n) return l_error(L, "tensor and grad size mismatch: %d tensors, %d gradients", n, m);
   }
+  bool strict = l_opt_bool(L, opt, "strict", false);
+  int kept = keep_anchor(L);
+  set_last_anchor(L, lua_type(L, 2) == LUA_TTABLE ? 2 : 0, 2);
   l_collect(L);
   lua_State *was = enter(L);
-  PlStatus s = pl_key_backward(k, ys, dys, n, l_opt_bool(L, opt, "strict", false));
+  PlStatus s = pl_key_backward(k, ys, dys, n, strict);
   l_running = was;
+  restore_anchor(L, kept);
   if (!k->active) clear_callbacks(L);
   CALL(L, s);
   return 0;

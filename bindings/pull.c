@@ -6,7 +6,9 @@
 #include "bindings/lib.h"
 #include "engine/state.h"
 
-/* Tensors of the list at `at`; false, nil: NULL. */
+static const char sums_key = 0; /* weak keys: box → box of its .grad */
+
+/* Tensors of the list at `at`. */
 static int list(lua_State *L, int at, const char *fn, int n, PlTensor ***out) {
   luaL_checktype(L, at, LUA_TTABLE);
   if (n < 0) n = (int)lua_rawlen(L, at);
@@ -104,7 +106,35 @@ static int t_alias(lua_State *L) {
 
 /* core.grad_add(x, g): x.grad += g; any floating tensor may hold a .grad */
 static int t_grad_add(lua_State *L) {
-  CALL(L, pl_grad_add(l_check_tensor(L, 1), l_check_tensor(L, 2)));
+  PlTensor *x = l_check_tensor(L, 1);
+  CALL(L, pl_grad_add(x, l_check_tensor(L, 2)));
+  lua_settop(L, 2);
+  PlTensor *sum = pl_grad(x);
+  if (!sum || !sum->node || !sum->node->has_lua) return 0;
+  /* recorded by rules written in Lua: x's box keeps the sum's box (an ephemeron), which keeps the rules */
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &sums_key) != LUA_TTABLE) {
+    lua_pop(L, 1);
+    lua_newtable(L);
+    lua_createtable(L, 0, 1);
+    lua_pushliteral(L, "k");
+    lua_setfield(L, -2, "__mode");
+    lua_setmetatable(L, -2);
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &sums_key);
+  }
+  lua_createtable(L, 2, 0); /* what earlier terms and this one keep */
+  lua_pushvalue(L, 1);
+  if (lua_rawget(L, 3) != LUA_TNIL) {
+    lua_getiuservalue(L, -1, 1);
+    lua_rawseti(L, 4, 1);
+  }
+  lua_getiuservalue(L, 2, 1);
+  lua_rawseti(L, 4, 2);
+  lua_pushvalue(L, 1);
+  l_push_shared(L, sum);
+  lua_pushvalue(L, 4);
+  lua_setiuservalue(L, -2, 1);
+  lua_rawset(L, 3);
   return 0;
 }
 

@@ -192,6 +192,43 @@ describe("GradManager", function()
     eq(x.grad, -x:sin(), 1e-5)
   end)
 
+  it("keeps the rules that a recorded .grad needs, and lets them go", function()
+    local f = T.custom { name = "cube", forward = function(ctx, a)
+      ctx:save(a)
+      return a ^ 3
+    end, backward = function(ctx, g)
+      local a = ctx:saved()
+      return g * 3 * a ^ 2
+    end }
+    local function nested()
+      local x = T.tensor({ 1.1 }, { dtype = "f64" })
+      local gm, gm2 = T.GradManager():attach(x), T.GradManager():attach(x)
+      local _ <close> = gm:record()
+      do
+        local _ <close> = gm2:record()
+        gm2:backward(f(f(x)))
+      end
+      live.collect()
+      local first = x.grad
+      eq(first, { 9 * 1.1 ^ 8 }, 1e-12)
+      x.grad = nil
+      gm:backward(first)
+      eq(x.grad, { 72 * 1.1 ^ 7 }, 1e-12)
+    end
+    live.flat(T, nested)
+    local function keys()
+      local x, got = T.tensor({ 1.1 }, { dtype = "f64" }), {}
+      local outer, inner = T.GradKey {}, T.GradKey {}
+      outer:attach(x, function(_, g) got[2] = g end)
+      inner:attach(x, function(_, g) got[1] = g end)
+      inner:backward(f(f(x)))
+      live.collect()
+      outer:backward(got[1])
+      eq(got[2], { 72 * 1.1 ^ 7 }, 1e-12)
+    end
+    live.flat(T, keys)
+  end)
+
   it("keeps the ambient key from recording, unless told otherwise", function()
     local w = T.tensor { 2 }:requires_grad_()
     local gm, both = T.GradManager():attach(w), T.GradManager { ambient = true }:attach(w)

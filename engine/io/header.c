@@ -100,7 +100,7 @@ static char *put_utf8(char *w, int u) {
   return w;
 }
 
-/* The escape behind a backslash: one character, or \uXXXX (a pair of them for one beyond
+/* The escape behind a backslash: one character, or \uHHHH (a pair of them for one beyond
  * U+FFFF). */
 static PlStatus take_escape(Cursor *c, char **w) {
   static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";

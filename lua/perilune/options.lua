@@ -13,7 +13,7 @@ function options.fail(fmt, ...)
   local level = 2
   while true do
     local info = getinfo(level, "S")
-    if not info then error(message, 2) end
+    if not info then error(message, 0) end -- the caller's frame went with a tail call: better none than ours
     if info.what ~= "C" and info.source:sub(1, #here) ~= here then break end
     level = level + 1
   end

@@ -5,6 +5,7 @@ local T = require "perilune"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
+local attention = T.core.op.attention
 
 -- What is not allowed, [L, S]: keys after the query's own place.
 local function future(l, s)
@@ -29,6 +30,27 @@ local function check(q, k, v, gqa)
   end
 end
 
+-- Without mask and dropout the engine's op keeps no scores. nil where it does not apply.
+local function fused(q, k, v, o)
+  local nd = q:dim()
+  if q:dtype() ~= "f32" or k:dtype() ~= "f32" or v:dtype() ~= "f32" or nd < 3 or k:dim() ~= nd or v:dim() ~= nd or
+    k:size(-2) == 0 then
+    return nil
+  end
+  local out = q:shape()
+  for d = 1, nd - 2 do
+    if k:size(d) ~= out[d] or v:size(d) ~= out[d] then return nil end
+  end
+  out[nd] = v:size(-1)
+  local function batched(x)
+    if nd == 3 then return x end
+    return x:flatten(1, nd - 2)
+  end
+  local y = attention(batched(q), batched(k), batched(v),
+    { scale = o.scale or 1 / math.sqrt(q:size(-1)), is_causal = o.is_causal or false })
+  return nd == 3 and y or y:view(out)
+end
+
 return function(F)
   --- softmax(q kᵀ · scale + mask) v (Vaswani et al. 2017): q [..., L, E], k [..., S, E], v [..., S, V] → [..., L, V].
   -- attn_mask [..., L, S]: booleans (false: not seen) or numbers that are added. A query that sees no key gives zeros.
@@ -46,6 +68,8 @@ return function(F)
         k, v = k:repeat_interleave(times, { dim = -3 }), v:repeat_interleave(times, { dim = -3 })
       end
     end
+    local plain = not mask and (o.dropout_p or 0) == 0 and fused(q, k, v, o)
+    if plain then return plain end
     -- narrow floats are added up in f32
     local dtype = q:dtype()
     local narrow = dtype == "f16" or dtype == "bf16"

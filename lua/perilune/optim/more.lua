@@ -188,6 +188,8 @@ define("Adafactor", 1e-2, { { "beta2_decay", -0.8, check.number }, { "eps", { fa
     p:sub_(step * (alpha / scale))
   end, true)
 
+out.Adafactor.own_shapes = true -- its state is smaller than the parameters
+
 --- The sign of an interpolation of momentum and gradient (Chen et al. 2023); decay apart from the gradient.
 -- `lr=1e-4 betas={0.9, 0.99} weight_decay=0`
 define("Lion", 1e-4, { { "betas", { 0.9, 0.99 }, check.betas }, decay() },

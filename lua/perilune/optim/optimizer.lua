@@ -266,7 +266,7 @@ function Optimizer:load_state_dict(sd)
         f.steps[i], f.state[i] = options.integer(s.step) or 0, {}
         for key, v in pairs(s) do
           if type(v) == "userdata" then
-            if v:numel() ~= group.params[i]:numel() then
+            if not self.own_shapes and v:numel() ~= group.params[i]:numel() then
               fail("%s: %s of parameter %d has %d elements, the parameter %d", who, key, number, v:numel(),
                 group.params[i]:numel())
             end

@@ -138,6 +138,12 @@ for nd = 1, 3 do
   R[adaptive:format("max")] = golden(function(g) return distinct(g, image(2, nd)), { output_size = 2 } end)
   R[adaptive:format("avg")] = golden(function(g) return rand(g, image(2, nd)), { output_size = 2 } end)
 end
+R.attention = {
+  args = function(g)
+    return rand(g, { 2, 5, 3 }):float(), rand(g, { 2, 4, 3 }):float(), rand(g, { 2, 4, 2 }):float(), { scale = 0.7 }
+  end,
+  golden = "scaled_dot_product_attention",
+}
 R.lstm_gates = {
   args = function(g) return rand(g, { 2, 12 }), rand(g, { 2, 3 }) end,
   more = { function(g) return rand(g, { 1, 4 }), rand(g, { 1, 1 }) end },
