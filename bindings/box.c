@@ -293,6 +293,16 @@ void l_anchor(lua_State *L, int res, int from, int to) {
   lua_setiuservalue(L, res, 1);
 }
 
+PlTensor *l_self(lua_State *L, const char *fn) {
+  Box *b = l_box(L, 1);
+  if (!b) {
+    l_error(L, "%s: argument #1 must be a tensor, got %s; call it as x:%s()", fn, l_typename(L, 1), fn);
+    return NULL;
+  }
+  if (!b->t) l_error(L, "%s: this tensor was freed", fn);
+  return b->t;
+}
+
 PlTensor *l_check_tensor(lua_State *L, int i) {
   Box *b = l_box(L, i);
   if (b && b->t) return b->t;

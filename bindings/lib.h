@@ -27,6 +27,7 @@ static inline PlTensor *l_to_tensor(lua_State *L, int i) {
   Box *b = l_box(L, i);
   return b ? b->t : NULL;
 }
+PlTensor *l_self(lua_State *L, const char *fn); /* argument 1 of method fn; raises: not a tensor, freed */
 PlTensor *l_check_tensor(lua_State *L, int i); /* raises: not a tensor, freed */
 Box *l_new_box(lua_State *L);                  /* pushes an empty box */
 int l_push_tensor(lua_State *L, PlTensor *t);  /* pushes, takes ownership; NULL pushes nil. Returns 1 */

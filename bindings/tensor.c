@@ -143,16 +143,6 @@ static int t_from_string(lua_State *L) {
 
 /* ---- looking ----------------------------------------------------------------------------------------------- */
 
-static PlTensor *self(lua_State *L, const char *fn) {
-  Box *b = l_box(L, 1);
-  if (!b) {
-    l_error(L, "%s: argument #1 must be a tensor, got %s; call it as x:%s()", fn, l_typename(L, 1), fn);
-    return NULL;
-  }
-  if (!b->t) l_error(L, "%s: this tensor was freed", fn);
-  return b->t;
-}
-
 static int push_list(lua_State *L, const int64_t *v, int n) {
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {
@@ -171,68 +161,68 @@ static int dim_arg(lua_State *L, PlTensor *t, const char *fn) {
 }
 
 static int m_size(lua_State *L) {
-  PlTensor *t = self(L, "size");
+  PlTensor *t = l_self(L, "size");
   if (lua_isnoneornil(L, 2)) return push_list(L, t->a.shape, t->a.ndim);
   lua_pushinteger(L, (lua_Integer)t->a.shape[dim_arg(L, t, "size")]);
   return 1;
 }
 
 static int m_stride(lua_State *L) {
-  PlTensor *t = self(L, "stride");
+  PlTensor *t = l_self(L, "stride");
   if (lua_isnoneornil(L, 2)) return push_list(L, t->a.strides, t->a.ndim);
   lua_pushinteger(L, (lua_Integer)t->a.strides[dim_arg(L, t, "stride")]);
   return 1;
 }
 
 static int m_dim(lua_State *L) {
-  lua_pushinteger(L, self(L, "dim")->a.ndim);
+  lua_pushinteger(L, l_self(L, "dim")->a.ndim);
   return 1;
 }
 
 static int m_numel(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)self(L, "numel")->a.numel);
+  lua_pushinteger(L, (lua_Integer)l_self(L, "numel")->a.numel);
   return 1;
 }
 
 static int m_dtype(lua_State *L) {
-  lua_pushstring(L, pl_dtype_name((PlDtype)self(L, "dtype")->a.dtype));
+  lua_pushstring(L, pl_dtype_name((PlDtype)l_self(L, "dtype")->a.dtype));
   return 1;
 }
 
 static int m_device(lua_State *L) {
-  self(L, "device");
+  l_self(L, "device");
   lua_pushliteral(L, "cpu");
   return 1;
 }
 
 static int m_is_contiguous(lua_State *L) {
-  lua_pushboolean(L, self(L, "is_contiguous")->a.contiguous);
+  lua_pushboolean(L, l_self(L, "is_contiguous")->a.contiguous);
   return 1;
 }
 
 static int m_is_floating_point(lua_State *L) {
-  lua_pushboolean(L, pl_is_float((PlDtype)self(L, "is_floating_point")->a.dtype));
+  lua_pushboolean(L, pl_is_float((PlDtype)l_self(L, "is_floating_point")->a.dtype));
   return 1;
 }
 
 static int m_element_size(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)pl_dtype_size((PlDtype)self(L, "element_size")->a.dtype));
+  lua_pushinteger(L, (lua_Integer)pl_dtype_size((PlDtype)l_self(L, "element_size")->a.dtype));
   return 1;
 }
 
 static int m_storage_offset(lua_State *L) {
-  PlTensor *t = self(L, "storage_offset");
+  PlTensor *t = l_self(L, "storage_offset");
   lua_pushinteger(L, (lua_Integer)(((char *)t->a.data - (char *)t->storage->data) / (ptrdiff_t)pl_dtype_size((PlDtype)t->a.dtype)));
   return 1;
 }
 
 static int m_version(lua_State *L) {
-  lua_pushinteger(L, self(L, "version")->storage->version);
+  lua_pushinteger(L, l_self(L, "version")->storage->version);
   return 1;
 }
 
 static int m_shares(lua_State *L) {
-  PlTensor *t = self(L, "shares_storage"), *o = l_check_tensor(L, 2);
+  PlTensor *t = l_self(L, "shares_storage"), *o = l_check_tensor(L, 2);
   lua_pushboolean(L, t->storage == o->storage);
   return 1;
 }
@@ -247,7 +237,7 @@ static void push_element(lua_State *L, const PlTensor *t, int64_t byte_offset) {
 }
 
 static int m_item(lua_State *L) {
-  PlTensor *t = self(L, "item");
+  PlTensor *t = l_self(L, "item");
   if (t->a.numel != 1)
     return l_error(L, "item: %s has %d elements, not one; use x:totable(), or x:get(i, j)", pl_desc_text(&t->a),
                    (int)t->a.numel);
@@ -271,7 +261,7 @@ static int64_t element_at(lua_State *L, PlTensor *t, const char *fn, int first) 
 }
 
 static int m_get(lua_State *L) {
-  PlTensor *t = self(L, "get");
+  PlTensor *t = l_self(L, "get");
   if (lua_gettop(L) - 1 > t->a.ndim)
     return l_error(L, "get: %s takes %d indices, got %d", pl_desc_text(&t->a), t->a.ndim, lua_gettop(L) - 1);
   push_element(L, t, element_at(L, t, "get", 2));
@@ -280,7 +270,7 @@ static int m_get(lua_State *L) {
 
 /* t:set(i, j, value) */
 static int m_set(lua_State *L) {
-  PlTensor *t = self(L, "set");
+  PlTensor *t = l_self(L, "set");
   int top = lua_gettop(L);
   if (top != t->a.ndim + 2)
     return l_error(L, "set: %s takes %d indices and a value, got %d arguments", pl_desc_text(&t->a), t->a.ndim, top - 1);
@@ -310,14 +300,14 @@ static void push_nested(lua_State *L, const PlTensor *t, int d, int64_t at) {
 
 /* x:totable() → nested tables (a number or boolean for 0-d). */
 static int m_totable(lua_State *L) {
-  PlTensor *t = self(L, "totable");
+  PlTensor *t = l_self(L, "totable");
   push_nested(L, t, 0, 0);
   return 1;
 }
 
 /* x:to_string() → the elements as bytes, row-major, little-endian. */
 static int m_to_string(lua_State *L) {
-  PlTensor *t = self(L, "to_string");
+  PlTensor *t = l_self(L, "to_string");
   Box *b = NULL;
   if (!t->a.contiguous) {
     b = l_new_box(L);
@@ -350,7 +340,7 @@ static int m_is_freed(lua_State *L) {
 
 /* Same shape and same elements; NaN equals nothing. Dtypes must agree. */
 static int m_equal(lua_State *L) {
-  PlTensor *a = self(L, "equal"), *b = l_check_tensor(L, 2);
+  PlTensor *a = l_self(L, "equal"), *b = l_check_tensor(L, 2);
   if (a->a.dtype != b->a.dtype || !pl_shape_equal(&a->a, &b->a)) {
     lua_pushboolean(L, 0);
     return 1;
@@ -371,7 +361,7 @@ static int m_equal(lua_State *L) {
 }
 
 static int m_len(lua_State *L) {
-  PlTensor *t = self(L, "#");
+  PlTensor *t = l_self(L, "#");
   if (t->a.ndim == 0) return l_error(L, "#: a 0-d tensor has no length; use x:item()");
   lua_pushinteger(L, (lua_Integer)t->a.shape[0]);
   return 1;

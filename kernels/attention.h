@@ -6,9 +6,10 @@
 
 #include "kernels/kernel.h"
 
-/* in q, k, v; out y[B,L,D], lse[B,L]: the logarithm of each row's sum of exponentials. */
+/* in q, k, v; out y[B,L,D], sums[B,L,2]: each row's largest score and its sum of exponentials above that. (Their
+ * logarithm in one number would lose the digits that the gradient of saturated rows needs.) */
 PlStatus plk_cpu_attention(const PlkCall *call);
-/* in dy, q, k, v, lse; out dq, dk, dv. */
+/* in dy, q, k, v, sums; out dq, dk, dv. */
 PlStatus plk_cpu_attention_bwd(const PlkCall *call);
 
 #endif

@@ -187,6 +187,42 @@ describe("attention", function()
     check(function(q, k, v) return F.scaled_dot_product_attention(q, k, v, { enable_gqa = true }) end,
       randn(1, 4, 2, 3), randn(1, 2, 3, 3), randn(1, 2, 3, 3))
   end)
+  it("keeps no scores in f32, with the gradients of the formula in both orders", function()
+    local function formula(q, k, v, o)
+      local s = (q * o.scale):matmul(k:transpose(-2, -1))
+      if o.is_causal then
+        s = s:masked_fill(T.gt(T.arange(k:size(-2)):unsqueeze(1), T.arange(q:size(-2)):unsqueeze(2)), -math.huge)
+      end
+      return s:softmax(-1):matmul(v)
+    end
+    local function all(f, dtype, list, dy, o)
+      local x = {}
+      for i, t in ipairs(list) do x[i] = t:to(dtype):clone():requires_grad_() end
+      local y = f(x[1], x[2], x[3], o)
+      local g = T.grad_of({ y }, x, { grad_outputs = { dy:to(dtype) }, create_graph = true })
+      local z = (g[1] * g[1]):sum() + (g[2]:sin() * g[2]):sum() + (g[3] * g[3] * g[3]):sum()
+      local h = T.grad_of({ z }, x)
+      return { y, g[1], g[2], g[3], h[1], h[2], h[3] }
+    end
+    for _, c in ipairs { { 1, 1, 1, 1, 1 }, { 2, 5, 4, 3, 2 }, { 3, 17, 33, 8, 20 }, { 2, 130, 70, 16, 16 } } do
+      for _, causal in ipairs { true, false } do
+        local B, L, S, E, D = table.unpack(c)
+        local list, dy = { T.randn(B, L, E), T.randn(B, S, E), T.randn(B, S, D) }, T.randn(B, L, D)
+        local o = { is_causal = causal, scale = 0.3 }
+        local got = all(F.scaled_dot_product_attention, "f32", list, dy, o)
+        local want = all(formula, "f64", list, dy, o)
+        assert.equal(7, #got)
+        for i, w in ipairs(want) do
+          same(got[i]:double(), w, 1e-5 * math.max(1, w:detach():abs():max():item()))
+        end
+      end
+    end
+    -- rows that see one key only: the gradient is what is left of two equal numbers
+    local q = T.full({ 1, 3, 8 }, 20.0):requires_grad_()
+    local k = T.eye(8):unsqueeze(1) * 8
+    F.scaled_dot_product_attention(q, k, k):sum():backward()
+    assert.is_true(q.grad:abs():max():item() < 1e-4)
+  end)
   it("says what does not fit", function()
     local q = T.randn(2, 3, 4)
     fails("differ in width", F.scaled_dot_product_attention, q, T.randn(2, 3, 5), q)

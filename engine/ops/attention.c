@@ -24,7 +24,7 @@ static PlStatus attention_infer(PlInfer *c) {
   PL_TRY(check_qkv(c, 0));
   const PlArray *q = c->in[0], *v = c->in[2];
   pl_desc_set(&c->out[0], PL_F32, 3, (const int64_t[]){q->shape[0], q->shape[1], v->shape[2]});
-  pl_desc_set(&c->out[1], PL_F32, 2, q->shape);
+  pl_desc_set(&c->out[1], PL_F32, 3, (const int64_t[]){q->shape[0], q->shape[1], 2});
   return PL_OK;
 }
 
@@ -45,9 +45,9 @@ static double attention_flops(const PlInfer *c) {
 const PlOp pl_op_attention = {
     .name = "attention",
     .doc = "softmax(scale q k^T) v without the matrix of scores: q[B,L,E], k[B,S,E], v[B,S,D] in f32. With is_causal query i "
-           "sees keys 1 to i. Further output: each row's logsumexp. For everything else see "
+           "sees keys 1 to i. Further output: each row's largest score and sum. For everything else see "
            "nn.F.scaled_dot_product_attention.",
-    .formula = "p = exp(scale q k^T - lse); y = p v", .nin = 3, .nout = 2, .nvisible = 1, .nattr = 2,
+    .formula = "p = softmax(scale q k^T); y = p v", .nin = 3, .nout = 2, .nvisible = 1, .nattr = 2,
     .args = {"q", "k", "v"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY,
     .infer = attention_infer, .grad = attention_grad, .flops = attention_flops,
     .kernel = {[PL_CPU] = plk_cpu_attention}};
@@ -56,14 +56,14 @@ const PlOp pl_op_attention = {
 
 static PlStatus attention_bwd_infer(PlInfer *c) {
   PL_TRY(check_qkv(c, 1));
-  const PlArray *dy = c->in[0], *q = c->in[1], *v = c->in[3], *lse = c->in[4];
+  const PlArray *dy = c->in[0], *q = c->in[1], *v = c->in[3], *sums = c->in[4];
   PL_TRY(pl_check_dtype(c, 0, PL_F32));
   PL_TRY(pl_check_dtype(c, 4, PL_F32));
   if (dy->ndim != 3 || dy->shape[0] != q->shape[0] || dy->shape[1] != q->shape[1] || dy->shape[2] != v->shape[2])
     PL_FAIL(PL_ERR_SHAPE, "%s: gradient %s does not fit queries %s and values %s", c->op->name, pl_desc_text(dy),
             pl_desc_text(q), pl_desc_text(v));
-  if (lse->ndim != 2 || lse->shape[0] != q->shape[0] || lse->shape[1] != q->shape[1])
-    PL_FAIL(PL_ERR_SHAPE, "%s: sums %s do not fit queries %s", c->op->name, pl_desc_text(lse), pl_desc_text(q));
+  if (sums->ndim != 3 || sums->shape[0] != q->shape[0] || sums->shape[1] != q->shape[1] || sums->shape[2] != 2)
+    PL_FAIL(PL_ERR_SHAPE, "%s: sums %s do not fit queries %s", c->op->name, pl_desc_text(sums), pl_desc_text(q));
   for (int i = 0; i < 3; i++) pl_desc_set(&c->out[i], PL_F32, 3, c->in[i + 1]->shape);
   return PL_OK;
 }
@@ -118,6 +118,6 @@ static PlStatus attention_bwd_grad(PlMaker *g) {
 
 const PlOp pl_op_attention_bwd = {
     .name = "attention_bwd", .doc = "The gradients of attention for q, k and v.", .nin = 5, .nout = 3, .nattr = 2,
-    .args = {"dy", "q", "k", "v", "lse"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
+    .args = {"dy", "q", "k", "v", "sums"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
     .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = attention_bwd_infer, .grad = attention_bwd_grad,
     .kernel = {[PL_CPU] = plk_cpu_attention_bwd}};

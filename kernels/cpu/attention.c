@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Attention and its gradient (see kernels/attention.h), a few queries at a time, so that memory grows with the
  * length and not with its square:
- *   p = exp(scale q kᵀ - lse),  y = p v
+ *   p = exp(scale q kᵀ - top) / sum,  y = p v
  *   dp = dy vᵀ,  ds = p (dp - Σ p dp) scale,  dq = ds k,  dk = dsᵀ q,  dv = pᵀ dy
  * Keys and values are copied once a task, transposed where the product wants it, and padded with zeros to
  * whole vectors. Forward tasks are stretches of queries; backward tasks are whole sequences, because all
@@ -19,8 +19,8 @@ enum { R = PLK_AT_ROWS, CHUNK = 128, GROUP = 16 };
 
 typedef struct Job {
   const PlkAttentionLoops *f;
-  const float *q, *k, *v, *dy, *lse_in;
-  float *y, *lse, *dq, *dk, *dv;
+  const float *q, *k, *v, *dy, *sums_in;
+  float *y, *sums, *dq, *dk, *dv;
   int64_t B, L, S, E, D, Ep, Dp, Sp, chunks;
   float scale;
   bool causal;
@@ -88,8 +88,9 @@ static PlStatus forward_chunk(const Job *j, int64_t b, int64_t from, int64_t to)
     j->f->mm4(q, E, 1, kt, Sp, E, s, Sp, w);
     float sum[R] = {0};
     for (int64_t r = 0; r < m; r++) {
-      float l = j->f->softmax(s + r * Sp, seen(j, i + r), w, j->scale, &sum[r]);
-      if (j->lse) j->lse[b * j->L + i + r] = l;
+      float top = j->f->softmax(s + r * Sp, seen(j, i + r), w, j->scale, &sum[r]);
+      float *kept = j->sums ? j->sums + 2 * (b * j->L + i + r) : NULL;
+      if (kept) kept[0] = top, kept[1] = sum[r];
     }
     j->f->mm4(s, Sp, 1, v, Dp, seen(j, i + m - 1), o, Dp, Dp);
     for (int64_t r = 0; r < m; r++)
@@ -112,7 +113,7 @@ static PlStatus forward(void *ctx, int64_t begin, int64_t end) {
 PlStatus plk_cpu_attention(const PlkCall *call) {
   Job j = job_of(call, 0);
   j.y = call->out[0] ? call->out[0]->data : NULL;
-  j.lse = call->out[1] ? call->out[1]->data : NULL;
+  j.sums = call->out[1] ? call->out[1]->data : NULL;
   return j.B * j.chunks > 0 ? plk_parallel(j.B * j.chunks, 1, forward, &j) : PL_OK;
 }
 
@@ -142,8 +143,8 @@ static void group_scores(const Job *j, const Space *t, int64_t b, int64_t i, int
   }
   for (int64_t r = 0; r < GROUP; r++) {
     int64_t n = r < m ? seen(j, i + r) : 0;
-    float lse = r < m ? j->lse_in[b * j->L + i + r] : 0;
-    j->f->again(t->p + r * Sp, n, w, j->scale, lse);
+    const float *kept = j->sums_in + 2 * (b * j->L + i + (r < m ? r : 0));
+    j->f->again(t->p + r * Sp, n, w, j->scale, kept[0], kept[1]);
     j->f->slope(t->p + r * Sp, t->ds + r * Sp, w, j->scale);
   }
 }
@@ -198,7 +199,7 @@ static PlStatus backward(void *ctx, int64_t begin, int64_t end) {
 PlStatus plk_cpu_attention_bwd(const PlkCall *call) {
   Job j = job_of(call, 1);
   j.dy = call->in[0]->data;
-  j.lse_in = call->in[4]->data;
+  j.sums_in = call->in[4]->data;
   j.dq = call->out[0] ? call->out[0]->data : NULL;
   j.dk = call->out[1] ? call->out[1]->data : NULL;
   j.dv = call->out[2] ? call->out[2]->data : NULL;

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT
+ * Explicit gradient keys from Lua: T.GradKey with attach, backward, close. Callbacks stand in the key's user value. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bindings/walk.h"
+#include "engine/state.h"
+
+static void hook_drop(void *ud) { free(ud); }
+
+/* ---- keys ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct KeyBox {
+  PlKey *k;
+} KeyBox;
+
+static PlKey *check_key(lua_State *L) {
+  KeyBox *b = luaL_testudata(L, 1, "perilune.GradKey");
+  if (!b || !b->k) {
+    l_error(L, "GradKey: argument #1 must be a live GradKey, got %s", l_typename(L, 1));
+    return NULL;
+  }
+  return b->k;
+}
+
+/* T.GradKey{name=, level=, ambient=}: level defaults to one above the highest active key. ambient=false: the
+ * ambient key does not record while this one lives. */
+static int t_grad_key(lua_State *L) {
+  l_check_options(L, 1, "GradKey", "name level ambient");
+  const char *name = NULL;
+  int64_t level = pl_key_top_level() + 1;
+  if (lua_type(L, 1) == LUA_TTABLE) {
+    lua_getfield(L, 1, "name");
+    if (!lua_isnil(L, -1) && lua_type(L, -1) != LUA_TSTRING) return l_error(L, "GradKey: name must be a string");
+    name = lua_tostring(L, -1);
+    lua_getfield(L, 1, "level");
+    if (!lua_isnil(L, -1)) level = l_check_int(L, lua_gettop(L), "GradKey", "level");
+  }
+  if (level > 1 << 20 || level < -(1 << 20)) return l_error(L, "GradKey: level %lld is out of range", (long long)level);
+  KeyBox *b = lua_newuserdatauv(L, sizeof *b, 1);
+  b->k = NULL;
+  luaL_setmetatable(L, "perilune.GradKey");
+  l_note_late(L);
+  CALL(L, pl_key_new(&b->k, name, (int)level, !l_opt_bool(L, 1, "ambient", true)));
+  lua_newtable(L);
+  lua_setiuservalue(L, -2, 1);
+  l_push_weak_table(L, &l_keys_key);
+  lua_pushvalue(L, -2);
+  lua_rawsetp(L, -2, b->k);
+  lua_pop(L, 1);
+  return 1;
+}
+
+/* key:attach(t, fn) → t. fn(tensor, grad) runs once, when the gradient of t is final. */
+static int key_attach(lua_State *L) {
+  PlKey *k = check_key(L);
+  PlTensor *t = l_check_tensor(L, 2);
+  lua_settop(L, 3);
+  if (!lua_isnil(L, 3) && lua_type(L, 3) != LUA_TFUNCTION)
+    return l_error(L, "attach: the callback must be a function, got %s", l_typename(L, 3));
+  if (lua_isnil(L, 3)) {
+    CALL(L, pl_key_attach(k, t, NULL));
+    l_remember_box(L, 2);
+    lua_settop(L, 2);
+    return 1;
+  }
+  HookData *h = calloc(1, sizeof *h);
+  PlHook *hook = calloc(1, sizeof *hook);
+  if (!h || !hook) {
+    free(h);
+    free(hook);
+    return l_error(L, "attach: out of memory");
+  }
+  lua_getiuservalue(L, 1, 1);
+  *h = (HookData){.key = k, .index = (lua_Integer)lua_rawlen(L, -1) + 1};
+  *hook = (PlHook){.call = l_callback_call, .drop = hook_drop, .ud = h, .callback = true};
+  PlStatus s = pl_key_attach(k, t, hook);
+  if (s != PL_OK) {
+    free(h);
+    free(hook);
+    return l_fail(L, s);
+  }
+  lua_createtable(L, 2, 0);
+  lua_pushvalue(L, 3);
+  lua_rawseti(L, -2, 1);
+  lua_pushvalue(L, 2);
+  lua_rawseti(L, -2, 2);
+  lua_rawseti(L, -2, h->index);
+  l_remember_box(L, 2);
+  lua_settop(L, 2);
+  return 1;
+}
+
+static int clear_callbacks(lua_State *L) {
+  lua_newtable(L);
+  lua_setiuservalue(L, 1, 1);
+  return 0;
+}
+
+/* key:backward(ys, dys, {strict=}) */
+static int key_backward(lua_State *L) {
+  PlKey *k = check_key(L);
+  lua_settop(L, 4);
+  int opt = 4;
+  if (lua_type(L, 3) == LUA_TTABLE && lua_rawlen(L, 3) == 0 && lua_isnil(L, 4)) {
+    lua_getfield(L, 3, "strict");
+    if (!lua_isnil(L, -1)) opt = 3;
+    lua_pop(L, 1);
+  }
+  l_check_options(L, opt, "backward", "strict");
+  PlTensor **ys, **dys = NULL;
+  int n = l_tensor_list(L, 2, "backward", "ys", -1, false, &ys);
+  if (!lua_isnil(L, 3) && opt != 3) {
+    int m = l_tensor_list(L, 3, "backward", "dys", -1, false, &dys);
+    if (m != n) return l_error(L, "tensor and grad size mismatch: %d tensors, %d gradients", n, m);
+  }
+  bool strict = l_opt_bool(L, opt, "strict", false);
+  int kept = l_keep_anchor(L);
+  l_set_anchor(L, lua_type(L, 2) == LUA_TTABLE ? 2 : 0, 2);
+  l_collect(L);
+  lua_State *was = l_enter_walk(L);
+  PlStatus s = pl_key_backward(k, ys, dys, n, strict);
+  l_running = was;
+  l_restore_anchor(L, kept);
+  if (!k->active) clear_callbacks(L);
+  CALL(L, s);
+  return 0;
+}
+
+static int key_is_attached_to(lua_State *L) {
+  PlKey *k = check_key(L);
+  PlNode *n;
+  uint32_t slot;
+  lua_pushboolean(L, k->active && pl_entry_get(l_check_tensor(L, 2), k, &n, &slot));
+  return 1;
+}
+
+/* key:attached() → list of the attached tensors that are still alive, in order of attachment */
+static int key_attached(lua_State *L) {
+  PlKey *k = check_key(L);
+  int count = 0, i = 0;
+  for (PlNode *n = k->tape.next; n != &k->tape; n = n->next) count += n->kind <= PL_NODE_IDENTITY;
+  /* Boxes first, then tensors: making a Lua object may collect tensors, and so nodes. */
+  lua_createtable(L, count, 0);
+  int list = lua_gettop(L);
+  for (; i < count; i++) {
+    l_new_box(L);
+    lua_rawseti(L, list, i + 1);
+  }
+  i = 0;
+  for (PlNode *n = k->tape.next; n != &k->tape && i < count; n = n->next) {
+    if (n->kind > PL_NODE_IDENTITY || !n->u.target) continue;
+    lua_rawgeti(L, list, ++i);
+    l_box(L, -1)->t = pl_retain(n->u.target);
+    lua_pop(L, 1);
+  }
+  for (int j = 1; j <= count; j++) {
+    lua_rawgeti(L, list, j);
+    l_push_shared(L, l_to_tensor(L, -1));
+    lua_rawseti(L, list, j);
+    lua_settop(L, list);
+  }
+  return 1;
+}
+
+static int key_close(lua_State *L) {
+  KeyBox *b = luaL_testudata(L, 1, "perilune.GradKey");
+  if (b && b->k) {
+    pl_key_close(b->k);
+    clear_callbacks(L);
+  }
+  return 0;
+}
+
+static int key_gc(lua_State *L) {
+  KeyBox *b = luaL_testudata(L, 1, "perilune.GradKey");
+  if (b && b->k) {
+    PlKey *k = b->k;
+    b->k = NULL;
+    pl_key_close(k); /* before the release: a running walk may hold it */
+    pl_key_release(k);
+  }
+  return 0;
+}
+
+static int key_index(lua_State *L) {
+  KeyBox *b = luaL_testudata(L, 1, "perilune.GradKey");
+  const char *s = lua_tostring(L, 2);
+  if (b && b->k && s) {
+    if (strcmp(s, "name") == 0) return lua_pushstring(L, b->k->name), 1;
+    if (strcmp(s, "level") == 0) return lua_pushinteger(L, b->k->level), 1;
+    if (strcmp(s, "active") == 0) return lua_pushboolean(L, b->k->active), 1;
+  }
+  lua_pushvalue(L, 2);
+  lua_rawget(L, lua_upvalueindex(1));
+  return 1;
+}
+
+static int key_tostring(lua_State *L) {
+  PlKey *k = check_key(L);
+  lua_pushfstring(L, "GradKey(%s, level %d%s)", k->name, k->level, k->active ? "" : ", finalized");
+  return 1;
+}
+
+/* T.grad_keys() → names of the live explicit keys, newest first */
+static int t_grad_keys(lua_State *L) {
+  int count = 0;
+  for (PlKey *k = pl_state.keys; k; k = k->next) count++;
+  lua_createtable(L, count, 0); /* all room at once: an allocation in the loop could finalize keys */
+  lua_Integer i = 0;
+  l_push_weak_table(L, &l_keys_key);
+  for (PlKey *k = pl_state.keys; k && i < count; k = k->next)
+    if (lua_rawgetp(L, -1, k) == LUA_TUSERDATA)
+      lua_rawseti(L, -3, ++i);
+    else
+      lua_pop(L, 1);
+  lua_pop(L, 1);
+  return 1;
+}
+
+void l_key_register(lua_State *L) {
+  static const luaL_Reg functions[] = {{"GradKey", t_grad_key}, {"grad_keys", t_grad_keys}, {NULL, NULL}};
+  static const luaL_Reg key_methods[] = {{"attach", key_attach},
+                                         {"backward", key_backward},
+                                         {"is_attached_to", key_is_attached_to},
+                                         {"attached", key_attached},
+                                         {"close", key_close},
+                                         {NULL, NULL}};
+  luaL_setfuncs(L, functions, 0);
+  luaL_newmetatable(L, "perilune.GradKey");
+  lua_newtable(L);
+  luaL_setfuncs(L, key_methods, 0);
+  lua_pushcclosure(L, key_index, 1);
+  lua_setfield(L, -2, "__index");
+  lua_pushcfunction(L, key_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_pushcfunction(L, key_close);
+  lua_setfield(L, -2, "__close");
+  lua_pushcfunction(L, key_tostring);
+  lua_setfield(L, -2, "__tostring");
+  lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "__metatable");
+  lua_pop(L, 1);
+}
