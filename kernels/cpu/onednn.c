@@ -32,6 +32,7 @@ bool plk_onednn_ready(void) {
 #include <oneapi/dnnl/dnnl.h>
 #include <oneapi/dnnl/dnnl_version.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,6 +150,22 @@ static void alone_end(int n) {
 #endif
 }
 
+/* oneDNN 2.6's AVX-512 matrix product runs with its stack pointer inside a heap block: a signal handler that
+ * then uses a few hundred bytes of stack overwrites the heap. So signals wait while the library computes. */
+static void signals_off(sigset_t *was) {
+  sigset_t most;
+  sigfillset(&most);
+  sigdelset(&most, SIGSEGV);
+  sigdelset(&most, SIGBUS);
+  sigdelset(&most, SIGFPE);
+  sigdelset(&most, SIGILL);
+  pthread_sigmask(SIG_BLOCK, &most, was);
+}
+
+static void signals_back(const sigset_t *was) {
+  pthread_sigmask(SIG_SETMASK, was, NULL);
+}
+
 static PlStatus check(dnnl_status_t s, const char *what) {
   if (s == dnnl_success) return PL_OK;
   if (s == dnnl_out_of_memory) PL_FAIL(PL_ERR_OOM, "out of memory in oneDNN (%s)", what);
@@ -159,8 +176,11 @@ PlStatus plk_onednn_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, flo
                           const float *a, int64_t lda, const float *b, int64_t ldb,
                           float beta, float *c, int64_t ldc) {
   int saved = alone_begin();
+  sigset_t was;
+  signals_off(&was);
   dnnl_status_t s = lib.sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, alpha, a, lda, b,
                               ldb, beta, c, ldc);
+  signals_back(&was);
   alone_end(saved);
   return check(s, "matrix product");
 }
@@ -458,7 +478,12 @@ static PlStatus execute(dnnl_primitive_t prim, const Arg *args, int n, const cha
     s = lib.memory_create(&ex[made].memory, args[made].md, lib.engine, args[made].data);
     if (s != dnnl_success) break;
   }
-  if (s == dnnl_success) s = lib.primitive_execute(prim, stream, n, ex);
+  if (s == dnnl_success) {
+    sigset_t was;
+    signals_off(&was);
+    s = lib.primitive_execute(prim, stream, n, ex);
+    signals_back(&was);
+  }
   for (int i = 0; i < made; i++) lib.memory_destroy(ex[i].memory);
   if (stream) lib.stream_destroy(stream);
   alone_end(saved);

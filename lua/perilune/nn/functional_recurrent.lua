@@ -135,8 +135,11 @@ end
 -- One layer in one direction over x [S, N, in]: outputs [S, N, H] and the last state.
 local function run(kind, x, state, w, reverse)
   local step, length = steps[kind], x:size(1)
-  local gx = linear(x, w[1], w[3]) -- the whole sequence at once
-  local w_hh, b_hh, out = w[2], w[4], {}
+  local w_hh, b_ih, b_hh, out = w[2], w[3], w[4], {}
+  if kind ~= "gru" and b_ih and b_hh then -- both are only ever added together
+    b_ih, b_hh = b_ih + b_hh, nil
+  end
+  local gx = linear(x, w[1], b_ih) -- the whole sequence at once
   local parts = unbound(gx)
   for k = 1, length do
     local t = reverse and length + 1 - k or k
