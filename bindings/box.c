@@ -10,14 +10,17 @@ static const char meta_key = 0, light_key = 0, boxes_key = 0, late_key = 0, sent
 static void push_boxes(lua_State *L);
 
 /* A leaf whose .grad has a history of its own (create_graph) is part of a cycle: leaf -> grad -> nodes -> saved
- * leaf. When its last Lua object goes, nobody can ask for that .grad any more: cut there. */
+ * leaf. When its last Lua object goes, nobody can ask for its .grad any more: cut there, and let later walks give
+ * it none. */
 static void cut_cycle(lua_State *L, const PlTensor *t) {
-  PlNode *n = t->node;
-  if (!n || n->kind != PL_NODE_LEAF || n->u.target != t || !n->grad || !(n->grad->node || n->grad->more)) return;
+  PlNode *n;
+  uint32_t slot;
+  if (!pl_entry_get(t, pl_key_ambient(), &n, &slot) || n->kind != PL_NODE_LEAF || n->u.target != t) return;
   push_boxes(L);
   bool other = lua_rawgetp(L, -1, t) == LUA_TUSERDATA && !lua_rawequal(L, -1, 1);
   lua_pop(L, 2);
   if (other) return;
+  n->u.target = NULL;
   PlTensor *g = n->grad;
   n->grad = NULL;
   pl_tensor_release(g);

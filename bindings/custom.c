@@ -17,7 +17,7 @@ static const char contexts_key = 0; /* weak: light node → context */
 _Thread_local int l_overridden_count;
 static const char overrides_key = 0; /* op name → rule table */
 
-enum { META_BACKWARD = 1, META_NAME = 2, META_ALWAYS = 3, META_FORWARD = 4, MAX_CUSTOM_IN = 56 };
+enum { META_BACKWARD = 1, META_NAME = 2, META_ALWAYS = 3, META_FORWARD = 4, META_STATE = 5, MAX_CUSTOM_IN = 56 };
 
 /* Private keys of a context: addresses, so no field of the user's can clash. */
 static const char needs_key = 0, non_diff_key = 0, dirty_key = 0, upstream_key = 0;
@@ -91,11 +91,15 @@ static int mark(lua_State *L, const void *key, const char *fn) {
 static int ctx_non_diff(lua_State *L) { return mark(L, &non_diff_key, "mark_non_differentiable"); }
 static int ctx_dirty(lua_State *L) { return mark(L, &dirty_key, "mark_dirty"); }
 
-/* Methods, and needs_input_grad as a list made on demand. Upvalue 1: methods. */
+/* Methods, the rule's state, and needs_input_grad as a list made on demand. Upvalue 1: methods. */
 static int ctx_index(lua_State *L) {
   lua_pushvalue(L, 2);
   if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
   const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : NULL;
+  if (key && strcmp(key, "state") == 0 && lua_getmetatable(L, 1)) {
+    lua_rawgeti(L, -1, META_STATE);
+    return 1;
+  }
   if (!key || strcmp(key, "needs_input_grad") != 0) return 1;
   lua_rawgetp(L, 1, &needs_key);
   uint64_t bits = (uint64_t)lua_tointeger(L, -1);
@@ -444,12 +448,13 @@ static void field_function(lua_State *L, int table, const char *key, const char 
   if (lua_type(L, -1) != LUA_TFUNCTION) l_error(L, "%s: %s must be a function, got %s", fn, key, l_typename(L, -1));
 }
 
-/* T.custom{name=, forward=function(ctx, …), backward=function(ctx, g…), always=false} → function */
+/* T.custom{name=, forward=function(ctx, …), backward=function(ctx, g…), always=false, state=table} → function. The state
+ * is one table for all calls, ctx.state; it may be an object with methods. */
 static int t_custom(lua_State *L) {
   if (lua_type(L, 1) != LUA_TTABLE) return l_error(L, "custom: a table {name=, forward=, backward=} expected, got %s", l_typename(L, 1));
-  l_check_options(L, 1, "custom", "name forward backward always");
+  l_check_options(L, 1, "custom", "name forward backward always state");
   lua_settop(L, 1);
-  lua_createtable(L, 4, 1);
+  lua_createtable(L, 5, 2);
   field_function(L, 1, "backward", "custom");
   lua_rawseti(L, 2, META_BACKWARD);
   lua_getfield(L, 1, "name");
@@ -465,6 +470,9 @@ static int t_custom(lua_State *L) {
   lua_rawseti(L, 2, META_ALWAYS);
   field_function(L, 1, "forward", "custom");
   lua_rawseti(L, 2, META_FORWARD);
+  if (lua_getfield(L, 1, "state") != LUA_TNIL && lua_type(L, -1) != LUA_TTABLE)
+    return l_error(L, "custom: state must be a table, got %s", l_typename(L, -1));
+  lua_rawseti(L, 2, META_STATE);
   push_ctx_methods(L);
   lua_pushcclosure(L, ctx_index, 1);
   lua_setfield(L, 2, "__index");

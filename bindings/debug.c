@@ -258,11 +258,19 @@ static int d_cache_clear(lua_State *L) {
   return 0;
 }
 
+/* debug.split(on) → what it was. Off: backward graphs keep everything they read; to measure what the split saves. */
+static int d_split(lua_State *L) {
+  if (lua_type(L, 1) != LUA_TBOOLEAN) return l_error(L, "split: true or false expected, got %s", l_typename(L, 1));
+  lua_pushboolean(L, pl_backward_split_enable(lua_toboolean(L, 1)));
+  return 1;
+}
+
 void l_debug_register(lua_State *L) {
   static const luaL_Reg functions[] = {{"backward_graph", d_backward_graph},
                                        {"tape", d_tape},
                                        {"cache_stats", d_cache_stats},
                                        {"cache_clear", d_cache_clear},
+                                       {"split", d_split},
                                        {NULL, NULL}};
   luaL_newlib(L, functions);
   lua_setfield(L, -2, "debug");

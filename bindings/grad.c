@@ -43,8 +43,9 @@ void l_swap_anchor(lua_State *L, int at) {
 void l_set_anchor(lua_State *L, int list, int one) {
   bool any = false;
   lua_newtable(L);
+  int kept = lua_gettop(L);
   lua_rawgetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
-  lua_rawseti(L, -2, 1);
+  lua_rawseti(L, kept, 1);
   int n = list ? (int)lua_rawlen(L, list) : 1;
   for (int i = 1; i <= n; i++) {
     if (list)
@@ -52,11 +53,10 @@ void l_set_anchor(lua_State *L, int list, int one) {
     else
       lua_pushvalue(L, one);
     if (l_box(L, -1) && lua_getiuservalue(L, -1, 1) != LUA_TNIL) {
-      lua_rawseti(L, -3, i + 1);
+      lua_rawseti(L, kept, i + 1);
       any = true;
-    } else if (l_box(L, -1))
-      lua_pop(L, 1);
-    lua_pop(L, 1);
+    }
+    lua_settop(L, kept);
   }
   if (any) {
     lua_pushnil(L); /* one generation back is enough: no chain of anchors */

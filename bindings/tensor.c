@@ -4,6 +4,8 @@
 
 #include "bindings/lib.h"
 
+enum { POLL = 1 << 14 }; /* Lua values between two looks at Ctrl-C */
+
 /* ---- T.tensor{…} ------------------------------------------------------------------------------------------ */
 
 typedef struct Scan {
@@ -29,6 +31,7 @@ static int scan(lua_State *L, int at, int depth, Scan *s, bool first) {
       lua_rawgeti(L, at, i);
       scan(L, lua_gettop(L), depth + 1, s, first && i == 1);
       lua_pop(L, 1);
+      if (PL_UNLIKELY(i % POLL == 0)) CALL(L, plk_poll());
     }
     return 0;
   }
@@ -74,6 +77,7 @@ static char *fill(lua_State *L, int at, int depth, const Scan *s, PlDtype d, cha
       lua_pushnil(L);
     to = fill(L, lua_gettop(L), depth + 1, s, d, to);
     lua_pop(L, 1);
+    if (PL_UNLIKELY(i % POLL == 0) && plk_poll() != PL_OK) l_fail(L, PL_ERR_INTERRUPT);
   }
   return to;
 }
@@ -295,6 +299,7 @@ static void push_nested(lua_State *L, const PlTensor *t, int d, int64_t at) {
   for (int64_t i = 0; i < n; i++) {
     push_nested(L, t, d + 1, at + i * step);
     lua_rawseti(L, -2, (lua_Integer)i + 1);
+    if (PL_UNLIKELY(i % POLL == POLL - 1) && plk_poll() != PL_OK) l_fail(L, PL_ERR_INTERRUPT);
   }
 }
 

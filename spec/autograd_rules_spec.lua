@@ -321,3 +321,81 @@ describe("the ambient key", function()
     assert.is_false((pcall(function() x:add_(1) end)))
   end)
 end)
+
+describe("custom rules with state", function()
+  local function counter()
+    local Count = {}
+    Count.__index = Count
+    function Count:add(what, n) self[what] = (self[what] or 0) + n end
+    return setmetatable({}, Count)
+  end
+
+  it("find one object in every call, forward and backward", function()
+    local state = counter()
+    local f = T.custom {
+      name = "scaled",
+      state = state,
+      forward = function(ctx, x)
+        ctx.state:add("calls", 1)
+        ctx.k = ctx.state.calls -- of this call alone
+        return x * ctx.k
+      end,
+      backward = function(ctx, g)
+        ctx.state:add("seen", g:sum():item())
+        return g * ctx.k
+      end,
+    }
+    local x = T.tensor { 1, 2 }:requires_grad_()
+    local first, second = f(x), f(x)
+    local total = (first + 10 * second):sum()
+    total:backward()
+    eq(x.grad, { 21, 21 })
+    assert.equal(2, state.calls)
+    assert.equal(22.0, state.seen)
+  end)
+
+  it("are separate, may be replaced in one context, and are nil without", function()
+    local seen = {}
+    local function rule(state)
+      return T.custom {
+        state = state,
+        forward = function(ctx, x)
+          seen[#seen + 1] = ctx.state or "none"
+          ctx.state = 7
+          return x * 1
+        end,
+        backward = function(ctx, g)
+          seen[#seen + 1] = ctx.state
+          return g
+        end,
+      }
+    end
+    local a, b = {}, {}
+    local x = T.tensor { 1 }:requires_grad_()
+    for _, f in ipairs { rule(a), rule(b), rule(nil) } do f(x):backward() end
+    assert.equal(6, #seen)
+    assert.equal(a, seen[1])
+    assert.equal(b, seen[3])
+    assert.equal("none", seen[5])
+    for i = 2, 6, 2 do assert.equal(7, seen[i]) end
+    fails("custom: state must be a table, got an integer", T.custom, { state = 1, forward = rule, backward = rule })
+  end)
+
+  it("are collected with the rule, also when they hold its results", function()
+    live.collect()
+    local before = T.memory().live
+    do
+      local state = {}
+      local f = T.custom { state = state, forward = function(ctx, x) return x * 2 end, backward = function(ctx, g)
+        ctx.state.g = g
+        return g * 2
+      end }
+      local x = T.randn(1000):requires_grad_()
+      state.y = f(x)
+      state.y:sum():backward()
+      state.f = f
+    end
+    live.collect()
+    assert.equal(before, T.memory().live)
+  end)
+end)

@@ -1,12 +1,14 @@
 -- SPDX-License-Identifier: MIT
 -- The short programs of examples/ end in "ok", and notice a wrong number.
 
+local T = require "perilune"
 local root = os.getenv("PERILUNE_ROOT") or "."
 
 -- Runs a program with print going into a list; with `spoil`, dofile's table goes through it.
-local function run(name, spoil)
+local function run(name, spoil, args)
   local path, printed = root .. "/examples/" .. name, {}
   local env = setmetatable({
+    arg = args or {},
     print = function(text) printed[#printed + 1] = tostring(text) end,
     dofile = function(file)
       local t = dofile(file)
@@ -36,6 +38,24 @@ describe("examples/", function()
       end)
       assert.is_false(ok)
       assert.truthy(tostring(message):find("gradient 3 differs from PyTorch", 1, true))
+    end)
+  end
+
+  -- Those that train check what they reached themselves; the ones with images need Debian's package of them.
+  for name, images in pairs { char_lstm = false, gpt_nano = false, lenet = true, vae = true } do
+    it(name .. ".lua --quick reaches its goal", function()
+      if images and not T.data.fashion_mnist { split = "test" } then
+        return pending("Fashion-MNIST is not installed")
+      end
+      local ok, message, printed = run(name .. ".lua", nil, { "--quick" })
+      assert.is_true(ok, message)
+      assert.equal("ok", printed[#printed])
+    end)
+
+    it(name .. ".lua refuses unknown arguments", function()
+      local ok, message = run(name .. ".lua", nil, { "--quack" })
+      assert.is_false(ok)
+      assert.truthy(tostring(message):find("unknown argument --quack; allowed:", 1, true))
     end)
   end
 end)

@@ -23,6 +23,21 @@ describe("GradManager", function()
     assert.is_false(inner:recording())
   end)
 
+  it("record(f) records what f computes and returns its results", function()
+    local w = T.tensor { 1, 2 }
+    local gm = T.GradManager():attach(w)
+    local y, again = gm:record(function(x)
+      local y = (w * x):sum()
+      gm:backward(y)
+      return y:item(), gm:recording()
+    end, 3)
+    assert.same({ 9, false }, { y, again })
+    eq(w.grad, { 3, 3 })
+    fails("record: a function expected", gm.record, gm, 1)
+    fails("boom", gm.record, gm, function() error("boom") end)
+    assert.is_false(gm:recording())
+  end)
+
   it("row 38: record, backward, release, reuse", function()
     local x = T.tensor { { 1, 3, 5 } }
     local w, b = T.tensor { { 2 }, { 4 }, { 6 } }, T.tensor { -1 }

@@ -304,6 +304,8 @@ describe("a schedule", function()
     assert.is_true(math.abs(g.lr - 1) < 1e-12 and math.abs(g.momentum - 0.85) < 1e-12)
     for _ = 1, 7 do s:step() end
     assert.is_true(math.abs(g.lr - 4e-6) < 1e-12)
+    s:step() -- after the last batch
+    assert.is_true(math.abs(g.lr - 4e-6) < 1e-12)
     fails("total_steps is 10", s.step, s)
   end)
 

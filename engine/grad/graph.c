@@ -151,18 +151,24 @@ PlStatus pl_graph_run(const PlGraph *g, PlTensor *const *in, PlTensor **out) {
 
 /* ---- optimizing ------------------------------------------------------------------------------------- */
 
-static bool pure(const PlOp *op) { return !(op->flags & (PL_F_SEEDED | PL_F_MUTATES | PL_F_IMPURE)); }
+bool pl_op_is_pure(const PlOp *op) { return !(op->flags & (PL_F_SEEDED | PL_F_MUTATES | PL_F_IMPURE)); }
+
+/* The same bits with its inputs exchanged. */
+static bool commutes(const PlOp *op) {
+  return op == &pl_op_eq || op == &pl_op_ne || op == &pl_op_mul || op == &pl_op_logical_and || op == &pl_op_logical_or;
+}
 
 static bool same_node(const PlGNode *a, const PlGNode *b) {
-  if (a->op != b->op || a->nin != b->nin || !pure(a->op)) return false;
-  if (memcmp(a->in, b->in, (size_t)a->nin * sizeof *a->in) != 0) return false;
+  if (a->op != b->op || a->nin != b->nin || !pl_op_is_pure(a->op)) return false;
+  if (memcmp(a->in, b->in, (size_t)a->nin * sizeof *a->in) != 0 &&
+      !(commutes(a->op) && a->in[0] == b->in[1] && a->in[1] == b->in[0]))
+    return false;
   if (!a->attrs || !b->attrs) return a->attrs == b->attrs;
   return pl_attrs_size(a->attrs) == pl_attrs_size(b->attrs) &&
          memcmp(a->attrs, b->attrs, pl_attrs_size(a->attrs)) == 0;
 }
 
-/* Copies node i of `from` with its inputs renamed by map; names its outputs. */
-static PlStatus copy_node(PlGraph *to, const PlGraph *from, int i, PlVal *map) {
+PlStatus pl_graph_copy_node(PlGraph *to, const PlGraph *from, int i, PlVal *map) {
   const PlGNode *n = &from->nodes[i];
   PlVal few[PL_MAX_IN] = {0}, *in = few, first;
   if (n->nin > PL_MAX_IN && !(in = malloc((size_t)n->nin * sizeof *in))) return no_memory();
@@ -174,9 +180,9 @@ static PlStatus copy_node(PlGraph *to, const PlGraph *from, int i, PlVal *map) {
   return PL_OK;
 }
 
-static PlStatus copy_consts(PlGraph *to, const PlGraph *from, PlVal *map, const bool *need) {
+PlStatus pl_graph_copy_consts(PlGraph *to, const PlGraph *from, PlVal *map, const bool *need) {
   for (int v = from->ninputs; v < from->nvals; v++)
-    if (from->consts[v] && need[v]) PL_TRY(pl_graph_const(to, from->consts[v], &map[v]));
+    if (from->consts[v] && (!need || need[v])) PL_TRY(pl_graph_const(to, from->consts[v], &map[v]));
   return PL_OK;
 }
 
@@ -199,10 +205,10 @@ static bool node_needed(const PlGNode *n, const bool *need) {
 static PlStatus optimize_into(PlGraph *to, const PlGraph *g, PlVal *map, bool *need) {
   mark_needed(g, need);
   for (int v = 0; v < g->nvals; v++) map[v] = v < g->ninputs ? v : PL_NONE;
-  PL_TRY(copy_consts(to, g, map, need));
+  PL_TRY(pl_graph_copy_consts(to, g, map, need));
   for (int i = 0; i < g->nnodes; i++) {
     if (!node_needed(&g->nodes[i], need)) continue;
-    PL_TRY(copy_node(to, g, i, map));
+    PL_TRY(pl_graph_copy_node(to, g, i, map));
     PlGNode *n = &to->nodes[to->nnodes - 1];
     for (int j = 0; j < to->nnodes - 1; j++)
       if (same_node(&to->nodes[j], n)) {
@@ -238,108 +244,6 @@ PlStatus pl_graph_optimize(PlGraph **g) {
   pl_graph_free(*g);
   *g = to;
   return PL_OK;
-}
-
-/* ---- splitting ------------------------------------------------------------------------------------ */
-
-typedef struct Split {
-  const PlGraph *g;
-  int nin, nout, nfwd;   /* nfwd = nin + nout: values known in forward */
-  bool *dy;              /* depends on a dy */
-  bool *back;            /* needed in backward */
-  bool *pre;             /* per node: runs in forward */
-  bool *all;             /* every value: constants go to both halves */
-  PlVal *fmap, *bmap;
-} Split;
-
-/* Worth moving into forward: what only reads shapes; it lets a whole tensor go for a few numbers. */
-static bool movable(const PlGNode *n) { return n->op == &pl_op_shape_of; }
-
-static void choose(Split *s) {
-  const PlGraph *g = s->g;
-  for (int v = s->nfwd; v < g->ninputs; v++) s->dy[v] = true;
-  for (int i = 0; i < g->nnodes; i++) {
-    bool dep = false;
-    for (int k = 0; k < g->nodes[i].nin; k++) dep |= g->nodes[i].in[k] >= 0 && s->dy[g->nodes[i].in[k]];
-    for (int o = 0; o < g->nodes[i].nout; o++) s->dy[g->nodes[i].first + o] = dep;
-    s->pre[i] = !dep && movable(&g->nodes[i]);
-  }
-  for (int r = 0; r < g->nresults; r++) s->back[g->results[r]] = true;
-  for (int i = 0; i < g->nnodes; i++)
-    for (int k = 0; k < g->nodes[i].nin; k++)
-      if (!s->pre[i] && g->nodes[i].in[k] >= 0) s->back[g->nodes[i].in[k]] = true;
-  for (int i = 0; i < g->nnodes; i++) {
-    bool held = true; /* all inputs are kept anyway: moving saves nothing */
-    for (int k = 0; k < g->nodes[i].nin; k++) held &= g->nodes[i].in[k] < 0 || s->back[g->nodes[i].in[k]];
-    if (held) s->pre[i] = false;
-    if (!s->pre[i])
-      for (int o = 0; o < g->nodes[i].nout; o++) s->back[g->nodes[i].first + o] = true;
-  }
-}
-
-static PlStatus build_halves(Split *s, PlBackward *b) {
-  const PlGraph *g = s->g;
-  int npre = 0;
-  for (int i = 0; i < g->nnodes; i++)
-    for (int o = 0; s->pre[i] && o < g->nodes[i].nout; o++) npre += s->back[g->nodes[i].first + o];
-  int nsave = 0;
-  for (int v = 0; v < g->ninputs; v++) nsave += b->save[v] = s->back[v];
-  PL_TRY(pl_graph_new(&b->backward, npre + nsave));
-  for (int v = 0; v < g->nvals; v++) s->fmap[v] = s->bmap[v] = PL_NONE;
-  PlVal next = 0, outs[64];
-  if (npre > 64) PL_FAIL(PL_ERR_UNSUPPORTED, "a gradient with more than 64 shapes to keep");
-  if (npre) {
-    PL_TRY(pl_graph_new(&b->precomp, s->nfwd));
-    for (int v = 0; v < s->nfwd; v++) s->fmap[v] = v;
-    PL_TRY(copy_consts(b->precomp, g, s->fmap, s->all));
-    for (int i = 0; i < g->nnodes; i++) {
-      if (!s->pre[i]) continue;
-      PL_TRY(copy_node(b->precomp, g, i, s->fmap));
-      for (int o = 0; o < g->nodes[i].nout; o++)
-        if (s->back[g->nodes[i].first + o]) {
-          outs[next] = s->fmap[g->nodes[i].first + o];
-          s->bmap[g->nodes[i].first + o] = next++;
-        }
-    }
-    PL_TRY(pl_graph_results(b->precomp, npre, outs));
-    PL_TRY(pl_graph_finish(b->precomp));
-  }
-  for (int v = 0; v < g->ninputs; v++)
-    if (b->save[v]) s->bmap[v] = next++;
-  PL_TRY(copy_consts(b->backward, g, s->bmap, s->all));
-  for (int i = 0; i < g->nnodes; i++)
-    if (!s->pre[i]) PL_TRY(copy_node(b->backward, g, i, s->bmap));
-  PlVal *res = malloc((size_t)(g->nresults ? g->nresults : 1) * sizeof *res);
-  if (!res) return no_memory();
-  for (int r = 0; r < g->nresults; r++) res[r] = s->bmap[g->results[r]];
-  PlStatus st = pl_graph_results(b->backward, g->nresults, res);
-  free(res);
-  PL_TRY(st);
-  return pl_graph_finish(b->backward);
-}
-
-PlStatus pl_backward_graph_split(const PlGraph *g, int nin, int nout, PlBackward *b) {
-  size_t nv = (size_t)g->nvals + 1, nn = (size_t)g->nnodes + 1;
-  Split s = {.g = g, .nin = nin, .nout = nout, .nfwd = nin + nout};
-  bool *flags = calloc(3 * nv + nn, sizeof *flags);
-  PlVal *maps = malloc(2 * nv * sizeof *maps);
-  PlStatus st = PL_OK;
-  if (!flags || !maps)
-    st = no_memory();
-  else {
-    s.dy = flags;
-    s.back = flags + nv;
-    s.all = flags + 2 * nv;
-    s.pre = flags + 3 * nv;
-    s.fmap = maps;
-    s.bmap = maps + nv;
-    memset(s.all, 1, nv);
-    choose(&s);
-    st = build_halves(&s, b);
-  }
-  free(flags);
-  free(maps);
-  return st;
 }
 
 /* ---- text ------------------------------------------------------------------------------------------- */

@@ -34,6 +34,11 @@ PlStatus pl_graph_finish(PlGraph *g);
 PlStatus pl_graph_run(const PlGraph *g, PlTensor *const *in, PlTensor **out);
 /* Merges equal pure nodes and drops nodes that no result needs. */
 PlStatus pl_graph_optimize(PlGraph **g);
+/* Copies node i of `from` with its inputs renamed by map, which then names its outputs, too. */
+PlStatus pl_graph_copy_node(PlGraph *to, const PlGraph *from, int i, PlVal *map);
+PlStatus pl_graph_copy_consts(PlGraph *to, const PlGraph *from, PlVal *map, const bool *need_or_null);
+/* The same inputs give the same outputs, and nothing else happens. */
+bool pl_op_is_pure(const PlOp *op);
 /* One line a node: %3 = mul(%0, %2)   … returns a malloc'ed text, NULL when out of memory. */
 char *pl_graph_text(const PlGraph *g);
 
@@ -64,8 +69,10 @@ typedef struct PlMakeArgs {
   const bool *same;
 } PlMakeArgs;
 PlStatus pl_backward_graph_make(const PlMakeArgs *a, PlBackward **out, PlGraph **unsplit_or_null);
-/* The split of a whole gradient graph, by the corrected rule of docs/design/backward-split.md. */
-PlStatus pl_backward_graph_split(const PlGraph *g, int nin, int nout, PlBackward *b);
+/* The split of a whole gradient graph of the call that a describes, see docs/design/backward-split.md. */
+PlStatus pl_backward_graph_split(const PlGraph *g, const PlMakeArgs *a, PlBackward *b);
+/* false: everything stays in backward, to measure what the split saves. Returns what it was; clears the cache. */
+bool pl_backward_split_enable(bool on);
 void pl_backward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries);
 void pl_backward_cache_clear(void);
 void pl_backward_cache_end(void); /* frees it all: this thread ends */

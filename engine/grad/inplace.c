@@ -22,6 +22,36 @@ PlStatus pl_inplace_check(const char *op, const PlTensor *t) {
   return PL_OK;
 }
 
+/* Nodes since t's own that saved this very handle would keep alive the history that t gets now, and be kept alive
+ * by it. They get an alias with the old history. Without memory for it nothing is wrong but the cycle. */
+static void unsave(PlTensor *t, const PlTensor *fresh) {
+  PlTensor *alias = NULL;
+  PlEntry first = {.next = fresh->more, .node = fresh->node};
+  for (const PlEntry *e = &first; e && e->node && e->node->key; e = e->next) {
+    PlKey *key = e->node->key;
+    PlNode *own = NULL;
+    uint32_t slot;
+    pl_entry_get(t, key, &own, &slot);
+    for (PlNode *n = key->tape.prev; n != &key->tape && n != own; n = n->prev)
+      for (uint32_t i = 0; i < n->nsaved; i++) {
+        if (n->saved[i].t != t) continue;
+        if (!alias && pl_tensor_alias(&alias, t) != PL_OK) return;
+        n->saved[i].t = pl_retain(alias);
+        pl_tensor_release(t);
+      }
+  }
+  if (alias) {
+    (void)pl_entries_copy(alias, t, NULL);
+    alias->history = t->history;
+  }
+  pl_tensor_release(alias);
+}
+
+static void move_history(PlTensor *to, PlTensor *from) {
+  if (to->refs > 1) unsave(to, from);
+  pl_entries_move(to, from);
+}
+
 /* Where t lies in its base. */
 static PlStatus window_attrs(const PlOp *op, const PlTensor *t, const PlTensor *base, PlAttrs *a) {
   pl_attrs_init(op, a);
@@ -38,7 +68,7 @@ static PlStatus take_from_base(PlTensor *t, PlTensor *base) {
   PL_TRY(window_attrs(&pl_op_as_strided, t, base, &a));
   PL_TRY(pl_tensor_alias(&fresh, t));
   PlStatus s = pl_record(&pl_op_as_strided, &base, 1, &a, &fresh);
-  if (s == PL_OK) pl_entries_move(t, fresh);
+  if (s == PL_OK) move_history(t, fresh);
   pl_tensor_release(fresh);
   return s;
 }
@@ -70,7 +100,7 @@ static PlStatus into_base(PlTensor *t, PlTensor *base, PlTensor *fresh) {
   if (s == PL_OK) s = pl_record(&pl_op_strided_put, in, 2, &a, &now);
   if (s == PL_OK) {
     base->storage->history++;
-    pl_entries_move(base, now);
+    move_history(base, now);
     s = take_from_base(t, base);
   }
   pl_tensor_release(old);
@@ -87,6 +117,6 @@ PlStatus pl_inplace_install(PlTensor *t, PlTensor *fresh) {
                t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype) == (int64_t)st->nbytes;
   if (!base && whole) st->base = t;
   st->history++;
-  pl_entries_move(t, fresh);
+  move_history(t, fresh);
   return PL_OK;
 }

@@ -158,7 +158,7 @@ PlStatus pl_backward_graph_make(const PlMakeArgs *a, PlBackward **out, PlGraph *
     return PL_OK;
   }
   if (s == PL_OK) s = pl_graph_optimize(&g);
-  if (s == PL_OK) s = pl_backward_graph_split(g, nin, nout, b);
+  if (s == PL_OK) s = pl_backward_graph_split(g, a, b);
   if (s != PL_OK) {
     pl_graph_free(g);
     pl_backward_graph_release(b);
@@ -302,6 +302,7 @@ PlStatus pl_backward_graph_get(const PlOp *op, PlTensor *const *in, int nin, con
     n_misses++;
     PlDesc outd[PL_MAX_OUT];
     bool given[PL_MAX_OUT];
+    memset(outd, 0, sizeof outd); /* absent outputs have none */
     for (int o = 0; o < op->nout; o++) {
       desc_of(&outd[o], out[o]);
       given[o] = out[o] && pl_is_float((PlDtype)out[o]->a.dtype);

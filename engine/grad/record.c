@@ -94,7 +94,7 @@ static PlStatus save_for_graph(PlNode *n, PlBackward *b, PlTensor *const *in, in
       PL_FAIL(PL_ERR_OOM, "out of memory for a gradient node");
     memcpy(args, in, (size_t)nin * sizeof *args);
     memcpy(args + nin, out, (size_t)b->nout * sizeof *args);
-    bool off = pl_grad_enable(false); /* it only reads shapes: nothing to record */
+    bool off = pl_grad_enable(false); /* what it keeps has no gradient: nothing to record */
     PlStatus s = pl_graph_run(b->precomp, args, res);
     pl_grad_enable(off);
     if (args != few) free(args);

@@ -31,7 +31,8 @@ static PlStatus take_dims(const char *op, PlkIndexPlan *p, int k, const PlArray 
   if (!mask && !pl_is_int((PlDtype)a->dtype))
     PL_FAIL(PL_ERR_DTYPE, "%s: index tensor %d is %s; it must hold integers or be a bool mask", op, k + 1,
             pl_dtype_name((PlDtype)a->dtype));
-  if (dim < 0 || dim + n > ndim)
+  if (dim > PL_MAX_DIM) dim = PL_MAX_DIM; /* out of range anyway; the message adds to it */
+  if (dim < 0 || dim > ndim - n)
     PL_FAIL(PL_ERR_INDEX, "%s: index tensor %d needs dims %lld..%lld, but there are %d", op, k + 1, (long long)dim + 1,
             (long long)dim + n, ndim);
   for (int d = 0; d < n; d++) {

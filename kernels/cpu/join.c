@@ -72,7 +72,7 @@ PlStatus plk_cpu_tile_bwd(const PlkCall *call) {
 
 /* x and the contiguous y with every position along dim (none: of the flattened x) r times in a row. */
 static void interleave_walk(PlkNd *w, const PlAttrs *a, const PlArray *x, const PlArray *y) {
-  int64_t r = pl_attr_i(a, 0), strides[PL_MAX_DIM];
+  int64_t r = y->numel ? pl_attr_i(a, 0) : 0, strides[PL_MAX_DIM]; /* of nothing any number may be asked */
   w->n = 0;
   if (!pl_attr_has(a, 1) || x->ndim == 0) {
     plk_nd_strides(x->ndim, x->shape, strides);

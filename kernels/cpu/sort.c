@@ -39,16 +39,25 @@ static inline uint64_t key_f32(float v) {
 }
 static inline uint64_t key_i64(int64_t v) { return (uint64_t)v ^ (uint64_t)1 << 63; }
 
-static void make_pairs(const Job *j, const void *x, Pair *p) {
-  int64_t n = j->n;
-  if (j->comp == PLK_CF32)
-    for (int64_t i = 0; i < n; i++) p[i] = (Pair){key_f32(((const float *)x)[i]), i};
-  else if (j->comp == PLK_CF64)
-    for (int64_t i = 0; i < n; i++) p[i] = (Pair){key_f64(((const double *)x)[i]), i};
-  else
-    for (int64_t i = 0; i < n; i++) p[i] = (Pair){key_i64(((const int64_t *)x)[i]), i};
-  if (j->descending)
-    for (int64_t i = 0; i < n; i++) p[i].key = ~p[i].key;
+enum { POLL = 1 << 18 }; /* elements between two looks at Ctrl-C; some loops wait for memory at each */
+
+static PlStatus make_pairs(const Job *j, const void *x, Pair *p) {
+  for (int64_t at = 0; at < j->n; at += POLL) {
+    int64_t end = j->n - at < POLL ? j->n : at + POLL;
+    if (j->comp == PLK_CF32)
+      for (int64_t i = at; i < end; i++) p[i] = (Pair){key_f32(((const float *)x)[i]), i};
+    else if (j->comp == PLK_CF64)
+      for (int64_t i = at; i < end; i++) p[i] = (Pair){key_f64(((const double *)x)[i]), i};
+    else
+      for (int64_t i = at; i < end; i++) p[i] = (Pair){key_i64(((const int64_t *)x)[i]), i};
+    if (j->descending)
+      for (int64_t i = at; i < end; i++) p[i].key = ~p[i].key;
+    if (end - at < POLL) break;
+    /* Touch the pages of the other half here, bit by bit: the first radix pass would meet them all at once. */
+    for (int64_t i = at; i < end; i += 256) p[j->n + i].key = 0;
+    PL_TRY(plk_poll());
+  }
+  return PL_OK;
 }
 
 static void value_copy(const Job *j, void *y, int64_t to, const void *x, int64_t from) {
@@ -66,8 +75,6 @@ static void sort_short(Pair *p, int64_t n) {
     p[k] = v;
   }
 }
-
-enum { POLL = 1 << 20 }; /* elements between two looks at Ctrl-C */
 
 /* Sorts p by key, keeping the order of equals; t is as long as p. */
 static PlStatus sort_pairs(Pair *p, Pair *t, int64_t n) {
@@ -149,12 +156,13 @@ static PlStatus sort_row(void *ctx, int64_t row, void *const *ptr) {
   void *y = ptr[1];
   int64_t *at = ptr[2], n = j->n, k = j->k;
   Pair *p = ptr[3], *t = p + n;
-  make_pairs(j, x, p);
+  PL_TRY(make_pairs(j, x, p));
   if (j->code == PLK_O_SORT || j->code == PLK_O_ARGSORT || j->code == PLK_O_TOPK) {
     PL_TRY(j->code == PLK_O_TOPK ? select_first(p, t, n, k) : sort_pairs(p, t, n));
     for (int64_t i = 0; i < k; i++) {
       if (y) value_copy(j, y, i, x, p[i].at);
       if (at) at[i] = p[i].at + j->base;
+      if ((i & (POLL - 1)) == POLL - 1) PL_TRY(plk_poll());
     }
     return PL_OK;
   }

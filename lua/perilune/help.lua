@@ -1,15 +1,20 @@
--- help(x): what an op is, from its descriptor. T.help("softmax"), T.help(T.softmax); T.help() lists all names.
+-- help(x): what an op is, from its descriptor; what another function is, from symbols.lua. T.help("softmax"),
+-- T.help(T.softmax); T.help() lists all names.
 -- T.info() describes this build for bug reports.
 return function(T, core)
-  local by_name, by_function
+  local by_name, by_function, symbols, written
 
   local function load()
-    by_name, by_function = {}, {}
+    by_name, by_function, symbols, written = {}, {}, require "perilune.symbols", {}
     for _, op in ipairs(core.ops()) do
       by_name[op.name] = op
       local f = core.op[op.name]
       if f then by_function[f] = op end
       if T[op.name] then by_function[T[op.name]] = op end
+    end
+    for name, entry in pairs(symbols) do -- another name of an op leads to the op's page
+      local f = rawget(T, name)
+      if f and not entry.same and not by_function[f] then written[f] = entry end
     end
   end
 
@@ -46,22 +51,42 @@ return function(T, core)
     return table.concat(lines, "\n")
   end
 
+  local function indented(text) return "  " .. text:gsub("\n", "\n  ") end
+  local function written_page(entry)
+    return ("%s\n%s\n%s"):format(entry[1], entry[2], indented(entry[3]))
+  end
+
+  local function known_names()
+    local ops, others = {}, {}
+    for name, o in pairs(by_name) do if not o.flags.internal then ops[#ops + 1] = name end end
+    for name in pairs(symbols) do others[#others + 1] = name end
+    table.sort(ops)
+    table.sort(others)
+    return table.concat(ops, " "), table.concat(others, " ")
+  end
+
   -- T.help(name or function) prints and returns nothing; T.help_text(…) returns the text or nil.
   T.help_text = function(what)
     if not by_name then load() end
-    local op = type(what) == "string" and by_name[what] or by_function[what]
+    local entry
+    if type(what) == "string" then
+      what = what:gsub("^T%.", "")
+      entry = symbols[what]
+    elseif what ~= nil then
+      entry = written[what]
+    end
+    if entry then return written_page(entry) end
+    local op = what ~= nil and (by_function[what] or by_name[what])
+    if not op and type(what) == "string" and rawget(T, what) then op = by_name[what:match("^(.*)_$")] end
     if op then return page(op) end
     if what == nil then
-      local names = {}
-      for name, o in pairs(by_name) do if not o.flags.internal then names[#names + 1] = name end end
-      table.sort(names)
-      return "ops: " .. table.concat(names, " ") .. "\nT.help(\"name\") says more about one."
+      local ops, others = known_names()
+      return ("ops: %s\nother functions: %s\nT.help(\"name\") says more about one."):format(ops, others)
     end
     if core.is_tensor(what) then return what:brief() end
     if type(what) == "string" then
-      local names = {}
-      for name, o in pairs(by_name) do if not o.flags.internal then names[#names + 1] = name end end
-      return ("no op named '%s'%s"):format(what, core.did_you_mean(what, table.concat(names, " ")))
+      local ops, others = known_names()
+      return ("no op named '%s'%s"):format(what, core.did_you_mean(what, ops .. " " .. others))
     end
     return "no help for this value"
   end

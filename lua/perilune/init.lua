@@ -21,10 +21,13 @@ for _, name in ipairs {
   "manual_seed", "get_rng_state", "set_rng_state",
 } do T[name] = core[name] end
 T.manual_seed = function(seed) core.manual_seed(seed) return T end
+-- T.deterministic(on) → true. Every kernel gives the same bits at any number of threads, so there is nothing to switch;
+-- it is here for scripts that ask.
+T.deterministic = function() return true end
 
 for _, part in ipairs {
-  "create", "ops", "einsum", "linalg", "distance", "gradient", "functional", "gradcheck", "manager", "print",
-  "help",
+  "create", "ops", "einsum", "linalg", "distance", "gradient", "functional", "gradcheck", "manager", "composites",
+  "print", "help",
 } do
   require("perilune." .. part)(T, core)
 end

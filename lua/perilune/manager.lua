@@ -79,9 +79,14 @@ return function(T, core)
   end }
 
   --- local _ <close> = gm:record(): what is computed from the attached tensors is recorded, until backward, release
-  -- or the end of the block.
-  function Manager:record()
+  -- or the end of the block. gm:record(f, …) runs f inside such a block and returns its results.
+  function Manager:record(f, ...)
     check("record", self)
+    if f ~= nil then
+      if type(f) ~= "function" then fail("record: a function expected, got %s", options.describe(f)) end
+      local _ <close> = self:record()
+      return f(...)
+    end
     if self.key then fail("GradManager: it records already; call backward() or release() first") end
     local group = self.group
     self.key = core.GradKey { level = group and group.level, ambient = self.ambient }

@@ -333,7 +333,10 @@ return function(T, core)
   if op.cross_entropy_prob then
     local by_index, by_prob = op.cross_entropy, op.cross_entropy_prob
     def("cross_entropy", function(x, target, ...)
-      if is_tensor(target) and target:is_floating_point() then return by_prob(x, target, ...) end
+      -- floating numbers, one a row, are classes of the wrong dtype, not probabilities
+      if is_tensor(target) and target:is_floating_point() and not (is_tensor(x) and target:dim() == x:dim() - 1) then
+        return by_prob(x, target, ...)
+      end
       return by_index(x, target, ...)
     end)
   end

@@ -139,6 +139,35 @@ function M.Subset:get_batch(idx)
   return rawget(self, "dataset"):get_batch(index_select(rawget(self, "positions"), idx, 1))
 end
 
+--- Datasets one after the other: `data.ConcatDataset(a, b, …)` or of a list of them.
+M.ConcatDataset = class "ConcatDataset"
+
+function M.ConcatDataset.new(first, ...)
+  local parts = { first, ... }
+  if #parts == 1 and type(first) == "table" and getmetatable(first) == nil then parts = first end
+  local ends, n = {}, 0
+  for i, ds in ipairs(parts) do
+    if type(ds) ~= "table" then fail("data.ConcatDataset: entry %d must be a dataset, got %s", i, describe(ds)) end
+    n = n + #ds
+    ends[i] = n
+  end
+  if n == 0 then fail("data.ConcatDataset: no samples") end
+  return setmetatable({ parts = parts, ends = ends }, M.ConcatDataset)
+end
+
+function M.ConcatDataset:len()
+  local ends = rawget(self, "ends")
+  return ends[#ends]
+end
+
+function M.ConcatDataset:get(i)
+  local before = 0
+  for k, last in ipairs(rawget(self, "ends")) do
+    if i <= last then return rawget(self, "parts")[k][i - before] end
+    before = last
+  end
+end
+
 --- Cuts a dataset at random into parts of the given sizes (or shares that sum to 1).
 -- @param dataset
 -- @tparam table lengths

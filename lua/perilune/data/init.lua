@@ -9,6 +9,7 @@ return {
   Dataset = dataset.Dataset,
   TensorDataset = dataset.TensorDataset,
   Subset = dataset.Subset,
+  ConcatDataset = dataset.ConcatDataset,
   random_split = dataset.random_split,
   DataLoader = DataLoader,
   default_collate = DataLoader.default_collate,

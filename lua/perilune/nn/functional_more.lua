@@ -324,6 +324,27 @@ return function(F)
     return F.group_norm(x, x:size(2), o.weight, o.bias, o.eps)
   end
 
+  -- ---- sampling ----------------------------------------------------------------------------------------
+
+  --- Softmax of (x + Gumbel noise)/tau along dim (Jang et al. 2017). `hard`: one-hot forward, with the soft one's
+  -- gradient. Options `tau=1 hard=false dim=-1`.
+  function F.gumbel_softmax(x, opts)
+    tensors("gumbel_softmax", x)
+    if type(opts) == "number" then opts = { tau = opts } end
+    local o = options.check("gumbel_softmax", opts, { "tau", "hard", "dim" })
+    local tau, dim = o.tau or 1, o.dim or -1
+    if type(tau) ~= "number" or tau ~= tau or tau <= 0 then
+      fail("gumbel_softmax: tau must be a positive number, got %s", describe(tau))
+    end
+    -- -log E has a Gumbel distribution if E has an exponential one
+    local noise = -T.empty_like(x):exponential_():log()
+    local soft = T.softmax((x + noise) / tau, dim)
+    if not o.hard then return soft end
+    local where = soft:detach():argmax(dim, { keepdim = true })
+    local one = T.scatter(T.zeros_like(soft:detach()), dim, where, 1)
+    return one - soft:detach() + soft
+  end
+
   -- ---- pooling by powers -------------------------------------------------------------------------------
 
   for nd = 1, 3 do

@@ -139,10 +139,9 @@ local function set_momentum(group, v)
   if group.betas then group.betas[1] = v elseif group.momentum then group.momentum = v end
 end
 
---- One cycle (Smith & Topin 2018): from max_lr/div_factor up to max_lr in pct_start of the steps, then down
--- to
+--- One cycle (Smith & Topin 2018): from max_lr/div_factor up to max_lr in pct_start of the steps, then down to
 -- a final_div_factor-th of the start; momentum goes the other way. Steps in all: total_steps, or
--- epochs · steps_per_epoch.
+-- epochs · steps_per_epoch. A step() after the last batch too keeps the last rate.
 define("OneCycleLR", {
   { "max_lr", "number" }, { "total_steps", "count", optional = true }, { "epochs", "count", optional = true },
   { "steps_per_epoch", "count", optional = true }, { "pct_start", "probability", 0.3 },
@@ -162,13 +161,13 @@ define("OneCycleLR", {
     phases = { { up, start, top, hi, lo }, { 2 * up, top, start, lo, hi },
       { self.total_steps - 1, start, last, hi, hi } }
   end
-  if t >= self.total_steps then
+  if t > self.total_steps then
     fail("lr_scheduler.OneCycleLR: step %d, but total_steps is %d", t, self.total_steps)
   end
   local from = 0
   for k, phase in ipairs(phases) do
     if t <= phase[1] or k == #phases then
-      local part = (t - from) / (phase[1] - from)
+      local part = min((t - from) / (phase[1] - from), 1)
       if self.cycle_momentum then set_momentum(group, anneal(phase[4], phase[5], part)) end
       return anneal(phase[2], phase[3], part)
     end
@@ -204,6 +203,46 @@ define("CyclicLR", {
     end
     return self.base_lr + (self.max_lr - self.base_lr) * scale * factor
   end)
+
+--- One schedule after the other: `SequentialLR(opt, {schedulers={warmup, cosine}, milestones={5}})` runs the second
+-- from step 5 on, with its own count from 0. Make the parts first, on the same optimizer, with the same learning rate.
+local Sequential = define("SequentialLR", { { "schedulers", "any" }, { "milestones", "ints" } },
+  function(self, t, base, i, group)
+    local k = 1
+    while self.milestones[k] and t >= self.milestones[k] do k = k + 1 end
+    local part = self.schedulers[k]
+    part.last_epoch = t - (self.milestones[k - 1] or 0)
+    return part:lr_at(part.last_epoch, part.base_lrs[i] or base, i, group)
+  end, function(self, who)
+    if type(self.milestones) ~= "table" then self.milestones = { self.milestones } end
+    local parts, stones = self.schedulers, self.milestones
+    if type(parts) ~= "table" or #parts ~= #stones + 1 then
+      fail("%s: a list of %d schedulers is wanted for %d milestones", who, #stones + 1, #stones)
+    end
+    for i, part in ipairs(parts) do
+      if type(part) ~= "table" or part.optimizer ~= self.optimizer or not part.lr_at then
+        fail("%s: entry %d must be a scheduler of the same optimizer", who, i)
+      end
+      if part.best then fail("%s: ReduceLROnPlateau cannot be a part", who) end
+      -- Each part was made when the one before had already changed the rates: all start from the first's.
+      for g, lr in ipairs(parts[1].base_lrs) do part.base_lrs[g] = lr end
+    end
+  end)
+
+function Sequential:state_dict()
+  local parts = {}
+  for i, part in ipairs(self.schedulers) do parts[i] = part:state_dict() end
+  return { last_epoch = self.last_epoch, base_lrs = { table.unpack(self.base_lrs) }, schedulers = parts }
+end
+
+function Sequential:load_state_dict(sd)
+  if type(sd) ~= "table" or type(sd.schedulers) ~= "table" or #sd.schedulers ~= #self.schedulers then
+    fail("SequentialLR:load_state_dict: a state of %d schedulers is wanted", #self.schedulers)
+  end
+  for i, part in ipairs(self.schedulers) do part:load_state_dict(sd.schedulers[i]) end
+  self.last_epoch, self.base_lrs = sd.last_epoch, { table.unpack(sd.base_lrs) }
+  self:apply()
+end
 
 --- lr · factor whenever `step(metric)` has not improved for more than `patience` steps.
 local Plateau = define("ReduceLROnPlateau", {

@@ -19,6 +19,9 @@ local function check_params(who, list, seen)
   if type(list) ~= "table" then
     fail("%s: a list of parameters or of groups is wanted, got %s", who, describe(list))
   end
+  if type(list.parameters) == "function" then
+    fail("%s: a list of parameters or of groups is wanted, got a module; pass net:parameters()", who)
+  end
   local out = {}
   for i, p in ipairs(list) do
     if type(p) ~= "userdata" then fail("%s: parameter %d must be a tensor, got %s", who, i, describe(p)) end

@@ -1,0 +1,158 @@
+-- SPDX-License-Identifier: MIT
+-- Small conveniences made of other ops, under the names that users of PyTorch and NumPy look for: clip, fliplr,
+-- moveaxis, atleast_2d, block_diag, nanmean, quantile, trapezoid, new_zeros … Each is both T.name(x, …) and
+-- x:name(…), except those that take a list.
+local options = require "perilune.options"
+
+return function(T, core)
+  local is_tensor, fail, describe = core.is_tensor, options.fail, options.describe
+  local methods = core.metatable().methods
+
+  local function def(name, f)
+    T[name] = f
+    methods[name] = f
+  end
+  local function check(fn, x, i)
+    if not is_tensor(x) then fail("%s: argument #%d must be a tensor, got %s", fn, i or 1, describe(x)) end
+    return x
+  end
+  local function tensors(fn, list)
+    if type(list) ~= "table" or #list == 0 then fail("%s: a list of tensors is wanted, got %s", fn, describe(list)) end
+    for i, t in ipairs(list) do
+      if not is_tensor(t) then fail("%s: entry %d must be a tensor, got %s", fn, i, describe(t)) end
+    end
+    return list
+  end
+
+  -- ---- limits and angles --------------------------------------------------------------------------------
+  def("clip", T.clamp)
+  def("clip_", T.clamp_)
+  -- x:clamp_min(lo), x:clamp_max(hi): one bound, a number or a tensor
+  def("clamp_min", function(x, lo) return is_tensor(lo) and T.maximum(x, lo) or T.clamp(check("clamp_min", x), lo) end)
+  def("clamp_max", function(x, hi)
+    if is_tensor(hi) then return T.minimum(x, hi) end
+    return T.clamp(check("clamp_max", x), { max = hi })
+  end)
+  def("deg2rad", function(x) return check("deg2rad", x) * (math.pi / 180) end)
+  def("rad2deg", function(x) return check("rad2deg", x) * (180 / math.pi) end)
+
+  -- ---- shapes ---------------------------------------------------------------------------------------------
+  def("ravel", function(x) return check("ravel", x):reshape(-1) end)
+  def("moveaxis", T.movedim)
+  def("swapaxes", T.transpose)
+  def("fliplr", function(x)
+    if check("fliplr", x):dim() < 2 then fail("fliplr: at least 2 dimensions are wanted, got %s", describe(x)) end
+    return x:flip(2)
+  end)
+  def("flipud", function(x) return check("flipud", x):flip(1) end)
+  -- a row of a scalar, a matrix of one row of a vector; others unchanged
+  def("atleast_1d", function(x) return check("atleast_1d", x):dim() == 0 and x:reshape(1) or x end)
+  def("atleast_2d", function(x)
+    x = T.atleast_1d(check("atleast_2d", x))
+    return x:dim() == 1 and x:unsqueeze(1) or x
+  end)
+  -- T.column_stack{x, …}: vectors as columns, matrices side by side
+  function T.column_stack(list)
+    local parts = {}
+    for i, t in ipairs(tensors("column_stack", list)) do parts[i] = t:dim() < 2 and t:reshape(-1, 1) or t end
+    return T.cat(parts, 2)
+  end
+  -- T.broadcast_tensors{x, …} → list of views of one common shape
+  function T.broadcast_tensors(list)
+    local sizes, out = {}, {}
+    for _, t in ipairs(tensors("broadcast_tensors", list)) do -- sizes counted from the last dim
+      local shape = t:shape()
+      for k = 1, #shape do
+        local n, seen = shape[#shape + 1 - k], sizes[k]
+        if seen == nil or seen == 1 then
+          sizes[k] = n
+        elseif n ~= 1 and n ~= seen then
+          fail("broadcast_tensors: sizes %d and %d differ at dim -%d; sizes must be equal or 1", seen, n, k)
+        end
+      end
+    end
+    local shape = {}
+    for k = 1, #sizes do shape[k] = sizes[#sizes + 1 - k] end
+    for i, t in ipairs(list) do out[i] = t:expand(shape) end
+    return out
+  end
+  -- T.block_diag{a, b, …}: matrices along the diagonal of one, zeros elsewhere; vectors count as rows
+  function T.block_diag(list)
+    local parts, width, left = {}, 0, 0
+    for i, t in ipairs(tensors("block_diag", list)) do
+      parts[i] = T.atleast_2d(t)
+      if parts[i]:dim() ~= 2 then fail("block_diag: entry %d must be a matrix, got %s", i, describe(t)) end
+      width = width + parts[i]:size(2)
+    end
+    for i, t in ipairs(parts) do
+      local n = t:size(2)
+      parts[i] = T.pad(t, { left, width - left - n })
+      left = left + n
+    end
+    return T.cat(parts, 1)
+  end
+
+  -- ---- reductions -------------------------------------------------------------------------------------------
+  def("argwhere", function(x) return check("argwhere", x):nonzero() end)
+  -- mean of what is not NaN, of all or along dim: x:nanmean(dim, {keepdim=})
+  def("nanmean", function(x, dim, opts)
+    if type(dim) == "table" and #dim == 0 and opts == nil then dim, opts = dim.dim, dim end
+    local o = { keepdim = options.check("nanmean", opts, { "dim", "keepdim" }).keepdim }
+    local there = check("nanmean", x):isnan():logical_not():to(x:dtype())
+    return T.nansum(x, dim, o) / T.sum(there, dim, o)
+  end)
+  -- x:quantile(q, dim=all, {keepdim=}): q from 0 to 1, linear between neighbours; NaN where there is one
+  def("quantile", function(x, q, dim, opts)
+    if type(dim) == "table" and opts == nil then dim, opts = dim.dim, dim end
+    local o = options.check("quantile", opts, { "dim", "keepdim" })
+    if not check("quantile", x):is_floating_point() then
+      fail("quantile: a floating tensor is wanted, got %s", describe(x))
+    end
+    if type(q) ~= "number" or not (q >= 0 and q <= 1) then
+      fail("quantile: q must be a number from 0 to 1, got %s", describe(q))
+    end
+    local rank = x:dim()
+    local sorted = (dim and x or x:reshape(-1)):sort(dim or 1)
+    local n = sorted:size(dim or 1)
+    if n == 0 then fail("quantile: %s has no elements along the dimension", describe(x)) end
+    local at = q * (n - 1)
+    local lower = math.floor(at)
+    local a = sorted:select(dim or 1, lower + 1)
+    local b = sorted:select(dim or 1, math.min(lower + 2, n))
+    local y = T.lerp(a, b, at - lower)
+    -- NaN is sorted to the end
+    local last = sorted:select(dim or 1, n)
+    y = T.where(last:isnan(), last, y)
+    if not o.keepdim then return y end
+    if dim then return y:unsqueeze(dim) end
+    local ones = {}
+    for d = 1, rank do ones[d] = 1 end
+    return y:reshape(ones)
+  end)
+  -- x:dist(y, p=2): p-norm of x - y
+  def("dist", function(x, y, p) return T.norm(check("dist", x) - check("dist", y, 2), p or 2) end)
+  -- y:trapezoid{dx=1, dim=-1}: integral by the trapezoidal rule over evenly spaced values
+  def("trapezoid", function(y, opts)
+    local o = options.check("trapezoid", opts, { "dx", "dim" })
+    local dim, n = o.dim or -1, check("trapezoid", y):size(o.dim or -1)
+    if n < 2 then return y:sum(dim) * 0 end
+    return (y:narrow(dim, 1, n - 1) + y:narrow(dim, 2, n - 1)):sum(dim) * ((o.dx or 1) / 2)
+  end)
+
+  -- ---- makers with the dtype of another tensor ------------------------------------------------------------------
+  for _, name in ipairs { "zeros", "ones", "empty" } do
+    methods["new_" .. name] = function(x, ...)
+      local sizes = { ... }
+      if type(sizes[1]) == "table" then sizes = sizes[1] end
+      return T[name](sizes, { dtype = x:dtype() })
+    end
+  end
+  function methods.new_full(x, sizes, value) return T.full(sizes, value, { dtype = x:dtype() }) end
+  function methods.new_tensor(x, values) return T.tensor(values, { dtype = x:dtype() }) end
+  -- x:fill_diagonal_(v): the main diagonal of a matrix
+  function methods.fill_diagonal_(x, v)
+    if x:dim() ~= 2 then fail("fill_diagonal_: a matrix is wanted, got %s", describe(x)) end
+    x:diagonal():fill_(v)
+    return x
+  end
+end

@@ -1,0 +1,108 @@
+-- SPDX-License-Identifier: MIT
+-- T.help knows every public function, and what it says of those that are no ops is true: their examples run.
+
+local T = require "perilune"
+local docs = require "spec.support.docs"
+local symbols = require "perilune.symbols"
+
+local ops = {}
+for _, info in ipairs(T.core.ops()) do ops[info.name] = info end
+
+-- Names of T that can be called and are no op or its form in place.
+local function others()
+  local list = {}
+  for name, value in pairs(T) do
+    local meta = type(value) == "table" and getmetatable(value)
+    local callable = type(value) == "function" or (meta and meta.__call)
+    if callable and not ops[name] and not ops[name:match("^(.*)_$")] then list[#list + 1] = name end
+  end
+  for _, name in ipairs { "save", "load", "load_idx" } do -- loaded at first use
+    if not rawget(T, name) then list[#list + 1] = name end
+  end
+  table.sort(list)
+  return list
+end
+
+describe("T.help", function()
+  it("has a page for every public function that is no op, and for nothing else", function()
+    local missing, known = {}, {}
+    for _, name in ipairs(others()) do
+      known[name] = true
+      if not symbols[name] then missing[#missing + 1] = name end
+    end
+    assert.same({}, missing)
+    local unknown = {}
+    for name in pairs(symbols) do if not known[name] then unknown[#unknown + 1] = name end end
+    assert.same({}, unknown)
+    assert.is_true(#others() >= 95, "only " .. #others() .. " functions found")
+  end)
+
+  it("finds a page by name, with T., and by value", function()
+    local page = T.help_text("jvp")
+    assert.truthy(page:find("T.jvp(f, x, v) → y, J v", 1, true))
+    assert.truthy(page:find("print(jv)", 1, true))
+    assert.equal(page, T.help_text("T.jvp"))
+    assert.equal(page, T.help_text(T.jvp))
+    assert.truthy(T.help_text(T.GradManager):find("gm:record()", 1, true))
+    assert.truthy(T.help_text(T.inference_mode):find("T.no_grad()", 1, true))
+    assert.truthy(T.help_text(T.concat):find("T.cat", 1, true))
+    assert.truthy(T.help_text("custom"):find("state", 1, true))
+  end)
+
+  it("still knows ops, forms in place, and near misses", function()
+    assert.truthy(T.help_text("softmax"):find("T.softmax(", 1, true))
+    assert.truthy(T.help_text(T.softmax):find("T.softmax(", 1, true))
+    assert.truthy(T.help_text("relu_"):find("in place: relu_", 1, true))
+    assert.truthy(T.help_text("jacobain"):find("jacobian", 1, true))
+    assert.truthy(T.help_text("no_such_thing_"):find("no op named", 1, true))
+    local all = T.help_text()
+    assert.truthy(all:find("ops: .* softmax .*\nother functions: .* jvp "))
+    assert.equal("no help for this value", T.help_text({}))
+  end)
+
+  it("calls an op by its own name, whatever else it is called", function()
+    local wrong = {}
+    for name, info in pairs(ops) do
+      local f = rawget(T, name)
+      if f and not info.flags.internal and not symbols[name] then
+        local head = T.help_text(f):match("^[^\n]*")
+        if not head:find("T." .. name .. "(", 1, true) then wrong[#wrong + 1] = name .. ": " .. head end
+      end
+    end
+    assert.same({}, wrong)
+  end)
+
+  it("prints", function()
+    local out, old = {}, print
+    rawset(_G, "print", function(text) out[#out + 1] = text end)
+    local ok, err = pcall(T.help, "vjp")
+    rawset(_G, "print", old)
+    assert.is_true(ok, err)
+    assert.same({ T.help_text("vjp") }, out)
+  end)
+end)
+
+describe("the example of", function()
+  local names = {}
+  for name in pairs(symbols) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    it(name .. " runs and prints what it says", function()
+      local entry, out = symbols[name], {}
+      assert.is_true(#entry == 3 and entry[1]:find(name, 1, true) ~= nil, "the signature does not name it")
+      assert.truthy(entry[3]:find(name, 1, true), "the example does not use it")
+      local env = setmetatable({
+        T = setmetatable({ help = function(what) out[#out + 1] = T.help_text(what) and nil end }, { __index = T }),
+        print = function(...)
+          local words = table.pack(...)
+          for i = 1, words.n do words[i] = tostring(words[i]) end
+          out[#out + 1] = table.concat(words, "\t")
+        end,
+      }, { __index = _G })
+      local chunk = assert(load(entry[3], "=" .. name, "t", env))
+      local ok, err = pcall(chunk)
+      assert.is_true(ok, err)
+      assert.equal(table.concat(docs.expected(entry[3]), "\n"), table.concat(out, "\n"))
+    end)
+  end
+end)
