@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Gradient rules as Lua closures: T.custom and T.override_gradient.
+ * Gradient rules as Lua closures: T.custom. T.override_gradient, made of it, is in override.c.
  *
  * One call makes one context table. The context is kept alive by the user values of the boxes that depend on
  * it; nodes find it through a weak table. So a cycle tensor ↔ closure ↔ tape lies in Lua entirely and is
@@ -14,8 +14,6 @@
 #include "engine/state.h"
 
 static const char contexts_key = 0; /* weak: light node → context */
-_Thread_local int l_overridden_count;
-static const char overrides_key = 0; /* op name → rule table */
 
 enum { META_BACKWARD = 1, META_NAME = 2, META_ALWAYS = 3, META_FORWARD = 4, META_STATE = 5, MAX_CUSTOM_IN = 56 };
 
@@ -482,61 +480,7 @@ static int t_custom(lua_State *L) {
   return 1;
 }
 
-/* ---- T.override_gradient ---------------------------------------------------------------------------------------------------- */
-
-bool l_override_call(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, int top) {
-  bool tracked = false;
-  for (int i = 0; i < nin && !tracked; i++) tracked = in[i] && (in[i]->node || in[i]->more) && pl_tracked(in[i]);
-  if (!tracked || lua_rawgetp(L, LUA_REGISTRYINDEX, &overrides_key) != LUA_TTABLE) {
-    if (tracked) lua_pop(L, 1);
-    return false;
-  }
-  lua_getfield(L, -1, op->name);
-  if (lua_isnil(L, -1)) {
-    lua_pop(L, 2);
-    return false;
-  }
-  lua_getfield(L, -1, "call");
-  lua_insert(L, top + 1);
-  lua_settop(L, top + 1);
-  for (int i = 1; i <= top; i++) lua_pushvalue(L, i);
-  lua_call(L, top, LUA_MULTRET);
-  return true;
-}
-
-/* T.override_gradient(op, rule): rule(ctx, g…) with ctx.inputs and ctx.outputs; nil restores the built-in one.
- * Returns the rule that was in force, nil for the built-in. */
-static int t_override(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TSTRING || !pl_op_find(lua_tostring(L, 1)))
-    return l_error(L, "override_gradient: no op named %s", lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : l_typename(L, 1));
-  lua_settop(L, 3); /* 3: the call that T.custom made of it, from Lua */
-  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &overrides_key) != LUA_TTABLE) {
-    lua_pop(L, 1);
-    lua_newtable(L);
-    lua_pushvalue(L, -1);
-    lua_rawsetp(L, LUA_REGISTRYINDEX, &overrides_key);
-  }
-  lua_pushvalue(L, 1);
-  bool had = lua_rawget(L, 4) == LUA_TTABLE;
-  if (had) lua_getfield(L, -1, "rule");
-  int old = lua_gettop(L);
-  lua_pushvalue(L, 1);
-  if (lua_isnil(L, 2))
-    lua_pushnil(L);
-  else {
-    lua_createtable(L, 0, 2);
-    lua_pushvalue(L, 2);
-    lua_setfield(L, -2, "rule");
-    lua_pushvalue(L, 3);
-    lua_setfield(L, -2, "call");
-  }
-  l_overridden_count += !lua_isnil(L, 2) - had;
-  lua_rawset(L, 4);
-  lua_settop(L, old);
-  return 1;
-}
-
 void l_custom_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"custom", t_custom}, {"override_raw", t_override}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"custom", t_custom}, {"override_raw", l_override_raw}, {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
 }

@@ -78,9 +78,9 @@ return function(T, core)
     if type(b) == "table" then b, opts = nil, b elseif type(step) == "table" then step, opts = nil, step end
     if b == nil then a, b = 1, a end
     step = step or 1
-    for i, v in ipairs { a, b, step } do
+    for i, v in ipairs { a or false, b or false, step } do
       if type(v) ~= "number" or v ~= v or v - v ~= 0 then
-        options.fail("arange: argument #%d must be a finite number, got %s", i, tostring(v))
+        options.fail("arange: argument #%d must be a finite number, got %s", i, tostring(v or nil))
       end
     end
     if step == 0 then options.fail("arange: step is 0") end

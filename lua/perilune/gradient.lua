@@ -18,6 +18,10 @@ return function(T, core)
   local function switch(on)
     return function(f, ...)
       if f == nil then return setmetatable({ was = grad_enabled(on) }, scope) end
+      if type(f) ~= "function" and not (getmetatable(f) or {}).__call then
+        local name = on and "enable_grad" or "no_grad"
+        options.fail("%s: a function or nothing expected, got %s", name, options.describe(f))
+      end
       return restore(grad_enabled(on), pcall(f, ...))
     end
   end
@@ -88,7 +92,7 @@ return function(T, core)
 
   -- y:backward(dy, {inputs = {…}}) accumulates only into these; the engine's backward calls this for it.
   core.metatable().methods.backward_into = function(y, dy, opts)
-    options.check("backward", opts, { "gradient", "inputs", "retain_graph", "create_graph" })
+    opts = options.check("backward", opts, { "gradient", "inputs", "retain_graph", "create_graph" })
     dy = dy or opts.gradient
     local inputs = opts.inputs
     if core.is_tensor(inputs) then inputs = { inputs } end

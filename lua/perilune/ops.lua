@@ -88,6 +88,7 @@ return function(T, core)
     else
       fail("to: a dtype, a device or a tensor expected, got %s", type(what))
     end
+    if opts and opts ~= what then opts = options.check("to", opts, { "copy" }) end
     if opts then copy = copy or opts.copy end
     if dtype == nil or cast == nil then return copy and x:clone() or x end
     local y = cast(x, dtype)
@@ -103,7 +104,7 @@ return function(T, core)
     end
     return rank[dtypes[from] or from] <= rank[dtypes[to] or to]
   end
-  def("type_as", function(x, y) return x:to(check("type_as", y, 2)) end)
+  def("type_as", function(x, y) return check("type_as", x):to(check("type_as", y, 2)) end)
   def("cpu", function(x) return x end)
 
   -- ---- splitting ------------------------------------------------------------------------------------------------
@@ -116,7 +117,10 @@ return function(T, core)
     local n, out, at = x:size(dim), {}, 1
     if type(sizes) == "table" then
       local total = 0
-      for _, s in ipairs(sizes) do total = total + s end
+      for i, s in ipairs(sizes) do
+        if type(s) ~= "number" then fail("split: size %d must be an integer >= 0, got %s", i, tostring(s)) end
+        total = total + s
+      end
       if total ~= n then
         fail("split: sizes add up to %s, dimension %d of %s has %d", tostring(total), dim, x:describe(), n)
       end
@@ -204,6 +208,7 @@ return function(T, core)
 
   -- T.meshgrid({x, y, …}, {indexing = "ij"|"xy"}) → list of expanded grids
   T.meshgrid = function(list, opts)
+    if type(list) ~= "table" then fail("meshgrid: a list of tensors expected, got %s", type(list)) end
     opts = options.check("meshgrid", opts, { "indexing" })
     local xy = opts.indexing == "xy" and #list >= 2
     local shape, out = {}, {}
@@ -225,6 +230,8 @@ return function(T, core)
   -- rotations by k quarter turns in the plane of two dims
   def("rot90", function(x, k, dims)
     check("rot90", x)
+    if k ~= nil and not math.tointeger(k) then fail("rot90: k must be an integer, got %s", tostring(k)) end
+    if dims ~= nil and (type(dims) ~= "table" or #dims ~= 2) then fail("rot90: dims must be a list of two dimensions") end
     k, dims = (k or 1) % 4, dims or { 1, 2 }
     local a, b = dims[1], dims[2]
     if x:dim() < 2 or a == b then
@@ -306,7 +313,10 @@ return function(T, core)
 
   -- x:isclose(y, {rtol=1e-5, atol=1e-8, equal_nan=false}), x:allclose(y, …) → boolean
   def("isclose", function(x, y, opts)
+    check("isclose", x)
+    if type(y) ~= "number" then check("isclose", y, 2) end
     local o = options.check("isclose", opts, { "rtol", "atol", "equal_nan" })
+    if type(y) == "number" then y = op.full({}, y, { dtype = x:is_floating_point() and x:dtype() or nil }) end
     local near = op.le(op.abs(x - y), op.abs(y) * (o.rtol or 1e-5) + (o.atol or 1e-8))
     local r = op.logical_or(op.eq(x, y), op.logical_and(near, op.isfinite(y)))
     if o.equal_nan then r = op.logical_or(r, op.logical_and(op.isnan(x), op.isnan(y))) end
@@ -355,7 +365,7 @@ return function(T, core)
     if core[raw] then def(name, core[raw]) end
   end
 
-  T.rsub = function(x, y) return y - x end
+  T.rsub = function(x, y) return op.sub(y, check("rsub", x)) end
 
   -- `..` joins text
   core.metatable().__concat = function(a, b) return tostring(a) .. tostring(b) end

@@ -124,6 +124,7 @@ return function(T, core)
 
   -- x:brief() → "f32[196,196,3] x∈[-2.1,2.6] μ=-.39 σ=1.1 NaN:0"
   core.metatable().methods.brief = function(x)
+    if not core.is_tensor(x) then core.fail("brief: argument #1 must be a tensor, got " .. type(x)) end
     local _ <close> = T.no_grad()
     if x:numel() == 0 then return x:describe() .. " empty" end
     local v = x:dtype() == "f64" and x or x:to("f32")

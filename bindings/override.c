@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT
+ * T.override_gradient: which ops have a Lua rule instead of their own, and calls that go through it. */
+#include "bindings/lib.h"
+#include "bindings/ops.h"
+#include "engine/grad/node.h"
+
+_Thread_local int l_overridden_count;
+static const char overrides_key = 0; /* op name → rule table */
+
+bool l_override_call(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, int top) {
+  bool tracked = false;
+  for (int i = 0; i < nin && !tracked; i++) tracked = in[i] && (in[i]->node || in[i]->more) && pl_tracked(in[i]);
+  if (!tracked || lua_rawgetp(L, LUA_REGISTRYINDEX, &overrides_key) != LUA_TTABLE) {
+    if (tracked) lua_pop(L, 1);
+    return false;
+  }
+  lua_getfield(L, -1, op->name);
+  if (lua_isnil(L, -1)) {
+    lua_pop(L, 2);
+    return false;
+  }
+  lua_getfield(L, -1, "call");
+  lua_insert(L, top + 1);
+  lua_settop(L, top + 1);
+  for (int i = 1; i <= top; i++) lua_pushvalue(L, i);
+  lua_call(L, top, LUA_MULTRET);
+  return true;
+}
+
+/* T.override_gradient(op, rule): rule(ctx, g…) with ctx.inputs and ctx.outputs; nil restores the built-in one.
+ * Returns the rule that was in force, nil for the built-in. */
+int l_override_raw(lua_State *L) {
+  if (lua_type(L, 1) != LUA_TSTRING || !pl_op_find(lua_tostring(L, 1)))
+    return l_error(L, "override_gradient: no op named %s", lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : l_typename(L, 1));
+  lua_settop(L, 3); /* 3: the call that T.custom made of it, from Lua */
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &overrides_key) != LUA_TTABLE) {
+    lua_pop(L, 1);
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &overrides_key);
+  }
+  lua_pushvalue(L, 1);
+  bool had = lua_rawget(L, 4) == LUA_TTABLE;
+  if (had) lua_getfield(L, -1, "rule");
+  int old = lua_gettop(L);
+  lua_pushvalue(L, 1);
+  if (lua_isnil(L, 2))
+    lua_pushnil(L);
+  else {
+    lua_createtable(L, 0, 2);
+    lua_pushvalue(L, 2);
+    lua_setfield(L, -2, "rule");
+    lua_pushvalue(L, 3);
+    lua_setfield(L, -2, "call");
+  }
+  l_overridden_count += !lua_isnil(L, 2) - had;
+  lua_rawset(L, 4);
+  lua_settop(L, old);
+  return 1;
+}
