@@ -137,17 +137,18 @@ static PlTensor *view(lua_State *L, const PlOp *op, int n, const int64_t *attrs)
   return b->t;
 }
 
-static PlTensor *take_range(lua_State *L, PlTensor *t, int dim, const Item *it) {
+/* Messages speak of the tensor as it was indexed: `whole` and its dimension `axis`. */
+static PlTensor *take_range(lua_State *L, PlTensor *t, int dim, const Item *it, PlTensor *whole, int axis) {
   int64_t n = t->a.shape[dim], from = it->a, to = it->b;
-  if (it->step < 1) l_error(L, "index: a step of %lld in dimension %d; steps are positive, use flip", (long long)it->step, dim + 1);
+  if (it->step < 1) l_error(L, "index: a step of %lld in dimension %d; steps are positive, use flip", (long long)it->step, axis + 1);
   if (from < 0) from += n + 1;
   if (to < 0) to += n + 1;
   bool empty = to == from - 1;
-  if (from < 1 || from > n + 1 || (from > n && !empty)) out_of_range(L, t, dim, it->a);
+  if (from < 1 || from > n + 1 || (from > n && !empty)) out_of_range(L, whole, axis, it->a);
   if (to < 0 || to > n || (to < from && !empty)) {
-    if (to >= from || it->b == 0) out_of_range(L, t, dim, it->b);
+    if (to >= from || it->b == 0) out_of_range(L, whole, axis, it->b);
     l_error(L, "index: the range %lld to %lld of dimension %d of %s runs backwards", (long long)it->a, (long long)it->b,
-            dim + 1, pl_desc_text(&t->a));
+            axis + 1, pl_desc_text(&whole->a));
   }
   int64_t len = empty ? 0 : (to - from) / it->step + 1;
   int64_t attrs[4] = {dim, empty ? 0 : from - 1, len, it->step};
@@ -162,7 +163,7 @@ static int width(const Item *it) {
 
 /* Pushes the view that positions and ranges name; index tensors with the dimension they apply to go to tens/dims. */
 static int apply_views(lua_State *L, int at, const Item *items, int n, PlTensor **tens, int64_t *dims, int *ntens) {
-  PlTensor *t = l_to_tensor(L, at);
+  PlTensor *t = l_to_tensor(L, at), *whole = t;
   int used = 0, ellipses = 0;
   for (int i = 0; i < n; i++) {
     used += width(&items[i]);
@@ -170,7 +171,7 @@ static int apply_views(lua_State *L, int at, const Item *items, int n, PlTensor 
   }
   if (used > t->a.ndim) return l_error(L, "index: %d indices for %s", used, pl_desc_text(&t->a));
   if (ellipses > 1) return l_error(L, "index: only one ... is possible");
-  int skip = t->a.ndim - used, dim = 0;
+  int skip = t->a.ndim - used, dim = 0, axis = 0; /* of t, and of the whole */
   lua_pushvalue(L, at);
   *ntens = 0;
   for (int i = 0; i < n; i++) {
@@ -178,10 +179,10 @@ static int apply_views(lua_State *L, int at, const Item *items, int n, PlTensor 
     switch (it->kind) {
     case ELLIPSIS: dim += skip; break;
     case ALL: dim++; break;
-    case RANGE: t = take_range(L, t, dim++, it); break;
+    case RANGE: t = take_range(L, t, dim++, it, whole, axis); break;
     case AT: {
       int64_t size = t->a.shape[dim], j = it->a < 0 ? it->a + size : it->a - 1;
-      if (it->a == 0 || j < 0 || j >= size) return out_of_range(L, t, dim, it->a);
+      if (it->a == 0 || j < 0 || j >= size) return out_of_range(L, whole, axis, it->a);
       int64_t attrs[2] = {dim, j};
       t = view(L, &pl_op_select, 2, attrs);
       break;
@@ -194,6 +195,7 @@ static int apply_views(lua_State *L, int at, const Item *items, int n, PlTensor 
       dim += width(it);
       break;
     }
+    axis += it->kind == ELLIPSIS ? skip : width(it);
   }
   return 0;
 }

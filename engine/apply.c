@@ -338,17 +338,25 @@ static PlStatus check_target(const PlOp *op, const PlTensor *out, const PlDesc *
   return PL_OK;
 }
 
+/* After a kernel that writes into t: whatever it refuses, it refuses before it writes; only Ctrl-C comes between. */
+static PlStatus wrote(const PlOp *op, PlTensor *t, PlStatus s) {
+  if (s == PL_OK || s == PL_ERR_INTERRUPT) t->storage->version++;
+  if (s == PL_ERR_INTERRUPT) PL_FAIL(s, "%s: interrupted while writing; %s is partly new", op->name, pl_desc_text(&t->a));
+  return s;
+}
+
 /* Computes into `out` (no history). The result passes through a temporary where dtype or overlap ask for it. */
 static PlStatus compute_into(Call *c, PlTensor *out) {
   bool direct = c->desc[0].dtype == out->a.dtype && !c->desc[0].is_view && c->op->nout == 1 &&
                 (out->a.contiguous || !(c->op->flags & PL_F_CONTIGUOUS));
+  /* integer division meets its zeros on the way */
+  if (!pl_is_float((PlDtype)out->a.dtype) &&
+      (c->op == &pl_op_floor_divide || c->op == &pl_op_remainder || c->op == &pl_op_fmod))
+    direct = false;
   for (int i = 0; i < c->nin && direct; i++)
     direct = !(c->in[i] && c->in[i]->storage == out->storage) ||
              ((c->op->cls == PL_POINTWISE || (i == 0 && (c->op->flags & PL_F_INPLACE))) && !hurts(out, c->in[i]));
-  if (direct) {
-    out->storage->version++;
-    return run_kernel(c, &out);
-  }
+  if (direct) return wrote(c->op, out, run_kernel(c, &out));
   PlTensor *tmp[PL_MAX_OUT];
   PL_TRY(make_outputs(c, tmp));
   PlStatus s = pl_copy_data(out, tmp[0]);
@@ -445,13 +453,13 @@ static PlStatus apply_mutating(Call *c, PlTensor **out) {
     if (s == PL_OK) s = pl_entries_copy(old, y, NULL);
   }
   if (s == PL_OK) s = run_kernel(c, &target);
-  if (s == PL_OK && copy) s = pl_copy_data(y, copy);
+  if (!copy)
+    s = wrote(op, y, s);
+  else if (s == PL_OK)
+    s = pl_copy_data(y, copy);
   if (copy) c->in[0] = y;
   if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->wrote(op->name, y->storage);
-  if (variadic)
-    for (int i = 0; i < c->nin; i++) c->in[i]->storage->version++;
-  else
-    y->storage->version++;
+  for (int i = 1; variadic && i < c->nin; i++) c->in[i]->storage->version++;
   if (s == PL_OK && tracked) {
     PlTensor *fresh;
     s = pl_tensor_alias(&fresh, y);

@@ -321,9 +321,10 @@ PlStatus pl_copy_data(PlTensor *dst, PlTensor *src) {
                   .in = in,
                   .out = out,
                   .attrs = &none};
-  dst->storage->version++;
   if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->wrote("copy", dst->storage);
-  return plk_cpu_elementwise(&call);
+  PlStatus s = plk_cpu_elementwise(&call);
+  if (s == PL_OK || s == PL_ERR_INTERRUPT) dst->storage->version++; /* else nothing was written */
+  return s;
 }
 
 PlStatus pl_tensor_copy(PlTensor **out, PlTensor *t) {

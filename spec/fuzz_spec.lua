@@ -7,7 +7,7 @@ local T = require "perilune"
 local fuzz = require "spec.support.fuzz"
 local live = require "spec.support.live"
 
-local COUNT = tonumber(os.getenv "PERILUNE_FUZZ") or 300
+local COUNT = tonumber(os.getenv "PERILUNE_FUZZ") or 1000
 local FIRST = tonumber(os.getenv "PERILUNE_FUZZ_SEED") or 1
 local BATCH = 25
 

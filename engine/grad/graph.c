@@ -210,7 +210,8 @@ static PlStatus optimize_into(PlGraph *to, const PlGraph *g, PlVal *map, bool *n
     if (!node_needed(&g->nodes[i], need)) continue;
     PL_TRY(pl_graph_copy_node(to, g, i, map));
     PlGNode *n = &to->nodes[to->nnodes - 1];
-    for (int j = 0; j < to->nnodes - 1; j++)
+    /* near ones only: cat of thousands has thousands of nodes, none alike */
+    for (int j = to->nnodes > 128 ? to->nnodes - 128 : 0; j < to->nnodes - 1; j++)
       if (same_node(&to->nodes[j], n)) {
         for (int o = 0; o < n->nout; o++) map[g->nodes[i].first + o] = to->nodes[j].first + o;
         to->nvals -= n->nout;

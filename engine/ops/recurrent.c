@@ -119,8 +119,9 @@ static PlStatus check_ctc(PlInfer *c, int first) {
     if (c->in[i]->ndim != 1 || c->in[i]->shape[0] != x->shape[1])
       PL_FAIL(PL_ERR_SHAPE, "%s: one length a sequence is wanted, i64[%lld], got %s", c->op->name, (long long)x->shape[1],
               pl_desc_text(c->in[i]));
-  int64_t blank = pl_attr_i(c->attrs, 0) - pl_attr_i(c->attrs, 1);
-  if (blank < 0 || blank >= x->shape[2])
+  int64_t blank;
+  if (__builtin_sub_overflow(pl_attr_i(c->attrs, 0), pl_attr_i(c->attrs, 1), &blank) || blank < 0 ||
+      blank >= x->shape[2])
     PL_FAIL(PL_ERR_INDEX, "%s: blank %lld is not one of %lld classes", c->op->name, (long long)pl_attr_i(c->attrs, 0),
             (long long)x->shape[2]);
   return PL_OK;

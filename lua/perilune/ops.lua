@@ -80,7 +80,7 @@ return function(T, core)
         fail("to: device \"%s\" is not available; this build computes on \"cpu\"", tostring(opts.device))
       end
     elseif what == "cpu" then
-      return x
+      return x:cpu()
     elseif type(what) == "string" and what:match("^cuda") then
       fail("to: device \"%s\" is not available; this build computes on \"cpu\"", what)
     elseif type(what) == "string" then
@@ -105,7 +105,10 @@ return function(T, core)
     return rank[dtypes[from] or from] <= rank[dtypes[to] or to]
   end
   def("type_as", function(x, y) return check("type_as", x):to(check("type_as", y, 2)) end)
-  def("cpu", function(x) return x end)
+  def("cpu", function(x)
+    check("cpu", x):device() -- refuses a freed one
+    return x
+  end)
 
   -- ---- splitting ------------------------------------------------------------------------------------------------
 
@@ -231,7 +234,9 @@ return function(T, core)
   def("rot90", function(x, k, dims)
     check("rot90", x)
     if k ~= nil and not math.tointeger(k) then fail("rot90: k must be an integer, got %s", tostring(k)) end
-    if dims ~= nil and (type(dims) ~= "table" or #dims ~= 2) then fail("rot90: dims must be a list of two dimensions") end
+    if dims ~= nil and (type(dims) ~= "table" or #dims ~= 2) then
+      fail("rot90: dims must be a list of two dimensions")
+    end
     k, dims = (k or 1) % 4, dims or { 1, 2 }
     local a, b = dims[1], dims[2]
     if x:dim() < 2 or a == b then

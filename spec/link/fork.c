@@ -10,12 +10,6 @@
 #include "engine/perilune.h"
 #include "kernels/kernel.h"
 
-#ifdef PL_ASAN
-/* LeakSanitizer crashes now and then on threads that have just ended. */
-__attribute__((visibility("default"))) int __lsan_is_turned_off(void);
-int __lsan_is_turned_off(void) { return 1; }
-#endif
-
 enum { THREADS = 2, CHILD_SECONDS = 20, KINDS = 4 };
 
 static PlStatus ramp(PlTensor **out, PlDtype dtype, int ndim, const int64_t *shape) {

@@ -8,12 +8,6 @@
 #include "engine/perilune.h"
 #include "kernels/kernel.h"
 
-#ifdef PL_ASAN
-/* Leaks are counted below; LeakSanitizer itself crashes now and then on threads that have just ended. */
-__attribute__((visibility("default"))) int __lsan_is_turned_off(void);
-int __lsan_is_turned_off(void) { return 1; }
-#endif
-
 enum { WORKERS = 2, ROUNDS = 12, SIZE = 96 };
 
 typedef struct Worker {

@@ -1,0 +1,65 @@
+-- SPDX-License-Identifier: MIT
+-- Ctrl-C: an op that would take minutes stops at once with an error, kernels work again afterwards, and the rest of
+-- the session runs. The command reads its lines from a pipe; the signal comes from outside.
+
+local root = os.getenv "PERILUNE_ROOT" or "."
+local command = (os.getenv "PERILUNE_BUILD" or root .. "/build") .. "/bin/perilune"
+
+-- Sends SIGINT as soon as the line after `setup` runs; returns what the session printed and how long it took from
+-- the signal to its end.
+local function session(setup, line)
+  local script, out = os.tmpname(), os.tmpname()
+  local f = assert(io.open(script, "w"))
+  f:write("T = require 'perilune' T.set_num_threads(2)\n", setup, "\n",
+    "io.stderr:write('begin\\n') ", line, "\n",
+    "print('after', T.ones(300, 300):matmul(T.ones(300, 300)):sum():item(), T.randn(50000):sort():numel())\n")
+  f:close()
+  -- an own process group, so that the shell's rule for background jobs does not make it deaf to SIGINT
+  local pipe = assert(io.popen(([[
+    '%s' < '%s' > '%s' 2>&1 & p=$!
+    n=0; while ! grep -q begin '%s' && [ $n -lt 600 ]; do sleep 0.05; n=$((n+1)); done
+    sleep 0.3; a=$(date +%%s%%N); kill -INT $p; wait $p
+    echo $(( ($(date +%%s%%N) - a) / 1000000 ))]]):format(command, script, out, out)))
+  local took = tonumber((pipe:read "a"):match "%d+")
+  pipe:close()
+  local text = assert(io.open(out)):read "a"
+  os.remove(script)
+  os.remove(out)
+  return text, took
+end
+
+local LIMIT = 5000 -- milliseconds; each would run for minutes. How soon exactly depends on who else computes
+
+local CASES = {
+  { "a loop", "", "while true do end" },
+  { "small ops", "", "while true do local a = T.ones(2) + 1 end" },
+  { "matrix products", "x = T.randn(2000, 2000)", "for i = 1, 100000 do x:matmul(x) end" },
+  { "one matrix product", "x = T.ones(8000, 8000)", "x:matmul(x)" },
+  { "matrix products in f64", "x = T.randn(1500, 1500):double()", "for i = 1, 100000 do x:matmul(x) end" },
+  { "elementwise ops", "x = T.randn(5000000)", "while true do x:exp():sin() end" },
+  { "convolution", "x, w = T.randn(16, 32, 64, 64), T.randn(64, 32, 3, 3)",
+    "while true do T.nn.F.conv2d(x, w, { padding = 1 }) end" },
+  { "sorting", "x = T.randn(5000000)", "while true do x:sort(1) end" },
+  { "reading into tables", "x = T.randn(5000000)", "while true do x:totable() end" },
+  { "making from tables", "t = T.ones(3000000):totable()", "while true do T.tensor(t) end" },
+  { "backward", "q = T.ones(1):requires_grad_()",
+    "while true do local z = q for i = 1, 20000 do z = z * 1 end z:backward() end" },
+  { "a hook", "q = T.ones(1):requires_grad_()",
+    "q:register_hook(function() while true do end end); (q * 2):backward()" },
+  { "ops in a coroutine", "x = T.randn(1000, 1000)",
+    "coroutine.wrap(function() while true do x:matmul(x) end end)()" },
+}
+
+describe("Ctrl-C stops", function()
+  local there = io.open(command)
+  if there then there:close() end
+  for _, case in ipairs(CASES) do
+    it(case[1], function()
+      if not there then return pending "no perilune command" end
+      local text, took = session(case[2], case[3])
+      assert.is_truthy(text:find("interrupted", 1, true), text)
+      assert.is_truthy(text:find("after\t27000000.0\t50000", 1, true), text)
+      assert.is_true(took < LIMIT, ("%s took %d ms"):format(case[1], took))
+    end)
+  end
+end)
