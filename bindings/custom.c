@@ -15,10 +15,10 @@
 
 static const char contexts_key = 0; /* weak: light node → context */
 
-enum { META_BACKWARD = 1, META_NAME = 2, META_ALWAYS = 3, META_FORWARD = 4, META_STATE = 5, MAX_CUSTOM_IN = 56 };
+enum { META_BACKWARD = 1, META_NAME = 2, META_ALWAYS = 3, META_FORWARD = 4, MAX_CUSTOM_IN = 56 };
 
 /* Private keys of a context: addresses, so no field of the user's can clash. */
-static const char needs_key = 0, non_diff_key = 0, dirty_key = 0, upstream_key = 0;
+static const char non_diff_key = 0, dirty_key = 0, upstream_key = 0;
 
 /* ---- the context ------------------------------------------------------------------------------------------ */
 
@@ -69,9 +69,14 @@ static int ctx_saved(lua_State *L) {
   return n;
 }
 
+/* Which inputs of the rule that is running want a gradient: flags below, their count above. */
+static _Thread_local uint64_t running_needs;
+static _Thread_local bool marks_made; /* the running forward has marked something */
+
 static int mark(lua_State *L, const void *key, const char *fn) {
   if (lua_type(L, 1) != LUA_TTABLE) return l_error(L, "ctx:%s: called without its context; write ctx:%s(...)", fn, fn);
   int n = lua_gettop(L);
+  marks_made = true;
   if (lua_rawgetp(L, 1, key) != LUA_TTABLE) {
     lua_pop(L, 1);
     lua_newtable(L);
@@ -89,22 +94,14 @@ static int mark(lua_State *L, const void *key, const char *fn) {
 static int ctx_non_diff(lua_State *L) { return mark(L, &non_diff_key, "mark_non_differentiable"); }
 static int ctx_dirty(lua_State *L) { return mark(L, &dirty_key, "mark_dirty"); }
 
-/* Methods, the rule's state, and needs_input_grad as a list made on demand. Upvalue 1: methods. */
-static int ctx_index(lua_State *L) {
-  lua_pushvalue(L, 2);
-  if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
+/* What the table of methods lacks: needs_input_grad, as a list, while forward or backward runs. */
+static int ctx_other(lua_State *L) {
   const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : NULL;
-  if (key && strcmp(key, "state") == 0 && lua_getmetatable(L, 1)) {
-    lua_rawgeti(L, -1, META_STATE);
-    return 1;
-  }
-  if (!key || strcmp(key, "needs_input_grad") != 0) return 1;
-  lua_rawgetp(L, 1, &needs_key);
-  uint64_t bits = (uint64_t)lua_tointeger(L, -1);
-  int n = (int)(bits >> MAX_CUSTOM_IN); /* the count lies above the flags */
+  if (!key || strcmp(key, "needs_input_grad") != 0) return 0;
+  int n = (int)(running_needs >> MAX_CUSTOM_IN);
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {
-    lua_pushboolean(L, (bits >> i) & 1);
+    lua_pushboolean(L, (running_needs >> i) & 1);
     lua_rawseti(L, -2, i + 1);
   }
   return 1;
@@ -115,6 +112,7 @@ static int ctx_index(lua_State *L) {
 /* What the engine keeps of a rule, in one piece with the PlRule before it: ndim, dtype and sizes of every input. */
 typedef struct RuleData {
   PlRule rule; /* first: the engine frees the piece through it */
+  uint64_t needs;
   int64_t sizes[];
 } RuleData;
 
@@ -203,7 +201,10 @@ static PlStatus rule_bwd(void *ud, PlNode *n, PlTensor *const *dy, const bool *w
   if (!L || !lua_checkstack(L, 4)) PL_FAIL(PL_ERR_STATE, "backward of %s: no room on the Lua stack", n->name);
   lua_pushcfunction(L, backward_body);
   lua_pushlightuserdata(L, &r);
+  uint64_t outer = running_needs;
+  running_needs = ((RuleData *)ud)->needs;
   PlStatus s = lua_pcall(L, 1, 0, 0) == LUA_OK ? r.status : l_keep_error(L);
+  running_needs = outer;
   if (s != PL_OK)
     for (uint32_t i = 0; i < n->nin; i++) {
       pl_tensor_release(dx[i]);
@@ -220,6 +221,7 @@ typedef struct Making {
   bool always;
   PlTensor *const *in;
   uint32_t nin;
+  uint64_t needs;
 } Making;
 
 /* contexts[node at 2] = context at 1 */
@@ -237,6 +239,7 @@ static PlRule *make_rule(void *p, PlNode *n) {
   RuleData *r = malloc(sizeof *r + count * sizeof *r->sizes);
   if (!r) return NULL;
   r->rule = (PlRule){.bwd = rule_bwd, .ud = r, .always = m->always};
+  r->needs = m->needs;
   int64_t *at = r->sizes;
   for (uint32_t i = 0; i < m->nin; i++) {
     const PlArray *a = &m->in[i]->a;
@@ -314,7 +317,7 @@ static bool marked(lua_State *L, int ctx, const void *key, int at) {
 }
 
 /* An input edited in place: its handle takes the new history. */
-static int record(lua_State *L, int ctx, int meta, PlTensor **ins, int nin, int first, int nout, int arg_from, int arg_to) {
+static int record(lua_State *L, int ctx, int meta, bool marks, uint64_t needs, PlTensor **ins, int nin, int first, int nout, int arg_from, int arg_to) {
   PlTensor *outs[MAX_CUSTOM_IN];
   bool diff[MAX_CUSTOM_IN];
   lua_rawgeti(L, meta, META_NAME);
@@ -324,8 +327,8 @@ static int record(lua_State *L, int ctx, int meta, PlTensor **ins, int nin, int 
   lua_pop(L, 2);
   bool dirty[MAX_CUSTOM_IN];
   for (int o = 0; o < nout; o++) {
-    diff[o] = !marked(L, ctx, &non_diff_key, first + o);
-    dirty[o] = marked(L, ctx, &dirty_key, first + o);
+    diff[o] = !marks || !marked(L, ctx, &non_diff_key, first + o);
+    dirty[o] = marks && marked(L, ctx, &dirty_key, first + o);
     if (dirty[o]) {
       PlTensor *t = l_to_tensor(L, first + o);
       if (t && t->node && t->node->kind == PL_NODE_LEAF && t->node->key && t->node->key->is_ambient)
@@ -336,7 +339,7 @@ static int record(lua_State *L, int ctx, int meta, PlTensor **ins, int nin, int 
   for (int o = 0; o < nout; o++) lua_pushvalue(L, first + o);
   fresh_outputs(L, first, nout, arg_from, arg_to, outs, name);
   inherit_anchors(L, ctx, arg_from, arg_to);
-  Making m = {.L = L, .ctx = ctx, .always = always, .in = ins, .nin = (uint32_t)nin};
+  Making m = {.L = L, .ctx = ctx, .always = always, .in = ins, .nin = (uint32_t)nin, .needs = needs};
   CALL(L, pl_record_rule(ins, nin, outs, nout, diff, name, make_rule, &m));
   for (int o = 0; o < nout; o++) {
     if (dirty[o]) {
@@ -383,7 +386,7 @@ const char *l_intern(lua_State *L, const char *name) {
 /* Upvalue 1: the metatable of contexts. Arguments are those of the user's forward. */
 static int custom_call(lua_State *L) {
   int meta = lua_upvalueindex(1), nargs = lua_gettop(L);
-  luaL_checkstack(L, nargs + 2 * MAX_CUSTOM_IN + 20, NULL);
+  luaL_checkstack(L, nargs + 20, NULL);
   l_collect(L);
   PlTensor *ins[MAX_CUSTOM_IN];
   int nin = 0;
@@ -399,20 +402,25 @@ static int custom_call(lua_State *L) {
     tracked |= one;
     ins[nin++] = b->t;
   }
-  lua_createtable(L, 1, 2); /* the context */
+  lua_createtable(L, 1, 1); /* the context */
   int ctx = lua_gettop(L);
   lua_pushvalue(L, meta);
   lua_setmetatable(L, ctx);
-  lua_pushinteger(L, (lua_Integer)(needs | (uint64_t)nin << MAX_CUSTOM_IN));
-  lua_rawsetp(L, ctx, &needs_key);
   lua_rawgeti(L, meta, META_FORWARD);
   lua_pushvalue(L, ctx);
   for (int i = 1; i <= nargs; i++) lua_pushvalue(L, i);
-  bool was = pl_grad_enable(false);
+  bool was = pl_grad_enable(false), outer_marks = marks_made;
+  uint64_t outer = running_needs;
+  running_needs = needs | (uint64_t)nin << MAX_CUSTOM_IN;
+  marks_made = false;
   int rc = lua_pcall(L, nargs + 1, LUA_MULTRET, 0);
+  bool marks = marks_made;
+  marks_made = outer_marks;
+  running_needs = outer;
   pl_grad_enable(was);
   if (rc != LUA_OK) return lua_error(L);
   int nout = lua_gettop(L) - ctx;
+  luaL_checkstack(L, 2 * MAX_CUSTOM_IN + 20, NULL);
   for (int i = 1, k = 0; i <= nargs; i++) { /* forward is free to do anything, also to free its inputs */
     Box *b = l_box(L, i);
     if (!b) continue;
@@ -421,7 +429,7 @@ static int custom_call(lua_State *L) {
   }
   if (nout == 0 || nout > MAX_CUSTOM_IN) return l_error(L, "custom: forward must return 1 to %d tensors, got %d values", MAX_CUSTOM_IN, nout);
   if (tracked)
-    record(L, ctx, meta, ins, nin, ctx + 1, nout, 1, nargs);
+    record(L, ctx, meta, marks, needs | (uint64_t)nin << MAX_CUSTOM_IN, ins, nin, ctx + 1, nout, 1, nargs);
   else
     for (int o = 1; o <= nout; o++)
       if (!l_box(L, ctx + o)) return l_error(L, "custom: forward must return tensors, result %d is %s", o, l_typename(L, ctx + o));
@@ -470,10 +478,16 @@ static int t_custom(lua_State *L) {
   lua_rawseti(L, 2, META_FORWARD);
   if (lua_getfield(L, 1, "state") != LUA_TNIL && lua_type(L, -1) != LUA_TTABLE)
     return l_error(L, "custom: state must be a table, got %s", l_typename(L, -1));
-  lua_rawseti(L, 2, META_STATE);
+  int state = lua_gettop(L);
   push_ctx_methods(L);
-  lua_pushcclosure(L, ctx_index, 1);
+  lua_pushvalue(L, state);
+  lua_setfield(L, -2, "state");
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, ctx_other);
+  lua_setfield(L, -2, "__index");
+  lua_setmetatable(L, -2);
   lua_setfield(L, 2, "__index");
+  lua_settop(L, 2);
   lua_pushboolean(L, 0);
   lua_setfield(L, 2, "__metatable");
   lua_pushcclosure(L, custom_call, 1);
