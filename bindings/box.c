@@ -136,16 +136,7 @@ void l_made_late(lua_State *L) {
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &sentinel_key) == LUA_TNIL)
     l_error(L, "the Lua state is closing: no more tensors");
   lua_pop(L, 1);
-  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &late_key) != LUA_TTABLE) {
-    lua_pop(L, 1);
-    lua_newtable(L);
-    lua_createtable(L, 0, 1);
-    lua_pushliteral(L, "k");
-    lua_setfield(L, -2, "__mode");
-    lua_setmetatable(L, -2);
-    lua_pushvalue(L, -1);
-    lua_rawsetp(L, LUA_REGISTRYINDEX, &late_key);
-  }
+  l_push_weak_table(L, &late_key, "k");
   lua_pushvalue(L, -2);
   lua_pushboolean(L, 1);
   lua_rawset(L, -3);
@@ -195,17 +186,7 @@ int l_push_tensor(lua_State *L, PlTensor *t) {
 }
 
 /* Weak-valued: light userdata of the handle → its box. */
-static void push_boxes(lua_State *L) {
-  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &boxes_key) == LUA_TTABLE) return;
-  lua_pop(L, 1);
-  lua_newtable(L);
-  lua_createtable(L, 0, 1);
-  lua_pushliteral(L, "v");
-  lua_setfield(L, -2, "__mode");
-  lua_setmetatable(L, -2);
-  lua_pushvalue(L, -1);
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &boxes_key);
-}
+static void push_boxes(lua_State *L) { l_push_weak_table(L, &boxes_key, "v"); }
 
 void l_remember_box(lua_State *L, int i) {
   Box *b = l_box(L, i);

@@ -157,7 +157,7 @@ static PlStatus read_results(lua_State *L, int top, PlNode *n, const int64_t *si
 }
 
 static PlStatus run_backward(lua_State *L, PlNode *n, const RuleData *r, PlTensor *const *dy, const bool *want, PlTensor **dx) {
-  l_push_weak_table(L, &contexts_key);
+  l_push_weak_table(L, &contexts_key, "v");
   if (lua_rawgetp(L, -1, n) != LUA_TTABLE)
     PL_FAIL(PL_ERR_STATE, "backward of %s: its Lua rule was collected; keep a tensor that depends on it", n->name);
   int ctx = lua_gettop(L);
@@ -226,7 +226,7 @@ typedef struct Making {
 
 /* contexts[node at 2] = context at 1 */
 static int remember_context(lua_State *L) {
-  l_push_weak_table(L, &contexts_key);
+  l_push_weak_table(L, &contexts_key, "v");
   lua_pushvalue(L, 1);
   lua_rawsetp(L, -2, lua_touserdata(L, 2));
   return 0;

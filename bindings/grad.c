@@ -77,12 +77,12 @@ void l_restore_anchor(lua_State *L, int kept) {
   lua_rawsetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
 }
 
-void l_push_weak_table(lua_State *L, const void *key) {
+void l_push_weak_table(lua_State *L, const void *key, const char *mode) {
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, key) == LUA_TTABLE) return;
   lua_pop(L, 1);
   lua_newtable(L);
   lua_createtable(L, 0, 1);
-  lua_pushliteral(L, "v");
+  lua_pushstring(L, mode);
   lua_setfield(L, -2, "__mode");
   lua_setmetatable(L, -2);
   lua_pushvalue(L, -1);

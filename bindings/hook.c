@@ -26,7 +26,7 @@ static PlStatus run_body(lua_CFunction body, HookRun *r) {
 
 static int callback_body(lua_State *L) {
   HookRun *r = lua_touserdata(L, 1);
-  l_push_weak_table(L, &l_keys_key);
+  l_push_weak_table(L, &l_keys_key, "v");
   if (lua_rawgetp(L, -1, r->h->key) != LUA_TUSERDATA || lua_getiuservalue(L, -1, 1) != LUA_TTABLE ||
       lua_rawgeti(L, -1, r->h->index) != LUA_TTABLE)
     return 0;
@@ -47,7 +47,7 @@ PlStatus l_callback_call(void *ud, PlTensor *grad, PlTensor **replaced) {
 static int hook_body(lua_State *L) {
   HookRun *r = lua_touserdata(L, 1);
   const PlTensor *grad = r->grad;
-  l_push_weak_table(L, &l_hooks_key);
+  l_push_weak_table(L, &l_hooks_key, "v");
   if (lua_rawgetp(L, -1, r->h) != LUA_TTABLE) return 0;
   lua_rawgeti(L, -1, 1);
   l_push_shared(L, r->grad);
@@ -96,7 +96,7 @@ int l_register_hook(lua_State *L) {
   lua_rawseti(L, -2, 1);
   lua_getiuservalue(L, 1, 1);
   lua_rawseti(L, -2, 2);
-  l_push_weak_table(L, &l_hooks_key);
+  l_push_weak_table(L, &l_hooks_key, "v");
   lua_pushvalue(L, -2);
   lua_rawsetp(L, -2, h);
   lua_pop(L, 1);

@@ -44,7 +44,7 @@ static int t_grad_key(lua_State *L) {
   CALL(L, pl_key_new(&b->k, name, (int)level, !l_opt_bool(L, 1, "ambient", true)));
   lua_newtable(L);
   lua_setiuservalue(L, -2, 1);
-  l_push_weak_table(L, &l_keys_key);
+  l_push_weak_table(L, &l_keys_key, "v");
   lua_pushvalue(L, -2);
   lua_rawsetp(L, -2, b->k);
   lua_pop(L, 1);
@@ -208,7 +208,7 @@ static int t_grad_keys(lua_State *L) {
   for (PlKey *k = pl_state.keys; k; k = k->next) count++;
   lua_createtable(L, count, 0); /* all room at once: an allocation in the loop could finalize keys */
   lua_Integer i = 0;
-  l_push_weak_table(L, &l_keys_key);
+  l_push_weak_table(L, &l_keys_key, "v");
   for (PlKey *k = pl_state.keys; k && i < count; k = k->next)
     if (lua_rawgetp(L, -1, k) == LUA_TUSERDATA)
       lua_rawseti(L, -3, ++i);

@@ -112,16 +112,7 @@ static int t_grad_add(lua_State *L) {
   PlTensor *sum = pl_grad(x);
   if (!sum || !sum->node || !sum->node->has_lua) return 0;
   /* recorded by rules written in Lua: x's box keeps the sum's box (an ephemeron), which keeps the rules */
-  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &sums_key) != LUA_TTABLE) {
-    lua_pop(L, 1);
-    lua_newtable(L);
-    lua_createtable(L, 0, 1);
-    lua_pushliteral(L, "k");
-    lua_setfield(L, -2, "__mode");
-    lua_setmetatable(L, -2);
-    lua_pushvalue(L, -1);
-    lua_rawsetp(L, LUA_REGISTRYINDEX, &sums_key);
-  }
+  l_push_weak_table(L, &sums_key, "k");
   lua_createtable(L, 2, 0); /* what earlier terms and this one keep */
   lua_pushvalue(L, 1);
   if (lua_rawget(L, 3) != LUA_TNIL) {
