@@ -32,15 +32,9 @@ static _Thread_local Notes *notes; /* a userdata in the registry; NULL: off */
 /* "file:line" of the first frame outside perilune's own files. Pushes nothing: the state may be anywhere. */
 static void locate(char *text) {
   lua_Debug ar;
-  size_t n = strlen(notes->home);
-  lua_State *L = l_running ? l_running : notes->L;
   *text = 0;
-  for (int level = 0; lua_getstack(L, level, &ar); level++) {
-    lua_getinfo(L, "Sl", &ar);
-    if (ar.currentline <= 0 || (n && ar.source[0] == '@' && strncmp(ar.source + 1, notes->home, n) == 0)) continue;
+  if (l_locate(l_running ? l_running : notes->L, notes->home, &ar))
     snprintf(text, TEXT, "%s:%d", ar.short_src, ar.currentline);
-    return;
-  }
 }
 
 /* Number of a place, the latest first; 0 is nowhere (or no memory). */

@@ -18,6 +18,15 @@ static bool own_file(lua_State *L, const char *source) {
   return own;
 }
 
+bool l_locate(lua_State *L, const char *home, lua_Debug *ar) {
+  size_t n = strlen(home);
+  for (int level = 0; lua_getstack(L, level, ar); level++) {
+    lua_getinfo(L, "Sl", ar);
+    if (ar->currentline > 0 && !(n && ar->source[0] == '@' && strncmp(ar->source + 1, home, n) == 0)) return true;
+  }
+  return false;
+}
+
 int l_where(lua_State *L) {
   lua_Debug ar;
   for (int level = 0; lua_getstack(L, level, &ar); level++) {

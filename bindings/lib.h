@@ -51,6 +51,8 @@ int l_box_metatable(lua_State *L);             /* pushes the metatable, made at 
 int l_fail(lua_State *L, PlStatus s);                      /* raises pl_message() at the caller's line */
 int l_error(lua_State *L, const char *fmt, ...) PL_PRINTF(2, 3); /* raises this text there */
 int l_where(lua_State *L);                                 /* pushes "file:line: " of the caller */
+/* Finds the first frame outside the files below `home`; pushes nothing. Fields S and l of ar are filled. */
+bool l_locate(lua_State *L, const char *home, lua_Debug *ar);
 int l_failure(lua_State *L, PlStatus s);                   /* pushes nil, message, code; returns 3 */
 const char *l_status_name(PlStatus s);
 /* Saves the error value on top of the stack for PL_ERR_CALLBACK, pops it. */
@@ -103,6 +105,8 @@ void l_custom_register(lua_State *L);
 void l_pull_register(lua_State *L);
 void l_anomaly_register(lua_State *L);
 void l_debug_register(lua_State *L);
+void l_profile_register(lua_State *L);
+void l_tools_register(lua_State *L);
 void l_system_register(lua_State *L);
 void l_io_register(lua_State *L);
 

@@ -37,6 +37,8 @@ int luaopen_perilune_engine(lua_State *L) {
   l_grad_register(L);
   l_custom_register(L);
   l_debug_register(L);
+  l_profile_register(L);
+  l_tools_register(L);
   l_io_register(L);
   return 1;
 }

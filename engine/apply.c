@@ -297,7 +297,7 @@ static PlStatus apply_plain(const PlOp *op, PlTensor *const *in, int nin, int li
   return PL_OK;
 }
 
-PlStatus pl_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+static inline PlStatus apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   if (op->cls == PL_POINTWISE && op->nattr == 0 && op->kernel[PL_CPU]) {
     if (op->infer == pl_infer_broadcast && op->promote != PL_PROMOTE_NONE && !op->promote_mask) {
       int like = plain_binary(op, in, nin);
@@ -310,6 +310,15 @@ PlStatus pl_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *a
     }
   }
   return apply_general(op, in, nin, attrs, out);
+}
+
+PlStatus pl_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  const PlProfile *p = pl_state.profile;
+  if (PL_LIKELY(p == NULL)) return apply(op, in, nin, attrs, out);
+  p->begin(op);
+  PlStatus s = apply_general(op, in, nin, attrs, out);
+  p->end();
+  return s;
 }
 
 /* ---- in place -------------------------------------------------------------------------------------------------- */
@@ -407,7 +416,7 @@ static PlStatus any_tracked(PlTensor *const *in, int nin, PlTensor *out, bool *y
   return PL_OK;
 }
 
-PlStatus pl_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
+static PlStatus apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
   if (op->flags & PL_F_MUTATES) PL_FAIL(PL_ERR_ARG, "%s: has no out argument", op->name);
   if (op->nout != 1) PL_FAIL(PL_ERR_ARG, "%s: several results cannot be written in place", op->name);
   PlTensor *y = out[0];
@@ -421,6 +430,15 @@ PlStatus pl_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAtt
   end(&c);
   if (s == PL_OK && tracked) s = apply_tracked(op, in, nin, attrs, y);
   if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->wrote(op->name, y->storage);
+  return s;
+}
+
+PlStatus pl_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
+  const PlProfile *p = pl_state.profile;
+  if (PL_LIKELY(p == NULL)) return apply_into(op, in, nin, attrs, out);
+  p->begin(op);
+  PlStatus s = apply_into(op, in, nin, attrs, out);
+  p->end();
   return s;
 }
 

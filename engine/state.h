@@ -14,6 +14,12 @@ typedef struct PlWatch {
   void (*writer)(const PlStorage *st, char *text, size_t size);
 } PlWatch;
 
+/* Told of every op while the embedding program measures: begin and end of each, nested where one is made of others. */
+typedef struct PlProfile {
+  void (*begin)(const PlOp *op);
+  void (*end)(void);
+} PlProfile;
+
 typedef struct PlState {
   bool grad_off;      /* inside no_grad: nothing records */
   int ambient_muted;  /* > 0: an explicit key with ambient=false records, the ambient one does not */
@@ -23,6 +29,7 @@ typedef struct PlState {
   uint64_t seq;       /* record numbers */
   uint64_t key_seq;   /* birth numbers of keys and walks */
   const PlWatch *watch; /* NULL: nobody looks for anomalies */
+  const PlProfile *profile; /* NULL: nobody measures */
   uint64_t seed, stream, offset; /* default generator */
   bool seeded;
   int in_backward;    /* nesting depth */

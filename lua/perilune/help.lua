@@ -13,7 +13,9 @@ return function(T, core)
       if T[op.name] then by_function[T[op.name]] = op end
     end
     for name, entry in pairs(symbols) do -- another name of an op leads to the op's page
+      local space, key = name:match("^(%w+)%.([%w_]+)$")
       local f = rawget(T, name)
+      if space then f = T[space][key] end
       if f and not entry.same and not by_function[f] then written[f] = entry end
     end
   end

@@ -39,7 +39,14 @@ local lazy = {
   nn = "perilune.nn", optim = "perilune.optim", data = "perilune.data", bar = "perilune.bar",
   save = { "perilune.io", "save" }, load = { "perilune.io", "load" },
   load_idx = { "perilune.io", "load_idx" },
+  metrics = "perilune.metrics", profile = "perilune.profile", timer = "perilune.timer", cli = "perilune.cli",
 }
+-- T.log(x) is the logarithm, T.log.csv(path), T.log.jsonl, T.log.tensorboard write figures of a run.
+local logarithm = T.log
+T.log = setmetatable({}, {
+  __call = function(_, ...) return logarithm(...) end,
+  __index = function(_, key) return require("perilune.log")[key] end,
+})
 return setmetatable(T, {
   __index = function(t, key)
     local where = lazy[key]

@@ -1,0 +1,170 @@
+-- SPDX-License-Identifier: MIT
+--- Rows of figures as text: CSV (RFC 4180) and JSON Lines. Every row is written at once and flushed, so what a killed
+-- run leaves behind can be read.
+-- @module perilune.log.table
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+local M = {}
+
+local function plain(who, key, v)
+  if type(v) == "userdata" and v.numel and v:numel() == 1 then v = v:item() end
+  local kind = type(v)
+  if kind ~= "number" and kind ~= "string" and kind ~= "boolean" then
+    fail("%s: '%s' must be a number, a string, a boolean or a tensor of one element, got %s", who, tostring(key),
+      describe(v))
+  end
+  return v
+end
+
+-- Names in a fixed order: step, epoch, batch, then the others sorted.
+local first = { step = 1, epoch = 2, batch = 3 }
+local function sorted(row)
+  local keys = {}
+  for key in pairs(row) do
+    if type(key) ~= "string" then fail("log: a row's keys must be strings, got %s", describe(key)) end
+    keys[#keys + 1] = key
+  end
+  table.sort(keys, function(a, b)
+    local p, q = first[a] or 9, first[b] or 9
+    if p ~= q then return p < q end
+    return a < b
+  end)
+  return keys
+end
+
+local function number_text(v)
+  if math.type(v) == "integer" then return tostring(v) end
+  local s = ("%.9g"):format(v)
+  return tonumber(s) == v and s or ("%.17g"):format(v)
+end
+
+-- ---- the file -----------------------------------------------------------------------------------------------
+
+local Log = {}
+
+local function open(who, path, opts)
+  opts = options.check(who, opts, { "append" })
+  if type(path) ~= "string" then fail("%s: the path must be a string, got %s", who, describe(path)) end
+  local f, message, code = io.open(path, opts.append and "a+" or "w")
+  if not f then return nil, message, code end
+  f:setvbuf("full")
+  return f
+end
+
+local function put(self, text)
+  if not self.file then fail("%s: %s is closed", self.who, self.path) end
+  local ok, message, code = self.file:write(text)
+  if ok then ok, message, code = self.file:flush() end
+  if not ok then return nil, ("%s: %s"):format(self.path, message), code end
+  return true
+end
+
+function Log:close()
+  if not self.file then return true end
+  local ok, message, code = self.file:close()
+  self.file = nil
+  return ok, message, code
+end
+
+-- As a callback of T.fit: a row an epoch.
+local function on_epoch(self, run)
+  local ok, message = self:write(run.row)
+  if not ok then error(message, 0) end
+end
+
+local function class(name, methods)
+  local C = { __name = name, close = Log.close, on_epoch = on_epoch }
+  for key, f in pairs(methods) do C[key] = f end
+  C.__index, C.__close, C.__gc = C, Log.close, Log.close
+  return C
+end
+
+-- ---- CSV ------------------------------------------------------------------------------------------------------
+
+local function cell(v)
+  if type(v) == "number" then return v ~= v and "nan" or number_text(v) end
+  local s = tostring(v)
+  if s:find('[,"\r\n]') then s = '"' .. s:gsub('"', '""') .. '"' end
+  return s
+end
+
+local function cells(list)
+  local out = {}
+  for i, v in ipairs(list) do out[i] = cell(v) end
+  return table.concat(out, ",") .. "\n"
+end
+
+local Csv = class("log.csv", {
+  --- Adds a row. The first one names the columns; later ones may lack some of them, but not bring new ones.
+  write = function(self, row)
+    if type(row) ~= "table" then fail("log.csv: a table of values is wanted, got %s", describe(row)) end
+    local text = ""
+    if not self.columns then
+      self.columns = sorted(row)
+      text = cells(self.columns)
+    end
+    local known, out = {}, {}
+    for i, key in ipairs(self.columns) do
+      known[key] = true
+      out[i] = row[key] ~= nil and plain("log.csv", key, row[key]) or (row[key] == false and "false" or "")
+    end
+    for key in pairs(row) do
+      if not known[key] then fail("log.csv: %s", options.unknown("column", key, self.columns)) end
+    end
+    return put(self, text .. cells(out))
+  end,
+})
+
+-- The columns of a file that is continued.
+local function header_of(f)
+  f:seek("set", 0)
+  local line = f:read("l")
+  f:seek("end", 0)
+  if not line or line == "" then return nil end
+  local out = {}
+  for word in (line:gsub("\r$", "") .. ","):gmatch('([^,]*),') do out[#out + 1] = word:match('^"(.*)"$') or word end
+  return out
+end
+
+--- @treturn log, or nil, message, code where the file cannot be opened
+function M.csv(path, opts)
+  local f, message, code = open("log.csv", path, opts)
+  if not f then return nil, message, code end
+  local columns = opts and opts.append and header_of(f) or nil
+  return setmetatable({ file = f, path = path, who = "log.csv", columns = columns }, Csv)
+end
+
+-- ---- JSON Lines -----------------------------------------------------------------------------------------------
+
+local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
+local function quoted(s)
+  if not utf8.len(s) then s = s:gsub("[\128-\255]", function(c) return utf8.char(c:byte()) end) end
+  return '"' .. s:gsub('[%c"\\]', function(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end) .. '"'
+end
+
+local function json(v)
+  if type(v) == "string" then return quoted(v) end
+  if type(v) == "boolean" then return tostring(v) end
+  if v ~= v or v - v ~= 0 then return "null" end -- JSON has neither NaN nor infinity
+  return number_text(v)
+end
+
+local Jsonl = class("log.jsonl", {
+  --- Adds a row, an object a line.
+  write = function(self, row)
+    if type(row) ~= "table" then fail("log.jsonl: a table of values is wanted, got %s", describe(row)) end
+    local out = {}
+    for i, key in ipairs(sorted(row)) do out[i] = quoted(key) .. ":" .. json(plain("log.jsonl", key, row[key])) end
+    return put(self, "{" .. table.concat(out, ",") .. "}\n")
+  end,
+})
+
+--- @treturn log, or nil, message, code where the file cannot be opened
+function M.jsonl(path, opts)
+  local f, message, code = open("log.jsonl", path, opts)
+  if not f then return nil, message, code end
+  return setmetatable({ file = f, path = path, who = "log.jsonl" }, Jsonl)
+end
+
+return M

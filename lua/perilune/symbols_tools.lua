@@ -1,0 +1,142 @@
+-- SPDX-License-Identifier: MIT
+-- What T.help knows of the helpers around training, continued from symbols.lua: measures, logs, options, clocks.
+local S = {}
+
+-- ---- metrics -----------------------------------------------------------------------------------------------------
+
+S["metrics.accuracy"] = {
+  "T.metrics.accuracy(pred, target, {dim=2, ignore_index=, threshold=0.5}) → number; or a meter",
+  [[The share of right classes. pred: logits or probabilities with the classes in dimension `dim`, class numbers, or
+floating scores of target's shape, where more than `threshold` means yes. Without tensors, T.metrics.accuracy{…} is a
+meter: m:update(pred, target), m:value(), m:reset(). That holds for all metrics.]],
+  [[
+local logits = T.tensor { { 2, 1 }, { 0, 3 }, { 5, 4 } }
+print(T.metrics.accuracy(logits, T.tensor({ 1, 2, 2 }, { dtype = "i64" })) * 3)  --> 2.0
+local m = T.metrics.accuracy()
+m:update(logits, T.tensor({ 1, 2, 1 }, { dtype = "i64" }))
+print(m:value(), m)  --> 1.0	accuracy 1.0000]] }
+
+S["metrics.top_k"] = { "T.metrics.top_k(logits, target, {k=5, dim=2, ignore_index=}) → number; or a meter",
+  "The share of samples whose class is among the k highest logits.", [[
+local logits = T.tensor { { 2, 1, 0 }, { 0, 3, 1 } }
+print(T.metrics.top_k(logits, T.tensor({ 2, 1 }, { dtype = "i64" }), { k = 2 }))  --> 0.5]] }
+
+S["metrics.confusion_matrix"] = {
+  "T.metrics.confusion_matrix(pred, target, {classes=, dim=2, ignore_index=, threshold=0.5}) → i64[C,C]; or a meter",
+  "How often a class (row) was taken for another (column). The meter's :plot{names=} is a heat map.", [[
+local pred = T.tensor({ 1, 2, 2 }, { dtype = "i64" })
+print(T.metrics.confusion_matrix(pred, T.tensor({ 1, 1, 2 }, { dtype = "i64" })))
+--> {{1, 1},
+-->  {0, 1}}  -- i64[2,2] cpu]] }
+
+S["metrics.precision"] = {
+  'T.metrics.precision(pred, target, {average="macro", classes=, dim=, …}) → number; or a meter',
+  [[average: "macro", "micro", "weighted", "none", "binary". Right among predicted. Of two classes given
+as scores or booleans: of yes alone ("binary"). "macro" averages over the classes that occur, "none" gives a tensor. 0
+where nothing was predicted.]],
+  [[
+local yes = T.tensor { true, true, false, true }
+print(T.metrics.precision(T.tensor { 0.9, 0.2, 0.7, 0.8 }, yes) * 3)  --> 2.0]] }
+
+S["metrics.recall"] = {
+  'T.metrics.recall(pred, target, {average="macro"|…, classes=, …}) → number; or a meter',
+  "Right among true; options as for T.metrics.precision.", [[
+local yes = T.tensor { true, true, false, true }
+print(T.metrics.recall(T.tensor { 0.9, 0.2, 0.7, 0.1 }, yes) * 3)  --> 1.0]] }
+
+S["metrics.f1"] = { 'T.metrics.f1(pred, target, {average="macro"|…, classes=, …}) → number; or a meter',
+  "2 PR / (P + R) of precision P and recall R; options as for T.metrics.precision.", [[
+print(T.metrics.f1(T.tensor { 0.9, 0.2 }, T.tensor { true, false }))  --> 1.0]] }
+
+S["metrics.mean"] = { "T.metrics.mean(x) → number; T.metrics.mean() → meter",
+  "m:update(value, n): a mean that stands for n samples; m:update(tensor): all its elements.", [[
+local m = T.metrics.mean()
+m:update(2, 10)
+m:update(5, 20)
+print(m:value())  --> 4.0]] }
+
+S["metrics.perplexity"] = { "T.metrics.perplexity(logits, target, {ignore_index=}) → number; or a meter",
+  "exp of the mean cross entropy; logits [N,C,…], target [N,…].", [[
+print(T.metrics.perplexity(T.zeros(2, 8), T.tensor({ 1, 8 }, { dtype = "i64" })) - 8 < 1e-5)  --> true]] }
+
+S["metrics.mse"] = { "T.metrics.mse(pred, target) → number; T.metrics.mse() → meter", "Mean squared error.", [[
+print(T.metrics.mse(T.tensor { 1, 2 }, T.tensor { 1, 4 }))  --> 2.0]] }
+S["metrics.mae"] = { "T.metrics.mae(pred, target) → number; T.metrics.mae() → meter", "Mean absolute error.", [[
+print(T.metrics.mae(T.tensor { 1, 2 }, T.tensor { 1, 4 }))  --> 1.0]] }
+S["metrics.r2"] = { "T.metrics.r2(pred, target) → number; T.metrics.r2() → meter",
+  "1 - Σ(y - p)² / Σ(y - mean y)²: the share of variance that is explained.", [[
+print(T.metrics.r2(T.tensor { 1, 2, 4 }, T.tensor { 1, 2, 3 }))  --> 0.5]] }
+S["metrics.auc"] = { "T.metrics.auc(scores, target) → number; T.metrics.auc() → meter",
+  "Area under the ROC curve of yes/no targets: the chance that a yes scores above a no.", [[
+print(T.metrics.auc(T.tensor { 0.1, 0.4, 0.35, 0.8 }, T.tensor { false, false, true, true }))  --> 0.75]] }
+
+-- ---- logs --------------------------------------------------------------------------------------------------------
+
+S["log.csv"] = { "T.log.csv(path, {append=false}) → log, or nil and a message",
+  "log:write{…} adds a row; the first names the columns. log:close(). Also a callback of T.fit: a row an epoch.", [[
+local path = os.tmpname()
+local log = assert(T.log.csv(path))
+log:write { step = 1, loss = 0.5 }
+log:close()
+for line in io.lines(path) do print(line) end
+--> step,loss
+--> 1,0.5
+os.remove(path)]] }
+
+S["log.jsonl"] = { "T.log.jsonl(path, {append=false}) → log, or nil and a message",
+  "log:write{…} adds a line that is a JSON object. log:close(). Also a callback of T.fit: a row an epoch.", [[
+local path = os.tmpname()
+local log = assert(T.log.jsonl(path))
+log:write { step = 1, loss = 0.5 }
+log:close()
+for line in io.lines(path) do print(line) end  --> {"step":1,"loss":0.5}
+os.remove(path)]] }
+
+S["log.tensorboard"] = { "T.log.tensorboard(dir, {flush=10}) → log, or nil and a message",
+  [[An event file in dir for TensorBoard. log:scalar(tag, v, step), log:scalars(tag, {name = v}, step),
+log:histogram(tag, x, step, {bins=30}), log:image(tag, x, step), log:text(tag, s, step), log:write(row), log:flush(),
+log:close(). Also a callback of T.fit.]],
+  [[
+local dir = os.tmpname()
+os.remove(dir)
+local log = assert(T.log.tensorboard(dir))
+log:scalar("loss", 0.5, 1)
+log:histogram("weights", T.randn(100), 1)
+log:close()
+print(log.path:find("events.out.tfevents.", 1, true) ~= nil)  --> true
+os.remove(log.path)
+os.remove(dir)]] }
+
+-- ---- clocks and options --------------------------------------------------------------------------------------------
+
+S.timer = { "T.timer() → stopwatch; T.timer(f, {seconds=0.5, runs=7}) → measurement",
+  [[A stopwatch: t() or t:elapsed() seconds, t:lap() since the last lap, t:pause(), t:resume(), t:reset(). Of a
+function: calls it until figures settle; .median and .min seconds a call, .calls in a run, the runs at 1, 2 ….]],
+  [[
+local t = T.timer()
+print(t() >= 0, t:lap() >= 0)  --> true	true
+local m = T.timer(function() return T.ones(2) + 1 end, { seconds = 0.02 })
+print(m.median > 0, #m)        --> true	7]] }
+
+S.profile = { 'T.profile(f, "trace.json"?) → profile, what f returns',
+  [[Measures every op while f runs: time, bytes allocated, the script's line, in backward too. print(p) shows
+the sums by op; p:table{by="line"|"both", limit=20}; p:rows(by) as a list; p:trace(path) for chrome://tracing or
+ui.perfetto.dev. f gets a function: local _ <close> = region("name") marks a stretch in the trace.]],
+  [[
+local p, y = T.profile(function() return T.ones(100) * 2 end)
+print(p:rows()[1].calls, y:numel())  --> 1	100
+for _, row in ipairs(p:rows("op")) do if row.key == "mul" then print(row.bytes >= 400) end end  --> true]] }
+
+S.cli = { "T.cli({about=, rest=, {name, default, help, …}, …}, args?) → table",
+  [[An option may also have type=, choices=, required=, short=, min=, max=, list=. Reads the script's options:
+--name value, --name=value, -n value, --flag, --no-flag. The type is the default's, or type= "integer",
+"number", "string", "boolean". Wrong ones: a message, exit status 2; --help: a page made from the table, status
+0. rest= names further arguments, which come as .rest. With a list of arguments: the table, or nil, message,
+code.]],
+  [[
+local spec = { { "epochs", 3, "passes" }, { "lr", 1e-3 }, { "quick", false } }
+local opt = T.cli(spec, { "--epochs", "5", "--quick" })
+print(opt.epochs, opt.lr, opt.quick)    --> 5	0.001	true
+print(T.cli(spec, { "--epoch", "5" }))  --> nil	unknown option --epoch; did you mean --epochs?	usage]] }
+
+return S
