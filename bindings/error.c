@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bindings/lib.h"
+#include "bindings/ops.h"
 
 static const char error_key = 0;
 
@@ -47,8 +48,11 @@ int l_error(lua_State *L, const char *fmt, ...) {
   va_end(args);
   luaL_checkstack(L, 8, NULL);
   l_where(L);
-  lua_pushstring(L, text);
-  lua_concat(L, 2);
+  const size_t name = l_inplace_name(L, text); /* "add: …" of x:add_(…) becomes "add_: …" */
+  lua_pushlstring(L, text, name);
+  lua_pushstring(L, name > 0 ? "_" : "");
+  lua_pushstring(L, text + name);
+  lua_concat(L, 4);
   return lua_error(L);
 }
 

@@ -152,6 +152,20 @@ int l_op_call(lua_State *L) {
   return call_general(L, op, inplace);
 }
 
+size_t l_inplace_name(lua_State *L, const char *text) {
+  lua_Debug ar;
+  if (!lua_getstack(L, 0, &ar) || !lua_getinfo(L, "f", &ar)) return 0;
+  size_t length = 0;
+  const int f = lua_gettop(L);
+  if (lua_tocfunction(L, f) == l_op_call && lua_getupvalue(L, f, UP_OP) && lua_getupvalue(L, f, UP_INPLACE)) {
+    const PlOp *op = lua_touserdata(L, -2);
+    const size_t n = strlen(op->name);
+    if (lua_toboolean(L, -1) && strncmp(text, op->name, n) == 0 && text[n] == ':') length = n;
+  }
+  lua_settop(L, f - 1);
+  return length;
+}
+
 /* The arithmetic metamethods: Lua passes both operands, for unary ones the operand twice. */
 int l_op_unary(lua_State *L) {
   lua_settop(L, 1);

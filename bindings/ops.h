@@ -8,6 +8,9 @@
 /* l_op_call for unary operators, which Lua gives their operand twice. */
 int l_op_unary(lua_State *L);
 
+/* The length of the op's name that text begins with, if the running function is that op's form in place; else 0. */
+size_t l_inplace_name(lua_State *L, const char *text);
+
 /* How many ops have a gradient rule of their own in Lua; the hot path looks only at this. */
 extern _Thread_local int l_overridden_count;
 int l_override_raw(lua_State *L); /* core.override_raw(op, rule or nil, call) → the rule before */

@@ -43,7 +43,8 @@ static int scan(lua_State *L, int at, int depth, Scan *s, bool first) {
   else if (l_to_tensor(L, at) && l_to_tensor(L, at)->a.numel == 1)
     s->any_number = true;
   else
-    return l_error(L, "tensor: entries must be numbers or booleans, got %s", l_typename(L, at));
+    return l_error(L, "tensor: entries must be numbers or booleans, got %s%s", l_typename(L, at),
+                   l_to_tensor(L, at) ? "; T.stack joins tensors" : "");
   return 0;
 }
 

@@ -36,7 +36,7 @@ static PlStatus infer_bits(PlInfer *c) {
 }
 static PlStatus infer_shift(PlInfer *c) {
   if (c->compute == PL_BOOL)
-    PL_FAIL(PL_ERR_DTYPE, "%s: bool cannot be shifted; convert: x:to(\"i64\")", c->op->name);
+    PL_FAIL(PL_ERR_DTYPE, "%s: bool is not for this; convert: x:to(\"i64\")", c->op->name);
   return infer_bits(c);
 }
 #define BITS(NAME, CODE, INFER, DOC) ROW(NAME, CODE, 2, "x", "y", INFER, PL_F_INPLACE, DOC)
@@ -45,4 +45,7 @@ BITS(bitwise_or, BITWISE_OR, infer_bits, "x | y of integers or bool; broadcast a
 BITS(bitwise_xor, BITWISE_XOR, infer_bits, "x ~ y of integers or bool; broadcast and promoted.")
 BITS(bitwise_left_shift, BITWISE_LEFT_SHIFT, infer_shift, "x << y of integers; bits that leave the dtype are lost.")
 BITS(bitwise_right_shift, BITWISE_RIGHT_SHIFT, infer_shift, "x >> y of integers; arithmetic for signed dtypes.")
+BITS(gcd, GCD, infer_shift, "The greatest common divisor of integers, at least 0; broadcast and promoted.")
+BITS(lcm, LCM, infer_shift, "The least common multiple of integers, at least 0; broadcast and promoted. It wraps around as "
+     "products do.")
 ROW(bitwise_not, BITWISE_NOT, 1, "x", NULL, infer_bits, PL_F_INPLACE, "All bits of integers flipped; not, of bool.")

@@ -281,3 +281,33 @@ static PlStatus xlogy_grad(PlMaker *g) {
 }
 BINARY(xlogy, "x", "y", XLOGY, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dx = dz log y; dy = dz x / y",
        "x log y, and 0 where x is 0 (unless y is NaN).")
+
+/* ---- incomplete gamma functions, neighbours ------------------------------------------------------------- */
+
+/* d/dx P(a, x) = x^(a-1) e^-x / gamma(a), taken through its logarithm. */
+static PlStatus gammainc_slope(PlMaker *g, double sign) {
+  if (g->want[0]) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: it has no gradient for a, only for x; pass a:detach()", g->op->name);
+  PlVal a = strong(g, 0), x = strong(g, 1);
+  PlVal l = g_sub(g, g_sub(g, g_mul(g, g_addn(g, a, -1), pl_g1(g, &pl_op_log, x)), x), pl_g1(g, &pl_op_lgamma, a));
+  g_give(g, 1, g_mul(g, g->dy[0], g_muln(g, pl_g1(g, &pl_op_exp, l), sign)));
+  return g->status;
+}
+static PlStatus gammainc_grad(PlMaker *g) { return gammainc_slope(g, 1); }
+static PlStatus gammaincc_grad(PlMaker *g) { return gammainc_slope(g, -1); }
+BINARY_FLAGS(gammainc, PL_F_SCALAR | PL_F_POLY, "a", "x", GAMMAINC, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dx = dz x^(a-1) e^-x / gamma(a)",
+       "The regularized lower incomplete gamma function P(a, x), for a and x from 0 on; NaN below.")
+BINARY_FLAGS(gammaincc, PL_F_SCALAR | PL_F_POLY, "a", "x", GAMMAINCC, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dx = -dz x^(a-1) e^-x / gamma(a)",
+       "The regularized upper incomplete gamma function, 1 - gammainc(a, x) without its loss of digits.")
+
+static PlStatus nextafter_infer(PlInfer *c) {
+  if (c->compute != PL_F32 && c->compute != PL_F64)
+    PL_FAIL(PL_ERR_DTYPE, "nextafter: needs f32 or f64, got %s and %s", pl_desc_text(c->in[0]), pl_desc_text(c->in[1]));
+  return pl_infer_broadcast(c);
+}
+static PlStatus nextafter_grad(PlMaker *g) {
+  if (g->want[0]) g_give(g, 0, g->dy[0]);
+  g_flat(g, 1);
+  return g->status;
+}
+BINARY(nextafter, "x", "y", NEXTAFTER, PL_PROMOTE_ALL, nextafter_infer, NULL, "dx = dz; dy = 0",
+       "The floating number next to x in the direction of y. f32 and f64.")

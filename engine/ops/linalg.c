@@ -82,6 +82,21 @@ static PlStatus svdvals_infer(PlInfer *c) {
   return PL_OK;
 }
 
+static PlStatus lu_infer(PlInfer *c) {
+  PL_TRY(check_matrix(c, 0));
+  set_out(c, 0, 2, rows(c), cols(c));
+  set_out(c, 1, 1, least(c), 0);
+  c->out[1].dtype = PL_I64;
+  set_out(c, 2, 2, rows(c), rows(c));
+  return PL_OK;
+}
+static PlStatus eig_infer(PlInfer *c) {
+  PL_TRY(check_square(c));
+  for (int o = 0; o < 2; o++) set_out(c, o, 1, rows(c), 0);
+  for (int o = 2; o < 4; o++) set_out(c, o, 2, rows(c), rows(c));
+  return PL_OK;
+}
+
 /* Attribute `at` says on which side A stands. */
 static PlStatus system_infer(PlInfer *c, int at) {
   const PlArray *a = c->in[0], *b = c->in[1];
@@ -199,6 +214,18 @@ const PlOp pl_op_linalg_eigvalsh = {
     .doc = "Eigenvalues, ascending, of symmetric matrices A[...,n,n], of which the lower triangle (UPLO=\"U\": the "
            "upper) is read.",
     .formula = "dA = V diag(dw) V^T"};
+
+const PlOp pl_op_linalg_lu_factor = {
+    LINALG("linalg.lu_factor", plk_cpu_lu, lu_infer, pl_grad_lu), ON_A, .nout = 3,
+    .doc = "A[...,m,n] = P L U with row exchanges: L below the diagonal (its diagonal is ones) and U above in one "
+           "matrix, the pivots (i64, row i was exchanged with row pivots[i]), and P.",
+    .formula = "dA1 = P L1^-T (tril(L1^T dL1 - dU2 U2^T, -1) + triu(dU1 U1^T - L2^T dL2)) U1^-T, likewise the rest"};
+
+const PlOp pl_op_linalg_eig = {
+    LINALG("linalg.eig", plk_cpu_eig, eig_infer, pl_grad_eig), ON_A, .nout = 4,
+    .doc = "Eigenvalues and eigenvectors (columns of length 1) of square matrices A[...,n,n] that need not be "
+           "symmetric: real parts, imaginary parts, and those of the vectors.",
+    .formula = "dA = Re(V^-H (diag(dw) + (V^H dV - V^H V Re(diag(V^H dV))) / conj(E)) V^H), E_ij = w_j - w_i"};
 
 const PlOp pl_op_linalg_pinv = {
     LINALG("linalg.pinv", plk_cpu_pinv, pinv_infer, pl_grad_pinv), .nin = 3, .nopt = 2, .nout = 1,

@@ -19,5 +19,7 @@ PlStatus pl_grad_eigh(PlMaker *g);
 PlStatus pl_grad_eigvalsh(PlMaker *g);
 PlStatus pl_grad_pinv(PlMaker *g);
 PlStatus pl_grad_matrix_exp(PlMaker *g);
+PlStatus pl_grad_lu(PlMaker *g);
+PlStatus pl_grad_eig(PlMaker *g);
 
 #endif

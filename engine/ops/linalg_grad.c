@@ -265,3 +265,67 @@ PlStatus pl_grad_matrix_exp(PlMaker *g) {
   g->dx[0] = part(g, part(g, Y, -1, n, n), -2, 0, n);
   return g->status;
 }
+
+/* ---- LU, general eigenvalues --------------------------------------------------------------------------------------------- */
+
+/* With A = P L U, k = min(m, n), L1 and U1 the square blocks, L2 below and U2 beside them:
+ *   dA1 = P L1^-T [tril(L1ᵀ dL1 - dU2 U2ᵀ, -1) + triu(dU1 U1ᵀ - L2ᵀ dL2)] U1^-T,
+ * and the rest is P L1^-T dU2 (columns) or P dL2 U1^-T (rows); see S. Walter, L. Lehmann, "Algorithmic
+ * differentiation of linear algebra functions" (2010), read backwards. */
+PlStatus pl_grad_lu(PlMaker *g) {
+  const int64_t m = m_of(g), n = n_of(g), k = m < n ? m : n;
+  PlVal LU = exact(g, g->y[0]), P = exact(g, g->y[2]), G = exact(g, g->dy[0]);
+  PlVal LU1 = part(g, part(g, LU, -1, 0, k), -2, 0, k), G1 = part(g, part(g, G, -1, 0, k), -2, 0, k);
+  PlVal gl = tril(g, G1, -1), below = g_add(g, gl, mm_tn(g, tril(g, LU1, -1), gl));
+  PlVal above = mm_nt(g, triu(g, G1, 0), triu(g, LU1, 0));
+  PlVal LT = tr(g, LU1), rest = PL_NONE;
+  if (n > k) {
+    PlVal gu = part(g, G, -1, k, n - k);
+    below = g_sub(g, below, mm_nt(g, gu, part(g, LU, -1, k, n - k)));
+    rest = solve_tri(g, LT, gu, true, true, true);
+  } else if (m > k) {
+    PlVal gb = part(g, G, -2, k, m - k);
+    above = g_sub(g, above, mm_tn(g, part(g, LU, -2, k, m - k), gb));
+    rest = solve_tri(g, LT, gb, false, false, false);
+  }
+  PlVal inner = g_add(g, tril(g, below, -1), triu(g, above, 0));
+  PlVal B = solve_tri(g, LT, solve_tri(g, LT, inner, true, true, true), false, false, false);
+  if (rest != PL_NONE) B = cat2(g, B, rest, g->in[0]->ndim - (n > k ? 1 : 2));
+  g->dx[0] = rounded(g, mm(g, P, B));
+  return g->status;
+}
+
+/* Numbers as real and imaginary part. */
+typedef struct Pair {
+  PlVal r, i;
+} Pair;
+static Pair hermitian_mm(PlMaker *g, Pair a, Pair b) { /* a^H b */
+  return (Pair){g_add(g, mm_tn(g, a.r, b.r), mm_tn(g, a.i, b.i)), g_sub(g, mm_tn(g, a.r, b.i), mm_tn(g, a.i, b.r))};
+}
+static Pair mm_hermitian(PlMaker *g, Pair a, Pair b) { /* a b^H */
+  return (Pair){g_add(g, mm_nt(g, a.r, b.r), mm_nt(g, a.i, b.i)), g_sub(g, mm_nt(g, a.i, b.r), mm_nt(g, a.r, b.i))};
+}
+
+/* M. Giles (2008), 3.1, for vectors of length 1 (C. Boeddeker et al., "On the computation of complex-valued
+ * gradients", 2017):  dA = V^-H [diag(dw) + (Vᴴ dV - Vᴴ V Re diag(Vᴴ dV)) / conj(E)] Vᴴ,  E_ij = w_j - w_i.
+ * The system with Vᴴ is solved as a real one of twice the size. */
+PlStatus pl_grad_eig(PlMaker *g) {
+  Pair w = {exact(g, g->y[0]), exact(g, g->y[1])}, V = {exact(g, g->y[2]), exact(g, g->y[3])};
+  Pair dw = {exact(g, g->dy[0]), exact(g, g->dy[1])}, dV = {exact(g, g->dy[2]), exact(g, g->dy[3])};
+  Pair M = hermitian_mm(g, V, dV), VV = hermitian_mm(g, V, V);
+  PlVal scale = row(g, diag_of(g, M.r));
+  M = (Pair){g_sub(g, M.r, g_mul(g, VV.r, scale)), g_sub(g, M.i, g_mul(g, VV.i, scale))};
+  Pair E = {g_sub(g, row(g, w.r), col(g, w.r)), g_sub(g, row(g, w.i), col(g, w.i))};
+  PlVal size = no_zeros(g, g_add(g, g_mul(g, E.r, E.r), g_mul(g, E.i, E.i))); /* where E is 0, so are the numerators */
+  Pair Q = {g_div(g, g_sub(g, g_mul(g, M.r, E.r), g_mul(g, M.i, E.i)), size),
+            g_div(g, g_add(g, g_mul(g, M.r, E.i), g_mul(g, M.i, E.r)), size)};
+  Q = (Pair){g_add(g, Q.r, diag(g, dw.r)), g_add(g, Q.i, diag(g, dw.i))};
+  Pair R = mm_hermitian(g, Q, V);
+  const int nd = g->in[0]->ndim;
+  PlVal tr_r = tr(g, V.r), tr_i = tr(g, V.i);
+  const PlVal in[2] = {cat2(g, cat2(g, tr_r, tr_i, nd - 1), cat2(g, g_neg(g, tr_i), tr_r, nd - 1), nd - 2),
+                       cat2(g, R.r, R.i, nd - 2)};
+  PlVal X = pl_g_op(g, &pl_op_linalg_solve, 2, in, NULL, NULL);
+  g->dx[0] = rounded(g, part(g, X, -2, 0, n_of(g)));
+  return g->status;
+}

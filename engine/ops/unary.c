@@ -11,6 +11,7 @@
 #define LN2 0.69314718055994530942
 #define LN10 2.30258509299404568402
 #define TWO_RSQRT_PI 1.12837916709551257390 /* 2 / sqrt(pi) */
+#define SQRT_2PI 2.50662827463100050242
 #define HALF_SQRT_PI 0.88622692545275801365 /* sqrt(pi) / 2 */
 
 /* NAME_grad: dx = expr. */
@@ -223,6 +224,26 @@ const PlOp pl_op_polygamma = {
     .args = {"x"}, .attrs = {A_INT_REQ("n")}, .cls = PL_POINTWISE,
     .flags = PL_F_SCALAR | PL_F_POLY | PL_F_CONTIGUOUS, .promote = PL_PROMOTE_FLOAT, .infer = polygamma_infer,
     .grad = polygamma_grad, .kernel = {[PL_CPU] = plk_cpu_polygamma}};
+
+/* ---- Bessel functions, the normal distribution ------------------------------------------------------------ */
+
+/* Where x = 0, the quotients below are 0/0; the limit of I1(x)/x there is 1/2. */
+static PlVal over_x(PlMaker *g, PlVal v, PlVal x) {
+  return g_where(g, pl_g2(g, &pl_op_eq, x, pl_g_num(g, 0)), pl_g_num(g, 0.5), g_div(g, v, x));
+}
+GRAD(i0, g_mul(g, dy, F1(i1, x)))
+FLOATING(i0, I0, "dx = dy i1(x)", "The modified Bessel function of the first kind of order 0.")
+GRAD(i0e, g_mul(g, dy, g_sub(g, F1(i1e, x), g_mul(g, F1(sign, x), y))))
+FLOATING(i0e, I0E, "y = e^-|x| i0(x); dx = dy (i1e(x) - sign(x) y)", "i0 scaled by e^-|x|, so that it does not overflow.")
+GRAD(i1, g_mul(g, dy, g_sub(g, F1(i0, x), over_x(g, y, x))))
+FLOATING(i1, I1, "dx = dy (i0(x) - y / x)", "The modified Bessel function of the first kind of order 1.")
+GRAD(i1e, g_mul(g, dy, g_sub(g, g_sub(g, F1(i0e, x), g_mul(g, F1(sign, x), y)), over_x(g, y, x))))
+FLOATING(i1e, I1E, "y = e^-|x| i1(x); dx = dy (i0e(x) - sign(x) y - y / x)", "i1 scaled by e^-|x|, so that it does not overflow.")
+GRAD(erfcx, g_mul(g, dy, g_addn(g, g_muln(g, g_mul(g, x, y), 2), -TWO_RSQRT_PI)))
+FLOATING(erfcx, ERFCX, "y = e^(x^2) erfc(x); dx = dy (2 x y - 2/sqrt(pi))", "erfc scaled by e^(x^2), so that it does not underflow.")
+GRAD(ndtri, g_mul(g, dy, g_muln(g, F1(exp, g_muln(g, g_mul(g, y, y), 0.5)), SQRT_2PI)))
+FLOATING(ndtri, NDTRI, "dx = dy sqrt(2 pi) e^(y^2/2)",
+         "The quantile of the standard normal distribution: the z below which a share x lies; NaN outside [0, 1].")
 
 /* ---- replacing values ---------------------------------------------------------------------------------------- */
 

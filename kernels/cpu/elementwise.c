@@ -39,6 +39,14 @@ static int cost_of(int code) {
     case PLK_EW_DIGAMMA:
     case PLK_EW_ATAN2:
     case PLK_EW_HYPOT: return 16;
+    case PLK_EW_I0:
+    case PLK_EW_I0E:
+    case PLK_EW_I1:
+    case PLK_EW_I1E:
+    case PLK_EW_ERFCX:
+    case PLK_EW_NDTRI:
+    case PLK_EW_GAMMAINC:
+    case PLK_EW_GAMMAINCC: return 64;
     case PLK_EW_RELU:
     case PLK_EW_RELU6:
     case PLK_EW_LEAKY_RELU:

@@ -89,6 +89,23 @@ static int64_t int_param(const PlAttrs *a, int k, int64_t otherwise, int64_t lo,
   LOOP2(BITWISE_OR_##N, T, T, x | y)                                                           \
   LOOP2(BITWISE_XOR_##N, T, T, x ^ y)                                                          \
   LOOP1(BITWISE_NOT_##N, T, T, ~x)                                                             \
+  static T gcd_##N(T x, T y) {                                                                 \
+    W a = x < 0 ? (W)0 - (W)x : (W)x, b = y < 0 ? (W)0 - (W)y : (W)y;                          \
+    while (b != 0) {                                                                           \
+      const W r = a % b;                                                                       \
+      a = b, b = r;                                                                            \
+    }                                                                                          \
+    return (T)a;                                                                               \
+  }                                                                                            \
+  static T lcm_##N(T x, T y) {                                                                 \
+    const W a = x < 0 ? (W)0 - (W)x : (W)x, b = y < 0 ? (W)0 - (W)y : (W)y;                    \
+    const W g = (W)gcd_##N(x, y) & (W)(((W)1 << (BITS - 1)) | (((W)1 << (BITS - 1)) - 1));     \
+    if (g == 0) return 0;                                                                      \
+    const T v = (T)(W)(a / g * b);                                                             \
+    return (T)(v < 0 ? (W)0 - (W)v : (W)v);                                                    \
+  }                                                                                            \
+  LOOP2(GCD_##N, T, T, gcd_##N(x, y))                                                          \
+  LOOP2(LCM_##N, T, T, lcm_##N(x, y))                                                          \
   LOOP2(LSHIFT_##N, T, T, ((y < 0) | (y >= BITS)) ? 0 : (W)x << ((W)y & (BITS - 1)))             \
   LOOP2(RSHIFT_##N, T, T, ((y < 0) | (y >= BITS)) ? (x < 0 ? -1 : 0) : x >> ((W)y & (BITS - 1))) \
   LOOPD(TRUNC_DIVIDE_##N, T, W, minus ? (W)0 - (W)x : (W)(x / y))                              \
@@ -213,6 +230,7 @@ const PlkLoop plk_ew_int[PLK_NEW][PLK_NINT] = {
     INTS(CLAMP, CLAMP) ALL(CLAMP_T, CLAMP_T, CLAMP_T_b) INTS(ADDCMUL, ADDCMUL)
     INTS(FLOOR, COPY) INTS(CEIL, COPY) INTS(TRUNC, COPY) INTS(ROUND, COPY)
     ALL(NAN_TO_NUM, COPY, COPY_b)
+    INTS(GCD, GCD) INTS(LCM, LCM)
     ALL(BITWISE_AND, BITWISE_AND, AND_b) ALL(BITWISE_OR, BITWISE_OR, OR_b)
     ALL(BITWISE_XOR, BITWISE_XOR, XOR_b) ALL(BITWISE_NOT, BITWISE_NOT, NOT_b)
     INTS(BITWISE_LEFT_SHIFT, LSHIFT) INTS(BITWISE_RIGHT_SHIFT, RSHIFT)

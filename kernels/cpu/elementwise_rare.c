@@ -2,6 +2,7 @@
  * Float ops that are not hot: one build, libm's functions in plain loops, f32 through double where libm's
  * float version is weak. f64 versions of functions that only f32 has vectorized (isa/float_f32.c) too. */
 #include "kernels/cpu/isa/table.h"
+#include "kernels/cpu/special_functions.h"
 #include "kernels/cpu/vmath.h"
 
 static double digamma(double x);
@@ -111,10 +112,19 @@ static double erfinv(double x) {
   X(ERFC, erfc((double)x), erfc(x))                       \
   X(ERFINV, erfinv((double)x), erfinv(x))                 \
   X(LGAMMA, log_gamma((double)x), log_gamma(x))           \
-  X(DIGAMMA, digamma((double)x), digamma(x))
+  X(DIGAMMA, digamma((double)x), digamma(x))              \
+  X(I0, plk_i0((double)x), plk_i0(x))                     \
+  X(I0E, plk_i0e((double)x), plk_i0e(x))                  \
+  X(I1, plk_i1((double)x), plk_i1(x))                     \
+  X(I1E, plk_i1e((double)x), plk_i1e(x))                  \
+  X(ERFCX, plk_erfcx((double)x), plk_erfcx(x))            \
+  X(NDTRI, plk_ndtri((double)x), plk_ndtri(x))
 #define BINARY(X)                                         \
   X(ATAN2, atan2f(x, y), atan2(x, y))                     \
   X(HYPOT, hypotf(x, y), hypot(x, y))                     \
+  X(NEXTAFTER, nextafterf(x, y), nextafter(x, y))         \
+  X(GAMMAINC, plk_gammainc((double)x, (double)y), plk_gammainc(x, y))    \
+  X(GAMMAINCC, plk_gammaincc((double)x, (double)y), plk_gammaincc(x, y)) \
   X(FMOD, fmodf(x, y), fmod(x, y))                        \
   X(REMAINDER, remainder_of((double)x, (double)y), remainder_of(x, y)) \
   X(FLOOR_DIVIDE, floor_divide_f32(x, y), floor_divide(x, y))

@@ -29,7 +29,7 @@ static bool find_all(void *lib, char prefix, PlkLapack *l) {
          find(lib, prefix, "getrs", &l->getrs) && find(lib, prefix, "trsm", &l->trsm) &&
          find(lib, prefix, "potrf", &l->potrf) && find(lib, prefix, "gelqf", &l->gelqf) &&
          find(lib, prefix, "orglq", &l->orglq) && find(lib, prefix, "gesdd", &l->gesdd) &&
-         find(lib, prefix, "syevd", &l->syevd);
+         find(lib, prefix, "syevd", &l->syevd) && find(lib, prefix, "geev", &l->geev);
 }
 
 static void open_library(void) {

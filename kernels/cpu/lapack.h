@@ -28,6 +28,9 @@ typedef struct PlkLapack {
                 LaInt *info, size_t);
   void (*syevd)(const char *jobz, const char *uplo, const LaInt *n, void *a, const LaInt *lda, void *w,
                 void *work, const LaInt *lwork, LaInt *iwork, const LaInt *liwork, LaInt *info, size_t, size_t);
+  void (*geev)(const char *jobvl, const char *jobvr, const LaInt *n, void *a, const LaInt *lda, void *wr, void *wi,
+               void *vl, const LaInt *ldvl, void *vr, const LaInt *ldvr, void *work, const LaInt *lwork, LaInt *info,
+               size_t, size_t);
 } PlkLapack;
 
 /* The routines for dtype (f32 or f64), or one failure that names `op` and the package to install. */

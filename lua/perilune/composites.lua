@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- Small conveniences made of other ops, under the names that users of PyTorch and NumPy look for: clip, fliplr,
--- moveaxis, atleast_2d, block_diag, nanmean, quantile, trapezoid, new_zeros … Each is both T.name(x, …) and
+-- moveaxis, atleast_2d, block_diag, nanmean, new_zeros … Each is both T.name(x, …) and
 -- x:name(…), except those that take a list.
 local options = require "perilune.options"
 
@@ -101,44 +101,8 @@ return function(T, core)
     local there = check("nanmean", x):isnan():logical_not():to(x:dtype())
     return T.nansum(x, dim, o) / T.sum(there, dim, o)
   end)
-  -- x:quantile(q, dim=all, {keepdim=}): q from 0 to 1, linear between neighbours; NaN where there is one
-  def("quantile", function(x, q, dim, opts)
-    if type(dim) == "table" and opts == nil then dim, opts = dim.dim, dim end
-    local o = options.check("quantile", opts, { "dim", "keepdim" })
-    if not check("quantile", x):is_floating_point() then
-      fail("quantile: a floating tensor is wanted, got %s", describe(x))
-    end
-    if type(q) ~= "number" or not (q >= 0 and q <= 1) then
-      fail("quantile: q must be a number from 0 to 1, got %s", describe(q))
-    end
-    local rank = x:dim()
-    local sorted = (dim and x or x:reshape(-1)):sort(dim or 1)
-    local n = sorted:size(dim or 1)
-    if n == 0 then fail("quantile: %s has no elements along the dimension", describe(x)) end
-    local at = q * (n - 1)
-    local lower = math.floor(at)
-    local a = sorted:select(dim or 1, lower + 1)
-    local b = sorted:select(dim or 1, math.min(lower + 2, n))
-    local y = T.lerp(a, b, at - lower)
-    -- NaN is sorted to the end
-    local last = sorted:select(dim or 1, n)
-    y = T.where(last:isnan(), last, y)
-    if not o.keepdim then return y end
-    if dim then return y:unsqueeze(dim) end
-    local ones = {}
-    for d = 1, rank do ones[d] = 1 end
-    return y:reshape(ones)
-  end)
   -- x:dist(y, p=2): p-norm of x - y
   def("dist", function(x, y, p) return T.norm(check("dist", x) - check("dist", y, 2), p or 2) end)
-  -- y:trapezoid{dx=1, dim=-1}: integral by the trapezoidal rule over evenly spaced values
-  def("trapezoid", function(y, opts)
-    local o = options.check("trapezoid", opts, { "dx", "dim" })
-    local dim, n = o.dim or -1, check("trapezoid", y):size(o.dim or -1)
-    if n < 2 then return y:sum(dim) * 0 end
-    return (y:narrow(dim, 1, n - 1) + y:narrow(dim, 2, n - 1)):sum(dim) * ((o.dx or 1) / 2)
-  end)
-
   -- ---- makers with the dtype of another tensor ------------------------------------------------------------------
   for _, name in ipairs { "zeros", "ones", "empty" } do
     methods["new_" .. name] = function(x, ...)

@@ -27,7 +27,7 @@ T.deterministic = function() return true end
 
 for _, part in ipairs {
   "create", "ops", "einsum", "linalg", "distance", "gradient", "functional", "gradcheck", "manager", "composites",
-  "print", "help",
+  "linalg_more", "aliases", "arrange", "statistics", "special", "print", "help",
 } do
   require("perilune." .. part)(T, core)
 end

@@ -32,7 +32,7 @@ return function(T, core)
 
   -- x:max() → 0-d tensor; x:max(dim, {keepdim=}) → values, indices (1-based); x:max(y) → elementwise maximum.
   local function extreme(name, all, along, pair)
-    def(name, function(x, dim, opts, more)
+    def(name, options.named(name, function(x, dim, opts, more)
       check(name, x)
       if is_tensor(dim) then return pair(x, dim) end
       if type(opts) == "boolean" then opts = { keepdim = opts } end
@@ -40,7 +40,7 @@ return function(T, core)
       local d, o = dim_of(name, dim, opts, { "dim", "keepdim", "index_base" })
       if d == nil then return all(x) end
       return along(x, d, { keepdim = o.keepdim, index_base = o.index_base })
-    end)
+    end))
   end
   extreme("max", op.max_all, op.max_dim, op.maximum)
   extreme("min", op.min_all, op.min_dim, op.minimum)
@@ -367,7 +367,7 @@ return function(T, core)
   -- fillers: x:uniform_(lo, hi), x:normal_(mean, std), x:random_(lo, hi), x:bernoulli_(p), x:exponential_(rate)
   for name, raw in pairs { uniform_ = "uniform_fill_", normal_ = "normal_fill_", random_ = "randint_fill_",
     bernoulli_ = "bernoulli_fill_", exponential_ = "exponential_fill_" } do
-    if core[raw] then def(name, core[raw]) end
+    if core[raw] then def(name, options.named(name, core[raw])) end
   end
 
   T.rsub = function(x, y) return op.sub(y, check("rsub", x)) end

@@ -3,6 +3,7 @@
 -- table. Wrong ones raise at the caller's line and say what is allowed.
 -- @module perilune.options
 local options = {}
+local core = require "perilune.core"
 
 local getinfo = debug.getinfo
 local here = getinfo(1, "S").source:gsub("options%.lua$", "")
@@ -56,6 +57,24 @@ function options.unknown(what, word, names)
     near and ("; did you mean '%s'?"):format(near) or "")
 end
 
+-- The message with the function's name in place of the op's inside that raised it.
+local function renamed(name, ok, ...)
+  if ok then return ... end
+  local message = ...
+  if type(message) == "string" then
+    local at, inner, rest = message:match("^(.-:%d+: )([%w_.]+)(: .*)$")
+    if inner and inner ~= name and (core.op[inner] or core.metatable().methods[inner] or core[inner]) then
+      message = at .. name .. rest
+    end
+  end
+  error(message, 0)
+end
+
+--- f, whose errors name `name`, also those of the ops that it is made of.
+function options.named(name, f)
+  return function(...) return renamed(name, pcall(f, ...)) end
+end
+
 --- Checks that every key of `given` is in the list `names`.
 function options.check(who, given, names)
   if given == nil then return {} end
@@ -104,13 +123,31 @@ end
 function kinds.nonnegative(v)
   return type(v) == "number" and v >= 0 and v < math.huge and v or nil, "a finite number >= 0"
 end
+function kinds.nonnegative_or_inf(v) return type(v) == "number" and v >= 0 and v or nil, "a number >= 0" end
 function kinds.bool(v)
   if type(v) == "boolean" then return v end
   return nil, "true or false"
 end
 function kinds.string(v) return type(v) == "string" and v or nil, "a string" end
 function kinds.func(v) return type(v) == "function" and v or nil, "a function" end
-function kinds.tensor(v) return type(v) == "userdata" and v or nil, "a tensor" end
+function kinds.tensor(v)
+  if not core.is_tensor(v) then return nil, "a tensor" end
+  return pcall(v.dim, v) and v or nil, "a tensor that was not freed"
+end
+-- A tensor, or a number that stands for one.
+function kinds.operand(v)
+  if type(v) == "number" then return v end
+  return kinds.tensor(v), "a tensor or a number"
+end
+-- A list of at least one tensor.
+function kinds.tensors(v)
+  local wanted = "a list of tensors"
+  if type(v) ~= "table" or #v == 0 then return nil, wanted end
+  for _, x in ipairs(v) do
+    if not kinds.tensor(x) then return nil, wanted end
+  end
+  return v, wanted
+end
 -- An integer or a list of integers.
 function kinds.ints(v)
   if type(v) ~= "table" then return integer(v), "an integer or a list of integers" end
@@ -140,6 +177,9 @@ local function convert(spec, arg, v)
   return got
 end
 
+-- All of them by `who`: signatures in help and reference are written from these.
+options.specs = {}
+
 --- Describes the arguments of `who`: a list of {name, kind[, default]}, in positional order. A missing
 -- argument without default is an error, unless `optional` is set in its entry.
 function options.spec(who, args, settings)
@@ -149,6 +189,7 @@ function options.spec(who, args, settings)
     spec.names[i] = arg[1]
     spec.by_name[arg[1]] = arg
   end
+  options.specs[who] = spec
   return spec
 end
 

@@ -47,13 +47,7 @@ S.argwhere = { "T.argwhere(x) → i64 [n, dims]", "Places of what is not zero, o
 print(T.tensor { 0, 7 }:argwhere())  --> {{2}}  -- i64[1,1] cpu]] }
 S.nanmean = { "T.nanmean(x, dim?, {keepdim=false}) → tensor", "Mean of what is not NaN.", [[
 print(T.tensor { 1, 0 / 0, 3 }:nanmean():item())  --> 2.0]] }
-S.quantile = { "T.quantile(x, q, dim?, {keepdim=false}) → tensor",
-  "The value that a share q of the elements does not exceed, linear between neighbours; NaN if one is.", [[
-print(T.tensor { 1, 2, 3, 4 }:quantile(0.5):item())  --> 2.5]] }
 S.dist = { "T.dist(x, y, p=2) → 0-d tensor", "The p-norm of x - y.", [[
 print(T.tensor { 3, 0 }:dist(T.tensor { 0, 4 }):item())  --> 5.0]] }
-S.trapezoid = { "T.trapezoid(y, {dx=1, dim=-1}) → tensor",
-  "Integral of evenly spaced values by the trapezoidal rule: dx · Σ (y_i + y_(i+1))/2.", [[
-print(T.tensor { 0, 1, 2 }:trapezoid():item())  --> 2.0]] }
 
 return S

@@ -226,7 +226,9 @@ for name, Layer in pairs { TransformerEncoder = Encoder, TransformerDecoder = De
     { "norm", "any", optional = true } })
   function C:init(layer, n, norm)
     local a = read(spec, layer, { num_layers = n, norm = norm })
-    if getmetatable(a.layer) ~= Layer then fail("nn.%s: the first argument must be a nn.%sLayer", name, name) end
+    if (getmetatable(a.layer) or {}).__class ~= Layer then
+      fail("nn.%s: the first argument must be a nn.%sLayer", name, name)
+    end
     local list = {}
     for i = 1, a.num_layers do
       list[i] = Layer(a.layer._args)

@@ -89,7 +89,7 @@ function ParameterList:append(p)
   self[#self + 1] = base.is_parameter[p] and p or base.Parameter(p)
   return self
 end
-function ParameterList.__len(self) return rawlen(self) end
+function ParameterList.__len(self) return rawlen(self._parameters) end
 out.ParameterList = ParameterList
 
 return out

@@ -19,11 +19,25 @@ local function is_module(v)
   return type(class) == "table" and rawget(class, "__perilune_module") == true
 end
 
-local function note(self, key)
+local function note(self, key, kind)
   local names, known = rawget(self, "_names"), rawget(self, "_known")
-  if known and not known[key] then
-    known[key] = true
-    names[#names + 1] = key
+  if not known then return end
+  if not known[key] then names[#names + 1] = key end
+  known[key] = kind or known[key] or true
+end
+
+-- A member by its name: parameters lie in a table of their own, behind the instance, so that assigning to one
+-- always passes __newindex.
+local function member(self, key)
+  local value = rawget(self, key)
+  if value == nil then return self._parameters[key] end
+  return value
+end
+
+local function forget(self, key)
+  self._known[key], self._parameters[key] = nil, nil
+  for i, name in ipairs(self._names) do
+    if name == key then return table.remove(self._names, i) and nil end
   end
 end
 
@@ -62,13 +76,46 @@ function Module.__call(self, ...)
 end
 
 function Module.__newindex(self, key, value)
+  if is_parameter[value] then
+    self._parameters[key] = value
+    return note(self, key, "parameter")
+  end
+  if self._known[key] == "parameter" then
+    if value ~= nil then
+      fail("%s: '%s' is a parameter; assign nn.Parameter(t) or nil, got %s; its values alone are changed by "
+        .. "T.no_grad(function() m.%s:copy_(t) end)", self:type(), tostring(key), options.describe(value),
+        tostring(key))
+    end
+    self._parameters[key] = nil
+    return
+  end
   rawset(self, key, value)
-  if is_parameter[value] or is_module(value) then note(self, key) end
+  if is_module(value) then note(self, key) end
+end
+
+-- An instance has a metatable of its own, in which its parameters stand before its class.
+local function instance(class)
+  local parameters, index = {}, class.__index
+  local meta = {}
+  for key, value in next, class do
+    if type(key) == "string" and key:sub(1, 2) == "__" then meta[key] = value end
+  end
+  if type(index) == "table" then
+    meta.__index = setmetatable(parameters, { __index = index })
+  else
+    meta.__index = function(self, key)
+      local p = parameters[key]
+      if p ~= nil then return p end
+      return index(self, key)
+    end
+  end
+  meta.__class = class
+  return setmetatable({ training = true, _hooks = false, _names = {}, _known = {}, _buffers = {},
+    _parameters = parameters }, meta)
 end
 
 local function construct(class, ...)
-  local self = setmetatable({ training = true, _hooks = false, _names = {}, _known = {}, _buffers = {} },
-    class)
+  local self = instance(class)
   self:init(...)
   return self
 end
@@ -131,6 +178,7 @@ function Module:register_buffer(name, tensor, opts)
   if tensor ~= nil and type(tensor) ~= "userdata" then
     fail("register_buffer: '%s' must be a tensor or nil, got %s", name, options.describe(tensor))
   end
+  if self._known[name] == "parameter" then fail("register_buffer: '%s' is a parameter", name) end
   self._buffers[name] = (opts and opts.persistent == false) and "transient" or "persistent"
   rawset(self, name, tensor)
   note(self, name)
@@ -140,8 +188,9 @@ function Module:register_parameter(name, p)
   if p ~= nil and not is_parameter[p] then
     fail("register_parameter: '%s' must come from nn.Parameter", name)
   end
-  rawset(self, name, p)
-  note(self, name)
+  if rawget(self, name) ~= nil then fail("register_parameter: '%s' is taken by another field", name) end
+  self._parameters[name] = p
+  note(self, name, "parameter")
 end
 
 function Module:register_module(name, m)
@@ -195,7 +244,7 @@ local function collect(self, what, base)
   local list, seen = {}, {}
   local function add(prefix, m, kind)
     for _, key in ipairs(member_names(m)) do
-      local value = rawget(m, key)
+      local value = member(m, key)
       local found = type(value) == "userdata" and
         (m._buffers[key] and "buffer" or is_parameter[value] and "parameter")
       if found == kind and (what == "state" and m._buffers[key] ~= "transient" or
@@ -314,7 +363,7 @@ function Module:to(where)
   for _, item in ipairs(collect(self, "state")) do made[item[2]] = false end
   walk(self, "", 1, {}, function(_, m)
     for _, key in ipairs(member_names(m)) do
-      local old = rawget(m, key)
+      local old = member(m, key)
       if type(old) == "userdata" and (m._buffers[key] or is_parameter[old]) then
         local new = made[old]
         if not new then
@@ -326,7 +375,7 @@ function Module:to(where)
           end
           made[old] = new
         end
-        rawset(m, key, new)
+        if rawget(m, key) == nil then m._parameters[key] = new else rawset(m, key, new) end
       end
     end
   end)
@@ -364,7 +413,8 @@ function Module:register_forward_pre_hook(f)
 end
 
 local base = { Module = Module, Parameter = Parameter, class = class, is_module = is_module,
-  is_parameter = is_parameter, collect = collect, member_names = member_names }
+  is_parameter = is_parameter, collect = collect, member_names = member_names, member = member, forget = forget,
+  instance = instance }
 require "perilune.nn.state"(base)
 require "perilune.nn.text"(base)
 

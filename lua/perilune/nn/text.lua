@@ -52,7 +52,7 @@ return function(base)
     for name, m in self:named_modules() do
       local own = 0
       for _, key in ipairs(member_names(m)) do
-        local p = rawget(m, key)
+        local p = base.member(m, key)
         if is_parameter[p] then own = own + p:numel() end
       end
       rows[#rows + 1] = { (name == "" and m:type() or ("%s (%s)"):format(name, m:type())), shapes[m] or "",

@@ -136,6 +136,17 @@ R.fmod = binary(math.fmod, 0.5, 2)
 R.maximum, R.minimum = binary(math.max), binary(math.min)
 R.fmax, R.fmin = binary(math.max), binary(math.min)
 R.atan2 = binary(function(a, b) return math.atan(a, b) end, 0.2, 2)
+-- Values of these: spec/functions_spec.lua, which compares with PyTorch.
+local compared = { why = "spec/functions_spec.lua compares with PyTorch" }
+for name, range in pairs { i0 = { -3, 3 }, i0e = { 0.3, 3 }, i1 = { -3, 3 }, i1e = { 0.3, 3 }, erfcx = { -1, 3 },
+  ndtri = { 0.1, 0.9 } } do
+  R[name] = unary(nil, range[1], range[2], compared)
+end
+local function gamma_args(g) return rand(g, { 3, 4 }, 0.5, 4), rand(g, { 4 }, 0.5, 4) end
+for _, name in ipairs { "gammainc", "gammaincc" } do
+  R[name] = { args = gamma_args, why = compared.why, skip_grad = "only x has one; spec/functions_spec.lua checks it" }
+end
+R.nextafter = binary(nil, 0.5, 2, compared)
 R.hypot = binary(function(a, b) return sqrt(a * a + b * b) end, 0.2, 2)
 R.copysign = binary(function(a, b) return b < 0 and -abs(a) or abs(a) end, 0.2, 2)
 R.logaddexp = binary(function(a, b) return log(exp(a) + exp(b)) end)
@@ -154,6 +165,13 @@ local function bitwise(f, hi)
     ref = oracle.pointwise(f) }
 end
 R.bitwise_and = bitwise(function(a, b) return a & b end)
+local function gcd(a, b)
+  a, b = math.abs(a), math.abs(b)
+  while b ~= 0 do a, b = b, a % b end
+  return a
+end
+R.gcd = bitwise(gcd)
+R.lcm = bitwise(function(a, b) return (a == 0 or b == 0) and 0 or math.abs(a // gcd(a, b) * b) end)
 R.bitwise_or = bitwise(function(a, b) return a | b end)
 R.bitwise_xor = bitwise(function(a, b) return a ~ b end)
 R.bitwise_left_shift = bitwise(function(a, b) return a << b end, 5)

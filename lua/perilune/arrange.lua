@@ -1,0 +1,280 @@
+-- SPDX-License-Identifier: MIT
+-- Taking tensors apart and putting them together, made of other ops: tensor_split, dstack, cartesian_prod,
+-- combinations, diagflat, select_scatter, slice_scatter, unique_consecutive, vander, put, index_reduce ….
+local options = require "perilune.options"
+
+return function(T, core)
+  local fail, describe, methods = options.fail, options.describe, core.metatable().methods
+  local define = require "perilune.define"(T, core)
+
+  -- dim counted from 1, of a tensor
+  local function axis(x, dim) return dim < 0 and dim + x:dim() + 1 or dim end
+
+  -- ---- apart ---------------------------------------------------------------------------------------------
+
+  -- n nearly equal pieces (the first are larger by one), or pieces that begin at 1 and at each of the positions
+  local function tensor_split(x, at, dim)
+    local n, out = x:size(dim), {}
+    if type(at) == "number" then
+      if at < 1 then fail("tensor_split: at least one section is wanted, got %d", at) end
+      if at > math.max(n, 1) * 4096 then fail("tensor_split: %d sections of dimension %d, which has %d", at, dim, n) end
+      local from = 1
+      for i = 1, at do
+        local length = n // at + (i <= n % at and 1 or 0)
+        out[i] = T.slice(x, dim, math.max(1, math.min(from, n)), length)
+        from = from + length
+      end
+      return out
+    end
+    local from = 1
+    for i = 1, #at + 1 do
+      local to = i <= #at and at[i] or n + 1
+      if to < 0 then to = to + n + 1 end
+      to = math.min(math.max(to, 1), n + 1)
+      out[i] = T.slice(x, dim, math.max(1, math.min(from, n)), math.max(0, to - from))
+      from = to
+    end
+    return out
+  end
+  define("tensor_split", { { "x", "tensor" }, { "sections", "ints" }, { "dim", "int", 1 } },
+    function(a) return tensor_split(a.x, a.sections, a.dim) end)
+  for name, least in pairs { hsplit = 1, vsplit = 2, dsplit = 3 } do
+    define(name, { { "x", "tensor" }, { "sections", "ints" } }, function(a)
+      if a.x:dim() < least then fail("%s: at least %d dimensions are wanted, got %s", name, least, describe(a.x)) end
+      local dim = name == "vsplit" and 1 or name == "dsplit" and 3 or a.x:dim() == 1 and 1 or 2
+      if type(a.sections) == "number" and (a.sections < 1 or a.x:size(dim) % a.sections ~= 0) then
+        fail("%s: dimension %d of %s does not divide into %d equal sections", name, dim, describe(a.x), a.sections)
+      end
+      return tensor_split(a.x, a.sections, dim)
+    end)
+  end
+
+  -- ---- together --------------------------------------------------------------------------------------------
+
+  local function atleast_3d(x)
+    local nd = x:dim()
+    if nd == 0 then return x:reshape(1, 1, 1) end
+    if nd == 1 then return x:unsqueeze(1):unsqueeze(3) end
+    return nd == 2 and x:unsqueeze(3) or x
+  end
+  define("atleast_3d", { { "x", "tensor" } }, function(a) return atleast_3d(a.x) end)
+  define("dstack", { { "tensors", "tensors" } }, function(a)
+    local out = {}
+    for i, x in ipairs(a.tensors) do out[i] = atleast_3d(x) end
+    return T.cat(out, 3)
+  end)
+  local function vectors(who, list)
+    for i, x in ipairs(list) do
+      if x:dim() ~= 1 then fail("%s: entry %d must be a vector, got %s", who, i, describe(x)) end
+    end
+  end
+  define("cartesian_prod", { { "tensors", "tensors" } }, function(a)
+    vectors("cartesian_prod", a.tensors)
+    if #a.tensors == 1 then return a.tensors[1] end
+    local columns = {}
+    for i, grid in ipairs(T.meshgrid(a.tensors)) do columns[i] = grid:reshape(-1) end
+    return T.stack(columns, 2)
+  end)
+  -- The positions of all r-subsets (or multisets) of 1..n in lexicographic order, end to end.
+  local function choices(n, r, again)
+    local out, now, top = {}, {}, 0
+    local function go(depth, from)
+      if depth > r then
+        for k = 1, r do out[top + k] = now[k] end
+        top = top + r
+        return
+      end
+      for i = from, again and n or n - (r - depth) do
+        now[depth] = i
+        go(depth + 1, again and i or i + 1)
+      end
+    end
+    go(1, 1)
+    return out
+  end
+  define("combinations", { { "x", "tensor" }, { "r", "size", 2 }, { "with_replacement", "bool", false } }, function(a)
+    vectors("combinations", { a.x })
+    local n, r = a.x:numel(), a.r
+    if r == 0 then return T.zeros({ 0 }, { dtype = a.x:dtype() }) end
+    if r > n and not (a.with_replacement and n > 0) then return T.zeros({ 0, r }, { dtype = a.x:dtype() }) end
+    local count, top = 1.0, a.with_replacement and n + r - 1 or n
+    for k = 1, math.min(r, top - r) do count = count * (top - k + 1) / k end
+    if count * r > 1e8 then fail("combinations: %.3g rows of %d are too many", count, r) end
+    local index = T.tensor(choices(n, r, a.with_replacement), { dtype = "i64" })
+    return T.index_select(a.x, index, 1):reshape(-1, r)
+  end)
+  define("diagflat", { { "x", "tensor" }, { "offset", "int", 0 } },
+    function(a) return a.x:reshape(-1):diag_embed { offset = a.offset } end)
+  define("vander", { { "x", "tensor" }, { "N", "size", optional = true }, { "increasing", "bool", false } },
+    function(a)
+      vectors("vander", { a.x })
+      local n = a.N or a.x:numel()
+      local powers = T.arange(0, n - 1)
+      if n == 0 then powers = T.zeros({ 0 }, { dtype = "i64" }) end
+      if not a.increasing then powers = powers:flip(1) end
+      return a.x:unsqueeze(-1) ^ powers:to(a.x:dtype())
+    end)
+  -- The shape that shapes broadcast to: T.broadcast_shapes({2, 1}, {3}) → {2, 3}
+  function T.broadcast_shapes(...)
+    local out, top = {}, 0
+    for i, shape in ipairs { ... } do
+      if type(shape) == "number" then shape = { shape } end
+      if type(shape) ~= "table" then fail("broadcast_shapes: shape %d is %s, not a list", i, describe(shape)) end
+      for k = 1, #shape do
+        local n = options.integer(shape[#shape + 1 - k])
+        if not n or n < 0 then
+          fail("broadcast_shapes: shape %d has the size %s", i, describe(shape[#shape + 1 - k]))
+        end
+        local seen = out[k] or 1
+        if n ~= 1 and seen ~= 1 and n ~= seen then
+          fail("broadcast_shapes: sizes %d and %d differ at dim -%d; sizes must be equal or 1", seen, n, k)
+        end
+        out[k] = seen == 1 and n or seen
+        top = math.max(top, k)
+      end
+    end
+    local shape = {}
+    for k = 1, top do shape[k] = out[top + 1 - k] end
+    return shape
+  end
+  -- The tensor itself if nothing changes, else a copy.
+  function T.as_tensor(v, opts)
+    local o = options.check("as_tensor", opts, { "dtype", "device" })
+    if not core.is_tensor(v) then return T.tensor(v, { dtype = o.dtype }) end
+    return (o.dtype or o.device) and v:to { dtype = o.dtype, device = o.device } or v
+  end
+  T.asarray = T.as_tensor
+  function T.scalar_tensor(v, opts)
+    if type(v) ~= "number" and type(v) ~= "boolean" then
+      fail("scalar_tensor: a number or boolean is wanted, got %s", describe(v))
+    end
+    return T.tensor(v, opts)
+  end
+  function T.randint_like(x, low, high, opts)
+    if not core.is_tensor(x) then fail("randint_like: argument #1 must be a tensor, got %s", describe(x)) end
+    local o = options.check("randint_like", opts, { "dtype" })
+    return T.randint(low, high, x:shape(), { dtype = o.dtype or x:dtype() })
+  end
+
+  -- ---- writing a part of a copy --------------------------------------------------------------------------------
+
+  -- A copy of x in which part(copy), a view, has the values of src.
+  local function written(who, x, src, part)
+    local y = x:clone()
+    local view = part(y)
+    local want, got = view:shape(), src:shape()
+    if table.concat(want, ",") ~= table.concat(got, ",") then
+      fail("%s: src must have the shape [%s] of what it replaces, got %s", who, table.concat(want, ","), describe(src))
+    end
+    view:copy_(src)
+    return y
+  end
+  define("select_scatter", { { "x", "tensor" }, { "src", "tensor" }, { "dim", "int" }, { "index", "int" } },
+    function(a)
+      return written("select_scatter", a.x, a.src, function(y) return y:select(a.dim, a.index) end)
+    end)
+  define("slice_scatter", { { "x", "tensor" }, { "src", "tensor" }, { "dim", "int", 1 }, { "first", "int", 1 },
+    { "last", "int", -1 }, { "step", "count", 1 } }, function(a)
+    local n = a.x:size(a.dim)
+    local first = a.first < 0 and a.first + n + 1 or a.first
+    local last = math.min(a.last < 0 and a.last + n + 1 or a.last, n)
+    if first < 1 or first > n then
+      fail("slice_scatter: first %d is not in 1..%d, dimension %d of %s", a.first, n, a.dim, describe(a.x))
+    end
+    local length = math.max(0, (last - first) // a.step + 1)
+    return written("slice_scatter", a.x, a.src, function(y) return T.slice(y, a.dim, first, length, a.step) end)
+  end)
+  define("diagonal_scatter", { { "x", "tensor" }, { "src", "tensor" }, { "offset", "int", 0 }, { "dim1", "int", 1 },
+    { "dim2", "int", 2 } }, function(a)
+    return written("diagonal_scatter", a.x, a.src,
+      function(y) return y:diagonal { offset = a.offset, dim1 = a.dim1, dim2 = a.dim2 } end)
+  end)
+  -- x with source written (or added) at positions of the flattened x
+  local put = define("put", { { "x", "tensor" }, { "index", "tensor" }, { "source", "tensor" },
+    { "accumulate", "bool", false }, { "index_base", "int", 1 } }, function(a)
+    if a.index:numel() ~= a.source:numel() then
+      fail("put: index and source must have as many elements, got %s and %s", describe(a.index), describe(a.source))
+    end
+    local flat, index, source = a.x:reshape(-1), a.index:reshape(-1), a.source:reshape(-1)
+    local how = a.accumulate and T.index_add or T.index_copy
+    return how(flat, index, source, { dim = 1, index_base = a.index_base }):reshape(a.x:shape())
+  end)
+  methods.put_ = options.named("put_", function(x, ...) return x:copy_(put(x, ...)) end)
+  -- x with rows of src reduced into the positions that index (1-d) names
+  define("index_reduce", { { "x", "tensor" }, { "dim", "int" }, { "index", "tensor" }, { "src", "tensor" },
+    { "reduce", { "prod", "mean", "amax", "amin" } }, { "include_self", "bool", true }, { "index_base", "int", 1 } },
+    function(a)
+      local dim, shape = axis(a.x, a.dim), {}
+      if a.index:dim() ~= 1 then fail("index_reduce: index must be a vector, got %s", describe(a.index)) end
+      for d = 1, a.src:dim() do shape[d] = d == dim and a.index:numel() or 1 end
+      local index = a.index:reshape(shape):expand(a.src:shape())
+      return T.scatter_reduce(a.x, index, a.src, { dim = dim, reduce = a.reduce, include_self = a.include_self,
+        index_base = a.index_base })
+    end)
+  -- Places of the flattened shape as one tensor of indices a dimension.
+  define("unravel_index", { { "index", "tensor" }, { "shape", "ints" }, { "index_base", "int", 1 } }, function(a)
+    local shape = type(a.shape) == "table" and a.shape or { a.shape }
+    if a.index:is_floating_point() then fail("unravel_index: index must hold integers, got %s", describe(a.index)) end
+    local rest, out = a.index - a.index_base, {}
+    for d = #shape, 1, -1 do
+      if shape[d] < 1 then fail("unravel_index: size %d of dimension %d is not positive", shape[d], d) end
+      out[d] = T.remainder(rest, shape[d]) + a.index_base
+      rest = T.floor_divide(rest, shape[d])
+    end
+    if a.index:numel() > 0 and rest:ne(0):any():item() then
+      fail("unravel_index: an index is outside the shape {%s}", table.concat(shape, ", "))
+    end
+    return out
+  end)
+
+  -- ---- order and runs -----------------------------------------------------------------------------------------
+
+  define("msort", { { "x", "tensor" } }, function(a)
+    if a.x:dim() == 0 then return a.x:clone() end
+    return (a.x:sort(1))
+  end)
+  -- x without repetitions of neighbours; on request where each element went, and the lengths of the runs
+  define("unique_consecutive", { { "x", "tensor" }, { "return_inverse", "bool", false },
+    { "return_counts", "bool", false }, { "dim", "int", optional = true }, { "index_base", "int", 1 } }, function(a)
+    local x = a.dim and a.x or a.x:reshape(-1)
+    local dim = axis(x, a.dim or 1)
+    local n = x:size(dim)
+    if n == 0 then
+      local none = T.zeros({ 0 }, { dtype = "i64" })
+      return x:clone(), a.return_inverse and none or nil, a.return_counts and none or nil
+    end
+    local new = T.ones({ 1 }, { dtype = "bool" })
+    if n > 1 then
+      local differ = T.ne(T.slice(x, dim, 2, n - 1), T.slice(x, dim, 1, n - 1)):movedim(dim, 1):reshape(n - 1, -1)
+      new = T.cat({ new, differ:any(2) }, 1)
+    end
+    local starts = new:nonzero():reshape(-1)
+    local out = { T.index_select(x, starts, dim) }
+    if a.return_inverse then
+      local inverse = T.cumsum(new:long(), 1) - 1 + a.index_base
+      out[#out + 1] = a.dim and inverse or inverse:reshape(a.x:shape())
+    end
+    if a.return_counts then
+      local ends = T.cat({ T.slice(starts, 1, math.min(2, starts:numel()), starts:numel() - 1),
+        T.tensor({ n + 1 }, { dtype = "i64" }) }, 1)
+      out[#out + 1] = ends - starts
+    end
+    return table.unpack(out)
+  end)
+  define("sum_to_size", { { "x", "tensor" }, { "shape", "ints" } }, function(a)
+    local shape = type(a.shape) == "table" and a.shape or { a.shape }
+    local have, dims = a.x:shape(), {}
+    local lead = #have - #shape
+    if lead < 0 then fail("sum_to_size: %s cannot be summed to [%s]", describe(a.x), table.concat(shape, ",")) end
+    for d = 1, #have do
+      local want = shape[d - lead]
+      if d <= lead or (want == 1 and have[d] ~= 1) then
+        dims[#dims + 1] = d
+      elseif want ~= have[d] then
+        fail("sum_to_size: %s cannot be summed to [%s]", describe(a.x), table.concat(shape, ","))
+      end
+    end
+    if #dims == 0 then return a.x end
+    return T.sum(a.x, { dim = dims, keepdim = true }):reshape(shape)
+  end)
+end

@@ -1,0 +1,322 @@
+-- SPDX-License-Identifier: MIT
+-- Statistics and numerical calculus made of other ops: cov, corrcoef, histc, histogram, quantile, nanquantile,
+-- nanmedian, renorm, gradient, trapezoid, cumulative_trapezoid, pdist.
+local options = require "perilune.options"
+
+return function(T, core)
+  local fail, describe = options.fail, options.describe
+  local define = require "perilune.define"(T, core)
+
+  local function axis(x, dim) return dim < 0 and dim + x:dim() + 1 or dim end
+  local function floating(who, x)
+    if not x:is_floating_point() then
+      fail("%s: a floating tensor is wanted, got %s; convert it first: x:to(\"f32\")", who, x:describe())
+    end
+    return x
+  end
+
+  -- ---- covariance --------------------------------------------------------------------------------------
+
+  -- Σ w (x - m)(x - m)ᵀ / norm over observations in columns, w = fweights · aweights; norm = Σ w - correction
+  -- · Σ w aweights / Σ w (NumPy's definition).
+  local function cov(who, x, correction, fweights, aweights)
+    if x:dim() > 2 then fail("%s: at most 2 dimensions are wanted, got %s", who, x:describe()) end
+    if not x:is_floating_point() then x = x:to(T.default_dtype()) end
+    local one = x:dim() < 2
+    if one then x = x:reshape(1, -1) end
+    local n, w = x:size(2), nil
+    for name, v in pairs { fweights = fweights or false, aweights = aweights or false } do
+      if v then
+        if v:dim() ~= 1 or v:numel() ~= n then
+          fail("%s: %s must be a vector of %d weights, got %s", who, name, n, v:describe())
+        end
+        if n > 0 and v:lt(0):any():item() then fail("%s: %s has negative entries", who, name) end
+      end
+    end
+    if fweights then w = fweights:to(x:dtype()) end
+    if aweights then w = w and w * aweights:to(x:dtype()) or aweights:to(x:dtype()) end
+    local total = w and w:sum() or n
+    local mean = w and (x * w):sum(2, { keepdim = true }) / total or x:mean(2, { keepdim = true })
+    local norm = total - correction
+    if w and aweights and correction ~= 0 then norm = total - (w * aweights):sum() / total * correction end
+    if not w then norm = math.max(norm, 0) end
+    local c = x - mean
+    local y = (w and c * w or c):matmul(c:t()) / norm
+    return one and y:reshape {} or y
+  end
+  define("cov", { { "x", "tensor" }, { "correction", "int", 1 }, { "fweights", "tensor", optional = true },
+    { "aweights", "tensor", optional = true } },
+    function(a) return cov("cov", a.x, a.correction, a.fweights, a.aweights) end)
+  define("corrcoef", { { "x", "tensor" } }, function(a)
+    local c = cov("corrcoef", a.x, 1)
+    if c:dim() == 0 then return c / c end
+    local d = c:diagonal():sqrt()
+    return (c / d:unsqueeze(2) / d:unsqueeze(1)):clamp(-1, 1)
+  end)
+
+  -- ---- histograms ------------------------------------------------------------------------------------------
+
+  local function limits(who, x, low, high)
+    if low == high and low == 0 and x:numel() > 0 then low, high = x:min():item(), x:max():item() end
+    if not (low - low == 0 and high - high == 0) then
+      fail("%s: the range is not finite: %s to %s", who, tostring(low), tostring(high))
+    end
+    if low > high then fail("%s: the range begins at %s, above its end %s", who, tostring(low), tostring(high)) end
+    if low == high then low, high = low - 1, high + 1 end
+    return low, high
+  end
+  -- Counts (or weights) of x in `bins` equal bins; the last includes its end, what lies outside is left out.
+  local function counted(x, bins, low, high, weights)
+    local flat = x:reshape(-1):to("f64")
+    local inside = T.logical_and(flat:ge(low), flat:le(high))
+    local bin = ((flat - low) / (high - low) * bins):floor():clamp { max = bins - 1 }
+    local index = bin:masked_select(inside):long()
+    local opts = { minlength = bins, index_base = 0 }
+    if not weights then return T.bincount(index, opts) end
+    opts.weights = weights:reshape(-1):masked_select(inside)
+    return T.bincount(index, opts)
+  end
+  define("histc", { { "x", "tensor" }, { "bins", "count", 100 }, { "min", "number", 0 }, { "max", "number", 0 } },
+    function(a)
+      floating("histc", a.x)
+      local low, high = limits("histc", a.x, a.min, a.max)
+      return counted(a.x, a.bins, low, high):to(a.x:dtype())
+    end)
+  -- counts and edges; bins: how many between the extremes (or range), or the edges themselves
+  define("histogram", { { "x", "tensor" }, { "bins", "any" }, { "range", "any", optional = true },
+    { "weight", "tensor", optional = true }, { "density", "bool", false } }, function(a)
+    floating("histogram", a.x)
+    if a.weight and a.weight:numel() ~= a.x:numel() then
+      fail("histogram: %s weights for %s", a.weight:describe(), a.x:describe())
+    end
+    local hist, edges
+    if core.is_tensor(a.bins) then
+      edges = a.bins
+      if edges:dim() ~= 1 or edges:numel() < 2 then
+        fail("histogram: bins must be a number or a vector of at least two edges, got %s", describe(edges))
+      end
+      local n, flat = edges:numel() - 1, a.x:reshape(-1)
+      local inside = T.logical_and(flat:ge(edges:get(1)), flat:le(edges:get(n + 1)))
+      local index = T.bucketize(flat:masked_select(inside), edges, { right = true, index_base = 0 }):clamp(1, n)
+      local weights = a.weight and a.weight:reshape(-1):masked_select(inside)
+      hist = T.bincount(index, { minlength = n, weights = weights or nil })
+    else
+      local bins = options.integer(a.bins)
+      if not bins or bins < 1 then fail("histogram: bins must be a positive integer, got %s", describe(a.bins)) end
+      local r = a.range or { 0, 0 }
+      if type(r) ~= "table" or type(r[1]) ~= "number" or type(r[2]) ~= "number" then
+        fail("histogram: range must be {low, high}, got %s", describe(a.range))
+      end
+      local low, high = limits("histogram", a.x, r[1], r[2])
+      hist = counted(a.x, bins, low, high, a.weight)
+      edges = T.linspace(low, high, bins + 1, { dtype = a.x:dtype() })
+    end
+    hist = hist:to(a.x:dtype())
+    if a.density then hist = hist / hist:sum() / edges:diff() end
+    return hist, edges
+  end)
+
+  -- ---- order statistics --------------------------------------------------------------------------------------
+
+  -- Values of x in ascending order along dim, NaN last, and how many numbers each line has.
+  local function ordered(x, dim)
+    local flat = dim and x or x:reshape(-1)
+    local d = axis(flat, dim or 1)
+    local sorted, places = flat:sort(d)
+    local count = T.isnan(flat):logical_not():sum(d, { keepdim = true })
+    return sorted, places, count, d
+  end
+
+  local modes = { "linear", "lower", "higher", "midpoint", "nearest" }
+  -- The value at rank q (n - 1) of each line, between neighbours as `mode` says. skip: NaN does not count.
+  local function quantile(who, a, skip)
+    local x, q = floating(who, a.x), a.q
+    if type(q) == "number" then q = T.tensor({ q }, { dtype = x:dtype() })
+    elseif core.is_tensor(q) and q:dim() <= 1 then q = q:reshape(-1)
+    else fail("%s: q must be a number or a vector, got %s", who, describe(a.q)) end
+    q = q:to(x:dtype())
+    if not T.logical_and(q:ge(0), q:le(1)):all():item() then
+      fail("%s: q must be a number from 0 to 1, got %s", who, type(a.q) == "number" and tostring(a.q) or q:brief())
+    end
+    local sorted, _, count, d = ordered(x, a.dim)
+    local n = sorted:size(d)
+    if n == 0 then fail("%s: %s has no elements along the dimension", who, x:describe()) end
+    local shape = {}
+    for k = 1, sorted:dim() do shape[k] = k == d and q:numel() or 1 end
+    local top = (skip and count:clamp { min = 1 } or T.full_like(count, n)):to(x:dtype()) - 1
+    local at = top * q:reshape(shape)
+    local low, high = at:floor(), at:ceil()
+    local share = at - low
+    if a.interpolation == "lower" then share = T.zeros_like(share)
+    elseif a.interpolation == "higher" then share = share:gt(0):to(x:dtype())
+    elseif a.interpolation == "midpoint" then share = share:gt(0):to(x:dtype()) * 0.5
+    elseif a.interpolation == "nearest" then share = at:round() - low end
+    local y = T.lerp(T.take_along_dim(sorted, low:long(), { dim = d, index_base = 0 }),
+      T.take_along_dim(sorted, high:long(), { dim = d, index_base = 0 }), share)
+    local bad = skip and count:eq(0) or count:lt(n)
+    y = y:masked_fill(bad, 0 / 0)
+    -- the dimension of q goes first, or away for a number; reduced dimensions stay only with keepdim
+    y = y:movedim(d, 1)
+    local rest = y:shape()
+    table.remove(rest, 1)
+    if a.keepdim and a.dim then table.insert(rest, d, 1)
+    elseif a.keepdim then for k = 1, x:dim() do rest[k] = 1 end end
+    local vector = core.is_tensor(a.q) and a.q:dim() == 1
+    if vector then table.insert(rest, 1, q:numel()) end
+    return y:reshape(rest)
+  end
+  for name, skip in pairs { quantile = false, nanquantile = true } do
+    define(name, { { "x", "tensor" }, { "q", "any" }, { "dim", "int", optional = true }, { "keepdim", "bool", false },
+      { "interpolation", modes, "linear" } }, function(a) return quantile(name, a, skip) end)
+  end
+  -- The lower median of what is not NaN: of all, or along dim with its places.
+  define("nanmedian", { { "x", "tensor" }, { "dim", "int", optional = true }, { "keepdim", "bool", false },
+    { "index_base", "int", 1 } }, function(a)
+    if not a.x:is_floating_point() then
+      if a.dim then return T.median(a.x, a.dim, { keepdim = a.keepdim, index_base = a.index_base }) end
+      return (T.median(a.x))
+    end
+    if a.x:numel() == 0 and not a.dim then return T.tensor(0 / 0, { dtype = a.x:dtype() }) end
+    local sorted, places, count, d = ordered(a.x, a.dim)
+    local at = T.floor_divide(count:clamp { min = 1 } - 1, 2)
+    local value = T.take_along_dim(sorted, at, { dim = d, index_base = 0 })
+    if not a.dim then return value:reshape {} end
+    local place = T.take_along_dim(places, at, { dim = d, index_base = 0 }) - 1 + a.index_base
+    if a.keepdim then return value, place end
+    return value:squeeze(d), place:squeeze(d)
+  end)
+
+  -- ---- norms and distances -----------------------------------------------------------------------------------
+
+  -- Slices along dim whose p-norm is above maxnorm are scaled down to it (1e-7: as in PyTorch).
+  local renorm = define("renorm", { { "x", "tensor" }, { "p", "number" }, { "dim", "int" },
+    { "maxnorm", "nonnegative" } }, function(a)
+    floating("renorm", a.x)
+    if a.x:dim() < 2 then fail("renorm: at least 2 dimensions are wanted, got %s", a.x:describe()) end
+    if a.p <= 0 or a.p ~= a.p then fail("renorm: p must be positive, got %s", tostring(a.p)) end
+    local d, others = axis(a.x, a.dim), {}
+    a.x:size(a.dim)
+    for k = 1, a.x:dim() do if k ~= d then others[#others + 1] = k end end
+    local norm = a.x:norm { p = a.p, dim = others, keepdim = true }
+    local scale = T.where(norm:gt(a.maxnorm), a.maxnorm / (norm + 1e-7), T.ones_like(norm))
+    return a.x * scale
+  end)
+  core.metatable().methods.renorm_ = options.named("renorm_", function(x, ...) return x:copy_(renorm(x, ...)) end)
+  -- Distances of all pairs i < j of the rows of [N, M]: [N (N-1) / 2].
+  define("pdist", { { "x", "tensor" }, { "p", "nonnegative_or_inf", 2.0 } }, function(a)
+    floating("pdist", a.x)
+    if a.x:dim() ~= 2 then fail("pdist: rows [N, M] are wanted, got %s", a.x:describe()) end
+    local n = a.x:size(1)
+    if n < 2 then return a.x:new_zeros(0) end
+    local pairs_ = T.triu_indices(n, n, { offset = 1 })
+    local difference = T.index_select(a.x, pairs_:select(1, 1), 1) - T.index_select(a.x, pairs_:select(1, 2), 1)
+    return difference:norm { p = a.p, dim = 2 }
+  end)
+
+  -- ---- calculus ------------------------------------------------------------------------------------------------
+
+  -- (y_i + y_(i+1))/2 times the widths: of x, or dx
+  local function strips(who, y, x, dx, dim)
+    local n = y:size(dim)
+    if n < 2 then return nil end
+    local sums = (T.narrow(y, dim, 1, n - 1) + T.narrow(y, dim, 2, n - 1)) / 2
+    if not x then return sums * dx end
+    local d = axis(y, dim)
+    local at = x:dim() == 1 and 1 or axis(x, dim)
+    if x:size(at) ~= n then fail("%s: %d positions x for %d values along dim %d", who, x:size(at), n, dim) end
+    local widths = T.narrow(x, at, 2, n - 1) - T.narrow(x, at, 1, n - 1)
+    if x:dim() == 1 then
+      local shape = {}
+      for k = 1, y:dim() do shape[k] = k == d and n - 1 or 1 end
+      widths = widths:reshape(shape)
+    end
+    return sums * widths
+  end
+  local function calculus(name, sum)
+    define(name, { { "y", "tensor" }, { "x", "tensor", optional = true }, { "dx", "number", 1 }, { "dim", "int", -1 } },
+      function(a)
+        local parts = strips(name, a.y, a.x, a.dx, a.dim)
+        return sum(parts, a)
+      end)
+  end
+  calculus("trapezoid", function(parts, a) return parts and parts:sum(a.dim) or a.y:sum(a.dim) * 0 end)
+  calculus("cumulative_trapezoid", function(parts, a)
+    return parts and parts:cumsum(a.dim) or T.narrow(a.y, a.dim, 1, 0) * 1.0
+  end)
+  T.trapz = T.trapezoid
+
+  -- The derivative along d at positions with the given step, or with coordinates h (a vector): second order inside
+  -- (for uneven steps the parabola through three points), of edge_order at the ends (NumPy's scheme).
+  local function slope(y, d, step, h, edge)
+    local n = y:size(d)
+    local function part(from, length) return T.narrow(y, d, from, length) end
+    local shape = {}
+    for k = 1, y:dim() do shape[k] = k == d and -1 or 1 end
+    local inner, first, last
+    if not h then
+      if n > 2 then inner = (part(3, n - 2) - part(1, n - 2)) / (2 * step) end
+      if edge == 1 then
+        first, last = (part(2, 1) - part(1, 1)) / step, (part(n, 1) - part(n - 1, 1)) / step
+      else
+        first = (part(1, 1) * -1.5 + part(2, 1) * 2 - part(3, 1) * 0.5) / step
+        last = (part(n, 1) * 1.5 - part(n - 1, 1) * 2 + part(n - 2, 1) * 0.5) / step
+      end
+      return inner and T.cat({ first, inner, last }, d) or T.cat({ first, last }, d)
+    end
+    local w = T.diff(h)
+    local function width(from, length) return T.narrow(w, 1, from, length):reshape(shape) end
+    if n > 2 then
+      local a, b = width(1, n - 2), width(2, n - 2)
+      inner = part(1, n - 2) * (-b / (a * (a + b))) + part(2, n - 2) * ((b - a) / (a * b))
+        + part(3, n - 2) * (a / (b * (a + b)))
+    end
+    local a, b = width(1, 1), width(n - 1, 1)
+    if edge == 1 then
+      first, last = (part(2, 1) - part(1, 1)) / a, (part(n, 1) - part(n - 1, 1)) / b
+    else
+      local a2, b2 = width(2, 1), width(n - 2, 1)
+      first = part(1, 1) * (-(a * 2 + a2) / (a * (a + a2))) + part(2, 1) * ((a + a2) / (a * a2))
+        - part(3, 1) * (a / (a2 * (a + a2)))
+      last = part(n - 2, 1) * (b / (b2 * (b2 + b))) - part(n - 1, 1) * ((b2 + b) / (b2 * b))
+        + part(n, 1) * ((b2 + b * 2) / (b * (b2 + b)))
+    end
+    return inner and T.cat({ first, inner, last }, d) or T.cat({ first, last }, d)
+  end
+  define("gradient", { { "y", "tensor" }, { "spacing", "any", 1 }, { "dim", "ints", optional = true },
+    { "edge_order", "count", 1 } }, function(a)
+    local y, dims = a.y, a.dim
+    if not y:is_floating_point() then y = y:to(T.default_dtype()) end
+    if type(dims) == "number" then dims = { dims } end
+    if not dims then
+      dims = {}
+      for d = 1, y:dim() do dims[d] = d end
+    end
+    if a.edge_order > 2 then fail("gradient: edge_order must be 1 or 2, got %d", a.edge_order) end
+    local spacing = a.spacing
+    if type(spacing) == "number" or core.is_tensor(spacing) then
+      local one = spacing
+      spacing = {}
+      for i = 1, #dims do spacing[i] = one end
+    end
+    if type(spacing) ~= "table" or #spacing ~= #dims then
+      fail("gradient: spacing must be a number, or a list with one entry for each of the %d dims", #dims)
+    end
+    local out = {}
+    for i, d in ipairs(dims) do
+      local n, s = y:size(d), spacing[i]
+      if n < a.edge_order + 1 then
+        fail("gradient: dimension %d of %s needs at least %d elements", d, y:describe(), a.edge_order + 1)
+      end
+      if core.is_tensor(s) then
+        if s:dim() ~= 1 or s:numel() ~= n then
+          fail("gradient: the coordinates of dimension %d must be a vector of %d, got %s", d, n, s:describe())
+        end
+      elseif type(s) ~= "number" then
+        fail("gradient: spacing %d must be a number or a vector, got %s", i, describe(s))
+      end
+      local h = core.is_tensor(s) and s:to(y:dtype()) or nil
+      out[i] = slope(y, axis(y, d), not h and s or nil, h, a.edge_order)
+    end
+    return out
+  end)
+end

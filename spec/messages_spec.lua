@@ -1,0 +1,63 @@
+-- SPDX-License-Identifier: MIT
+-- Errors name what the caller wrote: the form in place, the function rather than the op inside it, and a way out.
+
+local T = require "perilune"
+local nn = T.nn
+local fails = require("spec.support.near").fails
+
+describe("messages name", function()
+  it("forms in place with their underscore", function()
+    local x = T.ones(2)
+    fails(": add_: the result is f32[3,2], it cannot be written into f32[2]", function() x:add_(T.ones(3, 2)) end)
+    fails(": mul_: f32[3] does not broadcast", function() x:mul_(T.ones(3)) end)
+    fails(": sub_: argument y", function() x:sub_("x") end)
+    fails(": exp_: the result f32[2] cannot be stored in i64[2]", function() T.arange(2):exp_() end)
+    fails(": sqrt_: f32[2] is a leaf that requires a gradient", function() T.ones(2):requires_grad_():sqrt_() end)
+    fails(": add: argument y", function() x:add("x") end)
+    fails(": uniform_: ", function() x:uniform_("x") end)
+  end)
+
+  it("max and min whatever form was meant", function()
+    local x = T.ones(2, 2)
+    for _, name in ipairs { "max", "min" } do
+      fails(": " .. name .. ": argument dim must be an integer", function() x[name](x, "x") end)
+      fails(": " .. name .. ": dim 3 is out of range", function() x[name](x, 3) end)
+      fails(": " .. name .. ": argument keepdim must be true or false", function() x[name](x, 1, { keepdim = 3 }) end)
+      fails(": " .. name .. ": ", function() return T[name](T.zeros(0)) end)
+    end
+  end)
+
+  it("T.stack where a table holds tensors", function()
+    fails("got f32[2]; T.stack joins tensors", function() return T.tensor { T.ones(2), T.ones(2) } end)
+    assert.same({ 1, 2 }, T.tensor({ T.tensor(1), T.tensor(2) }):totable()) -- numbers of one element still do
+  end)
+
+  it("functions made of others", function()
+    fails(": trapezoid: dim", function() return T.ones(3):trapezoid { dim = 4 } end)
+    fails(": cov: x is missing", function() return T.cov() end)
+    fails(": quantile: unknown option 'keepdims'", function() return T.ones(3):quantile(0.5, { keepdims = true }) end)
+    fails(": linalg.lu: A must be f32 or f64", function() return T.linalg.lu(T.ones(2, 2, { dtype = "i64" })) end)
+    local gone = T.ones(3)
+    gone:free()
+    fails(": cov: this tensor was freed", function() return T.cov(gone) end)
+  end)
+end)
+
+describe("a parameter", function()
+  it("is replaced by nn.Parameter or nil alone", function()
+    local l = nn.Linear(2, 3)
+    fails("Linear: 'weight' is a parameter; assign nn.Parameter(t) or nil, got a tensor [3,2]",
+      function() l.weight = T.ones(3, 2) end)
+    fails("'bias' is a parameter", function() l.bias = 7 end)
+    fails("'weight' is a parameter", function() l:register_buffer("weight", T.ones(1)) end)
+    assert.equal(2, #l:parameters())
+    l.weight = nn.Parameter(T.ones(3, 2))
+    l.bias = nil
+    assert.equal(1, #l:parameters())
+    assert.same({ 2, 2, 2 }, l(T.ones(2)):totable())
+    fails("'bias' is a parameter", function() l.bias = T.ones(3) end)
+    l.bias = nn.Parameter(T.ones(3))
+    assert.equal(2, #l:parameters())
+    assert.same({ 3, 3, 3 }, l(T.ones(2)):totable())
+  end)
+end)
