@@ -7,6 +7,9 @@
 
 static const char meta_key = 0, light_key = 0, boxes_key = 0, late_key = 0, sentinel_key = 0;
 
+/* Becomes true for good with the first state of the process whose new boxes have __gc. */
+bool l_boxes_have_gc;
+
 static void push_boxes(lua_State *L);
 
 /* A leaf whose .grad has a history of its own (create_graph) is part of a cycle: leaf -> grad -> nodes -> saved
@@ -120,8 +123,10 @@ int l_box_metatable(lua_State *L) {
   lua_rawsetp(L, LUA_REGISTRYINDEX, &meta_key);
   if (connect_release(L))
     lua_newtable(L); /* filled by l_seal */
-  else
+  else {
+    __atomic_store_n(&l_boxes_have_gc, true, __ATOMIC_RELAXED);
     lua_pushvalue(L, -1);
+  }
   lua_rawsetp(L, LUA_REGISTRYINDEX, &light_key);
   return 1;
 }
@@ -171,7 +176,7 @@ Box *l_new_box(lua_State *L) {
   b->magic = BOX_MAGIC;
   lua_rawgetp(L, LUA_REGISTRYINDEX, &light_key);
   lua_setmetatable(L, -2);
-  l_note_late(L);
+  l_note_box(L);
   return b;
 }
 
@@ -194,6 +199,11 @@ void l_remember_box(lua_State *L, int i) {
   if (!b || !b->t) return;
   l_box_metatable(L); /* with __gc: a leaf may have a cycle to cut */
   lua_setmetatable(L, i);
+  if (PL_UNLIKELY(!l_boxes_have_gc)) {
+    lua_pushvalue(L, i);
+    l_note_late(L);
+    lua_pop(L, 1);
+  }
   push_boxes(L);
   lua_pushvalue(L, i);
   lua_rawsetp(L, -2, b->t);

@@ -1,120 +1,21 @@
 /* SPDX-License-Identifier: MIT
  * Gradient rules as Lua closures: T.custom. T.override_gradient, made of it, is in override.c.
  *
- * One call makes one context table. The context is kept alive by the user values of the boxes that depend on
- * it; nodes find it through a weak table. So a cycle tensor ↔ closure ↔ tape lies in Lua entirely and is
- * collected. Context layout: [1 … n] saved tensors, [-1 … -n] their versions, [0] = n where the last is nil; under private keys the
- * inputs that want a gradient, the marks, and what the inputs' histories keep alive. */
+ * One call makes one context table (context.h). The context is kept alive by the user values of the boxes that
+ * depend on it; nodes find it through a weak table. So a cycle tensor ↔ closure ↔ tape lies in Lua entirely and is
+ * collected. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "bindings/lib.h"
+#include "bindings/context.h"
 #include "bindings/ops.h"
 #include "engine/grad/walk.h"
 #include "engine/state.h"
 
-static const char contexts_key = 0; /* weak: light node → context */
-
-enum { META_BACKWARD = 1, META_NAME = 2, META_ALWAYS = 3, META_FORWARD = 4, MAX_CUSTOM_IN = 56 };
-
-/* Private keys of a context: addresses, so no field of the user's can clash. */
-static const char non_diff_key = 0, dirty_key = 0, upstream_key = 0;
-
-/* ---- the context ------------------------------------------------------------------------------------------ */
-
-static int ctx_save(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TTABLE) return l_error(L, "ctx:save: called without its context; write ctx:save(...)");
-  int n = lua_gettop(L) - 1;
-  for (int i = 1; i <= n; i++) {
-    PlTensor *t = l_to_tensor(L, i + 1);
-    if (!t && !lua_isnil(L, i + 1))
-      return l_error(L, "ctx:save: argument #%d must be a tensor or nil, got %s; keep other values as fields of ctx",
-                     i, l_typename(L, i + 1));
-    lua_pushvalue(L, i + 1);
-    lua_rawseti(L, 1, i);
-    lua_pushinteger(L, t ? (lua_Integer)t->storage->version : 0);
-    lua_rawseti(L, 1, -i);
-  }
-  if (n > 0 && !lua_isnil(L, n + 1)) return 0; /* its length tells the count */
-  lua_pushinteger(L, n);
-  lua_rawseti(L, 1, 0);
-  return 0;
-}
-
-static int ctx_saved(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TTABLE) return l_error(L, "ctx:saved: called without its context; write ctx:saved(...)");
-  lua_settop(L, 1);
-  lua_Integer count = lua_rawgeti(L, 1, 0) == LUA_TNUMBER ? lua_tointeger(L, -1) : (lua_Integer)lua_rawlen(L, 1);
-  lua_settop(L, 1);
-  if (count < 0 || count > 1 << 16) return l_error(L, "ctx:saved: ctx[0] was overwritten; it belongs to ctx:save");
-  int n = (int)count;
-  luaL_checkstack(L, n + 4, NULL);
-  for (int i = 1; i <= n; i++) {
-    lua_rawgeti(L, 1, i);
-    PlTensor *t = l_to_tensor(L, -1);
-    if (!t) {
-      if (l_box(L, -1)) return l_error(L, "ctx:saved: saved tensor %d was freed", i);
-      continue;
-    }
-    lua_rawgeti(L, 1, -i);
-    lua_Integer version = lua_tointeger(L, -1);
-    lua_pop(L, 1);
-    if (version != (lua_Integer)t->storage->version) {
-      char by[160] = "";
-      if (pl_state.watch) pl_state.watch->writer(t->storage, by, sizeof by);
-      return l_error(L, "ctx:saved: saved tensor %d, %s, was modified in place afterwards%s (version %u, saved at %d); "
-                        "save a clone", i, pl_desc_text(&t->a), by, t->storage->version, (int)version);
-    }
-  }
-  return n;
-}
-
-/* Which inputs of the rule that is running want a gradient: flags below, their count above. */
-static _Thread_local uint64_t running_needs;
-static _Thread_local bool marks_made; /* the running forward has marked something */
-
-static int mark(lua_State *L, const void *key, const char *fn) {
-  if (lua_type(L, 1) != LUA_TTABLE) return l_error(L, "ctx:%s: called without its context; write ctx:%s(...)", fn, fn);
-  int n = lua_gettop(L);
-  marks_made = true;
-  if (lua_rawgetp(L, 1, key) != LUA_TTABLE) {
-    lua_pop(L, 1);
-    lua_newtable(L);
-    lua_pushvalue(L, -1);
-    lua_rawsetp(L, 1, key);
-  }
-  for (int i = 2; i <= n; i++) {
-    if (!l_box(L, i)) return l_error(L, "ctx:%s: argument #%d must be a tensor", fn, i - 1);
-    lua_pushvalue(L, i);
-    lua_pushboolean(L, 1);
-    lua_rawset(L, -3);
-  }
-  return 0;
-}
-static int ctx_non_diff(lua_State *L) { return mark(L, &non_diff_key, "mark_non_differentiable"); }
-static int ctx_dirty(lua_State *L) { return mark(L, &dirty_key, "mark_dirty"); }
-
-/* What the table of methods lacks: needs_input_grad, as a list, while forward or backward runs. */
-static int ctx_other(lua_State *L) {
-  const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : NULL;
-  if (!key || strcmp(key, "needs_input_grad") != 0) return 0;
-  int n = (int)(running_needs >> MAX_CUSTOM_IN);
-  lua_createtable(L, n, 0);
-  for (int i = 0; i < n; i++) {
-    lua_pushboolean(L, (running_needs >> i) & 1);
-    lua_rawseti(L, -2, i + 1);
-  }
-  return 1;
-}
+/* Metatable of contexts: fields by number. */
+enum { META_BACKWARD = 1, META_NAME = 2, META_ALWAYS = 3, META_FORWARD = 4 };
 
 /* ---- backward --------------------------------------------------------------------------------------------------- */
-
-/* What the engine keeps of a rule, in one piece with the PlRule before it: ndim, dtype and sizes of every input. */
-typedef struct RuleData {
-  PlRule rule; /* first: the engine frees the piece through it */
-  uint64_t needs;
-  int64_t sizes[];
-} RuleData;
 
 static bool fits(const PlTensor *g, const int64_t *sizes) {
   if (g->a.ndim != sizes[0]) return false;
@@ -156,55 +57,67 @@ static PlStatus read_results(lua_State *L, int top, PlNode *n, const int64_t *si
   return PL_OK;
 }
 
-static PlStatus run_backward(lua_State *L, PlNode *n, const RuleData *r, PlTensor *const *dy, const bool *want, PlTensor **dx) {
-  l_push_weak_table(L, &contexts_key, "v");
-  if (lua_rawgetp(L, -1, n) != LUA_TTABLE)
+typedef struct RuleRun {
+  PlNode *n;
+  RuleData *r;
+  PlTensor *const *dy;
+  const bool *want;
+  PlTensor **dx;
+  Running *running;
+} RuleRun;
+
+static PlStatus run_backward(lua_State *L, const RuleRun *run) {
+  PlNode *n = run->n;
+  const RuleData *r = run->r;
+  if (lua_topointer(L, LUA_REGISTRYINDEX) != r->slots->registry)
+    PL_FAIL(PL_ERR_STATE, "backward of %s: its Lua rule belongs to another Lua state", n->name);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, r->slots->table);
+  if (lua_rawgeti(L, -1, r->slot) != LUA_TTABLE)
     PL_FAIL(PL_ERR_STATE, "backward of %s: its Lua rule was collected; keep a tensor that depends on it", n->name);
   int ctx = lua_gettop(L);
   if (!lua_getmetatable(L, ctx) || lua_rawgeti(L, -1, META_BACKWARD) == LUA_TNIL)
     PL_FAIL(PL_ERR_STATE, "backward of %s: it has no backward function", n->name);
-  int top = lua_gettop(L) - 1;
+  int top = ctx + 1;
+  run->running->ctx = lua_topointer(L, ctx);
   lua_pushvalue(L, ctx);
   for (uint32_t o = 0; o < n->nout; o++) {
-    if (!dy[o]) {
+    if (!run->dy[o]) {
       lua_pushnil(L);
       continue;
     }
     Box *b = l_new_box(L);
-    b->t = pl_retain(dy[o]);
-    l_default_anchor(L, -1);
+    b->t = pl_retain(run->dy[o]);
+    if (PL_UNLIKELY(b->t->node != NULL)) l_default_anchor(L, -1);
   }
   lua_call(L, 1 + (int)n->nout, LUA_MULTRET);
-  return read_results(L, top, n, r->sizes, want, dx);
+  return read_results(L, top, n, r->sizes, run->want, run->dx);
 }
 
-typedef struct RuleRun {
-  PlNode *n;
-  const RuleData *r;
-  PlTensor *const *dy;
-  const bool *want;
-  PlTensor **dx;
-  PlStatus status;
-} RuleRun;
-
 static int backward_body(lua_State *L) {
-  RuleRun *r = lua_touserdata(L, 1);
-  luaL_checkstack(L, 24 + (int)r->n->nout + (int)r->n->nin, NULL);
-  r->status = run_backward(L, r->n, r->r, r->dy, r->want, r->dx);
-  return 0;
+  RuleRun *run = lua_touserdata(L, 1);
+  if (run->n->nout + run->n->nin > 4) luaL_checkstack(L, 24 + (int)run->n->nout + (int)run->n->nin, NULL);
+  PlStatus s = run_backward(L, run);
+  lua_pushinteger(L, s);
+  return 1;
 }
 
 /* All of it under lua_pcall: nothing of Lua's may jump through the walk. */
 static PlStatus rule_bwd(void *ud, PlNode *n, PlTensor *const *dy, const bool *want, PlTensor **dx) {
   lua_State *L = l_running;
-  RuleRun r = {n, ud, dy, want, dx, PL_OK};
+  RuleData *r = ud;
   if (!L || !lua_checkstack(L, 4)) PL_FAIL(PL_ERR_STATE, "backward of %s: no room on the Lua stack", n->name);
+  Running now = {.needs = r->needs, .nin = r->nin, .nsaved = r->nsaved, .versions = r->versions}, *outer = l_rule_running;
+  RuleRun run = {n, r, dy, want, dx, &now};
   lua_pushcfunction(L, backward_body);
-  lua_pushlightuserdata(L, &r);
-  uint64_t outer = running_needs;
-  running_needs = ((RuleData *)ud)->needs;
-  PlStatus s = lua_pcall(L, 1, 0, 0) == LUA_OK ? r.status : l_keep_error(L);
-  running_needs = outer;
+  lua_pushlightuserdata(L, &run);
+  l_rule_running = &now;
+  PlStatus s;
+  if (lua_pcall(L, 1, 1, 0) == LUA_OK) {
+    s = (PlStatus)lua_tointeger(L, -1);
+    lua_pop(L, 1);
+  } else
+    s = l_keep_error(L);
+  l_rule_running = outer;
   if (s != PL_OK)
     for (uint32_t i = 0; i < n->nin; i++) {
       pl_tensor_release(dx[i]);
@@ -215,68 +128,95 @@ static PlStatus rule_bwd(void *ud, PlNode *n, PlTensor *const *dy, const bool *w
 
 /* ---- forward ------------------------------------------------------------------------------------------------------- */
 
+/* One call of a rule while it is being recorded. */
 typedef struct Making {
   lua_State *L;
-  int ctx;
+  Slots *slots;
+  const Running *running;
+  int meta, ctx;                /* stack positions: metatable of contexts, the context */
+  int slot;                     /* a place that holds the context already; 0: used up */
   bool always;
-  PlTensor *const *in;
-  uint32_t nin;
-  uint64_t needs;
+  Box *args[MAX_CUSTOM];        /* the tensors among the arguments … */
+  int arg_at[MAX_CUSTOM];       /* … and where they are on the stack */
+  PlTensor *in[MAX_CUSTOM], *out[MAX_CUSTOM];
+  int nin, nout, first;         /* outputs lie on the stack from `first` */
 } Making;
 
-/* contexts[node at 2] = context at 1 */
-static int remember_context(lua_State *L) {
-  l_push_weak_table(L, &contexts_key, "v");
-  lua_pushvalue(L, 1);
-  lua_rawsetp(L, -2, lua_touserdata(L, 2));
+static int take_slot(lua_State *L) {
+  Making *m = lua_touserdata(L, 2);
+  m->slot = l_slot_take(L, m->slots, 1);
   return 0;
+}
+
+/* A second key that records the same call needs a place of its own; this runs below the engine, so protected. */
+static bool take_slot_protected(Making *m) {
+  lua_pushcfunction(m->L, take_slot);
+  lua_pushvalue(m->L, m->ctx);
+  lua_pushlightuserdata(m->L, m);
+  if (lua_pcall(m->L, 2, 0, 0) == LUA_OK) return true;
+  lua_pop(m->L, 1);
+  return false;
+}
+
+static void drop_rule(void *ud) {
+  RuleData *r = ud;
+  l_slot_give(r->slots, r->slot);
+  l_slots_release(r->slots);
 }
 
 static PlRule *make_rule(void *p, PlNode *n) {
   Making *m = p;
-  size_t count = 0;
-  for (uint32_t i = 0; i < m->nin; i++) count += 2 + m->in[i]->a.ndim;
-  RuleData *r = malloc(sizeof *r + count * sizeof *r->sizes);
+  const Running *run = m->running;
+  size_t count = 0, nsaved = (size_t)run->nsaved;
+  (void)n;
+  for (int i = 0; i < m->nin; i++) count += 2 + (size_t)m->in[i]->a.ndim;
+  RuleData *r = malloc(sizeof *r + count * sizeof *r->sizes + nsaved * sizeof *r->versions);
   if (!r) return NULL;
-  r->rule = (PlRule){.bwd = rule_bwd, .ud = r, .always = m->always};
-  r->needs = m->needs;
+  if (!m->slot && !take_slot_protected(m)) {
+    free(r);
+    return NULL;
+  }
+  *r = (RuleData){.rule = {.bwd = rule_bwd, .drop = drop_rule, .ud = r, .always = m->always},
+                  .slots = m->slots,
+                  .slot = m->slot,
+                  .nin = run->nin,
+                  .needs = run->needs,
+                  .nsaved = run->nsaved,
+                  .versions = (uint32_t *)(void *)(r->sizes + count)};
+  m->slots->refs++;
+  m->slot = 0;
+  memcpy(r->versions, run->versions, nsaved * sizeof *r->versions);
   int64_t *at = r->sizes;
-  for (uint32_t i = 0; i < m->nin; i++) {
+  for (int i = 0; i < m->nin; i++) {
     const PlArray *a = &m->in[i]->a;
     *at++ = a->ndim;
     *at++ = a->dtype;
-    memcpy(at, a->shape, a->ndim * sizeof *at);
-    at += a->ndim;
+    for (int d = 0; d < a->ndim; d++) *at++ = a->shape[d];
   }
-  lua_pushcfunction(m->L, remember_context);
-  lua_pushvalue(m->L, m->ctx);
-  lua_pushlightuserdata(m->L, n);
-  if (lua_pcall(m->L, 2, 0, 0) == LUA_OK) return &r->rule;
-  lua_pop(m->L, 1);
-  free(r);
-  return NULL;
+  return &r->rule;
 }
 
 /* The context also keeps what its inputs' histories keep: one value, or a list of them. */
-static void inherit_anchors(lua_State *L, int ctx, int from, int to) {
+static void inherit_anchors(const Making *m) {
+  lua_State *L = m->L;
   int n = 0, list = 0;
-  for (int i = from; i <= to; i++) {
-    if (!l_box(L, i)) continue;
-    if (lua_getiuservalue(L, i, 1) == LUA_TNIL) {
+  for (int i = 0; i < m->nin; i++) {
+    if (!m->in[i]->more && (!m->in[i]->node || !m->in[i]->node->has_lua)) continue;
+    if (lua_getiuservalue(L, m->arg_at[i], 1) == LUA_TNIL) {
       lua_pop(L, 1);
       continue;
     }
     if (++n == 1) {
-      lua_rawsetp(L, ctx, &upstream_key);
+      lua_rawsetp(L, m->ctx, &l_upstream_key);
       continue;
     }
     if (!list) {
       lua_createtable(L, 2, 0);
       list = lua_gettop(L);
-      lua_rawgetp(L, ctx, &upstream_key);
+      lua_rawgetp(L, m->ctx, &l_upstream_key);
       lua_rawseti(L, list, 1);
       lua_pushvalue(L, list);
-      lua_rawsetp(L, ctx, &upstream_key);
+      lua_rawsetp(L, m->ctx, &l_upstream_key);
       lua_insert(L, -2); /* the list below the new anchor */
       list = lua_gettop(L) - 1;
     }
@@ -286,21 +226,22 @@ static void inherit_anchors(lua_State *L, int ctx, int from, int to) {
 }
 
 /* An output handle that is an input, or appears twice, becomes a fresh handle of the same memory. */
-static int fresh_outputs(lua_State *L, int first, int n, int arg_from, int arg_to, PlTensor **outs, const char *name) {
-  for (int o = 0; o < n; o++) {
-    PlTensor *t = l_to_tensor(L, first + o);
+static int fresh_outputs(Making *m, const char *name) {
+  lua_State *L = m->L;
+  for (int o = 0; o < m->nout; o++) {
+    PlTensor *t = l_to_tensor(L, m->first + o);
     if (!t)
-      return l_error(L, "%s: forward must return tensors, result %d is %s", name, o + 1, l_typename(L, first + o));
+      return l_error(L, "%s: forward must return tensors, result %d is %s", name, o + 1, l_typename(L, m->first + o));
     bool alias = t->node || t->more;
-    for (int i = arg_from; i <= arg_to; i++) alias |= l_to_tensor(L, i) == t;
-    for (int j = 0; j < o; j++) alias |= outs[j] == t;
+    for (int i = 0; i < m->nin; i++) alias |= m->in[i] == t;
+    for (int j = 0; j < o; j++) alias |= m->out[j] == t;
     if (alias) {
       Box *b = l_new_box(L);
       CALL(L, pl_tensor_alias(&b->t, t));
       t = b->t;
-      lua_replace(L, first + o);
+      lua_replace(L, m->first + o);
     }
-    outs[o] = t;
+    m->out[o] = t;
   }
   return 0;
 }
@@ -316,46 +257,62 @@ static bool marked(lua_State *L, int ctx, const void *key, int at) {
   return yes;
 }
 
-/* An input edited in place: its handle takes the new history. */
-static int record(lua_State *L, int ctx, int meta, bool marks, uint64_t needs, PlTensor **ins, int nin, int first, int nout, int arg_from, int arg_to) {
-  PlTensor *outs[MAX_CUSTOM_IN];
-  bool diff[MAX_CUSTOM_IN];
-  lua_rawgeti(L, meta, META_NAME);
-  const char *name = lua_touserdata(L, -1); /* interned */
-  lua_rawgeti(L, meta, META_ALWAYS);
-  bool always = lua_toboolean(L, -1);
-  lua_pop(L, 2);
-  bool dirty[MAX_CUSTOM_IN];
-  for (int o = 0; o < nout; o++) {
-    diff[o] = !marks || !marked(L, ctx, &non_diff_key, first + o);
-    dirty[o] = marks && marked(L, ctx, &dirty_key, first + o);
-    if (dirty[o]) {
-      PlTensor *t = l_to_tensor(L, first + o);
-      if (t && t->node && t->node->kind == PL_NODE_LEAF && t->node->key && t->node->key->is_ambient)
-        return l_error(L, "%s: %s is a leaf that requires a gradient; it cannot be edited in place", name, pl_desc_text(&t->a));
-    }
+static int record_rule(Making *m, const bool *diff, const char *name) {
+  lua_State *L = m->L;
+  inherit_anchors(m);
+  m->slot = l_slot_take(L, m->slots, m->ctx);
+  PlStatus s = pl_record_rule(m->in, m->nin, m->out, m->nout, diff, name, make_rule, m);
+  if (m->slot) l_slot_give(m->slots, m->slot); /* nobody wanted it */
+  CALL(L, s);
+  return 0;
+}
+
+/* Marks of the context at work: outputs without gradient, and inputs edited in place, whose handles take the new
+ * history. The boxes that forward returned are kept on the stack meanwhile. */
+static int record_marked(Making *m, const char *name) {
+  lua_State *L = m->L;
+  bool diff[MAX_CUSTOM], dirty[MAX_CUSTOM];
+  for (int o = 0; o < m->nout; o++) {
+    diff[o] = !marked(L, m->ctx, &l_non_diff_key, m->first + o);
+    dirty[o] = marked(L, m->ctx, &l_dirty_key, m->first + o);
+    PlTensor *t = dirty[o] ? l_to_tensor(L, m->first + o) : NULL;
+    if (t && t->node && t->node->kind == PL_NODE_LEAF && t->node->key && t->node->key->is_ambient)
+      return l_error(L, "%s: %s is a leaf that requires a gradient; it cannot be edited in place", name, pl_desc_text(&t->a));
   }
-  int orig = lua_gettop(L); /* the boxes that forward returned, for dirty ones */
-  for (int o = 0; o < nout; o++) lua_pushvalue(L, first + o);
-  fresh_outputs(L, first, nout, arg_from, arg_to, outs, name);
-  inherit_anchors(L, ctx, arg_from, arg_to);
-  Making m = {.L = L, .ctx = ctx, .always = always, .in = ins, .nin = (uint32_t)nin, .needs = needs};
-  CALL(L, pl_record_rule(ins, nin, outs, nout, diff, name, make_rule, &m));
-  for (int o = 0; o < nout; o++) {
-    if (dirty[o]) {
-      PlTensor *t = l_to_tensor(L, orig + 1 + o);
-      if (t != outs[o]) {
-        CALL(L, pl_inplace_install(t, outs[o]));
-        lua_pushvalue(L, orig + 1 + o);
-        lua_replace(L, first + o);
-      }
-    }
-    PlTensor *t = l_to_tensor(L, first + o);
-    if (!t->node) continue;
-    lua_pushvalue(L, ctx);
-    lua_setiuservalue(L, first + o, 1);
+  int orig = lua_gettop(L);
+  for (int o = 0; o < m->nout; o++) lua_pushvalue(L, m->first + o);
+  fresh_outputs(m, name);
+  record_rule(m, diff, name);
+  for (int o = 0; o < m->nout; o++) {
+    PlTensor *t = l_to_tensor(L, orig + 1 + o);
+    if (!dirty[o] || t == m->out[o]) continue;
+    CALL(L, pl_inplace_install(t, m->out[o]));
+    m->out[o] = t;
+    lua_pushvalue(L, orig + 1 + o);
+    lua_replace(L, m->first + o);
   }
   lua_settop(L, orig);
+  return 0;
+}
+
+static int record(Making *m) {
+  lua_State *L = m->L;
+  lua_rawgeti(L, m->meta, META_NAME);
+  const char *name = lua_touserdata(L, -1); /* interned */
+  lua_rawgeti(L, m->meta, META_ALWAYS);
+  m->always = lua_toboolean(L, -1);
+  lua_pop(L, 2);
+  if (m->running->marks)
+    record_marked(m, name);
+  else {
+    fresh_outputs(m, name);
+    record_rule(m, NULL, name);
+  }
+  for (int o = 0; o < m->nout; o++) {
+    if (!m->out[o]->node) continue;
+    lua_pushvalue(L, m->ctx);
+    lua_setiuservalue(L, m->first + o, 1);
+  }
   return 0;
 }
 
@@ -383,71 +340,66 @@ const char *l_intern(lua_State *L, const char *name) {
   return s;
 }
 
-/* Upvalue 1: the metatable of contexts. Arguments are those of the user's forward. */
-static int custom_call(lua_State *L) {
-  int meta = lua_upvalueindex(1), nargs = lua_gettop(L);
-  luaL_checkstack(L, nargs + 20, NULL);
-  l_collect(L);
-  PlTensor *ins[MAX_CUSTOM_IN];
-  int nin = 0;
-  bool tracked = false;
-  uint64_t needs = 0;
+/* The tensors among the arguments 1 … nargs, and which of them are tracked. */
+static int read_arguments(Making *m, int nargs, uint64_t *needs) {
+  lua_State *L = m->L;
   for (int i = 1; i <= nargs; i++) {
     Box *b = l_box(L, i);
     if (!b) continue;
     if (!b->t) return l_error(L, "custom: argument #%d: this tensor was freed", i);
-    if (nin == MAX_CUSTOM_IN) return l_error(L, "custom: more than %d tensors", MAX_CUSTOM_IN);
-    bool one = (b->t->node || b->t->more) && pl_tracked(b->t);
-    needs |= (uint64_t)one << nin;
-    tracked |= one;
-    ins[nin++] = b->t;
+    if (m->nin == MAX_CUSTOM) return l_error(L, "custom: more than %d tensors", MAX_CUSTOM);
+    *needs |= (uint64_t)((b->t->node || b->t->more) && pl_tracked(b->t)) << m->nin;
+    m->args[m->nin] = b;
+    m->arg_at[m->nin++] = i;
   }
-  lua_createtable(L, 1, 1); /* the context */
-  int ctx = lua_gettop(L);
-  lua_pushvalue(L, meta);
-  lua_setmetatable(L, ctx);
-  lua_rawgeti(L, meta, META_FORWARD);
-  lua_pushvalue(L, ctx);
+  return 0;
+}
+
+/* Upvalues: the metatable of contexts, the state's Slots. Arguments are those of the user's forward. */
+static int custom_call(lua_State *L) {
+  int nargs = lua_gettop(L);
+  luaL_checkstack(L, nargs + 2 * MAX_CUSTOM + 20, NULL);
+  l_collect(L);
+  Making m;
+  uint32_t versions[MAX_CUSTOM];
+  Running now = {.forward = true, .versions = versions}, *outer = l_rule_running;
+  m.L = L;
+  m.nin = 0;
+  m.running = &now;
+  m.meta = lua_upvalueindex(1);
+  m.ctx = nargs + 1;
+  read_arguments(&m, nargs, &now.needs);
+  now.nin = (uint32_t)m.nin;
+  lua_createtable(L, 1, 0); /* the context */
+  lua_pushvalue(L, m.meta);
+  lua_setmetatable(L, m.ctx);
+  now.ctx = lua_topointer(L, m.ctx);
+  lua_rawgeti(L, m.meta, META_FORWARD);
+  lua_pushvalue(L, m.ctx);
   for (int i = 1; i <= nargs; i++) lua_pushvalue(L, i);
-  bool was = pl_grad_enable(false), outer_marks = marks_made;
-  uint64_t outer = running_needs;
-  running_needs = needs | (uint64_t)nin << MAX_CUSTOM_IN;
-  marks_made = false;
+  bool was = pl_grad_enable(false);
+  l_rule_running = &now;
   int rc = lua_pcall(L, nargs + 1, LUA_MULTRET, 0);
-  bool marks = marks_made;
-  marks_made = outer_marks;
-  running_needs = outer;
+  l_rule_running = outer;
   pl_grad_enable(was);
   if (rc != LUA_OK) return lua_error(L);
-  int nout = lua_gettop(L) - ctx;
-  luaL_checkstack(L, 2 * MAX_CUSTOM_IN + 20, NULL);
-  for (int i = 1, k = 0; i <= nargs; i++) { /* forward is free to do anything, also to free its inputs */
-    Box *b = l_box(L, i);
-    if (!b) continue;
-    if (!b->t) return l_error(L, "custom: forward freed its argument #%d", i);
-    ins[k++] = b->t;
-  }
-  if (nout == 0 || nout > MAX_CUSTOM_IN) return l_error(L, "custom: forward must return 1 to %d tensors, got %d values", MAX_CUSTOM_IN, nout);
-  if (tracked)
-    record(L, ctx, meta, marks, needs | (uint64_t)nin << MAX_CUSTOM_IN, ins, nin, ctx + 1, nout, 1, nargs);
-  else
-    for (int o = 1; o <= nout; o++)
-      if (!l_box(L, ctx + o)) return l_error(L, "custom: forward must return tensors, result %d is %s", o, l_typename(L, ctx + o));
-  lua_settop(L, ctx + nout);
-  return nout;
+  m.first = m.ctx + 1;
+  m.nout = lua_gettop(L) - m.ctx;
+  if (m.nout == 0 || m.nout > MAX_CUSTOM)
+    return l_error(L, "custom: forward must return 1 to %d tensors, got %d values", MAX_CUSTOM, m.nout);
+  for (int i = 0; i < m.nin; i++) /* forward is free to do anything, also to free its inputs */
+    if (!(m.in[i] = m.args[i]->t)) return l_error(L, "custom: forward freed its argument #%d", m.arg_at[i]);
+  if (now.needs) {
+    m.slots = *(Slots **)lua_touserdata(L, lua_upvalueindex(2));
+    record(&m);
+  } else
+    for (int o = 0; o < m.nout; o++)
+      if (!l_box(L, m.first + o))
+        return l_error(L, "custom: forward must return tensors, result %d is %s", o + 1, l_typename(L, m.first + o));
+  return m.nout;
 }
 
 /* ---- T.custom ---------------------------------------------------------------------------------------------------------- */
-
-static void push_ctx_methods(lua_State *L) {
-  static const luaL_Reg methods[] = {{"save", ctx_save},
-                                     {"saved", ctx_saved},
-                                     {"mark_non_differentiable", ctx_non_diff},
-                                     {"mark_dirty", ctx_dirty},
-                                     {NULL, NULL}};
-  lua_newtable(L);
-  luaL_setfuncs(L, methods, 0);
-}
 
 static void field_function(lua_State *L, int table, const char *key, const char *fn) {
   lua_getfield(L, table, key);
@@ -479,18 +431,15 @@ static int t_custom(lua_State *L) {
   if (lua_getfield(L, 1, "state") != LUA_TNIL && lua_type(L, -1) != LUA_TTABLE)
     return l_error(L, "custom: state must be a table, got %s", l_typename(L, -1));
   int state = lua_gettop(L);
-  push_ctx_methods(L);
+  l_push_context_methods(L);
   lua_pushvalue(L, state);
   lua_setfield(L, -2, "state");
-  lua_createtable(L, 0, 1);
-  lua_pushcfunction(L, ctx_other);
-  lua_setfield(L, -2, "__index");
-  lua_setmetatable(L, -2);
   lua_setfield(L, 2, "__index");
   lua_settop(L, 2);
   lua_pushboolean(L, 0);
   lua_setfield(L, 2, "__metatable");
-  lua_pushcclosure(L, custom_call, 1);
+  l_push_slots(L);
+  lua_pushcclosure(L, custom_call, 2);
   return 1;
 }
 

@@ -143,16 +143,15 @@ static int m_backward(lua_State *L) {
     return 0;
   }
   lua_settop(L, 3);
-  l_check_options(L, opt, "backward", "gradient inputs retain_graph create_graph");
-  if (lua_type(L, opt) == LUA_TTABLE && !dy) {
+  bool create = false, retain = false;
+  if (!lua_isnil(L, opt)) {
+    l_check_options(L, opt, "backward", "gradient inputs retain_graph create_graph");
     lua_getfield(L, opt, "gradient");
-    dy = l_to_tensor(L, -1);
-    if (!dy && !lua_isnil(L, -1))
+    if (!dy && !(dy = l_to_tensor(L, -1)) && !lua_isnil(L, -1))
       return l_error(L, "backward: the gradient must be a tensor, got %s", l_typename(L, -1));
-    lua_pop(L, 1);
+    create = l_opt_bool(L, opt, "create_graph", false);
+    retain = l_opt_bool(L, opt, "retain_graph", create);
   }
-  bool create = l_opt_bool(L, opt, "create_graph", false);
-  bool retain = l_opt_bool(L, opt, "retain_graph", create);
   if (create) l_set_anchor(L, 0, 1);
   l_collect(L);
   lua_State *was = l_enter_walk(L);

@@ -39,6 +39,11 @@ void l_made_late(lua_State *L);
 static inline void l_note_late(lua_State *L) {
   if (PL_UNLIKELY(lua_gc(L, LUA_GCCOUNT) < 0)) l_made_late(L); /* inside a finalizer lua_gc refuses */
 }
+/* The same for a fresh box, which has a finalizer only in states that cannot do without (box.c). */
+extern bool l_boxes_have_gc;
+static inline void l_note_box(lua_State *L) {
+  if (__atomic_load_n(&l_boxes_have_gc, __ATOMIC_RELAXED)) l_note_late(L);
+}
 void l_empty_box(lua_State *L);                /* releases the tensor of the full box at 1 */
 void l_remember_box(lua_State *L, int i);      /* box i is what l_push_shared will find */
 /* After an op: the result box at `res` keeps what the inputs from..to keep, if its history needs that. */

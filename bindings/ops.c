@@ -89,7 +89,7 @@ static Box *new_result(lua_State *L) {
   b->magic = BOX_MAGIC;
   lua_pushvalue(L, lua_upvalueindex(3));
   lua_setmetatable(L, -2);
-  l_note_late(L);
+  l_note_box(L);
   return b;
 }
 
@@ -113,8 +113,14 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   l_collect(L);
   Box *b = new_result(L); /* first: from here on nothing of Lua's can raise before the number is released */
   PlTensor *t;
+  PlNumber room;
+  bool local = false;
   if (pl_is_float(d) || (whole && d != PL_BOOL && op->promote == PL_PROMOTE_ALL)) {
-    CALL(L, pl_tensor_empty(&t, d, 0, NULL));
+    local = op->kernel[PL_CPU] && !op->expand && (pl_state.grad_off || !pl_may_record(&x, 1));
+    if (local) /* only a record of the call would keep the number */
+      t = pl_number_local(&room, d);
+    else
+      CALL(L, pl_tensor_empty(&t, d, 0, NULL));
     if (whole)
       pl_write_i(d, t->a.data, (int64_t)lua_tointeger(L, num));
     else
@@ -125,7 +131,7 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   PlTensor *in[2] = {num == 1 ? t : x, num == 1 ? x : t};
   PlStatus s = pl_apply(op, in, 2, NULL, &b->t);
   if (PL_UNLIKELY(s == PL_ERR_OOM)) s = l_apply(L, op, in, 2, NULL, &b->t);
-  pl_tensor_release(t);
+  if (!local) pl_tensor_release(t);
   CALL(L, s);
   if (PL_UNLIKELY(b->t->node && b->t->node->has_lua)) l_anchor(L, 3, 1, 2);
   return 1;

@@ -18,7 +18,7 @@ target_compile_options(pl_flags INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes
   -ffp-contract=off -ffunction-sections -fdata-sections
   # Thread-locals (message, scratch) are read on the hot path: no call of __tls_get_addr.
-  -ftls-model=initial-exec)
+  -ftls-model=initial-exec -fno-plt)
 # The kernels open BLAS and oneDNN on first use; then nothing needs these libraries at start.
 target_link_options(pl_flags INTERFACE "LINKER:--as-needed")
 if(NOT OpenMP_C_FOUND)

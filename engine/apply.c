@@ -288,7 +288,7 @@ static PlStatus apply_plain(const PlOp *op, PlTensor *const *in, int nin, int li
   PlArray *dst[1] = {&y->a};
   PlkCall call = {.name = op->name, .code = op->kcode, .nin = nin, .nout = 1, .in = arr, .out = dst, .attrs = &no_attrs};
   PlStatus s = op->kernel[PL_CPU](&call);
-  if (PL_LIKELY(s == PL_OK) && pl_may_record(in, nin) && !pl_state.grad_off) s = pl_record(op, in, nin, &no_attrs, &y);
+  if (PL_LIKELY(s == PL_OK) && !pl_state.grad_off && pl_may_record(in, nin)) s = pl_record(op, in, nin, &no_attrs, &y);
   if (PL_UNLIKELY(s != PL_OK)) {
     pl_tensor_release(y);
     return s;

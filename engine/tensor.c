@@ -208,6 +208,17 @@ PlStatus pl_tensor_number(PlTensor **out, bool is_int, int64_t i, double f) {
   return PL_OK;
 }
 
+PlTensor *pl_number_local(PlNumber *room, PlDtype dtype) {
+  PlTensor *t = (PlTensor *)(void *)room->piece;
+  PlStorage *s = (PlStorage *)(void *)(t + 1);
+  *t = (PlTensor){.a = {.numel = 1, .dtype = (uint8_t)dtype, .device = PL_CPU, .contiguous = 1, .weak = 1}, .refs = 1};
+  t->a.shape = t->a.strides = t->dims;
+  t->storage = s;
+  *s = (PlStorage){.refs = 1, .nbytes = pl_dtype_size(dtype)};
+  t->a.data = s->data = s + 1;
+  return t;
+}
+
 PlStatus pl_number_as(PlTensor **out, const PlTensor *number, PlDtype dtype) {
   PL_TRY(pl_tensor_empty(out, dtype, 0, NULL));
   if (pl_is_float((PlDtype)number->a.dtype))
@@ -310,6 +321,8 @@ void pl_write_f(PlDtype dtype, void *at, double v) {
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
+enum { FEW_ELEMENTS = 1024 }; /* copied here: the kernel would take longer to find out how */
+
 PlStatus pl_copy_data(PlTensor *dst, PlTensor *src) {
   const PlArray *in[1] = {&src->a};
   PlArray *out[1] = {&dst->a};
@@ -322,6 +335,12 @@ PlStatus pl_copy_data(PlTensor *dst, PlTensor *src) {
                   .out = out,
                   .attrs = &none};
   if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->wrote("copy", dst->storage);
+  if (call.code == PLK_EW_COPY && src->a.contiguous && dst->a.contiguous && src->a.numel == dst->a.numel &&
+      src->a.numel <= FEW_ELEMENTS) {
+    memmove(dst->a.data, src->a.data, (size_t)src->a.numel * pl_dtype_size((PlDtype)src->a.dtype));
+    dst->storage->version++;
+    return PL_OK;
+  }
   PlStatus s = plk_cpu_elementwise(&call);
   if (s == PL_OK || s == PL_ERR_INTERRUPT) dst->storage->version++; /* else nothing was written */
   return s;

@@ -71,6 +71,11 @@ double pl_read_f(const PlArray *a, int64_t byte_offset);
 int64_t pl_read_i(const PlArray *a, int64_t byte_offset);
 void pl_write_f(PlDtype dtype, void *at, double v);
 void pl_write_i(PlDtype dtype, void *at, int64_t v);
+/* A weak 0-d tensor in the caller's memory, for one call that keeps nothing of its inputs: nobody may retain it. */
+typedef struct PlNumber {
+  _Alignas(16) char piece[sizeof(PlTensor) + sizeof(PlStorage) + 16];
+} PlNumber;
+PlTensor *pl_number_local(PlNumber *room, PlDtype dtype);
 /* A 0-d tensor of `dtype` from a weak number. */
 PlStatus pl_number_as(PlTensor **out, const PlTensor *number, PlDtype dtype);
 /* A contiguous copy without history. */

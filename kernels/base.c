@@ -31,15 +31,6 @@ void pl_message_end(void) {
 
 const char *pl_message(void) { return last_message ? last_message : ""; }
 
-size_t pl_dtype_size(PlDtype d) {
-  static const uint8_t size[PL_NDTYPE] = {
-#define PL_X(name, ctype, bytes, cls) [PL_##name] = bytes,
-      PL_DTYPES(PL_X)
-#undef PL_X
-  };
-  return (unsigned)d < PL_NDTYPE ? size[d] : 0;
-}
-
 const char *pl_dtype_name(PlDtype d) {
   static const char *const name[PL_NDTYPE] = {
       [PL_F32] = "f32", [PL_F64] = "f64", [PL_F16] = "f16", [PL_BF16] = "bf16", [PL_I8] = "i8",

@@ -74,7 +74,12 @@ typedef enum PlDtype {
       PL_NDTYPE
 } PlDtype;
 
-size_t pl_dtype_size(PlDtype d);
+/* Bytes of an element; 0 for what is no dtype. Four bits each in one constant: hot paths ask this several times. */
+static inline size_t pl_dtype_size(PlDtype d) {
+#define PL_X(name, ctype, bytes, cls) | (uint64_t)(bytes) << 4 * PL_##name
+  return (unsigned)d < PL_NDTYPE ? (size_t)((0 PL_DTYPES(PL_X)) >> 4 * (unsigned)d & 15) : 0;
+#undef PL_X
+}
 const char *pl_dtype_name(PlDtype d); /* "f32" … "bool" */
 static inline bool pl_is_float(PlDtype d) { return d <= PL_BF16; }
 static inline bool pl_is_int(PlDtype d) { return d >= PL_I8 && d <= PL_U8; }

@@ -115,10 +115,14 @@ PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *
 PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int nout,
                         const bool *differentiable, const char *name,
                         PlRule *(*make)(void *ctx, PlNode *node), void *ctx);
+/* May this key record now? */
+static inline bool pl_key_records(const PlKey *k) {
+  return k && k->active && k->recording && !k->muted && !(k->is_ambient && pl_state.ambient_muted);
+}
 /* Would an op on these inputs be recorded? Cheap: the hot path asks this. */
 static inline bool pl_may_record(PlTensor *const *in, int nin) {
   for (int i = 0; i < nin; i++)
-    if (in[i] && (in[i]->node || in[i]->more ||
+    if (in[i] && ((in[i]->node && pl_key_records(in[i]->node->key)) || in[i]->more ||
                   (pl_state.history_moved && in[i]->history != in[i]->storage->history)))
       return true;
   return false;
@@ -153,11 +157,6 @@ PlStatus pl_leaf_take_grad(PlNode *leaf, PlTensor *g); /* takes g */
  * every leaf's tensor; *inner becomes true if one is no leaf. */
 PlStatus pl_grad_captured(PlTensor *const *ys, int n, uint64_t since, PlStatus (*found)(void *ctx, PlTensor *t),
                           void *ctx, bool *inner);
-/* May this key record now? */
-static inline bool pl_key_records(const PlKey *k) {
-  return k && k->active && k->recording && !k->muted && !(k->is_ambient && pl_state.ambient_muted);
-}
-
 /* ---- backward (backward.c) ---- */
 /* Makes the tensor a slot's rule would read, with version check. Owned. */
 PlStatus pl_saved_get(PlNode *n, uint32_t i, PlTensor **out);
