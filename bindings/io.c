@@ -10,7 +10,7 @@
 #include "bindings/lib.h"
 #include "engine/io/io.h"
 
-static int failure(lua_State *L, PlStatus s) {
+int l_io_failure(lua_State *L, PlStatus s) {
   if (s != PL_ERR_IO && s != PL_ERR_FORMAT && s != PL_ERR_UNSUPPORTED)
     return l_fail(L, s);
   int code = pl_io_code();
@@ -19,8 +19,7 @@ static int failure(lua_State *L, PlStatus s) {
   return 4;
 }
 
-/* A path without embedded zeros, at stack index i. */
-static const char *check_path(lua_State *L, int i, const char *fn) {
+const char *l_check_path(lua_State *L, int i, const char *fn) {
   size_t n = 0;
   const char *s = lua_type(L, i) == LUA_TSTRING ? lua_tolstring(L, i, &n) : NULL;
   if (!s) l_error(L, "%s: the path must be a string, got %s", fn, l_typename(L, i));
@@ -55,12 +54,12 @@ static PlSafetensors **new_file_box(lua_State *L) {
 
 /* load_safetensors(path) -> {name = tensor}, {name, …} in file order, {key = text} */
 static int load_safetensors(lua_State *L) {
-  const char *path = check_path(L, 1, "load");
+  const char *path = l_check_path(L, 1, "load");
   lua_settop(L, 1);
   l_collect(L);
   PlSafetensors **box = new_file_box(L); /* 2 */
   PlStatus s = pl_safetensors_open(box, path);
-  if (s != PL_OK) return failure(L, s);
+  if (s != PL_OK) return l_io_failure(L, s);
   PlSafetensors *f = *box;
   int64_t n = pl_safetensors_count(f);
   int hint = n < 1 << 20 ? (int)n : 1 << 20;
@@ -75,7 +74,7 @@ static int load_safetensors(lua_State *L) {
     lua_rawseti(L, 4, i + 1);
     Box *b = l_new_box(L);
     s = pl_safetensors_read(f, i, &b->t);
-    if (s != PL_OK) return failure(L, s);
+    if (s != PL_OK) return l_io_failure(L, s);
     lua_rawset(L, 3);
   }
   const char *key, *value;
@@ -102,7 +101,7 @@ static PlText text_at(lua_State *L, int table, int64_t i, const char *what) {
 
 /* save_safetensors(path, {name, …}, {tensor, …}, {key, value, …}) -> true */
 static int save_safetensors(lua_State *L) {
-  const char *path = check_path(L, 1, "save");
+  const char *path = l_check_path(L, 1, "save");
   for (int i = 2; i <= 4; i++)
     if (lua_type(L, i) != LUA_TTABLE) return l_error(L, "save: argument #%d must be a table, got %s", i, l_typename(L, i));
   lua_settop(L, 4);
@@ -122,7 +121,7 @@ static int save_safetensors(lua_State *L) {
   }
   for (int64_t i = 0; i < 2 * nmeta; i++) meta[i] = text_at(L, 4, i + 1, "metadata");
   PlStatus s = pl_safetensors_save(path, n, names, tensors, nmeta, meta);
-  if (s != PL_OK) return failure(L, s);
+  if (s != PL_OK) return l_io_failure(L, s);
   lua_pushboolean(L, 1);
   return 1;
 }
@@ -133,13 +132,13 @@ static int save_safetensors(lua_State *L) {
 
 /* load_idx(path [, max_bytes]) -> tensor */
 static int load_idx(lua_State *L) {
-  const char *path = check_path(L, 1, "load_idx");
+  const char *path = l_check_path(L, 1, "load_idx");
   int64_t max_bytes =
       lua_isnoneornil(L, 2) ? -1 : l_check_int(L, 2, "load_idx", "max_bytes");
   l_collect(L);
   Box *b = l_new_box(L);
   PlStatus s = pl_idx_load(&b->t, path, max_bytes);
-  return s == PL_OK ? 1 : failure(L, s);
+  return s == PL_OK ? 1 : l_io_failure(L, s);
 }
 
 /* ---- terminal and clock

@@ -114,6 +114,14 @@ void l_profile_register(lua_State *L);
 void l_tools_register(lua_State *L);
 void l_system_register(lua_State *L);
 void l_io_register(lua_State *L);
+void l_files_register(lua_State *L);
+void l_workers_register(lua_State *L);
+int luaopen_perilune_engine(lua_State *L) __attribute__((visibility("default")));
+
+/* ---- files (io.c) ---- */
+/* nil, message, code, errno for what the environment refused; raises anything else. */
+int l_io_failure(lua_State *L, PlStatus s);
+const char *l_check_path(lua_State *L, int i, const char *fn); /* a path without embedded zeros */
 
 /* Adds functions to the table at the top; `methods` are put into the metatable's method table. */
 void l_add_methods(lua_State *L, const luaL_Reg *regs);

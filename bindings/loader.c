@@ -2,6 +2,7 @@
  * perilune/core.so: the thin module that `require "perilune.core"` loads. libgomp fixes its wait policy
  * when it is loaded, so this file links no libgomp, sets the policy, then opens engine.so beside it. */
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,8 +52,18 @@ static void connect_interrupt(lua_State *L, void *engine) {
   lua_pop(L, 1);
 }
 
+/* The processors this process may use, before libgomp binds this thread to one of them (OMP_PROC_BIND): what
+ * bindings/workers.c gives to its threads. */
+static void note_affinity(lua_State *L) {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return;
+  lua_pushlstring(L, (const char *)&set, sizeof set);
+  lua_setfield(L, LUA_REGISTRYINDEX, "perilune.affinity");
+}
+
 int luaopen_perilune_core(lua_State *L) {
   lua_settop(L, 0);
+  note_affinity(L);
   lua_pushfstring(L, "%sengine.so", push_own_folder(L));
   const char *path = lua_tostring(L, -1);
   void *engine = open_engine(path);

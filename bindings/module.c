@@ -2,8 +2,6 @@
  * The module that Lua loads: puts the parts together. `perilune.core` is for perilune's own Lua files. */
 #include "bindings/lib.h"
 
-int luaopen_perilune_engine(lua_State *L) __attribute__((visibility("default")));
-
 /* core.set_home(dir): files below it are perilune's own; errors blame the first frame outside. */
 static int set_home(lua_State *L) {
   luaL_checkstring(L, 1);
@@ -40,5 +38,7 @@ int luaopen_perilune_engine(lua_State *L) {
   l_profile_register(L);
   l_tools_register(L);
   l_io_register(L);
+  l_files_register(L);
+  l_workers_register(L);
   return 1;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Memory, threads, random state, facts about the build. */
+#include <pthread.h>
 #include <string.h>
 
 #include "bindings/lib.h"
@@ -116,8 +117,12 @@ PlStatus pl_block_alloc(size_t n, void **out);
 void pl_block_free(void *p);
 static PlStatus host_alloc(size_t bytes, void **out) { return pl_block_alloc(bytes, out); }
 
-void l_system_register(lua_State *L) {
+static void set_host(void) {
   static const PlkHost host = {host_alloc, pl_block_free};
+  plk_set_host(&host);
+}
+
+void l_system_register(lua_State *L) {
   static const luaL_Reg functions[] = {{"memory", s_memory},
                                        {"reset_peak_memory", s_reset_peak},
                                        {"set_memory_budget", s_budget},
@@ -133,7 +138,8 @@ void l_system_register(lua_State *L) {
                                        {"set_rng_state", s_set_rng},
                                        {"top_level", s_ambient_level},
                                        {NULL, NULL}};
-  plk_set_host(&host);
+  static pthread_once_t once = PTHREAD_ONCE_INIT; /* states in several threads may load the module at once */
+  pthread_once(&once, set_host);
   luaL_setfuncs(L, functions, 0);
   lua_pushstring(L, pl_version());
   lua_setfield(L, -2, "version");

@@ -7,6 +7,7 @@
 
 #include "engine/alloc.h"
 #include "engine/grad/node.h"
+#include "engine/parcel.h"
 #include "kernels/convert.h"
 #include "kernels/elementwise.h"
 
@@ -101,7 +102,10 @@ PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype) {
 
 static void storage_release(PlStorage *s) {
   if (--s->refs) return;
-  if (s->owns) pl_block_free(s->data);
+  if (s->owns) {
+    if (PL_LIKELY(!s->shared)) pl_block_free(s->data);
+    else pl_shared_release(s->shared);
+  }
   pl_pool_put(s->block, s->piece);
 }
 

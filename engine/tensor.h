@@ -17,6 +17,7 @@ struct PlStorage {
   size_t nbytes;
   void *block; /* the piece; freed with the storage */
   bool owns;   /* data is a block of its own */
+  struct PlShared *shared; /* owns: other threads hold the block too (parcel.h); NULL: only this storage does */
   PlTensor *base; /* weak: the contiguous handle on all of it that views were taken from, or NULL */
 };
 

@@ -165,7 +165,7 @@ describe("DataLoader", function()
     fails("unknown option 'batchsize'", data.DataLoader, { 1 }, { batchsize = 2 })
     fails("did you mean 'batch_size'", data.DataLoader, { 1 }, { batchsize = 2 })
     fails("batch_size must be a positive integer, got 0", data.DataLoader, { 1 }, { batch_size = 0 })
-    fails("not there yet", data.DataLoader, { 1 }, { workers = 2 })
+    fails("say workers = 1", data.DataLoader, { 1 }, { prefetch = 2 })
     fails("something with #ds and ds[i], got 3", data.DataLoader, 3)
     fails("sample 2 of a batch has no field b", function()
       for _ in data.DataLoader({ { a = 1, b = 2 }, { a = 1 } }, { batch_size = 2 }) do end

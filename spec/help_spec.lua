@@ -16,10 +16,11 @@ local function others()
     local callable = type(value) == "function" or (meta and meta.__call)
     if callable and not ops[name] and not ops[name:match("^(.*)_$")] then list[#list + 1] = name end
   end
-  for _, name in ipairs { "save", "load", "load_idx", "profile", "timer", "cli" } do -- loaded at first use
+  for _, name in ipairs { "save", "load", "load_idx", "profile", "timer", "cli", "load_npy", "save_npy", "load_npz",
+    "load_image", "save_image" } do -- loaded at first use
     if not rawget(T, name) then list[#list + 1] = name end
   end
-  for _, space in ipairs { "metrics", "log" } do
+  for _, space in ipairs { "metrics", "log", "data" } do
     for name in pairs(require("perilune." .. space)) do list[#list + 1] = space .. "." .. name end
   end
   table.sort(list)

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/tensor.h"
 #include "kernels/kernel.h"
 
 /* Written by the failing function, read by the binding right after: per thread, like the
@@ -85,6 +86,35 @@ PlStatus pl_file_read_at(int fd, const char *path, void *buf, size_t n, int64_t 
     n -= (size_t)got;
     PL_TRY(pl_file_code(plk_poll()));
   }
+  return PL_OK;
+}
+
+PlStatus pl_file_bytes(const char *path, int64_t max_bytes, char **data, size_t *size) {
+  int fd;
+  int64_t n;
+  PL_TRY(pl_file_open(path, &fd, &n));
+  void *mem = NULL;
+  PlStatus s = PL_OK;
+  if (n > max_bytes)
+    s = pl_file_bad(path, "%lld bytes, more than max_bytes = %lld", (long long)n, (long long)max_bytes);
+  if (s == PL_OK) s = pl_file_code(plk_scratch((size_t)n + 1, &mem));
+  if (s == PL_OK) s = pl_file_read_at(fd, path, mem, (size_t)n, 0);
+  close(fd);
+  if (s != PL_OK) {
+    plk_scratch_free(mem);
+    return s;
+  }
+  *data = mem;
+  (*data)[n] = '\0';
+  *size = (size_t)n;
+  return PL_OK;
+}
+
+PlStatus pl_file_shape(const char *path, PlDtype dtype, int ndim, const int64_t *shape, int64_t *bytes) {
+  int64_t numel;
+  size_t n;
+  if (pl_count(ndim, shape, dtype, &numel, &n) != PL_OK) return pl_file_bad(path, "the declared sizes overflow");
+  *bytes = (int64_t)n;
   return PL_OK;
 }
 

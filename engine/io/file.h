@@ -10,11 +10,16 @@
 PlStatus pl_file_open(const char *path, int *fd, int64_t *size);
 /* Reads exactly n bytes at `at`; fewer is FORMAT ("ends early"). Polls for Ctrl-C. */
 PlStatus pl_file_read_at(int fd, const char *path, void *buf, size_t n, int64_t at);
+/* A whole file into scratch memory (give it back with plk_scratch_free); FORMAT above max_bytes. One zero byte follows
+ * the last. */
+PlStatus pl_file_bytes(const char *path, int64_t max_bytes, char **data, size_t *size);
 PlStatus pl_file_write(int fd, const char *path, const void *buf, size_t n);
 /* Fails with PL_ERR_IO, the path, what was tried and errno's text. */
 PlStatus pl_file_fail(const char *what, const char *path, int code);
 /* Fails with PL_ERR_FORMAT and remembers EBADMSG. */
 PlStatus pl_file_bad(const char *path, const char *why, ...) PL_PRINTF(2, 3);
+/* The bytes of a tensor that a file declares; FORMAT if its sizes are impossible. */
+PlStatus pl_file_shape(const char *path, PlDtype dtype, int ndim, const int64_t *shape, int64_t *bytes);
 /* Remembers the errno that goes with a status made elsewhere, and returns the status. */
 PlStatus pl_file_code(PlStatus s);
 

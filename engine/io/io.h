@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Reading and writing tensors as files: safetensors (both ways) and IDX (reading, also
- * gzipped).
+ * Reading and writing tensors as files: safetensors, npy, PNG and JPEG (both ways), IDX (also gzipped) and npz
+ * (reading).
  *
  * Files are untrusted: every size is checked against the file before anything is
  * allocated for it, a malformed file is PL_ERR_FORMAT, and a failed write leaves the old
@@ -62,5 +62,43 @@ PlStatus pl_safetensors_check(const char *header, size_t len, int64_t data);
  * than deflate can expand to. Errors: IO, FORMAT, OOM, INTERRUPT, UNSUPPORTED (gzip
  * without zlib). */
 PlStatus pl_idx_load(PlTensor **out, const char *path, int64_t max_bytes);
+
+/* ---- NumPy: npy and npz ------------------------------------------------------------------------------------------ */
+
+/* Reads an npy file, versions 1 to 3: bool, i8 … i64, u8, f16, f32, f64 of either byte order; u16 and u32 become i32
+ * and i64. Fortran order gives a view with strides of its own. Errors: IO, FORMAT, OOM, INTERRUPT, UNSUPPORTED (other
+ * dtypes). */
+PlStatus pl_npy_load(PlTensor **out, const char *path, int64_t max_bytes);
+/* Writes npy, version 1, little-endian, C order, as safely as pl_safetensors_save. Errors: ARG (bf16), IO, OOM. */
+PlStatus pl_npy_save(const char *path, PlTensor *t);
+
+typedef struct PlNpz PlNpz; /* an opened zip archive of npy files, its directory checked */
+
+/* At most max_bytes (< 0: 4 GiB) for all members together. */
+PlStatus pl_npz_open(PlNpz **out, const char *path, int64_t max_bytes);
+void pl_npz_release(PlNpz *z);
+int64_t pl_npz_count(const PlNpz *z);
+/* Name of member i (0-based) without ".npy", borrowed, not NUL-terminated. */
+const char *pl_npz_name(const PlNpz *z, int64_t i, size_t *len);
+PlStatus pl_npz_read(PlNpz *z, int64_t i, PlTensor **out);
+
+/* ---- bytes ------------------------------------------------------------------------------------------------------- */
+
+/* A whole file as u8 [n]; max_bytes < 0: 4 GiB. */
+PlStatus pl_bytes_load(PlTensor **out, const char *path, int64_t max_bytes);
+/* The entries of a folder in no order, in memory from malloc (NULL if there are none): for each one letter ('d' folder,
+ * 'f' file, '?' else), its name, a zero byte. */
+PlStatus pl_folder_list(const char *path, char **out, size_t *n);
+
+/* ---- images ------------------------------------------------------------------------------------------------------ */
+
+/* A PNG or JPEG file as u8 [C, H, W], a view on interleaved memory. c: 0 the file's channels, 1 gray, 3 RGB, 4 RGBA.
+ * max_bytes bounds the pixels (< 0: 512 MiB). Errors: IO, FORMAT, OOM, UNSUPPORTED (CMYK, a build without the library).
+ */
+PlStatus pl_image_load(PlTensor **out, const char *path, int c, int64_t max_bytes);
+/* The same from memory; name is for messages. */
+PlStatus pl_image_decode(PlTensor **out, const char *name, const void *bytes, size_t n, int c, int64_t max_bytes);
+/* u8 [C, H, W] or [H, W] as PNG (C 1 to 4) or JPEG (C 1 or 3; quality 1 to 100), by the ending of path. */
+PlStatus pl_image_save(const char *path, PlTensor *t, int quality);
 
 #endif

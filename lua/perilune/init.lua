@@ -39,6 +39,9 @@ local lazy = {
   nn = "perilune.nn", optim = "perilune.optim", data = "perilune.data", bar = "perilune.bar",
   save = { "perilune.io", "save" }, load = { "perilune.io", "load" },
   load_idx = { "perilune.io", "load_idx" },
+  load_npy = { "perilune.files", "load_npy" }, save_npy = { "perilune.files", "save_npy" },
+  load_npz = { "perilune.files", "load_npz" },
+  load_image = { "perilune.files", "load_image" }, save_image = { "perilune.files", "save_image" },
   metrics = "perilune.metrics", profile = "perilune.profile", timer = "perilune.timer", cli = "perilune.cli",
 }
 -- T.log(x) is the logarithm, T.log.csv(path), T.log.jsonl, T.log.tensorboard write figures of a run.

@@ -245,7 +245,7 @@ S.load = { "T.load(path, {…}) → tables of tensors, or nil and a message", "R
 S.load_idx = { "T.load_idx(path) → tensor, or nil and a message", "Reads an IDX file, as MNIST's, also gzipped.", [[
 print((T.load_idx("/nowhere/images-idx3-ubyte")))  --> nil]] }
 
-for _, file in ipairs { "more", "composites", "math", "tools" } do
+for _, file in ipairs { "more", "composites", "math", "tools", "data" } do
   for name, entry in pairs(require("perilune.symbols_" .. file)) do S[name] = entry end
 end
 return S

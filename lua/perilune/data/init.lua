@@ -4,6 +4,7 @@
 local dataset = require "perilune.data.dataset"
 local mnist = require "perilune.data.mnist"
 local DataLoader = require "perilune.data.loader"
+local sampler = require "perilune.data.sampler"
 
 return {
   Dataset = dataset.Dataset,
@@ -12,6 +13,10 @@ return {
   ConcatDataset = dataset.ConcatDataset,
   random_split = dataset.random_split,
   DataLoader = DataLoader,
+  SequentialSampler = sampler.SequentialSampler,
+  RandomSampler = sampler.RandomSampler,
+  WeightedSampler = sampler.WeightedSampler,
+  BatchSampler = sampler.BatchSampler,
   default_collate = DataLoader.default_collate,
   fashion_mnist = mnist.fashion_mnist,
   mnist = mnist.mnist,

@@ -2,119 +2,185 @@
 --- Batches of a dataset for a generic for: `for x, y in data.DataLoader(ds, {batch_size = 64}) do`.
 -- @classmod DataLoader
 local T = require "perilune"
+local core = require "perilune.core"
+local collate = require "perilune.data.collate"
 local dataset = require "perilune.data.dataset"
 local options = require "perilune.options"
+local pack = require "perilune.data.pack"
+local sampler = require "perilune.data.sampler"
 
 local fail, describe = options.fail, options.describe
 
 local DataLoader = { __name = "DataLoader" }
 DataLoader.__index = DataLoader
 
+local PREFETCH, WAIT_MS = 2, 50
+
 local spec = options.spec("data.DataLoader", {
   { "batch_size", "count", 1 }, { "shuffle", "bool", false }, { "drop_last", "bool", false },
   { "seed", "int", optional = true }, { "collate", "func", optional = true }, { "workers", "size", 0 },
-  { "prefetch", "size", 0 } })
+  { "prefetch", "count", optional = true }, { "sampler", "any", optional = true },
+  { "batch_sampler", "any", optional = true }, { "worker_init", "func", optional = true } })
+
+local function check_combinations(a, given)
+  if a.sampler and a.shuffle then fail("data.DataLoader: a sampler has its own order; leave shuffle out") end
+  if a.batch_sampler and (a.sampler or a.shuffle or a.drop_last or given.batch_size) then
+    fail("data.DataLoader: a batch_sampler decides batches; leave sampler, shuffle, drop_last and batch_size out")
+  end
+  if a.workers == 0 and (a.prefetch or a.worker_init) then
+    fail("data.DataLoader: prefetch and worker_init are for workers; say workers = 1 or more")
+  end
+end
 
 --- @param ds anything with `#ds` and `ds[i]`
--- @tparam[opt] table opts `batch_size=1 shuffle=false drop_last=false seed= collate=`; with a seed every
--- loader
--- gives the same orders, pass after pass
+-- @tparam[opt] table opts `batch_size=1 shuffle=false drop_last=false seed= collate= sampler= batch_sampler=`, and
+-- `workers=0 prefetch=2 worker_init=`. With a seed every loader gives the same orders, pass after pass.
+--
+-- Random numbers that `ds[i]` draws depend on the seed, the pass and i alone, so batches are the same with any number
+-- of workers (of math.random: with any number but 0).
+--
+-- Each worker is a thread with a Lua state of its own. At the first pass it gets a copy of dataset and collate: tables
+-- with their metatables, functions with their upvalues, tensors without a copy of their memory, which nobody may write
+-- to from then on. Modules, and what they hold, are required anew there. `worker_init(k, dataset)` runs once in
+-- worker k; what it returns, if anything, replaces the dataset: open files and connections there. `prefetch` batches
+-- per worker are made ahead. close() ends the workers; so does the collector.
 local function new(ds, opts)
   if (type(ds) ~= "table" and type(ds) ~= "userdata") then
     fail("data.DataLoader: a dataset is wanted, something with #ds and ds[i], got %s", describe(ds))
   end
   local a = options.read(spec, opts or {})
-  if a.workers > 0 or a.prefetch > 0 then
-    fail("data.DataLoader: worker threads and prefetch are not there yet; use workers = 0")
-  end
+  check_combinations(a, opts or {})
   if type(ds) == "userdata" then ds = dataset.TensorDataset(ds) end
-  a.dataset, a.epoch, a._active = ds, 0, setmetatable({}, { __mode = "k" })
+  a.dataset, a.epoch, a._active, a._passes = ds, 0, setmetatable({}, { __mode = "k" }), 0
   return setmetatable(a, DataLoader)
 end
 
 --- The number of batches of one pass.
 function DataLoader:__len()
-  local n = #self.dataset
+  if self.batch_sampler then return #self.batch_sampler end
+  local n = #(self.sampler or self.dataset)
   if self.drop_last then return n // self.batch_size end
   return (n + self.batch_size - 1) // self.batch_size
 end
 
--- ---- collecting samples ------------------------------------------------------------------------------
+-- ---- one pass: which samples, in which batches ---------------------------------------------------------------------
 
---- Joins samples into a batch: tensors are stacked, numbers become a tensor, lists and tables are joined
--- field
--- by field, anything else stays a list.
-local function default_collate(samples)
-  local first = samples[1]
-  local kind = type(first)
-  if kind == "userdata" then return T.stack(samples, 1) end
-  if kind == "number" then
-    local all_integers = true
-    for _, v in ipairs(samples) do all_integers = all_integers and math.type(v) == "integer" end
-    return T.tensor(samples, { dtype = all_integers and "i64" or "f32" })
-  end
-  if kind == "boolean" then return T.tensor(samples) end
-  if kind == "table" then
-    local out = {}
-    for key in pairs(first) do
-      local column = {}
-      for i, sample in ipairs(samples) do
-        column[i] = sample[key]
-        if column[i] == nil then
-          fail("data.DataLoader: sample %d of a batch has no field %s, the first has", i, tostring(key))
-        end
-      end
-      out[key] = default_collate(column)
-    end
-    return out
-  end
-  return samples
+-- Where the random numbers of this pass begin. Drawn from the global generator where there is no seed.
+local function base_seed(self)
+  if self.seed then return collate.sample_seed(self.seed, self.epoch) end
+  return T.randint(0, math.maxinteger - 1, { 1 }):item()
 end
 
-local function is_list(v) return type(v) == "table" and getmetatable(v) == nil and v[1] ~= nil end
-
-local function collect(self, order, first, last)
-  local samples, ds = {}, self.dataset
-  for i = first, last do samples[#samples + 1] = ds[order and order[i] or i] end
-  if self.collate then return self.collate(samples) end
-  local batch = default_collate(samples)
-  if is_list(batch) and type(samples[1]) == "table" then return table.unpack(batch) end
-  return batch
-end
-
--- ---- passes ------------------------------------------------------------------------------------------
-
--- A function that returns batch after batch of one pass.
-local function pass(self)
-  local ds = self.dataset
-  local n, size, count, b = #ds, self.batch_size, #self, 0
-  local order, whole, list
-  if self.shuffle then
+-- A function from the number of a batch to its samples: a list, or i64 [n] for datasets with get_batch, or first and
+-- last for a run of a dataset with get_range.
+local function plan(self)
+  local ds, size = self.dataset, self.batch_size
+  local whole = not self.collate and collate.has_batches(ds)
+  if self.batch_sampler then
+    local batches = self.batch_sampler:batches()
+    if not whole then return function(b) return batches[b] end end
+    return function(b) return T.tensor(batches[b], { dtype = "i64" }) end
+  end
+  local n = #(self.sampler or ds)
+  local order
+  if self.sampler then
+    order = sampler.indices(self.sampler)
+    if #order ~= n then fail("data.DataLoader: the sampler gave %d samples where its # says %d", #order, n) end
+    if whole and n > 0 then order = T.tensor(order, { dtype = "i64" }) end
+  elseif self.shuffle then
     order = dataset.permutation(n, self.seed and self.seed + self.epoch)
+    if not whole then order = n > 0 and order:totable() or {} end
+  elseif not self.collate and dataset.has_method(ds, "get_range") and self.workers == 0 then
+    return function(b) return (b - 1) * size + 1, math.min(b * size, n) end
+  elseif whole and n > 0 then
+    order = T.arange(n)
   end
-  self.epoch = self.epoch + 1
-  if not self.collate and n > 0 then
-    if order then
-      whole = dataset.has_method(ds, "get_batch")
-    elseif dataset.has_method(ds, "get_range") then
-      whole = true
-    elseif dataset.has_method(ds, "get_batch") then
-      order, whole = T.arange(n), true
-    end
+  return function(b)
+    local first, last = (b - 1) * size + 1, math.min(b * size, n)
+    if type(order) == "userdata" then return order:narrow(1, first, last - first + 1) end
+    local list = {}
+    for i = first, last do list[#list + 1] = order and order[i] or i end
+    return list
   end
-  if order and not whole then list = order:totable() end
+end
+
+-- ---- passes in this thread -----------------------------------------------------------------------------------
+
+local function local_pass(self, samples, count)
+  local ds, b = self.dataset, 0
+  local plain = getmetatable(ds) == dataset.TensorDataset -- draws no random numbers
+  local job
   return function()
     b = b + 1
     if b > count then return nil end
-    local first, last = (b - 1) * size + 1, math.min(b * size, n)
-    if not whole then return collect(self, list, first, last) end
-    if not order then return ds:get_range(first, last) end
-    return ds:get_batch(order:narrow(1, first, last - first + 1))
+    local first, last = samples(b)
+    if last then return ds:get_range(first, last) end
+    if plain and type(first) == "userdata" then return ds:get_batch(first) end
+    job = job or { dataset = ds, collate = self.collate, base = self._base }
+    return collate.batch(job, first)
   end
 end
 
---- An iterator of its own for one pass; `for x, y in loader do` makes one by itself.
-function DataLoader:iter() return pass(self) end
+-- ---- passes through workers -----------------------------------------------------------------------------------
+
+local function pool_of(self)
+  if not self._pool then
+    local setup = { dataset = self.dataset, collate = self.collate, worker_init = self.worker_init }
+    self._pool = core.workers(self.workers, "perilune.data.worker", pack.pack(setup, "data.DataLoader"))
+  end
+  return self._pool
+end
+
+-- Waits in short steps: between them Ctrl-C gets through.
+local function answer(pool, pass, b)
+  while true do
+    local ok, text, tensors = pool:take(pass, b, WAIT_MS)
+    if ok then return pack.unpack(text, tensors) end
+    if ok == false then fail("data.DataLoader: in a worker: %s", text) end
+  end
+end
+
+-- Batches come in order, whichever worker made them. The guard tells the workers when nobody wants the rest.
+local function worker_pass(self, samples, count)
+  local pool, base = pool_of(self), self._base
+  self._passes = self._passes + 1
+  local pass, b, submitted = self._passes, 0, 0
+  local function forget() pool:cancel(pass) end
+  local guard = setmetatable({}, { __gc = forget, __close = forget })
+  local function submit()
+    if submitted >= count then return end
+    submitted = submitted + 1
+    pool:submit(pass, submitted, pack.pack({ base = base, indices = samples(submitted) }, "data.DataLoader", true))
+  end
+  for _ = 1, self.workers * (self.prefetch or PREFETCH) do submit() end
+  local function step()
+    local _ = guard -- lives as long as this function
+    b = b + 1
+    if b > count then return nil end
+    local batch = answer(pool, pass, b)
+    submit()
+    return table.unpack(batch, 1, batch.n)
+  end
+  return step, guard
+end
+
+-- A function that returns batch after batch of one pass, and what to close when it is left early.
+local function pass(self)
+  local count = #self
+  local ds = self.dataset
+  if self.workers > 0 or getmetatable(ds) ~= dataset.TensorDataset or self.collate then self._base = base_seed(self) end
+  local samples = plan(self)
+  self.epoch = self.epoch + 1
+  if self.workers > 0 and count > 0 then return worker_pass(self, samples, count) end
+  return local_pass(self, samples, count)
+end
+
+--- An iterator of its own for one pass; `for x, y in loader do` makes one by itself. `for x, y in loader:iter() do`
+-- frees what workers made ahead as soon as the loop is left.
+function DataLoader:iter()
+  local step, guard = pass(self)
+  return step, nil, nil, guard
+end
 
 -- The batch that a loop hands back tells which pass goes on, so loops over one loader may be nested.
 function DataLoader:__call(_, control)
@@ -136,10 +202,20 @@ function DataLoader:_remember(step, first, ...)
   return first, ...
 end
 
+--- Ends the worker threads, if there are any; the next pass starts new ones with the dataset as it is then.
+function DataLoader:close()
+  local pool = self._pool
+  self._pool, self._current, self._active = nil, nil, setmetatable({}, { __mode = "k" })
+  if pool then pool:close() end
+end
+DataLoader.__close = DataLoader.close
+
 function DataLoader:__tostring()
-  return ("DataLoader of %d samples in %d batches of %d"):format(#self.dataset, #self, self.batch_size)
+  return ("DataLoader of %d samples in %d batches%s%s"):format(#self.dataset, #self,
+    self.batch_sampler and "" or " of " .. self.batch_size,
+    self.workers > 0 and (" from %d workers"):format(self.workers) or "")
 end
 
-DataLoader.default_collate = default_collate
+DataLoader.default_collate = collate.default
 
 return setmetatable(DataLoader, { __call = function(_, ...) return new(...) end })

@@ -1,0 +1,107 @@
+-- SPDX-License-Identifier: MIT
+--- From samples to batches, in the script's thread and in workers alike.
+-- @module perilune.data.collate
+local T = require "perilune"
+local core = require "perilune.core"
+local dataset = require "perilune.data.dataset"
+local options = require "perilune.options"
+
+local fail = options.fail
+local M = {}
+
+--- Joins samples into a batch: tensors are stacked, numbers become a tensor, lists and tables are joined field by
+-- field, anything else stays a list.
+function M.default(samples)
+  local first = samples[1]
+  local kind = type(first)
+  if kind == "userdata" then return T.stack(samples, 1) end
+  if kind == "number" then
+    local all_integers = true
+    for _, v in ipairs(samples) do all_integers = all_integers and math.type(v) == "integer" end
+    return T.tensor(samples, { dtype = all_integers and "i64" or "f32" })
+  end
+  if kind == "boolean" then return T.tensor(samples) end
+  if kind == "table" then
+    local out = {}
+    for key in pairs(first) do
+      local column = {}
+      for i, sample in ipairs(samples) do
+        column[i] = sample[key]
+        if column[i] == nil then
+          fail("data.DataLoader: sample %d of a batch has no field %s, the first has", i, tostring(key))
+        end
+      end
+      out[key] = M.default(column)
+    end
+    return out
+  end
+  return samples
+end
+
+local function is_list(v) return type(v) == "table" and getmetatable(v) == nil and v[1] ~= nil end
+
+-- ---- seeds -------------------------------------------------------------------------------------------------------
+
+--- The seed of sample i in a pass: it depends on nothing else, so any number of workers draws the same numbers.
+-- The mixing steps of SplitMix64 (Steele, Lea, Flood 2014).
+function M.sample_seed(base, i)
+  local z = base + i * 0x9e3779b97f4a7c15
+  z = (z ~ (z >> 30)) * 0xbf58476d1ce4e5b9
+  z = (z ~ (z >> 27)) * 0x94d049bb133111eb
+  return z ~ (z >> 31)
+end
+
+-- ---- one batch -----------------------------------------------------------------------------------------------------
+
+-- f() with the generator as it was afterwards.
+local function keeping_rng(f, ...)
+  local state = core.get_rng_state()
+  local results = table.pack(pcall(f, ...))
+  core.set_rng_state(state)
+  if not results[1] then error(results[2], 0) end
+  return table.unpack(results, 2, results.n)
+end
+
+-- In a worker math.random is seeded too: there is no way to put it back in the script's own state.
+local function seed(job, i)
+  local s = M.sample_seed(job.base, i)
+  core.manual_seed(s)
+  if job.worker then math.randomseed(s) end
+end
+
+local function collect(job, indices)
+  local samples, ds = {}, job.dataset
+  for k, i in ipairs(indices) do
+    seed(job, i)
+    job.at = i
+    local sample = ds[i]
+    if sample == nil then fail("data.DataLoader: sample %d is nil", i) end
+    samples[k] = sample
+  end
+  job.at = nil
+  if job.collate then return job.collate(samples) end
+  local batch = M.default(samples)
+  if is_list(batch) and type(samples[1]) == "table" then return table.unpack(batch) end
+  return batch
+end
+
+local function collect_whole(job, positions)
+  seed(job, positions:numel() > 0 and positions:get(1) or 0)
+  return job.dataset:get_batch(positions)
+end
+
+--- The values of the batch of these samples. job: {dataset=, collate=, base=, worker=}; indices: a list, or an i64
+-- tensor for datasets that give whole batches.
+function M.batch(job, indices)
+  local f = type(indices) == "table" and collect or collect_whole
+  if job.worker then return f(job, indices) end
+  return keeping_rng(f, job, indices)
+end
+
+--- Whether the dataset gives whole batches; a Subset does where what it is made of does.
+function M.has_batches(ds)
+  if getmetatable(ds) == dataset.Subset then return rawget(ds, "positions") ~= nil end
+  return dataset.has_method(ds, "get_batch")
+end
+
+return M

@@ -1,0 +1,133 @@
+-- SPDX-License-Identifier: MIT
+--- Orders of samples for a DataLoader: `data.DataLoader(ds, {sampler = data.RandomSampler(#ds)})`. A sampler of your
+-- own is anything with `#s` and `s:indices()` → a list or i64 tensor of sample numbers, made anew for each pass; a
+-- batch sampler has `#s` and `s:batches()` → a list of such lists.
+-- @module perilune.data.sampler
+local T = require "perilune"
+local dataset = require "perilune.data.dataset"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+local M = {}
+
+local function class(name)
+  local C = { __name = name }
+  C.__index = C
+  C.__len = function(self) return self.n end
+  C.__tostring = function(self) return ("%s of %d"):format(name, self.n) end
+  M[name] = setmetatable(C, { __call = function(_, ...) return C.new(...) end })
+  return C
+end
+
+-- The number of samples, from a number or a dataset.
+local function count(who, what)
+  if type(what) == "number" then
+    local n = options.integer(what)
+    if not n or n < 0 then
+      fail("%s: the number of samples must be a non-negative integer, got %s", who, describe(what))
+    end
+    return n
+  end
+  if type(what) ~= "table" and type(what) ~= "userdata" then
+    fail("%s: a dataset or the number of samples is wanted, got %s", who, describe(what))
+  end
+  return #what
+end
+
+-- make() with the generator seeded; the global one stays as it is.
+local function seeded(seed, make)
+  if seed == nil then return make() end
+  local state = T.get_rng_state()
+  T.manual_seed(seed)
+  local ok, v = pcall(make)
+  T.set_rng_state(state)
+  if not ok then error(v, 0) end
+  return v
+end
+
+--- 1, 2, … n: `data.SequentialSampler(ds or n)`.
+local Sequential = class "SequentialSampler"
+function Sequential.new(what) return setmetatable({ n = count("data.SequentialSampler", what) }, Sequential) end
+function Sequential:indices() return T.arange(self.n) end
+
+--- A random order: `data.RandomSampler(ds or n, {replacement=false, num_samples=n, seed=})`. With a seed pass p has the
+-- order of seed + p - 1.
+local Random = class "RandomSampler"
+local random_spec = options.spec("data.RandomSampler", { { "replacement", "bool", false },
+  { "num_samples", "count", optional = true }, { "seed", "int", optional = true } })
+function Random.new(what, opts)
+  local a = options.read(random_spec, opts or {})
+  a.of, a.pass = count("data.RandomSampler", what), 0
+  a.n = a.num_samples or a.of
+  if not a.replacement and a.n > a.of then
+    fail("data.RandomSampler: num_samples = %d of %d samples needs replacement = true", a.n, a.of)
+  end
+  return setmetatable(a, Random)
+end
+function Random:indices()
+  local seed = self.seed and self.seed + self.pass
+  self.pass = self.pass + 1
+  if self.replacement then return seeded(seed, function() return T.randint(1, self.of, { self.n }) end) end
+  local order = dataset.permutation(self.of, seed)
+  return self.n < self.of and order:narrow(1, 1, self.n) or order
+end
+
+--- Samples by weight: `data.WeightedSampler(weights, n, {replacement=true, seed=})`; weights are a list or a tensor,
+-- not necessarily of sum 1.
+local Weighted = class "WeightedSampler"
+local weighted_spec = options.spec("data.WeightedSampler", { { "replacement", "bool", true },
+  { "seed", "int", optional = true } })
+function Weighted.new(weights, n, opts)
+  local a = options.read(weighted_spec, opts or {})
+  if type(weights) == "table" then weights = T.tensor(weights) end
+  if type(weights) ~= "userdata" or weights:dim() ~= 1 or weights:numel() == 0 then
+    fail("data.WeightedSampler: weights must be a list or a tensor of one dimension, got %s", describe(weights))
+  end
+  local sum = weights:sum():item()
+  if weights:lt(0):any():item() or sum ~= sum or sum <= 0 or sum == math.huge then
+    fail("data.WeightedSampler: weights must not be negative, and their sum positive and finite")
+  end
+  a.weights, a.pass = weights:to("f64"), 0
+  a.n = count("data.WeightedSampler", n or weights:numel())
+  if not a.replacement and a.n > weights:gt(0):sum():item() then
+    fail("data.WeightedSampler: %d samples without replacement, but only %d weights are positive", a.n,
+      weights:gt(0):sum():item())
+  end
+  return setmetatable(a, Weighted)
+end
+function Weighted:indices()
+  local seed = self.seed and self.seed + self.pass
+  self.pass = self.pass + 1
+  if self.n == 0 then return T.empty({ 0 }, { dtype = "i64" }) end
+  return seeded(seed, function() return T.multinomial(self.weights, self.n, { replacement = self.replacement }) end)
+end
+
+--- Batches of another sampler's order: `data.BatchSampler(sampler, batch_size, drop_last=false)`.
+local Batch = class "BatchSampler"
+function Batch.new(sampler, size, drop_last)
+  size = options.integer(size)
+  if type(sampler) ~= "table" then fail("data.BatchSampler: a sampler is wanted, got %s", describe(sampler)) end
+  if not size or size < 1 then fail("data.BatchSampler: the batch size must be a positive integer") end
+  return setmetatable({ sampler = sampler, size = size, drop_last = drop_last == true }, Batch)
+end
+Batch.__len = function(self)
+  local n = #self.sampler
+  return self.drop_last and n // self.size or (n + self.size - 1) // self.size
+end
+Batch.__tostring = function(self) return ("BatchSampler of %d batches"):format(#self) end
+function Batch:batches()
+  local order, out = M.indices(self.sampler), {}
+  for b = 1, #self do out[b] = table.move(order, (b - 1) * self.size + 1, math.min(b * self.size, #order), 1, {}) end
+  return out
+end
+
+--- The order of a sampler, a list or a tensor as a list.
+function M.indices(sampler)
+  local order = sampler
+  if type(sampler) == "table" and type(sampler.indices) == "function" then order = sampler:indices() end
+  if type(order) == "userdata" then order = order:numel() > 0 and order:totable() or {} end
+  if type(order) ~= "table" then fail("data.DataLoader: a sampler gave %s, not sample numbers", describe(order)) end
+  return order
+end
+
+return M

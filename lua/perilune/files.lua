@@ -1,0 +1,73 @@
+-- SPDX-License-Identifier: MIT
+--- Files of other programs: NumPy's npy and npz, PNG and JPEG images. What the environment refuses (a missing,
+-- broken or unsupported file) comes back as nil, message, code.
+-- @module perilune.files
+local core = require "perilune.core"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+local files = {}
+
+local function check_path(who, path)
+  if type(path) ~= "string" then fail("%s: the path must be a string, got %s", who, describe(path)) end
+end
+
+local function max_bytes(who, opts)
+  local n = opts.max_bytes
+  if n ~= nil and not (options.integer(n) and n >= 0) then
+    fail("%s: max_bytes must be a non-negative integer, got %s", who, describe(n))
+  end
+  return n
+end
+
+--- Reads an npy file. An array in Fortran order comes as a view with strides of its own; u16 and u32 become i32
+-- and i64.
+-- @treturn Tensor or nil, message, code
+function files.load_npy(path, opts)
+  opts = options.check("load_npy", opts, { "max_bytes" })
+  check_path("load_npy", path)
+  return core.load_npy(path, max_bytes("load_npy", opts))
+end
+
+--- Writes a tensor as npy, as safely as T.save.
+function files.save_npy(path, t)
+  check_path("save_npy", path)
+  if not core.is_tensor(t) then fail("save_npy: a tensor is wanted, got %s", describe(t)) end
+  return core.save_npy(path, t)
+end
+
+--- Reads all arrays of an npz archive.
+-- @treturn {name=Tensor} and the names in the file's order; or nil, message, code
+function files.load_npz(path, opts)
+  opts = options.check("load_npz", opts, { "max_bytes" })
+  check_path("load_npz", path)
+  return core.load_npz(path, max_bytes("load_npz", opts))
+end
+
+local channels = { unchanged = 0, gray = 1, rgb = 3, rgba = 4 }
+
+--- Reads a PNG or JPEG file as u8 [C, H, W].
+-- @tparam[opt] table opts `mode="unchanged"`, "gray", "rgb" or "rgba"; `max_bytes`: of pixels, 512 MiB
+-- @treturn Tensor or nil, message, code
+function files.load_image(path, opts)
+  opts = options.check("load_image", opts, { "mode", "max_bytes" })
+  check_path("load_image", path)
+  local c = channels[opts.mode or "unchanged"]
+  if not c then fail("load_image: %s", options.unknown("mode", opts.mode, { "unchanged", "gray", "rgb", "rgba" })) end
+  return core.load_image(path, c, max_bytes("load_image", opts))
+end
+
+--- Writes u8 [C, H, W] or [H, W], or floats from 0 to 1, as PNG or JPEG by the ending of the name.
+-- @tparam[opt] table opts `quality=90` of a JPEG
+function files.save_image(path, t, opts)
+  opts = options.check("save_image", opts, { "quality" })
+  check_path("save_image", path)
+  if not core.is_tensor(t) then fail("save_image: a tensor is wanted, got %s", describe(t)) end
+  local quality = opts.quality == nil and 90 or options.integer(opts.quality)
+  if not quality then fail("save_image: quality must be an integer, got %s", describe(opts.quality)) end
+  t = t:detach()
+  if t:is_floating_point() then t = (t:to("f32") * 255 + 0.5):clamp(0, 255):to("u8") end
+  return core.save_image(path, t, quality)
+end
+
+return files

@@ -1,0 +1,304 @@
+-- SPDX-License-Identifier: MIT
+-- Loader workers: same batches with any number of them, what travels, errors, loops that are left, samplers.
+
+local T = require "perilune"
+local live = require "spec.support.live"
+local near = require "spec.support.near"
+local data = T.data
+local fails = near.fails
+
+-- All batches of some passes as text. Loaders are closed, so that no memory is in flight.
+local function trace(loader, passes)
+  local out = {}
+  for _ = 1, passes or 1 do
+    for x, r, i in loader do
+      out[#out + 1] = ("%s|%s|%s"):format(table.concat(i:totable(), ","), table.concat(r:totable(), ","),
+        x:sum():item())
+    end
+    out[#out + 1] = "end"
+  end
+  loader:close()
+  return out
+end
+
+local function noisy(n)
+  local scale = 10
+  return data.Dataset { len = n or 23, get = function(_, i)
+    return T.full({ 300 }, i * scale + 0.0), T.rand(1):item(), i
+  end }
+end
+
+describe("workers", function()
+  it("give the same batches as none, in order, shuffled or not, with random numbers", function()
+    for _, o in ipairs { {}, { shuffle = true }, { shuffle = true, drop_last = true, seed = 5 },
+      { sampler = { 7, 3, 3, 20 }, seed = 2 }, { prefetch = 5 } } do
+      local function run(workers)
+        T.manual_seed(11)
+        local opts = { batch_size = 4, workers = workers }
+        for k, v in pairs(o) do if k ~= "prefetch" or workers > 0 then opts[k] = v end end
+        return trace(data.DataLoader(noisy(), opts), 2), T.rand(1):item()
+      end
+      local want, after = run(0)
+      for workers = 1, 3 do
+        local got, then_ = run(workers)
+        assert.same(want, got)
+        assert.equal(after, then_)
+      end
+    end
+  end)
+
+  it("draw new random numbers each pass, the same ones for the same seed", function()
+    local one = trace(data.DataLoader(noisy(), { workers = 2, seed = 1 }), 2)
+    local two = trace(data.DataLoader(noisy(), { workers = 1, seed = 1 }), 2)
+    assert.same(one, two)
+    assert.are_not.equal(one[1], one[25])
+  end)
+
+  it("carry tensors of all kinds, tables, text, numbers", function()
+    local ds = data.Dataset { len = 3, get = function(_, i)
+      return { name = "s" .. i, flag = i == 2, list = { i, { deep = i / 2 } }, small = T.arange(2),
+        none = T.zeros(0, 3), big = T.ones(100, 7), turned = T.arange(60):view(6, 10):t(),
+        wide = T.tensor({ 1.5 }):expand { 40 } }
+    end }
+    local seen = {}
+    for s in data.DataLoader(ds, { workers = 2, collate = function(samples) return samples[1] end }) do
+      seen[#seen + 1] = s.name
+      local i = #seen
+      assert.equal(i == 2, s.flag)
+      assert.same({ i, { deep = i / 2 } }, s.list)
+      assert.same({ 1, 2 }, s.small:totable())
+      assert.same({ 0, 3 }, s.none:shape())
+      assert.equal(700, s.big:sum():item())
+      assert.is_true(s.turned:equal(T.arange(60):view(6, 10):t()))
+      assert.equal(60, s.wide:sum():item())
+      s.big:add_(1) -- it is this state's own from now on
+    end
+    assert.same({ "s1", "s2", "s3" }, seen)
+  end)
+
+  it("share a dataset's tensors without a copy", function()
+    local x = T.rand(1000, 1000)
+    local loader = data.DataLoader(data.TensorDataset(x, T.arange(1000)), { workers = 2, batch_size = 1 })
+    local before = T.memory().live
+    local n = 0
+    for a, i in loader do
+      n = n + 1
+      assert.equal(n, i:item())
+      assert.equal(x:get(n, 1), a:get(1, 1))
+      if n == 1 then assert.is_true(T.memory().live - before < 2 << 20) end
+      if n == 40 then break end
+    end
+    loader:close()
+  end)
+
+  it("take functions with upvalues, classes, cycles, modules and subsets along", function()
+    local Scaled = { __name = "Scaled" }
+    Scaled.__index = function(self, key)
+      if math.type(key) == "integer" then return self:sample(key) end
+      return Scaled[key]
+    end
+    Scaled.__len = function(self) return self.n end
+    local count = 0
+    local function bump()
+      count = count + 1
+      return count
+    end
+    local function peek() return count end
+    function Scaled:sample(i)
+      local before = peek()
+      bump()
+      return { i * self.k, peek() - before, self.me == self and math.floor(1.5) or 0 }
+    end
+    local ds = setmetatable({ n = 6, k = 3 }, Scaled)
+    ds.me = ds
+    for a, b, c in data.DataLoader(data.Subset(ds, { 2, 4, 6 }), { workers = 1, batch_size = 3 }) do
+      assert.same({ 6, 12, 18 }, a:totable())
+      assert.same({ 1, 1, 1 }, b:totable()) -- bump and peek still share their variable
+      assert.same({ 1, 1, 1 }, c:totable())
+    end
+    assert.equal(0, count) -- the worker's variable is another one
+  end)
+
+  it("say what cannot travel, and where it is", function()
+    local function refuses(text, ds, opts)
+      opts = opts or {}
+      opts.workers = 1
+      fails(text, function() for _ in data.DataLoader(ds, opts) do end end)
+    end
+    local co, f = coroutine.create(print), assert(io.open("/dev/null"))
+    refuses("dataset.get (upvalue get) (upvalue co) cannot travel to a worker", data.Dataset { len = 1,
+      get = function() return co end })
+    refuses("dataset.files[1] cannot travel to a worker; make it in worker_init: it is a userdata (file)",
+      { 1, files = { f } })
+    refuses("collate (upvalue co) cannot travel", { 1, 2 }, { collate = function() return co end })
+    refuses("it is a C function that no loaded module holds", { 1, f = string.gmatch("a", "a") })
+    f:close()
+    refuses("cannot travel back from a worker: it is a coroutine", { 1 },
+      { collate = function() return coroutine.create(print) end })
+    local deep = {}
+    for _ = 1, 400 do deep = { deep } end
+    refuses("nested deeper than 150", { 1, deep = deep })
+  end)
+
+  it("run worker_init, which may make what cannot travel", function()
+    local loader = data.DataLoader({ 1, 2, 3 }, { workers = 2, worker_init = function(k, ds)
+      local file = assert(io.open("/dev/zero"))
+      return setmetatable({}, { __len = function() return #ds end,
+        __index = function(_, i) return file:read(1):byte() + ds[i] + (k > 2 and 100 or 0) end })
+    end })
+    local got = {}
+    for x in loader do got[#got + 1] = x:item() end
+    assert.same({ 1, 2, 3 }, got)
+    loader:close()
+  end)
+
+  it("raise a sample's error at the loop, with number and traceback", function()
+    local function broken(i)
+      if i == 5 then error("no such picture") end
+      return i
+    end
+    local loader = data.DataLoader(data.Dataset { len = 8, get = function(_, i)
+      local v = broken(i)
+      return v
+    end }, { workers = 2, batch_size = 2 })
+    local n = 0
+    local ok, message = pcall(function() for _ in loader do n = n + 1 end end)
+    assert.is_false(ok)
+    assert.equal(2, n)
+    assert.truthy(message:find("^%S*loader_spec.lua:%d+: data.DataLoader: in a worker: sample 5: "), message)
+    assert.truthy(message:find("no such picture", 1, true))
+    assert.truthy(message:find("in upvalue 'broken'", 1, true))
+    assert.is_nil(message:find("stack traceback.*stack traceback"))
+    n = 0
+    pcall(function() for _ in loader do n = n + 1 end end) -- the workers live on
+    assert.equal(2, n)
+    loader:close()
+    fails("init is broken", function()
+      for _ in data.DataLoader({ 1 }, { workers = 2, worker_init = function() error("init is broken") end }) do end
+    end)
+    fails("globals of the script are not there", function()
+      for _ in data.DataLoader(data.Dataset { len = 1, get = function() return no_such_global() end }, -- luacheck: ignore
+        { workers = 1 }) do end
+    end)
+    fails("sample 2 is nil", function()
+      for _ in data.DataLoader(setmetatable({}, { __len = function() return 3 end, __index = function(_, i)
+        return i ~= 2 and i or nil
+      end }), { workers = 1 }) do end
+    end)
+  end)
+
+  it("survive loops that are left, nested loops, closing and collecting", function()
+    local function body()
+      local loader = data.DataLoader(noisy(40), { workers = 2, batch_size = 2, prefetch = 3, seed = 1 })
+      for _ in loader do break end -- luacheck: ignore 512
+      for _, _, i in loader:iter() do
+        if i:get(1) > 5 then break end
+      end
+      local firsts, inner = {}, 0
+      for _, _, a in loader do
+        firsts[#firsts + 1] = a:get(1)
+        if #firsts == 3 then break end
+        for _ in loader do inner = inner + 1 end
+      end
+      assert.same({ 1, 3, 5 }, firsts)
+      assert.equal(40, inner)
+      pcall(function() for _ in loader do error("mine") end end)
+      loader:close()
+      loader:close()
+      local n = 0
+      for _ in loader do n = n + 1 end
+      assert.equal(20, n)
+    end
+    live.flat(T, body) -- the last one is left to the collector
+  end)
+
+  it("end soon when closed while they compute for ever", function()
+    local loader = data.DataLoader(data.Dataset { len = 4, get = function(_, i)
+      while i > 1 do i = i + 1 end
+      return i
+    end }, { workers = 2 })
+    for _ in loader do break end -- luacheck: ignore 512
+    local begin = os.time()
+    loader:close()
+    assert.is_true(os.time() - begin < 3)
+  end)
+
+  it("are threads that end: no orphan after close", function()
+    if not io.open("/proc/self/status") then return pending("no /proc") end
+    local function threads()
+      for line in io.lines("/proc/self/status") do
+        local n = line:match("^Threads:%s*(%d+)")
+        if n then return tonumber(n) end
+      end
+    end
+    local before = threads()
+    local loader = data.DataLoader(noisy(), { workers = 3 })
+    for _ in loader do break end -- luacheck: ignore 512
+    assert.equal(before + 3, threads())
+    loader:close()
+    assert.equal(before, threads())
+    do
+      local other <close> = data.DataLoader(noisy(), { workers = 2 })
+      for _ in other do break end -- luacheck: ignore 512
+    end
+    assert.equal(before, threads())
+  end)
+
+  it("refuse wrong options", function()
+    fails("workers must be a non-negative integer", data.DataLoader, { 1 }, { workers = -1 })
+    fails("workers must be 0 to 256", function() for _ in data.DataLoader({ 1 }, { workers = 1000 }) do end end)
+    fails("say workers = 1 or more", data.DataLoader, { 1 }, { prefetch = 2 })
+    fails("leave shuffle out", data.DataLoader, { 1 }, { shuffle = true, sampler = { 1 } })
+    fails("leave sampler, shuffle", data.DataLoader, { 1 }, { batch_size = 2, batch_sampler = { { 1 } } })
+  end)
+end)
+
+describe("samplers", function()
+  local function order(loader)
+    local out = {}
+    for x in loader do for i = 1, x:size(1) do out[#out + 1] = x:get(i) end end
+    return out
+  end
+
+  it("decide the order", function()
+    local ds = data.TensorDataset(T.arange(10))
+    assert.same({ 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 }, order(data.DataLoader(ds, { sampler = data.SequentialSampler(ds) })))
+    local random = data.RandomSampler(10, { seed = 3 })
+    local a = order(data.DataLoader(ds, { sampler = random, batch_size = 3 }))
+    local b = order(data.DataLoader(ds, { sampler = random, batch_size = 3 }))
+    assert.are_not.same(a, b)
+    assert.same(a, order(data.DataLoader(ds, { sampler = data.RandomSampler(10, { seed = 3 }) })))
+    table.sort(a)
+    assert.same(ds.tensors[1]:totable(), a)
+    local more = data.RandomSampler(ds, { replacement = true, num_samples = 25 })
+    assert.equal(25, #order(data.DataLoader(ds, { sampler = more })))
+    fails("needs replacement = true", data.RandomSampler, 3, { num_samples = 4 })
+    assert.same({ 5, 5, 2 }, order(data.DataLoader({ 1, 2, 3, 4, 5 }, { sampler = { 5, 5, 2 } })))
+  end)
+
+  it("weigh samples", function()
+    local s = data.WeightedSampler({ 0, 3, 1 }, 4000, { seed = 1 })
+    assert.equal(4000, #s)
+    local count = { 0, 0, 0 }
+    for _, i in ipairs(s:indices():totable()) do count[i] = count[i] + 1 end
+    assert.equal(0, count[1])
+    assert.is_true(math.abs(count[2] - 3000) < 150, count[2])
+    local once = data.WeightedSampler(T.tensor { 1, 0, 2 }, 2, { replacement = false }):indices():totable()
+    table.sort(once)
+    assert.same({ 1, 3 }, once)
+    fails("only 2 weights are positive", data.WeightedSampler, { 1, 0, 2 }, 3, { replacement = false })
+    fails("must not be negative", data.WeightedSampler, { 1, -1 }, 1)
+  end)
+
+  it("make batches", function()
+    local batches = data.BatchSampler(data.SequentialSampler(7), 3)
+    assert.equal(3, #batches)
+    local sizes = {}
+    for x in data.DataLoader(data.TensorDataset(T.arange(7)), { batch_sampler = batches, workers = 2 }) do
+      sizes[#sizes + 1] = x:size(1)
+    end
+    assert.same({ 3, 3, 1 }, sizes)
+    assert.equal(2, #data.BatchSampler(data.SequentialSampler(7), 3, true))
+    fails("must be a positive integer", data.BatchSampler, data.SequentialSampler(7), 0)
+  end)
+end)

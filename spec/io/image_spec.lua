@@ -1,0 +1,111 @@
+-- SPDX-License-Identifier: MIT
+-- PNG and JPEG, where the build has the libraries: files of Pillow, ours read back, broken ones.
+
+local T = require "perilune"
+local mutate = require "spec.support.mutate"
+local near = require "spec.support.near"
+local eq, fails = near.near, near.fails
+
+local fixtures = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/"
+local known = require "spec.fixtures.formats"
+
+-- Whether this build reads the format; says the package otherwise.
+local function readable(file, package)
+  local x, message, code = T.load_image(fixtures .. file)
+  if x then return true end
+  assert.equal("unsupported", code)
+  assert.truthy(message:find(package, 1, true), message)
+  return false, message
+end
+
+describe("load_image and save_image", function()
+  local path
+  before_each(function() path = os.tmpname() end)
+  after_each(function()
+    os.remove(path)
+    os.remove(path .. ".png")
+    os.remove(path .. ".JPG")
+  end)
+
+  it("read what Pillow wrote as PNG", function()
+    local ok, why = readable("pixels.png", "libspng-dev")
+    if not ok then return pending(why) end
+    local x = assert(T.load_image(fixtures .. "pixels.png"))
+    assert.equal("u8", x:dtype())
+    assert.same({ 4, 5, 7 }, x:shape())
+    assert.same(known.pixels, x:reshape(-1):totable())
+    eq(assert(T.load_image(fixtures .. "pixels.png", { mode = "rgb" })), x:narrow(1, 1, 3):totable())
+    local gray = assert(T.load_image(fixtures .. "pixels.png", { mode = "gray" }))
+    assert.same({ 1, 5, 7 }, gray:shape())
+    local luma = x[1]:to("f64") * 0.299 + x[2]:to("f64") * 0.587 + x[3]:to("f64") * 0.114
+    assert.is_true((gray[1]:to("f64") - luma):abs():max():item() <= 0.51)
+    local wide = assert(T.load_image(fixtures .. "gray16.png"))
+    assert.same({ 1, 3, 4 }, wide:shape())
+    for i = 0, 11 do
+      assert.is_true(math.abs(wide:reshape(-1):get(i + 1) - i * 5000 / 257) <= 1)
+    end
+    local palette = assert(T.load_image(fixtures .. "palette.png"))
+    assert.same({ 3, 4, 6 }, palette:shape())
+    assert.same({ 255, 0, 10 }, palette:select(3, 5):select(2, 1):totable())
+  end)
+
+  it("read what Pillow wrote as JPEG", function()
+    local ok, why = readable("photo.jpg", "libturbojpeg0-dev")
+    if not ok then return pending(why) end
+    local x = assert(T.load_image(fixtures .. "photo.jpg"))
+    assert.same({ 3, 24, 32 }, x:shape())
+    local want = T.tensor(known.photo, { dtype = "f32" }):view(3, 24, 32)
+    assert.is_true((x:to("f32") - want):abs():max():item() <= 2)
+    assert.same({ 1, 24, 32 }, assert(T.load_image(fixtures .. "photo.jpg", { mode = "gray" })):shape())
+  end)
+
+  it("give back what was written", function()
+    if not readable("pixels.png", "libspng-dev") then return pending("no PNG in this build") end
+    T.manual_seed(1)
+    for c = 1, 4 do
+      local x = T.randint(0, 255, { c, 6, 9 }, { dtype = "u8" })
+      assert.is_true(T.save_image(path .. ".png", x))
+      assert.is_true(assert(T.load_image(path .. ".png")):equal(x))
+    end
+    local flat = T.tensor { { 0, 0.5 }, { 1, 2 } }
+    assert(T.save_image(path .. ".png", flat))
+    assert.same({ 0, 128, 255, 255 }, assert(T.load_image(path .. ".png")):reshape(-1):totable())
+    if not readable("photo.jpg", "libturbojpeg0-dev") then return end
+    local smooth = (T.arange(32):view(1, 1, 32):expand { 3, 16, 32 } * 7):to("u8")
+    assert(T.save_image(path .. ".JPG", smooth, { quality = 100 }))
+    local back = assert(T.load_image(path .. ".JPG"))
+    assert.is_true((back:to("f32") - smooth:to("f32")):abs():max():item() <= 4)
+    fails("JPEG has no alpha channel", T.save_image, path .. ".JPG", T.zeros({ 4, 2, 2 }, { dtype = "u8" }))
+  end)
+
+  it("refuse what they cannot do", function()
+    fails("must end in .png, .jpg or .jpeg", T.save_image, path .. ".bmp", T.zeros(1, 2, 2))
+    fails("u8 [C, H, W] or [H, W] is wanted", T.save_image, path .. ".png", T.zeros(2))
+    fails("u8 [C, H, W] or [H, W] is wanted", T.save_image, path .. ".png", T.zeros({ 5, 2, 2 }))
+    fails("quality must be 1 to 100", T.save_image, path .. ".JPG", T.zeros(3, 2, 2), { quality = 0 })
+    fails("did you mean 'gray'", T.load_image, path, { mode = "grey" })
+    assert.equal("io", select(3, T.load_image(path .. ".none")))
+    local x, message, code = T.load_image(fixtures .. "arrays.npz")
+    assert.is_nil(x)
+    assert.equal("format", code)
+    assert.truthy(message:find("neither a PNG nor a JPEG", 1, true))
+    if not readable("pixels.png", "libspng-dev") then return end
+    x, message = T.load_image(fixtures .. "pixels.png", { max_bytes = 20 })
+    assert.is_nil(x)
+    assert.truthy(message:find("more than max_bytes = 20", 1, true))
+    x, message, code = T.save_image(path .. "/no/x.png", T.zeros(1, 2, 2))
+    assert.is_nil(x)
+    assert.equal(path .. "/no/x.png: cannot write: Not a directory", message)
+    assert.equal("io", code)
+  end)
+
+  it("survive damage", function()
+    if readable("pixels.png", "libspng-dev") then
+      assert.equal("", mutate.fuzz({ mutate.read(fixtures .. "pixels.png"), mutate.read(fixtures .. "palette.png"),
+        mutate.read(fixtures .. "gray16.png") }, T.load_image))
+    end
+    if readable("photo.jpg", "libturbojpeg0-dev") then
+      assert.equal("", mutate.fuzz({ mutate.read(fixtures .. "photo.jpg") }, T.load_image))
+    end
+  end)
+end)

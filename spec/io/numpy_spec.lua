@@ -1,0 +1,172 @@
+-- SPDX-License-Identifier: MIT
+-- npy and npz: NumPy's own files, ours read back, broken ones.
+
+local T = require "perilune"
+local mutate = require "spec.support.mutate"
+local near = require "spec.support.near"
+local eq, fails = near.near, near.fails
+
+local fixtures = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/"
+local path
+
+local function write(bytes)
+  local f = assert(io.open(path, "wb"))
+  f:write(bytes)
+  f:close()
+end
+
+local function npy(header, body, version)
+  version = version or 1
+  return "\x93NUMPY" .. string.char(version, 0) .. string.pack(version == 1 and "<s2" or "<s4", header) .. (body or "")
+end
+
+local function refused(code, text, bytes, load)
+  write(bytes)
+  local t, message, got = (load or T.load_npy)(path)
+  assert.is_nil(t)
+  assert.truthy(message:find(text, 1, true), message)
+  assert.truthy(message:find(path, 1, true), message)
+  assert.equal(code, got)
+end
+
+describe("npy", function()
+  before_each(function() path = os.tmpname() end)
+  after_each(function() os.remove(path) end)
+
+  it("keeps every dtype and layout that NumPy has", function()
+    for _, dtype in ipairs { "f32", "f64", "f16", "i8", "i16", "i32", "i64", "u8", "bool" } do
+      local x = T.tensor({ { 0, 1, 1 }, { 1, 0, 1 } }, { dtype = dtype })
+      assert.is_true(T.save_npy(path, x))
+      near.same_bits(x, assert(T.load_npy(path)))
+      assert(T.save_npy(path, x:t()))
+      near.same_bits(x:t():contiguous(), assert(T.load_npy(path)))
+    end
+    for _, x in ipairs { T.tensor(2.5), T.zeros(0, 3), T.ones(4) } do
+      assert(T.save_npy(path, x))
+      local y = assert(T.load_npy(path))
+      assert.same(x:shape(), y:shape())
+    end
+    assert.equal(0, (#mutate.read(path) - 16) % 64) -- 4 floats behind an aligned header
+    fails("NumPy has no dtype bf16", T.save_npy, path, T.ones(2):to("bf16"))
+    fails("a tensor is wanted, got 3", T.save_npy, path, 3)
+  end)
+
+  it("reads both byte orders, Fortran order, versions 1 to 3, Python 2's sizes", function()
+    local header = "{'descr': '%s', 'fortran_order': %s, 'shape': (2, 3), }"
+    write(npy(header:format(">i2", "False"), string.pack(">i2i2i2i2i2i2", 1, 2, 3, 4, 5, -6)))
+    eq(T.load_npy(path), { { 1, 2, 3 }, { 4, 5, -6 } })
+    write(npy(header:format("<f4", "True"), string.pack("<ffffff", 1, 2, 3, 4, 5, 6), 2))
+    local x = assert(T.load_npy(path))
+    eq(x, { { 1, 3, 5 }, { 2, 4, 6 } })
+    assert.same({ 1, 2 }, x:stride())
+    write(npy('{"shape": (2L,), "fortran_order": False, "descr": "<u4"}\n', string.pack("<I4I4", 7, 0xffffffff), 3))
+    assert.same({ 7, 0xffffffff }, T.load_npy(path):totable())
+  end)
+
+  it("that is malformed comes back as nil, message, code", function()
+    local good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"
+    refused("format", "not an npy file", "\0\0\8\1aaaaaaaaaaaa")
+    refused("format", "ends early", "\x93NUMPY\1\0\255\255")
+    refused("format", "npy version 9", npy(good, "12345678", 9))
+    refused("format", "holds", "x", function(p) return nil, p .. " holds", "format" end)
+    refused("format", "truncated", npy(good, "1234567"))
+    refused("format", "1 bytes more", npy(good, "123456789"))
+    refused("format", "sizes overflow", npy(good:gsub("2,", "4611686018427387904, 4611686018427387904"), ""))
+    refused("format", "a size overflows", npy(good:gsub("2,", "99999999999999999999"), ""))
+    refused("format", "truncated", npy(good:gsub("2,", "1000000000000"), "1234"))
+    refused("format", "more than 16 dimensions", npy(good:gsub("2,", ("1,"):rep(17)), "1234"))
+    refused("format", "a size was due", npy(good:gsub("2,", "-2,"), "12345678"))
+    refused("format", "once each", npy(good:gsub("'shape'", "'descr'"), "12345678"))
+    refused("format", "are due", npy("{'descr': '<f4'}", ""))
+    refused("format", "text behind", npy(good .. "x", "12345678"))
+    refused("format", "a bool is neither", npy(good:gsub("<f4", "|b1"), "\0\2"))
+    refused("unsupported", "Python objects are code", npy(good:gsub("<f4", "|O"), "12345678"))
+    refused("unsupported", "complex", npy(good:gsub("<f4", "complex"), "12345678"))
+    refused("unsupported", "structured arrays", npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,)}"))
+    local t, message, code = T.load_npy(path .. ".none")
+    assert.is_nil(t)
+    assert.truthy(message:find("No such file", 1, true))
+    assert.equal("io", code)
+    write(npy(good, "12345678"))
+    t, message = T.load_npy(path, { max_bytes = 7 })
+    assert.is_nil(t)
+    assert.truthy(message:find("max_bytes = 7", 1, true))
+    fails("the path must be a string", T.load_npy, 3)
+    fails("unknown option 'maxbytes'", T.load_npy, path, { maxbytes = 1 })
+  end)
+
+  it("survives damage", function()
+    local head = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }"
+    assert.equal("", mutate.fuzz({ npy(head, ("abcd"):rep(6)), npy(head:gsub("False", "True"), ("abcd"):rep(6), 2) },
+      T.load_npy))
+  end)
+end)
+
+-- A stored member's CRC-32 (ISO 3309).
+local function crc32(s)
+  local crc = 0xffffffff
+  for i = 1, #s do
+    crc = crc ~ s:byte(i)
+    for _ = 1, 8 do crc = (crc >> 1) ~ (crc & 1 == 1 and 0xedb88320 or 0) end
+  end
+  return crc ~ 0xffffffff
+end
+
+-- A zip archive of {name, bytes[, changes]}.
+local function zip(members)
+  local out, dir, at = {}, {}, 0
+  for _, m in ipairs(members) do
+    local name, body, x = m[1], m[2], m[3] or {}
+    local crc = x.crc or crc32(body)
+    out[#out + 1] = string.pack("<I4I2I2I2I2I2I4I4I4I2I2", 0x04034b50, 20, 0, 0, 0, 0, crc, #body, #body,
+      #name, 0) .. name .. body
+    dir[#dir + 1] = string.pack("<I4I2I2I2I2I2I2I4I4I4I2I2I2I2I2I4I4", 0x02014b50, 20, 20, x.flags or 0, x.method or 0,
+      0, 0, crc, x.packed or #body, x.size or #body, #name, 0, 0, 0, 0, 0, x.at or at) .. name
+    at = at + #out[#out]
+  end
+  local d = table.concat(dir)
+  return table.concat(out) .. d .. string.pack("<I4I2I2I2I2I4I4s2", 0x06054b50, 0, 0, #members, #members, #d, at, "")
+end
+
+describe("npz", function()
+  before_each(function() path = os.tmpname() end)
+  after_each(function() os.remove(path) end)
+  local one = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }", string.pack("<f", 5))
+
+  it("of NumPy, deflated, is read", function()
+    local z, names = assert(T.load_npz(fixtures .. "arrays.npz"))
+    assert.same({ "f4", "big", "fortran", "zeros", "flags", "half", "word" }, names)
+    eq(z.f4, { { 0, 1, 2 }, { 3, 4, 5 } })
+    assert.equal("i32", z.big:dtype())
+    eq(z.big, { 0, 1, 2 })
+    eq(z.fortran, { { 0, 1, 2 }, { 3, 4, 5 } })
+    assert.same({ 50, 40 }, z.zeros:shape())
+    assert.same({ true, false }, z.flags:totable())
+    eq(z.half, { 1.5, -2 })
+    assert.same({ 65535 }, z.word:totable())
+  end)
+
+  it("stored is read, and malformed refused", function()
+    write(zip { { "a.npy", one }, { "b.npy", one } })
+    eq(assert(T.load_npz(path)).b, { 5 })
+    refused("format", "not a zip archive", "hello", T.load_npz)
+    refused("format", "wrong checksum", zip { { "a.npy", one, { crc = 1 } } }, T.load_npz)
+    refused("unsupported", "encrypted", zip { { "a.npy", one, { flags = 1 } } }, T.load_npz)
+    refused("unsupported", "zip method 12", zip { { "a.npy", one, { method = 12 } } }, T.load_npz)
+    local huge = { size = 1 << 31, packed = 1 << 31 }
+    refused("format", "does not fit the file", zip { { "a.npy", one, huge } }, T.load_npz)
+    refused("format", "members overlap", zip { { "a.npy", one }, { "b.npy", one, { at = 0 } } }, T.load_npz)
+    refused("format", "one name", zip { { "a.npy", one }, { "a.npy", one } }, T.load_npz)
+    refused("format", "not an npy file", zip { { "a.txt", "some text" } }, T.load_npz)
+    refused("format", "ends early", zip { { "a.npy", one, { method = 8 } } }, T.load_npz)
+    write(zip { { "a.npy", one } })
+    local z, message = T.load_npz(path, { max_bytes = 10 })
+    assert.is_nil(z)
+    assert.truthy(message:find("max_bytes = 10", 1, true))
+  end)
+
+  it("survives damage", function()
+    assert.equal("", mutate.fuzz({ zip { { "a.npy", one }, { "b.npy", one } }, mutate.read(fixtures .. "arrays.npz") },
+      T.load_npz))
+  end)
+end)

@@ -1,0 +1,103 @@
+-- SPDX-License-Identifier: MIT
+-- Fuzzing of file readers: damages good files by a seed and checks that the reader gives a value or nil, message,
+-- code, raises nothing and leaves no memory behind. PERILUNE_FUZZ_FILES sets the number of damaged files per reader
+-- (a long run is 100000), PERILUNE_FUZZ_SEED where to begin.
+
+local T = require "perilune"
+local live = require "spec.support.live"
+
+local M = {}
+
+local COUNT = tonumber(os.getenv "PERILUNE_FUZZ_FILES") or 250
+local FIRST = tonumber(os.getenv "PERILUNE_FUZZ_SEED") or 1
+local CODES = { io = true, format = true, unsupported = true }
+
+-- A generator of its own: busted's and the user's random state stay as they are.
+local function generator(seed)
+  local state = seed * 2654435769 + 1
+  return function(lo, hi)
+    state = state ~ (state << 13)
+    state = state ~ (state >> 7)
+    state = state ~ (state << 17)
+    return lo + math.tointeger((state >> 1) % (hi - lo + 1))
+  end
+end
+
+local WORDS = { "\0\0\0\0", "\255\255\255\255", "\255\255\255\127", "\0\0\0\128", "\1\0\0\0", "\0\0\0\1",
+  "\255\255\255\255\255\255\255\127", "-1", "999999999999", "1e308", "nan", "\"", "{", "}", "[", "]", ",", "\n", "\0",
+  "\255\216\255", "\\u0000", "\240\159\152\128", "\237\160\128" }
+
+-- One to four damages: a byte, a cut, a piece twice, a piece out, a telling word in place or between.
+function M.damage(bytes, seed)
+  local int = generator(seed)
+  int(0, 1)
+  for _ = 1, int(1, 4) do
+    local n = #bytes
+    local at, what = int(1, math.max(n, 1)), int(1, 7)
+    local stop = math.min(n, at + int(0, 1 << int(0, 8)))
+    if what == 1 then
+      bytes = bytes:sub(1, at - 1) .. string.char(int(0, 255)) .. bytes:sub(at + 1)
+    elseif what == 2 then
+      bytes = bytes:sub(1, at - 1) .. string.char((bytes:byte(at) or 0) ~ (1 << int(0, 7))) .. bytes:sub(at + 1)
+    elseif what == 3 then
+      bytes = bytes:sub(1, at)
+    elseif what == 4 then
+      bytes = bytes:sub(1, stop) .. bytes:sub(at)
+    elseif what == 5 then
+      bytes = bytes:sub(1, at - 1) .. bytes:sub(stop)
+    else
+      local word = WORDS[int(1, #WORDS)]
+      bytes = bytes:sub(1, at - 1) .. word .. bytes:sub(what == 6 and at + #word or at)
+    end
+  end
+  return bytes
+end
+
+local function write(path, bytes)
+  local f = assert(io.open(path, "wb"))
+  f:write(bytes)
+  f:close()
+end
+
+-- load(path) → value, or nil, message, code. good: list of the bytes of good files.
+function M.fuzz(good, load, ending)
+  local path = os.tmpname() .. (ending or "")
+  local problems, accepted = {}, 0
+  local function one(seed)
+    local bytes = M.damage(good[seed % #good + 1], seed)
+    write(path, bytes)
+    local ok, value, message, code = pcall(load, path)
+    if not ok then return "raises " .. tostring(value) end
+    if value ~= nil and value ~= false then
+      accepted = accepted + 1
+      return nil
+    end
+    if type(message) ~= "string" or not CODES[code] then
+      return ("gives %s, %s, %s"):format(tostring(value), tostring(message), tostring(code))
+    end
+  end
+  for i, bytes in ipairs(good) do
+    write(path, bytes)
+    assert(load(path), "good file " .. i)
+  end
+  local before = live.blocks(T)
+  for seed = FIRST, FIRST + COUNT - 1 do
+    local problem = one(seed)
+    if problem then problems[#problems + 1] = ("file %d %s"):format(seed, problem) end
+    if #problems > 5 then break end
+  end
+  local left = live.blocks(T) - before
+  if left ~= 0 then problems[#problems + 1] = left .. " blocks are left" end
+  os.remove(path)
+  assert(accepted < COUNT, "no damaged file was refused")
+  return table.concat(problems, "\n")
+end
+
+function M.read(path)
+  local f = assert(io.open(path, "rb"))
+  local s = f:read("a")
+  f:close()
+  return s
+end
+
+return M
