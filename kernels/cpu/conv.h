@@ -31,6 +31,15 @@ static inline double plk_conv_macs(const PlkConv *v) {
          (double)v->g;
 }
 
+/* How the library's way is cut (conv_cut.c): units of `images` images and, where there is more than one slice,
+ * `width` of the `whole` channels, or groups. */
+enum { PLK_ALONG_INPUT, PLK_ALONG_OUTPUT, PLK_ALONG_GROUPS };
+typedef struct PlkConvCut {
+  int along;
+  int64_t images, nimages, width, nslice, whole;
+} PlkConvCut;
+void plk_conv_cut(PlkConvCut *cut, const PlkConv *v);
+
 /* f32 through oneDNN; *done false where it has no fast form. */
 PlStatus plk_conv_onednn(const PlkConv *v, bool *done);
 /* f32 and f64: columns and matrix products. */

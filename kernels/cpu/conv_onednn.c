@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * f32 convolution through oneDNN, in its blocked layouts. The library's own teams make
- * weight gradients depend on the number of threads, so the work is cut here, by shape
- * alone: about eight units, each some images and, where there are fewer images than that,
- * some channels, each run by one thread. Reordering from and to NCHW happens inside the
- * unit, while its part is in cache. */
+ * f32 convolution through oneDNN, in its blocked layouts. The library's own teams make weight gradients depend
+ * on the number of threads, so the work is cut here, by shape alone, into units of some images and some channels
+ * (conv_cut.c), each run by one thread. What one unit alone reads or writes is reordered from and to NCHW inside
+ * the unit, while it is in cache; what several read is reordered once, ahead of them. */
 #include <string.h>
 
 #include "kernels/cpu/conv.h"
@@ -18,13 +17,9 @@ PlStatus plk_conv_onednn(const PlkConv *v, bool *done) {
 
 #else
 
-enum { UNITS = 8, LANES = 16, PART_ELEMENTS = 1 << 25 };
-static const double POLL_MACS = 2e9; /* about 20 ms */
-static const double SLICE_MACS = 1 << 24;
+/* More than this is not blocked ahead. */
+static const size_t COMMON_BYTES = 64 << 20;
 
-static int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 static int64_t min64(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
@@ -32,57 +27,38 @@ static int64_t max64(int64_t a, int64_t b) {
   return a > b ? a : b;
 }
 
-typedef struct Cut {
+typedef struct Run {
   const PlkConv *v;
-  int64_t images, nimages; /* images of a unit; units along the batch */
-  int64_t width, nslice; /* channels of a unit (of y, or of x for dx); units along them */
+  PlkConvCut cut;
   PlkConvPlan *
       plan[2][2]; /* [last unit along the batch][last slice], as their sizes may differ */
-  char *wblocked; /* blocked weights of (batch kind, slice), at a fixed distance */
+  char *wblocked; /* blocked weights of each slice, at a fixed distance */
   size_t wbytes;
+  bool last_differs; /* the last unit along the batch has its own form of them */
+  char *common; /* blocked images of the tensor that all slices read; NULL: each unit blocks its own */
+  size_t image_bytes;
   float *parts; /* dw: one plain partial sum for each unit along the batch */
-} Cut;
+} Run;
 
-static void cut(Cut *q, const PlkConv *v) {
-  const double macs = plk_conv_macs(v);
-  const bool dx = v->kind == PLK_CONV_BWD_INPUT;
-  q->v = v;
-  q->images = ceil_div(v->n, UNITS);
-  if ((double)q->images * macs > POLL_MACS)
-    q->images = max64(1, (int64_t)(POLL_MACS / macs));
-  if (v->kind == PLK_CONV_BWD_WEIGHT) {
-    const int64_t most = PART_ELEMENTS / plk_conv_numel(v, PLK_CONV_W);
-    q->images = max64(q->images, ceil_div(v->n, max64(1, min64(64, most))));
-  }
-  q->nimages = ceil_div(v->n, q->images);
-  q->width = dx ? v->c : v->o;
-  q->nslice = 1;
-  if (v->g == 1 && v->n < UNITS && macs * (double)v->n >= SLICE_MACS) {
-    const int64_t want = min64(ceil_div(UNITS, v->n), max64(1, q->width / LANES));
-    const int64_t whole = q->width;
-    q->width = ceil_div(ceil_div(whole, want), LANES) * LANES;
-    q->nslice = ceil_div(whole, q->width);
-    q->width = min64(q->width, whole);
-  }
+static int64_t unit_images(const Run *q, int64_t b) {
+  return min64(q->cut.images, q->v->n - b * q->cut.images);
+}
+static int64_t unit_width(const Run *q, int64_t s) {
+  return min64(q->cut.width, q->cut.whole - s * q->cut.width);
+}
+/* The tensor that every slice reads; -1: none. */
+static int common_of(const Run *q) {
+  if (q->cut.nslice == 1 || q->cut.along == PLK_ALONG_GROUPS) return -1;
+  return q->cut.along == PLK_ALONG_INPUT ? PLK_CONV_Y : PLK_CONV_X;
 }
 
-static int64_t unit_images(const Cut *q, int64_t b) {
-  return min64(q->images, q->v->n - b * q->images);
-}
-static int64_t unit_width(const Cut *q, int64_t s) {
-  return min64(q->width,
-               (q->v->kind == PLK_CONV_BWD_INPUT ? q->v->c : q->v->o) - s * q->width);
-}
-
-static void key_of(const Cut *q, int64_t b, int64_t s, PlkConvKey *k) {
+static void key_of(const Run *q, int64_t b, int64_t s, PlkConvKey *k) {
   const PlkConv *v = q->v;
   memset(k, 0, sizeof *k);
   k->kind = v->kind, k->nd = v->nd, k->has_bias = v->bias != NULL;
+  k->common = common_of(q);
   k->n = unit_images(q, b), k->g = v->g, k->c = v->c, k->o = v->o;
-  if (v->kind == PLK_CONV_BWD_INPUT)
-    k->c = unit_width(q, s);
-  else
-    k->o = unit_width(q, s);
+  *(q->cut.along == PLK_ALONG_INPUT ? &k->c : q->cut.along == PLK_ALONG_OUTPUT ? &k->o : &k->g) = unit_width(q, s);
   for (int i = 0; i < v->nd; i++) {
     const int at = 3 - v->nd + i;
     k->in[i] = v->in[at], k->k[i] = v->k[at], k->out[i] = v->out[at];
@@ -93,19 +69,19 @@ static void key_of(const Cut *q, int64_t b, int64_t s, PlkConvKey *k) {
   k->wo = v->c * v->ksize;
 }
 
-static PlkConvPlan *plan_of(const Cut *q, int64_t b, int64_t s) {
-  return q->plan[b == q->nimages - 1][s == q->nslice - 1];
+static PlkConvPlan *plan_of(const Run *q, int64_t b, int64_t s) {
+  return q->plan[b == q->cut.nimages - 1][s == q->cut.nslice - 1];
 }
 
 /* Fills the plans that some unit uses; *all false if the library has no fast form of one.
  */
-static PlStatus plans_get(Cut *q, bool *all) {
+static PlStatus plans_get(Run *q, bool *all) {
   *all = true;
   for (int i = 0; i < 2; i++)
     for (int j = 0; j < 2; j++) {
-      if ((!i && q->nimages == 1) || (!j && q->nslice == 1)) continue;
+      if ((!i && q->cut.nimages == 1) || (!j && q->cut.nslice == 1)) continue;
       PlkConvKey key;
-      key_of(q, i ? q->nimages - 1 : 0, j ? q->nslice - 1 : 0, &key);
+      key_of(q, i ? q->cut.nimages - 1 : 0, j ? q->cut.nslice - 1 : 0, &key);
       PL_TRY(plk_onednn_conv_get(&key, &q->plan[i][j]));
       if (!q->plan[i][j]) *all = false;
     }
@@ -113,53 +89,91 @@ static PlStatus plans_get(Cut *q, bool *all) {
 }
 
 /* The part of x, w or y that unit (b, s) works on. */
-static float *part_of(const Cut *q, int which, int64_t b, int64_t s) {
+static float *part_of(const Run *q, int which, int64_t b, int64_t s) {
   const PlkConv *v = q->v;
-  const int64_t from = s * q->width;
-  const bool dx = v->kind == PLK_CONV_BWD_INPUT;
-  if (which == PLK_CONV_X)
-    return (float *)v->x + b * q->images * v->g * v->c * v->insize +
-           (dx ? from * v->insize : 0);
-  if (which == PLK_CONV_Y)
-    return (float *)v->y + b * q->images * v->g * v->o * v->outsize +
-           (dx ? 0 : from * v->outsize);
-  if (v->kind == PLK_CONV_BWD_WEIGHT)
-    return q->parts + b * plk_conv_numel(v, PLK_CONV_W) + from * v->c * v->ksize;
-  return (float *)v->w + from * (dx ? 1 : v->c) * v->ksize;
+  const int64_t from = s * q->cut.width;
+  int64_t x = 0, y = 0, w = 0; /* first channels of x and y; first element of w */
+  if (q->cut.along == PLK_ALONG_GROUPS) x = from * v->c, y = from * v->o, w = y * v->c * v->ksize;
+  if (q->cut.along == PLK_ALONG_INPUT) x = from, w = from * v->ksize;
+  if (q->cut.along == PLK_ALONG_OUTPUT) y = from, w = from * v->c * v->ksize;
+  if (which == PLK_CONV_X) return (float *)v->x + (b * q->cut.images * v->g * v->c + x) * v->insize;
+  if (which == PLK_CONV_Y) return (float *)v->y + (b * q->cut.images * v->g * v->o + y) * v->outsize;
+  return (v->kind == PLK_CONV_BWD_WEIGHT ? q->parts + b * plk_conv_numel(v, PLK_CONV_W) : (float *)v->w) + w;
 }
 
-static char *blocked_weights(const Cut *q, int64_t b, int64_t s) {
-  return q->wblocked + (size_t)((b == q->nimages - 1 ? q->nslice : 0) + s) * q->wbytes;
+/* Weights are blocked once for all units. The last unit along the batch has its own form of them only where the
+ * library wants another layout for fewer images. */
+static char *blocked_weights(const Run *q, int64_t b, int64_t s) {
+  const bool own = q->last_differs && b == q->cut.nimages - 1;
+  return q->wblocked + (size_t)((own ? q->cut.nslice : 0) + s) * q->wbytes;
 }
 
-/* Weights are blocked once for all units, in the form that each kind of unit asks for. */
-static PlStatus weights_prepare(Cut *q) {
+static PlStatus weights_body(void *ctx, int64_t begin, int64_t end) {
+  const Run *q = ctx;
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t s = u % q->cut.nslice, b = u < q->cut.nslice ? 0 : q->cut.nimages - 1;
+    const PlkConvPlan *p = plan_of(q, b, s);
+    if (plk_onednn_conv_bytes(p, PLK_CONV_W) == 0) continue;
+    PL_TRY(plk_onednn_conv_reorder(p, PLK_CONV_W, part_of(q, PLK_CONV_W, b, s), blocked_weights(q, b, s)));
+  }
+  return PL_OK;
+}
+
+static PlStatus weights_prepare(Run *q) {
   if (q->v->kind == PLK_CONV_BWD_WEIGHT) return PL_OK;
   for (int i = 0; i < 4; i++) {
-    const PlkConvPlan *p = q->plan[i / 2][i % 2];
+    const PlkConvPlan *p = q->plan[i / 2][i % 2], *last = q->plan[1][i % 2];
     const size_t bytes = p ? plk_onednn_conv_bytes(p, PLK_CONV_W) : 0;
     if (bytes > q->wbytes) q->wbytes = (bytes + 63) / 64 * 64;
+    if (p && !plk_onednn_conv_same_weights(p, last)) q->last_differs = true;
   }
   if (q->wbytes == 0) return PL_OK;
+  const int64_t n = q->cut.nslice * (q->last_differs ? 2 : 1);
   void *mem;
-  PL_TRY(plk_scratch(q->wbytes * (size_t)q->nslice * 2, &mem));
+  PL_TRY(plk_scratch(q->wbytes * (size_t)n, &mem));
   q->wblocked = mem;
-  for (int last = q->nimages == 1; last < 2; last++)
-    for (int64_t s = 0; s < q->nslice; s++) {
-      const int64_t b = last ? q->nimages - 1 : 0;
-      const PlkConvPlan *p = plan_of(q, b, s);
-      if (plk_onednn_conv_bytes(p, PLK_CONV_W) == 0) continue;
-      PL_TRY(plk_onednn_conv_reorder(p, PLK_CONV_W, part_of(q, PLK_CONV_W, b, s),
-                                     blocked_weights(q, b, s)));
-    }
+  return plk_parallel(n, 1, weights_body, q);
+}
+
+typedef struct Blocking {
+  const Run *q;
+  char *plain;
+  size_t step;
+} Blocking;
+
+static PlStatus block_body(void *ctx, int64_t begin, int64_t end) {
+  const Blocking *t = ctx;
+  const Run *q = t->q;
+  for (int64_t i = begin; i < end; i++)
+    PL_TRY(plk_onednn_conv_reorder_image(plan_of(q, 0, 0), t->plain + (size_t)i * t->step,
+                                         q->common + (size_t)i * q->image_bytes));
   return PL_OK;
+}
+
+/* Blocks the images that all slices read, once, where all plans agree on their layout. */
+static PlStatus common_prepare(Run *q) {
+  const PlkConv *v = q->v;
+  const PlkConvPlan *first = plan_of(q, 0, 0);
+  const size_t each = plk_onednn_conv_image_bytes(first);
+  if (common_of(q) < 0 || each == 0 || each > COMMON_BYTES / (size_t)v->n) return PL_OK;
+  for (int i = 0; i < 4; i++) {
+    const PlkConvPlan *p = q->plan[i / 2][i % 2];
+    if (p && !plk_onednn_conv_same_images(first, p)) return PL_OK;
+  }
+  void *mem;
+  PL_TRY(plk_scratch(each * (size_t)v->n, &mem));
+  q->common = mem;
+  q->image_bytes = each;
+  const bool x = common_of(q) == PLK_CONV_X;
+  Blocking t = {q, x ? v->x : v->y, (size_t)(x ? v->g * v->c * v->insize : v->g * v->o * v->outsize) * sizeof(float)};
+  return plk_parallel(v->n, max64(1, PLK_GRAIN * (int64_t)sizeof(float) / (int64_t)t.step), block_body, &t);
 }
 
 static size_t padded(size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-static PlStatus unit_run(const Cut *q, int64_t b, int64_t s) {
+static PlStatus unit_run(const Run *q, int64_t b, int64_t s) {
   const PlkConv *v = q->v;
   const PlkConvPlan *p = plan_of(q, b, s);
   const int out = v->kind == PLK_CONV_FWD         ? PLK_CONV_Y
@@ -175,6 +189,10 @@ static PlStatus unit_run(const Cut *q, int64_t b, int64_t s) {
       use[i] = blocked_weights(q, b, s);
       size[i] = 0;
     }
+    if (size[i] && q->common && i == common_of(q)) {
+      use[i] = q->common + (size_t)(b * q->cut.images) * q->image_bytes;
+      size[i] = 0;
+    }
     need += padded(size[i]);
   }
   void *mem = NULL;
@@ -187,7 +205,7 @@ static PlStatus unit_run(const Cut *q, int64_t b, int64_t s) {
     at += padded(size[i]);
     if (i != out) st = plk_onednn_conv_reorder(p, i, plain[i], use[i]);
   }
-  float *bias = v->bias ? (float *)(uintptr_t)v->bias + s * q->width : NULL;
+  float *bias = v->bias ? (float *)(uintptr_t)v->bias + s * q->cut.width * (q->cut.along == PLK_ALONG_GROUPS ? v->o : 1) : NULL;
   if (st == PL_OK) st = plk_onednn_conv_run(p, use[0], use[1], use[2], bias, at);
   if (st == PL_OK && size[out])
     st = plk_onednn_conv_reorder(p, out, plain[out], use[out]);
@@ -196,36 +214,39 @@ static PlStatus unit_run(const Cut *q, int64_t b, int64_t s) {
 }
 
 static PlStatus body(void *ctx, int64_t begin, int64_t end) {
-  const Cut *q = ctx;
-  for (int64_t u = begin; u < end; u++) PL_TRY(unit_run(q, u / q->nslice, u % q->nslice));
+  const Run *q = ctx;
+  for (int64_t u = begin; u < end; u++) PL_TRY(unit_run(q, u / q->cut.nslice, u % q->cut.nslice));
   return PL_OK;
 }
 
-static PlStatus run(Cut *q) {
+static PlStatus run(Run *q) {
   const PlkConv *v = q->v;
   const int64_t size = plk_conv_numel(v, PLK_CONV_W);
   void *mem = NULL;
   PL_TRY(weights_prepare(q));
+  PL_TRY(common_prepare(q));
   if (v->kind == PLK_CONV_BWD_WEIGHT) {
     q->parts = v->w;
-    if (q->nimages > 1) {
-      PL_TRY(plk_scratch((size_t)(q->nimages * size) * sizeof(float), &mem));
+    if (q->cut.nimages > 1) {
+      PL_TRY(plk_scratch((size_t)(q->cut.nimages * size) * sizeof(float), &mem));
       q->parts = mem;
     }
   }
-  PlStatus s = plk_parallel(q->nimages * q->nslice, 1, body, q);
-  if (s == PL_OK && mem) s = plk_conv_join(PL_F32, v->w, mem, q->nimages, size);
+  PlStatus s = plk_parallel(q->cut.nimages * q->cut.nslice, 1, body, q);
+  if (s == PL_OK && mem) s = plk_conv_join(PL_F32, v->w, mem, q->cut.nimages, size);
   plk_scratch_free(mem);
   return s;
 }
 
 PlStatus plk_conv_onednn(const PlkConv *v, bool *done) {
-  Cut q;
+  Run q;
   memset(&q, 0, sizeof q);
-  cut(&q, v);
+  q.v = v;
+  plk_conv_cut(&q.cut, v);
   PlStatus s = plans_get(&q, done);
   if (s == PL_OK && *done) s = run(&q);
   plk_scratch_free(q.wblocked);
+  plk_scratch_free(q.common);
   for (int i = 0; i < 4; i++) plk_onednn_conv_put(q.plan[i / 2][i % 2]);
   return s;
 }

@@ -31,6 +31,7 @@ enum { PLK_CONV_X, PLK_CONV_W, PLK_CONV_Y };
  */
 typedef struct PlkConvKey {
   int64_t kind, nd, has_bias;
+  int64_t common; /* which of x and y other plans read as well, all of its channels; -1: neither */
   int64_t n, g, c, o;
   int64_t in[3], k[3], out[3], stride[3], pad[3], dil[3];
   int64_t xn, wo,
@@ -47,6 +48,13 @@ void plk_onednn_conv_put(PlkConvPlan *plan);
 /* Bytes of the blocked form of PLK_CONV_X/W/Y; 0 where it is the plain layout itself. */
 size_t plk_onednn_conv_bytes(const PlkConvPlan *plan, int which);
 size_t plk_onednn_conv_scratch(const PlkConvPlan *plan);
+/* Of the common tensor there is a reorder of single images, each of so many bytes in blocked form; 0 where there
+ * is none. */
+size_t plk_onednn_conv_image_bytes(const PlkConvPlan *plan);
+PlStatus plk_onednn_conv_reorder_image(const PlkConvPlan *plan, void *plain, void *blocked);
+/* Whether two plans read the same blocked images, or the same blocked weights. */
+bool plk_onednn_conv_same_images(const PlkConvPlan *p, const PlkConvPlan *q);
+bool plk_onednn_conv_same_weights(const PlkConvPlan *p, const PlkConvPlan *q);
 /* Plain to blocked for what the plan reads, blocked to plain for what it writes. */
 PlStatus plk_onednn_conv_reorder(const PlkConvPlan *plan, int which, void *plain,
                                  void *blocked);

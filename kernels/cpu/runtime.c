@@ -73,70 +73,83 @@ int plk_threads(void) {
 
 void plk_set_threads(int n) { thread_count = n < 1 ? 1 : n; }
 
-/* The first failure by block number, with its message: that one belongs to a worker's thread. */
-typedef struct Failure {
-  int64_t block;
+/* A loop over blocks. Each thread owns a run of them, so that what one loop left in a core's cache the next one
+ * finds there; who is done takes blocks from the others, so that a core that somebody else uses too does not
+ * hold up the team. Blocks are independent: who runs one does not change its bits. */
+enum { RANGES = 64 };
+
+typedef struct Range {
+  _Alignas(64) atomic_llong next;
+  int64_t last;
+} Range;
+
+typedef struct Loop {
+  int64_t n, block;
+  PlkBody body;
+  void *ctx;
+  Range range[RANGES];
+  int nrange;
+  /* The lowest block that failed, with its message, which belongs to a worker's thread. */
+  atomic_llong failed;
   PlStatus status;
   char text[256];
-} Failure;
+} Loop;
+
+static PlStatus run_block(const Loop *l, int64_t b) {
+  const int64_t begin = b * l->block, end = l->n - begin < l->block ? l->n : begin + l->block;
+  PL_TRY(plk_poll());
+  return l->body(l->ctx, begin, end);
+}
 
 #if defined(_OPENMP)
-static void note_failure(Failure *f, int64_t block, PlStatus status) {
-  if (f->status != PL_OK && f->block <= block) return;
-  f->block = block, f->status = status;
-  snprintf(f->text, sizeof f->text, "%s", pl_message());
-}
-#endif
-
-static PlStatus run_blocks(int64_t n, int64_t block, int64_t first, int64_t last, PlkBody body,
-                           void *ctx, int64_t *at) {
-  for (int64_t b = first; b < last; b++) {
-    const int64_t begin = b * block, end = n - begin < block ? n : begin + block;
-    *at = b;
-    PL_TRY(plk_poll());
-    PL_TRY(body(ctx, begin, end));
+static void note_failure(Loop *l, int64_t block, PlStatus status) {
+#pragma omp critical(plk_failure)
+  if (block < atomic_load(&l->failed)) {
+    atomic_store(&l->failed, block);
+    l->status = status;
+    snprintf(l->text, sizeof l->text, "%s", pl_message());
   }
+}
+
+/* Blocks of one range until it is empty. Those behind a failure are moot; those before it must run, so that the
+ * lowest failure wins. */
+static void run_range(Loop *l, Range *r) {
+  while (atomic_load_explicit(&r->next, memory_order_relaxed) < r->last) {
+    const int64_t b = atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed);
+    if (b >= r->last) return;
+    if (b > atomic_load_explicit(&l->failed, memory_order_relaxed)) continue;
+    const PlStatus s = run_block(l, b);
+    if (s != PL_OK) note_failure(l, b, s);
+  }
+}
+
+static PlStatus run_team(Loop *l, int64_t nblock, int threads) {
+  l->nrange = threads < RANGES ? threads : RANGES;
+  for (int64_t t = 0, first = 0; t < l->nrange; t++) {
+    const int64_t many = nblock / l->nrange + (t < nblock % l->nrange);
+    atomic_init(&l->range[t].next, first);
+    l->range[t].last = first += many;
+  }
+#pragma omp parallel num_threads(threads)
+  for (int i = 0, t = omp_get_thread_num(); i < l->nrange; i++) run_range(l, &l->range[(t + i) % l->nrange]);
+  if (l->status != PL_OK) PL_FAIL(l->status, "%s", l->text);
   return PL_OK;
 }
+#endif
 
 PlStatus plk_parallel(int64_t n, int64_t block, PlkBody body, void *ctx) {
   if (n <= 0) return PL_OK;
   if (block < 1) block = 1;
+  Loop l;
+  l.n = n, l.block = block, l.body = body, l.ctx = ctx, l.status = PL_OK;
+  atomic_init(&l.failed, INT64_MAX);
   const int64_t nblock = n / block + (n % block != 0);
-  int64_t at = 0;
 #if defined(_OPENMP)
   const int threads = nblock > 1 && !omp_in_parallel() ? plk_threads() : 1;
-  if (threads > 1) {
-    Failure fail = {.status = PL_OK};
-    atomic_bool stop = false;
-#pragma omp parallel num_threads(threads) private(at)
-    {
-      const int64_t t = omp_get_thread_num(), nt = omp_get_num_threads();
-      const int64_t first = nblock / nt * t + (t < nblock % nt ? t : nblock % nt);
-      const int64_t last = first + nblock / nt + (t < nblock % nt);
-      /* Blocks one by one, so that a failure elsewhere stops this thread too; but only an earlier
-       * thread's failure makes later blocks moot, which keeps "lowest block wins" exact. */
-      PlStatus status = PL_OK;
-      for (int64_t b = first; b < last && status == PL_OK; b++) {
-        if (atomic_load_explicit(&stop, memory_order_relaxed) && t != 0) {
-          bool earlier;
-#pragma omp critical(plk_failure)
-          earlier = fail.status != PL_OK && fail.block < b;
-          if (earlier) break;
-        }
-        status = run_blocks(n, block, b, b + 1, body, ctx, &at);
-      }
-      if (status != PL_OK) {
-#pragma omp critical(plk_failure)
-        note_failure(&fail, at, status);
-        atomic_store_explicit(&stop, true, memory_order_relaxed);
-      }
-    }
-    if (fail.status != PL_OK) PL_FAIL(fail.status, "%s", fail.text);
-    return PL_OK;
-  }
+  if (threads > 1) return run_team(&l, nblock, threads);
 #endif
-  return run_blocks(n, block, 0, nblock, body, ctx, &at);
+  for (int64_t b = 0; b < nblock; b++) PL_TRY(run_block(&l, b));
+  return PL_OK;
 }
 
 /* ---- ISA level ---- */
