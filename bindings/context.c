@@ -52,16 +52,21 @@ void l_push_slots(lua_State *L) {
   lua_rawsetp(L, LUA_REGISTRYINDEX, &slots_key);
 }
 
-int l_slot_take(lua_State *L, Slots *s, int ctx) {
-  lua_rawgeti(L, LUA_REGISTRYINDEX, s->table);
+int l_slot_take_in(lua_State *L, Slots *s, int table, int ctx) {
   int slot = s->nfree ? s->free[s->nfree - 1] : s->next + 1;
   lua_pushvalue(L, ctx);
-  lua_rawseti(L, -2, slot); /* may raise: the place counts as taken only afterwards */
-  lua_pop(L, 1);
+  lua_rawseti(L, table, slot); /* may raise: the place counts as taken only afterwards */
   if (s->nfree)
     s->nfree--;
   else
     s->next++;
+  return slot;
+}
+
+int l_slot_take(lua_State *L, Slots *s, int ctx) {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, s->table);
+  int slot = l_slot_take_in(L, s, lua_gettop(L), ctx);
+  lua_pop(L, 1);
   return slot;
 }
 

@@ -49,6 +49,7 @@ void l_push_context_methods(lua_State *L); /* the table that contexts inherit fr
 void l_push_slots(lua_State *L);           /* the state's Slots, a userdata holding the pointer; made at first use */
 /* Stores the context at `ctx` in a place of its own; raises when memory is out. */
 int l_slot_take(lua_State *L, Slots *s, int ctx);
+int l_slot_take_in(lua_State *L, Slots *s, int table, int ctx); /* with the weak table at hand */
 void l_slot_give(Slots *s, int slot);
 void l_slots_release(Slots *s);
 

@@ -12,8 +12,16 @@
 #include "engine/grad/walk.h"
 #include "engine/state.h"
 
-/* Metatable of contexts: fields by number. */
-enum { META_BACKWARD = 1, META_NAME = 2, META_ALWAYS = 3, META_FORWARD = 4 };
+enum { META_BACKWARD = 1 }; /* in the metatable of contexts: the function */
+
+/* Upvalues of a rule's function. */
+enum { UP_META = 1, UP_FORWARD = 2, UP_INFO = 3, UP_CONTEXTS = 4 };
+
+typedef struct RuleInfo {
+  Slots *slots;
+  const char *name; /* interned */
+  bool always;
+} RuleInfo;
 
 /* ---- backward --------------------------------------------------------------------------------------------------- */
 
@@ -131,11 +139,10 @@ static PlStatus rule_bwd(void *ud, PlNode *n, PlTensor *const *dy, const bool *w
 /* One call of a rule while it is being recorded. */
 typedef struct Making {
   lua_State *L;
-  Slots *slots;
+  const RuleInfo *info;
   const Running *running;
-  int meta, ctx;                /* stack positions: metatable of contexts, the context */
+  int ctx;                      /* stack position of the context */
   int slot;                     /* a place that holds the context already; 0: used up */
-  bool always;
   Box *args[MAX_CUSTOM];        /* the tensors among the arguments … */
   int arg_at[MAX_CUSTOM];       /* … and where they are on the stack */
   PlTensor *in[MAX_CUSTOM], *out[MAX_CUSTOM];
@@ -144,7 +151,7 @@ typedef struct Making {
 
 static int take_slot(lua_State *L) {
   Making *m = lua_touserdata(L, 2);
-  m->slot = l_slot_take(L, m->slots, 1);
+  m->slot = l_slot_take(L, m->info->slots, 1);
   return 0;
 }
 
@@ -176,14 +183,14 @@ static PlRule *make_rule(void *p, PlNode *n) {
     free(r);
     return NULL;
   }
-  *r = (RuleData){.rule = {.bwd = rule_bwd, .drop = drop_rule, .ud = r, .always = m->always},
-                  .slots = m->slots,
+  *r = (RuleData){.rule = {.bwd = rule_bwd, .drop = drop_rule, .ud = r, .always = m->info->always},
+                  .slots = m->info->slots,
                   .slot = m->slot,
                   .nin = run->nin,
                   .needs = run->needs,
                   .nsaved = run->nsaved,
                   .versions = (uint32_t *)(void *)(r->sizes + count)};
-  m->slots->refs++;
+  m->info->slots->refs++;
   m->slot = 0;
   memcpy(r->versions, run->versions, nsaved * sizeof *r->versions);
   int64_t *at = r->sizes;
@@ -260,9 +267,9 @@ static bool marked(lua_State *L, int ctx, const void *key, int at) {
 static int record_rule(Making *m, const bool *diff, const char *name) {
   lua_State *L = m->L;
   inherit_anchors(m);
-  m->slot = l_slot_take(L, m->slots, m->ctx);
+  m->slot = l_slot_take_in(L, m->info->slots, lua_upvalueindex(UP_CONTEXTS), m->ctx);
   PlStatus s = pl_record_rule(m->in, m->nin, m->out, m->nout, diff, name, make_rule, m);
-  if (m->slot) l_slot_give(m->slots, m->slot); /* nobody wanted it */
+  if (m->slot) l_slot_give(m->info->slots, m->slot); /* nobody wanted it */
   CALL(L, s);
   return 0;
 }
@@ -297,11 +304,7 @@ static int record_marked(Making *m, const char *name) {
 
 static int record(Making *m) {
   lua_State *L = m->L;
-  lua_rawgeti(L, m->meta, META_NAME);
-  const char *name = lua_touserdata(L, -1); /* interned */
-  lua_rawgeti(L, m->meta, META_ALWAYS);
-  m->always = lua_toboolean(L, -1);
-  lua_pop(L, 2);
+  const char *name = m->info->name;
   if (m->running->marks)
     record_marked(m, name);
   else {
@@ -355,7 +358,7 @@ static int read_arguments(Making *m, int nargs, uint64_t *needs) {
   return 0;
 }
 
-/* Upvalues: the metatable of contexts, the state's Slots. Arguments are those of the user's forward. */
+/* Arguments are those of the user's forward. */
 static int custom_call(lua_State *L) {
   int nargs = lua_gettop(L);
   luaL_checkstack(L, nargs + 2 * MAX_CUSTOM + 20, NULL);
@@ -366,15 +369,14 @@ static int custom_call(lua_State *L) {
   m.L = L;
   m.nin = 0;
   m.running = &now;
-  m.meta = lua_upvalueindex(1);
   m.ctx = nargs + 1;
   read_arguments(&m, nargs, &now.needs);
   now.nin = (uint32_t)m.nin;
   lua_createtable(L, 1, 0); /* the context */
-  lua_pushvalue(L, m.meta);
+  lua_pushvalue(L, lua_upvalueindex(UP_META));
   lua_setmetatable(L, m.ctx);
   now.ctx = lua_topointer(L, m.ctx);
-  lua_rawgeti(L, m.meta, META_FORWARD);
+  lua_pushvalue(L, lua_upvalueindex(UP_FORWARD));
   lua_pushvalue(L, m.ctx);
   for (int i = 1; i <= nargs; i++) lua_pushvalue(L, i);
   bool was = pl_grad_enable(false);
@@ -390,7 +392,7 @@ static int custom_call(lua_State *L) {
   for (int i = 0; i < m.nin; i++) /* forward is free to do anything, also to free its inputs */
     if (!(m.in[i] = m.args[i]->t)) return l_error(L, "custom: forward freed its argument #%d", m.arg_at[i]);
   if (now.needs) {
-    m.slots = *(Slots **)lua_touserdata(L, lua_upvalueindex(2));
+    m.info = lua_touserdata(L, lua_upvalueindex(UP_INFO));
     record(&m);
   } else
     for (int o = 0; o < m.nout; o++)
@@ -412,22 +414,19 @@ static int t_custom(lua_State *L) {
   if (lua_type(L, 1) != LUA_TTABLE) return l_error(L, "custom: a table {name=, forward=, backward=} expected, got %s", l_typename(L, 1));
   l_check_options(L, 1, "custom", "name forward backward always state");
   lua_settop(L, 1);
-  lua_createtable(L, 5, 2);
+  lua_createtable(L, 1, 2); /* 2: metatable of contexts */
   field_function(L, 1, "backward", "custom");
   lua_rawseti(L, 2, META_BACKWARD);
-  lua_getfield(L, 1, "name");
-  if (lua_isnil(L, -1)) {
-    lua_pop(L, 1);
-    lua_pushliteral(L, "custom");
-  } else if (lua_type(L, -1) != LUA_TSTRING)
-    return l_error(L, "custom: name must be a string");
-  lua_pushlightuserdata(L, (void *)(uintptr_t)l_intern(L, lua_tostring(L, -1)));
-  lua_rawseti(L, 2, META_NAME);
-  lua_pop(L, 1);
+  field_function(L, 1, "forward", "custom"); /* 3 */
+  RuleInfo *info = lua_newuserdatauv(L, sizeof *info, 1); /* 4; keeps the Slots */
+  l_push_slots(L);
+  info->slots = *(Slots **)lua_touserdata(L, -1);
+  lua_setiuservalue(L, 4, 1);
+  if (lua_getfield(L, 1, "name") != LUA_TNIL && lua_type(L, -1) != LUA_TSTRING)
+    return l_error(L, "custom: name must be a string, got %s", l_typename(L, -1));
+  info->name = l_intern(L, lua_isnil(L, -1) ? "custom" : lua_tostring(L, -1));
   lua_getfield(L, 1, "always");
-  lua_rawseti(L, 2, META_ALWAYS);
-  field_function(L, 1, "forward", "custom");
-  lua_rawseti(L, 2, META_FORWARD);
+  info->always = lua_toboolean(L, -1);
   if (lua_getfield(L, 1, "state") != LUA_TNIL && lua_type(L, -1) != LUA_TTABLE)
     return l_error(L, "custom: state must be a table, got %s", l_typename(L, -1));
   int state = lua_gettop(L);
@@ -435,11 +434,11 @@ static int t_custom(lua_State *L) {
   lua_pushvalue(L, state);
   lua_setfield(L, -2, "state");
   lua_setfield(L, 2, "__index");
-  lua_settop(L, 2);
   lua_pushboolean(L, 0);
   lua_setfield(L, 2, "__metatable");
-  l_push_slots(L);
-  lua_pushcclosure(L, custom_call, 2);
+  lua_settop(L, 4);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, info->slots->table);
+  lua_pushcclosure(L, custom_call, 4); /* upvalues: what lies at 2 to 5 */
   return 1;
 }
 

@@ -137,23 +137,26 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   return 1;
 }
 
+/* Two operands, at 1 and 2, of an op that changes neither: < 0 if that is not the fast case. */
+static int call_two(lua_State *L, const PlOp *op) {
+  PlTensor *in[2] = {l_to_tensor(L, 1), l_to_tensor(L, 2)};
+  if (in[0] && in[1]) return call_fast(L, op, in, 2);
+  if (!(op->flags & PL_F_SCALAR) || op->nattr || op->nopt) return -1;
+  if (in[0] && lua_type(L, 2) == LUA_TNUMBER) return call_number(L, op, in[0], 2);
+  if (in[1] && lua_type(L, 1) == LUA_TNUMBER) return call_number(L, op, in[1], 1);
+  return -1;
+}
+
 int l_op_call(lua_State *L) {
   const PlOp *op = lua_touserdata(L, lua_upvalueindex(UP_OP));
   bool inplace = lua_toboolean(L, lua_upvalueindex(UP_INPLACE));
   int n = lua_gettop(L);
   if (n == op->nin && n <= 2 && op->nout == 1 && !inplace && !l_overridden_count &&
       !(op->flags & (PL_F_MUTATES | PL_F_SEEDED))) {
-    PlTensor *in[2];
-    in[0] = l_to_tensor(L, 1);
-    if (in[0] && n == 1) return call_fast(L, op, in, 1);
-    if (n == 2) {
-      in[1] = l_to_tensor(L, 2);
-      if (in[0] && in[1]) return call_fast(L, op, in, 2);
-      if ((op->flags & PL_F_SCALAR) && op->nattr == 0 && !op->nopt) {
-        if (in[0] && lua_type(L, 2) == LUA_TNUMBER) return call_number(L, op, in[0], 2);
-        if (in[1] && lua_type(L, 1) == LUA_TNUMBER) return call_number(L, op, in[1], 1);
-      }
-    }
+    PlTensor *x = n == 1 ? l_to_tensor(L, 1) : NULL;
+    if (x) return call_fast(L, op, &x, 1);
+    int results = n == 2 ? call_two(L, op) : -1;
+    if (results >= 0) return results;
   }
   return call_general(L, op, inplace);
 }
@@ -173,6 +176,12 @@ size_t l_inplace_name(lua_State *L, const char *text) {
 }
 
 /* The arithmetic metamethods: Lua passes both operands, for unary ones the operand twice. */
+int l_op_binary(lua_State *L) {
+  const PlOp *op = lua_touserdata(L, lua_upvalueindex(UP_OP));
+  int results = PL_LIKELY(!l_overridden_count) ? call_two(L, op) : -1;
+  return results >= 0 ? results : call_general(L, op, false);
+}
+
 int l_op_unary(lua_State *L) {
   lua_settop(L, 1);
   return l_op_call(L);

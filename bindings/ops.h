@@ -7,6 +7,7 @@
 
 /* l_op_call for unary operators, which Lua gives their operand twice. */
 int l_op_unary(lua_State *L);
+int l_op_binary(lua_State *L); /* ops of exactly two tensors that draw and change nothing */
 
 /* The length of the op's name that text begins with, if the running function is that op's form in place; else 0. */
 size_t l_inplace_name(lua_State *L, const char *text);

@@ -155,7 +155,7 @@ void l_ops_register(lua_State *L) {
                 {"__pow", &pl_op_pow}, {"__mod", &pl_op_remainder}, {"__idiv", &pl_op_floor_divide},
                 {"__band", &pl_op_bitwise_and}, {"__bor", &pl_op_bitwise_or}, {"__bxor", &pl_op_bitwise_xor},
                 {"__shl", &pl_op_bitwise_left_shift}, {"__shr", &pl_op_bitwise_right_shift}};
-  for (size_t k = 0; k < sizeof binary / sizeof *binary; k++) set_meta(L, binary[k].event, binary[k].op, l_op_call);
+  for (size_t k = 0; k < sizeof binary / sizeof *binary; k++) set_meta(L, binary[k].event, binary[k].op, l_op_binary);
   set_meta(L, "__unm", &pl_op_neg, l_op_unary);
   set_meta(L, "__bnot", &pl_op_bitwise_not, l_op_unary);
 }
