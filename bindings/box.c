@@ -297,6 +297,13 @@ PlTensor *l_self(lua_State *L, const char *fn) {
   return b->t;
 }
 
+PlTensor *l_concrete(lua_State *L, PlTensor *t, const char *fn) {
+  if (PL_UNLIKELY(t->a.symbolic))
+    l_error(L, "%s: %s is symbolic: it has no values until its graph runs; make it an output and read what run returns "
+               "(in T.jit: return it, and decide outside)", fn, pl_desc_text(&t->a));
+  return t;
+}
+
 PlTensor *l_check_tensor(lua_State *L, int i) {
   Box *b = l_box(L, i);
   if (b && b->t) return b->t;

@@ -213,7 +213,11 @@ static int t_grad_of(lua_State *L) {
 static int m_detach(lua_State *L) {
   PlTensor *t = l_self(L, "detach");
   Box *b = l_new_box(L);
-  CALL(L, pl_tensor_alias(&b->t, t));
+  if (t->a.symbolic) {
+    CALL(L, pl_apply(&pl_op_stop_grad, &t, 1, NULL, &b->t));
+    pl_entries_drop(b->t);
+  } else
+    CALL(L, pl_tensor_alias(&b->t, t));
   b->t->flags |= PL_T_DETACHED;
   return 1;
 }

@@ -115,6 +115,7 @@ static int save_safetensors(lua_State *L) {
     names[i] = text_at(L, 2, i + 1, "names");
     lua_rawgeti(L, 3, i + 1);
     tensors[i] = l_to_tensor(L, -1);
+    if (tensors[i]) (void)l_concrete(L, tensors[i], "save");
     if (!tensors[i])
       return l_error(L, "save: '%s' is %s, not a tensor", names[i].s, l_typename(L, -1));
     lua_pop(L, 1);

@@ -29,6 +29,8 @@ static inline PlTensor *l_to_tensor(lua_State *L, int i) {
 }
 PlTensor *l_self(lua_State *L, const char *fn); /* argument 1 of method fn; raises: not a tensor, freed */
 PlTensor *l_check_tensor(lua_State *L, int i); /* raises: not a tensor, freed */
+/* t, which must have values: raises for symbolic tensors. */
+PlTensor *l_concrete(lua_State *L, PlTensor *t, const char *fn);
 Box *l_new_box(lua_State *L);                  /* pushes an empty box */
 int l_push_tensor(lua_State *L, PlTensor *t);  /* pushes, takes ownership; NULL pushes nil. Returns 1 */
 /* The same Lua object each time the same handle is pushed. Borrows t. */
@@ -122,6 +124,7 @@ int luaopen_perilune_engine(lua_State *L) __attribute__((visibility("default")))
 /* nil, message, code, errno for what the environment refused; raises anything else. */
 int l_io_failure(lua_State *L, PlStatus s);
 const char *l_check_path(lua_State *L, int i, const char *fn); /* a path without embedded zeros */
+void l_graph_register(lua_State *L);
 
 /* Adds functions to the table at the top; `methods` are put into the metatable's method table. */
 void l_add_methods(lua_State *L, const luaL_Reg *regs);

@@ -40,5 +40,6 @@ int luaopen_perilune_engine(lua_State *L) {
   l_io_register(L);
   l_files_register(L);
   l_workers_register(L);
+  l_graph_register(L);
   return 1;
 }

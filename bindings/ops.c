@@ -116,7 +116,7 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   PlNumber room;
   bool local = false;
   if (pl_is_float(d) || (whole && d != PL_BOOL && op->promote == PL_PROMOTE_ALL)) {
-    local = op->kernel[PL_CPU] && !op->expand && (pl_state.grad_off || !pl_may_record(&x, 1));
+    local = op->kernel[PL_CPU] && !op->expand && !x->a.symbolic && !pl_state.trace && (pl_state.grad_off || !pl_may_record(&x, 1));
     if (local) /* only a record of the call would keep the number */
       t = pl_number_local(&room, d);
     else

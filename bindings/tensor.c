@@ -40,7 +40,7 @@ static int scan(lua_State *L, int at, int depth, Scan *s, bool first) {
     s->any_bool = true;
   else if (type == LUA_TNUMBER)
     s->any_number = true;
-  else if (l_to_tensor(L, at) && l_to_tensor(L, at)->a.numel == 1)
+  else if (l_to_tensor(L, at) && l_concrete(L, l_to_tensor(L, at), "tensor")->a.numel == 1)
     s->any_number = true;
   else
     return l_error(L, "tensor: entries must be numbers or booleans, got %s%s", l_typename(L, at),
@@ -107,6 +107,7 @@ static int t_tensor(lua_State *L) {
   PlTensor *src = l_to_tensor(L, 1);
   l_collect(L);
   if (src) {
+    (void)l_concrete(L, src, "tensor");
     PlDtype d = option_dtype(L, 2, "tensor", (PlDtype)src->a.dtype);
     Box *b = l_new_box(L);
     CALL(L, pl_tensor_like(&b->t, src, d));
@@ -216,7 +217,7 @@ static int m_element_size(lua_State *L) {
 }
 
 static int m_storage_offset(lua_State *L) {
-  PlTensor *t = l_self(L, "storage_offset");
+  PlTensor *t = l_concrete(L, l_self(L, "storage_offset"), "storage_offset");
   lua_pushinteger(L, (lua_Integer)(((char *)t->a.data - (char *)t->storage->data) / (ptrdiff_t)pl_dtype_size((PlDtype)t->a.dtype)));
   return 1;
 }
@@ -242,7 +243,7 @@ static void push_element(lua_State *L, const PlTensor *t, int64_t byte_offset) {
 }
 
 static int m_item(lua_State *L) {
-  PlTensor *t = l_self(L, "item");
+  PlTensor *t = l_concrete(L, l_self(L, "item"), "item");
   if (t->a.numel != 1)
     return l_error(L, "item: %s has %d elements, not one; use x:totable(), or x:get(i, j)", pl_desc_text(&t->a),
                    (int)t->a.numel);
@@ -266,7 +267,7 @@ static int64_t element_at(lua_State *L, PlTensor *t, const char *fn, int first) 
 }
 
 static int m_get(lua_State *L) {
-  PlTensor *t = l_self(L, "get");
+  PlTensor *t = l_concrete(L, l_self(L, "get"), "get");
   if (lua_gettop(L) - 1 > t->a.ndim)
     return l_error(L, "get: %s takes %d indices, got %d", pl_desc_text(&t->a), t->a.ndim, lua_gettop(L) - 1);
   push_element(L, t, element_at(L, t, "get", 2));
@@ -275,7 +276,7 @@ static int m_get(lua_State *L) {
 
 /* t:set(i, j, value) */
 static int m_set(lua_State *L) {
-  PlTensor *t = l_self(L, "set");
+  PlTensor *t = l_concrete(L, l_self(L, "set"), "set");
   int top = lua_gettop(L);
   if (top != t->a.ndim + 2)
     return l_error(L, "set: %s takes %d indices and a value, got %d arguments", pl_desc_text(&t->a), t->a.ndim, top - 1);
@@ -306,14 +307,14 @@ static void push_nested(lua_State *L, const PlTensor *t, int d, int64_t at) {
 
 /* x:totable() → nested tables (a number or boolean for 0-d). */
 static int m_totable(lua_State *L) {
-  PlTensor *t = l_self(L, "totable");
+  PlTensor *t = l_concrete(L, l_self(L, "totable"), "totable");
   push_nested(L, t, 0, 0);
   return 1;
 }
 
 /* x:to_string() → the elements as bytes, row-major, little-endian. */
 static int m_to_string(lua_State *L) {
-  PlTensor *t = l_self(L, "to_string");
+  PlTensor *t = l_concrete(L, l_self(L, "to_string"), "to_string");
   Box *b = NULL;
   if (!t->a.contiguous) {
     b = l_new_box(L);
@@ -346,7 +347,7 @@ static int m_is_freed(lua_State *L) {
 
 /* Same shape and same elements; NaN equals nothing. Dtypes must agree. */
 static int m_equal(lua_State *L) {
-  PlTensor *a = l_self(L, "equal"), *b = l_check_tensor(L, 2);
+  PlTensor *a = l_concrete(L, l_self(L, "equal"), "equal"), *b = l_concrete(L, l_check_tensor(L, 2), "equal");
   if (a->a.dtype != b->a.dtype || !pl_shape_equal(&a->a, &b->a)) {
     lua_pushboolean(L, 0);
     return 1;
@@ -379,7 +380,7 @@ static int compare(lua_State *L, const char *op, bool or_equal) {
   for (int i = 0; i < 2; i++) {
     PlTensor *t = l_to_tensor(L, i + 1);
     if (t && t->a.ndim == 0)
-      v[i] = pl_read_f(&t->a, 0);
+      v[i] = pl_read_f(&l_concrete(L, t, op)->a, 0);
     else if (lua_type(L, i + 1) == LUA_TNUMBER)
       v[i] = lua_tonumber(L, i + 1);
     else

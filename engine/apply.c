@@ -5,27 +5,15 @@
 #include <string.h>
 
 #include "engine/alloc.h"
+#include "engine/call.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
+#include "engine/graph/graph.h"
 #include "engine/state.h"
 
 enum { FEW = PL_MAX_IN };
 
-/* One call on its way through; arrays live here unless the op is variadic and long. */
-typedef struct Call {
-  const PlOp *op;
-  const PlAttrs *attrs;
-  PlAttrs normal; /* with dimensions resolved */
-  int nin;
-  PlTensor **in;        /* after promotion; entries of `made` are owned */
-  bool *made;
-  const PlArray **arr;
-  PlTensor *few_in[FEW];
-  bool few_made[FEW];
-  const PlArray *few_arr[FEW];
-  PlDtype compute;
-  PlDesc desc[PL_MAX_OUT];
-} Call;
+typedef PlCall Call;
 
 static const PlAttrs no_attrs;
 
@@ -97,7 +85,7 @@ static PlStatus promote(Call *c) {
 
 /* ---- begin and end ----------------------------------------------------------------------------------------- */
 
-static void end(Call *c) {
+void pl_call_end(Call *c) {
   for (int i = 0; i < c->nin; i++)
     if (c->made[i]) pl_tensor_release(c->in[i]);
   if (c->in != c->few_in) free(c->in);
@@ -116,7 +104,7 @@ static bool has_dims(const PlOp *op) {
   return false;
 }
 
-static PlStatus begin(Call *c, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs) {
+PlStatus pl_call_begin(Call *c, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs) {
   c->op = op;
   int want = op->nin == PL_VARIADIC ? nin : op->nin;
   if (nin > want || (op->nin == PL_VARIADIC ? nin < 1 || nin > PL_MAX_VARIADIC : nin < op->nin - op->nopt))
@@ -161,11 +149,11 @@ static PlStatus begin(Call *c, const PlOp *op, PlTensor *const *in, int nin, con
   }
   if (s == PL_OK) s = promote(c);
   for (int i = 0; i < want; i++) c->arr[i] = c->in[i] ? &c->in[i]->a : NULL;
-  if (s != PL_OK) end(c);
+  if (s != PL_OK) pl_call_end(c);
   return s;
 }
 
-static PlStatus infer(Call *c) {
+PlStatus pl_call_infer(Call *c) {
   for (int o = 0; o < c->op->nout; o++) {
     c->desc[o].is_view = false;
     c->desc[o].ndim = 0;
@@ -249,11 +237,18 @@ static PlStatus make_outputs(Call *c, PlTensor **out) {
 /* Ops that always work on input 0: its contents change, its version moves. */
 static PlStatus apply_mutating(Call *c, PlTensor **out);
 
+static bool any_symbolic(PlTensor *const *in, int nin) {
+  for (int i = 0; i < nin; i++)
+    if (in[i] && in[i]->a.symbolic) return true;
+  return false;
+}
+
 static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  if (PL_UNLIKELY(any_symbolic(in, nin))) return pl_sym_apply(op, in, nin, attrs, out);
   if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);
   Call c;
-  PL_TRY(begin(&c, op, in, nin, attrs));
-  PlStatus s = infer(&c);
+  PL_TRY(pl_call_begin(&c, op, in, nin, attrs));
+  PlStatus s = pl_call_infer(&c);
   if (s == PL_OK && (op->flags & PL_F_MUTATES))
     s = apply_mutating(&c, out);
   else if (s == PL_OK) {
@@ -263,7 +258,7 @@ static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, cons
       if (s != PL_OK) release_all(out, op->nout);
     }
   }
-  end(&c);
+  pl_call_end(&c);
   return s;
 }
 
@@ -272,7 +267,7 @@ static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, cons
 static int plain_binary(const PlOp *op, PlTensor *const *in, int nin) {
   if (nin != 2 || op->nin != 2 || !in[0] || !in[1]) return -1;
   const PlArray *a = &in[0]->a, *b = &in[1]->a;
-  if (a->dtype != b->dtype) return -1;
+  if (a->dtype != b->dtype || (a->symbolic | b->symbolic)) return -1;
   if (op->promote != PL_PROMOTE_ALL && !pl_is_float((PlDtype)a->dtype)) return -1;
   if (a->weak | b->weak) return a->weak & b->weak ? -1 : a->weak;
   if (a->ndim != b->ndim) return -1;
@@ -302,7 +297,7 @@ static inline PlStatus apply(const PlOp *op, PlTensor *const *in, int nin, const
     if (op->infer == pl_infer_broadcast && op->promote != PL_PROMOTE_NONE && !op->promote_mask) {
       int like = plain_binary(op, in, nin);
       if (like >= 0) return apply_plain(op, in, 2, like, (PlDtype)in[0]->a.dtype, out);
-      if (nin == 1 && op->nin == 1 && in[0] && pl_is_float((PlDtype)in[0]->a.dtype) && !in[0]->a.weak)
+      if (nin == 1 && op->nin == 1 && in[0] && pl_is_float((PlDtype)in[0]->a.dtype) && !(in[0]->a.weak | in[0]->a.symbolic))
         return apply_plain(op, in, 1, 0, (PlDtype)in[0]->a.dtype, out);
     } else if (op->infer == pl_infer_predicate && !op->promote_mask) {
       int like = plain_binary(op, in, nin);
@@ -314,7 +309,8 @@ static inline PlStatus apply(const PlOp *op, PlTensor *const *in, int nin, const
 
 PlStatus pl_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   const PlProfile *p = pl_state.profile;
-  if (PL_LIKELY(p == NULL)) return apply(op, in, nin, attrs, out);
+  if (PL_LIKELY(((uintptr_t)p | (uintptr_t)pl_state.trace) == 0)) return apply(op, in, nin, attrs, out);
+  if (pl_state.trace) return pl_sym_apply(op, in, nin, attrs, out);
   p->begin(op);
   PlStatus s = apply_general(op, in, nin, attrs, out);
   p->end();
@@ -331,7 +327,7 @@ static bool hurts(const PlTensor *out, const PlTensor *t) {
            memcmp(t->a.strides, out->a.strides, t->a.ndim * sizeof(int64_t)) == 0);
 }
 
-static PlStatus check_target(const PlOp *op, const PlTensor *out, const PlDesc *d) {
+PlStatus pl_call_check_target(const PlOp *op, const PlTensor *out, const PlDesc *d) {
   PlArray want = {.shape = d->shape, .ndim = d->ndim, .dtype = d->dtype};
   if (!pl_shape_equal(&want, &out->a))
     PL_FAIL(PL_ERR_SHAPE, "%s: the result is %s, it cannot be written into %s", op->name, pl_desc_text(&want),
@@ -420,14 +416,16 @@ static PlStatus apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
   if (op->flags & PL_F_MUTATES) PL_FAIL(PL_ERR_ARG, "%s: has no out argument", op->name);
   if (op->nout != 1) PL_FAIL(PL_ERR_ARG, "%s: several results cannot be written in place", op->name);
   PlTensor *y = out[0];
+  if (PL_UNLIKELY(pl_state.trace || y->a.symbolic || any_symbolic(in, nin)))
+    return pl_sym_apply_into(op, in, nin, attrs, out);
   Call c;
-  PL_TRY(begin(&c, op, in, nin, attrs));
-  PlStatus s = infer(&c);
-  if (s == PL_OK) s = check_target(op, y, &c.desc[0]);
+  PL_TRY(pl_call_begin(&c, op, in, nin, attrs));
+  PlStatus s = pl_call_infer(&c);
+  if (s == PL_OK) s = pl_call_check_target(op, y, &c.desc[0]);
   bool tracked = false;
   if (s == PL_OK) s = any_tracked(in, nin, y, &tracked);
   if (s == PL_OK && !tracked) s = compute_into(&c, y);
-  end(&c);
+  pl_call_end(&c);
   if (s == PL_OK && tracked) s = apply_tracked(op, in, nin, attrs, y);
   if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->wrote(op->name, y->storage);
   return s;

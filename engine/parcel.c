@@ -66,6 +66,7 @@ static PlStatus fill(PlParcel *p, PlTensor *t) {
 }
 
 PlStatus pl_parcel_make(PlParcel **out, PlTensor *t) {
+  if (t->a.symbolic) PL_FAIL(PL_ERR_STATE, "%s is symbolic: it has no values to hand over", pl_desc_text(&t->a));
   PlParcel *p = calloc(1, sizeof *p);
   if (!p) return no_memory();
   PlStatus s = fill(p, t);
@@ -86,7 +87,7 @@ PlStatus pl_parcel_open(const PlParcel *p, PlTensor **out) {
   PlStorage *st = whole->storage;
   st->data = p->shared->block;
   st->nbytes = p->nbytes;
-  st->owns = true;
+  st->owns = PL_OWNS_BLOCK;
   st->shared = p->shared;
   atomic_fetch_add_explicit(&p->shared->refs, 1, memory_order_relaxed);
   whole->a.data = st->data;

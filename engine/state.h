@@ -33,6 +33,7 @@ typedef struct PlState {
   uint64_t seed, stream, offset; /* default generator */
   bool seeded;
   int in_backward;    /* nesting depth */
+  struct PlFlow *trace; /* every op goes into this graph under construction; NULL: ops run */
   bool history_moved; /* some in-place op was recorded: views may have to be taken again */
 } PlState;
 

@@ -7,6 +7,7 @@
 
 #include "engine/alloc.h"
 #include "engine/grad/node.h"
+#include "engine/graph/graph.h"
 #include "engine/parcel.h"
 #include "kernels/convert.h"
 #include "kernels/elementwise.h"
@@ -43,6 +44,7 @@ static PlTensor *new_handle(PlDtype dtype, int ndim, size_t extra) {
   t->a.device = PL_CPU;
   t->a.contiguous = 1;
   t->a.weak = 0;
+  t->a.symbolic = 0;
   t->refs = 1;
   t->flags = 0;
   t->piece = (uint16_t)(size / PL_POOL_STEP);
@@ -63,7 +65,7 @@ static PlStatus make(PlTensor **out, PlDtype dtype, int ndim, const int64_t *sha
   if (PL_UNLIKELY(!t)) return no_memory();
   size_t size = (size_t)t->piece * PL_POOL_STEP;
   PlStorage *s = (PlStorage *)(void *)((char *)t + size - head - (small ? round16(nbytes) : 0));
-  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = !small};
+  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = small ? PL_OWNS_NOTHING : PL_OWNS_BLOCK};
   if (small)
     s->data = (char *)s + head;
   else {
@@ -103,7 +105,8 @@ PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype) {
 static void storage_release(PlStorage *s) {
   if (--s->refs) return;
   if (s->owns) {
-    if (PL_LIKELY(!s->shared)) pl_block_free(s->data);
+    if (PL_UNLIKELY(s->owns == PL_OWNS_SYMBOLIC)) pl_sym_storage_end(s);
+    else if (PL_LIKELY(!s->shared)) pl_block_free(s->data);
     else pl_shared_release(s->shared);
   }
   pl_pool_put(s->block, s->piece);
@@ -145,6 +148,7 @@ PlStatus pl_tensor_window(PlTensor **out, const PlTensor *t, int ndim, const int
   }
   v->a.device = t->a.device;
   v->a.weak = t->a.weak;
+  v->a.symbolic = t->a.symbolic;
   v->a.data = data;
   v->a.numel = n;
   v->storage = t->storage;
@@ -155,10 +159,40 @@ PlStatus pl_tensor_window(PlTensor **out, const PlTensor *t, int ndim, const int
   return PL_OK;
 }
 
+PlStatus pl_tensor_handle(PlTensor **out, const PlArray *type, PlStorage *s) {
+  PlTensor *t = new_handle((PlDtype)type->dtype, type->ndim, 0);
+  if (!t) {
+    storage_release(s);
+    return no_memory();
+  }
+  for (int d = 0; d < type->ndim; d++) {
+    t->dims[d] = type->shape[d];
+    t->dims[type->ndim + d] = type->strides[d];
+  }
+  t->a.data = type->data;
+  t->a.numel = type->numel;
+  t->a.device = type->device;
+  t->a.weak = type->weak;
+  t->a.symbolic = type->symbolic;
+  t->a.contiguous = type->contiguous;
+  t->storage = s;
+  t->history = s->history;
+  *out = t;
+  return PL_OK;
+}
+
 PlStatus pl_tensor_view(PlTensor **out, PlTensor *t, int ndim, const int64_t *shape,
                         const int64_t *strides, int64_t offset) {
   int64_t numel, size = (int64_t)pl_dtype_size((PlDtype)t->a.dtype);
   size_t nbytes;
+  if (t->a.symbolic) {
+    PlAttrs a;
+    pl_attrs_init(&pl_op_as_strided, &a);
+    PL_TRY(pl_attrs_list(&a, 0, ndim, shape));
+    PL_TRY(pl_attrs_list(&a, 1, ndim, strides));
+    pl_attrs_int(&a, 2, offset);
+    return pl_apply(&pl_op_as_strided, &t, 1, &a, out);
+  }
   PL_TRY(pl_count(ndim, shape, (PlDtype)t->a.dtype, &numel, &nbytes));
   int64_t start = ((char *)t->a.data - (char *)t->storage->data) / size;
   int64_t last;
@@ -274,6 +308,7 @@ bool pl_self_overlaps(const PlArray *a) {
 
 double pl_read_f(const PlArray *a, int64_t at) {
   const char *p = (const char *)a->data + at;
+  if (PL_UNLIKELY(a->symbolic)) return 0; /* who may meet one asks first */
   switch ((PlDtype)a->dtype) {
   case PL_F32: return (double)*(const float *)(const void *)p;
   case PL_F64: return *(const double *)(const void *)p;
@@ -328,6 +363,10 @@ void pl_write_f(PlDtype dtype, void *at, double v) {
 enum { FEW_ELEMENTS = 1024 }; /* copied here: the kernel would take longer to find out how */
 
 PlStatus pl_copy_data(PlTensor *dst, PlTensor *src) {
+  if (PL_UNLIKELY(dst->a.symbolic | src->a.symbolic)) {
+    if (dst->a.symbolic) return pl_sym_assign(dst, src);
+    PL_FAIL(PL_ERR_STATE, "%s is symbolic: it has no values yet to copy", pl_desc_text(&src->a));
+  }
   const PlArray *in[1] = {&src->a};
   PlArray *out[1] = {&dst->a};
   static const PlAttrs none; /* all zero */
@@ -352,6 +391,7 @@ PlStatus pl_copy_data(PlTensor *dst, PlTensor *src) {
 
 PlStatus pl_tensor_copy(PlTensor **out, PlTensor *t) {
   PlTensor *c;
+  if (PL_UNLIKELY(t->a.symbolic)) return pl_sym_copy(out, t);
   PL_TRY(pl_tensor_like(&c, t, (PlDtype)t->a.dtype));
   PlStatus s = pl_copy_data(c, t);
   if (s != PL_OK) {

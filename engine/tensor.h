@@ -8,6 +8,8 @@
 
 enum { PL_SMALL = 64 };
 
+enum { PL_OWNS_NOTHING, PL_OWNS_BLOCK, PL_OWNS_SYMBOLIC };
+
 /* Memory with its version: every write after creation moves the version, saved tensors remember it. */
 struct PlStorage {
   uint32_t refs, version;
@@ -16,7 +18,7 @@ struct PlStorage {
   void *data;
   size_t nbytes;
   void *block; /* the piece; freed with the storage */
-  bool owns;   /* data is a block of its own */
+  uint8_t owns; /* PL_OWNS_…: what data is */
   struct PlShared *shared; /* owns: other threads hold the block too (parcel.h); NULL: only this storage does */
   PlTensor *base; /* weak: the contiguous handle on all of it that views were taken from, or NULL */
 };
@@ -32,7 +34,8 @@ enum {
   PL_T_EMBEDDED = 1, /* the storage header lies in this handle's piece */
   PL_T_BOXED = 2,    /* known to the bindings' table of boxes */
   PL_T_LEAF = 4,     /* the inline entry is this tensor's own leaf node */
-  PL_T_DETACHED = 8   /* made by detach: never the base of a history */
+  PL_T_DETACHED = 8,  /* made by detach: never the base of a history */
+  PL_T_CONST = 16     /* never changes: a graph under construction may look at its values */
 };
 
 struct PlTensor {
@@ -56,8 +59,9 @@ static inline PlTensor *pl_retain(PlTensor *t) {
 static inline int64_t *pl_dims(PlTensor *t) { return t->dims; }
 static inline int64_t *pl_strides(PlTensor *t) { return t->dims + t->a.ndim; }
 
-/* A handle without storage; *data_size bytes of room follow for an embedded storage if `owner`. */
 PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype); /* empty, same shape */
+/* A handle on storage s, whose reference it takes; on failure s is released. */
+PlStatus pl_tensor_handle(PlTensor **out, const PlArray *type, PlStorage *s);
 /* Another handle on t's storage with these sizes, strides and byte address; no checks. */
 PlStatus pl_tensor_window(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape,
                           const int64_t *strides, void *data);

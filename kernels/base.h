@@ -126,6 +126,7 @@ typedef struct PlArray {
   const int64_t *shape, *strides;
   uint8_t dtype, ndim, device, contiguous;
   uint8_t weak; /* a number from a script: takes part in promotion by its class only */
+  uint8_t symbolic; /* no memory behind it: a value of a graph under construction. Kernels never see one */
 } PlArray;
 
 #endif

@@ -11,7 +11,7 @@ static PlStatus finite(PlTensor *t, bool *yes) {
   bool was = pl_grad_enable(false);
   PlStatus s = pl_apply(&pl_op_isfinite, &t, 1, NULL, &each);
   if (s == PL_OK) s = pl_apply(&pl_op_all, &each, 1, NULL, &all);
-  if (s == PL_OK) *yes = *(const uint8_t *)all->a.data != 0;
+  if (s == PL_OK) *yes = all->a.symbolic || *(const uint8_t *)all->a.data != 0;
   pl_tensor_release(each);
   pl_tensor_release(all);
   pl_grad_enable(was);

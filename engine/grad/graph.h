@@ -69,6 +69,8 @@ typedef struct PlMakeArgs {
   const bool *same;
 } PlMakeArgs;
 PlStatus pl_backward_graph_make(const PlMakeArgs *a, PlBackward **out, PlGraph **unsplit_or_null);
+/* The whole, unsplit gradient over [inputs | outputs | dys]; has_grad[nin]: whose gradients are its results. */
+PlStatus pl_gradient_graph_make(const PlMakeArgs *a, PlGraph **out, uint8_t *has_grad);
 /* The split of a whole gradient graph of the call that a describes, see docs/design/backward-split.md. */
 PlStatus pl_backward_graph_split(const PlGraph *g, const PlMakeArgs *a, PlBackward *b);
 /* false: everything stays in backward, to measure what the split saves. Returns what it was; clears the cache. */

@@ -138,6 +138,18 @@ static PlStatus emit(const PlMakeArgs *a, PlGraph **out, uint8_t *has_grad) {
   return PL_OK;
 }
 
+PlStatus pl_gradient_graph_make(const PlMakeArgs *a, PlGraph **out, uint8_t *has_grad) {
+  PlGraph *g;
+  PL_TRY(emit(a, &g, has_grad));
+  PlStatus s = pl_graph_optimize(&g);
+  if (s != PL_OK) {
+    pl_graph_free(g);
+    return s;
+  }
+  *out = g;
+  return PL_OK;
+}
+
 PlStatus pl_backward_graph_make(const PlMakeArgs *a, PlBackward **out, PlGraph **unsplit) {
   int nin = a->nin, nout = a->op->nout;
   PlBackward *b = calloc(1, sizeof *b);

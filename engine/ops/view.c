@@ -411,6 +411,23 @@ const PlOp pl_op_contiguous = {
     .kernel = {[PL_CPU] = plk_cpu_copy},
 };
 
+/* In a graph a detached tensor must be a node of its own: the gradient that arrives there ends. */
+static PlStatus stop_infer(PlInfer *c) {
+  pl_view_same(c, &c->out[0]);
+  return PL_OK;
+}
+static PlStatus stop_grad_grad(PlMaker *g) {
+  if (g->want[0]) g->dx[0] = pl_g_zeros_like(g, 0);
+  return g->status;
+}
+
+const PlOp pl_op_stop_grad = {
+    .name = "stop_grad",
+    .doc = "x, through which no gradient flows: what x:detach() becomes in a graph.",
+    .nin = 1, .nout = 1, .args = {"x"},
+    .cls = PL_VIEW, .flags = PL_F_POLY | PL_F_INTERNAL, .infer = stop_infer, .grad = stop_grad_grad,
+};
+
 const PlOp pl_op_clone = {
     .name = "clone",
     .doc = "A contiguous copy of x; gradients flow through.",

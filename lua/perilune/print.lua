@@ -108,6 +108,7 @@ return function(T, core)
   local function text(x)
     if not core.is_tensor(x) then return "tensor" end
     if x:is_freed() then return "tensor (freed)" end
+    if core.is_symbolic(x) then return ("%%%d : %s symbolic"):format(core.graph_value(x), x:describe()) end
     local _ <close> = T.no_grad()
     if x:numel() == 0 then return "{}  " .. summary(x) end
     local abridged = x:numel() > settings.threshold

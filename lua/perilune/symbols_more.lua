@@ -145,4 +145,12 @@ S.tensordot = { "T.tensordot(x, y, dims) → tensor",
   "Sums over the last dims dimensions of x and the first of y, or lists.", [[
 print(T.tensordot(T.ones(2, 3), T.ones(3, 4), 1):size(2))  --> 4]] }
 
+S.graph = { "T.graph() → graph",
+  [[A program as data. g:input(name, shape) makes tensors without values: every op on them adds a node.
+g:gradient(ys, xs), g:outputs{…}, g:run{name = tensor}; print(g) shows it.]], [[
+local g = T.graph()
+local x = g:input("x", { 3 })
+g:outputs { g:gradient({ (x * x):sum() }, x) }
+print(g:run { x = T.tensor { 1, 2, 3 } }[1])  --> {2., 4., 6.}  -- f32[3] cpu]] }
+
 return S

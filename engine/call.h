@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT
+ * One op call on its way through pl_apply: inputs promoted, attributes normalized, outputs inferred. Shared by the
+ * engine's own execution (apply.c) and by graphs under construction (graph/symbolic.c). */
+#ifndef PL_ENGINE_CALL_H
+#define PL_ENGINE_CALL_H
+
+#include "engine/tensor.h"
+
+/* Arrays live here unless the op is variadic and long. */
+typedef struct PlCall {
+  const PlOp *op;
+  const PlAttrs *attrs;
+  PlAttrs normal; /* with dimensions resolved */
+  int nin;
+  PlTensor **in;        /* after promotion; entries of `made` are owned */
+  bool *made;
+  const PlArray **arr;
+  PlTensor *few_in[PL_MAX_IN];
+  bool few_made[PL_MAX_IN];
+  const PlArray *few_arr[PL_MAX_IN];
+  PlDtype compute;
+  PlDesc desc[PL_MAX_OUT];
+} PlCall;
+
+/* Checks counts, normalizes, promotes; end it when begin succeeded. */
+PlStatus pl_call_begin(PlCall *c, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs);
+PlStatus pl_call_infer(PlCall *c);
+void pl_call_end(PlCall *c);
+/* out must have the shape of d, and a dtype that d's values fit into. */
+PlStatus pl_call_check_target(const PlOp *op, const PlTensor *out, const PlDesc *d);
+
+#endif

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: MIT
+ * The gradient pass: walks a flow backwards from ys and appends the nodes that compute the gradients of xs. What an
+ * op's gradient is, its maker says (engine/grad/maker.c); the small graph it emits is run on symbolic tensors. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/grad/graph.h"
+#include "engine/graph/graph.h"
+#include "engine/state.h"
+
+typedef struct Term {
+  struct Term *next;
+  PlFVal v;
+} Term;
+
+typedef struct Walk {
+  PlFlow *f;
+  const PlGradientOptions *opts;
+  int32_t nvals, nnodes; /* of the flow before the pass */
+  uint8_t *reached, *dep; /* per value: ys depend on it; it depends on xs */
+  uint8_t *touched;       /* per node */
+  Term **terms;           /* per value: its gradients so far, newest first */
+  PlFVal *sum;            /* per value: their sum, once made; -1 */
+} Walk;
+
+static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for the gradients of a graph"); }
+
+/* ---- what matters ---------------------------------------------------------------------------------------- */
+
+static PlStatus mark_reached(Walk *w, int ny, const PlFVal *ys) {
+  PlFlow *f = w->f;
+  int32_t *stack = malloc((size_t)(w->nnodes + 1) * sizeof *stack), n = 0;
+  if (!stack) return no_memory();
+  for (int i = 0; i <= ny; i++) {
+    while (n) {
+      const PlFNode *node = &f->nodes[stack[--n]];
+      for (int32_t k = 0; k < node->nin + node->nafter; k++) {
+        int32_t to = k < node->nin ? -1 : node->after[k - node->nin];
+        if (k < node->nin && node->in[k] >= 0) {
+          w->reached[node->in[k]] = 1;
+          to = f->vals[node->in[k]].node;
+        }
+        if (to < 0 || w->touched[to]) continue;
+        w->touched[to] = 1;
+        stack[n++] = to;
+      }
+    }
+    if (i == ny) break;
+    w->reached[ys[i]] = 1;
+    int32_t node = f->vals[ys[i]].node;
+    if (node >= 0 && !w->touched[node]) {
+      w->touched[node] = 1;
+      stack[n++] = node;
+    }
+  }
+  free(stack);
+  return PL_OK;
+}
+
+static bool is_floating(const PlFValue *v) { return v->dtype != PL_NDTYPE && pl_is_float((PlDtype)v->dtype); }
+
+static void mark_dependent(Walk *w, int nx, const PlFVal *xs) {
+  PlFlow *f = w->f;
+  for (int i = 0; i < nx; i++) w->dep[xs[i]] = 1;
+  for (int32_t i = 0; i < w->nnodes; i++) {
+    const PlFNode *n = &f->nodes[i];
+    if (!w->touched[i] || (n->op->flags & PL_F_NOGRAD_OK)) continue;
+    bool dep = false;
+    for (int32_t k = 0; k < n->nin && !dep; k++) dep = n->in[k] >= 0 && w->dep[n->in[k]];
+    for (int32_t o = 0; o < n->nout; o++)
+      if (dep && is_floating(&f->vals[n->first + o])) w->dep[n->first + o] = 1;
+  }
+}
+
+/* ---- sums ------------------------------------------------------------------------------------------------ */
+
+static PlStatus add_term(Walk *w, PlFVal v, PlFVal g) {
+  Term *t = pl_flow_alloc(w->f, sizeof *t);
+  if (!t) return no_memory();
+  *t = (Term){.next = w->terms[v], .v = g};
+  w->terms[v] = t;
+  return PL_OK;
+}
+
+static bool is_zero(const PlFlow *f, PlFVal v) { return f->vals[v].node >= 0 && f->nodes[f->vals[v].node].op == &pl_op_zeros; }
+
+/* One op on values of the flow; its first result. */
+static PlStatus apply(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, PlFVal *out) {
+  PlTensor *t[2] = {NULL, NULL}, *y = NULL;
+  PlStatus s = PL_OK;
+  for (int i = 0; i < nin && s == PL_OK; i++) s = pl_sym_tensor(&t[i], f, in[i]);
+  if (s == PL_OK) s = pl_sym_apply(op, t, nin, attrs, &y);
+  if (s == PL_OK) *out = pl_sym_value(y);
+  for (int i = 0; i < nin; i++) pl_tensor_release(t[i]);
+  pl_tensor_release(y);
+  return s;
+}
+
+static void name_next(PlFlow *f, const char *name) {
+  f->emit_name = name;
+  f->emit_count = 0;
+}
+
+static PlStatus constant_like(PlFlow *f, const PlOp *op, PlFVal like, const char *name, PlFVal *out) {
+  const PlFValue *v = &f->vals[like];
+  PlAttrs a;
+  pl_attrs_init(op, &a);
+  PL_TRY(pl_attrs_list(&a, 0, v->ndim, v->dims));
+  pl_attrs_int(&a, 1, v->dtype);
+  name_next(f, name);
+  return apply(f, op, 0, NULL, &a, out);
+}
+
+/* The gradient of v: of no term -1, of one the term, of more their sum, oldest first. Zero terms are dropped. */
+static PlStatus sum_terms(Walk *w, PlFVal v) {
+  PlFlow *f = w->f;
+  if (w->sum[v] >= 0 || !w->terms[v]) return PL_OK;
+  Term *order = NULL, *zero = NULL;
+  int n = 0;
+  for (Term *t = w->terms[v], *next; t; t = next) {
+    next = t->next;
+    if (is_zero(f, t->v)) {
+      zero = t;
+      continue;
+    }
+    t->next = order;
+    order = t;
+    n++;
+  }
+  w->terms[v] = NULL;
+  if (!n) order = zero;
+  PlFVal sum = order->v;
+  if (n > 1 && w->opts->aggregate) {
+    PlFVal *list = malloc((size_t)n * sizeof *list);
+    if (!list) return no_memory();
+    n = 0;
+    for (Term *t = order; t; t = t->next) list[n++] = t->v;
+    name_next(f, "grad_sum");
+    PlStatus s = w->opts->aggregate(w->opts->ud, f, n, list, &sum);
+    free(list);
+    PL_TRY(s);
+  } else
+    for (Term *t = n > 1 ? order->next : NULL; t; t = t->next) {
+      PlFVal in[2] = {sum, t->v};
+      name_next(f, "grad_sum");
+      PL_TRY(apply(f, &pl_op_add, 2, in, NULL, &sum));
+    }
+  w->sum[v] = sum;
+  return PL_OK;
+}
+
+/* ---- one node -------------------------------------------------------------------------------------------- */
+
+/* No rule: gradients that are all zero stay zero; others have no way on. */
+static PlStatus without_rule(Walk *w, int32_t i) {
+  PlFlow *f = w->f;
+  const PlFNode *n = &f->nodes[i];
+  for (int32_t o = 0; o < n->nout; o++)
+    if (w->sum[n->first + o] >= 0 && !is_zero(f, w->sum[n->first + o]))
+      PL_FAIL(PL_ERR_UNSUPPORTED, "op %s has no gradient (node %s); detach its input, or give it a rule with "
+                                  "T.custom", n->op->name, n->name);
+  int32_t nin = n->nin;
+  for (int32_t k = 0; k < nin; k++) {
+    PlFVal x = f->nodes[i].in[k], z;
+    if (x < 0 || !w->dep[x]) continue;
+    char name[160];
+    snprintf(name, sizeof name, nin == 1 ? "%.120s_backward" : "%.120s_in%d_backward", f->nodes[i].name, (int)k + 1);
+    const char *kept = pl_flow_string(f, name);
+    if (!kept) return no_memory();
+    PL_TRY(constant_like(f, &pl_op_zeros, x, kept, &z));
+    PL_TRY(pl_flow_after(f, f->vals[z].node, i));
+    PL_TRY(add_term(w, x, z));
+  }
+  return PL_OK;
+}
+
+/* Runs the gradient graph on symbolic tensors: those of the node that it reads. */
+static PlStatus inline_graph(Walk *w, int32_t i, const PlGraph *g, const uint8_t *has_grad) {
+  PlFlow *f = w->f;
+  int32_t nin = f->nodes[i].nin, nout = f->nodes[i].nout, n = nin + 2 * nout;
+  PlTensor **t = calloc((size_t)(n + g->nresults + 1), sizeof *t), **res = t ? t + n : NULL;
+  PlStatus s = t ? PL_OK : no_memory();
+  for (int32_t k = 0; k < n && s == PL_OK; k++) {
+    PlFVal v = k < nin ? f->nodes[i].in[k] : k < nin + nout ? f->nodes[i].first + k - nin : w->sum[f->nodes[i].first + k - nin - nout];
+    if (v < 0 || g->last[k] < 0) continue;
+    if (f->vals[v].version != f->stores[f->vals[v].store].version) {
+      s = pl_fail(PL_ERR_STATE, "the gradient of %s reads a tensor whose memory was overwritten after it; take the "
+                                "gradient before the write, or write into a clone", f->nodes[i].name);
+      continue;
+    }
+    if (f->vals[v].weak && f->vals[v].real)
+      t[k] = pl_retain(f->vals[v].real);
+    else
+      s = pl_sym_tensor(&t[k], f, v);
+  }
+  if (s == PL_OK) s = pl_graph_run(g, t, res);
+  int r = 0;
+  for (int32_t k = 0; k < nin && s == PL_OK; k++) {
+    if (!has_grad[k]) continue;
+    PlFVal v;
+    s = pl_sym_value_of(f, res[r++], &v);
+    if (s == PL_OK) s = add_term(w, f->nodes[i].in[k], v);
+  }
+  for (int32_t k = 0; t && k < n + g->nresults; k++) pl_tensor_release(t[k]);
+  free(t);
+  return s;
+}
+
+typedef struct Types {
+  PlArray *arr;
+  const PlArray **ptr;
+  bool *want, *same;
+  uint8_t *has_grad;
+  PlDesc outd[PL_MAX_OUT];
+  bool given[PL_MAX_OUT];
+} Types;
+
+static void describe(const Walk *w, const PlFNode *n, Types *t) {
+  const PlFlow *f = w->f;
+  for (int32_t k = 0; k < n->nin; k++) {
+    if (n->in[k] < 0) continue;
+    const PlFValue *v = &f->vals[n->in[k]];
+    t->arr[k] = pl_fvalue_array(v);
+    t->ptr[k] = &t->arr[k];
+    t->want[k] = w->dep[n->in[k]];
+    const PlFValue *y = &f->vals[n->first];
+    t->same[k] = y->dtype != PL_NDTYPE && v->ndim == y->ndim && memcmp(v->dims, y->dims, v->ndim * sizeof(int64_t)) == 0;
+  }
+  for (int32_t o = 0; o < n->nout && o < PL_MAX_OUT; o++) {
+    const PlFValue *y = &f->vals[n->first + o];
+    if (y->dtype != PL_NDTYPE) pl_desc_set(&t->outd[o], (PlDtype)y->dtype, y->ndim, y->dims);
+    t->given[o] = w->sum[n->first + o] >= 0;
+  }
+}
+
+static PlStatus with_rule(Walk *w, int32_t i) {
+  const PlFNode *n = &w->f->nodes[i];
+  size_t nin = (size_t)n->nin;
+  Types t = {.arr = NULL};
+  memset(t.outd, 0, sizeof t.outd);
+  char *room = calloc(nin + 1, sizeof(PlArray) + sizeof(PlArray *) + 2 * sizeof(bool) + 1);
+  if (!room) return no_memory();
+  t.arr = (PlArray *)(void *)room;
+  t.ptr = (const PlArray **)(void *)(t.arr + nin);
+  t.want = (bool *)(t.ptr + nin);
+  t.same = t.want + nin;
+  t.has_grad = (uint8_t *)(t.same + nin);
+  describe(w, n, &t);
+  PlMakeArgs a = {n->op, n->nin, t.ptr, n->attrs, t.outd, t.want, t.given, t.same};
+  PlGraph *g = NULL;
+  PlStatus s = pl_gradient_graph_make(&a, &g, t.has_grad);
+  if (s == PL_OK) s = inline_graph(w, i, g, t.has_grad);
+  pl_graph_free(g);
+  free(room);
+  return s;
+}
+
+static PlStatus node_backward(Walk *w, int32_t i) {
+  PlFlow *f = w->f;
+  const PlFNode *n = &f->nodes[i];
+  bool any = false, dep = false;
+  for (int32_t o = 0; o < n->nout; o++) {
+    PL_TRY(sum_terms(w, f->nodes[i].first + o));
+    any |= w->sum[f->nodes[i].first + o] >= 0;
+  }
+  n = &f->nodes[i]; /* sums may have moved the array */
+  for (int32_t k = 0; k < n->nin; k++) dep |= n->in[k] >= 0 && w->dep[n->in[k]];
+  if (!any || !dep || (n->op->flags & PL_F_NOGRAD_OK)) return PL_OK;
+  char name[160];
+  snprintf(name, sizeof name, "%.140s_backward", n->name);
+  const char *kept = pl_flow_string(f, name);
+  if (!kept) return no_memory();
+  f->origin = i;
+  name_next(f, kept);
+  return n->op->grad ? with_rule(w, i) : without_rule(w, i);
+}
+
+/* ---- the pass -------------------------------------------------------------------------------------------- */
+
+static PlStatus seed(Walk *w, int ny, const PlFVal *ys, const PlFVal *dys) {
+  PlFlow *f = w->f;
+  for (int i = 0; i < ny; i++) {
+    PlFVal g = dys ? dys[i] : -1;
+    const PlFValue *y = &f->vals[ys[i]];
+    PlArray a = pl_fvalue_array(y);
+    if (!is_floating(y)) PL_FAIL(PL_ERR_DTYPE, "gradient: output %d is %s; only floating ones have gradients", i + 1, pl_desc_text(&a));
+    if (g < 0)
+      PL_TRY(constant_like(f, &pl_op_ones, ys[i], "ones", &g));
+    else {
+      PlArray b = pl_fvalue_array(&f->vals[g]);
+      if (b.dtype != a.dtype || !pl_shape_equal(&a, &b))
+        PL_FAIL(PL_ERR_SHAPE, "gradient: output %d is %s, its out-gradient is %s", i + 1, pl_desc_text(&a), pl_desc_text(&b));
+    }
+    PL_TRY(add_term(w, ys[i], g));
+  }
+  return PL_OK;
+}
+
+static PlStatus unreachable(const PlFlow *f, PlFVal x, int i) {
+  const char *name = f->vals[x].name;
+  char number[24];
+  if (!name && f->vals[x].node >= 0) name = f->nodes[f->vals[x].node].name;
+  if (!name) {
+    snprintf(number, sizeof number, "#%d", i + 1);
+    name = number;
+  }
+  PL_FAIL(PL_ERR_ARG, "cannot differentiate with respect to input %s: not reachable from the outputs", name);
+}
+
+static PlStatus collect(Walk *w, int nx, const PlFVal *xs, PlFVal *dx) {
+  PlFlow *f = w->f;
+  for (int i = 0; i < nx; i++) {
+    dx[i] = -1;
+    if (!w->reached[xs[i]]) continue; /* allow_unused */
+    PL_TRY(sum_terms(w, xs[i]));
+    if (w->sum[xs[i]] < 0) PL_TRY(constant_like(f, &pl_op_zeros, xs[i], "zero_grad", &w->sum[xs[i]]));
+    dx[i] = w->sum[xs[i]];
+  }
+  for (int i = 0; w->opts->copy && i < nx; i++) {
+    int k = 0;
+    PlFVal g = dx[i];
+    for (int j = 0; j < i; j++) k += dx[i] >= 0 && w->sum[xs[j]] == w->sum[xs[i]];
+    if (!k) continue;
+    char name[160];
+    const char *of = f->vals[g].node >= 0 ? f->nodes[f->vals[g].node].name : f->vals[g].name ? f->vals[g].name : "grad";
+    snprintf(name, sizeof name, "%.120s_%d_copy", of, k);
+    const char *kept = pl_flow_string(f, name);
+    if (!kept) return no_memory();
+    name_next(f, kept);
+    PL_TRY(apply(f, &pl_op_clone, 1, &g, NULL, &dx[i]));
+  }
+  return PL_OK;
+}
+
+static PlStatus add_region(PlFlow *f, int32_t begin, int ny, const PlFVal *ys, PlMirrorOptions *m) {
+  PlFRegion *r = realloc(f->regions, (size_t)(f->nregions + 1) * sizeof *r);
+  if (!r) return no_memory();
+  f->regions = r;
+  PlFVal *copy = malloc((size_t)(ny ? ny : 1) * sizeof *copy);
+  if (!copy) return no_memory();
+  memcpy(copy, ys, (size_t)ny * sizeof *ys);
+  f->regions[f->nregions++] = (PlFRegion){.begin = begin, .end = f->nnodes, .ny = ny, .ys = copy, .mirror = *m};
+  m->choice = NULL;
+  return PL_OK;
+}
+
+static PlStatus pass(Walk *w, int ny, const PlFVal *ys, const PlFVal *dys, int nx, const PlFVal *xs, PlFVal *dx) {
+  PL_TRY(mark_reached(w, ny, ys));
+  for (int i = 0; i < nx && !w->opts->allow_unused; i++)
+    if (!w->reached[xs[i]]) return unreachable(w->f, xs[i], i);
+  mark_dependent(w, nx, xs);
+  PL_TRY(seed(w, ny, ys, dys));
+  for (int32_t i = w->nnodes - 1; i >= 0; i--)
+    if (w->touched[i]) PL_TRY(node_backward(w, i));
+  w->f->origin = -1;
+  return collect(w, nx, xs, dx);
+}
+
+PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys, int nx, const PlFVal *xs,
+                          PlGradientOptions *opts, PlFVal *dx) {
+  size_t nv = (size_t)f->nvals, nn = (size_t)f->nnodes;
+  Walk w = {.f = f, .opts = opts, .nvals = f->nvals, .nnodes = f->nnodes};
+  w.terms = calloc(nv + 1, sizeof *w.terms);
+  w.sum = malloc((nv + 1) * sizeof *w.sum);
+  w.reached = calloc(2 * nv + nn + 1, 1);
+  PlStatus s = w.terms && w.sum && w.reached ? PL_OK : no_memory();
+  if (s == PL_OK) {
+    w.dep = w.reached + nv;
+    w.touched = w.dep + nv;
+    for (size_t v = 0; v < nv; v++) w.sum[v] = -1;
+    uint8_t stage = f->stage;
+    PlFlow *was = pl_state.trace;
+    bool rec = f->record;
+    f->record = false;
+    pl_state.trace = f;
+    f->stage = (uint8_t)(f->nregions < 254 ? f->nregions + 1 : 255);
+    int32_t begin = f->nnodes;
+    s = pass(&w, ny, ys, dys, nx, xs, dx);
+    if (s == PL_OK) s = add_region(f, begin, ny, ys, &opts->mirror);
+    f->record = rec;
+    pl_state.trace = was;
+    f->stage = stage;
+    f->origin = -1;
+    f->emit_name = NULL;
+  }
+  free(w.terms);
+  free(w.sum);
+  free(w.reached);
+  return s;
+}

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: MIT
+ * Flows: whole programs as data. A flow is a list of nodes (calls of ops) over typed values, in an order in which
+ * they may run. T.graph builds one by hand, T.jit by tracing; passes rewrite it, the planner places it in memory,
+ * an executor runs it. The small PlGraph of engine/grad is what gradient makers emit for one op, without sizes;
+ * it enters a flow by being run on symbolic tensors.
+ *
+ * Ownership: a flow is counted; whoever keeps one retains it. Nodes, values and stores are positions (int32) in the
+ * flow's arrays, never pointers, since arrays grow; names, sizes and attributes live in the flow's pool until its end.
+ * A symbolic tensor is an ordinary PlTensor whose array says `symbolic`: its shape, strides and dtype are real, its
+ * data is no address but the value's position (pl_sym_value), its storage (PlSymStorage) retains the flow. Values never
+ * refer to tensors, except leaves of kind CAPTURE and CONST, which retain the real tensor they stand for.
+ *
+ * Order: nodes[0 …) is the order of execution. An input is a leaf or an output of an earlier node. A node that
+ * `mutates` writes into the memory (store) of inputs and gives each of them a new value in the same store: who
+ * reads after it reads the new value, who reads the old one runs before it (pl_flow_verify checks both). */
+#ifndef PL_ENGINE_GRAPH_GRAPH_H
+#define PL_ENGINE_GRAPH_GRAPH_H
+
+#include "engine/tensor.h"
+
+typedef int32_t PlFVal; /* position of a value; -1: none (an optional input not given) */
+
+typedef enum PlFKind {
+  PL_FV_NODE,    /* output `slot` of `node` */
+  PL_FV_INPUT,   /* fed at each run; `slot` counts inputs */
+  PL_FV_CAPTURE, /* a real tensor read, or written, by reference at each run: parameters, buffers */
+  PL_FV_CONST    /* a real tensor that never changes: numbers of scripts, shapes */
+} PlFKind;
+
+/* dtype PL_NDTYPE: an output that this call does not have; nobody reads it. */
+typedef struct PlFValue {
+  uint8_t kind, dtype, ndim, weak, contiguous;
+  bool leaf;      /* inputs declared as leaves (parameters); always true for captures */
+  int32_t node, slot;
+  int32_t store;
+  int32_t version; /* of its store, when it was made */
+  int64_t offset; /* elements from the beginning of the store */
+  int64_t numel;
+  int64_t *dims;  /* shape, then strides in elements */
+  const char *name; /* inputs; NULL: made from the node's */
+  PlTensor *real; /* CAPTURE, CONST */
+} PlFValue;
+
+/* One piece of memory. Views share the store of what they look at. */
+typedef struct PlFStore {
+  int64_t bytes;
+  PlFVal first; /* the value that came with it */
+  PlFVal root;  /* while building: the newest value that covers it all; -1: nobody knows it */
+  int32_t version; /* moves with every write */
+  struct PlSymStorage *live; /* while building: the storage object of symbolic handles on it, weak */
+} PlFStore;
+
+enum {
+  PL_FN_MUTATES = 1, /* output k is a new value in the store of its k-th written input (pl_flow_written) */
+  PL_FN_MIRROR = 2,  /* repeats node `origin` for the backward half; never merged with it */
+  PL_FN_DEAD = 4,    /* nobody needs it; the next pl_flow_compact drops it */
+  PL_FN_VIEW = 8,    /* output 0 is a window of input 0's store: costs nothing */
+  PL_FN_NAMED = 16
+};
+
+typedef struct PlFNode {
+  const PlOp *op;
+  PlAttrs *attrs; /* normalized, in the pool; NULL: the op has none */
+  int32_t nin, nout;
+  PlFVal *in;
+  PlFVal first;   /* outputs are values first … first + nout - 1 */
+  uint8_t flags;
+  uint8_t stage;  /* 0: forward; n: emitted by the n-th gradient pass */
+  int32_t origin; /* MIRROR: the node repeated; gradient nodes: the forward node; else -1 */
+  int32_t draw;   /* seeded ops: number of the draw, counted in program order; a mirror has its original's; else -1 */
+  const char *name;
+  const char *where; /* source line of the script, or NULL */
+  double flops;
+  int32_t *after; /* nodes that must run before it though it reads nothing of theirs */
+  int32_t nafter;
+} PlFNode;
+
+/* One gradient pass: which part of the flow it added, and what the mirror pass may do with it. */
+typedef struct PlMirrorOptions {
+  int policy; /* PlMirrorPolicy */
+  double fraction;    /* budget as a fraction of the stash; < 0: none */
+  int64_t bytes;      /* budget in bytes of planned peak; < 0: none */
+  bool seeded, heavy; /* may random, may heavy ops be repeated */
+  int8_t *choice;     /* per node of the flow: 1 force, -1 pin, 0 by the policy; or NULL */
+  int32_t nchoice;
+} PlMirrorOptions;
+typedef enum PlMirrorPolicy { PL_MIRROR_NONE, PL_MIRROR_GREEDY, PL_MIRROR_MINCUT, PL_MIRROR_AUTO } PlMirrorPolicy;
+
+typedef struct PlFRegion {
+  int32_t begin, end; /* its nodes */
+  int32_t ny;
+  PlFVal *ys;
+  PlMirrorOptions mirror;
+} PlFRegion;
+
+typedef struct PlChunk PlChunk;
+
+typedef struct PlFlow {
+  uint32_t refs;
+  bool record;  /* tapes see ops on its symbolic tensors (tracing); T.graph: no */
+  bool closed;  /* tracing is over: no more nodes */
+  uint8_t stage;      /* of nodes added from now on */
+  int32_t origin;     /* the same */
+  const char *emit_name; /* base name of nodes added from now on, or NULL: after their ops */
+  int32_t emit_count;
+  uint64_t edition;   /* moves with every change: what was compiled before is stale */
+  PlFValue *vals;
+  PlFNode *nodes;
+  PlFStore *stores;
+  int32_t nvals, nnodes, nstores, ninputs, ndraws;
+  int32_t cap_vals, cap_nodes, cap_stores;
+  PlFVal *outputs;
+  int32_t noutputs;
+  PlFRegion *regions;
+  int32_t nregions;
+  int32_t *captures; /* hash of (storage, window) → value */
+  int32_t ncaptures, cap_captures;
+  int32_t *counts;   /* per op: how many nodes were named after it */
+  PlChunk *chunks;   /* the pool */
+  /* Text of the script's current line, asked once per node; NULL: nobody knows. */
+  const char *(*where)(void *ud);
+  void *where_ud;
+} PlFlow;
+
+/* ---- making (flow.c) ---- */
+PlStatus pl_flow_new(PlFlow **out);
+PlFlow *pl_flow_retain(PlFlow *f);
+void pl_flow_release(PlFlow *f);
+void *pl_flow_alloc(PlFlow *f, size_t n);            /* from the pool, zeroed; NULL: out of memory */
+const char *pl_flow_string(PlFlow *f, const char *s); /* a copy in the pool; NULL: out of memory */
+/* A value with a store of its own (store < 0) or in an existing one. */
+PlStatus pl_flow_value(PlFlow *f, PlFKind kind, const PlArray *type, int32_t store, int64_t offset, PlFVal *out);
+PlStatus pl_flow_input(PlFlow *f, const char *name, PlDtype d, int ndim, const int64_t *shape, bool leaf, PlFVal *out);
+/* The leaf that stands for a real tensor: the same one each time. */
+PlStatus pl_flow_capture(PlFlow *f, PlTensor *t, PlFVal *out);
+PlStatus pl_flow_const(PlFlow *f, PlTensor *t, PlFVal *out);
+PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, const PlDesc *desc,
+                      uint8_t flags, int32_t *node);
+PlStatus pl_flow_set_outputs(PlFlow *f, int n, const PlFVal *v);
+PlStatus pl_flow_after(PlFlow *f, int32_t node, int32_t before); /* ordering edge */
+/* A copy that passes may change; node and value numbers are the same. */
+PlStatus pl_flow_clone(PlFlow **out, const PlFlow *f);
+/* Drops dead nodes, unread values and empty stores, renumbers; order[] (may be NULL: as they are) is a new order of
+ * all nodes. node_map/val_map (may be NULL) receive new positions or -1. */
+PlStatus pl_flow_compact(PlFlow *f, const int32_t *order, int32_t *node_map, int32_t *val_map);
+/* The same inputs give the same outputs, nothing else happens. */
+bool pl_fnode_pure(const PlFNode *n);
+/* How many of n's first inputs it writes. */
+static inline int32_t pl_fnode_written(const PlFNode *n) { return n->flags & PL_FN_MUTATES ? n->nout : 0; }
+static inline PlArray pl_fvalue_array(const PlFValue *v) {
+  return (PlArray){.numel = v->numel, .shape = v->dims, .strides = v->dims ? v->dims + v->ndim : NULL, .dtype = v->dtype,
+                   .ndim = v->ndim, .contiguous = v->contiguous, .weak = v->weak, .symbolic = 1};
+}
+static inline int64_t pl_fvalue_bytes(const PlFValue *v) {
+  return v->dtype == PL_NDTYPE ? 0 : v->numel * (int64_t)pl_dtype_size((PlDtype)v->dtype);
+}
+
+/* ---- symbolic tensors (symbolic.c) ---- */
+typedef struct PlSymStorage {
+  PlStorage s; /* first */
+  PlFlow *flow;
+  int32_t store;
+} PlSymStorage;
+
+static inline bool pl_is_symbolic(const PlTensor *t) { return t->a.symbolic != 0; }
+static inline PlFlow *pl_sym_flow(const PlTensor *t) { return ((PlSymStorage *)(void *)t->storage)->flow; }
+static inline PlFVal pl_sym_value(const PlTensor *t) { return (PlFVal)((uintptr_t)t->a.data - 1); }
+/* A handle on value v. */
+PlStatus pl_sym_tensor(PlTensor **out, PlFlow *f, PlFVal v);
+/* The value that stands for t in f: of a symbolic tensor, a captured real one, or a number. */
+PlStatus pl_sym_value_of(PlFlow *f, PlTensor *t, PlFVal *out);
+void pl_sym_storage_end(PlStorage *s);
+/* pl_apply and its kin come here when an input is symbolic or a trace runs. */
+PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
+PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out);
+/* t's contents := those of v (same shape and dtype). */
+PlStatus pl_sym_assign(PlTensor *t, PlTensor *v);
+PlStatus pl_sym_copy(PlTensor **out, PlTensor *t); /* without history */
+
+/* ---- gradients (gradient.c) ---- */
+typedef struct PlGradientOptions {
+  bool copy;         /* two xs with one gradient: the second is a copy, not an alias */
+  bool allow_unused; /* unreachable xs give -1 */
+  /* Replaces the sum of two and more gradients of one value; NULL: add in a chain. */
+  PlStatus (*aggregate)(void *ud, PlFlow *f, int n, const PlFVal *v, PlFVal *out);
+  void *ud;
+  PlMirrorOptions mirror; /* taken over (choice: malloc'ed) on success */
+} PlGradientOptions;
+/* Gradients of ys, seeded with dys (-1: ones), for xs. dx[i] is -1 for an unused x. */
+PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys, int nx, const PlFVal *xs,
+                          PlGradientOptions *opts, PlFVal *dx);
+
+/* ---- looking (text.c, verify.c) ---- */
+/* malloc'ed; NULL: out of memory. stage_of (per node: 1 recomputed) may be NULL. */
+char *pl_flow_text(const PlFlow *f, const uint8_t *recomputed);
+char *pl_flow_dot(const PlFlow *f);
+/* Our own bugs only: a flow that any pass made must pass. */
+PlStatus pl_flow_verify(const PlFlow *f);
+
+/* ---- running (run.c): node by node through pl_apply, the judge of faster executors ---- */
+/* in[ninputs], out[noutputs] (owned by the caller). */
+PlStatus pl_flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out);
+
+#endif

@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: MIT
+ * Symbolic tensors: what pl_apply does when an input is a value of a flow. Ops become nodes; in-place ops become
+ * out-of-place ones whose result the handle names from then on, except on leaves, whose memory is really written. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/alloc.h"
+#include "engine/call.h"
+#include "engine/grad/node.h"
+#include "engine/graph/graph.h"
+
+static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a graph"); }
+
+static PlSymStorage *storage_of(const PlTensor *t) { return (PlSymStorage *)(void *)t->storage; }
+
+/* ---- handles ------------------------------------------------------------------------------------------- */
+
+void pl_sym_storage_end(PlStorage *s) {
+  PlSymStorage *y = (PlSymStorage *)(void *)s;
+  PlFlow *f = y->flow;
+  if (y->store < f->nstores && f->stores[y->store].live == y) f->stores[y->store].live = NULL;
+  pl_flow_release(f);
+}
+
+static PlStatus storage_new(PlSymStorage **out, PlFlow *f, int32_t store) {
+  size_t size = (sizeof(PlSymStorage) + PL_POOL_STEP - 1) / PL_POOL_STEP * PL_POOL_STEP;
+  PlSymStorage *s = pl_pool_get(size);
+  if (!s) return no_memory();
+  *s = (PlSymStorage){.s = {.refs = 1, .piece = (uint32_t)size, .nbytes = (size_t)f->stores[store].bytes, .block = s,
+                            .owns = PL_OWNS_SYMBOLIC},
+                      .flow = pl_flow_retain(f), .store = store};
+  f->stores[store].live = s;
+  *out = s;
+  return PL_OK;
+}
+
+static void point(PlTensor *t, PlFVal v) { t->a.data = (void *)(uintptr_t)(v + 1); } /* no address: see graph.h */
+
+PlStatus pl_sym_tensor(PlTensor **out, PlFlow *f, PlFVal v) {
+  const PlFValue *val = &f->vals[v];
+  PlSymStorage *s = f->stores[val->store].live;
+  if (s && s->store == val->store)
+    s->s.refs++;
+  else
+    PL_TRY(storage_new(&s, f, val->store));
+  PlArray a = pl_fvalue_array(val);
+  PlStatus st = pl_tensor_handle(out, &a, &s->s);
+  if (st == PL_OK) point(*out, v);
+  return st;
+}
+
+/* Is the value what the memory that t shares holds now? */
+static bool is_current(const PlTensor *t) {
+  const PlFlow *f = pl_sym_flow(t);
+  const PlFValue *v = &f->vals[pl_sym_value(t)];
+  return v->store == storage_of(t)->store && v->version == f->stores[v->store].version;
+}
+
+static PlStatus strided_attrs(const PlOp *op, const PlTensor *t, int64_t offset, PlAttrs *a) {
+  pl_attrs_init(op, a);
+  PL_TRY(pl_attrs_list(a, 0, t->a.ndim, t->a.shape));
+  PL_TRY(pl_attrs_list(a, 1, t->a.ndim, t->a.strides));
+  pl_attrs_int(a, 2, offset);
+  return PL_OK;
+}
+
+/* After its memory changed through another handle, a view is taken again. */
+static PlStatus refresh(PlTensor *t) {
+  if (is_current(t)) return PL_OK;
+  PlFlow *f = pl_sym_flow(t);
+  const PlFStore *st = &f->stores[storage_of(t)->store];
+  const PlFValue *root = &f->vals[st->root], *old = &f->vals[pl_sym_value(t)];
+  if (old->offset == root->offset && old->numel == root->numel && old->contiguous && root->contiguous &&
+      old->ndim == root->ndim && memcmp(old->dims, root->dims, root->ndim * sizeof(int64_t)) == 0) {
+    point(t, st->root);
+    return PL_OK;
+  }
+  PlTensor *base, *fresh;
+  PlAttrs a;
+  PL_TRY(strided_attrs(&pl_op_as_strided, t, old->offset - root->offset, &a));
+  PL_TRY(pl_sym_tensor(&base, f, st->root));
+  PlStatus s = pl_sym_apply(&pl_op_as_strided, &base, 1, &a, &fresh);
+  pl_tensor_release(base);
+  PL_TRY(s);
+  point(t, pl_sym_value(fresh));
+  pl_tensor_release(fresh);
+  return PL_OK;
+}
+
+PlStatus pl_sym_value_of(PlFlow *f, PlTensor *t, PlFVal *out) {
+  if (!t) {
+    *out = -1;
+    return PL_OK;
+  }
+  if (!t->a.symbolic) return t->a.weak || (t->flags & PL_T_CONST) ? pl_flow_const(f, t, out) : pl_flow_capture(f, t, out);
+  if (pl_sym_flow(t) != f)
+    PL_FAIL(PL_ERR_STATE, "%s belongs to another graph; make it an output there and feed what run returns",
+            pl_desc_text(&t->a));
+  PL_TRY(refresh(t));
+  *out = pl_sym_value(t);
+  return PL_OK;
+}
+
+/* ---- shapes as tensors: known while the graph is made ---------------------------------------------------- */
+
+/* shape_of(x) → a real, constant tensor. */
+static PlStatus shape_tensor(const PlTensor *x, PlTensor **out) {
+  const int64_t n = x->a.ndim;
+  PL_TRY(pl_tensor_from(out, PL_I64, 1, &n, x->a.shape));
+  (*out)->flags |= PL_T_CONST;
+  return PL_OK;
+}
+
+/* Ops that take a shape as a tensor, and their twins that take it as an attribute: the same, but readable. */
+static PlStatus with_sizes(const PlOp *op, const PlCall *c, PlTensor **out, bool *done) {
+  const PlOp *to = op == &pl_op_sum_to      ? op
+                   : op == &pl_op_expand_to ? &pl_op_expand
+                   : op == &pl_op_reshape_to ? &pl_op_reshape
+                   : op == &pl_op_zeros_of   ? &pl_op_zeros
+                                             : NULL;
+  *done = false;
+  if (!to) return PL_OK;
+  int at = op == &pl_op_zeros_of ? 0 : 1;
+  const PlDesc *d = &c->desc[0];
+  PlTensor *x = c->in[0];
+  *done = true;
+  if (at == 1 && x->a.ndim == d->ndim && memcmp(x->a.shape, d->shape, d->ndim * sizeof(int64_t)) == 0) {
+    *out = pl_retain(x); /* nothing to do */
+    return PL_OK;
+  }
+  if (at == 1 && !c->in[1]) { /* sum_to with sizes already */
+    *done = false;
+    return PL_OK;
+  }
+  PlAttrs a;
+  pl_attrs_init(to, &a);
+  PL_TRY(pl_attrs_list(&a, 0, d->ndim, d->shape));
+  if (at == 0) {
+    pl_attrs_int(&a, 1, d->dtype);
+    return pl_sym_apply(to, NULL, 0, &a, out);
+  }
+  return pl_sym_apply(to, &x, 1, &a, out);
+}
+
+static PlStatus check_values_known(const PlOp *op, PlTensor *const *in, int nin) {
+  for (int i = 0; i < nin && i < 8; i++)
+    if (((op->reads_values >> i) & 1) && in[i] && !in[i]->a.weak && !(in[i]->flags & PL_T_CONST))
+      PL_FAIL(PL_ERR_UNSUPPORTED, "%s: its result's shape depends on the values of %s, which a graph does not know; call "
+                                  "it outside, or use a masked form of fixed shape (where, masked_fill)", op->name,
+              op->args[i] ? op->args[i] : "an input");
+  return PL_OK;
+}
+
+/* ---- nodes --------------------------------------------------------------------------------------------- */
+
+static double flops_of(const PlCall *c) {
+  if (c->op->cls == PL_VIEW || (c->op->nout && c->desc[0].is_view)) return 0;
+  if (c->op->flops) {
+    PlInfer f = {.op = c->op, .attrs = c->attrs, .nin = c->nin, .in = c->arr, .compute = c->compute, .out = (PlDesc *)(uintptr_t)c->desc};
+    return c->op->flops(&f);
+  }
+  double n = 0;
+  for (int i = 0; i < c->nin; i++)
+    if (c->in[i] && (double)c->in[i]->a.numel > n) n = (double)c->in[i]->a.numel;
+  for (int o = 0; o < c->op->nout; o++) {
+    double m = 1;
+    for (int d = 0; d < c->desc[o].ndim; d++) m *= (double)c->desc[o].shape[d];
+    if (c->desc[o].dtype != PL_NDTYPE && m > n) n = m;
+  }
+  return n;
+}
+
+static PlStatus add_node(PlFlow *f, PlCall *c, uint8_t flags, int32_t *node) {
+  PlFVal few[PL_MAX_IN] = {0}, *vals = few;
+  if (c->nin > PL_MAX_IN && !(vals = malloc((size_t)c->nin * sizeof *vals))) return no_memory();
+  PlStatus s = PL_OK;
+  for (int i = 0; i < c->nin && s == PL_OK; i++) s = pl_sym_value_of(f, c->in[i], &vals[i]);
+  if (s == PL_OK) s = pl_flow_node(f, c->op, c->nin, vals, c->op->nattr ? c->attrs : NULL, c->desc, flags, node);
+  if (vals != few) free(vals);
+  if (s == PL_OK) f->nodes[*node].flops = flops_of(c);
+  return s;
+}
+
+static void release_all(PlTensor **t, int n) {
+  for (int i = 0; i < n; i++) pl_tensor_release(t[i]);
+}
+
+static PlStatus emit(PlFlow *f, PlCall *c, PlTensor **out) {
+  int32_t node;
+  PL_TRY(add_node(f, c, 0, &node));
+  for (int o = 0; o < c->op->nout; o++) out[o] = NULL;
+  for (int o = 0; o < c->op->nout; o++) {
+    PlFVal v = f->nodes[node].first + o;
+    if (f->vals[v].dtype == PL_NDTYPE) continue;
+    PlStatus s = pl_sym_tensor(&out[o], f, v);
+    if (s != PL_OK) {
+      release_all(out, o);
+      return s;
+    }
+  }
+  return PL_OK;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------- */
+
+static bool is_leaf_store(const PlFlow *f, int32_t store) { return f->vals[f->stores[store].first].kind != PL_FV_NODE; }
+
+static bool covers(const PlFlow *f, const PlTensor *t) {
+  const PlFStore *s = &f->stores[storage_of(t)->store];
+  return t->a.contiguous && t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype) == s->bytes;
+}
+
+/* A node that writes into leaf memory; its new values become the newest of their stores. */
+static PlStatus write_leaf(PlFlow *f, PlCall *c, PlTensor *const *targets) {
+  int32_t node;
+  PL_TRY(add_node(f, c, PL_FN_MUTATES, &node));
+  for (int32_t k = 0; k < f->nodes[node].nout; k++) {
+    PlFVal v = f->nodes[node].first + k;
+    PlFStore *st = &f->stores[f->vals[v].store];
+    bool root = f->nodes[node].in[k] == st->root;
+    f->vals[v].version = ++st->version;
+    if (root)
+      st->root = v;
+    else if (st->root >= 0)
+      st->root = -1; /* the whole is not known any more: other windows cannot be taken again */
+    if (targets[k]) {
+      point(targets[k], v);
+      targets[k]->storage->version++;
+    }
+  }
+  return PL_OK;
+}
+
+static PlStatus copy_into(PlFlow *f, PlTensor *t, PlTensor *v) {
+  PlCall c;
+  PlTensor *in[2] = {t, v};
+  PL_TRY(pl_call_begin(&c, &pl_op_copy, in, 2, NULL));
+  PlStatus s = pl_call_infer(&c);
+  if (s == PL_OK) s = write_leaf(f, &c, &t);
+  pl_call_end(&c);
+  return s;
+}
+
+/* A handle on the whole of t's memory. */
+static PlStatus root_of(PlFlow *f, const PlTensor *t, PlTensor **out) {
+  const PlFStore *st = &f->stores[storage_of(t)->store];
+  if (st->root < 0)
+    PL_FAIL(PL_ERR_UNSUPPORTED, "a window of a tensor that the graph does not know as a whole was written; use the whole "
+                                "tensor inside of the graph and take views there");
+  return pl_sym_tensor(out, f, st->root);
+}
+
+/* The storage object of t and its views stands for another store from now on. */
+static void move_storage(PlFlow *f, PlSymStorage *s, int32_t store) {
+  if (s->store != store && f->stores[s->store].live == s) f->stores[s->store].live = NULL;
+  s->store = store;
+  f->stores[store].live = s; /* further views of it belong to t's family */
+}
+
+PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
+  PlFlow *f = pl_sym_flow(t);
+  PlTensor *root = NULL, *now = NULL, *dense = NULL;
+  PL_TRY(refresh(t));
+  bool leaf = is_leaf_store(f, storage_of(t)->store), whole = covers(f, t);
+  if (leaf && (whole || f->stores[storage_of(t)->store].root == pl_sym_value(t))) return copy_into(f, t, v);
+  PlStatus s = PL_OK;
+  PlFVal nv;
+  PL_TRY(pl_sym_value_of(f, v, &nv));
+  const PlFValue *val = &f->vals[nv];
+  if (!v->a.symbolic || val->kind != PL_FV_NODE || !val->contiguous || is_leaf_store(f, val->store) ||
+      pl_fvalue_bytes(val) != f->stores[val->store].bytes)
+    s = pl_sym_apply(&pl_op_clone, &v, 1, NULL, &dense);
+  else
+    dense = pl_retain(v);
+  PL_TRY(s);
+  if (whole && !leaf)
+    now = pl_retain(dense);
+  else {
+    s = root_of(f, t, &root);
+    PlAttrs a;
+    PlTensor *in[2] = {root, dense};
+    int64_t at = s == PL_OK ? f->vals[pl_sym_value(t)].offset - f->vals[pl_sym_value(root)].offset : 0;
+    if (s == PL_OK) s = strided_attrs(&pl_op_strided_put, t, at, &a);
+    if (s == PL_OK) s = pl_sym_apply(&pl_op_strided_put, in, 2, &a, &now);
+    if (s == PL_OK && leaf) s = copy_into(f, root, now);
+  }
+  if (s == PL_OK) {
+    if (!leaf) move_storage(f, storage_of(t), f->vals[pl_sym_value(now)].store);
+    t->storage->version++;
+    s = refresh(t);
+  }
+  pl_tensor_release(root);
+  pl_tensor_release(now);
+  pl_tensor_release(dense);
+  return s;
+}
+
+PlStatus pl_sym_copy(PlTensor **out, PlTensor *t) {
+  bool was = pl_grad_enable(false);
+  PlStatus s = pl_sym_apply(&pl_op_clone, &t, 1, NULL, out);
+  pl_grad_enable(was);
+  return s;
+}
+
+/* copy_, fill_ and zero_ on values of the graph need no write: what they leave behind is known. */
+static PlStatus overwritten(const PlOp *op, PlTensor *const *in, const PlAttrs *attrs, PlTensor **out) {
+  PlTensor *y = in[0], *v = NULL;
+  PlAttrs a;
+  if (op == &pl_op_copy) {
+    PlTensor *src = in[1], *cast = NULL;
+    PlStatus s = PL_OK;
+    if (src->a.dtype != y->a.dtype) {
+      pl_attrs_init(&pl_op_cast, &a);
+      pl_attrs_int(&a, 0, y->a.dtype);
+      PL_TRY(pl_sym_apply(&pl_op_cast, &src, 1, &a, &cast));
+      src = cast;
+    }
+    pl_attrs_init(&pl_op_expand, &a);
+    s = pl_attrs_list(&a, 0, y->a.ndim, y->a.shape);
+    if (s == PL_OK) s = pl_sym_apply(&pl_op_expand, &src, 1, &a, &v);
+    pl_tensor_release(cast);
+    PL_TRY(s);
+    s = pl_sym_apply(&pl_op_clone, &v, 1, NULL, out);
+    pl_tensor_release(v);
+    return s;
+  }
+  pl_attrs_init(&pl_op_full, &a);
+  PL_TRY(pl_attrs_list(&a, 0, y->a.ndim, y->a.shape));
+  if (op == &pl_op_zero)
+    pl_attrs_int(&a, 1, 0);
+  else {
+    a.v[1] = attrs->v[0];
+    a.set |= 2;
+    a.isint = (uint16_t)((a.isint & ~2) | ((attrs->isint & 1) << 1));
+  }
+  pl_attrs_int(&a, 2, y->a.dtype);
+  return pl_sym_apply(&pl_op_full, NULL, 0, &a, out);
+}
+
+/* Ops that always write into inputs. */
+static PlStatus mutate(PlFlow *f, PlCall *c, PlTensor **out) {
+  const PlOp *op = c->op;
+  bool variadic = op->nin == PL_VARIADIC;
+  PlTensor *y = c->in[0], *res = NULL;
+  if (c->made[0]) PL_FAIL(PL_ERR_DTYPE, "%s: input 0 would have to be cast", op->name);
+  for (int o = 1; o < op->nout; o++) out[o] = NULL;
+  PlStatus s = PL_OK;
+  for (int i = 0; i < c->nin; i++)
+    if (c->in[i] && c->in[i]->a.symbolic) PL_TRY(refresh(c->in[i]));
+  bool value = !variadic && !is_leaf_store(f, storage_of(y)->store);
+  if (value && (op == &pl_op_copy || op == &pl_op_fill || op == &pl_op_zero)) {
+    s = overwritten(op, c->in, c->attrs, &res);
+    if (s == PL_OK) s = pl_sym_assign(y, res);
+  } else if (value) { /* on a copy, which the handle names from then on */
+    s = pl_sym_apply(&pl_op_clone, &y, 1, NULL, &res);
+    if (s == PL_OK) {
+      c->in[0] = res;
+      s = write_leaf(f, c, &res);
+      c->in[0] = y;
+    }
+    if (s == PL_OK) s = pl_sym_assign(y, res);
+  } else
+    s = write_leaf(f, c, c->in);
+  pl_tensor_release(res);
+  if (s == PL_OK && op->nout > 0) out[0] = pl_retain(y);
+  return s;
+}
+
+/* ---- the doors ------------------------------------------------------------------------------------------ */
+
+/* Real tensors become handles on leaves of the flow, which carry their gradient entries where tapes are kept. */
+static PlStatus enter(PlFlow *f, PlTensor *t, PlTensor **out) {
+  if (t->a.symbolic || t->a.weak || (t->flags & PL_T_CONST)) {
+    *out = pl_retain(t);
+    return PL_OK;
+  }
+  PlFVal v;
+  PlTensor *h;
+  PL_TRY(pl_flow_capture(f, t, &v));
+  PL_TRY(pl_sym_tensor(&h, f, v));
+  PlStatus s = refresh(h);
+  if (s == PL_OK && f->record && (t->node || t->more)) s = pl_entries_copy(h, t, NULL);
+  if (s != PL_OK) {
+    pl_tensor_release(h);
+    return s;
+  }
+  *out = h;
+  return PL_OK;
+}
+
+static PlFlow *flow_of(PlTensor *const *in, int nin) {
+  for (int i = 0; i < nin; i++)
+    if (in[i] && in[i]->a.symbolic) return pl_sym_flow(in[i]);
+  return pl_state.trace;
+}
+
+static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  if (op == &pl_op_shape_of) return shape_tensor(in[0], out);
+  if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);
+  PlCall c;
+  PL_TRY(check_values_known(op, in, nin));
+  PL_TRY(pl_call_begin(&c, op, in, nin, attrs));
+  bool done = false;
+  PlStatus s = pl_call_infer(&c);
+  if (s == PL_OK) s = with_sizes(op, &c, out, &done);
+  if (s == PL_OK && !done) s = (op->flags & PL_F_MUTATES) ? mutate(f, &c, out) : emit(f, &c, out);
+  if (s == PL_OK && !done && f->record && !(op->flags & PL_F_MUTATES) && !pl_state.grad_off && pl_may_record(c.in, c.nin)) {
+    s = pl_record(op, c.in, c.nin, c.attrs, out);
+    if (s != PL_OK) release_all(out, op->nout);
+  }
+  pl_call_end(&c);
+  return s;
+}
+
+PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  PlFlow *f = flow_of(in, nin);
+  if (!f && op->nin == 0) PL_FAIL(PL_ERR_STATE, "%s: no graph is being made", op->name);
+  if (f->closed) PL_FAIL(PL_ERR_STATE, "%s: this symbolic tensor's trace is over; return it from the traced function", op->name);
+  PlTensor *few[PL_MAX_IN], **sym = few;
+  if (nin > PL_MAX_IN && !(sym = malloc((size_t)nin * sizeof *sym))) return no_memory();
+  PlStatus s = PL_OK;
+  int n = 0;
+  for (; n < nin && s == PL_OK; n++) {
+    sym[n] = NULL;
+    if (in[n]) s = enter(f, in[n], &sym[n]);
+  }
+  PlFlow *was = pl_state.trace;
+  pl_state.trace = f;
+  pl_flow_retain(f);
+  if (s == PL_OK) s = apply(f, op, sym, nin, attrs, out);
+  pl_state.trace = was;
+  pl_flow_release(f);
+  release_all(sym, n);
+  if (sym != few) free(sym);
+  return s;
+}
+
+PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
+  PlTensor *y = out[0], *r[PL_MAX_OUT], *target = NULL;
+  PlFlow *f = flow_of(in, nin);
+  if (!f && y->a.symbolic) f = pl_sym_flow(y);
+  PL_TRY(pl_sym_apply(op, in, nin, attrs, r));
+  PlArray a = r[0]->a;
+  PlDesc d = {.dtype = a.dtype};
+  pl_desc_set(&d, (PlDtype)a.dtype, a.ndim, a.shape);
+  PlStatus s = pl_call_check_target(op, y, &d);
+  if (s == PL_OK && r[0]->a.dtype != y->a.dtype) {
+    PlAttrs to;
+    PlTensor *cast;
+    pl_attrs_init(&pl_op_cast, &to);
+    pl_attrs_int(&to, 0, y->a.dtype);
+    s = pl_sym_apply(&pl_op_cast, r, 1, &to, &cast);
+    if (s == PL_OK) {
+      pl_tensor_release(r[0]);
+      r[0] = cast;
+    }
+  }
+  bool tracked = s == PL_OK && f->record && !pl_state.grad_off && (pl_may_record(&y, 1) || pl_may_record(r, 1));
+  if (tracked) s = pl_inplace_check(op->name, y);
+  if (s == PL_OK) s = enter(f, y, &target);
+  if (s == PL_OK) s = pl_sym_assign(target, r[0]);
+  if (s == PL_OK && tracked) s = pl_inplace_install(y, r[0]);
+  pl_tensor_release(target);
+  pl_tensor_release(r[0]);
+  return s;
+}

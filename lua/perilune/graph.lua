@@ -1,0 +1,162 @@
+-- SPDX-License-Identifier: MIT
+-- T.graph: whole programs as data. Tensors of a graph are ordinary tensors without values: every op and method works
+-- on them and adds a node. See docs/design/graph.md.
+local T = require "perilune"
+local options = require "perilune.options"
+
+local core, fail, describe = T.core, options.fail, options.describe
+
+local Graph = {}
+Graph.__index = Graph
+Graph.__name = "Graph"
+
+local function check(who, g)
+  if type(g) ~= "table" or getmetatable(g) ~= Graph then
+    fail("graph: %s is a method of a graph; write g:%s(…)", who, who)
+  end
+  return g
+end
+
+local function check_options(who, opts, allowed)
+  if opts == nil then return {} end
+  if type(opts) ~= "table" then fail("%s: options must be a table, got %s", who, describe(opts)) end
+  for key in pairs(opts) do
+    if type(key) ~= "string" or not (" " .. allowed .. " "):find(" " .. key .. " ", 1, true) then
+      fail("%s: unknown option '%s'%s; allowed: %s", who, tostring(key), core.did_you_mean(tostring(key), allowed),
+        allowed)
+    end
+  end
+  return opts
+end
+
+-- A tensor or a list of tensors → list, and whether it was one.
+local function listed(who, what, v)
+  if core.is_tensor(v) then return { v }, true end
+  if type(v) ~= "table" then fail("%s: %s must be a tensor or a list of tensors, got %s", who, what, describe(v)) end
+  return v, false
+end
+
+--- T.graph() → an empty graph.
+local function graph()
+  return setmetatable({ flow = core.graph_new(), names = {}, shapes = {}, keys = {} }, Graph)
+end
+
+--- g:input(name, shape, {dtype=, leaf=}) → symbolic tensor, fed at each run. A leaf (a parameter) costs nothing to
+-- keep, since somebody keeps it anyway.
+function Graph:input(name, shape, opts)
+  check("input", self)
+  opts = check_options("input", opts, "dtype leaf")
+  if type(name) ~= "string" or name == "" then fail("input: the name must be a string, got %s", describe(name)) end
+  if self.names[name] then fail("input: there is an input named '%s' already", name) end
+  local t = core.graph_input(self.flow, name, shape, opts.dtype, opts.leaf)
+  self.names[name] = #core.graph_inputs(self.flow)
+  return t
+end
+
+--- g:name(tensor, name) → tensor: the node that computes it is called so in texts, predicates and plans.
+function Graph:name(t, name)
+  check("name", self)
+  if not core.is_symbolic(t) then fail("name: a symbolic tensor expected, got %s", describe(t)) end
+  local _, node = core.graph_value(t)
+  if not node then fail("name: an input has its name already") end
+  core.graph_name(self.flow, node, name)
+  return t
+end
+
+--- g:outputs{y, dw, …} or g:outputs{loss=y, …}: what run returns, under the same keys.
+function Graph:outputs(list)
+  check("outputs", self)
+  local tensors, keys = {}, {}
+  for k, t in pairs(listed("outputs", "outputs", list)) do
+    if type(k) ~= "number" then keys[#keys + 1] = k end
+    if not core.is_tensor(t) then fail("outputs: '%s' must be a tensor, got %s", tostring(k), describe(t)) end
+  end
+  table.sort(keys)
+  local all = listed("outputs", "outputs", list)
+  local order = {}
+  for i, t in ipairs(all) do tensors[#tensors + 1], order[#order + 1] = t, i end
+  for _, k in ipairs(keys) do tensors[#tensors + 1], order[#order + 1] = all[k], k end
+  if #tensors == 0 then fail("outputs: at least one tensor is wanted") end
+  core.graph_outputs(self.flow, tensors)
+  self.keys = order
+  return self
+end
+
+local policies = { none = 0, mirror = 1, mincut = 2, auto = 3 }
+
+--- g:gradient(ys, xs, {out_grads=, copy=, allow_unused=, aggregate=, mirror=, …}) → gradients of xs, a tensor or a
+-- list as xs was.
+function Graph:gradient(ys, xs, opts)
+  check("gradient", self)
+  opts = check_options("gradient", opts, "out_grads copy allow_unused aggregate mirror budget pin force seeded heavy")
+  ys = listed("gradient", "the outputs", ys)
+  local one
+  xs, one = listed("gradient", "the inputs", xs)
+  local dys = opts.out_grads
+  if core.is_tensor(dys) then dys = { dys } end
+  if dys ~= nil then
+    if type(dys) ~= "table" then fail("gradient: out_grads must be a list of tensors, got %s", describe(dys)) end
+    local full, n = {}, #ys
+    for k in pairs(dys) do if type(k) == "number" and k > n then n = k end end
+    if n ~= #ys or (#dys ~= #ys and not opts.partial and #dys ~= 0 and next(dys) == nil) then
+      fail("gradient: %d outputs, but %d out_grads", #ys, n)
+    end
+    for i = 1, n do full[i] = dys[i] or false end
+    dys = full
+  end
+  if opts.aggregate ~= nil and type(opts.aggregate) ~= "function" then
+    fail("gradient: aggregate must be a function of a list of tensors, got %s", describe(opts.aggregate))
+  end
+  local raw = { copy = opts.copy, allow_unused = opts.allow_unused, policy = policies[opts.mirror or "none"] }
+  local res = core.graph_gradient(self.flow, ys, xs, dys, raw, opts.aggregate)
+  for i = 1, #xs do res[i] = res[i] or nil end
+  if one then return res[1] end
+  return res
+end
+
+--- g:run({x=…, …}, {out=, add=}) → outputs under the keys given to outputs. out: tensors to write into; add: add to
+-- them instead.
+function Graph:run(feed, opts)
+  check("run", self)
+  opts = check_options("run", opts, "out add")
+  feed = feed or {}
+  if type(feed) ~= "table" then fail("run: the inputs must be a table {name = tensor}, got %s", describe(feed)) end
+  if #self.keys == 0 then fail("run: the graph has no outputs; call g:outputs{…} first") end
+  local inputs = {}
+  for name in pairs(feed) do
+    if not self.names[name] then fail("run: the graph has no input '%s'", tostring(name)) end
+  end
+  for name, slot in pairs(self.names) do
+    if feed[name] == nil then fail("run: input %s is missing", name) end
+    inputs[slot] = feed[name]
+  end
+  local out = opts.out
+  if out ~= nil and type(out) ~= "table" then fail("run: out must be a table of tensors, got %s", describe(out)) end
+  if opts.add and not out then fail("run: add needs out, the tensors to add to") end
+  local res, list = {}, core.graph_run(self.flow, inputs)
+  for i, k in ipairs(self.keys) do
+    local given = out and out[k]
+    if given and opts.add then
+      T.no_grad(function() given:add_(list[i]) end)
+    elseif given then
+      T.no_grad(function() given:copy_(list[i]) end)
+    end
+    res[k] = given or list[i]
+  end
+  return res
+end
+
+--- The graph as text, one line a node.
+function Graph:text() return core.graph_text(check("text", self).flow) end
+Graph.__tostring = Graph.text
+
+--- The graph in Graphviz' language.
+function Graph:dot() return core.graph_dot(check("dot", self).flow) end
+
+--- g:nodes() → list of {name op attrs shapes dtypes bytes flops inputs outputs stage index}.
+function Graph:nodes() return core.graph_nodes(check("nodes", self).flow) end
+
+--- Raises if the graph breaks a rule that every graph keeps: a bug of perilune.
+function Graph:verify() return core.graph_verify(check("verify", self).flow) end
+
+return { graph = graph }
