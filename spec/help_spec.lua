@@ -11,14 +11,13 @@ for _, info in ipairs(T.core.ops()) do ops[info.name] = info end
 -- Names of T that can be called and are no op or its form in place.
 local function others()
   local list = {}
+  for name in pairs(T.core.lazy) do -- loaded at first use, which is now
+    assert(T[name] ~= nil, name)
+  end
   for name, value in pairs(T) do
     local meta = type(value) == "table" and getmetatable(value)
     local callable = type(value) == "function" or (meta and meta.__call)
     if callable and not ops[name] and not ops[name:match("^(.*)_$")] then list[#list + 1] = name end
-  end
-  for _, name in ipairs { "save", "load", "load_idx", "profile", "timer", "cli", "graph", "load_npy", "save_npy",
-    "load_npz", "load_image", "save_image" } do -- loaded at first use
-    if not rawget(T, name) then list[#list + 1] = name end
   end
   for _, space in ipairs { "metrics", "log", "data" } do
     for name in pairs(require("perilune." .. space)) do list[#list + 1] = space .. "." .. name end

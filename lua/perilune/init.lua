@@ -43,8 +43,11 @@ local lazy = {
   load_npz = { "perilune.files", "load_npz" },
   load_image = { "perilune.files", "load_image" }, save_image = { "perilune.files", "save_image" },
   graph = { "perilune.graph", "graph" },
+  fit = "perilune.fit", early_stop = "perilune.fit.early_stop",
+  snapshot = { "perilune.fit.snapshot", "snapshot" }, restore = { "perilune.fit.snapshot", "restore" },
   metrics = "perilune.metrics", profile = "perilune.profile", timer = "perilune.timer", cli = "perilune.cli",
 }
+core.lazy = lazy
 -- T.log(x) is the logarithm, T.log.csv(path), T.log.jsonl, T.log.tensorboard write figures of a run.
 local logarithm = T.log
 T.log = setmetatable({}, {

@@ -21,7 +21,7 @@ local MAX_DEPTH = 100
 -- t<pairs of key and value>e. Bytes outside printable ASCII are written \xx, as the file must be UTF-8.
 
 local function escape(s)
-  return (s:gsub("[^\32-\91\93-\126]", function(c) return ("\\%02x"):format(c:byte()) end))
+  return (s:gsub("[%c\\\127-\255]", function(c) return ("\\%02x"):format(c:byte()) end))
 end
 
 local function unescape(s)

@@ -6,9 +6,9 @@ local S = {}
 
 S["metrics.accuracy"] = {
   "T.metrics.accuracy(pred, target, {dim=2, ignore_index=, threshold=0.5}) → number; or a meter",
-  [[The share of right classes. pred: logits or probabilities with the classes in dimension `dim`, class numbers, or
-floating scores of target's shape, where more than `threshold` means yes. Without tensors, T.metrics.accuracy{…} is a
-meter: m:update(pred, target), m:value(), m:reset(). That holds for all metrics.]],
+  [[The share of right classes. pred: logits or probabilities with the classes in dimension `dim`, class
+numbers, or floating scores of target's shape, where more than `threshold` means yes. Without tensors,
+T.metrics.accuracy{…} is a meter: m:update(pred, target), m:value(), m:reset(). That holds for all metrics.]],
   [[
 local logits = T.tensor { { 2, 1 }, { 0, 3 }, { 5, 4 } }
 print(T.metrics.accuracy(logits, T.tensor({ 1, 2, 2 }, { dtype = "i64" })) * 3)  --> 2.0
@@ -31,9 +31,9 @@ print(T.metrics.confusion_matrix(pred, T.tensor({ 1, 1, 2 }, { dtype = "i64" }))
 
 S["metrics.precision"] = {
   'T.metrics.precision(pred, target, {average="macro", classes=, dim=, …}) → number; or a meter',
-  [[average: "macro", "micro", "weighted", "none", "binary". Right among predicted. Of two classes given
-as scores or booleans: of yes alone ("binary"). "macro" averages over the classes that occur, "none" gives a tensor. 0
-where nothing was predicted.]],
+  [[average: "macro", "micro", "weighted", "none", "binary". Right among predicted. Of two classes given as
+scores or booleans: of yes alone ("binary"). "macro" averages over the classes that occur, "none" gives a
+tensor. 0 where nothing was predicted.]],
   [[
 local yes = T.tensor { true, true, false, true }
 print(T.metrics.precision(T.tensor { 0.9, 0.2, 0.7, 0.8 }, yes) * 3)  --> 2.0]] }
@@ -94,8 +94,8 @@ os.remove(path)]] }
 
 S["log.tensorboard"] = { "T.log.tensorboard(dir, {flush=10}) → log, or nil and a message",
   [[An event file in dir for TensorBoard. log:scalar(tag, v, step), log:scalars(tag, {name = v}, step),
-log:histogram(tag, x, step, {bins=30}), log:image(tag, x, step), log:text(tag, s, step), log:write(row), log:flush(),
-log:close(). Also a callback of T.fit.]],
+log:histogram(tag, x, step, {bins=30}), log:image(tag, x, step), log:text(tag, s, step), log:write(row),
+log:flush(), log:close(). Also a callback of T.fit.]],
   [[
 local dir = os.tmpname()
 os.remove(dir)
@@ -107,7 +107,56 @@ print(log.path:find("events.out.tfevents.", 1, true) ~= nil)  --> true
 os.remove(log.path)
 os.remove(dir)]] }
 
+-- ---- training ----------------------------------------------------------------------------------------------------
+
+S.fit = { "T.fit(net, {train=, optimizer=, epochs=1, …}) → history, run; or nil, message, code",
+  [[A training loop. train, valid: DataLoaders, lists of batches, or functions that return an iterator. loss:
+a function of output and targets (nn.F.cross_entropy); or step = function(run, x, y) … return loss, output,
+target end. metrics: names or meters, measured on valid, else on train. scheduler, schedule = "epoch"|"batch",
+clip (norm of the gradients), accumulate (batches a step), bar, quiet. callbacks: tables with on_start,
+on_epoch_start, on_batch, on_epoch, on_end (callback, run), or functions of run after each epoch; T.early_stop
+and T.log.* fit. run.stop = true ends. checkpoint: a path, or {path=, every=steps, best="valid_loss"}; with
+resume = true a killed run goes on with the same bits; state= names further objects with state_dict. The
+history is a list of rows: print(h), h:column(name), h:best(name), h:plot().]],
+  [[
+T.manual_seed(1)
+local nn = T.nn
+local x = T.randn(64, 4)
+local train = T.data.DataLoader(T.data.TensorDataset(x, x:argmax(-1)), { batch_size = 16, shuffle = true })
+local net = nn.Linear(4, 4)
+local history = T.fit(net, { train = train, epochs = 5, quiet = true, metrics = "accuracy",
+  optimizer = T.optim.Adam(net:parameters(), { lr = 0.1 }) })
+print(#history, history[5].accuracy > history[1].accuracy)  --> 5	true]] }
+
+S.early_stop = { 'T.early_stop{patience=3, monitor="valid_loss", min_delta=0, mode=, restore=false} → callback',
+  [[mode: "min" or "max", by default as the name says. Ends T.fit when `patience` epochs in a row brought
+nothing better; restore: the network gets its best weights back. By hand: `if stop(loss) then break end`.]],
+  [[
+local stop = T.early_stop { patience = 2 }
+print(stop(0.5), stop(0.6), stop(0.55))  --> false	false	true]] }
+
+S.snapshot = { "T.snapshot{net = net, optimizer = opt, epoch = 3, …} → table",
+  [[state_dict() of whatever has one, everything else as it is, and the state of the random numbers: what
+T.save takes and T.restore hands back. Tensors are shared, not copied.]],
+  [[
+local net = T.nn.Linear(2, 2)
+local path = os.tmpname()
+assert(T.save(path, T.snapshot { net = net, epoch = 3 }))
+print(T.restore({ net = net }, T.load(path)).epoch)  --> 3
+os.remove(path)]] }
+
+S.restore = { "T.restore({net = net, optimizer = opt, …}, state) → the rest of the state",
+  "Hands every object what T.snapshot took from it, and restores the random numbers.", S.snapshot[3] }
+
 -- ---- clocks and options --------------------------------------------------------------------------------------------
+
+S.bar = { "T.bar(loop, {title=, total=, every=, quiet=, file=, width=}) → the loop with a progress bar",
+  [[For a generic for: over a DataLoader, an iterator, a list, or 1 … n. On a terminal one line that is
+redrawn; elsewhere a line at each tenth. bar:set{loss = 0.3} shows figures behind it.]],
+  [[
+local sum = 0
+for i in T.bar(4, { quiet = true }) do sum = sum + i end
+print(sum)  --> 10]] }
 
 S.timer = { "T.timer() → stopwatch; T.timer(f, {seconds=0.5, runs=7}) → measurement",
   [[A stopwatch: t() or t:elapsed() seconds, t:lap() since the last lap, t:pause(), t:resume(), t:reset(). Of a

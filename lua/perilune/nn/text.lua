@@ -29,43 +29,103 @@ return function(base)
     return (s:reverse():gsub("(%d%d%d)", "%1,"):reverse():gsub("^,", ""))
   end
 
-  --- A table of all modules with their parameters as text; with an input also the shapes they return.
+  local function bytes_text(n)
+    if n >= 1 << 30 then return ("%.2f GiB"):format(n / (1 << 30)) end
+    if n >= 1 << 20 then return ("%.2f MiB"):format(n / (1 << 20)) end
+    return n >= 1024 and ("%.2f KiB"):format(n / 1024) or n .. " B"
+  end
+
+  local function bytes_of(t) return t:numel() * t:element_size() end
+
+  -- The shapes of what a module returns: of a tensor, of several, of tables of them.
+  local function output_text(v, depth)
+    if type(v) == "userdata" then return shape_text(v), bytes_of(v) end
+    if type(v) ~= "table" or depth > 3 then return type(v), 0 end
+    local out, bytes = {}, 0
+    for i = 1, v.n or #v do
+      local text, n = output_text(v[i], depth + 1)
+      out[i], bytes = text, bytes + n
+    end
+    return table.concat(out, ", "), bytes
+  end
+
+  -- Runs the module once, as in evaluation and without gradients: module → {text, bytes} of its last call.
+  local function run_once(self, ...)
+    local outputs, modes, handles = {}, {}, {}
+    for _, m in ipairs(self:modules()) do
+      modes[m] = m.training
+      handles[#handles + 1] = m:register_forward_hook(function(_, _, out)
+        local text, bytes = output_text(out, 1)
+        outputs[m] = { text, bytes }
+      end)
+    end
+    local ok, err = pcall(function(...)
+      local _ <close> = T.no_grad()
+      self:eval()
+      self(...)
+    end, ...)
+    for m, was in pairs(modes) do rawset(m, "training", was) end
+    for _, handle in ipairs(handles) do handle:remove() end
+    if not ok then error(err, 0) end
+    return outputs
+  end
+
+  -- Elements and bytes of what belongs to the module itself, not to its children; buffers count as bytes alone.
+  local function own_size(m)
+    local count, bytes = 0, 0
+    for _, key in ipairs(member_names(m)) do
+      local t = base.member(m, key)
+      if is_parameter[t] then count = count + t:numel() end
+      if type(t) == "userdata" then bytes = bytes + bytes_of(t) end
+    end
+    return count, bytes
+  end
+
+  local function aligned(rows)
+    local width, out = {}, {}
+    for _, row in ipairs(rows) do
+      for i, text in ipairs(row) do width[i] = math.max(width[i] or 0, utf8.len(text) or #text) end
+    end
+    for k, row in ipairs(rows) do
+      local line = {}
+      for i, text in ipairs(row) do
+        local gap = (" "):rep(width[i] - (utf8.len(text) or #text))
+        line[i] = i <= #row - 2 and text .. gap or gap .. text
+      end
+      out[k] = table.concat(line, "  ")
+    end
+    return out
+  end
+
+  --- All modules with their parameters and bytes as text; with an input, `net:summary(x)`, also what each returns and
+  -- how much memory those results take. Nothing of the network changes.
   function Module:summary(...)
-    local rows, shapes, handles = {}, {}, {}
-    if select("#", ...) > 0 then
-      for _, m in ipairs(self:modules()) do
-        handles[#handles + 1] = m:register_forward_hook(function(_, _, out)
-          if type(out) == "userdata" then shapes[m] = shape_text(out) end
-        end)
-      end
-      local modes = {}
-      for _, m in ipairs(self:modules()) do modes[m] = m.training end
-      local ok, err = pcall(function(...)
-        local _ <close> = T.no_grad()
-        self:eval()
-        self(...)
-      end, ...)
-      for m, was in pairs(modes) do rawset(m, "training", was) end
-      for _, handle in ipairs(handles) do handle:remove() end
-      if not ok then error(err, 0) end
-    end
+    local outputs = select("#", ...) > 0 and run_once(self, ...) or nil
+    local rows = { outputs and { "module", "output", "parameters", "bytes" } or { "module", "parameters", "bytes" } }
+    local activations = 0
     for name, m in self:named_modules() do
-      local own = 0
-      for _, key in ipairs(member_names(m)) do
-        local p = base.member(m, key)
-        if is_parameter[p] then own = own + p:numel() end
+      local _, depth = name:gsub("%.", "")
+      local count, bytes = own_size(m)
+      local label = name == "" and m:type() or
+        ("%s%s (%s)"):format(("  "):rep(depth + 1), name:match("[^.]*$"), m:type())
+      local row = { label, with_commas(count), bytes_text(bytes) }
+      if outputs then
+        local o = outputs[m] or { "-", 0 }
+        table.insert(row, 2, o[1])
+        if #m:children() == 0 then activations = activations + o[2] end
       end
-      rows[#rows + 1] = { (name == "" and m:type() or ("%s (%s)"):format(name, m:type())), shapes[m] or "",
-        with_commas(own) }
+      rows[#rows + 1] = row
     end
-    local w1, w2, w3 = 6, 6, 10
-    for _, r in ipairs(rows) do w1, w2, w3 = math.max(w1, #r[1]), math.max(w2, #r[2]), math.max(w3, #r[3]) end
-    local format = ("%%-%ds  %%-%ds  %%%ds"):format(w1, w2, w3)
-    local out = { format:format("module", "output", "parameters"), ("-"):rep(w1 + w2 + w3 + 4) }
-    for _, r in ipairs(rows) do out[#out + 1] = format:format(r[1], r[2], r[3]) end
-    out[#out + 1] = ("-"):rep(w1 + w2 + w3 + 4)
-    local total, trainable = self:num_parameters(), self:num_parameters { trainable = true }
-    out[#out + 1] = ("%s parameters, %s trainable"):format(with_commas(total), with_commas(trainable))
-    return table.concat(out, "\n")
+    local lines = aligned(rows)
+    local rule = ("-"):rep(utf8.len(lines[1]))
+    table.insert(lines, 2, rule)
+    local total, trainable, bytes = self:num_parameters(), self:num_parameters { trainable = true }, 0
+    for _, list in ipairs { self:parameters(), self:buffers() } do
+      for _, t in ipairs(list) do bytes = bytes + bytes_of(t) end
+    end
+    lines[#lines + 1] = rule
+    lines[#lines + 1] = ("%s parameters, %s trainable; %s of weights%s"):format(with_commas(total),
+      with_commas(trainable), bytes_text(bytes), outputs and (", %s of results"):format(bytes_text(activations)) or "")
+    return table.concat(lines, "\n")
   end
 end

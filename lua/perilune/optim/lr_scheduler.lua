@@ -254,6 +254,8 @@ local Plateau = define("ReduceLROnPlateau", {
   self.bad, self.rest = 0, 0
 end)
 
+Plateau.needs_metric = true
+
 local function better(self, v)
   local up = self.mode == "max"
   local margin = self.threshold_mode == "rel" and self.best * self.threshold or self.threshold

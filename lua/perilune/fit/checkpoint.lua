@@ -1,0 +1,124 @@
+-- SPDX-License-Identifier: MIT
+--- Checkpoints of T.fit: everything that the next step depends on, so that a run that was killed goes on with the same
+-- bits. Written by T.save: the old file stays good until the new one is on the disk.
+-- @module perilune.fit.checkpoint
+local T = require "perilune"
+local options = require "perilune.options"
+local History = require "perilune.fit.history"
+local batches = require "perilune.fit.batches"
+local snapshot = require "perilune.fit.snapshot"
+
+local fail, describe = options.fail, options.describe
+local M = {}
+local FORMAT = "perilune.fit 1"
+
+local spec = options.spec("fit: checkpoint", { { "path", "string" }, { "every", "count", optional = true },
+  { "best", "string", optional = true }, { "best_path", "string", optional = true } })
+
+--- `checkpoint = "path"`, or `{path=, every=steps, best="valid_loss", best_path=}`.
+function M.settings(given)
+  if given == nil then return nil end
+  if type(given) ~= "string" and type(given) ~= "table" then
+    fail("fit: checkpoint must be a path or a table of settings, got %s", describe(given))
+  end
+  local s = options.read(spec, given)
+  if s.best then s.best_path = s.best_path or s.path .. ".best" end
+  return s
+end
+
+-- Objects of the run by name.
+local function objects_of(run)
+  local out = { net = run.net, optimizer = run.optimizer, scheduler = run.scheduler }
+  for name, v in pairs(run.options.state or {}) do
+    if out[name] or type(name) ~= "string" then fail("fit: state has a wrong name, '%s'", tostring(name)) end
+    out[name] = v
+  end
+  for i, c in ipairs(run.callbacks) do
+    if snapshot.has(c, "state_dict") and snapshot.has(c, "load_state_dict") then out["callback" .. i] = c end
+  end
+  return out
+end
+
+-- A meter's figures: everything in it that is plain data.
+local function plain(v)
+  local kind = type(v)
+  if kind == "number" or kind == "string" or kind == "boolean" or T.is_tensor(v) then return v end
+  if kind ~= "table" or getmetatable(v) ~= nil then return nil end
+  local out = {}
+  for key, x in pairs(v) do out[key] = plain(x) end
+  return out
+end
+
+function M.save(run, path)
+  local t = objects_of(run)
+  t.metrics = {}
+  for name, m in pairs(run.metrics) do
+    t.metrics[name] = {}
+    for key, v in pairs(m) do t.metrics[name][key] = plain(v) end
+  end
+  local rows = {}
+  for i, row in ipairs(run.history) do rows[i] = row end
+  local valid = run.options.valid
+  t.fit = { format = FORMAT, epoch = run.epoch, batch = run.batch, step = run.step, total = run.total,
+    count = run.count, history = rows, row = run.batch > 0 and run.row or nil,
+    start = run.batch > 0 and run.pass_start or nil,
+    train_epoch = type(run.options.train) == "table" and run.options.train.epoch or nil,
+    valid_epoch = type(valid) == "table" and valid.epoch or nil, stop = run.stop or nil }
+  local ok, message, code = T.save(path, T.snapshot(t))
+  if not ok then
+    run.save_error = message
+    io.stderr:write("fit: no checkpoint could be written, training goes on: ", tostring(message), "\n")
+    return nil, message, code
+  end
+  return true
+end
+
+function M.after_epoch(run)
+  local c = run.checkpoint
+  if not c then return end
+  if c.best then
+    local best = run.history:best(c.best)
+    if best == run.row then
+      local ok, message = T.save(c.best_path, run.net:state_dict())
+      if not ok then io.stderr:write("fit: the best weights could not be written: ", tostring(message), "\n") end
+    end
+  end
+  run:save(c.path)
+end
+
+local function exists(path)
+  local f = io.open(path, "rb")
+  if f then f:close() end
+  return f ~= nil
+end
+
+--- Goes back to where the checkpoint was written; without a file, to the start.
+function M.resume(run)
+  local c = run.checkpoint
+  if not c then fail("fit: resume needs checkpoint = path") end
+  if not exists(c.path) then return true end
+  local state, message, code = T.load(c.path)
+  if not state then return nil, message, code end
+  local f = state.fit
+  if type(f) ~= "table" or f.format ~= FORMAT then
+    return nil, c.path .. ": not a checkpoint of T.fit", "format"
+  end
+  T.restore(objects_of(run), state)
+  for name, m in pairs(run.metrics) do
+    for key, v in pairs(state.metrics and state.metrics[name] or {}) do m[key] = v end
+  end
+  run.epoch, run.batch, run.step, run.total, run.count = f.epoch, f.batch, f.step, f.total, f.count
+  run.history = History.new(f.history)
+  run.stop = f.stop or false
+  local train, valid = run.options.train, run.options.valid
+  if f.train_epoch ~= nil and type(train) == "table" then train.epoch = f.train_epoch end
+  if f.valid_epoch ~= nil and type(valid) == "table" then valid.epoch = f.valid_epoch end
+  if f.batch > 0 then
+    run.row = f.row
+    run.resumed = batches.continue(run, f.start, f.batch)
+    T.set_rng_state(state.rng)
+  end
+  return true
+end
+
+return M

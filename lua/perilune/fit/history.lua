@@ -1,0 +1,112 @@
+-- SPDX-License-Identifier: MIT
+--- What T.fit returns: a list of rows, one an epoch, each a table of numbers by name.
+-- @module perilune.fit.history
+local options = require "perilune.options"
+
+local fail = options.fail
+local History = { __name = "history" }
+History.__index = History
+
+local first = { epoch = 1, loss = 2, valid_loss = 3 }
+local last = { lr = 1, seconds = 2 }
+
+-- Names of the rows' numbers: epoch, losses, metrics by name, learning rate, time.
+function History:names()
+  local seen, names = {}, {}
+  for _, row in ipairs(self) do
+    for name in pairs(row) do
+      if not seen[name] then
+        seen[name] = true
+        names[#names + 1] = name
+      end
+    end
+  end
+  table.sort(names, function(a, b)
+    local p, q = first[a] or last[a] and 100 + last[a] or 50, first[b] or last[b] and 100 + last[b] or 50
+    if p ~= q then return p < q end
+    return a < b
+  end)
+  return names
+end
+
+--- The numbers of one name, epoch by epoch.
+function History:column(name)
+  local out, any = {}, false
+  for i, row in ipairs(self) do
+    out[i] = row[name] ~= nil and row[name] or 0 / 0
+    any = any or row[name] ~= nil
+  end
+  if not any and #self > 0 then fail("history: %s", options.unknown("column", name, self:names())) end
+  return out
+end
+
+--- The row where `name` is lowest (mode "min", the default for losses) or highest ("max").
+function History:best(name, mode)
+  local column, at = self:column(name), nil
+  local down = (mode or History.mode_of(name)) == "min"
+  for i, v in ipairs(column) do
+    if v == v and (not at or (down and v < column[at]) or (not down and v > column[at])) then at = i end
+  end
+  return self[at]
+end
+
+-- Which way is better, by the name.
+function History.mode_of(name)
+  for _, word in ipairs { "loss", "error", "perplexity", "mse", "mae" } do
+    if name:find(word, 1, true) then return "min" end
+  end
+  return "max"
+end
+
+--- A figure of some columns over epochs; without names, of all losses.
+function History:plot(names, opts)
+  local T = require "perilune"
+  if type(names) == "table" and names[1] == nil then names, opts = nil, names end
+  if type(names) == "string" then names = { names } end
+  if not names then
+    names = {}
+    for _, name in ipairs(self:names()) do if name:find("loss", 1, true) then names[#names + 1] = name end end
+  end
+  local series, epochs = {}, self:column("epoch")
+  for i, name in ipairs(names) do series[i] = { x = epochs, y = self:column(name), label = name } end
+  local o = { xlabel = "epoch" }
+  for key, v in pairs(opts or {}) do o[key] = v end
+  return T.plot(series, o)
+end
+
+local function cell(v)
+  if math.type(v) == "float" then
+    return (math.abs(v) >= 1e-3 or v == 0) and ("%.4f"):format(v) or ("%.3g"):format(v)
+  end
+  return v == nil and "" or tostring(v)
+end
+
+function History:__tostring()
+  local names, width, lines = self:names(), {}, {}
+  local cells = { names }
+  for i, row in ipairs(self) do
+    cells[i + 1] = {}
+    for k, name in ipairs(names) do cells[i + 1][k] = cell(row[name]) end
+  end
+  for _, row in ipairs(cells) do
+    for k, text in ipairs(row) do width[k] = math.max(width[k] or 0, #text) end
+  end
+  for i, row in ipairs(cells) do
+    local out = {}
+    for k, text in ipairs(row) do out[k] = (" "):rep(width[k] - #text) .. text end
+    lines[i] = table.concat(out, "  ")
+  end
+  return table.concat(lines, "\n")
+end
+
+--- Takes rows over from a checkpoint.
+function History.new(rows)
+  local self = setmetatable({}, History)
+  for i, row in ipairs(rows or {}) do
+    self[i] = {}
+    for name, v in pairs(row) do self[i][name] = v end
+  end
+  return self
+end
+
+return History

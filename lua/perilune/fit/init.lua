@@ -1,0 +1,279 @@
+-- SPDX-License-Identifier: MIT
+--- A training loop with what one usually adds to it: progress, validation, metrics, callbacks, checkpoints that go on
+-- bit for bit. It is the loop of the tutorial and nothing else; copy it where it does not fit.
+--   local history = T.fit(net, { train = loader, valid = test_loader, epochs = 3, optimizer = opt })
+-- @module perilune.fit
+local T = require "perilune"
+local options = require "perilune.options"
+local History = require "perilune.fit.history"
+local base = require "perilune.nn.module"
+local batches = require "perilune.fit.batches"
+local checkpoint = require "perilune.fit.checkpoint"
+
+local fail, describe = options.fail, options.describe
+local clock = T.core.clock
+
+local Run = { __name = "run" }
+Run.__index = Run
+
+local spec = options.spec("fit", {
+  { "train", "any" }, { "valid", "any", optional = true }, { "epochs", "size", 1 }, { "optimizer", "any" },
+  { "loss", "any", optional = true }, { "step", "func", optional = true }, { "metrics", "any", optional = true },
+  { "scheduler", "any", optional = true }, { "schedule", { "epoch", "batch" }, "epoch" },
+  { "clip", "nonnegative", optional = true }, { "accumulate", "count", 1 }, { "callbacks", "any", optional = true },
+  { "checkpoint", "any", optional = true }, { "resume", "bool", false }, { "state", "any", optional = true },
+  { "bar", "bool", optional = true }, { "quiet", "bool", false },
+})
+
+local function callable(v)
+  local meta = getmetatable(v)
+  return type(v) == "function" or (type(meta) == "table" and meta.__call ~= nil)
+end
+
+-- ---- arguments -----------------------------------------------------------------------------------------------
+
+-- Metrics by name: a list of names and meters, or a table of meters by name.
+local function read_metrics(given)
+  local out, names = {}, {}
+  if given == nil then return out, names end
+  if type(given) == "string" or (type(given) == "table" and type(given.update) == "function") then given = { given } end
+  if type(given) ~= "table" then fail("fit: metrics must be a list of names or meters, got %s", describe(given)) end
+  for key, v in pairs(given) do
+    local name = type(key) == "string" and key or nil
+    if type(v) == "string" then
+      local make = T.metrics[v]
+      if not make then
+        local known = {}
+        for k in pairs(T.metrics) do known[#known + 1] = k end
+        table.sort(known)
+        fail("fit: %s", options.unknown("metric", v, known))
+      end
+      name, v = name or v, make()
+    end
+    if type(v) ~= "table" or type(v.update) ~= "function" or type(v.value) ~= "function" then
+      fail("fit: a metric is a name or has update and value; %s is %s", tostring(key), describe(v))
+    end
+    name = name or v.name or "metric" .. tostring(key)
+    if out[name] then fail("fit: the metric '%s' is there twice", name) end
+    out[name], names[#names + 1] = v, name
+  end
+  table.sort(names)
+  return out, names
+end
+
+local function read_callbacks(given)
+  if given == nil then return {} end
+  if type(given) ~= "table" then fail("fit: callbacks must be a list, got %s", describe(given)) end
+  if getmetatable(given) ~= nil or given.on_epoch or given.on_batch then given = { given } end
+  local out = {}
+  for i, c in ipairs(given) do
+    if type(c) == "function" then c = { on_epoch = function(_, run) return given[i](run) end } end
+    if type(c) ~= "table" then
+      fail("fit: callback %d must be a table with on_epoch, on_batch …, or a function; got %s", i, describe(c))
+    end
+    out[i] = c
+  end
+  return out
+end
+
+-- Class targets or anything else: nn.F.cross_entropy(net(x), y).
+local function default_step(run, x, ...)
+  local y = run.net(x)
+  return run.loss_function(y, ...), y, ...
+end
+
+local function new_run(net, ...)
+  if not (base.is_module(net)) then fail("fit: the network must be a module, got %s", describe(net)) end
+  local a = options.read(spec, ...)
+  if type(a.optimizer) ~= "table" or type(a.optimizer.param_groups) ~= "table" then
+    fail("fit: optimizer must be one of optim.*, got %s", describe(a.optimizer))
+  end
+  if a.loss ~= nil and not callable(a.loss) then
+    fail("fit: loss must be a function or a module, got %s", describe(a.loss))
+  end
+  if a.scheduler ~= nil and (type(a.scheduler) ~= "table" or not a.scheduler.step) then
+    fail("fit: scheduler must be one of optim.lr_scheduler.*, got %s", describe(a.scheduler))
+  end
+  if a.state ~= nil and type(a.state) ~= "table" then fail("fit: state must be a table of objects by name") end
+  local run = setmetatable({ net = net, optimizer = a.optimizer, scheduler = a.scheduler, options = a, epoch = 0,
+    batch = 0, step = 0, history = History.new(), stop = false, row = {}, total = 0.0, count = 0 }, Run)
+  run.loss_function = a.loss or T.nn.F.cross_entropy
+  run.do_step = a.step or default_step
+  run.metrics, run.metric_names = read_metrics(a.metrics)
+  run.callbacks = read_callbacks(a.callbacks)
+  run.checkpoint = checkpoint.settings(a.checkpoint)
+  return run
+end
+
+-- ---- the loop -------------------------------------------------------------------------------------------------
+
+function Run:call(event)
+  for _, c in ipairs(self.callbacks) do
+    local f = c[event]
+    if f then f(c, self) end
+  end
+end
+
+local function number_of(loss, run)
+  local v = T.is_tensor(loss) and loss:numel() == 1 and loss:item() or loss
+  if type(v) ~= "number" then fail("fit: the step must return a loss of one element, got %s", describe(loss)) end
+  if v ~= v then
+    fail("fit: the loss is NaN in epoch %d, batch %d; T.anomaly(true) finds where a gradient went wrong", run.epoch,
+      run.batch)
+  end
+  return v
+end
+
+-- For how many samples a batch's loss stands.
+local function samples(x)
+  return T.is_tensor(x) and x:dim() > 0 and x:size(1) or 1
+end
+
+local function update_metrics(run, output, ...)
+  if #run.metric_names == 0 or output == nil then return end
+  output = T.is_tensor(output) and output:detach() or output
+  for _, name in ipairs(run.metric_names) do run.metrics[name]:update(output, ...) end
+end
+
+local function read_metric_values(run, prefix)
+  for _, name in ipairs(run.metric_names) do
+    local v = run.metrics[name]:value()
+    if type(v) == "number" then run.row[prefix .. name] = v end
+    run.metrics[name]:reset()
+  end
+end
+
+local function after_step(run, n, loss, ...)
+  local value = number_of(loss, run)
+  run.loss, run.total, run.count = value, run.total + value * n, run.count + n
+  if not run.options.valid then update_metrics(run, ...) end
+  loss = loss / run.options.accumulate
+  loss:backward()
+end
+
+local function update_weights(run)
+  local a, opt = run.options, run.optimizer
+  if a.clip then T.nn.utils.clip_grad_norm_(run.net:parameters(), a.clip) end
+  opt:step()
+  opt:zero_grad()
+  run.step = run.step + 1
+  if a.scheduler and a.schedule == "batch" then a.scheduler:step() end
+  if run.progress then run.progress:set { loss = run.total / run.count } end
+  run:call("on_batch")
+  local every = run.checkpoint and run.checkpoint.every
+  if every and run.step % every == 0 then run:save(run.checkpoint.path) end
+end
+
+-- One batch; false at the end of the pass.
+local function train_batch(run, ...)
+  if (...) == nil then return false end
+  run.batch = run.batch + 1
+  after_step(run, samples((...)), run.do_step(run, ...))
+  if run.batch % run.options.accumulate == 0 then update_weights(run) end
+  if run.progress then run.progress:step() end
+  return true
+end
+
+local function train_epoch(run)
+  local next_batch = run.resumed or batches.pass(run, "train")
+  run.resumed = nil
+  while not run.stop and train_batch(run, next_batch()) do end -- luacheck: ignore 542
+  if run.batch % run.options.accumulate ~= 0 then update_weights(run) end -- the last group was smaller
+  run.row.loss = run.count > 0 and run.total / run.count or 0 / 0
+end
+
+--- Loss and metrics over the validation batches, in evaluation mode; goes into run.row as valid_….
+function Run:validate()
+  local _ <close> = T.no_grad()
+  self.net:eval()
+  local total, count = 0.0, 0
+  local function one(x, loss, ...)
+    local n = samples(x)
+    total, count = total + number_of(loss, self) * n, count + n
+    update_metrics(self, ...)
+  end
+  local next_batch = batches.pass(self, "valid")
+  local batch = table.pack(next_batch())
+  while batch[1] ~= nil do
+    one(batch[1], self:do_step(table.unpack(batch, 1, batch.n)))
+    batch = table.pack(next_batch())
+  end
+  self.net:train()
+  self.row.valid_loss = count > 0 and total / count or 0 / 0
+end
+
+local function report(run)
+  if run.options.quiet then return end
+  local words = {}
+  for _, name in ipairs(History.names { run.row }) do
+    local v = run.row[name]
+    if name ~= "epoch" and name ~= "seconds" and name ~= "lr" then
+      words[#words + 1] = ("%s %s"):format(name, math.type(v) == "float" and ("%.4f"):format(v) or tostring(v))
+    end
+  end
+  print(("epoch %d/%d: %s (%.1f s)"):format(run.epoch, run.options.epochs, table.concat(words, ", "), run.row.seconds))
+end
+
+local function one_epoch(run)
+  local a, from = run.options, clock()
+  run.net:train()
+  if run.batch == 0 then
+    run.row = { epoch = run.epoch, lr = run.optimizer.param_groups[1].lr }
+    run.total, run.count = 0.0, 0
+    for _, name in ipairs(run.metric_names) do run.metrics[name]:reset() end
+    run:call("on_epoch_start")
+  end
+  local bar = a.bar
+  if bar == nil then bar = not a.quiet and T.core.isatty(2) end
+  if bar then
+    run.progress = T.bar(0, { title = ("epoch %d"):format(run.epoch), total = batches.count(a.train) })
+    run.progress.n = run.batch
+  end
+  train_epoch(run)
+  if run.progress then run.progress:finish() end
+  run.progress = nil
+  if not a.valid then read_metric_values(run, "") end
+  if a.valid then
+    run:validate()
+    read_metric_values(run, "valid_")
+  end
+  run.row.seconds = clock() - from
+  run.history[#run.history + 1] = run.row
+  if a.scheduler and a.schedule == "epoch" then
+    if a.scheduler.needs_metric then
+      a.scheduler:step(run.row.valid_loss or run.row.loss)
+    else
+      a.scheduler:step()
+    end
+  end
+  report(run)
+  run:call("on_epoch")
+  run.batch = 0
+  checkpoint.after_epoch(run)
+end
+
+--- Writes the whole state of the run; T.fit{…, resume = true} goes on from it. True, or nil, message, code.
+function Run:save(path) return checkpoint.save(self, path) end
+
+--- Trains. Returns the history, a list of rows, and the run; nil, message, code where a checkpoint cannot be read.
+local function fit(net, ...)
+  local run = new_run(net, ...)
+  batches.check(run.options)
+  if run.options.resume then
+    local ok, message, code = checkpoint.resume(run)
+    if not ok then return nil, message, code end
+  end
+  run.optimizer:zero_grad()
+  run:call("on_start")
+  while not run.stop and (run.epoch < run.options.epochs or run.batch > 0) do
+    if run.batch == 0 then run.epoch = run.epoch + 1 end
+    one_epoch(run)
+  end
+  run:call("on_end")
+  if type(run.stop) == "string" and not run.options.quiet then
+    print(("stopped after epoch %d: %s"):format(run.epoch, run.stop))
+  end
+  return run.history, run
+end
+
+return fit

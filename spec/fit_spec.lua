@@ -1,0 +1,337 @@
+-- SPDX-License-Identifier: MIT
+-- T.fit, T.early_stop, T.snapshot, T.restore: the loop does what the written-out loop does, and a run that is stopped
+-- at any point, also by kill -9, goes on with the same bits.
+
+local T = require "perilune"
+local nn, optim, data = T.nn, T.optim, T.data
+local root = os.getenv("PERILUNE_ROOT") or "."
+local build = os.getenv("PERILUNE_BUILD") or root .. "/build"
+
+local function problem()
+  T.manual_seed(7)
+  local x = T.randn(96, 8)
+  local y = x:matmul(T.randn(8, 3)):argmax(-1)
+  return data.TensorDataset(x, y)
+end
+
+-- Fresh objects of a small run with everything that has a state.
+local function setup(seed)
+  local ds = problem()
+  T.manual_seed(seed or 1)
+  local net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3))
+  local opt = optim.Adam(net:parameters(), { lr = 1e-2 })
+  return {
+    net = net, opt = opt, sched = optim.lr_scheduler.CosineAnnealingLR(opt, 40),
+    train = data.DataLoader(ds, { batch_size = 16, shuffle = true }), valid = data.DataLoader(ds, { batch_size = 32 }),
+  }
+end
+
+local function bits(o)
+  local out = {}
+  for name, t in pairs(o.net:state_dict()) do out[#out + 1] = name .. "=" .. t:contiguous():to_string() end
+  for i, s in pairs(o.opt:state_dict().state) do
+    out[#out + 1] = ("%d %d "):format(i, s.step) .. s.exp_avg:to_string() .. s.exp_avg_sq:to_string()
+  end
+  table.sort(out)
+  return table.concat(out, "\n")
+end
+
+local function same(a, b) assert.is_true(a == b, "the bits differ") end
+
+local function options_of(o, more)
+  local a = { train = o.train, valid = o.valid, optimizer = o.opt, scheduler = o.sched, schedule = "batch", epochs = 4,
+    metrics = { "accuracy", "f1" }, clip = 1, quiet = true }
+  for key, v in pairs(more or {}) do a[key] = v end
+  return a
+end
+
+local paths = {}
+local function temporary()
+  paths[#paths + 1] = os.tmpname()
+  os.remove(paths[#paths])
+  return paths[#paths]
+end
+
+describe("T.fit", function()
+  after_each(function()
+    for _, p in ipairs(paths) do
+      os.remove(p)
+      os.remove(p .. ".best")
+    end
+    paths = {}
+  end)
+
+  it("does what the loop does that it replaces", function()
+    local a, b = setup(), setup()
+    T.manual_seed(5)
+    local history, run = T.fit(a.net, options_of(a))
+    T.manual_seed(5)
+    local losses = {}
+    for epoch = 1, 4 do
+      local total, n = 0.0, 0
+      b.net:train()
+      for x, y in b.train do
+        local loss = nn.F.cross_entropy(b.net(x), y)
+        loss:backward()
+        nn.utils.clip_grad_norm_(b.net:parameters(), 1)
+        b.opt:step()
+        b.opt:zero_grad()
+        b.sched:step()
+        total, n = total + loss:item() * x:size(1), n + x:size(1)
+      end
+      losses[epoch] = total / n
+    end
+    same(bits(a), bits(b))
+    assert.same(losses, history:column("loss"))
+    assert.equal(24, run.step)
+    assert.is_true(history[4].loss < history[1].loss)
+    b.net:eval()
+    local x, y = problem().tensors[1], problem().tensors[2]
+    assert.is_true(math.abs(history[4].valid_accuracy - T.metrics.accuracy(b.net(x), y)) < 1e-12)
+    assert.is_true(math.abs(history[4].valid_loss - nn.F.cross_entropy(b.net(x), y):item()) < 1e-5)
+    assert.truthy(tostring(history):find("epoch +loss +valid_loss +valid_accuracy +valid_f1 +lr +seconds"))
+    assert.equal(history:best("valid_loss").valid_loss, math.min(table.unpack(history:column("valid_loss"))))
+  end)
+
+  it("takes batches from lists and functions, and measures on them without validation", function()
+    local o = setup()
+    local list = {}
+    for x, y in o.train do list[#list + 1] = { x, y } end
+    local h = T.fit(o.net, { train = list, optimizer = o.opt, epochs = 2, metrics = "accuracy", quiet = true })
+    assert.is_true(h[2].accuracy > 0.3 and h[2].valid_accuracy == nil)
+    local calls = 0
+    local from_function = T.fit(o.net, { optimizer = o.opt, epochs = 2, quiet = true, train = function()
+      calls = calls + 1
+      return coroutine.wrap(function() for _, b in ipairs(list) do coroutine.yield(b[1], b[2]) end end)
+    end })
+    assert.same({ 2, 2 }, { #from_function, calls })
+  end)
+
+  it("adds gradients up over batches", function()
+    local function trained(size, accumulate)
+      local ds = problem()
+      T.manual_seed(2)
+      local net = nn.Linear(8, 3)
+      local opt = optim.SGD(net:parameters(), { lr = 0.1 })
+      local _, run = T.fit(net, { train = data.DataLoader(ds, { batch_size = size }), optimizer = opt, epochs = 2,
+        accumulate = accumulate, quiet = true })
+      return net.weight, run.step
+    end
+    local w, steps = trained(24, 1)
+    local v, same_steps = trained(8, 3)
+    assert.same({ 8, 8 }, { steps, same_steps })
+    assert.is_true(w:allclose(v, { atol = 1e-6 }))
+    local _, odd = trained(8, 5) -- 12 batches: groups of 5, 5 and 2
+    assert.equal(6, odd)
+  end)
+
+  it("calls back in order, and stops when told", function()
+    local o, seen = setup(), {}
+    local watch = {}
+    for _, event in ipairs { "on_start", "on_epoch_start", "on_epoch", "on_end" } do
+      watch[event] = function(_, run) seen[#seen + 1] = event .. run.epoch end
+    end
+    function watch:on_batch(run) if run.step == 8 then run.stop = "enough" end end
+    local last
+    local h, run = T.fit(o.net, options_of(o, { callbacks = { watch, function(r) last = r.row end } }))
+    assert.same({ "on_start0", "on_epoch_start1", "on_epoch1", "on_epoch_start2", "on_epoch2", "on_end2" }, seen)
+    assert.same({ 8, 2, "enough" }, { run.step, #h, run.stop })
+    assert.equal(h[2], last)
+  end)
+
+  it("takes a step of the script's own", function()
+    local o = setup()
+    local h = T.fit(o.net, options_of(o, { metrics = { mae = T.metrics.mae() }, step = function(run, x, y)
+      local out = run.net(x)
+      local target = nn.F.one_hot(y, 3):float()
+      return (out - target):square():mean(), out, target
+    end }))
+    assert.is_true(h[4].loss < h[1].loss and h[4].valid_mae < 1)
+  end)
+
+  it("goes on from any batch with the same bits", function()
+    local whole = setup()
+    local early = { patience = 9, monitor = "valid_accuracy" }
+    T.manual_seed(5)
+    local full = T.fit(whole.net, options_of(whole, { callbacks = { T.early_stop(early) } }))
+    for _, stop_at in ipairs { 1, 5, 6, 7, 12, 17, 23 } do
+      local path, first = temporary(), setup()
+      local settings = { path = path, every = 1 }
+      T.manual_seed(5)
+      local ok, err = pcall(T.fit, first.net, options_of(first, { checkpoint = settings, callbacks = {
+        T.early_stop(early),
+        { on_batch = function(_, run) if run.step == stop_at + 1 then error("power cut", 0) end end },
+      } }))
+      assert.is_false(ok)
+      assert.equal("power cut", err)
+      local second = setup(99) -- other weights, other random numbers
+      second.train.epoch = 3
+      local h, run = T.fit(second.net, options_of(second, { checkpoint = settings, resume = true,
+        callbacks = { T.early_stop(early) } }))
+      same(bits(whole), bits(second))
+      assert.equal(24, run.step)
+      for i, row in ipairs(full) do
+        for _, name in ipairs { "loss", "valid_loss", "valid_accuracy", "valid_f1", "lr" } do
+          assert.equal(row[name], h[i][name], name)
+        end
+      end
+    end
+  end)
+
+  it("goes on with loaders that have a seed, and keeps the best weights", function()
+    local path = temporary()
+    local function seeded(epochs, resume)
+      local o = setup()
+      o.train = data.DataLoader(problem(), { batch_size = 16, shuffle = true, seed = 3 })
+      local settings = { path = path, best = "valid_loss" }
+      T.fit(o.net, options_of(o, { epochs = epochs, resume = resume, checkpoint = settings }))
+      return bits(o)
+    end
+    local whole = seeded(4)
+    os.remove(path)
+    seeded(2)
+    same(whole, seeded(4, true))
+    same(whole, seeded(4, true)) -- nothing left to do
+    local best = assert(T.load(path .. ".best"))
+    assert.is_truthy(best["1.weight"])
+  end)
+
+  it("comes through kill -9 with the same bits", function()
+    local script, finished, checkpoint = temporary(), temporary(), temporary()
+    local f = assert(io.open(script, "w"))
+    f:write([[
+local T = require "perilune"
+local nn, optim, data = T.nn, T.optim, T.data
+local checkpoint, finished = arg[1], arg[2]
+T.manual_seed(1)
+local x = T.randn(512, 16)
+local ds = data.TensorDataset(x, x:matmul(T.randn(16, 4)):argmax(-1))
+local net = nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Dropout(0.5), nn.Linear(256, 4))
+local opt = optim.Adam(net:parameters(), { lr = 1e-3 })
+T.fit(net, { train = data.DataLoader(ds, { batch_size = 16, shuffle = true }), optimizer = opt, epochs = 20,
+  quiet = true, checkpoint = { path = checkpoint, every = 7 }, resume = true })
+assert(T.save(finished, { net = net:state_dict(), opt = opt:state_dict() }))
+]])
+    f:close()
+    local function bytes()
+      local g = assert(io.open(finished, "rb"))
+      local s = g:read("a")
+      g:close()
+      os.remove(finished)
+      return s
+    end
+    local command = ("'%s/bin/perilune' run '%s' -- '%s' '%s'"):format(build, script, checkpoint, finished)
+    assert(os.execute(command))
+    local want = bytes()
+    os.remove(checkpoint)
+    local kills, done = 0, false
+    while not done and kills < 100 do
+      local wait = 0.03 + 0.013 * kills -- longer each time: also a slow machine arrives
+      -- the shell's own message about the killed process goes nowhere
+      os.execute(("{ %s & p=$!; sleep %.3f; kill -9 $p; wait $p; } 2>/dev/null"):format(command, wait))
+      local g = io.open(finished, "rb")
+      if g then
+        g:close()
+        done = true
+      else
+        kills = kills + 1
+      end
+    end
+    assert.is_true(done and kills >= 2, kills .. " kills")
+    assert.is_true(bytes() == want, "the weights differ")
+    for line in io.popen(("ls '%s'* 2>/dev/null"):format(checkpoint)):lines() do
+      if line ~= checkpoint then os.remove(line) end -- temporary files that kill -9 left
+    end
+  end)
+
+  it("says what is wrong before it trains", function()
+    local o = setup()
+    for part, args in pairs {
+      ["got a table; a dataset needs a loader: T.data.DataLoader(ds, {batch_size = 64})"] =
+        { train = problem(), optimizer = o.opt },
+      ["unknown option 'epoch' (allowed:"] = { train = o.train, optimizer = o.opt, epoch = 3 },
+      ["optimizer must be one of optim.*, got a table"] = { train = o.train, optimizer = {} },
+      ["unknown metric 'acuracy'"] = { train = o.train, optimizer = o.opt, metrics = { "acuracy" } },
+      ["callback 1 must be a table"] = { train = o.train, optimizer = o.opt, callbacks = { 3 } },
+      ["resume needs checkpoint"] = { train = o.train, optimizer = o.opt, resume = true },
+      ["optimizer is missing"] = { train = o.train },
+    } do
+      local ok, message = pcall(function() return (T.fit(o.net, args)) end)
+      assert.is_false(ok)
+      assert.truthy(message:find(part, 1, true), message)
+      assert.truthy(message:find("fit_spec.lua:", 1, true), message)
+    end
+    assert.error(function() T.fit({}, { train = o.train, optimizer = o.opt }) end)
+  end)
+
+  it("stops at a loss that is NaN, and reports files that are no checkpoints", function()
+    local o, path = setup(), temporary()
+    local ok, message = pcall(T.fit, o.net, options_of(o, { loss = function(out) return out:sum() * (0 / 0) end }))
+    assert.is_false(ok)
+    assert.truthy(message:find("the loss is NaN in epoch 1, batch 1", 1, true), message)
+    assert(T.save(path, { w = T.ones(2) }))
+    local none, why, code = T.fit(o.net, options_of(o, { checkpoint = path, resume = true }))
+    assert.same({ nil, path .. ": not a checkpoint of T.fit", "format" }, { none, why, code })
+    local f = assert(io.open(path, "w"))
+    f:write("nonsense")
+    f:close()
+    none, why, code = T.fit(o.net, options_of(o, { checkpoint = path, resume = true }))
+    assert.is_nil(none)
+    assert.equal("format", code)
+    assert.is_string(why)
+  end)
+end)
+
+describe("T.early_stop", function()
+  it("waits as long as it is told", function()
+    local stop = T.early_stop { patience = 2 }
+    local seen = {}
+    for i, v in ipairs { 3, 2, 2.5, 1, 1, 1 } do seen[i] = stop(v) end
+    assert.same({ false, false, false, false, false, true }, seen)
+    assert.same({ 1, 4 }, { stop.best, stop.best_at })
+    stop = T.early_stop { patience = 1, mode = "max", min_delta = 0.1 }
+    assert.same({ false, false, true }, { stop(0.5), stop(0.65), stop(T.tensor(0.7)) })
+    assert.is_true(T.early_stop(0)(1) == false)
+    assert.error(function() stop("x") end)
+    assert.error(function() T.early_stop { mode = "mix" } end)
+  end)
+
+  it("gives the best weights back", function()
+    local o, best = setup(), nil
+    local figures = { 0.5, 0.9, 0.8, 0.7, 0.6 }
+    local h, run = T.fit(o.net, options_of(o, { epochs = 5, callbacks = {
+      function(r)
+        r.row.score = figures[r.epoch]
+        if r.epoch == 2 then best = o.net[1].weight:clone() end
+      end,
+      T.early_stop { monitor = "score", patience = 2, restore = true },
+    } }))
+    assert.equal(4, #h)
+    assert.equal("score has not got better for 2 epochs", run.stop)
+    assert.is_true(o.net[1].weight:equal(best))
+    assert.error(function() T.fit(o.net, options_of(o, { callbacks = T.early_stop { monitor = "scor" } })) end)
+  end)
+end)
+
+describe("T.snapshot", function()
+  it("keeps states, plain data and random numbers through a file", function()
+    local path, o = temporary(), setup()
+    T.fit(o.net, options_of(o, { epochs = 1 }))
+    assert(T.save(path, T.snapshot { net = o.net, opt = o.opt, sched = o.sched, epoch = 3, note = "\0\255\\x" }))
+    local next_numbers = T.rand(3)
+    local p = setup(9)
+    local rest = T.restore({ net = p.net, opt = p.opt, sched = p.sched }, assert(T.load(path)))
+    assert.same({ epoch = 3, note = "\0\255\\x" }, rest)
+    assert.is_true(T.rand(3):equal(next_numbers))
+    same(bits(o), bits(p))
+    assert.equal(o.sched.last_epoch, p.sched.last_epoch)
+    assert.equal(o.opt.param_groups[1].lr, p.opt.param_groups[1].lr)
+    local ok, message = pcall(T.restore, { net = p.net, other = p.opt }, T.load(path))
+    assert.is_false(ok)
+    assert.truthy(message:find("the state has nothing for other", 1, true), message)
+    assert.error(function() T.snapshot { rng = 1 } end)
+    assert.error(function() T.snapshot(1) end)
+    assert.error(function() T.restore({ x = 1 }, {}) end)
+    os.remove(path)
+  end)
+end)
