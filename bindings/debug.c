@@ -50,13 +50,22 @@ static void push_mask(lua_State *L, const uint8_t *m, int n) {
   }
 }
 
-static void set_text(lua_State *L, const PlGraph *g, const char *field) {
-  char *text = g ? pl_graph_text(g) : NULL;
-  if (text) {
-    lua_pushstring(L, text);
+/* A graph made for inspection; what push_made leaves unfinished when Lua raises, its caller frees. */
+typedef struct Made {
+  const PlBackward *b;
+  const PlGraph *whole;
+  char *text;
+  PlStatus status;
+} Made;
+
+static void set_text(lua_State *L, Made *m, const PlGraph *g, const char *field) {
+  m->text = g ? pl_graph_text(g) : NULL;
+  if (m->text) {
+    lua_pushstring(L, m->text);
     lua_setfield(L, -2, field);
   }
-  free(text);
+  free(m->text);
+  m->text = NULL;
 }
 
 /* Runs split and unsplit graph on the same tensors: results under `split` and `unsplit`. */
@@ -75,6 +84,24 @@ static PlStatus run_both(const PlBackward *b, const PlGraph *whole, PlTensor **a
   return s;
 }
 
+/* A list of n empty boxes, left on the stack. */
+static void push_boxes(lua_State *L, int n) {
+  lua_createtable(L, n, 0);
+  for (int r = 0; r < n; r++) {
+    l_new_box(L);
+    lua_rawseti(L, -2, r + 1);
+  }
+}
+
+static void fill_boxes(lua_State *L, int list, PlTensor **t, int n) {
+  for (int r = 0; r < n; r++) {
+    lua_rawgeti(L, list, r + 1);
+    l_box(L, -1)->t = t[r];
+    lua_pop(L, 1);
+  }
+}
+
+/* Boxes first: nothing can raise between the results and their owners. */
 static PlStatus push_runs(lua_State *L, const PlBackward *b, const PlGraph *whole, int values) {
   PlTensor *all[3 * PL_MAX_IN], *split[PL_MAX_IN], *unsplit[PL_MAX_IN] = {NULL};
   int total = b->nin + 2 * b->nout, n = whole->nresults, res = lua_gettop(L);
@@ -85,21 +112,15 @@ static PlStatus push_runs(lua_State *L, const PlBackward *b, const PlGraph *whol
     if (!all[v])
       PL_FAIL(PL_ERR_ARG, "backward_graph: values must list inputs, outputs and gradients: %d tensors", total);
   }
+  push_boxes(L, n);
+  push_boxes(L, n);
   PlStatus s = run_both(b, whole, all, split, unsplit);
   for (int r = 0; s != PL_OK && r < n; r++) pl_tensor_release(unsplit[r]);
   PL_TRY(s);
-  lua_createtable(L, n, 0);
-  for (int r = 0; r < n; r++) {
-    l_push_tensor(L, split[r]);
-    lua_rawseti(L, -2, r + 1);
-  }
-  lua_setfield(L, res, "split");
-  lua_createtable(L, n, 0);
-  for (int r = 0; r < n; r++) {
-    l_push_tensor(L, unsplit[r]);
-    lua_rawseti(L, -2, r + 1);
-  }
+  fill_boxes(L, res + 1, split, n);
+  fill_boxes(L, res + 2, unsplit, n);
   lua_setfield(L, res, "unsplit");
+  lua_setfield(L, res, "split");
   return PL_OK;
 }
 
@@ -113,12 +134,6 @@ static void read_flags(lua_State *L, int at, bool *out, int n, bool def) {
   }
 }
 
-typedef struct Made {
-  const PlBackward *b;
-  const PlGraph *whole;
-  PlStatus status;
-} Made;
-
 /* (light Made, options) → the table. Called under lua_pcall: graphs are C's to free. */
 static int push_made(lua_State *L) {
   Made *m = lua_touserdata(L, 1);
@@ -128,9 +143,9 @@ static int push_made(lua_State *L) {
   lua_setfield(L, -2, "save");
   push_mask(L, b->has_grad, b->nin);
   lua_setfield(L, -2, "input_has_grad");
-  set_text(L, b->precomp, "precomp");
-  set_text(L, b->backward, "backward");
-  set_text(L, m->whole, "whole");
+  set_text(L, m, b->precomp, "precomp");
+  set_text(L, m, b->backward, "backward");
+  set_text(L, m, m->whole, "whole");
   lua_pushinteger(L, b->precomp ? b->precomp->nresults : 0);
   lua_setfield(L, -2, "precomp_outputs");
   if (lua_type(L, 2) == LUA_TTABLE) {
@@ -187,11 +202,12 @@ static int d_backward_graph(lua_State *L) {
   PlGraph *whole = NULL;
   CALL(L, pl_backward_graph_make(&a, &b, &whole));
   if (!b) return 0;
-  Made made = {b, whole, PL_OK};
+  Made made = {.b = b, .whole = whole, .status = PL_OK};
   lua_pushcfunction(L, push_made);
   lua_pushlightuserdata(L, &made);
   lua_pushvalue(L, 4);
   int rc = lua_pcall(L, 2, 1, 0);
+  free(made.text);
   pl_graph_free(whole);
   pl_backward_graph_release(b);
   if (rc != LUA_OK) return lua_error(L);
