@@ -255,7 +255,7 @@ int l_push_grad(lua_State *L, int i) {
 void l_anchor(lua_State *L, int res, int from, int to) {
   res = lua_absindex(L, res);
   Box *b = l_box(L, res);
-  if (!b || !b->t || !b->t->node || !b->t->node->has_lua) return;
+  if (!b || !b->t || !l_needs_anchor(b->t)) return;
   bool have = lua_getiuservalue(L, res, 1) != LUA_TNIL, list = false;
   int at = lua_gettop(L); /* what is kept so far */
   for (int i = from; i <= to; i++) {
@@ -298,6 +298,9 @@ PlTensor *l_self(lua_State *L, const char *fn) {
 }
 
 PlTensor *l_concrete(lua_State *L, PlTensor *t, const char *fn) {
+  if (PL_UNLIKELY(t->flags & PL_T_BATCHED))
+    l_error(L, "%s: %s stands for many tensors inside vmap, which differ; use tensor operations, such as T.where", fn,
+            pl_desc_text(&t->a));
   if (PL_UNLIKELY(t->a.symbolic))
     l_error(L, "%s: %s is symbolic: it has no values until its graph runs; make it an output and read what run returns "
                "(in T.jit: return it, and decide outside)", fn, pl_desc_text(&t->a));

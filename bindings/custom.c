@@ -343,19 +343,41 @@ const char *l_intern(lua_State *L, const char *name) {
   return s;
 }
 
-/* The tensors among the arguments 1 … nargs, and which of them are tracked. */
+/* The tensors among the arguments 1 … nargs, and which of them are tracked; 1: by keys outside of a vmap, too. */
 static int read_arguments(Making *m, int nargs, uint64_t *needs) {
   lua_State *L = m->L;
+  uint32_t flags = 0;
   for (int i = 1; i <= nargs; i++) {
     Box *b = l_box(L, i);
     if (!b) continue;
     if (!b->t) return l_error(L, "custom: argument #%d: this tensor was freed", i);
     if (m->nin == MAX_CUSTOM) return l_error(L, "custom: more than %d tensors", MAX_CUSTOM);
     *needs |= (uint64_t)((b->t->node || b->t->more) && pl_tracked(b->t)) << m->nin;
+    flags |= b->t->flags;
     m->args[m->nin] = b;
     m->arg_at[m->nin++] = i;
   }
+  if (PL_LIKELY(!(flags & PL_T_BATCHED))) return 0;
+  for (int i = 0; i < m->nin; i++)
+    if (l_outer_tracked(m->args[i]->t)) return 1;
   return 0;
+}
+
+/* Pushes what runs forward and how many arguments stand before the user's. Inside vmap, where keys outside of it track
+ * an input, that is a function of lua/perilune/vmap.lua. */
+static int push_forward(Making *m, bool outside) {
+  lua_State *L = m->L;
+  int top = lua_gettop(L);
+  if (outside) lua_getfield(L, LUA_REGISTRYINDEX, "perilune.custom_batched");
+  lua_pushvalue(L, lua_upvalueindex(UP_FORWARD));
+  if (outside) {
+    const RuleInfo *info = lua_touserdata(L, lua_upvalueindex(UP_INFO));
+    lua_rawgeti(L, lua_upvalueindex(UP_META), META_BACKWARD);
+    lua_pushstring(L, info->name);
+    lua_pushboolean(L, info->always);
+  }
+  lua_pushvalue(L, m->ctx);
+  return lua_gettop(L) - top - 1;
 }
 
 /* Arguments are those of the user's forward. */
@@ -370,18 +392,17 @@ static int custom_call(lua_State *L) {
   m.nin = 0;
   m.running = &now;
   m.ctx = nargs + 1;
-  read_arguments(&m, nargs, &now.needs);
+  bool outside = read_arguments(&m, nargs, &now.needs) != 0;
   now.nin = (uint32_t)m.nin;
   lua_createtable(L, 1, 0); /* the context */
   lua_pushvalue(L, lua_upvalueindex(UP_META));
   lua_setmetatable(L, m.ctx);
   now.ctx = lua_topointer(L, m.ctx);
-  lua_pushvalue(L, lua_upvalueindex(UP_FORWARD));
-  lua_pushvalue(L, m.ctx);
+  int before = push_forward(&m, outside);
   for (int i = 1; i <= nargs; i++) lua_pushvalue(L, i);
   bool was = pl_grad_enable(false);
   l_rule_running = &now;
-  int rc = lua_pcall(L, nargs + 1, LUA_MULTRET, 0);
+  int rc = lua_pcall(L, nargs + before, LUA_MULTRET, 0);
   l_rule_running = outer;
   pl_grad_enable(was);
   if (rc != LUA_OK) return lua_error(L);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bindings/walk.h"
+#include "engine/batch/batch.h"
 #include "engine/state.h"
 
 _Thread_local lua_State *l_running;
@@ -217,7 +218,7 @@ static int m_detach(lua_State *L) {
     CALL(L, pl_apply(&pl_op_stop_grad, &t, 1, NULL, &b->t));
     pl_entries_drop(b->t);
   } else
-    CALL(L, pl_tensor_alias(&b->t, t));
+    CALL(L, PL_UNLIKELY(pl_is_batched(t)) ? pl_batch_detach(&b->t, t) : pl_tensor_alias(&b->t, t));
   b->t->flags |= PL_T_DETACHED;
   return 1;
 }

@@ -29,7 +29,7 @@ static inline PlTensor *l_to_tensor(lua_State *L, int i) {
 }
 PlTensor *l_self(lua_State *L, const char *fn); /* argument 1 of method fn; raises: not a tensor, freed */
 PlTensor *l_check_tensor(lua_State *L, int i); /* raises: not a tensor, freed */
-/* t, which must have values: raises for symbolic tensors. */
+/* t, which must have values: raises for symbolic tensors, and those that stand for many inside vmap. */
 PlTensor *l_concrete(lua_State *L, PlTensor *t, const char *fn);
 Box *l_new_box(lua_State *L);                  /* pushes an empty box */
 int l_push_tensor(lua_State *L, PlTensor *t);  /* pushes, takes ownership; NULL pushes nil. Returns 1 */
@@ -48,6 +48,10 @@ static inline void l_note_box(lua_State *L) {
 }
 void l_empty_box(lua_State *L);                /* releases the tensor of the full box at 1 */
 void l_remember_box(lua_State *L, int i);      /* box i is what l_push_shared will find */
+/* Does t's history, or that of what it stands for, depend on Lua objects? */
+bool l_needs_anchor(const PlTensor *t);
+/* Inside vmap: do keys made outside of it track what t stands for? */
+bool l_outer_tracked(PlTensor *t);
 /* After an op: the result box at `res` keeps what the inputs from..to keep, if its history needs that. */
 void l_anchor(lua_State *L, int res, int from, int to);
 int l_seal(lua_State *L);                      /* core.seal(): see box.c */
@@ -110,6 +114,7 @@ void l_index_register(lua_State *L);
 void l_grad_register(lua_State *L);
 void l_custom_register(lua_State *L);
 void l_pull_register(lua_State *L);
+void l_batch_register(lua_State *L);
 void l_anomaly_register(lua_State *L);
 void l_debug_register(lua_State *L);
 void l_profile_register(lua_State *L);

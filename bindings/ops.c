@@ -77,7 +77,7 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
   CALL(L, l_apply(L, op, p.in, p.nin, &p.attrs, out));
   for (int o = 0; o < op->nout; o++) l_box(L, first + o)->t = out[o];
   for (int o = 0; o < op->nout; o++) {
-    if (out[o] && out[o]->node && out[o]->node->has_lua) l_anchor(L, first + o, 1, top);
+    if (out[o] && (out[o]->node || (out[o]->flags & PL_T_BATCHED))) l_anchor(L, first + o, 1, top);
   }
   return push_results(L, op, first);
 }
@@ -102,7 +102,7 @@ static int call_fast(lua_State *L, const PlOp *op, PlTensor **in, int n) {
   if (PL_UNLIKELY(s == PL_ERR_OOM)) s = l_apply(L, op, in, n, NULL, &out);
   CALL(L, s);
   b->t = out;
-  if (PL_UNLIKELY(out->node && out->node->has_lua)) l_anchor(L, n + 1, 1, n);
+  if (PL_UNLIKELY((out->node && out->node->has_lua) || (out->flags & PL_T_BATCHED))) l_anchor(L, n + 1, 1, n);
   return 1;
 }
 
@@ -116,7 +116,8 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   PlNumber room;
   bool local = false;
   if (pl_is_float(d) || (whole && d != PL_BOOL && op->promote == PL_PROMOTE_ALL)) {
-    local = op->kernel[PL_CPU] && !op->expand && !x->a.symbolic && !pl_state.trace && (pl_state.grad_off || !pl_may_record(&x, 1));
+    local = op->kernel[PL_CPU] && !op->expand && !x->a.symbolic && !pl_state.trace &&
+            !(x->flags & PL_T_BATCHED) && (pl_state.grad_off || !pl_may_record(&x, 1));
     if (local) /* only a record of the call would keep the number */
       t = pl_number_local(&room, d);
     else
@@ -133,7 +134,7 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   if (PL_UNLIKELY(s == PL_ERR_OOM)) s = l_apply(L, op, in, 2, NULL, &b->t);
   if (!local) pl_tensor_release(t);
   CALL(L, s);
-  if (PL_UNLIKELY(b->t->node && b->t->node->has_lua)) l_anchor(L, 3, 1, 2);
+  if (PL_UNLIKELY((b->t->node && b->t->node->has_lua) || (b->t->flags & PL_T_BATCHED))) l_anchor(L, 3, 1, 2);
   return 1;
 }
 

@@ -180,4 +180,5 @@ void l_pull_register(lua_State *L) {
                                        {"captured", t_captured},
                                        {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
+  l_batch_register(L);
 }

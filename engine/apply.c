@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/alloc.h"
+#include "engine/batch/batch.h"
 #include "engine/call.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
@@ -243,11 +244,47 @@ static bool any_symbolic(PlTensor *const *in, int nin) {
   return false;
 }
 
+/* Inside vmap and batched backward passes: ops on handles that stand for many tensors, and random ops. The keys made
+ * in there record the op as it was called, the others what it is made of. */
+static PlStatus apply_batched(Call *c, PlTensor **out, bool *done) {
+  const PlOp *op = c->op;
+  bool blind = false;
+  if (!pl_any_batched(c->in, c->nin)) {
+    if (!pl_state.batch || !(op->flags & PL_F_SEEDED)) return PL_OK;
+    if (op->flags & PL_F_MUTATES) return pl_batch_random_into(op);
+    return pl_batch_random(op, c->in, c->nin, c->attrs, out, done);
+  }
+  *done = true;
+  for (int i = 0; i < c->nin; i++)
+    blind |= c->in[i] && pl_is_batched(c->in[i]) && i < 8 && ((op->reads_values >> i) & 1);
+  if (!blind) PL_TRY(pl_call_infer(c));
+  if (op->flags & PL_F_MUTATES) {
+    PL_TRY(pl_batch_mutate(op, c->in, c->nin, c->attrs));
+    for (int o = 0; o < op->nout; o++) out[o] = o ? NULL : pl_retain(c->in[0]);
+    return PL_OK;
+  }
+  PL_TRY(pl_batch_compute(op, c->in, c->nin, c->attrs, blind ? NULL : c->desc, out));
+  if (pl_state.grad_off || !pl_may_record(c->in, c->nin)) return PL_OK;
+  uint64_t floor = pl_batch_enter(c->in, c->nin);
+  PlStatus s = pl_record(op, c->in, c->nin, c->attrs, out);
+  pl_state.key_floor = floor;
+  if (s != PL_OK) release_all(out, op->nout);
+  return s;
+}
+
 static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   if (PL_UNLIKELY(any_symbolic(in, nin))) return pl_sym_apply(op, in, nin, attrs, out);
   if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);
   Call c;
   PL_TRY(pl_call_begin(&c, op, in, nin, attrs));
+  if (PL_UNLIKELY(pl_state.batch_busy != 0)) {
+    bool done = false;
+    PlStatus b = apply_batched(&c, out, &done);
+    if (b != PL_OK || done) {
+      pl_call_end(&c);
+      return b;
+    }
+  }
   PlStatus s = pl_call_infer(&c);
   if (s == PL_OK && (op->flags & PL_F_MUTATES))
     s = apply_mutating(&c, out);
@@ -293,7 +330,7 @@ static PlStatus apply_plain(const PlOp *op, PlTensor *const *in, int nin, int li
 }
 
 static inline PlStatus apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  if (op->cls == PL_POINTWISE && op->nattr == 0 && op->kernel[PL_CPU]) {
+  if (op->cls == PL_POINTWISE && op->nattr == 0 && op->kernel[PL_CPU] && PL_LIKELY(pl_state.batch_busy == 0)) {
     if (op->infer == pl_infer_broadcast && op->promote != PL_PROMOTE_NONE && !op->promote_mask) {
       int like = plain_binary(op, in, nin);
       if (like >= 0) return apply_plain(op, in, 2, like, (PlDtype)in[0]->a.dtype, out);
@@ -422,6 +459,11 @@ static PlStatus apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
   PL_TRY(pl_call_begin(&c, op, in, nin, attrs));
   PlStatus s = pl_call_infer(&c);
   if (s == PL_OK) s = pl_call_check_target(op, y, &c.desc[0]);
+  if (PL_UNLIKELY(pl_state.batch_busy != 0) && s == PL_OK && (pl_is_batched(y) || pl_any_batched(c.in, c.nin))) {
+    s = pl_batch_into(op, c.in, c.nin, c.attrs, y);
+    pl_call_end(&c);
+    return s;
+  }
   bool tracked = false;
   if (s == PL_OK) s = any_tracked(in, nin, y, &tracked);
   if (s == PL_OK && !tracked) s = compute_into(&c, y);

@@ -34,6 +34,10 @@ typedef struct PlState {
   bool seeded;
   int in_backward;    /* nesting depth */
   struct PlFlow *trace; /* every op goes into this graph under construction; NULL: ops run */
+  struct PlBatch *batch; /* the innermost running one, or NULL (engine/batch) */
+  uint64_t batch_loops;  /* ops computed element by element, for want of a rule */
+  uint64_t batch_busy;   /* running batches and live batched handles: 0 spares ops the look */
+  uint64_t key_floor, key_ceiling; /* keys born outside [floor, ~ceiling) do not record: batches keep levels apart */
   bool history_moved; /* some in-place op was recorded: views may have to be taken again */
 } PlState;
 

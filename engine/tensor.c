@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/alloc.h"
+#include "engine/batch/batch.h"
 #include "engine/grad/node.h"
 #include "engine/graph/graph.h"
 #include "engine/parcel.h"
@@ -119,7 +120,10 @@ void pl_tensor_release(PlTensor *t) {
   if (PL_UNLIKELY(t->node || t->more)) pl_entries_drop(t);
   PlStorage *s = t->storage;
   if (PL_UNLIKELY(s->base == t)) s->base = NULL;
-  if (!(t->flags & PL_T_EMBEDDED)) pl_pool_put(t, (size_t)t->piece * PL_POOL_STEP);
+  if (!(t->flags & PL_T_EMBEDDED)) {
+    if (PL_UNLIKELY(t->flags & PL_T_BATCHED)) pl_batch_drop(t);
+    pl_pool_put(t, (size_t)t->piece * PL_POOL_STEP);
+  }
   storage_release(s);
 }
 
@@ -138,7 +142,12 @@ void pl_tensor_set_contiguous(PlTensor *t) {
 
 PlStatus pl_tensor_window(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape,
                           const int64_t *strides, void *data) {
-  PlTensor *v = new_handle((PlDtype)t->a.dtype, ndim, 0);
+  return pl_tensor_window_extra(out, t, ndim, shape, strides, data, 0);
+}
+
+PlStatus pl_tensor_window_extra(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape,
+                                const int64_t *strides, void *data, size_t extra) {
+  PlTensor *v = new_handle((PlDtype)t->a.dtype, ndim, extra);
   if (PL_UNLIKELY(!v)) return no_memory();
   int64_t n = 1;
   for (int d = 0; d < ndim; d++) {
@@ -211,6 +220,7 @@ PlStatus pl_tensor_view(PlTensor **out, PlTensor *t, int ndim, const int64_t *sh
 }
 
 PlStatus pl_tensor_alias(PlTensor **out, PlTensor *t) {
+  if (PL_UNLIKELY(pl_is_batched(t))) return pl_batch_alias(out, t);
   return pl_tensor_window(out, t, t->a.ndim, t->a.shape, t->a.strides, t->a.data);
 }
 

@@ -35,7 +35,8 @@ enum {
   PL_T_BOXED = 2,    /* known to the bindings' table of boxes */
   PL_T_LEAF = 4,     /* the inline entry is this tensor's own leaf node */
   PL_T_DETACHED = 8,  /* made by detach: never the base of a history */
-  PL_T_CONST = 16     /* never changes: a graph under construction may look at its values */
+  PL_T_CONST = 16,    /* never changes: a graph under construction may look at its values */
+  PL_T_BATCHED = 32   /* stands for many tensors, see engine/batch/batch.h */
 };
 
 struct PlTensor {
@@ -65,6 +66,9 @@ PlStatus pl_tensor_handle(PlTensor **out, const PlArray *type, PlStorage *s);
 /* Another handle on t's storage with these sizes, strides and byte address; no checks. */
 PlStatus pl_tensor_window(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape,
                           const int64_t *strides, void *data);
+/* The same with room for `extra` bytes at the end of its piece. */
+PlStatus pl_tensor_window_extra(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape,
+                                const int64_t *strides, void *data, size_t extra);
 void pl_tensor_set_contiguous(PlTensor *t); /* recomputes the flag */
 bool pl_shape_equal(const PlArray *a, const PlArray *b);
 /* Product of sizes; SHAPE error on negative sizes or overflow of the byte count. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Looking for the op whose backward first makes NaN or Inf, while the embedding program watches. */
+#include "engine/batch/batch.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/walk.h"
 
@@ -7,6 +8,7 @@
 static PlStatus finite(PlTensor *t, bool *yes) {
   PlTensor *each = NULL, *all = NULL;
   *yes = true;
+  while (pl_is_batched(t)) t = pl_batched(t)->full;
   if (!pl_is_float((PlDtype)t->a.dtype) || t->a.numel == 0) return PL_OK;
   bool was = pl_grad_enable(false);
   PlStatus s = pl_apply(&pl_op_isfinite, &t, 1, NULL, &each);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/batch/batch.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
 #include "engine/grad/walk.h"
@@ -51,10 +52,25 @@ static PlNode *heap_pop(PlWalk *w) {
 
 /* ---- accumulation --------------------------------------------------------------------------------------- */
 
-/* Only a buffer that this slot alone can see may be added to in place. */
-static bool owned(const PlTensor *t, const PlTensor *g) {
-  return t->refs == 1 && t->storage->refs == 1 && t->a.contiguous && t->a.dtype == g->a.dtype && !t->node &&
+/* Only a buffer that this slot alone can see may be added to in place. `holders` is how many handles it has. */
+static bool owned(const PlTensor *t, const PlTensor *g, uint32_t holders) {
+  return t->refs == 1 && t->storage->refs == holders && t->a.contiguous && t->a.dtype == g->a.dtype && !t->node &&
          !t->more && !g->node && !g->more && !t->a.weak && pl_shape_equal(&t->a, &g->a);
+}
+
+/* *sum += g where one stands for many tensors. */
+static PlStatus add_batched(PlTensor **sum, PlTensor *g) {
+  PlTensor *in[2] = {*sum, g}, *out = NULL;
+  bool both = pl_is_batched(*sum) && pl_is_batched(g) && pl_batched(*sum)->born == pl_batched(g)->born;
+  if (both && (*sum)->refs == 1 && !(*sum)->node && !(*sum)->more && !g->node && !g->more) {
+    PlTensor *all[2] = {pl_batched(*sum)->full, pl_batched(g)->full};
+    if (!pl_is_batched(all[0]) && !pl_is_batched(all[1]) && owned(all[0], all[1], 2))
+      return pl_apply_into(&pl_op_add, all, 2, NULL, all);
+  }
+  PL_TRY(pl_apply(&pl_op_add, in, 2, NULL, &out));
+  pl_tensor_release(*sum);
+  *sum = out;
+  return PL_OK;
 }
 
 /* *sum += g; takes g. */
@@ -65,7 +81,9 @@ static PlStatus accumulate(PlTensor **sum, PlTensor *g) {
   }
   PlTensor *in[2] = {*sum, g}, *out = NULL;
   PlStatus s;
-  if (owned(*sum, g))
+  if (PL_UNLIKELY((((*sum)->flags | g->flags) & PL_T_BATCHED) != 0))
+    s = add_batched(sum, g);
+  else if (owned(*sum, g, 1))
     s = pl_apply_into(&pl_op_add, in, 2, NULL, in);
   else {
     s = pl_apply(&pl_op_add, in, 2, NULL, &out);
@@ -80,6 +98,12 @@ static PlStatus accumulate(PlTensor **sum, PlTensor *g) {
 
 /* A leaf's .grad is dense and shared with nobody. Takes g. */
 PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
+  if (PL_UNLIKELY(pl_is_batched(g))) {
+    PlStatus b = pl_fail(PL_ERR_STATE, "backward inside vmap: a gradient for each element, %s, does not fit into .grad; "
+                                       "use T.grad or T.grad_of", pl_desc_text(&g->a));
+    pl_tensor_release(g);
+    return b;
+  }
   if (n->grad) {
     if (n->grad->node || n->grad->more || g->node || g->more || n->grad->a.dtype != g->a.dtype) {
       PlTensor *in[2] = {n->grad, g}, *out;

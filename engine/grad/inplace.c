@@ -3,6 +3,7 @@
  * were taken. Writing through a view replaces a window of the base, so the base's history becomes
  * strided_put(old base, new window) and the view's becomes a view of that. Other views carry an older history
  * number and are taken from the base again at their next use. */
+#include "engine/batch/batch.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
 #include "engine/state.h"
@@ -77,7 +78,7 @@ PlStatus pl_history_refresh(PlTensor *t) {
   PlStorage *st = t->storage;
   if (t->history == st->history) return PL_OK;
   PlTensor *base = st->base;
-  if (base == t) {
+  if (base == t || pl_is_batched(t)) { /* what a batched handle stands for is brought up to date when it is used */
     t->history = st->history;
     return PL_OK;
   }

@@ -117,7 +117,8 @@ PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int 
                         PlRule *(*make)(void *ctx, PlNode *node), void *ctx);
 /* May this key record now? */
 static inline bool pl_key_records(const PlKey *k) {
-  return k && k->active && k->recording && !k->muted && !(k->is_ambient && pl_state.ambient_muted);
+  return k && k->active && k->recording && !k->muted && !(k->is_ambient && pl_state.ambient_muted) &&
+         k->born >= pl_state.key_floor && k->born < ~pl_state.key_ceiling;
 }
 /* Would an op on these inputs be recorded? Cheap: the hot path asks this. */
 static inline bool pl_may_record(PlTensor *const *in, int nin) {

@@ -91,7 +91,8 @@ static double linear_flops(const PlInfer *c) {
 const PlOp pl_op_linear = {
     .name = "linear", .doc = "x[...,K] times the transpose of weight[N,K], plus bias[N] if given: [...,N]. One dtype.",
     .formula = "y = x w^T + b; dx = dy w; dw = dy^T x; db = sum of dy over all but the last dim", .nin = 3, .nopt = 1,
-    .nout = 1, .args = {"x", "weight", "bias"}, .cls = PL_HEAVY, .flags = PL_F_POLY | PL_F_NOMETHOD,
+    .nout = 1, .args = {"x", "weight", "bias"}, .cls = PL_HEAVY,
+    .batch = pl_batch_linear, .flags = PL_F_POLY | PL_F_NOMETHOD,
     .infer = linear_infer, .grad = linear_grad, .flops = linear_flops, .kernel = {[PL_CPU] = linear_cpu}};
 
 /* ---- addmm, addmv, addr ------------------------------------------------------------------------------------- */
@@ -220,6 +221,7 @@ static double add_flops(const PlInfer *c) {
 #define ADDED(NAME, A, B, DOC)                                                                              \
   const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = "beta input + alpha (product)",          \
                              .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", A, B}, .cls = PL_HEAVY,     \
+                             .batch = pl_batch_addmm,                                                       \
                              .flags = PL_F_POLY, .infer = NAME##_infer, .grad = NAME##_grad,                \
                              .flops = add_flops, .kernel = {[PL_CPU] = NAME##_cpu}};
 ADDED(addmm, "x", "y", "beta input + alpha x[M,K] y[K,N]; input broadcasts to [M,N]. beta = 0 ignores input.")

@@ -48,7 +48,8 @@ const PlOp pl_op_attention = {
            "sees keys 1 to i. Further output: each row's largest score and sum. For everything else see "
            "nn.F.scaled_dot_product_attention.",
     .formula = "p = softmax(scale q k^T); y = p v", .nin = 3, .nout = 2, .nvisible = 1, .nattr = 2,
-    .args = {"q", "k", "v"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY,
+    .args = {"q", "k", "v"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
+    .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY,
     .infer = attention_infer, .grad = attention_grad, .flops = attention_flops,
     .kernel = {[PL_CPU] = plk_cpu_attention}};
 
@@ -118,6 +119,6 @@ static PlStatus attention_bwd_grad(PlMaker *g) {
 
 const PlOp pl_op_attention_bwd = {
     .name = "attention_bwd", .doc = "The gradients of attention for q, k and v.", .nin = 5, .nout = 3, .nattr = 2,
-    .args = {"dy", "q", "k", "v", "sums"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
+    .args = {"dy", "q", "k", "v", "sums"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .batch = pl_batch_samples,
     .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = attention_bwd_infer, .grad = attention_bwd_grad,
     .kernel = {[PL_CPU] = plk_cpu_attention_bwd}};

@@ -329,14 +329,15 @@ static PlStatus bwd_weight_infer(PlInfer *c) { return bwd_infer(c, true); }
 /* ---- descriptors ---------------------------------------------------------------------------------------------- */
 
 #define CONV_ATTRS A_INTS("stride", 1), A_INTS("padding", 0), A_INTS("dilation", 1), A_INT("groups", 1)
-#define CORE(NAME, B, GRAD, DOC)                                                                                 \
+#define CORE(NAME, SHORT, B, DOC)                                                                                 \
   const PlOp pl_op_conv_##NAME = {.name = "conv_" #NAME, .doc = DOC, .nin = 2, .nout = 1, .nattr = 5,            \
                                   .args = {"dy", B}, .attrs = {CONV_ATTRS, A_SHAPE_REQ("sizes")},                \
                                   .cls = PL_HEAVY, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS,                     \
+                                  .batch = pl_batch_conv_##SHORT,                                                \
                                   .infer = NAME##_infer, .grad = NAME##_grad,                                    \
                                   .kernel = {[PL_CPU] = NAME##_cpu}};
-CORE(bwd_input, "w", bwd_input_grad, "The gradient of a convolution with respect to its input.")
-CORE(bwd_weight, "x", bwd_weight_grad, "The gradient of a convolution with respect to its weight.")
+CORE(bwd_input, input, "w", "The gradient of a convolution with respect to its input.")
+CORE(bwd_weight, weight, "x", "The gradient of a convolution with respect to its weight.")
 
 #define CONV(ND, X, W, Y)                                                                                          \
   static PlStatus conv##ND##d_infer(PlInfer *c) { return conv_infer(c, ND); }                                      \
@@ -345,6 +346,7 @@ CORE(bwd_weight, "x", bwd_weight_grad, "The gradient of a convolution with respe
                                      "], plus bias[O]: [N,O," Y "]. stride, padding and dilation are numbers or "  \
                                      "one for each spatial dim.",                                                  \
       .formula = "y[n,o,t] = b[o] + sum_{c,k} x[n, c, t stride - padding + k dilation] w[o,c,k]", .nin = 3,        \
+      .batch = pl_batch_conv,                                                                                      \
       .nopt = 1, .nout = 1, .nattr = 4, .args = {"x", "weight", "bias"}, .attrs = {CONV_ATTRS}, .cls = PL_HEAVY,   \
       .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = conv##ND##d_infer, .grad = conv_grad,                     \
       .flops = conv_flops, .kernel = {[PL_CPU] = conv_cpu}};
@@ -359,6 +361,7 @@ CONV(3, "D,H,W", "kd,kh,kw", "D',H',W'")
       .doc = "The adjoint of conv" #ND "d: x[N,C," X "] (or without N), weight[C,O/groups," W                      \
              "], bias[O]: [N,O," Y "]. output_padding adds to the far end of the output.",                         \
       .formula = "size' = (size - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1", .nin = 3,        \
+      .batch = pl_batch_conv,                                                                                      \
       .nopt = 1, .nout = 1, .nattr = 5, .args = {"x", "weight", "bias"},                                           \
       .attrs = {A_INTS("stride", 1), A_INTS("padding", 0), A_INTS("output_padding", 0), A_INT("groups", 1),        \
                 A_INTS("dilation", 1)},                                                                            \

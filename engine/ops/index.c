@@ -97,7 +97,7 @@ const PlOp pl_op_gather = {
            "The result has index's shape, which may exceed x only along dim.",
     .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS, .infer = gather_infer, .grad = gather_grad,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, .infer = gather_infer, .grad = gather_grad,
     .kernel = {[PL_CPU] = plk_cpu_gather},
 };
 
@@ -107,7 +107,8 @@ const PlOp pl_op_gather_wrapping = {
     .doc = "gather that counts negative index values from the end.",
     .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .kcode = 1, .infer = gather_infer,
+    .cls = PL_INDEXING,
+    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .kcode = 1, .infer = gather_infer,
     .grad = gather_grad, .kernel = {[PL_CPU] = plk_cpu_gather},
 };
 
@@ -122,7 +123,7 @@ const PlOp pl_op_gather_bwd = {
     .doc = "Adds dy into zeros of the shape where gather read.",
     .nin = 2, .nout = 1, .nattr = 3, .args = {"dy", "index"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = first_shape_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = first_shape_infer,
     .grad = gather_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_gather_bwd},
 };
 
@@ -177,7 +178,8 @@ const PlOp pl_op_take_along_dim = {
            "Negative index values count from the end.",
     .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
     .attrs = {A_DIM_OPT("dim"), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS, .infer = take_along_dim_infer, .grad = take_along_dim_grad,
+    .cls = PL_INDEXING,
+    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, .infer = take_along_dim_infer, .grad = take_along_dim_grad,
     .kernel = {[PL_CPU] = plk_cpu_take_along_dim},
 };
 
@@ -205,7 +207,7 @@ const PlOp pl_op_index_select = {
     .doc = "The positions of dim that index (1-d) lists, in its order, copied.",
     .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .infer = index_select_infer, .grad = index_select_grad,
+    .cls = PL_INDEXING, .batch = pl_batch_rows, .infer = index_select_infer, .grad = index_select_grad,
     .kernel = {[PL_CPU] = plk_cpu_index_select},
 };
 
@@ -219,7 +221,7 @@ const PlOp pl_op_index_select_bwd = {
     .doc = "Adds the rows of dy into zeros of the shape where index_select read.",
     .nin = 2, .nout = 1, .nattr = 3, .args = {"dy", "index"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = first_shape_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_rows, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = first_shape_infer,
     .grad = index_select_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_index_select_bwd},
 };
 
@@ -246,7 +248,7 @@ const PlOp pl_op_take = {
     .doc = "Elements of the flattened x at the positions in index; negative ones count from the end.",
     .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "index"},
     .attrs = {A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS, .infer = take_infer, .grad = take_grad,
+    .cls = PL_INDEXING, .batch = pl_batch_second, .flags = PL_F_CONTIGUOUS, .infer = take_infer, .grad = take_grad,
     .kernel = {[PL_CPU] = plk_cpu_take},
 };
 
@@ -309,7 +311,8 @@ const PlOp pl_op_embedding = {
            "gradient; scale_grad_by_freq divides each row's gradient by how often its id occurs.",
     .nin = 2, .nout = 1, .nattr = 3, .args = {"weight", "ids"},
     .attrs = {A_INT_OPT("padding_idx"), A_BOOL("scale_grad_by_freq", 0), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_NOMETHOD, .infer = embedding_infer, .grad = embedding_grad,
+    .cls = PL_INDEXING,
+    .batch = pl_batch_second, .flags = PL_F_NOMETHOD, .infer = embedding_infer, .grad = embedding_grad,
     .kernel = {[PL_CPU] = plk_cpu_embedding},
 };
 
@@ -346,7 +349,8 @@ const PlOp pl_op_embedding_bwd = {
     .doc = "Adds the rows of dy to the rows of a zero matrix that ids name, in the order of ids.",
     .nin = 2, .nout = 1, .nattr = 4, .args = {"dy", "ids"},
     .attrs = {A_INT_REQ("rows"), A_INT_OPT("padding_idx"), A_BOOL("scale_grad_by_freq", 0), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = embedding_bwd_infer,
+    .cls = PL_INDEXING,
+    .batch = pl_batch_embedding_bwd, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = embedding_bwd_infer,
     .grad = embedding_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_embedding_bwd},
 };
 

@@ -46,7 +46,8 @@ const PlOp pl_op_index = {
            "of its trues. Their dims come where the indexed dims were if those are adjacent, else first.",
     .nin = PL_VARIADIC, .nout = 1, .nattr = 2, .args = {"x and indices"},
     .attrs = {A_INTS_OPT("dims"), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_NOMETHOD | PL_F_IMPURE, .reads_values = 0xFE, .infer = index_infer,
+    .cls = PL_INDEXING,
+    .batch = pl_batch_index, .flags = PL_F_NOMETHOD | PL_F_IMPURE, .reads_values = 0xFE, .infer = index_infer,
     .grad = index_grad, .kernel = {[PL_CPU] = plk_cpu_index},
 };
 
@@ -70,7 +71,8 @@ const PlOp pl_op_index_bwd = {
     .doc = "Adds dy into zeros of the shape where index read.",
     .nin = PL_VARIADIC, .nout = 1, .nattr = 3, .args = {"dy and indices"},
     .attrs = {A_SHAPE_REQ("shape"), A_INTS_OPT("dims"), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = index_bwd_infer, .grad = index_bwd_grad,
+    .cls = PL_INDEXING,
+    .batch = pl_batch_index, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = index_bwd_infer, .grad = index_bwd_grad,
     .kernel = {[PL_CPU] = plk_cpu_index_bwd},
 };
 

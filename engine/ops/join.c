@@ -60,7 +60,7 @@ const PlOp pl_op_cat = {
     .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"tensors"},
     /* Not a DIM: those are dims of input 0, which may be an empty 1-d tensor beside larger ones. */
     .attrs = {{.name = "dim", .type = PL_A_INDEX, .has_def = true, .i = 0}},
-    .cls = PL_INDEXING, .promote = PL_PROMOTE_ALL, .infer = cat_infer, .grad = cat_grad,
+    .cls = PL_INDEXING, .batch = pl_batch_list, .promote = PL_PROMOTE_ALL, .infer = cat_infer, .grad = cat_grad,
     .kernel = {[PL_CPU] = plk_cpu_cat},
 };
 
@@ -100,7 +100,7 @@ const PlOp pl_op_stack = {
     .doc = "Joins a list of tensors of one shape along a new dim; dtypes are promoted.",
     .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"tensors"},
     .attrs = {A_NEWDIM("dim", 0)},
-    .cls = PL_INDEXING, .flags = PL_F_POLY, .promote = PL_PROMOTE_ALL, .infer = stack_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_list, .flags = PL_F_POLY, .promote = PL_PROMOTE_ALL, .infer = stack_infer,
     .grad = stack_grad, .kernel = {[PL_CPU] = plk_cpu_stack},
 };
 
@@ -170,7 +170,8 @@ const PlOp pl_op_tile = {
     .doc = "x repeated the given number of times along each dim (the last ones, if fewer are given), copied.",
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_SHAPE_REQ("dims")},
-    .cls = PL_INDEXING, .infer = tile_infer, .grad = tile_grad, .kernel = {[PL_CPU] = plk_cpu_tile},
+    .cls = PL_INDEXING,
+    .batch = pl_batch_tile, .infer = tile_infer, .grad = tile_grad, .kernel = {[PL_CPU] = plk_cpu_tile},
 };
 
 static PlStatus tile_bwd_grad(PlMaker *g) {
@@ -225,7 +226,7 @@ const PlOp pl_op_repeat_interleave = {
     .doc = "Every position along dim `repeats` times in a row; without dim, of the flattened tensor.",
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_INT_REQ("repeats"), A_DIM_OPT("dim")},
-    .cls = PL_INDEXING, .infer = repeat_interleave_infer, .grad = repeat_interleave_grad,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .infer = repeat_interleave_infer, .grad = repeat_interleave_grad,
     .kernel = {[PL_CPU] = plk_cpu_repeat_interleave},
 };
 
@@ -239,7 +240,7 @@ const PlOp pl_op_repeat_interleave_bwd = {
     .doc = "Adds runs of repeats up.",
     .nin = 1, .nout = 1, .nattr = 3, .args = {"dy"},
     .attrs = {A_INT_REQ("repeats"), A_INT_OPT("dim"), A_SHAPE_REQ("shape")},
-    .cls = PL_REDUCTION, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
+    .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
     .grad = repeat_interleave_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_repeat_interleave_bwd},
 };
 
@@ -277,7 +278,8 @@ const PlOp pl_op_repeat_each = {
            "tensor. repeat_interleave calls this when its repeats are a tensor.",
     .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "counts"},
     .attrs = {A_DIM_OPT("dim")},
-    .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_IMPURE | PL_F_NOMETHOD, .reads_values = 2,
+    .cls = PL_INDEXING,
+    .batch = pl_batch_rows, .flags = PL_F_CONTIGUOUS | PL_F_IMPURE | PL_F_NOMETHOD, .reads_values = 2,
     .infer = repeat_each_infer, .grad = repeat_each_grad, .kernel = {[PL_CPU] = plk_cpu_repeat_each},
 };
 
@@ -292,7 +294,7 @@ const PlOp pl_op_repeat_each_bwd = {
     .doc = "Adds runs of counted repeats up.",
     .nin = 2, .nout = 1, .nattr = 2, .args = {"dy", "counts"},
     .attrs = {A_INT_OPT("dim"), A_SHAPE_REQ("shape")},
-    .cls = PL_REDUCTION, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
+    .cls = PL_REDUCTION, .batch = pl_batch_rows, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
     .grad = repeat_each_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_repeat_each_bwd},
 };
 
@@ -356,7 +358,8 @@ const PlOp pl_op_pad = {
            "Modes: constant (value), reflect, replicate, circular.",
     .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
     .attrs = {A_INTS_REQ("pad"), A_ENUM("mode", "constant|reflect|replicate|circular", 0), A_FLOAT("value", 0)},
-    .cls = PL_INDEXING, .infer = pad_infer, .grad = pad_grad, .kernel = {[PL_CPU] = plk_cpu_pad},
+    .cls = PL_INDEXING,
+    .batch = pl_batch_each, .infer = pad_infer, .grad = pad_grad, .kernel = {[PL_CPU] = plk_cpu_pad},
 };
 
 static PlStatus pad_bwd_grad(PlMaker *g) {
@@ -369,6 +372,6 @@ const PlOp pl_op_pad_bwd = {
     .doc = "Adds the borders of a padded gradient back to where they were read.",
     .nin = 1, .nout = 1, .nattr = 3, .args = {"dy"},
     .attrs = {A_INTS_REQ("pad"), A_ENUM("mode", "constant|reflect|replicate|circular", 0), A_SHAPE_REQ("shape")},
-    .cls = PL_REDUCTION, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
+    .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
     .grad = pad_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_pad_bwd},
 };

@@ -136,8 +136,8 @@ static PlStatus pinv_infer(PlInfer *c) {
 
 #define LINALG(NAME, KERNEL, INFER, GRAD)                                                                     \
   .name = NAME, .cls = PL_HEAVY, .flags = PL_F_NOMETHOD, .infer = INFER, .grad = GRAD, .kernel = {[PL_CPU] = KERNEL}
-#define ON_A .nin = 1, .args = {"A"}
-#define ON_A_B .nin = 2, .args = {"A", "B"}
+#define ON_A .nin = 1, .batch = pl_batch_each, .args = {"A"}
+#define ON_A_B .nin = 2, .batch = pl_batch_solve, .args = {"A", "B"}
 
 const PlOp pl_op_linalg_inv = {
     LINALG("linalg.inv", plk_cpu_inv, square_infer, pl_grad_inv), ON_A, .nout = 1,
@@ -236,6 +236,7 @@ const PlOp pl_op_linalg_pinv = {
 
 const PlOp pl_op_matrix_exp = {
     .name = "matrix_exp", .doc = "The exponential of square matrices x[...,n,n], not of their elements.", .nin = 1,
-    .nout = 1, .args = {"x"}, .cls = PL_HEAVY, .infer = square_infer, .grad = pl_grad_matrix_exp,
+    .nout = 1, .args = {"x"}, .cls = PL_HEAVY,
+    .batch = pl_batch_each, .infer = square_infer, .grad = pl_grad_matrix_exp,
     .formula = "dx is the upper right block of exp([[x^T, dy], [0, x^T]])",
     .kernel = {[PL_CPU] = plk_cpu_matrix_exp}};

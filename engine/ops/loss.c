@@ -92,6 +92,7 @@ static PlVal clamp(PlMaker *g, PlVal v, double lo, double hi) {
                              .nattr = NATTR, .args = {"x", "target", "weight", "pos_weight"},                   \
                              .attrs = {__VA_ARGS__}, .cls = PL_REDUCTION,                                       \
                              .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_NOMETHOD, .promote = PL_PROMOTE_ALL, \
+                             .batch = pl_batch_loss,                                                            \
                              .kcode = CODE, .infer = INFER, .grad = NAME##_grad,                                \
                              .kernel = {[PL_CPU] = plk_cpu_loss}};
 

@@ -77,7 +77,8 @@ const PlOp pl_op_nll_loss = {
     .doc = "Minus the entry of x (log-probabilities) at each target class, times the class's weight; mean divides by the sum "
            "of those weights. x[N,C,...], target[N,...] or x[C], target[].",
     .formula = "l = -w_t x_t;  dx_t = -w_t dy, else 0", .nin = 3, .nopt = 1, .nout = 1, .nattr = 3,
-    .args = {"x", "target", "weight"}, .attrs = {ATTRS}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD,
+    .args = {"x", "target", "weight"}, .attrs = {ATTRS}, .cls = PL_REDUCTION,
+    .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD,
     .infer = class_infer, .grad = nll_loss_grad, .kernel = {[PL_CPU] = plk_cpu_nll_loss}};
 
 static PlStatus nll_bwd_infer(PlInfer *c) {
@@ -96,6 +97,7 @@ static PlStatus nll_bwd_grad(PlMaker *g) {
 const PlOp pl_op_nll_loss_bwd = {
     .name = "nll_loss_bwd", .doc = "The gradient of nll_loss, in the shape of its x.", .nin = 3, .nopt = 1, .nout = 1,
     .nattr = 4, .args = {"dy", "target", "weight"}, .attrs = {ATTRS, A_SHAPE_REQ("shape")}, .cls = PL_REDUCTION,
+    .batch = pl_batch_loss_bwd,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = nll_bwd_infer, .grad = nll_bwd_grad,
     .kernel = {[PL_CPU] = plk_cpu_nll_loss_bwd}};
 
@@ -116,7 +118,8 @@ const PlOp pl_op_cross_entropy = {
            "class numbers; for probabilities see cross_entropy_prob. Further output: logsumexp.",
     .formula = "l = (1-e) w_t (lse - x_t) + e/C sum_c w_c (lse - x_c);  dx = (softmax x - onehot t) dy for w = 1, e = 0",
     .nin = 3, .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 4, .args = {"x", "target", "weight"}, .attrs = {ATTRS, SMOOTH},
-    .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = class_infer,
+    .cls = PL_REDUCTION,
+    .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = class_infer,
     .grad = cross_entropy_grad, .kernel = {[PL_CPU] = plk_cpu_cross_entropy}};
 
 static PlStatus ce_bwd_infer(PlInfer *c) {
@@ -136,6 +139,7 @@ static PlStatus ce_bwd_grad(PlMaker *g) {
 const PlOp pl_op_cross_entropy_bwd = {
     .name = "cross_entropy_bwd", .doc = "The gradient of cross_entropy.", .nin = 5, .nopt = 1, .nout = 1, .nattr = 4,
     .args = {"dy", "x", "target", "lse", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION,
+    .batch = pl_batch_loss_bwd,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = ce_bwd_infer, .grad = ce_bwd_grad,
     .kernel = {[PL_CPU] = plk_cpu_cross_entropy_bwd}};
 

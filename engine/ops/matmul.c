@@ -71,7 +71,8 @@ static PlStatus matmul_t_grad(PlMaker *g) {
 const PlOp pl_op_matmul_t = {
     .name = "matmul_t", .doc = "The product of two (batches of) matrices, each transposed where ta, tb say so.",
     .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "y"}, .attrs = {A_BOOL("ta", 0), A_BOOL("tb", 0)},
-    .cls = PL_HEAVY, .flags = PL_F_POLY | PL_F_INTERNAL, .infer = matmul_t_infer, .grad = matmul_t_grad,
+    .cls = PL_HEAVY,
+    .batch = pl_batch_matmul_t, .flags = PL_F_POLY | PL_F_INTERNAL, .infer = matmul_t_infer, .grad = matmul_t_grad,
     .flops = matmul_t_flops, .kernel = {[PL_CPU] = matmul_t_cpu}};
 
 /* z[K,N] = Σ x[…,m,K]ᵀ y[…,m,N] over all leading dims: the gradient of a weight. dx = y dzᵀ, dy = x dz. */
@@ -112,7 +113,8 @@ static double flat_t_flops(const PlInfer *c) {
 }
 const PlOp pl_op_matmul_flat_t = {
     .name = "matmul_flat_t", .doc = "The sum over all leading dims of x[...,M,K]^T y[...,M,N]: the gradient of a weight.",
-    .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY, .flags = PL_F_POLY | PL_F_INTERNAL,
+    .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY,
+    .batch = pl_batch_flat_t, .flags = PL_F_POLY | PL_F_INTERNAL,
     .infer = flat_t_infer, .grad = flat_t_grad, .flops = flat_t_flops, .kernel = {[PL_CPU] = flat_t_cpu}};
 
 /* ---- matmul -------------------------------------------------------------------------------------------------- */
@@ -148,7 +150,8 @@ const PlOp pl_op_matmul = {
     .name = "matmul", .doc = "The matrix product of x[...,M,K] and y[...,K,N] over broadcast batch dims; vectors stand "
                              "for one row (x) or one column (y), two vectors give their 0-d dot product. Both need one dtype.",
     .formula = "z = x y; dx = dz y^T; dy = x^T dz, summed over broadcast dims", .nin = 2, .nout = 1,
-    .args = {"x", "y"}, .cls = PL_HEAVY, .flags = PL_F_POLY, .infer = matmul_infer, .grad = matmul_grad,
+    .args = {"x", "y"}, .cls = PL_HEAVY,
+    .batch = pl_batch_matmul, .flags = PL_F_POLY, .infer = matmul_infer, .grad = matmul_grad,
     .flops = pl_flops_matmul, .kernel = {[PL_CPU] = matmul_cpu}};
 
 /* ---- strict ranks ------------------------------------------------------------------------------------------- */
@@ -163,6 +166,7 @@ const PlOp pl_op_matmul = {
     return pl_infer_matmul(c, 0, 1, false, false);                                                             \
   }                                                                                                            \
   const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = "see matmul", .nin = 2, .nout = 1,          \
+                             .batch = pl_batch_matmul,                                                         \
                              .args = {"x", "y"}, .cls = PL_HEAVY, .flags = PL_F_POLY, .infer = NAME##_infer,   \
                              .grad = NAME##_grad, .flops = pl_flops_matmul, .kernel = {[PL_CPU] = matmul_cpu}};
 
@@ -205,5 +209,6 @@ static PlStatus outer_grad(PlMaker *g) {
 const PlOp pl_op_outer = {
     .name = "outer", .doc = "All products of two vectors: z[i,j] = x[i] y[j]. Promotes.",
     .formula = "dx = dz y; dy = x dz", .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY,
+    .batch = pl_batch_outer,
     .flags = PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_MUL, .infer = outer_infer,
     .grad = outer_grad, .kernel = {[PL_CPU] = outer_cpu}};

@@ -89,7 +89,7 @@ const PlOp pl_op_layer_norm = {
            "Further outputs: mean and 1/deviation.",
     .formula = "h = (x - mean)/sqrt(var + eps);  y = h w + b;  dx = (g - mean g - h mean(g h))/sqrt(var + eps), g = w dy",
     .nin = 3, .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2, .args = {"x", "weight", "bias"},
-    .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION,
+    .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 0, .infer = layer_infer, .grad = layer_norm_grad,
     .kernel = {[PL_CPU] = plk_cpu_layer_norm}};
 const PlOp pl_op_rms_norm = {
@@ -98,7 +98,7 @@ const PlOp pl_op_rms_norm = {
            "dtype's epsilon unless given. Further output: 1/root.",
     .formula = "h = x/sqrt(mean(x^2) + eps);  y = h w;  dx = (g - h mean(g h))/sqrt(mean(x^2) + eps), g = w dy",
     .nin = 2, .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 2, .args = {"x", "weight"},
-    .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT_OPT("eps")}, .cls = PL_REDUCTION,
+    .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT_OPT("eps")}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 1, .infer = layer_infer, .grad = rms_norm_grad,
     .kernel = {[PL_CPU] = plk_cpu_layer_norm}};
 
@@ -120,12 +120,14 @@ static PlStatus layer_bwd_infer(PlInfer *c) {
 const PlOp pl_op_layer_norm_bwd = {
     .name = "layer_norm_bwd", .doc = "The gradients of layer_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 2,
     .args = {"dy", "x", "mean", "rstd", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_INT_REQ("wanted")},
-    .cls = PL_REDUCTION, .flags = BWD_FLAGS, .kcode = 0, .infer = layer_bwd_infer, .grad = norm_second_layer,
+    .cls = PL_REDUCTION,
+    .batch = pl_batch_row_norm_bwd, .flags = BWD_FLAGS, .kcode = 0, .infer = layer_bwd_infer, .grad = norm_second_layer,
     .kernel = {[PL_CPU] = plk_cpu_layer_norm_bwd}};
 const PlOp pl_op_rms_norm_bwd = {
     .name = "rms_norm_bwd", .doc = "The gradients of rms_norm: dx, dw.", .nin = 4, .nopt = 1, .nout = 2, .nattr = 2,
     .args = {"dy", "x", "rstd", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_INT_REQ("wanted")},
-    .cls = PL_REDUCTION, .flags = BWD_FLAGS, .kcode = 1, .infer = layer_bwd_infer, .grad = norm_second_rms,
+    .cls = PL_REDUCTION,
+    .batch = pl_batch_row_norm_bwd, .flags = BWD_FLAGS, .kcode = 1, .infer = layer_bwd_infer, .grad = norm_second_rms,
     .kernel = {[PL_CPU] = plk_cpu_layer_norm_bwd}};
 
 /* ---- group norm ------------------------------------------------------------------------------------------ */
@@ -165,6 +167,7 @@ const PlOp pl_op_group_norm = {
            "num_groups = C is instance norm. Further outputs: mean and 1/deviation.",
     .formula = "as layer_norm over C/num_groups channels and all positions", .nin = 3, .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2,
     .args = {"x", "weight", "bias"}, .attrs = {A_INT_REQ("num_groups"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION,
+    .batch = pl_batch_samples,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = group_infer, .grad = group_norm_grad,
     .kernel = {[PL_CPU] = plk_cpu_group_norm}};
 const PlOp pl_op_group_norm_bwd = {
@@ -210,13 +213,14 @@ const PlOp pl_op_batch_norm = {
            "variance used (biased).",
     .formula = "as layer_norm, per channel over samples and positions; not training: dx = w dy / sqrt(running_var + eps)",
     .nin = 5, .nopt = 4, .nout = 3, .nattr = 2, .args = {"x", "running_mean", "running_var", "weight", "bias"},
-    .attrs = {A_BOOL("training", 0), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION,
+    .attrs = {A_BOOL("training", 0), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_channels,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = batch_infer, .grad = batch_norm_grad,
     .kernel = {[PL_CPU] = plk_cpu_batch_norm}};
 const PlOp pl_op_batch_norm_bwd = {
     .name = "batch_norm_bwd", .doc = "The gradients of batch_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 3,
     .args = {"dy", "x", "mean", "var", "weight"},
-    .attrs = {A_BOOL("training", 0), A_INT_REQ("wanted"), A_FLOAT_REQ("eps")}, .cls = PL_REDUCTION, .flags = BWD_FLAGS,
+    .attrs = {A_BOOL("training", 0), A_INT_REQ("wanted"), A_FLOAT_REQ("eps")}, .cls = PL_REDUCTION,
+    .batch = pl_batch_channels, .flags = BWD_FLAGS,
     .infer = channel_bwd_infer, .grad = norm_second_batch, .kernel = {[PL_CPU] = plk_cpu_batch_norm_bwd}};
 
 static PlStatus running_infer(PlInfer *c) {

@@ -138,6 +138,48 @@ typedef struct PlNative {
                   PlTensor **dx);
 } PlNative;
 
+/* ---- batching rules (engine/batch) ------------------------------------------------------------------------ */
+
+/* How the op is computed for many inputs at once (PlOp.batch). Without a rule elementwise ops broadcast and all others
+ * go through their elements one by one. */
+typedef struct PlBatchCall PlBatchCall;
+void pl_batch_leading(PlBatchCall *c);   /* shapes line up from the last dimension */
+void pl_batch_each(PlBatchCall *c);      /* takes any number of dims in front */
+void pl_batch_dims(PlBatchCall *c);      /* attributes dim…, shape move up by one */
+void pl_batch_rows(PlBatchCall *c);      /* the same, input 1 being shared: an index, counts */
+void pl_batch_list(PlBatchCall *c);      /* the same for lists of tensors */
+void pl_batch_first(PlBatchCall *c);     /* only input 0 may be batched, of any shape; second: input 1 */
+void pl_batch_second(PlBatchCall *c);
+void pl_batch_shape(PlBatchCall *c);     /* x under the result's shape */
+void pl_batch_expand(PlBatchCall *c);    /* x repeated to the result's shape */
+void pl_batch_sum_to(PlBatchCall *c);
+void pl_batch_sizes(PlBatchCall *c);     /* only the shape of x counts */
+void pl_batch_transpose2(PlBatchCall *c);
+void pl_batch_permute(PlBatchCall *c);
+void pl_batch_strided(PlBatchCall *c);
+void pl_batch_tile(PlBatchCall *c);
+void pl_batch_max_all(PlBatchCall *c);
+void pl_batch_min_all(PlBatchCall *c);
+void pl_batch_solve(PlBatchCall *c);
+void pl_batch_samples(PlBatchCall *c);   /* the batch joins the first dim */
+void pl_batch_channels(PlBatchCall *c);  /* the batch joins the second dim */
+void pl_batch_matmul(PlBatchCall *c);
+void pl_batch_matmul_t(PlBatchCall *c);
+void pl_batch_flat_t(PlBatchCall *c);
+void pl_batch_linear(PlBatchCall *c);
+void pl_batch_addmm(PlBatchCall *c);
+void pl_batch_outer(PlBatchCall *c);
+void pl_batch_conv(PlBatchCall *c);
+void pl_batch_conv_input(PlBatchCall *c);
+void pl_batch_conv_weight(PlBatchCall *c);
+void pl_batch_row_norm(PlBatchCall *c);
+void pl_batch_row_norm_bwd(PlBatchCall *c);
+void pl_batch_loss(PlBatchCall *c);
+void pl_batch_loss_bwd(PlBatchCall *c);
+void pl_batch_class_loss(PlBatchCall *c);
+void pl_batch_index(PlBatchCall *c);
+void pl_batch_embedding_bwd(PlBatchCall *c);
+
 /* ---- the descriptor --------------------------------------------------------------------------------------- */
 
 typedef enum PlClass {
@@ -192,6 +234,7 @@ struct PlOp {
   const PlNative *native;
   /* The op in terms of others, run when the device has no kernel. */
   PlStatus (*expand)(PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
+  void (*batch)(PlBatchCall *c); /* NULL: broadcast if elementwise, else one element after the other */
   uint64_t (*draws)(const PlkCall *call); /* PL_F_SEEDED: counters consumed */
   double (*flops)(const PlInfer *c);      /* floating-point operations; NULL: elements of the outputs */
   PlKernel kernel[PL_NDEVICE];

@@ -369,6 +369,7 @@ static PlStatus adaptive_avg_bwd_grad(PlMaker *g) {
   const PlOp pl_op_##NAME = {.name = #NAME, .doc = "The gradient of pooling.", .nin = NIN, .nout = 1,           \
                              .nattr = NATTR, .args = {"dy", NIN > 1 ? "indices" : NULL}, .attrs = {__VA_ARGS__}, \
                              .cls = PL_OPAQUE, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = INFER,        \
+                             .batch = pl_batch_samples,                                                         \
                              .grad = GRAD, .kernel = {[PL_CPU] = CPU}};
 BWD(max_pool_bwd, 2, 6, max_bwd_infer, max_bwd_grad, plk_cpu_max_pool_bwd, MAX_ATTRS, A_SHAPE_REQ("sizes"))
 BWD(avg_pool_bwd, 1, 7, avg_bwd_infer, avg_bwd_grad, avg_bwd_cpu, AVG_ATTRS, A_SHAPE_REQ("sizes"))
@@ -387,6 +388,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
       .doc = "Largest values of windows over x[N,C," IN "] (or without N); with return_indices also their places "  \
              "in the planes of x. stride is kernel_size unless given.",                                             \
       .nin = 1, .nout = 3, .nvisible = 2, .nattr = 7, .args = {"x"}, .attrs = {MAX_ATTRS, ASKED},                   \
+      .batch = pl_batch_samples,                                                                                    \
       .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = max##ND##_infer,                         \
       .grad = max##ND##_grad, .flops = pool_flops, .kernel = {[PL_CPU] = max##ND##_cpu}};                           \
   static PlStatus avg##ND##_infer(PlInfer *c) { return avg_infer(c, ND); }                                          \
@@ -397,6 +399,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
       .doc = "Means of windows over x[N,C," IN "] (or without N). stride is kernel_size unless given; padding "     \
              "counts as zeros if count_include_pad.",                                                               \
       .nin = 1, .nout = 1, .nattr = 6, .args = {"x"}, .attrs = {AVG_ATTRS}, .cls = PL_OPAQUE,                       \
+      .batch = pl_batch_samples,                                                                                    \
       .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = avg##ND##_infer, .grad = avg##ND##_grad,                   \
       .flops = pool_flops, .kernel = {[PL_CPU] = avg##ND##_cpu}};                                                   \
   static PlStatus adaptive##ND##_infer(PlInfer *c) { return adaptive_infer(c, ND); }                                \
@@ -414,6 +417,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
       .doc = "x[N,C," IN "] (or without N) cut into output_size windows of nearly equal size: their largest "       \
              "values; with return_indices also their places in the planes of x.",                                   \
       .nin = 1, .nout = 3, .nvisible = 2, .nattr = 3, .args = {"x"}, .attrs = {A_INTS_REQ("output_size"), ASKED},   \
+      .batch = pl_batch_samples,                                                                                    \
       .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = adaptive##ND##_infer,                    \
       .grad = adaptive_max##ND##_grad, .kernel = {[PL_CPU] = adaptive_max##ND##_cpu}};                              \
   static PlStatus adaptive_avg##ND##_cpu(const PlkCall *call) { return planes(call, ND, plk_cpu_adaptive_avg_pool); } \
@@ -426,6 +430,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
       .doc = "x[N,C," IN "] (or without N) cut into output_size windows of nearly equal size: their means.",        \
       .formula = "the mean of x[floor(t in / out) ... ceil((t + 1) in / out) - 1]", .nin = 1, .nout = 1,            \
       .nattr = 1, .args = {"x"}, .attrs = {A_INTS_REQ("output_size")}, .cls = PL_OPAQUE,                            \
+      .batch = pl_batch_samples,                                                                                    \
       .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = adaptive##ND##_infer, .grad = adaptive_avg##ND##_grad,     \
       .kernel = {[PL_CPU] = adaptive_avg##ND##_cpu}};
 POOLS(1, "L", "L'")

@@ -184,7 +184,8 @@ const PlOp pl_op_dropout_bwd = {
     .doc = "dy where mask, over 1 - p; zero elsewhere.",
     .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "mask"},
     .attrs = {A_FLOAT_REQ("p")},
-    .cls = PL_OPAQUE, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS | PL_F_POLY, .infer = dropout_infer,
+    .cls = PL_OPAQUE,
+    .batch = pl_batch_each, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS | PL_F_POLY, .infer = dropout_infer,
     .grad = dropout_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_dropout_bwd},
 };
 

@@ -57,6 +57,7 @@ const PlOp pl_op_lstm_gates = {
     .doc = "The pointwise half of an LSTM step: a[N,4H] holds the gates i, f, g, o before their activations, c[N,H] the cell. "
            "Gives the new h and c. f32 or f64.",
     .formula = "c2 = s(f) c + s(i) tanh(g); h = s(o) tanh(c2)", .nin = 2, .nout = 2, .args = {"a", "c"}, .cls = PL_OPAQUE,
+    .batch = pl_batch_samples,
     .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = gates_infer, .grad = gates_grad,
     .kernel = {[PL_CPU] = plk_cpu_lstm_gates}};
 
@@ -82,7 +83,8 @@ static PlStatus gates_bwd_grad(PlMaker *g) {
 
 const PlOp pl_op_lstm_gates_bwd = {
     .name = "lstm_gates_bwd", .doc = "The gradients of lstm_gates for a and c.", .nin = 4, .nout = 2,
-    .args = {"dh", "dc", "a", "c"}, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY,
+    .args = {"dh", "dc", "a", "c"}, .cls = PL_OPAQUE,
+    .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY,
     .infer = gates_bwd_infer, .grad = gates_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_lstm_gates_bwd}};
 
 static PlStatus gates_bwd2_infer(PlInfer *c) {
@@ -97,7 +99,7 @@ static PlStatus gates_bwd2_infer(PlInfer *c) {
 
 const PlOp pl_op_lstm_gates_bwd2 = {
     .name = "lstm_gates_bwd2", .doc = "The gradients of lstm_gates_bwd for its inputs; va and vc are those of its results.",
-    .nin = 6, .nout = 4, .args = {"dh", "dc", "a", "c", "va", "vc"}, .cls = PL_OPAQUE,
+    .nin = 6, .nout = 4, .args = {"dh", "dc", "a", "c", "va", "vc"}, .cls = PL_OPAQUE, .batch = pl_batch_samples,
     .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = gates_bwd2_infer,
     .kernel = {[PL_CPU] = plk_cpu_lstm_gates_bwd2}};
 

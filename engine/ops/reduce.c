@@ -30,7 +30,7 @@ const PlOp pl_op_sum = {
     REDUCTION("sum", PLK_R_SUM), .doc = "The sum over the dims given, or of all elements. Integers and bools add up in i64; "
                                         "dtype= converts first.",
     .formula = "dx = dy", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY,
-    .infer = sum_infer, .grad = sum_grad};
+    .batch = pl_batch_dims, .infer = sum_infer, .grad = sum_grad};
 
 static PlStatus mean_infer(PlInfer *c) {
   bool given = pl_attr_has(c->attrs, 2);
@@ -53,7 +53,7 @@ const PlOp pl_op_mean = {
     REDUCTION("mean", PLK_R_MEAN), .doc = "The mean over the dims given, or of all elements. Floating tensors only, unless "
                                           "dtype= says a floating dtype.",
     .formula = "dx = dy / n", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS,
-    .infer = mean_infer, .grad = mean_grad};
+    .batch = pl_batch_dims, .infer = mean_infer, .grad = mean_grad};
 
 static PlStatus nansum_grad(PlMaker *g) {
   PlVal v = g_to_input(g, g->dy[0], (PlDtype)g->outd[0].dtype, 0);
@@ -64,7 +64,7 @@ static PlStatus nansum_grad(PlMaker *g) {
 const PlOp pl_op_nansum = {
     REDUCTION("nansum", PLK_R_NANSUM), .doc = "The sum with NaN counted as 0.", .formula = "dx = dy where x is not NaN, else 0",
     .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY,
-    .infer = sum_infer, .grad = nansum_grad};
+    .batch = pl_batch_dims, .infer = sum_infer, .grad = nansum_grad};
 
 /* ---- sum_to ------------------------------------------------------------------------------------------ */
 
@@ -102,7 +102,7 @@ static PlStatus sum_to_grad(PlMaker *g) {
 const PlOp pl_op_sum_to = {
     .name = "sum_to", .doc = "x summed down to a shape that broadcasts to x's: the adjoint of broadcasting.",
     .formula = "dx = dy broadcast", .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "shape_values"},
-    .attrs = {{.name = "shape", .type = PL_A_SHAPE, .optional = true}}, .cls = PL_REDUCTION,
+    .attrs = {{.name = "shape", .type = PL_A_SHAPE, .optional = true}}, .cls = PL_REDUCTION, .batch = pl_batch_sum_to,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY, .reads_values = 2, .infer = sum_to_infer, .grad = sum_to_grad,
     .kernel = {[PL_CPU] = plk_cpu_sum_to}};
 
@@ -130,7 +130,7 @@ const PlOp pl_op_prod = {
     REDUCTION("prod", PLK_R_PROD), .doc = "The product along one dim, or of all elements. Integers and bools multiply in i64.",
     .formula = "dx_j = dy * product of the other elements", .nattr = 3,
     .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY,
-    .infer = prod_infer, .grad = prod_grad};
+    .batch = pl_batch_dims, .infer = prod_infer, .grad = prod_grad};
 
 static PlStatus prod_bwd_grad(PlMaker *g) {
   PlAttrs a;
@@ -153,12 +153,14 @@ static PlStatus prod_bwd_grad(PlMaker *g) {
 const PlOp pl_op_prod_bwd = {
     .name = "prod_bwd", .doc = "The gradient of prod: dy (1 if left out) times the product of the other elements.",
     .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "dy"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION,
+    .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = pl_infer_same, .grad = prod_bwd_grad,
     .kernel = {[PL_CPU] = plk_cpu_prod_bwd}};
 
 const PlOp pl_op_prod_bwd2 = {
     .name = "prod_bwd2", .doc = "The gradient of prod_bwd with respect to x; v is the gradient of its result.",
     .nin = 3, .nout = 1, .nattr = 1, .args = {"x", "dy", "v"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION,
+    .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = pl_infer_same, .kernel = {[PL_CPU] = plk_cpu_prod_bwd2}};
 
 /* ---- extremes --------------------------------------------------------------------------------------------- */
@@ -182,6 +184,7 @@ static PlStatus extreme_grad(PlMaker *g) {
                              .doc = "The " WORD " over the dims given, or of all elements; NaN wins. Equal elements " \
                                     "share the gradient. A reduced dim must not be empty.",                         \
                              .formula = "dx = dy [x = y] / count(x = y)", .nattr = 2, .attrs = {DIMS},              \
+                             .batch = pl_batch_dims,                                                                \
                              .flags = PL_F_CONTIGUOUS | PL_F_POLY, .infer = extreme_infer, .grad = extreme_grad};
 EXTREME(amax, PLK_R_AMAX, "largest value")
 EXTREME(amin, PLK_R_AMIN, "smallest value")
@@ -200,13 +203,14 @@ static PlStatus whole_grad(PlMaker *g) {
   return g->status;
 }
 
-#define WHOLE(NAME, CODE, WORD)                                                                                 \
+#define WHOLE(NAME, CODE, BATCH, WORD)                                                                          \
   const PlOp pl_op_##NAME = {REDUCTION(#NAME, CODE), .doc = "The " WORD " of all elements; what x:max() and x:min() " \
                                                             "without a dim do. Equal elements share the gradient.", \
                              .formula = "dx = dy [x = y] / count(x = y)", .flags = PL_F_CONTIGUOUS | PL_F_POLY,  \
+                             .batch = BATCH,                                                                     \
                              .infer = whole_infer, .grad = whole_grad};
-WHOLE(max_all, PLK_R_AMAX, "largest")
-WHOLE(min_all, PLK_R_AMIN, "smallest")
+WHOLE(max_all, PLK_R_AMAX, pl_batch_max_all, "largest")
+WHOLE(min_all, PLK_R_AMIN, pl_batch_min_all, "smallest")
 
 /* ---- truth -------------------------------------------------------------------------------------------------- */
 
@@ -215,6 +219,7 @@ static PlStatus count_infer(PlInfer *c) { return pl_infer_reduced(c, PL_I64); }
 
 #define TRUTH(NAME, CODE, INFER, DOC)                                                               \
   const PlOp pl_op_##NAME = {REDUCTION(#NAME, CODE), .doc = DOC, .nattr = 2, .attrs = {DIMS},       \
+                             .batch = pl_batch_dims,                                                \
                              .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .infer = INFER};
 TRUTH(any, PLK_R_ANY, truth_infer, "Whether any element is not 0, over the dims given or all; bool (u8 for u8).")
 TRUTH(all, PLK_R_ALL, truth_infer, "Whether no element is 0, over the dims given or all; bool (u8 for u8). True of nothing.")
@@ -236,4 +241,4 @@ static PlStatus logsumexp_grad(PlMaker *g) {
 const PlOp pl_op_logsumexp = {
     REDUCTION("logsumexp", PLK_R_LOGSUMEXP), .doc = "log(sum(exp(x))) over the dims given or all, without overflow.",
     .formula = "dx = dy exp(x - y)", .nattr = 2, .attrs = {DIMS}, .flags = PL_F_CONTIGUOUS | PL_F_POLY,
-    .infer = logsumexp_infer, .grad = logsumexp_grad};
+    .batch = pl_batch_dims, .infer = logsumexp_infer, .grad = logsumexp_grad};

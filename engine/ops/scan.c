@@ -28,11 +28,12 @@ static PlStatus cumsum_rev_grad(PlMaker *g) {
 const PlOp pl_op_cumsum = {
     SCAN("cumsum", PLK_S_CUMSUM), .doc = "Running sums along dim. Integers and bools add up in i64; dtype= converts first.",
     .formula = "dx_j = sum of dy_i over i >= j", .nattr = 2, .attrs = {A_DIM_REQ("dim"), A_DTYPE_OPT("dtype")},
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY, .infer = sum_infer, .grad = cumsum_grad};
+    .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer, .grad = cumsum_grad};
 
 const PlOp pl_op_cumsum_rev = {
     SCAN("cumsum_rev", PLK_S_CUMSUM_REV), .doc = "Running sums along dim from its end: the gradient of cumsum.", .nattr = 1,
-    .attrs = {A_INT_REQ("dim")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = pl_infer_same,
+    .attrs = {A_INT_REQ("dim")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL,
+    .batch = pl_batch_dims, .infer = pl_infer_same,
     .grad = cumsum_rev_grad};
 
 /* ---- cumprod ------------------------------------------------------------------------------------------- */
@@ -46,7 +47,8 @@ static PlStatus cumprod_grad(PlMaker *g) {
 const PlOp pl_op_cumprod = {
     SCAN("cumprod", PLK_S_CUMPROD), .doc = "Running products along dim. Integers and bools multiply in i64.",
     .formula = "dx_j = sum over i >= j of dy_i * product of x_k, k <= i, k != j", .nattr = 2,
-    .attrs = {A_DIM_REQ("dim"), A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .infer = sum_infer,
+    .attrs = {A_DIM_REQ("dim"), A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY,
+    .batch = pl_batch_dims, .infer = sum_infer,
     .grad = cumprod_grad};
 
 static PlStatus like_second(PlInfer *c) {
@@ -67,7 +69,7 @@ static PlStatus cumprod_bwd_grad(PlMaker *g) {
 
 const PlOp pl_op_cumprod_bwd = {
     .name = "cumprod_bwd", .doc = "The gradient of cumprod; zeros in x need no care.", .nin = 2, .nout = 1, .nattr = 1,
-    .args = {"dy", "x"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION,
+    .args = {"dy", "x"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = like_second, .grad = cumprod_bwd_grad,
     .kernel = {[PL_CPU] = plk_cpu_cumprod_bwd}};
 
@@ -78,6 +80,7 @@ static PlStatus cumprod_bwd2_infer(PlInfer *c) {
 const PlOp pl_op_cumprod_bwd2 = {
     .name = "cumprod_bwd2", .doc = "The gradients of cumprod_bwd for dy and x; v is the gradient of its result.", .nin = 3,
     .nout = 2, .nattr = 1, .args = {"dy", "x", "v"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION,
+    .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = cumprod_bwd2_infer, .kernel = {[PL_CPU] = plk_cpu_cumprod_bwd2}};
 
 /* ---- logcumsumexp ----------------------------------------------------------------------------------------- */
@@ -95,7 +98,7 @@ static PlStatus lcse_grad(PlMaker *g) {
 const PlOp pl_op_logcumsumexp = {
     SCAN("logcumsumexp", PLK_S_LOGCUMSUMEXP), .doc = "Running log(sum(exp(x))) along dim, without overflow.",
     .formula = "dx_j = sum over i >= j of dy_i exp(x_j - y_i)", .nattr = 1, .attrs = {A_DIM_REQ("dim")},
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY, .infer = lcse_infer, .grad = lcse_grad};
+    .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = lcse_infer, .grad = lcse_grad};
 
 /* With v the gradient of dx and m = max x:  ddy = e^(m - y) cumsum(v e^(x - m)),  dx' = v dx,  dy' = -dy ddy. */
 static PlStatus lcse_bwd_grad(PlMaker *g) {
@@ -115,7 +118,7 @@ static PlStatus lcse_bwd_grad(PlMaker *g) {
 
 const PlOp pl_op_logcumsumexp_bwd = {
     .name = "logcumsumexp_bwd", .doc = "The gradient of logcumsumexp.", .nin = 3, .nout = 1, .nattr = 1,
-    .args = {"dy", "x", "y"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION,
+    .args = {"dy", "x", "y"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = like_second, .grad = lcse_bwd_grad,
     .kernel = {[PL_CPU] = plk_cpu_logcumsumexp_bwd}};
 
@@ -144,6 +147,7 @@ static PlStatus cumextreme_grad(PlMaker *g) {
                                     "returns values, indices.",                                                    \
                              .formula = "dx = dy added at the indices", .nattr = 2,                                \
                              .attrs = {A_DIM_REQ("dim"), A_BASE}, .flags = PL_F_CONTIGUOUS,                        \
+                             .batch = pl_batch_dims,                                                               \
                              .infer = cumextreme_infer, .grad = cumextreme_grad,                                   \
                              .kernel = {[PL_CPU] = plk_cpu_cumextreme}};
 CUMEXTREME(cummax, PLK_S_CUMMAX, "largest value")

@@ -71,7 +71,8 @@ const PlOp pl_op_scatter = {
            "added or multiplied there; src may be a number.",
     .nin = 3, .nout = 1, .nattr = 3, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), A_BASE, A_ENUM("reduce", "none|add|multiply", 0)},
-    .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE, .infer = scatter_infer,
+    .cls = PL_INDEXING,
+    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE, .infer = scatter_infer,
     .grad = scatter_grad, .kernel = {[PL_CPU] = plk_cpu_scatter},
 };
 
@@ -86,7 +87,7 @@ const PlOp pl_op_scatter_add = {
     .doc = "x with src's elements added where index says along dim; src may be a number.",
     .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE, .kcode = 1,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE, .kcode = 1,
     .infer = scatter_infer, .grad = scatter_add_grad, .kernel = {[PL_CPU] = plk_cpu_scatter},
 };
 
@@ -171,7 +172,7 @@ const PlOp pl_op_scatter_reduce = {
            "include_self: together with x's own.",
     .nin = 3, .nout = 1, .nattr = 4, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), A_ENUM("reduce", "sum|prod|mean|amax|amin", 0), A_BOOL("include_self", 1), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = scatter_reduce_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = scatter_reduce_infer,
     .grad = scatter_reduce_grad, .kernel = {[PL_CPU] = plk_cpu_scatter_reduce},
 };
 
@@ -216,7 +217,8 @@ const PlOp pl_op_index_add = {
     .doc = "x with alpha times each row of src (along dim) added at the position that index (1-d) names.",
     .nin = 3, .nout = 1, .nattr = 3, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), {.name = "alpha", .type = PL_A_SCALAR, .has_def = true, .i = 1}, A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_add_grad,
+    .cls = PL_INDEXING,
+    .batch = pl_batch_rows, .flags = PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_add_grad,
     .kernel = {[PL_CPU] = plk_cpu_index_add},
 };
 
@@ -243,7 +245,8 @@ const PlOp pl_op_index_copy = {
     .doc = "x with each row of src (along dim) written at the position that index (1-d) names.",
     .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_copy_grad,
+    .cls = PL_INDEXING,
+    .batch = pl_batch_rows, .flags = PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_copy_grad,
     .kernel = {[PL_CPU] = plk_cpu_index_copy},
 };
 
@@ -271,6 +274,7 @@ const PlOp pl_op_index_fill = {
     .doc = "x with value (a number or 0-d tensor) at the positions of dim that index (1-d) names.",
     .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "value"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE, .infer = index_fill_infer,
+    .cls = PL_INDEXING,
+    .batch = pl_batch_rows, .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE, .infer = index_fill_infer,
     .grad = index_fill_grad, .kernel = {[PL_CPU] = plk_cpu_index_fill},
 };

@@ -53,7 +53,7 @@ const PlOp pl_op_bucketize = {
            "above it if right.",
     .nin = 2, .nout = 1, .nattr = 3, .args = {"x", "boundaries"},
     .attrs = {A_BOOL("right", 0), A_BASE, A_BOOL("out_int32", 0)},
-    .cls = PL_INDEXING, .flags = NO_GRAD, .promote = PL_PROMOTE_ALL, .infer = bucketize_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_first, .flags = NO_GRAD, .promote = PL_PROMOTE_ALL, .infer = bucketize_infer,
     .kernel = {[PL_CPU] = plk_cpu_bucketize},
 };
 
@@ -90,7 +90,8 @@ const PlOp pl_op_isin = {
     .doc = "Whether each element occurs in test; with invert, whether it does not.",
     .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "test"},
     .attrs = {A_BOOL("invert", 0)},
-    .cls = PL_INDEXING, .flags = NO_GRAD | PL_F_SCALAR, .promote = PL_PROMOTE_ALL, .infer = isin_infer,
+    .cls = PL_INDEXING,
+    .batch = pl_batch_first, .flags = NO_GRAD | PL_F_SCALAR, .promote = PL_PROMOTE_ALL, .infer = isin_infer,
     .kernel = {[PL_CPU] = plk_cpu_isin},
 };
 

@@ -17,7 +17,8 @@ const PlOp pl_op_shape_of = {
     .name = "shape_of",
     .doc = "The sizes of x as a 1-d i64 tensor; its elements are not looked at.",
     .nin = 1, .nout = 1, .args = {"x"},
-    .cls = PL_CREATION, .flags = PL_F_INTERNAL | PL_F_NOGRAD_OK | PL_F_POLY, .infer = shape_of_infer,
+    .cls = PL_CREATION,
+    .batch = pl_batch_sizes, .flags = PL_F_INTERNAL | PL_F_NOGRAD_OK | PL_F_POLY, .infer = shape_of_infer,
     .kernel = {[PL_CPU] = plk_cpu_shape_of},
 };
 
@@ -154,7 +155,7 @@ const PlOp pl_op_diag_embed = {
     .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
     /* Dims of the result: NEWDIM counts over one dim more than x has. */
     .attrs = {A_INT("offset", 0), A_NEWDIM("dim1", -2), A_NEWDIM("dim2", -1)},
-    .cls = PL_INDEXING, .flags = PL_F_POLY | PL_F_CONTIGUOUS, .infer = diag_embed_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_POLY | PL_F_CONTIGUOUS, .infer = diag_embed_infer,
     .grad = diag_embed_grad, .kernel = {[PL_CPU] = plk_cpu_diag_embed},
 };
 
@@ -194,7 +195,7 @@ const PlOp pl_op_flip = {
     .doc = "A copy with the order along the named dims reversed.",
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_DIMS_REQ("dims")},
-    .cls = PL_INDEXING, .flags = PL_F_POLY, .infer = pl_infer_same, .grad = linear_self_grad,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_POLY, .infer = pl_infer_same, .grad = linear_self_grad,
     .kernel = {[PL_CPU] = plk_cpu_flip},
 };
 
@@ -227,6 +228,7 @@ const PlOp pl_op_roll = {
            "is shifted.",
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_INTS_REQ("shifts"), A_DIMS_OPT("dims")},
-    .cls = PL_INDEXING, .flags = PL_F_POLY | PL_F_CONTIGUOUS, .infer = roll_infer, .grad = roll_grad,
+    .cls = PL_INDEXING,
+    .batch = pl_batch_dims, .flags = PL_F_POLY | PL_F_CONTIGUOUS, .infer = roll_infer, .grad = roll_grad,
     .kernel = {[PL_CPU] = plk_cpu_roll},
 };

@@ -40,6 +40,7 @@ static PlStatus pick_grad(PlMaker *g) {
                              .args = {"x", "index"},                                                      \
                              .attrs = {A_INT_OPT("dim"), A_SHAPE_REQ("shape"), A_INT_REQ("base")},        \
                              .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL,                \
+                             .batch = pl_batch_dims,                                                      \
                              .infer = move_infer, .grad = GRAD, .kernel = {[PL_CPU] = plk_cpu_##NAME}};
 MOVE(dim_put, "Zeros of the given shape with x added at index along dim (none: flat).", put_grad)
 MOVE(dim_pick, "x at index along dim (none: flat), in the given shape.", pick_grad)
@@ -68,6 +69,7 @@ static PlStatus arg_infer(PlInfer *c) {
                              .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},                                        \
                              .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,        \
                              .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_NO_BOOL, .kcode = CODE, .infer = arg_infer,          \
+                             .batch = pl_batch_dims,                                                                               \
                              .kernel = {[PL_CPU] = plk_cpu_argmax}};
 ARG(argmax, 0, "largest value")
 ARG(argmin, 1, "smallest value")
@@ -88,6 +90,7 @@ static PlStatus pair0_grad(PlMaker *g) { return give(g, 0, 2); }
   const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = "dx = dy at the indices, else 0",          \
                              .nin = 1, .nout = 2, .nattr = 3, .args = {"x"},                                  \
                              .attrs = {DIM, A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,               \
+                             .batch = pl_batch_dims,                                                            \
                              .flags = PL_F_CONTIGUOUS, .kcode = CODE, .infer = pair0_infer, .grad = pair0_grad, \
                              .kernel = {[PL_CPU] = KERNEL}};
 PAIR(max_dim, plk_cpu_max_dim, 0, A_DIM_REQ("dim"),
@@ -113,11 +116,12 @@ const PlOp pl_op_sort = {
     .name = "sort", .doc = "x sorted along dim, and the places the values came from: values, indices. Always stable; NaN "
                            "counts as largest.",
     .formula = "dx = dy put back at the indices", .nin = 1, .nout = 2, .nattr = 4, .args = {"x"}, .attrs = {ORDER},
-    .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_SORT, .infer = sort_infer, .grad = sort_grad,
+    .cls = PL_REDUCTION,
+    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_SORT, .infer = sort_infer, .grad = sort_grad,
     .kernel = {[PL_CPU] = plk_cpu_sort}};
 const PlOp pl_op_argsort = {
     .name = "argsort", .doc = "The places of x's values in sorted order along dim; stable, NaN counts as largest. i64.",
-    .nin = 1, .nout = 1, .nattr = 4, .args = {"x"}, .attrs = {ORDER}, .cls = PL_REDUCTION,
+    .nin = 1, .nout = 1, .nattr = 4, .args = {"x"}, .attrs = {ORDER}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .kcode = PLK_O_ARGSORT, .infer = sort_infer,
     .kernel = {[PL_CPU] = plk_cpu_sort}};
 
@@ -140,6 +144,7 @@ const PlOp pl_op_topk = {
                            "indices. NaN counts as largest.",
     .formula = "dx = dy put back at the indices", .nin = 1, .nout = 2, .nattr = 5, .args = {"x"},
     .attrs = {A_INT_REQ("k"), A_DIM("dim", -1), A_BOOL("largest", 1), A_BOOL("sorted", 1), A_BASE}, .cls = PL_REDUCTION,
+    .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_TOPK, .infer = topk_infer, .grad = topk_grad,
     .kernel = {[PL_CPU] = plk_cpu_sort}};
 
@@ -158,6 +163,7 @@ const PlOp pl_op_kthvalue = {
     .name = "kthvalue", .doc = "The k-th smallest value along dim (k counts from 1) and its place: values, indices.",
     .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 4, .args = {"x"},
     .attrs = {A_INT_REQ("k"), A_DIM("dim", -1), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,
+    .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_KTH, .infer = kth_infer, .grad = kth_grad,
     .kernel = {[PL_CPU] = plk_cpu_sort}};
 
@@ -179,5 +185,6 @@ const PlOp pl_op_median = {
     .name = "median", .doc = "The median along dim, or of all elements, and its place: values, indices. The lower one of two; "
                              "NaN if there is one.",
     .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 3, .args = {"x"},
-    .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS,
+    .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,
+    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS,
     .kcode = PLK_O_MEDIAN, .infer = median_infer, .grad = median_grad, .kernel = {[PL_CPU] = plk_cpu_sort}};

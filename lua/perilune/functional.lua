@@ -184,20 +184,59 @@ return function(T, core)
 
   -- ---- whole matrices ------------------------------------------------------------------------------------
 
-  local function one_hot(like, i)
-    local v = T.zeros({ like:numel() }, { dtype = like:dtype() })
-    v:set(i, 1)
-    return v:view(like:shape())
-  end
-
   local function total(list)
     local n = 0
     for _, t in ipairs(list) do n = n + t:numel() end
     return n
   end
 
-  -- Matrices [ny, nx] for every pair of leaves: m[y][x]. A pass for each element of the results, or, where the
-  -- results are the larger side, for each element of the arguments.
+  -- Rows from … from+count-1 of the unit matrix, each in the shape of `like`.
+  local function unit_rows(like, from, count)
+    local n = like:numel()
+    local rows = T.zeros({ count, n }, { dtype = like:dtype() })
+    rows:diagonal(from - 1):fill_(1)
+    return rows:view(count, unpack(like:shape()))
+  end
+
+  -- How many passes go at once: their gradients of all leaves together stay below 32 M elements.
+  local at_once
+  local function chunk_of(n, elements)
+    return math.max(1, math.min(n, at_once or (1 << 25) // math.max(1, elements)))
+  end
+
+  -- T.debug.jacobian_chunk(n) → what it was: jacobian and hessian take n passes at once; nil: as many as fit.
+  core.debug.jacobian_chunk = function(n)
+    local was = at_once
+    if n ~= nil and (math.type(n) ~= "integer" or n < 1) then
+      fail("jacobian_chunk: a whole number from 1 on, or nil, expected, got %s", options.describe(n))
+    end
+    at_once = n
+    return was
+  end
+
+  -- J[t, xs] by rows: for every element of `t` the gradients for xs, through `key`. A list beside xs of
+  -- [elements of t, elements of x], false where nothing arrives.
+  local function pull_rows(key, t, like, xs)
+    local parts, n = {}, like:numel()
+    for j = 1, #xs do parts[j] = {} end
+    local step = chunk_of(n, total(xs) + n)
+    for from = 1, n, step do
+      local count = math.min(step, n - from + 1)
+      local got = core.pull_batch(key, count, { t }, { unit_rows(like, from, count) }, xs)
+      for j, x in ipairs(xs) do
+        local g = got[j]
+        if g then parts[j][#parts[j] + 1] = g:reshape(count, x:numel()) end
+      end
+    end
+    for j = 1, #xs do
+      local p = parts[j]
+      parts[j] = #p == 1 and p[1]:contiguous() or #p > 1 and T.cat(p, 1)
+    end
+    return parts
+  end
+
+  -- Matrices [ny, nx] for every pair of leaves: m[y][x]. Many backward passes at once, one for each element of the
+  -- results, or, where the results are the larger side, for each element of the arguments.
   local function matrices(f, args)
     local outer <close> = GradKey {}
     local inner <close> = GradKey {}
@@ -215,27 +254,13 @@ return function(T, core)
       for i, t in ipairs(ys) do us[i] = outer:attach(T.zeros_like(t:detach())) end
       local gs = call(core.pull, inner, ys, us, xs)
       for j, x in ipairs(xs) do
-        local columns = {}
-        for i = 1, #ys do columns[i] = {} end
-        for e = 1, gs[j] and x:numel() or 0 do
-          local jv = core.pull(outer, { gs[j] }, { one_hot(x:detach(), e) }, us)
-          for i = 1, #ys do
-            columns[i][e] = jv[i] and jv[i]:reshape(-1) or T.zeros({ ys[i]:numel() }, { dtype = ys[i]:dtype() })
-          end
-        end
-        for i = 1, #ys do m[i][j] = columns[i][1] and T.stack(columns[i], 2) or zeros(i, j) end
+        local columns = gs[j] and pull_rows(outer, gs[j], x:detach(), us) or {}
+        for i = 1, #ys do m[i][j] = columns[i] and columns[i]:t():contiguous() or zeros(i, j) end
       end
     else
       for i, t in ipairs(ys) do
-        local rows = {}
-        for j = 1, #xs do rows[j] = {} end
-        for e = 1, t:numel() do
-          local g = core.pull(inner, { t }, { one_hot(t:detach(), e) }, xs)
-          for j, x in ipairs(xs) do
-            rows[j][e] = g[j] and g[j]:reshape(-1) or T.zeros({ x:numel() }, { dtype = x:dtype() })
-          end
-        end
-        for j = 1, #xs do m[i][j] = rows[j][1] and T.stack(rows[j], 1) or zeros(i, j) end
+        local rows = pull_rows(inner, t, t:detach(), xs)
+        for j = 1, #xs do m[i][j] = rows[j] or zeros(i, j) end
       end
     end
     return m, y, shapes, xs, ys

@@ -26,8 +26,8 @@ T.manual_seed = function(seed) core.manual_seed(seed) return T end
 T.deterministic = function() return true end
 
 for _, part in ipairs {
-  "create", "ops", "einsum", "linalg", "distance", "gradient", "functional", "gradcheck", "manager", "composites",
-  "linalg_more", "aliases", "arrange", "statistics", "special", "print", "help",
+  "create", "ops", "einsum", "linalg", "distance", "gradient", "vmap", "functional", "gradcheck", "manager",
+  "composites", "linalg_more", "aliases", "arrange", "statistics", "special", "print", "help",
 } do
   require("perilune." .. part)(T, core)
 end

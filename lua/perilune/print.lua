@@ -109,6 +109,7 @@ return function(T, core)
     if not core.is_tensor(x) then return "tensor" end
     if x:is_freed() then return "tensor (freed)" end
     if core.is_symbolic(x) then return ("%%%d : %s symbolic"):format(core.graph_value(x), x:describe()) end
+    if core.is_batched(x) then return "-- " .. x:describe() .. " for each of " .. core.batch_size(x) end
     local _ <close> = T.no_grad()
     if x:numel() == 0 then return "{}  " .. summary(x) end
     local abridged = x:numel() > settings.threshold

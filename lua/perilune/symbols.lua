@@ -39,9 +39,10 @@ for _, k in ipairs(T.grad_keys()) do found = found or tostring(k):find("mine", 1
 print(found)  --> true
 key:close()]] }
 
-S.grad_of = { "T.grad_of(ys, xs, {grad_outputs=, retain_graph=, create_graph=, allow_unused=}) → gradients",
+S.grad_of = { "T.grad_of(ys, xs, {grad_outputs=, retain_graph=, create_graph=, allow_unused=, …}) → gradients",
   [[Gradients of ys for xs, a tensor or a list each; adds to no .grad. create_graph: the gradients have gradients.
-allow_unused: nil instead of an error where there is no path.]],
+allow_unused: nil instead of an error where there is no path. is_grads_batched: many at once, grad_outputs and results
+have a dimension more in front.]],
   [[
 local x = T.tensor { 2 }:requires_grad_()
 local g = T.grad_of(x ^ 3, x, { create_graph = true })
@@ -110,6 +111,18 @@ S.hessian = { "T.hessian(f) → function, T.hessian(f, x, …) → tensor, or H[
 print(T.hessian(function(x) return (x * x):sum() end)(T.tensor { 1, 2 }))
 --> {{2., 0.},
 -->  {0., 2.}}  -- f32[2,2] cpu]] }
+
+S.vmap = { 'T.vmap(f, {in_dims=1, out_dims=1, randomness="error", chunk_size=}) → function',
+  [[What f does to one sample, done to many at once: tensors come with a dimension more, which in_dims names (a
+number, or a list with a number, a table, or false for "the same for all" for each argument), and results get it back
+where out_dims says. Gradients inside f are one for each sample. randomness: "error", "same" or "different" numbers
+for all.]],
+  [[
+local w, x = T.tensor { 1, 2 }, T.tensor { { 1, 1 }, { 2, 0 } }
+local each = T.vmap(T.grad(function(p, v) return p:dot(v) ^ 2 end), { in_dims = { false, 1 } })
+print((each(w, x)))
+--> {{6., 6.},
+-->  {8., 0.}}  -- f32[2,2] cpu]] }
 
 S.checkpoint = { "T.checkpoint(f, x, …) → what f(x, …) returns",
   [[Keeps only the arguments; backward runs f again, with the same random numbers. Parameters that f uses get their

@@ -1,0 +1,335 @@
+-- SPDX-License-Identifier: MIT
+-- T.vmap: mapped dimensions, structures, nesting with itself and with gradients, randomness, what is refused; batched
+-- backward passes. Every op under it: spec/ops/batch_spec.lua.
+
+local T = require "perilune"
+
+local f64 = { dtype = "f64" }
+
+local function fails(text, f, ...)
+  local ok, err = pcall(f, ...)
+  assert.is_false(ok)
+  assert.is_truthy(tostring(err):find(text, 1, true), tostring(err))
+end
+local function near(want, got)
+  assert.same(want:shape(), got:shape())
+  assert.is_true((want - got):abs():max():item() < 1e-10)
+end
+
+describe("vmap", function()
+  it("maps the first dimension of every tensor", function()
+    local x, y = T.randn({ 5, 3 }, f64), T.randn({ 5, 3 }, f64)
+    near((x * y):sum(2), T.vmap(T.dot)(x, y))
+    near(x:sum(2), T.vmap(function(row, factor) return row:sum() * factor end)(x, 1))
+  end)
+
+  it("maps the dimensions asked for", function()
+    local x, w = T.randn({ 3, 5 }, f64), T.randn({ 3, 4 }, f64)
+    local f = T.vmap(function(a, b) return a:matmul(b) end, { in_dims = { 2, false } })
+    near(x:t():matmul(w), f(x, w))
+    near(x:t():matmul(w), T.vmap(function(a, b) return a:matmul(b) end, { in_dims = { -1 } })(x, w))
+    local g = T.vmap(function(a) return a * 2, a:sum() end, { in_dims = 2, out_dims = { 2, 1 } })
+    local double, sum = g(x)
+    near(x * 2, double)
+    near(x:sum(1), sum)
+    near(x:t() * 2, (T.vmap(function(a) return a * 2 end, { in_dims = 2, out_dims = -2 })(x)))
+  end)
+
+  it("takes tables of tensors apart and puts them together", function()
+    local p = { w = T.randn({ 4, 3 }, f64), deep = { b = T.randn({ 4 }, f64) } }
+    local x = T.randn({ 3 }, f64)
+    local f = function(q, v) return { y = { q.w:dot(v) + q.deep.b }, name = "n" } end
+    local got = T.vmap(f, { in_dims = { 1, false } })(p, x)
+    near(p.w:matmul(x) + p.deep.b, got.y[1])
+    assert.equal("n", got.name)
+    local part = T.vmap(function(q, v) return q.w:dot(v) + q.deep.b:sum() end, { in_dims = { { w = 1 }, false } })(p, x)
+    near(p.w:matmul(x) + p.deep.b:sum(), part)
+  end)
+
+  it("repeats what is the same for all", function()
+    local c = T.randn({ 2 }, f64)
+    near(T.stack({ c, c, c }, 1), T.vmap(function() return c end)(T.ones(3)))
+    assert.same({ 3, 2 }, T.vmap(function() return T.zeros(2) end)(T.ones(3)):shape())
+  end)
+
+  it("nests", function()
+    local x, y = T.randn({ 3, 2 }, f64), T.randn({ 4, 2 }, f64)
+    local all = T.vmap(T.vmap(T.dot, { in_dims = { false, 1 } }), { in_dims = { 1, false } })
+    near(x:matmul(y:t()), all(x, y))
+    local cube = T.randn({ 2, 3, 4 }, f64)
+    near(cube:sin(), T.vmap(T.vmap(T.vmap(function(a) return a:sin() end)))(cube))
+    local rows = T.vmap(function(r) return r:sum() end)
+    near(cube:sum { dim = { 2, 3 } }, T.vmap(function(m) return rows(m):sum() end)(cube))
+  end)
+
+  it("goes in pieces", function()
+    local x = T.randn({ 7, 3 }, f64)
+    local sizes = {}
+    local f = T.vmap(function(a)
+      sizes[#sizes + 1] = 1
+      return { a:softmax(1) }, a:sum()
+    end, { chunk_size = 3, out_dims = { 2, 1 } })
+    local soft, sum = f(x)
+    assert.equal(3, #sizes)
+    near(x:softmax(-1):t(), soft[1])
+    near(x:sum(2), sum)
+  end)
+
+  it("gives gradients for each sample", function()
+    local w, x, y = T.randn({ 4, 3 }, f64), T.randn({ 5, 3 }, f64), T.randn({ 5, 4 }, f64)
+    local function loss(p, a, t) return ((p:matmul(a):tanh() - t) ^ 2):sum() end
+    local each = T.vmap(T.grad(loss), { in_dims = { false, 1, 1 } })
+    local got, gx = each(w, x, y)
+    for i = 1, 5 do
+      local one, onex = T.grad(loss)(w, x[i], y[i])
+      near(one, got[i])
+      near(onex, gx[i])
+    end
+    near(T.grad(function(p) return T.vmap(loss, { in_dims = { false, 1, 1 } })(p, x, y):sum() end)(w), got:sum(1))
+  end)
+
+  it("is seen by an outer gradient, also through inner ones", function()
+    local x = T.randn({ 3, 4 }, f64)
+    local function penalty(a) -- sum over rows of |grad of sum sin|^2
+      return (T.vmap(T.grad(function(r) return r:sin():sum() end))(a) ^ 2):sum()
+    end
+    near(-2 * x:cos() * x:sin(), (T.grad(penalty)(x)))
+    local leaf = x:clone():requires_grad_()
+    penalty(leaf):backward()
+    near(-2 * x:cos() * x:sin(), leaf.grad)
+    assert(T.gradcheck(function(a) return T.vmap(function(r) return r:softmax(1):cumsum(1) end)(a) end, { x }))
+    assert(T.gradgradcheck(function(a) return T.vmap(function(r) return r:tanh():prod() end)(a) end, { x }))
+    local v = T.vmap(function(r) return select(2, T.jvp(function(q) return q ^ 3 end, r, T.ones_like(r))) end)(x)
+    near(3 * x ^ 2, v)
+    near(T.diag_embed(-(x:sin())), T.vmap(T.hessian(function(r) return r:sin():sum() end))(x))
+    near(T.diag_embed(x:cos()), T.vmap(T.jacobian(function(r) return r:sin() end))(x))
+  end)
+
+  it("takes rules written in Lua, recorded inside and outside", function()
+    local cube = T.custom { name = "cube", forward = function(ctx, a)
+      ctx:save(a)
+      return a * a * a
+    end, backward = function(ctx, g)
+      return g * ctx:saved() ^ 2 * 3
+    end }
+    local x = T.randn({ 3, 2 }, f64)
+    near(3 * x ^ 2, (T.vmap(T.grad(function(r) return cube(r):sum() end))(x)))
+    near(3 * x ^ 2, (T.grad(function(a) return T.vmap(function(r) return cube(r):sum() end)(a):sum() end)(x)))
+    local leaf = x:clone():requires_grad_()
+    local y = T.vmap(function(r) return cube(r) * 2 end)(leaf)
+    collectgarbage()
+    collectgarbage()
+    y:sum():backward()
+    near(6 * x ^ 2, leaf.grad)
+    near(3 * x ^ 2, (T.vmap(T.grad(function(r) return T.checkpoint(function(q) return cube(q) end, r):sum() end))(x)))
+  end)
+
+  it("works in place on what differs, not on what is shared", function()
+    local x = T.randn({ 3, 2 }, f64)
+    near(x * 2 + 1, (T.vmap(function(r)
+      local c = r:clone()
+      c:mul_(2)
+      c[1] = c[1] + 1
+      c[2]:add_(1)
+      return c
+    end)(x)))
+    near(T.zeros({ 3, 2 }, f64), (T.vmap(function(r) return r:clone():zero_() end)(x)))
+    near(T.full({ 3, 2 }, 7, f64), (T.vmap(function(r) return r:clone():fill_(7) end)(x)))
+    near(x, (T.vmap(function(r) return T.zeros_like(r):add(r) end)(x)))
+    fails("is the same for all elements", T.vmap(function(r) return T.zeros({ 2 }, f64):add_(r) end), x)
+    fails("is the same for all elements", T.vmap(function(r)
+      local z = T.zeros({ 2 }, f64)
+      z[1] = r[1]
+      return z
+    end), x)
+    fails("which a gradient taken inside vmap tracks", T.vmap(T.grad(function(r)
+      local c = r * 1
+      c:mul_(2)
+      return c:sum()
+    end)), x)
+    -- the gradient around it is exact
+    near(T.full({ 3, 2 }, 2, f64), (T.grad(function(a)
+      return T.vmap(function(r)
+        local c = r + 0
+        c:mul_(2)
+        return c
+      end)(a):sum()
+    end)(x)))
+  end)
+
+  it("draws random numbers as asked", function()
+    local x = T.ones(4, 3)
+    for _, draw in ipairs {
+      function(r) return T.randn(3) * r end,
+      function(r) return T.nn.F.dropout(r, 0.5, { training = true }) end,
+      function(r) return (r * 0.5):bernoulli() end,
+    } do
+      fails('randomness="different" or "same"', T.vmap(draw), x)
+      local same = T.vmap(draw, { randomness = "same" })(x)
+      for i = 2, 4 do assert.is_true(same[1]:equal(same[i])) end
+      T.manual_seed(3)
+      local one = draw(x[1])
+      T.manual_seed(3)
+      assert.is_true(one:equal(T.vmap(draw, { randomness = "same" })(x)[2]))
+    end
+    T.manual_seed(5)
+    local different = T.vmap(function(r) return T.randn(3) * r end, { randomness = "different" })(x)
+    assert.is_false(different[1]:equal(different[2]))
+    fails('randomness="different"', T.vmap(function(r) return r:clone():normal_(0, 1) end), x)
+    local filled = T.vmap(function(r) return r:clone():normal_(0, 1) end, { randomness = "different" })(x)
+    assert.is_false(filled[1]:equal(filled[2]))
+    fails("the same for all elements", T.vmap(function() return T.zeros(3):normal_(0, 1) end,
+      { randomness = "different" }), x)
+    local nested = T.vmap(T.vmap(function(r) return T.rand(2) + r end, { randomness = "different" }),
+      { randomness = "different" })(T.zeros(3, 4))
+    assert.same({ 3, 4, 2 }, nested:shape())
+    assert.is_false(nested[1]:equal(nested[2]))
+  end)
+
+  it("does not tell values", function()
+    local x = T.randn(3, 2)
+    for _, peek in ipairs {
+      function(r) return r[1]:item() end, function(r) return r:get(1) end, function(r) return r:totable() end,
+      function(r) return r[1] < 2 end, function(r) return 1 <= r[1] end, function(r) return r:to_string() end,
+      function(r) return T.tensor(r) end,
+      function(r) return T.tensor { r[1] } end, function(r) return r:equal(r) end,
+    } do
+      fails("stands for many tensors inside vmap", T.vmap(peek), x)
+    end
+    T.vmap(function(r)
+      assert.same({ 2 }, r:shape())
+      assert.equal(2, #r)
+      assert.is_truthy(tostring(r):find("f32[2] for each of 3", 1, true), tostring(r))
+      return r
+    end)(x)
+  end)
+
+  it("names what is wrong", function()
+    local x = T.randn(3, 2)
+    fails("a function expected", T.vmap, 3)
+    fails("did you mean 'in_dims'", T.vmap, T.sin, { in_dim = 1 })
+    fails("in_dims must be a dimension", T.vmap, T.sin, { in_dims = "first" })
+    fails('randomness must be "error"', T.vmap, T.sin, { randomness = "none" })
+    fails("chunk_size must be", T.vmap, T.sin, { chunk_size = 0 })
+    fails("no tensor is mapped", T.vmap(T.sin, { in_dims = false }), x)
+    fails("no tensor is mapped", T.vmap(function() end), 3)
+    fails("in_dims is 3; f32[3,2] has dimensions 1 to 2", T.vmap(T.sin, { in_dims = 3 }), x)
+    fails("in_dims is 0", T.vmap(T.sin, { in_dims = 0 }), x)
+    fails("all must agree", T.vmap(T.dot), x, T.randn(4, 2))
+    fails("out_dims is 4", T.vmap(T.sin, { out_dims = 4 }), x)
+    fails("no entry for result 2", T.vmap(function(a) return a, a end, { out_dims = { 1 } }), x)
+    local mixed = T.tensor { { 1, -1 }, { 1, 1 } }
+    fails("results must have one shape", T.vmap(function(a) return a:masked_select(a:gt(0)) end), mixed)
+    fails("matmul", T.vmap(function(a) return a:matmul(T.ones(3)) end), x) -- the op's own message, of one element
+  end)
+
+  it("ends cleanly, whatever happens inside", function()
+    local x, kept = T.randn(3, 2)
+    fails("out", T.vmap(function(r)
+      kept = r
+      error "out"
+    end), x)
+    fails("kept from a vmap that has ended", function() return kept * 2 end)
+    fails("kept from a vmap that has ended", function() return kept[1] end)
+    fails("stands for many tensors", kept.totable, kept)
+    kept = nil
+    collectgarbage()
+    collectgarbage()
+    assert.equal(2, (T.ones(1) * 2):item())
+    fails("does not fit into .grad", T.vmap(function(r)
+      local w = T.ones(2):requires_grad_()
+      local y = (w * 1):sum()
+      y:backward(r[1])
+    end), x)
+    local wrap = coroutine.wrap(function() return T.vmap(function(r)
+      coroutine.yield(1)
+      return r * 2
+    end)(x) end)
+    assert.equal(1, wrap())
+    assert.is_true(wrap():equal(x * 2))
+  end)
+
+  it("leaves nothing behind", function()
+    local x = T.randn(20, 30)
+    local function run()
+      T.vmap(T.grad(function(r) return (r:sin() * r):sum() end))(x)
+      pcall(T.vmap(function(r) return r:matmul(T.ones(7)) end), x)
+    end
+    run()
+    collectgarbage()
+    collectgarbage()
+    local before = T.memory()
+    for _ = 1, 20 do run() end
+    collectgarbage()
+    collectgarbage()
+    local after = T.memory()
+    assert.equal(before.live, after.live)
+    assert.equal(before.blocks, after.blocks)
+  end)
+end)
+
+describe("batched backward passes", function()
+  it("take a dimension more: grad_of with is_grads_batched", function()
+    local x = T.randn({ 3 }, f64):requires_grad_()
+    local y = x:exp()
+    local dys = T.randn({ 4, 3 }, f64)
+    local g = T.grad_of(y, x, { grad_outputs = dys, is_grads_batched = true, retain_graph = true })
+    near(dys * y:detach(), g)
+    local list = T.grad_of({ y }, { x, T.ones(1):requires_grad_() }, { grad_outputs = { dys }, is_grads_batched = true,
+      allow_unused = true })
+    near(dys * y:detach(), list[1])
+    assert.is_falsy(list[2])
+    fails("needs grad_outputs", T.grad_of, y, x, { is_grads_batched = true })
+    fails("a dimension in front", T.grad_of, y, x, { grad_outputs = T.ones({}, f64), is_grads_batched = true })
+  end)
+
+  it("may be differentiated again", function()
+    local x = T.randn({ 3 }, f64):requires_grad_()
+    local g = T.grad_of(x:sin(), x, { grad_outputs = T.eye(3, 3, f64), is_grads_batched = true, create_graph = true })
+    near(T.diag_embed(x:detach():cos()), g:detach())
+    near(-x:detach():sin(), T.grad_of(g:sum(), x))
+  end)
+
+  it("make jacobian and hessian equal to one pass after the other", function()
+    local x = T.randn({ 2, 3 }, f64)
+    local functions = {
+      function(a) return a:softmax(-1) end, function(a) return a:matmul(a:t()) end,
+      function(a) return { p = a:sum(1), q = a:sin() } end, function(a) return T.outer(a:flatten(), a:flatten()) end,
+    }
+    for _, f in ipairs(functions) do
+      local many = T.jacobian(f, x)
+      assert.is_nil(T.debug.jacobian_chunk(1))
+      local ok, single = pcall(T.jacobian, f, x)
+      assert.equal(1, T.debug.jacobian_chunk(2))
+      local pairwise = T.jacobian(f, x)
+      T.debug.jacobian_chunk(nil)
+      assert.is_true(ok, single)
+      if T.is_tensor(many) then
+        near(single, many)
+        near(single, pairwise)
+      else
+        for k in pairs(many) do
+          near(single[k], many[k])
+          near(single[k], pairwise[k])
+        end
+      end
+    end
+    fails("a whole number", T.debug.jacobian_chunk, 0)
+  end)
+
+  it("go through common networks without falling back to one at a time", function()
+    local nn = T.nn
+    local nets = {
+      { nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 4), nn.Softmax(-1)), T.randn(5, 6) },
+      { nn.Sequential(nn.Conv2d(2, 4, 3, { padding = 1 }), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(16, 3)), T.randn(3, 2, 4, 4) },
+      { nn.TransformerEncoderLayer(8, 2, { dim_feedforward = 16, dropout = 0 }), T.randn(2, 5, 8) },
+      { function(x) return (nn.LSTM(4, 4)(x)) end, T.randn(3, 2, 4) },
+    }
+    for i, net in ipairs(nets) do
+      local before = T.core.batch_loops()
+      T.jacobian(function(x) return net[1](x) end, net[2])
+      assert.equal(before, T.core.batch_loops(), "network " .. i)
+    end
+  end)
+end)
