@@ -43,13 +43,16 @@ static void *open_engine(const char *path) {
 }
 
 /* The perilune command leaves the address of a function pointer in the registry. Filled here, it takes
- * the command's signal handler into long-running kernels. */
+ * the command's signal handler into long-running kernels. Guards made later (bindings/guard.c) find the function
+ * itself there. */
 static void connect_interrupt(lua_State *L, void *engine) {
   lua_getfield(L, LUA_REGISTRYINDEX, "perilune.interrupt.slot");
   void *slot = lua_touserdata(L, -1);
   void *address = dlsym(engine, "perilune_interrupt");
   if (slot && address) memcpy(slot, &address, sizeof address);
   lua_pop(L, 1);
+  lua_pushlightuserdata(L, address);
+  lua_setfield(L, LUA_REGISTRYINDEX, "perilune.interrupt");
 }
 
 /* The processors this process may use, before libgomp binds this thread to one of them (OMP_PROC_BIND): what

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * The perilune command: a Lua 5.4 interpreter that finds perilune's modules beside itself, runs scripts,
- * code from the command line or a plain REPL, and passes Ctrl-C on to long-running kernels. Lua objects
- * come from a size-class allocator; the collector runs in generational mode. */
+ * The perilune command: a Lua 5.4 interpreter that finds perilune's modules beside itself, runs scripts and code
+ * from the command line, starts the prompt (lua/perilune/repl) or another command (lua/perilune/command), and
+ * passes Ctrl-C on to long-running kernels. Lua objects come from a size-class allocator; the collector runs in
+ * generational mode. */
+#include <errno.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -14,88 +16,19 @@
 #include <lua.h>
 #include <lualib.h>
 
+#include "bindings/guard.h"
 #include "bindings/lua_alloc.h"
 
 enum { EXIT_OK = 0, EXIT_SCRIPT = 1, EXIT_USAGE = 2 };
 
-static const char HELP[] =
-    "usage: perilune [COMMAND | FILE.lua ARGS...]\n"
-    "  perilune                        read, evaluate and print lines\n"
-    "  perilune FILE.lua ARGS...       run a script; ARGS are in arg[1]...\n"
-    "  perilune run FILE [--] ARGS...  the same for any file name; FILE - is standard input\n"
-    "  perilune -e CODE ARGS...        run code\n"
-    "  perilune info                   version, libraries, threads\n"
-    "  perilune --version, --help\n"
-    "exit status: 0 all went well; 1 an error in the script (traceback on standard error), or in any\n"
-    "line read from a pipe; 2 wrong usage. Ctrl-C interrupts the script, a second Ctrl-C ends the process.\n";
-
-/* Prints what info() returns: text as it is, a table as sorted lines. */
-static const char INFO[] =
-    "local T = require 'perilune'\n"
-    "local info = T.info and T.info()\n"
-    "if type(info) ~= 'table' then if info ~= nil then print(info) end return end\n"
-    "local lines = {}\n"
-    "for k, v in pairs(info) do lines[#lines + 1] = tostring(k) .. ': ' .. tostring(v) end\n"
-    "table.sort(lines)\n"
-    "print(table.concat(lines, '\\n'))\n";
-
-/* ---- Ctrl-C --------------------------------------------------------------------------------- */
-
-/* Globals, because a signal handler gets no argument. loader.c fills interrupt_kernels once the engine
- * is there. */
-static lua_State *volatile running;
-static void (*interrupt_kernels)(bool on);
-
-static void tell_kernels(bool on) {
-  if (interrupt_kernels) interrupt_kernels(on);
-}
-
-static void interrupt_hook(lua_State *L, lua_Debug *ar) {
-  (void)ar;
-  lua_sethook(L, NULL, 0, 0);
-  tell_kernels(false);
-  luaL_error(L, "interrupted!");
-}
-
-/* The next instruction of the script raises; kernels stop at their next poll. SA_RESETHAND has put the
- * default back, so a second Ctrl-C ends the process. */
-static void on_interrupt(int sig) {
-  (void)sig;
-  tell_kernels(true);
-  lua_sethook(running, interrupt_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
-}
-
-static void catch_interrupts(lua_State *L, bool on) {
-  struct sigaction action = {.sa_handler = on ? on_interrupt : SIG_DFL,
-                             .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
-  running = L;
-  sigaction(SIGINT, &action, NULL);
-  if (on) return;
-  lua_sethook(L, NULL, 0, 0);
-  tell_kernels(false);
-}
-
 /* ---- running chunks ------------------------------------------------------------------------- */
-
-static int add_traceback(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TSTRING) {
-    if (!luaL_callmeta(L, 1, "__tostring") || lua_type(L, -1) != LUA_TSTRING)
-      lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
-  } else {
-    lua_pushvalue(L, 1);
-  }
-  luaL_traceback(L, L, lua_tostring(L, -1), 1);
-  return 1;
-}
 
 /* Calls the function below its nargs arguments; false with a message with traceback on top. */
 static bool call(lua_State *L, int nargs, int nresults) {
   int base = lua_gettop(L) - nargs;
-  lua_pushcfunction(L, add_traceback);
+  lua_pushcfunction(L, guard_traceback);
   lua_insert(L, base);
-  catch_interrupts(L, true);
-  int status = lua_pcall(L, nargs, nresults, base);
-  catch_interrupts(L, false);
+  int status = guard_call(L, nargs, nresults, base, 1, (int)SA_RESTART);
   lua_remove(L, base);
   return status == LUA_OK;
 }
@@ -127,94 +60,42 @@ static int run_chunk(lua_State *L, int load_status) {
   return EXIT_OK;
 }
 
-/* ---- REPL ----------------------------------------------------------------------------------- */
+/* ---- commands ------------------------------------------------------------------------------- */
 
-typedef struct Reader {
-  bool prompts;
-  char *line;
-  size_t size;
-} Reader;
-
-/* Pushes the next line without its newline; false at the end of input. */
-static bool push_line(lua_State *L, Reader *r, const char *prompt) {
-  if (r->prompts) {
-    fputs(prompt, stdout);
-    fflush(stdout);
-  }
-  ssize_t n = getline(&r->line, &r->size, stdin);
-  if (n < 0) return false;
-  if (n > 0 && r->line[n - 1] == '\n') n--;
-  lua_pushlstring(L, r->line, (size_t)n);
-  return true;
-}
-
-/* Does the syntax error on top only say that the chunk goes on? */
-static bool is_incomplete(lua_State *L, int status) {
-  static const char mark[] = "<eof>";
-  size_t n;
-  const char *message = lua_tolstring(L, -1, &n);
-  return status == LUA_ERRSYNTAX && n >= sizeof mark - 1 &&
-         strcmp(message + n - (sizeof mark - 1), mark) == 0;
-}
-
-/* Compiles the text on top, as an expression if it is one; leaves text and function or message. */
-static int load_text(lua_State *L) {
-  size_t n;
-  const char *expression = lua_pushfstring(L, "return %s", lua_tostring(L, -1));
-  int status = luaL_loadbuffer(L, expression, strlen(expression), "=stdin");
-  lua_remove(L, -2);
-  if (status == LUA_OK) return status;
+/* Takes the exit status that the function on top of the stack returned. */
+static int pop_status(lua_State *L) {
+  int status = lua_isinteger(L, -1) ? (int)lua_tointeger(L, -1) : EXIT_OK;
   lua_pop(L, 1);
-  const char *text = lua_tolstring(L, -1, &n);
-  return luaL_loadbuffer(L, text, n, "=stdin");
+  return status;
 }
 
-static int print_results(lua_State *L) {
-  int n = lua_gettop(L);
-  for (int i = 1; i <= n; i++) {
-    size_t size;
-    const char *text = luaL_tolstring(L, i, &size);
-    if (i > 1) fputc('\t', stdout);
-    fwrite(text, 1, size, stdout);
-    lua_pop(L, 1);
-  }
-  fputc('\n', stdout);
-  return 0;
-}
-
-/* Reads lines until they compile; false at the end of input with nothing read. */
-static bool read_chunk(lua_State *L, Reader *r, int *status) {
-  if (!push_line(L, r, "> ")) return false;
-  while (*status = load_text(L), is_incomplete(L, *status)) {
-    if (!push_line(L, r, ">> ")) break;
-    lua_remove(L, -2); /* the message */
-    lua_pushliteral(L, "\n");
-    lua_insert(L, -2);
-    lua_concat(L, 3);
-  }
-  lua_remove(L, -2); /* the text */
-  return true;
-}
-
+/* What `perilune` does alone. The prompt guards each input itself. */
 static int repl(lua_State *L) {
-  Reader reader = {.prompts = isatty(STDIN_FILENO)};
-  int exit_status = EXIT_OK, status;
-  if (reader.prompts) printf("perilune %s, %s. Ctrl-D ends.\n", PL_VERSION, LUA_RELEASE);
-  for (; lua_settop(L, 0), read_chunk(L, &reader, &status); fflush(stdout)) {
-    bool ok = status == LUA_OK && call(L, 0, LUA_MULTRET);
-    if (ok && lua_gettop(L) > 0) {
-      luaL_checkstack(L, LUA_MINSTACK, "too many results to print");
-      lua_pushcfunction(L, print_results);
-      lua_insert(L, 1);
-      ok = call(L, lua_gettop(L) - 1, 0);
-    }
-    if (ok) continue;
-    complain(L);
-    if (!reader.prompts) exit_status = EXIT_SCRIPT;
-  }
-  if (reader.prompts) fputc('\n', stdout);
-  free(reader.line);
-  return exit_status;
+  lua_pushcfunction(L, guard_traceback);
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "perilune.repl");
+  if (lua_pcall(L, 1, 1, 1) != LUA_OK || lua_pcall(L, 0, 1, 1) != LUA_OK) return complain(L), EXIT_SCRIPT;
+  return pop_status(L);
+}
+
+/* perilune NAME ARGS...: lua/perilune/command knows them. */
+static int command(lua_State *L, const char *name) {
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "perilune.command");
+  if (!call(L, 1, 1)) return complain(L), EXIT_SCRIPT;
+  lua_pushstring(L, name);
+  if (!call(L, 1 + push_args(L), 1)) return complain(L), EXIT_SCRIPT;
+  return pop_status(L);
+}
+
+static bool is_help(const char *arg) { return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0; }
+
+/* Is it a word of the command's own, and no file of that name? */
+static bool is_command(const char *word) {
+  static const char *const known[] = {"info", "help"};
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (strcmp(word, known[i]) == 0) return true;
+  return false;
 }
 
 /* ---- setting up ----------------------------------------------------------------------------- */
@@ -274,27 +155,15 @@ static void set_args(lua_State *L, int argc, char **argv, int script, int first)
   lua_setglobal(L, "arg");
 }
 
-static int dispatch(lua_State *L, int argc, char **argv) {
-  const char *first = argc > 1 ? argv[1] : NULL;
-  if (!first) {
-    set_args(L, argc, argv, 0, 1);
-    return repl(L);
-  }
-  if (strcmp(first, "-e") == 0) {
-    if (argc < 3) return fputs("perilune: -e needs code\n", stderr), EXIT_USAGE;
-    set_args(L, argc, argv, 0, 3);
-    return run_chunk(L, luaL_loadbuffer(L, argv[2], strlen(argv[2]), "=(command line)"));
-  }
-  if (strcmp(first, "info") == 0) {
-    set_args(L, argc, argv, 0, 2);
-    return run_chunk(L, luaL_loadbuffer(L, INFO, sizeof INFO - 1, "=info"));
-  }
-  int script = strcmp(first, "run") == 0 ? 2 : 1;
-  if (script >= argc) return fputs("perilune: run needs a file\n", stderr), EXIT_USAGE;
-  if (script == 1 && first[0] == '-') {
-    fprintf(stderr, "perilune: unknown option %s; see perilune --help\n", first);
-    return EXIT_USAGE;
-  }
+static int usage(const char *format, const char *word) {
+  fputs("perilune: ", stderr);
+  fprintf(stderr, format, word);
+  fputs("; see perilune --help\n", stderr);
+  return EXIT_USAGE;
+}
+
+/* perilune run FILE or perilune FILE; the file is argv[script]. */
+static int run_script(lua_State *L, int argc, char **argv, int script) {
   int rest = script + 1;
   if (rest < argc && strcmp(argv[rest], "--") == 0) rest++;
   set_args(L, argc, argv, script, rest);
@@ -302,12 +171,47 @@ static int dispatch(lua_State *L, int argc, char **argv) {
   return run_chunk(L, luaL_loadfile(L, file));
 }
 
+static int dispatch(lua_State *L, int argc, char **argv) {
+  const char *first = argc > 1 ? argv[1] : "repl";
+  bool asks = argc > 2 && is_help(argv[2]);
+  if (is_help(first) || (asks && (strcmp(first, "run") == 0 || strcmp(first, "repl") == 0))) {
+    set_args(L, argc, argv, 0, argc);
+    return command(L, asks ? first : "--help");
+  }
+  if (strcmp(first, "repl") == 0) {
+    if (argc > 2) return usage("repl takes no arguments, got %s", argv[2]);
+    set_args(L, argc, argv, 0, argc);
+    return repl(L);
+  }
+  if (strcmp(first, "-e") == 0) {
+    if (argc < 3) return usage("%s needs code", first);
+    set_args(L, argc, argv, 0, 3);
+    return run_chunk(L, luaL_loadbuffer(L, argv[2], strlen(argv[2]), "=(command line)"));
+  }
+  if (is_command(first)) {
+    set_args(L, argc, argv, 1, 2);
+    return command(L, first);
+  }
+  if (strcmp(first, "run") == 0)
+    return argc > 2 ? run_script(L, argc, argv, 2) : usage("%s needs a file", first);
+  if (first[0] == '-' && first[1] != '\0') return usage("unknown option %s", first);
+  if (!strpbrk(first, "./") && access(first, F_OK) != 0) return usage("there is no command and no file %s", first);
+  return run_script(L, argc, argv, 1);
+}
+
+/* What was printed and could not be written (a full disk) must not look like success. */
+static int finish(int status) {
+  if (fflush(stdout) == 0 && !ferror(stdout)) return status;
+  fprintf(stderr, "perilune: cannot write standard output: %s\n", strerror(errno));
+  return status == EXIT_OK ? EXIT_SCRIPT : status;
+}
+
 /* Runs under lua_pcall, so that even running out of memory while setting up is an error. */
 static int protected_main(lua_State *L) {
   int argc = (int)lua_tointeger(L, 1);
   char **argv = lua_touserdata(L, 2);
   luaL_checkversion(L);
-  lua_pushlightuserdata(L, (void *)&interrupt_kernels);
+  lua_pushlightuserdata(L, guard_slot());
   lua_setfield(L, LUA_REGISTRYINDEX, "perilune.interrupt.slot");
   void *arena;
   lua_getallocf(L, &arena);
@@ -338,8 +242,6 @@ static void show_warning(void *on, const char *message, int to_be_continued) {
 }
 
 int main(int argc, char **argv) {
-  if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
-    return fputs(HELP, stdout), EXIT_OK;
   if (argc > 1 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-v") == 0))
     return printf("perilune %s (%s)\n", PL_VERSION, LUA_RELEASE), EXIT_OK;
   char warnings = 0;
@@ -355,5 +257,5 @@ int main(int argc, char **argv) {
   else complain(L);
   lua_close(L);
   lua_arena_clear(&arena);
-  return status;
+  return finish(status);
 }

@@ -172,10 +172,28 @@ pl_library(TURBOJPEG libturbojpeg turbojpeg.h turbojpeg ""
 pl_library(PCRE2 PCRE2 pcre2.h pcre2-8 "PCRE2_MAJOR;PCRE2_MINOR"
            "pcre2.h or libpcre2-8 not found (libpcre2-dev): no tokenizers")
 
+# ---- libedit: the prompt's line editor, history and completion ---------------------------------
+set(PL_TERMINAL_DEFS "")
+set(PL_TERMINAL_LIBS "")
+if(PL_WITH_EDIT)
+  find_path(PL_EDIT_INCLUDE histedit.h)
+  find_library(PL_EDIT_LIBRARY edit)
+  if(PL_EDIT_INCLUDE AND PL_EDIT_LIBRARY)
+    list(APPEND PL_TERMINAL_DEFS PL_HAVE_EDIT)
+    list(APPEND PL_TERMINAL_LIBS "${PL_EDIT_LIBRARY}")
+    pl_header_version(version "${PL_EDIT_INCLUDE}/histedit.h" LIBEDIT_MAJOR LIBEDIT_MINOR)
+    pl_found("libedit" "${version}" "${PL_EDIT_LIBRARY}")
+  else()
+    pl_off("libedit" "histedit.h or libedit not found (libedit-dev): the prompt reads plain lines")
+  endif()
+else()
+  pl_off("libedit" "PL_WITH_EDIT=OFF: the prompt reads plain lines")
+endif()
+
 # Include folders of the archives; SYSTEM keeps our warnings out of other people's headers.
 set(PL_SYSTEM_INCLUDE "")
 foreach(dir IN ITEMS "${PL_OPENBLAS_INCLUDE}" "${PL_ONEDNN_INCLUDE}" "${PL_JANSSON_INCLUDE}"
-            "${PL_SPNG_INCLUDE}" "${PL_TURBOJPEG_INCLUDE}" "${PL_PCRE2_INCLUDE}")
+            "${PL_SPNG_INCLUDE}" "${PL_TURBOJPEG_INCLUDE}" "${PL_PCRE2_INCLUDE}" "${PL_EDIT_INCLUDE}")
   if(dir AND NOT dir STREQUAL "/usr/include" AND NOT dir MATCHES "NOTFOUND$")
     list(APPEND PL_SYSTEM_INCLUDE "${dir}")
   endif()

@@ -35,6 +35,11 @@ foreach(file ${link_src})
   pl_test(link_${name} unit 120 "$<TARGET_FILE:link_${name}>")
 endforeach()
 
+# ---- pty: plays keys to a program on a terminal of its own, for spec/repl_spec.lua -------------------
+add_executable(pty "${src}/spec/support/pty.c")
+target_link_libraries(pty PRIVATE pl_flags util)
+set_target_properties(pty PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${out}/spec")
+
 # ---- specs -----------------------------------------------------------------------------------------
 # A sanitizer's runtime must come first in the process: our interpreter is linked with it, lua5.4 is not.
 set(runner "")

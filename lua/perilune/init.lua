@@ -55,6 +55,7 @@ T.log = setmetatable({}, {
   __index = function(_, key) return require("perilune.log")[key] end,
 })
 return setmetatable(T, {
+  __lazy = lazy, -- what completion may offer before it is loaded
   __index = function(t, key)
     local where = lazy[key]
     if not where then return nil end

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT
+ * Ctrl-C during a call into Lua; see guard.h. */
+#include "bindings/guard.h"
+
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include <lauxlib.h>
+
+/* Globals, because a signal handler gets no argument. */
+static lua_State *volatile running;
+static volatile sig_atomic_t presses_left;
+static void (*interrupt_kernels)(bool on);
+
+void *guard_slot(void) { return (void *)&interrupt_kernels; }
+
+static void tell_kernels(bool on) {
+  if (interrupt_kernels) interrupt_kernels(on);
+}
+
+static void interrupt_hook(lua_State *L, lua_Debug *ar) {
+  (void)ar;
+  lua_sethook(L, NULL, 0, 0);
+  tell_kernels(false);
+  luaL_error(L, "interrupted!");
+}
+
+/* The next instruction of the script raises; kernels stop at their next poll. */
+static void on_interrupt(int sig) {
+  if (--presses_left <= 0) signal(sig, SIG_DFL);
+  tell_kernels(true);
+  lua_sethook(running, interrupt_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
+
+/* Where the engine was loaded before this module, loader.c left its switch in the registry. */
+static void find_switch(lua_State *L) {
+  if (interrupt_kernels) return;
+  lua_getfield(L, LUA_REGISTRYINDEX, "perilune.interrupt");
+  void *address = lua_touserdata(L, -1);
+  if (address) memcpy(&interrupt_kernels, &address, sizeof address);
+  lua_pop(L, 1);
+}
+
+int guard_call(lua_State *L, int nargs, int nresults, int handler, int presses, int flags) {
+  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = flags}, before;
+  lua_State *outer = running;
+  handler = lua_absindex(L, handler);
+  find_switch(L);
+  running = L;
+  presses_left = presses;
+  sigaction(SIGINT, &action, &before);
+  int status = lua_pcall(L, nargs, nresults, handler);
+  sigaction(SIGINT, &before, NULL);
+  running = outer;
+  lua_sethook(L, NULL, 0, 0);
+  tell_kernels(false);
+  return status;
+}
+
+int guard_traceback(lua_State *L) {
+  if (lua_type(L, 1) != LUA_TSTRING) {
+    if (!luaL_callmeta(L, 1, "__tostring") || lua_type(L, -1) != LUA_TSTRING)
+      lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
+  } else {
+    lua_pushvalue(L, 1);
+  }
+  luaL_traceback(L, L, lua_tostring(L, -1), 1);
+  return 1;
+}

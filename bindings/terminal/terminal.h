@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT
+ * perilune.terminal: what the REPL needs of the system and Lua lacks. A module of its own, so that scripts never load
+ * libedit. module.c puts the parts together. */
+#ifndef PL_BINDINGS_TERMINAL_H
+#define PL_BINDINGS_TERMINAL_H
+
+#include <lauxlib.h>
+#include <lua.h>
+
+int terminal_editor(lua_State *L);       /* editor.c: terminal.editor() → a line editor */
+int terminal_history_load(lua_State *L); /* history.c */
+int terminal_history_append(lua_State *L);
+int terminal_list(lua_State *L); /* files.c */
+int terminal_make_dirs(lua_State *L);
+int terminal_failure(lua_State *L, const char *path); /* pushes nil, "path: strerror", "io"; returns 3 */
+
+#endif

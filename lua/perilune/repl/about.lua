@@ -1,0 +1,70 @@
+-- SPDX-License-Identifier: MIT
+-- What `?x` and help(x) say: the page of a symbol, or what a value is. Looking never runs a user's __index.
+local T = require "perilune"
+local show = require "perilune.repl.show"
+local walk = require "perilune.repl.walk"
+
+local M = {}
+
+M.INTRODUCTION = [[
+An input is an expression, whose value is shown, or statements. It may go on over several lines.
+  _            the value shown last; _1, _2 …: by the number in the prompt (the last 20 are kept)
+  x;           a semicolon at the end: nothing is shown
+  ?name        what a name is: ?T.softmax, ?nn.Linear, ?x; help(x) does the same for a value
+  Tab          completes names, fields, methods, options in a call's table, file names in strings
+  Ctrl-C       stops what runs, or clears the line; Ctrl-D ends
+  :help        lists the commands: :time :prof :who :mem :doc :edit :quit
+T is perilune, nn is T.nn, optim is T.optim. A local of an input stays, as a global.]]
+
+local function page(what)
+  if type(what) ~= "string" and type(what) ~= "function" and type(what) ~= "table" then return nil end
+  local text = T.help_text(what)
+  if not text or text:find "^no op named" or text:find "^no help for this value" then return nil end
+  return text
+end
+
+local function signature(f)
+  local info = debug.getinfo(f, "Su")
+  if info.what == "C" then return "a function written in C" end
+  local names = {}
+  for i = 1, info.nparams do names[i] = debug.getlocal(f, i) end
+  if info.isvararg then names[#names + 1] = "..." end
+  return ("function(%s), %s, line %d"):format(table.concat(names, ", "), info.short_src, info.linedefined)
+end
+
+-- What can be said of a value.
+function M.value(v, width)
+  if show.is_tensor(v) then return v:is_freed() and "a freed tensor" or v:brief() end
+  local text = type(v) ~= "string" and page(v)
+  if text then return text end
+  if type(v) == "function" then return signature(v) end
+  local names = type(v) == "table" and walk.members(v) or {}
+  return #names == 0 and show.brief(v) or show.brief(v) .. ":\n" .. walk.columns(names, width or 80)
+end
+
+-- The page for a name as it is typed: "softmax", "T.softmax", "x:sum", "nn.Linear", a variable. Then false if there is
+-- no such name.
+function M.name(name, env, width)
+  name = name:match "^%s*(.-)%s*$"
+  if name == "" then return M.INTRODUCTION end
+  if not name:find "^[%a_][%w_.:]*$" then return "a name is wanted, such as T.softmax or x", false end
+  local found, value = walk.resolve(name, env)
+  local last = name:match "[.:]([%a_][%w_]*)$"
+  if found then
+    local callable = type(value) == "function" or type(value) == "table"
+    return callable and page(value) or (last and page(name)) or (name:find ":" and page(last)) or M.value(value, width)
+  end
+  local text = page(name) or (last and page(last))
+  if text then return text end
+  return T.help_text(last or name), false
+end
+
+-- help(x): a name in a string, or a value; without one, the introduction.
+function M.help(...)
+  if select("#", ...) == 0 then return M.INTRODUCTION end
+  local what = ...
+  if type(what) == "string" then return page(what) or (M.name(what, _G)) end
+  return M.value(what)
+end
+
+return M

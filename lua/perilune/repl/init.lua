@@ -1,0 +1,206 @@
+-- SPDX-License-Identifier: MIT
+-- The prompt: reads inputs from a terminal through libedit (or plainly without it), or from a pipe, and hands them to
+-- a session. require "perilune.repl"() runs it in any Lua 5.4 and returns its exit status.
+local T = require "perilune"
+local terminal = require "perilune.terminal"
+local Session = require "perilune.repl.session"
+
+local HISTORY = 2000 -- entries that a session begins with
+
+-- ---- what names the prompt knows ------------------------------------------------------------------------------
+
+-- T, help, and nn and optim at their first use. Names that exist already stay.
+local function equip(env)
+  if rawget(env, "T") == nil then rawset(env, "T", T) end
+  if rawget(env, "help") == nil then
+    rawset(env, "help", function(...) print(require("perilune.repl.about").help(...)) end)
+  end
+  if getmetatable(env) == nil then
+    local lazy = { nn = true, optim = true }
+    setmetatable(env, { __lazy = lazy, __index = function(t, key)
+      if not lazy[key] then return nil end
+      rawset(t, key, T[key])
+      return T[key]
+    end })
+  end
+end
+
+local function names_of(env)
+  local known = { nn = true, optim = true }
+  for key in next, env do known[key] = true end
+  return known
+end
+
+-- ---- where inputs come from -----------------------------------------------------------------------------------
+
+-- Lines from the terminal without libedit. Ctrl-C shows as a line that could not be read.
+local function plain_reader()
+  return {
+    read = function(_, prompt)
+      io.stdout:write((prompt:gsub("\1[^\1]*\1", "")))
+      io.stdout:flush()
+      local ok, line = terminal.guard(function() return "interrupt" end, io.read, "l")
+      if not ok then return nil, "interrupt" end
+      if line == nil then return nil, "end" end
+      return line
+    end,
+    add = function() end, on_complete = function() end, close = function() end,
+  }
+end
+
+local function history_path()
+  local state = os.getenv "XDG_STATE_HOME"
+  if not state or not state:find "^/" then
+    local home = os.getenv "HOME"
+    if not home or home == "" then return nil end
+    state = home .. "/.local/state"
+  end
+  return state .. "/perilune", state .. "/perilune/history"
+end
+
+-- Fills the editor from the history file. → the file's path, or nil and why it is not used
+local function load_history(editor)
+  local folder, path = history_path()
+  if not folder then return nil, "there is no HOME" end
+  local ok, message = terminal.make_dirs(folder)
+  if not ok then return nil, message end
+  local list
+  list, message = terminal.history_load(path, HISTORY)
+  if not list then return nil, message end
+  for _, entry in ipairs(list) do editor:add(entry) end
+  return path
+end
+
+local function remember(session, editor, text)
+  if not text:find "%S" or text == session.last then return end
+  session.last = text
+  editor:add((text:gsub("%z", " ")))
+  if not session.history then return end
+  local ok, message = terminal.history_append(session.history, text)
+  if not ok then
+    session.history = nil
+    session:complain("history: " .. message .. "; later lines are not kept")
+  end
+end
+
+-- ---- the loops ------------------------------------------------------------------------------------------------
+
+local function run_input(session, text, first)
+  if not text:find "%S" then return true end
+  if text:find "^%s*:" and not text:find "^%s*::" then return require("perilune.repl.commands").run(session, text) end
+  local asked = text:match "^%s*%?(.*)$" or text:match "^%s*([%w_.:]+)%s*%?%s*$"
+  if asked then
+    session:guarded(function()
+      session:write((require("perilune.repl.about").name(asked, session.env, session.style.width)))
+    end)
+    return true
+  end
+  return session:run(text, first)
+end
+
+local function is_code(text) return not text:find "^%s*[?:]" and not text:find "^%s*[%w_.:]+%s*%?%s*$" end
+
+local function prompts(session)
+  local first = ("[%d]> "):format(session.results + 1)
+  local more = (" "):rep(#first - 3) .. ">> "
+  if not session.style.colour then return first, more end
+  -- libedit wants a character behind each invisible text
+  return "\1\27[1m\1" .. first:sub(1, -2) .. "\1\27[0m\1 ", "\1\27[2m\1" .. more:sub(1, -2) .. "\1\27[0m\1 "
+end
+
+-- Lines until they are an input; nil and why at the end, false when Ctrl-C cleared it.
+local function read_input(session, editor)
+  local first, more = prompts(session)
+  local text, why = editor:read(first)
+  while text and is_code(text) and session:is_incomplete(text) do
+    session.pending = text
+    local line
+    line, why = editor:read(more)
+    if not line then
+      session.pending = nil
+      if why == "interrupt" then return false end
+      return text, why -- the end of input: what is there is judged as it is
+    end
+    text = text .. "\n" .. line
+  end
+  session.pending = nil
+  if not text and why == "interrupt" then return false end
+  return text, why
+end
+
+local SIGNALS = { terminated = 15, hangup = 1 }
+
+-- The terminal's width, for tables and for tensors, unless the user has set that.
+local function follow_width(session)
+  local width = math.max(20, math.min(terminal.width() or 80, 1000))
+  if width ~= session.style.width then
+    session.style.width = width
+    T.set_printoptions { linewidth = width }
+  end
+end
+
+local function interactive(session)
+  local editor = terminal.editor and terminal.editor() or plain_reader()
+  local completer
+  editor:on_complete(function(line, cursor)
+    completer = completer or require("perilune.repl.complete").new(session.env)
+    return completer:for_editor((session.pending and session.pending .. "\n" or ""), line, cursor, session.style.width)
+  end)
+  local why_not
+  session.history, why_not = load_history(editor)
+  session:write(("perilune %s, %s. ? introduces the prompt, Ctrl-D ends."):format(T.version, _VERSION))
+  if not session.history then session:complain("history: " .. why_not .. "; lines are not kept") end
+  local why
+  repeat
+    follow_width(session)
+    session.out:flush()
+    local text
+    text, why = read_input(session, editor)
+    if text == false then
+      session.out:write "^C\n"
+      why = nil
+    elseif text then
+      remember(session, editor, text)
+      follow_width(session)
+      run_input(session, text)
+    elseif why == "end" then
+      session.out:write "\n"
+    end
+  until why or session.over
+  editor:close()
+  if SIGNALS[why] then terminal.die(SIGNALS[why]) end
+  return 0
+end
+
+-- Inputs from a pipe or a file: no prompts; line numbers are those of the whole.
+local function piped(session)
+  local status, text, first, lines = 0, nil, 1, {}
+  session.sources["=stdin"] = lines
+  for line in function() return (io.stdin:read "l") end do -- a closed standard input is an empty one
+    lines[#lines + 1] = line
+    text = text and text .. "\n" .. line or line
+    if not is_code(text) or not session:is_incomplete(text) then
+      if not run_input(session, text, first) then status = 1 end
+      text, first = nil, #lines + 1
+      session.out:flush()
+    end
+    if session.over then return status end
+  end
+  if text and not run_input(session, text, first) then status = 1 end
+  return status
+end
+
+return function()
+  equip(_G)
+  local on_terminal = terminal.is_terminal(0) and terminal.is_terminal(1)
+  local dumb = os.getenv "TERM" == "dumb"
+  local session = Session.new {
+    env = _G, out = io.stdout, err = io.stderr, timed = on_terminal,
+    style = { width = 80,
+      colour = terminal.is_terminal(1) and not dumb and (os.getenv "NO_COLOR" or "") == "" },
+    prefix = on_terminal and "" or "perilune: ",
+    chunk_name = on_terminal and function(n) return "=input " .. n end or function() return "=stdin" end,
+  }
+  session.known = names_of(_G)
+  return on_terminal and interactive(session) or piped(session)
+end
