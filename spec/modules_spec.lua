@@ -61,6 +61,45 @@ local function build()
     sequential = { nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Sequential(nn.Linear(4, 2), nn.Sigmoid())) },
     max_pool2d = { nn.MaxPool2d(3, { stride = 2, padding = 1 }) },
     avg_pool2d = { nn.AvgPool2d(2, { ceil_mode = true }) },
+    embedding_bag_sum = { nn.EmbeddingBag(7, 3, { mode = "sum", index_base = 0 }) },
+    embedding_bag_mean = { nn.EmbeddingBag(7, 3, { padding_idx = 1, index_base = 0 }) },
+    embedding_bag_max = { nn.EmbeddingBag(7, 3, { mode = "max", index_base = 0 }) },
+    embedding_bag_last = { nn.EmbeddingBag(7, 3, { include_last_offset = true, index_base = 0 }) },
+    transformer = { nn.Transformer(8, 2, 2, 1, 16) },
+    transformer_first = { nn.Transformer(8, 2, 1, 2, 16,
+      { activation = "gelu", batch_first = true, norm_first = true }) },
+    lazy_linear = { nn.LazyLinear(3) },
+    lazy_conv2d = { nn.LazyConv2d(6, 3, { groups = 2 }) },
+    lazy_conv_transpose1d = { nn.LazyConvTranspose1d(2, 3) },
+    lazy_batch_norm2d = { nn.LazyBatchNorm2d() },
+    lazy_instance_norm1d = { nn.LazyInstanceNorm1d { affine = true } },
+    weight_norm = { nn.utils.weight_norm(nn.Linear(4, 3)) },
+    weight_norm_dim = { nn.utils.weight_norm(nn.Conv1d(4, 3, 2), { dim = 2 }) },
+    weight_norm_all = { nn.utils.weight_norm(nn.Linear(4, 3), "weight", false) },
+    spectral_norm = { nn.utils.spectral_norm(nn.Conv2d(2, 3, 2)) },
+    spectral_norm_transposed = { nn.utils.spectral_norm(nn.ConvTranspose2d(2, 3, 2)) },
+    max_unpool1d = { nn.MaxUnpool1d(2, { index_base = 0 }) },
+    max_unpool2d = { nn.MaxUnpool2d(2, { index_base = 0 }) },
+    max_unpool3d = { nn.MaxUnpool3d(2, { index_base = 0 }) },
+    rrelu = { nn.RReLU(0.1, 0.5) },
+    alpha_dropout = { nn.AlphaDropout(0.4) },
+    parameter_list = { nn.ParameterList { T.zeros(2), T.zeros(3) }, function() return T.zeros(1) end },
+    parameter_dict = { nn.ParameterDict { a = T.zeros(2), b = T.zeros(3) }, function() return T.zeros(1) end },
+    fused_conv = { nn.Sequential(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3)),
+      function(m, x) return nn.utils.fuse_conv_bn_eval(m[1], m[2])(x) end },
+    zero_pad2d = { nn.ZeroPad2d { 1, 2, 0, 1 } },
+    reflection_pad3d = { nn.ReflectionPad3d(1) },
+    replication_pad2d = { nn.ReplicationPad2d { 2, 1, 1, 0 } },
+    circular_pad1d = { nn.CircularPad1d(2) },
+    constant_pad1d = { nn.ConstantPad1d({ 1, 2 }, 0.5) },
+    channel_shuffle = { nn.ChannelShuffle(2) },
+    softmax2d = { nn.Softmax2d() },
+    cosine_similarity = { nn.CosineSimilarity { dim = 2 } },
+    pairwise_distance = { nn.PairwiseDistance { p = 1 } },
+    adaptive_max_pool2d = { nn.AdaptiveMaxPool2d { 2, 3 } },
+    lp_pool1d = { nn.LPPool1d(2, 3) },
+    glu = { nn.GLU() },
+    unflatten = { nn.Unflatten(2, { 2, 3 }) },
     adaptive_avg_pool2d = { nn.AdaptiveAvgPool2d { 2, 3 } },
   }
 end
@@ -72,7 +111,7 @@ local function fixtures()
     local case, kind, name = key:match("^([^/]+)/(%a+)/(.+)$")
     local c = cases[case] or { state = {}, ["in"] = {}, out = {} }
     cases[case] = c
-    c[kind][math.tointeger(tonumber(name)) or name] = t
+    c[kind][kind ~= "state" and math.tointeger(tonumber(name)) or name] = t
   end
   return cases
 end
@@ -105,7 +144,7 @@ local function run(name, case, make)
 end
 
 describe("states that PyTorch saved", function()
-  it("load by name and give the same outputs, in 40 kinds of modules", function()
+  it("load by name and give the same outputs, in 80 kinds of modules", function()
     local cases, n, failed = fixtures(), 0, {}
     local makers = build()
     for name, case in pairs(cases) do
@@ -119,6 +158,6 @@ describe("states that PyTorch saved", function()
     end
     table.sort(failed)
     assert.same({}, failed)
-    assert.is_true(n >= 40)
+    assert.is_true(n >= 80)
   end)
 end)

@@ -210,7 +210,8 @@ function F.soft_margin_loss(x, y, opts)
   return reduced("soft_margin_loss", T.softplus(-(y * x)), opts.reduction)
 end
 
-for _, part in ipairs { "functional_more", "functional_recurrent", "functional_attention", "functional_image" } do
+for _, part in ipairs { "functional_more", "functional_recurrent", "functional_attention", "functional_image",
+  "functional_extra" } do
   require("perilune.nn." .. part)(F)
 end
 

@@ -114,6 +114,16 @@ local function instance(class)
     _parameters = parameters }, meta)
 end
 
+-- An instance goes over to another class.
+local function become(self, class)
+  local meta, parameters = getmetatable(self), self._parameters
+  local other = getmetatable(instance(class))
+  for key in next, meta do meta[key] = nil end
+  for key, value in next, other do meta[key] = value end
+  local index = class.__index
+  if type(index) == "table" then meta.__index = setmetatable(parameters, { __index = index }) end
+end
+
 local function construct(class, ...)
   local self = instance(class)
   self:init(...)
@@ -243,6 +253,10 @@ end
 local function collect(self, what, base)
   local list, seen = {}, {}
   local function add(prefix, m, kind)
+    if rawget(m, "_lazy") then
+      fail("%s%s has no parameters yet: they are made at its first call; call it once before",
+        prefix == "" and "" or prefix .. ": ", m:type())
+    end
     for _, key in ipairs(member_names(m)) do
       local value = member(m, key)
       local found = type(value) == "userdata" and
@@ -285,9 +299,9 @@ function Module:buffers() return values(collect(self, "buffer")) end
 --- Iterator of name, buffer.
 function Module:named_buffers() return iterate(collect(self, "buffer")) end
 
-local function module_list(self)
+local function module_list(self, base)
   local list = {}
-  walk(self, "", 1, {}, function(prefix, m) list[#list + 1] = { prefix, m } end)
+  walk(self, "", base or 1, {}, function(prefix, m) list[#list + 1] = { prefix, m } end)
   return list
 end
 
@@ -356,66 +370,12 @@ function Module:zero_grad()
   for _, p in ipairs(self:parameters()) do p.grad = nil end
 end
 
---- Moves or converts: a device name, or a floating dtype (integer buffers keep theirs). Parameters are
--- replaced, so make optimizers afterwards.
-function Module:to(where)
-  local made = {}
-  for _, item in ipairs(collect(self, "state")) do made[item[2]] = false end
-  walk(self, "", 1, {}, function(_, m)
-    for _, key in ipairs(member_names(m)) do
-      local old = member(m, key)
-      if type(old) == "userdata" and (m._buffers[key] or is_parameter[old]) then
-        local new = made[old]
-        if not new then
-          local floating = old:dtype():match("^b?f") ~= nil
-          local moves = type(where) == "string" and (where:match("^cpu") or where:match("^cuda"))
-          new = (floating or moves) and old:detach():to(where) or old
-          if new ~= old and is_parameter[old] then
-            new = Parameter(new, { requires_grad = old.requires_grad })
-          end
-          made[old] = new
-        end
-        if rawget(m, key) == nil then m._parameters[key] = new else rawset(m, key, new) end
-      end
-    end
-  end)
-  return self
-end
-
-function Module:float() return self:to("f32") end
-function Module:double() return self:to("f64") end
-
--- ---- hooks -------------------------------------------------------------------------------------------
-
-local Handle = {}
-Handle.__index = Handle
---- Takes the hook away again.
-function Handle:remove()
-  for i, hook in ipairs(self.list) do
-    if hook == self.hook then return table.remove(self.list, i) and nil end
-  end
-end
-
-local function add_hook(self, which, f, who)
-  if type(f) ~= "function" then fail("%s: a function is wanted, got %s", who, options.describe(f)) end
-  if not self._hooks then rawset(self, "_hooks", { before = {}, after = {} }) end
-  local hook, list = { f = f }, self._hooks[which]
-  list[#list + 1] = hook
-  return setmetatable({ hook = hook, list = list }, Handle)
-end
-
---- f(module, args, output) after each call; what it returns (unless nil) replaces the output. Several
--- outputs arrive as a list. Returns a handle with :remove().
-function Module:register_forward_hook(f) return add_hook(self, "after", f, "register_forward_hook") end
---- f(module, args) before each call; a value or list that it returns replaces the arguments.
-function Module:register_forward_pre_hook(f)
-  return add_hook(self, "before", f, "register_forward_pre_hook")
-end
-
 local base = { Module = Module, Parameter = Parameter, class = class, is_module = is_module,
   is_parameter = is_parameter, collect = collect, member_names = member_names, member = member, forget = forget,
-  instance = instance }
+  instance = instance, become = become,
+  named_modules = function(self, from) return iterate(module_list(self, from)) end }
 require "perilune.nn.state"(base)
 require "perilune.nn.text"(base)
+require "perilune.nn.module_more"(base)
 
 return base

@@ -61,6 +61,9 @@ return function(base)
     if type(sd) ~= "table" then
       fail("load_state_dict: a table of tensors is wanted, got %s", options.describe(sd))
     end
+    for name, m in base.named_modules(self, opts and opts.index_base) do -- layers that never were called
+      if rawget(m, "_lazy") then m:materialize(sd, name == "" and "" or name .. ".") end
+    end
     local list = collect(self, "state", opts and opts.index_base)
     local missing, unexpected, wrong, known = {}, {}, {}, {}
     for _, item in ipairs(list) do

@@ -99,4 +99,5 @@ function utils.vector_to_parameters(vector, params)
   end
 end
 
+require "perilune.nn.reparametrize"(utils)
 return utils

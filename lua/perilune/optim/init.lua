@@ -16,4 +16,11 @@ local optim = {
 
 for name, class in pairs(require "perilune.optim.more") do optim[name] = class end
 
-return optim
+-- Loaded at first use.
+local lazy = { compat = "perilune.optim.compat", swa_utils = "perilune.optim.swa" }
+return setmetatable(optim, { __index = function(t, key)
+  if not lazy[key] then return nil end
+  local part = require(lazy[key])
+  rawset(t, key, part)
+  return part
+end })

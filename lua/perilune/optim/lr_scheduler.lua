@@ -287,4 +287,5 @@ function Plateau:load_state_dict(sd)
   for key, v in pairs(sd) do if type(v) == type(self[key]) and key ~= "base_lrs" then self[key] = v end end
 end
 
+require "perilune.optim.lr_combine"(sched, define, Scheduler)
 return sched

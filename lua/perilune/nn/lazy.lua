@@ -1,0 +1,76 @@
+-- SPDX-License-Identifier: MIT
+--- Layers whose number of inputs is known only at the first call: LazyLinear, LazyConv, LazyConvTranspose,
+-- LazyBatchNorm, LazyInstanceNorm. At that call, or when a state is loaded, they become the plain layer.
+-- @module perilune.nn.lazy
+local base = require "perilune.nn.module"
+local options = require "perilune.options"
+
+local fail = options.fail
+local out = {}
+
+-- plain class, the argument that is found out, where a tensor has it: of the input (dimension counted from the
+-- channels on) and of a state (name, dimension)
+local function define(Plain, plain, argument, at_input, at_state)
+  local name, who = "Lazy" .. plain, "nn.Lazy" .. plain
+  local known = options.specs["nn." .. plain]
+  local args = {}
+  for _, arg in ipairs(known.args) do if arg[1] ~= argument then args[#args + 1] = arg end end
+  local spec = options.spec(who, args)
+  local C = base.class(name, Plain)
+
+  function C:init(...) rawset(self, "_lazy", options.read(spec, ...)) end
+
+  -- Becomes Plain with n inputs.
+  local function materialize(self, n)
+    local a, training = self._lazy, self.training
+    a[argument] = n
+    rawset(self, "_lazy", nil)
+    base.become(self, Plain)
+    Plain.init(self, a)
+    if not training then self:eval() end
+  end
+  function C:forward(x, ...)
+    if type(x) ~= "userdata" then fail("%s: a tensor is wanted, got %s", name, options.describe(x)) end
+    local n = at_input(x)
+    if not n then fail("%s: %s has no dimension of channels", name, options.describe(x)) end
+    materialize(self, n)
+    return Plain.forward(self, x, ...)
+  end
+  -- From the tensors of a state below prefix; false if they are not there.
+  function C:materialize(sd, prefix)
+    for _, place in ipairs(at_state(self._lazy)) do
+      local t = sd[prefix .. place[1]]
+      if type(t) == "userdata" and t:dim() >= place[2] then
+        materialize(self, t:size(place[2]) * (place[3] or 1))
+        return true
+      end
+    end
+    return false
+  end
+  function C:extra_repr() return "not called yet" end
+  out[name] = C
+end
+
+local linear = require "perilune.nn.linear"
+define(linear.Linear, "Linear", "in_features", function(x) return x:dim() > 0 and x:size(-1) end,
+  function() return { { "weight", 2 } } end)
+
+local norm, image = require "perilune.nn.norm", require "perilune.nn.image"
+for nd = 1, 3 do
+  -- channels come before nd spatial dimensions, the batch may be missing
+  local function channels(x)
+    local d = x:dim() - nd
+    return (d == 1 or d == 2) and x:size(d) or nil
+  end
+  define(require("perilune.nn.conv")[("Conv%dd"):format(nd)], ("Conv%dd"):format(nd), "in_channels", channels,
+    function(a) return { { "weight", 2, a.groups } } end)
+  define(require("perilune.nn.conv_transpose")[("ConvTranspose%dd"):format(nd)], ("ConvTranspose%dd"):format(nd),
+    "in_channels", channels, function() return { { "weight", 1 } } end)
+  local function second(x) return x:dim() >= 2 and x:size(2) or nil end
+  local function own() return { { "weight", 1 }, { "running_mean", 1 } } end
+  define(norm[("BatchNorm%dd"):format(nd)], ("BatchNorm%dd"):format(nd), "num_features", second, own)
+  define(image[("InstanceNorm%dd"):format(nd)], ("InstanceNorm%dd"):format(nd), "num_features",
+    function(x) return x:dim() == nd + 2 and x:size(2) or x:dim() == nd + 1 and x:size(1) or nil end, own)
+end
+
+return out

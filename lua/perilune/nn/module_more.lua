@@ -1,0 +1,157 @@
+-- SPDX-License-Identifier: MIT
+--- More methods of Module: members by path, other dtypes and devices, hooks, copies.
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, rawget, rawset, type, next, setmetatable = options.fail, rawget, rawset, type, next, setmetatable
+
+return function(base)
+  local Module, is_module, is_parameter = base.Module, base.is_module, base.is_parameter
+
+  -- ---- by path ---------------------------------------------------------------------------------------
+
+  local function child(m, key)
+    local n = key:match("^%d+$") and math.tointeger(tonumber(key))
+    return rawget(m, key) or n and rawget(m, n) or nil
+  end
+  local function walk(who, self, path)
+    if type(path) ~= "string" then fail("%s: a path is a string, got %s", who, options.describe(path)) end
+    local m = self
+    for key in path:gmatch("[^.]+") do
+      local at = child(m, key)
+      if not is_module(at) then fail("%s: '%s' has no module '%s'", who, m:type(), key) end
+      m = at
+    end
+    return m
+  end
+  local function member(who, self, path, wanted)
+    local owner, key = path:match("^(.*)%.([^.]+)$")
+    local m = walk(who, self, owner or "")
+    key = key or path
+    local n = key:match("^%d+$") and math.tointeger(tonumber(key))
+    local v = base.member(m, key) or n and base.member(m, n)
+    if not v or not wanted(m, key, v) then fail("%s: '%s' has no '%s'", who, m:type(), key) end
+    return v
+  end
+
+  --- The module at "encoder.layers.1"; "" is this one.
+  function Module:get_submodule(path) return walk("get_submodule", self, path) end
+  --- The parameter at "layers.1.weight".
+  function Module:get_parameter(path)
+    return member("get_parameter", self, path, function(_, _, v) return is_parameter[v] end)
+  end
+  --- The buffer at "norm.running_mean".
+  function Module:get_buffer(path)
+    return member("get_buffer", self, path, function(m, key) return m._buffers[key] end)
+  end
+  --- Puts a module at a path whose owner exists.
+  function Module:set_submodule(path, m)
+    if type(path) ~= "string" or path == "" then
+      fail("set_submodule: a path is wanted, got %s", options.describe(path))
+    end
+    if not is_module(m) then fail("set_submodule: a module is wanted, got %s", options.describe(m)) end
+    local owner, key = path:match("^(.*)%.([^.]+)$")
+    local at = walk("set_submodule", self, owner or "")
+    key = key or path
+    at:register_module(key:match("^%d+$") and math.tointeger(tonumber(key)) or key, m)
+  end
+
+  -- ---- dtypes and devices ------------------------------------------------------------------------------
+
+  local function each(self, f) for _, m in ipairs(self:modules()) do f(m) end end
+
+  --- Moves or converts: a device name, or a floating dtype (integer buffers keep theirs). Parameters are
+  -- replaced, so make optimizers afterwards.
+  function Module:to(where)
+    local made = {}
+    for _, item in ipairs(base.collect(self, "state")) do made[item[2]] = false end
+    each(self, function(m)
+      for _, key in ipairs(base.member_names(m)) do
+        local old = base.member(m, key)
+        if type(old) == "userdata" and (m._buffers[key] or is_parameter[old]) then
+          local new = made[old]
+          if not new then
+            local floating = old:dtype():match("^b?f") ~= nil
+            local moves = type(where) == "string" and (where:match("^cpu") or where:match("^cuda"))
+            new = (floating or moves) and old:detach():to(where) or old
+            if new ~= old and is_parameter[old] then
+              new = base.Parameter(new, { requires_grad = old.requires_grad })
+            end
+            made[old] = new
+          end
+          if rawget(m, key) == nil then m._parameters[key] = new else rawset(m, key, new) end
+        end
+      end
+    end)
+    return self
+  end
+
+  function Module:float() return self:to("f32") end
+  function Module:double() return self:to("f64") end
+  function Module:half() return self:to("f16") end
+  function Module:bfloat16() return self:to("bf16") end
+  function Module:cpu() return self:to("cpu") end
+  function Module:cuda() return self:to("cuda") end
+
+  -- ---- hooks -------------------------------------------------------------------------------------------
+
+  local Handle = {}
+  Handle.__index = Handle
+  --- Takes the hook away again.
+  function Handle:remove()
+    for i, hook in ipairs(self.list) do
+      if hook == self.hook then return table.remove(self.list, i) and nil end
+    end
+  end
+
+  local function add_hook(self, which, f, who)
+    if type(f) ~= "function" then fail("%s: a function is wanted, got %s", who, options.describe(f)) end
+    if not self._hooks then rawset(self, "_hooks", { before = {}, after = {} }) end
+    local hook, list = { f = f }, self._hooks[which]
+    list[#list + 1] = hook
+    return setmetatable({ hook = hook, list = list }, Handle)
+  end
+
+  --- f(module, args, output) after each call; what it returns (unless nil) replaces the output. Several
+  -- outputs arrive as a list. Returns a handle with :remove().
+  function Module:register_forward_hook(f) return add_hook(self, "after", f, "register_forward_hook") end
+  --- f(module, args) before each call; a value or list that it returns replaces the arguments.
+  function Module:register_forward_pre_hook(f)
+    return add_hook(self, "before", f, "register_forward_pre_hook")
+  end
+
+  -- ---- copies ----------------------------------------------------------------------------------------------
+
+  local function copied(v, seen)
+    local kind = type(v)
+    if kind ~= "table" and kind ~= "userdata" then return v end
+    if seen[v] ~= nil then return seen[v] end
+    if kind == "userdata" then
+      if not T.is_tensor(v) then return v end
+      local t = v:detach():clone()
+      if is_parameter[v] then t = base.Parameter(t, { requires_grad = v.requires_grad }) end
+      seen[v] = t
+      return t
+    end
+    local new
+    if is_module(v) then
+      new = base.instance(getmetatable(v).__class)
+    elseif getmetatable(v) == nil or getmetatable(v) == Handle then
+      new = setmetatable({}, getmetatable(v))
+    else
+      return v -- objects of other kinds are shared
+    end
+    seen[v] = new
+    for key, value in next, v do
+      if not (is_module(v) and key == "_parameters") then rawset(new, key, copied(value, seen)) end
+    end
+    if is_module(v) then
+      for key, p in next, v._parameters do new._parameters[key] = copied(p, seen) end
+    end
+    return new
+  end
+
+  --- A module of its own with the same values: parameters, buffers and children are copied, hooks kept. What is
+  -- shared inside stays shared inside.
+  function Module:clone() return copied(self, {}) end
+end

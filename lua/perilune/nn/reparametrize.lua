@@ -1,0 +1,253 @@
+-- SPDX-License-Identifier: MIT
+--- Parameters computed from others before every call: nn.utils.weight_norm and spectral_norm, and their removal;
+-- functional_call, and folding BatchNorm into the layer before it.
+-- @module perilune.nn.utils
+local F = require "perilune.nn.functional"
+local T = require "perilune"
+local base = require "perilune.nn.module"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+
+return function(utils)
+  local function parameter(who, m, name)
+    if not base.is_module(m) then fail("%s: a module is wanted, got %s", who, describe(m)) end
+    local p = type(name) == "string" and m._parameters[name]
+    if not p then fail("%s: %s has no parameter '%s'", who, m:type(), tostring(name)) end
+    return p
+  end
+
+  -- compute(m, rule) gives the tensor that stands at `name` in each call.
+  local function install(who, m, name, rule, compute)
+    local rules = rawget(m, "_computed")
+    if not rules then
+      rules = {}
+      rawset(m, "_computed", rules)
+    end
+    if rules[name] then fail("%s: '%s' of %s is computed already", who, name, m:type()) end
+    rule.kind, rule.compute, rules[name] = who, compute, rule
+    rule.handle = m:register_forward_pre_hook(function(self) rawset(self, name, compute(self, rule)) end)
+    rawset(m, name, T.no_grad(compute, m, rule))
+    return m
+  end
+  local function removed(who, kind, m, name)
+    if not base.is_module(m) then fail("%s: a module is wanted, got %s", who, describe(m)) end
+    local rule = rawget(m, "_computed") and m._computed[name]
+    if not rule or rule.kind ~= kind then fail("%s: '%s' of %s has no %s", who, tostring(name), m:type(), kind) end
+    rule.last = true
+    local value = T.no_grad(rule.compute, m, rule):detach():clone()
+    rule.handle:remove()
+    m._computed[name] = nil
+    rawset(m, name, nil)
+    return value
+  end
+
+  -- ---- weight normalization (Salimans & Kingma 2016) ---------------------------------------------------
+
+  local function norm_but(v, dim)
+    if not dim then return v:norm() end
+    local dims = {}
+    for d = 1, v:dim() do if d ~= dim then dims[#dims + 1] = d end end
+    if #dims == 0 then return v:abs() end
+    return v:norm { p = 2, dim = dims, keepdim = true }
+  end
+  local weight_spec = options.spec("weight_norm", { { "module", "any" }, { "name", "string", "weight" },
+    { "dim", "any", 1 } })
+  --- The parameter becomes g v / ‖v‖ with parameters name_g and name_v; a norm for each index of dimension `dim`
+  -- (false: one for all). Returns the module.
+  function utils.weight_norm(...)
+    local a = options.read(weight_spec, ...)
+    local m, name, dim = a.module, a.name, a.dim
+    local p = parameter("weight_norm", m, name)
+    if dim then
+      dim = options.integer(dim)
+      if dim and dim < 0 then dim = dim + p:dim() + 1 end
+      if not dim or dim < 1 or dim > p:dim() then
+        fail("weight_norm: dim %s of %s does not exist; dims are numbered from 1", tostring(a.dim), describe(p))
+      end
+    end
+    local v = p:detach()
+    base.forget(m, name)
+    m:register_parameter(name .. "_g", base.Parameter(T.no_grad(norm_but, v, dim):clone()))
+    m:register_parameter(name .. "_v", base.Parameter(v:clone()))
+    return install("weight_norm", m, name, {}, function(self)
+      local w = base.member(self, name .. "_v")
+      return w * (base.member(self, name .. "_g") / norm_but(w, dim))
+    end)
+  end
+  --- Back to a plain parameter of the same values.
+  function utils.remove_weight_norm(m, name)
+    name = name or "weight"
+    local value = removed("remove_weight_norm", "weight_norm", m, name)
+    base.forget(m, name .. "_g")
+    base.forget(m, name .. "_v")
+    m:register_parameter(name, base.Parameter(value))
+    return m
+  end
+
+  -- ---- spectral normalization (Miyato et al. 2018) -------------------------------------------------------
+
+  local function unit(v, eps) return v / v:norm():clamp { min = eps } end
+  local spectral_spec = options.spec("spectral_norm", { { "module", "any" }, { "name", "string", "weight" },
+    { "n_power_iterations", "count", 1 }, { "eps", "nonnegative", 1e-12 }, { "dim", "int", optional = true } })
+  --- The parameter becomes name_orig / σ, σ its largest singular value as a matrix with the rows of dimension `dim`
+  -- (1; 2 for transposed convolutions), by n_power_iterations steps in each call in training. Buffers name_u, name_v.
+  function utils.spectral_norm(...)
+    local a = options.read(spectral_spec, ...)
+    local m, name, eps = a.module, a.name, a.eps
+    local p = parameter("spectral_norm", m, name)
+    local dim = a.dim or (m:type():match("^ConvTranspose") and 2 or 1)
+    if p:dim() < 2 then fail("spectral_norm: '%s' must have at least 2 dims, got %s", name, describe(p)) end
+    local function matrix(w) return (dim == 1 and w or w:movedim(dim, 1)):reshape(w:size(dim), -1) end
+    base.forget(m, name)
+    local w = matrix(p:detach())
+    m:register_parameter(name .. "_orig", p)
+    m:register_buffer(name .. "_u", unit(T.randn({ w:size(1) }, { dtype = p:dtype() }), eps))
+    m:register_buffer(name .. "_v", unit(T.randn({ w:size(2) }, { dtype = p:dtype() }), eps))
+    return install("spectral_norm", m, name, {}, function(self, rule)
+      local weight = base.member(self, name .. "_orig")
+      local W, u, v = matrix(weight), self[name .. "_u"], self[name .. "_v"]
+      if self.training and not rule.last then
+        T.no_grad(function()
+          for _ = 1, a.n_power_iterations do
+            v:copy_(unit(W:t():mv(u), eps))
+            u:copy_(unit(W:mv(v), eps))
+          end
+        end)
+        u, v = u:clone(), v:clone() -- the next call overwrites them
+      end
+      return weight / u:dot(W:mv(v))
+    end)
+  end
+  --- Back to a plain parameter, divided by its largest singular value.
+  function utils.remove_spectral_norm(m, name)
+    name = name or "weight"
+    local value = removed("remove_spectral_norm", "spectral_norm", m, name)
+    base.forget(m, name .. "_orig")
+    for _, part in ipairs { "_u", "_v" } do
+      base.forget(m, name .. part)
+      m._buffers[name .. part] = nil
+      rawset(m, name .. part, nil)
+    end
+    m:register_parameter(name, base.Parameter(value))
+    return m
+  end
+
+  -- ---- other tensors in place of a module's own -------------------------------------------------------------
+
+  --- Calls the module with tensors by name ("layers.1.weight") in place of its parameters and buffers; gradients go to
+  -- those tensors. (module, table, arguments …)
+  function utils.functional_call(m, tensors, ...)
+    if not base.is_module(m) then fail("functional_call: a module is wanted, got %s", describe(m)) end
+    if type(tensors) ~= "table" then
+      fail("functional_call: a table of tensors is wanted, got %s", describe(tensors))
+    end
+    local places, swapped = {}, {}
+    for _, item in ipairs(base.collect(m, "state")) do places[item[1]] = item end
+    for name, t in pairs(tensors) do
+      local item = places[name]
+      if not item then fail("functional_call: %s has no '%s'", m:type(), tostring(name)) end
+      if not T.is_tensor(t) then fail("functional_call: '%s' must be a tensor, got %s", name, describe(t)) end
+      local owner = item[3]
+      swapped[#swapped + 1] = { rawget(owner, item[4]) == nil and owner._parameters or owner, item[4], item[2], t }
+    end
+    for _, s in ipairs(swapped) do rawset(s[1], s[2], s[4]) end
+    local results = table.pack(pcall(m, ...))
+    for _, s in ipairs(swapped) do rawset(s[1], s[2], s[3]) end
+    if not results[1] then error(results[2], 0) end
+    return table.unpack(results, 2, results.n)
+  end
+
+  -- ---- folding -------------------------------------------------------------------------------------------------
+
+  -- A copy of `layer` that computes norm(layer(x)) with the statistics that norm has learnt; its weights' rows are
+  -- dimension `rows`.
+  local function fused(who, layer, norm, rows)
+    if not base.is_module(layer) or not base.is_module(norm) or not norm.running_mean then
+      fail("%s: a layer and a BatchNorm with running statistics are wanted", who)
+    end
+    if layer.training or norm.training then fail("%s: both must be in evaluation mode; call :eval() first", who) end
+    local new = layer:clone()
+    return T.no_grad(function()
+      local scale = (norm.running_var + norm.eps):rsqrt()
+      if norm.weight then scale = scale * norm.weight end
+      local shape = {}
+      for d = 1, layer.weight:dim() do shape[d] = d == rows and -1 or 1 end
+      local bias = (layer.bias and layer.bias - norm.running_mean or -norm.running_mean) * scale
+      if norm.bias then bias = bias + norm.bias end
+      new.weight = base.Parameter(layer.weight * scale:reshape(shape))
+      new.bias = base.Parameter(bias)
+      return new
+    end)
+  end
+  --- A convolution that computes bn(conv(x)); both in evaluation mode. transpose=true for transposed ones.
+  function utils.fuse_conv_bn_eval(conv, bn, opts)
+    local o = options.check("fuse_conv_bn_eval", opts, { "transpose" })
+    return fused("fuse_conv_bn_eval", conv, bn, o.transpose and 2 or 1)
+  end
+  --- A Linear that computes bn(linear(x)); both in evaluation mode.
+  function utils.fuse_linear_bn_eval(linear, bn) return fused("fuse_linear_bn_eval", linear, bn, 1) end
+
+  -- ---- gradients and sequences -------------------------------------------------------------------------------------
+
+  --- The joint p-norm of tensors, 0-d. Options `norm_type=2`.
+  function utils.get_total_norm(tensors, opts)
+    local o = options.check("get_total_norm", opts, { "norm_type" })
+    if T.is_tensor(tensors) then tensors = { tensors } end
+    if type(tensors) ~= "table" then fail("get_total_norm: a list of tensors is wanted, got %s", describe(tensors)) end
+    if #tensors == 0 then return T.tensor(0.0) end
+    return T.no_grad(function()
+      local norms = {}
+      for i, t in ipairs(tensors) do norms[i] = t:norm { p = o.norm_type or 2.0 }:reshape {} end
+      return T.stack(norms, 1):norm { p = o.norm_type or 2.0 }
+    end)
+  end
+  --- Scales the gradients by max_norm / total_norm, at most 1.
+  function utils.clip_grads_with_norm_(params, max_norm, total_norm)
+    if T.is_tensor(params) then params = { params } end
+    if type(params) ~= "table" or type(max_norm) ~= "number" or not T.is_tensor(total_norm) then
+      fail("clip_grads_with_norm_: parameters, a number and the total norm are wanted")
+    end
+    T.no_grad(function()
+      local scale = (max_norm / (total_norm + 1e-6)):clamp { max = 1.0 }
+      for _, p in ipairs(params) do if p.grad then p.grad:mul_(scale) end end
+    end)
+  end
+
+  --- Sequences [l_i, *] of different lengths in one tensor [longest, N, *] (batch_first: [N, longest, *]), the rest
+  -- padding_value. Options `batch_first=false padding_value=0 padding_side="right"`.
+  function utils.pad_sequence(list, opts)
+    local o = options.check("pad_sequence", opts, { "batch_first", "padding_value", "padding_side" })
+    if type(list) ~= "table" or #list == 0 then fail("pad_sequence: a list of tensors is wanted") end
+    local longest, parts = 0, {}
+    for i, x in ipairs(list) do
+      if not T.is_tensor(x) or x:dim() < 1 then
+        fail("pad_sequence: entry %d must be a tensor [length, *], got %s", i, describe(x))
+      end
+      longest = math.max(longest, x:size(1))
+    end
+    for i, x in ipairs(list) do
+      local sides = {}
+      for k = 1, 2 * (x:dim() - 1) do sides[k] = 0 end
+      local missing = longest - x:size(1)
+      local left = o.padding_side == "left"
+      sides[#sides + 1], sides[#sides + 2] = left and missing or 0, left and 0 or missing
+      parts[i] = missing == 0 and x or F.pad(x, sides, { value = o.padding_value or 0 })
+    end
+    return T.stack(parts, o.batch_first and 1 or 2)
+  end
+  --- The sequences again, from their lengths.
+  function utils.unpad_sequence(x, lengths, opts)
+    local o = options.check("unpad_sequence", opts, { "batch_first" })
+    if T.is_tensor(lengths) then lengths = lengths:totable() end
+    if not T.is_tensor(x) or type(lengths) ~= "table" then
+      fail("unpad_sequence: a tensor and lengths are wanted, got %s and %s", describe(x), describe(lengths))
+    end
+    local out = {}
+    for i, n in ipairs(lengths) do
+      local one = x:select(o.batch_first and 1 or 2, i)
+      out[i] = one:narrow(1, 1, math.tointeger(n) or fail("unpad_sequence: length %d is %s", i, tostring(n)))
+    end
+    return out
+  end
+end

@@ -1,0 +1,93 @@
+-- SPDX-License-Identifier: MIT
+--- optim.swa_utils: averages of a model's weights along training (Izmailov et al. 2018; exponential: Polyak).
+-- @module perilune.optim.swa_utils
+local T = require "perilune"
+local nn_base = require "perilune.nn.module"
+local options = require "perilune.options"
+local sched = require "perilune.optim.lr_scheduler"
+
+local fail, describe = options.fail, options.describe
+local swa = { SWALR = sched.SWALR }
+
+--- avg_fn of an exponential average: decay · average + (1 - decay) · new.
+function swa.get_ema_avg_fn(decay)
+  decay = decay or 0.999
+  if type(decay) ~= "number" or not (decay >= 0 and decay <= 1) then
+    fail("get_ema_avg_fn: decay must be a number from 0 to 1, got %s", describe(decay))
+  end
+  return function(average, new) return average * decay + new * (1 - decay) end
+end
+--- avg_fn of the plain mean, the default.
+function swa.get_swa_avg_fn()
+  return function(average, new, n) return average + (new - average) / (n + 1) end
+end
+
+--- A copy of the model whose parameters are averages: call `update_parameters(model)` after each step or epoch, use it
+-- like the model. avg_fn(average, new, n) gives the next average after n of them. Buffers are averaged as well with
+-- use_buffers, else copied. State: n_averaged and the model's under "module.".
+local Averaged = nn_base.class "AveragedModel"
+local spec = options.spec("optim.swa_utils.AveragedModel", { { "model", "any" },
+  { "avg_fn", "func", optional = true }, { "use_buffers", "bool", false } })
+function Averaged:init(...)
+  local a = options.read(spec, ...)
+  if not nn_base.is_module(a.model) then
+    fail("optim.swa_utils.AveragedModel: model must be a module, got %s", describe(a.model))
+  end
+  self.module = a.model:clone()
+  self:register_buffer("n_averaged", T.zeros({}, { dtype = "i64" }))
+  self.avg_fn, self.use_buffers = a.avg_fn or swa.get_swa_avg_fn(), a.use_buffers
+end
+function Averaged:forward(...) return self.module(...) end
+
+local function tensors(m, buffers)
+  local list = m:parameters()
+  if buffers then for _, b in ipairs(m:buffers()) do list[#list + 1] = b end end
+  return list
+end
+function Averaged:update_parameters(model)
+  if not nn_base.is_module(model) then fail("update_parameters: a module is wanted, got %s", describe(model)) end
+  local own, new = tensors(self.module, self.use_buffers), tensors(model, self.use_buffers)
+  if #own ~= #new then fail("update_parameters: the model has %d tensors, the average %d", #new, #own) end
+  local _ <close> = T.no_grad()
+  local n = self.n_averaged:item()
+  for i, average in ipairs(own) do
+    if n == 0 or not average:is_floating_point() then
+      average:copy_(new[i])
+    else
+      average:copy_(self.avg_fn(average, new[i], n))
+    end
+  end
+  if not self.use_buffers then
+    local from = model:buffers()
+    for i, b in ipairs(self.module:buffers()) do b:copy_(from[i]) end
+  end
+  self.n_averaged:add_(1)
+end
+swa.AveragedModel = Averaged
+
+--- Computes the running statistics of all BatchNorm layers anew: one pass over the batches of a loader (inputs, or
+-- inputs and more) in training mode.
+function swa.update_bn(loader, model)
+  if not nn_base.is_module(model) then fail("update_bn: a module is wanted, got %s", describe(model)) end
+  local norms, training = {}, model.training
+  for _, m in ipairs(model:modules()) do
+    if m.running_mean and m.running_var then
+      norms[#norms + 1] = { m, m.momentum }
+      m.running_mean:zero_()
+      m.running_var:fill_(1)
+      m.num_batches_tracked:zero_()
+      m.momentum = false -- a plain average
+    end
+  end
+  if #norms == 0 then return end
+  model:train()
+  local ok, message = pcall(function()
+    local _ <close> = T.no_grad()
+    for x in loader do model(x) end
+  end)
+  for _, item in ipairs(norms) do item[1].momentum = item[2] end
+  model:train(training)
+  if not ok then error(message, 0) end
+end
+
+return swa
