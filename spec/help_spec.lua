@@ -19,7 +19,7 @@ local function others()
     local callable = type(value) == "function" or (meta and meta.__call)
     if callable and not ops[name] and not ops[name:match("^(.*)_$")] then list[#list + 1] = name end
   end
-  for _, space in ipairs { "metrics", "log", "data" } do
+  for _, space in ipairs { "metrics", "log", "plot", "data" } do
     for name in pairs(require("perilune." .. space)) do list[#list + 1] = space .. "." .. name end
   end
   table.sort(list)

@@ -32,6 +32,12 @@ for _, part in ipairs {
   require("perilune." .. part)(T, core)
 end
 
+-- Pictures of tensors: x:imshow{…}, x:spark{…}.
+for name, kind in pairs { imshow = "image", spark = "spark" } do
+  T[name] = function(...) return require("perilune.plot")[kind](...) end
+  core.metatable().methods[name] = T[name]
+end
+
 core.seal() -- all metamethods are in place
 
 -- The larger parts load at first use: `require "perilune"` stays quick.
@@ -45,7 +51,8 @@ local lazy = {
   graph = { "perilune.graph", "graph" },
   fit = "perilune.fit", early_stop = "perilune.fit.early_stop",
   snapshot = { "perilune.fit.snapshot", "snapshot" }, restore = { "perilune.fit.snapshot", "restore" },
-  metrics = "perilune.metrics", profile = "perilune.profile", timer = "perilune.timer", cli = "perilune.cli",
+  plot = "perilune.plot", metrics = "perilune.metrics",
+  profile = "perilune.profile", timer = "perilune.timer", cli = "perilune.cli",
 }
 core.lazy = lazy
 -- T.log(x) is the logarithm, T.log.csv(path), T.log.jsonl, T.log.tensorboard write figures of a run.

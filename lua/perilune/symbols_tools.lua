@@ -148,6 +148,57 @@ os.remove(path)]] }
 S.restore = { "T.restore({net = net, optimizer = opt, …}, state) → the rest of the state",
   "Hands every object what T.snapshot took from it, and restores the random numbers.", S.snapshot[3] }
 
+-- ---- pictures ----------------------------------------------------------------------------------------------------
+
+S.plot = { "T.plot(y), T.plot(x, y), T.plot{{x=, y=, label=, style=, color=}, …}, each with options → figure",
+  [[print(figure) draws in the terminal. figure:svg(path), figure:png(path, {scale=2}) write files (without a
+path: the text, the bytes), figure:save(path) by the name's end, figure:text{width=, height=16, color=}.
+Options: title, xlabel, ylabel, xlim={lo, hi}, ylim, xscale="log", yscale, labels={…},
+style="line"|"points"|"both"|"bars", legend=false, width, height in pixels. Lists or tensors; the rows of a
+matrix are series.]],
+  [[
+local f = T.plot({ 3, 1, 2, 5 }, { title = "loss" })
+print(f:text { width = 16, height = 5 })
+-->        loss
+-->  │            ⡔
+--> 4┤          ⢀⠎
+-->  │⠤⡀       ⢠⠊
+--> 2┤ ⠈⠢⡀   ⣀⠴⠁
+-->  │   ⠑⠤⠒⠉
+-->  └─────────────
+-->       2       4
+print(f:svg():sub(1, 4))  --> <svg]] }
+
+S["plot.scatter"] = { "T.plot.scatter(x, y, options) → figure", "Points; options as for T.plot.", [[
+print(#T.plot.scatter({ 1, 2 }, { 3, 4 }).series)  --> 1]] }
+S["plot.hist"] = { "T.plot.hist(x, {bins=30, xlim=, …}) → figure",
+  "How often the elements of a tensor or list fall into each of `bins` intervals.", [[
+print(T.plot.hist({ 1, 1, 2, 9 }, { bins = 2 }).series[1].y[1])  --> 3.0]] }
+S["plot.matrix"] = { 'T.plot.matrix(m, {names=, rows=, cols=, map="blues", values=true, lo=, hi=, …}) → figure',
+  [[Coloured squares with the values in them; names at both sides, or rows= and cols=. map: "blues", "grey",
+"viridis", "diverging".]],
+  [[
+print(T.plot.matrix({ { 5, 1 }, { 0, 6 } }, { names = { "cat", "dog" } }):text { color = false })
+-->     cat dog
+--> cat   5   1
+--> dog   0   6]] }
+S["plot.image"] = { "T.plot.image(x, {…}) → figure", "What x:imshow{…} does.", [[
+print(T.plot.image(T.zeros(4, 6)).kind)  --> image]] }
+S["plot.spark"] = { "T.plot.spark(x, {…}) → string", "What x:spark{…} does; x may be a list.", [[
+print(T.plot.spark { 1, 2, 3, 2 })  --> ▁▅█▅]] }
+S.imshow = { 'x:imshow{map="grey", lo=, hi=, cols=, scale=, title=, file=} → figure',
+  [[A picture of [H,W], [C,H,W], [H,W,C], or a grid of [N,C,H,W] with cols in a row. print(figure) shows it in
+the terminal: half blocks with colours, characters without. u8 as it is; other numbers from 0 to 1, or from
+their least to their greatest, or lo to hi. file= or figure:png(path), figure:svg(path) write it.]],
+  [[
+print(T.eye(3):imshow():text { color = false })
+--> @@
+-->   @@
+-->     @@]] }
+S.spark = { "x:spark{width=60, lo=, hi=} → string",
+  "The values of a vector, or of each row of a matrix, as a line of blocks; more than width are averaged.", [[
+print(T.tensor({ 1, 5, 3 }):spark())  --> ▁█▅]] }
+
 -- ---- clocks and options --------------------------------------------------------------------------------------------
 
 S.bar = { "T.bar(loop, {title=, total=, every=, quiet=, file=, width=}) → the loop with a progress bar",

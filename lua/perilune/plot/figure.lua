@@ -1,0 +1,99 @@
+-- SPDX-License-Identifier: MIT
+--- Figures: what T.plot and its relatives return. tostring draws them with characters, :svg and :png write files.
+-- @module perilune.plot.figure
+local core = require "perilune.core"
+local color = require "perilune.plot.color"
+local options = require "perilune.options"
+local ticks = require "perilune.plot.ticks"
+
+local fail = options.fail
+local Figure = { __name = "figure" }
+Figure.__index = Figure
+
+local function write(path, bytes)
+  local f, message, code = io.open(path, "wb")
+  if not f then return nil, message, code end
+  local ok, why, errno = f:write(bytes)
+  local closed, why2, errno2 = f:close()
+  if ok and closed then return true end
+  return nil, ("%s: %s"):format(path, why or why2), errno or errno2
+end
+
+local function deliver(who, path, bytes)
+  if path == nil then return bytes end
+  if type(path) ~= "string" then fail("%s: the path must be a string, got %s", who, options.describe(path)) end
+  return write(path, bytes)
+end
+
+--- Both axes, from the limits given and the values of the series.
+function Figure:axes()
+  local xs, ys, bars = {}, {}, nil
+  for i, s in ipairs(self.series) do
+    xs[i], ys[i] = s.x, s.y
+    bars = bars or (s.style == "bars" and s.step)
+  end
+  local function axis(limits, lists, log, tight, with_zero)
+    local lo, hi = ticks.range(lists, log)
+    if with_zero then lo, hi = math.min(lo, 0), math.max(hi, 0) end
+    if limits then return ticks.axis(limits[1], limits[2], log, true) end
+    return ticks.axis(lo, hi, log, tight)
+  end
+  local xaxis = axis(self.xlim, xs, self.xscale == "log", not bars)
+  local yaxis = axis(self.ylim, ys, self.yscale == "log", false, bars)
+  if bars and not self.ylim and yaxis.lo < 0 and ticks.range(ys) >= 0 then
+    yaxis = ticks.axis(0, yaxis.hi, false, true)
+  end
+  return xaxis, yaxis
+end
+
+local function page_of(self, opts)
+  return require("perilune.plot.shapes")[self.kind](self, opts.width or self.width, opts.height or self.height)
+end
+
+local function sizes(who, opts, names)
+  opts = options.check(who, opts, names)
+  for _, key in ipairs { "width", "height", "scale" } do
+    local v = opts[key]
+    if v ~= nil and (type(v) ~= "number" or v ~= v or v <= 0 or v > 20000) then
+      fail("%s: %s must be a positive number, got %s", who, key, options.describe(v))
+    end
+  end
+  return opts
+end
+
+--- SVG text, or with a path the file: true, or nil, message, code. `width`, `height` in pixels.
+function Figure:svg(path, opts)
+  if type(path) == "table" then path, opts = nil, path end
+  opts = sizes("figure:svg", opts, { "width", "height" })
+  return deliver("figure:svg", path, require "perilune.plot.svg"(page_of(self, opts)))
+end
+
+--- PNG bytes, or with a path the file. `scale` pixels a unit of width and height (2).
+function Figure:png(path, opts)
+  if type(path) == "table" then path, opts = nil, path end
+  opts = sizes("figure:png", opts, { "width", "height", "scale" })
+  return deliver("figure:png", path, require "perilune.plot.raster"(page_of(self, opts), opts.scale or 2))
+end
+
+--- A file of the kind that its name ends in: .svg, .png or .txt.
+function Figure:save(path, opts)
+  local kind = type(path) == "string" and path:lower():match("%.(%w+)$")
+  if kind == "svg" or kind == "png" then return self[kind](self, path, opts) end
+  if kind == "txt" then return write(path, self:text { color = false } .. "\n") end
+  fail("figure:save: the name must end in .svg, .png or .txt, got %s", options.describe(path))
+end
+
+--- Characters: `width` columns (of the terminal, at most 100), `height` rows (16), `color` (on a terminal).
+function Figure:text(opts)
+  opts = sizes("figure:text", opts, { "width", "height", "color" })
+  local colored = color.wanted(opts.color)
+  local width = math.floor(opts.width or math.min(100, core.terminal_width(1)))
+  if self.kind == "lines" then
+    return require "perilune.plot.braille"(self, width, math.floor(opts.height or 16), colored)
+  end
+  return require("perilune.plot.terminal")[self.kind](self, width, colored)
+end
+
+function Figure:__tostring() return self:text() end
+
+return Figure

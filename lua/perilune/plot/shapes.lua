@@ -1,0 +1,158 @@
+-- SPDX-License-Identifier: MIT
+--- Figures as lists of shapes on a page, in pixels from the upper left corner:
+--   {kind = "rect", x, y, w, h, fill} {kind = "path", points = {x1, y1, …}, color, width}
+--   {kind = "dot", x, y, r, color} {kind = "image", x, y, w, h, pixels}
+--   {kind = "text", x, y, text, size, anchor, color, up}
+-- @module perilune.plot.shapes
+local color = require "perilune.plot.color"
+
+local M = {}
+local INK, GRID, SIZE = 0x333333, 0xe4e4e4, 11
+
+local function text_width(s, size) return (utf8.len(s) or #s) * size * 0.6 end
+M.text_width = text_width
+
+local function adder(page)
+  return function(kind, s)
+    s.kind = kind
+    page[#page + 1] = s
+  end
+end
+
+local function title_and_labels(page, f, box)
+  local add = adder(page)
+  if f.title then
+    add("text", { x = box.x + box.w / 2, y = 18, text = f.title, size = 14, anchor = "middle", color = INK })
+  end
+  if f.xlabel then
+    add("text", { x = box.x + box.w / 2, y = page.height - 8, text = f.xlabel, size = 12, anchor = "middle",
+      color = INK })
+  end
+  if f.ylabel then
+    add("text", { x = 14, y = box.y + box.h / 2, text = f.ylabel, size = 12, anchor = "middle", color = INK,
+      up = true })
+  end
+end
+
+-- Where the data go: what titles, labels and the texts of ticks leave.
+local function data_box(f, width, height, yticks)
+  local wide = 0
+  for _, t in ipairs(yticks) do wide = math.max(wide, text_width(t.text, SIZE)) end
+  local x, y = wide + (f.ylabel and 30 or 12), f.title and 30 or 12
+  return { x = x, y = y, w = width - x - 14, h = height - y - (f.xlabel and 42 or 26) }
+end
+
+local function axes(page, f, box, xaxis, xticks, yaxis, yticks)
+  local add = adder(page)
+  for _, t in ipairs(yticks) do
+    local y = box.y + box.h * (1 - yaxis.place(t.at))
+    add("path", { points = { box.x, y, box.x + box.w, y }, color = GRID, width = 1 })
+    add("text", { x = box.x - 6, y = y + 4, text = t.text, size = SIZE, anchor = "end", color = INK })
+  end
+  for _, t in ipairs(xticks) do
+    local x = box.x + box.w * xaxis.place(t.at)
+    add("path", { points = { x, box.y, x, box.y + box.h }, color = GRID, width = 1 })
+    add("text", { x = x, y = box.y + box.h + 15, text = t.text, size = SIZE, anchor = "middle", color = INK })
+  end
+  add("path", { points = { box.x, box.y, box.x, box.y + box.h, box.x + box.w, box.y + box.h }, color = INK, width = 1 })
+  title_and_labels(page, f, box)
+end
+
+local function legend(page, f, box)
+  local add, wide, n = adder(page), 0, 0
+  for _, s in ipairs(f.series) do
+    if s.label then wide, n = math.max(wide, text_width(s.label, SIZE)), n + 1 end
+  end
+  if n == 0 or f.legend == false then return end
+  local x, y = box.x + box.w - wide - 34, box.y + 8
+  add("rect", { x = x - 6, y = y - 4, w = wide + 36, h = n * 16 + 6, fill = 0xffffff })
+  for _, s in ipairs(f.series) do
+    if s.label then
+      add("rect", { x = x, y = y + 4, w = 16, h = 3, fill = s.color })
+      add("text", { x = x + 22, y = y + 10, text = s.label, size = SIZE, color = INK })
+      y = y + 16
+    end
+  end
+end
+
+-- One series: a path, broken where a value has no place; dots; bars.
+local function series(page, f, s, box, xaxis, yaxis)
+  local add, points = adder(page), {}
+  local function flush()
+    if #points == 2 then add("dot", { x = points[1], y = points[2], r = 1.5, color = s.color }) end
+    if #points > 2 then add("path", { points = points, color = s.color, width = 1.8 }) end
+    points = {}
+  end
+  local base = box.y + box.h * (1 - math.max(0, math.min(1, yaxis.place(0) or 0)))
+  for i = 1, #s.x do
+    local u, v = xaxis.place(s.x[i]), yaxis.place(s.y[i])
+    local inside = u and v and u >= -1e-9 and u <= 1 + 1e-9 and v >= -0.01 and v <= 1.01
+    if not inside then
+      flush()
+    else
+      local x, y = box.x + u * box.w, box.y + (1 - v) * box.h
+      if s.style == "bars" then
+        local w = box.w * (s.step or 1) / (xaxis.hi - xaxis.lo)
+        add("rect", { x = x - w / 2 + 0.5, y = math.min(y, base), w = math.max(1, w - 1), h = math.abs(base - y),
+          fill = s.color })
+      else
+        if s.style ~= "points" then points[#points + 1], points[#points + 2] = x, y end
+        if s.style ~= "line" then add("dot", { x = x, y = y, r = s.radius or 2.5, color = s.color }) end
+      end
+    end
+  end
+  flush()
+end
+
+--- The page of a figure of series (plot/figure.lua).
+function M.lines(f, width, height)
+  local page = { width = width, height = height }
+  local xaxis, yaxis = f:axes()
+  local yticks = yaxis.ticks(math.max(2, math.min(7, height // 50)))
+  local box = data_box(f, width, height, yticks)
+  axes(page, f, box, xaxis, xaxis.ticks(math.max(2, math.min(8, width // 80))), yaxis, yticks)
+  for _, s in ipairs(f.series) do series(page, f, s, box, xaxis, yaxis) end
+  legend(page, f, box)
+  return page
+end
+
+--- The page of a matrix: a coloured square for each value, the values in them where they fit.
+function M.matrix(f, width, height)
+  local page = { width = width, height = height }
+  local add, rows, cols = adder(page), f.rows, f.cols
+  local wide = 0
+  for i = 1, rows do wide = math.max(wide, text_width(f.row_names[i], SIZE)) end
+  local x, y = wide + (f.ylabel and 32 or 14), f.title and 30 or 12
+  local cell = math.min((width - x - 14) / cols, (height - y - (f.xlabel and 42 or 26)) / rows)
+  local box = { x = x, y = y, w = cell * cols, h = cell * rows }
+  local widest = 0
+  for _, text in ipairs(f.texts) do widest = math.max(widest, text_width(text, 10)) end
+  for i = 1, rows do
+    for j = 1, cols do
+      local at = (i - 1) * cols + j
+      local c = f.shade(f.shares[at])
+      add("rect", { x = x + (j - 1) * cell, y = y + (i - 1) * cell, w = cell, h = cell, fill = c })
+      if f.show_values and widest < cell - 2 and cell >= 11 then
+        add("text", { x = x + (j - 0.5) * cell, y = y + (i - 0.5) * cell + 3.5, text = f.texts[at], size = 10,
+          anchor = "middle", color = color.is_light(c) and INK or 0xffffff })
+      end
+    end
+  end
+  local every = math.max(1, math.ceil(14 / cell))
+  for i = 1, rows, every do
+    add("text", { x = x - 6, y = y + (i - 0.5) * cell + 4, text = f.row_names[i], size = SIZE, anchor = "end",
+      color = INK })
+  end
+  local longest = 0
+  for j = 1, cols do longest = math.max(longest, text_width(f.col_names[j], SIZE) + 4) end
+  for j = 1, cols, math.max(1, math.ceil(longest / cell)) do
+    add("text", { x = x + (j - 0.5) * cell, y = box.y + box.h + 15, text = f.col_names[j], size = SIZE,
+      anchor = "middle", color = INK })
+  end
+  page.width = math.max(box.x + box.w + 14, f.title and text_width(f.title, 14) + 20 or 0)
+  page.height = box.y + box.h + (f.xlabel and 42 or 26)
+  title_and_labels(page, f, box)
+  return page
+end
+
+return M
