@@ -41,5 +41,7 @@ int luaopen_perilune_engine(lua_State *L) {
   l_files_register(L);
   l_workers_register(L);
   l_graph_register(L);
+  l_csv_register(L);
+  l_image_register(L);
   return 1;
 }

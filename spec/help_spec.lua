@@ -20,7 +20,10 @@ local function others()
     if callable and not ops[name] and not ops[name:match("^(.*)_$")] then list[#list + 1] = name end
   end
   for _, space in ipairs { "metrics", "log", "plot", "data" } do
-    for name in pairs(require("perilune." .. space)) do list[#list + 1] = space .. "." .. name end
+    for name, value in pairs(require("perilune." .. space)) do
+      local inner = type(value) == "table" and getmetatable(value) == nil and value or { [""] = value }
+      for key in pairs(inner) do list[#list + 1] = space .. "." .. name .. (key ~= "" and "." .. key or "") end
+    end
   end
   table.sort(list)
   return list

@@ -49,6 +49,63 @@ for name, what in pairs { fashion_mnist = "Fashion-MNIST: clothes", mnist = "MNI
 images, labels, classes.]], ('print((T.data.%s { root = "/nowhere" }))  --> nil'):format(name) }
 end
 
+S["data.cifar10"] = { 'T.data.cifar10{split="train", root=, dtype="f32"} → dataset, or nil, message, code',
+  [[CIFAR-10 from local files in the binary format. Images [N, 3, 32, 32] in 0 … 1 (or u8), labels 1 … 10; fields
+images, labels, classes.]], [[
+print((T.data.cifar10 { root = "/nowhere" }))  --> nil]] }
+S["data.image_folder"] = {
+  'T.data.image_folder{root, transform=, mode="rgb"} → dataset of {image, class}, or nil, message, code',
+  [[PNG and JPEG files in folders, one folder a class; fields paths, labels, classes. transform gets u8 [C, H, W]; see
+data.transforms.compose.]], [[
+print((T.data.image_folder("/nowhere")))  --> nil]] }
+S["data.csv"] = {
+  [[T.data.csv(path, {header=true, delimiter=",", types=, columns=, missing=, comment=, quote=}) → table]],
+  [[Columns of text files as tensors (i64, f32 or bool by what they hold, or types={name=dtype}) or lists of strings
+("text"). Fields names, rows, columns, missing; csv[i] is a row; csv:tensor{"a", "b"} → [rows, 2];
+csv:categories("c") → classes, words. Missing numbers are NaN. text= instead of a path. Or nil, message, code.]], [[
+local c = T.data.csv { text = "a,b,kind\n1,2.5,x\n3,,y\n" }
+print(c.columns.a, c.columns.kind[2], c.missing.b)  --> {1, 3}  -- i64[2] cpu	y	1
+print(c:tensor { "a" }:size(1))  --> 2]] }
+S["data.text"] = { "T.data.text{path, length=64, stride=length, tokenizer=} → dataset of {x, y}, or nil, message, code",
+  [[Windows of tokens, y one token after x. Tokens are characters, or what tokenizer:encode(text) gives. text= instead
+of a path. Fields tokens, vocab_size, tokenizer (with decode).]], [[
+local ds = T.data.text { text = "to be or not", length = 3 }
+print(#ds, ds.tokenizer:decode(ds[1][2]))  --> 3	o b]] }
+
+-- ---- transforms ------------------------------------------------------------------------------------------------
+
+local head = "local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to(\"u8\")\n"
+for _, t in ipairs {
+  { "compose", "{f, g, …}", "Transforms or functions one after the other.", "{ T.data.transforms.resize(4) }", "5" },
+  { "resize", '(n or {h, w}, {mode="bilinear", antialias=true})',
+    "Resampling; a number is for the shorter side. Modes nearest, bilinear, bicubic.", "(3)", "4" },
+  { "crop", "(top, left, h, w)", "Those pixels, a view; places count from 1.", "(1, 1, 2, 3)", "2" },
+  { "center_crop", "(n or {h, w})", "The middle.", "(4)", "4" },
+  { "random_crop", "(n or {h, w}, {padding=0, fill=0})", "A random place.", "(5)", "5" },
+  { "random_resized_crop", "(n or {h, w}, {scale={0.08, 1}, ratio={3/4, 4/3}, mode=, antialias=})",
+    "A random part of random size and shape, resampled.", "(5)", "5" },
+  { "random_horizontal_flip", "(p=0.5)", "Left and right exchanged with probability p.", "(1)", "8" },
+  { "random_vertical_flip", "(p=0.5)", "Top and bottom exchanged with probability p.", "(1)", "8" },
+  { "pad", "(n or {x, y} or {left, top, right, bottom}, value=0)", "More pixels at the sides.", "(1)", "10" },
+  { "color_jitter", "{brightness=, contrast=, saturation=, hue=}",
+    "Random changes of colour, in random order; v means factors of 1 - v … 1 + v, for hue a turn of -v … v.",
+    "{ hue = 0.1 }", "8" },
+  { "gray", "(channels=1)", "One gray channel, or three equal ones.", "()", "8" },
+  { "to_tensor", "()", "u8 in 0 … 255 becomes f32 in 0 … 1.", "()", "8" },
+  { "random_erasing", '{p=0.5, scale={0.02, 0.33}, ratio={0.3, 3.3}, value=0 or "random"}',
+    "A random rectangle set to a value with probability p.", "()", "8" },
+} do
+  S["data.transforms." .. t[1]] = { ("T.data.transforms.%s%s → transform"):format(t[1], t[2]),
+    t[3] .. " Called with an image [C, H, W], u8 or f32.",
+    ("%sprint(T.data.transforms.%s%s(picture):size(2))  --> %s"):format(head, t[1], t[4], t[5]) }
+end
+S["data.transforms.normalize"] = { "T.data.transforms.normalize(mean, std) → transform",
+  "(x - mean) / std of floats, by channel; numbers or lists. Right behind to_tensor() both are one pass.", [[
+print(T.data.transforms.normalize(0.5, 0.5)(T.ones(1, 1, 1)):item())  --> 1.0]] }
+S["data.transforms.Transform"] = { "T.data.transforms.Transform: the class of transforms",
+  "A transform is called with an image; tostring tells its arguments. Any function may stand in its place.", [[
+print(getmetatable(T.data.transforms.gray()) == T.data.transforms.Transform)  --> true]] }
+
 -- ---- loading -------------------------------------------------------------------------------------------------
 
 S["data.DataLoader"] = {

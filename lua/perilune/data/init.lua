@@ -3,6 +3,7 @@
 -- @module perilune.data
 local dataset = require "perilune.data.dataset"
 local mnist = require "perilune.data.mnist"
+local csv = require "perilune.data.csv"
 local DataLoader = require "perilune.data.loader"
 local sampler = require "perilune.data.sampler"
 
@@ -12,6 +13,11 @@ return {
   Subset = dataset.Subset,
   ConcatDataset = dataset.ConcatDataset,
   random_split = dataset.random_split,
+  cifar10 = require("perilune.data.cifar").cifar10,
+  csv = csv.csv,
+  image_folder = require("perilune.data.folder").image_folder,
+  text = require("perilune.data.text").text,
+  transforms = require "perilune.data.transforms",
   DataLoader = DataLoader,
   SequentialSampler = sampler.SequentialSampler,
   RandomSampler = sampler.RandomSampler,

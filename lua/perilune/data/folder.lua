@@ -1,0 +1,61 @@
+-- SPDX-License-Identifier: MIT
+--- Images in folders, one folder a class.
+-- @module perilune.data.folder
+local core = require "perilune.core"
+local dataset = require "perilune.data.dataset"
+local options = require "perilune.options"
+
+local endings = { png = true, jpg = true, jpeg = true }
+local spec = options.spec("data.image_folder", { { "root", "string" }, { "transform", "any", optional = true },
+  { "mode", { "rgb", "gray", "rgba", "unchanged" }, "rgb" } })
+local channels = { unchanged = 0, gray = 1, rgb = 3, rgba = 4 }
+
+-- The names of one kind ("d" or "f") in a folder, sorted; or nil, message, code.
+local function names(path, kind)
+  local all, message, code = core.list_folder(path)
+  if not all then return nil, message, code end
+  local out = {}
+  for _, entry in ipairs(all) do
+    if entry:sub(1, 1) == kind and entry:sub(2, 2) ~= "." then out[#out + 1] = entry:sub(2) end
+  end
+  table.sort(out)
+  return out
+end
+
+local function get(self, i)
+  local path = self.paths[i]
+  local x, message = core.load_image(path, self.channels)
+  if not x then options.fail("data.image_folder: sample %d: %s", i, message) end
+  local transform = self.transform
+  if transform then x = transform(x) end
+  return { x, self.labels[i] }
+end
+
+--- `data.image_folder{root, transform=, mode="rgb"}`: every .png, .jpg and .jpeg file in the folders below root,
+-- sorted; sample i is {image, class}: the image u8 [C, H, W] or what transform makes of it, classes from 1 in the order
+-- of the folders' names. Fields `paths labels classes`. A file that cannot be read raises when its sample is wanted.
+-- @treturn dataset; or nil, message, code when the folder cannot be read or holds no images
+local function image_folder(...)
+  local a = options.read(spec, ...)
+  local root = a.root
+  local classes, message, code = names(root, "d")
+  if not classes then return nil, message, code end
+  local self = { paths = {}, labels = {}, classes = classes, transform = a.transform, channels = channels[a.mode] }
+  for k, class in ipairs(classes) do
+    local files
+    files, message, code = names(root .. "/" .. class, "f")
+    if not files then return nil, message, code end
+    for _, file in ipairs(files) do
+      local ending = file:match("%.(%w+)$")
+      if ending and endings[ending:lower()] then
+        self.paths[#self.paths + 1] = ("%s/%s/%s"):format(root, class, file)
+        self.labels[#self.labels + 1] = k
+      end
+    end
+  end
+  if #self.paths == 0 then return nil, root .. ": no folders with .png, .jpg or .jpeg files", "format" end
+  self.len, self.get = #self.paths, get
+  return dataset.Dataset(self)
+end
+
+return { image_folder = image_folder }
