@@ -64,7 +64,7 @@ local function child(name, mode, threads)
   T.manual_seed(1)
   local call = workloads.build(T, name, function(file)
     return dofile(here .. "workloads/" .. file .. ".lua")
-  end)
+  end, mode)
   if type(call) == "string" then
     print("skip " .. call)
     return

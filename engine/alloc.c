@@ -5,6 +5,7 @@
  * pass the peak by a tenth. */
 #include "engine/alloc.h"
 
+#include "engine/autocast.h"
 #include "engine/grad/graph.h"
 
 #include <pthread.h>
@@ -171,6 +172,7 @@ void pl_block_free(void *p) {
  * belong to tensors that were handed to another thread. */
 static void thread_end(void *unused) {
   (void)unused;
+  pl_autocast_end();
   pl_backward_cache_end();
   pl_desc_text_end();
   pl_message_end();

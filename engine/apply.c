@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/alloc.h"
+#include "engine/autocast.h"
 #include "engine/batch/batch.h"
 #include "engine/call.h"
 #include "engine/grad/graph.h"
@@ -273,6 +274,7 @@ static PlStatus apply_batched(Call *c, PlTensor **out, bool *done) {
 }
 
 static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
   if (PL_UNLIKELY(any_symbolic(in, nin))) return pl_sym_apply(op, in, nin, attrs, out);
   if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);
   Call c;
@@ -330,7 +332,7 @@ static PlStatus apply_plain(const PlOp *op, PlTensor *const *in, int nin, int li
 }
 
 static inline PlStatus apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  if (op->cls == PL_POINTWISE && op->nattr == 0 && op->kernel[PL_CPU] && PL_LIKELY(pl_state.batch_busy == 0)) {
+  if (op->cls == PL_POINTWISE && op->nattr == 0 && !op->autocast && op->kernel[PL_CPU] && PL_LIKELY(pl_state.batch_busy == 0)) {
     if (op->infer == pl_infer_broadcast && op->promote != PL_PROMOTE_NONE && !op->promote_mask) {
       int like = plain_binary(op, in, nin);
       if (like >= 0) return apply_plain(op, in, 2, like, (PlDtype)in[0]->a.dtype, out);

@@ -25,6 +25,7 @@ local function others()
       for key in pairs(inner) do list[#list + 1] = space .. "." .. name .. (key ~= "" and "." .. key or "") end
     end
   end
+  if not rawget(T, "GradScaler") then list[#list + 1] = "GradScaler" end
   table.sort(list)
   return list
 end

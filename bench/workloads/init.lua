@@ -40,8 +40,8 @@ for i, row in ipairs(WORK) do
 end
 
 -- The modes a workload runs in, each in a process of its own.
-function M.modes(_name)
-  return { "eager" }
+function M.modes(name)
+  return name == "gpt_nano_step" and { "eager", "bf16" } or { "eager" }
 end
 
 -- The figure of a workload whose call took this long, in its unit.
@@ -53,9 +53,9 @@ function M.figure(name, seconds)
 end
 
 -- Builds the workload's call with perilune `T`, or returns the reason (a string) why there is none.
--- `load_file(name)` returns the module bench/workloads/<name>.lua.
-function M.build(T, name, load_file)
-  local W, tools = {}, {}
+-- `load_file(name)` returns the module bench/workloads/<name>.lua. Mode "bf16": forward passes under autocast.
+function M.build(T, name, load_file, mode)
+  local W, tools = {}, { mode = mode }
   for _, file in ipairs { "micro", "dense", "train", "models" } do load_file(file)(T, W, tools) end
   local make = W[name]
   if not make then return "no such workload" end

@@ -11,9 +11,13 @@ return function(T, W, tools)
     local params = clip and model:parameters()
     return function(x, y)
       opt:zero_grad()
-      local out = model(x)
-      if out:dim() > 2 then out, y = out:flatten(1, -2), y:flatten() end
-      local loss = F.cross_entropy(out, y)
+      local loss
+      do
+        local _ <close> = T.autocast("bf16", { enabled = tools.mode == "bf16" })
+        local out = model(x)
+        if out:dim() > 2 then out, y = out:flatten(1, -2), y:flatten() end
+        loss = F.cross_entropy(out, y)
+      end
       loss:backward()
       if clip then clip(params) end
       opt:step()

@@ -320,7 +320,7 @@ static PlStatus run_node(PlWalk *w, PlNode *n) {
   else
     for (uint32_t i = 0; i < n->nin; i++) pl_tensor_release(dx[i]);
   if (dx != few) free(dx);
-  if (s == PL_OK && !w->retain) pl_node_clear(n);
+  if (s == PL_OK && !w->retain && !n->shared) pl_node_clear(n);
   return s;
 }
 
@@ -416,9 +416,12 @@ static void mute_keys(const PlKey *key, PlMute how, uint64_t born_before, uint32
 PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
   uint64_t born = ++pl_state.key_seq;
   mute_keys(key, mute, born, 1);
+  const uint8_t autocast = pl_state.autocast; /* gradients have the dtypes that forward chose */
+  pl_state.autocast = 0;
   pl_state.in_backward++;
   PlStatus s = w->status != PL_OK ? w->status : walk(w);
   pl_state.in_backward--;
+  pl_state.autocast = autocast;
   mute_keys(key, mute, born, (uint32_t)-1);
   if (s != PL_OK && w->started) /* nothing of a failed tape stays behind */
     for (PlNode *n = w->first; n; n = n->link)

@@ -50,6 +50,7 @@ struct PlNode {
   bool spent;     /* its saved tensors are gone: backward ran without retain_graph */
   bool has_lua;   /* this node or one upstream depends on an object of the embedding program */
   bool busy;      /* on the list of a running backward */
+  bool shared;    /* a kept cast (engine/autocast.c): a backward leaves it whole for the next */
   uint32_t nin, nout, nsaved;
   int32_t pending; /* consumers that have not delivered yet; valid while `pass` is the running one */
   uint64_t pass;

@@ -224,6 +224,7 @@ static PlStatus prelu_expand(PlTensor *const *in, int nin, const PlAttrs *attrs,
   return s;
 }
 const PlOp pl_op_prelu_core = {
+    .autocast = PL_CAST_LOW,
     .name = "prelu_core", .doc = "x where positive, weight x elsewhere; weight broadcasts against x.",
     .formula = "x > 0 ? x : w x (He et al. 2015)", .nin = 2, .nout = 1, .args = {"x", "weight"}, .cls = PL_POINTWISE,
     .flags = PL_F_POLY | PL_F_NOMETHOD, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast,

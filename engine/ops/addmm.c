@@ -89,6 +89,7 @@ static double linear_flops(const PlInfer *c) {
   return c->in[1]->ndim == 2 ? n * (double)c->in[1]->shape[0] : n;
 }
 const PlOp pl_op_linear = {
+    .autocast = PL_CAST_LOW,
     .name = "linear", .doc = "x[...,K] times the transpose of weight[N,K], plus bias[N] if given: [...,N]. One dtype.",
     .formula = "y = x w^T + b; dx = dy w; dw = dy^T x; db = sum of dy over all but the last dim", .nin = 3, .nopt = 1,
     .nout = 1, .args = {"x", "weight", "bias"}, .cls = PL_HEAVY,
@@ -218,15 +219,17 @@ static double add_flops(const PlInfer *c) {
   for (int d = 0; d < c->out[0].ndim; d++) n *= (double)c->out[0].shape[d];
   return c->in[1]->ndim == 2 ? n * (double)c->in[1]->shape[1] : n;
 }
-#define ADDED(NAME, A, B, DOC)                                                                              \
+#define ADDED(NAME, CAST, A, B, DOC)                                                                        \
   const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = "beta input + alpha (product)",          \
                              .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", A, B}, .cls = PL_HEAVY,     \
                              .batch = pl_batch_addmm,                                                       \
+                             .autocast = CAST,                                                              \
                              .flags = PL_F_POLY, .infer = NAME##_infer, .grad = NAME##_grad,                \
                              .flops = add_flops, .kernel = {[PL_CPU] = NAME##_cpu}};
-ADDED(addmm, "x", "y", "beta input + alpha x[M,K] y[K,N]; input broadcasts to [M,N]. beta = 0 ignores input.")
-ADDED(addmv, "x", "y", "beta input + alpha x[M,K] y[K]; input broadcasts to [M].")
-ADDED(addr, "x", "y", "beta input + alpha times the outer product of x[M] and y[N].")
+ADDED(addmm, PL_CAST_LOW, "x", "y", "beta input + alpha x[M,K] y[K,N]; input broadcasts to [M,N]. beta = 0 ignores "
+                                        "input.")
+ADDED(addmv, PL_CAST_NONE, "x", "y", "beta input + alpha x[M,K] y[K]; input broadcasts to [M].")
+ADDED(addr, PL_CAST_NONE, "x", "y", "beta input + alpha times the outer product of x[M] and y[N].")
 
 /* ---- with batches: made of other ops, which are recorded one by one ---------------------------------------------- */
 
@@ -287,10 +290,12 @@ static PlStatus addbmm_expand(PlTensor *const *in, int nin, const PlAttrs *attrs
 /* The shape rule of an op that never comes here: its parts have their own. */
 static PlStatus parts_infer(PlInfer *c) { PL_FAIL(PL_ERR_UNSUPPORTED, "%s: made of other ops", c->op->name); }
 const PlOp pl_op_baddbmm = {
+    .autocast = PL_CAST_LOW,
     .name = "baddbmm", .doc = "beta input + alpha x[B,M,K] y[B,K,N], product by product; input broadcasts.",
     .formula = "beta input + alpha x y", .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", "x", "y"},
     .cls = PL_HEAVY, .infer = parts_infer, .expand = baddbmm_expand};
 const PlOp pl_op_addbmm = {
+    .autocast = PL_CAST_LOW,
     .name = "addbmm", .doc = "beta input + alpha times the sum over b of x[b] y[b], of x[B,M,K] and y[B,K,N].",
     .formula = "beta input + alpha sum_b x_b y_b", .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", "x", "y"},
     .cls = PL_HEAVY, .infer = parts_infer, .expand = addbmm_expand};

@@ -43,6 +43,7 @@ static double attention_flops(const PlInfer *c) {
 }
 
 const PlOp pl_op_attention = {
+    .autocast = PL_CAST_LOW,
     .name = "attention",
     .doc = "softmax(scale q k^T) v without the matrix of scores: q[B,L,E], k[B,S,E], v[B,S,D] in f32. With is_causal query i "
            "sees keys 1 to i. Further output: each row's largest score and sum. For everything else see "

@@ -342,6 +342,7 @@ CORE(bwd_weight, weight, "x", "The gradient of a convolution with respect to its
 #define CONV(ND, X, W, Y)                                                                                          \
   static PlStatus conv##ND##d_infer(PlInfer *c) { return conv_infer(c, ND); }                                      \
   const PlOp pl_op_conv##ND##d = {                                                                                 \
+      .autocast = PL_CAST_LOW,                                                                                     \
       .name = "conv" #ND "d", .doc = "Cross-correlation of x[N,C," X "] (or without N) with weight[O,C/groups," W  \
                                      "], plus bias[O]: [N,O," Y "]. stride, padding and dilation are numbers or "  \
                                      "one for each spatial dim.",                                                  \
@@ -357,6 +358,7 @@ CONV(3, "D,H,W", "kd,kh,kw", "D',H',W'")
 #define TRANSPOSED(ND, X, W, Y)                                                                                    \
   static PlStatus conv_transpose##ND##d_infer(PlInfer *c) { return transposed_infer(c, ND); }                      \
   const PlOp pl_op_conv_transpose##ND##d = {                                                                       \
+      .autocast = PL_CAST_LOW,                                                                                     \
       .name = "conv_transpose" #ND "d",                                                                            \
       .doc = "The adjoint of conv" #ND "d: x[N,C," X "] (or without N), weight[C,O/groups," W                      \
              "], bias[O]: [N,O," Y "]. output_padding adds to the far end of the output.",                         \

@@ -55,6 +55,7 @@ static PlStatus cat_grad(PlMaker *g) {
 }
 
 const PlOp pl_op_cat = {
+    .autocast = PL_CAST_WIDEST,
     .name = "cat",
     .doc = "Joins a list of tensors along dim; the other sizes must be equal, dtypes are promoted.",
     .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"tensors"},
@@ -96,6 +97,7 @@ static PlStatus stack_grad(PlMaker *g) {
 }
 
 const PlOp pl_op_stack = {
+    .autocast = PL_CAST_WIDEST,
     .name = "stack",
     .doc = "Joins a list of tensors of one shape along a new dim; dtypes are promoted.",
     .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"tensors"},

@@ -140,11 +140,13 @@ static PlStatus pinv_infer(PlInfer *c) {
 #define ON_A_B .nin = 2, .batch = pl_batch_solve, .args = {"A", "B"}
 
 const PlOp pl_op_linalg_inv = {
+    .autocast = PL_CAST_F32,
     LINALG("linalg.inv", plk_cpu_inv, square_infer, pl_grad_inv), ON_A, .nout = 1,
     .doc = "The inverse of square matrices A[...,n,n]. A singular matrix is an error.",
     .formula = "Y = A^-1;  dA = -Y^T dY Y^T"};
 
 const PlOp pl_op_linalg_solve = {
+    .autocast = PL_CAST_F32,
     LINALG("linalg.solve", plk_cpu_solve, solve_infer, pl_grad_solve), ON_A_B, .nout = 1, .nattr = 1,
     .attrs = {A_BOOL("left", 1)},
     .doc = "X with A X = B (left=false: X A = B), A[...,n,n]; B is a batch of matrices, or of vectors if it has "
@@ -152,6 +154,7 @@ const PlOp pl_op_linalg_solve = {
     .formula = "dB = A^-T dX;  dA = -dB X^T"};
 
 const PlOp pl_op_linalg_solve_triangular = {
+    .autocast = PL_CAST_F32,
     LINALG("linalg.solve_triangular", plk_cpu_solve_triangular, solve_triangular_infer, pl_grad_solve_triangular),
     ON_A_B, .nout = 1, .nattr = 3,
     .attrs = {{.name = "upper", .type = PL_A_BOOL}, A_BOOL("left", 1), A_BOOL("unitriangular", 0)},
@@ -160,10 +163,12 @@ const PlOp pl_op_linalg_solve_triangular = {
     .formula = "dB = A^-T dX;  dA = -dB X^T within the triangle"};
 
 const PlOp pl_op_linalg_det = {
+    .autocast = PL_CAST_F32,
     LINALG("linalg.det", plk_cpu_det, det_infer, pl_grad_det), ON_A, .nout = 1,
     .doc = "The determinants of square matrices A[...,n,n].", .formula = "dA = dy det(A) A^-T, the cofactors"};
 
 const PlOp pl_op_linalg_slogdet = {
+    .autocast = PL_CAST_F32,
     LINALG("linalg.slogdet", plk_cpu_slogdet, det_infer, pl_grad_slogdet), ON_A, .nout = 2,
     .doc = "Sign and logarithm of the absolute value of the determinants of A[...,n,n]; 0 and -inf if singular.",
     .formula = "dA = dlog A^-T"};
@@ -176,6 +181,7 @@ const PlOp pl_op_linalg_cofactor = {
     .kernel = {[PL_CPU] = plk_cpu_cofactor}};
 
 const PlOp pl_op_linalg_cholesky = {
+    .autocast = PL_CAST_F32,
     LINALG("linalg.cholesky", plk_cpu_cholesky, square_infer, pl_grad_cholesky), ON_A, .nout = 1, .nattr = 1,
     .attrs = {A_BOOL("upper", 0)},
     .doc = "The lower triangular L with A = L L^T of symmetric positive definite matrices A[...,n,n], of which the "
@@ -183,6 +189,7 @@ const PlOp pl_op_linalg_cholesky = {
     .formula = "dA = L^-T sym(phi(L^T dL)) L^-1, phi: the lower triangle with half the diagonal"};
 
 const PlOp pl_op_linalg_qr = {
+    .autocast = PL_CAST_F32,
     LINALG("linalg.qr", plk_cpu_qr, qr_infer, pl_grad_qr), ON_A, .nout = 2, .nattr = 1,
     .attrs = {A_ENUM("mode", "reduced|complete|r", 0)},
     .doc = "Q with orthonormal columns and upper triangular R, A[...,m,n] = Q R. Q is [m,min(m,n)], in mode "
@@ -190,6 +197,7 @@ const PlOp pl_op_linalg_qr = {
     .formula = "dA = (dQ + Q copyltu(M)) R^-T, M = R dR^T - dQ^T Q"};
 
 const PlOp pl_op_linalg_svd = {
+    .autocast = PL_CAST_F32,
     LINALG("linalg.svd", plk_cpu_svd, svd_infer, pl_grad_svd), ON_A, .nout = 3, .nattr = 1,
     .attrs = {A_BOOL("full_matrices", 1)},
     .doc = "U, S, Vh with A[...,m,n] = U diag(S) Vh, S descending; full_matrices=false gives min(m,n) columns of U "
@@ -198,10 +206,12 @@ const PlOp pl_op_linalg_svd = {
                "U S^-1 dVh (I - V V^T), F_ij = 1 / (s_j^2 - s_i^2)"};
 
 const PlOp pl_op_linalg_svdvals = {
+    .autocast = PL_CAST_F32,
     LINALG("linalg.svdvals", plk_cpu_svdvals, svdvals_infer, pl_grad_svdvals), ON_A, .nout = 1,
     .doc = "The singular values of A[...,m,n], descending.", .formula = "dA = U diag(dS) Vh"};
 
 const PlOp pl_op_linalg_eigh = {
+    .autocast = PL_CAST_F32,
     LINALG("linalg.eigh", plk_cpu_eigh, eigh_infer, pl_grad_eigh), ON_A, .nout = 2, .nattr = 1,
     .attrs = {A_ENUM("UPLO", "L|U", 0)},
     .doc = "Eigenvalues, ascending, and eigenvectors (columns) of symmetric matrices A[...,n,n], of which the lower "
@@ -209,6 +219,7 @@ const PlOp pl_op_linalg_eigh = {
     .formula = "dA = V (diag(dw) + skew(V^T dV) / E) V^T, E_ij = w_j - w_i"};
 
 const PlOp pl_op_linalg_eigvalsh = {
+    .autocast = PL_CAST_F32,
     LINALG("linalg.eigvalsh", plk_cpu_eigvalsh, eigh_infer, pl_grad_eigvalsh), ON_A, .nout = 1, .nattr = 1,
     .attrs = {A_ENUM("UPLO", "L|U", 0)},
     .doc = "Eigenvalues, ascending, of symmetric matrices A[...,n,n], of which the lower triangle (UPLO=\"U\": the "
@@ -228,6 +239,7 @@ const PlOp pl_op_linalg_eig = {
     .formula = "dA = Re(V^-H (diag(dw) + (V^H dV - V^H V Re(diag(V^H dV))) / conj(E)) V^H), E_ij = w_j - w_i"};
 
 const PlOp pl_op_linalg_pinv = {
+    .autocast = PL_CAST_F32,
     LINALG("linalg.pinv", plk_cpu_pinv, pinv_infer, pl_grad_pinv), .nin = 3, .nopt = 2, .nout = 1,
     .args = {"A", "rtol", "atol"},
     .doc = "The Moore-Penrose inverse of A[...,m,n]; singular values up to max(atol, rtol s_1) count as zero "

@@ -89,6 +89,7 @@ static PlVal clamp(PlMaker *g, PlVal v, double lo, double hi) {
 
 #define LOSS(NAME, CODE, NIN, NOPT, NATTR, INFER, FORMULA, DOC, ...)                                            \
   const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = FORMULA, .nin = NIN, .nopt = NOPT, .nout = 1, \
+                             .autocast = PL_CAST_F32,                                                      \
                              .nattr = NATTR, .args = {"x", "target", "weight", "pos_weight"},                   \
                              .attrs = {__VA_ARGS__}, .cls = PL_REDUCTION,                                       \
                              .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_NOMETHOD, .promote = PL_PROMOTE_ALL, \

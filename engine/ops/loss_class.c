@@ -73,6 +73,7 @@ static PlStatus nll_loss_grad(PlMaker *g) {
 }
 
 const PlOp pl_op_nll_loss = {
+    .autocast = PL_CAST_F32,
     .name = "nll_loss",
     .doc = "Minus the entry of x (log-probabilities) at each target class, times the class's weight; mean divides by the sum "
            "of those weights. x[N,C,...], target[N,...] or x[C], target[].",
@@ -113,6 +114,7 @@ static PlStatus cross_entropy_grad(PlMaker *g) {
 }
 
 const PlOp pl_op_cross_entropy = {
+    .autocast = PL_CAST_F32,
     .name = "cross_entropy",
     .doc = "nll_loss of log_softmax(x) along the classes, in one pass: x[N,C,...], target[N,...] or x[C], target[]. Targets are "
            "class numbers; for probabilities see cross_entropy_prob. Further output: logsumexp.",
@@ -209,6 +211,7 @@ static PlStatus cross_entropy_prob_grad(PlMaker *g) {
 }
 
 const PlOp pl_op_cross_entropy_prob = {
+    .autocast = PL_CAST_F32,
     .name = "cross_entropy_prob",
     .doc = "Cross entropy of softmax(x) with target probabilities of x's shape, classes along dim 2 (dim 1 of x[C]); mean divides "
            "by the number of samples.",

@@ -147,6 +147,7 @@ static PlStatus matmul_grad(PlMaker *g) {
   return g->status;
 }
 const PlOp pl_op_matmul = {
+    .autocast = PL_CAST_LOW,
     .name = "matmul", .doc = "The matrix product of x[...,M,K] and y[...,K,N] over broadcast batch dims; vectors stand "
                              "for one row (x) or one column (y), two vectors give their 0-d dot product. Both need one dtype.",
     .formula = "z = x y; dx = dz y^T; dy = x^T dz, summed over broadcast dims", .nin = 2, .nout = 1,
@@ -156,7 +157,7 @@ const PlOp pl_op_matmul = {
 
 /* ---- strict ranks ------------------------------------------------------------------------------------------- */
 
-#define STRICT(NAME, NA, NB, DOC)                                                                              \
+#define STRICT(NAME, NA, NB, CAST, DOC)                                                                              \
   static PlStatus NAME##_infer(PlInfer *c) {                                                                   \
     PL_TRY(pl_check_ndim(c, 0, NA, NA));                                                                       \
     PL_TRY(pl_check_ndim(c, 1, NB, NB));                                                                       \
@@ -166,7 +167,7 @@ const PlOp pl_op_matmul = {
     return pl_infer_matmul(c, 0, 1, false, false);                                                             \
   }                                                                                                            \
   const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = "see matmul", .nin = 2, .nout = 1,          \
-                             .batch = pl_batch_matmul,                                                         \
+                             .batch = pl_batch_matmul, .autocast = CAST,                                       \
                              .args = {"x", "y"}, .cls = PL_HEAVY, .flags = PL_F_POLY, .infer = NAME##_infer,   \
                              .grad = NAME##_grad, .flops = pl_flops_matmul, .kernel = {[PL_CPU] = matmul_cpu}};
 
@@ -179,10 +180,10 @@ static PlStatus bmm_grad(PlMaker *g) {
   if (g->want[1]) g->dx[1] = pl_g_matmul(g, g->x[0], g->dy[0], true, false);
   return g->status;
 }
-STRICT(mm, 2, 2, "The product of two matrices, x[M,K] and y[K,N]. matmul takes any ranks.")
-STRICT(bmm, 3, 3, "Products of two batches of matrices, x[B,M,K] and y[B,K,N]. matmul takes any ranks.")
-STRICT(mv, 2, 1, "A matrix x[M,K] times a vector y[K].")
-STRICT(dot, 1, 1, "The sum of products of two vectors of equal size, 0-d.")
+STRICT(mm, 2, 2, PL_CAST_LOW, "The product of two matrices, x[M,K] and y[K,N]. matmul takes any ranks.")
+STRICT(bmm, 3, 3, PL_CAST_LOW, "Products of two batches of matrices, x[B,M,K] and y[B,K,N]. matmul takes any ranks.")
+STRICT(mv, 2, 1, PL_CAST_NONE, "A matrix x[M,K] times a vector y[K].")
+STRICT(dot, 1, 1, PL_CAST_NONE, "The sum of products of two vectors of equal size, 0-d.")
 
 /* z[M,N] = x[M] y[N]ᵀ;  dx = dz y,  dy = dzᵀ x */
 static PlStatus outer_infer(PlInfer *c) {

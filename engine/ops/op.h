@@ -198,6 +198,14 @@ typedef enum PlPromote {
   PL_PROMOTE_FLOAT     /* … and integers become the default float */
 } PlPromote;
 
+/* What a region of mixed precision does with floating inputs (engine/autocast.h); PyTorch's lists for the CPU. */
+typedef enum PlCast {
+  PL_CAST_NONE = 0,
+  PL_CAST_LOW,   /* the region's dtype: products, where the time goes */
+  PL_CAST_F32,   /* losses, factorizations: what narrow floats spoil */
+  PL_CAST_WIDEST /* the widest among them: ops that take one dtype only */
+} PlCast;
+
 enum {
   PL_F_CONTIGUOUS = 1,   /* the kernel wants contiguous inputs and outputs; the engine copies where needed */
   PL_F_INPLACE = 2,      /* has an in-place form name_ (output 0 over input 0) */
@@ -227,6 +235,7 @@ struct PlOp {
   uint32_t flags;
   PlPromote promote;
   uint8_t promote_mask; /* 0: all */
+  uint8_t autocast;     /* a PlCast */
   uint8_t reads_values; /* inputs whose values infer reads (bit mask) */
   int kcode;            /* the kernel family's member */
   PlStatus (*infer)(PlInfer *c);

@@ -384,6 +384,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
   static PlStatus max##ND##_cpu(const PlkCall *call) { return max_run(call, ND); }                                  \
   static PlStatus max##ND##_grad(PlMaker *g) { return max_grad(g, ND); }                                            \
   const PlOp pl_op_max_pool##ND##d = {                                                                              \
+      .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                             \
       .name = "max_pool" #ND "d",                                                                                   \
       .doc = "Largest values of windows over x[N,C," IN "] (or without N); with return_indices also their places "  \
              "in the planes of x. stride is kernel_size unless given.",                                             \
@@ -395,6 +396,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
   static PlStatus avg##ND##_cpu(const PlkCall *call) { return avg_call(call, ND, plk_cpu_avg_pool); }               \
   static PlStatus avg##ND##_grad(PlMaker *g) { return avg_grad(g, ND); }                                            \
   const PlOp pl_op_avg_pool##ND##d = {                                                                              \
+      .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                             \
       .name = "avg_pool" #ND "d",                                                                                   \
       .doc = "Means of windows over x[N,C," IN "] (or without N). stride is kernel_size unless given; padding "     \
              "counts as zeros if count_include_pad.",                                                               \
@@ -413,6 +415,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
     return g->status;                                                                                               \
   }                                                                                                                 \
   const PlOp pl_op_adaptive_max_pool##ND##d = {                                                                     \
+      .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                             \
       .name = "adaptive_max_pool" #ND "d",                                                                          \
       .doc = "x[N,C," IN "] (or without N) cut into output_size windows of nearly equal size: their largest "       \
              "values; with return_indices also their places in the planes of x.",                                   \
@@ -426,6 +429,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
     return g->status;                                                                                               \
   }                                                                                                                 \
   const PlOp pl_op_adaptive_avg_pool##ND##d = {                                                                     \
+      .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                             \
       .name = "adaptive_avg_pool" #ND "d",                                                                          \
       .doc = "x[N,C," IN "] (or without N) cut into output_size windows of nearly equal size: their means.",        \
       .formula = "the mean of x[floor(t in / out) ... ceil((t + 1) in / out) - 1]", .nin = 1, .nout = 1,            \

@@ -147,6 +147,7 @@ static PlStatus ctc_grad(PlMaker *g) {
 }
 
 const PlOp pl_op_ctc_nll = {
+    .autocast = PL_CAST_F32,
     .name = "ctc_nll",
     .doc = "Minus the log-probability that log_probs[T,N,C] spell targets[N,S] (i64, class numbers; only the first "
            "target_lengths[N] of each row count) within the first input_lengths[N] frames, blanks and repetitions removed "

@@ -127,6 +127,7 @@ static PlStatus prod_grad(PlMaker *g) {
 }
 
 const PlOp pl_op_prod = {
+    .autocast = PL_CAST_F32,
     REDUCTION("prod", PLK_R_PROD), .doc = "The product along one dim, or of all elements. Integers and bools multiply in i64.",
     .formula = "dx_j = dy * product of the other elements", .nattr = 3,
     .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY,

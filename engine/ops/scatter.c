@@ -241,6 +241,7 @@ static PlStatus index_copy_grad(PlMaker *g) {
 }
 
 const PlOp pl_op_index_copy = {
+    .autocast = PL_CAST_WIDEST,
     .name = "index_copy",
     .doc = "x with each row of src (along dim) written at the position that index (1-d) names.",
     .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "src"},

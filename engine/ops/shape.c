@@ -182,6 +182,7 @@ static PlStatus trace_grad(PlMaker *g) {
 }
 
 const PlOp pl_op_trace = {
+    .autocast = PL_CAST_F32,
     .name = "trace",
     .doc = "The sum of a matrix's main diagonal, 0-d; integers sum in i64.",
     .nin = 1, .nout = 1, .args = {"x"},

@@ -7,7 +7,9 @@
 
 #include <string.h>
 
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/onednn_matmul.h"
 
 /* Multiply-adds below which one thread does all; a tile's upper limit between two polls
  * (about 20 ms); up to which our own kernel is as quick, so that no library need be
@@ -29,6 +31,11 @@ static int64_t macs(int64_t M, int64_t N, int64_t K) {
   return r;
 }
 
+/* Bytes of an element of C. */
+static int64_t c_size(const PlkGemm *g) {
+  return g->dtype == PL_BF16 && g->c_f32 ? 4 : (int64_t)pl_dtype_size(g->dtype);
+}
+
 /* C *= beta, for products without terms. */
 static void scale(const PlkGemm *g) {
   for (int64_t i = 0; i < g->M; i++)
@@ -41,9 +48,21 @@ static void scale(const PlkGemm *g) {
     }
 }
 
-/* C = relu(C + bias) in place. */
+/* C = relu(C + bias) in place; of bf16 the library adds the bias before it rounds. */
 static void finish(const PlkGemm *g) {
   if (!g->bias && !g->relu) return;
+  if (g->dtype == PL_BF16) {
+    for (int64_t i = 0; i < g->M && g->relu; i++)
+      for (int64_t j = 0; j < g->N; j++) {
+        const int64_t at = i * g->ldc + j;
+        if (g->c_f32) {
+          float *c = (float *)g->C + at;
+          *c = *c < 0 ? 0 : *c;
+        } else if (plk_bf16_to_f32(((uint16_t *)g->C)[at]) < 0)
+          ((uint16_t *)g->C)[at] = 0;
+      }
+    return;
+  }
 #define FINISH(T)                                                                        \
   for (int64_t i = 0; i < g->M; i++) {                                                   \
     T *c = (T *)g->C + i * g->ldc;                                                       \
@@ -59,6 +78,26 @@ static void finish(const PlkGemm *g) {
     FINISH(float)
   }
 #undef FINISH
+}
+
+/* Longer sums than this would keep Ctrl-C waiting, as the library does not poll. */
+enum { BF16_MAX_K = 1 << 17 };
+
+bool plk_gemm_bf16(int64_t M, int64_t N, int64_t K) {
+  return K <= BF16_MAX_K && M > 1 && N > 1 && macs(M, N, K) > PLAIN_MACS && plk_onednn_bf16();
+}
+
+static PlStatus multiply_bf16(const PlkGemm *g) {
+  const PlkBf16Key key = {.m = g->M, .n = g->N, .k = g->K, .lda = g->lda, .ldb = g->ldb, .ldc = g->ldc, .ta = g->ta,
+                          .tb = g->tb, .c_f32 = g->c_f32,
+                          .bias = !g->bias ? PLK_BIAS_NONE : g->bias_f32 ? PLK_BIAS_F32 : PLK_BIAS_BF16};
+  PlkBf16Plan *plan;
+  PL_TRY(plk_onednn_bf16_get(&key, &plan));
+  if (!plan) PL_FAIL(PL_ERR_UNSUPPORTED, "oneDNN has no product of bf16 matrices %lldx%lldx%lld", (long long)g->M,
+                     (long long)g->N, (long long)g->K);
+  PlStatus s = plk_onednn_bf16_run(plan, g->A, g->B, g->bias, g->C);
+  plk_onednn_bf16_put(plan);
+  return s;
 }
 
 /* Which code multiplies: by shape alone. */
@@ -83,6 +122,8 @@ PlStatus plk_gemm_alone(const PlkGemm *g) {
   if (g->M == 0 || g->N == 0) return PL_OK;
   if (g->K == 0) {
     scale(g);
+  } else if (g->dtype == PL_BF16) {
+    PL_TRY(multiply_bf16(g));
   } else {
     /* One call as a rule; the long ones in pieces of K, so that Ctrl-C is heard. */
     const int64_t step =
@@ -167,9 +208,8 @@ static PlStatus tile_body(void *ctx, int64_t begin, int64_t end) {
     one.N = min64(t->tn, g->N - j);
     one.A = advance(g, g->A, a_at + (g->ta ? i : i * g->lda));
     one.B = advance(g, g->B, b_at + (g->tb ? j * g->ldb : j));
-    one.C =
-        (char *)g->C + (b * g->cstep + i * g->ldc + j) * (int64_t)pl_dtype_size(g->dtype);
-    if (g->bias) one.bias = advance(g, g->bias, j);
+    one.C = (char *)g->C + (b * g->cstep + i * g->ldc + j) * c_size(g);
+    if (g->bias) one.bias = (const char *)g->bias + j * (g->bias_f32 ? 4 : (int64_t)pl_dtype_size(g->dtype));
     PL_TRY(plk_gemm_alone(&one));
   }
   return PL_OK;
@@ -194,13 +234,35 @@ static PlStatus part_body(void *ctx, int64_t begin, int64_t end) {
     one.K = min64(p->step, g->K - k);
     one.A = advance(g, g->A, g->ta ? k * g->lda : k);
     one.B = advance(g, g->B, g->tb ? k : k * g->ldb);
-    one.C = p->sum + u * g->M * g->N * (int64_t)pl_dtype_size(g->dtype);
+    one.c_f32 = true; /* matters to bf16 alone */
+    one.C = p->sum + u * g->M * g->N * (g->dtype == PL_F64 ? 8 : 4);
     one.ldc = g->N;
     one.beta = 0;
     one.bias = NULL, one.relu = false;
     PL_TRY(plk_gemm_alone(&one));
   }
   return PL_OK;
+}
+
+/* The same for products of bf16, rounded once. */
+static void parts_join_bf16(const Parts *p) {
+  const PlkGemm *g = p->g;
+  const int64_t size = g->M * g->N;
+  float *s = (float *)(void *)p->sum;
+  for (int64_t d = 1; d < p->n; d *= 2)
+    for (int64_t u = 0; u + d < p->n; u += 2 * d)
+      for (int64_t i = 0; i < size; i++) s[u * size + i] += s[(u + d) * size + i];
+  for (int64_t i = 0; i < g->M; i++)
+    for (int64_t j = 0; j < g->N; j++) {
+      float x = s[i * g->N + j];
+      if (g->bias) x += g->bias_f32 ? ((const float *)g->bias)[j] : plk_bf16_to_f32(((const uint16_t *)g->bias)[j]);
+      if (g->relu) x = x < 0 ? 0 : x;
+      const int64_t at = i * g->ldc + j;
+      if (g->c_f32)
+        ((float *)g->C)[at] = x;
+      else
+        ((uint16_t *)g->C)[at] = plk_f32_to_bf16(x);
+    }
 }
 
 /* Adds the parts pairwise at distance 1, 2, 4 …, then into C. */
@@ -222,8 +284,12 @@ static void parts_join(const Parts *p) {
   }
   if (g->dtype == PL_F64)
     JOIN(double)
-  else
+  else if (g->dtype == PL_F32)
     JOIN(float)
+  else {
+    parts_join_bf16(p);
+    return;
+  }
 #undef JOIN
   finish(g);
 }
@@ -232,7 +298,7 @@ static PlStatus run_parts(const PlkGemm *g, int64_t n) {
   Parts p = {g, ceil_div(ceil_div(g->K, n), 64) * 64, 0, NULL};
   p.n = ceil_div(g->K, p.step);
   void *mem;
-  PL_TRY(plk_scratch((size_t)(p.n * g->M * g->N) * pl_dtype_size(g->dtype), &mem));
+  PL_TRY(plk_scratch((size_t)(p.n * g->M * g->N) * (g->dtype == PL_F64 ? 8 : 4), &mem));
   p.sum = mem;
   PlStatus s = plk_parallel(p.n, 1, part_body, &p);
   if (s == PL_OK) parts_join(&p);

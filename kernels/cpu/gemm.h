@@ -17,7 +17,9 @@ PlStatus plk_gemm_f64(bool ta, bool tb, int64_t M, int64_t N, int64_t K, double 
 
 /* The general form: a batch of products and what follows each one. */
 typedef struct PlkGemm {
-  PlDtype dtype; /* PL_F32 or PL_F64, of all arrays */
+  PlDtype dtype; /* PL_F32 or PL_F64, of all arrays; or PL_BF16: then alpha = 1, beta = 0, and */
+  bool c_f32;    /* … C is f32 in place of bf16 */
+  bool bias_f32; /* … and so is bias */
   bool ta, tb;
   int64_t M, N, K, lda, ldb, ldc;
   double alpha, beta;
@@ -32,6 +34,9 @@ typedef struct PlkGemm {
 } PlkGemm;
 
 PlStatus plk_gemm_run(const PlkGemm *g);
+/* Whether products of bf16 of this shape have a fast form; without it they are to be converted to f32. By shape alone
+ * (and the machine). */
+bool plk_gemm_bf16(int64_t M, int64_t N, int64_t K);
 /* One product (nbatch = 0) on the calling thread: for kernels that run in parallel
  * themselves. */
 PlStatus plk_gemm_alone(const PlkGemm *g);

@@ -34,9 +34,10 @@ static bool fits_as_is(const PlArray *a, Operand *o) {
   return false;
 }
 
-static PlStatus operand(const PlArray *a, Operand *o) {
+/* The matrices of a in dtype `to`. */
+static PlStatus operand(const PlArray *a, PlDtype to, Operand *o) {
   const int nb = a->ndim - 2;
-  const PlDtype from = (PlDtype)a->dtype, to = computes_in(from);
+  const PlDtype from = (PlDtype)a->dtype;
   o->data = a->data;
   o->scratch = NULL;
   for (int i = 0; i < nb; i++) o->step[i] = a->shape[i] == 1 ? 0 : a->strides[i];
@@ -88,22 +89,31 @@ static PlStatus narrow(void *dst, PlDtype to, const void *src, PlDtype from, int
   return plk_nd_cast(dst, to, src, from, &walk);
 }
 
+/* Products of bf16 that oneDNN does as they are; and of f32, where T.set_float32_matmul_precision allows it. */
+static bool in_bf16(const PlkGemm *g, PlDtype d) {
+  if (d != PL_BF16 && !(d == PL_F32 && plk_matmul_precision() == PLK_PRECISION_MEDIUM)) return false;
+  return g->alpha == 1 && g->beta == 0 && plk_gemm_bf16(g->M, g->N, g->K);
+}
+
 /* y = op(a) op(b) with g's alpha, beta, bias and relu; a, b and y of one float dtype.
  * `init`, if given, fills y (in the compute dtype) before it is read through beta. */
 static PlStatus product(PlkGemm *g, const PlArray *a, const PlArray *b, PlArray *y,
                         const PlArray *init) {
-  const PlDtype d = (PlDtype)y->dtype, to = computes_in(d);
+  const PlDtype d = (PlDtype)y->dtype;
+  const bool narrow_in = in_bf16(g, d);
+  const PlDtype to = narrow_in ? PL_BF16 : computes_in(d);
   Operand oa, ob;
   void *wide = NULL;
-  PL_TRY(operand(a, &oa));
-  PlStatus s = operand(b, &ob);
+  PL_TRY(operand(a, to, &oa));
+  PlStatus s = operand(b, to, &ob);
   if (s != PL_OK) {
     plk_scratch_free(oa.scratch);
     return s;
   }
-  if (d != to) s = plk_scratch((size_t)plk_max64(y->numel, 1) * pl_dtype_size(to), &wide);
+  if (d != to && !narrow_in) s = plk_scratch((size_t)plk_max64(y->numel, 1) * pl_dtype_size(to), &wide);
   if (s == PL_OK) {
     g->dtype = to;
+    g->c_f32 = g->bias_f32 = narrow_in && d == PL_F32;
     g->A = oa.data, g->ta = oa.trans, g->lda = oa.ld;
     g->B = ob.data, g->lda = oa.ld, g->tb = g->tb != ob.trans, g->ldb = ob.ld;
     g->C = wide ? wide : y->data;
@@ -226,6 +236,14 @@ static PlStatus int_combine(PlArray *y, int64_t alpha, const PlArray *c, int64_t
   return s;
 }
 
+/* ---- precision
+ * ----------------------------------------------------------------------------- */
+
+static _Thread_local PlkPrecision precision;
+
+PlkPrecision plk_matmul_precision(void) { return precision; }
+void plk_set_matmul_precision(PlkPrecision p) { precision = p; }
+
 /* ---- entry points
  * ------------------------------------------------------------------------- */
 
@@ -258,7 +276,7 @@ PlStatus plk_cpu_linear(const PlkCall *call) {
   g.M = x->shape[0], g.K = x->shape[1], g.N = w->shape[0];
   g.relu = call->attrs && pl_attr_has(call->attrs, 0) && pl_attr_i(call->attrs, 0) == 1;
   void *wide = NULL;
-  if (bias && computes_in((PlDtype)bias->dtype) != (PlDtype)bias->dtype) {
+  if (bias && computes_in((PlDtype)bias->dtype) != (PlDtype)bias->dtype && !in_bf16(&g, (PlDtype)y->dtype)) {
     PL_TRY(plk_scratch((size_t)plk_max64(g.N, 1) * sizeof(float), &wide));
     PlStatus s = narrow(wide, PL_F32, bias->data, (PlDtype)bias->dtype, g.N);
     if (s != PL_OK) {

@@ -311,11 +311,13 @@ return function(T, core)
 
   -- ---- checkpoint ----------------------------------------------------------------------------------------
 
-  -- Runs f with the generator in the given state and puts it back.
-  local function with_random(state, f, ...)
+  -- Runs f with the generator and mixed precision as they were then, and puts both back.
+  local function with_random(state, region, f, ...)
     local was = core.get_rng_state()
     core.set_rng_state(state)
+    local outside = core.autocast_enter(region, true)
     local out = pack(pcall(f, ...))
+    core.autocast_leave(outside)
     core.set_rng_state(was)
     if not out[1] then error(out[2], 0) end
     return pack(unpack(out, 2, out.n))
@@ -326,7 +328,7 @@ return function(T, core)
   T.checkpoint = function(f, ...)
     check_function("checkpoint", f)
     local args, inputs = pack(...), {}
-    local random, since = core.get_rng_state(), core.record_number()
+    local random, since, region = core.get_rng_state(), core.record_number(), core.autocast_dtype()
     local plain = { n = args.n }
     for i = 1, args.n do
       plain[i] = map(args[i], function(t)
@@ -371,7 +373,7 @@ return function(T, core)
           at = at + 1
           xs[#xs + 1], where[#where + 1] = key:attach(t), at
         end
-        local second = with_random(random, f, unpack(again, 1, args.n))
+        local second = with_random(random, region, f, unpack(again, 1, args.n))
         local ys = leaves({ unpack(second, 1, second.n) })
         if #ys ~= count then
           fail("checkpoint: the function returned %d tensors, and %d when run again", count, #ys)

@@ -38,12 +38,14 @@ for name, kind in pairs { imshow = "image", spark = "spark" } do
   core.metatable().methods[name] = T[name]
 end
 
+require("perilune.autocast")(T, core)
 core.seal() -- all metamethods are in place
 
 -- The larger parts load at first use: `require "perilune"` stays quick.
 local lazy = {
   nn = "perilune.nn", optim = "perilune.optim", data = "perilune.data", bar = "perilune.bar",
   save = { "perilune.io", "save" }, load = { "perilune.io", "load" },
+  GradScaler = "perilune.scaler",
   load_idx = { "perilune.io", "load_idx" },
   load_npy = { "perilune.files", "load_npy" }, save_npy = { "perilune.files", "save_npy" },
   load_npz = { "perilune.files", "load_npz" },

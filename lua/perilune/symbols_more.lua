@@ -153,4 +153,32 @@ local x = g:input("x", { 3 })
 g:outputs { g:gradient({ (x * x):sum() }, x) }
 print(g:run { x = T.tensor { 1, 2, 3 } }[1])  --> {2., 4., 6.}  -- f32[3] cpu]] }
 
+-- ---- mixed precision ------------------------------------------------------------------------------------------------
+
+S.autocast = { 'local _ <close> = T.autocast("bf16", {enabled=true, cache_enabled=true}), or T.autocast("bf16", f, …)',
+  "Inside, products, convolutions and attention take bf16 (or f16), losses f32; f64 is left alone.", [[
+local x = T.ones(2, 2)
+print(T.autocast("bf16", function() return x:matmul(x):dtype() end), x:matmul(x):dtype())  --> bf16	f32]] }
+S.is_autocast_enabled = { "T.is_autocast_enabled() → boolean", "Whether a region of T.autocast is open.", [[
+print(T.is_autocast_enabled())  --> false]] }
+S.get_autocast_dtype = { 'T.get_autocast_dtype() → "bf16", "f16" or nil', "What the open region casts to.", [[
+print(T.autocast("f16", T.get_autocast_dtype))  --> f16]] }
+S.set_float32_matmul_precision = { 'T.set_float32_matmul_precision("highest", "high" or "medium")',
+  "How exact large products of f32 are: medium may round their factors to bf16 where that is faster.", [[
+T.set_float32_matmul_precision("medium")
+print(T.get_float32_matmul_precision())  --> medium
+T.set_float32_matmul_precision("highest")]] }
+S.get_float32_matmul_precision = { 'T.get_float32_matmul_precision() → "highest", "high" or "medium"',
+  "What T.set_float32_matmul_precision set.", "print(T.get_float32_matmul_precision())  --> highest" }
+S.GradScaler = {
+  "T.GradScaler{init_scale=65536, growth_factor=2, backoff_factor=0.5, growth_interval=2000, enabled=true}",
+  "s:scale(loss):backward(), s:unscale_(opt), s:step(opt), s:update(): gradients in f16 that do not vanish.", [[
+local p = T.tensor({ 1.0, 2 }):requires_grad_()
+local opt = T.optim.SGD({ p }, { lr = 0.1 })
+local s = T.GradScaler { init_scale = 8 }
+s:scale((p * 3):sum()):backward()
+s:step(opt)
+s:update()
+print(p:get(1), s:get_scale())  --> 0.69999998807907	8.0]] }
+
 return S

@@ -215,4 +215,8 @@ for _, part in ipairs { "functional_more", "functional_recurrent", "functional_a
   require("perilune.nn." .. part)(F)
 end
 
+-- In f32 within T.autocast, as their kin among the engine's ops.
+T.core.full_precision(F, { "cosine_embedding_loss", "hinge_embedding_loss", "triplet_margin_loss", "poisson_nll_loss",
+  "multi_margin_loss", "multilabel_margin_loss", "margin_ranking_loss", "soft_margin_loss", "grid_sample", "ctc_loss" })
+
 return F

@@ -6,6 +6,7 @@ local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
 local attention = T.core.op.attention
+local region, cast = T.core.autocast_dtype, T.core.autocast_cast
 
 -- What is not allowed, [L, S]: keys after the query's own place.
 local function future(l, s)
@@ -60,6 +61,8 @@ return function(F)
     local o = options.check("scaled_dot_product_attention", opts,
       { "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa" })
     mask = mask or o.attn_mask
+    local low = region()
+    if low then q, k, v, mask = cast(q, low), cast(k, low), cast(v, low), mask and cast(mask, low) end
     check(q, k, v, o.enable_gqa)
     if mask and o.is_causal then fail("scaled_dot_product_attention: attn_mask and is_causal exclude each other") end
     if o.enable_gqa then

@@ -1,0 +1,85 @@
+-- SPDX-License-Identifier: MIT
+-- Mixed precision: T.autocast opens a region in which products and convolutions take narrow floats and losses take
+-- f32 (the lists are the engine's, by op). Functions made of ops say here what they take. See
+-- docs/design/mixed-precision.md.
+local options = require "perilune.options"
+
+return function(T, core)
+  local fail, describe = options.fail, options.describe
+  local enter, leave, region = core.autocast_enter, core.autocast_leave, core.autocast_dtype
+  local narrow = { bf16 = "bf16", bfloat16 = "bf16", f16 = "f16", float16 = "f16", half = "f16" }
+
+  -- Puts back what was before, however the block is left.
+  local scope = { __close = function(self) if self.was then leave(self.was) self.was = nil end end }
+
+  local function restore(was, ok, ...)
+    leave(was)
+    if not ok then error((...), 0) end
+    return ...
+  end
+
+  local function callable(f) return type(f) == "function" or (getmetatable(f) or {}).__call ~= nil end
+
+  -- local _ <close> = T.autocast("bf16")   or   T.autocast("bf16", f, …); options {enabled=true, cache_enabled=true}
+  -- come after the dtype, or with it in one table.
+  T.autocast = function(dtype, ...)
+    local args, opts, at = table.pack(...), nil, 1
+    if type(dtype) == "table" then
+      dtype, opts = dtype.dtype or dtype[1], dtype
+    elseif type(args[1]) == "table" and not callable(args[1]) then
+      opts, at = args[1], 2
+    end
+    for key, v in pairs(opts or {}) do
+      if key ~= 1 then options.check("autocast", { [key] = true }, { "dtype", "enabled", "cache_enabled" }) end
+      if key ~= 1 and key ~= "dtype" and type(v) ~= "boolean" then
+        fail("autocast: %s must be true or false, got %s", key, describe(v))
+      end
+    end
+    local to = narrow[dtype == nil and "bf16" or dtype]
+    if not to then fail("autocast: the dtype must be \"bf16\" or \"f16\", got %s", describe(dtype)) end
+    local f = args[at]
+    if f ~= nil and not callable(f) then fail("autocast: a function or nothing expected, got %s", describe(f)) end
+    local off = opts and opts.enabled == false
+    local was = enter(not off and to or nil, not opts or opts.cache_enabled ~= false)
+    if f == nil then return setmetatable({ was = was }, scope) end
+    return restore(was, pcall(f, table.unpack(args, at + 1, args.n)))
+  end
+
+  -- T.get_autocast_dtype() → "bf16" or "f16" inside a region, else nil.
+  T.get_autocast_dtype = function() return region() end
+  T.is_autocast_enabled = function() return region() ~= nil end
+
+  -- "highest" (the default) and "high": products of f32 are f32 throughout. "medium": large ones may round their
+  -- factors to bf16, where the processor has instructions for that. Of this thread.
+  local precisions = { "highest", "high", "medium" }
+  T.set_float32_matmul_precision = function(name)
+    for _, p in ipairs(precisions) do
+      if p == name then core.matmul_precision(name) return end
+    end
+    fail("set_float32_matmul_precision: %s", options.unknown("precision", name, precisions))
+  end
+  T.get_float32_matmul_precision = function() return core.matmul_precision() end
+
+  local cast = core.autocast_cast
+  local function as_f32(f, ...)
+    local args = table.pack(...)
+    for i = 1, args.n do args[i] = cast(args[i], "f32") end
+    return restore(enter(nil, false), pcall(f, table.unpack(args, 1, args.n)))
+  end
+
+  -- Functions of `group` that take f32 inside a region; PyTorch lists them, too.
+  local function full(group, names)
+    for _, name in ipairs(names) do
+      local f = group[name]
+      if f then
+        group[name] = function(...)
+          if not region() then return f(...) end
+          return as_f32(f, ...)
+        end
+      end
+    end
+  end
+  core.full_precision = full
+  full(T, { "cdist", "quantile" })
+  full(core.metatable().methods, { "cdist", "quantile" })
+end

@@ -1,0 +1,205 @@
+-- SPDX-License-Identifier: MIT
+--- T.GradScaler: scales losses so that gradients in f16 do not vanish, and leaves out steps whose gradients hold Inf
+-- or NaN. Rules, defaults and state are those of torch.amp.GradScaler.
+-- @classmod GradScaler
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+local foreach_norm, foreach_scale = T.core.op.foreach_norm, T.core.op.foreach_scale_
+
+local Scaler = { __name = "GradScaler" }
+Scaler.__index = Scaler
+
+local settings = {
+  init_scale = { 65536.0, "a finite number > 0", function(v) return v > 0 and v < math.huge end },
+  growth_factor = { 2.0, "a number > 1", function(v) return v > 1 end },
+  backoff_factor = { 0.5, "a number between 0 and 1", function(v) return v > 0 and v < 1 end },
+  growth_interval = { 2000, "a positive integer", function(v) return options.integer(v) and v >= 1 end },
+}
+local names = { "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled" }
+
+local function check(key, v)
+  local s = settings[key]
+  if type(v) ~= "number" or not s[3](v) then fail("GradScaler: %s must be %s, got %s", key, s[2], describe(v)) end
+  return v
+end
+
+local function new(_, opts)
+  local o = options.check("GradScaler", opts, names)
+  if o.enabled ~= nil and type(o.enabled) ~= "boolean" then
+    fail("GradScaler: enabled must be true or false, got %s", describe(o.enabled))
+  end
+  local self = setmetatable({ _enabled = o.enabled ~= false, _tracker = 0 }, Scaler)
+  for key, s in pairs(settings) do
+    local v = o[key]
+    if v == nil then v = s[1] else check(key, v) end
+    self["_" .. (key == "init_scale" and "scale" or key)] = v
+  end
+  self._scale = self._scale + 0.0
+  self:_forget()
+  return self
+end
+
+-- What is known of each optimizer since the last update: stage "ready", "unscaled" or "stepped"; found: Inf or NaN.
+function Scaler:_forget() self._seen = setmetatable({}, { __mode = "k" }) end
+
+local function record(self, opt)
+  local r = self._seen[opt]
+  if not r then
+    r = { stage = "ready" }
+    self._seen[opt] = r
+  end
+  return r
+end
+
+--- x (a tensor, or a list of lists of them) times the scale; x itself when the scaler is off.
+function Scaler:scale(x)
+  if not self._enabled then return x end
+  if T.is_tensor(x) then return x * self._scale end
+  if type(x) ~= "table" then fail("GradScaler: scale wants a tensor or a list of tensors, got %s", describe(x)) end
+  local out = {}
+  for i, t in ipairs(x) do out[i] = self:scale(t) end
+  return out
+end
+
+-- Divides the gradients; returns whether one holds Inf or NaN, nil if there is none at all.
+local function unscale(self, opt)
+  local grads = {}
+  for _, group in ipairs(opt.param_groups) do
+    for _, p in ipairs(group.params) do
+      local g = p.grad
+      if g then
+        if g:dtype() == "f16" then
+          fail("GradScaler: parameters in f16 have f16 gradients, which cannot be unscaled; keep parameters in f32 and "
+            .. "compute in T.autocast(\"f16\")")
+        end
+        grads[#grads + 1] = g
+      end
+    end
+  end
+  if #grads == 0 then return nil end
+  local largest = foreach_norm(grads, { p = math.huge }):item()
+  grads[#grads + 1] = T.tensor(1 / self._scale, { dtype = "f64" })
+  T.no_grad(foreach_scale, grads)
+  return largest ~= largest or largest == math.huge
+end
+
+local function check_optimizer(who, opt)
+  if type(opt) ~= "table" or type(opt.param_groups) ~= "table" or type(opt.step) ~= "function" then
+    fail("GradScaler: %s wants an optimizer, got %s", who, describe(opt))
+  end
+end
+
+--- Divides the gradients of opt's parameters by the scale, in place: before clipping, say. Once between updates.
+function Scaler:unscale_(opt)
+  if not self._enabled then return end
+  check_optimizer("unscale_", opt)
+  local r = record(self, opt)
+  if r.stage == "unscaled" then
+    fail("GradScaler: unscale_ was called for this optimizer since the last update; once is enough")
+  elseif r.stage == "stepped" then
+    fail("GradScaler: unscale_ comes after step; it must come before")
+  end
+  r.found = unscale(self, opt)
+  r.stage = "unscaled"
+end
+
+--- Unscales unless that was done, then opt:step(…), left out when a gradient holds Inf or NaN. Returns what opt:step
+-- returns, or nothing.
+function Scaler:step(opt, ...)
+  check_optimizer("step", opt)
+  if not self._enabled then return opt:step(...) end
+  for i = 1, select("#", ...) do
+    if type((select(i, ...))) == "function" then
+      fail("GradScaler: a closure for step is possible only when it is off")
+    end
+  end
+  local r = record(self, opt)
+  if r.stage == "stepped" then
+    fail("GradScaler: step was called for this optimizer since the last update; call update() after each step")
+  end
+  if r.stage == "ready" then
+    r.found = unscale(self, opt)
+    r.stage = "unscaled"
+  end
+  if r.found == nil then fail("GradScaler: no parameter of this optimizer has a gradient; was the loss scaled?") end
+  if r.found then
+    r.stage = "stepped"
+    return
+  end
+  local out = table.pack(opt:step(...))
+  r.stage = "stepped"
+  return table.unpack(out, 1, out.n)
+end
+
+--- The scale for the next iteration: smaller after Inf or NaN, larger after growth_interval good ones in a row;
+-- or the number (or one-element tensor) given.
+function Scaler:update(new_scale)
+  if not self._enabled then return end
+  if new_scale ~= nil then
+    local v = T.is_tensor(new_scale) and new_scale:numel() == 1 and new_scale:item() or new_scale
+    self._scale = check("init_scale", v) + 0.0
+  else
+    local any, found = false, false
+    for _, r in pairs(self._seen) do
+      if r.found ~= nil then any, found = true, found or r.found end
+    end
+    if not any then fail("GradScaler: update without a step or unscale_ before it") end
+    if found then
+      self._scale, self._tracker = self._scale * self._backoff_factor, 0
+    else
+      self._tracker = self._tracker + 1
+      if self._tracker == self._growth_interval then
+        local larger = self._scale * self._growth_factor
+        if larger <= 0x1.fffffep127 then self._scale = larger end -- PyTorch's scale is an f32
+        self._tracker = 0
+      end
+    end
+  end
+  self:_forget()
+end
+
+function Scaler:get_scale() return self._enabled and self._scale or 1.0 end
+function Scaler:is_enabled() return self._enabled end
+for _, key in ipairs { "growth_factor", "backoff_factor", "growth_interval" } do
+  Scaler["get_" .. key] = function(self) return self["_" .. key] end
+  Scaler["set_" .. key] = function(self, v) self["_" .. key] = check(key, v) end
+end
+
+local state_names = { "scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker" }
+
+--- Plain data for T.save; empty when the scaler is off.
+function Scaler:state_dict()
+  if not self._enabled then return {} end
+  return { scale = self._scale, growth_factor = self._growth_factor, backoff_factor = self._backoff_factor,
+    growth_interval = self._growth_interval, _growth_tracker = self._tracker }
+end
+
+function Scaler:load_state_dict(state)
+  if not self._enabled then return end
+  if type(state) ~= "table" then fail("GradScaler: load_state_dict wants a table, got %s", describe(state)) end
+  if next(state) == nil then fail("GradScaler: this state is empty; it was saved by a scaler that was off") end
+  options.check("GradScaler", state, state_names)
+  for _, key in ipairs(state_names) do
+    if type(state[key]) ~= "number" then
+      fail("GradScaler: the state's %s must be a number, got %s", key, describe(state[key]))
+    end
+  end
+  local tracker = options.integer(state._growth_tracker)
+  if not tracker or tracker < 0 then
+    fail("GradScaler: the state's _growth_tracker must be a non-negative integer, got %s",
+      describe(state._growth_tracker))
+  end
+  check("init_scale", state.scale)
+  for _, key in ipairs { "growth_factor", "backoff_factor", "growth_interval" } do check(key, state[key]) end
+  self._scale, self._growth_factor, self._backoff_factor = state.scale, state.growth_factor, state.backoff_factor
+  self._growth_interval, self._tracker = options.integer(state.growth_interval), tracker
+end
+
+function Scaler:__tostring()
+  return ("GradScaler(scale=%g%s)"):format(self:get_scale(), self._enabled and "" or ", off")
+end
+
+--- T.GradScaler{init_scale=65536, growth_factor=2, backoff_factor=0.5, growth_interval=2000, enabled=true}
+return setmetatable(Scaler, { __call = new })
