@@ -98,6 +98,7 @@ static PlStatus run_backward(lua_State *L, const RuleRun *run) {
     if (PL_UNLIKELY(b->t->node != NULL)) l_default_anchor(L, -1);
   }
   lua_call(L, 1 + (int)n->nout, LUA_MULTRET);
+  for (int i = top + 1; i <= lua_gettop(L); i++) l_more_anchor(L, i);
   return read_results(L, top, n, r->sizes, run->want, run->dx);
 }
 

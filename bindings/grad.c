@@ -33,6 +33,17 @@ void l_default_anchor(lua_State *L, int box) {
   lua_pop(L, 1);
 }
 
+void l_more_anchor(lua_State *L, int box) {
+  const Box *b = l_box(L, box);
+  if (!b || !b->t || !b->t->node || !b->t->node->has_lua || lua_getiuservalue(L, box, 1) == LUA_TNIL) return;
+  lua_createtable(L, 2, 0);
+  lua_insert(L, -2);
+  lua_rawseti(L, -2, 1);
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
+  lua_rawseti(L, -2, 2);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
+}
+
 void l_swap_anchor(lua_State *L, int at) {
   lua_rawgetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
   lua_pushvalue(L, at);

@@ -140,6 +140,8 @@ int l_index_get(lua_State *L); /* t[key]: t at 1, key at 2 */
 
 /* A result made by a recording backward keeps what the walk's tensors keep. */
 void l_default_anchor(lua_State *L, int box);
+/* What l_default_anchor gives from now on keeps what the box at the positive index `box` keeps, too: a rule made it. */
+void l_more_anchor(lua_State *L, int box);
 void l_swap_anchor(lua_State *L, int at); /* value `at` becomes what l_default_anchor gives; the old one replaces it */
 /* The table kept in the registry under key, made at first use; mode: "v" weak values, "k" weak keys. */
 void l_push_weak_table(lua_State *L, const void *key, const char *mode);
