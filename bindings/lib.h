@@ -122,6 +122,8 @@ void l_profile_register(lua_State *L);
 void l_tools_register(lua_State *L);
 void l_system_register(lua_State *L);
 void l_io_register(lua_State *L);
+void l_reader_register(lua_State *L);
+void l_readline_register(lua_State *L);
 void l_files_register(lua_State *L);
 void l_workers_register(lua_State *L);
 void l_csv_register(lua_State *L);

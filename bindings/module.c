@@ -39,6 +39,8 @@ int luaopen_perilune_engine(lua_State *L) {
   l_profile_register(L);
   l_tools_register(L);
   l_io_register(L);
+  l_reader_register(L);
+  l_readline_register(L);
   l_files_register(L);
   l_workers_register(L);
   l_graph_register(L);

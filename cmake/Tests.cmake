@@ -66,7 +66,7 @@ endif()
 # ---- luacheck ----------------------------------------------------------------------------------------
 if(PL_LUACHECK)
   set(checked lua)
-  foreach(dir spec bench examples)
+  foreach(dir spec bench examples docs/make)
     file(GLOB_RECURSE any CONFIGURE_DEPENDS "${src}/${dir}/*.lua")
     if(any)
       list(APPEND checked ${dir})

@@ -9,6 +9,7 @@
 -- A block that does not load perilune itself gets T, nn and optim.
 
 local T = require "perilune"
+local doctest = require "perilune.command.doctest"
 local docs = require "spec.support.docs"
 
 local root = os.getenv("PERILUNE_ROOT") or "."
@@ -62,56 +63,17 @@ local function short_T(written)
   }, { __index = T })
 end
 
--- Loads code as part of a file, from a line of it on, into an environment of its own.
-local function load_block(file, line, code, lib)
-  local env = setmetatable({
-    require = function(name) return name == "perilune" and lib or require(name) end,
-  }, { __index = _G })
-  if not code:find('require "perilune"', 1, true) then
-    env.T, env.nn, env.optim = lib, lib.nn, lib.optim
-  end
-  return assert(load(("\n"):rep(line - 1) .. code, "@" .. file, "t", env))
-end
-
--- Calls f with print going into a list; f's results, then the printed lines.
-local function printed_by(f)
-  local out, old = {}, print
-  rawset(_G, "print", function(...)
-    local words = table.pack(...)
-    for i = 1, words.n do words[i] = tostring(words[i]) end
-    out[#out + 1] = table.concat(words, "\t")
-  end)
-  local ok, message = xpcall(f, debug.traceback)
-  rawset(_G, "print", old)
-  return ok, message, (table.concat(out, "\n"):gsub("\n+$", ""))
-end
-
 local function run(file, block)
   local written = {}
   local lib = block.mark == "long" and short_T(written) or T
-  local ok, message, out = printed_by(load_block(file, block.line, block.code, lib))
+  local ok, message
+  if block.mark == "long" then -- its output is that of the whole data
+    ok, message = doctest.run(file, { code = block.code:gsub("%-%->", "-- "), line = block.line }, lib)
+  else
+    ok, message = doctest.run(file, block, lib)
+  end
   for _, path in ipairs(written) do os.remove(path) end
   assert(ok, message)
-  local expected = docs.expected(block.code)
-  if #expected > 0 then assert.equal(table.concat(expected, "\n"), out) end
-end
-
--- Statements up to a line of `-->` are one piece; it raises that text at the line above.
-local function run_raising(file, block)
-  local piece, from, line, count = {}, block.line, block.line, 0
-  for text in block.code:gmatch("([^\n]*)\n") do
-    local message = text:match("^%-%->%s(.*)$")
-    if message then
-      local ok, err = pcall(load_block(file, from, table.concat(piece, "\n"), T))
-      assert.is_false(ok, ("%s:%d raises nothing"):format(file, line - 1))
-      assert.equal(("%s:%d: %s"):format(file, line - 1, message), err)
-      piece, from, count = {}, line + 1, count + 1
-    else
-      piece[#piece + 1] = text
-    end
-    line = line + 1
-  end
-  assert.is_true(count > 0 and #piece == 0, "a block marked raises ends with the text of its error")
 end
 
 local fashion = "/usr/share/datasets/fashion-mnist"
@@ -131,7 +93,7 @@ describe("Lua blocks of", function()
             return pending(why)
           end
           runs = runs + 1
-          if mark == "raises" then return run_raising(file, block) end
+          if mark == "raises" then return assert(doctest.run_raising(file, block, T)) end
           assert(mark == "" or mark == "long", "unknown mark: " .. mark)
           run(file, block)
         end)

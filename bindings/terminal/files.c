@@ -61,17 +61,18 @@ int terminal_list(lua_State *L) {
   return 1;
 }
 
-/* terminal.make_dirs(path) → true: makes the folder and those above it, for this user alone; or nil, message, code */
+/* terminal.make_dirs(path, mode = 0700) → true: makes the folder and those above it; or nil, message, code */
 int terminal_make_dirs(lua_State *L) {
   size_t n;
   const char *path = luaL_checklstring(L, 1, &n);
+  mode_t mode = (mode_t)luaL_optinteger(L, 2, 0700);
   char *copy = lua_newuserdatauv(L, n + 1, 0);
   memcpy(copy, path, n + 1);
   for (size_t i = 1; i <= n; i++) {
     if (copy[i] != '/' && copy[i] != '\0') continue;
     char end = copy[i];
     copy[i] = '\0';
-    if (mkdir(copy, 0700) != 0 && errno != EEXIST) return terminal_failure(L, copy);
+    if (mkdir(copy, mode) != 0 && errno != EEXIST) return terminal_failure(L, copy);
     copy[i] = end;
   }
   lua_pushboolean(L, 1);

@@ -28,6 +28,8 @@ void pl_safetensors_release(PlSafetensors *s);
 int64_t pl_safetensors_count(const PlSafetensors *s);
 /* Name of tensor i (0-based, in file order), borrowed, not NUL-terminated. */
 const char *pl_safetensors_name(const PlSafetensors *s, int64_t i, size_t *len);
+/* What tensor i is; shape has room for PL_MAX_DIM. */
+void pl_safetensors_describe(const PlSafetensors *s, int64_t i, PlDtype *dtype, int *ndim, int64_t *shape);
 /* Reads tensor i. Errors: IO, FORMAT (a bool that is neither 0 nor 1), OOM. */
 PlStatus pl_safetensors_read(PlSafetensors *s, int64_t i, PlTensor **out);
 /* The next pair of `__metadata__`, borrowed; false at the end. Each pair is given out

@@ -76,6 +76,13 @@ const char *pl_safetensors_name(const PlSafetensors *s, int64_t i, size_t *len) 
   return s->header.entry[i].name;
 }
 
+void pl_safetensors_describe(const PlSafetensors *s, int64_t i, PlDtype *dtype, int *ndim, int64_t *shape) {
+  const PlEntry *e = &s->header.entry[i];
+  *dtype = (PlDtype)e->dtype;
+  *ndim = e->ndim;
+  pl_header_shape(&s->header, e, shape);
+}
+
 bool pl_safetensors_next_meta(PlSafetensors *s, const char **key, size_t *nkey,
                               const char **value, size_t *nvalue) {
   return pl_header_next_meta(&s->header, key, nkey, value, nvalue);

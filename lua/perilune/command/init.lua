@@ -9,11 +9,6 @@ local OK, FAILED, USAGE = 0, 1, 2
 
 -- ---- help -----------------------------------------------------------------------------------------------------
 
-local EXITS = [[
-Exit status: 0 all went well; 1 an error in the script (message and traceback on standard error), a difference found,
-or output that could not be written; 2 wrong usage; 130 ended by Ctrl-C.]]
-M.EXITS = EXITS
-
 function M.overview()
   local lines, widest = { "usage: perilune [COMMAND | FILE.lua ARGS...]" }, 0
   for _, page in ipairs(pages) do widest = math.max(widest, #page[2]) end
@@ -21,7 +16,7 @@ function M.overview()
     lines[#lines + 1] = ("  perilune %s%s  %s"):format(page[2], (" "):rep(widest - #page[2]), page[3])
   end
   lines[#lines + 1] = "  perilune --version, --help; perilune COMMAND --help tells more"
-  lines[#lines + 1] = EXITS
+  lines[#lines + 1] = "Exit status: " .. pages.exits
   return table.concat(lines, "\n")
 end
 
@@ -68,6 +63,73 @@ function commands.help(...)
     end
   end
   return status
+end
+
+-- Splits arguments into flags and the rest. known: name → true for a switch, "number" for one with a value.
+-- → flags, rest; or nil, message
+local function parse(known, ...)
+  local flags, rest, args = {}, {}, { ... }
+  local i = 1
+  while i <= #args do
+    local arg = args[i]
+    local name, inline = arg:match "^%-%-([%w-]+)=?(.*)$"
+    if arg == "--" then
+      return flags, table.move(args, i + 1, #args, #rest + 1, rest)
+    elseif name and known[name] == "number" then
+      if inline == "" then
+        i = i + 1
+        inline = args[i] or ""
+      end
+      flags[name] = tonumber(inline)
+      if not flags[name] or flags[name] < 0 then
+        return nil, ("--%s needs a number >= 0, got '%s'"):format(name, inline)
+      end
+    elseif name and known[name] and inline == "" then
+      flags[name] = true
+    elseif arg:sub(1, 1) == "-" and arg ~= "-" then
+      return nil, "unknown option " .. arg
+    else
+      rest[#rest + 1] = arg
+    end
+    i = i + 1
+  end
+  return flags, rest
+end
+
+function commands.peek(...)
+  local flags, rest = parse({ header = true }, ...)
+  if not flags then return usage("peek", rest) end
+  if #rest == 0 then return usage("peek", "which file?") end
+  return require "perilune.command.peek" (rest, not flags.header)
+end
+
+function commands.diff(...)
+  local flags, rest = parse({ atol = "number", rtol = "number", ["any-dtype"] = true }, ...)
+  if not flags then return usage("diff", rest) end
+  if #rest ~= 2 then return usage("diff", "two files are compared, got " .. #rest) end
+  return require "perilune.command.diff" (rest[1], rest[2],
+    { atol = flags.atol or 0, rtol = flags.rtol or 0, any_dtype = flags["any-dtype"] })
+end
+
+function commands.doctest(...)
+  local flags, rest = parse({ verbose = true }, ...)
+  if not flags then return usage("doctest", rest) end
+  if #rest == 0 then return usage("doctest", "which file?") end
+  return require("perilune.command.doctest").main(rest, flags.verbose)
+end
+
+commands["new"] = function(...)
+  local flags, rest = parse({}, ...)
+  if not flags then return usage("new", rest) end
+  if #rest ~= 1 then return usage("new", "one name is wanted, got " .. #rest) end
+  return require "perilune.command.new" (rest[1])
+end
+
+function commands.bench(...) return require "perilune.command.bench" (...) end
+
+function commands.launch()
+  io.stderr:write "perilune launch: comes with distributed training, which perilune does not have yet\n"
+  return USAGE
 end
 
 -- perilune.command(name, …) → exit status

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- What `perilune --help`, `perilune COMMAND --help` and the man page say: name, how it is called, one line, the rest.
 -- In this order.
-return {
+local pages = {
   { "repl", "[repl]", "the prompt: reads, evaluates and shows inputs",
     [[Reads inputs from the terminal, or from standard input when that is none. ? at the prompt introduces it; :help
 lists its commands. History lies in $XDG_STATE_HOME/perilune/history (~/.local/state by default), keys can be bound
@@ -11,8 +11,34 @@ in ~/.editrc. NO_COLOR turns colours off. From a pipe, the exit status is 1 if a
 error in the script, a second one ends the process.]] },
   { "-e", "-e CODE ARGS...", "runs code",
     "The arguments are in arg[1]... and in `...`." },
+  { "bench", "bench [OPTIONS]", "measures this machine",
+    [[In a checkout, or with one in the folder above, runs bench/run.lua with the options (--only NAME, --threads N,
+--json FILE, --list); elsewhere a few probes, each the median of five samples.]] },
   { "info", "info", "version, libraries, threads: the block for a bug report",
     "" },
+  { "peek", "peek [--header] FILE...", "what is in a file: tensors with statistics, metadata, events",
+    [[Knows safetensors, npy, npz, IDX (also gzipped), PNG, JPEG and TensorBoard event files by their first bytes. For
+each tensor: dtype, shape, range, mean, standard deviation, count of NaN. --header reads no elements of safetensors.
+Exit status 1 if a file cannot be read.]] },
   { "help", "help NAME...", "what a name is: perilune help softmax",
-    [[NAME is an op, a function of T, or a path such as nn.Linear. Without a name, lists all.]] },
+    [[NAME is an op, a function of T, or a path such as nn.Linear. Without a name, lists all.
+Exit status 1 if there is no such name.]] },
+  { "doctest", "doctest [--verbose] FILE.md...", "runs the Lua blocks of Markdown files",
+    [[Compares what each block prints with the lines behind `-->` in it. Blocks that do not load perilune themselves get
+T, nn and optim. An HTML comment above a block marks it: <!-- raises --> says that each piece up to a line of `-->`
+raises that error, <!-- not run: WHY --> leaves it out. Exit status 1 if a block fails, 2 if a file cannot be read.]] },
+  { "new", "new NAME", "makes a folder with a small project that trains",
+    "A script with options, a module, a check and a README. The folder must not exist." },
+  { "diff", "diff [--atol X] [--rtol X] [--any-dtype] A B", "compares the tensors of two files",
+    [[Two elements are equal where |a - b| <= atol + rtol |b|, and NaN equals NaN; both are 0 by default. --any-dtype
+compares values across dtypes. Exit status 0: equal; 1: different, and the lines say where; 2: a file cannot be
+read.]] },
+  { "launch", "launch -n N FILE ARGS...", "runs a script in several processes that train together",
+    "Comes with distributed training, which perilune does not have yet. Exit status 2." },
 }
+
+pages.exits = [[
+0 all went well; 1 an error in the script (message and traceback on standard error), a difference found, or output
+that could not be written; 2 wrong usage; 130 ended by a second Ctrl-C.]]
+
+return pages

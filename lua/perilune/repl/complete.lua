@@ -368,4 +368,16 @@ function Completer.answer(partial, list, closing, width)
   return 0, nil, text .. "\n"
 end
 
+-- For GNU readline: whole words in the place of what stands from byte `start` (from 0) on.
+function Completer.for_readline(line, start)
+  local partial, list, closing = Completer.new(_G):candidates(line)
+  local kept = #line - #partial - start -- bytes of readline's word before ours
+  local words = {}
+  for i, word in ipairs(list) do
+    if #list == 1 and closing and word:sub(-1) ~= "/" then word = word .. closing end
+    words[i] = kept >= 0 and line:sub(start + 1, start + kept) .. word or word:sub(1 - kept)
+  end
+  return words
+end
+
 return Completer

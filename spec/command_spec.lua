@@ -1,0 +1,225 @@
+-- SPDX-License-Identifier: MIT
+-- The subcommands of perilune: what they print, their exit status, and what they say of files that are wrong.
+
+local T = require "perilune"
+local term = require "spec.support.terminal"
+
+local q = term.quote
+local dir, remove_dir
+
+-- Output and status of `perilune ARGS`, in the folder of the test.
+local function perilune(args)
+  local command = term.command:find "^/" and term.command or "$OLDPWD/" .. term.command
+  return term.shell(("cd %s && %s %s"):format(q(dir), command, args))
+end
+
+local function at(name) return dir .. "/" .. name end
+
+describe("perilune", function()
+  if not term.there() then return it("is built", function() pending "no perilune command" end) end
+  before_each(function() dir, remove_dir = term.folder() end)
+  after_each(function() remove_dir() end)
+
+  it("tells what it can, and refuses wrong usage with status 2", function()
+    local text, status = perilune "--help"
+    assert.equal(0, status)
+    for _, word in ipairs { "repl", "run", "bench", "info", "peek", "help", "doctest", "new", "diff", "launch" } do
+      assert.truthy(text:find("perilune [^\n]*" .. word), word)
+      local page, code = perilune(word .. " --help")
+      assert.equal(0, code, word)
+      assert.truthy(page:find("usage: perilune [^\n]*" .. word), page)
+    end
+    for _, wrong in ipairs { "--nope", "run", "-e", "repl x", "info x", "peek", "peek --nope f", "diff a", "diff a b c",
+      "diff --atol x a b", "diff --atol -1 a b", "new", "new a b", "doctest", "launch", "bench --nope",
+      "nosuchcommand" } do
+      text, status = perilune(wrong)
+      assert.equal(2, status, wrong .. ": " .. text)
+      assert.truthy(#text > 10, wrong)
+    end
+    text, status = perilune "nowhere.lua"
+    assert.equal(1, status)
+    assert.truthy(text:find("nowhere.lua", 1, true))
+    assert.truthy(perilune("--version"):find(T.version, 1, true))
+    assert.truthy(perilune("info"):find("kernels: ", 1, true))
+  end)
+
+  it("help shows pages, and status 1 for a name that there is not", function()
+    local text, status = perilune "help T.softmax jvp nn.Linear"
+    assert.equal(0, status, text)
+    assert.truthy(text:find("T.softmax(x, dim=-1", 1, true) and text:find("T.jvp(f, x, v)", 1, true))
+    text, status = perilune "help sotfmax"
+    assert.equal(1, status)
+    assert.truthy(text:find("did you mean softmax?", 1, true), text)
+  end)
+
+  it("peek shows what is in files of every kind", function()
+    assert(T.save(at "a.safetensors", { w = T.ones(2, 3), ["na\27me"] = T.zeros(0) }, { metadata = { by = "me" } }))
+    assert(T.save_npy(at "a.npy", T.arange(4)))
+    assert(T.save_image(at "a.png", T.zeros({ 3, 4, 5 }, { dtype = "u8" })))
+    term.write(at "a.idx", "\0\0\8\1\0\0\0\3\1\2\3")
+    local log = assert(T.log.tensorboard(at "runs"))
+    for i = 1, 4 do log:scalar("loss", 1 / i, i) end
+    log:close()
+    local text, status = perilune "peek a.safetensors a.npy a.png a.idx runs/*"
+    assert.equal(0, status, text)
+    for _, part in ipairs { "safetensors, 2 tensors, 6 elements, 24 B",
+      "w         f32[2,3] x∈[1,1] μ=1 σ=0 NaN:0",
+      "na\\x1bme  f32[0] empty", "metadata by: me", "array  i64[4] x∈[1,4]", "pixels  u8[3,4,5]",
+      "array  u8[3] x∈[1,3]",
+      "loss: scalar, 4 values, steps 1 to 4, 0.25 … 1, last 0.25" } do
+      assert.truthy(text:find(part, 1, true), part .. " is not in " .. text)
+    end
+    text = perilune "peek --header a.safetensors"
+    assert.truthy(text:find("w         f32[2,3]\n", 1, true), text)
+  end)
+
+  it("peek says what is wrong with broken files, and never crashes on their pieces", function()
+    assert(T.save(at "whole.safetensors", { w = T.ones(20) }))
+    assert(T.save_npy(at "whole.npy", T.ones(20)))
+    local log = assert(T.log.tensorboard(at "runs"))
+    for i = 1, 4 do log:scalar("loss", 1 / i, i) end
+    log:close()
+    os.execute(("cp %s/runs/* %s"):format(q(dir), q(at "whole.tfevents")))
+    for _, kind in ipairs { "safetensors", "npy", "tfevents" } do
+      local whole = term.read(at("whole." .. kind))
+      local names = {}
+      for i = 0, 15 do
+        names[#names + 1] = ("cut%d.%s"):format(i, kind)
+        term.write(at(names[#names]), whole:sub(1, i * (#whole - 1) // 16))
+        names[#names + 1] = ("flip%d.%s"):format(i, kind)
+        local k = 1 + i * (#whole - 1) // 16
+        term.write(at(names[#names]), whole:sub(1, k - 1) .. string.char(whole:byte(k) ~ 0x55) .. whole:sub(k + 1))
+      end
+      local text, status = perilune("peek " .. table.concat(names, " "))
+      assert.equal(1, status, text)
+      assert.is_nil(text:find("stack traceback", 1, true), text)
+    end
+    local text, status = perilune "peek . nowhere $(printf 'a\\377b')"
+    assert.equal(1, status)
+    assert.truthy(text:find("nowhere: No such file or directory", 1, true), text)
+    assert.truthy(text:find("a\\xffb: No such file", 1, true), text)
+    term.write(at "text", "hello, this is no tensor")
+    text, status = perilune "peek text"
+    assert.equal(1, status)
+    assert.truthy(text:find("unknown format", 1, true), text)
+  end)
+
+  it("diff compares: 0 equal, 1 different, 2 unreadable", function()
+    assert(T.save(at "a", { w = T.tensor { 1, 2, 0 / 0 }, only = T.ones(1), s = T.ones(2), d = T.ones(2) }))
+    assert(T.save(at "b", { w = T.tensor { 1, 2.5, 0 / 0 }, s = T.ones(3), d = T.ones(2):double() }))
+    local text, status = perilune "diff a a"
+    assert.same({ "equal: 4 tensors\n", 0 }, { text, status })
+    text, status = perilune "diff a b"
+    assert.equal(1, status)
+    for _, part in ipairs { "w: f32[3], 1 of 3 elements differ, at most by 0.5 (relative 0.2)", "only: only in a",
+      "s: f32[2] and f32[3]", "d: f32[2] and f64[2], equal values", "4 of 4 tensors differ" } do
+      assert.truthy(text:find(part, 1, true), part .. " is not in " .. text)
+    end
+    assert(T.save(at "c", { w = T.tensor { 1, 2 } }))
+    assert(T.save(at "d", { w = T.tensor { 1, 2.5 }:double() }))
+    assert.equal(1, select(2, perilune "diff --atol 0.6 c d"))
+    assert.equal(0, select(2, perilune "diff --atol=0.6 --any-dtype c d"))
+    assert.equal(0, select(2, perilune "diff --rtol 0.25 --any-dtype c d"))
+    assert.equal(1, select(2, perilune "diff --rtol 0.1 --any-dtype c d"))
+    assert.equal(2, select(2, perilune "diff c nowhere"))
+  end)
+
+  it("new makes a project that trains and passes its own check", function()
+    local text, status = perilune "new my-net"
+    assert.equal(0, status, text)
+    local command = term.command:find "^/" and term.command or "$OLDPWD/" .. term.command
+    text, status = term.shell(([[R=$PWD; cd %s/my-net && OLDPWD=$R && %s train.lua --epochs 20 &&
+      %s check.lua && %s peek my-net.safetensors]]):format(q(dir), command, command, command))
+    assert.equal(0, status, text)
+    assert.is_true(tonumber(text:match "test accuracy ([%d.]+)") > 90, text)
+    assert.truthy(text:find("\nok\n", 1, true) and text:find("first.weight", 1, true), text)
+    text, status = perilune "new my-net"
+    assert.equal(1, status)
+    assert.truthy(text:find("exists already", 1, true), text)
+    assert.equal(1, select(2, perilune "new 'a b'"))
+    assert.equal(1, select(2, perilune "new /proc/nope"))
+  end)
+
+  it("doctest runs Markdown files and says which line is wrong", function()
+    term.write(at "good.md", [[
+# Title
+```lua
+print(T.ones(2))  --> {1., 1.}  -- f32[2] cpu
+```
+<!-- raises -->
+```lua
+T.zeros(-1)
+--> zeros: size -1 of dim 1 is negative
+```
+<!-- not run: it needs a printer -->
+```lua
+print_on_paper()
+```
+```sh
+false
+```
+]])
+    local text, status = perilune "doctest good.md"
+    assert.same({ "2 blocks of 1 file run, 0 failed, 1 skipped\n", 0 }, { text, status })
+    term.write(at "bad.md",
+      "```lua\nprint(1)\nprint(2)\n--> 1\n--> 3\n```\n```lua\nerror 'x'\n```\n```lua\n= 1\n```\n")
+    text, status = perilune "doctest bad.md"
+    assert.equal(1, status)
+    for _, part in ipairs { "bad.md:2: line 2 of the output\n  expected: 3\n  printed:  2", "bad.md:8: x",
+      "bad.md:11: ",
+      "3 blocks of 1 file run, 3 failed" } do
+      assert.truthy(text:find(part, 1, true), part .. " is not in " .. text)
+    end
+    term.write(at "open.md", "```lua\nprint(1)\n")
+    assert.equal(2, select(2, perilune "doctest open.md"))
+    assert.equal(2, select(2, perilune "doctest nowhere.md"))
+  end)
+
+  it("bench measures where there is no checkout, and runs the workloads in one", function()
+    local text, status = perilune "bench"
+    assert.equal(0, status, text)
+    assert.truthy(text:find("matmul, 1024 x 1024 +[%d.]+ ms +[%d.]+ GFLOP/s"), text)
+    local root = os.getenv "PERILUNE_ROOT" or "."
+    text, status = term.shell(("P=$(realpath %s); cd %s && $P bench --list"):format(q(term.command), q(root)))
+    assert.equal(0, status, text)
+    assert.truthy(text:find("matmul_64", 1, true), text)
+  end)
+
+  it("ends quietly where its reader goes away", function()
+    local text, status = perilune "-e 'for i = 1, 100000 do print(i) end' | head -1"
+    assert.same({ "1\n", 0 }, { text, status })
+  end)
+end)
+
+describe("plain lua5.4", function()
+  local root = os.getenv "PERILUNE_ROOT" or "."
+  local paths = ("LUA_PATH='%s/lua/?.lua;%s/lua/?/init.lua;;' LUA_CPATH='%s/lib/?.so;;'"):format(root, root,
+    os.getenv "PERILUNE_BUILD" or root .. "/build")
+  local linked = term.shell "ldd $(command -v lua5.4)":find("readline", 1, true)
+
+  it("completes with readline, from lua5.4 -i -l perilune", function()
+    if not linked or not term.there() or (os.getenv "PERILUNE_SANITIZE" or "") ~= "" then
+      return pending "lua5.4 has no readline here"
+    end
+    local got = term.play({ { "expect", "> " }, { "send", "T = perilune\n" }, { "expect", "> " },
+      { "send", "T.softm\t(T.ones(2)):nume\t()\n" }, { "expect", "\r2\r\n" }, { "expect", "> " },
+      { "send", "T.ones(2):sum{keepd\ttrue}:nume\t()\n" }, { "expect", "\r1\r\n" }, { "expect", "> " },
+      { "send", "h = setmetatable({alpha = 41}, {__index = function() error 'it ran' end})\n" }, { "expect", "> " },
+      { "send", "h.al\t + 1\n" }, { "expect", "\r42\r\n" }, { "expect", "> " },
+      { "send", "\4" } }, paths, "lua5.4 -i -l perilune")
+    assert.is_nil(got.missing, got.screen)
+    assert.equal(0, got.status)
+  end)
+
+  it("runs the prompt: require 'perilune.repl' ()", function()
+    if (os.getenv "PERILUNE_SANITIZE" or "") ~= "" or not term.there() then return pending "no lua5.4" end
+    local home, remove = term.folder()
+    local got = term.play({ { "expect", "[1]> " }, { "send", "T.ones(3000, 3000):matmul(T.ones(3000, 3000))\n" },
+      { "pause", 150 }, { "send", "\3" }, { "expect", "interrupted" }, { "expect", "[1]> " }, { "send", "1 + 1\n" },
+      { "expect", "2" }, { "expect", "[2]> " }, { "send", "\4" } },
+      paths .. " NO_COLOR=1 XDG_STATE_HOME=" .. home, "lua5.4 -e 'require [[perilune.repl]] ()'")
+    remove()
+    assert.is_nil(got.missing, got.screen)
+    assert.equal(0, got.status)
+  end)
+end)
