@@ -51,6 +51,23 @@ typedef struct PlkNormLoops {
   PLK_NORM_LOOPS(double, f64)
 } PlkNormLoops;
 
+/* One channel of x[N,C,S]: `runs` runs of n numbers, `step` apart. dx and dy, or y and x, may be the same. */
+#define PLK_CHANNEL_LOOPS(T, sfx)                                                                       \
+  double (*sum_##sfx)(const T *x, int64_t runs, int64_t step, int64_t n);                               \
+  double (*sqdiff_##sfx)(const T *x, T c, int64_t runs, int64_t step, int64_t n); /* sum (x - c)^2 */   \
+  /* s1 = sum dy, s2 = sum dy (x - mean) */                                                             \
+  void (*dots_##sfx)(const T *dy, const T *x, T mean, int64_t runs, int64_t step, int64_t n, double *s1, \
+                     double *s2);                                                                       \
+  /* y = a (x - mean) + c;  dx = a dy + b (x - mean) + c */                                             \
+  void (*affine_##sfx)(const T *x, T mean, T a, T c, T *y, int64_t runs, int64_t step, int64_t n);      \
+  void (*affine2_##sfx)(const T *dy, const T *x, T mean, T a, T b, T c, T *dx, int64_t runs, int64_t step, \
+                        int64_t n);
+
+typedef struct PlkChannelLoops {
+  PLK_CHANNEL_LOOPS(float, f32)
+  PLK_CHANNEL_LOOPS(double, f64)
+} PlkChannelLoops;
+
 const PlkReduceLoops *plk_reduce_loops(void);
 const PlkNormLoops *plk_norm_loops(void);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Batch norm and group norm over x[N,C,S]. Both normalize stretches of numbers with one mean and one
- * deviation: all of a channel (batch), or the channels of one group of one sample (group). */
+ * Group norm over x[N,C,S]: the channels of one group of one sample share mean and deviation. Batch norm:
+ * norm_batch.c. */
 #include <math.h>
 #include <string.h>
 
@@ -11,12 +11,12 @@
 typedef struct Chan {
   const PlkCall *c;
   const PlkNormLoops *loops;
-  const PlArray *x, *dy, *w, *b, *mean, *second; /* second: rstd (group) or variance (batch) */
+  const PlArray *x, *w, *b;
   int64_t N, C, S, G;
   double eps;
-  bool training, f64;
+  bool f64;
   PlkComp comp;
-  double *part; /* group: [N][C][2] sums of dw and db */
+  double *part; /* [N][C][2] sums of dw and db */
 } Chan;
 
 static double get(const PlArray *a, int64_t i) {
@@ -58,7 +58,7 @@ static Chan chan_of(const PlkCall *c, const PlArray *x) {
   return k;
 }
 
-/* ---- group norm: rows are groups of one sample, [C/G][S] ------------------------------------------- */
+/* Rows are groups of one sample, [C/G][S]. */
 
 static PlStatus group_row(void *ctx, int64_t row, void *const *p) {
   const Chan *k = ctx;
@@ -129,107 +129,4 @@ PlStatus plk_cpu_group_norm_bwd(const PlkCall *c) {
   }
   plk_scratch_free(part);
   return s;
-}
-
-/* ---- batch norm: one channel is gathered into a row of N S numbers ------------------------------------- */
-
-enum { CHANNELS = 16 }; /* channels gathered together, so that lines of [N,C] are used whole */
-
-/* buf[j][n][s] = x[n][c0 + j][s] */
-static void gather(const Chan *k, const PlArray *x, int64_t c0, int64_t m, char *buf) {
-  int64_t M = k->N * k->S;
-  if (k->S == 1) {
-    plk_load(k->comp, buf, M, x->data, x->dtype, c0, k->C, k->N, m);
-    return;
-  }
-  for (int64_t j = 0; j < m; j++)
-    for (int64_t n = 0; n < k->N; n++)
-      plk_load(k->comp, at(k, buf, j * M + n * k->S), k->S, x->data, x->dtype, (n * k->C + c0 + j) * k->S, 1, k->S, 1);
-}
-static void scatter(const Chan *k, PlArray *x, int64_t c0, int64_t m, const char *buf) {
-  int64_t M = k->N * k->S;
-  if (k->S == 1) {
-    plk_store(k->comp, buf, M, x->data, x->dtype, c0, k->C, k->N, m);
-    return;
-  }
-  for (int64_t j = 0; j < m; j++)
-    for (int64_t n = 0; n < k->N; n++)
-      plk_store(k->comp, buf + (size_t)(j * M + n * k->S) * plk_comp_size(k->comp), k->S, x->data, x->dtype,
-                (n * k->C + c0 + j) * k->S, 1, k->S, 1);
-}
-
-static PlStatus batch_body(void *ctx, int64_t begin, int64_t end) {
-  const Chan *k = ctx;
-  const PlkCall *c = k->c;
-  int64_t M = k->N * k->S;
-  void *buf;
-  PL_TRY(plk_scratch((size_t)((end - begin) * M + 8) * plk_comp_size(k->comp), &buf));
-  gather(k, k->x, begin, end - begin, buf);
-  for (int64_t ch = begin; ch < end; ch++) {
-    void *x = at(k, buf, (ch - begin) * M);
-    double mean, m2, var;
-    if (k->training) {
-      moments(k, x, M, &mean, &m2);
-      var = m2 / (double)M;
-    } else {
-      mean = get(k->mean, ch), var = get(k->second, ch);
-    }
-    double rstd = 1 / sqrt(var + k->eps);
-    affine(k, x, mean, rstd * weight(k, ch), k->b ? get(k->b, ch) : 0, x, M);
-    put(c->out[1], ch, mean);
-    put(c->out[2], ch, var);
-  }
-  if (c->out[0]) scatter(k, c->out[0], begin, end - begin, buf);
-  plk_scratch_free(buf);
-  return PL_OK;
-}
-
-PlStatus plk_cpu_batch_norm(const PlkCall *c) {
-  Chan k = chan_of(c, c->in[0]);
-  k.mean = c->in[1], k.second = c->in[2], k.w = c->in[3], k.b = c->in[4];
-  k.training = pl_attr_i(c->attrs, 0) != 0, k.eps = pl_attr_f(c->attrs, 1);
-  int64_t m = k.S == 1 ? CHANNELS : 1;
-  if (k.C * k.N * k.S <= PLK_GRAIN && k.S == 1) m = k.C;
-  return k.C ? plk_parallel(k.C, m, batch_body, &k) : PL_OK;
-}
-
-/* Training as in group norm; with fixed statistics dx = w rstd dy. */
-static PlStatus batch_bwd_body(void *ctx, int64_t begin, int64_t end) {
-  const Chan *k = ctx;
-  const PlkCall *c = k->c;
-  int64_t M = k->N * k->S, m = end - begin;
-  void *buf;
-  PL_TRY(plk_scratch((size_t)(m * M * 2 + 8) * plk_comp_size(k->comp), &buf));
-  char *dyb = buf, *xb = at(k, buf, m * M);
-  gather(k, k->dy, begin, m, dyb);
-  gather(k, k->x, begin, m, xb);
-  for (int64_t ch = begin; ch < end; ch++) {
-    void *dy = at(k, dyb, (ch - begin) * M), *x = at(k, xb, (ch - begin) * M);
-    double mean = get(k->mean, ch), rstd = 1 / sqrt(get(k->second, ch) + k->eps), a = weight(k, ch) * rstd, s1, s2;
-    dots(k, dy, x, mean, M, &s1, &s2);
-    put(c->out[1], ch, s2 * rstd);
-    put(c->out[2], ch, s1);
-    if (!c->out[0]) continue;
-    if (k->training) affine2(k, dy, x, mean, a, -a * rstd * rstd * s2 / (double)M, -a * s1 / (double)M, dy, M);
-    else affine(k, dy, 0, a, 0, dy, M);
-  }
-  if (c->out[0]) scatter(k, c->out[0], begin, m, dyb);
-  plk_scratch_free(buf);
-  return PL_OK;
-}
-
-PlStatus plk_cpu_batch_norm_bwd(const PlkCall *c) {
-  Chan k = chan_of(c, c->in[1]);
-  k.dy = c->in[0], k.mean = c->in[2], k.second = c->in[3], k.w = c->in[4];
-  k.training = pl_attr_i(c->attrs, 0) != 0, k.eps = pl_attr_f(c->attrs, 2);
-  int64_t m = k.S == 1 ? CHANNELS : 1;
-  if (k.C * k.N * k.S <= PLK_GRAIN && k.S == 1) m = k.C;
-  return k.C ? plk_parallel(k.C, m, batch_bwd_body, &k) : PL_OK;
-}
-
-PlStatus plk_cpu_running_update(const PlkCall *c) {
-  double m = pl_attr_f(c->attrs, 0), f = pl_attr_f(c->attrs, 1);
-  PlArray *run = c->out[0];
-  for (int64_t i = 0; i < run->numel; i++) put(run, i, (1 - m) * get(run, i) + m * f * get(c->in[1], i));
-  return PL_OK;
 }
