@@ -7,6 +7,7 @@
 #include "bindings/graph.h"
 
 static const char flow_meta[] = "perilune.flow";
+static const char plan_meta[] = "perilune.plan";
 
 PlFlow *l_check_flow(lua_State *L, int i) {
   FlowBox *b = luaL_testudata(L, i, flow_meta);
@@ -148,12 +149,12 @@ static double opt_number(lua_State *L, int t, const char *key, double def) {
 }
 
 /* Options that graph.lua has checked: {policy=0…3, fraction=, bytes=, seeded=, heavy=, copy=, allow_unused=,
- * choice={node → 1, -1}}. */
+ * choice={per node: -1 pin, 0, 1 may, 2 force}, listed=}. */
 static void read_gradient_options(lua_State *L, int t, PlFlow *f, PlGradientOptions *o) {
   *o = (PlGradientOptions){.copy = l_opt_bool(L, t, "copy", false), .allow_unused = l_opt_bool(L, t, "allow_unused", false)};
   o->mirror = (PlMirrorOptions){.policy = (int)opt_number(L, t, "policy", 0), .fraction = opt_number(L, t, "fraction", -1),
                                 .bytes = (int64_t)opt_number(L, t, "bytes", -1), .seeded = l_opt_bool(L, t, "seeded", false),
-                                .heavy = l_opt_bool(L, t, "heavy", false)};
+                                .heavy = l_opt_bool(L, t, "heavy", false), .listed = l_opt_bool(L, t, "listed", false)};
   lua_getfield(L, t, "choice");
   if (lua_type(L, -1) == LUA_TTABLE && f->nnodes) {
     int32_t n = f->nnodes;
@@ -206,9 +207,9 @@ static int graph_gradient(lua_State *L) {
 
 /* ---- running ----------------------------------------------------------------------------------------------- */
 
-/* graph_run(flow, {tensor per input, in order of declaration}) → list of outputs */
+/* graph_run(flow or plan, {tensor per input, in order of declaration}) → list of outputs */
 static int graph_run(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlFlow *f = luaL_testudata(L, 1, plan_meta) ? l_check_plan(L, 1)->flow : l_check_flow(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
   luaL_checkstack(L, 16, NULL);
@@ -416,6 +417,12 @@ static int graph_inputs(lua_State *L) {
   return 1;
 }
 
+/* graph_edition(flow) → a number that moves with every change */
+static int graph_edition(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)l_check_flow(L, 1)->edition);
+  return 1;
+}
+
 /* graph_name(flow, node number, name) */
 static int graph_name(lua_State *L) {
   PlFlow *f = l_check_flow(L, 1);
@@ -425,20 +432,118 @@ static int graph_name(lua_State *L) {
   const char *kept = pl_flow_string(f, name);
   if (!kept) return l_error(L, "name: out of memory");
   f->nodes[i - 1].name = kept;
+  f->edition++;
   return 0;
+}
+
+/* ---- plans ------------------------------------------------------------------------------------------------- */
+
+
+PlPlan *l_check_plan(lua_State *L, int i) {
+  PlanBox *b = luaL_testudata(L, i, plan_meta);
+  if (!b || !b->p) {
+    l_error(L, "plan: argument #%d must be a plan, got %s", i, l_typename(L, i));
+    return NULL;
+  }
+  return b->p;
+}
+
+static int plan_gc(lua_State *L) {
+  PlanBox *b = luaL_testudata(L, 1, plan_meta);
+  PlPlan *p = b ? b->p : NULL;
+  if (!p) return 0;
+  b->p = NULL;
+  pl_plan_release(p);
+  return 0;
+}
+
+/* graph_compile(flow) → plan */
+static int graph_compile(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  PlanBox *b = lua_newuserdatauv(L, sizeof *b, 0);
+  b->p = NULL;
+  luaL_setmetatable(L, plan_meta);
+  l_note_late(L);
+  CALL(L, pl_flow_compile(&b->p, f));
+  return 1;
+}
+
+static void set_number(lua_State *L, const char *key, double v) {
+  lua_pushnumber(L, v);
+  lua_setfield(L, -2, key);
+}
+
+/* plan_figures(plan) → {stash_bytes=, …, passes={name → {removed=, ran=}}, stage={per node of the graph: 0, 1}} */
+static int plan_figures(lua_State *L) {
+  const PlPlan *p = l_check_plan(L, 1);
+  lua_createtable(L, 0, 20);
+  set_int(L, "stash_bytes", p->stash_bytes);
+  set_int(L, "recomputed", p->copies);
+  set_int(L, "peak_bytes", p->peak_bytes);
+  set_int(L, "arena_bytes", p->arena_bytes);
+  set_int(L, "lower_bound_bytes", p->lower_bound_bytes);
+  set_int(L, "leaf_bytes", p->leaf_bytes);
+  set_int(L, "output_bytes", p->output_bytes);
+  set_int(L, "inplace", p->inplace);
+  set_int(L, "nodes", p->flow->nnodes);
+  set_number(L, "flops", p->flops);
+  set_number(L, "extra_flops", p->extra_flops);
+  lua_pushstring(L, p->policy);
+  lua_setfield(L, -2, "policy");
+  lua_createtable(L, 0, p->npasses);
+  for (int32_t k = 0; k < p->npasses; k++) {
+    lua_createtable(L, 0, 2);
+    set_int(L, "removed", p->passes[k].removed);
+    lua_pushboolean(L, p->passes[k].ran);
+    lua_setfield(L, -2, "ran");
+    lua_setfield(L, -2, p->passes[k].name);
+  }
+  lua_setfield(L, -2, "passes");
+  lua_createtable(L, p->nsource, 0);
+  for (int32_t i = 0; i < p->nsource; i++) {
+    lua_pushinteger(L, p->recomputed[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, -2, "stage");
+  return 1;
+}
+
+/* plan_nodes(plan) → the nodes that run, in order, as graph_nodes gives them */
+static int plan_nodes(lua_State *L) {
+  const PlPlan *p = l_check_plan(L, 1);
+  lua_createtable(L, p->flow->nnodes, 0);
+  for (int32_t i = 0; i < p->flow->nnodes; i++) {
+    l_push_fnode(L, p->flow, i);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}
+
+static int plan_text(lua_State *L) { return push_text(L, pl_flow_text(l_check_plan(L, 1)->flow, NULL)); }
+
+static int plan_verify(lua_State *L) {
+  CALL(L, pl_flow_verify(l_check_plan(L, 1)->flow));
+  lua_pushboolean(L, 1);
+  return 1;
 }
 
 void l_graph_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"graph_new", graph_new}, {"graph_input", graph_input}, {"graph_outputs", graph_outputs},
                                   {"graph_gradient", graph_gradient}, {"graph_run", graph_run}, {"graph_text", graph_text},
                                   {"graph_dot", graph_dot}, {"graph_verify", graph_verify}, {"graph_nodes", graph_nodes},
-                                  {"graph_value", graph_value}, {"graph_inputs", graph_inputs}, {"graph_name", graph_name},
-                                  {"is_symbolic", is_symbolic}, {NULL, NULL}};
+                                  {"graph_value", graph_value}, {"graph_inputs", graph_inputs}, {"graph_name", graph_name}, {"graph_edition", graph_edition},
+                                  {"graph_compile", graph_compile}, {"plan_figures", plan_figures}, {"plan_nodes", plan_nodes},
+                                  {"plan_text", plan_text}, {"plan_verify", plan_verify}, {"is_symbolic", is_symbolic}, {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   luaL_newmetatable(L, flow_meta);
   lua_pushcfunction(L, flow_gc);
   lua_setfield(L, -2, "__gc");
   lua_pushboolean(L, 0);
   lua_setfield(L, -2, "__metatable");
-  lua_pop(L, 1);
+  luaL_newmetatable(L, plan_meta);
+  lua_pushcfunction(L, plan_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "__metatable");
+  lua_pop(L, 2);
 }

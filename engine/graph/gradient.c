@@ -152,13 +152,19 @@ static PlStatus sum_terms(Walk *w, PlFVal v) {
 
 /* ---- one node -------------------------------------------------------------------------------------------- */
 
-/* No rule: gradients that are all zero stay zero; others have no way on. */
+static bool all_zero(const Walk *w, const PlFNode *n) {
+  for (int32_t o = 0; o < n->nout; o++)
+    if (w->sum[n->first + o] >= 0 && !is_zero(w->f, w->sum[n->first + o])) return false;
+  return true;
+}
+
+/* Gradients are linear in those that arrive: zeros stay zeros. Without a rule others have no way on. */
 static PlStatus without_rule(Walk *w, int32_t i) {
   PlFlow *f = w->f;
   const PlFNode *n = &f->nodes[i];
-  for (int32_t o = 0; o < n->nout; o++)
-    if (w->sum[n->first + o] >= 0 && !is_zero(f, w->sum[n->first + o]))
-      PL_FAIL(PL_ERR_UNSUPPORTED, "op %s has no gradient (node %s); detach its input, or give it a rule with "
+  bool ruled = n->op->grad != NULL;
+  if (!all_zero(w, n))
+    PL_FAIL(PL_ERR_UNSUPPORTED, "op %s has no gradient (node %s); detach its input, or give it a rule with "
                                   "T.custom", n->op->name, n->name);
   int32_t nin = n->nin;
   for (int32_t k = 0; k < nin; k++) {
@@ -169,7 +175,7 @@ static PlStatus without_rule(Walk *w, int32_t i) {
     const char *kept = pl_flow_string(f, name);
     if (!kept) return no_memory();
     PL_TRY(constant_like(f, &pl_op_zeros, x, kept, &z));
-    PL_TRY(pl_flow_after(f, f->vals[z].node, i));
+    if (!ruled) PL_TRY(pl_flow_after(f, f->vals[z].node, i));
     PL_TRY(add_term(w, x, z));
   }
   return PL_OK;
@@ -273,7 +279,7 @@ static PlStatus node_backward(Walk *w, int32_t i) {
   if (!kept) return no_memory();
   f->origin = i;
   name_next(f, kept);
-  return n->op->grad ? with_rule(w, i) : without_rule(w, i);
+  return n->op->grad && !all_zero(w, n) ? with_rule(w, i) : without_rule(w, i);
 }
 
 /* ---- the pass -------------------------------------------------------------------------------------------- */
@@ -342,6 +348,7 @@ static PlStatus add_region(PlFlow *f, int32_t begin, int ny, const PlFVal *ys, P
   memcpy(copy, ys, (size_t)ny * sizeof *ys);
   f->regions[f->nregions++] = (PlFRegion){.begin = begin, .end = f->nnodes, .ny = ny, .ys = copy, .mirror = *m};
   m->choice = NULL;
+  f->edition++;
   return PL_OK;
 }
 

@@ -67,6 +67,7 @@ typedef struct PlFNode {
   uint8_t flags;
   uint8_t stage;  /* 0: forward; n: emitted by the n-th gradient pass */
   int32_t origin; /* MIRROR: the node repeated; gradient nodes: the forward node; else -1 */
+  int32_t source; /* its number in the flow that was cloned (a mirror has its original's); -1: a pass made it */
   int32_t draw;   /* seeded ops: number of the draw, counted in program order; a mirror has its original's; else -1 */
   const char *name;
   const char *where; /* source line of the script, or NULL */
@@ -75,19 +76,22 @@ typedef struct PlFNode {
   int32_t nafter;
 } PlFNode;
 
-/* One gradient pass: which part of the flow it added, and what the mirror pass may do with it. */
+/* Which forward nodes may be computed again in the backward half, and how that is decided (mirror.h). */
 typedef struct PlMirrorOptions {
   int policy; /* PlMirrorPolicy */
   double fraction;    /* budget as a fraction of the stash; < 0: none */
   int64_t bytes;      /* budget in bytes of planned peak; < 0: none */
   bool seeded, heavy; /* may random, may heavy ops be repeated */
-  int8_t *choice;     /* per node of the flow: 1 force, -1 pin, 0 by the policy; or NULL */
+  bool listed;        /* only nodes that `choice` names may */
+  int8_t *choice;     /* per node of the flow: PlMirrorChoice; or NULL */
   int32_t nchoice;
 } PlMirrorOptions;
+typedef enum PlMirrorChoice { PL_MIRROR_PIN = -1, PL_MIRROR_BY_POLICY = 0, PL_MIRROR_MAY = 1, PL_MIRROR_FORCE = 2 } PlMirrorChoice;
 typedef enum PlMirrorPolicy { PL_MIRROR_NONE, PL_MIRROR_GREEDY, PL_MIRROR_MINCUT, PL_MIRROR_AUTO } PlMirrorPolicy;
 
+/* One gradient pass: which part of the flow it added (nodes of stage `stage`), and what the mirror pass may do. */
 typedef struct PlFRegion {
-  int32_t begin, end; /* its nodes */
+  int32_t begin, end; /* its nodes when it was made; nodes of clones are found by stage and source */
   int32_t ny;
   PlFVal *ys;
   PlMirrorOptions mirror;
@@ -97,6 +101,7 @@ typedef struct PlChunk PlChunk;
 
 typedef struct PlFlow {
   uint32_t refs;
+  struct PlFlow *base; /* a clone retains what it was made from: names, sizes and attributes lie there */
   bool record;  /* tapes see ops on its symbolic tensors (tracing); T.graph: no */
   bool closed;  /* tracing is over: no more nodes */
   uint8_t stage;      /* of nodes added from now on */
@@ -138,11 +143,14 @@ PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, cons
                       uint8_t flags, int32_t *node);
 PlStatus pl_flow_set_outputs(PlFlow *f, int n, const PlFVal *v);
 PlStatus pl_flow_after(PlFlow *f, int32_t node, int32_t before); /* ordering edge */
-/* A copy that passes may change; node and value numbers are the same. */
-PlStatus pl_flow_clone(PlFlow **out, const PlFlow *f);
-/* Drops dead nodes, unread values and empty stores, renumbers; order[] (may be NULL: as they are) is a new order of
- * all nodes. node_map/val_map (may be NULL) receive new positions or -1. */
-PlStatus pl_flow_compact(PlFlow *f, const int32_t *order, int32_t *node_map, int32_t *val_map);
+/* ---- rewriting (rewrite.c) ---- */
+/* A copy that passes may change; node and value numbers are the same, symbolic tensors of f do not belong to it. */
+PlStatus pl_flow_clone(PlFlow **out, PlFlow *f);
+/* Drops dead nodes, unread captures and constants, empty stores; renumbers. order[] (NULL: as they are) is a new order
+ * of all nodes, dead ones included. */
+PlStatus pl_flow_compact(PlFlow *f, const int32_t *order);
+/* A further node like node i, reading in[] instead; names and attributes are shared. Its outputs have new stores. */
+PlStatus pl_flow_repeat(PlFlow *f, int32_t i, const PlFVal *in, const char *name, int32_t *node);
 /* The same inputs give the same outputs, nothing else happens. */
 bool pl_fnode_pure(const PlFNode *n);
 /* How many of n's first inputs it writes. */

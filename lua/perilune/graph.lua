@@ -84,6 +84,61 @@ end
 
 local policies = { none = 0, mirror = 1, mincut = 2, auto = 3 }
 
+-- Marks nodes in choice: of a tensor its node, of a name all nodes so called.
+local function mark(g, what, list, choice, value)
+  if core.is_tensor(list) or type(list) == "string" then list = { list } end
+  if type(list) ~= "table" then
+    fail("gradient: %s must be a list of tensors and names, got %s", what, describe(list))
+  end
+  for i, entry in ipairs(list) do
+    local hit = false
+    if core.is_symbolic(entry) then
+      local _, node = core.graph_value(entry)
+      if node then choice[node], hit = value, true end
+    elseif type(entry) == "string" then
+      for _, node in ipairs(g:nodes()) do
+        if node.name == entry then choice[node.index], hit = value, true end
+      end
+    else
+      fail("gradient: %s: entry %d must be a tensor of the graph or a name, got %s", what, i, describe(entry))
+    end
+    if not hit then fail("gradient: %s: entry %d, %s, is no node of the graph", what, i, tostring(entry)) end
+  end
+end
+
+-- The options of g:gradient that say what may be computed again, for the engine.
+local function mirror_options(g, opts)
+  local mirror, budget = opts.mirror, opts.budget
+  if mirror == nil then mirror = budget and "auto" or "none" end
+  if mirror == true then mirror = "auto" end
+  local raw = { seeded = opts.seeded, heavy = opts.heavy, choice = {} }
+  local nodes = (type(mirror) == "function" or opts.pin or opts.force) and g:nodes() or {}
+  for i = 1, #nodes do raw.choice[i] = 0 end
+  if type(mirror) == "function" then
+    for i, node in ipairs(nodes) do raw.choice[i] = (not node.view and mirror(node)) and 1 or -1 end
+    raw.policy, raw.listed = policies.mirror, true
+  elseif type(mirror) == "string" and policies[mirror] then
+    raw.policy = policies[mirror]
+  else
+    fail('gradient: mirror must be "none", "mirror", "mincut", "auto" or a function of a node, got %s',
+      type(mirror) == "string" and '"' .. mirror .. '"' or describe(mirror))
+  end
+  if opts.pin then mark(g, "pin", opts.pin, raw.choice, -1) end
+  if opts.force then mark(g, "force", opts.force, raw.choice, 2) end
+  if budget ~= nil then
+    budget = check_options("gradient: budget", budget, "fraction bytes")
+    raw.fraction, raw.bytes = budget.fraction, budget.bytes
+    if raw.fraction and (type(raw.fraction) ~= "number" or raw.fraction < 0 or raw.fraction > 1) then
+      fail("gradient: budget.fraction must be a number from 0 to 1, got %s", tostring(raw.fraction))
+    end
+    if raw.bytes and (type(raw.bytes) ~= "number" or raw.bytes < 0) then
+      fail("gradient: budget.bytes must be a number of bytes, got %s", tostring(raw.bytes))
+    end
+    if (raw.fraction == nil) == (raw.bytes == nil) then fail("gradient: a budget has either bytes or fraction") end
+  end
+  return raw
+end
+
 --- g:gradient(ys, xs, {out_grads=, copy=, allow_unused=, aggregate=, mirror=, …}) → gradients of xs, a tensor or a
 -- list as xs was.
 function Graph:gradient(ys, xs, opts)
@@ -107,12 +162,48 @@ function Graph:gradient(ys, xs, opts)
   if opts.aggregate ~= nil and type(opts.aggregate) ~= "function" then
     fail("gradient: aggregate must be a function of a list of tensors, got %s", describe(opts.aggregate))
   end
-  local raw = { copy = opts.copy, allow_unused = opts.allow_unused, policy = policies[opts.mirror or "none"] }
+  local raw = mirror_options(self, opts)
+  raw.copy, raw.allow_unused = opts.copy, opts.allow_unused
   local res = core.graph_gradient(self.flow, ys, xs, dys, raw, opts.aggregate)
   for i = 1, #xs do res[i] = res[i] or nil end
   if one then return res[1] end
   return res
 end
+
+-- The plan of the graph as it is now.
+local function compiled(g)
+  local edition = core.graph_edition(g.flow)
+  if g.edition ~= edition then g.compiled, g.edition = core.graph_compile(g.flow), edition end
+  return g.compiled
+end
+
+local Plan = {}
+Plan.__index = Plan
+Plan.__name = "Plan"
+
+--- g:plan() → what will run and where it lies: stash_bytes recomputed peak_bytes arena_bytes lower_bound_bytes
+-- leaf_bytes output_bytes nodes flops extra_flops policy passes, stage[tensor, name or number of a node], text.
+function Graph:plan()
+  check("plan", self)
+  local plan = core.plan_figures(compiled(self))
+  local by_index, g = plan.stage, self
+  plan.handle, plan.text = compiled(self), core.plan_text(compiled(self))
+  plan.stage = setmetatable({}, { __index = function(_, node)
+    if core.is_symbolic(node) then node = select(2, core.graph_value(node)) end
+    if type(node) == "table" then node = node.index end
+    if type(node) == "string" then
+      for _, other in ipairs(g:nodes()) do
+        if other.name == node then return by_index[other.index] end
+      end
+    end
+    return by_index[node]
+  end })
+  return setmetatable(plan, Plan)
+end
+
+--- The nodes that run, in order.
+function Plan:list() return core.plan_nodes(self.handle) end
+function Plan:verify() return core.plan_verify(self.handle) end
 
 --- g:run({x=…, …}, {out=, add=}) → outputs under the keys given to outputs. out: tensors to write into; add: add to
 -- them instead.
@@ -133,7 +224,7 @@ function Graph:run(feed, opts)
   local out = opts.out
   if out ~= nil and type(out) ~= "table" then fail("run: out must be a table of tensors, got %s", describe(out)) end
   if opts.add and not out then fail("run: add needs out, the tensors to add to") end
-  local res, list = {}, core.graph_run(self.flow, inputs)
+  local res, list = {}, core.graph_run(compiled(self), inputs)
   for i, k in ipairs(self.keys) do
     local given = out and out[k]
     if given and opts.add then

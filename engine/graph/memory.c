@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT
+ * Memory of a plan: how long each store lives, which nodes may work in place, and where buffers lie. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/graph/plan.h"
+
+typedef struct Mem {
+  PlPlan *p;
+  PlFlow *f;
+  int32_t *parent; /* per store: union-find over stores that share memory */
+  int32_t *birth, *death;
+  int32_t *output; /* per store: the requested output that lies there, -1 */
+} Mem;
+
+static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph"); }
+
+static int32_t find(const Mem *m, int32_t s) {
+  while (m->parent[s] != s) s = m->parent[s] = m->parent[m->parent[s]];
+  return s;
+}
+
+static bool is_leaf(const PlFlow *f, int32_t s) { return f->vals[f->stores[s].first].kind != PL_FV_NODE; }
+
+static void lifetimes(Mem *m) {
+  const PlFlow *f = m->f;
+  for (int32_t s = 0; s < f->nstores; s++) {
+    m->parent[s] = s;
+    m->birth[s] = f->nnodes;
+    m->death[s] = -1;
+    m->output[s] = -1;
+  }
+  for (int32_t i = 0; i < f->nnodes; i++) {
+    const PlFNode *n = &f->nodes[i];
+    for (int32_t k = 0; k < n->nin; k++)
+      if (n->in[k] >= 0) m->death[f->vals[n->in[k]].store] = i;
+    for (int32_t o = 0; o < n->nout; o++) {
+      int32_t s = f->vals[n->first + o].store;
+      if (m->birth[s] > i) m->birth[s] = i;
+      m->death[s] = i;
+    }
+  }
+  for (int32_t o = 0; o < f->noutputs; o++) {
+    int32_t s = f->vals[f->outputs[o]].store;
+    m->death[s] = f->nnodes;
+    m->output[s] = o;
+  }
+}
+
+/* ---- in place --------------------------------------------------------------------------------------------- */
+
+static bool covers(const PlFlow *f, const PlFValue *v) {
+  return v->contiguous && v->offset == 0 && pl_fvalue_bytes(v) == f->stores[v->store].bytes;
+}
+
+static bool same_window(const PlFValue *a, const PlFValue *b) {
+  return a->offset == b->offset && a->dtype == b->dtype && a->ndim == b->ndim &&
+         memcmp(a->dims, b->dims, 2 * a->ndim * sizeof(int64_t)) == 0;
+}
+
+/* Output v of node i over its input k: the kernels' contract is the very same array, read element by element. */
+static bool may_take(const Mem *m, int32_t i, int32_t k, const PlFValue *v) {
+  const PlFlow *f = m->f;
+  const PlFNode *n = &f->nodes[i];
+  if (n->in[k] < 0) return false;
+  const PlFValue *x = &f->vals[n->in[k]];
+  if (is_leaf(f, x->store) || v->dtype != x->dtype || !covers(f, x) || v->ndim != x->ndim ||
+      memcmp(v->dims, x->dims, v->ndim * sizeof(int64_t)) != 0)
+    return false;
+  int32_t t = find(m, x->store), s = v->store;
+  if (m->death[t] != i || (m->output[t] >= 0 && m->output[s] >= 0)) return false;
+  for (int32_t j = 0; j < n->nin; j++) {
+    if (n->in[j] < 0 || j == k) continue;
+    const PlFValue *y = &f->vals[n->in[j]];
+    if (find(m, y->store) == t && !same_window(x, y)) return false;
+  }
+  return true;
+}
+
+static void take(Mem *m, int32_t t, int32_t s) {
+  m->parent[s] = t;
+  m->death[t] = m->death[s];
+  if (m->output[s] >= 0) m->output[t] = m->output[s];
+  m->p->inplace++;
+}
+
+static void in_place(Mem *m) {
+  const PlFlow *f = m->f;
+  for (int32_t i = 0; i < f->nnodes; i++) {
+    const PlFNode *n = &f->nodes[i];
+    bool pointwise = n->op->cls == PL_POINTWISE;
+    if ((!pointwise && !(n->op->flags & PL_F_INPLACE)) || (n->flags & (PL_FN_MUTATES | PL_FN_VIEW)) || n->nout < 1) continue;
+    const PlFValue *v = &f->vals[n->first];
+    if (v->dtype == PL_NDTYPE || n->nout != 1 || v->numel == 0) continue;
+    for (int32_t k = 0; k < (pointwise ? n->nin : 1); k++)
+      if (may_take(m, i, k, v)) {
+        take(m, find(m, f->vals[n->in[k]].store), v->store);
+        break;
+      }
+  }
+}
+
+/* ---- places ----------------------------------------------------------------------------------------------- */
+
+static void make_buffers(Mem *m) {
+  const PlFlow *f = m->f;
+  PlPlan *p = m->p;
+  p->nbuffers = 0;
+  for (int32_t s = 0; s < f->nstores; s++) {
+    int32_t t = find(m, s);
+    if (t != s) continue;
+    PlBuffer *b = &p->buffers[p->nbuffers];
+    *b = (PlBuffer){.bytes = f->stores[s].bytes, .birth = m->birth[s], .death = m->death[s]};
+    if (is_leaf(f, s)) {
+      b->place = PL_AT_LEAF;
+      p->leaf_bytes += f->vals[f->stores[s].first].kind == PL_FV_CONST ? 0 : b->bytes;
+    } else if (m->output[s] >= 0) {
+      b->place = PL_AT_OUTPUT;
+      b->at = m->output[s];
+      p->output_bytes += b->bytes;
+    } else if (b->bytes > 0 && b->death >= 0) {
+      b->place = PL_AT_ARENA;
+      b->bytes = (b->bytes + 63) & ~(int64_t)63;
+    }
+    p->buffer[s] = p->nbuffers++;
+  }
+  for (int32_t s = 0; s < f->nstores; s++) p->buffer[s] = p->buffer[find(m, s)];
+}
+
+static PlStatus place(PlPlan *p) {
+  PlBuffer **list = malloc(((size_t)p->nbuffers + 1) * sizeof *list);
+  if (!list) return no_memory();
+  int32_t n = 0;
+  for (int32_t b = 0; b < p->nbuffers; b++)
+    if (p->buffers[b].place == PL_AT_ARENA) list[n++] = &p->buffers[b];
+  PlStatus s = pl_arena_place(n, list, &p->arena_bytes, &p->lower_bound_bytes);
+  free(list);
+  return s;
+}
+
+PlStatus pl_plan_memory(PlPlan *p) {
+  PlFlow *f = p->flow;
+  size_t ns = (size_t)f->nstores + 1;
+  Mem m = {.p = p, .f = f, .parent = malloc(4 * ns * sizeof *m.parent)};
+  free(p->buffer);
+  free(p->buffers);
+  p->buffer = malloc(ns * sizeof *p->buffer);
+  p->buffers = calloc(ns, sizeof *p->buffers);
+  PlStatus s = m.parent && p->buffer && p->buffers ? PL_OK : no_memory();
+  if (s == PL_OK) {
+    m.birth = m.parent + ns;
+    m.death = m.birth + ns;
+    m.output = m.death + ns;
+    p->leaf_bytes = p->output_bytes = p->inplace = 0;
+    lifetimes(&m);
+    in_place(&m);
+    make_buffers(&m);
+    s = place(p);
+    p->peak_bytes = p->arena_bytes + p->leaf_bytes + p->output_bytes;
+  }
+  free(m.parent);
+  return s;
+}
