@@ -16,27 +16,15 @@ the moon went down, and home went men.
 ]]):rep(20)
 
 -- ---- arguments ---------------------------------------------------------------------------------------
-local options = { steps = 600, seed = 1, length = 200 }
-do
-  local i, quick, steps = 1, false, nil
-  while arg[i] do
-    local name = arg[i]:match("^%-%-(%a+)$")
-    if name == "quick" then
-      quick = true
-    elseif name == "steps" or name == "seed" or name == "length" then
-      i = i + 1
-      local value = math.tointeger(tonumber(arg[i])) or error("--" .. name .. " needs an integer", 0)
-      if name == "steps" then steps = value else options[name] = value end
-    elseif not name and not options.path then
-      options.path = arg[i]
-    else
-      error("unknown argument " .. arg[i] .. "; allowed: FILE --steps N --seed N --length N --quick", 0)
-    end
-    i = i + 1
-  end
-  options.steps = steps or quick and 120 or options.steps
-  if options.steps < 40 then error("--steps must be at least 40", 0) end
-end
+local options = T.cli {
+  about = "Learns a text character by character, then writes some of its own.", rest = "FILE",
+  { "steps", type = "integer", min = 40, help = "training steps (600; 120 with --quick)" },
+  { "seed", 1, "of all random numbers" },
+  { "length", 200, "characters to write", min = 0 },
+  { "quick", false, "a short run" },
+}
+options.steps = options.steps or (options.quick and 120 or 600)
+options.path = options.rest[1]
 
 -- ---- text --------------------------------------------------------------------------------------------
 local function read(path, must)

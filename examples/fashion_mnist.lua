@@ -7,27 +7,14 @@ local T = require "perilune"
 local nn, optim, data = T.nn, T.optim, T.data
 
 -- ---- arguments ---------------------------------------------------------------------------------------
-local options = { epochs = 3, seed = 1, quick = false }
-do
-  local i = 1
-  while arg[i] do
-    local name = arg[i]:match("^%-%-(%a+)$")
-    if name == "quick" then
-      options.quick = true
-    elseif name == "epochs" or name == "seed" then
-      i = i + 1
-      options[name] = math.tointeger(tonumber(arg[i])) or error("--" .. name .. " needs an integer", 0)
-      if name == "epochs" and options.epochs < 1 then error("--epochs must be at least 1", 0) end
-    elseif name == "save" or name == "root" then
-      i = i + 1
-      options[name] = arg[i] or error("--" .. name .. " needs a path", 0)
-    else
-      error("unknown argument " .. arg[i] .. "; allowed: --epochs N --seed N --quick --save FILE --root DIR",
-        0)
-    end
-    i = i + 1
-  end
-end
+local options = T.cli {
+  about = "Trains a network with one hidden layer on Fashion-MNIST.",
+  { "epochs", 3, "passes over the images", min = 1 },
+  { "seed", 1, "of all random numbers" },
+  { "quick", false, "a tenth of the images, a lower goal" },
+  { "save", type = "string", help = "write the weights to this file" },
+  { "root", type = "string", help = "folder of the images" },
+}
 
 -- ---- data --------------------------------------------------------------------------------------------
 T.manual_seed(options.seed)

@@ -1,29 +1,20 @@
 -- SPDX-License-Identifier: MIT
 -- A small transformer that learns to sort: after six digits and a separator it writes the digits in order.
---   perilune run examples/gpt_nano.lua -- [--steps 800] [--seed 1] [--quick]
+--   perilune run examples/gpt_nano.lua -- [--steps 800] [--seed 1] [--temperature 0.7] [--top-k 3] [--quick]
 -- Ends with "ok" when 90 % of 500 sequences it has not been trained on come out sorted without a mistake
 -- (--quick, 200 steps: when 80 % of their digits are right).
 local T = require "perilune"
 local nn, optim, F = T.nn, T.optim, T.nn.F
 
-local options = { seed = 1, quick = false }
-do
-  local i = 1
-  while arg[i] do
-    local name = arg[i]:match("^%-%-(%a+)$")
-    if name == "quick" then
-      options.quick = true
-    elseif name == "steps" or name == "seed" then
-      i = i + 1
-      options[name] = math.tointeger(tonumber(arg[i])) or error("--" .. name .. " needs an integer", 0)
-    else
-      error("unknown argument " .. arg[i] .. "; allowed: --steps N --seed N --quick", 0)
-    end
-    i = i + 1
-  end
-end
+local options = T.cli {
+  about = "Trains a small transformer to sort digits.",
+  { "steps", type = "integer", min = 10, help = "training steps (800; 200 with --quick)" },
+  { "seed", 1, "of all random numbers" },
+  { "temperature", 0.7, "of the sampled sequences", min = 0.01 },
+  { "top_k", 3, "a sample is one of the k likeliest digits", min = 1, max = 11 },
+  { "quick", false, "a short run with a lower goal" },
+}
 local steps = options.steps or (options.quick and 200 or 800)
-if steps < 1 then error("--steps must be at least 1", 0) end
 T.manual_seed(options.seed)
 
 -- ---- model -------------------------------------------------------------------------------------------
@@ -111,13 +102,21 @@ end
 -- ---- test: written one digit after the other ------------------------------------------------------------
 net:eval()
 local ids = problems(500)
-local written = ids[{ {}, { 1, digits + 1 } }]
-T.no_grad(function()
-  for _ = 1, digits do
-    local best = net(written)[{ {}, -1 }]:argmax(-1, { keepdim = true })
-    written = T.cat({ written, best }, 2)
-  end
-end)
+
+-- The next token of each sequence: the likeliest, or one of the k likeliest at random.
+local function choose(logits, temperature, k)
+  if not temperature then return logits:argmax(-1, { keepdim = true }) end
+  local best, which = logits:topk(k, -1)
+  return which:gather(2, (best / temperature):softmax(-1):multinomial(1))
+end
+
+local function write(start, temperature, k)
+  local _ <close> = T.no_grad()
+  for _ = 1, digits do start = T.cat({ start, choose(net(start)[{ {}, -1 }], temperature, k) }, 2) end
+  return start
+end
+
+local written = write(ids[{ {}, { 1, digits + 1 } }])
 local right = written:eq(ids)
 local per_digit = right[{ {}, { digits + 2, -1 } }]:float():mean():item()
 local whole = right:all(2):float():mean():item()
@@ -127,6 +126,9 @@ local function shown(row)
   return table.concat(out, " ")
 end
 for i = 1, 3 do print(shown(written[i])) end
+print(("sampled, temperature %.2f:"):format(options.temperature))
+local sampled = write(ids[{ { 1, 3 }, { 1, digits + 1 } }], options.temperature, options.top_k)
+for i = 1, 3 do print(shown(sampled[i])) end
 print(("%.2f %% of the digits, %.2f %% of the sequences are right"):format(100 * per_digit, 100 * whole))
 if options.quick then
   assert(per_digit >= 0.8, "fewer than 80 % of the digits are right")

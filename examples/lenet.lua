@@ -6,27 +6,14 @@ local T = require "perilune"
 local nn, optim, data = T.nn, T.optim, T.data
 
 -- ---- arguments ---------------------------------------------------------------------------------------
-local options = { epochs = 2, seed = 1, quick = false }
-do
-  local i = 1
-  while arg[i] do
-    local name = arg[i]:match("^%-%-(%a+)$")
-    if name == "quick" then
-      options.quick = true
-      options.epochs = 1
-    elseif name == "epochs" or name == "seed" then
-      i = i + 1
-      options[name] = math.tointeger(tonumber(arg[i])) or error("--" .. name .. " needs an integer", 0)
-      if name == "epochs" and options.epochs < 1 then error("--epochs must be at least 1", 0) end
-    elseif name == "root" then
-      i = i + 1
-      options.root = arg[i] or error("--root needs a path", 0)
-    else
-      error("unknown argument " .. arg[i] .. "; allowed: --epochs N --seed N --quick --root DIR", 0)
-    end
-    i = i + 1
-  end
-end
+local options = T.cli {
+  about = "Trains a convolutional network on Fashion-MNIST.",
+  { "epochs", type = "integer", min = 1, help = "passes over the images (2; 1 with --quick)" },
+  { "seed", 1, "of all random numbers" },
+  { "quick", false, "a tenth of the images, a lower goal" },
+  { "root", type = "string", help = "folder of the images" },
+}
+options.epochs = options.epochs or (options.quick and 1 or 2)
 
 -- ---- data --------------------------------------------------------------------------------------------
 T.manual_seed(options.seed)

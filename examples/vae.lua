@@ -6,27 +6,14 @@
 local T = require "perilune"
 local nn, optim, data, F = T.nn, T.optim, T.data, T.nn.F
 
-local options = { seed = 1, quick = false }
-do
-  local i = 1
-  while arg[i] do
-    local name = arg[i]:match("^%-%-(%a+)$")
-    if name == "quick" then
-      options.quick = true
-    elseif name == "epochs" or name == "seed" then
-      i = i + 1
-      options[name] = math.tointeger(tonumber(arg[i])) or error("--" .. name .. " needs an integer", 0)
-    elseif name == "root" then
-      i = i + 1
-      options.root = arg[i] or error("--root needs a path", 0)
-    else
-      error("unknown argument " .. arg[i] .. "; allowed: --epochs N --seed N --quick --root DIR", 0)
-    end
-    i = i + 1
-  end
-end
+local options = T.cli {
+  about = "Trains a variational autoencoder on Fashion-MNIST.",
+  { "epochs", type = "integer", min = 1, help = "passes over the images (5; 2 with --quick)" },
+  { "seed", 1, "of all random numbers" },
+  { "quick", false, "a tenth of the images, a lower goal" },
+  { "root", type = "string", help = "folder of the images" },
+}
 local epochs = options.epochs or (options.quick and 2 or 5)
-if epochs < 1 then error("--epochs must be at least 1", 0) end
 T.manual_seed(options.seed)
 
 local train = assert(data.fashion_mnist { split = "train", root = options.root })

@@ -63,6 +63,7 @@ end
 
 local function read_callbacks(given)
   if given == nil then return {} end
+  if type(given) == "function" then given = { given } end
   if type(given) ~= "table" then fail("fit: callbacks must be a list, got %s", describe(given)) end
   if getmetatable(given) ~= nil or given.on_epoch or given.on_batch then given = { given } end
   local out = {}
