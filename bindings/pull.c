@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * What lua/perilune/functional.lua and manager.lua need of the engine: pulling gradients through a key that stays
- * usable, aliases with history, .grad of any tensor, what a stretch of ops captured. Not public. */
+ * usable, aliases with history, .grad of any tensor. Not public. */
 #include <string.h>
 
 #include "bindings/lib.h"
@@ -37,10 +37,12 @@ static void push_anchors(lua_State *L) {
     int count = lua_type(L, at) == LUA_TTABLE ? (int)lua_rawlen(L, at) : 0;
     for (int i = 1; i <= count; i++) {
       lua_rawgeti(L, at, i);
-      if (l_box(L, -1) && lua_getiuservalue(L, -1, 1) != LUA_TNIL)
-        lua_rawseti(L, -3, ++n);
-      else if (l_box(L, -1))
-        lua_pop(L, 1);
+      if (l_box(L, -1)) {
+        if (lua_getiuservalue(L, -1, 1) != LUA_TNIL)
+          lua_rawseti(L, -3, ++n);
+        else
+          lua_pop(L, 1);
+      }
       lua_pop(L, 1);
     }
   }
@@ -135,50 +137,13 @@ static int t_record_number(lua_State *L) {
   return 1;
 }
 
-typedef struct Found {
-  PlTensor *t[4096];
-  int n;
-} Found;
-
-static PlStatus found(void *ctx, PlTensor *t) {
-  Found *f = ctx;
-  for (int i = 0; i < f->n; i++)
-    if (f->t[i] == t) return PL_OK;
-  if (f->n == (int)(sizeof f->t / sizeof *f->t))
-    PL_FAIL(PL_ERR_UNSUPPORTED, "checkpoint: more than %d tensors from outside", f->n);
-  f->t[f->n++] = pl_retain(t);
-  return PL_OK;
-}
-
-/* core.captured(ys, since) → list of attached or leaf tensors that newer nodes read, true if they read others too */
-static int t_captured(lua_State *L) {
-  PlTensor **ys;
-  lua_settop(L, 2);
-  int n = list(L, 1, "checkpoint", -1, &ys);
-  int64_t since = l_check_int(L, 2, "checkpoint", "since");
-  Found *f = lua_newuserdatauv(L, sizeof *f, 0);
-  f->n = 0;
-  bool inner;
-  PlStatus s = pl_grad_captured(ys, n, (uint64_t)since, found, f, &inner);
-  for (int i = 0; s != PL_OK && i < f->n; i++) pl_tensor_release(f->t[i]);
-  CALL(L, s);
-  lua_createtable(L, f->n, 0);
-  for (int i = 0; i < f->n; i++) {
-    l_push_shared(L, f->t[i]);
-    pl_tensor_release(f->t[i]);
-    lua_rawseti(L, -2, i + 1);
-  }
-  lua_pushboolean(L, inner);
-  return 2;
-}
-
 void l_pull_register(lua_State *L) {
   static const luaL_Reg functions[] = {{"pull", t_pull},
                                        {"alias", t_alias},
                                        {"grad_add", t_grad_add},
                                        {"record_number", t_record_number},
-                                       {"captured", t_captured},
                                        {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
   l_batch_register(L);
+  l_recompute_register(L);
 }

@@ -228,6 +228,66 @@ describe("checkpoint", function()
     assert.is_true(held(function() return T.checkpoint(f, x) end) < 3 * 4000)
   end)
 
+  it("takes any number of arguments and parameters", function()
+    local params, list = {}, {}
+    for i = 1, 300 do
+      params[i] = vec(i, 1):requires_grad_()
+      list[i] = vec(1, i):requires_grad_()
+    end
+    local function f(t)
+      local parts = {}
+      for i = 1, 300 do parts[i] = params[i] * t[i] end
+      return parts
+    end
+    local made = T.checkpoint(f, list)
+    local sum = made[1]
+    for i = 2, 300 do sum = sum + made[i] end
+    sum:sum():backward()
+    for i = 1, 300 do
+      eq(params[i].grad, list[i])
+      eq(list[i].grad, params[i])
+    end
+    local only = T.checkpoint(f, list)[7] -- the others get no gradient
+    only:sum():backward()
+    eq(params[7].grad, list[7] * 2)
+    eq(params[8].grad, list[8])
+  end)
+
+  it("nests, with the same random numbers at every depth", function()
+    T.manual_seed(2)
+    local w = T.randn({ 6 }, f64):requires_grad_()
+    local function noisy(a) return nn.F.dropout(a:tanh() * w, 0.5, true) + T.randn({ 6 }, f64) end
+    local x = T.randn({ 6 }, f64):requires_grad_()
+    local function run(inner, outer)
+      T.manual_seed(4)
+      local y = outer(function(a) return noisy(inner(noisy, inner(noisy, noisy(a)))) end, x)
+      T.rand(5)
+      local after = T.get_rng_state();
+      (y ^ 2):sum():backward()
+      assert.equal(after, T.get_rng_state())
+      local got = { y:detach(), x.grad, w.grad }
+      x.grad, w.grad = nil, nil
+      return got
+    end
+    local function plain(f, ...) return f(...) end
+    local function twice(f, ...) return T.checkpoint(function(...) return T.checkpoint(f, ...) end, ...) end
+    local want = run(plain, plain)
+    for _, got in ipairs { run(T.checkpoint, plain), run(plain, T.checkpoint), run(T.checkpoint, T.checkpoint),
+      run(twice, T.checkpoint), run(twice, twice) } do
+      for i = 1, 3 do near.same_bits(got[i], want[i]) end
+    end
+    local function smooth(a) return T.checkpoint(function(b) return T.checkpoint(T.sin, b) * b end, a) end
+    assert(T.gradgradcheck(smooth, { T.randn({ 3 }, f64) }))
+  end)
+
+  it("says when an argument was overwritten", function()
+    local x = vec(1, 2):requires_grad_()
+    local a = x * 1
+    local y = T.checkpoint(function(b) return b:exp() end, a)
+    a:mul_(2)
+    fails("was modified in place after the call", function() y:sum():backward() end)
+  end)
+
   it("refuses a computed tensor that is no argument", function()
     local w = T.randn(2):requires_grad_()
     local h = w * 2

@@ -344,48 +344,48 @@ return function(T, core)
       fail("checkpoint: the function reads a tensor that was computed outside of it and needs a gradient; "
         .. "pass it as an argument")
     end
-    local results = {}
+    local results, count = {}, #made
     for i, y in ipairs(made) do results[i] = y:detach() end
-    local count = #made
-    local rule = core.custom {
-      name = "checkpoint",
-      forward = function(ctx, ...)
-        ctx:save(...)
-        return unpack(results)
-      end,
-      backward = function(ctx, ...)
-        local saved, dys = pack(ctx:saved()), pack(...)
-        local key <close> = GradKey {}
-        local _ <close> = T.enable_grad()
-        local xs, where, at = {}, {}, 0
-        local again = { n = args.n }
-        for i = 1, args.n do
-          again[i] = map(args[i], function()
-            at = at + 1
-            local t = saved[at]
-            if not floating(t) then return t end
-            t = key:attach(core.alias(t))
-            xs[#xs + 1], where[#where + 1] = t, at
-            return t
-          end, true)
-        end
-        for _, t in ipairs(outside) do
-          at = at + 1
-          xs[#xs + 1], where[#where + 1] = key:attach(t), at
-        end
-        local second = with_random(random, region, f, unpack(again, 1, args.n))
-        local ys = leaves({ unpack(second, 1, second.n) })
-        if #ys ~= count then
-          fail("checkpoint: the function returned %d tensors, and %d when run again", count, #ys)
-        end
-        local got, grads = pull(key, ys, dys, xs, count), {}
-        for i, g in ipairs(got) do grads[where[i]] = g or nil end
-        return unpack(grads, 1, saved.n)
-      end,
-    }
     local operands = table.move(outside, 1, #outside, #inputs + 1, { unpack(inputs) })
-    local tracked = pack(rule(unpack(operands)))
-    results = nil -- the rule lives as long as what was computed with it
+    local versions = {}
+    for i, t in ipairs(inputs) do versions[i] = t:version() end
+
+    -- f again, on the arguments as they were and the tensors from outside; gradients beside operands.
+    local function backward(dys)
+      for i, t in ipairs(inputs) do
+        if t:version() ~= versions[i] then
+          fail("checkpoint: an argument, %s, was modified in place after the call; pass a clone", t:describe())
+        end
+      end
+      local key <close> = GradKey {}
+      local _ <close> = T.enable_grad()
+      local xs, where, at = {}, {}, 0
+      local again = { n = args.n }
+      for i = 1, args.n do
+        again[i] = map(args[i], function()
+          at = at + 1
+          local t = inputs[at]
+          if not floating(t) then return t end
+          t = key:attach(core.alias(t))
+          xs[#xs + 1], where[#where + 1] = t, at
+          return t
+        end, true)
+      end
+      for _, t in ipairs(outside) do
+        at = at + 1
+        xs[#xs + 1], where[#where + 1] = key:attach(t), at
+      end
+      local second = with_random(random, region, f, unpack(again, 1, args.n))
+      local ys = leaves({ unpack(second, 1, second.n) })
+      if #ys ~= count then
+        fail("checkpoint: the function returned %d tensors, and %d when run again", count, #ys)
+      end
+      local got, grads = pull(key, ys, dys, xs, count), {}
+      for i, g in ipairs(got) do grads[where[i]] = g or nil end
+      return grads
+    end
+
+    local tracked = core.record_rule("checkpoint", operands, results, backward)
     local i = 0
     local final = map({ unpack(out, 1, out.n) }, function(t)
       if not floating(t) then return t end
