@@ -8,10 +8,13 @@
 
 #include <lauxlib.h>
 
+#include "bindings/coroutines.h"
+
 /* Globals, because a signal handler gets no argument. */
 static lua_State *volatile running;
 static volatile sig_atomic_t presses_left;
 static void (*interrupt_kernels)(bool on);
+static RunningCoroutine *coroutine; /* NULL: nobody tracks coroutines */
 
 void *guard_slot(void) { return (void *)&interrupt_kernels; }
 
@@ -22,6 +25,10 @@ static void tell_kernels(bool on) {
 static void interrupt_hook(lua_State *L, lua_Debug *ar) {
   (void)ar;
   lua_sethook(L, NULL, 0, 0);
+  if (coroutine) {
+    coroutine->pending = 0;
+    coroutine->raised = 1;
+  }
   tell_kernels(false);
   luaL_error(L, "interrupted!");
 }
@@ -30,11 +37,23 @@ static void interrupt_hook(lua_State *L, lua_Debug *ar) {
 static void on_interrupt(int sig) {
   if (--presses_left <= 0) signal(sig, SIG_DFL);
   tell_kernels(true);
-  lua_sethook(running, interrupt_hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+  lua_State *at = running;
+  if (coroutine) {
+    if (coroutine->at) at = coroutine->at;
+    coroutine->hook = interrupt_hook;
+    coroutine->pending = 1;
+  }
+  lua_sethook(at, interrupt_hook, INTERRUPT_MASK, 1);
 }
 
-/* Where the engine was loaded before this module, loader.c left its switch in the registry. */
+/* Where the engine was loaded before this module, loader.c left its switch in the registry; the command leaves there
+ * which coroutine runs. */
 static void find_switch(lua_State *L) {
+  if (!coroutine) {
+    lua_getfield(L, LUA_REGISTRYINDEX, "perilune.coroutine");
+    coroutine = lua_touserdata(L, -1);
+    lua_pop(L, 1);
+  }
   if (interrupt_kernels) return;
   lua_getfield(L, LUA_REGISTRYINDEX, "perilune.interrupt");
   void *address = lua_touserdata(L, -1);
@@ -44,15 +63,23 @@ static void find_switch(lua_State *L) {
 
 int guard_call(lua_State *L, int nargs, int nresults, int handler, int presses, int flags) {
   struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = flags}, before;
-  lua_State *outer = running;
+  lua_State *outer = running, *outer_coroutine = NULL;
   handler = lua_absindex(L, handler);
   find_switch(L);
   running = L;
+  if (coroutine) {
+    outer_coroutine = coroutine->at;
+    coroutine->at = NULL;
+  }
   presses_left = presses;
   sigaction(SIGINT, &action, &before);
   int status = lua_pcall(L, nargs, nresults, handler);
   sigaction(SIGINT, &before, NULL);
   running = outer;
+  if (coroutine) {
+    coroutine->at = outer_coroutine;
+    coroutine->pending = coroutine->raised = 0;
+  }
   lua_sethook(L, NULL, 0, 0);
   tell_kernels(false);
   return status;

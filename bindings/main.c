@@ -16,6 +16,7 @@
 #include <lua.h>
 #include <lualib.h>
 
+#include "bindings/coroutines.h"
 #include "bindings/guard.h"
 #include "bindings/lua_alloc.h"
 
@@ -218,6 +219,7 @@ static int protected_main(lua_State *L) {
   lua_pushlightuserdata(L, &((LuaArena *)arena)->boxes);
   lua_setfield(L, LUA_REGISTRYINDEX, "perilune.release.slot");
   luaL_openlibs(L);
+  coroutines_track(L);
   set_paths(L);
   lua_gc(L, LUA_GCGEN, 0, 0);
   lua_settop(L, 0);

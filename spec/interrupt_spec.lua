@@ -46,6 +46,13 @@ local CASES = {
     "while true do local z = q for i = 1, 20000 do z = z * 1 end z:backward() end" },
   { "a hook", "q = T.ones(1):requires_grad_()",
     "q:register_hook(function() while true do end end); (q * 2):backward()" },
+  { "a loop in a coroutine", "", "coroutine.wrap(function() while true do end end)()" },
+  { "a loop in a coroutine in a coroutine", "", "coroutine.wrap(function() " ..
+    "for _ in coroutine.wrap(function() coroutine.yield(1) while true do end end) do end end)()" },
+  { "a scheduler of coroutines", "t = {} for i = 1, 3 do t[i] = coroutine.create(function() " ..
+    "while true do coroutine.yield(i) end end) end", "while true do for i = 1, 3 do coroutine.resume(t[i]) end end" },
+  { "a loop in Lua that a coroutine has left", "c = coroutine.wrap(function() coroutine.yield(1) end) c()",
+    "while true do end" },
   { "ops in a coroutine", "x = T.randn(1000, 1000)",
     "coroutine.wrap(function() while true do x:matmul(x) end end)()" },
 }
@@ -62,4 +69,45 @@ describe("Ctrl-C stops", function()
       assert.is_true(took < LIMIT, ("%s took %d ms"):format(case[1], took))
     end)
   end
+end)
+
+-- The perilune command notes which coroutine runs; but for that its coroutines are Lua's own.
+describe("coroutines of the perilune command", function()
+  it("behave as Lua's", function()
+    local code = [[
+local function show(...) print(select("#", ...), ...) end
+local co = coroutine.create(function(a, b) local c = coroutine.yield(a + b, nil) error("bad " .. c, 0) end)
+show(coroutine.resume(co, 1, 2)) show(coroutine.status(co)) show(coroutine.resume(co, "x"))
+show(coroutine.resume(co)) show(coroutine.status(co)) show(coroutine.resume(coroutine.running()))
+show(pcall(coroutine.resume, 3)) show(pcall(coroutine.wrap, 3))
+local w = coroutine.wrap(function(...) show(...) show(coroutine.yield()) return nil, nil end)
+show(w(1, nil)) show(w(nil)) show(pcall(w))
+local closed
+local f = coroutine.wrap(function() local _ <close> = setmetatable({}, { __close = function() closed = true end })
+  error "inside" end)
+show(pcall(f)) show(closed)
+show(pcall(coroutine.wrap(function() error({ 1 }) end)))
+local g = coroutine.wrap(function() for i = 1, 3 do coroutine.yield(i) end end)
+for i in g do io.write(i, " ") end print()
+show(coroutine.isyieldable(), coroutine.wrap(function() return coroutine.isyieldable() end)())
+show(coroutine.close(coroutine.create(print)))
+]]
+    local file = os.tmpname()
+    local f = assert(io.open(file, "w"))
+    f:write(code)
+    f:close()
+    local function output(program)
+      local pipe = assert(io.popen(("'%s' '%s' 2>&1"):format(program, file)))
+      local text = pipe:read "a"
+      pipe:close()
+      return (text:gsub("table: 0x%x+", "table"):gsub("coroutine expected", "thread expected"))
+    end
+    local there = io.open(command)
+    if not there then return pending "no perilune command" end
+    there:close()
+    local ours, lua = output(command), output "lua5.4"
+    os.remove(file)
+    if lua:find("not found", 1, true) then return pending "no lua5.4" end
+    assert.equal(lua, ours)
+  end)
 end)
