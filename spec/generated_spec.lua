@@ -4,11 +4,80 @@ local term = require "spec.support.terminal"
 local root = os.getenv "PERILUNE_ROOT" or "."
 
 describe("generated files", function()
+  if not term.there() then return it("need the command", function() pending "no perilune command" end) end
   it("are up to date", function()
-    if not term.there() then return pending "no perilune command" end
     local text, status = term.shell(("%s run %s/docs/make/run.lua -- --check"):format(term.quote(term.command),
       term.quote(root)))
     assert.same({ "", 0 }, { text, status })
+  end)
+
+  describe("of the reference", function()
+    local dir, remove
+    setup(function()
+      dir, remove = term.folder()
+      local text, status = term.shell(("%s run %s/docs/make/run.lua -- --into %s"):format(term.quote(term.command),
+        term.quote(root), term.quote(dir)))
+      assert.same({ "", 0 }, { text, status })
+    end)
+    teardown(function() remove() end)
+
+    -- Everything that a script can call: the names of T, its spaces, nn, optim.
+    local function names()
+      local T = require "perilune"
+      local list = {}
+      for key, v in pairs(T) do
+        local meta = type(v) == "table" and getmetatable(v)
+        if type(v) == "function" or (meta and meta.__call) then list[#list + 1] = "T." .. key end
+      end
+      for space, holder in pairs { nn = T.nn, optim = T.optim, ["nn.F"] = T.nn.F, ["nn.init"] = T.nn.init } do
+        for key, v in pairs(holder) do
+          local meta = type(v) == "table" and getmetatable(v)
+          if type(v) == "function" or (meta and meta.__call) then list[#list + 1] = space .. "." .. key end
+        end
+      end
+      return list
+    end
+
+    it("name every public function and class, in HTML and for editors", function()
+      local missing, index = {}, term.read(dir .. "/html/names.js")
+      local meta = "\n" .. term.read(dir .. "/luals/perilune.lua")
+      local function inplace(name) -- told by the page of the op
+        return name:find "_$" and index:find(('["%s"'):format(name:sub(1, -2)), 1, true)
+      end
+      for _, name in ipairs(names()) do
+        if not index:find(('["%s"'):format(name), 1, true) and not inplace(name) then missing[#missing + 1] = name end
+        if not meta:find("\nfunction " .. name .. "(", 1, true) and not meta:find("\n" .. name .. " = {}", 1, true)
+          and not inplace(name) then missing[#missing + 1] = name .. " (luals)" end
+      end
+      table.sort(missing)
+      assert.equal("", table.concat(missing, " "))
+    end)
+
+    it("are well-formed: definitions compile, pages close their tags, links lead somewhere", function()
+      assert(loadfile(dir .. "/luals/perilune.lua"))
+      local anchors, links, pages = {}, {}, 0
+      for path in io.popen(("ls %s/html/*.html"):format(term.quote(dir))):lines() do
+        local text, file = term.read(path), path:match "[^/]*$"
+        pages = pages + 1
+        local depth = {}
+        for close, tag in text:gsub("<!.->", ""):gmatch "<(/?)(%a%w*)[^>]*>" do
+          local void = tag == "meta" or tag == "link" or tag == "input"
+          if close == "" and not void then depth[#depth + 1] = tag end
+          if close == "/" then assert.equal(tag, table.remove(depth), file) end
+        end
+        assert.equal(0, #depth, file)
+        for id in text:gmatch 'id="([^"]+)"' do
+          assert.is_nil(anchors[file .. "#" .. id], file .. " has two " .. id)
+          anchors[file .. "#" .. id] = true
+        end
+        anchors[file] = true
+        for href in text:gmatch 'href="([^"]+)"' do links[href] = file end
+      end
+      assert.is_true(pages >= 8, pages .. " pages")
+      for href, file in pairs(links) do
+        if href ~= "style.css" then assert.is_true(anchors[href], file .. " links to " .. href) end
+      end
+    end)
   end)
 
   it("are read by man without a complaint", function()

@@ -1,11 +1,30 @@
 -- SPDX-License-Identifier: MIT
--- Makes the files of docs/ that are generated: perilune run docs/make/run.lua [-- --check]. With --check, writes
--- nothing and ends with status 1 if a file is not what it would write.
+-- Makes what is written from the symbol table and the command's pages: perilune run docs/make/run.lua [-- OPTION].
+--   (nothing)     the files of docs/ that are kept in the repository
+--   --check       writes nothing; status 1 if one of these is out of date
+--   --into DIR    the reference in HTML and the definitions for editors, into DIR/html and DIR/luals
 local here = arg[0]:match "^(.*)docs/make/run%.lua$" or "./"
 
 local FILES = {
   { "docs/man/perilune.1", "man" },
 }
+
+local function write(path, text)
+  local f = assert(io.open(path, "wb"))
+  assert(f:write(text))
+  assert(f:close())
+end
+
+if arg[1] == "--into" then
+  local dir = assert(arg[2], "--into wants a folder")
+  local make_dirs = require("perilune.terminal").make_dirs
+  local inventory = dofile(here .. "docs/make/inventory.lua")
+  assert(make_dirs(dir .. "/html", 511))
+  assert(make_dirs(dir .. "/luals", 511))
+  for name, text in pairs(dofile(here .. "docs/make/html.lua")(inventory)) do write(dir .. "/html/" .. name, text) end
+  write(dir .. "/luals/perilune.lua", dofile(here .. "docs/make/meta.lua")(inventory))
+  return
+end
 
 local check, stale = arg[1] == "--check", 0
 for _, entry in ipairs(FILES) do
@@ -17,9 +36,7 @@ for _, entry in ipairs(FILES) do
     io.stderr:write(entry[1], " is out of date: run build/bin/perilune run docs/make/run.lua\n")
     stale = stale + 1
   elseif old ~= text then
-    f = assert(io.open(path, "wb"))
-    assert(f:write(text))
-    assert(f:close())
+    write(path, text)
     print("wrote " .. entry[1])
   end
 end

@@ -2,6 +2,7 @@
 -- What `?x` and help(x) say: the page of a symbol, or what a value is. Looking never runs a user's __index.
 local T = require "perilune"
 local show = require "perilune.repl.show"
+local source = require "perilune.repl.source"
 local walk = require "perilune.repl.walk"
 
 local M = {}
@@ -23,21 +24,36 @@ local function page(what)
   return text
 end
 
-local function signature(f)
+local function signature(f, name)
   local info = debug.getinfo(f, "Su")
   if info.what == "C" then return "a function written in C" end
   local names = {}
   for i = 1, info.nparams do names[i] = debug.getlocal(f, i) end
   if info.isvararg then names[#names + 1] = "..." end
-  return ("function(%s), %s, line %d"):format(table.concat(names, ", "), info.short_src, info.linedefined)
+  return ("%s(%s), %s, line %d"):format(name or "function", table.concat(names, ", "), info.short_src,
+    info.linedefined)
 end
 
--- What can be said of a value.
-function M.value(v, width)
+-- perilune's own classes know their names; functions are found in the tables that hold them.
+local function name_of(v)
+  if type(v) == "table" and type(rawget(v, "__name")) == "string" then
+    local name = rawget(v, "__name")
+    for _, space in ipairs { "nn", "optim", "data" } do
+      local holder = rawget(T, space)
+      if holder and holder[name] == v then return (space == "data" and "T.data." or space .. ".") .. name end
+    end
+  end
+  return nil
+end
+
+-- What can be said of a value; name: as it was written, if it was.
+function M.value(v, width, name)
   if show.is_tensor(v) then return v:is_freed() and "a freed tensor" or v:brief() end
   local text = type(v) ~= "string" and page(v)
+  name = name_of(v) or name
+  text = text or (name and source.page(name, v)) or (type(v) == "function" and source.page("function", v))
   if text then return text end
-  if type(v) == "function" then return signature(v) end
+  if type(v) == "function" then return signature(v, name) end
   local names = type(v) == "table" and walk.members(v) or {}
   return #names == 0 and show.brief(v) or show.brief(v) .. ":\n" .. walk.columns(names, width or 80)
 end
@@ -52,7 +68,8 @@ function M.name(name, env, width)
   local last = name:match "[.:]([%a_][%w_]*)$"
   if found then
     local callable = type(value) == "function" or type(value) == "table"
-    return callable and page(value) or (last and page(name)) or (name:find ":" and page(last)) or M.value(value, width)
+    return callable and page(value) or (last and page(name)) or (name:find ":" and page(last))
+      or M.value(value, width, name)
   end
   local text = page(name) or (last and page(last))
   if text then return text end

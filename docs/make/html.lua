@@ -1,0 +1,170 @@
+-- SPDX-License-Identifier: MIT
+-- The reference as HTML: a page a section, a style sheet, a search over all names that needs no server.
+-- → {file name = text}
+local T = require "perilune"
+
+local STYLE = [[
+:root { --ink: #1b1f24; --soft: #57606a; --line: #d8dee4; --back: #ffffff; --code: #f6f8fa; --link: #0a58ca; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6edf3; --soft: #9198a1; --line: #30363d; --back: #0d1117; --code: #161b22; --link: #6cb0ff; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; color: var(--ink); background: var(--back); font: 16px/1.5 system-ui, sans-serif; }
+a { color: var(--link); text-decoration: none; }
+a:hover, a:focus { text-decoration: underline; }
+.page { display: grid; grid-template-columns: 17rem minmax(0, 1fr); max-width: 76rem; margin: 0 auto; }
+nav { position: sticky; top: 0; align-self: start; height: 100vh; overflow: auto; padding: 1.5rem 1rem;
+  border-right: 1px solid var(--line); font-size: .92rem; }
+nav ul { list-style: none; margin: .5rem 0; padding: 0; }
+nav li { margin: .15rem 0; }
+main { padding: 1.5rem 2rem 6rem; }
+input { width: 100%; padding: .45rem .6rem; border: 1px solid var(--line); border-radius: .4rem; font: inherit;
+  color: inherit; background: var(--code); }
+h1 { font-size: 1.7rem; margin: .2rem 0 1rem; }
+article { border-top: 1px solid var(--line); padding: 1rem 0 .4rem; scroll-margin-top: 1rem; }
+article h2 { font: 600 1rem/1.4 ui-monospace, monospace; margin: 0 0 .4rem; overflow-wrap: anywhere; }
+pre, code { font: .88rem/1.45 ui-monospace, monospace; background: var(--code); border-radius: .3rem; }
+code { padding: .1rem .3rem; }
+pre { padding: .7rem .9rem; overflow-x: auto; }
+pre .out { color: var(--soft); }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: .4rem 0; }
+dt { font: .88rem ui-monospace, monospace; }
+dd { margin: 0; color: var(--soft); }
+.note { color: var(--soft); font-size: .9rem; }
+.names { columns: 12rem; list-style: none; padding: 0; font: .88rem/1.7 ui-monospace, monospace; }
+@media (max-width: 46rem) { .page { display: block; } nav { position: static; height: auto; border: 0; } }
+@media print { nav { display: none; } .page { display: block; } }
+]]
+
+local SEARCH = [[
+'use strict';
+(function () {
+  var box = document.getElementById('search'), list = document.getElementById('found');
+  var sections = document.getElementById('sections');
+  function show() {
+    var words = box.value.toLowerCase().trim();
+    list.textContent = '';
+    sections.hidden = words !== '';
+    if (words === '') return;
+    var hits = PERILUNE_INDEX.filter(function (e) { return e[0].toLowerCase().indexOf(words) >= 0; });
+    hits.sort(function (a, b) {
+      var ka = a[0].split('.').pop().toLowerCase(), kb = b[0].split('.').pop().toLowerCase();
+      var ra = ka === words ? 0 : ka.indexOf(words) === 0 ? 1 : 2;
+      var rb = kb === words ? 0 : kb.indexOf(words) === 0 ? 1 : 2;
+      return ra - rb || a[0].length - b[0].length || (a[0] < b[0] ? -1 : 1);
+    });
+    hits.slice(0, 60).forEach(function (e) {
+      var item = document.createElement('li'), link = document.createElement('a');
+      link.href = e[1];
+      link.textContent = e[0];
+      item.appendChild(link);
+      list.appendChild(item);
+    });
+    if (hits.length === 0) list.textContent = 'nothing found';
+  }
+  box.addEventListener('input', show);
+  box.addEventListener('keydown', function (e) {
+    var first = list.querySelector('a');
+    if (e.key === 'Enter' && first) location.href = first.href;
+    if (e.key === 'Escape') { box.value = ''; show(); }
+  });
+  document.addEventListener('keydown', function (e) {
+    if (e.key === '/' && document.activeElement !== box) { e.preventDefault(); box.focus(); }
+  });
+})();
+]]
+
+local function escape(text)
+  return (text:gsub("[&<>\"]", { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;" }))
+end
+
+local function slug(title) return (title:lower():gsub("[^%w]+", "-")) end
+local function anchor(name) return (name:gsub("[^%w_.]", "-")) end
+
+-- Paragraphs at blank lines, `code` in code.
+local function prose(text)
+  local out = {}
+  for part in (text .. "\n\n"):gmatch "(.-)\n\n+" do
+    if part:find "%S" then out[#out + 1] = "<p>" .. escape(part):gsub("`([^`]+)`", "<code>%1</code>") .. "</p>" end
+  end
+  return table.concat(out, "\n")
+end
+
+local function example(code)
+  local lines = {}
+  for line in (code .. "\n"):gmatch "([^\n]*)\n" do
+    local before, out = line:match "^(.-)(%-%->.*)$"
+    lines[#lines + 1] = out and escape(before) .. '<span class="out">' .. escape(out) .. "</span>" or escape(line)
+  end
+  return "<pre>" .. table.concat(lines, "\n"):gsub("\n+$", "") .. "</pre>"
+end
+
+local function article(out, entry)
+  out[#out + 1] = ('<article id="%s">\n<h2>%s</h2>'):format(anchor(entry.name), escape(entry.signature))
+  if entry.text then out[#out + 1] = prose(entry.text) end
+  if entry.formula then out[#out + 1] = "<pre>" .. escape(entry.formula) .. "</pre>" end
+  local rows = {}
+  for _, p in ipairs(entry.params) do
+    rows[#rows + 1] = ("<dt>%s</dt><dd>%s%s</dd>"):format(escape(p.name), escape((p.type:gsub("|", " | "))),
+      p.default and ", default " .. escape(p.default) or p.optional and ", optional" or "")
+  end
+  for _, line in ipairs(entry.arguments or {}) do
+    local name, rest = line:match "^([^:]+): (.*)$"
+    rows[#rows + 1] = ("<dt>%s</dt><dd>%s</dd>"):format(escape(name or line), escape(rest or ""))
+  end
+  if #rows > 0 then out[#out + 1] = "<dl>" .. table.concat(rows, "\n") .. "</dl>" end
+  if #entry.notes > 0 then out[#out + 1] = '<p class="note">' .. escape(table.concat(entry.notes, "; ")) .. "</p>" end
+  for _, m in ipairs(entry.methods or {}) do
+    out[#out + 1] = ("<p><code>%s</code>%s</p>"):format(escape(m.signature), m.text and " " .. escape(m.text) or "")
+  end
+  if entry.example then out[#out + 1] = example(entry.example) end
+  out[#out + 1] = "</article>"
+end
+
+local function page(title, sections, body)
+  local links = {}
+  for _, s in ipairs(sections) do
+    links[#links + 1] = ('<li><a href="%s.html">%s</a> <span class="note">%d</span></li>'):format(slug(s.title),
+      escape(s.title), #s.entries)
+  end
+  return table.concat({
+    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+    '<meta name="viewport" content="width=device-width, initial-scale=1">',
+    ("<title>%s — perilune %s</title>"):format(escape(title), T.version),
+    '<link rel="stylesheet" href="style.css">\n</head>\n<body>\n<div class="page">\n<nav>',
+    '<a href="index.html"><strong>perilune</strong></a> ' .. T.version,
+    '<p><input id="search" type="search" placeholder="Search names ( / )" aria-label="Search names"></p>',
+    '<ul id="found"></ul>\n<ul id="sections">', table.concat(links, "\n"), "</ul>\n</nav>\n<main>", body,
+    '</main>\n</div>\n<script src="names.js"></script>\n<script src="search.js"></script>\n</body>\n</html>', "",
+  }, "\n")
+end
+
+-- inventory: docs/make/inventory.lua
+return function(inventory)
+  local list, sections = inventory.all()
+  local files = { ["style.css"] = STYLE, ["search.js"] = SEARCH }
+  local index = {}
+  for _, s in ipairs(sections) do
+    local file = slug(s.title) .. ".html"
+    local out = { "<h1>" .. escape(s.title) .. "</h1>" }
+    for _, entry in ipairs(s.entries) do
+      article(out, entry)
+      index[#index + 1] = ('["%s","%s#%s"]'):format(entry.name, file, anchor(entry.name))
+    end
+    files[file] = page(s.title, sections, table.concat(out, "\n"))
+  end
+  local out = { ("<h1>perilune %s</h1>"):format(T.version),
+    prose(("%d names. `local T = require \"perilune\"`; `nn` is `T.nn`, `optim` is `T.optim`. Dimensions and indices "
+      .. "count from 1; most functions of a tensor are methods too: `T.exp(x)` is `x:exp()`."):format(#list)) }
+  for _, s in ipairs(sections) do
+    out[#out + 1] = ("<h2>%s</h2>\n<ul class=\"names\">"):format(escape(s.title))
+    for _, entry in ipairs(s.entries) do
+      out[#out + 1] = ('<li><a href="%s.html#%s">%s</a></li>'):format(slug(s.title), anchor(entry.name),
+        escape((entry.name:gsub("^T%.", ""))))
+    end
+    out[#out + 1] = "</ul>"
+  end
+  files["index.html"] = page("Reference", sections, table.concat(out, "\n"))
+  files["names.js"] = "var PERILUNE_INDEX = [\n" .. table.concat(index, ",\n") .. "\n];\n"
+  return files
+end

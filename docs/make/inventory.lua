@@ -1,0 +1,140 @@
+-- SPDX-License-Identifier: MIT
+-- Every public symbol with what is known of it, for the reference in HTML, the definitions for editors, and whatever
+-- else is written from one table: descriptors of ops, perilune.symbols, declared arguments, comments above classes.
+local T = require "perilune"
+local symbols = require "perilune.symbols"
+local source = require "perilune.repl.source"
+
+local SECTIONS = { { "Making tensors", "creation" }, { "Elementwise", "pointwise" }, { "Reductions", "reduction" },
+  { "Shapes and views", "view" }, { "Indexing and joining", "indexing" },
+  { "Products, convolutions, networks", "heavy" },
+}
+local TITLES = {}
+for _, s in ipairs(SECTIONS) do TITLES[s[2]] = s[1] end
+
+local M = {}
+
+local function callable(v)
+  local meta = type(v) == "table" and getmetatable(v)
+  return type(v) == "function" or (meta and rawget(meta, "__call") ~= nil)
+end
+
+local function default_text(a)
+  if a.default == nil then return nil end
+  if a.choices then
+    local n = 0
+    for word in a.choices:gmatch "[^|]+" do
+      if n == a.default then return word end
+      n = n + 1
+    end
+  end
+  if math.type(a.default) == "float" and a.default == math.floor(a.default) then return ("%g"):format(a.default) end
+  return tostring(a.default)
+end
+
+local function op_entry(op)
+  local args, params = {}, {}
+  for i, name in ipairs(op.args) do
+    local list, optional = op.nin < 0, op.nin > 0 and i > op.nin - op.nopt
+    args[#args + 1] = list and "{" .. name .. ", …}" or name .. (optional and "?" or "")
+    params[#params + 1] = { name = name, type = list and "tensors" or "tensor", optional = optional }
+  end
+  for _, a in ipairs(op.attrs) do
+    local default = default_text(a)
+    args[#args + 1] = a.name .. (default and "=" .. default or a.optional and "?" or "")
+    params[#params + 1] = { name = a.name, type = a.choices or a.type, default = default,
+      optional = a.optional or default ~= nil }
+  end
+  local notes = { op.differentiable and "differentiable" or "no gradient" }
+  if op.flags.inplace then notes[#notes + 1] = "in place: " .. op.name .. "_" end
+  return { name = "T." .. op.name, signature = ("T.%s(%s)"):format(op.name, table.concat(args, ", ")), text = op.doc,
+    formula = op.formula, params = params, notes = notes, section = TITLES[op.class] or "Other operations",
+    method = not op.flags.nomethod and op.nin >= 1 and op.name or nil, results = op.nout, op = op,
+    inplace = op.flags.inplace }
+end
+
+local function written_entry(name, entry)
+  local path = name:find "%." and name or "T." .. name
+  local space = name:match "^(%w+)%."
+  local section = ({ nn = "Networks", optim = "Optimizers", data = "Data", F = "Networks" })[space]
+    or "Functions of T"
+  return { name = path, signature = entry[1], text = entry[2], example = entry[3], section = section, params = {},
+    notes = {}, same = entry.same }
+end
+
+-- Adds what a table of the library holds, under a prefix, for names that have no entry yet.
+local function add_space(list, known, prefix, space, section, seen)
+  if seen[space] then return end
+  seen[space] = true
+  local names = {}
+  for key in pairs(space) do if type(key) == "string" and not key:find "^_" then names[#names + 1] = key end end
+  table.sort(names)
+  for _, key in ipairs(names) do
+    local name, value = prefix .. "." .. key, space[key]
+    if not known[name] then
+      local entry = source.entry(name, value)
+      if entry then
+        known[name] = true
+        list[#list + 1] = { name = name, signature = entry.signature, text = entry.text, section = section, params = {},
+          notes = {}, arguments = entry.arguments, class = entry.class,
+          methods = entry.class and source.methods(entry.class) or {} }
+      elseif callable(value) then
+        known[name] = true
+        list[#list + 1] = { name = name, signature = name .. "(…)", section = section, params = {}, notes = {} }
+      elseif type(value) == "table" and rawget(value, "__index") == nil then
+        add_space(list, known, name, value, section, seen)
+      end
+    end
+  end
+end
+
+-- All entries, sorted by section and name; and the sections in order.
+function M.all()
+  local list, known = {}, {}
+  local function add(entry)
+    if known[entry.name] then return end
+    known[entry.name] = true
+    list[#list + 1] = entry
+  end
+  for name, entry in pairs(symbols) do add(written_entry(name, entry)) end
+  for _, op in ipairs(T.core.ops()) do
+    if not op.flags.internal and rawget(T, op.name) then
+      add(op_entry(op))
+    elseif rawget(T, op.name .. "_") then -- there is the form in place alone
+      local entry = op_entry(op)
+      local name = op.name .. "_"
+      entry.name, entry.signature, entry.inplace = "T." .. name, entry.signature:gsub("^T%.[%w_]+", "T." .. name), nil
+      entry.notes, entry.method = { "in place" }, entry.method and name
+      add(entry)
+    end
+  end
+  local seen = {}
+  add_space(list, known, "nn", T.nn, "Networks", seen)
+  add_space(list, known, "optim", T.optim, "Optimizers", seen)
+  add_space(list, known, "T.data", T.data, "Data", seen)
+  for _, name in ipairs { "linalg", "metrics" } do
+    local space = T[name]
+    if type(space) == "table" then add_space(list, known, "T." .. name, space, "Functions of T", seen) end
+  end
+  table.sort(list, function(a, b) return a.name < b.name end)
+  local order, by_title = {}, {}
+  local function section(title)
+    if not by_title[title] then
+      by_title[title] = { title = title, entries = {} }
+      order[#order + 1] = by_title[title]
+    end
+    return by_title[title]
+  end
+  for _, s in ipairs(SECTIONS) do section(s[1]) end
+  for _, title in ipairs { "Other operations", "Functions of T", "Networks", "Optimizers", "Data" } do
+    section(title)
+  end
+  for _, entry in ipairs(list) do
+    local s = section(entry.section)
+    s.entries[#s.entries + 1] = entry
+  end
+  for i = #order, 1, -1 do if #order[i].entries == 0 then table.remove(order, i) end end
+  return list, order
+end
+
+return M

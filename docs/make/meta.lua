@@ -1,0 +1,190 @@
+-- SPDX-License-Identifier: MIT
+-- Definitions for the Lua language server (github.com/LuaLS, "annotations"): editors complete and check perilune's
+-- names with them. Made from the same inventory as the reference.
+local core = require("perilune").core
+
+local TYPES = { dim = "integer", index = "integer", newdim = "integer", dims = "integer|integer[]", int = "integer",
+  ints = "integer|integer[]", shape = "integer[]", float = "number", scalar = "number", bool = "boolean",
+  dtype = "perilune.dtype", index_base = "0|1", tensor = "perilune.Tensor|number", tensors = "perilune.Tensor[]" }
+
+local KEYWORDS = require("perilune.repl.lex").keywords
+
+local function type_of(t)
+  if TYPES[t] then return TYPES[t] end
+  if t:find "|" or t:find "^[%w_]+$" then
+    local words = {}
+    for word in t:gmatch "[^|]+" do words[#words + 1] = ('"%s"'):format(word) end
+    return table.concat(words, "|")
+  end
+  return "any"
+end
+
+local function comment(out, text)
+  for line in ((text or "") .. "\n"):gmatch "([^\n]*)\n" do
+    if line ~= "" then out[#out + 1] = "--- " .. line end
+  end
+end
+
+local function doc_of(out, entry)
+  comment(out, entry.signature)
+  comment(out, entry.text)
+  comment(out, entry.formula)
+  if entry.example then
+    out[#out + 1] = "---```lua"
+    for line in (entry.example .. "\n"):gmatch "([^\n]*)\n" do out[#out + 1] = "---" .. line end
+    out[#out + 1] = "---```"
+  end
+end
+
+local RESULT = { [0] = nil, "perilune.Tensor" }
+
+local function op_function(out, entry, path, first)
+  doc_of(out, entry)
+  local names = {}
+  for i = first, #entry.params do
+    local p = entry.params[i]
+    local name = p.name:match "^[%w_]*"
+    name = KEYWORDS[name] and name .. "_" or name
+    names[#names + 1] = name
+    out[#out + 1] = ("---@param %s%s %s"):format(name, p.optional and "?" or "", type_of(p.type))
+  end
+  names[#names + 1] = "..."
+  out[#out + 1] = "---@param ... any a table of named arguments, out= among them"
+  for _ = 1, math.max(1, entry.results) do out[#out + 1] = "---@return " .. RESULT[1] end
+  out[#out + 1] = ("function %s(%s) end"):format(path, table.concat(names, ", "))
+  out[#out + 1] = ""
+end
+
+-- The names of the parameters in a signature; {…} is a table of options.
+local function parameters(signature)
+  local inner = signature:match "%b()"
+  inner = inner and inner:sub(2, -2) or "..."
+  inner = inner:gsub("%b{}", "options"):gsub("%b[]", ""):gsub("%b()", "")
+  local names, seen = {}, {}
+  for part in (inner .. ","):gmatch "([^,]*)," do
+    local name = part:match "^%s*([%a_][%w_]*)"
+    if part:find("…", 1, true) or part:find("...", 1, true) then name = "..." end
+    if name and KEYWORDS[name] then name = name .. "_" end
+    if name and not seen[name] and not seen["..."] then
+      seen[name] = true
+      names[#names + 1] = name
+    end
+  end
+  return names
+end
+
+local function written_function(out, entry, path)
+  doc_of(out, entry)
+  local names = parameters(entry.signature)
+  for _, name in ipairs(names) do
+    out[#out + 1] = ("---@param %s any"):format(name == "..." and "..." or name .. "?")
+  end
+  local returns = entry.signature:match "→%s*(.*)$" or ""
+  if returns:find "tensor" or returns:find "^x" then
+    out[#out + 1] = "---@return perilune.Tensor"
+  elseif returns ~= "" then
+    out[#out + 1] = "---@return any ... " .. returns
+  end
+  out[#out + 1] = ("function %s(%s) end"):format(path, table.concat(names, ", "))
+  out[#out + 1] = ""
+end
+
+local function class_definition(out, entry)
+  local kind = entry.name
+  doc_of(out, entry)
+  out[#out + 1] = ("---@class %s%s"):format(kind, kind:find "^nn%." and kind ~= "nn.Module" and ": nn.Module" or "")
+  local names = parameters(entry.signature)
+  for i, name in ipairs(names) do names[i] = name == "..." and "...: any" or name .. "?: any" end
+  out[#out + 1] = ("---@overload fun(%s): %s"):format(table.concat(names, ", "), kind)
+  out[#out + 1] = kind .. " = {}"
+  out[#out + 1] = ""
+  for _, m in ipairs(entry.methods or {}) do
+    comment(out, m.text)
+    out[#out + 1] = ("function %s%s end"):format(kind, m.signature:gsub("…", "..."))
+    out[#out + 1] = ""
+  end
+end
+
+local HEAD = [[
+---@meta perilune
+-- Definitions of perilune for the Lua language server; made from its symbol table. Add the folder of this file to
+-- Lua.workspace.library.
+
+---@alias perilune.dtype "f32"|"f64"|"f16"|"bf16"|"i8"|"i16"|"i32"|"i64"|"u8"|"bool"|string
+
+---@class perilune.Tensor
+---@field grad perilune.Tensor? what backward added
+---@field requires_grad boolean
+---@field is_leaf boolean
+---@field grad_fn string? the op that made it, when that is recorded
+---@operator add(perilune.Tensor|number): perilune.Tensor
+---@operator sub(perilune.Tensor|number): perilune.Tensor
+---@operator mul(perilune.Tensor|number): perilune.Tensor
+---@operator div(perilune.Tensor|number): perilune.Tensor
+---@operator idiv(perilune.Tensor|number): perilune.Tensor
+---@operator mod(perilune.Tensor|number): perilune.Tensor
+---@operator pow(perilune.Tensor|number): perilune.Tensor
+---@operator band(perilune.Tensor): perilune.Tensor
+---@operator bor(perilune.Tensor): perilune.Tensor
+---@operator bxor(perilune.Tensor): perilune.Tensor
+---@operator shl(integer): perilune.Tensor
+---@operator shr(integer): perilune.Tensor
+---@operator unm: perilune.Tensor
+---@operator bnot: perilune.Tensor
+---@operator len: integer
+---@field [any] perilune.Tensor an index: t[1], t[mask], t["2, 1:3"]
+local Tensor = {}
+
+---@class perilune
+---@field version string
+local T = {}
+]]
+
+-- inventory: docs/make/inventory.lua
+return function(inventory)
+  local list = inventory.all()
+  local out, spaces, methods = { HEAD }, {}, {}
+  local function open_space(path)
+    if spaces[path] then return end
+    spaces[path] = true
+    local parent = path:match "^(.*)%.[^.]+$"
+    if parent and parent ~= "T" then open_space(parent) end
+    out[#out + 1] = ("%s%s = {}\n"):format(parent and "" or "local ", path)
+  end
+  for _, entry in ipairs(list) do
+    local path = entry.name
+    local parent = path:match "^(.*)%.[^.]+$"
+    if parent and parent ~= "T" then open_space(parent) end
+    if entry.class then
+      class_definition(out, entry)
+    elseif entry.op then
+      op_function(out, entry, path, 1)
+      if entry.method then
+        methods[entry.method] = true
+        op_function(out, entry, "Tensor:" .. entry.method, 2)
+        if entry.inplace then op_function(out, entry, "Tensor:" .. entry.method .. "_", 2) end
+      end
+    else
+      written_function(out, entry, path)
+      local key = path:match "^T%.([%w_]+)$"
+      if key and core.metatable().methods[key] and not methods[key] then
+        methods[key] = true
+        written_function(out, { signature = entry.signature:gsub("^T%.[%w_]+%([^,)]*,?%s*", key .. "("),
+          text = entry.text, example = entry.example }, "Tensor:" .. key)
+      end
+    end
+  end
+  local rest = {}
+  for key, f in pairs(core.metatable().methods) do
+    if type(f) == "function" and not methods[key] and not key:find "^_" and not methods[key:match "^(.*)_$" or ""] then
+      rest[#rest + 1] = key
+    end
+  end
+  table.sort(rest)
+  for _, key in ipairs(rest) do out[#out + 1] = ("---@return any\nfunction Tensor:%s(...) end\n"):format(key) end
+  for _, name in ipairs { "nn", "optim" } do
+    if spaces[name] then out[#out + 1] = ("T.%s = %s"):format(name, name) end
+  end
+  out[#out + 1] = "return T"
+  return table.concat(out, "\n") .. "\n"
+end
