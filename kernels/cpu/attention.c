@@ -1,207 +1,264 @@
 /* SPDX-License-Identifier: MIT
  * Attention and its gradient (see kernels/attention.h), a few queries at a time, so that memory grows with the
  * length and not with its square:
- *   p = exp(scale q kᵀ - top) / sum,  y = p v
- *   dp = dy vᵀ,  ds = p (dp - Σ p dp) scale,  dq = ds k,  dk = dsᵀ q,  dv = pᵀ dy
- * Keys and values are copied once a task, transposed where the product wants it, and padded with zeros to
- * whole vectors. Forward tasks are stretches of queries; backward tasks are whole sequences, because all
- * queries add to dk and dv. */
-#include "kernels/cpu/attention.h"
+ *   p = exp(scale q kᵀ + mask - top) / sum,  y = (p d) v,  d = 0 or 1 / (1 - p) where there is dropout
+ *   dp = d (dy vᵀ),  ds = p (dp - Σ p dp) scale,  dq = ds k,  dk = dsᵀ q,  dv = (p d)ᵀ dy
+ * Forward tasks are stretches of queries. Backward tasks are whole sequences, because all queries add to dk and dv;
+ * where there are few of them, each is cut into parts whose dk and dv are added in a fixed order. */
+#include "kernels/attention.h"
 
+#include <math.h>
 #include <string.h>
 
-#include "kernels/attention.h"
+#include "kernels/cpu/attention.h"
 #include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/isa/table.h"
 
 PLK_ISA_DECLARE(const PlkAttentionLoops, plk_attention);
 
-enum { R = PLK_AT_ROWS, CHUNK = 128, GROUP = 16 };
+enum { FEW = 8 }; /* fewer sequences than this are cut for backward */
 
-typedef struct Job {
-  const PlkAttentionLoops *f;
-  const float *q, *k, *v, *dy, *sums_in;
-  float *y, *sums, *dq, *dk, *dv;
-  int64_t B, L, S, E, D, Ep, Dp, Sp, chunks;
-  float scale;
-  bool causal;
-} Job;
+/* ---- matrices, rows, words ------------------------------------------------------------------------------------- */
 
-static int64_t padded(int64_t n) { return (n + PLK_AT_LANES - 1) / PLK_AT_LANES * PLK_AT_LANES; }
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static Job job_of(const PlkCall *call, int first) {
-  const PlArray *q = call->in[first], *k = call->in[first + 1], *v = call->in[first + 2];
-  Job j = {.f = &PLK_ISA_PICK(plk_attention),
-           .q = q->data,
-           .k = k->data,
-           .v = v->data,
-           .B = q->shape[0],
-           .L = q->shape[1],
-           .E = q->shape[2],
-           .S = k->shape[1],
-           .D = v->shape[2],
-           .scale = (float)pl_attr_f(call->attrs, 0),
-           .causal = pl_attr_i(call->attrs, 1) != 0};
-  j.Ep = padded(j.E);
-  j.Dp = padded(j.D);
-  j.Sp = padded(j.S);
-  j.chunks = (j.L + CHUNK - 1) / CHUNK;
-  return j;
-}
-
-/* dst[c][ld] <- x[n][c] transposed; dst[n][ld] <- x[n][c] as it is. The rest of dst is zero already. */
-static void transposed(float *dst, int64_t ld, const float *x, int64_t n, int64_t c) {
-  for (int64_t i = 0; i < n; i++)
-    for (int64_t j = 0; j < c; j++) dst[j * ld + i] = x[i * c + j];
-}
-static void rows(float *dst, int64_t ld, const float *x, int64_t n, int64_t c) {
-  for (int64_t i = 0; i < n; i++) memcpy(dst + i * ld, x + i * c, (size_t)c * sizeof(float));
-}
-
-static PlStatus zeroed(int64_t n, float **out) {
-  void *p;
-  PL_TRY(plk_scratch((size_t)(n + 1) * sizeof(float), &p));
-  memset(p, 0, (size_t)(n + 1) * sizeof(float));
-  *out = p;
-  return PL_OK;
-}
-
-/* How many keys query i sees. */
-static int64_t seen(const Job *j, int64_t i) { return j->causal ? smaller(i + 1, j->S) : j->S; }
-
-/* ---- forward ---------------------------------------------------------------------------------------- */
-
-static PlStatus forward_chunk(const Job *j, int64_t b, int64_t from, int64_t to) {
-  const int64_t E = j->E, D = j->D, Sp = j->Sp, Dp = j->Dp, most = seen(j, to - 1);
-  float *room;
-  PL_TRY(zeroed((E + R) * Sp + most * Dp + R * (E + Dp), &room));
-  float *kt = room, *s = kt + E * Sp, *v = s + R * Sp, *q = v + most * Dp, *o = q + R * E;
-  transposed(kt, Sp, j->k + b * j->S * E, most, E);
-  rows(v, Dp, j->v + b * j->S * D, most, D);
-  PlStatus status = PL_OK;
-  for (int64_t i = from; i < to && status == PL_OK; i += R) {
-    const int64_t m = smaller(R, to - i), w = padded(seen(j, i + m - 1));
-    memset(q, 0, (size_t)(R * E) * sizeof(float));
-    rows(q, E, j->q + (b * j->L + i) * E, m, E);
-    for (int64_t r = 0; r < R; r++) memset(s + r * Sp, 0, (size_t)w * sizeof(float));
-    memset(o, 0, (size_t)(R * Dp) * sizeof(float));
-    j->f->mm4(q, E, 1, kt, Sp, E, s, Sp, w);
-    float sum[R] = {0};
-    for (int64_t r = 0; r < m; r++) {
-      float top = j->f->softmax(s + r * Sp, seen(j, i + r), w, j->scale, &sum[r]);
-      float *kept = j->sums ? j->sums + 2 * (b * j->L + i + r) : NULL;
-      if (kept) kept[0] = top, kept[1] = sum[r];
-    }
-    j->f->mm4(s, Sp, 1, v, Dp, seen(j, i + m - 1), o, Dp, Dp);
-    for (int64_t r = 0; r < m; r++)
-      for (int64_t d = 0; d < D && j->y; d++) j->y[(b * j->L + i + r) * D + d] = o[r * Dp + d] / sum[r];
-    status = plk_poll();
+int64_t plk_at_offset(const PlkAtMat *m, int64_t batch) {
+  int64_t at = 0;
+  for (int i = m->nbatch - 1; i >= 0; i--) {
+    at += batch % m->size[i] * m->step[i];
+    batch /= m->size[i];
   }
-  plk_scratch_free(room);
-  return status;
+  return at;
 }
+
+/* Batch dims are those of `like`; missing or single ones repeat. */
+static PlkAtMat matrix(const PlArray *a, const PlArray *like) {
+  PlkAtMat m = {.data = a->data, .dtype = a->dtype, .nbatch = like->ndim - 2};
+  const int skip = like->ndim - a->ndim;
+  for (int i = 0; i < m.nbatch; i++) {
+    m.size[i] = like->shape[i];
+    m.step[i] = i < skip || a->shape[i - skip] == 1 ? 0 : a->strides[i - skip];
+  }
+  m.c = a->ndim > 0 ? a->shape[a->ndim - 1] : 1;
+  m.n = a->ndim > 1 ? a->shape[a->ndim - 2] : 1;
+  m.cs = m.c == 1 ? 0 : a->strides[a->ndim - 1];
+  m.rs = m.n == 1 ? 0 : a->strides[a->ndim - 2];
+  return m;
+}
+
+void plk_at_words(const PlkAtCall *c, int64_t b, int64_t i, int64_t n, uint32_t *out) {
+  const uint64_t each = (uint64_t)((c->S + 3) / 4);
+  plk_isa_tables()->random->bits(out, (n + 3) / 4, &c->rng, (uint64_t)(b * c->L + i) * each);
+}
+
+/* n elements `step` apart as floats. */
+static void half_row(const uint16_t *x, int64_t step, int dtype, int64_t n, float *dst) {
+  const PlkConvert *cv = plk_isa_tables()->convert;
+  enum { TILE = 64 };
+  uint16_t h[TILE];
+  for (int64_t j = 0; j < n && step != 1; j += TILE) {
+    const int64_t w = n - j < TILE ? n - j : TILE;
+    for (int64_t e = 0; e < w; e++) h[e] = x[(j + e) * step];
+    (dtype == PL_F16 ? cv->f16_load : cv->bf16_load)(h, dst + j, w);
+  }
+  if (step == 1) (dtype == PL_F16 ? cv->f16_load : cv->bf16_load)(x, dst, n);
+}
+
+void plk_at_row_f32(const PlkAtMat *m, int64_t at, int64_t i, int64_t n, float *dst) {
+  const int64_t first = at + i * m->rs, step = m->cs;
+  if (m->dtype == PL_BOOL) {
+    const uint8_t *x = (const uint8_t *)m->data + first;
+    for (int64_t j = 0; j < n; j++) dst[j] = x[j * step] ? 0 : -(float)INFINITY;
+  } else if (m->dtype == PL_F32) {
+    const float *x = (const float *)(const void *)m->data + first;
+    if (step == 1)
+      memcpy(dst, x, (size_t)n * sizeof *dst);
+    else
+      for (int64_t j = 0; j < n; j++) dst[j] = x[j * step];
+  } else if (m->dtype == PL_F64) {
+    const double *x = (const double *)(const void *)m->data + first;
+    for (int64_t j = 0; j < n; j++) dst[j] = (float)x[j * step];
+  } else
+    half_row((const uint16_t *)(const void *)m->data + first, step, m->dtype, n, dst);
+}
+
+void plk_at_row_f64(const PlkAtMat *m, int64_t at, int64_t i, int64_t n, double *dst) {
+  const int64_t first = at + i * m->rs, step = m->cs;
+  if (m->dtype == PL_F64) {
+    const double *x = (const double *)(const void *)m->data + first;
+    for (int64_t j = 0; j < n; j++) dst[j] = x[j * step];
+    return;
+  }
+  float tile[64]; /* masks of another dtype */
+  for (int64_t j = 0; j < n; j += 64) {
+    const int64_t w = n - j < 64 ? n - j : 64;
+    plk_at_row_f32(m, at + j * step, i, w, tile);
+    for (int64_t e = 0; e < w; e++) dst[j + e] = tile[e];
+  }
+}
+
+void plk_at_put_f32(void *p, int dtype, int64_t at, const float *src, int64_t n) {
+  const PlkConvert *cv = plk_isa_tables()->convert;
+  if (dtype == PL_F32)
+    memcpy((float *)p + at, src, (size_t)n * sizeof *src);
+  else
+    (dtype == PL_F16 ? cv->f16_store : cv->bf16_store)(src, (uint16_t *)p + at, n);
+}
+void plk_at_put_f64(void *p, int dtype, int64_t at, const double *src, int64_t n) {
+  (void)dtype;
+  memcpy((double *)p + at, src, (size_t)n * sizeof *src);
+}
+
+/* ---- what a call is --------------------------------------------------------------------------------------------- */
+
+static void dropout(PlkAtCall *c, double p, const PlkRng *rng) {
+  c->cut = (uint64_t)(p * 0x1p32);
+  c->keep = p < 1 ? 1 / (1 - p) : 0;
+  c->rng = *rng;
+}
+
+static PlkAtCall call_of(const PlkCall *call, int first, const PlArray *mask) {
+  const PlArray *q = call->in[first], *k = call->in[first + 1], *v = call->in[first + 2];
+  PlkAtCall c = {.loops = &PLK_ISA_PICK(plk_attention),
+                 .q = matrix(q, q),
+                 .k = matrix(k, q),
+                 .v = matrix(v, q),
+                 .dtype = q->dtype,
+                 .B = 1,
+                 .scale = pl_attr_f(call->attrs, 0),
+                 .causal = pl_attr_i(call->attrs, 1) != 0,
+                 .parts = 1};
+  for (int i = 0; i < q->ndim - 2; i++) c.B *= q->shape[i];
+  c.L = c.q.n, c.E = c.q.c, c.S = c.k.n, c.D = c.v.c;
+  if (mask) c.mask = matrix(mask, q);
+  return c;
+}
+
+uint64_t plk_attention_draws(const PlkCall *call) {
+  const PlArray *q = call->in[0], *k = call->in[1];
+  if (!(pl_attr_f(call->attrs, 2) > 0)) return 0;
+  uint64_t rows = 1;
+  for (int i = 0; i < q->ndim - 1; i++) rows *= (uint64_t)q->shape[i];
+  return rows * (((uint64_t)k->shape[k->ndim - 2] + 3) / 4);
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------------------ */
 
 static PlStatus forward(void *ctx, int64_t begin, int64_t end) {
-  const Job *j = ctx;
+  const PlkAtCall *c = ctx;
+  const int64_t chunks = (c->L + PLK_AT_CHUNK - 1) / PLK_AT_CHUNK;
+  const bool bf16 = plk_at_bf16(c);
   for (int64_t t = begin; t < end; t++) {
-    int64_t from = t % j->chunks * CHUNK;
-    PL_TRY(forward_chunk(j, t / j->chunks, from, smaller(from + CHUNK, j->L)));
+    const int64_t b = t / chunks, from = t % chunks * PLK_AT_CHUNK,
+                  to = from + PLK_AT_CHUNK < c->L ? from + PLK_AT_CHUNK : c->L;
+    PL_TRY(bf16 ? plk_at_forward_bf16(c, b, from, to)
+           : c->dtype == PL_F64 ? plk_at_forward_f64(c, b, from, to)
+                                : plk_at_forward_f32(c, b, from, to));
   }
   return PL_OK;
 }
 
 PlStatus plk_cpu_attention(const PlkCall *call) {
-  Job j = job_of(call, 0);
-  j.y = call->out[0] ? call->out[0]->data : NULL;
-  j.sums = call->out[1] ? call->out[1]->data : NULL;
-  return j.B * j.chunks > 0 ? plk_parallel(j.B * j.chunks, 1, forward, &j) : PL_OK;
+  PlkAtCall c = call_of(call, 0, call->nin > 3 ? call->in[3] : NULL);
+  c.y = call->out[0] ? call->out[0]->data : NULL;
+  c.sums = call->out[1] ? call->out[1]->data : NULL;
+  if (pl_attr_f(call->attrs, 2) > 0) {
+    dropout(&c, pl_attr_f(call->attrs, 2), &call->rng);
+    if (call->nout > 2 && call->out[2])
+      memcpy(call->out[2]->data, (const uint64_t[]){call->rng.seed, call->rng.stream, call->rng.offset}, 24);
+  }
+  const int64_t chunks = (c.L + PLK_AT_CHUNK - 1) / PLK_AT_CHUNK;
+  return c.B * chunks > 0 ? plk_parallel(c.B * chunks, 1, forward, &c) : PL_OK;
 }
 
-/* ---- backward --------------------------------------------------------------------------------------- */
+/* ---- backward ----------------------------------------------------------------------------------------------------- */
 
-/* Scratch of one sequence; widths are padded. */
-typedef struct Space {
-  float *kt, *vt, *k; /* [E][Sp], [D][Sp], [S][Ep] */
-  float *dk, *dv;     /* [Sp][Ep], [Sp][Dp] */
-  float *p, *ds;      /* [GROUP][Sp] */
-  float *q, *dy, *dq; /* [GROUP][Ep], [GROUP][Dp], [GROUP][Ep] */
-} Space;
-
-/* p and ds of GROUP queries from i on, the last of which are zero where there are fewer; dq. */
-static void group_scores(const Job *j, const Space *t, int64_t b, int64_t i, int64_t m, int64_t w) {
-  const int64_t E = j->E, D = j->D, Sp = j->Sp, Ep = j->Ep, Dp = j->Dp;
-  memset(t->q, 0, (size_t)(GROUP * (2 * Ep + Dp)) * sizeof(float)); /* q, dy and dq lie side by side */
-  rows(t->q, Ep, j->q + (b * j->L + i) * E, m, E);
-  rows(t->dy, Dp, j->dy + (b * j->L + i) * D, m, D);
-  for (int64_t r = 0; r < GROUP; r++) {
-    memset(t->p + r * Sp, 0, (size_t)w * sizeof(float));
-    memset(t->ds + r * Sp, 0, (size_t)w * sizeof(float));
-  }
-  for (int64_t r = 0; r < m; r += R) {
-    j->f->mm4(t->q + r * Ep, Ep, 1, t->kt, Sp, E, t->p + r * Sp, Sp, w);
-    j->f->mm4(t->dy + r * Dp, Dp, 1, t->vt, Sp, D, t->ds + r * Sp, Sp, w);
-  }
-  for (int64_t r = 0; r < GROUP; r++) {
-    int64_t n = r < m ? seen(j, i + r) : 0;
-    const float *kept = j->sums_in + 2 * (b * j->L + i + (r < m ? r : 0));
-    j->f->again(t->p + r * Sp, n, w, j->scale, kept[0], kept[1]);
-    j->f->slope(t->p + r * Sp, t->ds + r * Sp, w, j->scale);
-  }
+static PlkRng state_of(const PlArray *state) {
+  uint64_t v[3];
+  memcpy(v, state->data, sizeof v);
+  return (PlkRng){v[0], v[1], v[2]};
 }
 
-static PlStatus backward_one(const Job *j, int64_t b, const Space *t) {
-  const int64_t E = j->E, D = j->D, S = j->S, Sp = j->Sp, Ep = j->Ep, Dp = j->Dp;
-  transposed(t->kt, Sp, j->k + b * S * E, S, E);
-  transposed(t->vt, Sp, j->v + b * S * D, S, D);
-  rows(t->k, Ep, j->k + b * S * E, S, E);
-  memset(t->dk, 0, (size_t)(Sp * Ep) * sizeof(float));
-  memset(t->dv, 0, (size_t)(Sp * Dp) * sizeof(float));
-  for (int64_t i = 0; i < j->L; i += GROUP) {
-    const int64_t m = smaller(GROUP, j->L - i), n = seen(j, i + m - 1), w = padded(n);
-    group_scores(j, t, b, i, m, w);
-    for (int64_t r = 0; r < m; r += R) j->f->mm4(t->ds + r * Sp, Sp, 1, t->k, Ep, n, t->dq + r * Ep, Ep, Ep);
-    for (int64_t c = 0; c < n; c += R) { /* Sp is a multiple of R, and columns beyond n are zero */
-      j->f->mm4(t->ds + c, 1, Sp, t->q, Ep, GROUP, t->dk + c * Ep, Ep, Ep);
-      j->f->mm4(t->p + c, 1, Sp, t->dy, Dp, GROUP, t->dv + c * Dp, Dp, Dp);
-    }
-    for (int64_t r = 0; r < m && j->dq; r++)
-      memcpy(j->dq + (b * j->L + i + r) * E, t->dq + r * Ep, (size_t)E * sizeof(float));
-    PL_TRY(plk_poll());
-  }
-  for (int64_t c = 0; c < S; c++) {
-    if (j->dk) memcpy(j->dk + (b * S + c) * E, t->dk + c * Ep, (size_t)E * sizeof(float));
-    if (j->dv) memcpy(j->dv + (b * S + c) * D, t->dv + c * Dp, (size_t)D * sizeof(float));
+static PlStatus backward(void *ctx, int64_t begin, int64_t end) {
+  const PlkAtCall *c = ctx;
+  const bool bf16 = plk_at_bf16(c);
+  for (int64_t t = begin; t < end; t++) {
+    const int64_t b = t / c->parts, part = t % c->parts;
+    PL_TRY(bf16 ? plk_at_backward_bf16(c, b, part)
+           : c->dtype == PL_F64 ? plk_at_backward_f64(c, b, part)
+                                : plk_at_backward_f32(c, b, part));
   }
   return PL_OK;
 }
 
-static PlStatus backward(void *ctx, int64_t begin, int64_t end) {
-  const Job *j = ctx;
-  const int64_t E = j->E, D = j->D, Sp = j->Sp, Ep = j->Ep, Dp = j->Dp;
-  float *room;
-  PL_TRY(zeroed((E + D + 2 * Ep + Dp + 2 * GROUP) * Sp + GROUP * (2 * Ep + Dp), &room));
-  Space t = {.kt = room};
-  t.vt = t.kt + E * Sp;
-  t.k = t.vt + D * Sp;
-  t.dk = t.k + Sp * Ep;
-  t.dv = t.dk + Sp * Ep;
-  t.p = t.dv + Sp * Dp;
-  t.ds = t.p + GROUP * Sp;
-  t.q = t.ds + GROUP * Sp;
-  t.dy = t.q + GROUP * Ep;
-  t.dq = t.dy + GROUP * Dp;
-  PlStatus s = PL_OK;
-  for (int64_t b = begin; b < end && s == PL_OK; b++) s = backward_one(j, b, &t);
-  plk_scratch_free(room);
+/* Adds the parts' dk and dv, in order. */
+#define JOIN(T, F)                                                                                                   \
+  static void join_##F(const PlkAtCall *c, int64_t b) {                                                              \
+    const int64_t nk = c->S * c->E, n = nk + c->S * c->D;                                                            \
+    T *sum = (T *)c->partial + b * c->parts * n;                                                                     \
+    for (int64_t p = 1; p < c->parts; p++)                                                                           \
+      for (int64_t i = 0; i < n; i++) sum[i] += sum[p * n + i];                                                      \
+    if (c->dk) plk_at_put_##F(c->dk, c->dtype, b * nk, sum, nk);                                                     \
+    if (c->dv) plk_at_put_##F(c->dv, c->dtype, b * c->S * c->D, sum + nk, c->S * c->D);                              \
+  }
+JOIN(float, f32)
+JOIN(double, f64)
+
+PlStatus plk_cpu_attention_bwd(const PlkCall *call) {
+  PlkAtCall c = call_of(call, 1, call->nin > 5 ? call->in[5] : NULL);
+  c.dy = matrix(call->in[0], call->in[1]);
+  c.sums_in = matrix(call->in[4], call->in[1]);
+  if (call->nin > 6 && call->in[6]) {
+    const PlkRng rng = state_of(call->in[6]);
+    dropout(&c, pl_attr_f(call->attrs, 2), &rng);
+  }
+  c.dq = call->out[0] ? call->out[0]->data : NULL;
+  c.dk = call->out[1] ? call->out[1]->data : NULL;
+  c.dv = call->out[2] ? call->out[2]->data : NULL;
+  if (c.B == 0) return PL_OK;
+  if (c.B < FEW && c.L >= 2 * PLK_AT_CHUNK) {
+    const int64_t chunks = (c.L + PLK_AT_CHUNK - 1) / PLK_AT_CHUNK, most = (FEW + c.B - 1) / c.B;
+    c.part = (chunks + most - 1) / most * PLK_AT_CHUNK;
+    c.parts = (c.L + c.part - 1) / c.part;
+  } else
+    c.part = c.L;
+  if (c.parts > 1)
+    PL_TRY(plk_scratch((size_t)(c.B * c.parts * c.S * (c.E + c.D)) * (c.dtype == PL_F64 ? 8 : 4), &c.partial));
+  PlStatus s = plk_parallel(c.B * c.parts, 1, backward, &c);
+  for (int64_t b = 0; b < c.B && c.parts > 1 && s == PL_OK; b++) c.dtype == PL_F64 ? join_f64(&c, b) : join_f32(&c, b);
+  plk_scratch_free(c.partial);
   return s;
 }
 
-PlStatus plk_cpu_attention_bwd(const PlkCall *call) {
-  Job j = job_of(call, 1);
-  j.dy = call->in[0]->data;
-  j.sums_in = call->in[4]->data;
-  j.dq = call->out[0] ? call->out[0]->data : NULL;
-  j.dk = call->out[1] ? call->out[1]->data : NULL;
-  j.dv = call->out[2] ? call->out[2]->data : NULL;
-  return j.B > 0 ? plk_parallel(j.B, 1, backward, &j) : PL_OK;
+/* ---- what dropout keeps -------------------------------------------------------------------------------------------- */
+
+typedef struct Keep {
+  const PlkAtCall *c;
+  void *out;
+} Keep;
+
+static PlStatus keep_rows(void *ctx, int64_t begin, int64_t end) {
+  const Keep *k = ctx;
+  const PlkAtCall *c = k->c;
+  void *room;
+  PL_TRY(plk_scratch((size_t)(c->S + 4) * sizeof(uint32_t), &room));
+  for (int64_t r = begin; r < end; r++) {
+    plk_at_words(c, 0, r, c->S, room);
+    for (int64_t j = 0; j < c->S; j++) {
+      const double v = ((const uint32_t *)room)[j] < c->cut ? 0 : c->keep;
+      if (c->dtype == PL_F64)
+        ((double *)k->out)[r * c->S + j] = v;
+      else
+        ((float *)k->out)[r * c->S + j] = (float)v;
+    }
+  }
+  plk_scratch_free(room);
+  return plk_poll();
+}
+
+PlStatus plk_cpu_attention_keep(const PlkCall *call) {
+  const PlArray *y = call->out[0];
+  PlkAtCall c = {.dtype = y->dtype, .S = y->shape[y->ndim - 1]};
+  const PlkRng rng = state_of(call->in[2]);
+  dropout(&c, pl_attr_f(call->attrs, 0), &rng);
+  Keep k = {&c, y->data};
+  return y->numel > 0 ? plk_parallel(y->numel / c.S, PLK_GRAIN / 8 / c.S + 1, keep_rows, &k) : PL_OK;
 }

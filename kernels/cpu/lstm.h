@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Between kernels/cpu/lstm.c and its inner loops, which are compiled once per ISA level (isa/lstm.c). */
+ * Between kernels/cpu/lstm.c, lstm_seq.c and their inner loops, which are compiled once per ISA level (isa/lstm.c,
+ * isa/lstm_seq.c). */
 #ifndef PL_KERNELS_CPU_LSTM_H
 #define PL_KERNELS_CPU_LSTM_H
 
@@ -11,5 +12,30 @@ typedef void (*PlkLstmRow)(void *const *p, int64_t H);
 typedef struct PlkLstmLoops {
   PlkLstmRow gates[2], bwd[2], bwd2[2]; /* f32, f64 */
 } PlkLstmLoops;
+
+/* Bytes of a packed row of a panel, whatever the scalar. */
+enum { PLK_LSTM_PANEL = 128 };
+
+#define PLK_LSTM_SEQ_LOOPS(T)                                                                                         \
+  /* c[rows][cols] = a[rows][K] B, B in panels of PLK_LSTM_PANEL bytes: [panel][K][columns]; cols in whole panels. */ \
+  void (*product)(const T *a, int64_t lda, const T *panels, int64_t K, T *c, int64_t ldc, int64_t rows,              \
+                  int64_t cols);                                                                                      \
+  /* One row of a step: gates before activation are x + a; act[4H] receives them after, c2 and h the new state. */    \
+  void (*step)(const T *x, const T *a, const T *c, T *act, T *c2, T *h, int64_t H);                                   \
+  /* The way back: gradients dh + more of h, dc of c2 and dact[4H] of act (NULL: none) become da[4H], that of x + a, \
+   * and dc, that of c. */                                                                                            \
+  void (*back)(const T *act, const T *c, const T *c2, const T *dh, const T *more, const T *dact, T *dc, T *da,       \
+               int64_t H);
+
+typedef struct PlkLstmSeqF32 {
+  PLK_LSTM_SEQ_LOOPS(float)
+} PlkLstmSeqF32;
+typedef struct PlkLstmSeqF64 {
+  PLK_LSTM_SEQ_LOOPS(double)
+} PlkLstmSeqF64;
+typedef struct PlkLstmSeqLoops {
+  PlkLstmSeqF32 f32;
+  PlkLstmSeqF64 f64;
+} PlkLstmSeqLoops;
 
 #endif

@@ -5,16 +5,11 @@ local T = require "perilune"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
-local attention = T.core.op.attention
+local attention, dropping = T.core.op.attention, T.core.op.attention_dropout
 local region, cast = T.core.autocast_dtype, T.core.autocast_cast
-
--- What is not allowed, [L, S]: keys after the query's own place.
-local function future(l, s)
-  return T.gt(T.arange(s):unsqueeze(1), T.arange(l):unsqueeze(2))
-end
+local who = "scaled_dot_product_attention"
 
 local function check(q, k, v, gqa)
-  local who = "scaled_dot_product_attention"
   for i, x in ipairs { q, k, v } do
     if not T.is_tensor(x) or not x:is_floating_point() or x:dim() < 2 then
       fail("%s: argument #%d must be a floating tensor [..., length, width], got %s", who, i, describe(x))
@@ -31,25 +26,43 @@ local function check(q, k, v, gqa)
   end
 end
 
--- Without mask and dropout the engine's op keeps no scores. nil where it does not apply.
-local function fused(q, k, v, o)
-  local nd = q:dim()
-  if q:dtype() ~= "f32" or k:dtype() ~= "f32" or v:dtype() ~= "f32" or nd < 3 or k:dim() ~= nd or v:dim() ~= nd or
-    k:size(-2) == 0 then
-    return nil
+-- The batch dimensions of all three, broadcast; false where they already agree and there is at least one.
+local function common(q, k, v)
+  local n = math.max(q:dim(), k:dim(), v:dim(), 3)
+  local same, batch = q:dim() == n and k:dim() == n and v:dim() == n, {}
+  for d = 1, n - 2 do
+    batch[d] = 1
+    for _, x in ipairs { q, k, v } do
+      local at = d - (n - x:dim())
+      local size = at >= 1 and x:size(at) or 1
+      if size ~= batch[d] and size ~= 1 then
+        if batch[d] ~= 1 then
+          fail("%s: the batch sizes of %s, %s and %s do not broadcast", who, describe(q), describe(k), describe(v))
+        end
+        batch[d] = size
+      end
+    end
   end
-  local out = q:shape()
-  for d = 1, nd - 2 do
-    if k:size(d) ~= out[d] or v:size(d) ~= out[d] then return nil end
+  for d = 1, same and n - 2 or 0 do same = same and q:size(d) == batch[d] and k:size(d) == batch[d]
+    and v:size(d) == batch[d] end
+  return not same and batch
+end
+
+local function expanded(x, batch)
+  local shape = { table.unpack(batch) }
+  shape[#shape + 1], shape[#shape + 2] = x:size(-2), x:size(-1)
+  return x:expand(shape)
+end
+
+-- Query heads in groups that share a key head: [..., H, g, L, E] with [..., H, 1, S, E], a view.
+local function grouped(q, k, v, mask)
+  local heads, times = k:size(-3), q:size(-3) // k:size(-3)
+  if times == 1 then return q, k, v, mask end
+  q = q:unflatten(-3, { heads, times })
+  if mask and mask:dim() >= 3 then
+    mask = mask:size(-3) == 1 and mask:unsqueeze(-4) or mask:unflatten(-3, { heads, times })
   end
-  out[nd] = v:size(-1)
-  local function batched(x)
-    if nd == 3 then return x end
-    return x:flatten(1, nd - 2)
-  end
-  local y = attention(batched(q), batched(k), batched(v),
-    { scale = o.scale or 1 / math.sqrt(q:size(-1)), is_causal = o.is_causal or false })
-  return nd == 3 and y or y:view(out)
+  return q, k:unsqueeze(-3), v:unsqueeze(-3), mask
 end
 
 return function(F)
@@ -58,43 +71,28 @@ return function(F)
   -- Options `attn_mask dropout_p=0 is_causal=false scale=1/√E enable_gqa=false` (fewer key heads than query heads).
   function F.scaled_dot_product_attention(q, k, v, mask, opts)
     if mask ~= nil and not T.is_tensor(mask) and opts == nil then mask, opts = nil, mask end
-    local o = options.check("scaled_dot_product_attention", opts,
-      { "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa" })
+    local o = options.check(who, opts, { "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa" })
     mask = mask or o.attn_mask
     local low = region()
     if low then q, k, v, mask = cast(q, low), cast(k, low), cast(v, low), mask and cast(mask, low) end
     check(q, k, v, o.enable_gqa)
-    if mask and o.is_causal then fail("scaled_dot_product_attention: attn_mask and is_causal exclude each other") end
+    if mask and o.is_causal then fail("%s: attn_mask and is_causal exclude each other", who) end
+    local shape
     if o.enable_gqa then
-      local times = q:size(-3) // k:size(-3)
-      if times > 1 then
-        k, v = k:repeat_interleave(times, { dim = -3 }), v:repeat_interleave(times, { dim = -3 })
-      end
+      shape = q:shape()
+      q, k, v, mask = grouped(q, k, v, mask)
     end
-    local plain = not mask and (o.dropout_p or 0) == 0 and fused(q, k, v, o)
-    if plain then return plain end
-    -- narrow floats are added up in f32
-    local dtype = q:dtype()
-    local narrow = dtype == "f16" or dtype == "bf16"
-    if narrow then
-      q, k, v = q:float(), k:float(), v:float()
-      if mask and mask:dtype() == dtype then mask = mask:float() end
+    local batch = common(q, k, v)
+    if batch then
+      local two = q:dim() == 2 and k:dim() == 2 and v:dim() == 2
+      shape = shape or two and { q:size(1) } or nil
+      q, k, v = expanded(q, batch), expanded(k, batch), expanded(v, batch)
     end
-    local score = (q * (o.scale or 1 / math.sqrt(q:size(-1)))):matmul(k:transpose(-2, -1))
-    local hidden
-    if o.is_causal then
-      hidden = future(q:size(-2), k:size(-2))
-    elseif mask and mask:dtype() == "bool" then
-      hidden = mask:logical_not()
-    elseif mask then
-      score = score + mask
-    end
-    if hidden then score = score:masked_fill(hidden, -math.huge) end
-    local share = score:softmax(-1)
-    -- causal rows always see themselves; rows of other masks may see nothing
-    if hidden and not o.is_causal then share = share:masked_fill(hidden, 0) end
-    if o.dropout_p and o.dropout_p > 0 then share = T.dropout(share, o.dropout_p) end
-    local y = share:matmul(v)
-    return narrow and y:to(dtype) or y
+    local drop = o.dropout_p or 0
+    local y = (drop == 0 and attention or dropping)(q, k, v, mask, { scale = o.scale or 1 / math.sqrt(q:size(-1)),
+      is_causal = o.is_causal or false, dropout_p = drop })
+    if not shape then return y end
+    shape[math.max(#shape, 2)] = v:size(-1)
+    return y:view(shape)
   end
 end

@@ -11,7 +11,7 @@ local fail, describe = options.fail, options.describe
 local core = T.core
 local op = core.op
 local linear, slice, tanh, sigmoid, relu = op.linear, op.slice, op.tanh, op.sigmoid, op.relu
-local lstm_gates = op.lstm_gates
+local lstm_gates, lstm_seq = op.lstm_gates, op.lstm_seq
 local fused = { f32 = true, f64 = true }
 
 -- gx: the input's part of the gates [N, G·H]; state: h, or {h, c}. Returns h and the new state.
@@ -132,6 +132,18 @@ end
 
 -- ---- layers ------------------------------------------------------------------------------------------
 
+-- Whether the op over a whole sequence takes these: one dtype that it knows, or what T.autocast makes f32.
+local function one_dtype(...)
+  local region, first = core.autocast_dtype(), nil
+  for _, x in ipairs { ... } do
+    local d = x:dtype()
+    if region and d ~= "f64" then d = "f32" end
+    first = first or d
+    if d ~= first or not fused[d] then return false end
+  end
+  return true
+end
+
 -- One layer in one direction over x [S, N, in]: outputs [S, N, H] and the last state.
 local function run(kind, x, state, w, reverse)
   local step, length = steps[kind], x:size(1)
@@ -140,6 +152,11 @@ local function run(kind, x, state, w, reverse)
     b_ih, b_hh = b_ih + b_hh, nil
   end
   local gx = linear(x, w[1], b_ih) -- the whole sequence at once
+  if kind == "lstm" and one_dtype(gx, state[1], state[2], w_hh) then
+    local hs, cs = lstm_seq(gx, state[1], state[2], w_hh, { reverse = reverse })
+    local last = reverse and 1 or length + 1
+    return hs:narrow(1, reverse and 1 or 2, length), { hs:select(1, last), cs:select(1, last) }
+  end
   local parts = unbound(gx)
   for k = 1, length do
     local t = reverse and length + 1 - k or k

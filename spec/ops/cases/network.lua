@@ -139,11 +139,39 @@ for nd = 1, 3 do
   R[adaptive:format("avg")] = golden(function(g) return rand(g, image(2, nd)), { output_size = 2 } end)
 end
 R.attention = {
-  args = function(g)
-    return rand(g, { 2, 5, 3 }):float(), rand(g, { 2, 4, 3 }):float(), rand(g, { 2, 4, 2 }):float(), { scale = 0.7 }
-  end,
+  args = function(g) return rand(g, { 2, 5, 3 }), rand(g, { 2, 4, 3 }), rand(g, { 2, 4, 2 }), { scale = 0.7 } end,
+  more = {
+    function(g)
+      return rand(g, { 2, 5, 3 }), rand(g, { 2, 4, 3 }), rand(g, { 2, 4, 2 }), { scale = 0.7, is_causal = true }
+    end,
+    function(g)
+      return rand(g, { 2, 2, 3, 3 }), rand(g, { 2, 2, 4, 3 }), rand(g, { 2, 2, 4, 2 }), rand(g, { 2, 1, 3, 4 }),
+        { scale = 0.5 }
+    end,
+    function(g)
+      return rand(g, { 1, 2, 3 }), rand(g, { 1, 4, 3 }), rand(g, { 1, 4, 2 }),
+        T.tensor { { true, false, true, true }, { false, false, false, false } }, { scale = 0.5 }
+    end,
+  },
   golden = "scaled_dot_product_attention",
-  skip_grad = "f32 only; golden and spec/nn_more_spec.lua judge both orders",
+}
+R.attention_dropout = {
+  args = function(g)
+    return rand(g, { 2, 5, 3 }), rand(g, { 2, 4, 3 }), rand(g, { 2, 4, 2 }), { scale = 0.7, dropout_p = 0.5 }
+  end,
+  why = "spec/attention_spec.lua, with the shares that it kept",
+}
+R.lstm_seq = {
+  args = function(g)
+    return rand(g, { 4, 2, 12 }), rand(g, { 2, 3 }), rand(g, { 2, 3 }), rand(g, { 12, 3 })
+  end,
+  more = {
+    function(g)
+      return rand(g, { 3, 1, 8 }), rand(g, { 1, 2 }), rand(g, { 1, 2 }), rand(g, { 8, 2 }), { reverse = true }
+    end,
+    function(g) return rand(g, { 1, 1, 4 }), rand(g, { 1, 1 }), rand(g, { 1, 1 }), rand(g, { 4, 1 }) end,
+  },
+  why = "golden lstm, spec/lstm_spec.lua step by step",
 }
 R.lstm_gates = {
   args = function(g) return rand(g, { 2, 12 }), rand(g, { 2, 3 }) end,

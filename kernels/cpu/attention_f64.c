@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: MIT
+ * Rows of attention in double: f64. */
+#include "kernels/cpu/attention.h"
+
+#include <string.h>
+
+#define T       double
+#define LOOPS   f64
+#define NAME(x) x##_f64
+#include "kernels/cpu/attention_body.h"

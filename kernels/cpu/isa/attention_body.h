@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT
+ * Template of attention's loops: AT_T scalar, AT_N lanes, AT_NAME(x) names, AT_EXP, AT_FMA(a, x, c) = c + a x.
+ * Included by isa/attention.c once per scalar. No include guard. */
+
+typedef AT_T AT_NAME(V) __attribute__((vector_size(AT_N * sizeof(AT_T)), aligned(sizeof(AT_T)), may_alias));
+
+/* Four rows by `m` vectors. */
+static inline __attribute__((always_inline)) void AT_NAME(panel)(const AT_T *a, int64_t ar, int64_t ak, const AT_T *b,
+                                                                 int64_t ldb, int64_t K, AT_T *c, int64_t ldc,
+                                                                 const int m) {
+  AT_NAME(V) acc[PLK_AT_ROWS][4];
+  for (int r = 0; r < PLK_AT_ROWS; r++)
+    for (int j = 0; j < m; j++) acc[r][j] = *(const AT_NAME(V) *)(c + r * ldc + j * AT_N);
+  for (int64_t k = 0; k < K; k++)
+    for (int j = 0; j < m; j++) {
+      const AT_NAME(V) x = *(const AT_NAME(V) *)(b + k * ldb + j * AT_N);
+      for (int r = 0; r < PLK_AT_ROWS; r++) acc[r][j] = AT_FMA(a[r * ar + k * ak], x, acc[r][j]);
+    }
+  for (int r = 0; r < PLK_AT_ROWS; r++)
+    for (int j = 0; j < m; j++) *(AT_NAME(V) *)(c + r * ldc + j * AT_N) = acc[r][j];
+}
+
+static void AT_NAME(mm4)(const AT_T *a, int64_t ar, int64_t ak, const AT_T *b, int64_t ldb, int64_t K, AT_T *c,
+                         int64_t ldc, int64_t w) {
+  int64_t j = 0;
+  for (; j + 4 * AT_N <= w; j += 4 * AT_N) AT_NAME(panel)(a, ar, ak, b + j, ldb, K, c + j, ldc, 4);
+  for (; j + 2 * AT_N <= w; j += 2 * AT_N) AT_NAME(panel)(a, ar, ak, b + j, ldb, K, c + j, ldc, 2);
+  for (; j < w; j += AT_N) AT_NAME(panel)(a, ar, ak, b + j, ldb, K, c + j, ldc, 1);
+}
+
+static AT_T AT_NAME(lanes_sum)(const AT_NAME(V) *from) { /* by address: passing vectors differs between levels */
+  AT_NAME(V) v = *from;
+  for (int w = AT_N / 2; w; w /= 2)
+    for (int j = 0; j < w; j++) v[j] += v[j + w];
+  return v[0];
+}
+/* w is a multiple of the lanes, and what lies beyond the end is zero. */
+static AT_T AT_NAME(row_sum)(const AT_T *s, int64_t w) {
+  AT_NAME(V) acc = {0};
+  for (int64_t j = 0; j < w; j += AT_N) acc += *(const AT_NAME(V) *)(s + j);
+  return AT_NAME(lanes_sum)(&acc);
+}
+
+static void AT_NAME(exps)(AT_T *s, int64_t n, int64_t w, AT_T scale, AT_T shift) {
+  PLK_IVDEP for (int64_t j = 0; j < n; j++) s[j] = AT_EXP(scale * s[j] - shift);
+  for (int64_t j = n; j < w; j++) s[j] = 0;
+}
+
+static AT_T AT_NAME(added)(AT_T *s, const AT_T *add, int64_t n, AT_T scale) {
+  if (!add) return scale;
+  PLK_IVDEP for (int64_t j = 0; j < n; j++) s[j] = scale * s[j] + add[j];
+  return 1;
+}
+
+static AT_T AT_NAME(softmax)(AT_T *s, const AT_T *add, int64_t n, int64_t w, AT_T scale, AT_T *sum) {
+  AT_T top = -(AT_T)INFINITY;
+  scale = AT_NAME(added)(s, add, n, scale);
+  for (int64_t j = 0; j < n; j++) {
+    AT_T v = scale * s[j];
+    top = v > top ? v : top;
+  }
+  if (top == -(AT_T)INFINITY) {
+    bool nan = false; /* comparisons do not see it */
+    for (int64_t j = 0; j < n; j++) nan |= s[j] != s[j];
+    if (!nan) {
+      for (int64_t j = 0; j < w; j++) s[j] = 0;
+      *sum = 1;
+      return top;
+    }
+  }
+  AT_NAME(exps)(s, n, w, scale, top);
+  *sum = AT_NAME(row_sum)(s, w);
+  return top;
+}
+
+static void AT_NAME(again)(AT_T *s, const AT_T *add, int64_t n, int64_t w, AT_T scale, AT_T top, AT_T sum) {
+  if (top == -(AT_T)INFINITY && sum == 1) n = 0; /* hidden throughout */
+  const AT_T share = 1 / sum;
+  scale = AT_NAME(added)(s, add, n, scale);
+  AT_NAME(exps)(s, n, w, scale, top);
+  for (int64_t j = 0; j < n; j++) s[j] *= share;
+}
+
+static void AT_NAME(slope)(const AT_T *p, AT_T *dp, int64_t w, AT_T scale) {
+  AT_NAME(V) acc = {0};
+  for (int64_t j = 0; j < w; j += AT_N) acc += *(const AT_NAME(V) *)(p + j) * *(const AT_NAME(V) *)(dp + j);
+  const AT_T d = AT_NAME(lanes_sum)(&acc);
+  for (int64_t j = 0; j < w; j += AT_N) {
+    AT_NAME(V) *x = (AT_NAME(V) *)(dp + j);
+    *x = *(const AT_NAME(V) *)(p + j) * (*x - d) * scale;
+  }
+}
+
+static void AT_NAME(drop)(AT_T *x, const uint32_t *word, int64_t n, uint64_t cut, AT_T keep) {
+  if (cut > UINT32_MAX) { /* p = 1 */
+    for (int64_t j = 0; j < n; j++) x[j] = 0;
+    return;
+  }
+  const uint32_t c = (uint32_t)cut;
+  for (int64_t j = 0; j < n; j++) x[j] = word[j] < c ? 0 : x[j] * keep;
+}
+
+#undef AT_T
+#undef AT_N
+#undef AT_NAME
+#undef AT_EXP
+#undef AT_FMA

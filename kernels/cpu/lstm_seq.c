@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT
+ * An LSTM over a whole sequence (see kernels/recurrent.h) and its gradient. Rows of the batch do not depend on each
+ * other, so a task takes some of them through all steps: one parallel region a sequence, and a weight that is packed
+ * once. The weight's gradient is one product over all steps. */
+#include <string.h>
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/lstm.h"
+#include "kernels/recurrent.h"
+
+PLK_ISA_DECLARE(const PlkLstmSeqLoops, plk_lstm_seq);
+
+typedef struct Seq {
+  const PlkLstmSeqLoops *loops;
+  int64_t S, N, H, tasks;
+  bool reverse;
+  const void *gx, *gates, *cs, *dhs, *dcs, *dgates;       /* what a direction reads; dcs, dgates: or NULL */
+  void *hs_out, *cs_out, *gates_out, *dgx, *dh0, *dc0;    /* what it writes; dh0, dc0: or NULL */
+  void *panels;                                           /* the packed weight */
+} Seq;
+
+/* Where step k = 0 … S - 1 lies in the sequence, and where the state after k steps lies among the S + 1. */
+static int64_t place(const Seq *q, int64_t k) { return q->reverse ? q->S - 1 - k : k; }
+static int64_t state(const Seq *q, int64_t k) { return q->reverse ? q->S - k : k; }
+
+/* About a dozen rows a task share a pass over the weight; a few more tasks where there is little else to share out. */
+static int64_t task_count(int64_t N, int64_t H) {
+  const int64_t n = (N + 12) / 13;
+  return n > 64 ? 64 : n >= 2 || N < 2 || H < 32 ? n : 2;
+}
+
+static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlAttrs *attrs) {
+  return (Seq){.loops = &PLK_ISA_PICK(plk_lstm_seq), .S = S, .N = N, .H = H, .tasks = task_count(N, H),
+               .reverse = pl_attr_i(attrs, 0) != 0};
+}
+
+#define T       float
+#define NAME(x) x##_f32
+#define LOOPS   f32
+#include "kernels/cpu/lstm_seq_body.h"
+
+#define T       double
+#define NAME(x) x##_f64
+#define LOOPS   f64
+#include "kernels/cpu/lstm_seq_body.h"
+
+static PlStatus forward(void *ctx, int64_t begin, int64_t end) {
+  const Seq *q = ctx;
+  for (int64_t t = begin; t < end; t++) PL_TRY(forward_rows_f32(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks));
+  return PL_OK;
+}
+static PlStatus forward64(void *ctx, int64_t begin, int64_t end) {
+  const Seq *q = ctx;
+  for (int64_t t = begin; t < end; t++) PL_TRY(forward_rows_f64(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks));
+  return PL_OK;
+}
+static PlStatus backward(void *ctx, int64_t begin, int64_t end) {
+  const Seq *q = ctx;
+  for (int64_t t = begin; t < end; t++) PL_TRY(backward_rows_f32(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks));
+  return PL_OK;
+}
+static PlStatus backward64(void *ctx, int64_t begin, int64_t end) {
+  const Seq *q = ctx;
+  for (int64_t t = begin; t < end; t++) PL_TRY(backward_rows_f64(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks));
+  return PL_OK;
+}
+
+static PlStatus pack(const PlArray *w, int64_t H, bool transpose, void **out) {
+  return w->dtype == PL_F64 ? pack_f64(w->data, 4 * H, H, transpose, out) : pack_f32(w->data, 4 * H, H, transpose, out);
+}
+
+PlStatus plk_cpu_lstm_seq(const PlkCall *call) {
+  const PlArray *gx = call->in[0], *h0 = call->in[1], *c0 = call->in[2];
+  PlArray *hs = call->out[0], *cs = call->out[1];
+  const bool f64 = gx->dtype == PL_F64;
+  Seq q = seq_of(gx->shape[0], gx->shape[1], c0->shape[1], call->attrs);
+  const size_t one = (size_t)(q.N * q.H) * pl_dtype_size((PlDtype)gx->dtype);
+  memcpy((char *)hs->data + (size_t)state(&q, 0) * one, h0->data, one);
+  memcpy((char *)cs->data + (size_t)state(&q, 0) * one, c0->data, one);
+  if (q.S * q.N * q.H == 0) return PL_OK;
+  q.gx = gx->data, q.hs_out = hs->data, q.cs_out = cs->data, q.gates_out = call->out[2]->data;
+  PL_TRY(pack(call->in[3], q.H, true, &q.panels));
+  PlStatus s = plk_parallel(q.tasks, 1, f64 ? forward64 : forward, &q);
+  plk_scratch_free(q.panels);
+  return s;
+}
+
+PlStatus plk_cpu_lstm_seq_bwd(const PlkCall *call) {
+  const PlArray *gates = call->in[0], *hs = call->in[2], *dw = call->out[3];
+  const bool f64 = gates->dtype == PL_F64;
+  const int64_t size = (int64_t)pl_dtype_size((PlDtype)gates->dtype);
+  Seq q = seq_of(gates->shape[0], gates->shape[1], hs->shape[2], call->attrs);
+  q.gates = gates->data, q.cs = call->in[1]->data, q.dhs = call->in[4]->data;
+  q.dcs = call->nin > 5 && call->in[5] ? call->in[5]->data : NULL;
+  q.dgates = call->nin > 6 && call->in[6] ? call->in[6]->data : NULL;
+  q.dgx = call->out[0]->data, q.dh0 = call->out[1]->data, q.dc0 = call->out[2]->data;
+  const int64_t H = q.H;
+  if (q.N * H == 0) return PL_OK;
+  PL_TRY(pack(call->in[3], H, false, &q.panels));
+  PlStatus s = plk_parallel(q.tasks, 1, f64 ? backward64 : backward, &q);
+  plk_scratch_free(q.panels);
+  if (s != PL_OK) return s;
+  /* dw[4H,H] = Σ dgx_kᵀ (h before step k), whose matrices follow each other */
+  const PlkGemm g = {.dtype = (PlDtype)gates->dtype, .ta = true, .M = 4 * H, .N = H, .K = q.S * q.N, .lda = 4 * H,
+                     .ldb = H, .ldc = H, .alpha = 1, .A = q.dgx, .C = dw->data,
+                     .B = (const char *)hs->data + (q.reverse ? q.N * H * size : 0)};
+  return plk_gemm_run(&g);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT
+ * Template: some rows of a batch through all steps of an LSTM, in scalar T with the loops LOOPS; NAME(x) makes names.
+ * Included by lstm_seq.c once per scalar. No include guard. */
+
+enum { NAME(PANEL) = PLK_LSTM_PANEL / (int)sizeof(T) };
+
+static int64_t NAME(padded)(int64_t n) { return (n + NAME(PANEL) - 1) / NAME(PANEL) * NAME(PANEL); }
+
+/* B as panels: w[rows][cols] itself (K = rows), or its transpose (K = cols). Columns beyond the end are zero. */
+static PlStatus NAME(pack)(const T *w, int64_t rows, int64_t cols, bool transpose, void **out) {
+  const int64_t K = transpose ? cols : rows, n = transpose ? rows : cols, P = NAME(PANEL);
+  PL_TRY(plk_scratch((size_t)(NAME(padded)(n) * K) * sizeof(T), out));
+  T *dst = *out;
+  for (int64_t j = 0; j < n; j += P)
+    for (int64_t k = 0; k < K; k++)
+      for (int64_t e = 0; e < P; e++)
+        dst[j * K + k * P + e] = j + e >= n ? 0 : transpose ? w[(j + e) * cols + k] : w[k * cols + j + e];
+  return PL_OK;
+}
+
+/* gx and gates lie [S][N][4H], hs and cs [S + 1][N][H]. */
+static PlStatus NAME(forward_rows)(const Seq *q, int64_t from, int64_t to) {
+  const int64_t N = q->N, H = q->H, G = 4 * H, wide = NAME(padded)(G), rows = to - from;
+  void *room;
+  PL_TRY(plk_scratch((size_t)(rows * wide) * sizeof(T), &room));
+  T *a = room, *hs = q->hs_out, *cs = q->cs_out;
+  PlStatus s = PL_OK;
+  for (int64_t k = 0; k < q->S && s == PL_OK; k++) {
+    const int64_t x = place(q, k) * N, old = state(q, k) * N, new = state(q, k + 1) * N;
+    q->loops->LOOPS.product(hs + (old + from) * H, H, q->panels, H, a, wide, rows, wide);
+    for (int64_t r = from; r < to; r++)
+      q->loops->LOOPS.step((const T *)q->gx + (x + r) * G, a + (r - from) * wide, cs + (old + r) * H,
+                           (T *)q->gates_out + (x + r) * G, cs + (new + r) * H, hs + (new + r) * H, H);
+    s = plk_poll();
+  }
+  plk_scratch_free(room);
+  return s;
+}
+
+static void NAME(plus)(T *y, const T *x, int64_t n) {
+  for (int64_t i = 0; i < n; i++) y[i] += x[i];
+}
+
+static PlStatus NAME(backward_rows)(const Seq *q, int64_t from, int64_t to) {
+  const int64_t N = q->N, H = q->H, G = 4 * H, wide = NAME(padded)(H), rows = to - from;
+  const T *cs = q->cs, *dhs = q->dhs, *dcs = q->dcs, *dgates = q->dgates;
+  void *room;
+  PL_TRY(plk_scratch((size_t)(rows * (wide + H)) * sizeof(T), &room));
+  T *dh = room, *dc = dh + rows * wide; /* what comes from the step after */
+  memset(room, 0, (size_t)(rows * (wide + H)) * sizeof(T));
+  PlStatus s = PL_OK;
+  for (int64_t k = q->S - 1; k >= 0 && s == PL_OK; k--) {
+    const int64_t x = place(q, k) * N, old = state(q, k) * N, new = state(q, k + 1) * N;
+    for (int64_t r = from; r < to; r++) {
+      T *mine = dc + (r - from) * H;
+      if (dcs) NAME(plus)(mine, dcs + (new + r) * H, H);
+      q->loops->LOOPS.back((const T *)q->gates + (x + r) * G, cs + (old + r) * H, cs + (new + r) * H,
+                           dhs + (new + r) * H, dh + (r - from) * wide, dgates ? dgates + (x + r) * G : NULL, mine,
+                           (T *)q->dgx + (x + r) * G, H);
+    }
+    q->loops->LOOPS.product((const T *)q->dgx + (x + from) * G, G, q->panels, G, dh, wide, rows, wide);
+    s = plk_poll();
+  }
+  for (int64_t r = from; r < to && s == PL_OK; r++) {
+    const int64_t first = (state(q, 0) * N + r) * H;
+    NAME(plus)(dh + (r - from) * wide, dhs + first, H);
+    if (dcs) NAME(plus)(dc + (r - from) * H, dcs + first, H);
+    memcpy((T *)q->dh0 + r * H, dh + (r - from) * wide, (size_t)H * sizeof(T));
+    memcpy((T *)q->dc0 + r * H, dc + (r - from) * H, (size_t)H * sizeof(T));
+  }
+  plk_scratch_free(room);
+  return s;
+}
+
+#undef T
+#undef NAME
+#undef LOOPS

@@ -1,0 +1,113 @@
+-- SPDX-License-Identifier: MIT
+-- The LSTM over a whole sequence as one op against its steps one by one: values, two orders of gradients, directions,
+-- dtypes, threads.
+
+local T = require "perilune"
+local F = T.nn.F
+
+local function same(got, want, tol)
+  assert.same(want:shape(), got:shape())
+  local d = (got:detach():double() - want:detach():double()):abs():max():item()
+  local size = math.max(1, want:detach():double():abs():max():item())
+  assert.is_true(d <= tol * size, ("differs by %g of %g"):format(d, size))
+end
+
+local function f64(...) return T.randn({ ... }, { dtype = "f64" }) end
+
+-- hs and cs, step by step.
+local function steps(gx, h, c, w, reverse)
+  local S, hs, cs = gx:size(1), { h }, { c }
+  for k = 1, S do
+    local a = gx:select(1, reverse and S + 1 - k or k) + h:matmul(w:t())
+    local n = c:size(2)
+    local i, f = a:narrow(2, 1, n):sigmoid(), a:narrow(2, n + 1, n):sigmoid()
+    local g, o = a:narrow(2, 2 * n + 1, n):tanh(), a:narrow(2, 3 * n + 1, n):sigmoid()
+    c = f * c + i * g
+    h = o * c:tanh()
+    table.insert(hs, reverse and 1 or k + 1, h)
+    table.insert(cs, reverse and 1 or k + 1, c)
+  end
+  return T.stack(hs, 1), T.stack(cs, 1)
+end
+
+describe("lstm_seq", function()
+  it("is the steps one by one, with two orders of gradients", function()
+    for _, c in ipairs { { 1, 1, 1 }, { 4, 3, 2 }, { 7, 30, 5 }, { 3, 2, 40 } } do
+      for _, reverse in ipairs { false, true } do
+        local S, N, H = table.unpack(c)
+        local list = { f64(S, N, 4 * H), f64(N, H), f64(N, H), f64(4 * H, H) }
+        local dh, dc = f64(S + 1, N, H), f64(S + 1, N, H)
+        local function all(f, use_c)
+          local x = {}
+          for i, t in ipairs(list) do x[i] = t:clone():requires_grad_() end
+          local hs, cs = f(table.unpack(x))
+          local y = (hs * dh):sum()
+          if use_c then y = y + (cs * dc):sum() end
+          local g = T.grad_of({ y }, x, { create_graph = true })
+          local z = 0
+          for i, t in ipairs(g) do z = z + (t * t * (i / 2)):sum() + t:sin():sum() end
+          local out = { hs, cs, table.unpack(g) }
+          for _, t in ipairs(T.grad_of({ z }, x)) do out[#out + 1] = t end
+          return out
+        end
+        for _, use_c in ipairs { false, true } do
+          local got = all(function(gx, h, cell, w) return T.lstm_seq(gx, h, cell, w, { reverse = reverse }) end, use_c)
+          local want = all(function(gx, h, cell, w) return steps(gx, h, cell, w, reverse) end, use_c)
+          assert.equal(10, #got)
+          for i, w in ipairs(want) do same(got[i], w, 1e-9) end
+        end
+      end
+    end
+  end)
+
+  it("is what nn.LSTM runs, in f32 as in f64", function()
+    T.manual_seed(2)
+    local wide = T.nn.LSTM(5, 7, { num_layers = 2, bidirectional = true, dtype = "f64" })
+    local narrow = T.nn.LSTM(5, 7, { num_layers = 2, bidirectional = true })
+    for i, p in ipairs(narrow:parameters()) do T.no_grad(p.copy_, p, wide:parameters()[i]) end
+    local x = f64(6, 3, 5)
+    local y, state = wide(x)
+    local y32, state32 = narrow(x:float())
+    same(y32, y, 1e-5)
+    same(state32[1], state[1], 1e-5)
+    same(state32[2], state[2], 1e-5);
+    (y:square():sum() + state[1]:sum() + state[2]:sin():sum()):backward();
+    (y32:square():sum() + state32[1]:sum() + state32[2]:sin():sum()):backward()
+    for i, p in ipairs(narrow:parameters()) do same(p.grad, wide:parameters()[i].grad, 1e-4) end
+  end)
+
+  it("has the same bits with any number of threads", function()
+    local before, want = T.get_num_threads(), nil
+    local list = { T.randn(9, 61, 4 * 37), T.randn(61, 37), T.randn(61, 37), T.randn(4 * 37, 37) }
+    for threads = 1, 3 do
+      T.set_num_threads(threads)
+      local x = {}
+      for i, t in ipairs(list) do x[i] = t:clone():requires_grad_() end
+      local hs = T.lstm_seq(x[1], x[2], x[3], x[4])
+      local got = { hs, table.unpack(T.grad_of({ hs:square():sum() }, x)) }
+      want = want or got
+      for i, w in ipairs(want) do assert.is_true(got[i]:equal(w)) end
+    end
+    T.set_num_threads(before)
+  end)
+
+  it("computes in f32 under autocast", function()
+    local net = T.nn.LSTM(5, 7)
+    local x = T.randn(4, 2, 5)
+    local y = T.autocast("bf16", function() return (net(x)) end)
+    assert.equal("f32", y:dtype())
+    same(y, (net(x)), 0.02)
+    y:sum():backward()
+    for _, p in ipairs(net:parameters()) do assert.equal("f32", p.grad:dtype()) end
+  end)
+
+  it("takes empty batches, and says what does not fit", function()
+    local hs = T.lstm_seq(T.zeros(3, 0, 8), T.zeros(0, 2), T.zeros(0, 2), T.zeros(8, 2))
+    assert.same({ 4, 0, 2 }, hs:shape())
+    local fails = require("spec.support.near").fails
+    fails("h0 is f32[2,3], should be f32[2,2]", function()
+      T.lstm_seq(T.zeros(3, 2, 8), T.zeros(2, 3), T.zeros(2, 2), T.zeros(8, 2))
+    end)
+    assert.is_truthy(F.lstm)
+  end)
+end)
