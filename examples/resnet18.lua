@@ -1,0 +1,110 @@
+-- SPDX-License-Identifier: MIT
+-- ResNet-18 (He et al. 2016) on Fashion-MNIST, 28 × 28 images of one channel: the first convolution has stride 2
+-- and no pooling follows, so that the four stages see 14, 7, 4 and 2 pixels a side.
+--   perilune run examples/resnet18.lua -- [--epochs 3] [--seed 1] [--quick] [--root DIR]
+-- Ends with "ok" when the test accuracy is at least 90 % (--quick, 2,000 training and 1,000 test images, two epochs:
+-- 65 %).
+local T = require "perilune"
+local nn, optim, data = T.nn, T.optim, T.data
+
+-- ---- arguments ---------------------------------------------------------------------------------------
+local options = T.cli {
+  about = "Trains a ResNet-18 on Fashion-MNIST.",
+  { "epochs", type = "integer", min = 1, help = "passes over the images (3; 2 with --quick)" },
+  { "seed", 1, "of all random numbers" },
+  { "quick", false, "2,000 of the images, a lower goal" },
+  { "root", type = "string", help = "folder of the images" },
+}
+options.epochs = options.epochs or (options.quick and 2 or 3)
+
+-- ---- data --------------------------------------------------------------------------------------------
+T.manual_seed(options.seed)
+local train = assert(data.fashion_mnist { split = "train", root = options.root })
+local test = assert(data.fashion_mnist { split = "test", root = options.root })
+local classes = #test.classes
+local mean, deviation = train.images:mean():item(), train.images:std():item()
+for _, set in ipairs { train, test } do set.images:sub_(mean):div_(deviation) end
+if options.quick then
+  train = data.random_split(train, { 2000, #train - 2000 }, { seed = options.seed })[1]
+  test = data.Subset(test, T.arange(1000))
+end
+
+-- ---- network -----------------------------------------------------------------------------------------
+
+-- Two convolutions and the way around them; where sizes change, that is a 1 × 1 convolution.
+local Block = nn.class("BasicBlock")
+function Block:init(from, to, stride)
+  self.conv1 = nn.Conv2d(from, to, 3, { stride = stride, padding = 1, bias = false })
+  self.bn1 = nn.BatchNorm2d(to)
+  self.conv2 = nn.Conv2d(to, to, 3, { padding = 1, bias = false })
+  self.bn2 = nn.BatchNorm2d(to)
+  if stride ~= 1 or from ~= to then
+    self.downsample = nn.Sequential(nn.Conv2d(from, to, 1, { stride = stride, bias = false }), nn.BatchNorm2d(to))
+  end
+end
+function Block:forward(x)
+  local y = self.bn2(self.conv2(self.bn1(self.conv1(x)):relu()))
+  return (y + (self.downsample and self.downsample(x) or x)):relu()
+end
+
+local ResNet = nn.class("ResNet18")
+function ResNet:init(n)
+  self.conv1 = nn.Conv2d(1, 64, 3, { stride = 2, padding = 1, bias = false })
+  self.bn1 = nn.BatchNorm2d(64)
+  local from = 64
+  for stage, to in ipairs { 64, 128, 256, 512 } do
+    self["layer" .. stage] = nn.Sequential(Block(from, to, stage == 1 and 1 or 2), Block(to, to, 1))
+    from = to
+  end
+  self.fc = nn.Linear(512, n)
+  for _, m in ipairs(self:modules()) do
+    if m:type() == "Conv2d" then nn.init.kaiming_normal_(m.weight, { mode = "fan_out", nonlinearity = "relu" }) end
+    if m:type() == "BasicBlock" then nn.init.zeros_(m.bn2.weight) end -- each block begins as the identity
+  end
+end
+-- f32[N, 1, 28, 28] → f32[N, classes]
+function ResNet:forward(x)
+  x = self.bn1(self.conv1(x)):relu()
+  for stage = 1, 4 do x = self["layer" .. stage](x) end
+  return self.fc(x:mean { dim = { 3, 4 } })
+end
+
+local net = ResNet(classes)
+print(("ResNet-18, %.1f million parameters"):format(net:num_parameters() / 1e6))
+local loader = data.DataLoader(train, { batch_size = 50, shuffle = true, drop_last = true })
+local opt = optim.SGD(net:parameters(), { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 5e-4 })
+local schedule = optim.lr_scheduler.OneCycleLR(opt, { max_lr = 0.1, total_steps = options.epochs * #loader })
+
+local function accuracy()
+  local _ <close> = T.no_grad()
+  local right = 0
+  net:eval()
+  for x, y in data.DataLoader(test, { batch_size = 500 }) do
+    right = right + net(x):argmax(-1):eq(y):sum():item()
+  end
+  net:train()
+  return right / #test
+end
+
+-- ---- training ----------------------------------------------------------------------------------------
+local reached
+for epoch = 1, options.epochs do
+  local bar = T.bar(loader, { title = ("epoch %d"):format(epoch) })
+  local total, batches = 0, 0
+  for x, y in bar do
+    local loss = nn.F.cross_entropy(net(x), y)
+    opt:zero_grad()
+    loss:backward()
+    opt:step()
+    schedule:step()
+    batches = batches + 1
+    total = total + loss:item()
+    if batches % 10 == 0 then bar:set { loss = total / batches } end
+  end
+  reached = accuracy()
+  print(("epoch %d: mean loss %.4f, test accuracy %.2f %%"):format(epoch, total / batches, 100 * reached))
+end
+
+local goal = options.quick and 0.65 or 0.90
+assert(reached >= goal, ("test accuracy %.4f is below %.2f"):format(reached, goal))
+print("ok")
