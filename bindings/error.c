@@ -48,11 +48,14 @@ int l_error(lua_State *L, const char *fmt, ...) {
   va_end(args);
   luaL_checkstack(L, 8, NULL);
   l_where(L);
-  const size_t name = l_inplace_name(L, text); /* "add: …" of x:add_(…) becomes "add_: …" */
-  lua_pushlstring(L, text, name);
-  lua_pushstring(L, name > 0 ? "_" : "");
-  lua_pushstring(L, text + name);
-  lua_concat(L, 4);
+  size_t skip = 0;
+  if (l_push_op_name(L, text, &skip)) {
+    lua_pushstring(L, text + skip);
+    lua_concat(L, 3);
+    return lua_error(L);
+  }
+  lua_pushstring(L, text);
+  lua_concat(L, 2);
   return lua_error(L);
 }
 

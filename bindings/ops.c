@@ -162,18 +162,37 @@ int l_op_call(lua_State *L) {
   return call_general(L, op, inplace);
 }
 
-size_t l_inplace_name(lua_State *L, const char *text) {
+/* How long the name of an op is that text begins with, a colon behind it; 0 without. *named: whether there is any
+ * word with a colon. */
+static size_t leading_name(const char *text, bool *named) {
+  const size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.");
+  *named = n > 0 && text[n] == ':';
+  int count;
+  const PlOp *const *ops = pl_ops(&count);
+  for (int i = 0; *named && i < count; i++) {
+    if (strncmp(ops[i]->name, text, n) == 0 && ops[i]->name[n] == '\0') return n;
+  }
+  return 0;
+}
+
+bool l_push_op_name(lua_State *L, const char *text, size_t *skip) {
   lua_Debug ar;
-  if (!lua_getstack(L, 0, &ar) || !lua_getinfo(L, "f", &ar)) return 0;
-  size_t length = 0;
+  if (!lua_getstack(L, 0, &ar) || !lua_getinfo(L, "f", &ar)) return false;
   const int f = lua_gettop(L);
-  if (lua_tocfunction(L, f) == l_op_call && lua_getupvalue(L, f, UP_OP) && lua_getupvalue(L, f, UP_INPLACE)) {
-    const PlOp *op = lua_touserdata(L, -2);
-    const size_t n = strlen(op->name);
-    if (lua_toboolean(L, -1) && strncmp(text, op->name, n) == 0 && text[n] == ':') length = n;
+  const lua_CFunction running = lua_tocfunction(L, f);
+  const PlOp *op = NULL;
+  bool inplace = false;
+  if ((running == l_op_call || running == l_op_unary) && lua_getupvalue(L, f, UP_OP) && lua_getupvalue(L, f, UP_INPLACE)) {
+    op = lua_touserdata(L, -2);
+    inplace = lua_toboolean(L, -1) || ((op->flags & PL_F_MUTATES) && op->nin != PL_VARIADIC);
   }
   lua_settop(L, f - 1);
-  return length;
+  if (!op || strncmp(text, "interrupted", 11) == 0) return false;
+  bool named;
+  *skip = leading_name(text, &named);
+  if (*skip == 0 && named) return false;
+  lua_pushfstring(L, *skip > 0 ? "%s%s" : "%s%s: ", op->name, inplace ? "_" : "");
+  return true;
 }
 
 /* The arithmetic metamethods: Lua passes both operands, for unary ones the operand twice. */

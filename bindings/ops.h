@@ -9,8 +9,9 @@
 int l_op_unary(lua_State *L);
 int l_op_binary(lua_State *L); /* ops of exactly two tensors that draw and change nothing */
 
-/* The length of the op's name that text begins with, if the running function is that op's form in place; else 0. */
-size_t l_inplace_name(lua_State *L, const char *text);
+/* If the running function is an op's: pushes the start of its message, the name under which the op was called, and
+ * says how much of text that replaces: the op's name, that of an op it is made of, or nothing. */
+bool l_push_op_name(lua_State *L, const char *text, size_t *skip);
 
 /* How many ops have a gradient rule of their own in Lua; the hot path looks only at this. */
 extern _Thread_local int l_overridden_count;

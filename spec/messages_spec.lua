@@ -39,7 +39,7 @@ describe("messages name", function()
     fails(": linalg.lu: A must be f32 or f64", function() return T.linalg.lu(T.ones(2, 2, { dtype = "i64" })) end)
     local gone = T.ones(3)
     gone:free()
-    fails(": cov: this tensor was freed", function() return T.cov(gone) end)
+    fails(": cov: x must be a tensor that was not freed, got a freed tensor", function() return T.cov(gone) end)
   end)
 end)
 

@@ -202,7 +202,7 @@ static PlStatus fill_infer(PlInfer *c) {
   return pl_infer_same(c);
 }
 static PlStatus exponential_infer(PlInfer *c) {
-  if (!(pl_attr_f(c->attrs, 0) > 0.0)) PL_FAIL(PL_ERR_ARG, "exponential: rate %g must be positive", pl_attr_f(c->attrs, 0));
+  if (!(pl_attr_f(c->attrs, 0) > 0.0)) PL_FAIL(PL_ERR_ARG, "%s: rate %g must be positive", c->op->name, pl_attr_f(c->attrs, 0));
   return fill_infer(c);
 }
 static PlStatus randint_fill_infer(PlInfer *c) {
@@ -212,7 +212,7 @@ static PlStatus randint_fill_infer(PlInfer *c) {
 }
 static PlStatus bernoulli_fill_infer(PlInfer *c) {
   double p = pl_attr_f(c->attrs, 0);
-  if (!(p >= 0.0 && p <= 1.0)) PL_FAIL(PL_ERR_ARG, "bernoulli: p %g must be in 0..1", p);
+  if (!(p >= 0.0 && p <= 1.0)) PL_FAIL(PL_ERR_ARG, "%s: p %g must be in 0..1", c->op->name, p);
   return pl_infer_same(c);
 }
 

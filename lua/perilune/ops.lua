@@ -349,7 +349,8 @@ return function(T, core)
     local by_index, by_prob = op.cross_entropy, op.cross_entropy_prob
     def("cross_entropy", function(x, target, ...)
       -- floating numbers, one a row, are classes of the wrong dtype, not probabilities
-      if is_tensor(target) and target:is_floating_point() and not (is_tensor(x) and target:dim() == x:dim() - 1) then
+      local floating = is_tensor(target) and not target:is_freed() and target:is_floating_point()
+      if floating and not (is_tensor(x) and not x:is_freed() and target:dim() == x:dim() - 1) then
         return by_prob(x, target, ...)
       end
       return by_index(x, target, ...)
