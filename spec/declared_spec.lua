@@ -5,7 +5,7 @@
 
 local T = require "perilune"
 local options = require "perilune.options"
-local _ = { T.nn.Linear, T.optim.SGD, T.optim.swa_utils, T.optim.compat } -- what loads at first use declares itself then
+local _ = { T.nn.Linear, T.optim.SGD, T.optim.swa_utils, T.optim.compat } -- what loads late declares itself then
 
 local HERE = debug.getinfo(1, "S").short_src:gsub("%p", "%%%0")
 
