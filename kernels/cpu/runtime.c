@@ -3,6 +3,7 @@
  * Writable globals: the host's allocator, the interrupt flag, the level in use, the fork mark, and one
  * thread count per thread. */
 #include "kernels/cpu/isa/table.h"
+#include "kernels/cpu/team.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -90,6 +91,7 @@ typedef struct Loop {
   Range range[RANGES];
   int nrange;
   /* The lowest block that failed, with its message, which belongs to a worker's thread. */
+  pthread_mutex_t lock;
   atomic_llong failed;
   PlStatus status;
   char text[256];
@@ -101,14 +103,14 @@ static PlStatus run_block(const Loop *l, int64_t b) {
   return l->body(l->ctx, begin, end);
 }
 
-#if defined(_OPENMP)
 static void note_failure(Loop *l, int64_t block, PlStatus status) {
-#pragma omp critical(plk_failure)
+  pthread_mutex_lock(&l->lock);
   if (block < atomic_load(&l->failed)) {
     atomic_store(&l->failed, block);
     l->status = status;
     snprintf(l->text, sizeof l->text, "%s", pl_message());
   }
+  pthread_mutex_unlock(&l->lock);
 }
 
 /* Blocks of one range until it is empty. Those behind a failure are moot; those before it must run, so that the
@@ -123,19 +125,24 @@ static void run_range(Loop *l, Range *r) {
   }
 }
 
+static void run_ranges(void *ctx, int who) {
+  Loop *l = ctx;
+  for (int i = 0; i < l->nrange; i++) run_range(l, &l->range[(who + i) % l->nrange]);
+}
+
 static PlStatus run_team(Loop *l, int64_t nblock, int threads) {
+  pthread_mutex_init(&l->lock, NULL);
   l->nrange = threads < RANGES ? threads : RANGES;
   for (int64_t t = 0, first = 0; t < l->nrange; t++) {
     const int64_t many = nblock / l->nrange + (t < nblock % l->nrange);
     atomic_init(&l->range[t].next, first);
     l->range[t].last = first += many;
   }
-#pragma omp parallel num_threads(threads)
-  for (int i = 0, t = omp_get_thread_num(); i < l->nrange; i++) run_range(l, &l->range[(t + i) % l->nrange]);
+  plk_team_run(threads, run_ranges, l);
+  pthread_mutex_destroy(&l->lock);
   if (l->status != PL_OK) PL_FAIL(l->status, "%s", l->text);
   return PL_OK;
 }
-#endif
 
 PlStatus plk_parallel(int64_t n, int64_t block, PlkBody body, void *ctx) {
   if (n <= 0) return PL_OK;
@@ -144,10 +151,8 @@ PlStatus plk_parallel(int64_t n, int64_t block, PlkBody body, void *ctx) {
   l.n = n, l.block = block, l.body = body, l.ctx = ctx, l.status = PL_OK;
   atomic_init(&l.failed, INT64_MAX);
   const int64_t nblock = n / block + (n % block != 0);
-#if defined(_OPENMP)
-  const int threads = nblock > 1 && !omp_in_parallel() ? plk_threads() : 1;
+  const int threads = nblock > 1 ? plk_threads() : 1;
   if (threads > 1) return run_team(&l, nblock, threads);
-#endif
   for (int64_t b = 0; b < nblock; b++) PL_TRY(run_block(&l, b));
   return PL_OK;
 }
