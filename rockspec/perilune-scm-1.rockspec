@@ -22,7 +22,8 @@ build = {
   type = "command",
   build_command = "cmake -S . -B build.luarocks `command -v ninja >/dev/null && echo -G Ninja`"
     .. " -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX='$(PREFIX)' -DPL_LUADIR=lua -DPL_CLIBDIR=lib"
-    .. " -DPL_LUA_INCLUDE='$(LUA_INCDIR)' -DPL_WERROR=OFF -DPL_TESTS=OFF"
+    .. " -DPL_LUA_INCLUDE='$(LUA_INCDIR)' -DPL_WERROR=OFF -DPL_TESTS=OFF -DPL_DOCS=OFF"
+    .. " -DPL_DEVEL=OFF"
     .. " && cmake --build build.luarocks -j `nproc`",
   install_command = "cmake --install build.luarocks",
 }

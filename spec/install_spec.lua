@@ -1,0 +1,110 @@
+-- SPDX-License-Identifier: MIT
+-- What is installed works from where it lies: the command, the modules in plain lua5.4, the C library through
+-- pkg-config, the example of embedding; uninstall leaves nothing; the Debian package and the source rock hold it all.
+
+local T = require "perilune"
+local term = require "spec.support.terminal"
+local q = term.quote
+
+local root = os.getenv "PERILUNE_ROOT" or "."
+local build = os.getenv "PERILUNE_BUILD" or root .. "/build"
+
+local function has(program) return select(2, term.shell("command -v " .. program)) == 0 end
+local function ok(command)
+  local text, status = term.shell(command)
+  assert.equal(0, status, command .. "\n" .. text)
+  return text
+end
+
+describe("an installed perilune", function()
+  local sanitized = (os.getenv "PERILUNE_SANITIZE" or "") ~= ""
+  if sanitized or not term.there() or not has "cmake" then
+    return it("is installed", function() pending "needs cmake and a build without sanitizers" end)
+  end
+  local dir, remove, prefix
+  setup(function()
+    dir, remove = term.folder()
+    prefix = dir .. "/prefix"
+    ok(("cmake --install %s --prefix %s"):format(q(build), q(prefix)))
+  end)
+  teardown(function() remove() end)
+
+  local function pkg(args) return ("PKG_CONFIG_PATH=%s/lib/pkgconfig pkg-config %s"):format(q(prefix), args) end
+
+  it("runs: the command, help, and plain lua5.4", function()
+    assert.equal("{1., 1.}  -- f32[2] cpu\n", ok(("cd / && %s/bin/perilune -e 'print(require \"perilune\".ones(2))'")
+      :format(q(prefix))))
+    assert.truthy(ok(("echo 'T.ones(2):sum()' | %s/bin/perilune"):format(q(prefix))):find("2.", 1, true))
+    assert.truthy(ok(("%s/bin/perilune help nn.Linear"):format(q(prefix))):find("in_features", 1, true))
+    if has "lua5.4" then
+      assert.equal("2.0\n", ok(([[cd / && LUA_PATH='%s/share/lua/5.4/?.lua;%s/share/lua/5.4/?/init.lua' \
+        LUA_CPATH='%s/lib/lua/5.4/?.so' lua5.4 -e 'print(require "perilune".ones(2):sum():item())']]):format(prefix,
+        prefix, prefix)))
+    end
+    for _, file in ipairs { "share/man/man1/perilune.1", "share/doc/perilune/html/index.html",
+      "share/perilune/luals/perilune.lua", "include/perilune/perilune.h", "share/doc/perilune/CHANGELOG.md" } do
+      assert.truthy(#term.read(prefix .. "/" .. file) > 50, file)
+    end
+  end)
+
+  it("has one version", function()
+    local version = term.read(root .. "/CMakeLists.txt"):match "project%(perilune VERSION ([%d.]+)"
+    assert.equal(version, T.version)
+    assert.truthy(ok(("%s/bin/perilune --version"):format(q(prefix))):find("perilune " .. version, 1, true))
+    assert.truthy(term.read(prefix .. "/share/man/man1/perilune.1"):find("perilune " .. version, 1, true))
+    assert.truthy(term.read(root .. "/CHANGELOG.md"):find("\n## " .. version, 1, true))
+    if has "pkg-config" then assert.equal(version .. "\n", ok(pkg "--modversion perilune")) end
+  end)
+
+  it("serves C programs through pkg-config", function()
+    if not has "pkg-config" or not has "cc" then return pending "needs pkg-config and cc" end
+    ok(("cp %s/spec/link/train.c %s/c.c"):format(q(root), q(dir)))
+    ok(("cd %s && cc -std=gnu11 -include perilune.h c.c -o c $(%s)"):format(q(dir), pkg "--cflags --libs perilune"))
+    ok(dir .. "/c")
+    if select(2, term.shell "pkg-config --exists lua5.4") ~= 0 then return pending "no lua5.4.pc" end
+    local doc = prefix .. "/share/doc/perilune/embed"
+    ok(([[cd %s && cc -Wall -Wextra -Werror %s/embed.c -o embed $(pkg-config --cflags --libs lua5.4) -lm \
+      -DLUA_PATH_="\"$(%s)\"" -DLUA_CPATH_="\"$(%s)\""]]):format(q(dir), q(doc), pkg "--variable=lua_path perilune",
+      pkg "--variable=lua_cpath perilune"))
+    assert.truthy(ok(("cd / && %s/embed %s/model.lua"):format(q(dir), q(doc))):find "\nok\n$")
+  end)
+
+  it("goes away without a trace", function()
+    ok(("cp -r %s %s/kept"):format(q(prefix), q(dir)))
+    ok(("cmake --build %s --target uninstall"):format(q(build)))
+    assert.equal("", (ok(("ls -A %s 2>/dev/null || true"):format(q(prefix)))))
+    ok(("mv %s/kept %s"):format(q(dir), q(prefix)))
+  end)
+
+  it("comes as a Debian package", function()
+    if not has "dpkg-deb" or not has "dpkg-shlibdeps" then return pending "needs dpkg-dev" end
+    ok(("cd %s && cpack -G DEB --config CPackConfig.cmake -B %s/package"):format(q(build), q(dir)))
+    local deb = ok(("ls %s/package/*.deb"):format(q(dir))):match "[^\n]+"
+    local info = ok("dpkg-deb --info " .. q(deb))
+    assert.truthy(info:find("Version: " .. T.version, 1, true), info)
+    assert.truthy(info:find("Depends: [^\n]*liblua5.4%-0"), info)
+    ok(("dpkg-deb -x %s %s/root"):format(q(deb), q(dir)))
+    assert.equal("3.0\n", ok(("cd / && %s/root/usr/bin/perilune -e 'print(require \"perilune\".ones(3):sum():item())'")
+      :format(q(dir))))
+  end)
+
+  it("comes as a source rock", function()
+    if not has "luarocks" then return pending "needs luarocks" end
+    ok(("cmake -DSOURCE=%s -DOUT=%s/rock -DVERSION=%s -DLUAROCKS=luarocks -P %s/cmake/rock.cmake"):format(
+      q(ok(("realpath %s"):format(q(root))):match "[^\n]+"), q(dir), T.version, q(root)))
+    local rock = ("%s/rock/perilune-%s-1.src.rock"):format(dir, T.version)
+    ok(("cd %s/rock && unzip -q -o %s && tar xzf perilune-%s.tar.gz"):format(q(dir), q(rock), T.version))
+    local inside = ("%s/rock/perilune-%s/"):format(dir, T.version)
+    for _, file in ipairs { "CMakeLists.txt", "lua/perilune/init.lua", "engine/ops/ops.def", "LICENSE" } do
+      assert.equal(term.read(root .. "/" .. file), term.read(inside .. file), file)
+    end
+    assert.truthy(term.read(("%s/rock/perilune-%s-1.rockspec"):format(dir, T.version)):find(
+      ('version = "%s-1"'):format(T.version), 1, true))
+    if not os.getenv "PERILUNE_SLOW" then return end -- compiles everything: minutes
+    ok(([[cd / && env http_proxy=http://127.0.0.1:1 https_proxy=http://127.0.0.1:1 luarocks --lua-version=5.4 \
+      --tree %s/tree install %s]]):format(q(dir), q(rock)))
+    assert.truthy(ok(("cd / && %s/tree/bin/perilune -e 'print(require \"perilune\".version)'"):format(q(dir))))
+    ok(("luarocks --lua-version=5.4 --tree %s/tree remove perilune"):format(q(dir)))
+    assert.equal("", (ok(("find %s/tree -name '*perilune*'"):format(q(dir)))))
+  end)
+end)
