@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bindings/graph.h"
+#include "engine/state.h"
 
 static const char flow_meta[] = "perilune.flow";
 static const char plan_meta[] = "perilune.plan";
@@ -203,6 +204,17 @@ static int graph_gradient(lua_State *L) {
   }
   lua_settop(L, res);
   return 1;
+}
+
+/* graph_trace(flow, f, …) → what f returns. Meanwhile every op becomes a node, also those on real tensors alone. */
+static int graph_trace(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1), *was = pl_state.trace;
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  pl_state.trace = f;
+  int status = lua_pcall(L, lua_gettop(L) - 2, LUA_MULTRET, 0);
+  pl_state.trace = was;
+  if (status != LUA_OK) return lua_error(L);
+  return lua_gettop(L) - 1;
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------- */
@@ -529,7 +541,7 @@ static int plan_verify(lua_State *L) {
 
 void l_graph_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"graph_new", graph_new}, {"graph_input", graph_input}, {"graph_outputs", graph_outputs},
-                                  {"graph_gradient", graph_gradient}, {"graph_run", graph_run}, {"graph_text", graph_text},
+                                  {"graph_gradient", graph_gradient}, {"graph_run", graph_run}, {"graph_trace", graph_trace}, {"graph_text", graph_text},
                                   {"graph_dot", graph_dot}, {"graph_verify", graph_verify}, {"graph_nodes", graph_nodes},
                                   {"graph_value", graph_value}, {"graph_inputs", graph_inputs}, {"graph_name", graph_name}, {"graph_edition", graph_edition},
                                   {"graph_compile", graph_compile}, {"plan_figures", plan_figures}, {"plan_nodes", plan_nodes},

@@ -274,8 +274,8 @@ static PlStatus apply_batched(Call *c, PlTensor **out, bool *done) {
 }
 
 static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
   if (PL_UNLIKELY(any_symbolic(in, nin))) return pl_sym_apply(op, in, nin, attrs, out);
+  if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
   if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);
   Call c;
   PL_TRY(pl_call_begin(&c, op, in, nin, attrs));

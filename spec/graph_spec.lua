@@ -114,6 +114,42 @@ describe("a graph", function()
   end)
 end)
 
+describe("tracing a function into a graph", function()
+  it("makes nodes of ops on real tensors, too", function()
+    local p, q = T.ones(2):requires_grad_(), T.full({ 2 }, 3.0):requires_grad_()
+    local g = T.graph()
+    local x = g:input("x", { 2 })
+    refused("compute it inside g:trace(f)", function() return x * (p + q) end)
+    local y = g:trace(function(k) return x * (p + q) * T.full({ 2 }, k) end, 2.0)
+    g:outputs { y, g:gradient({ y }, p) }
+    for k = 1, 2 do
+      local out = g:run { x = T.tensor { 1, 2 } }
+      same(out[1], T.tensor { 1, 2 } * (2.0 * (k + 3)))
+      same(out[2], T.tensor { 2, 4 })
+      T.no_grad(function() p:add_(1) end)
+    end
+    local thrown = {}
+    local ok, err = pcall(g.trace, g, function() error(thrown) end)
+    assert.is_false(ok)
+    assert.equal(thrown, err)
+    same(p + q, T.full({ 2 }, 6.0)) -- eager again
+  end)
+
+  it("keeps regions of mixed precision: gradients come back as f32", function()
+    local w = T.randn(4, 4)
+    local g = T.graph()
+    local x = g:input("x", { 4, 4 })
+    local y = T.autocast("bf16", function() return x:matmul(w) end)
+    assert.equal("bf16", y:dtype())
+    local d = g:gradient({ y:float():sum() }, { x, w })
+    g:outputs { y, d[1], d[2] }
+    local X = T.randn(4, 4)
+    local out = g:run { x = X }
+    same(out[1], T.autocast("bf16", function() return X:matmul(w) end))
+    assert.same({ "f32", "f32" }, { out[2]:dtype(), out[3]:dtype() })
+  end)
+end)
+
 describe("the gradient pass", function()
   it("M7: x added eight times gives 8", function()
     local g = T.graph()

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/graph/choose.h"
 #include "engine/graph/mirror.h"
 #include "engine/graph/passes/pass.h"
 #include "engine/graph/plan.h"
@@ -92,6 +93,7 @@ static PlStatus own_outputs(PlFlow *f) {
 static PlStatus mirror_region(PlPlan *p, int32_t r) {
   const PlMirrorOptions *o = &p->flow->regions[r].mirror;
   if (o->policy == PL_MIRROR_NONE) return PL_OK;
+  if (o->policy == PL_MIRROR_AUTO || o->fraction >= 0 || o->bytes >= 0) return pl_mirror_choose(p, r);
   PlMirror *m;
   PL_TRY(pl_mirror_new(&m, p->flow, r));
   if (!m) return PL_OK;

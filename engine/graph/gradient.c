@@ -75,15 +75,35 @@ static void mark_dependent(Walk *w, int nx, const PlFVal *xs) {
 
 /* ---- sums ------------------------------------------------------------------------------------------------ */
 
+static bool is_zero(const PlFlow *f, PlFVal v) { return f->vals[v].node >= 0 && f->nodes[f->vals[v].node].op == &pl_op_zeros; }
+
+static PlStatus apply(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, PlFVal *out);
+static void name_next(PlFlow *f, const char *name);
+
+/* One more gradient of v. Summed on arrival, so that terms do not wait for each other; zeros are dropped. */
 static PlStatus add_term(Walk *w, PlFVal v, PlFVal g) {
+  Term *have = w->terms[v];
+  if (have && !w->opts->aggregate) {
+    if (is_zero(w->f, g)) return PL_OK;
+    if (is_zero(w->f, have->v)) {
+      have->v = g;
+      return PL_OK;
+    }
+    PlFVal in[2] = {have->v, g};
+    const char *name = w->f->emit_name;
+    int32_t count = w->f->emit_count;
+    name_next(w->f, "grad_sum");
+    PlStatus s = apply(w->f, &pl_op_add, 2, in, NULL, &have->v);
+    w->f->emit_name = name;
+    w->f->emit_count = count;
+    return s;
+  }
   Term *t = pl_flow_alloc(w->f, sizeof *t);
   if (!t) return no_memory();
   *t = (Term){.next = w->terms[v], .v = g};
   w->terms[v] = t;
   return PL_OK;
 }
-
-static bool is_zero(const PlFlow *f, PlFVal v) { return f->vals[v].node >= 0 && f->nodes[f->vals[v].node].op == &pl_op_zeros; }
 
 /* One op on values of the flow; its first result. */
 static PlStatus apply(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, PlFVal *out) {
@@ -112,40 +132,30 @@ static PlStatus constant_like(PlFlow *f, const PlOp *op, PlFVal like, const char
   return apply(f, op, 0, NULL, &a, out);
 }
 
-/* The gradient of v: of no term -1, of one the term, of more their sum, oldest first. Zero terms are dropped. */
+/* The gradient of v: of no term -1, of one the term; of more, where somebody else sums, what aggregate makes of all that
+ * are not zero, oldest first. */
 static PlStatus sum_terms(Walk *w, PlFVal v) {
   PlFlow *f = w->f;
   if (w->sum[v] >= 0 || !w->terms[v]) return PL_OK;
-  Term *order = NULL, *zero = NULL;
   int n = 0;
-  for (Term *t = w->terms[v], *next; t; t = next) {
-    next = t->next;
-    if (is_zero(f, t->v)) {
-      zero = t;
-      continue;
-    }
-    t->next = order;
-    order = t;
-    n++;
-  }
-  w->terms[v] = NULL;
-  if (!n) order = zero;
-  PlFVal sum = order->v;
-  if (n > 1 && w->opts->aggregate) {
+  for (Term *t = w->terms[v]; t; t = t->next) n += !is_zero(f, t->v);
+  PlFVal sum = w->terms[v]->v;
+  if (n > 0 && w->terms[v]->next) {
     PlFVal *list = malloc((size_t)n * sizeof *list);
     if (!list) return no_memory();
-    n = 0;
-    for (Term *t = order; t; t = t->next) list[n++] = t->v;
+    int k = n;
+    for (Term *t = w->terms[v]; t; t = t->next)
+      if (!is_zero(f, t->v)) list[--k] = t->v;
+    PlStatus s = PL_OK;
     name_next(f, "grad_sum");
-    PlStatus s = w->opts->aggregate(w->opts->ud, f, n, list, &sum);
+    if (n > 1)
+      s = w->opts->aggregate(w->opts->ud, f, n, list, &sum);
+    else
+      sum = list[0];
     free(list);
     PL_TRY(s);
-  } else
-    for (Term *t = n > 1 ? order->next : NULL; t; t = t->next) {
-      PlFVal in[2] = {sum, t->v};
-      name_next(f, "grad_sum");
-      PL_TRY(apply(f, &pl_op_add, 2, in, NULL, &sum));
-    }
+  }
+  w->terms[v] = NULL;
   w->sum[v] = sum;
   return PL_OK;
 }
@@ -378,6 +388,8 @@ PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys
     for (size_t v = 0; v < nv; v++) w.sum[v] = -1;
     uint8_t stage = f->stage;
     PlFlow *was = pl_state.trace;
+    uint8_t cast = pl_state.autocast; /* gradients have the dtypes of what they belong to */
+    pl_state.autocast = 0;
     bool rec = f->record;
     f->record = false;
     pl_state.trace = f;
@@ -387,6 +399,7 @@ PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys
     if (s == PL_OK) s = add_region(f, begin, ny, ys, &opts->mirror);
     f->record = rec;
     pl_state.trace = was;
+    pl_state.autocast = cast;
     f->stage = stage;
     f->origin = -1;
     f->emit_name = NULL;

@@ -5,9 +5,11 @@
 #include <string.h>
 
 #include "engine/alloc.h"
+#include "engine/autocast.h"
 #include "engine/call.h"
 #include "engine/grad/node.h"
 #include "engine/graph/graph.h"
+#include "engine/state.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a graph"); }
 
@@ -368,6 +370,13 @@ static PlStatus mutate(PlFlow *f, PlCall *c, PlTensor **out) {
 
 /* ---- the doors ------------------------------------------------------------------------------------------ */
 
+/* Has t a history that is not just being a leaf? */
+static bool is_computed(const PlTensor *t) {
+  PlNode *n;
+  uint32_t slot;
+  return t->node && pl_entry_get(t, pl_state.ambient, &n, &slot) && n->kind != PL_NODE_LEAF;
+}
+
 /* Real tensors become handles on leaves of the flow, which carry their gradient entries where tapes are kept. */
 static PlStatus enter(PlFlow *f, PlTensor *t, PlTensor **out) {
   if (t->a.symbolic || t->a.weak || (t->flags & PL_T_CONST)) {
@@ -376,6 +385,9 @@ static PlStatus enter(PlFlow *f, PlTensor *t, PlTensor **out) {
   }
   PlFVal v;
   PlTensor *h;
+  if (!f->record && pl_state.ambient && !pl_state.grad_off && is_computed(t))
+    PL_FAIL(PL_ERR_STATE, "%s was computed from tensors that require a gradient before it came into the graph; compute it "
+                          "inside g:trace(f), or detach it", pl_desc_text(&t->a));
   PL_TRY(pl_flow_capture(f, t, &v));
   PL_TRY(pl_sym_tensor(&h, f, v));
   PlStatus s = refresh(h);
@@ -396,6 +408,7 @@ static PlFlow *flow_of(PlTensor *const *in, int nin) {
 
 static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   if (op == &pl_op_shape_of) return shape_tensor(in[0], out);
+  if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
   if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);
   PlCall c;
   PL_TRY(check_values_known(op, in, nin));

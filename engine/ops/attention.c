@@ -234,10 +234,18 @@ static PlStatus attention_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
+/* The scores once more, and four products of their size. */
+static double attention_bwd_flops(const PlInfer *c) {
+  const PlArray *q = c->in[1], *k = c->in[2], *v = c->in[3];
+  double e = (double)q->shape[q->ndim - 1], d = (double)v->shape[v->ndim - 1];
+  return e > 0 ? 2 * (double)q->numel / e * (double)k->shape[k->ndim - 2] * (3 * e + 2 * d) : 0;
+}
+
 const PlOp pl_op_attention_bwd = {
     .name = "attention_bwd", .doc = "The gradients of attention for q, k and v.", .nin = B_NIN, .nopt = 2, .nout = 3,
     .nattr = 3, .args = {"dy", "q", "k", "v", "sums", "mask", "state"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
     .batch = attention_batch, .flags = PL_F_INTERNAL | PL_F_POLY, .infer = attention_bwd_infer, .grad = attention_bwd_grad,
+    .flops = attention_bwd_flops,
     .kernel = {[PL_CPU] = plk_cpu_attention_bwd}};
 
 static PlStatus keep_infer(PlInfer *c) {

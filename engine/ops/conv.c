@@ -328,13 +328,24 @@ static PlStatus bwd_weight_infer(PlInfer *c) { return bwd_infer(c, true); }
 
 /* ---- descriptors ---------------------------------------------------------------------------------------------- */
 
+/* As in forward: 2 for each weight and position of dy. */
+static double bwd_flops(const PlInfer *c, bool weight) {
+  const int64_t *w = weight ? pl_attr_list(c->attrs, SIZES) : c->in[1]->shape;
+  int n = weight ? pl_attr_n(c->attrs, SIZES) : c->in[1]->ndim;
+  double f = 2 * (double)c->in[0]->numel;
+  for (int d = 1; d < n; d++) f *= (double)w[d];
+  return f;
+}
+static double bwd_input_flops(const PlInfer *c) { return bwd_flops(c, false); }
+static double bwd_weight_flops(const PlInfer *c) { return bwd_flops(c, true); }
+
 #define CONV_ATTRS A_INTS("stride", 1), A_INTS("padding", 0), A_INTS("dilation", 1), A_INT("groups", 1)
 #define CORE(NAME, SHORT, B, DOC)                                                                                 \
   const PlOp pl_op_conv_##NAME = {.name = "conv_" #NAME, .doc = DOC, .nin = 2, .nout = 1, .nattr = 5,            \
                                   .args = {"dy", B}, .attrs = {CONV_ATTRS, A_SHAPE_REQ("sizes")},                \
                                   .cls = PL_HEAVY, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS,                     \
                                   .batch = pl_batch_conv_##SHORT,                                                \
-                                  .infer = NAME##_infer, .grad = NAME##_grad,                                    \
+                                  .infer = NAME##_infer, .grad = NAME##_grad, .flops = NAME##_flops,             \
                                   .kernel = {[PL_CPU] = NAME##_cpu}};
 CORE(bwd_input, input, "w", "The gradient of a convolution with respect to its input.")
 CORE(bwd_weight, weight, "x", "The gradient of a convolution with respect to its weight.")

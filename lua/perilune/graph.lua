@@ -53,6 +53,14 @@ function Graph:input(name, shape, opts)
   return t
 end
 
+--- g:trace(f, …) → what f returns. While f runs, ops on real tensors alone (sums of two parameters, T.zeros) become
+-- nodes, too; outside of it they are computed at once, and the graph only sees their results.
+function Graph:trace(f, ...)
+  check("trace", self)
+  if type(f) ~= "function" then fail("trace: a function expected, got %s", describe(f)) end
+  return core.graph_trace(self.flow, f, ...)
+end
+
 --- g:name(tensor, name) → tensor: the node that computes it is called so in texts, predicates and plans.
 function Graph:name(t, name)
   check("name", self)
