@@ -150,6 +150,16 @@ describe("tracing a function into a graph", function()
   end)
 end)
 
+describe("a custom rule", function()
+  it("is refused in a graph, where its gradient would be lost", function()
+    local cube = T.custom { name = "cube", forward = function(ctx, x) return x ^ 3 end,
+      backward = function(ctx, d) return d end }
+    local g = T.graph()
+    refused("whose gradient pass would not see this rule", cube, g:input("x", { 2 }))
+    same(cube(T.full({ 2 }, 2.0)), T.full({ 2 }, 8.0))
+  end)
+end)
+
 describe("the gradient pass", function()
   it("M7: x added eight times gives 8", function()
     local g = T.graph()

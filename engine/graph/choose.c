@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_PIECES = 4000 }; /* nodes up to which repeated chains are tried */
+
 typedef struct Search {
   PlPlan *p;        /* its flow has run through the passes */
   int32_t region;
@@ -195,11 +197,39 @@ static PlStatus greedy(Search *s) {
   return st;
 }
 
+/* The minimum cut again, with long chains of copies made piece by piece; worth it where what is recomputed, not what is
+ * kept, makes the peak. */
+static PlStatus in_pieces(Search *s) {
+  PlMirror *m = s->m;
+  const PlPlan *b = s->best;
+  if (b->peak_bytes <= b->leaf_bytes + b->output_bytes + b->stash_bytes + b->stash_bytes / 50 || m->first > MOST_PIECES)
+    return PL_OK;
+  int32_t *cuts, n;
+  PL_TRY(pl_mirror_cuts(m, &cuts, &n));
+  int64_t big = 0;
+  for (int32_t k = 0; k < n; k++)
+    if (m->bytes[cuts[k]] > big) big = m->bytes[cuts[k]];
+  m->cut = m->cut ? m->cut : calloc((size_t)m->first + 1, 1);
+  PlStatus st = m->cut ? pl_mirror_mincut(m) : no_memory();
+  for (int32_t k = 0; k < n && m->cut; k++) m->cut[m->maker[cuts[k]]] = 1;
+  static const double shares[] = {0.5, 0.7, 0.85, 0.95};
+  for (int64_t limit = big; limit <= 8 * big && st == PL_OK && n >= 4; limit *= 2)
+    for (int k = 0; k < 4 && st == PL_OK; k++) {
+      m->limit = limit;
+      m->share = shares[k];
+      st = consider(s, m, "pieces");
+    }
+  m->limit = 0;
+  free(cuts);
+  return st;
+}
+
 static PlStatus cheap_candidates(Search *s) {
   PL_TRY(greedy(s));
   PL_TRY(pl_mirror_mincut(s->m));
   PL_TRY(consider(s, s->m, "mincut"));
-  return pinned(s);
+  PL_TRY(pinned(s));
+  return in_pieces(s);
 }
 
 static PlStatus search(Search *s, const PlMirrorOptions *o) {

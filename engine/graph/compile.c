@@ -90,9 +90,19 @@ static PlStatus own_outputs(PlFlow *f) {
   return PL_OK;
 }
 
+static bool is_marked(const PlFlow *f) {
+  for (int32_t i = 0; i < f->nnodes; i++)
+    if (f->nodes[i].mark == PL_MIRROR_FORCE) return true;
+  return false;
+}
+
 static PlStatus mirror_region(PlPlan *p, int32_t r) {
-  const PlMirrorOptions *o = &p->flow->regions[r].mirror;
-  if (o->policy == PL_MIRROR_NONE) return PL_OK;
+  PlMirrorOptions *o = &p->flow->regions[r].mirror;
+  if (o->policy == PL_MIRROR_NONE) { /* only what the script marked (checkpointed modules) */
+    if (!is_marked(p->flow)) return PL_OK;
+    o->policy = PL_MIRROR_MINCUT;
+    o->listed = true;
+  }
   if (o->policy == PL_MIRROR_AUTO || o->fraction >= 0 || o->bytes >= 0) return pl_mirror_choose(p, r);
   PlMirror *m;
   PL_TRY(pl_mirror_new(&m, p->flow, r));
@@ -119,8 +129,9 @@ static PlStatus figures(PlPlan *p) {
 
 static PlStatus build(PlPlan *p, PlFlow *f) {
   PL_TRY(pl_flow_clone(&p->flow, f));
-  PL_TRY(own_outputs(p->flow));
   PL_TRY(run_passes(p));
+  PL_TRY(own_outputs(p->flow));
+  PL_TRY(verify(p->flow));
   for (int32_t r = 0; r < p->flow->nregions; r++) {
     PL_TRY(mirror_region(p, r));
     PL_TRY(verify(p->flow));

@@ -349,7 +349,7 @@ static PlStatus collect(Walk *w, int nx, const PlFVal *xs, PlFVal *dx) {
   return PL_OK;
 }
 
-static PlStatus add_region(PlFlow *f, int32_t begin, int ny, const PlFVal *ys, PlMirrorOptions *m) {
+PlStatus pl_flow_region(PlFlow *f, int32_t begin, int ny, const PlFVal *ys, PlMirrorOptions *m) {
   PlFRegion *r = realloc(f->regions, (size_t)(f->nregions + 1) * sizeof *r);
   if (!r) return no_memory();
   f->regions = r;
@@ -396,7 +396,7 @@ PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys
     f->stage = (uint8_t)(f->nregions < 254 ? f->nregions + 1 : 255);
     int32_t begin = f->nnodes;
     s = pass(&w, ny, ys, dys, nx, xs, dx);
-    if (s == PL_OK) s = add_region(f, begin, ny, ys, &opts->mirror);
+    if (s == PL_OK) s = pl_flow_region(f, begin, ny, ys, &opts->mirror);
     f->record = rec;
     pl_state.trace = was;
     pl_state.autocast = cast;

@@ -68,6 +68,7 @@ typedef struct PlFNode {
   uint8_t stage;  /* 0: forward; n: emitted by the n-th gradient pass */
   int32_t origin; /* MIRROR: the node repeated; gradient nodes: the forward node; else -1 */
   int32_t source; /* its number in the flow that was cloned (a mirror has its original's); -1: a pass made it */
+  int8_t mark;    /* PlMirrorChoice: what the script said where the node was made */
   int32_t draw;   /* seeded ops: number of the draw, counted in program order; a mirror has its original's; else -1 */
   const char *name;
   const char *where; /* source line of the script, or NULL */
@@ -104,8 +105,10 @@ typedef struct PlFlow {
   struct PlFlow *base; /* a clone retains what it was made from: names, sizes and attributes lie there */
   bool record;  /* tapes see ops on its symbolic tensors (tracing); T.graph: no */
   bool closed;  /* tracing is over: no more nodes */
+  bool unsafe_math; /* passes may use identities that hold for real numbers only */
   uint8_t stage;      /* of nodes added from now on */
   int32_t origin;     /* the same */
+  int8_t mark;        /* the same */
   const char *emit_name; /* base name of nodes added from now on, or NULL: after their ops */
   int32_t emit_count;
   uint64_t edition;   /* moves with every change: what was compiled before is stale */
@@ -149,6 +152,10 @@ PlStatus pl_flow_clone(PlFlow **out, PlFlow *f);
 /* Drops dead nodes, unread captures and constants, empty stores; renumbers. order[] (NULL: as they are) is a new order
  * of all nodes, dead ones included. */
 PlStatus pl_flow_compact(PlFlow *f, const int32_t *order);
+/* written[s] = 1 for stores that some node writes into. */
+void pl_flow_written(const PlFlow *f, uint8_t *written);
+/* All readers of v, outputs too, read map[v] instead. */
+void pl_flow_rewire(PlFlow *f, const PlFVal *map);
 /* A further node like node i, reading in[] instead; names and attributes are shared. Its outputs have new stores. */
 PlStatus pl_flow_repeat(PlFlow *f, int32_t i, const PlFVal *in, const char *name, int32_t *node);
 /* The same inputs give the same outputs, nothing else happens. */
@@ -197,6 +204,9 @@ typedef struct PlGradientOptions {
 /* Gradients of ys, seeded with dys (-1: ones), for xs. dx[i] is -1 for an unused x. */
 PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys, int nx, const PlFVal *xs,
                           PlGradientOptions *opts, PlFVal *dx);
+
+/* Notes a gradient pass: nodes from `begin` on; takes over m->choice. */
+PlStatus pl_flow_region(PlFlow *f, int32_t begin, int ny, const PlFVal *ys, PlMirrorOptions *m);
 
 /* ---- looking (text.c, verify.c) ---- */
 /* malloc'ed; NULL: out of memory. stage_of (per node: 1 recomputed) may be NULL. */

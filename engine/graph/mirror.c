@@ -11,9 +11,7 @@ bool pl_mirror_cheap(const PlFNode *n, bool seeded, bool heavy) {
   const PlOp *op = n->op;
   if (n->flags & PL_FN_MUTATES || op->flags & (PL_F_MUTATES | PL_F_IMPURE)) return false;
   if (op->flags & PL_F_SEEDED) return seeded;
-  if (op->cls == PL_POINTWISE || op->cls == PL_REDUCTION || op->cls == PL_CREATION || op->cls == PL_VIEW) return true;
-  if (op == &pl_op_lstm_gates) return true; /* four gates of pointwise work */
-  if (op->cls == PL_INDEXING && op != &pl_op_embedding) return true;
+  if (op->cls != PL_HEAVY && op != &pl_op_embedding && op != &pl_op_ctc_nll) return true;
   return heavy;
 }
 
@@ -34,6 +32,7 @@ void pl_mirror_free(PlMirror *m) {
   free(m->force);
   free(m->stale);
   free(m->again);
+  free(m->cut);
   free(m);
 }
 
@@ -133,6 +132,7 @@ static PlStatus fill(PlMirror *m, const PlMirrorOptions *o) {
     for (int32_t i = 0; i < m->first; i++) {
       const PlFNode *n = &f->nodes[i];
       int c = o->choice && n->source >= 0 && n->source < o->nchoice ? o->choice[n->source] : 0;
+      if (!c) c = n->mark;
       bool able = is_real(n) && pl_mirror_cheap(n, true, true);
       m->may[i] = able && (c ? c > 0 : !o->listed && pl_mirror_cheap(n, o->seeded, o->heavy));
       m->force[i] = able && c == PL_MIRROR_FORCE;

@@ -24,6 +24,11 @@ typedef struct PlMirror {
   uint8_t *force;  /* per node: must be, if it is read */
   uint8_t *stale;  /* per node: reads a leaf that is overwritten before the backward half */
   uint8_t *again;  /* per node, the decision: backward reads a copy of it */
+  /* Copies of a long chain may be made more than once, so that not all of them live at a time: of what one reader demands,
+   * the last `limit` bytes stay, and before them checkpoints, each `share` of the way from the one before. */
+  int64_t limit;   /* 0: every copy is made once */
+  double share;
+  uint8_t *cut;    /* per node: may be such a checkpoint */
 } PlMirror;
 
 /* What may be decided about region r of f, by its options. NULL in *out: the region has no nodes left. */

@@ -7,15 +7,17 @@
 
 #include "engine/graph/mirror.h"
 
+enum { NONE = -1, COMING = -2 };
+
 typedef struct Redo {
   PlFlow *f;
   const PlMirror *m;
   int32_t nnodes;   /* before copies */
   int32_t nvals;
   uint8_t *want;    /* per node: a copy of it is needed (views too) */
-  int32_t *copy;    /* per node: its copy, -1 */
-  int32_t *order, n;
-  int32_t *stack;
+  int32_t *copy;    /* per node: its copy, NONE, or COMING */
+  int32_t *order, n, cap;
+  int32_t *made, nmade; /* what one demand copied, in order */
   int32_t copies;
   double flops;
 } Redo;
@@ -50,6 +52,17 @@ static void close_wants(Redo *r, uint8_t *need) {
   }
 }
 
+static PlStatus put(Redo *r, int32_t node) {
+  if (r->n == r->cap) {
+    int32_t *order = realloc(r->order, 2 * (size_t)r->cap * sizeof *order);
+    if (!order) return no_memory();
+    r->order = order;
+    r->cap *= 2;
+  }
+  r->order[r->n++] = node;
+  return PL_OK;
+}
+
 static PlStatus copy_node(Redo *r, int32_t i) {
   PlFlow *f = r->f;
   int32_t nin = f->nodes[i].nin, node;
@@ -70,7 +83,7 @@ static PlStatus copy_node(Redo *r, int32_t i) {
   PL_TRY(s);
   f->nodes[node].flags |= PL_FN_MIRROR;
   r->copy[i] = node;
-  r->order[r->n++] = node;
+  PL_TRY(put(r, node));
   if (!(f->nodes[i].flags & PL_FN_VIEW)) {
     r->copies++;
     r->flops += f->nodes[i].flops;
@@ -78,25 +91,66 @@ static PlStatus copy_node(Redo *r, int32_t i) {
   return PL_OK;
 }
 
-/* Emits the copy of node `top` after those it reads: depth first, without recursion. */
+/* Bytes that the copy of node i keeps alive for later readers. */
+static int64_t weight(const Redo *r, int32_t i) {
+  const PlMirror *m = r->m;
+  int64_t bytes = 0;
+  for (int32_t e = m->out_at[i]; e < m->out_at[i + 1]; e++)
+    if (m->back[m->out[e]]) bytes += m->bytes[m->out[e]];
+  return bytes;
+}
+
+static void forget(Redo *r, int32_t i) { r->copy[i] = NONE; }
+
+/* Of a long chain just copied only the end and a few checkpoints stay; who needs the rest later copies it again. */
+static void thin_out(Redo *r) {
+  const PlMirror *m = r->m;
+  int64_t bytes = 0;
+  int32_t tail = r->nmade, cuts = 0, seen = 0;
+  for (int32_t j = 0; j < r->nmade; j++) bytes += weight(r, r->made[j]);
+  if (bytes <= m->limit) return;
+  for (bytes = 0; tail > 0 && bytes + weight(r, r->made[tail - 1]) <= m->limit; tail--) bytes += weight(r, r->made[tail - 1]);
+  for (int32_t j = 0; j < tail; j++) cuts += m->cut[r->made[j]];
+  if (cuts < 3) return;
+  double next = cuts * m->share;
+  for (int32_t j = 0; j < r->nmade; j++) {
+    int32_t i = r->made[j];
+    if (r->f->nodes[i].flags & PL_FN_VIEW) { /* lives and goes with what it shows */
+      int32_t of = r->f->vals[r->f->nodes[i].in[0]].node;
+      if (of >= 0 && of < m->first && r->want[of] && r->copy[of] < 0) forget(r, i);
+      continue;
+    }
+    if (j >= tail) continue;
+    bool keep = false;
+    if (m->cut[i] && ++seen >= next && seen < cuts) {
+      keep = true;
+      next = seen + (cuts - seen) * m->share;
+    }
+    if (!keep) forget(r, i);
+  }
+}
+
+static int ascending(const void *a, const void *b) { return *(const int32_t *)a - *(const int32_t *)b; }
+
+/* Emits the copy of node `top` after those it reads, in the order of the originals: what is needed late comes late. */
 static PlStatus demand(Redo *r, int32_t top) {
   const PlFlow *f = r->f;
-  int32_t n = 0;
+  int32_t n = 0, found = 0;
   if (r->copy[top] >= 0) return PL_OK;
-  r->stack[n++] = top;
-  while (n) {
-    int32_t i = r->stack[n - 1];
-    bool ready = true;
-    for (int32_t k = 0; k < f->nodes[i].nin && ready; k++) {
-      PlFVal v = f->nodes[i].in[k];
-      if (!moved(r, v) || r->copy[f->vals[v].node] >= 0) continue;
-      ready = false;
-      r->stack[n++] = f->vals[v].node;
+  r->made[found++] = top;
+  r->copy[top] = COMING;
+  for (; n < found; n++) {
+    const PlFNode *node = &f->nodes[r->made[n]];
+    for (int32_t k = 0; k < node->nin; k++) {
+      PlFVal v = node->in[k];
+      if (!moved(r, v) || r->copy[f->vals[v].node] != NONE) continue;
+      r->copy[f->vals[v].node] = COMING;
+      r->made[found++] = f->vals[v].node;
     }
-    if (!ready) continue;
-    n--;
-    if (r->copy[i] < 0) PL_TRY(copy_node(r, i));
   }
+  qsort(r->made, (size_t)found, sizeof *r->made, ascending);
+  for (int32_t j = 0; j < found; j++) PL_TRY(copy_node(r, r->made[j]));
+  r->nmade = found;
   return PL_OK;
 }
 
@@ -130,10 +184,12 @@ static PlStatus rewrite(Redo *r) {
         if (!moved(r, v)) continue;
         PL_TRY(demand(r, r->f->vals[v].node));
         r->f->nodes[i].in[k] = r->f->nodes[r->copy[r->f->vals[v].node]].first + r->f->vals[v].slot;
+        if (m->limit > 0) thin_out(r);
+        r->nmade = 0;
       }
     }
     if (i >= m->first && pl_fnode_written(&r->f->nodes[i])) PL_TRY(before_write(r, i));
-    r->order[r->n++] = i;
+    PL_TRY(put(r, i));
   }
   return PL_OK;
 }
@@ -142,13 +198,14 @@ PlStatus pl_mirror_apply(PlFlow *f, const PlMirror *m, int32_t *copies, double *
   size_t nn = (size_t)f->nnodes + 1;
   Redo r = {.f = f, .m = m, .nnodes = f->nnodes, .nvals = f->nvals};
   r.want = calloc(nn, 1);
-  r.copy = malloc(4 * nn * sizeof *r.copy);
+  r.copy = malloc(2 * nn * sizeof *r.copy);
+  r.cap = (int32_t)(2 * nn);
+  r.order = malloc((size_t)r.cap * sizeof *r.order);
   uint8_t *need = calloc((size_t)f->nvals + 1, 1);
-  PlStatus s = r.want && r.copy && need ? PL_OK : no_memory();
+  PlStatus s = r.want && r.copy && r.order && need ? PL_OK : no_memory();
   if (s == PL_OK) {
-    for (size_t i = 0; i < nn; i++) r.copy[i] = -1;
-    r.stack = r.copy + nn;
-    r.order = r.stack + nn;
+    for (size_t i = 0; i < nn; i++) r.copy[i] = NONE;
+    r.made = r.copy + nn;
     close_wants(&r, need);
     s = check_stale(&r);
     if (s == PL_OK) s = rewrite(&r);
@@ -158,6 +215,7 @@ PlStatus pl_mirror_apply(PlFlow *f, const PlMirror *m, int32_t *copies, double *
   *flops += r.flops;
   free(r.want);
   free(r.copy);
+  free(r.order);
   free(need);
   return s;
 }

@@ -64,6 +64,7 @@ PlStatus pl_flow_clone(PlFlow **out, PlFlow *f) {
     c->cap_stores = f->nstores > 0 ? f->nstores : 1;
     for (int32_t k = 0; k < c->nstores; k++) c->stores[k].live = NULL;
     c->ninputs = f->ninputs;
+    c->unsafe_math = f->unsafe_math;
     c->ndraws = f->ndraws;
     c->noutputs = f->noutputs;
     s = copy_regions(c, f);
@@ -105,6 +106,21 @@ PlStatus pl_flow_repeat(PlFlow *f, int32_t i, const PlFVal *in, const char *name
   c->flops = n->flops;
   c->where = n->where;
   return PL_OK;
+}
+
+void pl_flow_written(const PlFlow *f, uint8_t *written) {
+  for (int32_t i = 0; i < f->nnodes; i++)
+    for (int32_t o = 0; o < pl_fnode_written(&f->nodes[i]); o++) written[f->vals[f->nodes[i].first + o].store] = 1;
+}
+
+void pl_flow_rewire(PlFlow *f, const PlFVal *map) {
+  for (int32_t i = 0; i < f->nnodes; i++)
+    for (int32_t k = 0; k < f->nodes[i].nin; k++)
+      if (f->nodes[i].in[k] >= 0) f->nodes[i].in[k] = map[f->nodes[i].in[k]];
+  for (int32_t o = 0; o < f->noutputs; o++) f->outputs[o] = map[f->outputs[o]];
+  for (int32_t r = 0; r < f->nregions; r++)
+    for (int32_t k = 0; k < f->regions[r].ny; k++)
+      if (f->regions[r].ys[k] >= 0) f->regions[r].ys[k] = map[f->regions[r].ys[k]];
 }
 
 /* ---- compacting ------------------------------------------------------------------------------------------ */

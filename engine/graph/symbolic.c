@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * Symbolic tensors: what pl_apply does when an input is a value of a flow. Ops become nodes; in-place ops become
- * out-of-place ones whose result the handle names from then on, except on leaves, whose memory is really written. */
+ * Symbolic tensors: what pl_apply does when an input is a value of a flow. Ops become nodes. Writes are in assign.c. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/alloc.h"
 #include "engine/autocast.h"
-#include "engine/call.h"
 #include "engine/grad/node.h"
-#include "engine/graph/graph.h"
+#include "engine/graph/symbolic.h"
 #include "engine/state.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a graph"); }
-
-static PlSymStorage *storage_of(const PlTensor *t) { return (PlSymStorage *)(void *)t->storage; }
 
 /* ---- handles ------------------------------------------------------------------------------------------- */
 
@@ -36,8 +32,6 @@ static PlStatus storage_new(PlSymStorage **out, PlFlow *f, int32_t store) {
   return PL_OK;
 }
 
-static void point(PlTensor *t, PlFVal v) { t->a.data = (void *)(uintptr_t)(v + 1); } /* no address: see graph.h */
-
 PlStatus pl_sym_tensor(PlTensor **out, PlFlow *f, PlFVal v) {
   const PlFValue *val = &f->vals[v];
   PlSymStorage *s = f->stores[val->store].live;
@@ -47,7 +41,7 @@ PlStatus pl_sym_tensor(PlTensor **out, PlFlow *f, PlFVal v) {
     PL_TRY(storage_new(&s, f, val->store));
   PlArray a = pl_fvalue_array(val);
   PlStatus st = pl_tensor_handle(out, &a, &s->s);
-  if (st == PL_OK) point(*out, v);
+  if (st == PL_OK) pl_sym_point(*out, v);
   return st;
 }
 
@@ -55,10 +49,10 @@ PlStatus pl_sym_tensor(PlTensor **out, PlFlow *f, PlFVal v) {
 static bool is_current(const PlTensor *t) {
   const PlFlow *f = pl_sym_flow(t);
   const PlFValue *v = &f->vals[pl_sym_value(t)];
-  return v->store == storage_of(t)->store && v->version == f->stores[v->store].version;
+  return v->store == pl_sym_storage(t)->store && v->version == f->stores[v->store].version;
 }
 
-static PlStatus strided_attrs(const PlOp *op, const PlTensor *t, int64_t offset, PlAttrs *a) {
+PlStatus pl_sym_window(const PlOp *op, const PlTensor *t, int64_t offset, PlAttrs *a) {
   pl_attrs_init(op, a);
   PL_TRY(pl_attrs_list(a, 0, t->a.ndim, t->a.shape));
   PL_TRY(pl_attrs_list(a, 1, t->a.ndim, t->a.strides));
@@ -66,25 +60,24 @@ static PlStatus strided_attrs(const PlOp *op, const PlTensor *t, int64_t offset,
   return PL_OK;
 }
 
-/* After its memory changed through another handle, a view is taken again. */
-static PlStatus refresh(PlTensor *t) {
+PlStatus pl_sym_refresh(PlTensor *t) {
   if (is_current(t)) return PL_OK;
   PlFlow *f = pl_sym_flow(t);
-  const PlFStore *st = &f->stores[storage_of(t)->store];
+  const PlFStore *st = &f->stores[pl_sym_storage(t)->store];
   const PlFValue *root = &f->vals[st->root], *old = &f->vals[pl_sym_value(t)];
   if (old->offset == root->offset && old->numel == root->numel && old->contiguous && root->contiguous &&
       old->ndim == root->ndim && memcmp(old->dims, root->dims, root->ndim * sizeof(int64_t)) == 0) {
-    point(t, st->root);
+    pl_sym_point(t, st->root);
     return PL_OK;
   }
   PlTensor *base, *fresh;
   PlAttrs a;
-  PL_TRY(strided_attrs(&pl_op_as_strided, t, old->offset - root->offset, &a));
+  PL_TRY(pl_sym_window(&pl_op_as_strided, t, old->offset - root->offset, &a));
   PL_TRY(pl_sym_tensor(&base, f, st->root));
   PlStatus s = pl_sym_apply(&pl_op_as_strided, &base, 1, &a, &fresh);
   pl_tensor_release(base);
   PL_TRY(s);
-  point(t, pl_sym_value(fresh));
+  pl_sym_point(t, pl_sym_value(fresh));
   pl_tensor_release(fresh);
   return PL_OK;
 }
@@ -98,7 +91,7 @@ PlStatus pl_sym_value_of(PlFlow *f, PlTensor *t, PlFVal *out) {
   if (pl_sym_flow(t) != f)
     PL_FAIL(PL_ERR_STATE, "%s belongs to another graph; make it an output there and feed what run returns",
             pl_desc_text(&t->a));
-  PL_TRY(refresh(t));
+  PL_TRY(pl_sym_refresh(t));
   *out = pl_sym_value(t);
   return PL_OK;
 }
@@ -172,7 +165,7 @@ static double flops_of(const PlCall *c) {
   return n;
 }
 
-static PlStatus add_node(PlFlow *f, PlCall *c, uint8_t flags, int32_t *node) {
+PlStatus pl_sym_node(PlFlow *f, PlCall *c, uint8_t flags, int32_t *node) {
   PlFVal few[PL_MAX_IN] = {0}, *vals = few;
   if (c->nin > PL_MAX_IN && !(vals = malloc((size_t)c->nin * sizeof *vals))) return no_memory();
   PlStatus s = PL_OK;
@@ -189,7 +182,7 @@ static void release_all(PlTensor **t, int n) {
 
 static PlStatus emit(PlFlow *f, PlCall *c, PlTensor **out) {
   int32_t node;
-  PL_TRY(add_node(f, c, 0, &node));
+  PL_TRY(pl_sym_node(f, c, 0, &node));
   for (int o = 0; o < c->op->nout; o++) out[o] = NULL;
   for (int o = 0; o < c->op->nout; o++) {
     PlFVal v = f->nodes[node].first + o;
@@ -201,171 +194,6 @@ static PlStatus emit(PlFlow *f, PlCall *c, PlTensor **out) {
     }
   }
   return PL_OK;
-}
-
-/* ---- writing ------------------------------------------------------------------------------------------- */
-
-static bool is_leaf_store(const PlFlow *f, int32_t store) { return f->vals[f->stores[store].first].kind != PL_FV_NODE; }
-
-static bool covers(const PlFlow *f, const PlTensor *t) {
-  const PlFStore *s = &f->stores[storage_of(t)->store];
-  return t->a.contiguous && t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype) == s->bytes;
-}
-
-/* A node that writes into leaf memory; its new values become the newest of their stores. */
-static PlStatus write_leaf(PlFlow *f, PlCall *c, PlTensor *const *targets) {
-  int32_t node;
-  PL_TRY(add_node(f, c, PL_FN_MUTATES, &node));
-  for (int32_t k = 0; k < f->nodes[node].nout; k++) {
-    PlFVal v = f->nodes[node].first + k;
-    PlFStore *st = &f->stores[f->vals[v].store];
-    bool root = f->nodes[node].in[k] == st->root;
-    f->vals[v].version = ++st->version;
-    if (root)
-      st->root = v;
-    else if (st->root >= 0)
-      st->root = -1; /* the whole is not known any more: other windows cannot be taken again */
-    if (targets[k]) {
-      point(targets[k], v);
-      targets[k]->storage->version++;
-    }
-  }
-  return PL_OK;
-}
-
-static PlStatus copy_into(PlFlow *f, PlTensor *t, PlTensor *v) {
-  PlCall c;
-  PlTensor *in[2] = {t, v};
-  PL_TRY(pl_call_begin(&c, &pl_op_copy, in, 2, NULL));
-  PlStatus s = pl_call_infer(&c);
-  if (s == PL_OK) s = write_leaf(f, &c, &t);
-  pl_call_end(&c);
-  return s;
-}
-
-/* A handle on the whole of t's memory. */
-static PlStatus root_of(PlFlow *f, const PlTensor *t, PlTensor **out) {
-  const PlFStore *st = &f->stores[storage_of(t)->store];
-  if (st->root < 0)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "a window of a tensor that the graph does not know as a whole was written; use the whole "
-                                "tensor inside of the graph and take views there");
-  return pl_sym_tensor(out, f, st->root);
-}
-
-/* The storage object of t and its views stands for another store from now on. */
-static void move_storage(PlFlow *f, PlSymStorage *s, int32_t store) {
-  if (s->store != store && f->stores[s->store].live == s) f->stores[s->store].live = NULL;
-  s->store = store;
-  f->stores[store].live = s; /* further views of it belong to t's family */
-}
-
-PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
-  PlFlow *f = pl_sym_flow(t);
-  PlTensor *root = NULL, *now = NULL, *dense = NULL;
-  PL_TRY(refresh(t));
-  bool leaf = is_leaf_store(f, storage_of(t)->store), whole = covers(f, t);
-  if (leaf && (whole || f->stores[storage_of(t)->store].root == pl_sym_value(t))) return copy_into(f, t, v);
-  PlStatus s = PL_OK;
-  PlFVal nv;
-  PL_TRY(pl_sym_value_of(f, v, &nv));
-  const PlFValue *val = &f->vals[nv];
-  if (!v->a.symbolic || val->kind != PL_FV_NODE || !val->contiguous || is_leaf_store(f, val->store) ||
-      pl_fvalue_bytes(val) != f->stores[val->store].bytes)
-    s = pl_sym_apply(&pl_op_clone, &v, 1, NULL, &dense);
-  else
-    dense = pl_retain(v);
-  PL_TRY(s);
-  if (whole && !leaf)
-    now = pl_retain(dense);
-  else {
-    s = root_of(f, t, &root);
-    PlAttrs a;
-    PlTensor *in[2] = {root, dense};
-    int64_t at = s == PL_OK ? f->vals[pl_sym_value(t)].offset - f->vals[pl_sym_value(root)].offset : 0;
-    if (s == PL_OK) s = strided_attrs(&pl_op_strided_put, t, at, &a);
-    if (s == PL_OK) s = pl_sym_apply(&pl_op_strided_put, in, 2, &a, &now);
-    if (s == PL_OK && leaf) s = copy_into(f, root, now);
-  }
-  if (s == PL_OK) {
-    if (!leaf) move_storage(f, storage_of(t), f->vals[pl_sym_value(now)].store);
-    t->storage->version++;
-    s = refresh(t);
-  }
-  pl_tensor_release(root);
-  pl_tensor_release(now);
-  pl_tensor_release(dense);
-  return s;
-}
-
-PlStatus pl_sym_copy(PlTensor **out, PlTensor *t) {
-  bool was = pl_grad_enable(false);
-  PlStatus s = pl_sym_apply(&pl_op_clone, &t, 1, NULL, out);
-  pl_grad_enable(was);
-  return s;
-}
-
-/* copy_, fill_ and zero_ on values of the graph need no write: what they leave behind is known. */
-static PlStatus overwritten(const PlOp *op, PlTensor *const *in, const PlAttrs *attrs, PlTensor **out) {
-  PlTensor *y = in[0], *v = NULL;
-  PlAttrs a;
-  if (op == &pl_op_copy) {
-    PlTensor *src = in[1], *cast = NULL;
-    PlStatus s = PL_OK;
-    if (src->a.dtype != y->a.dtype) {
-      pl_attrs_init(&pl_op_cast, &a);
-      pl_attrs_int(&a, 0, y->a.dtype);
-      PL_TRY(pl_sym_apply(&pl_op_cast, &src, 1, &a, &cast));
-      src = cast;
-    }
-    pl_attrs_init(&pl_op_expand, &a);
-    s = pl_attrs_list(&a, 0, y->a.ndim, y->a.shape);
-    if (s == PL_OK) s = pl_sym_apply(&pl_op_expand, &src, 1, &a, &v);
-    pl_tensor_release(cast);
-    PL_TRY(s);
-    s = pl_sym_apply(&pl_op_clone, &v, 1, NULL, out);
-    pl_tensor_release(v);
-    return s;
-  }
-  pl_attrs_init(&pl_op_full, &a);
-  PL_TRY(pl_attrs_list(&a, 0, y->a.ndim, y->a.shape));
-  if (op == &pl_op_zero)
-    pl_attrs_int(&a, 1, 0);
-  else {
-    a.v[1] = attrs->v[0];
-    a.set |= 2;
-    a.isint = (uint16_t)((a.isint & ~2) | ((attrs->isint & 1) << 1));
-  }
-  pl_attrs_int(&a, 2, y->a.dtype);
-  return pl_sym_apply(&pl_op_full, NULL, 0, &a, out);
-}
-
-/* Ops that always write into inputs. */
-static PlStatus mutate(PlFlow *f, PlCall *c, PlTensor **out) {
-  const PlOp *op = c->op;
-  bool variadic = op->nin == PL_VARIADIC;
-  PlTensor *y = c->in[0], *res = NULL;
-  if (c->made[0]) PL_FAIL(PL_ERR_DTYPE, "%s: input 0 would have to be cast", op->name);
-  for (int o = 1; o < op->nout; o++) out[o] = NULL;
-  PlStatus s = PL_OK;
-  for (int i = 0; i < c->nin; i++)
-    if (c->in[i] && c->in[i]->a.symbolic) PL_TRY(refresh(c->in[i]));
-  bool value = !variadic && !is_leaf_store(f, storage_of(y)->store);
-  if (value && (op == &pl_op_copy || op == &pl_op_fill || op == &pl_op_zero)) {
-    s = overwritten(op, c->in, c->attrs, &res);
-    if (s == PL_OK) s = pl_sym_assign(y, res);
-  } else if (value) { /* on a copy, which the handle names from then on */
-    s = pl_sym_apply(&pl_op_clone, &y, 1, NULL, &res);
-    if (s == PL_OK) {
-      c->in[0] = res;
-      s = write_leaf(f, c, &res);
-      c->in[0] = y;
-    }
-    if (s == PL_OK) s = pl_sym_assign(y, res);
-  } else
-    s = write_leaf(f, c, c->in);
-  pl_tensor_release(res);
-  if (s == PL_OK && op->nout > 0) out[0] = pl_retain(y);
-  return s;
 }
 
 /* ---- the doors ------------------------------------------------------------------------------------------ */
@@ -390,7 +218,7 @@ static PlStatus enter(PlFlow *f, PlTensor *t, PlTensor **out) {
                           "inside g:trace(f), or detach it", pl_desc_text(&t->a));
   PL_TRY(pl_flow_capture(f, t, &v));
   PL_TRY(pl_sym_tensor(&h, f, v));
-  PlStatus s = refresh(h);
+  PlStatus s = pl_sym_refresh(h);
   if (s == PL_OK && f->record && (t->node || t->more)) s = pl_entries_copy(h, t, NULL);
   if (s != PL_OK) {
     pl_tensor_release(h);
@@ -416,7 +244,7 @@ static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, c
   bool done = false;
   PlStatus s = pl_call_infer(&c);
   if (s == PL_OK) s = with_sizes(op, &c, out, &done);
-  if (s == PL_OK && !done) s = (op->flags & PL_F_MUTATES) ? mutate(f, &c, out) : emit(f, &c, out);
+  if (s == PL_OK && !done) s = (op->flags & PL_F_MUTATES) ? pl_sym_mutate(f, &c, out) : emit(f, &c, out);
   if (s == PL_OK && !done && f->record && !(op->flags & PL_F_MUTATES) && !pl_state.grad_off && pl_may_record(c.in, c.nin)) {
     s = pl_record(op, c.in, c.nin, c.attrs, out);
     if (s != PL_OK) release_all(out, op->nout);

@@ -36,9 +36,11 @@ local function listed(who, what, v)
   return v, false
 end
 
---- T.graph() → an empty graph.
-local function graph()
-  return setmetatable({ flow = core.graph_new(), names = {}, shapes = {}, keys = {} }, Graph)
+--- T.graph{unsafe_math=} → an empty graph. unsafe_math: passes may use identities of real numbers that floating point
+-- does not keep (x + 0 = x, x / x = 1, log(exp a + exp b) = logaddexp(a, b)).
+local function graph(opts)
+  opts = check_options("graph", opts, "unsafe_math")
+  return setmetatable({ flow = core.graph_new(opts.unsafe_math), names = {}, keys = {} }, Graph)
 end
 
 --- g:input(name, shape, {dtype=, leaf=}) → symbolic tensor, fed at each run. A leaf (a parameter) costs nothing to
@@ -209,9 +211,7 @@ function Graph:plan()
   return setmetatable(plan, Plan)
 end
 
---- The nodes that run, in order.
-function Plan:list() return core.plan_nodes(self.handle) end
-function Plan:verify() return core.plan_verify(self.handle) end
+require "perilune.graph_plan"(Plan, core)
 
 --- g:run({x=…, …}, {out=, add=}) → outputs under the keys given to outputs. out: tensors to write into; add: add to
 -- them instead.

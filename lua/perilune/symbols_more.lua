@@ -181,4 +181,15 @@ s:step(opt)
 s:update()
 print(p:get(1), s:get_scale())  --> 0.69999998807907	8.0]] }
 
+S.save_graph = { "T.save_graph(path, graph) → true, or nil, message, code",
+  "Writes a text (path) and the captured tensors (path .. \".safetensors\").", [[
+local g = T.graph()
+g:outputs { g:input("x", { 2 }) * 2 }
+local path = os.tmpname()
+print(T.save_graph(path, g))  --> true
+os.remove(path .. ".safetensors")]] }
+S.load_graph = { "T.load_graph(path) → graph, captured tensors; or nil, message, code",
+  "Builds a saved graph again, gradient passes and their recomputation included.", [[
+print(T.load_graph("/no/such/graph") == nil)  --> true]] }
+
 return S

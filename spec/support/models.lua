@@ -40,7 +40,8 @@ local Residual = nn.class("Residual")
 function Residual:init(cin, width, stride, bottleneck)
   local cout = bottleneck and 4 * width or width
   if bottleneck then
-    self.body = nn.Sequential(conv_bn(cin, width, 1), conv_bn(width, width, 3, stride), conv_bn(width, cout, 1, 1, false))
+    self.body = nn.Sequential(conv_bn(cin, width, 1), conv_bn(width, width, 3, stride),
+      conv_bn(width, cout, 1, 1, false))
   else
     self.body = nn.Sequential(conv_bn(cin, width, 3, stride), conv_bn(width, cout, 3, 1, false))
   end

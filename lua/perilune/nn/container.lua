@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- Modules that hold modules: Sequential, ModuleList, ModuleDict.
 -- @module perilune.nn.container
+local T = require "perilune"
 local base = require "perilune.nn.module"
 local options = require "perilune.options"
 
@@ -143,5 +144,14 @@ local Identity = class "Identity"
 function Identity:init() end
 function Identity:forward(...) return ... end
 
+--- nn.checkpointed(m) → a module that computes what m does and keeps only its arguments: backward computes m again,
+-- eager through T.checkpoint, in a graph by recomputing its nodes. m is its child `inner`.
+local Checkpointed = class "Checkpointed"
+function Checkpointed:init(m)
+  if not is_module(m) then fail("nn.checkpointed: a module expected, got %s", options.describe(m)) end
+  self.inner = m
+end
+function Checkpointed:forward(...) return T.checkpoint(self.inner, ...) end
+
 return { Sequential = Sequential, ModuleList = ModuleList, ModuleDict = ModuleDict, Identity = Identity,
-  Module = Module }
+  Module = Module, checkpointed = function(m) return Checkpointed(m) end }

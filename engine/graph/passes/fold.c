@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT
+ * Constants: nodes that read nothing but constants and give few elements are computed now, by the very kernels that would
+ * compute them later. */
+#include <stdlib.h>
+
+#include "engine/graph/passes/pass.h"
+#include "engine/state.h"
+
+enum { MOST = 64 }; /* elements of a result that is kept as a constant */
+
+static bool foldable(const PlFlow *f, const PlFNode *n, const uint8_t *written) {
+  if (!pl_fnode_pure(n) || n->flags & (PL_FN_MIRROR | PL_FN_VIEW) || n->nout != 1 || n->nin > PL_MAX_IN || n->nafter) return false;
+  const PlFValue *y = &f->vals[n->first];
+  if (y->dtype == PL_NDTYPE || y->numel > MOST || written[y->store]) return false;
+  if (n->nin == 0 && y->numel > 1) return false; /* a tensor of ones says more as it is */
+  for (int32_t k = 0; k < n->nin; k++)
+    if (n->in[k] >= 0 && f->vals[n->in[k]].kind != PL_FV_CONST) return false;
+  return true;
+}
+
+static PlStatus fold(PlFlow *f, const PlFNode *n, PlFVal *out) {
+  PlTensor *in[PL_MAX_IN], *y[PL_MAX_OUT];
+  for (int32_t k = 0; k < n->nin; k++) in[k] = n->in[k] < 0 ? NULL : f->vals[n->in[k]].real;
+  PL_TRY(pl_apply(n->op, in, n->nin, n->attrs, y));
+  PlStatus s = pl_flow_const(f, y[0], out);
+  pl_tensor_release(y[0]);
+  return s;
+}
+
+static PlStatus fold_all(PlFlow *f, PlFVal *map, const uint8_t *written, int32_t *removed) {
+  for (int32_t i = 0; i < f->nnodes; i++) {
+    for (int32_t k = 0; k < f->nodes[i].nin; k++)
+      if (f->nodes[i].in[k] >= 0) f->nodes[i].in[k] = map[f->nodes[i].in[k]];
+    if (!foldable(f, &f->nodes[i], written)) continue;
+    PlFVal y;
+    PL_TRY(fold(f, &f->nodes[i], &y));
+    map[f->nodes[i].first] = y;
+    map[y] = y;
+    f->nodes[i].flags |= PL_FN_DEAD;
+    ++*removed;
+  }
+  return PL_OK;
+}
+
+PlStatus pl_pass_fold(PlFlow *f, int32_t *removed) {
+  size_t n = (size_t)f->nvals + (size_t)f->nnodes + 1; /* at most one constant a node */
+  PlFVal *map = malloc(n * sizeof *map);
+  uint8_t *written = calloc((size_t)f->nstores + 1, 1);
+  PlStatus s = map && written ? PL_OK : pl_fail(PL_ERR_OOM, "out of memory to plan a graph");
+  *removed = 0;
+  if (s == PL_OK) {
+    pl_flow_written(f, written);
+    for (PlFVal v = 0; v < f->nvals; v++) map[v] = v;
+    bool was = pl_grad_enable(false);
+    PlFlow *trace = pl_state.trace;
+    pl_state.trace = NULL;
+    s = fold_all(f, map, written, removed);
+    pl_state.trace = trace;
+    pl_grad_enable(was);
+    pl_flow_rewire(f, map);
+    if (s == PL_OK && *removed) s = pl_flow_compact(f, NULL);
+  }
+  free(map);
+  free(written);
+  return s;
+}

@@ -1,0 +1,245 @@
+-- SPDX-License-Identifier: MIT
+-- Graphs in files: a text that lists inputs, nodes and outputs, and beside it a safetensors file with the tensors that
+-- the graph captured. The text holds names and numbers only; loading builds the graph again through the same ops that
+-- made it, so a damaged file is refused by their checks.
+local T = require "perilune"
+local options = require "perilune.options"
+
+local core, fail, describe = T.core, options.fail, options.describe
+local M = {}
+
+local HEADER = "perilune graph 1"
+
+-- ---- values as text --------------------------------------------------------------------------------------------
+
+local function number_text(v)
+  if math.type(v) == "integer" then return tostring(v) end
+  if v ~= v then return "nan" end
+  if v == math.huge then return "inf" end
+  if v == -math.huge then return "-inf" end
+  local s = ("%.17g"):format(v)
+  return s:find("[%.e]") and s or s .. ".0"
+end
+
+local function attr_text(v)
+  if type(v) == "table" then
+    local list = {}
+    for i, x in ipairs(v) do list[i] = number_text(x) end
+    return "{" .. table.concat(list, ",") .. "}"
+  end
+  if type(v) == "number" then return number_text(v) end
+  if type(v) == "string" then return '"' .. v .. '"' end
+  return tostring(v)
+end
+
+local function read_number(s)
+  if s == "nan" then return 0 / 0 end
+  if s == "inf" then return math.huge end
+  if s == "-inf" then return -math.huge end
+  if not s:match("^%-?%d[%d%.eE+-]*$") then return nil end
+  return tonumber(s)
+end
+
+local function read_attr(s)
+  local list = s:match("^{(.*)}$")
+  if list then
+    local out = {}
+    for x in list:gmatch("[^,]+") do
+      out[#out + 1] = read_number(x)
+      if out[#out] == nil then return nil end
+    end
+    return out
+  end
+  if s == "true" then return true end
+  if s == "false" then return false end
+  return s:match('^"(.*)"$') or read_number(s)
+end
+
+-- Names may hold anything; blanks and control characters are written as %XX.
+local function escape(s) return (s:gsub("[%%%s%c]", function(c) return ("%%%02X"):format(c:byte()) end)) end
+local function unescape(s) return (s:gsub("%%(%x%x)", function(h) return string.char(tonumber(h, 16)) end)) end
+
+local function sizes(list)
+  local out = {}
+  for i, v in ipairs(list) do out[i] = tostring(v) end
+  return #out == 0 and "-" or table.concat(out, ",")
+end
+
+-- ---- saving --------------------------------------------------------------------------------------------------------
+
+local function node_line(node)
+  local keys, parts, inputs = {}, {}, {}
+  for key in pairs(node.attrs) do keys[#keys + 1] = key end
+  table.sort(keys)
+  for _, key in ipairs(keys) do parts[#parts + 1] = key .. "=" .. attr_text(node.attrs[key]) end
+  for i, v in ipairs(node.inputs) do inputs[i] = v and tostring(v) or "-" end
+  local outputs = {}
+  for i, v in ipairs(node.outputs) do outputs[i] = tostring(v) end
+  return ("node %s %s %d %s -> %s %s"):format(escape(node.name), node.op, node.stage,
+    #inputs == 0 and "-" or table.concat(inputs, ","), #outputs == 0 and "-" or table.concat(outputs, ","),
+    table.concat(parts, " "))
+end
+
+--- T.save_graph(path, graph) → true, or nil, message, code. Writes path and path .. ".safetensors".
+function M.save(path, g)
+  if type(path) ~= "string" then fail("save_graph: the path must be a string, got %s", describe(path)) end
+  if type(g) ~= "table" or not g.flow then fail("save_graph: a graph expected, got %s", describe(g)) end
+  local lines, tensors = { HEADER }, {}
+  for _, leaf in ipairs(core.graph_leaves(g.flow)) do
+    if leaf.kind == "input" then
+      lines[#lines + 1] = ("input %d %s %s %s %s"):format(leaf.value, escape(leaf.name), leaf.dtype, sizes(leaf.shape),
+        leaf.leaf and "leaf" or "fed")
+    elseif leaf.kind == "number" then
+      lines[#lines + 1] = ("number %d %s %s %s"):format(leaf.value, leaf.dtype, leaf.weak and "weak" or "tensor",
+        number_text(leaf.number))
+    else
+      lines[#lines + 1] = ("%s %d"):format(leaf.kind, leaf.value)
+      tensors[tostring(leaf.value)] = leaf.tensor
+    end
+  end
+  for _, node in ipairs(g:nodes()) do lines[#lines + 1] = node_line(node) end
+  for i, v in ipairs(core.graph_output_values(g.flow)) do
+    local key = g.keys[i]
+    lines[#lines + 1] = ("output %d %s"):format(v, type(key) == "number" and "#" .. key or "=" .. escape(key))
+  end
+  for _, region in ipairs(core.graph_regions(g.flow)) do
+    local ys, chosen = {}, {}
+    for i, v in ipairs(region.ys) do ys[i] = tostring(v) end
+    for k, c in pairs(region.choice) do chosen[#chosen + 1] = ("%d:%d"):format(k, c) end
+    table.sort(chosen)
+    lines[#lines + 1] = ("region %d %s %d %s %s %s %s %s"):format(region.policy, number_text(region.fraction),
+      region.bytes, region.seeded, region.heavy, region.listed, sizes(ys), #chosen == 0 and "-" or
+      table.concat(chosen, ","))
+  end
+  lines[#lines + 1] = "end\n"
+  local ok, message, code = T.save(path .. ".safetensors", tensors)
+  if not ok then return nil, message, code end
+  local f, why = io.open(path, "wb")
+  if not f then return nil, why, "io" end
+  local written, problem = f:write(table.concat(lines, "\n"))
+  local closed, late = f:close()
+  if not written or not closed then return nil, problem or late, "io" end
+  return true
+end
+
+-- ---- loading -------------------------------------------------------------------------------------------------------
+
+local readers = {}
+
+local function list_of(s)
+  local out = {}
+  if s ~= "-" then for x in s:gmatch("[^,]+") do out[#out + 1] = x end end
+  return out
+end
+
+function readers.input(state, line)
+  local v, name, dtype, shape, kind = line:match("^input (%d+) (%S+) (%S+) (%S+) (%S+)$")
+  if not v then return "an input line" end
+  local list = list_of(shape)
+  for i, n in ipairs(list) do list[i] = math.tointeger(tonumber(n)) end
+  state.values[v] = state.graph:input(unescape(name), list, { dtype = dtype, leaf = kind == "leaf" })
+end
+
+function readers.number(state, line)
+  local v, dtype, kind, text = line:match("^number (%d+) (%S+) (%S+) (%S+)$")
+  local value = text and (read_number(text) or read_attr(text))
+  if value == nil then return "a number line" end
+  state.values[v] = core.graph_number(state.graph.flow, value, dtype, kind == "weak")
+end
+
+local function stored(state, line)
+  local v = line:match("^%a+ (%d+)$")
+  local t = v and state.tensors[v]
+  if not core.is_tensor(t) then return "a tensor that the safetensors file lacks" end
+  state.values[v] = t
+end
+readers.capture, readers.constant = stored, stored
+
+function readers.node(state, line)
+  local name, op, stage, ins, outs, rest = line:match("^node (%S+) (%S+) (%d+) (%S+) %-> (%S+) ?(.*)$")
+  if not name then return "a node line" end
+  local inputs, attrs = list_of(ins), {}
+  for i, v in ipairs(inputs) do
+    inputs[i] = v ~= "-" and state.values[v]
+    if inputs[i] == nil then return "value " .. v .. " used before it is made" end
+  end
+  for key, text in rest:gmatch("([%w_]+)=(%b{})") do attrs[key] = read_attr(text) end
+  for key, text in rest:gsub("[%w_]+=%b{}", ""):gmatch("([%w_]+)=(%S+)") do
+    attrs[key] = read_attr(text)
+    if attrs[key] == nil then return "attribute " .. key end
+  end
+  local made, node = core.graph_apply(state.graph.flow, op, inputs, attrs, tonumber(stage), unescape(name))
+  state.nodes[#state.nodes + 1] = node
+  for i, v in ipairs(list_of(outs)) do state.values[v] = made[i] or nil end
+end
+
+function readers.region(state, line)
+  local policy, fraction, bytes, seeded, heavy, listed, ys, chosen =
+    line:match("^region (%d) (%S+) (%-?%d+) (%a+) (%a+) (%a+) (%S+) (%S+)$")
+  if not policy or tonumber(policy) > 3 then return "a region line" end
+  local region = { policy = tonumber(policy), fraction = read_number(fraction), bytes = tonumber(bytes), ys = {},
+    seeded = seeded == "true", heavy = heavy == "true", listed = listed == "true" }
+  for i, v in ipairs(list_of(ys)) do
+    region.ys[i] = state.values[v]
+    if not region.ys[i] then return "an unknown value of a region" end
+  end
+  if chosen ~= "-" or region.listed then
+    region.choice = {}
+    for i = 1, state.nodes[#state.nodes] or 0 do region.choice[i] = 0 end
+    for k, c in chosen:gmatch("(%d+):(%-?%d)") do
+      local node = state.nodes[tonumber(k)]
+      if not node then return "an unknown node of a region" end
+      region.choice[node] = tonumber(c)
+    end
+  end
+  core.graph_region(state.graph.flow, region)
+end
+
+function readers.output(state, line)
+  local v, kind, key = line:match("^output (%d+) ([#=])(.*)$")
+  local t = v and state.values[v]
+  if not t then return "an output line" end
+  state.outputs[kind == "#" and math.tointeger(tonumber(key)) or unescape(key)] = t
+end
+
+local function build(text, tensors)
+  local state = { graph = T.graph(), values = {}, tensors = tensors, outputs = {}, nodes = {} }
+  local number, done = 0, false
+  for line in text:gmatch("([^\n]*)\n") do
+    number = number + 1
+    if number == 1 then
+      if line ~= HEADER then return nil, "this is no saved graph" end
+    elseif line == "end" then
+      done = true
+      break
+    else
+      local reader = readers[line:match("^%a+")]
+      local ok, problem = true, "an unknown line"
+      if reader then ok, problem = pcall(reader, state, line) end
+      if not ok then problem = tostring(problem):gsub("^[^:]*:%d+: ", "") end
+      if problem then return nil, ("line %d: %s"):format(number, problem) end
+    end
+  end
+  if not done then return nil, "the file is cut off" end
+  if next(state.outputs) == nil then return nil, "it names no outputs" end
+  local ok, problem = pcall(state.graph.outputs, state.graph, state.outputs)
+  if not ok then return nil, tostring(problem) end
+  return state.graph
+end
+
+--- T.load_graph(path) → graph, the table of its captured tensors; or nil, message, code.
+function M.load(path)
+  if type(path) ~= "string" then fail("load_graph: the path must be a string, got %s", describe(path)) end
+  local f, why = io.open(path, "rb")
+  if not f then return nil, why, "io" end
+  local text = f:read("a")
+  f:close()
+  if not text then return nil, path .. ": cannot be read", "io" end
+  local tensors, message, code = T.load(path .. ".safetensors")
+  if not tensors then return nil, message, code end
+  local g, problem = build(text, tensors)
+  if not g then return nil, ("%s: %s"):format(path, problem), "format" end
+  return g, tensors
+end
+
+return M

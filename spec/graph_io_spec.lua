@@ -1,0 +1,133 @@
+-- SPDX-License-Identifier: MIT
+-- Saving and loading graphs: the loaded one prints, plans and computes the same; damaged files are refused.
+
+local T = require "perilune"
+local nn = T.nn
+
+local function with_file(f)
+  local path = os.tmpname()
+  local ok, err = pcall(f, path)
+  os.remove(path)
+  os.remove(path .. ".safetensors")
+  if not ok then error(err, 0) end
+end
+
+local function read(path)
+  local f = assert(io.open(path, "rb"))
+  local text = f:read("a")
+  f:close()
+  return text
+end
+
+local function write(path, text)
+  local f = assert(io.open(path, "wb"))
+  f:write(text)
+  f:close()
+end
+
+local function training()
+  T.manual_seed(6)
+  local net = nn.Sequential(nn.Conv2d(1, 3, 3, { padding = 1 }), nn.BatchNorm2d(3), nn.GELU(), nn.Dropout(0.25),
+    nn.Flatten(), nn.Linear(48, 5))
+  local g = T.graph()
+  local x, y = g:input("x", { 2, 1, 4, 4 }), g:input("y", { 2 }, { dtype = "i64" })
+  local loss = g:trace(function()
+    return nn.F.cross_entropy(net(x) * 1.5, y) + T.full({}, 0.1) * net:parameters()[1]:square():sum()
+  end)
+  g:name(loss, "the loss, named")
+  g:outputs { loss = loss, table.unpack(g:gradient(loss, net:parameters(), { mirror = "mincut", seeded = true })) }
+  return g, net
+end
+
+describe("a saved graph", function()
+  it("loads as the same program", function()
+    with_file(function(path)
+      local g = training()
+      assert.is_true(T.save_graph(path, g))
+      local h, tensors = T.load_graph(path)
+      assert.is_table(h, tensors)
+      assert.is_table(tensors)
+      assert.is_true(h:verify())
+      local function ops(graph)
+        local list = {}
+        for i, node in ipairs(graph:nodes()) do list[i] = node.name .. " " .. node.op .. " " .. node.stage end
+        return list
+      end
+      assert.same(ops(g), ops(h))
+      local p, q = g:plan(), h:plan()
+      assert.same({ p.stash_bytes, p.recomputed, p.peak_bytes }, { q.stash_bytes, q.recomputed, q.peak_bytes })
+      assert.is_true(p.recomputed > 0)
+      for _ = 1, 2 do
+        local feed = { x = T.randn(2, 1, 4, 4), y = T.tensor({ 1, 5 }, { dtype = "i64" }) }
+        T.manual_seed(8)
+        local a = g:run(feed)
+        T.manual_seed(8)
+        local b = h:run(feed)
+        assert.is_true(a.loss:equal(b.loss))
+        for i = 1, #a do assert.is_true(a[i]:equal(b[i]), "gradient " .. i) end
+      end
+    end)
+  end)
+
+  it("keeps odd numbers, names and attributes", function()
+    with_file(function(path)
+      local g = T.graph()
+      local x = g:input("x y%\n", { 2, 3 })
+      local y = x:masked_fill(x:gt(0.1), -math.huge):clamp(-1e300, 0.1)
+      g:outputs { y:sum(1, { keepdim = true }), y[{ {}, { 1, 2 } }], T.where(x:gt(0), x, 0 / 0) }
+      assert.is_true(T.save_graph(path, g))
+      local h = assert(T.load_graph(path))
+      local feed = { ["x y%\n"] = T.tensor { { 1, -2, 0 }, { 0.05, 3, -1 } } }
+      local a, b = g:run(feed), h:run(feed)
+      for i = 1, 2 do assert.is_true(a[i]:equal(b[i])) end
+      assert.equal(a[3]:to_string(), b[3]:to_string())
+    end)
+  end)
+
+  it("is refused when damaged, line by line, without a crash", function()
+    with_file(function(path)
+      assert.is_true(T.save_graph(path, (training())))
+      local text = read(path)
+      local lines = {}
+      for line in text:gmatch("[^\n]+") do lines[#lines + 1] = line end
+      local function refused(changed, words)
+        write(path, changed)
+        local g, message, code = T.load_graph(path)
+        if not words then return end
+        assert.is_nil(g)
+        assert.equal("format", code)
+        assert.is_truthy(message:find(words, 1, true), message)
+      end
+      refused("hello\n", "no saved graph")
+      refused(text:sub(1, #text // 2), "")
+      refused(text:gsub("conv2d", "conv9d"), "there is no op conv9d")
+      refused(text:gsub("\nend", "\nfoo\nend"), "an unknown line")
+      refused(text:gsub("2,1,4,4", "2,1,4,5"), "")
+      math.randomseed(1)
+      for k = 2, #lines do -- one byte of each line changed, and each line dropped
+        local at = math.random(#lines[k])
+        local copy = { table.unpack(lines) }
+        copy[k] = lines[k]:sub(1, at - 1) .. string.char(math.random(33, 126)) .. lines[k]:sub(at + 1)
+        refused(table.concat(copy, "\n") .. "\n")
+        table.remove(copy, k)
+        refused(table.concat(copy, "\n") .. "\n")
+      end
+      os.remove(path .. ".safetensors")
+      write(path, text)
+      local g, message = T.load_graph(path)
+      assert.is_nil(g)
+      assert.is_string(message)
+    end)
+  end)
+
+  it("names what is wrong with the call", function()
+    assert.has_error(function() T.save_graph(1, T.graph()) end)
+    local ok, err = pcall(T.save_graph, "x", {})
+    assert.is_false(ok)
+    assert.is_truthy(err:find("a graph expected", 1, true))
+    local done, message, code = T.save_graph("/no/such/place/g", (training()))
+    assert.is_nil(done)
+    assert.is_string(message)
+    assert.is_truthy(code)
+  end)
+end)

@@ -1,0 +1,156 @@
+-- SPDX-License-Identifier: MIT
+-- Passes over graphs: what each removes, that none changes a bit of the outputs, and that each can be turned off.
+
+local T = require "perilune"
+local nn = T.nn
+
+local root = os.getenv("PERILUNE_ROOT") or "."
+local build = os.getenv("PERILUNE_BUILD") or root .. "/build"
+
+-- The plan of f(a, b, c) → output, all of 4 elements.
+local function plan_of(f, options)
+  local g = T.graph(options)
+  local a, b, c = g:input("a", { 4 }), g:input("b", { 4 }), g:input("c", { 4 })
+  g:outputs { f(a, b, c) }
+  local plan = g:plan()
+  assert.is_true(plan:verify())
+  return plan, g
+end
+
+local function ops_of(plan)
+  local list = {}
+  for _, node in ipairs(plan:list()) do list[#list + 1] = node.op end
+  return table.concat(list, " ")
+end
+
+describe("common subexpressions", function()
+  it("M10: count as the page says", function()
+    for _, case in ipairs {
+      { 1, function(a) return (a + 5) + (a + 5) end },
+      { 0, function(a) return (a + 1) + (a + 2) end },
+      { 1, function(a) return (1 + a) + (a + 1) end },
+      { 1, function(a, b) return (a + b) + (a + b) end },
+      { 2, function(a, b, c) return ((a + b) + c) + ((a + b) + c) end },
+    } do
+      assert.equal(case[1], plan_of(case[2]).passes.cse.removed)
+    end
+  end)
+
+  it("M12: are not random draws; nor what is written into", function()
+    assert.equal(0, plan_of(function(a) return nn.F.dropout(a) + nn.F.dropout(a) end).passes.cse.removed)
+    local _, g = plan_of(function(a)
+      local x, y = a:clone(), a:clone()
+      x:uniform_()
+      return x + y
+    end)
+    T.manual_seed(9)
+    local got = g:run({ a = T.full({ 4 }, 10.0), b = T.ones(4), c = T.ones(4) })[1]
+    T.manual_seed(9)
+    assert.is_true(got:equal(T.zeros(4):uniform_() + 10))
+  end)
+
+  it("leave the copies of recomputation alone", function()
+    local g = T.graph()
+    local x = g:input("x", { 64 })
+    local y = T.tanh(T.tanh(T.tanh(x)))
+    g:outputs { y, g:gradient({ y }, x, { mirror = "mincut" }) }
+    assert.equal(2, g:plan().recomputed)
+  end)
+end)
+
+describe("identities", function()
+  it("drop what gives its input back", function()
+    for _, case in ipairs {
+      { "exp", function(a) return (a * 1):exp() end },
+      { "exp", function(a) return (a / 1):exp() end },
+      { "exp", function(a) return (a - 0):exp() end },
+      { "exp", function(a) return (-(-a)):exp() end },
+      { "exp", function(a) return a:view(2, 2):t():t():view(4):exp() end },
+      { "exp", function(a) return a:expand(4):contiguous():exp() end },
+      { "add", function(a) return a + 0 end }, -- -0 + 0 is 0
+      { "div", function(a) return a / a end },
+    } do
+      assert.equal(case[1], ops_of(plan_of(case[2])))
+    end
+  end)
+
+  it("of real numbers only with unsafe_math", function()
+    local function logsum(a) return ((a:exp() + T.exp(a * 0)):log()) end
+    local safe, g = plan_of(logsum)
+    local unsafe, h = plan_of(logsum, { unsafe_math = true })
+    assert.equal("exp mul exp add log", ops_of(safe))
+    assert.equal("mul logaddexp", ops_of(unsafe))
+    local feed = { a = T.full({ 4 }, 1e4), b = T.ones(4), c = T.ones(4) }
+    assert.equal(math.huge, g:run(feed)[1]:get(1))
+    assert.equal(1e4, h:run(feed)[1]:get(1))
+    local _, q = plan_of(function(a) return a / a end, { unsafe_math = true })
+    assert.equal(1, q:run({ a = T.zeros(4), b = T.ones(4), c = T.ones(4) })[1]:get(1))
+    local _, p = plan_of(function(a) return a / a end)
+    local v = p:run({ a = T.zeros(4), b = T.ones(4), c = T.ones(4) })[1]:get(1)
+    assert.is_true(v ~= v)
+  end)
+end)
+
+describe("constants", function()
+  it("are computed once", function()
+    local g = T.graph()
+    local x = g:input("x", { 3 })
+    g:outputs { x * g:trace(function() return (T.ones({}) * 3 + 1):sqrt() end) }
+    local plan = g:plan()
+    assert.equal("mul", ops_of(plan))
+    assert.equal(4, plan.passes.fold.removed)
+    assert.is_true(g:run({ x = T.ones(3) })[1]:equal(T.full({ 3 }, 2.0)))
+  end)
+end)
+
+describe("layout", function()
+  it("makes copies that kernels want nodes of their own", function()
+    local g = T.graph()
+    local x = g:input("x", { 3, 4 })
+    g:outputs { T.softmax(x:t(), -1) }
+    assert.equal("t clone softmax", ops_of(g:plan()))
+    local X = T.randn(3, 4)
+    assert.is_true(g:run({ x = X })[1]:equal(T.softmax(X:t(), -1)))
+  end)
+end)
+
+describe("PERILUNE_PASSES", function()
+  local script = [[
+    local T = require "perilune"
+    local F = T.nn.F
+    local g = T.graph()
+    local x, w = g:input("x", { 6, 8 }), g:input("w", { 8, 8 }, { leaf = true })
+    local h = F.gelu((x * 1):matmul(w)) + (x + 2) * (2 + x)
+    h = T.softmax((h + h:t():contiguous():t()):t(), 1):t()
+    local loss = (h * h):sum() * (T.ones({}) * 2)
+    g:outputs { loss, table.unpack(g:gradient(loss, { x, w }, { mirror = "mincut" })) }
+    T.manual_seed(1)
+    local out = g:run { x = T.randn(6, 8), w = T.randn(8, 8) }
+    local p = g:plan().passes
+    print(("%d %d %d %d"):format(p.cse.removed, p.identities.removed, p.fold.removed, p.dce.removed))
+    for _, t in ipairs(out) do print((t:to_string():gsub(".", function(c) return ("%02x"):format(c:byte()) end))) end
+  ]]
+
+  local function run(passes)
+    local path = os.tmpname()
+    local f = assert(io.open(path, "w"))
+    f:write(script)
+    f:close()
+    local pipe = assert(io.popen(("PERILUNE_PASSES=%s '%s/bin/perilune' run %s 2>&1"):format(passes, build, path)))
+    local counts, bits = pipe:read("l"), pipe:read("a")
+    pipe:close()
+    os.remove(path)
+    return counts, bits
+  end
+
+  it("turns passes off one by one; the outputs keep their bits", function()
+    local counts, bits = run("")
+    assert.is_truthy(counts:match("^[1-9]%d* [1-9]%d* [1-9]%d* %d+$"), counts .. bits)
+    assert.is_true(#bits > 500)
+    for _, off in ipairs { "-cse", "-identities", "-fold", "-dce", "-layout", "-fold,-identities,-layout,-cse,-dce" } do
+      local c, b = run(off)
+      assert.equal(bits, b, off)
+      if off == "-cse" then assert.equal("0", c:match("^%d+")) end
+    end
+  end)
+end)
