@@ -46,5 +46,6 @@ int luaopen_perilune_engine(lua_State *L) {
   l_graph_register(L);
   l_csv_register(L);
   l_image_register(L);
+  l_jit_register(L);
   return 1;
 }

@@ -207,6 +207,17 @@ static PlStatus run_kernel(Call *c, PlTensor *const *out) {
   return s;
 }
 
+PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *in, const PlArray **arr, int nin,
+                        PlTensor *const *out) {
+  Call c;
+  c.op = op;
+  c.attrs = attrs ? attrs : &no_attrs;
+  c.nin = nin;
+  c.in = (PlTensor **)(uintptr_t)in; /* read only */
+  c.arr = arr;
+  return run_kernel(&c, out);
+}
+
 static void release_all(PlTensor **out, int n) {
   for (int o = 0; o < n; o++) {
     pl_tensor_release(out[o]);

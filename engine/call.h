@@ -26,6 +26,10 @@ typedef struct PlCall {
 PlStatus pl_call_begin(PlCall *c, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs);
 PlStatus pl_call_infer(PlCall *c);
 void pl_call_end(PlCall *c);
+/* The kernel alone, on inputs that need no promotion and outputs of the inferred types: graphs know both. arr[nin] are
+ * the inputs' arrays. Copies inputs where the op wants them contiguous; takes random numbers. */
+PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *in, const PlArray **arr, int nin,
+                        PlTensor *const *out);
 /* out must have the shape of d, and a dtype that d's values fit into. */
 PlStatus pl_call_check_target(const PlOp *op, const PlTensor *out, const PlDesc *d);
 

@@ -1,22 +1,23 @@
 -- SPDX-License-Identifier: MIT
 -- Single operations on large tensors: elementwise, reductions, rows, products, convolution.
 
-return function(T, W)
+return function(T, W, tools)
   local F = T.nn.F
 
   -- A call that runs f forward and back-propagates `dy` to every input.
   local function forward_backward(f, inputs, dy)
     for _, x in ipairs(inputs) do x:requires_grad_() end
-    return function()
+    return tools.compiled(function()
       for _, x in ipairs(inputs) do x.grad = nil end
       f(table.unpack(inputs)):backward(dy)
-    end
+    end)
   end
 
   local function elementwise(n)
     return function()
       local x, y = T.randn(n), T.randn(n)
-      return function() local _ = (x * y + x):tanh() end
+      local f = tools.compiled(function(a, b) return (a * b + a):tanh() end)
+      return function() local _ = f(x, y) end
     end
   end
   W.ew_1m = elementwise(1 << 20)

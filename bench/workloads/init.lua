@@ -39,9 +39,18 @@ for i, row in ipairs(WORK) do
   M.names[i], M.work[row[1]], M.unit[row[1]] = row[1], row[2], row[3]
 end
 
+-- Workloads that T.jit compiles, and what else they run as: bf16 under autocast, mirror with recomputation.
+local COMPILED = {
+  ew_1m = {}, ew_16m = {}, ["softmax_4096x1024"] = {}, ["layernorm_4096x1024"] = {}, mlp_step_b64 = {},
+  mlp_step_b1024 = {},
+  lenet_step_b64 = {}, resnet18_cifar_step_b64 = {}, gpt_nano_step = { "bf16" }, lstm_char_step = {},
+  resnet50_b8_mem = { "mirror" }, gptmed_mem = { "mirror" },
+}
+
 -- The modes a workload runs in, each in a process of its own.
 function M.modes(name)
-  return name == "gpt_nano_step" and { "eager", "bf16" } or { "eager" }
+  local more = COMPILED[name]
+  return more and { "eager", "jit", table.unpack(more) } or { "eager" }
 end
 
 -- The figure of a workload whose call took this long, in its unit.
@@ -56,6 +65,12 @@ end
 -- `load_file(name)` returns the module bench/workloads/<name>.lua. Mode "bf16": forward passes under autocast.
 function M.build(T, name, load_file, mode)
   local W, tools = {}, { mode = mode }
+  -- A function that takes and returns tensors, as the mode wants it.
+  function tools.compiled(f)
+    if mode == "jit" then return T.jit(f) end
+    if mode == "mirror" then return T.jit(f, { mirror = "auto" }) end
+    return f
+  end
   for _, file in ipairs { "micro", "dense", "train", "models" } do load_file(file)(T, W, tools) end
   local make = W[name]
   if not make then return "no such workload" end

@@ -9,7 +9,7 @@ return function(T, W, tools)
   -- A function that trains one step on a batch and returns the loss.
   function tools.trainer(model, opt, clip)
     local params = clip and model:parameters()
-    return function(x, y)
+    return tools.compiled(function(x, y)
       opt:zero_grad()
       local loss
       do
@@ -22,7 +22,7 @@ return function(T, W, tools)
       if clip then clip(params) end
       opt:step()
       return loss
-    end
+    end)
   end
 
   local function on_batch(step, x, y)

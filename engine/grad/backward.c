@@ -9,6 +9,7 @@
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
 #include "engine/grad/walk.h"
+#include "engine/graph/graph.h"
 #include "engine/state.h"
 
 /* Running number of the walk, so that marks of older walks need no clearing. */
@@ -419,7 +420,13 @@ PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
   const uint8_t autocast = pl_state.autocast; /* gradients have the dtypes that forward chose */
   pl_state.autocast = 0;
   pl_state.in_backward++;
-  PlStatus s = w->status != PL_OK ? w->status : walk(w);
+  PlStatus s = w->status;
+  if (s == PL_OK && PL_UNLIKELY(pl_state.trace != NULL)) {
+    int32_t begin = pl_flow_backward_begin(pl_state.trace);
+    s = walk(w);
+    if (s == PL_OK) s = pl_flow_backward_end(pl_state.trace, begin, w->ny, w->ys);
+  } else if (s == PL_OK)
+    s = walk(w);
   pl_state.in_backward--;
   pl_state.autocast = autocast;
   mute_keys(key, mute, born, (uint32_t)-1);
@@ -469,7 +476,7 @@ PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node,
 }
 
 PlStatus pl_backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool retain_graph, bool create_graph) {
-  PlWalk w = {.retain = retain_graph || create_graph, .fill_leaves = true};
+  PlWalk w = {.retain = retain_graph || create_graph, .fill_leaves = true, .ys = ys, .ny = n};
   PlStatus s = seed_all(&w, ys, dys, n);
   if (s != PL_OK) {
     clean(&w);
@@ -495,7 +502,7 @@ static PlStatus capture(PlWalk *w, PlTensor *const *xs, int nx, int *same_as) {
 
 PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx,
                     bool retain_graph, bool create_graph, bool allow_unused, PlTensor **out) {
-  PlWalk w = {.retain = retain_graph || create_graph, .results = out, .pass = ++pass_counter};
+  PlWalk w = {.retain = retain_graph || create_graph, .results = out, .pass = ++pass_counter, .ys = ys, .ny = ny};
   int *same_as = malloc((size_t)(nx ? nx : 1) * sizeof *same_as);
   if (!same_as) PL_FAIL(PL_ERR_OOM, "grad_of: out of memory");
   memset(out, 0, (size_t)nx * sizeof *out);

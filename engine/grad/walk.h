@@ -6,6 +6,8 @@
 #include "engine/grad/node.h"
 
 typedef struct PlWalk {
+  PlTensor *const *ys; /* what it begins at, for traces; ny 0: unknown */
+  int ny;
   uint64_t pass;
   bool retain;        /* keep saved tensors for another backward */
   bool fill_leaves;   /* add into the leaves' .grad */

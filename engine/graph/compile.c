@@ -27,12 +27,14 @@ void pl_plan_release(PlPlan *p) {
   free(p->buffer);
   free(p->buffers);
   free(p->recomputed);
+  free(p->group);
+  free(p->inner);
   free(p->passes);
   free(p);
 }
 
 /* PERILUNE_PASSES=-fuse,-cse: is this one turned off? */
-static bool is_off(const char *name) {
+bool pl_pass_is_off(const char *name) {
   const char *list = getenv("PERILUNE_PASSES");
   size_t n = strlen(name);
   for (const char *p = list; p && *p; p++) {
@@ -59,7 +61,7 @@ static PlStatus run_passes(PlPlan *p) {
   p->npasses = NPASSES;
   for (int k = 0; k < NPASSES; k++) {
     p->passes[k].name = passes[k].name;
-    if (is_off(passes[k].name)) continue;
+    if (pl_pass_is_off(passes[k].name)) continue;
     p->passes[k].ran = true;
     PL_TRY(passes[k].run(p->flow, &p->passes[k].removed));
     PL_TRY(verify(p->flow));

@@ -75,6 +75,7 @@ void pl_flow_release(PlFlow *f) {
     free(f->regions[r].ys);
     free(f->regions[r].mirror.choice);
   }
+  pl_flow_leaves_drop(f);
   for (PlChunk *c = f->chunks, *next; c; c = next) {
     next = c->next;
     free(c);

@@ -100,6 +100,13 @@ typedef struct PlFRegion {
 
 typedef struct PlChunk PlChunk;
 
+/* A real leaf that a trace met: its .grad belongs to what the traced function reads and leaves behind. */
+typedef struct PlFLeaf {
+  PlTensor *t;
+  PlTensor *grad; /* its .grad when it was first met, or NULL */
+  bool zeroed;    /* the function set .grad to nil: what it was does not matter */
+} PlFLeaf;
+
 typedef struct PlFlow {
   uint32_t refs;
   struct PlFlow *base; /* a clone retains what it was made from: names, sizes and attributes lie there */
@@ -124,6 +131,9 @@ typedef struct PlFlow {
   int32_t *captures; /* hash of (storage, window) → value */
   int32_t ncaptures, cap_captures;
   int32_t *counts;   /* per op: how many nodes were named after it */
+  PlMirrorOptions mirror; /* of backward walks that are traced; policy 0: none */
+  PlFLeaf *leaves;   /* met while recording (trace.c) */
+  int32_t nleaves, cap_leaves;
   PlChunk *chunks;   /* the pool */
   /* Text of the script's current line, asked once per node; NULL: nobody knows. */
   const char *(*where)(void *ud);
@@ -207,6 +217,36 @@ PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys
 
 /* Notes a gradient pass: nodes from `begin` on; takes over m->choice. */
 PlStatus pl_flow_region(PlFlow *f, int32_t begin, int ny, const PlFVal *ys, PlMirrorOptions *m);
+/* ---- tracing (trace.c) ---- */
+/* t is a real leaf whose gradient entry goes into the flow; zeroed: the script set its .grad to nil. */
+PlStatus pl_flow_leaf(PlFlow *f, PlTensor *t, bool zeroed);
+/* Ends the recording: symbolic .grads of leaves leave them and become grads[nleaves] (values, -1: none). On failure of
+ * the traced function call it too: no symbolic tensor stays in a leaf. */
+PlStatus pl_flow_leaf_grads(PlFlow *f, PlFVal *grads);
+void pl_flow_leaves_drop(PlFlow *f);
+/* A backward walk runs while f is recorded: its nodes are a region, which f->mirror may have recomputed. */
+int32_t pl_flow_backward_begin(PlFlow *f);
+PlStatus pl_flow_backward_end(PlFlow *f, int32_t begin, int ny, PlTensor *const *ys);
+/* Would the function, called now, read the same .grads as when it was traced? */
+bool pl_flow_leaves_same(const PlFlow *f);
+
+/* ---- programs whose results have gradients (joint.c) ---- */
+/* A traced flow as a differentiable function: `forward` gives ys and then what backward keeps; `backward` takes the same
+ * inputs, then dys, then what was kept, and gives gradients of xs. */
+typedef struct PlJoint {
+  uint32_t refs;
+  PlFlow *forward, *backward;
+  struct PlExec *run_forward, *run_backward;
+  const char *name; /* outlives it */
+  int32_t nin, ny, nkept, nx;
+  int32_t *dx_at; /* per x: output of backward, -1: no gradient goes there */
+} PlJoint;
+/* ys, xs: values of f. xs are inputs or captured leaves. outputs of f must be set; ys are the first of them. */
+PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const PlFVal *xs, const char *name);
+void pl_joint_release(PlJoint *j);
+/* Runs forward; where the tape of a key sees an x, the results are recorded on it. x[nx] are the real tensors of xs.
+ * out[ny] owned by the caller. */
+PlStatus pl_joint_run(PlJoint *j, PlTensor *const *in, PlTensor *const *x, PlTensor **out);
 
 /* ---- looking (text.c, verify.c) ---- */
 /* malloc'ed; NULL: out of memory. stage_of (per node: 1 recomputed) may be NULL. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/graph/fuse.h"
 #include "engine/graph/plan.h"
 
 typedef struct Mem {
@@ -10,6 +11,8 @@ typedef struct Mem {
   PlFlow *f;
   int32_t *parent; /* per store: union-find over stores that share memory */
   int32_t *birth, *death;
+  int32_t *last;   /* per store: the node that touches it last; before its death if that lies in a group */
+  int32_t end;     /* of the group at hand */
   int32_t *output; /* per store: the requested output that lies there, -1 */
 } Mem;
 
@@ -22,6 +25,15 @@ static int32_t find(const Mem *m, int32_t s) {
 
 static bool is_leaf(const PlFlow *f, int32_t s) { return f->vals[f->stores[s].first].kind != PL_FV_NODE; }
 
+/* A group of fused nodes is one moment: its tiles go through all of them in turn. */
+static int32_t group_begin(const PlPlan *p, int32_t i) { return p->group && p->group[i] >= 0 ? p->group[i] : i; }
+static int32_t group_end(const PlPlan *p, int32_t i) {
+  if (!p->group || p->group[i] < 0) return i;
+  int32_t begin = p->group[i];
+  while (i + 1 < p->flow->nnodes && p->group[i + 1] == begin) i++;
+  return i;
+}
+
 static void lifetimes(Mem *m) {
   const PlFlow *f = m->f;
   for (int32_t s = 0; s < f->nstores; s++) {
@@ -32,12 +44,19 @@ static void lifetimes(Mem *m) {
   }
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlFNode *n = &f->nodes[i];
+    int32_t begin = group_begin(m->p, i), end = m->p->group && m->p->group[i] >= 0 && begin < i ? m->end : group_end(m->p, i);
+    m->end = end;
     for (int32_t k = 0; k < n->nin; k++)
-      if (n->in[k] >= 0) m->death[f->vals[n->in[k]].store] = i;
+      if (n->in[k] >= 0) {
+        int32_t s = f->vals[n->in[k]].store;
+        m->death[s] = end;
+        m->last[s] = i;
+      }
     for (int32_t o = 0; o < n->nout; o++) {
       int32_t s = f->vals[n->first + o].store;
-      if (m->birth[s] > i) m->birth[s] = i;
-      m->death[s] = i;
+      if (m->birth[s] > begin) m->birth[s] = begin;
+      if (m->death[s] < end) m->death[s] = end;
+      m->last[s] = i;
     }
   }
   for (int32_t o = 0; o < f->noutputs; o++) {
@@ -62,24 +81,31 @@ static bool same_window(const PlFValue *a, const PlFValue *b) {
 static bool may_take(const Mem *m, int32_t i, int32_t k, const PlFValue *v) {
   const PlFlow *f = m->f;
   const PlFNode *n = &f->nodes[i];
-  if (n->in[k] < 0) return false;
+  if (n->in[k] < 0 || (m->p->inner && m->p->inner[n->in[k]])) return false;
   const PlFValue *x = &f->vals[n->in[k]];
   if (is_leaf(f, x->store) || v->dtype != x->dtype || !covers(f, x) || v->ndim != x->ndim ||
       memcmp(v->dims, x->dims, v->ndim * sizeof(int64_t)) != 0)
     return false;
   int32_t t = find(m, x->store), s = v->store;
-  if (m->death[t] != i || (m->output[t] >= 0 && m->output[s] >= 0)) return false;
+  if (m->death[t] != m->end || m->last[t] > i || (m->output[t] >= 0 && m->output[s] >= 0)) return false;
   for (int32_t j = 0; j < n->nin; j++) {
     if (n->in[j] < 0 || j == k) continue;
     const PlFValue *y = &f->vals[n->in[j]];
     if (find(m, y->store) == t && !same_window(x, y)) return false;
   }
+  for (int32_t g = group_begin(m->p, i); g < i; g++) /* the group's other nodes come back to x with every tile */
+    for (int32_t j = 0; j < f->nodes[g].nin; j++) {
+      if (f->nodes[g].in[j] < 0) continue;
+      const PlFValue *y = &f->vals[f->nodes[g].in[j]];
+      if (find(m, y->store) == t && !same_window(x, y)) return false;
+    }
   return true;
 }
 
 static void take(Mem *m, int32_t t, int32_t s) {
   m->parent[s] = t;
   m->death[t] = m->death[s];
+  m->last[t] = m->last[s];
   if (m->output[s] >= 0) m->output[t] = m->output[s];
   m->p->inplace++;
 }
@@ -92,6 +118,8 @@ static void in_place(Mem *m) {
     if ((!pointwise && !(n->op->flags & PL_F_INPLACE)) || (n->flags & (PL_FN_MUTATES | PL_FN_VIEW)) || n->nout < 1) continue;
     const PlFValue *v = &f->vals[n->first];
     if (v->dtype == PL_NDTYPE || n->nout != 1 || v->numel == 0) continue;
+    if (m->p->inner && m->p->inner[n->first]) continue;
+    m->end = group_end(m->p, i);
     for (int32_t k = 0; k < (pointwise ? n->nin : 1); k++)
       if (may_take(m, i, k, v)) {
         take(m, find(m, f->vals[n->in[k]].store), v->store);
@@ -118,7 +146,7 @@ static void make_buffers(Mem *m) {
       b->place = PL_AT_OUTPUT;
       b->at = m->output[s];
       p->output_bytes += b->bytes;
-    } else if (b->bytes > 0 && b->death >= 0) {
+    } else if (b->bytes > 0 && b->death >= 0 && !(p->inner && p->inner[f->stores[s].first])) {
       b->place = PL_AT_ARENA;
       b->bytes = (b->bytes + 63) & ~(int64_t)63;
     }
@@ -140,8 +168,9 @@ static PlStatus place(PlPlan *p) {
 
 PlStatus pl_plan_memory(PlPlan *p) {
   PlFlow *f = p->flow;
+  if (!pl_pass_is_off("fuse")) PL_TRY(pl_fuse(p));
   size_t ns = (size_t)f->nstores + 1;
-  Mem m = {.p = p, .f = f, .parent = malloc(4 * ns * sizeof *m.parent)};
+  Mem m = {.p = p, .f = f, .parent = malloc(5 * ns * sizeof *m.parent)};
   free(p->buffer);
   free(p->buffers);
   p->buffer = malloc(ns * sizeof *p->buffer);
@@ -151,6 +180,7 @@ PlStatus pl_plan_memory(PlPlan *p) {
     m.birth = m.parent + ns;
     m.death = m.birth + ns;
     m.output = m.death + ns;
+    m.last = m.output + ns;
     p->leaf_bytes = p->output_bytes = p->inplace = 0;
     lifetimes(&m);
     in_place(&m);

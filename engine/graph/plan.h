@@ -38,6 +38,8 @@ typedef struct PlPlan {
   int32_t nbuffers;
   uint8_t *recomputed; /* per node of the *source* flow: 1: some copy of it runs in a backward half */
   int32_t nsource;
+  int32_t *group;   /* per node: first node of the group that runs as one, tile by tile; -1: alone (fuse.c) */
+  uint8_t *inner;   /* per value: exists only inside of its group's tiles, has no memory */
   /* figures, in bytes and operations */
   int64_t stash_bytes;       /* forward tensors that backward reads: neither leaves nor requested outputs */
   int64_t arena_bytes, lower_bound_bytes; /* the bound: the most that is alive at once in the arena */
@@ -55,6 +57,7 @@ typedef struct PlPlan {
  * before it would be read again. */
 PlStatus pl_flow_compile(PlPlan **out, PlFlow *f);
 void pl_plan_release(PlPlan *p);
+bool pl_pass_is_off(const char *name); /* by PERILUNE_PASSES=-name,… */
 /* Lifetimes, in-place pairs and offsets of p->flow as it is; fills buffers and figures. (memory.c) */
 PlStatus pl_plan_memory(PlPlan *p);
 /* Places n buffers with lifetimes into one arena; sets their `at`, returns the arena's size. (arena.c) */

@@ -219,7 +219,10 @@ static PlStatus enter(PlFlow *f, PlTensor *t, PlTensor **out) {
   PL_TRY(pl_flow_capture(f, t, &v));
   PL_TRY(pl_sym_tensor(&h, f, v));
   PlStatus s = pl_sym_refresh(h);
-  if (s == PL_OK && f->record && (t->node || t->more)) s = pl_entries_copy(h, t, NULL);
+  if (s == PL_OK && f->record && (t->node || t->more)) {
+    if (t->node && t->node->kind == PL_NODE_LEAF) s = pl_flow_leaf(f, t, false);
+    if (s == PL_OK) s = pl_entries_copy(h, t, NULL);
+  }
   if (s != PL_OK) {
     pl_tensor_release(h);
     return s;

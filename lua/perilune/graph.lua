@@ -117,7 +117,7 @@ local function mark(g, what, list, choice, value)
 end
 
 -- The options of g:gradient that say what may be computed again, for the engine.
-local function mirror_options(g, opts)
+local function mirror_options(who, opts, g)
   local mirror, budget = opts.mirror, opts.budget
   if mirror == nil then mirror = budget and "auto" or "none" end
   if mirror == true then mirror = "auto" end
@@ -130,21 +130,21 @@ local function mirror_options(g, opts)
   elseif type(mirror) == "string" and policies[mirror] then
     raw.policy = policies[mirror]
   else
-    fail('gradient: mirror must be "none", "mirror", "mincut", "auto" or a function of a node, got %s',
+    fail('%s: mirror must be "none", "mirror", "mincut", "auto" or a function of a node, got %s', who,
       type(mirror) == "string" and '"' .. mirror .. '"' or describe(mirror))
   end
   if opts.pin then mark(g, "pin", opts.pin, raw.choice, -1) end
   if opts.force then mark(g, "force", opts.force, raw.choice, 2) end
   if budget ~= nil then
-    budget = check_options("gradient: budget", budget, "fraction bytes")
+    budget = check_options(who .. ": budget", budget, "fraction bytes")
     raw.fraction, raw.bytes = budget.fraction, budget.bytes
     if raw.fraction and (type(raw.fraction) ~= "number" or raw.fraction < 0 or raw.fraction > 1) then
-      fail("gradient: budget.fraction must be a number from 0 to 1, got %s", tostring(raw.fraction))
+      fail("%s: budget.fraction must be a number from 0 to 1, got %s", who, tostring(raw.fraction))
     end
     if raw.bytes and (type(raw.bytes) ~= "number" or raw.bytes < 0) then
-      fail("gradient: budget.bytes must be a number of bytes, got %s", tostring(raw.bytes))
+      fail("%s: budget.bytes must be a number of bytes, got %s", who, tostring(raw.bytes))
     end
-    if (raw.fraction == nil) == (raw.bytes == nil) then fail("gradient: a budget has either bytes or fraction") end
+    if (raw.fraction == nil) == (raw.bytes == nil) then fail("%s: a budget has either bytes or fraction", who) end
   end
   return raw
 end
@@ -172,7 +172,7 @@ function Graph:gradient(ys, xs, opts)
   if opts.aggregate ~= nil and type(opts.aggregate) ~= "function" then
     fail("gradient: aggregate must be a function of a list of tensors, got %s", describe(opts.aggregate))
   end
-  local raw = mirror_options(self, opts)
+  local raw = mirror_options("gradient", opts, self)
   raw.copy, raw.allow_unused = opts.copy, opts.allow_unused
   local res = core.graph_gradient(self.flow, ys, xs, dys, raw, opts.aggregate)
   for i = 1, #xs do res[i] = res[i] or nil end
@@ -258,4 +258,11 @@ function Graph:nodes() return core.graph_nodes(check("nodes", self).flow) end
 --- Raises if the graph breaks a rule that every graph keeps: a bug of perilune.
 function Graph:verify() return core.graph_verify(check("verify", self).flow) end
 
-return { graph = graph }
+-- The object for a flow that was traced.
+local function wrap(flow)
+  local g = setmetatable({ flow = flow, names = {}, shapes = {}, keys = {} }, Graph)
+  for slot, name in ipairs(core.graph_inputs(flow)) do g.names[name] = slot end
+  return g
+end
+
+return { graph = graph, wrap = wrap, mirror_options = mirror_options }

@@ -52,6 +52,7 @@ local lazy = {
   load_image = { "perilune.files", "load_image" }, save_image = { "perilune.files", "save_image" },
   graph = { "perilune.graph", "graph" }, save_graph = { "perilune.graph_io", "save" },
   load_graph = { "perilune.graph_io", "load" },
+  jit = { "perilune.jit", "jit" }, compile = { "perilune.jit", "jit" },
   fit = "perilune.fit", early_stop = "perilune.fit.early_stop",
   snapshot = { "perilune.fit.snapshot", "snapshot" }, restore = { "perilune.fit.snapshot", "restore" },
   plot = "perilune.plot", metrics = "perilune.metrics",

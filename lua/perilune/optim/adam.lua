@@ -4,7 +4,7 @@
 local T = require "perilune"
 local base = require "perilune.optim.optimizer"
 
-local check, gather, forget_grads = base.check, base.gather, base.forget_grads
+local check, gather, forget_grads, call = base.check, base.gather, base.forget_grads, base.call
 local adam_step = T.core.op.adam_step
 
 local moments = { "exp_avg", "exp_avg_sq" }
@@ -24,6 +24,14 @@ local function define(name, decay, decoupled)
     { "amsgrad", false, check.bool }, { "maximize", false, check.bool },
   })
 
+  local function settings(group, o, count)
+    local betas = group.betas
+    o.k, o.lr, o.beta1, o.beta2, o.eps = group.amsgrad and 5 or 4, group.lr, betas[1], betas[2], group.eps
+    o.weight_decay, o.flags = group.weight_decay, (decoupled and 1 or 0) + (group.maximize and 2 or 0)
+    o.step = count
+    return o
+  end
+
   function C:update(group)
     local amsgrad = group.amsgrad
     local lists, counts, n = gather(group, amsgrad and moments_max or moments, amsgrad and make_max or make)
@@ -32,14 +40,9 @@ local function define(name, decay, decoupled)
       o = {}
       group._opts = o
     end
-    local betas = group.betas
-    o.k, o.lr, o.beta1, o.beta2, o.eps = amsgrad and 5 or 4, group.lr, betas[1], betas[2], group.eps
-    o.weight_decay, o.flags = group.weight_decay, (decoupled and 1 or 0) + (group.maximize and 2 or 0)
-    for i = 1, n do
-      o.step = counts[i]
-      adam_step(lists[i], o)
-    end
-    if n > 0 then forget_grads(group, o.k) end
+    local width = amsgrad and 5 or 4
+    for i = 1, n do call(adam_step, group, lists[i], width, o, counts[i], settings) end
+    if n > 0 then forget_grads(group, width) end
   end
 
   return C

@@ -23,6 +23,7 @@ local function define(name, lr, settings, make, update, own_decay)
   list[#list + 1] = { "maximize", false, check.bool }
   local C = base.class(name, list)
   function C:update(group)
+    if T.core.jit_tracing() then return require("perilune.jit").defer(self, group) end
     local _ <close> = T.no_grad()
     local steps, states = group._steps, group._state
     local decay = group.weight_decay

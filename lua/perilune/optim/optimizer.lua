@@ -10,6 +10,13 @@ local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
 local zero = T.core.op.zero
+local tracing = T.core.jit_tracing
+
+-- State is made of real tensors, also while a traced function runs.
+local function real(f, ...)
+  if tracing() then return require("perilune.jit").untraced(f, ...) end
+  return f(...)
+end
 
 local Optimizer = {}
 Optimizer.__index = Optimizer
@@ -44,6 +51,7 @@ local function class(name, settings)
   C.__index = C
   C.__tostring = Optimizer.__tostring
   C.__name = name
+  C.__jit = "opaque" -- knows how to be traced: perilune/jit/guards.lua
   return C
 end
 
@@ -177,7 +185,7 @@ local function gather(group, columns, make)
       steps[i] = count
       local s = state[i]
       if not s then
-        s = make(p)
+        s = real(make, p)
         state[i] = s
       end
       local k = by_count[count]
@@ -189,7 +197,7 @@ local function gather(group, columns, make)
       local top = #l
       l[top + 1], l[top + 2] = p, grad
       for j, column in ipairs(columns) do
-        s[column] = s[column] or T.zeros_like(p)
+        s[column] = s[column] or real(T.zeros_like, p)
         l[top + 2 + j] = s[column]
       end
     else
@@ -198,6 +206,23 @@ local function gather(group, columns, make)
   end
   group._full = n == 1 and not missing
   return lists, counts, n
+end
+
+-- op(list, settings(group, o, count)): one engine call for the parameters in `list`, all at step `count`. In a trace
+-- the call becomes a node that asks for its settings, and moves the counts, before each run.
+local function call(op, group, list, width, o, count, settings)
+  op(list, settings(group, o, count))
+  if not tracing() then return end
+  local at, own = {}, {}
+  for k = 1, #list, width do
+    for i, p in ipairs(group.params) do
+      if rawequal(p, list[k]) then at[#at + 1] = i end
+    end
+  end
+  require("perilune.jit").live(function() return settings(group, own, group._steps[at[1]]) end, function(by)
+    local steps = group._steps
+    for k = 1, #at do steps[at[k]] = steps[at[k]] + by end
+  end)
 end
 
 -- Gradients stay alive through the lists until the next step; let them go with the step instead.
@@ -318,4 +343,6 @@ function check.betas(v)
   return "two numbers from 0 to below 1"
 end
 
-return { Optimizer = Optimizer, class = class, gather = gather, forget_grads = forget_grads, check = check }
+return {
+  Optimizer = Optimizer, class = class, gather = gather, call = call, forget_grads = forget_grads, check = check,
+}

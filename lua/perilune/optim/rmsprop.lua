@@ -4,7 +4,7 @@
 local T = require "perilune"
 local base = require "perilune.optim.optimizer"
 
-local check, gather, forget_grads = base.check, base.gather, base.forget_grads
+local check, gather, forget_grads, call = base.check, base.gather, base.forget_grads, base.call
 local rmsprop_step = T.core.op.rmsprop_step
 
 --- Hinton 2012: s = alpha·s + (1 - alpha)·g²; p -= lr·g / (√s + eps). momentum: of the steps. centered: the variance in
@@ -23,18 +23,25 @@ local columns = {
 
 local function make(p) return { square_avg = T.zeros_like(p) } end
 
+local function kind_of(group) return (group.momentum > 0 and 1 or 0) + (group.centered and 2 or 0) end
+
+local function settings(group, o)
+  local kind = kind_of(group)
+  o.k, o.lr, o.alpha, o.eps = 2 + #columns[kind], group.lr, group.alpha, group.eps
+  o.weight_decay, o.momentum, o.flags = group.weight_decay, group.momentum, kind + (group.maximize and 4 or 0)
+  return o
+end
+
 function RMSprop:update(group)
-  local kind = (group.momentum > 0 and 1 or 0) + (group.centered and 2 or 0)
-  local lists, _, n = gather(group, columns[kind], make)
+  local kind = kind_of(group)
+  local lists, counts, n = gather(group, columns[kind], make)
   local o = group._opts
   if not o then
     o = {}
     group._opts = o
   end
-  o.k, o.lr, o.alpha, o.eps = 2 + #columns[kind], group.lr, group.alpha, group.eps
-  o.weight_decay, o.momentum, o.flags = group.weight_decay, group.momentum, kind + (group.maximize and 4 or 0)
-  for i = 1, n do rmsprop_step(lists[i], o) end
-  if n > 0 then forget_grads(group, o.k) end
+  for i = 1, n do call(rmsprop_step, group, lists[i], 2 + #columns[kind], o, counts[i], settings) end
+  if n > 0 then forget_grads(group, 2 + #columns[kind]) end
 end
 
 return RMSprop

@@ -5,7 +5,7 @@ local T = require "perilune"
 local base = require "perilune.optim.optimizer"
 local options = require "perilune.options"
 
-local check, gather, forget_grads = base.check, base.gather, base.forget_grads
+local check, gather, forget_grads, call = base.check, base.gather, base.forget_grads, base.call
 local sgd_step = T.core.op.sgd_step
 
 --- g = grad + weight_decay·p; b = momentum·b + (1 - dampening)·g (b = g at first); p -= lr·b, with nesterov
@@ -32,6 +32,13 @@ local none, buffer = {}, { "momentum_buffer" }
 local function nothing() return {} end
 local function make_buffer(p) return { momentum_buffer = T.zeros_like(p) } end
 
+local function settings(group, o, count)
+  o.k, o.lr, o.momentum, o.dampening = group._width, group.lr, group.momentum, group.dampening
+  o.weight_decay, o.nesterov, o.maximize = group.weight_decay, group.nesterov, group.maximize
+  o.first = count == 1
+  return o
+end
+
 function SGD:update(group)
   local with_buffer = group.momentum ~= 0
   if group._width ~= (with_buffer and 3 or 2) then -- momentum was switched on or off between steps
@@ -50,12 +57,7 @@ function SGD:update(group)
     o = {}
     group._opts = o
   end
-  o.k, o.lr, o.momentum, o.dampening = group._width, group.lr, group.momentum, group.dampening
-  o.weight_decay, o.nesterov, o.maximize = group.weight_decay, group.nesterov, group.maximize
-  for i = 1, n do
-    o.first = counts[i] == 1
-    sgd_step(lists[i], o)
-  end
+  for i = 1, n do call(sgd_step, group, lists[i], group._width, o, counts[i], settings) end
   if n > 0 then forget_grads(group, group._width) end
 end
 

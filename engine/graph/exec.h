@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT
+ * Executors of plans: everything that can be known before a run is prepared once, so a run is a loop over kernel calls
+ * without allocation (besides requested outputs, and the arena, which goes back between runs). run.c is its judge. */
+#ifndef PL_ENGINE_GRAPH_EXEC_H
+#define PL_ENGINE_GRAPH_EXEC_H
+
+#include "engine/graph/plan.h"
+
+typedef struct PlExec PlExec;
+
+/* Retains the plan. */
+PlStatus pl_exec_new(PlExec **out, PlPlan *plan);
+void pl_exec_release(PlExec *e); /* NULL is fine */
+/* in[ninputs]: any strides; out[noutputs]: fresh tensors, owned by the caller. Called from inside itself it falls back
+ * to pl_flow_run. After a failure captured tensors may be partly new, as after the same ops run one by one. */
+PlStatus pl_exec_run(PlExec *e, PlTensor *const *in, PlTensor **out);
+/* Bytes of the arena while the last run lasted: what the plan said. */
+int64_t pl_exec_arena(const PlExec *e);
+
+#endif

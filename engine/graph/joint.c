@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: MIT
+ * A traced function whose results are differentiated outside: its flow becomes two, forward and backward, with what
+ * backward reads of forward passed between them. Views are not passed but taken again. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/grad/node.h"
+#include "engine/graph/exec.h"
+#include "engine/graph/graph.h"
+
+static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a traced function"); }
+
+void pl_joint_release(PlJoint *j) {
+  if (!j || --j->refs) return;
+  pl_exec_release(j->run_forward);
+  pl_exec_release(j->run_backward);
+  pl_flow_release(j->forward);
+  pl_flow_release(j->backward);
+  free(j->dx_at);
+  free(j);
+}
+
+/* ---- making ------------------------------------------------------------------------------------------------ */
+
+typedef struct Split {
+  PlFlow *f;      /* joint flow, becomes backward */
+  int32_t n0;     /* nodes of forward */
+  bool *keep;     /* per forward node: a view that backward takes again */
+  bool *kept;     /* per value: passed from forward to backward */
+  PlFVal *list;   /* those values in order */
+  int32_t n;
+} Split;
+
+/* Value v of the forward half is read by backward. */
+static PlStatus need(Split *s, PlFVal v) {
+  const PlFlow *f = s->f;
+  for (;;) {
+    const PlFValue *val = &f->vals[v];
+    if (val->kind != PL_FV_NODE || val->node >= s->n0 || s->kept[v]) return PL_OK;
+    const PlFNode *n = &f->nodes[val->node];
+    if (n->flags & PL_FN_MUTATES)
+      PL_FAIL(PL_ERR_UNSUPPORTED, "jit: the gradient reads %s after %s wrote it in place; use the out-of-place form",
+              f->vals[f->stores[val->store].first].name ? f->vals[f->stores[val->store].first].name : "a tensor", n->op->name);
+    if (!(n->flags & PL_FN_VIEW)) {
+      s->kept[v] = true;
+      s->list[s->n++] = v;
+      return PL_OK;
+    }
+    s->keep[val->node] = true;
+    v = n->in[0];
+  }
+}
+
+static PlStatus find_kept(Split *s, int32_t nx, const PlFVal *dx) {
+  const PlFlow *f = s->f;
+  for (int32_t i = s->n0; i < f->nnodes; i++)
+    for (int32_t k = 0; k < f->nodes[i].nin; k++)
+      if (f->nodes[i].in[k] >= 0) PL_TRY(need(s, f->nodes[i].in[k]));
+  for (int32_t i = 0; i < nx; i++)
+    if (dx[i] >= 0) PL_TRY(need(s, dx[i]));
+  return PL_OK;
+}
+
+/* Kept values become inputs, the rest of forward goes. */
+static PlStatus cut(Split *s, PlJoint *j, int32_t nx, const PlFVal *dx) {
+  PlFlow *f = s->f;
+  for (int32_t k = 0; k < s->n; k++) {
+    PlFValue *v = &f->vals[s->list[k]];
+    v->kind = PL_FV_INPUT;
+    v->node = -1;
+    v->slot = f->ninputs++;
+    v->name = "kept";
+    PlFStore *st = &f->stores[v->store];
+    st->first = s->list[k];
+  }
+  for (int32_t i = 0; i < s->n0; i++)
+    if (!s->keep[i]) f->nodes[i].flags |= PL_FN_DEAD;
+  PlFVal *outs = malloc((size_t)(nx + 1) * sizeof *outs);
+  if (!outs) return no_memory();
+  int32_t n = 0;
+  for (int32_t i = 0; i < nx; i++) {
+    j->dx_at[i] = dx[i] < 0 ? -1 : n;
+    if (dx[i] >= 0) outs[n++] = dx[i];
+  }
+  PlStatus st = pl_flow_set_outputs(f, n, outs);
+  free(outs);
+  f->nregions = 0;
+  if (st == PL_OK) st = pl_flow_compact(f, NULL);
+  if (st == PL_OK) st = pl_flow_verify(f);
+  return st;
+}
+
+static PlStatus keep_outputs(const Split *s, PlFlow *f, PlJoint *j) {
+  PlFVal *outs = malloc((size_t)(j->ny + s->n + 1) * sizeof *outs);
+  if (!outs) return no_memory();
+  memcpy(outs, f->outputs, (size_t)j->ny * sizeof *outs);
+  memcpy(outs + j->ny, s->list, (size_t)s->n * sizeof *outs);
+  j->nkept = s->n;
+  PlStatus st = pl_flow_clone(&j->forward, f);
+  if (st == PL_OK) st = pl_flow_set_outputs(j->forward, j->ny + s->n, outs);
+  free(outs);
+  return st;
+}
+
+/* The joint flow: f, inputs for the gradients of ys, and the nodes of the gradient pass. */
+static PlStatus differentiate(Split *s, PlFlow *f, PlJoint *j, const PlFVal *xs, PlFVal *dx) {
+  PL_TRY(pl_flow_clone(&s->f, f));
+  PlFlow *g = j->backward = s->f;
+  g->closed = g->record = false;
+  s->n0 = g->nnodes;
+  PlFVal *dys = malloc((size_t)(j->ny + 1) * sizeof *dys);
+  if (!dys) return no_memory();
+  PlStatus st = PL_OK;
+  for (int32_t i = 0; i < j->ny && st == PL_OK; i++) {
+    PlArray a = pl_fvalue_array(&g->vals[g->outputs[i]]);
+    st = pl_flow_input(g, "dy", (PlDtype)a.dtype, a.ndim, a.shape, false, &dys[i]);
+  }
+  PlGradientOptions o = {.allow_unused = true};
+  o.mirror.fraction = -1;
+  o.mirror.bytes = -1;
+  if (st == PL_OK) st = pl_flow_gradient(g, j->ny, g->outputs, dys, j->nx, xs, &o, dx);
+  free(dys);
+  return st;
+}
+
+static PlStatus compile(PlExec **out, PlFlow *f) {
+  PlPlan *plan;
+  if (f->noutputs == 0) return PL_OK;
+  PL_TRY(pl_flow_compile(&plan, f));
+  PlStatus s = pl_exec_new(out, plan);
+  pl_plan_release(plan);
+  return s;
+}
+
+PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const PlFVal *xs, const char *name) {
+  PlJoint *j = calloc(1, sizeof *j);
+  PlFVal *dx = malloc((size_t)(nx + 1) * sizeof *dx);
+  Split s = {.n = 0};
+  if (j) {
+    *j = (PlJoint){.refs = 1, .name = name, .nin = f->ninputs, .ny = ny, .nx = nx};
+    j->dx_at = malloc((size_t)(nx + 1) * sizeof *j->dx_at);
+  }
+  PlStatus st = j && dx && j->dx_at ? differentiate(&s, f, j, xs, dx) : no_memory();
+  if (st == PL_OK) {
+    s.keep = calloc((size_t)s.n0 + 1, sizeof *s.keep);
+    s.kept = calloc((size_t)s.f->nvals + 1, sizeof *s.kept);
+    s.list = malloc((size_t)(s.f->nvals + 1) * sizeof *s.list);
+    st = s.keep && s.kept && s.list ? find_kept(&s, nx, dx) : no_memory();
+  }
+  if (st == PL_OK) st = keep_outputs(&s, f, j);
+  if (st == PL_OK) st = cut(&s, j, nx, dx);
+  if (st == PL_OK) st = compile(&j->run_forward, j->forward);
+  if (st == PL_OK) st = compile(&j->run_backward, j->backward);
+  free(s.keep);
+  free(s.kept);
+  free(s.list);
+  free(dx);
+  if (st == PL_OK)
+    *out = j;
+  else
+    pl_joint_release(j);
+  return st;
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------- */
+
+/* What one call keeps for its backward. */
+typedef struct Kept {
+  PlRule rule; /* first: the engine frees the piece through it */
+  PlJoint *j;
+  int32_t n;      /* inputs, then values kept */
+  uint32_t *versions; /* of the inputs */
+  PlTensor *t[];
+} Kept;
+
+static void drop(void *ud) {
+  Kept *k = ud;
+  for (int32_t i = 0; i < k->n; i++) pl_tensor_release(k->t[i]);
+  free(k->versions);
+  pl_joint_release(k->j);
+}
+
+static PlStatus check_versions(const Kept *k) {
+  for (int32_t i = 0; i < k->j->nin; i++)
+    if (k->t[i]->storage->version != k->versions[i])
+      PL_FAIL(PL_ERR_STATE, "backward of %s: its argument %d, %s, was modified in place afterwards (version %u, saved at %u); "
+                            "modify a copy, x:clone()", k->j->name, (int)i + 1, pl_desc_text(&k->t[i]->a),
+              k->t[i]->storage->version, k->versions[i]);
+  return PL_OK;
+}
+
+static PlStatus backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *want, PlTensor **dx) {
+  const Kept *k = ud;
+  const PlJoint *j = k->j;
+  if (!pl_state.grad_off && pl_key_records(n->key))
+    PL_FAIL(PL_ERR_UNSUPPORTED, "not twice differentiable: %s was compiled by jit; call the plain function for create_graph",
+            j->name);
+  PL_TRY(check_versions(k));
+  int32_t total = j->nin + j->ny + j->nkept;
+  PlTensor **in = malloc((size_t)(total + j->backward->noutputs + 1) * sizeof *in), **out = in ? in + total : NULL;
+  if (!in) return no_memory();
+  PlStatus s = PL_OK;
+  int32_t made = 0;
+  memcpy(in, k->t, (size_t)j->nin * sizeof *in);
+  for (; made < j->ny && s == PL_OK; made++) {
+    PlTensor *zero = n->slots[made].shape ? n->slots[made].shape : NULL;
+    if (dy[made])
+      in[j->nin + made] = pl_retain(dy[made]);
+    else if (zero)
+      in[j->nin + made] = pl_retain(zero);
+    else
+      s = pl_fail(PL_ERR_STATE, "backward of %s: no gradient for output %d", j->name, (int)made + 1);
+  }
+  if (s != PL_OK) made--;
+  memcpy(in + j->nin + j->ny, k->t + j->nin, (size_t)j->nkept * sizeof *in);
+  if (s == PL_OK && j->run_backward) s = pl_exec_run(j->run_backward, in, out);
+  for (int32_t o = 0; o < made; o++) pl_tensor_release(in[j->nin + o]);
+  for (int32_t i = 0; s == PL_OK && i < j->nx; i++)
+    if (j->dx_at[i] >= 0) {
+      if (want[i])
+        dx[i] = out[j->dx_at[i]];
+      else
+        pl_tensor_release(out[j->dx_at[i]]);
+    }
+  free(in);
+  return s;
+}
+
+typedef struct Making {
+  PlJoint *j;
+  PlTensor *const *in, *const *kept;
+} Making;
+
+static PlRule *make_rule(void *ctx, PlNode *node) {
+  const Making *m = ctx;
+  PlJoint *j = m->j;
+  int32_t n = j->nin + j->nkept;
+  Kept *k = malloc(sizeof *k + (size_t)n * sizeof *k->t);
+  uint32_t *versions = malloc((size_t)(j->nin + 1) * sizeof *versions);
+  if (!k || !versions) {
+    free(k);
+    free(versions);
+    return NULL;
+  }
+  node->has_lua = false; /* nothing of it lives outside of the engine */
+  *k = (Kept){.rule = {.bwd = backward, .drop = drop, .ud = k}, .j = j, .n = n, .versions = versions};
+  j->refs++;
+  for (int32_t i = 0; i < n; i++) k->t[i] = pl_retain(i < j->nin ? m->in[i] : m->kept[i - j->nin]);
+  for (int32_t i = 0; i < j->nin; i++) versions[i] = m->in[i]->storage->version;
+  return &k->rule;
+}
+
+PlStatus pl_joint_run(PlJoint *j, PlTensor *const *in, PlTensor *const *x, PlTensor **out) {
+  int32_t n = j->ny + j->nkept;
+  PlTensor **res = malloc((size_t)(n + 1) * sizeof *res);
+  if (!res) return no_memory();
+  PlStatus s = pl_exec_run(j->run_forward, in, res);
+  if (s == PL_OK && !pl_state.grad_off) {
+    Making m = {.j = j, .in = in, .kept = res + j->ny};
+    s = pl_record_rule(x, j->nx, res, j->ny, NULL, j->name, make_rule, &m);
+    for (int32_t o = s == PL_OK ? j->ny : 0; o < n; o++) pl_tensor_release(res[o]);
+  } else if (s == PL_OK)
+    for (int32_t o = j->ny; o < n; o++) pl_tensor_release(res[o]);
+  if (s == PL_OK) memcpy(out, res, (size_t)j->ny * sizeof *out);
+  free(res);
+  return s;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT
+ * What a trace must know of real leaves: backward inside of a traced function leaves symbolic .grads in them, which
+ * become outputs of the graph; and .grads that were there before are inputs of a kind. */
+#include <stdlib.h>
+
+#include "engine/grad/node.h"
+#include "engine/graph/graph.h"
+
+static PlNode *leaf_of(const PlTensor *t) {
+  return t->node && t->node->kind == PL_NODE_LEAF ? t->node : NULL;
+}
+
+PlStatus pl_flow_leaf(PlFlow *f, PlTensor *t, bool zeroed) {
+  if (!leaf_of(t) || t->a.symbolic || !f->record || f->closed) return PL_OK;
+  for (int32_t i = 0; i < f->nleaves; i++)
+    if (f->leaves[i].t->node == t->node) return PL_OK; /* what came first counts */
+  if (f->nleaves == f->cap_leaves) {
+    int32_t cap = f->cap_leaves ? 2 * f->cap_leaves : 32;
+    PlFLeaf *more = realloc(f->leaves, (size_t)cap * sizeof *more);
+    if (!more) PL_FAIL(PL_ERR_OOM, "out of memory for a trace");
+    f->leaves = more;
+    f->cap_leaves = cap;
+  }
+  PlTensor *g = leaf_of(t)->grad;
+  f->leaves[f->nleaves++] = (PlFLeaf){.t = pl_retain(t), .grad = g ? pl_retain(g) : NULL, .zeroed = zeroed};
+  return PL_OK;
+}
+
+PlStatus pl_flow_leaf_grads(PlFlow *f, PlFVal *grads) {
+  PlStatus s = PL_OK;
+  for (int32_t i = 0; i < f->nleaves; i++) {
+    PlNode *n = leaf_of(f->leaves[i].t);
+    PlTensor *g = n ? n->grad : NULL;
+    if (grads) grads[i] = -1;
+    if (!g || !g->a.symbolic) continue;
+    n->grad = NULL;
+    PlStatus one = grads && s == PL_OK ? pl_sym_value_of(f, g, &grads[i]) : PL_OK;
+    if (s == PL_OK) s = one;
+    pl_tensor_release(g);
+  }
+  return s;
+}
+
+void pl_flow_leaves_drop(PlFlow *f) {
+  for (int32_t i = 0; i < f->nleaves; i++) {
+    pl_tensor_release(f->leaves[i].t);
+    pl_tensor_release(f->leaves[i].grad);
+  }
+  free(f->leaves);
+  f->leaves = NULL;
+  f->nleaves = f->cap_leaves = 0;
+}
+
+static bool captured(const PlFlow *f, const PlTensor *t) {
+  for (int32_t v = 0; v < f->nvals; v++)
+    if (f->vals[v].kind == PL_FV_CAPTURE && f->vals[v].real->storage == t->storage) return true;
+  return false;
+}
+
+bool pl_flow_leaves_same(const PlFlow *f) {
+  for (int32_t i = 0; i < f->nleaves; i++) {
+    const PlFLeaf *l = &f->leaves[i];
+    const PlNode *n = leaf_of(l->t);
+    if (!n) return false;
+    if (l->zeroed) continue;
+    if (l->grad ? l->grad != n->grad && captured(f, l->grad) : n->grad != NULL) return false;
+  }
+  return true;
+}
+
+/* Only the outermost walk is a region: what runs inside of it belongs to it. */
+int32_t pl_flow_backward_begin(PlFlow *f) {
+  if (!f->record || f->stage != 0) return -1;
+  f->stage = (uint8_t)(f->nregions < 254 ? f->nregions + 1 : 255);
+  return f->nnodes;
+}
+
+PlStatus pl_flow_backward_end(PlFlow *f, int32_t begin, int ny, PlTensor *const *ys) {
+  if (begin < 0) return PL_OK;
+  f->stage = 0;
+  if (begin == f->nnodes || f->nregions >= 254) return PL_OK;
+  PlFVal *v = malloc((size_t)(ny + 1) * sizeof *v);
+  if (!v) PL_FAIL(PL_ERR_OOM, "out of memory for a trace");
+  int n = 0;
+  for (int i = 0; i < ny; i++)
+    if (ys[i]->a.symbolic && pl_sym_flow(ys[i]) == f) v[n++] = pl_sym_value(ys[i]);
+  PlMirrorOptions m = f->mirror;
+  PlStatus s = pl_flow_region(f, begin, n, v, &m);
+  free(v);
+  return s;
+}

@@ -1,0 +1,120 @@
+-- SPDX-License-Identifier: MIT
+--- T.jit with check=true: every call runs the script itself and the graph, from the same state and random numbers, and
+-- compares results, gradients and every tensor written, bit for bit.
+local T = require "perilune"
+local options = require "perilune.options"
+
+local core, fail = T.core, options.fail
+
+-- First element in which a and b differ → its indices and both values; NaN equals NaN.
+local function difference(a, b)
+  if a:equal(b) then return nil end
+  local x, y = a:detach():flatten():totable(), b:detach():flatten():totable()
+  if type(x) ~= "table" then x, y = { x }, { y } end
+  for i = 1, #x do
+    if x[i] ~= y[i] and (x[i] == x[i] or y[i] == y[i]) then
+      local shape, at, rest = a:shape(), {}, i - 1
+      for d = #shape, 1, -1 do
+        at[d] = rest % shape[d] + 1
+        rest = rest // shape[d]
+      end
+      return table.concat(at, ","), x[i], y[i]
+    end
+  end
+end
+
+local function tensors_of(v, list, path)
+  if core.is_tensor(v) then
+    list[#list + 1] = { path, v }
+  elseif type(v) == "table" and getmetatable(v) == nil then
+    local keys = {}
+    for k in pairs(v) do keys[#keys + 1] = k end
+    table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+    for _, k in ipairs(keys) do tensors_of(v[k], list, ("%s[%s]"):format(path, tostring(k))) end
+  end
+  return list
+end
+
+-- How results came about: the script's line and op of the graph's output k.
+local function origin(t, k)
+  local made = core.jit_origin(t.program, k)
+  return made and (" (made by %s)"):format(made) or ""
+end
+
+local function compare(self, t, what, graph, script, k)
+  if graph:dtype() ~= script:dtype() or table.concat(graph:shape(), ",") ~= table.concat(script:shape(), ",") then
+    fail("%s: check: %s%s is %s in the graph, %s in the script", self.name, what, k and origin(t, k) or "",
+      options.describe(graph), options.describe(script))
+  end
+  local at, a, b = difference(graph, script)
+  if at then
+    fail("%s: check: %s%s differs at [%s]: %.9g in the graph, %.9g in the script", self.name, what,
+      k and origin(t, k) or "", at, a, b)
+  end
+end
+
+local function copied(v)
+  if core.is_tensor(v) then return v:detach():clone() end
+  if type(v) ~= "table" then return v end
+  local out = {}
+  for k, x in pairs(v) do out[k] = copied(x) end
+  return out
+end
+
+-- Updates that run behind the graph write, too.
+local function deferred(t, written)
+  local states = {}
+  for _, d in ipairs(t.deferred) do
+    for _, p in ipairs(d.group.params) do written[#written + 1] = p end
+    states[d.optimizer] = states[d.optimizer] or copied(d.optimizer:state_dict())
+  end
+  return states
+end
+
+return function(self, t, tensors, run, ...)
+  local written = core.jit_writes(t.program)
+  local states = deferred(t, written)
+  local before, grads, rng = {}, {}, T.get_rng_state()
+  for i, w in ipairs(written) do before[i] = w:detach():clone() end
+  local leaves = core.jit_leaves(t.program)
+  for i, p in ipairs(leaves) do grads[i] = p.grad or false end
+  -- The script goes first: its side effects are the ones that count. While tracing, counters moved once already.
+  for _, l in ipairs(t.live) do
+    if l.fresh then l.move(-1) end
+    l.fresh = nil
+  end
+  local script = table.pack(self.f(...))
+  local after, script_grads, rng_after = {}, {}, T.get_rng_state()
+  for i, w in ipairs(written) do after[i] = w:detach():clone() end
+  for i, p in ipairs(leaves) do script_grads[i] = p.grad or false end
+  T.no_grad(function()
+    for i, w in ipairs(written) do w:detach():copy_(before[i]) end
+  end)
+  for i, p in ipairs(leaves) do p.grad = grads[i] or nil end
+  T.set_rng_state(rng)
+  for optimizer, state in pairs(states) do
+    local lr = {}
+    for k, group in ipairs(optimizer.param_groups) do lr[k] = group.lr end
+    optimizer:load_state_dict(state)
+    for k, group in ipairs(optimizer.param_groups) do group.lr = lr[k] end
+  end
+  for _, l in ipairs(t.live) do l.move(-1) end
+  local graph = table.pack(run(self, t, tensors))
+  for i, w in ipairs(written) do
+    compare(self, t, ("tensor %d that is written, %s,"):format(i, options.describe(w)), w, after[i])
+  end
+  for i, p in ipairs(leaves) do
+    local a, b = p.grad, script_grads[i]
+    if (a == nil) ~= (b == false) then
+      fail("%s: check: the gradient of parameter %d, %s, is %s in the graph, %s in the script", self.name, i,
+        options.describe(p), options.describe(a), options.describe(b or nil))
+    end
+    if a then compare(self, t, ("the gradient of parameter %d, %s,"):format(i, options.describe(p)), a, b) end
+  end
+  local x = tensors_of({ table.unpack(graph, 1, graph.n) }, {}, "results")
+  local y = tensors_of({ table.unpack(script, 1, script.n) }, {}, "results")
+  if #x ~= #y then fail("%s: check: %d tensors come from the graph, %d from the script", self.name, #x, #y) end
+  for k = 1, #x do compare(self, t, x[k][1], x[k][2], y[k][2], k) end
+  T.set_rng_state(rng_after)
+  return table.unpack(graph, 1, graph.n)
+end

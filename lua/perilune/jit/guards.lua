@@ -1,0 +1,133 @@
+-- SPDX-License-Identifier: MIT
+--- What a traced function could see besides its arguments: numbers, strings and booleans in upvalues and in fields of
+-- tables reachable from there, and which tables, functions and tensors stand where. A trace holds as long as all of it
+-- is the same.
+--
+-- A guard is one place {kind, object, snapshot, count, path}: a function's upvalues or a table's fields. Objects that
+-- know how to be traced (optimizers) have the field __jit = "opaque" in their metatable and are not looked into. Bounds
+-- are 12 levels deep; of tables with more than 4096 fields only which table it is.
+-- @module perilune.jit.guards
+local guards = {}
+
+local getupvalue, getmetatable, type, next, rawequal = debug.getupvalue, getmetatable, type, next, rawequal
+
+local DEPTH, FIELDS = 12, 4096
+
+-- Where modules of perilune keep a table of options between calls: made of fields that are guarded themselves.
+local SCRATCH = { _opts = true }
+
+local here = debug.getinfo(1, "S").source:match("^@(.*)jit[/\\]guards%.lua$") or "?"
+
+local function own_function(f)
+  local info = debug.getinfo(f, "S")
+  return info.what == "C" or info.source:sub(2, 1 + #here) == here
+end
+
+-- Libraries and perilune itself do not change.
+local function library_tables()
+  local skip = { [_G] = true, [package] = true }
+  for _, m in pairs(package.loaded) do
+    if type(m) == "table" then skip[m] = true end
+  end
+  return skip
+end
+
+local function opaque(t)
+  local meta = getmetatable(t)
+  return type(meta) == "table" and rawget(meta, "__jit") == "opaque"
+end
+
+local function field_name(path, key)
+  if type(key) == "string" and key:match("^[%a_][%w_]*$") then return path .. "." .. key end
+  return ("%s[%s]"):format(path, type(key) == "string" and ("%q"):format(key) or tostring(key))
+end
+
+-- Is v compared by value, or, as a table, function or tensor, by identity? Everything is: rawequal says both.
+local function scan_function(list, f, path, depth, visit)
+  local snapshot, n = {}, 0
+  for i = 1, 255 do
+    local name, value = getupvalue(f, i)
+    if not name then break end
+    n = i
+    if name ~= "_ENV" then snapshot[i] = value end
+  end
+  if n > 0 then list[#list + 1] = { "upvalues", f, snapshot, n, path } end
+  for i = 1, n do
+    local name, value = getupvalue(f, i)
+    if name ~= "_ENV" then visit(value, name, depth + 1) end
+  end
+end
+
+local function scan_table(list, t, path, depth, visit)
+  local snapshot, n = {}, 0
+  for k, v in next, t do
+    if not SCRATCH[k] then
+      snapshot[k] = v
+      n = n + 1
+      if n > FIELDS then return end
+    end
+  end
+  list[#list + 1] = { "fields", t, snapshot, n, path }
+  for k, v in next, snapshot do
+    if type(v) == "table" or type(v) == "function" then visit(v, field_name(path, k), depth + 1) end
+  end
+  local meta = getmetatable(t)
+  if type(meta) == "table" then
+    local index = rawget(meta, "__index")
+    if type(index) == "table" or type(index) == "function" then visit(index, path, depth + 1) end
+  end
+end
+
+--- Everything that `f`, called with args (n of them), can see → list of guards.
+function guards.take(f, args, n)
+  local list, seen, skip = {}, {}, library_tables()
+  local function visit(v, path, depth)
+    local kind = type(v)
+    if kind ~= "table" and kind ~= "function" or seen[v] or depth > DEPTH then return end
+    seen[v] = true
+    if kind == "function" then
+      if not own_function(v) then scan_function(list, v, path, depth, visit) end
+    elseif not skip[v] and not opaque(v) then
+      scan_table(list, v, path, depth, visit)
+    end
+  end
+  visit(f, "the function", 0)
+  for i = 1, n do visit(args[i], "argument " .. i, 1) end
+  return list
+end
+
+local function upvalues_differ(g)
+  local f, snapshot = g[2], g[3]
+  for i = 1, g[4] do
+    local name, value = getupvalue(f, i)
+    if not rawequal(value, snapshot[i]) and name ~= "_ENV" then return name, snapshot[i], value end
+  end
+end
+
+local function fields_differ(g)
+  local snapshot, n = g[3], 0
+  for k, v in next, g[2] do
+    if rawequal(snapshot[k], v) then
+      n = n + 1
+    elseif not SCRATCH[k] then
+      return field_name(g[5], k), snapshot[k], v
+    end
+  end
+  if n ~= g[4] then
+    for k, v in next, snapshot do
+      if rawget(g[2], k) == nil then return field_name(g[5], k), v, nil end
+    end
+  end
+end
+
+--- The first place that is not as it was → its name, the old value, the new value; nil if all is the same.
+function guards.changed(list)
+  for i = 1, #list do
+    local g = list[i]
+    local name, old, new
+    if g[1] == "upvalues" then name, old, new = upvalues_differ(g) else name, old, new = fields_differ(g) end
+    if name then return name, old, new end
+  end
+end
+
+return guards
