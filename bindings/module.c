@@ -47,5 +47,6 @@ int luaopen_perilune_engine(lua_State *L) {
   l_csv_register(L);
   l_image_register(L);
   l_jit_register(L);
+  l_tokenizer_register(L);
   return 1;
 }

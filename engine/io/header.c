@@ -57,6 +57,8 @@ static size_t utf8_len(const unsigned char *s, size_t n) {
   return len;
 }
 
+size_t pl_utf8_char(const char *s, size_t n) { return utf8_len((const unsigned char *)s, n); }
+
 bool pl_utf8_valid(const char *s, size_t n) {
   for (size_t i = 0; i < n;) {
     size_t k = utf8_len((const unsigned char *)s + i, n - i);

@@ -29,6 +29,8 @@ bool pl_header_next_meta(PlHeader *h, const char **key, size_t *nkey, const char
                          size_t *nvalue);
 void pl_header_free(PlHeader *h);
 bool pl_utf8_valid(const char *s, size_t n);
+/* Bytes of the well-formed character at s, 0 for a malformed one. n > 0. */
+size_t pl_utf8_char(const char *s, size_t n);
 /* The format's name of a dtype ("F32"), NULL for none. */
 const char *pl_safetensors_dtype(PlDtype d);
 

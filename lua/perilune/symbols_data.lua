@@ -72,6 +72,13 @@ of a path. Fields tokens, vocab_size, tokenizer (with decode).]], [[
 local ds = T.data.text { text = "to be or not", length = 3 }
 print(#ds, ds.tokenizer:decode(ds[1][2]))  --> 3	o b]] }
 
+S["data.tokenizer"] = { "T.data.tokenizer(path) → tokenizer, or nil, message, code",
+  [[Byte-level BPE from a tokenizer.json file, as of GPT-2 and its successors. t:encode(text, {add_special=true,
+split_special=true, index_base=1}) → i64 [n]; t:decode(ids, {skip_special=true, index_base=1}) → text; t:token(id),
+t:id(token), #t, t:save(path). Ids count from 1 unless index_base=0. Needs Jansson and PCRE2 when perilune is built.]],
+  [[
+print((T.data.tokenizer("/nowhere/tokenizer.json")))  --> nil]] }
+
 -- ---- transforms ------------------------------------------------------------------------------------------------
 
 local head = "local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to(\"u8\")\n"

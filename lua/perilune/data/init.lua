@@ -17,6 +17,7 @@ return {
   csv = csv.csv,
   image_folder = require("perilune.data.folder").image_folder,
   text = require("perilune.data.text").text,
+  tokenizer = require("perilune.data.tokenizer").tokenizer,
   transforms = require "perilune.data.transforms",
   DataLoader = DataLoader,
   SequentialSampler = sampler.SequentialSampler,

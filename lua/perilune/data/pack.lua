@@ -3,8 +3,9 @@
 --
 -- What travels: nil, booleans, numbers, strings, tensors (their memory is shared), tables with their metatables,
 -- also with cycles, and Lua functions with their upvalues. What belongs to a loaded module (the module itself, its
--- functions and classes, standard libraries) travels by name and is required anew at the other end. Coroutines, files
--- and other userdata, and C functions that no module holds do not travel.
+-- functions and classes, standard libraries) travels by name and is required anew at the other end. An object whose
+-- metatable has `__pack(v)` → function, {arguments} is made by that function there. Coroutines, files and other
+-- userdata, and C functions that no module holds do not travel.
 -- @module perilune.data.pack
 local core = require "perilune.core"
 local options = require "perilune.options"
@@ -112,6 +113,15 @@ local function put_function(state, f, depth)
   end
 end
 
+-- An object that is made anew: __pack(v) gives a function and its arguments, which travel.
+local function put_made(state, v, depth)
+  local make, args = getmeta(v).__pack(v)
+  state.out[#state.out + 1] = "M"
+  inside(state, ".__pack", make, depth)
+  inside(state, ".__pack", args, depth)
+  number(state, v) -- behind its parts: it is there once they are
+end
+
 local function put_name(state, path)
   state.out[#state.out + 1] = spack("<c1B", "G", #path)
   for _, key in ipairs(path) do state.out[#state.out + 1] = spack("<s4", key) end
@@ -152,6 +162,8 @@ function put(state, v, depth)
   if path then
     number(state, v)
     put_name(state, path)
+  elseif by_name and type(getmeta(v)) == "table" and rawget(getmeta(v), "__pack") then
+    put_made(state, v, depth)
   elseif kind == "table" then
     put_table(state, v, depth)
   elseif kind == "function" then
@@ -211,6 +223,15 @@ local function get_function(state, at)
   return f, at
 end
 
+local function get_made(state, at)
+  local make, args
+  make, at = get(state, at)
+  args, at = get(state, at)
+  local v = assert(make(table.unpack(args)))
+  state.list[#state.list + 1] = v
+  return v, at
+end
+
 local function get_name(state, at)
   local n, key, value
   n, at = sunpack("<B", state.text, at)
@@ -237,6 +258,7 @@ function get(state, at)
   if mark == "{" then return get_table(state, at) end
   if mark == "F" then return get_function(state, at) end
   if mark == "G" then return get_name(state, at) end
+  if mark == "M" then return get_made(state, at) end
   local id
   id, at = sunpack("<I4", state.text, at)
   if mark == "r" then return state.list[id], at end

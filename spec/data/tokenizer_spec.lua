@@ -1,0 +1,184 @@
+-- SPDX-License-Identifier: MIT
+-- Byte-level BPE against what the tokenizers library made (spec/fixtures/make_tokenizers.py); hostile files, long
+-- texts.
+
+local T = require "perilune"
+local mutate = require "spec.support.mutate"
+local near = require "spec.support.near"
+local known = require "spec.fixtures.tokenizers"
+local data = T.data
+local fails = near.fails
+
+local fixtures = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/"
+local function list(ids) return ids:numel() > 0 and ids:totable() or {} end
+
+-- A fixture, changed by plain replacements of text; or nil, message, code.
+local function altered(file, ...)
+  local json = mutate.read(fixtures .. file)
+  for _, change in ipairs { ... } do
+    local from, to = json:find(change[1], 1, true)
+    assert(from, change[1])
+    json = json:sub(1, from - 1) .. change[2] .. json:sub(to + 1)
+  end
+  local path = os.tmpname()
+  local f = assert(io.open(path, "wb"))
+  f:write(json)
+  f:close()
+  local t, message, code = data.tokenizer(path)
+  os.remove(path)
+  return t, message, code
+end
+
+local gpt2, message, code = data.tokenizer(fixtures .. "gpt2.json")
+if not gpt2 then
+  describe("data.tokenizer", function()
+    it("says which library the build lacks", function()
+      assert.equal("unsupported", code)
+      assert.truthy(message:find("libjansson-dev", 1, true) or message:find("libpcre2-dev", 1, true), message)
+      return pending(message)
+    end)
+  end)
+  return
+end
+
+describe("data.tokenizer", function()
+  local prefix = altered("gpt2.json", { '"ByteLevel","add_prefix_space":false', '"ByteLevel","add_prefix_space":true' })
+  local split = assert(data.tokenizer(fixtures .. "split.json"))
+
+  for name, t in pairs { gpt2 = gpt2, split = split, prefix = prefix } do
+    it("gives the ids and texts of the reference: " .. name, function()
+      for _, case in ipairs(known[name]) do
+        local text, ids, plain, full, bare = table.unpack(case)
+        local got = t:encode(text, { index_base = 0 })
+        assert.same(ids, list(got), text)
+        assert.equal(plain, t:decode(got, { index_base = 0 }))
+        assert.equal(full, t:decode(ids, { index_base = 0, skip_special = false }))
+        assert.equal(bare, t:encode(text, { add_special = false }):numel())
+        local one = list(t:encode(text))
+        for i, id in ipairs(one) do assert.equal(ids[i] + 1, id) end
+        assert.equal(plain, t:decode(one))
+      end
+    end)
+  end
+
+  it("keeps every byte, valid UTF-8 or not", function()
+    local all = {}
+    for b = 0, 255 do all[#all + 1] = string.char(b) end
+    local text = table.concat(all) .. "\237\160\128 \240\159\152 caf\195" .. table.concat(all):reverse()
+    assert.equal(text, gpt2:decode(gpt2:encode(text)))
+    assert.equal(text, split:decode(split:encode(text)))
+  end)
+
+  it("knows tokens and their ids", function()
+    assert.equal(704, #gpt2)
+    assert.equal(1, gpt2:id("<|endoftext|>"))
+    assert.equal(0, gpt2:id("<|endoftext|>", { index_base = 0 }))
+    assert.is_nil(gpt2:id("no such token"))
+    local token, special = gpt2:token(1)
+    assert.equal("<|endoftext|>", token)
+    assert.is_true(special)
+    token, special = gpt2:token(gpt2:id("Ġthe"))
+    assert.equal("Ġthe", token)
+    assert.is_false(special)
+    assert.is_nil(gpt2:token(705))
+    assert.equal(" the", gpt2:decode { gpt2:id("Ġthe") })
+    assert.equal(gpt2:id("Ġthe"), gpt2:encode(" the"):item())
+    local plain = gpt2:encode("<|endoftext|>", { split_special = false })
+    assert.is_true(plain:numel() > 1)
+    assert.equal("<|endoftext|>", gpt2:decode(plain))
+    assert.equal("tokenizer of 704 tokens", tostring(gpt2))
+  end)
+
+  it("takes long texts in a time that grows as they do", function()
+    local function seconds(text)
+      local begin = T.core.clock()
+      assert.is_true(gpt2:encode(text):numel() > 0)
+      return T.core.clock() - begin
+    end
+    for _, piece in ipairs { "a", "ab", "abcdefg", " \n", "\255", "word ", "the king " } do
+      seconds(piece:rep(20000))
+      local short, long = seconds(piece:rep(20000)), seconds(piece:rep(200000))
+      assert.is_true(long < 40 * short + 0.05, ("%q: %g s, ten times as long %g s"):format(piece, short, long))
+    end
+  end)
+
+  it("goes with data.text and into workers", function()
+    local path = os.tmpname()
+    local f = assert(io.open(path, "w"))
+    f:write(("We know our gods. "):rep(40))
+    f:close()
+    local ds = assert(data.text { path, length = 16, tokenizer = gpt2 })
+    assert.equal(704, ds.vocab_size)
+    assert.truthy(ds.tokenizer:decode(ds[1][1]):find("^We know"))
+    local upper = data.Dataset { len = 4, get = function(_, i)
+      return gpt2:encode("the king " .. i):narrow(1, 1, 2)
+    end }
+    local got = {}
+    for x in data.DataLoader(upper, { batch_size = 4, workers = 1 }) do got = x[4]:totable() end
+    assert.same(gpt2:encode("the king"):narrow(1, 1, 2):totable(), got)
+    local n = 0
+    for x in data.DataLoader(ds, { batch_size = 2, workers = 1 }) do n = n + x:size(1) end
+    assert.equal(#ds, n)
+    assert.is_true(gpt2:save(path))
+    assert.same(gpt2:encode("the"):totable(), assert(data.tokenizer(path)):encode("the"):totable())
+    os.remove(path)
+    assert.equal("io", select(3, gpt2:save("/nowhere/x.json")))
+  end)
+
+  it("refuses what it does not do, by name", function()
+    local function refuses(kind, text, ...)
+      local t, why, got = altered(...)
+      assert.is_nil(t)
+      assert.truthy(why:find(text, 1, true), why)
+      assert.equal(kind, got)
+    end
+    local model = '"model":{"type":"BPE"'
+    refuses("unsupported", "the model 'WordPiece'", "gpt2.json", { model, '"model":{"type":"WordPiece"' })
+    refuses("unsupported", "the normalizer 'NFC'", "gpt2.json", { '"normalizer":null', '"normalizer":{"type":"NFC"}' })
+    refuses("unsupported", "byte_fallback", "gpt2.json", { '"byte_fallback":false', '"byte_fallback":true' })
+    refuses("unsupported", "the pre_tokenizer 'Metaspace'", "split.json", { '"type":"Split"', '"type":"Metaspace"' })
+    refuses("unsupported", "a Split with behavior 'MergedWithNext'", "split.json",
+      { '"Isolated"', '"MergedWithNext"' })
+    refuses("unsupported", "the decoder 'Metaspace'", "gpt2.json", { '"decoder":{"type":"ByteLevel"',
+      '"decoder":{"type":"Metaspace"' })
+    refuses("format", "a merge of tokens that are not in the vocabulary", "gpt2.json", { '"merges":[[',
+      '"merges":[["no","thing"],[' })
+    refuses("format", "a merge must be two words", "gpt2.json", { '"merges":[[', '"merges":["nothing",[' })
+    refuses("format", "an id in model.vocab", "gpt2.json", { '"!":1', '"!":-1' })
+    refuses("format", "an id in model.vocab", "gpt2.json", { '"!":1', '"!":16000000' })
+    refuses("format", "belongs to two tokens", "gpt2.json", { '"!":1', '"!":2' })
+    refuses("format", "duplicate object key", "gpt2.json", { '"!":1', '"!":1,"!":1' })
+    refuses("format", "line 1:", "gpt2.json", { '"version":"1.0"', '"version":' })
+    refuses("format", "is malformed", "split.json", { '(?i:', '(?i(' })
+    assert.equal("io", select(3, data.tokenizer("/nowhere/tokenizer.json")))
+    fails("the path must be a string", data.tokenizer, 3)
+    fails("encode: a string is wanted, got 3", gpt2.encode, gpt2, 3)
+    fails("there is no token with id 705; ids are 1 to 704", gpt2.decode, gpt2, { 705 })
+    fails("id 2 of the list is no integer", gpt2.decode, gpt2, { 1, "x" })
+    fails("index_base must be 0 or 1", gpt2.encode, gpt2, "a", { index_base = 2 })
+  end)
+
+  it("ends expressions that would run for ever", function()
+    local t = assert(altered("split.json", { "(?i:", "(?:(?:a+)+)+$|(?i:" }))
+    local begin = os.time()
+    local ids, why, kind = t:encode(("a"):rep(4000) .. "b")
+    if not ids then
+      assert.equal("format", kind)
+      assert.truthy(why:find("cannot be matched", 1, true), why)
+    end
+    assert.is_true(os.time() - begin < 20)
+  end)
+
+  it("survives damage", function()
+    assert.equal("", mutate.fuzz({ mutate.read(fixtures .. "gpt2.json"), mutate.read(fixtures .. "split.json") },
+      function(path)
+        local t, why, kind = data.tokenizer(path)
+        if not t then return nil, why, kind end
+        local ids
+        ids, why, kind = t:encode("The king's 12 <mask> <|endoftext|>\n\n\240\159\152\128 \255")
+        if not ids then return nil, why, kind end
+        t:decode(ids)
+        return t
+      end))
+  end)
+end)
