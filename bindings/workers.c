@@ -16,6 +16,7 @@
 #include <lualib.h>
 
 #include "bindings/lib.h"
+#include "engine/alloc.h"
 #include "engine/parcel.h"
 
 enum { MAX_WORKERS = 256, HOOK_STEP = 1000 };
@@ -235,6 +236,7 @@ static void *worker_main(void *arg) {
   Pool *p = w->pool;
   if (p->have_affinity) (void)sched_setaffinity(0, sizeof p->affinity, &p->affinity);
   plk_set_threads(1);
+  pl_pool_put(pl_pool_get(1), 1); /* from here on what the engine keeps for this thread is freed when it ends */
   lua_State *L = luaL_newstate();
   if (!L) {
     note_failure(p, "out of memory for a worker");

@@ -67,6 +67,10 @@ static int bin_of(size_t n, size_t *total) {
   return (log - 7) * 8 + (int)((up >> (log - 3)) & 7) + (up >> (log + 1) ? 8 : 0);
 }
 
+/* Under the lock; others read these two without it. */
+static void count_live(int64_t bytes) { __atomic_store_n(&bins.live, bins.live + bytes, __ATOMIC_RELAXED); }
+static void count_allocated(int64_t bytes) { __atomic_store_n(&bins.allocated, bins.allocated + bytes, __ATOMIC_RELAXED); }
+
 static bool injected(void) {
   if (bins.fail_at < 0) return false;
   if (bins.fail_at > 0) {
@@ -138,8 +142,8 @@ PlStatus pl_block_alloc(size_t n, void **out) {
     if (b) *b = (Block){.total = total, .bin = bin, .magic = 0x6d6f6f6e};
   }
   if (b) {
-    bins.live += (int64_t)b->total;
-    bins.allocated += (int64_t)b->total;
+    count_live((int64_t)b->total);
+    count_allocated((int64_t)b->total);
     bins.blocks++;
     bins.count++;
     int64_t live = bins.live + pool.live;
@@ -155,7 +159,7 @@ void pl_block_free(void *p) {
   if (!p) return;
   Block *b = (Block *)(void *)((char *)p - HEAD);
   pthread_mutex_lock(&bins.lock);
-  bins.live -= (int64_t)b->total;
+  count_live(-(int64_t)b->total);
   bins.blocks--;
   b->next = bins.free[b->bin];
   bins.free[b->bin] = b;
@@ -190,10 +194,10 @@ static void thread_end(void *unused) {
     bins.orphans[k] = pool.free[k];
   }
 #endif
-  bins.live += pool.live;
+  count_live(pool.live);
   bins.blocks += pool.blocks;
   bins.count += pool.count;
-  bins.allocated += pool.allocated;
+  count_allocated(pool.allocated);
   pthread_mutex_unlock(&bins.lock);
   pool = (Pool){.watched = false};
 }
