@@ -48,5 +48,6 @@ int luaopen_perilune_engine(lua_State *L) {
   l_image_register(L);
   l_jit_register(L);
   l_tokenizer_register(L);
+  l_t7_register(L);
   return 1;
 }

@@ -48,7 +48,7 @@ local lazy = {
   GradScaler = "perilune.scaler",
   load_idx = { "perilune.io", "load_idx" },
   load_npy = { "perilune.files", "load_npy" }, save_npy = { "perilune.files", "save_npy" },
-  load_npz = { "perilune.files", "load_npz" },
+  load_npz = { "perilune.files", "load_npz" }, load_t7 = { "perilune.t7", "load_t7" },
   load_image = { "perilune.files", "load_image" }, save_image = { "perilune.files", "save_image" },
   graph = { "perilune.graph", "graph" }, save_graph = { "perilune.graph_io", "save" },
   load_graph = { "perilune.graph_io", "load" },

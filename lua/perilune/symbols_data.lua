@@ -25,6 +25,11 @@ S.save_image = { "T.save_image(path, x, {quality=90}) → true, or nil, message,
   "Writes u8 [C, H, W] or [H, W], or floats from 0 to 1, as PNG or JPEG by the ending of the name.", [[
 print((T.save_image("/nowhere/picture.png", T.zeros(3, 8, 8))))  --> nil]] }
 
+S.load_t7 = { "T.load_t7(path) → value, or nil, message, code",
+  [[Reads what torch7 saved, binary or ascii: tensors, tables, strings, numbers, booleans, with cycles. Functions are
+refused; objects of other classes become tables of their fields with the class's name in torch_class.]], [[
+print((T.load_t7("/nowhere/model.t7")))  --> nil]] }
+
 -- ---- datasets ------------------------------------------------------------------------------------------------
 
 S["data.Dataset"] = { "T.data.Dataset{len=n or function, get=function(self, i) … end, …} → dataset",

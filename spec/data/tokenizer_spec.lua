@@ -89,16 +89,11 @@ describe("data.tokenizer", function()
     assert.equal("tokenizer of 704 tokens", tostring(gpt2))
   end)
 
-  it("takes long texts in a time that grows as they do", function()
-    local function seconds(text)
-      local begin = T.core.clock()
-      assert.is_true(gpt2:encode(text):numel() > 0)
-      return T.core.clock() - begin
-    end
+  it("takes long texts without quadratic time", function()
     for _, piece in ipairs { "a", "ab", "abcdefg", " \n", "\255", "word ", "the king " } do
-      seconds(piece:rep(20000))
-      local short, long = seconds(piece:rep(20000)), seconds(piece:rep(200000))
-      assert.is_true(long < 40 * short + 0.05, ("%q: %g s, ten times as long %g s"):format(piece, short, long))
+      local begin = os.clock()
+      assert.is_true(gpt2:encode(piece:rep(1500000 // #piece)):numel() > 0)
+      assert.is_true(os.clock() - begin < 5, ("%q: %g s"):format(piece, os.clock() - begin)) -- quadratic: hours
     end
   end)
 

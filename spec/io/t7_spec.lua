@@ -1,0 +1,274 @@
+-- SPDX-License-Identifier: MIT
+-- Files of torch7, binary and ascii, written here as torch7's File.lua writes them.
+
+local T = require "perilune"
+local mutate = require "spec.support.mutate"
+local near = require "spec.support.near"
+local fails = near.fails
+
+local path
+
+-- ---- a writer ------------------------------------------------------------------------------------------------------
+
+local letters = { Byte = "B", Char = "b", Short = "<i2", Int = "<i4", Long = "<i8", Float = "<f", Double = "<d" }
+
+local function writer(ascii)
+  local w = { out = {}, seen = {}, n = 0 }
+  local function put(s) w.out[#w.out + 1] = s end
+  local function array(format, list, decimal)
+    if not ascii or format == "B" or format == "b" then
+      for _, v in ipairs(list) do put(format:pack(v)) end
+    else
+      local words = {}
+      for i, v in ipairs(list) do words[i] = decimal:format(v) end
+      put(table.concat(words, " "))
+    end
+    if ascii and #list > 0 then put("\n") end
+  end
+  function w.int(v) array("<i4", { v }, "%d") end
+  function w.longs(list) array("<i8", list, "%d") end
+  function w.double(v) array("<d", { v }, "%.17g") end
+  function w.text(s)
+    w.int(#s)
+    put(s)
+    if ascii and #s > 0 then put("\n") end
+  end
+  -- An index, and whether its object is still to be written.
+  function w.object(kind, key)
+    w.int(kind)
+    if w.seen[key] then return w.int(w.seen[key]), false end
+    w.n = w.n + 1
+    w.seen[key] = w.n
+    return w.int(w.n), true
+  end
+  function w.class(name)
+    w.text("V 1")
+    w.text(name)
+  end
+  function w.storage(kind, list)
+    local _, fresh = w.object(4, list)
+    if not fresh then return end
+    w.class("torch." .. kind .. "Storage")
+    w.longs { #list }
+    array(letters[kind], list, (kind == "Float" or kind == "Double") and "%.17g" or "%d")
+  end
+  function w.tensor(kind, size, stride, offset, list)
+    local _, fresh = w.object(4, {})
+    if not fresh then return end
+    w.class("torch." .. kind .. "Tensor")
+    w.int(#size)
+    w.longs(size)
+    w.longs(stride)
+    w.longs { offset }
+    if list then w.storage(kind, list) else w.int(0) end
+  end
+  function w.value(v)
+    if v == nil then
+      w.int(0)
+    elseif type(v) == "number" then
+      w.int(1)
+      w.double(v)
+    elseif type(v) == "string" then
+      w.int(2)
+      w.text(v)
+    elseif type(v) == "boolean" then
+      w.int(5)
+      w.int(v and 1 or 0)
+    elseif type(v) == "function" then
+      v(w)
+    else
+      local _, fresh = w.object(3, v)
+      if not fresh then return end
+      local keys = {}
+      for k in pairs(v) do keys[#keys + 1] = k end
+      table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+      w.int(#keys)
+      for _, k in ipairs(keys) do
+        w.value(k)
+        w.value(v[k])
+      end
+    end
+  end
+  function w.bytes() return table.concat(w.out) end
+  return w
+end
+
+local function bytes_of(ascii, v)
+  local w = writer(ascii)
+  w.value(v)
+  return w.bytes()
+end
+
+local function save(bytes)
+  local f = assert(io.open(path, "wb"))
+  f:write(bytes)
+  f:close()
+end
+
+local function round(ascii, v)
+  save(bytes_of(ascii, v))
+  return assert(T.load_t7(path))
+end
+
+-- ---- what is read ------------------------------------------------------------------------------------------------
+
+describe("load_t7", function()
+  before_each(function() path = os.tmpname() end)
+  after_each(function() os.remove(path) end)
+
+  for name, ascii in pairs { binary = false, ascii = true } do
+    it("reads plain data: " .. name, function()
+      local t = { 1, 2.5, "three", true, { deep = { false, -1e300 } }, [10] = "", ["a key"] = "line\nend \0 byte\n",
+        huge = math.huge }
+      assert.same(t, round(ascii, t))
+      assert.equal("text", round(ascii, "text"))
+      assert.equal(0.1, round(ascii, 0.1))
+      assert.equal(-math.huge, round(ascii, -math.huge))
+      local nan = round(ascii, { 0 / 0 })[1]
+      assert.is_true(nan ~= nan)
+      save(bytes_of(ascii, false))
+      assert.is_false(T.load_t7(path))
+    end)
+
+    it("reads cycles and shared tables: " .. name, function()
+      local t = { name = "root", part = { n = 1 } }
+      t.self, t.again, t.part.parent = t, t.part, t
+      local got = round(ascii, t)
+      assert.equal(got, got.self)
+      assert.equal(got.part, got.again)
+      assert.equal(got, got.part.parent)
+      assert.equal("root", got.name)
+    end)
+
+    it("reads tensors of every type: " .. name, function()
+      local types = { Byte = "u8", Char = "i8", Short = "i16", Int = "i32", Long = "i64", Float = "f32",
+        Double = "f64" }
+      for kind, dtype in pairs(types) do
+        local x = round(ascii, function(w) w.tensor(kind, { 2, 3 }, { 3, 1 }, 1, { 1, 2, 3, 4, 5, 100 }) end)
+        assert.equal(dtype, x:dtype())
+        assert.is_true(x:equal(T.tensor({ { 1, 2, 3 }, { 4, 5, 100 } }, { dtype = dtype })))
+      end
+      local x = round(ascii, function(w) w.tensor("Double", { 2, 2 }, { 1, 3 }, 2, { 1, 2.5, -3, 4, 5e10, 6, 7 }) end)
+      assert.same({ { 2.5, 5e10 }, { -3.0, 6.0 } }, x:totable())
+      assert.equal(0, round(ascii, function(w) w.tensor("Float", {}, {}, 1, nil) end):numel())
+      assert.same({ 7, 8 }, round(ascii, function(w) w.storage("Long", { 7, 8 }) end):totable())
+      assert.same({ 0 }, round(ascii, function(w) w.storage("Int", {}) end):shape())
+    end)
+
+    it("keeps the memory that views share: " .. name, function()
+      local list = { 1, 2, 3, 4 }
+      local got = round(ascii, { a = function(w) w.tensor("Float", { 4 }, { 1 }, 1, list) end,
+        b = function(w) w.tensor("Float", { 2 }, { 1 }, 3, list) end })
+      got.a:fill_(9)
+      assert.same({ 9, 9 }, got.b:totable())
+    end)
+
+    it("reads networks as tables: " .. name, function()
+      local got = round(ascii, function(w)
+        w.object(4, {})
+        w.class("nn.Linear")
+        w.value { train = true, weight = function(v) v.tensor("Float", { 1, 2 }, { 2, 1 }, 1, { 3, 4 }) end }
+      end)
+      assert.equal("nn.Linear", got.torch_class)
+      assert.is_true(got.train)
+      assert.same({ { 3.0, 4.0 } }, got.weight:totable())
+    end)
+
+    it("refuses code and malformed files: " .. name, function()
+      local function refused(code, text, bytes)
+        save(bytes)
+        local v, message, got = T.load_t7(path)
+        assert.is_nil(v)
+        assert.truthy(message:find(text, 1, true), message)
+        assert.equal(code, got)
+      end
+      for kind = 6, 8 do
+        refused("unsupported", "only data is loaded", bytes_of(ascii, { function(w)
+          w.int(kind)
+          w.int(1)
+          w.text("\27Lua")
+        end }))
+      end
+      local good = bytes_of(ascii, { "text", 1, true })
+      for n = 1, #good - 2 do -- (ascii: without the last line end it is whole)
+        save(good:sub(1, n))
+        local v, message, code = T.load_t7(path)
+        assert.is_nil(v, n)
+        assert.equal("format", code)
+        assert.is_string(message)
+      end
+      refused("format", "more data behind", good .. "xy")
+      refused("format", "type 9", bytes_of(ascii, function(w) w.int(9) end))
+      refused("format", "a text longer than the file", bytes_of(ascii, function(w)
+        w.int(2)
+        w.int(1000000)
+      end))
+      refused("format", "a text longer than the file", bytes_of(ascii, function(w)
+        w.int(2)
+        w.int(-1)
+      end))
+      refused("format", "reaches outside its storage", bytes_of(ascii, function(w)
+        w.tensor("Float", { 3 }, { 1 }, 1, { 1, 2 })
+      end))
+      refused("format", "reaches outside its storage", bytes_of(ascii, function(w)
+        w.tensor("Float", { 2 }, { 1 }, 0, { 1, 2 })
+      end))
+      refused("format", "reaches outside its storage", bytes_of(ascii, function(w)
+        w.tensor("Float", { 1 << 62, 4 }, { 1, 1 }, 1, { 1, 2 })
+      end))
+      refused("format", "without storage", bytes_of(ascii, function(w) w.tensor("Float", { 3 }, { 1 }, 1, nil) end))
+      refused("format", "more than 16 dimensions", bytes_of(ascii, function(w)
+        w.object(4, {})
+        w.class("torch.FloatTensor")
+        w.int(17)
+      end))
+      refused("format", "a storage longer than the file", bytes_of(ascii, function(w)
+        w.object(4, {})
+        w.class("torch.FloatStorage")
+        w.longs { 1 << 40 }
+      end))
+      refused("format", "key that is nil", bytes_of(ascii, function(w)
+        w.object(3, {})
+        w.int(1)
+        w.value(nil)
+        w.value(1)
+      end))
+      refused("format", "whose fields are no table", bytes_of(ascii, function(w)
+        w.object(4, {})
+        w.class("tds.Hash")
+        w.value(3)
+      end))
+      refused("format", "nested deeper", bytes_of(ascii, function(w)
+        for i = 1, 3000 do
+          w.int(3)
+          w.int(i)
+          w.int(1)
+          w.value(1)
+        end
+      end))
+    end)
+  end
+
+  it("tells what is missing", function()
+    assert.equal("io", select(3, T.load_t7(path .. ".none")))
+    save("")
+    assert.equal("format", select(3, T.load_t7(path)))
+    fails("the path must be a string", T.load_t7, 1)
+  end)
+
+  it("survives damage", function()
+    local good = {}
+    for _, ascii in ipairs { false, true } do
+      local list, t = { 1, 2, 3, 4 }, { "text", 1.5, true, { key = "value" } }
+      t.self = t
+      t.x = function(w) w.tensor("Float", { 2, 2 }, { 2, 1 }, 1, list) end
+      t.y = function(w) w.tensor("Float", { 2 }, { 2 }, 2, list) end
+      t.z = function(w) w.tensor("Byte", { 4 }, { 1 }, 1, list) end
+      good[#good + 1] = bytes_of(ascii, t)
+    end
+    assert.equal("", mutate.fuzz(good, function(p)
+      local v, message, code = T.load_t7(p)
+      return v == nil and message == nil or v, message, code -- a damaged file may hold nil
+    end))
+  end)
+end)
