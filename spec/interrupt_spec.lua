@@ -53,6 +53,10 @@ local CASES = {
     "while true do coroutine.yield(i) end end) end", "while true do for i = 1, 3 do coroutine.resume(t[i]) end end" },
   { "a loop in Lua that a coroutine has left", "c = coroutine.wrap(function() coroutine.yield(1) end) c()",
     "while true do end" },
+  { "waiting for a loader's workers", "",
+    "for _ in T.data.DataLoader({ 1 }, { workers = 2, collate = function() while true do end end }) do end" },
+  { "a loader's workers in kernels", "", "for _ in T.data.DataLoader({ 1 }, { workers = 1, collate = function() "
+    .. "local x = require('perilune').randn(2000, 2000) while true do x:matmul(x) end end }) do end" },
   { "ops in a coroutine", "x = T.randn(1000, 1000)",
     "coroutine.wrap(function() while true do x:matmul(x) end end)()" },
 }

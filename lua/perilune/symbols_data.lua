@@ -84,6 +84,12 @@ t:id(token), #t, t:save(path). Ids count from 1 unless index_base=0. Needs Janss
   [[
 print((T.data.tokenizer("/nowhere/tokenizer.json")))  --> nil]] }
 
+S["data.train_bpe"] = {
+  "T.data.train_bpe{vocab_size, text=, files={path, …}, special=, min_count=2} → tokenizer, or nil, message, code",
+  "Learns byte-level BPE from text; t:save(path) writes a tokenizer.json. See data.tokenizer.", [[
+local t = T.data.train_bpe { 260, text = ("low lower lowest "):rep(9), special = { "<|end|>" } }
+print(#t, t:decode(t:encode("lowest low")))  --> 260	lowest low]] }
+
 -- ---- transforms ------------------------------------------------------------------------------------------------
 
 local head = "local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to(\"u8\")\n"

@@ -120,6 +120,31 @@ describe("data.tokenizer", function()
     assert.equal("io", select(3, gpt2:save("/nowhere/x.json")))
   end)
 
+  it("learns the merges that the reference learns", function()
+    local texts = {}
+    for i, case in ipairs(known.gpt2) do texts[i] = case[1] end
+    local t = assert(data.train_bpe { 330, text = table.concat(texts), special = { "<|end|>" } })
+    assert.equal(330, #t)
+    local json, got = t.json, {}
+    for a, b in json:match('"merges":%[(.*)%]}}$'):gmatch('%["(.-)","(.-)"%]') do got[#got + 1] = a .. " " .. b end
+    assert.same(known.merges, got)
+    assert.equal("<|end|>", t:token(1))
+    local text = "To be, or not to be: \0\255\" \\ that is the question.\n"
+    assert.equal(text, t:decode(t:encode(text)))
+    assert.is_true(t:encode(text):numel() < #text)
+    local path = os.tmpname()
+    assert(t:save(path))
+    assert.same(t:encode(text):totable(), assert(data.tokenizer(path)):encode(text):totable())
+    local same = data.train_bpe { 270, files = { path }, min_count = 3 }
+    assert.is_true(#same <= 270)
+    os.remove(path)
+    assert.equal("io", select(3, data.train_bpe { 300, files = { path } }))
+    assert.equal(256, #data.train_bpe { 300, text = "abc" })
+    fails("vocab_size must be at least 257", data.train_bpe, { 256, text = "a", special = { "<x>" } })
+    fails("text or files are wanted", data.train_bpe, { 300 })
+    fails("at least three characters", data.train_bpe, { 300, text = "a", special = { "a" } })
+  end)
+
   it("refuses what it does not do, by name", function()
     local function refuses(kind, text, ...)
       local t, why, got = altered(...)

@@ -18,6 +18,7 @@ return {
   image_folder = require("perilune.data.folder").image_folder,
   text = require("perilune.data.text").text,
   tokenizer = require("perilune.data.tokenizer").tokenizer,
+  train_bpe = require("perilune.data.tokenizer").train_bpe,
   transforms = require "perilune.data.transforms",
   DataLoader = DataLoader,
   SequentialSampler = sampler.SequentialSampler,

@@ -37,6 +37,77 @@ function M.tokenizer(path)
   return M.from_json(json, path)
 end
 
+-- ---- training ---------------------------------------------------------------------------------------------------
+
+local function quote(s)
+  return '"' .. s:gsub('[%c"\\]', function(c) return ("\\u%04x"):format(c:byte()) end) .. '"'
+end
+
+-- The text of a tokenizer.json: special tokens, the bytes' characters, the merges, in this order of ids.
+local function json_of(special, texts, merges)
+  local vocab, pairs_, added = {}, {}, {}
+  for i, s in ipairs(special) do
+    vocab[i] = quote(s) .. ":" .. i - 1
+    added[i] = ('{"id":%d,"content":%s,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false,'
+      .. '"special":true}'):format(i - 1, quote(s))
+  end
+  for k, text in ipairs(texts) do vocab[#vocab + 1] = quote(text) .. ":" .. #special + k - 1 end
+  for k, m in ipairs(merges) do pairs_[k] = ("[%s,%s]"):format(quote(texts[m[1]]), quote(texts[m[2]])) end
+  local bytes = '{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true}'
+  return ('{"version":"1.0","truncation":null,"padding":null,"added_tokens":[%s],"normalizer":null,"pre_tokenizer":%s,'
+    .. '"post_processor":null,"decoder":%s,"model":{"type":"BPE","dropout":null,"unk_token":null,'
+    .. '"continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,'
+    .. '"ignore_merges":false,"vocab":{%s},"merges":[%s]}}'):format(table.concat(added, ","), bytes, bytes,
+    table.concat(vocab, ","), table.concat(pairs_, ","))
+end
+
+local train_spec = options.spec("data.train_bpe", { { "vocab_size", "count" }, { "text", "string", optional = true },
+  { "files", "any", optional = true }, { "special", "any", optional = true }, { "min_count", "count", 2 } })
+
+local function check_special(list)
+  local seen = {}
+  if type(list) ~= "table" then fail("data.train_bpe: special must be a list of strings, got %s", describe(list)) end
+  for _, s in ipairs(list) do
+    if type(s) ~= "string" or #s < 3 or seen[s] or not utf8.len(s) then
+      fail("data.train_bpe: special tokens must be different texts of at least three characters, got %s", describe(s))
+    end
+    seen[s] = true
+  end
+  return list
+end
+
+--- Learns a tokenizer of vocab_size tokens: `data.train_bpe{vocab_size, text=, files={path, …}, special={"<|end|>"},
+-- min_count=2}`. Special tokens have the first ids, then come the 256 bytes, then what merging gives. The merges are
+-- those that the tokenizers library learns from the same words (cut by GPT-2's expression).
+-- @treturn Tokenizer or nil, message, code when a file cannot be read
+function M.train_bpe(...)
+  local a = options.read(train_spec, ...)
+  local special = check_special(a.special or {})
+  if a.text == nil and a.files == nil then fail("data.train_bpe: text or files are wanted") end
+  if a.files ~= nil and type(a.files) ~= "table" then fail("data.train_bpe: files must be a list of paths") end
+  if a.vocab_size < 256 + #special then
+    fail("data.train_bpe: vocab_size must be at least %d: 256 bytes and the special tokens", 256 + #special)
+  end
+  local trainer, message, code = core.bpe_trainer()
+  if not trainer then return nil, message, code end
+  if a.text then trainer:feed(a.text) end
+  for _, path in ipairs(a.files or {}) do
+    local f
+    f, message = io.open(path, "rb")
+    if not f then return nil, message, "io" end
+    local text
+    text, message = f:read("a")
+    f:close()
+    if not text then return nil, ("%s: %s"):format(path, message or "cannot read"), "io" end
+    trainer:feed(text)
+  end
+  local texts, merges = trainer:run(a.vocab_size - #special, a.min_count)
+  for _, m in ipairs(merges) do texts[m[3]] = texts[m[1]] .. texts[m[2]] end
+  return M.from_json(json_of(special, texts, merges), "train_bpe")
+end
+
+-- ---- using ------------------------------------------------------------------------------------------------------
+
 local function base_of(who, opts)
   local base = opts.index_base == nil and 1 or opts.index_base
   if base ~= 0 and base ~= 1 then fail("%s: index_base must be 0 or 1, got %s", who, describe(base)) end
