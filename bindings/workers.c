@@ -3,266 +3,24 @@
  * tensors), workers answer with text and tensors; lua/perilune/data/pack.lua makes the texts. Tensors travel as parcels
  * (engine/parcel.h), everything else by copy. The queues below are all that threads share; no thread touches another's
  * Lua state. */
-#include <errno.h>
-#include <pthread.h>
-#include <sched.h>
+#include "bindings/workers.h"
+
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <lualib.h>
-
-#include "bindings/lib.h"
-#include "engine/alloc.h"
-#include "engine/parcel.h"
-
-enum { MAX_WORKERS = 256, HOOK_STEP = 1000 };
-
-/* One job or its answer. */
-typedef struct Message {
-  struct Message *next;
-  int64_t id, pass;
-  bool failed, dropped; /* dropped: nobody waits for the answer any more */
-  char *text;
-  size_t n;
-  int ntensor;
-  PlParcel *tensor[];
-} Message;
-
-typedef struct Worker {
-  struct Pool *pool;
-  int index;
-  pthread_t thread;
-  Message *current;
-} Worker;
-
-typedef struct Pool {
-  pthread_mutex_t lock;
-  pthread_cond_t job, answer;
-  Message *jobs, *answers, *setup; /* jobs: next one first */
-  char *failure; /* why a worker could not start */
-  atomic_bool stop;
-  pid_t owner;   /* threads do not survive fork */
-  char *path, *cpath, *module;
-  bool have_affinity;
-  cpu_set_t affinity;
-  int n; /* threads started */
-  Worker worker[];
-} Pool;
+enum { MAX_WORKERS = 256 };
 
 static const char pool_name[] = "perilune.workers";
-static const char pool_key = 0; /* in a worker's registry: its Worker */
-
-/* ---- messages ------------------------------------------------------------------------------------------------------ */
-
-static void message_free(Message *m) {
-  if (!m) return;
-  for (int i = 0; i < m->ntensor; i++) pl_parcel_release(m->tensor[i]);
-  free(m->text);
-  free(m);
-}
-
-static Message *message_new(const char *text, size_t n, int ntensor) {
-  Message *m = calloc(1, sizeof *m + (size_t)ntensor * sizeof m->tensor[0]);
-  if (!m) return NULL;
-  m->text = malloc(n + 1);
-  if (!m->text) {
-    free(m);
-    return NULL;
-  }
-  memcpy(m->text, text, n);
-  m->text[n] = '\0';
-  m->n = n;
-  return m;
-}
-
-/* From the text at stack index i and the list of tensors at i + 1 (or nil). NULL: out of memory. */
-static Message *message_take(lua_State *L, int i) {
-  size_t n;
-  const char *text = lua_tolstring(L, i, &n);
-  int ntensor = lua_type(L, i + 1) == LUA_TTABLE ? (int)lua_rawlen(L, i + 1) : 0;
-  Message *m = message_new(text, n, ntensor);
-  for (int k = 0; m && k < ntensor; k++) {
-    lua_rawgeti(L, i + 1, k + 1);
-    PlTensor *t = l_to_tensor(L, -1);
-    lua_pop(L, 1); /* the list keeps it */
-    if (t && pl_parcel_make(&m->tensor[k], t) == PL_OK) {
-      m->ntensor = k + 1;
-      continue;
-    }
-    message_free(m);
-    return NULL;
-  }
-  return m;
-}
-
-/* Pushes the text and a list of the tensors. */
-static int message_push(lua_State *L, const Message *m) {
-  lua_pushlstring(L, m->text, m->n);
-  lua_createtable(L, m->ntensor, 0);
-  for (int k = 0; k < m->ntensor; k++) {
-    Box *b = l_new_box(L);
-    CALL(L, pl_parcel_open(m->tensor[k], &b->t));
-    lua_rawseti(L, -2, k + 1);
-  }
-  return 2;
-}
-
-/* ---- the worker's side ---------------------------------------------------------------------------------------------- */
-
-/* Every HOOK_STEP instructions: a worker that computes for long still ends when the loader is closed. */
-static void stop_hook(lua_State *L, lua_Debug *ar) {
-  (void)ar;
-  lua_rawgetp(L, LUA_REGISTRYINDEX, &pool_key);
-  const Worker *w = lua_touserdata(L, -1);
-  lua_pop(L, 1);
-  if (w && atomic_load_explicit(&w->pool->stop, memory_order_relaxed)) luaL_error(L, "the loader was closed");
-}
-
-/* A message that the Lua side has given a traceback is left alone. */
-static int with_traceback(lua_State *L) {
-  const char *text = luaL_tolstring(L, 1, NULL);
-  if (!strstr(text, "\nstack traceback:")) luaL_traceback(L, L, text, 1);
-  return 1;
-}
-
-/* Waits for a job; NULL: the pool is closing. */
-static Message *next_job(Worker *w) {
-  Pool *p = w->pool;
-  pthread_mutex_lock(&p->lock);
-  while (!p->jobs && !atomic_load_explicit(&p->stop, memory_order_relaxed)) pthread_cond_wait(&p->job, &p->lock);
-  Message *m = atomic_load_explicit(&p->stop, memory_order_relaxed) ? NULL : p->jobs;
-  if (m) {
-    p->jobs = m->next;
-    m->next = NULL;
-  }
-  w->current = m;
-  pthread_mutex_unlock(&p->lock);
-  return m;
-}
-
-static void put_answer(Worker *w, const Message *job, Message *answer) {
-  Pool *p = w->pool;
-  pthread_mutex_lock(&p->lock);
-  bool dropped = job->dropped;
-  w->current = NULL;
-  if (!dropped && answer) {
-    answer->id = job->id;
-    answer->pass = job->pass;
-    answer->next = p->answers;
-    p->answers = answer;
-  } else if (!dropped && !p->failure) {
-    p->failure = strdup("out of memory in a worker");
-  }
-  pthread_cond_broadcast(&p->answer);
-  pthread_mutex_unlock(&p->lock);
-  if (dropped) message_free(answer);
-}
-
-/* job_body(handler, message) -> text, tensors */
-static int job_body(lua_State *L) {
-  const Message *m = lua_touserdata(L, 2);
-  lua_settop(L, 1);
-  message_push(L, m);
-  lua_call(L, 2, 2);
-  if (lua_type(L, -2) != LUA_TSTRING) luaL_error(L, "a worker's answer must be text");
-  return 2;
-}
-
-/* The handler lies at 1, the traceback function at 2. */
-static void run_job(lua_State *L, Worker *w, Message *job) {
-  lua_settop(L, 2);
-  lua_pushcfunction(L, job_body);
-  lua_pushvalue(L, 1);
-  lua_pushlightuserdata(L, job);
-  int rc = lua_pcall(L, 2, 2, 2);
-  Message *answer;
-  if (rc == LUA_OK) {
-    answer = message_take(L, 3);
-  } else {
-    size_t n = 0;
-    const char *text = lua_tolstring(L, -1, &n);
-    answer = text ? message_new(text, n, 0) : message_new("out of memory", 13, 0);
-  }
-  if (answer) answer->failed = rc != LUA_OK;
-  lua_settop(L, 2);
-  put_answer(w, job, answer);
-  message_free(job);
-}
-
-static void set_package_field(lua_State *L, const char *field, const char *value) {
-  lua_getglobal(L, "package");
-  lua_pushstring(L, value);
-  lua_setfield(L, -2, field);
-  lua_pop(L, 1);
-}
-
-/* Makes the state a place where perilune works, then asks the module for the handler of jobs. */
-static int worker_setup(lua_State *L) {
-  Worker *w = lua_touserdata(L, 1);
-  const Pool *p = w->pool;
-  lua_settop(L, 0);
-  lua_pushlightuserdata(L, w);
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &pool_key);
-  lua_sethook(L, stop_hook, LUA_MASKCOUNT, HOOK_STEP);
-  luaL_openlibs(L);
-  set_package_field(L, "path", p->path);
-  set_package_field(L, "cpath", p->cpath);
-  luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_PRELOAD_TABLE);
-  lua_pushcfunction(L, luaopen_perilune_engine); /* this file, not core.so, which would set the environment */
-  lua_setfield(L, -2, "perilune.core");
-  lua_settop(L, 0);
-  lua_getglobal(L, "require");
-  lua_pushstring(L, p->module);
-  lua_call(L, 1, 1);
-  lua_pushinteger(L, w->index);
-  message_push(L, p->setup);
-  lua_call(L, 3, 1);
-  return 1;
-}
-
-static void note_failure(Pool *p, const char *text) {
-  pthread_mutex_lock(&p->lock);
-  if (!p->failure) p->failure = strdup(text);
-  pthread_cond_broadcast(&p->answer);
-  pthread_mutex_unlock(&p->lock);
-}
-
-static void *worker_main(void *arg) {
-  Worker *w = arg;
-  Pool *p = w->pool;
-  if (p->have_affinity) (void)sched_setaffinity(0, sizeof p->affinity, &p->affinity);
-  plk_set_threads(1);
-  pl_pool_put(pl_pool_get(1), 1); /* from here on what the engine keeps for this thread is freed when it ends */
-  lua_State *L = luaL_newstate();
-  if (!L) {
-    note_failure(p, "out of memory for a worker");
-    return NULL;
-  }
-  lua_pushcfunction(L, with_traceback);
-  lua_pushcfunction(L, worker_setup);
-  lua_pushlightuserdata(L, w);
-  if (lua_pcall(L, 1, 1, 1) != LUA_OK) {
-    const char *text = lua_tostring(L, -1);
-    note_failure(p, text ? text : "out of memory for a worker");
-  } else {
-    lua_insert(L, 1);
-    for (Message *job; (job = next_job(w));) run_job(L, w, job);
-  }
-  lua_sethook(L, NULL, 0, 0); /* finalizers run in peace */
-  lua_close(L);
-  return NULL;
-}
 
 /* ---- the loader's side ------------------------------------------------------------------------------------------------ */
 
 static void free_list(Message *m) {
   while (m) {
     Message *next = m->next;
-    message_free(m);
+    l_message_free(m);
     m = next;
   }
 }
@@ -273,12 +31,13 @@ static void pool_close(Pool *p) {
   if (!p || p->owner != getpid()) return;
   pthread_mutex_lock(&p->lock);
   atomic_store_explicit(&p->stop, true, memory_order_relaxed);
+  for (int i = 0; i < p->n; i++) atomic_store_explicit(&p->worker[i].halt, true, memory_order_relaxed);
   pthread_cond_broadcast(&p->job);
   pthread_mutex_unlock(&p->lock);
   for (int i = 0; i < p->n; i++) pthread_join(p->worker[i].thread, NULL);
   free_list(p->jobs);
   free_list(p->answers);
-  message_free(p->setup);
+  l_message_free(p->setup);
   free(p->failure);
   free(p->path);
   free(p->cpath);
@@ -319,7 +78,7 @@ static int start_threads(Pool *p, int n) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   for (; p->n < n && code == 0; p->n += code == 0)
-    code = pthread_create(&p->worker[p->n].thread, NULL, worker_main, &p->worker[p->n]);
+    code = pthread_create(&p->worker[p->n].thread, NULL, l_worker_main, &p->worker[p->n]);
   pthread_sigmask(SIG_SETMASK, &old, NULL);
   return code;
 }
@@ -354,7 +113,7 @@ static int workers_new(lua_State *L) {
   p->path = copy_package_field(L, "path");
   p->cpath = copy_package_field(L, "cpath");
   p->module = strdup(lua_tostring(L, 2));
-  p->setup = message_take(L, 3);
+  p->setup = l_message_take(L, 3);
   if (!p->path || !p->cpath || !p->module || !p->setup) return l_error(L, "data.DataLoader: out of memory for workers");
   if (lua_getfield(L, LUA_REGISTRYINDEX, "perilune.affinity") == LUA_TSTRING && lua_rawlen(L, -1) == sizeof p->affinity) {
     memcpy(&p->affinity, lua_tostring(L, -1), sizeof p->affinity);
@@ -372,7 +131,7 @@ static int workers_submit(lua_State *L) {
   int64_t pass = luaL_checkinteger(L, 2), id = luaL_checkinteger(L, 3);
   luaL_checkstring(L, 4);
   lua_settop(L, 5);
-  Message *m = message_take(L, 4);
+  Message *m = l_message_take(L, 4);
   if (!m) return l_error(L, "data.DataLoader: out of memory for a job");
   m->pass = pass;
   m->id = id;
@@ -409,7 +168,7 @@ static struct timespec after(int64_t ms) {
   return t;
 }
 
-static int push_answer(lua_State *L) { return message_push(L, lua_touserdata(L, 1)); }
+static int push_answer(lua_State *L) { return l_message_push(L, lua_touserdata(L, 1)); }
 
 /* pool:take(pass, id, ms) -> nil (not within ms milliseconds) | true, text, tensors | false, message.
  * Short waits, so that the caller's Lua code sees Ctrl-C. */
@@ -426,10 +185,10 @@ static int workers_take(lua_State *L) {
   pthread_mutex_unlock(&p->lock);
   if (m && !m->failed) {
     lua_pushboolean(L, 1);
-    lua_pushcfunction(L, push_answer); /* what it raises must not pass by message_free */
+    lua_pushcfunction(L, push_answer); /* what it raises must not pass by l_message_free */
     lua_pushlightuserdata(L, m);
     int rc = lua_pcall(L, 1, 2, 0);
-    message_free(m);
+    l_message_free(m);
     return rc == LUA_OK ? 3 : lua_error(L);
   }
   if (!m && !failure) return 0;
@@ -438,7 +197,7 @@ static int workers_take(lua_State *L) {
     lua_pushlstring(L, m->text, m->n);
   else
     lua_pushstring(L, failure);
-  message_free(m);
+  l_message_free(m);
   free(failure);
   return 2;
 }
@@ -451,11 +210,11 @@ static void drop(Message **list, int64_t pass) {
       continue;
     }
     *list = m->next;
-    message_free(m);
+    l_message_free(m);
   }
 }
 
-/* pool:cancel(pass): its jobs are not begun any more, its answers are freed. */
+/* pool:cancel(pass): its jobs are not begun any more, those at hand end soon, its answers are freed. */
 static int workers_cancel(lua_State *L) {
   Pool **box = luaL_checkudata(L, 1, pool_name);
   int64_t pass = luaL_checkinteger(L, 2);
@@ -464,8 +223,12 @@ static int workers_cancel(lua_State *L) {
   pthread_mutex_lock(&p->lock);
   drop(&p->jobs, pass);
   drop(&p->answers, pass);
-  for (int i = 0; i < p->n; i++)
-    if (p->worker[i].current && p->worker[i].current->pass == pass) p->worker[i].current->dropped = true;
+  for (int i = 0; i < p->n; i++) {
+    Worker *w = &p->worker[i];
+    if (!w->current || w->current->pass != pass) continue;
+    w->current->dropped = true;
+    atomic_store_explicit(&w->halt, true, memory_order_relaxed);
+  }
   pthread_mutex_unlock(&p->lock);
   return 0;
 }

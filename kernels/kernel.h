@@ -42,6 +42,8 @@ PlStatus plk_scratch(size_t bytes, void **out);
 void plk_scratch_free(void *p);
 /* PL_ERR_INTERRUPT once the user asked to stop (Ctrl-C), else PL_OK. Cheap. Main thread or workers. */
 PlStatus plk_poll(void);
+/* From now on this flag stops the calling thread's kernels too; NULL: none does. It must outlive the thread's work. */
+void plk_stop_by(const _Atomic bool *flag);
 /* Threads that a parallel region may use; 1 inside a loader worker or a forked child. */
 int plk_threads(void);
 void plk_set_threads(int n);

@@ -235,12 +235,10 @@ PlStatus pl_npz_read(PlNpz *z, int64_t i, PlTensor **out) {
   PL_TRY(pl_stream_begin(&s, z->path, z->fd, at, at + m->packed, m->method == STORED ? PL_PLAIN : PL_DEFLATE));
   s.want_crc = true;
   PlStatus st = pl_npy_read(&s, &t, m->size);
-#ifdef PL_HAVE_ZLIB
   if (st == PL_OK && s.crc != m->crc) {
     pl_tensor_release(t);
     st = pl_file_bad(z->path, "member '%.*s' has a wrong checksum", (int)(m->len < 80 ? m->len : 80), m->name);
   }
-#endif
   pl_stream_end(&s);
   if (st == PL_OK) *out = t;
   return st;

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "engine/io/png.h"
 #include "kernels/kernel.h"
 
 #ifdef PL_HAVE_ZLIB
@@ -87,6 +88,10 @@ static uint32_t checksum(uint32_t crc, const unsigned char *p, size_t n) {
 }
 #endif
 
+#ifndef PL_HAVE_ZLIB
+static uint32_t checksum(uint32_t crc, const void *p, size_t n) { return pl_crc32(0xEDB88320, crc, p, n); }
+#endif
+
 PlStatus pl_stream_begin(PlStream *s, const char *path, int fd, int64_t at, int64_t end, PlPacking packing) {
   *s = (PlStream){.path = path, .fd = fd, .packing = packing, .at = at, .end = end};
   if (packing == PL_PLAIN) return PL_OK;
@@ -120,9 +125,7 @@ PlStatus pl_stream_take(PlStream *s, void *buf, size_t n) {
   if ((uint64_t)n > (uint64_t)(s->end - s->at)) return pl_file_bad(s->path, "the file ends early");
   PL_TRY(pl_file_read_at(s->fd, s->path, buf, n, s->at));
   s->at += (int64_t)n;
-#ifdef PL_HAVE_ZLIB
   if (s->want_crc) s->crc = checksum(s->crc, buf, n);
-#endif
   return PL_OK;
 }
 

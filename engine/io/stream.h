@@ -14,7 +14,7 @@ typedef struct PlStream {
   PlPacking packing;
   int64_t at, end; /* bytes of the file still to be read */
   bool want_crc;   /* set it after pl_stream_begin */
-  uint32_t crc;    /* then, with zlib: CRC-32 of what was taken so far */
+  uint32_t crc;    /* then: CRC-32 of what was taken so far */
   struct PlInflate *z;
 } PlStream;
 

@@ -43,8 +43,15 @@ static atomic_bool interrupted; /* lock-free, so a signal handler may set it */
 
 void plk_interrupt(bool on) { atomic_store_explicit(&interrupted, on, memory_order_relaxed); }
 
+/* A loader's worker is stopped when nobody waits for its batch any more. */
+static _Thread_local const _Atomic bool *own_stop;
+
+void plk_stop_by(const _Atomic bool *flag) { own_stop = flag; }
+
 PlStatus plk_poll(void) {
-  if (PL_LIKELY(!atomic_load_explicit(&interrupted, memory_order_relaxed))) return PL_OK;
+  bool stop = atomic_load_explicit(&interrupted, memory_order_relaxed) ||
+              (own_stop && atomic_load_explicit(own_stop, memory_order_relaxed));
+  if (PL_LIKELY(!stop)) return PL_OK;
   PL_FAIL(PL_ERR_INTERRUPT, "interrupted");
 }
 

@@ -38,7 +38,13 @@ describe("damaged files of", function()
       os.execute(("gzip -c '%s' > '%s.gz' && mv '%s.gz' '%s'"):format(p, p, p, p))
       return true
     end)
-    if packed:byte() == 0x1f then assert.equal("", mutate.fuzz({ packed }, T.load_idx)) end
+    local path = os.tmpname()
+    local f = assert(io.open(path, "wb"))
+    f:write(packed)
+    f:close()
+    local unpacked = T.load_idx(path) -- not without gzip or zlib
+    os.remove(path)
+    if unpacked then assert.equal("", mutate.fuzz({ packed }, T.load_idx)) end
   end)
 
   it("TensorBoard's events are refused", function()

@@ -134,7 +134,8 @@ describe("npz", function()
   local one = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }", string.pack("<f", 5))
 
   it("of NumPy, deflated, is read", function()
-    local z, names = assert(T.load_npz(fixtures .. "arrays.npz"))
+    local z, names, code = T.load_npz(fixtures .. "arrays.npz")
+    if code == "unsupported" then return pending(names) end
     assert.same({ "f4", "big", "fortran", "zeros", "flags", "half", "word" }, names)
     eq(z.f4, { { 0, 1, 2 }, { 3, 4, 5 } })
     assert.equal("i32", z.big:dtype())
@@ -158,7 +159,9 @@ describe("npz", function()
     refused("format", "members overlap", zip { { "a.npy", one }, { "b.npy", one, { at = 0 } } }, T.load_npz)
     refused("format", "one name", zip { { "a.npy", one }, { "a.npy", one } }, T.load_npz)
     refused("format", "not an npy file", zip { { "a.txt", "some text" } }, T.load_npz)
-    refused("format", "ends early", zip { { "a.npy", one, { method = 8 } } }, T.load_npz)
+    if T.load_npz(fixtures .. "arrays.npz") then
+      refused("format", "ends early", zip { { "a.npy", one, { method = 8 } } }, T.load_npz)
+    end
     write(zip { { "a.npy", one } })
     local z, message = T.load_npz(path, { max_bytes = 10 })
     assert.is_nil(z)
@@ -166,7 +169,8 @@ describe("npz", function()
   end)
 
   it("survives damage", function()
-    assert.equal("", mutate.fuzz({ zip { { "a.npy", one }, { "b.npy", one } }, mutate.read(fixtures .. "arrays.npz") },
-      T.load_npz))
+    local good = { zip { { "a.npy", one }, { "b.npy", one } } }
+    if T.load_npz(fixtures .. "arrays.npz") then good[2] = mutate.read(fixtures .. "arrays.npz") end -- needs zlib
+    assert.equal("", mutate.fuzz(good, T.load_npz))
   end)
 end)

@@ -147,6 +147,7 @@ local function worker_pass(self, samples, count)
   local pass, b, submitted = self._passes, 0, 0
   local function forget() pool:cancel(pass) end
   local guard = setmetatable({}, { __gc = forget, __close = forget })
+  local watch = setmetatable({}, { __close = function(_, err) if err ~= nil then forget() end end })
   local function submit()
     if submitted >= count then return end
     submitted = submitted + 1
@@ -154,9 +155,10 @@ local function worker_pass(self, samples, count)
   end
   for _ = 1, self.workers * (self.prefetch or PREFETCH) do submit() end
   local function step()
-    local _ = guard -- lives as long as this function
+    assert(guard) -- lives as long as this function
     b = b + 1
     if b > count then return nil end
+    local _ <close> = watch -- Ctrl-C while waiting, or an error in a worker: nobody wants the rest
     local batch = answer(pool, pass, b)
     submit()
     return table.unpack(batch, 1, batch.n)
