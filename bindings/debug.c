@@ -223,20 +223,15 @@ typedef struct TapeRow {
   bool spent;
 } TapeRow;
 
-/* debug.tape([y]): the ambient key's nodes in record order → list of {name, kind, saved_bytes, seq} */
-static int d_tape(lua_State *L) {
+static TapeRow row_of(const PlNode *p) {
+  TapeRow r = {.name = p->name, .seq = p->seq, .kind = p->kind, .spent = p->spent};
+  for (uint32_t s = 0; s < p->nsaved; s++)
+    if (p->saved[s].t) r.bytes += (int64_t)p->saved[s].t->storage->nbytes;
+  return r;
+}
+
+static int push_rows(lua_State *L, const TapeRow *rows, int64_t n) {
   static const char *const kinds[] = {"leaf", "identity", "native", "graph", "rule"};
-  PlKey *k = pl_key_ambient();
-  int64_t count = 0, n = 0;
-  for (PlNode *p = k->tape.next; p != &k->tape; p = p->next) count++;
-  /* Copied first: making Lua objects may collect tensors, and so nodes. */
-  TapeRow *rows = lua_newuserdatauv(L, (size_t)(count + 1) * sizeof *rows, 0);
-  for (PlNode *p = k->tape.next; p != &k->tape && n < count; p = p->next) {
-    rows[n] = (TapeRow){.name = p->name, .seq = p->seq, .kind = p->kind, .spent = p->spent};
-    for (uint32_t s = 0; s < p->nsaved; s++)
-      if (p->saved[s].t) rows[n].bytes += (int64_t)p->saved[s].t->storage->nbytes;
-    n++;
-  }
   lua_createtable(L, n < 1 << 20 ? (int)n : 0, 0);
   for (int64_t i = 0; i < n; i++) {
     lua_createtable(L, 0, 5);
@@ -253,6 +248,61 @@ static int d_tape(lua_State *L) {
     lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
   return 1;
+}
+
+static int by_number(const void *a, const void *b) {
+  uint64_t x = ((const TapeRow *)a)->seq, y = ((const TapeRow *)b)->seq;
+  return x < y ? -1 : x > y;
+}
+
+/* Notes a node as seen (table at 2) and to be looked at (list at 3); y keeps them all alive meanwhile. */
+static void note_node(lua_State *L, PlNode *n) {
+  if (!n || lua_rawgetp(L, 2, n) != LUA_TNIL) {
+    lua_settop(L, 3);
+    return;
+  }
+  lua_settop(L, 3);
+  lua_pushboolean(L, 1);
+  lua_rawsetp(L, 2, n);
+  lua_pushlightuserdata(L, n);
+  lua_rawseti(L, 3, (lua_Integer)lua_rawlen(L, 3) + 1);
+}
+
+/* What y's history reaches, of every key. */
+static int tape_of(lua_State *L, const PlTensor *y) {
+  lua_settop(L, 1);
+  lua_newtable(L);
+  lua_newtable(L);
+  PlEntry first = {.next = y->more, .node = y->node};
+  for (const PlEntry *e = &first; e; e = e->next) note_node(L, e->node);
+  for (lua_Integer i = 1; i <= (lua_Integer)lua_rawlen(L, 3); i++) {
+    lua_rawgeti(L, 3, i);
+    PlNode *n = lua_touserdata(L, -1);
+    lua_settop(L, 3);
+    for (uint32_t d = 0; d < n->nin; d++) note_node(L, n->dests[d].node);
+  }
+  size_t count = lua_rawlen(L, 3);
+  TapeRow *rows = lua_newuserdatauv(L, (count + 1) * sizeof *rows, 0);
+  for (size_t i = 0; i < count; i++) {
+    lua_rawgeti(L, 3, (lua_Integer)i + 1);
+    rows[i] = row_of(lua_touserdata(L, -1));
+    lua_pop(L, 1);
+  }
+  qsort(rows, count, sizeof *rows, by_number);
+  return push_rows(L, rows, (int64_t)count);
+}
+
+/* debug.tape([y]): what y's history reaches, of all keys; without y the ambient key's nodes. In record order, a list of
+ * {name, kind, saved_bytes, seq, spent} */
+static int d_tape(lua_State *L) {
+  if (!lua_isnoneornil(L, 1)) return tape_of(L, l_check_tensor(L, 1));
+  PlKey *k = pl_key_ambient();
+  int64_t count = 0, n = 0;
+  for (PlNode *p = k->tape.next; p != &k->tape; p = p->next) count++;
+  /* Copied first: making Lua objects may collect tensors, and so nodes. */
+  TapeRow *rows = lua_newuserdatauv(L, (size_t)(count + 1) * sizeof *rows, 0);
+  for (PlNode *p = k->tape.next; p != &k->tape && n < count; p = p->next) rows[n++] = row_of(p);
+  return push_rows(L, rows, n);
 }
 
 static int d_cache_stats(lua_State *L) {

@@ -202,7 +202,7 @@ static int key_tostring(lua_State *L) {
   return 1;
 }
 
-/* T.grad_keys() → names of the live explicit keys, newest first */
+/* T.grad_keys() → the explicit keys that are not finalized, newest first */
 static int t_grad_keys(lua_State *L) {
   int count = 0;
   for (PlKey *k = pl_state.keys; k; k = k->next) count++;
@@ -210,9 +210,9 @@ static int t_grad_keys(lua_State *L) {
   lua_Integer i = 0;
   l_push_weak_table(L, &l_keys_key, "v");
   for (PlKey *k = pl_state.keys; k && i < count; k = k->next)
-    if (lua_rawgetp(L, -1, k) == LUA_TUSERDATA)
+    if (k->active && lua_rawgetp(L, -1, k) == LUA_TUSERDATA)
       lua_rawseti(L, -3, ++i);
-    else
+    else if (k->active)
       lua_pop(L, 1);
   lua_pop(L, 1);
   return 1;

@@ -36,7 +36,7 @@ int pl_key_top_level(void) {
 
 static bool name_taken(const char *name) {
   for (PlKey *k = pl_state.keys; k; k = k->next)
-    if (strcmp(k->name, name) == 0) return true;
+    if (k->active && strcmp(k->name, name) == 0) return true;
   return false;
 }
 
