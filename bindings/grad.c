@@ -33,6 +33,8 @@ void l_default_anchor(lua_State *L, int box) {
   lua_pop(L, 1);
 }
 
+void l_push_default_anchor(lua_State *L) { lua_rawgetp(L, LUA_REGISTRYINDEX, &last_anchor_key); }
+
 void l_more_anchor(lua_State *L, int box) {
   const Box *b = l_box(L, box);
   if (!b || !b->t || !b->t->node || !b->t->node->has_lua || lua_getiuservalue(L, box, 1) == LUA_TNIL) return;
@@ -164,11 +166,16 @@ static int m_backward(lua_State *L) {
     create = l_opt_bool(L, opt, "create_graph", false);
     retain = l_opt_bool(L, opt, "retain_graph", create);
   }
+  int kept = create ? l_keep_anchor(L) : 0;
   if (create) l_set_anchor(L, 0, 1);
   l_collect(L);
   lua_State *was = l_enter_walk(L);
   PlStatus s = pl_backward(&y, &dy, 1, retain, create);
   l_running = was;
+  if (create) {
+    if (s == PL_OK) l_anchor_leaves(L, y);
+    l_restore_anchor(L, kept);
+  }
   CALL(L, s);
   return 0;
 }

@@ -3,7 +3,7 @@
  * usable, aliases with history, .grad of any tensor. Not public. */
 #include <string.h>
 
-#include "bindings/lib.h"
+#include "bindings/walk.h"
 #include "engine/state.h"
 
 static const char sums_key = 0; /* weak keys: box → box of its .grad */
@@ -129,6 +129,53 @@ static int t_grad_add(lua_State *L) {
   lua_setiuservalue(L, -2, 1);
   lua_rawset(L, 3);
   return 0;
+}
+
+/* Notes a node as seen (table at `at`) and to be looked at (list at `at` + 1). */
+static void note_node(lua_State *L, int at, PlNode *n) {
+  if (n && lua_rawgetp(L, at, n) == LUA_TNIL) {
+    lua_pushboolean(L, 1);
+    lua_rawsetp(L, at, n);
+    lua_pushlightuserdata(L, n);
+    lua_rawseti(L, at + 1, (lua_Integer)lua_rawlen(L, at + 1) + 1);
+  }
+  lua_settop(L, at + 1);
+}
+
+/* The box of a leaf keeps that of its .grad (an ephemeron), which keeps the rules of its history. */
+static void anchor_leaf(lua_State *L, PlNode *n) {
+  PlTensor *g = n->grad;
+  if (n->kind != PL_NODE_LEAF || !n->u.target || !g || !g->node || !g->node->has_lua) return;
+  l_push_weak_table(L, &sums_key, "k");
+  l_push_shared(L, n->u.target);
+  l_push_shared(L, g);
+  lua_createtable(L, 2, 0);
+  lua_getiuservalue(L, -2, 1);
+  lua_rawseti(L, -2, 1);
+  l_push_default_anchor(L);
+  lua_rawseti(L, -2, 2);
+  lua_setiuservalue(L, -2, 1);
+  lua_rawset(L, -3);
+}
+
+void l_anchor_leaves(lua_State *L, const PlTensor *y) {
+  PlNode *root;
+  uint32_t slot;
+  if (!y->node || !pl_entry_get(y, pl_key_ambient(), &root, &slot) || !root->has_lua) return;
+  int top = lua_gettop(L), at = top + 1;
+  luaL_checkstack(L, 12, NULL);
+  lua_newtable(L);
+  lua_newtable(L);
+  note_node(L, at, root);
+  for (lua_Integer i = 1; i <= (lua_Integer)lua_rawlen(L, at + 1); i++) {
+    lua_rawgeti(L, at + 1, i);
+    PlNode *n = lua_touserdata(L, -1);
+    lua_settop(L, at + 1);
+    for (uint32_t d = 0; d < n->nin; d++) note_node(L, at, n->dests[d].node);
+    anchor_leaf(L, n);
+    lua_settop(L, at + 1);
+  }
+  lua_settop(L, top);
 }
 
 /* core.record_number() → what nodes made from now on exceed */

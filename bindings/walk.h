@@ -10,6 +10,10 @@ lua_State *l_enter_walk(lua_State *L);
 /* What l_default_anchor gives: pushed to be put back after a walk; set from the list at `list`, or the tensor at `one`. */
 int l_keep_anchor(lua_State *L);
 void l_restore_anchor(lua_State *L, int kept);
+void l_push_default_anchor(lua_State *L);
+/* After a recording backward of y: what l_default_anchor gives goes to the .grad of every leaf that has rules written in
+ * Lua in its gradient's history. */
+void l_anchor_leaves(lua_State *L, const PlTensor *y);
 void l_set_anchor(lua_State *L, int list, int one);
 /* Tensors of a list (or one tensor) at `at` into `out`; nil entries allowed if `holes`; n_want < 0: any count. */
 int l_tensor_list(lua_State *L, int at, const char *fn, const char *arg, int n_want, bool holes, PlTensor ***out);

@@ -466,8 +466,8 @@ describe("the numbered scenarios", function()
         for n in (numbers or ""):gmatch "%d+" do found[tonumber(n)] = true end
       end
     end
-    local missing, none = {}, { [16] = true, [23] = true, [24] = true, [35] = true, [39] = true, [56] = true, [61] = true,
-      [62] = true, [63] = true, [64] = true, [66] = true, [67] = true } -- numbers without a scenario
+    local missing, none = {}, { [16] = true, [23] = true, [24] = true, [35] = true, [39] = true, [56] = true,
+      [61] = true, [62] = true, [63] = true, [64] = true, [66] = true, [67] = true } -- numbers without a scenario
     for n = 1, 79 do if not found[n] and not none[n] then missing[#missing + 1] = n end end
     assert.same({}, missing)
   end)

@@ -136,15 +136,34 @@ describe("vmap", function()
     near(T.zeros({ 3, 2 }, f64), (T.vmap(function(r) return r:clone():zero_() end)(x)))
     near(T.full({ 3, 2 }, 7, f64), (T.vmap(function(r) return r:clone():fill_(7) end)(x)))
     near(x, (T.vmap(function(r) return T.zeros_like(r):add(r) end)(x)))
+    near(T.vmap(function(r)
+      local z = T.zeros_like(r)
+      z[1] = r[2]
+      return z:add_(r)
+    end)(x), T.stack({ x[{ {}, 1 }] + x[{ {}, 2 }], x[{ {}, 2 }] }, 2))
+    near(x:unsqueeze(2):expand(3, 2, 2) * 1, (T.vmap(function(r)
+      return T.vmap(function() return T.zeros_like(r):add_(r) end)(T.ones(2))
+    end)(x)))
     fails("is the same for all elements", T.vmap(function(r) return T.zeros({ 2 }, f64):add_(r) end), x)
     fails("is the same for all elements", T.vmap(function(r)
       local z = T.zeros({ 2 }, f64)
       z[1] = r[1]
       return z
     end), x)
-    fails("which a gradient taken inside vmap tracks", T.vmap(T.grad(function(r)
+    -- gradients taken inside are exact, too; but not through memory that others see
+    near(8 * x, (T.vmap(T.grad(function(r)
       local c = r * 1
-      c:mul_(2)
+      c:mul_(r):mul_(2):mul_(2)
+      return c:sum()
+    end))(x)))
+    fails("shares its memory with others and is tracked inside vmap", T.vmap(T.grad(function(r)
+      local c = r * 1
+      c[1]:mul_(2)
+      return c:sum()
+    end)), x)
+    fails("shares its memory with others and is tracked inside vmap", T.vmap(T.grad(function(r)
+      local c = T.zeros_like(r)
+      c[1] = r[2]
       return c:sum()
     end)), x)
     -- the gradient around it is exact

@@ -220,6 +220,17 @@ PlStatus pl_batch_random_into(const PlOp *op) {
 
 /* ---- in place ------------------------------------------------------------------------------------------- */
 
+/* Do keys made inside the batch track one of these? */
+static bool tracked_inside(const PlBatch *b, PlTensor *const *t, int n) {
+  if (pl_state.grad_off) return false;
+  uint64_t floor = pl_state.key_floor;
+  pl_state.key_floor = b->born;
+  bool yes = false;
+  for (int i = 0; i < n && !yes; i++) yes = t[i] && pl_tracked(t[i]);
+  pl_state.key_floor = floor;
+  return yes;
+}
+
 /* The full handle of an op's target; every batched input must belong to its batch or one further out. */
 static PlStatus target(const PlOp *op, PlTensor *const *in, int nin, PlTensor *y, PlBatch **b, PlTensor **full) {
   PL_TRY(batch_of(op, in, nin, b));
@@ -227,14 +238,6 @@ static PlStatus target(const PlOp *op, PlTensor *const *in, int nin, PlTensor *y
     PL_FAIL(PL_ERR_STATE, "%s: in place inside vmap, but %s is the same for all elements and what it would get is not; "
                           "use the form that returns a new tensor", op->name, pl_desc_text(&y->a));
   PL_TRY(batch_of(op, &y, 1, b));
-  uint64_t floor = pl_state.key_floor;
-  pl_state.key_floor = (*b)->born;
-  bool tracked = !pl_state.grad_off && pl_tracked(y);
-  for (int i = 0; i < nin; i++) tracked |= !pl_state.grad_off && in[i] && pl_tracked(in[i]);
-  pl_state.key_floor = floor;
-  if (tracked)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: in place on %s, which a gradient taken inside vmap tracks; use the form that "
-                                "returns a new tensor", op->name, pl_desc_text(&y->a));
   *full = pl_batched(y)->full;
   return PL_OK;
 }
@@ -274,6 +277,10 @@ PlStatus pl_batch_into(const PlOp *op, PlTensor *const *in, int nin, const PlAtt
   memcpy(all, in, (size_t)nin * sizeof *all);
   all[nin] = y;
   PL_TRY(target(op, all, nin + 1, y, &b, &full));
+  bool tracked = tracked_inside(b, all, nin + 1);
+  if (tracked && (y->storage->refs > 2 || full->refs > 1)) /* its own handle and the full one */
+    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: %s shares its memory with others and is tracked inside vmap; use the form that "
+                                "returns a new tensor, or work on a clone", op->name, pl_desc_text(&y->a));
   PlTensor *old = NULL; /* gradients may read what is overwritten */
   PlStatus s = pl_apply(&pl_op_clone, &y, 1, NULL, &old);
   for (int i = 0; i < nin; i++)
@@ -282,6 +289,7 @@ PlStatus pl_batch_into(const PlOp *op, PlTensor *const *in, int nin, const PlAtt
   pl_tensor_release(old);
   PL_TRY(s);
   s = store(b, full, res[0]);
+  if (s == PL_OK && tracked) pl_history_move(y, res[0]);
   pl_tensor_release(res[0]);
   return s;
 }
@@ -291,6 +299,9 @@ PlStatus pl_batch_mutate(const PlOp *op, PlTensor *const *in, int nin, const PlA
   PlTensor *full, *res[PL_MAX_OUT] = {NULL};
   if (op->nin == PL_VARIADIC || nin > 2) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: not inside vmap", op->name);
   PL_TRY(target(op, in, nin, in[0], &b, &full));
+  if (tracked_inside(b, in, nin))
+    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: %s shares its memory with others and is tracked inside vmap; put the parts together "
+                                "with cat, stack or where", op->name, pl_desc_text(&in[0]->a));
   if (op == &pl_op_copy) return store(b, full, in[1]);
   if (nin != 1) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: not inside vmap", op->name);
   if ((op->flags & PL_F_SEEDED) && b->random != PL_RANDOM_DIFFERENT)

@@ -55,7 +55,8 @@ PlStatus pl_batch_compute(const PlOp *op, PlTensor *const *in, int nin, const Pl
                           PlTensor **out);
 /* A random op on inputs none of which is batched, while a batch runs; *done: nothing is left to do. */
 PlStatus pl_batch_random(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out, bool *done);
-/* out := op(in…), an op that changes `out`. */
+/* out := op(in…), an op that changes `out`. Where keys made inside the batch track it, it takes the history of the
+ * result; then no other handle may share its memory. */
 PlStatus pl_batch_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *out);
 PlStatus pl_batch_mutate(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs);
 /* The same for ops that fill a tensor which all elements share: an error unless they are to draw the same numbers. */

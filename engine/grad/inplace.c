@@ -48,7 +48,7 @@ static void unsave(PlTensor *t, const PlTensor *fresh) {
   pl_tensor_release(alias);
 }
 
-static void move_history(PlTensor *to, PlTensor *from) {
+void pl_history_move(PlTensor *to, PlTensor *from) {
   if (to->refs > 1) unsave(to, from);
   pl_entries_move(to, from);
 }
@@ -69,7 +69,7 @@ static PlStatus take_from_base(PlTensor *t, PlTensor *base) {
   PL_TRY(window_attrs(&pl_op_as_strided, t, base, &a));
   PL_TRY(pl_tensor_alias(&fresh, t));
   PlStatus s = pl_record(&pl_op_as_strided, &base, 1, &a, &fresh);
-  if (s == PL_OK) move_history(t, fresh);
+  if (s == PL_OK) pl_history_move(t, fresh);
   pl_tensor_release(fresh);
   return s;
 }
@@ -101,7 +101,7 @@ static PlStatus into_base(PlTensor *t, PlTensor *base, PlTensor *fresh) {
   if (s == PL_OK) s = pl_record(&pl_op_strided_put, in, 2, &a, &now);
   if (s == PL_OK) {
     base->storage->history++;
-    move_history(base, now);
+    pl_history_move(base, now);
     s = take_from_base(t, base);
   }
   pl_tensor_release(old);
@@ -118,6 +118,6 @@ PlStatus pl_inplace_install(PlTensor *t, PlTensor *fresh) {
                t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype) == (int64_t)st->nbytes;
   if (!base && whole) st->base = t;
   st->history++;
-  move_history(t, fresh);
+  pl_history_move(t, fresh);
   return PL_OK;
 }

@@ -135,6 +135,8 @@ static inline bool pl_may_record(PlTensor *const *in, int nin) {
 PlStatus pl_inplace_check(const char *op, const PlTensor *t);
 /* t's contents were replaced; fresh (same shape and dtype) carries the history of the new ones. */
 PlStatus pl_inplace_install(PlTensor *t, PlTensor *fresh);
+/* to's entries := those of from, which loses them; nodes that saved `to` keep its old ones. */
+void pl_history_move(PlTensor *to, PlTensor *from);
 /* Brings a view's history up to date after in-place ops through other handles. */
 PlStatus pl_history_refresh(PlTensor *t);
 

@@ -159,6 +159,16 @@ return function(T, core)
     end
   end
 
+  -- t, which is the same for all, as tensors of their own for every element that x stands for: what *_like gives.
+  function core.batch_like(x, t)
+    if core.is_batched(t) then return t end
+    local born, size = core.batch_innermost(x)
+    local level <close> = core.batch_reopen(born, size)
+    local full, of = core.batch_unwrap(level, t):contiguous(), core.batch_full(born, x)
+    if core.is_batched(of) then full = core.batch_like(of, full) end
+    return core.batch_wrap(level, full)
+  end
+
   -- A custom rule on batched tensors that keys outside of the vmap track: those keys record one rule on the tensors of
   -- all elements, whose backward opens the batch again. `forward` has run once then; its context serves both.
   local outer_key = {}
