@@ -45,7 +45,7 @@ local unary = {
 local binary = {
   function(a, b) return a + b end, function(a, b) return a - b end, function(a, b) return a * b end,
   function(a, b) return a / (b * b + 1) end, function(a, b) return a:addcmul(b, b, { value = 0.3 }) end,
-  function(a, b) return a:lerp(b, 0.3) end, function(a, b) return T.where(a:detach():gt(0), a, b) end,
+  function(a, b) return a:lerp(b, 0.3) end, function(a, b) return T.where(a:detach():gt(0.123), a, b) end,
   function(a, b) return T.logaddexp(a, b) end, function(a, b) return T.atan2(a, b * b + 1) end,
   function(a, b) return (pair(a, b)) end, function(a, b) return select(2, pair(a, b)) end,
   function(a, b)
