@@ -38,6 +38,35 @@ describe("every op", function()
       end
     end)
 
+    it(info.name .. " has a gradient, or none by nature", function()
+      if info.differentiable then return end
+      local made_of_nothing = info.nin == 0 or info.flags.mutates
+      assert.is_true(info.flags.no_gradient or made_of_nothing,
+        "give it a gradient maker, or mark it PL_F_NOGRAD_OK: backward would end here")
+    end)
+
+    it(info.name .. ": what the gradient check leaves out has a reason", function()
+      local row = cases[info.name]
+      if not row or not info.differentiable then return end
+      assert.is_true(row.skip_grad == nil or (type(row.skip_grad) == "string" and #row.skip_grad > 20))
+    end)
+
+    it(info.name .. " broadcasts in one of its variants, if it is elementwise", function()
+      local row = cases[info.name]
+      if not row or not info.differentiable or info.class ~= "pointwise" then return end
+      local most, differ = 0, false
+      for _, args in ipairs(support.arguments(info.name)) do
+        local shapes = {}
+        support.map(args, function(t)
+          if t:is_floating_point() then shapes[#shapes + 1] = table.concat(t:shape(), ",") end
+          return t
+        end)
+        most = math.max(most, #shapes)
+        for i = 2, #shapes do differ = differ or shapes[i] ~= shapes[1] end
+      end
+      assert.is_true(most < 2 or differ, "add a variant whose inputs have different shapes")
+    end)
+
     it(info.name .. " has a text", function()
       assert.is_string(info.doc)
       assert.is_true(#info.doc > 10)

@@ -122,7 +122,12 @@ do
     local a, b = args(g)
     return a, b, { alpha = 0.5 }
   end
-  R.add_scaled.more = nil
+  for i, more in ipairs(R.add_scaled.more) do
+    R.add_scaled.more[i] = function(g)
+      local a, b = more(g)
+      return a, b, { alpha = 0.5 }
+    end
+  end
   R.add_scaled.ref = function(a, b)
     return oracle.pointwise(function(x, y) return x + 0.5 * y end)(a, b)
   end
