@@ -62,7 +62,7 @@ local x, y = points:select(2, 1), points:select(2, 2)
 local sample = real(300)
 local picture = T.plot({
   { x = sample:select(2, 1), y = sample:select(2, 2), label = "true" },
-  { x = x:narrow(1, 1, 600), y = y:narrow(1, 1, 600), label = "made" },
+  { x = x:narrow(1, 1, 300), y = y:narrow(1, 1, 300), label = "made" },
 }, { style = "points", width = 420, height = 400, xlim = { -1.5, 1.5 }, ylim = { -1.5, 1.5 } })
 print(picture:text { width = 44, height = 18 })
 if options.svg then assert(picture:svg(options.svg)) end

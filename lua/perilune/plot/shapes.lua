@@ -123,7 +123,11 @@ function M.matrix(f, width, height)
   local wide = 0
   for i = 1, rows do wide = math.max(wide, text_width(f.row_names[i], SIZE)) end
   local x, y = wide + (f.ylabel and 32 or 14), f.title and 30 or 12
-  local cell = math.min((width - x - 14) / cols, (height - y - (f.xlabel and 42 or 26)) / rows)
+  local longest = 0
+  for j = 1, cols do longest = math.max(longest, text_width(f.col_names[j], SIZE) + 4) end
+  local upright = longest > (width - x - 14) / cols -- names of columns that are too long for them
+  local below = (upright and longest + 8 or 22) + (f.xlabel and 18 or 4)
+  local cell = math.max(2, math.min((width - x - 14) / cols, (height - y - below) / rows))
   local box = { x = x, y = y, w = cell * cols, h = cell * rows }
   local widest = 0
   for _, text in ipairs(f.texts) do widest = math.max(widest, text_width(text, 10)) end
@@ -143,14 +147,12 @@ function M.matrix(f, width, height)
     add("text", { x = x - 6, y = y + (i - 0.5) * cell + 4, text = f.row_names[i], size = SIZE, anchor = "end",
       color = INK })
   end
-  local longest = 0
-  for j = 1, cols do longest = math.max(longest, text_width(f.col_names[j], SIZE) + 4) end
-  for j = 1, cols, math.max(1, math.ceil(longest / cell)) do
-    add("text", { x = x + (j - 0.5) * cell, y = box.y + box.h + 15, text = f.col_names[j], size = SIZE,
-      anchor = "middle", color = INK })
+  for j = 1, cols, upright and every or math.max(1, math.ceil(longest / cell)) do
+    add("text", { x = x + (j - 0.5) * cell + (upright and 4 or 0), y = box.y + box.h + (upright and 6 or 15),
+      text = f.col_names[j], size = SIZE, anchor = upright and "end" or "middle", color = INK, up = upright })
   end
   page.width = math.max(box.x + box.w + 14, f.title and text_width(f.title, 14) + 20 or 0)
-  page.height = box.y + box.h + (f.xlabel and 42 or 26)
+  page.height = box.y + box.h + below
   title_and_labels(page, f, box)
   return page
 end

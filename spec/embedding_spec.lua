@@ -1,0 +1,60 @@
+-- SPDX-License-Identifier: MIT
+-- The C programs of docs/tutorial/embedding.md: the one with Lua is compiled and run here, the other is
+-- spec/link/embed.c.
+
+local docs = require "spec.support.docs"
+local root = os.getenv("PERILUNE_ROOT") or "."
+local build = os.getenv("PERILUNE_BUILD") or root .. "/build"
+
+local function read(path)
+  local f = assert(io.open(path))
+  local text = f:read("a")
+  f:close()
+  return text
+end
+
+-- What a command prints, and whether it succeeded.
+local function output(command)
+  local pipe = assert(io.popen(command .. " 2>&1"))
+  local text = pipe:read("a")
+  return text, pipe:close()
+end
+
+describe("docs/tutorial/embedding.md", function()
+  local programs, printed = {}, {}
+  for _, block in ipairs(docs.blocks(root .. "/docs/tutorial/embedding.md")) do
+    if block.lang == "c" then programs[#programs + 1] = block.code end
+    if block.lang == "text" then printed[#printed + 1] = block.code end
+  end
+
+  it("has the program that the link test runs, and its output", function()
+    local source = read(root .. "/spec/link/embed.c")
+    assert.equal(source:sub(source:find("#include", 1, true), -1), programs[2])
+    local path = build .. "/spec/link_embed"
+    if not io.open(path) then return pending("built without the link tests") end
+    local text, ok = output(("'%s'"):format(path))
+    assert.is_true(ok, text)
+    assert.equal(printed[2], text)
+  end)
+
+  it("has a host of Lua that compiles and works", function()
+    local flags, found = output("pkg-config --cflags --libs lua5.4")
+    if not found or not output("command -v cc"):find("/") then return pending("no C compiler, or no lua5.4.pc") end
+    if output(("ldd '%s/lib/perilune/engine.so'"):format(build)):find("asan", 1, true) then
+      return pending("a sanitizer's runtime must come first in the process")
+    end
+    local name = os.tmpname()
+    local f = assert(io.open(name .. ".c", "w"))
+    f:write(programs[1])
+    f:close()
+    local text, ok = output(("cc -std=c11 -Wall -Wextra -Werror '%s.c' -o '%s' %s"):format(name, name,
+      flags:gsub("%s+$", "")))
+    assert.is_true(ok, text)
+    text, ok = output(("LUA_PATH='%s/lua/?.lua;%s/lua/?/init.lua' LUA_CPATH='%s/lib/?.so' '%s'"):format(root, root,
+      build, name))
+    os.remove(name)
+    os.remove(name .. ".c")
+    assert.is_true(ok, text)
+    assert.equal(printed[1], text)
+  end)
+end)
