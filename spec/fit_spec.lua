@@ -196,6 +196,50 @@ describe("T.fit", function()
     assert.is_truthy(best["1.weight"])
   end)
 
+  it("goes on with loaders that have workers", function()
+    local path = temporary()
+    local function trained(stop_at, resume)
+      T.manual_seed(3)
+      local ds = data.Dataset { len = 60, get = function(_, i)
+        return T.full({ 4 }, i / 60) + T.rand(4), i % 3 + 1 -- drawn in the worker
+      end }
+      local loader = data.DataLoader(ds, { batch_size = 8, shuffle = true, workers = 2 })
+      local net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 3))
+      local o = { net = net, opt = optim.Adam(net:parameters()) }
+      pcall(T.fit, net, { train = loader, optimizer = o.opt, epochs = 3, quiet = true, resume = resume,
+        checkpoint = { path = path, every = 1 },
+        callbacks = { on_batch = function(_, run) if run.step == stop_at then error("power cut", 0) end end } })
+      loader:close()
+      return bits(o)
+    end
+    local whole = trained()
+    os.remove(path)
+    trained(12)
+    same(whole, trained(nil, true))
+  end)
+
+  it("trains in mixed precision, and goes on", function()
+    local path = temporary()
+    local function trained(epochs, resume)
+      local o = setup()
+      o.scaler = T.GradScaler { init_scale = 1024, growth_interval = 5 }
+      local h = T.fit(o.net, options_of(o, { epochs = epochs, resume = resume, checkpoint = path, autocast = "bf16",
+        scaler = o.scaler, step = function(run, x, y)
+          local out = run.net(x)
+          assert.equal("bf16", out:dtype())
+          return nn.F.cross_entropy(out:float(), y), out, y
+        end }))
+      return bits(o), h, o.scaler:get_scale()
+    end
+    local whole, h, scale = trained(4)
+    assert.is_true(h[4].loss < h[1].loss and scale > 1024)
+    os.remove(path)
+    trained(2)
+    local again, _, scale2 = trained(4, true)
+    same(whole, again)
+    assert.equal(scale, scale2)
+  end)
+
   it("comes through kill -9 with the same bits", function()
     local script, finished, checkpoint = temporary(), temporary(), temporary()
     local f = assert(io.open(script, "w"))

@@ -28,7 +28,8 @@ end
 
 -- Objects of the run by name.
 local function objects_of(run)
-  local out = { net = run.net, optimizer = run.optimizer, scheduler = run.scheduler }
+  local out = { net = run.net, optimizer = run.optimizer, scheduler = run.scheduler,
+    scaler = run.options.scaler }
   for name, v in pairs(run.options.state or {}) do
     if out[name] or type(name) ~= "string" then fail("fit: state has a wrong name, '%s'", tostring(name)) end
     out[name] = v

@@ -22,6 +22,7 @@ local spec = options.spec("fit", {
   { "scheduler", "any", optional = true }, { "schedule", { "epoch", "batch" }, "epoch" },
   { "clip", "nonnegative", optional = true }, { "accumulate", "count", 1 }, { "callbacks", "any", optional = true },
   { "checkpoint", "any", optional = true }, { "resume", "bool", false }, { "state", "any", optional = true },
+  { "autocast", { "bf16", "f16" }, optional = true }, { "scaler", "any", optional = true },
   { "bar", "bool", optional = true }, { "quiet", "bool", false },
 })
 
@@ -95,11 +96,18 @@ local function new_run(net, ...)
   if a.scheduler ~= nil and (type(a.scheduler) ~= "table" or not a.scheduler.step) then
     fail("fit: scheduler must be one of optim.lr_scheduler.*, got %s", describe(a.scheduler))
   end
+  if a.scaler ~= nil and (type(a.scaler) ~= "table" or not a.scaler.unscale_) then
+    fail("fit: scaler must be a T.GradScaler, got %s", describe(a.scaler))
+  end
   if a.state ~= nil and type(a.state) ~= "table" then fail("fit: state must be a table of objects by name") end
   local run = setmetatable({ net = net, optimizer = a.optimizer, scheduler = a.scheduler, options = a, epoch = 0,
     batch = 0, step = 0, history = History.new(), stop = false, row = {}, total = 0.0, count = 0 }, Run)
   run.loss_function = a.loss or T.nn.F.cross_entropy
   run.do_step = a.step or default_step
+  if a.autocast then
+    local step = run.do_step
+    run.do_step = function(...) return T.autocast(a.autocast, step, ...) end
+  end
   run.metrics, run.metric_names = read_metrics(a.metrics)
   run.callbacks = read_callbacks(a.callbacks)
   run.checkpoint = checkpoint.settings(a.checkpoint)
@@ -148,14 +156,24 @@ local function after_step(run, n, loss, ...)
   local value = number_of(loss, run)
   run.loss, run.total, run.count = value, run.total + value * n, run.count + n
   if not run.options.valid then update_metrics(run, ...) end
-  loss = loss / run.options.accumulate
+  local a = run.options
+  if a.accumulate > 1 then loss = loss / a.accumulate end
+  if a.scaler then loss = a.scaler:scale(loss) end
   loss:backward()
 end
 
 local function update_weights(run)
   local a, opt = run.options, run.optimizer
-  if a.clip then T.nn.utils.clip_grad_norm_(run.net:parameters(), a.clip) end
-  opt:step()
+  if a.clip then
+    if a.scaler then a.scaler:unscale_(opt) end
+    T.nn.utils.clip_grad_norm_(run.net:parameters(), a.clip)
+  end
+  if a.scaler then
+    a.scaler:step(opt)
+    a.scaler:update()
+  else
+    opt:step()
+  end
   opt:zero_grad()
   run.step = run.step + 1
   if a.scheduler and a.schedule == "batch" then a.scheduler:step() end
