@@ -117,7 +117,7 @@ describe("CONTRIBUTING.md", function()
         edits = edits + 1
       end
     end
-    assert.equal(5, edits, "blocks that edit a file")
+    assert.equal(6, edits, "blocks that edit a file")
     compile(tree)
 
     for i, block in ipairs(blocks) do

@@ -4,6 +4,7 @@
 local T = require "perilune"
 local docs = require "spec.support.docs"
 local symbols = require "perilune.symbols"
+local examples = require "perilune.symbols_ops"
 
 local ops = {}
 for _, info in ipairs(T.core.ops()) do ops[info.name] = info end
@@ -89,27 +90,54 @@ describe("T.help", function()
   end)
 end)
 
+-- Runs an example; it must print what stands behind its `-->`.
+local function check_example(name, code)
+  assert.truthy(code:find(name, 1, true), "the example does not use it")
+  local out = {}
+  local env = setmetatable({
+    T = setmetatable({ help = function(what) out[#out + 1] = T.help_text(what) and nil end }, { __index = T }),
+    print = function(...)
+      local words = table.pack(...)
+      for i = 1, words.n do words[i] = tostring(words[i]) end
+      out[#out + 1] = table.concat(words, "\t")
+    end,
+  }, { __index = _G })
+  local chunk = assert(load(code, "=" .. name, "t", env))
+  local ok, err = pcall(chunk)
+  assert.is_true(ok, err)
+  assert.equal(table.concat(docs.expected(code), "\n"), table.concat(out, "\n"))
+end
+
 describe("the example of", function()
   local names = {}
   for name in pairs(symbols) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do
     it(name .. " runs and prints what it says", function()
-      local entry, out = symbols[name], {}
+      local entry = symbols[name]
       assert.is_true(#entry == 3 and entry[1]:find(name, 1, true) ~= nil, "the signature does not name it")
-      assert.truthy(entry[3]:find(name, 1, true), "the example does not use it")
-      local env = setmetatable({
-        T = setmetatable({ help = function(what) out[#out + 1] = T.help_text(what) and nil end }, { __index = T }),
-        print = function(...)
-          local words = table.pack(...)
-          for i = 1, words.n do words[i] = tostring(words[i]) end
-          out[#out + 1] = table.concat(words, "\t")
-        end,
-      }, { __index = _G })
-      local chunk = assert(load(entry[3], "=" .. name, "t", env))
-      local ok, err = pcall(chunk)
-      assert.is_true(ok, err)
-      assert.equal(table.concat(docs.expected(entry[3]), "\n"), table.concat(out, "\n"))
+      check_example(name, entry[3])
     end)
   end
+
+  it("every op is there (lua/perilune/symbols_ops.lua), and there are no others", function()
+    local missing, unknown = {}, {}
+    for name, op in pairs(ops) do
+      if not op.flags.internal and rawget(T, name) and not symbols[name] and not examples[name] then
+        missing[#missing + 1] = name
+      end
+    end
+    for name in pairs(examples) do if not ops[name] then unknown[#unknown + 1] = name end end
+    table.sort(missing)
+    assert.same({}, missing)
+    assert.same({}, unknown)
+  end)
+
+  it("every op runs and prints what it says", function()
+    for name, code in pairs(examples) do
+      T.manual_seed(1)
+      check_example(name, code)
+      assert.truthy(T.help_text(name):find(code:match "[^\n]*", 1, true), name .. ": help does not show it")
+    end
+  end)
 end)

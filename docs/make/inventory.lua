@@ -3,6 +3,7 @@
 -- else is written from one table: descriptors of ops, perilune.symbols, declared arguments, comments above classes.
 local T = require "perilune"
 local symbols = require "perilune.symbols"
+local examples = require "perilune.symbols_ops"
 local source = require "perilune.repl.source"
 
 local SECTIONS = { { "Making tensors", "creation" }, { "Elementwise", "pointwise" }, { "Reductions", "reduction" },
@@ -50,6 +51,7 @@ local function op_entry(op)
   return { name = "T." .. op.name, signature = ("T.%s(%s)"):format(op.name, table.concat(args, ", ")), text = op.doc,
     formula = op.formula, params = params, notes = notes, section = TITLES[op.class] or "Other operations",
     method = not op.flags.nomethod and op.nin >= 1 and op.name or nil, results = op.nout, op = op,
+    example = examples[op.name],
     inplace = op.flags.inplace }
 end
 

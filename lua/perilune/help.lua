@@ -2,10 +2,11 @@
 -- T.help(T.softmax); T.help() lists all names.
 -- T.info() describes this build for bug reports.
 return function(T, core)
-  local by_name, by_function, symbols, written
+  local by_name, by_function, symbols, written, examples
 
   local function load()
     by_name, by_function, symbols, written = {}, {}, require "perilune.symbols", {}
+    examples = require "perilune.symbols_ops"
     for _, op in ipairs(core.ops()) do
       by_name[op.name] = op
       local f = core.op[op.name]
@@ -41,6 +42,8 @@ return function(T, core)
     return ("%s(%s)"):format(op.name, table.concat(parts, ", "))
   end
 
+  local function indented(text) return "  " .. text:gsub("\n", "\n  ") end
+
   local function page(op)
     local lines = { "T." .. signature(op), op.doc }
     if op.formula then lines[#lines + 1] = op.formula end
@@ -50,10 +53,10 @@ return function(T, core)
     end
     lines[#lines + 1] = ("  %s%s"):format(op.differentiable and "differentiable" or "no gradient",
       op.flags.inplace and ", in place: " .. op.name .. "_" or "")
+    if examples[op.name] then lines[#lines + 1] = indented(examples[op.name]) end
     return table.concat(lines, "\n")
   end
 
-  local function indented(text) return "  " .. text:gsub("\n", "\n  ") end
   local function written_page(entry)
     return ("%s\n%s\n%s"):format(entry[1], entry[2], indented(entry[3]))
   end

@@ -62,6 +62,7 @@ core.lazy = lazy
 -- T.log(x) is the logarithm, T.log.csv(path), T.log.jsonl, T.log.tensorboard write figures of a run.
 local logarithm = T.log
 T.log = setmetatable({}, {
+  __lazy = { csv = true, jsonl = true, tensorboard = true },
   __call = function(_, ...) return logarithm(...) end,
   __index = function(_, key) return require("perilune.log")[key] end,
 })

@@ -40,7 +40,7 @@ local function name_of(v)
     local name = rawget(v, "__name")
     for _, space in ipairs { "nn", "optim", "data" } do
       local holder = rawget(T, space)
-      if holder and holder[name] == v then return (space == "data" and "T.data." or space .. ".") .. name end
+      if holder and rawequal(holder[name], v) then return (space == "data" and "T.data." or space .. ".") .. name end
     end
   end
   return nil

@@ -72,14 +72,15 @@ local function is_class(v) return type(v) == "table" and rawget(v, "__perilune_m
 -- What calling `callee`, reached under `name`, gives: TENSOR, a class for its instances, or nil.
 local function result_of(callee, name)
   if is_class(callee) then return callee end
-  if name and op_of(name) and (callee == TENSOR or callee == nil or callee == rawget(T, name)
-    or callee == T.core.metatable().methods[name]) then return TENSOR end
-  if callee == T.tensor or callee == T.rand or callee == T.randn or callee == T.arange then return TENSOR end
+  local function is(f) return rawequal(callee, f) end -- the user's __eq must not run
+  local method = T.core.metatable().methods[name]
+  if name and op_of(name) and (is(TENSOR) or is(nil) or is(rawget(T, name)) or is(method)) then return TENSOR end
+  if is(T.tensor) or is(T.rand) or is(T.randn) or is(T.arange) then return TENSOR end
   return nil
 end
 
 local function member(v, key)
-  if v == TENSOR then
+  if rawequal(v, TENSOR) then
     local f = T.core.metatable().methods[key]
     return f ~= nil or op_of(key) ~= nil, f
   end
@@ -115,7 +116,7 @@ function Completer:value(tokens, from, to)
       local key = close == i + 2 and tokens[i + 1] or {}
       local exact = key.kind == "number" and math.tointeger(tonumber(key.text))
         or key.kind == "string" and key.text:match '^["\'](.*)["\']$'
-      if type(value) == "userdata" or value == TENSOR then
+      if type(value) == "userdata" or rawequal(value, TENSOR) then
         value = TENSOR
       elseif exact then
         found, value = walk.get(value, exact)
@@ -151,7 +152,7 @@ end
 -- ---- lists ----------------------------------------------------------------------------------------------------
 
 local function members(v, after_colon)
-  if v ~= TENSOR then return walk.members(type(v) == "string" and string or v, after_colon) end
+  if not rawequal(v, TENSOR) then return walk.members(type(v) == "string" and string or v, after_colon) end
   local list = walk.members(T.core.metatable().methods, true)
   if not after_colon then
     for _, name in ipairs { "grad", "grad_fn", "is_leaf", "requires_grad" } do list[#list + 1] = name end

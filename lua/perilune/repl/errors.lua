@@ -94,7 +94,7 @@ local function names_of(line, vars, env)
         i = i + 2
       end
       local assigned = tokens[i + 1] and tokens[i + 1].text == "="
-      local library = type(value) == "function" or (type(value) == "table" and (package.loaded[text] == value
+      local library = type(value) == "function" or (type(value) == "table" and (rawequal(package.loaded[text], value)
         or rawget(value, "core") ~= nil or rawget(value, "F") ~= nil or show.brief(value) == "class"))
       local lazy = value == nil and (text == "T" or text == "nn" or text == "optim" or text:find(".", 1, true))
       if not library and not lazy and not assigned and not seen[text] and #list < MAX_NAMES then

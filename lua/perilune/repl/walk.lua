@@ -17,14 +17,20 @@ local function behind(v)
   if not meta then return nil end
   if type(v) == "userdata" and rawget(meta, "__name") == "tensor" then return rawget(meta, "methods") end
   local index = rawget(meta, "__index")
-  return type(index) == "table" and index or nil
+  if type(index) == "table" then return index end
+  if rawget(meta, "__perilune_module") ~= true then return nil end
+  return rawget(meta, "__class") or meta -- a network: its class is behind it
 end
 
--- perilune's own lazy tables say in their metatable what they would load.
+local home = debug.getinfo(1, "S").source:gsub("repl/walk%.lua$", "")
+
+-- perilune's own lazy tables say in their metatable what they would load. Their __index may run: it is none of the
+-- user's.
 local function lazy_names(v)
   local meta = meta_of(v)
-  local lazy = meta and rawget(meta, "__lazy")
-  return type(lazy) == "table" and lazy or nil
+  local lazy, index = meta and rawget(meta, "__lazy"), meta and rawget(meta, "__index")
+  if type(lazy) ~= "table" or type(index) ~= "function" then return nil end
+  return debug.getinfo(index, "S").source:sub(1, #home) == home and lazy or nil
 end
 
 -- Is key a member of v? Its value; also true for a tensor's field, whose value is not read.
