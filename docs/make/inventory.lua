@@ -3,7 +3,6 @@
 -- else is written from one table: descriptors of ops, perilune.symbols, declared arguments, comments above classes.
 local T = require "perilune"
 local symbols = require "perilune.symbols"
-local examples = require "perilune.symbols_ops"
 local source = require "perilune.repl.source"
 
 local SECTIONS = { { "Making tensors", "creation" }, { "Elementwise", "pointwise" }, { "Reductions", "reduction" },
@@ -51,17 +50,21 @@ local function op_entry(op)
   return { name = "T." .. op.name, signature = ("T.%s(%s)"):format(op.name, table.concat(args, ", ")), text = op.doc,
     formula = op.formula, params = params, notes = notes, section = TITLES[op.class] or "Other operations",
     method = not op.flags.nomethod and op.nin >= 1 and op.name or nil, results = op.nout, op = op,
-    example = examples[op.name],
-    inplace = op.flags.inplace }
+    inplace = op.flags.inplace, example = require("perilune.examples")[op.name] }
 end
 
 local function written_entry(name, entry)
   local path = name:find "%." and name or "T." .. name
+  if name:find "^linalg%." or name:find "^special%." then path = "T." .. name end
+  local value = { T = T, nn = T.nn, optim = T.optim }
+  for key in path:gmatch "[^.]+" do value = type(value) == "table" and value[key] or nil end
+  local written = value ~= nil and source.entry(path, value) or {}
   local space = name:match "^(%w+)%."
   local section = ({ nn = "Networks", optim = "Optimizers", data = "Data", F = "Networks" })[space]
     or "Functions of T"
   return { name = path, signature = entry[1], text = entry[2], example = entry[3], section = section, params = {},
-    notes = {}, same = entry.same }
+    notes = entry.shapes and { "shapes: " .. entry.shapes } or {}, same = entry.same, arguments = written.arguments,
+    class = written.class, methods = written.class and source.methods(written.class) or nil }
 end
 
 -- Adds what a table of the library holds, under a prefix, for names that have no entry yet.

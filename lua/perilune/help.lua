@@ -2,11 +2,10 @@
 -- T.help(T.softmax); T.help() lists all names.
 -- T.info() describes this build for bug reports.
 return function(T, core)
-  local by_name, by_function, symbols, written, examples
+  local by_name, by_function, symbols, written
 
   local function load()
     by_name, by_function, symbols, written = {}, {}, require "perilune.symbols", {}
-    examples = require "perilune.symbols_ops"
     for _, op in ipairs(core.ops()) do
       by_name[op.name] = op
       local f = core.op[op.name]
@@ -14,51 +13,35 @@ return function(T, core)
       if T[op.name] then by_function[T[op.name]] = op end
     end
     for name, entry in pairs(symbols) do -- another name of an op leads to the op's page
-      local space, key = name:match("^(%w+)%.([%w_]+)$")
       local f = rawget(T, name)
-      if space then f = T[space][key] end
+      if name:find(".", 1, true) then
+        f = T
+        for key in name:gmatch("[^.]+") do f = type(f) == "table" and f[key] or nil end
+      end
       if f and not entry.same and not by_function[f] then written[f] = entry end
     end
   end
 
-  local function default_text(a)
-    if a.default == nil then return a.optional and "?" or "" end
-    if a.choices then
-      local list = {}
-      for word in a.choices:gmatch("[^|]+") do list[#list + 1] = word end
-      return "=" .. (list[a.default + 1] or "?")
-    end
-    if math.type(a.default) == "float" and a.default == math.floor(a.default) then return ("=%g"):format(a.default) end
-    return "=" .. tostring(a.default)
-  end
-
-  local function signature(op)
-    local parts = {}
-    for i, arg in ipairs(op.args) do
-      local name = op.nin < 0 and "{" .. arg .. ", …}" or arg
-      parts[#parts + 1] = name .. (op.nin > 0 and i > op.nin - op.nopt and "?" or "")
-    end
-    for _, a in ipairs(op.attrs) do parts[#parts + 1] = a.name .. default_text(a) end
-    return ("%s(%s)"):format(op.name, table.concat(parts, ", "))
-  end
-
   local function indented(text) return "  " .. text:gsub("\n", "\n  ") end
 
+  local reference
   local function page(op)
-    local lines = { "T." .. signature(op), op.doc }
+    reference = reference or require "perilune.reference"
+    local lines = { "T." .. reference.op_signature(op), op.doc }
     if op.formula then lines[#lines + 1] = op.formula end
-    for _, a in ipairs(op.attrs) do
-      lines[#lines + 1] = ("  %s: %s%s"):format(a.name, a.type == "enum" and a.choices or a.type,
-        a.default ~= nil and ", default " .. default_text(a):sub(2) or a.optional and ", optional" or ", required")
-    end
-    lines[#lines + 1] = ("  %s%s"):format(op.differentiable and "differentiable" or "no gradient",
-      op.flags.inplace and ", in place: " .. op.name .. "_" or "")
-    if examples[op.name] then lines[#lines + 1] = indented(examples[op.name]) end
+    for _, line in ipairs(reference.op_arguments(op)) do lines[#lines + 1] = "  " .. line end
+    lines[#lines + 1] = "  " .. reference.op_notes(op)
+    local example = reference.op_example(op.name)
+    if example then lines[#lines + 1] = indented(example) end
     return table.concat(lines, "\n")
   end
 
   local function written_page(entry)
-    return ("%s\n%s\n%s"):format(entry[1], entry[2], indented(entry[3]))
+    local lines = { entry[1], entry[2] }
+    if entry.shapes then lines[3] = "  shapes: " .. entry.shapes end
+    for _, line in ipairs(entry.arguments or {}) do lines[#lines + 1] = "  " .. line end
+    lines[#lines + 1] = indented(entry[3])
+    return table.concat(lines, "\n")
   end
 
   local function known_names()

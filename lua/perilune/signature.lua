@@ -7,7 +7,11 @@ local options = require "perilune.options"
 local function shown(v)
   if type(v) == "string" then return ("%q"):format(v) end
   if math.type(v) == "float" then return v == math.floor(v) and ("%g"):format(v) or tostring(v) end
-  if type(v) == "table" then return "{" .. table.concat(v, ", ") .. "}" end
+  if type(v) == "table" then
+    local parts = {}
+    for i, x in ipairs(v) do parts[i] = tostring(x) end
+    return "{" .. table.concat(parts, ", ") .. "}"
+  end
   return tostring(v)
 end
 
@@ -38,6 +42,8 @@ function M.call(who, shown_as)
   return ("%s(%s)"):format(shown_as or who, table.concat(parts, ", "))
 end
 
+M.shown = shown
+
 --- One line an argument: name, what it may be, default.
 function M.arguments(who)
   local out = {}
@@ -51,6 +57,28 @@ end
 --- For the symbol tables: "T.name(x, dim=-1) → returns".
 function M.of(name, returns, prefix)
   return ("%s → %s"):format(M.call(name, (prefix or "T.") .. name), returns)
+end
+
+--- Of a module: "nn.Linear(in_features, out_features, bias=true) → module".
+function M.module(name)
+  local _ = require "perilune.nn" -- modules declare their arguments where they are defined
+  return (options.specs[name] and M.call(name) or name .. "()") .. " → module"
+end
+
+--- Of an optimizer: "optim.SGD(params, {lr=0.001, momentum=0}) → optimizer".
+function M.settings(name)
+  local parts = {}
+  for i, s in ipairs(require("perilune.optim")[name:match("[^.]+$")].settings) do
+    parts[i] = s[1] .. "=" .. (s[2] ~= nil and shown(s[2]) or "")
+  end
+  return ("%s(params, {%s}) → optimizer"):format(name, table.concat(parts, ", "))
+end
+
+--- Of a schedule: "optim.lr_scheduler.StepLR(opt, step_size, gamma=0.1) → schedule".
+function M.schedule(name)
+  local _ = require "perilune.optim.lr_scheduler"
+  local call = M.call(name:gsub("^optim%.", ""), name):gsub("%(", "(opt, ", 1)
+  return call .. " → schedule"
 end
 
 return M

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- What T.help knows of functions that are no ops: name → {signature, text, example}. The examples run in
+-- What T.help knows of functions that are no ops: name → {signature, text, example, example=, group=,
+-- arguments=, shapes=}; names are paths without T., as nn.Linear. The examples run in
 -- spec/help_spec.lua and print what stands behind `-->`. symbols_more.lua and symbols_composites.lua hold
 -- those of tensors.
 local S = {}
@@ -258,7 +259,20 @@ S.load = { "T.load(path, {…}) → tables of tensors, or nil and a message", "R
 S.load_idx = { "T.load_idx(path) → tensor, or nil and a message", "Reads an IDX file, as MNIST's, also gzipped.", [[
 print((T.load_idx("/nowhere/images-idx3-ubyte")))  --> nil]] }
 
-for _, file in ipairs { "more", "composites", "math", "tools", "data" } do
-  for name, entry in pairs(require("perilune.symbols_" .. file)) do S[name] = entry end
+-- Groups, one a file of this folder, and a page of the reference.
+for _, entry in pairs(S) do entry.group = "core" end
+for _, file in ipairs { "more", "composites", "math", "tools", "data", "linalg", "spatial", "layers", "losses",
+  "functional", "utils", "optim", "schedules" } do
+  for name, entry in pairs(require("perilune.symbols_" .. file)) do
+    entry.group = entry.group or file
+    S[name] = entry
+  end
+end
+local specs, signature = require("perilune.options").specs, require "perilune.signature"
+for name, entry in pairs(S) do
+  entry.example = entry[3]
+  local who = name:gsub("^optim%.lr_scheduler", "lr_scheduler"):gsub("^nn%.utils%.", "")
+  who = specs[name] and name or specs[who] and who
+  entry.arguments = who and signature.arguments(who) or {}
 end
 return S

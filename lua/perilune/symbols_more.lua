@@ -153,15 +153,16 @@ local x = g:input("x", { 3 })
 g:outputs { g:gradient({ (x * x):sum() }, x) }
 print(g:run { x = T.tensor { 1, 2, 3 } }[1])  --> {2., 4., 6.}  -- f32[3] cpu]] }
 
-local jit = { "T.jit(f, {check=, fallback=, max_traces=, name=, mirror=, budget=, seeded=, heavy=}) → what is called like f",
-  [[f, a function or a module, becomes a graph at its first call: planned memory, fused pointwise ops, no Lua in between.
+local jit = { "T.jit(f, {check=, fallback=, max_traces=, name=, mirror=, budget=, …}) → what is called like f",
+  [[f, a function or a module, becomes a graph at its first call: planned memory, fused pointwise ops, no Lua between.
 Whole training steps work. What changes around it is traced again; what cannot be known while tracing is an error, or
 with fallback=true runs eagerly. check=true compares every call with the script. mirror="auto" | "mincut" | "mirror"
 computes cheap tensors again in backward, in less memory. j:source() j:graph() j:plan() j:explain() j:reset().]], [[
 local f = T.jit(function(x, y) return (x * y + x):tanh() end)
 print(f(T.zeros(2), T.ones(2)))  --> {0., 0.}  -- f32[2] cpu]] }
 S.jit = jit
-S.compile = { "T.compile(f, options) → what is called like f", "The same as T.jit.", (jit[3]:gsub("T%.jit", "T.compile")) }
+S.compile = { "T.compile(f, options) → what is called like f", "The same as T.jit.",
+  (jit[3]:gsub("T%.jit", "T.compile")) }
 
 -- ---- mixed precision ------------------------------------------------------------------------------------------------
 

@@ -129,6 +129,44 @@ function init.trunc_normal_(t, ...)
   end)
 end
 
+--- The identity as a convolution: a one in the middle of each kernel from channel i to channel i, of each of `groups`.
+function init.dirac_(t, ...)
+  local groups = read("dirac_", t, { "groups" }, { 1 }, ...)
+  local nd = t:dim()
+  if nd < 3 or nd > 5 then fail("nn.init.dirac_: needs 3 to 5 dimensions, got %d", nd) end
+  groups = options.integer(groups) or 0
+  if groups < 1 or t:size(1) % groups ~= 0 then
+    fail("nn.init.dirac_: size %d must be a multiple of groups %s", t:size(1), tostring(groups))
+  end
+  return quietly(t, function()
+    t:zero_()
+    local each = t:size(1) // groups
+    for g = 0, groups - 1 do
+      for i = 1, math.min(each, t:size(2)) do
+        local kernel = t:select(1, g * each + i):select(1, i)
+        for _ = 1, nd - 2 do kernel = kernel:select(1, kernel:size(1) // 2 + 1) end
+        kernel:fill_(1)
+      end
+    end
+  end)
+end
+
+--- Normal, with a share `sparsity` of each column, drawn anew, zero (Martens 2010); t is 2-d.
+function init.sparse_(t, ...)
+  local sparsity, std = read("sparse_", t, { "sparsity", "std" }, { 0.1, 0.01 }, ...)
+  if t:dim() ~= 2 then fail("nn.init.sparse_: a 2-d tensor is wanted, got %d-d", t:dim()) end
+  if not (sparsity >= 0 and sparsity <= 1) then
+    fail("nn.init.sparse_: sparsity must be a number from 0 to 1, got %s", tostring(sparsity))
+  end
+  return quietly(t, function()
+    t:normal_(0.0, std)
+    local zeros = math.ceil(sparsity * t:size(1))
+    for column = 1, zeros > 0 and t:size(2) or 0 do
+      t:select(2, column):index_fill_(1, T.randperm(t:size(1)):narrow(1, 1, zeros), 0)
+    end
+  end)
+end
+
 --- Rows (or columns, whichever are fewer) orthonormal, times gain; dimensions from 2 on are flattened.
 function init.orthogonal_(t, ...)
   local gain = read("orthogonal_", t, { "gain" }, { 1.0 }, ...)
