@@ -57,9 +57,38 @@ describe("convolution:", function()
     end)
   end
 
-  it("halves are rounded once", function()
-    local x, w = T.randn(4, 32, 12, 12):bfloat16(), T.randn(48, 32, 3, 3):bfloat16()
-    local y = T.nn.F.conv2d(x, w, { padding = 1 })
-    assert.is_true(y:equal(T.nn.F.conv2d(x:float(), w:float(), { padding = 1 }):bfloat16()))
-  end)
+  -- Sums are f32 and rounded once: half a place of the result, and what f32 sums leave.
+  local function near(got, want, what)
+    local room = want:abs() * 2.0 ^ -8 + want:abs():amax() * 1e-4
+    assert.equal("bf16", got:dtype())
+    assert.is_true(((got:double() - want):abs() - room):amax():item() <= 0, what)
+  end
+
+  for _, c in ipairs { { 4, 32, 48, 12, 1 }, { 9, 16, 33, 14, 1 }, { 4, 1, 32, 28, 1 }, { 8, 64, 64, 10, 4 },
+    { 2, 4, 4, 64, 1 } } do
+    local N, C, O, S, G = table.unpack(c)
+    it(("bf16 [%d,%d,%d,%d] to %d channels in %d groups is rounded once, the same with any threads"):format(N, C, S, S,
+      O, G), function()
+      local before, first = T.get_num_threads(), nil
+      local x, w = T.randn(N, C, S, S):bfloat16(), T.randn(O, C // G, 3, 3):bfloat16()
+      local b, dy = T.randn(O):bfloat16(), T.randn(N, O, S, S):bfloat16()
+      local function all(to)
+        local a = {}
+        for k, t in ipairs { x, w, b } do a[k] = t:to(to):clone():requires_grad_() end
+        local y = T.nn.F.conv2d(a[1], a[2], a[3], { padding = 1, groups = G })
+        return { y:detach(), table.unpack(T.grad_of({ y }, a, { grad_outputs = { dy:to(to) } })) }
+      end
+      local want = all("f64")
+      for threads = 1, 3 do
+        T.set_num_threads(threads)
+        local got = all("bf16")
+        first = first or got
+        for k, name in ipairs { "y", "dx", "dw", "db" } do
+          near(got[k], want[k], name)
+          assert.is_true(got[k]:equal(first[k]), name .. " differs with " .. threads .. " threads")
+        end
+      end
+      T.set_num_threads(before)
+    end)
+  end
 end)

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/moves.h"
+#include "kernels/cpu/onednn_matmul.h"
 
 /* Multiply-adds below which compiling a plan in the library does not pay. */
 static const double LIBRARY_MACS = 1 << 20;
@@ -100,7 +101,13 @@ static PlStatus compute_half(PlkConv *v) {
 static PlStatus run(PlkConv *v, const char *name) {
   if (v->dtype == PL_BOOL)
     PL_FAIL(PL_ERR_DTYPE, "%s: bool tensors have no product", name);
-  return v->dtype == PL_F16 || v->dtype == PL_BF16 ? compute_half(v) : compute(v);
+  if (v->dtype != PL_F16 && v->dtype != PL_BF16) return compute(v);
+  if (v->dtype == PL_BF16 && library_pays(v) && plk_onednn_bf16()) {
+    bool done = false;
+    PL_TRY(plk_conv_onednn(v, &done));
+    if (done) return PL_OK;
+  }
+  return compute_half(v);
 }
 
 PlStatus plk_cpu_conv(const PlkCall *call) {

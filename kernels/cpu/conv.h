@@ -40,7 +40,7 @@ typedef struct PlkConvCut {
 } PlkConvCut;
 void plk_conv_cut(PlkConvCut *cut, const PlkConv *v);
 
-/* f32 through oneDNN; *done false where it has no fast form. */
+/* f32, and bf16 where the processor multiplies it, through oneDNN; *done false where it has no fast form. */
 PlStatus plk_conv_onednn(const PlkConv *v, bool *done);
 /* f32 and f64: columns and matrix products. */
 PlStatus plk_conv_gemm(const PlkConv *v);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * f32 convolution through oneDNN, in its blocked layouts. The library's own teams make weight gradients depend
+ * f32 and bf16 convolution through oneDNN, in its blocked layouts. The library's own teams make weight gradients depend
  * on the number of threads, so the work is cut here, by shape alone, into units of some images and some channels
  * (conv_cut.c), each run by one thread. What one unit alone reads or writes is reordered from and to NCHW inside
  * the unit, while it is in cache; what several read is reordered once, ahead of them. */
 #include <string.h>
 
 #include "kernels/cpu/conv.h"
+#include "kernels/cpu/isa/table.h"
 
 #ifndef PLK_HAVE_ONEDNN
 
@@ -56,6 +57,7 @@ static void key_of(const Run *q, int64_t b, int64_t s, PlkConvKey *k) {
   const PlkConv *v = q->v;
   memset(k, 0, sizeof *k);
   k->kind = v->kind, k->nd = v->nd, k->has_bias = v->bias != NULL;
+  k->bf16 = v->dtype == PL_BF16;
   k->common = common_of(q);
   k->n = unit_images(q, b), k->g = v->g, k->c = v->c, k->o = v->o;
   *(q->cut.along == PLK_ALONG_INPUT ? &k->c : q->cut.along == PLK_ALONG_OUTPUT ? &k->o : &k->g) = unit_width(q, s);
@@ -89,16 +91,18 @@ static PlStatus plans_get(Run *q, bool *all) {
 }
 
 /* The part of x, w or y that unit (b, s) works on. */
-static float *part_of(const Run *q, int which, int64_t b, int64_t s) {
+static char *part_of(const Run *q, int which, int64_t b, int64_t s) {
   const PlkConv *v = q->v;
   const int64_t from = s * q->cut.width;
   int64_t x = 0, y = 0, w = 0; /* first channels of x and y; first element of w */
   if (q->cut.along == PLK_ALONG_GROUPS) x = from * v->c, y = from * v->o, w = y * v->c * v->ksize;
   if (q->cut.along == PLK_ALONG_INPUT) x = from, w = from * v->ksize;
   if (q->cut.along == PLK_ALONG_OUTPUT) y = from, w = from * v->c * v->ksize;
-  if (which == PLK_CONV_X) return (float *)v->x + (b * q->cut.images * v->g * v->c + x) * v->insize;
-  if (which == PLK_CONV_Y) return (float *)v->y + (b * q->cut.images * v->g * v->o + y) * v->outsize;
-  return (v->kind == PLK_CONV_BWD_WEIGHT ? q->parts + b * plk_conv_numel(v, PLK_CONV_W) : (float *)v->w) + w;
+  const int64_t size = (int64_t)pl_dtype_size(v->dtype);
+  if (which == PLK_CONV_X) return (char *)v->x + (b * q->cut.images * v->g * v->c + x) * v->insize * size;
+  if (which == PLK_CONV_Y) return (char *)v->y + (b * q->cut.images * v->g * v->o + y) * v->outsize * size;
+  if (v->kind == PLK_CONV_BWD_WEIGHT) return (char *)(q->parts + b * plk_conv_numel(v, PLK_CONV_W) + w);
+  return (char *)v->w + w * size;
 }
 
 /* Weights are blocked once for all units. The last unit along the batch has its own form of them only where the
@@ -165,7 +169,7 @@ static PlStatus common_prepare(Run *q) {
   q->common = mem;
   q->image_bytes = each;
   const bool x = common_of(q) == PLK_CONV_X;
-  Blocking t = {q, x ? v->x : v->y, (size_t)(x ? v->g * v->c * v->insize : v->g * v->o * v->outsize) * sizeof(float)};
+  Blocking t = {q, x ? v->x : v->y, (size_t)(x ? v->g * v->c * v->insize : v->g * v->o * v->outsize) * pl_dtype_size(v->dtype)};
   return plk_parallel(v->n, max64(1, PLK_GRAIN * (int64_t)sizeof(float) / (int64_t)t.step), block_body, &t);
 }
 
@@ -179,8 +183,7 @@ static PlStatus unit_run(const Run *q, int64_t b, int64_t s) {
   const int out = v->kind == PLK_CONV_FWD         ? PLK_CONV_Y
                   : v->kind == PLK_CONV_BWD_INPUT ? PLK_CONV_X
                                                   : PLK_CONV_W;
-  float *plain[3];
-  void *use[3];
+  void *plain[3], *use[3];
   size_t need = padded(plk_onednn_conv_scratch(p)), size[3];
   for (int i = 0; i < 3; i++) {
     use[i] = plain[i] = part_of(q, i, b, s);
@@ -205,7 +208,8 @@ static PlStatus unit_run(const Run *q, int64_t b, int64_t s) {
     at += padded(size[i]);
     if (i != out) st = plk_onednn_conv_reorder(p, i, plain[i], use[i]);
   }
-  float *bias = v->bias ? (float *)(uintptr_t)v->bias + s * q->cut.width * (q->cut.along == PLK_ALONG_GROUPS ? v->o : 1) : NULL;
+  const int64_t first = s * q->cut.width * (q->cut.along == PLK_ALONG_GROUPS ? v->o : 1);
+  void *bias = v->bias ? (char *)(uintptr_t)v->bias + first * (int64_t)pl_dtype_size(v->dtype) : NULL;
   if (st == PL_OK) st = plk_onednn_conv_run(p, use[0], use[1], use[2], bias, at);
   if (st == PL_OK && size[out])
     st = plk_onednn_conv_reorder(p, out, plain[out], use[out]);
@@ -227,13 +231,17 @@ static PlStatus run(Run *q) {
   PL_TRY(common_prepare(q));
   if (v->kind == PLK_CONV_BWD_WEIGHT) {
     q->parts = v->w;
-    if (q->cut.nimages > 1) {
+    if (q->cut.nimages > 1 || v->dtype == PL_BF16) {
       PL_TRY(plk_scratch((size_t)(q->cut.nimages * size) * sizeof(float), &mem));
       q->parts = mem;
     }
   }
   PlStatus s = plk_parallel(q->cut.nimages * q->cut.nslice, 1, body, q);
-  if (s == PL_OK && mem) s = plk_conv_join(PL_F32, v->w, mem, q->cut.nimages, size);
+  if (s == PL_OK && mem && v->dtype == PL_BF16) {
+    s = plk_conv_join(PL_F32, mem, mem, q->cut.nimages, size);
+    if (s == PL_OK) plk_isa_tables()->convert->bf16_store(mem, v->w, size);
+  } else if (s == PL_OK && mem)
+    s = plk_conv_join(PL_F32, v->w, mem, q->cut.nimages, size);
   plk_scratch_free(mem);
   return s;
 }

@@ -25,12 +25,13 @@ PlStatus plk_onednn_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, flo
 enum { PLK_CONV_FWD, PLK_CONV_BWD_INPUT, PLK_CONV_BWD_WEIGHT };
 enum { PLK_CONV_X, PLK_CONV_W, PLK_CONV_Y };
 
-/* One convolution of f32 arrays x[n, g*c, in…], w[g*o, c, k…], y[n, g*o, out…], in any of
+/* One convolution of arrays x[n, g*c, in…], w[g*o, c, k…], y[n, g*o, out…], in any of
  * three directions. Spatial dims are dense; the strides of the outer dims are given, so
  * that a slice of a tensor can be named. Compared as bytes: zero it before filling it in.
  */
 typedef struct PlkConvKey {
   int64_t kind, nd, has_bias;
+  int64_t bf16;   /* x, w, y and bias are bf16, but for the weight's gradient; else all is f32 */
   int64_t common; /* which of x and y other plans read as well, all of its channels; -1: neither */
   int64_t n, g, c, o;
   int64_t in[3], k[3], out[3], stride[3], pad[3], dil[3];

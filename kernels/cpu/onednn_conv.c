@@ -32,20 +32,25 @@ static int layout(const PlkConvKey *q, int which, dnnl_dims_t dims, dnnl_dims_t 
   return at;
 }
 
+/* Weight gradients are partial sums, so they stay f32. */
+static dnnl_data_type_t type_of(const PlkConvKey *q, int which) {
+  return q->bf16 && !(q->kind == PLK_CONV_BWD_WEIGHT && which == PLK_CONV_W) ? dnnl_bf16 : dnnl_f32;
+}
+
 static dnnl_status_t md_strided(Md *md, int nd, const dnnl_dims_t dims,
-                                const dnnl_dims_t st) {
+                                const dnnl_dims_t st, dnnl_data_type_t type) {
 #if PLK_DNNL_V3
-  return lib->memory_desc_create_with_strides(md, nd, dims, dnnl_f32, st);
+  return lib->memory_desc_create_with_strides(md, nd, dims, type, st);
 #else
-  return lib->memory_desc_init_by_strides(md, nd, dims, dnnl_f32, st);
+  return lib->memory_desc_init_by_strides(md, nd, dims, type, st);
 #endif
 }
 
-static dnnl_status_t md_any(Md *md, int nd, const dnnl_dims_t dims) {
+static dnnl_status_t md_any(Md *md, int nd, const dnnl_dims_t dims, dnnl_data_type_t type) {
 #if PLK_DNNL_V3
-  return lib->memory_desc_create_with_tag(md, nd, dims, dnnl_f32, dnnl_format_tag_any);
+  return lib->memory_desc_create_with_tag(md, nd, dims, type, dnnl_format_tag_any);
 #else
-  return lib->memory_desc_init_by_tag(md, nd, dims, dnnl_f32, dnnl_format_tag_any);
+  return lib->memory_desc_init_by_tag(md, nd, dims, type, dnnl_format_tag_any);
 #endif
 }
 
@@ -118,22 +123,25 @@ static dnnl_status_t plan_describe(PlkConvPlan *p, dnnl_primitive_attr_t at) {
     g.stride[i] = q->stride[i], g.dil[i] = q->dil[i] - 1; /* the library counts gaps */
     g.lo[i] = g.hi[i] = q->pad[i];
   }
-  Md asked[3];
+  Md asked[3], narrow_w; /* the forward pass that backward is told of has narrow weights */
   memset(asked, 0, sizeof asked);
+  memset(&narrow_w, 0, sizeof narrow_w);
   dnnl_status_t s = dnnl_success;
   for (int i = 0; i < 3 && s == dnnl_success; i++) {
     dnnl_dims_t dims, st;
     int nd = layout(q, i, dims, st);
-    s = md_strided(&p->plain[i], nd, dims, st);
-    if (s == dnnl_success) s = md_any(&asked[i], nd, dims);
+    s = md_strided(&p->plain[i], nd, dims, st, type_of(q, i));
+    if (s == dnnl_success) s = md_any(&asked[i], nd, dims, type_of(q, i));
+    if (s == dnnl_success && i == PLK_CONV_W) s = md_any(&narrow_w, nd, dims, q->bf16 ? dnnl_bf16 : dnnl_f32);
   }
   if (s == dnnl_success && q->has_bias) {
     dnnl_dims_t dims = {q->g * q->o}, st = {1};
-    s = md_strided(&p->bias, 1, dims, st);
+    s = md_strided(&p->bias, 1, dims, st, q->bf16 ? dnnl_bf16 : dnnl_f32);
   }
   dnnl_primitive_desc_t fwd = NULL;
   const Md *bias = q->has_bias ? &p->bias : NULL;
-  if (s == dnnl_success) s = describe(&fwd, PLK_CONV_FWD, asked, bias, &g, at, NULL);
+  const Md hint[3] = {asked[0], narrow_w, asked[2]};
+  if (s == dnnl_success) s = describe(&fwd, PLK_CONV_FWD, hint, bias, &g, at, NULL);
   if (s == dnnl_success && q->kind == PLK_CONV_FWD) {
     p->pd = fwd;
     fwd = NULL;
@@ -142,6 +150,7 @@ static dnnl_status_t plan_describe(PlkConvPlan *p, dnnl_primitive_attr_t at) {
   }
   if (fwd) lib->primitive_desc_destroy(fwd);
   for (int i = 0; i < 3; i++) md_drop(&asked[i]);
+  md_drop(&narrow_w);
   return s;
 }
 

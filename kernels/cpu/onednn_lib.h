@@ -25,7 +25,8 @@
   PLK_DNNL_BOTH(X)                                                                                           \
   X(memory_desc_create_with_strides) X(memory_desc_create_with_tag) X(memory_desc_create_submemory)          \
   X(memory_desc_destroy) X(convolution_forward_primitive_desc_create)                                        \
-  X(convolution_backward_data_primitive_desc_create) X(convolution_backward_weights_primitive_desc_create)
+  X(convolution_backward_data_primitive_desc_create) X(convolution_backward_weights_primitive_desc_create)         \
+  X(matmul_primitive_desc_create)
 typedef dnnl_memory_desc_t Md;
 typedef const_dnnl_memory_desc_t MdRef;
 #define REF(md) (md)
@@ -34,7 +35,8 @@ typedef const_dnnl_memory_desc_t MdRef;
   PLK_DNNL_BOTH(X)                                                                                           \
   X(memory_desc_init_by_strides) X(memory_desc_init_by_tag) X(memory_desc_init_submemory)                    \
   X(primitive_desc_create) X(dilated_convolution_forward_desc_init)                                          \
-  X(dilated_convolution_backward_data_desc_init) X(dilated_convolution_backward_weights_desc_init)
+  X(dilated_convolution_backward_data_desc_init) X(dilated_convolution_backward_weights_desc_init)           \
+  X(matmul_desc_init)
 typedef dnnl_memory_desc_t Md;
 typedef const dnnl_memory_desc_t *MdRef;
 #define REF(md) (&(md))

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * oneDNN's matmul primitive behind pointers from dlsym, as in onednn.c; v2 and v3 differ in how memory is described.
- * Compiled plans lie in a table of small sets by hash, behind one mutex; a plan in use is never evicted. */
+ * oneDNN's matmul primitive: compiled plans lie in a table of small sets by hash, behind one mutex; a plan in use is never evicted. */
 #include "kernels/cpu/onednn_matmul.h"
 
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/onednn_lib.h"
 
 #ifndef PLK_HAVE_ONEDNN
 
@@ -21,66 +20,14 @@ PlStatus plk_onednn_bf16_run(const PlkBf16Plan *plan, const void *a, const void 
 
 #else
 
-#include <dlfcn.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-#include <oneapi/dnnl/dnnl.h>
-#include <oneapi/dnnl/dnnl_version.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define V3      (DNNL_VERSION_MAJOR >= 3)
-#define STR2(x) #x
-#define STR(x)  STR2(x)
+#define lib plk_dnnl()
 
-#define FUNCS_BOTH(X)                                                                                               \
-  X(engine_create)                                                                                                  \
-  X(stream_create)                                                                                                  \
-  X(stream_destroy)                                                                                                 \
-  X(memory_create)                                                                                                  \
-  X(memory_destroy)                                                                                                 \
-  X(memory_desc_get_size)                                                                                           \
-  X(primitive_create)                                                                                               \
-  X(primitive_destroy)                                                                                              \
-  X(primitive_execute)                                                                                              \
-  X(primitive_desc_query)                                                                                           \
-  X(primitive_desc_query_md)                                                                                        \
-  X(primitive_desc_destroy)                                                                                         \
-  X(primitive_attr_create)                                                                                          \
-  X(primitive_attr_destroy)                                                                                         \
-  X(primitive_attr_set_scratchpad_mode)
-#if V3
-#define FUNCS(X)                                                                                                    \
-  FUNCS_BOTH(X)                                                                                                     \
-  X(memory_desc_create_with_strides)                                                                                \
-  X(memory_desc_destroy)                                                                                            \
-  X(matmul_primitive_desc_create)
-typedef dnnl_memory_desc_t Md;
-typedef const_dnnl_memory_desc_t MdRef;
-#define REF(md) (md)
-#else
-#define FUNCS(X)                                                                                                    \
-  FUNCS_BOTH(X)                                                                                                     \
-  X(memory_desc_init_by_strides)                                                                                    \
-  X(primitive_desc_create)                                                                                          \
-  X(matmul_desc_init)
-typedef dnnl_memory_desc_t Md;
-typedef const dnnl_memory_desc_t *MdRef;
-#define REF(md) (&(md))
-#endif
-
-/* Written once under `once`, read-only afterwards. */
-static struct {
-#define X(f) __typeof__(&dnnl_##f) f;
-  FUNCS(X)
-#undef X
-  dnnl_engine_t engine;
-  bool ready;
-} lib;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool fast_bf16; /* written once under `once` */
 static pthread_mutex_t plans_lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct PlkBf16Plan {
@@ -95,55 +42,14 @@ struct PlkBf16Plan {
   size_t scratch;
 };
 
-/* ---- the library on one thread ----------------------------------------------------------------------------- */
-
-static int alone_begin(void) {
-#ifdef _OPENMP
-  if (omp_in_parallel()) return 0;
-  int n = omp_get_max_threads();
-  if (n > 1) omp_set_num_threads(1);
-  return n;
-#else
-  return 0;
-#endif
-}
-
-static void alone_end(int n) {
-#ifdef _OPENMP
-  if (n > 1) omp_set_num_threads(n);
-#else
-  (void)n;
-#endif
-}
-
-/* Its code may keep the stack pointer in a heap block (see onednn.c): signals wait. */
-static dnnl_status_t execute(dnnl_primitive_t prim, dnnl_stream_t stream, int n, const dnnl_exec_arg_t *args) {
-  sigset_t most, was;
-  sigfillset(&most);
-  sigdelset(&most, SIGSEGV);
-  sigdelset(&most, SIGBUS);
-  sigdelset(&most, SIGFPE);
-  sigdelset(&most, SIGILL);
-  pthread_sigmask(SIG_BLOCK, &most, &was);
-  dnnl_status_t s = lib.primitive_execute(prim, stream, n, args);
-  pthread_sigmask(SIG_SETMASK, &was, NULL);
-  return s;
-}
-
-static PlStatus check(dnnl_status_t s) {
-  if (s == dnnl_success) return PL_OK;
-  if (s == dnnl_out_of_memory) PL_FAIL(PL_ERR_OOM, "out of memory in oneDNN (matrix product)");
-  PL_FAIL(PL_ERR_UNSUPPORTED, "oneDNN refused a product of bf16 matrices (status %d)", (int)s);
-}
-
 /* ---- making a plan ------------------------------------------------------------------------------------------ */
 
 static dnnl_status_t matrix(Md *md, int64_t rows, int64_t cols, int64_t row, int64_t col, dnnl_data_type_t dt) {
   const dnnl_dims_t dims = {rows, cols}, st = {row, col};
-#if V3
-  return lib.memory_desc_create_with_strides(md, 2, dims, dt, st);
+#if PLK_DNNL_V3
+  return lib->memory_desc_create_with_strides(md, 2, dims, dt, st);
 #else
-  return lib.memory_desc_init_by_strides(md, 2, dims, dt, st);
+  return lib->memory_desc_init_by_strides(md, 2, dims, dt, st);
 #endif
 }
 
@@ -156,24 +62,24 @@ static dnnl_status_t describe(PlkBf16Plan *p, dnnl_primitive_attr_t at) {
   if (s == dnnl_success && q->bias)
     s = matrix(&p->bias, 1, q->n, q->n, 1, q->bias == PLK_BIAS_F32 ? dnnl_f32 : dnnl_bf16);
   if (s != dnnl_success) return s;
-#if V3
-  return lib.matmul_primitive_desc_create(&p->pd, lib.engine, p->a, p->b, q->bias ? p->bias : NULL, p->c, at);
+#if PLK_DNNL_V3
+  return lib->matmul_primitive_desc_create(&p->pd, lib->engine, p->a, p->b, q->bias ? p->bias : NULL, p->c, at);
 #else
   dnnl_matmul_desc_t d;
-  s = lib.matmul_desc_init(&d, &p->a, &p->b, q->bias ? &p->bias : NULL, &p->c);
-  return s != dnnl_success ? s : lib.primitive_desc_create(&p->pd, &d, at, lib.engine, NULL);
+  s = lib->matmul_desc_init(&d, &p->a, &p->b, q->bias ? &p->bias : NULL, &p->c);
+  return s != dnnl_success ? s : lib->primitive_desc_create(&p->pd, &d, at, lib->engine, NULL);
 #endif
 }
 
 static void plan_free(PlkBf16Plan *p) {
   if (!p) return;
-  if (p->prim) lib.primitive_destroy(p->prim);
-  if (p->pd) lib.primitive_desc_destroy(p->pd);
-#if V3
-  if (p->a) lib.memory_desc_destroy(p->a);
-  if (p->b) lib.memory_desc_destroy(p->b);
-  if (p->c) lib.memory_desc_destroy(p->c);
-  if (p->bias) lib.memory_desc_destroy(p->bias);
+  if (p->prim) lib->primitive_destroy(p->prim);
+  if (p->pd) lib->primitive_desc_destroy(p->pd);
+#if PLK_DNNL_V3
+  if (p->a) lib->memory_desc_destroy(p->a);
+  if (p->b) lib->memory_desc_destroy(p->b);
+  if (p->c) lib->memory_desc_destroy(p->c);
+  if (p->bias) lib->memory_desc_destroy(p->bias);
 #endif
   free(p);
 }
@@ -182,25 +88,25 @@ static PlStatus plan_new(const PlkBf16Key *key, PlkBf16Plan **out) {
   PlkBf16Plan *p = calloc(1, sizeof *p);
   if (!p) PL_FAIL(PL_ERR_OOM, "out of memory for a matrix product");
   p->key = *key;
-  const int saved = alone_begin(); /* a primitive fixes its thread count when it is made */
+  const int saved = plk_dnnl_alone(); /* a primitive fixes its thread count when it is made */
   dnnl_primitive_attr_t at = NULL;
-  dnnl_status_t s = lib.primitive_attr_create(&at);
-  if (s == dnnl_success) s = lib.primitive_attr_set_scratchpad_mode(at, dnnl_scratchpad_mode_user);
+  dnnl_status_t s = lib->primitive_attr_create(&at);
+  if (s == dnnl_success) s = lib->primitive_attr_set_scratchpad_mode(at, dnnl_scratchpad_mode_user);
   if (s == dnnl_success) s = describe(p, at);
   const char *impl = "";
-  if (s == dnnl_success) lib.primitive_desc_query(p->pd, dnnl_query_impl_info_str, 0, (void *)&impl);
+  if (s == dnnl_success) lib->primitive_desc_query(p->pd, dnnl_query_impl_info_str, 0, (void *)&impl);
   if (s == dnnl_success && strncmp(impl, "ref", 3) == 0) s = dnnl_unimplemented;
-  if (s == dnnl_success) s = lib.primitive_create(&p->prim, p->pd);
-  if (at) lib.primitive_attr_destroy(at);
-  alone_end(saved);
+  if (s == dnnl_success) s = lib->primitive_create(&p->prim, p->pd);
+  if (at) lib->primitive_attr_destroy(at);
+  plk_dnnl_alone_end(saved);
   if (s == dnnl_out_of_memory) {
     plan_free(p);
-    return check(s);
+    return plk_dnnl_check(s, "product of bf16 matrices");
   }
   p->none = s != dnnl_success;
   if (!p->none) {
-    p->pad = lib.primitive_desc_query_md(p->pd, dnnl_query_scratchpad_md, 0);
-    p->scratch = lib.memory_desc_get_size(p->pad);
+    p->pad = lib->primitive_desc_query_md(p->pd, dnnl_query_scratchpad_md, 0);
+    p->scratch = lib->memory_desc_get_size(p->pad);
   }
   *out = p;
   return PL_OK;
@@ -254,7 +160,7 @@ static PlStatus plan_get(const PlkBf16Key *key, PlkBf16Plan **out) {
 
 PlStatus plk_onednn_bf16_get(const PlkBf16Key *key, PlkBf16Plan **out) {
   *out = NULL;
-  if (!lib.ready) return PL_OK;
+  if (!fast_bf16) return PL_OK;
   pthread_mutex_lock(&plans_lock);
   PlStatus s = plan_get(key, out);
   pthread_mutex_unlock(&plans_lock);
@@ -275,7 +181,7 @@ static void fork_prepare(void) { pthread_mutex_lock(&plans_lock); }
 static void fork_done(void) { pthread_mutex_unlock(&plans_lock); }
 
 /* Without the processor's own products of bf16 the library imitates them, slower than f32. */
-static void open_library(void) {
+static void probe(void) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (plk_isa()[1] != '4' || !__builtin_cpu_supports("avx512bf16")) return;
@@ -283,58 +189,33 @@ static void open_library(void) {
   return;
 #endif
   if (!plk_onednn_ready()) return;
-  void *h = dlopen("libdnnl.so." STR(DNNL_VERSION_MAJOR), RTLD_LAZY | RTLD_LOCAL);
-  if (!h) return;
-  bool all = true;
-#define X(f) all = (*(void **)&lib.f = dlsym(h, "dnnl_" #f)) != NULL && all;
-  FUNCS(X)
-#undef X
-  if (!all || lib.engine_create(&lib.engine, dnnl_cpu, 0) != dnnl_success) return;
   const PlkBf16Key small = {.m = 64, .n = 64, .k = 64, .lda = 64, .ldb = 64, .ldc = 64};
   PlkBf16Plan *p = NULL;
   if (plan_new(&small, &p) != PL_OK) return;
   const bool fast = !p->none;
   plan_free(p);
-  lib.ready = fast && pthread_atfork(fork_prepare, fork_done, fork_done) == 0;
+  fast_bf16 = fast && pthread_atfork(fork_prepare, fork_done, fork_done) == 0;
 }
 
 bool plk_onednn_bf16(void) {
-  pthread_once(&once, open_library);
-  return lib.ready;
+  pthread_once(&once, probe);
+  return fast_bf16;
 }
 
 /* ---- running --------------------------------------------------------------------------------------------------- */
 
-typedef struct Arg {
-  int name;
-  MdRef md;
-  void *data;
-} Arg;
-
 PlStatus plk_onednn_bf16_run(const PlkBf16Plan *p, const void *a, const void *b, const void *bias, void *c) {
   void *pad = NULL;
   if (p->scratch) PL_TRY(plk_scratch(p->scratch, &pad));
-  Arg args[5] = {{DNNL_ARG_SRC, REF(p->a), (void *)(uintptr_t)a},
-                 {DNNL_ARG_WEIGHTS, REF(p->b), (void *)(uintptr_t)b},
-                 {DNNL_ARG_DST, REF(p->c), c}};
-  int n = 3, made = 0;
-  if (p->key.bias) args[n++] = (Arg){DNNL_ARG_BIAS, REF(p->bias), (void *)(uintptr_t)bias};
-  if (pad) args[n++] = (Arg){DNNL_ARG_SCRATCHPAD, p->pad, pad};
-  dnnl_exec_arg_t ex[5];
-  dnnl_stream_t stream = NULL;
-  const int saved = alone_begin();
-  dnnl_status_t s = lib.stream_create(&stream, lib.engine, dnnl_stream_default_flags);
-  for (; made < n && s == dnnl_success; made++) {
-    ex[made].arg = args[made].name;
-    s = lib.memory_create(&ex[made].memory, args[made].md, lib.engine, args[made].data);
-    if (s != dnnl_success) break;
-  }
-  if (s == dnnl_success) s = execute(p->prim, stream, n, ex);
-  for (int i = 0; i < made; i++) lib.memory_destroy(ex[i].memory);
-  if (stream) lib.stream_destroy(stream);
-  alone_end(saved);
+  PlkDnnlArg args[5] = {{DNNL_ARG_SRC, REF(p->a), (void *)(uintptr_t)a},
+                        {DNNL_ARG_WEIGHTS, REF(p->b), (void *)(uintptr_t)b},
+                        {DNNL_ARG_DST, REF(p->c), c}};
+  int n = 3;
+  if (p->key.bias) args[n++] = (PlkDnnlArg){DNNL_ARG_BIAS, REF(p->bias), (void *)(uintptr_t)bias};
+  if (pad) args[n++] = (PlkDnnlArg){DNNL_ARG_SCRATCHPAD, p->pad, pad};
+  PlStatus s = plk_dnnl_execute(p->prim, args, n, "product of bf16 matrices");
   plk_scratch_free(pad);
-  return check(s);
+  return s;
 }
 
 #endif
