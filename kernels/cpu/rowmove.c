@@ -202,6 +202,7 @@ typedef struct Job {
   PlkRows *r;
   Run run;
   int64_t nblock, width; /* colliding writes: blocks of table offsets */
+  bool single;           /* adds of single elements, one block */
 } Job;
 
 static void one_row(const PlkRows *r, Run run, int64_t table, int64_t row) {
@@ -267,6 +268,28 @@ static PlStatus pick_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
+#define LINES(T)                                                                                 \
+  for (int64_t a = begin; a < end; a++) {                                                        \
+    place(r, a, &table, &row);                                                                   \
+    const T *t = (const T *)(const void *)r->table + table;                                      \
+    T *out = (T *)(void *)r->rows + row;                                                         \
+    for (int64_t i = 0; i < r->np; i++) out[i * r->prow] = t[r->offs[i]];                        \
+  }                                                                                              \
+  break;
+
+/* Single elements along the last dim: unit a line of it. */
+static PlStatus line_body(void *ctx, int64_t begin, int64_t end) {
+  const PlkRows *r = ((const Job *)ctx)->r;
+  int64_t table, row;
+  switch (pl_dtype_size(r->dtype)) {
+  case 1: LINES(uint8_t)
+  case 2: LINES(uint16_t)
+  case 4: LINES(uint32_t)
+  default: LINES(uint64_t)
+  }
+  return PL_OK;
+}
+
 static int64_t outer_of(const PlkRows *r) {
   int64_t n = 1;
   for (int d = 0; d < r->na; d++) n *= r->ashape[d];
@@ -278,8 +301,16 @@ PlStatus plk_rows_get(PlkRows *r) {
   int64_t inner = merge(r), outer = outer_of(r);
   if (inner == 0 || outer == 0 || r->np == 0) return PL_OK;
   if (inner == 1 && outer == 1) return plk_parallel(r->np, PLK_GRAIN / 4, pick_body, &j);
+  if (inner == 1) return plk_parallel(outer, plk_max64(1, PLK_MOVE_GRAIN / r->np), line_body, &j);
   return plk_parallel(outer * r->np, plk_max64(1, PLK_MOVE_GRAIN / inner), get_body, &j);
 }
+
+#define ADD_LINE(T, factor)                                                                      \
+  {                                                                                              \
+    const T f = (T)(factor), *s = (const T *)(const void *)r->rows + row;                        \
+    T *t = (T *)(void *)r->table + table;                                                        \
+    for (int64_t p = 0; p < r->np; p++) t[r->offs[p]] += f * s[p * r->prow];                     \
+  }
 
 static PlStatus put_body(void *ctx, int64_t begin, int64_t end) {
   const Job *j = ctx;
@@ -287,6 +318,10 @@ static PlStatus put_body(void *ctx, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; i++) {
     int64_t table, row, lo = i % j->nblock * j->width, hi = lo + j->width;
     place(r, i / j->nblock, &table, &row);
+    if (j->single && r->dtype == PL_F32) {
+      ADD_LINE(float, r->alpha)
+      continue;
+    }
     for (int64_t p = 0; p < r->np; p++)
       if (r->offs[p] >= lo && r->offs[p] < hi) one_row(r, j->run, table + r->offs[p], row + p * r->prow);
   }
@@ -302,6 +337,7 @@ static PlStatus put(PlkRows *r, Run run) {
   bool large = outer * inner * r->np > PLK_GRAIN;
   if (large && outer < BLOCKS && inner >= 8) j.nblock = BLOCKS; /* each scans all offsets: rows must be worth it */
   j.width = r->span / j.nblock + 1;
+  j.single = run == run_add && inner == 1 && j.nblock == 1;
   return plk_parallel(outer * j.nblock, large ? plk_max64(1, outer * j.nblock / 64) : outer * j.nblock, put_body, &j);
 }
 

@@ -52,13 +52,19 @@ local function taps_of(mode, n, out, scale, align)
   return taps
 end
 
--- One dimension resized.
-local function resize(x, dim, out, scale, mode, align)
+-- One dimension resized. lerp: two taps in one pass, which rounds otherwise than their weighted sum.
+local function resize(x, dim, out, scale, mode, align, lerp)
   local n, nd = x:size(dim), x:dim()
   if n == out and mode ~= "bicubic" and (align or scale == 1) then return x end
   local taps = taps_of(mode, n, out, scale, align)
   local shape = {}
   for d = 1, nd do shape[d] = d == dim and out or 1 end
+  if lerp and #taps == 2 then
+    local function at(k)
+      return T.index_select(x, T.tensor(taps[k][1], { dtype = "i64" }), { dim = dim, index_base = 0 })
+    end
+    return at(1):lerp(at(2), T.tensor(taps[2][2], { dtype = x:dtype() }):view(shape))
+  end
   local y
   for _, tap in ipairs(taps) do
     local part = T.index_select(x, T.tensor(tap[1], { dtype = "i64" }), { dim = dim, index_base = 0 })
@@ -239,7 +245,7 @@ return function(F)
     table.sort(order, function(a, b) return scales[a] > scales[b] or scales[a] == scales[b] and a < b end)
     if dtype == "u8" then table.sort(order, function(p, q) return p > q end) end
     for _, d in ipairs(order) do
-      x = resize(x, d + 2, sizes[d], scales[d], mode, o.align_corners)
+      x = resize(x, d + 2, sizes[d], scales[d], mode, o.align_corners, dtype ~= "u8")
       -- pictures of bytes are bytes again after each dimension
       if dtype == "u8" and narrow then x = (x + 0.5):floor():clamp { min = 0, max = 255 } end
     end
