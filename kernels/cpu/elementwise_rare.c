@@ -101,16 +101,6 @@ static double erfinv(double x) {
 
 /* X(op, expression in float, expression in double) */
 #define UNARY(X)                                          \
-  X(ASIN, asinf(x), asin(x))                              \
-  X(ACOS, acosf(x), acos(x))                              \
-  X(ATAN, atanf(x), atan(x))                              \
-  X(SINH, sinhf(x), sinh(x))                              \
-  X(COSH, coshf(x), cosh(x))                              \
-  X(ASINH, asinhf(x), asinh(x))                           \
-  X(ACOSH, acoshf(x), acosh(x))                           \
-  X(ATANH, atanhf(x), atanh(x))                           \
-  X(ERFC, erfc((double)x), erfc(x))                       \
-  X(ERFINV, erfinv((double)x), erfinv(x))                 \
   X(LGAMMA, log_gamma((double)x), log_gamma(x))           \
   X(DIGAMMA, digamma((double)x), digamma(x))              \
   X(I0, plk_i0((double)x), plk_i0(x))                     \
@@ -120,15 +110,21 @@ static double erfinv(double x) {
   X(ERFCX, plk_erfcx((double)x), plk_erfcx(x))            \
   X(NDTRI, plk_ndtri((double)x), plk_ndtri(x))
 #define BINARY(X)                                         \
-  X(ATAN2, atan2f(x, y), atan2(x, y))                     \
-  X(HYPOT, hypotf(x, y), hypot(x, y))                     \
   X(NEXTAFTER, nextafterf(x, y), nextafter(x, y))         \
   X(GAMMAINC, plk_gammainc((double)x, (double)y), plk_gammainc(x, y))    \
   X(GAMMAINCC, plk_gammaincc((double)x, (double)y), plk_gammaincc(x, y)) \
-  X(FMOD, fmodf(x, y), fmod(x, y))                        \
-  X(REMAINDER, remainder_of((double)x, (double)y), remainder_of(x, y)) \
   X(FLOOR_DIVIDE, floor_divide_f32(x, y), floor_divide(x, y))
 #define ONLY64(X)                                         \
+  X(ASIN, asin(x))                                     \
+  X(ACOS, acos(x))                                     \
+  X(ATAN, atan(x))                                     \
+  X(SINH, sinh(x))                                     \
+  X(COSH, cosh(x))                                     \
+  X(ASINH, asinh(x))                                   \
+  X(ACOSH, acosh(x))                                   \
+  X(ATANH, atanh(x))                                   \
+  X(ERFC, erfc(x))                                     \
+  X(ERFINV, erfinv(x))                                 \
   X(EXP2, exp2(x))                                        \
   X(LOG2, log2(x))                                        \
   X(LOG10, log10(x))                                      \
@@ -137,6 +133,13 @@ static double erfinv(double x) {
   X(COS, cos(x))                                          \
   X(TAN, tan(x))                                          \
   X(SINC, sinc(x))
+
+#define BINARY64(X)                                       \
+  X(POW, pow(x, y))                                       \
+  X(ATAN2, atan2(x, y))                                   \
+  X(HYPOT, hypot(x, y))                                   \
+  X(FMOD, fmod(x, y))                                     \
+  X(REMAINDER, remainder_of(x, y))
 
 #define X(NAME, E32, E64) U1(NAME##_f32, float, E32) U1(NAME##_f64, double, E64)
 UNARY(X)
@@ -147,12 +150,15 @@ BINARY(X)
 #define X(NAME, E64) U1(NAME##_f64, double, E64)
 ONLY64(X)
 #undef X
+#define X(NAME, E64) B1(NAME##_f64, double, E64)
+BINARY64(X)
+#undef X
 
 const PlkLoop plk_ew_rare[PLK_NEW][2] = {
 #define X(NAME, E32, E64) [PLK_EW_##NAME] = {NAME##_f32, NAME##_f64},
     UNARY(X) BINARY(X)
 #undef X
 #define X(NAME, E64) [PLK_EW_##NAME] = {NULL, NAME##_f64},
-        ONLY64(X)
+        ONLY64(X) BINARY64(X)
 #undef X
 };

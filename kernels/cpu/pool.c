@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/moves.h"
 
 typedef struct Pool {
@@ -87,6 +88,10 @@ static bool empty(const Span *z, const Span *y, const Span *x) {
     })                                                                                   \
   }                                                                                      \
   static void avg_##name(const Pool *p, T *dst, const T *src) {                          \
+    if (p->adaptive && p->outsize == 1) {                                                \
+      *dst = (T)(plk_reduce_loops()->sum_##name(src, p->insize) / (double)p->insize);    \
+      return;                                                                            \
+    }                                                                                    \
     WINDOWS(p, {                                                                         \
       T sum = 0;                                                                         \
       POSITIONS(p, { sum += src[at]; })                                                  \

@@ -37,6 +37,42 @@
     }                                                                                   \
     return 0;                                                                           \
   }
+/* The same for two operands, where FITS says which elements the vector code is for. A single value is spread out:
+ * as a constant of the loop it would make compilers split the loop rather than vectorize it. */
+#define PAIRS(NAME, FITS, FAST, SLOW)                                                   \
+  static int loop_##NAME(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p) { \
+    float xs[256], ys[256];                                                             \
+    const float *const px = (const float *)(const void *)ptr[1], *const py = (const float *)(const void *)ptr[2]; \
+    (void)p;                                                                            \
+    for (int i = 0; i < 256 && stride[1] == 0; i++) xs[i] = *px;                        \
+    for (int i = 0; i < 256 && stride[2] == 0; i++) ys[i] = *py;                        \
+    for (int64_t at = 0; at < n; at += 256) {                                           \
+      float *const o = (float *)(void *)ptr[0] + at;                                    \
+      const float *const a = stride[1] ? px + at : xs, *const b = stride[2] ? py + at : ys; \
+      const int64_t m = n - at < 256 ? n - at : 256;                                    \
+      uint32_t other = 0;                                                               \
+      for (int64_t i = 0; i < m; i++) {                                                 \
+        const float x = a[i], y = b[i];                                                 \
+        (void)x, (void)y;                                                               \
+        other |= (uint32_t) !(FITS);                                                    \
+      }                                                                                 \
+      if (!other) {                                                                     \
+        PLK_IVDEP for (int64_t i = 0; i < m; i++) {                                     \
+          const float x = a[i], y = b[i];                                               \
+          o[i] = (FAST);                                                                \
+        }                                                                               \
+      } else {                                                                          \
+        for (int64_t i = 0; i < m; i++) {                                               \
+          const float x = a[i], y = b[i];                                               \
+          o[i] = (FITS) ? (FAST) : (SLOW);                                              \
+        }                                                                               \
+      }                                                                                 \
+    }                                                                                   \
+    return 0;                                                                           \
+  }
+#define DIVIDES                                                                         \
+  ((vm_abs_f32(y) > 0.0f) & (vm_abs_f32(y) <= 3.40282347e38f) &                         \
+   ((double)vm_abs_f32(x) <= VM_FMOD_MAX * (double)vm_abs_f32(y)))
 #define EXTRA_LOOPS                                                              \
   TRIG(SIN, VM_TRIG_MAX, vm_sin_f32(x), sinf(x))                                 \
   TRIG(COS, VM_TRIG_MAX, vm_cos_f32(x), cosf(x))                                 \
@@ -46,16 +82,41 @@
   U(LOG2, , vm_log2_f32(x))                                                      \
   U(LOG10, , vm_log10_f32(x))                                                    \
   U(LOG1P, , vm_log1p_f32(x))                                                    \
+  PAIRS(POW, 1, vm_pow_f32(x, y), 0.0f)                                          \
+  PAIRS(ATAN2, 1, vm_atan2_f32(x, y), 0.0f)                                      \
+  PAIRS(HYPOT, 1, vm_hypot_f32(x, y), 0.0f)                                      \
+  PAIRS(FMOD, DIVIDES, vm_fmod_f32(x, y), fmodf(x, y))                           \
+  PAIRS(REMAINDER, DIVIDES, vm_remainder_f32(x, y), slow_remainder(x, y))        \
+  U(ASIN, , vm_asin_f32(x))                                                      \
+  U(ACOS, , vm_acos_f32(x))                                                      \
+  U(ATAN, , vm_atan_f32(x))                                                      \
+  U(SINH, , vm_sinh_f32(x))                                                      \
+  U(COSH, , vm_cosh_f32(x))                                                      \
+  U(ASINH, , vm_asinh_f32(x))                                                    \
+  U(ACOSH, , vm_acosh_f32(x))                                                    \
+  U(ATANH, , vm_atanh_f32(x))                                                    \
+  U(ERFC, , vm_erfc_f32(x))                                                      \
+  U(ERFINV, , vm_erfinv_f32(x))                                                  \
   P1(SIGNBIT, vm_bits_f32(x) >> 31)
 #define EXTRA_TABLE                                                              \
   [PLK_EW_SIN] = loop_SIN, [PLK_EW_COS] = loop_COS, [PLK_EW_TAN] = loop_TAN,     \
   [PLK_EW_SINC] = loop_SINC, [PLK_EW_EXP2] = loop_EXP2, [PLK_EW_LOG2] = loop_LOG2, \
-  [PLK_EW_LOG10] = loop_LOG10, [PLK_EW_LOG1P] = loop_LOG1P, [PLK_EW_SIGNBIT] = loop_SIGNBIT,
+  [PLK_EW_LOG10] = loop_LOG10, [PLK_EW_LOG1P] = loop_LOG1P, [PLK_EW_SIGNBIT] = loop_SIGNBIT, \
+  [PLK_EW_POW] = loop_POW, [PLK_EW_ATAN2] = loop_ATAN2, [PLK_EW_HYPOT] = loop_HYPOT, \
+  [PLK_EW_FMOD] = loop_FMOD, [PLK_EW_REMAINDER] = loop_REMAINDER, [PLK_EW_ASIN] = loop_ASIN, \
+  [PLK_EW_ACOS] = loop_ACOS, [PLK_EW_ATAN] = loop_ATAN, [PLK_EW_SINH] = loop_SINH, \
+  [PLK_EW_COSH] = loop_COSH, [PLK_EW_ASINH] = loop_ASINH, [PLK_EW_ACOSH] = loop_ACOSH, \
+  [PLK_EW_ATANH] = loop_ATANH, [PLK_EW_ERFC] = loop_ERFC, [PLK_EW_ERFINV] = loop_ERFINV,
 
 /* fmod makes the period exact: sin(pi x) has period 2. */
 static float slow_sinc(float x) {
   const double a = VM_PI * fmod((double)x, 2.0);
   return (float)(sin(a) / (VM_PI * (double)x));
+}
+
+static float slow_remainder(float x, float y) {
+  const double m = fmod((double)x, (double)y);
+  return (float)(m != 0.0 && (y < 0.0f) != (m < 0.0) ? m + (double)y : m);
 }
 
 #include "kernels/cpu/isa/float.h"

@@ -57,7 +57,6 @@ U(LOG, , F(vm_log)(x))
 U(TANH, , F(vm_tanh)(x))
 U(SIGMOID, , F(vm_sigmoid)(x))
 U(ERF, , F(vm_erf)(x))
-B(POW, , F(vm_pow)(x, y))
 /* Without eps, 0 and 1 give infinities and the outside NaN, by log itself. */
 U(LOGIT, PARAM(0, -1), F(logit)(x, p0))
 B(LOGADDEXP, , F(logaddexp)(x, y))
