@@ -352,6 +352,35 @@ describe("a rule in Lua", function()
     end
   end)
 
+  it("lives as long as a recorded .grad needs it, and no longer", function()
+    local cube = T.custom { name = "cube", forward = function(ctx, a)
+      ctx:save(a)
+      return a * a * a
+    end, backward = function(ctx, g)
+      local a = ctx:saved()
+      return g * 3 * a * a
+    end }
+    live.flat(T, function()
+      local x = vec(1, 2):requires_grad_()
+      cube(x):sum():backward(nil, { create_graph = true })
+      cube(x * 1):sum():backward(nil, { create_graph = true }) -- added to the first
+      live.collect()
+      eq(x.grad:detach(), { 6, 24 })
+      local g = x.grad
+      x.grad = nil
+      live.collect()
+      g:sum():backward()
+      eq(x.grad, { 12, 24 })
+    end)
+    -- a graph that nobody holds any more is gone, also when it was the last one recorded
+    local before = live.blocks(T)
+    do
+      local x = vec(1, 2):requires_grad_()
+      cube(cube(x)):sum():backward(nil, { create_graph = true })
+    end
+    assert.equal(before, (live.blocks(T)))
+  end)
+
   it("gives back the rule that override_gradient replaced", function()
     local function mine(_, g) return g * 100 end
     assert.is_nil(T.override_gradient("sin", mine))
