@@ -12,6 +12,8 @@ PlStatus pl_spatial_list(const char *op, const char *name, const PlAttrs *a, int
     out[d] = v[n == 1 ? 0 : d];
     if (out[d] < least)
       PL_FAIL(PL_ERR_ARG, "%s: %s is %lld, must be at least %lld", op, name, (long long)out[d], (long long)least);
+    if (out[d] > INT32_MAX) /* kernels multiply it with sizes */
+      PL_FAIL(PL_ERR_ARG, "%s: %s is %lld, must be at most %d", op, name, (long long)out[d], INT32_MAX);
   }
   return PL_OK;
 }
