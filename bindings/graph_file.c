@@ -94,7 +94,8 @@ static int graph_number(lua_State *L) {
   return 1;
 }
 
-/* graph_apply(flow, op, {tensor or false, …}, {attribute=…}, stage, name) → {tensor or false, …}, number of its node */
+/* graph_apply(flow, op, {tensor or false, …}, {attribute=…}, stage, name, origin or 0) → {tensor or false, …}, number of
+ * its node */
 static int graph_apply(lua_State *L) {
   PlFlow *f = l_check_flow(L, 1);
   const PlOp *op = lua_type(L, 2) == LUA_TSTRING ? pl_op_find(lua_tostring(L, 2)) : NULL;
@@ -105,6 +106,8 @@ static int graph_apply(lua_State *L) {
   int64_t stage = l_check_int(L, 5, "load_graph", "stage");
   if (stage < 0 || stage > 255) return l_error(L, "load_graph: stage %d is out of range", (int)stage);
   const char *name = luaL_checkstring(L, 6);
+  int64_t origin = l_check_int(L, 7, "load_graph", "origin");
+  if (origin < 0 || origin > f->nnodes) return l_error(L, "load_graph: there is no node %lld", (long long)origin);
   lua_settop(L, 6);
   PlTensor **in = lua_newuserdatauv(L, (size_t)(nin + 1) * sizeof(PlTensor *), 0);
   for (int i = 0; i < nin; i++) {
@@ -131,11 +134,13 @@ static int graph_apply(lua_State *L) {
   if (!kept) return l_error(L, "load_graph: out of memory");
   pl_state.trace = f;
   f->stage = (uint8_t)stage;
+  f->origin = (int32_t)origin - 1;
   f->emit_name = kept;
   f->emit_count = 0;
   PlStatus s = pl_apply(op, in, nin, op->nattr ? &a : NULL, out);
   f->emit_name = NULL;
   f->stage = 0;
+  f->origin = -1;
   pl_state.trace = was;
   CALL(L, s);
   for (int o = 0; o < op->nout; o++) {

@@ -124,6 +124,7 @@ void l_push_fnode(lua_State *L, const PlFlow *f, int32_t i) {
   lua_setfield(L, -2, "flops");
   set_int(L, "stage", n->stage);
   set_int(L, "index", i + 1);
+  if (n->origin >= 0) set_int(L, "origin", n->origin + 1);
   lua_pushboolean(L, (n->flags & PL_FN_MIRROR) != 0);
   lua_setfield(L, -2, "mirror");
   lua_pushboolean(L, (n->flags & PL_FN_VIEW) != 0);

@@ -33,7 +33,7 @@ describe("the memory planner", function()
   it("ResNet-152, 32 images: a quarter of the memory with convolutions unlocked, at a third more work", function()
     local none, cheap, heavy = plans(models.resnet152, { { mirror = "none" }, { mirror = true },
       { mirror = true, heavy = true } })
-    assert.is_true(cheap.peak_bytes <= 0.57 * none.peak_bytes, cheap.peak_bytes / none.peak_bytes)
+    assert.is_true(cheap.peak_bytes <= 0.56 * none.peak_bytes, cheap.peak_bytes / none.peak_bytes)
     assert.is_true(cheap.flops <= 1.01 * none.flops)
     assert.is_true(heavy.peak_bytes <= 0.30 * none.peak_bytes, heavy.peak_bytes / none.peak_bytes)
     assert.is_true(heavy.flops <= 1.35 * none.flops, heavy.flops / none.flops)

@@ -212,8 +212,8 @@ static PlStatus in_pieces(Search *s) {
   m->cut = m->cut ? m->cut : calloc((size_t)m->first + 1, 1);
   PlStatus st = m->cut ? pl_mirror_mincut(m) : no_memory();
   for (int32_t k = 0; k < n && m->cut; k++) m->cut[m->maker[cuts[k]]] = 1;
-  static const double shares[] = {0.5, 0.7, 0.85, 0.95};
-  for (int64_t limit = big; limit <= 8 * big && st == PL_OK && n >= 4; limit *= 2)
+  static const double shares[] = {0.5, 0.7, 0.85, 0.9};
+  for (int64_t limit = big / 8; limit <= 4 * big && st == PL_OK && n >= 4; limit *= 2)
     for (int k = 0; k < 4 && st == PL_OK; k++) {
       m->limit = limit;
       m->share = shares[k];

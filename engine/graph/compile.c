@@ -138,6 +138,7 @@ static PlStatus build(PlPlan *p, PlFlow *f) {
     PL_TRY(mirror_region(p, r));
     PL_TRY(verify(p->flow));
   }
+  PL_TRY(pl_flow_verify(p->flow)); /* in every build: better refused than wrong */
   PL_TRY(figures(p));
   return pl_plan_memory(p);
 }

@@ -109,7 +109,10 @@ static void thin_out(Redo *r) {
   int32_t tail = r->nmade, cuts = 0, seen = 0;
   for (int32_t j = 0; j < r->nmade; j++) bytes += weight(r, r->made[j]);
   if (bytes <= m->limit) return;
-  for (bytes = 0; tail > 0 && bytes + weight(r, r->made[tail - 1]) <= m->limit; tail--) bytes += weight(r, r->made[tail - 1]);
+  for (bytes = 0; tail > 0; tail--) { /* the one that was asked for in any case */
+    bytes += weight(r, r->made[tail - 1]);
+    if (tail < r->nmade && bytes > m->limit) break;
+  }
   for (int32_t j = 0; j < tail; j++) cuts += m->cut[r->made[j]];
   if (cuts < 3) return;
   double next = cuts * m->share;
@@ -175,8 +178,21 @@ static PlStatus check_stale(const Redo *r) {
   return PL_OK;
 }
 
+/* Does a node behind the first backward one overwrite what copies read? Then each copy is made once, before it. */
+static bool overwrites(const Redo *r) {
+  const PlMirror *m = r->m;
+  for (int32_t i = m->first; i < r->nnodes; i++)
+    for (int32_t o = 0; o < pl_fnode_written(&r->f->nodes[i]); o++) {
+      int32_t s = r->f->vals[r->f->nodes[i].first + o].store;
+      for (int32_t e = m->reader_at[s]; e < m->reader_at[s + 1]; e++)
+        if (r->want[m->reader[e]]) return true;
+    }
+  return false;
+}
+
 static PlStatus rewrite(Redo *r) {
   const PlMirror *m = r->m;
+  bool thin = m->limit > 0 && !overwrites(r);
   for (int32_t i = 0; i < r->nnodes; i++) {
     if (i >= m->first && r->f->nodes[i].stage == m->stage) {
       for (int32_t k = 0; k < r->f->nodes[i].nin; k++) {
@@ -184,7 +200,7 @@ static PlStatus rewrite(Redo *r) {
         if (!moved(r, v)) continue;
         PL_TRY(demand(r, r->f->vals[v].node));
         r->f->nodes[i].in[k] = r->f->nodes[r->copy[r->f->vals[v].node]].first + r->f->vals[v].slot;
-        if (m->limit > 0) thin_out(r);
+        if (thin) thin_out(r);
         r->nmade = 0;
       }
     }

@@ -137,12 +137,19 @@ static PlStatus with_sizes(const PlOp *op, const PlCall *c, PlTensor **out, bool
   return pl_sym_apply(to, &x, 1, &a, out);
 }
 
-static PlStatus check_values_known(const PlOp *op, PlTensor *const *in, int nin) {
+/* Positions have a shape, whatever they say; of a mask the shape depends on how often it is true. */
+static bool by_shape_alone(const PlOp *op, const PlTensor *t, const PlAttrs *attrs) {
+  if (op == &pl_op_index || op == &pl_op_index_put) return t->a.dtype != PL_BOOL;
+  return op == &pl_op_one_hot && attrs && pl_attr_i(attrs, 0) != -1;
+}
+
+static PlStatus check_values_known(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs) {
   for (int i = 0; i < nin && i < 8; i++)
-    if (((op->reads_values >> i) & 1) && in[i] && !in[i]->a.weak && !(in[i]->flags & PL_T_CONST))
+    if (((op->reads_values >> i) & 1) && in[i] && !in[i]->a.weak && !(in[i]->flags & PL_T_CONST) &&
+        !by_shape_alone(op, in[i], attrs))
       PL_FAIL(PL_ERR_UNSUPPORTED, "%s: its result's shape depends on the values of %s, which a graph does not know; call "
                                   "it outside, or use a masked form of fixed shape (where, masked_fill)", op->name,
-              op->args[i] ? op->args[i] : "an input");
+              op->nin != PL_VARIADIC && op->args[i] ? op->args[i] : "an input");
   return PL_OK;
 }
 
@@ -242,7 +249,7 @@ static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, c
   if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
   if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);
   PlCall c;
-  PL_TRY(check_values_known(op, in, nin));
+  PL_TRY(check_values_known(op, in, nin, attrs));
   PL_TRY(pl_call_begin(&c, op, in, nin, attrs));
   bool done = false;
   PlStatus s = pl_call_infer(&c);

@@ -75,7 +75,7 @@ local function node_line(node)
   for i, v in ipairs(node.inputs) do inputs[i] = v and tostring(v) or "-" end
   local outputs = {}
   for i, v in ipairs(node.outputs) do outputs[i] = tostring(v) end
-  return ("node %s %s %d %s -> %s %s"):format(escape(node.name), node.op, node.stage,
+  return ("node %s %s %d %d %s -> %s %s"):format(escape(node.name), node.op, node.stage, node.origin or 0,
     #inputs == 0 and "-" or table.concat(inputs, ","), #outputs == 0 and "-" or table.concat(outputs, ","),
     table.concat(parts, " "))
 end
@@ -156,7 +156,7 @@ end
 readers.capture, readers.constant = stored, stored
 
 function readers.node(state, line)
-  local name, op, stage, ins, outs, rest = line:match("^node (%S+) (%S+) (%d+) (%S+) %-> (%S+) ?(.*)$")
+  local name, op, stage, origin, ins, outs, rest = line:match("^node (%S+) (%S+) (%d+) (%d+) (%S+) %-> (%S+) ?(.*)$")
   if not name then return "a node line" end
   local inputs, attrs = list_of(ins), {}
   for i, v in ipairs(inputs) do
@@ -168,7 +168,8 @@ function readers.node(state, line)
     attrs[key] = read_attr(text)
     if attrs[key] == nil then return "attribute " .. key end
   end
-  local made, node = core.graph_apply(state.graph.flow, op, inputs, attrs, tonumber(stage), unescape(name))
+  local made, node = core.graph_apply(state.graph.flow, op, inputs, attrs, tonumber(stage), unescape(name),
+    state.nodes[tonumber(origin)] or 0)
   state.nodes[#state.nodes + 1] = node
   for i, v in ipairs(list_of(outs)) do state.values[v] = made[i] or nil end
 end
