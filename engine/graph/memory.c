@@ -77,23 +77,18 @@ static bool same_window(const PlFValue *a, const PlFValue *b) {
          memcmp(a->dims, b->dims, 2 * a->ndim * sizeof(int64_t)) == 0;
 }
 
-/* Output v of node i over its input k: the kernels' contract is the very same array, read element by element. */
-static bool may_take(const Mem *m, int32_t i, int32_t k, const PlFValue *v) {
+/* Output v of node i over value x, which i or an earlier node of its group reads: the kernels' contract is the very same
+ * array, read element by element; a group comes back to x with every tile. */
+static bool may_take(const Mem *m, int32_t i, PlFVal in, const PlFValue *v) {
   const PlFlow *f = m->f;
-  const PlFNode *n = &f->nodes[i];
-  if (n->in[k] < 0 || (m->p->inner && m->p->inner[n->in[k]])) return false;
-  const PlFValue *x = &f->vals[n->in[k]];
+  if (in < 0 || (m->p->inner && m->p->inner[in])) return false;
+  const PlFValue *x = &f->vals[in];
   if (is_leaf(f, x->store) || v->dtype != x->dtype || !covers(f, x) || v->ndim != x->ndim ||
       memcmp(v->dims, x->dims, v->ndim * sizeof(int64_t)) != 0)
     return false;
-  int32_t t = find(m, x->store), s = v->store;
-  if (m->death[t] != m->end || m->last[t] > i || (m->output[t] >= 0 && m->output[s] >= 0)) return false;
-  for (int32_t j = 0; j < n->nin; j++) {
-    if (n->in[j] < 0 || j == k) continue;
-    const PlFValue *y = &f->vals[n->in[j]];
-    if (find(m, y->store) == t && !same_window(x, y)) return false;
-  }
-  for (int32_t g = group_begin(m->p, i); g < i; g++) /* the group's other nodes come back to x with every tile */
+  int32_t t = find(m, x->store), s = find(m, v->store);
+  if (t == s || m->death[t] != m->end || m->last[t] > i || (m->output[t] >= 0 && m->output[s] >= 0)) return false;
+  for (int32_t g = group_begin(m->p, i); g <= i; g++)
     for (int32_t j = 0; j < f->nodes[g].nin; j++) {
       if (f->nodes[g].in[j] < 0) continue;
       const PlFValue *y = &f->vals[f->nodes[g].in[j]];
@@ -120,11 +115,10 @@ static void in_place(Mem *m) {
     if (v->dtype == PL_NDTYPE || n->nout != 1 || v->numel == 0) continue;
     if (m->p->inner && m->p->inner[n->first]) continue;
     m->end = group_end(m->p, i);
-    for (int32_t k = 0; k < (pointwise ? n->nin : 1); k++)
-      if (may_take(m, i, k, v)) {
-        take(m, find(m, f->vals[n->in[k]].store), v->store);
-        break;
-      }
+    bool taken = false;
+    for (int32_t g = i; g >= group_begin(m->p, i) && !taken; g--)
+      for (int32_t k = 0; k < (pointwise ? f->nodes[g].nin : 1) && !taken; k++)
+        if ((taken = may_take(m, i, f->nodes[g].in[k], v))) take(m, find(m, f->vals[f->nodes[g].in[k]].store), v->store);
   }
 }
 
