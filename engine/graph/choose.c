@@ -224,12 +224,36 @@ static PlStatus in_pieces(Search *s) {
   return st;
 }
 
-static PlStatus cheap_candidates(Search *s) {
-  PL_TRY(greedy(s));
+static PlStatus cuts_of(Search *s) {
   PL_TRY(pl_mirror_mincut(s->m));
   PL_TRY(consider(s, s->m, "mincut"));
   PL_TRY(pinned(s));
   return in_pieces(s);
+}
+
+/* The cuts again with poolings and the like kept: what they read is larger than what they give, and copying it in the
+ * middle of backward can cost more than it saves. */
+static PlStatus cuts_without_pools(Search *s) {
+  PlMirror *m = s->m;
+  uint8_t *may = malloc((size_t)m->first + 1);
+  if (!may) return no_memory();
+  memcpy(may, m->may, (size_t)m->first);
+  bool any = false;
+  for (int32_t i = 0; i < m->first; i++)
+    if (m->may[i] && m->f->nodes[i].op->cls == PL_OPAQUE && m->f->nodes[i].draw < 0 && !m->force[i]) {
+      m->may[i] = 0;
+      any = true;
+    }
+  PlStatus st = any ? cuts_of(s) : PL_OK;
+  memcpy(m->may, may, (size_t)m->first);
+  free(may);
+  return st;
+}
+
+static PlStatus cheap_candidates(Search *s) {
+  PL_TRY(greedy(s));
+  PL_TRY(cuts_of(s));
+  return cuts_without_pools(s);
 }
 
 static PlStatus search(Search *s, const PlMirrorOptions *o) {
