@@ -10,7 +10,7 @@
 #ifdef PL_HAVE_JANSSON
 #include <jansson.h>
 
-enum { MAX_ID = 1 << 24, MAX_JSON = 256 << 20 };
+enum { MAX_ID = 1 << 24, MAX_JSON = 256 << 20, MAX_ADDED = 4096 /* bytes; each is a node of the trie */ };
 
 typedef struct Reader {
   PlTokenizer *t;
@@ -124,6 +124,7 @@ static PlStatus read_added(Reader *r, const json_t *list) {
     json_int_t k = json_is_integer(id) ? json_integer_value(id) : -1;
     if (!s || !*s || k < 0 || k >= MAX_ID || (size_t)k > (size_t)t->bpe.n + 4 * n + 65536) return bad(r, "an added token");
     size_t len = strlen(s);
+    if (len > MAX_ADDED) return bad(r, "an added token of more than 4096 bytes");
     int32_t known = pl_bpe_find(&t->bpe, s, len);
     if (known >= 0 && known != k) return bad(r, "an added token with another id than in the vocabulary");
     if (known < 0) PL_TRY(pl_bpe_add(&t->bpe, k, s, len));

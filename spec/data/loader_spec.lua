@@ -47,6 +47,22 @@ describe("workers", function()
     end
   end)
 
+  it("shuffle tensors as no workers do", function()
+    local function run(workers)
+      T.manual_seed(12)
+      local out = {}
+      local set = data.TensorDataset(T.arange(9))
+      local loader = data.DataLoader(set, { batch_size = 4, shuffle = true, workers = workers })
+      for _ = 1, 2 do for x in loader do out[#out + 1] = x:totable() end end
+      loader:close()
+      return out, T.rand(1):item()
+    end
+    local want, after = run(0)
+    local got, then_ = run(2)
+    assert.same(want, got)
+    assert.equal(after, then_)
+  end)
+
   it("draw new random numbers each pass, the same ones for the same seed", function()
     local one = trace(data.DataLoader(noisy(), { workers = 2, seed = 1 }), 2)
     local two = trace(data.DataLoader(noisy(), { workers = 1, seed = 1 }), 2)

@@ -170,7 +170,8 @@ end
 local function pass(self)
   local count = #self
   local ds = self.dataset
-  if self.workers > 0 or getmetatable(ds) ~= dataset.TensorDataset or self.collate then self._base = base_seed(self) end
+  local plain = getmetatable(ds) == dataset.TensorDataset and not self.collate -- draws nothing
+  self._base = plain and 0 or base_seed(self)
   local samples = plan(self)
   self.epoch = self.epoch + 1
   if self.workers > 0 and count > 0 then return worker_pass(self, samples, count) end
