@@ -21,6 +21,12 @@ PlStatus plk_cpu_lstm_seq(const PlkCall *call);
 /* in gates, cs, hs, w, dhs, dcs or NULL, dgates or NULL; out dgx, dh0, dc0, dw. Same attrs. */
 PlStatus plk_cpu_lstm_seq_bwd(const PlkCall *call);
 
+/* A GRU the same way: in gx[S,N,3H], h0[N,H], w[3H,H], b[H] (the bias of n within its reset); out hs[S+1,N,H],
+ * acts[S,N,4H]: r, z, n after activation and m = h w_n^T + b. */
+PlStatus plk_cpu_gru_seq(const PlkCall *call);
+/* in acts, hs, w, dhs, dacts or NULL; out dgx, dh0, dw, db. */
+PlStatus plk_cpu_gru_seq_bwd(const PlkCall *call);
+
 /* CTC: in log_probs[T,N,C] (f32 or f64), targets[N,S], input_lengths[N], target_lengths[N] (i64); out nll[N],
  * alpha[N,T,2S+1] (f64). attrs: 0 blank, 1 index_base; class numbers count from the base. */
 PlStatus plk_cpu_ctc_loss(const PlkCall *call);

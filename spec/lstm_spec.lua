@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- The LSTM over a whole sequence as one op against its steps one by one: values, two orders of gradients, directions,
--- dtypes, threads.
+-- LSTM and GRU over a whole sequence as one op against their steps one by one: values, two orders of gradients,
+-- directions, dtypes, threads.
 
 local T = require "perilune"
 local F = T.nn.F
@@ -109,5 +109,86 @@ describe("lstm_seq", function()
       T.lstm_seq(T.zeros(3, 2, 8), T.zeros(2, 3), T.zeros(2, 2), T.zeros(8, 2))
     end)
     assert.is_truthy(F.lstm)
+  end)
+end)
+
+-- hs, step by step.
+local function gru_steps(gx, h, w, b, reverse)
+  local S, hs, n = gx:size(1), { h }, h:size(2)
+  for k = 1, S do
+    local x = gx:select(1, reverse and S + 1 - k or k)
+    local a = h:matmul(w:t())
+    local r = (x:narrow(2, 1, n) + a:narrow(2, 1, n)):sigmoid()
+    local z = (x:narrow(2, n + 1, n) + a:narrow(2, n + 1, n)):sigmoid()
+    local new = (x:narrow(2, 2 * n + 1, n) + r * (a:narrow(2, 2 * n + 1, n) + b)):tanh()
+    h = new + z * (h - new)
+    table.insert(hs, reverse and 1 or k + 1, h)
+  end
+  return T.stack(hs, 1)
+end
+
+describe("gru_seq", function()
+  it("is the steps one by one, with two orders of gradients", function()
+    for _, c in ipairs { { 1, 1, 1 }, { 4, 3, 2 }, { 7, 30, 5 }, { 3, 2, 40 } } do
+      for _, reverse in ipairs { false, true } do
+        local S, N, H = table.unpack(c)
+        local list, dh = { f64(S, N, 3 * H), f64(N, H), f64(3 * H, H), f64(H) }, f64(S + 1, N, H)
+        local function all(f)
+          local x = {}
+          for i, t in ipairs(list) do x[i] = t:clone():requires_grad_() end
+          local hs = f(table.unpack(x))
+          local g = T.grad_of({ (hs * dh):sum() }, x, { create_graph = true })
+          local z = 0
+          for i, t in ipairs(g) do z = z + (t * t * (i / 2)):sum() + t:sin():sum() end
+          local out = { hs, table.unpack(g) }
+          for _, t in ipairs(T.grad_of({ z }, x)) do out[#out + 1] = t end
+          return out
+        end
+        local got = all(function(gx, h, w, b) return T.gru_seq(gx, h, w, b, { reverse = reverse }) end)
+        local want = all(function(gx, h, w, b) return gru_steps(gx, h, w, b, reverse) end)
+        assert.equal(9, #got)
+        for i, w in ipairs(want) do same(got[i], w, 1e-9) end
+      end
+    end
+  end)
+
+  it("is what nn.GRU runs, with biases and without, in f32 as in f64", function()
+    for _, bias in ipairs { true, false } do
+      local wide = T.nn.GRU(5, 7, { num_layers = 2, bidirectional = true, bias = bias, dtype = "f64" })
+      local narrow = T.nn.GRU(5, 7, { num_layers = 2, bidirectional = true, bias = bias })
+      for i, p in ipairs(narrow:parameters()) do T.no_grad(p.copy_, p, wide:parameters()[i]) end
+      local cell = T.nn.GRUCell(5, 7, { bias = bias, dtype = "f64" })
+      local one = T.nn.GRU(5, 7, { bias = bias, dtype = "f64" })
+      for i, p in ipairs(one:parameters()) do T.no_grad(p.copy_, p, cell:parameters()[i]) end
+      local x = f64(6, 3, 5)
+      local y, state = wide(x)
+      local y32, state32 = narrow(x:float())
+      same(y32, y, 1e-5)
+      same(state32, state, 1e-5);
+      (y:square():sum() + state:sin():sum()):backward();
+      (y32:square():sum() + state32:sin():sum()):backward()
+      for i, p in ipairs(narrow:parameters()) do same(p.grad, wide:parameters()[i].grad, 1e-4) end
+      local h
+      for t = 1, 6 do h = cell(x:select(1, t), h) end
+      same(one(x):select(1, 6), h, 1e-12)
+      h:sum():backward()
+      one(x):select(1, 6):sum():backward()
+      for i, p in ipairs(one:parameters()) do same(p.grad, cell:parameters()[i].grad, 1e-12) end
+    end
+  end)
+
+  it("has the same bits with any number of threads", function()
+    local before, want = T.get_num_threads(), nil
+    local list = { T.randn(9, 61, 3 * 37), T.randn(61, 37), T.randn(3 * 37, 37), T.randn(37) }
+    for threads = 1, 3 do
+      T.set_num_threads(threads)
+      local x = {}
+      for i, t in ipairs(list) do x[i] = t:clone():requires_grad_() end
+      local hs = T.gru_seq(x[1], x[2], x[3], x[4])
+      local got = { hs, table.unpack(T.grad_of({ hs:square():sum() }, x)) }
+      want = want or got
+      for i, w in ipairs(want) do assert.is_true(got[i]:equal(w)) end
+    end
+    T.set_num_threads(before)
   end)
 end)

@@ -6,21 +6,12 @@
 
 #include "engine/batch/batch.h"
 #include "engine/ops/dims.h"
+#include "engine/ops/unroll.h"
 #include "kernels/recurrent.h"
 
 enum { IN_GX, IN_H0, IN_C0, IN_W };
 enum { B_GATES, B_CS, B_HS, B_W, B_DHS, B_DCS, B_DGATES, B_NIN };
 #define ATTRS A_BOOL("reverse", 0)
-
-static PlStatus check_shape(const PlInfer *c, int i, int ndim, const int64_t *shape) {
-  const PlArray *a = i < c->nin ? c->in[i] : NULL;
-  if (!a) return PL_OK;
-  bool ok = a->ndim == ndim && a->dtype == c->in[0]->dtype;
-  for (int d = 0; ok && d < ndim; d++) ok = a->shape[d] == shape[d];
-  if (ok) return PL_OK;
-  const PlArray want = {.dtype = c->in[0]->dtype, .ndim = (uint8_t)ndim, .shape = shape};
-  PL_FAIL(PL_ERR_SHAPE, "%s: %s is %s, should be %s", c->op->name, c->op->args[i], pl_desc_text(a), pl_desc_text(&want));
-}
 
 static PlStatus check_first(const PlInfer *c, int64_t *H) {
   const PlArray *a = c->in[0];
@@ -38,9 +29,9 @@ static PlStatus seq_infer(PlInfer *c) {
   PL_TRY(check_first(c, &H));
   const PlArray *gx = c->in[IN_GX];
   const int64_t state[2] = {gx->shape[1], H}, w[2] = {4 * H, H};
-  PL_TRY(check_shape(c, IN_H0, 2, state));
-  PL_TRY(check_shape(c, IN_C0, 2, state));
-  PL_TRY(check_shape(c, IN_W, 2, w));
+  PL_TRY(pl_unroll_shape(c, IN_H0, 2, state));
+  PL_TRY(pl_unroll_shape(c, IN_C0, 2, state));
+  PL_TRY(pl_unroll_shape(c, IN_W, 2, w));
   if (gx->shape[0] == INT64_MAX) PL_FAIL(PL_ERR_SHAPE, "%s: too long", c->op->name);
   const int64_t states[3] = {gx->shape[0] + 1, gx->shape[1], H};
   pl_desc_set(&c->out[0], (PlDtype)gx->dtype, 3, states);
@@ -49,18 +40,10 @@ static PlStatus seq_infer(PlInfer *c) {
   return PL_OK;
 }
 
-static PlVal zeros_like(PlMaker *g, PlVal v) {
-  PlAttrs a;
-  pl_attrs_init(&pl_op_zeros_of, &a);
-  pl_attrs_int(&a, 0, g->in[0]->dtype);
-  PlVal shape = pl_g1(g, &pl_op_shape_of, v);
-  return pl_g_op(g, &pl_op_zeros_of, 1, &shape, &a, NULL);
-}
-
 static PlStatus seq_grad(PlMaker *g) {
   PlVal in[B_NIN] = {g->y[2], g->y[1], g->y[0], g->x[IN_W], g->dy[0], g->dy[1], g->dy[2]};
   PlVal out[4] = {PL_NONE, PL_NONE, PL_NONE, PL_NONE};
-  if (in[B_DHS] == PL_NONE) in[B_DHS] = zeros_like(g, g->y[0]);
+  if (in[B_DHS] == PL_NONE) in[B_DHS] = pl_unroll_zeros(g, g->y[0]);
   const int n = in[B_DGATES] != PL_NONE ? B_NIN : in[B_DCS] != PL_NONE ? B_DGATES : B_DCS;
   pl_g_op(g, &pl_op_lstm_seq_bwd, n, in, g->attrs, out);
   for (int i = 0; i < 4; i++)
@@ -138,50 +121,18 @@ static PlStatus seq_bwd_infer(PlInfer *c) {
   PL_TRY(check_first(c, &H));
   const PlArray *gates = c->in[B_GATES];
   const int64_t states[3] = {gates->shape[0] + 1, gates->shape[1], H}, w[2] = {4 * H, H};
-  PL_TRY(check_shape(c, B_CS, 3, states));
-  PL_TRY(check_shape(c, B_HS, 3, states));
-  PL_TRY(check_shape(c, B_W, 2, w));
-  PL_TRY(check_shape(c, B_DHS, 3, states));
-  PL_TRY(check_shape(c, B_DCS, 3, states));
-  PL_TRY(check_shape(c, B_DGATES, 3, gates->shape));
+  PL_TRY(pl_unroll_shape(c, B_CS, 3, states));
+  PL_TRY(pl_unroll_shape(c, B_HS, 3, states));
+  PL_TRY(pl_unroll_shape(c, B_W, 2, w));
+  PL_TRY(pl_unroll_shape(c, B_DHS, 3, states));
+  PL_TRY(pl_unroll_shape(c, B_DCS, 3, states));
+  PL_TRY(pl_unroll_shape(c, B_DGATES, 3, gates->shape));
   const PlDtype d = (PlDtype)gates->dtype;
   pl_desc_set(&c->out[0], d, 3, gates->shape);
   pl_desc_set(&c->out[1], d, 2, states + 1);
   pl_desc_set(&c->out[2], d, 2, states + 1);
   pl_desc_set(&c->out[3], d, 2, w);
   return PL_OK;
-}
-
-/* Rows k of a value [..][N][..], as a view. */
-static PlVal pick(PlMaker *g, PlVal v, int64_t k) {
-  if (v == PL_NONE) return v;
-  PlAttrs a;
-  pl_attrs_init(&pl_op_select, &a);
-  pl_attrs_int(&a, 0, 0);
-  pl_attrs_int(&a, 1, k);
-  return pl_g_op(g, &pl_op_select, 1, &v, &a, NULL);
-}
-/* Columns j H … of a value [N][4H]. */
-static PlVal part(PlMaker *g, PlVal v, int64_t j, int64_t H) {
-  if (v == PL_NONE) return v;
-  PlAttrs a;
-  pl_attrs_init(&pl_op_narrow, &a);
-  pl_attrs_int(&a, 0, 1);
-  pl_attrs_int(&a, 1, j * H);
-  pl_attrs_int(&a, 2, H);
-  return pl_g_op(g, &pl_op_narrow, 1, &v, &a, NULL);
-}
-/* Sums and products in which PL_NONE is zero. */
-static PlVal plus(PlMaker *g, PlVal a, PlVal b) { return a == PL_NONE ? b : b == PL_NONE ? a : g_add(g, a, b); }
-static PlVal times(PlMaker *g, PlVal a, PlVal b) { return a == PL_NONE || b == PL_NONE ? PL_NONE : g_mul(g, a, b); }
-static PlVal product(PlMaker *g, PlVal a, PlVal b, bool ta, bool tb) {
-  if (a == PL_NONE || b == PL_NONE) return PL_NONE;
-  PlAttrs at;
-  pl_attrs_init(&pl_op_matmul_t, &at);
-  pl_attrs_int(&at, 0, ta);
-  pl_attrs_int(&at, 1, tb);
-  const PlVal in[2] = {a, b};
-  return pl_g_op(g, &pl_op_matmul_t, 2, in, &at, NULL);
 }
 
 /* What a step of the way back computes, and the derivatives of the activations. */
@@ -196,26 +147,26 @@ static void replay(PlMaker *g, Step *s, int64_t S, int64_t H, bool reverse) {
   for (int64_t k = S - 1; k >= 0; k--) {
     const int64_t at = reverse ? S - 1 - k : k, old = reverse ? S - k : k, new = reverse ? old - 1 : old + 1;
     Step *e = &s[k];
-    PlVal all = pick(g, g->x[B_GATES], at), extra = g->nin > B_DGATES && g->in[B_DGATES] ? pick(g, g->x[B_DGATES], at) : PL_NONE;
-    PlVal dcs = g->nin > B_DCS && g->in[B_DCS] ? pick(g, g->x[B_DCS], new) : PL_NONE;
+    PlVal all = pl_unroll_pick(g, g->x[B_GATES], at), extra = g->nin > B_DGATES && g->in[B_DGATES] ? pl_unroll_pick(g, g->x[B_DGATES], at) : PL_NONE;
+    PlVal dcs = g->nin > B_DCS && g->in[B_DCS] ? pl_unroll_pick(g, g->x[B_DCS], new) : PL_NONE;
     for (int j = 0; j < 4; j++) {
-      PlVal a = e->act[j] = part(g, all, j, H);
+      PlVal a = e->act[j] = pl_unroll_part(g, all, j, H);
       e->slope[j] = j == 2 ? g_rsubn(g, 1, g_mul(g, a, a)) : g_mul(g, a, g_rsubn(g, 1, a));
     }
-    e->c = pick(g, g->x[B_CS], old);
-    e->h = pick(g, g->x[B_HS], old);
-    e->t = pl_g1(g, &pl_op_tanh, pick(g, g->x[B_CS], new));
+    e->c = pl_unroll_pick(g, g->x[B_CS], old);
+    e->h = pl_unroll_pick(g, g->x[B_HS], old);
+    e->t = pl_g1(g, &pl_op_tanh, pl_unroll_pick(g, g->x[B_CS], new));
     e->dt = g_rsubn(g, 1, g_mul(g, e->t, e->t));
-    e->dh = plus(g, pick(g, g->x[B_DHS], new), dh_next);
-    e->q = plus(g, plus(g, dcs, dc_next), g_mul(g, g_mul(g, e->dh, e->act[3]), e->dt));
+    e->dh = pl_unroll_plus(g, pl_unroll_pick(g, g->x[B_DHS], new), dh_next);
+    e->q = pl_unroll_plus(g, pl_unroll_plus(g, dcs, dc_next), g_mul(g, g_mul(g, e->dh, e->act[3]), e->dt));
     const PlVal d[4] = {g_mul(g, e->q, e->act[2]), g_mul(g, e->q, e->c), g_mul(g, e->q, e->act[0]), g_mul(g, e->dh, e->t)};
     PlVal da[4];
     for (int j = 0; j < 4; j++) {
-      e->d[j] = plus(g, d[j], part(g, extra, j, H));
+      e->d[j] = pl_unroll_plus(g, d[j], pl_unroll_part(g, extra, j, H));
       da[j] = g_mul(g, e->d[j], e->slope[j]);
     }
     e->da = g_with_int(g, &pl_op_cat, 4, da, 1);
-    dh_next = product(g, e->da, g->x[B_W], false, false);
+    dh_next = pl_unroll_product(g, e->da, g->x[B_W], false, false);
     dc_next = g_mul(g, e->q, e->act[1]);
   }
 }
@@ -227,20 +178,20 @@ typedef struct Back {
 
 static Back step_back(PlMaker *g, const Step *s, PlVal va, PlVal vw, PlVal w, PlVal *e, PlVal *p, int64_t H) {
   Back r;
-  PlVal z = plus(g, va, plus(g, product(g, s->h, vw, false, true), product(g, *e, w, false, true)));
-  r.h_old = product(g, s->da, vw, false, false);
-  r.w = product(g, s->da, *e, true, false);
-  if (z == PL_NONE) z = zeros_like(g, s->da);
+  PlVal z = pl_unroll_plus(g, va, pl_unroll_plus(g, pl_unroll_product(g, s->h, vw, false, true), pl_unroll_product(g, *e, w, false, true)));
+  r.h_old = pl_unroll_product(g, s->da, vw, false, false);
+  r.w = pl_unroll_product(g, s->da, *e, true, false);
+  if (z == PL_NONE) z = pl_unroll_zeros(g, s->da);
   PlVal u[4], a[4]; /* gradients of d and of the activations */
   for (int j = 0; j < 4; j++) {
-    PlVal zj = part(g, z, j, H), bend = j == 2 ? g_muln(g, s->act[2], -2) : g_rsubn(g, 1, g_muln(g, s->act[j], 2));
+    PlVal zj = pl_unroll_part(g, z, j, H), bend = j == 2 ? g_muln(g, s->act[2], -2) : g_rsubn(g, 1, g_muln(g, s->act[j], 2));
     u[j] = g_mul(g, zj, s->slope[j]);
     a[j] = g_mul(g, g_mul(g, zj, s->d[j]), bend);
   }
-  PlVal q = plus(g, times(g, *p, s->act[1]), g_mul(g, u[0], s->act[2]));
+  PlVal q = pl_unroll_plus(g, pl_unroll_times(g, *p, s->act[1]), g_mul(g, u[0], s->act[2]));
   q = g_add(g, g_add(g, q, g_mul(g, u[1], s->c)), g_mul(g, u[2], s->act[0]));
   a[0] = g_add(g, a[0], g_mul(g, u[2], s->q));
-  a[1] = plus(g, a[1], times(g, *p, s->q));
+  a[1] = pl_unroll_plus(g, a[1], pl_unroll_times(g, *p, s->q));
   a[2] = g_add(g, a[2], g_mul(g, u[0], s->q));
   PlVal q_dt = g_mul(g, q, s->dt), q_dh = g_mul(g, q, s->dh);
   a[3] = g_add(g, a[3], g_mul(g, q_dt, s->dh));
@@ -254,23 +205,6 @@ static Back step_back(PlMaker *g, const Step *s, PlVal va, PlVal vw, PlVal w, Pl
   return r;
 }
 
-/* One of S (+ 1) values a place, stacked in the order in which they lie; PL_NONE is zero like `like`. */
-static PlVal stacked(PlMaker *g, PlVal *v, int64_t n, bool reverse, PlVal like) {
-  PlVal *in = malloc((size_t)n * sizeof *in), zero = PL_NONE;
-  if (!in) {
-    pl_g_fail(g, pl_fail(PL_ERR_OOM, "lstm_seq: out of memory for its second gradient"));
-    return PL_NONE;
-  }
-  for (int64_t k = 0; k < n; k++) {
-    PlVal x = v[reverse ? n - 1 - k : k];
-    if (x == PL_NONE && zero == PL_NONE) zero = zeros_like(g, like);
-    in[k] = x == PL_NONE ? zero : x;
-  }
-  PlVal y = g_with_int(g, &pl_op_stack, (int)n, in, 0);
-  free(in);
-  return y;
-}
-
 static void unroll(PlMaker *g, int64_t S, int64_t H, bool reverse, Step *s, PlVal *v) {
   PlVal *act = v, *dact = act + S, *cs = dact + S, *hs = cs + S + 1, *dhs = hs + S + 1, *dcs = dhs + S + 1;
   PlVal e = g->dy[1], p = g->dy[2], vw = g->dy[3], w = PL_NONE;
@@ -278,21 +212,21 @@ static void unroll(PlMaker *g, int64_t S, int64_t H, bool reverse, Step *s, PlVa
   cs[0] = PL_NONE, hs[S] = PL_NONE;
   for (int64_t k = 0; k < S; k++) {
     dhs[k] = e, dcs[k] = p;
-    Back r = step_back(g, &s[k], pick(g, g->dy[0], reverse ? S - 1 - k : k), vw, g->x[B_W], &e, &p, H);
+    Back r = step_back(g, &s[k], pl_unroll_pick(g, g->dy[0], reverse ? S - 1 - k : k), vw, g->x[B_W], &e, &p, H);
     act[k] = r.act, dact[k] = r.dact, hs[k] = r.h_old;
-    cs[k] = plus(g, cs[k], r.c_old);
+    cs[k] = pl_unroll_plus(g, cs[k], r.c_old);
     cs[k + 1] = r.c_new;
-    w = plus(g, w, r.w);
+    w = pl_unroll_plus(g, w, r.w);
   }
   dhs[S] = e, dcs[S] = p;
   PlVal like = s[0].c;
-  if (g->want[B_GATES]) g->dx[B_GATES] = stacked(g, act, S, reverse, PL_NONE);
-  if (g->want[B_CS]) g->dx[B_CS] = stacked(g, cs, S + 1, reverse, like);
-  if (g->want[B_HS]) g->dx[B_HS] = stacked(g, hs, S + 1, reverse, like);
+  if (g->want[B_GATES]) g->dx[B_GATES] = pl_unroll_stack(g, act, S, reverse, PL_NONE);
+  if (g->want[B_CS]) g->dx[B_CS] = pl_unroll_stack(g, cs, S + 1, reverse, like);
+  if (g->want[B_HS]) g->dx[B_HS] = pl_unroll_stack(g, hs, S + 1, reverse, like);
   if (g->want[B_W]) g->dx[B_W] = w == PL_NONE ? pl_g_zeros_like(g, B_W) : w;
-  if (g->want[B_DHS]) g->dx[B_DHS] = stacked(g, dhs, S + 1, reverse, like);
-  if (g->nin > B_DCS && g->in[B_DCS] && g->want[B_DCS]) g->dx[B_DCS] = stacked(g, dcs, S + 1, reverse, like);
-  if (g->nin > B_DGATES && g->in[B_DGATES] && g->want[B_DGATES]) g->dx[B_DGATES] = stacked(g, dact, S, reverse, PL_NONE);
+  if (g->want[B_DHS]) g->dx[B_DHS] = pl_unroll_stack(g, dhs, S + 1, reverse, like);
+  if (g->nin > B_DCS && g->in[B_DCS] && g->want[B_DCS]) g->dx[B_DCS] = pl_unroll_stack(g, dcs, S + 1, reverse, like);
+  if (g->nin > B_DGATES && g->in[B_DGATES] && g->want[B_DGATES]) g->dx[B_DGATES] = pl_unroll_stack(g, dact, S, reverse, PL_NONE);
 }
 
 static PlStatus seq_bwd_grad(PlMaker *g) {

@@ -4,7 +4,7 @@
 #ifndef PL_KERNELS_CPU_LSTM_H
 #define PL_KERNELS_CPU_LSTM_H
 
-#include <stdint.h>
+#include "kernels/kernel.h"
 
 /* One row of H cells. p: the op's inputs, then its outputs, at that row. */
 typedef void (*PlkLstmRow)(void *const *p, int64_t H);
@@ -37,5 +37,15 @@ typedef struct PlkLstmSeqLoops {
   PlkLstmSeqF32 f32;
   PlkLstmSeqF64 f64;
 } PlkLstmSeqLoops;
+
+/* n columns of elements of that size, rounded up to whole panels. */
+static inline int64_t plk_panels(int64_t n, size_t size) {
+  const int64_t P = PLK_LSTM_PANEL / (int64_t)size;
+  return (n + P - 1) / P * P;
+}
+/* B as panels: w[rows][cols] itself (K = rows), or its transpose (K = cols); scratch that the caller frees. */
+PlStatus plk_pack_panels(const PlArray *w, int64_t rows, int64_t cols, bool transpose, void **out);
+/* Into how many tasks the rows of a batch are cut: by shape alone. */
+int64_t plk_recurrent_tasks(int64_t N, int64_t H);
 
 #endif

@@ -25,13 +25,13 @@ static int64_t place(const Seq *q, int64_t k) { return q->reverse ? q->S - 1 - k
 static int64_t state(const Seq *q, int64_t k) { return q->reverse ? q->S - k : k; }
 
 /* About a dozen rows a task share a pass over the weight; a few more tasks where there is little else to share out. */
-static int64_t task_count(int64_t N, int64_t H) {
+int64_t plk_recurrent_tasks(int64_t N, int64_t H) {
   const int64_t n = (N + 12) / 13;
   return n > 64 ? 64 : n >= 2 || N < 2 || H < 32 ? n : 2;
 }
 
 static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlAttrs *attrs) {
-  return (Seq){.loops = &PLK_ISA_PICK(plk_lstm_seq), .S = S, .N = N, .H = H, .tasks = task_count(N, H),
+  return (Seq){.loops = &PLK_ISA_PICK(plk_lstm_seq), .S = S, .N = N, .H = H, .tasks = plk_recurrent_tasks(N, H),
                .reverse = pl_attr_i(attrs, 0) != 0};
 }
 
@@ -45,29 +45,26 @@ static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlAttrs *attrs) {
 #define LOOPS   f64
 #include "kernels/cpu/lstm_seq_body.h"
 
-static PlStatus forward(void *ctx, int64_t begin, int64_t end) {
-  const Seq *q = ctx;
-  for (int64_t t = begin; t < end; t++) PL_TRY(forward_rows_f32(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks));
-  return PL_OK;
-}
-static PlStatus forward64(void *ctx, int64_t begin, int64_t end) {
-  const Seq *q = ctx;
-  for (int64_t t = begin; t < end; t++) PL_TRY(forward_rows_f64(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks));
-  return PL_OK;
-}
-static PlStatus backward(void *ctx, int64_t begin, int64_t end) {
-  const Seq *q = ctx;
-  for (int64_t t = begin; t < end; t++) PL_TRY(backward_rows_f32(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks));
-  return PL_OK;
-}
-static PlStatus backward64(void *ctx, int64_t begin, int64_t end) {
-  const Seq *q = ctx;
-  for (int64_t t = begin; t < end; t++) PL_TRY(backward_rows_f64(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks));
-  return PL_OK;
-}
+#define BODY(NAME, ROWS)                                                                                      \
+  static PlStatus NAME(void *ctx, int64_t begin, int64_t end) {                                               \
+    const Seq *q = ctx;                                                                                       \
+    for (int64_t t = begin; t < end; t++) PL_TRY(ROWS(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks));    \
+    return PL_OK;                                                                                             \
+  }
+BODY(forward, forward_rows_f32)
+BODY(forward64, forward_rows_f64)
+BODY(backward, backward_rows_f32)
+BODY(backward64, backward_rows_f64)
 
-static PlStatus pack(const PlArray *w, int64_t H, bool transpose, void **out) {
-  return w->dtype == PL_F64 ? pack_f64(w->data, 4 * H, H, transpose, out) : pack_f32(w->data, 4 * H, H, transpose, out);
+PlStatus plk_pack_panels(const PlArray *w, int64_t rows, int64_t cols, bool transpose, void **out) {
+  const size_t size = pl_dtype_size((PlDtype)w->dtype);
+  const int64_t K = transpose ? cols : rows, n = transpose ? rows : cols;
+  PL_TRY(plk_scratch((size_t)(plk_panels(n, size) * K) * size, out));
+  if (w->dtype == PL_F64)
+    pack_f64(w->data, rows, cols, transpose, *out);
+  else
+    pack_f32(w->data, rows, cols, transpose, *out);
+  return PL_OK;
 }
 
 PlStatus plk_cpu_lstm_seq(const PlkCall *call) {
@@ -80,7 +77,7 @@ PlStatus plk_cpu_lstm_seq(const PlkCall *call) {
   memcpy((char *)cs->data + (size_t)state(&q, 0) * one, c0->data, one);
   if (q.S * q.N * q.H == 0) return PL_OK;
   q.gx = gx->data, q.hs_out = hs->data, q.cs_out = cs->data, q.gates_out = call->out[2]->data;
-  PL_TRY(pack(call->in[3], q.H, true, &q.panels));
+  PL_TRY(plk_pack_panels(call->in[3], 4 * q.H, q.H, true, &q.panels));
   PlStatus s = plk_parallel(q.tasks, 1, f64 ? forward64 : forward, &q);
   plk_scratch_free(q.panels);
   return s;
@@ -97,7 +94,7 @@ PlStatus plk_cpu_lstm_seq_bwd(const PlkCall *call) {
   q.dgx = call->out[0]->data, q.dh0 = call->out[1]->data, q.dc0 = call->out[2]->data;
   const int64_t H = q.H;
   if (q.N * H == 0) return PL_OK;
-  PL_TRY(pack(call->in[3], H, false, &q.panels));
+  PL_TRY(plk_pack_panels(call->in[3], 4 * H, H, false, &q.panels));
   PlStatus s = plk_parallel(q.tasks, 1, f64 ? backward64 : backward, &q);
   plk_scratch_free(q.panels);
   if (s != PL_OK) return s;

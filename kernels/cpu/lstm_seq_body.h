@@ -2,25 +2,18 @@
  * Template: some rows of a batch through all steps of an LSTM, in scalar T with the loops LOOPS; NAME(x) makes names.
  * Included by lstm_seq.c once per scalar. No include guard. */
 
-enum { NAME(PANEL) = PLK_LSTM_PANEL / (int)sizeof(T) };
-
-static int64_t NAME(padded)(int64_t n) { return (n + NAME(PANEL) - 1) / NAME(PANEL) * NAME(PANEL); }
-
-/* B as panels: w[rows][cols] itself (K = rows), or its transpose (K = cols). Columns beyond the end are zero. */
-static PlStatus NAME(pack)(const T *w, int64_t rows, int64_t cols, bool transpose, void **out) {
-  const int64_t K = transpose ? cols : rows, n = transpose ? rows : cols, P = NAME(PANEL);
-  PL_TRY(plk_scratch((size_t)(NAME(padded)(n) * K) * sizeof(T), out));
-  T *dst = *out;
+/* B as panels, columns beyond the end zero: see plk_pack_panels. */
+static void NAME(pack)(const T *w, int64_t rows, int64_t cols, bool transpose, T *dst) {
+  const int64_t K = transpose ? cols : rows, n = transpose ? rows : cols, P = PLK_LSTM_PANEL / (int64_t)sizeof(T);
   for (int64_t j = 0; j < n; j += P)
     for (int64_t k = 0; k < K; k++)
       for (int64_t e = 0; e < P; e++)
         dst[j * K + k * P + e] = j + e >= n ? 0 : transpose ? w[(j + e) * cols + k] : w[k * cols + j + e];
-  return PL_OK;
 }
 
 /* gx and gates lie [S][N][4H], hs and cs [S + 1][N][H]. */
 static PlStatus NAME(forward_rows)(const Seq *q, int64_t from, int64_t to) {
-  const int64_t N = q->N, H = q->H, G = 4 * H, wide = NAME(padded)(G), rows = to - from;
+  const int64_t N = q->N, H = q->H, G = 4 * H, wide = plk_panels(G, sizeof(T)), rows = to - from;
   void *room;
   PL_TRY(plk_scratch((size_t)(rows * wide) * sizeof(T), &room));
   T *a = room, *hs = q->hs_out, *cs = q->cs_out;
@@ -42,7 +35,7 @@ static void NAME(plus)(T *y, const T *x, int64_t n) {
 }
 
 static PlStatus NAME(backward_rows)(const Seq *q, int64_t from, int64_t to) {
-  const int64_t N = q->N, H = q->H, G = 4 * H, wide = NAME(padded)(H), rows = to - from;
+  const int64_t N = q->N, H = q->H, G = 4 * H, wide = plk_panels(H, sizeof(T)), rows = to - from;
   const T *cs = q->cs, *dhs = q->dhs, *dcs = q->dcs, *dgates = q->dgates;
   void *room;
   PL_TRY(plk_scratch((size_t)(rows * (wide + H)) * sizeof(T), &room));

@@ -11,7 +11,7 @@ local fail, describe = options.fail, options.describe
 local core = T.core
 local op = core.op
 local linear, slice, tanh, sigmoid, relu = op.linear, op.slice, op.tanh, op.sigmoid, op.relu
-local lstm_gates, lstm_seq = op.lstm_gates, op.lstm_seq
+local lstm_gates, lstm_seq, gru_seq = op.lstm_gates, op.lstm_seq, op.gru_seq
 local fused = { f32 = true, f64 = true }
 
 -- gx: the input's part of the gates [N, G·H]; state: h, or {h, c}. Returns h and the new state.
@@ -148,14 +148,27 @@ end
 local function run(kind, x, state, w, reverse)
   local step, length = steps[kind], x:size(1)
   local w_hh, b_ih, b_hh, out = w[2], w[3], w[4], {}
+  local inner -- of a GRU: the part of b_hh within the reset
   if kind ~= "gru" and b_ih and b_hh then -- both are only ever added together
     b_ih, b_hh = b_ih + b_hh, nil
+  elseif kind == "gru" and one_dtype(x, state, w[1], w_hh) then
+    local n = w_hh:size(2)
+    if b_ih and b_hh then
+      local outer = T.cat({ b_hh:narrow(1, 1, 2 * n), T.zeros({ n }, { dtype = b_hh:dtype() }) }, 1)
+      b_ih, inner = b_ih + outer, b_hh:narrow(1, 2 * n + 1, n)
+    else
+      inner = T.zeros({ n }, { dtype = w_hh:dtype() })
+    end
   end
   local gx = linear(x, w[1], b_ih) -- the whole sequence at once
   if kind == "lstm" and one_dtype(gx, state[1], state[2], w_hh) then
     local hs, cs = lstm_seq(gx, state[1], state[2], w_hh, { reverse = reverse })
     local last = reverse and 1 or length + 1
     return hs:narrow(1, reverse and 1 or 2, length), { hs:select(1, last), cs:select(1, last) }
+  end
+  if inner then
+    local hs = gru_seq(gx, state, w_hh, inner, { reverse = reverse })
+    return hs:narrow(1, reverse and 1 or 2, length), hs:select(1, reverse and 1 or length + 1)
   end
   local parts = unbound(gx)
   for k = 1, length do

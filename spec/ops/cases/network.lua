@@ -178,6 +178,18 @@ R.lstm_gates = {
   more = { function(g) return rand(g, { 1, 4 }), rand(g, { 1, 1 }) end },
   golden = "lstm_cell",
 }
+R.gru_seq = {
+  args = function(g)
+    return rand(g, { 4, 2, 9 }), rand(g, { 2, 3 }), rand(g, { 9, 3 }), rand(g, { 3 })
+  end,
+  more = {
+    function(g)
+      return rand(g, { 3, 1, 6 }), rand(g, { 1, 2 }), rand(g, { 6, 2 }), rand(g, { 2 }), { reverse = true }
+    end,
+    function(g) return rand(g, { 1, 1, 3 }), rand(g, { 1, 1 }), rand(g, { 3, 1 }), rand(g, { 1 }) end,
+  },
+  why = "golden gru, spec/lstm_spec.lua step by step",
+}
 R.ctc_nll = {
   args = function(g)
     return rand(g, { 5, 2, 4 }):log_softmax(-1), T.tensor({ { 2, 3 }, { 4, 4 } }, { dtype = "i64" }),

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT
+ * Between kernels/cpu/gru_seq.c and its inner loops, which are compiled once per ISA level (isa/gru_seq.c). */
+#ifndef PL_KERNELS_CPU_GRU_H
+#define PL_KERNELS_CPU_GRU_H
+
+#include <stdint.h>
+
+#define PLK_GRU_LOOPS(T)                                                                                             \
+  /* One row of a step: gates before activation are x[3H] and a[3H], b[H] the bias within the third; act[4H] receives \
+   * r, z, n and m = a_n + b, h2 the new state. */                                                                   \
+  void (*step)(const T *x, const T *a, const T *b, const T *h, T *act, T *h2, int64_t H);                            \
+  /* The way back: the gradient dh + more of h2 and dact[4H] of act (NULL: none) become dx[3H], da[3H] and, in `more`, \
+   * that of h but for what comes through a. */                                                                      \
+  void (*back)(const T *act, const T *h, const T *dh, T *more, const T *dact, T *dx, T *da, int64_t H);
+
+typedef struct PlkGruF32 {
+  PLK_GRU_LOOPS(float)
+} PlkGruF32;
+typedef struct PlkGruF64 {
+  PLK_GRU_LOOPS(double)
+} PlkGruF64;
+typedef struct PlkGruLoops {
+  PlkGruF32 f32;
+  PlkGruF64 f64;
+} PlkGruLoops;
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT
+ * Rows of GRU gates and their gradient, compiled once per ISA level:
+ *   r = s(xr + ar), z = s(xz + az), m = an + b, n = tanh(xn + r m), h2 = n + z (h - n)
+ *   d = dh + more:  dn = d (1 - z), dz = d (h - n), dm = r da_n, dr = m da_n, da_n = dn (1 - n²), dh <- d z */
+#include "kernels/cpu/gru.h"
+#include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/vmath.h"
+
+/* Template of the way back, with the gradients of the activations on top or without. */
+#define BACK(T, DACT)                                                                                                \
+  PLK_IVDEP for (int64_t j = 0; j < H; j++) {                                                                        \
+    const T r = act[j], z = act[H + j], n = act[2 * H + j], m = act[3 * H + j], d = dh[j] + more[j];                 \
+    const T an = (d * (1 - z) DACT(2)) * (1 - n * n);                                                                \
+    const T ar = (an * m DACT(0)) * r * (1 - r), az = (d * (h[j] - n) DACT(1)) * z * (1 - z);                        \
+    dx[j] = da[j] = ar;                                                                                              \
+    dx[H + j] = da[H + j] = az;                                                                                      \
+    dx[2 * H + j] = an;                                                                                              \
+    da[2 * H + j] = an * r DACT(3);                                                                                  \
+    more[j] = d * z;                                                                                                 \
+  }
+#define NOTHING(k)
+#define SOME(k) +dact[(k) * H + j]
+
+#define GRU(T, X)                                                                                                    \
+  static void step_##X(const T *x, const T *a, const T *b, const T *h, T *act, T *h2, int64_t H) {                   \
+    PLK_IVDEP for (int64_t j = 0; j < H; j++) {                                                                      \
+      const T r = vm_logistic_##X(x[j] + a[j]), z = vm_logistic_##X(x[H + j] + a[H + j]);                            \
+      const T m = a[2 * H + j] + b[j], n = vm_tanh_##X(x[2 * H + j] + r * m);                                        \
+      act[j] = r, act[H + j] = z, act[2 * H + j] = n, act[3 * H + j] = m;                                            \
+      h2[j] = n + z * (h[j] - n);                                                                                    \
+    }                                                                                                                \
+  }                                                                                                                  \
+  static void back_##X(const T *act, const T *h, const T *dh, T *more, const T *dact, T *dx, T *da, int64_t H) {     \
+    if (dact)                                                                                                        \
+      BACK(T, SOME)                                                                                                  \
+    else                                                                                                             \
+      BACK(T, NOTHING)                                                                                               \
+  }
+GRU(float, f32)
+GRU(double, f64)
+
+extern const PlkGruLoops PLK_ISA_NAME(plk_gru);
+const PlkGruLoops PLK_ISA_NAME(plk_gru) = {{step_f32, back_f32}, {step_f64, back_f64}};
