@@ -27,6 +27,11 @@ PlStatus plk_cpu_gru_seq(const PlkCall *call);
 /* in acts, hs, w, dhs, dacts or NULL; out dgx, dh0, dw, db. */
 PlStatus plk_cpu_gru_seq_bwd(const PlkCall *call);
 
+/* Without gates: in gx[S,N,H], h0[N,H], w[H,H]; out hs[S+1,N,H]. attrs: 0 reverse, 1 relu in place of tanh. */
+PlStatus plk_cpu_rnn_seq(const PlkCall *call);
+/* in hs, w, dhs; out dgx, dh0, dw. */
+PlStatus plk_cpu_rnn_seq_bwd(const PlkCall *call);
+
 /* CTC: in log_probs[T,N,C] (f32 or f64), targets[N,S], input_lengths[N], target_lengths[N] (i64); out nll[N],
  * alpha[N,T,2S+1] (f64). attrs: 0 blank, 1 index_base; class numbers count from the base. */
 PlStatus plk_cpu_ctc_loss(const PlkCall *call);

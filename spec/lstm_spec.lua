@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- LSTM and GRU over a whole sequence as one op against their steps one by one: values, two orders of gradients,
--- directions, dtypes, threads.
+-- LSTM, GRU and plain layers over a whole sequence as one op against their steps one by one: values, two orders of
+-- gradients, directions, dtypes, threads.
 
 local T = require "perilune"
 local F = T.nn.F
@@ -190,5 +190,58 @@ describe("gru_seq", function()
       for i, w in ipairs(want) do assert.is_true(got[i]:equal(w)) end
     end
     T.set_num_threads(before)
+  end)
+end)
+
+describe("rnn_seq", function()
+  it("is the steps one by one, with two orders of gradients, in both directions", function()
+    for _, relu in ipairs { false, true } do
+      for _, c in ipairs { { 1, 1, 1 }, { 4, 3, 2 }, { 6, 30, 40 } } do
+        for _, reverse in ipairs { false, true } do
+          local S, N, H = table.unpack(c)
+          local list, dh = { f64(S, N, H), f64(N, H), f64(H, H) * 0.3 }, f64(S + 1, N, H)
+          local function all(f)
+            local x = {}
+            for i, t in ipairs(list) do x[i] = t:clone():requires_grad_() end
+            local hs = f(table.unpack(x))
+            local g = T.grad_of({ (hs * dh):sum() }, x, { create_graph = true })
+            local z = 0
+            for i, t in ipairs(g) do z = z + (t * t * (i / 2)):sum() + t:sin():sum() end
+            local out = { hs, table.unpack(g) }
+            local second = T.grad_of({ z }, x, { allow_unused = true }) -- relu is flat
+            for i = 1, 3 do out[#out + 1] = second[i] or T.zeros_like(x[i]) end
+            return out
+          end
+          local got = all(function(gx, h, w) return T.rnn_seq(gx, h, w, { reverse = reverse, relu = relu }) end)
+          local want = all(function(gx, h, w)
+            local hs = { h }
+            for k = 1, S do
+              local a = gx:select(1, reverse and S + 1 - k or k) + h:matmul(w:t())
+              h = relu and a:relu() or a:tanh()
+              table.insert(hs, reverse and 1 or k + 1, h)
+            end
+            return T.stack(hs, 1)
+          end)
+          assert.equal(7, #got)
+          for i, w in ipairs(want) do same(got[i], w, 1e-9) end
+        end
+      end
+    end
+  end)
+
+  it("is what nn.RNN runs: its cell gives the same", function()
+    for _, kind in ipairs { "tanh", "relu" } do
+      local net = T.nn.RNN(5, 7, { nonlinearity = kind, dtype = "f64" })
+      local cell = T.nn.RNNCell(5, 7, { nonlinearity = kind, dtype = "f64" })
+      for i, p in ipairs(net:parameters()) do T.no_grad(p.copy_, p, cell:parameters()[i]) end
+      local x, h = f64(6, 3, 5), nil
+      for t = 1, 6 do h = cell(x:select(1, t), h) end
+      local y, last = net(x)
+      same(y:select(1, 6), h, 1e-12)
+      same(last:select(1, 1), h, 1e-12)
+      h:square():sum():backward()
+      last:square():sum():backward()
+      for i, p in ipairs(net:parameters()) do same(p.grad, cell:parameters()[i].grad, 1e-12) end
+    end
   end)
 end)

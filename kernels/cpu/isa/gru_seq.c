@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Rows of GRU gates and their gradient, compiled once per ISA level:
+ * Rows of GRU gates and their gradient, and of layers without gates, compiled once per ISA level:
  *   r = s(xr + ar), z = s(xz + az), m = an + b, n = tanh(xn + r m), h2 = n + z (h - n)
  *   d = dh + more:  dn = d (1 - z), dz = d (h - n), dm = r da_n, dr = m da_n, da_n = dn (1 - n²), dh <- d z */
 #include "kernels/cpu/gru.h"
@@ -35,9 +35,25 @@
       BACK(T, SOME)                                                                                                  \
     else                                                                                                             \
       BACK(T, NOTHING)                                                                                               \
+  }                                                                                                                  \
+  static void plain_##X(const T *x, const T *a, bool relu, T *h2, int64_t H) {                                       \
+    if (relu)                                                                                                        \
+      PLK_IVDEP for (int64_t j = 0; j < H; j++) {                                                                    \
+        const T v = x[j] + a[j];                                                                                     \
+        h2[j] = v < 0 ? 0 : v; /* keeps NaN */                                                                       \
+      }                                                                                                              \
+    else                                                                                                             \
+      PLK_IVDEP for (int64_t j = 0; j < H; j++) h2[j] = vm_tanh_##X(x[j] + a[j]);                                    \
+  }                                                                                                                  \
+  static void plain_back_##X(const T *h2, const T *dh, const T *more, bool relu, T *da, int64_t H) {                 \
+    if (relu)                                                                                                        \
+      PLK_IVDEP for (int64_t j = 0; j < H; j++) da[j] = h2[j] > 0 ? dh[j] + more[j] : 0;                             \
+    else                                                                                                             \
+      PLK_IVDEP for (int64_t j = 0; j < H; j++) da[j] = (dh[j] + more[j]) * (1 - h2[j] * h2[j]);                     \
   }
 GRU(float, f32)
 GRU(double, f64)
 
 extern const PlkGruLoops PLK_ISA_NAME(plk_gru);
-const PlkGruLoops PLK_ISA_NAME(plk_gru) = {{step_f32, back_f32}, {step_f64, back_f64}};
+const PlkGruLoops PLK_ISA_NAME(plk_gru) = {{step_f32, back_f32, plain_f32, plain_back_f32},
+                                           {step_f64, back_f64, plain_f64, plain_back_f64}};

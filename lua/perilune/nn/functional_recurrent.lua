@@ -11,7 +11,7 @@ local fail, describe = options.fail, options.describe
 local core = T.core
 local op = core.op
 local linear, slice, tanh, sigmoid, relu = op.linear, op.slice, op.tanh, op.sigmoid, op.relu
-local lstm_gates, lstm_seq, gru_seq = op.lstm_gates, op.lstm_seq, op.gru_seq
+local lstm_gates, lstm_seq, gru_seq, rnn_seq = op.lstm_gates, op.lstm_seq, op.gru_seq, op.rnn_seq
 local fused = { f32 = true, f64 = true }
 
 -- gx: the input's part of the gates [N, G·H]; state: h, or {h, c}. Returns h and the new state.
@@ -165,6 +165,10 @@ local function run(kind, x, state, w, reverse)
     local hs, cs = lstm_seq(gx, state[1], state[2], w_hh, { reverse = reverse })
     local last = reverse and 1 or length + 1
     return hs:narrow(1, reverse and 1 or 2, length), { hs:select(1, last), cs:select(1, last) }
+  end
+  if (kind == "tanh" or kind == "relu") and one_dtype(gx, state, w_hh) then
+    local hs = rnn_seq(gx, state, w_hh, { reverse = reverse, relu = kind == "relu" })
+    return hs:narrow(1, reverse and 1 or 2, length), hs:select(1, reverse and 1 or length + 1)
   end
   if inner then
     local hs = gru_seq(gx, state, w_hh, inner, { reverse = reverse })

@@ -190,6 +190,14 @@ R.gru_seq = {
   },
   why = "golden gru, spec/lstm_spec.lua step by step",
 }
+R.rnn_seq = {
+  args = function(g) return rand(g, { 4, 2, 3 }), rand(g, { 2, 3 }), rand(g, { 3, 3 }) end,
+  more = {
+    function(g) return rand(g, { 3, 1, 2 }), rand(g, { 1, 2 }), rand(g, { 2, 2 }), { reverse = true } end,
+    function(g) return rand(g, { 1, 1, 1 }), rand(g, { 1, 1 }), rand(g, { 1, 1 }) end,
+  },
+  why = "golden rnn, spec/lstm_spec.lua step by step",
+}
 R.ctc_nll = {
   args = function(g)
     return rand(g, { 5, 2, 4 }):log_softmax(-1), T.tensor({ { 2, 3 }, { 4, 4 } }, { dtype = "i64" }),
