@@ -50,6 +50,12 @@ E.lstm_seq = [[
 local hs, cs = T.lstm_seq(T.zeros(2, 1, 4), T.zeros(1, 1), T.ones(1, 1), T.zeros(4, 1))
 print(hs:flatten(), cs:flatten())
 --> {0.0000, 0.2311, 0.1225}  -- f32[3] cpu	{1.0000, 0.5000, 0.2500}  -- f32[3] cpu]]
+E.gru_seq = [[
+local hs = T.gru_seq(T.zeros(2, 1, 3), T.ones(1, 1), T.zeros(3, 1), T.zeros(1))
+print(hs:flatten())  --> {1.0000, 0.5000, 0.2500}  -- f32[3] cpu]]
+E.rnn_seq = [[
+local hs = T.rnn_seq(T.ones(2, 1, 1), T.zeros(1, 1), T.ones(1, 1), { relu = true })
+print(hs:flatten())  --> {0., 1., 2.}  -- f32[3] cpu]]
 E.ctc_nll = [[
 local log_probs = T.zeros(2, 1, 2):log_softmax(-1) -- two steps, one sample, blank and one letter
 local i64 = { dtype = "i64" }
