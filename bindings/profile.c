@@ -18,6 +18,7 @@ typedef struct Event {
   int64_t bytes, inner_bytes;
   int64_t parent; /* index, -1: none */
   uint32_t place;
+  int32_t count; /* ops that ran as one */
   bool backward;
 } Event;
 
@@ -65,7 +66,7 @@ static uint32_t place_number(Profile *p) {
   return 0;
 }
 
-static void begin(const PlOp *op) {
+static void begin(const PlOp *op, int count) {
   Profile *p = measuring;
   if (p->skip || p->n == p->cap) {
     size_t cap = p->cap ? 2 * p->cap : 4096;
@@ -79,7 +80,7 @@ static void begin(const PlOp *op) {
     p->cap = cap;
   }
   Event *e = &p->event[p->n];
-  *e = (Event){.op = op, .parent = p->open, .backward = pl_state.in_backward > 0};
+  *e = (Event){.op = op, .parent = p->open, .count = count, .backward = pl_state.in_backward > 0};
   e->place = place_number(p);
   p->open = (int64_t)p->n++;
   e->bytes = pl_allocated_bytes();
@@ -141,7 +142,7 @@ static void start(lua_State *L) {
 
 /* The event as fields of a table, pushed. Times are seconds of core.clock(). */
 static void push_event(lua_State *L, const Profile *p, const Event *e) {
-  lua_createtable(L, 0, 8);
+  lua_createtable(L, 0, 9);
   lua_pushstring(L, e->op->name);
   lua_setfield(L, -2, "name");
   lua_pushnumber(L, e->begin);
@@ -154,6 +155,8 @@ static void push_event(lua_State *L, const Profile *p, const Event *e) {
   lua_setfield(L, -2, "bytes");
   lua_pushinteger(L, (lua_Integer)(e->bytes - e->inner_bytes));
   lua_setfield(L, -2, "self_bytes");
+  lua_pushinteger(L, e->count);
+  lua_setfield(L, -2, "count");
   lua_pushboolean(L, e->backward);
   lua_setfield(L, -2, "backward");
   if (e->place) {

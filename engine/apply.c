@@ -361,7 +361,7 @@ PlStatus pl_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *a
   const PlProfile *p = pl_state.profile;
   if (PL_LIKELY(((uintptr_t)p | (uintptr_t)pl_state.trace) == 0)) return apply(op, in, nin, attrs, out);
   if (pl_state.trace) return pl_sym_apply(op, in, nin, attrs, out);
-  p->begin(op);
+  p->begin(op, 1);
   PlStatus s = apply_general(op, in, nin, attrs, out);
   p->end();
   return s;
@@ -489,7 +489,7 @@ static PlStatus apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
 PlStatus pl_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
   const PlProfile *p = pl_state.profile;
   if (PL_LIKELY(p == NULL)) return apply_into(op, in, nin, attrs, out);
-  p->begin(op);
+  p->begin(op, 1);
   PlStatus s = apply_into(op, in, nin, attrs, out);
   p->end();
   return s;

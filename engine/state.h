@@ -14,9 +14,10 @@ typedef struct PlWatch {
   void (*writer)(const PlStorage *st, char *text, size_t size);
 } PlWatch;
 
-/* Told of every op while the embedding program measures: begin and end of each, nested where one is made of others. */
+/* Told of every op while the embedding program measures: begin and end of each, nested where one is made of others.
+ * count: how many ops run as one; op is the first of them. */
 typedef struct PlProfile {
-  void (*begin)(const PlOp *op);
+  void (*begin)(const PlOp *op, int count);
   void (*end)(void);
 } PlProfile;
 

@@ -210,24 +210,28 @@ static PlStatus run_seeded(PlExec *e, const Step *s) {
   return st;
 }
 
+/* Node i, or the group of nodes from i to before `end`. */
+static PlStatus run_step(PlExec *e, int32_t i, int32_t end) {
+  const Step *s = &e->steps[i];
+  const PlFNode *n = s->node;
+  if (end > i) return pl_fusion_run(e->fusion, i, e->vals);
+  if (n->draw >= 0) return run_seeded(e, s);
+  if (n->flags & PL_FN_MUTATES) return run_mutating(s);
+  return pl_call_kernel(n->op, n->attrs, s->in, s->arr, n->nin, s->out);
+}
+
 static PlStatus run_steps(PlExec *e) {
   const PlFlow *f = e->plan->flow;
   for (int32_t i = 0; i < f->nnodes; i++) {
-    const Step *s = &e->steps[i];
-    const PlFNode *n = s->node;
+    const PlFNode *n = e->steps[i].node;
     if (n->flags & PL_FN_VIEW) continue;
     int32_t end = pl_fusion_end(e->fusion, i);
-    if (end > i) {
-      PL_TRY(pl_fusion_run(e->fusion, i, e->vals));
-      i = end - 1;
-      continue;
-    }
-    if (n->draw >= 0)
-      PL_TRY(run_seeded(e, s));
-    else if (n->flags & PL_FN_MUTATES)
-      PL_TRY(run_mutating(s));
-    else
-      PL_TRY(pl_call_kernel(n->op, n->attrs, s->in, s->arr, n->nin, s->out));
+    const PlProfile *p = n->flags & PL_FN_MUTATES ? NULL : pl_state.profile; /* those are measured by pl_apply */
+    if (PL_UNLIKELY(p != NULL)) p->begin(n->op, end > i ? end - i : 1);
+    PlStatus s = run_step(e, i, end);
+    if (PL_UNLIKELY(p != NULL)) p->end();
+    PL_TRY(s);
+    if (end > i) i = end - 1;
   }
   return PL_OK;
 }

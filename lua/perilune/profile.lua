@@ -24,7 +24,10 @@ local function bytes_text(n)
   return ("%d B"):format(n)
 end
 
-local function label(e) return e.backward and e.name .. " (backward)" or e.name end
+local function label(e)
+  local name = e.count > 1 and ("%s and %d more, fused"):format(e.name, e.count - 1) or e.name
+  return e.backward and name .. " (backward)" or name
+end
 
 local keys = {
   op = label,
@@ -116,7 +119,7 @@ function Profile:trace(path)
     ok = ok and f:write(",\n", event(r.name, "region", r.begin, r.time, ""))
   end
   for _, e in ipairs(self.events) do
-    ok = ok and f:write(",\n", event(e.name, e.backward and "backward" or "op", e.begin, e.time,
+    ok = ok and f:write(",\n", event(label(e), e.backward and "backward" or "op", e.begin, e.time,
       ('"bytes":%d,"line":%s'):format(e.bytes, quoted(e.line or "?"))))
   end
   ok = ok and f:write("\n]}\n")
