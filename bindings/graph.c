@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bindings/graph.h"
+#include "engine/graph/exec.h"
 #include "engine/state.h"
 
 const char l_flow_meta[] = "perilune.flow", l_plan_meta[] = "perilune.plan";
@@ -217,9 +218,11 @@ static int graph_trace(lua_State *L) {
 
 /* ---- running ----------------------------------------------------------------------------------------------- */
 
-/* graph_run(flow or plan, {tensor per input, in order of declaration}) → list of outputs */
+/* graph_run(flow or plan, {tensor per input, in order of declaration}) → list of outputs. A flow runs node by node. */
 static int graph_run(lua_State *L) {
-  PlFlow *f = luaL_testudata(L, 1, l_plan_meta) ? l_check_plan(L, 1)->flow : l_check_flow(L, 1);
+  PlanBox *plan = luaL_testudata(L, 1, l_plan_meta);
+  PlFlow *f = plan ? l_check_plan(L, 1)->flow : l_check_flow(L, 1);
+  if (plan && !plan->exec) CALL(L, pl_exec_new(&plan->exec, plan->p));
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
   luaL_checkstack(L, 16, NULL);
@@ -245,10 +248,10 @@ static int graph_run(lua_State *L) {
     l_new_box(L);
     lua_rawseti(L, res, o + 1);
   }
-  PlStatus s = pl_flow_run(f, in, out);
+  PlStatus s = plan ? pl_exec_run(plan->exec, in, out) : pl_flow_run(f, in, out);
   if (s == PL_ERR_OOM) {
     l_collect_full(L);
-    s = pl_flow_run(f, in, out);
+    s = plan ? pl_exec_run(plan->exec, in, out) : pl_flow_run(f, in, out);
   }
   CALL(L, s);
   for (int32_t o = 0; o < f->noutputs; o++) {

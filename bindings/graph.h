@@ -12,6 +12,7 @@ typedef struct FlowBox {
 
 typedef struct PlanBox {
   PlPlan *p;
+  struct PlExec *exec; /* made at the first run */
 } PlanBox;
 
 extern const char l_flow_meta[], l_plan_meta[];

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bindings/graph.h"
+#include "engine/graph/exec.h"
 
 /* ---- looking ----------------------------------------------------------------------------------------------- */
 
@@ -231,6 +232,8 @@ static int plan_gc(lua_State *L) {
   PlPlan *p = b ? b->p : NULL;
   if (!p) return 0;
   b->p = NULL;
+  pl_exec_release(b->exec);
+  b->exec = NULL;
   pl_plan_release(p);
   return 0;
 }
@@ -239,7 +242,7 @@ static int plan_gc(lua_State *L) {
 static int graph_compile(lua_State *L) {
   PlFlow *f = l_check_flow(L, 1);
   PlanBox *b = lua_newuserdatauv(L, sizeof *b, 0);
-  b->p = NULL;
+  *b = (PlanBox){0};
   luaL_setmetatable(L, l_plan_meta);
   l_note_late(L);
   CALL(L, pl_flow_compile(&b->p, f));

@@ -99,6 +99,7 @@ PlStatus pl_exec_new(PlExec **out, PlPlan *plan) {
   PlStatus s = e->vals && e->drawn ? PL_OK : no_memory();
   if (s == PL_OK) s = make_handles(e);
   if (s == PL_OK) s = make_steps(e);
+  if (s == PL_OK) wire(e);
   if (s == PL_OK) s = pl_fusion_new(&e->fusion, plan);
   if (s != PL_OK) {
     pl_exec_release(e);

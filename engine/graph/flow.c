@@ -273,7 +273,10 @@ PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, cons
     return s;
   }
   for (int32_t o = 0; o < nout; o++) f->vals[n.first + o].node = f->nnodes;
-  if (!(flags & PL_FN_MUTATES) && nout && desc[0].is_view) n.flags |= PL_FN_VIEW;
+  if (!(flags & PL_FN_MUTATES) && nout && desc[0].is_view) {
+    n.flags |= PL_FN_VIEW;
+    n.window = desc[0].offset;
+  }
   if (op->flags & PL_F_SEEDED) n.draw = f->ndraws++;
   *node = f->nnodes;
   f->nodes[f->nnodes++] = n;

@@ -73,6 +73,7 @@ typedef struct PlFNode {
   const char *name;
   const char *where; /* source line of the script, or NULL */
   double flops;
+  int64_t window; /* VIEW: where output 0 begins, in elements behind input 0 */
   int32_t *after; /* nodes that must run before it though it reads nothing of theirs */
   int32_t nafter;
 } PlFNode;

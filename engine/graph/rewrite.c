@@ -113,6 +113,18 @@ void pl_flow_written(const PlFlow *f, uint8_t *written) {
     for (int32_t o = 0; o < pl_fnode_written(&f->nodes[i]); o++) written[f->vals[f->nodes[i].first + o].store] = 1;
 }
 
+/* A view lies where its input lies: passes may have given it another one. */
+static void rebase_views(PlFlow *f) {
+  for (int32_t i = 0; i < f->nnodes; i++) {
+    const PlFNode *n = &f->nodes[i];
+    if (!(n->flags & PL_FN_VIEW) || (n->flags & PL_FN_DEAD) || n->in[0] < 0) continue;
+    const PlFValue *x = &f->vals[n->in[0]];
+    PlFValue *v = &f->vals[n->first];
+    v->store = x->store;
+    v->offset = x->offset + n->window;
+  }
+}
+
 void pl_flow_rewire(PlFlow *f, const PlFVal *map) {
   for (int32_t i = 0; i < f->nnodes; i++)
     for (int32_t k = 0; k < f->nodes[i].nin; k++)
@@ -121,6 +133,7 @@ void pl_flow_rewire(PlFlow *f, const PlFVal *map) {
   for (int32_t r = 0; r < f->nregions; r++)
     for (int32_t k = 0; k < f->regions[r].ny; k++)
       if (f->regions[r].ys[k] >= 0) f->regions[r].ys[k] = map[f->regions[r].ys[k]];
+  rebase_views(f);
 }
 
 /* ---- compacting ------------------------------------------------------------------------------------------ */
@@ -230,6 +243,7 @@ PlStatus pl_flow_compact(PlFlow *f, const int32_t *order) {
     vals = NULL;
     nodes = NULL;
     rewire(f, m);
+    rebase_views(f);
     renumber_stores(f, m, stores);
   }
   free(m.node);

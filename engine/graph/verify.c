@@ -43,6 +43,10 @@ static PlStatus check_node(const PlFlow *f, int32_t i, PlFVal *written_at) {
     if (val->kind == PL_FV_NODE && val->node >= i) BAD("%s reads %%%d before it is computed", n->name, (int)v);
     if (val->version < written_at[val->store]) BAD("%s reads %%%d after its memory was overwritten", n->name, (int)v);
   }
+  if (n->flags & PL_FN_VIEW && n->in[0] >= 0) {
+    const PlFValue *x = &f->vals[n->in[0]], *v = &f->vals[n->first];
+    if (v->store != x->store || v->offset != x->offset + n->window) BAD("%s is a view of other memory than its input's", n->name);
+  }
   for (int32_t k = 0; k < n->nafter; k++)
     if (n->after[k] >= i) BAD("%s must run after %s, which stands behind it", n->name, f->nodes[n->after[k]].name);
   for (int32_t o = 0; o < pl_fnode_written(n); o++) {
