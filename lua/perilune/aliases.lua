@@ -61,6 +61,42 @@ return function(T, core)
     return T.linalg.multi_dot(list)
   end
 
+  -- ---- dtypes -------------------------------------------------------------------------------------------
+  function T.get_default_dtype() return T.default_dtype() end
+  function T.set_default_dtype(dtype) T.default_dtype(dtype) end
+  -- The dtype of x op y; numbers take part as they do in arithmetic.
+  T.result_type = options.named("result_type", function(x, y)
+    for i = 1, 2 do
+      local v
+      if i == 1 then v = x else v = y end
+      if not core.is_tensor(v) and type(v) ~= "number" then
+        options.fail("result_type: argument #%d must be a tensor or a number, got %s", i, options.describe(v))
+      end
+    end
+    local function small(v) -- of the same kind, without its elements
+      if type(v) == "number" then return v end
+      return v:dim() == 0 and v or T.zeros({ 0 }, { dtype = v:dtype() })
+    end
+    local a, b = small(x), small(y)
+    if type(a) == "number" and type(b) == "number" then a = T.tensor(a) end
+    local logical = core.is_tensor(a) and core.is_tensor(b) and a:dtype() == "bool" and b:dtype() == "bool"
+    return logical and "bool" or (a + b):dtype()
+  end)
+  local define = require "perilune.define"(T, core)
+  define("is_signed", { { "x", "tensor" } }, function(a)
+    local dtype = a.x:dtype()
+    return dtype ~= "u8" and dtype ~= "bool"
+  end)
+  define("is_nonzero", { { "x", "tensor" } }, function(a)
+    if a.x:numel() ~= 1 then
+      options.fail("is_nonzero: one element is wanted, got %s", a.x:describe())
+    end
+    local v = a.x:item()
+    return v ~= 0 and v ~= false
+  end)
+  define("is_same_size", { { "x", "tensor" }, { "y", "tensor" } },
+    function(a) return table.concat(a.x:shape(), ",") == table.concat(a.y:shape(), ",") end)
+
   -- x:where(condition, y): x where condition holds, else y
   function methods.where(x, condition, y) return T.where(condition, x, y) end
   require "perilune.define"(T, core)("positive", { { "x", "tensor" } }, function(a) return a.x end)

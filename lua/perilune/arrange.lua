@@ -261,6 +261,33 @@ return function(T, core)
     end
     return table.unpack(out)
   end)
+  -- ---- by a Lua function ---------------------------------------------------------------------------------------
+
+  -- A tensor like x of the values of f for each element, in row-major order.
+  local function mapped(who, x, f)
+    local values = x:reshape(-1):totable()
+    if x:numel() == 0 then return x:clone() end
+    for i, v in ipairs(values) do
+      local new = f(v, i)
+      if new ~= nil then values[i] = new end
+      if type(values[i]) ~= "number" and type(values[i]) ~= "boolean" then
+        fail("%s: the function must return numbers, got %s", who, describe(values[i]))
+      end
+    end
+    return T.tensor(values, { dtype = x:dtype() }):reshape(x:shape())
+  end
+  -- x:apply_(f): each element becomes f(element), or stays where f returns nil; for small tensors
+  define("apply_", { { "x", "tensor" }, { "f", "func" } }, function(a)
+    local _ <close> = T.no_grad()
+    return a.x:copy_(mapped("apply_", a.x, a.f))
+  end, methods)
+  -- x:map_(y, f): each element becomes f(element of x, element of y)
+  define("map_", { { "x", "tensor" }, { "y", "tensor" }, { "f", "func" } }, function(a)
+    local others = a.y:expand(a.x:shape()):reshape(-1):totable()
+    local _ <close> = T.no_grad()
+    return a.x:copy_(mapped("map_", a.x, function(v, i) return a.f(v, others[i]) end))
+  end, methods)
+
   define("sum_to_size", { { "x", "tensor" }, { "shape", "ints" } }, function(a)
     local shape = type(a.shape) == "table" and a.shape or { a.shape }
     local have, dims = a.x:shape(), {}

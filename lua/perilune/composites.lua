@@ -36,6 +36,12 @@ return function(T, core)
   def("deg2rad", function(x) return check("deg2rad", x) * (math.pi / 180) end)
   def("rad2deg", function(x) return check("rad2deg", x) * (180 / math.pi) end)
 
+  for _, name in ipairs { "deg2rad", "rad2deg", "clamp_min", "clamp_max" } do
+    def(name .. "_", options.named(name .. "_", function(x, ...)
+      return check(name .. "_", x):copy_(T[name](x, ...))
+    end))
+  end
+
   -- ---- shapes ---------------------------------------------------------------------------------------------
   def("ravel", function(x) return check("ravel", x):reshape(-1) end)
   def("moveaxis", T.movedim)

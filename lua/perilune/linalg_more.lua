@@ -81,6 +81,51 @@ return function(T, core)
       return permuted(Z, op.argsort(order, { dim = -1 }) - 1)
     end)
 
+  -- P, L, U from what lu_factor gave
+  make("lu_unpack", { { "LU", "tensor" }, { "pivots", "tensor" } }, function(a)
+    local LU = matrix("lu_unpack", "LU", a.LU)
+    local m, n = LU:size(-2), LU:size(-1)
+    local k = math.min(m, n)
+    if a.pivots:is_floating_point() or a.pivots:dim() ~= LU:dim() - 1 or a.pivots:size(-1) ~= k then
+      fail("lu_unpack: the pivots of %s must be %d whole numbers, got %s", LU:describe(), k, a.pivots:describe())
+    end
+    local P = T.one_hot(order_of(a.pivots, m), { num_classes = m, index_base = 0 }):to(LU:dtype()):transpose(-2, -1)
+    return P, LU:narrow(-1, 1, k):tril(-1) + T.eye(m, k, { dtype = LU:dtype() }), LU:narrow(-2, 1, k):triu()
+  end)
+
+  -- ---- a few singular values ---------------------------------------------------------------------------------
+
+  -- The largest q singular values and vectors, approximately (Halko, Martinsson, Tropp 2011, algorithms 4.4 and 5.1).
+  local function lowrank(A, q, niter)
+    local n = A:size(-1)
+    local shape = A:shape()
+    shape[#shape - 1], shape[#shape] = n, q
+    local At = A:transpose(-2, -1)
+    local Q = L.qr(A:matmul(T.randn(shape, { dtype = A:dtype() })))
+    for _ = 1, niter do
+      local Z = L.qr(At:matmul(Q))
+      Q = L.qr(A:matmul(Z))
+    end
+    local U, S, Vh = L.svd(Q:transpose(-2, -1):matmul(A), { full_matrices = false })
+    return Q:matmul(U), S, Vh:transpose(-2, -1)
+  end
+  local function check_q(who, A, q)
+    matrix(who, "A", A)
+    if q > math.min(A:size(-1), A:size(-2)) then
+      fail("%s: q is %d, but %s has %d singular values", who, q, A:describe(), math.min(A:size(-1), A:size(-2)))
+    end
+  end
+  make("svd_lowrank", { { "A", "tensor" }, { "q", "count", 6 }, { "niter", "size", 2 } }, function(a)
+    check_q("svd_lowrank", a.A, a.q)
+    return lowrank(a.A, a.q, a.niter)
+  end)
+  make("pca_lowrank", { { "A", "tensor" }, { "q", "count", optional = true }, { "center", "bool", true },
+    { "niter", "size", 2 } }, function(a)
+    local q = a.q or math.min(6, a.A:size(-1), matrix("pca_lowrank", "A", a.A):size(-2))
+    check_q("pca_lowrank", a.A, q)
+    return lowrank(a.center and a.A - a.A:mean(-2, { keepdim = true }) or a.A, q, a.niter)
+  end)
+
   -- ---- Cholesky ------------------------------------------------------------------------------------------
 
   -- X with A X = B from the Cholesky factor of A

@@ -46,6 +46,27 @@ return function(T, core)
     local x, y = floats(a.x, a.y)
     return x * T.exp2(y)
   end)
+  -- x = m 2^e with 0.5 <= |m| < 1, or 0, inf and NaN with e = 0: m, e (i32). Small numbers are scaled up first, so that
+  -- those below the normal ones keep their digits.
+  define("frexp", { { "x", "tensor" } }, function(a)
+    local x = floats(a.x, 0)
+    local wide = x:detach():to("f64")
+    local tiny = wide:abs():lt(2.0 ^ -1000)
+    local y = T.where(tiny, wide * 2.0 ^ 200, wide)
+    local plain = T.logical_and(y:ne(0), y:isfinite())
+    local e = T.where(plain, y, T.ones_like(y)):abs():log2():floor() + 1
+    -- half of 2^e twice: 2^1024 would overflow
+    local function part() return y * T.exp2(-(e / 2):floor()) * T.exp2(-(e - (e / 2):floor())) end
+    e = e + part():abs():ge(1):double()
+    e = e - part():abs():lt(0.5):double()
+    local m = T.where(plain, part(), wide)
+    e = T.where(plain, e - tiny:double() * 200, T.zeros_like(e))
+    -- dm = dx 2^-e
+    local slope = T.exp2(-(e / 2):floor()) * T.exp2(-(e - (e / 2):floor()))
+    local value = m:to(x:dtype())
+    if x.requires_grad then value = value + (x - x:detach()) * slope:to(x:dtype()) end
+    return value, e:to("i32")
+  end)
   -- x log1p(y), 0 where x is 0 unless y is NaN
   local xlog1py = define("xlog1py", two, function(a)
     local x, y = floats(a.x, a.y)

@@ -283,6 +283,59 @@ print(T.is_floating_point(T.arange(2)))  --> false]] }
 S.positive = { "T.positive(x) → x", "x itself.", [[
 print(T.positive(T.ones(1)))  --> {1.}  -- f32[1] cpu]] }
 
+S.get_default_dtype = { "T.get_default_dtype() → dtype", "The dtype of tensors made from floats.", [[
+print(T.get_default_dtype())  --> f32]] }
+
+S.set_default_dtype = { "T.set_default_dtype(dtype)", "Sets the dtype of tensors made from floats.", [[
+T.set_default_dtype("f64")
+print(T.ones(1):dtype())  --> f64
+T.set_default_dtype("f32")]] }
+
+S.result_type = { "T.result_type(x, y) → dtype",
+  "The dtype of an op of both; numbers take part as in arithmetic.", [[
+print(T.result_type(T.arange(2), 0.5))  --> f32]] }
+
+S.is_signed = { sig("is_signed", "boolean"), "Whether the dtype has negative numbers.", [[
+print(T.is_signed(T.ones(1, { dtype = "u8" })))  --> false]] }
+
+S.is_nonzero = { sig("is_nonzero", "boolean"), "Whether the only element is not 0.", [[
+print(T.is_nonzero(T.tensor { 3 }))  --> true]] }
+
+S.is_same_size = { sig("is_same_size", "boolean"), "Whether both have the same sizes.", [[
+print(T.is_same_size(T.ones(2), T.zeros(2)))  --> true]] }
+
+S.frexp = { sig("frexp", "mantissa, exponent"),
+  "x = m 2^e with 0.5 <= |m| < 1; zeros, infinities and NaN come back with e = 0.", [[
+print(T.frexp(T.tensor { 8, -0.3 }))  --> { 0.5000, -0.6000}  -- f32[2] cpu	{ 4, -1}  -- i32[2] cpu]] }
+
+S.lu_unpack = { sig("lu_unpack", "P, L, U"), "The factors from what T.linalg.lu_factor gave.", [[
+local P, L, U = T.lu_unpack(T.linalg.lu_factor(T.tensor { { 1, 2 }, { 4, 4 } }))
+print(P:matmul(L):matmul(U))
+--> {{1., 2.},
+-->  {4., 4.}}  -- f32[2,2] cpu]] }
+
+S.svd_lowrank = { sig("svd_lowrank", "U, S, V"),
+  "The largest q singular values and vectors, approximately, from a random sketch (Halko et al. 2011).", [[
+local A = T.outer(T.tensor { 1, 2, 2 }, T.tensor { 3, 4 })
+print((select(2, T.svd_lowrank(A, 1)):round()))  --> {15.}  -- f32[1] cpu]] }
+
+S.pca_lowrank = { sig("pca_lowrank", "U, S, V"),
+  "Principal components of rows of observations: svd_lowrank after taking the mean away.", [[
+local A = T.tensor { { 1, 1 }, { 2, 2 }, { 3, 3 } }
+print((select(2, T.pca_lowrank(A, 1)):round()))  --> {2.}  -- f32[1] cpu]] }
+
+S.deg2rad_ = { "x:deg2rad_() → x", "Degrees become radians, in place.", [[
+print(T.deg2rad_(T.tensor { 180 }))  --> {3.1416}  -- f32[1] cpu]] }
+
+S.rad2deg_ = { "x:rad2deg_() → x", "Radians become degrees, in place.", [[
+print(T.rad2deg_(T.tensor { 0 }))  --> {0.}  -- f32[1] cpu]] }
+
+S.clamp_min_ = { "x:clamp_min_(lo) → x", "Nothing below lo, in place.", [[
+print(T.clamp_min_(T.tensor { -1, 2 }, 0))  --> {0., 2.}  -- f32[2] cpu]] }
+
+S.clamp_max_ = { "x:clamp_max_(hi) → x", "Nothing above hi, in place.", [[
+print(T.clamp_max_(T.tensor { -1, 2 }, 0))  --> {-1.,  0.}  -- f32[2] cpu]] }
+
 -- Other names. Those of ops share the op's page; the example says what they are.
 for name, from in pairs(options.aliases) do
   S[name] = { ("T.%s(…), as T.%s"):format(name, from), ("Another name of T.%s."):format(from),

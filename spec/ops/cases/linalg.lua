@@ -61,7 +61,7 @@ row("pinv", function(g) return rand(g, { 4, 3 }) end, {
 })
 for name, more in pairs { eig = { batch },
   lu_factor = { function(g) return rand(g, { 4, 3 }) end, function(g) return rand(g, { 2, 2, 4 }) end } } do
-  row(name, square, more, { golden = false, why = "spec/functions_spec.lua compares with PyTorch" })
+  row(name, square, more, { golden = false, why = "spec/pytorch_spec.lua compares with PyTorch" })
 end
 R.matrix_exp = {
   golden = true, args = function(g) return rand(g, { 3, 3 }, -1, 1) end,
