@@ -3,12 +3,29 @@
 #include "bindings/lib.h"
 #include "bindings/ops.h"
 #include "engine/grad/node.h"
+#include "engine/graph/graph.h"
 
 _Thread_local int l_overridden_count;
 static const char overrides_key = 0; /* op name → rule table */
 
+/* The gradient pass of T.graph knows built-in gradients only: an op whose gradient was replaced is refused there. */
+static void refuse_in_graph(lua_State *L, const PlOp *op, PlTensor *const *in, int nin) {
+  bool graph = false;
+  for (int i = 0; i < nin && !graph; i++) graph = in[i] && in[i]->a.symbolic && !pl_sym_flow(in[i])->record;
+  if (!graph || lua_rawgetp(L, LUA_REGISTRYINDEX, &overrides_key) != LUA_TTABLE) {
+    if (graph) lua_pop(L, 1);
+    return;
+  }
+  lua_getfield(L, -1, op->name);
+  if (!lua_isnil(L, -1))
+    l_error(L, "%s: its gradient was replaced by T.override_gradient, which the gradient pass of T.graph would not see; "
+               "restore it, or trace the function with T.jit", op->name);
+  lua_pop(L, 2);
+}
+
 bool l_override_call(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, int top) {
   bool tracked = false;
+  refuse_in_graph(L, op, in, nin);
   for (int i = 0; i < nin && !tracked; i++) tracked = in[i] && (in[i]->node || in[i]->more) && pl_tracked(in[i]);
   if (!tracked || lua_rawgetp(L, LUA_REGISTRYINDEX, &overrides_key) != LUA_TTABLE) {
     if (tracked) lua_pop(L, 1);
