@@ -165,6 +165,28 @@ describe("the prompt", function()
     assert.equal(0, got.status)
   end)
 
+  it("reads plain lines where libedit is missing", function()
+    local got = term.play({ { "expect", "[1]> " }, { "send", "1 + 1\n" }, { "expect", "2" }, { "expect", "[2]> " },
+      { "send", "half a line" }, { "pause", 100 }, { "send", "\3" }, { "expect", "[2]> " },
+      { "send", "if true then\n" },
+      { "expect", ">> " }, { "send", "return 'inside' end\n" }, { "expect", "inside\r" }, { "expect", "]> " },
+      { "send", "\4" } }, env(), term.quote(term.command) ..
+      " -e 'require \"perilune.terminal\".editor = nil return require \"perilune.repl\" ()'")
+    assert.is_nil(got.missing, got.screen)
+    assert.equal(0, got.status)
+  end)
+
+  it("opens an editor for an input", function()
+    local script = home .. "/editor"
+    term.write(script, "#!/bin/sh\ngrep -q '1 + 2' \"$1\" && echo '6 * 7' > \"$1\"\n")
+    assert(os.execute("chmod +x " .. term.quote(script)))
+    local got = term.play({ { "expect", "[1]> " }, { "send", "1 + 2\n" }, { "expect", "3\r" }, { "expect", "[2]> " },
+      { "send", ":edit\n" }, { "expect", "42\r" }, { "expect", "[3]> " }, { "send", ":edit /nowhere/x.lua\n" },
+      { "expect", "error: " }, { "expect", "[3]> " }, { "send", ":quit\n" } }, env("VISUAL= EDITOR=" .. script))
+    assert.is_nil(got.missing, got.screen)
+    assert.equal(0, got.status)
+  end)
+
   it("follows the terminal's width and colours only where wanted", function()
     local function shown(settings)
       return term.play({ { "expect", "[1]>" }, { "size", 40 }, { "send", "T.arange(30)\n" }, { "expect", "i64[30]" },

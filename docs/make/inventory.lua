@@ -54,8 +54,7 @@ local function op_entry(op)
 end
 
 local function written_entry(name, entry)
-  local path = name:find "%." and name or "T." .. name
-  if name:find "^linalg%." or name:find "^special%." then path = "T." .. name end
+  local path = (name:find "^nn%." or name:find "^optim%.") and name or "T." .. name
   local value = { T = T, nn = T.nn, optim = T.optim }
   for key in path:gmatch "[^.]+" do value = type(value) == "table" and value[key] or nil end
   local written = value ~= nil and source.entry(path, value) or {}

@@ -119,7 +119,7 @@ describe("extreme arguments of", function()
             problems[#problems + 1] = c[1] .. ": says " .. tostring(err)
           end
         end
-        T.set_memory_budget(0)
+        T.set_memory_budget(nil)
         assert.equal("", table.concat(problems, "\n"))
         assert.is_true(count >= 8 or info.nin == 0, count .. " calls")
       end)

@@ -184,7 +184,8 @@ function commands.edit(session, text)
     f:write(session.last or "", "\n")
     f:close()
   end
-  local editor = os.getenv "VISUAL" or os.getenv "EDITOR" or "vi"
+  local visual, editor = os.getenv "VISUAL", os.getenv "EDITOR"
+  editor = visual and visual ~= "" and visual or editor and editor ~= "" and editor or "vi"
   local ok, _, code = os.execute(editor .. " " .. quote(path))
   local f, message = io.open(path)
   local code_text = f and f:read "a"

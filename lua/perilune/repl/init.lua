@@ -71,9 +71,13 @@ local function load_history(editor)
   return path
 end
 
+-- Not a command or a question.
+local function is_code(text) return not text:find "^%s*[?:]" and not text:find "^%s*[%w_.:]+%s*%?%s*$" end
+
 local function remember(session, editor, text)
-  if not text:find "%S" or text == session.last then return end
-  session.last = text
+  if is_code(text) and text:find "%S" then session.last = text end -- what :edit opens
+  if not text:find "%S" or text == session.remembered then return end
+  session.remembered = text
   editor:add((text:gsub("%z", " ")))
   if not session.history then return end
   local ok, message = terminal.history_append(session.history, text)
@@ -97,8 +101,6 @@ local function run_input(session, text, first)
   end
   return session:run(text, first)
 end
-
-local function is_code(text) return not text:find "^%s*[?:]" and not text:find "^%s*[%w_.:]+%s*%?%s*$" end
 
 local function prompts(session)
   local first = ("[%d]> "):format(session.results + 1)
@@ -140,7 +142,8 @@ local function follow_width(session)
 end
 
 local function interactive(session)
-  local editor = terminal.editor and terminal.editor() or plain_reader()
+  local plain = not terminal.editor
+  local editor = plain and plain_reader() or terminal.editor() or plain_reader()
   local completer
   editor:on_complete(function(line, cursor)
     completer = completer or require("perilune.repl.complete").new(session.env)
@@ -157,7 +160,7 @@ local function interactive(session)
     local text
     text, why = read_input(session, editor)
     if text == false then
-      session.out:write "^C\n"
+      session.out:write(plain and "\n" or "^C\n")
       why = nil
     elseif text then
       remember(session, editor, text)
