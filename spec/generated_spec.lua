@@ -53,6 +53,19 @@ describe("generated files", function()
       assert.equal("", table.concat(missing, " "))
     end)
 
+    it("give every name a text and an example", function()
+      local without, count = {}, 0
+      for path in io.popen(("ls %s/html/*.html"):format(term.quote(dir))):lines() do
+        for id, body in term.read(path):gmatch '<article id="([^"]+)">(.-)</article>' do
+          count = count + 1
+          if not body:find("<p>", 1, true) then without[#without + 1] = id .. " (text)" end
+          if not body:find("<pre>", 1, true) then without[#without + 1] = id .. " (example)" end
+        end
+      end
+      assert.is_true(count > 900, count .. " names")
+      assert.equal("", table.concat(without, " "))
+    end)
+
     it("are well-formed: definitions compile, pages close their tags, links lead somewhere", function()
       assert(loadfile(dir .. "/luals/perilune.lua"))
       local anchors, links, pages = {}, {}, 0

@@ -66,6 +66,31 @@ local function written_entry(name, entry)
     class = written.class, methods = written.class and source.methods(written.class) or nil }
 end
 
+-- The op behind a function of nn.F or T.linalg: by the function, else by its name.
+local function op_behind(value, key)
+  for _, op in ipairs(T.core.ops()) do
+    if T.core.op[op.name] == value or rawget(T, op.name) == value then return op end
+  end
+  for _, op in ipairs(T.core.ops()) do
+    if op.name == key or op.name == "linalg_" .. key or op.name == "linalg." .. key then return op end
+  end
+  return nil
+end
+
+-- Where an entry says nothing of its own, what the op says that it calls.
+local function completed(entry, value)
+  if entry.text and entry.example then return entry end
+  local op = type(value) == "function" and op_behind(value, entry.name:match "[%w_]+$")
+  if not op then return entry end
+  local of_op = op_entry(op)
+  if not entry.text then
+    entry.text, entry.formula, entry.params, entry.notes = of_op.text, of_op.formula, of_op.params, of_op.notes
+    entry.signature = entry.name .. (of_op.signature:match "%(.*$" or "(…)")
+  end
+  entry.example = entry.example or of_op.example
+  return entry
+end
+
 -- Adds what a table of the library holds, under a prefix, for names that have no entry yet.
 local function add_space(list, known, prefix, space, section, seen)
   if seen[space] then return end
@@ -79,12 +104,13 @@ local function add_space(list, known, prefix, space, section, seen)
       local entry = source.entry(name, value)
       if entry then
         known[name] = true
-        list[#list + 1] = { name = name, signature = entry.signature, text = entry.text, section = section, params = {},
-          notes = {}, arguments = entry.arguments, class = entry.class,
-          methods = entry.class and source.methods(entry.class) or {} }
+        list[#list + 1] = completed({ name = name, signature = entry.signature, text = entry.text, section = section,
+          params = {}, notes = {}, arguments = entry.arguments, class = entry.class,
+          methods = entry.class and source.methods(entry.class) or {} }, value)
       elseif callable(value) then
         known[name] = true
-        list[#list + 1] = { name = name, signature = name .. "(…)", section = section, params = {}, notes = {} }
+        list[#list + 1] = completed({ name = name, signature = name .. "(…)", section = section, params = {},
+          notes = {} }, value)
       elseif type(value) == "table" and rawget(value, "__index") == nil then
         add_space(list, known, name, value, section, seen)
       end
