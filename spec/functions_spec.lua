@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- f32 functions that have vector code agree with f64, which is libm's: special values in all pairs, random ones, tails
--- behind whole vectors, operands that are one number.
+-- behind whole vectors, operands that are one number. f64 functions agree with the C library as Lua calls it.
 
 local T = require "perilune"
 
@@ -59,4 +59,77 @@ describe("f32 agrees with f64:", function()
       end
     end)
   end
+end)
+
+-- Units of the last place between two doubles.
+local function ulps(p, q)
+  if p ~= p or q ~= q then return (p ~= p and q ~= q) and 0 or math.huge end
+  if p == q then return (p ~= 0 or 1 / p == 1 / q) and 0 or math.huge end
+  local place = math.floor(math.log(math.max(math.abs(q), 2.3e-308), 2))
+  return math.abs(p - q) / 2.0 ^ (place - 52)
+end
+
+describe("f64 agrees with the C library:", function()
+  local one = {
+    sin = math.sin, cos = math.cos, tan = math.tan, asin = math.asin, acos = math.acos, atan = math.atan,
+    exp2 = function(x) return 2.0 ^ x end,
+    cosh = function(x) -- in two factors, as e^x overflows first
+      local h = math.exp(math.abs(x) / 2)
+      return math.abs(x) > 30 and 0.5 * h * h or (math.exp(x) + math.exp(-x)) / 2
+    end,
+  }
+  local two = {
+    atan2 = math.atan,
+    fmod = function(x, y) return y == 0 and 0 / 0 or math.fmod(x, y) end,
+    remainder = function(x, y) return y == 0 and 0 / 0 or x % y end,
+  }
+  local special = { 1e300, -1e300, 1.7e308, 1e6, 1e7, 5e-324, -1e-310, 1 - 2 ^ -53, 710.2, 19.9 }
+  table.move(SPECIAL, 1, #SPECIAL, #special + 1, special)
+
+  local function worst(got, f, x, y)
+    local most, where = 0, ""
+    got, x, y = got:totable(), x:totable(), y and y:totable()
+    for i = 1, #got do
+      local u = ulps(got[i], f(x[i], y and y[i]))
+      if u > most then most, where = u, ("%.17g, %s"):format(x[i], y and y[i]) end
+    end
+    return most, where
+  end
+
+  for name, f in pairs(one) do
+    it(name, function()
+      T.manual_seed(4)
+      local many = { T.tensor(special, { dtype = "f64" }), T.randn(1037):double() * 300, T.rand(515):double() * 2 - 1 }
+      for _, x in ipairs(many) do
+        local most, where = worst(x[name](x), f, x)
+        assert.is_true(most <= 4, ("%g units off at %s"):format(most, where))
+      end
+    end)
+  end
+
+  for name, f in pairs(two) do
+    it(name, function()
+      T.manual_seed(4)
+      local a, b = {}, {}
+      for _, p in ipairs(special) do
+        for _, q in ipairs(special) do a[#a + 1], b[#b + 1] = p, q end
+      end
+      local function wide() return (T.randn(2001):double() * 12):exp() end
+      local pairs_of = { { T.tensor(a, { dtype = "f64" }), T.tensor(b, { dtype = "f64" }) }, { wide(), -wide() } }
+      for _, pair in ipairs(pairs_of) do
+        local most, where = worst(pair[1][name](pair[1], pair[2]), f, pair[1], pair[2])
+        assert.is_true(most <= (name == "atan2" and 4 or 0), ("%g units off at %s"):format(most, where))
+      end
+    end)
+  end
+
+  it("log1p, atanh and sinh against each other and at the ends", function()
+    local x = T.tensor({ 0.0, -0.0, 5e-324, 1e-17, -1, math.huge, 0 / 0, -2 }, { dtype = "f64" })
+    local want = { 0.0, -0.0, 5e-324, 1e-17, -math.huge, math.huge, 0 / 0, 0 / 0 }
+    for i, v in ipairs(x:log1p():totable()) do assert.equal(0, ulps(v, want[i])) end
+    local y = T.rand(999):double() * 40 - 20
+    assert.is_true((y:sinh():asinh() - y):abs():amax():item() < 1e-14)
+    assert.is_true((y:tanh():atanh() - y):abs()[y:abs():lt(3)]:amax():item() < 1e-13)
+    assert.is_true((y:abs():log1p():expm1() - y:abs()):abs():amax():item() < 1e-13)
+  end)
 end)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Float ops that are not hot: one build, libm's functions in plain loops, f32 through double where libm's
- * float version is weak. f64 versions of functions that only f32 has vectorized (isa/float_f32.c) too. */
+ * float version is weak. f64 versions of functions that only f32 has in vector form (isa/float_f32.c) too. */
 #include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/special_functions.h"
 #include "kernels/cpu/vmath.h"
@@ -15,11 +15,6 @@ static double log_gamma(double x) {
 static double sinc(double x) {
   const double a = VM_PI * x;
   return x == 0.0 ? 1.0 : sin(a) / a;
-}
-/* Python's %: the sign of the divisor. */
-static double remainder_of(double x, double y) {
-  const double m = fmod(x, y);
-  return m != 0.0 && (y < 0.0) != (m < 0.0) ? m + y : m;
 }
 /* Python's //: (x - x % y) / y is a whole number but for rounding; snap it. */
 static double floor_divide(double x, double y) {
@@ -115,31 +110,14 @@ static double erfinv(double x) {
   X(GAMMAINCC, plk_gammaincc((double)x, (double)y), plk_gammaincc(x, y)) \
   X(FLOOR_DIVIDE, floor_divide_f32(x, y), floor_divide(x, y))
 #define ONLY64(X)                                         \
-  X(ASIN, asin(x))                                     \
-  X(ACOS, acos(x))                                     \
-  X(ATAN, atan(x))                                     \
-  X(SINH, sinh(x))                                     \
-  X(COSH, cosh(x))                                     \
-  X(ASINH, asinh(x))                                   \
-  X(ACOSH, acosh(x))                                   \
-  X(ATANH, atanh(x))                                   \
-  X(ERFC, erfc(x))                                     \
-  X(ERFINV, erfinv(x))                                 \
-  X(EXP2, exp2(x))                                        \
+  X(ASINH, asinh(x))                                      \
+  X(ACOSH, acosh(x))                                      \
+  X(ERFC, erfc(x))                                        \
+  X(ERFINV, erfinv(x))                                    \
   X(LOG2, log2(x))                                        \
   X(LOG10, log10(x))                                      \
-  X(LOG1P, log1p(x))                                      \
-  X(SIN, sin(x))                                          \
-  X(COS, cos(x))                                          \
-  X(TAN, tan(x))                                          \
   X(SINC, sinc(x))
-
-#define BINARY64(X)                                       \
-  X(POW, pow(x, y))                                       \
-  X(ATAN2, atan2(x, y))                                   \
-  X(HYPOT, hypot(x, y))                                   \
-  X(FMOD, fmod(x, y))                                     \
-  X(REMAINDER, remainder_of(x, y))
+#define BINARY64(X) X(POW, pow(x, y))
 
 #define X(NAME, E32, E64) U1(NAME##_f32, float, E32) U1(NAME##_f64, double, E64)
 UNARY(X)

@@ -253,4 +253,5 @@ VM double vm_log1p01_f64(double z) {
 
 #include "kernels/cpu/vmath_more.h"
 #include "kernels/cpu/vmath_arc.h"
+#include "kernels/cpu/vmath_f64.h"
 #endif

@@ -12,67 +12,8 @@
 #define TABLE PLK_SUFFIX(plk_ew_f32)
 #include "kernels/cpu/isa/activation.h"
 
-/* Sine and its kin: runs of 512 whose magnitudes all stay below `limit` take the vector code; in other
- * runs each element takes the way its own magnitude says, so the result never depends on neighbours. */
-#define TRIG(NAME, limit, FAST, SLOW)                                                   \
-  static int loop_##NAME(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p) { \
-    (void)stride, (void)p;                                                              \
-    for (int64_t at = 0; at < n; at += 512) {                                           \
-      float *const o = (float *)(void *)ptr[0] + at;                                    \
-      const float *const a = (const float *)(const void *)ptr[1] + at;                  \
-      const int64_t m = n - at < 512 ? n - at : 512;                                    \
-      uint32_t big = 0;                                                                 \
-      for (int64_t i = 0; i < m; i++) big |= (uint32_t) !(vm_abs_f32(a[i]) <= (limit)); \
-      if (!big) {                                                                       \
-        PLK_IVDEP for (int64_t i = 0; i < m; i++) {                                     \
-          const float x = a[i];                                                         \
-          o[i] = (FAST);                                                                \
-        }                                                                               \
-      } else {                                                                          \
-        for (int64_t i = 0; i < m; i++) {                                               \
-          const float x = a[i];                                                         \
-          o[i] = vm_abs_f32(x) <= (limit) ? (FAST) : (SLOW);                            \
-        }                                                                               \
-      }                                                                                 \
-    }                                                                                   \
-    return 0;                                                                           \
-  }
-/* The same for two operands, where FITS says which elements the vector code is for. A single value is spread out:
- * as a constant of the loop it would make compilers split the loop rather than vectorize it. */
-#define PAIRS(NAME, FITS, FAST, SLOW)                                                   \
-  static int loop_##NAME(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p) { \
-    float xs[256], ys[256];                                                             \
-    const float *const px = (const float *)(const void *)ptr[1], *const py = (const float *)(const void *)ptr[2]; \
-    (void)p;                                                                            \
-    for (int i = 0; i < 256 && stride[1] == 0; i++) xs[i] = *px;                        \
-    for (int i = 0; i < 256 && stride[2] == 0; i++) ys[i] = *py;                        \
-    for (int64_t at = 0; at < n; at += 256) {                                           \
-      float *const o = (float *)(void *)ptr[0] + at;                                    \
-      const float *const a = stride[1] ? px + at : xs, *const b = stride[2] ? py + at : ys; \
-      const int64_t m = n - at < 256 ? n - at : 256;                                    \
-      uint32_t other = 0;                                                               \
-      for (int64_t i = 0; i < m; i++) {                                                 \
-        const float x = a[i], y = b[i];                                                 \
-        (void)x, (void)y;                                                               \
-        other |= (uint32_t) !(FITS);                                                    \
-      }                                                                                 \
-      if (!other) {                                                                     \
-        PLK_IVDEP for (int64_t i = 0; i < m; i++) {                                     \
-          const float x = a[i], y = b[i];                                               \
-          o[i] = (FAST);                                                                \
-        }                                                                               \
-      } else {                                                                          \
-        for (int64_t i = 0; i < m; i++) {                                               \
-          const float x = a[i], y = b[i];                                               \
-          o[i] = (FITS) ? (FAST) : (SLOW);                                              \
-        }                                                                               \
-      }                                                                                 \
-    }                                                                                   \
-    return 0;                                                                           \
-  }
-#define DIVIDES                                                                         \
-  ((vm_abs_f32(y) > 0.0f) & (vm_abs_f32(y) <= 3.40282347e38f) &                         \
-   ((double)vm_abs_f32(x) <= VM_FMOD_MAX * (double)vm_abs_f32(y)))
+#include "kernels/cpu/isa/chunks.h"
+
 #define EXTRA_LOOPS                                                              \
   TRIG(SIN, VM_TRIG_MAX, vm_sin_f32(x), sinf(x))                                 \
   TRIG(COS, VM_TRIG_MAX, vm_cos_f32(x), cosf(x))                                 \
@@ -85,8 +26,8 @@
   PAIRS(POW, 1, vm_pow_f32(x, y), 0.0f)                                          \
   PAIRS(ATAN2, 1, vm_atan2_f32(x, y), 0.0f)                                      \
   PAIRS(HYPOT, 1, vm_hypot_f32(x, y), 0.0f)                                      \
-  PAIRS(FMOD, DIVIDES, vm_fmod_f32(x, y), fmodf(x, y))                           \
-  PAIRS(REMAINDER, DIVIDES, vm_remainder_f32(x, y), slow_remainder(x, y))        \
+  PAIRS(FMOD, DIVIDES(VM_FMOD_MAX), vm_fmod_f32(x, y), fmodf(x, y))                           \
+  PAIRS(REMAINDER, DIVIDES(VM_FMOD_MAX), vm_remainder_f32(x, y), slow_remainder(x, y))        \
   U(ASIN, , vm_asin_f32(x))                                                      \
   U(ACOS, , vm_acos_f32(x))                                                      \
   U(ATAN, , vm_atan_f32(x))                                                      \

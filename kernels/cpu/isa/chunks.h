@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT
+ * Loops whose vector code does not take every number (T, F and K as in float.h; no include guard, as both float_f32.c
+ * and float_f64.c expand it): runs of elements that all fit take it; in other runs each element takes the way its own
+ * value says, so a result never depends on neighbours. */
+
+/* Sine and its kin: magnitudes up to `limit` fit. */
+#define TRIG(NAME, limit, FAST, SLOW)                                                   \
+  static int loop_##NAME(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p) { \
+    (void)stride, (void)p;                                                              \
+    for (int64_t at = 0; at < n; at += 512) {                                           \
+      T *const o = (T *)(void *)ptr[0] + at;                                            \
+      const T *const a = (const T *)(const void *)ptr[1] + at;                          \
+      const int64_t m = n - at < 512 ? n - at : 512;                                    \
+      uint32_t big = 0;                                                                 \
+      for (int64_t i = 0; i < m; i++) big |= (uint32_t) !(F(vm_abs)(a[i]) <= K(limit)); \
+      if (!big) {                                                                       \
+        PLK_IVDEP for (int64_t i = 0; i < m; i++) {                                     \
+          const T x = a[i];                                                             \
+          o[i] = (FAST);                                                                \
+        }                                                                               \
+      } else {                                                                          \
+        for (int64_t i = 0; i < m; i++) {                                               \
+          const T x = a[i];                                                             \
+          o[i] = F(vm_abs)(x) <= K(limit) ? (FAST) : (SLOW);                            \
+        }                                                                               \
+      }                                                                                 \
+    }                                                                                   \
+    return 0;                                                                           \
+  }
+
+/* Two operands, FITS says which. A single value is spread out: as a constant of the loop it would make compilers
+ * split the loop rather than vectorize it. */
+#define PAIRS(NAME, FITS, FAST, SLOW)                                                   \
+  static int loop_##NAME(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p) { \
+    T xs[256], ys[256];                                                                 \
+    const T *const px = (const T *)(const void *)ptr[1], *const py = (const T *)(const void *)ptr[2]; \
+    (void)p;                                                                            \
+    for (int i = 0; i < 256 && stride[1] == 0; i++) xs[i] = *px;                        \
+    for (int i = 0; i < 256 && stride[2] == 0; i++) ys[i] = *py;                        \
+    for (int64_t at = 0; at < n; at += 256) {                                           \
+      T *const o = (T *)(void *)ptr[0] + at;                                            \
+      const T *const a = stride[1] ? px + at : xs, *const b = stride[2] ? py + at : ys; \
+      const int64_t m = n - at < 256 ? n - at : 256;                                    \
+      uint32_t other = 0;                                                               \
+      for (int64_t i = 0; i < m; i++) {                                                 \
+        const T x = a[i], y = b[i];                                                     \
+        (void)x, (void)y;                                                               \
+        other |= (uint32_t) !(FITS);                                                    \
+      }                                                                                 \
+      if (!other) {                                                                     \
+        PLK_IVDEP for (int64_t i = 0; i < m; i++) {                                     \
+          const T x = a[i], y = b[i];                                                   \
+          o[i] = (FAST);                                                                \
+        }                                                                               \
+      } else {                                                                          \
+        for (int64_t i = 0; i < m; i++) {                                               \
+          const T x = a[i], y = b[i];                                                   \
+          o[i] = (FITS) ? (FAST) : (SLOW);                                              \
+        }                                                                               \
+      }                                                                                 \
+    }                                                                                   \
+    return 0;                                                                           \
+  }
+/* A finite divisor that is not 0, and a quotient within `most`. */
+#define DIVIDES(most)                                                                   \
+  ((F(vm_abs)(y) > 0) & (F(vm_abs)(y) <= F(vm_largest)) &                               \
+   ((double)F(vm_abs)(x) <= (most) * (double)F(vm_abs)(y)))
