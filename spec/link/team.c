@@ -58,6 +58,7 @@ static void *caller(void *arg) {
     *bad = round_once(r);
     if (r % 500 == 0) nanosleep(&(struct timespec){0, 2000000}, NULL); /* helpers fall asleep */
   }
+  pl_message_end(); /* the engine does it for threads that use it */
   return NULL;
 }
 
