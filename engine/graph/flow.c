@@ -68,13 +68,18 @@ PlFlow *pl_flow_retain(PlFlow *f) {
   return f;
 }
 
-void pl_flow_release(PlFlow *f) {
-  if (!f || --f->refs) return;
-  for (int32_t v = 0; v < f->nvals; v++) pl_tensor_release(f->vals[v].real);
+void pl_flow_regions_drop(PlFlow *f) {
   for (int32_t r = 0; r < f->nregions; r++) {
     free(f->regions[r].ys);
     free(f->regions[r].mirror.choice);
   }
+  f->nregions = 0;
+}
+
+void pl_flow_release(PlFlow *f) {
+  if (!f || --f->refs) return;
+  for (int32_t v = 0; v < f->nvals; v++) pl_tensor_release(f->vals[v].real);
+  pl_flow_regions_drop(f);
   pl_flow_leaves_drop(f);
   for (PlChunk *c = f->chunks, *next; c; c = next) {
     next = c->next;

@@ -217,6 +217,7 @@ PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys
                           PlGradientOptions *opts, PlFVal *dx);
 
 /* Notes a gradient pass: nodes from `begin` on; takes over m->choice. */
+void pl_flow_regions_drop(PlFlow *f);
 PlStatus pl_flow_region(PlFlow *f, int32_t begin, int ny, const PlFVal *ys, PlMirrorOptions *m);
 /* ---- tracing (trace.c) ---- */
 /* t is a real leaf whose gradient entry goes into the flow; zeroed: the script set its .grad to nil. */

@@ -84,7 +84,7 @@ static PlStatus cut(Split *s, PlJoint *j, int32_t nx, const PlFVal *dx) {
   }
   PlStatus st = pl_flow_set_outputs(f, n, outs);
   free(outs);
-  f->nregions = 0;
+  pl_flow_regions_drop(f);
   if (st == PL_OK) st = pl_flow_compact(f, NULL);
   if (st == PL_OK) st = pl_flow_verify(f);
   return st;
