@@ -7,11 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/graph/graph.h"
+#include "engine/state.h"
 #include "bindings/context.h"
 #include "bindings/ops.h"
 #include "engine/graph/graph.h"
 #include "engine/grad/walk.h"
-#include "engine/state.h"
 
 enum { META_BACKWARD = 1 }; /* in the metatable of contexts: the function */
 
@@ -269,6 +270,7 @@ static bool marked(lua_State *L, int ctx, const void *key, int at) {
 static int record_rule(Making *m, const bool *diff, const char *name) {
   lua_State *L = m->L;
   inherit_anchors(m);
+  if (pl_state.trace) pl_state.trace->opaque = "a rule of T.custom";
   m->slot = l_slot_take_in(L, m->info->slots, lua_upvalueindex(UP_CONTEXTS), m->ctx);
   PlStatus s = pl_record_rule(m->in, m->nin, m->out, m->nout, diff, name, make_rule, m);
   if (m->slot) l_slot_give(m->info->slots, m->slot); /* nobody wanted it */

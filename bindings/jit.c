@@ -18,6 +18,7 @@ typedef struct Program {
   PlJoint *joint;   /* results have gradients; NULL: no */
   PlTensor **x;     /* joint: per x the captured leaf; NULL: input x_at */
   int32_t *x_at, nx;
+  bool *tracked;    /* per value of the flow: a captured tensor that required a gradient */
   PlExec *exec;     /* NULL: nothing was compiled (no outputs, or a joint, which has its own) */
 } Program;
 
@@ -128,6 +129,7 @@ static int program_gc(lua_State *L) {
   p->f = NULL;
   for (int32_t i = 0; p->x && i < p->nx; i++) pl_tensor_release(p->x[i]);
   free(p->leaf_at);
+  free(p->tracked);
   free(p->x);
   free(p->x_at);
   pl_joint_release(p->joint);
@@ -155,6 +157,9 @@ static PlStatus collect_outputs(PlFlow *f, PlTensor *const *t, int n, Program *p
   }
   if (s == PL_OK) s = pl_flow_set_outputs(f, n, v);
   free(v);
+  p->tracked = calloc((size_t)f->nvals + 1, sizeof *p->tracked);
+  if (s == PL_OK && !p->tracked) s = pl_fail(PL_ERR_OOM, "jit: out of memory");
+  for (PlFVal k = 0; s == PL_OK && k < f->nvals; k++) p->tracked[k] = f->vals[k].kind == PL_FV_CAPTURE && f->vals[k].real->node;
   return s;
 }
 
@@ -183,8 +188,11 @@ static int jit_finish(lua_State *L) {
 }
 
 /* Captured leaves that a key may record, and the inputs listed at `at` (numbers), are what gradients go to. */
-static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name) {
+static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, int32_t ny) {
   PlFlow *f = p->f;
+  if (f->opaque)
+    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: its results' gradient goes through %s, which the graph would lose; call backward inside of "
+                                "the traced function, or do not trace this part", name, f->opaque);
   int32_t ntracked = (int32_t)lua_rawlen(L, at), n = f->nleaves + ntracked;
   PlFVal *xs = malloc((size_t)(n + 1) * sizeof *xs);
   p->x = calloc((size_t)n + 1, sizeof(PlTensor *));
@@ -211,16 +219,19 @@ static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name) {
       if (f->vals[k].kind == PL_FV_INPUT && f->vals[k].slot == slot) xs[p->nx] = k;
     p->x_at[p->nx++] = slot;
   }
-  if (s == PL_OK) s = pl_joint_make(&p->joint, f, p->nuser, p->nx, xs, name);
+  if (s == PL_OK) s = pl_joint_make(&p->joint, f, ny, p->nx, xs, name);
   free(xs);
   return s;
 }
 
-/* jit_joint(program, {numbers of inputs that want gradients}, name): its results are differentiable from now on */
+/* jit_joint(program, {numbers of inputs that want gradients}, name, n): its first n results are differentiable from now
+ * on */
 static int jit_joint(lua_State *L) {
   Program *p = check_program(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
-  CALL(L, make_joint(L, p, 2, l_intern(L, luaL_checkstring(L, 3))));
+  int64_t ny = l_check_int(L, 4, "jit_joint", "n");
+  if (ny < 0 || ny > p->nuser) return l_error(L, "jit_joint: %d of %d results", (int)ny, (int)p->nuser);
+  CALL(L, make_joint(L, p, 2, l_intern(L, luaL_checkstring(L, 3)), (int32_t)ny));
   return 0;
 }
 
@@ -256,10 +267,46 @@ static int jit_compile(lua_State *L) {
   return 0;
 }
 
-/* jit_same(program) → are the .grads what the trace found? */
+/* jit_same(program) → are the .grads, and what requires a gradient, as the trace found them? */
 static int jit_same(lua_State *L) {
   const Program *p = check_program(L, 1);
-  lua_pushboolean(L, p->joint || pl_flow_leaves_same(p->f)); /* with a joint, backward runs outside */
+  const PlFlow *f = p->f;
+  bool same = pl_flow_leaves_same(f, p->joint ? p->leaf_at : NULL); /* with a joint, backward may run outside */
+  for (PlFVal v = 0; same && v < f->nvals; v++)
+    if (f->vals[v].kind == PL_FV_CAPTURE) same = p->tracked[v] == (f->vals[v].real->node != NULL);
+  lua_pushboolean(L, same);
+  return 1;
+}
+
+static bool written(const PlFlow *f, const PlFValue *v) { return f->stores[v->store].version > 0; }
+
+/* jit_apart(program, {inputs}) → may the graph run with these? Not if one that is written is not contiguous (a copy
+ * would be written), or if one of two that share memory is written: the graph's order knows nothing of that. */
+static int jit_apart(lua_State *L) {
+  const Program *p = check_program(L, 1);
+  const PlFlow *f = p->f;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  bool apart = true;
+  for (PlFVal v = 0; apart && v < f->nvals; v++) {
+    const PlFValue *a = &f->vals[v];
+    if (a->kind != PL_FV_INPUT) continue;
+    lua_rawgeti(L, 2, a->slot + 1);
+    const PlTensor *x = l_check_tensor(L, -1);
+    lua_pop(L, 1);
+    if (written(f, a) && !x->a.contiguous) apart = false;
+    for (PlFVal w = 0; apart && w < f->nvals; w++) {
+      const PlFValue *b = &f->vals[w];
+      if (w == v || b->kind == PL_FV_NODE || b->kind == PL_FV_CONST || (!written(f, a) && !written(f, b))) continue;
+      const PlTensor *y = b->real;
+      if (b->kind == PL_FV_INPUT) {
+        lua_rawgeti(L, 2, b->slot + 1);
+        y = l_check_tensor(L, -1);
+        lua_pop(L, 1);
+      }
+      apart = x->storage != y->storage || a->store == b->store;
+    }
+  }
+  lua_pushboolean(L, apart);
   return 1;
 }
 
@@ -268,7 +315,7 @@ static PlStatus set_leaf_grads(const Program *p, PlTensor **out) {
     const PlFLeaf *l = &p->f->leaves[i];
     if (p->leaf_at[i] >= 0)
       PL_TRY(pl_set_grad(l->t, out[p->leaf_at[i]]));
-    else if (l->zeroed)
+    else if (l->zeroed) /* also with results that have gradients: the script did it */
       PL_TRY(pl_set_grad(l->t, NULL));
   }
   return PL_OK;
@@ -298,13 +345,13 @@ static int jit_run(lua_State *L) {
     s = run_program(p, in, out);
   }
   CALL(L, s);
-  s = p->joint ? PL_OK : set_leaf_grads(p, out);
+  s = set_leaf_grads(p, out);
   for (int32_t o = 0; o < p->nuser; o++) {
     lua_rawgeti(L, 4, o + 1);
     l_box(L, -1)->t = out[o];
     lua_pop(L, 1);
   }
-  for (int32_t o = p->nuser; !p->joint && o < f->noutputs; o++) pl_tensor_release(out[o]);
+  for (int32_t o = p->nuser; o < f->noutputs; o++) pl_tensor_release(out[o]);
   CALL(L, s);
   return 1;
 }
@@ -385,7 +432,7 @@ static int jit_writes(lua_State *L) {
 void l_jit_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"jit_enter", jit_enter}, {"jit_abort", jit_abort}, {"jit_pause", jit_pause},
                                   {"jit_resume", jit_resume}, {"jit_tracing", jit_tracing}, {"jit_node", jit_node}, {"jit_reads_after", jit_reads_after},
-                                  {"jit_finish", jit_finish}, {"jit_same", jit_same}, {"jit_run", jit_run},
+                                  {"jit_finish", jit_finish}, {"jit_same", jit_same}, {"jit_apart", jit_apart}, {"jit_run", jit_run},
                                   {"jit_attrs", jit_attrs}, {"jit_lines", jit_lines}, {"jit_writes", jit_writes}, {"jit_joint", jit_joint}, {"jit_compile", jit_compile}, {"jit_spent", jit_spent}, {"jit_leaves", jit_leaves}, {"jit_origin", jit_origin},
                                   {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);

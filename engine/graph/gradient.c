@@ -65,7 +65,7 @@ static void mark_dependent(Walk *w, int nx, const PlFVal *xs) {
   for (int i = 0; i < nx; i++) w->dep[xs[i]] = 1;
   for (int32_t i = 0; i < w->nnodes; i++) {
     const PlFNode *n = &f->nodes[i];
-    if (!w->touched[i] || (n->op->flags & PL_F_NOGRAD_OK)) continue;
+    if (!w->touched[i] || (n->op->flags & PL_F_NOGRAD_OK) || (n->flags & PL_FN_NO_GRAD)) continue;
     bool dep = false;
     for (int32_t k = 0; k < n->nin && !dep; k++) dep = n->in[k] >= 0 && w->dep[n->in[k]];
     for (int32_t o = 0; o < n->nout; o++)

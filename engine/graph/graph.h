@@ -55,7 +55,8 @@ enum {
   PL_FN_MIRROR = 2,  /* repeats node `origin` for the backward half; never merged with it */
   PL_FN_DEAD = 4,    /* nobody needs it; the next pl_flow_compact drops it */
   PL_FN_VIEW = 8,    /* output 0 is a window of input 0's store: costs nothing */
-  PL_FN_NAMED = 16
+  PL_FN_NAMED = 16,
+  PL_FN_NO_GRAD = 32 /* the script ran it where gradients are off: none goes through it */
 };
 
 typedef struct PlFNode {
@@ -113,6 +114,7 @@ typedef struct PlFlow {
   struct PlFlow *base; /* a clone retains what it was made from: names, sizes and attributes lie there */
   bool record;  /* tapes see ops on its symbolic tensors (tracing); T.graph: no */
   bool closed;  /* tracing is over: no more nodes */
+  const char *opaque; /* a gradient that only the tape knows (a hook, a rule of T.custom) was met; NULL: none */
   bool unsafe_math; /* passes may use identities that hold for real numbers only */
   uint8_t stage;      /* of nodes added from now on */
   int32_t origin;     /* the same */
@@ -230,7 +232,7 @@ void pl_flow_leaves_drop(PlFlow *f);
 int32_t pl_flow_backward_begin(PlFlow *f);
 PlStatus pl_flow_backward_end(PlFlow *f, int32_t begin, int ny, PlTensor *const *ys);
 /* Would the function, called now, read the same .grads as when it was traced? */
-bool pl_flow_leaves_same(const PlFlow *f);
+bool pl_flow_leaves_same(const PlFlow *f, const int32_t *given);
 
 /* ---- programs whose results have gradients (joint.c) ---- */
 /* A traced flow as a differentiable function: `forward` gives ys and then what backward keeps; `backward` takes the same
@@ -240,14 +242,17 @@ typedef struct PlJoint {
   PlFlow *forward, *backward;
   struct PlExec *run_forward, *run_backward;
   const char *name; /* outlives it */
-  int32_t nin, ny, nkept, nx;
+  int32_t nin, ny, nout, nkept, nx; /* ny of the nout results have gradients */
   int32_t *dx_at; /* per x: output of backward, -1: no gradient goes there */
+  PlTensor **read; /* captured tensors that backward reads again: held by `backward` */
+  int32_t nread;
 } PlJoint;
-/* ys, xs: values of f. xs are inputs or captured leaves. outputs of f must be set; ys are the first of them. */
+/* ys, xs: values of f. xs are inputs or captured leaves. outputs of f must be set; ys are the first of them, the
+ * rest comes without a gradient. */
 PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const PlFVal *xs, const char *name);
 void pl_joint_release(PlJoint *j);
 /* Runs forward; where the tape of a key sees an x, the results are recorded on it. x[nx] are the real tensors of xs.
- * out[ny] owned by the caller. */
+ * out[nout] owned by the caller. */
 PlStatus pl_joint_run(PlJoint *j, PlTensor *const *in, PlTensor *const *x, PlTensor **out);
 
 /* ---- looking (text.c, verify.c) ---- */

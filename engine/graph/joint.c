@@ -17,6 +17,7 @@ void pl_joint_release(PlJoint *j) {
   pl_flow_release(j->forward);
   pl_flow_release(j->backward);
   free(j->dx_at);
+  free(j->read);
   free(j);
 }
 
@@ -91,13 +92,13 @@ static PlStatus cut(Split *s, PlJoint *j, int32_t nx, const PlFVal *dx) {
 }
 
 static PlStatus keep_outputs(const Split *s, PlFlow *f, PlJoint *j) {
-  PlFVal *outs = malloc((size_t)(j->ny + s->n + 1) * sizeof *outs);
+  PlFVal *outs = malloc((size_t)(j->nout + s->n + 1) * sizeof *outs);
   if (!outs) return no_memory();
-  memcpy(outs, f->outputs, (size_t)j->ny * sizeof *outs);
-  memcpy(outs + j->ny, s->list, (size_t)s->n * sizeof *outs);
+  memcpy(outs, f->outputs, (size_t)j->nout * sizeof *outs);
+  memcpy(outs + j->nout, s->list, (size_t)s->n * sizeof *outs);
   j->nkept = s->n;
   PlStatus st = pl_flow_clone(&j->forward, f);
-  if (st == PL_OK) st = pl_flow_set_outputs(j->forward, j->ny + s->n, outs);
+  if (st == PL_OK) st = pl_flow_set_outputs(j->forward, j->nout + s->n, outs);
   free(outs);
   return st;
 }
@@ -123,6 +124,26 @@ static PlStatus differentiate(Split *s, PlFlow *f, PlJoint *j, const PlFVal *xs,
   return st;
 }
 
+/* What backward reads by reference must not be written between the two. */
+static PlStatus find_read(PlJoint *j) {
+  const PlFlow *f = j->backward;
+  bool *met = calloc((size_t)f->nvals + 1, sizeof *met);
+  j->read = malloc(((size_t)f->nvals + 1) * sizeof *j->read);
+  if (!met || !j->read) {
+    free(met);
+    return no_memory();
+  }
+  for (int32_t i = 0; i < f->nnodes; i++)
+    for (int32_t k = 0; k < f->nodes[i].nin; k++) {
+      PlFVal v = f->nodes[i].in[k];
+      if (v < 0 || met[v] || f->vals[v].kind != PL_FV_CAPTURE) continue;
+      met[v] = true;
+      j->read[j->nread++] = f->vals[v].real;
+    }
+  free(met);
+  return PL_OK;
+}
+
 static PlStatus compile(PlExec **out, PlFlow *f) {
   PlPlan *plan;
   if (f->noutputs == 0) return PL_OK;
@@ -137,7 +158,7 @@ PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const P
   PlFVal *dx = malloc((size_t)(nx + 1) * sizeof *dx);
   Split s = {.n = 0};
   if (j) {
-    *j = (PlJoint){.refs = 1, .name = name, .nin = f->ninputs, .ny = ny, .nx = nx};
+    *j = (PlJoint){.refs = 1, .name = name, .nin = f->ninputs, .ny = ny, .nout = f->noutputs, .nx = nx};
     j->dx_at = malloc((size_t)(nx + 1) * sizeof *j->dx_at);
   }
   PlStatus st = j && dx && j->dx_at ? differentiate(&s, f, j, xs, dx) : no_memory();
@@ -149,6 +170,7 @@ PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const P
   }
   if (st == PL_OK) st = keep_outputs(&s, f, j);
   if (st == PL_OK) st = cut(&s, j, nx, dx);
+  if (st == PL_OK) st = find_read(j);
   if (st == PL_OK) st = compile(&j->run_forward, j->forward);
   if (st == PL_OK) st = compile(&j->run_backward, j->backward);
   free(s.keep);
@@ -169,7 +191,7 @@ typedef struct Kept {
   PlRule rule; /* first: the engine frees the piece through it */
   PlJoint *j;
   int32_t n;      /* inputs, then values kept */
-  uint32_t *versions; /* of the inputs */
+  uint32_t *versions; /* of the inputs, then of what backward reads by reference */
   PlTensor *t[];
 } Kept;
 
@@ -186,6 +208,13 @@ static PlStatus check_versions(const Kept *k) {
       PL_FAIL(PL_ERR_STATE, "backward of %s: its argument %d, %s, was modified in place afterwards (version %u, saved at %u); "
                             "modify a copy, x:clone()", k->j->name, (int)i + 1, pl_desc_text(&k->t[i]->a),
               k->t[i]->storage->version, k->versions[i]);
+  for (int32_t i = 0; i < k->j->nread; i++) {
+    const PlTensor *t = k->j->read[i];
+    if (t->storage->version != k->versions[k->j->nin + i])
+      PL_FAIL(PL_ERR_STATE, "backward of %s: a tensor that it uses, %s, was modified in place after the call (version %u, saved "
+                            "at %u); run backward before the optimizer's step, or call it again", k->j->name,
+              pl_desc_text(&t->a), t->storage->version, k->versions[k->j->nin + i]);
+  }
   return PL_OK;
 }
 
@@ -236,7 +265,7 @@ static PlRule *make_rule(void *ctx, PlNode *node) {
   PlJoint *j = m->j;
   int32_t n = j->nin + j->nkept;
   Kept *k = malloc(sizeof *k + (size_t)n * sizeof *k->t);
-  uint32_t *versions = malloc((size_t)(j->nin + 1) * sizeof *versions);
+  uint32_t *versions = malloc((size_t)(j->nin + j->nread + 1) * sizeof *versions);
   if (!k || !versions) {
     free(k);
     free(versions);
@@ -247,21 +276,22 @@ static PlRule *make_rule(void *ctx, PlNode *node) {
   j->refs++;
   for (int32_t i = 0; i < n; i++) k->t[i] = pl_retain(i < j->nin ? m->in[i] : m->kept[i - j->nin]);
   for (int32_t i = 0; i < j->nin; i++) versions[i] = m->in[i]->storage->version;
+  for (int32_t i = 0; i < j->nread; i++) versions[j->nin + i] = j->read[i]->storage->version;
   return &k->rule;
 }
 
 PlStatus pl_joint_run(PlJoint *j, PlTensor *const *in, PlTensor *const *x, PlTensor **out) {
-  int32_t n = j->ny + j->nkept;
+  int32_t n = j->nout + j->nkept;
   PlTensor **res = malloc((size_t)(n + 1) * sizeof *res);
   if (!res) return no_memory();
   PlStatus s = pl_exec_run(j->run_forward, in, res);
   if (s == PL_OK && !pl_state.grad_off) {
-    Making m = {.j = j, .in = in, .kept = res + j->ny};
+    Making m = {.j = j, .in = in, .kept = res + j->nout};
     s = pl_record_rule(x, j->nx, res, j->ny, NULL, j->name, make_rule, &m);
-    for (int32_t o = s == PL_OK ? j->ny : 0; o < n; o++) pl_tensor_release(res[o]);
+    for (int32_t o = s == PL_OK ? j->nout : 0; o < n; o++) pl_tensor_release(res[o]);
   } else if (s == PL_OK)
-    for (int32_t o = j->ny; o < n; o++) pl_tensor_release(res[o]);
-  if (s == PL_OK) memcpy(out, res, (size_t)j->ny * sizeof *out);
+    for (int32_t o = j->nout; o < n; o++) pl_tensor_release(res[o]);
+  if (s == PL_OK) memcpy(out, res, (size_t)j->nout * sizeof *out);
   free(res);
   return s;
 }

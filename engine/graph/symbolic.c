@@ -64,6 +64,9 @@ PlStatus pl_sym_refresh(PlTensor *t) {
   if (is_current(t)) return PL_OK;
   PlFlow *f = pl_sym_flow(t);
   const PlFStore *st = &f->stores[pl_sym_storage(t)->store];
+  if (st->root < 0)
+    PL_FAIL(PL_ERR_UNSUPPORTED, "%s is used after a window of it was written that the graph does not know as a part of the "
+                                "whole; use the whole tensor inside of the graph first and take views there", pl_desc_text(&t->a));
   const PlFValue *root = &f->vals[st->root], *old = &f->vals[pl_sym_value(t)];
   if (old->offset == root->offset && old->numel == root->numel && old->contiguous && root->contiguous &&
       old->ndim == root->ndim && memcmp(old->dims, root->dims, root->ndim * sizeof(int64_t)) == 0) {
@@ -180,6 +183,7 @@ PlStatus pl_sym_node(PlFlow *f, PlCall *c, uint8_t flags, int32_t *node) {
   if (s == PL_OK) s = pl_flow_node(f, c->op, c->nin, vals, c->op->nattr ? c->attrs : NULL, c->desc, flags, node);
   if (vals != few) free(vals);
   if (s == PL_OK) f->nodes[*node].flops = flops_of(c);
+  if (s == PL_OK && f->record && f->stage == 0 && pl_state.grad_off) f->nodes[*node].flags |= PL_FN_NO_GRAD;
   return s;
 }
 

@@ -57,10 +57,12 @@ static bool captured(const PlFlow *f, const PlTensor *t) {
   return false;
 }
 
-bool pl_flow_leaves_same(const PlFlow *f) {
+/* given: look only at leaves where it is not negative; NULL: at all. */
+bool pl_flow_leaves_same(const PlFlow *f, const int32_t *given) {
   for (int32_t i = 0; i < f->nleaves; i++) {
     const PlFLeaf *l = &f->leaves[i];
     const PlNode *n = leaf_of(l->t);
+    if (given && given[i] < 0) continue;
     if (!n) return false;
     if (l->zeroed) continue;
     if (l->grad ? l->grad != n->grad && captured(f, l->grad) : n->grad != NULL) return false;

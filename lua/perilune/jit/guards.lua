@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: MIT
---- What a traced function could see besides its arguments: numbers, strings and booleans in upvalues and in fields of
--- tables reachable from there, and which tables, functions and tensors stand where. A trace holds as long as all of it
--- is the same.
+--- What a traced function could see besides its arguments: numbers, strings and booleans in upvalues, globals and
+-- fields of tables reachable from there, and which tables, functions and tensors stand where. A trace holds as long as
+-- all of it is the same.
 --
--- A guard is one place {kind, object, snapshot, count, path}: a function's upvalues or a table's fields. Objects that
--- know how to be traced (optimizers) have the field __jit = "opaque" in their metatable and are not looked into. Bounds
--- are 12 levels deep; of tables with more than 4096 fields only which table it is.
+-- A guard is one place {kind, object, snapshot, count, path}: a function's upvalues, the globals that it may name, or a
+-- table's fields. Objects that know how to be traced (optimizers) have the field __jit = "opaque" in their metatable
+-- and are not looked into. Bounds are 12 levels deep; of tables with more than 4096 fields only which table it is.
 -- @module perilune.jit.guards
 local guards = {}
 
@@ -42,6 +42,33 @@ local function field_name(path, key)
   return ("%s[%s]"):format(path, type(key) == "string" and ("%q"):format(key) or tostring(key))
 end
 
+-- A table's field, through __index where that is a table; nothing is called.
+local function field_of(env, name)
+  for _ = 1, 8 do
+    local v = rawget(env, name)
+    if v ~= nil then return v end
+    local meta = getmetatable(env)
+    env = type(meta) == "table" and rawget(meta, "__index")
+    if type(env) ~= "table" then return nil end
+  end
+end
+
+-- Names of globals that f, or a function written inside of it, may use: the short strings among its constants. In a
+-- dumped function such a string follows the byte 4 and its length plus one, with the high bit set. Names of fields are
+-- among them; as globals they are nil, and remain so.
+local function scan_globals(list, f, env, visit, depth)
+  if type(env) ~= "table" then return end
+  local code, snapshot, names = string.dump(f, true), {}, {}
+  for at, size in code:gmatch("()\4([\x82-\xa9])") do
+    local name = code:sub(at + 2, at + size:byte() - 0x80)
+    if name:match("^[%a_][%w_]*$") and not snapshot[name] then
+      names[#names + 1], snapshot[name] = name, field_of(env, name)
+    end
+  end
+  list[#list + 1] = { "globals", env, snapshot, names }
+  for _, name in ipairs(names) do visit(snapshot[name], name, depth + 1) end
+end
+
 -- Is v compared by value, or, as a table, function or tensor, by identity? Everything is: rawequal says both.
 local function scan_function(list, f, path, depth, visit)
   local snapshot, n = {}, 0
@@ -54,7 +81,7 @@ local function scan_function(list, f, path, depth, visit)
   if n > 0 then list[#list + 1] = { "upvalues", f, snapshot, n, path } end
   for i = 1, n do
     local name, value = getupvalue(f, i)
-    if name ~= "_ENV" then visit(value, name, depth + 1) end
+    if name ~= "_ENV" then visit(value, name, depth + 1) else scan_globals(list, f, value, visit, depth) end
   end
 end
 
@@ -120,12 +147,23 @@ local function fields_differ(g)
   end
 end
 
+local function globals_differ(g)
+  local env, snapshot, names = g[2], g[3], g[4]
+  for i = 1, #names do
+    local name = names[i]
+    local value = field_of(env, name)
+    if not rawequal(value, snapshot[name]) then return name, snapshot[name], value end
+  end
+end
+
+local differ = { upvalues = upvalues_differ, fields = fields_differ, globals = globals_differ }
+
 --- The first place that is not as it was → its name, the old value, the new value; nil if all is the same.
 function guards.changed(list)
   for i = 1, #list do
     local g = list[i]
     local name, old, new
-    if g[1] == "upvalues" then name, old, new = upvalues_differ(g) else name, old, new = fields_differ(g) end
+    name, old, new = differ[g[1]](g)
     if name then return name, old, new end
   end
 end

@@ -27,7 +27,8 @@ local function key_of(v, list, parts, depth)
   local kind = type(v)
   if is_tensor(v) then
     list[#list + 1] = v
-    parts[#parts + 1] = ("%s[%s]%s"):format(v:dtype(), table.concat(v:shape(), ","), v.requires_grad and "g" or "")
+    local grad = v.requires_grad and (v.is_leaf and "g" or "h") or "" -- a leaf, or with a history
+    parts[#parts + 1] = ("%s[%s]%s"):format(v:dtype(), table.concat(v:shape(), ","), grad)
   elseif kind == "number" then
     parts[#parts + 1] = ("%s:%s"):format(math.type(v), string.format(math.type(v) == "float" and "%a" or "%d", v))
   elseif kind == "string" then
@@ -41,7 +42,7 @@ local function key_of(v, list, parts, depth)
     end)
     parts[#parts + 1] = "{"
     for _, k in ipairs(keys) do
-      parts[#parts + 1] = tostring(k) .. "="
+      parts[#parts + 1] = (type(k) == "string" and "%q=" or "%s="):format(type(k) == "string" and k or tostring(k))
       key_of(v[k], list, parts, depth + 1)
     end
     parts[#parts + 1] = "}"
@@ -133,11 +134,69 @@ local function wrong_write(self, name, old, new)
     .. "it outside, or keep it in a tensor and write that in place", self.name, name, describe(old), describe(new))
 end
 
+-- The traced function got copies of the plain tables among its arguments: what it writes there is an error, too.
+local function written_argument(copy, given, real, path, depth)
+  if not is_plain(given) or depth > 16 then
+    local v = real[copy]
+    if not rawequal(v == nil and copy or v, given) then return path, given, copy end
+    return nil
+  end
+  if not is_plain(copy) then return path, given, copy end
+  for k, v in next, given do
+    local name, old, new = written_argument(copy[k], v, real, ("%s[%s]"):format(path, tostring(k)), depth + 1)
+    if name then return name, old, new end
+  end
+  for k, v in next, copy do
+    if given[k] == nil then return ("%s[%s]"):format(path, tostring(k)), nil, v end
+  end
+end
+
+local function written_arguments(symbolic, args, real)
+  for i = 1, args.n do
+    if is_plain(args[i]) then
+      local name, old, new = written_argument(symbolic[i], args[i], real, "argument " .. i, 0)
+      if name then return name, old, new end
+    end
+  end
+end
+
+-- A graph would repeat one draw of Lua's generator for ever.
+local function no_lua_random()
+  local random = math.random
+  rawset(math, "random", function()
+    fail("math.random in a traced function: a graph would repeat this one number; draw with T.rand or T.randint, or "
+      .. "pass the number as an argument")
+  end)
+  return function() rawset(math, "random", random) end
+end
+
+-- Which results are outputs of the graph: those with gradients first, how many; what is returned twice is one; an
+-- argument is itself.
+local function results_of(t, results, inputs)
+  local out, rest, marks, argument = {}, {}, {}, {}
+  for i, x in ipairs(inputs) do argument[x] = i end
+  local tree = map(results, function(x)
+    if not core.is_symbolic(x) then return x end
+    if argument[x] and (x.is_leaf or not x.requires_grad) then return { [Jit] = "argument", at = argument[x] } end
+    if marks[x] then return marks[x] end
+    local list = t.grad and x.requires_grad and not core.jit_spent(x) and out or rest
+    list[#list + 1] = x
+    marks[x] = { [Jit] = #list }
+    return marks[x]
+  end, 0)
+  local tracked = #out
+  for _, x in ipairs(rest) do
+    out[#out + 1] = x
+    marks[x][Jit] = #out
+  end
+  return tree, out, tracked
+end
+
 local function trace(self, args, tensors)
   local flow = core.graph_new()
   local t = { flow = flow, live = {}, deferred = {}, grad = core.grad_enabled() }
   local n = 0
-  local inputs, wanting = {}, {}
+  local inputs, wanting, real = {}, {}, {}
   local symbolic = map(args, function(x)
     n = n + 1
     local s = core.graph_input(flow, "x" .. n, x:shape(), x:dtype(), false)
@@ -145,7 +204,7 @@ local function trace(self, args, tensors)
       s:requires_grad_()
       wanting[#wanting + 1] = n
     end
-    inputs[n] = s
+    inputs[n], real[s] = s, x
     return s
   end, 0)
   assert(n == #tensors)
@@ -153,27 +212,25 @@ local function trace(self, args, tensors)
   core.jit_enter(flow, self.opts.mirror)
   local outer = current
   current = t
+  local restore = no_lua_random()
   local res = table.pack(xpcall(self.f, function(e)
     if type(e) == "string" then return { e = e, trace = debug.traceback(e, 2) } end
     return { e = e }
   end, table.unpack(symbolic, 1, args.n)))
   current = outer
+  restore()
   if not res[1] then
     core.jit_abort(flow)
     return nil, res[2].e
   end
   local name, old, new = guards.changed(seen)
+  if not name then name, old, new = written_arguments(symbolic, args, real) end
   if name then
     core.jit_abort(flow)
     wrong_write(self, name, old, new)
   end
-  local out, tracked = {}, false
-  t.results = map(table.pack(table.unpack(res, 2, res.n)), function(x)
-    if not core.is_symbolic(x) then return x end
-    tracked = tracked or x.requires_grad and not core.jit_spent(x)
-    out[#out + 1] = x
-    return { [Jit] = #out }
-  end, 0)
+  local out, tracked
+  t.results, out, tracked = results_of(t, table.pack(table.unpack(res, 2, res.n)), inputs)
   t.nresults = res.n - 1
   local placed, why = pcall(place_deferred, self, t, out)
   if not placed then
@@ -190,8 +247,8 @@ local function trace(self, args, tensors)
     end
   end
   t.program = core.jit_finish(flow, out)
-  if tracked and t.grad then
-    local made, msg = pcall(core.jit_joint, t.program, wanting, self.name)
+  if tracked > 0 then
+    local made, msg = pcall(core.jit_joint, t.program, wanting, self.name, tracked)
     if not made then return nil, msg end
   else
     core.jit_compile(t.program)
@@ -202,11 +259,11 @@ end
 
 -- ---- calls -------------------------------------------------------------------------------------------
 
-local function put(results, list)
+local function put(results, list, tensors)
   local function fill(v, depth)
     if type(v) ~= "table" then return v end
     local i = rawget(v, Jit)
-    if i then return list[i] end
+    if i then return i == "argument" and tensors[v.at] or list[i] end
     if getmetatable(v) ~= nil or depth > 16 then return v end
     local out = {}
     for k, x in next, v do out[k] = fill(x, depth + 1) end
@@ -215,7 +272,14 @@ local function put(results, list)
   return fill(results, 0)
 end
 
-local function run(self, t, tensors)
+local function run(self, t, tensors, args)
+  if args and not core.jit_apart(t.program, tensors) then
+    for _, l in ipairs(t.live) do
+      if l.fresh then l.move(-1) end -- the script moves it again
+      l.fresh = nil
+    end
+    return self.f(table.unpack(args, 1, args.n))
+  end
   for i = 1, #t.live do
     local l = t.live[i]
     if not l.fresh then -- in the call that traced, the script itself has moved counters and given attributes
@@ -230,14 +294,16 @@ local function run(self, t, tensors)
     local x = tensors[g.input]
     if x.is_leaf then
       x.grad = x.grad and untraced(function() return x.grad + list[g.output] end) or list[g.output]
+    else -- the walk goes on into the argument's own history
+      x:backward(list[g.output])
     end
   end
   if #t.deferred > 0 then run_deferred(t, list) end
   if t.nresults == 1 then
     local first = t.results[1]
-    if type(first) == "table" and rawget(first, Jit) then return list[first[Jit]] end
+    if type(first) == "table" and list[rawget(first, Jit)] then return list[first[Jit]] end
   end
-  return table.unpack(put(t.results, list), 1, t.nresults)
+  return table.unpack(put(t.results, list, tensors), 1, t.nresults)
 end
 
 local function usable(t) return core.jit_same(t.program) end
@@ -281,12 +347,13 @@ function Jit.__call(self, ...)
   for i = 1, args.n do key_of(args[i], tensors, parts, 0) end
   parts[#parts + 1] = core.grad_enabled() and "grad" or "no grad"
   parts[#parts + 1] = T.get_autocast_dtype()
+  parts[#parts + 1] = T.get_default_dtype()
   local key = table.concat(parts, " ")
   local t = find(self, key)
   if t then
     rawset(self, "last", t)
     if self.opts.check then return require("perilune.jit.check")(self, t, tensors, run, ...) end
-    return run(self, t, tensors)
+    return run(self, t, tensors, args)
   end
   local why = reason(self, key)
   if self.ntraces >= self.opts.max_traces then
@@ -308,7 +375,7 @@ function Jit.__call(self, ...)
   table.insert(self.traces[key], 1, t)
   for i = 1, #t.live do t.live[i].fresh = true end -- this call's counters moved while tracing
   if self.opts.check then return require("perilune.jit.check")(self, t, tensors, run, ...) end
-  return run(self, t, tensors)
+  return run(self, t, tensors, args)
 end
 
 -- ---- looking -----------------------------------------------------------------------------------------

@@ -1,0 +1,171 @@
+-- SPDX-License-Identifier: MIT
+-- T.jit, what people do with it: globals, shared memory, results that are arguments, gradients outside of the graph.
+local T = require "perilune"
+local nn = T.nn
+
+local function raises(pattern, f, ...)
+  local ok, err = pcall(f, ...)
+  assert.is_false(ok, "no error")
+  assert.matches(pattern, tostring(err))
+end
+
+local function values(t) return t:detach():totable() end
+
+describe("T.jit", function()
+  it("sees globals change: numbers, tables, functions, also through other functions", function()
+    local env = setmetatable({ T = T, K = 2, CFG = { k = 10 } }, { __index = _G })
+    local f = T.jit(assert(load([[
+      function G(x) return x * K end
+      return function(x) return G(x) + CFG.k end
+    ]], "globals", "t", env))())
+    local x = T.ones(1)
+    assert.equal(12, f(x):item())
+    env.K = 3
+    assert.equal(13, f(x):item())
+    env.CFG.k = 20
+    assert.equal(23, f(x):item())
+    env.G = function(t) return t * 100 end
+    assert.equal(120, f(x):item())
+    assert.equal(120, f(x):item())
+    assert.equal(4, f.ntraces)
+    local g = T.jit(assert(load("return function(x) COUNT = (COUNT or 0) + 1 return x end", "write", "t", env))())
+    raises("the traced function changes COUNT %(from nil to 1%)", g, x)
+  end)
+
+  it("does not freeze what would change: random numbers, seeds, values of tensors, tables", function()
+    local w, random = T.ones(1), math.random
+    raises("math.random in a traced function",
+      T.jit(function(x) return x * math.random() end), w)
+    assert.equal(random, math.random)
+    raises("manual_seed: a traced function cannot seed", T.jit(function(x) T.manual_seed(1) return x end), w)
+    raises("item: f32%[1%] is read while a function is traced", T.jit(function(x) return x * w:item() end), w)
+    raises("changes argument 1%[h%] %(from nil to", T.jit(function(s, x) s.h = x * 2 return x end), {}, w)
+    assert.equal(2, T.jit(function(x) return x * 2 end)(w):item())
+    local f = T.jit(function(s) return (s[1] or T.zeros(1)) * 3 end)
+    assert.same({ 3, 0 }, { f { w }:item(), f { ["1"] = w }:item() })
+    local zeros = T.jit(function(x) return T.zeros(2), x * 2 end)
+    zeros(w)
+    T.set_default_dtype("f64")
+    local made = zeros(w)
+    T.set_default_dtype("f32")
+    assert.equal("f64", made:dtype())
+  end)
+
+  it("arguments that share memory with what is written, or are strided, are written as in the script", function()
+    local function body(x, y)
+      local before = y * 2
+      x:add_(1)
+      return before, y * 2
+    end
+    local function both(make)
+      local out = {}
+      for _, f in ipairs { body, T.jit(body) } do
+        local a = T.zeros(2, 3)
+        local list = {}
+        for _ = 1, 3 do
+          local p, q = f(make(a))
+          list[#list + 1], list[#list + 2] = values(p), values(q)
+        end
+        out[#out + 1] = { list, values(a) }
+      end
+      assert.same(out[1], out[2])
+    end
+    both(function(a) return a, a end)
+    both(function(a) return a, a:narrow(1, 1, 1) end)
+    both(function(a) return a:t(), T.ones(2) end)
+    local w = T.zeros(2)
+    local f = T.jit(function(x) return (body(x, w)), w * 2 end)
+    for i = 1, 3 do
+      local p, q = f(w)
+      assert.same({ 2 * i - 2, 2 * i }, { p:get(1), q:get(1) })
+    end
+  end)
+
+  it("an argument that is returned is itself; what is returned twice is one tensor", function()
+    local f = T.jit(function(x)
+      local y = x * 2
+      return x:add_(1), y, { y }
+    end)
+    local a = T.ones(2)
+    for _ = 1, 2 do
+      local x, y, list = f(a)
+      assert.is_true(rawequal(x, a))
+      assert.is_true(rawequal(y, list[1]))
+    end
+  end)
+
+  it("results without gradients come with those that have them", function()
+    local w = T.full({ 2 }, 3.0):requires_grad_()
+    local f = T.jit(function(x)
+      local free = T.no_grad(function() return w * w end)
+      local y = (w * free * x):sum()
+      return free, x:argmax(), y, y:detach()
+    end)
+    for _ = 1, 2 do
+      w.grad = nil
+      local free, at, y, cut = f(T.ones(2))
+      assert.is_true(y.requires_grad)
+      assert.is_false(free.requires_grad or at.requires_grad or cut.requires_grad)
+      y:backward()
+      assert.same({ 9, 9 }, values(w.grad))
+    end
+  end)
+
+  it("a backward inside and a result that is differentiated outside go together", function()
+    local a, b = T.ones(2):requires_grad_(), T.ones(2):requires_grad_()
+    local f = T.jit(function(x)
+      (a * x):sum():backward()
+      return (b * x):sum()
+    end)
+    for i = 1, 3 do
+      f(T.ones(2)):backward()
+      assert.same({ i, i, i, i }, { a.grad:get(1), a.grad:get(2), b.grad:get(1), b.grad:get(2) })
+    end
+    local g = T.jit(function(h) (h * h):sum():backward() end)
+    a.grad = nil
+    for _ = 1, 2 do g(a * 3) end -- goes on into the argument's history
+    assert.same({ 36, 36 }, values(a.grad))
+  end)
+
+  it("an element of a captured tensor that is written is right or an error", function()
+    local w = T.zeros(4)
+    local f = T.jit(function(x)
+      w[2] = x[1]
+      return w * 1
+    end)
+    for _ = 1, 20 do
+      f:reset()
+      collectgarbage()
+      local ok, res = pcall(f, T.ones(2))
+      if ok then assert.same({ 0, 1, 0, 0 }, values(res)) else assert.matches("a window of it was written", res) end
+    end
+  end)
+
+  it("what is frozen or unfrozen later is noticed", function()
+    local net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    net[1]:requires_grad_(false)
+    local f = T.jit(net)
+    f(T.ones(1, 2)):sum():backward()
+    assert.is_nil(net[1].weight.grad)
+    net[1]:requires_grad_(true)
+    f(T.ones(1, 2)):sum():backward()
+    assert.is_true(net[1].weight.grad ~= nil)
+  end)
+
+  it("gradients that would be wrong are errors: written parameters, hooks, rules of T.custom", function()
+    local w = T.ones(2):requires_grad_()
+    local f = T.jit(function(x) return (w * w * x):sum() end)
+    local y = f(T.ones(2))
+    T.no_grad(function() w:add_(1) end)
+    raises("a tensor that it uses, .* was modified in place after the call", function() y:backward() end)
+    local function hooked(x)
+      local z = w * x
+      z:register_hook(function(g) return g * 2 end)
+      return z:sum()
+    end
+    raises("goes through a hook of register_hook", T.jit(hooked), T.ones(2))
+    local inside = T.jit(function(x) hooked(x):backward() end)
+    for _ = 1, 2 do inside(T.ones(2)) end
+    assert.same({ 4, 4 }, values(w.grad))
+  end)
+end)
