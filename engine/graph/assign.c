@@ -149,7 +149,10 @@ PlStatus pl_sym_mutate(PlFlow *f, PlCall *c, PlTensor **out) {
   PlStatus s = PL_OK;
   for (int i = 0; i < c->nin; i++)
     if (c->in[i] && c->in[i]->a.symbolic) PL_TRY(pl_sym_refresh(c->in[i]));
-  bool value = !variadic && !is_leaf_store(f, pl_sym_storage(y)->store);
+  const PlFStore *st = variadic ? NULL : &f->stores[pl_sym_storage(y)->store];
+  bool leaf = !st || is_leaf_store(f, pl_sym_storage(y)->store);
+  /* a part of a leaf that is known as a whole: the whole is put together and written */
+  bool value = !leaf || (st && st->root >= 0 && st->root != pl_sym_value(y));
   if (value && (op == &pl_op_copy || op == &pl_op_fill || op == &pl_op_zero)) {
     s = overwritten(op, c->in, c->attrs, &res);
     if (s == PL_OK) s = pl_sym_assign(y, res);

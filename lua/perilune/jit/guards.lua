@@ -114,7 +114,12 @@ function guards.take(f, args, n)
     seen[v] = true
     if kind == "function" then
       if not own_function(v) then scan_function(list, v, path, depth, visit) end
-    elseif not skip[v] and not opaque(v) then
+    elseif opaque(v) then -- of an optimizer, which tensors it updates
+      for k, group in ipairs(rawget(v, "param_groups") or {}) do
+        scan_table(list, group.params, ("%s.param_groups[%d].params"):format(path, k), DEPTH, visit)
+      end
+      if rawget(v, "param_groups") then scan_table(list, v.param_groups, path .. ".param_groups", DEPTH, visit) end
+    elseif not skip[v] then
       scan_table(list, v, path, depth, visit)
     end
   end

@@ -80,9 +80,9 @@ local function untraced(f, ...)
 end
 
 --- The newest node's attributes are options() from now on, asked before each run; move(±1) moves the counters that
--- options reads.
-local function live(options_of, move)
-  current.live[#current.live + 1] = { node = core.jit_node(), options = options_of, move = move }
+-- options reads. holds() → may the node still be used?
+local function live(options_of, move, holds)
+  current.live[#current.live + 1] = { node = core.jit_node(), options = options_of, move = move, holds = holds }
 end
 
 --- An optimizer that computes with Lua numbers: its update of `group` runs after the graph, with the gradients that the
@@ -306,7 +306,12 @@ local function run(self, t, tensors, args)
   return table.unpack(put(t.results, list, tensors), 1, t.nresults)
 end
 
-local function usable(t) return core.jit_same(t.program) end
+local function usable(t)
+  for i = 1, #t.live do
+    if not t.live[i].holds() then return false end
+  end
+  return core.jit_same(t.program)
+end
 
 -- Why no trace fits: what changed since the last one.
 local function reason(self, key)
@@ -315,7 +320,7 @@ local function reason(self, key)
   if last.key ~= key then return ("the arguments were %s and are %s"):format(last.key, key) end
   local name, old, new = guards.changed(last.guards)
   if name then return ("%s changed from %s to %s"):format(name, describe(old), describe(new)) end
-  return "the .grad fields that it reads are others"
+  return "the .grad fields that it reads, what requires a gradient, or an optimizer's state are others"
 end
 
 local function eager(self, ...)

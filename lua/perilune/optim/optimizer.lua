@@ -219,9 +219,19 @@ local function call(op, group, list, width, o, count, settings)
       if rawequal(p, list[k]) then at[#at + 1] = i end
     end
   end
+  -- The node is right while the state lives in the same tensors and no setting was switched on or off.
+  local state, switches = group._state, {}
+  for key, v in pairs(group) do
+    if type(v) == "boolean" or type(v) == "number" then switches[key] = v ~= 0 and v ~= false end
+  end
   require("perilune.jit").live(function() return settings(group, own, group._steps[at[1]]) end, function(by)
     local steps = group._steps
     for k = 1, #at do steps[at[k]] = steps[at[k]] + by end
+  end, function()
+    for key, on in next, switches do
+      if on ~= (group[key] ~= 0 and group[key] ~= false) then return false end
+    end
+    return rawequal(group._state, state)
   end)
 end
 
