@@ -7,6 +7,7 @@
 #include <lauxlib.h>
 #include <lua.h>
 
+#include "engine/alloc.h"
 #include "engine/grad/node.h"
 #include "engine/tensor.h"
 
@@ -79,8 +80,6 @@ void l_errors_register(lua_State *L);
 extern _Thread_local int64_t l_collect_at_alloc, l_collect_at_live;
 void l_collect_slow(lua_State *L);
 void l_collect_full(lua_State *L);
-int64_t pl_allocated_bytes(void);
-int64_t pl_live_bytes(void);
 /* At the entry of every op, before any raw pointer is taken. */
 static inline void l_collect(lua_State *L) {
   if (PL_UNLIKELY(pl_allocated_bytes() >= l_collect_at_alloc || pl_live_bytes() >= l_collect_at_live))

@@ -26,28 +26,18 @@ _Static_assert(sizeof(Block) <= HEAD, "header fits");
 typedef struct Bins {
   pthread_mutex_t lock;
   Block *free[NBIN];
-  int64_t live, peak, cached, blocks, count, allocated;
+  int64_t peak, cached, blocks, count;
   int64_t budget; /* < 0: none */
-  int64_t fail_at, fail_count;
-  struct Piece *orphans[NPOOL + 1]; /* free pieces of threads that have ended */
+  int64_t fail_count;
+  PlPiece *orphans[NPOOL + 1]; /* free pieces of threads that have ended */
 } Bins;
 
 /* One per process: blocks may be freed by another thread than the one that made them. */
-static Bins bins = {.lock = PTHREAD_MUTEX_INITIALIZER, .budget = -1, .fail_at = -1};
+static Bins bins = {.lock = PTHREAD_MUTEX_INITIALIZER, .budget = -1};
 
-typedef struct Piece {
-  struct Piece *next;
-} Piece;
-
-/* Handles and nodes are made and dropped by one thread at a rate of millions a second: no lock, no header. */
-typedef struct Pool {
-  Piece *free[NPOOL + 1];
-  char *slab;
-  size_t left;
-  int64_t live, blocks, count, allocated;
-  bool watched; /* thread_end will run when this thread ends */
-} Pool;
-static _Thread_local Pool pool;
+_Thread_local PlPool pl_pool;
+int64_t pl_block_bytes[2];
+int64_t pl_fail_at = -1;
 
 /* The key whose destructor is thread_end; made once, only read afterwards. */
 static pthread_key_t end_key;
@@ -68,16 +58,16 @@ static int bin_of(size_t n, size_t *total) {
 }
 
 /* Under the lock; others read these two without it. */
-static void count_live(int64_t bytes) { __atomic_store_n(&bins.live, bins.live + bytes, __ATOMIC_RELAXED); }
-static void count_allocated(int64_t bytes) { __atomic_store_n(&bins.allocated, bins.allocated + bytes, __ATOMIC_RELAXED); }
+static void count_live(int64_t bytes) { __atomic_store_n(&pl_block_bytes[0], pl_block_bytes[0] + bytes, __ATOMIC_RELAXED); }
+static void count_allocated(int64_t bytes) { __atomic_store_n(&pl_block_bytes[1], pl_block_bytes[1] + bytes, __ATOMIC_RELAXED); }
 
 static bool injected(void) {
-  if (bins.fail_at < 0) return false;
-  if (bins.fail_at > 0) {
-    bins.fail_at--;
+  if (pl_fail_at < 0) return false;
+  if (pl_fail_at > 0) {
+    pl_fail_at--;
     return false;
   }
-  if (bins.fail_count > 0 && --bins.fail_count == 0) bins.fail_at = -1;
+  if (bins.fail_count > 0 && --bins.fail_count == 0) pl_fail_at = -1;
   return true;
 }
 
@@ -124,7 +114,7 @@ PlStatus pl_block_alloc(size_t n, void **out) {
   if (total >= MAP_MIN) total = (total + 4095) & ~(size_t)4095;
   pthread_mutex_lock(&bins.lock);
   bool refuse = injected() ||
-                (bins.budget >= 0 && bins.live + pool.live + (int64_t)total > bins.budget);
+                (bins.budget >= 0 && pl_block_bytes[0] + pl_pool.live + (int64_t)total > bins.budget);
   Block *b = NULL;
   for (int i = bin; !refuse && i <= bin + 1 && i < NBIN && !b; i++)
     if ((b = bins.free[i])) {
@@ -132,7 +122,7 @@ PlStatus pl_block_alloc(size_t n, void **out) {
       bins.cached -= (int64_t)b->total;
     }
   if (!b && !refuse) {
-    int64_t need = bins.live + (int64_t)total, room = bins.peak + bins.peak / 10 + SLACK;
+    int64_t need = pl_block_bytes[0] + (int64_t)total, room = bins.peak + bins.peak / 10 + SLACK;
     if (need + bins.cached > room) trim_to(need < room ? room - need : 0);
     b = system_block(total);
     if (!b) {
@@ -146,7 +136,7 @@ PlStatus pl_block_alloc(size_t n, void **out) {
     count_allocated((int64_t)b->total);
     bins.blocks++;
     bins.count++;
-    int64_t live = bins.live + pool.live;
+    int64_t live = pl_block_bytes[0] + pl_pool.live;
     if (live > bins.peak) bins.peak = live;
   }
   pthread_mutex_unlock(&bins.lock);
@@ -182,61 +172,61 @@ static void thread_end(void *unused) {
   pl_message_end();
   pthread_mutex_lock(&bins.lock);
 #ifndef PL_ASAN
-  for (; pool.left >= PL_POOL_MAX; pool.left -= PL_POOL_MAX, pool.slab += PL_POOL_MAX) {
-    Piece *p = (Piece *)(void *)pool.slab;
-    p->next = pool.free[NPOOL];
-    pool.free[NPOOL] = p;
+  for (; pl_pool.left >= PL_POOL_MAX; pl_pool.left -= PL_POOL_MAX, pl_pool.slab += PL_POOL_MAX) {
+    PlPiece *p = (PlPiece *)(void *)pl_pool.slab;
+    p->next = pl_pool.free[NPOOL];
+    pl_pool.free[NPOOL] = p;
   }
   for (int k = 0; k <= NPOOL; k++) {
-    Piece **end = &pool.free[k];
+    PlPiece **end = &pl_pool.free[k];
     while (*end) end = &(*end)->next;
     *end = bins.orphans[k];
-    bins.orphans[k] = pool.free[k];
+    bins.orphans[k] = pl_pool.free[k];
   }
 #endif
-  count_live(pool.live);
-  bins.blocks += pool.blocks;
-  bins.count += pool.count;
-  count_allocated(pool.allocated);
+  count_live(pl_pool.live);
+  bins.blocks += pl_pool.blocks;
+  bins.count += pl_pool.count;
+  count_allocated(pl_pool.allocated);
   pthread_mutex_unlock(&bins.lock);
-  pool = (Pool){.watched = false};
+  pl_pool = (PlPool){.watched = false};
 }
 
 static void make_end_key(void) { have_end_key = pthread_key_create(&end_key, thread_end) == 0; }
 
 static void watch_thread(void) {
-  pool.watched = true;
+  pl_pool.watched = true;
   pthread_once(&end_once, make_end_key);
-  if (have_end_key) pthread_setspecific(end_key, &pool);
+  if (have_end_key) pthread_setspecific(end_key, &pl_pool);
 }
 
 #ifndef PL_ASAN
 static void *adopt(size_t k) {
   pthread_mutex_lock(&bins.lock);
-  Piece *p = bins.orphans[k];
+  PlPiece *p = bins.orphans[k];
   bins.orphans[k] = NULL;
   pthread_mutex_unlock(&bins.lock);
-  if (p) pool.free[k] = p->next;
+  if (p) pl_pool.free[k] = p->next;
   return p;
 }
 #endif
 
 static void *pool_slow(size_t n, size_t k) {
-  if (!pool.watched) watch_thread();
+  if (!pl_pool.watched) watch_thread();
 #ifndef PL_ASAN
   if (n <= PL_POOL_MAX) {
     size_t size = k * PL_POOL_STEP;
     void *orphan = adopt(k);
     if (orphan) return orphan;
-    if (pool.left < size) {
+    if (pl_pool.left < size) {
       char *slab = malloc(SLAB);
       if (!slab) return NULL;
-      pool.slab = slab; /* the rest of the old slab is lost: at most one piece */
-      pool.left = SLAB;
+      pl_pool.slab = slab; /* the rest of the old slab is lost: at most one piece */
+      pl_pool.left = SLAB;
     }
-    void *p = pool.slab;
-    pool.slab += size;
-    pool.left -= size;
+    void *p = pl_pool.slab;
+    pl_pool.slab += size;
+    pl_pool.left -= size;
     return p;
   }
 #else
@@ -245,64 +235,45 @@ static void *pool_slow(size_t n, size_t k) {
   return malloc(n ? n : 1);
 }
 
-void *pl_pool_get(size_t n) {
+void *pl_pool_get_slow(size_t n) {
   size_t k = (n + PL_POOL_STEP - 1) / PL_POOL_STEP;
-  if (PL_UNLIKELY(bins.fail_at >= 0) && injected()) return NULL;
+  if (PL_UNLIKELY(pl_fail_at >= 0) && injected()) return NULL;
   void *p;
 #ifndef PL_ASAN
-  if (PL_LIKELY(k <= NPOOL && pool.free[k])) {
-    p = pool.free[k];
-    pool.free[k] = pool.free[k]->next;
+  if (k <= NPOOL && pl_pool.free[k]) {
+    p = pl_pool.free[k];
+    pl_pool.free[k] = pl_pool.free[k]->next;
   } else
 #endif
   {
     p = pool_slow(n, k);
     if (!p) return NULL;
   }
-  pool.live += (int64_t)(k * PL_POOL_STEP);
-  pool.allocated += (int64_t)(k * PL_POOL_STEP);
-  pool.blocks++;
-  pool.count++;
+  pl_pool.live += (int64_t)(k * PL_POOL_STEP);
+  pl_pool.allocated += (int64_t)(k * PL_POOL_STEP);
+  pl_pool.blocks++;
+  pl_pool.count++;
   return p;
 }
 
-void pl_pool_put(void *p, size_t n) {
-  if (!p) return;
-  size_t k = (n + PL_POOL_STEP - 1) / PL_POOL_STEP;
-  pool.live -= (int64_t)(k * PL_POOL_STEP);
-  pool.blocks--;
-#ifndef PL_ASAN
-  if (k <= NPOOL) {
-    Piece *q = p;
-    q->next = pool.free[k];
-    pool.free[k] = q;
-    return;
-  }
-#endif
-  free(p);
-}
-
-int64_t pl_live_bytes(void) { return __atomic_load_n(&bins.live, __ATOMIC_RELAXED) + pool.live; }
-int64_t pl_allocated_bytes(void) {
-  return __atomic_load_n(&bins.allocated, __ATOMIC_RELAXED) + pool.allocated;
-}
+void pl_pool_put_slow(void *p) { free(p); }
 
 void pl_memory(PlMemory *out) {
   pthread_mutex_lock(&bins.lock);
-  int64_t live = bins.live + pool.live;
+  int64_t live = pl_block_bytes[0] + pl_pool.live;
   if (live > bins.peak) bins.peak = live;
   *out = (PlMemory){.live = live,
                     .peak = bins.peak,
                     .reserved = live + bins.cached,
                     .budget = bins.budget,
-                    .blocks = bins.blocks + pool.blocks,
-                    .allocations = bins.count + pool.count};
+                    .blocks = bins.blocks + pl_pool.blocks,
+                    .allocations = bins.count + pl_pool.count};
   pthread_mutex_unlock(&bins.lock);
 }
 
 void pl_memory_reset_peak(void) {
   pthread_mutex_lock(&bins.lock);
-  bins.peak = bins.live + pool.live;
+  bins.peak = pl_block_bytes[0] + pl_pool.live;
   pthread_mutex_unlock(&bins.lock);
 }
 
@@ -320,7 +291,7 @@ void pl_memory_trim(void) {
 
 void pl_memory_fail_at(int64_t n, int64_t count) {
   pthread_mutex_lock(&bins.lock);
-  bins.fail_at = n;
+  pl_fail_at = n;
   bins.fail_count = count;
   pthread_mutex_unlock(&bins.lock);
 }

@@ -99,6 +99,27 @@ PlStatus pl_tensor_empty(PlTensor **out, PlDtype dtype, int ndim, const int64_t 
 
 /* t's element count was checked for its own dtype; wider ones stay far from overflow only if it is small. */
 PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype) {
+  size_t few = (size_t)t->a.numel * pl_dtype_size(dtype);
+  if (t->a.contiguous && (uint64_t)t->a.numel <= PL_SMALL && few <= PL_SMALL) { /* what small models make most */
+    size_t dims = 2 * (size_t)t->a.ndim * sizeof(int64_t), handle = round16(sizeof(PlTensor) + dims);
+    size_t size = handle + round16(sizeof(PlStorage)) + round16(few);
+    PlTensor *y = pl_pool_get(size);
+    if (PL_UNLIKELY(!y)) return no_memory();
+    PlStorage *s = (PlStorage *)(void *)((char *)y + handle);
+    void *data = (char *)s + round16(sizeof(PlStorage));
+    *y = (PlTensor){.a = {.data = data, .numel = t->a.numel, .shape = y->dims, .strides = y->dims + t->a.ndim,
+                          .dtype = (uint8_t)dtype, .ndim = t->a.ndim, .device = PL_CPU, .contiguous = 1},
+                    .refs = 1, .flags = PL_T_EMBEDDED, .piece = (uint16_t)(size / PL_POOL_STEP), .storage = s};
+    *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = y, .nbytes = few, .data = data};
+    int64_t stride = 1;
+    for (int d = t->a.ndim - 1; d >= 0; d--) {
+      y->dims[d] = t->a.shape[d];
+      y->dims[t->a.ndim + d] = stride;
+      stride *= t->a.shape[d] ? t->a.shape[d] : 1;
+    }
+    *out = y;
+    return PL_OK;
+  }
   if (PL_UNLIKELY(t->a.numel > INT64_MAX / 32)) return pl_tensor_empty(out, dtype, t->a.ndim, t->a.shape);
   return make(out, dtype, t->a.ndim, t->a.shape, t->a.numel, (size_t)t->a.numel * pl_dtype_size(dtype));
 }
