@@ -310,14 +310,16 @@ static int jit_apart(lua_State *L) {
   return 1;
 }
 
+/* The function sets these .grads to nil before it makes new ones, so they need not live next to those. */
+static PlStatus clear_leaf_grads(const Program *p) {
+  for (int32_t i = 0; i < p->f->nleaves; i++)
+    if (p->f->leaves[i].zeroed) PL_TRY(pl_set_grad(p->f->leaves[i].t, NULL));
+  return PL_OK;
+}
+
 static PlStatus set_leaf_grads(const Program *p, PlTensor **out) {
-  for (int32_t i = 0; i < p->f->nleaves; i++) {
-    const PlFLeaf *l = &p->f->leaves[i];
-    if (p->leaf_at[i] >= 0)
-      PL_TRY(pl_set_grad(l->t, out[p->leaf_at[i]]));
-    else if (l->zeroed) /* also with results that have gradients: the script did it */
-      PL_TRY(pl_set_grad(l->t, NULL));
-  }
+  for (int32_t i = 0; i < p->f->nleaves; i++)
+    if (p->leaf_at[i] >= 0) PL_TRY(pl_set_grad(p->f->leaves[i].t, out[p->leaf_at[i]]));
   return PL_OK;
 }
 
@@ -339,6 +341,7 @@ static int jit_run(lua_State *L) {
     in[i] = l_check_tensor(L, -1);
     lua_pop(L, 1);
   }
+  CALL(L, clear_leaf_grads(p));
   PlStatus s = run_program(p, in, out);
   if (s == PL_ERR_OOM) {
     l_collect_full(L);

@@ -193,4 +193,21 @@ describe("T.jit", function()
     for _ = 1, 2 do inside(T.ones(2)) end
     assert.same({ 4, 4 }, values(w.grad))
   end)
+
+  it("gradients that the function clears make room for the new ones", function()
+    local net = nn.Linear(512, 512, { bias = false })
+    local step = T.jit(function(x)
+      net:zero_grad()
+      net(x):sum():backward()
+    end)
+    local x = T.ones(1, 512)
+    for _ = 1, 2 do step(x) end
+    collectgarbage() collectgarbage()
+    T.reset_peak_memory()
+    local before = T.memory().live
+    step(x)
+    local size = 4 * 512 * 512
+    assert.is_true(T.memory().peak - before < size / 2, T.memory().peak - before)
+    assert.is_true(net.weight.grad:equal(T.ones(512, 512)))
+  end)
 end)

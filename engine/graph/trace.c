@@ -21,7 +21,7 @@ PlStatus pl_flow_leaf(PlFlow *f, PlTensor *t, bool zeroed) {
     f->leaves = more;
     f->cap_leaves = cap;
   }
-  PlTensor *g = leaf_of(t)->grad;
+  PlTensor *g = zeroed ? NULL : leaf_of(t)->grad;
   f->leaves[f->nleaves++] = (PlFLeaf){.t = pl_retain(t), .grad = g ? pl_retain(g) : NULL, .zeroed = zeroed};
   return PL_OK;
 }
