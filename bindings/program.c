@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT
+ * Programs of T.jit (program.h): traced flows that are run with new inputs, put gradients into leaves, and take live
+ * attributes such as an optimizer's learning rate. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bindings/ops.h"
+#include "bindings/parsed.h"
+#include "bindings/program.h"
+#include "engine/grad/node.h"
+#include "engine/state.h"
+
+static const char program_meta[] = "perilune.program";
+
+Program *l_check_program(lua_State *L, int i) {
+  Program *p = luaL_testudata(L, i, program_meta);
+  if (!p || !p->f) {
+    l_error(L, "jit: argument #%d must be a program, got %s", i, l_typename(L, i));
+    return NULL;
+  }
+  return p;
+}
+
+static int program_gc(lua_State *L) {
+  Program *p = luaL_testudata(L, 1, program_meta);
+  if (!p) return 0;
+  PlFlow *f = p->f;
+  p->f = NULL;
+  for (int32_t i = 0; p->x && i < p->nx; i++) pl_tensor_release(p->x[i]);
+  free(p->leaf_at);
+  free(p->tracked);
+  free(p->x);
+  free(p->x_at);
+  pl_joint_release(p->joint);
+  pl_exec_release(p->exec);
+  *p = (Program){0};
+  pl_flow_release(f);
+  return 0;
+}
+
+static PlStatus collect_outputs(PlFlow *f, PlTensor *const *t, int n, Program *p) {
+  PlFVal *v = malloc((size_t)(n + 2 * f->nleaves + 1) * sizeof *v), *grads = v ? v + n + f->nleaves : NULL;
+  p->leaf_at = malloc((size_t)(f->nleaves + 1) * sizeof *p->leaf_at);
+  if (!v || !p->leaf_at) {
+    free(v);
+    PL_FAIL(PL_ERR_OOM, "jit: out of memory");
+  }
+  PlStatus s = PL_OK;
+  for (int i = 0; i < n && s == PL_OK; i++) s = pl_sym_value_of(f, t[i], &v[i]);
+  PlStatus end = pl_flow_leaf_grads(f, grads);
+  if (s == PL_OK) s = end;
+  p->nuser = n;
+  for (int32_t i = 0; i < f->nleaves && s == PL_OK; i++) {
+    p->leaf_at[i] = grads[i] < 0 ? -1 : n;
+    if (grads[i] >= 0) v[n++] = grads[i];
+  }
+  if (s == PL_OK) s = pl_flow_set_outputs(f, n, v);
+  free(v);
+  p->tracked = calloc((size_t)f->nvals + 1, sizeof *p->tracked);
+  if (s == PL_OK && !p->tracked) s = pl_fail(PL_ERR_OOM, "jit: out of memory");
+  for (PlFVal k = 0; s == PL_OK && k < f->nvals; k++) p->tracked[k] = f->vals[k].kind == PL_FV_CAPTURE && f->vals[k].real->node;
+  return s;
+}
+
+/* jit_finish(flow, {tensors}) → program: the trace is over, these are its outputs */
+static int jit_finish(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  int n = (int)lua_rawlen(L, 2);
+  Program *p = lua_newuserdatauv(L, sizeof *p, 0);
+  *p = (Program){0};
+  luaL_setmetatable(L, program_meta);
+  l_note_late(L);
+  PlTensor **t = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof(PlTensor *), 0);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, 2, i + 1);
+    t[i] = l_check_tensor(L, -1);
+    lua_pop(L, 1);
+  }
+  PlStatus s = collect_outputs(f, t, n, p);
+  l_trace_end(f);
+  f->closed = true;
+  CALL(L, s);
+  p->f = pl_flow_retain(f);
+  lua_pop(L, 1);
+  return 1;
+}
+
+/* Captured leaves that a key may record, and the inputs listed at `at` (numbers), are what gradients go to. */
+static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, int32_t ny) {
+  PlFlow *f = p->f;
+  if (f->opaque)
+    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: its results' gradient goes through %s, which the graph would lose; call backward inside of "
+                                "the traced function, or do not trace this part", name, f->opaque);
+  int32_t ntracked = (int32_t)lua_rawlen(L, at), n = f->nleaves + ntracked;
+  PlFVal *xs = malloc((size_t)(n + 1) * sizeof *xs);
+  p->x = calloc((size_t)n + 1, sizeof(PlTensor *));
+  p->x_at = calloc((size_t)n + 1, sizeof *p->x_at);
+  if (!xs || !p->x || !p->x_at) {
+    free(xs);
+    PL_FAIL(PL_ERR_OOM, "jit: out of memory");
+  }
+  PlStatus s = PL_OK;
+  for (int32_t i = 0; i < f->nleaves && s == PL_OK; i++) {
+    PlTensor *t = f->leaves[i].t;
+    PlFVal v = -1;
+    for (PlFVal k = 0; k < f->nvals && v < 0; k++)
+      if (f->vals[k].kind == PL_FV_CAPTURE && f->vals[k].real->a.data == t->a.data && pl_shape_equal(&f->vals[k].real->a, &t->a)) v = k;
+    if (v < 0) continue; /* met, but not read */
+    xs[p->nx] = v;
+    p->x[p->nx++] = pl_retain(t);
+  }
+  for (int32_t i = 0; i < ntracked && s == PL_OK; i++) {
+    lua_rawgeti(L, at, i + 1);
+    int32_t slot = (int32_t)lua_tointeger(L, -1) - 1;
+    lua_pop(L, 1);
+    for (PlFVal k = 0; k < f->nvals; k++)
+      if (f->vals[k].kind == PL_FV_INPUT && f->vals[k].slot == slot) xs[p->nx] = k;
+    p->x_at[p->nx++] = slot;
+  }
+  if (s == PL_OK) s = pl_joint_make(&p->joint, f, ny, p->nx, xs, name);
+  free(xs);
+  return s;
+}
+
+/* jit_joint(program, {numbers of inputs that want gradients}, name, n): its first n results are differentiable from now
+ * on */
+static int jit_joint(lua_State *L) {
+  Program *p = l_check_program(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  int64_t ny = l_check_int(L, 4, "jit_joint", "n");
+  if (ny < 0 || ny > p->nuser) return l_error(L, "jit_joint: %d of %d results", (int)ny, (int)p->nuser);
+  CALL(L, make_joint(L, p, 2, l_intern(L, luaL_checkstring(L, 3)), (int32_t)ny));
+  return 0;
+}
+
+/* jit_spent(tensor) → does its history lead to a backward that has run? */
+static int jit_spent(lua_State *L) {
+  const PlTensor *t = l_check_tensor(L, 1);
+  lua_pushboolean(L, t->node && t->node->spent);
+  return 1;
+}
+
+static PlStatus run_joint(const Program *p, PlTensor *const *in, PlTensor **out) {
+  PlTensor **x = malloc((size_t)(p->nx + 1) * sizeof(PlTensor *));
+  if (!x) PL_FAIL(PL_ERR_OOM, "jit: out of memory");
+  for (int32_t i = 0; i < p->nx; i++) x[i] = p->x[i] ? p->x[i] : in[p->x_at[i]];
+  PlStatus s = pl_joint_run(p->joint, in, x, out);
+  free(x);
+  return s;
+}
+
+static PlStatus run_program(const Program *p, PlTensor *const *in, PlTensor **out) {
+  return p->joint ? run_joint(p, in, out) : p->exec ? pl_exec_run(p->exec, in, out) : pl_flow_run(p->f, in, out);
+}
+
+/* jit_compile(program): plans it and prepares the executor */
+static int jit_compile(lua_State *L) {
+  Program *p = l_check_program(L, 1);
+  PlPlan *plan;
+  if (p->exec || p->joint || p->f->noutputs == 0) return 0;
+  CALL(L, pl_flow_compile(&plan, p->f));
+  PlStatus s = pl_exec_new(&p->exec, plan);
+  pl_plan_release(plan);
+  CALL(L, s);
+  return 0;
+}
+
+/* jit_same(program) → are the .grads, and what requires a gradient, as the trace found them? */
+static int jit_same(lua_State *L) {
+  const Program *p = l_check_program(L, 1);
+  const PlFlow *f = p->f;
+  bool same = pl_flow_leaves_same(f, p->joint ? p->leaf_at : NULL); /* with a joint, backward may run outside */
+  for (PlFVal v = 0; same && v < f->nvals; v++)
+    if (f->vals[v].kind == PL_FV_CAPTURE) same = p->tracked[v] == (f->vals[v].real->node != NULL);
+  lua_pushboolean(L, same);
+  return 1;
+}
+
+static bool written(const PlFlow *f, const PlFValue *v) { return f->stores[v->store].version > 0; }
+
+/* jit_apart(program, {inputs}) → may the graph run with these? Not if one that is written is not contiguous (a copy
+ * would be written), or if one of two that share memory is written: the graph's order knows nothing of that. */
+static int jit_apart(lua_State *L) {
+  const Program *p = l_check_program(L, 1);
+  const PlFlow *f = p->f;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  bool apart = true;
+  for (PlFVal v = 0; apart && v < f->nvals; v++) {
+    const PlFValue *a = &f->vals[v];
+    if (a->kind != PL_FV_INPUT) continue;
+    lua_rawgeti(L, 2, a->slot + 1);
+    const PlTensor *x = l_check_tensor(L, -1);
+    lua_pop(L, 1);
+    if (written(f, a) && !x->a.contiguous) apart = false;
+    for (PlFVal w = 0; apart && w < f->nvals; w++) {
+      const PlFValue *b = &f->vals[w];
+      if (w == v || b->kind == PL_FV_NODE || b->kind == PL_FV_CONST || (!written(f, a) && !written(f, b))) continue;
+      const PlTensor *y = b->real;
+      if (b->kind == PL_FV_INPUT) {
+        lua_rawgeti(L, 2, b->slot + 1);
+        y = l_check_tensor(L, -1);
+        lua_pop(L, 1);
+      }
+      apart = x->storage != y->storage || a->store == b->store;
+    }
+  }
+  lua_pushboolean(L, apart);
+  return 1;
+}
+
+/* The function sets these .grads to nil before it makes new ones, so they need not live next to those. */
+static PlStatus clear_leaf_grads(const Program *p) {
+  for (int32_t i = 0; i < p->f->nleaves; i++)
+    if (p->f->leaves[i].zeroed) PL_TRY(pl_set_grad(p->f->leaves[i].t, NULL));
+  return PL_OK;
+}
+
+static PlStatus set_leaf_grads(const Program *p, PlTensor **out) {
+  for (int32_t i = 0; i < p->f->nleaves; i++)
+    if (p->leaf_at[i] >= 0) PL_TRY(pl_set_grad(p->f->leaves[i].t, out[p->leaf_at[i]]));
+  return PL_OK;
+}
+
+/* jit_run(program, {inputs in order}) → list of the outputs that the function returned */
+static int jit_run(lua_State *L) {
+  Program *p = l_check_program(L, 1);
+  PlFlow *f = p->f;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_settop(L, 2);
+  PlTensor **in = lua_newuserdatauv(L, (size_t)(f->ninputs + f->noutputs + 1) * sizeof(PlTensor *), 0), **out = in + f->ninputs;
+  lua_createtable(L, p->nuser, 0);
+  for (int32_t o = 0; o < p->nuser; o++) {
+    l_new_box(L);
+    lua_rawseti(L, 4, o + 1);
+  }
+  l_collect(L);
+  for (int32_t i = 0; i < f->ninputs; i++) {
+    lua_rawgeti(L, 2, i + 1); /* stays alive through the table */
+    in[i] = l_check_tensor(L, -1);
+    lua_pop(L, 1);
+  }
+  CALL(L, clear_leaf_grads(p));
+  PlStatus s = run_program(p, in, out);
+  if (s == PL_ERR_OOM) {
+    l_collect_full(L);
+    s = run_program(p, in, out);
+  }
+  CALL(L, s);
+  s = set_leaf_grads(p, out);
+  for (int32_t o = 0; o < p->nuser; o++) {
+    lua_rawgeti(L, 4, o + 1);
+    l_box(L, -1)->t = out[o];
+    lua_pop(L, 1);
+  }
+  for (int32_t o = p->nuser; o < f->noutputs; o++) pl_tensor_release(out[o]);
+  CALL(L, s);
+  return 1;
+}
+
+/* jit_attrs(program, node, options): the attributes of that node from now on, as in a call of its op */
+static int jit_attrs(lua_State *L) {
+  Program *p = l_check_program(L, 1);
+  int64_t i = l_check_int(L, 2, "jit_attrs", "node");
+  if (i < 1 || i > p->f->nnodes || !p->f->nodes[i - 1].attrs) return l_error(L, "jit_attrs: node %d has no attributes", (int)i);
+  const PlFNode *n = &p->f->nodes[i - 1];
+  Parsed now = {.nin = 0};
+  PlTensor *none = NULL;
+  now.in = &none;
+  lua_settop(L, 3);
+  l_read_attr_args(L, n->op, &now, 3, 3);
+  if (pl_attrs_size(&now.attrs) != pl_attrs_size(n->attrs)) return l_error(L, "jit_attrs: %s has lists of other lengths", n->op->name);
+  memcpy(n->attrs, &now.attrs, pl_attrs_size(&now.attrs));
+  return 0;
+}
+
+void l_program_register(lua_State *L) {
+  static const luaL_Reg regs[] = {{"jit_finish", jit_finish}, {"jit_joint", jit_joint}, {"jit_spent", jit_spent},
+                                  {"jit_compile", jit_compile}, {"jit_same", jit_same}, {"jit_apart", jit_apart},
+                                  {"jit_run", jit_run}, {"jit_attrs", jit_attrs}, {NULL, NULL}};
+  luaL_setfuncs(L, regs, 0);
+  luaL_newmetatable(L, program_meta);
+  lua_pushcfunction(L, program_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "__metatable");
+  lua_pop(L, 1);
+}

@@ -1,0 +1,99 @@
+-- SPDX-License-Identifier: MIT
+--- Values that go into and come out of a traced function: tensors in plain tables, numbers, strings.
+-- A result is kept as a table {[MARK] = k}: tensor k of the graph's outputs, or {[MARK] = "argument", at = k}.
+-- @module perilune.jit.values
+local T = require "perilune"
+local core = T.core
+local is_tensor = core.is_tensor
+
+local values = { MARK = {} }
+local MARK, DEPTH = values.MARK, 16
+
+local function is_plain(v) return type(v) == "table" and getmetatable(v) == nil end
+
+-- Its keys in an order that is the same for equal tables.
+local function keys_of(t)
+  local keys = {}
+  for k in next, t do keys[#keys + 1] = k end
+  table.sort(keys, function(a, b)
+    if type(a) == type(b) and (type(a) == "number" or type(a) == "string") then return a < b end
+    return tostring(a) < tostring(b)
+  end)
+  return keys
+end
+
+-- The call's arguments as a text that says what a trace depends on; tensors are appended to `list`.
+local function key_of(v, list, parts, depth)
+  local kind = type(v)
+  if is_tensor(v) then
+    list[#list + 1] = v
+    local grad = v.requires_grad and (v.is_leaf and "g" or "h") or "" -- a leaf, or with a history
+    parts[#parts + 1] = ("%s[%s]%s"):format(v:dtype(), table.concat(v:shape(), ","), grad)
+  elseif kind == "number" then
+    parts[#parts + 1] = ("%s:%s"):format(math.type(v), string.format(math.type(v) == "float" and "%a" or "%d", v))
+  elseif kind == "string" then
+    parts[#parts + 1] = ("%q"):format(v)
+  elseif is_plain(v) and depth < DEPTH then
+    parts[#parts + 1] = "{"
+    for _, k in ipairs(keys_of(v)) do
+      parts[#parts + 1] = (type(k) == "string" and "%q=" or "%s="):format(type(k) == "string" and k or tostring(k))
+      key_of(v[k], list, parts, depth + 1)
+    end
+    parts[#parts + 1] = "}"
+  else
+    parts[#parts + 1] = tostring(v) -- booleans and nil by value; objects by identity, their fields are guarded
+  end
+end
+
+-- The same structure with f(tensor) in place of tensors.
+local function map(v, f, depth)
+  if is_tensor(v) then return f(v) end
+  if not is_plain(v) or depth > DEPTH then return v end
+  local out = {}
+  for _, k in ipairs(keys_of(v)) do out[k] = map(v[k], f, depth + 1) end
+  return out
+end
+
+-- The traced function got copies of the plain tables among its arguments: what it writes there is an error, too.
+local function written_argument(copy, given, real, path, depth)
+  if not is_plain(given) or depth > DEPTH then
+    local v = real[copy]
+    if not rawequal(v == nil and copy or v, given) then return path, given, copy end
+    return nil
+  end
+  if not is_plain(copy) then return path, given, copy end
+  for k, v in next, given do
+    local name, old, new = written_argument(copy[k], v, real, ("%s[%s]"):format(path, tostring(k)), depth + 1)
+    if name then return name, old, new end
+  end
+  for k, v in next, copy do
+    if given[k] == nil then return ("%s[%s]"):format(path, tostring(k)), nil, v end
+  end
+end
+
+local function written_arguments(symbolic, args, real)
+  for i = 1, args.n do
+    if is_plain(args[i]) then
+      local name, old, new = written_argument(symbolic[i], args[i], real, "argument " .. i, 0)
+      if name then return name, old, new end
+    end
+  end
+end
+
+local function put(results, list, tensors)
+  local function fill(v, depth)
+    if type(v) ~= "table" then return v end
+    local i = rawget(v, MARK)
+    if i then return i == "argument" and tensors[v.at] or list[i] end
+    if getmetatable(v) ~= nil or depth > DEPTH then return v end
+    local out = {}
+    for k, x in next, v do out[k] = fill(x, depth + 1) end
+    return out
+  end
+  return fill(results, 0)
+end
+
+values.is_plain, values.key_of, values.map, values.put = is_plain, key_of, map, put
+values.written_arguments = written_arguments
+
+return values
