@@ -273,7 +273,7 @@ static int box_index(lua_State *L) {
     if (get_field(L, key)) return 1;
     lua_settop(L, 2);
     if (isalpha((unsigned char)key[0]) || key[0] == '_') { /* an unknown name is nil, as for any Lua object */
-      lua_pushnil(L);
+      lua_gettable(L, lua_upvalueindex(1)); /* loads the part that has the method, if one has */
       return 1;
     }
   }

@@ -5,7 +5,7 @@ local options = require "perilune.options"
 
 return function(T, core)
   local methods = core.metatable().methods
-  local A = {} -- new name → the name it stands for; help and reference list them
+  local A = options.aliases
 
   local function also(from, ...)
     for _, to in ipairs { ... } do
@@ -50,17 +50,6 @@ return function(T, core)
   also("numel", "nelement")
   also("totable", "tolist")
 
-  -- Products and factorizations of matrices, whose home is T.linalg.
-  for name, from in pairs { inverse = "inv", det = "det", slogdet = "slogdet", cholesky = "cholesky", qr = "qr",
-    svd = "svd", matrix_power = "matrix_power", pinverse = "pinv", cross = "cross" } do
-    T[name], methods[name], A[name] = T.linalg[from], T.linalg[from], "linalg." .. from
-  end
-  function T.chain_matmul(...)
-    local list = { ... }
-    if #list == 1 and type(list[1]) == "table" then list = list[1] end
-    return T.linalg.multi_dot(list)
-  end
-
   -- ---- dtypes -------------------------------------------------------------------------------------------
   function T.get_default_dtype() return T.default_dtype() end
   function T.set_default_dtype(dtype) T.default_dtype(dtype) end
@@ -100,6 +89,4 @@ return function(T, core)
   -- x:where(condition, y): x where condition holds, else y
   function methods.where(x, condition, y) return T.where(condition, x, y) end
   require "perilune.define"(T, core)("positive", { { "x", "tensor" } }, function(a) return a.x end)
-
-  options.aliases = A
 end

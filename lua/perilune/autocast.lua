@@ -80,6 +80,4 @@ return function(T, core)
     end
   end
   core.full_precision = full
-  full(T, { "cdist", "quantile" })
-  full(core.metatable().methods, { "cdist", "quantile" })
 end

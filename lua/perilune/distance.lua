@@ -97,6 +97,8 @@ return function(T, core)
     if p == 0 then return op.sum(op.ne(d, 0):to(d:dtype()), { -1 }) end
     return op.norm(d, { p = p, dim = { -1 } })
   end)
+  core.full_precision(T, { "cdist" })
+  core.full_precision(methods, { "cdist" })
 
   -- [N, C, *] → the channels of `groups` groups interleaved
   def("channel_shuffle", function(x, groups)

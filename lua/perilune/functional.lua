@@ -8,6 +8,7 @@ return function(T, core)
   local is_tensor, GradKey = core.is_tensor, core.GradKey
   local pack, unpack = table.pack, table.unpack
   local fail = options.fail
+  local _ = T.vmap -- brings core.pull_batch
   local floating, map, leaves, beside, is_tree = tree.floating, tree.map, tree.leaves, tree.beside, tree.is_tree
 
   local function check_function(who, f)

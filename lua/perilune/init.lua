@@ -9,11 +9,10 @@ core.set_home(here)
 
 local T = { core = core, debug = core.debug, version = core.version }
 
--- Every public op under its name, then what is written in Lua on top.
-for _, op in ipairs(core.ops()) do
-  if not op.flags.internal and core[op.name] then T[op.name] = core[op.name] end
-  local inplace = op.name .. "_"
-  if core[inplace] then T[inplace] = core[inplace] end
+-- Every public op under its name, then what is written in Lua on top. Those of T.linalg are in linalg.lua.
+for name in pairs(core.op) do
+  local inplace = name .. "_"
+  if not name:find(".", 1, true) then T[name], T[inplace] = core[name], core[inplace] end
 end
 for _, name in ipairs {
   "tensor", "from_string", "is_tensor", "default_dtype", "promote_types", "grad_of", "GradKey", "grad_keys", "custom",
@@ -25,12 +24,7 @@ T.manual_seed = function(seed) core.manual_seed(seed) return T end
 -- it is here for scripts that ask.
 T.deterministic = function() return true end
 
-for _, part in ipairs {
-  "create", "ops", "einsum", "linalg", "distance", "gradient", "vmap", "functional", "gradcheck", "manager",
-  "composites", "linalg_more", "aliases", "arrange", "statistics", "special", "print", "help",
-} do
-  require("perilune." .. part)(T, core)
-end
+for _, part in ipairs { "create", "ops", "gradient", "print", "autocast" } do require("perilune." .. part)(T, core) end
 
 -- Pictures of tensors: x:imshow{…}, x:spark{…}.
 for name, kind in pairs { imshow = "image", spark = "spark" } do
@@ -38,10 +32,9 @@ for name, kind in pairs { imshow = "image", spark = "spark" } do
   core.metatable().methods[name] = T[name]
 end
 
-require("perilune.autocast")(T, core)
 core.seal() -- all metamethods are in place
 
--- The larger parts load at first use: `require "perilune"` stays quick.
+-- All other parts load at first use: `require "perilune"` stays quick. First the modules,
 local lazy = {
   nn = "perilune.nn", optim = "perilune.optim", data = "perilune.data", bar = "perilune.bar",
   save = { "perilune.io", "save" }, load = { "perilune.io", "load" },
@@ -66,18 +59,56 @@ T.log = setmetatable({}, {
   __call = function(_, ...) return logarithm(...) end,
   __index = function(_, key) return require("perilune.log")[key] end,
 })
+
+-- then the parts that define several names of T and methods of tensors.
+local methods, lazy_methods, loading = core.metatable().methods, {}, {}
+local parts = require "perilune.parts"
+for part, names in pairs(parts) do
+  for name in names[1]:gmatch "%S+" do lazy[name], T[name] = { part = part }, nil end
+  for name in names[2]:gmatch "%S+" do lazy_methods[name], methods[name] = part, nil end
+end
+
+-- Runs a part. What the user has put under one of its names meanwhile stays.
+local function load_part(part)
+  if loading[part] then return end
+  loading[part] = true
+  local kept = {}
+  for name in parts[part][1]:gmatch "%S+" do kept[name] = rawget(T, name) end
+  local ok, message = pcall(require("perilune." .. part), T, core)
+  for name, value in next, kept do rawset(T, name, value) end
+  loading[part] = ok
+  if not ok then error(message, 0) end
+end
+function core.load_parts() for part in pairs(parts) do load_part(part) end end
+
+setmetatable(methods, {
+  __lazy = lazy_methods,
+  __index = function(t, key)
+    local part = lazy_methods[key]
+    if not part then return nil end
+    load_part(part)
+    return rawget(t, key)
+  end,
+})
+
+local function value_of(t, key)
+  local where = lazy[key]
+  if not where then return nil end
+  if type(where) == "string" then
+    rawset(t, key, require(where))
+  elseif where.part then
+    load_part(where.part)
+  else
+    rawset(t, key, require(where[1])[where[2]])
+  end
+  return rawget(t, key)
+end
+
 return setmetatable(T, {
   __lazy = lazy, -- what completion may offer before it is loaded
-  __index = function(t, key)
-    local where = lazy[key]
-    if not where then return nil end
-    local value
-    if type(where) == "table" then
-      value = require(where[1])[where[2]]
-    else
-      value = require(where)
-    end
-    rawset(t, key, value)
-    return value
+  __index = value_of,
+  __pairs = function(t) -- sees everything
+    for key in next, lazy do if rawget(t, key) == nil then value_of(t, key) end end
+    return next, t, nil
   end,
 })

@@ -10,12 +10,9 @@ return function(T, core)
   T.linalg = L
 
   -- Ops of the registry named "linalg.x" are found as T.linalg.x alone.
-  for _, info in ipairs(core.ops()) do
-    local name = info.name:match("^linalg%.(.+)$")
-    if name and op[info.name] then
-      L[name] = op[info.name]
-      T[info.name] = nil
-    end
+  for full, f in pairs(op) do
+    local name = full:match "^linalg%.(.+)$"
+    if name then L[name] = f end
   end
 
   -- The sizes of a usable tensor, or nil: what else it is, the op itself says better.
@@ -313,4 +310,6 @@ return function(T, core)
     if dim and #dim ~= 1 then fail("%s: with ord, dim is one dim or two, got %d", fn, #dim) end
     return vector_norm(fn, x, ord, dim, keepdim)
   end
+
+  require "perilune.linalg_more"(T, core)
 end

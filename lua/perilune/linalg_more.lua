@@ -270,5 +270,16 @@ return function(T, core)
     return a.x:unsqueeze(-1) ^ powers
   end)
   L.matmul, L.matrix_exp, L.diagonal = T.matmul, T.matrix_exp, T.diagonal
-  methods.matrix_exp = T.matrix_exp
+
+  -- ---- under other names -------------------------------------------------------------------------------
+
+  for name, from in pairs { inverse = "inv", det = "det", slogdet = "slogdet", cholesky = "cholesky", qr = "qr",
+    svd = "svd", matrix_power = "matrix_power", pinverse = "pinv", cross = "cross" } do
+    T[name], methods[name], options.aliases[name] = L[from], L[from], "linalg." .. from
+  end
+  function T.chain_matmul(...)
+    local list = { ... }
+    if #list == 1 and type(list[1]) == "table" then list = list[1] end
+    return L.multi_dot(list)
+  end
 end

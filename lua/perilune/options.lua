@@ -180,6 +180,8 @@ end
 
 -- All of them by `who`: signatures in help and reference are written from these.
 options.specs = {}
+--- Other names of functions: name → the name it stands for. Help and reference list them.
+options.aliases = {}
 
 --- Describes the arguments of `who`: a list of {name, kind[, default]}, in positional order. A missing
 -- argument without default is an error, unless `optional` is set in its entry.

@@ -169,6 +169,8 @@ return function(T, core)
     define(name, { { "x", "tensor" }, { "q", "any" }, { "dim", "int", optional = true }, { "keepdim", "bool", false },
       { "interpolation", modes, "linear" } }, function(a) return quantile(name, a, skip) end)
   end
+  core.full_precision(T, { "quantile" })
+  core.full_precision(core.metatable().methods, { "quantile" })
   -- The lower median of what is not NaN: of all, or along dim with its places.
   define("nanmedian", { { "x", "tensor" }, { "dim", "int", optional = true }, { "keepdim", "bool", false },
     { "index_base", "int", 1 } }, function(a)

@@ -1,0 +1,89 @@
+-- SPDX-License-Identifier: MIT
+-- What init.lua loads at first use: each part with the names that it defines, in T and as methods of tensors.
+-- spec/parts_spec.lua compares with what they do define.
+return {
+  aliases = {
+    [[
+    absolute absolute_ arccos arccos_ arccosh arccosh_ arcsin arcsin_ arcsinh arcsinh_ arctan arctan2 arctan2_
+    arctan_ arctanh arctanh_ concatenate detach divide divide_ equal fix fix_ ger get_default_dtype greater
+    greater_equal is_floating_point is_nonzero is_same_size is_signed less less_equal multiply multiply_
+    negative negative_ nelement not_equal numel positive result_type row_stack set_default_dtype sgn sgn_
+    subtract subtract_ swapdims true_divide true_divide_ vdot ]],
+    [[
+    absolute absolute_ arccos arccos_ arccosh arccosh_ arcsin arcsin_ arcsinh arcsinh_ arctan arctan2 arctan2_
+    arctan_ arctanh arctanh_ divide divide_ fix fix_ ger greater greater_equal is_nonzero is_same_size is_signed
+    less less_equal multiply multiply_ ndimension negative negative_ nelement not_equal positive sgn sgn_
+    subtract subtract_ swapdims tolist true_divide true_divide_ vdot where ]],
+  },
+  arrange = {
+    [[
+    as_tensor asarray atleast_3d broadcast_shapes cartesian_prod combinations diagflat diagonal_scatter dsplit
+    dstack hsplit index_reduce msort put randint_like scalar_tensor select_scatter slice_scatter sum_to_size
+    tensor_split unique_consecutive unravel_index vander vsplit ]],
+    [[
+    apply_ atleast_3d combinations diagflat diagonal_scatter dsplit hsplit index_reduce map_ msort put put_
+    select_scatter slice_scatter sum_to_size tensor_split unique_consecutive unravel_index vander vsplit ]],
+  },
+  composites = {
+    [[
+    argwhere atleast_1d atleast_2d block_diag broadcast_tensors clamp_max clamp_max_ clamp_min clamp_min_ clip
+    clip_ column_stack deg2rad deg2rad_ dist fliplr flipud moveaxis nanmean rad2deg rad2deg_ ravel swapaxes ]],
+    [[
+    argwhere atleast_1d atleast_2d clamp_max clamp_max_ clamp_min clamp_min_ clip clip_ deg2rad deg2rad_ dist
+    fill_diagonal_ fliplr flipud moveaxis nanmean new_empty new_full new_ones new_tensor new_zeros rad2deg
+    rad2deg_ ravel swapaxes ]],
+  },
+  distance = {
+    "cdist channel_shuffle diff pairwise_distance tril_indices triu_indices",
+    "cdist channel_shuffle diff pairwise_distance",
+  },
+  einsum = {
+    "einsum tensordot",
+    "",
+  },
+  functional = {
+    "checkpoint grad hessian hvp jacobian jvp value_and_grad vjp",
+    "",
+  },
+  gradcheck = {
+    "anomaly gradcheck gradgradcheck",
+    "",
+  },
+  help = {
+    "help help_text info",
+    "",
+  },
+  linalg = {
+    [[
+    chain_matmul cholesky cholesky_inverse cholesky_solve cross det inverse linalg logdet lu_unpack matrix_power
+    pca_lowrank pinverse qr slogdet svd svd_lowrank ]],
+    [[
+    cholesky cholesky_inverse cholesky_solve cross det inverse logdet lu_unpack matrix_power pca_lowrank
+    pinverse qr slogdet svd svd_lowrank ]],
+  },
+  manager = {
+    "GradManager",
+    "",
+  },
+  special = {
+    [[
+    bartlett_window binomial blackman_window entr float_power frexp hamming_window hann_window heaviside igamma
+    igammac isneginf isposinf isreal kaiser_window ldexp log_ndtr logaddexp2 mvlgamma ndtr poisson special
+    xlog1py ]],
+    [[
+    binomial cauchy_ entr float_power frexp geometric_ heaviside igamma igammac isneginf isposinf isreal ldexp
+    log_ndtr log_normal_ logaddexp2 mvlgamma ndtr poisson xlog1py ]],
+  },
+  statistics = {
+    [[
+    corrcoef cov cumulative_trapezoid gradient histc histogram nanmedian nanquantile pdist quantile renorm
+    trapezoid trapz ]],
+    [[
+    corrcoef cov cumulative_trapezoid gradient histc histogram nanmedian nanquantile pdist quantile renorm
+    renorm_ trapezoid ]],
+  },
+  vmap = {
+    "grad_of vmap",
+    "",
+  },
+}

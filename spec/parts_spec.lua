@@ -1,0 +1,84 @@
+-- SPDX-License-Identifier: MIT
+-- What loads at first use: the names in lua/perilune/parts.lua are those that each part defines, `require "perilune"`
+-- loads none of them, and what a script puts under such a name stays.
+
+local T = require "perilune"
+local parts = require "perilune.parts"
+local term = require "spec.support.terminal"
+
+local function words(text)
+  local list = {}
+  for word in text:gmatch "%S+" do list[#list + 1] = word end
+  table.sort(list)
+  return list
+end
+
+-- A table that shows what t has, but for those names.
+local function without(names, t)
+  local hidden = {}
+  for _, name in ipairs(words(names)) do hidden[name] = true end
+  return setmetatable({}, { __index = function(_, key) return not hidden[key] and t[key] or nil end })
+end
+
+local function keys(t)
+  local list = {}
+  for key in next, t do list[#list + 1] = key end
+  table.sort(list)
+  return list
+end
+
+describe("parts that load at first use", function()
+  for part, names in pairs(parts) do
+    it(part .. " defines the names that are listed, no others", function()
+      local methods = without(names[2], T.core.metatable().methods)
+      local core = setmetatable({ metatable = function() return { methods = methods } end,
+        on_custom_batched = function() end }, { __index = T.core })
+      local mine = without(names[1], T)
+      require("perilune." .. part)(mine, core)
+      assert.same(words(names[1]), keys(mine))
+      assert.same(words(names[2]), keys(methods))
+    end)
+  end
+
+  it("are all there for pairs", function()
+    local seen = {}
+    for name, value in pairs(T) do seen[name] = value end
+    for name in pairs(T.core.lazy) do assert.truthy(seen[name], name) end
+    assert.is_nil(T.no_such_thing)
+    assert.is_nil(T.zeros(1).no_such_thing)
+  end)
+
+  local function fresh(code)
+    local text, status = term.shell(term.quote(term.command) .. " -e " .. term.quote(code))
+    assert.equal(0, status, text)
+    return text
+  end
+  if not term.there() then return end
+
+  it("are not loaded before", function()
+    assert.equal("core create gradient init ops options parts print autocast ", (fresh [[
+      local T = require "perilune"
+      T.zeros(2, 3):sum()
+      local known = { "create", "gradient", "init", "ops", "options", "parts", "print", "autocast" }
+      local n = 0
+      for name in pairs(package.loaded) do if name:find "^perilune" then n = n + 1 end end
+      assert(n == #known + 1, n)
+      io.write "core "
+      for _, name in ipairs(known) do
+        assert(package.loaded["perilune." .. name] or name == "init" and package.loaded.perilune, name)
+        io.write(name, " ")
+      end]]))
+  end)
+
+  it("leave what a script has put under their names", function()
+    assert.equal("mine\t{1., 1.}  -- f32[2] cpu\tnil\n", fresh [[
+      local T = require "perilune"
+      function T.clip() return "mine" end
+      local y = T.zeros(2):clip(1, 2)
+      T.vmap = nil
+      local _ = T.jvp
+      local first = T.argwhere
+      T.argwhere = nil
+      print(T.clip(), y, first and T.argwhere)]])
+  end)
+end)
