@@ -43,7 +43,9 @@ void plk_scratch_free(void *p);
 /* PL_ERR_INTERRUPT once the user asked to stop (Ctrl-C), else PL_OK. Cheap. Main thread or workers. */
 PlStatus plk_poll(void);
 /* From now on this flag stops the calling thread's kernels too; NULL: none does. It must outlive the thread's work. */
+#ifndef __cplusplus /* C++ spells atomics its own way */
 void plk_stop_by(const _Atomic bool *flag);
+#endif
 /* Threads that a parallel region may use; 1 inside a loader worker or a forked child. */
 int plk_threads(void);
 void plk_set_threads(int n);

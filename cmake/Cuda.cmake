@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: MIT
+# The CUDA plug-in build/lib/perilune/perilune_cuda.so, a module of its own that the engine opens at run time; nothing
+# else here knows CUDA. PERILUNE_CUDA=AUTO builds it where nvcc and cuDNN's header are found, ON insists, OFF does not.
+# And, for tests, the same sources compiled for the CPU: build/spec/cuda_emulated.so, which needs only a C++ compiler.
+set(PERILUNE_CUDA AUTO CACHE STRING "The CUDA plug-in: AUTO (where nvcc and cuDNN are found), ON or OFF")
+set(PL_CUDA_ARCHS "90-real" CACHE STRING "CUDA architectures; releases: 80-real;90-real;100-real;100-virtual")
+set(PL_CUDNN_ROOT "" CACHE PATH "Folder of cuDNN (include/, lib/), also that of a Python wheel (nvidia/cudnn)")
+file(GLOB cuda_c CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.c")
+file(GLOB cuda_cu CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu")
+file(GLOB cuda_libs CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/libs/*.c")
+set(cuda_launcher ${CMAKE_C_COMPILER_LAUNCHER})
+
+# ---- what is there -----------------------------------------------------------------------------------------------
+set(cuda_why "")
+if(PERILUNE_CUDA STREQUAL "OFF")
+  set(cuda_why "PERILUNE_CUDA=OFF")
+elseif(PL_SANITIZE)
+  set(cuda_why "not in sanitizer builds")
+else()
+  find_program(PL_NVCC nvcc HINTS "$ENV{CUDA_HOME}/bin" "$ENV{CUDA_PATH}/bin" /usr/local/cuda/bin)
+  if(NOT PL_NVCC)
+    set(cuda_why "nvcc not found (CUDA toolkit 12.8 or newer, or -DPL_NVCC=...)")
+  else()
+    get_filename_component(nvcc_real "${PL_NVCC}" REALPATH)
+    get_filename_component(PL_CUDA_ROOT "${nvcc_real}/../.." REALPATH)
+    execute_process(COMMAND "${PL_NVCC}" --version OUTPUT_VARIABLE nvcc_text ERROR_QUIET)
+    string(REGEX MATCH "release ([0-9]+\\.[0-9]+)" nvcc_release "${nvcc_text}")
+    set(nvcc_release "${CMAKE_MATCH_1}")
+    find_path(PL_CUDA_INCLUDE cuda_runtime_api.h HINTS "${PL_CUDA_ROOT}/include" "${PL_CUDA_ROOT}/targets/x86_64-linux/include")
+    find_library(PL_CUDART NAMES cudart_static HINTS "${PL_CUDA_ROOT}" PATH_SUFFIXES lib64 lib targets/x86_64-linux/lib)
+    # A wheel has headers in include/ and, below lib/, only libcudnn.so.9, which is opened at run time anyway.
+    find_path(PL_CUDNN_INCLUDE cudnn.h HINTS "${PL_CUDNN_ROOT}" "$ENV{CUDNN_ROOT}" "${PL_CUDA_ROOT}" PATH_SUFFIXES include)
+    if(NOT PL_CUDA_INCLUDE OR NOT PL_CUDART)
+      set(cuda_why "nvcc ${nvcc_release} is there, but no cuda_runtime_api.h or libcudart_static.a")
+    elseif(NOT PL_CUDNN_INCLUDE)
+      set(cuda_why "nvcc ${nvcc_release} is there, but no cudnn.h (-DPL_CUDNN_ROOT=...)")
+    elseif(nvcc_release VERSION_LESS 12.8)
+      set(cuda_why "nvcc ${nvcc_release} is too old, 12.8 is needed")
+    endif()
+  endif()
+endif()
+if(cuda_why AND PERILUNE_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "PERILUNE_CUDA=ON: ${cuda_why}")
+endif()
+
+# ---- the plug-in --------------------------------------------------------------------------------------------------
+if(cuda_why)
+  pl_off("CUDA plug-in" "${cuda_why}")
+else()
+  set(gencode "")
+  foreach(arch IN LISTS PL_CUDA_ARCHS)
+    string(REGEX REPLACE "-.*" "" number "${arch}")
+    if(arch MATCHES "-virtual$")
+      list(APPEND gencode "-gencode=arch=compute_${number},code=compute_${number}")
+    else()
+      list(APPEND gencode "-gencode=arch=compute_${number},code=sm_${number}")
+    endif()
+  endforeach()
+  set(nvcc_flags -std=c++17 -O3 ${gencode} --fmad=false --compress-mode=size -Wno-deprecated-gpu-targets
+      "-Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-Wall,-Wno-unused-function,-ffp-contract=off"
+      --expt-relaxed-constexpr --expt-extended-lambda "-I${PROJECT_SOURCE_DIR}" -DNDEBUG)
+  if(PL_WERROR)
+    list(APPEND nvcc_flags -Werror=all-warnings)
+  endif()
+  set(cuda_objects "")
+  foreach(file IN LISTS cuda_cu)
+    get_filename_component(name "${file}" NAME_WE)
+    set(object "${out}/cuda/${name}.o")
+    add_custom_command(OUTPUT "${object}"
+      COMMAND "${CMAKE_COMMAND}" -E make_directory "${out}/cuda"
+      COMMAND ${cuda_launcher} "${PL_NVCC}" ${nvcc_flags} -MD -MF "${object}.d" -c "${file}" -o "${object}"
+      DEPENDS "${file}" DEPFILE "${object}.d" COMMENT "Building CUDA object ${name}.o" VERBATIM)
+    list(APPEND cuda_objects "${object}")
+  endforeach()
+  add_library(perilune_cuda MODULE ${cuda_c} ${cuda_libs} ${cuda_objects})
+  target_include_directories(perilune_cuda SYSTEM PRIVATE "${PL_CUDA_INCLUDE}" "${PL_CUDNN_INCLUDE}")
+  target_compile_options(perilune_cuda PRIVATE -ftls-model=global-dynamic)
+  target_link_libraries(perilune_cuda PRIVATE pl_flags "${PL_CUDART}" Threads::Threads ${CMAKE_DL_LIBS} rt m)
+  target_link_options(perilune_cuda PRIVATE "LINKER:-z,nodelete" "LINKER:--exclude-libs,ALL"
+                      "$<$<CONFIG:Release>:-s>")
+  set_target_properties(perilune_cuda PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY "${out}/lib/perilune"
+                        BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN;${PL_CUDA_ROOT}/lib64")
+  install(TARGETS perilune_cuda LIBRARY DESTINATION "${PL_CLIBDIR}/perilune")
+  list(LENGTH cuda_cu count)
+  pl_found("CUDA plug-in" "${nvcc_release}" "sm ${PL_CUDA_ARCHS}, ${count} kernel files, ${PL_NVCC}")
+endif()

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT
+ * What all files of the CUDA plug-in share: status of CUDA calls, the stream, scratch, launches, kernel families.
+ * The same files are compiled by nvcc for a GPU and by a plain C++ compiler against spec/cuda/emulate, where a kernel
+ * runs on the CPU (PLC_EMULATED); so no <<< >>> and no CUDA header outside this one and libs/.
+ *
+ * A family is one function of a PlkCall, entered by PLC_KERNEL(name, function) next to it. call->in[i] lie on the device,
+ * but for two cases: 0-d CPU arrays (numbers) given to pointwise ops, read by plc_number_*, and inputs that the CPU
+ * kernel also only reads as sizes. A library (cuBLASLt, cuDNN) takes calls before the family does: PLC_LIBRARY. */
+#ifndef PL_KERNELS_CUDA_CUDA_H
+#define PL_KERNELS_CUDA_CUDA_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "kernels/device.h"
+#include "kernels/kernel.h"
+#ifdef __cplusplus
+}
+#endif
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- status ---------------------------------------------------------------------------------------------- */
+
+/* A status with the call's text, CUDA's name for the error, file and line. A fault that CUDA cannot recover from marks
+ * the context dead; every later call says so. */
+PlStatus plc_failed(cudaError_t e, const char *what, const char *file, int line);
+#define PLC_TRY(expr)                                                                                    \
+  do {                                                                                                   \
+    cudaError_t plc_try_ = (expr);                                                                       \
+    if (PL_UNLIKELY(plc_try_ != cudaSuccess)) return plc_failed(plc_try_, #expr, __FILE__, __LINE__);    \
+  } while (0)
+/* PL_ERR_STATE once the context is dead. */
+PlStatus plc_alive(void);
+
+/* ---- the device ---------------------------------------------------------------------------------------------- */
+
+cudaStream_t plc_stream(void); /* the calling thread's compute stream; never the legacy one */
+int plc_processors(void);      /* multiprocessors */
+int plc_capability(void);      /* 90 for sm_90 */
+bool plc_deterministic(void);
+bool plc_tf32(void);
+bool plc_benchmark(void);
+
+/* Temporary device memory, 256-byte aligned; freed in stream order. NULL is fine. */
+PlStatus plc_scratch(size_t bytes, void **out);
+void plc_scratch_free(void *p);
+/* Copies n bytes of host memory to the device in stream order; src may be reused at once. */
+PlStatus plc_upload(void *dst, const void *src, size_t n);
+/* Copies n bytes to the host and waits. */
+PlStatus plc_download(void *dst, const void *src, size_t n);
+
+/* ---- numbers on the host ---------------------------------------------------------------------------------------- */
+
+static inline bool plc_on_host(const PlArray *a) { return a->device == PL_CPU; }
+double plc_number_f(const PlArray *a); /* the element of a 0-d CPU array */
+int64_t plc_number_i(const PlArray *a);
+
+/* ---- index values out of range ------------------------------------------------------------------------------------ */
+
+/* Kernels report through host memory that the device can write: the first report stays until the next wait, which
+ * fails with it. */
+typedef struct PlcFlag {
+  int set;          /* 0: nothing happened; else a PlcFault */
+  int base;         /* what the first index is called */
+  const char *name; /* of the op; host memory */
+  int64_t value, size;
+} PlcFlag;
+typedef enum PlcFault { PLC_FAULT_NONE, PLC_FAULT_INDEX, PLC_FAULT_ZERO_DIVISION, PLC_FAULT_PROBABILITY } PlcFault;
+PlcFlag *plc_flag(void);       /* where kernels write; device address */
+PlStatus plc_flag_check(void); /* after a wait: the failure that kernels reported, once */
+
+/* ---- kernel families ------------------------------------------------------------------------------------------------ */
+
+typedef struct PlcKernel {
+  const char *family;
+  PlKernel run;
+} PlcKernel;
+/* A library's turn: sets *done where it computed the call, leaves it false where the family's own kernel must. */
+typedef PlStatus (*PlcLibrary)(const PlkCall *call, bool *done);
+typedef struct PlcLibraryEntry {
+  const char *family;
+  PlcLibrary run;
+} PlcLibraryEntry;
+
+#ifdef __cplusplus
+#define PLC_ENTRY(type, section_name, id) extern const type id; __attribute__((used, section(section_name))) const type id
+#else
+#define PLC_ENTRY(type, section_name, id) \
+  extern const type id;                   \
+  __attribute__((used, section(section_name))) const type id
+#endif
+/* At file scope: PLC_KERNEL(softmax, plk_cuda_softmax). The table is what the linker gathers; no list elsewhere. */
+#define PLC_KERNEL(name, function) PLC_ENTRY(PlcKernel, "plc_kernels", plc_kernel_##name) = {#name, function};
+#define PLC_LIBRARY(name, function) PLC_ENTRY(PlcLibraryEntry, "plc_libraries", plc_library_##name) = {#name, function};
+
+/* Runs another family from inside one, e.g. a copy before a product. */
+PlStatus plc_run(const char *family, const PlkCall *call);
+
+/* ---- matrix products ------------------------------------------------------------------------------------------------ */
+
+typedef enum PlcEpilogue { PLC_EPI_NONE, PLC_EPI_BIAS, PLC_EPI_BIAS_RELU, PLC_EPI_BIAS_GELU } PlcEpilogue;
+
+/* C[m,n] = epilogue(alpha op(A)[m,k] op(B)[k,n] + beta C), row-major: element (i, j) of X at i ldx + j; op transposes where
+ * ta or tb is set, so A is stored k × m then. `batch` such products, sa, sb, sc elements apart (0 repeats). bias[n] has c's
+ * dtype; BIAS_GELU is the exact gelu. f16 and bf16 accumulate in f32, f32 in f32 (TF32 where plc_tf32()), f64 in f64. */
+typedef struct PlcGemm {
+  int64_t m, n, k, batch;
+  PlDtype dtype;  /* of a and b */
+  PlDtype result; /* of c: dtype, or f32 for f16 and bf16 */
+  bool ta, tb;
+  const void *a, *b;
+  void *c;
+  int64_t lda, ldb, ldc, sa, sb, sc;
+  double alpha, beta;
+  PlcEpilogue epilogue;
+  const void *bias;
+} PlcGemm;
+/* cuBLASLt where it is there and takes the product, else the plain kernel of gemm.cu. */
+PlStatus plc_gemm(const PlcGemm *g);
+/* libs/: weak, NULL where the plug-in is built without it. *done false: the plain kernel must. */
+__attribute__((weak)) PlStatus plc_gemm_library(const PlcGemm *g, bool *done);
+PlStatus plc_gemm_plain(const PlcGemm *g);
+
+/* What libs/ adds to the plug-in's description and to its extensions; weak as well. */
+__attribute__((weak)) void plc_libraries_text(char *text, size_t size);
+__attribute__((weak)) const void *plc_libraries_extension(const char *name);
+__attribute__((weak)) void plc_libraries_trim(void); /* out of memory: give back what can be made again */
+
+#ifdef __cplusplus
+}
+#endif
+
+/* ---- launches ----------------------------------------------------------------------------------------------------------- */
+
+/* PLC_LAUNCH(kernel, grid, block, shared bytes, arguments…); a template with commas in parentheses. Dynamic shared memory is
+ * declared in a kernel as PLC_SHARED(type, name). A launch of no blocks is no launch. */
+#ifdef PLC_EMULATED
+#include "spec/cuda/emulate/launch.h"
+#elif defined(__CUDACC__)
+#define PLC_LAUNCH(kernel, grid, block, shared, ...)                      \
+  do {                                                                    \
+    kernel<<<(grid), (block), (shared), plc_stream()>>>(__VA_ARGS__);     \
+    PLC_TRY(cudaGetLastError());                                          \
+  } while (0)
+#define PLC_SHARED(type, name)                               \
+  extern __shared__ __align__(16) unsigned char plc_shared_[]; \
+  type *name = (type *)plc_shared_
+#endif
+
+enum { PLC_BLOCK = 256 }; /* threads */
+/* Blocks for n items at `each` a thread: enough to fill the device a few times; kernels stride over the grid. */
+#ifdef __cplusplus
+static inline unsigned plc_grid(int64_t n, int each) {
+  int64_t need = (n + (int64_t)PLC_BLOCK * each - 1) / ((int64_t)PLC_BLOCK * each);
+  int64_t most = (int64_t)plc_processors() * 16;
+  return (unsigned)(need < most ? need : most);
+}
+#endif
+
+#endif

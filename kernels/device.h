@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT
+ * The contract between the engine and the plug-in of a device that is not the CPU: one table of functions, found by
+ * dlopen and checked by its ABI number. No CUDA header is needed to include this. Memory of the device is addressed by
+ * plain pointers that the host never reads through. All work is queued in order; what waits says so. */
+#ifndef PL_KERNELS_DEVICE_H
+#define PL_KERNELS_DEVICE_H
+
+#include "kernels/kernel.h"
+
+#define PL_DEVICE_ABI 1u
+#define PL_DEVICE_ENTRY "perilune_device_plugin"
+
+/* What the engine lends to the plug-in. */
+typedef struct PlDeviceHost {
+  uint32_t abi;
+  PlStatus (*fail)(PlStatus code, const char *text); /* becomes pl_message() */
+  PlStatus (*poll)(void);                            /* PL_ERR_INTERRUPT once the user asked to stop */
+  void (*warn)(const char *text);                    /* one line for the user */
+} PlDeviceHost;
+
+typedef struct PlDeviceInfo {
+  char name[128];      /* "NVIDIA H200" */
+  char libraries[256]; /* "CUDA 13.0 (driver 13.0), cuBLASLt 13.1, cuDNN 9.14": what was found, and what not */
+  int major, minor, processors;
+  int64_t memory, available; /* bytes */
+} PlDeviceInfo;
+
+typedef struct PlDeviceMemory {
+  int64_t live, peak;         /* bytes that tensors and scratch hold */
+  int64_t reserved, limit;    /* bytes taken from the driver; limit < 0: none of our own */
+  int64_t blocks, allocations, retries; /* live blocks; since start: requests, and those that needed a flush */
+} PlDeviceMemory;
+
+typedef enum PlDeviceSetting {
+  PL_DEVICE_DETERMINISTIC, /* 1: same bits in every run (the default) */
+  PL_DEVICE_TF32,          /* 1: f32 products may round their factors to TF32 (0 by default) */
+  PL_DEVICE_SYNC,          /* 1: wait after every kernel, so that a failure names its op */
+  PL_DEVICE_BENCHMARK,     /* 1: libraries may time their algorithms and keep the fastest */
+  PL_DEVICE_NSETTING
+} PlDeviceSetting;
+
+typedef struct PlDeviceTable {
+  uint32_t abi, size; /* PL_DEVICE_ABI, sizeof(PlDeviceTable) */
+  const char *kind;   /* "cuda"; "emulated" for the one that tests use */
+
+  PlStatus (*open)(int *count);             /* once; 0 devices is a failure that says why */
+  PlStatus (*describe)(PlDeviceInfo *info); /* after open */
+
+  /* Memory: at least 256-byte aligned; free is in stream order and never fails. */
+  PlStatus (*alloc)(size_t bytes, void **out);
+  void (*release)(void *p);
+  void (*memory)(PlDeviceMemory *out);
+  void (*reset_peak)(void);
+  void (*limit)(int64_t bytes); /* < 0: none */
+  void (*trim)(void);           /* cached blocks go back to the driver */
+
+  /* upload: src may be reused when it returns. download: waits, and reports what kernels flagged. */
+  PlStatus (*upload)(void *dst, const void *src, size_t bytes);
+  PlStatus (*download)(void *dst, const void *src, size_t bytes);
+  PlStatus (*copy)(void *dst, const void *src, size_t bytes); /* on the device */
+  PlStatus (*fill)(void *dst, int byte, size_t bytes);
+  PlStatus (*synchronize)(void); /* waits for all streams; reports what kernels flagged */
+
+  /* Kernel families: < 0 where the plug-in has none of that name. */
+  int (*find)(const char *family);
+  PlStatus (*run)(int family, const PlkCall *call);
+  void (*set)(PlDeviceSetting what, int64_t value);
+  int64_t (*get)(PlDeviceSetting what);
+
+  /* Streams and events; NULL is the default compute stream. The current stream belongs to the calling thread. */
+  PlStatus (*stream_new)(void **out, int priority);
+  void (*stream_free)(void *stream);
+  void (*stream_set)(void *stream);
+  void *(*stream_get)(void);
+  PlStatus (*stream_wait)(void *stream, void *event); /* later work on the stream waits for the event */
+  PlStatus (*stream_synchronize)(void *stream);
+  PlStatus (*stream_query)(void *stream, bool *done);
+  PlStatus (*event_new)(void **out, bool timing);
+  void (*event_free)(void *event);
+  PlStatus (*event_record)(void *event, void *stream);
+  PlStatus (*event_synchronize)(void *event);
+  PlStatus (*event_query)(void *event, bool *done);
+  PlStatus (*event_elapsed)(void *start, void *end, double *milliseconds);
+
+  /* Further tables by name (fused groups, graph capture); NULL where the plug-in has none. */
+  const void *(*extension)(const char *name);
+} PlDeviceTable;
+
+/* The plug-in's one exported function, under PL_DEVICE_ENTRY; NULL if it does not speak host->abi. */
+typedef const PlDeviceTable *(*PlDeviceEntry)(const PlDeviceHost *host);
+
+#endif
