@@ -138,10 +138,8 @@ __attribute__((weak)) void plc_libraries_trim(void); /* out of memory: give back
 /* ---- launches ----------------------------------------------------------------------------------------------------------- */
 
 /* PLC_LAUNCH(kernel, grid, block, shared bytes, arguments…); a template with commas in parentheses. Dynamic shared memory is
- * declared in a kernel as PLC_SHARED(type, name). A launch of no blocks is no launch. */
-#ifdef PLC_EMULATED
-#include "spec/cuda/emulate/launch.h"
-#elif defined(__CUDACC__)
+ * declared in a kernel as PLC_SHARED(type, name). The emulation brings its own (spec/cuda/emulate/cuda_runtime_api.h). */
+#if defined(__CUDACC__)
 #define PLC_LAUNCH(kernel, grid, block, shared, ...)                      \
   do {                                                                    \
     kernel<<<(grid), (block), (shared), plc_stream()>>>(__VA_ARGS__);     \
