@@ -2,24 +2,81 @@
  * Tracing for T.jit (lua/perilune/jit/): entering and leaving a trace, and what runs in between. What a trace becomes is
  * in program.c. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "bindings/ops.h"
 #include "bindings/program.h"
 #include "engine/state.h"
 
+enum { NCHANGING = 4 };
+
+/* Functions whose next result is another one: a graph would repeat what they gave while it was traced. */
+static const char *const changing[NCHANGING][2] = {{"math", "random"}, {"os", "time"}, {"os", "clock"}, {"os", "date"}};
+
 typedef struct Where {
   lua_State *L;
   char home[512];
+  lua_CFunction changing[NCHANGING];
+  lua_Hook before; /* the hook that was there, a debugger's or a profiler's: it goes on */
+  int before_mask, before_count;
 } Where;
-static _Thread_local Where tracing;
+static _Thread_local Where *tracing; /* NULL: no trace runs */
+
+static void find_changing(lua_State *L) {
+  luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  for (int i = 0; i < NCHANGING; i++) {
+    tracing->changing[i] = NULL;
+    if (lua_getfield(L, -1, changing[i][0]) == LUA_TTABLE) {
+      lua_getfield(L, -1, changing[i][1]);
+      tracing->changing[i] = lua_tocfunction(L, -1);
+      lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+}
+
+/* Called before every function that the traced one calls, however it came by it. */
+static void watch_calls(lua_State *L, lua_Debug *ar) {
+  bool call = ar->event == LUA_HOOKCALL || ar->event == LUA_HOOKTAILCALL;
+  if (!tracing) { /* a coroutine that was made while the trace ran */
+    lua_sethook(L, NULL, 0, 0);
+    return;
+  }
+  if (call && pl_state.trace) {
+    lua_getinfo(L, "f", ar);
+    lua_CFunction f = lua_tocfunction(L, -1);
+    lua_pop(L, 1);
+    for (int i = 0; f && i < NCHANGING; i++)
+      if (f == tracing->changing[i])
+        l_error(L, "%s.%s in a traced function: a graph would repeat this one value; %s", changing[i][0], changing[i][1],
+                i == 0 ? "draw with T.rand or T.randint, or pass the number as an argument"
+                       : "call it outside, or pass the value as an argument");
+  }
+  if (tracing->before && (!call || (tracing->before_mask & LUA_MASKCALL))) tracing->before(L, ar);
+}
+
+static void watch(lua_State *L) {
+  find_changing(L);
+  tracing->before = lua_gethook(L);
+  tracing->before_mask = lua_gethookmask(L);
+  tracing->before_count = lua_gethookcount(L);
+  lua_sethook(L, watch_calls, tracing->before_mask | LUA_MASKCALL, tracing->before_count);
+}
+
+/* Somebody else's hook that came meanwhile stays: Ctrl-C's. */
+static void unwatch(void) {
+  if (lua_gethook(tracing->L) == watch_calls)
+    lua_sethook(tracing->L, tracing->before, tracing->before_mask, tracing->before_count);
+}
 
 /* Line of the script that runs now, kept in the flow's pool. Consecutive nodes share it. */
 static const char *script_line(void *ud) {
   PlFlow *f = ud;
   lua_Debug ar;
   char text[LUA_IDSIZE + 16];
-  if (!tracing.L || !l_locate(l_running ? l_running : tracing.L, tracing.home, &ar)) return NULL;
+  if (!tracing || !l_locate(l_running ? l_running : tracing->L, tracing->home, &ar)) return NULL;
   snprintf(text, sizeof text, "%s:%d", ar.short_src, ar.currentline);
   const char *last = f->nnodes ? f->nodes[f->nnodes - 1].where : NULL;
   return last && strcmp(last, text) == 0 ? last : pl_flow_string(f, text);
@@ -29,22 +86,27 @@ static const char *script_line(void *ud) {
 static int jit_enter(lua_State *L) {
   PlFlow *f = l_check_flow(L, 1);
   if (pl_state.trace) return l_error(L, "jit: a trace is running already; a jitted function cannot trace inside of another trace");
+  tracing = calloc(1, sizeof *tracing);
+  if (!tracing) return l_error(L, "jit: out of memory");
   lua_getfield(L, LUA_REGISTRYINDEX, "perilune.home");
   const char *home = lua_tostring(L, -1);
-  tracing.L = L;
-  snprintf(tracing.home, sizeof tracing.home, "%s", home ? home : "");
+  tracing->L = L;
+  snprintf(tracing->home, sizeof tracing->home, "%s", home ? home : "");
   f->record = true;
   f->mirror = (PlMirrorOptions){.fraction = -1, .bytes = -1};
   if (lua_type(L, 2) == LUA_TTABLE) l_read_mirror(L, 2, 0, &f->mirror);
   f->where = script_line;
   f->where_ud = f;
   pl_state.trace = f;
+  watch(L);
   return 0;
 }
 
 void l_trace_end(PlFlow *f) {
   pl_state.trace = NULL;
-  tracing.L = NULL;
+  if (tracing) unwatch();
+  free(tracing);
+  tracing = NULL;
   f->where = NULL;
 }
 
@@ -93,10 +155,92 @@ static int jit_reads_after(lua_State *L) {
   return 1;
 }
 
+/* ---- views that are results ---------------------------------------------------------------------------------- */
+
+/* jit_root(flow, symbolic tensor) → "argument", its number, or "captured", the real tensor, or "result", a tensor that is no
+ * view; and the nodes (numbers, in order) that take the tensor's view of it, nil if there are none */
+static int jit_root(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  PlFVal v;
+  int n = 0;
+  CALL(L, pl_sym_value_of(f, l_check_tensor(L, 2), &v));
+  PlFVal whole = v;
+  lua_settop(L, 2);
+  lua_newtable(L);
+  for (;;) {
+    const PlFValue *val = &f->vals[v];
+    const PlFNode *node = val->kind == PL_FV_NODE ? &f->nodes[val->node] : NULL;
+    if (!node) break;
+    if ((node->flags & PL_FN_MUTATES) && val->slot < pl_fnode_written(node))
+      v = node->in[val->slot]; /* the same memory */
+    else if ((node->flags & PL_FN_VIEW) && node->nin == 1 && node->nout == 1) {
+      lua_pushinteger(L, val->node + 1);
+      lua_rawseti(L, 3, ++n);
+      v = node->in[0];
+    } else
+      break;
+  }
+  for (int i = 1; 2 * i <= n; i++) { /* from the root on */
+    lua_rawgeti(L, 3, i);
+    lua_rawgeti(L, 3, n + 1 - i);
+    lua_rawseti(L, 3, i);
+    lua_rawseti(L, 3, n + 1 - i);
+  }
+  const PlFValue *root = &f->vals[v];
+  if (root->kind == PL_FV_INPUT) {
+    lua_pushliteral(L, "argument");
+    lua_pushinteger(L, root->slot + 1);
+  } else if (root->kind == PL_FV_CAPTURE && (root->real->node || !l_check_tensor(L, 2)->node)) {
+    lua_pushliteral(L, "captured");
+    l_push_shared(L, root->real);
+  } else {
+    if (root->kind != PL_FV_NODE) { /* a number, whose memory nobody has; or met without its history first */
+      v = whole;
+      n = 0;
+    }
+    lua_pushliteral(L, "result");
+    Box *b = l_new_box(L);
+    CALL(L, pl_sym_tensor(&b->t, f, v));
+  }
+  if (n == 0)
+    lua_pushnil(L);
+  else
+    lua_pushvalue(L, 3);
+  return 3;
+}
+
+/* jit_views(flow, tensor, {nodes}, record) → that view of the real tensor, recorded like the script's */
+static int jit_views(lua_State *L) {
+  const PlFlow *f = l_check_flow(L, 1);
+  l_check_tensor(L, 2);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  int count = (int)lua_rawlen(L, 3);
+  lua_pushvalue(L, 2);
+  for (int i = 1; i <= count; i++) {
+    lua_rawgeti(L, 3, i);
+    lua_Integer k = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    if (k < 1 || k > f->nnodes) return l_error(L, "jit_views: there is no node %d", (int)k);
+    const PlFNode *n = &f->nodes[k - 1];
+    Box *b = l_new_box(L);
+    PlTensor *in = l_check_tensor(L, -2), *out[PL_MAX_OUT] = {NULL};
+    bool was = pl_grad_enable(false);
+    pl_grad_enable(was && lua_toboolean(L, 4));
+    PlStatus s = pl_apply(n->op, &in, 1, n->attrs, out);
+    pl_grad_enable(was);
+    CALL(L, s);
+    b->t = out[0];
+    l_anchor(L, lua_gettop(L), 2, 2);
+    lua_remove(L, -2);
+  }
+  return 1;
+}
+
 void l_jit_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"jit_enter", jit_enter}, {"jit_abort", jit_abort}, {"jit_pause", jit_pause},
                                   {"jit_resume", jit_resume}, {"jit_tracing", jit_tracing}, {"jit_node", jit_node},
-                                  {"jit_reads_after", jit_reads_after}, {NULL, NULL}};
+                                  {"jit_reads_after", jit_reads_after}, {"jit_root", jit_root}, {"jit_views", jit_views},
+                                  {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   l_program_register(L);
   l_program_look_register(L);

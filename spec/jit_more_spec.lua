@@ -34,9 +34,14 @@ describe("T.jit", function()
 
   it("does not freeze what would change: random numbers, seeds, values of tensors, tables", function()
     local w, random = T.ones(1), math.random
-    raises("math.random in a traced function",
-      T.jit(function(x) return x * math.random() end), w)
-    assert.equal(random, math.random)
+    local kept = { random = math.random }
+    for _, f in ipairs { function(x) return x * math.random() end, function(x) return x * random() end,
+      function(x) return x * kept.random() end, function(x) return T.where(x:gt(0), x, random()) end,
+      function(x) return coroutine.wrap(function() return x * random() end)() end } do
+      raises("math.random in a traced function: a graph would repeat this one value; draw with T.rand", T.jit(f), w)
+    end
+    raises("os.clock in a traced function", T.jit(function(x) return x * os.clock() end), w)
+    assert.is_nil(debug.gethook())
     raises("manual_seed: a traced function cannot seed", T.jit(function(x) T.manual_seed(1) return x end), w)
     raises("item: f32%[1%] is read while a function is traced", T.jit(function(x) return x * w:item() end), w)
     raises("changes argument 1%[h%] %(from nil to", T.jit(function(s, x) s.h = x * 2 return x end), {}, w)
@@ -209,5 +214,54 @@ describe("T.jit", function()
     local size = 4 * 512 * 512
     assert.is_true(T.memory().peak - before < size / 2, T.memory().peak - before)
     assert.is_true(net.weight.grad:equal(T.ones(512, 512)))
+  end)
+
+  it("views that are returned share memory with what they look at, as the script's do", function()
+    local w = T.zeros(3, 4):requires_grad_()
+    local function body(x)
+      local y = x * 2
+      local whole = w:detach()
+      x:add_(1)
+      return x:t(), x[2], x:narrow(2, 1, 2):t(), y, y:view(-1), y:t()[1], w:t(), whole[1]
+    end
+    local f = T.jit(body)
+    for _, make in ipairs { function() return T.zeros(3, 4) end, function() return T.zeros(4, 3):t() end } do
+      for _ = 1, 3 do
+        local x = make()
+        local r = { f(x) }
+        x:fill_(7)
+        r[4]:fill_(9)
+        T.no_grad(function() w:fill_(3) end)
+        local want = { { 4, 3, 7 }, { 4, 7 }, { 2, 3, 7 }, { 3, 4, 9 }, { 12, 9 }, { 3, 9 }, { 4, 3, 3 }, { 4, 3 } }
+        for i, t in ipairs(r) do
+          local value = table.remove(want[i])
+          assert.same(want[i], t:shape())
+          assert.is_true(t:eq(value):all():item(), "result " .. i)
+        end
+        assert.is_true(r[7].requires_grad)
+        assert.is_false(r[8].requires_grad)
+      end
+    end
+    assert.equal(1, f.ntraces)
+  end)
+
+  it("gradients go through views that are returned, of results, arguments and parameters", function()
+    local function run(wrap)
+      local w, x = T.ones(2, 3):requires_grad_(), (T.ones(3) * 2):requires_grad_()
+      local f = wrap(function(t)
+        local y = w * t
+        return y:t(), y[1], t:view(3, 1), w[2], T.no_grad(function() return w[1] end)
+      end)
+      local out = {}
+      for _ = 1, 2 do
+        local a, b, c, d, e = f(x)
+        assert.is_false(e.requires_grad)
+        local sum = a:sum() * 2 + b:sum() + c:sum() * 3 + d:sum() * 5
+        sum:backward()
+        out[#out + 1], out[#out + 2] = values(w.grad), values(x.grad)
+      end
+      return out
+    end
+    assert.same(run(function(f) return f end), run(T.jit))
   end)
 end)

@@ -10,10 +10,27 @@ static PlNode *leaf_of(const PlTensor *t) {
   return t->node && t->node->kind == PL_NODE_LEAF ? t->node : NULL;
 }
 
+static bool captured(const PlFlow *f, const PlTensor *t) {
+  for (int32_t v = 0; v < f->nvals; v++)
+    if (f->vals[v].kind == PL_FV_CAPTURE && f->vals[v].real->storage == t->storage) return true;
+  return false;
+}
+
+/* The script sets a .grad to nil that nothing in the graph has read so far. */
+static void forget_grad(const PlFlow *f, PlFLeaf *l) {
+  if (leaf_of(l->t)->grad != l->grad || (l->grad && captured(f, l->grad))) return;
+  pl_tensor_release(l->grad);
+  l->grad = NULL;
+  l->zeroed = true;
+}
+
 PlStatus pl_flow_leaf(PlFlow *f, PlTensor *t, bool zeroed) {
   if (!leaf_of(t) || t->a.symbolic || !f->record || f->closed) return PL_OK;
   for (int32_t i = 0; i < f->nleaves; i++)
-    if (f->leaves[i].t->node == t->node) return PL_OK; /* what came first counts */
+    if (f->leaves[i].t->node == t->node) {
+      if (zeroed) forget_grad(f, &f->leaves[i]);
+      return PL_OK; /* otherwise what came first counts */
+    }
   if (f->nleaves == f->cap_leaves) {
     int32_t cap = f->cap_leaves ? 2 * f->cap_leaves : 32;
     PlFLeaf *more = realloc(f->leaves, (size_t)cap * sizeof *more);
@@ -49,12 +66,6 @@ void pl_flow_leaves_drop(PlFlow *f) {
   free(f->leaves);
   f->leaves = NULL;
   f->nleaves = f->cap_leaves = 0;
-}
-
-static bool captured(const PlFlow *f, const PlTensor *t) {
-  for (int32_t v = 0; v < f->nvals; v++)
-    if (f->vals[v].kind == PL_FV_CAPTURE && f->vals[v].real->storage == t->storage) return true;
-  return false;
 }
 
 /* given: look only at leaves where it is not negative; NULL: at all. */

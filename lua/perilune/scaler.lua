@@ -6,9 +6,10 @@ local T = require "perilune"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
+local tracing = T.core.jit_tracing
 local foreach_norm, foreach_scale = T.core.op.foreach_norm, T.core.op.foreach_scale_
 
-local Scaler = { __name = "GradScaler" }
+local Scaler = { __name = "GradScaler", __jit = "opaque" } -- knows how to be traced: perilune/jit/guards.lua
 Scaler.__index = Scaler
 
 local settings = {
@@ -53,17 +54,48 @@ local function record(self, opt)
   return r
 end
 
+-- What graphs read at each run: the scale, and one over it.
+local function held(self)
+  if not self._held then
+    require("perilune.jit").untraced(function()
+      self._held = { scale = T.tensor(self._scale, { dtype = "f32" }),
+        inverse = T.tensor(1 / self._scale, { dtype = "f64" }) }
+    end)
+  end
+  return self._held
+end
+
+local function set_scale(self, v)
+  self._scale = v
+  if self._held then
+    T.no_grad(function()
+      self._held.scale:fill_(v)
+      self._held.inverse:fill_(1 / v)
+    end)
+  end
+end
+
 --- x (a tensor, or a list of lists of them) times the scale; x itself when the scaler is off.
 function Scaler:scale(x)
   if not self._enabled then return x end
-  if T.is_tensor(x) then return x * self._scale end
+  if T.is_tensor(x) then
+    if not tracing() then return x * self._scale end
+    local d = x:dtype()
+    if d == "f32" or d == "f64" then return x * held(self).scale end
+    return (x:to("f32") * held(self).scale):to(d)
+  end
   if type(x) ~= "table" then fail("GradScaler: scale wants a tensor or a list of tensors, got %s", describe(x)) end
   local out = {}
   for i, t in ipairs(x) do out[i] = self:scale(t) end
   return out
 end
 
--- Divides the gradients; returns whether one holds Inf or NaN, nil if there is none at all.
+local function is_bad(largest)
+  local v = largest:item()
+  return v ~= v or v == math.huge
+end
+
+-- Divides the gradients; returns whether one holds Inf or NaN (in a trace, the largest of them), nil if there is none.
 local function unscale(self, opt)
   local grads = {}
   for _, group in ipairs(opt.param_groups) do
@@ -79,10 +111,11 @@ local function unscale(self, opt)
     end
   end
   if #grads == 0 then return nil end
-  local largest = foreach_norm(grads, { p = math.huge }):item()
-  grads[#grads + 1] = T.tensor(1 / self._scale, { dtype = "f64" })
+  local largest = foreach_norm(grads, { p = math.huge })
+  grads[#grads + 1] = tracing() and held(self).inverse or T.tensor(1 / self._scale, { dtype = "f64" })
   T.no_grad(foreach_scale, grads)
-  return largest ~= largest or largest == math.huge
+  if tracing() then return largest end
+  return is_bad(largest)
 end
 
 local function check_optimizer(who, opt)
@@ -124,6 +157,11 @@ function Scaler:step(opt, ...)
     r.stage = "unscaled"
   end
   if r.found == nil then fail("GradScaler: no parameter of this optimizer has a gradient; was the loss scaled?") end
+  if tracing() then -- what to do is known when the graph has run: the update comes behind it
+    r.stage = "stepped"
+    for _, group in ipairs(opt.param_groups) do require("perilune.jit").defer(opt, group, r.found, is_bad) end
+    return
+  end
   if r.found then
     r.stage = "stepped"
     return
@@ -133,28 +171,40 @@ function Scaler:step(opt, ...)
   return table.unpack(out, 1, out.n)
 end
 
+-- One iteration on; found: for each optimizer whether Inf or NaN was met, or its largest gradient.
+local function move(self, ...)
+  local found = false
+  for _, r in ipairs { ... } do found = found or r == true or T.is_tensor(r) and is_bad(r) end
+  if found then
+    set_scale(self, self._scale * self._backoff_factor)
+    self._tracker = 0
+  else
+    self._tracker = self._tracker + 1
+    if self._tracker == self._growth_interval then
+      local larger = self._scale * self._growth_factor
+      if larger <= 0x1.fffffep127 then set_scale(self, larger) end -- PyTorch's scale is an f32
+      self._tracker = 0
+    end
+  end
+end
+
 --- The scale for the next iteration: smaller after Inf or NaN, larger after growth_interval good ones in a row;
 -- or the number (or one-element tensor) given.
 function Scaler:update(new_scale)
   if not self._enabled then return end
   if new_scale ~= nil then
     local v = T.is_tensor(new_scale) and new_scale:numel() == 1 and new_scale:item() or new_scale
-    self._scale = check("init_scale", v) + 0.0
+    set_scale(self, check("init_scale", v) + 0.0)
   else
-    local any, found = false, false
+    local found = {}
     for _, r in pairs(self._seen) do
-      if r.found ~= nil then any, found = true, found or r.found end
+      if r.found ~= nil then found[#found + 1] = r.found end
     end
-    if not any then fail("GradScaler: update without a step or unscale_ before it") end
-    if found then
-      self._scale, self._tracker = self._scale * self._backoff_factor, 0
+    if #found == 0 then fail("GradScaler: update without a step or unscale_ before it") end
+    if tracing() then
+      require("perilune.jit").act(self, move, table.unpack(found))
     else
-      self._tracker = self._tracker + 1
-      if self._tracker == self._growth_interval then
-        local larger = self._scale * self._growth_factor
-        if larger <= 0x1.fffffep127 then self._scale = larger end -- PyTorch's scale is an f32
-        self._tracker = 0
-      end
+      move(self, table.unpack(found))
     end
   end
   self:_forget()
@@ -193,7 +243,8 @@ function Scaler:load_state_dict(state)
   end
   check("init_scale", state.scale)
   for _, key in ipairs { "growth_factor", "backoff_factor", "growth_interval" } do check(key, state[key]) end
-  self._scale, self._growth_factor, self._backoff_factor = state.scale, state.growth_factor, state.backoff_factor
+  set_scale(self, state.scale)
+  self._growth_factor, self._backoff_factor = state.growth_factor, state.backoff_factor
   self._growth_interval, self._tracker = options.integer(state.growth_interval), tracker
 end
 

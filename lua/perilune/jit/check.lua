@@ -2,6 +2,7 @@
 --- T.jit with check=true: every call runs the script itself and the graph, from the same state and random numbers, and
 -- compares results, gradients and every tensor written, bit for bit.
 local T = require "perilune"
+local optimizers = require "perilune.jit.optimizers"
 local options = require "perilune.options"
 
 local core, fail = T.core, options.fail
@@ -63,25 +64,29 @@ end
 
 -- Updates that run behind the graph write, too.
 local function deferred(t, written)
-  local states = {}
+  local states, undo = {}, {}
   for _, d in ipairs(t.deferred) do
-    for _, p in ipairs(d.group.params) do written[#written + 1] = p end
-    states[d.optimizer] = states[d.optimizer] or copied(d.optimizer:state_dict())
+    if d.act then
+      undo[#undo + 1] = d.keep()
+    else
+      for _, p in ipairs(d.group.params) do written[#written + 1] = p end
+      states[d.optimizer] = states[d.optimizer] or copied(d.optimizer:state_dict())
+    end
   end
-  return states
+  return states, undo
 end
 
 return function(self, t, tensors, run, ...)
   local written = core.jit_writes(t.program)
-  local states = deferred(t, written)
+  local states, undo = deferred(t, written)
   local before, grads, rng = {}, {}, T.get_rng_state()
   for i, w in ipairs(written) do before[i] = w:detach():clone() end
   local leaves = core.jit_leaves(t.program)
   for i, p in ipairs(leaves) do grads[i] = p.grad or false end
   -- The script goes first: its side effects are the ones that count. While tracing, counters moved once already.
+  optimizers.undo(t)
   for _, l in ipairs(t.live) do
-    if l.fresh then l.move(-1) end
-    l.fresh = nil
+    if l.keep then l.keep() end
   end
   local script = table.pack(self.f(...))
   local after, script_grads, rng_after = {}, {}, T.get_rng_state()
@@ -98,7 +103,8 @@ return function(self, t, tensors, run, ...)
     optimizer:load_state_dict(state)
     for k, group in ipairs(optimizer.param_groups) do group.lr = lr[k] end
   end
-  for _, l in ipairs(t.live) do l.move(-1) end
+  for i = #undo, 1, -1 do undo[i]() end
+  optimizers.undo(t, true)
   local graph = table.pack(run(self, t, tensors))
   for i, w in ipairs(written) do
     compare(self, t, ("tensor %d that is written, %s,"):format(i, options.describe(w)), w, after[i])

@@ -13,7 +13,8 @@ local getupvalue, getmetatable, type, next, rawequal = debug.getupvalue, getmeta
 
 local DEPTH, FIELDS = 12, 4096
 
--- Where modules of perilune keep a table of options between calls: made of fields that are guarded themselves.
+-- Where modules of perilune keep a table of options between calls: made of fields that are guarded themselves. So are
+-- a module's computed parameters (_computed: weight_norm, spectral_norm): each call makes them anew.
 local SCRATCH = { _opts = true }
 
 local here = debug.getinfo(1, "S").source:match("^@(.*)jit[/\\]guards%.lua$") or "?"
@@ -86,15 +87,19 @@ local function scan_function(list, f, path, depth, visit)
 end
 
 local function scan_table(list, t, path, depth, visit)
-  local snapshot, n = {}, 0
+  local snapshot, n, computed = {}, 0, nil
+  for name in next, type(rawget(t, "_computed")) == "table" and t._computed or {} do
+    computed = computed or {}
+    computed[name] = rawget(t, name)
+  end
   for k, v in next, t do
-    if not SCRATCH[k] then
+    if not SCRATCH[k] and not (computed and computed[k] ~= nil) then
       snapshot[k] = v
       n = n + 1
       if n > FIELDS then return end
     end
   end
-  list[#list + 1] = { "fields", t, snapshot, n, path }
+  list[#list + 1] = { "fields", t, snapshot, n, path, computed }
   for k, v in next, snapshot do
     if type(v) == "table" or type(v) == "function" then visit(v, field_name(path, k), depth + 1) end
   end
@@ -137,11 +142,11 @@ local function upvalues_differ(g)
 end
 
 local function fields_differ(g)
-  local snapshot, n = g[3], 0
+  local snapshot, n, computed = g[3], 0, g[6]
   for k, v in next, g[2] do
     if rawequal(snapshot[k], v) then
       n = n + 1
-    elseif not SCRATCH[k] then
+    elseif not SCRATCH[k] and not (computed and computed[k] ~= nil) then
       return field_name(g[5], k), snapshot[k], v
     end
   end
@@ -170,6 +175,13 @@ function guards.changed(list)
     local name, old, new
     name, old, new = differ[g[1]](g)
     if name then return name, old, new end
+  end
+end
+
+--- After a trace: computed parameters are real tensors again.
+function guards.put_back(list)
+  for i = 1, #list do
+    for name, value in next, list[i][6] or {} do rawset(list[i][2], name, value) end
   end
 end
 

@@ -34,20 +34,10 @@ end
 
 local function run(self, t, tensors, args)
   if args and not core.jit_apart(t.program, tensors) then
-    for _, l in ipairs(t.live) do
-      if l.fresh then l.move(-1) end -- the script moves it again
-      l.fresh = nil
-    end
+    optimizers.undo(t) -- the script moves it again
     return self.f(table.unpack(args, 1, args.n))
   end
-  for i = 1, #t.live do
-    local l = t.live[i]
-    if not l.fresh then -- in the call that traced, the script itself has moved counters and given attributes
-      l.move(1)
-      core.jit_attrs(t.program, l.node, l.options())
-    end
-    l.fresh = nil
-  end
+  optimizers.before(t)
   rawset(self, "runs", self.runs + 1)
   local list = core.jit_run(t.program, tensors)
   for _, g in ipairs(t.inner) do
@@ -61,9 +51,9 @@ local function run(self, t, tensors, args)
   if #t.deferred > 0 then optimizers.run(t, list) end
   if t.nresults == 1 then
     local first = t.results[1]
-    if type(first) == "table" and list[rawget(first, MARK)] then return list[first[MARK]] end
+    if type(first) == "table" and list[rawget(first, MARK)] and not first.views then return list[first[MARK]] end
   end
-  return table.unpack(put(t.results, list, tensors), 1, t.nresults)
+  return table.unpack(put(t, list, tensors), 1, t.nresults)
 end
 
 local function usable(t)
@@ -204,4 +194,5 @@ local function jit(f, opts)
   }, Jit)
 end
 
-return { jit = jit, untraced = untraced, live = optimizers.live, defer = optimizers.defer, tracing = core.jit_tracing }
+return { jit = jit, untraced = untraced, live = optimizers.live, defer = optimizers.defer,
+  act = optimizers.act, tracing = core.jit_tracing }

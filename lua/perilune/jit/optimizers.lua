@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: MIT
---- Optimizers inside of traced functions. Those with a fused kernel are nodes whose settings are asked before each run;
--- the others compute with Lua numbers and update behind the graph.
+--- What traced functions do beside their graph: optimizers, schedules, scalers. Optimizers with a fused kernel are
+-- nodes whose settings are asked before each run; the others compute with Lua numbers and update behind the graph.
+-- Schedules and scalers act in their turn: between the settings that are asked before and after them, or behind the
+-- graph, if they need a tensor's value or their optimizer updates there.
 -- @module perilune.jit.optimizers
 local T = require "perilune"
 local options = require "perilune.options"
@@ -25,10 +27,71 @@ function optimizers.live(options_of, move, holds)
   current.live[#current.live + 1] = { node = core.jit_node(), options = options_of, move = move, holds = holds }
 end
 
+-- What a schedule or scaler may change: its own fields and those of its parts, and its optimizer's settings
+-- → a function that puts all back.
+local function remember(object)
+  local saved = {}
+  local function visit(t, depth)
+    if saved[t] or depth > 6 then return end
+    local copy = {}
+    saved[t] = copy
+    for k, v in next, t do
+      copy[k] = v
+      if type(v) == "table" and k ~= "optimizer" then visit(v, depth + 1) end
+    end
+  end
+  visit(object, 0)
+  for _, group in ipairs(object.optimizer and object.optimizer.param_groups or {}) do
+    local copy = {}
+    for k, v in next, group do
+      if k ~= "params" and not k:find("^_") then
+        copy[k] = v
+        if type(v) == "table" then visit(v, 0) end
+      end
+    end
+    saved[group] = copy
+  end
+  return function()
+    for t, copy in next, saved do
+      for k, v in next, copy do t[k] = v end
+    end
+  end
+end
+
+--- A schedule or scaler acts: step(object, …) now and at each run. Symbolic tensors among the arguments are real ones
+-- then.
+function optimizers.act(object, step, ...)
+  local args, given, late = table.pack(...), {}, false
+  for i = 1, args.n do
+    if core.is_tensor(args[i]) and core.is_symbolic(args[i]) then given[i], late = args[i], true end
+  end
+  for _, d in ipairs(current.deferred) do
+    late = late or d.optimizer ~= nil and rawequal(d.optimizer, object.optimizer)
+  end
+  if late then
+    current.deferred[#current.deferred + 1] = { tensors = given, keep = function() return remember(object) end,
+      act = function(values)
+        for i, v in next, values do args[i] = v end
+        step(object, table.unpack(args, 1, args.n))
+        for i in next, values do args[i] = nil end
+      end }
+    return
+  end
+  local undo = remember(object)
+  step(object, table.unpack(args, 1, args.n))
+  current.live[#current.live + 1] = {
+    keep = function() undo = remember(object) end,
+    move = function(by) if by > 0 then step(object, table.unpack(args, 1, args.n)) else undo() end end,
+    holds = function() return true end,
+  }
+end
+
 --- An optimizer that computes with Lua numbers: its update of `group` runs after the graph, with the gradients that the
--- group's parameters have now. Nothing in the graph may read the parameters afterwards.
-function optimizers.defer(optimizer, group)
-  local d = { optimizer = optimizer, group = group, node = core.jit_node(), grads = {} }
+-- group's parameters have now. Nothing in the graph may read the parameters afterwards. unless(value): told the value
+-- of `tensor` then, says whether to leave the update out.
+function optimizers.defer(optimizer, group, tensor, unless)
+  local d = { optimizer = optimizer, group = group, node = core.jit_node(), grads = {}, tensors = { tensor },
+    unless = unless }
   for i, p in ipairs(group.params) do
     local g = p.grad
     if g and core.is_symbolic(g) then d.grads[i] = g end
@@ -36,37 +99,77 @@ function optimizers.defer(optimizer, group)
   current.deferred[#current.deferred + 1] = d
 end
 
+local function place_update(self, t, d, out)
+  for i, p in ipairs(d.group.params) do
+    if core.jit_reads_after(t.flow, d.node, p) then
+      fail("%s: a parameter is used after %s:step(); this optimizer updates after the graph has run. Make the step "
+        .. "the last thing that the traced function does, or use SGD, Adam, AdamW or RMSprop", self.name,
+        d.optimizer.name)
+    end
+    local g = d.grads[i]
+    if g and not rawequal(p.grad, g) then
+      out[#out + 1] = g
+      d.at[i] = #out
+    end
+  end
+  d.grads = nil
+end
+
 --- Which outputs the deferred updates need, besides the gradients that stay in the leaves.
 function optimizers.place(self, t, out)
   for _, d in ipairs(t.deferred) do
-    d.at = {}
-    for i, p in ipairs(d.group.params) do
-      if core.jit_reads_after(t.flow, d.node, p) then
-        fail("%s: a parameter is used after %s:step(); this optimizer updates after the graph has run. Make the step "
-          .. "the last thing that the traced function does, or use SGD, Adam, AdamW or RMSprop", self.name,
-          d.optimizer.name)
-      end
-      local g = d.grads[i]
-      if g and not rawequal(p.grad, g) then
-        out[#out + 1] = g
-        d.at[i] = #out
-      end
+    d.at, d.values_at = {}, {}
+    if d.group then place_update(self, t, d, out) end
+    for i, tensor in next, d.tensors do
+      out[#out + 1] = tensor
+      d.values_at[i] = #out
     end
-    d.grads = nil
+    d.tensors = nil
   end
+end
+
+local function update(d, list)
+  local kept = {}
+  for i, at in next, d.at do
+    local p = d.group.params[i]
+    kept[i] = p.grad or false
+    p.grad = list[at]
+  end
+  d.optimizer:update(d.group)
+  for i, g in next, kept do d.group.params[i].grad = g or nil end
 end
 
 --- The deferred updates; list holds the graph's outputs.
 function optimizers.run(t, list)
   for _, d in ipairs(t.deferred) do
-    local kept = {}
-    for i, at in next, d.at do
-      local p = d.group.params[i]
-      kept[i] = p.grad or false
-      p.grad = list[at]
+    local values = {}
+    for i, at in next, d.values_at do values[i] = list[at] end
+    if d.act then
+      d.act(values)
+    elseif not d.unless or not d.unless(values[1]) then
+      update(d, list)
     end
-    d.optimizer:update(d.group)
-    for i, g in next, kept do d.group.params[i].grad = g or nil end
+  end
+end
+
+--- Before each run: counters move, settings are asked, schedules step. In the call that traced, the script did it.
+function optimizers.before(t)
+  for i = 1, #t.live do
+    local l = t.live[i]
+    if not l.fresh then
+      l.move(1)
+      if l.node then core.jit_attrs(t.program, l.node, l.options()) end
+    end
+    l.fresh = nil
+  end
+end
+
+--- Takes back what the script did while it was traced: it will do it again, or it failed. all: what `before` did, too.
+function optimizers.undo(t, all)
+  for i = #t.live, 1, -1 do
+    local l = t.live[i]
+    if l.fresh or all then l.move(-1) end
+    l.fresh = nil
   end
 end
 

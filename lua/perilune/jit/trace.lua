@@ -15,34 +15,46 @@ local function wrong_write(self, name, old, new)
     .. "it outside, or keep it in a tensor and write that in place", self.name, name, describe(old), describe(new))
 end
 
--- A graph would repeat one draw of Lua's generator for ever.
-local function no_lua_random()
-  local random = math.random
-  rawset(math, "random", function()
-    fail("math.random in a traced function: a graph would repeat this one number; draw with T.rand or T.randint, or "
-      .. "pass the number as an argument")
-  end)
-  return function() rawset(math, "random", random) end
-end
-
--- Which results are outputs of the graph: those with gradients first, how many; what is returned twice is one; an
--- argument is itself.
+-- Results by the memory that they look at: views are taken again after each run, of an argument, of a captured tensor
+-- or of an output, so that they share its memory as the script's do. What is returned twice is one; an argument is
+-- itself.
+-- → the results with marks in place of tensors, the graph's outputs (those with gradients first), how many have.
 local function results_of(t, results, inputs)
-  local out, rest, marks, argument = {}, {}, {}, {}
+  local marks, roots, order, argument = {}, {}, {}, {}
   for i, x in ipairs(inputs) do argument[x] = i end
   local tree = map(results, function(x)
     if not core.is_symbolic(x) then return x end
     if argument[x] and (x.is_leaf or not x.requires_grad) then return { [MARK] = "argument", at = argument[x] } end
     if marks[x] then return marks[x] end
-    local list = t.grad and x.requires_grad and not core.jit_spent(x) and out or rest
-    list[#list + 1] = x
-    marks[x] = { [MARK] = #list }
-    return marks[x]
+    local kind, what, views = core.jit_root(t.flow, x)
+    local mark
+    if kind == "argument" then
+      mark = { [MARK] = kind, at = what, views = views, recorded = x.requires_grad }
+    elseif kind == "captured" then
+      mark = { [MARK] = kind, tensor = what, views = views, recorded = x.requires_grad }
+    else
+      local number = core.graph_value(what)
+      local root = roots[number]
+      if not root then
+        root = { tensor = what, marks = {} }
+        roots[number], order[#order + 1] = root, root
+      end
+      root.tracked = root.tracked or t.grad and x.requires_grad and not core.jit_spent(x)
+      mark = { views = views, recorded = x.requires_grad }
+      root.marks[#root.marks + 1] = mark
+    end
+    marks[x] = mark
+    return mark
   end, 0)
-  local tracked = #out
-  for _, x in ipairs(rest) do
-    out[#out + 1] = x
-    marks[x][MARK] = #out
+  local out, tracked = {}, 0
+  for _, want in ipairs { true, false } do
+    for _, root in ipairs(order) do
+      if (root.tracked or false) == want then
+        out[#out + 1] = root.tensor
+        for _, mark in ipairs(root.marks) do mark[MARK] = #out end
+      end
+    end
+    if want then tracked = #out end
   end
   return tree, out, tracked
 end
@@ -67,21 +79,24 @@ local function trace(self, args, tensors)
   local seen = guards.take(self.root, args, args.n)
   core.jit_enter(flow, self.opts.mirror)
   local outer = optimizers.enter(t)
-  local restore = no_lua_random()
   local res = table.pack(xpcall(self.f, function(e)
     if type(e) == "string" then return { e = e, trace = debug.traceback(e, 2) } end
     return { e = e }
   end, table.unpack(symbolic, 1, args.n)))
   optimizers.enter(outer)
-  restore()
-  if not res[1] then
+  guards.put_back(seen)
+  local function abort()
     core.jit_abort(flow)
+    optimizers.undo(t, true) -- nothing has run
+  end
+  if not res[1] then
+    abort()
     return nil, res[2].e
   end
   local name, old, new = guards.changed(seen)
   if not name then name, old, new = values.written_arguments(symbolic, args, real) end
   if name then
-    core.jit_abort(flow)
+    abort()
     wrong_write(self, name, old, new)
   end
   local out, tracked
@@ -89,7 +104,7 @@ local function trace(self, args, tensors)
   t.nresults = res.n - 1
   local placed, why = pcall(optimizers.place, self, t, out)
   if not placed then
-    core.jit_abort(flow)
+    abort()
     return nil, why
   end
   t.inner = {} -- gradients that a backward inside gave to arguments

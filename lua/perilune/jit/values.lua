@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: MIT
 --- Values that go into and come out of a traced function: tensors in plain tables, numbers, strings.
--- A result is kept as a table {[MARK] = k}: tensor k of the graph's outputs, or {[MARK] = "argument", at = k}.
+-- A result is kept as a table {[MARK] = k}: tensor k of the graph's outputs, {[MARK] = "argument", at = k}, or
+-- {[MARK] = "captured", tensor = x}; with views = numbers of the nodes that take a view of that, recorded = does the
+-- view have a history.
 -- @module perilune.jit.values
 local T = require "perilune"
 local core = T.core
@@ -80,17 +82,26 @@ local function written_arguments(symbolic, args, real)
   end
 end
 
-local function put(results, list, tensors)
+-- What the function returned, with the tensors of this run: outputs, arguments, captured tensors, and views of them.
+local function put(t, list, tensors)
+  local made = {}
+  local function tensor(v, at)
+    if made[v] then return made[v] end
+    local x = at == "argument" and tensors[v.at] or at == "captured" and v.tensor or list[at]
+    if v.views then x = core.jit_views(t.flow, x, v.views, v.recorded) end
+    made[v] = x
+    return x
+  end
   local function fill(v, depth)
     if type(v) ~= "table" then return v end
-    local i = rawget(v, MARK)
-    if i then return i == "argument" and tensors[v.at] or list[i] end
+    local at = rawget(v, MARK)
+    if at then return tensor(v, at) end
     if getmetatable(v) ~= nil or depth > DEPTH then return v end
     local out = {}
     for k, x in next, v do out[k] = fill(x, depth + 1) end
     return out
   end
-  return fill(results, 0)
+  return fill(t.results, 0)
 end
 
 values.is_plain, values.key_of, values.map, values.put = is_plain, key_of, map, put

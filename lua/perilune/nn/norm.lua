@@ -110,10 +110,24 @@ local function batch_norm(name, ranks, wanted)
     local momentum = self.momentum
     if self.training and self.track_running_stats then
       self.num_batches_tracked:add_(1)
-      if not momentum then momentum = 1 / self.num_batches_tracked:item() end
+      if not momentum then return self:averaged(x) end
     end
     return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
       self.training or not self.track_running_stats, momentum or 0.0, self.eps)
+  end
+
+  -- momentum=false: each batch's statistics weigh as much as all before it; the share is a tensor, so that a traced
+  -- function computes it anew.
+  function C:averaged(x)
+    local y, mean, var = T.batch_norm(x, nil, nil, self.weight, self.bias, { training = true, eps = self.eps })
+    T.no_grad(function()
+      local n, share = x:numel() // x:size(2), self.num_batches_tracked:to(mean:dtype()):reciprocal()
+      for buffer, now in pairs { running_mean = mean, running_var = var * (n / (n - 1)) } do
+        local kept = self[buffer]
+        kept:add_((now - kept) * share)
+      end
+    end)
+    return y
   end
 
   function C:extra_repr()

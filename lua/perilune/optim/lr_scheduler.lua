@@ -2,9 +2,10 @@
 --- Learning rates that change from step to step. Each sets group.lr of every parameter group, first when it
 -- is made, then at each `:step()`. `last_epoch` counts the steps.
 -- @module perilune.optim.lr_scheduler
+local T = require "perilune"
 local options = require "perilune.options"
 
-local fail = options.fail
+local fail, tracing = options.fail, T.core.jit_tracing
 local cos, pi, max, min, floor = math.cos, math.pi, math.max, math.min, math.floor
 local sched = {}
 
@@ -288,4 +289,16 @@ function Plateau:load_state_dict(sd)
 end
 
 require "perilune.optim.lr_combine"(sched, define, Scheduler)
+
+-- In a traced function a step is taken at every run of its graph.
+for _, C in pairs(sched) do
+  local step = rawget(C, "step")
+  C.__jit = "opaque" -- knows how to be traced: perilune/jit/guards.lua
+  if step then
+    function C:step(...)
+      if tracing() then return require("perilune.jit").act(self, step, ...) end
+      return step(self, ...)
+    end
+  end
+end
 return sched
