@@ -35,6 +35,23 @@ foreach(file ${link_src})
   pl_test(link_${name} unit 120 "$<TARGET_FILE:link_${name}>")
 endforeach()
 
+# ---- CUDA: what its libraries say without a GPU; counted as skipped where they are not there ---------------
+if(TARGET perilune_cuda)
+  set(dnn "${src}/kernels/cuda/libs")
+  add_executable(cuda_cudnn "${src}/spec/cuda/cudnn.c" "${src}/kernels/base.c" "${dnn}/library.c" "${dnn}/cudnn_api.c"
+                 "${dnn}/cudnn_graph.c" "${dnn}/cudnn_plan.c" "${dnn}/cudnn_conv.c" "${dnn}/cudnn_attention.c")
+  target_include_directories(cuda_cudnn SYSTEM PRIVATE "${PL_CUDA_INCLUDE}" "${PL_CUDNN_INCLUDE}")
+  target_link_libraries(cuda_cudnn PRIVATE pl_flags Threads::Threads ${CMAKE_DL_LIBS})
+  set_target_properties(cuda_cudnn PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${out}/spec")
+  add_library(cuda_driver SHARED "${src}/spec/cuda/driver.c")
+  set_target_properties(cuda_driver PROPERTIES OUTPUT_NAME cuda SOVERSION 1 LIBRARY_OUTPUT_DIRECTORY "${out}/spec/driver")
+  pl_test(cuda_cudnn unit 600 "$<TARGET_FILE:cuda_cudnn>")
+  set_property(TEST cuda_cudnn APPEND PROPERTY ENVIRONMENT
+    "LD_LIBRARY_PATH=${out}/spec/driver:${PL_CUDNN_INCLUDE}/../lib:${PL_CUDA_ROOT}/lib64:$ENV{LD_LIBRARY_PATH}")
+else()
+  pl_test(cuda_cudnn unit 60 sh -c "echo 'skipped: the CUDA plug-in is not built'; exit 77")
+endif()
+
 # ---- pty: plays keys to a program on a terminal of its own, for spec/repl_spec.lua -------------------
 add_executable(pty "${src}/spec/support/pty.c")
 target_link_libraries(pty PRIVATE pl_flags util)

@@ -13,7 +13,7 @@
 PlStatus plk_cpu_attention(const PlkCall *call);
 /* Random counters that the dropout of an output y[…,L,D] with S keys takes. */
 uint64_t plk_attention_draws(const PlkCall *call);
-/* in dy, q, k, v, sums, mask or NULL, state or NULL; out dq, dk, dv. */
+/* in dy, q, k, v, sums, mask or NULL, state or NULL, y or NULL (not read here); out dq, dk, dv. */
 PlStatus plk_cpu_attention_bwd(const PlkCall *call);
 /* in q, k, state; out […,L,S] f32 or f64: 0 where dropout drops, 1 / (1 - p) elsewhere. attrs: 0 p. */
 PlStatus plk_cpu_attention_keep(const PlkCall *call);

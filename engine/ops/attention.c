@@ -7,7 +7,7 @@
 #include "kernels/attention.h"
 
 enum { Q, K, V, MASK }; /* inputs of attention; those of its gradient: */
-enum { B_DY, B_Q, B_K, B_V, B_SUMS, B_MASK, B_STATE, B_NIN };
+enum { B_DY, B_Q, B_K, B_V, B_SUMS, B_MASK, B_STATE, B_Y, B_NIN };
 enum { A_SCALE, A_CAUSAL, A_DROP };
 #define ATTRS A_FLOAT_REQ("scale"), A_BOOL("is_causal", 0), A_FLOAT("dropout_p", 0)
 
@@ -131,14 +131,22 @@ static Parts parts_of(PlMaker *g, int first, int mask, PlVal state) {
   return p;
 }
 
+/* Libraries of CUDA want y again, for Σ dy y in place of Σ P T; it is an input only where they take the call. */
+static bool reads_output(const PlMaker *g) {
+  const PlArray *q = g->in[Q];
+  return q->device == PL_CUDA && (q->dtype == PL_F16 || q->dtype == PL_BF16) && g->op->nout == 2 && !(g->nin > MASK && g->in[MASK]);
+}
+
 static PlStatus attention_grad(PlMaker *g) {
   PlVal state = g->op->nout > 2 ? g->y[2] : PL_NONE;
   const bool masked = g->nin > MASK && g->in[MASK];
-  PlVal in[B_NIN] = {g->dy[0], g->x[Q], g->x[K], g->x[V], g->y[1], masked ? g->x[MASK] : PL_NONE, state};
+  PlVal in[B_NIN] = {g->dy[0], g->x[Q], g->x[K], g->x[V], g->y[1], masked ? g->x[MASK] : PL_NONE, state, PL_NONE};
   PlVal out[3] = {PL_NONE, PL_NONE, PL_NONE};
   if (g->dy[0] == PL_NONE) return g->status;
+  if (reads_output(g)) in[B_Y] = g->y[0];
   if (g->want[Q] || g->want[K] || g->want[V])
-    pl_g_op(g, &pl_op_attention_bwd, state != PL_NONE ? B_NIN : masked ? B_MASK + 1 : B_SUMS + 1, in, g->attrs, out);
+    pl_g_op(g, &pl_op_attention_bwd, reads_output(g) ? B_NIN : state != PL_NONE ? B_STATE + 1 : masked ? B_MASK + 1 : B_SUMS + 1,
+            in, g->attrs, out);
   for (int i = 0; i < 3; i++)
     if (g->want[i]) g->dx[i] = out[i];
   if (masked && g->want[MASK]) { /* P (T - Σ P T): a mask that learns has the size of the scores */
@@ -204,6 +212,9 @@ static PlStatus attention_bwd_infer(PlInfer *c) {
             pl_desc_text(q), pl_desc_text(v));
   if (!sums_fit)
     PL_FAIL(PL_ERR_SHAPE, "%s: sums %s do not fit queries %s", c->op->name, pl_desc_text(sums), pl_desc_text(q));
+  const PlArray *y = c->nin > B_Y ? c->in[B_Y] : NULL;
+  if (y && (y->dtype != dy->dtype || !pl_shape_equal(y, dy)))
+    PL_FAIL(PL_ERR_SHAPE, "%s: output %s does not fit its gradient %s", c->op->name, pl_desc_text(y), pl_desc_text(dy));
   for (int i = 0; i < 3; i++) pl_desc_set(&c->out[i], (PlDtype)q->dtype, n, c->in[i + 1]->shape);
   return PL_OK;
 }
@@ -242,8 +253,8 @@ static double attention_bwd_flops(const PlInfer *c) {
 }
 
 const PlOp pl_op_attention_bwd = {
-    .name = "attention_bwd", .doc = "The gradients of attention for q, k and v.", .nin = B_NIN, .nopt = 2, .nout = 3,
-    .nattr = 3, .args = {"dy", "q", "k", "v", "sums", "mask", "state"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
+    .name = "attention_bwd", .doc = "The gradients of attention for q, k and v.", .nin = B_NIN, .nopt = 3, .nout = 3,
+    .nattr = 3, .args = {"dy", "q", "k", "v", "sums", "mask", "state", "y"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
     .batch = attention_batch, .flags = PL_F_INTERNAL | PL_F_POLY, .infer = attention_bwd_infer, .grad = attention_bwd_grad,
     .flops = attention_bwd_flops,
     .kernel = {[PL_CPU] = plk_cpu_attention_bwd}};

@@ -3,6 +3,7 @@
  * missing, and the judge of the library in tests. 64 × 64 results a block, 4 × 4 a thread, 16 of k at a time in shared
  * memory; sums run over k in one order. */
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/operand.h"
 
 enum { TILE = 64, DEPTH = 16, EACH = 4 };
 
@@ -79,7 +80,7 @@ extern "C" PlStatus plc_gemm_plain(const PlcGemm *g) {
   case PL_F64: return launch<double, double, double>(g);
   case PL_F16: return narrow ? launch<plc_f16, float, float>(g) : launch<plc_f16, plc_f16, float>(g);
   case PL_BF16: return narrow ? launch<plc_bf16, float, float>(g) : launch<plc_bf16, plc_bf16, float>(g);
-  default: PL_FAIL(PL_ERR_DTYPE, "matmul: %s on cuda; convert: x:to(\"f32\")", pl_dtype_name(g->dtype));
+  default: return plc_gemm_integer(g);
   }
 }
 

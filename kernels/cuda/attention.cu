@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: MIT
+ * Attention (kernels/attention.h) without cuDNN: with masks, dropout, f32, f64, odd head sizes. Scores are made by a
+ * product, a slice of the batch at a time (512 MiB), one block of threads turns each row into shares, a second product
+ * takes the values. Backward makes the scores again.
+ *   P = exp(Z - top) / sum, y = (P d) v;  T = d (dy vᵀ), G = P (T - Σ P T), dq = scale G k, dk = scale Gᵀ q, dv = (P d)ᵀ dy
+ * with Z = scale q kᵀ + mask and d what dropout keeps, drawn from the same words as on the CPU. */
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/operand.h"
+
+#define PLK_PHILOX_FN static __device__ __forceinline__
+#include "kernels/philox.h"
+
+#define SCORE_BYTES ((int64_t)512 << 20)
+enum { ROW_THREADS = 128 };
+
+/* Where row i of batch b of a mask begins, and how its columns follow; dims outermost first. */
+struct Mask {
+  const void *data; /* NULL: none */
+  int dtype, nbatch;
+  int64_t size[PL_MAX_DIM], step[PL_MAX_DIM], rows, cols;
+};
+
+struct Rows {
+  int64_t L, S, first; /* first: batch number of the slice's first matrix */
+  bool causal;
+  Mask mask;
+  uint64_t cut;     /* words below it drop; 0: no dropout */
+  double keep;      /* what the others are multiplied with */
+  const uint64_t *state; /* seed, stream, offset: in device memory, so that a captured graph reads them anew */
+  const void *sums; /* backward: [B, L, 2], with strides */
+  int64_t sums_row, sums_col;
+};
+
+PLC_DEV int64_t mask_at(const Mask &m, int64_t batch, int64_t row) {
+  int64_t at = row * m.rows;
+  for (int d = m.nbatch - 1; d >= 0; d--) {
+    at += batch % m.size[d] * m.step[d];
+    batch /= m.size[d];
+  }
+  return at;
+}
+
+/* What the mask adds to a score: 0 or -inf where it is bool. */
+template <typename A> PLC_DEV A mask_value(const Mask &m, int64_t at) {
+  switch (m.dtype) {
+  case PL_BOOL: return ((const uint8_t *)m.data)[at] ? (A)0 : -(A)INFINITY;
+  case PL_F32: return (A)((const float *)m.data)[at];
+  case PL_F64: return (A)((const double *)m.data)[at];
+  case PL_F16: return (A)plc_widen(((const plc_f16 *)m.data)[at]);
+  default: return (A)plc_widen(((const plc_bf16 *)m.data)[at]);
+  }
+}
+
+/* 0 or keep for score j of row `row` (of all batches). Four scores share a block of words. */
+PLC_DEV double kept(const Rows &r, int64_t row, int64_t j) {
+  uint32_t word[4];
+  plk_philox(r.state[0], r.state[1], r.state[2] + (uint64_t)row * (uint64_t)((r.S + 3) / 4) + (uint64_t)(j / 4), word);
+  return word[j % 4] < r.cut ? 0.0 : r.keep;
+}
+
+PLC_DEV int64_t seen(const Rows &r, int64_t i) { return r.causal && i + 1 < r.S ? i + 1 : r.S; }
+
+template <typename A> PLC_DEV A score(const Rows &r, const A *z, int64_t j, int64_t at) {
+  return r.mask.data ? z[j] + mask_value<A>(r.mask, at + j * r.mask.cols) : z[j];
+}
+
+/* One block a row: p[j] = shares times what dropout keeps, in T; sums[2 row] = largest score, sum of exponentials. z and p
+ * may be the same memory. A row that sees nothing becomes zeros with sum 1. */
+template <typename T, typename A> __global__ void shares(Rows r, const A *z, T *p, A *sums) {
+  __shared__ A room[32];
+  const int64_t row = blockIdx.x, i = row % r.L, batch = r.first + row / r.L, n = seen(r, i);
+  const int64_t at = r.mask.data ? mask_at(r.mask, batch, i) : 0;
+  z += row * r.S;
+  p += row * r.S;
+  A top = -(A)INFINITY, sum = 0;
+  for (int64_t j = threadIdx.x; j < n; j += ROW_THREADS) top = plc_max()(top, score(r, z, j, at));
+  top = plc_block_all(top, plc_max(), -(A)INFINITY, room);
+  const bool blind = top == -(A)INFINITY;
+  for (int64_t j = threadIdx.x; j < n; j += ROW_THREADS) sum += blind ? (A)0 : exp(score(r, z, j, at) - top);
+  sum = plc_block_all(sum, plc_sum(), (A)0, room);
+  if (blind) sum = 1;
+  for (int64_t j = threadIdx.x; j < r.S; j += ROW_THREADS) {
+    A v = j < n && !blind ? exp(score(r, z, j, at) - top) / sum : (A)0;
+    if (r.cut && j < n) v *= (A)kept(r, batch * r.L + i, j);
+    p[j] = plc_type<T>::store(v);
+  }
+  if (threadIdx.x == 0 && sums) {
+    sums[2 * (batch * r.L + i)] = top;
+    sums[2 * (batch * r.L + i) + 1] = sum;
+  }
+}
+
+/* One block a row: from scores z and dy vᵀ = t: p <- P d, g <- P (d t - Σ P d t), both in T. */
+template <typename T, typename A> __global__ void slopes(Rows r, const A *z, const A *t, T *p, T *g) {
+  __shared__ A room[32];
+  const int64_t row = blockIdx.x, i = row % r.L, batch = r.first + row / r.L, n = seen(r, i);
+  const int64_t at = r.mask.data ? mask_at(r.mask, batch, i) : 0;
+  const A *kept_sums = (const A *)r.sums + (batch * r.L + i) * r.sums_row;
+  const A top = kept_sums[0], sum = kept_sums[r.sums_col];
+  const bool blind = top == -(A)INFINITY;
+  z += row * r.S;
+  t += row * r.S;
+  p += row * r.S;
+  g += row * r.S;
+  A mean = 0;
+  for (int64_t j = threadIdx.x; j < n && !blind; j += ROW_THREADS) {
+    const A d = r.cut ? (A)kept(r, batch * r.L + i, j) : (A)1;
+    mean += exp(score(r, z, j, at) - top) / sum * (d * t[j]);
+  }
+  mean = plc_block_all(mean, plc_sum(), (A)0, room);
+  for (int64_t j = threadIdx.x; j < r.S; j += ROW_THREADS) {
+    const bool on = j < n && !blind;
+    const A share = on ? exp(score(r, z, j, at) - top) / sum : (A)0;
+    const A d = r.cut && on ? (A)kept(r, batch * r.L + i, j) : (A)1, slope = on ? share * (d * t[j] - mean) : (A)0;
+    p[j] = plc_type<T>::store(share * d);
+    g[j] = plc_type<T>::store(slope);
+  }
+}
+
+template <typename A> __global__ void keep_rows(Rows r, int64_t n, A *out) {
+  for (PLC_EACH(i, n)) out[i] = (A)kept(r, i / r.S, i % r.S);
+}
+
+__global__ void note_state(uint64_t *state, uint64_t seed, uint64_t stream, uint64_t offset) {
+  if (threadIdx.x == 0) state[0] = seed, state[1] = stream, state[2] = offset;
+}
+
+/* ---- what a call is ------------------------------------------------------------------------------------------------------- */
+
+struct Call {
+  Rows rows;
+  int64_t B, E, D;
+  PlDtype dtype, wide;
+  double scale;
+  PlcOperand q, k, v, dy;
+};
+
+static Mask mask_of(const PlArray *m, const PlArray *q) {
+  Mask r;
+  memset(&r, 0, sizeof r);
+  if (!m) return r;
+  r.data = m->data, r.dtype = m->dtype, r.nbatch = q->ndim - 2;
+  const int skip = q->ndim - m->ndim;
+  for (int d = 0; d < q->ndim; d++) {
+    const int64_t step = d < skip || m->shape[d - skip] == 1 ? 0 : m->strides[d - skip];
+    if (d < r.nbatch) r.size[d] = q->shape[d], r.step[d] = step;
+    if (d == r.nbatch) r.rows = step;
+    if (d == r.nbatch + 1) r.cols = step;
+  }
+  return r;
+}
+
+/* An operand whose batches lie at one step: collapsed, or a dense copy where they cannot be. */
+static PlStatus stack(const PlArray *a, PlcOperand *o) {
+  const int nb = a->ndim - 2;
+  int64_t step = 0, size = 1;
+  bool even = true;
+  PL_TRY(plc_operand(a, o));
+  for (int d = nb - 1; d >= 0 && even; d--) {
+    if (a->shape[d] == 1) continue;
+    even = size == 1 || o->step[d] == step * size;
+    if (size == 1) step = o->step[d];
+    size *= a->shape[d];
+  }
+  if (!even) { /* rows of strides that nothing fits: as if no stride were 1 */
+    PlArray dense = *a;
+    int64_t strides[PL_MAX_DIM], n = 1;
+    plc_scratch_free(o->scratch);
+    memset(o, 0, sizeof *o);
+    PL_TRY(plc_scratch((size_t)a->numel * pl_dtype_size((PlDtype)a->dtype), &o->scratch));
+    for (int d = a->ndim - 1; d >= 0; d--) strides[d] = n, n *= a->shape[d];
+    dense.data = o->scratch, dense.strides = strides, dense.contiguous = 1;
+    static const PlAttrs none = {};
+    const PlArray *in[1] = {a};
+    PlArray *out[1] = {&dense};
+    PlkCall copy;
+    memset(&copy, 0, sizeof copy);
+    copy.name = "copy", copy.nin = copy.nout = 1, copy.in = in, copy.out = out, copy.attrs = &none;
+    PL_TRY(plc_run("copy", &copy));
+    o->data = o->scratch;
+    o->ld = a->shape[nb + 1] > 1 ? a->shape[nb + 1] : 1;
+    step = a->shape[nb] * a->shape[nb + 1];
+  }
+  o->step[0] = step;
+  return PL_OK;
+}
+
+static PlStatus prepare(Call *c, const PlkCall *call, int first, const PlArray *mask, const PlArray *dy) {
+  const PlArray *q = call->in[first], *k = call->in[first + 1], *v = call->in[first + 2];
+  memset(c, 0, sizeof *c);
+  c->B = 1;
+  for (int d = 0; d < q->ndim - 2; d++) c->B *= q->shape[d];
+  c->rows.L = q->shape[q->ndim - 2], c->rows.S = k->shape[k->ndim - 2];
+  c->E = q->shape[q->ndim - 1], c->D = v->shape[v->ndim - 1];
+  c->dtype = (PlDtype)q->dtype, c->wide = q->dtype == PL_F64 ? PL_F64 : PL_F32;
+  c->scale = pl_attr_f(call->attrs, 0);
+  c->rows.causal = pl_attr_i(call->attrs, 1) != 0;
+  c->rows.mask = mask_of(mask, q);
+  PL_TRY(stack(q, &c->q));
+  PL_TRY(stack(k, &c->k));
+  PL_TRY(stack(v, &c->v));
+  return dy ? stack(dy, &c->dy) : PL_OK;
+}
+
+static void finish(Call *c) {
+  plc_scratch_free(c->q.scratch);
+  plc_scratch_free(c->k.scratch);
+  plc_scratch_free(c->v.scratch);
+  plc_scratch_free(c->dy.scratch);
+}
+
+static void dropout(Rows *r, double p, const void *state) {
+  r->cut = (uint64_t)(p * 4294967296.0);
+  r->keep = p < 1 ? 1 / (1 - p) : 0;
+  r->state = (const uint64_t *)state;
+}
+
+/* c[m,n] of n batches from `first` on = alpha op(a) op(b); operands with a step are whole stacks. */
+struct Side {
+  const void *data;
+  int64_t ld, step;
+  bool trans;
+};
+static Side side(const PlcOperand *o, int64_t first, PlDtype d) {
+  Side s = {(const char *)o->data + first * o->step[0] * (int64_t)pl_dtype_size(d), o->ld, o->step[0], o->trans};
+  return s;
+}
+static Side dense(const void *data, int64_t rows, int64_t cols) {
+  Side s = {data, cols > 1 ? cols : 1, rows * cols, false};
+  return s;
+}
+static PlStatus product(const Call *c, int64_t batch, int64_t m, int64_t n, int64_t k, Side a, bool ta, Side b, bool tb, double alpha,
+                        void *out, PlDtype result) {
+  PlcGemm g;
+  memset(&g, 0, sizeof g);
+  g.m = m, g.n = n, g.k = k, g.batch = batch, g.dtype = c->dtype, g.result = result;
+  g.ta = a.trans != ta, g.tb = b.trans != tb, g.a = a.data, g.b = b.data, g.c = out;
+  g.lda = a.ld, g.ldb = b.ld, g.ldc = n > 1 ? n : 1, g.sa = a.step, g.sb = b.step, g.sc = m * n, g.alpha = alpha;
+  return plc_gemm(&g);
+}
+
+static char *at_batch(const PlArray *a, int64_t elements) {
+  return (char *)a->data + elements * (int64_t)pl_dtype_size((PlDtype)a->dtype);
+}
+
+static int64_t batches_at_once(const Call *c) {
+  const int64_t each = c->rows.L * c->rows.S * (c->wide == PL_F64 ? 8 : 4), fit = SCORE_BYTES / (each > 0 ? each : 1);
+  const int64_t most = (int64_t)1 << 30; /* rows of a grid */
+  int64_t n = fit < 1 ? 1 : fit < c->B ? fit : c->B;
+  while (n > 1 && n * c->rows.L > most) n /= 2;
+  return n;
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------------------------------ */
+
+template <typename T, typename A>
+static PlStatus forward(Call *c, int64_t first, int64_t n, void *z, void *p, PlArray *y, PlArray *sums) {
+  const Rows &r = c->rows;
+  PL_TRY(product(c, n, r.L, r.S, c->E, side(&c->q, first, c->dtype), false, side(&c->k, first, c->dtype), true, c->scale, z, c->wide));
+  c->rows.first = first;
+  PLC_LAUNCH((shares<T, A>), (unsigned)(n * r.L), ROW_THREADS, 0, c->rows, (const A *)z, (T *)p, (A *)(sums ? sums->data : NULL));
+  if (!y) return PL_OK;
+  return product(c, n, r.L, c->D, r.S, dense(p, r.L, r.S), false, side(&c->v, first, c->dtype), false, 1,
+                 at_batch(y, first * r.L * c->D), c->dtype);
+}
+
+static PlStatus all_forward(Call *c, PlArray *y, PlArray *sums) {
+  const int64_t most = batches_at_once(c), each = c->rows.L * c->rows.S;
+  const bool narrow = c->dtype != c->wide;
+  void *z = NULL, *p = NULL;
+  PL_TRY(plc_scratch((size_t)(most * each) * pl_dtype_size(c->wide), &z));
+  PlStatus s = narrow ? plc_scratch((size_t)(most * each) * pl_dtype_size(c->dtype), &p) : PL_OK;
+  for (int64_t b = 0; b < c->B && s == PL_OK; b += most) {
+    const int64_t n = c->B - b < most ? c->B - b : most;
+    s = c->dtype == PL_F32   ? forward<float, float>(c, b, n, z, z, y, sums)
+        : c->dtype == PL_F64 ? forward<double, double>(c, b, n, z, z, y, sums)
+        : c->dtype == PL_F16 ? forward<plc_f16, float>(c, b, n, z, p, y, sums)
+                             : forward<plc_bf16, float>(c, b, n, z, p, y, sums);
+  }
+  plc_scratch_free(p);
+  plc_scratch_free(z);
+  return s;
+}
+
+static PlStatus write_state(void *state, const PlkRng *rng) {
+  PLC_LAUNCH(note_state, 1, 32, 0, (uint64_t *)state, rng->seed, rng->stream, rng->offset);
+  return PL_OK;
+}
+
+static PlStatus attention(const PlkCall *call) {
+  const double p = pl_attr_f(call->attrs, 2);
+  PlArray *kept_state = call->nout > 2 ? call->out[2] : NULL;
+  Call c;
+  void *state = NULL;
+  PlStatus s = prepare(&c, call, 0, call->nin > 3 ? call->in[3] : NULL, NULL);
+  if (s == PL_OK && p > 0) {
+    if (!kept_state) s = plc_scratch(3 * sizeof(uint64_t), &state);
+    dropout(&c.rows, p, kept_state ? kept_state->data : state);
+    if (s == PL_OK) s = write_state((void *)c.rows.state, &call->rng);
+  }
+  if (s == PL_OK && c.B * c.rows.L > 0) s = all_forward(&c, call->out[0], call->out[1]);
+  plc_scratch_free(state);
+  finish(&c);
+  return s;
+}
+
+/* ---- backward ------------------------------------------------------------------------------------------------------------------- */
+
+struct Room {
+  void *z, *t, *p, *g; /* scores and dy vᵀ in the wide dtype; P d and G in q's, on top of them where it is the same */
+};
+
+template <typename T, typename A> static PlStatus launch_slopes(const Call *c, int64_t n, const Room *m) {
+  PLC_LAUNCH((slopes<T, A>), (unsigned)(n * c->rows.L), ROW_THREADS, 0, c->rows, (const A *)m->z, (const A *)m->t, (T *)m->p,
+             (T *)m->g);
+  return PL_OK;
+}
+
+static PlStatus backward(Call *c, int64_t first, int64_t n, const Room *m, PlArray *const *out) {
+  const Rows &r = c->rows;
+  const Side q = side(&c->q, first, c->dtype), k = side(&c->k, first, c->dtype), v = side(&c->v, first, c->dtype);
+  const Side dy = side(&c->dy, first, c->dtype), p = dense(m->p, r.L, r.S), g = dense(m->g, r.L, r.S);
+  PL_TRY(product(c, n, r.L, r.S, c->E, q, false, k, true, c->scale, m->z, c->wide));
+  PL_TRY(product(c, n, r.L, r.S, c->D, dy, false, v, true, 1, m->t, c->wide));
+  c->rows.first = first;
+  if (r.L > 0)
+    PL_TRY(c->dtype == PL_F32   ? (launch_slopes<float, float>(c, n, m))
+           : c->dtype == PL_F64 ? (launch_slopes<double, double>(c, n, m))
+           : c->dtype == PL_F16 ? (launch_slopes<plc_f16, float>(c, n, m))
+                                : (launch_slopes<plc_bf16, float>(c, n, m)));
+  if (out[0]) PL_TRY(product(c, n, r.L, c->E, r.S, g, false, k, false, c->scale, at_batch(out[0], first * r.L * c->E), c->dtype));
+  if (out[1]) PL_TRY(product(c, n, r.S, c->E, r.L, g, true, q, false, c->scale, at_batch(out[1], first * r.S * c->E), c->dtype));
+  if (out[2]) PL_TRY(product(c, n, r.S, c->D, r.L, p, true, dy, false, 1, at_batch(out[2], first * r.S * c->D), c->dtype));
+  return PL_OK;
+}
+
+static PlStatus all_backward(Call *c, PlArray *const *out) {
+  const int64_t most = batches_at_once(c), n = most * c->rows.L * c->rows.S;
+  const bool narrow = c->dtype != c->wide;
+  Room m = {NULL, NULL, NULL, NULL};
+  PlStatus s = plc_scratch((size_t)n * pl_dtype_size(c->wide), &m.z);
+  if (s == PL_OK) s = plc_scratch((size_t)n * pl_dtype_size(c->wide), &m.t);
+  if (s == PL_OK && narrow) s = plc_scratch((size_t)n * pl_dtype_size(c->dtype), &m.p);
+  if (s == PL_OK && narrow) s = plc_scratch((size_t)n * pl_dtype_size(c->dtype), &m.g);
+  Room use = {m.z, m.t, narrow ? m.p : m.z, narrow ? m.g : m.t};
+  for (int64_t b = 0; b < c->B && s == PL_OK; b += most) s = backward(c, b, c->B - b < most ? c->B - b : most, &use, out);
+  plc_scratch_free(m.g);
+  plc_scratch_free(m.p);
+  plc_scratch_free(m.t);
+  plc_scratch_free(m.z);
+  return s;
+}
+
+/* The sums of all rows, one behind the other; a copy (in *copy) where they lie otherwise. */
+static PlStatus even_sums(const PlArray *sums, Rows *r, void **copy) {
+  PlcOperand o;
+  PL_TRY(stack(sums, &o));
+  const int64_t L = sums->shape[sums->ndim - 2];
+  *copy = o.scratch;
+  r->sums = o.data;
+  r->sums_row = o.trans ? 1 : o.ld;
+  r->sums_col = o.trans ? o.ld : 1;
+  if (r->sums_row * L == o.step[0] || sums->numel <= 2 * L) return PL_OK;
+  plc_scratch_free(*copy);
+  *copy = NULL;
+  PL_FAIL(PL_ERR_STATE, "attention_bwd: sums that do not lie row by row");
+}
+
+static PlStatus attention_bwd(const PlkCall *call) {
+  Call c;
+  void *sums = NULL;
+  const bool dropped = call->nin > 6 && call->in[6];
+  PlStatus s = prepare(&c, call, 1, call->nin > 5 ? call->in[5] : NULL, call->in[0]);
+  if (s == PL_OK) s = even_sums(call->in[4], &c.rows, &sums);
+  if (s == PL_OK && dropped) dropout(&c.rows, pl_attr_f(call->attrs, 2), call->in[6]->data);
+  if (s == PL_OK && c.B > 0) s = all_backward(&c, call->out);
+  plc_scratch_free(sums);
+  finish(&c);
+  return s;
+}
+
+/* ---- statistics of a library: log Σ exp in place of the largest score and the sum ---------------------------------------------------- */
+
+__global__ void split_stats(int64_t n, const float *stats, float *sums) {
+  for (PLC_EACH(i, n)) sums[2 * i] = stats[i], sums[2 * i + 1] = 1;
+}
+__global__ void join_sums(int64_t n, const float *sums, int64_t row, int64_t col, float *stats) {
+  for (PLC_EACH(i, n)) stats[i] = sums[i * row] + logf(sums[i * row + col]);
+}
+
+extern "C" PlStatus plc_attention_split(int64_t n, const float *stats, PlArray *sums) {
+  PLC_LAUNCH(split_stats, plc_grid(n, 1), PLC_BLOCK, 0, n, stats, (float *)sums->data);
+  return PL_OK;
+}
+
+static PlStatus launch_join(const Rows *r, int64_t n, float *stats) {
+  PLC_LAUNCH(join_sums, plc_grid(n, 1), PLC_BLOCK, 0, n, (const float *)r->sums, r->sums_row, r->sums_col, stats);
+  return PL_OK;
+}
+extern "C" PlStatus plc_attention_join(const PlArray *sums, float *stats) {
+  Rows r;
+  void *copy = NULL;
+  PL_TRY(even_sums(sums, &r, &copy));
+  PlStatus s = launch_join(&r, sums->numel / 2, stats);
+  plc_scratch_free(copy);
+  return s;
+}
+
+/* ---- what dropout keeps ----------------------------------------------------------------------------------------------------------- */
+
+static PlStatus attention_keep(const PlkCall *call) {
+  PlArray *y = call->out[0];
+  Rows r;
+  memset(&r, 0, sizeof r);
+  r.S = y->shape[y->ndim - 1];
+  dropout(&r, pl_attr_f(call->attrs, 0), call->in[2]->data);
+  if (y->numel == 0) return PL_OK;
+  if (y->dtype == PL_F64)
+    PLC_LAUNCH(keep_rows<double>, plc_grid(y->numel, 1), PLC_BLOCK, 0, r, y->numel, (double *)y->data);
+  else
+    PLC_LAUNCH(keep_rows<float>, plc_grid(y->numel, 1), PLC_BLOCK, 0, r, y->numel, (float *)y->data);
+  return PL_OK;
+}
+
+PLC_KERNEL(attention, attention)
+PLC_KERNEL(attention_bwd, attention_bwd)
+PLC_KERNEL(attention_keep, attention_keep)

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: MIT
+ * Matrix products by cuBLASLt. It counts columns first, we count rows first: our C[m,n] is its Cᵀ[n,m] in the same
+ * memory, and (A B)ᵀ = Bᵀ Aᵀ, so the factors change places and nothing is copied; a bias over our columns is one over its
+ * rows, which its epilogues have. The algorithm for a product is asked once and kept by everything that the choice may
+ * depend on. */
+#include <cublasLt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/libs/library.h"
+#include "kernels/cuda/libs/libs.h"
+
+#define PLC_LT_FUNCTIONS(X)                                                                                            \
+  X(cublasLtGetVersion)                                                                                                \
+  X(cublasLtGetStatusString)                                                                                           \
+  X(cublasLtCreate)                                                                                                    \
+  X(cublasLtMatmul)                                                                                                    \
+  X(cublasLtMatmulAlgoGetHeuristic)                                                                                    \
+  X(cublasLtMatmulDescInit_internal)                                                                                   \
+  X(cublasLtMatmulDescSetAttribute)                                                                                    \
+  X(cublasLtMatrixLayoutInit_internal)                                                                                 \
+  X(cublasLtMatrixLayoutSetAttribute)                                                                                  \
+  X(cublasLtMatmulPreferenceInit_internal)                                                                             \
+  X(cublasLtMatmulPreferenceSetAttribute)
+
+typedef struct Api {
+#define PLC_X(name) __typeof__(&name) name;
+  PLC_LT_FUNCTIONS(PLC_X)
+#undef PLC_X
+} Api;
+
+/* What the choice of an algorithm depends on; compared byte by byte. */
+typedef struct Key {
+  int64_t m, n, k, batch, lda, ldb, ldc, sa, sb, sc;
+  uint16_t align_a, align_b, align_c, align_bias;
+  uint8_t dtype, result, ta, tb, epilogue, adds, tf32, deterministic;
+} Key;
+_Static_assert(sizeof(Key) == 10 * 8 + 4 * 2 + 8, "a key has no holes");
+
+typedef struct Entry {
+  Key key;
+  uint64_t hash, used;
+  bool none; /* the library has no algorithm */
+  cublasLtMatmulAlgo_t algo;
+} Entry;
+
+enum { CACHE = 1024, STREAMS = 16 };
+#define WORKSPACE ((size_t)32 << 20) /* what NVIDIA advises for Hopper */
+
+static struct {
+  pthread_once_t once;
+  pthread_mutex_t lock;
+  Api api;
+  char missing[256], version[24];
+  cublasLtHandle_t handle;
+  Entry entry[CACHE];
+  int nentry;
+  uint64_t clock;
+  struct {
+    cudaStream_t stream;
+    void *at;
+  } workspace[STREAMS];
+  int nworkspace;
+} lt = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void open_lt(void) {
+  static const char *const files[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", NULL};
+  static const PlcSymbol symbols[] = {
+#define PLC_X(name) {#name, offsetof(Api, name)},
+      PLC_LT_FUNCTIONS(PLC_X)
+#undef PLC_X
+          {NULL, 0}};
+  if (!plc_library_open("cuBLASLt", files, symbols, &lt.api, lt.missing, sizeof lt.missing)) return;
+  size_t v = lt.api.cublasLtGetVersion();
+  snprintf(lt.version, sizeof lt.version, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
+}
+
+const char *plc_cublas_version(void) {
+  pthread_once(&lt.once, open_lt);
+  return lt.missing[0] ? NULL : lt.version;
+}
+
+static PlStatus failed(cublasStatus_t s, const PlcGemm *g) {
+  PlStatus code = s == CUBLAS_STATUS_ALLOC_FAILED ? PL_ERR_OOM : PL_ERR_STATE;
+  return pl_fail(code, "cublasLt: product of %s [%lld,%lld] and [%lld,%lld]: %s", pl_dtype_name(g->dtype), (long long)g->m,
+                 (long long)g->k, (long long)g->k, (long long)g->n, lt.api.cublasLtGetStatusString(s));
+}
+
+/* ---- describing ------------------------------------------------------------------------------------------------- */
+
+typedef struct Product {
+  cublasLtMatmulDescOpaque_t desc;
+  cublasLtMatrixLayoutOpaque_t a, b, c; /* in the library's order: a is our B */
+} Product;
+
+static cudaDataType_t type_of(PlDtype d) {
+  return d == PL_F64 ? CUDA_R_64F : d == PL_F16 ? CUDA_R_16F : d == PL_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+static void layout(cublasLtMatrixLayoutOpaque_t *l, PlDtype d, int64_t rows, int64_t cols, int64_t ld, int64_t batch,
+                   int64_t step) {
+  (void)lt.api.cublasLtMatrixLayoutInit_internal(l, sizeof *l, type_of(d), (uint64_t)rows, (uint64_t)cols, ld);
+  int32_t n = (int32_t)batch;
+  (void)lt.api.cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n);
+  (void)lt.api.cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step);
+}
+
+static cublasStatus_t attribute(Product *p, cublasLtMatmulDescAttributes_t name, const void *v, size_t size) {
+  return lt.api.cublasLtMatmulDescSetAttribute(&p->desc, name, v, size);
+}
+
+static cublasStatus_t describe(const PlcGemm *g, bool tf32, Product *p) {
+  cublasComputeType_t compute = g->dtype == PL_F64                ? CUBLAS_COMPUTE_64F
+                                : g->dtype == PL_F32 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                             : CUBLAS_COMPUTE_32F;
+  cublasStatus_t s = lt.api.cublasLtMatmulDescInit_internal(&p->desc, sizeof p->desc, compute,
+                                                            g->dtype == PL_F64 ? CUDA_R_64F : CUDA_R_32F);
+  const cublasOperation_t n = CUBLAS_OP_N, t = CUBLAS_OP_T;
+  if (s == CUBLAS_STATUS_SUCCESS) s = attribute(p, CUBLASLT_MATMUL_DESC_TRANSA, g->tb ? &t : &n, sizeof n);
+  if (s == CUBLAS_STATUS_SUCCESS) s = attribute(p, CUBLASLT_MATMUL_DESC_TRANSB, g->ta ? &t : &n, sizeof n);
+  if (s == CUBLAS_STATUS_SUCCESS && g->epilogue != PLC_EPI_NONE) {
+    const cublasLtEpilogue_t e = g->epilogue == PLC_EPI_BIAS_RELU ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+    const int32_t type = (int32_t)type_of(g->result);
+    s = attribute(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &e, sizeof e);
+    if (s == CUBLAS_STATUS_SUCCESS) s = attribute(p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type);
+    if (s == CUBLAS_STATUS_SUCCESS) s = attribute(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias);
+  }
+  layout(&p->a, g->dtype, g->tb ? g->k : g->n, g->tb ? g->n : g->k, g->ldb, g->batch, g->sb);
+  layout(&p->b, g->dtype, g->ta ? g->m : g->k, g->ta ? g->k : g->m, g->lda, g->batch, g->sa);
+  layout(&p->c, g->result, g->n, g->m, g->ldc, g->batch, g->sc);
+  return s;
+}
+
+/* ---- choosing ----------------------------------------------------------------------------------------------------- */
+
+static uint16_t alignment(const void *p) {
+  uintptr_t low = (uintptr_t)p & (~(uintptr_t)p + 1);
+  return (uint16_t)(low == 0 || low > 256 ? 256 : low);
+}
+
+static Key key_of(const PlcGemm *g) {
+  Key k;
+  memset(&k, 0, sizeof k);
+  k.m = g->m, k.n = g->n, k.k = g->k, k.batch = g->batch;
+  k.lda = g->lda, k.ldb = g->ldb, k.ldc = g->ldc, k.sa = g->sa, k.sb = g->sb, k.sc = g->sc;
+  k.align_a = alignment(g->a), k.align_b = alignment(g->b), k.align_c = alignment(g->c);
+  k.align_bias = g->epilogue == PLC_EPI_NONE ? 0 : alignment(g->bias);
+  k.dtype = (uint8_t)g->dtype, k.result = (uint8_t)g->result, k.ta = g->ta, k.tb = g->tb;
+  k.epilogue = (uint8_t)g->epilogue, k.adds = g->beta != 0, k.tf32 = plc_tf32(), k.deterministic = plc_deterministic();
+  return k;
+}
+
+static void ask(const Key *k, Product *p, Entry *e) {
+  cublasLtMatmulPreferenceOpaque_t pref;
+  const size_t workspace = WORKSPACE;
+  (void)lt.api.cublasLtMatmulPreferenceInit_internal(&pref, sizeof pref);
+  const struct {
+    cublasLtMatmulPreferenceAttributes_t name;
+    uint32_t value;
+  } small[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->align_b},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->align_a},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->align_c},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->align_c},
+               /* sums of split K in an order of their own: not "in place", where whoever comes first adds first */
+               {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                k->deterministic ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE
+                                 : CUBLASLT_REDUCTION_SCHEME_MASK}};
+  (void)lt.api.cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                                    sizeof workspace);
+  for (size_t i = 0; i < sizeof small / sizeof *small; i++)
+    (void)lt.api.cublasLtMatmulPreferenceSetAttribute(&pref, small[i].name, &small[i].value, sizeof small[i].value);
+  cublasLtMatmulHeuristicResult_t best;
+  int found = 0;
+  cublasStatus_t s = lt.api.cublasLtMatmulAlgoGetHeuristic(lt.handle, &p->desc, &p->a, &p->b, &p->c, &p->c, &pref, 1, &best,
+                                                           &found);
+  e->none = s != CUBLAS_STATUS_SUCCESS || found < 1 || best.state != CUBLAS_STATUS_SUCCESS;
+  if (!e->none) e->algo = best.algo;
+}
+
+/* Multiplicative mixing of the key's words (Knuth, The Art of Computer Programming 3, 6.4). */
+static uint64_t hash_of(const Key *k) {
+  uint64_t word[sizeof *k / 8], h = 0;
+  memcpy(word, k, sizeof word);
+  for (size_t i = 0; i < sizeof word / sizeof *word; i++) {
+    h = (h ^ word[i]) * UINT64_C(0x9E3779B97F4A7C15);
+    h ^= h >> 29;
+  }
+  return h;
+}
+
+/* The algorithm for the product, from the cache or asked for now. Under the lock. */
+static Entry *choose(const PlcGemm *g, Product *p) {
+  Key k = key_of(g);
+  uint64_t hash = hash_of(&k);
+  Entry *e = NULL, *oldest = &lt.entry[0];
+  for (int i = 0; i < lt.nentry; i++) {
+    Entry *c = &lt.entry[i];
+    if (c->hash == hash && memcmp(&c->key, &k, sizeof k) == 0) {
+      e = c;
+      break;
+    }
+    if (c->used < oldest->used) oldest = c;
+  }
+  if (!e) {
+    e = lt.nentry < CACHE ? &lt.entry[lt.nentry++] : oldest;
+    *e = (Entry){.key = k, .hash = hash};
+    ask(&k, p, e);
+  }
+  e->used = ++lt.clock;
+  return e;
+}
+
+/* One workspace a stream: products on one stream run one after the other. It is never given back: captured graphs keep
+ * its address. A program with very many streams gets one for each product (*passing), freed behind it. */
+static PlStatus workspace_of(cudaStream_t stream, void **out, bool *passing) {
+  int i = 0;
+  while (i < lt.nworkspace && lt.workspace[i].stream != stream) i++;
+  *passing = i == STREAMS;
+  if (*passing) return plc_scratch(WORKSPACE, out);
+  if (i == lt.nworkspace) {
+    void *at = NULL;
+    PL_TRY(plc_scratch(WORKSPACE, &at));
+    lt.workspace[i].stream = stream;
+    lt.workspace[i].at = at;
+    lt.nworkspace++;
+  }
+  *out = lt.workspace[i].at;
+  return PL_OK;
+}
+
+/* ---- running ------------------------------------------------------------------------------------------------------- */
+
+static PlStatus product(const PlcGemm *g, bool *done) {
+  Product p;
+  if (!lt.handle) {
+    cublasStatus_t s = lt.api.cublasLtCreate(&lt.handle);
+    if (s != CUBLAS_STATUS_SUCCESS) return failed(s, g);
+  }
+  cublasStatus_t s = describe(g, plc_tf32(), &p);
+  if (s != CUBLAS_STATUS_SUCCESS) return failed(s, g);
+  const Entry *e = choose(g, &p);
+  if (e->none) return PL_OK;
+  void *workspace = NULL;
+  bool passing = false;
+  PL_TRY(workspace_of(plc_stream(), &workspace, &passing));
+  const float alpha = (float)g->alpha, beta = (float)g->beta;
+  const bool wide = g->dtype == PL_F64;
+  s = lt.api.cublasLtMatmul(lt.handle, &p.desc, wide ? (const void *)&g->alpha : &alpha, g->b, &p.a, g->a, &p.b,
+                            wide ? (const void *)&g->beta : &beta, g->c, &p.c, g->c, &p.c, &e->algo, workspace, WORKSPACE,
+                            plc_stream());
+  if (passing) plc_scratch_free(workspace);
+  if (s != CUBLAS_STATUS_SUCCESS) return failed(s, g);
+  *done = true;
+  return PL_OK;
+}
+
+/* Its gelu is the tanh form; ours is exact, so that epilogue is the plain kernel's. */
+PlStatus plc_gemm_library(const PlcGemm *g, bool *done) {
+  *done = false;
+  if (!pl_is_float(g->dtype) || g->epilogue == PLC_EPI_BIAS_GELU) return PL_OK;
+  if (g->m < 1 || g->n < 1 || g->k < 1 || g->batch < 1 || g->batch > INT32_MAX) return PL_OK;
+  if (!plc_cublas_version()) return PL_OK;
+  pthread_mutex_lock(&lt.lock);
+  PlStatus s = product(g, done);
+  pthread_mutex_unlock(&lt.lock);
+  return s;
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT
+ * What libs/ says of itself: one line of versions, and tables by name. */
+#include "kernels/cuda/libs/libs.h"
+
+#include <stdio.h>
+
+#include "kernels/cuda/libs/cudnn_api.h"
+
+static int say(char *text, size_t size, int at, const char *name, const char *version) {
+  if (at < 0 || (size_t)at >= size) return at;
+  return at + snprintf(text + at, size - (size_t)at, "%s%s %s", at ? ", " : version ? "" : "", name, version ? version : "not found");
+}
+
+void plc_libraries_text(char *text, size_t size) {
+  int at = say(text, size, 0, "cuBLASLt", plc_cublas_version());
+  (void)say(text, size, at, "cuDNN", plc_dnn_version());
+}

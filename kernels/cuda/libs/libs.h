@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: MIT
+ * What the files of libs/ share among each other. NULL versions: the library is not there. */
+#ifndef PL_KERNELS_CUDA_LIBS_LIBS_H
+#define PL_KERNELS_CUDA_LIBS_LIBS_H
+
+#include "kernels/cuda/cuda.h"
+
+const char *plc_cublas_version(void); /* "13.1.0" */
+const char *plc_nvrtc_version(void);
+
+#endif

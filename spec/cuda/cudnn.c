@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT
+ * The graphs that perilune gives to cuDNN, without a GPU: every descriptor is accepted, an engine is found and compiled for
+ * an H200 that is only described (and a stand-in driver, driver.c), wrong shapes are refused, plans are kept.
+ * Exit status 77: cuDNN is not installed, or too old to plan for a described device (9.11 can). */
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cuda/libs/cudnn_ops.h"
+
+static int failures;
+#define CHECK(what, ...)                                                                                             \
+  do {                                                                                                               \
+    if (!(what)) {                                                                                                   \
+      failures++;                                                                                                    \
+      printf("FAILED %s:%d: %s: ", __FILE__, __LINE__, #what);                                                       \
+      printf(__VA_ARGS__);                                                                                           \
+      puts("");                                                                                                      \
+    }                                                                                                                \
+  } while (0)
+
+static const char h200[] =
+    "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"
+    "\"multiProcessorCount\":132,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
+    "\"maxSharedMemoryPerBlockOptin\":232448,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,"
+    "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,\"isTccDriver\":0,"
+    "\"supportCoopLaunch\":1,\"smClockRateKHz\":1980000,\"memClockRateKHz\":3201000,\"l2CacheSize\":62914560,"
+    "\"deviceName\":\"NVIDIA H200\",\"deviceVer\":900,\"driverVer\":13000,\"cudaDeviceId\":0,"
+    "\"totalGlobalMem\":150754820096}";
+
+static bool describe_device(const PlcDnnApi *api, PlcDnnTarget *t) {
+  return api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &t->device) == CUDNN_STATUS_SUCCESS &&
+         api->cudnnBackendSetAttribute(t->device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                                       (int64_t)strlen(h200), h200) == CUDNN_STATUS_SUCCESS &&
+         api->cudnnBackendFinalize(t->device) == CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- convolution ---------------------------------------------------------------------------------------------- */
+
+typedef struct ConvCase {
+  int spatial;
+  int64_t n, c, in[3], o, k[3], stride, padding, dilation, groups;
+} ConvCase;
+
+static void dense(PlArray *a, int64_t *dims, bool last_channels) {
+  const int nd = a->ndim;
+  int64_t *strides = dims + 8, step = 1;
+  a->shape = dims;
+  a->strides = strides;
+  if (last_channels) {
+    strides[1] = 1;
+    step = dims[1];
+  }
+  for (int d = nd - 1; d >= 0; d--) {
+    if (d == 1 && last_channels) continue;
+    strides[d] = step;
+    step *= dims[d];
+  }
+}
+
+static void conv_key(PlcConvKey *key, const ConvCase *c, PlcConvKind kind, PlDtype dtype, bool last_channels) {
+  int64_t dims[3][16] = {{c->n, c->c}, {c->o, c->c / c->groups}, {c->n, c->o}}, stride[3], padding[3], dilation[3];
+  PlArray a[3];
+  for (int d = 0; d < c->spatial; d++) {
+    dims[0][2 + d] = c->in[d];
+    dims[1][2 + d] = c->k[d];
+    dims[2][2 + d] = (c->in[d] + 2 * c->padding - c->dilation * (c->k[d] - 1) - 1) / c->stride + 1;
+    stride[d] = c->stride, padding[d] = c->padding, dilation[d] = c->dilation;
+  }
+  for (int i = 0; i < 3; i++) {
+    a[i] = (PlArray){.dtype = (uint8_t)dtype, .ndim = (uint8_t)(2 + c->spatial)};
+    dense(&a[i], dims[i], last_channels);
+  }
+  plc_conv_key(key, kind, c->spatial, &a[0], &a[1], &a[2], stride, padding, dilation);
+  key->align = 16;
+  key->deterministic = 1;
+  key->exact = dtype == PL_F32;
+  key->workspace = (int64_t)1 << 30;
+}
+
+static void convolutions(PlcDnnTarget t) {
+  static const ConvCase cases[] = {
+      {2, 32, 64, {56, 56}, 64, {3, 3}, 1, 1, 1, 1},  {2, 2, 3, {64, 64}, 64, {7, 7}, 2, 3, 1, 1},
+      {2, 4, 32, {14, 14}, 32, {3, 3}, 1, 1, 1, 32},  {1, 4, 16, {128}, 32, {5}, 1, 2, 1, 1},
+      {2, 2, 8, {16, 16}, 8, {3, 3}, 1, 2, 2, 2},     {2, 1, 1, {8, 8}, 1, {3, 3}, 1, 0, 1, 1},
+      {2, 2, 5, {9, 7}, 6, {3, 2}, 2, 1, 1, 1},       {3, 2, 4, {6, 7, 8}, 8, {3, 3, 3}, 1, 1, 1, 1},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (PlcConvKind kind = PLC_CONV; kind <= PLC_CONV_FILTER; kind++)
+      for (int form = 0; form < 4; form++) { /* f32, f64, f16, bf16; the last with channels last and a bias */
+        PlcConvKey key;
+        PlcPlan *plan = NULL;
+        conv_key(&key, &cases[i], kind, (PlDtype)form, form == PL_BF16 && cases[i].spatial > 1);
+        if (form == PL_BF16 && kind == PLC_CONV) key.bias = key.relu = 1;
+        if (form == PL_F64 && i > 3) continue;
+        PlStatus s = plc_conv_plan(&key, t, &plan);
+        CHECK(s == PL_OK, "case %zu direction %d %s: %s", i, (int)kind, pl_dtype_name((PlDtype)form), pl_message());
+        plc_plan_release(plan);
+      }
+}
+
+/* ---- attention --------------------------------------------------------------------------------------------------- */
+
+static void sdpa_key(PlcSdpaKey *k, bool backward, bool deterministic, bool causal, PlDtype dtype, int64_t L, int64_t S, int64_t E) {
+  memset(k, 0, sizeof *k);
+  k->what = 'A';
+  k->backward = backward;
+  k->dtype = (int32_t)dtype;
+  k->causal = causal;
+  k->align = 16;
+  k->deterministic = deterministic;
+  k->B = 2, k->H = 4, k->L = L, k->S = S, k->E = k->D = E;
+  k->workspace = (int64_t)1 << 30;
+  const int64_t rows[4] = {4 * L * E, L * E, E, 1}, cols[4] = {4 * S * E, S * E, E, 1};
+  int64_t *const as_q[] = {k->q, k->o, k->dy, k->dq}, *const as_k[] = {k->k, k->v, k->dk, k->dv};
+  for (int i = 0; i < 4; i++) {
+    memcpy(as_q[i], rows, sizeof rows);
+    memcpy(as_k[i], cols, sizeof cols);
+  }
+}
+
+static void attention(PlcDnnTarget t) {
+  for (int form = 0; form < 16; form++) {
+    const bool backward = form & 1, deterministic = form & 2, causal = form & 4;
+    const PlDtype dtype = form & 8 ? PL_F16 : PL_BF16;
+    const bool odd = form % 3 == 0; /* lengths that fill no tile */
+    PlcSdpaKey key;
+    PlcPlan *plan = NULL;
+    sdpa_key(&key, backward, deterministic, causal, dtype, odd ? 100 : 1024, odd ? 77 : 1024, form & 4 ? 64 : 128);
+    PlStatus s = plc_sdpa_plan(&key, t, &plan);
+    CHECK(s == PL_OK, "backward %d deterministic %d causal %d %s odd %d: %s", backward, deterministic, causal,
+          pl_dtype_name(dtype), odd, pl_message());
+    plc_plan_release(plan);
+  }
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------------------------- */
+
+static void refusals(PlcDnnTarget t) {
+  static const ConvCase good = {2, 2, 8, {16, 16}, 8, {3, 3}, 1, 1, 1, 1};
+  PlcConvKey c;
+  PlcSdpaKey a;
+  PlcPlan *plan = NULL;
+  conv_key(&c, &good, PLC_CONV, PL_F32, false);
+  c.y[2]--; /* not what x, w and padding give */
+  CHECK(plc_conv_plan(&c, t, &plan) != PL_OK && !plan, "an output of the wrong size was taken");
+  CHECK(strncmp(pl_message(), "cudnn: ", 7) == 0, "%s", pl_message());
+  conv_key(&c, &good, PLC_CONV_DATA, PL_F32, false);
+  c.w[1] = 3; /* divides nothing */
+  CHECK(plc_conv_plan(&c, t, &plan) != PL_OK && !plan, "a weight of the wrong channels was taken");
+  sdpa_key(&a, false, true, false, PL_BF16, 64, 64, 12);
+  CHECK(plc_sdpa_plan(&a, t, &plan) == PL_ERR_UNSUPPORTED && !plan, "a head size of 12 was taken");
+  sdpa_key(&a, false, true, false, PL_F32, 64, 64, 64);
+  CHECK(plc_sdpa_plan(&a, t, &plan) == PL_ERR_UNSUPPORTED && !plan, "attention of f32 was taken");
+}
+
+/* ---- plans are kept, strides of single dims mean nothing --------------------------------------------------------------- */
+
+static int made;
+static PlStatus counted(const void *key, PlcDnnTarget t, PlcPlan **out) {
+  made++;
+  return plc_conv_plan(key, t, out);
+}
+
+static void cache(PlcDnnTarget t) {
+  static const ConvCase good = {2, 2, 8, {16, 16}, 8, {3, 3}, 1, 1, 1, 1};
+  PlcConvKey key;
+  PlcPlan *first = NULL, *again = NULL, *other = NULL;
+  conv_key(&key, &good, PLC_CONV, PL_F16, false);
+  CHECK(plc_plan_get(&key, sizeof key, t, counted, &first) == PL_OK, "%s", pl_message());
+  CHECK(plc_plan_get(&key, sizeof key, t, counted, &again) == PL_OK && again == first && made == 1, "made %d plans", made);
+  key.padding[0] = 7; /* y does not fit any more */
+  CHECK(plc_plan_get(&key, sizeof key, t, counted, &other) != PL_OK && !other && made == 2, "made %d plans", made);
+  CHECK(plc_plan_get(&key, sizeof key, t, counted, &other) == PL_ERR_UNSUPPORTED && made == 2, "asked again: %d", made);
+  plc_plan_release(first);
+  plc_plan_release(again);
+  plc_plans_clear();
+}
+
+static void strides(void) {
+  PlcShape s = {.ndim = 4, .dim = {1, 1, 5, 7}, .stride = {0, 0, 7, 1}};
+  plc_shape_normalize(&s);
+  CHECK(s.stride[0] == 35 && s.stride[1] == 35 && s.stride[2] == 7, "%lld %lld", (long long)s.stride[0], (long long)s.stride[1]);
+  PlcShape t = {.ndim = 4, .dim = {8, 3, 1, 1}, .stride = {3, 1, 99, 99}};
+  plc_shape_normalize(&t);
+  CHECK(t.stride[0] == 3 && t.stride[1] == 1 && t.stride[2] == 1 && t.stride[3] == 1, "%lld %lld", (long long)t.stride[2],
+        (long long)t.stride[3]);
+}
+
+int main(void) {
+  const PlcDnnApi *api;
+  PlcDnnTarget t = {NULL, NULL};
+  if (plc_dnn_api(&api) != PL_OK) {
+    printf("skipped: %s\n", pl_message());
+    return 77;
+  }
+  if (!describe_device(api, &t)) {
+    printf("skipped: cuDNN %s does not plan for a described device\n", plc_dnn_version());
+    return 77;
+  }
+  strides();
+  convolutions(t);
+  attention(t);
+  refusals(t);
+  cache(t);
+  (void)api->cudnnBackendDestroyDescriptor(t.device);
+  printf("cuDNN %s: %d failures\n", plc_dnn_version(), failures);
+  return failures ? 1 : 0;
+}
