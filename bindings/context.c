@@ -189,6 +189,17 @@ static int mark(lua_State *L, const void *key, const char *fn) {
   return 0;
 }
 static int ctx_non_diff(lua_State *L) { return mark(L, &l_non_diff_key, "mark_non_differentiable"); }
+/* core.rule_marked(context, tensor) → was it marked as not differentiable? */
+int l_rule_marked(lua_State *L) {
+  lua_settop(L, 2);
+  bool yes = false;
+  if (lua_istable(L, 1) && lua_rawgetp(L, 1, &l_non_diff_key) == LUA_TTABLE) {
+    lua_pushvalue(L, 2);
+    yes = lua_rawget(L, -2) != LUA_TNIL;
+  }
+  lua_pushboolean(L, yes);
+  return 1;
+}
 static int ctx_dirty(lua_State *L) { return mark(L, &l_dirty_key, "mark_dirty"); }
 
 /* What the table of methods lacks: needs_input_grad, as a list, while forward or backward runs. */

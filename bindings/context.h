@@ -44,6 +44,7 @@ extern _Thread_local Running *l_rule_running;
 
 /* Private keys of a context: addresses, so no field of the user's can clash. */
 extern const char l_non_diff_key, l_dirty_key, l_upstream_key;
+int l_rule_marked(lua_State *L);
 
 void l_push_context_methods(lua_State *L); /* the table that contexts inherit from */
 void l_push_slots(lua_State *L);           /* the state's Slots, a userdata holding the pointer; made at first use */

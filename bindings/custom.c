@@ -471,6 +471,6 @@ static int t_custom(lua_State *L) {
 }
 
 void l_custom_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"custom", t_custom}, {"override_raw", l_override_raw}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"rule_marked", l_rule_marked}, {"custom", t_custom}, {"override_raw", l_override_raw}, {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
 }

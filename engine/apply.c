@@ -284,8 +284,13 @@ static PlStatus apply_batched(Call *c, PlTensor **out, bool *done) {
   return s;
 }
 
+/* Does a running batch, rather than the graph under construction, say how the op is computed? */
+static bool is_batch_call(const PlOp *op, PlTensor *const *in, int nin) {
+  return pl_state.batch_busy != 0 && (pl_any_batched(in, nin) || (pl_state.batch && (op->flags & PL_F_SEEDED)));
+}
+
 static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  if (PL_UNLIKELY(any_symbolic(in, nin))) return pl_sym_apply(op, in, nin, attrs, out);
+  if (PL_UNLIKELY(any_symbolic(in, nin)) && !is_batch_call(op, in, nin)) return pl_sym_apply(op, in, nin, attrs, out);
   if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
   if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);
   Call c;
@@ -293,6 +298,10 @@ static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, cons
   if (PL_UNLIKELY(pl_state.batch_busy != 0)) {
     bool done = false;
     PlStatus b = apply_batched(&c, out, &done);
+    if (b == PL_OK && !done && (pl_state.trace || any_symbolic(in, nin))) { /* a draw that is the same for all */
+      b = pl_sym_apply(op, in, nin, attrs, out);
+      done = true;
+    }
     if (b != PL_OK || done) {
       pl_call_end(&c);
       return b;
@@ -360,7 +369,7 @@ static inline PlStatus apply(const PlOp *op, PlTensor *const *in, int nin, const
 PlStatus pl_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   const PlProfile *p = pl_state.profile;
   if (PL_LIKELY(((uintptr_t)p | (uintptr_t)pl_state.trace) == 0)) return apply(op, in, nin, attrs, out);
-  if (pl_state.trace) return pl_sym_apply(op, in, nin, attrs, out);
+  if (pl_state.trace) return is_batch_call(op, in, nin) ? apply_general(op, in, nin, attrs, out) : pl_sym_apply(op, in, nin, attrs, out);
   p->begin(op, 1);
   PlStatus s = apply_general(op, in, nin, attrs, out);
   p->end();
@@ -466,7 +475,8 @@ static PlStatus apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
   if (op->flags & PL_F_MUTATES) PL_FAIL(PL_ERR_ARG, "%s: has no out argument", op->name);
   if (op->nout != 1) PL_FAIL(PL_ERR_ARG, "%s: several results cannot be written in place", op->name);
   PlTensor *y = out[0];
-  if (PL_UNLIKELY(pl_state.trace || y->a.symbolic || any_symbolic(in, nin)))
+  bool batched = pl_state.batch_busy != 0 && (pl_is_batched(y) || pl_any_batched(in, nin));
+  if (PL_UNLIKELY(pl_state.trace || y->a.symbolic || any_symbolic(in, nin)) && !batched)
     return pl_sym_apply_into(op, in, nin, attrs, out);
   Call c;
   PL_TRY(pl_call_begin(&c, op, in, nin, attrs));

@@ -124,6 +124,86 @@ describe("vmap", function()
     near(3 * x ^ 2, (T.vmap(T.grad(function(r) return T.checkpoint(function(q) return cube(q) end, r):sum() end))(x)))
   end)
 
+  it("keeps marks of rules that are differentiated from outside", function()
+    local f = T.custom { name = "halves",
+      forward = function(ctx, x)
+        local mask = x:gt(0):float()
+        ctx:mark_non_differentiable(mask)
+        return x * 2, mask
+      end,
+      backward = function(_, g, none)
+        assert(none == nil or none:abs():sum():item() == 0)
+        return g * 2
+      end }
+    local x = T.randn(3, 2):requires_grad_()
+    local a, b = T.vmap(function(r)
+      local y, m = f(r)
+      return y, m
+    end)(x)
+    assert.is_true(a.requires_grad)
+    assert.is_false(b.requires_grad)
+    a:sum():backward()
+    assert.is_true(x.grad:equal(T.full({ 3, 2 }, 2.0)))
+  end)
+
+  it("works inside of traced functions and graphs, with the bits of the script", function()
+    local w, W, x = T.randn(6):requires_grad_(), T.randn(3, 6), T.randn(4, 6)
+    local different = { randomness = "different" }
+    local functions = {
+      function(t) return T.vmap(function(r) return (r * w):sum() end)(t) end,
+      function(t) return T.vmap(function(r) return (r:unsqueeze(1) * t):sum(1) end)(W) end,
+      function(t) return T.vmap(T.grad(function(r) return (r * w):sin():sum() end))(t) end,
+      function(t) return T.vmap(T.vmap(function(a) return a:exp() end))(t) end,
+      function(t) return T.vmap(function(r) return r:cumsum(1):sort(1) end)(t) end,
+      function(t) return T.vmap(function(r) return W:matmul(r):softmax(-1) end, { chunk_size = 3 })(t) end,
+      function(t) return T.vmap(function(r) return T.nn.F.dropout(r, 0.5) * T.rand(6) end, different)(t) end,
+      function(t) return T.vmap(function(r) return r * T.rand(6) end, { randomness = "same" })(t) end,
+      function(t)
+        return T.vmap(function(r)
+          local y = r * 2
+          y:add_(r):mul_(3)
+          return y[2] + y:narrow(1, 2, 3)
+        end)(t)
+      end,
+      function(t) return T.jacobian(function(r) return (r * w):sin() end, t[1]) end,
+      function(t) return T.hessian(function(r) return (r * w):sin():sum() end, t[1]) end,
+    }
+    for i, f in ipairs(functions) do
+      T.manual_seed(3)
+      local want = { f(x) }
+      local jitted = T.jit(f)
+      for _ = 1, 2 do
+        T.manual_seed(3)
+        for k, t in ipairs { jitted(x) } do assert.is_true(t:equal(want[k]), "function " .. i) end
+      end
+    end
+    local g = T.graph()
+    local s = g:input("x", { 4, 6 })
+    g:outputs { T.vmap(function(r) return r:softmax(1) end)(s) }
+    assert.is_true(g:run({ x = x })[1]:equal(x:softmax(2)))
+    fails("dropout is to draw the same numbers for all elements, which a graph cannot say", T.jit(function(t)
+      return T.vmap(function(r) return T.nn.F.dropout(r, 0.5) end, { randomness = "same" })(t)
+    end), x)
+  end)
+
+  it("trains inside of a traced step", function()
+    local function run(wrap)
+      T.manual_seed(1)
+      local net = T.nn.Linear(6, 2)
+      local opt = T.optim.SGD(net:parameters(), { lr = 0.1 })
+      local step = wrap(function(x)
+        opt:zero_grad()
+        local loss = T.vmap(function(r) return net(r):pow(2):sum() end)(x):mean()
+        loss:backward()
+        opt:step()
+        return loss
+      end)
+      for i = 1, 3 do step(T.ones(4, 6) * i) end
+      return net.weight:detach()
+    end
+    assert.is_true(run(function(f) return f end):equal(run(T.jit)))
+  end)
+
   it("works in place on what differs, not on what is shared", function()
     local x = T.randn({ 3, 2 }, f64)
     near(x * 2 + 1, (T.vmap(function(r)

@@ -61,6 +61,9 @@ static PlStatus stacked(const PlOp *op, PlTensor **t, int64_t n, PlTensor **out)
 /* res[o n + i]: output o of element i. */
 static PlStatus run_elements(const PlBatchCall *c, const PlBatch *b, PlTensor **args, PlTensor **res) {
   uint64_t offset = pl_state.offset;
+  if (b->random == PL_RANDOM_SAME && pl_state.trace && (c->op->flags & PL_F_SEEDED))
+    PL_FAIL(PL_ERR_UNSUPPORTED, "vmap: %s is to draw the same numbers for all elements, which a graph cannot say; draw them "
+                                "outside of vmap, or say randomness=\"different\"", c->op->name);
   for (int64_t i = 0; i < c->n; i++) {
     PlTensor *outs[PL_MAX_OUT];
     PlStatus s = PL_OK;

@@ -94,6 +94,7 @@ PlTensor *pl_b_ranked(PlBatchCall *c, int i, int rank);
 PlTensor *pl_b_each(PlBatchCall *c, int i);
 /* Dim `from` moves to place `to`. */
 PlTensor *pl_b_move(PlBatchCall *c, PlTensor *t, int from, int to);
+PlTensor *pl_b_take(PlBatchCall *c, PlTensor *t); /* t is released with the call */
 PlTensor *pl_b_number(PlBatchCall *c, double v);
 PlTensor *pl_b_two(PlBatchCall *c, const PlOp *op, PlTensor *a, PlTensor *b);
 /* Dims `from` and `from`+1 become one. */

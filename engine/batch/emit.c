@@ -24,6 +24,8 @@ static PlTensor *keep(PlBatchCall *c, PlTensor *t) {
   return c->made[c->nmade++] = t;
 }
 
+PlTensor *pl_b_take(PlBatchCall *c, PlTensor *t) { return keep(c, t); }
+
 void pl_b_ops(PlBatchCall *c, const PlOp *op, int nin, PlTensor *const *in, const PlAttrs *attrs, PlTensor **outs) {
   PlTensor *res[PL_MAX_OUT] = {NULL};
   if (c->status == PL_OK) stick(c, pl_apply(op, in, nin, attrs, res));

@@ -8,7 +8,6 @@
 #include "engine/grad/node.h"
 
 PlStatus pl_batch_open(PlBatch **out, int64_t size, PlRandomness random) {
-  if (pl_state.trace) PL_FAIL(PL_ERR_UNSUPPORTED, "vmap: not while a graph is made; use it outside of T.jit and T.graph");
   PlBatch *b = malloc(sizeof *b);
   if (!b) PL_FAIL(PL_ERR_OOM, "vmap: out of memory");
   *b = (PlBatch){.size = size, .born = ++pl_state.key_seq, .random = random, .outer = pl_state.batch};
@@ -35,12 +34,14 @@ PlBatched *pl_batched(const PlTensor *t) {
   return (PlBatched *)(void *)((char *)(uintptr_t)t + (size_t)t->piece * PL_POOL_STEP - sizeof(PlBatched));
 }
 
-/* A handle on full's memory without its first dimension. */
+/* A handle on full's memory without its first dimension. Of a graph's value it is no value itself: ops on it become nodes
+ * on the full ones. */
 static PlStatus handle(PlTensor **out, uint64_t born, PlTensor *full) {
   PlTensor *t;
   PL_TRY(pl_tensor_window_extra(&t, full, full->a.ndim - 1, full->a.shape + 1, full->a.strides + 1, full->a.data,
                                 sizeof(PlBatched)));
   t->flags |= PL_T_BATCHED;
+  t->a.symbolic = 0;
   *pl_batched(t) = (PlBatched){.full = pl_retain(full), .born = born};
   pl_state.batch_busy++;
   *out = t;
@@ -48,8 +49,6 @@ static PlStatus handle(PlTensor **out, uint64_t born, PlTensor *full) {
 }
 
 PlStatus pl_batch_wrap(PlTensor **out, const PlBatch *b, PlTensor *full) {
-  if (full->a.symbolic)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "vmap: %s is symbolic; vmap takes tensors with values", pl_desc_text(&full->a));
   if (full->a.ndim == 0 || full->a.shape[0] != b->size)
     PL_FAIL(PL_ERR_SHAPE, "vmap: %s does not have %lld elements in the mapped dimension", pl_desc_text(&full->a),
             (long long)b->size);

@@ -204,8 +204,8 @@ void pl_batch_sizes(PlBatchCall *c) {
   int64_t n = c->in[0]->a.ndim;
   c->status = pl_tensor_from(&t, PL_I64, 1, &n, c->in[0]->a.shape);
   c->plain = true;
-  c->out[0] = t ? pl_b_op(c, &pl_op_contiguous, 1, &t, NULL) : NULL;
-  pl_tensor_release(t);
+  if (t && pl_state.trace) t->flags |= PL_T_CONST; /* graphs know shapes */
+  c->out[0] = t ? pl_b_take(c, t) : NULL;
 }
 
 void pl_batch_transpose2(PlBatchCall *c) {

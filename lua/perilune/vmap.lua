@@ -184,7 +184,7 @@ return function(T, core)
       end
     end
     local rule = core.custom { name = name, always = always,
-      forward = function()
+      forward = function(outer)
         local level <close> = core.batch_reopen(born, size)
         local got = pack(forward(ctx, unpack(args, 1, args.n)))
         args = nil
@@ -192,7 +192,9 @@ return function(T, core)
           if not is_tensor(got[i]) then
             fail("%s: forward must return tensors, result %d is %s", name, i, options.describe(got[i]))
           end
+          local fixed = core.rule_marked(ctx, got[i])
           got[i] = core.batch_unwrap(level, got[i])
+          if fixed then outer:mark_non_differentiable(got[i]) end
         end
         return unpack(got, 1, got.n)
       end,
