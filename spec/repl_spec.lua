@@ -70,7 +70,8 @@ describe("the prompt", function()
     end
     table.sort(starts)
     table.sort(completions)
-    local slack = sanitized and 20 or 4 -- other programs compute meanwhile; measured alone: 11 ms and 2 ms
+    -- the best of five, without the time that other programs had; measured alone: 9 ms and 2 ms
+    local slack = sanitized and 20 or 1
     assert.is_true(starts[1] <= 30 * slack, starts[1] .. " ms to the prompt")
     assert.is_true(completions[1] <= 20 * slack, completions[1] .. " ms to complete")
   end)
@@ -91,14 +92,14 @@ describe("the prompt", function()
   it("keeps the history of two sessions that run at once", function()
     local steps = { { "expect", "[1]> " } }
     for i = 1, 30 do
-      steps[#steps + 1] = { "send", ("x = %d\n"):format(i) }
+      steps[#steps + 1] = { "send", ("mine = %d\n"):format(i) }
       steps[#steps + 1] = { "expect", "[1]> " }
     end
     steps[#steps + 1] = { "send", "\4" }
     local path = os.tmpname()
     local lines = {}
     for i, step in ipairs(steps) do lines[i] = step[1] .. " " .. term.escape(step[2]) end
-    term.write(path, table.concat(lines, "\n"):gsub("x = ", "other_x = ") .. "\n")
+    term.write(path, table.concat(lines, "\n"):gsub("mine = ", "other = ") .. "\n")
     local pty = term.command:gsub("bin/perilune$", "spec/pty")
     local other = io.popen(("env TERM=xterm %s %s %s %s 2>/dev/null"):format(env(), pty, path, term.command))
     local got = term.play(steps, env())
@@ -108,23 +109,24 @@ describe("the prompt", function()
     assert.is_nil(got.missing, got.screen)
     local history = "\n" .. term.read(home .. "/perilune/history")
     for i = 1, 30 do
-      assert.truthy(history:find(("\nx = %d\n"):format(i), 1, true), "x = " .. i)
-      assert.truthy(history:find(("\nother_x = %d\n"):format(i), 1, true), "other_x = " .. i)
+      assert.truthy(history:find(("\nmine = %d\n"):format(i), 1, true), "mine = " .. i)
+      assert.truthy(history:find(("\nother = %d\n"):format(i), 1, true), "other = " .. i)
     end
-    got = term.play({ { "expect", "[1]> " }, { "send", "\18x = 17" }, { "pause", 100 }, { "send", "\n" },
-      { "expect", "[1]> " }, { "send", "x .. '!'\n" }, { "expect", "17!" }, { "send", "\4" } }, env())
+    got = term.play({ { "expect", "[1]> " }, { "send", "\18mine = 17" }, { "pause", 100 }, { "send", "\n" },
+      { "expect", "[1]> " }, { "send", "mine .. '!'\n" }, { "expect", "17!" }, { "send", "\4" } }, env())
     assert.is_nil(got.missing, got.screen)
   end)
 
   it("stops what runs on Ctrl-C, clears a line, and keeps what is there", function()
     local got = term.play({
       { "expect", "[1]> " }, { "send", "kept = T.ones(3)\n" }, { "expect", "[1]> " },
-      { "send", "while true do end\n" }, { "pause", 200 }, { "send", "\3" }, { "expect", "interrupted" },
+      { "send", "while true do end\n" }, { "running" }, { "pause", 100 }, { "send", "\3" }, { "expect", "interrupted" },
       { "expect", "[1]> " },
       { "send", "x = T.ones(8000, 8000)\n" }, { "expect", "[1]> " },
-      { "send", "x:matmul(x)\n" }, { "pause", 400 }, { "send", "\3" }, { "expect", "interrupted" },
+      { "send", "x:matmul(x)\n" }, { "running" }, { "pause", 200 }, { "send", "\3" }, { "expect", "interrupted" },
       { "expect", "[1]> " },
-      { "send", "io.read()\n" }, { "pause", 200 }, { "send", "\3" }, { "expect", "interrupted" }, { "expect", "[1]> " },
+      { "send", "io.read()\n" }, { "running" }, { "pause", 100 }, { "send", "\3" }, { "expect", "interrupted" },
+      { "expect", "[1]> " },
       { "send", "half a line" }, { "pause", 100 }, { "send", "\3" }, { "expect", "^C" }, { "expect", "[1]> " },
       { "send", "if true then\n" }, { "expect", ">> " }, { "send", "\3" }, { "expect", "^C" }, { "expect", "[1]> " },
       { "send", "kept:sum():item()\n" }, { "expect", "3.0" }, { "send", "\4" },
@@ -171,7 +173,7 @@ describe("the prompt", function()
       { "send", "if true then\n" },
       { "expect", ">> " }, { "send", "return 'inside' end\n" }, { "expect", "inside\r" }, { "expect", "]> " },
       { "send", "\4" } }, env(), term.quote(term.command) ..
-      " -e 'require \"perilune.terminal\".editor = nil return require \"perilune.repl\" ()'")
+      " -e 'require \"perilune.terminal\".editor = nil return require \"perilune.repl\" ()'", true)
     assert.is_nil(got.missing, got.screen)
     assert.equal(0, got.status)
   end)

@@ -50,13 +50,17 @@ end
 local ESCAPES = { ["\\"] = "\\\\", ["\n"] = "\\n", ["\t"] = "\\t", ["\27"] = "\\e" }
 function M.escape(text) return (text:gsub("[\\\n\t\27]", ESCAPES)) end
 
--- Plays steps ({"send", text}, {"expect", text}, {"pause", ms}, {"size", columns}). env: settings before the command.
+-- Plays steps ({"send", text}, {"expect", text}, {"running"}, {"pause", ms}, {"size", columns}). env: settings before
+-- the command. cooked: it reads lines, so that no line editor is waited for.
 -- → {screen= what was printed, without colours, raw=, status=, times= of the expects in ms, missing= text or nil}
-function M.play(steps, env, command)
+function M.play(steps, env, command, cooked)
   local lines = {}
-  for _, step in ipairs(steps) do
+  for i, step in ipairs(steps) do
     -- keys that come between the prompt and the terminal's raw mode would be treated by the kernel
-    if step[1] == "send" then lines[#lines + 1] = "pause 15" end
+    local before = steps[i - 1] or {}
+    if step[1] == "send" then
+      lines[#lines + 1] = not cooked and before[1] == "expect" and before[2]:find "> ?$" and "ready" or "pause 15"
+    end
     lines[#lines + 1] = step[1] .. " " .. (type(step[2]) == "string" and M.escape(step[2]) or tostring(step[2] or ""))
   end
   local path, times_path, out_path = os.tmpname(), os.tmpname(), os.tmpname()
