@@ -15,6 +15,7 @@ enum { TEXT = 96, PLACES = 4096 /* a power of two; lines beyond it share the las
 typedef struct Event {
   const PlOp *op;
   double begin, end, inner; /* seconds; inner: of the ops it is made of */
+  double flops;             /* of its own kernels */
   int64_t bytes, inner_bytes;
   int64_t parent; /* index, -1: none */
   uint32_t place;
@@ -103,7 +104,12 @@ static void end(void) {
   p->event[e->parent].inner_bytes += e->bytes;
 }
 
-static const PlProfile hooks = {.begin = begin, .end = end};
+static void work(double flops) {
+  Profile *p = measuring;
+  if (p->skip == 0 && p->open >= 0) p->event[p->open].flops += flops;
+}
+
+static const PlProfile hooks = {.begin = begin, .work = work, .end = end};
 
 static void off(Profile *p) {
   if (p != measuring) return;
@@ -142,7 +148,7 @@ static void start(lua_State *L) {
 
 /* The event as fields of a table, pushed. Times are seconds of core.clock(). */
 static void push_event(lua_State *L, const Profile *p, const Event *e) {
-  lua_createtable(L, 0, 9);
+  lua_createtable(L, 0, 10);
   lua_pushstring(L, e->op->name);
   lua_setfield(L, -2, "name");
   lua_pushnumber(L, e->begin);
@@ -155,6 +161,8 @@ static void push_event(lua_State *L, const Profile *p, const Event *e) {
   lua_setfield(L, -2, "bytes");
   lua_pushinteger(L, (lua_Integer)(e->bytes - e->inner_bytes));
   lua_setfield(L, -2, "self_bytes");
+  lua_pushnumber(L, e->flops);
+  lua_setfield(L, -2, "flops");
   lua_pushinteger(L, e->count);
   lua_setfield(L, -2, "count");
   lua_pushboolean(L, e->backward);

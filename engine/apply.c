@@ -201,6 +201,7 @@ static PlStatus run_kernel(Call *c, PlTensor *const *out) {
     if (op->flags & PL_F_SEEDED) call.rng = pl_rng_take(op->draws(&call));
     s = kernel(&call);
     if (s != PL_OK && (op->flags & PL_F_SEEDED)) pl_state.offset = offset;
+    if (PL_UNLIKELY(pl_state.profile != NULL)) pl_state.profile->work(pl_flops_made(op, c->attrs, arr, c->nin, dst));
   }
   for (int i = 0; copies && i < c->nin; i++) pl_tensor_release(copies[i]);
   free(copies);

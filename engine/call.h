@@ -32,5 +32,9 @@ PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *i
                         PlTensor *const *out);
 /* out must have the shape of d, and a dtype that d's values fit into. */
 PlStatus pl_call_check_target(const PlOp *op, const PlTensor *out, const PlDesc *d);
+/* Floating-point operations of a call: the op's own count, else one for each element of its largest tensor. */
+double pl_flops(const PlInfer *c);
+/* The same of a call that has its results; out[i] is NULL for one that it does not have. */
+double pl_flops_made(const PlOp *op, const PlAttrs *attrs, const PlArray *const *in, int nin, PlArray *const *out);
 
 #endif

@@ -15,9 +15,10 @@ typedef struct PlWatch {
 } PlWatch;
 
 /* Told of every op while the embedding program measures: begin and end of each, nested where one is made of others.
- * count: how many ops run as one; op is the first of them. */
+ * count: how many ops run as one; op is the first of them. work: what the kernels of the innermost one computed. */
 typedef struct PlProfile {
   void (*begin)(const PlOp *op, int count);
+  void (*work)(double flops);
   void (*end)(void);
 } PlProfile;
 

@@ -215,7 +215,8 @@ describe("plain lua5.4", function()
     if (os.getenv "PERILUNE_SANITIZE" or "") ~= "" or not term.there() then return pending "no lua5.4" end
     local home, remove = term.folder()
     local got = term.play({ { "expect", "[1]> " }, { "send", "T.ones(6000, 6000):matmul(T.ones(6000, 6000))\n" },
-      { "running" }, { "pause", 150 }, { "send", "\3" }, { "expect", "interrupted" }, { "expect", "[1]> " }, { "send", "1 + 1\n" },
+      { "running" }, { "pause", 150 }, { "send", "\3" }, { "expect", "interrupted" }, { "expect", "[1]> " },
+      { "send", "1 + 1\n" },
       { "expect", "2" }, { "expect", "[2]> " }, { "send", "\4" } },
       paths .. " NO_COLOR=1 XDG_STATE_HOME=" .. home, "lua5.4 -e 'require [[perilune.repl]] ()'")
     remove()

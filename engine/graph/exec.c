@@ -230,7 +230,10 @@ static PlStatus run_steps(PlExec *e) {
     const PlProfile *p = n->flags & PL_FN_MUTATES ? NULL : pl_state.profile; /* those are measured by pl_apply */
     if (PL_UNLIKELY(p != NULL)) p->begin(n->op, end > i ? end - i : 1);
     PlStatus s = run_step(e, i, end);
-    if (PL_UNLIKELY(p != NULL)) p->end();
+    if (PL_UNLIKELY(p != NULL)) {
+      for (int32_t k = i; end > i && k < end; k++) p->work(f->nodes[k].flops);
+      p->end();
+    }
     PL_TRY(s);
     if (end > i) i = end - 1;
   }

@@ -159,20 +159,8 @@ static PlStatus check_values_known(const PlOp *op, PlTensor *const *in, int nin,
 /* ---- nodes --------------------------------------------------------------------------------------------- */
 
 static double flops_of(const PlCall *c) {
-  if (c->op->cls == PL_VIEW || (c->op->nout && c->desc[0].is_view)) return 0;
-  if (c->op->flops) {
-    PlInfer f = {.op = c->op, .attrs = c->attrs, .nin = c->nin, .in = c->arr, .compute = c->compute, .out = (PlDesc *)(uintptr_t)c->desc};
-    return c->op->flops(&f);
-  }
-  double n = 0;
-  for (int i = 0; i < c->nin; i++)
-    if (c->in[i] && (double)c->in[i]->a.numel > n) n = (double)c->in[i]->a.numel;
-  for (int o = 0; o < c->op->nout; o++) {
-    double m = 1;
-    for (int d = 0; d < c->desc[o].ndim; d++) m *= (double)c->desc[o].shape[d];
-    if (c->desc[o].dtype != PL_NDTYPE && m > n) n = m;
-  }
-  return n;
+  return pl_flops(&(PlInfer){.op = c->op, .attrs = c->attrs, .nin = c->nin, .in = c->arr, .compute = c->compute,
+                             .out = (PlDesc *)(uintptr_t)c->desc});
 }
 
 PlStatus pl_sym_node(PlFlow *f, PlCall *c, uint8_t flags, int32_t *node) {

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- Where the time goes: `print(T.profile(function() … end))`. Each op that runs meanwhile, also in backward, is
--- measured: its time, the bytes it allocates, the line that called it. A trace for chrome://tracing or
--- ui.perfetto.dev goes to a file.
+-- measured: its time, the bytes it allocates, the floating-point operations of its kernels, the line that called it. A
+-- trace for chrome://tracing or ui.perfetto.dev goes to a file.
 -- @module perilune.profile
 local core = require "perilune.core"
 local options = require "perilune.options"
@@ -35,8 +35,8 @@ local keys = {
   both = function(e) return ("%s  %s"):format(e.line or "?", label(e)) end,
 }
 
---- Sums by op ("op"), by line ("line") or by both ("both"): a list of {key, calls, time, self, bytes, self_bytes}, most
--- self time first. `time` is with the ops that an op is made of, `self` without.
+--- Sums by op ("op"), by line ("line") or by both ("both"): a list of {key, calls, time, self, bytes, self_bytes,
+-- flops}, most self time first. `time` is with the ops that an op is made of, `self` and `flops` without.
 function Profile:rows(by)
   by = by or "op"
   local key = keys[by]
@@ -46,11 +46,11 @@ function Profile:rows(by)
     local k = key(e)
     local row = at[k]
     if not row then
-      row = { key = k, calls = 0, time = 0, self = 0, bytes = 0, self_bytes = 0 }
+      row = { key = k, calls = 0, time = 0, self = 0, bytes = 0, self_bytes = 0, flops = 0 }
       rows[#rows + 1], at[k] = row, row
     end
     row.calls = row.calls + 1
-    for _, field in ipairs { "time", "self", "bytes", "self_bytes" } do row[field] = row[field] + e[field] end
+    for _, field in ipairs { "time", "self", "bytes", "self_bytes", "flops" } do row[field] = row[field] + e[field] end
   end
   table.sort(rows, function(a, b)
     if a.self ~= b.self then return a.self > b.self end
@@ -59,7 +59,7 @@ function Profile:rows(by)
   return rows
 end
 
-local head = { "Name", "Self %", "Self", "Total %", "Total", "Avg", "Calls", "Self mem" }
+local head = { "Name", "Self %", "Self", "Total %", "Total", "Avg", "Calls", "Self mem", "GFLOP/s" }
 
 --- The sums as a table of text; `by` as for rows, `limit` rows (20).
 function Profile:table(opts)
@@ -72,12 +72,13 @@ function Profile:table(opts)
   for i = 1, math.min(#all, opts.limit or 20) do
     local r = all[i]
     cells[#cells + 1] = { r.key, share(r.self), time_text(r.self), share(r.time), time_text(r.time),
-      time_text(r.time / r.calls), tostring(r.calls), bytes_text(r.self_bytes) }
+      time_text(r.time / r.calls), tostring(r.calls), bytes_text(r.self_bytes),
+      ("%.3g"):format(r.self > 0 and r.flops / r.self / 1e9 or 0) }
   end
   local more = #all - #cells + 1
-  if more > 0 then cells[#cells + 1] = { ("… %d more"):format(more), "", "", "", "", "", "", "" } end
+  if more > 0 then cells[#cells + 1] = { ("… %d more"):format(more), "", "", "", "", "", "", "", "" } end
   local rest = self.time - inside
-  cells[#cells + 1] = { "(outside of ops)", share(rest), time_text(rest), "", "", "", "", "" }
+  cells[#cells + 1] = { "(outside of ops)", share(rest), time_text(rest), "", "", "", "", "", "" }
   local width = {}
   for _, row in ipairs(cells) do
     for i, c in ipairs(row) do width[i] = math.max(width[i] or 0, utf8.len(c) or #c) end
@@ -120,7 +121,7 @@ function Profile:trace(path)
   end
   for _, e in ipairs(self.events) do
     ok = ok and f:write(",\n", event(label(e), e.backward and "backward" or "op", e.begin, e.time,
-      ('"bytes":%d,"line":%s'):format(e.bytes, quoted(e.line or "?"))))
+      ('"bytes":%d,"flops":%.17g,"line":%s'):format(e.bytes, e.flops, quoted(e.line or "?"))))
   end
   ok = ok and f:write("\n]}\n")
   local closed, why, errno = f:close()

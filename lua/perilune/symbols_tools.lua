@@ -220,10 +220,10 @@ local m = T.timer(function() return T.ones(2) + 1 end, { seconds = 0.02 })
 print(m.median > 0, #m)        --> true	7]] }
 
 S.profile = { 'T.profile(f, "trace.json"?) → profile, what f returns',
-  [[Measures every op while f runs: time, bytes allocated, the script's line, in backward and in functions of
-T.jit too. print(p) shows the sums by op; p:table{by="line"|"both", limit=20}; p:rows(by) as a list;
-p:trace(path) for chrome://tracing or ui.perfetto.dev. f gets a function: local _ <close> = region("name")
-marks a stretch in the trace.]],
+  [[Measures every op while f runs: time, bytes allocated, floating-point operations of its kernels, the script's
+line, in backward and in functions of T.jit too. print(p) shows the sums by op; p:table{by="line"|"both", limit=20};
+p:rows(by) as a list; p:trace(path) for chrome://tracing or ui.perfetto.dev. f gets a function:
+local _ <close> = region("name") marks a stretch in the trace.]],
   [[
 local p, y = T.profile(function() return T.ones(100) * 2 end)
 print(p:rows()[1].calls, y:numel())  --> 1	100
