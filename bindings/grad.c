@@ -138,11 +138,11 @@ static int m_requires_grad_(lua_State *L) {
 
 /* x:backward(dy, {retain_graph=, create_graph=}) */
 static int m_backward(lua_State *L) {
-  PlTensor *y = l_self(L, "backward"), *dy = NULL;
+  PlTensor *y = l_self(L, "backward"), *dy = l_to_tensor(L, 2);
   int opt = 3;
   if (lua_type(L, 2) == LUA_TTABLE)
     opt = 2;
-  else if (!lua_isnoneornil(L, 2) && !(dy = l_to_tensor(L, 2)))
+  else if (!dy && !lua_isnoneornil(L, 2))
     return l_error(L, "backward: the gradient must be a tensor, got %s", l_typename(L, 2));
   if (lua_type(L, opt) == LUA_TTABLE && lua_getfield(L, opt, "inputs") != LUA_TNIL) {
     /* only into these leaves: made of grad_of, in lua/perilune/gradient.lua */

@@ -195,12 +195,26 @@ bool l_push_op_name(lua_State *L, const char *text, size_t *skip) {
   return true;
 }
 
-/* The arithmetic metamethods: Lua passes both operands, for unary ones the operand twice. */
-int l_op_binary(lua_State *L) {
-  const PlOp *op = lua_touserdata(L, lua_upvalueindex(UP_OP));
+/* The arithmetic metamethods, a function for each: an op in an upvalue would have to be asked for. Lua passes both
+ * operands, for unary ones the operand twice. */
+static inline int binary(lua_State *L, const PlOp *op) {
   int results = PL_LIKELY(!l_overridden_count) ? call_two(L, op) : -1;
   return results >= 0 ? results : call_general(L, op, false);
 }
+
+#define BINARY(X)                                                                                                      \
+  X(add, add) X(sub, sub) X(mul, mul) X(div, div) X(pow, pow) X(mod, remainder) X(idiv, floor_divide)                  \
+  X(band, bitwise_and) X(bor, bitwise_or) X(bxor, bitwise_xor) X(shl, bitwise_left_shift) X(shr, bitwise_right_shift)
+#define X(event, op) static int meta_##event(lua_State *L) { return binary(L, &pl_op_##op); }
+BINARY(X)
+#undef X
+
+const BinaryMeta l_binary_meta[] = {
+#define X(event, op) {"__" #event, &pl_op_##op, meta_##event},
+  BINARY(X)
+#undef X
+  {NULL, NULL, NULL}
+};
 
 int l_op_unary(lua_State *L) {
   lua_settop(L, 1);

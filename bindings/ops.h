@@ -7,7 +7,13 @@
 
 /* l_op_call for unary operators, which Lua gives their operand twice. */
 int l_op_unary(lua_State *L);
-int l_op_binary(lua_State *L); /* ops of exactly two tensors that draw and change nothing */
+/* The operators with two operands: ops of exactly two tensors that draw and change nothing; ends with a NULL event. */
+typedef struct BinaryMeta {
+  const char *event;
+  const PlOp *op;
+  lua_CFunction f;
+} BinaryMeta;
+extern const BinaryMeta l_binary_meta[];
 
 /* If the running function is an op's: pushes the start of its message, the name under which the op was called, and
  * says how much of text that replaces: the op's name, that of an op it is made of, or nothing. */

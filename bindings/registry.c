@@ -149,14 +149,7 @@ void l_ops_register(lua_State *L) {
   lua_settop(L, module);
   lua_pushcfunction(L, core_ops);
   lua_setfield(L, module, "ops");
-  static const struct {
-    const char *event;
-    const PlOp *op;
-  } binary[] = {{"__add", &pl_op_add}, {"__sub", &pl_op_sub}, {"__mul", &pl_op_mul}, {"__div", &pl_op_div},
-                {"__pow", &pl_op_pow}, {"__mod", &pl_op_remainder}, {"__idiv", &pl_op_floor_divide},
-                {"__band", &pl_op_bitwise_and}, {"__bor", &pl_op_bitwise_or}, {"__bxor", &pl_op_bitwise_xor},
-                {"__shl", &pl_op_bitwise_left_shift}, {"__shr", &pl_op_bitwise_right_shift}};
-  for (size_t k = 0; k < sizeof binary / sizeof *binary; k++) set_meta(L, binary[k].event, binary[k].op, l_op_binary);
+  for (const BinaryMeta *m = l_binary_meta; m->event; m++) set_meta(L, m->event, m->op, m->f);
   set_meta(L, "__unm", &pl_op_neg, l_op_unary);
   set_meta(L, "__bnot", &pl_op_bitwise_not, l_op_unary);
 }

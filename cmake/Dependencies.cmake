@@ -38,7 +38,25 @@ find_package(Threads REQUIRED)
 # ---- Lua 5.4 ----------------------------------------------------------------------------------
 find_path(PL_LUA_INCLUDE lua.h HINTS "$ENV{LUA_INCDIR}"
           PATH_SUFFIXES lua5.4 lua54 lua-5.4 lua)
-find_library(PL_LUA_LIBRARY NAMES lua5.4 lua54 lua-5.4 lua HINTS "$ENV{LUA_LIBDIR}")
+# The archive first, as in the lua5.4 command: the interpreter's calls then need no jump through a table, a tenth of a
+# small op. The command exports Lua's functions to the modules.
+find_library(PL_LUA_LIBRARY NAMES liblua5.4.a liblua54.a liblua-5.4.a lua5.4 lua54 lua-5.4 lua HINTS "$ENV{LUA_LIBDIR}")
+set(PL_LUA_LINK "${PL_LUA_LIBRARY}")
+if(PL_LUA_LIBRARY MATCHES "\\.a$")
+  include(CheckCSourceCompiles)
+  set(PL_LUA_LINK "-Wl,--whole-archive" "${PL_LUA_LIBRARY}" "-Wl,--no-whole-archive")
+  set(CMAKE_REQUIRED_INCLUDES "${PL_LUA_INCLUDE}")
+  set(CMAKE_REQUIRED_LIBRARIES ${PL_LUA_LINK} m ${CMAKE_DL_LIBS})
+  check_c_source_compiles("#include <lauxlib.h>
+    int main(void) { return luaL_newstate() == 0; }" PL_LUA_ARCHIVE_LINKS)
+  unset(CMAKE_REQUIRED_INCLUDES)
+  unset(CMAKE_REQUIRED_LIBRARIES)
+  if(NOT PL_LUA_ARCHIVE_LINKS) # made without -fPIC
+    find_library(PL_LUA_SHARED NAMES lua5.4 lua54 lua-5.4 lua HINTS "$ENV{LUA_LIBDIR}")
+    set(PL_LUA_LIBRARY "${PL_LUA_SHARED}")
+    set(PL_LUA_LINK "${PL_LUA_SHARED}")
+  endif()
+endif()
 if(NOT PL_LUA_INCLUDE)
   message(FATAL_ERROR "Lua 5.4's headers are missing (Debian: liblua5.4-dev); "
                       "or give -DPL_LUA_INCLUDE=<folder of lua.h>")
