@@ -266,6 +266,10 @@ static int plan_figures(lua_State *L) {
   set_int(L, "leaf_bytes", p->leaf_bytes);
   set_int(L, "output_bytes", p->output_bytes);
   set_int(L, "inplace", p->inplace);
+  if (p->measured_bytes) {
+    set_int(L, "measured_bytes", p->measured_bytes);
+    set_int(L, "workspace_bytes", p->workspace_bytes);
+  }
   set_int(L, "nodes", p->flow->nnodes);
   set_number(L, "flops", p->flops);
   set_number(L, "extra_flops", p->extra_flops);

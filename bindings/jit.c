@@ -86,6 +86,7 @@ static const char *script_line(void *ud) {
 static int jit_enter(lua_State *L) {
   PlFlow *f = l_check_flow(L, 1);
   if (pl_state.trace) return l_error(L, "jit: a trace is running already; a jitted function cannot trace inside of another trace");
+  free(tracing);
   tracing = calloc(1, sizeof *tracing);
   if (!tracing) return l_error(L, "jit: out of memory");
   lua_getfield(L, LUA_REGISTRYINDEX, "perilune.home");
@@ -97,8 +98,8 @@ static int jit_enter(lua_State *L) {
   if (lua_type(L, 2) == LUA_TTABLE) l_read_mirror(L, 2, 0, &f->mirror);
   f->where = script_line;
   f->where_ud = f;
+  watch(L); /* may raise */
   pl_state.trace = f;
-  watch(L);
   return 0;
 }
 

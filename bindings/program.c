@@ -222,6 +222,25 @@ static PlStatus set_leaf_grads(const Program *p, PlTensor **out) {
   return PL_OK;
 }
 
+static bool writes(const PlFlow *f) {
+  for (int32_t s = 0; s < f->nstores; s++)
+    if (f->stores[s].version > 0 && f->vals[f->stores[s].first].kind != PL_FV_NODE) return true;
+  return false;
+}
+
+/* Out of memory: what the collector holds is given back, and the run begins again, unless it has written something that
+ * would be written twice. */
+static PlStatus run_or_collect(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out) {
+  uint64_t offset = pl_state.offset;
+  PlStatus s = run_program(p, in, out);
+  if (s != PL_ERR_OOM) return s;
+  const PlExec *e = p->joint ? p->joint->run_forward : p->exec;
+  l_collect_full(L);
+  if (!e || (pl_exec_began(e) && writes(p->f))) return s;
+  pl_state.offset = offset;
+  return run_program(p, in, out);
+}
+
 /* jit_run(program, {inputs in order}) → list of the outputs that the function returned */
 static int jit_run(lua_State *L) {
   Program *p = l_check_program(L, 1);
@@ -241,13 +260,8 @@ static int jit_run(lua_State *L) {
     lua_pop(L, 1);
   }
   CALL(L, clear_leaf_grads(p));
-  PlStatus s = run_program(p, in, out);
-  if (s == PL_ERR_OOM) {
-    l_collect_full(L);
-    s = run_program(p, in, out);
-  }
-  CALL(L, s);
-  s = set_leaf_grads(p, out);
+  CALL(L, run_or_collect(L, p, in, out));
+  PlStatus s = set_leaf_grads(p, out);
   for (int32_t o = 0; o < p->nuser; o++) {
     lua_rawgeti(L, 4, o + 1);
     l_box(L, -1)->t = out[o];

@@ -2,25 +2,69 @@
  * What T.jit tells about its programs (program.h): lines of the script, what is read and written. */
 #include "bindings/program.h"
 
-/* jit_lines(program) → list of {line, ops, bytes, flops} per line of the script, in order of first appearance */
+/* What runs: one executor, or forward and backward of a joint. NULL: none. */
+static void executors(const Program *p, const PlExec *e[2]) {
+  e[0] = p->joint ? p->joint->run_forward : p->exec;
+  e[1] = p->joint ? p->joint->run_backward : NULL;
+}
+
+/* jit_plans(program) → the plan that runs, and of a function whose results have gradients the backward half's, too */
+static int jit_plans(lua_State *L) {
+  const PlExec *e[2];
+  executors(l_check_program(L, 1), e);
+  lua_settop(L, 1);
+  for (int k = 0; k < 2 && e[k]; k++) {
+    PlanBox *b = lua_newuserdatauv(L, sizeof *b, 0);
+    *b = (PlanBox){.p = pl_exec_plan(e[k])};
+    b->p->refs++;
+    luaL_setmetatable(L, l_plan_meta);
+  }
+  return lua_gettop(L) - 1;
+}
+
+/* Node i's share of the time of the group that it runs in: by its operations. */
+static double seconds_of(const PlExec *e, int32_t i) {
+  const PlPlan *p = pl_exec_plan(e);
+  int32_t begin = p->group ? p->group[i] : -1, n = 0;
+  double all = 0;
+  if (begin < 0) return pl_exec_seconds(e, i);
+  for (int32_t k = begin; k < p->flow->nnodes && p->group[k] == begin; k++, n++) all += p->flow->nodes[k].flops;
+  return pl_exec_seconds(e, begin) * (all > 0 ? p->flow->nodes[i].flops / all : 1.0 / n);
+}
+
+static void set_entry(lua_State *L, const PlExec *e, int32_t i) {
+  const PlPlan *p = pl_exec_plan(e);
+  const PlFNode *n = &p->flow->nodes[i];
+  int64_t bytes = 0;
+  for (int32_t o = 0; o < n->nout && !(n->flags & PL_FN_MUTATES); o++)
+    if (!p->inner || !p->inner[n->first + o]) bytes += pl_fvalue_bytes(&p->flow->vals[n->first + o]);
+  lua_createtable(L, 0, 6);
+  lua_pushstring(L, n->where ? n->where : "results");
+  lua_setfield(L, -2, "line");
+  lua_pushstring(L, n->op->name);
+  lua_setfield(L, -2, "op");
+  lua_pushinteger(L, (lua_Integer)bytes);
+  lua_setfield(L, -2, "bytes");
+  lua_pushnumber(L, n->flops);
+  lua_setfield(L, -2, "flops");
+  lua_pushnumber(L, seconds_of(e, i));
+  lua_setfield(L, -2, "seconds");
+  lua_pushboolean(L, n->stage > 0);
+  lua_setfield(L, -2, "backward");
+}
+
+/* jit_lines(program) → list of {line, op, bytes, flops, seconds, backward}, one for each op that runs, in order */
 static int jit_lines(lua_State *L) {
-  const PlFlow *f = l_check_program(L, 1)->f;
+  const PlExec *e[2];
+  executors(l_check_program(L, 1), e);
   lua_newtable(L);
-  for (int32_t i = 0; i < f->nnodes; i++) {
-    const PlFNode *n = &f->nodes[i];
-    if (n->flags & PL_FN_VIEW) continue;
-    int64_t bytes = 0;
-    for (int32_t o = 0; o < n->nout; o++) bytes += pl_fvalue_bytes(&f->vals[n->first + o]);
-    lua_createtable(L, 0, 4);
-    lua_pushstring(L, n->where ? n->where : "?");
-    lua_setfield(L, -2, "line");
-    lua_pushstring(L, n->op->name);
-    lua_setfield(L, -2, "op");
-    lua_pushinteger(L, (lua_Integer)bytes);
-    lua_setfield(L, -2, "bytes");
-    lua_pushnumber(L, n->flops);
-    lua_setfield(L, -2, "flops");
-    lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+  for (int k = 0; k < 2 && e[k]; k++) {
+    const PlFlow *f = pl_exec_plan(e[k])->flow;
+    for (int32_t i = 0; i < f->nnodes; i++) {
+      if (f->nodes[i].flags & PL_FN_VIEW) continue;
+      set_entry(L, e[k], i);
+      lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+    }
   }
   return 1;
 }
@@ -60,7 +104,7 @@ static int jit_writes(lua_State *L) {
 }
 
 void l_program_look_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"jit_lines", jit_lines}, {"jit_leaves", jit_leaves}, {"jit_origin", jit_origin},
+  static const luaL_Reg regs[] = {{"jit_lines", jit_lines}, {"jit_plans", jit_plans}, {"jit_leaves", jit_leaves}, {"jit_origin", jit_origin},
                                   {"jit_writes", jit_writes}, {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
 }

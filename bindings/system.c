@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bindings/lib.h"
+#include "engine/alloc.h"
 #include "engine/grad/graph.h"
 #include "engine/state.h"
 
@@ -114,13 +115,8 @@ static int s_ambient_level(lua_State *L) {
   return 1;
 }
 
-static PlStatus host_alloc(size_t bytes, void **out);
-PlStatus pl_block_alloc(size_t n, void **out);
-void pl_block_free(void *p);
-static PlStatus host_alloc(size_t bytes, void **out) { return pl_block_alloc(bytes, out); }
-
 static void set_host(void) {
-  static const PlkHost host = {host_alloc, pl_block_free};
+  static const PlkHost host = {pl_scratch_alloc, pl_scratch_free};
   plk_set_host(&host);
 }
 

@@ -18,6 +18,7 @@ enum { SLACK = 32 << 20, HUGE_MIN = 4 << 20 };
 typedef struct Block {
   struct Block *next;
   size_t total; /* with this header */
+  size_t asked;
   int32_t bin;
   uint32_t magic;
 } Block;
@@ -29,6 +30,7 @@ typedef struct Bins {
   int64_t peak, cached, blocks, count;
   int64_t budget; /* < 0: none */
   int64_t fail_count;
+  int64_t asked, asked_high, scratch, scratch_high;
   PlPiece *orphans[NPOOL + 1]; /* free pieces of threads that have ended */
 } Bins;
 
@@ -107,7 +109,7 @@ static PlStatus out_of_memory(size_t n) {
           bins.budget >= 0 ? " (a memory budget is set)" : "");
 }
 
-PlStatus pl_block_alloc(size_t n, void **out) {
+static PlStatus block_alloc(size_t n, bool scratch, void **out) {
   if (n > (size_t)1 << 46) return out_of_memory(n);
   size_t total;
   int bin = bin_of(n + HEAD, &total);
@@ -132,6 +134,10 @@ PlStatus pl_block_alloc(size_t n, void **out) {
     if (b) *b = (Block){.total = total, .bin = bin, .magic = 0x6d6f6f6e};
   }
   if (b) {
+    b->asked = n;
+    bins.asked += (int64_t)n;
+    if (bins.asked > bins.asked_high) bins.asked_high = bins.asked;
+    if (scratch && (bins.scratch += (int64_t)n) > bins.scratch_high) bins.scratch_high = bins.scratch;
     count_live((int64_t)b->total);
     count_allocated((int64_t)b->total);
     bins.blocks++;
@@ -145,10 +151,15 @@ PlStatus pl_block_alloc(size_t n, void **out) {
   return PL_OK;
 }
 
-void pl_block_free(void *p) {
+PlStatus pl_block_alloc(size_t n, void **out) { return block_alloc(n, false, out); }
+PlStatus pl_scratch_alloc(size_t n, void **out) { return block_alloc(n, true, out); }
+
+static void block_free(void *p, bool scratch) {
   if (!p) return;
   Block *b = (Block *)(void *)((char *)p - HEAD);
   pthread_mutex_lock(&bins.lock);
+  bins.asked -= (int64_t)b->asked;
+  if (scratch) bins.scratch -= (int64_t)b->asked;
   count_live(-(int64_t)b->total);
   bins.blocks--;
   b->next = bins.free[b->bin];
@@ -158,6 +169,23 @@ void pl_block_free(void *p) {
   trim_to(0); /* so that the sanitizer sees uses after free */
 #endif
   pthread_mutex_unlock(&bins.lock);
+}
+
+void pl_block_free(void *p) { block_free(p, false); }
+void pl_scratch_free(void *p) { block_free(p, true); }
+
+void pl_asked_mark(void) {
+  pthread_mutex_lock(&bins.lock);
+  bins.asked_high = bins.asked;
+  bins.scratch_high = bins.scratch;
+  pthread_mutex_unlock(&bins.lock);
+}
+
+PlAsked pl_asked(void) {
+  pthread_mutex_lock(&bins.lock);
+  PlAsked a = {.live = bins.asked, .high = bins.asked_high, .scratch_high = bins.scratch_high};
+  pthread_mutex_unlock(&bins.lock);
+  return a;
 }
 
 /* ---- ends of threads ---- */

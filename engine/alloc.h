@@ -12,6 +12,16 @@ enum { PL_POOL_MAX = 512, PL_POOL_STEP = 16 };
 /* A block of at least n bytes; n = 0 is one. Errors: OOM. */
 PlStatus pl_block_alloc(size_t n, void **out);
 void pl_block_free(void *p);
+/* The same for the temporary memory of kernels, counted apart. */
+PlStatus pl_scratch_alloc(size_t n, void **out);
+void pl_scratch_free(void *p);
+/* Bytes as they were asked for, not as they were rounded: all blocks live now, and the most that all blocks, and that
+ * scratch alone, came to since the last mark. Of the whole process: threads that load data count, too. */
+typedef struct PlAsked {
+  int64_t live, high, scratch_high;
+} PlAsked;
+void pl_asked_mark(void);
+PlAsked pl_asked(void);
 /* Handles and nodes are made and dropped by one thread at a rate of millions a second: no lock, no header, and the usual
  * way inline. */
 typedef struct PlPiece {

@@ -57,6 +57,10 @@ local CASES = {
     "for _ in T.data.DataLoader({ 1 }, { workers = 2, collate = function() while true do end end }) do end" },
   { "a loader's workers in kernels", "", "for _ in T.data.DataLoader({ 1 }, { workers = 1, collate = function() "
     .. "local x = require('perilune').randn(2000, 2000) while true do x:matmul(x) end end }) do end" },
+  { "one call of a jitted function", "x = T.randn(1500, 1500) f = T.jit(function(a) "
+    .. "for i = 1, 4000 do a = a:matmul(x):tanh() end return a end)", "f(x)" },
+  { "jitted small ops", "f = T.jit(function(a) for i = 1, 3000 do a = a:sin() end return a end) x = T.ones(1)",
+    "while true do f(x) end" },
   { "ops in a coroutine", "x = T.randn(1000, 1000)",
     "coroutine.wrap(function() while true do x:matmul(x) end end)()" },
 }
@@ -73,6 +77,19 @@ describe("Ctrl-C stops", function()
       assert.is_true(took < LIMIT, ("%s took %d ms"):format(case[1], took))
     end)
   end
+end)
+
+describe("a jitted function that Ctrl-C stopped", function()
+  it("runs again, with the same results", function()
+    local there = io.open(command)
+    if not there then return pending "no perilune command" end
+    there:close()
+    local text = session([[x = T.randn(300, 300) s = T.zeros(300, 300)
+function g(a) for i = 1, 400 do a = (a:matmul(x) * 0.01):tanh() end return a end f = T.jit(g) y = f(x)]],
+      [[repeat ok, e = pcall(f, x) until not ok print(e) print('next', f(x):equal(y), y:equal(g(x)), f)]])
+    assert.is_truthy(text:find("interrupted", 1, true), text)
+    assert.is_truthy(text:find("next\ttrue\ttrue\tjit%(.-%): 1 traces"), text)
+  end)
 end)
 
 -- The perilune command notes which coroutine runs; but for that its coroutines are Lua's own.

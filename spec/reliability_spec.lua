@@ -222,6 +222,32 @@ local SCRIPTS = {
   end },
   { "half precision", function() return (T.ones(100, { dtype = "f16" }) * 2):to("f32"):sum():item() end },
   { "a training step", training_step },
+  { "a jitted function with gradients", function()
+    local w = T.ones(20, 3):requires_grad_()
+    local f = T.jit(function(x) return (x:matmul(w) * 2):tanh(), T.rand(3) end)
+    local out = 0
+    for _ = 1, 2 do
+      local y = f(T.ones(7, 20))
+      y:sum():backward()
+      out = out + y:sum():item()
+    end
+    return out + w.grad:sum():item()
+  end },
+  { "a jitted training step", function()
+    T.manual_seed(1)
+    local net = nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 4))
+    local opt = T.optim.Adam(net:parameters(), { lr = 0.1 })
+    local step = T.jit(function(x, y)
+      opt:zero_grad()
+      local loss = nn.F.cross_entropy(net(x), y)
+      loss:backward()
+      opt:step()
+      return loss
+    end, { mirror = "auto" })
+    local x, y = T.ones(9, 20), T.ones({ 9 }, { dtype = "i64" })
+    step(x, y)
+    return step(x, y):item()
+  end },
 }
 
 describe("a failing allocation in", function()

@@ -5,17 +5,20 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/alloc.h"
 #include "engine/call.h"
 #include "engine/graph/fuse.h"
 #include "engine/state.h"
+#include "kernels/kernel.h"
 
 /* What one node needs at a run. */
 typedef struct Step {
   const PlFNode *node;
   PlTensor **in, **out;
   const PlArray **arr;
+  double seconds; /* the least of the runs that were timed */
 } Step;
 
 struct PlExec {
@@ -28,7 +31,9 @@ struct PlExec {
   PlFusion *fusion;     /* groups of pointwise nodes, or NULL */
   uint64_t *drawn;
   char *arena, *placed; /* of the running call; what handles point into */
-  bool busy;
+  bool busy, began;
+  int timed; /* runs that were timed */
+  int64_t leaf_bytes; /* of this run's leaves, each store once */
 };
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a graph"); }
@@ -123,12 +128,15 @@ void pl_exec_release(PlExec *e) {
   free(e);
 }
 
-int64_t pl_exec_arena(const PlExec *e) { return e->plan->arena_bytes; }
+PlPlan *pl_exec_plan(const PlExec *e) { return e->plan; }
+bool pl_exec_began(const PlExec *e) { return e->began; }
+double pl_exec_seconds(const PlExec *e, int32_t i) { return e->steps[i].seconds; }
 
 /* ---- memory of one run ------------------------------------------------------------------------------------- */
 
 static PlStatus take_leaves(PlExec *e, PlTensor *const *in, bool *moved) {
   const PlFlow *f = e->plan->flow;
+  e->leaf_bytes = 0;
   for (PlFVal v = 0; v < f->nvals; v++) {
     const PlFValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE) continue;
@@ -140,6 +148,8 @@ static PlStatus take_leaves(PlExec *e, PlTensor *const *in, bool *moved) {
       pl_retain(t);
     *moved |= t != e->vals[v];
     e->vals[v] = t;
+    if (val->kind != PL_FV_CONST && v == f->stores[val->store].first && !copy)
+      e->leaf_bytes += t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype);
   }
   return PL_OK;
 }
@@ -221,11 +231,21 @@ static PlStatus run_step(PlExec *e, int32_t i, int32_t end) {
   return pl_call_kernel(n->op, n->attrs, s->in, s->arr, n->nin, s->out);
 }
 
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static PlStatus run_steps(PlExec *e) {
   const PlFlow *f = e->plan->flow;
+  bool timed = e->timed < PL_EXEC_TIMED;
+  double begin = timed ? now() : 0;
+  e->began = true;
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlFNode *n = e->steps[i].node;
     if (n->flags & PL_FN_VIEW) continue;
+    PL_TRY(plk_poll()); /* many small kernels never ask */
     int32_t end = pl_fusion_end(e->fusion, i);
     const PlProfile *p = n->flags & PL_FN_MUTATES ? NULL : pl_state.profile; /* those are measured by pl_apply */
     if (PL_UNLIKELY(p != NULL)) p->begin(n->op, end > i ? end - i : 1);
@@ -235,15 +255,36 @@ static PlStatus run_steps(PlExec *e) {
       p->end();
     }
     PL_TRY(s);
+    if (timed) {
+      double t = now(), took = t - begin;
+      begin = t;
+      if (e->timed == 0 || took < e->steps[i].seconds) e->steps[i].seconds = took;
+    }
     if (end > i) i = end - 1;
   }
+  if (timed) e->timed++;
   return PL_OK;
+}
+
+/* What the run held at its peak, counted by the allocator: outputs, the arena, kernels' own memory, and whatever else there
+ * might be; and the leaves. Small outputs lie within their handles. */
+static void measure(PlExec *e, int64_t before, PlTensor *const *out) {
+  PlPlan *p = e->plan;
+  PlAsked a = pl_asked();
+  int64_t small = 0;
+  for (int32_t o = 0; o < p->flow->noutputs; o++)
+    if (out[o]->storage->owns != PL_OWNS_BLOCK) small += (int64_t)out[o]->storage->nbytes;
+  p->workspace_bytes = a.scratch_high;
+  p->measured_bytes = a.high - before + small + e->leaf_bytes;
 }
 
 static PlStatus run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   PlPlan *p = e->plan;
   bool moved = false;
   void *arena = NULL;
+  e->began = false;
+  pl_asked_mark();
+  int64_t before = pl_asked().live;
   PlStatus s = make_outputs(p->flow, out);
   if (s == PL_OK) s = take_leaves(e, in, &moved);
   if (s == PL_OK && p->arena_bytes > 0) s = pl_block_alloc((size_t)p->arena_bytes, &arena);
@@ -253,6 +294,7 @@ static PlStatus run(PlExec *e, PlTensor *const *in, PlTensor **out) {
     e->placed = e->arena;
     if (moved) wire(e);
     s = run_steps(e);
+    if (s == PL_OK) measure(e, before, out);
   }
   give_leaves(e);
   if (arena) pl_block_free(arena);

@@ -121,6 +121,10 @@ static PlStatus differentiate(Split *s, PlFlow *f, PlJoint *j, const PlFVal *xs,
   o.mirror.bytes = -1;
   if (st == PL_OK) st = pl_flow_gradient(g, j->ny, g->outputs, dys, j->nx, xs, &o, dx);
   free(dys);
+  for (int32_t i = s->n0; i < g->nnodes && st == PL_OK; i++) { /* the line whose gradient it is */
+    PlFNode *n = &g->nodes[i];
+    if (!n->where && n->origin >= 0) n->where = g->nodes[n->origin].where;
+  }
   return st;
 }
 

@@ -48,6 +48,9 @@ typedef struct PlPlan {
   int32_t copies;            /* recomputed nodes (views do not count) */
   double flops, extra_flops; /* all; those of recomputed nodes */
   int64_t inplace;           /* stores that took over an input's memory */
+  /* The executor's own counter, of the newest run that ended well: the most memory that the run held at once, and the part
+   * of it that kernels took for themselves. measured = arena + leaves + outputs + workspace. 0: it has not run. */
+  int64_t measured_bytes, workspace_bytes;
   const char *policy;        /* which mirror policy was taken: "none" "mirror" "mincut" "pinned" "segments" */
   PlPassReport *passes;
   int32_t npasses;

@@ -191,13 +191,11 @@ local Plan = {}
 Plan.__index = Plan
 Plan.__name = "Plan"
 
---- g:plan() → what will run and where it lies: stash_bytes recomputed peak_bytes arena_bytes lower_bound_bytes
--- leaf_bytes output_bytes nodes flops extra_flops policy passes, stage[tensor, name or number of a node], text.
-function Graph:plan()
-  check("plan", self)
-  local plan = core.plan_figures(compiled(self))
-  local by_index, g = plan.stage, self
-  plan.handle, plan.text = compiled(self), core.plan_text(compiled(self))
+-- What the plan behind a handle did to graph g.
+local function plan_of(g, handle)
+  local plan = core.plan_figures(handle)
+  local by_index = plan.stage
+  plan.handle, plan.text = handle, core.plan_text(handle)
   plan.stage = setmetatable({}, { __index = function(_, node)
     if core.is_symbolic(node) then node = select(2, core.graph_value(node)) end
     if type(node) == "table" then node = node.index end
@@ -210,6 +208,11 @@ function Graph:plan()
   end })
   return setmetatable(plan, Plan)
 end
+
+--- g:plan() → what will run and where it lies: stash_bytes recomputed peak_bytes arena_bytes lower_bound_bytes
+-- leaf_bytes output_bytes nodes flops extra_flops policy passes, stage[tensor, name or number of a node], text; after a
+-- run measured_bytes and workspace_bytes, what the executor counted.
+function Graph:plan() return plan_of(check("plan", self), compiled(self)) end
 
 require "perilune.graph_plan"(Plan, core)
 
@@ -265,4 +268,4 @@ local function wrap(flow)
   return g
 end
 
-return { graph = graph, wrap = wrap, mirror_options = mirror_options }
+return { graph = graph, wrap = wrap, plan_of = plan_of, mirror_options = mirror_options }

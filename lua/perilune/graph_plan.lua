@@ -41,6 +41,10 @@ return function(Plan, core)
       { "outputs", size(self.output_bytes) },
       { "peak", size(self.peak_bytes) },
     }
+    if self.measured_bytes then
+      rows[#rows + 1] = { "measured in a run", ("%s, of it %s workspace of kernels"):format(size(self.measured_bytes),
+        size(self.workspace_bytes)) }
+    end
     local lines = {}
     for i, row in ipairs(rows) do lines[i] = ("%-18s %s"):format(row[1], row[2]) end
     return table.concat(lines, "\n")

@@ -39,7 +39,11 @@ local function run(self, t, tensors, args)
   end
   optimizers.before(t)
   rawset(self, "runs", self.runs + 1)
-  local list = core.jit_run(t.program, tensors)
+  local ok, list = pcall(core.jit_run, t.program, tensors)
+  if not ok then
+    optimizers.undo(t, true)
+    error(list, 0)
+  end
   for _, g in ipairs(t.inner) do
     local x = tensors[g.input]
     if x.is_leaf then

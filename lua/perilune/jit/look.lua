@@ -19,28 +19,59 @@ return function(Jit)
   --- The text of the newest trace.
   function Jit:source() return core.graph_text(last(self, "source").flow) end
 
-  --- The memory plan of the newest trace.
-  function Jit:plan() return self:graph():plan() end
+  --- The plan that the newest trace runs; where its results have gradients, the backward half's, too.
+  function Jit:plan()
+    local t = last(self, "plan")
+    local graph, forward, backward = self:graph(), core.jit_plans(t.program)
+    if not forward then return graph:plan() end -- which says what is missing
+    local plan = graphs.plan_of(graph, forward)
+    if not backward then return plan end
+    return plan, graphs.plan_of(graph, backward)
+  end
 
-  --- Per line of the script: ops, bytes made, floating point operations → list, printable.
+  local function number(v)
+    local units, u = { "", "k", "M", "G", "T" }, 1
+    while v >= 1000 and u < #units do v, u = v / 1000, u + 1 end
+    return (u == 1 and "%d " or v < 10 and "%.2f %s" or v < 100 and "%.1f %s" or "%.0f %s"):format(v, units[u])
+  end
+
+  local function show(rows)
+    local all = 0
+    for _, r in ipairs(rows) do all = all + r.seconds end
+    local out = { ("%-32s %6s %8s %8s %9s %5s  %s"):format("line", "ops", "bytes", "flops", "us", "%", "most time in") }
+    for _, r in ipairs(rows) do
+      local line = r.backward and r.line .. " (backward)" or r.line
+      out[#out + 1] = ("%-32s %6d %8s %8s %9.1f %5.1f  %s"):format(line:sub(-32), r.ops, number(r.bytes),
+        number(r.flops), 1e6 * r.seconds, all > 0 and 100 * r.seconds / all or 0, r.most)
+    end
+    return table.concat(out, "\n")
+  end
+
+  --- Per line of the script, as it runs: ops, bytes that get memory, floating point operations, seconds (the least of
+  -- the first three runs) → list of {line=, backward=, ops=, bytes=, flops=, seconds=, names={op → how many}, most=},
+  -- printable.
   function Jit:explain()
-    local t = last(self, "explain")
     local rows, by_line = {}, {}
-    for _, e in ipairs(core.jit_lines(t.program)) do
-      local row = by_line[e.line]
+    for _, e in ipairs(core.jit_lines(last(self, "explain").program)) do
+      local key = e.line .. (e.backward and "'" or "")
+      local row = by_line[key]
       if not row then
-        row = { line = e.line, ops = 0, bytes = 0, flops = 0, names = {} }
-        by_line[e.line], rows[#rows + 1] = row, row
+        row = { line = e.line, backward = e.backward, ops = 0, bytes = 0, flops = 0, seconds = 0, names = {},
+          took = {} }
+        by_line[key], rows[#rows + 1] = row, row
       end
       row.ops, row.bytes, row.flops = row.ops + 1, row.bytes + e.bytes, row.flops + e.flops
+      row.seconds = row.seconds + e.seconds
       row.names[e.op] = (row.names[e.op] or 0) + 1
+      row.took[e.op] = (row.took[e.op] or 0) + e.seconds
     end
-    return setmetatable(rows, { __tostring = function(list)
-      local out = { ("%-32s %6s %12s %14s"):format("line", "ops", "bytes", "flops") }
-      for _, r in ipairs(list) do
-        out[#out + 1] = ("%-32s %6d %12d %14.0f"):format(r.line:sub(-32), r.ops, r.bytes, r.flops)
+    for _, row in ipairs(rows) do
+      for op, seconds in pairs(row.took) do
+        local most = row.most and row.took[row.most] or -1
+        if seconds > most or seconds == most and op < row.most then row.most = op end
       end
-      return table.concat(out, "\n")
-    end })
+      row.took = nil
+    end
+    return setmetatable(rows, { __tostring = show })
   end
 end

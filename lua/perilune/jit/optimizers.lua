@@ -157,6 +157,7 @@ function optimizers.before(t)
   for i = 1, #t.live do
     local l = t.live[i]
     if not l.fresh then
+      if l.keep then l.keep() end
       l.move(1)
       if l.node then core.jit_attrs(t.program, l.node, l.options()) end
     end
@@ -164,7 +165,8 @@ function optimizers.before(t)
   end
 end
 
---- Takes back what the script did while it was traced: it will do it again, or it failed. all: what `before` did, too.
+--- Takes back what the script did while it was traced, as it will do it again. all: also what `before` did, as the
+-- trace or the run failed.
 function optimizers.undo(t, all)
   for i = #t.live, 1, -1 do
     local l = t.live[i]

@@ -59,69 +59,70 @@ local function results_of(t, results, inputs)
   return tree, out, tracked
 end
 
---- trace(jit, args, its tensors) → the trace, or nil and the error object.
-local function trace(self, args, tensors)
-  local flow = core.graph_new()
-  local t = { flow = flow, live = {}, deferred = {}, grad = core.grad_enabled() }
+-- Symbolic tensors in place of the arguments' tensors, and what is to be known of them.
+local function symbolic_arguments(flow, args)
+  local a = { inputs = {}, wanting = {}, real = {} }
   local n = 0
-  local inputs, wanting, real = {}, {}, {}
-  local symbolic = map(args, function(x)
+  a.symbolic = map(args, function(x)
     n = n + 1
     local s = core.graph_input(flow, "x" .. n, x:shape(), x:dtype(), false)
     if x.requires_grad then
       s:requires_grad_()
-      wanting[#wanting + 1] = n
+      a.wanting[#a.wanting + 1] = n
     end
-    inputs[n], real[s] = s, x
+    a.inputs[n], a.real[s] = s, x
     return s
   end, 0)
-  assert(n == #tensors)
-  local seen = guards.take(self.root, args, args.n)
-  core.jit_enter(flow, self.opts.mirror)
-  local outer = optimizers.enter(t)
-  local res = table.pack(xpcall(self.f, function(e)
-    if type(e) == "string" then return { e = e, trace = debug.traceback(e, 2) } end
-    return { e = e }
-  end, table.unpack(symbolic, 1, args.n)))
-  optimizers.enter(outer)
-  guards.put_back(seen)
-  local function abort()
-    core.jit_abort(flow)
-    optimizers.undo(t, true) -- nothing has run
-  end
-  if not res[1] then
-    abort()
-    return nil, res[2].e
-  end
+  return a
+end
+
+-- The traced function has returned: its results become outputs, and the trace is over. → how many have gradients
+local function finish(self, t, a, args, seen, results)
   local name, old, new = guards.changed(seen)
-  if not name then name, old, new = values.written_arguments(symbolic, args, real) end
-  if name then
-    abort()
-    wrong_write(self, name, old, new)
-  end
+  if not name then name, old, new = values.written_arguments(a.symbolic, args, a.real) end
+  if name then wrong_write(self, name, old, new) end
   local out, tracked
-  t.results, out, tracked = results_of(t, table.pack(table.unpack(res, 2, res.n)), inputs)
-  t.nresults = res.n - 1
-  local placed, why = pcall(optimizers.place, self, t, out)
-  if not placed then
-    abort()
-    return nil, why
-  end
+  t.results, out, tracked = results_of(t, results, a.inputs)
+  t.nresults = results.n
+  optimizers.place(self, t, out)
   t.inner = {} -- gradients that a backward inside gave to arguments
-  for i = 1, n do
-    local g = inputs[i].grad
+  for i, x in ipairs(a.inputs) do
+    local g = x.grad
     if g and core.is_symbolic(g) then
       out[#out + 1] = g
       t.inner[#t.inner + 1] = { input = i, output = #out }
-      inputs[i].grad = nil
+      x.grad = nil
     end
   end
-  t.program = core.jit_finish(flow, out)
-  if tracked > 0 then
-    local made, msg = pcall(core.jit_joint, t.program, wanting, self.name, tracked)
-    if not made then return nil, msg end
-  else
-    core.jit_compile(t.program)
+  t.program = core.jit_finish(t.flow, out)
+  return tracked
+end
+
+--- trace(jit, args, its tensors) → the trace, or nil and the error object.
+local function trace(self, args, tensors)
+  local flow = core.graph_new()
+  local t = { flow = flow, live = {}, deferred = {}, grad = core.grad_enabled() }
+  local a = symbolic_arguments(flow, args)
+  assert(#a.inputs == #tensors)
+  local seen = guards.take(self.root, args, args.n)
+  core.jit_enter(flow, self.opts.mirror)
+  local outer = optimizers.enter(t)
+  local res = table.pack(pcall(self.f, table.unpack(a.symbolic, 1, args.n)))
+  optimizers.enter(outer)
+  guards.put_back(seen)
+  local ok, err = res[1], res[2]
+  if ok then
+    ok, err = pcall(finish, self, t, a, args, seen, table.pack(table.unpack(res, 2, res.n)))
+    if ok and err > 0 then -- so many results have gradients
+      ok, err = pcall(core.jit_joint, t.program, a.wanting, self.name, err)
+    elseif ok then
+      ok, err = pcall(core.jit_compile, t.program)
+    end
+  end
+  if not ok then
+    core.jit_abort(flow)
+    optimizers.undo(t, true) -- nothing has run
+    return nil, err
   end
   t.guards = guards.take(self.root, args, args.n) -- after it ran: what it made lazily is there now
   return t
