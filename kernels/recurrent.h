@@ -21,6 +21,9 @@ PlStatus plk_cpu_lstm_seq(const PlkCall *call);
 /* in gates, cs, hs, w, dhs, dcs or NULL, dgates or NULL; out dgx, dh0, dc0, dw. Same attrs. */
 PlStatus plk_cpu_lstm_seq_bwd(const PlkCall *call);
 
+/* The same with the inputs' product in it: in x[S,N,I], h0, c0, wx[4H,I], w, b[4H]. */
+PlStatus plk_cpu_lstm_layer(const PlkCall *call);
+
 /* A GRU the same way: in gx[S,N,3H], h0[N,H], w[3H,H], b[H] (the bias of n within its reset); out hs[S+1,N,H],
  * acts[S,N,4H]: r, z, n after activation and m = h w_n^T + b. */
 PlStatus plk_cpu_gru_seq(const PlkCall *call);

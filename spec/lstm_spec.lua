@@ -60,6 +60,31 @@ describe("lstm_seq", function()
     end
   end)
 
+  it("takes the inputs' product with it as lstm_layer, with two orders of gradients", function()
+    for _, c in ipairs { { 1, 1, 1, 1 }, { 4, 3, 2, 5 }, { 6, 30, 37, 3 }, { 3, 2, 5, 33 } } do
+      for _, reverse in ipairs { false, true } do
+        local S, N, I, H = table.unpack(c)
+        local list = { f64(S, N, I), f64(N, H), f64(N, H), f64(4 * H, I), f64(4 * H, H), f64(4 * H) }
+        local dh, dc = f64(S + 1, N, H), f64(S + 1, N, H)
+        local function all(f)
+          local x = {}
+          for i, t in ipairs(list) do x[i] = t:clone():requires_grad_() end
+          local hs, cs = f(table.unpack(x))
+          local g = T.grad_of({ (hs * dh + cs * dc):sum() }, x, { create_graph = true })
+          local z = 0
+          for i, t in ipairs(g) do z = z + (t * t * (i / 2)):sum() end
+          local out = { hs, cs, table.unpack(g) }
+          for _, t in ipairs(T.grad_of({ z }, x)) do out[#out + 1] = t end
+          return out
+        end
+        local got = all(function(x, h, cell, wx, w, b) return T.lstm_layer(x, h, cell, wx, w, b, { reverse = reverse }) end)
+        local want = all(function(x, h, cell, wx, w, b) return steps(x:matmul(wx:t()) + b, h, cell, w, reverse) end)
+        assert.equal(14, #got)
+        for i, w in ipairs(want) do same(got[i], w, 1e-9) end
+      end
+    end
+  end)
+
   it("is what nn.LSTM runs, in f32 as in f64", function()
     T.manual_seed(2)
     local wide = T.nn.LSTM(5, 7, { num_layers = 2, bidirectional = true, dtype = "f64" })
@@ -85,6 +110,7 @@ describe("lstm_seq", function()
       for i, t in ipairs(list) do x[i] = t:clone():requires_grad_() end
       local hs = T.lstm_seq(x[1], x[2], x[3], x[4])
       local got = { hs, table.unpack(T.grad_of({ hs:square():sum() }, x)) }
+      got[#got + 1] = T.lstm_layer(list[1], list[2], list[3], T.ones(148, 148) / 148, list[4], T.ones(148))
       want = want or got
       for i, w in ipairs(want) do assert.is_true(got[i]:equal(w)) end
     end

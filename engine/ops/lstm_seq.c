@@ -10,6 +10,7 @@
 #include "kernels/recurrent.h"
 
 enum { IN_GX, IN_H0, IN_C0, IN_W };
+enum { L_X, L_H0, L_C0, L_WX, L_W, L_B, L_NIN };
 enum { B_GATES, B_CS, B_HS, B_W, B_DHS, B_DCS, B_DGATES, B_NIN };
 #define ATTRS A_BOOL("reverse", 0)
 
@@ -113,6 +114,70 @@ const PlOp pl_op_lstm_seq = {
     .nvisible = 2, .nattr = 1, .args = {"gx", "h0", "c0", "w"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
     .batch = seq_batch, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = seq_infer, .grad = seq_grad, .flops = seq_flops,
     .kernel = {[PL_CPU] = plk_cpu_lstm_seq}};
+
+/* ---- with the inputs' product ------------------------------------------------------------------------------------- */
+
+static PlStatus layer_infer(PlInfer *c) {
+  const PlArray *x = c->in[L_X], *h0 = c->in[L_H0];
+  PL_TRY(pl_check_ndim(c, L_X, 3, 3));
+  PL_TRY(pl_check_ndim(c, L_H0, 2, 2));
+  if (x->dtype != PL_F32 && x->dtype != PL_F64)
+    PL_FAIL(PL_ERR_DTYPE, "%s: f32 or f64 is wanted, got %s", c->op->name, pl_desc_text(x));
+  int64_t G;
+  if (x->shape[0] == INT64_MAX || __builtin_mul_overflow(h0->shape[1], (int64_t)4, &G))
+    PL_FAIL(PL_ERR_SHAPE, "%s: too long", c->op->name);
+  const int64_t N = x->shape[1], H = h0->shape[1];
+  const int64_t first[2] = {N, H}, wx[2] = {G, x->shape[2]}, w[2] = {G, H}, states[3] = {x->shape[0] + 1, N, H};
+  PL_TRY(pl_unroll_shape(c, L_H0, 2, first));
+  PL_TRY(pl_unroll_shape(c, L_C0, 2, first));
+  PL_TRY(pl_unroll_shape(c, L_WX, 2, wx));
+  PL_TRY(pl_unroll_shape(c, L_W, 2, w));
+  PL_TRY(pl_unroll_shape(c, L_B, 1, &G));
+  const int64_t gates[3] = {x->shape[0], N, G};
+  pl_desc_set(&c->out[0], (PlDtype)x->dtype, 3, states);
+  pl_desc_set(&c->out[1], (PlDtype)x->dtype, 3, states);
+  pl_desc_set(&c->out[2], (PlDtype)x->dtype, 3, gates);
+  return PL_OK;
+}
+
+/* lstm_seq's gradients, and dgx as that of a linear's result. */
+static PlStatus layer_grad(PlMaker *g) {
+  PlVal in[B_NIN] = {g->y[2], g->y[1], g->y[0], g->x[L_W], g->dy[0], g->dy[1], g->dy[2]};
+  PlVal out[4] = {PL_NONE, PL_NONE, PL_NONE, PL_NONE};
+  if (in[B_DHS] == PL_NONE) in[B_DHS] = pl_unroll_zeros(g, g->y[0]);
+  const int n = in[B_DGATES] != PL_NONE ? B_NIN : in[B_DCS] != PL_NONE ? B_DGATES : B_DCS;
+  pl_g_op(g, &pl_op_lstm_seq_bwd, n, in, g->attrs, out);
+  const PlVal dgx = out[0];
+  if (g->want[L_X]) g->dx[L_X] = pl_g2(g, &pl_op_matmul, dgx, g->x[L_WX]);
+  if (g->want[L_H0]) g->dx[L_H0] = out[1];
+  if (g->want[L_C0]) g->dx[L_C0] = out[2];
+  if (g->want[L_WX]) g->dx[L_WX] = pl_g2(g, &pl_op_matmul_flat_t, dgx, g->x[L_X]);
+  if (g->want[L_W]) g->dx[L_W] = out[3];
+  if (g->want[L_B]) g->dx[L_B] = pl_g_sum_to(g, dgx, L_B);
+  return g->status;
+}
+
+static void layer_batch(PlBatchCall *c) {
+  if ((c->declined = c->full[L_WX] || c->full[L_W] || c->full[L_B] || c->n == 0)) return;
+  PlTensor *in[L_NIN] = {joined(c, L_X, 1), joined(c, L_H0, 0), joined(c, L_C0, 0), c->in[L_WX], c->in[L_W], c->in[L_B]};
+  PlTensor *out[PL_MAX_OUT] = {NULL};
+  pl_b_ops(c, c->op, L_NIN, in, c->attrs, out);
+  for (int o = 0; o < 3; o++) c->out[o] = parted(c, out[o], 1);
+}
+
+static double layer_flops(const PlInfer *c) {
+  const PlArray *x = c->in[L_X], *w = c->in[L_W];
+  return 2.0 * (double)x->shape[0] * (double)x->shape[1] * (double)w->shape[0] * (double)(x->shape[2] + w->shape[1]);
+}
+
+const PlOp pl_op_lstm_layer = {
+    .name = "lstm_layer", .autocast = PL_CAST_F32,
+    .doc = "lstm_seq over inputs x[S,N,I], whose product with wx[4H,I] and biases b[4H] it takes itself, step by step: "
+           "gx = x wx^T + b is never in memory. Gives hs and cs [S+1,N,H].",
+    .formula = "i, f, g, o = s, s, tanh, s of x wx^T + h w^T + b; c = f c + i g; h = o tanh(c)", .nin = L_NIN, .nout = 3,
+    .nvisible = 2, .nattr = 1, .args = {"x", "h0", "c0", "wx", "w", "b"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
+    .batch = layer_batch, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = layer_infer,
+    .grad = layer_grad, .flops = layer_flops, .kernel = {[PL_CPU] = plk_cpu_lstm_layer}};
 
 /* ---- the gradient -------------------------------------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@ static PlStatus NAME(forward_rows)(const Seq *q, int64_t from, int64_t to) {
   PlStatus s = PL_OK;
   for (int64_t k = 0; k < q->S && s == PL_OK; k++) {
     const int64_t x = place(q, k) * N, old = state(q, k) * N, new = state(q, k + 1) * N;
-    q->products->LOOPS.product(hs + (old + from) * H, H, q->panels, H, a, wide, rows, wide);
+    q->products->LOOPS.product(hs + (old + from) * H, H, q->panels, H, a, wide, rows, wide, false);
     for (int64_t r = from; r < to; r++)
       q->loops->LOOPS.step((const T *)q->gx + (x + r) * 3 * H, a + (r - from) * wide, q->bias, hs + (old + r) * H,
                            (T *)q->acts_out + (x + r) * 4 * H, hs + (new + r) * H, H);
@@ -35,7 +35,7 @@ static PlStatus NAME(backward_rows)(const Seq *q, int64_t from, int64_t to) {
       q->loops->LOOPS.back((const T *)q->acts + (x + r) * 4 * H, hs + (old + r) * H, dhs + (new + r) * H,
                            dh + (r - from) * H, dacts ? dacts + (x + r) * 4 * H : NULL, (T *)q->dgx + (x + r) * 3 * H,
                            (T *)q->da + (x + r) * 3 * H, H);
-    q->products->LOOPS.product((const T *)q->da + (x + from) * 3 * H, 3 * H, q->panels, 3 * H, p, wide, rows, wide);
+    q->products->LOOPS.product((const T *)q->da + (x + from) * 3 * H, 3 * H, q->panels, 3 * H, p, wide, rows, wide, false);
     for (int64_t r = 0; r < rows; r++)
       for (int64_t j = 0; j < H; j++) dh[r * H + j] += p[r * wide + j];
     s = plk_poll();

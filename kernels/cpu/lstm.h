@@ -17,9 +17,10 @@ typedef struct PlkLstmLoops {
 enum { PLK_LSTM_PANEL = 128 };
 
 #define PLK_LSTM_SEQ_LOOPS(T)                                                                                         \
-  /* c[rows][cols] = a[rows][K] B, B in panels of PLK_LSTM_PANEL bytes: [panel][K][columns]; cols in whole panels. */ \
+  /* c[rows][cols] = a[rows][K] B, or added to c; B in panels of PLK_LSTM_PANEL bytes: [panel][K][columns]; cols in   \
+   * whole panels. */                                                                                                 \
   void (*product)(const T *a, int64_t lda, const T *panels, int64_t K, T *c, int64_t ldc, int64_t rows,              \
-                  int64_t cols);                                                                                      \
+                  int64_t cols, bool add);                                                                            \
   /* One row of a step: gates before activation are x + a; act[4H] receives them after, c2 and h the new state. */    \
   void (*step)(const T *x, const T *a, const T *c, T *act, T *c2, T *h, int64_t H);                                   \
   /* The way back: gradients dh + more of h, dc of c2 and dact[4H] of act (NULL: none) become da[4H], that of x + a, \
@@ -43,7 +44,8 @@ static inline int64_t plk_panels(int64_t n, size_t size) {
   const int64_t P = PLK_LSTM_PANEL / (int64_t)size;
   return (n + P - 1) / P * P;
 }
-/* B as panels: w[rows][cols] itself (K = rows), or its transpose (K = cols); scratch that the caller frees. */
+/* B as panels: w[rows][cols] itself (K = rows), or its transpose (K = cols); scratch that the caller frees. Threads
+ * share the work. */
 PlStatus plk_pack_panels(const PlArray *w, int64_t rows, int64_t cols, bool transpose, void **out);
 /* Into how many tasks the rows of a batch are cut: by shape alone. */
 int64_t plk_recurrent_tasks(int64_t N, int64_t H);

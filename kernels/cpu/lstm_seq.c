@@ -18,7 +18,18 @@ typedef struct Seq {
   const void *gx, *gates, *cs, *dhs, *dcs, *dgates;       /* what a direction reads; dcs, dgates: or NULL */
   void *hs_out, *cs_out, *gates_out, *dgx, *dh0, *dc0;    /* what it writes; dh0, dc0: or NULL */
   void *panels;                                           /* the packed weight */
+  const void *x, *bias;                                   /* in place of gx: inputs [S][N][I], biases [4H] */
+  void *x_panels;                                         /* and the inputs' weight */
+  int64_t I;
 } Seq;
+
+/* A weight on its way into panels: B[K][n]. */
+typedef struct Pack {
+  const void *w;
+  void *panels;
+  int64_t K, n;
+  bool transpose;
+} Pack;
 
 /* Where step k = 0 … S - 1 lies in the sequence, and where the state after k steps lies among the S + 1. */
 static int64_t place(const Seq *q, int64_t k) { return q->reverse ? q->S - 1 - k : k; }
@@ -56,30 +67,53 @@ BODY(forward64, forward_rows_f64)
 BODY(backward, backward_rows_f32)
 BODY(backward64, backward_rows_f64)
 
-PlStatus plk_pack_panels(const PlArray *w, int64_t rows, int64_t cols, bool transpose, void **out) {
-  const size_t size = pl_dtype_size((PlDtype)w->dtype);
-  const int64_t K = transpose ? cols : rows, n = transpose ? rows : cols;
-  PL_TRY(plk_scratch((size_t)(plk_panels(n, size) * K) * size, out));
-  if (w->dtype == PL_F64)
-    pack_f64(w->data, rows, cols, transpose, *out);
-  else
-    pack_f32(w->data, rows, cols, transpose, *out);
+static PlStatus pack32(void *ctx, int64_t begin, int64_t end) {
+  for (int64_t at = begin; at < end; at++) pack_f32(ctx, at);
+  return PL_OK;
+}
+static PlStatus pack64(void *ctx, int64_t begin, int64_t end) {
+  for (int64_t at = begin; at < end; at++) pack_f64(ctx, at);
   return PL_OK;
 }
 
+PlStatus plk_pack_panels(const PlArray *w, int64_t rows, int64_t cols, bool transpose, void **out) {
+  const size_t size = pl_dtype_size((PlDtype)w->dtype);
+  Pack p = {.w = w->data, .K = transpose ? cols : rows, .n = transpose ? rows : cols, .transpose = transpose};
+  const int64_t wide = plk_panels(p.n, size), count = wide * (int64_t)size / PLK_LSTM_PANEL;
+  PL_TRY(plk_scratch((size_t)(wide * p.K) * size, &p.panels));
+  PlStatus s = plk_parallel(count, PLK_GRAIN / (PLK_LSTM_PANEL * (p.K + 1)) + 1, w->dtype == PL_F64 ? pack64 : pack32, &p);
+  if (s != PL_OK) plk_scratch_free(p.panels), p.panels = NULL;
+  *out = p.panels;
+  return s;
+}
+
+/* The two states before the first step; then all steps. */
+static PlStatus run_forward(Seq *q, const PlArray *h0, const PlArray *c0, const PlArray *w, PlArray *const *out) {
+  const size_t one = (size_t)(q->N * q->H) * pl_dtype_size((PlDtype)h0->dtype);
+  memcpy((char *)out[0]->data + (size_t)state(q, 0) * one, h0->data, one);
+  memcpy((char *)out[1]->data + (size_t)state(q, 0) * one, c0->data, one);
+  if (q->S * q->N * q->H == 0) return PL_OK;
+  q->hs_out = out[0]->data, q->cs_out = out[1]->data, q->gates_out = out[2]->data;
+  PL_TRY(plk_pack_panels(w, 4 * q->H, q->H, true, &q->panels));
+  PlStatus s = plk_parallel(q->tasks, 1, h0->dtype == PL_F64 ? forward64 : forward, q);
+  plk_scratch_free(q->panels);
+  return s;
+}
+
 PlStatus plk_cpu_lstm_seq(const PlkCall *call) {
-  const PlArray *gx = call->in[0], *h0 = call->in[1], *c0 = call->in[2];
-  PlArray *hs = call->out[0], *cs = call->out[1];
-  const bool f64 = gx->dtype == PL_F64;
-  Seq q = seq_of(gx->shape[0], gx->shape[1], c0->shape[1], call->attrs);
-  const size_t one = (size_t)(q.N * q.H) * pl_dtype_size((PlDtype)gx->dtype);
-  memcpy((char *)hs->data + (size_t)state(&q, 0) * one, h0->data, one);
-  memcpy((char *)cs->data + (size_t)state(&q, 0) * one, c0->data, one);
-  if (q.S * q.N * q.H == 0) return PL_OK;
-  q.gx = gx->data, q.hs_out = hs->data, q.cs_out = cs->data, q.gates_out = call->out[2]->data;
-  PL_TRY(plk_pack_panels(call->in[3], 4 * q.H, q.H, true, &q.panels));
-  PlStatus s = plk_parallel(q.tasks, 1, f64 ? forward64 : forward, &q);
-  plk_scratch_free(q.panels);
+  const PlArray *gx = call->in[0];
+  Seq q = seq_of(gx->shape[0], gx->shape[1], call->in[2]->shape[1], call->attrs);
+  q.gx = gx->data;
+  return run_forward(&q, call->in[1], call->in[2], call->in[3], call->out);
+}
+
+PlStatus plk_cpu_lstm_layer(const PlkCall *call) {
+  const PlArray *x = call->in[0];
+  Seq q = seq_of(x->shape[0], x->shape[1], call->in[2]->shape[1], call->attrs);
+  q.x = x->data, q.I = x->shape[2], q.bias = call->in[5]->data;
+  if (q.S * q.N * q.H > 0) PL_TRY(plk_pack_panels(call->in[3], 4 * q.H, q.I, true, &q.x_panels));
+  PlStatus s = run_forward(&q, call->in[1], call->in[2], call->in[4], call->out);
+  plk_scratch_free(q.x_panels);
   return s;
 }
 

@@ -41,7 +41,7 @@ static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlAttrs *attrs) {
     PlStatus s = PL_OK;                                                                                              \
     for (int64_t k = 0; k < q->S && s == PL_OK; k++) {                                                               \
       const int64_t x = place(q, k) * N, old = state(q, k) * N, new = state(q, k + 1) * N;                           \
-      q->products->X.product(hs + (old + from) * H, H, q->panels, H, a, wide, rows, wide);                           \
+      q->products->X.product(hs + (old + from) * H, H, q->panels, H, a, wide, rows, wide, false);                           \
       for (int64_t r = from; r < to; r++)                                                                            \
         q->loops->X.plain((const T *)q->gx + (x + r) * H, a + (r - from) * wide, q->relu, hs + (new + r) * H, H);    \
       s = plk_poll();                                                                                                \
@@ -62,7 +62,7 @@ static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlAttrs *attrs) {
       for (int64_t r = from; r < to; r++)                                                                            \
         q->loops->X.plain_back(hs + (new + r) * H, dhs + (new + r) * H, dh + (r - from) * wide, q->relu,             \
                                (T *)q->dgx + (x + r) * H, H);                                                        \
-      q->products->X.product((const T *)q->dgx + (x + from) * H, H, q->panels, H, dh, wide, rows, wide);             \
+      q->products->X.product((const T *)q->dgx + (x + from) * H, H, q->panels, H, dh, wide, rows, wide, false);             \
       s = plk_poll();                                                                                                \
     }                                                                                                                \
     for (int64_t r = from; r < to && s == PL_OK; r++)                                                                \

@@ -50,6 +50,9 @@ E.lstm_seq = [[
 local hs, cs = T.lstm_seq(T.zeros(2, 1, 4), T.zeros(1, 1), T.ones(1, 1), T.zeros(4, 1))
 print(hs:flatten(), cs:flatten())
 --> {0.0000, 0.2311, 0.1225}  -- f32[3] cpu	{1.0000, 0.5000, 0.2500}  -- f32[3] cpu]]
+E.lstm_layer = [[
+local hs = T.lstm_layer(T.ones(2, 1, 1), T.zeros(1, 1), T.ones(1, 1), T.zeros(4, 1), T.zeros(4, 1), T.zeros(4))
+print(hs:flatten())  --> {0.0000, 0.2311, 0.1225}  -- f32[3] cpu]]
 E.gru_seq = [[
 local hs = T.gru_seq(T.zeros(2, 1, 3), T.ones(1, 1), T.zeros(3, 1), T.zeros(1))
 print(hs:flatten())  --> {1.0000, 0.5000, 0.2500}  -- f32[3] cpu]]

@@ -6,9 +6,13 @@ typedef LS_T LS_NAME(V) __attribute__((vector_size(LS_N * sizeof(LS_T)), aligned
 
 /* `m` rows by one panel; m is a constant after inlining. */
 static inline __attribute__((always_inline)) void LS_NAME(rows)(const int m, const LS_T *a, int64_t lda, const LS_T *b,
-                                                                int64_t K, LS_T *c, int64_t ldc) {
+                                                                int64_t K, LS_T *c, int64_t ldc, bool add) {
   LS_NAME(V) acc[MOST_ROWS][2];
   for (int r = 0; r < m; r++) acc[r][0] = acc[r][1] = (LS_NAME(V)){0};
+  for (int r = 0; add && r < m; r++) {
+    acc[r][0] = *(const LS_NAME(V) *)(c + r * ldc);
+    acc[r][1] = *(const LS_NAME(V) *)(c + r * ldc + LS_N);
+  }
   for (int64_t k = 0; k < K; k++) {
     const LS_NAME(V) b0 = *(const LS_NAME(V) *)(b + k * 2 * LS_N), b1 = *(const LS_NAME(V) *)(b + k * 2 * LS_N + LS_N);
     for (int r = 0; r < m; r++) {
@@ -23,10 +27,11 @@ static inline __attribute__((always_inline)) void LS_NAME(rows)(const int m, con
   }
 }
 
-static void LS_NAME(block)(int m, const LS_T *a, int64_t lda, const LS_T *b, int64_t K, LS_T *c, int64_t ldc) {
+static void LS_NAME(block)(int m, const LS_T *a, int64_t lda, const LS_T *b, int64_t K, LS_T *c, int64_t ldc,
+                           bool add) {
 #define LS_CASE(M)                                                \
   case M:                                                         \
-    if (M <= MOST_ROWS) LS_NAME(rows)(M <= MOST_ROWS ? M : 1, a, lda, b, K, c, ldc); \
+    if (M <= MOST_ROWS) LS_NAME(rows)(M <= MOST_ROWS ? M : 1, a, lda, b, K, c, ldc, add); \
     break;
   switch (m) {
     LS_CASE(1) LS_CASE(2) LS_CASE(3) LS_CASE(4) LS_CASE(5) LS_CASE(6) LS_CASE(7)
@@ -38,12 +43,13 @@ static void LS_NAME(block)(int m, const LS_T *a, int64_t lda, const LS_T *b, int
 
 /* Rows in groups of about equal height, each panel by all of them while it is in cache. */
 static void LS_NAME(product)(const LS_T *a, int64_t lda, const LS_T *panels, int64_t K, LS_T *c, int64_t ldc,
-                             int64_t rows, int64_t cols) {
+                             int64_t rows, int64_t cols, bool add) {
   const int64_t groups = (rows + MOST_ROWS - 1) / MOST_ROWS;
   for (int64_t j = 0; j < cols; j += 2 * LS_N)
     for (int64_t g = 0; g < groups; g++) {
       const int64_t from = g * rows / groups, to = (g + 1) * rows / groups;
-      LS_NAME(block)((int)(to - from), a + from * lda, lda, panels + j * K, K, c + from * ldc + j, ldc);
+      LS_NAME(block)((int)(to - from), a + from * lda, lda, panels + j * K, K, c + from * ldc + j, ldc,
+                     add);
     }
 }
 

@@ -11,7 +11,8 @@ local fail, describe = options.fail, options.describe
 local core = T.core
 local op = core.op
 local linear, slice, tanh, sigmoid, relu = op.linear, op.slice, op.tanh, op.sigmoid, op.relu
-local lstm_gates, lstm_seq, gru_seq, rnn_seq = op.lstm_gates, op.lstm_seq, op.gru_seq, op.rnn_seq
+local lstm_gates, lstm_seq, lstm_layer = op.lstm_gates, op.lstm_seq, op.lstm_layer
+local gru_seq, rnn_seq = op.gru_seq, op.rnn_seq
 local fused = { f32 = true, f64 = true }
 
 -- gx: the input's part of the gates [N, G·H]; state: h, or {h, c}. Returns h and the new state.
@@ -159,6 +160,12 @@ local function run(kind, x, state, w, reverse)
     else
       inner = T.zeros({ n }, { dtype = w_hh:dtype() })
     end
+  end
+  if kind == "lstm" and b_ih and not core.autocast_dtype() and x:device() == "cpu"
+    and one_dtype(x, state[1], state[2], w[1], w_hh, b_ih) then
+    local hs, cs = lstm_layer(x, state[1], state[2], w[1], w_hh, b_ih, { reverse = reverse })
+    local last = reverse and 1 or length + 1
+    return hs:narrow(1, reverse and 1 or 2, length), { hs:select(1, last), cs:select(1, last) }
   end
   local gx = linear(x, w[1], b_ih) -- the whole sequence at once
   if kind == "lstm" and one_dtype(gx, state[1], state[2], w_hh) then

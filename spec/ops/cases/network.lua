@@ -173,6 +173,18 @@ R.lstm_seq = {
   },
   why = "golden lstm, spec/lstm_spec.lua step by step",
 }
+R.lstm_layer = {
+  args = function(g)
+    return rand(g, { 4, 2, 5 }), rand(g, { 2, 3 }), rand(g, { 2, 3 }), rand(g, { 12, 5 }), rand(g, { 12, 3 }), rand(g, { 12 })
+  end,
+  more = {
+    function(g)
+      return rand(g, { 3, 1, 2 }), rand(g, { 1, 2 }), rand(g, { 1, 2 }), rand(g, { 8, 2 }), rand(g, { 8, 2 }),
+        rand(g, { 8 }), { reverse = true }
+    end,
+  },
+  why = "golden lstm, spec/lstm_spec.lua step by step",
+}
 R.lstm_gates = {
   args = function(g) return rand(g, { 2, 12 }), rand(g, { 2, 3 }) end,
   more = { function(g) return rand(g, { 1, 4 }), rand(g, { 1, 1 }) end },
