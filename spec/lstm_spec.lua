@@ -77,7 +77,9 @@ describe("lstm_seq", function()
           for _, t in ipairs(T.grad_of({ z }, x)) do out[#out + 1] = t end
           return out
         end
-        local got = all(function(x, h, cell, wx, w, b) return T.lstm_layer(x, h, cell, wx, w, b, { reverse = reverse }) end)
+        local got = all(function(x, h, cell, wx, w, b)
+          return T.lstm_layer(x, h, cell, wx, w, b, { reverse = reverse })
+        end)
         local want = all(function(x, h, cell, wx, w, b) return steps(x:matmul(wx:t()) + b, h, cell, w, reverse) end)
         assert.equal(14, #got)
         for i, w in ipairs(want) do same(got[i], w, 1e-9) end

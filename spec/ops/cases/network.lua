@@ -175,7 +175,8 @@ R.lstm_seq = {
 }
 R.lstm_layer = {
   args = function(g)
-    return rand(g, { 4, 2, 5 }), rand(g, { 2, 3 }), rand(g, { 2, 3 }), rand(g, { 12, 5 }), rand(g, { 12, 3 }), rand(g, { 12 })
+    return rand(g, { 4, 2, 5 }), rand(g, { 2, 3 }), rand(g, { 2, 3 }), rand(g, { 12, 5 }),
+      rand(g, { 12, 3 }), rand(g, { 12 })
   end,
   more = {
     function(g)
