@@ -111,6 +111,8 @@ static int save_safetensors(lua_State *L) {
   PlText *names = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof *names, 0);
   PlText *meta = lua_newuserdatauv(L, (size_t)(2 * nmeta + 1) * sizeof *meta, 0);
   PlTensor **tensors = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof(PlTensor *), 0);
+  lua_newtable(L);
+  const int copies = lua_gettop(L);
   for (int64_t i = 0; i < n; i++) {
     names[i] = text_at(L, 2, i + 1, "names");
     lua_rawgeti(L, 3, i + 1);
@@ -118,6 +120,10 @@ static int save_safetensors(lua_State *L) {
     if (tensors[i]) (void)l_concrete(L, tensors[i], "save");
     if (!tensors[i])
       return l_error(L, "save: '%s' is %s, not a tensor", names[i].s, l_typename(L, -1));
+    if (tensors[i]->a.device != PL_CPU) { /* the copy here takes its place in a list of our own */
+      tensors[i] = l_on_host(L, tensors[i]);
+      lua_rawseti(L, copies, i + 1);
+    }
     lua_pop(L, 1);
   }
   for (int64_t i = 0; i < 2 * nmeta; i++) meta[i] = text_at(L, 4, i + 1, "metadata");

@@ -32,6 +32,12 @@ PlTensor *l_self(lua_State *L, const char *fn); /* argument 1 of method fn; rais
 PlTensor *l_check_tensor(lua_State *L, int i); /* raises: not a tensor, freed */
 /* t, which must have values: raises for symbolic tensors, and those that stand for many inside vmap. */
 PlTensor *l_concrete(lua_State *L, PlTensor *t, const char *fn);
+/* t itself where the CPU holds it; else a copy there, in a box that is pushed (device.c). */
+PlTensor *l_on_host(lua_State *L, PlTensor *t);
+/* One element as a 0-d array; *room takes it where it has to be fetched. */
+PlArray l_element(lua_State *L, const PlTensor *t, int64_t byte_offset, uint64_t *room);
+int l_check_device(lua_State *L, int at, const char *fn); /* PL_CPU, PL_CUDA; raises why it cannot be used */
+void l_device_register(lua_State *L);
 Box *l_new_box(lua_State *L);                  /* pushes an empty box */
 int l_push_tensor(lua_State *L, PlTensor *t);  /* pushes, takes ownership; NULL pushes nil. Returns 1 */
 /* The same Lua object each time the same handle is pushed. Borrows t. */

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "bindings/lib.h"
+#include "engine/device.h"
+#include "engine/state.h"
 
 enum { POLL = 1 << 14 }; /* Lua values between two looks at Ctrl-C */
 
@@ -57,10 +59,12 @@ static void write_value(lua_State *L, int at, PlDtype d, void *to) {
     pl_write_f(d, to, lua_tonumber(L, at));
   else {
     PlTensor *t = l_to_tensor(L, at);
+    uint64_t room;
+    PlArray a = t ? l_element(L, t, 0, &room) : (PlArray){.numel = 0};
     if (t && pl_is_float((PlDtype)t->a.dtype))
-      pl_write_f(d, to, pl_read_f(&t->a, 0));
+      pl_write_f(d, to, pl_read_f(&a, 0));
     else if (t)
-      pl_write_i(d, to, pl_read_i(&t->a, 0));
+      pl_write_i(d, to, pl_read_i(&a, 0));
   }
 }
 
@@ -92,6 +96,23 @@ static PlDtype option_dtype(lua_State *L, int at, const char *fn, PlDtype def) {
   return d;
 }
 
+/* The new tensor on top of the stack goes where the options, else `otherwise`, say. */
+static void place_new(lua_State *L, int options, int otherwise) {
+  int d = otherwise;
+  if (lua_type(L, options) == LUA_TTABLE) {
+    lua_getfield(L, options, "device");
+    if (!lua_isnil(L, -1)) d = l_check_device(L, -1, "tensor");
+    lua_pop(L, 1);
+  }
+  Box *b = l_box(L, -1);
+  if (b->t->a.device == d) return;
+  PlTensor *there;
+  PlStatus s = pl_tensor_moved(&there, b->t, d);
+  if (s != PL_OK) l_fail(L, s);
+  pl_tensor_release(b->t);
+  b->t = there;
+}
+
 static int finish_new(lua_State *L, int options) {
   if (l_opt_bool(L, options, "requires_grad", false)) {
     CALL(L, pl_requires_grad(l_to_tensor(L, -1), true));
@@ -112,6 +133,7 @@ static int t_tensor(lua_State *L) {
     Box *b = l_new_box(L);
     CALL(L, pl_tensor_like(&b->t, src, d));
     CALL(L, pl_copy_data(b->t, src));
+    place_new(L, 2, src->a.device);
     return finish_new(L, 2);
   }
   /* T.tensor{1, 2, dtype = "i64"}: options may stand in the same table */
@@ -123,6 +145,7 @@ static int t_tensor(lua_State *L) {
   Box *b = l_new_box(L);
   CALL(L, pl_tensor_empty(&b->t, d, s.ndim, s.shape));
   if (b->t->a.numel) fill(L, 1, 0, &s, d, b->t->a.data);
+  place_new(L, options, pl_state.device);
   return finish_new(L, options);
 }
 
@@ -196,8 +219,7 @@ static int m_dtype(lua_State *L) {
 }
 
 static int m_device(lua_State *L) {
-  l_self(L, "device");
-  lua_pushliteral(L, "cpu");
+  lua_pushstring(L, pl_device_name(l_self(L, "device")->a.device));
   return 1;
 }
 
@@ -234,12 +256,14 @@ static int m_shares(lua_State *L) {
 }
 
 static void push_element(lua_State *L, const PlTensor *t, int64_t byte_offset) {
+  uint64_t room;
+  PlArray a = l_element(L, t, byte_offset, &room);
   if (t->a.dtype == PL_BOOL)
-    lua_pushboolean(L, pl_read_i(&t->a, byte_offset) != 0);
+    lua_pushboolean(L, pl_read_i(&a, 0) != 0);
   else if (pl_is_float((PlDtype)t->a.dtype))
-    lua_pushnumber(L, pl_read_f(&t->a, byte_offset));
+    lua_pushnumber(L, pl_read_f(&a, 0));
   else
-    lua_pushinteger(L, (lua_Integer)pl_read_i(&t->a, byte_offset));
+    lua_pushinteger(L, (lua_Integer)pl_read_i(&a, 0));
 }
 
 static int m_item(lua_State *L) {
@@ -284,7 +308,12 @@ static int m_set(lua_State *L) {
     return l_error(L, "set: the value must be a number or a boolean, got %s", l_typename(L, top));
   if (t->node || t->more) return l_error(L, "set: %s is tracked for gradients; assign inside T.no_grad() to a detached tensor", pl_desc_text(&t->a));
   int64_t at = element_at(L, t, "set", 2);
-  write_value(L, top, (PlDtype)t->a.dtype, (char *)t->a.data + at);
+  if (PL_UNLIKELY(t->a.device != PL_CPU)) {
+    uint64_t v = 0;
+    write_value(L, top, (PlDtype)t->a.dtype, &v);
+    CALL(L, pl_device_open()->upload((char *)t->a.data + at, &v, pl_dtype_size((PlDtype)t->a.dtype)));
+  } else
+    write_value(L, top, (PlDtype)t->a.dtype, (char *)t->a.data + at);
   t->storage->version++;
   lua_settop(L, 1);
   return 1;
@@ -307,14 +336,14 @@ static void push_nested(lua_State *L, const PlTensor *t, int d, int64_t at) {
 
 /* x:totable() → nested tables (a number or boolean for 0-d). */
 static int m_totable(lua_State *L) {
-  PlTensor *t = l_concrete(L, l_self(L, "totable"), "totable");
+  PlTensor *t = l_on_host(L, l_concrete(L, l_self(L, "totable"), "totable"));
   push_nested(L, t, 0, 0);
   return 1;
 }
 
 /* x:to_string() → the elements as bytes, row-major, little-endian. */
 static int m_to_string(lua_State *L) {
-  PlTensor *t = l_concrete(L, l_self(L, "to_string"), "to_string");
+  PlTensor *t = l_on_host(L, l_concrete(L, l_self(L, "to_string"), "to_string"));
   Box *b = NULL;
   if (!t->a.contiguous) {
     b = l_new_box(L);
@@ -363,7 +392,9 @@ static int m_equal(lua_State *L) {
   if (s == PL_OK) s = pl_apply(&pl_op_all, &eq->t, 1, NULL, &all->t);
   pl_grad_enable(was);
   CALL(L, s);
-  lua_pushboolean(L, pl_read_i(&all->t->a, 0) != 0);
+  uint64_t room;
+  PlArray whole = l_element(L, all->t, 0, &room);
+  lua_pushboolean(L, pl_read_i(&whole, 0) != 0);
   return 1;
 }
 
@@ -379,9 +410,11 @@ static int compare(lua_State *L, const char *op, bool or_equal) {
   double v[2];
   for (int i = 0; i < 2; i++) {
     PlTensor *t = l_to_tensor(L, i + 1);
-    if (t && t->a.ndim == 0)
-      v[i] = pl_read_f(&l_concrete(L, t, op)->a, 0);
-    else if (lua_type(L, i + 1) == LUA_TNUMBER)
+    if (t && t->a.ndim == 0) {
+      uint64_t room;
+      PlArray a = l_element(L, l_concrete(L, t, op), 0, &room);
+      v[i] = pl_read_f(&a, 0);
+    } else if (lua_type(L, i + 1) == LUA_TNUMBER)
       v[i] = lua_tonumber(L, i + 1);
     else
       return l_error(L, "'%s' compares 0-dim tensors and numbers, not %s; use x:%s(y) for elementwise comparison", op,

@@ -58,7 +58,7 @@ else()
   endforeach()
   set(nvcc_flags -std=c++17 -O3 ${gencode} --fmad=false --compress-mode=size -Wno-deprecated-gpu-targets
       "-Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-Wall,-Wno-unused-function,-ffp-contract=off"
-      --expt-relaxed-constexpr --expt-extended-lambda "-I${PROJECT_SOURCE_DIR}" -DNDEBUG)
+      -diag-suppress=186 --expt-relaxed-constexpr --expt-extended-lambda "-I${PROJECT_SOURCE_DIR}" -DNDEBUG)
   if(PL_WERROR)
     list(APPEND nvcc_flags -Werror=all-warnings)
   endif()
@@ -83,4 +83,41 @@ else()
   install(TARGETS perilune_cuda LIBRARY DESTINATION "${PL_CLIBDIR}/perilune")
   list(LENGTH cuda_cu count)
   pl_found("CUDA plug-in" "${nvcc_release}" "sm ${PL_CUDA_ARCHS}, ${count} kernel files, ${PL_NVCC}")
+endif()
+
+# ---- its emulation, for tests ------------------------------------------------------------------------------------------
+set(PL_CUDA_EMULATED "")
+if(PL_TESTS)
+  find_program(PL_CXX NAMES "$ENV{CXX}" c++ g++ clang++)
+  if(NOT PL_CXX)
+    pl_off("CUDA emulation" "no C++ compiler; the specs of spec/cuda are skipped")
+  else()
+    set(emulate "${PROJECT_SOURCE_DIR}/spec/cuda/emulate")
+    file(GLOB emulate_h CONFIGURE_DEPENDS "${emulate}/*.h")
+    set(cxx_flags -std=c++17 -O2 -g1 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-threadsafe-statics
+        -ffp-contract=off -fno-strict-aliasing -Wall -Wextra -Wno-unused-function -Wno-unused-parameter -Wno-attributes -Wno-maybe-uninitialized
+        "-I${PROJECT_SOURCE_DIR}" -isystem "${emulate}" -D_GNU_SOURCE)
+    if(PL_WERROR)
+      list(APPEND cxx_flags -Werror)
+    endif()
+    set(emulated_objects "")
+    foreach(file IN LISTS cuda_cu ITEMS "${emulate}/emulate.cpp")
+      get_filename_component(name "${file}" NAME_WE)
+      set(object "${out}/cuda/emulated/${name}.o")
+      add_custom_command(OUTPUT "${object}"
+        COMMAND "${CMAKE_COMMAND}" -E make_directory "${out}/cuda/emulated"
+        COMMAND ${cuda_launcher} "${PL_CXX}" ${cxx_flags} -MD -MF "${object}.d" -x c++ -c "${file}" -o "${object}"
+        DEPENDS "${file}" ${emulate_h} DEPFILE "${object}.d" COMMENT "Building emulated CUDA object ${name}.o" VERBATIM)
+      list(APPEND emulated_objects "${object}")
+    endforeach()
+    add_library(perilune_cuda_emulated MODULE ${cuda_c} ${emulated_objects})
+    target_include_directories(perilune_cuda_emulated SYSTEM PRIVATE "${emulate}")
+    target_compile_options(perilune_cuda_emulated PRIVATE -ftls-model=global-dynamic)
+    target_link_libraries(perilune_cuda_emulated PRIVATE pl_flags Threads::Threads m)
+    target_link_options(perilune_cuda_emulated PRIVATE "LINKER:-z,nodelete")
+    set_target_properties(perilune_cuda_emulated PROPERTIES PREFIX "" OUTPUT_NAME cuda_emulated
+                          LIBRARY_OUTPUT_DIRECTORY "${out}/spec")
+    set(PL_CUDA_EMULATED "${out}/spec/cuda_emulated.so")
+    pl_found("CUDA emulation" "yes" "for tests, ${PL_CXX}")
+  endif()
 endif()

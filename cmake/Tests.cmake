@@ -73,6 +73,11 @@ if(PL_BUSTED AND runner)
       pl_test(layering lint 120 ${runner} "spec/${spec}")
     else()
       pl_test("spec/${name}" unit 600 ${runner} "spec/${spec}")
+      if(name MATCHES "^cuda/" AND PL_CUDA_EMULATED)
+        set_property(TEST "spec/${name}" APPEND PROPERTY ENVIRONMENT "PERILUNE_CUDA_PLUGIN=${PL_CUDA_EMULATED}"
+                     "PERILUNE_CUDA_QUIET=1")
+        set_property(TEST "spec/${name}" APPEND PROPERTY LABELS cuda)
+      endif()
       if(name MATCHES "^(threads|random|data.*|reliability|vmap|nn_more|optim_more|ops/values)$")
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS tsan) # where threads meet; see ./setup tsan
       endif()

@@ -7,7 +7,7 @@
 #include "engine/alloc.h"
 #include "engine/autocast.h"
 #include "engine/batch/batch.h"
-#include "engine/call.h"
+#include "engine/device.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
 #include "engine/graph/graph.h"
@@ -123,11 +123,14 @@ PlStatus pl_call_begin(Call *c, const PlOp *op, PlTensor *const *in, int nin, co
     c->arr = (const PlArray **)(void *)(m + n * sizeof(PlTensor *));
     c->made = (bool *)(m + n * (sizeof(PlTensor *) + sizeof(PlArray *)));
   }
+  unsigned away = pl_state.device | (op->flags & PL_F_MOVES);
   for (int i = 0; i < want; i++) {
     c->in[i] = i < nin ? in[i] : NULL;
     c->made[i] = false;
+    if (c->in[i]) away |= c->in[i]->a.device;
   }
   PlStatus s = PL_OK;
+  c->device = PL_CPU;
   int required = op->nin == PL_VARIADIC ? nin : op->nin - op->nopt;
   for (int i = 0; i < required && s == PL_OK; i++)
     if (!in[i])
@@ -149,7 +152,9 @@ PlStatus pl_call_begin(Call *c, const PlOp *op, PlTensor *const *in, int nin, co
       c->attrs = &c->normal;
     }
   }
+  if (PL_UNLIKELY(away != 0) && s == PL_OK) s = pl_call_place(c);
   if (s == PL_OK) s = promote(c);
+  if (PL_UNLIKELY(c->device != PL_CPU) && s == PL_OK) s = pl_call_bring(c);
   for (int i = 0; i < want; i++) c->arr[i] = c->in[i] ? &c->in[i]->a : NULL;
   if (s != PL_OK) pl_call_end(c);
   return s;
@@ -162,6 +167,7 @@ PlStatus pl_call_infer(Call *c) {
     c->desc[o].dtype = (uint8_t)c->compute;
     c->desc[o].offset = 0;
   }
+  if (PL_UNLIKELY(c->device != PL_CPU)) return pl_call_infer_device(c);
   PlInfer f = {.op = c->op, .attrs = c->attrs, .nin = c->nin, .in = c->arr, .compute = c->compute, .out = c->desc};
   return c->op->infer(&f);
 }
@@ -176,7 +182,7 @@ static PlStatus no_kernel(const PlOp *op) {
 static PlStatus run_kernel(Call *c, PlTensor *const *out) {
   const PlOp *op = c->op;
   PlKernel kernel = op->kernel[PL_CPU];
-  if (!kernel) return no_kernel(op);
+  if (!kernel && c->device == PL_CPU) return no_kernel(op);
   PlArray *dst[PL_MAX_OUT];
   for (int o = 0; o < op->nout; o++) dst[o] = out[o] ? &out[o]->a : NULL;
   PlTensor **copies = NULL;
@@ -199,7 +205,7 @@ static PlStatus run_kernel(Call *c, PlTensor *const *out) {
                     .out = dst, .attrs = c->attrs};
     uint64_t offset = pl_state.offset;
     if (op->flags & PL_F_SEEDED) call.rng = pl_rng_take(op->draws(&call));
-    s = kernel(&call);
+    s = PL_LIKELY(c->device == PL_CPU) ? kernel(&call) : pl_call_run_device(op, &call);
     if (s != PL_OK && (op->flags & PL_F_SEEDED)) pl_state.offset = offset;
     if (PL_UNLIKELY(pl_state.profile != NULL)) pl_state.profile->work(pl_flops_made(op, c->attrs, arr, c->nin, dst));
   }
@@ -216,6 +222,9 @@ PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *i
   c.nin = nin;
   c.in = (PlTensor **)(uintptr_t)in; /* read only */
   c.arr = arr;
+  c.device = nin == 0 && op->nout > 0 && out[0] ? out[0]->a.device : PL_CPU;
+  for (int i = 0; i < nin; i++)
+    if (in[i] && in[i]->a.device) c.device = in[i]->a.device;
   return run_kernel(&c, out);
 }
 
@@ -241,7 +250,7 @@ static PlStatus make_outputs(Call *c, PlTensor **out) {
   }
   for (int o = 0; o < op->nout && s == PL_OK; o++) {
     if (c->desc[o].dtype == PL_NDTYPE) continue; /* an output that this call does not have */
-    s = pl_tensor_empty(&out[o], (PlDtype)c->desc[o].dtype, c->desc[o].ndim, c->desc[o].shape);
+    s = pl_tensor_empty_on(&out[o], c->device, (PlDtype)c->desc[o].dtype, c->desc[o].ndim, c->desc[o].shape);
   }
   if (s == PL_OK) s = run_kernel(c, out);
   if (s != PL_OK) release_all(out, op->nout);
@@ -290,10 +299,17 @@ static bool is_batch_call(const PlOp *op, PlTensor *const *in, int nin) {
   return pl_state.batch_busy != 0 && (pl_any_batched(in, nin) || (pl_state.batch && (op->flags & PL_F_SEEDED)));
 }
 
+/* An op with both: the device may have no kernel for it. */
+static bool expands_on_device(const PlOp *op, PlTensor *const *in, int nin) {
+  for (int i = 0; i < nin; i++)
+    if (in[i] && in[i]->a.device != PL_CPU) return !pl_op_on_device(op);
+  return false;
+}
+
 static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   if (PL_UNLIKELY(any_symbolic(in, nin)) && !is_batch_call(op, in, nin)) return pl_sym_apply(op, in, nin, attrs, out);
   if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
-  if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);
+  if (op->expand && (!op->kernel[PL_CPU] || PL_UNLIKELY(expands_on_device(op, in, nin)))) return op->expand(in, nin, attrs, out);
   Call c;
   PL_TRY(pl_call_begin(&c, op, in, nin, attrs));
   if (PL_UNLIKELY(pl_state.batch_busy != 0)) {
@@ -327,7 +343,7 @@ static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, cons
 static int plain_binary(const PlOp *op, PlTensor *const *in, int nin) {
   if (nin != 2 || op->nin != 2 || !in[0] || !in[1]) return -1;
   const PlArray *a = &in[0]->a, *b = &in[1]->a;
-  if (a->dtype != b->dtype || (a->symbolic | b->symbolic)) return -1;
+  if (a->dtype != b->dtype || (a->elsewhere | b->elsewhere)) return -1;
   if (op->promote != PL_PROMOTE_ALL && !pl_is_float((PlDtype)a->dtype)) return -1;
   if (a->weak | b->weak) return a->weak & b->weak ? -1 : a->weak;
   if (a->ndim != b->ndim) return -1;
@@ -357,7 +373,7 @@ static inline PlStatus apply(const PlOp *op, PlTensor *const *in, int nin, const
     if (op->infer == pl_infer_broadcast && op->promote != PL_PROMOTE_NONE && !op->promote_mask) {
       int like = plain_binary(op, in, nin);
       if (like >= 0) return apply_plain(op, in, 2, like, (PlDtype)in[0]->a.dtype, out);
-      if (nin == 1 && op->nin == 1 && in[0] && pl_is_float((PlDtype)in[0]->a.dtype) && !(in[0]->a.weak | in[0]->a.symbolic))
+      if (nin == 1 && op->nin == 1 && in[0] && pl_is_float((PlDtype)in[0]->a.dtype) && !(in[0]->a.weak | in[0]->a.elsewhere))
         return apply_plain(op, in, 1, 0, (PlDtype)in[0]->a.dtype, out);
     } else if (op->infer == pl_infer_predicate && !op->promote_mask) {
       int like = plain_binary(op, in, nin);

@@ -19,6 +19,7 @@ typedef struct PlCall {
   bool few_made[PL_MAX_IN];
   const PlArray *few_arr[PL_MAX_IN];
   PlDtype compute;
+  uint8_t device; /* where it computes (engine/device.h) */
   PlDesc desc[PL_MAX_OUT];
 } PlCall;
 

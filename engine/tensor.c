@@ -2,6 +2,8 @@
  * Handles and storages: making, viewing, releasing. See tensor.h. */
 #include "engine/tensor.h"
 
+#include "engine/device.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -90,6 +92,36 @@ static PlStatus make(PlTensor **out, PlDtype dtype, int ndim, const int64_t *sha
   return PL_OK;
 }
 
+PlStatus pl_tensor_empty_on(PlTensor **out, int device, PlDtype dtype, int ndim, const int64_t *shape) {
+  if (device == PL_CPU) return pl_tensor_empty(out, dtype, ndim, shape);
+  int64_t numel;
+  size_t nbytes;
+  void *data;
+  PL_TRY(pl_count(ndim, shape, dtype, &numel, &nbytes));
+  PL_TRY(pl_device_storage(nbytes, &data));
+  PlTensor *t = new_handle(dtype, ndim, round16(sizeof(PlStorage)));
+  if (PL_UNLIKELY(!t)) {
+    pl_device_storage_free(data);
+    return no_memory();
+  }
+  size_t size = (size_t)t->piece * PL_POOL_STEP;
+  PlStorage *s = (PlStorage *)(void *)((char *)t + size - round16(sizeof(PlStorage)));
+  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = PL_OWNS_DEVICE, .data = data};
+  t->flags = PL_T_EMBEDDED;
+  t->storage = s;
+  t->a.device = (uint8_t)device;
+  t->a.data = data;
+  t->a.numel = numel;
+  int64_t stride = 1;
+  for (int d = ndim - 1; d >= 0; d--) {
+    t->dims[d] = shape[d];
+    t->dims[ndim + d] = stride;
+    stride *= shape[d] ? shape[d] : 1;
+  }
+  *out = t;
+  return PL_OK;
+}
+
 PlStatus pl_tensor_empty(PlTensor **out, PlDtype dtype, int ndim, const int64_t *shape) {
   int64_t numel;
   size_t nbytes;
@@ -99,6 +131,7 @@ PlStatus pl_tensor_empty(PlTensor **out, PlDtype dtype, int ndim, const int64_t 
 
 /* t's element count was checked for its own dtype; wider ones stay far from overflow only if it is small. */
 PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype) {
+  if (PL_UNLIKELY(t->a.device != PL_CPU)) return pl_tensor_empty_on(out, t->a.device, dtype, t->a.ndim, t->a.shape);
   size_t few = (size_t)t->a.numel * pl_dtype_size(dtype);
   if (t->a.contiguous && (uint64_t)t->a.numel <= PL_SMALL && few <= PL_SMALL) { /* what small models make most */
     size_t dims = 2 * (size_t)t->a.ndim * sizeof(int64_t), handle = round16(sizeof(PlTensor) + dims);
@@ -127,7 +160,10 @@ PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype) {
 static void storage_release(PlStorage *s) {
   if (--s->refs) return;
   if (s->owns) {
-    if (PL_UNLIKELY(s->owns == PL_OWNS_SYMBOLIC)) pl_sym_storage_end(s);
+    if (PL_UNLIKELY(s->owns >= PL_OWNS_SYMBOLIC)) {
+      if (s->owns == PL_OWNS_DEVICE) pl_device_storage_free(s->data);
+      else pl_sym_storage_end(s);
+    }
     else if (PL_LIKELY(!s->shared)) pl_block_free(s->data);
     else pl_shared_release(s->shared);
   }
@@ -409,6 +445,11 @@ PlStatus pl_copy_data(PlTensor *dst, PlTensor *src) {
                   .out = out,
                   .attrs = &none};
   if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->wrote("copy", dst->storage);
+  if (PL_UNLIKELY(dst->a.device | src->a.device)) {
+    PL_TRY(pl_copy_arrays(&dst->a, &src->a));
+    dst->storage->version++;
+    return PL_OK;
+  }
   if (call.code == PLK_EW_COPY && src->a.contiguous && dst->a.contiguous && src->a.numel == dst->a.numel &&
       src->a.numel <= FEW_ELEMENTS) {
     memmove(dst->a.data, src->a.data, (size_t)src->a.numel * pl_dtype_size((PlDtype)src->a.dtype));

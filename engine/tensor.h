@@ -8,7 +8,7 @@
 
 enum { PL_SMALL = 64 };
 
-enum { PL_OWNS_NOTHING, PL_OWNS_BLOCK, PL_OWNS_SYMBOLIC };
+enum { PL_OWNS_NOTHING, PL_OWNS_BLOCK, PL_OWNS_SYMBOLIC, PL_OWNS_DEVICE };
 
 /* Memory with its version: every write after creation moves the version, saved tensors remember it. */
 struct PlStorage {

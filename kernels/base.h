@@ -124,9 +124,15 @@ typedef struct PlArray {
   void *data; /* address of element (0, …, 0) */
   int64_t numel;
   const int64_t *shape, *strides;
-  uint8_t dtype, ndim, device, contiguous;
+  uint8_t dtype, ndim, contiguous;
   uint8_t weak; /* a number from a script: takes part in promotion by its class only */
-  uint8_t symbolic; /* no memory behind it: a value of a graph under construction. Kernels never see one */
+  union {
+    struct {
+      uint8_t symbolic; /* no memory behind it: a value of a graph under construction. Kernels never see one */
+      uint8_t device;   /* PL_CPU, PL_CUDA: whose memory data points to */
+    };
+    uint16_t elsewhere; /* both: 0 where the CPU has the values */
+  };
 } PlArray;
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/batch/batch.h"
+#include "engine/device.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
 #include "engine/grad/walk.h"
@@ -462,7 +463,7 @@ PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node,
     if (scalar_only && y->a.numel != 1)
       PL_FAIL(PL_ERR_SHAPE, "backward: the gradient of %s must be given; without one only a single element "
                             "is differentiated, e.g. y:sum():backward()", pl_desc_text(&y->a));
-    PL_TRY(pl_tensor_full(&one, (PlDtype)y->a.dtype, y->a.ndim, y->a.shape, 1));
+    PL_TRY(pl_tensor_full_on(&one, y->a.device, (PlDtype)y->a.dtype, y->a.ndim, y->a.shape, 1));
     dy = one;
   } else if (!pl_shape_equal(&y->a, &dy->a))
     PL_FAIL(PL_ERR_SHAPE, "backward: gradient %s does not have the shape of its tensor %s", pl_desc_text(&dy->a),

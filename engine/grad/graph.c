@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/alloc.h"
+#include "engine/state.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a gradient graph"); }
 
@@ -138,7 +139,11 @@ PlStatus pl_graph_run(const PlGraph *g, PlTensor *const *in, PlTensor **out) {
   if (g->nvals > FEW && !(vals = malloc((size_t)g->nvals * sizeof *vals))) return no_memory();
   memset(vals, 0, (size_t)g->nvals * sizeof *vals);
   PlStatus s = PL_OK;
+  uint8_t device = PL_CPU, was = pl_state.device;
+  for (int i = 0; i < g->ninputs; i++) device |= in[i] ? in[i]->a.device : 0;
+  pl_state.device = device; /* of zeros that the graph makes */
   for (int i = 0; i < g->nnodes && s == PL_OK; i++) s = run_node(g, i, in, vals);
+  pl_state.device = was;
   if (s == PL_OK)
     for (int r = 0; r < g->nresults; r++) {
       PlVal v = g->results[r];

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/alloc.h"
+#include "engine/device.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
 #include "engine/state.h"
@@ -57,7 +58,7 @@ static void link_inputs(PlNode *n, PlTensor *const *in, const uint8_t *has_grad)
 static PlStatus keep_shape(PlNode *n, int o, PlTensor *out) {
   static const int64_t strides[PL_MAX_DIM];
   PlTensor *zero;
-  PL_TRY(pl_tensor_full(&zero, (PlDtype)out->a.dtype, 0, NULL, 0));
+  PL_TRY(pl_tensor_full_on(&zero, out->a.device, (PlDtype)out->a.dtype, 0, NULL, 0));
   PlStatus s = pl_tensor_window(&n->slots[o].shape, zero, out->a.ndim, out->a.shape, strides, zero->a.data);
   pl_tensor_release(zero);
   return s;

@@ -307,8 +307,19 @@ static PlStatus run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   return s;
 }
 
+/* Planned memory is the CPU's; elsewhere nodes run one by one. */
+static bool any_on_device(const PlFlow *f, PlTensor *const *in) {
+  for (PlFVal v = 0; v < f->nvals; v++) {
+    const PlFValue *val = &f->vals[v];
+    if (val->kind == PL_FV_NODE) continue;
+    const PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
+    if (t && t->a.device != PL_CPU) return true;
+  }
+  return false;
+}
+
 PlStatus pl_exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
-  if (e->busy) return pl_flow_run(e->plan->flow, in, out);
+  if (e->busy || any_on_device(e->plan->flow, in)) return pl_flow_run(e->plan->flow, in, out);
   bool was = pl_grad_enable(false);
   struct PlFlow *trace = pl_state.trace;
   pl_state.trace = NULL;

@@ -94,6 +94,7 @@ PlStatus pl_flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out) {
   r.drawn = calloc((size_t)f->ndraws + 1, sizeof *r.drawn);
   PlStatus s = r.vals && r.last && r.drawn ? PL_OK : no_memory();
   bool was = pl_grad_enable(false);
+  uint8_t device = PL_CPU, device_was = pl_state.device;
   PlFlow *trace = pl_state.trace;
   pl_state.trace = NULL;
   if (s == PL_OK) {
@@ -102,13 +103,16 @@ PlStatus pl_flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out) {
       const PlFValue *val = &f->vals[v];
       if (val->kind == PL_FV_NODE) continue;
       PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
+      device |= t->a.device;
       if (t->a.contiguous || val->kind != PL_FV_INPUT)
         r.vals[v] = pl_retain(t);
       else
         s = pl_tensor_copy(&r.vals[v], t);
     }
   }
+  pl_state.device = device; /* of what the graph makes out of nothing */
   for (int32_t i = 0; i < f->nnodes && s == PL_OK; i++) s = run_node(&r, i);
+  pl_state.device = device_was;
   if (s == PL_OK) s = give(&r, out);
   pl_state.trace = trace;
   pl_grad_enable(was);

@@ -34,7 +34,7 @@ static PlStatus twice(PlMaker *g, PlVal (*second)(PlMaker *g, PlVal x)) {
                              PARAMS, .args = {"x"}, .cls = PL_POINTWISE, .promote = PL_PROMOTE_ALL,   \
                              .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY,                         \
                              .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad,             \
-                             .kernel = {[PL_CPU] = plk_cpu_elementwise}};
+                             PL_KERNEL(elementwise)};
 #define BACKWARD(NAME, CODE, SECOND, ...)                                                             \
   static PlStatus NAME##_bwd_grad(PlMaker *g) { return twice(g, SECOND); }                            \
   const PlOp pl_op_##NAME##_bwd = {.name = #NAME "_bwd", .doc = "The gradient of " #NAME ".",         \
@@ -43,7 +43,7 @@ static PlStatus twice(PlMaker *g, PlVal (*second)(PlMaker *g, PlVal x)) {
                                    .flags = PL_F_POLY | PL_F_INTERNAL,                                \
                                    .kcode = PLK_EW_##CODE##_BWD, .infer = pl_infer_broadcast,         \
                                    .grad = NAME##_bwd_grad,                                           \
-                                   .kernel = {[PL_CPU] = plk_cpu_elementwise}};
+                                   PL_KERNEL(elementwise)};
 
 /* ---- piecewise linear: f'' = 0 --------------------------------------------------------------------- */
 
@@ -201,7 +201,7 @@ static PlStatus tanhshrink_grad(PlMaker *g) {
                              .args = {"x"}, .cls = PL_POINTWISE, .promote = PL_PROMOTE_FLOAT,     \
                              .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY,                     \
                              .kcode = PLK_EW_##CODE, .infer = pl_infer_broadcast, .grad = NAME##_grad, \
-                             .kernel = {[PL_CPU] = plk_cpu_elementwise}};
+                             PL_KERNEL(elementwise)};
 FROM_INTEGERS(softsign, SOFTSIGN, "x / (1 + |x|)", "x / (1 + |x|); integers give the default float.")
 FROM_INTEGERS(tanhshrink, TANHSHRINK, "x - tanh(x)", "x - tanh(x); integers give the default float.")
 

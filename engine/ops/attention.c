@@ -172,7 +172,7 @@ static void attention_batch(PlBatchCall *c) {
 #define COMMON_BUT(INFER)                                                                                                    \
   .autocast = PL_CAST_LOW, .formula = "p = softmax(scale q k^T + mask); y = p v", .nin = 4, .nopt = 1, .nvisible = 1, \
   .nattr = 3, .args = {"q", "k", "v", "mask"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .infer = INFER,                     \
-  .grad = attention_grad, .flops = attention_flops, .kernel = {[PL_CPU] = plk_cpu_attention}
+  .grad = attention_grad, .flops = attention_flops, PL_KERNEL(attention)
 #define SHAPES                                                                                                       \
   "q[...,L,E], k[...,S,E], v[...,S,D]. mask, broadcast to [...,L,S], is bool (false: not seen) or added to the "      \
   "scores; with is_causal query i sees keys 1 to i. A query that sees nothing gives zeros. "
@@ -257,7 +257,7 @@ const PlOp pl_op_attention_bwd = {
     .nattr = 3, .args = {"dy", "q", "k", "v", "sums", "mask", "state", "y"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
     .batch = attention_batch, .flags = PL_F_INTERNAL | PL_F_POLY, .infer = attention_bwd_infer, .grad = attention_bwd_grad,
     .flops = attention_bwd_flops,
-    .kernel = {[PL_CPU] = plk_cpu_attention_bwd}};
+    PL_KERNEL(attention_bwd)};
 
 static PlStatus keep_infer(PlInfer *c) {
   const PlArray *q = c->in[0], *k = c->in[1];
@@ -276,4 +276,4 @@ const PlOp pl_op_attention_keep = {
     .name = "attention_keep", .doc = "What attention_dropout multiplied its shares with: 0 or 1 / (1 - p), [...,L,S].",
     .nin = 3, .nout = 1, .nattr = 1, .args = {"q", "k", "state"}, .attrs = {A_FLOAT_REQ("p")}, .cls = PL_OPAQUE,
     .flags = PL_F_INTERNAL | PL_F_POLY | PL_F_NOGRAD_OK, .infer = keep_infer,
-    .kernel = {[PL_CPU] = plk_cpu_attention_keep}};
+    PL_KERNEL(attention_keep)};

@@ -7,7 +7,7 @@
   const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .nin = NIN, .nout = 1, .args = {A, B},          \
                              .cls = PL_POINTWISE, .flags = PL_F_SCALAR | PL_F_NOGRAD_OK | FLAGS,        \
                              .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_##CODE, .infer = INFER,         \
-                             .kernel = {[PL_CPU] = plk_cpu_elementwise}};
+                             PL_KERNEL(elementwise)};
 #define COMPARE(NAME, CODE, DOC) ROW(NAME, CODE, 2, "x", "y", pl_infer_predicate, 0, DOC)
 #define ASK(NAME, CODE, DOC) ROW(NAME, CODE, 1, "x", NULL, pl_infer_predicate, 0, DOC)
 

@@ -27,7 +27,7 @@ const PlOp pl_op_zeros = {
     .doc = "A tensor of zeros.",
     .nin = 0, .nout = 1, .nattr = 2,
     .attrs = {A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .infer = zeros_infer, .kernel = {[PL_CPU] = plk_cpu_zeros},
+    .cls = PL_CREATION, .infer = zeros_infer, PL_KERNEL(zeros),
 };
 
 const PlOp pl_op_ones = {
@@ -35,7 +35,7 @@ const PlOp pl_op_ones = {
     .doc = "A tensor of ones.",
     .nin = 0, .nout = 1, .nattr = 2,
     .attrs = {A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .infer = zeros_infer, .kernel = {[PL_CPU] = plk_cpu_ones},
+    .cls = PL_CREATION, .infer = zeros_infer, PL_KERNEL(ones),
 };
 
 static PlStatus full_infer(PlInfer *c) { return created(c, 0, 2, pl_default_float()); }
@@ -45,7 +45,7 @@ const PlOp pl_op_full = {
     .doc = "A tensor with every element set to value; dtype is the default float unless given.",
     .nin = 0, .nout = 1, .nattr = 3,
     .attrs = {A_SHAPE_REQ("shape"), A_SCALAR_REQ("value"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .kcode = 1, .infer = full_infer, .kernel = {[PL_CPU] = plk_cpu_full},
+    .cls = PL_CREATION, .kcode = 1, .infer = full_infer, PL_KERNEL(full),
 };
 
 static PlStatus eye_infer(PlInfer *c) {
@@ -61,7 +61,7 @@ const PlOp pl_op_eye = {
     .doc = "The n by m (default n) matrix with ones on the main diagonal and zeros elsewhere.",
     .nin = 0, .nout = 1, .nattr = 3,
     .attrs = {A_INT_REQ("n"), A_INT_OPT("m"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .infer = eye_infer, .kernel = {[PL_CPU] = plk_cpu_eye},
+    .cls = PL_CREATION, .infer = eye_infer, PL_KERNEL(eye),
 };
 
 /* ---- number lines ---------------------------------------------------------------------------------------- */
@@ -78,7 +78,7 @@ const PlOp pl_op_linear_fill = {
     .nin = 0, .nout = 1, .nattr = 4,
     .attrs = {A_INT_REQ("n"), A_SCALAR_REQ("start"), A_SCALAR_REQ("step"), A_DTYPE_OPT("dtype")},
     .cls = PL_CREATION, .flags = PL_F_CONTIGUOUS, .infer = linear_fill_infer,
-    .kernel = {[PL_CPU] = plk_cpu_linear_fill},
+    PL_KERNEL(linear_fill),
 };
 
 static PlStatus linspace_infer(PlInfer *c) {
@@ -91,7 +91,7 @@ const PlOp pl_op_linspace = {
     .nin = 0, .nout = 1, .nattr = 4,
     .attrs = {A_FLOAT_REQ("start"), A_FLOAT_REQ("end"), A_INT_REQ("steps"), A_DTYPE_OPT("dtype")},
     .cls = PL_CREATION, .flags = PL_F_CONTIGUOUS, .infer = linspace_infer,
-    .kernel = {[PL_CPU] = plk_cpu_linspace},
+    PL_KERNEL(linspace),
 };
 
 const PlOp pl_op_logspace = {
@@ -101,7 +101,7 @@ const PlOp pl_op_logspace = {
     .attrs = {A_FLOAT_REQ("start"), A_FLOAT_REQ("end"), A_INT_REQ("steps"), A_FLOAT("base", 10.0),
               A_DTYPE_OPT("dtype")},
     .cls = PL_CREATION, .flags = PL_F_CONTIGUOUS, .infer = linspace_infer,
-    .kernel = {[PL_CPU] = plk_cpu_logspace},
+    PL_KERNEL(logspace),
 };
 
 /* ---- overwriting -------------------------------------------------------------------------------------------- */
@@ -118,7 +118,7 @@ const PlOp pl_op_fill = {
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_SCALAR_REQ("value")},
     .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_POLY, .infer = pl_infer_same, .grad = forget_grad,
-    .kernel = {[PL_CPU] = plk_cpu_full},
+    PL_KERNEL(full),
 };
 
 const PlOp pl_op_zero = {
@@ -126,7 +126,7 @@ const PlOp pl_op_zero = {
     .doc = "Sets every element of x to zero, in place.",
     .nin = 1, .nout = 1, .args = {"x"},
     .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_POLY, .infer = pl_infer_same, .grad = forget_grad,
-    .kernel = {[PL_CPU] = plk_cpu_zeros},
+    PL_KERNEL(zeros),
 };
 
 static PlStatus copy_infer(PlInfer *c) {
@@ -152,5 +152,5 @@ const PlOp pl_op_copy = {
     .doc = "Overwrites x with src, broadcast and converted to x's dtype, in place.",
     .nin = 2, .nout = 1, .args = {"x", "src"},
     .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_POLY | PL_F_SCALAR, .infer = copy_infer, .grad = copy_grad,
-    .kernel = {[PL_CPU] = plk_cpu_copy_into},
+    PL_KERNEL(copy_into),
 };

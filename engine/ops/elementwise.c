@@ -12,7 +12,7 @@
   const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = FORMULA, .nin = 2, .nout = 1,         \
                              .args = {A, B}, .cls = PL_POINTWISE, .flags = BITS, .promote = PROMOTE,     \
                              .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad,                \
-                             .native = NATIVE, .kernel = {[PL_CPU] = plk_cpu_elementwise}};
+                             .native = NATIVE, PL_KERNEL(elementwise)};
 
 /* The rule is pl_infer_broadcast wherever possible: the engine skips it where shapes and dtypes are equal. What
  * a dtype lacks (bool: sub) the kernel refuses. */
@@ -122,7 +122,7 @@ const PlOp pl_op_add_scaled = {
     .formula = "dx = dz; dy = alpha dz", .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "y"},
     .attrs = {A_SCALAR_REQ("alpha")}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL,
     .kcode = PLK_EW_ADD_ALPHA, .infer = add_scaled_infer, .grad = add_scaled_grad,
-    .kernel = {[PL_CPU] = plk_cpu_elementwise}};
+    PL_KERNEL(elementwise)};
 
 static PlStatus mul_grad(PlMaker *g) {
   if (g->want[0]) g_give(g, 0, g_mul(g, g->dy[0], g->x[1]));

@@ -60,7 +60,7 @@ const PlOp pl_op_gru_seq = {
     .formula = "r, z = s of gx + h w^T; n = tanh(gx + r (h w^T + b)); h = n + z (h - n)", .nin = 4, .nout = 2,
     .nvisible = 1, .nattr = 1, .args = {"gx", "h0", "w", "b"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
     .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = seq_infer, .grad = seq_grad, .flops = seq_flops,
-    .kernel = {[PL_CPU] = plk_cpu_gru_seq}};
+    PL_KERNEL(gru_seq)};
 
 /* ---- the gradient -------------------------------------------------------------------------------------------------- */
 
@@ -184,4 +184,4 @@ const PlOp pl_op_gru_seq_bwd = {
     .name = "gru_seq_bwd", .doc = "The gradients of gru_seq for gx, h0, w and b.", .nin = B_NIN, .nopt = 1, .nout = 4,
     .nattr = 1, .args = {"acts", "hs", "w", "dhs", "dacts"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
     .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = seq_bwd_infer, .grad = seq_bwd_grad,
-    .kernel = {[PL_CPU] = plk_cpu_gru_seq_bwd}};
+    PL_KERNEL(gru_seq_bwd)};

@@ -98,7 +98,7 @@ const PlOp pl_op_gather = {
     .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
     .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, .infer = gather_infer, .grad = gather_grad,
-    .kernel = {[PL_CPU] = plk_cpu_gather},
+    PL_KERNEL(gather),
 };
 
 /* take_along_dim's adjoint is gather_bwd too, and its negative values must survive the way back. */
@@ -109,7 +109,7 @@ const PlOp pl_op_gather_wrapping = {
     .attrs = {A_DIM_REQ("dim"), A_BASE},
     .cls = PL_INDEXING,
     .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .kcode = 1, .infer = gather_infer,
-    .grad = gather_grad, .kernel = {[PL_CPU] = plk_cpu_gather},
+    .grad = gather_grad, PL_KERNEL(gather),
 };
 
 static PlStatus gather_bwd_grad(PlMaker *g) {
@@ -124,7 +124,7 @@ const PlOp pl_op_gather_bwd = {
     .nin = 2, .nout = 1, .nattr = 3, .args = {"dy", "index"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_BASE},
     .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = first_shape_infer,
-    .grad = gather_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_gather_bwd},
+    .grad = gather_bwd_grad, PL_KERNEL(gather_bwd),
 };
 
 /* ---- take_along_dim ----------------------------------------------------------------------------------------- */
@@ -180,7 +180,7 @@ const PlOp pl_op_take_along_dim = {
     .attrs = {A_DIM_OPT("dim"), A_BASE},
     .cls = PL_INDEXING,
     .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, .infer = take_along_dim_infer, .grad = take_along_dim_grad,
-    .kernel = {[PL_CPU] = plk_cpu_take_along_dim},
+    PL_KERNEL(take_along_dim),
 };
 
 /* ---- index_select --------------------------------------------------------------------------------------------- */
@@ -208,7 +208,7 @@ const PlOp pl_op_index_select = {
     .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
     .cls = PL_INDEXING, .batch = pl_batch_rows, .infer = index_select_infer, .grad = index_select_grad,
-    .kernel = {[PL_CPU] = plk_cpu_index_select},
+    PL_KERNEL(index_select),
 };
 
 static PlStatus index_select_bwd_grad(PlMaker *g) {
@@ -222,7 +222,7 @@ const PlOp pl_op_index_select_bwd = {
     .nin = 2, .nout = 1, .nattr = 3, .args = {"dy", "index"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_BASE},
     .cls = PL_INDEXING, .batch = pl_batch_rows, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = first_shape_infer,
-    .grad = index_select_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_index_select_bwd},
+    .grad = index_select_bwd_grad, PL_KERNEL(index_select_bwd),
 };
 
 /* ---- take ------------------------------------------------------------------------------------------------------- */
@@ -249,7 +249,7 @@ const PlOp pl_op_take = {
     .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "index"},
     .attrs = {A_BASE},
     .cls = PL_INDEXING, .batch = pl_batch_second, .flags = PL_F_CONTIGUOUS, .infer = take_infer, .grad = take_grad,
-    .kernel = {[PL_CPU] = plk_cpu_take},
+    PL_KERNEL(take),
 };
 
 static PlStatus take_bwd_grad(PlMaker *g) {
@@ -267,7 +267,7 @@ const PlOp pl_op_take_bwd = {
     .nin = 2, .nout = 1, .nattr = 2, .args = {"dy", "index"},
     .attrs = {A_SHAPE_REQ("shape"), A_BASE},
     .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = first_shape_infer,
-    .grad = take_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_take_bwd},
+    .grad = take_bwd_grad, PL_KERNEL(take_bwd),
 };
 
 /* ---- embedding ------------------------------------------------------------------------------------------------- */
@@ -313,7 +313,7 @@ const PlOp pl_op_embedding = {
     .attrs = {A_INT_OPT("padding_idx"), A_BOOL("scale_grad_by_freq", 0), A_BASE},
     .cls = PL_INDEXING,
     .batch = pl_batch_second, .flags = PL_F_NOMETHOD, .infer = embedding_infer, .grad = embedding_grad,
-    .kernel = {[PL_CPU] = plk_cpu_embedding},
+    PL_KERNEL(embedding),
 };
 
 static PlStatus embedding_bwd_infer(PlInfer *c) {
@@ -351,7 +351,7 @@ const PlOp pl_op_embedding_bwd = {
     .attrs = {A_INT_REQ("rows"), A_INT_OPT("padding_idx"), A_BOOL("scale_grad_by_freq", 0), A_BASE},
     .cls = PL_INDEXING,
     .batch = pl_batch_embedding_bwd, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = embedding_bwd_infer,
-    .grad = embedding_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_embedding_bwd},
+    .grad = embedding_bwd_grad, PL_KERNEL(embedding_bwd),
 };
 
 /* ---- one_hot ---------------------------------------------------------------------------------------------------- */
@@ -380,5 +380,5 @@ const PlOp pl_op_one_hot = {
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_INT("num_classes", -1), A_BASE},
     .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_IMPURE, .reads_values = 1,
-    .infer = one_hot_infer, .kernel = {[PL_CPU] = plk_cpu_one_hot},
+    .infer = one_hot_infer, PL_KERNEL(one_hot),
 };

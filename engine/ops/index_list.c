@@ -48,7 +48,7 @@ const PlOp pl_op_index = {
     .attrs = {A_INTS_OPT("dims"), A_BASE},
     .cls = PL_INDEXING,
     .batch = pl_batch_index, .flags = PL_F_NOMETHOD | PL_F_IMPURE, .reads_values = 0xFE, .infer = index_infer,
-    .grad = index_grad, .kernel = {[PL_CPU] = plk_cpu_index},
+    .grad = index_grad, PL_KERNEL(index),
 };
 
 static PlStatus index_bwd_infer(PlInfer *c) { return pl_index_infer_shape(c, 0); }
@@ -73,7 +73,7 @@ const PlOp pl_op_index_bwd = {
     .attrs = {A_SHAPE_REQ("shape"), A_INTS_OPT("dims"), A_BASE},
     .cls = PL_INDEXING,
     .batch = pl_batch_index, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = index_bwd_infer, .grad = index_bwd_grad,
-    .kernel = {[PL_CPU] = plk_cpu_index_bwd},
+    PL_KERNEL(index_bwd),
 };
 
 /* ---- index_put -------------------------------------------------------------------------------------------- */
@@ -142,5 +142,5 @@ const PlOp pl_op_index_put = {
     .nin = PL_VARIADIC, .nout = 1, .nattr = 3, .args = {"x, value and indices"},
     .attrs = {A_INTS_OPT("dims"), A_BOOL("accumulate", 0), A_BASE},
     .cls = PL_INDEXING, .flags = PL_F_NOMETHOD | PL_F_INPLACE | PL_F_IMPURE, .reads_values = 0xFC,
-    .infer = index_put_infer, .grad = index_put_grad, .kernel = {[PL_CPU] = plk_cpu_index_put},
+    .infer = index_put_infer, .grad = index_put_grad, PL_KERNEL(index_put),
 };

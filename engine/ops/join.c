@@ -62,7 +62,7 @@ const PlOp pl_op_cat = {
     /* Not a DIM: those are dims of input 0, which may be an empty 1-d tensor beside larger ones. */
     .attrs = {{.name = "dim", .type = PL_A_INDEX, .has_def = true, .i = 0}},
     .cls = PL_INDEXING, .batch = pl_batch_list, .promote = PL_PROMOTE_ALL, .infer = cat_infer, .grad = cat_grad,
-    .kernel = {[PL_CPU] = plk_cpu_cat},
+    PL_KERNEL(cat),
 };
 
 static PlStatus stack_infer(PlInfer *c) {
@@ -103,7 +103,7 @@ const PlOp pl_op_stack = {
     .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"tensors"},
     .attrs = {A_NEWDIM("dim", 0)},
     .cls = PL_INDEXING, .batch = pl_batch_list, .flags = PL_F_POLY, .promote = PL_PROMOTE_ALL, .infer = stack_infer,
-    .grad = stack_grad, .kernel = {[PL_CPU] = plk_cpu_stack},
+    .grad = stack_grad, PL_KERNEL(stack),
 };
 
 /* ---- tile -------------------------------------------------------------------------------------------------- */
@@ -173,7 +173,7 @@ const PlOp pl_op_tile = {
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_SHAPE_REQ("dims")},
     .cls = PL_INDEXING,
-    .batch = pl_batch_tile, .infer = tile_infer, .grad = tile_grad, .kernel = {[PL_CPU] = plk_cpu_tile},
+    .batch = pl_batch_tile, .infer = tile_infer, .grad = tile_grad, PL_KERNEL(tile),
 };
 
 static PlStatus tile_bwd_grad(PlMaker *g) {
@@ -187,7 +187,7 @@ const PlOp pl_op_tile_bwd = {
     .nin = 1, .nout = 1, .nattr = 2, .args = {"dy"},
     .attrs = {A_SHAPE_REQ("dims"), A_SHAPE_REQ("shape")},
     .cls = PL_REDUCTION, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
-    .grad = tile_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_tile_bwd},
+    .grad = tile_bwd_grad, PL_KERNEL(tile_bwd),
 };
 
 /* ---- repeat_interleave --------------------------------------------------------------------------------------- */
@@ -229,7 +229,7 @@ const PlOp pl_op_repeat_interleave = {
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_INT_REQ("repeats"), A_DIM_OPT("dim")},
     .cls = PL_INDEXING, .batch = pl_batch_dims, .infer = repeat_interleave_infer, .grad = repeat_interleave_grad,
-    .kernel = {[PL_CPU] = plk_cpu_repeat_interleave},
+    PL_KERNEL(repeat_interleave),
 };
 
 static PlStatus repeat_interleave_bwd_grad(PlMaker *g) {
@@ -243,7 +243,7 @@ const PlOp pl_op_repeat_interleave_bwd = {
     .nin = 1, .nout = 1, .nattr = 3, .args = {"dy"},
     .attrs = {A_INT_REQ("repeats"), A_INT_OPT("dim"), A_SHAPE_REQ("shape")},
     .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
-    .grad = repeat_interleave_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_repeat_interleave_bwd},
+    .grad = repeat_interleave_bwd_grad, PL_KERNEL(repeat_interleave_bwd),
 };
 
 static int64_t count_at(const PlArray *a, int64_t i) {
@@ -282,7 +282,7 @@ const PlOp pl_op_repeat_each = {
     .attrs = {A_DIM_OPT("dim")},
     .cls = PL_INDEXING,
     .batch = pl_batch_rows, .flags = PL_F_CONTIGUOUS | PL_F_IMPURE | PL_F_NOMETHOD, .reads_values = 2,
-    .infer = repeat_each_infer, .grad = repeat_each_grad, .kernel = {[PL_CPU] = plk_cpu_repeat_each},
+    .infer = repeat_each_infer, .grad = repeat_each_grad, PL_KERNEL(repeat_each),
 };
 
 static PlStatus repeat_each_bwd_grad(PlMaker *g) {
@@ -297,7 +297,7 @@ const PlOp pl_op_repeat_each_bwd = {
     .nin = 2, .nout = 1, .nattr = 2, .args = {"dy", "counts"},
     .attrs = {A_INT_OPT("dim"), A_SHAPE_REQ("shape")},
     .cls = PL_REDUCTION, .batch = pl_batch_rows, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
-    .grad = repeat_each_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_repeat_each_bwd},
+    .grad = repeat_each_bwd_grad, PL_KERNEL(repeat_each_bwd),
 };
 
 /* ---- pad ----------------------------------------------------------------------------------------------------- */
@@ -361,7 +361,7 @@ const PlOp pl_op_pad = {
     .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
     .attrs = {A_INTS_REQ("pad"), A_ENUM("mode", "constant|reflect|replicate|circular", 0), A_FLOAT("value", 0)},
     .cls = PL_INDEXING,
-    .batch = pl_batch_each, .infer = pad_infer, .grad = pad_grad, .kernel = {[PL_CPU] = plk_cpu_pad},
+    .batch = pl_batch_each, .infer = pad_infer, .grad = pad_grad, PL_KERNEL(pad),
 };
 
 static PlStatus pad_bwd_grad(PlMaker *g) {
@@ -375,5 +375,5 @@ const PlOp pl_op_pad_bwd = {
     .nin = 1, .nout = 1, .nattr = 3, .args = {"dy"},
     .attrs = {A_INTS_REQ("pad"), A_ENUM("mode", "constant|reflect|replicate|circular", 0), A_SHAPE_REQ("shape")},
     .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
-    .grad = pad_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_pad_bwd},
+    .grad = pad_bwd_grad, PL_KERNEL(pad_bwd),
 };

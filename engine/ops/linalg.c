@@ -178,7 +178,7 @@ const PlOp pl_op_linalg_cofactor = {
     .name = "linalg.cofactor", .doc = "The matrix of cofactors of A[...,n,n], det(A) A^-T where A has an inverse.",
     .formula = "dA = d (tr(G Y) Y^T - Y^T G^T Y^T), Y = A^-1, d = det A", ON_A, .nout = 1, .cls = PL_HEAVY,
     .flags = PL_F_INTERNAL, .infer = square_infer, .grad = pl_grad_cofactor,
-    .kernel = {[PL_CPU] = plk_cpu_cofactor}};
+    PL_KERNEL(cofactor)};
 
 const PlOp pl_op_linalg_cholesky = {
     .autocast = PL_CAST_F32,
@@ -251,4 +251,4 @@ const PlOp pl_op_matrix_exp = {
     .nout = 1, .args = {"x"}, .cls = PL_HEAVY,
     .batch = pl_batch_each, .infer = square_infer, .grad = pl_grad_matrix_exp,
     .formula = "dx is the upper right block of exp([[x^T, dy], [0, x^T]])",
-    .kernel = {[PL_CPU] = plk_cpu_matrix_exp}};
+    PL_KERNEL(matrix_exp)};

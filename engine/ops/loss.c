@@ -95,7 +95,7 @@ static PlVal clamp(PlMaker *g, PlVal v, double lo, double hi) {
                              .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_NOMETHOD, .promote = PL_PROMOTE_ALL, \
                              .batch = pl_batch_loss,                                                            \
                              .kcode = CODE, .infer = INFER, .grad = NAME##_grad,                                \
-                             .kernel = {[PL_CPU] = plk_cpu_loss}};
+                             PL_KERNEL(loss)};
 
 static PlStatus mse_loss_grad(PlMaker *g) { return hand_difference(g, g_mul(g, difference(g), g_muln(g, scale(g), 2))); }
 LOSS(mse_loss, PLK_L_MSE, 2, 0, 1, loss_infer, "l = (x - t)^2;  dx = 2 (x - t) dy, dt = -dx",

@@ -80,7 +80,7 @@ const PlOp pl_op_nll_loss = {
     .formula = "l = -w_t x_t;  dx_t = -w_t dy, else 0", .nin = 3, .nopt = 1, .nout = 1, .nattr = 3,
     .args = {"x", "target", "weight"}, .attrs = {ATTRS}, .cls = PL_REDUCTION,
     .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD,
-    .infer = class_infer, .grad = nll_loss_grad, .kernel = {[PL_CPU] = plk_cpu_nll_loss}};
+    .infer = class_infer, .grad = nll_loss_grad, PL_KERNEL(nll_loss)};
 
 static PlStatus nll_bwd_infer(PlInfer *c) {
   pl_desc_set(&c->out[0], c->compute, pl_attr_n(c->attrs, 3), pl_attr_list(c->attrs, 3));
@@ -100,7 +100,7 @@ const PlOp pl_op_nll_loss_bwd = {
     .nattr = 4, .args = {"dy", "target", "weight"}, .attrs = {ATTRS, A_SHAPE_REQ("shape")}, .cls = PL_REDUCTION,
     .batch = pl_batch_loss_bwd,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = nll_bwd_infer, .grad = nll_bwd_grad,
-    .kernel = {[PL_CPU] = plk_cpu_nll_loss_bwd}};
+    PL_KERNEL(nll_loss_bwd)};
 
 /* ---- cross entropy ------------------------------------------------------------------------------------------ */
 
@@ -122,7 +122,7 @@ const PlOp pl_op_cross_entropy = {
     .nin = 3, .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 4, .args = {"x", "target", "weight"}, .attrs = {ATTRS, SMOOTH},
     .cls = PL_REDUCTION,
     .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = class_infer,
-    .grad = cross_entropy_grad, .kernel = {[PL_CPU] = plk_cpu_cross_entropy}};
+    .grad = cross_entropy_grad, PL_KERNEL(cross_entropy)};
 
 static PlStatus ce_bwd_infer(PlInfer *c) {
   const PlArray *x = c->in[1];
@@ -143,7 +143,7 @@ const PlOp pl_op_cross_entropy_bwd = {
     .args = {"dy", "x", "target", "lse", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION,
     .batch = pl_batch_loss_bwd,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = ce_bwd_infer, .grad = ce_bwd_grad,
-    .kernel = {[PL_CPU] = plk_cpu_cross_entropy_bwd}};
+    PL_KERNEL(cross_entropy_bwd)};
 
 static PlStatus ce_bwd2_infer(PlInfer *c) {
   for (int i = 0; i < 2; i++) pl_desc_set(&c->out[i], (PlDtype)c->in[i]->dtype, c->in[i]->ndim, c->in[i]->shape);
@@ -153,7 +153,7 @@ const PlOp pl_op_cross_entropy_bwd2 = {
     .name = "cross_entropy_bwd2", .doc = "The gradients of cross_entropy_bwd for dy and x; v is the gradient of its result.",
     .nin = 6, .nopt = 1, .nout = 2, .nattr = 4, .args = {"dy", "x", "target", "lse", "v", "weight"}, .attrs = {ATTRS, SMOOTH},
     .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = ce_bwd2_infer,
-    .kernel = {[PL_CPU] = plk_cpu_cross_entropy_bwd2}};
+    PL_KERNEL(cross_entropy_bwd2)};
 
 /* ---- cross entropy with probabilities --------------------------------------------------------------------------- */
 
@@ -218,4 +218,4 @@ const PlOp pl_op_cross_entropy_prob = {
     .formula = "l = sum_c w_c ((1-e) t_c + e/C) (lse - x_c)", .nin = 3, .nopt = 1, .nout = 1, .nattr = 2,
     .args = {"x", "target", "weight"}, .attrs = {A_ENUM("reduction", "none|mean|sum", 1), SMOOTH}, .cls = PL_REDUCTION,
     .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = prob_infer, .grad = cross_entropy_prob_grad,
-    .kernel = {[PL_CPU] = plk_cpu_cross_entropy_prob}};
+    PL_KERNEL(cross_entropy_prob)};

@@ -113,7 +113,7 @@ const PlOp pl_op_lstm_seq = {
     .formula = "i, f, g, o = s, s, tanh, s of gx + h w^T; c = f c + i g; h = o tanh(c)", .nin = 4, .nout = 3,
     .nvisible = 2, .nattr = 1, .args = {"gx", "h0", "c0", "w"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
     .batch = seq_batch, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = seq_infer, .grad = seq_grad, .flops = seq_flops,
-    .kernel = {[PL_CPU] = plk_cpu_lstm_seq}};
+    PL_KERNEL(lstm_seq)};
 
 /* ---- with the inputs' product ------------------------------------------------------------------------------------- */
 
@@ -313,4 +313,4 @@ const PlOp pl_op_lstm_seq_bwd = {
     .name = "lstm_seq_bwd", .doc = "The gradients of lstm_seq for gx, h0, c0 and w.", .nin = B_NIN, .nopt = 2, .nout = 4,
     .nattr = 1, .args = {"gates", "cs", "hs", "w", "dhs", "dcs", "dgates"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
     .batch = seq_bwd_batch, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = seq_bwd_infer, .grad = seq_bwd_grad,
-    .kernel = {[PL_CPU] = plk_cpu_lstm_seq_bwd}};
+    PL_KERNEL(lstm_seq_bwd)};

@@ -52,7 +52,7 @@ const PlOp pl_op_masked_fill = {
     .doc = "x with value (a number or 0-d tensor) where the bool mask, broadcast, is true.",
     .nin = 3, .nout = 1, .args = {"x", "mask", "value"},
     .cls = PL_POINTWISE, .flags = PL_F_POLY | PL_F_SCALAR | PL_F_INPLACE, .infer = masked_fill_infer,
-    .grad = masked_fill_grad, .kernel = {[PL_CPU] = plk_cpu_masked_fill},
+    .grad = masked_fill_grad, PL_KERNEL(masked_fill),
 };
 
 /* ---- masked_select ------------------------------------------------------------------------------------------ */
@@ -90,7 +90,7 @@ const PlOp pl_op_masked_select = {
     .doc = "The elements of x where the bool mask is true, as a 1-d tensor; both broadcast.",
     .nin = 2, .nout = 1, .args = {"x", "mask"},
     .cls = PL_INDEXING, .flags = PL_F_IMPURE, .reads_values = 2, .infer = masked_select_infer,
-    .grad = masked_select_grad, .kernel = {[PL_CPU] = plk_cpu_masked_select},
+    .grad = masked_select_grad, PL_KERNEL(masked_select),
 };
 
 static PlStatus shape_attr_infer(PlInfer *c) { return pl_index_infer_shape(c, 0); }
@@ -106,7 +106,7 @@ const PlOp pl_op_masked_select_bwd = {
     .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "mask"},
     .attrs = {A_SHAPE_REQ("shape")},
     .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shape_attr_infer,
-    .grad = masked_select_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_masked_select_bwd},
+    .grad = masked_select_bwd_grad, PL_KERNEL(masked_select_bwd),
 };
 
 /* ---- masked_scatter ------------------------------------------------------------------------------------------ */
@@ -136,7 +136,7 @@ const PlOp pl_op_masked_scatter = {
            "elements as there are trues.",
     .nin = 3, .nout = 1, .args = {"x", "mask", "src"},
     .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = masked_scatter_infer,
-    .grad = masked_scatter_grad, .kernel = {[PL_CPU] = plk_cpu_masked_scatter},
+    .grad = masked_scatter_grad, PL_KERNEL(masked_scatter),
 };
 
 static PlStatus masked_scatter_bwd_grad(PlMaker *g) {
@@ -151,7 +151,7 @@ const PlOp pl_op_masked_scatter_bwd = {
     .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "mask"},
     .attrs = {A_SHAPE_REQ("shape")},
     .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shape_attr_infer,
-    .grad = masked_scatter_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_masked_scatter_bwd},
+    .grad = masked_scatter_bwd_grad, PL_KERNEL(masked_scatter_bwd),
 };
 
 /* ---- nonzero --------------------------------------------------------------------------------------------------- */
@@ -169,5 +169,5 @@ const PlOp pl_op_nonzero = {
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_BASE},
     .cls = PL_INDEXING, .flags = PL_F_NOGRAD_OK | PL_F_IMPURE, .reads_values = 1, .infer = nonzero_infer,
-    .kernel = {[PL_CPU] = plk_cpu_nonzero},
+    PL_KERNEL(nonzero),
 };

@@ -60,7 +60,7 @@ const PlOp pl_op_norm = {
     .args = {"x"}, .attrs = {A_FLOAT("p", 2), A_DIMS_OPT("dim"), A_BOOL("keepdim", 0), A_DTYPE_OPT("dtype")},
     .cls = PL_REDUCTION,
     .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .infer = norm_infer, .grad = norm_grad,
-    .kernel = {[PL_CPU] = plk_cpu_norm}};
+    PL_KERNEL(norm)};
 
 /* ---- var, std ----------------------------------------------------------------------------------------- */
 
@@ -92,7 +92,7 @@ static PlStatus var_grad(PlMaker *g) {
                              .attrs = {A_DIMS_OPT("dim"), A_FLOAT("correction", 1), A_BOOL("keepdim", 0)},   \
                              .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS, .kcode = CODE,                   \
                              .batch = pl_batch_dims,                                                         \
-                             .infer = var_infer, .grad = var_grad, .kernel = {[PL_CPU] = plk_cpu_var}};
+                             .infer = var_infer, .grad = var_grad, PL_KERNEL(var)};
 MOMENT(var, 0, "y = sum (x - mean)^2 / max(0, n - correction);  dx = 2 dy (x - mean) / (n - correction)",
        "The variance over the dims given or all; correction=1 is the unbiased estimate. Floating tensors only.")
 MOMENT(std, 1, "y = sqrt(var);  dx = dy (x - mean) / (y (n - correction)), 0 where y = 0",

@@ -91,7 +91,7 @@ const PlOp pl_op_layer_norm = {
     .nin = 3, .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2, .args = {"x", "weight", "bias"},
     .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 0, .infer = layer_infer, .grad = layer_norm_grad,
-    .kernel = {[PL_CPU] = plk_cpu_layer_norm}};
+    PL_KERNEL(layer_norm)};
 const PlOp pl_op_rms_norm = {
     .name = "rms_norm",
     .doc = "x over the root of its mean square in the last dims (normalized_shape), times weight (optional). eps: the "
@@ -100,7 +100,7 @@ const PlOp pl_op_rms_norm = {
     .nin = 2, .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 2, .args = {"x", "weight"},
     .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT_OPT("eps")}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 1, .infer = layer_infer, .grad = rms_norm_grad,
-    .kernel = {[PL_CPU] = plk_cpu_layer_norm}};
+    PL_KERNEL(layer_norm)};
 
 /* dx like x; dw and db of the parameters' shape in the dtype of statistics; none where not wanted. */
 static void bwd_descs(PlInfer *c, int ndim, const int64_t *shape) {
@@ -122,13 +122,13 @@ const PlOp pl_op_layer_norm_bwd = {
     .args = {"dy", "x", "mean", "rstd", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_INT_REQ("wanted")},
     .cls = PL_REDUCTION,
     .batch = pl_batch_row_norm_bwd, .flags = BWD_FLAGS, .kcode = 0, .infer = layer_bwd_infer, .grad = norm_second_layer,
-    .kernel = {[PL_CPU] = plk_cpu_layer_norm_bwd}};
+    PL_KERNEL(layer_norm_bwd)};
 const PlOp pl_op_rms_norm_bwd = {
     .name = "rms_norm_bwd", .doc = "The gradients of rms_norm: dx, dw.", .nin = 4, .nopt = 1, .nout = 2, .nattr = 2,
     .args = {"dy", "x", "rstd", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_INT_REQ("wanted")},
     .cls = PL_REDUCTION,
     .batch = pl_batch_row_norm_bwd, .flags = BWD_FLAGS, .kcode = 1, .infer = layer_bwd_infer, .grad = norm_second_rms,
-    .kernel = {[PL_CPU] = plk_cpu_layer_norm_bwd}};
+    PL_KERNEL(layer_norm_bwd)};
 
 /* ---- group norm ------------------------------------------------------------------------------------------ */
 
@@ -169,12 +169,12 @@ const PlOp pl_op_group_norm = {
     .args = {"x", "weight", "bias"}, .attrs = {A_INT_REQ("num_groups"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION,
     .batch = pl_batch_samples,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = group_infer, .grad = group_norm_grad,
-    .kernel = {[PL_CPU] = plk_cpu_group_norm}};
+    PL_KERNEL(group_norm)};
 const PlOp pl_op_group_norm_bwd = {
     .name = "group_norm_bwd", .doc = "The gradients of group_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 2,
     .args = {"dy", "x", "mean", "rstd", "weight"}, .attrs = {A_INT_REQ("num_groups"), A_INT_REQ("wanted")},
     .cls = PL_REDUCTION, .flags = BWD_FLAGS, .infer = channel_bwd_infer, .grad = norm_second_group,
-    .kernel = {[PL_CPU] = plk_cpu_group_norm_bwd}};
+    PL_KERNEL(group_norm_bwd)};
 
 /* ---- batch norm -------------------------------------------------------------------------------------------- */
 
@@ -215,13 +215,13 @@ const PlOp pl_op_batch_norm = {
     .nin = 5, .nopt = 4, .nout = 3, .nattr = 2, .args = {"x", "running_mean", "running_var", "weight", "bias"},
     .attrs = {A_BOOL("training", 0), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_channels,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = batch_infer, .grad = batch_norm_grad,
-    .kernel = {[PL_CPU] = plk_cpu_batch_norm}};
+    PL_KERNEL(batch_norm)};
 const PlOp pl_op_batch_norm_bwd = {
     .name = "batch_norm_bwd", .doc = "The gradients of batch_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 3,
     .args = {"dy", "x", "mean", "var", "weight"},
     .attrs = {A_BOOL("training", 0), A_INT_REQ("wanted"), A_FLOAT_REQ("eps")}, .cls = PL_REDUCTION,
     .batch = pl_batch_channels, .flags = BWD_FLAGS,
-    .infer = channel_bwd_infer, .grad = norm_second_batch, .kernel = {[PL_CPU] = plk_cpu_batch_norm_bwd}};
+    .infer = channel_bwd_infer, .grad = norm_second_batch, PL_KERNEL(batch_norm_bwd)};
 
 static PlStatus running_infer(PlInfer *c) {
   const PlArray *r = c->in[0], *s = c->in[1];
@@ -239,4 +239,4 @@ const PlOp pl_op_running_update = {
            "variance (factor n/(n-1) for the unbiased one).",
     .nin = 2, .nout = 1, .nattr = 2, .args = {"running", "stat"}, .attrs = {A_FLOAT("momentum", 0.1), A_FLOAT("factor", 1)},
     .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_MUTATES | PL_F_NOGRAD_OK | PL_F_NOMETHOD, .infer = running_infer,
-    .kernel = {[PL_CPU] = plk_cpu_running_update}};
+    PL_KERNEL(running_update)};

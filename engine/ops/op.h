@@ -217,7 +217,8 @@ enum {
   PL_F_NOGRAD_OK = 128,  /* no gradient by nature (comparisons, indices): outputs are never tracked */
   PL_F_NOMETHOD = 256,   /* function only, no tensor method */
   PL_F_NO_BOOL = 1024,   /* refuses bool tensors */
-  PL_F_IMPURE = 512      /* looks at values to decide its shape, or has side effects */
+  PL_F_IMPURE = 512,     /* looks at values to decide its shape, or has side effects */
+  PL_F_MOVES = 2048      /* its result lies on another device than its input */
 };
 
 struct PlOp {
@@ -246,8 +247,13 @@ struct PlOp {
   void (*batch)(PlBatchCall *c); /* NULL: broadcast if elementwise, else one element after the other */
   uint64_t (*draws)(const PlkCall *call); /* PL_F_SEEDED: counters consumed */
   double (*flops)(const PlInfer *c);      /* floating-point operations; NULL: elements of the outputs */
-  PlKernel kernel[PL_NDEVICE];
+  PlKernel kernel[1];     /* [PL_CPU] */
+  const char *family;     /* what a device plug-in calls its kernel; NULL: the op's name. See PL_KERNEL */
 };
+
+/* The CPU kernel of an op with its family. An op whose kernel is another function, such as one around plk_cpu_NAME, is a
+ * family of its own, called like the op. */
+#define PL_KERNEL(NAME) .kernel = {[PL_CPU] = plk_cpu_##NAME}, .family = #NAME
 
 #define OP(name) extern const PlOp pl_op_##name;
 #include "engine/ops/ops.def"

@@ -51,7 +51,7 @@ const PlOp pl_op_sgd_step = {
               [PLK_SGD_DAMPENING] = A_FLOAT("dampening", 0), [PLK_SGD_DECAY] = A_FLOAT("weight_decay", 0),
               [PLK_SGD_NESTEROV] = A_BOOL("nesterov", 0), [PLK_SGD_MAXIMIZE] = A_BOOL("maximize", 0),
               [PLK_SGD_FIRST] = A_BOOL("first", 0)},
-    .flags = STEP_FLAGS, .infer = sgd_infer, .kernel = {[PL_CPU] = plk_cpu_sgd_step}};
+    .flags = STEP_FLAGS, .infer = sgd_infer, PL_KERNEL(sgd_step)};
 
 const PlOp pl_op_adam_step = {
     .name = "adam_step", .doc = "One step of Adam over the list {param, grad, m, v [, vmax], param …}, k tensors a "
@@ -64,7 +64,7 @@ const PlOp pl_op_adam_step = {
               [PLK_ADAM_BETA2] = A_FLOAT("beta2", 0.999), [PLK_ADAM_EPS] = A_FLOAT("eps", 1e-8),
               [PLK_ADAM_DECAY] = A_FLOAT("weight_decay", 0), [PLK_ADAM_STEP] = A_INT_REQ("step"),
               [PLK_ADAM_FLAGS] = A_INT("flags", 0)},
-    .flags = STEP_FLAGS, .infer = adam_infer, .kernel = {[PL_CPU] = plk_cpu_adam_step}};
+    .flags = STEP_FLAGS, .infer = adam_infer, PL_KERNEL(adam_step)};
 
 static PlStatus rmsprop_infer(PlInfer *c) {
   int64_t k = pl_attr_i(c->attrs, PLK_RMS_K), flags = pl_attr_i(c->attrs, PLK_RMS_FLAGS);
@@ -83,7 +83,7 @@ const PlOp pl_op_rmsprop_step = {
     .attrs = {[PLK_RMS_K] = A_INT("k", 3), [PLK_RMS_LR] = A_FLOAT("lr", 1e-2), [PLK_RMS_ALPHA] = A_FLOAT("alpha", 0.99),
               [PLK_RMS_EPS] = A_FLOAT("eps", 1e-8), [PLK_RMS_DECAY] = A_FLOAT("weight_decay", 0),
               [PLK_RMS_MOMENTUM] = A_FLOAT("momentum", 0), [PLK_RMS_FLAGS] = A_INT("flags", 0)},
-    .flags = STEP_FLAGS, .infer = rmsprop_infer, .kernel = {[PL_CPU] = plk_cpu_rmsprop_step}};
+    .flags = STEP_FLAGS, .infer = rmsprop_infer, PL_KERNEL(rmsprop_step)};
 
 static PlStatus norm_infer(PlInfer *c) {
   PlDtype d = (PlDtype)c->in[0]->dtype;
@@ -97,7 +97,7 @@ static PlStatus norm_infer(PlInfer *c) {
 const PlOp pl_op_foreach_norm = {
     .name = "foreach_norm", .doc = "The p-norm (inf: the largest magnitude) of all elements of a list of tensors, 0-d.",
     .formula = "(sum |x|^p)^(1/p)", LIST, .nattr = 1, .args = {"tensors"}, .attrs = {A_FLOAT("p", 2)},
-    .flags = PL_F_NOMETHOD | PL_F_NOGRAD_OK, .infer = norm_infer, .kernel = {[PL_CPU] = plk_cpu_foreach_norm}};
+    .flags = PL_F_NOMETHOD | PL_F_NOGRAD_OK, .infer = norm_infer, PL_KERNEL(foreach_norm)};
 
 static PlStatus scale_infer(PlInfer *c) {
   const PlArray *f = c->in[c->nin - 1];
@@ -110,7 +110,7 @@ static PlStatus scale_infer(PlInfer *c) {
 const PlOp pl_op_foreach_scale_ = {
     .name = "foreach_scale_", .doc = "Multiplies all tensors of a list, in place, by the last one, which holds one number.",
     LIST, .args = {"tensors"}, .flags = STEP_FLAGS, .infer = scale_infer,
-    .kernel = {[PL_CPU] = plk_cpu_foreach_scale_}};
+    PL_KERNEL(foreach_scale_)};
 
 static PlStatus zero_infer(PlInfer *c) {
   pl_desc_set(&c->out[0], (PlDtype)c->in[0]->dtype, c->in[0]->ndim, c->in[0]->shape);
@@ -118,4 +118,4 @@ static PlStatus zero_infer(PlInfer *c) {
 }
 const PlOp pl_op_foreach_zero_ = {
     .name = "foreach_zero_", .doc = "Sets all elements of a list of tensors to 0, in place.", LIST, .args = {"tensors"},
-    .flags = STEP_FLAGS, .infer = zero_infer, .kernel = {[PL_CPU] = plk_cpu_foreach_zero_}};
+    .flags = STEP_FLAGS, .infer = zero_infer, PL_KERNEL(foreach_zero_)};

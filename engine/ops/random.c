@@ -55,7 +55,7 @@ const PlOp pl_op_uniform = {
     .nin = 0, .nout = 1, .nattr = 4,
     .attrs = {A_FLOAT_REQ("low"), A_FLOAT_REQ("high"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
     .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = drawn_infer,
-    .draws = draws_uniform, .kernel = {[PL_CPU] = plk_cpu_uniform},
+    .draws = draws_uniform, PL_KERNEL(uniform),
 };
 
 const PlOp pl_op_normal = {
@@ -64,7 +64,7 @@ const PlOp pl_op_normal = {
     .nin = 0, .nout = 1, .nattr = 4,
     .attrs = {A_FLOAT_REQ("mean"), A_FLOAT_REQ("std"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
     .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = drawn_infer,
-    .draws = draws_normal, .kernel = {[PL_CPU] = plk_cpu_normal},
+    .draws = draws_normal, PL_KERNEL(normal),
 };
 
 const PlOp pl_op_randint = {
@@ -73,7 +73,7 @@ const PlOp pl_op_randint = {
     .nin = 0, .nout = 1, .nattr = 4,
     .attrs = {A_INT_REQ("low"), A_INT_REQ("high"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
     .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = randint_infer,
-    .draws = draws_randint, .kernel = {[PL_CPU] = plk_cpu_randint},
+    .draws = draws_randint, PL_KERNEL(randint),
 };
 
 static PlStatus randperm_infer(PlInfer *c) {
@@ -89,7 +89,7 @@ const PlOp pl_op_randperm = {
     .nin = 0, .nout = 1, .nattr = 2,
     .attrs = {A_INT_REQ("n"), A_BASE},
     .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = randperm_infer,
-    .draws = draws_randperm, .kernel = {[PL_CPU] = plk_cpu_randperm_based},
+    .draws = draws_randperm, PL_KERNEL(randperm_based),
 };
 
 /* ---- drawing from probabilities --------------------------------------------------------------------------- */
@@ -112,7 +112,7 @@ const PlOp pl_op_bernoulli = {
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_FLOAT_OPT("p")},
     .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY, .infer = bernoulli_infer,
-    .grad = bernoulli_grad, .draws = draws_bernoulli, .kernel = {[PL_CPU] = plk_cpu_bernoulli_like},
+    .grad = bernoulli_grad, .draws = draws_bernoulli, PL_KERNEL(bernoulli_like),
 };
 
 static PlStatus multinomial_infer(PlInfer *c) {
@@ -136,7 +136,7 @@ const PlOp pl_op_multinomial = {
     .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
     .attrs = {A_INT_REQ("num_samples"), A_BOOL("replacement", 0), A_BASE},
     .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .infer = multinomial_infer,
-    .draws = draws_multinomial, .kernel = {[PL_CPU] = plk_cpu_multinomial_based},
+    .draws = draws_multinomial, PL_KERNEL(multinomial_based),
 };
 
 /* ---- dropout ------------------------------------------------------------------------------------------------ */
@@ -171,7 +171,7 @@ const PlOp pl_op_dropout = {
     .nin = 1, .nout = 2, .nvisible = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_FLOAT("p", 0.5)},
     .cls = PL_OPAQUE, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY, .infer = dropout_infer,
-    .grad = dropout_grad, .draws = draws_dropout, .kernel = {[PL_CPU] = plk_cpu_dropout},
+    .grad = dropout_grad, .draws = draws_dropout, PL_KERNEL(dropout),
 };
 
 static PlStatus dropout_bwd_grad(PlMaker *g) {
@@ -186,7 +186,7 @@ const PlOp pl_op_dropout_bwd = {
     .attrs = {A_FLOAT_REQ("p")},
     .cls = PL_OPAQUE,
     .batch = pl_batch_each, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS | PL_F_POLY, .infer = dropout_infer,
-    .grad = dropout_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_dropout_bwd},
+    .grad = dropout_bwd_grad, PL_KERNEL(dropout_bwd),
 };
 
 /* ---- fills in place ----------------------------------------------------------------------------------------- */
@@ -224,7 +224,7 @@ const PlOp pl_op_uniform_fill = {
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_FLOAT("low", 0.0), A_FLOAT("high", 1.0)},
     .cls = PL_CREATION, .flags = FILL, .infer = fill_infer, .grad = forget_grad, .draws = draws_uniform,
-    .kernel = {[PL_CPU] = plk_cpu_uniform},
+    PL_KERNEL(uniform),
 };
 
 const PlOp pl_op_normal_fill = {
@@ -233,7 +233,7 @@ const PlOp pl_op_normal_fill = {
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_FLOAT("mean", 0.0), A_FLOAT("std", 1.0)},
     .cls = PL_CREATION, .flags = FILL, .infer = fill_infer, .grad = forget_grad, .draws = draws_normal,
-    .kernel = {[PL_CPU] = plk_cpu_normal},
+    PL_KERNEL(normal),
 };
 
 const PlOp pl_op_exponential_fill = {
@@ -242,7 +242,7 @@ const PlOp pl_op_exponential_fill = {
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_FLOAT("rate", 1.0)},
     .cls = PL_CREATION, .flags = FILL, .infer = exponential_infer, .grad = forget_grad,
-    .draws = draws_exponential, .kernel = {[PL_CPU] = plk_cpu_exponential},
+    .draws = draws_exponential, PL_KERNEL(exponential),
 };
 
 const PlOp pl_op_randint_fill = {
@@ -251,7 +251,7 @@ const PlOp pl_op_randint_fill = {
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_INT_REQ("low"), A_INT_REQ("high")},
     .cls = PL_CREATION, .flags = FILL, .infer = randint_fill_infer, .grad = forget_grad,
-    .draws = draws_randint, .kernel = {[PL_CPU] = plk_cpu_randint},
+    .draws = draws_randint, PL_KERNEL(randint),
 };
 
 const PlOp pl_op_bernoulli_fill = {
@@ -260,5 +260,5 @@ const PlOp pl_op_bernoulli_fill = {
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_FLOAT("p", 0.5)},
     .cls = PL_CREATION, .flags = FILL, .infer = bernoulli_fill_infer, .grad = forget_grad,
-    .draws = draws_bernoulli, .kernel = {[PL_CPU] = plk_cpu_bernoulli_fill},
+    .draws = draws_bernoulli, PL_KERNEL(bernoulli_fill),
 };

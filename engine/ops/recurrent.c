@@ -59,7 +59,7 @@ const PlOp pl_op_lstm_gates = {
     .formula = "c2 = s(f) c + s(i) tanh(g); h = s(o) tanh(c2)", .nin = 2, .nout = 2, .args = {"a", "c"}, .cls = PL_OPAQUE,
     .batch = pl_batch_samples,
     .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = gates_infer, .grad = gates_grad,
-    .kernel = {[PL_CPU] = plk_cpu_lstm_gates}};
+    PL_KERNEL(lstm_gates)};
 
 static PlStatus gates_bwd_infer(PlInfer *c) {
   PL_TRY(check_gates(c, 2, 3));
@@ -85,7 +85,7 @@ const PlOp pl_op_lstm_gates_bwd = {
     .name = "lstm_gates_bwd", .doc = "The gradients of lstm_gates for a and c.", .nin = 4, .nout = 2,
     .args = {"dh", "dc", "a", "c"}, .cls = PL_OPAQUE,
     .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY,
-    .infer = gates_bwd_infer, .grad = gates_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_lstm_gates_bwd}};
+    .infer = gates_bwd_infer, .grad = gates_bwd_grad, PL_KERNEL(lstm_gates_bwd)};
 
 static PlStatus gates_bwd2_infer(PlInfer *c) {
   PL_TRY(check_gates(c, 2, 3));
@@ -101,7 +101,7 @@ const PlOp pl_op_lstm_gates_bwd2 = {
     .name = "lstm_gates_bwd2", .doc = "The gradients of lstm_gates_bwd for its inputs; va and vc are those of its results.",
     .nin = 6, .nout = 4, .args = {"dh", "dc", "a", "c", "va", "vc"}, .cls = PL_OPAQUE, .batch = pl_batch_samples,
     .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = gates_bwd2_infer,
-    .kernel = {[PL_CPU] = plk_cpu_lstm_gates_bwd2}};
+    PL_KERNEL(lstm_gates_bwd2)};
 
 /* ---- CTC -------------------------------------------------------------------------------------------------- */
 
@@ -155,7 +155,7 @@ const PlOp pl_op_ctc_nll = {
            "forward variables.",
     .nin = 4, .nout = 2, .nvisible = 1, .nattr = 2, .args = {"log_probs", "targets", "input_lengths", "target_lengths"},
     .attrs = {CTC_ATTRS}, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = ctc_infer,
-    .grad = ctc_grad, .kernel = {[PL_CPU] = plk_cpu_ctc_loss}};
+    .grad = ctc_grad, PL_KERNEL(ctc_loss)};
 
 static PlStatus ctc_bwd_infer(PlInfer *c) {
   PL_TRY(check_ctc(c, 1));
@@ -175,4 +175,4 @@ const PlOp pl_op_ctc_loss_bwd = {
     .name = "ctc_loss_bwd", .doc = "The gradient of ctc_nll for log_probs.", .nin = 7, .nout = 1, .nattr = 2,
     .args = {"dy", "log_probs", "targets", "input_lengths", "target_lengths", "nll", "alpha"}, .attrs = {CTC_ATTRS},
     .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = ctc_bwd_infer,
-    .kernel = {[PL_CPU] = plk_cpu_ctc_loss_bwd}};
+    PL_KERNEL(ctc_loss_bwd)};

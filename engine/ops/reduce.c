@@ -8,7 +8,7 @@
 
 #define DIMS A_DIMS_OPT("dim"), A_BOOL("keepdim", 0)
 #define REDUCTION(NAME, CODE) .name = NAME, .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE, \
-                              .kernel = {[PL_CPU] = plk_cpu_reduce}
+                              PL_KERNEL(reduce)
 
 static uint32_t mask_of(const PlMaker *g) { return dims_listed(g->attrs, 0, g->in[0]->ndim); }
 /* A value of the reduced shape, ready to broadcast against x. */
@@ -104,7 +104,7 @@ const PlOp pl_op_sum_to = {
     .formula = "dx = dy broadcast", .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "shape_values"},
     .attrs = {{.name = "shape", .type = PL_A_SHAPE, .optional = true}}, .cls = PL_REDUCTION, .batch = pl_batch_sum_to,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY, .reads_values = 2, .infer = sum_to_infer, .grad = sum_to_grad,
-    .kernel = {[PL_CPU] = plk_cpu_sum_to}};
+    PL_KERNEL(sum_to)};
 
 /* ---- prod ---------------------------------------------------------------------------------------------- */
 
@@ -156,13 +156,13 @@ const PlOp pl_op_prod_bwd = {
     .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "dy"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION,
     .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = pl_infer_same, .grad = prod_bwd_grad,
-    .kernel = {[PL_CPU] = plk_cpu_prod_bwd}};
+    PL_KERNEL(prod_bwd)};
 
 const PlOp pl_op_prod_bwd2 = {
     .name = "prod_bwd2", .doc = "The gradient of prod_bwd with respect to x; v is the gradient of its result.",
     .nin = 3, .nout = 1, .nattr = 1, .args = {"x", "dy", "v"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION,
     .batch = pl_batch_dims,
-    .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = pl_infer_same, .kernel = {[PL_CPU] = plk_cpu_prod_bwd2}};
+    .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = pl_infer_same, PL_KERNEL(prod_bwd2)};
 
 /* ---- extremes --------------------------------------------------------------------------------------------- */
 

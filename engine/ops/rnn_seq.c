@@ -45,7 +45,7 @@ const PlOp pl_op_rnn_seq = {
            "or relu. Gives hs[S+1,N,H]: the states before, between and after the steps; backwards if reverse. f32 or f64.",
     .formula = "h = tanh(gx + h w^T)", .nin = 3, .nout = 1, .nattr = 2, .args = {"gx", "h0", "w"}, .attrs = {ATTRS},
     .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = seq_infer, .grad = seq_grad,
-    .flops = seq_flops, .kernel = {[PL_CPU] = plk_cpu_rnn_seq}};
+    .flops = seq_flops, PL_KERNEL(rnn_seq)};
 
 /* ---- the gradient -------------------------------------------------------------------------------------------------- */
 
@@ -122,4 +122,4 @@ static PlStatus seq_bwd_grad(PlMaker *g) {
 const PlOp pl_op_rnn_seq_bwd = {
     .name = "rnn_seq_bwd", .doc = "The gradients of rnn_seq for gx, h0 and w.", .nin = B_NIN, .nout = 3, .nattr = 2,
     .args = {"hs", "w", "dhs"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL,
-    .infer = seq_bwd_infer, .grad = seq_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_rnn_seq_bwd}};
+    .infer = seq_bwd_infer, .grad = seq_bwd_grad, PL_KERNEL(rnn_seq_bwd)};

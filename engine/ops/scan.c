@@ -4,7 +4,7 @@
 #include "kernels/reduce.h"
 
 #define SCAN(NAME, CODE) .name = NAME, .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE, \
-                         .kernel = {[PL_CPU] = plk_cpu_scan}
+                         PL_KERNEL(scan)
 
 static int64_t dim_of(const PlMaker *g) { return pl_attr_i(g->attrs, 0); }
 
@@ -71,7 +71,7 @@ const PlOp pl_op_cumprod_bwd = {
     .name = "cumprod_bwd", .doc = "The gradient of cumprod; zeros in x need no care.", .nin = 2, .nout = 1, .nattr = 1,
     .args = {"dy", "x"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = like_second, .grad = cumprod_bwd_grad,
-    .kernel = {[PL_CPU] = plk_cpu_cumprod_bwd}};
+    PL_KERNEL(cumprod_bwd)};
 
 static PlStatus cumprod_bwd2_infer(PlInfer *c) {
   for (int i = 0; i < 2; i++) pl_desc_set(&c->out[i], (PlDtype)c->in[i]->dtype, c->in[i]->ndim, c->in[i]->shape);
@@ -81,7 +81,7 @@ const PlOp pl_op_cumprod_bwd2 = {
     .name = "cumprod_bwd2", .doc = "The gradients of cumprod_bwd for dy and x; v is the gradient of its result.", .nin = 3,
     .nout = 2, .nattr = 1, .args = {"dy", "x", "v"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION,
     .batch = pl_batch_dims,
-    .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = cumprod_bwd2_infer, .kernel = {[PL_CPU] = plk_cpu_cumprod_bwd2}};
+    .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = cumprod_bwd2_infer, PL_KERNEL(cumprod_bwd2)};
 
 /* ---- logcumsumexp ----------------------------------------------------------------------------------------- */
 
@@ -120,7 +120,7 @@ const PlOp pl_op_logcumsumexp_bwd = {
     .name = "logcumsumexp_bwd", .doc = "The gradient of logcumsumexp.", .nin = 3, .nout = 1, .nattr = 1,
     .args = {"dy", "x", "y"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = like_second, .grad = lcse_bwd_grad,
-    .kernel = {[PL_CPU] = plk_cpu_logcumsumexp_bwd}};
+    PL_KERNEL(logcumsumexp_bwd)};
 
 /* ---- cummax, cummin ----------------------------------------------------------------------------------------- */
 
@@ -149,6 +149,6 @@ static PlStatus cumextreme_grad(PlMaker *g) {
                              .attrs = {A_DIM_REQ("dim"), A_BASE}, .flags = PL_F_CONTIGUOUS,                        \
                              .batch = pl_batch_dims,                                                               \
                              .infer = cumextreme_infer, .grad = cumextreme_grad,                                   \
-                             .kernel = {[PL_CPU] = plk_cpu_cumextreme}};
+                             PL_KERNEL(cumextreme)};
 CUMEXTREME(cummax, PLK_S_CUMMAX, "largest value")
 CUMEXTREME(cummin, PLK_S_CUMMIN, "smallest value")

@@ -73,7 +73,7 @@ const PlOp pl_op_scatter = {
     .attrs = {A_DIM_REQ("dim"), A_BASE, A_ENUM("reduce", "none|add|multiply", 0)},
     .cls = PL_INDEXING,
     .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE, .infer = scatter_infer,
-    .grad = scatter_grad, .kernel = {[PL_CPU] = plk_cpu_scatter},
+    .grad = scatter_grad, PL_KERNEL(scatter),
 };
 
 static PlStatus scatter_add_grad(PlMaker *g) {
@@ -88,7 +88,7 @@ const PlOp pl_op_scatter_add = {
     .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
     .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE, .kcode = 1,
-    .infer = scatter_infer, .grad = scatter_add_grad, .kernel = {[PL_CPU] = plk_cpu_scatter},
+    .infer = scatter_infer, .grad = scatter_add_grad, PL_KERNEL(scatter),
 };
 
 /* ---- scatter_reduce ---------------------------------------------------------------------------------------- */
@@ -173,7 +173,7 @@ const PlOp pl_op_scatter_reduce = {
     .nin = 3, .nout = 1, .nattr = 4, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), A_ENUM("reduce", "sum|prod|mean|amax|amin", 0), A_BOOL("include_self", 1), A_BASE},
     .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = scatter_reduce_infer,
-    .grad = scatter_reduce_grad, .kernel = {[PL_CPU] = plk_cpu_scatter_reduce},
+    .grad = scatter_reduce_grad, PL_KERNEL(scatter_reduce),
 };
 
 /* ---- row by row: index_add, index_copy, index_fill ------------------------------------------------------------ */
@@ -219,7 +219,7 @@ const PlOp pl_op_index_add = {
     .attrs = {A_DIM_REQ("dim"), {.name = "alpha", .type = PL_A_SCALAR, .has_def = true, .i = 1}, A_BASE},
     .cls = PL_INDEXING,
     .batch = pl_batch_rows, .flags = PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_add_grad,
-    .kernel = {[PL_CPU] = plk_cpu_index_add},
+    PL_KERNEL(index_add),
 };
 
 static PlVal fill_zero(PlMaker *g) {
@@ -248,7 +248,7 @@ const PlOp pl_op_index_copy = {
     .attrs = {A_DIM_REQ("dim"), A_BASE},
     .cls = PL_INDEXING,
     .batch = pl_batch_rows, .flags = PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_copy_grad,
-    .kernel = {[PL_CPU] = plk_cpu_index_copy},
+    PL_KERNEL(index_copy),
 };
 
 static PlStatus index_fill_infer(PlInfer *c) {
@@ -277,5 +277,5 @@ const PlOp pl_op_index_fill = {
     .attrs = {A_DIM_REQ("dim"), A_BASE},
     .cls = PL_INDEXING,
     .batch = pl_batch_rows, .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE, .infer = index_fill_infer,
-    .grad = index_fill_grad, .kernel = {[PL_CPU] = plk_cpu_index_fill},
+    .grad = index_fill_grad, PL_KERNEL(index_fill),
 };

@@ -39,7 +39,7 @@ const PlOp pl_op_searchsorted = {
     .attrs = {A_BOOL("right", 0), A_BASE, A_BOOL("out_int32", 0),
               {.name = "side", .type = PL_A_ENUM, .optional = true, .choices = "left|right"}},
     .cls = PL_INDEXING, .flags = NO_GRAD, .promote = PL_PROMOTE_ALL, .promote_mask = 3,
-    .infer = searchsorted_infer, .kernel = {[PL_CPU] = plk_cpu_searchsorted},
+    .infer = searchsorted_infer, PL_KERNEL(searchsorted),
 };
 
 static PlStatus bucketize_infer(PlInfer *c) {
@@ -54,7 +54,7 @@ const PlOp pl_op_bucketize = {
     .nin = 2, .nout = 1, .nattr = 3, .args = {"x", "boundaries"},
     .attrs = {A_BOOL("right", 0), A_BASE, A_BOOL("out_int32", 0)},
     .cls = PL_INDEXING, .batch = pl_batch_first, .flags = NO_GRAD, .promote = PL_PROMOTE_ALL, .infer = bucketize_infer,
-    .kernel = {[PL_CPU] = plk_cpu_bucketize},
+    PL_KERNEL(bucketize),
 };
 
 static PlStatus bincount_infer(PlInfer *c) {
@@ -77,7 +77,7 @@ const PlOp pl_op_bincount = {
     .nin = 2, .nopt = 1, .nout = 1, .nattr = 2, .args = {"x", "weights"},
     .attrs = {A_INT("minlength", 0), A_BASE},
     .cls = PL_INDEXING, .flags = NO_GRAD | PL_F_IMPURE, .reads_values = 1, .infer = bincount_infer,
-    .kernel = {[PL_CPU] = plk_cpu_bincount},
+    PL_KERNEL(bincount),
 };
 
 static PlStatus isin_infer(PlInfer *c) {
@@ -92,7 +92,7 @@ const PlOp pl_op_isin = {
     .attrs = {A_BOOL("invert", 0)},
     .cls = PL_INDEXING,
     .batch = pl_batch_first, .flags = NO_GRAD | PL_F_SCALAR, .promote = PL_PROMOTE_ALL, .infer = isin_infer,
-    .kernel = {[PL_CPU] = plk_cpu_isin},
+    PL_KERNEL(isin),
 };
 
 static PlStatus unique_infer(PlInfer *c) {
@@ -121,5 +121,5 @@ const PlOp pl_op_unique = {
     .nin = 1, .nout = 3, .nattr = 5, .args = {"x"},
     .attrs = {A_BOOL("sorted", 1), A_BOOL("return_inverse", 0), A_BOOL("return_counts", 0), A_DIM_OPT("dim"), A_BASE},
     .cls = PL_INDEXING, .flags = NO_GRAD | PL_F_IMPURE, .reads_values = 1, .infer = unique_infer,
-    .kernel = {[PL_CPU] = plk_cpu_unique},
+    PL_KERNEL(unique),
 };

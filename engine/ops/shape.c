@@ -19,7 +19,7 @@ const PlOp pl_op_shape_of = {
     .nin = 1, .nout = 1, .args = {"x"},
     .cls = PL_CREATION,
     .batch = pl_batch_sizes, .flags = PL_F_INTERNAL | PL_F_NOGRAD_OK | PL_F_POLY, .infer = shape_of_infer,
-    .kernel = {[PL_CPU] = plk_cpu_shape_of},
+    PL_KERNEL(shape_of),
 };
 
 static PlStatus zeros_of_infer(PlInfer *c) {
@@ -40,7 +40,7 @@ const PlOp pl_op_zeros_of = {
     .nin = 1, .nout = 1, .nattr = 1, .args = {"shape"},
     .attrs = {A_DTYPE_REQ("dtype")},
     .cls = PL_CREATION, .flags = PL_F_INTERNAL | PL_F_NOGRAD_OK | PL_F_POLY, .reads_values = 1,
-    .infer = zeros_of_infer, .kernel = {[PL_CPU] = plk_cpu_zeros},
+    .infer = zeros_of_infer, PL_KERNEL(zeros),
 };
 
 /* ---- triangles, diagonals --------------------------------------------------------------------------------- */
@@ -62,7 +62,7 @@ static PlStatus linear_self_grad(PlMaker *g) { /* the op is its own adjoint */
       .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},                                                     \
       .attrs = {A_INT("diagonal", 0)},                                                                    \
       .cls = PL_POINTWISE, .flags = PL_F_POLY | PL_F_CONTIGUOUS | PL_F_INPLACE, .kcode = CODE,            \
-      .infer = tri_infer, .grad = linear_self_grad, .kernel = {[PL_CPU] = plk_cpu_tri},                   \
+      .infer = tri_infer, .grad = linear_self_grad, PL_KERNEL(tri),                   \
   }
 TRI(tril, 0, "The lower triangle of the last two dims, zeros above diagonal `diagonal` (0: main, > 0: above).");
 TRI(triu, 1, "The upper triangle of the last two dims, zeros below diagonal `diagonal` (0: main, > 0: above).");
@@ -119,7 +119,7 @@ const PlOp pl_op_diag = {
     .doc = "Of a vector: the matrix with it on diagonal `diagonal`. Of a matrix: that diagonal, sharing memory.",
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_INT("diagonal", 0)},
-    .cls = PL_VIEW, .flags = PL_F_CONTIGUOUS, .infer = diag_infer, .grad = diag_grad, .kernel = {[PL_CPU] = plk_cpu_diag},
+    .cls = PL_VIEW, .flags = PL_F_CONTIGUOUS, .infer = diag_infer, .grad = diag_grad, PL_KERNEL(diag),
 };
 
 static PlStatus diag_embed_infer(PlInfer *c) {
@@ -156,7 +156,7 @@ const PlOp pl_op_diag_embed = {
     /* Dims of the result: NEWDIM counts over one dim more than x has. */
     .attrs = {A_INT("offset", 0), A_NEWDIM("dim1", -2), A_NEWDIM("dim2", -1)},
     .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_POLY | PL_F_CONTIGUOUS, .infer = diag_embed_infer,
-    .grad = diag_embed_grad, .kernel = {[PL_CPU] = plk_cpu_diag_embed},
+    .grad = diag_embed_grad, PL_KERNEL(diag_embed),
 };
 
 static PlStatus trace_infer(PlInfer *c) {
@@ -186,7 +186,7 @@ const PlOp pl_op_trace = {
     .name = "trace",
     .doc = "The sum of a matrix's main diagonal, 0-d; integers sum in i64.",
     .nin = 1, .nout = 1, .args = {"x"},
-    .cls = PL_REDUCTION, .infer = trace_infer, .grad = trace_grad, .kernel = {[PL_CPU] = plk_cpu_trace},
+    .cls = PL_REDUCTION, .infer = trace_infer, .grad = trace_grad, PL_KERNEL(trace),
 };
 
 /* ---- flip, roll -------------------------------------------------------------------------------------------- */
@@ -197,7 +197,7 @@ const PlOp pl_op_flip = {
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_DIMS_REQ("dims")},
     .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_POLY, .infer = pl_infer_same, .grad = linear_self_grad,
-    .kernel = {[PL_CPU] = plk_cpu_flip},
+    PL_KERNEL(flip),
 };
 
 static PlStatus roll_infer(PlInfer *c) {
@@ -231,5 +231,5 @@ const PlOp pl_op_roll = {
     .attrs = {A_INTS_REQ("shifts"), A_DIMS_OPT("dims")},
     .cls = PL_INDEXING,
     .batch = pl_batch_dims, .flags = PL_F_POLY | PL_F_CONTIGUOUS, .infer = roll_infer, .grad = roll_grad,
-    .kernel = {[PL_CPU] = plk_cpu_roll},
+    PL_KERNEL(roll),
 };

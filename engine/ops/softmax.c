@@ -59,13 +59,13 @@ static PlStatus log_softmax_bwd_grad(PlMaker *g) {
                              .args = {"x"}, .attrs = {A_DIM("dim", -1), A_DTYPE_OPT("dtype")},                \
                              .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .kcode = CODE,        \
                              .batch = pl_batch_dims,                                                            \
-                             .infer = soft_infer, .grad = NAME##_grad, .kernel = {[PL_CPU] = plk_cpu_softmax}}; \
+                             .infer = soft_infer, .grad = NAME##_grad, PL_KERNEL(softmax)}; \
   const PlOp pl_op_##NAME##_bwd = {.name = #NAME "_bwd", .doc = "The gradient of " #NAME ".", .nin = 2, .nout = 1, \
                                    .nattr = 1, .args = {"dy", "y"}, .attrs = {A_INT_REQ("dim")},              \
                                    .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, \
                                    .batch = pl_batch_dims,                                                    \
                                    .kcode = CODE, .infer = soft_bwd_infer, .grad = NAME##_bwd_grad,           \
-                                   .kernel = {[PL_CPU] = plk_cpu_softmax_bwd}};
+                                   PL_KERNEL(softmax_bwd)};
 SOFT(softmax, 0, "y = exp(x - max x) / sum;  dx = y (dy - sum(dy y))",
      "exp(x) over its sum along dim: positive numbers that add up to 1. Floating tensors, or dtype= to convert first.")
 SOFT(log_softmax, 1, "y = x - logsumexp(x);  dx = dy - exp(y) sum(dy)",

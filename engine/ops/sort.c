@@ -41,7 +41,7 @@ static PlStatus pick_grad(PlMaker *g) {
                              .attrs = {A_INT_OPT("dim"), A_SHAPE_REQ("shape"), A_INT_REQ("base")},        \
                              .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL,                \
                              .batch = pl_batch_dims,                                                      \
-                             .infer = move_infer, .grad = GRAD, .kernel = {[PL_CPU] = plk_cpu_##NAME}};
+                             .infer = move_infer, .grad = GRAD, PL_KERNEL(NAME)};
 MOVE(dim_put, "Zeros of the given shape with x added at index along dim (none: flat).", put_grad)
 MOVE(dim_pick, "x at index along dim (none: flat), in the given shape.", pick_grad)
 
@@ -70,7 +70,7 @@ static PlStatus arg_infer(PlInfer *c) {
                              .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,        \
                              .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_NO_BOOL, .kcode = CODE, .infer = arg_infer,          \
                              .batch = pl_batch_dims,                                                                               \
-                             .kernel = {[PL_CPU] = plk_cpu_argmax}};
+                             PL_KERNEL(argmax)};
 ARG(argmax, 0, "largest value")
 ARG(argmin, 1, "smallest value")
 
@@ -118,12 +118,12 @@ const PlOp pl_op_sort = {
     .formula = "dx = dy put back at the indices", .nin = 1, .nout = 2, .nattr = 4, .args = {"x"}, .attrs = {ORDER},
     .cls = PL_REDUCTION,
     .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_SORT, .infer = sort_infer, .grad = sort_grad,
-    .kernel = {[PL_CPU] = plk_cpu_sort}};
+    PL_KERNEL(sort)};
 const PlOp pl_op_argsort = {
     .name = "argsort", .doc = "The places of x's values in sorted order along dim; stable, NaN counts as largest. i64.",
     .nin = 1, .nout = 1, .nattr = 4, .args = {"x"}, .attrs = {ORDER}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .kcode = PLK_O_ARGSORT, .infer = sort_infer,
-    .kernel = {[PL_CPU] = plk_cpu_sort}};
+    PL_KERNEL(sort)};
 
 static PlStatus topk_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
@@ -146,7 +146,7 @@ const PlOp pl_op_topk = {
     .attrs = {A_INT_REQ("k"), A_DIM("dim", -1), A_BOOL("largest", 1), A_BOOL("sorted", 1), A_BASE}, .cls = PL_REDUCTION,
     .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_TOPK, .infer = topk_infer, .grad = topk_grad,
-    .kernel = {[PL_CPU] = plk_cpu_sort}};
+    PL_KERNEL(sort)};
 
 static PlStatus kth_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
@@ -165,7 +165,7 @@ const PlOp pl_op_kthvalue = {
     .attrs = {A_INT_REQ("k"), A_DIM("dim", -1), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,
     .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_KTH, .infer = kth_infer, .grad = kth_grad,
-    .kernel = {[PL_CPU] = plk_cpu_sort}};
+    PL_KERNEL(sort)};
 
 /* The median of no element at all is NaN; along an empty dim it is refused. */
 static PlStatus median_infer(PlInfer *c) {
@@ -187,4 +187,4 @@ const PlOp pl_op_median = {
     .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 3, .args = {"x"},
     .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,
     .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS,
-    .kcode = PLK_O_MEDIAN, .infer = median_infer, .grad = median_grad, .kernel = {[PL_CPU] = plk_cpu_sort}};
+    .kcode = PLK_O_MEDIAN, .infer = median_infer, .grad = median_grad, PL_KERNEL(sort)};

@@ -49,5 +49,5 @@ const PlOp pl_op_strided_put = {
     .nin = 2, .nout = 1, .nattr = 3, .args = {"x", "value"},
     .attrs = {A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT("offset", 0)},
     .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = infer, .grad = grad,
-    .kernel = {[PL_CPU] = plk_cpu_strided_put},
+    PL_KERNEL(strided_put),
 };

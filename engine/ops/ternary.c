@@ -6,7 +6,7 @@
 #include "kernels/elementwise.h"
 
 #define FLAGS (PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY)
-#define ELEMENTWISE(CODE) .kcode = PLK_EW_##CODE, .kernel = {[PL_CPU] = plk_cpu_elementwise}
+#define ELEMENTWISE(CODE) .kcode = PLK_EW_##CODE, PL_KERNEL(elementwise)
 
 static PlVal zero(PlMaker *g) { return pl_g_num(g, 0); }
 static PlVal strong(PlMaker *g, int i) { /* see elementwise.c */

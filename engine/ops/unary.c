@@ -39,7 +39,7 @@ static PlStatus infer_no_bool(PlInfer *c) {
                              .args = {"x"}, .cls = PL_POINTWISE, .promote = PROMOTE,              \
                              .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY,                     \
                              .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad,         \
-                             .kernel = {[PL_CPU] = plk_cpu_elementwise}};
+                             PL_KERNEL(elementwise)};
 #define FLOATING(NAME, CODE, FORMULA, DOC) \
   UNARY(NAME, CODE, PL_PROMOTE_FLOAT, pl_infer_broadcast, FORMULA, DOC)
 #define KEEPING(NAME, CODE, INFER, FORMULA, DOC) UNARY(NAME, CODE, PL_PROMOTE_ALL, INFER, FORMULA, DOC)
@@ -63,7 +63,7 @@ const PlOp pl_op_neg = {.name = "neg", .doc = "-x. Any shape; every dtype but bo
                         .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE,
                         .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL,
                         .kcode = PLK_EW_NEG, .infer = pl_infer_broadcast, .grad = neg_grad,
-                        .native = &neg_native, .kernel = {[PL_CPU] = plk_cpu_elementwise}};
+                        .native = &neg_native, PL_KERNEL(elementwise)};
 GRAD(abs, g_mul(g, dy, F1(sign, x)))
 KEEPING(abs, ABS, infer_no_bool, "dx = dy sign(x)", "|x|. Any dtype but bool; the gradient at 0 is 0.")
 
@@ -88,7 +88,7 @@ const PlOp pl_op_round = {
     .formula = "dx = 0", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SCALAR_OPT("decimals")},
     .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL,
     .kcode = PLK_EW_ROUND, .infer = pl_infer_broadcast, .grad = round_grad,
-    .kernel = {[PL_CPU] = plk_cpu_elementwise}};
+    PL_KERNEL(elementwise)};
 GRAD(frac, dy)
 KEEPING(frac, FRAC, pl_infer_broadcast, "y = x - trunc(x); dx = dy", "The fraction of x, with x's sign. Floating x.")
 
@@ -187,7 +187,7 @@ const PlOp pl_op_logit = {
     .formula = "dx = dy / (x (1 - x))", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_SCALAR_OPT("eps")}, .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY,
     .promote = PL_PROMOTE_FLOAT, .kcode = PLK_EW_LOGIT, .infer = pl_infer_same, .grad = logit_grad,
-    .kernel = {[PL_CPU] = plk_cpu_elementwise}};
+    PL_KERNEL(elementwise)};
 
 /* ---- error function, gamma function ----------------------------------------------------------------------- */
 
@@ -223,7 +223,7 @@ const PlOp pl_op_polygamma = {
     .formula = "y = (-1)^(n+1) n! zeta(n+1, x); dx = dy polygamma(n+1, x)", .nin = 1, .nout = 1, .nattr = 1,
     .args = {"x"}, .attrs = {A_INT_REQ("n")}, .cls = PL_POINTWISE,
     .flags = PL_F_SCALAR | PL_F_POLY | PL_F_CONTIGUOUS, .promote = PL_PROMOTE_FLOAT, .infer = polygamma_infer,
-    .grad = polygamma_grad, .kernel = {[PL_CPU] = plk_cpu_polygamma}};
+    .grad = polygamma_grad, PL_KERNEL(polygamma)};
 
 /* ---- Bessel functions, the normal distribution ------------------------------------------------------------ */
 
@@ -254,7 +254,7 @@ const PlOp pl_op_nan_to_num = {
     .formula = "dx = dy where x is finite", .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
     .attrs = {A_SCALAR_OPT("nan"), A_SCALAR_OPT("posinf"), A_SCALAR_OPT("neginf")}, .cls = PL_POINTWISE,
     .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_NAN_TO_NUM,
-    .infer = pl_infer_same, .grad = nan_to_num_grad, .kernel = {[PL_CPU] = plk_cpu_elementwise}};
+    .infer = pl_infer_same, .grad = nan_to_num_grad, PL_KERNEL(elementwise)};
 
 /* x converted to another dtype; out of range is wrapped (integers) or infinite (floats). */
 static PlStatus cast_infer(PlInfer *c) {
@@ -272,4 +272,4 @@ const PlOp pl_op_cast = {
                            "fit wrap around. x:to(dtype) is the usual spelling.",
     .formula = "dx = dy in x's dtype", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_DTYPE_REQ("dtype")}, .cls = PL_POINTWISE, .flags = PL_F_POLY, .kcode = PLK_EW_CAST,
-    .infer = cast_infer, .grad = cast_grad, .kernel = {[PL_CPU] = plk_cpu_elementwise}};
+    .infer = cast_infer, .grad = cast_grad, PL_KERNEL(elementwise)};

@@ -60,7 +60,7 @@ const PlOp pl_op_reshape = {
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_SHAPE_REQ("shape")},
     .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_POLY, .infer = view_infer, .grad = reshape_grad,
-    .kernel = {[PL_CPU] = plk_cpu_copy},
+    PL_KERNEL(copy),
 };
 
 static PlStatus flatten_infer(PlInfer *c) {
@@ -87,7 +87,7 @@ const PlOp pl_op_flatten = {
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_DIM("start_dim", 0), A_DIM("end_dim", -1)},
     .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_POLY, .infer = flatten_infer, .grad = reshape_grad,
-    .kernel = {[PL_CPU] = plk_cpu_copy},
+    PL_KERNEL(copy),
 };
 
 static PlStatus unflatten_infer(PlInfer *c) {
@@ -114,7 +114,7 @@ const PlOp pl_op_unflatten = {
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_DIM_REQ("dim"), A_SHAPE_REQ("sizes")},
     .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_POLY, .infer = unflatten_infer, .grad = reshape_grad,
-    .kernel = {[PL_CPU] = plk_cpu_copy},
+    PL_KERNEL(copy),
 };
 
 /* Reads the sizes in a 1-d i64 shape tensor (input 1). */
@@ -142,7 +142,7 @@ const PlOp pl_op_reshape_to = {
     .nin = 2, .nout = 1, .args = {"x", "shape"},
     .cls = PL_VIEW,
     .batch = pl_batch_shape, .flags = PL_F_POLY | PL_F_INTERNAL, .reads_values = 2, .infer = reshape_to_infer,
-    .grad = reshape_grad, .kernel = {[PL_CPU] = plk_cpu_copy},
+    .grad = reshape_grad, PL_KERNEL(copy),
 };
 
 /* ---- transpose, permute, movedim ----------------------------------------------------------------------------- */
@@ -410,7 +410,7 @@ const PlOp pl_op_contiguous = {
     .doc = "x itself if its elements lie in row-major order without gaps, else a copy that does.",
     .nin = 1, .nout = 1, .args = {"x"},
     .cls = PL_VIEW, .batch = pl_batch_each, .flags = PL_F_POLY, .infer = contiguous_infer, .grad = same_grad,
-    .kernel = {[PL_CPU] = plk_cpu_copy},
+    PL_KERNEL(copy),
 };
 
 /* In a graph a detached tensor must be a node of its own: the gradient that arrives there ends. */
@@ -435,5 +435,5 @@ const PlOp pl_op_clone = {
     .doc = "A contiguous copy of x; gradients flow through.",
     .nin = 1, .nout = 1, .args = {"x"},
     .cls = PL_POINTWISE, .batch = pl_batch_each, .flags = PL_F_POLY, .infer = pl_infer_same, .grad = same_grad,
-    .kernel = {[PL_CPU] = plk_cpu_copy},
+    PL_KERNEL(copy),
 };

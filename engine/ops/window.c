@@ -168,7 +168,7 @@ const PlOp pl_op_slice_bwd = {
     .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_INT_REQ("start"), A_INT_REQ("step")},
     .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = slice_bwd_infer,
-    .grad = slice_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_slice_bwd},
+    .grad = slice_bwd_grad, PL_KERNEL(slice_bwd),
 };
 
 /* ---- unfold -------------------------------------------------------------------------------------------------- */
@@ -235,7 +235,7 @@ const PlOp pl_op_unfold_bwd = {
     .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_INT_REQ("size"), A_INT_REQ("step")},
     .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shaped_infer,
-    .grad = unfold_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_unfold_bwd},
+    .grad = unfold_bwd_grad, PL_KERNEL(unfold_bwd),
 };
 
 /* ---- diagonal -------------------------------------------------------------------------------------------------- */
@@ -298,7 +298,7 @@ const PlOp pl_op_diagonal_bwd = {
     .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("offset"), A_INT_REQ("dim1"), A_INT_REQ("dim2")},
     .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shaped_infer,
-    .grad = diagonal_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_diagonal_bwd},
+    .grad = diagonal_bwd_grad, PL_KERNEL(diagonal_bwd),
 };
 
 /* ---- as_strided -------------------------------------------------------------------------------------------------- */
@@ -371,5 +371,5 @@ const PlOp pl_op_as_strided_bwd = {
     .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
     .attrs = {A_SHAPE_REQ("shape"), A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT_REQ("offset")},
     .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shaped_infer,
-    .grad = as_strided_bwd_grad, .kernel = {[PL_CPU] = plk_cpu_as_strided_bwd},
+    .grad = as_strided_bwd_grad, PL_KERNEL(as_strided_bwd),
 };

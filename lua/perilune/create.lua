@@ -20,9 +20,6 @@ return function(T, core)
         end
       end
     end
-    if opts.device ~= nil and opts.device ~= "cpu" then
-      options.fail("%s: device \"%s\" is not available; this build computes on \"cpu\"", fn, tostring(opts.device))
-    end
     local first = ...
     local shape
     if n == 1 and type(first) == "table" then
@@ -42,6 +39,12 @@ return function(T, core)
     return shape, opts
   end
 
+  -- f(…), made on the device that the options name
+  local function on(opts, f, ...)
+    if opts.device == nil then return f(...) end
+    return core.device.with(opts.device, f, ...)
+  end
+
   local function finish(t, opts)
     if opts.requires_grad then t:requires_grad_() end
     return t
@@ -51,14 +54,14 @@ return function(T, core)
   for name, raw in pairs { zeros = op.zeros, ones = op.ones } do
     T[name] = function(...)
       local shape, opts = shape_and_options(name, ...)
-      return finish(raw(shape, { dtype = opts.dtype }), opts)
+      return finish(on(opts, raw, shape, { dtype = opts.dtype }), opts)
     end
   end
 
   -- T.empty(2, 3): memory that was not set; here it holds zeros, so nothing leaks through it.
   T.empty = function(...)
     local shape, opts = shape_and_options("empty", ...)
-    return finish(op.zeros(shape, { dtype = opts.dtype }), opts)
+    return finish(on(opts, op.zeros, shape, { dtype = opts.dtype }), opts)
   end
 
   -- T.full({2, 3}, value, {dtype=}): dtype follows the value: integer → i64, boolean → bool, float → default.
@@ -70,7 +73,7 @@ return function(T, core)
       options.fail("full: the value must be a number or a boolean, got %s", type(value))
     end
     local dtype = o.dtype or (math.type(value) == "integer" and "i64") or (type(value) == "boolean" and "bool") or nil
-    return finish(op.full(list, value, { dtype = dtype }), o)
+    return finish(on(o, op.full, list, value, { dtype = dtype }), o)
   end
 
   -- T.arange(n) = 1 … n; T.arange(a, b, step): inclusive. i64 if all are integers, else the default float.
@@ -89,26 +92,27 @@ return function(T, core)
     if n > 2 ^ 40 then options.fail("arange: %s elements are too many", tostring(n)) end
     n = math.tointeger(n)
     local integral = math.type(a) == "integer" and math.type(b) == "integer" and math.type(step) == "integer"
-    return finish(op.linear_fill(n, a, step, { dtype = o.dtype or (integral and "i64") or T.default_dtype() }), o)
+    local dtype = o.dtype or (integral and "i64") or T.default_dtype()
+    return finish(on(o, op.linear_fill, n, a, step, { dtype = dtype }), o)
   end
 
   -- T.rand(2, 3): uniform in [0, 1); T.randn: standard normal.
   T.rand = function(...)
     local shape, opts = shape_and_options("rand", ...)
-    return finish(op.uniform(0, 1, shape, { dtype = opts.dtype }), opts)
+    return finish(on(opts, op.uniform, 0, 1, shape, { dtype = opts.dtype }), opts)
   end
   T.randn = function(...)
     local shape, opts = shape_and_options("randn", ...)
-    return finish(op.normal(0, 1, shape, { dtype = opts.dtype }), opts)
+    return finish(on(opts, op.normal, 0, 1, shape, { dtype = opts.dtype }), opts)
   end
   -- T.uniform(lo, hi, shape, {dtype=}) and T.normal(mean, std, shape, {dtype=})
   T.uniform = function(lo, hi, ...)
     local shape, opts = shape_and_options("uniform", ...)
-    return finish(op.uniform(lo, hi, shape, { dtype = opts.dtype }), opts)
+    return finish(on(opts, op.uniform, lo, hi, shape, { dtype = opts.dtype }), opts)
   end
   T.normal = function(mean, std, ...)
     local shape, opts = shape_and_options("normal", ...)
-    return finish(op.normal(mean, std, shape, { dtype = opts.dtype }), opts)
+    return finish(on(opts, op.normal, mean, std, shape, { dtype = opts.dtype }), opts)
   end
 
   -- T.randint(a, b, shape…, {dtype=}): integers a … b, both included; T.randint(b, shape) starts at 1. i64 by default.
@@ -118,7 +122,7 @@ return function(T, core)
       options.fail("randint: bounds must be integers a <= b, got %s and %s", tostring(a), tostring(b))
     end
     local shape, opts = shape_and_options("randint", ...)
-    return finish(op.randint(a, b, shape, { dtype = opts.dtype }), opts)
+    return finish(on(opts, op.randint, a, b, shape, { dtype = opts.dtype }), opts)
   end
 
   -- x:zeros_like(), ones_like, full_like(v), empty_like, rand_like, randn_like: same shape, and dtype unless given.

@@ -58,7 +58,7 @@ return function(T, core)
     float = "f32", double = "f64", half = "f16", bfloat16 = "bf16", char = "i8", short = "i16", int = "i32",
     long = "i64", byte = "u8", bool = "bool",
   }
-  local cast = op.cast
+  local cast, move = op.cast, core.device.move
   for name, dtype in pairs(dtypes) do
     def(name, function(x)
       check(name, x)
@@ -70,19 +70,14 @@ return function(T, core)
   -- x:to("f64"), x:to("cpu"), x:to(y) (y's dtype), x:to{dtype=, device=, copy=}. The same object if nothing changes.
   def("to", function(x, what, opts)
     check("to", x)
-    local dtype, copy
+    local dtype, copy, device
     if is_tensor(what) then
-      dtype = what:dtype()
+      dtype, device = what:dtype(), what:device()
     elseif type(what) == "table" then
       opts = options.check("to", what, { "dtype", "device", "copy" })
-      dtype, copy = opts.dtype, opts.copy
-      if opts.device and opts.device ~= "cpu" then
-        fail("to: device \"%s\" is not available; this build computes on \"cpu\"", tostring(opts.device))
-      end
-    elseif what == "cpu" then
-      return x:cpu()
-    elseif type(what) == "string" and what:match("^cuda") then
-      fail("to: device \"%s\" is not available; this build computes on \"cpu\"", what)
+      dtype, copy, device = opts.dtype, opts.copy, opts.device
+    elseif type(what) == "string" and (what == "cpu" or what:match("^cuda")) then
+      device = what
     elseif type(what) == "string" then
       dtype = what
     else
@@ -90,10 +85,13 @@ return function(T, core)
     end
     if opts and opts ~= what then opts = options.check("to", opts, { "copy" }) end
     if opts then copy = copy or opts.copy end
-    if dtype == nil or cast == nil then return copy and x:clone() or x end
-    local y = cast(x, dtype)
-    if y:dtype() == x:dtype() then return copy and x:clone() or x end
-    return y
+    local y = x
+    if dtype ~= nil and cast ~= nil then
+      y = cast(x, dtype)
+      if y:dtype() == x:dtype() then y = x end -- the cast made an alias
+    end
+    if device ~= nil then y = move(y, device) end
+    return copy and rawequal(y, x) and x:clone() or y
   end)
   -- T.can_cast(from, to): whether values of one dtype may go into another without a change of kind: not from floats
   -- to integers, nor from numbers to bool
@@ -107,8 +105,9 @@ return function(T, core)
   def("type_as", function(x, y) return check("type_as", x):to(check("type_as", y, 2)) end)
   def("cpu", function(x)
     check("cpu", x):device() -- refuses a freed one
-    return x
+    return move(x, "cpu")
   end)
+  def("cuda", function(x) return move(check("cuda", x), "cuda") end)
 
   -- ---- splitting ------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ return {
     apply_ atleast_3d combinations diagflat diagonal_scatter dsplit hsplit index_reduce map_ msort put put_
     select_scatter slice_scatter sum_to_size tensor_split unique_consecutive unravel_index vander vsplit ]],
   },
+  cuda = { [[ cuda get_default_device set_default_device ]], "" },
   composites = {
     [[
     argwhere atleast_1d atleast_2d block_diag broadcast_tensors clamp_max clamp_max_ clamp_min clamp_min_ clip

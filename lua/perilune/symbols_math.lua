@@ -286,6 +286,14 @@ print(T.positive(T.ones(1)))  --> {1.}  -- f32[1] cpu]] }
 S.get_default_dtype = { "T.get_default_dtype() → dtype", "The dtype of tensors made from floats.", [[
 print(T.get_default_dtype())  --> f32]] }
 
+S.get_default_device = { "T.get_default_device() → name", "Where tensors are made: \"cpu\" or \"cuda\".", [[
+print(T.get_default_device())  --> cpu]] }
+
+S.set_default_device = { "T.set_default_device(name)",
+  "Makes tensors on this device from now on: \"cpu\", or \"cuda\" where there is a GPU.", [[
+T.set_default_device("cpu")
+print(T.zeros(1))  --> {0.}  -- f32[1] cpu]] }
+
 S.set_default_dtype = { "T.set_default_dtype(dtype)", "Sets the dtype of tensors made from floats.", [[
 T.set_default_dtype("f64")
 print(T.ones(1):dtype())  --> f64

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: MIT
+ * Devices from Lua: the raw functions below core.device that lua/perilune/cuda.lua dresses, and what other bindings need to
+ * read elements of tensors that lie elsewhere. */
+#include "bindings/lib.h"
+
+#include "engine/device.h"
+#include "engine/state.h"
+
+#include <string.h>
+
+/* For functions that do not return what Lua wants. */
+#define RAISE(L, expr)                                \
+  do {                                                \
+    PlStatus raise_ = (expr);                         \
+    if (PL_UNLIKELY(raise_ != PL_OK)) l_fail(L, raise_); \
+  } while (0)
+
+/* ---- reading from other bindings ------------------------------------------------------------------------------ */
+
+PlTensor *l_on_host(lua_State *L, PlTensor *t) {
+  if (PL_LIKELY(t->a.device == PL_CPU)) return t;
+  Box *b = l_new_box(L);
+  RAISE(L, pl_tensor_on_host(&b->t, t));
+  return b->t;
+}
+
+PlArray l_element(lua_State *L, const PlTensor *t, int64_t byte_offset, uint64_t *room) {
+  PlArray a = {.numel = 1, .dtype = t->a.dtype, .contiguous = 1, .data = (char *)t->a.data + byte_offset};
+  if (PL_LIKELY(t->a.device == PL_CPU)) return a;
+  RAISE(L, pl_device_open()->download(room, a.data, pl_dtype_size((PlDtype)a.dtype)));
+  a.data = room;
+  return a;
+}
+
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
+
+static const PlDeviceTable *table(lua_State *L) {
+  const PlDeviceTable *t = NULL;
+  RAISE(L, pl_device(&t));
+  return t;
+}
+
+int l_check_device(lua_State *L, int at, const char *fn) {
+  const char *name = lua_type(L, at) == LUA_TSTRING ? lua_tostring(L, at) : NULL;
+  int d = name ? pl_device_parse(name) : -1;
+  if (d < 0 && name && strncmp(name, "cuda", 4) == 0)
+    return l_error(L, "%s: there is no device \"%s\"; perilune uses one GPU, \"cuda\" (the first that CUDA_VISIBLE_DEVICES names)", fn, name);
+  if (d < 0) return l_error(L, "%s: a device is wanted, \"cpu\" or \"cuda\", got %s", fn, name ? name : l_typename(L, at));
+  if (d == PL_CUDA) (void)table(L);
+  return d;
+}
+
+/* device.available() → true, or false and why not */
+static int d_available(lua_State *L) {
+  const PlDeviceTable *t;
+  bool yes = pl_device(&t) == PL_OK;
+  lua_pushboolean(L, yes);
+  if (yes) return 1;
+  lua_pushstring(L, pl_message());
+  return 2;
+}
+
+/* device.default([name]) → the name before */
+static int d_default(lua_State *L) {
+  const char *was = pl_device_name(pl_state.device);
+  if (!lua_isnoneornil(L, 1)) pl_state.device = (uint8_t)l_check_device(L, 1, "set_default_device");
+  lua_pushstring(L, was);
+  return 1;
+}
+
+/* device.with(name, f, …): f(…) with that default device, whatever happens in it */
+static int d_with(lua_State *L) {
+  uint8_t was = pl_state.device, now = (uint8_t)l_check_device(L, 1, "device");
+  int top = lua_gettop(L);
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  pl_state.device = now;
+  int bad = lua_pcall(L, top - 2, LUA_MULTRET, 0);
+  pl_state.device = was;
+  if (bad) return lua_error(L);
+  return lua_gettop(L) - 1;
+}
+
+/* device.move(x, name) → x itself where it lies there already */
+static int d_move(lua_State *L) {
+  PlTensor *t = l_check_tensor(L, 1);
+  int d = l_check_device(L, 2, "to");
+  if (t->a.device == d) {
+    lua_settop(L, 1);
+    return 1;
+  }
+  PlAttrs a;
+  pl_attrs_init(&pl_op_to_device, &a);
+  pl_attrs_int(&a, 0, d);
+  l_collect(L);
+  Box *b = l_new_box(L);
+  CALL(L, l_apply(L, &pl_op_to_device, &t, 1, &a, &b->t));
+  if (b->t->node || (b->t->flags & PL_T_BATCHED)) l_anchor(L, -1, 1, 1);
+  return 1;
+}
+
+/* device.info() → {name, libraries, kind, major, minor, processors, memory, available} */
+static int d_info(lua_State *L) {
+  const PlDeviceTable *t = table(L);
+  PlDeviceInfo info;
+  CALL(L, t->describe(&info));
+  lua_createtable(L, 0, 8);
+  lua_pushstring(L, info.name);
+  lua_setfield(L, -2, "name");
+  lua_pushstring(L, info.libraries);
+  lua_setfield(L, -2, "libraries");
+  lua_pushstring(L, t->kind);
+  lua_setfield(L, -2, "kind");
+  const struct {
+    const char *name;
+    int64_t v;
+  } n[] = {{"major", info.major}, {"minor", info.minor}, {"processors", info.processors}, {"memory", info.memory},
+           {"available", info.available}};
+  for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
+    lua_pushinteger(L, (lua_Integer)n[i].v);
+    lua_setfield(L, -2, n[i].name);
+  }
+  return 1;
+}
+
+/* device.memory() → {live, peak, reserved, limit, blocks, allocations, retries}; nothing is opened for it */
+static int d_memory(lua_State *L) {
+  const PlDeviceTable *t = pl_device_open();
+  PlDeviceMemory m = {.limit = -1};
+  if (t) t->memory(&m);
+  const struct {
+    const char *name;
+    int64_t v;
+  } n[] = {{"live", m.live}, {"peak", m.peak}, {"reserved", m.reserved}, {"blocks", m.blocks}, {"allocations", m.allocations},
+           {"retries", m.retries}};
+  lua_createtable(L, 0, 7);
+  for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
+    lua_pushinteger(L, (lua_Integer)n[i].v);
+    lua_setfield(L, -2, n[i].name);
+  }
+  if (m.limit >= 0) {
+    lua_pushinteger(L, (lua_Integer)m.limit);
+    lua_setfield(L, -2, "limit");
+  }
+  return 1;
+}
+
+static int d_reset_peak(lua_State *L) {
+  (void)L;
+  if (pl_device_open()) pl_device_open()->reset_peak();
+  return 0;
+}
+static int d_trim(lua_State *L) {
+  lua_gc(L, LUA_GCCOLLECT);
+  if (pl_device_open()) pl_device_open()->trim();
+  return 0;
+}
+static int d_limit(lua_State *L) {
+  table(L)->limit(lua_isnoneornil(L, 1) ? -1 : l_check_int(L, 1, "set_memory_limit", "bytes"));
+  return 0;
+}
+static int d_synchronize(lua_State *L) {
+  CALL(L, table(L)->synchronize());
+  return 0;
+}
+
+/* device.setting(name[, on]) → what it was */
+static int d_setting(lua_State *L) {
+  static const char *const names[] = {"deterministic", "tf32", "sync", "benchmark", NULL};
+  int k = luaL_checkoption(L, 1, NULL, names);
+  const PlDeviceTable *t = table(L);
+  lua_pushboolean(L, t->get((PlDeviceSetting)k) != 0);
+  if (!lua_isnoneornil(L, 2)) t->set((PlDeviceSetting)k, lua_toboolean(L, 2));
+  return 1;
+}
+
+/* device.has(op name) → "kernel", "expand", "host"; for the table of ops */
+static int d_has(lua_State *L) {
+  const PlOp *op = pl_op_find(luaL_checkstring(L, 1));
+  if (!op) return l_error(L, "device.has: no such op");
+  (void)table(L);
+  lua_pushstring(L, op == &pl_op_shape_of || op == &pl_op_to_device || op == &pl_op_copy || pl_op_on_device(op) ? "kernel"
+                    : op->cls == PL_VIEW && !op->kernel[PL_CPU]                                                   ? "view"
+                    : op->expand                                                                                  ? "expand"
+                                                                                                                  : "host");
+  return 1;
+}
+
+/* ---- streams and events -------------------------------------------------------------------------------------------- */
+
+typedef struct Handle {
+  void *p;
+  bool event;
+} Handle;
+
+static Handle *handle(lua_State *L, int at, bool event, const char *fn) {
+  Handle *h = luaL_testudata(L, at, event ? "perilune.cuda.Event" : "perilune.cuda.Stream");
+  if (!h) l_error(L, "%s: a %s is wanted, got %s", fn, event ? "T.cuda.Event" : "T.cuda.Stream", l_typename(L, at));
+  return h;
+}
+static int h_gc(lua_State *L) {
+  Handle *h = lua_touserdata(L, 1);
+  const PlDeviceTable *t = pl_device_open();
+  if (t && h->p) (h->event ? t->event_free : t->stream_free)(h->p);
+  h->p = NULL;
+  return 0;
+}
+static Handle *new_handle(lua_State *L, bool event) {
+  Handle *h = lua_newuserdatauv(L, sizeof *h, 0);
+  h->p = NULL;
+  h->event = event;
+  if (luaL_newmetatable(L, event ? "perilune.cuda.Event" : "perilune.cuda.Stream")) {
+    lua_pushcfunction(L, h_gc);
+    lua_setfield(L, -2, "__gc");
+    lua_newtable(L);
+    lua_setfield(L, -2, "__index");
+  }
+  lua_setmetatable(L, -2);
+  l_note_late(L);
+  return h;
+}
+static int d_stream(lua_State *L) {
+  const PlDeviceTable *t = table(L);
+  Handle *h = new_handle(L, false);
+  CALL(L, t->stream_new(&h->p, (int)luaL_optinteger(L, 1, 0)));
+  return 1;
+}
+static int d_event(lua_State *L) {
+  const PlDeviceTable *t = table(L);
+  Handle *h = new_handle(L, true);
+  CALL(L, t->event_new(&h->p, lua_toboolean(L, 1)));
+  return 1;
+}
+/* device.methods("Stream" | "Event") → the table that their objects look methods up in */
+static int d_methods(lua_State *L) {
+  bool event = strcmp(luaL_checkstring(L, 1), "Event") == 0;
+  (void)new_handle(L, event);
+  lua_getmetatable(L, -1);
+  lua_getfield(L, -1, "__index");
+  return 1;
+}
+static void *stream_arg(lua_State *L, int at, const char *fn) {
+  return lua_isnoneornil(L, at) ? NULL : handle(L, at, false, fn)->p;
+}
+/* device.on_stream(stream, f, …): f(…) with that stream as the current one */
+static int d_on_stream(lua_State *L) {
+  const PlDeviceTable *t = table(L);
+  void *was = t->stream_get(), *now = stream_arg(L, 1, "stream");
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  int top = lua_gettop(L);
+  t->stream_set(now);
+  int bad = lua_pcall(L, top - 2, LUA_MULTRET, 0);
+  t->stream_set(was);
+  if (bad) return lua_error(L);
+  return lua_gettop(L) - 1;
+}
+static int d_stream_synchronize(lua_State *L) {
+  CALL(L, table(L)->stream_synchronize(stream_arg(L, 1, "synchronize")));
+  return 0;
+}
+static int d_stream_query(lua_State *L) {
+  bool done = false;
+  CALL(L, table(L)->stream_query(stream_arg(L, 1, "query"), &done));
+  lua_pushboolean(L, done);
+  return 1;
+}
+static int d_stream_wait(lua_State *L) {
+  CALL(L, table(L)->stream_wait(stream_arg(L, 1, "wait_event"), handle(L, 2, true, "wait_event")->p));
+  return 0;
+}
+static int d_event_record(lua_State *L) {
+  const PlDeviceTable *t = table(L);
+  Handle *e = handle(L, 1, true, "record");
+  CALL(L, t->event_record(e->p, lua_isnoneornil(L, 2) ? t->stream_get() : stream_arg(L, 2, "record")));
+  return 0;
+}
+static int d_event_synchronize(lua_State *L) {
+  CALL(L, table(L)->event_synchronize(handle(L, 1, true, "synchronize")->p));
+  return 0;
+}
+static int d_event_query(lua_State *L) {
+  bool done = false;
+  CALL(L, table(L)->event_query(handle(L, 1, true, "query")->p, &done));
+  lua_pushboolean(L, done);
+  return 1;
+}
+static int d_event_elapsed(lua_State *L) {
+  double ms = 0;
+  CALL(L, table(L)->event_elapsed(handle(L, 1, true, "elapsed_time")->p, handle(L, 2, true, "elapsed_time")->p, &ms));
+  lua_pushnumber(L, ms);
+  return 1;
+}
+
+void l_device_register(lua_State *L) {
+  static const luaL_Reg functions[] = {{"available", d_available}, {"default", d_default}, {"with", d_with}, {"move", d_move},
+                                       {"info", d_info}, {"memory", d_memory}, {"reset_peak", d_reset_peak}, {"trim", d_trim},
+                                       {"limit", d_limit}, {"synchronize", d_synchronize}, {"setting", d_setting}, {"has", d_has},
+                                       {"stream", d_stream}, {"event", d_event}, {"methods", d_methods}, {"on_stream", d_on_stream},
+                                       {"stream_synchronize", d_stream_synchronize}, {"stream_query", d_stream_query},
+                                       {"stream_wait", d_stream_wait}, {"event_record", d_event_record},
+                                       {"event_synchronize", d_event_synchronize}, {"event_query", d_event_query},
+                                       {"event_elapsed", d_event_elapsed}, {NULL, NULL}};
+  lua_newtable(L);
+  luaL_setfuncs(L, functions, 0);
+  lua_setfield(L, -2, "device");
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT
+ * Opening the device plug-in: PERILUNE_CUDA_PLUGIN names the file, else perilune_cuda.so lies beside the module (or program)
+ * that this code is part of. What went wrong is kept, so that every later question gets the same answer at once. */
+#include "engine/device.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/state.h"
+
+static struct {
+  pthread_mutex_t lock;
+  _Atomic(const PlDeviceTable *) table;
+  bool tried;
+  PlStatus code;
+  char why[400];
+} device = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static PlStatus host_fail(PlStatus code, const char *text) { return pl_fail(code, "%s", text); }
+static void host_warn(const char *text) { fprintf(stderr, "perilune: %s\n", text); }
+
+static const PlDeviceHost host_services = {.abi = PL_DEVICE_ABI, .fail = host_fail, .poll = plk_poll, .warn = host_warn};
+
+static void *open_beside(void) {
+  static const char file[] = "perilune_cuda.so";
+  char path[4096];
+  Dl_info me;
+  if (dladdr((const void *)&host_services, &me) && me.dli_fname) {
+    const char *slash = strrchr(me.dli_fname, '/');
+    int dir = slash ? (int)(slash - me.dli_fname) + 1 : 0;
+    if (snprintf(path, sizeof path, "%.*s%s", dir, me.dli_fname, file) < (int)sizeof path) {
+      void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+      if (lib) return lib;
+      FILE *there = fopen(path, "rb"); /* it is there and does not load: that message counts */
+      if (there) {
+        fclose(there);
+        (void)dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        return NULL;
+      }
+    }
+  }
+  return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+
+static PlStatus load(const PlDeviceTable **out) {
+  const char *named = getenv("PERILUNE_CUDA_PLUGIN");
+  void *lib = named && *named ? dlopen(named, RTLD_NOW | RTLD_LOCAL) : open_beside();
+  if (!lib) {
+    const char *why = dlerror();
+    if (!why || strstr(why, "perilune_cuda.so: cannot open shared object file: No such file"))
+      PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: this build has no CUDA plug-in (perilune_cuda.so); build with -DPERILUNE_CUDA=ON");
+    PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: the CUDA plug-in does not load: %s", why);
+  }
+  PlDeviceEntry entry = NULL;
+  void *symbol = dlsym(lib, PL_DEVICE_ENTRY);
+  memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from object to function pointers */
+  const PlDeviceTable *t = entry ? entry(&host_services) : NULL;
+  if (!t || t->abi != PL_DEVICE_ABI || t->size != sizeof *t) {
+    dlclose(lib);
+    PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: the CUDA plug-in belongs to another version of perilune; build both together");
+  }
+  int count = 0;
+  PL_TRY(t->open(&count));
+  *out = t;
+  return PL_OK;
+}
+
+PlStatus pl_device(const PlDeviceTable **out) {
+  const PlDeviceTable *t = atomic_load_explicit(&device.table, memory_order_acquire);
+  if (PL_LIKELY(t != NULL)) {
+    *out = t;
+    return PL_OK;
+  }
+  pthread_mutex_lock(&device.lock);
+  if (!device.tried) {
+    device.tried = true;
+    device.code = load(&t);
+    if (device.code == PL_OK)
+      atomic_store_explicit(&device.table, t, memory_order_release);
+    else
+      snprintf(device.why, sizeof device.why, "%s", pl_message());
+  }
+  t = atomic_load_explicit(&device.table, memory_order_relaxed);
+  pthread_mutex_unlock(&device.lock);
+  *out = t;
+  return t ? PL_OK : pl_fail(device.code, "%s", device.why);
+}
+
+const PlDeviceTable *pl_device_open(void) { return atomic_load_explicit(&device.table, memory_order_acquire); }
+
+const char *pl_device_name(int d) { return d == PL_CUDA ? "cuda" : "cpu"; }
+
+int pl_device_parse(const char *name) {
+  if (strcmp(name, "cpu") == 0) return PL_CPU;
+  if (strcmp(name, "cuda") == 0 || strcmp(name, "cuda:0") == 0) return PL_CUDA;
+  return -1;
+}
+
+PlStatus pl_device_storage(size_t nbytes, void **out) {
+  const PlDeviceTable *t = NULL;
+  PL_TRY(pl_device(&t));
+  return t->alloc(nbytes, out);
+}
+
+void pl_device_storage_free(void *p) {
+  const PlDeviceTable *t = pl_device_open();
+  if (t) t->release(p);
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT
+ * Devices that are not the CPU, as the engine sees them: the plug-in that is opened when somebody first asks for one,
+ * tensors in its memory, and calls of ops on them. There is one such device, PL_CUDA, number 0.
+ *
+ * Where a call computes: on the device if any input lies there, else on the CPU; ops without arrays among their inputs use
+ * pl_state.device. Numbers and 0-d CPU tensors mix with device tensors; inputs that only give sizes always lie on the CPU. */
+#ifndef PL_ENGINE_DEVICE_H
+#define PL_ENGINE_DEVICE_H
+
+#include "engine/call.h"
+#include "kernels/device.h"
+
+/* The plug-in's table; opens it at first use. Failing says why there is no device, each time the same. */
+PlStatus pl_device(const PlDeviceTable **out);
+/* The same for code that already has a tensor on the device. */
+const PlDeviceTable *pl_device_open(void);
+const char *pl_device_name(int device); /* "cpu", "cuda" */
+/* "cpu", "cuda", "cuda:0"; < 0: no such device. */
+int pl_device_parse(const char *name);
+
+PlStatus pl_device_storage(size_t nbytes, void **out); /* memory for a tensor */
+void pl_device_storage_free(void *p);
+
+/* ---- calls (device_call.c) ---- */
+
+PlStatus pl_call_place(PlCall *c);         /* sets c->device, checks that the inputs lie together; before promotion */
+PlStatus pl_call_bring(PlCall *c);         /* what the kernel cannot read on the CPU goes to the device; after promotion */
+PlStatus pl_call_infer_device(PlCall *c);  /* the infer rule, with host copies of inputs whose values it reads */
+PlStatus pl_call_run_device(const PlOp *op, const PlkCall *call);
+bool pl_op_on_device(const PlOp *op);      /* has a kernel there */
+
+/* Elementwise copy, cast and broadcast between any two arrays, whatever their devices. */
+PlStatus pl_copy_arrays(PlArray *dst, const PlArray *src);
+/* A contiguous copy of t on `device`, without history. */
+PlStatus pl_tensor_moved(PlTensor **out, PlTensor *t, int device);
+/* t itself (retained) if it is on the CPU, else a copy there. Waits. */
+PlStatus pl_tensor_on_host(PlTensor **out, PlTensor *t);
+PlStatus pl_tensor_empty_on(PlTensor **out, int device, PlDtype dtype, int ndim, const int64_t *shape);
+PlStatus pl_tensor_full_on(PlTensor **out, int device, PlDtype dtype, int ndim, const int64_t *shape, double value);
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT
+ * Moving between devices as an op, so that gradients move back. */
+#include "engine/ops/make.h"
+
+#include "engine/device.h"
+
+static PlStatus to_device_cpu(const PlkCall *call) { return pl_copy_arrays(call->out[0], call->in[0]); }
+
+/* Only ever called across: two devices, so the way back is the other one. */
+static PlStatus to_device_grad(PlMaker *g) {
+  PlAttrs a;
+  pl_attrs_init(g->op, &a);
+  pl_attrs_int(&a, 0, pl_attr_i(g->attrs, 0) == PL_CPU ? PL_CUDA : PL_CPU);
+  g->dx[0] = pl_g_op(g, g->op, 1, &g->dy[0], &a, NULL);
+  return g->status;
+}
+const PlOp pl_op_to_device = {
+    .name = "to_device", .doc = "A copy of x in the memory of another device.", .formula = "dx = dy, moved back", .nin = 1,
+    .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_ENUM("device", "cpu|cuda", 0)}, .cls = PL_OPAQUE,
+    .batch = pl_batch_each, .flags = PL_F_INTERNAL | PL_F_POLY | PL_F_MOVES, .infer = pl_infer_same, .grad = to_device_grad,
+    .kernel = {[PL_CPU] = to_device_cpu}};

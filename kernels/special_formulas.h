@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT
+ * Bessel, error, gamma and incomplete gamma functions in f64, and floor division. Each has a region of a convergent series and
+ * one of an asymptotic one or a continued fraction; the borders are where both are good to a few units in the last place.
+ * Formula numbers are those of the NIST Digital Library of Mathematical Functions. Header only, so that every device computes
+ * the same: PLK_SF says what functions are (static inline, or the device's word for it), PLK_LGAMMA is log |gamma|. */
+#ifndef PL_KERNELS_SPECIAL_FORMULAS_H
+#define PL_KERNELS_SPECIAL_FORMULAS_H
+
+#include <math.h>
+
+#ifndef PLK_SF
+#define PLK_SF static inline __attribute__((unused))
+#define PLK_LGAMMA(x) plk_log_gamma(x)
+PLK_SF double plk_log_gamma(double x) {
+  int sign; /* lgamma would write the global signgam */
+  return lgamma_r(x, &sign);
+}
+#endif
+
+#define PI 3.14159265358979323846
+#define SQRT2 1.41421356237309504880
+#define SQRT_PI 1.77245385090551602730
+#define EPS 2.220446049250313e-16
+
+enum { BESSEL_MAX = 200, GAMMA_MAX = 20000 };
+#define BESSEL_BORDER 30.0
+
+/* ---- modified Bessel functions of order v = 0 or 1 ------------------------------------------------------- */
+
+/* (x/2)^v sum (x^2/4)^k / (k! (k+v)!), all terms positive (10.25.2); |x| <= 30. */
+PLK_SF double bessel_series(double x, int v) {
+  const double q = 0.25 * x * x;
+  double term = v ? 0.5 * x : 1.0, sum = term;
+  for (int k = 1; k < BESSEL_MAX; k++) {
+    term *= q / ((double)k * (k + v));
+    sum += term;
+    if (fabs(term) < EPS * 0.1 * fabs(sum)) break;
+  }
+  return sum;
+}
+/* e^-x I_v(x) = (2 pi x)^(-1/2) sum (-1)^k a_k / x^k, a_k = prod (4v^2 - (2j-1)^2) / (8^k k!) (10.40.1). */
+PLK_SF double bessel_tail(double x, int v) {
+  double term = 1.0, sum = 1.0;
+  for (int k = 1; k < BESSEL_MAX; k++) {
+    const double odd = 2.0 * k - 1.0, next = -term * (4.0 * v - odd * odd) / (8.0 * k * x);
+    if (fabs(next) > fabs(term)) break;
+    term = next;
+    sum += term;
+    if (fabs(term) < EPS * 0.1) break;
+  }
+  return sum / sqrt(2.0 * PI * x);
+}
+PLK_SF double sf_i0e(double x) {
+  x = fabs(x);
+  if (isinf(x)) return 0.0;
+  return x <= BESSEL_BORDER ? exp(-x) * bessel_series(x, 0) : bessel_tail(x, 0);
+}
+PLK_SF double sf_i0(double x) {
+  x = fabs(x);
+  if (x <= BESSEL_BORDER) return bessel_series(x, 0);
+  const double h = exp(0.5 * x); /* e^x may overflow where the result does not */
+  return h * bessel_tail(x, 0) * h;
+}
+PLK_SF double sf_i1e(double x) {
+  const double a = fabs(x);
+  if (isinf(a)) return copysign(0.0, x);
+  return a <= BESSEL_BORDER ? exp(-a) * bessel_series(x, 1) : copysign(bessel_tail(a, 1), x);
+}
+PLK_SF double sf_i1(double x) {
+  const double a = fabs(x);
+  if (a <= BESSEL_BORDER) return bessel_series(x, 1);
+  if (isinf(a)) return x;
+  const double h = exp(0.5 * a);
+  return copysign(h * bessel_tail(a, 1) * h, x);
+}
+
+/* ---- error functions --------------------------------------------------------------------------------------- */
+
+/* e^(x^2) erfc(x); the rounding of x^2 is put back. From 25 on the asymptotic series (7.12.1). */
+PLK_SF double sf_erfcx(double x) {
+  if (x < 25.0) {
+    const double square = x * x, lost = fma(x, x, -square);
+    if (square > 720.0) return x > 0 ? 0.0 : (double)INFINITY;
+    return exp(square) * erfc(x) * (1.0 + lost);
+  }
+  if (!(x < 1e100)) return isnan(x) ? x : 1.0 / (x * SQRT_PI);
+  const double z = -0.5 / (x * x);
+  double term = 1.0, sum = 1.0;
+  for (int k = 1; k < 20; k++) {
+    term *= z * (2.0 * k - 1.0);
+    sum += term;
+  }
+  return sum / (x * SQRT_PI);
+}
+
+/* The lower half, by Abramowitz & Stegun 26.2.22 and Halley's steps on the distribution function. */
+PLK_SF double lower_quantile(double q) {
+  const double t = sqrt(-2.0 * log(q));
+  double z = -(t - (2.30753 + 0.27061 * t) / (1.0 + 0.99229 * t + 0.04481 * t * t));
+  for (int k = 0; k < 4; k++) {
+    const double below = 0.5 * erfc(-z / SQRT2), density = exp(-0.5 * z * z) / (SQRT2 * SQRT_PI);
+    const double e = (below - q) / density, step = e / (1.0 + 0.5 * z * e);
+    z -= step;
+    if (!(fabs(step) > 1e-15 * fabs(z))) break;
+  }
+  return z;
+}
+PLK_SF double sf_ndtri(double p) {
+  if (!(p >= 0.0 && p <= 1.0)) return (double)NAN;
+  if (p == 0.0 || p == 1.0) return p == 0.0 ? -(double)INFINITY : (double)INFINITY;
+  if (p == 0.5) return 0.0;
+  return p < 0.5 ? lower_quantile(p) : -lower_quantile(1.0 - p);
+}
+
+/* ---- incomplete gamma functions ------------------------------------------------------------------------------ */
+
+/* x^a e^-x / gamma(a + 1) */
+PLK_SF double front(double a, double x) {
+  return exp(a * log(x) - x - PLK_LGAMMA(a + 1.0));
+}
+/* P(a, x) = front sum x^k / ((a+1) … (a+k)) (8.7.1), for x < a + 1. */
+PLK_SF double gamma_series(double a, double x) {
+  double term = 1.0, sum = 1.0;
+  for (int k = 1; k < GAMMA_MAX; k++) {
+    term *= x / (a + k);
+    sum += term;
+    if (term < EPS * 0.1 * sum) break;
+  }
+  return front(a, x) * sum;
+}
+/* Q(a, x) = a front / (x+1-a- 1(1-a)/(x+3-a- 2(2-a)/(x+5-a- …))) (8.9.2), by Lentz's method, for x >= a + 1. */
+PLK_SF double gamma_fraction(double a, double x) {
+  double b = x + 1.0 - a, c = 1e300, d = 1.0 / b, h = d;
+  for (int k = 1; k < GAMMA_MAX; k++) {
+    const double an = -(double)k * (k - a);
+    b += 2.0;
+    d = an * d + b;
+    if (fabs(d) < 1e-300) d = 1e-300;
+    c = b + an / c;
+    if (fabs(c) < 1e-300) c = 1e-300;
+    d = 1.0 / d;
+    h *= d * c;
+    if (fabs(d * c - 1.0) < EPS) break;
+  }
+  return a * front(a, x) * h;
+}
+PLK_SF double incomplete(double a, double x, int upper) {
+  if (!(a >= 0.0 && x >= 0.0) || (isinf(a) && isinf(x)) || (a == 0.0 && x == 0.0)) return (double)NAN;
+  if (a == 0.0 || isinf(x)) return upper ? 0.0 : 1.0;
+  if (x == 0.0 || isinf(a)) return upper ? 1.0 : 0.0;
+  if (x < a + 1.0) {
+    const double p = gamma_series(a, x);
+    return upper ? 1.0 - p : p;
+  }
+  const double q = gamma_fraction(a, x);
+  return upper ? q : 1.0 - q;
+}
+PLK_SF double sf_gammainc(double a, double x) { return incomplete(a, x, 0); }
+PLK_SF double sf_gammaincc(double a, double x) { return incomplete(a, x, 1); }
+
+/* ---- for the elementwise family ---------------------------------------------------------------------- */
+
+PLK_SF double sf_sinc(double x) {
+  const double a = PI * x;
+  return x == 0.0 ? 1.0 : sin(a) / a;
+}
+/* Python's //: (x - x % y) / y is a whole number but for rounding; snap it. */
+PLK_SF double sf_floor_divide(double x, double y) {
+  if (y == 0.0) return x / y;
+  const double m = fmod(x, y);
+  double d = (x - m) / y;
+  if (m != 0.0 && (y < 0.0) != (m < 0.0)) d -= 1.0;
+  if (d == 0.0) return copysign(0.0, x / y);
+  const double f = floor(d);
+  return d - f > 0.5 ? f + 1.0 : f;
+}
+PLK_SF float sf_floor_divide_f32(float x, float y) {
+  if (y == 0.0f) return x / y;
+  const float m = fmodf(x, y);
+  float d = (x - m) / y;
+  if (m != 0.0f && (y < 0.0f) != (m < 0.0f)) d -= 1.0f;
+  if (d == 0.0f) return copysignf(0.0f, x / y);
+  const float f = floorf(d);
+  return d - f > 0.5f ? f + 1.0f : f;
+}
+
+/* psi(x): reflection for x < 0, upward recurrence to 10, then the asymptotic series
+ * ln x - 1/2x - sum B_2k / (2k x^2k) (Abramowitz & Stegun 6.3.7, 6.3.5, 6.3.18). */
+PLK_SF double sf_digamma(double x) {
+  const double term[7] = {1.0 / 12,  -1.0 / 120, 1.0 / 252,          -1.0 / 240,
+                                 1.0 / 132, -691.0 / 32760, 1.0 / 12};
+  if (x == 0.0) return copysign((double)INFINITY, -x);
+  double y = 0.0;
+  if (x < 0.0) {
+    if (x == trunc(x)) return (double)NAN;
+    y = -PI / tan(PI * (x - trunc(x)));
+    x = 1.0 - x;
+  }
+  for (; x < 10.0; x += 1.0) y -= 1.0 / x;
+  if (!(x < 1.0e17)) return y + log(x);
+  const double z = 1.0 / (x * x);
+  double s = 0.0;
+  for (int k = 6; k >= 0; k--) s = s * z + term[k];
+  return y + log(x) - 0.5 / x - s * z;
+}
+
+/* Winitzki's closed approximation (2008, a = 0.147, error 2e-3), then Halley's iteration on erfc in the
+ * tail and erf inside; each step triples the digits. */
+PLK_SF double sf_erfinv(double x) {
+  const double a = fabs(x);
+  if (!(a < 1.0)) return a == 1.0 ? copysign((double)INFINITY, x) : (double)NAN;
+  if (a < 1.0e-9) return x * 0.88622692545275801; /* sqrt(pi)/2 */
+  const double l = log1p(-a * a), u = 2.0 / (PI * 0.147) + 0.5 * l;
+  double y = sqrt(sqrt(u * u - l / 0.147) - u);
+  for (int k = 0; k < 3; k++) {
+    const double f = a < 0.5 ? erf(y) - a : (1.0 - a) - erfc(y);
+    const double e = f / (1.1283791670955126 * exp(-y * y));
+    y -= e / (1.0 + y * e);
+  }
+  return copysign(y, x);
+}
+
+#undef PI
+#undef SQRT2
+#undef SQRT_PI
+#undef EPS
+#undef BESSEL_BORDER
+#endif
