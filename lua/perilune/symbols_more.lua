@@ -61,8 +61,10 @@ for name, dtype in pairs { float = "f32", double = "f64", half = "f16", bfloat16
     ("print(T.ones(1):%s():dtype())  --> %s"):format(name, dtype) }
 end
 S.to = { 'x:to("f64"), x:to("cpu"), x:to(y), x:to{dtype=, device=, copy=} → tensor',
-  "Another dtype or device (or y's); the same object if nothing changes.", 'print(T.ones(1):to("f64"):dtype())  --> f64' }
-S.cpu = { "x:cpu() → x", "On the processor; x itself if it is there.", "print(T.ones(1):cpu())  --> {1.}  -- f32[1] cpu" }
+  "Another dtype or device (or y's); the same object if nothing changes.",
+  'print(T.ones(1):to("f64"):dtype())  --> f64' }
+S.cpu = { "x:cpu() → x", "On the processor; x itself if it is there.",
+  "print(T.ones(1):cpu())  --> {1.}  -- f32[1] cpu" }
 S.type_as = { "x:type_as(y) → tensor", "x as y's dtype.", "print(T.ones(1):type_as(T.arange(1)):dtype())  --> i64" }
 S.default_dtype = { "T.default_dtype() → dtype, T.default_dtype(dtype)", "The dtype of tensors made from floats.", [[
 print(T.default_dtype())  --> f32]] }
