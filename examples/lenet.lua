@@ -1,19 +1,18 @@
 -- SPDX-License-Identifier: MIT
 -- A convolutional network in the manner of LeNet-5, with batch normalization, on Fashion-MNIST.
 --   perilune run examples/lenet.lua -- [--epochs 2] [--seed 1] [--quick] [--root DIR]
--- Ends with "ok" when the test accuracy is at least 87 % (--quick, 6,000 images and one epoch: 78 %).
+-- Ends with "ok" when the test accuracy is at least 87 % (--quick, 6,000 images: 80 %).
 local T = require "perilune"
 local nn, optim, data = T.nn, T.optim, T.data
 
 -- ---- arguments ---------------------------------------------------------------------------------------
 local options = T.cli {
   about = "Trains a convolutional network on Fashion-MNIST.",
-  { "epochs", type = "integer", min = 1, help = "passes over the images (2; 1 with --quick)" },
+  { "epochs", 2, "passes over the images", min = 1 },
   { "seed", 1, "of all random numbers" },
   { "quick", false, "a tenth of the images, a lower goal" },
   { "root", type = "string", help = "folder of the images" },
 }
-options.epochs = options.epochs or (options.quick and 1 or 2)
 
 -- ---- data --------------------------------------------------------------------------------------------
 T.manual_seed(options.seed)
@@ -75,6 +74,6 @@ for epoch = 1, options.epochs do
   print(("epoch %d: mean loss %.4f, test accuracy %.2f %%"):format(epoch, total / batches, 100 * reached))
 end
 
-local goal = options.quick and 0.78 or 0.87
+local goal = options.quick and 0.80 or 0.87
 assert(reached >= goal, ("test accuracy %.4f is below %.2f"):format(reached, goal))
 print("ok")

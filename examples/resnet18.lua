@@ -69,42 +69,22 @@ function ResNet:forward(x)
   return self.fc(x:mean { dim = { 3, 4 } })
 end
 
+-- ---- training ----------------------------------------------------------------------------------------
 local net = ResNet(classes)
 print(("ResNet-18, %.1f million parameters"):format(net:num_parameters() / 1e6))
 local loader = data.DataLoader(train, { batch_size = 50, shuffle = true, drop_last = true })
 local opt = optim.SGD(net:parameters(), { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 5e-4 })
-local schedule = optim.lr_scheduler.OneCycleLR(opt, { max_lr = 0.1, total_steps = options.epochs * #loader })
+local history = T.fit(net, {
+  train = loader,
+  valid = data.DataLoader(test, { batch_size = 500 }),
+  epochs = options.epochs,
+  optimizer = opt,
+  scheduler = optim.lr_scheduler.OneCycleLR(opt, { max_lr = 0.1, total_steps = options.epochs * #loader }),
+  schedule = "batch",
+  metrics = "accuracy",
+})
 
-local function accuracy()
-  local _ <close> = T.no_grad()
-  local right = 0
-  net:eval()
-  for x, y in data.DataLoader(test, { batch_size = 500 }) do
-    right = right + net(x):argmax(-1):eq(y):sum():item()
-  end
-  net:train()
-  return right / #test
-end
-
--- ---- training ----------------------------------------------------------------------------------------
-local reached
-for epoch = 1, options.epochs do
-  local bar = T.bar(loader, { title = ("epoch %d"):format(epoch) })
-  local total, batches = 0, 0
-  for x, y in bar do
-    local loss = nn.F.cross_entropy(net(x), y)
-    opt:zero_grad()
-    loss:backward()
-    opt:step()
-    schedule:step()
-    batches = batches + 1
-    total = total + loss:item()
-    if batches % 10 == 0 then bar:set { loss = total / batches } end
-  end
-  reached = accuracy()
-  print(("epoch %d: mean loss %.4f, test accuracy %.2f %%"):format(epoch, total / batches, 100 * reached))
-end
-
-local goal = options.quick and 0.65 or 0.90
+local goal, reached = options.quick and 0.65 or 0.90, history[#history].valid_accuracy
+print(("test accuracy %.2f %%"):format(100 * reached))
 assert(reached >= goal, ("test accuracy %.4f is below %.2f"):format(reached, goal))
 print("ok")
