@@ -5,20 +5,8 @@
 #include "bindings/lib.h"
 #include "engine/io/csv.h"
 
-static const char csv_name[] = "perilune.csv";
-
-static int csv_gc(lua_State *L) {
-  PlCsv **box = luaL_checkudata(L, 1, csv_name);
-  pl_csv_release(*box);
-  *box = NULL;
-  return 0;
-}
-
-static PlCsv *check_csv(lua_State *L) {
-  PlCsv **box = luaL_checkudata(L, 1, csv_name);
-  if (!*box) l_error(L, "csv: closed");
-  return *box;
-}
+static const HandleType csv_type; /* below the methods */
+static PlCsv *check_csv(lua_State *L) { return l_check_handle(L, 1, &csv_type); }
 
 static char one_char(lua_State *L, int i, const char *what) {
   if (lua_isnoneornil(L, i)) return '\0';
@@ -48,9 +36,7 @@ static int open_csv(lua_State *L) {
     lua_pop(L, 1);
   }
   o.missing = words;
-  PlCsv **box = lua_newuserdatauv(L, sizeof *box, 3); /* 10 */
-  *box = NULL;
-  luaL_setmetatable(L, csv_name);
+  Handle *h = l_new_handle(L, &csv_type); /* 10 */
   const int kept[3] = {1, 7, 9}; /* what it points into */
   for (int i = 0; i < 3; i++) {
     lua_pushvalue(L, kept[i]);
@@ -59,7 +45,9 @@ static int open_csv(lua_State *L) {
   size_t n;
   const char *s = lua_tolstring(L, 1, &n);
   if (lua_toboolean(L, 2)) s = l_check_path(L, 1, "data.csv");
-  PlStatus st = lua_toboolean(L, 2) ? pl_csv_open(box, s, &o) : pl_csv_open_text(box, "text", s, n, &o);
+  PlCsv *csv = NULL;
+  PlStatus st = lua_toboolean(L, 2) ? pl_csv_open(&csv, s, &o) : pl_csv_open_text(&csv, "text", s, n, &o);
+  h->p = csv;
   return st == PL_OK ? 1 : l_io_failure(L, st);
 }
 
@@ -140,17 +128,11 @@ static int csv_texts(lua_State *L) {
   return 1;
 }
 
+static void release(void *p) { pl_csv_release(p); }
+static const luaL_Reg methods[] = {{"info", csv_info}, {"fill", csv_fill}, {"texts", csv_texts}, {NULL, NULL}};
+static const HandleType csv_type = {"perilune.csv", "csv", release, methods, 3};
+
 void l_csv_register(lua_State *L) {
-  static const luaL_Reg methods[] = {
-      {"info", csv_info}, {"fill", csv_fill}, {"texts", csv_texts}, {"close", csv_gc}, {NULL, NULL}};
   lua_pushcfunction(L, open_csv);
   lua_setfield(L, -2, "open_csv");
-  luaL_newmetatable(L, csv_name);
-  lua_pushcfunction(L, csv_gc);
-  lua_setfield(L, -2, "__gc");
-  luaL_newlib(L, methods);
-  lua_setfield(L, -2, "__index");
-  lua_pushboolean(L, 0);
-  lua_setfield(L, -2, "__metatable");
-  lua_pop(L, 1);
 }

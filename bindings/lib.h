@@ -139,6 +139,21 @@ void l_t7_register(lua_State *L);
 void l_trainer_register(lua_State *L);
 int luaopen_perilune_engine(lua_State *L) __attribute__((visibility("default")));
 
+/* ---- handles (handle.c) ---- */
+/* A userdata that owns one object of the engine. Its metatable, made with the first one, has the methods, close(), and
+ * __gc, which is the same. */
+typedef struct Handle {
+  void *p; /* NULL: not filled yet, or closed */
+} Handle;
+typedef struct HandleType {
+  const char *name, *what; /* of the metatable; for "csv: closed" */
+  void (*release)(void *p);
+  const luaL_Reg *methods;
+  int nkept; /* user values: what the object points into */
+} HandleType;
+Handle *l_new_handle(lua_State *L, const HandleType *type);        /* pushes an empty one */
+void *l_check_handle(lua_State *L, int i, const HandleType *type); /* raises: something else, closed */
+
 /* ---- files (io.c) ---- */
 /* nil, message, code, errno for what the environment refused; raises anything else. */
 int l_io_failure(lua_State *L, PlStatus s);

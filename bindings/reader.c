@@ -4,16 +4,8 @@
 #include "bindings/lib.h"
 #include "engine/io/io.h"
 
-#define READER "perilune.safetensors.reader"
-
-static int reader_gc(lua_State *L) {
-  PlSafetensors **box = lua_touserdata(L, 1);
-  pl_safetensors_release(*box);
-  *box = NULL;
-  return 0;
-}
-
-static PlSafetensors *check(lua_State *L) { return *(PlSafetensors **)luaL_checkudata(L, 1, READER); }
+static const HandleType reader_type; /* below the methods */
+static PlSafetensors *check(lua_State *L) { return l_check_handle(L, 1, &reader_type); }
 
 static int64_t check_entry(lua_State *L, const PlSafetensors *f) {
   int64_t i = l_check_int(L, 2, "reader", "i");
@@ -75,31 +67,21 @@ static int reader_read(lua_State *L) {
   return s == PL_OK ? 1 : l_io_failure(L, s);
 }
 
-static void push_metatable(lua_State *L) {
-  static const luaL_Reg methods[] = {{"names", reader_names},
-                                     {"metadata", reader_metadata},
-                                     {"describe", reader_describe},
-                                     {"read", reader_read},
-                                     {NULL, NULL}};
-  if (!luaL_newmetatable(L, READER)) return;
-  luaL_newlib(L, methods);
-  lua_setfield(L, -2, "__index");
-  lua_pushcfunction(L, reader_gc);
-  lua_setfield(L, -2, "__gc");
-  lua_pushboolean(L, 0);
-  lua_setfield(L, -2, "__metatable");
-}
+static void release(void *p) { pl_safetensors_release(p); }
+static const luaL_Reg methods[] = {{"names", reader_names},
+                                   {"metadata", reader_metadata},
+                                   {"describe", reader_describe},
+                                   {"read", reader_read},
+                                   {NULL, NULL}};
+static const HandleType reader_type = {"perilune.safetensors.reader", "reader", release, methods, 0};
 
 /* core.open_safetensors(path) → reader; or nil, message, code, errno */
 static int open_safetensors(lua_State *L) {
   const char *path = l_check_path(L, 1, "open_safetensors");
-  lua_settop(L, 1);
-  PlSafetensors **box = lua_newuserdatauv(L, sizeof *box, 0);
-  *box = NULL;
-  push_metatable(L);
-  lua_setmetatable(L, 2);
-  l_note_late(L);
-  PlStatus s = pl_safetensors_open(box, path);
+  Handle *h = l_new_handle(L, &reader_type);
+  PlSafetensors *file = NULL;
+  PlStatus s = pl_safetensors_open(&file, path);
+  h->p = file;
   return s == PL_OK ? 1 : l_io_failure(L, s);
 }
 

@@ -3,28 +3,16 @@
 #include "bindings/lib.h"
 #include "engine/io/t7.h"
 
-static const char t7_name[] = "perilune.t7";
-
-static int t7_gc(lua_State *L) {
-  PlT7 **box = luaL_checkudata(L, 1, t7_name);
-  pl_t7_release(*box);
-  *box = NULL;
-  return 0;
-}
-
-static PlT7 *check_t7(lua_State *L) {
-  PlT7 **box = luaL_checkudata(L, 1, t7_name);
-  if (!*box) l_error(L, "t7: closed");
-  return *box;
-}
+static const HandleType t7_type; /* below the methods */
+static PlT7 *check_t7(lua_State *L) { return l_check_handle(L, 1, &t7_type); }
 
 /* open_t7(path) -> reader */
 static int open_t7(lua_State *L) {
   const char *path = l_check_path(L, 1, "load_t7");
-  PlT7 **box = lua_newuserdatauv(L, sizeof *box, 0);
-  *box = NULL;
-  luaL_setmetatable(L, t7_name);
-  PlStatus s = pl_t7_open(box, path);
+  Handle *h = l_new_handle(L, &t7_type);
+  PlT7 *file = NULL;
+  PlStatus s = pl_t7_open(&file, path);
+  h->p = file;
   return s == PL_OK ? 1 : l_io_failure(L, s);
 }
 
@@ -107,19 +95,13 @@ static int t7_over(lua_State *L) {
   return 1;
 }
 
+static void release(void *p) { pl_t7_release(p); }
+static const luaL_Reg methods[] = {{"int", t7_int},         {"double", t7_double}, {"string", t7_string},
+                                   {"longs", t7_longs},     {"storage", t7_storage}, {"view", t7_view},
+                                   {"bad", t7_bad},         {"over", t7_over},     {NULL, NULL}};
+static const HandleType t7_type = {"perilune.t7", "t7", release, methods, 0};
+
 void l_t7_register(lua_State *L) {
-  static const luaL_Reg methods[] = {{"int", t7_int},         {"double", t7_double}, {"string", t7_string},
-                                     {"longs", t7_longs},     {"storage", t7_storage}, {"view", t7_view},
-                                     {"bad", t7_bad},         {"over", t7_over},     {"close", t7_gc},
-                                     {NULL, NULL}};
   lua_pushcfunction(L, open_t7);
   lua_setfield(L, -2, "open_t7");
-  luaL_newmetatable(L, t7_name);
-  lua_pushcfunction(L, t7_gc);
-  lua_setfield(L, -2, "__gc");
-  luaL_newlib(L, methods);
-  lua_setfield(L, -2, "__index");
-  lua_pushboolean(L, 0);
-  lua_setfield(L, -2, "__metatable");
-  lua_pop(L, 1);
 }

@@ -5,20 +5,8 @@
 #include "bindings/lib.h"
 #include "engine/text/tokenizer.h"
 
-static const char tokenizer_name[] = "perilune.tokenizer";
-
-static int tokenizer_gc(lua_State *L) {
-  PlTokenizer **box = luaL_checkudata(L, 1, tokenizer_name);
-  pl_tokenizer_release(*box);
-  *box = NULL;
-  return 0;
-}
-
-static PlTokenizer *check_tokenizer(lua_State *L) {
-  PlTokenizer **box = luaL_checkudata(L, 1, tokenizer_name);
-  if (!*box) l_error(L, "tokenizer: closed");
-  return *box;
-}
+static const HandleType tokenizer_type; /* below the methods */
+static PlTokenizer *check_tokenizer(lua_State *L) { return l_check_handle(L, 1, &tokenizer_type); }
 
 static int failure(lua_State *L, PlStatus s) {
   if (s != PL_ERR_FORMAT && s != PL_ERR_UNSUPPORTED) return l_fail(L, s);
@@ -29,10 +17,10 @@ static int failure(lua_State *L, PlStatus s) {
 static int tokenizer_new(lua_State *L) {
   size_t n;
   const char *json = luaL_checklstring(L, 1, &n), *name = luaL_checkstring(L, 2);
-  PlTokenizer **box = lua_newuserdatauv(L, sizeof *box, 0);
-  *box = NULL;
-  luaL_setmetatable(L, tokenizer_name);
-  PlStatus s = pl_tokenizer_parse(box, name, json, n);
+  Handle *h = l_new_handle(L, &tokenizer_type);
+  PlTokenizer *t = NULL;
+  PlStatus s = pl_tokenizer_parse(&t, name, json, n);
+  h->p = t;
   return s == PL_OK ? 1 : failure(L, s);
 }
 
@@ -111,18 +99,13 @@ static int tokenizer_size(lua_State *L) {
   return 1;
 }
 
+static void release(void *p) { pl_tokenizer_release(p); }
+static const luaL_Reg methods[] = {{"encode", tokenizer_encode}, {"decode", tokenizer_decode},
+                                   {"token", tokenizer_token},   {"id", tokenizer_id},
+                                   {"size", tokenizer_size},     {NULL, NULL}};
+static const HandleType tokenizer_type = {"perilune.tokenizer", "tokenizer", release, methods, 0};
+
 void l_tokenizer_register(lua_State *L) {
-  static const luaL_Reg methods[] = {{"encode", tokenizer_encode}, {"decode", tokenizer_decode},
-                                     {"token", tokenizer_token},   {"id", tokenizer_id},
-                                     {"size", tokenizer_size},     {NULL, NULL}};
   lua_pushcfunction(L, tokenizer_new);
   lua_setfield(L, -2, "tokenizer");
-  luaL_newmetatable(L, tokenizer_name);
-  lua_pushcfunction(L, tokenizer_gc);
-  lua_setfield(L, -2, "__gc");
-  luaL_newlib(L, methods);
-  lua_setfield(L, -2, "__index");
-  lua_pushboolean(L, 0);
-  lua_setfield(L, -2, "__metatable");
-  lua_pop(L, 1);
 }

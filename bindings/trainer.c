@@ -4,27 +4,15 @@
 #include "engine/text/bpe.h"
 #include "engine/text/train.h"
 
-static const char trainer_name[] = "perilune.trainer";
-
-static int trainer_gc(lua_State *L) {
-  PlTrainer **box = luaL_checkudata(L, 1, trainer_name);
-  pl_trainer_release(*box);
-  *box = NULL;
-  return 0;
-}
-
-static PlTrainer *check_trainer(lua_State *L) {
-  PlTrainer **box = luaL_checkudata(L, 1, trainer_name);
-  if (!*box) l_error(L, "train_bpe: closed");
-  return *box;
-}
+static const HandleType trainer_type; /* below the methods */
+static PlTrainer *check_trainer(lua_State *L) { return l_check_handle(L, 1, &trainer_type); }
 
 /* bpe_trainer() -> trainer, or nil, message, code */
 static int trainer_new(lua_State *L) {
-  PlTrainer **box = lua_newuserdatauv(L, sizeof *box, 0);
-  *box = NULL;
-  luaL_setmetatable(L, trainer_name);
-  PlStatus s = pl_trainer_new(box);
+  Handle *h = l_new_handle(L, &trainer_type);
+  PlTrainer *t = NULL;
+  PlStatus s = pl_trainer_new(&t);
+  h->p = t;
   if (s == PL_ERR_UNSUPPORTED) return l_failure(L, s);
   CALL(L, s);
   return 1;
@@ -65,16 +53,11 @@ static int trainer_run(lua_State *L) {
   return 2;
 }
 
+static void release(void *p) { pl_trainer_release(p); }
+static const luaL_Reg methods[] = {{"feed", trainer_feed}, {"run", trainer_run}, {NULL, NULL}};
+static const HandleType trainer_type = {"perilune.trainer", "train_bpe", release, methods, 0};
+
 void l_trainer_register(lua_State *L) {
-  static const luaL_Reg methods[] = {{"feed", trainer_feed}, {"run", trainer_run}, {NULL, NULL}};
   lua_pushcfunction(L, trainer_new);
   lua_setfield(L, -2, "bpe_trainer");
-  luaL_newmetatable(L, trainer_name);
-  lua_pushcfunction(L, trainer_gc);
-  lua_setfield(L, -2, "__gc");
-  luaL_newlib(L, methods);
-  lua_setfield(L, -2, "__index");
-  lua_pushboolean(L, 0);
-  lua_setfield(L, -2, "__metatable");
-  lua_pop(L, 1);
 }

@@ -13,7 +13,7 @@
 
 enum { MAX_WORKERS = 256 };
 
-static const char pool_name[] = "perilune.workers";
+static const HandleType pool_type; /* below the methods */
 
 /* ---- the loader's side ------------------------------------------------------------------------------------------------ */
 
@@ -27,8 +27,9 @@ static void free_list(Message *m) {
 
 /* Ends the threads and frees everything. In a forked child there are no threads, and the lock may be held by one that
  * is not there: then the memory stays. */
-static void pool_close(Pool *p) {
-  if (!p || p->owner != getpid()) return;
+static void pool_close(void *pool) {
+  Pool *p = pool;
+  if (p->owner != getpid()) return;
   pthread_mutex_lock(&p->lock);
   atomic_store_explicit(&p->stop, true, memory_order_relaxed);
   for (int i = 0; i < p->n; i++) atomic_store_explicit(&p->worker[i].halt, true, memory_order_relaxed);
@@ -83,19 +84,10 @@ static int start_threads(Pool *p, int n) {
   return code;
 }
 
-static int pool_gc(lua_State *L) {
-  Pool **box = luaL_checkudata(L, 1, pool_name);
-  Pool *p = *box;
-  *box = NULL;
-  pool_close(p);
-  return 0;
-}
-
 static Pool *check_pool(lua_State *L) {
-  Pool **box = luaL_checkudata(L, 1, pool_name);
-  if (!*box) l_error(L, "data.DataLoader: its workers were closed");
-  if (*box && (*box)->owner != getpid()) l_error(L, "data.DataLoader: worker threads do not survive fork; make a new loader");
-  return *box;
+  Pool *p = l_check_handle(L, 1, &pool_type);
+  if (p->owner != getpid()) l_error(L, "data.DataLoader: worker threads do not survive fork; make a new loader");
+  return p;
 }
 
 /* workers(n, module, text, tensors) -> pool; each worker calls require(module)(index, text, tensors) for its handler */
@@ -105,10 +97,9 @@ static int workers_new(lua_State *L) {
   luaL_checkstring(L, 3);
   lua_settop(L, 4);
   if (n < 1 || n > MAX_WORKERS) return l_error(L, "data.DataLoader: workers must be 0 to %d, got %lld", MAX_WORKERS, (long long)n);
-  Pool **box = lua_newuserdatauv(L, sizeof *box, 0); /* 5 */
-  *box = NULL;
-  luaL_setmetatable(L, pool_name);
-  Pool *p = *box = pool_alloc((int)n);
+  Handle *h = l_new_handle(L, &pool_type); /* 5 */
+  Pool *p = pool_alloc((int)n);
+  h->p = p;
   if (!p) return l_error(L, "data.DataLoader: out of memory for workers");
   p->path = copy_package_field(L, "path");
   p->cpath = copy_package_field(L, "cpath");
@@ -216,9 +207,9 @@ static void drop(Message **list, int64_t pass) {
 
 /* pool:cancel(pass): its jobs are not begun any more, those at hand end soon, its answers are freed. */
 static int workers_cancel(lua_State *L) {
-  Pool **box = luaL_checkudata(L, 1, pool_name);
+  const Handle *h = luaL_checkudata(L, 1, pool_type.name);
   int64_t pass = luaL_checkinteger(L, 2);
-  Pool *p = *box;
+  Pool *p = h->p;
   if (!p || p->owner != getpid()) return 0;
   pthread_mutex_lock(&p->lock);
   drop(&p->jobs, pass);
@@ -233,17 +224,11 @@ static int workers_cancel(lua_State *L) {
   return 0;
 }
 
+static const luaL_Reg methods[] = {
+    {"submit", workers_submit}, {"take", workers_take}, {"cancel", workers_cancel}, {NULL, NULL}};
+static const HandleType pool_type = {"perilune.workers", "data.DataLoader: workers", pool_close, methods, 0};
+
 void l_workers_register(lua_State *L) {
-  static const luaL_Reg methods[] = {{"submit", workers_submit}, {"take", workers_take}, {"cancel", workers_cancel},
-                                     {"close", pool_gc},         {NULL, NULL}};
   lua_pushcfunction(L, workers_new);
   lua_setfield(L, -2, "workers");
-  luaL_newmetatable(L, pool_name);
-  lua_pushcfunction(L, pool_gc);
-  lua_setfield(L, -2, "__gc");
-  luaL_newlib(L, methods);
-  lua_setfield(L, -2, "__index");
-  lua_pushboolean(L, 0);
-  lua_setfield(L, -2, "__metatable");
-  lua_pop(L, 1);
 }
