@@ -2,6 +2,7 @@
  * Memory, threads, random state, facts about the build. */
 #include <pthread.h>
 #include <string.h>
+#include <sys/utsname.h>
 
 #include "bindings/lib.h"
 #include "engine/alloc.h"
@@ -78,9 +79,32 @@ static int s_isa(lua_State *L) {
   return 1;
 }
 
+/* libraries() -> {name, …}, {whether it is on this machine, …}; opens them */
 static int s_libraries(lua_State *L) {
-  lua_pushstring(L, plk_libraries());
-  return 1;
+  bool found;
+  const char *name;
+  lua_newtable(L);
+  lua_newtable(L);
+  for (int i = 0; (name = plk_library(i, &found)) != NULL; i++) {
+    lua_pushstring(L, name);
+    lua_rawseti(L, -3, i + 1);
+    lua_pushboolean(L, found);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 2;
+}
+
+/* system() -> "Linux 6.1.0 x86_64", "GNU 12.2.0" */
+static int s_system(lua_State *L) {
+  struct utsname u;
+  if (uname(&u) == 0) lua_pushfstring(L, "%s %s %s", u.sysname, u.release, u.machine);
+  else lua_pushliteral(L, "an unknown system");
+#ifdef __clang__
+  lua_pushliteral(L, __VERSION__);
+#else
+  lua_pushliteral(L, "GNU " __VERSION__);
+#endif
+  return 2;
 }
 
 static int s_seed(lua_State *L) {
@@ -131,6 +155,7 @@ void l_system_register(lua_State *L) {
                                        {"get_num_threads", s_threads},
                                        {"isa", s_isa},
                                        {"libraries", s_libraries},
+                                       {"system", s_system},
                                        {"manual_seed", s_seed},
                                        {"get_rng_state", s_get_rng},
                                        {"set_rng_state", s_set_rng},

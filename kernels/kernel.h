@@ -69,7 +69,8 @@ PlStatus plk_parallel(int64_t n, int64_t block, PlkBody body, void *ctx);
 
 /* ISA level picked at start: "v2" "v3" "v4" or "generic"; PERILUNE_ISA pins one. */
 const char *plk_isa(void);
-/* One line that says which libraries the kernels use, e.g. "oneDNN 2.6.3, OpenBLAS 0.3.21". */
-const char *plk_libraries(void);
+/* Name and version of the i-th library (from 0) that the kernels were built for, NULL behind the last. *found: it can be
+ * opened on this machine; this opens it. */
+const char *plk_library(int i, bool *found);
 
 #endif

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: MIT
  * Opens oneDNN on first use, runs its primitives, and its plain matrix product. Convolutions: onednn_conv.c. */
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/onednn_lib.h"
 
-#ifdef PLK_HAVE_OPENBLAS
-#define OTHER "OpenBLAS"
-#else
-#define OTHER "own matrix product"
-#endif
+const char *plk_library(int i, bool *found) {
+  const char *const names[] = {plk_onednn_version(), plk_openblas_version()};
+  bool (*const ready[])(void) = {plk_onednn_ready, plk_openblas_ready};
+  for (int k = 0; k < 2; k++) {
+    if (!names[k] || i-- > 0) continue;
+    *found = ready[k]();
+    return names[k];
+  }
+  return NULL;
+}
 
 #ifndef PLK_HAVE_ONEDNN
 
-const char *plk_libraries(void) {
-  return OTHER;
-}
 const char *plk_onednn_version(void) {
   return NULL;
 }
@@ -55,10 +58,6 @@ static void open_library(void) {
     lib.set_max_cpu_isa(level == '2' ? dnnl_cpu_isa_sse41 : dnnl_cpu_isa_avx2);
   if (lib.engine_create(&lib.engine, dnnl_cpu, 0) != dnnl_success) return;
   lib.ready = plk_dnnl_watch_forks();
-}
-
-const char *plk_libraries(void) {
-  return "oneDNN " VERSION ", " OTHER;
 }
 
 const char *plk_onednn_version(void) {

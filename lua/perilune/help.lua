@@ -83,9 +83,17 @@ return function(T, core)
   -- T.info() → the block that belongs into a bug report
   T.info = function()
     local m = core.memory()
+    local libraries, found = core.libraries()
+    for i, name in ipairs(libraries) do libraries[i] = found[i] and name or name .. " (not found here)" end
+    if #libraries == 0 then libraries[1] = "no libraries" end
+    local system, compiler = core.system()
+    local cpuinfo = io.open "/proc/cpuinfo"
+    local processor = cpuinfo and cpuinfo:read("a"):match "model name%s*:%s*([^\n]+)"
+    if cpuinfo then cpuinfo:close() end
     return table.concat({
-      "perilune " .. core.version .. ", " .. _VERSION,
-      "kernels: " .. core.isa() .. ", " .. core.libraries(),
+      "perilune " .. core.version .. ", " .. _VERSION .. ", made by " .. compiler,
+      "system: " .. system .. (processor and ", " .. processor or ""),
+      "kernels: " .. core.isa() .. ", " .. table.concat(libraries, ", "),
       ("threads: %d"):format(core.get_num_threads()),
       "device: cpu",
       ("memory: %d bytes live in %d blocks, peak %d"):format(m.live, m.blocks, m.peak),
