@@ -187,25 +187,25 @@ static int d_has(lua_State *L) {
 
 /* ---- streams and events -------------------------------------------------------------------------------------------- */
 
-typedef struct Handle {
+typedef struct CudaHandle {
   void *p;
   bool event;
-} Handle;
+} CudaHandle;
 
-static Handle *handle(lua_State *L, int at, bool event, const char *fn) {
-  Handle *h = luaL_testudata(L, at, event ? "perilune.cuda.Event" : "perilune.cuda.Stream");
+static CudaHandle *handle(lua_State *L, int at, bool event, const char *fn) {
+  CudaHandle *h = luaL_testudata(L, at, event ? "perilune.cuda.Event" : "perilune.cuda.Stream");
   if (!h) l_error(L, "%s: a %s is wanted, got %s", fn, event ? "T.cuda.Event" : "T.cuda.Stream", l_typename(L, at));
   return h;
 }
 static int h_gc(lua_State *L) {
-  Handle *h = lua_touserdata(L, 1);
+  CudaHandle *h = lua_touserdata(L, 1);
   const PlDeviceTable *t = pl_device_open();
   if (t && h->p) (h->event ? t->event_free : t->stream_free)(h->p);
   h->p = NULL;
   return 0;
 }
-static Handle *new_handle(lua_State *L, bool event) {
-  Handle *h = lua_newuserdatauv(L, sizeof *h, 0);
+static CudaHandle *new_handle(lua_State *L, bool event) {
+  CudaHandle *h = lua_newuserdatauv(L, sizeof *h, 0);
   h->p = NULL;
   h->event = event;
   if (luaL_newmetatable(L, event ? "perilune.cuda.Event" : "perilune.cuda.Stream")) {
@@ -220,13 +220,13 @@ static Handle *new_handle(lua_State *L, bool event) {
 }
 static int d_stream(lua_State *L) {
   const PlDeviceTable *t = table(L);
-  Handle *h = new_handle(L, false);
+  CudaHandle *h = new_handle(L, false);
   CALL(L, t->stream_new(&h->p, (int)luaL_optinteger(L, 1, 0)));
   return 1;
 }
 static int d_event(lua_State *L) {
   const PlDeviceTable *t = table(L);
-  Handle *h = new_handle(L, true);
+  CudaHandle *h = new_handle(L, true);
   CALL(L, t->event_new(&h->p, lua_toboolean(L, 1)));
   return 1;
 }
@@ -269,7 +269,7 @@ static int d_stream_wait(lua_State *L) {
 }
 static int d_event_record(lua_State *L) {
   const PlDeviceTable *t = table(L);
-  Handle *e = handle(L, 1, true, "record");
+  CudaHandle *e = handle(L, 1, true, "record");
   CALL(L, t->event_record(e->p, lua_isnoneornil(L, 2) ? t->stream_get() : stream_arg(L, 2, "record")));
   return 0;
 }

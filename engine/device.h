@@ -28,6 +28,7 @@ PlStatus pl_call_bring(PlCall *c);         /* what the kernel cannot read on the
 PlStatus pl_call_infer_device(PlCall *c);  /* the infer rule, with host copies of inputs whose values it reads */
 PlStatus pl_call_run_device(const PlOp *op, const PlkCall *call);
 bool pl_op_on_device(const PlOp *op);      /* has a kernel there */
+PlStatus pl_device_family(const char *family, const PlkCall *call); /* runs one by name */
 
 /* Elementwise copy, cast and broadcast between any two arrays, whatever their devices. */
 PlStatus pl_copy_arrays(PlArray *dst, const PlArray *src);

@@ -117,7 +117,18 @@ static int family(const PlOp *op) {
   return known == 1 ? -1 : known - 2;
 }
 
-bool pl_op_on_device(const PlOp *op) { return family(op) >= 0; }
+/* Its kernel calls families (engine/ops/either.h). */
+static bool picks_itself(const PlOp *op) { return op->family && !op->family[0]; }
+
+bool pl_op_on_device(const PlOp *op) { return picks_itself(op) || family(op) >= 0; }
+
+PlStatus pl_device_family(const char *name, const PlkCall *call) {
+  const PlDeviceTable *t = NULL;
+  PL_TRY(pl_device(&t));
+  int id = t->find(name);
+  if (id < 0) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: no kernel %s for device cuda", call->name, name);
+  return t->run(id, call);
+}
 
 static PlStatus alone(const PlArray *a, PlTensor **out) { /* a host copy of a device array, contiguous */
   PlTensor *h;
@@ -199,6 +210,7 @@ PlStatus pl_call_run_device(const PlOp *op, const PlkCall *call) {
     const PlArray *from = call->in[call->nin - 1];
     return pl_copy_arrays(call->out[0], from);
   }
+  if (picks_itself(op)) return op->kernel[PL_CPU](call);
   int id = family(op);
   if (id < 0) return through_host(op, call);
   return pl_device_open()->run(id, call);

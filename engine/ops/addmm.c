@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * Products with something added: linear, and the addmm family  beta·input + alpha·(product). */
 #include "engine/ops/make.h"
+#include "engine/ops/either.h"
 #include "engine/ops/product.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
+
+PL_EITHER(linear)
+PL_EITHER(addmm)
+PL_EITHER(elementwise)
 
 /* ---- linear: y[…,N] = x[…,K] w[N,K]ᵀ + b[N] --------------------------------------------------------------- */
 
@@ -54,10 +59,10 @@ static PlStatus linear_cpu(const PlkCall *call) {
     k.nin = bias ? 3 : 2;
     k.in = in;
     k.out = out;
-    s = plk_cpu_linear(&k);
+    s = either_linear(&k);
   }
-  plk_scratch_free(sx);
-  plk_scratch_free(sb);
+  pl_scratch_free_at(call->out[0]->device, sx);
+  pl_scratch_free_at(call->out[0]->device, sb);
   return s;
 }
 
@@ -94,7 +99,7 @@ const PlOp pl_op_linear = {
     .formula = "y = x w^T + b; dx = dy w; dw = dy^T x; db = sum of dy over all but the last dim", .nin = 3, .nopt = 1,
     .nout = 1, .args = {"x", "weight", "bias"}, .cls = PL_HEAVY,
     .batch = pl_batch_linear, .flags = PL_F_POLY | PL_F_NOMETHOD,
-    .infer = linear_infer, .grad = linear_grad, .flops = linear_flops, .kernel = {[PL_CPU] = linear_cpu}};
+    .infer = linear_infer, .grad = linear_grad, .flops = linear_flops, PL_KERNEL_EITHER(linear_cpu)};
 
 /* ---- addmm, addmv, addr ------------------------------------------------------------------------------------- */
 
@@ -160,7 +165,7 @@ static PlStatus run_addmm(const PlkCall *call, bool v1_column, bool v2_column, b
   PlkCall k = *call;
   k.in = in;
   k.out = out;
-  return plk_cpu_addmm(&k);
+  return either_addmm(&k);
 }
 static PlStatus addmm_cpu(const PlkCall *call) { return run_addmm(call, false, false, false); }
 static PlStatus addmv_cpu(const PlkCall *call) { return run_addmm(call, false, true, true); }
@@ -174,17 +179,17 @@ static PlStatus addr_bool(const PlkCall *call) {
   k.nin = 2;
   k.in = in;
   k.code = PLK_EW_MUL;
-  PL_TRY(plk_cpu_elementwise(&k));
+  PL_TRY(either_elementwise(&k));
   k.in = more;
   if (factor(call->attrs, 1, PL_BOOL) == 0) { /* alpha = 0: x y counts as false */
     const PlArray *same[2] = {call->out[0], call->out[0]};
     k.in = same;
     k.code = PLK_EW_BITWISE_XOR;
-    PL_TRY(plk_cpu_elementwise(&k));
+    PL_TRY(either_elementwise(&k));
   }
   k.in = more;
   k.code = PLK_EW_ADD;
-  return factor(call->attrs, 0, PL_BOOL) == 0 ? PL_OK : plk_cpu_elementwise(&k);
+  return factor(call->attrs, 0, PL_BOOL) == 0 ? PL_OK : either_elementwise(&k);
 }
 static PlStatus addr_cpu(const PlkCall *call) {
   return call->out[0]->dtype == PL_BOOL ? addr_bool(call) : run_addmm(call, true, false, false);
@@ -225,7 +230,7 @@ static double add_flops(const PlInfer *c) {
                              .batch = pl_batch_addmm,                                                       \
                              .autocast = CAST,                                                              \
                              .flags = PL_F_POLY, .infer = NAME##_infer, .grad = NAME##_grad,                \
-                             .flops = add_flops, .kernel = {[PL_CPU] = NAME##_cpu}};
+                             .flops = add_flops, PL_KERNEL_EITHER(NAME##_cpu)};
 ADDED(addmm, PL_CAST_LOW, "x", "y", "beta input + alpha x[M,K] y[K,N]; input broadcasts to [M,N]. beta = 0 ignores "
                                         "input.")
 ADDED(addmv, PL_CAST_NONE, "x", "y", "beta input + alpha x[M,K] y[K]; input broadcasts to [M].")

@@ -3,9 +3,15 @@
  *   conv (x, w → y), conv_bwd_input (dy, w → dx), conv_bwd_weight (dy, x → dw);
  * each one's gradients are the other two, and a transposed convolution is conv_bwd_input. */
 #include "engine/ops/make.h"
+#include "engine/ops/either.h"
 #include "engine/ops/window_op.h"
 #include "kernels/conv.h"
 #include "kernels/elementwise.h"
+
+PL_EITHER(conv)
+PL_EITHER(conv_bwd_input)
+PL_EITHER(conv_bwd_weight)
+PL_EITHER(elementwise)
 
 /* Attributes of conv and of the cores; the cores add the sizes of their output. */
 enum { STRIDE, PADDING, DILATION, GROUPS, SIZES };
@@ -167,17 +173,17 @@ static PlStatus run(const PlkCall *call, PlKernel kernel, const Conv *v, unsigne
 static PlStatus conv_cpu(const PlkCall *call) {
   Conv v;
   PL_TRY(read_conv(call->name, call->attrs, call->in[1]->ndim - 2, &v));
-  return run(call, plk_cpu_conv, &v, 1 | 1 << 4);
+  return run(call, either_conv, &v, 1 | 1 << 4);
 }
 static PlStatus bwd_input_cpu(const PlkCall *call) {
   Conv v;
   PL_TRY(read_conv(call->name, call->attrs, call->in[1]->ndim - 2, &v));
-  return run(call, plk_cpu_conv_bwd_input, &v, 1 | 1 << 4);
+  return run(call, either_conv_bwd_input, &v, 1 | 1 << 4);
 }
 static PlStatus bwd_weight_cpu(const PlkCall *call) {
   Conv v;
   PL_TRY(read_conv(call->name, call->attrs, call->out[0]->ndim - 2, &v));
-  return run(call, plk_cpu_conv_bwd_weight, &v, 3);
+  return run(call, either_conv_bwd_weight, &v, 3);
 }
 
 /* y += bias, one value a channel. */
@@ -189,7 +195,7 @@ static PlStatus add_bias(const PlArray *bias, PlArray *y, int nd) {
   const PlArray *in[2] = {y, &b.a};
   PlArray *out[1] = {y};
   PlkCall k = {.name = "add", .code = PLK_EW_ADD, .nin = 2, .nout = 1, .in = in, .out = out, .attrs = &none};
-  return plk_cpu_elementwise(&k);
+  return either_elementwise(&k);
 }
 static PlStatus transposed_cpu(const PlkCall *call) {
   Conv v;
@@ -197,7 +203,7 @@ static PlStatus transposed_cpu(const PlkCall *call) {
   PL_TRY(read_transposed(call->name, call->attrs, nd, &v));
   PlkCall k = *call;
   k.nin = 2;
-  PL_TRY(run(&k, plk_cpu_conv_bwd_input, &v, 1 | 1 << 4));
+  PL_TRY(run(&k, either_conv_bwd_input, &v, 1 | 1 << 4));
   return call->nin > 2 && call->in[2] ? add_bias(call->in[2], call->out[0], nd) : PL_OK;
 }
 
@@ -346,7 +352,7 @@ static double bwd_weight_flops(const PlInfer *c) { return bwd_flops(c, true); }
                                   .cls = PL_HEAVY, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS,                     \
                                   .batch = pl_batch_conv_##SHORT,                                                \
                                   .infer = NAME##_infer, .grad = NAME##_grad, .flops = NAME##_flops,             \
-                                  .kernel = {[PL_CPU] = NAME##_cpu}};
+                                  PL_KERNEL_EITHER(NAME##_cpu)};
 CORE(bwd_input, input, "w", "The gradient of a convolution with respect to its input.")
 CORE(bwd_weight, weight, "x", "The gradient of a convolution with respect to its weight.")
 
@@ -361,7 +367,7 @@ CORE(bwd_weight, weight, "x", "The gradient of a convolution with respect to its
       .batch = pl_batch_conv,                                                                                      \
       .nopt = 1, .nout = 1, .nattr = 4, .args = {"x", "weight", "bias"}, .attrs = {CONV_ATTRS}, .cls = PL_HEAVY,   \
       .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = conv##ND##d_infer, .grad = conv_grad,                     \
-      .flops = conv_flops, .kernel = {[PL_CPU] = conv_cpu}};
+      .flops = conv_flops, PL_KERNEL_EITHER(conv_cpu)};
 CONV(1, "L", "k", "L'")
 CONV(2, "H,W", "kh,kw", "H',W'")
 CONV(3, "D,H,W", "kd,kh,kw", "D',H',W'")
@@ -379,7 +385,7 @@ CONV(3, "D,H,W", "kd,kh,kw", "D',H',W'")
       .attrs = {A_INTS("stride", 1), A_INTS("padding", 0), A_INTS("output_padding", 0), A_INT("groups", 1),        \
                 A_INTS("dilation", 1)},                                                                            \
       .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = conv_transpose##ND##d_infer,             \
-      .grad = transposed_grad, .flops = transposed_flops, .kernel = {[PL_CPU] = transposed_cpu}};
+      .grad = transposed_grad, .flops = transposed_flops, PL_KERNEL_EITHER(transposed_cpu)};
 TRANSPOSED(1, "L", "k", "L'")
 TRANSPOSED(2, "H,W", "kh,kw", "H',W'")
 TRANSPOSED(3, "D,H,W", "kd,kh,kw", "D',H',W'")

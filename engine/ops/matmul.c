@@ -4,9 +4,13 @@
 #include <string.h>
 
 #include "engine/ops/make.h"
+#include "engine/ops/either.h"
 #include "engine/ops/product.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
+
+PL_EITHER(matmul)
+PL_EITHER(elementwise)
 
 /* ---- the core: transposition flags instead of copies ----------------------------------------------------- */
 
@@ -23,7 +27,7 @@ static PlStatus matmul_t_infer(PlInfer *c) {
   return pl_infer_matmul(c, 0, 1, pl_attr_i(c->attrs, 0) != 0, pl_attr_i(c->attrs, 1) != 0);
 }
 static PlStatus matmul_t_cpu(const PlkCall *call) {
-  return pl_run_matmul(call, plk_cpu_matmul, pl_attr_i(call->attrs, 0) != 0, pl_attr_i(call->attrs, 1) != 0);
+  return pl_run_matmul(call, either_matmul, pl_attr_i(call->attrs, 0) != 0, pl_attr_i(call->attrs, 1) != 0);
 }
 static double matmul_t_flops(const PlInfer *c) {
   const PlArray *a = c->in[0];
@@ -73,7 +77,7 @@ const PlOp pl_op_matmul_t = {
     .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "y"}, .attrs = {A_BOOL("ta", 0), A_BOOL("tb", 0)},
     .cls = PL_HEAVY,
     .batch = pl_batch_matmul_t, .flags = PL_F_POLY | PL_F_INTERNAL, .infer = matmul_t_infer, .grad = matmul_t_grad,
-    .flops = matmul_t_flops, .kernel = {[PL_CPU] = matmul_t_cpu}};
+    .flops = matmul_t_flops, PL_KERNEL_EITHER(matmul_t_cpu)};
 
 /* z[K,N] = Σ x[…,m,K]ᵀ y[…,m,N] over all leading dims: the gradient of a weight. dx = y dzᵀ, dy = x dz. */
 static PlStatus flat_t_infer(PlInfer *c) {
@@ -102,10 +106,10 @@ static PlStatus flat_t_cpu(const PlkCall *call) {
     const PlArray *in[2] = {&x.a, &y.a};
     PlkCall k = *call;
     k.in = in;
-    s = pl_run_matmul(&k, plk_cpu_matmul, true, false);
+    s = pl_run_matmul(&k, either_matmul, true, false);
   }
-  plk_scratch_free(sx);
-  plk_scratch_free(sy);
+  pl_scratch_free_at(call->out[0]->device, sx);
+  pl_scratch_free_at(call->out[0]->device, sy);
   return s;
 }
 static double flat_t_flops(const PlInfer *c) {
@@ -115,12 +119,12 @@ const PlOp pl_op_matmul_flat_t = {
     .name = "matmul_flat_t", .doc = "The sum over all leading dims of x[...,M,K]^T y[...,M,N]: the gradient of a weight.",
     .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY,
     .batch = pl_batch_flat_t, .flags = PL_F_POLY | PL_F_INTERNAL,
-    .infer = flat_t_infer, .grad = flat_t_grad, .flops = flat_t_flops, .kernel = {[PL_CPU] = flat_t_cpu}};
+    .infer = flat_t_infer, .grad = flat_t_grad, .flops = flat_t_flops, PL_KERNEL_EITHER(flat_t_cpu)};
 
 /* ---- matmul -------------------------------------------------------------------------------------------------- */
 
 static PlStatus matmul_infer(PlInfer *c) { return pl_infer_matmul(c, 0, 1, false, false); }
-static PlStatus matmul_cpu(const PlkCall *call) { return pl_run_matmul(call, plk_cpu_matmul, false, false); }
+static PlStatus matmul_cpu(const PlkCall *call) { return pl_run_matmul(call, either_matmul, false, false); }
 
 /* At least one vector: rank decides, sizes are not looked at.
  *   a·b: da = dz b, db = dz a          A b: dA = dz ⊗ b, db = Σ Aᵀ dz     a B: da = Σ B dz, dB = a ⊗ dz */
@@ -153,7 +157,7 @@ const PlOp pl_op_matmul = {
     .formula = "z = x y; dx = dz y^T; dy = x^T dz, summed over broadcast dims", .nin = 2, .nout = 1,
     .args = {"x", "y"}, .cls = PL_HEAVY,
     .batch = pl_batch_matmul, .flags = PL_F_POLY, .infer = matmul_infer, .grad = matmul_grad,
-    .flops = pl_flops_matmul, .kernel = {[PL_CPU] = matmul_cpu}};
+    .flops = pl_flops_matmul, PL_KERNEL_EITHER(matmul_cpu)};
 
 /* ---- strict ranks ------------------------------------------------------------------------------------------- */
 
@@ -169,7 +173,7 @@ const PlOp pl_op_matmul = {
   const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = "see matmul", .nin = 2, .nout = 1,          \
                              .batch = pl_batch_matmul, .autocast = CAST,                                       \
                              .args = {"x", "y"}, .cls = PL_HEAVY, .flags = PL_F_POLY, .infer = NAME##_infer,   \
-                             .grad = NAME##_grad, .flops = pl_flops_matmul, .kernel = {[PL_CPU] = matmul_cpu}};
+                             .grad = NAME##_grad, .flops = pl_flops_matmul, PL_KERNEL_EITHER(matmul_cpu)};
 
 #define mm_grad matmul_grad
 #define mv_grad matmul_grad
@@ -200,7 +204,7 @@ static PlStatus outer_cpu(const PlkCall *call) {
   const PlArray *in[2] = {&x.a, call->in[1]};
   PlkCall k = *call;
   k.in = in;
-  return plk_cpu_elementwise(&k);
+  return either_elementwise(&k);
 }
 static PlStatus outer_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = pl_g2(g, &pl_op_matmul, g->dy[0], g->x[1]);
@@ -212,4 +216,4 @@ const PlOp pl_op_outer = {
     .formula = "dx = dz y; dy = x dz", .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY,
     .batch = pl_batch_outer,
     .flags = PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_MUL, .infer = outer_infer,
-    .grad = outer_grad, .kernel = {[PL_CPU] = outer_cpu}};
+    .grad = outer_grad, PL_KERNEL_EITHER(outer_cpu)};

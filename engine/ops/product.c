@@ -2,10 +2,13 @@
  * Matrix products: shape rule, and the way from tensors of any rank to the kernels' form. No data moves
  * here unless leading dimensions cannot be seen as one. */
 #include "engine/ops/product.h"
+#include "engine/ops/either.h"
 
 #include <string.h>
 
 #include "kernels/elementwise.h"
+
+PL_EITHER(elementwise)
 
 /* ---- windows ------------------------------------------------------------------------------------------ */
 
@@ -62,7 +65,7 @@ bool pl_window_flatten(PlWindow *w, const PlArray *src, int keep) {
 
 PlStatus pl_window_copy(PlWindow *w, const PlArray *src, void **scratch) {
   size_t size = pl_dtype_size((PlDtype)src->dtype);
-  PL_TRY(plk_scratch((size_t)(src->numel ? src->numel : 1) * size, scratch));
+  PL_TRY(pl_scratch_at(src->device, (size_t)(src->numel ? src->numel : 1) * size, scratch));
   pl_window_of(w, src);
   w->a.data = *scratch;
   int64_t n = 1;
@@ -75,9 +78,9 @@ PlStatus pl_window_copy(PlWindow *w, const PlArray *src, void **scratch) {
   PlArray *out[1] = {&w->a};
   static const PlAttrs none;
   PlkCall k = {.name = "copy", .code = PLK_EW_COPY, .nin = 1, .nout = 1, .in = in, .out = out, .attrs = &none};
-  PlStatus s = plk_cpu_elementwise(&k);
+  PlStatus s = either_elementwise(&k);
   if (s == PL_OK) return PL_OK;
-  plk_scratch_free(*scratch);
+  pl_scratch_free_at(src->device, *scratch);
   *scratch = NULL;
   return s;
 }
