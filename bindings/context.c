@@ -205,6 +205,8 @@ static int ctx_dirty(lua_State *L) { return mark(L, &l_dirty_key, "mark_dirty");
 /* What the table of methods lacks: needs_input_grad, as a list, while forward or backward runs. */
 static int ctx_other(lua_State *L) {
   const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : NULL;
+  if (key && strcmp(key, "save_for_backward") == 0) return l_error(L, "custom: tensors are kept with ctx:save(x, …)");
+  if (key && strcmp(key, "saved_tensors") == 0) return l_error(L, "custom: ctx:saved() returns what ctx:save kept");
   if (!key || strcmp(key, "needs_input_grad") != 0) return 0;
   const Running *r = l_rule_running;
   int n = r ? (int)r->nin : 0;

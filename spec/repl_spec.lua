@@ -202,6 +202,14 @@ describe("the prompt", function()
     end
     assert.is_nil(plain.raw:find "\27%[3%dm")
     assert.truthy(shown("NO_COLOR=").raw:find "\27%[32m")
+    local drawn = term.play({ { "expect", "[1]>" }, { "send", "T.plot { 1, 4, 9 }\n" }, { "expect", "]>" },
+      { "send", "setmetatable({}, { __tostring = function() return '\\27[31mred' end })\n" }, { "expect", "]>" },
+      { "send", "?nn.Conv2d\n" }, { "expect", "]>" }, { "send", "\4" } }, "NO_COLOR= XDG_STATE_HOME=" .. home)
+    assert.truthy(drawn.raw:find("\27%[[%d;]+m⠉"), drawn.raw) -- a picture of ours has colours
+    assert.truthy(drawn.raw:find("\\x1b[31mred", 1, true), drawn.raw) -- nobody else sends escapes
+    for line in drawn.screen:match("%?nn.Conv2d\n(.*)"):gmatch "[^\n]+" do
+      assert.is_true(utf8.len(line) <= 80, line)
+    end
   end)
 
   it("says what is wrong with its history file, and goes on", function()

@@ -40,14 +40,28 @@ local function distance(a, b)
   return d[#a][#b]
 end
 
+-- What options are called elsewhere.
+local elsewhere = { learning_rate = "lr", n_epochs = "epochs", num_epochs = "epochs", validation = "valid",
+  val = "valid", axis = "dim", keepdims = "keepdim", batchsize = "batch_size", bs = "batch_size" }
+
 --- The entry of `names` nearest to `word`, or nil when none is near.
 function options.nearest(word, names)
-  local best, least
+  local best, least, inside
+  word = word:sub(1, 40):lower()
   for _, name in ipairs(names) do
-    local d = distance(word:sub(1, 40):lower(), name:lower())
+    local known = name:lower()
+    if elsewhere[word] == name then return name end
+    local d = distance(word, known)
     if d <= math.max(1, #name // 3) and (not least or d < least) then best, least = name, d end
+    -- num_workers for workers
+    if #known > 3 and word:find(known, 1, true) and #known > #(inside or "") then inside = name end
   end
-  return best
+  return best or inside
+end
+
+--- Raises the error for a method that was called with a dot: `what` is the call as it should be.
+function options.colon(what)
+  fail("%s: call it with a colon, %s", what:match "[:.](%w[%w_]*)" or what, what)
 end
 
 --- Text for an unknown name: "unknown <what> 'x' (allowed: a, b); did you mean 'a'?"

@@ -9,12 +9,29 @@ local options = require "perilune.options"
 local fail = options.fail
 local M = {}
 
+-- Samples of a batch have one shape; says what to do where they have not.
+local function check_like(first, sample, i)
+  if not core.is_tensor(first) or not core.is_tensor(sample) then return end
+  local a, b = first:shape(), sample:shape()
+  local same = #a == #b
+  for d = 1, #a do same = same and a[d] == b[d] end
+  if not same then
+    fail("data.DataLoader: samples 1 and %d of a batch are %s and %s; make them equal with a transform (resize, crop, "
+      .. "pad), or join them with collate = function(samples) … end", i, first:describe(), sample:describe())
+  end
+end
+
 --- Joins samples into a batch: tensors are stacked, numbers become a tensor, lists and tables are joined field by
 -- field, anything else stays a list.
 function M.default(samples)
   local first = samples[1]
   local kind = type(first)
-  if kind == "userdata" then return T.stack(samples, 1) end
+  if kind == "userdata" then
+    local ok, y = pcall(T.stack, samples, 1)
+    if ok then return y end
+    for i, sample in ipairs(samples) do check_like(first, sample, i) end
+    error(y, 0)
+  end
   if kind == "number" then
     local all_integers = true
     for _, v in ipairs(samples) do all_integers = all_integers and math.type(v) == "integer" end

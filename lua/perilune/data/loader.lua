@@ -46,7 +46,8 @@ end
 -- per worker are made ahead. close() ends the workers; so does the collector.
 local function new(ds, opts)
   if (type(ds) ~= "table" and type(ds) ~= "userdata") then
-    fail("data.DataLoader: a dataset is wanted, something with #ds and ds[i], got %s", describe(ds))
+    fail("data.DataLoader: a dataset is wanted, something with #ds and ds[i], got %s%s", describe(ds), ds == nil and
+      "; where files are missing a dataset is nil and a message: assert(T.data.mnist {…}) shows it" or "")
   end
   local a = options.read(spec, opts or {})
   check_combinations(a, opts or {})
@@ -207,6 +208,7 @@ end
 
 --- Ends the worker threads, if there are any; the next pass starts new ones with the dataset as it is then.
 function DataLoader:close()
+  if type(self) ~= "table" then options.colon "loader:close()" end
   local pool = self._pool
   self._pool, self._current, self._active = nil, nil, setmetatable({}, { __mode = "k" })
   if pool then pool:close() end

@@ -239,6 +239,10 @@ local function join(prefix, name) return prefix == "" and name or prefix .. "." 
 
 -- Calls visit(prefix, module) for every module once, parents first.
 local function walk(self, prefix, base, seen, visit)
+  if not is_module(self) then
+    fail("a network is expected, got %s; call its methods with a colon: net:parameters(), net:train()",
+      options.describe(self))
+  end
   if seen[self] then return end
   seen[self] = true
   visit(prefix, self)
@@ -354,7 +358,10 @@ function Module:train(on)
 end
 
 --- Evaluation mode.
-function Module:eval() return self:train(false) end
+function Module:eval()
+  if not is_module(self) then options.colon "net:eval()" end
+  return self:train(false)
+end
 
 --- Switches the parameters' requires_grad.
 function Module:requires_grad_(on)

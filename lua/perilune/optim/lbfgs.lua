@@ -157,6 +157,7 @@ end
 
 --- Up to max_iter iterations; returns the loss before the first.
 function LBFGS:step(closure)
+  if type(self) ~= "table" then options.colon "opt:step(closure)" end
   if type(closure) ~= "function" then fail("optim.LBFGS:step: a closure that computes the loss is needed") end
   local group, m = self.param_groups[1], self._memory
   local params, o = group.params, group

@@ -27,6 +27,7 @@ end
 
 --- Moves on by one.
 function Scheduler:step()
+  if type(self) ~= "table" then options.colon "scheduler:step()" end
   self.last_epoch = self.last_epoch + 1
   self:apply()
 end
@@ -266,6 +267,7 @@ local function better(self, v)
 end
 
 function Plateau:step(metric)
+  if type(self) ~= "table" then options.colon "scheduler:step(loss)" end
   if type(metric) == "userdata" then metric = metric:item() end
   if type(metric) ~= "number" then fail("ReduceLROnPlateau:step: a number is wanted") end
   self.last_epoch = self.last_epoch + 1

@@ -108,6 +108,7 @@ end
 
 --- Forgets the gradients; with `set_to_none=false` fills them with zeros.
 function Optimizer:zero_grad(opts)
+  if type(self) ~= "table" then options.colon "opt:zero_grad()" end
   if opts ~= nil then
     if type(opts) == "boolean" then opts = { set_to_none = opts } end
     options.check("zero_grad", opts, { "set_to_none" })
@@ -131,6 +132,7 @@ end
 
 --- One update of every parameter that has a gradient. A closure computes the loss again and returns it.
 function Optimizer:step(closure)
+  if type(self) ~= "table" then options.colon "opt:step()" end
   local loss
   if closure then
     local _ <close> = T.enable_grad()

@@ -2,6 +2,7 @@
 -- The prompt's commands: a colon and a word. Each gets the session and the text behind the word.
 local T = require "perilune"
 local terminal = require "perilune.terminal"
+local walk = require "perilune.repl.walk"
 local about = require "perilune.repl.about"
 local show = require "perilune.repl.show"
 local options = require "perilune.options"
@@ -167,7 +168,8 @@ end
 
 pages.doc = { "NAME", "the same as ?NAME" }
 function commands.doc(session, text)
-  session:write((about.name(text, session.env, session.style.width)))
+  local page = about.name(text, session.env, session.style.width)
+  session:write(terminal.width() and walk.wrapped(page, session.style.width) or page)
   return true
 end
 

@@ -107,12 +107,31 @@ local function names_of(line, vars, env)
   return list
 end
 
--- "; did you mean …?" for a global or a method that is nil.
+-- The value of a path such as nn.F, of locals first.
+local function at_path(path, vars, env)
+  local first, rest = path:match "^([%a_][%w_]*)(.*)$"
+  local slot = first and vars and vars[first]
+  if slot then
+    local found, value = walk.resolve("slot" .. rest, { slot = slot[1] })
+    return found and value or nil
+  end
+  local found, value = walk.resolve(path, env)
+  return found and value or nil
+end
+
+-- "; did you mean …?" for a global, a field or a method that is nil.
 local function hint(message, line, vars, env)
   local names
   local name = message:match "global '([%a_][%w_]*)'%)?$"
+  local wanted = message:match "field '([%a_][%w_]*)'%)?$"
+  local holder = wanted and line and line:match("([%a_][%w_.]*)%s*%.%s*" .. wanted .. "%f[^%w_]")
   if name and rawget(env, name) == nil then
     names = walk.members(env)
+  elseif wanted then
+    name = wanted
+    local value = holder and at_path(holder, vars, env)
+    if value == nil then return "" end
+    names = walk.members(value)
   else
     name = message:match "method '([%a_][%w_]*)'%)?$"
     local receiver = name and line and line:match("([%a_][%w_]*)%s*:%s*" .. name)

@@ -13,7 +13,10 @@ local HISTORY = 2000 -- entries that a session begins with
 local function equip(env)
   if rawget(env, "T") == nil then rawset(env, "T", T) end
   if rawget(env, "help") == nil then
-    rawset(env, "help", function(...) print(require("perilune.repl.about").help(...)) end)
+    rawset(env, "help", function(...)
+      local page, width = require("perilune.repl.about").help(...), terminal.width()
+      print(width and require("perilune.repl.walk").wrapped(page, width) or page)
+    end)
   end
   if getmetatable(env) == nil then
     local lazy = { nn = true, optim = true }
@@ -95,7 +98,7 @@ local function run_input(session, text, first)
   local asked = text:match "^%s*%?(.*)$" or text:match "^%s*([%w_.:]+)%s*%?%s*$"
   if asked then
     session:guarded(function()
-      session:write((require("perilune.repl.about").name(asked, session.env, session.style.width)))
+      require("perilune.repl.commands").run(session, ":doc " .. asked)
     end)
     return true
   end

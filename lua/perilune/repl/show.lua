@@ -55,6 +55,21 @@ local function tensor(v, style)
   return body .. paint(style, "dim", note)
 end
 
+-- What a value says of itself. Pictures of our own (T.plot, x:imshow) are coloured; nobody else may send the terminal
+-- anything.
+local home = debug.getinfo(1, "S").source:gsub("repl/show%.lua$", "")
+local function own_text(v, meta)
+  local text = tostring(v)
+  local f = type(meta) == "table" and rawget(meta, "__tostring")
+  if type(f) ~= "function" or debug.getinfo(f, "S").source:sub(1, #home) ~= home then return printable(text) end
+  local out, at = {}, 1
+  for from, colour, to in text:gmatch "()(\27%[[%d;]*m)()" do
+    out[#out + 1], out[#out + 2] = printable(text:sub(at, from - 1)), colour
+    at = to
+  end
+  return table.concat(out) .. printable(text:sub(at))
+end
+
 local show
 
 -- The sequence 1 … n of a table, then its other keys in a stable order.
@@ -122,7 +137,7 @@ show = function(v, style, state, at, depth)
     end
     return plain_table(v, style, state, at, depth)
   end
-  return printable(tostring(v))
+  return own_text(v, meta)
 end
 
 -- One value at the prompt. Strings stand as they are, as in Lua.

@@ -97,6 +97,23 @@ function M.resolve(path, env)
   return true, value
 end
 
+-- Text whose lines are cut at blanks to fit `width`; what goes on is indented.
+function M.wrapped(text, width)
+  local out = {}
+  for line in (text .. "\n"):gmatch "([^\n]*)\n" do
+    local indent = line:match "^ *" .. "    "
+    while (utf8.len(line) or #line) > width do
+      local head = utf8.len(line) and line:sub(1, utf8.offset(line, width + 1) - 1) or line:sub(1, width)
+      local cut = head:match "^(.*%S) +%S*$"
+      if not cut or #cut <= #indent then break end
+      out[#out + 1] = cut
+      line = indent .. line:sub(#cut + 1):match "^ *(.*)$"
+    end
+    out[#out + 1] = line
+  end
+  return table.concat(out, "\n")
+end
+
 -- Words in columns, lines of at most `width`.
 function M.columns(words, width)
   local longest = 0

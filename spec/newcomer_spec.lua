@@ -1,0 +1,59 @@
+-- SPDX-License-Identifier: MIT
+-- The mistakes of the first hour, most of them PyTorch's habits: each is an error at the script's own line that says
+-- what to write instead.
+
+local T = require "perilune"
+
+local env = setmetatable({ T = T, nn = T.nn, optim = T.optim, data = T.data }, { __index = _G })
+local prelude = [[
+local net = nn.Linear(2, 3)
+local opt = optim.SGD(net:parameters(), { lr = 0.1 })
+local schedule = optim.lr_scheduler.StepLR(opt, { step_size = 1 })
+local x, y = T.rand(4, 2), T.tensor({ 1, 2, 3, 1 }, { dtype = "i64" })
+local set = data.TensorDataset(x, y)
+local loader = data.DataLoader(set, { batch_size = 2 })
+]]
+local line = select(2, prelude:gsub("\n", "\n")) + 1
+
+local wrong = {
+  ["net.parameters()"] = "call its methods with a colon: net:parameters()",
+  ["net.train()"] = "with a colon",
+  ["net.eval()"] = "eval: call it with a colon, net:eval()",
+  ["net.to('f64')"] = "with a colon",
+  ["net.state_dict()"] = "with a colon",
+  ["opt.step()"] = "step: call it with a colon, opt:step()",
+  ["opt.zero_grad()"] = "opt:zero_grad()",
+  ["schedule.step()"] = "scheduler:step()",
+  ["loader.close()"] = "loader:close()",
+  ["x.sum()"] = "argument x is missing",
+  ["x.item()"] = "call it as x:item()",
+  ["optim.Adam(net)"] = "pass net:parameters()",
+  ["optim.Adam(net:parameters(), { learning_rate = 1 })"] = "did you mean 'lr'?",
+  ["data.DataLoader(set, { num_workers = 2 })"] = "did you mean 'workers'?",
+  ["T.fit(net, { train = loader, optimiser = opt })"] = "did you mean 'optimizer'?",
+  ["T.fit(net, { train = loader, optimizer = opt, num_epochs = 2 })"] = "did you mean 'epochs'?",
+  ["data.DataLoader(data.mnist { split = 'train', root = '/nowhere' })"] = "assert(T.data.mnist {…}) shows it",
+  ["for _ in data.DataLoader({ T.rand(2), T.rand(3) }, { batch_size = 2 }) do end"] =
+    "samples 1 and 2 of a batch are f32[2] and f32[3]; make them equal with a transform",
+  ["T.custom { forward = function(ctx, a) ctx:save_for_backward(a) return a end, backward = print }(x)"] = "ctx:save(x",
+  ["nn.F.cross_entropy(net(x), y - 1)"] = "target 0 at position 1 is not in 1 … 3",
+  ["net(T.rand(2, 28, 28))"] = "28 features given, 2 expected",
+  ["net(x):backward()"] = "y:sum():backward()",
+  ["x:sum():backward()"] = "call requires_grad_() on a leaf before",
+  ["T.save('/tmp/never.safetensors', net)"] = "save net:state_dict(), not the module itself",
+  ["if x > 0 then end"] = "use x:lt(y) for elementwise comparison",
+  ["local first = x[0]"] = "indices start at 1",
+  ["x.foo = 1"] = "only grad and requires_grad",
+}
+
+describe("the first hour", function()
+  for code, part in pairs(wrong) do
+    it("says what to do instead of " .. code, function()
+      local chunk = assert(load(prelude .. code, "=script.lua", "t", env))
+      local ok, message = pcall(chunk)
+      assert.is_false(ok)
+      assert.truthy(message:find(part, 1, true), message)
+      assert.truthy(message:find(("script.lua:%d: "):format(line), 1, true), message)
+    end)
+  end
+end)
