@@ -82,6 +82,17 @@ static int load_bytes(lua_State *L) {
   return s == PL_OK ? 1 : l_io_failure(L, s);
 }
 
+/* write_file(path, bytes) -> true; what was there stays where that fails */
+static int write_file(lua_State *L) {
+  const char *path = l_check_path(L, 1, "write_file");
+  size_t n;
+  const char *bytes = luaL_checklstring(L, 2, &n);
+  PlStatus s = pl_bytes_save(path, bytes, n);
+  if (s != PL_OK) return l_io_failure(L, s);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
 /* load_image(path, channels [, max_bytes]) -> u8 [C, H, W]; channels 0: the file's */
 static int load_image(lua_State *L) {
   const char *path = l_check_path(L, 1, "load_image");
@@ -146,6 +157,7 @@ static int list_folder(lua_State *L) {
 
 void l_files_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"load_npy", load_npy},
+                                  {"write_file", write_file},
                                   {"save_npy", save_npy},
                                   {"load_npz", load_npz},
                                   {"load_bytes", load_bytes},

@@ -246,6 +246,7 @@ static void show_warning(void *on, const char *message, int to_be_continued) {
 int main(int argc, char **argv) {
   if (argc > 1 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-v") == 0))
     return printf("perilune %s (%s)\n", PL_VERSION, LUA_RELEASE), EXIT_OK;
+  signal(SIGXFSZ, SIG_IGN); /* a file above the limit is a failing write, as a full disk is */
   char warnings = 0;
   LuaArena arena = {0};
   lua_State *L = lua_newstate(lua_alloc, &arena);

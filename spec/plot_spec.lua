@@ -191,7 +191,7 @@ describe("T.plot", function()
     end
     os.remove(path)
     local ok, message, code = T.plot({ 1, 2 }):svg("/nowhere/x.svg")
-    assert.same({ nil, "/nowhere/x.svg: No such file or directory", 2 }, { ok, message, code })
+    assert.same({ nil, "/nowhere/x.svg: cannot write: No such file or directory", "io" }, { ok, message, code })
     local image
     image, message = T.eye(3):imshow { file = "/nowhere/x.png" }
     assert.is_nil(image)

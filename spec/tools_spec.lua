@@ -224,7 +224,7 @@ describe("T.profile", function()
     assert.truthy(text:find('"name":"the \\"first\\" part","cat":"region"', 1, true))
     assert.truthy(text:find('"name":"add","cat":"op"', 1, true))
     local none, why, code = T.profile(function() end, "/nowhere/t.json")
-    assert.same({ nil, "/nowhere/t.json: No such file or directory", 2 }, { none, why, code })
+    assert.same({ nil, "/nowhere/t.json: cannot write: No such file or directory", "io" }, { none, why, code })
   end)
 
   it("stops whatever happens", function()

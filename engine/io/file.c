@@ -242,3 +242,24 @@ void pl_file_swap(void *data, int64_t n, size_t size) {
       p[b] = t;
     }
 }
+
+/* ---- any bytes ------------------------------------------------------------------------------------------------------- */
+
+static PlStatus write_through(const char *path, const void *data, size_t n) {
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return pl_file_fail("open", path, errno);
+  PlStatus st = pl_file_write(fd, path, data, n);
+  if (close(fd) != 0 && st == PL_OK && errno != EINTR) st = pl_file_fail("close", path, errno);
+  return st;
+}
+
+PlStatus pl_bytes_save(const char *path, const void *data, size_t n) {
+  struct stat at;
+  if (stat(path, &at) == 0 && !S_ISREG(at.st_mode) && !S_ISDIR(at.st_mode)) return write_through(path, data, n);
+  PlFileTemp f;
+  PL_TRY(pl_file_temp_open(&f, path));
+  PlStatus st = pl_file_write(f.fd, path, data, n);
+  if (st == PL_OK) return pl_file_temp_commit(&f);
+  pl_file_temp_abort(&f);
+  return st;
+}

@@ -79,15 +79,6 @@ static PlStatus encode_png(const uint8_t *pixels, int64_t h, int64_t w, int c, v
   return st;
 }
 
-static PlStatus write_file(const char *path, const void *data, size_t n) {
-  PlFileTemp f;
-  PL_TRY(pl_file_temp_open(&f, path));
-  PlStatus st = pl_file_write(f.fd, path, data, n);
-  if (st == PL_OK) return pl_file_temp_commit(&f);
-  pl_file_temp_abort(&f);
-  return st;
-}
-
 PlStatus pl_image_save(const char *path, PlTensor *t, int quality) {
   const char *dot = strrchr(path, '.');
   bool png = dot && strcasecmp(dot, ".png") == 0;
@@ -105,7 +96,7 @@ PlStatus pl_image_save(const char *path, PlTensor *t, int quality) {
   PlStatus st = png ? encode_png(pixels, h, w, (int)c, &bytes, &n)
                     : pl_image_jpeg_encode(path, pixels, h, w, (int)c, quality, &bytes, &n);
   plk_scratch_free(pixels);
-  if (st == PL_OK) st = write_file(path, bytes, n);
+  if (st == PL_OK) st = pl_bytes_save(path, bytes, n);
   plk_scratch_free(bytes);
   return st;
 }

@@ -88,6 +88,8 @@ PlStatus pl_npz_read(PlNpz *z, int64_t i, PlTensor **out);
 
 /* A whole file as u8 [n]; max_bytes < 0: 4 GiB. */
 PlStatus pl_bytes_load(PlTensor **out, const char *path, int64_t max_bytes);
+/* Replaces a file by n bytes, or keeps it as it was; what is no regular file (a terminal, a pipe) is written to. */
+PlStatus pl_bytes_save(const char *path, const void *data, size_t n);
 /* The entries of a folder in no order, in memory from malloc (NULL if there are none): for each one letter ('d' folder,
  * 'f' file, '?' else), its name, a zero byte. */
 PlStatus pl_folder_list(const char *path, char **out, size_t *n);

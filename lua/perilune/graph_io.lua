@@ -114,12 +114,7 @@ function M.save(path, g)
   lines[#lines + 1] = "end\n"
   local ok, message, code = T.save(path .. ".safetensors", tensors)
   if not ok then return nil, message, code end
-  local f, why = io.open(path, "wb")
-  if not f then return nil, why, "io" end
-  local written, problem = f:write(table.concat(lines, "\n"))
-  local closed, late = f:close()
-  if not written or not closed then return nil, problem or late, "io" end
-  return true
+  return core.write_file(path, table.concat(lines, "\n"))
 end
 
 -- ---- loading -------------------------------------------------------------------------------------------------------

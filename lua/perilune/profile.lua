@@ -109,24 +109,17 @@ end
 --- Writes the events in the Trace Event Format. Returns true, or nil, message, code.
 function Profile:trace(path)
   if type(path) ~= "string" then fail("profile:trace: a path is wanted, got %s", options.describe(path)) end
-  local f, message, code = io.open(path, "w")
-  if not f then return nil, message, code end
   local function event(name, category, begin, time, args)
     return ('{"name":%s,"cat":%s,"ph":"X","pid":1,"tid":1,"ts":%.3f,"dur":%.3f,"args":{%s}}'):format(quoted(name),
       quoted(category), (begin - self.from) * 1e6, time * 1e6, args)
   end
-  local ok = f:write('{"displayTimeUnit":"ms","traceEvents":[\n', event("profile", "lua", self.from, self.time, ""))
-  for _, r in ipairs(self.regions) do
-    ok = ok and f:write(",\n", event(r.name, "region", r.begin, r.time, ""))
-  end
+  local out = { event("profile", "lua", self.from, self.time, "") }
+  for _, r in ipairs(self.regions) do out[#out + 1] = event(r.name, "region", r.begin, r.time, "") end
   for _, e in ipairs(self.events) do
-    ok = ok and f:write(",\n", event(label(e), e.backward and "backward" or "op", e.begin, e.time,
-      ('"bytes":%d,"flops":%.17g,"line":%s'):format(e.bytes, e.flops, quoted(e.line or "?"))))
+    out[#out + 1] = event(label(e), e.backward and "backward" or "op", e.begin, e.time,
+      ('"bytes":%d,"flops":%.17g,"line":%s'):format(e.bytes, e.flops, quoted(e.line or "?")))
   end
-  ok = ok and f:write("\n]}\n")
-  local closed, why, errno = f:close()
-  if ok and closed then return true end
-  return nil, ("%s: %s"):format(path, why or "cannot write"), errno
+  return core.write_file(path, '{"displayTimeUnit":"ms","traceEvents":[\n' .. table.concat(out, ",\n") .. "\n]}\n")
 end
 
 -- What f gets: region("forward") names the time until the end of the block it is closed in.

@@ -153,13 +153,8 @@ end
 --- Writes the tokenizer.json file.
 -- @treturn boolean true; or nil, message, code
 function Tokenizer:save(path)
-  local f, message = io.open(path, "wb")
-  if not f then return nil, message, "io" end
-  local ok
-  ok, message = f:write(self.json)
-  if ok then ok, message = f:close() else f:close() end
-  if not ok then return nil, ("%s: %s"):format(path, message), "io" end
-  return true
+  if type(path) ~= "string" then fail("save: the path must be a string, got %s", describe(path)) end
+  return core.write_file(path, self.json)
 end
 
 return M

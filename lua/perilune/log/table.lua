@@ -47,7 +47,7 @@ local function open(who, path, opts)
   opts = options.check(who, opts, { "append" })
   if type(path) ~= "string" then fail("%s: the path must be a string, got %s", who, describe(path)) end
   local f, message, code = io.open(path, opts.append and "a+" or "w")
-  if not f then return nil, message, code end
+  if not f then return nil, message, "io", code end
   f:setvbuf("full")
   return f
 end
@@ -56,7 +56,7 @@ local function put(self, text)
   if not self.file then fail("%s: %s is closed", self.who, self.path) end
   local ok, message, code = self.file:write(text)
   if ok then ok, message, code = self.file:flush() end
-  if not ok then return nil, ("%s: %s"):format(self.path, message), code end
+  if not ok then return nil, ("%s: %s"):format(self.path, message), "io", code end
   return true
 end
 
@@ -64,7 +64,8 @@ function Log:close()
   if not self.file then return true end
   local ok, message, code = self.file:close()
   self.file = nil
-  return ok, message, code
+  if not ok then return nil, ("%s: %s"):format(self.path, message), "io", code end
+  return true
 end
 
 -- As a callback of T.fit: a row an epoch.

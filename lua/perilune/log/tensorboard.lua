@@ -23,7 +23,7 @@ local function put(self, event)
   if not self.file then fail("log.tensorboard: %s is closed", self.path) end
   local length = ("<I8"):pack(#event)
   local ok, message, code = self.file:write(length, ("<I4"):pack(masked(length)), event, ("<I4"):pack(masked(event)))
-  if not ok then return nil, ("%s: %s"):format(self.path, message), code end
+  if not ok then return nil, ("%s: %s"):format(self.path, message), "io", code end
   local now = core.clock()
   if now - self.flushed >= self.every then return self:flush() end
   return true
@@ -145,7 +145,7 @@ function TensorBoard:flush()
   self.flushed = core.clock()
   if not self.file then return true end
   local ok, message, code = self.file:flush()
-  if not ok then return nil, ("%s: %s"):format(self.path, message), code end
+  if not ok then return nil, ("%s: %s"):format(self.path, message), "io", code end
   return true
 end
 
@@ -153,7 +153,8 @@ function TensorBoard:close()
   if not self.file then return true end
   local ok, message, code = self.file:close()
   self.file = nil
-  return ok, message, code
+  if not ok then return nil, ("%s: %s"):format(self.path, message), "io", code end
+  return true
 end
 TensorBoard.__close, TensorBoard.__gc = TensorBoard.close, TensorBoard.close
 
@@ -170,7 +171,7 @@ return function(dir, opts)
   made = made + 1
   local path = ("%s/events.out.tfevents.%010d.%s.%d.%d"):format(dir, os.time(), (host:gsub("[^%w%.-]", "_")), pid, made)
   local f, why, errno = io.open(path, "wb")
-  if not f then return nil, why, errno end
+  if not f then return nil, why, "io", errno end
   local self = setmetatable({ file = f, path = path, dir = dir, steps = {}, every = opts.flush or 10,
     flushed = core.clock(), epoch = os.time() - core.clock() }, TensorBoard)
   ok, message, code = event(self, nil, 3, "brain.Event:2")

@@ -10,19 +10,10 @@ local fail = options.fail
 local Figure = { __name = "figure" }
 Figure.__index = Figure
 
-local function write(path, bytes)
-  local f, message, code = io.open(path, "wb")
-  if not f then return nil, message, code end
-  local ok, why, errno = f:write(bytes)
-  local closed, why2, errno2 = f:close()
-  if ok and closed then return true end
-  return nil, ("%s: %s"):format(path, why or why2), errno or errno2
-end
-
 local function deliver(who, path, bytes)
   if path == nil then return bytes end
   if type(path) ~= "string" then fail("%s: the path must be a string, got %s", who, options.describe(path)) end
-  return write(path, bytes)
+  return core.write_file(path, bytes)
 end
 
 --- Both axes, from the limits given and the values of the series.
@@ -79,7 +70,7 @@ end
 function Figure:save(path, opts)
   local kind = type(path) == "string" and path:lower():match("%.(%w+)$")
   if kind == "svg" or kind == "png" then return self[kind](self, path, opts) end
-  if kind == "txt" then return write(path, self:text { color = false } .. "\n") end
+  if kind == "txt" then return core.write_file(path, self:text { color = false } .. "\n") end
   fail("figure:save: the name must end in .svg, .png or .txt, got %s", options.describe(path))
 end
 

@@ -196,12 +196,8 @@ function Image:png(path, opts)
   end
   local bytes = T.core.png(enlarged(self.pixels, k):contiguous())
   if path == nil then return bytes end
-  local f, message, code = io.open(path, "wb")
-  if not f then return nil, message, code end
-  local ok, why, errno = f:write(bytes)
-  f:close()
-  if not ok then return nil, ("%s: %s"):format(path, why), errno end
-  return true
+  if type(path) ~= "string" then fail("image:png: the path must be a string, got %s", describe(path)) end
+  return T.core.write_file(path, bytes)
 end
 
 -- At most `width` pixels wide, for a terminal: means of neighbours.

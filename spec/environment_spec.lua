@@ -1,0 +1,169 @@
+-- SPDX-License-Identifier: MIT
+-- What a script cannot help: full disks, pipes whose other end is closed, no terminal, names that are no UTF-8, workers
+-- that end the process. A clear message or nil, message, code; nothing that was there is lost, nothing hangs.
+
+local term = require "spec.support.terminal"
+local q = term.quote
+
+local dir, remove
+local function at(name) return dir .. "/" .. name end
+
+-- Runs Lua code in the command, in the folder of the test; `around`: shell text with %s for the command. → text, status
+local function run(code, around)
+  term.write(at "script.lua", 'local T = require "perilune"\nlocal nn, optim, data = T.nn, T.optim, T.data\n' .. code)
+  local command = term.command:find "^/" and term.command or "$OLDPWD/" .. term.command
+  return term.shell(("cd %s && %s"):format(q(dir), (around or "%s"):format(command .. " run script.lua")))
+end
+
+describe("where the environment fails,", function()
+  if not term.there() then return it("nothing", function() pending "no perilune command" end) end
+  before_each(function() dir, remove = term.folder() end)
+  after_each(function() remove() end)
+
+  -- every file that perilune writes, with a value that needs more than 8 KiB
+  local writers = {
+    ["T.save"] = "return T.save('f', { x = T.rand(100, 100) })",
+    ["T.save_npy"] = "return T.save_npy('f', T.rand(100, 100))",
+    ["T.save_image, PNG"] = "return T.save_image('f.png', T.randint(0, 255, { 3, 99, 99 }, { dtype = 'u8' }))",
+    ["T.save_image, JPEG"] = "return T.save_image('f.jpg', T.randint(0, 255, { 3, 200, 200 }, { dtype = 'u8' }))",
+    ["a figure as SVG"] = "return T.plot(T.rand(3000)):svg('f.svg')",
+    ["a figure as PNG"] = "return T.rand(200, 200):imshow():png('f.png')",
+    ["T.log.csv"] = [[
+      local log = assert(T.log.csv 'f')
+      for i = 1, 9999 do
+        local r = table.pack(log:write { i = i, text = ("x"):rep(100) })
+        if not r[1] then return table.unpack(r, 1, r.n) end
+      end]],
+    ["T.log.jsonl"] = [[
+      local log = assert(T.log.jsonl 'f')
+      for i = 1, 9999 do
+        local r = table.pack(log:write { i = i, text = ("x"):rep(100) })
+        if not r[1] then return table.unpack(r, 1, r.n) end
+      end]],
+    ["T.log.tensorboard"] = [[
+      local log = assert(T.log.tensorboard 'f')
+      for i = 1, 9999 do
+        local r = table.pack(log:scalar("tag", i, i))
+        if r[1] == nil and r[2] then return table.unpack(r, 1, r.n) end
+      end
+      return log:close()]],
+    ["a profile's trace"] = "return T.profile(function() for _ = 1, 300 do T.ones(2) end end, 'f')",
+    ["a tokenizer"] = [[
+      local words = {}
+      for i = 1, 4000 do words[i] = ("%x "):format(i * 7919 % 65521):rep(2) end
+      return assert(data.train_bpe { 700, text = table.concat(words) }):save "f"]],
+    ["a graph"] = [[
+      local g = T.graph()
+      g:outputs { g:input("x", { 2, 100 }):matmul(T.rand(100, 100)) }
+      return T.save_graph("f", g)]],
+  }
+  for name, code in pairs(writers) do
+    it(name .. " says that the disk is full", function()
+      local text, status = run(("local r = table.pack((function() %s end)())\nprint(r[1], r[3], r[2])"):format(code),
+        "ulimit -f 8; %s")
+      if text:find("no PCRE2", 1, true) or text:find("no Jansson", 1, true) then return pending(text) end
+      assert.equal(0, status, text)
+      assert.truthy(text:find "^nil\tio\t[^\n]*File too large", text)
+    end)
+  end
+
+  it("a file that cannot be replaced stays as it was", function()
+    local code = [[
+      local n = tonumber(os.getenv "N")
+      print(T.save("a.safetensors", { x = T.ones(n) }))
+      print(T.save_npy("a.npy", T.ones(n)))
+      print(T.save_image("a.png", T.randint(0, 255, { 1, n // 9, 9 }, { dtype = "u8" })))
+      print(T.plot(T.rand(n)):svg "a.svg")
+      print(T.rand(n // 9, 9):imshow { scale = 8 }:png "b.png")
+      print((T.profile(function() for _ = 1, n // 9 do T.ones(2) end end, "trace")) and true)]]
+    local text = run(code, "N=18 %s")
+    assert.equal(("true\n"):rep(6), text)
+    local files = { "a.safetensors", "a.npy", "a.png", "a.svg", "b.png", "trace" }
+    local before = {}
+    for i, name in ipairs(files) do before[i] = term.read(at(name)) end
+    text = run(code, "ulimit -f 4; N=9000 %s")
+    assert.equal(6, select(2, text:gsub("\n?nil", "")), text)
+    for i, name in ipairs(files) do assert.equal(before[i], term.read(at(name)), name) end
+    local left = term.shell(("ls -A %s | wc -l"):format(q(dir)))
+    assert.equal(#files + 1, tonumber(left)) -- nothing half written
+  end)
+
+  it("a checkpoint that cannot be written does not end the training", function()
+    local text, status = run([[
+      local net = nn.Linear(100, 100)
+      local batch = { T.rand(2, 100), T.rand(2, 100) }
+      local history = T.fit(net, { train = { batch }, loss = nn.F.mse_loss, optimizer = optim.Adam(net:parameters()),
+        checkpoint = "c.safetensors", quiet = true, epochs = 3 })
+      print(#history)]], "ulimit -f 8; %s")
+    assert.equal(0, status, text)
+    assert.truthy(text:find("no checkpoint could be written, training goes on: c.safetensors", 1, true), text)
+    assert.truthy(text:find "3\n$", text)
+  end)
+
+  it("output that nobody takes ends a command", function()
+    local command = term.command:find "^/" and term.command or "$PWD/" .. term.command
+    for _, args in ipairs { "info", "help relu", "--help", "help", "peek spec/fixtures/arrays.npz",
+      "diff spec/fixtures/modules.safetensors spec/fixtures/functions.safetensors", "-e 'print(1)'" } do
+      local root = os.getenv "PERILUNE_ROOT" or "."
+      local text, status = term.shell(("cd %s && %s %s > /dev/full"):format(q(root), command, args))
+      assert.equal(1, status, args)
+      assert.equal("perilune: cannot write standard output: No space left on device\n", text, args)
+      text = term.shell(("cd %s && { timeout 20 %s %s; echo $? >&2; } | true"):format(q(root), command, args))
+      assert.is_nil(text:find("traceback", 1, true), text)
+      assert.is_nil(text:find("124\n", 1, true), args)
+    end
+  end)
+
+  it("no terminal, no standard streams: scripts and the prompt end in order", function()
+    local bar = "for _ in T.bar(data.DataLoader({ 1, 2, 3 })) do end print 'done'"
+    for _, around in ipairs { "%s 2>&-", "%s <&-", "setsid %s", "env -u TERM %s", "TERM=dumb %s", "TERM=no-such %s" } do
+      local text, status = run(bar, around)
+      assert.equal(0, status, around .. ": " .. text)
+      assert.truthy(text:find("done\n", 1, true), around .. ": " .. text)
+    end
+    for _, settings in ipairs { "TERM=dumb", "TERM=no-such", "-u TERM" } do
+      local got = term.play({ { "expect", "[1]> " }, { "send", "1 + 1\n" }, { "expect", "2" }, { "expect", "[2]> " },
+        { "send", "\4" } }, ("XDG_STATE_HOME=%s NO_COLOR=1"):format(q(dir)), ("env %s %s"):format(settings,
+        q(term.command)), true)
+      assert.is_nil(got.missing, settings .. ": " .. got.screen)
+      assert.equal(0, got.status, settings)
+    end
+  end)
+
+  it("names that are no UTF-8 are names", function()
+    local text, status = run([[
+      local name = "x\xff\xfe \n"
+      assert(T.save(name .. ".safetensors", { x = T.ones(2) }))
+      assert(T.load(name .. ".safetensors").x:equal(T.ones(2)))
+      assert(T.save_npy(name, T.ones(3)) and T.load_npy(name):numel() == 3)
+      assert(os.execute "mkdir -p \"$(printf 'p/c\\377')\"")
+      if T.save_image("p/c\xff/\xfe.png", T.zeros(1, 2, 2):byte()) then
+        local set = assert(data.image_folder "p")
+        assert(#set == 1 and set.classes[1] == "c\xff")
+        for x, y in data.DataLoader(set, { workers = 1 }) do assert(x:numel() == 12 and y:item() == 1) end
+      end
+      local log = assert(T.log.csv(name .. ".csv"))
+      assert(log:write { a = 1 } and log:close())
+      assert(assert(data.csv(name .. ".csv")).rows == 1)
+      print(select("#", T.load "\xffnot there"), (select(3, T.load "\xffnot there")))]])
+    assert.equal(0, status, text)
+    assert.equal("4\tio\n", text)
+  end)
+
+  it("a worker that ends the process ends it, at once", function()
+    local text, status = run([[
+      local set = data.Dataset { len = 8, get = function(_, i) if i == 3 then os.exit(7) end return i end }
+      for _ in data.DataLoader(set, { batch_size = 2, workers = 2 }) do end]], "timeout 30 %s")
+    assert.equal(7, status, text)
+  end)
+
+  it("a worker that is killed from outside takes no orphans along", function()
+    local text = run([[
+      local set = data.Dataset { len = 1e6, get = function() return T.rand(9, 9):matmul(T.rand(9, 9)) end }
+      for _ in data.DataLoader(set, { batch_size = 99, workers = 2 }) do print "going" io.stdout:flush() end]],
+      "{ %s & } | { read first; kill -9 $!; sleep 0.2; echo $first; }")
+    assert.truthy(text:find "going" or text == "\n", text)
+    local left = term.shell(("ps -eo args | grep -F %s | grep -v grep | wc -l"):format(q(dir .. "/script.lua")))
+    assert.equal(0, tonumber(left))
+  end)
+end)
