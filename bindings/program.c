@@ -29,6 +29,7 @@ static int program_gc(lua_State *L) {
   for (int32_t i = 0; p->x && i < p->nx; i++) pl_tensor_release(p->x[i]);
   free(p->leaf_at);
   free(p->tracked);
+  free(p->written);
   free(p->x);
   free(p->x_at);
   pl_joint_release(p->joint);
@@ -37,6 +38,8 @@ static int program_gc(lua_State *L) {
   pl_flow_release(f);
   return 0;
 }
+
+static bool is_written(const PlFlow *f, const PlFValue *v) { return f->stores[v->store].version > 0; }
 
 static PlStatus collect_outputs(PlFlow *f, PlTensor *const *t, int n, Program *p) {
   PlFVal *v = malloc((size_t)(n + 2 * f->nleaves + 1) * sizeof *v), *grads = v ? v + n + f->nleaves : NULL;
@@ -47,6 +50,7 @@ static PlStatus collect_outputs(PlFlow *f, PlTensor *const *t, int n, Program *p
   }
   PlStatus s = PL_OK;
   for (int i = 0; i < n && s == PL_OK; i++) s = pl_sym_value_of(f, t[i], &v[i]);
+  p->nargs = f->ninputs;
   PlStatus end = pl_flow_leaf_grads(f, grads);
   if (s == PL_OK) s = end;
   p->nuser = n;
@@ -57,8 +61,13 @@ static PlStatus collect_outputs(PlFlow *f, PlTensor *const *t, int n, Program *p
   if (s == PL_OK) s = pl_flow_set_outputs(f, n, v);
   free(v);
   p->tracked = calloc((size_t)f->nvals + 1, sizeof *p->tracked);
-  if (s == PL_OK && !p->tracked) s = pl_fail(PL_ERR_OOM, "jit: out of memory");
-  for (PlFVal k = 0; s == PL_OK && k < f->nvals; k++) p->tracked[k] = f->vals[k].kind == PL_FV_CAPTURE && f->vals[k].real->node;
+  p->written = calloc((size_t)f->nvals + 1, sizeof *p->written);
+  if (s == PL_OK && !(p->tracked && p->written)) s = pl_fail(PL_ERR_OOM, "jit: out of memory");
+  for (PlFVal k = 0; s == PL_OK && k < f->nvals; k++) {
+    const PlFValue *a = &f->vals[k];
+    p->tracked[k] = a->kind == PL_FV_CAPTURE && a->real->node;
+    if ((a->kind == PL_FV_CAPTURE || a->kind == PL_FV_INPUT) && is_written(f, a)) p->written[p->nwritten++] = k;
+  }
   return s;
 }
 
@@ -177,7 +186,36 @@ static int jit_same(lua_State *L) {
   return 1;
 }
 
-static bool written(const PlFlow *f, const PlFValue *v) { return f->stores[v->store].version > 0; }
+/* Input `slot` of a run: a tensor of the list at stack index 2, which keeps it alive, or a leaf's .grad; NULL: gone. */
+static PlTensor *input_of(lua_State *L, const Program *p, int32_t slot) {
+  if (slot < p->nargs) {
+    lua_rawgeti(L, 2, slot + 1);
+    PlTensor *t = l_check_tensor(L, -1);
+    lua_pop(L, 1);
+    return t;
+  }
+  for (int32_t i = 0; i < p->f->nleaves; i++) {
+    const PlFLeaf *l = &p->f->leaves[i];
+    if (l->expects == PL_FGRAD_INPUT && l->slot == slot) return l->t->node ? l->t->node->grad : NULL;
+  }
+  return NULL;
+}
+
+/* The real tensor of leaf value v in this call. */
+static const PlTensor *leaf_of(lua_State *L, const Program *p, PlFVal v) {
+  const PlFValue *a = &p->f->vals[v];
+  const PlTensor *t = a->kind == PL_FV_INPUT ? input_of(L, p, a->slot) : a->real;
+  if (!t) l_error(L, "jit: a gradient that is read is gone");
+  return t;
+}
+
+/* May input v and leaf w be given, one of which is written? Not if they share memory. */
+static bool share(lua_State *L, const Program *p, const PlTensor *x, PlFVal v, PlFVal w) {
+  const PlFlow *f = p->f;
+  const PlFValue *b = &f->vals[w];
+  if (w == v || b->kind == PL_FV_NODE || b->kind == PL_FV_CONST || b->store == f->vals[v].store) return false;
+  return leaf_of(L, p, w)->storage == x->storage;
+}
 
 /* jit_apart(program, {inputs}) → may the graph run with these? Not if one that is written is not contiguous (a copy
  * would be written), or if one of two that share memory is written: the graph's order knows nothing of that. */
@@ -189,21 +227,12 @@ static int jit_apart(lua_State *L) {
   for (PlFVal v = 0; apart && v < f->nvals; v++) {
     const PlFValue *a = &f->vals[v];
     if (a->kind != PL_FV_INPUT) continue;
-    lua_rawgeti(L, 2, a->slot + 1);
-    const PlTensor *x = l_check_tensor(L, -1);
-    lua_pop(L, 1);
-    if (written(f, a) && !x->a.contiguous) apart = false;
-    for (PlFVal w = 0; apart && w < f->nvals; w++) {
-      const PlFValue *b = &f->vals[w];
-      if (w == v || b->kind == PL_FV_NODE || b->kind == PL_FV_CONST || (!written(f, a) && !written(f, b))) continue;
-      const PlTensor *y = b->real;
-      if (b->kind == PL_FV_INPUT) {
-        lua_rawgeti(L, 2, b->slot + 1);
-        y = l_check_tensor(L, -1);
-        lua_pop(L, 1);
-      }
-      apart = x->storage != y->storage || a->store == b->store;
-    }
+    const PlTensor *x = leaf_of(L, p, v);
+    if (is_written(f, a)) {
+      apart = x->a.contiguous;
+      for (PlFVal w = 0; apart && w < f->nvals; w++) apart = !share(L, p, x, v, w);
+    } else
+      for (int32_t k = 0; apart && k < p->nwritten; k++) apart = !share(L, p, x, v, p->written[k]);
   }
   lua_pushboolean(L, apart);
   return 1;
@@ -222,12 +251,6 @@ static PlStatus set_leaf_grads(const Program *p, PlTensor **out) {
   return PL_OK;
 }
 
-static bool writes(const PlFlow *f) {
-  for (int32_t s = 0; s < f->nstores; s++)
-    if (f->stores[s].version > 0 && f->vals[f->stores[s].first].kind != PL_FV_NODE) return true;
-  return false;
-}
-
 /* Out of memory: what the collector holds is given back, and the run begins again, unless it has written something that
  * would be written twice. */
 static PlStatus run_or_collect(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out) {
@@ -236,7 +259,7 @@ static PlStatus run_or_collect(lua_State *L, const Program *p, PlTensor *const *
   if (s != PL_ERR_OOM) return s;
   const PlExec *e = p->joint ? p->joint->run_forward : p->exec;
   l_collect_full(L);
-  if (!e || (pl_exec_began(e) && writes(p->f))) return s;
+  if (!e || (pl_exec_began(e) && p->nwritten > 0)) return s;
   pl_state.offset = offset;
   return run_program(p, in, out);
 }
@@ -255,9 +278,8 @@ static int jit_run(lua_State *L) {
   }
   l_collect(L);
   for (int32_t i = 0; i < f->ninputs; i++) {
-    lua_rawgeti(L, 2, i + 1); /* stays alive through the table */
-    in[i] = l_check_tensor(L, -1);
-    lua_pop(L, 1);
+    in[i] = input_of(L, p, i); /* stays alive through the table, or in its leaf */
+    if (!in[i]) return l_error(L, "jit: a gradient that is read is gone");
   }
   CALL(L, clear_leaf_grads(p));
   CALL(L, run_or_collect(L, p, in, out));

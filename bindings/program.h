@@ -9,11 +9,14 @@
 
 typedef struct Program {
   PlFlow *f;
+  int32_t nargs;    /* inputs that are tensors of the call; then come .grads of leaves */
   int32_t nuser;    /* outputs that the function returned; then come gradients of leaves */
   int32_t *leaf_at; /* per leaf: its output, -1: none */
   PlJoint *joint;   /* results have gradients; NULL: no */
   PlTensor **x;     /* joint: per x the captured leaf; NULL: input x_at */
   int32_t *x_at, nx;
+  PlFVal *written;  /* inputs and captured tensors that a run writes */
+  int32_t nwritten;
   bool *tracked;    /* per value of the flow: a captured tensor that required a gradient */
   PlExec *exec;     /* NULL: nothing was compiled (no outputs, or a joint, which has its own) */
 } Program;

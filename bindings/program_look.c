@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * What T.jit tells about its programs (program.h): lines of the script, what is read and written. */
 #include "bindings/program.h"
+#include "engine/grad/node.h"
 
 /* What runs: one executor, or forward and backward of a joint. NULL: none. */
 static void executors(const Program *p, const PlExec *e[2]) {
@@ -98,6 +99,12 @@ static int jit_writes(lua_State *L) {
     const PlFValue *val = &f->vals[v];
     if (val->kind != PL_FV_CAPTURE || f->stores[val->store].version == 0) continue;
     l_push_shared(L, val->real);
+    lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+  }
+  for (int32_t i = 0; i < f->nleaves; i++) { /* gradients, as they are now */
+    const PlFLeaf *l = &f->leaves[i];
+    if (l->expects != PL_FGRAD_INPUT || !l->t->node || !l->t->node->grad) continue;
+    l_push_shared(L, l->t->node->grad);
     lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
   }
   return 1;

@@ -218,6 +218,44 @@ describe("T.fit", function()
     same(whole, trained(nil, true))
   end)
 
+  it("compiled gives the bits of the plain loop, in every form", function()
+    local forms = { { valid = false }, {}, { accumulate = 3 }, { autocast = "bf16" }, { scaler = true },
+      { step = function(run, x, y)
+        local z = run.net(x * 2)
+        return run.loss_function(z, y), z, y
+      end } }
+    for _, more in ipairs(forms) do
+      local runs, all = {}, {}
+      for k, jit in ipairs { false, true, { mirror = "auto" } } do
+        local o = setup(2)
+        if more.valid == false then o.valid = nil end
+        if more.scaler then more.scaler = T.GradScaler { init_scale = 512, growth_interval = 3 } end
+        local a = options_of(o, more)
+        if more.valid == false then a.valid = nil end
+        a.jit = jit
+        local history, run = T.fit(o.net, a)
+        runs[k] = bits(o)
+        all[k] = { history:column("loss"), more.valid == false and history:column("accuracy")
+          or history:column("valid_accuracy"), more.scaler and more.scaler:get_scale() }
+        if jit then
+          assert.is_true(run.train_step.ntraces <= 2)
+          assert.is_falsy(run.train_step.eager or run.valid_step.eager)
+        end
+      end
+      same(runs[1], runs[2])
+      same(runs[1], runs[3])
+      assert.same(all[1], all[2])
+    end
+    local o = setup()
+    for text, more in pairs { ["run.step is known outside of the graph alone"] = { jit = true,
+      step = function(run, x, y) return run.loss_function(run.net(x), y) * run.step end },
+      ["jit must be true, or a table of T.jit's options, got 3"] = { jit = 3 } } do
+      local ok, err = pcall(T.fit, o.net, options_of(o, more))
+      assert.is_false(ok)
+      assert.is_truthy(err:find(text, 1, true), err)
+    end
+  end)
+
   it("trains in mixed precision, and goes on", function()
     local path = temporary()
     local function trained(epochs, resume)

@@ -212,6 +212,7 @@ describe("T.jit", function()
       local function acc(x) net(x):sum():backward() end
       local f = jit and T.jit(acc) or acc
       for _ = 1, 4 do f(T.ones(2, 3)) end
+      if jit then assert.equal(2, f.ntraces) end -- without and with a gradient before
       return { net.weight.grad, net.bias.grad }
     end
     same(run(false), run(true))

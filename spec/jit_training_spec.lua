@@ -224,6 +224,36 @@ describe("T.jit in training:", function()
     assert.is_true((plain.running_mean - sum / 5):abs():max():item() < 1e-6)
   end)
 
+  it("gradients of several batches go into one step", function()
+    local net, step
+    local function run(wrap)
+      T.manual_seed(5)
+      net = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+      local opt = optim.Adam(net:parameters(), { lr = 0.1 })
+      local pull = wrap(function(x)
+        local loss = net(x):pow(2):mean()
+        loss:backward()
+        nn.utils.clip_grad_norm_(net:parameters(), 0.5)
+        return loss
+      end)
+      step = pull
+      for i = 1, 9 do
+        pull(T.randn(4, 6))
+        if i % 3 == 0 then
+          opt:step()
+          opt:zero_grad()
+        end
+      end
+      return tensors_of(net)
+    end
+    local a = run(function(f) return f end)
+    for _, opts in ipairs { {}, { check = true } } do
+      local b = run(function(f) return T.jit(f, opts) end)
+      for i, t in ipairs(a) do assert.is_true(t:equal(b[i])) end
+      assert.equal(2, step.ntraces)
+    end
+  end)
+
   it("a trace that fails takes back what schedules and counters did", function()
     local net = nn.Linear(2, 2)
     local opt = optim.Adam(net:parameters(), { lr = 0.1 })

@@ -102,11 +102,21 @@ typedef struct PlFRegion {
 
 typedef struct PlChunk PlChunk;
 
+/* What a traced function expects of a leaf's .grad. */
+typedef enum PlFGrad {
+  PL_FGRAD_NONE,  /* to be nil */
+  PL_FGRAD_ANY,   /* nothing: it does not read it, or sets it to nil first */
+  PL_FGRAD_INPUT, /* to be there: it reads whatever tensor it is, as input `slot` */
+  PL_FGRAD_SAME   /* to be this very tensor */
+} PlFGrad;
+
 /* A real leaf that a trace met: its .grad belongs to what the traced function reads and leaves behind. */
 typedef struct PlFLeaf {
   PlTensor *t;
-  PlTensor *grad; /* its .grad when it was first met, or NULL */
-  bool zeroed;    /* the function set .grad to nil: what it was does not matter */
+  PlTensor *grad; /* its .grad when it was first met, or NULL; after the trace only of SAME */
+  bool zeroed;    /* the function set .grad to nil */
+  PlFGrad expects; /* known when the trace is over */
+  int32_t slot;
 } PlFLeaf;
 
 typedef struct PlFlow {
@@ -224,8 +234,8 @@ PlStatus pl_flow_region(PlFlow *f, int32_t begin, int ny, const PlFVal *ys, PlMi
 /* ---- tracing (trace.c) ---- */
 /* t is a real leaf whose gradient entry goes into the flow; zeroed: the script set its .grad to nil. */
 PlStatus pl_flow_leaf(PlFlow *f, PlTensor *t, bool zeroed);
-/* Ends the recording: symbolic .grads of leaves leave them and become grads[nleaves] (values, -1: none). On failure of
- * the traced function call it too: no symbolic tensor stays in a leaf. */
+/* Ends the recording: symbolic .grads of leaves leave them and become grads[nleaves] (values, -1: none); real ones that
+ * were read become inputs. On failure of the traced function call it too: no symbolic tensor stays in a leaf. */
 PlStatus pl_flow_leaf_grads(PlFlow *f, PlFVal *grads);
 void pl_flow_leaves_drop(PlFlow *f);
 /* A backward walk runs while f is recorded: its nodes are a region, which f->mirror may have recomputed. */

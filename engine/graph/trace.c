@@ -43,6 +43,31 @@ PlStatus pl_flow_leaf(PlFlow *f, PlTensor *t, bool zeroed) {
   return PL_OK;
 }
 
+/* The trace is over. A .grad that it read is another tensor at each run, since backward makes a new one. */
+static void settle(PlFlow *f, PlFLeaf *l) {
+  PlFVal at = -1;
+  int n = 0;
+  l->expects = l->zeroed ? PL_FGRAD_ANY : PL_FGRAD_NONE;
+  if (!l->grad) return;
+  for (PlFVal v = 0; v < f->nvals; v++) {
+    if (f->vals[v].kind != PL_FV_CAPTURE || f->vals[v].real->storage != l->grad->storage) continue;
+    n++;
+    if (f->vals[v].real == l->grad) at = v;
+  }
+  l->expects = n == 0 ? PL_FGRAD_ANY : n == 1 && at >= 0 && l->grad->a.contiguous ? PL_FGRAD_INPUT : PL_FGRAD_SAME;
+  if (l->expects == PL_FGRAD_SAME) return;
+  if (l->expects == PL_FGRAD_INPUT) {
+    PlFValue *v = &f->vals[at];
+    pl_tensor_release(v->real);
+    v->real = NULL;
+    v->kind = PL_FV_INPUT;
+    v->name = "grad";
+    v->slot = l->slot = f->ninputs++;
+  }
+  pl_tensor_release(l->grad);
+  l->grad = NULL;
+}
+
 PlStatus pl_flow_leaf_grads(PlFlow *f, PlFVal *grads) {
   PlStatus s = PL_OK;
   for (int32_t i = 0; i < f->nleaves; i++) {
@@ -55,6 +80,7 @@ PlStatus pl_flow_leaf_grads(PlFlow *f, PlFVal *grads) {
     if (s == PL_OK) s = one;
     pl_tensor_release(g);
   }
+  for (int32_t i = 0; i < f->nleaves; i++) settle(f, &f->leaves[i]);
   return s;
 }
 
@@ -68,15 +94,19 @@ void pl_flow_leaves_drop(PlFlow *f) {
   f->nleaves = f->cap_leaves = 0;
 }
 
-/* given: look only at leaves where it is not negative; NULL: at all. */
+/* given: look only at leaves where it is not negative, and at those whose .grad is read; NULL: at all. */
 bool pl_flow_leaves_same(const PlFlow *f, const int32_t *given) {
   for (int32_t i = 0; i < f->nleaves; i++) {
     const PlFLeaf *l = &f->leaves[i];
     const PlNode *n = leaf_of(l->t);
-    if (given && given[i] < 0) continue;
+    bool read = l->expects == PL_FGRAD_INPUT || l->expects == PL_FGRAD_SAME;
+    if (given && given[i] < 0 && !read) continue;
     if (!n) return false;
-    if (l->zeroed) continue;
-    if (l->grad ? l->grad != n->grad && captured(f, l->grad) : n->grad != NULL) return false;
+    if (l->expects == PL_FGRAD_NONE && n->grad) return false;
+    if (l->expects == PL_FGRAD_SAME && n->grad != l->grad) return false;
+    if (l->expects == PL_FGRAD_INPUT &&
+        (!n->grad || !n->grad->a.contiguous || n->grad->a.dtype != l->t->a.dtype || !pl_shape_equal(&n->grad->a, &l->t->a)))
+      return false;
   }
   return true;
 }

@@ -114,11 +114,11 @@ S.fit = { "T.fit(net, {train=, optimizer=, epochs=1, …}) → history, run; or 
 a function of output and targets (nn.F.cross_entropy); or step = function(run, x, y) … return loss, output,
 target end. metrics: names or meters, measured on valid, else on train. scheduler, schedule = "epoch"|"batch",
 clip (norm of the gradients), accumulate (batches a step), autocast = "bf16", scaler = T.GradScaler{…}, bar,
-quiet. callbacks: tables with on_start, on_epoch_start, on_batch, on_epoch, on_end (callback, run), or
-functions of run after each epoch; T.early_stop and T.log.* fit. run.stop = true ends. checkpoint: a path, or
-{path=, every=steps, best="valid_loss"}; with resume = true a killed run goes on with the same bits; state=
-names further objects with state_dict. The history is a list of rows: print(h), h:column(name), h:best(name),
-h:plot().]],
+quiet, jit = true (each step compiled by T.jit, same bits; or a table of its options). callbacks: tables with
+on_start, on_epoch_start, on_batch, on_epoch, on_end (callback, run), or functions of run after each epoch;
+T.early_stop and T.log.* fit. run.stop = true ends. checkpoint: a path, or {path=, every=steps,
+best="valid_loss"}; with resume = true a killed run goes on with the same bits; state= names further objects
+with state_dict. The history is a list of rows: print(h), h:column(name), h:best(name), h:plot().]],
   [[
 T.manual_seed(1)
 local nn = T.nn

@@ -9,6 +9,7 @@ local History = require "perilune.fit.history"
 local base = require "perilune.nn.module"
 local batches = require "perilune.fit.batches"
 local checkpoint = require "perilune.fit.checkpoint"
+local compiled = require "perilune.fit.compiled"
 
 local fail, describe = options.fail, options.describe
 local clock = T.core.clock
@@ -23,7 +24,7 @@ local spec = options.spec("fit", {
   { "clip", "nonnegative", optional = true }, { "accumulate", "count", 1 }, { "callbacks", "any", optional = true },
   { "checkpoint", "any", optional = true }, { "resume", "bool", false }, { "state", "any", optional = true },
   { "autocast", { "bf16", "f16" }, optional = true }, { "scaler", "any", optional = true },
-  { "bar", "bool", optional = true }, { "quiet", "bool", false },
+  { "bar", "bool", optional = true }, { "quiet", "bool", false }, { "jit", "any", false },
 })
 
 local function callable(v)
@@ -84,36 +85,6 @@ local function default_step(run, x, ...)
   return run.loss_function(y, ...), y, ...
 end
 
-local function new_run(net, ...)
-  if not (base.is_module(net)) then fail("fit: the network must be a module, got %s", describe(net)) end
-  local a = options.read(spec, ...)
-  if type(a.optimizer) ~= "table" or type(a.optimizer.param_groups) ~= "table" then
-    fail("fit: optimizer must be one of optim.*, got %s", describe(a.optimizer))
-  end
-  if a.loss ~= nil and not callable(a.loss) then
-    fail("fit: loss must be a function or a module, got %s", describe(a.loss))
-  end
-  if a.scheduler ~= nil and (type(a.scheduler) ~= "table" or not a.scheduler.step) then
-    fail("fit: scheduler must be one of optim.lr_scheduler.*, got %s", describe(a.scheduler))
-  end
-  if a.scaler ~= nil and (type(a.scaler) ~= "table" or not a.scaler.unscale_) then
-    fail("fit: scaler must be a T.GradScaler, got %s", describe(a.scaler))
-  end
-  if a.state ~= nil and type(a.state) ~= "table" then fail("fit: state must be a table of objects by name") end
-  local run = setmetatable({ net = net, optimizer = a.optimizer, scheduler = a.scheduler, options = a, epoch = 0,
-    batch = 0, step = 0, history = History.new(), stop = false, row = {}, total = 0.0, count = 0 }, Run)
-  run.loss_function = a.loss or T.nn.F.cross_entropy
-  run.do_step = a.step or default_step
-  if a.autocast then
-    local step = run.do_step
-    run.do_step = function(...) return T.autocast(a.autocast, step, ...) end
-  end
-  run.metrics, run.metric_names = read_metrics(a.metrics)
-  run.callbacks = read_callbacks(a.callbacks)
-  run.checkpoint = checkpoint.settings(a.checkpoint)
-  return run
-end
-
 -- ---- the loop -------------------------------------------------------------------------------------------------
 
 function Run:call(event)
@@ -152,17 +123,22 @@ local function read_metric_values(run, prefix)
   end
 end
 
-local function after_step(run, n, loss, ...)
+local function note(run, n, loss, ...)
   local value = number_of(loss, run)
   run.loss, run.total, run.count = value, run.total + value * n, run.count + n
   if not run.options.valid then update_metrics(run, ...) end
+  return loss
+end
+
+-- run: the run, or what a compiled step knows of it.
+local function pull(run, loss)
   local a = run.options
   if a.accumulate > 1 then loss = loss / a.accumulate end
   if a.scaler then loss = a.scaler:scale(loss) end
   loss:backward()
 end
 
-local function update_weights(run)
+local function move_weights(run)
   local a, opt = run.options, run.optimizer
   if a.clip then
     if a.scaler then a.scaler:unscale_(opt) end
@@ -175,6 +151,11 @@ local function update_weights(run)
     opt:step()
   end
   opt:zero_grad()
+end
+
+local function update_weights(run)
+  local a = run.options
+  if not run.moves_weights then move_weights(run) end
   run.step = run.step + 1
   if a.scheduler and a.schedule == "batch" then a.scheduler:step() end
   if run.progress then run.progress:set { loss = run.total / run.count } end
@@ -187,7 +168,11 @@ end
 local function train_batch(run, ...)
   if (...) == nil then return false end
   run.batch = run.batch + 1
-  after_step(run, samples((...)), run.do_step(run, ...))
+  if run.train_step then
+    note(run, samples((...)), run.train_step(...))
+  else
+    pull(run, note(run, samples((...)), run.do_step(run, ...)))
+  end
   if run.batch % run.options.accumulate == 0 then update_weights(run) end
   if run.progress then run.progress:step() end
   return true
@@ -214,7 +199,11 @@ function Run:validate()
   local next_batch = batches.pass(self, "valid")
   local batch = table.pack(next_batch())
   while batch[1] ~= nil do
-    one(batch[1], self:do_step(table.unpack(batch, 1, batch.n)))
+    if self.valid_step then
+      one(batch[1], self.valid_step(table.unpack(batch, 1, batch.n)))
+    else
+      one(batch[1], self:do_step(table.unpack(batch, 1, batch.n)))
+    end
     batch = table.pack(next_batch())
   end
   self.net:train()
@@ -269,6 +258,37 @@ local function one_epoch(run)
   run:call("on_epoch")
   run.batch = 0
   checkpoint.after_epoch(run)
+end
+
+local function new_run(net, ...)
+  if not (base.is_module(net)) then fail("fit: the network must be a module, got %s", describe(net)) end
+  local a = options.read(spec, ...)
+  if type(a.optimizer) ~= "table" or type(a.optimizer.param_groups) ~= "table" then
+    fail("fit: optimizer must be one of optim.*, got %s", describe(a.optimizer))
+  end
+  if a.loss ~= nil and not callable(a.loss) then
+    fail("fit: loss must be a function or a module, got %s", describe(a.loss))
+  end
+  if a.scheduler ~= nil and (type(a.scheduler) ~= "table" or not a.scheduler.step) then
+    fail("fit: scheduler must be one of optim.lr_scheduler.*, got %s", describe(a.scheduler))
+  end
+  if a.scaler ~= nil and (type(a.scaler) ~= "table" or not a.scaler.unscale_) then
+    fail("fit: scaler must be a T.GradScaler, got %s", describe(a.scaler))
+  end
+  if a.state ~= nil and type(a.state) ~= "table" then fail("fit: state must be a table of objects by name") end
+  local run = setmetatable({ net = net, optimizer = a.optimizer, scheduler = a.scheduler, options = a, epoch = 0,
+    batch = 0, step = 0, history = History.new(), stop = false, row = {}, total = 0.0, count = 0 }, Run)
+  run.loss_function = a.loss or T.nn.F.cross_entropy
+  run.do_step = a.step or default_step
+  if a.autocast then
+    local step = run.do_step
+    run.do_step = function(...) return T.autocast(a.autocast, step, ...) end
+  end
+  run.metrics, run.metric_names = read_metrics(a.metrics)
+  run.callbacks = read_callbacks(a.callbacks)
+  run.checkpoint = checkpoint.settings(a.checkpoint)
+  if a.jit then compiled(run, a.jit, pull, move_weights) end
+  return run
 end
 
 --- Writes the whole state of the run; T.fit{…, resume = true} goes on from it. True, or nil, message, code.

@@ -1,0 +1,52 @@
+-- SPDX-License-Identifier: MIT
+--- T.fit{jit = true}: a batch's forward pass, backward and update as one graph; validation as another. The bits are
+-- those of the loop that is not compiled.
+-- @module perilune.fit.compiled
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+
+-- What a step may know of the run: what does not change from batch to batch. The rest would be frozen.
+local function fixed_part(run)
+  return setmetatable({ net = run.net, optimizer = run.optimizer, loss_function = run.loss_function,
+    options = { accumulate = run.options.accumulate, clip = run.options.clip, scaler = run.options.scaler } },
+    { __index = function(_, key)
+      fail("fit: with jit the step can read run.net, run.optimizer and run.loss_function; run.%s is known outside of "
+        .. "the graph alone", tostring(key))
+    end })
+end
+
+local function detached(loss, ...)
+  local out = table.pack(loss, ...)
+  for i = 1, out.n do
+    if T.is_tensor(out[i]) then out[i] = out[i]:detach() end
+  end
+  return out
+end
+
+--- jit: true, or options of T.jit. pull(run, loss) goes backward, move(run) updates the weights.
+return function(run, jit, pull, move)
+  if jit ~= true and type(jit) ~= "table" then
+    fail("fit: jit must be true, or a table of T.jit's options, got %s", describe(jit))
+  end
+  local opts = { max_traces = 32, name = "fit's step" }
+  for k, v in pairs(jit ~= true and jit or {}) do opts[k] = v end
+  local known, step = fixed_part(run), run.do_step
+  local metrics, at_once = #run.metric_names > 0, run.options.accumulate == 1
+  run.moves_weights = at_once
+  run.train_step = T.jit(function(...)
+    local out = table.pack(step(known, ...))
+    if not T.is_tensor(out[1]) then
+      fail("fit: the step must return a loss of one element, got %s", describe(out[1]))
+    end
+    pull(known, out[1])
+    if at_once then move(known) end
+    out = detached(table.unpack(out, 1, metrics and out.n or 1))
+    return table.unpack(out, 1, out.n)
+  end, opts)
+  run.valid_step = T.jit(function(...)
+    local out = table.pack(step(known, ...))
+    return table.unpack(out, 1, metrics and out.n or 1)
+  end, { max_traces = opts.max_traces, name = "fit's validation" })
+end
