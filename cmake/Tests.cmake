@@ -106,6 +106,11 @@ else()
   pl_off("luacheck" "not found (lua-check; ./setup test installs it)")
 endif()
 
+# ---- the GPU benchmarks, dry: two workloads and the report on the CPU -----------------------------------
+if(TARGET perilune)
+  pl_test(bench_gpu unit 300 sh -c "rm -rf '${out}/spec/gpu' && bench/gpu.sh --build '${out}' --out '${out}/spec/gpu' --device cpu --tiny probe && '$<TARGET_FILE:perilune>' run bench/gpu.lua -- --device cpu --tiny --modes eager compile --only gemm_bf16_4096 mlp_step_b64 --json '${out}/spec/gpu/perilune.jsonl' && bench/gpu.sh --build '${out}' --out '${out}/spec/gpu' report | grep -q 'mlp_step_b64 | compile | [0-9]'")
+endif()
+
 # ---- golden vectors -------------------------------------------------------------------------------------
 file(GLOB golden CONFIGURE_DEPENDS "${src}/spec/golden.lua")
 if(golden AND TARGET perilune)

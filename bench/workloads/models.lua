@@ -71,6 +71,8 @@ return function(T, W, tools)
     return Net()
   end
 
+  tools.resnet = resnet
+
   local function resnet_step(batch, size, depths, bottleneck, imagenet, classes)
     return function()
       local why = missing("nn.BatchNorm2d")
@@ -137,22 +139,28 @@ return function(T, W, tools)
     return model
   end
 
+  tools.gpt = gpt
+
+  -- AdamW with decay on matrices only.
+  function tools.adamw(model)
+    local matrices, vectors = {}, {}
+    for _, p in ipairs(model:parameters()) do
+      local list = p:dim() >= 2 and matrices or vectors
+      list[#list + 1] = p
+    end
+    return optim.AdamW({
+      { params = matrices, weight_decay = 0.1 },
+      { params = vectors, weight_decay = 0.0 },
+    }, { lr = 1e-3, betas = { 0.9, 0.99 }, eps = 1e-8 })
+  end
+
   local function gpt_step(batch, ...)
     local size = { ... }
     return function()
       local why = missing("nn.utils.clip_grad_norm_", "nn.F.gelu", "nn.F.linear")
       if why then return why end
       local model = gpt(table.unpack(size))
-      local matrices, vectors = {}, {}
-      for _, p in ipairs(model:parameters()) do
-        local list = p:dim() >= 2 and matrices or vectors
-        list[#list + 1] = p
-      end
-      local opt = optim.AdamW({
-        { params = matrices, weight_decay = 0.1 },
-        { params = vectors, weight_decay = 0.0 },
-      }, { lr = 1e-3, betas = { 0.9, 0.99 }, eps = 1e-8 })
-      local step = tools.trainer(model, opt, function(ps) nn.utils.clip_grad_norm_(ps, 1.0) end)
+      local step = tools.trainer(model, tools.adamw(model), function(ps) nn.utils.clip_grad_norm_(ps, 1.0) end)
       local block, vocab = size[4], size[5]
       local x, y = T.randint(1, vocab, { batch, block }), T.randint(1, vocab, { batch, block })
       return tools.on_batch(step, x, y)
@@ -163,9 +171,7 @@ return function(T, W, tools)
 
   -- ---- LSTM ------------------------------------------------------------------------------------
 
-  function W.lstm_char_step()
-    local why = missing("nn.LSTM", "optim.RMSprop", "nn.utils.clip_grad_value_")
-    if why then return why end
+  function tools.char_lstm()
     local Net = nn.class("CharLSTM")
     function Net:init()
       self.embed = nn.Embedding(65, 65)
@@ -176,7 +182,13 @@ return function(T, W, tools)
       local out = self.lstm(self.embed(ids))
       return self.head(out)
     end
-    local model = Net()
+    return Net()
+  end
+
+  function W.lstm_char_step()
+    local why = missing("nn.LSTM", "optim.RMSprop", "nn.utils.clip_grad_value_")
+    if why then return why end
+    local model = tools.char_lstm()
     local opt = optim.RMSprop(model:parameters(), { lr = 2e-3, alpha = 0.95, eps = 1e-8 })
     local step = tools.trainer(model, opt, function(ps) nn.utils.clip_grad_value_(ps, 5.0) end)
     return tools.on_batch(step, T.randint(1, 65, { 50, 50 }), T.randint(1, 65, { 50, 50 }))

@@ -13,7 +13,7 @@ return function(T, W, tools)
       opt:zero_grad()
       local loss
       do
-        local _ <close> = T.autocast("bf16", { enabled = tools.mode == "bf16" })
+        local _ <close> = T.autocast("bf16", { enabled = tools.amp or tools.mode == "bf16" })
         local out = model(x)
         if out:dim() > 2 then out, y = out:flatten(1, -2), y:flatten() end
         loss = F.cross_entropy(out, y)
@@ -37,6 +37,8 @@ return function(T, W, tools)
   local function adam(model)
     return optim.Adam(model:parameters(), { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8 })
   end
+
+  tools.mlp, tools.adam = mlp, adam
 
   function tools.sgd(model)
     return optim.SGD(model:parameters(), { lr = 0.01, momentum = 0.9 })

@@ -1,0 +1,229 @@
+-- SPDX-License-Identifier: MIT
+-- perilune's side of the GPU benchmarks: the same workloads, modes and JSON lines as ../shared/bench/gpu_peers.py.
+--   perilune run bench/gpu.lua -- [--only NAME ...] [--modes MODE ...] [--json FILE] [--budget SECONDS]
+--   perilune run bench/gpu.lua -- --device cpu --tiny     everything once, small, without a GPU
+-- Modes: eager; tf32; compile: T.jit, its steps launched one by one; graph and compile+graph: T.jit, its steps one
+-- captured CUDA graph. Every result comes from a process of its own. Exit status 1: something failed; 2: wrong usage,
+-- or no device.
+
+local here = debug.getinfo(1, "S").source:match("^@(.*)gpu%.lua$") or "./"
+local timing = dofile(here .. "timing.lua")
+
+local MODES = { "eager", "tf32", "graph", "compile", "compile+graph" }
+local START = { eager = 20, tf32 = 20, graph = 30, compile = 30, ["compile+graph"] = 30 } -- seconds that must be left
+local LIMIT_S, WARM_CALLS, SAMPLE_S, SAMPLES = 240, 10, 0.02, 5
+local FIELDS = { "workload", "impl", "mode", "device", "median_s", "min_s", "peak_device_mb", "peak_live_mb", "unit",
+  "throughput", "first_s" }
+
+local function fail(...)
+  io.stderr:write("bench: ", string.format(...), "\n")
+  os.exit(2)
+end
+
+local function parse(args)
+  local o, i = { only = {}, modes = {}, device = "cuda" }, 1
+  local function list(into)
+    while args[i + 1] and args[i + 1]:sub(1, 2) ~= "--" do
+      i = i + 1
+      into[#into + 1] = args[i]
+    end
+  end
+  while i <= #args do
+    local a = args[i]
+    if a == "--only" then list(o.only)
+    elseif a == "--modes" then list(o.modes)
+    elseif a == "--tiny" or a == "--list" then o[a:sub(3)] = true
+    elseif a == "--json" or a == "--budget" or a == "--device" or a == "--child" then
+      i = i + 1
+      o[a:sub(3)] = args[i] or fail("%s wants a value", a)
+    elseif a ~= "--" then fail("unknown option '%s'", a)
+    end
+    i = i + 1
+  end
+  o.budget = o.budget and (tonumber(o.budget) or fail("--budget wants seconds"))
+  if o.device ~= "cuda" and o.device ~= "cpu" then fail("--device is cuda or cpu") end
+  return o
+end
+
+-- The table of workloads; builders are called in children only.
+local function workloads(T, tools)
+  local W = {}
+  for _, file in ipairs { "train", "models" } do dofile(here .. "workloads/" .. file .. ".lua")(T, {}, tools) end
+  dofile(here .. "workloads/gpu.lua")(T, W, tools)
+  return W
+end
+
+-- ---- the child: one workload in this process ------------------------------------------------------------
+
+local function measure(call, host, o, device)
+  local T = require "perilune"
+  local clock = T.core.clock
+  local function wait() if device then device.synchronize() end end
+  local function timed(n)
+    wait()
+    local start = clock()
+    for _ = 1, n do call() end
+    if not host then wait() end
+    return clock() - start
+  end
+  local start = clock()
+  timed(1)
+  local first = clock() - start
+  timed(WARM_CALLS)
+  if device then -- what only the first calls needed does not count as peak
+    device.trim()
+    device.reset_peak()
+  end
+  local n = 1
+  while timed(n) < SAMPLE_S and not host do n = n * 2 end
+  local samples, begin = {}, clock()
+  while #samples < SAMPLES or clock() - begin < (o.tiny and 0.1 or 1.0) do samples[#samples + 1] = timed(n) / n end
+  return first, samples
+end
+
+local function json(row)
+  timing.FIELDS = FIELDS
+  return timing.json(row)
+end
+
+local function child(o)
+  local T = require "perilune"
+  local name, mode = o.only[1], o.child
+  local tools = { device = o.device, tiny = o.tiny, mode = mode }
+  local jit = mode ~= "eager" and mode ~= "tf32"
+  function tools.compiled(f) return jit and T.jit(f) or f end
+  T.manual_seed(1)
+  T.set_float32_matmul_precision(mode == "tf32" and "high" or "highest")
+  local device = o.device == "cuda" and T.core.device or nil
+  local found
+  for _, w in ipairs(workloads(T, tools)) do
+    if w.name == name then found = w end
+  end
+  local work, call = found.build()
+  local first, samples = measure(call, name == "dispatch_add", o, device)
+  local label, peak = "cpu", {}
+  if device then
+    local m = device.memory()
+    label, peak = device.info().name, { m.reserved >> 20, m.peak >> 20 }
+  end
+  local loss = call()
+  if type(loss) == "userdata" then loss = loss:item() end
+  if loss and (loss ~= loss or math.abs(loss) == math.huge) then error("the result is " .. loss) end
+  local median, unit = timing.median(samples), found.unit
+  local scale = unit:sub(1, 1) == "T" and 1e12 or unit:sub(1, 1) == "G" and 1e9 or 1
+  print(json {
+    workload = name, impl = "perilune", mode = mode, device = label .. (o.tiny and " (tiny)" or ""),
+    median_s = median,
+    min_s = timing.min(samples), peak_device_mb = peak[1], peak_live_mb = peak[2], unit = unit,
+    throughput = unit == "ns/op" and median * 1e9 / work or work / median / scale,
+    first_s = first,
+  })
+end
+
+-- ---- the parent ---------------------------------------------------------------------------------------------
+
+local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+
+local function read_command(cmd)
+  local p = io.popen(cmd)
+  local text = p:read("a")
+  local _, _, code = p:close()
+  return text, code or 0
+end
+
+local function program()
+  local f = io.open("/proc/self/stat")
+  local pid = f and f:read("n")
+  if f then f:close() end
+  local exe = pid and read_command("readlink /proc/" .. pid .. "/exe"):gsub("\n$", "")
+  if not exe or exe == "" then fail("cannot tell which program is running") end
+  return exe
+end
+
+-- A line of results, or nil and why not; "late" when the time was up.
+local function in_child(exe, name, mode, seconds, o)
+  local form = "%sexec timeout %d %s run %s -- --child %s --only %s --device %s%s 2>&1"
+  local cmd = string.format(form, mode == "compile" and "PERILUNE_CUDA_GRAPHS=0 " or "", math.max(1, seconds // 1),
+    quote(exe), quote(here .. "gpu.lua"),
+    quote(mode), name, o.device, o.tiny and " --tiny" or "")
+  local text, code = read_command(cmd)
+  local line = text:match("([^\n]+)\n*$") or ""
+  if code == 124 then return nil, "late" end
+  if code ~= 0 or line:sub(1, 1) ~= "{" then return nil, "exit status " .. code .. ": " .. line end
+  return line
+end
+
+local function runs(w, mode)
+  return (" " .. w.modes .. " "):find(" " .. mode .. " ", 1, true) ~= nil
+end
+
+local function check_device(T, o)
+  if o.device == "cpu" then return end
+  local device = T.core.device
+  if not device then fail("this build has no device \"cuda\"") end
+  local there, why = device.available()
+  if not there then fail("%s", why) end
+end
+
+local function main(args)
+  local o = parse(args)
+  if o.child then return child(o) end
+  local T = require "perilune"
+  local clock = T.core.clock
+  local begin = clock()
+  local all = workloads(T, { compiled = function(f) return f end, device = o.device })
+  if o.list then
+    for _, w in ipairs(all) do print(w.name, w.modes) end
+    return
+  end
+  local known, modes, failed, left = {}, {}, false, {}
+  for _, w in ipairs(all) do known[w.name] = w end
+  for _, name in ipairs(o.only) do
+    if not known[name] then fail("no workload '%s'; see --list", name) end
+  end
+  for _, m in ipairs(#o.modes > 0 and o.modes or MODES) do
+    if START[m] then
+      modes[#modes + 1] = m
+    else
+      io.stderr:write("skip mode ", m, ": perilune has none of that name\n")
+    end
+  end
+  check_device(T, o)
+  local exe = program()
+  for _, mode in ipairs(modes) do
+    for _, w in ipairs(all) do
+      local wanted = #o.only == 0
+      for _, name in ipairs(o.only) do wanted = wanted or name == w.name end
+      if wanted and runs(w, mode) and not (o.device == "cpu" and mode == "tf32") then
+        local rest = (o.budget or math.huge) - (clock() - begin) - 3
+        local line, why
+        if rest >= START[mode] then
+          line, why = in_child(exe, w.name, mode, math.min(LIMIT_S, rest), o)
+        else
+          why = "late"
+        end
+        if line then
+          print(line)
+          io.stdout:flush()
+          if o.json then
+            local f = assert(io.open(o.json, "a"))
+            f:write(line, "\n")
+            f:close()
+          end
+        elseif why == "late" and rest < LIMIT_S then
+          left[mode] = (left[mode] or "") .. " " .. w.name
+        else
+          failed = true
+          if why == "late" then why = "not done in " .. LIMIT_S .. " s" end
+          io.stderr:write("skip ", w.name, " ", mode, ": ", why, "\n")
+        end
+      end
+    end
+  end
+  for _, mode in ipairs(modes) do
+    if left[mode] then io.stderr:write("left out: --modes ", mode, " --only", left[mode], "\n") end
+  end
+  os.exit(failed and 1 or 0)
+end
+
+main({ ... })

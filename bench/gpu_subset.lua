@@ -1,0 +1,52 @@
+-- SPDX-License-Identifier: MIT
+-- A little of everything on the device, for compute-sanitizer: small and odd sizes, every kind of kernel once.
+--   perilune run bench/gpu_subset.lua -- [cuda]
+
+local T = require "perilune"
+local nn, F = T.nn, T.nn.F
+local device = ({ ... })[1] or "cuda"
+T.manual_seed(1)
+
+local function on(x) return x:to(device) end
+local function check(x) assert(x:isfinite():all():item(), "a result is not finite") end
+
+for _, dtype in ipairs { "f32", "f64", "f16", "bf16" } do
+  local a, b = on(T.randn(37, 65):to(dtype)), on(T.randn(65, 23):to(dtype))
+  check(a:matmul(b))
+  check((a * 2 + a:t():contiguous():t()):tanh())
+  check(a:softmax(-1))
+  check(a:sum(1))
+  check(a:to("f32"):to(dtype))
+  check(a[{ { 2, 30 } }]:t():contiguous())
+end
+
+local net = nn.Sequential(nn.Conv2d(3, 8, 3, { padding = 1 }), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+  nn.Flatten(), nn.Dropout(0.1), nn.Linear(8 * 7 * 7, 10)):to(device)
+local opt = T.optim.AdamW(net:parameters(), { lr = 1e-3 })
+local x, y = on(T.randn(5, 3, 14, 14)), on(T.randint(1, 10, { 5 }))
+for _ = 1, 3 do
+  opt:zero_grad()
+  local loss = F.cross_entropy(net(x), y)
+  loss:backward()
+  nn.utils.clip_grad_norm_(net:parameters(), 1)
+  opt:step()
+  check(loss)
+end
+
+for _, dtype in ipairs { "f32", "bf16" } do
+  local q = on(T.randn(2, 3, 50, 16):to(dtype)):requires_grad_()
+  local out = F.scaled_dot_product_attention(q, q, q, { is_causal = true })
+  out:sum():backward()
+  check(q.grad)
+end
+
+local lstm = nn.LSTM(6, 7):to(device)
+check((lstm(on(T.randn(4, 3, 6)))))
+local e = nn.Embedding(11, 5):to(device)
+e(on(T.randint(1, 11, { 9 }))):sum():backward()
+check(e.weight.grad)
+local values, order = on(T.randn(200)):sort()
+check(values)
+check(order:to("f32"))
+check(F.layer_norm(on(T.randn(50, 33)), { 33 }))
+print("subset: ok on " .. device)
