@@ -7,6 +7,29 @@ local nn = T.nn
 
 local path = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/modules.safetensors"
 
+-- Pooling at the places that the fixture gives; its indices count from 0.
+local function fractional(kind, kernel, opts)
+  return { nn.Identity(), function(_, x, u)
+    opts._random_samples = u
+    local y, where = nn["FractionalMaxPool" .. kind](kernel, opts)(x)
+    return y, where and where - 1
+  end }
+end
+
+local function smooth(opts)
+  opts.antialias = true
+  return { nn.Identity(), function(_, x) return nn.F.interpolate(x, opts) end }
+end
+
+-- A recurrent layer over padded sequences of given lengths.
+local function packed(module, sorted)
+  return { module, function(m, x, lengths)
+    local y, state = m(nn.utils.rnn.pack_padded_sequence(x, lengths, { enforce_sorted = sorted }))
+    local out, n = nn.utils.rnn.pad_packed_sequence(y, { padding_value = 0.5 })
+    return out, n, state
+  end }
+end
+
 -- case → how the module is made here; a second entry is how it is called.
 local function build()
   return {
@@ -100,6 +123,26 @@ local function build()
     lp_pool1d = { nn.LPPool1d(2, 3) },
     glu = { nn.GLU() },
     unflatten = { nn.Unflatten(2, { 2, 3 }) },
+    lstm_proj = { nn.LSTM(3, 5, 2, { bidirectional = true, proj_size = 2 }) },
+    adaptive_log_softmax = { nn.AdaptiveLogSoftmaxWithLoss(8, 20, { 5, 11 },
+      { div_value = 2, head_bias = true, index_base = 0 }) },
+    adaptive_log_prob = { nn.AdaptiveLogSoftmaxWithLoss(6, 9, { 4 }), function(m, x) return m:log_prob(x) end },
+    adaptive_predict = { nn.AdaptiveLogSoftmaxWithLoss(6, 9, { 4 }, { index_base = 0 }),
+      function(m, x) return m:predict(x) end },
+    fractional_max_pool2d = fractional("2d", { 2, 3 }, { output_size = { 4, 5 }, return_indices = true }),
+    fractional_max_pool2d_ratio = fractional("2d", 2, { output_ratio = 0.6 }),
+    fractional_max_pool3d = fractional("3d", { 2, 3, 2 }, { output_size = { 3, 4, 5 }, return_indices = true }),
+    fractional_max_pool3d_ratio = fractional("3d", 2, { output_ratio = 0.6 }),
+    antialias_bilinear = smooth { mode = "bilinear", size = { 3, 14 } },
+    antialias_bilinear_factor = smooth { mode = "bilinear", scale_factor = { 0.4, 0.7 } },
+    antialias_bilinear_corners = smooth { mode = "bilinear", size = { 3, 4 }, align_corners = true },
+    antialias_bicubic = smooth { mode = "bicubic", size = { 3, 14 } },
+    antialias_bicubic_factor = smooth { mode = "bicubic", scale_factor = { 0.4, 0.7 } },
+    antialias_bicubic_corners = smooth { mode = "bicubic", size = { 3, 4 }, align_corners = true },
+    packed_lstm = packed(nn.LSTM(3, 4, 2, { bidirectional = true }), false),
+    packed_gru = packed(nn.GRU(3, 4, 2, { bidirectional = true }), true),
+    packed_rnn = packed(nn.RNN(3, 4), false),
+    packed_lstm_proj = packed(nn.LSTM(3, 5, { bidirectional = true, proj_size = 2 }), false),
     adaptive_avg_pool2d = { nn.AdaptiveAvgPool2d { 2, 3 } },
   }
 end
@@ -144,7 +187,7 @@ local function run(name, case, make)
 end
 
 describe("states that PyTorch saved", function()
-  it("load by name and give the same outputs, in 80 kinds of modules", function()
+  it("load by name and give the same outputs, in 100 kinds of modules", function()
     local cases, n, failed = fixtures(), 0, {}
     local makers = build()
     for name, case in pairs(cases) do
@@ -158,6 +201,6 @@ describe("states that PyTorch saved", function()
     end
     table.sort(failed)
     assert.same({}, failed)
-    assert.is_true(n >= 80)
+    assert.is_true(n >= 100)
   end)
 end)

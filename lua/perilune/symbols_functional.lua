@@ -74,8 +74,9 @@ S["nn.F.instance_norm"] = {
 print(nn.F.instance_norm(T.tensor { { { 1, 3 } } }))  --> {{{-1.0000,  1.0000}}}  -- f32[1,1,2] cpu]] }
 
 S["nn.F.interpolate"] = {
-  "nn.F.interpolate(x, {size=, scale_factor=, mode=\"nearest\", align_corners=false}) → tensor",
-  "x [N, C, *] resized; modes nearest, nearest-exact, linear, bilinear, bicubic, trilinear, area.", [[
+  "nn.F.interpolate(x, {size=, scale_factor=, mode=\"nearest\", align_corners=false, antialias=false}) → tensor",
+  [[x [N, C, *] resized; modes nearest, nearest-exact, linear, bilinear, bicubic, trilinear, area. antialias: bilinear
+and bicubic look at every pixel when they shrink.]], [[
 print(nn.F.interpolate(T.tensor { { { 1, 3 } } }, { size = 3, mode = "linear", align_corners = true }))
 --> {{{1., 2., 3.}}}  -- f32[1,1,3] cpu]] }
 
@@ -234,6 +235,21 @@ local y, where = T.max_pool2d(T.arange(4):float():view(1, 1, 2, 2), 2, { return_
 print(nn.F.max_unpool2d(y, where, 2))
 --> {{{{0., 0.},
 -->    {0., 4.}}}}  -- f32[1,1,2,2] cpu]] }
+
+S["nn.F.fractional_max_pool2d"] = {
+  [=[nn.F.fractional_max_pool2d(x, kernel_size, {output_size=, output_ratio=, return_indices=false, index_base=1,
+  _random_samples=}) → tensor[, indices]]=],
+  "Maxima over windows at random places (Graham 2014).", [[
+print(nn.F.fractional_max_pool2d(T.ones(1, 5, 5), 2, { output_size = 2 }))
+--> {{{1., 1.},
+-->   {1., 1.}}}  -- f32[1,2,2] cpu]] }
+
+S["nn.F.fractional_max_pool3d"] = {
+  [=[nn.F.fractional_max_pool3d(x, kernel_size, {output_size=, output_ratio=, return_indices=false, index_base=1,
+  _random_samples=}) → tensor[, indices]]=],
+  "Maxima over windows at random places (Graham 2014).", [[
+print(table.concat(nn.F.fractional_max_pool3d(T.ones(1, 5, 5, 5), 2, { output_size = { 2, 3, 4 } }):shape(), " "))
+--> 1 2 3 4]] }
 
 S["nn.F.max_pool2d_with_indices"] = {
   [[nn.F.max_pool2d_with_indices(x, kernel_size, {stride=, padding=0, dilation=1, ceil_mode=false,

@@ -225,7 +225,7 @@ print(nn.PairwiseDistance()(T.zeros(1, 2), T.tensor { { 3, 4 } }))  --> {5.0000}
 
 S["nn.RNN"] = { module("nn.RNN"),
   [[Layers of RNN cells over a sequence, num_layers deep, bidirectional on request. State: weight_ih_l0,
-weight_hh_l0, bias_ih_l0, bias_hh_l0 …, as in PyTorch.]], [[
+weight_hh_l0, bias_ih_l0, bias_hh_l0 …, as in PyTorch. x may be a packed batch of nn.utils.rnn.]], [[
 local net = nn.RNN(3, 4)
 local y = net(T.ones(5, 2, 3))
 print(table.concat(y:shape(), " "))  --> 5 2 4]],
@@ -238,7 +238,8 @@ print(table.concat(h:shape(), " "))  --> 2 4]],
 
 S["nn.LSTM"] = { module("nn.LSTM"),
   [[Layers of LSTM cells over a sequence, num_layers deep, bidirectional on request. State: weight_ih_l0,
-weight_hh_l0, bias_ih_l0, bias_hh_l0 …, as in PyTorch.]], [[
+weight_hh_l0, bias_ih_l0, bias_hh_l0 …, as in PyTorch. x may be a packed batch of nn.utils.rnn.
+proj_size=P: the state h is weight_hr_l0 (o tanh c), with P entries (Sak et al. 2014).]], [[
 local net = nn.LSTM(3, 4)
 local y = net(T.ones(5, 2, 3))
 print(table.concat(y:shape(), " "))  --> 5 2 4]],
@@ -251,7 +252,7 @@ print(table.concat(h:shape(), " "))  --> 2 4]],
 
 S["nn.GRU"] = { module("nn.GRU"),
   [[Layers of GRU cells over a sequence, num_layers deep, bidirectional on request. State: weight_ih_l0,
-weight_hh_l0, bias_ih_l0, bias_hh_l0 …, as in PyTorch.]], [[
+weight_hh_l0, bias_ih_l0, bias_hh_l0 …, as in PyTorch. x may be a packed batch of nn.utils.rnn.]], [[
 local net = nn.GRU(3, 4)
 local y = net(T.ones(5, 2, 3))
 print(table.concat(y:shape(), " "))  --> 5 2 4]],
@@ -381,7 +382,8 @@ S["nn.Module"] = { "nn.class(\"Name\") → class; class(…) → module",
 modules(), children(), state_dict{index_base=}, load_state_dict(sd, {strict=, index_base=}), train(),
 eval(), to(dtype or device), half(), bfloat16(), freeze(), zero_grad(), apply(f), clone(),
 get_parameter(path), get_submodule(path), register_buffer(name, t), register_parameter(name, p),
-register_forward_hook(f), register_forward_pre_hook(f), summary(x).]], [[
+register_forward_hook(f), register_forward_pre_hook(f), register_full_backward_hook(f),
+register_full_backward_pre_hook(f), summary(x).]], [[
 local Double = nn.class("Double")
 function Double:init(n) self.fc = nn.Linear(n, n) end
 function Double:forward(x) return 2 * self.fc(x) end

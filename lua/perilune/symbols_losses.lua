@@ -117,6 +117,14 @@ print(nn.CTCLoss { blank = 1 }(log_probs, T.tensor({ { 2 } }, i64), T.tensor({ 2
 --> 0.2877  -- f32[] cpu]],
   shapes = "log_probs [T, N, C], targets [N, S], input_lengths [N], target_lengths [N] → 0-d" }
 
+S["nn.AdaptiveLogSoftmaxWithLoss"] = { module("nn.AdaptiveLogSoftmaxWithLoss"),
+  [[A softmax over many classes of which most are rare (Grave et al. 2017): common ones first, cutoffs between clusters,
+whose matrices get smaller by div_value. Called with x and targets; log_prob(x), predict(x).]], [[
+local m = nn.AdaptiveLogSoftmaxWithLoss(8, 100, { 10, 50 })
+local logs, loss = m(T.ones(3, 8), T.tensor({ 1, 20, 100 }, { dtype = "i64" }))
+print(logs:size(1), loss:dim(), table.concat(m:log_prob(T.ones(3, 8)):shape(), " "))  --> 3	0	3 100]],
+  shapes = "x [N, in], target [N] → log probabilities [N], loss" }
+
 S["nn.ZeroPad1d"] = { module("nn.ZeroPad1d"),
   "Adds zeros around. padding: one number, or before and after for each dimension, the last dimension first.", [[
 print(nn.ZeroPad1d(1)(T.tensor { { 1, 2, 3 } }))  --> {{0., 1., 2., 3., 0.}}  -- f32[1,5] cpu]],

@@ -132,6 +132,19 @@ print(nn.MaxUnpool2d(2)(y, where))
 -->    {0., 4.}}}}  -- f32[1,1,2,2] cpu]],
   shapes = "[N, C, H, W], indices → [N, C, H, W']" }
 
+S["nn.FractionalMaxPool2d"] = { module("nn.FractionalMaxPool2d"),
+  [[Maxima over windows at random places, as many as output_size or output_ratio say (Graham 2014). _random_samples
+[N, C, 2] in [0, 1) decide in place of the generator.]], [[
+print(table.concat(nn.FractionalMaxPool2d(2, { output_size = 3 })(T.ones(1, 2, 7, 8)):shape(), " "))  --> 1 2 3 3]],
+  shapes = "[N, C, H, W] → [N, C, h, w]" }
+
+S["nn.FractionalMaxPool3d"] = { module("nn.FractionalMaxPool3d"),
+  [[Maxima over windows at random places, as many as output_size or output_ratio say (Graham 2014). _random_samples
+[N, C, 3] in [0, 1) decide in place of the generator.]], [[
+print(table.concat(nn.FractionalMaxPool3d(2, { output_ratio = 0.5 })(T.ones(1, 2, 4, 6, 8)):shape(), " "))
+--> 1 2 2 3 4]],
+  shapes = "[N, C, D, H, W] → [N, C, d, h, w]" }
+
 S["nn.BatchNorm2d"] = { module("nn.BatchNorm2d"),
   [[Each channel minus its mean over its deviation, of the batch in training, of running statistics in
 evaluation; then weight and bias. momentum=false keeps a plain average.]], [[

@@ -154,4 +154,51 @@ S["nn.utils.unpad_sequence"] = { "nn.utils.unpad_sequence(x, lengths, {batch_fir
   "The sequences again, from their lengths.", [[
 print(nn.utils.unpad_sequence(T.ones(2, 2), { 1, 2 })[1])  --> {1.}  -- f32[1] cpu]] }
 
+S["nn.utils.rnn.pad_sequence"] = { [=[nn.utils.rnn.pad_sequence({x, …}, {batch_first=false, padding_value=0,
+  padding_side="right"}) → [longest, N, *]]=],
+  "Sequences [l_i, *] of different lengths in one tensor; nn.utils.pad_sequence is the same.", [[
+print(nn.utils.rnn.pad_sequence({ T.ones(1), T.ones(2) }, { batch_first = true, padding_side = "left" }))
+--> {{0., 1.},
+-->  {1., 1.}}  -- f32[2,2] cpu]] }
+
+S["nn.utils.rnn.unpad_sequence"] = { "nn.utils.rnn.unpad_sequence(x, lengths, {batch_first=false}) → list",
+  "The sequences again, from their lengths; nn.utils.unpad_sequence is the same.", [[
+print(nn.utils.rnn.unpad_sequence(T.ones(2, 2), { 1, 2 })[1])  --> {1.}  -- f32[1] cpu]] }
+
+S["nn.utils.rnn.pack_padded_sequence"] = {
+  "nn.utils.rnn.pack_padded_sequence(x, lengths, {batch_first=false, enforce_sorted=true}) → packed",
+  [[A batch x [S, N, *] of sequences with those lengths, packed for nn.RNN, nn.GRU and nn.LSTM, whose last states are
+then each sequence's own. Lengths must fall unless enforce_sorted is false. Fields data [Σ lengths, *], batch_sizes,
+sorted_indices, unsorted_indices.]], [[
+local x = T.tensor { { 1, 4 }, { 2, 0 }, { 3, 0 } }:unsqueeze(3) -- two sequences, of three steps and of one
+local packed = nn.utils.rnn.pack_padded_sequence(x, { 3, 1 })
+print(packed.data:flatten(), packed.batch_sizes)  --> {1., 4., 2., 3.}  -- f32[4] cpu	{2, 1, 1}  -- i64[3] cpu
+local y, h = nn.GRU(1, 5)(packed)
+print(table.concat(y.data:shape(), " "), table.concat(h:shape(), " "))  --> 4 5	1 2 5]] }
+
+S["nn.utils.rnn.pad_packed_sequence"] = {
+  "nn.utils.rnn.pad_packed_sequence(packed, {batch_first=false, padding_value=0, total_length=}) → x, lengths",
+  "A packed batch padded again, in the order before packing, and the lengths.", [[
+local packed = nn.utils.rnn.pack_sequence({ T.ones(1), T.ones(2) * 2 }, { enforce_sorted = false })
+local x, lengths = nn.utils.rnn.pad_packed_sequence(packed, { batch_first = true, padding_value = -1 })
+print(x, lengths)
+--> {{ 1., -1.},
+-->  { 2.,  2.}}  -- f32[2,2] cpu	{1, 2}  -- i64[2] cpu]] }
+
+S["nn.utils.rnn.pack_sequence"] = { "nn.utils.rnn.pack_sequence({x, …}, {enforce_sorted=true}) → packed",
+  "Packs a list of sequences [l_i, *], the longest first unless enforce_sorted is false.", [[
+print(nn.utils.rnn.pack_sequence { T.ones(2), T.ones(1) * 5 }.data)  --> {1., 5., 1.}  -- f32[3] cpu]] }
+
+S["nn.utils.rnn.unpack_sequence"] = { "nn.utils.rnn.unpack_sequence(packed) → list",
+  "The sequences of a packed batch, in the order before packing.", [[
+print(nn.utils.rnn.unpack_sequence(nn.utils.rnn.pack_sequence { T.ones(2), T.ones(1) * 5 })[2])
+--> {5.}  -- f32[1] cpu]] }
+
+S["nn.utils.rnn.invert_permutation"] = { "nn.utils.rnn.invert_permutation(permutation) → tensor",
+  "The permutation that undoes one; numbers from 1.", [[
+print(nn.utils.rnn.invert_permutation(T.tensor({ 2, 3, 1 }, { dtype = "i64" })))  --> {3, 1, 2}  -- i64[3] cpu]] }
+
+S["nn.utils.rnn.is_packed"] = { "nn.utils.rnn.is_packed(x) → boolean", "Whether x is a packed batch.", [[
+print(nn.utils.rnn.is_packed(T.ones(1)))  --> false]] }
+
 return S

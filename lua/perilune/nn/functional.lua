@@ -211,7 +211,7 @@ function F.soft_margin_loss(x, y, opts)
 end
 
 for _, part in ipairs { "functional_more", "functional_recurrent", "functional_attention", "functional_image",
-  "functional_extra" } do
+  "functional_extra", "functional_fractional" } do
   require("perilune.nn." .. part)(F)
 end
 

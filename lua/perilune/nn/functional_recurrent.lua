@@ -2,10 +2,12 @@
 --- Recurrent networks as functions: cells (one step) and layers (whole sequences, stacked, in both directions).
 -- Weights come as {w_ih, w_hh[, b_ih, b_hh]} for each layer, forward then reverse. Gates lie one below the other in
 -- w_ih [G·H, in] and w_hh [G·H, H]: LSTM i, f, g, o (Hochreiter & Schmidhuber 1997; Gers et al. 2000),
--- GRU r, z, n (Cho et al. 2014, with the reset gate after the product).
+-- GRU r, z, n (Cho et al. 2014, with the reset gate after the product). An LSTM with projections (Sak et al. 2014)
+-- has w_hr [P, H] as its last weight: h = w_hr (o tanh c).
 -- @module perilune.nn.functional
 local T = require "perilune"
 local options = require "perilune.options"
+local rnn = require "perilune.nn.rnn"
 
 local fail, describe = options.fail, options.describe
 local core = T.core
@@ -28,7 +30,7 @@ function steps.relu(gx, h, w_hh, b_hh)
   return h, h
 end
 
-function steps.lstm(gx, state, w_hh, b_hh)
+function steps.lstm(gx, state, w_hh, b_hh, w_hr)
   local h, c = state[1], state[2]
   local a = gx + linear(h, w_hh, b_hh)
   if fused[a:dtype()] and a:dtype() == c:dtype() then
@@ -40,6 +42,7 @@ function steps.lstm(gx, state, w_hh, b_hh)
     c = f * c + i * g
     h = o * tanh(c)
   end
+  if w_hr then h = linear(h, w_hr) end
   return h, { h, c }
 end
 
@@ -64,9 +67,13 @@ local function shape_is(who, what, t, ...)
 end
 
 local function check_weights(who, kind, inputs, hidden, w)
-  local rows = gates[kind] * hidden
+  local rows, states = gates[kind] * hidden, hidden
+  if w.hr then
+    states = w.hr:size(1)
+    shape_is(who, "w_hr", w.hr, states, hidden)
+  end
   shape_is(who, "w_ih", w[1], rows, inputs)
-  shape_is(who, "w_hh", w[2], rows, hidden)
+  shape_is(who, "w_hh", w[2], rows, states)
   if w[3] ~= nil then shape_is(who, "b_ih", w[3], rows) end
   if w[4] ~= nil then shape_is(who, "b_hh", w[4], rows) end
 end
@@ -145,48 +152,62 @@ local function one_dtype(...)
   return true
 end
 
--- One layer in one direction over x [S, N, in]: outputs [S, N, H] and the last state.
-local function run(kind, x, state, w, reverse)
-  local step, length = steps[kind], x:size(1)
-  local w_hh, b_ih, b_hh, out = w[2], w[3], w[4], {}
-  local inner -- of a GRU: the part of b_hh within the reset
-  if kind ~= "gru" and b_ih and b_hh then -- both are only ever added together
-    b_ih, b_hh = b_ih + b_hh, nil
-  elseif kind == "gru" and one_dtype(x, state, w[1], w_hh) then
-    local n = w_hh:size(2)
-    if b_ih and b_hh then
-      local outer = T.cat({ b_hh:narrow(1, 1, 2 * n), T.zeros({ n }, { dtype = b_hh:dtype() }) }, 1)
-      b_ih, inner = b_ih + outer, b_hh:narrow(1, 2 * n + 1, n)
-    else
-      inner = T.zeros({ n }, { dtype = w_hh:dtype() })
-    end
+-- The biases of a layer, as the ops over a sequence want them: those that are only ever added together in one, and
+-- of a GRU the one within the reset.
+local function biases(kind, x, state, w)
+  local b_ih, b_hh = w[3], w[4]
+  if kind ~= "gru" then
+    if b_ih and b_hh then return b_ih + b_hh, nil end
+    return b_ih, b_hh
   end
+  if not one_dtype(x, state, w[1], w[2]) then return b_ih, b_hh end
+  local n = w[2]:size(2)
+  if not (b_ih and b_hh) then return b_ih, b_hh, T.zeros({ n }, { dtype = w[2]:dtype() }) end
+  local outer = T.cat({ b_hh:narrow(1, 1, 2 * n), T.zeros({ n }, { dtype = b_hh:dtype() }) }, 1)
+  return b_ih + outer, b_hh, b_hh:narrow(1, 2 * n + 1, n)
+end
+
+-- The states [S + 1, N, H] and cells of the op over a whole sequence, or nil where none takes these.
+local function whole(kind, x, state, w, b_ih, inner, reverse)
+  local w_hh, opts = w[2], { reverse = reverse }
+  if w.hr then return nil end
   if kind == "lstm" and b_ih and not core.autocast_dtype() and x:device() == "cpu"
     and one_dtype(x, state[1], state[2], w[1], w_hh, b_ih) then
-    local hs, cs = lstm_layer(x, state[1], state[2], w[1], w_hh, b_ih, { reverse = reverse })
-    local last = reverse and 1 or length + 1
-    return hs:narrow(1, reverse and 1 or 2, length), { hs:select(1, last), cs:select(1, last) }
+    return lstm_layer(x, state[1], state[2], w[1], w_hh, b_ih, opts)
   end
-  local gx = linear(x, w[1], b_ih) -- the whole sequence at once
-  if kind == "lstm" and one_dtype(gx, state[1], state[2], w_hh) then
-    local hs, cs = lstm_seq(gx, state[1], state[2], w_hh, { reverse = reverse })
-    local last = reverse and 1 or length + 1
-    return hs:narrow(1, reverse and 1 or 2, length), { hs:select(1, last), cs:select(1, last) }
+  if kind == "gru" and not inner then return nil end
+  local gx = linear(x, w[1], b_ih)
+  if kind == "lstm" then
+    if one_dtype(gx, state[1], state[2], w_hh) then return lstm_seq(gx, state[1], state[2], w_hh, opts) end
+  elseif kind == "gru" then
+    return gru_seq(gx, state, w_hh, inner, opts)
+  elseif one_dtype(gx, state, w_hh) then
+    opts.relu = kind == "relu"
+    return rnn_seq(gx, state, w_hh, opts)
   end
-  if (kind == "tanh" or kind == "relu") and one_dtype(gx, state, w_hh) then
-    local hs = rnn_seq(gx, state, w_hh, { reverse = reverse, relu = kind == "relu" })
-    return hs:narrow(1, reverse and 1 or 2, length), hs:select(1, reverse and 1 or length + 1)
+  return nil, nil, gx
+end
+
+-- One layer in one direction over x [S, N, in]: outputs [S, N, H], the last state, and of an LSTM all cells [S, N, H]
+-- if `cells`.
+local function run(kind, x, state, w, reverse, cells)
+  local length = x:size(1)
+  local b_ih, b_hh, inner = biases(kind, x, state, w)
+  local hs, cs, gx = whole(kind, x, state, w, b_ih, inner, reverse)
+  local first, last = reverse and 1 or 2, reverse and 1 or length + 1
+  if hs then
+    local h = hs:select(1, last)
+    if kind ~= "lstm" then return hs:narrow(1, first, length), h end
+    return hs:narrow(1, first, length), { h, cs:select(1, last) }, cells and cs:narrow(1, first, length)
   end
-  if inner then
-    local hs = gru_seq(gx, state, w_hh, inner, { reverse = reverse })
-    return hs:narrow(1, reverse and 1 or 2, length), hs:select(1, reverse and 1 or length + 1)
-  end
-  local parts = unbound(gx)
+  local step, out, all = steps[kind], {}, {}
+  local parts = unbound(gx or linear(x, w[1], b_ih)) -- the whole sequence at once
   for k = 1, length do
     local t = reverse and length + 1 - k or k
-    out[t], state = step(parts[t], state, w_hh, b_hh)
+    out[t], state = step(parts[t], state, w[2], b_hh, w.hr)
+    if cells and kind == "lstm" then all[t] = state[2] end
   end
-  return T.stack(out, 1), state
+  return T.stack(out, 1), state, #all > 0 and T.stack(all, 1) or nil
 end
 
 -- The k-th state of the stack, from [L, N, H] tensors.
@@ -195,32 +216,62 @@ local function state_at(kind, hx, cx, k)
   return kind == "lstm" and { h, cx:select(1, k) } or h
 end
 
+-- ---- sequences of different lengths ---------------------------------------------------------------------
+
+-- The row of x [S, N, H] at step at[n] (from 0) of sequence n, for all n: [N, H].
+local function at_steps(x, at)
+  local n, h = x:size(2), x:size(3)
+  return T.gather(x, at:view(1, n, 1):expand(1, n, h), { dim = 1, index_base = 0 }):squeeze(1)
+end
+
+-- Where step t of sequence n comes from when each is turned round within its length; what lies behind stays.
+local function turned(length, S)
+  local t = T.arange(0, S - 1):long():unsqueeze(2)
+  local n = length:unsqueeze(1)
+  return T.where(t:lt(n), n - 1 - t, t)
+end
+
+local function turn(x, order)
+  local S, n, h = x:size(1), x:size(2), x:size(3)
+  return T.gather(x, order:unsqueeze(3):expand(S, n, h), { dim = 1, index_base = 0 })
+end
+
+-- `run` over sequences of those lengths (a tensor [N]): what comes behind an end has no influence on what comes
+-- before, so only the last states are to be found; backwards each sequence is turned round before and after.
+local function run_lengths(kind, x, state, w, reverse, lengths)
+  local order = reverse and turned(lengths, x:size(1))
+  local y, _, cs = run(kind, order and turn(x, order) or x, state, w, false, true)
+  local ends = lengths - 1
+  local last = at_steps(y, ends)
+  if kind == "lstm" then last = { last, at_steps(cs, ends) } end
+  return order and turn(y, order) or y, last
+end
+
 local names = { "num_layers", "bias", "batch_first", "bidirectional", "dropout", "training" }
 
--- Returns outputs, h_n[, c_n].
-local function layers(who, kind, x, hx, cx, weights, o)
-  if not T.is_tensor(x) or x:dim() < 2 or x:dim() > 3 then
-    fail("%s: input [S, N, in], [S, in] or with batch_first [N, S, in] is wanted, got %s", who, describe(x))
-  end
-  local single = x:dim() == 2
-  if single then
-    x, hx, cx = x:unsqueeze(2), hx and hx:unsqueeze(2), cx and cx:unsqueeze(2)
-  elseif o.batch_first then
-    x = x:transpose(1, 2)
-  end
+-- The weights of one layer and direction out of the list of all.
+local function weights_of(weights, k, per, o)
+  local w, from, plain = {}, (k - 1) * per, o.bias == false and 2 or 4
+  for j = 1, plain do w[j] = weights[from + j] end
+  if per > plain then w.hr = weights[from + per] end
+  return w
+end
+
+-- All layers over x [S, N, in]; hx, cx: [layers · directions, N, ·]. Returns outputs, h_n[, c_n].
+local function stack(who, kind, x, hx, cx, weights, o, lengths)
   local depth, both = o.num_layers or 1, o.bidirectional and 2 or 1
-  local per = o.bias == false and 2 or 4
+  local per = (o.bias == false and 2 or 4) + ((o.proj_size or 0) > 0 and 1 or 0)
   if type(weights) ~= "table" or #weights ~= depth * both * per then
     fail("%s: %d weights are wanted, got %s", who, depth * both * per, type(weights) == "table" and #weights or
       describe(weights))
   end
-  if x:size(1) == 0 then fail("%s: the sequence is empty", who) end
-  local n, hidden = x:size(2), weights[2]:size(2)
-  local zeros = not (hx and (cx or kind ~= "lstm")) and T.zeros({ depth * both, n, hidden }, { dtype = x:dtype() })
-  hx = hx or zeros
-  shape_is(who, "the hidden state", hx, depth * both, n, hidden)
+  local n, states = x:size(2), weights[2]:size(2)
+  local hidden = (o.proj_size or 0) > 0 and weights[1]:size(1) // gates[kind] or states
+  local function zeros(size) return T.zeros({ depth * both, n, size }, { dtype = x:dtype() }) end
+  local h0 = hx or zeros(states)
+  shape_is(who, "the hidden state", h0, depth * both, n, states)
   if kind == "lstm" then
-    cx = cx or zeros
+    cx = cx or (not hx and states == hidden and h0) or zeros(hidden)
     shape_is(who, "the cell state", cx, depth * both, n, hidden)
   end
   local last, last_c = {}, {}
@@ -228,24 +279,55 @@ local function layers(who, kind, x, hx, cx, weights, o)
     local outs = {}
     for d = 1, both do
       local k = (l - 1) * both + d
-      local w = {}
-      for j = 1, per do w[j] = weights[(k - 1) * per + j] end
+      local w = weights_of(weights, k, per, o)
       check_weights(who, kind, x:size(3), hidden, w)
-      local y, state = run(kind, x, state_at(kind, hx, cx, k), w, d == 2)
+      local y, state
+      if lengths then
+        y, state = run_lengths(kind, x, state_at(kind, h0, cx, k), w, d == 2, lengths)
+      else
+        y, state = run(kind, x, state_at(kind, h0, cx, k), w, d == 2)
+      end
       outs[d] = y
       if kind == "lstm" then last[k], last_c[k] = state[1], state[2] else last[k] = state end
     end
     x = both == 2 and T.cat(outs, 3) or outs[1]
     if l < depth and o.training and (o.dropout or 0) > 0 then x = T.dropout(x, o.dropout) end
   end
-  local h_n = T.stack(last, 1)
-  local c_n = kind == "lstm" and T.stack(last_c, 1) or nil
+  return x, T.stack(last, 1), kind == "lstm" and T.stack(last_c, 1) or nil
+end
+
+-- The same for a packed sequence: its states come and go in the order of the caller's batch.
+local function packed_layers(who, kind, packed, hx, cx, weights, o)
+  local x, lengths = packed:padded()
+  local function ordered(t, order)
+    if not t or not order then return t end
+    if not T.is_tensor(t) or t:dim() ~= 3 or t:size(2) ~= order:numel() then
+      fail("%s: states [layers, %d, H] are wanted, got %s", who, order:numel(), describe(t))
+    end
+    return T.index_select(t, order, { dim = 2 })
+  end
+  local there, back = packed.sorted_indices, packed.unsorted_indices
+  local y, h_n, c_n = stack(who, kind, x, ordered(hx, there), ordered(cx, there), weights, o, lengths)
+  return packed:with(y), ordered(h_n, back), ordered(c_n, back)
+end
+
+-- Returns outputs, h_n[, c_n].
+local function layers(who, kind, x, hx, cx, weights, o)
+  if rnn.is_packed(x) then return packed_layers(who, kind, x, hx, cx, weights, o) end
+  if not T.is_tensor(x) or x:dim() < 2 or x:dim() > 3 then
+    fail("%s: input [S, N, in], [S, in], with batch_first [N, S, in], or a packed sequence is wanted, got %s", who,
+      describe(x))
+  end
+  local single = x:dim() == 2
   if single then
-    x, h_n, c_n = x:squeeze(2), h_n:squeeze(2), c_n and c_n:squeeze(2)
+    x, hx, cx = x:unsqueeze(2), hx and hx:unsqueeze(2), cx and cx:unsqueeze(2)
   elseif o.batch_first then
     x = x:transpose(1, 2)
   end
-  return x, h_n, c_n
+  if x:size(1) == 0 then fail("%s: the sequence is empty", who) end
+  local y, h_n, c_n = stack(who, kind, x, hx, cx, weights, o)
+  if single then return y:squeeze(2), h_n:squeeze(2), c_n and c_n:squeeze(2) end
+  return o.batch_first and y:transpose(1, 2) or y, h_n, c_n
 end
 
 return function(F)
@@ -264,8 +346,9 @@ return function(F)
   end
 
   --- Layers: (x, h_0, weights, opts) → y, h_n. x [S, N, in] (batch_first: [N, S, in]; or [S, in]), h_0 and h_n
-  -- [layers · directions, N, H], y [S, N, directions · H]. Options `nonlinearity="tanh"` (rnn), `num_layers=1
-  -- bias=true batch_first=false bidirectional=false dropout=0 training=false`.
+  -- [layers · directions, N, H], y [S, N, directions · H]; x may be a packed sequence (nn.utils.rnn), then y is one.
+  -- Options `nonlinearity="tanh"` (rnn), `num_layers=1 bias=true batch_first=false bidirectional=false dropout=0
+  -- training=false`.
   function F.rnn(x, hx, weights, opts)
     local o = options.check("rnn", opts, { "nonlinearity", table.unpack(names) })
     local kind = o.nonlinearity or "tanh"
@@ -277,10 +360,10 @@ return function(F)
   function F.gru(x, hx, weights, opts)
     return layers("gru", "gru", x, hx, nil, weights, options.check("gru", opts, names))
   end
-  --- The same with {h_0, c_0} (or nil) → y, h_n, c_n.
+  --- The same with {h_0, c_0} (or nil) → y, h_n, c_n. Option `proj_size`: the last weight of each layer is w_hr.
   function F.lstm(x, state, weights, opts)
     if state ~= nil and type(state) ~= "table" then fail("lstm: the state must be {h, c}, got %s", describe(state)) end
     return layers("lstm", "lstm", x, state and state[1], state and state[2], weights, options.check("lstm", opts,
-      names))
+      { "proj_size", table.unpack(names) }))
   end
 end

@@ -74,6 +74,38 @@ local function resize(x, dim, out, scale, mode, align, lerp)
   return y
 end
 
+-- ---- with antialiasing -------------------------------------------------------------------------------
+
+-- A point's weight at distance x: a triangle, or the cubic of Keys 1981 with a = -0.5.
+local filters = { bilinear = { 2, function(x) return max(0.0, 1 - math.abs(x)) end },
+  bicubic = { 4, function(x)
+    x = math.abs(x)
+    if x < 1 then return (1.5 * x - 2.5) * x * x + 1 end
+    return x < 2 and ((-0.5 * x + 2.5) * x - 4) * x + 2 or 0.0
+  end } }
+
+-- One dimension resized with a filter that is as wide as an output pixel, so that shrinking looks at every input: a
+-- product with the matrix of weights, its rows adding up to 1.
+local function resize_smooth(x, dim, out, scale, mode)
+  local n, width, weigh = x:size(dim), table.unpack(filters[mode])
+  local stretch = max(scale, 1.0)
+  local support, rows = width / 2 * stretch, {}
+  for i = 0, out - 1 do
+    local center, row, sum = scale * (i + 0.5), {}, 0.0
+    local first, last = max(floor(center - support + 0.5), 0), min(floor(center + support + 0.5), n)
+    for j = 1, n do row[j] = 0.0 end
+    for j = first, last - 1 do
+      row[j + 1] = weigh((j - center + 0.5) / stretch)
+      sum = sum + row[j + 1]
+    end
+    for j = first + 1, sum ~= 0 and last or first do row[j] = row[j] / sum end
+    rows[i + 1] = row
+  end
+  local weights = T.tensor(rows, { dtype = x:dtype() })
+  if dim == x:dim() then return x:matmul(weights:t()) end
+  return T.matmul(weights, x) -- the last dimension but one
+end
+
 local modes = { "nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area" }
 local ranks = { linear = 3, bilinear = 4, bicubic = 4, trilinear = 5 }
 
@@ -216,7 +248,7 @@ end
 return function(F)
   --- x [N, C, *] resized to `size`, or by `scale_factor` (numbers or lists). Options `mode="nearest"`
   -- ("nearest-exact" "linear" "bilinear" "bicubic" "trilinear" "area"), `align_corners=false
-  -- recompute_scale_factor=false`.
+  -- recompute_scale_factor=false antialias=false` (bilinear and bicubic: shrinking looks at every pixel).
   function F.interpolate(x, opts)
     local who = "interpolate"
     if not T.is_tensor(x) or x:dim() < 3 or x:dim() > 5 then
@@ -225,7 +257,9 @@ return function(F)
     local o = options.check(who, opts, { "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor",
       "antialias" })
     local mode = one_of(who, "mode", o.mode or "nearest", modes)
-    if o.antialias then fail("%s: antialias is not available", who) end
+    if o.antialias and not filters[mode] then
+      fail("%s: antialias works with mode bilinear and bicubic, not with %s", who, mode)
+    end
     if o.align_corners ~= nil and not ranks[mode] then fail("%s: align_corners has no meaning for %s", who, mode) end
     if ranks[mode] and ranks[mode] ~= x:dim() then
       fail("%s: mode %s takes %d dimensions, got %s", who, mode, ranks[mode], describe(x))
@@ -243,9 +277,13 @@ return function(F)
     local order = {}
     for d = 1, #sizes do order[d] = d end
     table.sort(order, function(a, b) return scales[a] > scales[b] or scales[a] == scales[b] and a < b end)
-    if dtype == "u8" then table.sort(order, function(p, q) return p > q end) end
+    if dtype == "u8" or o.antialias then table.sort(order, function(p, q) return p > q end) end
     for _, d in ipairs(order) do
-      x = resize(x, d + 2, sizes[d], scales[d], mode, o.align_corners, dtype ~= "u8")
+      if o.antialias then
+        x = resize_smooth(x, d + 2, sizes[d], scales[d], mode)
+      else
+        x = resize(x, d + 2, sizes[d], scales[d], mode, o.align_corners, dtype ~= "u8")
+      end
       -- pictures of bytes are bytes again after each dimension
       if dtype == "u8" and narrow then x = (x + 0.5):floor():clamp { min = 0, max = 255 } end
     end

@@ -11,7 +11,7 @@ local nn = {
 
 for _, part in ipairs { "container", "linear", "shape", "conv", "pool", "norm", "activation", "dropout",
   "embedding", "loss", "recurrent", "attention", "conv_transpose", "image",
-  "extra", "more", "transformer", "lazy" } do
+  "extra", "more", "transformer", "lazy", "adaptive" } do
   for name, value in pairs(require("perilune.nn." .. part)) do nn[name] = value end
 end
 

@@ -58,12 +58,14 @@ local function call_hooked(self, ...)
       args.n = args.n or #args
     end
   end
+  local call = self._hooks.back and self:_gate_inputs(args)
   local function after(...)
     local out = packed(select("#", ...), ...)
     for _, hook in ipairs(self._hooks.after) do
       local new = hook.f(self, args, out)
       if new ~= nil then out = new end
     end
+    if call then out = self:_gate_outputs(call, out) end
     if type(out) == "table" and getmetatable(out) == nil then return table.unpack(out, 1, out.n or #out) end
     return out
   end

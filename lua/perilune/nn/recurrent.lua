@@ -18,13 +18,16 @@ end
 
 -- ---- layers ------------------------------------------------------------------------------------------
 
-local function layer(name, gates, extra)
+-- extra: an argument after num_layers; behind: one behind all that layers share.
+local function layer(name, gates, extra, behind)
   local C = class(name)
   local args = {
     { "input_size", "size" }, { "hidden_size", "count" }, { "num_layers", "count", 1 } }
   if extra then args[4] = extra end
   for _, a in ipairs { { "bias", "bool", true }, { "batch_first", "bool", false }, { "dropout", "probability", 0.0 },
-    { "bidirectional", "bool", false }, { "dtype", "string", optional = true } } do args[#args + 1] = a end
+    { "bidirectional", "bool", false } } do args[#args + 1] = a end
+  args[#args + 1] = behind
+  args[#args + 1] = { "dtype", "string", optional = true }
   local spec = options.spec("nn." .. name, args)
 
   function C:init(...)
@@ -32,8 +35,15 @@ local function layer(name, gates, extra)
     self.input_size, self.hidden_size, self.num_layers = a.input_size, a.hidden_size, a.num_layers
     self.bias, self.batch_first, self.dropout, self.bidirectional = a.bias, a.batch_first, a.dropout, a.bidirectional
     self.nonlinearity = a.nonlinearity
+    local states = a.hidden_size
+    if (a.proj_size or 0) > 0 then
+      if a.proj_size >= a.hidden_size then
+        options.fail("nn.%s: proj_size must be less than hidden_size, got %d and %d", name, a.proj_size, a.hidden_size)
+      end
+      self.proj_size, states = a.proj_size, a.proj_size
+    end
     self._opts = { num_layers = a.num_layers, bias = a.bias, batch_first = a.batch_first, dropout = a.dropout,
-      bidirectional = a.bidirectional, nonlinearity = a.nonlinearity }
+      bidirectional = a.bidirectional, nonlinearity = a.nonlinearity, proj_size = self.proj_size }
     self._order = {}
     local rows, both = gates * a.hidden_size, a.bidirectional and 2 or 1
     local function add(key, ...)
@@ -41,15 +51,16 @@ local function layer(name, gates, extra)
       self[key] = Parameter(T.empty({ ... }, { dtype = a.dtype }))
     end
     for l = 0, a.num_layers - 1 do
-      local inputs = l == 0 and a.input_size or both * a.hidden_size
+      local inputs = l == 0 and a.input_size or both * states
       for d = 1, both do
         local suffix = ("_l%d%s"):format(l, d == 2 and "_reverse" or "")
         add("weight_ih" .. suffix, rows, inputs)
-        add("weight_hh" .. suffix, rows, a.hidden_size)
+        add("weight_hh" .. suffix, rows, states)
         if a.bias then
           add("bias_ih" .. suffix, rows)
           add("bias_hh" .. suffix, rows)
         end
+        if self.proj_size then add("weight_hr" .. suffix, states, a.hidden_size) end
       end
     end
     self:reset_parameters()
@@ -65,6 +76,7 @@ local function layer(name, gates, extra)
 
   function C:extra_repr()
     local text = ("%d, %d"):format(self.input_size, self.hidden_size)
+    if self.proj_size then text = text .. (", proj_size=%d"):format(self.proj_size) end
     if self.num_layers ~= 1 then text = text .. (", num_layers=%d"):format(self.num_layers) end
     if not self.bias then text = text .. ", bias=false" end
     if self.batch_first then text = text .. ", batch_first=true" end
@@ -79,7 +91,7 @@ end
 
 --- h = tanh(W_ih x + b_ih + W_hh h + b_hh) (or relu) over sequences [S, N, input_size]; `batch_first`: [N, S, *].
 -- `rnn(x[, h_0])` → outputs [S, N, D·H], h_n [layers·D, N, H]; D is 2 if bidirectional. Dropout acts between
--- layers.
+-- layers. x may be a packed sequence (nn.utils.rnn); then so are the outputs.
 local RNN = layer("RNN", 1, { "nonlinearity", { "tanh", "relu" }, "tanh" })
 function RNN:forward(x, h)
   self._opts.training = self.training
@@ -94,8 +106,8 @@ function GRU:forward(x, h)
 end
 
 --- The same with LSTM cells (Hochreiter & Schmidhuber 1997): `local y, state = lstm(x[, {h_0, c_0}])`, state
--- {h_n, c_n}.
-local LSTM = layer("LSTM", 4)
+-- {h_n, c_n}. `proj_size=P`: h is W_hr (o tanh c) with P entries, W_hr [P, H] (Sak et al. 2014).
+local LSTM = layer("LSTM", 4, nil, { "proj_size", "count", 0 })
 function LSTM:forward(x, state)
   self._opts.training = self.training
   local y, h, c = F.lstm(x, state, self:weights(), self._opts)

@@ -2,7 +2,6 @@
 --- Parameters computed from others before every call: nn.utils.weight_norm and spectral_norm, and their removal;
 -- functional_call, and folding BatchNorm into the layer before it.
 -- @module perilune.nn.utils
-local F = require "perilune.nn.functional"
 local T = require "perilune"
 local base = require "perilune.nn.module"
 local options = require "perilune.options"
@@ -212,42 +211,5 @@ return function(utils)
       local scale = (max_norm / (total_norm + 1e-6)):clamp { max = 1.0 }
       for _, p in ipairs(params) do if p.grad then p.grad:mul_(scale) end end
     end)
-  end
-
-  --- Sequences [l_i, *] of different lengths in one tensor [longest, N, *] (batch_first: [N, longest, *]), the rest
-  -- padding_value. Options `batch_first=false padding_value=0 padding_side="right"`.
-  function utils.pad_sequence(list, opts)
-    local o = options.check("pad_sequence", opts, { "batch_first", "padding_value", "padding_side" })
-    if type(list) ~= "table" or #list == 0 then fail("pad_sequence: a list of tensors is wanted") end
-    local longest, parts = 0, {}
-    for i, x in ipairs(list) do
-      if not T.is_tensor(x) or x:dim() < 1 then
-        fail("pad_sequence: entry %d must be a tensor [length, *], got %s", i, describe(x))
-      end
-      longest = math.max(longest, x:size(1))
-    end
-    for i, x in ipairs(list) do
-      local sides = {}
-      for k = 1, 2 * (x:dim() - 1) do sides[k] = 0 end
-      local missing = longest - x:size(1)
-      local left = o.padding_side == "left"
-      sides[#sides + 1], sides[#sides + 2] = left and missing or 0, left and 0 or missing
-      parts[i] = missing == 0 and x or F.pad(x, sides, { value = o.padding_value or 0 })
-    end
-    return T.stack(parts, o.batch_first and 1 or 2)
-  end
-  --- The sequences again, from their lengths.
-  function utils.unpad_sequence(x, lengths, opts)
-    local o = options.check("unpad_sequence", opts, { "batch_first" })
-    if T.is_tensor(lengths) then lengths = lengths:totable() end
-    if not T.is_tensor(x) or type(lengths) ~= "table" then
-      fail("unpad_sequence: a tensor and lengths are wanted, got %s and %s", describe(x), describe(lengths))
-    end
-    local out = {}
-    for i, n in ipairs(lengths) do
-      local one = x:select(o.batch_first and 1 or 2, i)
-      out[i] = one:narrow(1, 1, math.tointeger(n) or fail("unpad_sequence: length %d is %s", i, tostring(n)))
-    end
-    return out
   end
 end

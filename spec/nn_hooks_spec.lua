@@ -1,0 +1,108 @@
+-- SPDX-License-Identifier: MIT
+-- Backward hooks of modules: what they see, what they may change, when they run.
+
+local T = require "perilune"
+local nn = T.nn
+local fails = require("spec.support.near").fails
+
+local function layer()
+  local l = nn.Linear(2, 3)
+  T.no_grad(function()
+    l.weight:copy_(T.tensor { { 1, 2 }, { 3, 4 }, { 5, 6 } })
+    l.bias:fill_(0)
+  end)
+  return l
+end
+
+describe("full backward hooks", function()
+  it("see the gradients of arguments and results, and may replace the former", function()
+    local l, seen = layer(), {}
+    local handle = l:register_full_backward_hook(function(m, grad_input, grad_output)
+      assert.equal(l, m)
+      seen[#seen + 1] = { grad_input[1]:totable(), grad_output[1]:totable() }
+      return { grad_input[1] * 10 }
+    end)
+    local x = T.ones(1, 2):requires_grad_()
+    l(x):sum():backward()
+    assert.same({ { { { 9, 12 } }, { { 1, 1, 1 } } } }, seen)
+    assert.same({ { 90, 120 } }, x.grad:totable())
+    assert.same({ 1, 1, 1 }, l.bias.grad:totable())
+    handle:remove()
+    x.grad = nil
+    l(x):sum():backward()
+    assert.same({ { 9, 12 } }, x.grad:totable())
+    assert.equal(1, #seen)
+  end)
+
+  it("before the pass may replace the gradients of results", function()
+    local l, order = layer(), {}
+    l:register_full_backward_pre_hook(function(_, grad_output)
+      order[#order + 1] = "pre"
+      return { grad_output[1] * 2 }
+    end)
+    l:register_full_backward_hook(function(_, _, grad_output)
+      order[#order + 1] = "post"
+      assert.same({ { 2, 2, 2 } }, grad_output[1]:totable())
+    end)
+    local x = T.ones(1, 2):requires_grad_()
+    l(x):sum():backward()
+    assert.same({ { 18, 24 } }, x.grad:totable())
+    assert.same({ 2, 2, 2 }, l.bias.grad:totable())
+    assert.same({ "pre", "post" }, order)
+  end)
+
+  it("run for inputs without gradients, once a call, and not without recording", function()
+    local l, n = layer(), 0
+    l:register_full_backward_hook(function(_, grad_input, grad_output)
+      n = n + 1
+      assert.is_nil(grad_input[1])
+      assert.same({ 1, 3 }, grad_output[1]:shape())
+    end)
+    l(T.ones(1, 2)):sum():backward();
+    (l(T.ones(1, 2)) + l(T.ones(1, 2))):sum():backward()
+    assert.equal(3, n)
+    T.no_grad(function() l(T.ones(1, 2)) end)
+    assert.equal(3, n)
+  end)
+
+  it("know several arguments and results, some of them unused", function()
+    local net, seen = nn.Bilinear(2, 3, 4), nil
+    net:register_full_backward_hook(function(_, grad_input) seen = grad_input end)
+    local b = T.randn(5, 3):requires_grad_()
+    net(T.randn(5, 2), b):sum():backward()
+    assert.equal(2, seen.n)
+    assert.is_nil(seen[1])
+    assert.is_true(seen[2]:allclose(b.grad))
+    local Two = nn.class("Two")
+    function Two:forward(x) return x * 2, x * 3 end
+    local two, given = Two(), nil
+    two:register_full_backward_hook(function(_, _, grad_output) given = grad_output end)
+    local x = T.ones(2):requires_grad_()
+    local _, y = two(x)
+    y:sum():backward()
+    assert.equal(2, given.n)
+    assert.is_true(given[1] == nil or given[1]:eq(0):all():item())
+    assert.same({ 1, 1 }, given[2]:totable())
+    assert.same({ 3, 3 }, x.grad:totable())
+  end)
+
+  it("leave gradients of gradients as they are, and forward hooks", function()
+    local l, order = nn.Sequential(nn.Linear(2, 2), nn.Tanh()), {}
+    local x = T.randn(1, 2):requires_grad_()
+    local function second()
+      local g = T.grad_of(l(x):square():sum(), x, { create_graph = true })
+      return T.grad_of(g:square():sum(), x)
+    end
+    local want = second()
+    l:register_full_backward_hook(function() order[#order + 1] = "back" end)
+    l:register_forward_hook(function() order[#order + 1] = "forward" end)
+    assert.is_true(second():allclose(want))
+    assert.equal("forward", order[1])
+    assert.equal("back", order[2])
+  end)
+
+  it("must be functions", function()
+    fails("a function is wanted", function() layer():register_full_backward_hook(3) end)
+    fails("a function is wanted", function() layer():register_full_backward_pre_hook() end)
+  end)
+end)
