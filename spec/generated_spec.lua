@@ -53,6 +53,33 @@ describe("generated files", function()
       assert.equal("", table.concat(missing, " "))
     end)
 
+    it("give editors the parameters of every op by its own names, and objects their methods", function()
+      local T = require "perilune"
+      local keywords = require("perilune.repl.lex").keywords
+      local meta, missing = "\n" .. term.read(dir .. "/luals/perilune.lua"), {}
+      for _, op in ipairs(T.core.ops()) do
+        local listed = meta:match(("\nfunction T%%.%s%%(([^\n]*)%%) end\n"):format(op.name))
+        if listed then
+          local seen = {}
+          for name in listed:gmatch "[%w_]+" do seen[name] = true end
+          for _, a in ipairs(op.args) do
+            if not seen[a] and a:find "^[%w_]+$" then missing[#missing + 1] = op.name .. ": " .. a end
+          end
+          for _, a in ipairs(op.attrs) do
+            local name = keywords[a.name] and a.name .. "_" or a.name
+            if not seen[name] then missing[#missing + 1] = op.name .. ": " .. name end
+          end
+        end
+      end
+      assert.same({}, missing)
+      for _, line in ipairs { "---@class nn.Linear: nn.Module", "---@field forward fun(self: nn.Linear, x?: any): any",
+        "---@return nn.Linear", "---@class optim.Adam: optim.Optimizer", "---@class optim.Optimizer",
+        "---@field step fun(self: optim.Optimizer, closure?: any): any", "---@class perilune.log",
+        "function T.log.csv(path, options, ...) end", "function T.rand(...) end" } do
+        assert.truthy(meta:find("\n" .. line, 1, true), line)
+      end
+    end)
+
     it("give every name a text and an example", function()
       local without, count = {}, 0
       for path in io.popen(("ls %s/html/*.html"):format(term.quote(dir))):lines() do

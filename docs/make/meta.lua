@@ -1,10 +1,13 @@
 -- SPDX-License-Identifier: MIT
 -- Definitions for the Lua language server (github.com/LuaLS, "annotations"): editors complete and check perilune's
 -- names with them. Made from the same inventory as the reference.
-local core = require("perilune").core
+local T = require "perilune"
+local source = require "perilune.repl.source"
+local core = T.core
 
-local TYPES = { dim = "integer", index = "integer", newdim = "integer", dims = "integer|integer[]", int = "integer",
-  ints = "integer|integer[]", shape = "integer[]", float = "number", scalar = "number", bool = "boolean",
+local TYPES = { dim = "integer", index = "integer|perilune.Tensor", newdim = "integer",
+  dims = "integer|integer[]", int = "integer", ints = "integer|integer[]", shape = "integer|integer[]",
+  float = "number", scalar = "number", bool = "boolean",
   dtype = "perilune.dtype", index_base = "0|1", tensor = "perilune.Tensor|number", tensors = "perilune.Tensor[]" }
 
 local KEYWORDS = require("perilune.repl.lex").keywords
@@ -37,6 +40,15 @@ local function doc_of(out, entry)
 end
 
 local RESULT = { [0] = nil, "perilune.Tensor" }
+-- Sizes may also come one by one: T.zeros(2, 3).
+local SIZED = { ["T.zeros"] = true, ["T.ones"] = true, ["T.empty"] = true, ["T.rand"] = true, ["T.randn"] = true,
+  ["T.uniform"] = true, ["T.normal"] = true, ["T.randint"] = true }
+-- What methods return that are neither ops nor functions of T.
+local RETURNS = { shape = "integer[]", size = "integer|integer[]", stride = "integer[]|integer", dim = "integer",
+  numel = "integer", item = "number|boolean", get = "number|boolean", totable = "table", dtype = "string",
+  device = "string", brief = "string", describe = "string", tostring = "string", is_contiguous = "boolean",
+  is_floating_point = "boolean", requires_grad_ = "perilune.Tensor", detach = "perilune.Tensor",
+  set = "perilune.Tensor", retain_grad = "perilune.Tensor" }
 
 local function op_function(out, entry, path, first)
   doc_of(out, entry)
@@ -46,11 +58,17 @@ local function op_function(out, entry, path, first)
     local name = p.name:match "^[%w_]*"
     name = KEYWORDS[name] and name .. "_" or name
     names[#names + 1] = name
-    out[#out + 1] = ("---@param %s%s %s"):format(name, p.optional and "?" or "", type_of(p.type))
+    -- tensors may come behind the dimension: x:gather(dim, index); in place of an optional argument the table of named
+    -- ones may come
+    local kind = type_of(p.type)
+    if p.type == "dim" and #entry.op.args > 1 then kind = kind .. "|perilune.Tensor" end
+    if p.optional then kind = kind .. "|table" end
+    out[#out + 1] = ("---@param %s%s %s"):format(name, p.optional and "?" or "", kind)
   end
   names[#names + 1] = "..."
   out[#out + 1] = "---@param ... any a table of named arguments, out= among them"
   for _ = 1, math.max(1, entry.results) do out[#out + 1] = "---@return " .. RESULT[1] end
+  if SIZED[path] then out[#out + 1] = "---@overload fun(...: integer|integer[]|table): perilune.Tensor" end
   out[#out + 1] = ("function %s(%s) end"):format(path, table.concat(names, ", "))
   out[#out + 1] = ""
 end
@@ -59,7 +77,8 @@ end
 local function parameters(signature)
   local inner = signature:match "%b()"
   inner = inner and inner:sub(2, -2) or "..."
-  inner = inner:gsub("%b{}", "options"):gsub("%b[]", ""):gsub("%b()", "")
+  inner = inner:gsub("%b{}", function(t) return t:find "=" and "options" or t:match "%a[%w_]*" or "options" end)
+    :gsub("%b[]", ""):gsub("%b()", "")
   local names, seen = {}, {}
   for part in (inner .. ","):gmatch "([^,]*)," do
     local name = part:match "^%s*([%a_][%w_]*)"
@@ -76,33 +95,57 @@ end
 local function written_function(out, entry, path)
   doc_of(out, entry)
   local names = parameters(entry.signature)
+  if names[#names] ~= "..." then names[#names + 1] = "..." end -- other forms of the call: all by name, several tensors
   for _, name in ipairs(names) do
     out[#out + 1] = ("---@param %s any"):format(name == "..." and "..." or name .. "?")
   end
   local returns = entry.signature:match "→%s*(.*)$" or ""
-  if returns:find "tensor" or returns:find "^x" then
+  if returns:find "^tensor" or returns:find "^x" or returns == "" and path:find "^nn%.F%." then
     out[#out + 1] = "---@return perilune.Tensor"
-  elseif returns ~= "" then
-    out[#out + 1] = "---@return any ... " .. returns
+  else
+    out[#out + 1] = "---@return any" .. (returns ~= "" and " # " .. returns or "")
   end
   out[#out + 1] = ("function %s(%s) end"):format(path, table.concat(names, ", "))
   out[#out + 1] = ""
 end
 
+-- Classes whose objects are made by those derived from them.
+local BASES = { ["optim.Optimizer"] = T.optim.Optimizer,
+  ["optim.lr_scheduler.LRScheduler"] = T.optim.lr_scheduler.LRScheduler }
+
+-- What a class is derived from, and what calling an object of it gives.
+local function base_of(kind)
+  if kind:find "^nn%." and kind ~= "nn.Module" then return ": nn.Module" end
+  if kind:find "^optim%.%a+$" and kind ~= "optim.Optimizer" then return ": optim.Optimizer" end
+  if kind:find "^optim%.lr_scheduler%." and not kind:find "LRScheduler$" then
+    return ": optim.lr_scheduler.LRScheduler"
+  end
+  return ""
+end
+
+-- The class is a type alone; its name is the function that makes an object.
 local function class_definition(out, entry)
   local kind = entry.name
-  doc_of(out, entry)
-  out[#out + 1] = ("---@class %s%s"):format(kind, kind:find "^nn%." and kind ~= "nn.Module" and ": nn.Module" or "")
-  local names = parameters(entry.signature)
-  for i, name in ipairs(names) do names[i] = name == "..." and "...: any" or name .. "?: any" end
-  out[#out + 1] = ("---@overload fun(%s): %s"):format(table.concat(names, ", "), kind)
-  out[#out + 1] = kind .. " = {}"
-  out[#out + 1] = ""
-  for _, m in ipairs(entry.methods or {}) do
-    comment(out, m.text)
-    out[#out + 1] = ("function %s%s end"):format(kind, m.signature:gsub("…", "..."))
-    out[#out + 1] = ""
+  out[#out + 1] = ("---@class %s%s"):format(kind, base_of(kind))
+  if kind:find "^nn%." then out[#out + 1] = "---@overload fun(...: any): any\n---@field [string] any" end
+  for _, m in ipairs(entry.methods or source.methods(BASES[kind])) do
+    local name, args = m.signature:match "^:([%w_]+)(%b())"
+    local list = { "self: " .. kind }
+    for _, arg in ipairs(parameters(args)) do
+      list[#list + 1] = arg == "..." and "...: any" or arg .. "?: any"
+    end
+    out[#out + 1] = ("---@field %s fun(%s): any%s"):format(name, table.concat(list, ", "),
+      m.text and m.text ~= "" and " # " .. m.text:gsub("%s+", " ") or "")
   end
+  out[#out + 1] = ""
+  doc_of(out, entry)
+  local names = parameters(entry.signature)
+  for _, name in ipairs(names) do
+    out[#out + 1] = ("---@param %s any"):format(name == "..." and "..." or name .. "?")
+  end
+  out[#out + 1] = "---@return " .. kind
+  out[#out + 1] = ("function %s(%s) end"):format(kind, table.concat(names, ", "))
+  out[#out + 1] = ""
 end
 
 local HEAD = [[
@@ -143,7 +186,8 @@ local T = {}
 -- inventory: docs/make/inventory.lua
 return function(inventory)
   local list = inventory.all()
-  local out, spaces, methods = { HEAD }, {}, {}
+  local out, spaces, methods, parents = { HEAD }, {}, {}, {}
+  for _, entry in ipairs(list) do parents[entry.name:match "^(.*)%.[^.]+$" or ""] = true end
   local function open_space(path)
     if spaces[path] then return end
     spaces[path] = true
@@ -155,10 +199,18 @@ return function(inventory)
     local path = entry.name
     local parent = path:match "^(.*)%.[^.]+$"
     if parent and parent ~= "T" then open_space(parent) end
-    if entry.class then
+    local holder = parents[path] and path:find "^T%." -- T.log and T.plot are functions and hold others
+    if holder then
+      doc_of(out, entry)
+      out[#out + 1] = ("---@class perilune.%s\n---@overload fun(x: any, ...: any): %s\n%s = {}\n"):format(
+        path:match "[^.]*$", entry.op and "perilune.Tensor" or "any", path)
+      spaces[path] = true
+    end
+    if holder and not entry.op then -- luacheck: ignore 542
+    elseif entry.class or BASES[path] then
       class_definition(out, entry)
     elseif entry.op then
-      op_function(out, entry, path, 1)
+      if not holder then op_function(out, entry, path, 1) end
       if entry.method then
         methods[entry.method] = true
         op_function(out, entry, "Tensor:" .. entry.method, 2)
@@ -181,7 +233,9 @@ return function(inventory)
     end
   end
   table.sort(rest)
-  for _, key in ipairs(rest) do out[#out + 1] = ("---@return any\nfunction Tensor:%s(...) end\n"):format(key) end
+  for _, key in ipairs(rest) do
+    out[#out + 1] = ("---@return %s\nfunction Tensor:%s(...) end\n"):format(RETURNS[key] or "any", key)
+  end
   for _, name in ipairs { "nn", "optim" } do
     if spaces[name] then out[#out + 1] = ("T.%s = %s"):format(name, name) end
   end
