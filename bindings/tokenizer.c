@@ -47,7 +47,7 @@ static int tokenizer_encode(lua_State *L) {
 static int tokenizer_decode(lua_State *L) {
   const PlTokenizer *t = check_tokenizer(L);
   luaL_checktype(L, 2, LUA_TTABLE);
-  bool skip = lua_toboolean(L, 3);
+  bool skip = lua_toboolean(L, 3), first = true;
   int64_t base = luaL_checkinteger(L, 4);
   lua_Integer n = (lua_Integer)lua_rawlen(L, 2);
   luaL_Buffer out;
@@ -64,9 +64,18 @@ static int tokenizer_decode(lua_State *L) {
     if (!s)
       return l_error(L, "decode: there is no token with id %lld; ids are %lld to %lld", (long long)id, (long long)base,
                      (long long)(pl_tokenizer_size(t) - 1 + base));
-    if (!special || !skip) luaL_addlstring(&out, s, len);
+    if (special && skip) continue;
+    bool drop = first && pl_tokenizer_drops(t);
+    first = false;
+    for (size_t k = 0; drop && k < len; k++)
+      if (s[k] != ' ') luaL_addchar(&out, s[k]);
+    if (!drop) luaL_addlstring(&out, s, len);
   }
   luaL_pushresult(&out);
+  size_t len, from, to;
+  const char *s = lua_tolstring(L, -1, &len);
+  pl_tokenizer_trim(t, s, len, &from, &to);
+  if (from > 0 || to < len) lua_pushlstring(L, s + from, to - from);
   return 1;
 }
 

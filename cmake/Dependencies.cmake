@@ -189,6 +189,8 @@ pl_library(TURBOJPEG libturbojpeg turbojpeg.h turbojpeg ""
            "turbojpeg.h or libturbojpeg not found (libturbojpeg0-dev): no JPEG images")
 pl_library(PCRE2 PCRE2 pcre2.h pcre2-8 "PCRE2_MAJOR;PCRE2_MINOR"
            "pcre2.h or libpcre2-8 not found (libpcre2-dev): no tokenizers")
+pl_library(UTF8PROC utf8proc utf8proc.h utf8proc "UTF8PROC_VERSION_MAJOR;UTF8PROC_VERSION_MINOR;UTF8PROC_VERSION_PATCH"
+           "utf8proc.h or libutf8proc not found (libutf8proc-dev): no tokenizers with normal forms or lower case")
 
 # ---- libedit: the prompt's line editor, history and completion ---------------------------------
 set(PL_TERMINAL_DEFS "")
@@ -211,7 +213,8 @@ endif()
 # Include folders of the archives; SYSTEM keeps our warnings out of other people's headers.
 set(PL_SYSTEM_INCLUDE "")
 foreach(dir IN ITEMS "${PL_OPENBLAS_INCLUDE}" "${PL_ONEDNN_INCLUDE}" "${PL_JANSSON_INCLUDE}"
-            "${PL_SPNG_INCLUDE}" "${PL_TURBOJPEG_INCLUDE}" "${PL_PCRE2_INCLUDE}" "${PL_EDIT_INCLUDE}")
+            "${PL_SPNG_INCLUDE}" "${PL_TURBOJPEG_INCLUDE}" "${PL_PCRE2_INCLUDE}" "${PL_UTF8PROC_INCLUDE}"
+            "${PL_EDIT_INCLUDE}")
   if(dir AND NOT dir STREQUAL "/usr/include" AND NOT dir MATCHES "NOTFOUND$")
     list(APPEND PL_SYSTEM_INCLUDE "${dir}")
   endif()

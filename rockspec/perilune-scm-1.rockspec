@@ -8,7 +8,7 @@ description = {
   summary = "Deep learning engine in C11, driven from Lua",
   detailed = [[
 Tensors, gradients, neural networks and data loading for Lua 5.4, on a C11 engine of its own.
-Uses OpenBLAS, oneDNN, libspng, libturbojpeg, Jansson, PCRE2 and zlib where they are installed.]],
+Uses OpenBLAS, oneDNN, libspng, libturbojpeg, Jansson, PCRE2, utf8proc and zlib where they are installed.]],
   license = "MIT",
   labels = { "machine-learning", "tensor", "autograd" },
 }

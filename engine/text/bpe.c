@@ -3,9 +3,11 @@
  * symbols have changed since are thrown away when they come up. */
 #include "engine/text/bpe.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/io/header.h"
 #include "kernels/kernel.h"
 
 enum { CACHE_WORDS = 1 << 13, CACHE_BYTES = 24, CACHE_IDS = 8 };
@@ -124,8 +126,49 @@ static PlStatus append(PlBpe *b, const char *s, size_t n, uint32_t *at) {
   return PL_OK;
 }
 
+/* <0xE2> -> 0xE2, else -1. */
+static int named_byte(const char *s, size_t n) {
+  static const char digits[] = "0123456789ABCDEF";
+  if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>') return -1;
+  const char *hi = memchr(digits, s[3], 16), *lo = memchr(digits, s[4], 16);
+  return hi && lo ? (int)((hi - digits) * 16 + (lo - digits)) : -1;
+}
+
+/* Replaces `from` by `into` in the n bytes at the end of the arena; *n follows. */
+static PlStatus replace_last(PlBpe *b, const char *from, const char *into, size_t *n) {
+  size_t nf = strlen(from), ni = strlen(into), at = b->used - *n, end = b->used;
+  PL_TRY(grow(&b->arena, &b->arena_room, end + *n * (ni + 1) + 1, 1)); /* nf > 0: at most n of them */
+  char *s = b->arena + at, *to = b->arena + end;
+  size_t k = 0;
+  for (size_t i = 0; i < *n;) {
+    if (*n - i >= nf && memcmp(s + i, from, nf) == 0) {
+      memcpy(to + k, into, ni);
+      k += ni;
+      i += nf;
+    } else {
+      to[k++] = s[i++];
+    }
+  }
+  memmove(s, to, k);
+  b->used = at + k;
+  *n = k;
+  return PL_OK;
+}
+
+static PlStatus add_char_bytes(PlBpe *b, PlToken *t) {
+  int byte = b->named_bytes ? named_byte(b->arena + t->at, t->len) : -1;
+  size_t n = byte >= 0 ? 1 : t->len;
+  char one = (char)byte;
+  PL_TRY(grow(&b->arena, &b->arena_room, b->used + n + 1, 1)); /* append must not move what it copies */
+  PL_TRY(append(b, byte >= 0 ? &one : b->arena + t->at, n, &t->bytes_at));
+  for (int i = 0; i < b->nreplace && byte < 0; i++) PL_TRY(replace_last(b, b->from[i], b->into[i], &n));
+  t->bytes_len = (uint32_t)n;
+  return PL_OK;
+}
+
 /* The bytes behind a token's characters; a token with other characters stands for its own text. */
 static PlStatus add_bytes(PlBpe *b, PlToken *t) {
+  if (b->chars) return add_char_bytes(b, t);
   PL_TRY(grow(&b->arena, &b->arena_room, b->used + t->len + 1, 1));
   const char *s = b->arena + t->at;
   char *to = b->arena + b->used;
@@ -165,12 +208,23 @@ PlStatus pl_bpe_add(PlBpe *b, int64_t id, const char *text, size_t n) {
   return PL_OK;
 }
 
+PlStatus pl_bpe_means(PlBpe *b, int32_t id, const char *text, size_t n) {
+  PlToken t = {.len = (uint32_t)n};
+  if (n > UINT32_MAX / 4) PL_FAIL(PL_ERR_FORMAT, "tokenizer: a token of %zu bytes", n);
+  PL_TRY(append(b, text, n, &t.at));
+  PL_TRY(add_bytes(b, &t));
+  b->token[id].bytes_at = t.bytes_at;
+  b->token[id].bytes_len = t.bytes_len;
+  return PL_OK;
+}
+
 /* ---- merges -------------------------------------------------------------------------------------------------------------- */
 
-PlStatus pl_bpe_ready(PlBpe *b, size_t nmerge) {
+PlStatus pl_bpe_ready(PlBpe *b, size_t nmerge, bool fallback) {
   for (int k = 0; k < 256; k++) {
-    char s[2];
-    b->byte_id[k] = pl_bpe_find(b, s, (size_t)pl_byte_char((uint8_t)k, s));
+    char s[8];
+    int n = b->chars ? snprintf(s, sizeof s, "<0x%02X>", (unsigned)k) : pl_byte_char((uint8_t)k, s);
+    b->byte_id[k] = b->chars && !fallback ? -1 : pl_bpe_find(b, s, (size_t)n);
   }
   size_t n = 16;
   while (n < nmerge * 2) n *= 2;
@@ -258,18 +312,37 @@ static PlStatus merge_all(PlBpe *b, int32_t n) {
   return PL_OK;
 }
 
-/* The first symbols: one a byte. Bytes without a token become the unknown one, or nothing. */
+static void symbol(PlBpe *b, int32_t id, int32_t *k) {
+  b->symbol[*k] = (PlSymbol){.id = id, .prev = *k - 1, .next = *k + 1};
+  (*k)++;
+}
+
+/* The tokens of a character's bytes, if every byte has one. */
+static bool by_bytes(PlBpe *b, const char *s, size_t n, int32_t *k) {
+  for (size_t i = 0; i < n; i++)
+    if (b->byte_id[(unsigned char)s[i]] < 0) return false;
+  for (size_t i = 0; i < n; i++) symbol(b, b->byte_id[(unsigned char)s[i]], k);
+  return true;
+}
+
+/* The first symbols: one a byte, or one a character. Those without a token become the tokens of their bytes, or the
+ * unknown one, or nothing. An unknown one waits until a known character comes, as in the reference. */
 static PlStatus first_symbols(PlBpe *b, const char *word, size_t n, int32_t *count) {
   if (n > INT32_MAX / 4) PL_FAIL(PL_ERR_ARG, "encode: a word of %zu bytes", n);
   PL_TRY(grow(&b->symbol, &b->symbol_room, n, sizeof *b->symbol));
   int32_t k = 0;
-  for (size_t i = 0; i < n; i++) {
-    int32_t id = b->byte_id[(unsigned char)word[i]];
-    if (id < 0) id = b->unknown;
-    if (id < 0) continue;
-    b->symbol[k] = (PlSymbol){.id = id, .prev = k - 1, .next = k + 1};
-    k++;
+  bool waits = false;
+  for (size_t i = 0, len; i < n; i += len) {
+    len = b->chars ? pl_utf8_char(word + i, n - i) : 1;
+    if (len == 0) len = 1;
+    int32_t id = b->chars ? pl_bpe_find(b, word + i, len) : b->byte_id[(unsigned char)word[i]];
+    if (id < 0 && b->chars && by_bytes(b, word + i, len, &k)) continue;
+    if (id < 0 && b->unknown < 0) continue;
+    if (waits && (id >= 0 || !b->fuse_unknown)) symbol(b, b->unknown, &k);
+    waits = id < 0;
+    if (id >= 0) symbol(b, id, &k);
   }
+  if (waits) symbol(b, b->unknown, &k);
   if (k > 0) b->symbol[k - 1].next = -1;
   *count = k;
   return PL_OK;
@@ -279,6 +352,7 @@ static PlStatus first_symbols(PlBpe *b, const char *word, size_t n, int32_t *cou
 static int32_t whole_word(const PlBpe *b, const char *word, size_t n) {
   char text[512];
   size_t len = 0;
+  if (b->chars) return pl_bpe_find(b, word, n);
   if (n > sizeof text / 2) return -1;
   for (size_t i = 0; i < n; i++) len += (size_t)pl_byte_char((uint8_t)word[i], text + len);
   return pl_bpe_find(b, text, len);
@@ -313,6 +387,10 @@ PlStatus pl_bpe_word(PlBpe *b, const char *word, size_t n, PlIds *out) {
 }
 
 void pl_bpe_free(PlBpe *b) {
+  for (int i = 0; i < b->nreplace; i++) {
+    free(b->from[i]);
+    free(b->into[i]);
+  }
   free(b->token);
   free(b->arena);
   free(b->slot);

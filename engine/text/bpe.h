@@ -41,8 +41,15 @@ typedef struct PlBpe {
   size_t nslot;
   PlMerge *merge;
   size_t nmerge; /* a power of two, or 0 */
-  int32_t byte_id[256], unknown;
-  bool whole_first; /* ignore_merges: a word that is a token is that token */
+  bool chars;           /* symbols are characters of UTF-8, not bytes in the alphabet below */
+  int32_t byte_id[256]; /* with chars: of the tokens <0x00> … <0xFF>, for characters without a token; -1: none */
+  int32_t unknown;
+  bool fuse_unknown; /* unknown characters in a row are one */
+  bool whole_first;  /* ignore_merges: a word that is a token is that token */
+  /* What tokens with chars stand for, besides their text: */
+  bool named_bytes;        /* <0xE2> is a byte */
+  char *from[4], *into[4]; /* text of a token that is replaced, one after the other; owned */
+  int nreplace;
   PlSymbol *symbol; /* work space of one word */
   PlPair *heap;
   size_t symbol_room, heap_room, nheap;
@@ -55,9 +62,11 @@ PlStatus pl_ids_push(PlIds *ids, int32_t id);
 int pl_byte_char(uint8_t byte, char *to);
 
 PlStatus pl_bpe_add(PlBpe *b, int64_t id, const char *text, size_t n);
+/* The token stands for what another text would stand for. */
+PlStatus pl_bpe_means(PlBpe *b, int32_t id, const char *text, size_t n);
 int32_t pl_bpe_find(const PlBpe *b, const char *text, size_t n);
-/* Call after the last token: fills byte_id, makes room for nmerge merges. */
-PlStatus pl_bpe_ready(PlBpe *b, size_t nmerge);
+/* Call after the last token: fills byte_id (with chars only where `fallback`), makes room for nmerge merges. */
+PlStatus pl_bpe_ready(PlBpe *b, size_t nmerge, bool fallback);
 /* The pair (left, right) becomes id; the first of equal pairs counts. */
 void pl_bpe_merge(PlBpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
 const PlMerge *pl_bpe_find_merge(const PlBpe *b, int32_t left, int32_t right);

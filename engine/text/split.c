@@ -187,14 +187,6 @@ static PlStatus match_failure(int rc) {
   PL_FAIL(PL_ERR_FORMAT, "encode: the tokenizer's expression cannot be matched: %s", why);
 }
 
-/* The pieces up to and with one match; *done moves behind it. */
-static PlStatus give(const PlPattern *p, const char *s, size_t *done, size_t from, size_t to, PlPieceFn f, void *ctx) {
-  if (from > *done && p->cut != PL_CUT_KEPT) PL_TRY(f(ctx, s + *done, from - *done));
-  if (to > from && p->cut != PL_CUT_REMOVED) PL_TRY(f(ctx, s + from, to - from));
-  *done = to;
-  return PL_OK;
-}
-
 /* What is matched: s itself, or, where that is not UTF-8, a copy with each wrong byte as a character that is neither
  * letter, digit nor space. */
 static PlStatus valid_text(const char *s, size_t n, const char **text, char **copy) {
@@ -213,7 +205,7 @@ static PlStatus valid_text(const char *s, size_t n, const char **text, char **co
 }
 
 /* The checked text t is matched, the pieces are of s. PCRE2 would check all of it again at each call. */
-static PlStatus cut(PlPattern *p, const char *t, const char *s, size_t n, PlPieceFn f, void *ctx) {
+static PlStatus each(PlPattern *p, const char *t, const char *s, size_t n, PlMatchFn f, void *ctx) {
   size_t done = 0, at = 0;
   for (int64_t count = 0; at < n; count++) {
     int rc = pcre2_match(p->code, (PCRE2_SPTR)t, n, at, PCRE2_NO_UTF_CHECK, p->data, p->context);
@@ -226,20 +218,53 @@ static PlStatus cut(PlPattern *p, const char *t, const char *s, size_t n, PlPiec
       while (at < n && ((unsigned char)t[at] & 0xC0) == 0x80) at++;
       continue;
     }
-    PL_TRY(give(p, s, &done, from, to, f, ctx));
-    at = to;
+    if (from > done) PL_TRY(f(ctx, s + done, from - done, false));
+    PL_TRY(f(ctx, s + from, to - from, true));
+    done = at = to;
     if (count % 4096 == 4095) PL_TRY(plk_poll());
   }
-  return done < n && p->cut != PL_CUT_KEPT ? f(ctx, s + done, n - done) : PL_OK;
+  return done < n ? f(ctx, s + done, n - done, false) : PL_OK;
 }
 
-PlStatus pl_pattern_cut(PlPattern *p, const char *s, size_t n, PlPieceFn f, void *ctx) {
+PlStatus pl_pattern_each(PlPattern *p, const char *s, size_t n, PlMatchFn f, void *ctx) {
   const char *t;
   char *copy;
   PL_TRY(valid_text(s, n, &t, &copy));
-  PlStatus st = cut(p, t, s, n, f, ctx);
+  PlStatus st = each(p, t, s, n, f, ctx);
   free(copy);
   return st;
+}
+
+typedef struct Cutting {
+  PlCut cut;
+  PlPieceFn f;
+  void *ctx;
+  const char *held; /* what goes with the match before it or behind it */
+  size_t n;
+} Cutting;
+
+static PlStatus cut_piece(void *ctx, const char *s, size_t n, bool match) {
+  Cutting *c = ctx;
+  if (c->cut == PL_CUT_REMOVED) return match ? PL_OK : c->f(c->ctx, s, n);
+  if (c->cut == PL_CUT_KEPT) return match ? c->f(c->ctx, s, n) : PL_OK;
+  if (c->cut == PL_CUT_ISOLATED) return c->f(c->ctx, s, n);
+  bool joins = c->held && (c->cut == PL_CUT_BEFORE ? !match : match);
+  const char *from = joins ? c->held : s;
+  size_t len = joins ? c->n + n : n;
+  if (c->held && !joins) PL_TRY(c->f(c->ctx, c->held, c->n));
+  c->held = NULL;
+  if (match == (c->cut == PL_CUT_BEFORE) && !joins) { /* wait for what comes */
+    c->held = from;
+    c->n = len;
+    return PL_OK;
+  }
+  return c->f(c->ctx, from, len);
+}
+
+PlStatus pl_pattern_cut(PlPattern *p, const char *s, size_t n, PlPieceFn f, void *ctx) {
+  Cutting c = {.cut = p->cut, .f = f, .ctx = ctx};
+  PL_TRY(pl_pattern_each(p, s, n, cut_piece, &c));
+  return c.held ? f(ctx, c.held, c.n) : PL_OK;
 }
 
 #else
@@ -254,6 +279,11 @@ void pl_pattern_release(PlPattern *p) { (void)p; }
 PlStatus pl_pattern_cut(PlPattern *p, const char *s, size_t n, PlPieceFn f, void *ctx) {
   (void)p;
   return f(ctx, s, n);
+}
+
+PlStatus pl_pattern_each(PlPattern *p, const char *s, size_t n, PlMatchFn f, void *ctx) {
+  (void)p;
+  return f(ctx, s, n, false);
 }
 
 #endif

@@ -78,9 +78,11 @@ local ds = T.data.text { text = "to be or not", length = 3 }
 print(#ds, ds.tokenizer:decode(ds[1][2]))  --> 3	o b]] }
 
 S["data.tokenizer"] = { "T.data.tokenizer(path) → tokenizer, or nil, message, code",
-  [[Byte-level BPE from a tokenizer.json file, as of GPT-2 and its successors. t:encode(text, {add_special=true,
+  [[BPE from a tokenizer.json file: of bytes, as of GPT-2 and its successors, or of characters, as of Llama, with
+normal forms, lower case, Metaspace and byte_fallback. t:encode(text, {add_special=true,
 split_special=true, index_base=1}) → i64 [n]; t:decode(ids, {skip_special=true, index_base=1}) → text; t:token(id),
-t:id(token), #t, t:save(path). Ids count from 1 unless index_base=0. Needs Jansson and PCRE2 when perilune is built.]],
+t:id(token), #t, t:save(path). Ids count from 1 unless index_base=0. Needs Jansson and PCRE2 when perilune is
+built, utf8proc for normal forms and lower case.]],
   [[
 print((T.data.tokenizer("/nowhere/tokenizer.json")))  --> nil]] }
 

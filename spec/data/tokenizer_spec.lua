@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Byte-level BPE against what the tokenizers library made (spec/fixtures/make_tokenizers.py); hostile files, long
--- texts.
+-- BPE of bytes and of characters against what the tokenizers library made (spec/fixtures/make_tokenizers.py); hostile
+-- files, long texts.
 
 local T = require "perilune"
 local mutate = require "spec.support.mutate"
@@ -45,7 +45,49 @@ describe("data.tokenizer", function()
   local prefix = altered("gpt2.json", { '"ByteLevel","add_prefix_space":false', '"ByteLevel","add_prefix_space":true' })
   local split = assert(data.tokenizer(fixtures .. "split.json"))
 
-  for name, t in pairs { gpt2 = gpt2, split = split, prefix = prefix } do
+  local llama = assert(data.tokenizer(fixtures .. "llama.json"))
+  local kinds = { gpt2 = gpt2, split = split, prefix = prefix, llama = llama }
+  local function plus(name, file, ...)
+    local t, why = altered(file, ...)
+    -- a build without utf8proc says so; an older PCRE2 has no \p{Alphabetic}
+    if not t then assert(why:find("libutf8proc-dev", 1, true) or name == "words", why) end
+    kinds[name] = t
+    return t
+  end
+  local metaspace = plus("metaspace", "metaspace.json")
+  plus("forms", "gpt2.json", { '"normalizer":null', [["normalizer":{"type":"Sequence","normalizers":[{"type":"NFKD"},
+    {"type":"StripAccents"},{"type":"Lowercase"},{"type":"Strip","strip_left":true,"strip_right":true},
+    {"type":"Replace","pattern":{"Regex":"\\s+"},"content":" "}]}]] })
+  plus("composed", "gpt2.json", { '"normalizer":null', '"normalizer":{"type":"NFC"}' })
+  plus("decomposed", "gpt2.json", { '"normalizer":null', '"normalizer":{"type":"NFD"}' })
+  -- The parts of a fixture, replaced: its JSON has no other text between the keys.
+  local function with(name, file, parts)
+    local json = mutate.read(fixtures .. file)
+    for i = 1, #parts, 2 do
+      local from, to = json:match(('"%s":()%%b{}()'):format(parts[i]))
+      json = json:sub(1, from - 1) .. parts[i + 1] .. json:sub(to)
+    end
+    kinds[name] = data.tokenizer and require("perilune.data.tokenizer").from_json(json, name)
+  end
+  with("words", "metaspace.json", { "normalizer", "null", "pre_tokenizer", '{"type":"Whitespace"}', "decoder",
+    '{"type":"Fuse"}' })
+  if kinds.words then
+    kinds.words = require("perilune.data.tokenizer").from_json(kinds.words.json:gsub('"fuse_unk":true',
+      '"fuse_unk":false'), "words")
+  end
+  with("blanks", "metaspace.json", { "normalizer", "null", "pre_tokenizer", [[{"type":"Sequence","pretokenizers":[
+    {"type":"WhitespaceSplit"},{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true}]}]] })
+  for name, behaviour in pairs { previous = "MergedWithPrevious", next = "MergedWithNext" } do
+    local json = mutate.read(fixtures .. "llama.json"):gsub('"pre_tokenizer":null', function()
+      return ('"pre_tokenizer":{"type":"Split","pattern":{"String":"▁"},"behavior":"%s","invert":false}')
+        :format(behaviour)
+    end)
+    local from, to = json:match '"normalizer":()%b{}()'
+    kinds[name] = assert(require("perilune.data.tokenizer").from_json(json:sub(1, from - 1) ..
+      '{"type":"Replace","pattern":{"String":" "},"content":"▁"}' .. json:sub(to), name))
+  end
+
+  for name, t in pairs(kinds) do
     it("gives the ids and texts of the reference: " .. name, function()
       for _, case in ipairs(known[name]) do
         local text, ids, plain, full, bare = table.unpack(case)
@@ -65,6 +107,7 @@ describe("data.tokenizer", function()
     local all = {}
     for b = 0, 255 do all[#all + 1] = string.char(b) end
     local text = table.concat(all) .. "\237\160\128 \240\159\152 caf\195" .. table.concat(all):reverse()
+    assert.equal(text, llama:decode(llama:encode(text)))
     assert.equal(text, gpt2:decode(gpt2:encode(text)))
     assert.equal(text, split:decode(split:encode(text)))
   end)
@@ -90,9 +133,9 @@ describe("data.tokenizer", function()
   end)
 
   it("takes long texts without quadratic time", function()
-    for _, piece in ipairs { "a", "ab", "abcdefg", " \n", "\255", "word ", "the king " } do
-      local begin = os.clock()
-      assert.is_true(gpt2:encode(piece:rep(1500000 // #piece)):numel() > 0)
+    for i, piece in ipairs { "a", "ab", "abcdefg", " \n", "\255", "word ", "the king ", "a", "é ", "\255", "☃", " " } do
+      local begin, t = os.clock(), i <= 7 and gpt2 or i % 2 == 0 and metaspace or llama
+      assert.is_true(t:encode(piece:rep(1500000 // #piece)):numel() > 0)
       assert.is_true(os.clock() - begin < 5, ("%q: %g s"):format(piece, os.clock() - begin)) -- quadratic: hours
     end
   end)
@@ -154,11 +197,18 @@ describe("data.tokenizer", function()
     end
     local model = '"model":{"type":"BPE"'
     refuses("unsupported", "the model 'WordPiece'", "gpt2.json", { model, '"model":{"type":"WordPiece"' })
-    refuses("unsupported", "the normalizer 'NFC'", "gpt2.json", { '"normalizer":null', '"normalizer":{"type":"NFC"}' })
+    refuses("unsupported", "the normalizer 'Nmt'", "gpt2.json", { '"normalizer":null', '"normalizer":{"type":"Nmt"}' })
     refuses("unsupported", "byte_fallback", "gpt2.json", { '"byte_fallback":false', '"byte_fallback":true' })
-    refuses("unsupported", "the pre_tokenizer 'Metaspace'", "split.json", { '"type":"Split"', '"type":"Metaspace"' })
-    refuses("unsupported", "a Split with behavior 'MergedWithNext'", "split.json",
-      { '"Isolated"', '"MergedWithNext"' })
+    refuses("unsupported", "the pre_tokenizer 'Punctuation'", "split.json",
+      { '"type":"Split"', '"type":"Punctuation"' })
+    refuses("unsupported", "a Split with behavior 'Contiguous'", "split.json", { '"Isolated"', '"Contiguous"' })
+    refuses("unsupported", "the decoder 'CTC'", "llama.json", { '"type":"ByteFallback"', '"type":"CTC"' })
+    refuses("unsupported", "without ByteLevel the decoder 'null'", "gpt2.json", { '"pre_tokenizer":{"type":"ByteLevel"',
+      '"pre_tokenizer":{"type":"Whitespace"' }, { '"decoder":{"type":"ByteLevel"', '"decoder":null,"x":{"type":"x"' })
+    refuses("format", "the replacement of Metaspace", "gpt2.json", { '"pre_tokenizer":{"type":"ByteLevel"',
+      '"pre_tokenizer":{"type":"Metaspace"' }, { '"decoder":{"type":"ByteLevel"', '"decoder":{"type":"Fuse"' })
+    refuses("format", "a step without pattern", "gpt2.json", { '"normalizer":null',
+      '"normalizer":{"type":"Replace","content":""}' })
     refuses("unsupported", "the decoder 'Metaspace'", "gpt2.json", { '"decoder":{"type":"ByteLevel"',
       '"decoder":{"type":"Metaspace"' })
     refuses("format", "a merge of tokens that are not in the vocabulary", "gpt2.json", { '"merges":[[',
@@ -192,7 +242,9 @@ describe("data.tokenizer", function()
   end)
 
   it("survives damage", function()
-    assert.equal("", mutate.fuzz({ mutate.read(fixtures .. "gpt2.json"), mutate.read(fixtures .. "split.json") },
+    local good = {}
+    for i, t in ipairs { gpt2, split, llama, metaspace, kinds.forms } do good[i] = t.json end
+    assert.equal("", mutate.fuzz(good,
       function(path)
         local t, why, kind = data.tokenizer(path)
         if not t then return nil, why, kind end

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
---- Byte-level BPE tokenizers in the format of tokenizer.json files.
+--- BPE tokenizers in the format of tokenizer.json files.
 -- @classmod Tokenizer
 local core = require "perilune.core"
 local options = require "perilune.options"
@@ -24,7 +24,8 @@ end
 -- How it travels to a loader's worker: from_json(json, name) there. See data.pack.
 Tokenizer.__pack = function(self) return M.from_json, { self.json, self.name } end
 
---- Reads a tokenizer.json file: byte-level BPE, as of GPT-2 and its successors. Other kinds are refused by name.
+--- Reads a tokenizer.json file: BPE of bytes, as of GPT-2 and its successors, or of characters, as of Llama. Other
+-- kinds are refused by name.
 -- @treturn Tokenizer or nil, message, code
 function M.tokenizer(path)
   if type(path) ~= "string" then fail("data.tokenizer: the path must be a string, got %s", describe(path)) end
