@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <lauxlib.h>
@@ -85,6 +86,25 @@ int guard_call(lua_State *L, int nargs, int nresults, int handler, int presses, 
   return status;
 }
 
+/* The level of the first frame that is the script's: for a message that names a place of the script, the frames inside
+ * perilune before it are noise. */
+static int first_level(lua_State *L, const char *message) {
+  lua_Debug ar;
+  int level = 1;
+  const char *home = lua_getfield(L, LUA_REGISTRYINDEX, "perilune.home") == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
+  size_t n = home ? strlen(home) : 0;
+  if (n > 0 && strncmp(message, home, n) != 0)
+    for (int k = 1; lua_getstack(L, k, &ar) && lua_getinfo(L, "Sl", &ar); k++) {
+      if (ar.currentline < 0 || (*ar.source && strncmp(ar.source + 1, home, n) == 0)) continue;
+      char place[LUA_IDSIZE + 16];
+      snprintf(place, sizeof place, "%s:%d:", ar.short_src, ar.currentline);
+      if (strncmp(message, place, strlen(place)) == 0) level = k;
+      break;
+    }
+  lua_pop(L, 1);
+  return level;
+}
+
 int guard_traceback(lua_State *L) {
   if (lua_type(L, 1) != LUA_TSTRING) {
     if (!luaL_callmeta(L, 1, "__tostring") || lua_type(L, -1) != LUA_TSTRING)
@@ -92,6 +112,6 @@ int guard_traceback(lua_State *L) {
   } else {
     lua_pushvalue(L, 1);
   }
-  luaL_traceback(L, L, lua_tostring(L, -1), 1);
+  luaL_traceback(L, L, lua_tostring(L, -1), first_level(L, lua_tostring(L, -1)));
   return 1;
 }

@@ -43,6 +43,20 @@ describe("perilune", function()
     assert.truthy(perilune("info"):find("kernels: ", 1, true))
   end)
 
+  it("run begins an error's traceback at the script's line", function()
+    term.write(at "wrong.lua", "local T = require 'perilune'\nlocal function load(ds)\n  local _ = T.data.DataLoader(ds)\n"
+      .. "end\nload(nil)\n")
+    local text, status = perilune "wrong.lua"
+    assert.equal(1, status)
+    assert.truthy(text:find("perilune: wrong.lua:3: data.DataLoader: a dataset is wanted", 1, true), text)
+    assert.truthy(text:find("stack traceback:\n\twrong.lua:3: in", 1, true), text)
+    assert.truthy(text:find("wrong.lua:5: in main chunk", 1, true), text)
+    term.write(at "wrong.lua", "local function f() error 'mine' end\nrequire 'perilune'.no_grad(f)\n")
+    text = perilune "wrong.lua"
+    assert.truthy(text:find("perilune: wrong.lua:1: mine", 1, true), text)
+    assert.truthy(text:find("wrong.lua:2: in main chunk", 1, true), text)
+  end)
+
   it("help shows pages, and status 1 for a name that there is not", function()
     local text, status = perilune "help T.softmax jvp nn.Linear"
     assert.equal(0, status, text)
