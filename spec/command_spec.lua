@@ -44,8 +44,8 @@ describe("perilune", function()
   end)
 
   it("run begins an error's traceback at the script's line", function()
-    term.write(at "wrong.lua", "local T = require 'perilune'\nlocal function load(ds)\n  local _ = T.data.DataLoader(ds)\n"
-      .. "end\nload(nil)\n")
+    term.write(at "wrong.lua", "local T = require 'perilune'\nlocal function load(ds)\n"
+      .. "  local _ = T.data.DataLoader(ds)\nend\nload(nil)\n")
     local text, status = perilune "wrong.lua"
     assert.equal(1, status)
     assert.truthy(text:find("perilune: wrong.lua:3: data.DataLoader: a dataset is wanted", 1, true), text)

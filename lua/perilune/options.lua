@@ -145,6 +145,11 @@ function kinds.bool(v)
 end
 function kinds.string(v) return type(v) == "string" and v or nil, "a string" end
 function kinds.func(v) return type(v) == "function" and v or nil, "a function" end
+function kinds.callable(v)
+  local meta = getmetatable(v)
+  local can = type(v) == "function" or type(meta) == "table" and meta.__call ~= nil
+  return can and v or nil, "a function, or something that is called like one"
+end
 function kinds.tensor(v)
   if not core.is_tensor(v) then return nil, "a tensor" end
   return pcall(v.dim, v) and v or nil, "a tensor that was not freed"

@@ -6,7 +6,7 @@ local dataset = require "perilune.data.dataset"
 local options = require "perilune.options"
 
 local endings = { png = true, jpg = true, jpeg = true }
-local spec = options.spec("data.image_folder", { { "root", "string" }, { "transform", "any", optional = true },
+local spec = options.spec("data.image_folder", { { "root", "string" }, { "transform", "callable", optional = true },
   { "mode", { "rgb", "gray", "rgba", "unchanged" }, "rgb" } })
 local channels = { unchanged = 0, gray = 1, rgb = 3, rgba = 4 }
 

@@ -27,6 +27,12 @@ local function check_combinations(a, given)
   if a.batch_sampler and (a.sampler or a.shuffle or a.drop_last or given.batch_size) then
     fail("data.DataLoader: a batch_sampler decides batches; leave sampler, shuffle, drop_last and batch_size out")
   end
+  for _, name in ipairs { "sampler", "batch_sampler" } do
+    local v = a[name]
+    if v ~= nil and type(v) ~= "table" and type(v) ~= "userdata" then
+      fail("data.DataLoader: %s must be a list of indices or a sampler, got %s", name, describe(v))
+    end
+  end
   if a.workers == 0 and (a.prefetch or a.worker_init) then
     fail("data.DataLoader: prefetch and worker_init are for workers; say workers = 1 or more")
   end
