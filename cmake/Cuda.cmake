@@ -72,7 +72,15 @@ else()
       DEPENDS "${file}" DEPFILE "${object}.d" COMMENT "Building CUDA object ${name}.o" VERBATIM)
     list(APPEND cuda_objects "${object}")
   endforeach()
-  add_library(perilune_cuda MODULE ${cuda_c} ${cuda_libs} ${cuda_objects})
+  # The headers that kernels compiled at run time include, as strings.
+  set(embed "${PROJECT_SOURCE_DIR}/cmake/CudaHeaders.cmake")
+  file(STRINGS "${embed}" embedded REGEX "^    kernels/|^set\\(files")
+  string(REGEX MATCHALL "kernels/[a-z0-9_/.]+" embedded "${embedded}")
+  list(TRANSFORM embedded PREPEND "${PROJECT_SOURCE_DIR}/")
+  add_custom_command(OUTPUT "${out}/cuda/headers.c"
+    COMMAND "${CMAKE_COMMAND}" "-DROOT=${PROJECT_SOURCE_DIR}" "-DOUT=${out}/cuda/headers.c" -P "${embed}"
+    DEPENDS "${embed}" ${embedded} COMMENT "Embedding CUDA headers" VERBATIM)
+  add_library(perilune_cuda MODULE ${cuda_c} ${cuda_libs} "${out}/cuda/headers.c" ${cuda_objects})
   target_include_directories(perilune_cuda SYSTEM PRIVATE "${PL_CUDA_INCLUDE}" "${PL_CUDNN_INCLUDE}")
   target_compile_options(perilune_cuda PRIVATE -ftls-model=global-dynamic)
   target_link_libraries(perilune_cuda PRIVATE pl_flags "${PL_CUDART}" Threads::Threads ${CMAKE_DL_LIBS} rt m)

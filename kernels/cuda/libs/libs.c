@@ -3,15 +3,22 @@
 #include "kernels/cuda/libs/libs.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "kernels/cuda/libs/cudnn_api.h"
 
 static int say(char *text, size_t size, int at, const char *name, const char *version) {
   if (at < 0 || (size_t)at >= size) return at;
-  return at + snprintf(text + at, size - (size_t)at, "%s%s %s", at ? ", " : version ? "" : "", name, version ? version : "not found");
+  return at + snprintf(text + at, size - (size_t)at, "%s%s %s", at ? ", " : "", name, version ? version : "not found");
 }
 
 void plc_libraries_text(char *text, size_t size) {
   int at = say(text, size, 0, "cuBLASLt", plc_cublas_version());
-  (void)say(text, size, at, "cuDNN", plc_dnn_version());
+  at = say(text, size, at, "cuDNN", plc_dnn_version());
+  (void)say(text, size, at, "NVRTC", plc_nvrtc_version());
+}
+
+const void *plc_libraries_extension(const char *name) {
+  if (strcmp(name, "fused") == 0) return plc_fused_table();
+  return NULL;
 }

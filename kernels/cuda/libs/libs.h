@@ -4,8 +4,10 @@
 #define PL_KERNELS_CUDA_LIBS_LIBS_H
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/fused.h"
 
 const char *plc_cublas_version(void); /* "13.1.0" */
 const char *plc_nvrtc_version(void);
+const PlkFusedTable *plc_fused_table(void); /* extension "fused" */
 
 #endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT
+ * What generated kernels (libs/fused_source.c) are written in; compiled by NVRTC on the user's machine, where only the
+ * headers that the plug-in carries are found, and in tests by a C++ compiler. Formulas are those of the elementwise
+ * family. */
+#ifndef PL_KERNELS_CUDA_FUSED_H
+#define PL_KERNELS_CUDA_FUSED_H
+
+#include "kernels/cuda/math.h"
+
+struct EwParams {
+  double f[3];
+  int64_t i[3];
+  unsigned set;
+};
+
+enum { FUSED_ARGS = 24, FUSED_PARAMS = 16 };
+
+struct FusedArgs {
+  int64_t numel, cols;
+  plc_div by_cols;  /* for numel below 2^31 */
+  bool wide, packed; /* packed: every pack of N lies in one row and at a multiple of its size */
+  void *at[FUSED_ARGS];
+  double number[FUSED_ARGS];
+  EwParams p[FUSED_PARAMS];
+};
+
+#define LARGEST F(vm_largest)
+#define SELU_ALPHA K(1.6732632423543772848170429916717)
+#define SELU_SCALE K(1.0507009873554804934193349852946)
+#ifndef SIXTH
+#define SIXTH K(1.0f / 6.0f)
+#endif
+#define T float
+#define F(f) f##_f32
+#define K(c) ((float)(c))
+#include "kernels/cuda/elementwise_cases.h"
+#undef T
+#undef F
+#undef K
+#define T double
+#define F(f) f##_f64
+#define K(c) ((double)(c))
+#include "kernels/cuda/elementwise_cases.h"
+#undef T
+#undef F
+#undef K
+
+/* One pack of N items from e on of a dense array, or of the row or column of element e. */
+template <typename E, int N, typename M> PLC_DEV void fused_full(const FusedArgs &a, int k, int64_t e, int valid, M *v) {
+  const E *p = (const E *)a.at[k] + e;
+  if (a.packed && valid == N) {
+    const plc_pack<E, N> pack = *(const plc_pack<E, N> *)p;
+    for (int j = 0; j < N; j++) v[j] = plc_type<E>::load(pack.v[j]);
+  } else
+    for (int j = 0; j < N; j++) v[j] = plc_type<E>::load(p[j < valid ? j : valid - 1]);
+}
+PLC_DEV int64_t fused_row_of(const FusedArgs &a, int64_t e) {
+  return a.wide ? e / a.cols : (int64_t)plc_quotient((uint32_t)e, a.by_cols);
+}
+template <typename E, int N, typename M> PLC_DEV void fused_row(const FusedArgs &a, int k, int64_t e, int valid, M *v) {
+  const E *p = (const E *)a.at[k];
+  if (a.packed && valid == N) {
+    const plc_pack<E, N> pack = *(const plc_pack<E, N> *)(p + (e - fused_row_of(a, e) * a.cols));
+    for (int j = 0; j < N; j++) v[j] = plc_type<E>::load(pack.v[j]);
+  } else
+    for (int j = 0; j < N; j++) {
+      const int64_t i = e + (j < valid ? j : valid - 1);
+      v[j] = plc_type<E>::load(p[i - fused_row_of(a, i) * a.cols]);
+    }
+}
+template <typename E, int N, typename M> PLC_DEV void fused_col(const FusedArgs &a, int k, int64_t e, int valid, M *v) {
+  const E *p = (const E *)a.at[k];
+  if (a.packed && valid == N) {
+    const M x = plc_type<E>::load(p[fused_row_of(a, e)]);
+    for (int j = 0; j < N; j++) v[j] = x;
+  } else
+    for (int j = 0; j < N; j++) v[j] = plc_type<E>::load(p[fused_row_of(a, e + (j < valid ? j : valid - 1))]);
+}
+template <typename E, int N, typename M> PLC_DEV void fused_one(const FusedArgs &a, int k, M *v) {
+  const M x = plc_type<E>::load(*(const E *)a.at[k]);
+  for (int j = 0; j < N; j++) v[j] = x;
+}
+/* A number of the host takes the dtype of the operation before it takes part. */
+template <typename E, int N, typename M> PLC_DEV void fused_number(const FusedArgs &a, int k, M *v) {
+  const M x = plc_type<E>::load(plc_type<E>::store((M)a.number[k]));
+  for (int j = 0; j < N; j++) v[j] = x;
+}
+template <typename E, int N, typename M> PLC_DEV void fused_store(const FusedArgs &a, int k, int64_t e, int valid, const M *v) {
+  E *p = (E *)a.at[k] + e;
+  if (a.packed && valid == N) {
+    plc_pack<E, N> pack;
+    for (int j = 0; j < N; j++) pack.v[j] = plc_type<E>::store(v[j]);
+    *(plc_pack<E, N> *)p = pack;
+  } else
+    for (int j = 0; j < N; j++)
+      if (j < valid) p[j] = plc_type<E>::store(v[j]);
+}
+/* What a value is after it was written down and read again. */
+template <typename E, int N, typename M> PLC_DEV void fused_round(M *v) {
+  for (int j = 0; j < N; j++) v[j] = plc_type<E>::load(plc_type<E>::store(v[j]));
+}
+
+#define FUSED_UNTIL(n) for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i * N < (n); i += (int64_t)gridDim.x * blockDim.x)
+
+#endif

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT
+ * The source text of a fused group: one kernel, one line an operation, in the words of kernels/cuda/fused.h. It depends on
+ * the group alone, not on sizes, addresses or parameters, so equal groups of different shapes share a kernel. */
+#include "kernels/cuda/libs/fused_source.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/elementwise.h"
+
+static const char *const code_name[] = {
+#define PLK_EW(name, nin, result) #name,
+#include "kernels/elementwise.def"
+#undef PLK_EW
+};
+
+/* ---- what can be a member ----------------------------------------------------------------------------------- */
+
+static bool tests(int code) { return code >= PLK_EW_EQ && code <= PLK_EW_SIGNBIT; }
+
+/* C's operator for an operation on bools, NULL: there is none. */
+static const char *bool_operator(int code) {
+  switch (code) {
+  case PLK_EW_LOGICAL_AND:
+  case PLK_EW_BITWISE_AND:
+  case PLK_EW_MUL: return "&";
+  case PLK_EW_LOGICAL_OR:
+  case PLK_EW_BITWISE_OR:
+  case PLK_EW_ADD: return "|";
+  case PLK_EW_LOGICAL_XOR:
+  case PLK_EW_BITWISE_XOR:
+  case PLK_EW_NE: return "^";
+  case PLK_EW_EQ: return "==";
+  case PLK_EW_LOGICAL_NOT:
+  case PLK_EW_BITWISE_NOT: return "!";
+  default: return NULL;
+  }
+}
+
+bool plc_fused_takes(int code, PlDtype dtype, PlDtype result) {
+  if (code < 0 || code >= PLK_NEW) return false;
+  const bool known = pl_is_float(dtype) || dtype == PL_BOOL;
+  if (code == PLK_EW_CAST) return known && (pl_is_float(result) || result == PL_BOOL);
+  if (!known) return false;
+  if (code == PLK_EW_COPY || code == PLK_EW_WHERE) return result == dtype;
+  if (dtype == PL_BOOL) return result == PL_BOOL && bool_operator(code);
+  if ((code >= PLK_EW_BITWISE_AND && code <= PLK_EW_BITWISE_RIGHT_SHIFT) || code == PLK_EW_GCD || code == PLK_EW_LCM) return false;
+  return result == (tests(code) ? PL_BOOL : dtype);
+}
+
+/* ---- text ----------------------------------------------------------------------------------------------------- */
+
+typedef struct Text {
+  char *s;
+  size_t n, room;
+  bool failed;
+} Text;
+
+static void say(Text *t, const char *fmt, ...) PL_PRINTF(2, 3);
+static void say(Text *t, const char *fmt, ...) {
+  if (t->failed) return;
+  va_list args;
+  va_start(args, fmt);
+  int n = vsnprintf(t->s + t->n, t->room - t->n, fmt, args);
+  va_end(args);
+  if (n < 0) {
+    t->failed = true;
+    return;
+  }
+  if (t->n + (size_t)n + 1 > t->room) {
+    size_t room = 2 * (t->n + (size_t)n + 1);
+    char *s = realloc(t->s, room);
+    if (!s) {
+      t->failed = true;
+      return;
+    }
+    t->s = s;
+    t->room = room;
+    va_start(args, fmt);
+    (void)vsnprintf(t->s + t->n, room - t->n, fmt, args);
+    va_end(args);
+  }
+  t->n += (size_t)n;
+}
+
+static const char *element(int dtype) {
+  switch (dtype) {
+  case PL_F64: return "double";
+  case PL_F16: return "plc_f16";
+  case PL_BF16: return "plc_bf16";
+  case PL_BOOL: return "plc_bool";
+  default: return "float";
+  }
+}
+static const char *math(int dtype) { return dtype == PL_F64 ? "double" : dtype == PL_BOOL ? "uint8_t" : "float"; }
+
+/* Elements of a pack: 16 bytes of the widest argument. */
+static int pack_of(const PlkFused *g) {
+  size_t widest = 2;
+  for (int k = 0; k < g->narg; k++) {
+    size_t size = pl_dtype_size((PlDtype)g->arg[k].dtype);
+    if (size > widest) widest = size;
+  }
+  return (int)(16 / widest);
+}
+
+static void load(Text *t, const PlkFused *g, int k) {
+  static const char *const how[] = {"fused_full", "fused_row", "fused_col", "fused_one", "fused_number"};
+  const PlkFusedArg *a = &g->arg[k];
+  const bool place = a->kind <= PLK_FUSED_COL;
+  say(t, "    %s x%d[N]; %s<%s, N>(a, %d, %sx%d);\n", math(a->dtype), k, how[a->kind], element(a->dtype), k,
+      place ? "e, valid, " : "", k);
+}
+
+static void operand(char *name, size_t size, int in) { snprintf(name, size, in < 0 ? "x%d" : "v%d", in < 0 ? -1 - in : in); }
+
+static void compute(Text *t, const PlkFusedMember *m, int at, int params) {
+  char x[3][16];
+  for (int k = 0; k < 3; k++) operand(x[k], sizeof x[k], m->in[k < m->nin ? k : 0]);
+  say(t, "    %s v%d[N]; ", math(m->result), at);
+  if (m->code == PLK_EW_COPY)
+    say(t, "for (int j = 0; j < N; j++) v%d[j] = %s[j];\n", at, x[0]);
+  else if (m->code == PLK_EW_CAST)
+    say(t, "for (int j = 0; j < N; j++) v%d[j] = (%s)(%s[j]%s);\n", at, math(m->result), x[0],
+        m->result == PL_BOOL ? " != 0" : "");
+  else if (m->code == PLK_EW_WHERE)
+    say(t, "for (int j = 0; j < N; j++) v%d[j] = %s[j] ? %s[j] : %s[j];\n", at, x[0], x[1], x[2]);
+  else if (m->dtype == PL_BOOL && m->nin == 1)
+    say(t, "for (int j = 0; j < N; j++) v%d[j] = !%s[j];\n", at, x[0]);
+  else if (m->dtype == PL_BOOL)
+    say(t, "for (int j = 0; j < N; j++) v%d[j] = (uint8_t)((%s[j] != 0) %s (%s[j] != 0));\n", at, x[0], bool_operator(m->code),
+        x[1]);
+  else if (tests(m->code))
+    say(t, "ew_test<N>(PLK_EW_%s, %s, %s, v%d);\n", code_name[m->code], x[0], x[1], at);
+  else
+    say(t, "ew_same<N, %s>(PLK_EW_%s, %s, %s, %s, v%d, %s[%d]);\n", m->code < PLK_EW_BITWISE_AND ? "true" : "false",
+        code_name[m->code], x[0], x[1], x[2], at, m->set ? "a.p" : "none", m->set ? params : 0);
+  if (m->result == PL_F16 || m->result == PL_BF16) say(t, "    fused_round<%s, N>(v%d);\n", element(m->result), at);
+  if (m->out >= 0) say(t, "    fused_store<%s, N>(a, %d, e, valid, v%d);\n", element(m->result), m->out, at);
+}
+
+PlStatus plc_fused_source(const PlkFused *g, char **out) {
+  Text t = {.s = malloc(4096), .room = 4096};
+  if (!t.s) PL_FAIL(PL_ERR_OOM, "out of memory to write a kernel");
+  say(&t, "#include \"kernels/cuda/fused.h\"\nenum { N = %d };\n", pack_of(g));
+  say(&t, "extern \"C\" __global__ void plc_fused(const FusedArgs a) {\n  const EwParams none[1] = {};\n  (void)none;\n");
+  say(&t, "  FUSED_UNTIL(a.numel) {\n    const int64_t e = i * N;\n"
+          "    const int valid = a.numel - e < N ? (int)(a.numel - e) : N;\n");
+  for (int k = 0; k < g->narg; k++)
+    if (!g->arg[k].out) load(&t, g, k);
+  int params = 0;
+  for (int i = 0; i < g->nmember; i++) {
+    compute(&t, &g->member[i], i, params);
+    params += g->member[i].set != 0;
+  }
+  say(&t, "  }\n}\n");
+  if (t.failed) {
+    free(t.s);
+    PL_FAIL(PL_ERR_OOM, "out of memory to write a kernel");
+  }
+  *out = t.s;
+  return PL_OK;
+}
