@@ -109,19 +109,24 @@ if(PL_TESTS)
       list(APPEND cxx_flags -Werror)
     endif()
     set(emulated_objects "")
-    foreach(file IN LISTS cuda_cu ITEMS "${emulate}/emulate.cpp")
+    foreach(file IN LISTS cuda_cu ITEMS "${emulate}/emulate.cpp" "${emulate}/fused.cpp")
       get_filename_component(name "${file}" NAME_WE)
       set(object "${out}/cuda/emulated/${name}.o")
+      set(defs "")
+      if(name STREQUAL "fused") # it compiles what NVRTC would
+        set(defs "-DPLC_CXX=\"${PL_CXX}\"" "-DPLC_ROOT=\"${PROJECT_SOURCE_DIR}\"")
+      endif()
       add_custom_command(OUTPUT "${object}"
         COMMAND "${CMAKE_COMMAND}" -E make_directory "${out}/cuda/emulated"
-        COMMAND ${cuda_launcher} "${PL_CXX}" ${cxx_flags} -MD -MF "${object}.d" -x c++ -c "${file}" -o "${object}"
+        COMMAND ${cuda_launcher} "${PL_CXX}" ${cxx_flags} ${defs} -MD -MF "${object}.d" -x c++ -c "${file}" -o "${object}"
         DEPENDS "${file}" ${emulate_h} DEPFILE "${object}.d" COMMENT "Building emulated CUDA object ${name}.o" VERBATIM)
       list(APPEND emulated_objects "${object}")
     endforeach()
-    add_library(perilune_cuda_emulated MODULE ${cuda_c} ${emulated_objects})
+    set(emulated_libs "${PROJECT_SOURCE_DIR}/kernels/cuda/libs/fused_source.c" "${PROJECT_SOURCE_DIR}/kernels/cuda/libs/fused_args.c")
+    add_library(perilune_cuda_emulated MODULE ${cuda_c} ${emulated_libs} ${emulated_objects})
     target_include_directories(perilune_cuda_emulated SYSTEM PRIVATE "${emulate}")
     target_compile_options(perilune_cuda_emulated PRIVATE -ftls-model=global-dynamic)
-    target_link_libraries(perilune_cuda_emulated PRIVATE pl_flags Threads::Threads m)
+    target_link_libraries(perilune_cuda_emulated PRIVATE pl_flags Threads::Threads ${CMAKE_DL_LIBS} m)
     target_link_options(perilune_cuda_emulated PRIVATE "LINKER:-z,nodelete")
     set_target_properties(perilune_cuda_emulated PROPERTIES PREFIX "" OUTPUT_NAME cuda_emulated
                           LIBRARY_OUTPUT_DIRECTORY "${out}/spec")

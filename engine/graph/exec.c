@@ -9,6 +9,7 @@
 
 #include "engine/alloc.h"
 #include "engine/call.h"
+#include "engine/graph/away.h"
 #include "engine/graph/fuse.h"
 #include "engine/state.h"
 #include "kernels/kernel.h"
@@ -31,6 +32,7 @@ struct PlExec {
   PlFusion *fusion;     /* groups of pointwise nodes, or NULL */
   uint64_t *drawn;
   char *arena, *placed; /* of the running call; what handles point into */
+  PlAway *away; /* runs it where tensors lie on a device; made when they first do */
   bool busy, began;
   int timed; /* runs that were timed */
   int64_t leaf_bytes; /* of this run's leaves, each store once */
@@ -119,6 +121,7 @@ void pl_exec_release(PlExec *e) {
   for (PlFVal v = 0; e->vals && v < e->plan->flow->nvals; v++)
     if (!is_leaf(e->plan->flow, v)) pl_tensor_release(e->vals[v]);
   pl_fusion_free(e->fusion);
+  pl_away_free(e->away);
   free(e->vals);
   free(e->steps);
   free(e->args);
@@ -307,7 +310,7 @@ static PlStatus run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   return s;
 }
 
-/* Planned memory is the CPU's; elsewhere nodes run one by one. */
+/* Planned memory is the CPU's. */
 static bool any_on_device(const PlFlow *f, PlTensor *const *in) {
   for (PlFVal v = 0; v < f->nvals; v++) {
     const PlFValue *val = &f->vals[v];
@@ -319,7 +322,11 @@ static bool any_on_device(const PlFlow *f, PlTensor *const *in) {
 }
 
 PlStatus pl_exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
-  if (e->busy || any_on_device(e->plan->flow, in)) return pl_flow_run(e->plan->flow, in, out);
+  if (e->busy) return pl_flow_run(e->plan->flow, in, out);
+  if (any_on_device(e->plan->flow, in)) {
+    if (!e->away) PL_TRY(pl_away_new(&e->away, e->plan->flow));
+    return pl_away_run(e->away, in, out);
+  }
   bool was = pl_grad_enable(false);
   struct PlFlow *trace = pl_state.trace;
   pl_state.trace = NULL;
@@ -330,3 +337,5 @@ PlStatus pl_exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   pl_grad_enable(was);
   return s;
 }
+
+const PlAway *pl_exec_away(const PlExec *e) { return e->away; }

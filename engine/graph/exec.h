@@ -21,4 +21,7 @@ bool pl_exec_began(const PlExec *e);
 enum { PL_EXEC_TIMED = 3 };
 double pl_exec_seconds(const PlExec *e, int32_t i);
 
+/* What runs it on a device, NULL: it has not run there (away.h). */
+const struct PlAway *pl_exec_away(const PlExec *e);
+
 #endif

@@ -7,6 +7,10 @@
 
 #include "kernels/cuda/math.h"
 
+extern "C" {
+#include "kernels/elementwise.h"
+}
+
 struct EwParams {
   double f[3];
   int64_t i[3];
@@ -100,6 +104,11 @@ template <typename E, int N, typename M> PLC_DEV void fused_round(M *v) {
   for (int j = 0; j < N; j++) v[j] = plc_type<E>::load(plc_type<E>::store(v[j]));
 }
 
+#ifdef PLC_EMULATED
+#define FUSED_KERNEL static void
+#else
+#define FUSED_KERNEL extern "C" __global__ void
+#endif
 #define FUSED_UNTIL(n) for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i * N < (n); i += (int64_t)gridDim.x * blockDim.x)
 
 #endif

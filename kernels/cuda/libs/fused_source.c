@@ -96,11 +96,10 @@ static const char *element(int dtype) {
 }
 static const char *math(int dtype) { return dtype == PL_F64 ? "double" : dtype == PL_BOOL ? "uint8_t" : "float"; }
 
-/* Elements of a pack: 16 bytes of the widest argument. */
-static int pack_of(const PlkFused *g) {
+int plc_fused_pack(const PlkFused *g) {
   size_t widest = 2;
   for (int k = 0; k < g->narg; k++) {
-    size_t size = pl_dtype_size((PlDtype)g->arg[k].dtype);
+    const size_t size = pl_dtype_size((PlDtype)g->arg[k].dtype);
     if (size > widest) widest = size;
   }
   return (int)(16 / widest);
@@ -144,8 +143,8 @@ static void compute(Text *t, const PlkFusedMember *m, int at, int params) {
 PlStatus plc_fused_source(const PlkFused *g, char **out) {
   Text t = {.s = malloc(4096), .room = 4096};
   if (!t.s) PL_FAIL(PL_ERR_OOM, "out of memory to write a kernel");
-  say(&t, "#include \"kernels/cuda/fused.h\"\nenum { N = %d };\n", pack_of(g));
-  say(&t, "extern \"C\" __global__ void plc_fused(const FusedArgs a) {\n  const EwParams none[1] = {};\n  (void)none;\n");
+  say(&t, "#include \"kernels/cuda/fused.h\"\nenum { N = %d };\n", plc_fused_pack(g));
+  say(&t, "FUSED_KERNEL plc_fused(const FusedArgs a) {\n  const EwParams none[1] = {};\n  (void)none;\n");
   say(&t, "  FUSED_UNTIL(a.numel) {\n    const int64_t e = i * N;\n"
           "    const int valid = a.numel - e < N ? (int)(a.numel - e) : N;\n");
   for (int k = 0; k < g->narg; k++)

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: MIT
+ * See away.h. Groups are chosen at the first run, when it is known which leaves are numbers on the host, and again where
+ * that changes. A group that the device cannot compile runs node by node from then on. */
+#include "engine/graph/away.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/device.h"
+#include "engine/state.h"
+#include "kernels/elementwise.h"
+#include "kernels/fused.h"
+
+typedef struct Group {
+  int32_t begin, end;
+  int64_t numel, cols;
+  PlkFused fused;
+  PlFVal arg[PLK_FUSED_ARGS]; /* which value each argument is */
+  const PlAttrs *attrs[PLK_FUSED_MEMBERS];
+  const PlkFusedKernel *kernel;
+} Group;
+
+struct PlAway {
+  const PlFlow *f;
+  const PlkFusedTable *table; /* NULL: the device has no such kernels */
+  int32_t *last;    /* per value: its last reader, -1: nobody, nnodes: an output */
+  uint8_t *device;  /* per value: where it lies; leaves: at the last run */
+  int32_t *at;      /* per node: the group that begins there, -1 */
+  Group *groups;
+  int32_t ngroups, room;
+  PlTensor **vals;
+  uint64_t *drawn;
+  bool known, busy;
+};
+
+static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device"); }
+
+/* ---- making --------------------------------------------------------------------------------------------------- */
+
+PlStatus pl_away_new(PlAway **out, const PlFlow *f) {
+  PlAway *a = calloc(1, sizeof *a);
+  if (!a) return no_memory();
+  const size_t nv = (size_t)f->nvals + 1, nn = (size_t)f->nnodes + 1;
+  const PlDeviceTable *t = pl_device_open();
+  a->f = f;
+  a->table = t && !pl_pass_is_off("fuse") ? t->extension("fused") : NULL;
+  a->last = malloc(nv * sizeof *a->last);
+  a->device = calloc(nv, 1);
+  a->at = malloc(nn * sizeof *a->at);
+  a->vals = calloc(nv, sizeof *a->vals);
+  a->drawn = calloc((size_t)f->ndraws + 1, sizeof *a->drawn);
+  if (!a->last || !a->device || !a->at || !a->vals || !a->drawn) {
+    pl_away_free(a);
+    return no_memory();
+  }
+  for (PlFVal v = 0; v < f->nvals; v++) a->last[v] = -1;
+  for (int32_t i = 0; i < f->nnodes; i++) {
+    a->at[i] = -1;
+    for (int32_t k = 0; k < f->nodes[i].nin; k++)
+      if (f->nodes[i].in[k] >= 0) a->last[f->nodes[i].in[k]] = i;
+  }
+  for (int32_t o = 0; o < f->noutputs; o++) a->last[f->outputs[o]] = f->nnodes;
+  *out = a;
+  return PL_OK;
+}
+
+void pl_away_free(PlAway *a) {
+  if (!a) return;
+  free(a->last);
+  free(a->device);
+  free(a->at);
+  free(a->groups);
+  free(a->vals);
+  free(a->drawn);
+  free(a);
+}
+
+int32_t pl_away_groups(const PlAway *a, int32_t *members) {
+  *members = 0;
+  for (int32_t g = 0; g < a->ngroups; g++) *members += a->groups[g].fused.nmember;
+  return a->ngroups;
+}
+
+/* ---- choosing groups -------------------------------------------------------------------------------------------- */
+
+/* The elementwise code of a node; < 0: it is no such call. */
+static int code_of(const PlFNode *n) {
+  const char *family = n->op->family ? n->op->family : n->op->name;
+  if (strcmp(family, "elementwise") == 0) return n->op->kcode;
+  if (strcmp(family, "copy") == 0) return PLK_EW_CAST;
+  if (strcmp(family, "square") == 0) return PLK_EW_SQUARE;
+  if (strcmp(family, "clamp") == 0) return PLK_EW_CLAMP;
+  if (strcmp(family, "gelu") == 0) return pl_attr_i(n->attrs, 0) ? PLK_EW_GELU_TANH : PLK_EW_GELU;
+  return -1;
+}
+
+/* How x lies against s; false: in no way that kernels know. *cols: the row length that this needs, 0: any. */
+static bool kind_of(const PlFValue *x, const PlFValue *s, PlkFusedKind *kind, int64_t *cols) {
+  const int lead = s->ndim - x->ndim;
+  int d = s->ndim - 1;
+  int64_t row = 1;
+  *cols = 0;
+  if (x->dtype == PL_NDTYPE || !x->contiguous || lead < 0) return false;
+  if (x->numel == 1) return *kind = PLK_FUSED_ONE, true;
+  for (; d >= lead && x->dims[d - lead] == s->dims[d]; d--) row *= s->dims[d];
+  if (row > 1 || x->numel == s->numel) {
+    for (; d >= 0; d--)
+      if (d >= lead && x->dims[d - lead] != 1) return false;
+    *cols = row == s->numel ? 0 : row;
+    return *kind = row == s->numel ? PLK_FUSED_FULL : PLK_FUSED_ROW, true;
+  }
+  for (row = 1, d = s->ndim - 1; d >= lead && x->dims[d - lead] == 1; d--) row *= s->dims[d];
+  for (int k = 0; k <= d; k++)
+    if (k < lead ? s->dims[k] != 1 : x->dims[k - lead] != s->dims[k]) return false;
+  *cols = row;
+  return *kind = PLK_FUSED_COL, true;
+}
+
+static bool same_sizes(const PlFValue *a, const PlFValue *b) {
+  return a->ndim == b->ndim && memcmp(a->dims, b->dims, a->ndim * sizeof(int64_t)) == 0;
+}
+
+/* The argument that value v is, a new one if need be; -1: no room. */
+static int argument(Group *g, PlFVal v, PlkFusedArg as) {
+  for (int k = 0; k < g->fused.narg; k++)
+    if (g->arg[k] == v && g->fused.arg[k].out == as.out) return k;
+  if (g->fused.narg == PLK_FUSED_ARGS) return -1;
+  g->arg[g->fused.narg] = v;
+  g->fused.arg[g->fused.narg] = as;
+  return g->fused.narg++;
+}
+
+static int member_of(const PlAway *a, const Group *g, PlFVal v) { /* the member that makes v, -1: none */
+  int at = 0;
+  for (int32_t i = g->begin; i < g->end; i++, at++)
+    if (a->f->nodes[i].first == v) return at;
+  return -1;
+}
+
+/* Adds node i = g->end to the group if it fits. */
+static bool join(const PlAway *a, Group *g) {
+  const PlFlow *f = a->f;
+  const PlFNode *n = &f->nodes[g->end];
+  if (n->nout != 1 || n->nin < 1 || n->nin > 3 || n->draw >= 0 || (n->flags & (PL_FN_MUTATES | PL_FN_VIEW))) return false;
+  if (g->fused.nmember == PLK_FUSED_MEMBERS || (n->op->cls != PL_POINTWISE && !(n->op->family && strcmp(n->op->family, "copy") == 0)))
+    return false;
+  const PlFValue *y = &f->vals[n->first], *s = &f->vals[f->nodes[g->begin].first];
+  const int code = code_of(n);
+  if (code < 0 || !y->contiguous || y->numel == 0 || !same_sizes(y, s) || a->device[n->first] != PL_CUDA) return false;
+  PlkFusedMember m = {.code = (int16_t)code, .nin = (uint8_t)n->nin, .out = -1, .result = y->dtype,
+                      .set = (uint8_t)(n->attrs ? n->attrs->set & 7 : 0)};
+  int64_t cols = g->cols;
+  const int nargs = g->fused.narg;
+  bool ok = n->in[n->nin - 1] >= 0;
+  if (ok) m.dtype = f->vals[n->in[n->nin - 1]].dtype;
+  if (code == PLK_EW_GELU || code == PLK_EW_GELU_TANH) m.set = 0; /* its attribute is the code */
+  if (code == PLK_EW_CAST && m.dtype == m.result) m.code = PLK_EW_COPY;
+  ok = ok && a->table->takes(m.code, (PlDtype)m.dtype, (PlDtype)m.result);
+  for (int32_t k = 0; k < n->nin && ok; k++) {
+    const PlFVal v = n->in[k];
+    PlkFusedKind kind;
+    int64_t need = 0;
+    ok = v >= 0 && f->vals[v].dtype == (code == PLK_EW_WHERE && k == 0 ? PL_BOOL : m.dtype);
+    const int made = ok ? member_of(a, g, v) : -1;
+    m.in[k] = (int16_t)made;
+    if (!ok || made >= 0) continue;
+    ok = kind_of(&f->vals[v], y, &kind, &need) && (!need || !cols || cols == need);
+    if (need) cols = need;
+    if (ok && a->device[v] == PL_CPU) {
+      ok = f->vals[v].ndim == 0;
+      kind = PLK_FUSED_NUMBER;
+    }
+    const int at = ok ? argument(g, v, (PlkFusedArg){.dtype = f->vals[v].dtype, .kind = (uint8_t)kind}) : -1;
+    ok = ok && at >= 0;
+    m.in[k] = (int16_t)(-1 - at);
+  }
+  if (!ok) {
+    g->fused.narg = nargs;
+    return false;
+  }
+  g->cols = cols;
+  g->attrs[g->fused.nmember] = n->attrs;
+  g->fused.member[g->fused.nmember++] = m;
+  g->end++;
+  return true;
+}
+
+/* Values that somebody outside reads become arguments that are written. False: no room. */
+static bool outputs(const PlAway *a, Group *g) {
+  for (int m = 0; m < g->fused.nmember; m++) {
+    const PlFVal v = a->f->nodes[g->begin + m].first;
+    if (a->last[v] < g->end && a->last[v] >= 0) continue;
+    const int at = argument(g, v, (PlkFusedArg){.dtype = a->f->vals[v].dtype, .kind = PLK_FUSED_FULL, .out = true});
+    if (at < 0) return false;
+    g->fused.member[m].out = (int16_t)at;
+  }
+  return true;
+}
+
+/* The longest group from node i on, shortened until its results fit; a single node is none. */
+static PlStatus group_from(PlAway *a, int32_t i, int32_t *end) {
+  *end = i + 1;
+  if (a->ngroups == a->room) {
+    const int32_t room = 2 * a->room + 8;
+    Group *g = realloc(a->groups, (size_t)room * sizeof *g);
+    if (!g) return no_memory();
+    a->groups = g;
+    a->room = room;
+  }
+  Group *g = &a->groups[a->ngroups];
+  for (int32_t most = a->f->nnodes; most > i + 1; most = g->end - 1) {
+    memset(g, 0, sizeof *g);
+    g->begin = g->end = i;
+    while (g->end < most && join(a, g)) {}
+    if (g->end < i + 2) return PL_OK;
+    if (outputs(a, g)) break;
+  }
+  if (g->end < i + 2) return PL_OK;
+  g->numel = a->f->vals[a->f->nodes[i].first].numel;
+  PlStatus s = a->table->make(&g->fused, &g->kernel);
+  if (s == PL_ERR_OOM || s == PL_ERR_INTERRUPT) return s;
+  if (s != PL_OK) return PL_OK; /* not compiled: node by node */
+  a->at[i] = a->ngroups++;
+  *end = g->end;
+  return PL_OK;
+}
+
+/* Where values lie: with an input on the device, unless it is a question about sizes. */
+static uint8_t device_of(const PlAway *a, const PlFNode *n) {
+  if (n->op == &pl_op_shape_of) return PL_CPU;
+  if (n->op == &pl_op_to_device) return (uint8_t)pl_attr_i(n->attrs, 0);
+  bool any = false;
+  for (int32_t k = 0; k < n->nin; k++) {
+    if (n->in[k] >= 0 && a->device[n->in[k]] == PL_CUDA) return PL_CUDA;
+    any = any || n->in[k] >= 0;
+  }
+  return n->op->cls == PL_CREATION || !any ? pl_state.device : PL_CPU;
+}
+
+static PlStatus choose(PlAway *a) {
+  const PlFlow *f = a->f;
+  a->ngroups = 0;
+  for (int32_t i = 0; i < f->nnodes; i++) {
+    const uint8_t d = device_of(a, &f->nodes[i]);
+    a->at[i] = -1;
+    for (int32_t o = 0; o < f->nodes[i].nout; o++) a->device[f->nodes[i].first + o] = d;
+  }
+  for (int32_t i = 0; a->table && i < f->nnodes;) PL_TRY(group_from(a, i, &i));
+  a->known = true;
+  return PL_OK;
+}
+
+/* ---- running ------------------------------------------------------------------------------------------------------- */
+
+static void drop(PlAway *a, PlFVal v) {
+  pl_tensor_release(a->vals[v]);
+  a->vals[v] = NULL;
+}
+
+static PlStatus run_group(PlAway *a, const Group *g) {
+  const PlArray *arr[PLK_FUSED_ARGS];
+  const PlkFusedRun run = {.numel = g->numel, .cols = g->cols, .arg = arr, .attrs = g->attrs};
+  for (int k = 0; k < g->fused.narg; k++) {
+    const PlFVal v = g->arg[k];
+    const PlFValue *val = &a->f->vals[v];
+    if (g->fused.arg[k].out) PL_TRY(pl_tensor_empty_on(&a->vals[v], PL_CUDA, (PlDtype)val->dtype, val->ndim, val->dims));
+    arr[k] = &a->vals[v]->a;
+  }
+  PL_TRY(a->table->run(g->kernel, &run));
+  for (int32_t i = g->begin; i < g->end; i++) {
+    const PlFNode *n = &a->f->nodes[i];
+    for (int32_t k = 0; k < n->nin; k++)
+      if (a->last[n->in[k]] == i && a->vals[n->in[k]]) drop(a, n->in[k]);
+    if (a->last[n->first] < 0 && a->vals[n->first]) drop(a, n->first);
+  }
+  return PL_OK;
+}
+
+/* A repeated draw starts where its original did. */
+static PlStatus apply(PlAway *a, const PlFNode *n, PlTensor *const *in, PlTensor **out) {
+  if (n->draw < 0) return pl_apply(n->op, in, n->nin, n->attrs, out);
+  (void)pl_rng_take(0); /* seeds the generator */
+  const uint64_t now = pl_state.offset;
+  const bool again = (n->flags & PL_FN_MIRROR) != 0;
+  if (again)
+    pl_state.offset = a->drawn[n->draw];
+  else
+    a->drawn[n->draw] = now;
+  PlStatus s = pl_apply(n->op, in, n->nin, n->attrs, out);
+  if (again) pl_state.offset = now;
+  return s;
+}
+
+static PlStatus run_node(PlAway *a, int32_t i) {
+  const PlFNode *n = &a->f->nodes[i];
+  PlTensor *few[PL_MAX_IN], **in = few, *out[PL_MAX_OUT] = {NULL};
+  if (n->nin > PL_MAX_IN && !(in = malloc((size_t)n->nin * sizeof *in))) return no_memory();
+  for (int32_t k = 0; k < n->nin; k++) in[k] = n->in[k] < 0 ? NULL : a->vals[n->in[k]];
+  PlStatus s = apply(a, n, in, out);
+  if (s == PL_OK && (n->flags & PL_FN_MUTATES)) {
+    for (int o = 0; o < n->op->nout; o++) pl_tensor_release(out[o]);
+    for (int32_t o = 0; o < n->nout; o++) a->vals[n->first + o] = pl_retain(in[o]);
+  } else if (s == PL_OK)
+    for (int32_t o = 0; o < n->nout; o++) a->vals[n->first + o] = out[o];
+  if (in != few) free(in);
+  PL_TRY(s);
+  for (int32_t k = 0; k < n->nin; k++)
+    if (n->in[k] >= 0 && a->last[n->in[k]] == i) drop(a, n->in[k]);
+  for (int32_t o = 0; o < n->nout; o++)
+    if (a->last[n->first + o] < 0) drop(a, n->first + o);
+  return PL_OK;
+}
+
+/* Inputs, captures and constants; *device: the one that any of them lies on. */
+static PlStatus leaves(PlAway *a, PlTensor *const *in, uint8_t *device) {
+  const PlFlow *f = a->f;
+  for (PlFVal v = 0; v < f->nvals; v++) {
+    const PlFValue *val = &f->vals[v];
+    if (val->kind == PL_FV_NODE) continue;
+    PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
+    if (t->a.contiguous || val->kind != PL_FV_INPUT)
+      a->vals[v] = pl_retain(t);
+    else
+      PL_TRY(pl_tensor_copy(&a->vals[v], t));
+    a->known = a->known && a->device[v] == t->a.device;
+    a->device[v] = t->a.device;
+    *device |= t->a.device;
+  }
+  return PL_OK;
+}
+
+/* Memory that belongs to the caller alone: leaves, pieces and values given before are copied. */
+static PlStatus give(PlAway *a, PlTensor **out) {
+  const PlFlow *f = a->f;
+  for (int32_t o = 0; o < f->noutputs; o++) {
+    const PlFValue *v = &f->vals[f->outputs[o]];
+    bool shared = f->vals[f->stores[v->store].first].kind != PL_FV_NODE || pl_fvalue_bytes(v) != f->stores[v->store].bytes;
+    for (int32_t p = 0; p < o && !shared; p++) shared = f->vals[f->outputs[p]].store == v->store;
+    PlStatus s = PL_OK;
+    if (shared)
+      s = pl_tensor_copy(&out[o], a->vals[f->outputs[o]]);
+    else
+      out[o] = pl_retain(a->vals[f->outputs[o]]);
+    if (s == PL_OK) continue;
+    while (o > 0) pl_tensor_release(out[--o]);
+    return s;
+  }
+  return PL_OK;
+}
+
+static PlStatus run(PlAway *a, PlTensor *const *in, PlTensor **out) {
+  uint8_t device = PL_CPU, was = pl_state.device;
+  PL_TRY(leaves(a, in, &device));
+  pl_state.device = device; /* of what the graph makes out of nothing */
+  PlStatus s = a->known ? PL_OK : choose(a);
+  for (int32_t i = 0; i < a->f->nnodes && s == PL_OK; i++) {
+    if (a->at[i] < 0) {
+      s = run_node(a, i);
+      continue;
+    }
+    const Group *g = &a->groups[a->at[i]];
+    s = run_group(a, g);
+    i = g->end - 1;
+  }
+  pl_state.device = was;
+  return s == PL_OK ? give(a, out) : s;
+}
+
+PlStatus pl_away_run(PlAway *a, PlTensor *const *in, PlTensor **out) {
+  if (a->busy) return pl_flow_run(a->f, in, out);
+  const bool was = pl_grad_enable(false);
+  struct PlFlow *trace = pl_state.trace;
+  pl_state.trace = NULL;
+  a->busy = true;
+  PlStatus s = run(a, in, out);
+  a->busy = false;
+  pl_state.trace = trace;
+  pl_grad_enable(was);
+  for (PlFVal v = 0; v < a->f->nvals; v++) drop(a, v);
+  return s;
+}

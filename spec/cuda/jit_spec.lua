@@ -1,0 +1,87 @@
+-- SPDX-License-Identifier: MIT
+-- T.jit on the device: neighbouring elementwise operations run as one kernel, generated for them, with the very bits of the
+-- operations one by one. The device is the emulation, which compiles the generated source with a C++ compiler, or a GPU.
+
+local T = require "perilune"
+local nn, F = T.nn, T.nn.F
+
+local ok, why = T.core.device.available()
+
+local function same(a, b, what)
+  assert.equal("cuda", a:device(), what)
+  assert.equal(a:dtype(), b:dtype(), what)
+  local x, y = a:cpu(), b:cpu()
+  assert.is_true(x:eq(y):logical_or(x:ne(x):logical_and(y:ne(y))):all():item(), what .. ": other values than one by one")
+end
+
+-- f on device tensors, jitted and not; returns groups and members of the jitted one.
+local function both(what, f, ...)
+  local args = { ... }
+  for i, x in ipairs(args) do args[i] = x:cuda() end
+  local want = table.pack(f(table.unpack(args)))
+  local jitted = T.jit(f)
+  for run = 1, 2 do
+    local got = table.pack(jitted(table.unpack(args)))
+    for i = 1, want.n do same(got[i], want[i], ("%s, run %d, result %d"):format(what, run, i)) end
+  end
+  return T.core.jit_device_groups(jitted.last.program)
+end
+
+describe("T.jit on the device", function()
+  if not ok then
+    pending("no device: " .. tostring(why))
+    return
+  end
+
+  it("joins elementwise operations, whatever lies beside them", function()
+    T.manual_seed(1)
+    for _, dtype in ipairs { "f32", "f64", "f16", "bf16" } do
+      local function make(...) return T.randn(...):to(dtype) end
+      local groups, members = both(dtype, function(x, y, row, col, one)
+        local z = (x * y + row):tanh() * col - one
+        return z:sigmoid() * 2.5 + x, T.where(z:gt(0), z, x:abs())
+      end, make(7, 12), make(7, 12), make(12), make(7, 1), make(1))
+      assert.is_true(groups >= 1 and members >= 6, ("%d groups of %d"):format(groups, members))
+    end
+  end)
+
+  it("takes odd sizes, shifted addresses, single elements and empty tensors", function()
+    local f = function(x, y) return (x * y - y):relu() + 1, (x + y):to("bf16"):to("f32") * 0.5 end
+    for _, n in ipairs { 0, 1, 2, 3, 5, 31, 64, 1001 } do
+      both("n = " .. n, f, T.randn(n), T.randn(n))
+    end
+    local x = T.randn(65):cuda()
+    local jitted = T.jit(f)
+    local a, b = x[{ { 2, 33 } }], x[{ { 33, 64 } }]
+    same(jitted(a, b), f(a, b), "addresses that no pack begins at")
+  end)
+
+  it("passes parameters at every run", function()
+    both("parameters", function(x, y)
+      return x:clamp(-0.5, 0.75) + F.gelu(y) * F.leaky_relu(x, 0.2), T.lerp(x, y, 0.25), x:nan_to_num(1, 2, 3):neg()
+    end, T.randn(6, 5), T.randn(6, 5))
+  end)
+
+  it("trains as without", function()
+    local function losses(jit)
+      T.manual_seed(3)
+      local net = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4)):to("cuda")
+      local opt = T.optim.SGD(net:parameters(), { lr = 0.1 })
+      local x, y = T.randn(5, 6):cuda(), T.randint(1, 4, { 5 }):cuda()
+      local function step(a, b)
+        opt:zero_grad()
+        local loss = F.cross_entropy(net(a), b)
+        loss:backward()
+        opt:step()
+        return loss
+      end
+      if jit then step = T.jit(step) end
+      local out = {}
+      for i = 1, 5 do out[i] = step(x, y):item() end
+      return out
+    end
+    local want, got = losses(false), losses(true)
+    for i = 1, 5 do assert.near(want[i], got[i], 1e-6) end
+    assert.is_true(got[5] < got[1])
+  end)
+end)
