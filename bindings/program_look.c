@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * What T.jit tells about its programs (program.h): lines of the script, what is read and written. */
+#include <string.h>
+
 #include "bindings/program.h"
 #include "engine/grad/node.h"
 
@@ -110,8 +112,68 @@ static int jit_writes(lua_State *L) {
   return 1;
 }
 
+/* ---- where two traces of a function part -------------------------------------------------------------------- */
+
+/* Pushes what value v is: a number itself, or its description. */
+static void push_value(lua_State *L, const PlFlow *f, PlFVal v) {
+  const PlFValue *a = v < 0 ? NULL : &f->vals[v];
+  PlArray type = a ? pl_fvalue_array(a) : (PlArray){.numel = 0};
+  if (!a)
+    lua_pushliteral(L, "absent");
+  else if (a->kind == PL_FV_CONST && a->numel == 1 && pl_is_float((PlDtype)a->dtype))
+    lua_pushfstring(L, "%f", (LUAI_UACNUMBER)pl_read_f(&a->real->a, 0));
+  else if (a->kind == PL_FV_CONST && a->numel == 1)
+    lua_pushfstring(L, "%I", (LUAI_UACINT)pl_read_i(&a->real->a, 0));
+  else if (a->kind == PL_FV_NODE)
+    lua_pushfstring(L, "%s of %s", pl_desc_text(&type), f->nodes[a->node].name);
+  else
+    lua_pushfstring(L, "%s %s", a->kind == PL_FV_INPUT ? "an argument" : "a tensor", pl_desc_text(&type));
+}
+
+static bool same_value(const PlFlow *f, PlFVal v, const PlFlow *g, PlFVal w) {
+  if (v < 0 || w < 0) return v == w;
+  const PlFValue *a = &f->vals[v], *b = &g->vals[w];
+  if (a->kind != b->kind || a->dtype != b->dtype || a->numel != b->numel) return false;
+  if (a->kind == PL_FV_NODE) return a->node == b->node && v - f->nodes[a->node].first == w - g->nodes[b->node].first;
+  if (a->kind == PL_FV_INPUT) return a->slot == b->slot;
+  if (a->kind == PL_FV_CAPTURE) return a->real == b->real;
+  return a->numel != 1 || memcmp(a->real->a.data, b->real->a.data, pl_dtype_size((PlDtype)a->dtype)) == 0;
+}
+
+/* jit_differ(flow, other) → text: the first node that is another one, or has another operand; nil if there is none */
+static int jit_differ(lua_State *L) {
+  const PlFlow *f = l_check_flow(L, 1), *g = l_check_flow(L, 2);
+  int32_t n = f->nnodes < g->nnodes ? f->nnodes : g->nnodes;
+  for (int32_t i = 0; i < n; i++) {
+    const PlFNode *a = &f->nodes[i], *b = &g->nodes[i];
+    const char *where = b->where ? b->where : "?";
+    if (a->op != b->op || a->nin != b->nin) {
+      lua_pushfstring(L, "%s at %s is a call of %s in the graph, of %s in the script now", a->name, where, a->op->name, b->op->name);
+      return 1;
+    }
+    for (int32_t k = 0; k < a->nin; k++) {
+      if (same_value(f, a->in[k], g, b->in[k])) continue;
+      push_value(L, f, a->in[k]);
+      push_value(L, g, b->in[k]);
+      lua_pushfstring(L, "%s at %s: operand %d is %s in the graph, %s in the script now", a->name, where, (int)k + 1,
+                      lua_tostring(L, -2), lua_tostring(L, -1));
+      return 1;
+    }
+    if (!a->attrs || (a->flags & PL_FN_MUTATES)) continue; /* settings that are asked before each run */
+    if (pl_attrs_size(a->attrs) != pl_attrs_size(b->attrs) || memcmp(a->attrs, b->attrs, pl_attrs_size(a->attrs)) != 0) {
+      lua_pushfstring(L, "%s at %s has other options in the graph than in the script now", a->name, where);
+      return 1;
+    }
+  }
+  if (f->nnodes == g->nnodes) return 0;
+  const PlFlow *longer = f->nnodes > g->nnodes ? f : g;
+  lua_pushfstring(L, "%s at %s is in %s alone", longer->nodes[n].name, longer->nodes[n].where ? longer->nodes[n].where : "?",
+                  longer == f ? "the graph" : "the script now");
+  return 1;
+}
+
 void l_program_look_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"jit_lines", jit_lines}, {"jit_plans", jit_plans}, {"jit_leaves", jit_leaves}, {"jit_origin", jit_origin},
+  static const luaL_Reg regs[] = {{"jit_differ", jit_differ}, {"jit_lines", jit_lines}, {"jit_plans", jit_plans}, {"jit_leaves", jit_leaves}, {"jit_origin", jit_origin},
                                   {"jit_writes", jit_writes}, {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
 }

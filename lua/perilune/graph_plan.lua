@@ -50,12 +50,13 @@ return function(Plan, core)
     return table.concat(lines, "\n")
   end
 
-  --- plan:svg({width=, height=}) → a drawing: time from left to right, the arena from bottom to top, a box a buffer.
+  --- plan:svg({width=, height=, bytes=}) → a drawing: time from left to right, the arena from bottom to top, a box a
+  -- buffer. bytes: what the height stands for (the arena's), to compare two drawings.
   function Plan:svg(opts)
     opts = opts or {}
     local width, height = opts.width or 960, opts.height or 480
     local x = width / math.max(1, self.nodes)
-    local y = height / math.max(1, self.arena_bytes)
+    local y = height / math.max(1, opts.bytes or self.arena_bytes)
     local out = { ('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif">')
       :format(width, height + 24) }
     for i, b in ipairs(self:buffers()) do

@@ -1,8 +1,10 @@
 -- SPDX-License-Identifier: MIT
 --- T.jit with check=true: every call runs the script itself and the graph, from the same state and random numbers, and
--- compares results, gradients and every tensor written, bit for bit.
+-- compares results, gradients and every tensor written, bit for bit. Of a difference it says which op came about in
+-- another way, and which of its operands.
 local T = require "perilune"
 local optimizers = require "perilune.jit.optimizers"
+local trace = require "perilune.jit.trace"
 local options = require "perilune.options"
 
 local core, fail = T.core, options.fail
@@ -76,6 +78,33 @@ local function deferred(t, written)
   return states, undo
 end
 
+local function compare_all(self, t, written, after, script_grads, graph, script)
+  for i, w in ipairs(written) do
+    compare(self, t, ("tensor %d that is written, %s,"):format(i, options.describe(w)), w, after[i])
+  end
+  for i, p in ipairs(core.jit_leaves(t.program)) do
+    local a, b = p.grad, script_grads[i]
+    if (a == nil) ~= (b == false) then
+      fail("%s: check: the gradient of parameter %d, %s, is %s in the graph, %s in the script", self.name, i,
+        options.describe(p), options.describe(a), options.describe(b or nil))
+    end
+    if a then compare(self, t, ("the gradient of parameter %d, %s,"):format(i, options.describe(p)), a, b) end
+  end
+  local x = tensors_of({ table.unpack(graph, 1, graph.n) }, {}, "results")
+  local y = tensors_of({ table.unpack(script, 1, script.n) }, {}, "results")
+  if #x ~= #y then fail("%s: check: %d tensors come from the graph, %d from the script", self.name, #x, #y) end
+  for k = 1, #x do compare(self, t, x[k][1], x[k][2], y[k][2], k) end
+end
+
+-- Where the graph and what the script does now part: found by tracing once more.
+local function first_difference(self, t, args, tensors)
+  local ok, other = pcall(trace, self, args, tensors)
+  if not ok or not other then return "" end
+  optimizers.undo(other, true)
+  local text = core.jit_differ(t.flow, other.flow)
+  return text and "; first, " .. text or ""
+end
+
 return function(self, t, tensors, run, ...)
   local written = core.jit_writes(t.program)
   local states, undo = deferred(t, written)
@@ -106,21 +135,8 @@ return function(self, t, tensors, run, ...)
   for i = #undo, 1, -1 do undo[i]() end
   optimizers.undo(t, true)
   local graph = table.pack(run(self, t, tensors))
-  for i, w in ipairs(written) do
-    compare(self, t, ("tensor %d that is written, %s,"):format(i, options.describe(w)), w, after[i])
-  end
-  for i, p in ipairs(leaves) do
-    local a, b = p.grad, script_grads[i]
-    if (a == nil) ~= (b == false) then
-      fail("%s: check: the gradient of parameter %d, %s, is %s in the graph, %s in the script", self.name, i,
-        options.describe(p), options.describe(a), options.describe(b or nil))
-    end
-    if a then compare(self, t, ("the gradient of parameter %d, %s,"):format(i, options.describe(p)), a, b) end
-  end
-  local x = tensors_of({ table.unpack(graph, 1, graph.n) }, {}, "results")
-  local y = tensors_of({ table.unpack(script, 1, script.n) }, {}, "results")
-  if #x ~= #y then fail("%s: check: %d tensors come from the graph, %d from the script", self.name, #x, #y) end
-  for k = 1, #x do compare(self, t, x[k][1], x[k][2], y[k][2], k) end
+  local ok, err = pcall(compare_all, self, t, written, after, script_grads, graph, script)
+  if not ok then error(err .. first_difference(self, t, table.pack(...), tensors), 0) end
   T.set_rng_state(rng_after)
   return table.unpack(graph, 1, graph.n)
 end

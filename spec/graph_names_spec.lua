@@ -1,0 +1,78 @@
+-- SPDX-License-Identifier: MIT
+-- Names of the nodes that passes make, what predicates are asked, accumulation over runs, gradients that are zero.
+local T = require "perilune"
+
+local function names(list)
+  local out = {}
+  for i, node in ipairs(list) do out[i] = node.name end
+  return table.concat(out, " ")
+end
+
+describe("nodes that are made", function()
+  it("are called after the node that they belong to", function()
+    local g = T.graph()
+    local x = g:input("x", { 4 })
+    local y = g:name(x:tanh(), "act")
+    local z = y * y + y:exp()
+    g:outputs { z, g:gradient({ z }, x, { mirror = "mincut", force = { y } }) }
+    assert.equal("act mul_1 exp_1 add_1 ones exp_1_backward mul_1_backward mul_1_backward_2 grad_sum grad_sum "
+      .. "act_backward", names(g:nodes()))
+    assert.matches("act mul_1 exp_1 add_1 act_mirror exp_1_mirror", names(g:plan():list()))
+    local h = T.graph()
+    local a, b = h:input("a", { 4 }), h:input("b", { 4 })
+    h:outputs(h:gradient({ a + b }, { a, b }, { copy = true }))
+    assert.equal("add_1 ones ones_1_copy", names(h:nodes()))
+  end)
+
+  it("a predicate is asked once per node, never for leaves or views", function()
+    local g = T.graph()
+    local x, w = g:input("x", { 4, 4 }), g:input("w", { 4, 4 }, { leaf = true })
+    local y = x
+    for _ = 1, 3 do y = (y * w):t():tanh() end
+    local asked, n = {}, 0
+    g:outputs { y, g:gradient({ y }, x, { mirror = function(node)
+      for _, field in ipairs { "name", "op", "attrs", "shapes", "dtypes", "bytes", "flops", "inputs", "stage" } do
+        assert(node[field] ~= nil, field)
+      end
+      asked[node.name] = (asked[node.name] or 0) + 1
+      n = n + 1
+      return true
+    end }) }
+    g:plan()
+    g:plan()
+    assert.equal(6, n)
+    for i = 1, 3 do assert.same({ 1, 1 }, { asked["mul_" .. i], asked["tanh_" .. i] }) end
+  end)
+end)
+
+describe("M15: gradients that are added up", function()
+  it("from a graph: 1, then 2; from a tape that is kept: the same; a freed tape is an error", function()
+    local g = T.graph()
+    local s = g:input("x", { 1 })
+    g:outputs { g:gradient({ s * 1 }, s) }
+    local out = T.zeros(1)
+    for i = 1, 2 do
+      g:run({ x = T.ones(1) }, { out = { out }, add = true })
+      assert.equal(i, out:item())
+    end
+    local x = T.ones(1):requires_grad_()
+    local y = x * 1
+    y:backward { retain_graph = true }
+    y:backward()
+    assert.equal(2, x.grad:item())
+    local ok, err = pcall(y.backward, y)
+    assert.is_false(ok)
+    assert.matches("was freed by an earlier backward.*retain_graph=true", err)
+  end)
+end)
+
+describe("a gradient that is zero everywhere", function()
+  it("is zeros, alone or in a sum", function()
+    local g = T.graph()
+    local x = g:input("x", { 3, 3 })
+    g:outputs { g:gradient(x:floor() * 2, x), (g:gradient((x:floor() + x * 3):sum(), x)) }
+    local out = g:run { x = T.ones(3, 3) }
+    assert.is_true(out[1]:eq(0):all():item())
+    assert.is_true(out[2]:eq(3):all():item())
+  end)
+end)
