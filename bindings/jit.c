@@ -9,10 +9,11 @@
 #include "bindings/program.h"
 #include "engine/state.h"
 
-enum { NCHANGING = 4 };
+enum { NCHANGING = 6 };
 
 /* Functions whose next result is another one: a graph would repeat what they gave while it was traced. */
-static const char *const changing[NCHANGING][2] = {{"math", "random"}, {"os", "time"}, {"os", "clock"}, {"os", "date"}};
+static const char *const changing[NCHANGING][2] = {{"math", "random"}, {"os", "time"}, {"os", "clock"}, {"os", "date"},
+                                                 {"io", "read"}, {"io", "lines"}};
 
 typedef struct Where {
   lua_State *L;

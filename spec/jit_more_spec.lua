@@ -264,4 +264,32 @@ describe("T.jit", function()
     end
     assert.same(run(function(f) return f end), run(T.jit))
   end)
+
+  it("a setting of an optimizer that the function reads is a guard; loaders and input are errors", function()
+    local net = nn.Linear(2, 1)
+    local opt = T.optim.Adam(net:parameters(), { lr = 0.5 })
+    local s = T.optim.lr_scheduler.StepLR(opt, 1)
+    local f = T.jit(function(x) return x * opt.param_groups[1].lr * opt.param_groups[1].betas[1] end)
+    local g = T.jit(function(x) return x * s:get_last_lr()[1] end)
+    local h = T.jit(function(x)
+      opt:zero_grad()
+      net(x):sum():backward()
+      opt:step()
+    end)
+    local one = T.ones(1)
+    for i, lr in ipairs { 0.5, 0.5, 0.25, 2.0 } do
+      opt.param_groups[1].lr = lr
+      opt.param_groups[1].betas[1] = i == 4 and 0.5 or 0.75
+      h(T.ones(1, 2))
+      assert.equal(lr * (i == 4 and 0.5 or 0.75), f(one):item())
+      assert.equal(lr, g(one):item())
+    end
+    assert.same({ 3, 3, 1 }, { f.ntraces, g.ntraces, h.ntraces })
+    local loader = T.data.DataLoader(T.data.TensorDataset(T.ones(4, 2)), { batch_size = 2 })
+    raises("a loop over it in a traced function would read one pass for ever", T.jit(function(x)
+      for b in loader do x = x + b:sum() end
+      return x
+    end), one)
+    raises("io.read in a traced function", T.jit(function(x) return x * (io.read("n") or 1) end), one)
+  end)
 end)

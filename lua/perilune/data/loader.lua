@@ -175,6 +175,9 @@ end
 
 -- A function that returns batch after batch of one pass, and what to close when it is left early.
 local function pass(self)
+  if T.core.jit_tracing() then
+    fail("data.DataLoader: a loop over it in a traced function would read one pass for ever; pass batches as arguments")
+  end
   local count = #self
   local ds = self.dataset
   local plain = getmetatable(ds) == dataset.TensorDataset and not self.collate -- draws nothing

@@ -5,7 +5,8 @@
 --
 -- A guard is one place {kind, object, snapshot, count, path}: a function's upvalues, the globals that it may name, or a
 -- table's fields. Objects that know how to be traced (optimizers) have the field __jit = "opaque" in their metatable
--- and are not looked into. Bounds are 12 levels deep; of tables with more than 4096 fields only which table it is.
+-- and are not looked into, unless a function names what would read their settings. Bounds are 12 levels deep; of tables
+-- with more than 4096 fields only which table it is.
 -- @module perilune.jit.guards
 local guards = {}
 
@@ -57,22 +58,32 @@ end
 -- Names of globals that f, or a function written inside of it, may use: the short strings among its constants. In a
 -- dumped function such a string follows the byte 4 and its length plus one, with the high bit set. Names of fields are
 -- among them; as globals they are nil, and remain so.
-local function scan_globals(list, f, env, visit, depth)
-  if type(env) ~= "table" then return end
-  local code, snapshot, names = string.dump(f, true), {}, {}
+local function names_in(f)
+  local code, names, seen = string.dump(f, true), {}, {}
   for at, size in code:gmatch("()\4([\x82-\xa9])") do
     local name = code:sub(at + 2, at + size:byte() - 0x80)
-    if name:match("^[%a_][%w_]*$") and not snapshot[name] then
-      names[#names + 1], snapshot[name] = name, field_of(env, name)
+    if name:match("^[%a_][%w_]*$") and not seen[name] then
+      names[#names + 1], seen[name] = name, true
     end
   end
+  return names
+end
+
+local function scan_globals(list, names, env, visit, depth)
+  if type(env) ~= "table" then return end
+  local snapshot = {}
+  for _, name in ipairs(names) do snapshot[name] = field_of(env, name) end
   list[#list + 1] = { "globals", env, snapshot, names }
   for _, name in ipairs(names) do visit(snapshot[name], name, depth + 1) end
 end
 
+-- Who names one of these may read settings of optimizers, schedules or scalers, which are no guards otherwise.
+local SETTINGS = { param_groups = true, get_last_lr = true, last_epoch = true, get_scale = true }
+
 -- Is v compared by value, or, as a table, function or tensor, by identity? Everything is: rawequal says both.
 local function scan_function(list, f, path, depth, visit)
-  local snapshot, n = {}, 0
+  local snapshot, n, names = {}, 0, names_in(f)
+  for _, name in ipairs(names) do list.reads_settings = list.reads_settings or SETTINGS[name] end
   for i = 1, 255 do
     local name, value = getupvalue(f, i)
     if not name then break end
@@ -82,7 +93,7 @@ local function scan_function(list, f, path, depth, visit)
   if n > 0 then list[#list + 1] = { "upvalues", f, snapshot, n, path } end
   for i = 1, n do
     local name, value = getupvalue(f, i)
-    if name ~= "_ENV" then visit(value, name, depth + 1) else scan_globals(list, f, value, visit, depth) end
+    if name ~= "_ENV" then visit(value, name, depth + 1) else scan_globals(list, names, value, visit, depth) end
   end
 end
 
@@ -110,9 +121,20 @@ local function scan_table(list, t, path, depth, visit)
   end
 end
 
+local function scan_settings(list, t, path, depth)
+  local snapshot = {}
+  for k, v in next, t do
+    if type(k) == "string" and k:find("^_[a-z]+$") and k ~= "_scale" then goto own end
+    if type(v) == "number" or type(v) == "boolean" or type(v) == "string" then snapshot[k] = v end
+    if type(v) == "table" and k == "betas" then scan_settings(list, v, path .. ".betas", depth + 1) end
+    ::own::
+  end
+  list[#list + 1] = { "settings", t, snapshot, 0, path }
+end
+
 --- Everything that `f`, called with args (n of them), can see → list of guards.
 function guards.take(f, args, n)
-  local list, seen, skip = {}, {}, library_tables()
+  local list, seen, skip, opaques = {}, {}, library_tables(), {}
   local function visit(v, path, depth)
     local kind = type(v)
     if kind ~= "table" and kind ~= "function" or seen[v] or depth > DEPTH then return end
@@ -120,6 +142,7 @@ function guards.take(f, args, n)
     if kind == "function" then
       if not own_function(v) then scan_function(list, v, path, depth, visit) end
     elseif opaque(v) then -- of an optimizer, which tensors it updates
+      opaques[#opaques + 1] = { v, path }
       for k, group in ipairs(rawget(v, "param_groups") or {}) do
         scan_table(list, group.params, ("%s.param_groups[%d].params"):format(path, k), DEPTH, visit)
       end
@@ -130,6 +153,14 @@ function guards.take(f, args, n)
   end
   visit(f, "the function", 0)
   for i = 1, n do visit(args[i], "argument " .. i, 1) end
+  for _, entry in ipairs(list.reads_settings and opaques or {}) do
+    local object, path = entry[1], entry[2]
+    local optimizer = rawget(object, "optimizer") or object
+    if optimizer ~= object or not rawget(object, "param_groups") then scan_settings(list, object, path, 0) end
+    for k, group in ipairs(rawget(optimizer, "param_groups") or {}) do
+      scan_settings(list, group, ("%s.param_groups[%d]"):format(path, k), 0)
+    end
+  end
   return list
 end
 
@@ -166,7 +197,14 @@ local function globals_differ(g)
   end
 end
 
-local differ = { upvalues = upvalues_differ, fields = fields_differ, globals = globals_differ }
+local function settings_differ(g)
+  for k, v in next, g[3] do
+    if not rawequal(g[2][k], v) then return field_name(g[5], k), v, g[2][k] end
+  end
+end
+
+local differ = { upvalues = upvalues_differ, fields = fields_differ, globals = globals_differ,
+  settings = settings_differ }
 
 --- The first place that is not as it was → its name, the old value, the new value; nil if all is the same.
 function guards.changed(list)
