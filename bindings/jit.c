@@ -157,6 +157,19 @@ static int jit_reads_after(lua_State *L) {
   return 1;
 }
 
+/* jit_mirror(flow, options): those of all backward walks of a trace that is over, with a choice for each node */
+static int jit_mirror(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  for (int32_t r = 0; r < f->nregions; r++) {
+    PlMirrorOptions m = {.fraction = -1, .bytes = -1};
+    l_read_mirror(L, 2, f->nnodes, &m);
+    free(f->regions[r].mirror.choice);
+    f->regions[r].mirror = m;
+  }
+  return 0;
+}
+
 /* ---- views that are results ---------------------------------------------------------------------------------- */
 
 /* jit_root(flow, symbolic tensor) → "argument", its number, or "captured", the real tensor, or "result", a tensor that is no
@@ -241,7 +254,7 @@ static int jit_views(lua_State *L) {
 void l_jit_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"jit_enter", jit_enter}, {"jit_abort", jit_abort}, {"jit_pause", jit_pause},
                                   {"jit_resume", jit_resume}, {"jit_tracing", jit_tracing}, {"jit_node", jit_node},
-                                  {"jit_reads_after", jit_reads_after}, {"jit_root", jit_root}, {"jit_views", jit_views},
+                                  {"jit_reads_after", jit_reads_after}, {"jit_mirror", jit_mirror}, {"jit_root", jit_root}, {"jit_views", jit_views},
                                   {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   l_program_register(L);

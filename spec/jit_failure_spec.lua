@@ -143,6 +143,39 @@ describe("T.jit", function()
     assert.equal(want, T.jit(step)(x):item())
   end)
 
+  it("pins, forces and predicates name nodes; a name that is none is an error", function()
+    local w = T.randn(16, 16):requires_grad_()
+    local function step(x)
+      w.grad = nil
+      local loss = (x:matmul(w):tanh():sigmoid():matmul(w)):pow(2):sum()
+      loss:backward()
+      return loss
+    end
+    local x, asked = T.randn(8, 16), 0
+    local want = step(x):item()
+    local grad = w.grad
+    local function recomputed(opts)
+      local f = T.jit(step, opts)
+      assert.equal(want, f(x):item())
+      assert.is_true(grad:equal(w.grad))
+      local names = {}
+      for _, node in ipairs(f:plan():list()) do
+        if node.mirror then names[#names + 1] = node.name end
+      end
+      return table.concat(names, " ")
+    end
+    assert.equal("tanh_1_mirror sigmoid_1_mirror",
+      recomputed { mirror = "mincut", force = { "tanh_1", "sigmoid_1" } })
+    assert.equal("sigmoid_1_mirror", recomputed { mirror = function(node)
+      asked = asked + 1
+      assert(node.stage == 0)
+      return node.op == "sigmoid"
+    end })
+    assert.equal(6, asked)
+    assert.equal("", recomputed { mirror = "mincut", pin = { "tanh_1", "sigmoid_1", "matmul_1", "matmul_2" } })
+    raises("pin: entry 1, nobody, is no node of the graph", T.jit(step, { mirror = "auto", pin = { "nobody" } }), x)
+  end)
+
   it("a leaf that is overwritten before a recomputation would read it is an error", function()
     local w = T.ones(16, 16)
     local p = T.ones(16, 16):requires_grad_()

@@ -170,14 +170,13 @@ function Jit.__tostring(self)
 end
 Jit.__jit = "opaque"
 
---- T.jit(f, {check=, fallback=, max_traces=, name=}) → what is called like f. f: a function or a module.
+--- T.jit(f, {check=, fallback=, max_traces=, name=, mirror=, budget=, seeded=, heavy=, pin=, force=}) → what is called
+-- like f. f: a function or a module.
 local function jit(f, opts)
   opts = options.check("jit", opts,
-    { "check", "fallback", "max_traces", "name", "mirror", "budget", "seeded", "heavy" })
-  if type(opts.mirror) == "function" then
-    fail("jit: mirror must be \"none\", \"mirror\", \"mincut\" or \"auto\"; a function of a node is for graph:gradient")
-  end
-  local mirror = (opts.mirror or opts.budget) and graphs.mirror_options("jit", opts) or nil
+    { "check", "fallback", "max_traces", "name", "mirror", "budget", "seeded", "heavy", "pin", "force" })
+  local by_node = type(opts.mirror) == "function" or opts.pin ~= nil or opts.force ~= nil
+  local mirror = not by_node and (opts.mirror or opts.budget) and graphs.mirror_options("jit", opts) or nil
   local callable = type(f) == "function"
   local meta = getmetatable(f)
   local module = type(f) == "table" and type(meta) == "table" and meta.__call and f or nil
@@ -194,7 +193,8 @@ local function jit(f, opts)
   return setmetatable({
     f = callable and f or function(...) return module(...) end, root = f,
     module = module, name = name, traces = {}, ntraces = 0, runs = 0,
-    opts = { mirror = mirror, check = opts.check, fallback = opts.fallback, max_traces = max },
+    opts = { mirror = mirror, by_node = by_node and opts or nil, check = opts.check, fallback = opts.fallback,
+      max_traces = max },
   }, Jit)
 end
 

@@ -3,6 +3,7 @@
 -- @module perilune.jit.trace
 local T = require "perilune"
 local options = require "perilune.options"
+local graphs = require "perilune.graph"
 local guards = require "perilune.jit.guards"
 local optimizers = require "perilune.jit.optimizers"
 local values = require "perilune.jit.values"
@@ -76,6 +77,16 @@ local function symbolic_arguments(flow, args)
   return a
 end
 
+-- Recomputation by a predicate, or with nodes pinned or forced by name: known when all nodes are.
+local function choose(self, flow)
+  local given, o = self.opts.by_node, {}
+  for k, v in pairs(given) do o[k] = v end
+  if type(given.mirror) == "function" then
+    o.mirror = function(node) return node.stage == 0 and given.mirror(node) end
+  end
+  core.jit_mirror(flow, graphs.mirror_options("jit", o, graphs.wrap(flow)))
+end
+
 -- The traced function has returned: its results become outputs, and the trace is over. → how many have gradients
 local function finish(self, t, a, args, seen, results)
   local name, old, new = guards.changed(seen)
@@ -95,6 +106,7 @@ local function finish(self, t, a, args, seen, results)
     end
   end
   t.program = core.jit_finish(t.flow, out)
+  if self.opts.by_node then choose(self, t.flow) end
   return tracked
 end
 
