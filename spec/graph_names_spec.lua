@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: MIT
--- Names of the nodes that passes make, what predicates are asked, accumulation over runs, gradients that are zero.
+-- Names of the nodes that passes make, what predicates are asked, accumulation over runs, gradients that are zero,
+-- gradients by entry, and who reads what was recomputed.
 local T = require "perilune"
+local models = require "spec.support.models"
 
 local function names(list)
   local out = {}
@@ -74,5 +76,46 @@ describe("a gradient that is zero everywhere", function()
     local out = g:run { x = T.ones(3, 3) }
     assert.is_true(out[1]:eq(0):all():item())
     assert.is_true(out[2]:eq(3):all():item())
+  end)
+end)
+
+describe("reachability", function()
+  it("is that of an entry, not of its node", function()
+    local g = T.graph()
+    local x = g:input("x", { 4, 3 })
+    local y, mean = T.batch_norm(x, nil, nil, nil, nil, { training = true })
+    local ok, err = pcall(g.gradient, g, { y * 2 }, mean)
+    assert.is_false(ok)
+    assert.matches("cannot differentiate with respect to input batch_norm_1: not reachable from the outputs", err)
+    assert.is_nil(g:gradient({ y * 2 }, mean, { allow_unused = true }))
+  end)
+end)
+
+describe("whatever a gradient maker emits", function()
+  it("reads the copy of a tensor that is recomputed, never the original", function()
+    local gpt, feed = models.gpt(2, 2, 32, 16, 40, 2)
+    local resnet, images = models.resnet({ 1, 1, 1, 1 }, true, 2, 32, false, 16)
+    local copies = 0
+    for _, case in ipairs { { gpt, feed }, { resnet, images } } do
+      for _, options in ipairs { { mirror = "mirror" }, { mirror = "mincut" }, { mirror = "mincut", heavy = true } } do
+        local list, repeated, of = models.graph(case[1], case[2], options):plan():list(), {}, {}
+        for _, node in ipairs(list) do
+          if node.mirror then
+            repeated[node.name:gsub("_mirror$", "")] = true
+            copies = copies + 1
+          end
+        end
+        for _, node in ipairs(list) do -- a view stands for what it looks at
+          local root = node.view and of[node.inputs[1]] or node
+          for _, v in ipairs(node.outputs) do of[v] = root end
+          for _, v in ipairs(node.stage > 0 and not node.view and node.inputs or {}) do
+            local made = v and of[v]
+            assert.is_false(made and made.stage == 0 and not made.mirror and repeated[made.name] or false,
+              node.name .. " reads " .. (made and made.name or ""))
+          end
+        end
+      end
+    end
+    assert.is_true(copies > 50)
   end)
 end)
