@@ -52,11 +52,13 @@ static void set_entry(lua_State *L, const PlExec *e, int32_t i) {
   lua_setfield(L, -2, "flops");
   lua_pushnumber(L, seconds_of(e, i));
   lua_setfield(L, -2, "seconds");
-  lua_pushboolean(L, n->stage > 0);
+  lua_pushboolean(L, n->stage > 0 || (n->flags & PL_FN_MIRROR));
   lua_setfield(L, -2, "backward");
+  lua_pushboolean(L, (n->flags & PL_FN_MIRROR) != 0);
+  lua_setfield(L, -2, "again");
 }
 
-/* jit_lines(program) → list of {line, op, bytes, flops, seconds, backward}, one for each op that runs, in order */
+/* jit_lines(program) → list of {line, op, bytes, flops, seconds, backward, again: recomputed}, one for each op that runs, in order */
 static int jit_lines(lua_State *L) {
   const PlExec *e[2];
   executors(l_check_program(L, 1), e);

@@ -162,6 +162,10 @@ describe("T.jit", function()
       for _, node in ipairs(f:plan():list()) do
         if node.mirror then names[#names + 1] = node.name end
       end
+      local again = f:explain().again
+      assert.equal(#names, again.ops)
+      assert.equal(#names > 0, again.seconds > 0)
+      if #names > 0 then assert.matches("%d+ ops of it are computed again for backward", tostring(f:explain())) end
       return table.concat(names, " ")
     end
     assert.equal("tanh_1_mirror sigmoid_1_mirror",

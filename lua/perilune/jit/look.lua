@@ -44,14 +44,18 @@ return function(Jit)
       out[#out + 1] = ("%-32s %6d %8s %8s %9.1f %5.1f  %s"):format(line:sub(-32), r.ops, number(r.bytes),
         number(r.flops), 1e6 * r.seconds, all > 0 and 100 * r.seconds / all or 0, r.most)
     end
+    if rows.again.ops > 0 then
+      out[#out + 1] = ("%d ops of it are computed again for backward: %.1f us, %.1f %%"):format(rows.again.ops,
+        1e6 * rows.again.seconds, all > 0 and 100 * rows.again.seconds / all or 0)
+    end
     return table.concat(out, "\n")
   end
 
   --- Per line of the script, as it runs: ops, bytes that get memory, floating point operations, seconds (the least of
   -- the first three runs) → list of {line=, backward=, ops=, bytes=, flops=, seconds=, names={op → how many}, most=},
-  -- printable.
+  -- printable; its field again = {ops=, seconds=} is what was recomputed for backward.
   function Jit:explain()
-    local rows, by_line = {}, {}
+    local rows, by_line = { again = { ops = 0, seconds = 0 } }, {}
     for _, e in ipairs(core.jit_lines(last(self, "explain").program)) do
       local key = e.line .. (e.backward and "'" or "")
       local row = by_line[key]
@@ -62,6 +66,9 @@ return function(Jit)
       end
       row.ops, row.bytes, row.flops = row.ops + 1, row.bytes + e.bytes, row.flops + e.flops
       row.seconds = row.seconds + e.seconds
+      if e.again then
+        rows.again.ops, rows.again.seconds = rows.again.ops + 1, rows.again.seconds + e.seconds
+      end
       row.names[e.op] = (row.names[e.op] or 0) + 1
       row.took[e.op] = (row.took[e.op] or 0) + e.seconds
     end
