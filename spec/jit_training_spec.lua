@@ -224,6 +224,32 @@ describe("T.jit in training:", function()
     assert.is_true((plain.running_mean - sum / 5):abs():max():item() < 1e-6)
   end)
 
+  it("averages of weights: the plain mean and moving ones", function()
+    local swa = optim.swa_utils
+    for _, make in ipairs { function(m) return swa.AveragedModel(m) end,
+      function(m) return swa.AveragedModel(m, { avg_fn = swa.get_ema_avg_fn(0.9), use_buffers = true }) end } do
+      both(function()
+        local net = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+        local average = make(net)
+        local step = trainer(net, optim.SGD(net:parameters(), { lr = 0.1 }), nil, function()
+          average:update_parameters(net)
+        end)
+        return step, function() return tensors_of(net, average.module) end
+      end)
+    end
+  end)
+
+  it("lazy layers, made at the first call", function()
+    local net = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.Linear(4, 2))
+    local plain = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    local f = T.jit(net)
+    local x = T.randn(5, 6)
+    f(x)
+    plain:load_state_dict(net:state_dict())
+    assert.is_true(f(x):equal(plain(x)))
+    assert.equal(1, f.ntraces)
+  end)
+
   it("gradients of several batches go into one step", function()
     local net, step
     local function run(wrap)

@@ -199,4 +199,4 @@ local function jit(f, opts)
 end
 
 return { jit = jit, untraced = untraced, live = optimizers.live, defer = optimizers.defer,
-  act = optimizers.act, tracing = core.jit_tracing }
+  act = optimizers.act, settle = optimizers.settle, tracing = core.jit_tracing }

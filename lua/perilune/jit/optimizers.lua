@@ -21,6 +21,13 @@ function optimizers.enter(trace)
   return outer
 end
 
+--- Something that the script makes once, at its first call: f runs on real tensors. What the trace has seen so far is
+-- stale; it is made again.
+function optimizers.settle(f, ...)
+  current.stale = true
+  return require("perilune.jit").untraced(f, ...)
+end
+
 --- The newest node's attributes are options() from now on, asked before each run; move(±1) moves the counters that
 -- options reads. holds() → may the node still be used?
 function optimizers.live(options_of, move, holds)

@@ -111,7 +111,8 @@ local function finish(self, t, a, args, seen, results)
 end
 
 --- trace(jit, args, its tensors) → the trace, or nil and the error object.
-local function trace(self, args, tensors)
+local trace
+function trace(self, args, tensors)
   local flow = core.graph_new()
   local t = { flow = flow, live = {}, deferred = {}, grad = core.grad_enabled() }
   local a = symbolic_arguments(flow, args)
@@ -123,6 +124,11 @@ local function trace(self, args, tensors)
   optimizers.enter(outer)
   guards.put_back(seen)
   local ok, err = res[1], res[2]
+  if ok and t.stale then
+    core.jit_abort(flow)
+    optimizers.undo(t, true)
+    return trace(self, args, tensors)
+  end
   if ok then
     ok, err = pcall(finish, self, t, a, args, seen, table.pack(table.unpack(res, 2, res.n)))
     if ok and err > 0 then -- so many results have gradients

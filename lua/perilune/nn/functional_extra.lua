@@ -83,7 +83,7 @@ return function(F)
     end
     local sum = T.index_add(T.zeros(shape, { dtype = dtype }), bag, e, { dim = 1 })
     if mode == "sum" then return sum end
-    local sizes = T.bincount(bag, { minlength = count }):clamp { min = 1 }
+    local sizes = T.index_add(T.zeros({ count }), bag, T.ones({ n }), { dim = 1 }):clamp { min = 1 }
     return sum / sizes:to(dtype):unsqueeze(2)
   end
 

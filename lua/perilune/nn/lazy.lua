@@ -6,6 +6,7 @@ local base = require "perilune.nn.module"
 local options = require "perilune.options"
 
 local fail = options.fail
+local tracing = require("perilune").core.jit_tracing
 local out = {}
 
 -- plain class, the argument that is found out, where a tensor has it: of the input (dimension counted from the
@@ -33,7 +34,11 @@ local function define(Plain, plain, argument, at_input, at_state)
     if type(x) ~= "userdata" then fail("%s: a tensor is wanted, got %s", name, options.describe(x)) end
     local n = at_input(x)
     if not n then fail("%s: %s has no dimension of channels", name, options.describe(x)) end
-    materialize(self, n)
+    if tracing() then
+      require("perilune.jit").settle(materialize, self, n)
+    else
+      materialize(self, n)
+    end
     return Plain.forward(self, x, ...)
   end
   -- From the tensors of a state below prefix; false if they are not there.

@@ -49,10 +49,13 @@ function Averaged:update_parameters(model)
   local own, new = tensors(self.module, self.use_buffers), tensors(model, self.use_buffers)
   if #own ~= #new then fail("update_parameters: the model has %d tensors, the average %d", #new, #own) end
   local _ <close> = T.no_grad()
-  local n = self.n_averaged:item()
+  local traced = T.core.jit_tracing() -- then n is a tensor, which the graph reads at each run
+  local n = traced and self.n_averaged:clone() or self.n_averaged:item()
   for i, average in ipairs(own) do
-    if n == 0 or not average:is_floating_point() then
+    if not average:is_floating_point() or n == 0 then
       average:copy_(new[i])
+    elseif traced then
+      average:copy_(T.where(n:eq(0), new[i], self.avg_fn(average, new[i], n)))
     else
       average:copy_(self.avg_fn(average, new[i], n))
     end
