@@ -89,6 +89,23 @@ describe("explain", function()
     assert.same({ mul = 1, tanh = 1 }, seen[2].names)
     assert.matches("^matmul", seen[-1].most)
     assert.is_true(seen[-2].ops >= 2 and seen[-3].ops >= 1)
+    local own = debug.getinfo(1, "l").currentline
+    local step = T.jit(function(x)
+      w.grad = nil
+      local h = x:matmul(w)
+      local loss = h:tanh():sum()
+      loss:backward()
+      return loss
+    end)
+    for _ = 1, 2 do step(T.ones(32, 64)) end
+    local of = {}
+    for _, r in ipairs(step:explain()) do
+      local at = tonumber(r.line:match("graph_run_spec.lua:(%d+)"))
+      if at then of[(r.backward and "back " or "") .. at - own] = r.names end
+    end
+    assert.same({ matmul = 1 }, of["3"])
+    assert.matches("^matmul", next(of["back 3"])) -- gradients belong to the line whose they are
+    assert.is_true(of["back 4"] ~= nil)
     local text = tostring(rows)
     assert.matches("line +ops +bytes +flops +us +%%  most time in", text)
     assert.matches(":%d+ %(backward%) +%d+ .- matmul", text)

@@ -291,6 +291,7 @@ static PlStatus deliver(PlWalk *w, PlNode *n, PlTensor **dx) {
 
 static PlStatus run_node(PlWalk *w, PlNode *n) {
   bool any = false;
+  if (PL_UNLIKELY(pl_state.trace != NULL)) pl_state.trace->tape = n->seq;
   PL_TRY(finish_slots(w, n));
   for (uint32_t o = 0; o < n->nout; o++) any |= n->slots[o].grad != NULL;
   PlTensor *few[PL_MAX_IN], **dx = few;
@@ -423,9 +424,12 @@ PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
   pl_state.in_backward++;
   PlStatus s = w->status;
   if (s == PL_OK && PL_UNLIKELY(pl_state.trace != NULL)) {
-    int32_t begin = pl_flow_backward_begin(pl_state.trace);
+    PlFlow *f = pl_state.trace;
+    const uint64_t outer = f->tape;
+    int32_t begin = pl_flow_backward_begin(f);
     s = walk(w);
-    if (s == PL_OK) s = pl_flow_backward_end(pl_state.trace, begin, w->ny, w->ys);
+    f->tape = outer;
+    if (s == PL_OK) s = pl_flow_backward_end(f, begin, w->ny, w->ys);
   } else if (s == PL_OK)
     s = walk(w);
   pl_state.in_backward--;

@@ -93,6 +93,7 @@ void pl_flow_release(PlFlow *f) {
   free(f->regions);
   free(f->captures);
   free(f->counts);
+  free(f->lines);
   free(f);
 }
 
@@ -258,7 +259,7 @@ PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, cons
   PL_TRY(grow(&f->vals, f->nvals, &f->cap_vals, nout, sizeof *f->vals));
   PL_TRY(grow(&f->stores, f->nstores, &f->cap_stores, nout, sizeof *f->stores));
   PlFNode n = {.op = op, .nin = nin, .nout = nout, .flags = flags, .stage = f->stage, .origin = f->origin, .draw = -1, .source = -1, .mark = f->mark,
-               .first = f->nvals, .where = f->where ? f->where(f->where_ud) : NULL};
+               .first = f->nvals, .where = pl_flow_line(f)};
   n.in = pl_flow_alloc(f, (size_t)nin * sizeof *n.in + 1);
   n.name = node_name(f, op);
   if (!n.in || !n.name) return no_memory();

@@ -119,6 +119,12 @@ typedef struct PlFLeaf {
   int32_t slot;
 } PlFLeaf;
 
+/* A line of the script, and the record numbers of what it put on tapes. */
+typedef struct PlFLine {
+  uint64_t first, last;
+  const char *where;
+} PlFLine;
+
 typedef struct PlFlow {
   uint32_t refs;
   struct PlFlow *base; /* a clone retains what it was made from: names, sizes and attributes lie there */
@@ -147,6 +153,9 @@ typedef struct PlFlow {
   PlMirrorOptions mirror; /* of backward walks that are traced; policy 0: none */
   PlFLeaf *leaves;   /* met while recording (trace.c) */
   int32_t nleaves, cap_leaves;
+  PlFLine *lines;    /* of what tapes recorded, in order (trace.c) */
+  int32_t nlines, cap_lines;
+  uint64_t tape;     /* record number of the tape's node whose gradient is emitted now; 0: none */
   PlChunk *chunks;   /* the pool */
   /* Text of the script's current line, asked once per node; NULL: nobody knows. */
   const char *(*where)(void *ud);
@@ -238,6 +247,10 @@ PlStatus pl_flow_leaf(PlFlow *f, PlTensor *t, bool zeroed);
  * were read become inputs. On failure of the traced function call it too: no symbolic tensor stays in a leaf. */
 PlStatus pl_flow_leaf_grads(PlFlow *f, PlFVal *grads);
 void pl_flow_leaves_drop(PlFlow *f);
+/* What was recorded from number `first` on belongs to the newest node's line; gradients of it will, too. */
+PlStatus pl_flow_note_line(PlFlow *f, uint64_t first);
+/* The line that the next node belongs to. */
+const char *pl_flow_line(const PlFlow *f);
 /* A backward walk runs while f is recorded: its nodes are a region, which f->mirror may have recomputed. */
 int32_t pl_flow_backward_begin(PlFlow *f);
 PlStatus pl_flow_backward_end(PlFlow *f, int32_t begin, int ny, PlTensor *const *ys);

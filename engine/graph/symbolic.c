@@ -248,7 +248,9 @@ static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, c
   if (s == PL_OK) s = with_sizes(op, &c, out, &done);
   if (s == PL_OK && !done) s = (op->flags & PL_F_MUTATES) ? pl_sym_mutate(f, &c, out) : emit(f, &c, out);
   if (s == PL_OK && !done && f->record && !(op->flags & PL_F_MUTATES) && !pl_state.grad_off && pl_may_record(c.in, c.nin)) {
+    uint64_t first = pl_state.seq + 1;
     s = pl_record(op, c.in, c.nin, c.attrs, out);
+    if (s == PL_OK) s = pl_flow_note_line(f, first);
     if (s != PL_OK) release_all(out, op->nout);
   }
   pl_call_end(&c);

@@ -5,6 +5,7 @@
 
 #include "engine/grad/node.h"
 #include "engine/graph/graph.h"
+#include "engine/state.h"
 
 static PlNode *leaf_of(const PlTensor *t) {
   return t->node && t->node->kind == PL_NODE_LEAF ? t->node : NULL;
@@ -109,6 +110,40 @@ bool pl_flow_leaves_same(const PlFlow *f, const int32_t *given) {
       return false;
   }
   return true;
+}
+
+/* ---- lines ------------------------------------------------------------------------------------------------- */
+
+PlStatus pl_flow_note_line(PlFlow *f, uint64_t first) {
+  const char *where = f->nnodes ? f->nodes[f->nnodes - 1].where : NULL;
+  if (!where || pl_state.seq < first) return PL_OK;
+  PlFLine *last = f->nlines ? &f->lines[f->nlines - 1] : NULL;
+  if (last && last->where == where && last->last + 1 == first) {
+    last->last = pl_state.seq;
+    return PL_OK;
+  }
+  if (f->nlines == f->cap_lines) {
+    int32_t cap = f->cap_lines ? 2 * f->cap_lines : 64;
+    PlFLine *more = realloc(f->lines, (size_t)cap * sizeof *more);
+    if (!more) PL_FAIL(PL_ERR_OOM, "out of memory for a trace");
+    f->lines = more;
+    f->cap_lines = cap;
+  }
+  f->lines[f->nlines++] = (PlFLine){.first = first, .last = pl_state.seq, .where = where};
+  return PL_OK;
+}
+
+const char *pl_flow_line(const PlFlow *f) {
+  int32_t lo = 0, hi = f->tape ? f->nlines : 0;
+  while (lo < hi) { /* the first that does not end before it */
+    int32_t mid = lo + (hi - lo) / 2;
+    if (f->lines[mid].last < f->tape)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  if (f->tape && lo < f->nlines && f->lines[lo].first <= f->tape) return f->lines[lo].where;
+  return f->where ? f->where(f->where_ud) : NULL;
 }
 
 /* Only the outermost walk is a region: what runs inside of it belongs to it. */
