@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
--- T.jit on the device: neighbouring elementwise operations run as one kernel, generated for them, with the very bits of the
--- operations one by one. The device is the emulation, which compiles the generated source with a C++ compiler, or a GPU.
+-- T.jit on the device: neighbouring elementwise operations run as one kernel, generated for them, with the very bits of
+-- the operations one by one. The device is the emulation, which compiles the generated source with a C++ compiler, or a
+-- GPU.
 
 local T = require "perilune"
 local nn, F = T.nn, T.nn.F
@@ -11,7 +12,8 @@ local function same(a, b, what)
   assert.equal("cuda", a:device(), what)
   assert.equal(a:dtype(), b:dtype(), what)
   local x, y = a:cpu(), b:cpu()
-  assert.is_true(x:eq(y):logical_or(x:ne(x):logical_and(y:ne(y))):all():item(), what .. ": other values than one by one")
+  local alike = x:eq(y):logical_or(x:ne(x):logical_and(y:ne(y)))
+  assert.is_true(alike:all():item(), what .. ": other values than one by one")
 end
 
 -- f on device tensors, jitted and not; returns groups and members of the jitted one.

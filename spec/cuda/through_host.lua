@@ -9,7 +9,7 @@ for name in ([=[
     layer_norm rms_norm group_norm batch_norm running_update softmax_bwd log_softmax_bwd layer_norm_bwd rms_norm_bwd
     group_norm_bwd batch_norm_bwd cross_entropy cross_entropy_prob nll_loss mse_loss l1_loss smooth_l1_loss huber_loss
     binary_cross_entropy binary_cross_entropy_with_logits kl_div cross_entropy_bwd cross_entropy_bwd2 nll_loss_bwd
-    lstm_gates_bwd lstm_gates_bwd2 
+    lstm_gates_bwd lstm_gates_bwd2
     ctc_nll ctc_loss_bwd max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_max_pool1d
     adaptive_max_pool2d adaptive_max_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d max_pool_bwd
     avg_pool_bwd adaptive_max_pool_bwd adaptive_avg_pool_bwd slice_bwd unfold_bwd diagonal_bwd as_strided_bwd
