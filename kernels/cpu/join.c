@@ -3,6 +3,8 @@
  * every combination of pieces is one strided copy; adjoints add the same pieces back. */
 #include "kernels/join.h"
 
+#include <string.h>
+
 #include "kernels/cpu/moves.h"
 
 static size_t esize_of(const PlArray *a) { return pl_dtype_size((PlDtype)a->dtype); }
@@ -166,6 +168,87 @@ static void piece_add(Pieces *p, int d, int64_t out, int64_t len, int64_t src, i
   if (len > 0) p->piece[d][p->n[d]++] = (Piece){out, len, src, step};
 }
 
+/* Rows of the last dimension, where both lie straight in it: all of a row's pieces at once, so that narrow borders cost
+ * no walk of their own. from[d][o]: the place in small of position o of dimension d, or -1 where no piece is. */
+typedef struct RowCopy {
+  const Pieces *p;
+  char *big;
+  const char *small;
+  const int64_t *bigs;
+  int64_t *from[PL_MAX_DIM], size[PL_MAX_DIM];
+  size_t esize;
+} RowCopy;
+
+#define STEPS(T)                                                                        \
+  {                                                                                     \
+    const T *s = (const T *)(const void *)src;                                          \
+    for (int64_t i = 0; i < q->len; i++) ((T *)(void *)dst)[i] = s[i * q->step];        \
+  }
+static void copy_row(const RowCopy *c, char *big, const char *small) {
+  const int last = c->p->ndim - 1;
+  for (int k = 0; k < c->p->n[last]; k++) {
+    const Piece *q = &c->p->piece[last][k];
+    char *dst = big + q->out * (int64_t)c->esize;
+    const char *src = small + q->src * (int64_t)c->esize;
+    if (q->step == 1)
+      memcpy(dst, src, (size_t)q->len * c->esize);
+    else if (c->esize == 4)
+      STEPS(uint32_t)
+    else if (c->esize == 8)
+      STEPS(uint64_t)
+    else if (c->esize == 2)
+      STEPS(uint16_t)
+    else
+      STEPS(uint8_t)
+  }
+}
+#undef STEPS
+
+static PlStatus copy_rows(void *ctx, int64_t begin, int64_t end) {
+  const RowCopy *c = ctx;
+  const int outer = c->p->ndim - 1;
+  int64_t at[PL_MAX_DIM];
+  for (int64_t d = outer - 1, r = begin; d >= 0; d--) at[d] = r % c->size[d], r /= c->size[d];
+  for (int64_t r = begin; r < end; r++) {
+    int64_t b = 0, s = 0;
+    bool there = true;
+    for (int d = 0; d < outer; d++) {
+      const int64_t from = c->from[d][at[d]];
+      there = there && from >= 0;
+      b += at[d] * c->bigs[d], s += from;
+    }
+    if (there) copy_row(c, c->big + b * (int64_t)c->esize, c->small + s * (int64_t)c->esize);
+    for (int d = outer - 1; d >= 0 && ++at[d] == c->size[d]; d--) at[d] = 0;
+  }
+  return PL_OK;
+}
+
+static PlStatus row_copy(const Pieces *p, void *big, const int64_t *bigs, const void *small, const int64_t *smalls,
+                         size_t esize) {
+  RowCopy c = {.p = p, .big = big, .small = small, .bigs = bigs, .esize = esize};
+  int64_t places = 0, rows = 1, wide = 0;
+  for (int d = 0; d < p->ndim; d++) {
+    for (int k = 0; k < p->n[d]; k++)
+      c.size[d] = plk_max64(c.size[d], p->piece[d][k].out + p->piece[d][k].len);
+    if (d < p->ndim - 1) places += c.size[d], rows *= c.size[d];
+    else wide = c.size[d];
+  }
+  void *room;
+  PL_TRY(plk_scratch((size_t)places * sizeof(int64_t), &room));
+  int64_t *next = room;
+  for (int d = 0; d < p->ndim - 1; next += c.size[d], d++) {
+    c.from[d] = next;
+    for (int64_t o = 0; o < c.size[d]; o++) next[o] = -1;
+    for (int k = 0; k < p->n[d]; k++) {
+      const Piece *q = &p->piece[d][k];
+      for (int64_t i = 0; i < q->len; i++) next[q->out + i] = (q->src + i * q->step) * smalls[d];
+    }
+  }
+  PlStatus s = plk_parallel(rows, PLK_GRAIN / (wide + 8) + 1, copy_rows, &c);
+  plk_scratch_free(room);
+  return s;
+}
+
 /* Visits every combination: big = small (copy), or small += big (adjoint). */
 static PlStatus pieces_run(const Pieces *p, void *big, const int64_t *bigs, void *small, const int64_t *smalls,
                            PlDtype dtype, bool adjoint) {
@@ -173,6 +256,10 @@ static PlStatus pieces_run(const Pieces *p, void *big, const int64_t *bigs, void
   int at[PL_MAX_DIM] = {0};
   for (int d = 0; d < p->ndim; d++)
     if (p->n[d] == 0) return PL_OK;
+  const int last = p->ndim - 1;
+  bool straight = !adjoint && last > 0 && bigs[last] == 1 && smalls[last] == 1;
+  for (int d = 0; d < last; d++) straight = straight && smalls[d] >= 0;
+  if (straight) return row_copy(p, big, bigs, small, smalls, esize);
   for (;;) {
     PlkNd w = {0};
     int64_t b = 0, s = 0;

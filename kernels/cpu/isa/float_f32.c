@@ -38,6 +38,7 @@
   U(ATANH, , vm_atanh_f32(x))                                                    \
   U(ERFC, , vm_erfc_f32(x))                                                      \
   U(ERFINV, , vm_erfinv_f32(x))                                                  \
+  U(LGAMMA, , vm_lgamma_f32(x))                                                  \
   P1(SIGNBIT, vm_bits_f32(x) >> 31)
 #define EXTRA_TABLE                                                              \
   [PLK_EW_SIN] = loop_SIN, [PLK_EW_COS] = loop_COS, [PLK_EW_TAN] = loop_TAN,     \
@@ -47,7 +48,8 @@
   [PLK_EW_FMOD] = loop_FMOD, [PLK_EW_REMAINDER] = loop_REMAINDER, [PLK_EW_ASIN] = loop_ASIN, \
   [PLK_EW_ACOS] = loop_ACOS, [PLK_EW_ATAN] = loop_ATAN, [PLK_EW_SINH] = loop_SINH, \
   [PLK_EW_COSH] = loop_COSH, [PLK_EW_ASINH] = loop_ASINH, [PLK_EW_ACOSH] = loop_ACOSH, \
-  [PLK_EW_ATANH] = loop_ATANH, [PLK_EW_ERFC] = loop_ERFC, [PLK_EW_ERFINV] = loop_ERFINV,
+  [PLK_EW_ATANH] = loop_ATANH, [PLK_EW_ERFC] = loop_ERFC, [PLK_EW_ERFINV] = loop_ERFINV, \
+  [PLK_EW_LGAMMA] = loop_LGAMMA,
 
 /* fmod makes the period exact: sin(pi x) has period 2. */
 static float slow_sinc(float x) {
