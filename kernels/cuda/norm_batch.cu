@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT
+ * Batch norm over x[N,C,S]: all numbers of a channel share mean and deviation. The formulas are those of
+ * kernels/cpu/norm_batch.c; sums and passes over x are channels.cu. */
+#include "kernels/cuda/channels.h"
+#include "kernels/norm.h"
+
+namespace {
+
+__global__ void forward_coef(PlcChannels k, bool training, double eps, const double *part, plc_numbers rm, plc_numbers rv, plc_numbers w,
+                             plc_numbers b, plc_numbers om, plc_numbers ov, double *coef) {
+  for (PLC_EACH(c, k.C)) {
+    double mean = plc_number(rm, c, 0), var = plc_number(rv, c, 0);
+    if (training) {
+      PlcMoments m = plc_moments_total(part, k.parts, c);
+      mean = m.mean;
+      var = m.m2 / m.n;
+    }
+    plc_number_put(om, c, mean);
+    plc_number_put(ov, c, var);
+    coef[c * 4] = mean;
+    coef[c * 4 + 1] = plc_number(w, c, 1) / sqrt(var + eps);
+    coef[c * 4 + 2] = plc_number(b, c, 0);
+  }
+}
+
+static PlcChannels channels_of(const PlArray *x) {
+  int64_t S = 1;
+  for (int d = 2; d < x->ndim; d++) S *= x->shape[d];
+  return plc_channels(x->shape[0], x->ndim > 1 ? x->shape[1] : 0, S);
+}
+
+static PlStatus forward(const PlkCall *call, const PlcChannels *k, double *mem) {
+  const PlArray *const *in = call->in, *x = in[0];
+  const bool training = pl_attr_i(call->attrs, 0) != 0;
+  double *coef = mem, *part = mem + k->C * 4;
+  if (training) PL_TRY(plc_channel_moments(k, x->dtype, x->data, part));
+  PLC_LAUNCH(forward_coef, plc_grid(k->C, 1), PLC_BLOCK, 0, *k, training, pl_attr_f(call->attrs, 1), part, plc_numbers_of(in[1]),
+             plc_numbers_of(in[2]), plc_numbers_of(in[3]), plc_numbers_of(in[4]), plc_numbers_of(call->out[1]), plc_numbers_of(call->out[2]), coef);
+  if (!call->out[0]) return PL_OK;
+  return plc_channel_affine(k, x->dtype, x->data, coef, call->out[0]->data);
+}
+
+static PlStatus batch_norm(const PlkCall *call) {
+  const PlcChannels k = channels_of(call->in[0]);
+  void *mem;
+  if (k.C == 0) return PL_OK;
+  PL_TRY(plc_scratch((size_t)(k.C * (4 + k.parts * 3)) * sizeof(double), &mem));
+  PlStatus s = forward(call, &k, (double *)mem);
+  plc_scratch_free(mem);
+  return s;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------------------------ */
+
+__global__ void means_of(int64_t n, plc_numbers from, double *to) {
+  for (PLC_EACH(c, n)) to[c] = plc_number(from, c, 0);
+}
+
+/* With h = (x - mean) rstd, g = w dy:  dx = rstd (g - mean g - h mean(g h)), dw = Σ dy h, db = Σ dy. */
+__global__ void backward_coef(PlcChannels k, bool training, double eps, const double *part, const double *mean, plc_numbers var,
+                              plc_numbers w, plc_numbers dw, plc_numbers db, double *coef) {
+  const double m = (double)(k.N * k.S);
+  for (PLC_EACH(c, k.C)) {
+    const double rstd = 1 / sqrt(plc_number(var, c, 0) + eps), a = plc_number(w, c, 1) * rstd;
+    double s1, s2;
+    plc_dots_total(part, k.parts, c, &s1, &s2);
+    plc_number_put(dw, c, s2 * rstd);
+    plc_number_put(db, c, s1);
+    coef[c * 4] = training ? mean[c] : 0;
+    coef[c * 4 + 1] = a;
+    coef[c * 4 + 2] = training ? -a * rstd * rstd * s2 / m : 0;
+    coef[c * 4 + 3] = training ? -a * s1 / m : 0;
+  }
+}
+
+static PlStatus backward(const PlkCall *call, const PlcChannels *k, const void *dy, double *mem) {
+  const PlArray *const *in = call->in, *x = in[1];
+  const bool training = pl_attr_i(call->attrs, 0) != 0;
+  double *coef = mem, *mean = mem + k->C * 4, *part = mean + k->C;
+  PLC_LAUNCH(means_of, plc_grid(k->C, 1), PLC_BLOCK, 0, k->C, plc_numbers_of(in[2]), mean);
+  PL_TRY(plc_channel_dots(k, x->dtype, dy, x->data, mean, 1, part));
+  PLC_LAUNCH(backward_coef, plc_grid(k->C, 1), PLC_BLOCK, 0, *k, training, pl_attr_f(call->attrs, 2), part, mean, plc_numbers_of(in[3]),
+             plc_numbers_of(in[4]), plc_numbers_of(call->out[1]), plc_numbers_of(call->out[2]), coef);
+  if (!call->out[0]) return PL_OK;
+  if (training) return plc_channel_affine2(k, x->dtype, dy, x->data, coef, call->out[0]->data);
+  return plc_channel_affine(k, x->dtype, dy, coef, call->out[0]->data);
+}
+
+static PlStatus batch_norm_bwd(const PlkCall *call) {
+  const PlcChannels k = channels_of(call->in[1]);
+  void *mem, *copy;
+  const void *dy;
+  if (k.C == 0) return PL_OK;
+  PL_TRY(plc_as(call->in[0], call->in[1]->dtype, &copy, &dy));
+  PlStatus s = plc_scratch((size_t)(k.C * (5 + k.parts * 2)) * sizeof(double), &mem);
+  if (s == PL_OK) {
+    s = backward(call, &k, dy, (double *)mem);
+    plc_scratch_free(mem);
+  }
+  plc_scratch_free(copy);
+  return s;
+}
+
+/* running = (1 - momentum) running + momentum factor stat */
+__global__ void update(int64_t n, double m, double f, plc_numbers run, plc_numbers stat) {
+  for (PLC_EACH(i, n)) plc_number_put(run, i, (1 - m) * plc_number(run, i, 0) + m * f * plc_number(stat, i, 0));
+}
+
+static PlStatus running_update(const PlkCall *call) {
+  PlArray *run = call->out[0];
+  if (run->numel == 0) return PL_OK;
+  PLC_LAUNCH(update, plc_grid(run->numel, 1), PLC_BLOCK, 0, run->numel, pl_attr_f(call->attrs, 0), pl_attr_f(call->attrs, 1),
+             plc_numbers_of(run), plc_numbers_of(call->in[1]));
+  return PL_OK;
+}
+
+} // namespace
+
+PLC_KERNEL(batch_norm, batch_norm)
+PLC_KERNEL(batch_norm_bwd, batch_norm_bwd)
+PLC_KERNEL(running_update, running_update)
