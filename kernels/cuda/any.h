@@ -99,6 +99,17 @@ static __device__ __host__ inline uint64_t plc_key_nan(int dtype) {
   return dtype == PL_F64 ? ~(uint64_t)0 : (uint64_t)0xffffffffu;
 }
 
+/* Keys in the opposite order, but NaN above everything all the same. */
+PLC_DEV uint64_t plc_key_down(const void *p, int dtype, int64_t i) {
+  const uint64_t k = plc_key(p, dtype, i);
+  if (dtype > PL_BF16) return ~k;
+  return k == plc_key_nan(dtype) ? ~(uint64_t)0 : ~(uint64_t)0 - 1 - k;
+}
+static __device__ __host__ inline int plc_size(int dtype) { /* bytes of an element */
+  return dtype == PL_F64 || dtype == PL_I64 ? 8 : dtype == PL_F32 || dtype == PL_I32 ? 4
+         : dtype == PL_F16 || dtype == PL_BF16 || dtype == PL_I16 ? 2 : 1;
+}
+
 /* A few numbers in any floating dtype, such as parameters and statistics; p NULL: not there. */
 struct plc_numbers {
   void *p;

@@ -1,0 +1,180 @@
+-- SPDX-License-Identifier: MIT
+-- Device kernels at sizes where they change their way of working: short and long rows, parts of rows, many rows, ties, NaN,
+-- unaligned views. The rows of spec/ops/cases are too small for that. Compared with the CPU.
+
+local T = require "perilune"
+local ok, why = T.core.device.available()
+
+local function same(what, got, want, tol)
+  assert.equal(want:dtype(), got:dtype(), what)
+  assert.same(want:shape(), got:shape(), what)
+  assert.equal("cuda", got:device(), what)
+  got = got:cpu()
+  if not want:is_floating_point() then
+    assert.is_true(T.equal(got, want), what)
+    return
+  end
+  local a, b = got:to("f64"), want:to("f64")
+  local fine = T.isclose(a, b, { rtol = tol, atol = tol, equal_nan = true })
+  assert.is_true(fine:all():item(), ("%s: off by %g"):format(what, (a - b):abs():nan_to_num(0):max():item()))
+end
+
+-- f(tensors…) -> results; all compared.
+local function check(what, tol, f, ...)
+  local args = { ... }
+  local there = {}
+  for i, a in ipairs(args) do there[i] = a:cuda() end
+  local want, got = table.pack(f(table.unpack(args))), table.pack(f(table.unpack(there)))
+  assert.equal(want.n, got.n, what)
+  for i = 1, want.n do same(what .. ", result " .. i, got[i], want[i], tol) end
+end
+
+local tolerance = { f32 = 2e-5, f64 = 1e-10, f16 = 4e-3, bf16 = 3e-2 }
+
+-- What f gives and the gradients of a weighted sum of it.
+local function with_gradients(f)
+  return function(...)
+    local leaves = {}
+    for i, a in ipairs { ... } do leaves[i] = a:detach():requires_grad_() end
+    local y = f(table.unpack(leaves))
+    local w = T.linspace(0.5, 1.5, y:numel()):to(y:dtype()):view(y:shape())
+    if y:device() == "cuda" then w = w:cuda() end
+    (y * w):sum():backward()
+    local out = { y:detach() }
+    for _, a in ipairs(leaves) do out[#out + 1] = a.grad end
+    return table.unpack(out)
+  end
+end
+
+describe("device kernels of all sizes", function()
+  if not ok then
+    pending("no device: " .. tostring(why))
+    return
+  end
+  before_each(function() T.manual_seed(3) end)
+
+  it("batch_norm: parts of channels, short channels, channels side by side, packs and tails", function()
+    for _, shape in ipairs { { 4, 3, 7, 9 }, { 2, 5, 16, 16 }, { 70, 40 }, { 600, 33 }, { 3, 2, 130, 50 }, { 2, 70, 8 }, { 9, 2, 3 } } do
+      for _, dtype in ipairs { "f32", "f64", "bf16", "f16" } do
+        local x = (T.randn(shape) * 3 + 100):to(dtype)
+        local w, b = T.rand(shape[2]):to(dtype), T.rand(shape[2]):to(dtype)
+        if dtype == "f32" or dtype == "f64" then
+          check("batch_norm " .. table.concat(shape, "x") .. " " .. dtype, tolerance[dtype] * 50,
+            with_gradients(function(...)
+              local p = { ... }
+              return (T.batch_norm(p[1], nil, nil, p[2], p[3], true))
+            end), x, w, b)
+        else
+          check("batch_norm " .. table.concat(shape, "x") .. " " .. dtype, 0.1, function(a, c, d)
+            return (T.batch_norm(a, nil, nil, c, d, true))
+          end, x, w, b)
+        end
+      end
+    end
+  end)
+
+  it("batch_norm of a view that begins between packs", function()
+    local base = T.randn(4 * 3 * 64 + 1)
+    check("unaligned", 1e-4, with_gradients(function(a)
+      return (T.batch_norm(a[{ { 2, a:numel() } }]:view(4, 3, 64), nil, nil, nil, nil, true))
+    end), base)
+  end)
+
+  it("group_norm", function()
+    for _, shape in ipairs { { 2, 6, 5, 5 }, { 1, 4, 100, 90 }, { 3, 8 }, { 40, 12, 2 } } do
+      for _, dtype in ipairs { "f32", "f64" } do
+        check("group_norm " .. table.concat(shape, "x") .. " " .. dtype, tolerance[dtype] * 50, with_gradients(function(a, w, b)
+          return (T.group_norm(a, w, b, { num_groups = 2 }))
+        end), T.randn(shape):to(dtype), T.rand(shape[2]):to(dtype), T.rand(shape[2]):to(dtype))
+      end
+    end
+  end)
+
+  it("scans: many rows, long rows, rows in chunks", function()
+    for _, case in ipairs { { { 4500, 2 }, 1 }, { { 2, 4500 }, 2 }, { { 5, 70, 3 }, 2 }, { { 300, 8 }, 2 },
+      { { 2, 33, 4100 }, 2 } } do
+      local shape, dim = case[1], case[2]
+      local name = table.concat(shape, "x")
+      local x = T.randn(shape)
+      check("cumsum " .. name, 1e-4, with_gradients(function(a) return a:cumsum(dim) end), x)
+      if x:numel() > 20000 then break end
+      check("logcumsumexp " .. name, 1e-4, function(a) return a:logcumsumexp(dim) end, x)
+      check("cumprod " .. name, 1e-3, function(a) return a:cumprod(dim) end, x * 0.01 + 1)
+      check("integers " .. name, 0, function(a) return a:cumsum(dim), a:cumprod(dim) end, T.randint(-5, 5, shape))
+      local ties = T.randint(-50, 50, shape):to("f32")
+      check("cummax " .. name, 0, function(a) return a:cummax(dim) end, ties)
+      check("cummin " .. name, 0, function(a) return a:cummin(dim) end, ties)
+      check("cummin of i64 " .. name, 0, function(a) return a:cummin(dim) end, T.randint(-50, 50, shape))
+    end
+    local x = T.randn(9000)
+    x[5000] = 0 / 0
+    check("cummax with NaN", 0, function(a) return a:cummax(1) end, x)
+  end)
+
+  it("argmax and its kind: a thread, a warp, a block, several blocks a row; ties and NaN", function()
+    for _, case in ipairs { { { 100, 7 }, 2 }, { { 100, 300 }, 2 }, { { 3, 5000 }, 2 }, { { 40000 }, 1 }, { { 2, 17000 }, 1 },
+      { { 2000, 5 }, 1 } } do
+      local shape, dim = case[1], case[2]
+      local x = T.randint(-1000, 1000, shape)
+      for _, dtype in ipairs { "f32", "i64", "u8" } do
+        check("max " .. table.concat(shape, "x") .. dtype, 0, function(a)
+          local v, i = a:max(dim)
+          local w, j = a:min(dim)
+          return v, i, w, j, a:argmax(dim), a:argmin()
+        end, x:to(dtype))
+      end
+      local y = x:to("f64")
+      y:view(-1)[y:numel() // 2] = 0 / 0
+      check("NaN", 0, function(a) return a:argmax(dim), a:argmin() end, y)
+    end
+    check("extremes of i64", 0, function(a) return a:argmax(), a:argmin() end, T.tensor({ 1, math.maxinteger, math.mininteger }, { dtype = "i64" }))
+  end)
+
+  it("sort and its kind: in shared memory, by radix, by selection", function()
+    for _, case in ipairs { { { 5, 3 }, 2 }, { { 40, 100 }, 2 }, { { 2048 }, 1 }, { { 2, 5000 }, 2 }, { { 9, 2100 }, 2 },
+      { { 2500, 2 }, 1 } } do
+      local shape, dim = case[1], case[2]
+      local n = shape[dim]
+      local x = T.randint(-200, 200, shape)
+      for _, dtype in ipairs(n > 2048 and { "f32", "i64", "u8" } or { "f64", "bf16", "i16" }) do
+        check("sort " .. table.concat(shape, "x") .. dtype, 0, function(a)
+          local v, i = a:sort(dim)
+          local w, j = a:sort(dim, true)
+          return v, i, w, j, a:argsort(dim)
+        end, x:to(dtype))
+        check("topk " .. table.concat(shape, "x") .. dtype, 0, function(a)
+          local k = math.min(n, 40)
+          local v, i = a:topk(k, dim)
+          local w, j = a:topk(k, dim, false)
+          local q, r = a:kthvalue((n + 2) // 3, dim)
+          local m, o = a:mode(dim)
+          local s, t = a:median(dim)
+          return v, i, w, j, q, r, m, o, s, t
+        end, x:to(dtype))
+      end
+      local y = T.randn(shape)
+      y:view(-1)[7] = 0 / 0
+      check("NaN " .. table.concat(shape, "x"), 0, function(a)
+        local v, i = a:sort(dim)
+        local w, j = a:median(dim)
+        local s, t = a:topk(2, dim)
+        return v, i, w, j, s, t
+      end, y)
+    end
+    check("gradient", 1e-5, with_gradients(function(a) return (a:topk(30, 2)) end), T.randn(9, 2100))
+  end)
+
+  it("pooling", function()
+    local x = T.randn(2, 2, 11, 13)
+    for _, dtype in ipairs { "f32", "f64" } do
+      local a = x:to(dtype)
+      check("max", 1e-6, with_gradients(function(v) return T.max_pool2d(v, 3, 2, 1) end), a)
+      check("max, dilated", 1e-6, with_gradients(function(v) return T.max_pool2d(v, { 2, 3 }, { 1, 2 }, { 1, 1 }, { 3, 2 }) end), a)
+      check("average", 1e-5, with_gradients(function(v) return T.avg_pool2d(v, 3, 2, 1) end), a)
+      check("adaptive", 1e-5, with_gradients(function(v) return T.adaptive_avg_pool2d(v, { 5, 7 }) end), a)
+      check("adaptive max", 1e-6, with_gradients(function(v) return T.adaptive_max_pool2d(v, { 5, 23 }) end), a)
+      check("whole planes", 1e-5, with_gradients(function(v) return T.adaptive_avg_pool2d(v, { 1, 1 }) end), a)
+    end
+    check("integers", 0, function(v) return T.max_pool2d(v, 2), T.avg_pool2d(v, 2) end, T.randint(-9, 9, { 2, 3, 6, 6 }))
+  end)
+end)
