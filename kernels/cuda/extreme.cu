@@ -140,5 +140,6 @@ PlStatus dim_pick(const PlkCall *call) { return move(call, call->in[0], false); 
 
 PLC_KERNEL(argmax, argmax)
 PLC_KERNEL(max_dim, max_dim)
+PLC_KERNEL(min_dim, max_dim)
 PLC_KERNEL(dim_put, dim_put)
 PLC_KERNEL(dim_pick, dim_pick)

@@ -275,3 +275,4 @@ PlStatus sorted(const PlkCall *call) {
 } // namespace
 
 PLC_KERNEL(sort, sorted)
+PLC_KERNEL(mode, sorted)

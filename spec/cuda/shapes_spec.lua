@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Device kernels at sizes where they change their way of working: short and long rows, parts of rows, many rows, ties, NaN,
--- unaligned views. The rows of spec/ops/cases are too small for that. Compared with the CPU.
+-- Device kernels at sizes where they change their way of working: short and long rows, parts of rows, many rows, ties,
+-- NaN, unaligned views. The rows of spec/ops/cases are too small for that. Compared with the CPU.
 
 local T = require "perilune"
 local ok, why = T.core.device.available()
@@ -54,7 +54,9 @@ describe("device kernels of all sizes", function()
   before_each(function() T.manual_seed(3) end)
 
   it("batch_norm: parts of channels, short channels, channels side by side, packs and tails", function()
-    for _, shape in ipairs { { 4, 3, 7, 9 }, { 2, 5, 16, 16 }, { 70, 40 }, { 600, 33 }, { 3, 2, 130, 50 }, { 2, 70, 8 }, { 9, 2, 3 } } do
+    local shapes = { { 4, 3, 7, 9 }, { 2, 5, 16, 16 }, { 70, 40 }, { 600, 33 }, { 3, 2, 130, 50 },
+      { 2, 70, 8 }, { 9, 2, 3 } }
+    for _, shape in ipairs(shapes) do
       for _, dtype in ipairs { "f32", "f64", "bf16", "f16" } do
         local x = (T.randn(shape) * 3 + 100):to(dtype)
         local w, b = T.rand(shape[2]):to(dtype), T.rand(shape[2]):to(dtype)
@@ -83,7 +85,8 @@ describe("device kernels of all sizes", function()
   it("group_norm", function()
     for _, shape in ipairs { { 2, 6, 5, 5 }, { 1, 4, 100, 90 }, { 3, 8 }, { 40, 12, 2 } } do
       for _, dtype in ipairs { "f32", "f64" } do
-        check("group_norm " .. table.concat(shape, "x") .. " " .. dtype, tolerance[dtype] * 50, with_gradients(function(a, w, b)
+        check("group_norm " .. table.concat(shape, "x") .. " " .. dtype, tolerance[dtype] * 50,
+          with_gradients(function(a, w, b)
           return (T.group_norm(a, w, b, { num_groups = 2 }))
         end), T.randn(shape):to(dtype), T.rand(shape[2]):to(dtype), T.rand(shape[2]):to(dtype))
       end
@@ -112,7 +115,8 @@ describe("device kernels of all sizes", function()
   end)
 
   it("argmax and its kind: a thread, a warp, a block, several blocks a row; ties and NaN", function()
-    for _, case in ipairs { { { 100, 7 }, 2 }, { { 100, 300 }, 2 }, { { 3, 5000 }, 2 }, { { 40000 }, 1 }, { { 2, 17000 }, 1 },
+    for _, case in ipairs { { { 100, 7 }, 2 }, { { 100, 300 }, 2 }, { { 3, 5000 }, 2 },
+      { { 40000 }, 1 }, { { 2, 17000 }, 1 },
       { { 2000, 5 }, 1 } } do
       local shape, dim = case[1], case[2]
       local x = T.randint(-1000, 1000, shape)
@@ -127,11 +131,13 @@ describe("device kernels of all sizes", function()
       y:view(-1)[y:numel() // 2] = 0 / 0
       check("NaN", 0, function(a) return a:argmax(dim), a:argmin() end, y)
     end
-    check("extremes of i64", 0, function(a) return a:argmax(), a:argmin() end, T.tensor({ 1, math.maxinteger, math.mininteger }, { dtype = "i64" }))
+    local ends = T.tensor({ 1, math.maxinteger, math.mininteger }, { dtype = "i64" })
+    check("extremes of i64", 0, function(a) return a:argmax(), a:argmin() end, ends)
   end)
 
   it("sort and its kind: in shared memory, by radix, by selection", function()
-    for _, case in ipairs { { { 5, 3 }, 2 }, { { 40, 100 }, 2 }, { { 2048 }, 1 }, { { 2, 5000 }, 2 }, { { 9, 2100 }, 2 },
+    for _, case in ipairs { { { 5, 3 }, 2 }, { { 40, 100 }, 2 }, { { 2048 }, 1 }, { { 2, 5000 }, 2 },
+      { { 9, 2100 }, 2 },
       { { 2500, 2 }, 1 } } do
       local shape, dim = case[1], case[2]
       local n = shape[dim]
@@ -169,12 +175,15 @@ describe("device kernels of all sizes", function()
     for _, dtype in ipairs { "f32", "f64" } do
       local a = x:to(dtype)
       check("max", 1e-6, with_gradients(function(v) return T.max_pool2d(v, 3, 2, 1) end), a)
-      check("max, dilated", 1e-6, with_gradients(function(v) return T.max_pool2d(v, { 2, 3 }, { 1, 2 }, { 1, 1 }, { 3, 2 }) end), a)
+      check("max, dilated", 1e-6, with_gradients(function(v)
+        return T.max_pool2d(v, { 2, 3 }, { 1, 2 }, { 1, 1 }, { 3, 2 })
+      end), a)
       check("average", 1e-5, with_gradients(function(v) return T.avg_pool2d(v, 3, 2, 1) end), a)
       check("adaptive", 1e-5, with_gradients(function(v) return T.adaptive_avg_pool2d(v, { 5, 7 }) end), a)
       check("adaptive max", 1e-6, with_gradients(function(v) return T.adaptive_max_pool2d(v, { 5, 23 }) end), a)
       check("whole planes", 1e-5, with_gradients(function(v) return T.adaptive_avg_pool2d(v, { 1, 1 }) end), a)
     end
-    check("integers", 0, function(v) return T.max_pool2d(v, 2), T.avg_pool2d(v, 2) end, T.randint(-9, 9, { 2, 3, 6, 6 }))
+    check("integers", 0, function(v) return T.max_pool2d(v, 2), T.avg_pool2d(v, 2) end,
+      T.randint(-9, 9, { 2, 3, 6, 6 }))
   end)
 end)
