@@ -13,6 +13,8 @@ template <typename K> struct plc_pairs {
 /* Sorts each row by the lowest `bits` of its keys; p's members may change places, so read p->key and p->at. */
 PlStatus plc_sort_pairs(plc_pairs<uint32_t> *p, int64_t rows, int64_t n, int bits);
 PlStatus plc_sort_pairs(plc_pairs<uint64_t> *p, int64_t rows, int64_t n, int bits);
+/* y[d] = Σ x[at] over the sorted pairs with key d, for d < m; 0 where there are none. Floats, summed in double. */
+PlStatus plc_sum_sorted(const plc_pairs<uint32_t> *p, int64_t n, int xtype, const void *x, int64_t m, int ytype, void *y);
 /* Scratch for `count` pairs; *mem is to be freed. */
 template <typename K> static inline PlStatus plc_pairs_room(plc_pairs<K> *p, int64_t count, void **mem) {
   const size_t n = (size_t)(count + 31) / 32 * 32;

@@ -115,7 +115,37 @@ template <typename K> PlStatus sort_pairs(plc_pairs<K> *p, int64_t rows, int64_t
   return PL_OK;
 }
 
+/* `width` threads a destination: its pairs are found by bisection and added in a fixed order. */
+__global__ void sum_sorted(int64_t n, const uint32_t *key, const uint32_t *at, int xtype, const void *x, int64_t m, int ytype, void *y,
+                           int width) {
+  __shared__ double room[32];
+  const int t = (int)threadIdx.x % width;
+  const int64_t d = (int64_t)blockIdx.x * (PLC_BLOCK / width) + (int)threadIdx.x / width;
+  int64_t bound[2] = {0, 0};
+  for (int b = 0; b < 2 && d < m; b++) { /* the first key that is not below d, not below d + 1 */
+    int64_t lo = bound[0], hi = n;
+    while (lo < hi) {
+      const int64_t mid = lo + (hi - lo) / 2;
+      if ((int64_t)key[mid] < d + b) lo = mid + 1;
+      else hi = mid;
+    }
+    bound[b] = lo;
+  }
+  double sum = 0;
+  for (int64_t i = bound[0] + t; i < bound[1]; i += width) sum += plc_get_f(x, xtype, at[i]);
+  if (width == 32) sum = plc_warp_all(sum, plc_sum());
+  else if (width == PLC_BLOCK) sum = plc_block_all(sum, plc_sum(), 0.0, room);
+  if (d < m && t == 0) plc_put_f(y, ytype, d, sum);
+}
+
 } // namespace
+
+PlStatus plc_sum_sorted(const plc_pairs<uint32_t> *p, int64_t n, int xtype, const void *x, int64_t m, int ytype, void *y) {
+  const int width = m < 1024 ? PLC_BLOCK : n / m >= 16 ? 32 : 1, each = PLC_BLOCK / width;
+  if (m == 0) return PL_OK;
+  PLC_LAUNCH(sum_sorted, (unsigned)((m + each - 1) / each), PLC_BLOCK, 0, n, p->key, p->at, xtype, x, m, ytype, y, width);
+  return PL_OK;
+}
 
 PlStatus plc_sort_pairs(plc_pairs<uint32_t> *p, int64_t rows, int64_t n, int bits) { return sort_pairs(p, rows, n, bits); }
 PlStatus plc_sort_pairs(plc_pairs<uint64_t> *p, int64_t rows, int64_t n, int bits) { return sort_pairs(p, rows, n, bits); }

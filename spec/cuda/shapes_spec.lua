@@ -186,4 +186,109 @@ describe("device kernels of all sizes", function()
     check("integers", 0, function(v) return T.max_pool2d(v, 2), T.avg_pool2d(v, 2) end,
       T.randint(-9, 9, { 2, 3, 6, 6 }))
   end)
+
+  it("joins, repeats, pads and their gradients", function()
+    for _, dtype in ipairs { "f32", "f64", "bf16" } do
+      local tol = tolerance[dtype] * 10
+      local a, b = T.randn(3, 16, 5):to(dtype), T.randn(3, 7, 5):to(dtype)
+      check("cat", tol, with_gradients(function(x, y) return T.cat({ x, y, x }, 2) end), a, b)
+      check("cat along the last", tol, with_gradients(function(x)
+        return T.cat({ x, x:transpose(1, 2):transpose(1, 2) }, 3)
+      end), a)
+      check("stack", tol, with_gradients(function(x) return T.stack({ x, x * 2 }, 3) end), a)
+      check("tile", tol, with_gradients(function(x) return x:tile(2, 1, 3) end), a)
+      check("repeat_interleave", tol, with_gradients(function(x) return x:repeat_interleave(3, 2) end), a)
+      check("flip, roll", tol, with_gradients(function(x)
+        return x:flip(1, 3):roll({ 4, -7 }, { 2, 3 }) + x:roll(9)
+      end), a)
+      for _, mode in ipairs { "reflect", "replicate", "circular" } do
+        check(mode, tol, with_gradients(function(x) return T.pad(x:view(3, 1, 16, 5), { 3, 2, 7, 15 }, mode) end), a)
+      end
+      check("constant", tol, with_gradients(function(x) return T.pad(x, { 1, -2, -3, 4 }, "constant", 0.5) end), a)
+      check("triangles", tol, with_gradients(function(x) return x:tril(1) + x:triu(-3) end), a)
+      check("windows that overlap", tol, with_gradients(function(x) return x:unfold(2, 5, 2) end), a)
+      check("strided windows that overlap", tol, with_gradients(function(x)
+        return x:view(-1):as_strided({ 40, 9, 2 }, { 3, 2, 0 }, 4)
+      end), a)
+    end
+    check("bytes", 0, function(x)
+      return T.cat({ x, x }, 1), x:flip(2), T.pad(x, { 2, 1 }, "constant", 3)
+    end,
+      T.randint(0, 200, { 33, 31 }):to("u8"))
+  end)
+
+  it("counting and searching", function()
+    local x = T.randint(1, 60, { 5000 })
+    check("bincount", 0, function(a) return T.bincount(a) end, x)
+    check("bincount of few", 1e-4, function(a, w) return T.bincount(a, w) end, x, T.rand(5000))
+    check("bincount of many", 1e-9, function(a, w) return T.bincount(a, w, { minlength = 3000 }) end, x,
+      T.rand(5000):to("f64"))
+    local y = T.randint(-30, 30, { 5000 }):to("f32")
+    y[17], y[4000] = 0 / 0, 0 / 0
+    check("unique", 0, function(a) return T.unique(a, { return_inverse = true, return_counts = true }) end, y)
+    check("unique slices", 0, function(a)
+      return T.unique(a, { dim = 2, return_inverse = true, return_counts = true })
+    end, T.randint(0, 3, { 2, 300, 2 }))
+    check("isin", 0, function(a, b) return T.isin(a, b), T.isin(a, b, { invert = true }) end, y, T.arange(20):to("f32"))
+    local sorted = (T.randn(4, 1000):sort(2))
+    check("searchsorted", 0, function(s, v)
+      return T.searchsorted(s, v), T.searchsorted(s, v, nil, true)
+    end, sorted, T.randn(4, 77))
+  end)
+
+  it("losses", function()
+    for _, dtype in ipairs { "f32", "f64" } do
+      local tol = tolerance[dtype] * 10
+      local x, y = T.rand(70, 130):to(dtype), T.rand(70, 130):to(dtype)
+      for _, name in ipairs { "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "kl_div",
+        "binary_cross_entropy_with_logits" } do
+        for _, reduction in ipairs { "mean", "sum", "none" } do
+          check(name .. reduction, tol, with_gradients(function(a, b)
+            return T[name](a, b, { reduction = reduction })
+          end), x, y)
+        end
+      end
+    end
+  end)
+
+  it("cross entropy: threads of a row, packs and tails, weights, smoothing, ignored targets", function()
+    local shapes = { { 9, 5 }, { 300, 64 }, { 7, 301 }, { 5, 3000 }, { 3, 2501 }, { 2, 12, 2100 }, { 2, 11, 3 } }
+    for _, shape in ipairs(shapes) do
+      local classes = shape[2]
+      local sizes = { shape[1], shape[3] }
+      local target = T.randint(1, classes, sizes)
+      target:view(-1)[2] = -100
+      local weight = T.rand(classes) + 0.5
+      for _, dtype in ipairs { "f32", "f64", "bf16" } do
+        local tol = dtype == "bf16" and 0.1 or tolerance[dtype] * 20
+        local x, w = (T.randn(shape) * 4):to(dtype), weight:to(dtype)
+        local kinds = { {}, { reduction = "sum", label_smoothing = 0.1 },
+          { reduction = "none", label_smoothing = 0.2 } }
+        for _, options in ipairs(kinds) do
+          check("cross entropy " .. table.concat(shape, "x") .. dtype, tol, with_gradients(function(a)
+            local on = a:device() == "cuda"
+            return T.cross_entropy(a, on and target:cuda() or target, on and w:cuda() or w, options)
+          end), x)
+        end
+        check("nll", tol, with_gradients(function(a)
+          local on = a:device() == "cuda"
+          return T.nll_loss(a, on and target:cuda() or target, on and w:cuda() or w)
+        end), x)
+      end
+    end
+  end)
+
+  it("index values out of range", function()
+    local bad = T.tensor({ 1, 2, 9 }, { dtype = "i64" }):cuda()
+    local fine, message = pcall(function()
+      local r = T.searchsorted(T.tensor { 1, 2, 3 }:cuda(), T.tensor { 2 }:cuda(), bad)
+      return r:cpu()
+    end)
+    assert.is_false(fine)
+    assert.truthy(tostring(message):find("searchsorted", 1, true) and tostring(message):find("9", 1, true), message)
+    fine, message = pcall(function() return T.cross_entropy(T.randn(3, 4):cuda(), bad):item() end)
+    assert.is_false(fine)
+    assert.truthy(tostring(message):find("cross_entropy", 1, true) and tostring(message):find("9", 1, true), message)
+    assert.equal(3, T.ones(3):cuda():sum():item()) -- the device goes on
+  end)
 end)
