@@ -178,6 +178,15 @@ static PlStatus no_kernel(const PlOp *op) {
   PL_FAIL(PL_ERR_UNSUPPORTED, "%s: no kernel for device cpu", op->name);
 }
 
+/* Whether input i may stay one element that repeats: see PL_F_REPEATED. */
+static bool repeats(const Call *c, int i) {
+  const PlArray *a = c->arr[i];
+  if (!(c->op->flags & PL_F_REPEATED) || i < c->op->nin - c->op->nopt || c->device != PL_CPU) return false;
+  for (int d = 0; d < a->ndim; d++)
+    if (a->strides[d] != 0 && a->shape[d] != 1) return false;
+  return true;
+}
+
 /* Runs the kernel on contiguous copies of inputs where the op asks for that. */
 static PlStatus run_kernel(Call *c, PlTensor *const *out) {
   const PlOp *op = c->op;
@@ -190,7 +199,7 @@ static PlStatus run_kernel(Call *c, PlTensor *const *out) {
   const PlArray **arr = c->arr;
   if (op->flags & PL_F_CONTIGUOUS)
     for (int i = 0; i < c->nin && s == PL_OK; i++) {
-      if (!c->in[i] || c->in[i]->a.contiguous) continue;
+      if (!c->in[i] || c->in[i]->a.contiguous || repeats(c, i)) continue;
       if (!copies) {
         copies = calloc((size_t)c->nin, sizeof *copies + sizeof *arr);
         if (!copies) return no_memory(op);

@@ -183,5 +183,5 @@ static PlStatus seq_bwd_grad(PlMaker *g) {
 const PlOp pl_op_gru_seq_bwd = {
     .name = "gru_seq_bwd", .doc = "The gradients of gru_seq for gx, h0, w and b.", .nin = B_NIN, .nopt = 1, .nout = 4,
     .nattr = 1, .args = {"acts", "hs", "w", "dhs", "dacts"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
-    .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = seq_bwd_infer, .grad = seq_bwd_grad,
+    .flags = PL_F_CONTIGUOUS | PL_F_REPEATED | PL_F_INTERNAL, .infer = seq_bwd_infer, .grad = seq_bwd_grad,
     PL_KERNEL(gru_seq_bwd)};

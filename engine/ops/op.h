@@ -218,6 +218,8 @@ enum {
   PL_F_NOMETHOD = 256,   /* function only, no tensor method */
   PL_F_NO_BOOL = 1024,   /* refuses bool tensors */
   PL_F_IMPURE = 512,     /* looks at values to decide its shape, or has side effects */
+  PL_F_REPEATED = 4096,  /* with PL_F_CONTIGUOUS: an optional input may repeat one element (strides 0), as missing
+                          * gradients do, which are zeros */
   PL_F_MOVES = 2048      /* its result lies on another device than its input */
 };
 

@@ -71,14 +71,16 @@ PlStatus plk_cpu_gru_seq_bwd(const PlkCall *call) {
   const int64_t size = (int64_t)pl_dtype_size((PlDtype)acts->dtype);
   Seq q = seq_of(acts->shape[0], acts->shape[1], hs->shape[2], call->attrs);
   q.acts = acts->data, q.hs = hs->data, q.dhs = call->in[3]->data;
-  q.dacts = call->nin > 4 && call->in[4] ? call->in[4]->data : NULL;
   q.dgx = call->out[0]->data, q.dh0 = call->out[1]->data;
   const int64_t H = q.H;
   if (H == 0) return PL_OK;
+  void *room = NULL;
   PL_TRY(plk_scratch((size_t)(q.S * q.N * 3 * H + 1) * (size_t)size, &q.da));
-  PlStatus s = plk_pack_panels(call->in[2], 3 * H, H, false, &q.panels);
+  PlStatus s = plk_gradient_given(call->nin > 4 ? call->in[4] : NULL, &q.dacts, &room);
+  if (s == PL_OK) s = plk_pack_panels(call->in[2], 3 * H, H, false, &q.panels);
   if (s == PL_OK && q.N > 0) s = plk_parallel(q.tasks, 1, f64 ? backward64 : backward, &q);
   plk_scratch_free(q.panels);
+  plk_scratch_free(room);
   const PlkGemm g = {.dtype = (PlDtype)acts->dtype, .ta = true, .M = 3 * H, .N = H, .K = q.S * q.N, .lda = 3 * H,
                      .ldb = H, .ldc = H, .alpha = 1, .A = q.da, .C = call->out[2]->data,
                      .B = (const char *)hs->data + (q.reverse ? q.N * H * size : 0)};

@@ -47,6 +47,9 @@ static inline int64_t plk_panels(int64_t n, size_t size) {
 /* B as panels: w[rows][cols] itself (K = rows), or its transpose (K = cols); scratch that the caller frees. Threads
  * share the work. */
 PlStatus plk_pack_panels(const PlArray *w, int64_t rows, int64_t cols, bool transpose, void **out);
+/* The data of an optional gradient: NULL where it is missing or one zero that repeats; *room, which the caller frees,
+ * where another element repeats. */
+PlStatus plk_gradient_given(const PlArray *a, const void **data, void **room);
 /* Into how many tasks the rows of a batch are cut: by shape alone. */
 int64_t plk_recurrent_tasks(int64_t N, int64_t H);
 

@@ -67,6 +67,25 @@ BODY(forward64, forward_rows_f64)
 BODY(backward, backward_rows_f32)
 BODY(backward64, backward_rows_f64)
 
+PlStatus plk_gradient_given(const PlArray *a, const void **data, void **room) {
+  *data = *room = NULL;
+  if (!a || a->numel == 0) return PL_OK;
+  const bool f64 = a->dtype == PL_F64;
+  const double x = f64 ? *(const double *)a->data : (double)*(const float *)a->data;
+  if (a->contiguous)
+    *data = a->data;
+  else if (x != 0) {
+    PL_TRY(plk_scratch((size_t)a->numel * pl_dtype_size((PlDtype)a->dtype), room));
+    for (int64_t i = 0; i < a->numel; i++)
+      if (f64)
+        ((double *)*room)[i] = x;
+      else
+        ((float *)*room)[i] = (float)x;
+    *data = *room;
+  }
+  return PL_OK;
+}
+
 static PlStatus pack32(void *ctx, int64_t begin, int64_t end) {
   for (int64_t at = begin; at < end; at++) pack_f32(ctx, at);
   return PL_OK;
@@ -123,14 +142,17 @@ PlStatus plk_cpu_lstm_seq_bwd(const PlkCall *call) {
   const int64_t size = (int64_t)pl_dtype_size((PlDtype)gates->dtype);
   Seq q = seq_of(gates->shape[0], gates->shape[1], hs->shape[2], call->attrs);
   q.gates = gates->data, q.cs = call->in[1]->data, q.dhs = call->in[4]->data;
-  q.dcs = call->nin > 5 && call->in[5] ? call->in[5]->data : NULL;
-  q.dgates = call->nin > 6 && call->in[6] ? call->in[6]->data : NULL;
   q.dgx = call->out[0]->data, q.dh0 = call->out[1]->data, q.dc0 = call->out[2]->data;
   const int64_t H = q.H;
   if (q.N * H == 0) return PL_OK;
-  PL_TRY(plk_pack_panels(call->in[3], 4 * H, H, false, &q.panels));
-  PlStatus s = plk_parallel(q.tasks, 1, f64 ? backward64 : backward, &q);
+  void *room[2] = {NULL, NULL};
+  PlStatus s = plk_gradient_given(call->nin > 5 ? call->in[5] : NULL, &q.dcs, &room[0]);
+  if (s == PL_OK) s = plk_gradient_given(call->nin > 6 ? call->in[6] : NULL, &q.dgates, &room[1]);
+  if (s == PL_OK) s = plk_pack_panels(call->in[3], 4 * H, H, false, &q.panels);
+  if (s == PL_OK) s = plk_parallel(q.tasks, 1, f64 ? backward64 : backward, &q);
   plk_scratch_free(q.panels);
+  plk_scratch_free(room[0]);
+  plk_scratch_free(room[1]);
   if (s != PL_OK) return s;
   /* dw[4H,H] = Σ dgx_kᵀ (h before step k), whose matrices follow each other */
   const PlkGemm g = {.dtype = (PlDtype)gates->dtype, .ta = true, .M = 4 * H, .N = H, .K = q.S * q.N, .lda = 4 * H,

@@ -47,6 +47,8 @@ PlStatus pl_pass_layout(PlFlow *f, int32_t *removed) {
   for (int32_t i = 0; i < nnodes && s == PL_OK; i++) {
     for (int32_t k = pl_fnode_written(&f->nodes[i]); k < f->nodes[i].nin && s == PL_OK; k++) {
       PlFVal v = f->nodes[i].in[k];
+      const PlOp *op = f->nodes[i].op;
+      if ((op->flags & PL_F_REPEATED) && k >= op->nin - op->nopt) continue; /* seldom more than one element */
       if ((f->nodes[i].op->flags & PL_F_CONTIGUOUS) && !(f->nodes[i].flags & PL_FN_VIEW) && v >= 0 && !f->vals[v].contiguous)
         s = dense(&l, i, k);
     }
