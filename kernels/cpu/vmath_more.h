@@ -210,7 +210,7 @@ VM float vm_lgamma_f32(float x) {
   const double stirling = vm_fma_f64(z - 0.5, vm_log_f64(z) - 1.0, vm_fma_f64(t, w, 0.41893853320467274));
   const double other = vm_log_f64(back ? VM_PI * product / s : product);
   const double r = back ? other - stirling : stirling - other;
-  return (x <= -8388608.0f) | (y > 1e300) ? INFINITY : (x == 1.0f) | (x == 2.0f) ? 0.0f : (float)r;
+  return ((x <= -8388608.0f) | (y > 1e300)) ? INFINITY : ((x == 1.0f) | (x == 2.0f)) ? 0.0f : (float)r;
 }
 
 #endif
