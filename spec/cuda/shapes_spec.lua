@@ -278,6 +278,19 @@ describe("device kernels of all sizes", function()
     end
   end)
 
+  it("ctc_loss: letters that repeat, sequences of all lengths", function()
+    local frames, letters = T.tensor({ 40, 7, 0, 33 }, { dtype = "i64" }), T.tensor({ 17, 3, 0, 20 }, { dtype = "i64" })
+    local target = T.randint(2, 5, { 4, 20 })
+    for _, dtype in ipairs { "f32", "f64" } do
+      check("ctc " .. dtype, tolerance[dtype] * 20, with_gradients(function(x)
+        local function there(a) return x:device() == "cuda" and a:cuda() or a end
+        return (T.ctc_nll(x:log_softmax(3), there(target), there(frames), there(letters)))
+      end), T.randn(40, 4, 9):to(dtype))
+    end
+    check("polygamma", 1e-9, function(x) return T.polygamma(x, 0), T.polygamma(x, 1), T.polygamma(x, 4) end,
+      T.linspace(-3.3, 9, 50):to("f64"))
+  end)
+
   it("index values out of range", function()
     local bad = T.tensor({ 1, 2, 9 }, { dtype = "i64" }):cuda()
     local fine, message = pcall(function()
