@@ -32,6 +32,7 @@ local wrong = {
   ["data.DataLoader(set, { num_workers = 2 })"] = "did you mean 'workers'?",
   ["T.fit(net, { train = loader, optimiser = opt })"] = "did you mean 'optimizer'?",
   ["T.fit(net, { train = loader, optimizer = opt, num_epochs = 2 })"] = "did you mean 'epochs'?",
+  ["data.random_split(set, { 0.8, 0.1 })"] = "shares are numbers that sum to 1; got 0.8, all sum to 0.9",
   ["data.image_folder('/tmp', { transform = 3 })"] = "data.image_folder: transform must be a function",
   ["data.DataLoader(data.mnist { split = 'train', root = '/nowhere' })"] = "assert(T.data.mnist {…}) shows it",
   ["for _ in data.DataLoader({ T.rand(2), T.rand(3) }, { batch_size = 2 }) do end"] =

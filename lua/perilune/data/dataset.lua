@@ -185,7 +185,10 @@ function M.random_split(dataset, lengths, opts)
   local shares = math.abs(sum - 1) < 1e-9 and not (n == 1 and #lengths == 1)
   for i, v in ipairs(lengths) do
     sizes[i] = shares and math.floor(v * n) or integer(v)
-    if not sizes[i] then fail("data.random_split: length %d must be an integer, got %s", i, describe(v)) end
+    if not sizes[i] then
+      fail("data.random_split: lengths are integers that sum to %d, shares are numbers that sum to 1; got %s, all "
+        .. "sum to %g", n, describe(v), sum)
+    end
     total = total + sizes[i]
   end
   if shares then -- what rounding left over goes to the first parts, one each
