@@ -20,30 +20,6 @@ template <typename From, typename To> __global__ void cast_flat(int64_t n, const
   }
 }
 
-PLC_DEV int64_t saturated(double x, int64_t lo, int64_t hi) {
-  if (x != x) return 0;
-  if (x >= 9223372036854775808.0) return hi;
-  if (x < -9223372036854775808.0) return lo;
-  int64_t v = (int64_t)x;
-  return v < lo ? lo : v > hi ? hi : v;
-}
-
-/* Exactly one of f and i is meant: whole says which. */
-PLC_DEV void store_any(void *y, int dtype, int64_t at, bool whole, double f, int64_t i) {
-  switch (dtype) {
-  case PL_F32: ((float *)y)[at] = whole ? (float)i : (float)f; break;
-  case PL_F64: ((double *)y)[at] = whole ? (double)i : f; break;
-  case PL_F16: ((plc_f16 *)y)[at] = plc_f16_of(whole ? (float)i : (float)f); break;
-  case PL_BF16: ((plc_bf16 *)y)[at] = plc_bf16_of(whole ? (float)i : (float)f); break;
-  case PL_I8: ((int8_t *)y)[at] = (int8_t)(whole ? i : saturated(f, -128, 127)); break;
-  case PL_I16: ((int16_t *)y)[at] = (int16_t)(whole ? i : saturated(f, -32768, 32767)); break;
-  case PL_I32: ((int32_t *)y)[at] = (int32_t)(whole ? i : saturated(f, INT32_MIN, INT32_MAX)); break;
-  case PL_I64: ((int64_t *)y)[at] = whole ? i : saturated(f, INT64_MIN, INT64_MAX); break;
-  case PL_U8: ((uint8_t *)y)[at] = (uint8_t)(whole ? i : saturated(f, 0, 255)); break;
-  default: ((uint8_t *)y)[at] = whole ? i != 0 : f != 0; break;
-  }
-}
-
 template <typename From> __global__ void cast_any(plc_layout<2> l, const From *x, double nf, int64_t ni, void *y, int to) {
   typedef typename plc_type<From>::math M;
   const bool whole = !ew_is_float<M>::value;
@@ -51,7 +27,7 @@ template <typename From> __global__ void cast_any(plc_layout<2> l, const From *x
     int64_t at[2];
     plc_offsets<2>(l, i, at);
     M v = x ? plc_type<From>::load(x[at[1]]) : whole ? (M)ni : (M)nf;
-    store_any(y, to, at[0], whole, whole ? 0.0 : (double)v, whole ? (int64_t)v : 0);
+    plc_store_any(y, to, at[0], whole, whole ? 0.0 : (double)v, whole ? (int64_t)v : 0);
   }
 }
 
