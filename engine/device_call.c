@@ -50,15 +50,14 @@ PlStatus pl_call_place(PlCall *c) {
     return PL_OK;
   }
   c->device = on >= 0 ? PL_CUDA : op->cls == PL_CREATION && arrays == 0 ? pl_state.device : PL_CPU;
-  if (on < 0) return PL_OK;
+  if (on < 0 || op == &pl_op_copy) return PL_OK; /* copy_ crosses devices */
   for (int i = 0; i < c->nin; i++) {
     const PlTensor *t = c->in[i];
     if (!t || t->a.device == PL_CUDA || t->a.weak || t->a.ndim == 0 || gives_sizes(op, i)) continue;
-    if (op == &pl_op_copy && i == 1) continue;                        /* copy_ crosses devices */
     if (op->cls == PL_INDEXING && i > 0 && !pl_is_float((PlDtype)t->a.dtype)) continue; /* indices and masks are brought */
     return apart(c, on, i);
   }
-  if (c->in[0] && c->in[0]->a.device == PL_CPU && (op->flags & PL_F_MUTATES) && op != &pl_op_copy) return apart(c, on, 0);
+  if (c->in[0] && c->in[0]->a.device == PL_CPU && (op->flags & PL_F_MUTATES)) return apart(c, on, 0);
   return PL_OK;
 }
 

@@ -114,11 +114,11 @@ return function(T, core)
     methods["new_" .. name] = function(x, ...)
       local sizes = { ... }
       if type(sizes[1]) == "table" then sizes = sizes[1] end
-      return T[name](sizes, { dtype = x:dtype() })
+      return T[name](sizes, { dtype = x:dtype(), device = x:device() })
     end
   end
-  function methods.new_full(x, sizes, value) return T.full(sizes, value, { dtype = x:dtype() }) end
-  function methods.new_tensor(x, values) return T.tensor(values, { dtype = x:dtype() }) end
+  function methods.new_full(x, sizes, value) return T.full(sizes, value, { dtype = x:dtype(), device = x:device() }) end
+  function methods.new_tensor(x, values) return T.tensor(values, { dtype = x:dtype(), device = x:device() }) end
   -- x:fill_diagonal_(v): the main diagonal of a matrix
   function methods.fill_diagonal_(x, v)
     if x:dim() ~= 2 then fail("fill_diagonal_: a matrix is wanted, got %s", describe(x)) end

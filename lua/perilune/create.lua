@@ -131,7 +131,9 @@ return function(T, core)
       if not core.is_tensor(x) then options.fail("%s: a tensor expected, got %s", name, type(x)) end
       local args = table.pack(...)
       local opts = type(args[args.n]) == "table" and args[args.n] or {}
-      local t = make(x, { dtype = opts.dtype or x:dtype(), requires_grad = opts.requires_grad }, ...)
+      local device = opts.device or x:device()
+      if device == core.device.default() then device = nil end
+      local t = make(x, { dtype = opts.dtype or x:dtype(), requires_grad = opts.requires_grad, device = device }, ...)
       return core.is_batched(x) and core.batch_like(x, t) or t -- inside vmap: one for each element
     end
     core.metatable().methods[name] = T[name]

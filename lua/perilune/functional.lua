@@ -194,7 +194,7 @@ return function(T, core)
   -- Rows from … from+count-1 of the unit matrix, each in the shape of `like`.
   local function unit_rows(like, from, count)
     local n = like:numel()
-    local rows = T.zeros({ count, n }, { dtype = like:dtype() })
+    local rows = T.zeros({ count, n }, { dtype = like:dtype(), device = like:device() })
     rows:diagonal(from - 1):fill_(1)
     return rows:view(count, unpack(like:shape()))
   end
@@ -248,7 +248,7 @@ return function(T, core)
     for i, t in ipairs(ys) do m[i], shapes.y[i] = {}, t:shape() end
     for j, t in ipairs(xs) do shapes.x[j] = t:shape() end
     local function zeros(i, j)
-      return T.zeros({ ys[i]:numel(), xs[j]:numel() }, { dtype = xs[j]:dtype() })
+      return T.zeros({ ys[i]:numel(), xs[j]:numel() }, { dtype = xs[j]:dtype(), device = xs[j]:device() })
     end
     if total(ys) > 2 * total(xs) then
       local us = {}

@@ -90,12 +90,19 @@ return function(T, core)
     local cpuinfo = io.open "/proc/cpuinfo"
     local processor = cpuinfo and cpuinfo:read("a"):match "model name%s*:%s*([^\n]+)"
     if cpuinfo then cpuinfo:close() end
+    local cuda, why = core.device.available()
+    if cuda then
+      local d = core.device.info()
+      why = ("cuda: %s, sm_%d%d, %.1f of %.1f GiB free, %s%s"):format(d.name, d.major, d.minor, d.available / 2 ^ 30,
+        d.memory / 2 ^ 30, d.libraries, d.kind == "cuda" and "" or ", " .. d.kind)
+    end
     return table.concat({
       "perilune " .. core.version .. ", " .. _VERSION .. ", made by " .. compiler,
       "system: " .. system .. (processor and ", " .. processor or ""),
       "kernels: " .. core.isa() .. ", " .. table.concat(libraries, ", "),
       ("threads: %d"):format(core.get_num_threads()),
-      "device: cpu",
+      "device: " .. core.device.default(),
+      why,
       ("memory: %d bytes live in %d blocks, peak %d"):format(m.live, m.blocks, m.peak),
     }, "\n")
   end

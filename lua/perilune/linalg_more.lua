@@ -101,7 +101,7 @@ return function(T, core)
     local shape = A:shape()
     shape[#shape - 1], shape[#shape] = n, q
     local At = A:transpose(-2, -1)
-    local Q = L.qr(A:matmul(T.randn(shape, { dtype = A:dtype() })))
+    local Q = L.qr(A:matmul(T.randn(shape, { dtype = A:dtype(), device = A:device() })))
     for _ = 1, niter do
       local Z = L.qr(At:matmul(Q))
       Q = L.qr(A:matmul(Z))
@@ -197,7 +197,7 @@ return function(T, core)
     local X = L.pinv(A, { rtol = rtol }):matmul(B)
     local s, zero = spectrum("lstsq", A:detach(), rtol)
     local rank = s:gt(zero):long():sum(-1)
-    local residuals = T.zeros({ 0 }, { dtype = A:dtype() })
+    local residuals = T.zeros({ 0 }, { dtype = A:dtype(), device = A:device() })
     if m > n and rank:eq(n):all():item() then residuals = (A:matmul(X) - B):square():sum(-2) end
     return vector and X:squeeze(-1) or X, residuals, rank, s
   end)

@@ -32,7 +32,7 @@ return function(T, core)
   end)
   define("heaviside", { { "x", "tensor" }, { "values", "operand" } }, function(a)
     local v = a.values
-    if not core.is_tensor(v) then v = T.tensor(v, { dtype = a.x:dtype() }) end
+    if not core.is_tensor(v) then v = T.tensor(v, { dtype = a.x:dtype(), device = a.x:device() }) end
     if v:dtype() ~= a.x:dtype() then
       fail("heaviside: x and values must have one dtype, got %s and %s", a.x:describe(), v:describe())
     end

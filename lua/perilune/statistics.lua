@@ -131,7 +131,7 @@ return function(T, core)
   -- The value at rank q (n - 1) of each line, between neighbours as `mode` says. skip: NaN does not count.
   local function quantile(who, a, skip)
     local x, q = floating(who, a.x), a.q
-    if type(q) == "number" then q = T.tensor({ q }, { dtype = x:dtype() })
+    if type(q) == "number" then q = T.tensor({ q }, { dtype = x:dtype(), device = x:device() })
     elseif core.is_tensor(q) and q:dim() <= 1 then q = q:reshape(-1)
     else fail("%s: q must be a number or a vector, got %s", who, describe(a.q)) end
     q = q:to(x:dtype())
@@ -178,7 +178,7 @@ return function(T, core)
       if a.dim then return T.median(a.x, a.dim, { keepdim = a.keepdim, index_base = a.index_base }) end
       return (T.median(a.x))
     end
-    if a.x:numel() == 0 and not a.dim then return T.tensor(0 / 0, { dtype = a.x:dtype() }) end
+    if a.x:numel() == 0 and not a.dim then return T.tensor(0 / 0, { dtype = a.x:dtype(), device = a.x:device() }) end
     local sorted, places, count, d = ordered(a.x, a.dim)
     local at = T.floor_divide(count:clamp { min = 1 } - 1, 2)
     local value = T.take_along_dim(sorted, at, { dim = d, index_base = 0 })

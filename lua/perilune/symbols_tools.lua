@@ -72,6 +72,97 @@ print(T.metrics.auc(T.tensor { 0.1, 0.4, 0.35, 0.8 }, T.tensor { false, false, t
 
 -- ---- logs --------------------------------------------------------------------------------------------------------
 
+-- ---- T.cuda --------------------------------------------------------------------------------------------------------
+
+S["cuda.is_available"] = { "T.cuda.is_available() → true, or false and a message",
+  "Whether there is a GPU that tensors can live on; the message says what is missing.", [[
+local yes, why = T.cuda.is_available()
+print(yes or type(why) == "string")  --> true]] }
+S["cuda.device_count"] = { "T.cuda.device_count() → 0 or 1",
+  "perilune uses the first GPU that the driver shows.", [[
+print(T.cuda.device_count() <= 1)  --> true]] }
+S["cuda.current_device"] = { "T.cuda.current_device() → 0",
+  "The number of the GPU in use; an error without one.", [[
+if T.cuda.is_available() then
+  print(T.cuda.current_device())
+end]] }
+S["cuda.get_device_name"] = { "T.cuda.get_device_name() → string",
+  "The GPU's name.", [[
+if T.cuda.is_available() then
+  print(T.cuda.get_device_name())
+end]] }
+S["cuda.get_device_capability"] = { "T.cuda.get_device_capability() → major, minor",
+  "The compute capability: 9, 0 for Hopper.", [[
+if T.cuda.is_available() then
+  print(T.cuda.get_device_capability())
+end]] }
+S["cuda.get_device_properties"] = { "T.cuda.get_device_properties() → table",
+  "name, libraries, major, minor, processors, memory, available.", [[
+if T.cuda.is_available() then
+  print(T.cuda.get_device_properties().processors)
+end]] }
+S["cuda.synchronize"] = { "T.cuda.synchronize()",
+  "Waits for all queued work; raises what kernels reported meanwhile, such as an index out of range.", [[
+T.cuda.synchronize()]] }
+S["cuda.memory_allocated"] = { "T.cuda.memory_allocated() → bytes",
+  "What tensors on the GPU hold.", [[
+print(T.cuda.memory_allocated() >= 0)  --> true]] }
+S["cuda.max_memory_allocated"] = { "T.cuda.max_memory_allocated() → bytes",
+  "The most since the start or T.cuda.reset_peak_memory_stats().", [[
+print(T.cuda.max_memory_allocated() >= T.cuda.memory_allocated())  --> true]] }
+S["cuda.memory_reserved"] = { "T.cuda.memory_reserved() → bytes",
+  "What was taken from the driver, cached blocks included.", [[
+print(T.cuda.memory_reserved() >= 0)  --> true]] }
+S["cuda.memory_stats"] = { "T.cuda.memory_stats() → {live, peak, reserved, blocks, allocations, retries, limit}",
+  "Bytes of tensors, their peak, bytes taken from the driver; counts.", [[
+print(T.cuda.memory_stats().blocks >= 0)  --> true]] }
+S["cuda.reset_peak_memory_stats"] = { "T.cuda.reset_peak_memory_stats()",
+  "The peak starts again from what is held now.", [[
+T.cuda.reset_peak_memory_stats()]] }
+S["cuda.empty_cache"] = { "T.cuda.empty_cache()",
+  "Gives cached blocks back to the driver.", [[
+T.cuda.empty_cache()]] }
+S["cuda.set_memory_limit"] = { "T.cuda.set_memory_limit(bytes or nil)",
+  "At most this many bytes for tensors; more is an error. nil: what the GPU has.", [[
+if T.cuda.is_available() then
+  T.cuda.set_memory_limit(nil)
+end]] }
+S["cuda.mem_get_info"] = { "T.cuda.mem_get_info() → free, total",
+  "Bytes of the GPU's memory.", [[
+if T.cuda.is_available() then
+  print(T.cuda.mem_get_info())
+end]] }
+S["cuda.Stream"] = { "T.cuda.Stream{priority=} → stream",
+  "A queue of work beside the usual one: synchronize(), query(), wait_event(e), wait_stream(s), record_event().", [[
+if T.cuda.is_available() then
+  T.cuda.Stream():synchronize()
+end]] }
+S["cuda.stream"] = { "T.cuda.stream(s, f, …) → what f returns",
+  "Runs f with s as the current stream.", [[
+if T.cuda.is_available() then
+  T.cuda.stream(T.cuda.Stream(), function() return T.ones(2):cuda() end)
+end]] }
+S["cuda.Event"] = { "T.cuda.Event{enable_timing=} → event",
+  "A mark in a stream: record(), wait(), synchronize(), query(), elapsed_time(later) in milliseconds.", [[
+if T.cuda.is_available() then
+  T.cuda.Event():record()
+end]] }
+S["cuda.allow_tf32"] = { "T.cuda.allow_tf32(on) → what it was",
+  "Products of f32 may round their factors to TF32; off at first.", [[
+if T.cuda.is_available() then
+  T.cuda.allow_tf32(false)
+end]] }
+S["cuda.deterministic"] = { "T.cuda.deterministic(on) → what it was",
+  "The same bits in every run; on at first.", [[
+if T.cuda.is_available() then
+  T.cuda.deterministic(true)
+end]] }
+S["cuda.benchmark"] = { "T.cuda.benchmark(on) → what it was",
+  "Libraries may time their algorithms and keep the fastest; off at first.", [[
+if T.cuda.is_available() then
+  T.cuda.benchmark(false)
+end]] }
+
 S["log.csv"] = { "T.log.csv(path, {append=false}) → log, or nil and a message",
   "log:write{…} adds a row; the first names the columns. log:close(). Also a callback of T.fit: a row an epoch.", [[
 local path = os.tmpname()

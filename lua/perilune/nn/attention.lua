@@ -65,14 +65,14 @@ end
 -- Masks become numbers that are added to scores; true means "not seen" here, as in PyTorch's layer.
 local function added(mask, dtype)
   if mask:dtype() ~= "bool" then return mask end
-  return T.zeros(mask:shape(), { dtype = dtype }):masked_fill(mask, -math.huge)
+  return T.zeros(mask:shape(), { dtype = dtype, device = mask:device() }):masked_fill(mask, -math.huge)
 end
 
 local function combined_mask(self, q, o, n, l, s)
   local mask = o.attn_mask and added(o.attn_mask, q:dtype())
   if mask and mask:dim() == 3 then mask = mask:reshape(n, self.num_heads, l, s) end
   if o.is_causal and not mask then
-    mask = added(T.gt(T.arange(s):unsqueeze(1), (T.arange(l) + (s - l)):unsqueeze(2)), q:dtype())
+    mask = added(T.gt(T.arange(s):unsqueeze(1), (T.arange(l) + (s - l)):unsqueeze(2)):to(q:device()), q:dtype())
   end
   if o.key_padding_mask then
     local pad = added(o.key_padding_mask, q:dtype()):reshape(n, 1, 1, s)

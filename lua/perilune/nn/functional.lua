@@ -120,7 +120,7 @@ for nd = 1, 3 do
     if training == false or p == 0 then return x end
     local shape = x:shape()
     for d = #shape - nd + 1, #shape do shape[d] = 1 end
-    return x * T.dropout(T.ones(shape, { dtype = x:dtype() }), p)
+    return x * T.dropout(T.ones(shape, { dtype = x:dtype(), device = x:device() }), p)
   end
 end
 

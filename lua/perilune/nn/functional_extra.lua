@@ -48,7 +48,7 @@ return function(F)
     if training == nil then training = false end
     if not training or p == 0 then return x end
     if p == 1 then return x * 0 end
-    local keep = T.bernoulli(T.zeros(mask_shape(x), { dtype = x:dtype() }), 1 - p)
+    local keep = T.bernoulli(T.zeros(mask_shape(x), { dtype = x:dtype(), device = x:device() }), 1 - p)
     local a = ((1 - p) * (1 + p * limit * limit)) ^ -0.5
     return (x * keep + (1 - keep) * limit) * a - a * limit * p
   end

@@ -25,7 +25,7 @@ local function starts(u, n, out, k)
   local last = T.full({ u:size(1), u:size(2), 1 }, n - k, { dtype = "i64" })
   if out == 1 then return last end
   local i = T.arange(0, out - 2):to(u:dtype())
-  local step = T.tensor((n - k) / (out - 1), { dtype = u:dtype() })
+  local step = T.tensor((n - k) / (out - 1), { dtype = u:dtype(), device = u:device() })
   u = u:unsqueeze(3)
   local begin = ((i + u) * step):floor() - (u * step):floor()
   return T.cat({ begin:long(), last }, 3)

@@ -92,7 +92,7 @@ return function(F)
     end
     local rows, cols = places(d[1], k[1], oh, s[1]), places(d[2], k[2], ow, s[2])
     local at = rows:view(k[1], 1, oh, 1) * W + cols:view(1, k[2], 1, ow)
-    local plane = T.zeros({ N, C, H * W }, { dtype = x:dtype() })
+    local plane = T.zeros({ N, C, H * W }, { dtype = x:dtype(), device = x:device() })
     local y = T.index_add(plane, at:reshape(-1), x:reshape(N, C, K * L), { dim = 3, index_base = 0 }):view(N, C, H, W)
     if p[1] > 0 or p[2] > 0 then y = y:narrow(3, p[1] + 1, size[1]):narrow(4, p[2] + 1, size[2]) end
     return single and y:squeeze(1) or y

@@ -91,10 +91,10 @@ local function cell(who, kind, x, h, c, w)
   end
   local n = x:size(1)
   check_weights(who, kind, x:size(2), hidden, w)
-  h = h or T.zeros({ n, hidden }, { dtype = x:dtype() })
+  h = h or T.zeros({ n, hidden }, { dtype = x:dtype(), device = x:device() })
   shape_is(who, "the hidden state", h, n, hidden)
   if kind == "lstm" then
-    c = c or T.zeros({ n, hidden }, { dtype = x:dtype() })
+    c = c or T.zeros({ n, hidden }, { dtype = x:dtype(), device = x:device() })
     shape_is(who, "the cell state", c, n, hidden)
     h = { h, c }
   end
@@ -112,14 +112,14 @@ local MOST = 50 -- a rule of one's own has at most 56 outputs
 local apart = T.custom {
   name = "unbind",
   forward = function(ctx, x)
-    ctx.shape, ctx.dtype = x:shape(), x:dtype()
+    ctx.shape, ctx.dtype, ctx.device = x:shape(), x:dtype(), x:device()
     return table.unpack(x:unbind(1))
   end,
   backward = function(ctx, ...)
     local list, zero = { ... }, nil
     for i = 1, ctx.shape[1] do
       if list[i] == nil then
-        zero = zero or T.zeros({ table.unpack(ctx.shape, 2) }, { dtype = ctx.dtype })
+        zero = zero or T.zeros({ table.unpack(ctx.shape, 2) }, { dtype = ctx.dtype, device = ctx.device })
         list[i] = zero
       end
     end
@@ -162,8 +162,8 @@ local function biases(kind, x, state, w)
   end
   if not one_dtype(x, state, w[1], w[2]) then return b_ih, b_hh end
   local n = w[2]:size(2)
-  if not (b_ih and b_hh) then return b_ih, b_hh, T.zeros({ n }, { dtype = w[2]:dtype() }) end
-  local outer = T.cat({ b_hh:narrow(1, 1, 2 * n), T.zeros({ n }, { dtype = b_hh:dtype() }) }, 1)
+  if not (b_ih and b_hh) then return b_ih, b_hh, T.zeros({ n }, { dtype = w[2]:dtype(), device = w[2]:device() }) end
+  local outer = T.cat({ b_hh:narrow(1, 1, 2 * n), T.zeros({ n }, { dtype = b_hh:dtype(), device = b_hh:device() }) }, 1)
   return b_ih + outer, b_hh, b_hh:narrow(1, 2 * n + 1, n)
 end
 
@@ -226,7 +226,7 @@ end
 
 -- Where step t of sequence n comes from when each is turned round within its length; what lies behind stays.
 local function turned(length, S)
-  local t = T.arange(0, S - 1):long():unsqueeze(2)
+  local t = T.arange(0, S - 1):long():unsqueeze(2):to(length:device())
   local n = length:unsqueeze(1)
   return T.where(t:lt(n), n - 1 - t, t)
 end
@@ -267,7 +267,7 @@ local function stack(who, kind, x, hx, cx, weights, o, lengths)
   end
   local n, states = x:size(2), weights[2]:size(2)
   local hidden = (o.proj_size or 0) > 0 and weights[1]:size(1) // gates[kind] or states
-  local function zeros(size) return T.zeros({ depth * both, n, size }, { dtype = x:dtype() }) end
+  local function zeros(size) return T.zeros({ depth * both, n, size }, { dtype = x:dtype(), device = x:device() }) end
   local h0 = hx or zeros(states)
   shape_is(who, "the hidden state", h0, depth * both, n, states)
   if kind == "lstm" then

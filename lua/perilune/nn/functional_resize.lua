@@ -63,12 +63,12 @@ local function resize(x, dim, out, scale, mode, align, lerp)
     local function at(k)
       return T.index_select(x, T.tensor(taps[k][1], { dtype = "i64" }), { dim = dim, index_base = 0 })
     end
-    return at(1):lerp(at(2), T.tensor(taps[2][2], { dtype = x:dtype() }):view(shape))
+    return at(1):lerp(at(2), T.tensor(taps[2][2], { dtype = x:dtype(), device = x:device() }):view(shape))
   end
   local y
   for _, tap in ipairs(taps) do
     local part = T.index_select(x, T.tensor(tap[1], { dtype = "i64" }), { dim = dim, index_base = 0 })
-    if #taps > 1 then part = part * T.tensor(tap[2], { dtype = x:dtype() }):view(shape) end
+    if #taps > 1 then part = part * T.tensor(tap[2], { dtype = x:dtype(), device = x:device() }):view(shape) end
     y = y and y + part or part
   end
   return y
@@ -101,7 +101,7 @@ local function resize_smooth(x, dim, out, scale, mode)
     for j = first + 1, sum ~= 0 and last or first do row[j] = row[j] / sum end
     rows[i + 1] = row
   end
-  local weights = T.tensor(rows, { dtype = x:dtype() })
+  local weights = T.tensor(rows, { dtype = x:dtype(), device = x:device() })
   if dim == x:dim() then return x:matmul(weights:t()) end
   return T.matmul(weights, x) -- the last dimension but one
 end

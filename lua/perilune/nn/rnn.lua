@@ -155,7 +155,7 @@ function rnn.pad_packed_sequence(packed, opts)
         tostring(o.total_length))
     end
     local more = { o.total_length - S, table.unpack(x:shape(), 2) }
-    x = T.cat({ x, T.full(more, o.padding_value or 0, { dtype = x:dtype() }) }, 1)
+    x = T.cat({ x, T.full(more, o.padding_value or 0, { dtype = x:dtype(), device = x:device() }) }, 1)
   end
   if packed.unsorted_indices then
     x = x:index_select(2, packed.unsorted_indices)
@@ -192,7 +192,7 @@ function rnn.pad_sequence(list, opts)
   for i, t in ipairs(list) do
     local shape = t:shape()
     shape[1] = longest - shape[1]
-    local behind = T.full(shape, o.padding_value or 0, { dtype = t:dtype() })
+    local behind = T.full(shape, o.padding_value or 0, { dtype = t:dtype(), device = t:device() })
     parts[i] = shape[1] == 0 and t or T.cat(side == "right" and { t, behind } or { behind, t }, 1)
   end
   return T.stack(parts, o.batch_first and 1 or 2)

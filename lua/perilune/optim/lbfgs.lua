@@ -34,7 +34,7 @@ end
 local function gradient(params)
   local parts = {}
   for i, p in ipairs(params) do
-    parts[i] = (p.grad or T.zeros(p:shape(), { dtype = p:dtype() })):reshape(-1)
+    parts[i] = (p.grad or T.zeros(p:shape(), { dtype = p:dtype(), device = p:device() })):reshape(-1)
   end
   return T.cat(parts, 1)
 end

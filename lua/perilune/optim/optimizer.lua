@@ -310,7 +310,7 @@ function Optimizer:load_state_dict(sd)
               fail("%s: %s of parameter %d has %d elements, the parameter %d", who, key, number, v:numel(),
                 group.params[i]:numel())
             end
-            f.state[i][key] = v:detach():clone()
+            f.state[i][key] = v:detach():to { device = group.params[i]:device(), copy = true }
           elseif type(v) == "number" and key ~= "step" then
             f.state[i][key] = v
           end

@@ -1,0 +1,108 @@
+-- SPDX-License-Identifier: MIT
+-- What can go wrong with a device, each in a process of its own: the message, and that the CPU goes on. Emulation only:
+-- PERILUNE_EMULATE plays the bad day.
+
+local plugin = os.getenv "PERILUNE_CUDA_PLUGIN"
+local build = os.getenv "PERILUNE_BUILD" or "build"
+local root = os.getenv "PERILUNE_ROOT" or "."
+
+-- What a script prints, with these settings in front of the command.
+local function run(settings, code)
+  local path = os.tmpname()
+  local f = assert(io.open(path, "w"))
+  f:write("local T = require 'perilune'\n", code)
+  f:close()
+  local p = assert(io.popen(("cd '%s' && env %s '%s/bin/perilune' run %s 2>&1"):format(root, settings, build, path)))
+  local text = p:read("a")
+  local fine = p:close()
+  os.remove(path)
+  return text, fine
+end
+
+local moving = [[
+local ok, err = pcall(function() return T.ones(2):cuda() end)
+print(ok, err)
+print("cpu", T.ones(2):sum():item(), T.cuda.is_available())
+]]
+
+describe("without a device", function()
+  it("no plug-in is one clear line", function()
+    local text, fine = run("PERILUNE_CUDA_PLUGIN=/nowhere/perilune_cuda.so", moving)
+    assert.is_true(fine)
+    assert.truthy(text:find("false\t.*cuda: .*perilune_cuda.so"), text)
+    assert.truthy(text:find("cpu\t2.0\tfalse", 1, true), text)
+  end)
+
+  it("a file that is no plug-in is refused", function()
+    local text, fine = run(("PERILUNE_CUDA_PLUGIN='%s/lib/perilune/core.so'"):format(build), moving)
+    assert.is_true(fine)
+    assert.truthy(text:find("another version", 1, true), text)
+  end)
+
+  if not plugin or not plugin:find("emulated", 1, true) then
+    pending("no emulation in this build")
+    return
+  end
+  for what, says in pairs {
+    ["no-driver"] = "no NVIDIA driver",
+    ["old-driver"] = "the driver supports CUDA 12.2, the plug-in needs 13.0",
+    ["no-device"] = "the driver is there, but no device",
+  } do
+    it(what .. " is said, and the CPU goes on", function()
+      local text, fine = run("PERILUNE_EMULATE=" .. what, moving)
+      assert.is_true(fine, text)
+      assert.truthy(text:find(says, 1, true), text)
+      assert.truthy(text:find("cpu\t2.0\tfalse", 1, true), text)
+    end)
+  end
+
+  it("out of device memory flushes once, collects, then says the numbers", function()
+    local text, fine = run("PERILUNE_EMULATE=memory=8388608", [[
+for i = 1, 40 do local x = T.zeros(1 << 18, { device = "cuda" }) end -- garbage makes room
+local a = T.zeros(1 << 20, { device = "cuda" })
+local ok, err = pcall(function() return T.zeros(3 << 20, { device = "cuda" }) end)
+print(ok, err)
+print(T.ones(3, { device = "cuda" }):sum():item(), T.cuda.memory_stats().retries > 0)
+]])
+    assert.is_true(fine, text)
+    assert.truthy(text:find("out of device memory: 0.012 GiB wanted", 1, true), text)
+    assert.truthy(text:find("3.0\ttrue", 1, true), text)
+  end)
+
+  it("a fault marks the device dead; the CPU goes on", function()
+    local text, fine = run("PERILUNE_EMULATE=fault=3", [[
+local x = T.ones(4, { device = "cuda" })
+local ok, err
+for i = 1, 5 do
+  ok, err = pcall(function() x = x * 2; return x:sum():item() end)
+  if not ok then break end
+end
+print(ok, err)
+print(pcall(function() return T.ones(4):cuda() end))
+print("cpu", T.ones(4):sum():item())
+]])
+    assert.is_true(fine, text)
+    assert.truthy(text:find("the device stopped working after cudaErrorIllegalAddress", 1, true), text)
+    assert.truthy(text:find("PERILUNE_CUDA_SYNC=1", 1, true), text)
+    assert.truthy(text:find("cpu\t4.0", 1, true), text)
+  end)
+
+  it("PERILUNE_CUDA_SYNC=1 names the op that faulted", function()
+    local text = run("PERILUNE_CUDA_SYNC=1 PERILUNE_EMULATE=fault=2", [[
+local x = T.full({ 4 }, 2.0, { device = "cuda" })
+print(pcall(function() return x:exp() end))
+]])
+    assert.truthy(text:find("noticed in exp", 1, true), text)
+  end)
+
+  it("an op without a kernel says once that it runs on the CPU", function()
+    local text = run("PERILUNE_CUDA_QUIET=0", [[
+local x = T.eye(3):cuda()
+for i = 1, 3 do T.linalg.inv(x) end
+print(T.linalg.inv(x):device())
+]])
+    local _, n = text:gsub("linalg.inv has no CUDA kernel", "")
+    assert.equal(1, n)
+    assert.truthy(text:find("cuda", 1, true))
+  end)
+end)
