@@ -8,6 +8,8 @@ set(PL_CUDNN_ROOT "" CACHE PATH "Folder of cuDNN (include/, lib/), also that of 
 file(GLOB cuda_c CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.c")
 file(GLOB cuda_cu CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu")
 file(GLOB cuda_libs CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/libs/*.c")
+# Opened late, so it gets no room in the static thread-local block; a source's options come after the target's.
+set_source_files_properties(${cuda_c} ${cuda_libs} PROPERTIES COMPILE_OPTIONS "-ftls-model=global-dynamic")
 set(cuda_launcher ${CMAKE_C_COMPILER_LAUNCHER})
 
 # ---- what is there -----------------------------------------------------------------------------------------------
@@ -57,7 +59,7 @@ else()
     endif()
   endforeach()
   set(nvcc_flags -std=c++17 -O3 ${gencode} --fmad=false --compress-mode=size -Wno-deprecated-gpu-targets
-      "-Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-Wall,-Wno-unused-function,-ffp-contract=off"
+      "-Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall,-Wno-unused-function,-ffp-contract=off"
       -diag-suppress=186 --expt-relaxed-constexpr --expt-extended-lambda "-I${PROJECT_SOURCE_DIR}" -DNDEBUG)
   if(PL_WERROR)
     list(APPEND nvcc_flags -Werror=all-warnings)
@@ -82,7 +84,6 @@ else()
     DEPENDS "${embed}" ${embedded} COMMENT "Embedding CUDA headers" VERBATIM)
   add_library(perilune_cuda MODULE ${cuda_c} ${cuda_libs} "${out}/cuda/headers.c" ${cuda_objects})
   target_include_directories(perilune_cuda SYSTEM PRIVATE "${PL_CUDA_INCLUDE}" "${PL_CUDNN_INCLUDE}")
-  target_compile_options(perilune_cuda PRIVATE -ftls-model=global-dynamic)
   target_link_libraries(perilune_cuda PRIVATE pl_flags "${PL_CUDART}" Threads::Threads ${CMAKE_DL_LIBS} rt m)
   target_link_options(perilune_cuda PRIVATE "LINKER:-z,nodelete" "LINKER:--exclude-libs,ALL"
                       "$<$<CONFIG:Release>:-s>")
@@ -125,7 +126,6 @@ if(PL_TESTS)
     set(emulated_libs "${PROJECT_SOURCE_DIR}/kernels/cuda/libs/fused_source.c" "${PROJECT_SOURCE_DIR}/kernels/cuda/libs/fused_args.c")
     add_library(perilune_cuda_emulated MODULE ${cuda_c} ${emulated_libs} ${emulated_objects})
     target_include_directories(perilune_cuda_emulated SYSTEM PRIVATE "${emulate}")
-    target_compile_options(perilune_cuda_emulated PRIVATE -ftls-model=global-dynamic)
     target_link_libraries(perilune_cuda_emulated PRIVATE pl_flags Threads::Threads ${CMAKE_DL_LIBS} m)
     target_link_options(perilune_cuda_emulated PRIVATE "LINKER:-z,nodelete")
     set_target_properties(perilune_cuda_emulated PROPERTIES PREFIX "" OUTPUT_NAME cuda_emulated

@@ -208,6 +208,7 @@ static PlStatus group_from(PlAway *a, int32_t i, int32_t *end) {
     a->room = room;
   }
   Group *g = &a->groups[a->ngroups];
+  g->end = i; /* the last node finds nothing to join */
   for (int32_t most = a->f->nnodes; most > i + 1; most = g->end - 1) {
     memset(g, 0, sizeof *g);
     g->begin = g->end = i;

@@ -39,6 +39,20 @@ describe("without a device", function()
     assert.truthy(text:find("another version", 1, true), text)
   end)
 
+  local real = build .. "/lib/perilune/perilune_cuda.so"
+  local there = io.open(real)
+  if there then
+    there:close()
+    it("the real plug-in loads, and says what is missing if anything is", function()
+      local text, fine = run("PERILUNE_CUDA_PLUGIN='" .. real .. "'", moving)
+      assert.is_true(fine, text)
+      assert.is_nil(text:find("does not load", 1, true), text)
+      assert.truthy(text:find("cpu\t2.0\t", 1, true), text)
+    end)
+  else
+    pending("no CUDA plug-in in this build")
+  end
+
   if not plugin or not plugin:find("emulated", 1, true) then
     pending("no emulation in this build")
     return

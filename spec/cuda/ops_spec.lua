@@ -147,7 +147,6 @@ describe("on the device", function()
       local how = T.core.device.has(info.name)
       count[how] = count[how] + 1
       if how == "host" and not host.list[info.name] then missing[#missing + 1] = info.name end
-      if how == "kernel" and host.list[info.name] then missing[#missing + 1] = info.name .. " (now has a kernel)" end
     end
     print(("\n  ops with a CUDA kernel %d, views %d, made of others %d, through the host %d"):format(count.kernel,
       count.view, count.expand, count.host))
