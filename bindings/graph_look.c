@@ -254,7 +254,24 @@ static void set_number(lua_State *L, const char *key, double v) {
   lua_setfield(L, -2, key);
 }
 
-/* plan_figures(plan) → {stash_bytes=, …, passes={name → {removed=, ran=}}, stage={per node of the graph: 0, 1}} */
+/* Lists of the names of nodes that run as one. */
+static void push_groups(lua_State *L, const PlPlan *p) {
+  lua_newtable(L);
+  for (int32_t i = 0; p->group && i < p->flow->nnodes; i++) {
+    if (p->group[i] < 0 || (p->flow->nodes[i].flags & PL_FN_VIEW)) continue;
+    if (p->group[i] == i) {
+      lua_newtable(L);
+      lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+    }
+    lua_rawgeti(L, -1, (lua_Integer)lua_rawlen(L, -1));
+    lua_pushstring(L, p->flow->nodes[i].name);
+    lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+    lua_pop(L, 1);
+  }
+}
+
+/* plan_figures(plan) → {stash_bytes=, …, passes={name → {removed=, ran=}}, groups={{names}, …},
+ * stage={per node of the graph: 0, 1}} */
 static int plan_figures(lua_State *L) {
   const PlPlan *p = l_check_plan(L, 1);
   lua_createtable(L, 0, 20);
@@ -284,6 +301,8 @@ static int plan_figures(lua_State *L) {
     lua_setfield(L, -2, p->passes[k].name);
   }
   lua_setfield(L, -2, "passes");
+  push_groups(L, p);
+  lua_setfield(L, -2, "groups");
   lua_createtable(L, p->nsource, 0);
   for (int32_t i = 0; i < p->nsource; i++) {
     lua_pushinteger(L, p->recomputed[i]);
@@ -313,11 +332,14 @@ static int plan_buffers(lua_State *L) {
   const PlPlan *p = l_check_plan(L, 1);
   const PlFlow *f = p->flow;
   int n = 0;
+  bool *listed = lua_newuserdatauv(L, (size_t)p->nbuffers + 1, 0);
+  memset(listed, 0, (size_t)p->nbuffers);
   lua_newtable(L);
   for (int32_t s = 0; s < f->nstores; s++) { /* in the order of their first stores */
     const PlBuffer *b = &p->buffers[p->buffer[s]];
     const PlFValue *v = &f->vals[f->stores[s].first];
-    if (b->place == PL_AT_NOTHING || (v->kind == PL_FV_NODE && v->node != b->birth)) continue;
+    if (b->place == PL_AT_NOTHING || listed[p->buffer[s]]) continue;
+    listed[p->buffer[s]] = true;
     lua_createtable(L, 0, 6);
     lua_pushstring(L, places[b->place]);
     lua_setfield(L, -2, "place");

@@ -29,6 +29,7 @@ void pl_plan_release(PlPlan *p) {
   free(p->recomputed);
   free(p->group);
   free(p->inner);
+  free(p->space);
   free(p->passes);
   free(p);
 }

@@ -83,6 +83,7 @@ static bool may_take(const Mem *m, int32_t i, PlFVal in, const PlFValue *v) {
   const PlFlow *f = m->f;
   if (in < 0 || (m->p->inner && m->p->inner[in])) return false;
   const PlFValue *x = &f->vals[in];
+  if (group_begin(m->p, i) < m->end && v->numel != m->p->space[group_begin(m->p, i)].numel) return false;
   if (is_leaf(f, x->store) || v->dtype != x->dtype || !covers(f, x) || v->ndim != x->ndim ||
       memcmp(v->dims, x->dims, v->ndim * sizeof(int64_t)) != 0)
     return false;

@@ -75,7 +75,8 @@ PlStatus pl_flow_leaf_grads(PlFlow *f, PlFVal *grads) {
     PlNode *n = leaf_of(f->leaves[i].t);
     PlTensor *g = n ? n->grad : NULL;
     if (grads) grads[i] = -1;
-    if (!g || !g->a.symbolic) continue;
+    bool untouched = g && !g->a.symbolic && g == f->leaves[i].grad && !f->leaves[i].zeroed;
+    if (!g || untouched) continue; /* a gradient that backward was given may be passed on as it is: a real tensor */
     n->grad = NULL;
     PlStatus one = grads && s == PL_OK ? pl_sym_value_of(f, g, &grads[i]) : PL_OK;
     if (s == PL_OK) s = one;

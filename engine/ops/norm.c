@@ -90,7 +90,8 @@ const PlOp pl_op_layer_norm = {
     .formula = "h = (x - mean)/sqrt(var + eps);  y = h w + b;  dx = (g - mean g - h mean(g h))/sqrt(var + eps), g = w dy",
     .nin = 3, .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2, .args = {"x", "weight", "bias"},
     .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 0, .infer = layer_infer, .grad = layer_norm_grad,
+    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 0, .rows = {PL_ROWS_SHAPE, 0, "frr:f?c?c?", NULL},
+    .infer = layer_infer, .grad = layer_norm_grad,
     PL_KERNEL(layer_norm)};
 const PlOp pl_op_rms_norm = {
     .name = "rms_norm",
@@ -99,7 +100,8 @@ const PlOp pl_op_rms_norm = {
     .formula = "h = x/sqrt(mean(x^2) + eps);  y = h w;  dx = (g - h mean(g h))/sqrt(mean(x^2) + eps), g = w dy",
     .nin = 2, .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 2, .args = {"x", "weight"},
     .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT_OPT("eps")}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 1, .infer = layer_infer, .grad = rms_norm_grad,
+    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 1, .rows = {PL_ROWS_SHAPE, 0, "fr:f?c?", NULL},
+    .infer = layer_infer, .grad = rms_norm_grad,
     PL_KERNEL(layer_norm)};
 
 /* dx like x; dw and db of the parameters' shape in the dtype of statistics; none where not wanted. */
@@ -121,13 +123,15 @@ const PlOp pl_op_layer_norm_bwd = {
     .name = "layer_norm_bwd", .doc = "The gradients of layer_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 2,
     .args = {"dy", "x", "mean", "rstd", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_INT_REQ("wanted")},
     .cls = PL_REDUCTION,
-    .batch = pl_batch_row_norm_bwd, .flags = BWD_FLAGS, .kcode = 0, .infer = layer_bwd_infer, .grad = norm_second_layer,
+    .batch = pl_batch_row_norm_bwd, .flags = BWD_FLAGS, .kcode = 0,
+    .rows = {PL_ROWS_SHAPE, 0, "ffccr:fss", &plk_cpu_layer_norm_bwd_pieces}, .infer = layer_bwd_infer, .grad = norm_second_layer,
     PL_KERNEL(layer_norm_bwd)};
 const PlOp pl_op_rms_norm_bwd = {
     .name = "rms_norm_bwd", .doc = "The gradients of rms_norm: dx, dw.", .nin = 4, .nopt = 1, .nout = 2, .nattr = 2,
     .args = {"dy", "x", "rstd", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_INT_REQ("wanted")},
     .cls = PL_REDUCTION,
-    .batch = pl_batch_row_norm_bwd, .flags = BWD_FLAGS, .kcode = 1, .infer = layer_bwd_infer, .grad = norm_second_rms,
+    .batch = pl_batch_row_norm_bwd, .flags = BWD_FLAGS, .kcode = 1,
+    .rows = {PL_ROWS_SHAPE, 0, "ffcr:fs", &plk_cpu_layer_norm_bwd_pieces}, .infer = layer_bwd_infer, .grad = norm_second_rms,
     PL_KERNEL(layer_norm_bwd)};
 
 /* ---- group norm ------------------------------------------------------------------------------------------ */

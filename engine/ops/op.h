@@ -5,7 +5,7 @@
 #define PL_ENGINE_OPS_OP_H
 
 #include "engine/perilune.h"
-#include "kernels/kernel.h"
+#include "kernels/pieces.h"
 
 enum { PL_MAX_IN = 8, PL_MAX_OUT = 4, PL_VARIADIC = -1, PL_MAX_VARIADIC = 65536 };
 
@@ -198,6 +198,24 @@ typedef enum PlPromote {
   PL_PROMOTE_FLOAT     /* … and integers become the default float */
 } PlPromote;
 
+/* Ops that treat every row of the trailing dims by itself, with bits that do not depend on the other rows; graphs run
+ * them tile by tile (graph/tile.h). Roles of inputs, ':', of outputs: f all elements, r one row, c one value a row, s one row
+ * that is a sum over all of them (`pieces` adds it up); '?' behind an output: the kernel can do without. Ops with roles f:c
+ * and `pieces` may also reduce the leading dims or all. Which dims make a row: */
+typedef enum PlRowsRule {
+  PL_ROWS_NONE = 0,
+  PL_ROWS_DIM,   /* attribute `attr` */
+  PL_ROWS_DIMS,  /* those in the list `attr`; none: all */
+  PL_ROWS_SHAPE, /* as many as the list `attr` has */
+  PL_ROWS_TO     /* those that output 0 lacks, or has as 1 */
+} PlRowsRule;
+typedef struct PlRows {
+  PlRowsRule rule;
+  int attr;
+  const char *roles; /* NULL: no such op */
+  const PlkPiecewise *pieces;
+} PlRows;
+
 /* What a region of mixed precision does with floating inputs (engine/autocast.h); PyTorch's lists for the CPU. */
 typedef enum PlCast {
   PL_CAST_NONE = 0,
@@ -241,6 +259,7 @@ struct PlOp {
   uint8_t autocast;     /* a PlCast */
   uint8_t reads_values; /* inputs whose values infer reads (bit mask) */
   int kcode;            /* the kernel family's member */
+  PlRows rows;
   PlStatus (*infer)(PlInfer *c);
   PlStatus (*grad)(PlMaker *g); /* NULL: no gradient */
   const PlNative *native;

@@ -8,6 +8,8 @@
 
 #define DIMS A_DIMS_OPT("dim"), A_BOOL("keepdim", 0)
 #define REDUCTION(NAME, CODE) .name = NAME, .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE, \
+                              .rows = {CODE == PLK_R_PROD ? PL_ROWS_DIM : PL_ROWS_DIMS, 0, "f:c",               \
+                                       CODE == PLK_R_SUM || CODE == PLK_R_MEAN ? &plk_cpu_sum_pieces : NULL},     \
                               PL_KERNEL(reduce)
 
 static uint32_t mask_of(const PlMaker *g) { return dims_listed(g->attrs, 0, g->in[0]->ndim); }
@@ -103,6 +105,7 @@ const PlOp pl_op_sum_to = {
     .name = "sum_to", .doc = "x summed down to a shape that broadcasts to x's: the adjoint of broadcasting.",
     .formula = "dx = dy broadcast", .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "shape_values"},
     .attrs = {{.name = "shape", .type = PL_A_SHAPE, .optional = true}}, .cls = PL_REDUCTION, .batch = pl_batch_sum_to,
+    .rows = {PL_ROWS_TO, 0, "f:c", &plk_cpu_sum_pieces},
     .flags = PL_F_CONTIGUOUS | PL_F_POLY, .reads_values = 2, .infer = sum_to_infer, .grad = sum_to_grad,
     PL_KERNEL(sum_to)};
 

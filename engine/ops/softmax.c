@@ -58,12 +58,14 @@ static PlStatus log_softmax_bwd_grad(PlMaker *g) {
   const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .nattr = 2,  \
                              .args = {"x"}, .attrs = {A_DIM("dim", -1), A_DTYPE_OPT("dtype")},                \
                              .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .kcode = CODE,        \
+                             .rows = {PL_ROWS_DIM, 0, "f:f", NULL},                                                 \
                              .batch = pl_batch_dims,                                                            \
                              .infer = soft_infer, .grad = NAME##_grad, PL_KERNEL(softmax)}; \
   const PlOp pl_op_##NAME##_bwd = {.name = #NAME "_bwd", .doc = "The gradient of " #NAME ".", .nin = 2, .nout = 1, \
                                    .nattr = 1, .args = {"dy", "y"}, .attrs = {A_INT_REQ("dim")},              \
                                    .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, \
                                    .batch = pl_batch_dims,                                                    \
+                                   .rows = {PL_ROWS_DIM, 0, "ff:f", NULL},                                          \
                                    .kcode = CODE, .infer = soft_bwd_infer, .grad = NAME##_bwd_grad,           \
                                    PL_KERNEL(softmax_bwd)};
 SOFT(softmax, 0, "y = exp(x - max x) / sum;  dx = y (dy - sum(dy y))",

@@ -35,15 +35,15 @@ static PlStatus pick_grad(PlMaker *g) {
   return g->status;
 }
 
-#define MOVE(NAME, DOC, GRAD)                                                                             \
+#define MOVE(NAME, ROLES, DOC, GRAD)                                                                      \
   const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .nin = 2, .nout = 1, .nattr = 3,                  \
                              .args = {"x", "index"},                                                      \
                              .attrs = {A_INT_OPT("dim"), A_SHAPE_REQ("shape"), A_INT_REQ("base")},        \
                              .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL,                \
-                             .batch = pl_batch_dims,                                                      \
+                             .rows = {PL_ROWS_DIM, 0, ROLES, NULL}, .batch = pl_batch_dims,               \
                              .infer = move_infer, .grad = GRAD, PL_KERNEL(NAME)};
-MOVE(dim_put, "Zeros of the given shape with x added at index along dim (none: flat).", put_grad)
-MOVE(dim_pick, "x at index along dim (none: flat), in the given shape.", pick_grad)
+MOVE(dim_put, "cc:f", "Zeros of the given shape with x added at index along dim (none: flat).", put_grad)
+MOVE(dim_pick, "fc:c", "x at index along dim (none: flat), in the given shape.", pick_grad)
 
 static PlStatus give(PlMaker *g, int dim_at, int base_at) {
   PlAttrs a;
@@ -69,6 +69,7 @@ static PlStatus arg_infer(PlInfer *c) {
                              .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},                                        \
                              .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,        \
                              .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_NO_BOOL, .kcode = CODE, .infer = arg_infer,          \
+                             .rows = {PL_ROWS_DIM, 0, "f:c", NULL},                                                                \
                              .batch = pl_batch_dims,                                                                               \
                              PL_KERNEL(argmax)};
 ARG(argmax, 0, "largest value")
@@ -92,6 +93,7 @@ static PlStatus pair0_grad(PlMaker *g) { return give(g, 0, 2); }
                              .attrs = {DIM, A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,               \
                              .batch = pl_batch_dims,                                                            \
                              .flags = PL_F_CONTIGUOUS, .kcode = CODE, .infer = pair0_infer, .grad = pair0_grad, \
+                             .rows = {PL_ROWS_DIM, 0, "f:cc", NULL},                                            \
                              .kernel = {[PL_CPU] = KERNEL}};
 PAIR(max_dim, plk_cpu_max_dim, 0, A_DIM_REQ("dim"),
      "The largest value along dim and where it lies (the first among equals; NaN before all): values, indices. x:max(dim).")

@@ -19,11 +19,18 @@ typedef struct PlkReduceLoops {
   /* acc[c] op= x[r * ld + c] over rows r < rows, c < cols <= PLK_COLS. */
   void (*colsum_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, double *acc);
   void (*colsum_f64)(const double *x, int64_t ld, int64_t rows, int64_t cols, double *acc);
+  /* part[c] += x[r * ld + c], as colsum adds up to PLK_COLSUM_ROWS rows; all but the last piece of them a multiple of 8. */
+  void (*colpart_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, float *part);
+  void (*colpart_f64)(const double *x, int64_t ld, int64_t rows, int64_t cols, double *part);
   void (*colmax_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, double *acc);
   void (*colmin_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, double *acc);
 } PlkReduceLoops;
 
-enum { PLK_COLS = 512 }; /* columns that are reduced together */
+enum {
+  PLK_COLS = 512,        /* columns that are reduced together */
+  PLK_SUM_CHUNK = 4096,  /* elements that sum_f32 and sum_f64 add in lanes before they go on in double */
+  PLK_COLSUM_ROWS = 256  /* the same for rows of colsum */
+};
 
 /* One normalized row. w, b may be NULL (ones, zeros); so may dx, dw, db (not wanted; dw and db add up). */
 #define PLK_NORM_LOOPS(T, sfx)                                                                          \

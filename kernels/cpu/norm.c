@@ -9,6 +9,7 @@
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/pieces.h"
 
 PLK_ISA_DECLARE(const PlkNormLoops, plk_norm_table);
 const PlkNormLoops *plk_norm_loops(void) { return &PLK_ISA_PICK(plk_norm_table); }
@@ -69,8 +70,8 @@ static PlStatus layer_row(void *ctx, int64_t row, void *const *p) {
   if (l->f64) l->loops->moments_f64(p[0], l->n, l->center, &mean, &m2);
   else l->loops->moments_f32(p[0], l->n, l->center, &mean, &m2);
   double rstd = 1 / sqrt(m2 / (double)l->n + l->eps);
-  if (l->f64) l->loops->norm_f64(p[0], l->w, l->b, p[1], l->n, mean, rstd);
-  else l->loops->norm_f32(p[0], l->w, l->b, p[1], l->n, (float)mean, (float)rstd);
+  if (p[1] && l->f64) l->loops->norm_f64(p[0], l->w, l->b, p[1], l->n, mean, rstd);
+  else if (p[1]) l->loops->norm_f32(p[0], l->w, l->b, p[1], l->n, (float)mean, (float)rstd);
   if (p[2]) *(double *)p[2] = mean;
   if (p[3]) *(double *)p[3] = rstd;
   return PL_OK;
@@ -133,6 +134,7 @@ typedef struct LayerBwd {
   PlArray *dx;
   PlkComp comp;
   int64_t rows, stretch;
+  int64_t first; /* row that the arrays begin with */
   char *part; /* [stretches][2][n] */
   bool dw, db;
 } LayerBwd;
@@ -154,9 +156,9 @@ static PlStatus layer_bwd_stretch(void *ctx, int64_t begin, int64_t end) {
   char *buf = heap;
   for (int64_t s = begin; s < end; s++) {
     char *dw = b->part + (size_t)s * 2 * row, *db = dw + row;
-    if (b->part) memset(dw, 0, 2 * row);
-    int64_t r1 = (s + 1) * b->stretch < b->rows ? (s + 1) * b->stretch : b->rows;
-    for (int64_t r = s * b->stretch; r < r1; r++) {
+    int64_t r0 = s * b->stretch - b->first, r1 = (s + 1) * b->stretch < b->rows ? (s + 1) * b->stretch : b->rows;
+    if (b->part && r0 >= 0) memset(dw, 0, 2 * row);
+    for (int64_t r = r0 > 0 ? r0 : 0; r < r1 - b->first; r++) {
       const char *dy = (const char *)b->dy->data + (size_t)r * row, *x = (const char *)b->x->data + (size_t)r * row;
       char *dx = b->dx ? (char *)b->dx->data + (size_t)r * row : NULL;
       if (!direct) {
@@ -197,29 +199,78 @@ static void add_stretches(const LayerBwd *b, int64_t count, int which, PlArray *
   }
 }
 
-PlStatus plk_cpu_layer_norm_bwd(const PlkCall *c) {
+/* What a call says of the job; x may be a window of the rows. */
+static LayerBwd layer_bwd_job(const PlkCall *c, int64_t rows) {
   bool layer = c->code == 0;
-  const PlArray *x = c->in[1], *w = c->in[layer ? 4 : 3];
-  PlArray *dw = c->out[1], *db = layer ? c->out[2] : NULL;
+  const PlArray *x = c->in[1];
   LayerBwd b = {.c = c, .dy = c->in[0], .x = x, .mean = layer ? c->in[2] : NULL, .rstd = c->in[layer ? 3 : 2],
-                .dx = c->out[0], .comp = plk_comp(x->dtype), .dw = dw != NULL, .db = db != NULL};
+                .dx = c->out[0], .comp = plk_comp(x->dtype), .dw = c->out[1] != NULL, .db = layer && c->out[2] != NULL};
   b.l = (Layer){.loops = plk_norm_loops(), .n = row_length(c), .center = layer, .f64 = b.comp == PLK_CF64};
-  b.rows = b.l.n ? x->numel / b.l.n : 0;
-  b.stretch = (b.rows + 63) / 64 < 16 ? 16 : (b.rows + 63) / 64;
+  b.rows = rows;
+  b.stretch = (rows + 63) / 64 < 16 ? 16 : (rows + 63) / 64;
+  return b;
+}
+
+static void layer_bwd_end(const LayerBwd *b) {
+  int64_t count = (b->rows + b->stretch - 1) / b->stretch;
+  if (b->dw) add_stretches(b, count, 0, b->c->out[1]);
+  if (b->db) add_stretches(b, count, 1, b->c->out[2]);
+}
+
+PlStatus plk_cpu_layer_norm_bwd(const PlkCall *c) {
+  const PlArray *x = c->in[1], *w = c->in[c->code == 0 ? 4 : 3];
+  int64_t len = row_length(c);
+  LayerBwd b = layer_bwd_job(c, len ? x->numel / len : 0);
   int64_t count = (b.rows + b.stretch - 1) / b.stretch;
   size_t row = (size_t)b.l.n * plk_comp_size(b.comp);
   void *temp = NULL, *part = NULL;
   PlStatus s = PL_OK;
   if (copies(w, b.comp)) PL_TRY(plk_scratch(row, &temp));
   b.l.w = param(w, b.comp, temp);
-  if ((dw || db) && count) s = plk_scratch((size_t)count * 2 * row, &part);
+  if ((b.dw || b.db) && count) s = plk_scratch((size_t)count * 2 * row, &part);
   b.part = part;
   int64_t work = b.stretch * b.l.n * 2, block = work >= PLK_GRAIN ? 1 : PLK_GRAIN / (work ? work : 1);
   if (s == PL_OK)
     s = count <= block ? layer_bwd_stretch(&b, 0, count) : plk_parallel(count, block, layer_bwd_stretch, &b);
-  if (s == PL_OK && dw) add_stretches(&b, count, 0, dw);
-  if (s == PL_OK && db) add_stretches(&b, count, 1, db);
+  if (s == PL_OK) layer_bwd_end(&b);
   plk_scratch_free(part);
   plk_scratch_free(temp);
   return s;
 }
+
+/* ---- the same, some rows at a time ------------------------------------------------------------------------- */
+
+static bool bwd_plan(const PlkCall *c, PlkPieces *p) {
+  const PlArray *w = c->in[c->code == 0 ? 4 : 3];
+  LayerBwd b = layer_bwd_job(c, p->rows);
+  if (b.l.n != p->cols || copies(w, b.comp)) return false;
+  int64_t count = (b.rows + b.stretch - 1) / b.stretch;
+  p->grain = b.stretch * p->cols;
+  p->unit = 1;
+  p->note = b.dw | b.db << 1;
+  p->shared = p->note ? (size_t)(count * 2 * p->cols) * plk_comp_size(b.comp) : 0;
+  return true;
+}
+
+static PlStatus bwd_piece(const PlkCall *c, const PlkPieces *p, int64_t at, void *shared, void *local) {
+  (void)local;
+  const PlArray *w = c->in[c->code == 0 ? 4 : 3];
+  LayerBwd b = layer_bwd_job(c, p->rows);
+  b.l.w = w ? w->data : NULL;
+  b.dw = p->note & 1;
+  b.db = p->note >> 1;
+  b.first = at / p->cols;
+  b.part = p->shared ? shared : NULL;
+  int64_t last = b.first + c->in[1]->numel / p->cols - 1;
+  b.rows = last + 1;
+  return layer_bwd_stretch(&b, b.first / b.stretch, last / b.stretch + 1);
+}
+
+static PlStatus bwd_end(const PlkCall *c, const PlkPieces *p, void *shared) {
+  LayerBwd b = layer_bwd_job(c, p->rows);
+  b.part = shared;
+  layer_bwd_end(&b);
+  return PL_OK;
+}
+
+const PlkPiecewise plk_cpu_layer_norm_bwd_pieces = {bwd_plan, bwd_piece, bwd_end};

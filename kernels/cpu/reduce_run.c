@@ -360,12 +360,18 @@ static PlStatus permute_copy(const PlArray *x, uint32_t mask, Run *r, void **cop
   return PL_OK;
 }
 
+int64_t plk_reduce_block(int64_t cols) {
+  if (cols == 1) return ROW_BLOCK;
+  int64_t tile = cols < PLK_COLS ? cols : PLK_COLS;
+  return ROW_BLOCK / tile < 64 ? 64 : ROW_BLOCK / tile;
+}
+
 static PlStatus run(Run *r) {
   int64_t kept = r->O * r->I, n;
   bool rows = r->I == 1;
   r->ctile = rows ? 1 : r->I < PLK_COLS ? r->I : PLK_COLS;
   r->nctile = rows ? 1 : (r->I + r->ctile - 1) / r->ctile;
-  r->rblock = rows ? ROW_BLOCK : ROW_BLOCK / r->ctile < 64 ? 64 : ROW_BLOCK / r->ctile;
+  r->rblock = plk_reduce_block(rows ? 1 : r->I);
   r->nblock = r->R <= r->rblock ? 1 : (r->R + r->rblock - 1) / r->rblock;
   void *part = NULL;
   if (r->nblock > 1) PL_TRY(plk_scratch((size_t)(r->nblock * kept) * sizeof(Acc), &part));

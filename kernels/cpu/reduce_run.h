@@ -43,5 +43,7 @@ typedef struct PlkReduceJob {
 } PlkReduceJob;
 
 PlStatus plk_reduce_run(const PlkReduceJob *job);
+/* Reduced elements in a block, whose results are combined as a tree; for `cols` columns reduced together, 1: rows. */
+int64_t plk_reduce_block(int64_t cols);
 
 #endif

@@ -28,9 +28,12 @@ return function(Plan, core)
       if pass.removed > 0 then removed[#removed + 1] = ("%s %d"):format(name, pass.removed) end
     end
     table.sort(removed)
+    local fused = 0
+    for _, group in ipairs(self.groups) do fused = fused + #group end
     local arena = size(self.arena_bytes)
     local rows = {
       { "nodes", ("%d"):format(self.nodes) },
+      { "runs fused", #self.groups == 0 and "none" or ("%d nodes in %d groups"):format(fused, #self.groups) },
       { "removed by passes", #removed == 0 and "none" or table.concat(removed, ", ") },
       { "kept for backward", size(self.stash_bytes) },
       { "recomputed", ("%d nodes, policy %s, %.1f %% more operations"):format(self.recomputed, self.policy,

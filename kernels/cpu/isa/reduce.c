@@ -7,7 +7,7 @@
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
 
-enum { CHUNK = 4096 };
+enum { CHUNK = PLK_SUM_CHUNK };
 
 #define SUM(T, sfx)                                                              \
   static double sum_##sfx(const T *x, int64_t n) {                               \
@@ -67,18 +67,22 @@ EXTREME(double, f64, min_f64, <, (double)INFINITY)
 
 /* Eight rows at a time as a tree, up to 256 rows in T, then into double. */
 #define COLSUM(T, sfx)                                                                                    \
+  static void colpart_##sfx(const T *x, int64_t ld, int64_t rows, int64_t cols, T *PL_RESTRICT part) {    \
+    const T *p = x;                                                                                       \
+    int64_t r = 0;                                                                                        \
+    for (; r + 8 <= rows; r += 8, p += 8 * ld)                                                            \
+      for (int64_t c = 0; c < cols; c++)                                                                  \
+        part[c] += ((p[c] + p[c + ld]) + (p[c + 2 * ld] + p[c + 3 * ld])) +                               \
+                   ((p[c + 4 * ld] + p[c + 5 * ld]) + (p[c + 6 * ld] + p[c + 7 * ld]));                   \
+    for (; r < rows; r++, p += ld)                                                                        \
+      for (int64_t c = 0; c < cols; c++) part[c] += p[c];                                                 \
+  }                                                                                                       \
   static void colsum_##sfx(const T *x, int64_t ld, int64_t rows, int64_t cols, double *PL_RESTRICT acc) { \
     T part[PLK_COLS];                                                                                     \
-    for (int64_t r0 = 0; r0 < rows; r0 += 256) {                                                          \
-      int64_t m = rows - r0 < 256 ? rows - r0 : 256, r = 0;                                               \
-      const T *p = x + r0 * ld;                                                                           \
+    for (int64_t r0 = 0; r0 < rows; r0 += PLK_COLSUM_ROWS) {                                              \
+      int64_t m = rows - r0 < PLK_COLSUM_ROWS ? rows - r0 : PLK_COLSUM_ROWS;                              \
       for (int64_t c = 0; c < cols; c++) part[c] = 0;                                                     \
-      for (; r + 8 <= m; r += 8, p += 8 * ld)                                                             \
-        for (int64_t c = 0; c < cols; c++)                                                                \
-          part[c] += ((p[c] + p[c + ld]) + (p[c + 2 * ld] + p[c + 3 * ld])) +                             \
-                     ((p[c + 4 * ld] + p[c + 5 * ld]) + (p[c + 6 * ld] + p[c + 7 * ld]));                 \
-      for (; r < m; r++, p += ld)                                                                         \
-        for (int64_t c = 0; c < cols; c++) part[c] += p[c];                                               \
+      colpart_##sfx(x + r0 * ld, ld, m, cols, part);                                                      \
       for (int64_t c = 0; c < cols; c++) acc[c] += (double)part[c];                                       \
     }                                                                                                     \
   }
@@ -103,4 +107,5 @@ COLBEST(colmin_f32, <)
 
 extern const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table);
 const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table) = {sum_f32, sum_f64, max_f32, min_f32, max_f64, min_f64,
-                                                       colsum_f32, colsum_f64, colmax_f32, colmin_f32};
+                                                       colsum_f32, colsum_f64, colpart_f32, colpart_f64,
+                                                       colmax_f32, colmin_f32};
