@@ -122,6 +122,23 @@ describe("groups that run tile by tile", function()
     by_hand(x:detach())
     assert.equal("mean_1 sub_1 mul_1 mean_2 add_1 sqrt_1 div_1", groups(by_hand))
     assert.equal(0, by_hand:plan().arena_bytes)
+    local w, b = T.ones(100):requires_grad_(), T.zeros(100):requires_grad_()
+    local bias = T.jit(function()
+      x.grad, b.grad = nil, nil
+      local loss = (x + b):relu():mean()
+      loss:backward()
+      return loss
+    end)
+    bias()
+    assert.matches("^add_1 relu_1 mean_1\n", groups(bias)) -- the mean is the loss
+    assert.matches("relu_bwd_1 sum_to_1$", groups(bias)) -- that sum is the bias's gradient
+    local norm = T.jit(function()
+      x.grad, w.grad, b.grad = nil, nil, nil
+      F.layer_norm(x, { 100 }, w, b):backward(dy)
+    end)
+    norm()
+    assert.equal("layer_norm_1 layer_norm_bwd_1", groups(norm))
+    assert.equal(0, norm:plan().arena_bytes)
     local columns = T.jit(function(a) return a / (a - a:amax { dim = 1, keepdim = true }):exp() end)
     columns(x:detach())
     assert.equal("sub_1 exp_1 div_1", groups(columns)) -- the maximum of columns needs all rows first

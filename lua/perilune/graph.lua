@@ -210,8 +210,8 @@ local function plan_of(g, handle)
 end
 
 --- g:plan() → what will run and where it lies: stash_bytes recomputed peak_bytes arena_bytes lower_bound_bytes
--- leaf_bytes output_bytes nodes flops extra_flops policy passes groups, stage[tensor, name or number of a node], text; after a
--- run measured_bytes and workspace_bytes, what the executor counted.
+-- leaf_bytes output_bytes nodes flops extra_flops policy passes groups, stage[tensor, name or number of a node], text;
+-- after a run measured_bytes and workspace_bytes, what the executor counted.
 function Graph:plan() return plan_of(check("plan", self), compiled(self)) end
 
 require "perilune.graph_plan"(Plan, core)
