@@ -160,6 +160,7 @@ int l_io_failure(lua_State *L, PlStatus s);
 const char *l_check_path(lua_State *L, int i, const char *fn); /* a path without embedded zeros */
 void l_graph_register(lua_State *L);
 void l_jit_register(lua_State *L);
+void l_jit_guards_register(lua_State *L);
 
 /* Adds functions to the table at the top; `methods` are put into the metatable's method table. */
 void l_add_methods(lua_State *L, const luaL_Reg *regs);

@@ -8,6 +8,8 @@
 -- and are not looked into, unless a function names what would read their settings. Bounds are 12 levels deep; of tables
 -- with more than 4096 fields only which table it is.
 -- @module perilune.jit.guards
+local core = require "perilune.core"
+
 local guards = {}
 
 local getupvalue, getmetatable, type, next, rawequal = debug.getupvalue, getmetatable, type, next, rawequal
@@ -203,17 +205,64 @@ local function settings_differ(g)
   end
 end
 
+-- The same as one list for core.jit_unchanged; computed fields and settings are left to Lua.
+local KIND = { upvalues = 0, fields = 1, globals = 2 }
+local function flatten(list)
+  local flat, n = {}, 0
+  local function put(v)
+    n = n + 1
+    flat[n] = v == nil and core.jit_nothing or v
+  end
+  list.rest = {}
+  for _, g in ipairs(list) do
+    local kind, object, snapshot, names = g[1], g[2], g[3], g[4]
+    if g[6] or not KIND[kind] then
+      list.rest[#list.rest + 1] = g
+    elseif kind == "fields" then
+      put(object) put(KIND[kind]) put(names)
+      for k in next, object do
+        if snapshot[k] ~= nil then put(k) put(snapshot[k]) end
+      end
+    else
+      local count = kind == "globals" and #names or names
+      put(object) put(KIND[kind]) put(count)
+      local skipped = 0
+      for i = 1, count do
+        if kind == "globals" then
+          put(names[i]) put(snapshot[names[i]])
+        elseif getupvalue(object, i) ~= "_ENV" then
+          put(i) put(snapshot[i])
+        else
+          skipped = skipped + 1
+        end
+      end
+      flat[n - 2 * (count - skipped)] = count - skipped
+    end
+  end
+  list.flat = flat
+end
+
 local differ = { upvalues = upvalues_differ, fields = fields_differ, globals = globals_differ,
   settings = settings_differ }
 
 --- The first place that is not as it was → its name, the old value, the new value; nil if all is the same.
 function guards.changed(list)
+  if not list.flat then flatten(list) end
+  if core.jit_unchanged(list.flat) then
+    local rest = list.rest
+    for i = 1, #rest do
+      local name, old, new = differ[rest[i][1]](rest[i])
+      if name then return name, old, new end
+    end
+    return nil
+  end
   for i = 1, #list do
     local g = list[i]
     local name, old, new
     name, old, new = differ[g[1]](g)
     if name then return name, old, new end
   end
+  list.flat = nil -- the same in another order
 end
 
 --- After a trace: computed parameters are real tensors again.
