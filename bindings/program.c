@@ -176,8 +176,8 @@ static int jit_compile(lua_State *L) {
   return 0;
 }
 
-/* jit_device_groups(program) → how many groups of nodes run as one kernel on the device, and how many nodes these are;
- * nothing before its first run there */
+/* jit_device_groups(program) → how many groups of nodes run as one kernel on the device, how many nodes these are, and
+ * whether all of it is captured, or why not; nothing before its first run there */
 static int jit_device_groups(lua_State *L) {
   const Program *p = l_check_program(L, 1);
   const struct PlAway *away = p->exec ? pl_exec_away(p->exec) : NULL;
@@ -185,7 +185,8 @@ static int jit_device_groups(lua_State *L) {
   if (!away) return 0;
   lua_pushinteger(L, pl_away_groups(away, &members));
   lua_pushinteger(L, members);
-  return 2;
+  lua_pushstring(L, pl_away_how(away));
+  return 3;
 }
 
 /* jit_same(program) → are the .grads, and what requires a gradient, as the trace found them? */

@@ -1,37 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * See away.h. Groups are chosen at the first run, when it is known which leaves are numbers on the host, and again where
  * that changes. A group that the device cannot compile runs node by node from then on. */
-#include "engine/graph/away.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/device.h"
 #include "engine/state.h"
+#include "engine/graph/away_inside.h"
 #include "kernels/elementwise.h"
-#include "kernels/fused.h"
-
-typedef struct Group {
-  int32_t begin, end;
-  int64_t numel, cols;
-  PlkFused fused;
-  PlFVal arg[PLK_FUSED_ARGS]; /* which value each argument is */
-  const PlAttrs *attrs[PLK_FUSED_MEMBERS];
-  const PlkFusedKernel *kernel;
-} Group;
-
-struct PlAway {
-  const PlFlow *f;
-  const PlkFusedTable *table; /* NULL: the device has no such kernels */
-  int32_t *last;    /* per value: its last reader, -1: nobody, nnodes: an output */
-  uint8_t *device;  /* per value: where it lies; leaves: at the last run */
-  int32_t *at;      /* per node: the group that begins there, -1 */
-  Group *groups;
-  int32_t ngroups, room;
-  PlTensor **vals;
-  uint64_t *drawn;
-  bool known, busy;
-};
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device"); }
 
@@ -66,6 +42,7 @@ PlStatus pl_away_new(PlAway **out, const PlFlow *f) {
 
 void pl_away_free(PlAway *a) {
   if (!a) return;
+  pl_away_capture_free(a);
   free(a->last);
   free(a->device);
   free(a->at);
@@ -208,6 +185,7 @@ static PlStatus group_from(PlAway *a, int32_t i, int32_t *end) {
     a->room = room;
   }
   Group *g = &a->groups[a->ngroups];
+  memset(g, 0, sizeof *g);
   g->end = i; /* the last node finds nothing to join */
   for (int32_t most = a->f->nnodes; most > i + 1; most = g->end - 1) {
     memset(g, 0, sizeof *g);
@@ -363,20 +341,38 @@ static PlStatus run(PlAway *a, PlTensor *const *in, PlTensor **out) {
     s = run_group(a, g);
     i = g->end - 1;
   }
+  if (s == PL_OK) s = give(a, out);
   pl_state.device = was;
-  return s == PL_OK ? give(a, out) : s;
+  return s;
+}
+
+PlStatus pl_away_once(PlAway *a, PlTensor *const *in, PlTensor **out) {
+  PlStatus s = run(a, in, out);
+  for (PlFVal v = 0; v < a->f->nvals; v++) drop(a, v);
+  return s;
+}
+
+PlStatus pl_away_choose(PlAway *a, PlTensor *const *in) {
+  uint8_t device = PL_CPU, was = pl_state.device;
+  PlStatus s = leaves(a, in, &device);
+  pl_state.device = device;
+  if (s == PL_OK && !a->known) s = choose(a);
+  pl_state.device = was;
+  for (PlFVal v = 0; v < a->f->nvals; v++) drop(a, v);
+  return s;
 }
 
 PlStatus pl_away_run(PlAway *a, PlTensor *const *in, PlTensor **out) {
   if (a->busy) return pl_flow_run(a->f, in, out);
   const bool was = pl_grad_enable(false);
   struct PlFlow *trace = pl_state.trace;
+  bool done = false;
   pl_state.trace = NULL;
   a->busy = true;
-  PlStatus s = run(a, in, out);
+  PlStatus s = pl_away_captured(a, in, out, &done);
+  if (s == PL_OK && !done) s = pl_away_once(a, in, out);
   a->busy = false;
   pl_state.trace = trace;
   pl_grad_enable(was);
-  for (PlFVal v = 0; v < a->f->nvals; v++) drop(a, v);
   return s;
 }

@@ -14,7 +14,13 @@ typedef struct Block {
   void *p;
   size_t bytes;
   cudaStream_t stream;
+  PlcOwner *owner; /* NULL: everybody */
 } Block;
+
+struct PlcOwner {
+  Block *free; /* of any size */
+};
+static _Thread_local PlcOwner *owner; /* of what this thread allocates now */
 
 enum { LIVE = 4096, CACHED = 512 }; /* slots; powers of two */
 
@@ -25,6 +31,7 @@ static struct {
   Block *cached[CACHED]; /* by size and stream */
   Block *spare;          /* headers without memory */
   int64_t cached_bytes;
+  cudaStream_t side; /* where memory is made while the usual stream is captured */
   PlDeviceMemory m;
 } al = {.lock = PTHREAD_MUTEX_INITIALIZER, .m = {.limit = -1}};
 
@@ -101,7 +108,30 @@ static PlStatus out_of_memory(size_t bytes) {
           (double)al.m.live * gib, (double)left * gib, (double)all * gib);
 }
 
+/* From the owner, else new, made on a stream of its own: the current one is being captured. */
+static PlStatus get_owned(size_t bytes, cudaStream_t s, Block **out) {
+  for (Block **at = &owner->free; *at; at = &(*at)->next) {
+    if ((*at)->bytes != bytes) continue;
+    *out = *at;
+    *at = (*at)->next;
+    return PL_OK;
+  }
+  Block *b = malloc(sizeof *b);
+  if (!b) PL_FAIL(PL_ERR_OOM, "cuda: out of host memory");
+  *b = (Block){.bytes = bytes, .stream = s, .owner = owner};
+  cudaError_t e = al.side ? cudaSuccess : cudaStreamCreateWithFlags(&al.side, cudaStreamNonBlocking);
+  if (e == cudaSuccess) e = take_new(b, bytes, al.side);
+  if (e == cudaSuccess) e = cudaStreamSynchronize(al.side);
+  if (e != cudaSuccess) {
+    free(b);
+    return plc_failed(e, "memory for a captured graph", __FILE__, __LINE__);
+  }
+  *out = b;
+  return PL_OK;
+}
+
 static PlStatus get(size_t bytes, cudaStream_t s, Block **out) {
+  if (PL_UNLIKELY(owner != NULL)) return get_owned(bytes, s, out);
   Block *b = take_cached(bytes, s);
   if (!b) {
     b = al.spare;
@@ -163,16 +193,44 @@ void plc_release(void *p) {
     Block *b = *at;
     if (b->p != p) continue;
     *at = b->next;
-    order(b, plc_stream());
-    Block **list = &al.cached[cached_slot(b->bytes, b->stream)];
+    if (!b->owner) order(b, plc_stream());
+    Block **list = b->owner ? &b->owner->free : &al.cached[cached_slot(b->bytes, b->stream)];
     b->next = *list;
     *list = b;
-    al.cached_bytes += (int64_t)b->bytes;
+    if (!b->owner) al.cached_bytes += (int64_t)b->bytes;
     al.m.live -= (int64_t)b->bytes;
     al.m.blocks--;
     break;
   }
   pthread_mutex_unlock(&al.lock);
+}
+
+PlStatus plc_owner_begin(PlcOwner **out) {
+  *out = calloc(1, sizeof **out);
+  if (!*out) PL_FAIL(PL_ERR_OOM, "cuda: out of host memory");
+  owner = *out;
+  return PL_OK;
+}
+void plc_owner_pause(void) { owner = NULL; }
+void plc_owner_resume(PlcOwner *o) { owner = o; }
+
+void plc_owner_end(PlcOwner *o) {
+  if (!o) return;
+  pthread_mutex_lock(&al.lock);
+  if (owner == o) owner = NULL;
+  for (int i = 0; i < LIVE; i++)
+    for (Block *b = al.live[i]; b; b = b->next)
+      if (b->owner == o) b->owner = NULL;
+  while (o->free) {
+    Block *b = o->free, **list = &al.cached[cached_slot(b->bytes, b->stream)];
+    o->free = b->next;
+    b->owner = NULL;
+    b->next = *list;
+    *list = b;
+    al.cached_bytes += (int64_t)b->bytes;
+  }
+  pthread_mutex_unlock(&al.lock);
+  free(o);
 }
 
 PlStatus plc_scratch(size_t bytes, void **out) { return plc_alloc(bytes, out); }

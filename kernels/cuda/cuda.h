@@ -131,6 +131,13 @@ __attribute__((weak)) void plc_libraries_text(char *text, size_t size);
 __attribute__((weak)) const void *plc_libraries_extension(const char *name);
 __attribute__((weak)) void plc_libraries_trim(void); /* out of memory: give back what can be made again */
 
+/* While work is captured (kernels/capture.h); weak. Bytes of the host then go through plc_capture_upload, and what reads the
+ * device's answers fails. plc_record_*: the emulation notes calls, true: not to be done now. */
+__attribute__((weak)) bool plc_capturing(void);
+__attribute__((weak)) PlStatus plc_capture_upload(void *dst, const void *src, size_t n);
+__attribute__((weak)) bool plc_record_call(int family, const PlkCall *call);
+__attribute__((weak)) bool plc_record_bytes(void *dst, const void *src, int byte, size_t n);
+
 #ifdef __cplusplus
 }
 #endif

@@ -27,9 +27,10 @@ PlStatus plc_run_id(int family, const PlkCall *call) {
   const PlcKernel *k = __start_plc_kernels + family;
   bool done;
   PL_TRY(plc_alive());
+  if (PL_UNLIKELY(plc_record_call && plc_record_call(family, call))) return PL_OK;
   PL_TRY(by_library(k->family, call, &done));
   if (!done) PL_TRY(k->run(call));
-  if (PL_UNLIKELY(plc_get(PL_DEVICE_SYNC) != 0)) {
+  if (PL_UNLIKELY(plc_get(PL_DEVICE_SYNC) != 0) && !(plc_capturing && plc_capturing())) {
     cudaError_t e = cudaStreamSynchronize(plc_stream());
     if (e != cudaSuccess) return plc_failed(e, call->name, __FILE__, __LINE__);
     return plc_flag_check();
@@ -45,11 +46,13 @@ PlStatus plc_run(const char *family, const PlkCall *call) {
 
 static PlStatus copy(void *dst, const void *src, size_t n) {
   PL_TRY(plc_alive());
+  if (plc_record_bytes && plc_record_bytes(dst, src, 0, n)) return PL_OK;
   if (n) PLC_TRY(cudaMemcpyAsync(dst, src, n, cudaMemcpyDeviceToDevice, plc_stream()));
   return PL_OK;
 }
 static PlStatus fill(void *dst, int byte, size_t n) {
   PL_TRY(plc_alive());
+  if (plc_record_bytes && plc_record_bytes(dst, NULL, byte, n)) return PL_OK;
   if (n) PLC_TRY(cudaMemsetAsync(dst, byte, n, plc_stream()));
   return PL_OK;
 }

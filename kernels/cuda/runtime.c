@@ -243,6 +243,7 @@ static PlStatus upload_staged(void *dst, const char *src, size_t n) {
 PlStatus plc_upload(void *dst, const void *src, size_t n) {
   PL_TRY(plc_alive());
   if (n == 0) return PL_OK;
+  if (PL_UNLIKELY(plc_capturing && plc_capturing())) return plc_capture_upload(dst, src, n);
   pthread_mutex_lock(&rt.lock);
   PlStatus s = upload_staged(dst, src, n);
   pthread_mutex_unlock(&rt.lock);
@@ -251,6 +252,7 @@ PlStatus plc_upload(void *dst, const void *src, size_t n) {
 
 PlStatus plc_download(void *dst, const void *src, size_t n) {
   PL_TRY(plc_alive());
+  if (PL_UNLIKELY(plc_capturing && plc_capturing())) PL_FAIL(PL_ERR_STATE, "cuda: a value is read while work is captured");
   if (n) PLC_TRY(cudaMemcpyAsync(dst, src, n, cudaMemcpyDeviceToHost, plc_stream()));
   PLC_TRY(cudaStreamSynchronize(plc_stream()));
   return plc_flag_check();

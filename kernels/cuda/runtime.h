@@ -35,6 +35,14 @@ void plc_reset_peak(void);
 void plc_limit(int64_t bytes);
 void plc_trim(void);
 
+/* Memory apart: between begin and pause (resume and pause) the thread's allocations come from the owner, and what it frees
+ * goes back there; end gives all of it to everybody. */
+typedef struct PlcOwner PlcOwner;
+PlStatus plc_owner_begin(PlcOwner **out);
+void plc_owner_pause(void);
+void plc_owner_resume(PlcOwner *o);
+void plc_owner_end(PlcOwner *o);
+
 int plc_find(const char *family);
 PlStatus plc_run_id(int family, const PlkCall *call);
 

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- T.jit on the device: neighbouring elementwise operations run as one kernel, generated for them, with the very bits of
--- the operations one by one. The device is the emulation, which compiles the generated source with a C++ compiler, or a
--- GPU.
+-- the operations one by one; and all of it is captured. The device is the emulation, which compiles the generated
+-- source with a C++ compiler, or a GPU.
 
 local T = require "perilune"
 local nn, F = T.nn, T.nn.F
@@ -12,8 +12,8 @@ local function same(a, b, what)
   assert.equal("cuda", a:device(), what)
   assert.equal(a:dtype(), b:dtype(), what)
   local x, y = a:cpu(), b:cpu()
-  local alike = x:eq(y):logical_or(x:ne(x):logical_and(y:ne(y)))
-  assert.is_true(alike:all():item(), what .. ": other values than one by one")
+  local equal = x:eq(y):logical_or(x:ne(x):logical_and(y:ne(y)))
+  assert.is_true(equal:all():item(), what .. ": other values than one by one")
 end
 
 -- f on device tensors, jitted and not; returns groups and members of the jitted one.
@@ -85,5 +85,58 @@ describe("T.jit on the device", function()
     local want, got = losses(false), losses(true)
     for i = 1, 5 do assert.near(want[i], got[i], 1e-6) end
     assert.is_true(got[5] < got[1])
+  end)
+
+  it("is captured after three runs, and repeats what changes", function()
+    T.manual_seed(2)
+    local w, seen = T.randn(4, 3):cuda(), T.zeros(3):cuda()
+    local ones = T.ones(5):cuda()
+    local function f(x, k)
+      local y = (x:matmul(w) * k):tanh()
+      seen:add_(ones:matmul(y)) -- a product and an elementwise update in place
+      return y, y:exp() + 1
+    end
+    local jitted = T.jit(f)
+    local mine = T.zeros(3)
+    for run = 1, 7 do
+      local x, k = T.randn(5, 4), T.tensor(run * 0.5)
+      if run == 6 then w:mul_(2) end -- where it lies: no new capture
+      local y, z = jitted(x:cuda(), run % 2 == 0 and k or k:cuda())
+      local want = (x:matmul(w:cpu()) * k):tanh()
+      mine = mine + want:sum(1)
+      assert.is_true(T.allclose(y:cpu(), want, { atol = 1e-5 }), "run " .. run)
+      assert.is_true(T.allclose(z:cpu(), want:exp() + 1, { atol = 1e-5 }), "run " .. run)
+      assert.is_true(T.allclose(seen:cpu(), mine, { atol = 1e-4 }), "state after run " .. run)
+    end
+    local _, _, how = T.core.jit_device_groups(jitted.last.program)
+    assert.equal("captured", how)
+  end)
+
+  it("says why it is not captured", function()
+    local function reason(f, ...)
+      local jitted = T.jit(f)
+      for _ = 1, 5 do jitted(...) end
+      return (select(3, T.core.jit_device_groups(jitted.last.program)))
+    end
+    local x = T.randn(6, 4):cuda()
+    assert.matches("draws random numbers", reason(function(a) return F.dropout(a, 0.5) * 2 end, x))
+    assert.matches("writes into an argument", reason(function(a) a:add_(1) return a * 2 end, x:clone()))
+    local host = T.tensor(2.0)
+    assert.matches("reads a tensor on the CPU", reason(function(a) return a * host end, x))
+  end)
+
+  it("gives captured memory back", function()
+    collectgarbage()
+    collectgarbage()
+    local before = T.core.device.memory().live
+    do
+      local jitted = T.jit(function(a) return (a * 2):sigmoid() + 1 end)
+      local x = T.randn(100, 100):cuda()
+      for _ = 1, 6 do jitted(x) end
+    end
+    collectgarbage()
+    collectgarbage()
+    collectgarbage()
+    assert.is_true(T.core.device.memory().live <= before, "live bytes grew")
   end)
 end)

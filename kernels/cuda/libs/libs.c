@@ -20,5 +20,6 @@ void plc_libraries_text(char *text, size_t size) {
 
 const void *plc_libraries_extension(const char *name) {
   if (strcmp(name, "fused") == 0) return plc_fused_table();
+  if (strcmp(name, "capture") == 0) return plc_capture_table();
   return NULL;
 }

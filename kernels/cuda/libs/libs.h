@@ -3,11 +3,13 @@
 #ifndef PL_KERNELS_CUDA_LIBS_LIBS_H
 #define PL_KERNELS_CUDA_LIBS_LIBS_H
 
+#include "kernels/capture.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/fused.h"
 
 const char *plc_cublas_version(void); /* "13.1.0" */
 const char *plc_nvrtc_version(void);
+const PlkCaptureTable *plc_capture_table(void); /* extension "capture" */
 const PlkFusedTable *plc_fused_table(void); /* extension "fused" */
 
 #endif

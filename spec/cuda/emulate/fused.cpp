@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/libs/fused_source.h"
+#include "spec/cuda/emulate/record.h"
 
 struct PlkFusedKernel {
   PlkFusedKernel *next;
@@ -78,15 +79,20 @@ static PlStatus make(const PlkFused *g, const PlkFusedKernel **out) {
   return PL_OK;
 }
 
+static void launch(const void *kernel, int64_t threads, const void *args) {
+  (void)plce_launch(1, 1, 0, "plc_fused", [&] { ((const PlkFusedKernel *)kernel)->run(threads, (const PlcFusedArgs *)args); });
+}
+
 static PlStatus run(const PlkFusedKernel *k, const PlkFusedRun *r) {
   PlcFusedArgs a;
   if (r->numel == 0) return PL_OK;
   const int64_t packs = plc_fused_args(&k->group, r, &a), threads = packs < 100 ? packs : 100;
-  PLC_TRY(plce_launch(1, 1, 0, "plc_fused", [&] { k->run(threads, &a); }));
+  if (plce_record_fused(launch, k, threads, &a, sizeof a)) return PL_OK;
+  launch(k, threads, &a);
   return PL_OK;
 }
 
 extern "C" const void *plc_libraries_extension(const char *name) {
   static const PlkFusedTable table = {plc_fused_takes, make, run, plc_fused_source};
-  return strcmp(name, "fused") == 0 ? &table : NULL;
+  return strcmp(name, "fused") == 0 ? &table : strcmp(name, "capture") == 0 ? plce_capture_table() : NULL;
 }
