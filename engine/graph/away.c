@@ -308,12 +308,14 @@ static PlStatus leaves(PlAway *a, PlTensor *const *in, uint8_t *device) {
   return PL_OK;
 }
 
-/* Memory that belongs to the caller alone: leaves, pieces and values given before are copied. */
-static PlStatus give(PlAway *a, PlTensor **out) {
+/* Memory that belongs to the caller alone: leaves, pieces, values given before and those of nodes before `from` are
+ * copied. */
+static PlStatus give(PlAway *a, int32_t from, PlTensor **out) {
   const PlFlow *f = a->f;
   for (int32_t o = 0; o < f->noutputs; o++) {
     const PlFValue *v = &f->vals[f->outputs[o]];
     bool shared = f->vals[f->stores[v->store].first].kind != PL_FV_NODE || pl_fvalue_bytes(v) != f->stores[v->store].bytes;
+    shared = shared || v->kind != PL_FV_NODE || v->node < from;
     for (int32_t p = 0; p < o && !shared; p++) shared = f->vals[f->outputs[p]].store == v->store;
     PlStatus s = PL_OK;
     if (shared)
@@ -327,39 +329,50 @@ static PlStatus give(PlAway *a, PlTensor **out) {
   return PL_OK;
 }
 
-static PlStatus run(PlAway *a, PlTensor *const *in, PlTensor **out) {
-  uint8_t device = PL_CPU, was = pl_state.device;
+/* Leaves, and what of other values is there already; then groups, if they are not chosen for such leaves. */
+static PlStatus prepare(PlAway *a, PlTensor *const *in, PlTensor *const *there) {
+  uint8_t device = PL_CPU;
   PL_TRY(leaves(a, in, &device));
+  for (PlFVal v = 0; there && v < a->f->nvals; v++)
+    if (there[v]) a->vals[v] = pl_retain(there[v]);
   pl_state.device = device; /* of what the graph makes out of nothing */
-  PlStatus s = a->known ? PL_OK : choose(a);
-  for (int32_t i = 0; i < a->f->nnodes && s == PL_OK; i++) {
+  return a->known ? PL_OK : choose(a);
+}
+
+static PlStatus run(PlAway *a, int32_t from, int32_t to) {
+  for (int32_t i = from; i < to; i++) {
     if (a->at[i] < 0) {
-      s = run_node(a, i);
+      PL_TRY(run_node(a, i));
       continue;
     }
     const Group *g = &a->groups[a->at[i]];
-    s = run_group(a, g);
+    PL_TRY(run_group(a, g));
     i = g->end - 1;
   }
-  if (s == PL_OK) s = give(a, out);
-  pl_state.device = was;
-  return s;
+  return PL_OK;
 }
 
-PlStatus pl_away_once(PlAway *a, PlTensor *const *in, PlTensor **out) {
-  PlStatus s = run(a, in, out);
-  for (PlFVal v = 0; v < a->f->nvals; v++) drop(a, v);
-  return s;
-}
-
-PlStatus pl_away_choose(PlAway *a, PlTensor *const *in) {
-  uint8_t device = PL_CPU, was = pl_state.device;
-  PlStatus s = leaves(a, in, &device);
+static PlStatus finish(PlAway *a, uint8_t device, PlStatus s) {
   pl_state.device = device;
-  if (s == PL_OK && !a->known) s = choose(a);
-  pl_state.device = was;
   for (PlFVal v = 0; v < a->f->nvals; v++) drop(a, v);
   return s;
+}
+
+PlStatus pl_away_from(PlAway *a, int32_t from, PlTensor *const *there, PlTensor *const *in, PlTensor **out) {
+  const uint8_t was = pl_state.device;
+  PlStatus s = prepare(a, in, there);
+  if (s == PL_OK) s = run(a, from, a->f->nnodes);
+  if (s == PL_OK) s = give(a, from, out);
+  return finish(a, was, s);
+}
+
+PlStatus pl_away_until(PlAway *a, int32_t to, PlTensor *const *in, PlTensor **kept) {
+  const uint8_t was = pl_state.device;
+  PlStatus s = prepare(a, in, NULL);
+  if (s == PL_OK) s = run(a, 0, to);
+  for (PlFVal v = 0; v < a->f->nvals && s == PL_OK; v++)
+    if (a->f->vals[v].kind == PL_FV_NODE && a->vals[v]) kept[v] = pl_retain(a->vals[v]);
+  return finish(a, was, s);
 }
 
 PlStatus pl_away_run(PlAway *a, PlTensor *const *in, PlTensor **out) {
@@ -370,7 +383,7 @@ PlStatus pl_away_run(PlAway *a, PlTensor *const *in, PlTensor **out) {
   pl_state.trace = NULL;
   a->busy = true;
   PlStatus s = pl_away_captured(a, in, out, &done);
-  if (s == PL_OK && !done) s = pl_away_once(a, in, out);
+  if (s == PL_OK && !done) s = pl_away_from(a, 0, NULL, in, out);
   a->busy = false;
   pl_state.trace = trace;
   pl_grad_enable(was);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * A graph on the device as one captured piece of work: see away.h. What is noted are kernels with addresses, so inputs
  * have tensors of their own that every call's are copied into, results are copied out, and captured tensors (parameters)
- * must lie where they lay: if one moved, the work is captured again. What would be frozen though it changes is no part of
+ * must lie where they lay, and captured numbers be what they were: else the work is captured again. What would be frozen though it changes is no part of
  * such a graph, and then nodes run one by one: random numbers, host tensors that the script may change, ops that look at
- * values or run on the CPU. */
+ * values or run on the CPU. Updates whose settings change from run to run (an optimizer's step count) and all nodes behind them
+ * run after the captured part. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,15 +13,19 @@
 #include "engine/state.h"
 #include "kernels/capture.h"
 
-enum { WARM = 3 }; /* runs one by one first: libraries choose their algorithms, kernels are loaded */
+enum { WARM = 3, MOST_AGAIN = 16 }; /* runs one by one first: libraries choose their algorithms, kernels are loaded */
 
 struct PlAwayCapture {
   const PlkCaptureTable *table; /* NULL: no further try */
   char why[160];                /* why not */
   int runs;
   PlkCaptured *work;
-  PlTensor **in, **out; /* the tensors that stay */
+  PlTensor **in, **kept; /* the tensors that stay: copies of arguments; per value: what the captured nodes made */
+  uint64_t *settings;    /* per node that writes in place: hash of its attributes */
+  int32_t tail;          /* the first node that is not captured; nnodes: all are */
   const void **at;      /* per value: the address of a captured leaf */
+  uint64_t *number;     /* per value: the bits of a captured number on the host */
+  int again;            /* captures since the first because something moved */
 };
 
 const char *pl_away_how(const PlAway *a) {
@@ -33,16 +38,18 @@ static void forget(PlAway *a) {
   if (c->table) c->table->release(c->work);
   c->work = NULL;
   for (int32_t i = 0; c->in && i < a->f->ninputs; i++) pl_tensor_release(c->in[i]);
-  for (int32_t o = 0; c->out && o < a->f->noutputs; o++) pl_tensor_release(c->out[o]);
+  for (PlFVal v = 0; c->kept && v < a->f->nvals; v++) pl_tensor_release(c->kept[v]);
   free(c->in);
-  free(c->out);
-  c->in = c->out = NULL;
+  free(c->kept);
+  c->in = c->kept = NULL;
 }
 
 void pl_away_capture_free(PlAway *a) {
   if (!a->capture) return;
   forget(a);
   free(a->capture->at);
+  free(a->capture->number);
+  free(a->capture->settings);
   free(a->capture);
 }
 
@@ -58,25 +65,41 @@ static bool has_kernel(const PlFNode *n) {
   return n->op->cls == PL_VIEW || n->op->expand || n->op == &pl_op_copy || n->op == &pl_op_shape_of || pl_op_on_device(n->op);
 }
 
+/* Sizes are the same at every run; other values that an op looks at may change. */
+static bool looks_at_values(const PlFlow *f, const PlFNode *n) {
+  if (n->op->flags & PL_F_IMPURE) return true;
+  for (int32_t k = 0; k < n->nin && k < 8; k++) {
+    if (!((n->op->reads_values >> k) & 1) || n->in[k] < 0) continue;
+    const PlFValue *v = &f->vals[n->in[k]];
+    if (v->kind == PL_FV_CONST || (v->kind == PL_FV_NODE && f->nodes[v->node].op == &pl_op_shape_of)) continue;
+    return true;
+  }
+  return false;
+}
+
 /* Writes why not. */
 static bool allowed(PlAway *a, PlTensor *const *in) {
   const PlFlow *f = a->f;
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlFNode *n = &f->nodes[i];
     const char *why = n->draw >= 0                                         ? " draws random numbers"
-                      : n->op->reads_values || (n->op->flags & PL_F_IMPURE) ? " looks at values"
+                      : looks_at_values(f, n)                               ? " looks at values"
                       : n->op == &pl_op_to_device                           ? " moves between devices"
                       : !has_kernel(n)                                      ? " runs on the CPU"
                                                                             : NULL;
     if (why) return never(a, n->op->name, why), false;
-    for (int32_t k = 0; k < pl_fnode_written(n); k++)
-      if (f->vals[f->stores[f->vals[n->in[k]].store].first].kind == PL_FV_INPUT)
-        return never(a, n->op->name, " writes into an argument"), false;
+    for (int32_t k = 0; k < pl_fnode_written(n); k++) {
+      const PlFValue *root = &f->vals[f->stores[f->vals[n->in[k]].store].first];
+      if (root->kind == PL_FV_INPUT) return never(a, n->op->name, " writes into an argument"), false;
+      if (root->kind == PL_FV_CAPTURE && root->real->a.device == PL_CPU)
+        return never(a, n->op->name, " writes into a tensor on the CPU"), false;
+    }
   }
   for (PlFVal v = 0; v < f->nvals; v++) {
     const PlFValue *val = &f->vals[v];
     const PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->kind == PL_FV_CAPTURE ? val->real : NULL;
     if (!t || t->a.device != PL_CPU) continue;
+    if (val->kind == PL_FV_CAPTURE && t->a.numel == 1) continue; /* a number: looked at before every run */
     if (val->kind == PL_FV_CAPTURE) return never(a, "it reads a tensor on the CPU", ""), false;
     if (t->a.ndim > 0) return never(a, "an argument lies on the CPU", ""), false;
   }
@@ -84,6 +107,12 @@ static bool allowed(PlAway *a, PlTensor *const *in) {
 }
 
 /* ---- capturing ------------------------------------------------------------------------------------------------- */
+
+static uint64_t bits_of(const PlTensor *t) {
+  uint64_t bits = 0;
+  if (t->a.device == PL_CPU && t->a.numel == 1) memcpy(&bits, t->a.data, pl_dtype_size((PlDtype)t->a.dtype));
+  return bits;
+}
 
 static PlStatus copy_in(PlAway *a, PlTensor *const *in) {
   for (int32_t i = 0; i < a->f->ninputs; i++) PL_TRY(pl_copy_arrays(&a->capture->in[i]->a, &in[i]->a));
@@ -93,8 +122,8 @@ static PlStatus copy_in(PlAway *a, PlTensor *const *in) {
 static PlStatus make_inputs(PlAway *a, PlTensor *const *in) {
   struct PlAwayCapture *c = a->capture;
   c->in = calloc((size_t)a->f->ninputs + 1, sizeof(PlTensor *));
-  c->out = calloc((size_t)a->f->noutputs + 1, sizeof(PlTensor *));
-  if (!c->in || !c->out) PL_FAIL(PL_ERR_OOM, "out of memory to capture a graph");
+  c->kept = calloc((size_t)a->f->nvals + 1, sizeof(PlTensor *));
+  if (!c->in || !c->kept) PL_FAIL(PL_ERR_OOM, "out of memory to capture a graph");
   for (int32_t i = 0; i < a->f->ninputs; i++)
     PL_TRY(pl_tensor_empty_on(&c->in[i], PL_CUDA, (PlDtype)in[i]->a.dtype, in[i]->a.ndim, in[i]->a.shape));
   return PL_OK;
@@ -104,9 +133,9 @@ static PlStatus make_inputs(PlAway *a, PlTensor *const *in) {
 static PlStatus capture(PlAway *a, PlTensor *const *in) {
   struct PlAwayCapture *c = a->capture;
   PL_TRY(make_inputs(a, in));
-  PL_TRY(pl_away_choose(a, c->in)); /* groups are compiled before anything is noted */
+  PL_TRY(pl_away_until(a, 0, c->in, c->kept)); /* groups are compiled before anything is noted */
   PL_TRY(c->table->begin());
-  PlStatus s = pl_away_once(a, c->in, c->out);
+  PlStatus s = pl_away_until(a, c->tail, c->in, c->kept);
   PlkCaptured *work = NULL;
   PlStatus e = c->table->end(&work);
   if (s == PL_OK) s = e;
@@ -118,14 +147,37 @@ static PlStatus capture(PlAway *a, PlTensor *const *in) {
   for (PlFVal v = 0; v < a->f->nvals; v++) {
     const PlFValue *val = &a->f->vals[v];
     c->at[v] = val->kind == PL_FV_CAPTURE ? val->real->a.data : NULL;
+    c->number[v] = val->kind == PL_FV_CAPTURE ? bits_of(val->real) : 0;
   }
   return PL_OK;
+}
+
+/* FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/ */
+static uint64_t hash_of(const PlAttrs *attrs) {
+  uint64_t h = 0xCBF29CE484222325u;
+  for (size_t k = 0; k < pl_attrs_size(attrs); k++) h = (h ^ ((const unsigned char *)attrs)[k]) * 0x100000001B3u;
+  return h;
+}
+
+/* Notes the settings of updates; one that changed since the last run, and what is behind it, is captured no more. */
+static bool settings_moved(PlAway *a) {
+  struct PlAwayCapture *c = a->capture;
+  const int32_t tail = c->tail;
+  for (int32_t i = 0; i < a->f->nnodes; i++) {
+    const PlFNode *n = &a->f->nodes[i];
+    if (!(n->flags & PL_FN_MUTATES) || !n->attrs) continue;
+    const uint64_t h = hash_of(n->attrs);
+    if (c->settings[i] && c->settings[i] != h && i < c->tail) c->tail = i;
+    c->settings[i] = h;
+  }
+  return c->tail < tail;
 }
 
 static bool moved(const PlAway *a) {
   for (PlFVal v = 0; v < a->f->nvals; v++) {
     const PlFValue *val = &a->f->vals[v];
-    if (val->kind == PL_FV_CAPTURE && val->real->a.data != a->capture->at[v]) return true;
+    if (val->kind != PL_FV_CAPTURE) continue;
+    if (val->real->a.data != a->capture->at[v] || bits_of(val->real) != a->capture->number[v]) return true;
   }
   return false;
 }
@@ -133,8 +185,8 @@ static bool moved(const PlAway *a) {
 /* ---- repeating --------------------------------------------------------------------------------------------------- */
 
 /* Tensors that the work writes into have new contents. */
-static void touch(const PlFlow *f) {
-  for (int32_t i = 0; i < f->nnodes; i++) {
+static void touch(const PlFlow *f, int32_t tail) {
+  for (int32_t i = 0; i < tail; i++) {
     const PlFNode *n = &f->nodes[i];
     for (int32_t k = 0; k < pl_fnode_written(n); k++) {
       const PlFValue *root = &f->vals[f->stores[f->vals[n->in[k]].store].first];
@@ -147,14 +199,8 @@ static PlStatus repeat(PlAway *a, PlTensor *const *in, PlTensor **out) {
   struct PlAwayCapture *c = a->capture;
   PL_TRY(copy_in(a, in));
   PL_TRY(c->table->launch(c->work));
-  touch(a->f);
-  for (int32_t o = 0; o < a->f->noutputs; o++) {
-    PlStatus s = pl_tensor_moved(&out[o], c->out[o], c->out[o]->a.device);
-    if (s == PL_OK) continue;
-    while (o > 0) pl_tensor_release(out[--o]);
-    return s;
-  }
-  return PL_OK;
+  touch(a->f, c->tail);
+  return pl_away_from(a, c->tail, c->kept, c->in, out);
 }
 
 static PlStatus begin(PlAway *a, PlTensor *const *in) {
@@ -163,7 +209,10 @@ static PlStatus begin(PlAway *a, PlTensor *const *in) {
   if (!c) PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device");
   a->capture = c;
   c->at = calloc((size_t)a->f->nvals + 1, sizeof *c->at);
-  if (!c->at) PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device");
+  c->number = calloc((size_t)a->f->nvals + 1, sizeof *c->number);
+  c->settings = calloc((size_t)a->f->nnodes + 1, sizeof *c->settings);
+  c->tail = a->f->nnodes;
+  if (!c->at || !c->number || !c->settings) PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device");
   c->table = pl_device_open()->extension("capture");
   if (!c->table)
     never(a, "this plug-in cannot", "");
@@ -179,13 +228,17 @@ PlStatus pl_away_captured(PlAway *a, PlTensor *const *in, PlTensor **out, bool *
   if (!a->capture) PL_TRY(begin(a, in));
   struct PlAwayCapture *c = a->capture;
   if (!c->table || pl_state.profile || pl_device_open()->get(PL_DEVICE_SYNC)) return PL_OK;
+  if (settings_moved(a)) forget(a);
   if (c->runs < WARM) {
     c->runs++;
     return PL_OK;
   }
   for (int32_t i = 0; i < a->f->ninputs; i++)
     if (in[i]->a.device == PL_CPU && in[i]->a.ndim > 0) return PL_OK; /* this once */
-  if (c->work && moved(a)) forget(a);
+  if (c->work && moved(a)) {
+    forget(a);
+    if (++c->again > MOST_AGAIN) return never(a, "captured tensors or numbers change at every run", ""), PL_OK;
+  }
   if (!c->work) {
     PlStatus s = capture(a, in);
     if (s == PL_ERR_INTERRUPT) return s;

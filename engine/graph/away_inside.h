@@ -30,12 +30,13 @@ struct PlAway {
   struct PlAwayCapture *capture; /* NULL: not tried yet */
 };
 
-/* One run, node by node and group by group. */
-PlStatus pl_away_once(PlAway *a, PlTensor *const *in, PlTensor **out);
-/* Decides about groups for leaves that lie where in[] and the captured tensors lie. */
-PlStatus pl_away_choose(PlAway *a, PlTensor *const *in);
+/* Nodes from `from` on, one by one and group by group, with the values in there[] (per value, or NULL) that the nodes before
+ * them made; what those nodes made is copied for the caller. From 0: one whole run. */
+PlStatus pl_away_from(PlAway *a, int32_t from, PlTensor *const *there, PlTensor *const *in, PlTensor **out);
+/* Nodes before `to`; kept[] gets (per value) what later nodes and the caller want. to 0: only decides about groups. */
+PlStatus pl_away_until(PlAway *a, int32_t to, PlTensor *const *in, PlTensor **kept);
 
-/* Takes the run if it is captured or can be now; *done false: pl_away_once must. */
+/* Takes the run if it is captured or can be now; *done false: pl_away_from must. */
 PlStatus pl_away_captured(PlAway *a, PlTensor *const *in, PlTensor **out, bool *done);
 void pl_away_capture_free(PlAway *a);
 
