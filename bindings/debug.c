@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bindings/lib.h"
+#include "engine/call.h"
 #include "engine/grad/graph.h"
 #include "engine/state.h"
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/alloc.h"
-#include "engine/grad/graph.h"
+#include "engine/call.h"
 
 void pl_attrs_init(const PlOp *op, PlAttrs *a) {
   memset(a, 0, offsetof(PlAttrs, pool));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * One op call on its way through pl_apply: inputs promoted, attributes normalized, outputs inferred. Shared by the
- * engine's own execution (apply.c) and by graphs under construction (graph/symbolic.c). */
+ * One op call on its way through pl_apply: inputs promoted, attributes normalized, outputs inferred. The steps (call.c)
+ * serve the engine's own execution (apply.c, apply_into.c) and graphs under construction (graph/symbolic.c). */
 #ifndef PL_ENGINE_CALL_H
 #define PL_ENGINE_CALL_H
 
@@ -27,12 +27,32 @@ typedef struct PlCall {
 PlStatus pl_call_begin(PlCall *c, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs);
 PlStatus pl_call_infer(PlCall *c);
 void pl_call_end(PlCall *c);
-/* The kernel alone, on inputs that need no promotion and outputs of the inferred types: graphs know both. arr[nin] are
+/* Outputs as inferred, with the kernel's results; views of input 0 where infer said so. */
+PlStatus pl_call_outputs(PlCall *c, PlTensor **out);
+/* The kernel alone, into outputs that are there; NULL for one that this call does not have. */
+PlStatus pl_call_run(PlCall *c, PlTensor *const *out);
+/* An op that always changes input 0: its contents, its version and, where gradients are recorded, its history. */
+PlStatus pl_call_mutate(PlCall *c, PlTensor **out);
+/* pl_call_run on inputs that need no promotion and outputs of the inferred types: graphs know both. arr[nin] are
  * the inputs' arrays. Copies inputs where the op wants them contiguous; takes random numbers. */
 PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *in, const PlArray **arr, int nin,
                         PlTensor *const *out);
 /* out must have the shape of d, and a dtype that d's values fit into. */
 PlStatus pl_call_check_target(const PlOp *op, const PlTensor *out, const PlDesc *d);
+PlStatus pl_call_no_memory(const PlOp *op);
+extern const PlAttrs pl_no_attrs; /* of ops that have none */
+
+/* Dimensions among the attributes, which may count from the end, become 0-based ones of x (attrs.c). */
+PlStatus pl_attrs_normalize(const PlOp *op, const PlAttrs *in, const PlArray *x, PlAttrs *out);
+PlAttrs *pl_attrs_compact(const PlAttrs *a); /* pooled copy of pl_attrs_size(a) bytes; NULL: no memory */
+
+/* Does an input stand for a value of a graph under construction? */
+static inline bool pl_any_symbolic(PlTensor *const *in, int nin) {
+  for (int i = 0; i < nin; i++)
+    if (in[i] && in[i]->a.symbolic) return true;
+  return false;
+}
+
 /* Floating-point operations of a call: the op's own count, else one for each element of its largest tensor. */
 double pl_flops(const PlInfer *c);
 /* The same of a call that has its results; out[i] is NULL for one that it does not have. */

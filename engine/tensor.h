@@ -56,6 +56,14 @@ static inline PlTensor *pl_retain(PlTensor *t) {
   t->refs++;
   return t;
 }
+/* Releases n handles, NULL ones too, and forgets them. */
+static inline void pl_release_all(PlTensor **t, int n) {
+  for (int i = 0; i < n; i++) {
+    pl_tensor_release(t[i]);
+    t[i] = NULL;
+  }
+}
+
 /* Writable views of the sizes: only while a tensor is being made. */
 static inline int64_t *pl_dims(PlTensor *t) { return t->dims; }
 static inline int64_t *pl_strides(PlTensor *t) { return t->dims + t->a.ndim; }

@@ -1,464 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * The walk: from the ys, in reverse record order, over what is reachable and nothing else. One pass counts
- * the consumers of every reachable node, the second runs rules and delivers gradients; a leaf is final, and
- * its callbacks run, the moment its last consumer has delivered. Every exit leaves slots and marks clean. */
+ * Backward through the ambient key, y:backward() and T.grad_of: where a walk (walk.c) begins and what it hands out.
+ * Explicit keys have the same in key.c and pull.c. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/batch/batch.h"
 #include "engine/device.h"
-#include "engine/grad/graph.h"
-#include "engine/grad/node.h"
 #include "engine/grad/walk.h"
-#include "engine/graph/graph.h"
-#include "engine/state.h"
-
-/* Running number of the walk, so that marks of older walks need no clearing. */
-static _Thread_local uint64_t pass_counter;
-
-/* ---- the ready heap, largest record number on top ---------------------------------------------------- */
-
-static PlStatus heap_push(PlWalk *w, PlNode *n) {
-  enum { FEW = sizeof w->few / sizeof *w->few };
-  if (!w->heap) {
-    w->heap = w->few;
-    w->cap = FEW;
-  }
-  if (w->nheap == w->cap) {
-    PlNode **h = realloc(w->heap == w->few ? NULL : w->heap, 2 * w->cap * sizeof *h);
-    if (!h) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
-    if (w->heap == w->few) memcpy(h, w->few, sizeof w->few);
-    w->heap = h;
-    w->cap *= 2;
-  }
-  size_t i = w->nheap++;
-  for (; i > 0 && w->heap[(i - 1) / 2]->seq < n->seq; i = (i - 1) / 2) w->heap[i] = w->heap[(i - 1) / 2];
-  w->heap[i] = n;
-  return PL_OK;
-}
-
-static PlNode *heap_pop(PlWalk *w) {
-  PlNode *top = w->heap[0], *last = w->heap[--w->nheap];
-  size_t i = 0;
-  for (;;) {
-    size_t c = 2 * i + 1;
-    if (c >= w->nheap) break;
-    if (c + 1 < w->nheap && w->heap[c + 1]->seq > w->heap[c]->seq) c++;
-    if (last->seq >= w->heap[c]->seq) break;
-    w->heap[i] = w->heap[c];
-    i = c;
-  }
-  w->heap[i] = last;
-  return top;
-}
-
-/* ---- accumulation --------------------------------------------------------------------------------------- */
-
-/* Only a buffer that this slot alone can see may be added to in place. `holders` is how many handles it has. */
-static bool owned(const PlTensor *t, const PlTensor *g, uint32_t holders) {
-  return t->refs == 1 && t->storage->refs == holders && t->a.contiguous && t->a.dtype == g->a.dtype && !t->node &&
-         !t->more && !g->node && !g->more && !t->a.weak && pl_shape_equal(&t->a, &g->a);
-}
-
-/* *sum += g where one stands for many tensors. */
-static PlStatus add_batched(PlTensor **sum, PlTensor *g) {
-  PlTensor *in[2] = {*sum, g}, *out = NULL;
-  bool both = pl_is_batched(*sum) && pl_is_batched(g) && pl_batched(*sum)->born == pl_batched(g)->born;
-  if (both && (*sum)->refs == 1 && !(*sum)->node && !(*sum)->more && !g->node && !g->more) {
-    PlTensor *all[2] = {pl_batched(*sum)->full, pl_batched(g)->full};
-    if (!pl_is_batched(all[0]) && !pl_is_batched(all[1]) && owned(all[0], all[1], 2))
-      return pl_apply_into(&pl_op_add, all, 2, NULL, all);
-  }
-  PL_TRY(pl_apply(&pl_op_add, in, 2, NULL, &out));
-  pl_tensor_release(*sum);
-  *sum = out;
-  return PL_OK;
-}
-
-/* *sum += g; takes g. */
-static PlStatus accumulate(PlTensor **sum, PlTensor *g) {
-  if (!*sum) {
-    *sum = g;
-    return PL_OK;
-  }
-  PlTensor *in[2] = {*sum, g}, *out = NULL;
-  PlStatus s;
-  if (PL_UNLIKELY((((*sum)->flags | g->flags) & PL_T_BATCHED) != 0))
-    s = add_batched(sum, g);
-  else if (owned(*sum, g, 1))
-    s = pl_apply_into(&pl_op_add, in, 2, NULL, in);
-  else {
-    s = pl_apply(&pl_op_add, in, 2, NULL, &out);
-    if (s == PL_OK) {
-      pl_tensor_release(*sum);
-      *sum = out;
-    }
-  }
-  pl_tensor_release(g);
-  return s;
-}
-
-/* A leaf's .grad is dense and shared with nobody. Takes g. */
-PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
-  if (PL_UNLIKELY(pl_is_batched(g))) {
-    PlStatus b = pl_fail(PL_ERR_STATE, "backward inside vmap: a gradient for each element, %s, does not fit into .grad; "
-                                       "use T.grad or T.grad_of", pl_desc_text(&g->a));
-    pl_tensor_release(g);
-    return b;
-  }
-  if (n->grad) {
-    if (n->grad->node || n->grad->more || g->node || g->more || n->grad->a.dtype != g->a.dtype) {
-      PlTensor *in[2] = {n->grad, g}, *out;
-      PlStatus s = pl_apply(&pl_op_add, in, 2, NULL, &out);
-      pl_tensor_release(g);
-      PL_TRY(s);
-      pl_tensor_release(n->grad);
-      n->grad = out;
-      return PL_OK;
-    }
-    PlTensor *in[2] = {n->grad, g};
-    PlStatus s = pl_apply_into(&pl_op_add, in, 2, NULL, in);
-    pl_tensor_release(g);
-    return s;
-  }
-  if (g->refs == 1 && g->storage->refs == 1 && g->a.contiguous && !g->a.weak) {
-    n->grad = g;
-    return PL_OK;
-  }
-  PlTensor *c;
-  PlStatus s = (g->node || g->more) ? pl_apply(&pl_op_clone, &g, 1, NULL, &c) : pl_tensor_copy(&c, g);
-  pl_tensor_release(g);
-  PL_TRY(s);
-  c->a.weak = 0;
-  n->grad = c;
-  return PL_OK;
-}
-
-/* ---- rules ------------------------------------------------------------------------------------------------ */
-
-static PlStatus stale_saved(const PlNode *n, uint32_t i) {
-  const PlStorage *st = n->saved[i].t->storage;
-  char by[160] = "", at[160] = "";
-  if (pl_state.watch) {
-    pl_state.watch->writer(st, by, sizeof by);
-    pl_state.watch->where(n, at, sizeof at);
-  }
-  PL_FAIL(PL_ERR_STATE,
-          "backward of %s%s: a tensor it saved, %s, was modified in place afterwards%s (version %u, saved at %u); "
-          "modify a copy, x:clone(), or do it before the op",
-          n->name, at, pl_desc_text(&n->saved[i].t->a), by, st->version, n->saved[i].version);
-}
-
-PlStatus pl_saved_get(PlNode *n, uint32_t i, PlTensor **out) {
-  PlSaved *s = &n->saved[i];
-  if (PL_UNLIKELY(s->t->storage->version != s->version)) return stale_saved(n, i);
-  if (s->relink >= 0 && !pl_state.grad_off && pl_key_records(n->key)) {
-    PlTensor *alias;
-    PL_TRY(pl_tensor_alias(&alias, s->t));
-    PlStatus st = pl_entries_copy(alias, s->t, n->key);
-    if (st == PL_OK) st = pl_entry_set(alias, n, (uint32_t)s->relink);
-    if (st != PL_OK) {
-      pl_tensor_release(alias);
-      return st;
-    }
-    *out = alias;
-    return PL_OK;
-  }
-  *out = pl_retain(s->t);
-  return PL_OK;
-}
-
-/* The gradient that a rule reads where none arrived. */
-static PlStatus missing_grad(PlNode *n, uint32_t o, PlTensor **out) {
-  PlTensor *shape = n->slots[o].shape;
-  if (!shape) PL_FAIL(PL_ERR_STATE, "backward of %s: no gradient for output %u", n->name, o + 1);
-  *out = pl_retain(shape);
-  return PL_OK;
-}
-
-static PlStatus no_gradient(const PlNode *n) {
-  const char *bwd = strstr(n->name, "_bwd");
-  if (bwd)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "not %s differentiable: %.*s", bwd[4] == '2' ? "three times" : "twice",
-            (int)(bwd - n->name), n->name);
-  PL_FAIL(PL_ERR_UNSUPPORTED,
-          "backward: op %s has no gradient; compute it under no_grad, or give it a rule with T.custom", n->name);
-}
-
-static PlStatus run_graph(PlNode *n, PlTensor **dx) {
-  PlBackward *b = n->u.graph;
-  if (!b) return no_gradient(n);
-  enum { FEW = 24 };
-  PlTensor *few[FEW], **args = few, *res_few[FEW], **res = res_few;
-  int total = b->backward->ninputs, k = 0;
-  if ((total > FEW || b->backward->nresults > FEW) &&
-      (!(args = malloc((size_t)(total + b->backward->nresults) * sizeof *args)) || !(res = args + total)))
-    PL_FAIL(PL_ERR_OOM, "backward: out of memory");
-  PlStatus s = PL_OK;
-  for (uint32_t i = 0; i < n->nsaved && s == PL_OK; i++) {
-    s = pl_saved_get(n, i, &args[k]);
-    if (s == PL_OK) k++;
-  }
-  for (int o = 0; o < b->nout && s == PL_OK; o++) {
-    if (!b->save[b->nin + b->nout + o]) continue;
-    if (n->slots[o].grad)
-      args[k++] = pl_retain(n->slots[o].grad);
-    else if ((s = missing_grad(n, (uint32_t)o, &args[k])) == PL_OK)
-      k++;
-  }
-  if (s == PL_OK) s = pl_graph_run(b->backward, args, res);
-  while (k > 0) pl_tensor_release(args[--k]);
-  if (s == PL_OK)
-    for (int i = 0, r = 0; i < b->nin; i++)
-      if (b->has_grad[i]) dx[i] = res[r++];
-  if (args != few) free(args);
-  return s;
-}
-
-static PlStatus run_native(PlNode *n, PlTensor **dx) {
-  PlTensor *saved[PL_MAX_IN + PL_MAX_OUT], *dy[PL_MAX_OUT];
-  bool want[PL_MAX_IN];
-  uint32_t k = 0;
-  PlStatus s = PL_OK;
-  for (; k < n->nsaved && s == PL_OK; k++)
-    if ((s = pl_saved_get(n, k, &saved[k])) != PL_OK) break;
-  for (uint32_t i = 0; i < n->nin; i++) want[i] = n->dests[i].node != NULL;
-  for (uint32_t o = 0; o < n->nout; o++) dy[o] = n->slots[o].grad;
-  if (s == PL_OK) s = n->op->native->bwd(n->u.native.attrs, saved, dy, want, dx);
-  while (k > 0) pl_tensor_release(saved[--k]);
-  return s;
-}
-
-static PlStatus run_rule(PlNode *n, PlTensor **dx) {
-  PlTensor *dy_few[PL_MAX_IN], **dy = dy_few;
-  bool want_few[PL_MAX_IN], *want = want_few;
-  if (n->nout > PL_MAX_IN && !(dy = malloc(n->nout * sizeof *dy))) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
-  if (n->nin > PL_MAX_IN && !(want = malloc(n->nin * sizeof *want))) {
-    if (dy != dy_few) free(dy);
-    PL_FAIL(PL_ERR_OOM, "backward: out of memory");
-  }
-  for (uint32_t o = 0; o < n->nout; o++) dy[o] = n->slots[o].grad;
-  for (uint32_t i = 0; i < n->nin; i++) want[i] = n->dests[i].node != NULL;
-  PlStatus s = n->u.rule->bwd(n->u.rule->ud, n, dy, want, dx);
-  if (dy != dy_few) free(dy);
-  if (want != want_few) free(want);
-  return s;
-}
-
-/* ---- one node ------------------------------------------------------------------------------------------------ */
-
-/* Hooks may replace the gradient; callbacks then see the final one. */
-static PlStatus run_hooks(PlSlot *slot) {
-  for (int round = 0; round < 2; round++)
-    for (PlHook *h = slot->hooks; h && slot->grad; h = h->next) {
-      if (h->callback != (round == 1)) continue;
-      PlTensor *other = NULL;
-      PL_TRY(h->call(h->ud, slot->grad, &other));
-      if (!other) continue;
-      pl_tensor_release(slot->grad);
-      slot->grad = other;
-    }
-  return PL_OK;
-}
-
-static PlStatus finish_slots(PlWalk *w, PlNode *n) {
-  for (uint32_t o = 0; o < n->nout; o++) {
-    PlSlot *slot = &n->slots[o];
-    if (slot->hooks && slot->grad) PL_TRY(run_hooks(slot));
-    if (slot->capture && slot->grad) w->results[slot->capture - 1] = pl_retain(slot->grad);
-  }
-  return PL_OK;
-}
-
-static PlStatus arrive(PlWalk *w, PlNode *n);
-
-/* Hands dx to the producers; a leaf that is now complete is finished at once. */
-static PlStatus deliver(PlWalk *w, PlNode *n, PlTensor **dx) {
-  PlStatus s = PL_OK;
-  for (uint32_t i = 0; i < n->nin; i++) {
-    PlNode *to = n->dests[i].node;
-    PlTensor *g = dx[i];
-    dx[i] = NULL;
-    if (!to || s != PL_OK) {
-      pl_tensor_release(g);
-      continue;
-    }
-    if (g) s = accumulate(&to->slots[n->dests[i].slot].grad, g);
-    if (s == PL_OK && --to->pending == 0) s = arrive(w, to);
-  }
-  return s;
-}
-
-static PlStatus run_node(PlWalk *w, PlNode *n) {
-  bool any = false;
-  if (PL_UNLIKELY(pl_state.trace != NULL)) pl_state.trace->tape = n->seq;
-  PL_TRY(finish_slots(w, n));
-  for (uint32_t o = 0; o < n->nout; o++) any |= n->slots[o].grad != NULL;
-  PlTensor *few[PL_MAX_IN], **dx = few;
-  if (n->nin > PL_MAX_IN && !(dx = malloc(n->nin * sizeof *dx))) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
-  memset(dx, 0, n->nin * sizeof *dx);
-  PlStatus s = PL_OK;
-  if (any || (n->kind == PL_NODE_RULE && n->u.rule->always)) {
-    switch ((PlNodeKind)n->kind) {
-    case PL_NODE_NATIVE: s = run_native(n, dx); break;
-    case PL_NODE_GRAPH: s = run_graph(n, dx); break;
-    case PL_NODE_RULE: s = run_rule(n, dx); break;
-    case PL_NODE_IDENTITY: dx[0] = pl_retain(n->slots[0].grad); break;
-    case PL_NODE_LEAF: break;
-    }
-  }
-  if (PL_UNLIKELY(pl_state.watch != NULL) && s == PL_OK) {
-    s = pl_anomaly_check(n, dx, n->nin, false);
-    for (uint32_t i = 0; s != PL_OK && i < n->nin; i++) {
-      pl_tensor_release(dx[i]);
-      dx[i] = NULL;
-    }
-  }
-  for (uint32_t o = 0; o < n->nout; o++) { /* before delivery: producers may then add in place */
-    pl_tensor_release(n->slots[o].grad);
-    n->slots[o].grad = NULL;
-  }
-  if (s == PL_OK)
-    s = deliver(w, n, dx);
-  else
-    for (uint32_t i = 0; i < n->nin; i++) pl_tensor_release(dx[i]);
-  if (dx != few) free(dx);
-  if (s == PL_OK && !w->retain && !n->shared) pl_node_clear(n);
-  return s;
-}
-
-static PlStatus arrive(PlWalk *w, PlNode *n) {
-  if (n->kind != PL_NODE_LEAF) return heap_push(w, n);
-  PL_TRY(finish_slots(w, n));
-  PlTensor *g = n->slots[0].grad;
-  n->slots[0].grad = NULL;
-  if (g && w->fill_leaves && n->u.target && n->key && n->key->is_ambient) return pl_leaf_take_grad(n, g);
-  pl_tensor_release(g);
-  return PL_OK;
-}
-
-/* ---- the walk ------------------------------------------------------------------------------------------------- */
-
-static PlStatus visit(PlWalk *w, PlNode *n) {
-  if (n->pass == w->pass) return PL_OK;
-  if (n->busy) PL_FAIL(PL_ERR_STATE, "backward: called again from inside itself over the same tape, at %s", n->name);
-  if (n->spent && n->kind != PL_NODE_LEAF)
-    PL_FAIL(PL_ERR_STATE, "backward: the tape below this tensor was freed by an earlier backward (at %s); "
-                          "pass retain_graph=true to that one to go back twice", n->name ? n->name : "a tensor");
-  n->pass = w->pass;
-  n->pending = 0;
-  n->busy = true;
-  n->refs++;
-  n->link = NULL;
-  if (w->last)
-    w->last->link = n;
-  else
-    w->first = n;
-  w->last = n;
-  return PL_OK;
-}
-
-PlStatus pl_walk_seed(PlWalk *w, PlNode *n, uint32_t slot, PlTensor *dy) {
-  if (!w->pass) w->pass = ++pass_counter;
-  if (PL_UNLIKELY(pl_state.watch != NULL)) PL_TRY(pl_anomaly_check(n, &dy, 1, true));
-  PL_TRY(visit(w, n));
-  return accumulate(&n->slots[slot].grad, pl_retain(dy));
-}
-
-PlStatus pl_walk_touch(PlWalk *w, PlNode *n) {
-  if (!w->pass) w->pass = ++pass_counter;
-  return visit(w, n);
-}
-
-uint64_t pl_walk_number(void) { return ++pass_counter; }
-
-static PlStatus walk(PlWalk *w) {
-  PlNode *end_of_seeds = w->last;
-  for (PlNode *n = w->first; n; n = n->link)
-    for (uint32_t i = 0; i < n->nin; i++) {
-      PlNode *to = n->dests[i].node;
-      if (!to) continue;
-      PL_TRY(visit(w, to));
-      to->pending++;
-    }
-  w->started = true;
-  for (PlNode *n = w->first; n; n = n == end_of_seeds ? NULL : n->link)
-    if (n->pending == 0) PL_TRY(arrive(w, n));
-  while (w->nheap) PL_TRY(run_node(w, heap_pop(w)));
-  return PL_OK;
-}
-
-static void clean(PlWalk *w) {
-  for (PlNode *n = w->first; n;) {
-    PlNode *next = n->link;
-    for (uint32_t o = 0; o < n->nout; o++) {
-      PlTensor *g = n->slots[o].grad;
-      n->slots[o].grad = NULL;
-      n->slots[o].capture = 0;
-      pl_tensor_release(g);
-    }
-    n->busy = false;
-    n->link = NULL;
-    pl_node_release(n);
-    n = next;
-  }
-  if (w->heap != w->few) free(w->heap);
-  w->first = w->last = NULL;
-  w->heap = NULL;
-}
-
-/* Only keys born before the walk: one made and kept by a rule was never muted. */
-static void mute_keys(const PlKey *key, PlMute how, uint64_t born_before, uint32_t by) {
-  PlKey *ambient = pl_key_ambient();
-  if (how == PL_MUTE_NONE) return;
-  if (ambient == key || (how == PL_MUTE_ABOVE && ambient->level >= key->level)) ambient->muted += by;
-  for (PlKey *k = pl_state.keys; k; k = k->next)
-    if (k->born < born_before && (k == key || (how == PL_MUTE_ABOVE && k->level >= key->level))) k->muted += by;
-}
-
-PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
-  uint64_t born = ++pl_state.key_seq;
-  mute_keys(key, mute, born, 1);
-  const uint8_t autocast = pl_state.autocast; /* gradients have the dtypes that forward chose */
-  pl_state.autocast = 0;
-  pl_state.in_backward++;
-  PlStatus s = w->status;
-  if (s == PL_OK && PL_UNLIKELY(pl_state.trace != NULL)) {
-    PlFlow *f = pl_state.trace;
-    const uint64_t outer = f->tape;
-    int32_t begin = pl_flow_backward_begin(f);
-    s = walk(w);
-    f->tape = outer;
-    if (s == PL_OK) s = pl_flow_backward_end(f, begin, w->ny, w->ys);
-  } else if (s == PL_OK)
-    s = walk(w);
-  pl_state.in_backward--;
-  pl_state.autocast = autocast;
-  mute_keys(key, mute, born, (uint32_t)-1);
-  if (s != PL_OK && w->started) /* nothing of a failed tape stays behind */
-    for (PlNode *n = w->first; n; n = n->link)
-      if (n->kind > PL_NODE_IDENTITY) pl_node_clear(n);
-  clean(w);
-  return s;
-}
-
-void pl_walk_abandon(PlWalk *w) { clean(w); }
-
-static PlStatus seed_all(PlWalk *w, PlTensor *const *ys, PlTensor *const *dys, int n) {
-  PlKey *key = pl_key_ambient();
-  for (int i = 0; i < n; i++) {
-    PlNode *node;
-    uint32_t slot;
-    PL_TRY(pl_history_refresh(ys[i]));
-    if (!pl_entry_get(ys[i], key, &node, &slot)) {
-      if (n > 1) continue;
-      PL_FAIL(PL_ERR_STATE, "backward: %s does not depend on a tensor that requires a gradient; "
-                            "call requires_grad_() on a leaf before computing it", pl_desc_text(&ys[i]->a));
-    }
-    PL_TRY(pl_walk_seed_tensor(w, ys[i], dys ? dys[i] : NULL, node, slot, true));
-  }
-  return PL_OK;
-}
 
 PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node, uint32_t slot,
                              bool scalar_only) {
@@ -480,23 +27,39 @@ PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node,
   return s;
 }
 
+static PlStatus seed_all(PlWalk *w, PlTensor *const *ys, PlTensor *const *dys, int n) {
+  PlKey *key = pl_key_ambient();
+  for (int i = 0; i < n; i++) {
+    PlNode *node;
+    uint32_t slot;
+    PL_TRY(pl_history_refresh(ys[i]));
+    if (!pl_entry_get(ys[i], key, &node, &slot)) {
+      if (n > 1) continue;
+      PL_FAIL(PL_ERR_STATE, "backward: %s does not depend on a tensor that requires a gradient; "
+                            "call requires_grad_() on a leaf before computing it", pl_desc_text(&ys[i]->a));
+    }
+    PL_TRY(pl_walk_seed_tensor(w, ys[i], dys ? dys[i] : NULL, node, slot, true));
+  }
+  return PL_OK;
+}
+
 PlStatus pl_backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool retain_graph, bool create_graph) {
   PlWalk w = {.retain = retain_graph || create_graph, .fill_leaves = true, .ys = ys, .ny = n};
   PlStatus s = seed_all(&w, ys, dys, n);
   if (s != PL_OK) {
-    clean(&w);
+    pl_walk_abandon(&w);
     return s;
   }
   return pl_walk_run(&w, pl_key_ambient(), create_graph ? PL_MUTE_NONE : PL_MUTE_ABOVE);
 }
 
-static PlStatus capture(PlWalk *w, PlTensor *const *xs, int nx, int *same_as) {
+PlStatus pl_walk_capture(PlWalk *w, PlKey *key, PlTensor *const *xs, int nx, int *same_as) {
   for (int i = 0; i < nx; i++) {
     PlNode *node;
     uint32_t slot;
     same_as[i] = -1;
-    if (!pl_entry_get(xs[i], pl_key_ambient(), &node, &slot)) continue;
-    PL_TRY(visit(w, node));
+    if (!pl_entry_get(xs[i], key, &node, &slot)) continue;
+    PL_TRY(pl_walk_touch(w, node));
     if (node->slots[slot].capture)
       same_as[i] = (int)node->slots[slot].capture - 1;
     else
@@ -507,17 +70,17 @@ static PlStatus capture(PlWalk *w, PlTensor *const *xs, int nx, int *same_as) {
 
 PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx,
                     bool retain_graph, bool create_graph, bool allow_unused, PlTensor **out) {
-  PlWalk w = {.retain = retain_graph || create_graph, .results = out, .pass = ++pass_counter, .ys = ys, .ny = ny};
+  PlWalk w = {.retain = retain_graph || create_graph, .results = out, .ys = ys, .ny = ny};
   int *same_as = malloc((size_t)(nx ? nx : 1) * sizeof *same_as);
   if (!same_as) PL_FAIL(PL_ERR_OOM, "grad_of: out of memory");
   memset(out, 0, (size_t)nx * sizeof *out);
   for (int i = 0; i < nx; i++) pl_retain(xs[i]); /* a hook may free one */
   PlStatus s = seed_all(&w, ys, dys, ny);
-  if (s == PL_OK) s = capture(&w, xs, nx, same_as);
+  if (s == PL_OK) s = pl_walk_capture(&w, pl_key_ambient(), xs, nx, same_as);
   if (s == PL_OK)
     s = pl_walk_run(&w, pl_key_ambient(), create_graph ? PL_MUTE_NONE : PL_MUTE_ABOVE);
   else
-    clean(&w);
+    pl_walk_abandon(&w);
   for (int i = 0; i < nx && s == PL_OK; i++) {
     if (same_as[i] >= 0 && out[same_as[i]]) out[i] = pl_retain(out[same_as[i]]);
     if (!out[i] && !allow_unused)
@@ -526,10 +89,6 @@ PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor 
   }
   free(same_as);
   for (int i = 0; i < nx; i++) pl_tensor_release(xs[i]);
-  if (s != PL_OK)
-    for (int i = 0; i < nx; i++) {
-      pl_tensor_release(out[i]);
-      out[i] = NULL;
-    }
+  if (s != PL_OK) pl_release_all(out, nx);
   return s;
 }

@@ -79,8 +79,4 @@ void pl_backward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries);
 void pl_backward_cache_clear(void);
 void pl_backward_cache_end(void); /* frees it all: this thread ends */
 
-/* Attribute handling (attrs.c). */
-PlStatus pl_attrs_normalize(const PlOp *op, const PlAttrs *in, const PlArray *x, PlAttrs *out);
-PlAttrs *pl_attrs_compact(const PlAttrs *a); /* pooled copy of pl_attrs_size(a) bytes; NULL: no memory */
-
 #endif

@@ -161,7 +161,7 @@ PlStatus pl_leaf_take_grad(PlNode *leaf, PlTensor *g); /* takes g */
  * every leaf's tensor; *inner becomes true if one is no leaf. */
 PlStatus pl_grad_captured(PlTensor *const *ys, int n, uint64_t since, PlStatus (*found)(void *ctx, PlTensor *t),
                           void *ctx, bool *inner);
-/* ---- backward (backward.c) ---- */
+/* ---- backward (rule.c) ---- */
 /* Makes the tensor a slot's rule would read, with version check. Owned. */
 PlStatus pl_saved_get(PlNode *n, uint32_t i, PlTensor **out);
 

@@ -17,22 +17,6 @@ static PlStatus seed(PlWalk *w, PlKey *k, PlTensor *const *ys, PlTensor *const *
   return PL_OK;
 }
 
-/* Position of the x that shares i's slot, or -1 if i itself holds it. */
-static PlStatus capture(PlWalk *w, PlKey *k, PlTensor *const *xs, int nx, int *same_as) {
-  for (int i = 0; i < nx; i++) {
-    PlNode *node;
-    uint32_t slot;
-    same_as[i] = -1;
-    if (!pl_entry_get(xs[i], k, &node, &slot)) continue;
-    PL_TRY(pl_walk_touch(w, node));
-    if (node->slots[slot].capture)
-      same_as[i] = (int)node->slots[slot].capture - 1;
-    else
-      node->slots[slot].capture = (uint32_t)i + 1;
-  }
-  return PL_OK;
-}
-
 PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx,
                      PlTensor **out) {
   if (!k->active) PL_FAIL(PL_ERR_STATE, "grad key finalized");
@@ -43,7 +27,7 @@ PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny
   for (int i = 0; i < nx; i++) pl_retain(xs[i]);
   pl_key_retain(k);
   PlStatus s = seed(&w, k, ys, dys, ny);
-  if (s == PL_OK) s = capture(&w, k, xs, nx, same_as);
+  if (s == PL_OK) s = pl_walk_capture(&w, k, xs, nx, same_as);
   if (s == PL_OK)
     s = pl_walk_run(&w, k, PL_MUTE_SELF);
   else
@@ -52,10 +36,7 @@ PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny
     if (same_as[i] >= 0 && out[same_as[i]]) out[i] = pl_retain(out[same_as[i]]);
   free(same_as);
   for (int i = 0; i < nx; i++) pl_tensor_release(xs[i]);
-  for (int i = 0; i < nx && s != PL_OK; i++) {
-    pl_tensor_release(out[i]);
-    out[i] = NULL;
-  }
+  if (s != PL_OK) pl_release_all(out, nx);
   pl_key_release(k);
   return s;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/call.h"
 #include "engine/grad/graph.h"
 
 /* Passes over memory that forward may take on, and the size up to which a cut is looked for. */

@@ -24,6 +24,8 @@ PlStatus pl_walk_seed(PlWalk *w, PlNode *n, uint32_t slot, PlTensor *dy);
 /* Checks dy against y (NULL: ones) and seeds. */
 PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node, uint32_t slot,
                              bool scalar_only);
+/* Notes that the gradients of xs go to w->results. same_as[i]: position of the x that has i's slot already, or -1. */
+PlStatus pl_walk_capture(PlWalk *w, PlKey *key, PlTensor *const *xs, int nx, int *same_as);
 /* Makes the walk pass through n although no gradient may arrive there. */
 PlStatus pl_walk_touch(PlWalk *w, PlNode *n);
 /* Which keys do not record the walk of `key`: none, itself, or every key of its level and above. Keys made while it
@@ -32,6 +34,8 @@ typedef enum PlMute { PL_MUTE_NONE, PL_MUTE_SELF, PL_MUTE_ABOVE } PlMute;
 PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute);
 void pl_walk_abandon(PlWalk *w);
 uint64_t pl_walk_number(void); /* a fresh value for node->pass */
+/* What the walk does at a node: gradients of its inputs, dx[nin] (zeroed, then owned), from those in its slots. rule.c */
+PlStatus pl_rule_run(PlNode *n, PlTensor **dx);
 /* While anomalies are looked for: an error if one of the n tensors holds NaN or Inf. NULL entries are skipped. */
 PlStatus pl_anomaly_check(const PlNode *n, PlTensor *const *dx, uint32_t count, bool seeded);
 

@@ -175,10 +175,6 @@ PlStatus pl_sym_node(PlFlow *f, PlCall *c, uint8_t flags, int32_t *node) {
   return s;
 }
 
-static void release_all(PlTensor **t, int n) {
-  for (int i = 0; i < n; i++) pl_tensor_release(t[i]);
-}
-
 static PlStatus emit(PlFlow *f, PlCall *c, PlTensor **out) {
   int32_t node;
   PL_TRY(pl_sym_node(f, c, 0, &node));
@@ -188,7 +184,7 @@ static PlStatus emit(PlFlow *f, PlCall *c, PlTensor **out) {
     if (f->vals[v].dtype == PL_NDTYPE) continue;
     PlStatus s = pl_sym_tensor(&out[o], f, v);
     if (s != PL_OK) {
-      release_all(out, o);
+      pl_release_all(out, o);
       return s;
     }
   }
@@ -251,7 +247,7 @@ static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, c
     uint64_t first = pl_state.seq + 1;
     s = pl_record(op, c.in, c.nin, c.attrs, out);
     if (s == PL_OK) s = pl_flow_note_line(f, first);
-    if (s != PL_OK) release_all(out, op->nout);
+    if (s != PL_OK) pl_release_all(out, op->nout);
   }
   pl_call_end(&c);
   return s;
@@ -275,7 +271,7 @@ PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttr
   if (s == PL_OK) s = apply(f, op, sym, nin, attrs, out);
   pl_state.trace = was;
   pl_flow_release(f);
-  release_all(sym, n);
+  pl_release_all(sym, n);
   if (sym != few) free(sym);
   return s;
 }

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: MIT
+ * The walk: from the ys, in reverse record order, over what is reachable and nothing else. One pass counts
+ * the consumers of every reachable node, the second runs rules and delivers gradients; a leaf is final, and
+ * its callbacks run, the moment its last consumer has delivered. Every exit leaves slots and marks clean. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/batch/batch.h"
+#include "engine/grad/walk.h"
+#include "engine/graph/graph.h"
+
+/* Running number of the walk, so that marks of older walks need no clearing. */
+static _Thread_local uint64_t pass_counter;
+
+/* ---- the ready heap, largest record number on top ---------------------------------------------------- */
+
+static PlStatus heap_push(PlWalk *w, PlNode *n) {
+  enum { FEW = sizeof w->few / sizeof *w->few };
+  if (!w->heap) {
+    w->heap = w->few;
+    w->cap = FEW;
+  }
+  if (w->nheap == w->cap) {
+    PlNode **h = realloc(w->heap == w->few ? NULL : w->heap, 2 * w->cap * sizeof *h);
+    if (!h) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
+    if (w->heap == w->few) memcpy(h, w->few, sizeof w->few);
+    w->heap = h;
+    w->cap *= 2;
+  }
+  size_t i = w->nheap++;
+  for (; i > 0 && w->heap[(i - 1) / 2]->seq < n->seq; i = (i - 1) / 2) w->heap[i] = w->heap[(i - 1) / 2];
+  w->heap[i] = n;
+  return PL_OK;
+}
+
+static PlNode *heap_pop(PlWalk *w) {
+  PlNode *top = w->heap[0], *last = w->heap[--w->nheap];
+  size_t i = 0;
+  for (;;) {
+    size_t c = 2 * i + 1;
+    if (c >= w->nheap) break;
+    if (c + 1 < w->nheap && w->heap[c + 1]->seq > w->heap[c]->seq) c++;
+    if (last->seq >= w->heap[c]->seq) break;
+    w->heap[i] = w->heap[c];
+    i = c;
+  }
+  w->heap[i] = last;
+  return top;
+}
+
+/* ---- accumulation --------------------------------------------------------------------------------------- */
+
+/* Only a buffer that this slot alone can see may be added to in place. `holders` is how many handles it has. */
+static bool owned(const PlTensor *t, const PlTensor *g, uint32_t holders) {
+  return t->refs == 1 && t->storage->refs == holders && t->a.contiguous && t->a.dtype == g->a.dtype && !t->node &&
+         !t->more && !g->node && !g->more && !t->a.weak && pl_shape_equal(&t->a, &g->a);
+}
+
+/* *sum += g where one stands for many tensors. */
+static PlStatus add_batched(PlTensor **sum, PlTensor *g) {
+  PlTensor *in[2] = {*sum, g}, *out = NULL;
+  bool both = pl_is_batched(*sum) && pl_is_batched(g) && pl_batched(*sum)->born == pl_batched(g)->born;
+  if (both && (*sum)->refs == 1 && !(*sum)->node && !(*sum)->more && !g->node && !g->more) {
+    PlTensor *all[2] = {pl_batched(*sum)->full, pl_batched(g)->full};
+    if (!pl_is_batched(all[0]) && !pl_is_batched(all[1]) && owned(all[0], all[1], 2))
+      return pl_apply_into(&pl_op_add, all, 2, NULL, all);
+  }
+  PL_TRY(pl_apply(&pl_op_add, in, 2, NULL, &out));
+  pl_tensor_release(*sum);
+  *sum = out;
+  return PL_OK;
+}
+
+/* *sum += g; takes g. */
+static PlStatus accumulate(PlTensor **sum, PlTensor *g) {
+  if (!*sum) {
+    *sum = g;
+    return PL_OK;
+  }
+  PlTensor *in[2] = {*sum, g}, *out = NULL;
+  PlStatus s;
+  if (PL_UNLIKELY((((*sum)->flags | g->flags) & PL_T_BATCHED) != 0))
+    s = add_batched(sum, g);
+  else if (owned(*sum, g, 1))
+    s = pl_apply_into(&pl_op_add, in, 2, NULL, in);
+  else {
+    s = pl_apply(&pl_op_add, in, 2, NULL, &out);
+    if (s == PL_OK) {
+      pl_tensor_release(*sum);
+      *sum = out;
+    }
+  }
+  pl_tensor_release(g);
+  return s;
+}
+
+/* A leaf's .grad is dense and shared with nobody. Takes g. */
+PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
+  if (PL_UNLIKELY(pl_is_batched(g))) {
+    PlStatus b = pl_fail(PL_ERR_STATE, "backward inside vmap: a gradient for each element, %s, does not fit into .grad; "
+                                       "use T.grad or T.grad_of", pl_desc_text(&g->a));
+    pl_tensor_release(g);
+    return b;
+  }
+  if (n->grad) {
+    if (n->grad->node || n->grad->more || g->node || g->more || n->grad->a.dtype != g->a.dtype) {
+      PlTensor *in[2] = {n->grad, g}, *out;
+      PlStatus s = pl_apply(&pl_op_add, in, 2, NULL, &out);
+      pl_tensor_release(g);
+      PL_TRY(s);
+      pl_tensor_release(n->grad);
+      n->grad = out;
+      return PL_OK;
+    }
+    PlTensor *in[2] = {n->grad, g};
+    PlStatus s = pl_apply_into(&pl_op_add, in, 2, NULL, in);
+    pl_tensor_release(g);
+    return s;
+  }
+  if (g->refs == 1 && g->storage->refs == 1 && g->a.contiguous && !g->a.weak) {
+    n->grad = g;
+    return PL_OK;
+  }
+  PlTensor *c;
+  PlStatus s = (g->node || g->more) ? pl_apply(&pl_op_clone, &g, 1, NULL, &c) : pl_tensor_copy(&c, g);
+  pl_tensor_release(g);
+  PL_TRY(s);
+  c->a.weak = 0;
+  n->grad = c;
+  return PL_OK;
+}
+
+/* ---- one node ------------------------------------------------------------------------------------------------ */
+
+/* Hooks may replace the gradient; callbacks then see the final one. */
+static PlStatus run_hooks(PlSlot *slot) {
+  for (int round = 0; round < 2; round++)
+    for (PlHook *h = slot->hooks; h && slot->grad; h = h->next) {
+      if (h->callback != (round == 1)) continue;
+      PlTensor *other = NULL;
+      PL_TRY(h->call(h->ud, slot->grad, &other));
+      if (!other) continue;
+      pl_tensor_release(slot->grad);
+      slot->grad = other;
+    }
+  return PL_OK;
+}
+
+static PlStatus finish_slots(PlWalk *w, PlNode *n) {
+  for (uint32_t o = 0; o < n->nout; o++) {
+    PlSlot *slot = &n->slots[o];
+    if (slot->hooks && slot->grad) PL_TRY(run_hooks(slot));
+    if (slot->capture && slot->grad) w->results[slot->capture - 1] = pl_retain(slot->grad);
+  }
+  return PL_OK;
+}
+
+static PlStatus arrive(PlWalk *w, PlNode *n);
+
+/* Hands dx to the producers; a leaf that is now complete is finished at once. */
+static PlStatus deliver(PlWalk *w, PlNode *n, PlTensor **dx) {
+  PlStatus s = PL_OK;
+  for (uint32_t i = 0; i < n->nin; i++) {
+    PlNode *to = n->dests[i].node;
+    PlTensor *g = dx[i];
+    dx[i] = NULL;
+    if (!to || s != PL_OK) {
+      pl_tensor_release(g);
+      continue;
+    }
+    if (g) s = accumulate(&to->slots[n->dests[i].slot].grad, g);
+    if (s == PL_OK && --to->pending == 0) s = arrive(w, to);
+  }
+  return s;
+}
+
+static PlStatus run_node(PlWalk *w, PlNode *n) {
+  bool any = false;
+  if (PL_UNLIKELY(pl_state.trace != NULL)) pl_state.trace->tape = n->seq;
+  PL_TRY(finish_slots(w, n));
+  for (uint32_t o = 0; o < n->nout; o++) any |= n->slots[o].grad != NULL;
+  PlTensor *few[PL_MAX_IN], **dx = few;
+  if (n->nin > PL_MAX_IN && !(dx = malloc(n->nin * sizeof *dx))) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
+  memset(dx, 0, n->nin * sizeof *dx);
+  PlStatus s = PL_OK;
+  if (any || (n->kind == PL_NODE_RULE && n->u.rule->always)) s = pl_rule_run(n, dx);
+  if (PL_UNLIKELY(pl_state.watch != NULL) && s == PL_OK) {
+    s = pl_anomaly_check(n, dx, n->nin, false);
+    for (uint32_t i = 0; s != PL_OK && i < n->nin; i++) {
+      pl_tensor_release(dx[i]);
+      dx[i] = NULL;
+    }
+  }
+  for (uint32_t o = 0; o < n->nout; o++) { /* before delivery: producers may then add in place */
+    pl_tensor_release(n->slots[o].grad);
+    n->slots[o].grad = NULL;
+  }
+  if (s == PL_OK)
+    s = deliver(w, n, dx);
+  else
+    for (uint32_t i = 0; i < n->nin; i++) pl_tensor_release(dx[i]);
+  if (dx != few) free(dx);
+  if (s == PL_OK && !w->retain && !n->shared) pl_node_clear(n);
+  return s;
+}
+
+static PlStatus arrive(PlWalk *w, PlNode *n) {
+  if (n->kind != PL_NODE_LEAF) return heap_push(w, n);
+  PL_TRY(finish_slots(w, n));
+  PlTensor *g = n->slots[0].grad;
+  n->slots[0].grad = NULL;
+  if (g && w->fill_leaves && n->u.target && n->key && n->key->is_ambient) return pl_leaf_take_grad(n, g);
+  pl_tensor_release(g);
+  return PL_OK;
+}
+
+/* ---- the walk ------------------------------------------------------------------------------------------------- */
+
+static PlStatus visit(PlWalk *w, PlNode *n) {
+  if (n->pass == w->pass) return PL_OK;
+  if (n->busy) PL_FAIL(PL_ERR_STATE, "backward: called again from inside itself over the same tape, at %s", n->name);
+  if (n->spent && n->kind != PL_NODE_LEAF)
+    PL_FAIL(PL_ERR_STATE, "backward: the tape below this tensor was freed by an earlier backward (at %s); "
+                          "pass retain_graph=true to that one to go back twice", n->name ? n->name : "a tensor");
+  n->pass = w->pass;
+  n->pending = 0;
+  n->busy = true;
+  n->refs++;
+  n->link = NULL;
+  if (w->last)
+    w->last->link = n;
+  else
+    w->first = n;
+  w->last = n;
+  return PL_OK;
+}
+
+PlStatus pl_walk_seed(PlWalk *w, PlNode *n, uint32_t slot, PlTensor *dy) {
+  if (!w->pass) w->pass = ++pass_counter;
+  if (PL_UNLIKELY(pl_state.watch != NULL)) PL_TRY(pl_anomaly_check(n, &dy, 1, true));
+  PL_TRY(visit(w, n));
+  return accumulate(&n->slots[slot].grad, pl_retain(dy));
+}
+
+PlStatus pl_walk_touch(PlWalk *w, PlNode *n) {
+  if (!w->pass) w->pass = ++pass_counter;
+  return visit(w, n);
+}
+
+uint64_t pl_walk_number(void) { return ++pass_counter; }
+
+static PlStatus walk(PlWalk *w) {
+  PlNode *end_of_seeds = w->last;
+  for (PlNode *n = w->first; n; n = n->link)
+    for (uint32_t i = 0; i < n->nin; i++) {
+      PlNode *to = n->dests[i].node;
+      if (!to) continue;
+      PL_TRY(visit(w, to));
+      to->pending++;
+    }
+  w->started = true;
+  for (PlNode *n = w->first; n; n = n == end_of_seeds ? NULL : n->link)
+    if (n->pending == 0) PL_TRY(arrive(w, n));
+  while (w->nheap) PL_TRY(run_node(w, heap_pop(w)));
+  return PL_OK;
+}
+
+static void clean(PlWalk *w) {
+  for (PlNode *n = w->first; n;) {
+    PlNode *next = n->link;
+    for (uint32_t o = 0; o < n->nout; o++) {
+      PlTensor *g = n->slots[o].grad;
+      n->slots[o].grad = NULL;
+      n->slots[o].capture = 0;
+      pl_tensor_release(g);
+    }
+    n->busy = false;
+    n->link = NULL;
+    pl_node_release(n);
+    n = next;
+  }
+  if (w->heap != w->few) free(w->heap);
+  w->first = w->last = NULL;
+  w->heap = NULL;
+}
+
+/* Only keys born before the walk: one made and kept by a rule was never muted. */
+static void mute_keys(const PlKey *key, PlMute how, uint64_t born_before, uint32_t by) {
+  PlKey *ambient = pl_key_ambient();
+  if (how == PL_MUTE_NONE) return;
+  if (ambient == key || (how == PL_MUTE_ABOVE && ambient->level >= key->level)) ambient->muted += by;
+  for (PlKey *k = pl_state.keys; k; k = k->next)
+    if (k->born < born_before && (k == key || (how == PL_MUTE_ABOVE && k->level >= key->level))) k->muted += by;
+}
+
+PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
+  uint64_t born = ++pl_state.key_seq;
+  mute_keys(key, mute, born, 1);
+  const uint8_t autocast = pl_state.autocast; /* gradients have the dtypes that forward chose */
+  pl_state.autocast = 0;
+  pl_state.in_backward++;
+  PlStatus s = w->status;
+  if (s == PL_OK && PL_UNLIKELY(pl_state.trace != NULL)) {
+    PlFlow *f = pl_state.trace;
+    const uint64_t outer = f->tape;
+    int32_t begin = pl_flow_backward_begin(f);
+    s = walk(w);
+    f->tape = outer;
+    if (s == PL_OK) s = pl_flow_backward_end(f, begin, w->ny, w->ys);
+  } else if (s == PL_OK)
+    s = walk(w);
+  pl_state.in_backward--;
+  pl_state.autocast = autocast;
+  mute_keys(key, mute, born, (uint32_t)-1);
+  if (s != PL_OK && w->started) /* nothing of a failed tape stays behind */
+    for (PlNode *n = w->first; n; n = n->link)
+      if (n->kind > PL_NODE_IDENTITY) pl_node_clear(n);
+  clean(w);
+  return s;
+}
+
+void pl_walk_abandon(PlWalk *w) { clean(w); }
