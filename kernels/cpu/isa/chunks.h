@@ -61,7 +61,8 @@
     }                                                                                   \
     return 0;                                                                           \
   }
-/* A finite divisor that is not 0, and a quotient within `most`. */
+/* A finite divisor that is not 0, and a quotient within `most`. Without branches, so the loop is vectorized; the casts
+ * tell the compiler that & is meant. */
 #define DIVIDES(most)                                                                   \
-  ((F(vm_abs)(y) > 0) & (F(vm_abs)(y) <= F(vm_largest)) &                               \
-   ((double)F(vm_abs)(x) <= (most) * (double)F(vm_abs)(y)))
+  ((int)(F(vm_abs)(y) > 0) & (int)(F(vm_abs)(y) <= F(vm_largest)) &                     \
+   (int)((double)F(vm_abs)(x) <= (most) * (double)F(vm_abs)(y)))
