@@ -27,9 +27,7 @@ const char *l_check_path(lua_State *L, int i, const char *fn) {
   return s;
 }
 
-/* ---- safetensors
- * --------------------------------------------------------------------------------------
- */
+/* ---- safetensors --------------------------------------------------------------------------------------- */
 
 static int file_gc(lua_State *L) {
   PlSafetensors **box = lua_touserdata(L, 1);
@@ -99,12 +97,15 @@ static PlText text_at(lua_State *L, int table, int64_t i, const char *what) {
   return t;
 }
 
-/* save_safetensors(path, {name, …}, {tensor, …}, {key, value, …}) -> true */
+/* save_safetensors(path, {name, …}, {tensor, …}, {key, value, …} [, other path, bytes]) -> true. The other file is
+ * replaced together with it. */
 static int save_safetensors(lua_State *L) {
   const char *path = l_check_path(L, 1, "save");
   for (int i = 2; i <= 4; i++)
     if (lua_type(L, i) != LUA_TTABLE) return l_error(L, "save: argument #%d must be a table, got %s", i, l_typename(L, i));
-  lua_settop(L, 4);
+  lua_settop(L, 6);
+  PlBeside beside = {.path = lua_isnil(L, 5) ? NULL : l_check_path(L, 5, "save")};
+  if (beside.path) beside.bytes.s = luaL_checklstring(L, 6, &beside.bytes.n);
   int64_t n = (int64_t)lua_rawlen(L, 2), nmeta = (int64_t)lua_rawlen(L, 4) / 2;
   if (n != (int64_t)lua_rawlen(L, 3))
     return l_error(L, "save: as many names as tensors are wanted");
@@ -127,15 +128,13 @@ static int save_safetensors(lua_State *L) {
     lua_pop(L, 1);
   }
   for (int64_t i = 0; i < 2 * nmeta; i++) meta[i] = text_at(L, 4, i + 1, "metadata");
-  PlStatus s = pl_safetensors_save(path, n, names, tensors, nmeta, meta);
+  PlStatus s = pl_safetensors_save(path, n, names, tensors, nmeta, meta, beside.path ? &beside : NULL);
   if (s != PL_OK) return l_io_failure(L, s);
   lua_pushboolean(L, 1);
   return 1;
 }
 
-/* ---- IDX
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- IDX ----------------------------------------------------------------------------------------------- */
 
 /* load_idx(path [, max_bytes]) -> tensor */
 static int load_idx(lua_State *L) {
@@ -148,8 +147,7 @@ static int load_idx(lua_State *L) {
   return s == PL_OK ? 1 : l_io_failure(L, s);
 }
 
-/* ---- terminal and clock
- * ---------------------------------------------------------------------------------- */
+/* ---- terminal and clock -------------------------------------------------------------------------------- */
 
 /* isatty([fd = 2]) */
 static int is_terminal(lua_State *L) {

@@ -120,6 +120,47 @@ describe("a saved graph", function()
     end)
   end)
 
+  it("is replaced with its tensors as one, or not at all", function()
+    with_file(function(path)
+      local g, net = training()
+      assert.is_true(T.save_graph(path, g))
+      local text, tensors = read(path), read(path .. ".safetensors")
+      local other = T.graph()
+      other:outputs { other:input("x", { 3 }) * net:parameters()[2]:detach() }
+      os.remove(path)
+      assert.is_true(os.execute(("mkdir '%s'"):format(path)))
+      local ok, message, code = T.save_graph(path, other) -- the text cannot be written
+      assert.is_nil(ok)
+      assert.equal("io", code)
+      assert.is_truthy(message:find(path, 1, true))
+      assert.equal(tensors, read(path .. ".safetensors"))
+      assert.is_true(os.remove(path))
+      for entry in io.popen(("ls '%s'*"):format(path)):lines() do
+        assert.equal(path .. ".safetensors", entry) -- no temporary file is left
+      end
+      -- a crash between the two: the text of one save, the tensors of another
+      assert.is_true(T.save_graph(path, other))
+      write(path, text)
+      local none
+      none, message, code = T.load_graph(path)
+      assert.is_nil(none)
+      assert.equal("format", code)
+      assert.is_truthy(message:find("come from another save", 1, true), message)
+      write(path .. ".safetensors", tensors)
+      assert.is_table(T.load_graph(path))
+      assert.is_true(T.save(path .. ".safetensors", {})) -- tensors of no graph at all
+      none, message = T.load_graph(path)
+      assert.is_nil(none)
+      assert.is_truthy(message:find("come from another save", 1, true), message)
+      -- values change, the program does not: each text goes with the newer tensors
+      assert.is_true(T.save_graph(path, g))
+      T.no_grad(function() net:parameters()[1]:add_(1) end)
+      text = read(path)
+      assert.is_true(T.save_graph(path, g))
+      assert.equal(text, read(path))
+    end)
+  end)
+
   it("names what is wrong with the call", function()
     assert.has_error(function() T.save_graph(1, T.graph()) end)
     local ok, err = pcall(T.save_graph, "x", {})

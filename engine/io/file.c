@@ -134,8 +134,7 @@ PlStatus pl_file_write(int fd, const char *path, const void *buf, size_t n) {
   return PL_OK;
 }
 
-/* ---- replacing a file
- * ---------------------------------------------------------------------------- */
+/* ---- replacing a file ---------------------------------------------------------------------------------- */
 
 static void temp_free(PlFileTemp *f) {
   free(f->target);
@@ -190,10 +189,8 @@ PlStatus pl_file_temp_open(PlFileTemp *f, const char *path) {
 }
 
 void pl_file_temp_abort(PlFileTemp *f) {
-  if (f->fd >= 0) {
-    close(f->fd);
-    unlink(f->temp);
-  }
+  if (f->fd >= 0) close(f->fd);
+  if (f->temp) unlink(f->temp);
   temp_free(f);
 }
 
@@ -212,22 +209,25 @@ static int sync_folder(const char *target) {
   return code;
 }
 
+PlStatus pl_file_temp_flush(PlFileTemp *f) {
+  if (f->fd < 0) return PL_OK;
+  if (fsync(f->fd) != 0 && errno != EINVAL) return pl_file_fail("flush", f->target, errno);
+  int fd = f->fd;
+  f->fd = -1;
+  return close(fd) == 0 || errno == EINTR ? PL_OK : pl_file_fail("close", f->target, errno);
+}
+
+static PlStatus rename_temp(PlFileTemp *f) {
+  PL_TRY(pl_file_temp_flush(f));
+  if (rename(f->temp, f->target) != 0) return pl_file_fail("rename onto", f->target, errno);
+  free(f->temp);
+  f->temp = NULL;
+  int code = sync_folder(f->target);
+  return code ? pl_file_fail("flush the folder of", f->target, code) : PL_OK;
+}
+
 PlStatus pl_file_temp_commit(PlFileTemp *f) {
-  PlStatus s = PL_OK;
-  if (fsync(f->fd) != 0 && errno != EINVAL) s = pl_file_fail("flush", f->target, errno);
-  if (s == PL_OK) {
-    int fd = f->fd;
-    f->fd = -1;
-    if (close(fd) != 0 && errno != EINTR)
-      s = pl_file_fail("close", f->target, errno);
-    else if (rename(f->temp, f->target) != 0)
-      s = pl_file_fail("rename onto", f->target, errno);
-    if (s != PL_OK) unlink(f->temp);
-  }
-  if (s == PL_OK) {
-    int code = sync_folder(f->target);
-    if (code) s = pl_file_fail("flush the folder of", f->target, code);
-  }
+  PlStatus s = rename_temp(f);
   pl_file_temp_abort(f);
   return s;
 }

@@ -25,16 +25,16 @@ PlStatus pl_file_code(PlStatus s);
 
 /* A file being written beside its destination. */
 typedef struct PlFileTemp {
-  int fd;
-  char *target, *temp; /* owned */
+  int fd; /* -1 once it is complete on disk */
+  char *target, *temp; /* owned; temp is NULL once it has its name */
 } PlFileTemp;
 
 PlStatus pl_file_temp_open(PlFileTemp *f, const char *path);
-/* fsync, rename onto the destination, fsync of the folder; releases f whatever happens.
- */
+/* fsync: what follows is the rename alone. For files that must get their names together. */
+PlStatus pl_file_temp_flush(PlFileTemp *f);
+/* Flush, rename onto the destination, fsync of the folder; releases f whatever happens. */
 PlStatus pl_file_temp_commit(PlFileTemp *f);
-/* Removes the temporary file and releases f. Keeps the message of the failure that led
- * here. */
+/* Removes the temporary file and releases f. Keeps the message of the failure that led here. */
 void pl_file_temp_abort(PlFileTemp *f);
 
 /* Reverses the bytes of n elements of `size` bytes each. */

@@ -13,8 +13,7 @@
 
 int pl_io_code(void);
 
-/* ---- safetensors
- * ------------------------------------------------------------------------------ */
+/* ---- safetensors --------------------------------------------------------------------------------------- */
 
 enum { PL_SAFETENSORS_MAX_HEADER = 100000000 }; /* the format's own limit, in bytes */
 
@@ -42,21 +41,27 @@ typedef struct PlText { /* bytes with a length */
   size_t n;
 } PlText;
 
+/* Bytes for a second file that goes with one. */
+typedef struct PlBeside {
+  const char *path;
+  PlText bytes;
+} PlBeside;
+
 /* Writes n tensors and nmeta metadata pairs (meta[2k] is a key, meta[2k+1] its value) to
  * `path`: into a temporary file beside it, fsync, rename, fsync of the folder. Any
  * layout; dtype by dtype from wide to narrow, then by name. Errors: ARG (duplicate or
  * reserved name, text that is not UTF-8), IO, OOM, INTERRUPT; then the old file is
- * untouched and the temporary one gone. */
+ * untouched and the temporary one gone. `beside` (or NULL) is replaced right after it, and
+ * neither before both are on disk. */
 PlStatus pl_safetensors_save(const char *path, int64_t n, const PlText *names,
-                             PlTensor *const *tensors, int64_t nmeta, const PlText *meta);
+                             PlTensor *const *tensors, int64_t nmeta, const PlText *meta,
+                             const PlBeside *beside);
 
 /* The header text alone, for tests and fuzzing: checks `len` bytes that claim `data`
  * bytes of tensors. */
 PlStatus pl_safetensors_check(const char *header, size_t len, int64_t data);
 
-/* ---- IDX
- * ----------------------------------------------------------------------------------------
- */
+/* ---- IDX ----------------------------------------------------------------------------------------------- */
 
 /* Reads an IDX file (two zero bytes, a type byte, the number of dimensions, big-endian
  * sizes, data), gzipped or not. u8 i8 i16 i32 f32 f64. The file must hold exactly the

@@ -41,8 +41,7 @@ static int by_rank(const void *a, const void *b) {
   return x->rank != y->rank ? x->rank - y->rank : by_name(a, b);
 }
 
-/* ---- the header's text
- * --------------------------------------------------------------------------------- */
+/* ---- the header's text --------------------------------------------------------------------------------- */
 
 /* Writes text if there is room and always counts, so the same code measures and fills. */
 typedef struct Text {
@@ -127,8 +126,7 @@ static void put_header(Text *t, int64_t n, const Item *items, int64_t nmeta,
   while (t->n % 8) put(t, " ", 1);
 }
 
-/* ---- the tensors' bytes
- * --------------------------------------------------------------------------------- */
+/* ---- the tensors' bytes -------------------------------------------------------------------------------- */
 
 enum { BUFFER = 1 << 16 };
 
@@ -203,8 +201,27 @@ static PlStatus check_names(int64_t n, const Item *sorted, int64_t nmeta,
   return PL_OK;
 }
 
+/* Both files are complete on disk before the first takes its name. */
+static PlStatus commit_with(PlFileTemp *f, const PlBeside *beside) {
+  PlFileTemp g;
+  PlStatus s = pl_file_temp_open(&g, beside->path);
+  if (s != PL_OK) {
+    pl_file_temp_abort(f);
+    return s;
+  }
+  s = pl_file_write(g.fd, g.target, beside->bytes.s, beside->bytes.n);
+  if (s == PL_OK) s = pl_file_temp_flush(&g);
+  if (s == PL_OK)
+    s = pl_file_temp_commit(f);
+  else
+    pl_file_temp_abort(f);
+  if (s == PL_OK) return pl_file_temp_commit(&g);
+  pl_file_temp_abort(&g);
+  return s;
+}
+
 static PlStatus save_sorted(const char *path, int64_t n, Item *items, int64_t nmeta,
-                            const PlText *meta) {
+                            const PlText *meta, const PlBeside *beside) {
   if (n > 0) qsort(items, (size_t)n, sizeof *items, by_name);
   PL_TRY(pl_file_code(check_names(n, items, nmeta, meta)));
   if (n > 0) qsort(items, (size_t)n, sizeof *items, by_rank);
@@ -223,10 +240,10 @@ static PlStatus save_sorted(const char *path, int64_t n, Item *items, int64_t nm
   PlStatus s = pl_file_temp_open(&f, path);
   if (s == PL_OK) {
     s = write_all(&f, n, items, &head, head.s + head.room);
-    if (s == PL_OK)
-      s = pl_file_temp_commit(&f);
-    else
+    if (s != PL_OK)
       pl_file_temp_abort(&f);
+    else
+      s = beside ? commit_with(&f, beside) : pl_file_temp_commit(&f);
   }
   plk_scratch_free(mem);
   return s;
@@ -234,7 +251,7 @@ static PlStatus save_sorted(const char *path, int64_t n, Item *items, int64_t nm
 
 PlStatus pl_safetensors_save(const char *path, int64_t n, const PlText *names,
                              PlTensor *const *tensors, int64_t nmeta,
-                             const PlText *meta) {
+                             const PlText *meta, const PlBeside *beside) {
   void *mem = NULL;
   if (n > 0) PL_TRY(pl_file_code(plk_scratch((size_t)n * sizeof(Item), &mem)));
   Item *items = mem;
@@ -242,7 +259,7 @@ PlStatus pl_safetensors_save(const char *path, int64_t n, const PlText *names,
     items[i] = (Item){.name = names[i],
                       .t = tensors[i],
                       .rank = dtype_rank(pl_tensor_dtype(tensors[i]))};
-  PlStatus s = save_sorted(path, n, items, nmeta, meta);
+  PlStatus s = save_sorted(path, n, items, nmeta, meta, beside);
   plk_scratch_free(mem);
   return s;
 }

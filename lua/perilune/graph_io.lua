@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: MIT
 -- Graphs in files: a text that lists inputs, nodes and outputs, and beside it a safetensors file with the tensors that
 -- the graph captured. The text holds names and numbers only; loading builds the graph again through the same ops that
--- made it, so a damaged file is refused by their checks.
+-- made it, so a damaged file is refused by their checks. Both are replaced together, and both carry a checksum of the
+-- text as it was saved: what a crash between the two left is told from a pair.
 local T = require "perilune"
 local options = require "perilune.options"
 
@@ -9,6 +10,7 @@ local core, fail, describe = T.core, options.fail, options.describe
 local M = {}
 
 local HEADER = "perilune graph 1"
+local PAIR = "perilune.graph" -- the metadata key of the tensors' file that holds its text's checksum
 
 -- ---- values as text --------------------------------------------------------------------------------------------
 
@@ -112,9 +114,11 @@ function M.save(path, g)
       table.concat(chosen, ","))
   end
   lines[#lines + 1] = "end\n"
-  local ok, message, code = T.save(path .. ".safetensors", tensors)
-  if not ok then return nil, message, code end
-  return core.write_file(path, table.concat(lines, "\n"))
+  local names, list = {}, {}
+  for name, t in pairs(tensors) do names[#names + 1], list[#list + 1] = name, t end
+  local sum = ("%08x"):format(core.crc32c(table.concat(lines, "\n")))
+  table.insert(lines, 2, "pair " .. sum)
+  return core.save_safetensors(path .. ".safetensors", names, list, { PAIR, sum }, path, table.concat(lines, "\n"))
 end
 
 -- ---- loading -------------------------------------------------------------------------------------------------------
@@ -198,8 +202,16 @@ function readers.output(state, line)
   state.outputs[kind == "#" and math.tointeger(tonumber(key)) or unescape(key)] = t
 end
 
-local function build(text, tensors)
-  local state = { graph = T.graph(), values = {}, tensors = tensors, outputs = {}, nodes = {} }
+-- The checksum is that of the text when it was saved: a text edited since still goes with its tensors.
+function readers.pair(state, line)
+  if line ~= "pair " .. tostring(state.pair) then
+    return "its tensors (the .safetensors file beside it) come from another save; save the graph again"
+  end
+  state.paired = true
+end
+
+local function build(text, tensors, pair)
+  local state = { pair = pair, graph = T.graph(), values = {}, tensors = tensors, outputs = {}, nodes = {} }
   local number, done = 0, false
   for line in text:gmatch("([^\n]*)\n") do
     number = number + 1
@@ -217,6 +229,7 @@ local function build(text, tensors)
     end
   end
   if not done then return nil, "the file is cut off" end
+  if not state.paired then return nil, "it does not say which tensors go with it" end
   if next(state.outputs) == nil then return nil, "it names no outputs" end
   local ok, problem = pcall(state.graph.outputs, state.graph, state.outputs)
   if not ok then return nil, tostring(problem) end
@@ -233,7 +246,7 @@ function M.load(path)
   if not text then return nil, path .. ": cannot be read", "io" end
   local tensors, message, code = T.load(path .. ".safetensors")
   if not tensors then return nil, message, code end
-  local g, problem = build(text, tensors)
+  local g, problem = build(text, tensors, message[PAIR])
   if not g then return nil, ("%s: %s"):format(path, problem), "format" end
   return g, tensors
 end

@@ -1,10 +1,8 @@
 -- SPDX-License-Identifier: MIT
 --- T.save and T.load: tensors in safetensors files, which other programs read too.
 --
--- A flat table of tensors is written as it is. Nested tables and plain values (numbers, strings, booleans)
--- are
--- kept as well: tensors under their path ("model.1.weight"), the rest as data in the file's metadata. Loading
--- runs no code.
+-- A flat table of tensors is written as it is. Nested tables and plain values (numbers, strings, booleans) are kept as
+-- well: tensors under their path ("model.1.weight"), the rest as data in the file's metadata. Loading runs no code.
 -- @module perilune.io
 local core = require "perilune.core"
 local options = require "perilune.options"
