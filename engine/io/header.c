@@ -40,9 +40,7 @@ static PlStatus expect(Cursor *c, char ch) {
   return bad(c, why);
 }
 
-/* ---- strings
- * ----------------------------------------------------------------------------------------
- */
+/* ---- strings ------------------------------------------------------------------------------------------- */
 
 /* Bytes of the well-formed UTF-8 sequence at s (RFC 3629: no overlong forms, no
  * surrogates), or 0. */
@@ -163,8 +161,7 @@ static bool is_text(const char *s, size_t n, const char *lit) {
   return n == strlen(lit) && memcmp(s, lit, n) == 0;
 }
 
-/* ---- numbers, dtypes
- * ----------------------------------------------------------------------------------- */
+/* ---- numbers, dtypes ----------------------------------------------------------------------------------- */
 
 static PlStatus take_size(Cursor *c, int64_t *v) {
   skip_space(c);
@@ -269,9 +266,7 @@ static PlStatus take_entry(Cursor *c, PlEntry *e) {
   return PL_OK;
 }
 
-/* ---- the whole
- * --------------------------------------------------------------------------------------------
- */
+/* ---- the whole ----------------------------------------------------------------------------------------- */
 
 static PlStatus skip_metadata(Cursor *c, PlHeader *h) {
   const char *s;

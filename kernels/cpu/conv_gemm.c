@@ -259,8 +259,7 @@ PlStatus plk_conv_gemm(const PlkConv *v) {
   return plk_parallel(units * ((q.nrow + q.step - 1) / q.step), block, forward_body, &q);
 }
 
-/* ---- partial sums
- * ------------------------------------------------------------------------- */
+/* ---- partial sums -------------------------------------------------------------------------------------- */
 
 typedef struct Join {
   PlDtype dtype;

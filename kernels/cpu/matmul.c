@@ -138,8 +138,7 @@ static PlStatus product(PlkGemm *g, const PlArray *a, const PlArray *b, PlArray 
   return s;
 }
 
-/* ---- integers
- * ----------------------------------------------------------------------------- */
+/* ---- integers ------------------------------------------------------------------------------------------ */
 
 typedef struct IntCall {
   PlDtype dtype;
@@ -236,16 +235,14 @@ static PlStatus int_combine(PlArray *y, int64_t alpha, const PlArray *c, int64_t
   return s;
 }
 
-/* ---- precision
- * ----------------------------------------------------------------------------- */
+/* ---- precision ----------------------------------------------------------------------------------------- */
 
 static _Thread_local PlkPrecision precision;
 
 PlkPrecision plk_matmul_precision(void) { return precision; }
 void plk_set_matmul_precision(PlkPrecision p) { precision = p; }
 
-/* ---- entry points
- * ------------------------------------------------------------------------- */
+/* ---- entry points -------------------------------------------------------------------------------------- */
 
 static PlStatus check_dtype(const PlkCall *call) {
   if (call->out[0]->dtype == PL_BOOL)

@@ -19,8 +19,7 @@ PlStatus plk_onednn_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, flo
                           const float *a, int64_t lda, const float *b, int64_t ldb,
                           float beta, float *c, int64_t ldc);
 
-/* ---- convolution
- * -------------------------------------------------------------------------- */
+/* ---- convolution --------------------------------------------------------------------------------------- */
 
 enum { PLK_CONV_FWD, PLK_CONV_BWD_INPUT, PLK_CONV_BWD_WEIGHT };
 enum { PLK_CONV_X, PLK_CONV_W, PLK_CONV_Y };

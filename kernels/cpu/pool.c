@@ -121,8 +121,7 @@ static bool empty(const Span *z, const Span *y, const Span *x) {
 PLANES(float, f32)
 PLANES(double, f64)
 
-/* ---- 2×2, stride 2, f32
- * ------------------------------------------------------------------- */
+/* ---- 2×2, stride 2, f32 -------------------------------------------------------------------------------- */
 
 typedef float F8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t I8 __attribute__((vector_size(32)));
@@ -198,8 +197,7 @@ static bool is_two_by_two(const Pool *p) {
   return yes;
 }
 
-/* ---- planes in parallel
- * ------------------------------------------------------------------- */
+/* ---- planes in parallel -------------------------------------------------------------------------------- */
 
 static void *plane_at(const Pool *p, void *base, int64_t elements) {
   return base ? (char *)base + (size_t)elements * pl_dtype_size(p->dtype) : NULL;
@@ -275,8 +273,7 @@ static PlStatus over_planes(Pool *p, PlkBody body) {
   return plk_parallel(p->planes, plk_max64(1, PLK_GRAIN / work), body, p);
 }
 
-/* ---- calls
- * -------------------------------------------------------------------------------- */
+/* ---- calls --------------------------------------------------------------------------------------------- */
 
 /* attrs NULL: adaptive. `lists` of kernel, stride, padding and, for max, dilation. */
 static void describe(Pool *p, const PlAttrs *attrs, int lists, const PlArray *x,
