@@ -197,7 +197,7 @@ s:update()
 print(p:get(1), s:get_scale())  --> 0.69999998807907	8.0]] }
 
 S.save_graph = { "T.save_graph(path, graph) → true, or nil, message, code",
-  "Writes a text (path) and the captured tensors (path .. \".safetensors\"), replaced as one; T.load_graph refuses files of two saves.", [[
+  "Writes a text (path) and the captured tensors (path .. \".safetensors\"); both are replaced, or neither.", [[
 local g = T.graph()
 g:outputs { g:input("x", { 2 }) * 2 }
 local path = os.tmpname()
