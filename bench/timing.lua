@@ -91,9 +91,9 @@ M.FIELDS = {
 }
 
 -- One result as a JSON object on one line, its keys in a fixed order.
-function M.json(row)
+function M.json(row, fields)
   local out = {}
-  for i, k in ipairs(M.FIELDS) do out[i] = value(k) .. ": " .. value(row[k]) end
+  for i, k in ipairs(fields or M.FIELDS) do out[i] = value(k) .. ": " .. value(row[k]) end
   return "{" .. table.concat(out, ", ") .. "}"
 end
 

@@ -422,17 +422,21 @@ describe("policy mirror", function()
       b = builder()
       y = b.leaf({ 4 })
       for _ = 1, n do y = T.tanh(y) end
+      collectgarbage()
       local from = os.clock()
       plan_of(b, { y }, policy)
       return os.clock() - from
     end
+    -- Least times of runs that take turns: neighbours on the machine make single ones longer, never shorter. What grows
+    -- faster than its graph stays above the bound however often it is tried.
     for _, policy in ipairs { "none", "mirror", "mincut" } do
-      local half, whole = math.huge, math.huge
-      for _ = 1, 3 do
+      local half, whole, tries = math.huge, math.huge, 0
+      repeat
         half, whole = math.min(half, seconds(5000, policy)), math.min(whole, seconds(10000, policy))
-      end
+        tries = tries + 1
+      until tries == 24 or tries >= 3 and whole < 2.3 * half and whole < 1
       assert.is_true(whole < 1, ("%s: %.2f s"):format(policy, whole))
-      assert.is_true(whole < 2.3 * half + 0.02, ("%s: %.3f s, half of it %.3f s"):format(policy, whole, half))
+      assert.is_true(whole < 2.3 * half, ("%s: %.3f s, half of it %.3f s"):format(policy, whole, half))
     end
   end)
 end)

@@ -36,6 +36,25 @@ end
 local function i64(list) return T.tensor(list, { dtype = "i64" }) end
 
 describe("T.jit", function()
+  it("LBFGS decides by the loss: its closure is traced, not its step", function()
+    local p = T.zeros(2):requires_grad_()
+    local target = T.tensor { 3, -1 }
+    local opt = T.optim.LBFGS({ p })
+    local closure = T.jit(function()
+      opt:zero_grad()
+      local loss = (p - target):pow(2):sum()
+      loss:backward()
+      return loss
+    end)
+    local whole = T.jit(function() return opt:step(closure) end)
+    local ok, err = pcall(whole)
+    assert.is_false(ok)
+    assert.matches("optim.LBFGS:step in a traced function: .*jit the closure", tostring(err))
+    opt:step(closure)
+    assert.is_true(p:detach():allclose(target))
+    assert.equal(1, closure.ntraces)
+  end)
+
   it("an op that fails in a run leaves all as it was; the next call works", function()
     local good, target = i64 { 1, 6, 3 }, i64 { 1, 2, 3 }
     local eager, net = make(function(f) return f end)

@@ -71,10 +71,11 @@ function M.build(T, name, load_file, mode)
   -- A function that takes and returns tensors, as the mode wants it.
   function tools.compiled(f)
     if mode == "jit" then return T.jit(f) end
+    if mode == "cheap" then return T.jit(f, { mirror = "auto" }) end
     if mode == "mirror" then return T.jit(f, MIRROR[name] or { mirror = "auto" }) end
     return f
   end
-  for _, file in ipairs { "micro", "dense", "train", "models" } do load_file(file)(T, W, tools) end
+  for _, file in ipairs { "micro", "dense", "train", "models", "groups" } do load_file(file)(T, W, tools) end
   local make = W[name]
   if not make then return "no such workload" end
   return make(T)

@@ -27,7 +27,7 @@ typedef struct PlTileSlots {
 bool pl_tile_slots(PlTileSlots *t, const PlFlow *f, const int32_t *last, int32_t begin, int32_t end, int32_t i,
                    const PlTileRole *r);
 
-/* ---- running (tile_run.c) ---- */
+/* ---- running (tile_plan.c prepares, tile_run.c runs) ---- */
 PlStatus pl_fusion_new(PlFusion **out, const PlPlan *plan);
 void pl_fusion_free(PlFusion *f); /* NULL is fine */
 /* One behind the last node of the group that begins at node i; i itself: no group begins there. */

@@ -6,32 +6,15 @@
 #include <string.h>
 
 #include "engine/grad/graph.h"
-#include "engine/graph/graph.h"
+#include "engine/graph/gradient_inside.h"
 #include "engine/state.h"
-
-typedef struct Term {
-  struct Term *next;
-  PlFVal v;
-} Term;
-
-typedef struct Walk {
-  PlFlow *f;
-  const PlGradientOptions *opts;
-  int32_t nvals, nnodes; /* of the flow before the pass */
-  uint8_t *reached, *dep; /* per value: ys depend on it; it depends on xs */
-  uint8_t *touched;       /* per node */
-  Term **terms;           /* per value: its gradients so far, newest first */
-  PlFVal *sum;            /* per value: their sum, once made; -1 */
-} Walk;
-
-static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for the gradients of a graph"); }
 
 /* ---- what matters ---------------------------------------------------------------------------------------- */
 
-static PlStatus mark_reached(Walk *w, int ny, const PlFVal *ys) {
+static PlStatus mark_reached(PlGradWalk *w, int ny, const PlFVal *ys) {
   PlFlow *f = w->f;
   int32_t *stack = malloc((size_t)(w->nnodes + 1) * sizeof *stack), n = 0;
-  if (!stack) return no_memory();
+  if (!stack) return pl_grad_no_memory();
   for (int i = 0; i <= ny; i++) {
     while (n) {
       const PlFNode *node = &f->nodes[stack[--n]];
@@ -60,7 +43,7 @@ static PlStatus mark_reached(Walk *w, int ny, const PlFVal *ys) {
 
 static bool is_floating(const PlFValue *v) { return v->dtype != PL_NDTYPE && pl_is_float((PlDtype)v->dtype); }
 
-static void mark_dependent(Walk *w, int nx, const PlFVal *xs) {
+static void mark_dependent(PlGradWalk *w, int nx, const PlFVal *xs) {
   PlFlow *f = w->f;
   for (int i = 0; i < nx; i++) w->dep[xs[i]] = 1;
   for (int32_t i = 0; i < w->nnodes; i++) {
@@ -73,103 +56,16 @@ static void mark_dependent(Walk *w, int nx, const PlFVal *xs) {
   }
 }
 
-/* ---- sums ------------------------------------------------------------------------------------------------ */
-
-static bool is_zero(const PlFlow *f, PlFVal v) { return f->vals[v].node >= 0 && f->nodes[f->vals[v].node].op == &pl_op_zeros; }
-
-static PlStatus apply(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, PlFVal *out);
-static void name_next(PlFlow *f, const char *name);
-
-/* One more gradient of v. Summed on arrival, so that terms do not wait for each other; zeros are dropped. */
-static PlStatus add_term(Walk *w, PlFVal v, PlFVal g) {
-  Term *have = w->terms[v];
-  if (have && !w->opts->aggregate) {
-    if (is_zero(w->f, g)) return PL_OK;
-    if (is_zero(w->f, have->v)) {
-      have->v = g;
-      return PL_OK;
-    }
-    PlFVal in[2] = {have->v, g};
-    const char *name = w->f->emit_name;
-    int32_t count = w->f->emit_count;
-    name_next(w->f, "grad_sum");
-    PlStatus s = apply(w->f, &pl_op_add, 2, in, NULL, &have->v);
-    w->f->emit_name = name;
-    w->f->emit_count = count;
-    return s;
-  }
-  Term *t = pl_flow_alloc(w->f, sizeof *t);
-  if (!t) return no_memory();
-  *t = (Term){.next = w->terms[v], .v = g};
-  w->terms[v] = t;
-  return PL_OK;
-}
-
-/* One op on values of the flow; its first result. */
-static PlStatus apply(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, PlFVal *out) {
-  PlTensor *t[2] = {NULL, NULL}, *y = NULL;
-  PlStatus s = PL_OK;
-  for (int i = 0; i < nin && s == PL_OK; i++) s = pl_sym_tensor(&t[i], f, in[i]);
-  if (s == PL_OK) s = pl_sym_apply(op, t, nin, attrs, &y);
-  if (s == PL_OK) *out = pl_sym_value(y);
-  for (int i = 0; i < nin; i++) pl_tensor_release(t[i]);
-  pl_tensor_release(y);
-  return s;
-}
-
-static void name_next(PlFlow *f, const char *name) {
-  f->emit_name = name;
-  f->emit_count = 0;
-}
-
-static PlStatus constant_like(PlFlow *f, const PlOp *op, PlFVal like, const char *name, PlFVal *out) {
-  const PlFValue *v = &f->vals[like];
-  PlAttrs a;
-  pl_attrs_init(op, &a);
-  PL_TRY(pl_attrs_list(&a, 0, v->ndim, v->dims));
-  pl_attrs_int(&a, 1, v->dtype);
-  name_next(f, name);
-  return apply(f, op, 0, NULL, &a, out);
-}
-
-/* The gradient of v: of no term -1, of one the term; of more, where somebody else sums, what aggregate makes of all that
- * are not zero, oldest first. */
-static PlStatus sum_terms(Walk *w, PlFVal v) {
-  PlFlow *f = w->f;
-  if (w->sum[v] >= 0 || !w->terms[v]) return PL_OK;
-  int n = 0;
-  for (Term *t = w->terms[v]; t; t = t->next) n += !is_zero(f, t->v);
-  PlFVal sum = w->terms[v]->v;
-  if (n > 0 && w->terms[v]->next) {
-    PlFVal *list = malloc((size_t)n * sizeof *list);
-    if (!list) return no_memory();
-    int k = n;
-    for (Term *t = w->terms[v]; t; t = t->next)
-      if (!is_zero(f, t->v)) list[--k] = t->v;
-    PlStatus s = PL_OK;
-    name_next(f, "grad_sum");
-    if (n > 1)
-      s = w->opts->aggregate(w->opts->ud, f, n, list, &sum);
-    else
-      sum = list[0];
-    free(list);
-    PL_TRY(s);
-  }
-  w->terms[v] = NULL;
-  w->sum[v] = sum;
-  return PL_OK;
-}
-
 /* ---- one node -------------------------------------------------------------------------------------------- */
 
-static bool all_zero(const Walk *w, const PlFNode *n) {
+static bool all_zero(const PlGradWalk *w, const PlFNode *n) {
   for (int32_t o = 0; o < n->nout; o++)
-    if (w->sum[n->first + o] >= 0 && !is_zero(w->f, w->sum[n->first + o])) return false;
+    if (w->sum[n->first + o] >= 0 && !pl_grad_is_zero(w->f, w->sum[n->first + o])) return false;
   return true;
 }
 
 /* Gradients are linear in those that arrive: zeros stay zeros. Without a rule others have no way on. */
-static PlStatus without_rule(Walk *w, int32_t i) {
+static PlStatus without_rule(PlGradWalk *w, int32_t i) {
   PlFlow *f = w->f;
   const PlFNode *n = &f->nodes[i];
   bool ruled = n->op->grad != NULL;
@@ -183,20 +79,20 @@ static PlStatus without_rule(Walk *w, int32_t i) {
     char name[160];
     snprintf(name, sizeof name, nin == 1 ? "%.120s_backward" : "%.120s_in%d_backward", f->nodes[i].name, (int)k + 1);
     const char *kept = pl_flow_string(f, name);
-    if (!kept) return no_memory();
-    PL_TRY(constant_like(f, &pl_op_zeros, x, kept, &z));
+    if (!kept) return pl_grad_no_memory();
+    PL_TRY(pl_grad_constant_like(f, &pl_op_zeros, x, kept, &z));
     if (!ruled) PL_TRY(pl_flow_after(f, f->vals[z].node, i));
-    PL_TRY(add_term(w, x, z));
+    PL_TRY(pl_grad_add_term(w, x, z));
   }
   return PL_OK;
 }
 
 /* Runs the gradient graph on symbolic tensors: those of the node that it reads. */
-static PlStatus inline_graph(Walk *w, int32_t i, const PlGraph *g, const uint8_t *has_grad) {
+static PlStatus inline_graph(PlGradWalk *w, int32_t i, const PlGraph *g, const uint8_t *has_grad) {
   PlFlow *f = w->f;
   int32_t nin = f->nodes[i].nin, nout = f->nodes[i].nout, n = nin + 2 * nout;
   PlTensor **t = calloc((size_t)(n + g->nresults + 1), sizeof *t), **res = t ? t + n : NULL;
-  PlStatus s = t ? PL_OK : no_memory();
+  PlStatus s = t ? PL_OK : pl_grad_no_memory();
   for (int32_t k = 0; k < n && s == PL_OK; k++) {
     PlFVal v = k < nin ? f->nodes[i].in[k] : k < nin + nout ? f->nodes[i].first + k - nin : w->sum[f->nodes[i].first + k - nin - nout];
     if (v < 0 || g->last[k] < 0) continue;
@@ -216,7 +112,7 @@ static PlStatus inline_graph(Walk *w, int32_t i, const PlGraph *g, const uint8_t
     if (!has_grad[k]) continue;
     PlFVal v;
     s = pl_sym_value_of(f, res[r++], &v);
-    if (s == PL_OK) s = add_term(w, f->nodes[i].in[k], v);
+    if (s == PL_OK) s = pl_grad_add_term(w, f->nodes[i].in[k], v);
   }
   for (int32_t k = 0; t && k < n + g->nresults; k++) pl_tensor_release(t[k]);
   free(t);
@@ -232,7 +128,7 @@ typedef struct Types {
   bool given[PL_MAX_OUT];
 } Types;
 
-static void describe(const Walk *w, const PlFNode *n, Types *t) {
+static void describe(const PlGradWalk *w, const PlFNode *n, Types *t) {
   const PlFlow *f = w->f;
   for (int32_t k = 0; k < n->nin; k++) {
     if (n->in[k] < 0) continue;
@@ -250,13 +146,13 @@ static void describe(const Walk *w, const PlFNode *n, Types *t) {
   }
 }
 
-static PlStatus with_rule(Walk *w, int32_t i) {
+static PlStatus with_rule(PlGradWalk *w, int32_t i) {
   const PlFNode *n = &w->f->nodes[i];
   size_t nin = (size_t)n->nin;
   Types t = {.arr = NULL};
   memset(t.outd, 0, sizeof t.outd);
   char *room = calloc(nin + 1, sizeof(PlArray) + sizeof(PlArray *) + 2 * sizeof(bool) + 1);
-  if (!room) return no_memory();
+  if (!room) return pl_grad_no_memory();
   t.arr = (PlArray *)(void *)room;
   t.ptr = (const PlArray **)(void *)(t.arr + nin);
   t.want = (bool *)(t.ptr + nin);
@@ -272,12 +168,12 @@ static PlStatus with_rule(Walk *w, int32_t i) {
   return s;
 }
 
-static PlStatus node_backward(Walk *w, int32_t i) {
+static PlStatus node_backward(PlGradWalk *w, int32_t i) {
   PlFlow *f = w->f;
   const PlFNode *n = &f->nodes[i];
   bool any = false, dep = false;
   for (int32_t o = 0; o < n->nout; o++) {
-    PL_TRY(sum_terms(w, f->nodes[i].first + o));
+    PL_TRY(pl_grad_sum_terms(w, f->nodes[i].first + o));
     any |= w->sum[f->nodes[i].first + o] >= 0;
   }
   n = &f->nodes[i]; /* sums may have moved the array */
@@ -286,15 +182,15 @@ static PlStatus node_backward(Walk *w, int32_t i) {
   char name[160];
   snprintf(name, sizeof name, "%.140s_backward", n->name);
   const char *kept = pl_flow_string(f, name);
-  if (!kept) return no_memory();
+  if (!kept) return pl_grad_no_memory();
   f->origin = i;
-  name_next(f, kept);
+  pl_grad_name_next(f, kept);
   return n->op->grad && !all_zero(w, n) ? with_rule(w, i) : without_rule(w, i);
 }
 
 /* ---- the pass -------------------------------------------------------------------------------------------- */
 
-static PlStatus seed(Walk *w, int ny, const PlFVal *ys, const PlFVal *dys) {
+static PlStatus seed(PlGradWalk *w, int ny, const PlFVal *ys, const PlFVal *dys) {
   PlFlow *f = w->f;
   for (int i = 0; i < ny; i++) {
     PlFVal g = dys ? dys[i] : -1;
@@ -302,13 +198,13 @@ static PlStatus seed(Walk *w, int ny, const PlFVal *ys, const PlFVal *dys) {
     PlArray a = pl_fvalue_array(y);
     if (!is_floating(y)) PL_FAIL(PL_ERR_DTYPE, "gradient: output %d is %s; only floating ones have gradients", i + 1, pl_desc_text(&a));
     if (g < 0)
-      PL_TRY(constant_like(f, &pl_op_ones, ys[i], "ones", &g));
+      PL_TRY(pl_grad_constant_like(f, &pl_op_ones, ys[i], "ones", &g));
     else {
       PlArray b = pl_fvalue_array(&f->vals[g]);
       if (b.dtype != a.dtype || !pl_shape_equal(&a, &b))
         PL_FAIL(PL_ERR_SHAPE, "gradient: output %d is %s, its out-gradient is %s", i + 1, pl_desc_text(&a), pl_desc_text(&b));
     }
-    PL_TRY(add_term(w, ys[i], g));
+    PL_TRY(pl_grad_add_term(w, ys[i], g));
   }
   return PL_OK;
 }
@@ -324,13 +220,13 @@ static PlStatus unreachable(const PlFlow *f, PlFVal x, int i) {
   PL_FAIL(PL_ERR_ARG, "cannot differentiate with respect to input %s: not reachable from the outputs", name);
 }
 
-static PlStatus collect(Walk *w, int nx, const PlFVal *xs, PlFVal *dx) {
+static PlStatus collect(PlGradWalk *w, int nx, const PlFVal *xs, PlFVal *dx) {
   PlFlow *f = w->f;
   for (int i = 0; i < nx; i++) {
     dx[i] = -1;
     if (!w->reached[xs[i]]) continue; /* allow_unused */
-    PL_TRY(sum_terms(w, xs[i]));
-    if (w->sum[xs[i]] < 0) PL_TRY(constant_like(f, &pl_op_zeros, xs[i], "zero_grad", &w->sum[xs[i]]));
+    PL_TRY(pl_grad_sum_terms(w, xs[i]));
+    if (w->sum[xs[i]] < 0) PL_TRY(pl_grad_constant_like(f, &pl_op_zeros, xs[i], "zero_grad", &w->sum[xs[i]]));
     dx[i] = w->sum[xs[i]];
   }
   for (int i = 0; w->opts->copy && i < nx; i++) {
@@ -342,19 +238,19 @@ static PlStatus collect(Walk *w, int nx, const PlFVal *xs, PlFVal *dx) {
     const char *of = f->vals[g].node >= 0 ? f->nodes[f->vals[g].node].name : f->vals[g].name ? f->vals[g].name : "grad";
     snprintf(name, sizeof name, "%.120s_%d_copy", of, k);
     const char *kept = pl_flow_string(f, name);
-    if (!kept) return no_memory();
-    name_next(f, kept);
-    PL_TRY(apply(f, &pl_op_clone, 1, &g, NULL, &dx[i]));
+    if (!kept) return pl_grad_no_memory();
+    pl_grad_name_next(f, kept);
+    PL_TRY(pl_grad_apply(f, &pl_op_clone, 1, &g, NULL, &dx[i]));
   }
   return PL_OK;
 }
 
 PlStatus pl_flow_region(PlFlow *f, int32_t begin, int ny, const PlFVal *ys, PlMirrorOptions *m) {
   PlFRegion *r = realloc(f->regions, (size_t)(f->nregions + 1) * sizeof *r);
-  if (!r) return no_memory();
+  if (!r) return pl_grad_no_memory();
   f->regions = r;
   PlFVal *copy = malloc((size_t)(ny ? ny : 1) * sizeof *copy);
-  if (!copy) return no_memory();
+  if (!copy) return pl_grad_no_memory();
   memcpy(copy, ys, (size_t)ny * sizeof *ys);
   f->regions[f->nregions++] = (PlFRegion){.begin = begin, .end = f->nnodes, .ny = ny, .ys = copy, .mirror = *m};
   m->choice = NULL;
@@ -362,7 +258,7 @@ PlStatus pl_flow_region(PlFlow *f, int32_t begin, int ny, const PlFVal *ys, PlMi
   return PL_OK;
 }
 
-static PlStatus pass(Walk *w, int ny, const PlFVal *ys, const PlFVal *dys, int nx, const PlFVal *xs, PlFVal *dx) {
+static PlStatus pass(PlGradWalk *w, int ny, const PlFVal *ys, const PlFVal *dys, int nx, const PlFVal *xs, PlFVal *dx) {
   PL_TRY(mark_reached(w, ny, ys));
   for (int i = 0; i < nx && !w->opts->allow_unused; i++)
     if (!w->reached[xs[i]]) return unreachable(w->f, xs[i], i);
@@ -377,11 +273,11 @@ static PlStatus pass(Walk *w, int ny, const PlFVal *ys, const PlFVal *dys, int n
 PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys, int nx, const PlFVal *xs,
                           PlGradientOptions *opts, PlFVal *dx) {
   size_t nv = (size_t)f->nvals, nn = (size_t)f->nnodes;
-  Walk w = {.f = f, .opts = opts, .nvals = f->nvals, .nnodes = f->nnodes};
+  PlGradWalk w = {.f = f, .opts = opts, .nvals = f->nvals, .nnodes = f->nnodes};
   w.terms = calloc(nv + 1, sizeof *w.terms);
   w.sum = malloc((nv + 1) * sizeof *w.sum);
   w.reached = calloc(2 * nv + nn + 1, 1);
-  PlStatus s = w.terms && w.sum && w.reached ? PL_OK : no_memory();
+  PlStatus s = w.terms && w.sum && w.reached ? PL_OK : pl_grad_no_memory();
   if (s == PL_OK) {
     w.dep = w.reached + nv;
     w.touched = w.dep + nv;

@@ -267,8 +267,10 @@ typedef struct PlJoint {
   const char *name; /* outlives it */
   int32_t nin, ny, nout, nkept, nx; /* ny of the nout results have gradients */
   int32_t *dx_at; /* per x: output of backward, -1: no gradient goes there */
-  PlTensor **read; /* captured tensors that backward reads again: held by `backward` */
-  int32_t nread;
+  PlTensor **read; /* captured tensors, held by the flows: those that backward reads, and what else forward does */
+  int32_t nread_back, nread;
+  PlFVal *xs;             /* values of forward */
+  struct PlJoint *second; /* dxs as a function of inputs and dys, differentiable in turn; made when first asked for */
 } PlJoint;
 /* ys, xs: values of f. xs are inputs or captured leaves. outputs of f must be set; ys are the first of them, the
  * rest comes without a gradient. */

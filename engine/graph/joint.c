@@ -7,11 +7,14 @@
 #include "engine/grad/node.h"
 #include "engine/graph/exec.h"
 #include "engine/graph/graph.h"
+#include "engine/graph/joint_inside.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a traced function"); }
 
 void pl_joint_release(PlJoint *j) {
   if (!j || --j->refs) return;
+  pl_joint_release(j->second);
+  free(j->xs);
   pl_exec_release(j->run_forward);
   pl_exec_release(j->run_backward);
   pl_flow_release(j->forward);
@@ -103,14 +106,11 @@ static PlStatus keep_outputs(const Split *s, PlFlow *f, PlJoint *j) {
   return st;
 }
 
-/* The joint flow: f, inputs for the gradients of ys, and the nodes of the gradient pass. */
-static PlStatus differentiate(Split *s, PlFlow *f, PlJoint *j, const PlFVal *xs, PlFVal *dx) {
-  PL_TRY(pl_flow_clone(&s->f, f));
-  PlFlow *g = j->backward = s->f;
+PlStatus pl_joint_differentiate(PlFlow **out, PlFlow *f, const PlJoint *j, PlFVal *dys, PlFVal *dx) {
+  PL_TRY(pl_flow_clone(out, f));
+  PlFlow *g = *out;
   g->closed = g->record = false;
-  s->n0 = g->nnodes;
-  PlFVal *dys = malloc((size_t)(j->ny + 1) * sizeof *dys);
-  if (!dys) return no_memory();
+  int32_t n0 = g->nnodes;
   PlStatus st = PL_OK;
   for (int32_t i = 0; i < j->ny && st == PL_OK; i++) {
     PlArray a = pl_fvalue_array(&g->vals[g->outputs[i]]);
@@ -119,33 +119,41 @@ static PlStatus differentiate(Split *s, PlFlow *f, PlJoint *j, const PlFVal *xs,
   PlGradientOptions o = {.allow_unused = true};
   o.mirror.fraction = -1;
   o.mirror.bytes = -1;
-  if (st == PL_OK) st = pl_flow_gradient(g, j->ny, g->outputs, dys, j->nx, xs, &o, dx);
-  free(dys);
-  for (int32_t i = s->n0; i < g->nnodes && st == PL_OK; i++) { /* the line whose gradient it is */
+  if (st == PL_OK) st = pl_flow_gradient(g, j->ny, g->outputs, dys, j->nx, j->xs, &o, dx);
+  for (int32_t i = n0; i < g->nnodes && st == PL_OK; i++) { /* the line whose gradient it is */
     PlFNode *n = &g->nodes[i];
     if (!n->where && n->origin >= 0) n->where = g->nodes[n->origin].where;
   }
   return st;
 }
 
-/* What backward reads by reference must not be written between the two. */
-static PlStatus find_read(PlJoint *j) {
-  const PlFlow *f = j->backward;
+/* Captured tensors that f reads, but does not only write, and that are not listed before `from`. */
+static PlStatus find_read(PlJoint *j, const PlFlow *f, int32_t from) {
   bool *met = calloc((size_t)f->nvals + 1, sizeof *met);
-  j->read = malloc(((size_t)f->nvals + 1) * sizeof *j->read);
-  if (!met || !j->read) {
+  PlTensor **more = realloc(j->read, ((size_t)j->nread + (size_t)f->nvals + 1) * sizeof *more);
+  if (more) j->read = more;
+  if (!met || !more) {
     free(met);
     return no_memory();
   }
   for (int32_t i = 0; i < f->nnodes; i++)
-    for (int32_t k = 0; k < f->nodes[i].nin; k++) {
+    for (int32_t k = 0; k < f->nodes[i].nin && !(f->nodes[i].flags & PL_FN_MUTATES); k++) {
       PlFVal v = f->nodes[i].in[k];
       if (v < 0 || met[v] || f->vals[v].kind != PL_FV_CAPTURE) continue;
       met[v] = true;
-      j->read[j->nread++] = f->vals[v].real;
+      bool before = false;
+      for (int32_t r = 0; r < from && !before; r++) before = j->read[r] == f->vals[v].real;
+      if (!before) j->read[j->nread++] = f->vals[v].real;
     }
   free(met);
   return PL_OK;
+}
+
+/* What backward reads by reference must not be written between the two; nor what forward reads, if it is to run again. */
+static PlStatus find_all_read(PlJoint *j) {
+  PL_TRY(find_read(j, j->backward, 0));
+  j->nread_back = j->nread;
+  return find_read(j, j->forward, j->nread_back);
 }
 
 static PlStatus compile(PlExec **out, PlFlow *f) {
@@ -159,14 +167,17 @@ static PlStatus compile(PlExec **out, PlFlow *f) {
 
 PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const PlFVal *xs, const char *name) {
   PlJoint *j = calloc(1, sizeof *j);
-  PlFVal *dx = malloc((size_t)(nx + 1) * sizeof *dx);
-  Split s = {.n = 0};
+  PlFVal *dx = malloc((size_t)(nx + ny + 1) * sizeof *dx);
+  Split s = {.n0 = f->nnodes};
   if (j) {
     *j = (PlJoint){.refs = 1, .name = name, .nin = f->ninputs, .ny = ny, .nout = f->noutputs, .nx = nx};
     j->dx_at = malloc((size_t)(nx + 1) * sizeof *j->dx_at);
+    j->xs = malloc((size_t)(nx + 1) * sizeof *j->xs);
+    if (j->xs) memcpy(j->xs, xs, (size_t)nx * sizeof *xs);
   }
-  PlStatus st = j && dx && j->dx_at ? differentiate(&s, f, j, xs, dx) : no_memory();
+  PlStatus st = j && dx && j->dx_at && j->xs ? pl_joint_differentiate(&j->backward, f, j, dx + nx, dx) : no_memory();
   if (st == PL_OK) {
+    s.f = j->backward;
     s.keep = calloc((size_t)s.n0 + 1, sizeof *s.keep);
     s.kept = calloc((size_t)s.f->nvals + 1, sizeof *s.kept);
     s.list = malloc((size_t)(s.f->nvals + 1) * sizeof *s.list);
@@ -174,7 +185,7 @@ PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const P
   }
   if (st == PL_OK) st = keep_outputs(&s, f, j);
   if (st == PL_OK) st = cut(&s, j, nx, dx);
-  if (st == PL_OK) st = find_read(j);
+  if (st == PL_OK) st = find_all_read(j);
   if (st == PL_OK) st = compile(&j->run_forward, j->forward);
   if (st == PL_OK) st = compile(&j->run_backward, j->backward);
   free(s.keep);
@@ -195,7 +206,8 @@ typedef struct Kept {
   PlRule rule; /* first: the engine frees the piece through it */
   PlJoint *j;
   int32_t n;      /* inputs, then values kept */
-  uint32_t *versions; /* of the inputs, then of what backward reads by reference */
+  uint32_t *versions; /* of the inputs, then of what is read by reference */
+  PlJointDraws draws; /* where the generator stood */
   PlTensor *t[];
 } Kept;
 
@@ -206,13 +218,13 @@ static void drop(void *ud) {
   pl_joint_release(k->j);
 }
 
-static PlStatus check_versions(const Kept *k) {
+static PlStatus check_versions(const Kept *k, int32_t nread) {
   for (int32_t i = 0; i < k->j->nin; i++)
     if (k->t[i]->storage->version != k->versions[i])
       PL_FAIL(PL_ERR_STATE, "backward of %s: its argument %d, %s, was modified in place afterwards (version %u, saved at %u); "
                             "modify a copy, x:clone()", k->j->name, (int)i + 1, pl_desc_text(&k->t[i]->a),
               k->t[i]->storage->version, k->versions[i]);
-  for (int32_t i = 0; i < k->j->nread; i++) {
+  for (int32_t i = 0; i < nread; i++) {
     const PlTensor *t = k->j->read[i];
     if (t->storage->version != k->versions[k->j->nin + i])
       PL_FAIL(PL_ERR_STATE, "backward of %s: a tensor that it uses, %s, was modified in place after the call (version %u, saved "
@@ -224,11 +236,9 @@ static PlStatus check_versions(const Kept *k) {
 
 static PlStatus backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *want, PlTensor **dx) {
   const Kept *k = ud;
-  const PlJoint *j = k->j;
-  if (!pl_state.grad_off && pl_key_records(n->key))
-    PL_FAIL(PL_ERR_UNSUPPORTED, "not twice differentiable: %s was compiled by jit; call the plain function for create_graph",
-            j->name);
-  PL_TRY(check_versions(k));
+  PlJoint *j = k->j;
+  bool again = !pl_state.grad_off && pl_key_records(n->key); /* this backward is to be differentiated */
+  PL_TRY(check_versions(k, again ? j->nread : j->nread_back));
   int32_t total = j->nin + j->ny + j->nkept;
   PlTensor **in = malloc((size_t)(total + j->backward->noutputs + 1) * sizeof *in), **out = in ? in + total : NULL;
   if (!in) return no_memory();
@@ -246,7 +256,7 @@ static PlStatus backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *w
   }
   if (s != PL_OK) made--;
   memcpy(in + j->nin + j->ny, k->t + j->nin, (size_t)j->nkept * sizeof *in);
-  if (s == PL_OK && j->run_backward) s = pl_exec_run(j->run_backward, in, out);
+  if (s == PL_OK && j->run_backward) s = again ? pl_joint_again(j, &k->draws, in, out) : pl_exec_run(j->run_backward, in, out);
   for (int32_t o = 0; o < made; o++) pl_tensor_release(in[j->nin + o]);
   for (int32_t i = 0; s == PL_OK && i < j->nx; i++)
     if (j->dx_at[i] >= 0) {
@@ -262,6 +272,7 @@ static PlStatus backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *w
 typedef struct Making {
   PlJoint *j;
   PlTensor *const *in, *const *kept;
+  PlJointDraws draws;
 } Making;
 
 static PlRule *make_rule(void *ctx, PlNode *node) {
@@ -276,7 +287,7 @@ static PlRule *make_rule(void *ctx, PlNode *node) {
     return NULL;
   }
   node->has_lua = false; /* nothing of it lives outside of the engine */
-  *k = (Kept){.rule = {.bwd = backward, .drop = drop, .ud = k}, .j = j, .n = n, .versions = versions};
+  *k = (Kept){.rule = {.bwd = backward, .drop = drop, .ud = k}, .j = j, .n = n, .versions = versions, .draws = m->draws};
   j->refs++;
   for (int32_t i = 0; i < n; i++) k->t[i] = pl_retain(i < j->nin ? m->in[i] : m->kept[i - j->nin]);
   for (int32_t i = 0; i < j->nin; i++) versions[i] = m->in[i]->storage->version;
@@ -288,9 +299,10 @@ PlStatus pl_joint_run(PlJoint *j, PlTensor *const *in, PlTensor *const *x, PlTen
   int32_t n = j->nout + j->nkept;
   PlTensor **res = malloc((size_t)(n + 1) * sizeof *res);
   if (!res) return no_memory();
+  PlJointDraws draws = pl_joint_draws(j);
   PlStatus s = pl_exec_run(j->run_forward, in, res);
   if (s == PL_OK && !pl_state.grad_off) {
-    Making m = {.j = j, .in = in, .kept = res + j->nout};
+    Making m = {.j = j, .in = in, .kept = res + j->nout, .draws = draws};
     s = pl_record_rule(x, j->nx, res, j->ny, NULL, j->name, make_rule, &m);
     for (int32_t o = s == PL_OK ? j->nout : 0; o < n; o++) pl_tensor_release(res[o]);
   } else if (s == PL_OK)

@@ -158,7 +158,14 @@ end
 --- Up to max_iter iterations; returns the loss before the first.
 function LBFGS:step(closure)
   if type(self) ~= "table" then options.colon "opt:step(closure)" end
-  if type(closure) ~= "function" then fail("optim.LBFGS:step: a closure that computes the loss is needed") end
+  local meta = getmetatable(closure)
+  if type(closure) ~= "function" and not (type(meta) == "table" and meta.__call) then
+    fail("optim.LBFGS:step: a closure that computes the loss is needed")
+  end
+  if T.core.jit_tracing() then
+    fail("optim.LBFGS:step in a traced function: how often it computes the loss depends on the loss, which has no "
+      .. "values while it is traced; jit the closure, and call opt:step(closure) outside")
+  end
   local group, m = self.param_groups[1], self._memory
   local params, o = group.params, group
   local most = o.max_eval or o.max_iter * 5 // 4

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT
+ * Between joint.c and joint_again.c: traced functions whose gradients are differentiated. */
+#ifndef PL_ENGINE_GRAPH_JOINT_INSIDE_H
+#define PL_ENGINE_GRAPH_JOINT_INSIDE_H
+
+#include "engine/graph/graph.h"
+
+/* Where the generator stood before forward ran. */
+typedef struct PlJointDraws {
+  uint64_t seed, stream, offset;
+} PlJointDraws;
+
+/* A clone of f with inputs for the gradients of its first j->ny outputs, dys[ny], and the nodes that compute the gradients
+ * dx[nx] of j->xs, -1: none. *out is the caller's even after a failure. */
+PlStatus pl_joint_differentiate(PlFlow **out, PlFlow *f, const PlJoint *j, PlFVal *dys, PlFVal *dx);
+/* What run_backward computes, as tensors whose tape leads to inputs, captured tensors and dys. in: inputs, then dys; out:
+ * as run_backward's outputs. */
+PlStatus pl_joint_again(PlJoint *j, const PlJointDraws *draws, PlTensor *const *in, PlTensor **out);
+PlJointDraws pl_joint_draws(const PlJoint *j);
+
+#endif
