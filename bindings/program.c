@@ -7,7 +7,6 @@
 #include "bindings/ops.h"
 #include "bindings/parsed.h"
 #include "bindings/program.h"
-#include "engine/graph/away.h"
 #include "engine/grad/node.h"
 #include "engine/state.h"
 
@@ -176,19 +175,6 @@ static int jit_compile(lua_State *L) {
   return 0;
 }
 
-/* jit_device_groups(program) → how many groups of nodes run as one kernel on the device, how many nodes these are, and
- * whether all of it is captured, or why not; nothing before its first run there */
-static int jit_device_groups(lua_State *L) {
-  const Program *p = l_check_program(L, 1);
-  const struct PlAway *away = p->exec ? pl_exec_away(p->exec) : NULL;
-  int32_t members = 0;
-  if (!away) return 0;
-  lua_pushinteger(L, pl_away_groups(away, &members));
-  lua_pushinteger(L, members);
-  lua_pushstring(L, pl_away_how(away));
-  return 3;
-}
-
 /* jit_same(program) → are the .grads, and what requires a gradient, as the trace found them? */
 static int jit_same(lua_State *L) {
   const Program *p = l_check_program(L, 1);
@@ -326,7 +312,7 @@ static int jit_attrs(lua_State *L) {
 
 void l_program_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"jit_finish", jit_finish}, {"jit_joint", jit_joint}, {"jit_spent", jit_spent},
-                                  {"jit_compile", jit_compile}, {"jit_same", jit_same}, {"jit_device_groups", jit_device_groups}, {"jit_apart", jit_apart},
+                                  {"jit_compile", jit_compile}, {"jit_same", jit_same}, {"jit_apart", jit_apart},
                                   {"jit_run", jit_run}, {"jit_attrs", jit_attrs}, {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   luaL_newmetatable(L, program_meta);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "bindings/program.h"
+#include "engine/graph/away.h"
 #include "engine/grad/node.h"
 
 /* What runs: one executor, or forward and backward of a joint. NULL: none. */
@@ -21,6 +22,21 @@ static int jit_plans(lua_State *L) {
     *b = (PlanBox){.p = pl_exec_plan(e[k])};
     b->p->refs++;
     luaL_setmetatable(L, l_plan_meta);
+  }
+  return lua_gettop(L) - 1;
+}
+
+/* jit_device_groups(program) → for the half that runs forward, and then for backward's, if they ran on the device: how many
+ * groups of nodes run as one kernel there, how many nodes these are, and whether all of it is captured, or why not */
+static int jit_device_groups(lua_State *L) {
+  const PlExec *e[2];
+  executors(l_check_program(L, 1), e);
+  lua_settop(L, 1);
+  for (int k = 0; k < 2 && e[k] && pl_exec_away(e[k]); k++) {
+    int32_t members = 0;
+    lua_pushinteger(L, pl_away_groups(pl_exec_away(e[k]), &members));
+    lua_pushinteger(L, members);
+    lua_pushstring(L, pl_away_how(pl_exec_away(e[k])));
   }
   return lua_gettop(L) - 1;
 }
@@ -176,6 +192,6 @@ static int jit_differ(lua_State *L) {
 
 void l_program_look_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"jit_differ", jit_differ}, {"jit_lines", jit_lines}, {"jit_plans", jit_plans}, {"jit_leaves", jit_leaves}, {"jit_origin", jit_origin},
-                                  {"jit_writes", jit_writes}, {NULL, NULL}};
+                                  {"jit_writes", jit_writes}, {"jit_device_groups", jit_device_groups}, {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
 }

@@ -275,6 +275,7 @@ static PlStatus run_node(PlAway *a, int32_t i) {
   PlTensor *few[PL_MAX_IN], **in = few, *out[PL_MAX_OUT] = {NULL};
   if (n->nin > PL_MAX_IN && !(in = malloc((size_t)n->nin * sizeof *in))) return no_memory();
   for (int32_t k = 0; k < n->nin; k++) in[k] = n->in[k] < 0 ? NULL : a->vals[n->in[k]];
+  if (PL_UNLIKELY(a->noting != NULL)) a->noting->settings(n->flags & PL_FN_MUTATES ? n->attrs : NULL);
   PlStatus s = apply(a, n, in, out);
   if (s == PL_OK && (n->flags & PL_FN_MUTATES)) {
     for (int o = 0; o < n->op->nout; o++) pl_tensor_release(out[o]);

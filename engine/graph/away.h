@@ -20,7 +20,7 @@ PlStatus pl_away_run(PlAway *a, PlTensor *const *in, PlTensor **out);
 /* Groups that run as one kernel, and the nodes in them. */
 int32_t pl_away_groups(const PlAway *a, int32_t *members);
 
-/* How runs go: "captured", or why not: "not captured: dropout draws random numbers". */
+/* How runs go: "captured", or why not: "not captured: a node looks at values"; also what of it is left out. */
 const char *pl_away_how(const PlAway *a);
 
 #endif

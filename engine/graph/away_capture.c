@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * A graph on the device as one captured piece of work: see away.h. What is noted are kernels with addresses, so inputs
  * have tensors of their own that every call's are copied into, results are copied out, and captured tensors (parameters)
- * must lie where they lay, and captured numbers be what they were: else the work is captured again. What would be frozen though it changes is no part of
- * such a graph, and then nodes run one by one: random numbers, host tensors that the script may change, ops that look at
- * values or run on the CPU. Updates whose settings change from run to run (an optimizer's step count) and all nodes behind them
- * run after the captured part. */
+ * must lie where they lay, and captured numbers be what they were: else the work is captured again. Random numbers go on from
+ * where the generator is, and updates read their settings (an optimizer's rate and step count) anew each time, where the
+ * device's kernels can. What would be frozen though it changes is no part of such a graph, and then nodes run one by one: host
+ * tensors that the script may change, ops that look at values or run on the CPU. Updates whose settings change from run to run
+ * and that cannot follow them, and all nodes behind them, run after the captured part. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@ enum { WARM = 3, MOST_AGAIN = 16 }; /* runs one by one first: libraries choose t
 
 struct PlAwayCapture {
   const PlkCaptureTable *table; /* NULL: no further try */
-  char why[160];                /* why not */
+  char why[160];                /* "captured", or why not */
   int runs;
   PlkCaptured *work;
   PlTensor **in, **kept; /* the tensors that stay: copies of arguments; per value: what the captured nodes made */
@@ -26,11 +27,13 @@ struct PlAwayCapture {
   const void **at;      /* per value: the address of a captured leaf */
   uint64_t *number;     /* per value: the bits of a captured number on the host */
   int again;            /* captures since the first because something moved */
+  uint64_t draws;       /* how far the captured part moves the generator */
+  uint64_t *drawn;      /* per draw: where it began, counted from the run's begin */
 };
 
 const char *pl_away_how(const PlAway *a) {
   if (!a->capture) return "not captured: it has not run";
-  return a->capture->work ? "captured" : a->capture->why;
+  return a->capture->why;
 }
 
 static void forget(PlAway *a) {
@@ -50,6 +53,7 @@ void pl_away_capture_free(PlAway *a) {
   free(a->capture->at);
   free(a->capture->number);
   free(a->capture->settings);
+  free(a->capture->drawn);
   free(a->capture);
 }
 
@@ -82,11 +86,10 @@ static bool allowed(PlAway *a, PlTensor *const *in) {
   const PlFlow *f = a->f;
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlFNode *n = &f->nodes[i];
-    const char *why = n->draw >= 0                                         ? " draws random numbers"
-                      : looks_at_values(f, n)                               ? " looks at values"
-                      : n->op == &pl_op_to_device                           ? " moves between devices"
-                      : !has_kernel(n)                                      ? " runs on the CPU"
-                                                                            : NULL;
+    const char *why = looks_at_values(f, n)       ? " looks at values"
+                      : n->op == &pl_op_to_device ? " moves between devices"
+                      : !has_kernel(n)            ? " runs on the CPU"
+                                                  : NULL;
     if (why) return never(a, n->op->name, why), false;
     for (int32_t k = 0; k < pl_fnode_written(n); k++) {
       const PlFValue *root = &f->vals[f->stores[f->vals[n->in[k]].store].first];
@@ -129,26 +132,51 @@ static PlStatus make_inputs(PlAway *a, PlTensor *const *in) {
   return PL_OK;
 }
 
-/* Versions of what nodes write move as they run; that was for nothing if the work is not captured. */
+/* Numbers drawn on the CPU would be the same at every repetition. Known once it has run. */
+static bool draws_elsewhere(PlAway *a) {
+  for (int32_t i = 0; i < a->f->nnodes; i++) {
+    const PlFNode *n = &a->f->nodes[i];
+    if (n->draw < 0 || a->device[n->first] == PL_CUDA) continue;
+    never(a, n->op->name, " draws random numbers on the CPU");
+    return true;
+  }
+  return false;
+}
+
+/* Notes the nodes before the tail. Versions of what they write move as they run, which was for nothing if the work is not
+ * captured; the generator ends where it began. */
+static PlStatus note(PlAway *a) {
+  struct PlAwayCapture *c = a->capture;
+  const PlkRng begin = pl_rng_take(0);
+  PlkCaptured *work = NULL;
+  PL_TRY(c->table->begin(&begin));
+  a->noting = c->table;
+  PlStatus s = pl_away_until(a, c->tail, c->in, c->kept);
+  a->noting = NULL;
+  PlStatus e = c->table->end(&work);
+  if (s == PL_OK) s = e;
+  if (s != PL_OK) c->table->release(work);
+  else c->work = work;
+  c->draws = pl_state.offset - begin.offset;
+  pl_state.offset = begin.offset;
+  for (int32_t d = 0; d < a->f->ndraws; d++) c->drawn[d] = a->drawn[d] - begin.offset;
+  return s;
+}
+
 static PlStatus capture(PlAway *a, PlTensor *const *in) {
   struct PlAwayCapture *c = a->capture;
   PL_TRY(make_inputs(a, in));
   PL_TRY(pl_away_until(a, 0, c->in, c->kept)); /* groups are compiled before anything is noted */
-  PL_TRY(c->table->begin());
-  PlStatus s = pl_away_until(a, c->tail, c->in, c->kept);
-  PlkCaptured *work = NULL;
-  PlStatus e = c->table->end(&work);
-  if (s == PL_OK) s = e;
-  if (s != PL_OK) {
-    c->table->release(work);
-    return s;
-  }
-  c->work = work;
+  PL_TRY(note(a));
   for (PlFVal v = 0; v < a->f->nvals; v++) {
     const PlFValue *val = &a->f->vals[v];
     c->at[v] = val->kind == PL_FV_CAPTURE ? val->real->a.data : NULL;
     c->number[v] = val->kind == PL_FV_CAPTURE ? bits_of(val->real) : 0;
   }
+  if (c->tail < a->f->nnodes)
+    snprintf(c->why, sizeof c->why, "captured, but for %s and what is behind it: its settings change", a->f->nodes[c->tail].op->name);
+  else
+    snprintf(c->why, sizeof c->why, "captured");
   return PL_OK;
 }
 
@@ -159,6 +187,13 @@ static uint64_t hash_of(const PlAttrs *attrs) {
   return h;
 }
 
+/* A number for the settings of an update that must not change under captured work. */
+static uint64_t frozen(const struct PlAwayCapture *c, const PlFNode *n) {
+  int64_t few;
+  if (c->table->follows(n->op->family ? n->op->family : n->op->name, n->attrs, &few)) return (uint64_t)few + 1;
+  return hash_of(n->attrs);
+}
+
 /* Notes the settings of updates; one that changed since the last run, and what is behind it, is captured no more. */
 static bool settings_moved(PlAway *a) {
   struct PlAwayCapture *c = a->capture;
@@ -166,7 +201,7 @@ static bool settings_moved(PlAway *a) {
   for (int32_t i = 0; i < a->f->nnodes; i++) {
     const PlFNode *n = &a->f->nodes[i];
     if (!(n->flags & PL_FN_MUTATES) || !n->attrs) continue;
-    const uint64_t h = hash_of(n->attrs);
+    const uint64_t h = frozen(c, n);
     if (c->settings[i] && c->settings[i] != h && i < c->tail) c->tail = i;
     c->settings[i] = h;
   }
@@ -197,8 +232,11 @@ static void touch(const PlFlow *f, int32_t tail) {
 
 static PlStatus repeat(PlAway *a, PlTensor *const *in, PlTensor **out) {
   struct PlAwayCapture *c = a->capture;
+  const PlkRng rng = pl_rng_take(0);
   PL_TRY(copy_in(a, in));
-  PL_TRY(c->table->launch(c->work));
+  PL_TRY(c->table->launch(c->work, &rng));
+  (void)pl_rng_take(c->draws);
+  for (int32_t d = 0; d < a->f->ndraws; d++) a->drawn[d] = rng.offset + c->drawn[d]; /* for draws behind it that repeat one */
   touch(a->f, c->tail);
   return pl_away_from(a, c->tail, c->kept, c->in, out);
 }
@@ -211,8 +249,9 @@ static PlStatus begin(PlAway *a, PlTensor *const *in) {
   c->at = calloc((size_t)a->f->nvals + 1, sizeof *c->at);
   c->number = calloc((size_t)a->f->nvals + 1, sizeof *c->number);
   c->settings = calloc((size_t)a->f->nnodes + 1, sizeof *c->settings);
+  c->drawn = calloc((size_t)a->f->ndraws + 1, sizeof *c->drawn);
   c->tail = a->f->nnodes;
-  if (!c->at || !c->number || !c->settings) PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device");
+  if (!c->at || !c->number || !c->settings || !c->drawn) PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device");
   c->table = pl_device_open()->extension("capture");
   if (!c->table)
     never(a, "this plug-in cannot", "");
@@ -239,6 +278,7 @@ PlStatus pl_away_captured(PlAway *a, PlTensor *const *in, PlTensor **out, bool *
     forget(a);
     if (++c->again > MOST_AGAIN) return never(a, "captured tensors or numbers change at every run", ""), PL_OK;
   }
+  if (!c->work && draws_elsewhere(a)) return PL_OK;
   if (!c->work) {
     PlStatus s = capture(a, in);
     if (s == PL_ERR_INTERRUPT) return s;

@@ -5,6 +5,7 @@
 
 #include "engine/device.h"
 #include "engine/graph/away.h"
+#include "kernels/capture.h"
 #include "kernels/fused.h"
 
 typedef struct Group {
@@ -28,6 +29,7 @@ struct PlAway {
   uint64_t *drawn;
   bool known, busy;
   struct PlAwayCapture *capture; /* NULL: not tried yet */
+  const PlkCaptureTable *noting; /* set while nodes are noted and not run */
 };
 
 /* Nodes from `from` on, one by one and group by group, with the values in there[] (per value, or NULL) that the nodes before

@@ -4,11 +4,8 @@
  * takes the values. Backward makes the scores again.
  *   P = exp(Z - top) / sum, y = (P d) v;  T = d (dy vᵀ), G = P (T - Σ P T), dq = scale G k, dk = scale Gᵀ q, dv = (P d)ᵀ dy
  * with Z = scale q kᵀ + mask and d what dropout keeps, drawn from the same words as on the CPU. */
-#include "kernels/cuda/device.h"
 #include "kernels/cuda/operand.h"
-
-#define PLK_PHILOX_FN static __device__ __forceinline__
-#include "kernels/philox.h"
+#include "kernels/cuda/random.h"
 
 #define SCORE_BYTES ((int64_t)512 << 20)
 enum { ROW_THREADS = 128 };
@@ -121,8 +118,9 @@ template <typename A> __global__ void keep_rows(Rows r, int64_t n, A *out) {
   for (PLC_EACH(i, n)) out[i] = (A)kept(r, i / r.S, i % r.S);
 }
 
-__global__ void note_state(uint64_t *state, uint64_t seed, uint64_t stream, uint64_t offset) {
-  if (threadIdx.x == 0) state[0] = seed, state[1] = stream, state[2] = offset;
+__global__ void note_state(uint64_t *state, PlcRng rng) {
+  const PlkRng now = plc_now(rng);
+  if (threadIdx.x == 0) state[0] = now.seed, state[1] = now.stream, state[2] = now.offset;
 }
 
 /* ---- what a call is ------------------------------------------------------------------------------------------------------- */
@@ -283,7 +281,7 @@ static PlStatus all_forward(Call *c, PlArray *y, PlArray *sums) {
 }
 
 static PlStatus write_state(void *state, const PlkRng *rng) {
-  PLC_LAUNCH(note_state, 1, 32, 0, (uint64_t *)state, rng->seed, rng->stream, rng->offset);
+  PLC_LAUNCH(note_state, 1, 32, 0, (uint64_t *)state, plc_rng(rng));
   return PL_OK;
 }
 

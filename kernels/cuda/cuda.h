@@ -70,15 +70,26 @@ typedef struct PlcFlag {
   const char *name; /* of the op; host memory */
   int64_t value, size;
 } PlcFlag;
-typedef enum PlcFault { PLC_FAULT_NONE, PLC_FAULT_INDEX, PLC_FAULT_ZERO_DIVISION, PLC_FAULT_PROBABILITY } PlcFault;
+typedef enum PlcFault {
+  PLC_FAULT_NONE, PLC_FAULT_INDEX, PLC_FAULT_ZERO_DIVISION, PLC_FAULT_PROBABILITY,
+  PLC_FAULT_WEIGHT, PLC_FAULT_NO_WEIGHT, PLC_FAULT_FEW_WEIGHTS /* of multinomial; the last: value of size wanted ones */
+} PlcFault;
 PlcFlag *plc_flag(void);       /* where kernels write; device address */
 PlStatus plc_flag_check(void); /* after a wait: the failure that kernels reported, once */
 
 /* ---- kernel families ------------------------------------------------------------------------------------------------ */
 
+/* Settings (PlkCall.attrs) that captured work follows: what a kernel wants of them, and a number that changes when such
+ * work must be captured again, because more than that depends on it. */
+typedef struct PlcSettings {
+  size_t size;
+  void (*make)(const PlAttrs *attrs, void *out);
+  int64_t (*frozen)(const PlAttrs *attrs);
+} PlcSettings;
 typedef struct PlcKernel {
   const char *family;
   PlKernel run;
+  const PlcSettings *settings; /* NULL: all that it was captured with stays */
 } PlcKernel;
 /* A library's turn: sets *done where it computed the call, leaves it false where the family's own kernel must. */
 typedef PlStatus (*PlcLibrary)(const PlkCall *call, bool *done);
@@ -87,15 +98,14 @@ typedef struct PlcLibraryEntry {
   PlcLibrary run;
 } PlcLibraryEntry;
 
-#ifdef __cplusplus
-#define PLC_ENTRY(type, section_name, id) extern const type id; __attribute__((used, section(section_name))) const type id
-#else
+/* Entries lie side by side: compilers must not align them further. */
 #define PLC_ENTRY(type, section_name, id) \
   extern const type id;                   \
-  __attribute__((used, section(section_name))) const type id
-#endif
+  __attribute__((used, section(section_name), aligned(sizeof(void *)))) const type id
 /* At file scope: PLC_KERNEL(softmax, plk_cuda_softmax). The table is what the linker gathers; no list elsewhere. */
-#define PLC_KERNEL(name, function) PLC_ENTRY(PlcKernel, "plc_kernels", plc_kernel_##name) = {#name, function};
+#define PLC_KERNEL(name, function) PLC_ENTRY(PlcKernel, "plc_kernels", plc_kernel_##name) = {#name, function, NULL};
+#define PLC_KERNEL_SET(name, function, settings) \
+  PLC_ENTRY(PlcKernel, "plc_kernels", plc_kernel_##name) = {#name, function, settings};
 #define PLC_LIBRARY(name, function) PLC_ENTRY(PlcLibraryEntry, "plc_libraries", plc_library_##name) = {#name, function};
 
 /* Runs another family from inside one, e.g. a copy before a product. */
@@ -131,12 +141,32 @@ __attribute__((weak)) void plc_libraries_text(char *text, size_t size);
 __attribute__((weak)) const void *plc_libraries_extension(const char *name);
 __attribute__((weak)) void plc_libraries_trim(void); /* out of memory: give back what can be made again */
 
-/* While work is captured (kernels/capture.h); weak. Bytes of the host then go through plc_capture_upload, and what reads the
- * device's answers fails. plc_record_*: the emulation notes calls, true: not to be done now. */
+/* ---- work that is captured (kernels/capture.h; weak: libs/capture.c) ---------------------------------------------------- */
+
+/* Bytes of the host then go through plc_capture_upload, and what reads the device's answers fails. */
 __attribute__((weak)) bool plc_capturing(void);
 __attribute__((weak)) PlStatus plc_capture_upload(void *dst, const void *src, size_t n);
-__attribute__((weak)) bool plc_record_call(int family, const PlkCall *call);
-__attribute__((weak)) bool plc_record_bytes(void *dst, const void *src, int byte, size_t n);
+
+/* Where a kernel draws from. `live` (device) is set in captured work: seed, stream, and what the offset counts from. */
+typedef struct PlcRng {
+  uint64_t seed, stream, offset;
+  const uint64_t *live;
+} PlcRng;
+__attribute__((weak)) PlcRng plc_capture_rng(const PlkRng *rng);
+static inline PlcRng plc_rng(const PlkRng *rng) {
+  if (PL_UNLIKELY(plc_capturing && plc_capturing())) return plc_capture_rng(rng);
+  PlcRng r = {rng->seed, rng->stream, rng->offset, NULL};
+  return r;
+}
+
+/* *live (device): where captured work finds what set->make gives for the settings of the moment; NULL outside of it. */
+__attribute__((weak)) PlStatus plc_capture_settings(const PlcSettings *set, const void **live);
+static inline PlStatus plc_settings(const PlcSettings *set, const PlkCall *call, void *now, const void **live) {
+  set->make(call->attrs, now);
+  *live = NULL;
+  if (PL_UNLIKELY(plc_capturing && plc_capturing())) return plc_capture_settings(set, live);
+  return PL_OK;
+}
 
 #ifdef __cplusplus
 }

@@ -29,53 +29,66 @@ struct Groups {
   Group g[GROUPS];
 };
 
+/* A rule as one thread uses it: numbers in the dtype that it works in. */
+template <typename T> struct Now {
+  Kind kind;
+  T lr, momentum, undamped, decay, kept, rest1, beta2, rest2, eps, alpha, rest, step, root, sign;
+  bool nesterov, first, decoupled, amsgrad, buffer, centered;
+  __device__ __forceinline__ explicit Now(const Rule &r) {
+    kind = r.kind;
+    lr = (T)r.lr, momentum = (T)r.momentum, undamped = (T)(1 - r.dampening), decay = (T)r.decay;
+    kept = (T)(1 - r.lr * r.decay), rest1 = (T)(1 - r.beta1), beta2 = (T)r.beta2, rest2 = (T)(1 - r.beta2), eps = (T)r.eps;
+    alpha = (T)r.alpha, rest = (T)(1 - r.alpha), step = (T)r.step, root = (T)r.root, sign = r.maximize ? (T)-1 : (T)1;
+    nesterov = r.nesterov, first = r.first, decoupled = r.decoupled, amsgrad = r.amsgrad, buffer = r.buffer, centered = r.centered;
+  }
+};
+
 /* One element: c[0] the parameter, c[1] the gradient, then the state. */
-template <typename T> PLC_DEV void step(const Rule &r, T *c) {
-  const T sign = r.maximize ? (T)-1 : (T)1;
-  T g = sign * c[1];
+template <typename T> PLC_DEV void step(const Now<T> &r, T *c) {
+  T g = r.sign * c[1];
   switch (r.kind) {
   case SGD:
-    if (r.decay != 0) g = g + (T)r.decay * c[0];
+    if (r.decay != 0) g = g + r.decay * c[0];
     if (r.momentum != 0) {
-      const T v = r.first ? g : (T)r.momentum * c[2] + (T)(1 - r.dampening) * g;
+      const T v = r.first ? g : r.momentum * c[2] + r.undamped * g;
       c[2] = v;
-      g = r.nesterov ? g + (T)r.momentum * v : v;
+      g = r.nesterov ? g + r.momentum * v : v;
     }
-    c[0] = c[0] - (T)r.lr * g;
+    c[0] = c[0] - r.lr * g;
     break;
   case ADAM: {
     T x = c[0];
     if (r.decay != 0) {
-      if (r.decoupled) x = x * (T)(1 - r.lr * r.decay);
-      else g = g + (T)r.decay * x;
+      if (r.decoupled) x = x * r.kept;
+      else g = g + r.decay * x;
     }
-    const T m = c[2] + (T)(1 - r.beta1) * (g - c[2]);
-    T v = (T)r.beta2 * c[3] + (T)(1 - r.beta2) * g * g;
+    const T m = c[2] + r.rest1 * (g - c[2]);
+    T v = r.beta2 * c[3] + r.rest2 * g * g;
     c[2] = m;
     c[3] = v;
     if (r.amsgrad) {
       v = c[4] > v ? c[4] : v;
       c[4] = v;
     }
-    c[0] = x - (T)r.step * (m / (sqrt(v) / (T)r.root + (T)r.eps));
+    c[0] = x - r.step * (m / (sqrt(v) / r.root + r.eps));
     break;
   }
   case RMS: {
-    g = g + (T)r.decay * c[0];
-    T v = (T)r.alpha * c[2] + (T)(1 - r.alpha) * g * g;
+    g = g + r.decay * c[0];
+    T v = r.alpha * c[2] + r.rest * g * g;
     c[2] = v;
     const int a = r.buffer ? 4 : 3;
     if (r.centered) {
-      const T m = c[a] + (T)(1 - r.alpha) * (g - c[a]);
+      const T m = c[a] + r.rest * (g - c[a]);
       c[a] = m;
       v = v - m * m;
     }
-    T u = g / (sqrt(v) + (T)r.eps);
+    T u = g / (sqrt(v) + r.eps);
     if (r.buffer) {
-      u = (T)r.momentum * c[3] + u;
+      u = r.momentum * c[3] + u;
       c[3] = u;
     }
-    c[0] = c[0] - (T)r.lr * u;
+    c[0] = c[0] - r.lr * u;
     break;
   }
   default: break;
@@ -84,7 +97,7 @@ template <typename T> PLC_DEV void step(const Rule &r, T *c) {
 
 PLC_DEV void put(void *p, int dtype, int64_t i, double v) { plc_store_any(p, dtype, i, false, v, 0); }
 
-template <typename T> PLC_DEV void element(const Rule &r, int k, const Group &g, const int64_t *at) {
+template <typename T> PLC_DEV void element(const Now<T> &r, int k, const Group &g, const int64_t *at) {
   T c[COLUMNS];
   for (int j = 0; j < k; j++) c[j] = (T)plc_f64_at(g.col[j], g.dtype[j], at[j]);
   step<T>(r, c);
@@ -92,17 +105,16 @@ template <typename T> PLC_DEV void element(const Rule &r, int k, const Group &g,
     if (j != 1) put(g.col[j], g.dtype[j], at[j], (double)c[j]);
 }
 
-PLC_DEV void one(const Rule &r, int k, const Group &g, const int64_t *at) {
+/* r: the rule in T, which is f64 where the group is. */
+template <typename T> PLC_DEV void one(const Rule &given, const Now<T> &r, int k, const Group &g, const int64_t *at) {
   if (r.kind == ZERO) plc_store_any(g.col[0], g.dtype[0], at[0], true, 0, 0);
   else if (r.kind == SCALE) {
-    double f = r.scale ? plc_f64_at(r.scale, r.scale_dtype, 0) : r.factor;
+    double f = given.scale ? plc_f64_at(given.scale, given.scale_dtype, 0) : given.factor;
     if (g.dtype[0] == PL_F64) ((double *)g.col[0])[at[0]] *= f;
     else if (g.dtype[0] == PL_F32) ((float *)g.col[0])[at[0]] *= (float)f;
     else put(g.col[0], g.dtype[0], at[0], plc_f64_at(g.col[0], g.dtype[0], at[0]) * f);
-  } else if (g.dtype[0] == PL_F64)
-    element<double>(r, k, g, at);
-  else
-    element<float>(r, k, g, at);
+  } else
+    element<T>(r, k, g, at);
 }
 
 /* All columns contiguous f32: 4 elements at a time. */
@@ -112,53 +124,65 @@ PLC_DEV bool plain(const Group &g, int k) {
   return true;
 }
 
-__global__ void step_groups(Rule r, Groups gs) {
+PLC_DEV void step_packs(const Now<float> &r, int k, const Group &g, int64_t begin, int64_t end) {
+  for (int64_t i = begin + 4 * (int64_t)threadIdx.x; i < end; i += 4 * (int64_t)blockDim.x) {
+    plc_pack<float, 4> c[COLUMNS];
+    for (int j = 0; j < k; j++) c[j] = *(const plc_pack<float, 4> *)((const float *)g.col[j] + i);
+    for (int e = 0; e < 4; e++) {
+      float v[COLUMNS];
+      for (int j = 0; j < k; j++) v[j] = c[j].v[e];
+      step<float>(r, v);
+      for (int j = 0; j < k; j++) c[j].v[e] = v[j];
+    }
+    for (int j = 0; j < k; j++)
+      if (j != 1) *(plc_pack<float, 4> *)((float *)g.col[j] + i) = c[j];
+  }
+}
+template <typename T> PLC_DEV void step_chunk(const Rule &given, const Now<T> &r, int k, const Group &g, int64_t begin, int64_t end) {
+  for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
+    const int64_t at[COLUMNS] = {i, i, i, i, i};
+    one<T>(given, r, k, g, at);
+  }
+}
+
+/* live: the rule of the moment in captured work, else NULL. */
+__global__ void step_groups(Rule given, const Rule *live, Groups gs) {
+  const Rule &rule = live ? *live : given;
+  const Now<float> r(rule);
   for (int64_t b = blockIdx.x; b < gs.first[gs.n]; b += gridDim.x) {
     int lo = 0;
     while (lo + 1 < gs.n && gs.first[lo + 1] <= b) lo++;
     const Group &g = gs.g[lo];
     int64_t begin = (b - gs.first[lo]) * CHUNK, end = begin + CHUNK < g.numel ? begin + CHUNK : g.numel;
-    if (r.kind <= RMS && plain(g, gs.k) && end - begin == CHUNK) {
-      for (int64_t i = begin + 4 * (int64_t)threadIdx.x; i < end; i += 4 * (int64_t)blockDim.x) {
-        plc_pack<float, 4> c[COLUMNS];
-        for (int j = 0; j < gs.k; j++) c[j] = *(const plc_pack<float, 4> *)((const float *)g.col[j] + i);
-        for (int e = 0; e < 4; e++) {
-          float v[COLUMNS];
-          for (int j = 0; j < gs.k; j++) v[j] = c[j].v[e];
-          step<float>(r, v);
-          for (int j = 0; j < gs.k; j++) c[j].v[e] = v[j];
-        }
-        for (int j = 0; j < gs.k; j++)
-          if (j != 1) *(plc_pack<float, 4> *)((float *)g.col[j] + i) = c[j];
-      }
-      continue;
-    }
-    for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
-      const int64_t at[COLUMNS] = {i, i, i, i, i};
-      one(r, gs.k, g, at);
-    }
+    if (r.kind <= RMS && plain(g, gs.k) && end - begin == CHUNK) step_packs(r, gs.k, g, begin, end);
+    else if (g.dtype[0] == PL_F64) step_chunk<double>(given, Now<double>(rule), gs.k, g, begin, end);
+    else step_chunk<float>(given, r, gs.k, g, begin, end);
   }
 }
 
 /* One group with strides of its own. */
-__global__ void step_strided(Rule r, int k, Group g, plc_layout<COLUMNS> l) {
+__global__ void step_strided(Rule given, const Rule *live, int k, Group g, plc_layout<COLUMNS> l) {
+  const Rule &rule = live ? *live : given;
+  const Now<float> r(rule);
+  const Now<double> wide(rule);
   for (PLC_EACH(i, l.numel)) {
     int64_t at[COLUMNS];
     plc_offsets<COLUMNS>(l, i, at);
-    one(r, k, g, at);
+    if (g.dtype[0] == PL_F64) one<double>(given, wide, k, g, at);
+    else one<float>(given, r, k, g, at);
   }
 }
 
-static PlStatus flush(const Rule *r, Groups *gs) {
+static PlStatus flush(const Rule *r, const Rule *live, Groups *gs) {
   if (gs->n && gs->first[gs->n]) {
     int64_t blocks = gs->first[gs->n], most = (int64_t)plc_processors() * 16;
-    PLC_LAUNCH(step_groups, (unsigned)(blocks < most ? blocks : most), PLC_BLOCK, 0, *r, *gs);
+    PLC_LAUNCH(step_groups, (unsigned)(blocks < most ? blocks : most), PLC_BLOCK, 0, *r, live, *gs);
   }
   gs->n = 0;
   return PL_OK;
 }
 
-static PlStatus run(const PlkCall *c, int ntensor, int k, const Rule *r) {
+static PlStatus run(const PlkCall *c, int ntensor, int k, const Rule *r, const Rule *live) {
   Groups gs;
   memset(&gs, 0, sizeof gs);
   gs.k = k;
@@ -187,15 +211,17 @@ static PlStatus run(const PlkCall *c, int ntensor, int k, const Rule *r) {
       if (r->kind >= SCALE) first.shape = shape, arr[0] = &first;
       plc_layout_of<COLUMNS>(&l, arr);
       l.numel = r->kind >= SCALE ? first.numel : g.numel;
-      PLC_LAUNCH(step_strided, plc_grid(l.numel, 1), PLC_BLOCK, 0, *r, k, g, l);
+      PLC_LAUNCH(step_strided, plc_grid(l.numel, 1), PLC_BLOCK, 0, *r, live, k, g, l);
       continue;
     }
     gs.g[gs.n] = g;
     gs.first[gs.n + 1] = gs.first[gs.n] + (g.numel + CHUNK - 1) / CHUNK;
-    if (++gs.n == GROUPS) PL_TRY(flush(r, &gs));
+    if (++gs.n == GROUPS) PL_TRY(flush(r, live, &gs));
   }
-  return flush(r, &gs);
+  return flush(r, live, &gs);
 }
+
+/* ---- the rules --------------------------------------------------------------------------------------------------------- */
 
 static Rule blank(Kind kind) {
   Rule r;
@@ -204,49 +230,65 @@ static Rule blank(Kind kind) {
   return r;
 }
 
-static PlStatus sgd_step(const PlkCall *c) {
-  const PlAttrs *a = c->attrs;
+static void sgd_rule(const PlAttrs *a, void *out) {
   Rule r = blank(SGD);
   r.lr = pl_attr_f(a, PLK_SGD_LR), r.momentum = pl_attr_f(a, PLK_SGD_MOMENTUM), r.dampening = pl_attr_f(a, PLK_SGD_DAMPENING);
   r.decay = pl_attr_f(a, PLK_SGD_DECAY), r.nesterov = pl_attr_i(a, PLK_SGD_NESTEROV) != 0;
   r.maximize = pl_attr_i(a, PLK_SGD_MAXIMIZE) != 0, r.first = pl_attr_i(a, PLK_SGD_FIRST) != 0;
-  return run(c, c->nin, (int)pl_attr_i(a, PLK_SGD_K), &r);
+  memcpy(out, &r, sizeof r);
 }
-static PlStatus adam_step(const PlkCall *c) {
-  const PlAttrs *a = c->attrs;
-  const int64_t flags = pl_attr_i(a, PLK_ADAM_FLAGS), k = pl_attr_i(a, PLK_ADAM_K);
+static void adam_rule(const PlAttrs *a, void *out) {
+  const int64_t flags = pl_attr_i(a, PLK_ADAM_FLAGS);
   const double t = (double)pl_attr_i(a, PLK_ADAM_STEP);
   Rule r = blank(ADAM);
   r.lr = pl_attr_f(a, PLK_ADAM_LR), r.beta1 = pl_attr_f(a, PLK_ADAM_BETA1), r.beta2 = pl_attr_f(a, PLK_ADAM_BETA2);
   r.eps = pl_attr_f(a, PLK_ADAM_EPS), r.decay = pl_attr_f(a, PLK_ADAM_DECAY);
-  r.decoupled = (flags & PLK_ADAM_DECOUPLED) != 0, r.maximize = (flags & PLK_ADAM_MAXIMIZE) != 0, r.amsgrad = k == 5;
+  r.decoupled = (flags & PLK_ADAM_DECOUPLED) != 0, r.maximize = (flags & PLK_ADAM_MAXIMIZE) != 0;
+  r.amsgrad = pl_attr_i(a, PLK_ADAM_K) == 5;
   r.step = r.lr / (1 - pow(r.beta1, t));
   r.root = sqrt(1 - pow(r.beta2, t));
-  return run(c, c->nin, (int)k, &r);
+  memcpy(out, &r, sizeof r);
 }
-static PlStatus rmsprop_step(const PlkCall *c) {
-  const PlAttrs *a = c->attrs;
+static void rms_rule(const PlAttrs *a, void *out) {
   const int64_t flags = pl_attr_i(a, PLK_RMS_FLAGS);
   Rule r = blank(RMS);
   r.lr = pl_attr_f(a, PLK_RMS_LR), r.alpha = pl_attr_f(a, PLK_RMS_ALPHA), r.eps = pl_attr_f(a, PLK_RMS_EPS);
   r.decay = pl_attr_f(a, PLK_RMS_DECAY), r.momentum = pl_attr_f(a, PLK_RMS_MOMENTUM);
   r.buffer = (flags & PLK_RMS_BUFFER) != 0, r.centered = (flags & PLK_RMS_CENTERED) != 0, r.maximize = (flags & PLK_RMS_MAXIMIZE) != 0;
-  return run(c, c->nin, (int)pl_attr_i(a, PLK_RMS_K), &r);
+  memcpy(out, &r, sizeof r);
 }
-PLC_KERNEL(sgd_step, sgd_step)
-PLC_KERNEL(adam_step, adam_step)
-PLC_KERNEL(rmsprop_step, rmsprop_step)
+
+/* Captured updates follow lr, step and the like; how many tensors a parameter has decides what is launched. */
+enum { K = 0 };
+static_assert((int)PLK_SGD_K == K && (int)PLK_ADAM_K == K && (int)PLK_RMS_K == K, "one attribute for all three");
+static int64_t tensors_each(const PlAttrs *a) { return pl_attr_i(a, K); }
+static const PlcSettings sgd_settings = {sizeof(Rule), sgd_rule, tensors_each};
+static const PlcSettings adam_settings = {sizeof(Rule), adam_rule, tensors_each};
+static const PlcSettings rms_settings = {sizeof(Rule), rms_rule, tensors_each};
+
+static PlStatus update(const PlkCall *c, const PlcSettings *settings) {
+  Rule r;
+  const void *live;
+  PL_TRY(plc_settings(settings, c, &r, &live));
+  return run(c, c->nin, (int)tensors_each(c->attrs), &r, (const Rule *)live);
+}
+static PlStatus sgd_step(const PlkCall *c) { return update(c, &sgd_settings); }
+static PlStatus adam_step(const PlkCall *c) { return update(c, &adam_settings); }
+static PlStatus rmsprop_step(const PlkCall *c) { return update(c, &rms_settings); }
+PLC_KERNEL_SET(sgd_step, sgd_step, &sgd_settings)
+PLC_KERNEL_SET(adam_step, adam_step, &adam_settings)
+PLC_KERNEL_SET(rmsprop_step, rmsprop_step, &rms_settings)
 
 static PlStatus foreach_zero(const PlkCall *c) {
   const Rule r = blank(ZERO);
-  return run(c, c->nin, 1, &r);
+  return run(c, c->nin, 1, &r, NULL);
 }
 static PlStatus foreach_scale(const PlkCall *c) {
   Rule r = blank(SCALE);
   const PlArray *f = c->in[c->nin - 1];
   if (plc_on_host(f)) r.factor = plc_number_f(f);
   else r.scale = f->data, r.scale_dtype = f->dtype;
-  return run(c, c->nin - 1, 1, &r);
+  return run(c, c->nin - 1, 1, &r, NULL);
 }
 PLC_KERNEL(foreach_zero_, foreach_zero)
 PLC_KERNEL(foreach_scale_, foreach_scale)

@@ -15,6 +15,11 @@ int plc_find(const char *family) {
   return -1;
 }
 
+const PlcSettings *plc_settings_of(const char *family) {
+  const int id = plc_find(family);
+  return id < 0 ? NULL : (__start_plc_kernels + id)->settings;
+}
+
 static PlStatus by_library(const char *family, const PlkCall *call, bool *done) {
   *done = false;
   if (!__start_plc_libraries) return PL_OK;
@@ -27,7 +32,6 @@ PlStatus plc_run_id(int family, const PlkCall *call) {
   const PlcKernel *k = __start_plc_kernels + family;
   bool done;
   PL_TRY(plc_alive());
-  if (PL_UNLIKELY(plc_record_call && plc_record_call(family, call))) return PL_OK;
   PL_TRY(by_library(k->family, call, &done));
   if (!done) PL_TRY(k->run(call));
   if (PL_UNLIKELY(plc_get(PL_DEVICE_SYNC) != 0) && !(plc_capturing && plc_capturing())) {
@@ -46,13 +50,11 @@ PlStatus plc_run(const char *family, const PlkCall *call) {
 
 static PlStatus copy(void *dst, const void *src, size_t n) {
   PL_TRY(plc_alive());
-  if (plc_record_bytes && plc_record_bytes(dst, src, 0, n)) return PL_OK;
   if (n) PLC_TRY(cudaMemcpyAsync(dst, src, n, cudaMemcpyDeviceToDevice, plc_stream()));
   return PL_OK;
 }
 static PlStatus fill(void *dst, int byte, size_t n) {
   PL_TRY(plc_alive());
-  if (plc_record_bytes && plc_record_bytes(dst, NULL, byte, n)) return PL_OK;
   if (n) PLC_TRY(cudaMemsetAsync(dst, byte, n, plc_stream()));
   return PL_OK;
 }

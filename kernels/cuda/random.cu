@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Random numbers: element i takes the Philox words that it takes on the CPU (kernels/random.h), so uniform, integer,
  * Bernoulli and dropout draws have the same bits there and here; normals differ by the device's log, sin and cos. */
-#include "kernels/cuda/device.h"
-#define PLK_PHILOX_FN PLC_DEV
-#include "kernels/philox.h"
+#include "kernels/cuda/random.h"
 extern "C" {
 #include "kernels/create.h"
 #include "kernels/random.h"
@@ -13,7 +11,7 @@ enum Draw { UNIFORM, NORMAL, EXPONENTIAL, RANDINT, BERNOULLI };
 
 struct Random {
   Draw what;
-  PlkRng rng;
+  PlcRng rng;
   int dtype;
   int64_t n;
   double a, b;
@@ -66,9 +64,10 @@ PLC_DEV double normal(const Random &r, const uint32_t *w, int k) {
 
 __global__ void draw(Random r, void *y) {
   bool wide = r.what == RANDINT || (r.what <= EXPONENTIAL && r.dtype == PL_F64);
+  const PlkRng rng = plc_now(r.rng);
   for (PLC_EACH(q, (r.n + 3) / 4)) {
     uint32_t w[8];
-    words(r.rng, q, wide, w);
+    words(rng, q, wide, w);
     for (int k = 0; k < 4 && q * 4 + k < r.n; k++) {
       int64_t i = q * 4 + k, whole = 0;
       double v = 0;
@@ -102,7 +101,7 @@ static double param(const PlAttrs *a, int k, double otherwise) {
 }
 
 static PlStatus run(const PlkCall *c, Random r) {
-  r.rng = c->rng;
+  r.rng = plc_rng(&c->rng);
   r.dtype = c->out[0]->dtype;
   r.n = c->out[0]->numel;
   r.flag = plc_flag();
@@ -163,8 +162,9 @@ PLC_KERNEL(bernoulli_like, bernoulli_like)
 
 /* ---- dropout --------------------------------------------------------------------------------------------------------- */
 
-template <typename T> __global__ void drop(PlkRng rng, int64_t n, uint64_t cut, double scale, const T *x, T *y, uint8_t *mask) {
+template <typename T> __global__ void drop(PlcRng from, int64_t n, uint64_t cut, double scale, const T *x, T *y, uint8_t *mask) {
   typedef typename plc_type<T>::math M;
+  const PlkRng rng = plc_now(from);
   for (PLC_EACH(q, (n + 3) / 4)) {
     uint32_t w[4];
     plk_philox(rng.seed, rng.stream, rng.offset + (uint64_t)q, w);
@@ -185,7 +185,7 @@ static PlStatus dropout(const PlkCall *c) {
   const uint64_t cut = (uint64_t)(p * 0x1p32);
   const double scale = p < 1 ? 1.0 / (1.0 - p) : 0.0;
   PLC_FLOATS(x->dtype, T, c->name,
-             PLC_LAUNCH(drop<T>, plc_grid((x->numel + 3) / 4, 1), PLC_BLOCK, 0, c->rng, x->numel, cut, scale, (const T *)x->data,
+             PLC_LAUNCH(drop<T>, plc_grid((x->numel + 3) / 4, 1), PLC_BLOCK, 0, plc_rng(&c->rng), x->numel, cut, scale, (const T *)x->data,
                         (T *)c->out[0]->data, (uint8_t *)(mask ? mask->data : NULL)));
   return PL_OK;
 }

@@ -268,6 +268,10 @@ PlStatus plc_flag_check(void) {
   memset(rt.flag, 0, sizeof *rt.flag);
   if (f.set == PLC_FAULT_ZERO_DIVISION) PL_FAIL(PL_ERR_ARG, "%s: integer division by zero", f.name);
   if (f.set == PLC_FAULT_PROBABILITY) PL_FAIL(PL_ERR_ARG, "%s: a probability outside [0, 1]", f.name);
+  if (f.set == PLC_FAULT_WEIGHT) PL_FAIL(PL_ERR_ARG, "%s: a weight is not a finite number >= 0", f.name);
+  if (f.set == PLC_FAULT_NO_WEIGHT) PL_FAIL(PL_ERR_ARG, "%s: all weights are zero", f.name);
+  if (f.set == PLC_FAULT_FEW_WEIGHTS)
+    PL_FAIL(PL_ERR_ARG, "%s: %lld samples without replacement from %lld positive weights", f.name, (long long)f.size, (long long)f.value);
   PL_FAIL(PL_ERR_INDEX, "%s: index %lld is out of range: %lld to %lld (noticed on the device; results since then are undefined)",
           f.name, (long long)f.value, (long long)f.base, (long long)(f.base + f.size - 1));
 }

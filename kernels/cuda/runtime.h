@@ -45,5 +45,6 @@ void plc_owner_end(PlcOwner *o);
 
 int plc_find(const char *family);
 PlStatus plc_run_id(int family, const PlkCall *call);
+const PlcSettings *plc_settings_of(const char *family); /* NULL: it has none */
 
 #endif

@@ -48,6 +48,11 @@ return function(Plan, core)
       rows[#rows + 1] = { "measured in a run", ("%s, of it %s workspace of kernels"):format(size(self.measured_bytes),
         size(self.workspace_bytes)) }
     end
+    local d = self.device
+    if d then
+      rows[#rows + 1] = { "on the device", ("%d operations in %d kernels made for them; %s"):format(d.operations,
+        d.groups, d.capture) }
+    end
     local lines = {}
     for i, row in ipairs(rows) do lines[i] = ("%-18s %s"):format(row[1], row[2]) end
     return table.concat(lines, "\n")

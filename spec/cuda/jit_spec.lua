@@ -144,8 +144,67 @@ describe("T.jit on the device", function()
       return (select(3, T.core.jit_device_groups(jitted.last.program)))
     end
     local x = T.randn(6, 4):cuda()
-    assert.matches("draws random numbers", reason(function(a) return F.dropout(a, 0.5) * 2 end, x))
+    assert.matches("linalg.inv runs on the CPU", reason(function(a) return T.linalg.inv(a) * 2 end, T.eye(3):cuda()))
     assert.matches("writes into an argument", reason(function(a) a:add_(1) return a * 2 end, x:clone()))
+    local jitted = T.jit(function(a) a:add_(1) return a * 2 end)
+    for _ = 1, 5 do jitted(x) end
+    assert.matches("writes into an argument", tostring(jitted:explain()))
+    assert.matches("on the device .* writes into an argument", tostring(jitted:plan()))
+    assert.matches("writes into an argument", jitted:plan().device.capture)
+  end)
+
+  it("draws on in captured work, with the bits of the CPU", function()
+    local function run(device, jit)
+      T.manual_seed(11)
+      local function f(a)
+        local kept = F.dropout(a, 0.3)
+        local noise = T.bernoulli(a * 0 + 0.4) + T.randperm(50):view(5, 10)
+        return kept, noise + a:clone():uniform_(-1, 1) * 2
+      end
+      if jit then f = T.jit(f) end
+      local x, out = T.ones(5, 10):to(device), {}
+      for i = 1, 8 do
+        if i == 7 then T.manual_seed(4) end
+        if i == 6 then T.randn(3) end -- the script draws in between
+        local kept, noise = f(x)
+        out[i] = T.cat { kept:cpu():view(-1), noise:cpu():view(-1) }
+      end
+      out[9] = T.rand(4)
+      return out, jit and select(3, T.core.jit_device_groups(f.last.program))
+    end
+    local want = T.core.device.with("cpu", run, "cpu")
+    local got, how = T.core.device.with("cuda", run, "cuda", true)
+    for i = 1, 9 do assert.is_true(T.equal(want[i]:cpu(), got[i]:cpu()), "run " .. i) end
+    assert.equal("captured", how)
+  end)
+
+  it("captures steps of nets with dropout, whose backward repeats the draw, under a schedule", function()
+    for _, rule in ipairs { "SGD", "AdamW", "RMSprop" } do
+      local function train(device, jit)
+        T.manual_seed(3)
+        local net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.4), nn.Linear(16, 4)):to(device)
+        local opt = T.optim[rule](net:parameters(),
+          { lr = 1e-2, weight_decay = 0.1, momentum = rule ~= "AdamW" and 0.9 or nil })
+        local schedule = T.optim.lr_scheduler.StepLR(opt, { step_size = 2, gamma = 0.5 })
+        local x, y = T.randn(5, 6):to(device), T.randint(1, 4, { 5 }):to(device)
+        local function step(a, b)
+          opt:zero_grad()
+          local loss = F.cross_entropy(net(a), b)
+          loss:backward()
+          opt:step()
+          schedule:step()
+          return loss
+        end
+        if jit then step = T.jit(step, { mirror = "mirror", seeded = true }) end
+        local out = {}
+        for i = 1, 9 do out[i] = step(x, y):item() end
+        return out, jit and select(3, T.core.jit_device_groups(step.last.program))
+      end
+      local want = train("cpu")
+      local got, how = train("cuda", true)
+      for i = 1, 9 do assert.near(want[i], got[i], 1e-4, rule .. " run " .. i) end
+      assert.equal("captured", how, rule)
+    end
   end)
 
   it("sees captured numbers change", function()

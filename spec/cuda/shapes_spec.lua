@@ -291,6 +291,38 @@ describe("device kernels of all sizes", function()
       T.linspace(-3.3, 9, 50):to("f64"))
   end)
 
+  it("choosing: permutations alone in a block and in rounds, draws with and without replacement", function()
+    local function on(device, f)
+      T.manual_seed(9)
+      return T.core.device.with(device, f)
+    end
+    for _, n in ipairs { 0, 1, 2, 77, 4096, 4097, 6001 } do
+      local function permutation() return T.randperm(n) end
+      same("randperm " .. n, on("cuda", permutation), on("cpu", permutation))
+    end
+    for _, k in ipairs { 1, 5, 33, 2500 } do
+      local w = T.rand(3, k, { dtype = "f64" }) + 0.01
+      if k > 4 then w[{ {}, { 2, 3 } }] = 0 end
+      for _, dtype in ipairs { "f64", "f32", "bf16" } do
+        for _, again in ipairs { true, false } do
+          local n = again and 40 or math.max(1, k // 3)
+          local function draw(x) return x:to(dtype):multinomial(n, again) end
+          local there, here = on("cuda", function() return draw(w:cuda()) end), on("cpu", function() return draw(w) end)
+          same(("multinomial of %d %s, again: %s"):format(k, dtype, again), there, here)
+        end
+      end
+    end
+    for text, bad in pairs {
+      ["a weight is not a finite number"] = T.tensor { 1, -1, 2 },
+      ["all weights are zero"] = T.zeros(3),
+      ["2 samples without replacement from 1 positive weights"] = T.tensor { 0, 1, 0 },
+    } do
+      local fine, message = pcall(function() return bad:cuda():multinomial(2):cpu() end)
+      assert.is_false(fine)
+      assert.truthy(tostring(message):find("multinomial: " .. text, 1, true), message)
+    end
+  end)
+
   it("index values out of range", function()
     local bad = T.tensor({ 1, 2, 9 }, { dtype = "i64" }):cuda()
     local fine, message = pcall(function()

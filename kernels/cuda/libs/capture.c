@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Capture by CUDA graphs: see kernels/capture.h. The current stream is put into capture mode, so libraries and own kernels
- * are noted alike. Bytes from the host are kept in pinned memory that lives as long as the graph. */
+ * are noted alike. Bytes from the host are kept in pinned memory that lives as long as the graph. What changes between
+ * launches (where random numbers begin, settings) lies in one block of device memory that is written before each. */
 #include "kernels/capture.h"
 
 #include <stdlib.h>
@@ -9,16 +10,33 @@
 #include "kernels/cuda/libs/libs.h"
 #include "kernels/cuda/runtime.h"
 
+enum { LIVE_BYTES = 64 << 10, RNG_BYTES = 3 * sizeof(uint64_t) };
+
 typedef struct Pinned {
   struct Pinned *next;
   void *at;
 } Pinned;
+
+/* Settings of one call. */
+typedef struct Live {
+  struct Live *next;
+  const PlcSettings *set;
+  const PlAttrs *attrs;
+  size_t at; /* in the block */
+} Live;
 
 struct PlkCaptured {
   PlcOwner *owner; /* of the memory */
   cudaStream_t stream;
   cudaGraphExec_t exec;
   Pinned *pinned;
+  Live *live;
+  const PlAttrs *attrs; /* of the calls noted now */
+  void *block;          /* device: seed, stream, offset, then settings */
+  char *room;           /* host: the next contents, and behind them what the block holds */
+  size_t used;
+  uint64_t base; /* the offset at begin */
+  bool drawn, written;
 };
 
 static _Thread_local PlkCaptured *now; /* what is being captured */
@@ -34,21 +52,36 @@ static void drop(PlkCaptured *c) {
     (void)cudaFreeHost(p->at);
     free(p);
   }
+  for (Live *l = c->live, *next; l; l = next) {
+    next = l->next;
+    free(l);
+  }
+  plc_scratch_free(c->block);
   plc_owner_end(c->owner);
+  free(c->room);
   free(c);
 }
 
-static PlStatus begin(void) {
+static PlStatus open_stream(PlkCaptured *c) {
+  PL_TRY(plc_owner_begin(&c->owner));
+  PL_TRY(plc_scratch(LIVE_BYTES, &c->block));
+  PLC_TRY(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed));
+  return PL_OK;
+}
+
+static PlStatus begin(const PlkRng *rng) {
   PL_TRY(plc_alive());
   if (now) PL_FAIL(PL_ERR_STATE, "cuda: a capture runs already");
   PlkCaptured *c = calloc(1, sizeof *c);
-  if (!c) PL_FAIL(PL_ERR_OOM, "out of memory to capture a graph");
-  PlStatus s = plc_owner_begin(&c->owner);
-  c->stream = plc_stream();
-  if (s == PL_OK) {
-    cudaError_t e = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed);
-    if (e != cudaSuccess) s = plc_failed(e, "cudaStreamBeginCapture", __FILE__, __LINE__);
+  if (c) c->room = calloc(2, LIVE_BYTES);
+  if (!c || !c->room) {
+    free(c);
+    PL_FAIL(PL_ERR_OOM, "out of memory to capture a graph");
   }
+  c->stream = plc_stream();
+  c->base = rng->offset;
+  c->used = RNG_BYTES;
+  PlStatus s = open_stream(c);
   plc_owner_pause();
   if (s != PL_OK) {
     drop(c);
@@ -80,8 +113,22 @@ static PlStatus end(PlkCaptured **out) {
   return PL_OK;
 }
 
-static PlStatus launch(PlkCaptured *c) {
+/* The block as it must be now; nothing is written that it holds already. */
+static PlStatus refresh(PlkCaptured *c, const PlkRng *rng) {
+  if (!c->drawn && !c->live) return PL_OK;
+  uint64_t word[3] = {rng->seed, rng->stream, rng->offset};
+  if (c->drawn) memcpy(c->room, word, sizeof word);
+  for (const Live *l = c->live; l; l = l->next) l->set->make(l->attrs, c->room + l->at);
+  if (c->written && memcmp(c->room, c->room + LIVE_BYTES, c->used) == 0) return PL_OK;
+  PL_TRY(plc_upload(c->block, c->room, c->used));
+  memcpy(c->room + LIVE_BYTES, c->room, c->used);
+  c->written = true;
+  return PL_OK;
+}
+
+static PlStatus launch(PlkCaptured *c, const PlkRng *rng) {
   PL_TRY(plc_alive());
+  PL_TRY(refresh(c, rng));
   PLC_TRY(cudaGraphLaunch(c->exec, plc_stream()));
   return PL_OK;
 }
@@ -105,7 +152,36 @@ PlStatus plc_capture_upload(void *dst, const void *src, size_t n) {
   return PL_OK;
 }
 
+PlcRng plc_capture_rng(const PlkRng *rng) {
+  now->drawn = true;
+  return (PlcRng){rng->seed, rng->stream, rng->offset - now->base, now->block};
+}
+
+static void settings(const PlAttrs *attrs) {
+  if (now) now->attrs = attrs;
+}
+
+PlStatus plc_capture_settings(const PlcSettings *set, const void **live) {
+  PlkCaptured *c = now;
+  if (!c->attrs) return PL_OK; /* nobody promised that they stay */
+  const size_t size = (set->size + 7) / 8 * 8;
+  if (c->used + size > LIVE_BYTES) PL_FAIL(PL_ERR_UNSUPPORTED, "more settings than a captured graph has room for");
+  Live *l = malloc(sizeof *l);
+  if (!l) PL_FAIL(PL_ERR_OOM, "out of memory to capture a graph");
+  *l = (Live){.next = c->live, .set = set, .attrs = c->attrs, .at = c->used};
+  c->live = l;
+  c->used += size;
+  *live = (const char *)c->block + l->at;
+  return PL_OK;
+}
+
+static bool follows(const char *family, const PlAttrs *attrs, int64_t *frozen) {
+  const PlcSettings *set = plc_settings_of(family);
+  if (set) *frozen = set->frozen(attrs);
+  return set != NULL;
+}
+
 const PlkCaptureTable *plc_capture_table(void) {
-  static const PlkCaptureTable table = {begin, end, launch, drop};
+  static const PlkCaptureTable table = {begin, settings, end, launch, drop, follows};
   return &table;
 }

@@ -19,14 +19,28 @@ return function(Jit)
   --- The text of the newest trace.
   function Jit:source() return core.graph_text(last(self, "source").flow) end
 
-  --- The plan that the newest trace runs; where its results have gradients, the backward half's, too.
+  -- What the halves of a program did on a device, if they ran there: {groups=, operations=, capture="captured", or why
+  -- not}.
+  local function on_device(program)
+    local g, n, how, bg, bn, bhow = core.jit_device_groups(program)
+    return g and { groups = g, operations = n, capture = how },
+      bg and { groups = bg, operations = bn, capture = bhow }
+  end
+
+  --- The plan that the newest trace runs; where its results have gradients, the backward half's, too. After runs on a
+  -- device, plan.device = {groups=, operations=, capture=}: how many kernels were made for neighbouring operations, how
+  -- many of these there are, and "captured", or why not.
   function Jit:plan()
     local t = last(self, "plan")
     local graph, forward, backward = self:graph(), core.jit_plans(t.program)
     if not forward then return graph:plan() end -- which says what is missing
     local plan = graphs.plan_of(graph, forward)
+    local there, there_backward = on_device(t.program)
+    plan.device = there
     if not backward then return plan end
-    return plan, graphs.plan_of(graph, backward)
+    local second = graphs.plan_of(graph, backward)
+    second.device = there_backward
+    return plan, second
   end
 
   local function number(v)
@@ -48,12 +62,17 @@ return function(Jit)
       out[#out + 1] = ("%d ops of it are computed again for backward: %.1f us, %.1f %%"):format(rows.again.ops,
         1e6 * rows.again.seconds, all > 0 and 100 * rows.again.seconds / all or 0)
     end
+    for _, d in ipairs(rows.device) do
+      out[#out + 1] = ("on the device%s: %d operations in %d kernels made for them; %s"):format(
+        d.backward and ", backward" or "", d.operations, d.groups, d.capture)
+    end
     return table.concat(out, "\n")
   end
 
   --- Per line of the script, as it runs: ops, bytes that get memory, floating point operations, seconds (the least of
   -- the first three runs) → list of {line=, backward=, ops=, bytes=, flops=, seconds=, names={op → how many}, most=},
-  -- printable; its field again = {ops=, seconds=} is what was recomputed for backward.
+  -- printable; its field again = {ops=, seconds=} is what was recomputed for backward, its field device a list of
+  -- what the halves did on a device, as in plan(): there lines have no seconds.
   function Jit:explain()
     local rows, by_line = { again = { ops = 0, seconds = 0 } }, {}
     for _, e in ipairs(core.jit_lines(last(self, "explain").program)) do
@@ -79,6 +98,9 @@ return function(Jit)
       end
       row.took = nil
     end
+    local there, backward = on_device(self.last.program)
+    rows.device = { there, backward }
+    if backward then backward.backward = true end
     return setmetatable(rows, { __tostring = show })
   end
 end

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * For tests: the part of the CUDA runtime's interface that the plug-in uses, on the CPU (emulate.cpp), and for C++ the words
  * of the device language. The plug-in's own files are compiled against this without a change. Everything is done at once,
- * in the order of the calls; blocks run one after the other, the threads of a block as fibers of one thread.
+ * in the order of the calls, but for streams that capture: those note launches and copies. Blocks run one after the other,
+ * the threads of a block as fibers of one thread.
  * Never installed. */
 #ifndef PL_SPEC_CUDA_RUNTIME_API_H
 #define PL_SPEC_CUDA_RUNTIME_API_H
@@ -22,15 +23,17 @@ typedef enum cudaError {
   cudaErrorNoDevice = 100, cudaErrorECCUncorrectable = 214, cudaErrorInvalidPc = 718, cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700, cudaErrorLaunchTimeout = 702, cudaErrorAssert = 710, cudaErrorHardwareStackError = 714,
   cudaErrorIllegalInstruction = 715, cudaErrorMisalignedAddress = 716, cudaErrorInvalidAddressSpace = 717,
-  cudaErrorLaunchFailure = 719
+  cudaErrorLaunchFailure = 719, cudaErrorStreamCaptureUnsupported = 900
 } cudaError_t;
 typedef struct plce_stream *cudaStream_t;
 typedef struct plce_event *cudaEvent_t;
 typedef struct plce_pool *cudaMemPool_t;
+typedef struct plce_graph *cudaGraph_t, *cudaGraphExec_t;
 
 enum { cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2 };
 enum { cudaHostAllocDefault = 0, cudaHostAllocMapped = 2 };
 enum { cudaMemAllocationTypePinned = 1, cudaMemLocationTypeDevice = 1 };
+typedef enum { cudaStreamCaptureModeRelaxed = 2 } cudaStreamCaptureMode;
 typedef enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 } cudaMemcpyKind;
 typedef enum {
   cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76
@@ -54,6 +57,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaMemGetInfo(size_t *left, size_t *all);
 cudaError_t cudaHostAlloc(void **out, size_t n, unsigned flags);
+cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned flags);
 cudaError_t cudaMemPoolCreate(cudaMemPool_t *out, const struct cudaMemPoolProps *props);
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attr, void *v);
@@ -75,6 +79,12 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
 cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaEventQuery(cudaEvent_t e);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b);
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
 #ifdef __cplusplus
 }

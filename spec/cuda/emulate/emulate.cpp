@@ -267,7 +267,15 @@ double now_ms() {
 
 } // namespace
 
-struct plce_stream { int unused; };
+struct Noted {
+  Noted *next;
+  cudaError_t (*run)(void *);
+  void *work;
+};
+struct plce_graph {
+  Noted *first, **last;
+};
+struct plce_stream { plce_graph *graph; };
 struct plce_event { double at; };
 struct plce_pool { int unused; };
 
@@ -357,6 +365,7 @@ const char *cudaGetErrorName(cudaError_t e) {
   case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
   case cudaErrorNoDevice: return "cudaErrorNoDevice";
   case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
+  case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
   default: return "cudaError";
   }
 }
@@ -412,6 +421,17 @@ cudaError_t cudaHostAlloc(void **out, size_t n, unsigned) {
   *out = p->at;
   return cudaSuccess;
 }
+cudaError_t cudaFreeHost(void *p) {
+  for (Pinned **at = &pinned; *at; at = &(*at)->next) {
+    Pinned *q = *at;
+    if (q->at != p) continue;
+    *at = q->next;
+    free(q->at);
+    free(q);
+    break;
+  }
+  return cudaSuccess;
+}
 cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned) {
   *out = host;
   return cudaSuccess;
@@ -427,7 +447,8 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr attr, void *v
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
-cudaError_t cudaMallocFromPoolAsync(void **out, size_t n, cudaMemPool_t, cudaStream_t) {
+cudaError_t cudaMallocFromPoolAsync(void **out, size_t n, cudaMemPool_t, cudaStream_t s) {
+  if (plce_notes(s)) return cudaErrorStreamCaptureUnsupported;
   if (dead) return cudaErrorIllegalAddress;
   pthread_mutex_lock(&lock);
   cudaError_t e = take(out, (n + 511) & ~(size_t)511);
@@ -455,27 +476,85 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t) {
   pthread_mutex_unlock(&lock);
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t) {
+struct Copy { // or, from NULL, a fill
+  void *to;
+  const void *from;
+  size_t n;
+  int byte;
+};
+static cudaError_t copy_now(void *p) {
+  const Copy *c = (const Copy *)p;
   if (dead) return cudaErrorIllegalAddress;
+  pthread_mutex_lock(&lock);
+  enter();
+  if (c->from) memmove(c->to, c->from, c->n);
+  else memset(c->to, c->byte, c->n);
+  leave();
+  pthread_mutex_unlock(&lock);
+  return cudaSuccess;
+}
+static cudaError_t copy_or_note(Copy c, cudaStream_t s) {
+  if (!plce_notes(s)) return copy_now(&c);
+  Copy *kept = (Copy *)malloc(sizeof c);
+  *kept = c;
+  return plce_note(s, copy_now, kept);
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t s) {
   bool to_device = kind != cudaMemcpyDeviceToHost, from_device = kind != cudaMemcpyHostToDevice;
   if (inside(to, n) != to_device || inside(from, n) != from_device) return cudaErrorInvalidValue;
-  pthread_mutex_lock(&lock);
-  enter();
-  memmove(to, from, n);
-  leave();
-  pthread_mutex_unlock(&lock);
-  return cudaSuccess;
+  return copy_or_note(Copy{to, from, n, 0}, s);
 }
-cudaError_t cudaMemsetAsync(void *to, int byte, size_t n, cudaStream_t) {
-  if (dead) return cudaErrorIllegalAddress;
+cudaError_t cudaMemsetAsync(void *to, int byte, size_t n, cudaStream_t s) {
   if (!inside(to, n)) return cudaErrorInvalidValue;
-  pthread_mutex_lock(&lock);
-  enter();
-  memset(to, byte, n);
-  leave();
-  pthread_mutex_unlock(&lock);
+  return copy_or_note(Copy{to, NULL, n, byte}, s);
+}
+
+// ---- graphs
+
+bool plce_notes(cudaStream_t s) { return s && s->graph; }
+cudaError_t plce_note(cudaStream_t s, cudaError_t (*run)(void *), void *work) {
+  Noted *n = (Noted *)malloc(sizeof *n);
+  *n = Noted{NULL, run, work};
+  *s->graph->last = n;
+  s->graph->last = &n->next;
   return cudaSuccess;
 }
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+  if (s->graph) return cudaErrorInvalidValue;
+  s->graph = (plce_graph *)calloc(1, sizeof *s->graph);
+  s->graph->last = &s->graph->first;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out) {
+  *out = s->graph;
+  s->graph = NULL;
+  return *out ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long) { // takes what it holds
+  *out = (cudaGraphExec_t)malloc(sizeof **out);
+  **out = *graph;
+  graph->first = NULL;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
+  if (plce_notes(s)) return cudaErrorStreamCaptureUnsupported;
+  cudaError_t e = dead ? cudaErrorIllegalAddress : cudaSuccess;
+  for (Noted *n = exec->first; n && e == cudaSuccess; n = n->next) e = n->run(n->work);
+  return e;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  for (Noted *n = graph->first, *next; n; n = next) {
+    next = n->next;
+    free(n->work);
+    free(n);
+  }
+  free(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return cudaGraphDestroy(exec); }
+
+// ---- streams and events
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned) {
   *out = (cudaStream_t)calloc(1, sizeof **out);
   return cudaSuccess;
@@ -485,7 +564,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
   free(s);
   return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return state(); }
+cudaError_t cudaStreamSynchronize(cudaStream_t s) { return plce_notes(s) ? cudaErrorStreamCaptureUnsupported : state(); }
 cudaError_t cudaStreamQuery(cudaStream_t) { return state(); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return state(); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned) {

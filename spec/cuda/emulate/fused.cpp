@@ -8,7 +8,9 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/libs/fused_source.h"
-#include "spec/cuda/emulate/record.h"
+extern "C" {
+#include "kernels/cuda/libs/libs.h"
+}
 
 struct PlkFusedKernel {
   PlkFusedKernel *next;
@@ -79,20 +81,16 @@ static PlStatus make(const PlkFused *g, const PlkFusedKernel **out) {
   return PL_OK;
 }
 
-static void launch(const void *kernel, int64_t threads, const void *args) {
-  (void)plce_launch(1, 1, 0, "plc_fused", [&] { ((const PlkFusedKernel *)kernel)->run(threads, (const PlcFusedArgs *)args); });
-}
-
 static PlStatus run(const PlkFusedKernel *k, const PlkFusedRun *r) {
   PlcFusedArgs a;
   if (r->numel == 0) return PL_OK;
   const int64_t packs = plc_fused_args(&k->group, r, &a), threads = packs < 100 ? packs : 100;
-  if (plce_record_fused(launch, k, threads, &a, sizeof a)) return PL_OK;
-  launch(k, threads, &a);
+  PLC_TRY(plce_launch(plc_stream(), 1, 1, 0, "plc_fused", [=] { k->run(threads, &a); }));
   return PL_OK;
 }
 
 extern "C" const void *plc_libraries_extension(const char *name) {
   static const PlkFusedTable table = {plc_fused_takes, make, run, plc_fused_source};
-  return strcmp(name, "fused") == 0 ? &table : strcmp(name, "capture") == 0 ? plce_capture_table() : NULL;
+  if (strcmp(name, "capture") == 0) return plc_capture_table();
+  return strcmp(name, "fused") == 0 ? &table : NULL;
 }

@@ -5,7 +5,10 @@
 #define PL_SPEC_CUDA_LANGUAGE_H
 
 #include <math.h>
+#include <new>
+#include <stdlib.h>
 #include <string.h>
+#include <tuple>
 
 #define __global__ static
 #define __device__
@@ -30,6 +33,8 @@ void plce_warp_barrier(unsigned mask);
 unsigned char *plce_slot(int lane); /* 16 bytes of this warp's lane */
 int plce_lane(void);
 cudaError_t plce_run(dim3 grid, dim3 block, size_t shared, void (*body)(void *), void *context, const char *name);
+bool plce_notes(cudaStream_t s); /* does it capture? */
+cudaError_t plce_note(cudaStream_t s, cudaError_t (*run)(void *), void *work); /* work: from malloc, freed with the graph */
 bool plce_is_device(const void *p); /* NULL and pinned memory too */
 void plce_bad_argument(const char *name, const void *p);
 }
@@ -120,13 +125,39 @@ template <typename... A> static inline void plce_check_all(const char *name, con
   int order[] = {0, (plce_check(name, args), 0)...};
   (void)order;
 }
-template <typename F> static inline cudaError_t plce_launch(dim3 grid, dim3 block, size_t shared, const char *name, F body) {
-  return plce_run(grid, block, shared, [](void *f) { (*(F *)f)(); }, &body, name);
+/* What a launch is made of. A stream that captures gets a copy. */
+template <typename F> struct plce_work {
+  dim3 grid, block;
+  size_t shared;
+  const char *name;
+  F body;
+  static cudaError_t run(void *p) {
+    plce_work *w = (plce_work *)p;
+    return plce_run(w->grid, w->block, w->shared, [](void *f) { (*(F *)f)(); }, &w->body, w->name);
+  }
+};
+template <typename F> static inline cudaError_t plce_launch(cudaStream_t s, dim3 grid, dim3 block, size_t shared, const char *name, F body) {
+  plce_work<F> w = {grid, block, shared, name, body};
+  if (!plce_notes(s)) return plce_work<F>::run(&w);
+  void *room = malloc(sizeof w);
+  if (!room) return cudaErrorMemoryAllocation;
+  return plce_note(s, plce_work<F>::run, new (room) plce_work<F>(w));
 }
-#define PLC_LAUNCH(kernel, grid, block, shared, ...)                                                          \
-  do {                                                                                                        \
-    plce_check_all(#kernel, __VA_ARGS__);                                                                     \
-    PLC_TRY(plce_launch((grid), (block), (size_t)(shared), #kernel, [&] { kernel(__VA_ARGS__); }));           \
-  } while (0)
+
+/* A kernel with its arguments, which take its parameters' types. */
+template <typename... P> struct plce_bound {
+  void (*kernel)(P...);
+  std::tuple<P...> args;
+  void operator()() const { std::apply(kernel, args); }
+};
+template <typename T> struct plce_as { typedef T type; };
+template <typename... P>
+static inline cudaError_t plce_start(cudaStream_t s, dim3 grid, dim3 block, size_t shared, const char *name, void (*kernel)(P...),
+                                     typename plce_as<P>::type... args) {
+  plce_check_all(name, args...);
+  return plce_launch(s, grid, block, shared, name, plce_bound<P...>{kernel, std::tuple<P...>(args...)});
+}
+#define PLC_LAUNCH(kernel, grid, block, shared, ...) \
+  PLC_TRY(plce_start(plc_stream(), (grid), (block), (size_t)(shared), #kernel, kernel, __VA_ARGS__))
 
 #endif
