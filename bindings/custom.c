@@ -180,13 +180,14 @@ static PlRule *make_rule(void *p, PlNode *n) {
   size_t count = 0, nsaved = (size_t)run->nsaved;
   (void)n;
   for (int i = 0; i < m->nin; i++) count += 2 + (size_t)m->in[i]->a.ndim;
-  RuleData *r = malloc(sizeof *r + count * sizeof *r->sizes + nsaved * sizeof *r->versions);
+  const size_t size = sizeof(RuleData) + count * sizeof(int64_t) + nsaved * sizeof(uint32_t);
+  RuleData *r = pl_pool_get(size);
   if (!r) return NULL;
   if (!m->slot && !take_slot_protected(m)) {
-    free(r);
+    pl_pool_put(r, size);
     return NULL;
   }
-  *r = (RuleData){.rule = {.bwd = rule_bwd, .drop = drop_rule, .ud = r, .always = m->info->always},
+  *r = (RuleData){.rule = {.bwd = rule_bwd, .drop = drop_rule, .ud = r, .always = m->info->always, .piece = (uint32_t)size},
                   .slots = m->info->slots,
                   .slot = m->slot,
                   .nin = run->nin,

@@ -136,9 +136,9 @@ static int m_requires_grad_(lua_State *L) {
   return 1;
 }
 
-/* x:backward(dy, {retain_graph=, create_graph=}) */
-static int m_backward(lua_State *L) {
-  PlTensor *y = l_self(L, "backward"), *dy = l_to_tensor(L, 2);
+/* The arguments of x:backward that are more than a tensor; 1: it is done. */
+static int read_backward(lua_State *L, PlTensor **given, bool *create_graph, bool *retain_graph) {
+  PlTensor *dy = *given;
   int opt = 3;
   if (lua_type(L, 2) == LUA_TTABLE)
     opt = 2;
@@ -154,18 +154,24 @@ static int m_backward(lua_State *L) {
     lua_getfield(L, 1, "backward_into");
     lua_insert(L, 1);
     lua_call(L, 3, 0);
-    return 0;
+    return 1;
   }
   lua_settop(L, 3);
+  if (lua_isnil(L, opt)) return 0;
+  l_check_options(L, opt, "backward", "gradient inputs retain_graph create_graph");
+  lua_getfield(L, opt, "gradient");
+  if (!dy && !(*given = l_to_tensor(L, -1)) && !lua_isnil(L, -1))
+    return l_error(L, "backward: the gradient must be a tensor, got %s", l_typename(L, -1));
+  *create_graph = l_opt_bool(L, opt, "create_graph", false);
+  *retain_graph = l_opt_bool(L, opt, "retain_graph", *create_graph);
+  return 0;
+}
+
+/* x:backward(dy, {retain_graph=, create_graph=}) */
+static int m_backward(lua_State *L) {
+  PlTensor *y = l_self(L, "backward"), *dy = l_to_tensor(L, 2);
   bool create = false, retain = false;
-  if (!lua_isnil(L, opt)) {
-    l_check_options(L, opt, "backward", "gradient inputs retain_graph create_graph");
-    lua_getfield(L, opt, "gradient");
-    if (!dy && !(dy = l_to_tensor(L, -1)) && !lua_isnil(L, -1))
-      return l_error(L, "backward: the gradient must be a tensor, got %s", l_typename(L, -1));
-    create = l_opt_bool(L, opt, "create_graph", false);
-    retain = l_opt_bool(L, opt, "retain_graph", create);
-  }
+  if (!(dy && lua_gettop(L) == 2) && read_backward(L, &dy, &create, &retain)) return 0;
   int kept = create ? l_keep_anchor(L) : 0;
   if (create) l_set_anchor(L, 0, 1);
   l_collect(L);

@@ -302,8 +302,7 @@ static int box_index(lua_State *L) {
 
 /* ---- set ------------------------------------------------------------------------------------------------------------- */
 
-static int set_field(lua_State *L, const char *key) {
-  PlTensor *t = l_check_tensor(L, 1);
+static int set_field(lua_State *L, PlTensor *t, const char *key) {
   if (strcmp(key, "grad") == 0) {
     PlTensor *g = lua_isnil(L, 3) ? NULL : l_check_tensor(L, 3);
     CALL(L, pl_set_grad(t, g));
@@ -343,7 +342,7 @@ static int box_newindex(lua_State *L) {
   if (!b->t) return l_error(L, "index: this tensor was freed");
   if (lua_type(L, 2) == LUA_TSTRING) {
     const char *key = lua_tostring(L, 2);
-    if (set_field(L, key)) return 0;
+    if (set_field(L, b->t, key)) return 0;
     if (isalpha((unsigned char)key[0]) || key[0] == '_')
       return l_error(L, "tensors have no assignable field '%s' (only grad and requires_grad)", key);
   }

@@ -61,36 +61,30 @@ static int add_slab(LuaArena *a) {
   return 1;
 }
 
-static void *take(LuaArena *a, size_t cls) {
-  void *p = a->free[cls];
-  if (p) {
-    memcpy(&a->free[cls], p, sizeof(void *));
-    return p;
-  }
+/* Every slab is used up, or the free list of this class is empty. Apart, so that the usual way saves no registers. */
+__attribute__((noinline)) static void *take_new(LuaArena *a, size_t cls) {
   size_t bytes = (cls + 1) * LUA_ALLOC_STEP;
   if ((size_t)(a->end - a->at) < bytes && !add_slab(a)) return NULL;
-  p = a->at;
+  void *p = a->at;
   a->at += bytes;
   return p;
 }
 
-static void *get(LuaArena *a, size_t size) {
-  return size <= LUA_ALLOC_MAX ? take(a, class_of(size)) : malloc(size);
+static inline void *get(LuaArena *a, size_t size) {
+  if (__builtin_expect(size > LUA_ALLOC_MAX, 0)) return malloc(size);
+  const size_t cls = class_of(size);
+  void *p = a->free[cls];
+  if (__builtin_expect(!p, 0)) return take_new(a, cls);
+  memcpy(&a->free[cls], p, sizeof(void *));
+  return p;
 }
 
-static void give(LuaArena *a, void *p, size_t size) {
+static inline void give(LuaArena *a, void *p, size_t size) {
   if (size <= LUA_ALLOC_MAX) put(a, class_of(size), p);
   else free(p);
 }
 
-void *lua_alloc(void *arena, void *p, size_t old_size, size_t new_size) {
-  LuaArena *a = arena;
-  if (!p) return new_size ? get(a, new_size) : NULL; /* old_size is then a type tag */
-  if (!new_size) {
-    if (old_size == a->boxes.box_size) release_box(&a->boxes, p, old_size);
-    give(a, p, old_size);
-    return NULL;
-  }
+__attribute__((noinline)) static void *resize(LuaArena *a, void *p, size_t old_size, size_t new_size) {
   if (old_size > LUA_ALLOC_MAX && new_size > LUA_ALLOC_MAX) return realloc(p, new_size);
   if (old_size <= LUA_ALLOC_MAX && new_size <= LUA_ALLOC_MAX &&
       class_of(old_size) == class_of(new_size))
@@ -100,6 +94,15 @@ void *lua_alloc(void *arena, void *p, size_t old_size, size_t new_size) {
   memcpy(q, p, old_size < new_size ? old_size : new_size);
   give(a, p, old_size);
   return q;
+}
+
+void *lua_alloc(void *arena, void *p, size_t old_size, size_t new_size) {
+  LuaArena *a = arena;
+  if (!p) return new_size ? get(a, new_size) : NULL; /* old_size is then a type tag */
+  if (new_size) return resize(a, p, old_size, new_size);
+  if (old_size == a->boxes.box_size) release_box(&a->boxes, p, old_size);
+  give(a, p, old_size);
+  return NULL;
 }
 
 void lua_arena_clear(LuaArena *a) {

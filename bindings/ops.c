@@ -6,6 +6,7 @@
 #include "bindings/lib.h"
 #include "bindings/ops.h"
 #include "bindings/parsed.h"
+#include "engine/call.h"
 #include "engine/grad/graph.h"
 
 enum { UP_OP = 1, UP_INPLACE = 2, MAX_ARGS = 250 };
@@ -109,9 +110,11 @@ static int call_fast(lua_State *L, const PlOp *op, PlTensor **in, int n) {
 /* x op number: the number takes x's dtype where promotion would give it that anyway, so nothing is cast. */
 static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   PlDtype d = (PlDtype)x->a.dtype;
-  bool whole = lua_isinteger(L, num);
+  const double v = lua_tonumber(L, num);
   l_collect(L);
   Box *b = new_result(L); /* first: from here on nothing of Lua's can raise before the number is released */
+  if (PL_LIKELY(pl_apply_number(op, x, v, num == 1, &b->t) == PL_OK && b->t)) return 1; /* and nothing recorded */
+  bool whole = lua_isinteger(L, num);
   PlTensor *t;
   PlNumber room;
   bool local = false;
@@ -125,10 +128,10 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
     if (whole)
       pl_write_i(d, t->a.data, (int64_t)lua_tointeger(L, num));
     else
-      pl_write_f(d, t->a.data, lua_tonumber(L, num));
+      pl_write_f(d, t->a.data, v);
     t->a.weak = 1;
   } else
-    CALL(L, pl_tensor_number(&t, whole, whole ? (int64_t)lua_tointeger(L, num) : 0, lua_tonumber(L, num)));
+    CALL(L, pl_tensor_number(&t, whole, whole ? (int64_t)lua_tointeger(L, num) : 0, v));
   PlTensor *in[2] = {num == 1 ? t : x, num == 1 ? x : t};
   PlStatus s = pl_apply(op, in, 2, NULL, &b->t);
   if (PL_UNLIKELY(s == PL_ERR_OOM)) s = l_apply(L, op, in, 2, NULL, &b->t);

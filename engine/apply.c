@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * pl_apply: one op from its call to its recorded result. The hot path (pointwise, equal shapes and dtypes, nothing
- * tracked) does only what it must; everything else goes the general way through engine/call.c. */
+ * pl_apply_any: one op from its call to its recorded result, the general way through engine/call.c. What most calls of
+ * small models need is in plain.c. */
 #include "engine/autocast.h"
 #include "engine/batch/batch.h"
 #include "engine/device.h"
@@ -82,55 +82,10 @@ static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, cons
   return s;
 }
 
-/* Equal dtypes, and equal shapes or a number on one side, no attributes: neither promotion nor infer has
- * anything to say. Returns the operand whose shape the result has, or -1. */
-static int plain_binary(const PlOp *op, PlTensor *const *in, int nin) {
-  if (nin != 2 || op->nin != 2 || !in[0] || !in[1]) return -1;
-  const PlArray *a = &in[0]->a, *b = &in[1]->a;
-  if (a->dtype != b->dtype || (a->elsewhere | b->elsewhere)) return -1;
-  if (op->promote != PL_PROMOTE_ALL && !pl_is_float((PlDtype)a->dtype)) return -1;
-  if (a->weak | b->weak) return a->weak & b->weak ? -1 : a->weak;
-  if (a->ndim != b->ndim) return -1;
-  for (int d = 0; d < a->ndim; d++)
-    if (a->shape[d] != b->shape[d]) return -1;
-  return 0;
-}
-
-static PlStatus apply_plain(const PlOp *op, PlTensor *const *in, int nin, int like, PlDtype dtype, PlTensor **out) {
-  PlTensor *y;
-  PL_TRY(pl_tensor_like(&y, in[like], dtype));
-  const PlArray *arr[2] = {&in[0]->a, nin > 1 ? &in[1]->a : NULL};
-  PlArray *dst[1] = {&y->a};
-  PlkCall call = {.name = op->name, .code = op->kcode, .nin = nin, .nout = 1, .in = arr, .out = dst, .attrs = &pl_no_attrs};
-  PlStatus s = op->kernel[PL_CPU](&call);
-  if (PL_LIKELY(s == PL_OK) && !pl_state.grad_off && pl_may_record(in, nin)) s = pl_record(op, in, nin, &pl_no_attrs, &y);
-  if (PL_UNLIKELY(s != PL_OK)) {
-    pl_tensor_release(y);
-    return s;
-  }
-  *out = y;
-  return PL_OK;
-}
-
-static inline PlStatus apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  if (op->cls == PL_POINTWISE && op->nattr == 0 && !op->autocast && op->kernel[PL_CPU] && PL_LIKELY(pl_state.batch_busy == 0)) {
-    if (op->infer == pl_infer_broadcast && op->promote != PL_PROMOTE_NONE && !op->promote_mask) {
-      int like = plain_binary(op, in, nin);
-      if (like >= 0) return apply_plain(op, in, 2, like, (PlDtype)in[0]->a.dtype, out);
-      if (nin == 1 && op->nin == 1 && in[0] && pl_is_float((PlDtype)in[0]->a.dtype) && !(in[0]->a.weak | in[0]->a.elsewhere))
-        return apply_plain(op, in, 1, 0, (PlDtype)in[0]->a.dtype, out);
-    } else if (op->infer == pl_infer_predicate && !op->promote_mask) {
-      int like = plain_binary(op, in, nin);
-      if (like >= 0) return apply_plain(op, in, 2, like, PL_BOOL, out);
-    }
-  }
-  return apply_general(op, in, nin, attrs, out);
-}
-
-PlStatus pl_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+PlStatus pl_apply_any(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   const PlProfile *p = pl_state.profile;
-  if (PL_LIKELY(((uintptr_t)p | (uintptr_t)pl_state.trace) == 0)) return apply(op, in, nin, attrs, out);
   if (pl_state.trace) return is_batch_call(op, in, nin) ? apply_general(op, in, nin, attrs, out) : pl_sym_apply(op, in, nin, attrs, out);
+  if (PL_LIKELY(p == NULL)) return apply_general(op, in, nin, attrs, out);
   p->begin(op, 1);
   PlStatus s = apply_general(op, in, nin, attrs, out);
   p->end();

@@ -23,6 +23,10 @@ typedef struct PlCall {
   PlDesc desc[PL_MAX_OUT];
 } PlCall;
 
+/* pl_apply without its short cut (plain.c): every op, traced and measured ones too. */
+PlStatus pl_apply_any(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
+/* op(x, number), or op(number, x) if it stands first, where the number needs no tensor; *out stays NULL where it does. */
+PlStatus pl_apply_number(const PlOp *op, PlTensor *x, double number, bool first, PlTensor **out);
 /* Checks counts, normalizes, promotes; end it when begin succeeded. */
 PlStatus pl_call_begin(PlCall *c, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs);
 PlStatus pl_call_infer(PlCall *c);

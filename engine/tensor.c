@@ -465,7 +465,12 @@ PlStatus pl_tensor_copy(PlTensor **out, PlTensor *t) {
   PlTensor *c;
   if (PL_UNLIKELY(t->a.symbolic)) return pl_sym_copy(out, t);
   PL_TRY(pl_tensor_like(&c, t, (PlDtype)t->a.dtype));
-  PlStatus s = pl_copy_data(c, t);
+  PlStatus s = PL_OK;
+  if (PL_LIKELY(t->a.contiguous && t->a.numel <= FEW_ELEMENTS && t->a.device == PL_CPU)) {
+    memcpy(c->a.data, t->a.data, (size_t)t->a.numel * pl_dtype_size((PlDtype)t->a.dtype));
+    c->storage->version++; /* as a write would */
+  } else
+    s = pl_copy_data(c, t);
   if (s != PL_OK) {
     pl_tensor_release(c);
     return s;

@@ -18,4 +18,9 @@ enum {
  * PL_ERR_INTERRUPT. */
 PlStatus plk_cpu_elementwise(const PlkCall *call);
 
+/* The same for n >= 1 elements of f32 or f64 that lie flat, by a member of one or two inputs (one: y is x) without
+ * parameters, or with all at their defaults. number: 1, 2: x, y is one value where n may be more; 0: neither is. False: it
+ * has no such member; nothing was done. */
+bool plk_cpu_elementwise_flat(int code, int dtype, int64_t n, void *out, const void *x, const void *y, int number);
+
 #endif

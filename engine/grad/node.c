@@ -69,7 +69,8 @@ static void rule_drop(PlNode *n) {
     PlRule *r = n->u.rule;
     n->u.rule = NULL;
     if (r->drop) r->drop(r->ud);
-    free(r);
+    if (r->piece) pl_pool_put(r, r->piece);
+    else free(r);
   }
   memset(&n->u, 0, sizeof n->u);
 }

@@ -22,6 +22,7 @@ typedef struct PlRule {
   void (*drop)(void *ud);
   void *ud;
   bool always; /* runs also when no gradient arrives */
+  uint32_t piece; /* bytes of the pooled piece that begins with this; 0: malloc made it */
 } PlRule;
 
 typedef struct PlEdge {
