@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- perilune's side of the GPU benchmarks: the same workloads, modes and JSON lines as ../shared/bench/gpu_peers.py.
---   perilune run bench/gpu.lua -- [--only NAME ...] [--modes MODE ...] [--json FILE] [--budget SECONDS]
+--   perilune run bench/gpu.lua -- [--only NAME ...] [--modes MODE ...] [--json FILE] [--budget SECONDS] [--logs DIR]
 --   perilune run bench/gpu.lua -- --device cpu --tiny     everything once, small, without a GPU
 -- Modes: eager; tf32; compile: T.jit, its steps launched one by one; graph and compile+graph: T.jit, its steps one
 -- captured CUDA graph. Every result comes from a process of its own. Exit status 1: something failed; 2: wrong usage,
@@ -33,7 +33,7 @@ local function parse(args)
     if a == "--only" then list(o.only)
     elseif a == "--modes" then list(o.modes)
     elseif a == "--tiny" or a == "--list" then o[a:sub(3)] = true
-    elseif a == "--json" or a == "--budget" or a == "--device" or a == "--child" then
+    elseif a == "--json" or a == "--budget" or a == "--device" or a == "--child" or a == "--logs" then
       i = i + 1
       o[a:sub(3)] = args[i] or fail("%s wants a value", a)
     elseif a ~= "--" then fail("unknown option '%s'", a)
@@ -149,7 +149,14 @@ local function in_child(exe, name, mode, seconds, o)
   local text, code = read_command(cmd)
   local line = text:match("([^\n]+)\n*$") or ""
   if code == 124 then return nil, "late" end
-  if code ~= 0 or line:sub(1, 1) ~= "{" then return nil, "exit status " .. code .. ": " .. line end
+  if code ~= 0 or line:sub(1, 1) ~= "{" then
+    local log = o.logs and io.open(("%s/bench-%s-%s.log"):format(o.logs, name, mode), "w")
+    if log then
+      log:write(text)
+      log:close()
+    end
+    return nil, "exit status " .. code .. ": " .. (text:match("([^\n]*error[^\n]*)") or text:match("[^\n]+") or line)
+  end
   return line
 end
 

@@ -1,81 +1,194 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# perilune on a GPU machine: what is there, the specs on cpu and cuda, compute-sanitizer, the benchmarks next to PyTorch, and
-# one report of it all. Every slice ends within --budget seconds and adds to the same folder, so that slices can be run one
+# perilune on a GPU machine: what is there, the specs on the device, compute-sanitizer, the benchmarks next to PyTorch, and
+# one report of it all. Every slice ends within its seconds and writes as it goes, into the same folder; slices can be run one
 # command at a time, in any order, and again.
-#   bench/gpu.sh [--out DIR] [--budget 590] [--build build] [--python python3] SLICE...
-#   bench/gpu.sh --device cpu --tiny probe specs bench:eager report     # a dry run without a GPU
-# Slices: probe  specs[:K/N]  sanitizer  bench:MODE (eager tf32 graph compile compile+graph)  peers:MODE  both:MODE  report
-#         all (everything, each slice with its own budget)
+#   bench/gpu.sh [--out DIR] [--budget 590] [--build build] [--python python3] [--jobs N] [--device cuda] [--tiny]
+#                [--archive FILE.tar.gz] SLICE[@SECONDS]...
+# Slices: pack  probe  specs[:PART]  moved[:PART]  sanitizer  bench:MODE (eager tf32 graph compile compile+graph)  peers:MODE
+#         both:MODE  report[:DIR,...]  all  first  second  third. PART: K/N, or a word that names of specs contain.
+# A machine that is lent for three commands of ten minutes, bare, with a copy of this repository and of build/gpu-pack:
+#   bench/gpu.sh pack                                    # here, after ./setup build: everything that may lack there
+#   bench/gpu.sh --archive $OUT/first.tar.gz first       # there; then second, then third
+#   bench/gpu.sh --out report report:first,second,third  # here, with the archives unpacked
+# Dry runs: --device cpu --tiny all; --device emulated --tiny all (the plug-in on the CPU; minutes to hours without --jobs).
 # Exit status: 0 all went well; 1 something failed (which, stands in OUT/checks.jsonl); 2 usage, or no device.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
-out=gpu-report budget=590 build=$root/build python=python3 device=cuda tiny=() slices=()
-peers=$root/../shared/bench/gpu_peers.py
-
+out=gpu-report budget=590 build='' python=python3 device=cuda jobs='' archive='' tiny=() slices=()
 usage() {
-  sed -n '3,13p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//' >&2
+  sed -n '3,17p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//' >&2
   exit 2
 }
 while [ $# -gt 0 ]; do
   case $1 in
-    --out | --budget | --build | --python | --device)
+    --out | --budget | --build | --python | --device | --jobs | --archive)
       [ $# -ge 2 ] || usage
       printf -v "${1#--}" '%s' "$2"
       shift ;;
     --tiny) tiny=(--tiny) ;;
     -h | --help) usage ;;
     -*) echo "gpu.sh: unknown option $1" >&2; usage ;;
-    all) slices+=(probe specs:1/4 specs:2/4 specs:3/4 specs:4/4 sanitizer both:eager both:tf32 both:graph both:compile
-                  both:compile+graph report) ;;
+    all) slices+=(probe specs sanitizer both:eager both:graph both:compile both:tf32 both:compile+graph moved report) ;;
+    first) slices+=(probe@40 specs:cuda@110 both:eager@420 report) ;;
+    second) slices+=(probe@30 specs@210 both:graph@180 sanitizer@150 report) ;;
+    third) slices+=(probe@30 both:compile@330 both:tf32@60 both:compile+graph@50 moved@100 report) ;;
     *) slices+=("$1") ;;
   esac
   shift
 done
 [ ${#slices[@]} -gt 0 ] || usage
+case $device in cpu | cuda | emulated) ;; *) echo "gpu.sh: --device cuda, cpu or emulated" >&2; usage ;; esac
+[ -n "$jobs" ] || { jobs=$(nproc 2>/dev/null || echo 2); [ "$jobs" -le 8 ] || jobs=8; }
+
+# ---- the build: as named, else build/, else what `pack` left ------------------------------------------------------------
+runs() { [ -x "$1/bin/perilune" ] && env ${2:+LD_LIBRARY_PATH="$2"} "$1/bin/perilune" -e 'require "perilune"' >/dev/null 2>&1; }
+libs=''
+pack=$root/build/gpu-pack/perilune.tar.gz
+find_build() {
+  if [ -n "$build" ]; then
+    runs "$build" && return
+    echo "gpu.sh: $build/bin/perilune does not run here:" >&2
+    "$build/bin/perilune" -e 'require "perilune"' >&2
+    exit 2
+  fi
+  build=$root/build
+  runs "$build" && return
+  if [ -f "$pack" ]; then
+    build=${TMPDIR:-/tmp}/perilune-pack-$(id -u)
+    libs=$build/lib/others
+    mkdir -p "$build" && tar xzf "$pack" -C "$build" || exit 2
+    runs "$build" "$libs" && return
+    echo "gpu.sh: what $pack holds does not run here:" >&2
+    LD_LIBRARY_PATH=$libs "$build/bin/perilune" -e 'require "perilune"' >&2
+    exit 2
+  fi
+  echo "gpu.sh: no $build/bin/perilune that runs, and no $pack; build first (./setup build), or carry a pack (gpu.sh pack)" >&2
+  exit 2
+}
+find_build
+build=$(cd "$build" && pwd)
 perilune=$build/bin/perilune
-[ -x "$perilune" ] || { echo "gpu.sh: no $perilune; build first: ./setup build" >&2; exit 2; }
-mkdir -p "$out" || exit 2
+busted=$(command -v busted || true)
+[ ! -f "$build/bin/busted" ] || busted=$build/bin/busted
+peers=''
+for p in "$root/../shared/bench" "$root/shared/bench" "$build/bench"; do
+  [ -n "$peers" ] || [ ! -f "$p/gpu_peers.py" ] || peers=$p/gpu_peers.py
+done
+# Folders of the CUDA libraries that the plug-in opens at run time: the toolkit's, else those of Python's packages.
+cuda_libs() {
+  local name dir
+  for name in libcublasLt.so.13 libcudnn.so.9 libnvrtc.so.13; do
+    ldconfig -p 2>/dev/null | grep -q "$name" && continue
+    for dir in /usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib $("$python" -c '
+import glob, site, sys
+for p in site.getsitepackages() + sys.path: print(*glob.glob(p + "/nvidia/*/lib"))' 2>/dev/null); do
+      [ -e "$dir/$name" ] || continue
+      case :$libs: in *:$dir:*) ;; *) libs=$libs:$dir ;; esac
+      break
+    done
+  done
+  libs=${libs#:}
+}
+kind=$device # what runs; `device`: what Lua calls it
+if [ "$device" = emulated ]; then
+  device=cuda
+  export PERILUNE_CUDA_PLUGIN=$build/spec/cuda_emulated.so PERILUNE_CUDA_QUIET=1
+  [ -f "$PERILUNE_CUDA_PLUGIN" ] || { echo "gpu.sh: no $PERILUNE_CUDA_PLUGIN; build first" >&2; exit 2; }
+elif [ "$device" = cuda ]; then
+  unset PERILUNE_CUDA_PLUGIN
+  cuda_libs
+fi
+# perilune with its libraries; PyTorch runs without them.
+ours_env=(env LD_LIBRARY_PATH="$libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" PERILUNE_ROOT="$root" PERILUNE_BUILD="$build"
+  LUA_PATH_5_4="$root/lua/?.lua;$root/lua/?/init.lua;$root/?.lua;$build/share/lua/5.4/?.lua;$build/share/lua/5.4/?/init.lua;;"
+  LUA_CPATH_5_4="$build/lib/?.so;$build/lib/lua/5.4/?.so;;")
+
+mkdir -p "$out/logs" || exit 2
 out=$(cd "$out" && pwd)
-bad=0
-slice_begin=0
+bad=0 slice_begin=0 slice_budget=$budget
 
 left() { # seconds of this slice's budget
-  local rest=$((budget - ($(date +%s) - slice_begin)))
+  local rest=$((slice_budget - ($(date +%s) - slice_begin)))
   echo $((rest > 1 ? rest : 1))
 }
 note() { # check, result, seconds
   printf '{"check": "%s", "result": "%s", "seconds": %s}\n' "$1" "$2" "$3" >>"$out/checks.jsonl"
   echo "$1: $2 ($3 s)"
 }
+plain() { tr -d '"\\' | tr -cd '[:print:]'; }
 check() { # name, log, command…: runs it within the budget and notes how it went
-  local name=$1 log=$out/$2 begin code
+  local name=$1 log=$out/logs/$2 begin code took said
   shift 2
   begin=$(date +%s)
-  timeout "$(left)" "$@" >"$log" 2>&1
+  timeout -k 5 "$(left)" "$@" >"$log" 2>&1
   code=$?
-  local took=$(($(date +%s) - begin))
+  took=$(($(date +%s) - begin))
+  said=$(grep -aoE '[0-9]+ success(es)? / [0-9]+ failures? / [0-9]+ errors? / [0-9]+ pending' "$log" | tail -1)
   case $code in
-    0) note "$name" "ok" $took ;;
-    77) note "$name" "skipped: $(tail -1 "$log" | tr -d '"\\')" $took ;;
-    124) note "$name" "not done in the budget" $took; bad=1 ;;
-    *) note "$name" "failed, exit status $code: see $(basename "$log")" $took; tail -5 "$log"; bad=1 ;;
+    0) note "$name" "ok${said:+: $said}" $took ;;
+    77) note "$name" "skipped: $(tail -1 "$log" | plain)" $took; code=0 ;;
+    124 | 137) note "$name" "not done in the budget" $took ;;
+    *) note "$name" "failed${said:+: $said}, exit status $code: see logs/$(basename "$log")" $took
+       grep -aE -A4 '^(Failure|Error) →' "$log" | head -12 || tail -5 "$log" ;;
   esac
   return $code
 }
 
+pack() { # what a bare machine may lack, in one archive: the build, its libraries but for the C runtime, busted, PyTorch's side
+  local dir=$root/build/gpu-pack/tree lib name
+  rm -rf "$root/build/gpu-pack"
+  mkdir -p "$dir/bin" "$dir/lib/others" "$dir/lib/lua/5.4" "$dir/share/lua/5.4" "$dir/spec" "$dir/bench" || exit 2
+  cp "$perilune" "$dir/bin/"
+  cp -rL "$build/lib/perilune" "$dir/lib/"
+  cp -rL "$build/share/perilune" "$dir/share/"
+  for name in cuda_cudnn cuda_fused cuda_emulated.so pty; do [ ! -e "$build/spec/$name" ] || cp "$build/spec/$name" "$dir/spec/"; done
+  strip --strip-debug "$dir"/spec/* "$dir"/lib/perilune/*.so 2>/dev/null
+  # also what engine.so opens by name: BLAS and oneDNN
+  { ldd "$perilune" "$build"/lib/perilune/*.so
+    for lib in $(grep -aohE 'lib(openblas|dnnl)\.so\.[0-9]+' "$build/lib/perilune/engine.so" | sort -u); do
+      name=$(readelf -d "$build/lib/perilune/engine.so" | sed -n 's/.*runpath: \[\([^]:]*\).*/\1/p')/$lib
+      [ -e "$name" ] || name=$(ldconfig -p | sed -n "s|.*$lib .*=> ||p" | head -1)
+      echo "$lib => $name"
+      ldd "$name"
+    done
+  } | sed -n 's|^[[:space:]]*\([^ ]*\) => \(/[^ ]*\).*|\1 \2|p' | sort -u |
+    grep -vE '^(libc|libm|libdl|libpthread|librt|ld-linux[^ ]*|libstdc\+\+|libgcc_s)\.so' |
+    while read -r lib name; do cp -L "$name" "$dir/lib/others/$lib"; done
+  if [ -n "$busted" ]; then
+    cp "$busted" "$dir/bin/busted"
+    for name in busted luassert say mediator.lua cliargs cliargs.lua pl system term lfs.lua dkjson.lua luassert.lua say.lua; do
+      [ ! -e "/usr/share/lua/5.4/$name" ] || cp -rL "/usr/share/lua/5.4/$name" "$dir/share/lua/5.4/"
+    done
+    for name in /usr/lib/x86_64-linux-gnu/lua/5.4/{lfs.so,system,term}; do [ ! -e "$name" ] || cp -rL "$name" "$dir/lib/lua/5.4/"; done
+  fi
+  [ -z "$peers" ] || cp "$peers" "$(dirname "$peers")/peer_torch.py" "$dir/bench/"
+  tar czf "$root/build/gpu-pack/perilune.tar.gz" -C "$dir" . && rm -rf "$dir"
+  ls -l "$root/build/gpu-pack"
+  [ -f "$build/lib/perilune/perilune_cuda.so" ] || { echo "gpu.sh: this build has no CUDA plug-in" >&2; bad=1; }
+}
+
 probe() {
-  "$perilune" info >"$out/info.txt" 2>&1
-  grep -iE 'cuda|gpu' "$out/info.txt"
+  {
+    for name in lua5.4 busted cmake ninja nvcc gcc compute-sanitizer nvidia-smi "$python"; do
+      echo "$name: $(command -v "$name" || echo 'not there')"
+    done
+    echo "perilune: $perilune"
+    echo "libraries: ${libs:-those of the system}"
+    echo "PyTorch's side: ${peers:-not there}"
+    "${ours_env[@]}" "$perilune" info
+    nvidia-smi 2>/dev/null
+    "$python" -c 'import torch; print("torch", torch.__version__, torch.cuda.is_available())' 2>&1 | tail -1
+  } >"$out/info.txt" 2>&1
+  grep -iE 'cuda|gpu|not there|torch' "$out/info.txt"
   if [ "$device" = cpu ]; then
     echo '{"device": "cpu", "dry_run": true}' >"$out/probe.json"
     return
   fi
-  "$perilune" -e '
+  "${ours_env[@]}" "$perilune" -e '
     local T = require "perilune"
     local device = T.core.device
-    if not device then io.stderr:write("this build has no device \"cuda\"\n") os.exit(2) end
     local there, why = device.available()
     if not there then io.stderr:write(why, "\n") os.exit(2) end
     local i = device.info()
@@ -83,52 +196,84 @@ probe() {
     local worst = (a:matmul(a) - a:to("cuda"):matmul(a:to("cuda")):to("cpu")):abs():max():item()
     print(string.format([[{"device": "%s", "libraries": "%s", "capability": "%d.%d", "memory_gib": %.1f, "product_error": %.3g}]],
       i.name, i.libraries, i.major, i.minor, i.memory / 2^30, worst))
-    os.exit(worst < 1e-2 and 0 or 1)' >"$out/probe.json" 2>"$out/probe.log"
+    os.exit(worst < 1e-2 and 0 or 1)' >"$out/probe.json" 2>"$out/logs/probe.log"
   local code=$?
+  cat "$out/probe.json"
   if [ $code -ne 0 ]; then
-    echo "gpu.sh: no usable device: $(tail -1 "$out/probe.log")" >&2
-    note probe "failed: $(tail -1 "$out/probe.log" | tr -d '"\\')" 0
+    echo "gpu.sh: no usable device: $(tail -1 "$out/logs/probe.log")" >&2
+    note probe "failed: $(tail -1 "$out/logs/probe.log" | plain)" 0
+    save
     exit 2
   fi
-  cat "$out/probe.json"
   note probe ok 0
 }
 
-# Every spec on cuda as on cpu: PERILUNE_TEST_DEVICE says where tensors are made. K/N: the K-th of N parts, by name.
-specs() {
-  local part=${1:-1/1} spec name k=0
-  for spec in "$root"/spec/ops/*_spec.lua "$root"/spec/*_spec.lua "$root"/spec/cuda/*_spec.lua; do
+one_spec() { # how, file: a spec with tensors on the device
+  local name=${2#"$root"/spec/} how=$1
+  name=${name%_spec.lua}
+  if [ "$(left)" -le 5 ]; then
+    note "$how $name" "left out: the budget is used up" 0
+    return 1
+  fi
+  check "$how $name" "$how-${name//\//-}.log" "${ours_env[@]}" OMP_NUM_THREADS=2 \
+    PERILUNE_TEST_DEVICE="$([ "$how" = moved ] && [ "$device" = cuda ] && echo moved || echo "$device")" \
+    "$perilune" run "$busted" -- "$2"
+}
+# Every spec as on the CPU (spec/support/device.lua): `specs` with the device as the default one, `moved` with what specs
+# make moved there. Several at a time, those that find most first.
+specs() { # how, part
+  local how=$1 part=${2:-1/1} spec k=0 list=() running=0
+  if [ -z "$busted" ]; then
+    note "$how" "left out: busted is not there" 0
+    bad=1
+    return
+  fi
+  cd "$root" || return
+  for spec in spec/cuda/*_spec.lua spec/ops/*_spec.lua spec/{autograd,nn,jit,optim,functional}*_spec.lua spec/*_spec.lua spec/*/*_spec.lua; do
+    case " ${list[*]-} " in *" $spec "*) continue ;; esac
     [ -f "$spec" ] || continue
-    k=$((k + 1))
-    [ $((k % ${part#*/} + 1)) -eq "${part%/*}" ] || continue
-    name=${spec#"$root"/spec/}
-    name=${name%_spec.lua}
-    if [ "$(left)" -le 5 ]; then
-      note "spec $name" "left out: the budget is used up" 0
-      bad=1
-      continue
-    fi
-    LUA_PATH_5_4="$root/lua/?.lua;$root/lua/?/init.lua;$root/?.lua;;" LUA_CPATH_5_4="$build/lib/?.so;;" \
-      PERILUNE_ROOT=$root PERILUNE_BUILD=$build PERILUNE_TEST_DEVICE=$device \
-      check "spec $name" "spec-${name//\//-}.log" "$perilune" run "$(command -v busted)" -- "$spec"
+    case $spec in spec/cuda/*) [ "$how" = specs ] && [ "$device" = cuda ] || continue ;; esac
+    case $part in
+      */*) k=$((k + 1)); [ $((k % ${part#*/} + 1)) -eq "${part%/*}" ] || continue ;;
+      *) case $spec in *"$part"*) ;; *) continue ;; esac ;;
+    esac
+    list+=("$spec")
   done
-  check "cuDNN graphs" cudnn.log sh -c "[ -x '$build/spec/cuda_cudnn' ] || exit 77; exec '$build/spec/cuda_cudnn'"
+  for spec in ${list[@]+"${list[@]}"}; do
+    if [ "$running" -ge "$jobs" ]; then
+      wait -n || bad=1
+      running=$((running - 1))
+    fi
+    one_spec "$how" "$root/$spec" &
+    running=$((running + 1))
+  done
+  while [ "$running" -gt 0 ]; do
+    wait -n || bad=1
+    running=$((running - 1))
+  done
+  [ "$how" = specs ] || return 0
+  for spec in cuda_cudnn cuda_fused; do
+    check "$spec" "$spec.log" "${ours_env[@]}" sh -c "[ -x '$build/spec/$spec' ] || { echo not built; exit 77; }; exec '$build/spec/$spec'" || bad=1
+  done
 }
 
 sanitizer() {
-  if [ "$device" = cpu ] || ! command -v compute-sanitizer >/dev/null; then
+  if [ "$kind" != cuda ] || ! command -v compute-sanitizer >/dev/null; then
     note sanitizer "skipped: compute-sanitizer or the device is not there" 0
+    [ "$kind" = cpu ] || check "subset for the sanitizer" subset.log "${ours_env[@]}" "$perilune" run "$here/gpu_subset.lua" -- "$device" || bad=1
     return
   fi
   local tool
   for tool in memcheck racecheck initcheck; do
-    check "compute-sanitizer $tool" "sanitizer-$tool.log" compute-sanitizer --tool "$tool" --error-exitcode 9 \
-      "$perilune" run "$here/gpu_subset.lua" -- "$device"
+    [ "$(left)" -gt 5 ] || { note "compute-sanitizer $tool" "left out: the budget is used up" 0; bad=1; continue; }
+    check "compute-sanitizer $tool" "sanitizer-$tool.log" "${ours_env[@]}" compute-sanitizer --tool "$tool" --error-exitcode 9 \
+      "$perilune" run "$here/gpu_subset.lua" -- "$device" || bad=1
   done
 }
 
 ours() { # mode, seconds
-  "$perilune" run "$here/gpu.lua" -- --modes "$1" --device "$device" ${tiny[@]+"${tiny[@]}"} --budget "$2" --json "$out/perilune.jsonl"
+  "${ours_env[@]}" "$perilune" run "$here/gpu.lua" -- --modes "$1" --device "$device" ${tiny[@]+"${tiny[@]}"} --budget "$2" \
+    --logs "$out/logs" --json "$out/perilune.jsonl"
   local code=$?
   [ $code -eq 0 ] || { bad=1; note "bench $1" "exit status $code" 0; }
   [ $code -ne 2 ] || exit 2
@@ -136,8 +281,8 @@ ours() { # mode, seconds
 theirs() { # mode, seconds; PyTorch has more modes than perilune: cudnn goes with eager, compile+cudnn with compile
   local modes=$1
   case $1 in eager) modes="eager cudnn" ;; compile) modes="compile compile+cudnn" ;; esac
-  if [ ! -f "$peers" ] || ! "$python" -c 'import torch' 2>/dev/null; then
-    note "PyTorch $1" "skipped: $python has no torch, or $peers is not there" 0
+  if [ "$kind" = emulated ] || [ -z "$peers" ] || ! "$python" -c 'import torch' 2>/dev/null; then
+    note "PyTorch $1" "skipped: the device is emulated, $python has no torch, or gpu_peers.py is not there" 0
     return
   fi
   # shellcheck disable=SC2086
@@ -145,19 +290,28 @@ theirs() { # mode, seconds; PyTorch has more modes than perilune: cudnn goes wit
     { bad=1; note "PyTorch $1" "exit status $?" 0; }
 }
 
+save() { # everything so far in one file, for machines that give few files back
+  [ -z "$archive" ] || { tar czf "$archive.part" -C "$(dirname "$out")" "$(basename "$out")" && mv "$archive.part" "$archive"; }
+}
 for slice in "${slices[@]}"; do
   slice_begin=$(date +%s)
-  echo "== $slice"
+  slice_budget=$budget
+  case $slice in *@*) slice_budget=${slice#*@} slice=${slice%@*} ;; esac
+  echo "== $slice ($slice_budget s)"
+  arg=${slice#*:}
+  [ "$arg" != "$slice" ] || arg=''
   case $slice in
+    pack) pack ;;
     probe) probe ;;
-    specs) specs ;;
-    specs:*) specs "${slice#*:}" ;;
+    specs | specs:*) specs specs "$arg" ;;
+    moved | moved:*) [ "$device" = cpu ] || specs moved "$arg" ;;
     sanitizer) sanitizer ;;
-    bench:*) ours "${slice#*:}" "$budget" ;;
-    peers:*) theirs "${slice#*:}" "$budget" ;;
-    both:*) ours "${slice#*:}" $((budget / 2)); theirs "${slice#*:}" "$(left)" ;;
-    report) "$perilune" run "$here/gpu_report.lua" -- "$out" || bad=1 ;;
+    bench:*) ours "$arg" "$slice_budget" ;;
+    peers:*) theirs "$arg" "$slice_budget" ;;
+    both:*) ours "$arg" $((slice_budget / 2)); save; theirs "$arg" "$(left)" ;;
+    report | report:*) "${ours_env[@]}" "$perilune" run "$here/gpu_report.lua" -- "$out" ${arg:+${arg//,/ }} || bad=1 ;;
     *) echo "gpu.sh: no slice $slice" >&2; usage ;;
   esac
+  save
 done
 exit $bad

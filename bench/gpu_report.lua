@@ -1,17 +1,20 @@
 -- SPDX-License-Identifier: MIT
 -- Joins what the slices of bench/gpu.sh left in a folder: one JSON file (gpu.json) and one Markdown table (gpu.md) with
 -- ratios to PyTorch from the same run and the goals of docs/design/cuda.md.
---   perilune run bench/gpu_report.lua -- FOLDER
+--   perilune run bench/gpu_report.lua -- FOLDER [OTHER FOLDERS whose figures are added]
 
-local folder = assert(arg and arg[1] or ..., "a folder is wanted")
+local folders = { ... }
+local folder = assert(folders[1], "a folder is wanted")
 
 local function lines(name)
-  local f, out = io.open(folder .. "/" .. name), {}
-  if not f then return out end
-  for l in f:lines() do
-    if l:sub(1, 1) == "{" then out[#out + 1] = l end
+  local out = {}
+  for _, dir in ipairs(folders) do
+    local f = io.open(dir .. "/" .. name)
+    for l in f and f:lines() or function() end do
+      if l:sub(1, 1) == "{" then out[#out + 1] = l end
+    end
+    if f then f:close() end
   end
-  f:close()
   return out
 end
 

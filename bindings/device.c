@@ -24,6 +24,16 @@ PlTensor *l_on_host(lua_State *L, PlTensor *t) {
   return b->t;
 }
 
+/* The tensor on top of the stack, made on the CPU, goes to `device`. */
+void l_put_on(lua_State *L, int device) {
+  Box *b = l_box(L, -1);
+  PlTensor *there;
+  if (PL_LIKELY(b->t->a.device == device)) return;
+  RAISE(L, pl_tensor_moved(&there, b->t, device));
+  pl_tensor_release(b->t);
+  b->t = there;
+}
+
 PlArray l_element(lua_State *L, const PlTensor *t, int64_t byte_offset, uint64_t *room) {
   PlArray a = {.numel = 1, .dtype = t->a.dtype, .contiguous = 1, .data = (char *)t->a.data + byte_offset};
   if (PL_LIKELY(t->a.device == PL_CPU)) return a;
@@ -78,6 +88,50 @@ static int d_with(lua_State *L) {
   pl_state.device = was;
   if (bad) return lua_error(L);
   return lua_gettop(L) - 1;
+}
+
+/* The device of the tensors at i, which may be one, a list or a table of them: < 0 if there is none. */
+static int device_at(lua_State *L, int i, bool inside) {
+  if (lua_type(L, i) == LUA_TUSERDATA) {
+    const PlTensor *t = l_to_tensor(L, i);
+    return t ? t->a.device : -1;
+  }
+  int found = -1, looked = 0;
+  if (inside || lua_type(L, i) != LUA_TTABLE || !lua_checkstack(L, 4)) return -1;
+  for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) {
+    int d = device_at(L, lua_gettop(L), true);
+    found = d > found ? d : found;
+    if (found <= PL_CPU && ++looked < 32) continue;
+    lua_pop(L, 2);
+    break;
+  }
+  return found;
+}
+
+static int followed(lua_State *L, int status, lua_KContext ctx) {
+  (void)ctx;
+  lua_pushboolean(L, status == LUA_OK || status == LUA_YIELD);
+  lua_replace(L, 1);
+  return lua_gettop(L);
+}
+
+/* device.follow(f, …): pcall(f, …) with the device that tensors among the arguments lie on as the default one: "cuda" if
+ * any does. */
+static int d_follow(lua_State *L) {
+  int n = lua_gettop(L), to = -1;
+  luaL_checkany(L, 1);
+  for (int i = 2; i <= n && to < PL_CUDA; i++) {
+    int d = device_at(L, i, false);
+    to = d > to ? d : to;
+  }
+  lua_pushboolean(L, 1);
+  lua_insert(L, 1); /* its place is for how it went */
+  uint8_t was = pl_state.device;
+  if (PL_LIKELY(to < 0 || to == was)) return followed(L, lua_pcallk(L, n - 1, LUA_MULTRET, 0, 0, followed), 0);
+  pl_state.device = (uint8_t)to;
+  int status = lua_pcall(L, n - 1, LUA_MULTRET, 0);
+  pl_state.device = was;
+  return followed(L, status, 0);
 }
 
 /* device.move(x, name) → x itself where it lies there already */
@@ -291,7 +345,7 @@ static int d_event_elapsed(lua_State *L) {
 }
 
 void l_device_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"available", d_available}, {"default", d_default}, {"with", d_with}, {"move", d_move},
+  static const luaL_Reg functions[] = {{"available", d_available}, {"default", d_default}, {"with", d_with}, {"follow", d_follow}, {"move", d_move},
                                        {"info", d_info}, {"memory", d_memory}, {"reset_peak", d_reset_peak}, {"trim", d_trim},
                                        {"limit", d_limit}, {"synchronize", d_synchronize}, {"setting", d_setting}, {"has", d_has},
                                        {"stream", d_stream}, {"event", d_event}, {"methods", d_methods}, {"on_stream", d_on_stream},

@@ -23,7 +23,7 @@ static int load_npy(lua_State *L) {
 /* save_npy(path, tensor) -> true */
 static int save_npy(lua_State *L) {
   const char *path = l_check_path(L, 1, "save_npy");
-  PlTensor *t = l_check_tensor(L, 2);
+  PlTensor *t = l_on_host(L, l_check_tensor(L, 2));
   PlStatus s = pl_npy_save(path, t);
   if (s != PL_OK) return l_io_failure(L, s);
   lua_pushboolean(L, 1);
@@ -119,7 +119,7 @@ static int decode_image(lua_State *L) {
 /* save_image(path, u8 tensor, quality) -> true */
 static int save_image(lua_State *L) {
   const char *path = l_check_path(L, 1, "save_image");
-  PlTensor *t = l_check_tensor(L, 2);
+  PlTensor *t = l_on_host(L, l_check_tensor(L, 2));
   int64_t quality = l_check_int(L, 3, "save_image", "quality");
   if (quality < 1 || quality > 100) return l_error(L, "save_image: quality must be 1 to 100, got %d", (int)quality);
   PlStatus s = pl_image_save(path, t, (int)quality);

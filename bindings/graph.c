@@ -53,7 +53,7 @@ static PlFVal value_at(lua_State *L, PlFlow *f, int i) {
   return v;
 }
 
-/* graph_input(flow, name, shape, dtype, leaf) → tensor */
+/* graph_input(flow, name, shape, dtype, leaf[, device]) → tensor */
 static int graph_input(lua_State *L) {
   PlFlow *f = l_check_flow(L, 1);
   int64_t shape[PL_MAX_DIM];
@@ -61,9 +61,11 @@ static int graph_input(lua_State *L) {
   if (lua_type(L, 3) != LUA_TTABLE) return l_error(L, "input: the shape must be a list of sizes, got %s", l_typename(L, 3));
   int n = l_check_shape(L, 3, "input", shape);
   PlDtype d = lua_isnoneornil(L, 4) ? pl_default_float() : l_check_dtype(L, 4, "input");
+  int device = lua_isnoneornil(L, 6) ? PL_CPU : l_check_device(L, 6, "input");
   PlFVal v;
   Box *b = l_new_box(L);
   CALL(L, pl_flow_input(f, lua_tostring(L, 2), d, n, shape, lua_toboolean(L, 5), &v));
+  f->vals[v].device = (uint8_t)device;
   CALL(L, pl_sym_tensor(&b->t, f, v));
   return 1;
 }

@@ -4,12 +4,15 @@
 #include "bindings/lib.h"
 #include "kernels/image.h"
 
-/* The tensor at i as a picture. */
-static PlkImage check_image(lua_State *L, int i, const char *fn) {
+/* The tensor at i as a picture. One on a device is computed on the CPU: its copy is pushed, *device says where results
+ * belong. */
+static PlkImage check_image(lua_State *L, int i, const char *fn, int *device) {
   PlTensor *t = l_to_tensor(L, i);
   bool ok = t && t->a.ndim == 3 && (t->a.dtype == PL_U8 || t->a.dtype == PL_F32) && t->a.shape[0] >= 1 &&
             t->a.shape[0] <= PLK_IMAGE_CHANNELS && t->a.shape[1] > 0 && t->a.shape[2] > 0;
   if (!ok) l_error(L, "%s: an image is wanted, u8 or f32 [C, H, W] with C 1 to 4, got %s", fn, l_typename(L, i));
+  *device = t->a.device;
+  t = l_on_host(L, t);
   PlkImage m = {.data = t->a.data, .is_float = t->a.dtype == PL_F32, .c = t->a.shape[0], .h = t->a.shape[1],
                 .w = t->a.shape[2], .sc = t->a.strides[0], .sh = t->a.strides[1], .sw = t->a.strides[2]};
   return m;
@@ -32,13 +35,16 @@ static PlStatus push_pixels(lua_State *L, const PlkImage *like, int64_t h, int64
 static int image_resize(lua_State *L) {
   int64_t h = l_check_int(L, 2, "resize", "height"), w = l_check_int(L, 3, "resize", "width");
   int64_t filter = l_check_int(L, 4, "resize", "filter");
-  PlkImage m = check_image(L, 1, "resize");
+  lua_settop(L, 6); /* a copy may be pushed */
+  int device;
+  PlkImage m = check_image(L, 1, "resize", &device);
   if (h < 1 || w < 1 || h > 1 << 24 || w > 1 << 24 || m.h > 1 << 24 || m.w > 1 << 24)
     return l_error(L, "resize: sizes must be 1 to %d, got %lld x %lld", 1 << 24, (long long)h, (long long)w);
   void *to;
   bool antialias = lua_toboolean(L, 5), flip = lua_toboolean(L, 6);
   CALL(L, push_pixels(L, &m, h, w, &to));
   CALL(L, plk_image_resize(&m, to, h, w, filter == 0 ? PLK_NEAREST : filter == 2 ? PLK_BICUBIC : PLK_BILINEAR, antialias, flip));
+  l_put_on(L, device);
   return 1;
 }
 
@@ -46,7 +52,8 @@ static int image_resize(lua_State *L) {
 static int image_to_float(lua_State *L) {
   luaL_checktype(L, 2, LUA_TTABLE);
   luaL_checktype(L, 3, LUA_TTABLE);
-  PlkImage m = check_image(L, 1, "to_tensor");
+  int device;
+  PlkImage m = check_image(L, 1, "to_tensor", &device);
   float v[2][PLK_IMAGE_CHANNELS];
   for (int t = 0; t < 2; t++) {
     int64_t n = (int64_t)lua_rawlen(L, 2 + t);
@@ -63,6 +70,7 @@ static int image_to_float(lua_State *L) {
   Box *b = l_new_box(L);
   CALL(L, pl_tensor_empty(&b->t, PL_F32, 3, shape));
   plk_image_to_float(&m, pl_tensor_data(b->t), v[0], v[1]);
+  l_put_on(L, device);
   return 1;
 }
 
@@ -70,12 +78,14 @@ static int image_to_float(lua_State *L) {
 static int image_adjust(lua_State *L) {
   int n = lua_gettop(L);
   for (int i = 2; i <= n; i++) luaL_checknumber(L, i);
-  PlkImage m = check_image(L, 1, "color_jitter");
+  int device;
+  PlkImage m = check_image(L, 1, "color_jitter", &device);
   void *to;
   CALL(L, push_pixels(L, &m, m.h, m.w, &to));
   plk_image_interleave(&m, to);
   for (int i = 2; i + 1 <= n; i += 2)
     plk_image_adjust(to, m.is_float, m.h * m.w, m.c, (PlkAdjust)lua_tointeger(L, i), (float)lua_tonumber(L, i + 1));
+  l_put_on(L, device);
   return 1;
 }
 

@@ -34,6 +34,7 @@ PlTensor *l_check_tensor(lua_State *L, int i); /* raises: not a tensor, freed */
 PlTensor *l_concrete(lua_State *L, PlTensor *t, const char *fn);
 /* t itself where the CPU holds it; else a copy there, in a box that is pushed (device.c). */
 PlTensor *l_on_host(lua_State *L, PlTensor *t);
+void l_put_on(lua_State *L, int device); /* the new tensor on top of the stack goes there */
 /* One element as a 0-d array; *room takes it where it has to be fetched. */
 PlArray l_element(lua_State *L, const PlTensor *t, int64_t byte_offset, uint64_t *room);
 int l_check_device(lua_State *L, int at, const char *fn); /* PL_CPU, PL_CUDA; raises why it cannot be used */

@@ -104,13 +104,7 @@ static void place_new(lua_State *L, int options, int otherwise) {
     if (!lua_isnil(L, -1)) d = l_check_device(L, -1, "tensor");
     lua_pop(L, 1);
   }
-  Box *b = l_box(L, -1);
-  if (b->t->a.device == d) return;
-  PlTensor *there;
-  PlStatus s = pl_tensor_moved(&there, b->t, d);
-  if (s != PL_OK) l_fail(L, s);
-  pl_tensor_release(b->t);
-  b->t = there;
+  l_put_on(L, d);
 }
 
 static int finish_new(lua_State *L, int options) {
@@ -149,7 +143,7 @@ static int t_tensor(lua_State *L) {
   return finish_new(L, options);
 }
 
-/* T.from_string(bytes, dtype, shape): little-endian, row-major elements. */
+/* T.from_string(bytes, dtype, shape): little-endian, row-major elements; on the default device. */
 static int t_from_string(lua_State *L) {
   size_t n;
   if (lua_type(L, 1) != LUA_TSTRING) return l_error(L, "from_string: argument 1 must be a string, got %s", l_typename(L, 1));
@@ -167,6 +161,7 @@ static int t_from_string(lua_State *L) {
   CALL(L, pl_tensor_from(&b->t, d, ndim, shape, bytes));
   if (d == PL_BOOL) /* any other byte would break bool kernels */
     for (size_t i = 0; i < n; i++) ((uint8_t *)b->t->a.data)[i] = bytes[i] != 0;
+  l_put_on(L, pl_state.device);
   return 1;
 }
 

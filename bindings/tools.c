@@ -55,7 +55,7 @@ static int crc32c(lua_State *L) {
 
 /* core.png(u8[H,W] or u8[H,W,C]) → bytes */
 static int png(lua_State *L) {
-  PlTensor *t = l_check_tensor(L, 1);
+  PlTensor *t = l_on_host(L, l_check_tensor(L, 1));
   if (t->a.dtype != PL_U8 || !t->a.contiguous || t->a.ndim < 2 || t->a.ndim > 3)
     return l_error(L, "png: contiguous u8[H,W] or u8[H,W,C] is wanted, got %s", l_typename(L, 1));
   int64_t channels = t->a.ndim == 3 ? t->a.shape[2] : 1;

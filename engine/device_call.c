@@ -64,7 +64,7 @@ PlStatus pl_call_place(PlCall *c) {
 /* Pointwise kernels read 0-d CPU arrays when they are launched. */
 PlStatus pl_call_bring(PlCall *c) {
   const PlOp *op = c->op;
-  if (c->device != PL_CUDA || op == &pl_op_to_device || op == &pl_op_copy) return PL_OK;
+  if (c->device != PL_CUDA || op == &pl_op_to_device || op == &pl_op_copy || pl_state.trace) return PL_OK;
   for (int i = 0; i < c->nin; i++) {
     PlTensor *t = c->in[i], *moved;
     if (!t || t->a.device == PL_CUDA || gives_sizes(op, i) || (op->cls == PL_POINTWISE && t->a.ndim == 0)) continue;
@@ -85,7 +85,7 @@ PlStatus pl_call_infer_device(PlCall *c) {
   if (op->reads_values && c->nin <= PL_MAX_IN) {
     for (int i = 0; i < c->nin && s == PL_OK; i++) {
       arr[i] = c->arr[i];
-      if (!c->in[i] || !((op->reads_values >> i) & 1) || c->in[i]->a.device == PL_CPU) continue;
+      if (!c->in[i] || !((op->reads_values >> i) & 1) || c->in[i]->a.device == PL_CPU || c->in[i]->a.symbolic) continue;
       s = pl_tensor_on_host(&copies[i], c->in[i]);
       if (s == PL_OK) arr[i] = &copies[i]->a;
     }

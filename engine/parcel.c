@@ -7,10 +7,12 @@
 #include <string.h>
 
 #include "engine/alloc.h"
+#include "engine/device.h"
 #include "engine/tensor.h"
 
 struct PlShared {
   atomic_int refs;
+  int device; /* whose memory the block is */
   void *block;
 };
 
@@ -27,7 +29,10 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for handing
 
 void pl_shared_release(PlShared *s) {
   if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) > 1) return;
-  pl_block_free(s->block);
+  if (s->device == PL_CPU)
+    pl_block_free(s->block);
+  else
+    pl_device_storage_free(s->block);
   free(s);
 }
 
@@ -37,6 +42,7 @@ static PlStatus share(PlStorage *st) {
   PlShared *s = malloc(sizeof *s);
   if (!s) return no_memory();
   atomic_init(&s->refs, 1);
+  s->device = st->owns == PL_OWNS_DEVICE ? PL_CUDA : PL_CPU;
   s->block = st->data;
   st->shared = s;
   return PL_OK;
@@ -87,10 +93,11 @@ PlStatus pl_parcel_open(const PlParcel *p, PlTensor **out) {
   PlStorage *st = whole->storage;
   st->data = p->shared->block;
   st->nbytes = p->nbytes;
-  st->owns = PL_OWNS_BLOCK;
+  st->owns = p->shared->device == PL_CPU ? PL_OWNS_BLOCK : PL_OWNS_DEVICE;
   st->shared = p->shared;
   atomic_fetch_add_explicit(&p->shared->refs, 1, memory_order_relaxed);
   whole->a.data = st->data;
+  whole->a.device = (uint8_t)p->shared->device;
   PlStatus s = pl_tensor_view(out, whole, p->ndim, p->shape, p->strides, p->offset);
   pl_tensor_release(whole);
   return s;

@@ -2,7 +2,7 @@
  * Tensors for other threads. A handle and its storage belong to one thread; what threads can share is the block of
  * memory below, counted by a PlShared with an atomic counter. A parcel is such a share with shape and dtype: one thread
  * makes it from its tensor, another opens it as a tensor of its own on the same memory, without a copy (up to PL_SMALL
- * bytes are copied). Nobody may write to memory that was shared while others read it. */
+ * bytes are copied); memory of a device is shared likewise. Nobody may write to memory that was shared while others read it. */
 #ifndef PL_ENGINE_PARCEL_H
 #define PL_ENGINE_PARCEL_H
 

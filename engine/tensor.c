@@ -161,8 +161,9 @@ static void storage_release(PlStorage *s) {
   if (--s->refs) return;
   if (s->owns) {
     if (PL_UNLIKELY(s->owns >= PL_OWNS_SYMBOLIC)) {
-      if (s->owns == PL_OWNS_DEVICE) pl_device_storage_free(s->data);
-      else pl_sym_storage_end(s);
+      if (s->owns == PL_OWNS_SYMBOLIC) pl_sym_storage_end(s);
+      else if (s->shared) pl_shared_release(s->shared);
+      else pl_device_storage_free(s->data);
     }
     else if (PL_LIKELY(!s->shared)) pl_block_free(s->data);
     else pl_shared_release(s->shared);

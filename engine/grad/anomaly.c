@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Looking for the op whose backward first makes NaN or Inf, while the embedding program watches. */
 #include "engine/batch/batch.h"
+#include "engine/device.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/walk.h"
 
@@ -13,7 +14,10 @@ static PlStatus finite(PlTensor *t, bool *yes) {
   bool was = pl_grad_enable(false);
   PlStatus s = pl_apply(&pl_op_isfinite, &t, 1, NULL, &each);
   if (s == PL_OK) s = pl_apply(&pl_op_all, &each, 1, NULL, &all);
-  if (s == PL_OK) *yes = all->a.symbolic || *(const uint8_t *)all->a.data != 0;
+  PlTensor *here = NULL;
+  if (s == PL_OK && !all->a.symbolic) s = pl_tensor_on_host(&here, all);
+  if (here) *yes = *(const uint8_t *)here->a.data != 0;
+  pl_tensor_release(here);
   pl_tensor_release(each);
   pl_tensor_release(all);
   pl_grad_enable(was);

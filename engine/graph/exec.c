@@ -53,7 +53,7 @@ static PlStatus make_handles(PlExec *e) {
   for (PlFVal v = 0; v < f->nvals; v++) {
     if (is_leaf(f, v) || f->vals[v].dtype == PL_NDTYPE) continue;
     PlArray a = pl_fvalue_array(&f->vals[v]);
-    a.symbolic = 0;
+    a.symbolic = a.device = 0;
     a.data = NULL;
     e->memory.refs++;
     PL_TRY(pl_tensor_handle(&e->vals[v], &a, &e->memory));

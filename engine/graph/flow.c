@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Flows: pool, values, leaves, nodes. See graph.h. Functions either do all of their work or leave the flow as it was. */
 #include "engine/graph/graph.h"
+#include "engine/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,7 +111,7 @@ PlStatus pl_flow_value(PlFlow *f, PlFKind kind, const PlArray *type, int32_t sto
     memcpy(dims + type->ndim, type->strides, type->ndim * sizeof *dims);
   }
   f->vals[v] = (PlFValue){.kind = (uint8_t)kind, .dtype = type->dtype, .ndim = type->ndim, .weak = type->weak,
-                          .contiguous = type->contiguous, .node = -1, .slot = -1, .store = store, .offset = offset,
+                          .contiguous = type->contiguous, .device = type->device, .node = -1, .slot = -1, .store = store, .offset = offset,
                           .numel = type->numel, .dims = dims};
   if (store < 0) {
     f->vals[v].store = f->nstores;
@@ -205,6 +206,14 @@ bool pl_fnode_pure(const PlFNode *n) {
   return !(n->flags & PL_FN_MUTATES) && !(n->op->flags & (PL_F_SEEDED | PL_F_MUTATES | PL_F_IMPURE));
 }
 
+/* Where a node's results lie: see pl_call_place. */
+static uint8_t device_of(const PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs) {
+  if (op == &pl_op_to_device && attrs) return (uint8_t)pl_attr_i(attrs, 0);
+  for (int k = 0; k < nin; k++)
+    if (in[k] >= 0 && f->vals[in[k]].device != PL_CPU) return f->vals[in[k]].device;
+  return nin == 0 ? pl_state.device : PL_CPU;
+}
+
 /* The type of output o: a window of input 0's store, or row-major memory of its own. */
 static PlStatus output(PlFlow *f, const PlFNode *n, const PlDesc *d, int32_t slot) {
   PlFVal v;
@@ -278,7 +287,11 @@ PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, cons
     f->nstores = stores;
     return s;
   }
-  for (int32_t o = 0; o < nout; o++) f->vals[n.first + o].node = f->nnodes;
+  const uint8_t device = device_of(f, op, nin, in, attrs);
+  for (int32_t o = 0; o < nout; o++) {
+    f->vals[n.first + o].node = f->nnodes;
+    if (!(flags & PL_FN_MUTATES)) f->vals[n.first + o].device = device;
+  }
   if (!(flags & PL_FN_MUTATES) && nout && desc[0].is_view) {
     n.flags |= PL_FN_VIEW;
     n.window = desc[0].offset;

@@ -287,6 +287,8 @@ PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys
     uint8_t cast = pl_state.autocast; /* gradients have the dtypes of what they belong to */
     pl_state.autocast = 0;
     bool rec = f->record;
+    uint8_t device = pl_state.device; /* ones and zeros lie with what they are gradients of */
+    for (int i = 0; i < ny; i++) pl_state.device |= f->vals[ys[i]].device;
     f->record = false;
     pl_state.trace = f;
     f->stage = (uint8_t)(f->nregions < 254 ? f->nregions + 1 : 255);
@@ -295,6 +297,7 @@ PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys
     if (s == PL_OK) s = pl_flow_region(f, begin, ny, ys, &opts->mirror);
     f->record = rec;
     pl_state.trace = was;
+    pl_state.device = device;
     pl_state.autocast = cast;
     f->stage = stage;
     f->origin = -1;

@@ -30,6 +30,7 @@ typedef enum PlFKind {
 /* dtype PL_NDTYPE: an output that this call does not have; nobody reads it. */
 typedef struct PlFValue {
   uint8_t kind, dtype, ndim, weak, contiguous;
+  uint8_t device; /* while building: where it lay, or would lie, in the call that is traced */
   bool leaf;      /* inputs declared as leaves (parameters); always true for captures */
   int32_t node, slot;
   int32_t store;
@@ -196,7 +197,7 @@ bool pl_fnode_pure(const PlFNode *n);
 static inline int32_t pl_fnode_written(const PlFNode *n) { return n->flags & PL_FN_MUTATES ? n->nout : 0; }
 static inline PlArray pl_fvalue_array(const PlFValue *v) {
   return (PlArray){.numel = v->numel, .shape = v->dims, .strides = v->dims ? v->dims + v->ndim : NULL, .dtype = v->dtype,
-                   .ndim = v->ndim, .contiguous = v->contiguous, .weak = v->weak, .symbolic = 1};
+                   .ndim = v->ndim, .contiguous = v->contiguous, .weak = v->weak, .device = v->device, .symbolic = 1};
 }
 static inline int64_t pl_fvalue_bytes(const PlFValue *v) {
   return v->dtype == PL_NDTYPE ? 0 : v->numel * (int64_t)pl_dtype_size((PlDtype)v->dtype);

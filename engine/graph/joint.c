@@ -115,6 +115,7 @@ PlStatus pl_joint_differentiate(PlFlow **out, PlFlow *f, const PlJoint *j, PlFVa
   for (int32_t i = 0; i < j->ny && st == PL_OK; i++) {
     PlArray a = pl_fvalue_array(&g->vals[g->outputs[i]]);
     st = pl_flow_input(g, "dy", (PlDtype)a.dtype, a.ndim, a.shape, false, &dys[i]);
+    if (st == PL_OK) g->vals[dys[i]].device = a.device;
   }
   PlGradientOptions o = {.allow_unused = true};
   o.mirror.fraction = -1;

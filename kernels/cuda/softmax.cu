@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * softmax and log_softmax along one dim, forward and backward. Rows that lie dense are one block's work, with the row in
  * registers up to 4096 elements; rows across an inner dim are a thread's each, neighbours reading neighbours. */
+#include "kernels/cuda/channels.h"
 #include "kernels/cuda/device.h"
 extern "C" {
 #include "kernels/norm.h"
@@ -89,7 +90,7 @@ __global__ void soft_columns_bwd(int64_t rows, int64_t n, int64_t inner, bool lo
   }
 }
 
-static PlStatus any(const PlkCall *c, bool backward) {
+static PlStatus run(const PlkCall *c, const void *in, const void *y, bool backward) {
   const PlArray *x = c->in[0];
   int64_t dim = pl_attr_i(c->attrs, 0), outer = 1, n = x->ndim ? x->shape[dim] : 1, inner = 1;
   bool logarithm = c->code == 1;
@@ -98,7 +99,6 @@ static PlStatus any(const PlkCall *c, bool backward) {
   int64_t rows = outer * inner;
   if (x->numel == 0) return PL_OK;
   unsigned blocks = (unsigned)(rows < 1 << 20 ? rows : 1 << 20);
-  const void *in = x->data, *y = backward ? c->in[1]->data : NULL;
   void *out = c->out[0]->data;
   PLC_FLOATS(c->out[0]->dtype, T, c->name, {
     if (inner > 1 && backward)
@@ -114,7 +114,17 @@ static PlStatus any(const PlkCall *c, bool backward) {
   });
   return PL_OK;
 }
-static PlStatus softmax(const PlkCall *c) { return any(c, false); }
-static PlStatus softmax_bwd(const PlkCall *c) { return any(c, true); }
+static PlStatus softmax(const PlkCall *c) { return run(c, c->in[0]->data, NULL, false); }
+/* dy and y may have different dtypes, as under autocast: the kernels take both in that of the result. */
+static PlStatus softmax_bwd(const PlkCall *c) {
+  void *room[2] = {NULL, NULL};
+  const void *dy = NULL, *y = NULL;
+  PlStatus s = plc_as(c->in[0], c->out[0]->dtype, &room[0], &dy);
+  if (s == PL_OK) s = plc_as(c->in[1], c->out[0]->dtype, &room[1], &y);
+  if (s == PL_OK) s = run(c, dy, y, true);
+  plc_scratch_free(room[0]);
+  plc_scratch_free(room[1]);
+  return s;
+}
 PLC_KERNEL(softmax, softmax)
 PLC_KERNEL(softmax_bwd, softmax_bwd)

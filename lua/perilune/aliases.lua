@@ -64,10 +64,10 @@ return function(T, core)
     end
     local function small(v) -- of the same kind, without its elements
       if type(v) == "number" then return v end
-      return v:dim() == 0 and v or T.zeros({ 0 }, { dtype = v:dtype() })
+      return v:dim() == 0 and v:cpu() or T.zeros({ 0 }, { dtype = v:dtype(), device = "cpu" })
     end
     local a, b = small(x), small(y)
-    if type(a) == "number" and type(b) == "number" then a = T.tensor(a) end
+    if type(a) == "number" and type(b) == "number" then a = T.tensor(a, { device = "cpu" }) end
     local logical = core.is_tensor(a) and core.is_tensor(b) and a:dtype() == "bool" and b:dtype() == "bool"
     return logical and "bool" or (a + b):dtype()
   end)

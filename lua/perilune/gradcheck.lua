@@ -73,7 +73,7 @@ return function(T, core)
     for i, t in ipairs(y) do
       local rows = {}
       for e = 1, t:numel() do
-        local dy = T.zeros({ t:numel() }, { dtype = t:dtype() })
+        local dy = T.zeros({ t:numel() }, { dtype = t:dtype(), device = t:device() })
         dy:set(e, 1)
         for j, g in ipairs(leaves({ pull({ [i] = dy:view(t:shape()) }) })) do
           rows[j] = rows[j] or {}
@@ -131,7 +131,7 @@ return function(T, core)
     do
       local _ <close> = T.no_grad()
       directions = map(pack(f(unpack(args, 1, args.n))), function(t)
-        return floating(t) and T.randn(t:shape(), { dtype = t:dtype() }) or nil
+        return floating(t) and T.randn(t:shape(), { dtype = t:dtype(), device = t:device() }) or nil
       end)
       directions.n = nil
     end

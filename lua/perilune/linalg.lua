@@ -115,7 +115,7 @@ return function(T, core)
       if not is_tensor(v) and type(v) ~= "number" then
         fail("linalg.pinv: %s must be a number or a tensor, got %s", name, options.describe(v))
       end
-      local t = is_tensor(v) and v:detach():to("f64") or T.tensor(v, { dtype = "f64" })
+      local t = is_tensor(v) and v:detach():to("f64") or T.tensor(v, { dtype = "f64", device = A:device() })
       return op.expand(t, batch)
     end
     return pinv(A, tolerance("rtol", rtol or o.rtol), tolerance("atol", atol or o.atol))
@@ -131,8 +131,8 @@ return function(T, core)
     if select("#", ...) > 0 then fail("linalg.matrix_power: too many arguments") end
     if n == math.mininteger then fail("linalg.matrix_power: n is too small") end
     if n == 0 then -- 0 · A: it depends on A, with a gradient of zeros
-      local eye = T.eye(s[#s], s[#s], { dtype = A:dtype() })
-      return op.where(T.zeros(s, { dtype = "bool" }), A, eye)
+      local eye = core.device.with(A:device(), T.eye, s[#s], s[#s], { dtype = A:dtype() })
+      return op.where(T.zeros(s, { dtype = "bool", device = A:device() }), A, eye)
     end
     if n < 0 then A, n = L.inv(A), -n end
     local y

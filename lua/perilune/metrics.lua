@@ -187,7 +187,7 @@ function Confusion:update(pred, target)
   local _ <close> = T.no_grad()
   local c
   pred, target, c = pairs_of(self, pred, target)
-  if not self.counts then self.counts = T.zeros({ c, c }, { dtype = "i64" }) end
+  if not self.counts then self.counts = T.zeros({ c, c }, { dtype = "i64", device = pred:device() }) end
   if self.counts:size(1) ~= c then
     fail("%s: %d classes now, %d before", self.who, c, self.counts:size(1))
   end

@@ -298,7 +298,7 @@ return function(T, core)
           and not (is_tensor(y) and y:is_floating_point()) then
           fail("%s: alpha is %s, but the operands are integers; give an integer", name, tostring(o.alpha))
         end
-        if o.alpha ~= nil then y = (is_tensor(y) and y or T.tensor(y)) * o.alpha end
+        if o.alpha ~= nil then y = (is_tensor(y) and y or T.tensor(y, { device = "cpu" })) * o.alpha end
         return raw(x, y, { out = o.out })
       end
     end

@@ -84,9 +84,13 @@ local function renamed(name, ok, ...)
   error(message, 0)
 end
 
---- f, whose errors name `name`, also those of the ops that it is made of.
+-- pcall that makes tensors where those among the arguments lie.
+local follow = core.device.follow
+
+--- f, whose errors name `name`, also those of the ops that it is made of. What f makes (T.zeros, T.arange, …) lies
+-- where the tensors among its arguments do.
 function options.named(name, f)
-  return function(...) return renamed(name, pcall(f, ...)) end
+  return function(...) return renamed(name, follow(f, ...)) end
 end
 
 --- Checks that every key of `given` is in the list `names`.

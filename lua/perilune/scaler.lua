@@ -58,8 +58,8 @@ end
 local function held(self)
   if not self._held then
     require("perilune.jit").untraced(function()
-      self._held = { scale = T.tensor(self._scale, { dtype = "f32" }),
-        inverse = T.tensor(1 / self._scale, { dtype = "f64" }) }
+      self._held = { scale = T.tensor(self._scale, { dtype = "f32", device = "cpu" }),
+        inverse = T.tensor(1 / self._scale, { dtype = "f64", device = "cpu" }) }
     end)
   end
   return self._held
@@ -112,7 +112,8 @@ local function unscale(self, opt)
   end
   if #grads == 0 then return nil end
   local largest = foreach_norm(grads, { p = math.huge })
-  grads[#grads + 1] = tracing() and held(self).inverse or T.tensor(1 / self._scale, { dtype = "f64" })
+  grads[#grads + 1] = tracing() and held(self).inverse
+    or T.tensor(1 / self._scale, { dtype = "f64", device = "cpu" })
   T.no_grad(foreach_scale, grads)
   if tracing() then return largest end
   return is_bad(largest)

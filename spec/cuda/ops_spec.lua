@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- Every op on the device against the same op on the CPU: the rows of spec/ops/cases in four floating dtypes and several
--- layouts, values and gradients. The device is the emulation (build/spec/cuda_emulated.so), or a GPU with
--- PERILUNE_SPEC_GPU=1. PERILUNE_SPEC_ONLY=name,… runs some ops alone.
+-- layouts, values and gradients. The device is the one there is: a GPU, or with PERILUNE_CUDA_PLUGIN the emulation
+-- (build/spec/cuda_emulated.so). PERILUNE_SPEC_ONLY=name,… runs some ops alone.
 
 local T = require "perilune"
 local support = require "spec.ops.support"
@@ -20,6 +20,17 @@ local function to_cuda(t) return t:cuda() end
 local function in_dtype(args, dtype)
   if dtype == "f64" then return args end
   return support.map(args, function(t) return t:dtype() == "f64" and t:to(dtype) or t end)
+end
+
+-- The first floating tensor in one dtype, the others in another, as under T.autocast; nil where there is only one.
+local function mixed(args, first, others)
+  local n = 0
+  local out = support.map(args, function(t)
+    if t:dtype() ~= "f64" then return t end
+    n = n + 1
+    return t:to(n == 1 and first or others)
+  end)
+  return n > 1 and out or nil
 end
 
 local function close(got, want, tol, what)
@@ -115,6 +126,25 @@ describe("on the device", function()
                   local laid = support.map(now, function(t) return random.layout(T, t, kind) end)
                   compare(info.name, f, laid, tolerance[dtype], ("variant %d, %s, %s"):format(i, dtype, kind))
                 end
+              end
+            end
+          end
+        end
+      end)
+      it(info.name .. " gives the CPU's values and gradients in mixed precision", function()
+        local f = support.func(info.name)
+        for i, args in ipairs(support.arguments(info.name)) do
+          for _, kind in ipairs { { "bf16", "f32" }, { "f32", "bf16" } } do
+            local now = mixed(args, kind[1], kind[2])
+            local what = ("variant %d, %s and %s"):format(i, kind[1], kind[2])
+            if now and pcall(support.results, f, now) then compare(info.name, f, now, tolerance.bf16, what) end
+            local list = now and { now } or { in_dtype(args, "bf16") }
+            if i == 1 and now then list[2] = in_dtype(args, "bf16") end
+            for _, a in ipairs(info.differentiable and not row.skip_grad and list or {}) do
+              local fine, want = pcall(gradients, f, a, false)
+              local got = fine and gradients(f, a, true)
+              for k, g in ipairs(fine and want or {}) do
+                if g then close(got[k], g, tolerance.bf16 * 2, ("%s, gradient %d"):format(what, k)) end
               end
             end
           end

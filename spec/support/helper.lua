@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- Loaded by busted before any spec file: loads perilune once, runs the collector hard, and fails a file that
 -- leaves tensors alive. Spec files therefore make tensors inside `it` or drop them in `after_each`.
+-- PERILUNE_TEST_DEVICE=cuda makes their tensors on the device; see spec/support/device.lua.
 
 local busted = require "busted"
 local ok, T = pcall(require, "perilune")
@@ -9,6 +10,7 @@ if not ok then
   return -- layering and style specs run before anything is built
 end
 local live = require "spec.support.live"
+require "spec.support.device".install(busted, T)
 
 collectgarbage("incremental", 110, 400)
 

@@ -8,11 +8,11 @@ function M.collect()
   for _ = 1, 3 do collectgarbage() end
 end
 
--- Live blocks and bytes after a full collection.
+-- Live blocks and bytes after a full collection, on the CPU and on the device.
 function M.blocks(T)
   M.collect()
-  local m = T.memory()
-  return m.blocks, m.live
+  local m, d = T.memory(), T.core.device.memory()
+  return m.blocks + d.blocks, m.live + d.live
 end
 
 -- Runs f(...) and returns how many blocks and bytes it left behind.

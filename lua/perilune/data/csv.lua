@@ -170,8 +170,8 @@ function Csv:categories(name)
   for k, w in ipairs(words) do ids[w] = k end
   local out = {}
   for i, w in ipairs(column) do out[i] = ids[w] end
-  if #out == 0 then return T.empty({ 0 }, { dtype = "i64" }), words end
-  return T.tensor(out, { dtype = "i64" }), words
+  if #out == 0 then return T.empty({ 0 }, { dtype = "i64", device = "cpu" }), words end
+  return T.tensor(out, { dtype = "i64", device = "cpu" }), words
 end
 
 return { csv = csv, Csv = Csv }

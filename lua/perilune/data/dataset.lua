@@ -5,6 +5,7 @@
 -- batches; the loader uses it instead of collecting samples.
 -- @module perilune.data.dataset
 local T = require "perilune"
+local core = require "perilune.core"
 local options = require "perilune.options"
 
 local fail, describe, integer = options.fail, options.describe, options.integer
@@ -128,7 +129,9 @@ function M.Subset.new(dataset, indices)
   local n, out = #dataset, {}
   for i, k in ipairs(list) do out[i] = checked("data.Subset", k, n) end
   local self = { dataset = dataset, indices = out }
-  if has_method(dataset, "get_batch") and #out > 0 then self.positions = T.tensor(out, { dtype = "i64" }) end
+  if has_method(dataset, "get_batch") and #out > 0 then
+    self.positions = T.tensor(out, { dtype = "i64", device = "cpu" })
+  end
   return setmetatable(self, M.Subset)
 end
 
@@ -136,7 +139,7 @@ function M.Subset:len() return #rawget(self, "indices") end
 function M.Subset:get(i) return rawget(self, "dataset")[rawget(self, "indices")[i]] end
 
 function M.Subset:get_batch(idx)
-  return rawget(self, "dataset"):get_batch(index_select(rawget(self, "positions"), idx, 1))
+  return rawget(self, "dataset"):get_batch(index_select(rawget(self, "positions"), idx:cpu(), 1))
 end
 
 --- Datasets one after the other: `data.ConcatDataset(a, b, …)` or of a list of them.
@@ -210,13 +213,17 @@ function M.random_split(dataset, lengths, opts)
   return parts
 end
 
+-- Sample numbers lie on the CPU, whatever the default device: they are read one by one, and datasets on the CPU cannot
+-- be indexed from elsewhere.
+local function on_cpu(f, ...) return core.device.with("cpu", f, ...) end
+
 --- A random order of 1 … n as i64 [n]; with a seed always the same one, without touching the global
 -- generator.
 function M.permutation(n, seed)
-  if seed == nil then return T.randperm(n) end
+  if seed == nil then return on_cpu(T.randperm, n) end
   local state = T.get_rng_state()
   T.manual_seed(seed)
-  local ok, order = pcall(T.randperm, n)
+  local ok, order = pcall(on_cpu, T.randperm, n)
   T.set_rng_state(state)
   if not ok then error(order, 0) end
   return order

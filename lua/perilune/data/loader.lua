@@ -75,7 +75,7 @@ end
 -- Where the random numbers of this pass begin. Drawn from the global generator where there is no seed.
 local function base_seed(self)
   if self.seed then return collate.sample_seed(self.seed, self.epoch) end
-  return T.randint(0, math.maxinteger - 1, { 1 }):item()
+  return T.randint(0, math.maxinteger - 1, { 1 }, { device = "cpu" }):item()
 end
 
 -- A function from the number of a batch to its samples: a list, or i64 [n] for datasets with get_batch, or first and
@@ -86,21 +86,21 @@ local function plan(self)
   if self.batch_sampler then
     local batches = self.batch_sampler:batches()
     if not whole then return function(b) return batches[b] end end
-    return function(b) return T.tensor(batches[b], { dtype = "i64" }) end
+    return function(b) return T.tensor(batches[b], { dtype = "i64", device = "cpu" }) end
   end
   local n = #(self.sampler or ds)
   local order
   if self.sampler then
     order = sampler.indices(self.sampler)
     if #order ~= n then fail("data.DataLoader: the sampler gave %d samples where its # says %d", #order, n) end
-    if whole and n > 0 then order = T.tensor(order, { dtype = "i64" }) end
+    if whole and n > 0 then order = T.tensor(order, { dtype = "i64", device = "cpu" }) end
   elseif self.shuffle then
     order = dataset.permutation(n, self.seed and self.seed + self.epoch)
     if not whole then order = n > 0 and order:totable() or {} end
   elseif not self.collate and dataset.has_method(ds, "get_range") and self.workers == 0 then
     return function(b) return (b - 1) * size + 1, math.min(b * size, n) end
   elseif whole and n > 0 then
-    order = T.arange(n)
+    order = T.arange(n, { device = "cpu" })
   end
   return function(b)
     local first, last = (b - 1) * size + 1, math.min(b * size, n)

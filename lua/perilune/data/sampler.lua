@@ -48,7 +48,7 @@ end
 --- 1, 2, … n: `data.SequentialSampler(ds or n)`.
 local Sequential = class "SequentialSampler"
 function Sequential.new(what) return setmetatable({ n = count("data.SequentialSampler", what) }, Sequential) end
-function Sequential:indices() return T.arange(self.n) end
+function Sequential:indices() return T.arange(self.n, { device = "cpu" }) end
 
 --- A random order: `data.RandomSampler(ds or n, {replacement=false, num_samples=n, seed=})`. With a seed pass p has the
 -- order of seed + p - 1.
@@ -67,7 +67,9 @@ end
 function Random:indices()
   local seed = self.seed and self.seed + self.pass
   self.pass = self.pass + 1
-  if self.replacement then return seeded(seed, function() return T.randint(1, self.of, { self.n }) end) end
+  if self.replacement then
+    return seeded(seed, function() return T.randint(1, self.of, { self.n }, { device = "cpu" }) end)
+  end
   local order = dataset.permutation(self.of, seed)
   return self.n < self.of and order:narrow(1, 1, self.n) or order
 end
@@ -79,7 +81,7 @@ local weighted_spec = options.spec("data.WeightedSampler", { { "replacement", "b
   { "seed", "int", optional = true } })
 function Weighted.new(weights, n, opts)
   local a = options.read(weighted_spec, opts or {})
-  if type(weights) == "table" then weights = T.tensor(weights) end
+  if type(weights) == "table" then weights = T.tensor(weights, { device = "cpu" }) end
   if type(weights) ~= "userdata" or weights:dim() ~= 1 or weights:numel() == 0 then
     fail("data.WeightedSampler: weights must be a list or a tensor of one dimension, got %s", describe(weights))
   end
@@ -87,7 +89,7 @@ function Weighted.new(weights, n, opts)
   if weights:lt(0):any():item() or sum ~= sum or sum <= 0 or sum == math.huge then
     fail("data.WeightedSampler: weights must not be negative, and their sum positive and finite")
   end
-  a.weights, a.pass = weights:to("f64"), 0
+  a.weights, a.pass = weights:to { dtype = "f64", device = "cpu" }, 0
   a.n = count("data.WeightedSampler", n or weights:numel())
   if not a.replacement and a.n > weights:gt(0):sum():item() then
     fail("data.WeightedSampler: %d samples without replacement, but only %d weights are positive", a.n,
@@ -98,7 +100,7 @@ end
 function Weighted:indices()
   local seed = self.seed and self.seed + self.pass
   self.pass = self.pass + 1
-  if self.n == 0 then return T.empty({ 0 }, { dtype = "i64" }) end
+  if self.n == 0 then return T.empty({ 0 }, { dtype = "i64", device = "cpu" }) end
   return seeded(seed, function() return T.multinomial(self.weights, self.n, { replacement = self.replacement }) end)
 end
 

@@ -108,7 +108,7 @@ local function text(...)
     fail("data.text: tokenizer must have encode(text), got %s", describe(tokenizer))
   end
   local ids = tokenizer:encode(content)
-  local tokens = type(ids) == "userdata" and ids or T.tensor(ids, { dtype = "i64" })
+  local tokens = type(ids) == "userdata" and ids or T.tensor(ids, { dtype = "i64", device = "cpu" })
   local length, stride = a.length, a.stride or a.length
   local n = tokens:numel() > length and (tokens:numel() - length - 1) // stride + 1 or 0
   if n == 0 then

@@ -23,8 +23,8 @@ end
 
 -- ---- drawing and checking ---------------------------------------------------------------------------------------
 
-local function uniform(lo, hi) return lo + (hi - lo) * T.rand({ 1 }, { dtype = "f64" }):item() end
-local function whole(lo, hi) return hi <= lo and lo or T.randint(lo, hi, { 1 }):item() end
+local function uniform(lo, hi) return lo + (hi - lo) * T.rand({ 1 }, { dtype = "f64", device = "cpu" }):item() end
+local function whole(lo, hi) return hi <= lo and lo or T.randint(lo, hi, { 1 }, { device = "cpu" }):item() end
 local function chance(p) return p >= 1 or (p > 0 and uniform(0, 1) < p) end
 
 local function size_of(x, who)
@@ -77,7 +77,7 @@ local function padded(x, by, value)
   local shape = x:shape()
   local h, w = shape[#shape - 1], shape[#shape]
   shape[#shape - 1], shape[#shape] = h + by[2] + by[4], w + by[1] + by[3]
-  local out = T.full(shape, value, { dtype = x:dtype() })
+  local out = T.full(shape, value, { dtype = x:dtype(), device = x:device() })
   part(out, by[2] + 1, by[1] + 1, h, w):copy_(x)
   return out
 end
@@ -317,7 +317,7 @@ function M.random_erasing(opts)
       if h >= 1 and w >= 1 and h < height and w < width then
         local out = x:clone()
         local hole = part(out, whole(1, height - h + 1), whole(1, width - w + 1), h, w)
-        if value == "random" then hole:copy_(T.randn(hole:shape())) else hole:fill_(value) end
+        if value == "random" then hole:copy_(T.randn(hole:shape(), { device = x:device() })) else hole:fill_(value) end
         return out
       end
     end

@@ -107,6 +107,7 @@ function Jit.__call(self, ...)
   parts[#parts + 1] = core.grad_enabled() and "grad" or "no grad"
   parts[#parts + 1] = T.get_autocast_dtype()
   parts[#parts + 1] = T.get_default_dtype()
+  parts[#parts + 1] = core.device.default()
   local key = table.concat(parts, " ")
   local t = find(self, key)
   if t then

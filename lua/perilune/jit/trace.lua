@@ -66,7 +66,7 @@ local function symbolic_arguments(flow, args)
   local n = 0
   a.symbolic = map(args, function(x)
     n = n + 1
-    local s = core.graph_input(flow, "x" .. n, x:shape(), x:dtype(), false)
+    local s = core.graph_input(flow, "x" .. n, x:shape(), x:dtype(), false, x:device())
     if x.requires_grad then
       s:requires_grad_()
       a.wanting[#a.wanting + 1] = n

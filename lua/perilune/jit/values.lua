@@ -30,7 +30,9 @@ local function key_of(v, list, parts, depth)
   if is_tensor(v) then
     list[#list + 1] = v
     local grad = v.requires_grad and (v.is_leaf and "g" or "h") or "" -- a leaf, or with a history
-    parts[#parts + 1] = ("%s[%s]%s"):format(v:dtype(), table.concat(v:shape(), ","), grad)
+    local device = v:device()
+    parts[#parts + 1] = ("%s[%s]%s%s"):format(v:dtype(), table.concat(v:shape(), ","), grad,
+      device == "cpu" and "" or "@" .. device)
   elseif kind == "number" then
     parts[#parts + 1] = ("%s:%s"):format(math.type(v), string.format(math.type(v) == "float" and "%a" or "%d", v))
   elseif kind == "string" then

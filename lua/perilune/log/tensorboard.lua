@@ -90,7 +90,8 @@ function TensorBoard:histogram(tag, x, step, opts)
   local lo, hi = v:min():item(), v:max():item()
   local width = hi > lo and (hi - lo) / bins or 1 / bins
   local at = hi > lo and ((v - lo) / width):floor():clamp(0, bins - 1):long() + 1 or T.ones_like(v):long()
-  local counts = T.zeros({ bins }, { dtype = "f64" }):scatter_add_(1, at, T.ones_like(v)):totable()
+  local counts = T.zeros({ bins }, { dtype = "f64", device = v:device() })
+  counts = counts:scatter_add_(1, at, T.ones_like(v)):totable()
   local limits = {}
   for i = 1, bins do limits[i] = i == bins and hi > lo and hi or lo + i * width end
   -- HistogramProto: min max num sum sum_squares bucket_limit bucket

@@ -33,7 +33,7 @@ return function(F)
       fail("rrelu: lower %s must be a number up to upper %s", describe(lower), describe(upper))
     end
     if not training then return T.leaky_relu(x, { negative_slope = (lower + upper) / 2 }) end
-    return T.where(x:ge(0), x, x * T.uniform(lower, upper, x:shape(), { dtype = x:dtype() }))
+    return T.where(x:ge(0), x, x * T.uniform(lower, upper, x:shape(), { dtype = x:dtype(), device = x:device() }))
   end
 
   -- Dropped elements become SELU's lower limit; then mean and variance are put back (Klambauer et al. 2017).
@@ -71,19 +71,20 @@ return function(F)
   -- The reduction of the rows e [n, D] with weights and without what `skip` marks, into the bags 1 … count.
   local function bagged(mode, e, bag, count, weights, keep)
     local n, D = e:size(1), e:size(2)
-    local shape, dtype = { count, D }, e:dtype()
+    local shape, dtype, device = { count, D }, e:dtype(), e:device()
     if weights then e = e * weights:unsqueeze(2) end
     if keep then
       local kept = keep:nonzero():reshape(-1)
       e, bag, n = T.index_select(e, kept, 1), T.index_select(bag, kept, 1), kept:numel()
     end
     if mode == "max" then
-      return T.scatter_reduce(T.zeros(shape, { dtype = dtype }), bag:unsqueeze(2):expand(n, D), e,
+      return T.scatter_reduce(T.zeros(shape, { dtype = dtype, device = device }), bag:unsqueeze(2):expand(n, D), e,
         { dim = 1, reduce = "amax", include_self = false })
     end
-    local sum = T.index_add(T.zeros(shape, { dtype = dtype }), bag, e, { dim = 1 })
+    local sum = T.index_add(T.zeros(shape, { dtype = dtype, device = device }), bag, e, { dim = 1 })
     if mode == "sum" then return sum end
-    local sizes = T.index_add(T.zeros({ count }), bag, T.ones({ n }), { dim = 1 }):clamp { min = 1 }
+    local one = T.ones({ n }, { device = device })
+    local sizes = T.index_add(T.zeros({ count }, { device = device }), bag, one, { dim = 1 }):clamp { min = 1 }
     return sum / sizes:to(dtype):unsqueeze(2)
   end
 
@@ -111,7 +112,7 @@ return function(F)
     if ids:dim() == 2 then
       if offsets ~= nil then fail("%s: ids [B, N] are bags already; offsets go with ids [n]", who) end
       count = ids:size(1)
-      bag = T.arange(count):unsqueeze(2):expand(count, ids:size(2)):reshape(-1)
+      bag = T.arange(count, { device = ids:device() }):unsqueeze(2):expand(count, ids:size(2)):reshape(-1)
     else
       if not T.is_tensor(offsets) or offsets:dim() ~= 1 or offsets:is_floating_point() then
         fail("%s: ids [n] need offsets, a vector of integers, got %s", who, describe(offsets))
@@ -122,7 +123,7 @@ return function(F)
       if starts:max():item() > ids:numel() + 1 or (count > 1 and starts:diff():lt(0):any():item()) then
         fail("%s: offsets must not decrease, nor lie behind the %d ids", who, ids:numel())
       end
-      bag = T.bucketize(T.arange(ids:numel()), starts, { right = true, index_base = 0 })
+      bag = T.bucketize(T.arange(ids:numel(), { device = starts:device() }), starts, { right = true, index_base = 0 })
     end
     local flat = ids:reshape(-1)
     local keep = o.padding_idx and flat:ne(o.padding_idx) or nil
@@ -176,8 +177,8 @@ return function(F)
       for d = 1, nd do out[#out + 1] = size[d] end
       local flat, zeros = { unpack(lead) }, { unpack(lead) }
       flat[#flat + 1], zeros[#zeros + 1] = -1, plane
-      local y = T.scatter(T.zeros(zeros, { dtype = x:dtype() }), indices:reshape(flat), x:reshape(flat),
-        { dim = #zeros, index_base = o.index_base or 1 })
+      local y = T.zeros(zeros, { dtype = x:dtype(), device = x:device() })
+      y = T.scatter(y, indices:reshape(flat), x:reshape(flat), { dim = #zeros, index_base = o.index_base or 1 })
       return y:reshape(out)
     end
   end

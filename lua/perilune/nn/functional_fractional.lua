@@ -22,9 +22,9 @@ end
 -- Where the windows begin in a dimension of n elements, counted from 0: [N, C, out]. u [N, C] in [0, 1) shifts a
 -- sequence of equal steps (n - k) / (out - 1); the last window ends with the input. In f32 or f64 as u is.
 local function starts(u, n, out, k)
-  local last = T.full({ u:size(1), u:size(2), 1 }, n - k, { dtype = "i64" })
+  local last = T.full({ u:size(1), u:size(2), 1 }, n - k, { dtype = "i64", device = u:device() })
   if out == 1 then return last end
-  local i = T.arange(0, out - 2):to(u:dtype())
+  local i = T.arange(0, out - 2, { device = u:device() }):to(u:dtype())
   local step = T.tensor((n - k) / (out - 1), { dtype = u:dtype(), device = u:device() })
   u = u:unsqueeze(3)
   local begin = ((i + u) * step):floor() - (u * step):floor()
@@ -63,11 +63,11 @@ return function(F)
       local u = o._random_samples
       local own = x:dtype() == "f64" and "f64" or "f32"
       if u == nil then
-        u = T.rand({ N, C, nd }, { dtype = own })
+        u = T.rand({ N, C, nd }, { dtype = own, device = x:device() })
       elseif not T.is_tensor(u) or u:dim() ~= 3 or u:size(1) ~= N or u:size(2) ~= C or u:size(3) ~= nd then
         fail("%s: _random_samples must be [%d,%d,%d], got %s", who, N, C, nd, describe(u))
       end
-      u = u:to(own)
+      u = u:to { dtype = own, device = x:device() }
       -- places [N, C, out…, kernel…] of all elements of all windows
       local places
       for d = 1, nd do
@@ -76,7 +76,7 @@ return function(F)
         local shape, inner = { N, C }, { 1, 1 }
         for e = 1, nd do shape[e + 2], inner[e + 2] = e == d and sizes[d] or 1, 1 end
         for e = 1, nd do shape[nd + e + 2], inner[nd + e + 2] = 1, e == d and kernel[d] or 1 end
-        local at = begin:view(shape) + T.arange(0, kernel[d] - 1):long():view(inner)
+        local at = begin:view(shape) + T.arange(0, kernel[d] - 1, { device = x:device() }):long():view(inner)
         places = places and places * x:size(d + 2) + at or at
       end
       local count, out = 1, { N, C, table.unpack(sizes) }

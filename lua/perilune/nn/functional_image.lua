@@ -44,7 +44,7 @@ end
 local function slide(x, dim, k, d, s)
   local y = op.unfold(x, { dim = dim, size = d * (k - 1) + 1, step = s })
   if d == 1 then return y end
-  return op.index_select(y, T.arange(1, d * (k - 1) + 1, d), { dim = y:dim() })
+  return op.index_select(y, T.arange(1, d * (k - 1) + 1, d, { device = x:device() }), { dim = y:dim() })
 end
 
 return function(F)
@@ -88,7 +88,9 @@ return function(F)
     local C, H, W = x:size(2) // K, size[1] + 2 * p[1], size[2] + 2 * p[2]
     -- where each column's element goes in the padded plane, [kh, kw, oh, ow]
     local function places(n, kernel, count, step)
-      return T.arange(0, n * (kernel - 1), n):unsqueeze(2) + T.arange(0, step * (count - 1), step):unsqueeze(1)
+      local where = { device = x:device() }
+      return T.arange(0, n * (kernel - 1), n, where):unsqueeze(2) +
+        T.arange(0, step * (count - 1), step, where):unsqueeze(1)
     end
     local rows, cols = places(d[1], k[1], oh, s[1]), places(d[2], k[2], ow, s[2])
     local at = rows:view(k[1], 1, oh, 1) * W + cols:view(1, k[2], 1, ow)

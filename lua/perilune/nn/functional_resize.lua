@@ -55,19 +55,20 @@ end
 -- One dimension resized. lerp: two taps in one pass, which rounds otherwise than their weighted sum.
 local function resize(x, dim, out, scale, mode, align, lerp)
   local n, nd = x:size(dim), x:dim()
+  local whole = { dtype = "i64", device = x:device() }
   if n == out and mode ~= "bicubic" and (align or scale == 1) then return x end
   local taps = taps_of(mode, n, out, scale, align)
   local shape = {}
   for d = 1, nd do shape[d] = d == dim and out or 1 end
   if lerp and #taps == 2 then
     local function at(k)
-      return T.index_select(x, T.tensor(taps[k][1], { dtype = "i64" }), { dim = dim, index_base = 0 })
+      return T.index_select(x, T.tensor(taps[k][1], whole), { dim = dim, index_base = 0 })
     end
     return at(1):lerp(at(2), T.tensor(taps[2][2], { dtype = x:dtype(), device = x:device() }):view(shape))
   end
   local y
   for _, tap in ipairs(taps) do
-    local part = T.index_select(x, T.tensor(tap[1], { dtype = "i64" }), { dim = dim, index_base = 0 })
+    local part = T.index_select(x, T.tensor(tap[1], whole), { dim = dim, index_base = 0 })
     if #taps > 1 then part = part * T.tensor(tap[2], { dtype = x:dtype(), device = x:device() }):view(shape) end
     y = y and y + part or part
   end
@@ -334,15 +335,16 @@ return function(F)
       theta:size(3) ~= nd + 1 then
       fail("%s: theta [N, 2, 3] with size {N, C, H, W} is wanted, got %s", who, describe(theta))
     end
-    local dtype, axes, full = theta:dtype(), {}, {}
+    local dtype, device, axes, full = theta:dtype(), theta:device(), {}, {}
     for d = 1, nd do full[d] = size[d + 2] end
     for d = 1, nd do
       local n, view = full[d], {}
       for k = 1, nd do view[k] = k == d and n or 1 end
-      local a = (T.arange(0, n - 1):to(dtype) * 2 - (n - 1)) / (o.align_corners and max(n - 1, 1) or n)
+      local a = T.arange(0, n - 1, { device = device }):to(dtype) * 2 - (n - 1)
+      a = a / (o.align_corners and max(n - 1, 1) or n)
       axes[nd + 1 - d] = a:view(view):expand(full)
     end
-    axes[nd + 1] = T.ones(full, { dtype = dtype })
+    axes[nd + 1] = T.ones(full, { dtype = dtype, device = device })
     local points = T.stack(axes, nd + 1):reshape(1, -1, nd + 1)
     local shape = { size[1], table.unpack(full) }
     shape[nd + 2] = nd

@@ -3,6 +3,7 @@
 -- 2015 (kaiming), Saxe et al. 2013 (orthogonal).
 -- @module perilune.nn.init
 local T = require "perilune"
+local core = require "perilune.core"
 local options = require "perilune.options"
 
 local fail = options.fail
@@ -52,7 +53,7 @@ function init.ones_(t) return init.constant_(t, 1.0) end
 --- The identity matrix; t is 2-d.
 function init.eye_(t)
   if t:dim() ~= 2 then fail("nn.init.eye_: a 2-d tensor is wanted, got %d-d", t:dim()) end
-  return quietly(t, t.copy_, T.eye(t:size(1), t:size(2)))
+  return quietly(t, t.copy_, core.device.with(t:device(), T.eye, t:size(1), t:size(2)))
 end
 
 -- Inputs and outputs of one unit: sizes 2 and 1, times the receptive field.
@@ -121,7 +122,8 @@ end
 function init.trunc_normal_(t, ...)
   local mean, std, a, b = read("trunc_normal_", t, { "mean", "std", "a", "b" }, { 0.0, 1.0, -2.0, 2.0 }, ...)
   if a >= b then fail("nn.init.trunc_normal_: a = %g must be below b = %g", a, b) end
-  local limits = T.erf(T.tensor({ (a - mean) / std, (b - mean) / std }, { dtype = "f64" }) * math.sqrt(0.5))
+  local limits = T.tensor({ (a - mean) / std, (b - mean) / std }, { dtype = "f64", device = "cpu" })
+  limits = T.erf(limits * math.sqrt(0.5))
   local lo, hi = limits:get(1), limits:get(2)
   return quietly(t, function()
     t:uniform_(lo, hi)
@@ -162,7 +164,8 @@ function init.sparse_(t, ...)
     t:normal_(0.0, std)
     local zeros = math.ceil(sparsity * t:size(1))
     for column = 1, zeros > 0 and t:size(2) or 0 do
-      t:select(2, column):index_fill_(1, T.randperm(t:size(1)):narrow(1, 1, zeros), 0)
+      local rows = core.device.with(t:device(), T.randperm, t:size(1))
+      t:select(2, column):index_fill_(1, rows:narrow(1, 1, zeros), 0)
     end
   end)
 end
@@ -176,7 +179,7 @@ function init.orthogonal_(t, ...)
   if t:numel() == 0 then return t end
   return quietly(t, function()
     local tall = rows >= cols
-    local m = T.randn(tall and rows or cols, tall and cols or rows, { dtype = "f64" })
+    local m = T.randn(tall and rows or cols, tall and cols or rows, { dtype = "f64", device = t:device() })
     -- Modified Gram-Schmidt, twice, column by column: fine for weights, and needs no LAPACK.
     local q = {}
     for j = 1, m:size(2) do

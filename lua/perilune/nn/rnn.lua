@@ -16,7 +16,7 @@ Packed.__index = Packed
 --- Whether x is a packed sequence.
 function rnn.is_packed(x) return type(x) == "table" and getmetatable(x) == Packed end
 
-local function i64(list) return T.tensor(list, { dtype = "i64" }) end
+local function i64(list, device) return T.tensor(list, { dtype = "i64", device = device }) end
 
 -- data [Σ lengths, *]; lengths: a list, falling. Which rows of data are step t of sequence n is the same for all that
 -- come from one packing: `place` [S · N] counts from 1 and is one more than there are rows where there is none.
@@ -44,9 +44,10 @@ end
 --- The sequences as [S, N, *] in the order in which they were packed, zeros behind their ends, and their lengths.
 function Packed:padded(value)
   local shape, lengths = self.data:shape(), self._lengths
-  local behind = T.full({ 1, table.unpack(shape, 2) }, value or 0, { dtype = self.data:dtype() })
-  local rows = T.cat({ self.data, behind }, 1):index_select(1, self._place)
-  return rows:view(lengths[1], #lengths, table.unpack(shape, 2)), i64(lengths)
+  local data = self.data
+  local behind = T.full({ 1, table.unpack(shape, 2) }, value or 0, { dtype = data:dtype(), device = data:device() })
+  local rows = T.cat({ data, behind }, 1):index_select(1, self._place)
+  return rows:view(lengths[1], #lengths, table.unpack(shape, 2)), i64(lengths, "cpu")
 end
 
 --- Another packed sequence with the same lengths, from y [S, N, *] in the same order.
@@ -63,8 +64,10 @@ end
 
 --- The same with data of another dtype or device.
 function Packed:to(...)
-  return new(self.data:to(...), self._lengths, self.sorted_indices, self.unsorted_indices, self.batch_sizes,
-    self._place):_keep(self._rows)
+  local data = self.data:to(...)
+  local function there(t) return t and t:to { device = data:device() } end
+  return new(data, self._lengths, there(self.sorted_indices), there(self.unsorted_indices), self.batch_sizes,
+    there(self._place)):_keep(there(self._rows))
 end
 
 function Packed:__tostring()
@@ -122,7 +125,7 @@ function rnn.pack_padded_sequence(x, lengths, opts)
   for i = 1, n do order[i] = i end
   if o.enforce_sorted == false then
     table.sort(order, function(a, b) return lengths[a] > lengths[b] or lengths[a] == lengths[b] and a < b end)
-    sorted = i64(order)
+    sorted = i64(order, x:device())
     unsorted = rnn.invert_permutation(sorted)
     x = x:index_select(2, sorted)
   end
@@ -137,8 +140,9 @@ function rnn.pack_padded_sequence(x, lengths, opts)
   local sizes, rows, place = plan(falling)
   -- places of x, which may be longer than the longest sequence: step t begins at (t - 1) N there, too
   local flat = x:reshape(x:size(1) * n, table.unpack(x:shape(), 3))
-  rows = i64(rows)
-  return new(flat:index_select(1, rows), falling, sorted, unsorted, i64(sizes), i64(place)):_keep(rows)
+  rows = i64(rows, x:device())
+  place = i64(place, x:device())
+  return new(flat:index_select(1, rows), falling, sorted, unsorted, i64(sizes, "cpu"), place):_keep(rows)
 end
 
 --- The way back: x [S, N, *] in the order before packing, and the lengths [N]. Options `batch_first=false
@@ -159,7 +163,7 @@ function rnn.pad_packed_sequence(packed, opts)
   end
   if packed.unsorted_indices then
     x = x:index_select(2, packed.unsorted_indices)
-    lengths = lengths:index_select(1, packed.unsorted_indices)
+    lengths = lengths:index_select(1, packed.unsorted_indices:cpu())
   end
   return o.batch_first and x:transpose(1, 2) or x, lengths
 end

@@ -196,7 +196,7 @@ define("lbfgs", { maxIter = 20, maxEval = "?", learningRate = 1, tolFun = 1e-5, 
     local fx, g = evaluate()
     s._leaf.grad = g:reshape(x:shape())
     hist[#hist + 1] = fx
-    return T.is_tensor(fx) and fx or T.tensor(fx, { dtype = x:dtype() })
+    return T.is_tensor(fx) and fx or T.tensor(fx, { dtype = x:dtype(), device = x:device() })
   end)
   return x, hist
 end)

@@ -165,7 +165,7 @@ define("Adafactor", 1e-2, { { "beta2_decay", -0.8, check.number }, { "eps", { fa
     if p:dim() < 2 then return { variance = zeros(p) } end
     local rows, cols = p:shape(), p:shape()
     rows[#rows], cols[#cols - 1] = 1, 1
-    local o = { dtype = p:dtype() }
+    local o = { dtype = p:dtype(), device = p:device() }
     return { row_var = T.zeros(rows, o), col_var = T.zeros(cols, o) }
   end,
   function(p, g, s, t, group)

@@ -1,0 +1,99 @@
+-- SPDX-License-Identifier: MIT
+-- The whole folder with tensors on the device, from one source. PERILUNE_TEST_DEVICE says how:
+--   cuda    the device is the default one: whatever a spec or the library makes lies there
+--   moved   what a spec makes is moved there, networks too; what the library makes beside it, lies where it puts it
+-- Without it, or with "cpu", nothing changes. What makes no sense there stands in spec/cuda/cpu_only.lua with its
+-- reason, and is counted as pending. The specs of spec/cuda place tensors themselves and stay as they are.
+
+local M = {}
+
+local MAKERS = { "tensor", "from_string", "zeros", "ones", "full", "empty", "arange", "linspace", "logspace", "eye",
+  "rand", "randn", "randint", "randperm", "uniform", "normal", "tril_indices", "triu_indices" }
+
+local mode = os.getenv "PERILUNE_TEST_DEVICE"
+if mode == "" or mode == "cpu" then mode = nil end
+M.mode = mode
+
+-- Is the function `level` levels above the caller one of a spec? Tail calls leave no trace: then it counts as one.
+local function from_spec(level)
+  local info = debug.getinfo(level + 1, "S")
+  return info ~= nil and info.source:find("spec/", 1, true) ~= nil
+end
+
+local function move_what_specs_make(T)
+  local with = T.core.device.with
+  for _, name in ipairs(MAKERS) do
+    local make = T[name]
+    T[name] = function(...)
+      if from_spec(2) then return with("cuda", make, ...) end
+      return make(...)
+    end
+  end
+  local classes = {}
+  for name, class in pairs(T.nn) do classes[#classes + 1] = { name, class } end
+  for _, entry in ipairs(classes) do
+    local class = entry[2]
+    local meta = type(class) == "table" and rawget(class, "__perilune_module") and getmetatable(class)
+    if meta and meta.__call and not meta.moved then
+      local construct = meta.__call
+      meta.moved = true
+      meta.__call = function(...)
+        if from_spec(2) then return with("cuda", construct, ...) end
+        return construct(...)
+      end
+    end
+  end
+end
+
+-- The text of an entry in the list for this test: its own, or its file's.
+local function reason(list, file, name)
+  local entry = list[file]
+  if type(entry) ~= "table" then return entry end
+  for part, why in pairs(entry) do
+    if name:find(part, 1, true) then
+      list.used[file .. ": " .. part] = true
+      return why
+    end
+  end
+end
+
+-- Called by the helper before any file.
+function M.install(busted, T)
+  if not mode then return end
+  if mode ~= "cuda" and mode ~= "moved" then error("PERILUNE_TEST_DEVICE: cpu, cuda or moved, got " .. mode, 0) end
+  local there, why = T.core.device.available()
+  if not there then error("PERILUNE_TEST_DEVICE=" .. mode .. ": " .. tostring(why), 0) end
+  local list = require "spec.cuda.cpu_only"[mode]
+  list.used = {}
+  if mode == "moved" then move_what_specs_make(T) end
+  local file, own
+
+  local function place()
+    if mode == "cuda" then T.set_default_device(own and "cpu" or "cuda") end
+  end
+  busted.subscribe({ "file", "start" }, function(element)
+    file = element.name:gsub("^%./", ""):match("spec/(.*)_spec%.lua$") or element.name
+    own = file:find("^cuda/") ~= nil
+    place()
+    return nil, true
+  end, { priority = 1 })
+  busted.subscribe({ "test", "start" }, function(element)
+    place() -- a spec that failed may have left another
+    local text = not own and reason(list, file, element.name)
+    if text then element.run = function() element.env.pending(text) end end
+    return nil, true
+  end)
+  busted.subscribe({ "file", "end" }, function()
+    if type(list[file]) == "table" then
+      for part in pairs(list[file]) do
+        if not list.used[file .. ": " .. part] then
+          error(("spec/cuda/cpu_only.lua lists '%s' of %s, which has no such case"):format(part, file), 0)
+        end
+      end
+    end
+    T.set_default_device("cpu")
+    return nil, true
+  end, { priority = 1 })
+end
+
+return M
