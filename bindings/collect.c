@@ -1,22 +1,32 @@
 /* SPDX-License-Identifier: MIT
- * When to collect. Lua cannot see tensor memory, so at op entry:
- *   - every 16 MB allocated: one Lua collection step, which in generational mode frees young garbage at a cost
+ * When to collect. Lua cannot see the memory of tensors, so at op entry:
+ *   - every `step` bytes allocated: one Lua collection step, which in generational mode frees young garbage at a cost
  *     that does not depend on what is old;
  *   - then, where much is live, a full collection once 20 times the duration of the last one has passed (so at most
  *     5 % of the time goes there);
  *   - when live bytes have grown by a third (twice, while they are few) in spite of that: a full collection. They grow
  *     from what the last full one left, or the ones shortly before: a training step's memory swells and shrinks, and
  *     what one of them found in use at its widest will be in use again.
+ * A device's memory counts the same way, apart and in larger steps: it is larger, and filled faster.
  * The mode of the collector is the host's and stays as it is. */
 #include <time.h>
 
 #include "bindings/lib.h"
+#include "engine/device.h"
 
-enum { STEP = 16 << 20, FLOOR = 4 << 20, FEW = 24 << 20, MUCH = 64 << 20 };
+enum { STEP = 16 << 20, SMALLEST = 4096, PARTS = 512 };
 
-_Thread_local int64_t l_collect_at_alloc = STEP, l_collect_at_live = FLOOR;
+/* One kind of memory. */
+typedef struct Place {
+  int64_t step;
+  int64_t in_use;  /* after full collections: the last one, or an eighth less for each since */
+  int64_t at_live; /* a full collection when so much is live */
+} Place;
+
+_Thread_local int64_t l_collect_at_alloc = STEP, l_collect_at_live = STEP / 4, l_collect_at_device = 1;
+static _Thread_local Place host = {.step = STEP, .at_live = STEP / 4}, there;
+static _Thread_local int64_t memory_there; /* the device's; 0: not asked yet */
 static _Thread_local double last_end, last_took;
-static _Thread_local int64_t in_use; /* after full collections: the last one, or an eighth less for each since */
 static _Thread_local bool collecting; /* finalizers run inside: they must not start another collection */
 
 static double seconds(void) {
@@ -26,9 +36,37 @@ static double seconds(void) {
 }
 
 /* How far live bytes may grow from here before a full collection. */
-static int64_t limit_from(int64_t live) {
-  int64_t room = live <= FEW ? live : live / 3 > FEW ? live / 3 : FEW;
-  return live + (room < FLOOR ? FLOOR : room);
+static int64_t limit_from(const Place *p) {
+  const int64_t few = p->step + p->step / 2, third = p->in_use / 3, least = p->step / 4;
+  const int64_t room = p->in_use <= few ? p->in_use : third > few ? third : few;
+  return p->in_use + (room < least ? least : room);
+}
+static void collected(Place *p, int64_t live) {
+  p->in_use -= p->in_use / 8;
+  if (p->in_use < live) p->in_use = live;
+  p->at_live = limit_from(p);
+}
+static bool too_much(const Place *p, int64_t live) {
+  return live >= p->at_live || (live >= 4 * p->step && seconds() - last_end >= 20 * last_took);
+}
+
+/* Bytes that live on the device; its step is a part of its memory, or of the limit that was set. */
+static int64_t live_there(void) {
+  const PlDeviceTable *t = pl_device_open();
+  PlDeviceInfo info;
+  PlDeviceMemory m = {.limit = -1};
+  if (!t) return 0;
+  t->memory(&m);
+  if (memory_there == 0) memory_there = t->describe(&info) == PL_OK ? info.memory : 1;
+  const int64_t all = m.limit >= 0 && m.limit < memory_there ? m.limit : memory_there;
+  there.step = all / PARTS < SMALLEST ? SMALLEST : all / PARTS;
+  return m.live;
+}
+
+static void next_steps(void) {
+  l_collect_at_alloc = pl_allocated_bytes() + host.step;
+  l_collect_at_live = host.at_live;
+  if (there.step) l_collect_at_device = __atomic_load_n(&pl_device_handed_out, __ATOMIC_RELAXED) + there.step;
 }
 
 void l_collect_full(lua_State *L) {
@@ -39,10 +77,9 @@ void l_collect_full(lua_State *L) {
   last_end = seconds();
   last_took = last_end - begin;
   collecting = false;
-  l_collect_at_alloc = pl_allocated_bytes() + STEP;
-  in_use -= in_use / 8;
-  if (in_use < pl_live_bytes()) in_use = pl_live_bytes();
-  l_collect_at_live = limit_from(in_use);
+  collected(&host, pl_live_bytes());
+  if (pl_device_open()) collected(&there, live_there());
+  next_steps();
 }
 
 void l_collect_slow(lua_State *L) {
@@ -50,7 +87,7 @@ void l_collect_slow(lua_State *L) {
   collecting = true;
   lua_gc(L, LUA_GCSTEP, 0);
   collecting = false;
-  l_collect_at_alloc = pl_allocated_bytes() + STEP;
-  const int64_t live = pl_live_bytes();
-  if (live >= l_collect_at_live || (live >= MUCH && seconds() - last_end >= 20 * last_took)) l_collect_full(L);
+  const int64_t device = live_there();
+  next_steps();
+  if (too_much(&host, pl_live_bytes()) || (there.step && too_much(&there, device))) l_collect_full(L);
 }

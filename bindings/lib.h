@@ -84,12 +84,13 @@ void l_errors_register(lua_State *L);
   } while (0)
 
 /* ---- collector (collect.c) ---- */
-extern _Thread_local int64_t l_collect_at_alloc, l_collect_at_live;
+extern _Thread_local int64_t l_collect_at_alloc, l_collect_at_live, l_collect_at_device;
 void l_collect_slow(lua_State *L);
 void l_collect_full(lua_State *L);
 /* At the entry of every op, before any raw pointer is taken. */
 static inline void l_collect(lua_State *L) {
-  if (PL_UNLIKELY(pl_allocated_bytes() >= l_collect_at_alloc || pl_live_bytes() >= l_collect_at_live))
+  if (PL_UNLIKELY(pl_allocated_bytes() >= l_collect_at_alloc || pl_live_bytes() >= l_collect_at_live ||
+                  __atomic_load_n(&pl_device_handed_out, __ATOMIC_RELAXED) >= l_collect_at_device))
     l_collect_slow(L);
 }
 

@@ -39,6 +39,7 @@ static Bins bins = {.lock = PTHREAD_MUTEX_INITIALIZER, .budget = -1};
 
 _Thread_local PlPool pl_pool;
 int64_t pl_block_bytes[2];
+int64_t pl_device_handed_out;
 int64_t pl_fail_at = -1;
 
 /* The key whose destructor is thread_end; made once, only read afterwards. */

@@ -36,6 +36,7 @@ typedef struct PlPool {
 } PlPool;
 extern _Thread_local PlPool pl_pool;
 extern int64_t pl_block_bytes[2]; /* of blocks: live, handed out since start; written under the allocator's lock */
+extern int64_t pl_device_handed_out; /* bytes of a device's memory, since start (device.c); atomic */
 extern int64_t pl_fail_at;        /* >= 0: that many allocations until one fails (tests) */
 
 void *pl_pool_get_slow(size_t n);

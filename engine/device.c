@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/alloc.h"
 #include "engine/state.h"
 
 static struct {
@@ -103,6 +104,7 @@ int pl_device_parse(const char *name) {
 PlStatus pl_device_storage(size_t nbytes, void **out) {
   const PlDeviceTable *t = NULL;
   PL_TRY(pl_device(&t));
+  __atomic_fetch_add(&pl_device_handed_out, (int64_t)nbytes, __ATOMIC_RELAXED);
   return t->alloc(nbytes, out);
 }
 

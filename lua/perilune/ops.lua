@@ -107,7 +107,8 @@ return function(T, core)
     check("cpu", x):device() -- refuses a freed one
     return move(x, "cpu")
   end)
-  def("cuda", function(x) return move(check("cuda", x), "cuda") end)
+  -- x:cuda(index): index 0, if any
+  def("cuda", function(x, index) return move(check("cuda", x), index and "cuda:" .. tostring(index) or "cuda") end)
 
   -- ---- splitting ------------------------------------------------------------------------------------------------
 

@@ -83,6 +83,17 @@ print(T.ones(3, { device = "cuda" }):sum():item(), T.cuda.memory_stats().retries
     assert.truthy(text:find("3.0\ttrue", 1, true), text)
   end)
 
+  it("tensors that a script drops are collected before their memory is wanted", function()
+    local text, fine = run("PERILUNE_EMULATE=memory=33554432", [[
+local kept = T.zeros(1 << 20, { device = "cuda" }) -- 4 of 32 MiB
+for i = 1, 2000 do local x = T.ones(1 << 14, { device = "cuda" }) * 2 end -- 250 MiB in all
+local m = T.cuda.memory_stats()
+print("retries", m.retries, m.peak < 20 << 20)
+]])
+    assert.is_true(fine, text)
+    assert.truthy(text:find("retries\t0\ttrue", 1, true), text)
+  end)
+
   it("a fault marks the device dead; the CPU goes on", function()
     local text, fine = run("PERILUNE_EMULATE=fault=3", [[
 local x = T.ones(4, { device = "cuda" })

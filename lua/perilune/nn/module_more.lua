@@ -91,7 +91,7 @@ return function(base)
   function Module:half() return self:to("f16") end
   function Module:bfloat16() return self:to("bf16") end
   function Module:cpu() return self:to("cpu") end
-  function Module:cuda() return self:to("cuda") end
+  function Module:cuda(index) return self:to(index and "cuda:" .. tostring(index) or "cuda") end
 
   -- ---- hooks -------------------------------------------------------------------------------------------
 
