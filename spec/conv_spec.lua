@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
--- Convolutions large enough for the library's blocked layouts, in every way their work is cut: values and gradients
--- against f64, which is computed by our own matrix products, and the same bits on 1, 2 and 3 threads.
+-- Convolutions large enough for Winograd's tiles or the library's blocked layouts, in every way their work is cut:
+-- values and gradients against f64, which is computed by our own matrix products, and the same bits on 1, 2 and 3
+-- threads.
 
 local T = require "perilune"
 local conv = { T.nn.F.conv1d, T.nn.F.conv2d, T.nn.F.conv3d }
@@ -13,6 +14,11 @@ local CASES = {
   { "one image, slices of output channels", { 1, 16, 40, 40 }, { 136, 16, 3, 3 }, { padding = 1, bias = true } },
   { "small images, slices for the cache", { 10, 160, 6, 6 }, { 200, 160, 3, 3 }, { padding = 1 } },
   { "slices of input channels", { 3, 200, 12, 12 }, { 136, 200, 3, 3 }, { stride = 2, padding = 1 } },
+  { "few tiles, all transformed first", { 16, 72, 7, 7 }, { 64, 72, 3, 3 }, { padding = 1, bias = true } },
+  { "runs of tiles, an odd size", { 5, 48, 23, 17 }, { 40, 48, 3, 3 }, { padding = 1, bias = true } },
+  { "runs of tiles, one row of them wide", { 2, 64, 6, 150 }, { 96, 64, 3, 3 }, { padding = 1 } },
+  { "runs of tiles over many small images", { 100, 40, 4, 5 }, { 48, 40, 3, 3 }, { padding = 1, bias = true } },
+  { "runs of tiles, slices of output channels", { 3, 300, 26, 28 }, { 200, 300, 3, 3 }, { padding = 1 } },
   { "1x1", { 8, 520, 7, 7 }, { 400, 520, 1, 1 }, {} },
   { "1x1 with stride", { 6, 320, 14, 14 }, { 520, 320, 1, 1 }, { stride = 2 } },
   { "dilated", { 4, 32, 17, 19 }, { 48, 32, 3, 3 }, { dilation = 2, padding = 1 } },
@@ -56,6 +62,15 @@ describe("convolution:", function()
       end
     end)
   end
+
+  it("a NaN reaches the two by two outputs of its tiles, and no others", function()
+    local x, w = T.randn(1, 32, 40, 40), T.randn(32, 32, 3, 3)
+    x[{ 1, 5, 11, 20 }] = 0 / 0
+    local bad = T.nn.F.conv2d(x, w, nil, { padding = 1 }):isnan()
+    assert.is_true(bad[{ {}, {}, { 10, 12 }, { 19, 21 } }]:all():item())
+    bad[{ {}, {}, { 9, 12 }, { 19, 22 } }] = false
+    assert.is_false(bad:any():item())
+  end)
 
   -- Sums are f32 and rounded once: half a place of the result, and what f32 sums leave.
   local function near(got, want, what)

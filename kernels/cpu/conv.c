@@ -56,6 +56,7 @@ static PlStatus compute(const PlkConv *v) {
                      plk_conv_numel(v, PLK_CONV_W) == 0 ||
                      plk_conv_numel(v, PLK_CONV_Y) == 0;
   if (empty) return plk_conv_plain(v);
+  if (plk_conv_winograd_pays(v)) return plk_conv_winograd(v);
   if (v->dtype == PL_F32 && library_pays(v) && plk_onednn_ready()) {
     bool done = false;
     PL_TRY(plk_conv_onednn(v, &done));

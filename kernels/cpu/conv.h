@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Convolution inside the CPU kernels: one description for the three directions and the
- * three ways of computing them (conv_onednn.c, conv_gemm.c, conv_plain.c). Entry points:
+ * ways of computing them (conv_winograd.c, conv_onednn.c, conv_gemm.c, conv_plain.c). Entry points:
  * kernels/conv.h. */
 #ifndef PL_KERNELS_CPU_CONV_H
 #define PL_KERNELS_CPU_CONV_H
@@ -42,6 +42,9 @@ void plk_conv_cut(PlkConvCut *cut, const PlkConv *v);
 
 /* f32, and bf16 where the processor multiplies it, through oneDNN; *done false where it has no fast form. */
 PlStatus plk_conv_onednn(const PlkConv *v, bool *done);
+/* f32, 3×3, stride 1, a border of one: with 4/9 of the multiplications. Whether it is possible and faster: by shape. */
+bool plk_conv_winograd_pays(const PlkConv *v);
+PlStatus plk_conv_winograd(const PlkConv *v);
 /* f32 and f64: columns and matrix products. */
 PlStatus plk_conv_gemm(const PlkConv *v);
 /* Any dtype but f16 and bf16: the definition, loop by loop. Judge of the others. */
