@@ -59,6 +59,16 @@ static PlVal skew(PlMaker *g, PlVal a) { return g_sub(g, a, tr(g, a)); }
 static PlVal exact(PlMaker *g, PlVal v) {
   return v != PL_NONE && g->in[0]->dtype == PL_F32 ? pl_g_cast(g, v, PL_F64) : v;
 }
+
+/* The gradient of output o; zeros where none arrives. */
+static PlVal dy_of(PlMaker *g, int o) {
+  if (g->dy[o] != PL_NONE) return g->dy[o];
+  PlAttrs a;
+  pl_attrs_init(&pl_op_zeros_of, &a);
+  pl_attrs_int(&a, 0, g->outd[o].dtype);
+  PlVal shape = pl_g1(g, &pl_op_shape_of, g->y[o]);
+  return pl_g_op(g, &pl_op_zeros_of, 1, &shape, &a, NULL);
+}
 static PlVal rounded(PlMaker *g, PlVal v) { return g->in[0]->dtype == PL_F32 ? pl_g_cast(g, v, PL_F32) : v; }
 
 static int64_t m_of(const PlMaker *g) { return g->in[0]->shape[g->in[0]->ndim - 2]; }
@@ -168,7 +178,7 @@ static PlVal qr_wide(PlMaker *g, PlVal Q, PlVal R, PlVal dQ, PlVal dR) {
 
 PlStatus pl_grad_qr(PlMaker *g) {
   const int64_t mode = pl_attr_i(g->attrs, 0), m = m_of(g), n = n_of(g);
-  PlVal Q = g->y[0], R = g->y[1], dQ = g->dy[0], dR = g->dy[1];
+  PlVal Q = g->y[0], R = g->y[1], dQ = g->dy[0], dR = dy_of(g, 1);
   if (mode == 1 && m > n)
     PL_FAIL(PL_ERR_UNSUPPORTED, "%s: mode \"complete\" has no gradient for matrices with more rows than columns, "
             "as the added columns of Q are arbitrary; use \"reduced\"", g->op->name);
@@ -190,7 +200,7 @@ PlStatus pl_grad_qr(PlMaker *g) {
 PlStatus pl_grad_svd(PlMaker *g) {
   const int64_t m = m_of(g), n = n_of(g), k = m < n ? m : n;
   const bool full = pl_attr_i(g->attrs, 0) != 0;
-  PlVal U = g->y[0], s = g->y[1], Vh = g->y[2], dU = g->dy[0], dS = g->dy[1], dVh = g->dy[2];
+  PlVal U = g->y[0], s = g->y[1], Vh = g->y[2], dU = dy_of(g, 0), dS = dy_of(g, 1), dVh = dy_of(g, 2);
   U = exact(g, U), s = exact(g, s), Vh = exact(g, Vh);
   dU = exact(g, dU), dS = exact(g, dS), dVh = exact(g, dVh);
   if (full && m > k) U = part(g, U, -1, 0, k), dU = part(g, dU, -1, 0, k);
@@ -225,7 +235,7 @@ PlStatus pl_grad_svdvals(PlMaker *g) {
 /* dA = V (diag(dw) + Vᵀ dV / E) Vᵀ with E_ij = w_j - w_i; of Vᵀ dV only the skew part moves along symmetric
  * matrices, so the gradient is taken symmetric. */
 PlStatus pl_grad_eigh(PlMaker *g) {
-  PlVal w = exact(g, g->y[0]), V = exact(g, g->y[1]), dw = exact(g, g->dy[0]), dV = exact(g, g->dy[1]);
+  PlVal w = exact(g, g->y[0]), V = exact(g, g->y[1]), dw = exact(g, dy_of(g, 0)), dV = exact(g, dy_of(g, 1));
   PlVal E = no_zeros(g, g_sub(g, row(g, w), col(g, w)));
   PlVal F = g_div(g, g_muln(g, skew(g, mm_tn(g, V, dV)), 0.5), E);
   g->dx[0] = rounded(g, mm_nt(g, mm(g, V, g_add(g, F, diag(g, dw))), V));
@@ -311,7 +321,7 @@ static Pair mm_hermitian(PlMaker *g, Pair a, Pair b) { /* a b^H */
  * The system with Vᴴ is solved as a real one of twice the size. */
 PlStatus pl_grad_eig(PlMaker *g) {
   Pair w = {exact(g, g->y[0]), exact(g, g->y[1])}, V = {exact(g, g->y[2]), exact(g, g->y[3])};
-  Pair dw = {exact(g, g->dy[0]), exact(g, g->dy[1])}, dV = {exact(g, g->dy[2]), exact(g, g->dy[3])};
+  Pair dw = {exact(g, dy_of(g, 0)), exact(g, dy_of(g, 1))}, dV = {exact(g, dy_of(g, 2)), exact(g, dy_of(g, 3))};
   Pair M = hermitian_mm(g, V, dV), VV = hermitian_mm(g, V, V);
   PlVal scale = row(g, diag_of(g, M.r));
   M = (Pair){g_sub(g, M.r, g_mul(g, VV.r, scale)), g_sub(g, M.i, g_mul(g, VV.i, scale))};
