@@ -2,6 +2,9 @@
  * Lists of index tensors, NumPy's advanced indexing: index reads, index_put writes. The list is x (and the
  * value), then one integer tensor or bool mask per indexed place; attribute `dims` says at which dim of x each
  * begins (0-based; none: one after the other from the first). Bindings build t[{…}] from views and these. */
+#include <limits.h>
+#include <string.h>
+
 #include "engine/ops/index.h"
 
 static PlStatus plan_of(const PlInfer *c, int first, int k, int ndim, const int64_t *shape, PlkIndexPlan *plan) {
@@ -109,6 +112,64 @@ static PlVal read_again(PlMaker *g, PlVal v) {
   return pl_g_op(g, &pl_op_index, g->nin - 1, in, &a, NULL);
 }
 
+/* The positions that integer index tensors name together: their broadcast shape, in place of the dims they take, behind
+ * which lie `tail` others. false: fewer than two positions, or a mask among the index tensors, whose trues are distinct
+ * (a mask beside integers that repeat is left alone: how many positions there are is not known here). */
+static bool positions(const PlMaker *g, int *nb, int64_t *shape, int *tail) {
+  int64_t count = 1;
+  int n = g->nin - 2, first = INT_MAX, last = -1;
+  *nb = 0;
+  for (int k = 0; k < n; k++) {
+    const PlArray *a = g->in[k + 2];
+    int dim = pl_attr_has(g->attrs, 0) ? (int)pl_attr_list(g->attrs, 0)[k] : k;
+    if (a->dtype == PL_BOOL) return false;
+    if (dim < first) first = dim;
+    if (dim > last) last = dim;
+    for (; *nb < a->ndim; ++*nb) {
+      memmove(shape + 1, shape, (size_t)*nb * sizeof *shape);
+      shape[0] = 1;
+    }
+    for (int d = 0; d < a->ndim; d++)
+      if (a->shape[d] != 1) shape[*nb - a->ndim + d] = a->shape[d];
+  }
+  for (int d = 0; d < *nb; d++) count *= shape[d];
+  bool adjacent = last - first + 1 == n;
+  *tail = g->in[0]->ndim - (adjacent ? last + 1 : n);
+  return count > 1;
+}
+
+/* Of values written to one place the last stays: zero for the others. Each position writes its number into a table that
+ * has only the indexed dims, and those that find it there again have won. */
+static PlVal winners(PlMaker *g, PlVal d) {
+  int64_t shape[PL_MAX_DIM], table[PL_MAX_DIM], count = 1;
+  int nb, tail;
+  if (!positions(g, &nb, shape, &tail) || nb + tail > PL_MAX_DIM) return d;
+  for (int k = 0; k < nb; k++) count *= shape[k];
+  for (int k = 0; k < tail; k++) shape[nb + k] = 1;
+  for (int k = 0; k < g->in[0]->ndim; k++) table[k] = 1;
+  for (int k = 0; k < g->nin - 2; k++) {
+    int dim = pl_attr_has(g->attrs, 0) ? (int)pl_attr_list(g->attrs, 0)[k] : k;
+    table[dim] = g->in[0]->shape[dim];
+  }
+  PlAttrs a;
+  pl_attrs_init(&pl_op_linear_fill, &a);
+  pl_attrs_int(&a, 0, count);
+  pl_attrs_int(&a, 1, 0);
+  pl_attrs_int(&a, 2, 1);
+  pl_attrs_int(&a, 3, PL_I64);
+  PlVal in[PL_MAX_INDICES + 2];
+  PlVal number = pl_g_reshape(g, pl_g_op(g, &pl_op_linear_fill, 0, NULL, &a, NULL), nb + tail, shape);
+  pl_attrs_init(&pl_op_full, &a);
+  pl_g_attrs_list(g, &a, 0, g->in[0]->ndim, table);
+  pl_attrs_int(&a, 1, -1);
+  pl_attrs_int(&a, 2, PL_I64);
+  in[0] = pl_g_op(g, &pl_op_full, 0, NULL, &a, NULL);
+  in[1] = number;
+  for (int i = 2; i < g->nin; i++) in[i] = g->x[i];
+  PlVal last = read_again(g, pl_g_op(g, &pl_op_index_put, g->nin, in, g->attrs, NULL));
+  return pl_g3(g, &pl_op_masked_fill, d, pl_g2(g, &pl_op_ne, last, number), pl_g_num(g, 0));
+}
+
 /* dx is dy, but zero where values replaced it; dvalue is dy there, summed over what was broadcast. */
 static PlStatus index_put_grad(PlMaker *g) {
   bool add = pl_attr_i(g->attrs, 1) != 0;
@@ -125,10 +186,11 @@ static PlStatus index_put_grad(PlMaker *g) {
   PlAttrs a;
   int lead = 0;
   while (lead < v->ndim && v->shape[lead] == 1) lead++; /* leading ones may exceed what is indexed */
-  PlVal in[2] = {read_again(g, g->dy[0]), PL_NONE};
+  PlVal d = read_again(g, g->dy[0]);
+  PlVal in[2] = {add ? d : winners(g, d), PL_NONE};
   pl_attrs_init(&pl_op_sum_to, &a);
   pl_g_attrs_list(g, &a, 0, v->ndim - lead, v->shape + lead);
-  PlVal d = pl_g_op(g, &pl_op_sum_to, 2, in, &a, NULL);
+  d = pl_g_op(g, &pl_op_sum_to, 2, in, &a, NULL);
   if (lead) d = pl_g_reshape(g, d, v->ndim, v->shape);
   if (v->dtype != g->in[0]->dtype) d = pl_g_cast(g, d, (PlDtype)v->dtype);
   g->dx[1] = d;
