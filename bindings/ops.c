@@ -44,7 +44,9 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
   Parsed p = {.out = NULL};
   int at = l_read_operands(L, op, &p);
   l_read_attr_args(L, op, &p, at, top);
-  if (PL_UNLIKELY(l_overridden_count) && l_override_call(L, op, p.in, p.nin, top)) return lua_gettop(L) - top;
+  if (PL_UNLIKELY(l_overridden_count) &&
+      l_override_call(L, op, p.in, p.nin, top, inplace ? PL_OVERRIDE_INPLACE : p.out ? PL_OVERRIDE_OUT : PL_OVERRIDE_NEW))
+    return lua_gettop(L) - top;
   l_collect(L);
   if (op->flags & PL_F_MUTATES) {
     PlTensor *out[PL_MAX_OUT] = {NULL};

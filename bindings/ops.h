@@ -24,6 +24,7 @@ extern _Thread_local int l_overridden_count;
 int l_override_raw(lua_State *L); /* core.override_raw(op, rule or nil, call) → the rule before */
 /* If op has such a rule and an input is tracked: calls it with the arguments 1 … top, leaves the results on the
  * stack above top, returns true. */
-bool l_override_call(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, int top);
+typedef enum PlOverrideCall { PL_OVERRIDE_NEW, PL_OVERRIDE_INPLACE, PL_OVERRIDE_OUT } PlOverrideCall;
+bool l_override_call(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, int top, PlOverrideCall how);
 
 #endif

@@ -62,7 +62,21 @@ return function(T, core)
         return rule(ctx, ...)
       end,
     }
-    return core.override_raw(name, rule, call)
+    -- x:op_(…) and out=: the result is copied; the rule sees x as it was.
+    local function write(inplace, ...)
+      local args = table.pack(...)
+      local target = inplace and args[1] or args[args.n].out
+      if inplace then
+        local before = target:clone()
+        for i = 1, args.n do if rawequal(args[i], target) then args[i] = before end end
+      else
+        local opts = {}
+        for k, v in pairs(args[args.n]) do if k ~= "out" then opts[k] = v end end
+        args[args.n] = opts
+      end
+      return target:copy_(call(table.unpack(args, 1, args.n)))
+    end
+    return core.override_raw(name, rule, call, write)
   end
 
   -- x:retain_grad() → x: backward leaves the gradient of a computed tensor in its .grad, too.
