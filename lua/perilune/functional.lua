@@ -9,15 +9,9 @@ return function(T, core)
   local pack, unpack = table.pack, table.unpack
   local fail = options.fail
   local _ = T.vmap -- brings core.pull_batch
-  local floating, map, leaves, beside, is_tree = tree.floating, tree.map, tree.leaves, tree.beside, tree.is_tree
+  local floating, map, leaves, beside = tree.floating, tree.map, tree.leaves, tree.beside
+  local list_of, check_function = tree.arguments, tree.check_function
 
-  local function check_function(who, f)
-    local meta = getmetatable(f)
-    if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
-      fail("%s: a function expected, got %s", who, type(f))
-    end
-    return f
-  end
   -- ---- through one key ------------------------------------------------------------------------------------
 
   -- Inside no_grad a function is still differentiated, but nothing else sees it.
@@ -107,8 +101,8 @@ return function(T, core)
     return unpack(g, 1, g.n)
   end)
 
-  -- T.vjp(f, x, …) → y, pull: pull(dy) → dyᵀJ for every argument, as often as wanted. dy has y's structure; nil is
-  -- zero.
+  -- T.vjp(f, x, …) → y, pull: pull(dy) → dyᵀJ for every argument, as often as wanted. dy has y's structure, nil in it
+  -- is zero; it is 1 where y is a scalar and dy is left out.
   T.vjp = function(f, ...)
     check_function("vjp", f)
     local key = GradKey {}
@@ -120,18 +114,22 @@ return function(T, core)
     local zero = map(args, function(t) return t:detach() end)
     zero.n = args.n
     return strip(y, key), function(dy)
+      if dy == nil then
+        if not floating(y) or y:numel() ~= 1 then
+          fail("vjp: the gradient of the result, %s, is missing", options.describe(y))
+        end
+        dy = T.ones_like(like)
+      end
       local dys, n = beside("vjp", "the gradient of the result", like, dy)
       local g = unflatten(zero, pull(key, ys, dys, xs, n), true)
       return unpack(g, 1, g.n)
     end
   end
 
-  local function list_of(who, primals)
-    if is_tensor(primals) then return { n = 1, primals } end
-    if not is_tree(primals) then
-      fail("%s: a tensor or the list of arguments expected, got %s", who, options.describe(primals))
-    end
-    return pack(unpack(primals))
+  -- What multiplies the derivative: given like the arguments, and never left out.
+  local function directions(who, what, args, given)
+    if given == nil then fail("%s: %s is missing; it is given like the arguments", who, what) end
+    return beside(who, what, { unpack(args, 1, args.n) }, is_tensor(given) and { given } or given)
   end
 
   -- The results of f and their derivative as a linear function of u, recorded by `outer`: double vjp.
@@ -147,8 +145,7 @@ return function(T, core)
   T.jvp = function(f, primals, tangents)
     check_function("jvp", f)
     local args = list_of("jvp", primals)
-    local given = is_tensor(tangents) and { tangents } or tangents
-    local vs, n = beside("jvp", "the tangent", { unpack(args, 1, args.n) }, given)
+    local vs, n = directions("jvp", "the tangent", args, tangents)
     local outer <close> = GradKey {}
     local inner <close> = GradKey {}
     local y, us, gs = linear(f, args, outer, inner)
@@ -166,7 +163,7 @@ return function(T, core)
   T.hvp = function(f, primals, v)
     check_function("hvp", f)
     local args = list_of("hvp", primals)
-    local vs, n = beside("hvp", "the vector", { unpack(args, 1, args.n) }, is_tensor(v) and { v } or v)
+    local vs, n = directions("hvp", "the vector", args, v)
     local outer <close> = GradKey {}
     local xs, wrapped = attach(outer, args)
     local y, gs

@@ -5,20 +5,7 @@ local tree = require "perilune.tree"
 return function(T, core)
   local pack, unpack, fail = table.pack, table.unpack, options.fail
   local floating, map, leaves = tree.floating, tree.map, tree.leaves
-
-  local function list_of(who, inputs)
-    if core.is_tensor(inputs) then return { n = 1, inputs } end
-    if not tree.is_tree(inputs) then
-      fail("%s: a tensor or the list of arguments expected, got %s", who, options.describe(inputs))
-    end
-    return pack(unpack(inputs))
-  end
-  local function check_function(who, f)
-    local meta = getmetatable(f)
-    if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
-      fail("%s: a function expected, got %s", who, type(f))
-    end
-  end
+  local list_of, check_function = tree.arguments, tree.check_function
 
   local check_options = { "eps", "atol", "rtol" }
 
@@ -104,6 +91,7 @@ return function(T, core)
     end
     if count == 0 then fail("%s: there is no floating tensor among the inputs", who) end
     local analytic, numeric = gradients(f, plain), quotients(f, plain, o.eps or 1e-6)
+    if #analytic == 0 then fail("%s: the function returned no floating tensor", who) end
     for i, row in ipairs(analytic) do
       for j, a in ipairs(row) do
         local b = numeric[i][j]
@@ -141,7 +129,7 @@ return function(T, core)
       local a = pack(...)
       local dys = a[args.n + 1]
       local y, pull = T.vjp(function(...) return leaves(pack(f(...))) end, unpack(a, 1, args.n))
-      assert(#y > 0, "gradgradcheck: the function returned no floating tensor")
+      if #y == 0 then fail("gradgradcheck: the function returned no floating tensor") end
       return leaves({ pull(leaves(dys)) })
     end
     return gradcheck("gradgradcheck", gradient, all, opts)

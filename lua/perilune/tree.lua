@@ -40,7 +40,8 @@ end
 
 local function same_shape(a, b) return table.concat(a:shape(), ",") == table.concat(b:shape(), ",") end
 
--- Leaves of `v` beside those of `like`, which must have the structure; nil where `v` has none.
+-- Leaves of `v` beside those of `like`, which must have the structure; nil where `v` has none. A name that `like` lacks
+-- is an error: it would be lost.
 local function beside(who, what, like, v)
   local list, n = {}, 0
   local function walk(a, b)
@@ -57,6 +58,9 @@ local function beside(who, what, like, v)
       if not is_tree(b) then
         fail("%s: %s must be a table like the other, got %s", who, what, options.describe(b))
       end
+      for k in pairs(b) do
+        if a[k] == nil then fail("%s: %s has an entry '%s', which the other has not", who, what, tostring(k)) end
+      end
       for _, k in ipairs(keys(a)) do walk(a[k], b[k]) end
     elseif is_tree(a) then
       n = n + #leaves(a)
@@ -66,4 +70,26 @@ local function beside(who, what, like, v)
   return list, n
 end
 
-return { floating = floating, map = map, leaves = leaves, beside = beside, is_tree = is_tree }
+-- The list of a function's arguments: a tensor alone, or a table of them by position.
+local function arguments(who, v)
+  if is_tensor(v) then return { n = 1, v } end
+  if not is_tree(v) then fail("%s: a tensor or the list of arguments expected, got %s", who, options.describe(v)) end
+  for k in pairs(v) do
+    if math.type(k) ~= "integer" and k ~= "n" then
+      fail("%s: the list of arguments has an entry '%s'; an argument that is a table goes inside: {{%s = …}}", who,
+        tostring(k), tostring(k))
+    end
+  end
+  return table.pack(table.unpack(v, 1, math.type(v.n) == "integer" and v.n or #v))
+end
+
+local function check_function(who, f)
+  local meta = getmetatable(f)
+  if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
+    fail("%s: a function expected, got %s", who, options.describe(f))
+  end
+  return f
+end
+
+return { arguments = arguments, check_function = check_function, floating = floating, map = map, leaves = leaves,
+  beside = beside, is_tree = is_tree }
