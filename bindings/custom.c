@@ -7,12 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/graph/graph.h"
-#include "engine/state.h"
 #include "bindings/context.h"
 #include "bindings/ops.h"
-#include "engine/graph/graph.h"
 #include "engine/grad/walk.h"
+#include "engine/graph/graph.h"
+#include "engine/state.h"
 
 enum { META_BACKWARD = 1 }; /* in the metatable of contexts: the function */
 
@@ -360,6 +359,7 @@ static int read_arguments(Making *m, int nargs, uint64_t *needs) {
       return l_error(L, "custom: %s is a tensor of T.graph, whose gradient pass would not see this rule; write the "
                         "function with ops alone there, or trace it with T.jit", pl_desc_text(&b->t->a));
     if (m->nin == MAX_CUSTOM) return l_error(L, "custom: more than %d tensors", MAX_CUSTOM);
+    CALL(L, pl_history_current(&b->t, 1));
     *needs |= (uint64_t)((b->t->node || b->t->more) && pl_tracked(b->t)) << m->nin;
     flags |= b->t->flags;
     m->args[m->nin] = b;

@@ -296,7 +296,11 @@ static int tape_of(lua_State *L, const PlTensor *y) {
 /* debug.tape([y]): what y's history reaches, of all keys; without y the ambient key's nodes. In record order, a list of
  * {name, kind, saved_bytes, seq, spent} */
 static int d_tape(lua_State *L) {
-  if (!lua_isnoneornil(L, 1)) return tape_of(L, l_check_tensor(L, 1));
+  if (!lua_isnoneornil(L, 1)) {
+    PlTensor *y = l_check_tensor(L, 1);
+    CALL(L, pl_history_current(&y, 1));
+    return tape_of(L, y);
+  }
   PlKey *k = pl_key_ambient();
   int64_t count = 0, n = 0;
   for (PlNode *p = k->tape.next; p != &k->tape; p = p->next) count++;

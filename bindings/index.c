@@ -247,6 +247,7 @@ static int get_field(lua_State *L, const char *key) {
     l_default_anchor(L, -1);
     return 1;
   }
+  (void)pl_history_current(&t, 1); /* where that fails, using the tensor says why */
   if (strcmp(key, "requires_grad") == 0) return lua_pushboolean(L, pl_tensor_requires_grad(t)), 1;
   PlNode *n = NULL;
   uint32_t slot;

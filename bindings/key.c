@@ -131,7 +131,9 @@ static int key_is_attached_to(lua_State *L) {
   PlKey *k = check_key(L);
   PlNode *n;
   uint32_t slot;
-  lua_pushboolean(L, k->active && pl_entry_get(l_check_tensor(L, 2), k, &n, &slot));
+  PlTensor *t = l_check_tensor(L, 2);
+  CALL(L, pl_history_current(&t, 1));
+  lua_pushboolean(L, k->active && pl_entry_get(t, k, &n, &slot));
   return 1;
 }
 

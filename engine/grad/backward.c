@@ -27,6 +27,15 @@ PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node,
   return s;
 }
 
+static PlStatus not_tracked(const PlTensor *y) {
+  if (pl_state.in_backward && pl_key_ambient()->muted)
+    PL_FAIL(PL_ERR_STATE, "backward: %s does not depend on a tensor that requires a gradient: while a backward runs, "
+                          "requires_grad_() records nothing; inside rules and hooks use T.grad, T.vjp or a T.GradKey",
+            pl_desc_text(&y->a));
+  PL_FAIL(PL_ERR_STATE, "backward: %s does not depend on a tensor that requires a gradient; "
+                        "call requires_grad_() on a leaf before computing it", pl_desc_text(&y->a));
+}
+
 static PlStatus seed_all(PlWalk *w, PlTensor *const *ys, PlTensor *const *dys, int n) {
   PlKey *key = pl_key_ambient();
   for (int i = 0; i < n; i++) {
@@ -35,8 +44,7 @@ static PlStatus seed_all(PlWalk *w, PlTensor *const *ys, PlTensor *const *dys, i
     PL_TRY(pl_history_refresh(ys[i]));
     if (!pl_entry_get(ys[i], key, &node, &slot)) {
       if (n > 1) continue;
-      PL_FAIL(PL_ERR_STATE, "backward: %s does not depend on a tensor that requires a gradient; "
-                            "call requires_grad_() on a leaf before computing it", pl_desc_text(&ys[i]->a));
+      return not_tracked(ys[i]);
     }
     PL_TRY(pl_walk_seed_tensor(w, ys[i], dys ? dys[i] : NULL, node, slot, true));
   }
@@ -58,6 +66,7 @@ PlStatus pl_walk_capture(PlWalk *w, PlKey *key, PlTensor *const *xs, int nx, int
     PlNode *node;
     uint32_t slot;
     same_as[i] = -1;
+    PL_TRY(pl_history_current(&xs[i], 1));
     if (!pl_entry_get(xs[i], key, &node, &slot)) continue;
     PL_TRY(pl_walk_touch(w, node));
     if (node->slots[slot].capture)

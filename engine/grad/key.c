@@ -50,10 +50,8 @@ PlStatus pl_key_new(PlKey **out, const char *name, int level, bool mutes_ambient
   if (name)
     snprintf(k->name, sizeof k->name, "%s", name);
   else
-    for (int i = 0;; i++) {
-      snprintf(k->name, sizeof k->name, "grad_%d", i);
-      if (!name_taken(k->name)) break;
-    }
+    do snprintf(k->name, sizeof k->name, "grad_%llu", (unsigned long long)pl_state.unnamed++);
+    while (name_taken(k->name));
   k->born = ++pl_state.key_seq;
   k->next = pl_state.keys;
   pl_state.keys = k;
@@ -108,6 +106,7 @@ static void append_hook(PlSlot *slot, PlHook *hook) {
 PlStatus pl_key_attach(PlKey *k, PlTensor *t, PlHook *callback) {
   if (!k->active) PL_FAIL(PL_ERR_STATE, "grad key finalized");
   PL_TRY(check_float("attach", t));
+  PL_TRY(pl_history_current(&t, 1));
   PlNode *old = NULL, *n;
   uint32_t slot = 0;
   bool tracked = pl_entry_get(t, k, &old, &slot);
@@ -132,6 +131,7 @@ PlStatus pl_key_attach(PlKey *k, PlTensor *t, PlHook *callback) {
 PlStatus pl_add_hook(PlTensor *t, PlHook *hook) {
   PlNode *n;
   uint32_t slot;
+  PL_TRY(pl_history_current(&t, 1));
   if (!pl_entry_get(t, pl_key_ambient(), &n, &slot))
     PL_FAIL(PL_ERR_STATE, "register_hook: %s does not require a gradient", pl_desc_text(&t->a));
   append_hook(&n->slots[slot], hook);
@@ -192,6 +192,7 @@ PlStatus pl_requires_grad(PlTensor *t, bool on) {
   PlKey *k = pl_key_ambient();
   PlNode *n;
   uint32_t slot;
+  PL_TRY(pl_history_current(&t, 1));
   bool tracked = pl_entry_get(t, k, &n, &slot);
   if (!on) {
     if (tracked && n->kind != PL_NODE_LEAF)

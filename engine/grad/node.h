@@ -140,6 +140,12 @@ PlStatus pl_inplace_install(PlTensor *t, PlTensor *fresh);
 void pl_history_move(PlTensor *to, PlTensor *from);
 /* Brings a view's history up to date after in-place ops through other handles. */
 PlStatus pl_history_refresh(PlTensor *t);
+/* The same for the tensors that a call reads: before anyone looks at their entries. */
+static inline PlStatus pl_history_current(PlTensor *const *t, int n) {
+  for (int i = 0; pl_state.history_moved && i < n; i++)
+    if (t[i] && t[i]->history != t[i]->storage->history) PL_TRY(pl_history_refresh(t[i]));
+  return PL_OK;
+}
 
 /* ---- keys (key.c) ---- */
 PlKey *pl_key_ambient(void);

@@ -10,26 +10,53 @@
 #include "engine/grad/node.h"
 #include "engine/state.h"
 
-enum { MAX_KEYS = 32 };
+/* Keys that record one op: rarely more than one or two, but scripts may nest them at will. */
+typedef struct Keys {
+  PlKey **at, *few[8];
+  int n, room;
+} Keys;
+
+static PlStatus more_room(Keys *k) {
+  PlKey **m = malloc((size_t)k->room * 2 * sizeof *m);
+  if (!m) PL_FAIL(PL_ERR_OOM, "out of memory for a gradient node");
+  memcpy((void *)m, (void *)k->at, (size_t)k->n * sizeof *m);
+  if (k->at != k->few) free(k->at);
+  k->at = m;
+  k->room *= 2;
+  return PL_OK;
+}
+
+static void keys_free(Keys *k) {
+  if (PL_UNLIKELY(k->at != k->few)) free(k->at);
+}
+
+static PlStatus add_key(Keys *k, PlKey *key) {
+  for (int i = 0; i < k->n; i++)
+    if (k->at[i] == key) return PL_OK;
+  if (PL_UNLIKELY(k->n == k->room)) PL_TRY(more_room(k));
+  int i = k->n++;
+  for (; i > 0 && k->at[i - 1]->level > key->level; i--) k->at[i] = k->at[i - 1];
+  k->at[i] = key;
+  return PL_OK;
+}
 
 /* Distinct recording keys of the inputs, lowest level first: a higher key's saved outputs then carry the
- * entries of the lower ones. */
-static int collect_keys(PlTensor *const *in, int nin, PlKey **keys) {
-  int n = 0;
+ * entries of the lower ones. keys_free when it succeeded. */
+static PlStatus collect_keys(PlTensor *const *in, int nin, Keys *keys) {
+  keys->at = keys->few;
+  keys->n = 0;
+  keys->room = sizeof keys->few / sizeof *keys->few;
   for (int i = 0; i < nin; i++) {
     if (!in[i] || !(in[i]->node || in[i]->more) || !pl_tracked(in[i])) continue;
     PlEntry first = {.next = in[i]->more, .node = in[i]->node};
     for (PlEntry *e = &first; e; e = e->next) {
-      PlKey *k = e->node->key;
-      if (!pl_key_records(k)) continue;
-      int at = 0;
-      while (at < n && keys[at] != k) at++;
-      if (at < n || n == MAX_KEYS) continue;
-      for (at = n++; at > 0 && keys[at - 1]->level > k->level; at--) keys[at] = keys[at - 1];
-      keys[at] = k;
+      PlStatus s = pl_key_records(e->node->key) ? add_key(keys, e->node->key) : PL_OK;
+      if (s == PL_OK) continue;
+      keys_free(keys);
+      return s;
     }
   }
-  return n;
+  return PL_OK;
 }
 
 static PlStatus save(PlNode *n, uint32_t i, PlTensor *t) {
@@ -153,42 +180,52 @@ static PlStatus record_graph(PlKey *key, const PlOp *op, PlTensor *const *in, in
 
 PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   if (op->flags & PL_F_NOGRAD_OK) return PL_OK;
-  PlKey *keys[MAX_KEYS];
-  for (int i = 0; pl_state.history_moved && i < nin; i++)
-    if (in[i] && in[i]->history != in[i]->storage->history) PL_TRY(pl_history_refresh(in[i]));
-  int n = collect_keys(in, nin, keys);
-  for (int k = 0; k < n; k++) {
+  Keys keys;
+  PL_TRY(pl_history_current(in, nin));
+  PL_TRY(collect_keys(in, nin, &keys));
+  PlStatus s = PL_OK;
+  for (int k = 0; k < keys.n && s == PL_OK; k++) {
     if (op->native && op->native->ok(in, nin, out, attrs))
-      PL_TRY(record_native(keys[k], op, in, nin, attrs, out));
+      s = record_native(keys.at[k], op, in, nin, attrs, out);
     else
-      PL_TRY(record_graph(keys[k], op, in, nin, attrs, out));
+      s = record_graph(keys.at[k], op, in, nin, attrs, out);
   }
-  return PL_OK;
+  keys_free(&keys);
+  return s;
+}
+
+/* The rule on one key's tape. */
+static PlStatus record_rule(PlKey *key, PlTensor *const *in, int nin, PlTensor *const *out, int nout,
+                            const bool *differentiable, const char *name, PlRule *(*make)(void *ctx, PlNode *node),
+                            void *ctx) {
+  PlNode *n;
+  PL_TRY(pl_node_new(&n, key, PL_NODE_RULE, (uint32_t)nin, (uint32_t)nout, 0));
+  n->name = name;
+  n->has_lua = true;
+  n->u.rule = make(ctx, n);
+  if (n->u.rule && n->u.rule->always) key->has_always = true;
+  PlStatus s = n->u.rule ? PL_OK : pl_fail(PL_ERR_OOM, "%s: out of memory for a gradient node", name);
+  if (s == PL_OK) link_inputs(n, in, NULL);
+  for (int o = 0; o < nout && s == PL_OK; o++) {
+    if ((differentiable && !differentiable[o]) || !pl_is_float((PlDtype)out[o]->a.dtype)) continue;
+    if (nout > 1) s = keep_shape(n, o, out[o]);
+    if (s == PL_OK) s = pl_entry_set(out[o], n, (uint32_t)o);
+  }
+  pl_node_release(n);
+  return s;
 }
 
 PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int nout,
                         const bool *differentiable, const char *name,
                         PlRule *(*make)(void *ctx, PlNode *node), void *ctx) {
-  PlKey *keys[MAX_KEYS];
-  int nkeys = collect_keys(in, nin, keys);
-  for (int k = 0; k < nkeys; k++) {
-    PlNode *n;
-    PL_TRY(pl_node_new(&n, keys[k], PL_NODE_RULE, (uint32_t)nin, (uint32_t)nout, 0));
-    n->name = name;
-    n->has_lua = true;
-    n->u.rule = make(ctx, n);
-    if (n->u.rule && n->u.rule->always) keys[k]->has_always = true;
-    PlStatus s = n->u.rule ? PL_OK : pl_fail(PL_ERR_OOM, "%s: out of memory for a gradient node", name);
-    if (s == PL_OK) link_inputs(n, in, NULL);
-    for (int o = 0; o < nout && s == PL_OK; o++) {
-      if ((differentiable && !differentiable[o]) || !pl_is_float((PlDtype)out[o]->a.dtype)) continue;
-      if (nout > 1) s = keep_shape(n, o, out[o]);
-      if (s == PL_OK) s = pl_entry_set(out[o], n, (uint32_t)o);
-    }
-    pl_node_release(n);
-    PL_TRY(s);
-  }
-  return PL_OK;
+  Keys keys;
+  PL_TRY(pl_history_current(in, nin));
+  PL_TRY(collect_keys(in, nin, &keys));
+  PlStatus s = PL_OK;
+  for (int k = 0; k < keys.n && s == PL_OK; k++)
+    s = record_rule(keys.at[k], in, nin, out, nout, differentiable, name, make, ctx);
+  keys_free(&keys);
+  return s;
 }
 
 bool pl_grad_enable(bool on) {

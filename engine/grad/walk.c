@@ -132,10 +132,13 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
 
 /* ---- one node ------------------------------------------------------------------------------------------------ */
 
-/* Hooks may replace the gradient; callbacks then see the final one. */
+/* Hooks may replace the gradient; callbacks then see the final one. Those registered meanwhile wait for the next walk. */
 static PlStatus run_hooks(PlSlot *slot) {
+  const PlHook *last = slot->hooks;
+  while (last->next) last = last->next;
   for (int round = 0; round < 2; round++)
-    for (PlHook *h = slot->hooks; h && slot->grad; h = h->next) {
+    for (PlHook *h = slot->hooks, *next; h && slot->grad; h = next) {
+      next = h == last ? NULL : h->next;
       if (h->callback != (round == 1)) continue;
       PlTensor *other = NULL;
       PL_TRY(h->call(h->ud, slot->grad, &other));
@@ -216,9 +219,48 @@ static PlStatus arrive(PlWalk *w, PlNode *n) {
 
 /* ---- the walk ------------------------------------------------------------------------------------------------- */
 
+/* A walk inside of a rule or hook may reach a leaf that the outer walk has reached, too: a parameter. What the outer one
+ * noted there is put by until the inner one ends. */
+struct PlAside {
+  PlNode *leaf;
+  PlSlot slot;
+  PlNode *link;
+  uint64_t pass;
+  int32_t pending;
+  PlAside *next;
+};
+
+static PlStatus put_aside(PlWalk *w, PlNode *n) {
+  PlAside *a = malloc(sizeof *a);
+  if (!a) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
+  *a = (PlAside){.leaf = n, .slot = n->slots[0], .link = n->link, .pass = n->pass, .pending = n->pending, .next = w->aside};
+  n->slots[0].grad = NULL;
+  n->slots[0].capture = 0;
+  w->aside = a;
+  return PL_OK;
+}
+
+static void put_back(PlWalk *w) {
+  while (w->aside) {
+    PlAside *a = w->aside;
+    PlNode *n = a->leaf;
+    w->aside = a->next;
+    n->slots[0].grad = a->slot.grad;
+    n->slots[0].capture = a->slot.capture;
+    n->link = a->link;
+    n->pass = a->pass;
+    n->pending = a->pending;
+    n->busy = true;
+    free(a);
+  }
+}
+
 static PlStatus visit(PlWalk *w, PlNode *n) {
   if (n->pass == w->pass) return PL_OK;
-  if (n->busy) PL_FAIL(PL_ERR_STATE, "backward: called again from inside itself over the same tape, at %s", n->name);
+  if (PL_UNLIKELY(n->busy) && n->kind == PL_NODE_LEAF)
+    PL_TRY(put_aside(w, n));
+  else if (PL_UNLIKELY(n->busy))
+    PL_FAIL(PL_ERR_STATE, "backward: called again from inside itself over the same tape, at %s", n->name);
   if (n->spent && n->kind != PL_NODE_LEAF)
     PL_FAIL(PL_ERR_STATE, "backward: the tape below this tensor was freed by an earlier backward (at %s); "
                           "pass retain_graph=true to that one to go back twice", n->name ? n->name : "a tensor");
@@ -279,6 +321,7 @@ static void clean(PlWalk *w) {
     pl_node_release(n);
     n = next;
   }
+  if (PL_UNLIKELY(w->aside != NULL)) put_back(w);
   if (w->heap != w->few) free(w->heap);
   w->first = w->last = NULL;
   w->heap = NULL;

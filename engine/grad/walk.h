@@ -5,6 +5,8 @@
 
 #include "engine/grad/node.h"
 
+typedef struct PlAside PlAside; /* a leaf's notes of the walk that this one runs inside of */
+
 typedef struct PlWalk {
   PlTensor *const *ys; /* what it begins at, for traces; ny 0: unknown */
   int ny;
@@ -18,6 +20,7 @@ typedef struct PlWalk {
   size_t nheap, cap;
   PlNode *few[8];
   PlTensor **results; /* captured gradients */
+  PlAside *aside;
 } PlWalk;
 
 PlStatus pl_walk_seed(PlWalk *w, PlNode *n, uint32_t slot, PlTensor *dy);

@@ -212,6 +212,7 @@ static PlStatus enter(PlFlow *f, PlTensor *t, PlTensor **out) {
   }
   PlFVal v;
   PlTensor *h;
+  PL_TRY(pl_history_current(&t, 1));
   if (!f->record && pl_state.ambient && !pl_state.grad_off && is_computed(t))
     PL_FAIL(PL_ERR_STATE, "%s was computed from tensors that require a gradient before it came into the graph; compute it "
                           "inside g:trace(f), or detach it", pl_desc_text(&t->a));

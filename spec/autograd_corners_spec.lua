@@ -1,0 +1,345 @@
+-- SPDX-License-Identifier: MIT
+-- Corners of the gradient system where several parts meet: views that are out of date, walks inside walks, many keys,
+-- replaced gradients in place, repeated positions, structures that do not fit.
+
+local T = require "perilune"
+local near = require "spec.support.near"
+local live = require "spec.support.live"
+local eq, fails = near.near, near.fails
+
+local f64 = { dtype = "f64" }
+local function vec(...) return T.tensor({ ... }, f64) end
+local function ints(...) return T.tensor({ ... }, { dtype = "i64" }) end
+local function leaf(...) return vec(...):requires_grad_() end
+
+local copy = T.custom {
+  name = "copy",
+  forward = function(_, a) return a * 1 end,
+  backward = function(_, g) return g end,
+}
+
+describe("a view whose base was changed in place since", function()
+  -- The gradient that x gets where `use` reads such a view of 3 x.
+  local function through(use)
+    local x = leaf(1, 2)
+    local y = x * 1
+    local v = y[{ { 1, 1 } }]
+    y:mul_(3)
+    use(v):sum():backward()
+    return x.grad
+  end
+
+  it("has its history in whatever reads it", function()
+    for i, use in ipairs {
+      function(v) return v * 1 end,
+      function(v) return v end,
+      function(v) return copy(v) end,
+      function(v) return T.checkpoint(function(a) return a * 1 end, v) end,
+      function(v) return T.jit(function(a) return a * 1 end)(v) end,
+      function(v) return T.vmap(function(a) return copy(a) end)(v) end,
+      function(v) return v:retain_grad() * 1 end,
+      function(v)
+        local z = T.zeros({ 1 }, f64)
+        z[1] = v[1]
+        return z
+      end,
+    } do
+      assert.has_no.errors(function() eq(through(use), { 3, 0 }) end, "use " .. i)
+    end
+    eq(through(function(v)
+      v:register_hook(function(g) return g * 10 end)
+      return v * 1
+    end), { 30, 0 })
+  end)
+
+  it("is attached where it is now", function()
+    local x, got = vec(1, 2), {}
+    local key = T.GradKey {}
+    key:attach(x, function(_, g) got.x = g end)
+    local y = x * 1
+    local v = y[{ { 1, 1 } }]
+    y:mul_(3)
+    key:attach(v, function(_, g) got.v = g end)
+    assert.is_true(key:is_attached_to(v))
+    key:backward((v * 2):sum())
+    eq(got.v, { 2 })
+    eq(got.x, { 6, 0 })
+  end)
+
+  it("tells what it depends on, also when it depended on nothing before", function()
+    local x = leaf(1, 2)
+    local y = T.zeros({ 2 }, f64)
+    local v = y[{ { 1, 1 } }]
+    y:copy_(x)
+    assert.is_true(v.requires_grad)
+    assert.is_false(v.is_leaf)
+    assert.is_true(#T.debug.tape(v) > 1)
+    copy(v):sum():backward()
+    eq(x.grad, { 1, 0 })
+  end)
+end)
+
+describe("keys", function()
+  it("nest deeper than one would", function()
+    local f = function(x) return (x * 0.5):exp() end
+    for _ = 1, 40 do f = T.grad(f) end
+    local want = 0.5 ^ 40 * math.exp(0.15)
+    assert.is_true(math.abs(f(T.tensor(0.3, f64)):item() - want) < 1e-9 * want)
+    local x, keys, got = vec(0.7), {}, {}
+    for l = 1, 100 do
+      keys[l] = T.GradKey {}
+      keys[l]:attach(x, function(_, g) got[l] = g end)
+    end
+    local y = (x * 0.5):exp()
+    for l = 100, 1, -1 do
+      keys[l]:backward(y)
+      y = assert(got[l], "no gradient at level " .. l)
+    end
+    assert.is_true(math.abs(y:item() / (0.5 ^ 100 * math.exp(0.35)) - 1) < 1e-9)
+  end)
+
+  it("may be closed in any order, and by their own callbacks", function()
+    local x = vec(1, 2)
+    local outer, inner = T.GradManager():attach(x), T.GradManager():attach(x)
+    outer:record()
+    inner:record()
+    local y = x * x
+    outer:release()
+    inner:backward(y)
+    eq(x.grad, { 2, 4 })
+    assert.is_true((leaf(1) * 2).requires_grad)
+    local key, calls = T.GradKey {}, 0
+    local function close()
+      calls = calls + 1
+      key:close()
+    end
+    key:attach(x, close)
+    local z = x * x
+    key:attach(z, close)
+    key:backward(z:exp())
+    assert.equal(1, calls)
+    assert.is_false(key.active)
+  end)
+
+  it("are named in no time, however many there are", function()
+    local keys, names = {}, {}
+    local start = os.clock()
+    for i = 1, 2000 do
+      keys[i] = T.GradKey { level = 1 }
+      assert.is_nil(names[keys[i].name])
+      names[keys[i].name] = true
+    end
+    for i = 1, 2000 do keys[i]:close() end
+    assert.is_true(os.clock() - start < 1)
+  end)
+end)
+
+describe("a walk inside a walk", function()
+  it("may end at the same leaves", function()
+    live.flat(T, function()
+      local x = leaf(1, 2)
+      local other = (x * 10):sum()
+      local y = x * x
+      y:register_hook(function() other:backward() end)
+      y:sum():backward()
+      eq(x.grad, { 12, 14 })
+      -- the same in a rule, and for gradients that are handed out
+      x.grad = nil
+      local seen
+      other = (x ^ 3):sum()
+      local nosy = T.custom { name = "nosy", forward = function(_, a) return a * 1 end, backward = function(_, g)
+        seen = T.grad_of(other, x)
+        return g
+      end };
+      (nosy(x) + x):sum():backward()
+      eq(seen, { 3, 12 })
+      eq(x.grad, { 2, 2 })
+    end)
+  end)
+
+  it("keeps what the outer one had noted when it fails", function()
+    local x = leaf(1, 2)
+    local bad = T.custom { name = "bad", forward = function(_, a) return a * 1 end,
+      backward = function() error "inner" end }
+    local other = (bad(x * 1) + x):sum()
+    local y = x * x
+    y:register_hook(function() fails("inner", other.backward, other) end);
+    (y + x):sum():backward()
+    eq(x.grad, { 3, 5 })
+  end)
+
+  it("is refused over the same tape, and says where nothing is recorded", function()
+    local x = leaf(1, 2)
+    local y = x * x
+    local z = y:sum()
+    y:register_hook(function() z:backward() end)
+    fails("called again from inside itself over the same tape", function() z:backward() end)
+    local w = x * 2
+    w:register_hook(function(g) (g:detach():requires_grad_() * 2):sum():backward() end)
+    fails("while a backward runs, requires_grad_() records nothing", function() w:sum():backward() end)
+  end)
+
+  it("does not run hooks that are registered meanwhile", function()
+    local x, n = leaf(1), 0
+    local function hook()
+      n = n + 1
+      assert(n < 10)
+      x:register_hook(hook)
+    end
+    x:register_hook(hook)
+    x:sum():backward()
+    assert.equal(1, n)
+    x:sum():backward()
+    assert.equal(3, n)
+  end)
+
+  it("survives hooks that free what the walk goes over, and finalizers that walk", function()
+    live.flat(T, function()
+      local x, n = leaf(1, 2), 0
+      local list, y = {}, x
+      for i = 1, 50 do
+        y = y * 2
+        list[i] = y
+      end
+      y:register_hook(function(g)
+        for _, t in ipairs(list) do t:free() end
+        g:free()
+        setmetatable({}, { __gc = function()
+          n = n + 1
+          local a = leaf(3);
+          (a * a):sum():backward()
+        end })
+        collectgarbage()
+      end)
+      y:sum():backward()
+      eq(x.grad, { 2.0 ^ 50, 2.0 ^ 50 })
+      assert.equal(1, n)
+    end)
+  end)
+end)
+
+describe("a replaced gradient", function()
+  local function with(name, rule, f)
+    T.override_gradient(name, rule)
+    local ok, err = pcall(f)
+    T.override_gradient(name, nil)
+    assert.is_true(ok, tostring(err))
+  end
+
+  it("is that of the op in place and of out=, too", function()
+    with("sin", function(_, g) return g * 100 end, function()
+      local x = leaf(0.5)
+      local y = x + 0
+      assert.equal(y, y:sin_())
+      eq(y, { math.sin(0.5) })
+      collectgarbage()
+      collectgarbage()
+      y:sum():backward()
+      eq(x.grad, { 100 })
+      local o = vec(0)
+      assert.equal(o, T.sin(x, { out = o }))
+      eq(o, { math.sin(0.5) })
+      eq(T.grad_of(o:sum(), x), { 100 })
+      fails("is a leaf that requires a gradient", function() x:sin_() end)
+    end)
+    with("mul", function(_, g) return g * 7, g * 9 end, function()
+      local x, z = leaf(0.5, 1), leaf(3, 4)
+      local y = x + 0
+      y:mul_(z)
+      eq(y, { 1.5, 4 })
+      local gx, gz = table.unpack(T.grad_of(y:sum(), { x, z }))
+      eq(gx, 7)
+      eq(gz, 9)
+      y = x + 0
+      y:mul_(y) -- both operands are the tensor
+      eq(y, { 0.25, 1 })
+      eq(T.grad_of(y:sum(), x), 16)
+      y = x + 0
+      local v = y[{ { 1, 1 } }]
+      v:mul_(z[{ { 1, 1 } }])
+      eq(T.grad_of(y:sum(), x), { 7, 1 })
+    end)
+  end)
+
+  it("may be replaced while backward runs, and is that of the time of the call", function()
+    local x = leaf(0.5)
+    T.override_gradient("sin", function(_, g) return g * 100 end)
+    local y = x:sin()
+    T.override_gradient("sin", nil)
+    eq(T.grad_of(y:sum(), x), { 100 })
+    local f = T.custom { name = "swap", forward = function(ctx, a)
+      ctx:save(a)
+      return a:sin()
+    end, backward = function(ctx, g)
+      local old = T.override_gradient("sin", function(_, h) return h * 3 end)
+      local d = T.grad(function(a) return a:sin():sum() end)(ctx:saved())
+      assert.is_nil(old)
+      T.override_gradient("sin", old)
+      return g * d
+    end }
+    eq(T.grad_of(f(x):sum(), x), { 3 })
+    eq(T.grad_of(x:sin():sum(), x), { math.cos(0.5) })
+  end)
+
+  it("is not that of ops which change their operand", function()
+    fails("copy changes its first operand", T.override_gradient, "copy", function() end)
+  end)
+end)
+
+describe("assignment to repeated positions", function()
+  it("gives a gradient to the value that stays", function()
+    local cases = {
+      { { 4, 3 }, { 3, 3 }, function(t, v) t[ints(2, 1, 2)] = v end },
+      { { 4, 3 }, { 4, 3 }, function(t, v) t[{ {}, ints(2, 2, 1) }] = v end },
+      { { 4, 3 }, { 4 }, function(t, v) t[{ ints(2, 2, 1, 2), ints(1, 1, 3, 1) }] = v end },
+      { { 4, 3 }, { 1 }, function(t, v) t[ints(2, 2, 3)] = v end },
+      { { 4, 3 }, { 1, 1, 3, 3 }, function(t, v) t[ints(2, 2, 3)] = v end },
+      { { 4, 3 }, { 3, 3 }, function(t, v) t[ints(2, -3, 1)] = v end },
+      { { 4, 3 }, { 2, 2, 3 }, function(t, v) t[T.tensor({ { 1, 2 }, { 2, 1 } }, { dtype = "i64" })] = v end },
+      { { 4, 3 }, { 2, 3 }, function(t, v)
+        t[{ T.tensor({ { 1 }, { 1 } }, { dtype = "i64" }), ints(1, 1, 3) }] = v
+      end },
+      { { 2, 3, 4 }, { 3, 3 }, function(t, v) t[{ ints(1, 2, 1), {}, ints(3, 3, 3) }] = v end },
+      { { 2, 3, 4 }, { 2, 3 }, function(t, v) t[{ {}, ints(3, 1, 3), ints(3, 2, 3) }] = v end },
+      { { 4, 3 }, { 2, 3 }, function(t, v) t[T.tensor { true, false, true, false }] = v end },
+    }
+    for i, case in ipairs(cases) do
+      local x, v, w = T.randn(case[1], f64), T.randn(case[2], f64), T.randn(case[1], f64)
+      local function f(a, b)
+        local t = a * 1
+        case[3](t, b)
+        return (t * t * w):sum()
+      end
+      local ok, why = T.gradcheck(f, { x, v })
+      assert.is_true(ok, ("case %d: %s"):format(i, tostring(why)))
+      ok, why = T.gradgradcheck(f, { x, v })
+      assert.is_true(ok, ("case %d: %s"):format(i, tostring(why)))
+    end
+  end)
+end)
+
+describe("structures that do not fit", function()
+  it("are refused instead of read in part", function()
+    local x = vec(1, 2)
+    local _, pull = T.vjp(function(a) return { s = a:sum() } end, x)
+    fails("has an entry 'summ', which the other has not", pull, { summ = T.tensor(1, f64) })
+    fails("the gradient of the result, a table, is missing", pull)
+    fails("an entry 'w'; an argument that is a table goes inside: {{w = …}}", T.jvp, T.sin, { w = x }, { w = x })
+    fails("has an entry '2', which the other has not", T.jvp, T.sin, { x }, { x, x })
+    fails("has an entry 'v', which the other has not", T.jvp, function(p) return p.w end, { { w = x } }, { { v = x } })
+    fails("jvp: the tangent is missing", T.jvp, T.sin, x)
+    fails("hvp: the vector is missing", T.hvp, function(a) return a:sum() end, x)
+    fails("a function expected, got a tensor [2]", T.jacobian, x)
+    fails("the function returned no floating tensor", T.gradcheck, function() return 3 end, { x })
+    fails("the function returned no floating tensor", T.gradgradcheck, function() return 3 end, { x })
+    fails("a list of tensors expected, got a table with an entry 'w'", function() T.GradManager():attach { w = x } end)
+  end)
+
+  it("but a scalar's gradient is one unless given", function()
+    local _, pull = T.vjp(function(a) return (a * a):sum() end, vec(1, 2))
+    eq(pull(), { 2, 4 })
+    local y, dy = T.jvp(function(a, n, b) return a * b * n end, { n = 3, vec(2), 10, vec(3) }, { vec(1), nil, vec(0) })
+    eq(y, { 60 })
+    eq(dy, { 30 })
+  end)
+end)
