@@ -86,7 +86,7 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
 }
 
 /* An empty box with the metatable from the upvalue: no registry look-up. */
-static Box *new_result(lua_State *L) {
+static inline Box *new_result(lua_State *L) {
   Box *b = lua_newuserdatauv(L, sizeof(Box), 1);
   b->t = NULL;
   b->magic = BOX_MAGIC;
@@ -97,7 +97,7 @@ static Box *new_result(lua_State *L) {
 }
 
 /* One or two tensors and nothing else: most calls of a training step. */
-static int call_fast(lua_State *L, const PlOp *op, PlTensor **in, int n) {
+static inline int call_fast(lua_State *L, const PlOp *op, PlTensor **in, int n) {
   l_collect(L);
   Box *b = new_result(L);
   PlTensor *out;
@@ -144,7 +144,7 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
 }
 
 /* Two operands, at 1 and 2, of an op that changes neither: < 0 if that is not the fast case. */
-static int call_two(lua_State *L, const PlOp *op) {
+static inline int call_two(lua_State *L, const PlOp *op) {
   PlTensor *in[2] = {l_to_tensor(L, 1), l_to_tensor(L, 2)};
   if (in[0] && in[1]) return call_fast(L, op, in, 2);
   if (!(op->flags & PL_F_SCALAR) || op->nattr || op->nopt) return -1;
@@ -202,7 +202,7 @@ bool l_push_op_name(lua_State *L, const char *text, size_t *skip) {
 
 /* The arithmetic metamethods, a function for each: an op in an upvalue would have to be asked for. Lua passes both
  * operands, for unary ones the operand twice. */
-static inline int binary(lua_State *L, const PlOp *op) {
+static int binary(lua_State *L, const PlOp *op) {
   int results = PL_LIKELY(!l_overridden_count) ? call_two(L, op) : -1;
   return results >= 0 ? results : call_general(L, op, false);
 }

@@ -33,11 +33,9 @@ PlStatus pl_count(int ndim, const int64_t *shape, PlDtype dtype, int64_t *numel,
   return PL_OK;
 }
 
-static size_t round16(size_t n) { return (n + 15) & ~(size_t)15; }
-
 /* A piece with handle and dims; with `extra` bytes behind. */
 static PlTensor *new_handle(PlDtype dtype, int ndim, size_t extra) {
-  size_t size = round16(sizeof(PlTensor) + 2 * (size_t)ndim * sizeof(int64_t)) + extra;
+  size_t size = pl_round16(sizeof(PlTensor) + 2 * (size_t)ndim * sizeof(int64_t)) + extra;
   PlTensor *t = pl_pool_get(size);
   if (PL_UNLIKELY(!t)) return NULL;
   t->a.shape = t->dims;
@@ -63,11 +61,11 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a tenso
 
 static PlStatus make(PlTensor **out, PlDtype dtype, int ndim, const int64_t *shape, int64_t numel, size_t nbytes) {
   bool small = nbytes <= PL_SMALL;
-  size_t head = round16(sizeof(PlStorage));
-  PlTensor *t = new_handle(dtype, ndim, head + (small ? round16(nbytes) : 0));
+  size_t head = pl_round16(sizeof(PlStorage));
+  PlTensor *t = new_handle(dtype, ndim, head + (small ? pl_round16(nbytes) : 0));
   if (PL_UNLIKELY(!t)) return no_memory();
   size_t size = (size_t)t->piece * PL_POOL_STEP;
-  PlStorage *s = (PlStorage *)(void *)((char *)t + size - head - (small ? round16(nbytes) : 0));
+  PlStorage *s = (PlStorage *)(void *)((char *)t + size - head - (small ? pl_round16(nbytes) : 0));
   *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = small ? PL_OWNS_NOTHING : PL_OWNS_BLOCK};
   if (small)
     s->data = (char *)s + head;
@@ -99,13 +97,13 @@ PlStatus pl_tensor_empty_on(PlTensor **out, int device, PlDtype dtype, int ndim,
   void *data;
   PL_TRY(pl_count(ndim, shape, dtype, &numel, &nbytes));
   PL_TRY(pl_device_storage(nbytes, &data));
-  PlTensor *t = new_handle(dtype, ndim, round16(sizeof(PlStorage)));
+  PlTensor *t = new_handle(dtype, ndim, pl_round16(sizeof(PlStorage)));
   if (PL_UNLIKELY(!t)) {
     pl_device_storage_free(data);
     return no_memory();
   }
   size_t size = (size_t)t->piece * PL_POOL_STEP;
-  PlStorage *s = (PlStorage *)(void *)((char *)t + size - round16(sizeof(PlStorage)));
+  PlStorage *s = (PlStorage *)(void *)((char *)t + size - pl_round16(sizeof(PlStorage)));
   *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = PL_OWNS_DEVICE, .data = data};
   t->flags = PL_T_EMBEDDED;
   t->storage = s;
@@ -134,22 +132,8 @@ PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype) {
   if (PL_UNLIKELY(t->a.device != PL_CPU)) return pl_tensor_empty_on(out, t->a.device, dtype, t->a.ndim, t->a.shape);
   size_t few = (size_t)t->a.numel * pl_dtype_size(dtype);
   if (t->a.contiguous && (uint64_t)t->a.numel <= PL_SMALL && few <= PL_SMALL) { /* what small models make most */
-    size_t dims = 2 * (size_t)t->a.ndim * sizeof(int64_t), handle = round16(sizeof(PlTensor) + dims);
-    size_t size = handle + round16(sizeof(PlStorage)) + round16(few);
-    PlTensor *y = pl_pool_get(size);
+    PlTensor *y = pl_tensor_small_like(t, dtype, few);
     if (PL_UNLIKELY(!y)) return no_memory();
-    PlStorage *s = (PlStorage *)(void *)((char *)y + handle);
-    void *data = (char *)s + round16(sizeof(PlStorage));
-    *y = (PlTensor){.a = {.data = data, .numel = t->a.numel, .shape = y->dims, .strides = y->dims + t->a.ndim,
-                          .dtype = (uint8_t)dtype, .ndim = t->a.ndim, .device = PL_CPU, .contiguous = 1},
-                    .refs = 1, .flags = PL_T_EMBEDDED, .piece = (uint16_t)(size / PL_POOL_STEP), .storage = s};
-    *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = y, .nbytes = few, .data = data};
-    int64_t stride = 1;
-    for (int d = t->a.ndim - 1; d >= 0; d--) {
-      y->dims[d] = t->a.shape[d];
-      y->dims[t->a.ndim + d] = stride;
-      stride *= t->a.shape[d] ? t->a.shape[d] : 1;
-    }
     *out = y;
     return PL_OK;
   }

@@ -4,6 +4,7 @@
 #ifndef PL_ENGINE_TENSOR_H
 #define PL_ENGINE_TENSOR_H
 
+#include "engine/alloc.h"
 #include "engine/ops/op.h"
 
 enum { PL_SMALL = 64 };
@@ -69,6 +70,29 @@ static inline int64_t *pl_dims(PlTensor *t) { return t->dims; }
 static inline int64_t *pl_strides(PlTensor *t) { return t->dims + t->a.ndim; }
 
 PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype); /* empty, same shape */
+static inline size_t pl_round16(size_t n) { return (n + 15) & ~(size_t)15; }
+/* The same where t is contiguous, of the CPU, with `bytes` <= PL_SMALL bytes of data of this dtype: one piece for handle,
+ * storage and data. NULL: no memory. */
+static inline PlTensor *pl_tensor_small_like(const PlTensor *t, PlDtype dtype, size_t bytes) {
+  const int n = t->a.ndim;
+  const size_t handle = pl_round16(sizeof(PlTensor) + 2 * (size_t)n * sizeof(int64_t));
+  const size_t size = handle + pl_round16(sizeof(PlStorage)) + pl_round16(bytes);
+  PlTensor *y = pl_pool_get(size);
+  if (PL_UNLIKELY(!y)) return NULL;
+  PlStorage *s = (PlStorage *)(void *)((char *)y + handle);
+  void *data = (char *)s + pl_round16(sizeof(PlStorage));
+  *y = (PlTensor){.a = {.data = data, .numel = t->a.numel, .shape = y->dims, .strides = y->dims + n,
+                        .dtype = (uint8_t)dtype, .ndim = (uint8_t)n, .device = 0, .contiguous = 1},
+                  .refs = 1, .flags = PL_T_EMBEDDED, .piece = (uint16_t)(size / PL_POOL_STEP), .storage = s};
+  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = y, .nbytes = bytes, .data = data};
+  int64_t stride = 1;
+  for (int d = n - 1; d >= 0; d--) {
+    y->dims[d] = t->a.shape[d];
+    y->dims[n + d] = stride;
+    stride *= t->a.shape[d] ? t->a.shape[d] : 1;
+  }
+  return y;
+}
 /* A handle on storage s, whose reference it takes; on failure s is released. */
 PlStatus pl_tensor_handle(PlTensor **out, const PlArray *type, PlStorage *s);
 /* Another handle on t's storage with these sizes, strides and byte address; no checks. */

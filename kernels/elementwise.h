@@ -18,9 +18,13 @@ enum {
  * PL_ERR_INTERRUPT. */
 PlStatus plk_cpu_elementwise(const PlkCall *call);
 
-/* The same for n >= 1 elements of f32 or f64 that lie flat, by a member of one or two inputs (one: y is x) without
- * parameters, or with all at their defaults. number: 1, 2: x, y is one value where n may be more; 0: neither is. False: it
- * has no such member; nothing was done. */
-bool plk_cpu_elementwise_flat(int code, int dtype, int64_t n, void *out, const void *x, const void *y, int number);
+/* A loop over n elements. ptr[0] is the output, then the inputs; all contiguous, except that an operand whose stride is 0
+ * is one value (only loops of two float inputs take that). Output and inputs may be the same array.
+ * Returns 0, or 1 for an integer division by zero (the output is then unspecified). */
+typedef int (*PlkLoop)(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p);
+
+/* The loop of a member for f32 or f64, for arrays so small that nothing else is worth its time; one_value: one that takes
+ * stride 0. NULL: there is none. */
+PlkLoop plk_cpu_elementwise_loop(int code, int dtype, bool one_value);
 
 #endif

@@ -490,11 +490,8 @@ PlStatus plk_cpu_elementwise(const PlkCall *call) {
   return run_plan(call, isa, loop, attrs);
 }
 
-bool plk_cpu_elementwise_flat(int code, int dtype, int64_t n, void *out, const void *x, const void *y, int number) {
+PlkLoop plk_cpu_elementwise_loop(int code, int dtype, bool one_value) {
   const PlkIsa *isa = plk_isa_tables();
-  const PlkLoop loop = dtype == PL_F32 ? isa->f32[code] : isa->f64[code];
-  if (PL_UNLIKELY(loop == NULL || (number != 0 && n > 1 && !takes_one_value(code, dtype)))) return false;
-  static const int64_t strides[3][MAX_OP] = {{1, 1, 1}, {1, 0, 1}, {1, 1, 0}};
-  char *all[MAX_OP] = {out, (char *)(uintptr_t)x, (char *)(uintptr_t)y};
-  return loop(all, strides[n > 1 ? number : 0], n, &no_attrs) == 0;
+  if (one_value && !takes_one_value(code, dtype)) return NULL;
+  return dtype == PL_F32 ? isa->f32[code] : isa->f64[code];
 }

@@ -7,11 +7,6 @@
 
 #include "kernels/elementwise.h"
 
-/* ptr[0] is the output, then the inputs; all contiguous, except that an operand whose stride is 0 is one
- * value (only loops of two float inputs take that). Output and inputs may be the same array.
- * Returns 0, or 1 for an integer division by zero (the output is then unspecified). */
-typedef int (*PlkLoop)(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p);
-
 /* Casts run over f32, f64, i8 … bool: halves come as f32. */
 enum { PLK_NINT = 6, PLK_NCAST = 8 };
 static inline int plk_cast_index(int dtype) { return dtype < PL_F16 ? dtype : dtype - 2; }
