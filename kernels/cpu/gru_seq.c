@@ -3,7 +3,6 @@
  * some rows of the batch through all steps. */
 #include <string.h>
 
-#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gru.h"
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/lstm.h"
@@ -22,8 +21,7 @@ typedef struct Seq {
   void *panels;
 } Seq;
 
-static int64_t place(const Seq *q, int64_t k) { return q->reverse ? q->S - 1 - k : k; }
-static int64_t state(const Seq *q, int64_t k) { return q->reverse ? q->S - k : k; }
+PLK_SEQ_PLACES
 
 static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlAttrs *attrs) {
   return (Seq){.loops = &PLK_ISA_PICK(plk_gru), .products = &PLK_ISA_PICK(plk_lstm_seq), .S = S, .N = N, .H = H,
@@ -40,16 +38,10 @@ static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlAttrs *attrs) {
 #define LOOPS   f64
 #include "kernels/cpu/gru_seq_body.h"
 
-#define BODY(NAME, ROWS)                                                                                      \
-  static PlStatus NAME(void *ctx, int64_t begin, int64_t end) {                                               \
-    const Seq *q = ctx;                                                                                       \
-    for (int64_t t = begin; t < end; t++) PL_TRY(ROWS(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks));    \
-    return PL_OK;                                                                                             \
-  }
-BODY(forward, forward_rows_f32)
-BODY(forward64, forward_rows_f64)
-BODY(backward, backward_rows_f32)
-BODY(backward64, backward_rows_f64)
+PLK_SEQ_BODY(forward, forward_rows_f32)
+PLK_SEQ_BODY(forward64, forward_rows_f64)
+PLK_SEQ_BODY(backward, backward_rows_f32)
+PLK_SEQ_BODY(backward64, backward_rows_f64)
 
 PlStatus plk_cpu_gru_seq(const PlkCall *call) {
   const PlArray *gx = call->in[0], *h0 = call->in[1];
@@ -81,10 +73,7 @@ PlStatus plk_cpu_gru_seq_bwd(const PlkCall *call) {
   if (s == PL_OK && q.N > 0) s = plk_parallel(q.tasks, 1, f64 ? backward64 : backward, &q);
   plk_scratch_free(q.panels);
   plk_scratch_free(room);
-  const PlkGemm g = {.dtype = (PlDtype)acts->dtype, .ta = true, .M = 3 * H, .N = H, .K = q.S * q.N, .lda = 3 * H,
-                     .ldb = H, .ldc = H, .alpha = 1, .A = q.da, .C = call->out[2]->data,
-                     .B = (const char *)hs->data + (q.reverse ? q.N * H * size : 0)};
-  if (s == PL_OK) s = plk_gemm_run(&g);
+  if (s == PL_OK) s = plk_recurrent_weight(hs, q.da, 3 * H, q.reverse, call->out[2]);
   if (s == PL_OK && f64)
     bias_gradient_f64(&q, call->out[3]->data);
   else if (s == PL_OK)

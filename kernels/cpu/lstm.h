@@ -52,5 +52,20 @@ PlStatus plk_pack_panels(const PlArray *w, int64_t rows, int64_t cols, bool tran
 PlStatus plk_gradient_given(const PlArray *a, const void **data, void **room);
 /* Into how many tasks the rows of a batch are cut: by shape alone. */
 int64_t plk_recurrent_tasks(int64_t N, int64_t H);
+/* dw[M,H] = Σ_k dgx_kᵀ (h before step k): dgx [S][N][M], hs [S + 1][N][H], whose matrices follow each other. */
+PlStatus plk_recurrent_weight(const PlArray *hs, const void *dgx, int64_t M, bool reverse, const PlArray *dw);
+
+/* For a struct Seq of a file with S, N, tasks, reverse. Where step k = 0 … S - 1 lies in the sequence, and where the state
+ * after k steps lies among the S + 1. */
+#define PLK_SEQ_PLACES                                                                           \
+  static int64_t place(const Seq *q, int64_t k) { return q->reverse ? q->S - 1 - k : k; }        \
+  static int64_t state(const Seq *q, int64_t k) { return q->reverse ? q->S - k : k; }
+/* The body NAME of a parallel region over tasks: ROWS(seq, from, to) for each one's rows of the batch. */
+#define PLK_SEQ_BODY(NAME, ROWS)                                                                              \
+  static PlStatus NAME(void *ctx, int64_t begin, int64_t end) {                                               \
+    const Seq *q = ctx;                                                                                       \
+    for (int64_t t = begin; t < end; t++) PL_TRY(ROWS(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks));    \
+    return PL_OK;                                                                                             \
+  }
 
 #endif

@@ -31,9 +31,7 @@ typedef struct Pack {
   bool transpose;
 } Pack;
 
-/* Where step k = 0 … S - 1 lies in the sequence, and where the state after k steps lies among the S + 1. */
-static int64_t place(const Seq *q, int64_t k) { return q->reverse ? q->S - 1 - k : k; }
-static int64_t state(const Seq *q, int64_t k) { return q->reverse ? q->S - k : k; }
+PLK_SEQ_PLACES
 
 /* About a dozen rows a task share a pass over the weight; a few more tasks where there is little else to share out. */
 int64_t plk_recurrent_tasks(int64_t N, int64_t H) {
@@ -56,16 +54,10 @@ static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlAttrs *attrs) {
 #define LOOPS   f64
 #include "kernels/cpu/lstm_seq_body.h"
 
-#define BODY(NAME, ROWS)                                                                                      \
-  static PlStatus NAME(void *ctx, int64_t begin, int64_t end) {                                               \
-    const Seq *q = ctx;                                                                                       \
-    for (int64_t t = begin; t < end; t++) PL_TRY(ROWS(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks));    \
-    return PL_OK;                                                                                             \
-  }
-BODY(forward, forward_rows_f32)
-BODY(forward64, forward_rows_f64)
-BODY(backward, backward_rows_f32)
-BODY(backward64, backward_rows_f64)
+PLK_SEQ_BODY(forward, forward_rows_f32)
+PLK_SEQ_BODY(forward64, forward_rows_f64)
+PLK_SEQ_BODY(backward, backward_rows_f32)
+PLK_SEQ_BODY(backward64, backward_rows_f64)
 
 PlStatus plk_gradient_given(const PlArray *a, const void **data, void **room) {
   *data = *room = NULL;
@@ -84,6 +76,14 @@ PlStatus plk_gradient_given(const PlArray *a, const void **data, void **room) {
     *data = *room;
   }
   return PL_OK;
+}
+
+PlStatus plk_recurrent_weight(const PlArray *hs, const void *dgx, int64_t M, bool reverse, const PlArray *dw) {
+  const int64_t N = hs->shape[1], H = hs->shape[2], size = (int64_t)pl_dtype_size((PlDtype)hs->dtype);
+  const PlkGemm g = {.dtype = (PlDtype)hs->dtype, .ta = true, .M = M, .N = H, .K = (hs->shape[0] - 1) * N, .lda = M, .ldb = H,
+                     .ldc = H, .alpha = 1, .A = dgx, .C = dw->data,
+                     .B = (const char *)hs->data + (reverse ? N * H * size : 0)};
+  return plk_gemm_run(&g);
 }
 
 static PlStatus pack32(void *ctx, int64_t begin, int64_t end) {
@@ -139,7 +139,6 @@ PlStatus plk_cpu_lstm_layer(const PlkCall *call) {
 PlStatus plk_cpu_lstm_seq_bwd(const PlkCall *call) {
   const PlArray *gates = call->in[0], *hs = call->in[2], *dw = call->out[3];
   const bool f64 = gates->dtype == PL_F64;
-  const int64_t size = (int64_t)pl_dtype_size((PlDtype)gates->dtype);
   Seq q = seq_of(gates->shape[0], gates->shape[1], hs->shape[2], call->attrs);
   q.gates = gates->data, q.cs = call->in[1]->data, q.dhs = call->in[4]->data;
   q.dgx = call->out[0]->data, q.dh0 = call->out[1]->data, q.dc0 = call->out[2]->data;
@@ -154,9 +153,5 @@ PlStatus plk_cpu_lstm_seq_bwd(const PlkCall *call) {
   plk_scratch_free(room[0]);
   plk_scratch_free(room[1]);
   if (s != PL_OK) return s;
-  /* dw[4H,H] = Σ dgx_kᵀ (h before step k), whose matrices follow each other */
-  const PlkGemm g = {.dtype = (PlDtype)gates->dtype, .ta = true, .M = 4 * H, .N = H, .K = q.S * q.N, .lda = 4 * H,
-                     .ldb = H, .ldc = H, .alpha = 1, .A = q.dgx, .C = dw->data,
-                     .B = (const char *)hs->data + (q.reverse ? q.N * H * size : 0)};
-  return plk_gemm_run(&g);
+  return plk_recurrent_weight(hs, q.dgx, 4 * H, q.reverse, dw);
 }

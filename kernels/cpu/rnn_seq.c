@@ -4,7 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gru.h"
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/lstm.h"
@@ -23,8 +22,7 @@ typedef struct Seq {
   void *panels;
 } Seq;
 
-static int64_t place(const Seq *q, int64_t k) { return q->reverse ? q->S - 1 - k : k; }
-static int64_t state(const Seq *q, int64_t k) { return q->reverse ? q->S - k : k; }
+PLK_SEQ_PLACES
 
 static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlAttrs *attrs) {
   return (Seq){.loops = &PLK_ISA_PICK(plk_gru), .products = &PLK_ISA_PICK(plk_lstm_seq), .S = S, .N = N, .H = H,
@@ -74,16 +72,10 @@ static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlAttrs *attrs) {
 ROWS(float, f32)
 ROWS(double, f64)
 
-#define BODY(NAME, DO)                                                                                      \
-  static PlStatus NAME(void *ctx, int64_t begin, int64_t end) {                                             \
-    const Seq *q = ctx;                                                                                     \
-    for (int64_t t = begin; t < end; t++) PL_TRY(DO(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks));    \
-    return PL_OK;                                                                                           \
-  }
-BODY(forward, forward_rows_f32)
-BODY(forward64, forward_rows_f64)
-BODY(backward, backward_rows_f32)
-BODY(backward64, backward_rows_f64)
+PLK_SEQ_BODY(forward, forward_rows_f32)
+PLK_SEQ_BODY(forward64, forward_rows_f64)
+PLK_SEQ_BODY(backward, backward_rows_f32)
+PLK_SEQ_BODY(backward64, backward_rows_f64)
 
 PlStatus plk_cpu_rnn_seq(const PlkCall *call) {
   const PlArray *gx = call->in[0];
@@ -100,15 +92,12 @@ PlStatus plk_cpu_rnn_seq(const PlkCall *call) {
 
 PlStatus plk_cpu_rnn_seq_bwd(const PlkCall *call) {
   const PlArray *hs = call->in[0];
-  const int64_t size = (int64_t)pl_dtype_size((PlDtype)hs->dtype), H = hs->shape[2];
+  const int64_t H = hs->shape[2];
   Seq q = seq_of(hs->shape[0] - 1, hs->shape[1], H, call->attrs);
   q.hs = hs->data, q.dhs = call->in[2]->data, q.dgx = call->out[0]->data, q.dh0 = call->out[1]->data;
   if (H == 0) return PL_OK;
   PL_TRY(plk_pack_panels(call->in[1], H, H, false, &q.panels));
   PlStatus s = q.N > 0 ? plk_parallel(q.tasks, 1, hs->dtype == PL_F64 ? backward64 : backward, &q) : PL_OK;
   plk_scratch_free(q.panels);
-  const PlkGemm g = {.dtype = (PlDtype)hs->dtype, .ta = true, .M = H, .N = H, .K = q.S * q.N, .lda = H, .ldb = H,
-                     .ldc = H, .alpha = 1, .A = q.dgx, .C = call->out[2]->data,
-                     .B = (const char *)hs->data + (q.reverse ? q.N * H * size : 0)};
-  return s == PL_OK ? plk_gemm_run(&g) : s;
+  return s == PL_OK ? plk_recurrent_weight(hs, q.dgx, H, q.reverse, call->out[2]) : s;
 }

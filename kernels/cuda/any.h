@@ -47,6 +47,37 @@ PLC_DEV void plc_put_i(void *p, int dtype, int64_t i, int64_t v) { /* integers a
   }
 }
 
+/* A float as an integer between lo and hi. */
+PLC_DEV int64_t plc_saturated(double x, int64_t lo, int64_t hi) {
+  if (x != x) return 0;
+  if (x >= 9223372036854775808.0) return hi;
+  if (x < -9223372036854775808.0) return lo;
+  int64_t v = (int64_t)x;
+  return v < lo ? lo : v > hi ? hi : v;
+}
+PLC_DEV int64_t plc_as_integer(double x, int dtype) {
+  switch (dtype) {
+  case PL_I8: return plc_saturated(x, -128, 127);
+  case PL_I16: return plc_saturated(x, -32768, 32767);
+  case PL_I32: return plc_saturated(x, INT32_MIN, INT32_MAX);
+  case PL_I64: return plc_saturated(x, INT64_MIN, INT64_MAX);
+  case PL_U8: return plc_saturated(x, 0, 255);
+  default: return x != 0;
+  }
+}
+/* To any dtype; exactly one of f and i is meant: whole says which. */
+PLC_DEV void plc_put_any(void *p, int dtype, int64_t at, bool whole, double f, int64_t i) {
+  if (dtype >= PL_I8) plc_put_i(p, dtype, at, whole ? i : plc_as_integer(f, dtype));
+  else if (dtype == PL_F64) ((double *)p)[at] = whole ? (double)i : f;
+  else plc_put_f(p, dtype, at, whole ? (double)(float)i : f); /* rounded once */
+}
+/* Of any dtype: a double or, where *whole comes out true, an integer. */
+PLC_DEV void plc_get_any(const void *p, int dtype, int64_t at, double *f, int64_t *i, bool *whole) {
+  *whole = dtype >= PL_I8;
+  if (*whole) *i = plc_get_i(p, dtype, at);
+  else *f = plc_get_f(p, dtype, at);
+}
+
 /* y[j] = x[i], elements of `size` bytes. */
 PLC_DEV void plc_move(void *y, int64_t j, const void *x, int64_t i, int size) {
   switch (size) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Conversions between dtypes. Integer to integer wraps, float to integer saturates (NaN becomes 0), anything to bool asks
  * whether it differs from 0. Between f32, f16 and bf16 in packs; else one element at a time through f64 or i64. */
+#include "kernels/cuda/any.h"
 #include "kernels/cuda/elementwise.h"
 
 template <typename From, typename To> __global__ void cast_flat(int64_t n, const From *x, To *y) {
@@ -27,7 +28,7 @@ template <typename From> __global__ void cast_any(plc_layout<2> l, const From *x
     int64_t at[2];
     plc_offsets<2>(l, i, at);
     M v = x ? plc_type<From>::load(x[at[1]]) : whole ? (M)ni : (M)nf;
-    plc_store_any(y, to, at[0], whole, whole ? 0.0 : (double)v, whole ? (int64_t)v : 0);
+    plc_put_any(y, to, at[0], whole, whole ? 0.0 : (double)v, whole ? (int64_t)v : 0);
   }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Tensors out of attributes: zeros, ones, full, eye, lines, and the index of a diagonal. Values as in kernels/cpu/create.c. */
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/any.h"
 extern "C" {
 #include "kernels/create.h"
 }
@@ -9,7 +9,7 @@ __global__ void fill_any(plc_layout<1> l, void *y, int dtype, bool whole, double
   for (PLC_EACH(e, l.numel)) {
     int64_t at[1];
     plc_offsets<1>(l, e, at);
-    plc_store_any(y, dtype, at[0], whole, f, i);
+    plc_put_any(y, dtype, at[0], whole, f, i);
   }
 }
 
@@ -37,7 +37,7 @@ PLC_KERNEL(ones, ones)
 PLC_KERNEL(full, full)
 
 __global__ void eye_any(void *y, int dtype, int64_t numel, int64_t columns) {
-  for (PLC_EACH(i, numel)) plc_store_any(y, dtype, i, true, 0, i / columns == i % columns);
+  for (PLC_EACH(i, numel)) plc_put_any(y, dtype, i, true, 0, i / columns == i % columns);
 }
 static PlStatus eye(const PlkCall *c) {
   PlArray *y = c->out[0];
@@ -57,9 +57,9 @@ PLC_DEV double space_at(const Line &l, int64_t i) { return i < l.n / 2 ? l.start
 
 __global__ void line_any(Line l, void *y, int dtype, int64_t n) {
   for (PLC_EACH(i, n)) {
-    if (l.kind == 0) plc_store_any(y, dtype, i, true, 0, (int64_t)((uint64_t)l.istart + (uint64_t)i * (uint64_t)l.istep));
-    else if (l.kind == 1) plc_store_any(y, dtype, i, false, l.start + (double)i * l.step, 0);
-    else plc_store_any(y, dtype, i, false, l.kind == 2 ? space_at(l, i) : pow(l.base, space_at(l, i)), 0);
+    if (l.kind == 0) plc_put_any(y, dtype, i, true, 0, (int64_t)((uint64_t)l.istart + (uint64_t)i * (uint64_t)l.istep));
+    else if (l.kind == 1) plc_put_any(y, dtype, i, false, l.start + (double)i * l.step, 0);
+    else plc_put_any(y, dtype, i, false, l.kind == 2 ? space_at(l, i) : pow(l.base, space_at(l, i)), 0);
   }
 }
 static PlStatus line(const PlkCall *c, Line l) {

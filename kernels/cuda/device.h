@@ -107,63 +107,6 @@ template <> struct plc_type<plc_bool> {
   default: PL_FAIL(PL_ERR_DTYPE, "no dtype %d", (int)(dtype)); \
   }
 
-/* ---- elements of a dtype known at run time ---------------------------------------------------------------------- */
-
-PLC_DEV int64_t plc_saturated(double x, int64_t lo, int64_t hi) {
-  if (x != x) return 0;
-  if (x >= 9223372036854775808.0) return hi;
-  if (x < -9223372036854775808.0) return lo;
-  int64_t v = (int64_t)x;
-  return v < lo ? lo : v > hi ? hi : v;
-}
-
-/* Exactly one of f and i is meant: whole says which. */
-PLC_DEV void plc_store_any(void *y, int dtype, int64_t at, bool whole, double f, int64_t i) {
-  switch (dtype) {
-  case PL_F32: ((float *)y)[at] = whole ? (float)i : (float)f; break;
-  case PL_F64: ((double *)y)[at] = whole ? (double)i : f; break;
-  case PL_F16: ((plc_f16 *)y)[at] = plc_f16_of(whole ? (float)i : (float)f); break;
-  case PL_BF16: ((plc_bf16 *)y)[at] = plc_bf16_of(whole ? (float)i : (float)f); break;
-  case PL_I8: ((int8_t *)y)[at] = (int8_t)(whole ? i : plc_saturated(f, -128, 127)); break;
-  case PL_I16: ((int16_t *)y)[at] = (int16_t)(whole ? i : plc_saturated(f, -32768, 32767)); break;
-  case PL_I32: ((int32_t *)y)[at] = (int32_t)(whole ? i : plc_saturated(f, INT32_MIN, INT32_MAX)); break;
-  case PL_I64: ((int64_t *)y)[at] = whole ? i : plc_saturated(f, INT64_MIN, INT64_MAX); break;
-  case PL_U8: ((uint8_t *)y)[at] = (uint8_t)(whole ? i : plc_saturated(f, 0, 255)); break;
-  default: ((uint8_t *)y)[at] = whole ? i != 0 : f != 0; break;
-  }
-}
-
-/* The element as a double or, where *whole comes out true, an integer. */
-PLC_DEV void plc_load_any(const void *x, int dtype, int64_t at, double *f, int64_t *i, bool *whole) {
-  *whole = dtype >= PL_I8;
-  switch (dtype) {
-  case PL_F32: *f = (double)((const float *)x)[at]; break;
-  case PL_F64: *f = ((const double *)x)[at]; break;
-  case PL_F16: *f = (double)plc_widen(((const plc_f16 *)x)[at]); break;
-  case PL_BF16: *f = (double)plc_widen(((const plc_bf16 *)x)[at]); break;
-  case PL_I8: *i = ((const int8_t *)x)[at]; break;
-  case PL_I16: *i = ((const int16_t *)x)[at]; break;
-  case PL_I32: *i = ((const int32_t *)x)[at]; break;
-  case PL_I64: *i = ((const int64_t *)x)[at]; break;
-  default: *i = ((const uint8_t *)x)[at]; break;
-  }
-}
-PLC_DEV double plc_f64_at(const void *x, int dtype, int64_t at) {
-  double f = 0;
-  int64_t i = 0;
-  bool whole;
-  plc_load_any(x, dtype, at, &f, &i, &whole);
-  return whole ? (double)i : f;
-}
-/* Of an integer tensor. */
-PLC_DEV int64_t plc_i64_at(const void *x, int dtype, int64_t at) {
-  double f = 0;
-  int64_t i = 0;
-  bool whole;
-  plc_load_any(x, dtype, at, &f, &i, &whole);
-  return whole ? i : (int64_t)f;
-}
-
 /* ---- packs: 16 bytes at once ------------------------------------------------------------------------------------- */
 
 template <typename T, int N> struct alignas(sizeof(T) * N) plc_pack { T v[N]; };
@@ -277,6 +220,17 @@ template <int K> static inline void plc_layout_of(plc_layout<K> *l, const PlArra
   for (int d = 0; d < l->ndim; d++)
     l->by[d] = plc_div_by(l->wide || l->size[d] > INT32_MAX || l->size[d] < 1 ? 1u : (uint32_t)l->size[d]);
 }
+
+/* ---- elementwise ops --------------------------------------------------------------------------------------------------- */
+
+enum { EW_IN = 3 };
+
+/* Numbers that an op is given as attributes; bit k of set: number k is there. */
+struct EwParams {
+  double f[EW_IN];
+  int64_t i[EW_IN];
+  unsigned set;
+};
 
 /* ---- indices ------------------------------------------------------------------------------------------------------------- */
 

@@ -10,13 +10,7 @@ extern "C" {
 #include "kernels/elementwise.h"
 }
 
-enum { EW_IN = 3, EW_OPERANDS = EW_IN + 1 };
-
-struct EwParams {
-  double f[EW_IN];
-  int64_t i[EW_IN];
-  unsigned set;
-};
+enum { EW_OPERANDS = EW_IN + 1 };
 
 /* Operand 0 is the output. number: a host number; one: a single element on the device; vec: packs are aligned. */
 struct EwArgs {

@@ -4,28 +4,7 @@
 #define PL_KERNELS_CUDA_ELEMENTWISE_FLOAT_H
 
 #include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/math.h"
-
-#define LARGEST F(vm_largest)
-#define SELU_ALPHA K(1.6732632423543772848170429916717)
-#define SELU_SCALE K(1.0507009873554804934193349852946)
-#ifndef SIXTH
-#define SIXTH K(1.0f / 6.0f)
-#endif
-#define T float
-#define F(f) f##_f32
-#define K(c) ((float)(c))
-#include "kernels/cuda/elementwise_cases.h"
-#undef T
-#undef F
-#undef K
-#define T double
-#define F(f) f##_f64
-#define K(c) ((double)(c))
-#include "kernels/cuda/elementwise_cases.h"
-#undef T
-#undef F
-#undef K
+#include "kernels/cuda/elementwise_math.h"
 
 template <typename E, bool LIGHT> struct EwFloat {
   typedef E T;

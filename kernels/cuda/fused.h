@@ -5,17 +5,7 @@
 #ifndef PL_KERNELS_CUDA_FUSED_H
 #define PL_KERNELS_CUDA_FUSED_H
 
-#include "kernels/cuda/math.h"
-
-extern "C" {
-#include "kernels/elementwise.h"
-}
-
-struct EwParams {
-  double f[3];
-  int64_t i[3];
-  unsigned set;
-};
+#include "kernels/cuda/elementwise_math.h"
 
 enum { FUSED_ARGS = 24, FUSED_PARAMS = 16 };
 
@@ -27,27 +17,6 @@ struct FusedArgs {
   double number[FUSED_ARGS];
   EwParams p[FUSED_PARAMS];
 };
-
-#define LARGEST F(vm_largest)
-#define SELU_ALPHA K(1.6732632423543772848170429916717)
-#define SELU_SCALE K(1.0507009873554804934193349852946)
-#ifndef SIXTH
-#define SIXTH K(1.0f / 6.0f)
-#endif
-#define T float
-#define F(f) f##_f32
-#define K(c) ((float)(c))
-#include "kernels/cuda/elementwise_cases.h"
-#undef T
-#undef F
-#undef K
-#define T double
-#define F(f) f##_f64
-#define K(c) ((double)(c))
-#include "kernels/cuda/elementwise_cases.h"
-#undef T
-#undef F
-#undef K
 
 /* One pack of N items from e on of a dense array, or of the row or column of element e. */
 template <typename E, int N, typename M> PLC_DEV void fused_full(const FusedArgs &a, int k, int64_t e, int valid, M *v) {

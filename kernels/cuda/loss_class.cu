@@ -2,6 +2,7 @@
  * Negative log-likelihood and cross entropy over rows of classes (formulas: kernels/cpu/loss_class.c). Cross entropy reads x
  * once forward, with a running maximum, and once backward. A row belongs to a block, to a warp, or, where rows lie side by
  * side, to a thread. */
+#include "kernels/cuda/any.h"
 #include "kernels/cuda/loss.h"
 #include "kernels/loss.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Optimizer steps over a list of tensors (kernels/optim.h), many tensors a launch: their addresses travel as the kernel's
  * argument, a block takes CHUNK elements of one of them. Formulas and papers: kernels/cpu/isa/optim.c. */
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/any.h"
 extern "C" {
 #include "kernels/optim.h"
 }
@@ -95,11 +95,11 @@ template <typename T> PLC_DEV void step(const Now<T> &r, T *c) {
   }
 }
 
-PLC_DEV void put(void *p, int dtype, int64_t i, double v) { plc_store_any(p, dtype, i, false, v, 0); }
+PLC_DEV void put(void *p, int dtype, int64_t i, double v) { plc_put_any(p, dtype, i, false, v, 0); }
 
 template <typename T> PLC_DEV void element(const Now<T> &r, int k, const Group &g, const int64_t *at) {
   T c[COLUMNS];
-  for (int j = 0; j < k; j++) c[j] = (T)plc_f64_at(g.col[j], g.dtype[j], at[j]);
+  for (int j = 0; j < k; j++) c[j] = (T)plc_get_f(g.col[j], g.dtype[j], at[j]);
   step<T>(r, c);
   for (int j = 0; j < k; j++)
     if (j != 1) put(g.col[j], g.dtype[j], at[j], (double)c[j]);
@@ -107,12 +107,12 @@ template <typename T> PLC_DEV void element(const Now<T> &r, int k, const Group &
 
 /* r: the rule in T, which is f64 where the group is. */
 template <typename T> PLC_DEV void one(const Rule &given, const Now<T> &r, int k, const Group &g, const int64_t *at) {
-  if (r.kind == ZERO) plc_store_any(g.col[0], g.dtype[0], at[0], true, 0, 0);
+  if (r.kind == ZERO) plc_put_any(g.col[0], g.dtype[0], at[0], true, 0, 0);
   else if (r.kind == SCALE) {
-    double f = given.scale ? plc_f64_at(given.scale, given.scale_dtype, 0) : given.factor;
+    double f = given.scale ? plc_get_f(given.scale, given.scale_dtype, 0) : given.factor;
     if (g.dtype[0] == PL_F64) ((double *)g.col[0])[at[0]] *= f;
     else if (g.dtype[0] == PL_F32) ((float *)g.col[0])[at[0]] *= (float)f;
-    else put(g.col[0], g.dtype[0], at[0], plc_f64_at(g.col[0], g.dtype[0], at[0]) * f);
+    else put(g.col[0], g.dtype[0], at[0], plc_get_f(g.col[0], g.dtype[0], at[0]) * f);
   } else
     element<T>(r, k, g, at);
 }
@@ -312,7 +312,7 @@ __global__ void norm_part(plc_layout<1> l, const void *x, int dtype, double p, d
   for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
     int64_t at[1];
     plc_offsets<1>(l, i, at);
-    double v = fabs(plc_f64_at(x, dtype, at[0]));
+    double v = fabs(plc_get_f(x, dtype, at[0]));
     s = joined(p, s, isinf(p) || p == 1 ? v : p == 0 ? (double)(v != 0) : p == 2 ? v * v : pow(v, p));
   }
   s = plc_block_all(s, Join{p}, start, room);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Writing at positions. Where several values meet one place they are taken in index order, without atomics: rows are sorted by
- * where they go (radix.h) and one thread takes all that meet; scatter along a dim walks each line of the index in one thread. */
+ * where they go (sort.h) and one thread takes all that meet; scatter along a dim walks each line of the index in one thread. */
 #include "kernels/cuda/index.h"
-#include "kernels/cuda/radix.h"
+#include "kernels/cuda/sort.h"
 extern "C" {
 #include "kernels/elementwise.h"
 }
@@ -49,13 +49,13 @@ static PlStatus clear(PlArray *y) {
 
 /* ---- rows ------------------------------------------------------------------------------------------------------------ */
 
-__global__ void offset_keys(int64_t n, const int64_t *offs, uint64_t *keys) {
-  for (PLC_EACH(i, n)) keys[i] = (uint64_t)offs[i];
+__global__ void offset_keys(int64_t n, const int64_t *offs, uint64_t *keys, uint32_t *ids) {
+  for (PLC_EACH(i, n)) keys[i] = (uint64_t)offs[i], ids[i] = (uint32_t)i;
 }
 
 /* src: dense rows, or one element for all (`single`). alpha scales what is added. */
 template <typename T>
-__global__ void put_rows(PlcRows r, const uint64_t *keys, const int64_t *ids, Mode mode, bool single, bool scaled, double alpha,
+__global__ void put_rows(PlcRows r, const uint64_t *keys, const uint32_t *ids, Mode mode, bool single, bool scaled, double alpha,
                          int64_t ialpha, const T *src, T *table) {
   typedef typename plc_type<T>::math M;
   const bool whole = (M)0.5 == (M)0;
@@ -76,25 +76,20 @@ __global__ void put_rows(PlcRows r, const uint64_t *keys, const int64_t *ids, Mo
 
 static PlStatus write_rows(PlcRows *r, Mode mode, const void *src, bool single, double alpha, int64_t ialpha, PlArray *table) {
   int64_t n = r->na * r->np * r->nb;
-  void *keys = NULL, *ids = NULL;
-  uint64_t *sorted;
-  int64_t *order;
+  plc_pairs<uint64_t> p;
+  void *room;
   int bits = 1;
   if (n == 0 || table->numel == 0) return PL_OK;
   while (bits < 64 && ((uint64_t)r->span >> bits)) bits++;
-  PlStatus s = plc_scratch((size_t)r->np * 16, &keys);
-  if (s == PL_OK) s = plc_scratch((size_t)r->np * 16, &ids);
-  if (s == PL_OK) {
-    PLC_LAUNCH(offset_keys, plc_grid(r->np, 1), PLC_BLOCK, 0, r->np, (const int64_t *)r->offs, (uint64_t *)keys);
-    s = plc_radix_sort((uint64_t *)keys, (int64_t *)ids, r->np, bits, &sorted, &order);
-  }
+  PL_TRY(plc_pairs_room(&p, r->np, &room));
+  PLC_LAUNCH(offset_keys, plc_grid(r->np, 1), PLC_BLOCK, 0, r->np, (const int64_t *)r->offs, p.key, p.at);
+  PlStatus s = plc_sort_pairs(&p, 1, r->np, bits);
   bool scaled = alpha != 1.0 || ialpha != 1;
   if (s == PL_OK)
     PLC_TYPES(table->dtype, T, "index",
-              PLC_LAUNCH(put_rows<T>, plc_grid(n, 1), PLC_BLOCK, 0, *r, (const uint64_t *)sorted, (const int64_t *)order, mode, single, scaled,
+              PLC_LAUNCH(put_rows<T>, plc_grid(n, 1), PLC_BLOCK, 0, *r, (const uint64_t *)p.key, (const uint32_t *)p.at, mode, single, scaled,
                          alpha, ialpha, (const T *)src, (T *)table->data));
-  plc_scratch_free(keys);
-  plc_scratch_free(ids);
+  plc_scratch_free(room);
   return s;
 }
 
@@ -167,7 +162,7 @@ __global__ void count_ids(int64_t n, const int64_t *offs, int64_t columns, int64
 }
 __global__ void by_count(int64_t n, int64_t columns, const int64_t *count, void *w, int dtype) {
   for (PLC_EACH(i, n))
-    if (count[i / columns] > 1) plc_store_any(w, dtype, i, false, plc_f64_at(w, dtype, i) / (double)count[i / columns], 0);
+    if (count[i / columns] > 1) plc_put_any(w, dtype, i, false, plc_get_f(w, dtype, i) / (double)count[i / columns], 0);
 }
 static PlStatus embedding_bwd(const PlkCall *c) {
   PlArray *dw = c->out[0];
@@ -270,7 +265,7 @@ template <typename T> __global__ void scatter_lines(Lines s, Mode mode, bool sin
     int64_t at[3];
     plc_offsets<3>(s.l, i, at);
     for (int64_t k = 0; k < s.len; k++) {
-      int64_t to = plc_resolved(s.flag, s.name, plc_i64_at(v, s.dtype, at[0] + k * s.is), s.base, s.n, s.wrap);
+      int64_t to = plc_resolved(s.flag, s.name, plc_get_i(v, s.dtype, at[0] + k * s.is), s.base, s.n, s.wrap);
       if (to < 0) continue;
       T *p = out + at[2] + to * s.os;
       *p = met<T>(mode, *p, single ? one : src[at[1] + k * s.ss]);
@@ -372,9 +367,9 @@ __global__ void divide_counts(int64_t n, const int64_t *count, void *y, int dtyp
     double f = 0;
     int64_t v = 0;
     bool whole;
-    plc_load_any(y, dtype, i, &f, &v, &whole);
+    plc_get_any(y, dtype, i, &f, &v, &whole);
     int64_t q = v / count[i];
-    plc_store_any(y, dtype, i, whole, f / (double)count[i], v % count[i] < 0 ? q - 1 : q);
+    plc_put_any(y, dtype, i, whole, f / (double)count[i], v % count[i] < 0 ? q - 1 : q);
   }
 }
 static PlStatus scatter_reduce(const PlkCall *c) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Random numbers: element i takes the Philox words that it takes on the CPU (kernels/random.h), so uniform, integer,
  * Bernoulli and dropout draws have the same bits there and here; normals differ by the device's log, sin and cos. */
+#include "kernels/cuda/any.h"
 #include "kernels/cuda/random.h"
 extern "C" {
 #include "kernels/create.h"
@@ -83,14 +84,14 @@ __global__ void draw(Random r, void *y) {
       default: {
         uint64_t cut = r.cut;
         if (r.p) {
-          const double p = plc_f64_at(r.p, r.p_dtype, r.p_one ? 0 : i);
+          const double p = plc_get_f(r.p, r.p_dtype, r.p_one ? 0 : i);
           if (!(p >= 0.0 && p <= 1.0)) plc_fault(r.flag, PLC_FAULT_PROBABILITY, (const char *)(uintptr_t)r.name, 0, 0, 0);
           cut = p >= 0.0 && p <= 1.0 ? threshold(p) : 0;
         }
         whole = w[k] < cut;
       }
       }
-      plc_store_any(y, r.dtype, i, r.what >= RANDINT, v, whole);
+      plc_put_any(y, r.dtype, i, r.what >= RANDINT, v, whole);
     }
   }
 }

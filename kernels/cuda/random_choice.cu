@@ -6,6 +6,7 @@
  * at once shows in reservations: every swap that waits writes the lowest number into its two places; who finds its own number
  * in both of them may go. O(log n) rounds are enough almost surely (Shun, Gu, Blelloch, Fineman, Gibbons, "Sequential random
  * permutation, list contraction and tree contraction are highly parallel", SODA 2015), what is left goes one by one. */
+#include "kernels/cuda/any.h"
 #include "kernels/cuda/random.h"
 extern "C" {
 #include "kernels/random.h"
@@ -151,7 +152,7 @@ __global__ void weigh(Choice c, PlcRng from) {
   bool bad = false;
   for (int64_t i0 = 0; i0 < c.k; i0 += 32) {
     const int64_t i = i0 + lane;
-    const double w = i < c.k ? plc_f64_at(c.x, c.dtype, row * c.k + i) : 0;
+    const double w = i < c.k ? plc_get_f(c.x, c.dtype, row * c.k + i) : 0;
     bad |= !(w >= 0 && w <= 1.7976931348623157e308);
     positive += w > 0;
     if (!c.again) {

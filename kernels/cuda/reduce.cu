@@ -2,7 +2,7 @@
  * Reductions over any set of dims: y = post(combine(pre(x))), the jobs of kernels/cpu/reduce.c. The order of a sum depends on
  * sizes alone: each output's elements are cut into chunks, a chunk is summed by one block (or, where outputs lie side by
  * side, by one thread), and chunks are added one after the other. */
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/any.h"
 extern "C" {
 #include "kernels/reduce.h"
 }
@@ -75,7 +75,7 @@ template <typename A> struct Load<Any, A> {
     double f = 0;
     int64_t v = 0;
     bool whole;
-    plc_load_any(j.x, j.dtype, i, &f, &v, &whole);
+    plc_get_any(j.x, j.dtype, i, &f, &v, &whole);
     return whole ? (A)v : (A)f;
   }
 };
@@ -84,7 +84,7 @@ template <> struct Load<Any, int64_t> { /* floats only arrive to be compared wit
     double f = 0;
     int64_t v = 0;
     bool whole;
-    plc_load_any(j.x, j.dtype, i, &f, &v, &whole);
+    plc_get_any(j.x, j.dtype, i, &f, &v, &whole);
     return whole ? v : f != 0;
   }
 };
@@ -93,7 +93,7 @@ template <typename A> PLC_DEV void finish(const Job &j, int64_t o, A acc) {
   double n = (double)j.n;
   if (j.n == 0 && j.zero_empty) acc = 0;
   if (sizeof(A) == 8 && (A)0.5 == (A)0) {
-    plc_store_any(j.out, j.out_dtype, o, true, 0.0, (int64_t)acc);
+    plc_put_any(j.out, j.out_dtype, o, true, 0.0, (int64_t)acc);
     return;
   }
   double v = (double)acc;
@@ -106,7 +106,7 @@ template <typename A> PLC_DEV void finish(const Job &j, int64_t o, A acc) {
   case LOG: v = log(v) + j.aux[o]; break;
   default: break;
   }
-  plc_store_any(j.out, j.out_dtype, o, false, v, 0);
+  plc_put_any(j.out, j.out_dtype, o, false, v, 0);
 }
 
 /* A block for each chunk of each output. */
@@ -325,87 +325,3 @@ static PlStatus var(const PlkCall *c) {
   return s;
 }
 PLC_KERNEL(var, var)
-
-/* ---- gradients of prod: a thread for each row; the formulas stand in kernels/cpu/reduce.c ------------------------------ */
-
-struct ProdRows {
-  int64_t outer, n, inner;
-  int dtype;
-};
-
-__global__ void prod_bwd_rows(ProdRows p, const void *x, const void *dy, void *dx) {
-  for (PLC_EACH(r, p.outer * p.inner)) {
-    int64_t base = r / p.inner * p.n * p.inner + r % p.inner;
-    double left = dy ? plc_f64_at(dy, p.dtype, r) : 1, right = 1, all = left;
-    bool zero = false, finite = true;
-    for (int64_t j = 0; j < p.n; j++) {
-      double v = plc_f64_at(x, p.dtype, base + j * p.inner);
-      all *= v;
-      zero |= v == 0, finite &= isfinite(v) != 0;
-    }
-    if (!(finite || zero)) {
-      for (int64_t j = 0; j < p.n; j++) {
-        int64_t at = base + j * p.inner;
-        plc_store_any(dx, p.dtype, at, false, all / plc_f64_at(x, p.dtype, at), 0);
-      }
-      continue;
-    }
-    /* the product before j again for every j from the right: quadratic only in rows, which are short */
-    for (int64_t j = p.n; j-- > 0;) {
-      double before = left;
-      for (int64_t k = 0; k < j; k++) before *= plc_f64_at(x, p.dtype, base + k * p.inner);
-      plc_store_any(dx, p.dtype, base + j * p.inner, false, before * right, 0);
-      right *= plc_f64_at(x, p.dtype, base + j * p.inner);
-    }
-  }
-}
-
-/* l, dl: what CPU rows keep, here n values of each a row in scratch. */
-__global__ void prod_bwd2_rows(ProdRows p, const void *x, const void *dy, const void *v, void *out, double *keep) {
-  for (PLC_EACH(r, p.outer * p.inner)) {
-    int64_t base = r / p.inner * p.n * p.inner + r % p.inner;
-    double *l = keep + r * 2 * p.n, *dl = l + p.n, a = 1, da = 0, g = dy ? plc_f64_at(dy, p.dtype, r) : 1;
-    for (int64_t j = 0; j < p.n; j++) {
-      int64_t at = base + j * p.inner;
-      double xj = plc_f64_at(x, p.dtype, at), vj = plc_f64_at(v, p.dtype, at);
-      l[j] = a, dl[j] = da;
-      da = da * xj + a * vj, a *= xj;
-    }
-    a = 1, da = 0;
-    for (int64_t j = p.n; j-- > 0;) {
-      int64_t at = base + j * p.inner;
-      double xj = plc_f64_at(x, p.dtype, at), vj = plc_f64_at(v, p.dtype, at);
-      plc_store_any(out, p.dtype, at, false, g * (dl[j] * a + l[j] * da), 0);
-      da = da * xj + a * vj, a *= xj;
-    }
-  }
-}
-
-static ProdRows prod_rows(const PlkCall *c) {
-  const PlArray *x = c->in[0];
-  ProdRows p = {1, x->numel, 1, x->dtype};
-  if (!pl_attr_has(c->attrs, 0) || x->ndim == 0) return p;
-  int dim = (int)pl_attr_i(c->attrs, 0);
-  p.n = x->shape[dim];
-  for (int d = 0; d < x->ndim; d++) *(d < dim ? &p.outer : &p.inner) *= d == dim ? 1 : x->shape[d];
-  return p;
-}
-static PlStatus prod_bwd(const PlkCall *c) {
-  if (c->out[0]->numel == 0) return PL_OK;
-  ProdRows p = prod_rows(c);
-  PLC_LAUNCH(prod_bwd_rows, plc_grid(p.outer * p.inner, 1), PLC_BLOCK, 0, p, c->in[0]->data, c->in[1] ? c->in[1]->data : NULL,
-             c->out[0]->data);
-  return PL_OK;
-}
-PLC_KERNEL(prod_bwd, prod_bwd)
-static PlStatus prod_bwd2(const PlkCall *c) {
-  if (c->out[0]->numel == 0) return PL_OK;
-  ProdRows p = prod_rows(c);
-  void *keep;
-  PL_TRY(plc_scratch((size_t)c->in[0]->numel * 2 * sizeof(double), &keep));
-  PLC_LAUNCH(prod_bwd2_rows, plc_grid(p.outer * p.inner, 1), PLC_BLOCK, 0, p, c->in[0]->data, c->in[1] ? c->in[1]->data : NULL,
-             c->in[2]->data, c->out[0]->data, (double *)keep);
-  plc_scratch_free(keep);
-  return PL_OK;
-}
-PLC_KERNEL(prod_bwd2, prod_bwd2)

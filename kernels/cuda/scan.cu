@@ -2,6 +2,7 @@
  * Running sums, products, log-sum-exps and extremes along a dim, and their gradients. Floats accumulate in double, as on
  * the CPU. Where there are many rows side by side a thread walks each; else a row is cut into chunks of a fixed size:
  * their totals, what comes before each chunk, then the chunks themselves, each by one block. */
+#include "kernels/cuda/any.h"
 #include "kernels/cuda/channels.h"
 #include "kernels/reduce.h"
 
