@@ -61,7 +61,7 @@ static int graph_input(lua_State *L) {
   if (lua_type(L, 3) != LUA_TTABLE) return l_error(L, "input: the shape must be a list of sizes, got %s", l_typename(L, 3));
   int n = l_check_shape(L, 3, "input", shape);
   PlDtype d = lua_isnoneornil(L, 4) ? pl_default_float() : l_check_dtype(L, 4, "input");
-  int device = lua_isnoneornil(L, 6) ? PL_CPU : l_check_device(L, 6, "input");
+  int device = lua_isnoneornil(L, 6) ? pl_state.device : l_check_device(L, 6, "input");
   PlFVal v;
   Box *b = l_new_box(L);
   CALL(L, pl_flow_input(f, lua_tostring(L, 2), d, n, shape, lua_toboolean(L, 5), &v));

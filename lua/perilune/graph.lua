@@ -43,14 +43,14 @@ local function graph(opts)
   return setmetatable({ flow = core.graph_new(opts.unsafe_math), names = {}, keys = {} }, Graph)
 end
 
---- g:input(name, shape, {dtype=, leaf=}) → symbolic tensor, fed at each run. A leaf (a parameter) costs nothing to
--- keep, since somebody keeps it anyway.
+--- g:input(name, shape, {dtype=, leaf=, device=}) → symbolic tensor, fed at each run. A leaf (a parameter) costs
+-- nothing to keep, since somebody keeps it anyway. device: where it will lie, by default the default device.
 function Graph:input(name, shape, opts)
   check("input", self)
-  opts = check_options("input", opts, "dtype leaf")
+  opts = check_options("input", opts, "dtype leaf device")
   if type(name) ~= "string" or name == "" then fail("input: the name must be a string, got %s", describe(name)) end
   if self.names[name] then fail("input: there is an input named '%s' already", name) end
-  local t = core.graph_input(self.flow, name, shape, opts.dtype, opts.leaf)
+  local t = core.graph_input(self.flow, name, shape, opts.dtype, opts.leaf, opts.device)
   self.names[name] = #core.graph_inputs(self.flow)
   return t
 end

@@ -236,7 +236,7 @@ local function build(text, tensors, pair)
   return state.graph
 end
 
---- T.load_graph(path) → graph, the table of its captured tensors; or nil, message, code.
+--- T.load_graph(path) → graph, the table of its captured tensors; or nil, message, code. Both on the default device.
 function M.load(path)
   if type(path) ~= "string" then fail("load_graph: the path must be a string, got %s", describe(path)) end
   local f, why = io.open(path, "rb")
@@ -246,6 +246,7 @@ function M.load(path)
   if not text then return nil, path .. ": cannot be read", "io" end
   local tensors, message, code = T.load(path .. ".safetensors")
   if not tensors then return nil, message, code end
+  for name, t in pairs(tensors) do tensors[name] = t:to(T.get_default_device()) end
   local g, problem = build(text, tensors, message[PAIR])
   if not g then return nil, ("%s: %s"):format(path, problem), "format" end
   return g, tensors

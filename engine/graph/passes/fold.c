@@ -1,12 +1,30 @@
 /* SPDX-License-Identifier: MIT
  * Constants: nodes that read nothing but constants and give few elements are computed now, by the very kernels that would
- * compute them later. */
+ * compute them later. They lie on the CPU: a number that only pointwise nodes read serves on a device, too. */
 #include <stdlib.h>
 
 #include "engine/graph/passes/pass.h"
 #include "engine/state.h"
 
 enum { MOST = 64 }; /* elements of a result that is kept as a constant */
+
+/* Does the node compute on a device whatever becomes of its 0-d inputs? */
+static bool stays_away(const PlFlow *f, const PlFNode *n) {
+  for (int32_t k = 0; n->op->cls == PL_POINTWISE && k < n->nin; k++)
+    if (n->in[k] >= 0 && f->vals[n->in[k]].ndim && f->vals[n->in[k]].device != PL_CPU) return true;
+  return false;
+}
+
+/* Is value v of a device a number that mixes there, wherever it is read? */
+static bool mixes(const PlFlow *f, PlFVal v) {
+  if (f->vals[v].ndim) return false;
+  for (int32_t o = 0; o < f->noutputs; o++)
+    if (f->outputs[o] == v) return false;
+  for (int32_t i = f->vals[v].node + 1; i < f->nnodes; i++)
+    for (int32_t k = 0; k < f->nodes[i].nin; k++)
+      if (f->nodes[i].in[k] == v && !stays_away(f, &f->nodes[i])) return false;
+  return true;
+}
 
 static bool foldable(const PlFlow *f, const PlFNode *n, const uint8_t *written) {
   if (!pl_fnode_pure(n) || n->flags & (PL_FN_MIRROR | PL_FN_VIEW) || n->nout != 1 || n->nin > PL_MAX_IN || n->nafter) return false;
@@ -15,7 +33,7 @@ static bool foldable(const PlFlow *f, const PlFNode *n, const uint8_t *written) 
   if (n->nin == 0 && y->numel > 1) return false; /* a tensor of ones says more as it is */
   for (int32_t k = 0; k < n->nin; k++)
     if (n->in[k] >= 0 && f->vals[n->in[k]].kind != PL_FV_CONST) return false;
-  return true;
+  return y->device == PL_CPU || mixes(f, n->first);
 }
 
 static PlStatus fold(PlFlow *f, const PlFNode *n, PlFVal *out) {
@@ -53,8 +71,11 @@ PlStatus pl_pass_fold(PlFlow *f, int32_t *removed) {
     for (PlFVal v = 0; v < f->nvals; v++) map[v] = v;
     bool was = pl_grad_enable(false);
     PlFlow *trace = pl_state.trace;
+    const uint8_t device = pl_state.device;
     pl_state.trace = NULL;
+    pl_state.device = PL_CPU;
     s = fold_all(f, map, written, removed);
+    pl_state.device = device;
     pl_state.trace = trace;
     pl_grad_enable(was);
     pl_flow_rewire(f, map);
