@@ -182,4 +182,19 @@ describe("groups that run tile by tile", function()
       end
     end
   end)
+
+  it("members that pass nothing on and share nothing stay alone", function()
+    local function grouped(f, n)
+      local g, list = T.graph(), {}
+      for i = 1, n do list[i] = g:input("x" .. i, { 64, 128 }) end
+      g:outputs { f(table.unpack(list)) }
+      return g:plan().groups
+    end
+    assert.equal(0, #grouped(function(a, b) return a:tanh(), b:exp() end, 2))
+    assert.equal(0, #grouped(function(a, b) return a:softmax(-1), b:sum(-1) end, 2))
+    assert.equal(1, #grouped(function(a) return a:tanh(), a:exp() end, 1)) -- read once
+    local list = grouped(function(a, b, c) return a:exp(), (b:tanh() * b):sum(-1), c:softmax(-1) end, 3)
+    assert.equal(1, #list)
+    assert.equal(3, #list[1])
+  end)
 end)

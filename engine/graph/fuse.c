@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Which nodes become groups: runs of neighbours in the order of execution that can all work on tiles of one space (tile.h),
- * pointwise ones and those that treat rows by themselves. The longest run from each node on is taken. */
+ * pointwise ones and those that treat rows by themselves. The longest run from each node on is taken, but for members at its
+ * ends that save no way to memory. */
 #include "engine/graph/fuse.h"
 
 #include <stdlib.h>
@@ -143,6 +144,40 @@ static int32_t best_from(const Fuse *u, int32_t begin, PlTileSpace *s) {
   return other;
 }
 
+/* ---- what a group is for ------------------------------------------------------------------------------------ */
+
+/* Is v made by node i, or as large as the space and read by it? */
+static bool touches(const PlFlow *f, int32_t i, PlFVal v, int64_t numel) {
+  const PlFNode *n = &f->nodes[i];
+  int32_t store = f->vals[v].store;
+  for (int32_t o = 0; o < n->nout; o++)
+    if (f->vals[n->first + o].store == store) return true;
+  for (int32_t k = 0; k < n->nin && f->vals[v].numel == numel; k++)
+    if (n->in[k] >= 0 && f->vals[n->in[k]].store == store) return true;
+  return false;
+}
+
+/* Does member i of [begin, end) save anybody a way to memory? Unless another one reads what it made or what it reads too,
+ * or made what it reads, its own kernel does as well. */
+static bool exchanges(const PlFlow *f, int32_t i, int32_t begin, int32_t end, int64_t numel) {
+  const PlFNode *n = &f->nodes[i];
+  for (int32_t j = begin; j < end; j++) {
+    const PlFNode *m = &f->nodes[j];
+    if (j == i || (m->flags & PL_FN_VIEW)) continue;
+    for (int32_t k = 0; k < m->nin; k++)
+      if (m->in[k] >= 0 && touches(f, i, m->in[k], numel)) return true;
+    for (int32_t k = 0; k < n->nin && j < i; k++)
+      if (n->in[k] >= 0 && touches(f, j, n->in[k], numel)) return true;
+  }
+  return false;
+}
+
+/* The group without members at its end that are no use; `begin`: the first is none, or nothing is left. */
+static int32_t worth(const PlFlow *f, int32_t begin, int32_t end, int64_t numel) {
+  while (end > begin && ((f->nodes[end - 1].flags & PL_FN_VIEW) || !exchanges(f, end - 1, begin, end, numel))) end--;
+  return end > begin && exchanges(f, begin, begin, end, numel) ? end : begin;
+}
+
 static void find_rows(Fuse *u) {
   const PlFlow *f = u->f;
   int32_t next = -1;
@@ -186,6 +221,7 @@ PlStatus pl_fuse(PlPlan *plan) {
   for (int32_t i = 0; s == PL_OK && i < f->nnodes;) {
     PlTileSpace space;
     int32_t end = f->nodes[i].flags & PL_FN_VIEW ? i : best_from(&u, i, &space);
+    if (end > i) end = worth(f, i, end, space.numel);
     if (end > i) note(&u, i, end, &space);
     i = end > i ? end : i + 1;
   }

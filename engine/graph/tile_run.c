@@ -75,8 +75,8 @@ static PlStatus run_block(const Run *r, int64_t begin, int64_t end, char *memory
   int now = 0;
   Block b;
   set_up(r, memory, &b);
+  int64_t row = begin / g->ncol * g->rows, col = begin % g->ncol * g->cols;
   for (int64_t k = begin; k < end; k++) {
-    int64_t row = k / g->ncol * g->rows, col = k % g->ncol * g->cols;
     int form = nrow - row < g->rows || g->inner - col < g->cols;
     if (form != now) reshape(g, &b, now = form);
     for (int32_t o = 0; o < g->nop; o++)
@@ -88,6 +88,10 @@ static PlStatus run_block(const Run *r, int64_t begin, int64_t end, char *memory
                                                b.local + m->local));
       else
         PL_TRY(m->node->op->kernel[PL_CPU](&b.call[i]));
+    }
+    if ((col += g->cols) >= g->inner) {
+      col = 0;
+      row += g->rows;
     }
   }
   return PL_OK;

@@ -106,7 +106,7 @@ enum { GROUP = 16, STACK_BYTES = 8192, GROUP_LIMIT = 1 << 22 }; /* elements of o
 typedef struct Plan {
   const PlkRows *r;
   int64_t group, per_outer; /* rows taken together; groups in one outer index */
-  bool direct[PLK_ROW_ARGS];
+  bool direct[PLK_ROW_ARGS], all_direct; /* rows used where they lie; those of all arguments */
   size_t at[PLK_ROW_ARGS + 1], bytes; /* where each argument's rows lie in a block's buffer */
 } Plan;
 
@@ -140,23 +140,54 @@ static PlStatus run_group(const Plan *p, int64_t g, char *buf) {
   return PL_OK;
 }
 
+/* Rows begin … end - 1 where nothing is converted: each argument's next row lies behind the last. */
+static PlStatus run_direct(const PlkRows *r, int64_t begin, int64_t end, char *buf) {
+  void *ptr[PLK_ROW_ARGS + 1];
+  int64_t step[PLK_ROW_ARGS];
+  for (int a = 0; a < r->narg; a++) {
+    const PlkRowArg *x = &r->arg[a];
+    step[a] = x->data ? x->len * (int64_t)plk_comp_size((PlkComp)x->comp) : 0;
+    ptr[a] = x->data ? (char *)x->data + begin * step[a] : NULL;
+  }
+  ptr[r->narg] = buf;
+  for (int64_t row = begin; row < end; row++) {
+    PL_TRY(r->body(r->ctx, row, ptr));
+    for (int a = 0; a < r->narg; a++)
+      if (ptr[a]) ptr[a] = (char *)ptr[a] + step[a];
+  }
+  return PL_OK;
+}
+
 static PlStatus run_block(void *ctx, int64_t begin, int64_t end) {
   const Plan *p = ctx;
+  if (p->all_direct && p->bytes == 0) return run_direct(p->r, begin, end, NULL);
   _Alignas(64) char stack[STACK_BYTES];
   void *heap = NULL;
   if (p->bytes > STACK_BYTES) PL_TRY(plk_scratch(p->bytes, &heap));
   PlStatus s = PL_OK;
-  for (int64_t g = begin; g < end && s == PL_OK; g++) s = run_group(p, g, heap ? (char *)heap : stack);
+  char *buf = heap ? heap : stack;
+  if (p->all_direct)
+    s = run_direct(p->r, begin, end, buf);
+  else
+    for (int64_t g = begin; g < end && s == PL_OK; g++) s = run_group(p, g, buf);
   plk_scratch_free(heap);
   return s;
 }
 
 PlStatus plk_rows(const PlkRows *r) {
-  Plan p = {.r = r, .group = r->inner < GROUP ? r->inner : GROUP};
   int64_t longest = 1;
+  bool direct = r->inner == 1;
   if (r->outer == 0 || r->inner == 0) return PL_OK;
-  for (int a = 0; a < r->narg; a++)
-    if (r->arg[a].data && r->arg[a].len > longest) longest = r->arg[a].len;
+  for (int a = 0; a < r->narg; a++) {
+    const PlkRowArg *x = &r->arg[a];
+    if (!x->data) continue;
+    if (x->len > longest) longest = x->len;
+    direct &= plk_comp_direct(x->dtype, (PlkComp)x->comp);
+  }
+  int64_t weight = r->cost > 0 ? r->cost : 1;
+  if (direct && r->temp == 0 && (r->outer == 1 || r->outer <= PLK_GRAIN / (longest * weight)))
+    return run_direct(r, 0, r->outer, NULL); /* what a tile of a group asks for */
+  Plan p = {.r = r, .group = r->inner < GROUP ? r->inner : GROUP, .all_direct = direct};
   if (p.group > 1 && p.group > GROUP_LIMIT / longest) p.group = longest < GROUP_LIMIT ? GROUP_LIMIT / longest : 1;
   p.per_outer = (r->inner + p.group - 1) / p.group;
   for (int a = 0; a < r->narg; a++) {
@@ -169,7 +200,7 @@ PlStatus plk_rows(const PlkRows *r) {
   }
   p.at[r->narg] = p.bytes;
   p.bytes += r->temp;
-  int64_t groups = r->outer * p.per_outer, cost = longest * p.group * (r->cost > 0 ? r->cost : 1);
+  int64_t groups = r->outer * p.per_outer, cost = longest * p.group * weight;
   int64_t block = cost >= PLK_GRAIN ? 1 : PLK_GRAIN / cost;
   if (groups <= block) return run_block(&p, 0, groups);
   return plk_parallel(groups, block, run_block, &p);
