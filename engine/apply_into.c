@@ -91,8 +91,7 @@ static PlStatus apply_tracked(const PlOp *op, PlTensor *const *in, int nin, cons
   return s;
 }
 
-/* Is any of these, or could any be once its history is brought up to date, tracked by a recording key? */
-static PlStatus any_tracked(PlTensor *const *in, int nin, PlTensor *out, bool *yes) {
+PlStatus pl_call_tracked(PlTensor *const *in, int nin, PlTensor *out, bool *yes) {
   *yes = false;
   if (pl_state.grad_off || !(pl_may_record(in, nin) || pl_may_record(&out, 1))) return PL_OK;
   PL_TRY(pl_history_refresh(out));
@@ -122,7 +121,7 @@ static PlStatus apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
     return s;
   }
   bool tracked = false;
-  if (s == PL_OK) s = any_tracked(in, nin, y, &tracked);
+  if (s == PL_OK) s = pl_call_tracked(in, nin, y, &tracked);
   if (s == PL_OK && !tracked) s = compute_into(&c, y);
   pl_call_end(&c);
   if (s == PL_OK && tracked) s = apply_tracked(op, in, nin, attrs, y);
@@ -139,17 +138,18 @@ PlStatus pl_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAtt
   return s;
 }
 
+PlStatus pl_call_no_history(const PlOp *op, const PlTensor *y) {
+  PL_TRY(pl_inplace_check(op->name, y));
+  PL_FAIL(PL_ERR_STATE, "%s: cannot change %s while gradients are recorded; use T.no_grad()", op->name, pl_desc_text(&y->a));
+}
+
 PlStatus pl_call_mutate(Call *c, PlTensor **out) {
   const PlOp *op = c->op;
   PlTensor *y = c->in[0];
   if (c->made[0]) PL_FAIL(PL_ERR_DTYPE, "%s: input 0 would have to be cast", op->name);
   bool tracked = false, variadic = op->nin == PL_VARIADIC;
-  if (!variadic) PL_TRY(any_tracked(c->in, c->nin, y, &tracked));
-  if (tracked && !op->grad) {
-    PL_TRY(pl_inplace_check(op->name, y));
-    PL_FAIL(PL_ERR_STATE, "%s: cannot change %s while gradients are recorded; use T.no_grad()", op->name,
-            pl_desc_text(&y->a));
-  }
+  if (!variadic) PL_TRY(pl_call_tracked(c->in, c->nin, y, &tracked));
+  if (tracked && !op->grad) return pl_call_no_history(op, y);
   if (!variadic && pl_self_overlaps(&y->a))
     PL_FAIL(PL_ERR_STATE, "%s: %s is expanded, several of its elements share memory; write into a clone", op->name,
             pl_desc_text(&y->a));

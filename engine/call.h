@@ -33,6 +33,10 @@ PlStatus pl_call_infer(PlCall *c);
 void pl_call_end(PlCall *c);
 /* Outputs as inferred, with the kernel's results; views of input 0 where infer said so. */
 PlStatus pl_call_outputs(PlCall *c, PlTensor **out);
+/* Is any of these, or could any be once its history is brought up to date, tracked by a recording key? */
+PlStatus pl_call_tracked(PlTensor *const *in, int nin, PlTensor *out, bool *yes);
+/* Fails: op, which has no gradient, cannot change y while gradients are recorded. */
+PlStatus pl_call_no_history(const PlOp *op, const PlTensor *y);
 /* The kernel alone, into outputs that are there; NULL for one that this call does not have. */
 PlStatus pl_call_run(PlCall *c, PlTensor *const *out);
 /* An op that always changes input 0: its contents, its version and, where gradients are recorded, its history. */

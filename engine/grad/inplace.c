@@ -6,6 +6,7 @@
 #include "engine/batch/batch.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
+#include "engine/graph/graph.h"
 #include "engine/state.h"
 
 static bool is_leaf(const PlTensor *t) {
@@ -58,7 +59,8 @@ static PlStatus window_attrs(const PlOp *op, const PlTensor *t, const PlTensor *
   pl_attrs_init(op, a);
   PL_TRY(pl_attrs_list(a, 0, t->a.ndim, t->a.shape));
   PL_TRY(pl_attrs_list(a, 1, t->a.ndim, t->a.strides));
-  pl_attrs_int(a, 2, ((char *)t->a.data - (char *)base->a.data) / (ptrdiff_t)pl_dtype_size((PlDtype)t->a.dtype));
+  pl_attrs_int(a, 2, t->a.symbolic ? pl_sym_offset(t, base)
+                                   : ((char *)t->a.data - (char *)base->a.data) / (ptrdiff_t)pl_dtype_size((PlDtype)t->a.dtype));
   return PL_OK;
 }
 

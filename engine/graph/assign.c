@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Writing to symbolic tensors: in-place ops become out-of-place ones whose result the handle names from then on, except on
  * leaves, whose memory is really written. */
+#include <stdlib.h>
+
 #include "engine/grad/node.h"
 #include "engine/graph/symbolic.h"
 
@@ -60,6 +62,14 @@ static void move_storage(PlFlow *f, PlSymStorage *s, int32_t store) {
   f->stores[store].live = s; /* further views of it belong to t's family */
 }
 
+/* Does t's memory have a history that this write is not to become a part of? Where gradients are off, or through a
+ * detached handle. */
+static bool is_unknown(const PlFlow *f, PlTensor *t, PlTensor *v) {
+  const PlTensor *base = t->storage->base;
+  if (!f->record || !(t->node || t->more || (base && (base->node || base->more)))) return false;
+  return pl_state.grad_off || !(pl_may_record(&t, 1) || pl_may_record(&v, 1));
+}
+
 PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
   PlFlow *f = pl_sym_flow(t);
   PlTensor *root = NULL, *now = NULL, *dense = NULL;
@@ -76,7 +86,8 @@ PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
   else
     dense = pl_retain(v);
   PL_TRY(s);
-  if (whole && !leaf)
+  bool unknown = !leaf && is_unknown(f, t, v);
+  if (whole && !leaf && !unknown)
     now = pl_retain(dense);
   else {
     s = root_of(f, t, &root);
@@ -85,6 +96,7 @@ PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
     int64_t at = s == PL_OK ? f->vals[pl_sym_value(t)].offset - f->vals[pl_sym_value(root)].offset : 0;
     if (s == PL_OK) s = pl_sym_window(&pl_op_strided_put, t, at, &a);
     if (s == PL_OK) s = pl_sym_apply(&pl_op_strided_put, in, 2, &a, &now);
+    if (s == PL_OK && unknown) f->nodes[f->vals[pl_sym_value(now)].node].flags |= PL_FN_THROUGH;
     if (s == PL_OK && leaf) s = copy_into(f, root, now);
   }
   if (s == PL_OK) {
@@ -95,6 +107,65 @@ PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
   pl_tensor_release(root);
   pl_tensor_release(now);
   pl_tensor_release(dense);
+  return s;
+}
+
+/* A copy of t as it is, which carries its history on; the graph's own gradient pass goes through it, too. */
+static PlStatus history_copy(PlFlow *f, PlTensor **out, PlTensor *t) {
+  PL_TRY(pl_sym_copy(out, t));
+  f->nodes[f->vals[pl_sym_value(*out)].node].flags &= (uint8_t)~PL_FN_NO_GRAD;
+  PlStatus s = pl_entries_copy(*out, t, NULL);
+  if (s == PL_OK) return PL_OK;
+  pl_tensor_release(*out);
+  *out = NULL;
+  return s;
+}
+
+/* Computes op(in…) for a write into y; where gradients are recorded, with a copy in y's place: as apply_tracked does. */
+static PlStatus compute_for(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *y,
+                            bool tracked, PlTensor **r) {
+  if (!tracked) return pl_sym_apply(op, in, nin, attrs, r);
+  PlTensor *old = NULL, **args = malloc((size_t)(nin ? nin : 1) * sizeof *args);
+  if (!args) return pl_call_no_memory(op);
+  PlStatus s = history_copy(f, &old, y);
+  for (int i = 0; i < nin; i++) args[i] = in[i] == y ? old : in[i];
+  if (s == PL_OK) s = pl_sym_apply(op, args, nin, attrs, r);
+  free(args);
+  pl_tensor_release(old);
+  return s;
+}
+
+/* As y's dtype. */
+static PlStatus cast_like(PlTensor **r, const PlTensor *y) {
+  PlAttrs to;
+  PlTensor *cast;
+  if ((*r)->a.dtype == y->a.dtype) return PL_OK;
+  pl_attrs_init(&pl_op_cast, &to);
+  pl_attrs_int(&to, 0, y->a.dtype);
+  PL_TRY(pl_sym_apply(&pl_op_cast, r, 1, &to, &cast));
+  pl_tensor_release(*r);
+  *r = cast;
+  return PL_OK;
+}
+
+PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
+  PlTensor *y = out[0], *r[PL_MAX_OUT], *target = NULL;
+  PlFlow *f = pl_sym_flow_of(in, nin);
+  if (!f && y->a.symbolic) f = pl_sym_flow(y);
+  bool tracked = false;
+  if (f->record) PL_TRY(pl_call_tracked(in, nin, y, &tracked));
+  if (tracked) PL_TRY(pl_inplace_check(op->name, y));
+  PL_TRY(compute_for(f, op, in, nin, attrs, y, tracked, r));
+  PlArray a = r[0]->a;
+  PlDesc d = {.dtype = a.dtype};
+  pl_desc_set(&d, (PlDtype)a.dtype, a.ndim, a.shape);
+  PlStatus s = pl_call_check_target(op, y, &d);
+  if (s == PL_OK) s = cast_like(r, y);
+  if (s == PL_OK) s = pl_sym_enter(f, y, &target);
+  if (s == PL_OK) s = pl_sym_assign(target, r[0]);
+  if (s == PL_OK && tracked) s = pl_inplace_install(y, r[0]);
+  pl_tensor_release(target);
+  pl_tensor_release(r[0]);
   return s;
 }
 
@@ -140,7 +211,7 @@ static PlStatus overwritten(const PlOp *op, PlTensor *const *in, const PlAttrs *
   return pl_sym_apply(&pl_op_full, NULL, 0, &a, out);
 }
 
-PlStatus pl_sym_mutate(PlFlow *f, PlCall *c, PlTensor **out) {
+static PlStatus mutate(PlFlow *f, PlCall *c, PlTensor **out) {
   const PlOp *op = c->op;
   bool variadic = op->nin == PL_VARIADIC;
   PlTensor *y = c->in[0], *res = NULL;
@@ -168,5 +239,31 @@ PlStatus pl_sym_mutate(PlFlow *f, PlCall *c, PlTensor **out) {
     s = write_leaf(f, c, c->in);
   pl_tensor_release(res);
   if (s == PL_OK && op->nout > 0) out[0] = pl_retain(y);
+  return s;
+}
+
+PlStatus pl_sym_mutate(PlFlow *f, PlCall *c, PlTensor **out) {
+  const PlOp *op = c->op;
+  PlTensor *y = c->in[0], *old = NULL, *fresh = NULL;
+  bool tracked = false;
+  if (f->record && op->nin != PL_VARIADIC) PL_TRY(pl_call_tracked(c->in, c->nin, y, &tracked));
+  if (!tracked) return mutate(f, c, out);
+  if (!op->grad) return pl_call_no_history(op, y);
+  PL_TRY(pl_inplace_check(op->name, y));
+  if (f->vals[f->stores[pl_sym_storage(y)->store].first].kind == PL_FV_CAPTURE)
+    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: %s comes from outside of the traced function, and what is written has a gradient; make "
+                                "it inside, or pass it as an argument", op->name, pl_desc_text(&y->a));
+  PlStatus s = history_copy(f, &old, y);
+  if (s == PL_OK) s = mutate(f, c, out);
+  if (s == PL_OK) s = pl_tensor_alias(&fresh, y);
+  if (s == PL_OK) {
+    c->in[0] = old;
+    s = pl_record(op, c->in, c->nin, c->attrs, &fresh);
+    c->in[0] = y;
+    if (s == PL_OK) s = pl_inplace_install(y, fresh);
+  }
+  pl_tensor_release(fresh);
+  pl_tensor_release(old);
+  if (s != PL_OK && op->nout > 0) pl_release_all(out, 1);
   return s;
 }

@@ -48,6 +48,10 @@ static void mark_dependent(PlGradWalk *w, int nx, const PlFVal *xs) {
   for (int i = 0; i < nx; i++) w->dep[xs[i]] = 1;
   for (int32_t i = 0; i < w->nnodes; i++) {
     const PlFNode *n = &f->nodes[i];
+    if (n->flags & PL_FN_THROUGH) {
+      w->dep[n->first] = w->dep[n->in[0]];
+      continue;
+    }
     if (!w->touched[i] || (n->op->flags & PL_F_NOGRAD_OK) || (n->flags & PL_FN_NO_GRAD)) continue;
     bool dep = false;
     for (int32_t k = 0; k < n->nin && !dep; k++) dep = n->in[k] >= 0 && w->dep[n->in[k]];
@@ -177,6 +181,7 @@ static PlStatus node_backward(PlGradWalk *w, int32_t i) {
     any |= w->sum[f->nodes[i].first + o] >= 0;
   }
   n = &f->nodes[i]; /* sums may have moved the array */
+  if (any && (n->flags & PL_FN_THROUGH)) return w->dep[n->in[0]] ? pl_grad_add_term(w, n->in[0], w->sum[n->first]) : PL_OK;
   for (int32_t k = 0; k < n->nin; k++) dep |= n->in[k] >= 0 && w->dep[n->in[k]];
   if (!any || !dep || (n->op->flags & PL_F_NOGRAD_OK)) return PL_OK;
   char name[160];

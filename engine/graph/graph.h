@@ -57,7 +57,8 @@ enum {
   PL_FN_DEAD = 4,    /* nobody needs it; the next pl_flow_compact drops it */
   PL_FN_VIEW = 8,    /* output 0 is a window of input 0's store: costs nothing */
   PL_FN_NAMED = 16,
-  PL_FN_NO_GRAD = 32 /* the script ran it where gradients are off: none goes through it */
+  PL_FN_NO_GRAD = 32, /* the script ran it where gradients are off: none goes through it */
+  PL_FN_THROUGH = 64  /* a write that no history knows of: the gradient of output 0 is that of input 0 */
 };
 
 typedef struct PlFNode {
@@ -213,6 +214,8 @@ typedef struct PlSymStorage {
 static inline bool pl_is_symbolic(const PlTensor *t) { return t->a.symbolic != 0; }
 static inline PlFlow *pl_sym_flow(const PlTensor *t) { return ((PlSymStorage *)(void *)t->storage)->flow; }
 static inline PlFVal pl_sym_value(const PlTensor *t) { return (PlFVal)((uintptr_t)t->a.data - 1); }
+/* Where t begins in base, in elements. */
+int64_t pl_sym_offset(const PlTensor *t, const PlTensor *base);
 /* A handle on value v. */
 PlStatus pl_sym_tensor(PlTensor **out, PlFlow *f, PlFVal v);
 /* The value that stands for t in f: of a symbolic tensor, a captured real one, or a number. */

@@ -60,6 +60,11 @@ PlStatus pl_sym_window(const PlOp *op, const PlTensor *t, int64_t offset, PlAttr
   return PL_OK;
 }
 
+int64_t pl_sym_offset(const PlTensor *t, const PlTensor *base) {
+  const PlFlow *f = pl_sym_flow(t);
+  return f->vals[pl_sym_value(t)].offset - f->vals[pl_sym_value(base)].offset;
+}
+
 PlStatus pl_sym_refresh(PlTensor *t) {
   if (is_current(t)) return PL_OK;
   PlFlow *f = pl_sym_flow(t);
@@ -80,6 +85,7 @@ PlStatus pl_sym_refresh(PlTensor *t) {
   PlStatus s = pl_sym_apply(&pl_op_as_strided, &base, 1, &a, &fresh);
   pl_tensor_release(base);
   PL_TRY(s);
+  f->nodes[f->vals[pl_sym_value(fresh)].node].flags &= (uint8_t)~PL_FN_NO_GRAD; /* t is as it was, whoever asks first */
   pl_sym_point(t, pl_sym_value(fresh));
   pl_tensor_release(fresh);
   return PL_OK;
@@ -179,6 +185,15 @@ PlStatus pl_sym_node(PlFlow *f, PlCall *c, uint8_t flags, int32_t *node) {
   return s;
 }
 
+/* Views remember the handle on the whole from which the first was taken: what is written through one of them becomes
+ * part of its history (grad/inplace.c). */
+static void note_base(const PlFlow *f, PlTensor *whole, const PlTensor *view) {
+  PlStorage *st = whole->storage;
+  if (view->storage != st || st->base || (whole->flags & PL_T_DETACHED) || !whole->a.contiguous) return;
+  if (whole->a.numel * (int64_t)pl_dtype_size((PlDtype)whole->a.dtype) == f->stores[pl_sym_storage(whole)->store].bytes)
+    st->base = whole;
+}
+
 static PlStatus emit(PlFlow *f, PlCall *c, PlTensor **out) {
   int32_t node;
   PL_TRY(pl_sym_node(f, c, 0, &node));
@@ -192,6 +207,7 @@ static PlStatus emit(PlFlow *f, PlCall *c, PlTensor **out) {
       return s;
     }
   }
+  if (f->record && c->desc[0].is_view && c->in[0]->a.symbolic) note_base(f, c->in[0], out[0]);
   return PL_OK;
 }
 
@@ -204,8 +220,7 @@ static bool is_computed(const PlTensor *t) {
   return t->node && pl_entry_get(t, pl_state.ambient, &n, &slot) && n->kind != PL_NODE_LEAF;
 }
 
-/* Real tensors become handles on leaves of the flow, which carry their gradient entries where tapes are kept. */
-static PlStatus enter(PlFlow *f, PlTensor *t, PlTensor **out) {
+PlStatus pl_sym_enter(PlFlow *f, PlTensor *t, PlTensor **out) {
   if (t->a.symbolic || t->a.weak || (t->flags & PL_T_CONST)) {
     *out = pl_retain(t);
     return PL_OK;
@@ -231,7 +246,7 @@ static PlStatus enter(PlFlow *f, PlTensor *t, PlTensor **out) {
   return PL_OK;
 }
 
-static PlFlow *flow_of(PlTensor *const *in, int nin) {
+PlFlow *pl_sym_flow_of(PlTensor *const *in, int nin) {
   for (int i = 0; i < nin; i++)
     if (in[i] && in[i]->a.symbolic) return pl_sym_flow(in[i]);
   return pl_state.trace;
@@ -259,7 +274,7 @@ static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, c
 }
 
 PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  PlFlow *f = flow_of(in, nin);
+  PlFlow *f = pl_sym_flow_of(in, nin);
   if (!f && op->nin == 0) PL_FAIL(PL_ERR_STATE, "%s: no graph is being made", op->name);
   if (f->closed) PL_FAIL(PL_ERR_STATE, "%s: this symbolic tensor's trace is over; return it from the traced function", op->name);
   PlTensor *few[PL_MAX_IN], **sym = few;
@@ -268,7 +283,7 @@ PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttr
   int n = 0;
   for (; n < nin && s == PL_OK; n++) {
     sym[n] = NULL;
-    if (in[n]) s = enter(f, in[n], &sym[n]);
+    if (in[n]) s = pl_sym_enter(f, in[n], &sym[n]);
   }
   PlFlow *was = pl_state.trace;
   pl_state.trace = f;
@@ -278,35 +293,5 @@ PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttr
   pl_flow_release(f);
   pl_release_all(sym, n);
   if (sym != few) free(sym);
-  return s;
-}
-
-PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
-  PlTensor *y = out[0], *r[PL_MAX_OUT], *target = NULL;
-  PlFlow *f = flow_of(in, nin);
-  if (!f && y->a.symbolic) f = pl_sym_flow(y);
-  PL_TRY(pl_sym_apply(op, in, nin, attrs, r));
-  PlArray a = r[0]->a;
-  PlDesc d = {.dtype = a.dtype};
-  pl_desc_set(&d, (PlDtype)a.dtype, a.ndim, a.shape);
-  PlStatus s = pl_call_check_target(op, y, &d);
-  if (s == PL_OK && r[0]->a.dtype != y->a.dtype) {
-    PlAttrs to;
-    PlTensor *cast;
-    pl_attrs_init(&pl_op_cast, &to);
-    pl_attrs_int(&to, 0, y->a.dtype);
-    s = pl_sym_apply(&pl_op_cast, r, 1, &to, &cast);
-    if (s == PL_OK) {
-      pl_tensor_release(r[0]);
-      r[0] = cast;
-    }
-  }
-  bool tracked = s == PL_OK && f->record && !pl_state.grad_off && (pl_may_record(&y, 1) || pl_may_record(r, 1));
-  if (tracked) s = pl_inplace_check(op->name, y);
-  if (s == PL_OK) s = enter(f, y, &target);
-  if (s == PL_OK) s = pl_sym_assign(target, r[0]);
-  if (s == PL_OK && tracked) s = pl_inplace_install(y, r[0]);
-  pl_tensor_release(target);
-  pl_tensor_release(r[0]);
   return s;
 }
