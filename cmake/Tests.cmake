@@ -44,6 +44,7 @@ if(TARGET perilune_cuda)
   target_link_libraries(cuda_cudnn PRIVATE pl_flags Threads::Threads ${CMAKE_DL_LIBS})
   set_target_properties(cuda_cudnn PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${out}/spec")
   add_library(cuda_driver SHARED "${src}/spec/cuda/driver.c")
+  add_dependencies(cuda_cudnn cuda_driver)
   set_target_properties(cuda_driver PROPERTIES OUTPUT_NAME cuda SOVERSION 1 LIBRARY_OUTPUT_DIRECTORY "${out}/spec/driver")
   pl_test(cuda_cudnn unit 600 "$<TARGET_FILE:cuda_cudnn>")
   set_property(TEST cuda_cudnn APPEND PROPERTY ENVIRONMENT

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: MIT
+// A device on the CPU, for tests: its memory and the CUDA runtime's functions. Memory is one reserved range that nobody but a
+// running kernel or a copy may touch (PROT_NONE in between): host code that reads through a device pointer dies at that line.
+// New memory and freed memory hold poison. PERILUNE_EMULATE, words separated by commas, plays a bad day:
+//   no-driver, old-driver, no-device, memory=BYTES (of the device), fault=N (the N-th launch is an illegal access)
+#include "inside.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+pthread_mutex_t plce_lock = PTHREAD_MUTEX_INITIALIZER;
+bool plce_dead;
+
+bool plce_word(const char *word, long long *value) {
+  const char *s = getenv("PERILUNE_EMULATE");
+  size_t n = strlen(word);
+  while (s && *s) {
+    if (strncmp(s, word, n) == 0 && (s[n] == 0 || s[n] == ',' || s[n] == '=')) {
+      if (value && s[n] == '=') *value = atoll(s + n + 1);
+      return true;
+    }
+    s = strchr(s, ',');
+    if (s) s++;
+  }
+  return false;
+}
+
+namespace {
+
+const size_t RANGE = (size_t)64 << 30; // address space, not memory
+const int FREED = 0xDD;
+cudaError_t last = cudaSuccess;
+
+// ---- memory: first fit over a list of pieces, each on pages of its own order
+
+struct Piece {
+  Piece *next, *prev;
+  char *at;
+  size_t bytes;
+  bool used;
+};
+char *base;
+size_t high, in_use, capacity = (size_t)8 << 30;
+Piece *pieces;
+int open_count;
+
+size_t page_round(size_t n) { return (n + 4095) & ~(size_t)4095; }
+
+void start() {
+  if (base) return;
+  void *p = mmap(NULL, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) abort();
+  base = (char *)p;
+  long long bytes;
+  if (plce_word("memory", &bytes)) capacity = (size_t)bytes;
+}
+
+bool inside(const void *p, size_t n) { return (const char *)p >= base && (const char *)p + n <= base + high; }
+
+cudaError_t take(void **out, size_t n) {
+  if (n > capacity - in_use || in_use > capacity) return cudaErrorMemoryAllocation;
+  Piece *best = NULL;
+  for (Piece *q = pieces; q; q = q->next)
+    if (!q->used && q->bytes >= n && (!best || q->bytes < best->bytes)) best = q;
+  plce_enter();
+  if (best && best->bytes >= n + 4096) { // the rest becomes a piece of its own
+    Piece *rest = (Piece *)calloc(1, sizeof *rest);
+    rest->at = best->at + n;
+    rest->bytes = best->bytes - n;
+    rest->next = best->next;
+    rest->prev = best;
+    if (best->next) best->next->prev = rest;
+    best->next = rest;
+    best->bytes = n;
+  } else if (!best) {
+    if (high + n > RANGE) abort();
+    best = (Piece *)calloc(1, sizeof *best);
+    best->at = base + high;
+    best->bytes = n;
+    best->next = pieces;
+    if (pieces) pieces->prev = best;
+    pieces = best;
+    high += n;
+    mprotect(base, page_round(high), PROT_READ | PROT_WRITE);
+  }
+  best->used = true;
+  in_use += best->bytes;
+  memset(best->at, PLCE_POISON, best->bytes);
+  plce_leave();
+  *out = best->at;
+  return cudaSuccess;
+}
+
+struct Pinned {
+  Pinned *next;
+  char *at;
+  size_t bytes;
+} *pinned;
+
+double now_ms() {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+} // namespace
+
+// Kernels and copies run between these two.
+void plce_enter() {
+  if (open_count++ == 0 && high) mprotect(base, page_round(high), PROT_READ | PROT_WRITE);
+}
+void plce_leave() {
+  if (--open_count == 0 && high) mprotect(base, page_round(high), PROT_NONE);
+}
+
+
+struct Noted {
+  Noted *next;
+  cudaError_t (*run)(void *);
+  void *work;
+};
+struct plce_graph {
+  Noted *first, **last;
+};
+struct plce_stream { plce_graph *graph; };
+struct plce_event { double at; };
+struct plce_pool { int unused; };
+
+extern "C" {
+
+bool plce_is_device(const void *p) {
+  if (!p || inside(p, 0)) return true;
+  for (Pinned *q = pinned; q; q = q->next)
+    if ((const char *)p >= q->at && (const char *)p < q->at + q->bytes) return true;
+  return false;
+}
+
+// ---- the runtime's functions
+
+const char *cudaGetErrorName(cudaError_t e) {
+  switch (e) {
+  case cudaSuccess: return "cudaSuccess";
+  case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+  case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+  case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
+  case cudaErrorNoDevice: return "cudaErrorNoDevice";
+  case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
+  case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+  default: return "cudaError";
+  }
+}
+const char *cudaGetErrorString(cudaError_t e) {
+  return e == cudaErrorIllegalAddress ? "an illegal memory access was encountered" : cudaGetErrorName(e);
+}
+cudaError_t cudaGetLastError(void) {
+  cudaError_t e = last;
+  last = cudaSuccess;
+  return e;
+}
+static cudaError_t state(void) { return plce_dead ? cudaErrorIllegalAddress : cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int *v) {
+  *v = plce_word("no-driver", NULL) ? 0 : plce_word("old-driver", NULL) ? 12020 : 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int *v) {
+  *v = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int *n) {
+  *n = 0;
+  if (plce_word("no-driver", NULL) || plce_word("old-driver", NULL)) return cudaErrorInsufficientDriver;
+  if (plce_word("no-device", NULL)) return cudaErrorNoDevice;
+  *n = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  start();
+  return device == 0 ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr attr, int) {
+  *v = attr == cudaDevAttrMultiProcessorCount ? 2 : attr == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int) {
+  memset(prop, 0, sizeof *prop);
+  snprintf(prop->name, sizeof prop->name, "emulation on the CPU");
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize(void) { return state(); }
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
+  *all = capacity;
+  *left = capacity - in_use;
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void **out, size_t n, unsigned) {
+  Pinned *p = (Pinned *)calloc(1, sizeof *p);
+  p->at = (char *)calloc(1, n);
+  p->bytes = n;
+  p->next = pinned;
+  pinned = p;
+  *out = p->at;
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void *p) {
+  for (Pinned **at = &pinned; *at; at = &(*at)->next) {
+    Pinned *q = *at;
+    if (q->at != p) continue;
+    *at = q->next;
+    free(q->at);
+    free(q);
+    break;
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned) {
+  *out = host;
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolCreate(cudaMemPool_t *out, const struct cudaMemPoolProps *) {
+  *out = (cudaMemPool_t)calloc(1, sizeof **out);
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void *) { return cudaSuccess; }
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr attr, void *v) {
+  if (attr != cudaMemPoolAttrReservedMemCurrent) return cudaErrorInvalidValue;
+  *(uint64_t *)v = in_use;
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
+cudaError_t cudaMallocFromPoolAsync(void **out, size_t n, cudaMemPool_t, cudaStream_t s) {
+  if (plce_notes(s)) return cudaErrorStreamCaptureUnsupported;
+  if (plce_dead) return cudaErrorIllegalAddress;
+  pthread_mutex_lock(&plce_lock);
+  cudaError_t e = take(out, (n + 511) & ~(size_t)511);
+  pthread_mutex_unlock(&plce_lock);
+  return last = e;
+}
+cudaError_t cudaFreeAsync(void *p, cudaStream_t) {
+  pthread_mutex_lock(&plce_lock);
+  for (Piece *q = pieces; q; q = q->next)
+    if (q->at == p && q->used) {
+      plce_enter();
+      memset(q->at, FREED, q->bytes);
+      plce_leave();
+      q->used = false;
+      in_use -= q->bytes;
+      if (q->next && !q->next->used && q->next->at == q->at + q->bytes) {
+        Piece *gone = q->next;
+        q->bytes += gone->bytes;
+        q->next = gone->next;
+        if (gone->next) gone->next->prev = q;
+        free(gone);
+      }
+      break;
+    }
+  pthread_mutex_unlock(&plce_lock);
+  return cudaSuccess;
+}
+struct Copy { // or, from NULL, a fill
+  void *to;
+  const void *from;
+  size_t n;
+  int byte;
+};
+static cudaError_t copy_now(void *p) {
+  const Copy *c = (const Copy *)p;
+  if (plce_dead) return cudaErrorIllegalAddress;
+  pthread_mutex_lock(&plce_lock);
+  plce_enter();
+  if (c->from) memmove(c->to, c->from, c->n);
+  else memset(c->to, c->byte, c->n);
+  plce_leave();
+  pthread_mutex_unlock(&plce_lock);
+  return cudaSuccess;
+}
+static cudaError_t copy_or_note(Copy c, cudaStream_t s) {
+  if (!plce_notes(s)) return copy_now(&c);
+  Copy *kept = (Copy *)malloc(sizeof c);
+  *kept = c;
+  return plce_note(s, copy_now, kept);
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t s) {
+  bool to_device = kind != cudaMemcpyDeviceToHost, from_device = kind != cudaMemcpyHostToDevice;
+  if (inside(to, n) != to_device || inside(from, n) != from_device) return cudaErrorInvalidValue;
+  return copy_or_note(Copy{to, from, n, 0}, s);
+}
+cudaError_t cudaMemsetAsync(void *to, int byte, size_t n, cudaStream_t s) {
+  if (!inside(to, n)) return cudaErrorInvalidValue;
+  return copy_or_note(Copy{to, NULL, n, byte}, s);
+}
+
+// ---- graphs
+
+bool plce_notes(cudaStream_t s) { return s && s->graph; }
+cudaError_t plce_note(cudaStream_t s, cudaError_t (*run)(void *), void *work) {
+  Noted *n = (Noted *)malloc(sizeof *n);
+  *n = Noted{NULL, run, work};
+  *s->graph->last = n;
+  s->graph->last = &n->next;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+  if (s->graph) return cudaErrorInvalidValue;
+  s->graph = (plce_graph *)calloc(1, sizeof *s->graph);
+  s->graph->last = &s->graph->first;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out) {
+  *out = s->graph;
+  s->graph = NULL;
+  return *out ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long) { // takes what it holds
+  *out = (cudaGraphExec_t)malloc(sizeof **out);
+  **out = *graph;
+  graph->first = NULL;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
+  if (plce_notes(s)) return cudaErrorStreamCaptureUnsupported;
+  cudaError_t e = plce_dead ? cudaErrorIllegalAddress : cudaSuccess;
+  for (Noted *n = exec->first; n && e == cudaSuccess; n = n->next) e = n->run(n->work);
+  return e;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  for (Noted *n = graph->first, *next; n; n = next) {
+    next = n->next;
+    free(n->work);
+    free(n);
+  }
+  free(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return cudaGraphDestroy(exec); }
+
+// ---- streams and events
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned) {
+  *out = (cudaStream_t)calloc(1, sizeof **out);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int) { return cudaStreamCreateWithFlags(out, flags); }
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+  free(s);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s) { return plce_notes(s) ? cudaErrorStreamCaptureUnsupported : state(); }
+cudaError_t cudaStreamQuery(cudaStream_t) { return state(); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return state(); }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned) {
+  *out = (cudaEvent_t)calloc(1, sizeof **out);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  free(e);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) {
+  e->at = now_ms();
+  return state();
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return state(); }
+cudaError_t cudaEventQuery(cudaEvent_t) { return state(); }
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) {
+  *ms = (float)(b->at - a->at);
+  return state();
+}
+} // extern "C"
