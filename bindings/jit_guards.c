@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: MIT
- * The common answer of T.jit's guards (lua/perilune/jit/guards.lua), which every call asks for: all is as it was. Tables are
- * walked in the order in which they were noted; whatever is not where it was, also if only that order is another, is for Lua
- * to look at. */
+ * What every call of a jitted function asks: which trace its arguments belong to, and the common answer of the guards
+ * (lua/perilune/jit/guards.lua), all is as it was. Tables are walked in the order in which they were noted; whatever is not
+ * where it was, also if only that order is another, is for Lua to look at. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "bindings/lib.h"
+#include "engine/autocast.h"
+#include "engine/device.h"
+#include "engine/grad/node.h"
+#include "engine/state.h"
 
 enum { UPVALUES, FIELDS, GLOBALS };
 
@@ -94,7 +100,72 @@ static int jit_unchanged(lua_State *L) {
   return 1;
 }
 
+/* ---- the key of a call --------------------------------------------------------------------------------------- */
+
+/* f32[2,3], then g for a leaf that requires a gradient, h for a tensor with a history */
+static void add_tensor(luaL_Buffer *b, const PlTensor *t) {
+  char text[32 + 24 * PL_MAX_DIM];
+  int n = snprintf(text, sizeof text, "%s[", pl_dtype_name((PlDtype)t->a.dtype));
+  for (int d = 0; d < t->a.ndim; d++)
+    n += snprintf(text + n, sizeof text - (size_t)n, d ? ",%" PRId64 : "%" PRId64, t->a.shape[d]);
+  text[n++] = ']';
+  PlNode *node = NULL;
+  uint32_t slot;
+  if (t->node || t->more) /* else nothing tracks it */
+    if (pl_entry_get(t, pl_key_ambient(), &node, &slot)) text[n++] = node->kind == PL_NODE_LEAF ? 'g' : 'h';
+  luaL_addlstring(b, text, (size_t)n);
+}
+
+/* jit_key({}, text_of, modes, …) → a text of all that a trace depends on in these arguments and, if asked for, in the modes of
+ * the moment. Tensors are appended to the list. text_of(value, list) is asked about strings, tables and the like. */
+static int jit_key(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  int top = lua_gettop(L);
+  lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
+  luaL_Buffer b;
+  luaL_buffinit(L, &b);
+  for (int i = 4; i <= top; i++) {
+    PlTensor *t = l_to_tensor(L, i);
+    char text[64];
+    if (t) {
+      add_tensor(&b, t);
+      lua_pushvalue(L, i);
+      lua_rawseti(L, 1, ++n);
+    } else if (lua_type(L, i) == LUA_TNUMBER) {
+      int len = lua_isinteger(L, i) ? snprintf(text, sizeof text, "integer:%" PRId64, (int64_t)lua_tointeger(L, i))
+                                    : snprintf(text, sizeof text, "float:%a", lua_tonumber(L, i));
+      luaL_addlstring(&b, text, (size_t)len);
+    } else if (lua_isnil(L, i) || lua_isboolean(L, i))
+      luaL_addstring(&b, lua_isnil(L, i) ? "nil" : lua_toboolean(L, i) ? "true" : "false");
+    else {
+      lua_pushvalue(L, 2);
+      lua_pushvalue(L, i);
+      lua_pushvalue(L, 1);
+      lua_call(L, 2, 1);
+      n = (lua_Integer)lua_rawlen(L, 1);
+      luaL_addvalue(&b);
+    }
+    luaL_addchar(&b, ' ');
+  }
+  if (!lua_toboolean(L, 3)) {
+    luaL_pushresult(&b);
+    return 1;
+  }
+  luaL_addstring(&b, pl_state.grad_off ? "no grad " : "grad ");
+  if (pl_autocast_dtype() != PL_NDTYPE) {
+    luaL_addstring(&b, pl_dtype_name(pl_autocast_dtype()));
+    luaL_addchar(&b, ' ');
+  }
+  luaL_addstring(&b, pl_dtype_name(pl_default_float()));
+  luaL_addchar(&b, ' ');
+  luaL_addstring(&b, pl_device_name(pl_state.device));
+  luaL_pushresult(&b);
+  return 1;
+}
+
 void l_jit_guards_register(lua_State *L) {
+  lua_pushcfunction(L, jit_key);
+  lua_setfield(L, -2, "jit_key");
   lua_pushcfunction(L, jit_unchanged);
   lua_setfield(L, -2, "jit_unchanged");
   lua_pushlightuserdata(L, NULL);

@@ -15,7 +15,7 @@ local trace = require "perilune.jit.trace"
 local values = require "perilune.jit.values"
 
 local core, fail, describe = T.core, options.fail, options.describe
-local key_of, put, MARK = values.key_of, values.put, values.MARK
+local text_of, put, MARK = values.text_of, values.put, values.MARK
 
 local MAX_TRACES = 8
 
@@ -102,13 +102,8 @@ local reads_values = "has no values"
 
 function Jit.__call(self, ...)
   if self.eager or core.jit_tracing() then return self.f(...) end
-  local args, tensors, parts = table.pack(...), {}, {}
-  for i = 1, args.n do key_of(args[i], tensors, parts, 0) end
-  parts[#parts + 1] = core.grad_enabled() and "grad" or "no grad"
-  parts[#parts + 1] = T.get_autocast_dtype()
-  parts[#parts + 1] = T.get_default_dtype()
-  parts[#parts + 1] = core.device.default()
-  local key = table.concat(parts, " ")
+  local args, tensors = table.pack(...), {}
+  local key = core.jit_key(tensors, text_of, true, ...)
   local t = find(self, key)
   if t then
     rawset(self, "last", t)
@@ -146,7 +141,7 @@ require "perilune.jit.look"(Jit)
 function Jit:reset()
   rawset(self, "traces", {})
   rawset(self, "ntraces", 0)
-  rawset(self, "last", nil)
+  rawset(self, "last", false)
   rawset(self, "eager", false)
 end
 
@@ -193,7 +188,7 @@ local function jit(f, opts)
   end
   return setmetatable({
     f = callable and f or function(...) return module(...) end, root = f,
-    module = module, name = name, traces = {}, ntraces = 0, runs = 0,
+    module = module, name = name, traces = {}, ntraces = 0, runs = 0, eager = false, last = false,
     opts = { mirror = mirror, by_node = by_node and opts or nil, check = opts.check, fallback = opts.fallback,
       max_traces = max },
   }, Jit)

@@ -24,29 +24,19 @@ local function keys_of(t)
   return keys
 end
 
--- The call's arguments as a text that says what a trace depends on; tensors are appended to `list`.
-local function key_of(v, list, parts, depth)
-  local kind = type(v)
-  if is_tensor(v) then
-    list[#list + 1] = v
-    local grad = v.requires_grad and (v.is_leaf and "g" or "h") or "" -- a leaf, or with a history
-    local device = v:device()
-    parts[#parts + 1] = ("%s[%s]%s%s"):format(v:dtype(), table.concat(v:shape(), ","), grad,
-      device == "cpu" and "" or "@" .. device)
-  elseif kind == "number" then
-    parts[#parts + 1] = ("%s:%s"):format(math.type(v), string.format(math.type(v) == "float" and "%a" or "%d", v))
-  elseif kind == "string" then
-    parts[#parts + 1] = ("%q"):format(v)
-  elseif is_plain(v) and depth < DEPTH then
-    parts[#parts + 1] = "{"
-    for _, k in ipairs(keys_of(v)) do
-      parts[#parts + 1] = (type(k) == "string" and "%q=" or "%s="):format(type(k) == "string" and k or tostring(k))
-      key_of(v[k], list, parts, depth + 1)
-    end
-    parts[#parts + 1] = "}"
-  else
-    parts[#parts + 1] = tostring(v) -- booleans and nil by value; objects by identity, their fields are guarded
+-- A string, a table or an object among arguments as a text that says what a trace depends on; tensors in it are
+-- appended to `list`. The rest is core.jit_key's.
+local function text_of(v, list, depth)
+  if type(v) == "string" then return ("%q"):format(v) end
+  if not is_plain(v) or (depth or 0) >= DEPTH then return tostring(v) end -- by identity; its fields are guarded
+  local parts = { "{" }
+  for _, k in ipairs(keys_of(v)) do
+    local x = v[k]
+    parts[#parts + 1] = (type(k) == "string" and "%q=" or "%s="):format(type(k) == "string" and k or tostring(k))
+    parts[#parts + 1] = core.jit_key(list, function(value) return text_of(value, list, (depth or 0) + 1) end, false, x)
   end
+  parts[#parts + 1] = "}"
+  return table.concat(parts, " ")
 end
 
 -- The same structure with f(tensor) in place of tensors.
@@ -106,7 +96,7 @@ local function put(t, list, tensors)
   return fill(t.results, 0)
 end
 
-values.is_plain, values.key_of, values.map, values.put = is_plain, key_of, map, put
+values.is_plain, values.text_of, values.map, values.put = is_plain, text_of, map, put
 values.written_arguments = written_arguments
 
 return values
