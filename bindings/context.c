@@ -47,7 +47,11 @@ void l_push_slots(lua_State *L) {
   lua_pushliteral(L, "v");
   lua_setfield(L, -2, "__mode");
   lua_setmetatable(L, -2);
+  lua_pushvalue(L, -1);
   s->table = luaL_ref(L, LUA_REGISTRYINDEX);
+  l_result_metatable(L);
+  lua_pushcclosure(L, l_rule_runner, 2);
+  s->runner = luaL_ref(L, LUA_REGISTRYINDEX);
   lua_pushvalue(L, -1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &slots_key);
 }

@@ -14,6 +14,7 @@ typedef struct Slots {
   size_t refs;
   const void *registry; /* tells the state */
   int table;            /* reference of the weak table in the registry */
+  int runner;           /* likewise of l_rule_runner */
   int next, nfree, cap;
   int *free;
 } Slots;
@@ -53,5 +54,8 @@ int l_slot_take(lua_State *L, Slots *s, int ctx);
 int l_slot_take_in(lua_State *L, Slots *s, int table, int ctx); /* with the weak table at hand */
 void l_slot_give(Slots *s, int slot);
 void l_slots_release(Slots *s);
+/* Runs one backward, under lua_pcall; argument 1 says which. Upvalues: the weak table, the metatable of new boxes. */
+enum { RUNNER_CONTEXTS = 1, RUNNER_BOXES = 2 };
+int l_rule_runner(lua_State *L);
 
 #endif

@@ -9,7 +9,7 @@
 #include "engine/call.h"
 #include "engine/grad/graph.h"
 
-enum { UP_OP = 1, UP_INPLACE = 2, MAX_ARGS = 250 };
+enum { UP_OP = 1, UP_INPLACE = 2, UP_RESULT = 3, MAX_ARGS = 250 };
 
 PlStatus l_apply(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *a, PlTensor **out) {
   PlStatus s = pl_apply(op, in, nin, a, out);
@@ -85,21 +85,10 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
   return push_results(L, op, first);
 }
 
-/* An empty box with the metatable from the upvalue: no registry look-up. */
-static inline Box *new_result(lua_State *L) {
-  Box *b = lua_newuserdatauv(L, sizeof(Box), 1);
-  b->t = NULL;
-  b->magic = BOX_MAGIC;
-  lua_pushvalue(L, lua_upvalueindex(3));
-  lua_setmetatable(L, -2);
-  l_note_box(L);
-  return b;
-}
-
 /* One or two tensors and nothing else: most calls of a training step. */
 static inline int call_fast(lua_State *L, const PlOp *op, PlTensor **in, int n) {
   l_collect(L);
-  Box *b = new_result(L);
+  Box *b = l_new_result(L, lua_upvalueindex(UP_RESULT));
   PlTensor *out;
   PlStatus s = pl_apply(op, in, n, NULL, &out);
   if (PL_UNLIKELY(s == PL_ERR_OOM)) s = l_apply(L, op, in, n, NULL, &out);
@@ -114,7 +103,7 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   PlDtype d = (PlDtype)x->a.dtype;
   const double v = lua_tonumber(L, num);
   l_collect(L);
-  Box *b = new_result(L); /* first: from here on nothing of Lua's can raise before the number is released */
+  Box *b = l_new_result(L, lua_upvalueindex(UP_RESULT)); /* first: from here on nothing of Lua's can raise before the number is released */
   if (PL_LIKELY(pl_apply_number(op, x, v, num == 1, &b->t) == PL_OK && b->t)) return 1; /* and nothing recorded */
   bool whole = lua_isinteger(L, num);
   PlTensor *t;

@@ -15,6 +15,17 @@ typedef struct BinaryMeta {
 } BinaryMeta;
 extern const BinaryMeta l_binary_meta[];
 
+/* l_new_box for the hot path: the metatable lies at `metatable`, an upvalue. */
+static inline Box *l_new_result(lua_State *L, int metatable) {
+  Box *b = lua_newuserdatauv(L, sizeof(Box), 1);
+  b->t = NULL;
+  b->magic = BOX_MAGIC;
+  lua_pushvalue(L, metatable);
+  lua_setmetatable(L, -2);
+  l_note_box(L);
+  return b;
+}
+
 /* If the running function is an op's: pushes the start of its message, the name under which the op was called, and
  * says how much of text that replaces: the op's name, that of an op it is made of, or nothing. */
 bool l_push_op_name(lua_State *L, const char *text, size_t *skip);
