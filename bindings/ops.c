@@ -86,7 +86,7 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
 }
 
 /* One or two tensors and nothing else: most calls of a training step. */
-static inline int call_fast(lua_State *L, const PlOp *op, PlTensor **in, int n) {
+static PL_ALWAYS_INLINE int call_fast(lua_State *L, const PlOp *op, PlTensor **in, int n) {
   l_collect(L);
   Box *b = l_new_result(L, lua_upvalueindex(UP_RESULT));
   PlTensor *out;
@@ -133,7 +133,7 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
 }
 
 /* Two operands, at 1 and 2, of an op that changes neither: < 0 if that is not the fast case. */
-static inline int call_two(lua_State *L, const PlOp *op) {
+static PL_ALWAYS_INLINE int call_two(lua_State *L, const PlOp *op) {
   PlTensor *in[2] = {l_to_tensor(L, 1), l_to_tensor(L, 2)};
   if (in[0] && in[1]) return call_fast(L, op, in, 2);
   if (!(op->flags & PL_F_SCALAR) || op->nattr || op->nopt) return -1;

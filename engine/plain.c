@@ -49,7 +49,7 @@ static inline bool alike(const PlArray *a, const PlArray *b) {
 }
 
 /* *y := an array like x from x and the data a and b (one input: b is a); it stays NULL where the op has no loop. */
-static inline PlStatus run_small(const PlOp *op, const PlTensor *x, size_t bytes, const void *a, const void *b, int number,
+static PL_ALWAYS_INLINE PlStatus run_small(const PlOp *op, const PlTensor *x, size_t bytes, const void *a, const void *b, int number,
                                  PlTensor **y) {
   static const int64_t strides[3][3] = {{1, 1, 1}, {1, 0, 1}, {1, 1, 0}}; /* number: 1, 2: a, b is one value */
   const int64_t n = x->a.numel;

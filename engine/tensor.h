@@ -73,7 +73,7 @@ PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype); /* em
 static inline size_t pl_round16(size_t n) { return (n + 15) & ~(size_t)15; }
 /* The same where t is contiguous, of the CPU, with `bytes` <= PL_SMALL bytes of data of this dtype: one piece for handle,
  * storage and data. NULL: no memory. */
-static inline PlTensor *pl_tensor_small_like(const PlTensor *t, PlDtype dtype, size_t bytes) {
+static PL_ALWAYS_INLINE PlTensor *pl_tensor_small_like(const PlTensor *t, PlDtype dtype, size_t bytes) {
   const int n = t->a.ndim;
   const size_t handle = pl_round16(sizeof(PlTensor) + 2 * (size_t)n * sizeof(int64_t));
   const size_t size = handle + pl_round16(sizeof(PlStorage)) + pl_round16(bytes);

@@ -149,11 +149,11 @@ static PlStatus run_hooks(PlSlot *slot) {
   return PL_OK;
 }
 
-static PlStatus finish_slots(PlWalk *w, PlNode *n) {
+static inline PlStatus finish_slots(PlWalk *w, PlNode *n) {
   for (uint32_t o = 0; o < n->nout; o++) {
     PlSlot *slot = &n->slots[o];
-    if (slot->hooks && slot->grad) PL_TRY(run_hooks(slot));
-    if (slot->capture && slot->grad) w->results[slot->capture - 1] = pl_retain(slot->grad);
+    if (PL_UNLIKELY(slot->hooks != NULL) && slot->grad) PL_TRY(run_hooks(slot));
+    if (PL_UNLIKELY(slot->capture != 0) && slot->grad) w->results[slot->capture - 1] = pl_retain(slot->grad);
   }
   return PL_OK;
 }
