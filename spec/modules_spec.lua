@@ -154,7 +154,7 @@ local function fixtures()
     local case, kind, name = key:match("^([^/]+)/(%a+)/(.+)$")
     local c = cases[case] or { state = {}, ["in"] = {}, out = {} }
     cases[case] = c
-    c[kind][kind ~= "state" and math.tointeger(tonumber(name)) or name] = t
+    c[kind][kind ~= "state" and math.tointeger(tonumber(name)) or name] = t:to(T.get_default_device())
   end
   return cases
 end
@@ -181,7 +181,7 @@ local function run(name, case, make)
   for k, want in ipairs(case.out) do
     assert(got[k], name .. ": output " .. k .. " is missing")
     assert.same(want:shape(), got[k]:shape(), name)
-    local far = (got[k]:detach() - want):abs():max():item()
+    local far = (got[k]:detach():cpu() - want:cpu()):abs():max():item()
     assert(far <= 2e-5 * math.max(1, want:abs():max():item()), ("%s: output %d is off by %g"):format(name, k, far))
   end
 end

@@ -13,7 +13,7 @@ local function fixtures()
     local case, kind, k = key:match("^(.+)/(%a+)/(%d+)$")
     local c = cases[case] or { ["in"] = {}, out = {}, grad = {} }
     cases[case] = c
-    c[kind][math.tointeger(tonumber(k))] = t
+    c[kind][math.tointeger(tonumber(k))] = t:to(T.get_default_device())
   end
   return cases
 end

@@ -181,18 +181,25 @@ static PlStatus overwritten(const PlOp *op, PlTensor *const *in, const PlAttrs *
   PlTensor *y = in[0], *v = NULL;
   PlAttrs a;
   if (op == &pl_op_copy) {
-    PlTensor *src = in[1], *cast = NULL;
+    PlTensor *src = in[1], *cast = NULL, *moved = NULL;
     PlStatus s = PL_OK;
+    if (src->a.device != y->a.device) {
+      pl_attrs_init(&pl_op_to_device, &a);
+      pl_attrs_int(&a, 0, y->a.device);
+      PL_TRY(pl_sym_apply(&pl_op_to_device, &src, 1, &a, &moved));
+      src = moved;
+    }
     if (src->a.dtype != y->a.dtype) {
       pl_attrs_init(&pl_op_cast, &a);
       pl_attrs_int(&a, 0, y->a.dtype);
-      PL_TRY(pl_sym_apply(&pl_op_cast, &src, 1, &a, &cast));
+      s = pl_sym_apply(&pl_op_cast, &src, 1, &a, &cast);
       src = cast;
     }
     pl_attrs_init(&pl_op_expand, &a);
-    s = pl_attrs_list(&a, 0, y->a.ndim, y->a.shape);
+    if (s == PL_OK) s = pl_attrs_list(&a, 0, y->a.ndim, y->a.shape);
     if (s == PL_OK) s = pl_sym_apply(&pl_op_expand, &src, 1, &a, &v);
     pl_tensor_release(cast);
+    pl_tensor_release(moved);
     PL_TRY(s);
     s = pl_sym_apply(&pl_op_clone, &v, 1, NULL, out);
     pl_tensor_release(v);
@@ -208,7 +215,11 @@ static PlStatus overwritten(const PlOp *op, PlTensor *const *in, const PlAttrs *
     a.isint = (uint16_t)((a.isint & ~2) | ((attrs->isint & 1) << 1));
   }
   pl_attrs_int(&a, 2, y->a.dtype);
-  return pl_sym_apply(&pl_op_full, NULL, 0, &a, out);
+  const uint8_t was = pl_state.device;
+  pl_state.device = y->a.device;
+  PlStatus s = pl_sym_apply(&pl_op_full, NULL, 0, &a, out);
+  pl_state.device = was;
+  return s;
 }
 
 static PlStatus mutate(PlFlow *f, PlCall *c, PlTensor **out) {

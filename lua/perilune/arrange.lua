@@ -140,7 +140,7 @@ return function(T, core)
   -- The tensor itself if nothing changes, else a copy.
   function T.as_tensor(v, opts)
     local o = options.check("as_tensor", opts, { "dtype", "device" })
-    if not core.is_tensor(v) then return T.tensor(v, { dtype = o.dtype }) end
+    if not core.is_tensor(v) then return T.tensor(v, { dtype = o.dtype, device = o.device }) end
     return (o.dtype or o.device) and v:to { dtype = o.dtype, device = o.device } or v
   end
   T.asarray = T.as_tensor
@@ -153,7 +153,7 @@ return function(T, core)
   function T.randint_like(x, low, high, opts)
     if not core.is_tensor(x) then fail("randint_like: argument #1 must be a tensor, got %s", describe(x)) end
     local o = options.check("randint_like", opts, { "dtype" })
-    return T.randint(low, high, x:shape(), { dtype = o.dtype or x:dtype() })
+    return T.randint(low, high, x:shape(), { dtype = o.dtype or x:dtype(), device = x:device() })
   end
 
   -- ---- writing a part of a copy --------------------------------------------------------------------------------

@@ -1,5 +1,39 @@
 -- SPDX-License-Identifier: MIT
 -- Specs and cases that make no sense with tensors on the device, each with its reason: they are counted as pending
 -- under PERILUNE_TEST_DEVICE (spec/support/device.lua). file → reason, or { part of a case's name → reason }.
-local M = { cuda = {}, moved = {} }
-return M
+
+local bytes = "counts bytes of CPU memory"
+local late = "wants the error of a bad index at once; a device notices it when it is next waited for (spec/cuda)"
+local plan = "is about plans and compiled groups of the CPU; graphs on a device run otherwise (spec/cuda/jit_spec)"
+local process = "runs other processes, which have a default device of their own"
+local text = "is about texts, without tensors"
+
+local cuda = {
+  autograd = { ["temporaries of a sum are freed"] = bytes },
+  autograd_page = { ["drops what a branch held"] = bytes },
+  autocast = { ["frees its casts at the end"] = bytes },
+  misuse = { ["is what it was"] = late },
+  newcomer = { ["cross_entropy(net(x), y - 1)"] = late },
+  nn_layers = { ["cross entropy and its options"] = late },
+  nn_more = { ["CTC takes targets in rows"] = late, ["modules pass all tensors on"] = late },
+  jit_failure = {
+    ["an op that fails in a run"] = late, ["the error of a run names the op"] = late,
+    ["a memory budget that the arena does not fit into"] = plan,
+    ["memory that runs out in the middle of a step"] = "plays lack of CPU memory",
+    ["pins, forces and predicates"] = plan,
+  },
+  graph_plan = plan, graph_fuse = plan, graph_run = plan,
+  split = bytes,
+  command = process, repl = process, prompt = process, install = process, contributing = process,
+  examples = process, environment = process, docs = text, reference = text, help = text, declared = text,
+  generated = text, layering = text, parts = text,
+  collector = "is about when the collector runs, by CPU memory",
+  ["io/memory"] = "plays lack of CPU memory",
+  reliability = "plays lack of CPU memory",
+}
+
+-- The same with defaults on the CPU: what a spec gets from files, loaders and default arguments stays there.
+local moved = {}
+for file, why in pairs(cuda) do moved[file] = why end
+
+return { cuda = cuda, moved = moved }

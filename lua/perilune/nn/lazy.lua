@@ -6,7 +6,8 @@ local base = require "perilune.nn.module"
 local options = require "perilune.options"
 
 local fail = options.fail
-local tracing = require("perilune").core.jit_tracing
+local core = require("perilune").core
+local tracing, on_device = core.jit_tracing, core.device.with
 local out = {}
 
 -- plain class, the argument that is found out, where a tensor has it: of the input (dimension counted from the
@@ -21,13 +22,13 @@ local function define(Plain, plain, argument, at_input, at_state)
 
   function C:init(...) rawset(self, "_lazy", options.read(spec, ...)) end
 
-  -- Becomes Plain with n inputs.
-  local function materialize(self, n)
+  -- Becomes Plain with n inputs, its parameters on the device of the first.
+  local function materialize(self, n, device)
     local a, training = self._lazy, self.training
     a[argument] = n
     rawset(self, "_lazy", nil)
     base.become(self, Plain)
-    Plain.init(self, a)
+    on_device(device, Plain.init, self, a)
     if not training then self:eval() end
   end
   function C:forward(x, ...)
@@ -35,9 +36,9 @@ local function define(Plain, plain, argument, at_input, at_state)
     local n = at_input(x)
     if not n then fail("%s: %s has no dimension of channels", name, options.describe(x)) end
     if tracing() then
-      require("perilune.jit").settle(materialize, self, n)
+      require("perilune.jit").settle(materialize, self, n, x:device())
     else
-      materialize(self, n)
+      materialize(self, n, x:device())
     end
     return Plain.forward(self, x, ...)
   end
@@ -46,7 +47,8 @@ local function define(Plain, plain, argument, at_input, at_state)
     for _, place in ipairs(at_state(self._lazy)) do
       local t = sd[prefix .. place[1]]
       if type(t) == "userdata" and t:dim() >= place[2] then
-        materialize(self, t:size(place[2]) * (place[3] or 1))
+        local device = t:device() == "cpu" and core.device.default() or t:device()
+        materialize(self, t:size(place[2]) * (place[3] or 1), device)
         return true
       end
     end

@@ -242,14 +242,16 @@ function LBFGS:load_state_dict(sd)
   if type(s) ~= "table" then fail("optim.LBFGS:load_state_dict: a table with state and param_groups is wanted") end
   base.Optimizer.load_state_dict(self, { state = {}, param_groups = sd.param_groups })
   local m = { n_iter = 0, func_evals = 0, dirs = {}, steps = {}, rho = {} }
+  local device = self.param_groups[1].params[1]:device()
+  local function taken(v) return v:detach():to { device = device, copy = true } end
   for key, v in pairs(s) do
     if key ~= "dirs" and key ~= "steps" and key ~= "rho" then
-      m[key] = type(v) == "userdata" and v:detach():clone() or v
+      m[key] = type(v) == "userdata" and taken(v) or v
     end
   end
   if s.dirs then
     for i = 1, s.dirs:size(1) do
-      m.dirs[i], m.steps[i], m.rho[i] = s.dirs:select(1, i):clone(), s.steps:select(1, i):clone(), s.rho:get(i)
+      m.dirs[i], m.steps[i], m.rho[i] = taken(s.dirs:select(1, i)), taken(s.steps:select(1, i)), s.rho:get(i)
     end
   end
   self._memory = m

@@ -1,0 +1,232 @@
+-- SPDX-License-Identifier: MIT
+-- What people did with tensors on the device and what went wrong then, case by case: mixed precision, files, pictures,
+-- data loading, functions that make tensors beside their arguments, T.jit and T.graph.
+
+local T = require "perilune"
+local near = require "spec.support.near"
+local nn, F, data = T.nn, T.nn.F, T.data
+
+local ok, why = T.core.device.available()
+
+describe("with tensors on the device", function()
+  if not ok then
+    pending("no device: " .. tostring(why))
+    return
+  end
+
+  -- f(tensors…) on both devices.
+  local function same(what, tol, f, ...)
+    local args = { ... }
+    T.manual_seed(4)
+    local want = { f(table.unpack(args)) }
+    for i, x in ipairs(args) do args[i] = x:cuda() end
+    T.manual_seed(4)
+    local got = { f(table.unpack(args)) }
+    assert.equal(#want, #got, what)
+    for i, x in ipairs(got) do
+      assert.equal("cuda", x:device(), what)
+      assert.equal(want[i]:dtype(), x:dtype(), what)
+      near.near(x:cpu():double(), want[i]:double(), tol)
+    end
+  end
+
+  it("norms take weights and gradients of other dtypes than x's", function()
+    for _, name in ipairs { "bf16", "f16", "f32" } do
+      same(name, 0.03, function(x, w, b)
+        local leaves = { x:to(name):requires_grad_(), w:detach():requires_grad_(), b:detach():requires_grad_() }
+        local y = F.layer_norm(leaves[1], { 33 }, leaves[2], leaves[3])
+        local z = F.rms_norm(leaves[1], { 33 }, leaves[2])
+        local loss = (y:float() * x):sum() + (z:float() * x):sum()
+        loss:backward()
+        return y:detach(), z:detach(), leaves[1].grad, leaves[2].grad, leaves[3].grad
+      end, T.randn(7, 33), T.rand(33) + 0.5, T.randn(33))
+    end
+  end)
+
+  it("T.autocast trains as on the CPU", function()
+    local function losses(device)
+      T.manual_seed(1)
+      local net = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 3)):to(device)
+      local opt = T.optim.SGD(net:parameters(), { lr = 0.2 })
+      local x, y, out = T.randn(20, 6):to(device), T.randint(1, 3, { 20 }):to(device), {}
+      for i = 1, 6 do
+        opt:zero_grad()
+        local loss = T.autocast("bf16", function() return F.cross_entropy(net(x), y) end)
+        loss:backward()
+        opt:step()
+        out[i] = loss:item()
+      end
+      return out
+    end
+    local want, got = losses("cpu"), losses("cuda")
+    for i = 1, 6 do assert.near(want[i], got[i], 0.01) end
+    assert.is_true(got[6] < got[1])
+  end)
+
+  it("functions make what they need beside their arguments there, whatever the default device", function()
+    local x = T.rand(3, 4) + 0.5
+    for default in pairs { cpu = true, cuda = true } do
+      T.core.device.with(default, function()
+        same("vander", 1e-6, function(a) return T.vander(a[1]) end, x)
+        same("combinations", 1e-6, function(a) return T.combinations(a[1], 2) end, x)
+        same("unique_consecutive", 0, function(a)
+          return T.unique_consecutive(a, { return_inverse = true, return_counts = true })
+        end, T.tensor { 1, 1, 2, 2, 2, 3 }:cpu())
+        same("randint_like", 0, function(a) return T.randint_like(a, 1, 9) end, x)
+        same("matrix_power", 1e-6, function(a) return T.linalg.matrix_power(a, 0) end, x:matmul(x:t()))
+        same("quantile", 1e-6, function(a) return T.quantile(a, 0.3) end, x)
+        same("interpolate", 1e-5, function(a)
+          return F.interpolate(a:view(1, 1, 3, 4), { size = { 5, 7 }, mode = "bilinear" }),
+            F.interpolate(a:view(1, 1, 3, 4), { size = { 5, 7 }, mode = "nearest" })
+        end, x)
+        same("affine_grid", 1e-5, function(a) return F.affine_grid(a:narrow(1, 1, 2):narrow(2, 1, 3):view(1, 2, 3),
+          { 1, 1, 3, 4 }) end, x)
+        same("fold and unfold", 1e-5, function(a)
+          local columns = F.unfold(a:view(1, 1, 3, 4), { kernel_size = 2 })
+          return columns, F.fold(columns, { output_size = { 3, 4 }, kernel_size = 2 })
+        end, x)
+        same("max_unpool2d", 1e-6, function(a)
+          local y, at = F.max_pool2d_with_indices(a:view(1, 1, 3, 4), 2)
+          return F.max_unpool2d(y, at, 2)
+        end, x)
+        same("embedding_bag", 1e-5, function(a)
+          local ids = T.tensor({ 1, 3, 2, 2 }, { dtype = "i64", device = a:device() })
+          return F.embedding_bag(ids:view(2, 2), a), F.embedding_bag(ids:view(2, 2), a, { mode = "max" })
+        end, x)
+        same("packed sequences", 1e-6, function(a)
+          local p = nn.utils.rnn.pack_padded_sequence(a:t(), T.tensor({ 2, 4, 3 }, { dtype = "i64", device = "cpu" }),
+            { enforce_sorted = false })
+          return p.data, (nn.utils.rnn.pad_packed_sequence(p))
+        end, x)
+        same("initializers", 1e-5, function(a)
+          return nn.init.orthogonal_(a:clone()), nn.init.eye_(a:clone()), nn.init.sparse_(a:clone(), 0.5)
+        end, x)
+      end)
+    end
+  end)
+
+  it("files, pictures and workers take them", function()
+    local path = os.tmpname()
+    local x = T.randn(3, 5)
+    assert(T.save_npy(path, x:t():cuda()))
+    near.near(assert(T.load_npy(path)), x:t())
+    local picture = T.randint(0, 255, { 3, 6, 9 }):to("u8")
+    if T.save_image(path .. ".png", picture:cuda()) then
+      assert.is_true(assert(T.load_image(path .. ".png")):equal(picture))
+    end
+    os.remove(path .. ".png")
+    os.remove(path)
+    local transforms = data.transforms
+    for _, f in ipairs { transforms.resize { 4, 5 }, transforms.to_tensor(), transforms.gray(),
+      transforms.resize({ 9, 4 }, { mode = "bicubic" }), transforms.center_crop(4) } do
+      local there = f(picture:cuda())
+      assert.equal("cuda", there:device())
+      assert.is_true(there:cpu():equal(f(picture)))
+    end
+    assert.is_true(#T.core.png(picture:permute(2, 3, 1):contiguous():cuda()) > 0)
+    local sum = 0
+    local ds = data.TensorDataset(T.ones(40, 50):cuda(), T.arange(40):cuda())
+    for _, workers in ipairs { 0, 2 } do
+      for a, b in data.DataLoader(ds, { batch_size = 16, shuffle = true, workers = workers }) do
+        assert.equal("cuda", a:device())
+        sum = sum + a:sum():item() + b:sum():item()
+      end
+    end
+    assert.equal(2 * (2000 + 820), sum)
+    T.core.device.with("cuda", function() -- samples are numbered on the CPU
+      local here = data.TensorDataset(T.ones(10, 2, { device = "cpu" }))
+      for a in data.DataLoader(here, { batch_size = 4, shuffle = true }) do assert.equal("cpu", a:device()) end
+      assert.equal(3, #data.random_split(here, { 7, 3 }, { seed = 1 })[2])
+    end)
+  end)
+
+  it("a watched backward pass looks at gradients there", function()
+    local x = T.tensor({ 0.0, 1.0 }, { device = "cuda" }):requires_grad_() -- 1 / 0
+    local text = near.fails("NaN or Inf", function()
+      local _ <close> = T.anomaly(true)
+      x:sqrt():sum():backward()
+    end)
+    assert.truthy(text:find("sqrt", 1, true))
+  end)
+
+  it("T.jit knows where tensors are: x:device(), losses of means, gradients of arguments", function()
+    local net = nn.Linear(4, 2):cuda()
+    local f = T.jit(function(x)
+      assert(x:device() == "cuda")
+      local y = net(x) + T.ones(2, { device = x:device() })
+      local loss = y:pow(2):mean()
+      loss:backward()
+      return loss
+    end)
+    local x = T.randn(3, 4):cuda():requires_grad_()
+    local want = (net(x) + 1):pow(2):mean()
+    want:backward()
+    local gx, gw = x.grad:clone(), net.weight.grad:clone()
+    x.grad, net.weight.grad, net.bias.grad = nil, nil, nil
+    near.near(f(x), want, 1e-5)
+    near.near(x.grad, gx, 1e-5)
+    near.near(net.weight.grad, gw, 1e-5)
+    local g = T.jit(function(a) return (a * 2):sum() end) -- other devices, other traces
+    near.near(g(T.ones(3):cuda()):cpu(), 6)
+    near.near(g(T.ones(3)), 6)
+    assert.equal("cuda", g(T.ones(3):cuda()):device())
+  end)
+
+  it("T.jit writes into what it made there; whole Jacobians", function()
+    local x, w = T.randn(6), T.randn(6)
+    local f = T.jit(function(a, b)
+      local y = T.zeros(2, 6, { device = a:device() })
+      y[1]:fill_(3)
+      y[2]:copy_(a)
+      return y, T.jacobian(function(r) return (r * b):sin() end, a)
+    end)
+    local y, j = f(x:cuda(), w:cuda())
+    near.near(y:cpu(), T.stack({ T.full({ 6 }, 3.0), x }, 1))
+    near.near(j:cpu(), T.jacobian(function(r) return (r * w):sin() end, x), 1e-5)
+  end)
+
+  it("lazy layers and LBFGS find the device of what they meet", function()
+    local net = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(1))
+    assert.equal("cuda", net(T.randn(5, 3):cuda()):device())
+    local p = nn.Parameter(T.ones(3):cuda())
+    local opt = T.optim.LBFGS({ p }, { max_iter = 3 })
+    local function closure()
+      opt:zero_grad()
+      local loss = (p * p):sum()
+      loss:backward()
+      return loss
+    end
+    opt:step(closure)
+    local path = os.tmpname()
+    assert(T.save(path, { opt = opt:state_dict() }))
+    opt:load_state_dict(assert(T.load(path)).opt)
+    os.remove(path)
+    opt:step(closure)
+    near.near(p:cpu(), 0, 1e-3)
+  end)
+
+  it("T.graph runs there: inputs by device, gradients, constants, files", function()
+    local w = T.randn(3, 2):cuda()
+    local g = T.graph()
+    local x = g:input("x", { 5, 3 }, { device = "cuda" })
+    local y = (x:matmul(w):tanh() * 3 + 1):pow(2):mean()
+    g:outputs { y, g:gradient({ y }, x) }
+    local X = T.randn(5, 3)
+    local leaf = X:clone():requires_grad_()
+    local want = (leaf:matmul(w:cpu()):tanh() * 3 + 1):pow(2):mean()
+    want:backward()
+    for _ = 1, 5 do
+      local out = g:run { x = X:cuda() }
+      near.near(out[1], want, 1e-5)
+      near.near(out[2], leaf.grad, 1e-5)
+      assert.equal("cuda", out[2]:device())
+    end
+    local path = os.tmpname()
+    assert(T.save_graph(path, g))
+    local there = assert(T.core.device.with("cuda", T.load_graph, path))
+    near.near(there:run { x = X:cuda() }[1], want, 1e-5)
+    near.near(assert(T.load_graph(path)):run { x = X }[1], want, 1e-5)
+    os.remove(path)
+    os.remove(path .. ".safetensors")
+  end)
+end)
