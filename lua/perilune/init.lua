@@ -20,9 +20,14 @@ for _, name in ipairs {
   "manual_seed", "get_rng_state", "set_rng_state",
 } do T[name] = core[name] end
 T.manual_seed = function(seed) core.manual_seed(seed) return T end
--- T.deterministic(on) → true. Every kernel gives the same bits at any number of threads, so there is nothing to switch;
--- it is here for scripts that ask.
-T.deterministic = function() return true end
+-- T.deterministic(on) → what holds from now on. The CPU's kernels give the same bits at any number of threads, so only
+-- a GPU has something to switch.
+T.deterministic = function(on)
+  if not core.device.available() then return true end
+  local was = core.device.setting("deterministic", on)
+  if on == nil then return was end
+  return on and true or false
+end
 
 for _, part in ipairs { "create", "ops", "gradient", "print", "autocast" } do require("perilune." .. part)(T, core) end
 

@@ -213,8 +213,9 @@ T.set_num_threads(n)]] }
 S.get_num_threads = { "T.get_num_threads() → n", "How many threads kernels use.",
   "print(T.get_num_threads() >= 1)  --> true" }
 
-S.deterministic = { "T.deterministic(on) → true",
-  "Every kernel gives the same bits at any number of threads; there is nothing to switch.",
+S.deterministic = { "T.deterministic(on) → what holds from now on",
+  [[The same bits in every run. The CPU's kernels give them at any number of threads, always; false lets a GPU's
+libraries take faster algorithms that do not.]],
   "print(T.deterministic(true))  --> true" }
 
 S.manual_seed = { "T.manual_seed(seed) → T", "Starts the random numbers over: the same seed, the same numbers.", [[
