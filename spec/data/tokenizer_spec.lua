@@ -90,7 +90,9 @@ describe("data.tokenizer", function()
   for name, t in pairs(kinds) do
     it("gives the ids and texts of the reference: " .. name, function()
       for _, case in ipairs(known[name]) do
-        local text, ids, plain, full, bare = table.unpack(case)
+        local text, ids, bare = known.texts[case[1]], case[2], case[3]
+        local plain = case[4] or text
+        local full = case[5] or plain
         local got = t:encode(text, { index_base = 0 })
         assert.same(ids, list(got), text)
         assert.equal(plain, t:decode(got, { index_base = 0 }))
@@ -165,7 +167,7 @@ describe("data.tokenizer", function()
 
   it("learns the merges that the reference learns", function()
     local texts = {}
-    for i, case in ipairs(known.gpt2) do texts[i] = case[1] end
+    for i, case in ipairs(known.gpt2) do texts[i] = known.texts[case[1]] end
     local t = assert(data.train_bpe { 330, text = table.concat(texts), special = { "<|end|>" } })
     assert.equal(330, #t)
     local json, got = t.json, {}
