@@ -8,17 +8,13 @@
 
 local here = debug.getinfo(1, "S").source:match("^@(.*)gpu%.lua$") or "./"
 local timing = dofile(here .. "timing.lua")
+local fail, quote, read_command = timing.fail, timing.quote, timing.read_command
 
 local MODES = { "eager", "tf32", "graph", "compile", "compile+graph" }
 local START = { eager = 20, tf32 = 20, graph = 30, compile = 30, ["compile+graph"] = 30 } -- seconds that must be left
 local LIMIT_S, WARM_CALLS, SAMPLE_S, SAMPLES = 240, 10, 0.02, 5
 local FIELDS = { "workload", "impl", "mode", "device", "median_s", "min_s", "peak_device_mb", "peak_live_mb", "unit",
   "throughput", "first_s" }
-
-local function fail(...)
-  io.stderr:write("bench: ", string.format(...), "\n")
-  os.exit(2)
-end
 
 local function parse(args)
   local o, i = { only = {}, modes = {}, device = "cuda" }, 1
@@ -122,24 +118,6 @@ end
 
 -- ---- the parent ---------------------------------------------------------------------------------------------
 
-local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
-
-local function read_command(cmd)
-  local p = io.popen(cmd)
-  local text = p:read("a")
-  local _, _, code = p:close()
-  return text, code or 0
-end
-
-local function program()
-  local f = io.open("/proc/self/stat")
-  local pid = f and f:read("n")
-  if f then f:close() end
-  local exe = pid and read_command("readlink /proc/" .. pid .. "/exe"):gsub("\n$", "")
-  if not exe or exe == "" then fail("cannot tell which program is running") end
-  return exe
-end
-
 -- A line of results, or nil and why not; "late" when the time was up.
 local function in_child(exe, name, mode, seconds, o)
   local form = "%sexec timeout %d %s run %s -- --child %s --only %s --device %s%s 2>&1"
@@ -196,7 +174,7 @@ local function main(args)
     end
   end
   check_device(T, o)
-  local exe = program()
+  local exe = timing.program()
   for _, mode in ipairs(modes) do
     for _, w in ipairs(all) do
       local wanted = #o.only == 0

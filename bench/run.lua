@@ -6,12 +6,8 @@
 
 local here = debug.getinfo(1, "S").source:match("^@(.*)run%.lua$") or "./"
 local timing = dofile(here .. "timing.lua")
+local fail, quote, read_command = timing.fail, timing.quote, timing.read_command
 local workloads = dofile(here .. "workloads/init.lua")
-
-local function fail(...)
-  io.stderr:write("bench: ", string.format(...), "\n")
-  os.exit(2)
-end
 
 local function parse(args)
   local o = { only = {}, threads = #timing.cores() }
@@ -77,28 +73,8 @@ end
 
 -- ---- the parent: processes --------------------------------------------------------------------
 
-local function quote(s)
-  return "'" .. s:gsub("'", "'\\''") .. "'"
-end
-
-local function read_command(cmd)
-  local p = io.popen(cmd)
-  local text = p:read("a")
-  local _, _, code = p:close()
-  return text, code or 0
-end
-
--- The program that runs this script, found through the process table.
-local function program()
-  local f = io.open("/proc/self/stat")
-  local pid = f and f:read("n")
-  if f then f:close() end
-  local exe = pid and read_command("readlink /proc/" .. pid .. "/exe"):gsub("\n$", "")
-  if not exe or exe == "" then fail("cannot tell which program is running") end
-  return exe, exe:match("[^/]*$"):find("^perilune") ~= nil
-end
-
-local exe, is_perilune = program()
+local exe = timing.program()
+local is_perilune = exe:match("[^/]*$"):find("^perilune") ~= nil
 
 -- The start of a child's command line: threads pinned to the first cores, as the peers do it.
 local function prefix(threads)

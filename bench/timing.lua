@@ -73,6 +73,37 @@ function M.cores()
   return list
 end
 
+-- ---- processes --------------------------------------------------------------------------------
+
+-- Leaves with a word on standard error: the call was wrong.
+function M.fail(...)
+  io.stderr:write("bench: ", string.format(...), "\n")
+  os.exit(2)
+end
+
+-- An argument for the shell.
+function M.quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+
+-- What a command prints, and its exit status.
+function M.read_command(cmd)
+  local p = io.popen(cmd)
+  local text = p:read("a")
+  local _, _, code = p:close()
+  return text, code or 0
+end
+
+-- The program that runs this script, found through the process table.
+function M.program()
+  local f = io.open("/proc/self/stat")
+  local pid = f and f:read("n")
+  if f then f:close() end
+  local exe = pid and M.read_command("readlink /proc/" .. pid .. "/exe"):gsub("\n$", "")
+  if not exe or exe == "" then M.fail("cannot tell which program is running") end
+  return exe
+end
+
+-- ---- results ----------------------------------------------------------------------------------
+
 -- One JSON value: numbers, strings, booleans; nil is written by M.json as null.
 local function value(v)
   if v == nil then return "null" end
