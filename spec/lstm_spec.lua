@@ -14,6 +14,30 @@ end
 
 local function f64(...) return T.randn({ ... }, { dtype = "f64" }) end
 
+-- What f makes of leaves with the values of `list`: its results, the gradients of the sum of results times dys, and
+-- those of a function of these gradients (zeros where it is flat).
+local function two_orders(f, list, dys)
+  local x = {}
+  for i, t in ipairs(list) do x[i] = t:clone():requires_grad_() end
+  local ys, y, z = { f(table.unpack(x)) }, 0, 0
+  for i, dy in ipairs(dys) do y = y + (ys[i] * dy):sum() end
+  local out = table.move(ys, 1, #ys, 1, {})
+  local g = T.grad_of({ y }, x, { create_graph = true })
+  for i, t in ipairs(g) do
+    z = z + (t * t * (i / 2)):sum() + t:sin():sum()
+    out[#out + 1] = t
+  end
+  local second = T.grad_of({ z }, x, { allow_unused = true })
+  for i, t in ipairs(x) do out[#out + 1] = second[i] or T.zeros_like(t) end
+  return out
+end
+
+-- `count` results of the same.
+local function same_orders(count, got, want)
+  assert.equal(count, #got)
+  for i, w in ipairs(want) do same(got[i], w, 1e-9) end
+end
+
 -- hs and cs, step by step.
 local function steps(gx, h, c, w, reverse)
   local S, hs, cs = gx:size(1), { h }, { c }
@@ -37,24 +61,10 @@ describe("lstm_seq", function()
         local S, N, H = table.unpack(c)
         local list = { f64(S, N, 4 * H), f64(N, H), f64(N, H), f64(4 * H, H) }
         local dh, dc = f64(S + 1, N, H), f64(S + 1, N, H)
-        local function all(f, use_c)
-          local x = {}
-          for i, t in ipairs(list) do x[i] = t:clone():requires_grad_() end
-          local hs, cs = f(table.unpack(x))
-          local y = (hs * dh):sum()
-          if use_c then y = y + (cs * dc):sum() end
-          local g = T.grad_of({ y }, x, { create_graph = true })
-          local z = 0
-          for i, t in ipairs(g) do z = z + (t * t * (i / 2)):sum() + t:sin():sum() end
-          local out = { hs, cs, table.unpack(g) }
-          for _, t in ipairs(T.grad_of({ z }, x)) do out[#out + 1] = t end
-          return out
-        end
-        for _, use_c in ipairs { false, true } do
-          local got = all(function(gx, h, cell, w) return T.lstm_seq(gx, h, cell, w, { reverse = reverse }) end, use_c)
-          local want = all(function(gx, h, cell, w) return steps(gx, h, cell, w, reverse) end, use_c)
-          assert.equal(10, #got)
-          for i, w in ipairs(want) do same(got[i], w, 1e-9) end
+        for _, dys in ipairs { { dh }, { dh, dc } } do
+          same_orders(10, two_orders(function(gx, h, cell, w)
+            return T.lstm_seq(gx, h, cell, w, { reverse = reverse })
+          end, list, dys), two_orders(function(gx, h, cell, w) return steps(gx, h, cell, w, reverse) end, list, dys))
         end
       end
     end
@@ -66,23 +76,11 @@ describe("lstm_seq", function()
         local S, N, I, H = table.unpack(c)
         local list = { f64(S, N, I), f64(N, H), f64(N, H), f64(4 * H, I), f64(4 * H, H), f64(4 * H) }
         local dh, dc = f64(S + 1, N, H), f64(S + 1, N, H)
-        local function all(f)
-          local x = {}
-          for i, t in ipairs(list) do x[i] = t:clone():requires_grad_() end
-          local hs, cs = f(table.unpack(x))
-          local g = T.grad_of({ (hs * dh + cs * dc):sum() }, x, { create_graph = true })
-          local z = 0
-          for i, t in ipairs(g) do z = z + (t * t * (i / 2)):sum() end
-          local out = { hs, cs, table.unpack(g) }
-          for _, t in ipairs(T.grad_of({ z }, x)) do out[#out + 1] = t end
-          return out
-        end
-        local got = all(function(x, h, cell, wx, w, b)
+        same_orders(14, two_orders(function(x, h, cell, wx, w, b)
           return T.lstm_layer(x, h, cell, wx, w, b, { reverse = reverse })
-        end)
-        local want = all(function(x, h, cell, wx, w, b) return steps(x:matmul(wx:t()) + b, h, cell, w, reverse) end)
-        assert.equal(14, #got)
-        for i, w in ipairs(want) do same(got[i], w, 1e-9) end
+        end, list, { dh, dc }), two_orders(function(x, h, cell, wx, w, b)
+          return steps(x:matmul(wx:t()) + b, h, cell, w, reverse)
+        end, list, { dh, dc }))
       end
     end
   end)
@@ -161,21 +159,8 @@ describe("gru_seq", function()
       for _, reverse in ipairs { false, true } do
         local S, N, H = table.unpack(c)
         local list, dh = { f64(S, N, 3 * H), f64(N, H), f64(3 * H, H), f64(H) }, f64(S + 1, N, H)
-        local function all(f)
-          local x = {}
-          for i, t in ipairs(list) do x[i] = t:clone():requires_grad_() end
-          local hs = f(table.unpack(x))
-          local g = T.grad_of({ (hs * dh):sum() }, x, { create_graph = true })
-          local z = 0
-          for i, t in ipairs(g) do z = z + (t * t * (i / 2)):sum() + t:sin():sum() end
-          local out = { hs, table.unpack(g) }
-          for _, t in ipairs(T.grad_of({ z }, x)) do out[#out + 1] = t end
-          return out
-        end
-        local got = all(function(gx, h, w, b) return T.gru_seq(gx, h, w, b, { reverse = reverse }) end)
-        local want = all(function(gx, h, w, b) return gru_steps(gx, h, w, b, reverse) end)
-        assert.equal(9, #got)
-        for i, w in ipairs(want) do same(got[i], w, 1e-9) end
+        same_orders(9, two_orders(function(gx, h, w, b) return T.gru_seq(gx, h, w, b, { reverse = reverse }) end, list,
+          { dh }), two_orders(function(gx, h, w, b) return gru_steps(gx, h, w, b, reverse) end, list, { dh }))
       end
     end
   end)
@@ -228,20 +213,9 @@ describe("rnn_seq", function()
         for _, reverse in ipairs { false, true } do
           local S, N, H = table.unpack(c)
           local list, dh = { f64(S, N, H), f64(N, H), f64(H, H) * 0.3 }, f64(S + 1, N, H)
-          local function all(f)
-            local x = {}
-            for i, t in ipairs(list) do x[i] = t:clone():requires_grad_() end
-            local hs = f(table.unpack(x))
-            local g = T.grad_of({ (hs * dh):sum() }, x, { create_graph = true })
-            local z = 0
-            for i, t in ipairs(g) do z = z + (t * t * (i / 2)):sum() + t:sin():sum() end
-            local out = { hs, table.unpack(g) }
-            local second = T.grad_of({ z }, x, { allow_unused = true }) -- relu is flat
-            for i = 1, 3 do out[#out + 1] = second[i] or T.zeros_like(x[i]) end
-            return out
-          end
-          local got = all(function(gx, h, w) return T.rnn_seq(gx, h, w, { reverse = reverse, relu = relu }) end)
-          local want = all(function(gx, h, w)
+          same_orders(7, two_orders(function(gx, h, w)
+            return T.rnn_seq(gx, h, w, { reverse = reverse, relu = relu })
+          end, list, { dh }), two_orders(function(gx, h, w)
             local hs = { h }
             for k = 1, S do
               local a = gx:select(1, reverse and S + 1 - k or k) + h:matmul(w:t())
@@ -249,9 +223,7 @@ describe("rnn_seq", function()
               table.insert(hs, reverse and 1 or k + 1, h)
             end
             return T.stack(hs, 1)
-          end)
-          assert.equal(7, #got)
-          for i, w in ipairs(want) do same(got[i], w, 1e-9) end
+          end, list, { dh }))
         end
       end
     end
