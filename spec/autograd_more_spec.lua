@@ -6,25 +6,12 @@ local T = require "perilune"
 local nn = T.nn
 local near = require "spec.support.near"
 local live = require "spec.support.live"
+local by_key = require "spec.support.watch"
 local oracle = require "spec.support.oracle"
 local eq, fails = near.near, near.fails
+local watch, grad_by_key = by_key.watch, by_key.grad
 
 local f64 = { dtype = "f64" }
-
--- A key that watches the given tensors, and a table where it leaves their gradients.
-local function watch(...)
-  local key, got = T.GradKey {}, {}
-  for _, x in ipairs { ... } do
-    key:attach(x, function(t, g) got[t] = g end)
-  end
-  return key, got
-end
-
-local function grad_by_key(f, x, dy)
-  local key, got = watch(x)
-  key:backward(f(x), dy)
-  return got[x]
-end
 
 local function leaf(v, o) return T.tensor(v, o):requires_grad_() end
 

@@ -5,15 +5,9 @@
 local T = require "perilune"
 local near = require "spec.support.near"
 local live = require "spec.support.live"
+local watch = require "spec.support.watch".watch
 local eq, fails = near.near, near.fails
 local clock = T.clock or T.core.clock
-
--- A key that watches x, and a table where it leaves the gradient.
-local function watch(x)
-  local key, got = T.GradKey {}, {}
-  key:attach(x, function(t, g) got[t] = g end)
-  return key, got
-end
 
 describe("rules written in Lua", function()
   local function leaf(v) return T.tensor(v):requires_grad_() end
