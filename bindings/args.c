@@ -81,6 +81,7 @@ bool l_opt_bool(lua_State *L, int table, const char *key, bool def) {
   if (lua_type(L, table) != LUA_TTABLE) return def;
   lua_pushstring(L, key);
   lua_rawget(L, table);
+  if (!lua_isnil(L, -1) && !lua_isboolean(L, -1)) l_error(L, "option %s must be true or false, got %s", key, l_typename(L, -1));
   bool v = lua_isnil(L, -1) ? def : lua_toboolean(L, -1);
   lua_pop(L, 1);
   return v;

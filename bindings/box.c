@@ -313,8 +313,12 @@ PlTensor *l_concrete(lua_State *L, PlTensor *t, const char *fn) {
 PlTensor *l_check_tensor(lua_State *L, int i) {
   Box *b = l_box(L, i);
   if (b && b->t) return b->t;
-  if (b) l_error(L, "argument %d: this tensor was freed", i);
-  l_error(L, "argument %d: a tensor expected, got %s", i, l_typename(L, i));
+  lua_Debug ar;
+  const char *name = lua_getstack(L, 0, &ar) && lua_getinfo(L, "n", &ar) ? ar.name : NULL;
+  const char *colon = name ? ": " : "";
+  if (!name) name = "";
+  if (b) l_error(L, "%s%sargument %d: this tensor was freed", name, colon, i);
+  l_error(L, "%s%sargument %d: a tensor expected, got %s", name, colon, i, l_typename(L, i));
   return NULL;
 }
 

@@ -126,6 +126,8 @@ static PlStatus push_runs(lua_State *L, const PlBackward *b, const PlGraph *whol
 }
 
 static void read_flags(lua_State *L, int at, bool *out, int n, bool def) {
+  if (lua_type(L, at) == LUA_TTABLE && (int64_t)lua_rawlen(L, at) > n)
+    l_error(L, "backward_graph: %d flags where there are %d", (int)lua_rawlen(L, at), n);
   for (int i = 0; i < n; i++) {
     out[i] = def;
     if (lua_type(L, at) != LUA_TTABLE) continue;
@@ -162,11 +164,24 @@ static int push_made(lua_State *L) {
   return 1;
 }
 
+/* Every name in the options' attrs is an attribute of op. */
+static void check_attr_names(lua_State *L, const PlOp *op) {
+  if (lua_getfield(L, 4, "attrs") == LUA_TTABLE)
+    for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1)) {
+      int k = 0;
+      const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+      while (k < op->nattr && strcmp(op->attrs[k].name, name) != 0) k++;
+      if (k == op->nattr) l_error(L, "backward_graph: %s has no attribute '%s'", op->name, name);
+    }
+  lua_pop(L, 1);
+}
+
 /* debug.backward_graph(op, {{shape=, dtype=}…}, requires_grad, {has_grad=, polymorphic=, values=}) → {save, input_has_grad,
  * precomp, precomp_outputs, backward, whole}; nil if the op has no gradient for these inputs */
 static int d_backward_graph(lua_State *L) {
   const PlOp *op = lua_type(L, 1) == LUA_TSTRING ? pl_op_find(lua_tostring(L, 1)) : NULL;
-  if (!op || !op->grad) return l_error(L, "backward_graph: no differentiable op of that name");
+  if (!op) return l_error(L, "backward_graph: there is no op '%s'", lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : l_typename(L, 1));
+  if (!op->grad) return l_error(L, "backward_graph: %s has no gradient", op->name);
   lua_settop(L, 4);
   l_check_options(L, 4, "backward_graph", "has_grad polymorphic values attrs");
   DescIn *dp = lua_newuserdatauv(L, sizeof *dp, 0); /* freed with this call, also by an error */
@@ -187,7 +202,10 @@ static int d_backward_graph(lua_State *L) {
   read_flags(L, flags ? flags : 6, given, op->nout, true);
   PlAttrs given_attrs, attrs;
   pl_attrs_init(op, &given_attrs);
-  if (flags) l_read_attrs(L, op, 4, &given_attrs);
+  if (flags) {
+    check_attr_names(L, op);
+    l_read_attrs(L, op, 4, &given_attrs);
+  }
   CALL(L, pl_attrs_normalize(op, &given_attrs, dp->ptr[0], &attrs));
   PlDesc out[PL_MAX_OUT];
   memset(out, 0, sizeof out);

@@ -305,7 +305,8 @@ static int box_index(lua_State *L) {
 
 static int set_field(lua_State *L, PlTensor *t, const char *key) {
   if (strcmp(key, "grad") == 0) {
-    PlTensor *g = lua_isnil(L, 3) ? NULL : l_check_tensor(L, 3);
+    PlTensor *g = l_to_tensor(L, 3);
+    if (!g && !lua_isnil(L, 3)) return l_error(L, "grad: a tensor or nil expected, got %s", l_typename(L, 3));
     CALL(L, pl_set_grad(t, g));
     if (g) l_remember_box(L, 3);
     return 1;

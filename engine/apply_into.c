@@ -143,6 +143,17 @@ PlStatus pl_call_no_history(const PlOp *op, const PlTensor *y) {
   PL_FAIL(PL_ERR_STATE, "%s: cannot change %s while gradients are recorded; use T.no_grad()", op->name, pl_desc_text(&y->a));
 }
 
+PlStatus pl_call_record_write(PlCall *c, PlTensor *old) {
+  PlTensor *y = c->in[0], *fresh;
+  PL_TRY(pl_tensor_alias(&fresh, y));
+  c->in[0] = old;
+  PlStatus s = pl_record(c->op, c->in, c->nin, c->attrs, &fresh);
+  c->in[0] = y;
+  if (s == PL_OK) s = pl_inplace_install(y, fresh);
+  pl_tensor_release(fresh);
+  return s;
+}
+
 PlStatus pl_call_mutate(Call *c, PlTensor **out) {
   const PlOp *op = c->op;
   PlTensor *y = c->in[0];
@@ -175,17 +186,7 @@ PlStatus pl_call_mutate(Call *c, PlTensor **out) {
   if (copy) c->in[0] = y;
   if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->wrote(op->name, y->storage);
   for (int i = 1; variadic && i < c->nin; i++) c->in[i]->storage->version++;
-  if (s == PL_OK && tracked) {
-    PlTensor *fresh;
-    s = pl_tensor_alias(&fresh, y);
-    if (s == PL_OK) {
-      c->in[0] = old;
-      s = pl_record(op, c->in, c->nin, c->attrs, &fresh);
-      c->in[0] = y;
-      if (s == PL_OK) s = pl_inplace_install(y, fresh);
-      pl_tensor_release(fresh);
-    }
-  }
+  if (s == PL_OK && tracked) s = pl_call_record_write(c, old);
   pl_tensor_release(old);
   pl_tensor_release(copy);
   if (s == PL_OK && op->nout > 0) out[0] = pl_retain(y);

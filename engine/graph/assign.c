@@ -255,7 +255,7 @@ static PlStatus mutate(PlFlow *f, PlCall *c, PlTensor **out) {
 
 PlStatus pl_sym_mutate(PlFlow *f, PlCall *c, PlTensor **out) {
   const PlOp *op = c->op;
-  PlTensor *y = c->in[0], *old = NULL, *fresh = NULL;
+  PlTensor *y = c->in[0], *old = NULL;
   bool tracked = false;
   if (f->record && op->nin != PL_VARIADIC) PL_TRY(pl_call_tracked(c->in, c->nin, y, &tracked));
   if (!tracked) return mutate(f, c, out);
@@ -266,14 +266,7 @@ PlStatus pl_sym_mutate(PlFlow *f, PlCall *c, PlTensor **out) {
                                 "it inside, or pass it as an argument", op->name, pl_desc_text(&y->a));
   PlStatus s = history_copy(f, &old, y);
   if (s == PL_OK) s = mutate(f, c, out);
-  if (s == PL_OK) s = pl_tensor_alias(&fresh, y);
-  if (s == PL_OK) {
-    c->in[0] = old;
-    s = pl_record(op, c->in, c->nin, c->attrs, &fresh);
-    c->in[0] = y;
-    if (s == PL_OK) s = pl_inplace_install(y, fresh);
-  }
-  pl_tensor_release(fresh);
+  if (s == PL_OK) s = pl_call_record_write(c, old);
   pl_tensor_release(old);
   if (s != PL_OK && op->nout > 0) pl_release_all(out, 1);
   return s;
