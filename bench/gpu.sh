@@ -138,6 +138,7 @@ check() { # name, log, command…: runs it within the budget and notes how it we
 
 pack() { # what a bare machine may lack, in one archive: the build, its libraries but for the C runtime, busted, PyTorch's side
   local dir=$root/build/gpu-pack/tree lib name
+  [ ! -f "$build/build.ninja" ] || cmake --build "$build" >"$out/logs/build.log" 2>&1 || { tail -5 "$out/logs/build.log"; exit 2; }
   rm -rf "$root/build/gpu-pack"
   mkdir -p "$dir/bin" "$dir/lib/others" "$dir/lib/lua/5.4" "$dir/share/lua/5.4" "$dir/spec" "$dir/bench" || exit 2
   cp "$perilune" "$dir/bin/"
@@ -234,7 +235,7 @@ specs() { # how, part
     [ -f "$spec" ] || continue
     case $spec in spec/cuda/*) [ "$how" = specs ] && [ "$device" = cuda ] || continue ;; esac
     case $part in
-      */*) k=$((k + 1)); [ $((k % ${part#*/} + 1)) -eq "${part%/*}" ] || continue ;;
+      [0-9]*/[0-9]*) k=$((k + 1)); [ $((k % ${part#*/} + 1)) -eq "${part%/*}" ] || continue ;;
       *) case $spec in *"$part"*) ;; *) continue ;; esac ;;
     esac
     list+=("$spec")
@@ -251,7 +252,7 @@ specs() { # how, part
     wait -n || bad=1
     running=$((running - 1))
   done
-  [ "$how" = specs ] || return 0
+  [ "$how $part" = "specs 1/1" ] || return 0
   for spec in cuda_cudnn cuda_fused; do
     check "$spec" "$spec.log" "${ours_env[@]}" sh -c "[ -x '$build/spec/$spec' ] || { echo not built; exit 77; }; exec '$build/spec/$spec'" || bad=1
   done

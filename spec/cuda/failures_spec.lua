@@ -120,6 +120,92 @@ print(pcall(function() return x:exp() end))
     assert.truthy(text:find("noticed in exp", 1, true), text)
   end)
 
+  it("an index out of range names op and value, in every kind of op, once; the session goes on", function()
+    local text, fine = run("", [[
+local bad = T.tensor({ 1, 9 }, { dtype = "i64", device = "cuda" })
+local x = T.randn(3, 4):cuda()
+for name, f in pairs {
+  gather = function() return x:gather(1, bad:view(2, 1)) end,
+  index = function() return x[bad] end,
+  index_add = function() return x:index_add(1, bad, T.ones(2, 4):cuda()) end,
+  embedding = function() return T.nn.F.embedding(bad, x) end,
+  cross_entropy = function() return T.nn.F.cross_entropy(x:narrow(1, 1, 2), bad) end,
+} do
+  local ok, err = pcall(function() return f():cpu() end)
+  print(name, ok, err)
+  print(name, "goes on", T.ones(2):cuda():sum():item())
+end
+]])
+    assert.is_true(fine, text)
+    for _, name in ipairs { "gather", "index", "index_add", "embedding", "cross_entropy" } do
+      assert.truthy(text:find(name .. "\tfalse\t[^\n]*9[^\n]*out of range"), text)
+      assert.truthy(text:find(name .. "\tgoes on\t2.0"), text)
+    end
+  end)
+
+  it("f64 takes no path of tensor cores; what rounds to TF32 leaves it alone", function()
+    local text, fine = run("", [[
+T.set_float32_matmul_precision("high")
+local a, b = T.randn({ 33, 17 }, { dtype = "f64" }), T.randn({ 17, 9 }, { dtype = "f64" })
+local q = T.randn({ 1, 2, 9, 8 }, { dtype = "f64" })
+local function far(f, ...)
+  local here, there = { ... }, {}
+  for i, x in ipairs(here) do there[i] = x:cuda() end
+  local y = f(table.unpack(there))
+  assert(y:dtype() == "f64")
+  return (y:cpu() - f(table.unpack(here))):abs():max():item()
+end
+local worst = math.max(far(T.matmul, a, b),
+  far(function(x) return T.nn.F.scaled_dot_product_attention(x, x, x, { is_causal = true }) end, q),
+  far(function(x) return T.nn.F.conv2d(x, x[{ { 1, 1 }, {}, { 1, 3 }, { 1, 3 } }]) end, q))
+print("worst", worst < 1e-12)
+local ok, err = pcall(function() return T.autocast("f64", function() end) end)
+print("autocast", ok, err)
+]])
+    assert.is_true(fine, text)
+    assert.truthy(text:find("worst\ttrue", 1), text)
+    assert.truthy(text:find("autocast\tfalse", 1), text)
+  end)
+
+  it("out of memory in the middle of a training step leaves parameters as they were", function()
+    local text, fine = run("PERILUNE_EMULATE=memory=16777216", [[
+T.manual_seed(1)
+local net = T.nn.Sequential(T.nn.Linear(64, 64), T.nn.ReLU(), T.nn.Linear(64, 8)):cuda()
+local opt = T.optim.Adam(net:parameters(), { lr = 0.1 })
+local function step(n)
+  opt:zero_grad()
+  local loss = net(T.randn(n, 64, { device = "cuda" })):pow(2):mean()
+  loss:backward()
+  opt:step()
+  return loss:item()
+end
+step(8)
+local before = net[1].weight:cpu():clone()
+local ok, err = pcall(step, 40000)
+print(ok, err)
+print("same", net[1].weight:cpu():equal(before))
+collectgarbage()
+print("again", pcall(step, 8))
+]])
+    assert.is_true(fine, text)
+    assert.truthy(text:find("false\t.*out of device memory"), text)
+    assert.truthy(text:find("same\ttrue", 1, true), text)
+    assert.truthy(text:find("again\ttrue", 1, true), text)
+  end)
+
+  it("no cuDNN, no cuBLASLt, no NVRTC: what they do is done without", function()
+    local text, fine = run("", [[
+print(T.cuda.get_device_properties().libraries)
+local x = T.randn(2, 3, 6, 6):cuda():requires_grad_()
+local y = T.nn.F.conv2d(x, T.randn(4, 3, 3, 3):cuda())
+y:sum():backward()
+local f = T.jit(function(a) return (a * 2):tanh() + 1 end)
+print("without", f(y:detach()):isfinite():all():item() and x.grad:device())
+]])
+    assert.is_true(fine, text) -- the emulation has none of the three
+    assert.truthy(text:find("without\tcuda", 1, true), text)
+  end)
+
   it("an op without a kernel says once that it runs on the CPU", function()
     local text = run("PERILUNE_CUDA_QUIET=0", [[
 local x = T.eye(3):cuda()
