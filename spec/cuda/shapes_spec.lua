@@ -142,7 +142,9 @@ describe("device kernels of all sizes", function()
       local shape, dim = case[1], case[2]
       local n = shape[dim]
       local x = T.randint(-200, 200, shape)
-      for _, dtype in ipairs(n > 2048 and { "f32", "i64", "u8" } or { "f64", "bf16", "i16" }) do
+      -- radix passes take most of the time in the emulation: every width of keys once
+      local wide = { [5000] = { "f32", "u8" }, [2100] = { "u8" }, [2500] = { "i64" } }
+      for _, dtype in ipairs(wide[n] or { "f64", "bf16", "i16" }) do
         check("sort " .. table.concat(shape, "x") .. dtype, 0, function(a)
           local v, i = a:sort(dim)
           local w, j = a:sort(dim, true)
