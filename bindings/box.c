@@ -180,16 +180,6 @@ Box *l_new_box(lua_State *L) {
   return b;
 }
 
-int l_push_tensor(lua_State *L, PlTensor *t) {
-  if (!t) {
-    lua_pushnil(L);
-    return 1;
-  }
-  Box *b = l_new_box(L);
-  b->t = t;
-  return 1;
-}
-
 /* Weak-valued: light userdata of the handle → its box. */
 static void push_boxes(lua_State *L) { l_push_weak_table(L, &boxes_key, "v"); }
 

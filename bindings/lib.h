@@ -40,7 +40,6 @@ PlArray l_element(lua_State *L, const PlTensor *t, int64_t byte_offset, uint64_t
 int l_check_device(lua_State *L, int at, const char *fn); /* PL_CPU, PL_CUDA; raises why it cannot be used */
 void l_device_register(lua_State *L);
 Box *l_new_box(lua_State *L);                  /* pushes an empty box */
-int l_push_tensor(lua_State *L, PlTensor *t);  /* pushes, takes ownership; NULL pushes nil. Returns 1 */
 /* The same Lua object each time the same handle is pushed. Borrows t. */
 int l_push_shared(lua_State *L, PlTensor *t);
 int l_push_grad(lua_State *L, int i);           /* pushes the .grad of the full box at i, or nil */

@@ -75,7 +75,7 @@ PlStatus pl_graph_add(PlGraph *g, const PlOp *op, int nin, const PlVal *in, cons
     if (a) pl_pool_put(a, pl_attrs_size(a));
     return no_memory();
   }
-  memcpy(copy, in, (size_t)nin * sizeof *copy);
+  if (nin > 0) memcpy(copy, in, (size_t)nin * sizeof *copy);
   g->nodes[g->nnodes++] =
       (PlGNode){.op = op, .attrs = a, .nin = nin, .nout = op->nout, .first = g->nvals, .in = copy};
   *first = g->nvals;

@@ -57,10 +57,6 @@ PlStatus pl_safetensors_save(const char *path, int64_t n, const PlText *names,
                              PlTensor *const *tensors, int64_t nmeta, const PlText *meta,
                              const PlBeside *beside);
 
-/* The header text alone, for tests and fuzzing: checks `len` bytes that claim `data`
- * bytes of tensors. */
-PlStatus pl_safetensors_check(const char *header, size_t len, int64_t data);
-
 /* ---- IDX ----------------------------------------------------------------------------------------------- */
 
 /* Reads an IDX file (two zero bytes, a type byte, the number of dimensions, big-endian

@@ -114,19 +114,3 @@ PlStatus pl_safetensors_read(PlSafetensors *s, int64_t i, PlTensor **out) {
   *out = t;
   return PL_OK;
 }
-
-PlStatus pl_safetensors_check(const char *header, size_t len, int64_t data) {
-  void *mem;
-  PL_TRY(plk_scratch(len + 1, &mem));
-  memcpy(mem, header, len);
-  PlHeader h = {.text = mem, .len = len};
-  PlStatus s = pl_header_parse(&h, "header", data);
-  const char *a, *b;
-  size_t na, nb;
-  int64_t shape[PL_MAX_DIM];
-  for (int64_t i = 0; s == PL_OK && i < h.n; i++) pl_header_shape(&h, &h.entry[i], shape);
-  while (s == PL_OK && pl_header_next_meta(&h, &a, &na, &b, &nb)) continue;
-  pl_header_free(&h);
-  plk_scratch_free(mem);
-  return s;
-}

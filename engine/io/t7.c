@@ -223,5 +223,3 @@ void pl_t7_release(PlT7 *t) {
   free(t->string);
   free(t);
 }
-
-bool pl_t7_is_ascii(const PlT7 *t) { return t->ascii; }

@@ -11,7 +11,6 @@ typedef struct PlT7 PlT7;
 /* Opens a file; the encoding is told by its first bytes. */
 PlStatus pl_t7_open(PlT7 **out, const char *path);
 void pl_t7_release(PlT7 *t);
-bool pl_t7_is_ascii(const PlT7 *t);
 /* 32-bit integer. Errors of all: IO, FORMAT (the file ends, or something else stands there). */
 PlStatus pl_t7_int(PlT7 *t, int64_t *v);
 PlStatus pl_t7_long(PlT7 *t, int64_t *v); /* 64 bits */

@@ -171,12 +171,6 @@ PlStatus pl_check_float(const PlInfer *c, int i) {
           arg_name(c, i), pl_desc_text(c->in[i]), arg_name(c, i));
 }
 
-PlStatus pl_check_int(const PlInfer *c, int i) {
-  if (!c->in[i] || pl_is_int((PlDtype)c->in[i]->dtype)) return PL_OK;
-  PL_FAIL(PL_ERR_DTYPE, "%s: %s must hold integers, got %s; convert it first: %s:to(\"i64\")", c->op->name,
-          arg_name(c, i), pl_desc_text(c->in[i]), arg_name(c, i));
-}
-
 PlStatus pl_check_dtype(const PlInfer *c, int i, PlDtype d) {
   if (!c->in[i] || c->in[i]->dtype == d) return PL_OK;
   PL_FAIL(PL_ERR_DTYPE, "%s: %s must be %s, got %s; convert it first: %s:to(\"%s\")", c->op->name,

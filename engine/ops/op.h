@@ -300,7 +300,6 @@ PlStatus pl_infer_predicate(PlInfer *c);  /* the same with dtype bool */
 /* Attributes 0 = DIMS (none: all), 1 = keepdim: the reduced shape, dtype as given. */
 PlStatus pl_infer_reduced(PlInfer *c, PlDtype dtype);
 PlStatus pl_check_float(const PlInfer *c, int i);           /* input i must be floating */
-PlStatus pl_check_int(const PlInfer *c, int i);             /* … an integer tensor (not bool) */
 PlStatus pl_check_dtype(const PlInfer *c, int i, PlDtype d); /* … exactly d */
 PlStatus pl_check_ndim(const PlInfer *c, int i, int lo, int hi);
 void pl_desc_set(PlDesc *d, PlDtype dtype, int ndim, const int64_t *shape);

@@ -28,7 +28,6 @@ static inline int pl_dim_wrap(int64_t dim, int ndim) {
 PlVal pl_g_list(PlMaker *g, const PlOp *op, PlVal v, int k, int n, const int64_t *list);
 PlVal pl_g_reshape(PlMaker *g, PlVal v, int n, const int64_t *sizes);
 PlVal pl_g_permute(PlMaker *g, PlVal v, int n, const int64_t *dims);
-PlVal pl_g_transpose(PlMaker *g, PlVal v, int64_t a, int64_t b);
 PlVal pl_g_slice(PlMaker *g, PlVal v, int64_t dim, int64_t start, int64_t length, int64_t step);
 /* Zeros of the given shape with v put at start, start+step, … of dim. */
 PlVal pl_g_slice_bwd(PlMaker *g, PlVal v, int n, const int64_t *shape, int64_t dim, int64_t start,

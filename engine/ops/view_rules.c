@@ -113,10 +113,3 @@ PlVal pl_g_reshape(PlMaker *g, PlVal v, int n, const int64_t *sizes) {
 PlVal pl_g_permute(PlMaker *g, PlVal v, int n, const int64_t *dims) {
   return pl_g_list(g, &pl_op_permute, v, 0, n, dims);
 }
-PlVal pl_g_transpose(PlMaker *g, PlVal v, int64_t a, int64_t b) {
-  PlAttrs at;
-  pl_attrs_init(&pl_op_transpose, &at);
-  pl_attrs_int(&at, 0, a);
-  pl_attrs_int(&at, 1, b);
-  return pl_g_op(g, &pl_op_transpose, 1, &v, &at, NULL);
-}

@@ -317,26 +317,6 @@ PlStatus plk_gemm_run(const PlkGemm *g) {
   return plk_parallel(t.units, block, tile_body, &t);
 }
 
-PlStatus plk_gemm_f32(bool ta, bool tb, int64_t M, int64_t N, int64_t K, float alpha,
-                      const float *A, int64_t lda, const float *B, int64_t ldb,
-                      float beta, float *C, int64_t ldc) {
-  const PlkGemm g = {.dtype = PL_F32,
-                     .ta = ta,
-                     .tb = tb,
-                     .M = M,
-                     .N = N,
-                     .K = K,
-                     .lda = lda,
-                     .ldb = ldb,
-                     .ldc = ldc,
-                     .alpha = alpha,
-                     .beta = beta,
-                     .A = A,
-                     .B = B,
-                     .C = C};
-  return plk_gemm_run(&g);
-}
-
 PlStatus plk_gemm_f64(bool ta, bool tb, int64_t M, int64_t N, int64_t K, double alpha,
                       const double *A, int64_t lda, const double *B, int64_t ldb,
                       double beta, double *C, int64_t ldc) {

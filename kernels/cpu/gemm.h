@@ -8,9 +8,6 @@
 
 #include "kernels/kernel.h"
 
-PlStatus plk_gemm_f32(bool ta, bool tb, int64_t M, int64_t N, int64_t K, float alpha,
-                      const float *A, int64_t lda, const float *B, int64_t ldb,
-                      float beta, float *C, int64_t ldc);
 PlStatus plk_gemm_f64(bool ta, bool tb, int64_t M, int64_t N, int64_t K, double alpha,
                       const double *A, int64_t lda, const double *B, int64_t ldb,
                       double beta, double *C, int64_t ldc);
