@@ -243,6 +243,7 @@ static int get_field(lua_State *L, const char *key) {
   PlTensor *t = l_box(L, 1)->t;
   if (!t) return l_error(L, "%s: this tensor was freed", key);
   if (strcmp(key, "grad") == 0) {
+    if (pl_state.trace) CALL(L, pl_flow_leaf_look(pl_state.trace, t));
     l_push_grad(L, 1);
     l_default_anchor(L, -1);
     return 1;

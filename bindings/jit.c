@@ -7,35 +7,80 @@
 
 #include "bindings/ops.h"
 #include "bindings/program.h"
+#include "engine/graph/symbolic.h"
 #include "engine/state.h"
 
-enum { NCHANGING = 6 };
+enum { NCHANGING = 8 };
 
 /* Functions whose next result is another one: a graph would repeat what they gave while it was traced. */
 static const char *const changing[NCHANGING][2] = {{"math", "random"}, {"os", "time"}, {"os", "clock"}, {"os", "date"},
-                                                 {"io", "read"}, {"io", "lines"}};
+                                                 {"io", "read"}, {"io", "lines"}, {LUA_FILEHANDLE, "read"},
+                                                 {LUA_FILEHANDLE, "lines"}};
 
 typedef struct Where {
   lua_State *L;
   char home[512];
   lua_CFunction changing[NCHANGING];
+  lua_CFunction yield, resume, wrapped; /* of coroutines; what coroutine.wrap gives */
   lua_Hook before; /* the hook that was there, a debugger's or a profiler's: it goes on */
   int before_mask, before_count;
 } Where;
 static _Thread_local Where *tracing; /* NULL: no trace runs */
 
+static int nothing(lua_State *L) {
+  (void)L;
+  return 0;
+}
+
+/* Field `name` of the table on top, as a C function. */
+static lua_CFunction function_in(lua_State *L, const char *name) {
+  if (!lua_istable(L, -1)) return NULL;
+  lua_getfield(L, -1, name);
+  lua_CFunction f = lua_tocfunction(L, -1);
+  lua_pop(L, 1);
+  return f;
+}
+
 static void find_changing(lua_State *L) {
+  int top = lua_gettop(L);
   luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
   for (int i = 0; i < NCHANGING; i++) {
-    tracing->changing[i] = NULL;
-    if (lua_getfield(L, -1, changing[i][0]) == LUA_TTABLE) {
-      lua_getfield(L, -1, changing[i][1]);
-      tracing->changing[i] = lua_tocfunction(L, -1);
-      lua_pop(L, 1);
-    }
+    if (strcmp(changing[i][0], LUA_FILEHANDLE) == 0) {
+      if (luaL_getmetatable(L, LUA_FILEHANDLE) == LUA_TTABLE) lua_getfield(L, -1, "__index");
+    } else
+      lua_getfield(L, top + 1, changing[i][0]);
+    tracing->changing[i] = function_in(L, changing[i][1]);
+    lua_settop(L, top + 1);
+  }
+  lua_getfield(L, -1, "coroutine");
+  tracing->yield = function_in(L, "yield");
+  tracing->resume = function_in(L, "resume");
+  if (lua_istable(L, -1) && lua_getfield(L, -1, "wrap") == LUA_TFUNCTION) {
+    lua_pushcfunction(L, nothing);
+    lua_call(L, 1, 1);
+    tracing->wrapped = lua_tocfunction(L, -1);
+  }
+  lua_settop(L, top);
+}
+
+static void watch_calls(lua_State *L, lua_Debug *ar);
+
+/* The C function f, on top, is about to run: is it a coroutine that leaves the trace, or one from before it? What that
+ * does and yields would be frozen. Those that begin inside have our hook. */
+static void check_coroutine(lua_State *L, lua_Debug *ar, lua_CFunction f) {
+  lua_State *other = NULL;
+  if (f == tracing->yield && L == tracing->L)
+    l_error(L, "coroutine.yield in a traced function would leave the trace open; yield outside of it");
+  if (f == tracing->wrapped && lua_getupvalue(L, -1, 1)) {
+    other = lua_tothread(L, -1);
+    lua_pop(L, 1);
+  } else if (f == tracing->resume && lua_getlocal(L, ar, 1)) {
+    other = lua_tothread(L, -1);
     lua_pop(L, 1);
   }
-  lua_pop(L, 1);
+  if (other && lua_gethook(other) != watch_calls)
+    l_error(L, "a coroutine from outside is resumed in a traced function: a graph would repeat what it gives now; resume it "
+               "outside, and pass its value as an argument");
 }
 
 /* Called before every function that the traced one calls, however it came by it. */
@@ -48,10 +93,11 @@ static void watch_calls(lua_State *L, lua_Debug *ar) {
   if (call && pl_state.trace) {
     lua_getinfo(L, "f", ar);
     lua_CFunction f = lua_tocfunction(L, -1);
+    if (f) check_coroutine(L, ar, f);
     lua_pop(L, 1);
     for (int i = 0; f && i < NCHANGING; i++)
       if (f == tracing->changing[i])
-        l_error(L, "%s.%s in a traced function: a graph would repeat this one value; %s", changing[i][0], changing[i][1],
+        l_error(L, "%s.%s in a traced function: a graph would repeat this one value; %s", strcmp(changing[i][0], LUA_FILEHANDLE) == 0 ? "file" : changing[i][0], changing[i][1],
                 i == 0 ? "draw with T.rand or T.randint, or pass the number as an argument"
                        : "call it outside, or pass the value as an argument");
   }
@@ -140,6 +186,18 @@ static int jit_tracing(lua_State *L) {
 /* jit_node() → number of the trace's newest node */
 static int jit_node(lua_State *L) {
   lua_pushinteger(L, pl_state.trace ? pl_state.trace->nnodes : 0);
+  return 1;
+}
+
+/* jit_value(flow, tensor) → number of the value that stands for it now */
+static int jit_value(lua_State *L) {
+  PlTensor *h;
+  PlFVal v = -1;
+  CALL(L, pl_sym_enter(l_check_flow(L, 1), l_check_tensor(L, 2), &h));
+  PlStatus s = pl_sym_value_of(l_check_flow(L, 1), h, &v);
+  pl_tensor_release(h);
+  CALL(L, s);
+  lua_pushinteger(L, v);
   return 1;
 }
 
@@ -254,7 +312,8 @@ static int jit_views(lua_State *L) {
 void l_jit_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"jit_enter", jit_enter}, {"jit_abort", jit_abort}, {"jit_pause", jit_pause},
                                   {"jit_resume", jit_resume}, {"jit_tracing", jit_tracing}, {"jit_node", jit_node},
-                                  {"jit_reads_after", jit_reads_after}, {"jit_mirror", jit_mirror}, {"jit_root", jit_root}, {"jit_views", jit_views},
+                                  {"jit_reads_after", jit_reads_after}, {"jit_value", jit_value},
+                                  {"jit_mirror", jit_mirror}, {"jit_root", jit_root}, {"jit_views", jit_views},
                                   {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   l_program_register(L);

@@ -14,10 +14,21 @@
 
 enum { UPVALUES, FIELDS, GLOBALS };
 
+/* The two on top are numbers: the same to a trace? 1 and 1.0 are not, nor 0.0 and -0.0; not a number is itself. */
+static bool same_number(lua_State *L) {
+  if (lua_isinteger(L, -1) || lua_isinteger(L, -2)) return lua_isinteger(L, -1) && lua_isinteger(L, -2) && lua_rawequal(L, -1, -2);
+  double a = lua_tonumber(L, -1), b = lua_tonumber(L, -2);
+  return memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b);
+}
+
 /* Is the value on top what entry i of the list says? Pops it. A value that was not there is noted as a NULL pointer. */
 static bool same_value(lua_State *L, lua_Integer i) {
-  lua_rawgeti(L, 1, i);
-  bool same = lua_isnil(L, -2) ? lua_islightuserdata(L, -1) && !lua_touserdata(L, -1) : lua_rawequal(L, -1, -2);
+  int type = lua_rawgeti(L, 1, i);
+  bool same;
+  if (type == LUA_TNUMBER && lua_type(L, -2) == LUA_TNUMBER)
+    same = same_number(L);
+  else
+    same = lua_isnil(L, -2) ? type == LUA_TLIGHTUSERDATA && !lua_touserdata(L, -1) : lua_rawequal(L, -1, -2);
   lua_pop(L, 2);
   return same;
 }
@@ -102,22 +113,26 @@ static int jit_unchanged(lua_State *L) {
 
 /* ---- the key of a call --------------------------------------------------------------------------------------- */
 
-/* f32[2,3], then g for a leaf that requires a gradient, h for a tensor with a history */
-static void add_tensor(luaL_Buffer *b, const PlTensor *t) {
+/* f32[2,3], then g for a leaf that requires a gradient, G for one that has a .grad, h for a tensor with a history → that .grad */
+static PlTensor *add_tensor(luaL_Buffer *b, const PlTensor *t) {
   char text[32 + 24 * PL_MAX_DIM];
   int n = snprintf(text, sizeof text, "%s[", pl_dtype_name((PlDtype)t->a.dtype));
   for (int d = 0; d < t->a.ndim; d++)
     n += snprintf(text + n, sizeof text - (size_t)n, d ? ",%" PRId64 : "%" PRId64, t->a.shape[d]);
   text[n++] = ']';
   PlNode *node = NULL;
+  PlTensor *grad = NULL;
   uint32_t slot;
-  if (t->node || t->more) /* else nothing tracks it */
-    if (pl_entry_get(t, pl_key_ambient(), &node, &slot)) text[n++] = node->kind == PL_NODE_LEAF ? 'g' : 'h';
+  if ((t->node || t->more) && pl_entry_get(t, pl_key_ambient(), &node, &slot)) { /* else nothing tracks it */
+    grad = node->kind == PL_NODE_LEAF ? node->grad : NULL;
+    text[n++] = grad ? 'G' : node->kind == PL_NODE_LEAF ? 'g' : 'h';
+  }
   luaL_addlstring(b, text, (size_t)n);
+  return grad;
 }
 
 /* jit_key({}, text_of, modes, …) → a text of all that a trace depends on in these arguments and, if asked for, in the modes of
- * the moment. Tensors are appended to the list. text_of(value, list) is asked about strings, tables and the like. */
+ * the moment. Tensors, each with its .grad behind it, are appended to the list. text_of(value, list) is asked about strings, tables and the like. */
 static int jit_key(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   int top = lua_gettop(L);
@@ -128,9 +143,13 @@ static int jit_key(lua_State *L) {
     PlTensor *t = l_to_tensor(L, i);
     char text[64];
     if (t) {
-      add_tensor(&b, t);
+      PlTensor *grad = add_tensor(&b, t);
       lua_pushvalue(L, i);
       lua_rawseti(L, 1, ++n);
+      if (grad) {
+        l_push_shared(L, grad);
+        lua_rawseti(L, 1, ++n);
+      }
     } else if (lua_type(L, i) == LUA_TNUMBER) {
       int len = lua_isinteger(L, i) ? snprintf(text, sizeof text, "integer:%" PRId64, (int64_t)lua_tointeger(L, i))
                                     : snprintf(text, sizeof text, "float:%a", lua_tonumber(L, i));

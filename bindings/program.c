@@ -247,7 +247,8 @@ static PlStatus clear_leaf_grads(const Program *p) {
 
 static PlStatus set_leaf_grads(const Program *p, PlTensor **out) {
   for (int32_t i = 0; i < p->f->nleaves; i++)
-    if (p->leaf_at[i] >= 0) PL_TRY(pl_set_grad(p->f->leaves[i].t, out[p->leaf_at[i]]));
+    if (p->leaf_at[i] >= 0 || p->f->leaves[i].cleared)
+      PL_TRY(pl_set_grad(p->f->leaves[i].t, p->leaf_at[i] >= 0 ? out[p->leaf_at[i]] : NULL));
   return PL_OK;
 }
 

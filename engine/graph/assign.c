@@ -148,6 +148,12 @@ static PlStatus cast_like(PlTensor **r, const PlTensor *y) {
   return PL_OK;
 }
 
+/* A tensor from outside would carry the trace's history on when the trace is over. */
+static PlStatus from_outside(const PlOp *op, const PlTensor *y) {
+  PL_FAIL(PL_ERR_UNSUPPORTED, "%s: %s comes from outside of the traced function, and what is written has a gradient; detach it, "
+                              "or make the tensor inside", op->name, pl_desc_text(&y->a));
+}
+
 PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
   PlTensor *y = out[0], *r[PL_MAX_OUT], *target = NULL;
   PlFlow *f = pl_sym_flow_of(in, nin);
@@ -155,6 +161,7 @@ PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
   bool tracked = false;
   if (f->record) PL_TRY(pl_call_tracked(in, nin, y, &tracked));
   if (tracked) PL_TRY(pl_inplace_check(op->name, y));
+  if (tracked && !y->a.symbolic) return from_outside(op, y);
   PL_TRY(compute_for(f, op, in, nin, attrs, y, tracked, r));
   PlArray a = r[0]->a;
   PlDesc d = {.dtype = a.dtype};
@@ -261,9 +268,7 @@ PlStatus pl_sym_mutate(PlFlow *f, PlCall *c, PlTensor **out) {
   if (!tracked) return mutate(f, c, out);
   if (!op->grad) return pl_call_no_history(op, y);
   PL_TRY(pl_inplace_check(op->name, y));
-  if (f->vals[f->stores[pl_sym_storage(y)->store].first].kind == PL_FV_CAPTURE)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: %s comes from outside of the traced function, and what is written has a gradient; make "
-                                "it inside, or pass it as an argument", op->name, pl_desc_text(&y->a));
+  if (f->vals[f->stores[pl_sym_storage(y)->store].first].kind == PL_FV_CAPTURE) return from_outside(op, y);
   PlStatus s = history_copy(f, &old, y);
   if (s == PL_OK) s = mutate(f, c, out);
   if (s == PL_OK) s = pl_call_record_write(c, old);

@@ -107,6 +107,7 @@ typedef struct PlChunk PlChunk;
 /* What a traced function expects of a leaf's .grad. */
 typedef enum PlFGrad {
   PL_FGRAD_NONE,  /* to be nil */
+  PL_FGRAD_SOME,  /* to be there: it asks whether it is */
   PL_FGRAD_ANY,   /* nothing: it does not read it, or sets it to nil first */
   PL_FGRAD_INPUT, /* to be there: it reads whatever tensor it is, as input `slot` */
   PL_FGRAD_SAME   /* to be this very tensor */
@@ -116,7 +117,10 @@ typedef enum PlFGrad {
 typedef struct PlFLeaf {
   PlTensor *t;
   PlTensor *grad; /* its .grad when it was first met, or NULL; after the trace only of SAME */
-  bool zeroed;    /* the function set .grad to nil */
+  bool zeroed;    /* the function set .grad to nil, or to another tensor, before it read the one that was there */
+  bool looked;    /* it asked for .grad before that */
+  bool had;       /* there was a .grad when it was first met */
+  bool cleared;   /* there was a .grad that the function read, and there is none when it has ended */
   PlFGrad expects; /* known when the trace is over */
   int32_t slot;
 } PlFLeaf;
@@ -245,8 +249,10 @@ PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys
 void pl_flow_regions_drop(PlFlow *f);
 PlStatus pl_flow_region(PlFlow *f, int32_t begin, int ny, const PlFVal *ys, PlMirrorOptions *m);
 /* ---- tracing (trace.c) ---- */
-/* t is a real leaf whose gradient entry goes into the flow; zeroed: the script set its .grad to nil. */
+/* t is a real leaf whose gradient entry goes into the flow; zeroed: the script assigns another .grad. */
 PlStatus pl_flow_leaf(PlFlow *f, PlTensor *t, bool zeroed);
+/* The script reads its .grad. */
+PlStatus pl_flow_leaf_look(PlFlow *f, PlTensor *t);
 /* Ends the recording: symbolic .grads of leaves leave them and become grads[nleaves] (values, -1: none); real ones that
  * were read become inputs. On failure of the traced function call it too: no symbolic tensor stays in a leaf. */
 PlStatus pl_flow_leaf_grads(PlFlow *f, PlFVal *grads);

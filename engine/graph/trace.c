@@ -17,9 +17,9 @@ static bool captured(const PlFlow *f, const PlTensor *t) {
   return false;
 }
 
-/* The script sets a .grad to nil that nothing in the graph has read so far. */
+/* The script replaces a .grad that nothing in the graph has read so far. */
 static void forget_grad(const PlFlow *f, PlFLeaf *l) {
-  if (leaf_of(l->t)->grad != l->grad || (l->grad && captured(f, l->grad))) return;
+  if (leaf_of(l->t)->grad != l->grad || (l->grad && (l->looked || captured(f, l->grad)))) return;
   pl_tensor_release(l->grad);
   l->grad = NULL;
   l->zeroed = true;
@@ -40,7 +40,17 @@ PlStatus pl_flow_leaf(PlFlow *f, PlTensor *t, bool zeroed) {
     f->cap_leaves = cap;
   }
   PlTensor *g = zeroed ? NULL : leaf_of(t)->grad;
-  f->leaves[f->nleaves++] = (PlFLeaf){.t = pl_retain(t), .grad = g ? pl_retain(g) : NULL, .zeroed = zeroed};
+  f->leaves[f->nleaves++] =
+    (PlFLeaf){.t = pl_retain(t), .grad = g ? pl_retain(g) : NULL, .zeroed = zeroed, .had = leaf_of(t)->grad != NULL};
+  return PL_OK;
+}
+
+PlStatus pl_flow_leaf_look(PlFlow *f, PlTensor *t) {
+  PL_TRY(pl_flow_leaf(f, t, false));
+  for (int32_t i = 0; i < f->nleaves; i++) {
+    PlFLeaf *l = &f->leaves[i];
+    if (l->t->node == t->node && !l->zeroed && leaf_of(t) && leaf_of(t)->grad == l->grad) l->looked = true;
+  }
   return PL_OK;
 }
 
@@ -48,14 +58,14 @@ PlStatus pl_flow_leaf(PlFlow *f, PlTensor *t, bool zeroed) {
 static void settle(PlFlow *f, PlFLeaf *l) {
   PlFVal at = -1;
   int n = 0;
-  l->expects = l->zeroed ? PL_FGRAD_ANY : PL_FGRAD_NONE;
+  l->expects = l->zeroed && !l->looked ? PL_FGRAD_ANY : l->had ? PL_FGRAD_SOME : PL_FGRAD_NONE;
   if (!l->grad) return;
   for (PlFVal v = 0; v < f->nvals; v++) {
     if (f->vals[v].kind != PL_FV_CAPTURE || f->vals[v].real->storage != l->grad->storage) continue;
     n++;
     if (f->vals[v].real == l->grad) at = v;
   }
-  l->expects = n == 0 ? PL_FGRAD_ANY : n == 1 && at >= 0 && l->grad->a.contiguous ? PL_FGRAD_INPUT : PL_FGRAD_SAME;
+  l->expects = n == 0 ? l->looked ? PL_FGRAD_SOME : PL_FGRAD_ANY : n == 1 && at >= 0 && l->grad->a.contiguous ? PL_FGRAD_INPUT : PL_FGRAD_SAME;
   if (l->expects == PL_FGRAD_SAME) return;
   if (l->expects == PL_FGRAD_INPUT) {
     PlFValue *v = &f->vals[at];
@@ -69,18 +79,25 @@ static void settle(PlFlow *f, PlFLeaf *l) {
   l->grad = NULL;
 }
 
+/* What the script did to a .grad so far happens in each run instead: the one that was there comes back. */
+static PlStatus take_grad(PlFlow *f, PlFLeaf *l, PlFVal *grad) {
+  PlNode *n = leaf_of(l->t);
+  PlTensor *g = n ? n->grad : NULL;
+  bool untouched = g && !g->a.symbolic && g == l->grad && !l->zeroed;
+  if (!n || untouched) return PL_OK; /* a gradient that backward was given may be passed on as it is: a real tensor */
+  l->cleared = !g && l->grad;
+  n->grad = l->grad ? pl_retain(l->grad) : NULL;
+  PlStatus s = g && grad ? pl_sym_value_of(f, g, grad) : PL_OK;
+  pl_tensor_release(g);
+  return s;
+}
+
 PlStatus pl_flow_leaf_grads(PlFlow *f, PlFVal *grads) {
   PlStatus s = PL_OK;
   for (int32_t i = 0; i < f->nleaves; i++) {
-    PlNode *n = leaf_of(f->leaves[i].t);
-    PlTensor *g = n ? n->grad : NULL;
     if (grads) grads[i] = -1;
-    bool untouched = g && !g->a.symbolic && g == f->leaves[i].grad && !f->leaves[i].zeroed;
-    if (!g || untouched) continue; /* a gradient that backward was given may be passed on as it is: a real tensor */
-    n->grad = NULL;
-    PlStatus one = grads && s == PL_OK ? pl_sym_value_of(f, g, &grads[i]) : PL_OK;
+    PlStatus one = take_grad(f, &f->leaves[i], grads && s == PL_OK ? &grads[i] : NULL);
     if (s == PL_OK) s = one;
-    pl_tensor_release(g);
   }
   for (int32_t i = 0; i < f->nleaves; i++) settle(f, &f->leaves[i]);
   return s;
@@ -101,10 +118,11 @@ bool pl_flow_leaves_same(const PlFlow *f, const int32_t *given) {
   for (int32_t i = 0; i < f->nleaves; i++) {
     const PlFLeaf *l = &f->leaves[i];
     const PlNode *n = leaf_of(l->t);
-    bool read = l->expects == PL_FGRAD_INPUT || l->expects == PL_FGRAD_SAME;
+    bool read = l->looked || l->expects == PL_FGRAD_INPUT || l->expects == PL_FGRAD_SAME;
     if (given && given[i] < 0 && !read) continue;
     if (!n) return false;
     if (l->expects == PL_FGRAD_NONE && n->grad) return false;
+    if (l->expects == PL_FGRAD_SOME && !n->grad) return false;
     if (l->expects == PL_FGRAD_SAME && n->grad != l->grad) return false;
     if (l->expects == PL_FGRAD_INPUT &&
         (!n->grad || !n->grad->a.contiguous || n->grad->a.dtype != l->t->a.dtype || !pl_shape_equal(&n->grad->a, &l->t->a)))

@@ -13,6 +13,7 @@ local core = require "perilune.core"
 local guards = {}
 
 local getupvalue, getmetatable, type, next, rawequal = debug.getupvalue, getmetatable, type, next, rawequal
+local math_type = math.type
 
 local DEPTH, FIELDS = 12, 4096
 
@@ -27,11 +28,15 @@ local function own_function(f)
   return info.what == "C" or info.source:sub(2, 1 + #here) == here
 end
 
--- Libraries and perilune itself do not change.
+-- Lua's libraries and perilune itself do not change; what else was loaded with require is the script's.
+local STANDARD = { string = true, table = true, math = true, io = true, os = true, coroutine = true, utf8 = true,
+  debug = true, package = true, _G = true }
 local function library_tables()
-  local skip = { [_G] = true, [package] = true }
-  for _, m in pairs(package.loaded) do
-    if type(m) == "table" then skip[m] = true end
+  local skip = { [_G] = true, [package] = true, [package.loaded] = true, [package.preload] = true }
+  for name, m in pairs(package.loaded) do
+    if type(m) == "table" and (STANDARD[name] or type(name) == "string" and name:find("^perilune%f[%W]")) then
+      skip[m] = true
+    end
   end
   return skip
 end
@@ -57,12 +62,12 @@ local function field_of(env, name)
   end
 end
 
--- Names of globals that f, or a function written inside of it, may use: the short strings among its constants. In a
--- dumped function such a string follows the byte 4 and its length plus one, with the high bit set. Names of fields are
--- among them; as globals they are nil, and remain so.
+-- Names of globals that f, or a function written inside of it, may use: the strings among its constants. In a dumped
+-- function such a string follows the byte 4, if it is longer than 40 bytes 20, and its length plus one, with the high
+-- bit set. Names of fields are among them; as globals they are nil, and remain so.
 local function names_in(f)
   local code, names, seen = string.dump(f, true), {}, {}
-  for at, size in code:gmatch("()\4([\x82-\xa9])") do
+  for at, size in code:gmatch("()[\4\20]([\x82-\xff])") do
     local name = code:sub(at + 2, at + size:byte() - 0x80)
     if name:match("^[%a_][%w_]*$") and not seen[name] then
       names[#names + 1], seen[name] = name, true
@@ -76,13 +81,14 @@ local function scan_globals(list, names, env, visit, depth)
   local snapshot = {}
   for _, name in ipairs(names) do snapshot[name] = field_of(env, name) end
   list[#list + 1] = { "globals", env, snapshot, names }
-  for _, name in ipairs(names) do visit(snapshot[name], name, depth + 1) end
+  for _, name in ipairs(names) do
+    visit(snapshot[name], name, depth + 1, name == "_G") -- who names that may read any of its fields
+  end
 end
 
 -- Who names one of these may read settings of optimizers, schedules or scalers, which are no guards otherwise.
 local SETTINGS = { param_groups = true, get_last_lr = true, last_epoch = true, get_scale = true }
 
--- Is v compared by value, or, as a table, function or tensor, by identity? Everything is: rawequal says both.
 local function scan_function(list, f, path, depth, visit)
   local snapshot, n, names = {}, 0, names_in(f)
   for _, name in ipairs(names) do list.reads_settings = list.reads_settings or SETTINGS[name] end
@@ -117,9 +123,14 @@ local function scan_table(list, t, path, depth, visit)
     if type(v) == "table" or type(v) == "function" then visit(v, field_name(path, k), depth + 1) end
   end
   local meta = getmetatable(t)
-  if type(meta) == "table" then
-    local index = rawget(meta, "__index")
-    if type(index) == "table" or type(index) == "function" then visit(index, path, depth + 1) end
+  if type(meta) ~= "table" then return end
+  local index = rawget(meta, "__index")
+  if type(index) == "table" or type(index) == "function" then visit(index, path, depth + 1) end
+  for _, v in next, meta do
+    if type(v) == "function" and not own_function(v) then -- the script's __call, __len and the like
+      visit(meta, path .. "'s metatable", depth + 1)
+      break
+    end
   end
 end
 
@@ -137,7 +148,7 @@ end
 --- Everything that `f`, called with args (n of them), can see → list of guards.
 function guards.take(f, args, n)
   local list, seen, skip, opaques = {}, {}, library_tables(), {}
-  local function visit(v, path, depth)
+  local function visit(v, path, depth, all)
     local kind = type(v)
     if kind ~= "table" and kind ~= "function" or seen[v] or depth > DEPTH then return end
     seen[v] = true
@@ -149,7 +160,7 @@ function guards.take(f, args, n)
         scan_table(list, group.params, ("%s.param_groups[%d].params"):format(path, k), DEPTH, visit)
       end
       if rawget(v, "param_groups") then scan_table(list, v.param_groups, path .. ".param_groups", DEPTH, visit) end
-    elseif not skip[v] then
+    elseif all or not skip[v] then
       scan_table(list, v, path, depth, visit)
     end
   end
@@ -166,18 +177,25 @@ function guards.take(f, args, n)
   return list
 end
 
+-- Is it the same for a trace? 1 and 1.0 are not, nor 0.0 and -0.0; not a number is itself.
+local function same(a, b)
+  if not rawequal(a, b) then return a ~= a and b ~= b end
+  return math_type(a) ~= "float" and math_type(a) == math_type(b)
+    or math_type(b) == "float" and (a ~= 0 or 1 / a == 1 / b)
+end
+
 local function upvalues_differ(g)
   local f, snapshot = g[2], g[3]
   for i = 1, g[4] do
     local name, value = getupvalue(f, i)
-    if not rawequal(value, snapshot[i]) and name ~= "_ENV" then return name, snapshot[i], value end
+    if not same(value, snapshot[i]) and name ~= "_ENV" then return name, snapshot[i], value end
   end
 end
 
 local function fields_differ(g)
   local snapshot, n, computed = g[3], 0, g[6]
   for k, v in next, g[2] do
-    if rawequal(snapshot[k], v) then
+    if same(snapshot[k], v) then
       n = n + 1
     elseif not SCRATCH[k] and not (computed and computed[k] ~= nil) then
       return field_name(g[5], k), snapshot[k], v
@@ -195,13 +213,13 @@ local function globals_differ(g)
   for i = 1, #names do
     local name = names[i]
     local value = field_of(env, name)
-    if not rawequal(value, snapshot[name]) then return name, snapshot[name], value end
+    if not same(value, snapshot[name]) then return name, snapshot[name], value end
   end
 end
 
 local function settings_differ(g)
   for k, v in next, g[3] do
-    if not rawequal(g[2][k], v) then return field_name(g[5], k), v, g[2][k] end
+    if not same(g[2][k], v) then return field_name(g[5], k), v, g[2][k] end
   end
 end
 
@@ -263,6 +281,27 @@ function guards.changed(list)
     if name then return name, old, new end
   end
   list.flat = nil -- the same in another order
+end
+
+--- What a traced function wrote before its trace failed is taken back, where it runs eagerly instead.
+function guards.restore(list)
+  for _, g in ipairs(list) do
+    local kind, object, snapshot = g[1], g[2], g[3]
+    if kind == "upvalues" then
+      for i = 1, g[4] do
+        if getupvalue(object, i) ~= "_ENV" then debug.setupvalue(object, i, snapshot[i]) end
+      end
+    elseif kind == "globals" then
+      for _, name in ipairs(g[4]) do
+        if not rawequal(field_of(object, name), snapshot[name]) then object[name] = snapshot[name] end
+      end
+    elseif kind == "fields" then
+      for k in next, object do
+        if snapshot[k] == nil and not SCRATCH[k] and not (g[6] and g[6][k] ~= nil) then rawset(object, k, nil) end
+      end
+      for k, v in next, snapshot do rawset(object, k, v) end
+    end
+  end
 end
 
 --- After a trace: computed parameters are real tensors again.

@@ -47,7 +47,7 @@ local function run(self, t, tensors, args)
   for _, g in ipairs(t.inner) do
     local x = tensors[g.input]
     if x.is_leaf then
-      x.grad = x.grad and untraced(function() return x.grad + list[g.output] end) or list[g.output]
+      x.grad = list[g.output]
     else -- the walk goes on into the argument's own history
       x:backward(list[g.output])
     end
@@ -98,7 +98,16 @@ local function find(self, key)
   end
 end
 
-local reads_values = "has no values"
+-- What a trace says of a function that a graph cannot stand for; the script itself can still run.
+local UNTRACEABLE = { "has no values", "is read while a function is traced", "which a graph does not know",
+  "in a traced function", "the traced function changes", "a traced function cannot", "which the graph would lose",
+  "use the out-of-place form", "comes from outside of the traced function",
+  "optimizer updates after the graph has run" }
+local function is_untraceable(err)
+  for _, text in ipairs(UNTRACEABLE) do
+    if type(err) == "string" and err:find(text, 1, true) then return true end
+  end
+end
 
 function Jit.__call(self, ...)
   if self.eager or core.jit_tracing() then return self.f(...) end
@@ -115,12 +124,13 @@ function Jit.__call(self, ...)
     too_many(self, why)
     return self.f(...)
   end
-  local err
+  local err, seen
   local began = core.clock and core.clock() or os.clock()
-  t, err = trace(self, args, tensors)
+  t, err, seen = trace(self, args, tensors)
   if not t then
-    if self.opts.fallback and type(err) == "string" and err:find(reads_values, 1, true) then return eager(self, ...) end
-    error(err, 0)
+    if not self.opts.fallback or not is_untraceable(err) then error(err, 0) end
+    guards.restore(seen)
+    return eager(self, ...)
   end
   rawset(self, "trace_seconds", (core.clock and core.clock() or os.clock()) - began)
   t.key = key

@@ -99,10 +99,12 @@ end
 function optimizers.defer(optimizer, group, tensor, unless)
   local d = { optimizer = optimizer, group = group, node = core.jit_node(), grads = {}, tensors = { tensor },
     unless = unless }
-  for i, p in ipairs(group.params) do
-    local g = p.grad
-    if g and core.is_symbolic(g) then d.grads[i] = g end
-  end
+  T.no_grad(function()
+    for i, p in ipairs(group.params) do
+      local g = p.grad
+      if g then d.grads[i] = { now = g:clone(), value = core.jit_value(current.flow, g) } end
+    end
+  end)
   current.deferred[#current.deferred + 1] = d
 end
 
@@ -113,9 +115,9 @@ local function place_update(self, t, d, out)
         .. "the last thing that the traced function does, or use SGD, Adam, AdamW or RMSprop", self.name,
         d.optimizer.name)
     end
-    local g = d.grads[i]
-    if g and not rawequal(p.grad, g) then
-      out[#out + 1] = g
+    local g, last = d.grads[i], p.grad
+    if g and not (last and core.jit_value(t.flow, last) == g.value) then -- it was cleared or written afterwards
+      out[#out + 1] = g.now
       d.at[i] = #out
     end
   end

@@ -60,21 +60,59 @@ local function results_of(t, results, inputs)
   return tree, out, tracked
 end
 
--- Symbolic tensors in place of the arguments' tensors, and what is to be known of them.
+-- Symbolic tensors in place of the arguments' tensors, and what is to be known of them. The .grad of one is an input
+-- behind it: grads[k] is its number.
 local function symbolic_arguments(flow, args)
-  local a = { inputs = {}, wanting = {}, real = {} }
+  local a = { inputs = {}, wanting = {}, wants = {}, real = {}, grads = {} }
+  local function input(x, name)
+    local s = core.graph_input(flow, name, x:shape(), x:dtype(), false, x:device())
+    a.inputs[#a.inputs + 1], a.real[s] = s, x
+    return s
+  end
   local n = 0
   a.symbolic = map(args, function(x)
     n = n + 1
-    local s = core.graph_input(flow, "x" .. n, x:shape(), x:dtype(), false, x:device())
+    local s = input(x, "x" .. n)
     if x.requires_grad then
+      local k = #a.inputs
       s:requires_grad_()
-      a.wanting[#a.wanting + 1] = n
+      a.wanting[#a.wanting + 1], a.wants[k] = k, true
+      local g = x.is_leaf and x.grad
+      if g then
+        s.grad = input(g, "x" .. n .. ".grad")
+        a.grads[k] = #a.inputs
+      end
     end
-    a.inputs[n], a.real[s] = s, x
     return s
   end, 0)
+  a.objects = map(args, function() return false end, 0) -- a key may name them, so they must not be others later
   return a
+end
+
+-- What the function did to the .grad of arguments: a new one, or none. → list of {input=, output=, nil: none}
+local function inner_gradients(t, a, out)
+  local list = {}
+  for k, x in ipairs(a.inputs) do
+    local g, had = x.grad, a.grads[k]
+    if (x.requires_grad and x.is_leaf) ~= (a.wants[k] or false) then
+      fail("the traced function changes whether argument tensor %d requires a gradient; call requires_grad_() outside",
+        k)
+    end
+    if t.grad and x.requires_grad and not x.is_leaf and not core.jit_spent(x) then
+      fail("the traced function writes argument tensor %d in place with a value that has a gradient, which a graph "
+        .. "would lose; use the out-of-place form, and return the result", k)
+    end
+    local kind, at, views
+    if had and g then kind, at, views = core.jit_root(t.flow, g) end
+    if had and not g then
+      list[#list + 1] = { input = k }
+    elseif g and not (kind == "argument" and at == had and not views) then
+      out[#out + 1] = g
+      list[#list + 1] = { input = k, output = #out }
+    end
+    if g then x.grad = nil end
+  end
+  return list
 end
 
 -- Recomputation by a predicate, or with nodes pinned or forced by name: known when all nodes are.
@@ -96,27 +134,20 @@ local function finish(self, t, a, args, seen, results)
   t.results, out, tracked = results_of(t, results, a.inputs)
   t.nresults = results.n
   optimizers.place(self, t, out)
-  t.inner = {} -- gradients that a backward inside gave to arguments
-  for i, x in ipairs(a.inputs) do
-    local g = x.grad
-    if g and core.is_symbolic(g) then
-      out[#out + 1] = g
-      t.inner[#t.inner + 1] = { input = i, output = #out }
-      x.grad = nil
-    end
-  end
+  t.inner = inner_gradients(t, a, out)
   t.program = core.jit_finish(t.flow, out)
   if self.opts.by_node then choose(self, t.flow) end
   return tracked
 end
 
---- trace(jit, args, its tensors) → the trace, or nil and the error object.
+--- trace(jit, args, its tensors) → the trace, or nil, the error object and what the function could see before.
 local trace
 function trace(self, args, tensors)
   local flow = core.graph_new()
   local t = { flow = flow, live = {}, deferred = {}, grad = core.grad_enabled() }
   local a = symbolic_arguments(flow, args)
   assert(#a.inputs == #tensors)
+  t.objects = a.objects
   local seen = guards.take(self.root, args, args.n)
   core.jit_enter(flow, self.opts.mirror)
   local outer = optimizers.enter(t)
@@ -140,7 +171,7 @@ function trace(self, args, tensors)
   if not ok then
     core.jit_abort(flow)
     optimizers.undo(t, true) -- nothing has run
-    return nil, err
+    return nil, err, seen
   end
   t.guards = guards.take(self.root, args, args.n) -- after it ran: what it made lazily is there now
   return t

@@ -28,7 +28,7 @@ end
 -- appended to `list`. The rest is core.jit_key's.
 local function text_of(v, list, depth)
   if type(v) == "string" then return ("%q"):format(v) end
-  if not is_plain(v) or (depth or 0) >= DEPTH then return tostring(v) end -- by identity; its fields are guarded
+  if not is_plain(v) or (depth or 0) >= DEPTH then return ("%s %p"):format(type(v), v) end -- its fields are guarded
   local parts = { "{" }
   for _, k in ipairs(keys_of(v)) do
     local x = v[k]

@@ -1,0 +1,351 @@
+-- SPDX-License-Identifier: MIT
+-- T.jit and what a function sees besides its tensors, and leaves behind: whatever it is, the compiled function gives
+-- what the script gives, or an error says why not.
+local T = require "perilune"
+local nn, optim = T.nn, T.optim
+
+local function raises(pattern, f, ...)
+  local ok, err = pcall(f, ...)
+  assert.is_false(ok, "no error")
+  assert.matches(pattern, tostring(err))
+end
+
+-- Tensors as tables, so that results of both runs can be compared.
+local function plain(v)
+  if T.is_tensor(v) then return { v:dtype(), table.concat(v:shape(), "x"), v:detach():totable() } end
+  if type(v) ~= "table" then return v end
+  local out = {}
+  for k, x in pairs(v) do out[k] = plain(x) end
+  return out
+end
+
+-- run(wrap) → a list; the same with f as written and compiled.
+local function same(name, run, opts)
+  local function with(wrap)
+    T.manual_seed(1)
+    return plain(run(wrap))
+  end
+  assert.same(with(function(f) return f end), with(function(f) return T.jit(f, opts) end), name)
+end
+
+-- Calls f(x) for i = 1 … 4 after change(i).
+local function calls(wrap, f, change)
+  local g, out = wrap(f), {}
+  for i = 1, 4 do
+    change(i)
+    out[i] = g(T.ones(2))
+  end
+  return out
+end
+
+describe("T.jit sees", function()
+  it("objects among arguments by identity, whatever their name", function()
+    same("modules", function(wrap)
+      local a, b, out = nn.Linear(2, 2), nn.Linear(2, 2), {}
+      local f = wrap(function(net, x) return net(x) end)
+      for i = 1, 4 do out[i] = f(i % 2 == 0 and a or b, T.ones(1, 2)) end
+      return out
+    end)
+    same("in tables", function(wrap)
+      local f, out = wrap(function(s) return s.net(s.x) end), {}
+      for i = 1, 3 do out[i] = f { net = nn.Linear(2, 2), x = T.ones(1, 2) } end
+      return out
+    end)
+    same("named alike", function(wrap)
+      local meta = { __tostring = function() return "object" end, __call = function(s, x) return x * s.k end }
+      local f, out = wrap(function(o, x) return o(x) end), {}
+      for i = 1, 4 do out[i] = f(setmetatable({ k = i }, meta), T.ones(1)) end
+      return out
+    end)
+  end)
+
+  it("metamethods, modules of the script, fields of _G, long names", function()
+    for _, name in ipairs { "__call", "__len", "__add", "__unm" } do
+      same(name, function(wrap)
+        local k = 1
+        local object = setmetatable({}, { [name] = function() return k end })
+        local use = { __call = function() return object() end, __len = function() return #object end,
+          __add = function() return object + 1 end, __unm = function() return -object end }
+        local get = use[name]
+        return calls(wrap, function(x) return x * get() end, function(i) k = i end)
+      end)
+    end
+    same("module", function(wrap)
+      local hidden = 1
+      package.loaded["spec.settings"] = { k = 1, get = function() return hidden end }
+      local settings = require "spec.settings"
+      local out = calls(wrap, function(x) return x * settings.k + settings.get() end, function(i)
+        settings.k, hidden = i, i // 2
+      end)
+      package.loaded["spec.settings"] = nil
+      return out
+    end)
+    local long = ("a_long_name_"):rep(6)
+    for _, text in ipairs { "_G['K']", "_G.K", long } do
+      same(text, function(wrap)
+        local env = setmetatable({ K = 0 }, { __index = _G })
+        env._G = env
+        local f = assert(load("return function(x) return x * " .. text .. " end", "globals", "t", env))()
+        return calls(wrap, f, function(i) env.K, env[long] = i, i end)
+      end)
+    end
+  end)
+
+  it("numbers as they are: 2 is not 2.0, 0.0 not -0.0, and not a number is itself", function()
+    same("numbers", function(wrap)
+      local k = 2
+      local f = wrap(function(x) return x * k end)
+      local out = { f(T.tensor({ 1, 2 }, { dtype = "i64" })) }
+      k = 2.0
+      out[2] = f(T.tensor({ 1, 2 }, { dtype = "i64" }))
+      for _, zero in ipairs { 0.0, -0.0 } do
+        k = zero
+        out[#out + 1] = 1 / f(T.ones(1)):item()
+      end
+      return out
+    end)
+    local nan = 0 / 0
+    local f = T.jit(function(x) return x * nan end)
+    for _ = 1, 3 do f(T.ones(1)) end
+    assert.equal(1, f.ntraces)
+  end)
+
+  it("coroutines and files from outside: errors", function()
+    local generator = coroutine.wrap(function()
+      for i = 1, 9 do coroutine.yield(i) end
+    end)
+    raises("a coroutine from outside is resumed in a traced function", T.jit(function(x) return x * generator() end),
+      T.ones(1))
+    local thread = coroutine.create(function() return 1 end)
+    raises("a coroutine from outside", T.jit(function(x) return x * select(2, coroutine.resume(thread)) end), T.ones(1))
+    assert.equal(1, generator())
+    local f = T.jit(function(x)
+      coroutine.yield(x)
+      return x * 2
+    end)
+    local ok, err = coroutine.resume(coroutine.create(function() f(T.ones(1)) end))
+    assert.is_false(ok)
+    assert.matches("coroutine.yield in a traced function would leave the trace open", err)
+    assert.is_false(T.core.jit_tracing())
+    local file = assert(io.tmpfile())
+    raises("file.read in a traced function", T.jit(function(x) return x * (file:read("n") or 1) end), T.ones(1))
+    same("coroutines inside", function(wrap)
+      local g, out = wrap(function(x)
+        local each = coroutine.wrap(function()
+          for i = 1, 3 do coroutine.yield(x * i) end
+        end)
+        return each() + each() * each()
+      end), {}
+      for i = 1, 3 do out[i] = g(T.ones(2) * i) end
+      return out
+    end)
+  end)
+
+  it("what cannot be traced: with fallback it runs as written, and what the trace wrote is taken back", function()
+    local n, list = 0, {}
+    local functions = {
+      function(x) return x[x:gt(0)] end,
+      function(x) return x:nonzero() end,
+      function(x) return T.where(x:gt(0), x, x * 0 + #tostring(math.random())) end,
+      function(x)
+        n = n + 1
+        list[#list + 1] = n
+        return x * n
+      end,
+      function(x) return x * (x:sum():item() > 0 and 2 or 3) end,
+    }
+    for i, f in ipairs(functions) do
+      local g = T.jit(f, { fallback = true })
+      T.manual_seed(1)
+      local want = plain(f(T.ones(2)))
+      n, list = 0, {}
+      assert.same(want, plain(g(T.ones(2))), "function " .. i)
+      assert.is_true(g.eager)
+    end
+    n, list = 0, {}
+    T.jit(functions[4], { fallback = true })(T.ones(2))
+    assert.same({ 1, { 1 } }, { n, list })
+    local mine = {}
+    local g = T.jit(function() error(mine) end, { fallback = true })
+    local ok, err = pcall(g, T.ones(1))
+    assert.is_true(not ok and rawequal(err, mine) and not g.eager)
+  end)
+end)
+
+describe("T.jit leaves behind", function()
+  for _, none in ipairs { true, false } do
+    for _, kind in ipairs { "SGD", "Adam", "Adagrad", "Rprop" } do
+      it(("gradients of several calls in one update, set to none: %s, %s"):format(none, kind), function()
+        same("backward and step by a flag", function(wrap)
+          local net = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))
+          local opt = optim[kind](net:parameters(), { lr = 0.01 })
+          local f = wrap(function(x, last)
+            local loss = net(x):pow(2):sum()
+            loss:backward()
+            if last then
+              nn.utils.clip_grad_norm_(net:parameters(), 1)
+              opt:step()
+              opt:zero_grad(none)
+            end
+            return loss
+          end)
+          local out = {}
+          for i = 1, 6 do
+            out[#out + 1] = f(T.randn(3, 2), i % 3 == 0)
+            local g = net[1].weight.grad
+            out[#out + 1] = g and g:clone() or "none"
+          end
+          out[#out + 1] = net[1].weight
+          return out
+        end)
+        same("step alone", function(wrap)
+          local net = nn.Linear(2, 1)
+          local opt = optim[kind](net:parameters(), { lr = 0.01 })
+          local f = wrap(function()
+            opt:step()
+            opt:zero_grad(none)
+          end)
+          local out = {}
+          for i = 1, 6 do
+            net(T.randn(3, 2)):pow(2):sum():backward()
+            if i % 2 == 0 then f() end
+            out[#out + 1] = net.weight.grad and net.weight.grad:clone() or "none"
+          end
+          out[#out + 1] = net.weight
+          return out
+        end)
+      end)
+    end
+  end
+
+  it("the same with a scaler", function()
+    same("scaler", function(wrap)
+      local net = nn.Linear(4, 1)
+      local opt = optim.SGD(net:parameters(), { lr = 0.1, momentum = 0.9 })
+      local scaler = T.GradScaler { init_scale = 1024, growth_interval = 2 }
+      local f = wrap(function(x, last)
+        local loss = net(x):pow(2):mean()
+        scaler:scale(loss):backward()
+        if last then
+          scaler:unscale_(opt)
+          scaler:step(opt)
+          scaler:update()
+          opt:zero_grad()
+        end
+        return loss
+      end)
+      local out = {}
+      for i = 1, 6 do out[i] = f(T.randn(4, 4) * (i == 4 and 1e30 or 1), i % 2 == 0) end
+      out[7], out[8] = net.weight, scaler:get_scale()
+      return out
+    end)
+  end)
+
+  it("gradients of arguments as the script does: cleared, read, accumulated, asked for", function()
+    same("a step over a list of parameters", function(wrap)
+      local p, out = { T.randn(3, 2):requires_grad_(), T.randn(3):requires_grad_() }, {}
+      local f = wrap(function(list, x)
+        for _, q in ipairs(list) do q.grad = nil end
+        local loss = (x:matmul(list[1]):sum(-1) * list[2]:sum()):pow(2):sum()
+        loss:backward()
+        T.no_grad(function()
+          for _, q in ipairs(list) do q:sub_(q.grad * 0.01) end
+        end)
+        return loss
+      end)
+      for _ = 1, 4 do
+        out[#out + 1] = f(p, T.randn(4, 3))
+        for _, q in ipairs(p) do
+          out[#out + 1] = q.grad
+          out[#out + 1] = q:detach():clone()
+        end
+      end
+      return out
+    end)
+    same("accumulated", function(wrap)
+      local x, out = T.ones(3):requires_grad_(), {}
+      local f = wrap(function(t)
+        (t * t):sum():backward()
+        return t.grad * 2
+      end)
+      for i = 1, 4 do
+        out[#out + 1] = f(x)
+        out[#out + 1] = x.grad:clone()
+        if i == 2 then x.grad = nil end
+      end
+      return out
+    end)
+    for _, captured in ipairs { true, false } do
+      same("asked for", function(wrap)
+        local p, out = T.ones(3):requires_grad_(), {}
+        local f = wrap(function(t)
+          local q = captured and p or t
+          return (q.grad and q * 2 or q * 3):detach()
+        end)
+        for i = 1, 4 do
+          out[i] = f(p)
+          if i == 2 then p.grad = T.ones(3) end
+        end
+        return out
+      end)
+    end
+  end)
+
+  it("gradients that it reads, sets and swaps", function()
+    same("read, not written", function(wrap)
+      local p, out = T.ones(3):requires_grad_(), {}
+      local f = wrap(function(x) return p.grad * x end)
+      for i = 1, 3 do
+        p.grad = T.ones(3) * i
+        out[i] = f(T.ones(3))
+      end
+      return out
+    end)
+    same("set", function(wrap)
+      local p, out = T.ones(3):requires_grad_(), {}
+      local f = wrap(function(x) p.grad = x * 2 end)
+      for i = 1, 3 do
+        f(T.ones(3) * i)
+        out[i] = p.grad
+      end
+      return out
+    end)
+    same("swapped", function(wrap)
+      local p, q, out = T.ones(2):requires_grad_(), T.ones(2):requires_grad_(), {}
+      p.grad, q.grad = T.ones(2), T.ones(2) * 2
+      local f = wrap(function() p.grad, q.grad = q.grad, p.grad end)
+      for _ = 1, 3 do
+        f()
+        out[#out + 1], out[#out + 2] = p.grad:clone(), q.grad:clone()
+      end
+      return out
+    end)
+    local p, boom = T.ones(2):requires_grad_(), true
+    p.grad = T.ones(2) * 5
+    local f = T.jit(function(x)
+      (p * x):sum():backward()
+      local g = p.grad:clone()
+      p.grad = nil
+      if boom then error("later") end
+      return g
+    end)
+    raises("later", f, T.ones(2))
+    assert.same({ 5, 5 }, p.grad:totable())
+    boom = false
+    assert.same({ 6, 6 }, f(T.ones(2)):totable())
+    assert.is_nil(p.grad)
+  end)
+
+  it("no history in tensors from outside: errors", function()
+    local p, total = T.ones(3):requires_grad_(), T.zeros(1)
+    raises("add_: f32%[1%] comes from outside of the traced function", T.jit(function(x) total:add_((p * x):sum()) end),
+      T.ones(3))
+    assert.is_false((total + 1).requires_grad)
+    raises("writes argument tensor 1 in place with a value that has a gradient",
+      T.jit(function(x) return x:mul_(p) end), T.ones(3))
+    raises("changes whether argument tensor 1 requires a gradient", T.jit(function(x)
+      x:requires_grad_();
+      (x * x):sum():backward()
+    end), T.ones(3))
+  end)
+end)
