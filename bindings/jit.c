@@ -225,6 +225,9 @@ static int jit_mirror(lua_State *L) {
     free(f->regions[r].mirror.choice);
     f->regions[r].mirror = m;
   }
+  free(f->mirror.choice); /* for a walk that comes later, outside */
+  f->mirror = (PlMirrorOptions){.fraction = -1, .bytes = -1};
+  l_read_mirror(L, 2, f->nnodes, &f->mirror);
   return 0;
 }
 

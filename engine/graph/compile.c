@@ -144,14 +144,40 @@ static PlStatus build(PlPlan *p, PlFlow *f) {
   return pl_plan_memory(p);
 }
 
+static PlPlan *new_plan(const PlFlow *f) {
+  PlPlan *p = calloc(1, sizeof *p);
+  if (p) *p = (PlPlan){.refs = 1, .policy = "none", .nsource = f->nnodes};
+  return p;
+}
+
+PlStatus pl_plan_mirror(PlPlan **out, PlFlow *f, int32_t region) {
+  PlPlan *p = new_plan(f);
+  if (!p) return no_memory();
+  PlStatus s = pl_flow_clone(&p->flow, f);
+  if (s == PL_OK) s = mirror_region(p, region);
+  if (s == PL_OK) s = pl_flow_verify(p->flow);
+  if (s != PL_OK) {
+    pl_plan_release(p);
+    return s;
+  }
+  *out = p;
+  return PL_OK;
+}
+
+/* A budget where no gradient pass is, so that nothing can be computed again. */
+static PlStatus check_budget(const PlPlan *p, const PlFlow *f) {
+  if (f->mirror.policy == PL_MIRROR_NONE || f->mirror.bytes < 0 || f->nregions > 0 || p->peak_bytes <= f->mirror.bytes) return PL_OK;
+  PL_FAIL(PL_ERR_ARG, "a budget of %lld bytes cannot be met: the planned peak is %lld bytes (of which %lld are inputs and parameters, "
+                      "%lld requested outputs), and without a gradient nothing is kept that could be computed again",
+          (long long)f->mirror.bytes, (long long)p->peak_bytes, (long long)p->leaf_bytes, (long long)p->output_bytes);
+}
+
 PlStatus pl_flow_compile(PlPlan **out, PlFlow *f) {
   if (f->noutputs == 0) PL_FAIL(PL_ERR_STATE, "the graph has no outputs; call g:outputs{…} first");
-  PlPlan *p = calloc(1, sizeof *p);
+  PlPlan *p = new_plan(f);
   if (!p) return no_memory();
-  p->refs = 1;
-  p->policy = "none";
-  p->nsource = f->nnodes;
   PlStatus s = build(p, f);
+  if (s == PL_OK) s = check_budget(p, f);
   if (s != PL_OK) {
     pl_plan_release(p);
     return s;

@@ -92,6 +92,7 @@ void pl_flow_release(PlFlow *f) {
   free(f->stores);
   free(f->outputs);
   free(f->regions);
+  free(f->mirror.choice);
   free(f->captures);
   free(f->counts);
   free(f->lines);
@@ -171,6 +172,7 @@ static PlStatus grow_captures(PlFlow *f) {
     while (slots[s] >= 0) s = (s + 1) & (uint32_t)(cap - 1);
     slots[s] = f->captures[i];
   }
+  free(f->mirror.choice);
   free(f->captures);
   f->captures = slots;
   f->cap_captures = cap;

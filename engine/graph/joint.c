@@ -28,19 +28,21 @@ void pl_joint_release(PlJoint *j) {
 
 typedef struct Split {
   PlFlow *f;      /* joint flow, becomes backward */
-  int32_t n0;     /* nodes of forward */
+  int stage;      /* of backward's nodes; below: forward's */
   bool *keep;     /* per forward node: a view that backward takes again */
   bool *kept;     /* per value: passed from forward to backward */
   PlFVal *list;   /* those values in order */
   int32_t n;
 } Split;
 
+static bool is_forward(const Split *s, int32_t node) { return s->f->nodes[node].stage < s->stage; }
+
 /* Value v of the forward half is read by backward. */
 static PlStatus need(Split *s, PlFVal v) {
   const PlFlow *f = s->f;
   for (;;) {
     const PlFValue *val = &f->vals[v];
-    if (val->kind != PL_FV_NODE || val->node >= s->n0 || s->kept[v]) return PL_OK;
+    if (val->kind != PL_FV_NODE || !is_forward(s, val->node) || s->kept[v]) return PL_OK;
     const PlFNode *n = &f->nodes[val->node];
     if (n->flags & PL_FN_MUTATES)
       PL_FAIL(PL_ERR_UNSUPPORTED, "jit: the gradient reads %s after %s wrote it in place; use the out-of-place form",
@@ -57,8 +59,8 @@ static PlStatus need(Split *s, PlFVal v) {
 
 static PlStatus find_kept(Split *s, int32_t nx, const PlFVal *dx) {
   const PlFlow *f = s->f;
-  for (int32_t i = s->n0; i < f->nnodes; i++)
-    for (int32_t k = 0; k < f->nodes[i].nin; k++)
+  for (int32_t i = 0; i < f->nnodes; i++)
+    for (int32_t k = 0; k < f->nodes[i].nin && !is_forward(s, i); k++)
       if (f->nodes[i].in[k] >= 0) PL_TRY(need(s, f->nodes[i].in[k]));
   for (int32_t i = 0; i < nx; i++)
     if (dx[i] >= 0) PL_TRY(need(s, dx[i]));
@@ -77,8 +79,8 @@ static PlStatus cut(Split *s, PlJoint *j, int32_t nx, const PlFVal *dx) {
     PlFStore *st = &f->stores[v->store];
     st->first = s->list[k];
   }
-  for (int32_t i = 0; i < s->n0; i++)
-    if (!s->keep[i]) f->nodes[i].flags |= PL_FN_DEAD;
+  for (int32_t i = 0; i < f->nnodes; i++)
+    if (is_forward(s, i) && !s->keep[i]) f->nodes[i].flags |= PL_FN_DEAD;
   PlFVal *outs = malloc((size_t)(nx + 1) * sizeof *outs);
   if (!outs) return no_memory();
   int32_t n = 0;
@@ -94,11 +96,19 @@ static PlStatus cut(Split *s, PlJoint *j, int32_t nx, const PlFVal *dx) {
   return st;
 }
 
-static PlStatus keep_outputs(const Split *s, PlFlow *f, PlJoint *j) {
+/* Kept values as f numbers them, to whose nodes those of the joint flow go back. mirrored: there are copies in between. */
+static PlStatus keep_outputs(const Split *s, PlFlow *f, PlJoint *j, bool mirrored, int64_t *bytes) {
   PlFVal *outs = malloc((size_t)(j->nout + s->n + 1) * sizeof *outs);
   if (!outs) return no_memory();
   memcpy(outs, f->outputs, (size_t)j->nout * sizeof *outs);
-  memcpy(outs + j->nout, s->list, (size_t)s->n * sizeof *outs);
+  for (int32_t k = 0; k < s->n; k++) {
+    const PlFValue *v = &s->f->vals[s->list[k]];
+    PlFVal at = mirrored ? f->nodes[s->f->nodes[v->node].source].first + v->slot : s->list[k];
+    bool result = false;
+    for (int32_t o = 0; o < j->nout && !result; o++) result = f->vals[outs[o]].store == f->vals[at].store;
+    if (!result) *bytes += f->stores[f->vals[at].store].bytes;
+    outs[j->nout + k] = at;
+  }
   j->nkept = s->n;
   PlStatus st = pl_flow_clone(&j->forward, f);
   if (st == PL_OK) st = pl_flow_set_outputs(j->forward, j->nout + s->n, outs);
@@ -169,7 +179,9 @@ static PlStatus compile(PlExec **out, PlFlow *f) {
 PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const PlFVal *xs, const char *name) {
   PlJoint *j = calloc(1, sizeof *j);
   PlFVal *dx = malloc((size_t)(nx + ny + 1) * sizeof *dx);
-  Split s = {.n0 = f->nnodes};
+  Split s = {.f = NULL};
+  PlPlan *decided = NULL;
+  int64_t kept = 0;
   if (j) {
     *j = (PlJoint){.refs = 1, .name = name, .nin = f->ninputs, .ny = ny, .nout = f->noutputs, .nx = nx};
     j->dx_at = malloc((size_t)(nx + 1) * sizeof *j->dx_at);
@@ -177,18 +189,28 @@ PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const P
     if (j->xs) memcpy(j->xs, xs, (size_t)nx * sizeof *xs);
   }
   PlStatus st = j && dx && j->dx_at && j->xs ? pl_joint_differentiate(&j->backward, f, j, dx + nx, dx) : no_memory();
+  if (st == PL_OK) st = pl_joint_mirror(&decided, j->backward, f, nx, dx);
   if (st == PL_OK) {
+    s.stage = j->backward->nregions;
+    if (decided) {
+      pl_flow_release(j->backward);
+      j->backward = pl_flow_retain(decided->flow);
+    }
     s.f = j->backward;
-    s.keep = calloc((size_t)s.n0 + 1, sizeof *s.keep);
+    s.keep = calloc((size_t)s.f->nnodes + 1, sizeof *s.keep);
     s.kept = calloc((size_t)s.f->nvals + 1, sizeof *s.kept);
     s.list = malloc((size_t)(s.f->nvals + 1) * sizeof *s.list);
     st = s.keep && s.kept && s.list ? find_kept(&s, nx, dx) : no_memory();
   }
-  if (st == PL_OK) st = keep_outputs(&s, f, j);
+  if (st == PL_OK) st = keep_outputs(&s, f, j, decided != NULL, &kept);
   if (st == PL_OK) st = cut(&s, j, nx, dx);
   if (st == PL_OK) st = find_all_read(j);
   if (st == PL_OK) st = compile(&j->run_forward, j->forward);
   if (st == PL_OK) st = compile(&j->run_backward, j->backward);
+  if (st == PL_OK)
+    pl_joint_report(decided, kept, j->run_forward ? pl_exec_plan(j->run_forward) : NULL,
+                    j->run_backward ? pl_exec_plan(j->run_backward) : NULL);
+  pl_plan_release(decided);
   free(s.keep);
   free(s.kept);
   free(s.list);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * Between joint.c and joint_again.c: traced functions whose gradients are differentiated. */
+ * Between joint.c, joint_again.c and joint_mirror.c: traced functions whose results are differentiated. */
 #ifndef PL_ENGINE_GRAPH_JOINT_INSIDE_H
 #define PL_ENGINE_GRAPH_JOINT_INSIDE_H
 
-#include "engine/graph/graph.h"
+#include "engine/graph/plan.h"
 
 /* Where the generator stood before forward ran. */
 typedef struct PlJointDraws {
@@ -17,5 +17,10 @@ PlStatus pl_joint_differentiate(PlFlow **out, PlFlow *f, const PlJoint *j, PlFVa
  * as run_backward's outputs. */
 PlStatus pl_joint_again(PlJoint *j, const PlJointDraws *draws, PlTensor *const *in, PlTensor **out);
 PlJointDraws pl_joint_draws(const PlJoint *j);
+/* Decides what backward computes again, if the trace f asks for that: *out is a plan without memory whose flow is g with these
+ * copies; its outputs are f's, then dx, which are renumbered. NULL: nothing was asked. (joint_mirror.c) */
+PlStatus pl_joint_mirror(PlPlan **out, PlFlow *g, const PlFlow *f, int32_t nx, PlFVal *dx);
+/* Figures of that, and the bytes that forward keeps for backward, in the plans of both. */
+void pl_joint_report(const PlPlan *decided, int64_t kept, PlPlan *forward, PlPlan *backward);
 
 #endif

@@ -60,6 +60,8 @@ typedef struct PlPlan {
 /* The plan of f for its requested outputs. Errors: no outputs; a budget that cannot be met; a leaf that is overwritten
  * before it would be read again. */
 PlStatus pl_flow_compile(PlPlan **out, PlFlow *f);
+/* A plan that says only what region r of f computes again: its flow is f with the copies, nothing else has run. */
+PlStatus pl_plan_mirror(PlPlan **out, PlFlow *f, int32_t region);
 void pl_plan_release(PlPlan *p);
 bool pl_pass_is_off(const char *name); /* by PERILUNE_PASSES=-name,… */
 /* Lifetimes, in-place pairs and offsets of p->flow as it is; fills buffers and figures. (memory.c) */
