@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * Device memory. Sizes are rounded to 512 bytes (above 1 MiB to 2 MiB / 16 steps); a freed block waits in a list of its size
- * and stream and is handed out again in that stream's order without a word to the driver. Below lies one CUDA memory
- * pool that keeps what it has; it splits and joins blocks itself. Out of memory: every cached block goes back, once, and
- * the request is tried again. A block freed on another stream than the one it was made on makes its own stream wait. */
+ * Device memory. Sizes are rounded to 512 bytes (above 1 MiB to 2 MiB); a freed block waits in a list of its size and stream
+ * and is handed out again in that stream's order without a word to the driver. Below lies one CUDA memory pool that keeps
+ * what it has; it splits and joins blocks itself. Out of memory: every cached block goes back, once, and the request is
+ * tried again. Any stream may have used a block: where scripts have made streams, a freed one first waits, in a list of its own,
+ * until what was queued on the others by then is done. */
 #include "kernels/cuda/runtime.h"
 
 #include <pthread.h>
@@ -15,10 +16,17 @@ typedef struct Block {
   size_t bytes;
   cudaStream_t stream;
   PlcOwner *owner; /* NULL: everybody */
+  struct After *after; /* while it is freed, but others may use it */
 } Block;
 
+typedef struct After {
+  struct After *next;
+  cudaEvent_t event;
+} After;
+
 struct PlcOwner {
-  Block *free; /* of any size */
+  Block *free;       /* of any size */
+  cudaStream_t home; /* where the thread works otherwise */
 };
 static _Thread_local PlcOwner *owner; /* of what this thread allocates now */
 
@@ -30,6 +38,7 @@ static struct {
   Block *live[LIVE];     /* by address */
   Block *cached[CACHED]; /* by size and stream */
   Block *spare;          /* headers without memory */
+  Block *busy;           /* freed, but other streams may use them */
   int64_t cached_bytes;
   cudaStream_t side; /* where memory is made while the usual stream is captured */
   PlDeviceMemory m;
@@ -72,18 +81,115 @@ static Block *take_cached(size_t bytes, cudaStream_t s) {
   return NULL;
 }
 
-/* Every cached block back to the pool, every unused page of the pool back to the driver. */
+static void put_cached(Block *b) {
+  Block **list = &al.cached[cached_slot(b->bytes, b->stream)];
+  b->next = *list;
+  *list = b;
+  al.cached_bytes += (int64_t)b->bytes;
+}
+
+/* ---- blocks that other streams may still use ------------------------------------------------------------------- */
+
+/* Has all of it happened? wait: it has when this returns. */
+static bool happened(Block *b, bool wait) {
+  while (b->after) {
+    After *a = b->after;
+    if (wait)
+      (void)cudaEventSynchronize(a->event);
+    else if (cudaEventQuery(a->event) == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    b->after = a->next;
+    (void)cudaEventDestroy(a->event);
+    free(a);
+  }
+  return true;
+}
+
+static void note_stream(cudaStream_t s, void *block) {
+  Block *b = block;
+  After *a;
+  if (s == b->stream) return;
+  if (!(a = malloc(sizeof *a))) {
+    (void)cudaStreamSynchronize(s);
+    return;
+  }
+  if (cudaEventCreateWithFlags(&a->event, cudaEventDisableTiming) != cudaSuccess || cudaEventRecord(a->event, s) != cudaSuccess) {
+    (void)cudaGetLastError();
+    (void)cudaStreamSynchronize(s);
+    free(a);
+    return;
+  }
+  a->next = b->after;
+  b->after = a;
+}
+
+static void look_after(bool wait) {
+  for (Block **at = &al.busy; *at;) {
+    Block *b = *at;
+    if (!happened(b, wait)) {
+      at = &b->next;
+      continue;
+    }
+    *at = b->next;
+    put_cached(b);
+  }
+}
+
+/* A stream is about to go: what waits for it, or was made on it, belongs to another one. */
+void plc_memory_moves(cudaStream_t from, cudaStream_t to) {
+  Block *moved = NULL;
+  pthread_mutex_lock(&al.lock);
+  for (int i = 0; i < CACHED; i++)
+    for (Block **at = &al.cached[i]; *at;) {
+      Block *b = *at;
+      if (b->stream != from) {
+        at = &b->next;
+        continue;
+      }
+      *at = b->next;
+      b->next = moved;
+      moved = b;
+    }
+  for (int i = 0; i < LIVE; i++)
+    for (Block *b = al.live[i]; b; b = b->next)
+      if (b->stream == from) b->stream = to;
+  for (Block *b = al.busy; b; b = b->next)
+    if (b->stream == from) b->stream = to;
+  while (moved) {
+    Block *b = moved;
+    moved = b->next;
+    al.cached_bytes -= (int64_t)b->bytes;
+    b->stream = to;
+    put_cached(b);
+  }
+  pthread_mutex_unlock(&al.lock);
+}
+
+/* ---- making ---------------------------------------------------------------------------------------------------- */
+
+/* Every cached block back to the pool, every unused page of the pool back to the driver. The device as a whole is not
+ * waited for: some thread may be capturing. */
 static void flush(void) {
+  Block *gone = NULL, *last = NULL;
+  look_after(true);
   for (int i = 0; i < CACHED; i++)
     while (al.cached[i]) {
       Block *b = al.cached[i];
       al.cached[i] = b->next;
       (void)cudaFreeAsync(b->p, b->stream);
-      b->next = al.spare;
-      al.spare = b;
+      if (!gone) last = b;
+      b->next = gone;
+      gone = b;
     }
+  for (const Block *b = gone, *before = NULL; b; before = b, b = b->next)
+    if (!before || before->stream != b->stream) (void)cudaStreamSynchronize(b->stream);
+  if (last) {
+    last->next = al.spare;
+    al.spare = gone;
+  }
   al.cached_bytes = 0;
-  (void)cudaDeviceSynchronize();
   (void)cudaMemPoolTrimTo(al.pool, 0);
   (void)cudaGetLastError();
 }
@@ -108,53 +214,59 @@ static PlStatus out_of_memory(size_t bytes) {
           (double)al.m.live * gib, (double)left * gib, (double)all * gib);
 }
 
-/* From the owner, else new, made on a stream of its own: the current one is being captured. */
-static PlStatus get_owned(size_t bytes, cudaStream_t s, Block **out) {
-  for (Block **at = &owner->free; *at; at = &(*at)->next) {
-    if ((*at)->bytes != bytes) continue;
-    *out = *at;
-    *at = (*at)->next;
-    return PL_OK;
+/* New memory in *b, if need be after giving back what waits. */
+static PlStatus make(Block *b, cudaStream_t s) {
+  cudaError_t e = take_new(b, b->bytes, s);
+  if (e == cudaErrorMemoryAllocation) {
+    al.m.retries++;
+    if (plc_libraries_trim) plc_libraries_trim();
+    flush();
+    e = take_new(b, b->bytes, s);
   }
-  Block *b = malloc(sizeof *b);
-  if (!b) PL_FAIL(PL_ERR_OOM, "cuda: out of host memory");
-  *b = (Block){.bytes = bytes, .stream = s, .owner = owner};
-  cudaError_t e = al.side ? cudaSuccess : cudaStreamCreateWithFlags(&al.side, cudaStreamNonBlocking);
-  if (e == cudaSuccess) e = take_new(b, bytes, al.side);
-  if (e == cudaSuccess) e = cudaStreamSynchronize(al.side);
-  if (e != cudaSuccess) {
-    free(b);
-    return plc_failed(e, "memory for a captured graph", __FILE__, __LINE__);
-  }
-  *out = b;
-  return PL_OK;
+  if (e == cudaErrorMemoryAllocation) return out_of_memory(b->bytes);
+  return e == cudaSuccess ? PL_OK : plc_failed(e, "cudaMallocFromPoolAsync", __FILE__, __LINE__);
 }
 
-static PlStatus get(size_t bytes, cudaStream_t s, Block **out) {
-  if (PL_UNLIKELY(owner != NULL)) return get_owned(bytes, s, out);
-  Block *b = take_cached(bytes, s);
-  if (!b) {
-    b = al.spare;
-    if (b)
-      al.spare = b->next;
-    else if (!(b = malloc(sizeof *b)))
-      PL_FAIL(PL_ERR_OOM, "cuda: out of host memory");
-    *b = (Block){.bytes = bytes, .stream = s};
-    cudaError_t e = take_new(b, bytes, s);
-    if (e == cudaErrorMemoryAllocation) {
-      al.m.retries++;
-      if (plc_libraries_trim) plc_libraries_trim();
-      flush();
-      e = take_new(b, bytes, s);
-    }
-    if (e != cudaSuccess) {
-      b->next = al.spare;
-      al.spare = b;
-      return e == cudaErrorMemoryAllocation ? out_of_memory(bytes) : plc_failed(e, "cudaMallocFromPoolAsync", __FILE__, __LINE__);
-    }
+/* Made on a stream of its own: the current one is being captured. */
+static PlStatus make_aside(Block *b) {
+  cudaError_t e = al.side ? cudaSuccess : cudaStreamCreateWithFlags(&al.side, cudaStreamNonBlocking);
+  if (e != cudaSuccess) return plc_failed(e, "memory for a captured graph", __FILE__, __LINE__);
+  PL_TRY(make(b, al.side));
+  e = cudaStreamSynchronize(al.side);
+  if (e == cudaSuccess) return PL_OK;
+  (void)cudaFreeAsync(b->p, al.side);
+  return plc_failed(e, "memory for a captured graph", __FILE__, __LINE__);
+}
+
+static Block *take_owned(size_t bytes) {
+  for (Block **at = &owner->free; *at; at = &(*at)->next) {
+    Block *b = *at;
+    if (b->bytes != bytes) continue;
+    *at = b->next;
+    return b;
   }
-  *out = b;
-  return PL_OK;
+  return NULL;
+}
+
+static PlStatus get(size_t bytes, Block **out) {
+  const cudaStream_t s = owner ? owner->home : plc_stream();
+  if (PL_UNLIKELY(al.busy != NULL)) look_after(false);
+  *out = owner ? take_owned(bytes) : take_cached(bytes, s);
+  if (*out) return PL_OK;
+  Block *b = al.spare;
+  if (b)
+    al.spare = b->next;
+  else if (!(b = malloc(sizeof *b)))
+    PL_FAIL(PL_ERR_OOM, "cuda: out of host memory");
+  *b = (Block){.bytes = bytes, .stream = s, .owner = owner};
+  PlStatus st = owner ? make_aside(b) : make(b, s);
+  if (st == PL_OK) {
+    *out = b;
+    return PL_OK;
+  }
+  b->next = al.spare;
+  al.spare = b;
+  return st;
 }
 
 PlStatus plc_alloc(size_t n, void **out) {
@@ -163,7 +275,7 @@ PlStatus plc_alloc(size_t n, void **out) {
   if (bytes == 0) PL_FAIL(PL_ERR_OOM, "cuda: out of device memory: a size beyond the address space");
   Block *b = NULL;
   pthread_mutex_lock(&al.lock);
-  PlStatus st = get(bytes, plc_stream(), &b);
+  PlStatus st = get(bytes, &b);
   if (st == PL_OK) {
     Block **slot = &al.live[live_slot(b->p)];
     b->next = *slot;
@@ -178,14 +290,6 @@ PlStatus plc_alloc(size_t n, void **out) {
   return st;
 }
 
-/* Work queued on the freeing stream may still use the block: its own stream waits for that. */
-static void order(Block *b, cudaStream_t now) {
-  cudaEvent_t e;
-  if (b->stream == now || cudaEventCreateWithFlags(&e, cudaEventDisableTiming) != cudaSuccess) return;
-  if (cudaEventRecord(e, now) == cudaSuccess) (void)cudaStreamWaitEvent(b->stream, e, 0);
-  (void)cudaEventDestroy(e);
-}
-
 void plc_release(void *p) {
   if (!p) return;
   pthread_mutex_lock(&al.lock);
@@ -193,11 +297,17 @@ void plc_release(void *p) {
     Block *b = *at;
     if (b->p != p) continue;
     *at = b->next;
-    if (!b->owner) order(b, plc_stream());
-    Block **list = b->owner ? &b->owner->free : &al.cached[cached_slot(b->bytes, b->stream)];
-    b->next = *list;
-    *list = b;
-    if (!b->owner) al.cached_bytes += (int64_t)b->bytes;
+    if (b->owner) {
+      b->next = b->owner->free;
+      b->owner->free = b;
+    } else {
+      if (PL_UNLIKELY(plc_streams_exist())) plc_each_stream(note_stream, b);
+      if (b->after) {
+        b->next = al.busy;
+        al.busy = b;
+      } else
+        put_cached(b);
+    }
     al.m.live -= (int64_t)b->bytes;
     al.m.blocks--;
     break;
@@ -208,6 +318,7 @@ void plc_release(void *p) {
 PlStatus plc_owner_begin(PlcOwner **out) {
   *out = calloc(1, sizeof **out);
   if (!*out) PL_FAIL(PL_ERR_OOM, "cuda: out of host memory");
+  (*out)->home = plc_stream();
   owner = *out;
   return PL_OK;
 }
@@ -218,16 +329,16 @@ void plc_owner_end(PlcOwner *o) {
   if (!o) return;
   pthread_mutex_lock(&al.lock);
   if (owner == o) owner = NULL;
+  const cudaStream_t now = plc_stream(); /* the captured work is done; the stream of then may be gone */
   for (int i = 0; i < LIVE; i++)
     for (Block *b = al.live[i]; b; b = b->next)
-      if (b->owner == o) b->owner = NULL;
+      if (b->owner == o) b->owner = NULL, b->stream = now;
   while (o->free) {
-    Block *b = o->free, **list = &al.cached[cached_slot(b->bytes, b->stream)];
+    Block *b = o->free;
     o->free = b->next;
     b->owner = NULL;
-    b->next = *list;
-    *list = b;
-    al.cached_bytes += (int64_t)b->bytes;
+    b->stream = now;
+    put_cached(b);
   }
   pthread_mutex_unlock(&al.lock);
   free(o);

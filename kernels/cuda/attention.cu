@@ -4,137 +4,22 @@
  * takes the values. Backward makes the scores again.
  *   P = exp(Z - top) / sum, y = (P d) v;  T = d (dy vᵀ), G = P (T - Σ P T), dq = scale G k, dk = scale Gᵀ q, dv = (P d)ᵀ dy
  * with Z = scale q kᵀ + mask and d what dropout keeps, drawn from the same words as on the CPU. */
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/operand.h"
-#include "kernels/cuda/random.h"
 
 #define SCORE_BYTES ((int64_t)512 << 20)
-enum { ROW_THREADS = 128 };
-
-/* Where row i of batch b of a mask begins, and how its columns follow; dims outermost first. */
-struct Mask {
-  const void *data; /* NULL: none */
-  int dtype, nbatch;
-  int64_t size[PL_MAX_DIM], step[PL_MAX_DIM], rows, cols;
-};
-
-struct Rows {
-  int64_t L, S, first; /* first: batch number of the slice's first matrix */
-  bool causal;
-  Mask mask;
-  uint64_t cut;     /* words below it drop; 0: no dropout */
-  double keep;      /* what the others are multiplied with */
-  const uint64_t *state; /* seed, stream, offset: in device memory, so that a captured graph reads them anew */
-  const void *sums; /* backward: [B, L, 2], with strides */
-  int64_t sums_row, sums_col;
-};
-
-PLC_DEV int64_t mask_at(const Mask &m, int64_t batch, int64_t row) {
-  int64_t at = row * m.rows;
-  for (int d = m.nbatch - 1; d >= 0; d--) {
-    at += batch % m.size[d] * m.step[d];
-    batch /= m.size[d];
-  }
-  return at;
-}
-
-/* What the mask adds to a score: 0 or -inf where it is bool. */
-template <typename A> PLC_DEV A mask_value(const Mask &m, int64_t at) {
-  switch (m.dtype) {
-  case PL_BOOL: return ((const uint8_t *)m.data)[at] ? (A)0 : -(A)INFINITY;
-  case PL_F32: return (A)((const float *)m.data)[at];
-  case PL_F64: return (A)((const double *)m.data)[at];
-  case PL_F16: return (A)plc_widen(((const plc_f16 *)m.data)[at]);
-  default: return (A)plc_widen(((const plc_bf16 *)m.data)[at]);
-  }
-}
-
-/* 0 or keep for score j of row `row` (of all batches). Four scores share a block of words. */
-PLC_DEV double kept(const Rows &r, int64_t row, int64_t j) {
-  uint32_t word[4];
-  plk_philox(r.state[0], r.state[1], r.state[2] + (uint64_t)row * (uint64_t)((r.S + 3) / 4) + (uint64_t)(j / 4), word);
-  return word[j % 4] < r.cut ? 0.0 : r.keep;
-}
-
-PLC_DEV int64_t seen(const Rows &r, int64_t i) { return r.causal && i + 1 < r.S ? i + 1 : r.S; }
-
-template <typename A> PLC_DEV A score(const Rows &r, const A *z, int64_t j, int64_t at) {
-  return r.mask.data ? z[j] + mask_value<A>(r.mask, at + j * r.mask.cols) : z[j];
-}
-
-/* One block a row: p[j] = shares times what dropout keeps, in T; sums[2 row] = largest score, sum of exponentials. z and p
- * may be the same memory. A row that sees nothing becomes zeros with sum 1. */
-template <typename T, typename A> __global__ void shares(Rows r, const A *z, T *p, A *sums) {
-  __shared__ A room[32];
-  const int64_t row = blockIdx.x, i = row % r.L, batch = r.first + row / r.L, n = seen(r, i);
-  const int64_t at = r.mask.data ? mask_at(r.mask, batch, i) : 0;
-  z += row * r.S;
-  p += row * r.S;
-  A top = -(A)INFINITY, sum = 0;
-  for (int64_t j = threadIdx.x; j < n; j += ROW_THREADS) top = plc_max()(top, score(r, z, j, at));
-  top = plc_block_all(top, plc_max(), -(A)INFINITY, room);
-  const bool blind = top == -(A)INFINITY;
-  for (int64_t j = threadIdx.x; j < n; j += ROW_THREADS) sum += blind ? (A)0 : exp(score(r, z, j, at) - top);
-  sum = plc_block_all(sum, plc_sum(), (A)0, room);
-  if (blind) sum = 1;
-  for (int64_t j = threadIdx.x; j < r.S; j += ROW_THREADS) {
-    A v = j < n && !blind ? exp(score(r, z, j, at) - top) / sum : (A)0;
-    if (r.cut && j < n) v *= (A)kept(r, batch * r.L + i, j);
-    p[j] = plc_type<T>::store(v);
-  }
-  if (threadIdx.x == 0 && sums) {
-    sums[2 * (batch * r.L + i)] = top;
-    sums[2 * (batch * r.L + i) + 1] = sum;
-  }
-}
-
-/* One block a row: from scores z and dy vᵀ = t: p <- P d, g <- P (d t - Σ P d t), both in T. */
-template <typename T, typename A> __global__ void slopes(Rows r, const A *z, const A *t, T *p, T *g) {
-  __shared__ A room[32];
-  const int64_t row = blockIdx.x, i = row % r.L, batch = r.first + row / r.L, n = seen(r, i);
-  const int64_t at = r.mask.data ? mask_at(r.mask, batch, i) : 0;
-  const A *kept_sums = (const A *)r.sums + (batch * r.L + i) * r.sums_row;
-  const A top = kept_sums[0], sum = kept_sums[r.sums_col];
-  const bool blind = top == -(A)INFINITY;
-  z += row * r.S;
-  t += row * r.S;
-  p += row * r.S;
-  g += row * r.S;
-  A mean = 0;
-  for (int64_t j = threadIdx.x; j < n && !blind; j += ROW_THREADS) {
-    const A d = r.cut ? (A)kept(r, batch * r.L + i, j) : (A)1;
-    mean += exp(score(r, z, j, at) - top) / sum * (d * t[j]);
-  }
-  mean = plc_block_all(mean, plc_sum(), (A)0, room);
-  for (int64_t j = threadIdx.x; j < r.S; j += ROW_THREADS) {
-    const bool on = j < n && !blind;
-    const A share = on ? exp(score(r, z, j, at) - top) / sum : (A)0;
-    const A d = r.cut && on ? (A)kept(r, batch * r.L + i, j) : (A)1, slope = on ? share * (d * t[j] - mean) : (A)0;
-    p[j] = plc_type<T>::store(share * d);
-    g[j] = plc_type<T>::store(slope);
-  }
-}
-
-template <typename A> __global__ void keep_rows(Rows r, int64_t n, A *out) {
-  for (PLC_EACH(i, n)) out[i] = (A)kept(r, i / r.S, i % r.S);
-}
-
-__global__ void note_state(uint64_t *state, PlcRng rng) {
-  const PlkRng now = plc_now(rng);
-  if (threadIdx.x == 0) state[0] = now.seed, state[1] = now.stream, state[2] = now.offset;
-}
-
 /* ---- what a call is ------------------------------------------------------------------------------------------------------- */
 
 struct Call {
-  Rows rows;
+  PlcScores rows;
   int64_t B, E, D;
   PlDtype dtype, wide;
   double scale;
   PlcOperand q, k, v, dy;
 };
 
-static Mask mask_of(const PlArray *m, const PlArray *q) {
-  Mask r;
+static PlcMask mask_of(const PlArray *m, const PlArray *q) {
+  PlcMask r;
   memset(&r, 0, sizeof r);
   if (!m) return r;
   r.data = m->data, r.dtype = m->dtype, r.nbatch = q->ndim - 2;
@@ -207,7 +92,7 @@ static void finish(Call *c) {
   plc_scratch_free(c->dy.scratch);
 }
 
-static void dropout(Rows *r, double p, const void *state) {
+static void dropout(PlcScores *r, double p, const void *state) {
   r->cut = (uint64_t)(p * 4294967296.0);
   r->keep = p < 1 ? 1 / (1 - p) : 0;
   r->state = (const uint64_t *)state;
@@ -251,12 +136,11 @@ static int64_t batches_at_once(const Call *c) {
 
 /* ---- forward ------------------------------------------------------------------------------------------------------------------ */
 
-template <typename T, typename A>
 static PlStatus forward(Call *c, int64_t first, int64_t n, void *z, void *p, PlArray *y, PlArray *sums) {
-  const Rows &r = c->rows;
+  const PlcScores &r = c->rows;
   PL_TRY(product(c, n, r.L, r.S, c->E, side(&c->q, first, c->dtype), false, side(&c->k, first, c->dtype), true, c->scale, z, c->wide));
   c->rows.first = first;
-  PLC_LAUNCH((shares<T, A>), (unsigned)(n * r.L), ROW_THREADS, 0, c->rows, (const A *)z, (T *)p, (A *)(sums ? sums->data : NULL));
+  PL_TRY(plc_attention_shares(&c->rows, n * r.L, c->dtype, z, p, sums ? sums->data : NULL));
   if (!y) return PL_OK;
   return product(c, n, r.L, c->D, r.S, dense(p, r.L, r.S), false, side(&c->v, first, c->dtype), false, 1,
                  at_batch(y, first * r.L * c->D), c->dtype);
@@ -270,19 +154,11 @@ static PlStatus all_forward(Call *c, PlArray *y, PlArray *sums) {
   PlStatus s = narrow ? plc_scratch((size_t)(most * each) * pl_dtype_size(c->dtype), &p) : PL_OK;
   for (int64_t b = 0; b < c->B && s == PL_OK; b += most) {
     const int64_t n = c->B - b < most ? c->B - b : most;
-    s = c->dtype == PL_F32   ? forward<float, float>(c, b, n, z, z, y, sums)
-        : c->dtype == PL_F64 ? forward<double, double>(c, b, n, z, z, y, sums)
-        : c->dtype == PL_F16 ? forward<plc_f16, float>(c, b, n, z, p, y, sums)
-                             : forward<plc_bf16, float>(c, b, n, z, p, y, sums);
+    s = forward(c, b, n, z, narrow ? p : z, y, sums);
   }
   plc_scratch_free(p);
   plc_scratch_free(z);
   return s;
-}
-
-static PlStatus write_state(void *state, const PlkRng *rng) {
-  PLC_LAUNCH(note_state, 1, 32, 0, (uint64_t *)state, plc_rng(rng));
-  return PL_OK;
 }
 
 static PlStatus attention(const PlkCall *call) {
@@ -294,7 +170,7 @@ static PlStatus attention(const PlkCall *call) {
   if (s == PL_OK && p > 0) {
     if (!kept_state) s = plc_scratch(3 * sizeof(uint64_t), &state);
     dropout(&c.rows, p, kept_state ? kept_state->data : state);
-    if (s == PL_OK) s = write_state((void *)c.rows.state, &call->rng);
+    if (s == PL_OK) s = plc_attention_state((void *)c.rows.state, &call->rng);
   }
   if (s == PL_OK && c.B * c.rows.L > 0) s = all_forward(&c, call->out[0], call->out[1]);
   plc_scratch_free(state);
@@ -308,24 +184,14 @@ struct Room {
   void *z, *t, *p, *g; /* scores and dy vᵀ in the wide dtype; P d and G in q's, on top of them where it is the same */
 };
 
-template <typename T, typename A> static PlStatus launch_slopes(const Call *c, int64_t n, const Room *m) {
-  PLC_LAUNCH((slopes<T, A>), (unsigned)(n * c->rows.L), ROW_THREADS, 0, c->rows, (const A *)m->z, (const A *)m->t, (T *)m->p,
-             (T *)m->g);
-  return PL_OK;
-}
-
 static PlStatus backward(Call *c, int64_t first, int64_t n, const Room *m, PlArray *const *out) {
-  const Rows &r = c->rows;
+  const PlcScores &r = c->rows;
   const Side q = side(&c->q, first, c->dtype), k = side(&c->k, first, c->dtype), v = side(&c->v, first, c->dtype);
   const Side dy = side(&c->dy, first, c->dtype), p = dense(m->p, r.L, r.S), g = dense(m->g, r.L, r.S);
   PL_TRY(product(c, n, r.L, r.S, c->E, q, false, k, true, c->scale, m->z, c->wide));
   PL_TRY(product(c, n, r.L, r.S, c->D, dy, false, v, true, 1, m->t, c->wide));
   c->rows.first = first;
-  if (r.L > 0)
-    PL_TRY(c->dtype == PL_F32   ? (launch_slopes<float, float>(c, n, m))
-           : c->dtype == PL_F64 ? (launch_slopes<double, double>(c, n, m))
-           : c->dtype == PL_F16 ? (launch_slopes<plc_f16, float>(c, n, m))
-                                : (launch_slopes<plc_bf16, float>(c, n, m)));
+  if (r.L > 0) PL_TRY(plc_attention_slopes(&c->rows, n * r.L, c->dtype, m->z, m->t, m->p, m->g));
   if (out[0]) PL_TRY(product(c, n, r.L, c->E, r.S, g, false, k, false, c->scale, at_batch(out[0], first * r.L * c->E), c->dtype));
   if (out[1]) PL_TRY(product(c, n, r.S, c->E, r.L, g, true, q, false, c->scale, at_batch(out[1], first * r.S * c->E), c->dtype));
   if (out[2]) PL_TRY(product(c, n, r.S, c->D, r.L, p, true, dy, false, 1, at_batch(out[2], first * r.S * c->D), c->dtype));
@@ -350,7 +216,7 @@ static PlStatus all_backward(Call *c, PlArray *const *out) {
 }
 
 /* The sums of all rows, one behind the other; a copy (in *copy) where they lie otherwise. */
-static PlStatus even_sums(const PlArray *sums, Rows *r, void **copy) {
+static PlStatus even_sums(const PlArray *sums, PlcScores *r, void **copy) {
   PlcOperand o;
   PL_TRY(stack(sums, &o));
   const int64_t L = sums->shape[sums->ndim - 2];
@@ -391,12 +257,12 @@ extern "C" PlStatus plc_attention_split(int64_t n, const float *stats, PlArray *
   return PL_OK;
 }
 
-static PlStatus launch_join(const Rows *r, int64_t n, float *stats) {
+static PlStatus launch_join(const PlcScores *r, int64_t n, float *stats) {
   PLC_LAUNCH(join_sums, plc_grid(n, 1), PLC_BLOCK, 0, n, (const float *)r->sums, r->sums_row, r->sums_col, stats);
   return PL_OK;
 }
 extern "C" PlStatus plc_attention_join(const PlArray *sums, float *stats) {
-  Rows r;
+  PlcScores r;
   void *copy = NULL;
   PL_TRY(even_sums(sums, &r, &copy));
   PlStatus s = launch_join(&r, sums->numel / 2, stats);
@@ -408,16 +274,12 @@ extern "C" PlStatus plc_attention_join(const PlArray *sums, float *stats) {
 
 static PlStatus attention_keep(const PlkCall *call) {
   PlArray *y = call->out[0];
-  Rows r;
+  PlcScores r;
   memset(&r, 0, sizeof r);
   r.S = y->shape[y->ndim - 1];
   dropout(&r, pl_attr_f(call->attrs, 0), call->in[2]->data);
   if (y->numel == 0) return PL_OK;
-  if (y->dtype == PL_F64)
-    PLC_LAUNCH(keep_rows<double>, plc_grid(y->numel, 1), PLC_BLOCK, 0, r, y->numel, (double *)y->data);
-  else
-    PLC_LAUNCH(keep_rows<float>, plc_grid(y->numel, 1), PLC_BLOCK, 0, r, y->numel, (float *)y->data);
-  return PL_OK;
+  return plc_attention_kept(&r, y->numel, y->dtype, y->data);
 }
 
 PLC_KERNEL(attention, attention)

@@ -210,6 +210,11 @@ __global__ void apply(int64_t numel, int64_t C, int64_t S, plc_div by_s, plc_div
   }
 }
 
+static PlStatus copied(void *to, const void *from, size_t bytes) {
+  PLC_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, plc_stream()));
+  return PL_OK;
+}
+
 template <typename T, bool BOTH>
 static PlStatus applied(const PlcChannels *k, const void *dy, const void *x, const double *coef, void *y) {
   const int64_t numel = k->N * k->C * k->S;
@@ -219,12 +224,12 @@ static PlStatus applied(const PlcChannels *k, const void *dy, const void *x, con
     void *room;
     PL_TRY(plc_scratch((bytes + 15) / 16 * 16 * 3, &room));
     char *p[3] = {(char *)room, (char *)room + (bytes + 15) / 16 * 16, (char *)room + (bytes + 15) / 16 * 32};
-    PLC_TRY(cudaMemcpyAsync(p[0], x, bytes, cudaMemcpyDeviceToDevice, plc_stream()));
-    if (BOTH) PLC_TRY(cudaMemcpyAsync(p[1], dy, bytes, cudaMemcpyDeviceToDevice, plc_stream()));
-    PL_TRY((applied<T, BOTH>(k, BOTH ? p[1] : NULL, p[0], coef, p[2])));
-    PLC_TRY(cudaMemcpyAsync(y, p[2], bytes, cudaMemcpyDeviceToDevice, plc_stream()));
+    PlStatus s = copied(p[0], x, bytes);
+    if (s == PL_OK && BOTH) s = copied(p[1], dy, bytes);
+    if (s == PL_OK) s = applied<T, BOTH>(k, BOTH ? p[1] : NULL, p[0], coef, p[2]);
+    if (s == PL_OK) s = copied(y, p[2], bytes);
     plc_scratch_free(room);
-    return PL_OK;
+    return s;
   }
   const bool wide = numel > INT32_MAX;
   const plc_div by_s = plc_div_by(wide ? 1u : (uint32_t)k->S), by_c = plc_div_by(wide ? 1u : (uint32_t)k->C);

@@ -119,15 +119,15 @@ static PlStatus elementwise(const char *name, int code, const PlArray *a, const 
   return plc_run("elementwise", &k);
 }
 
-/* y += bias of each channel */
-static PlStatus add_bias(const PlArray *bias, PlArray *y) {
+/* y = bias of each channel: what the product is added to, so that sums are rounded once. */
+static PlStatus spread_bias(const PlArray *bias, PlArray *y) {
   static const PlAttrs none = {};
   int64_t shape[PL_MAX_DIM], strides[PL_MAX_DIM];
   PlArray b = *bias;
   b.ndim = (uint8_t)(y->ndim - 1);
-  for (int d = 0; d < b.ndim; d++) shape[d] = d == 0 ? bias->shape[0] : 1, strides[d] = 1;
-  b.shape = shape, b.strides = strides;
-  return elementwise("add", PLK_EW_ADD, y, &b, y, &none);
+  for (int d = 0; d < b.ndim; d++) shape[d] = d == 0 ? bias->shape[0] : 1, strides[d] = d == 0 ? bias->strides[0] : 1;
+  b.shape = shape, b.strides = strides, b.contiguous = 0;
+  return elementwise("copy", PLK_EW_COPY, &b, NULL, y, &none);
 }
 
 /* ---- the three directions ---------------------------------------------------------------------------------------------- */
@@ -136,7 +136,7 @@ enum Direction { FORWARD, INPUT, WEIGHT };
 
 /* Products of `images` images from `first` on with their columns, group by group. */
 static PlStatus products(const Conv *v, Direction what, int64_t images, int64_t first, void *col, const PlArray *w,
-                         const PlArray *y) {
+                         const PlArray *y, bool adds) {
   const int64_t o = v->O / v->groups, k = v->K / v->groups, item = (int64_t)pl_dtype_size((PlDtype)y->dtype);
   const int64_t w_item = (int64_t)pl_dtype_size((PlDtype)w->dtype);
   for (int64_t g = 0; g < v->groups; g++) {
@@ -147,7 +147,8 @@ static PlStatus products(const Conv *v, Direction what, int64_t images, int64_t 
     p.dtype = p.result = (PlDtype)y->dtype;
     p.batch = images;
     p.alpha = 1;
-    if (what == FORWARD) { /* y[o, P] = w[o, k] col[k, P] */
+    if (what == FORWARD) { /* y[o, P] = w[o, k] col[k, P] (+ y) */
+      p.beta = adds;
       p.m = o, p.n = v->P, p.k = k, p.a = wg, p.b = cg, p.c = yg;
       p.lda = k, p.ldb = p.ldc = v->P, p.sb = v->K * v->P, p.sc = v->O * v->P;
     } else if (what == INPUT) { /* col[k, P] = wᵀ[k, o] dy[o, P] */
@@ -167,7 +168,7 @@ static PlStatus products(const Conv *v, Direction what, int64_t images, int64_t 
   return PL_OK;
 }
 
-static PlStatus walk(const Conv *v, Direction what, const PlArray *x, const PlArray *w, const PlArray *y) {
+static PlStatus walk(const Conv *v, Direction what, const PlArray *x, const PlArray *w, const PlArray *y, bool adds) {
   const int64_t most = images_at_once(v, x->dtype);
   void *col = NULL;
   PL_TRY(plc_scratch((size_t)(most * v->K * v->P) * pl_dtype_size((PlDtype)x->dtype), &col));
@@ -175,7 +176,7 @@ static PlStatus walk(const Conv *v, Direction what, const PlArray *x, const PlAr
   for (int64_t n = 0; n < v->N && s == PL_OK; n += most) {
     const int64_t images = v->N - n < most ? v->N - n : most;
     if (what != INPUT) s = columns(v, images, x, n, col);
-    if (s == PL_OK) s = products(v, what, images, n, col, w, y);
+    if (s == PL_OK) s = products(v, what, images, n, col, w, y, adds);
     if (s == PL_OK && what == INPUT) s = folded(v, images, col, (PlArray *)x, n);
   }
   plc_scratch_free(col);
@@ -186,11 +187,12 @@ static PlStatus conv(const PlkCall *call) {
   PlArray *y = call->out[0];
   const Conv v = conv_of(call, call->in[0], call->in[1], y);
   if (y->numel == 0) return PL_OK;
-  if (v.K == 0)
+  const PlArray *bias = call->nin > 2 ? call->in[2] : NULL;
+  if (bias)
+    PL_TRY(spread_bias(bias, y));
+  else if (v.K == 0)
     PL_TRY(zero(y));
-  else
-    PL_TRY(walk(&v, FORWARD, call->in[0], call->in[1], y));
-  return call->nin > 2 && call->in[2] ? add_bias(call->in[2], y) : PL_OK;
+  return v.K == 0 ? PL_OK : walk(&v, FORWARD, call->in[0], call->in[1], y, bias != NULL);
 }
 
 static PlStatus conv_bwd_input(const PlkCall *call) {
@@ -198,7 +200,7 @@ static PlStatus conv_bwd_input(const PlkCall *call) {
   const Conv v = conv_of(call, dx, call->in[1], call->in[0]);
   if (dx->numel == 0) return PL_OK;
   if (v.P == 0 || v.O == 0) return zero(dx);
-  return walk(&v, INPUT, dx, call->in[1], call->in[0]);
+  return walk(&v, INPUT, dx, call->in[1], call->in[0], false);
 }
 
 /* The sum over images of f16 and bf16 runs in f32 and is rounded once. */
@@ -208,7 +210,7 @@ static PlStatus narrow_weight(const Conv *v, const PlArray *x, PlArray *dw, cons
   sum.dtype = PL_F32;
   PL_TRY(plc_scratch((size_t)dw->numel * sizeof(float), &sum.data));
   PlStatus s = zero(&sum);
-  if (s == PL_OK) s = walk(v, WEIGHT, x, &sum, dy);
+  if (s == PL_OK) s = walk(v, WEIGHT, x, &sum, dy, false);
   if (s == PL_OK) s = elementwise("cast", PLK_EW_CAST, &sum, NULL, dw, &none);
   plc_scratch_free(sum.data);
   return s;
@@ -222,7 +224,7 @@ static PlStatus conv_bwd_weight(const PlkCall *call) {
   if (v.N == 0 || v.P == 0) return zero(dw);
   if (dw->dtype == PL_F16 || dw->dtype == PL_BF16) return narrow_weight(&v, x, dw, dy);
   PL_TRY(zero(dw));
-  return walk(&v, WEIGHT, x, dw, dy);
+  return walk(&v, WEIGHT, x, dw, dy, false);
 }
 
 PLC_KERNEL(conv, conv)

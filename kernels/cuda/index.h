@@ -27,6 +27,7 @@ PlStatus plc_rows_get(const PlcRows *r, const PlArray *table, PlArray *y);
 /* *positions (scratch, the caller frees it): the row-major numbers of a's elements that are not 0, ascending; *count of them,
  * read back from the device (mask.cu). */
 PlStatus plc_nonzero(const PlArray *a, int64_t **positions, int64_t *count);
+PlStatus plc_running_sum(int64_t *v, int64_t n); /* in place; v on the device (mask.cu) */
 
 PLC_DEV int64_t plc_row_offset(const PlcRows &r, int64_t a, int64_t p, int64_t b) {
   int64_t at[1], bt[1];

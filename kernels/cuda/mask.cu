@@ -4,78 +4,89 @@
 #include "kernels/cuda/index.h"
 extern "C" {
 #include "kernels/elementwise.h"
+#include "kernels/reduce.h"
 }
 
-enum { THREADS = 256, EACH = 8 };
-
-/* v[i] := sum of v before i; one block. *total gets the sum. */
-__global__ void running_sums(int64_t *v, int64_t n, int64_t *total) {
-  __shared__ int64_t sums[THREADS];
-  int64_t each = (n + THREADS - 1) / THREADS, begin = (int64_t)threadIdx.x * each, end = begin + each < n ? begin + each : n, sum = 0;
-  for (int64_t i = begin; i < end; i++) sum += v[i];
-  sums[threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    int64_t at = 0;
-    for (int k = 0; k < THREADS; k++) {
-      int64_t s = sums[k];
-      sums[k] = at;
-      at += s;
-    }
-    if (total) *total = at;
-  }
-  __syncthreads();
-  int64_t at = sums[threadIdx.x];
-  for (int64_t i = begin; i < end; i++) {
-    int64_t s = v[i];
-    v[i] = at;
-    at += s;
-  }
-}
+enum { EACH = 8, TILE = PLC_BLOCK * EACH };
 
 /* ---- positions of what is not 0 ------------------------------------------------------------------------------------------ */
 
 PLC_DEV bool set_at(const plc_layout<1> &l, const void *x, int dtype, int64_t i) {
   int64_t at[1];
+  if (i >= l.numel) return false;
   plc_offsets<1>(l, i, at);
   return plc_get_f(x, dtype, at[0]) != 0;
 }
-/* Each thread's EACH elements: how many are set. */
-__global__ void count_set(plc_layout<1> l, const void *x, int dtype, int64_t threads, int64_t *counts) {
-  for (PLC_EACH(t, threads)) {
-    int64_t c = 0;
-    for (int64_t i = t * EACH; i < (t + 1) * EACH && i < l.numel; i++) c += set_at(l, x, dtype, i);
-    counts[t] = c;
+/* A block a tile: how many are set. */
+__global__ void count_set(plc_layout<1> l, const void *x, int dtype, int64_t *counts) {
+  __shared__ int room[32];
+  int n = 0;
+  for (int k = 0; k < EACH; k++) n += set_at(l, x, dtype, (int64_t)blockIdx.x * TILE + k * PLC_BLOCK + threadIdx.x);
+  n = plc_block_all(n, plc_sum(), 0, room);
+  if (threadIdx.x == 0) counts[blockIdx.x] = n;
+}
+/* upto: how many are set in tiles up to and with each. */
+__global__ void put_set(plc_layout<1> l, const void *x, int dtype, const int64_t *upto, int64_t *positions) {
+  __shared__ int warp_n[PLC_BLOCK / 32];
+  const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
+  int64_t at = blockIdx.x > 0 ? upto[blockIdx.x - 1] : 0;
+  for (int k = 0; k < EACH; k++) {
+    const int64_t i = (int64_t)blockIdx.x * TILE + k * PLC_BLOCK + threadIdx.x;
+    const bool on = set_at(l, x, dtype, i);
+    const unsigned all = __ballot_sync(0xffffffffu, on);
+    if (lane == 0) warp_n[warp] = __popc(all);
+    __syncthreads();
+    int64_t to = at + __popc(all & ((1u << lane) - 1u));
+    for (int w = 0; w < PLC_BLOCK / 32; w++) {
+      if (w < warp) to += warp_n[w];
+      at += warp_n[w];
+    }
+    if (on) positions[to] = i;
+    __syncthreads(); /* warp_n was read by all */
   }
 }
-__global__ void put_set(plc_layout<1> l, const void *x, int dtype, int64_t threads, const int64_t *starts, int64_t *positions) {
-  for (PLC_EACH(t, threads)) {
-    int64_t to = starts[t];
-    for (int64_t i = t * EACH; i < (t + 1) * EACH && i < l.numel; i++)
-      if (set_at(l, x, dtype, i)) positions[to++] = i;
-  }
+
+PlStatus plc_running_sum(int64_t *v, int64_t n) {
+  int64_t shape[1] = {n}, strides[1] = {1};
+  PlArray a;
+  memset(&a, 0, sizeof a);
+  a.data = v, a.numel = n, a.shape = shape, a.strides = strides, a.dtype = PL_I64, a.ndim = 1, a.contiguous = 1, a.device = PL_CUDA;
+  PlAttrs attrs;
+  memset(&attrs, 0, sizeof attrs);
+  attrs.nval = 1, attrs.set = 1;
+  const PlArray *in[1] = {&a};
+  PlArray *out[1] = {&a};
+  PlkCall k;
+  memset(&k, 0, sizeof k);
+  k.name = "cumsum", k.code = PLK_S_CUMSUM, k.nin = k.nout = 1, k.in = in, k.out = out, k.attrs = &attrs;
+  return plc_run("scan", &k);
+}
+
+static PlStatus count_tiles(const plc_layout<1> &l, const PlArray *a, int64_t tiles, int64_t *counts, int64_t *count) {
+  PLC_LAUNCH(count_set, (unsigned)tiles, PLC_BLOCK, 0, l, (const void *)a->data, (int)a->dtype, counts);
+  PL_TRY(plc_running_sum(counts, tiles));
+  return plc_download(count, counts + tiles - 1, sizeof *count);
+}
+static PlStatus put_tiles(const plc_layout<1> &l, const PlArray *a, int64_t tiles, const int64_t *upto, int64_t *found) {
+  PLC_LAUNCH(put_set, (unsigned)tiles, PLC_BLOCK, 0, l, (const void *)a->data, (int)a->dtype, upto, found);
+  return PL_OK;
 }
 
 PlStatus plc_nonzero(const PlArray *a, int64_t **positions, int64_t *count) {
   const PlArray *arr[1] = {a};
   plc_layout<1> l;
-  int64_t threads = (a->numel + EACH - 1) / EACH;
+  const int64_t tiles = (a->numel + TILE - 1) / TILE;
   void *counts = NULL, *found = NULL;
   plc_layout_of<1>(&l, arr);
   *count = 0;
-  PL_TRY(plc_scratch((size_t)(threads + 1) * sizeof(int64_t), &counts));
-  PlStatus s = PL_OK;
-  if (threads) {
-    PLC_LAUNCH(count_set, plc_grid(threads, 1), PLC_BLOCK, 0, l, (const void *)a->data, (int)a->dtype, threads, (int64_t *)counts);
-    PLC_LAUNCH(running_sums, 1, THREADS, 0, (int64_t *)counts, threads, (int64_t *)counts + threads);
-    s = plc_download(count, (int64_t *)counts + threads, sizeof *count);
-  }
+  if (tiles > INT32_MAX) PL_FAIL(PL_ERR_UNSUPPORTED, "a mask of %lld elements is more than the device's kernel takes", (long long)a->numel);
+  PL_TRY(plc_scratch((size_t)(tiles + 1) * sizeof(int64_t), &counts));
+  PlStatus s = tiles ? count_tiles(l, a, tiles, (int64_t *)counts, count) : PL_OK;
   if (s == PL_OK) s = plc_scratch((size_t)(*count ? *count : 1) * sizeof(int64_t), &found);
-  if (s == PL_OK && *count)
-    PLC_LAUNCH(put_set, plc_grid(threads, 1), PLC_BLOCK, 0, l, (const void *)a->data, (int)a->dtype, threads, (const int64_t *)counts,
-               (int64_t *)found);
+  if (s == PL_OK && *count) s = put_tiles(l, a, tiles, (const int64_t *)counts, (int64_t *)found);
   plc_scratch_free(counts);
-  if (s == PL_OK) *positions = (int64_t *)found;
+  if (s != PL_OK) plc_scratch_free(found);
+  else *positions = (int64_t *)found;
   return s;
 }
 

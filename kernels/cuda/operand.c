@@ -47,11 +47,15 @@ PlStatus plc_operand(const PlArray *a, PlcOperand *o) {
   PlArray *out[1] = {&dst};
   const PlkCall copy = {.name = "copy", .nin = 1, .nout = 1, .in = in, .out = out, .attrs = &none};
   PlStatus s = plc_run("copy", &copy);
-  if (s != PL_OK) plc_scratch_free(o->scratch);
+  if (s != PL_OK) {
+    plc_scratch_free(o->scratch);
+    o->scratch = NULL;
+    return s;
+  }
   o->data = o->scratch;
   o->trans = false;
   o->ld = at_least_1(a->shape[nb + 1]);
-  return s;
+  return PL_OK;
 }
 
 /* Dims that both walk in one step each become one: what is left is a stack of `batch` and dims to loop over. */

@@ -145,11 +145,14 @@ template <typename T, typename A> __global__ void by_thread(Job j, A *part) {
   }
 }
 
+/* A warp an output: lane k adds parts k, k + 32, …, then the lanes are joined. */
 template <typename A> __global__ void join_chunks(Job j, const A *part) {
-  for (PLC_EACH(o, j.outs)) {
+  const int lane = (int)threadIdx.x & 31;
+  for (int64_t o = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> 5; o < j.outs; o += (int64_t)gridDim.x * blockDim.x >> 5) {
     A acc = start<A>(j);
-    for (int64_t c = 0; c < j.chunks; c++) acc = combine(j.core, acc, part[o * j.chunks + c]);
-    finish<A>(j, o, acc);
+    for (int64_t c = lane; c < j.chunks; c += 32) acc = combine(j.core, acc, part[o * j.chunks + c]);
+    acc = plc_warp_all(acc, Combine{j.core});
+    if (lane == 0) finish<A>(j, o, acc);
   }
 }
 
@@ -170,7 +173,7 @@ template <typename T, typename A> static PlStatus launch(Job *j, bool side_by_si
     unsigned threads = j->chunk <= 64 ? 32 : j->chunk <= 512 ? 128 : 256;
     PLC_LAUNCH((by_block<T, A>), (unsigned)(tasks < 1 << 20 ? tasks : 1 << 20), threads, 0, *j, (A *)part);
   }
-  if (part) PLC_LAUNCH(join_chunks<A>, plc_grid(j->outs, 1), PLC_BLOCK, 0, *j, (const A *)part);
+  if (part) PLC_LAUNCH(join_chunks<A>, plc_grid(j->outs * 32, 1), PLC_BLOCK, 0, *j, (const A *)part);
   plc_scratch_free(part);
   return PL_OK;
 }

@@ -25,7 +25,16 @@ static struct {
   char *stage;          /* pinned; two halves, used in turn */
   cudaEvent_t staged[2];
   int half;
-} rt = {.lock = PTHREAD_MUTEX_INITIALIZER, .setting = {[PL_DEVICE_DETERMINISTIC] = 1}};
+  struct Stream *streams;      /* those that scripts made */
+  atomic_int nstreams;
+  pthread_mutex_t stream_lock; /* of them */
+  atomic_int captures;         /* that run now, in any thread */
+} rt = {.lock = PTHREAD_MUTEX_INITIALIZER, .stream_lock = PTHREAD_MUTEX_INITIALIZER, .setting = {[PL_DEVICE_DETERMINISTIC] = 1}};
+
+typedef struct Stream {
+  struct Stream *next;
+  cudaStream_t s;
+} Stream;
 
 enum { STAGE_HALF = 4 << 20 };
 static _Thread_local cudaStream_t current; /* NULL: rt.compute */
@@ -153,17 +162,52 @@ cudaStream_t plc_stream(void) { return current ? current : rt.compute; }
 static cudaStream_t or_compute(void *stream) { return stream ? (cudaStream_t)stream : rt.compute; }
 
 PlStatus plc_stream_new(void **out, int priority) {
-  cudaStream_t s;
   PL_TRY(plc_alive());
-  PLC_TRY(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, priority));
-  *out = s;
+  Stream *node = malloc(sizeof *node);
+  if (!node) PL_FAIL(PL_ERR_OOM, "cuda: out of host memory");
+  cudaError_t e = cudaStreamCreateWithPriority(&node->s, cudaStreamNonBlocking, priority);
+  if (e != cudaSuccess) {
+    free(node);
+    return plc_failed(e, "cudaStreamCreateWithPriority", __FILE__, __LINE__);
+  }
+  *out = node->s;
+  pthread_mutex_lock(&rt.stream_lock);
+  node->next = rt.streams;
+  rt.streams = node;
+  atomic_fetch_add(&rt.nstreams, 1);
+  pthread_mutex_unlock(&rt.stream_lock);
   return PL_OK;
 }
+
+/* Its memory goes on to the compute stream once its work is done. */
 void plc_stream_free(void *stream) {
+  Stream *gone = NULL;
   if (!stream) return;
   if (current == (cudaStream_t)stream) current = NULL;
+  (void)cudaStreamSynchronize((cudaStream_t)stream);
+  pthread_mutex_lock(&rt.stream_lock);
+  for (Stream **at = &rt.streams; *at && !gone; at = &(*at)->next)
+    if ((*at)->s == (cudaStream_t)stream) {
+      gone = *at;
+      *at = gone->next;
+      atomic_fetch_sub(&rt.nstreams, 1);
+      break;
+    }
+  pthread_mutex_unlock(&rt.stream_lock);
+  plc_memory_moves((cudaStream_t)stream, rt.compute);
   (void)cudaStreamDestroy((cudaStream_t)stream);
+  free(gone);
 }
+
+bool plc_streams_exist(void) { return atomic_load_explicit(&rt.nstreams, memory_order_relaxed) > 0; }
+void plc_each_stream(void (*f)(cudaStream_t s, void *context), void *context) {
+  f(rt.compute, context);
+  pthread_mutex_lock(&rt.stream_lock);
+  for (const Stream *s = rt.streams; s; s = s->next) f(s->s, context);
+  pthread_mutex_unlock(&rt.stream_lock);
+}
+void plc_captures(int step) { atomic_fetch_add(&rt.captures, step); }
+
 void plc_stream_set(void *stream) { current = (cudaStream_t)stream; }
 void *plc_stream_get(void) { return current; }
 PlStatus plc_stream_wait(void *stream, void *event) {
@@ -180,6 +224,7 @@ PlStatus plc_stream_synchronize(void *stream) {
 /* done, from what a query says. */
 static PlStatus queried(cudaError_t e, bool *done, const char *what, int line) {
   if (e != cudaSuccess && e != cudaErrorNotReady) return plc_failed(e, what, __FILE__, line);
+  if (e == cudaErrorNotReady) (void)cudaGetLastError(); /* no launch that follows is to blame */
   *done = e == cudaSuccess;
   return PL_OK;
 }
@@ -218,9 +263,19 @@ PlStatus plc_event_elapsed(void *start, void *end, double *milliseconds) {
   *milliseconds = (double)ms;
   return PL_OK;
 }
+static void wait_for(cudaStream_t s, void *worst) {
+  cudaError_t e = cudaStreamSynchronize(s);
+  if (e != cudaSuccess) *(cudaError_t *)worst = e;
+}
+/* The device as a whole cannot be waited for while some thread captures: that would end the capture. */
 PlStatus plc_synchronize(void) {
   PL_TRY(plc_alive());
-  PLC_TRY(cudaDeviceSynchronize());
+  cudaError_t e = cudaSuccess;
+  if (atomic_load(&rt.captures) > 0)
+    plc_each_stream(wait_for, &e);
+  else
+    e = cudaDeviceSynchronize();
+  if (e != cudaSuccess) return plc_failed(e, "waiting for the device", __FILE__, __LINE__);
   return plc_flag_check();
 }
 

@@ -17,6 +17,9 @@ PlStatus plc_stream_new(void **out, int priority);
 void plc_stream_free(void *stream);
 void plc_stream_set(void *stream);
 void *plc_stream_get(void);
+bool plc_streams_exist(void); /* that scripts made */
+void plc_each_stream(void (*f)(cudaStream_t s, void *context), void *context); /* the compute stream and those */
+void plc_captures(int step); /* one more runs, or one less */
 PlStatus plc_stream_wait(void *stream, void *event);
 PlStatus plc_stream_synchronize(void *stream);
 PlStatus plc_stream_query(void *stream, bool *done);
@@ -28,6 +31,7 @@ PlStatus plc_event_query(void *event, bool *done);
 PlStatus plc_event_elapsed(void *start, void *end, double *milliseconds);
 
 PlStatus plc_pool_open(void); /* once the device is chosen */
+void plc_memory_moves(cudaStream_t from, cudaStream_t to); /* all work on `from` is done */
 PlStatus plc_alloc(size_t bytes, void **out);
 void plc_release(void *p);
 void plc_memory(PlDeviceMemory *out);
@@ -35,8 +39,9 @@ void plc_reset_peak(void);
 void plc_limit(int64_t bytes);
 void plc_trim(void);
 
-/* Memory apart: between begin and pause (resume and pause) the thread's allocations come from the owner, and what it frees
- * goes back there; end gives all of it to everybody. */
+/* Memory apart, for captured work: between begin and pause (resume and pause) the thread's allocations come from the owner,
+ * and what it frees of them goes back there; end gives all of it to everybody. Other memory that is freed meanwhile counts
+ * as freed on the stream that was the current one at begin. */
 typedef struct PlcOwner PlcOwner;
 PlStatus plc_owner_begin(PlcOwner **out);
 void plc_owner_pause(void);

@@ -150,14 +150,23 @@ __global__ void scan_chunks(Shape s, const void *x, const typename Op::State *be
   }
   if (totals && threadIdx.x == 0) totals[blockIdx.x] = carry;
 }
-template <typename Op> __global__ void before_chunks(int64_t rows, int64_t chunks, typename Op::State *t) {
-  for (PLC_EACH(row, rows)) {
-    typename Op::State a = Op::zero();
-    for (int64_t i = row * chunks; i < (row + 1) * chunks; i++) {
-      typename Op::State v = t[i];
-      t[i] = a;
-      a = Op::join(a, v);
+/* A block a row: its chunks' totals become what lies before each. */
+template <typename Op> __global__ void before_chunks(int64_t chunks, typename Op::State *t) {
+  typedef typename Op::State S;
+  __shared__ S room[8];
+  S carry = Op::zero();
+  t += (int64_t)blockIdx.x * chunks;
+  for (int64_t i0 = 0; i0 < chunks; i0 += PLC_BLOCK) {
+    const int64_t i = i0 + threadIdx.x;
+    S all;
+    const S upto = block_scan<Op>(i < chunks ? t[i] : Op::zero(), room, &all);
+    S left = shuffled_up(upto, 1);
+    if (((int)threadIdx.x & 31) == 0) {
+      left = Op::zero();
+      for (int k = 0; k < (int)threadIdx.x >> 5; k++) left = Op::join(left, room[k]);
     }
+    if (i < chunks) t[i] = Op::join(carry, left);
+    carry = Op::join(carry, all);
   }
 }
 
@@ -175,7 +184,7 @@ template <typename Op> PlStatus run(Shape s, const void *x, void *y, int64_t *in
   if (s.chunks > 1) {
     PL_TRY(plc_scratch((size_t)(rows * s.chunks) * sizeof(S), &mem));
     PLC_LAUNCH(scan_chunks<Op>, (unsigned)(rows * s.chunks), PLC_BLOCK, 0, s, x, (const S *)NULL, (S *)mem, y, index);
-    PLC_LAUNCH(before_chunks<Op>, plc_grid(rows, 1), PLC_BLOCK, 0, rows, s.chunks, (S *)mem);
+    PLC_LAUNCH(before_chunks<Op>, (unsigned)rows, PLC_BLOCK, 0, s.chunks, (S *)mem);
   }
   PLC_LAUNCH(scan_chunks<Op>, (unsigned)(rows * s.chunks), PLC_BLOCK, 0, s, x, (const S *)mem, (S *)NULL, y, index);
   plc_scratch_free(mem);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Searching and counting by value: searchsorted, bucketize, bincount, isin, unique, by the keys of any.h: one search and one
  * radix sort do for every dtype. */
+#include "kernels/cuda/index.h"
 #include "kernels/cuda/sort.h"
 #include "kernels/reduce.h"
 
@@ -181,22 +182,6 @@ __global__ void in_order(int64_t n, uint32_t *at) {
   for (PLC_EACH(i, n)) at[i] = (uint32_t)i;
 }
 
-PlStatus running_sum(int64_t *v, int64_t n) {
-  int64_t shape[1] = {n}, strides[1] = {1};
-  PlArray a;
-  memset(&a, 0, sizeof a);
-  a.data = v, a.numel = n, a.shape = shape, a.strides = strides, a.dtype = PL_I64, a.ndim = 1, a.contiguous = 1, a.device = PL_CUDA;
-  PlAttrs attrs;
-  memset(&attrs, 0, sizeof attrs);
-  attrs.nval = 1, attrs.set = 1;
-  const PlArray *in[1] = {&a};
-  PlArray *out[1] = {&a};
-  PlkCall k;
-  memset(&k, 0, sizeof k);
-  k.name = "cumsum", k.code = PLK_S_CUMSUM, k.nin = k.nout = 1, k.in = in, k.out = out, k.attrs = &attrs;
-  return plc_run("scan", &k);
-}
-
 PlStatus unique_run(const PlkCall *call, const Slices *s, int64_t groups, plc_pairs<uint64_t> *p, int64_t *group, int64_t *start) {
   const PlArray *x = call->in[0];
   const bool want = pl_attr_i(call->attrs, 1) != 0;
@@ -208,7 +193,7 @@ PlStatus unique_run(const PlkCall *call, const Slices *s, int64_t groups, plc_pa
     PL_TRY(plc_sort_pairs(p, 1, s->n, plc_key_bits(s->type)));
   }
   PLC_LAUNCH(begins, plc_grid(s->n, 1), PLC_BLOCK, 0, *s, x->data, p->at, group);
-  PL_TRY(running_sum(group, s->n));
+  PL_TRY(plc_running_sum(group, s->n));
   PLC_LAUNCH(spread, plc_grid(s->n, 1), PLC_BLOCK, 0, *s, groups, p->at, group, pl_attr_i(call->attrs, 4), start,
              (int64_t *)(inverse ? inverse->data : NULL));
   if (s->m > 0) PLC_LAUNCH(take, plc_grid(groups * s->m, 1), PLC_BLOCK, 0, *s, groups, x->data, p->at, start, call->out[0]->data);

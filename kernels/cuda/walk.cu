@@ -4,7 +4,7 @@
 
 namespace {
 
-struct Sixteen { uint64_t v[2]; };
+struct alignas(16) Sixteen { uint64_t v[2]; }; /* one access */
 
 template <typename E> __global__ void copy_walk(plc_layout<2> l, E *y, const E *x) {
   for (PLC_EACH(i, l.numel)) {

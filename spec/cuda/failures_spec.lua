@@ -193,6 +193,101 @@ print("again", pcall(step, 8))
     assert.truthy(text:find("again\ttrue", 1, true), text)
   end)
 
+  it("work that is not done yet is no failure of what is launched next", function()
+    local text, fine = run("PERILUNE_EMULATE=slow", [[
+local s, e = T.cuda.Stream(), T.cuda.Event()
+local x = T.ones(4, { device = "cuda" })
+e:record(s)
+local said = { e:query(), e:query(), e:query(), s:query() }
+x = x * 2
+print(said[1], said[2], said[3], said[4], x:sum():item())
+]])
+    assert.is_true(fine, text)
+    assert.truthy(text:find("false\tfalse\ttrue\tfalse\t8.0", 1, true), text)
+  end)
+
+  it("memory that another stream may still use is handed out again only when that is over", function()
+    local text, fine = run("PERILUNE_EMULATE=slow", [[
+local function round() return T.ones(1 << 19, { device = "cuda" }) end
+local reserved = T.cuda.memory_reserved
+round()
+collectgarbage() collectgarbage()
+local one = reserved()
+round()
+collectgarbage() collectgarbage()
+print("alone", reserved() == one)
+local s = T.cuda.Stream()
+round()
+collectgarbage() collectgarbage()
+round()
+print("beside", reserved() > one)
+for i = 1, 50 do round() collectgarbage() end
+print("no more", reserved() <= 5 * one, T.cuda.memory_allocated() <= 2 * one)
+T.cuda.empty_cache()
+collectgarbage() collectgarbage()
+T.cuda.empty_cache()
+print("all", reserved())
+assert(s)
+]])
+    assert.is_true(fine, text)
+    for _, line in ipairs { "alone\ttrue", "beside\ttrue", "no more\ttrue\ttrue", "all\t0" } do
+      assert.truthy(text:find(line, 1, true), text)
+    end
+  end)
+
+  it("memory of a stream outlives it", function()
+    local text, fine = run("", [[
+local s = T.cuda.Stream()
+local x = T.cuda.stream(s, function()
+  local y = T.ones(1000, { device = "cuda" })
+  return y * 2 + y
+end)
+s:synchronize()
+s = nil
+collectgarbage() collectgarbage()
+print("read", x:sum():item())
+x = nil
+collectgarbage() collectgarbage()
+T.cuda.empty_cache()
+print("empty", T.cuda.memory_allocated(), T.cuda.memory_reserved())
+print("again", T.ones(1000, { device = "cuda" }):sum():item())
+]])
+    assert.is_true(fine, text)
+    assert.truthy(text:find("read\t3000.0", 1, true), text)
+    assert.truthy(text:find("empty\t0\t0", 1, true), text)
+    assert.truthy(text:find("again\t1000.0", 1, true), text)
+  end)
+
+  it("a capture takes memory that waits in lists, and other captured work may be dropped meanwhile", function()
+    local text, fine = run("PERILUNE_EMULATE=memory=10485760", [[
+local x = T.randn(1 << 18):cuda() -- 1 MiB
+local function make()
+  return T.jit(function(a)
+    local b = a:cumsum(1) -- two blocks at once, and a result
+    return b:cumsum(1) + b
+  end)
+end
+local first = make()
+for _ = 1, 6 do first(x) end
+print("first", (select(3, T.core.jit_device_groups(first.last.program))))
+first = nil
+local second = make()
+for _ = 1, 3 do second(x) end
+collectgarbage() collectgarbage()
+local waits = T.zeros(4 << 18, { device = "cuda" }) -- 4 MiB
+waits = nil
+collectgarbage() collectgarbage()
+local retries = T.cuda.memory_stats().retries
+local y = second(x)
+print("second", (select(3, T.core.jit_device_groups(second.last.program))), T.cuda.memory_stats().retries > retries)
+print("same", T.allclose(y:cpu(), x:cpu():cumsum(1):cumsum(1) + x:cpu():cumsum(1), { rtol = 1e-3, atol = 1e-3 }))
+]])
+    assert.is_true(fine, text)
+    assert.truthy(text:find("first\tcaptured", 1, true), text)
+    assert.truthy(text:find("second\tcaptured\ttrue", 1, true), text)
+    assert.truthy(text:find("same\ttrue", 1, true), text)
+  end)
+
   it("no cuDNN, no cuBLASLt, no NVRTC: what they do is done without", function()
     local text, fine = run("", [[
 print(T.cuda.get_device_properties().libraries)

@@ -325,6 +325,40 @@ describe("device kernels of all sizes", function()
     end
   end)
 
+  it("positions of what is set: in one tile, in many, none, all, of views", function()
+    local function positions(m)
+      local x = T.arange(m:numel()):view(m:shape())
+      if m:device() == "cuda" then x = x:cuda() end
+      return m:nonzero(), x:masked_select(m), x[m]
+    end
+    local some = T.rand(70, 150):lt(0.3)
+    check("some", 0, positions, some)
+    check("turned", 0, function(m) return positions(m:t()) end, some)
+    check("every other", 0, function(m) return positions(m[{ {}, { 1, 149, 2 } }]) end, some)
+    check("few of many", 0, positions, T.rand(300001):lt(1e-4))
+    check("all", 0, positions, T.ones(4097):gt(0))
+    check("none", 0, positions, T.ones(4097):lt(0))
+    check("put back", 0, function(m)
+      local y = T.zeros(70, 150, { device = m:device() })
+      return y:masked_scatter(m, T.arange(70 * 150, { device = m:device() }):float())
+    end, some)
+  end)
+
+  it("one row in more pieces than a block has threads", function()
+    local x = T.randint(-3, 3, { 4096 * 256 + 5000 })
+    check("cumsum", 0, function(a) return a:cumsum(1) end, x)
+    check("sum", 0, function(a) return a:sum(), a:float():amax(), a:float():sum() end, x)
+  end)
+
+  it("convolutions take a bias that lies apart, and round once", function()
+    local x, w, b = T.randn(2, 3, 6, 5), T.randn(4, 3, 3, 3), T.randn(4, 2)
+    local function f(a, k, c) return (T.nn.F.conv2d(a, k, c:select(2, 2), { padding = 1 })) end
+    check("f32", 1e-5, f, x, w, b)
+    local want = f(x:bfloat16():double(), w:bfloat16():double(), b:bfloat16():double())
+    local got = f(x:bfloat16():cuda(), w:bfloat16():cuda(), b:bfloat16():cuda()):cpu():double()
+    assert.is_true(((got - want):abs() - want:abs() * 2.0 ^ -8):amax():item() < 1e-4)
+  end)
+
   it("index values out of range", function()
     local bad = T.tensor({ 1, 2, 9 }, { dtype = "i64" }):cuda()
     local fine, message = pcall(function()

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Capture by CUDA graphs: see kernels/capture.h. The current stream is put into capture mode, so libraries and own kernels
- * are noted alike. Bytes from the host are kept in pinned memory that lives as long as the graph. What changes between
+ * Capture by CUDA graphs: see kernels/capture.h. A stream in capture mode becomes the thread's current one, so libraries and
+ * own kernels are noted alike. Bytes from the host are kept in pinned memory that lives as long as the graph. What changes between
  * launches (where random numbers begin, settings) lies in one block of device memory that is written before each. */
 #include "kernels/capture.h"
 
@@ -26,9 +26,12 @@ typedef struct Live {
 } Live;
 
 struct PlkCaptured {
-  PlcOwner *owner; /* of the memory */
-  cudaStream_t stream;
+  PlcOwner *owner;     /* of the memory */
+  cudaStream_t stream; /* that captures: one of its own, so that nothing else of the process gets into the graph */
+  void *home;          /* the thread's stream otherwise */
   cudaGraphExec_t exec;
+  cudaEvent_t ran;     /* behind the last launch */
+  PlkCaptured *later;  /* what is to be released once the capture has ended */
   Pinned *pinned;
   Live *live;
   const PlAttrs *attrs; /* of the calls noted now */
@@ -43,10 +46,16 @@ static _Thread_local PlkCaptured *now; /* what is being captured */
 
 static void drop(PlkCaptured *c) {
   if (!c) return;
-  if (c->exec) {
-    (void)cudaStreamSynchronize(c->stream);
-    (void)cudaGraphExecDestroy(c->exec);
+  if (now) { /* waiting, or freeing pinned memory, may end the capture that runs */
+    c->later = now->later;
+    now->later = c;
+    return;
   }
+  if (c->ran) {
+    (void)cudaEventSynchronize(c->ran);
+    (void)cudaEventDestroy(c->ran);
+  }
+  if (c->exec) (void)cudaGraphExecDestroy(c->exec);
   for (Pinned *p = c->pinned, *next; p; p = next) {
     next = p->next;
     (void)cudaFreeHost(p->at);
@@ -65,8 +74,19 @@ static void drop(PlkCaptured *c) {
 static PlStatus open_stream(PlkCaptured *c) {
   PL_TRY(plc_owner_begin(&c->owner));
   PL_TRY(plc_scratch(LIVE_BYTES, &c->block));
+  PLC_TRY(cudaEventCreateWithFlags(&c->ran, cudaEventDisableTiming));
+  PLC_TRY(cudaEventRecord(c->ran, plc_stream()));
+  PLC_TRY(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
   PLC_TRY(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed));
   return PL_OK;
+}
+
+static void close_stream(PlkCaptured *c) {
+  plc_owner_pause();
+  plc_stream_set(c->home);
+  if (c->stream) (void)cudaStreamDestroy(c->stream);
+  c->stream = NULL;
+  plc_captures(-1);
 }
 
 static PlStatus begin(const PlkRng *rng) {
@@ -78,18 +98,27 @@ static PlStatus begin(const PlkRng *rng) {
     free(c);
     PL_FAIL(PL_ERR_OOM, "out of memory to capture a graph");
   }
-  c->stream = plc_stream();
+  c->home = plc_stream_get();
   c->base = rng->offset;
   c->used = RNG_BYTES;
+  plc_captures(1);
   PlStatus s = open_stream(c);
-  plc_owner_pause();
   if (s != PL_OK) {
+    close_stream(c);
     drop(c);
     return s;
   }
-  plc_owner_resume(c->owner);
+  plc_stream_set(c->stream);
   now = c;
   return PL_OK;
+}
+
+static void drop_later(PlkCaptured *c) {
+  while (c->later) {
+    PlkCaptured *next = c->later;
+    c->later = next->later;
+    drop(next);
+  }
 }
 
 static PlStatus end(PlkCaptured **out) {
@@ -98,14 +127,17 @@ static PlStatus end(PlkCaptured **out) {
   *out = NULL;
   if (!c) PL_FAIL(PL_ERR_STATE, "cuda: no capture runs");
   now = NULL;
-  plc_owner_pause();
   cudaError_t e = cudaStreamEndCapture(c->stream, &graph);
+  close_stream(c);
   if (e == cudaSuccess && graph) e = cudaGraphInstantiate(&c->exec, graph, 0);
   if (graph) (void)cudaGraphDestroy(graph);
+  PlStatus s = PL_OK;
   if (e != cudaSuccess || !c->exec) {
-    PlStatus s = e != cudaSuccess ? plc_failed(e, "capturing a graph", __FILE__, __LINE__)
-                                  : pl_fail(PL_ERR_STATE, "cuda: nothing was captured");
+    s = e != cudaSuccess ? plc_failed(e, "capturing a graph", __FILE__, __LINE__) : pl_fail(PL_ERR_STATE, "cuda: nothing was captured");
     c->exec = NULL;
+  }
+  drop_later(c);
+  if (s != PL_OK) {
     drop(c);
     return s;
   }
@@ -130,6 +162,7 @@ static PlStatus launch(PlkCaptured *c, const PlkRng *rng) {
   PL_TRY(plc_alive());
   PL_TRY(refresh(c, rng));
   PLC_TRY(cudaGraphLaunch(c->exec, plc_stream()));
+  PLC_TRY(cudaEventRecord(c->ran, plc_stream()));
   return PL_OK;
 }
 

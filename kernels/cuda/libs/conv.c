@@ -33,10 +33,11 @@ static PlStatus add_bias(const PlArray *bias, PlArray *y) {
   b.ndim = (uint8_t)(y->ndim - 1);
   for (int d = 0; d < b.ndim; d++) {
     shape[d] = d == 0 ? bias->shape[0] : 1;
-    strides[d] = 1;
+    strides[d] = d == 0 ? bias->strides[0] : 1;
   }
   b.shape = shape;
   b.strides = strides;
+  b.contiguous = 0;
   const PlArray *in[2] = {y, &b};
   PlArray *out[1] = {y};
   const PlkCall k = {.name = "add", .code = PLK_EW_ADD, .nin = 2, .nout = 1, .in = in, .out = out, .attrs = &none};

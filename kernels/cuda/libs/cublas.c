@@ -212,12 +212,12 @@ static Entry *choose(const PlcGemm *g, Product *p) {
   return e;
 }
 
-/* One workspace a stream: products on one stream run one after the other. It is never given back: captured graphs keep
- * its address. A program with very many streams gets one for each product (*passing), freed behind it. */
+/* One workspace a stream: products on one stream run one after the other. A captured graph, which may run on any stream, has
+ * one of its own, from its memory; and where there are very many streams each product gets one (*passing), freed behind it. */
 static PlStatus workspace_of(cudaStream_t stream, void **out, bool *passing) {
   int i = 0;
   while (i < lt.nworkspace && lt.workspace[i].stream != stream) i++;
-  *passing = i == STREAMS;
+  *passing = i == STREAMS || plc_capturing();
   if (*passing) return plc_scratch(WORKSPACE, out);
   if (i == lt.nworkspace) {
     void *at = NULL;

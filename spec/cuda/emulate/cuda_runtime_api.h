@@ -23,7 +23,7 @@ typedef enum cudaError {
   cudaErrorNoDevice = 100, cudaErrorECCUncorrectable = 214, cudaErrorInvalidPc = 718, cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700, cudaErrorLaunchTimeout = 702, cudaErrorAssert = 710, cudaErrorHardwareStackError = 714,
   cudaErrorIllegalInstruction = 715, cudaErrorMisalignedAddress = 716, cudaErrorInvalidAddressSpace = 717,
-  cudaErrorLaunchFailure = 719, cudaErrorStreamCaptureUnsupported = 900
+  cudaErrorLaunchFailure = 719, cudaErrorStreamCaptureUnsupported = 900, cudaErrorStreamCaptureInvalidated = 901
 } cudaError_t;
 typedef struct plce_stream *cudaStream_t;
 typedef struct plce_event *cudaEvent_t;

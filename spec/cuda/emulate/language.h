@@ -20,6 +20,7 @@
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 #define __constant__ static const
+#define __grid_constant__
 
 struct dim3 {
   unsigned x, y, z;
@@ -155,6 +156,8 @@ template <typename... P>
 static inline cudaError_t plce_start(cudaStream_t s, dim3 grid, dim3 block, size_t shared, const char *name, void (*kernel)(P...),
                                      typename plce_as<P>::type... args) {
   plce_check_all(name, args...);
+  const cudaError_t before = cudaGetLastError(); /* what nobody took away is blamed on the launch, as on a GPU */
+  if (before != cudaSuccess) return before;
   return plce_launch(s, grid, block, shared, name, plce_bound<P...>{kernel, std::tuple<P...>(args...)});
 }
 #define PLC_LAUNCH(kernel, grid, block, shared, ...) \

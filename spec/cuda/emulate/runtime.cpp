@@ -2,7 +2,8 @@
 // A device on the CPU, for tests: its memory and the CUDA runtime's functions. Memory is one reserved range that nobody but a
 // running kernel or a copy may touch (PROT_NONE in between): host code that reads through a device pointer dies at that line.
 // New memory and freed memory hold poison. PERILUNE_EMULATE, words separated by commas, plays a bad day:
-//   no-driver, old-driver, no-device, memory=BYTES (of the device), fault=N (the N-th launch is an illegal access)
+//   no-driver, old-driver, no-device, memory=BYTES (of the device), fault=N (the N-th launch is an illegal access),
+//   slow (who asks whether work is done hears no, the first two times)
 #include "inside.h"
 
 #include <stdio.h>
@@ -31,7 +32,7 @@ namespace {
 
 const size_t RANGE = (size_t)64 << 30; // address space, not memory
 const int FREED = 0xDD;
-cudaError_t last = cudaSuccess;
+thread_local cudaError_t last = cudaSuccess;
 
 // ---- memory: first fit over a list of pieces, each on pages of its own order
 
@@ -123,9 +124,40 @@ struct Noted {
 };
 struct plce_graph {
   Noted *first, **last;
+  bool bad; // something happened that ends a capture on a GPU
 };
-struct plce_stream { plce_graph *graph; };
-struct plce_event { double at; };
+struct plce_stream {
+  plce_graph *graph;
+  bool gone; // destroyed: kept, so that its use shows
+  int asked;
+  plce_stream *next; // of those that capture
+};
+struct plce_event {
+  double at;
+  int asked;
+  bool captured;
+};
+static plce_stream *capturing;
+
+// What a capture does not survive; on == NULL: of any stream.
+static cudaError_t ends(plce_stream *on) {
+  cudaError_t e = cudaSuccess;
+  pthread_mutex_lock(&plce_lock);
+  for (plce_stream *s = capturing; s; s = s->next)
+    if (!on || s == on) s->graph->bad = true, e = cudaErrorStreamCaptureUnsupported;
+  pthread_mutex_unlock(&plce_lock);
+  return e;
+}
+static void there(plce_stream *s) {
+  if (!s || !s->gone) return;
+  fprintf(stderr, "cuda emulation: a stream is used that was destroyed\n");
+  abort();
+}
+static bool not_yet(int *asked) {
+  if (!plce_word("slow", NULL) || ++*asked % 3 == 0) return false;
+  last = cudaErrorNotReady;
+  return true;
+}
 struct plce_pool { int unused; };
 
 extern "C" {
@@ -188,7 +220,10 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int) {
   snprintf(prop->name, sizeof prop->name, "emulation on the CPU");
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize(void) { return state(); }
+cudaError_t cudaDeviceSynchronize(void) {
+  const cudaError_t e = ends(NULL);
+  return e == cudaSuccess ? state() : e;
+}
 cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
   *all = capacity;
   *left = capacity - in_use;
@@ -230,14 +265,17 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr attr, void *v
 }
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
 cudaError_t cudaMallocFromPoolAsync(void **out, size_t n, cudaMemPool_t, cudaStream_t s) {
-  if (plce_notes(s)) return cudaErrorStreamCaptureUnsupported;
+  there(s);
+  if (plce_notes(s)) return ends(s), cudaErrorStreamCaptureUnsupported;
   if (plce_dead) return cudaErrorIllegalAddress;
   pthread_mutex_lock(&plce_lock);
   cudaError_t e = take(out, (n + 511) & ~(size_t)511);
   pthread_mutex_unlock(&plce_lock);
   return last = e;
 }
-cudaError_t cudaFreeAsync(void *p, cudaStream_t) {
+cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
+  there(s);
+  if (plce_notes(s)) return ends(s);
   pthread_mutex_lock(&plce_lock);
   for (Piece *q = pieces; q; q = q->next)
     if (q->at == p && q->used) {
@@ -293,7 +331,10 @@ cudaError_t cudaMemsetAsync(void *to, int byte, size_t n, cudaStream_t s) {
 
 // ---- graphs
 
-bool plce_notes(cudaStream_t s) { return s && s->graph; }
+bool plce_notes(cudaStream_t s) {
+  there(s);
+  return s && s->graph;
+}
 cudaError_t plce_note(cudaStream_t s, cudaError_t (*run)(void *), void *work) {
   Noted *n = (Noted *)malloc(sizeof *n);
   *n = Noted{NULL, run, work};
@@ -302,15 +343,35 @@ cudaError_t plce_note(cudaStream_t s, cudaError_t (*run)(void *), void *work) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+  there(s);
   if (s->graph) return cudaErrorInvalidValue;
   s->graph = (plce_graph *)calloc(1, sizeof *s->graph);
   s->graph->last = &s->graph->first;
+  pthread_mutex_lock(&plce_lock);
+  s->next = capturing;
+  capturing = s;
+  pthread_mutex_unlock(&plce_lock);
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out) {
-  *out = s->graph;
+  there(s);
+  plce_graph *g = s->graph;
+  *out = NULL;
+  if (!g) return cudaErrorInvalidValue;
+  pthread_mutex_lock(&plce_lock);
+  for (plce_stream **at = &capturing; *at; at = &(*at)->next)
+    if (*at == s) {
+      *at = s->next;
+      break;
+    }
   s->graph = NULL;
-  return *out ? cudaSuccess : cudaErrorInvalidValue;
+  pthread_mutex_unlock(&plce_lock);
+  if (g->bad) {
+    (void)cudaGraphDestroy(g);
+    return cudaErrorStreamCaptureInvalidated;
+  }
+  *out = g;
+  return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long) { // takes what it holds
   *out = (cudaGraphExec_t)malloc(sizeof **out);
@@ -319,7 +380,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
-  if (plce_notes(s)) return cudaErrorStreamCaptureUnsupported;
+  if (plce_notes(s)) return ends(s);
   cudaError_t e = plce_dead ? cudaErrorIllegalAddress : cudaSuccess;
   for (Noted *n = exec->first; n && e == cudaSuccess; n = n->next) e = n->run(n->work);
   return e;
@@ -343,12 +404,20 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned) {
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int) { return cudaStreamCreateWithFlags(out, flags); }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
-  free(s);
+  there(s);
+  s->gone = true;
   return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t s) { return plce_notes(s) ? cudaErrorStreamCaptureUnsupported : state(); }
-cudaError_t cudaStreamQuery(cudaStream_t) { return state(); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return state(); }
+cudaError_t cudaStreamSynchronize(cudaStream_t s) { return plce_notes(s) ? ends(s) : state(); }
+cudaError_t cudaStreamQuery(cudaStream_t s) {
+  if (plce_notes(s)) return ends(s);
+  return not_yet(&s->asked) ? cudaErrorNotReady : state();
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  if (e->captured && !plce_notes(s)) (void)ends(NULL); // s would join the capture
+  if (plce_notes(s) && !e->captured) (void)ends(s);
+  return state();
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned) {
   *out = (cudaEvent_t)calloc(1, sizeof **out);
   return cudaSuccess;
@@ -357,12 +426,17 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
   free(e);
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  e->captured = plce_notes(s);
   e->at = now_ms();
+  e->asked = 0;
   return state();
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return state(); }
-cudaError_t cudaEventQuery(cudaEvent_t) { return state(); }
+cudaError_t cudaEventSynchronize(cudaEvent_t e) { return e->captured ? ends(NULL) : state(); }
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+  if (e->captured) return ends(NULL);
+  return e->at != 0 && not_yet(&e->asked) ? cudaErrorNotReady : state();
+}
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) {
   *ms = (float)(b->at - a->at);
   return state();
