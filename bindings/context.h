@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Contexts of custom gradient rules (context.c): the table that forward and backward of one call share, and how a node
- * finds it again. custom.c makes and runs rules with them. */
+ * finds it again. custom.c makes rules with them, custom_backward.c runs them. */
 #ifndef PL_BINDINGS_CONTEXT_H
 #define PL_BINDINGS_CONTEXT_H
 
@@ -57,5 +57,8 @@ void l_slots_release(Slots *s);
 /* Runs one backward, under lua_pcall; argument 1 says which. Upvalues: the weak table, the metatable of new boxes. */
 enum { RUNNER_CONTEXTS = 1, RUNNER_BOXES = 2 };
 int l_rule_runner(lua_State *L);
+/* PlRule's bwd, ud is a RuleData: calls the function at META_BACKWARD in the metatable of the rule's context. */
+enum { META_BACKWARD = 1 };
+PlStatus l_rule_backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *want, PlTensor **dx);
 
 #endif

@@ -90,6 +90,40 @@ describe("explicit keys", function()
     fails("leaf", function() double(leaf { 1, 2 }) end)
   end)
 
+  it("a rule that edits a tracked input and does not say so is told", function()
+    local function rule(name, forward)
+      return T.custom { name = name, forward = forward, backward = function(_, g) return g * 2 end }
+    end
+    local silent = rule("silent", function(_, a)
+      a:mul_(2)
+      return a + 1
+    end)
+    local itself = rule("itself", function(_, a) return a:mul_(2) end)
+    local lost = rule("lost", function(ctx, a)
+      ctx:mark_dirty(a:mul_(2))
+      return a + 1
+    end)
+    local function tracked() return leaf { 1, 2 } * 1 end
+    fails("silent: forward edited its argument #1, f32[2], in place, and gradients pass through it; work on a copy",
+      function() silent(tracked()) end)
+    fails("ctx:mark_dirty(x) and return x", function() itself(tracked()) end)
+    fails("lost: forward edited its argument #1, f32[2], in place, and gradients pass through it; it must return it",
+      function() lost(tracked()) end)
+    -- what nobody tracks may be edited: statistics, buffers
+    eq(silent(T.ones(2)), 3)
+    local count = rule("count", function(_, a, n)
+      n:add_(1)
+      return a * 2
+    end)
+    local n, x = T.zeros(1), leaf { 1, 2 }
+    local ok, text = pcall(function() return count(x, n):sum():backward() end)
+    assert.is_false(ok) -- two tensors, one gradient
+    assert.truthy(text:find("count has 2 tensor inputs", 1, true))
+    assert.equal(1, n:item())
+    local y = T.no_grad(function() return itself(tracked()) end)
+    eq(y, T.tensor { 2, 4 })
+  end)
+
   it("calls back nobody where nothing was computed", function()
     local x, y = T.randn(3), T.randn(3)
     local key, got = watch(x, y)
