@@ -94,6 +94,45 @@ static int graph_number(lua_State *L) {
   return 1;
 }
 
+/* The attributes of op from the table at `at`. */
+static void file_attrs(lua_State *L, const PlOp *op, int at, PlAttrs *a) {
+  pl_attrs_init(op, a);
+  lua_createtable(L, 0, 1);
+  lua_pushvalue(L, at);
+  lua_setfield(L, -2, "attrs");
+  l_read_attrs(L, op, lua_gettop(L), a);
+  lua_pop(L, 1);
+}
+
+/* Emits one node of a file into f, as a trace of it had: of this stage, under this name. */
+static PlStatus emit(PlFlow *f, int stage, int origin, const char *name, const PlOp *op, PlTensor **in, int nin,
+                     const PlAttrs *a, PlTensor **out) {
+  PlFlow *was = pl_state.trace;
+  pl_state.trace = f;
+  f->stage = (uint8_t)stage;
+  f->origin = origin;
+  f->emit_name = name;
+  f->emit_count = 0;
+  PlStatus s = pl_apply(op, in, nin, op->nattr ? a : NULL, out);
+  f->emit_name = NULL;
+  f->stage = 0;
+  f->origin = -1;
+  pl_state.trace = was;
+  return s;
+}
+
+/* Results go into the boxes of the list at `res`; false stands where there is none. */
+static void file_results(lua_State *L, int res, PlTensor **out, int nout) {
+  for (int o = 0; o < nout; o++) {
+    lua_rawgeti(L, res, o + 1);
+    l_box(L, -1)->t = out[o];
+    lua_pop(L, 1);
+    if (out[o]) continue;
+    lua_pushboolean(L, 0);
+    lua_rawseti(L, res, o + 1);
+  }
+}
+
 /* graph_apply(flow, op, {tensor or false, …}, {attribute=…}, stage, name, origin or 0) → {tensor or false, …}, number of
  * its node */
 static int graph_apply(lua_State *L) {
@@ -116,11 +155,7 @@ static int graph_apply(lua_State *L) {
     lua_pop(L, 1); /* the list keeps it */
   }
   PlAttrs a;
-  pl_attrs_init(op, &a);
-  lua_createtable(L, 0, 1);
-  lua_pushvalue(L, 4);
-  lua_setfield(L, -2, "attrs");
-  l_read_attrs(L, op, lua_gettop(L), &a);
+  file_attrs(L, op, 4, &a);
   bool lists = (op->flags & PL_F_MUTATES) && op->nin == PL_VARIADIC;
   lua_createtable(L, op->nout, 0);
   int res = lua_gettop(L);
@@ -129,32 +164,13 @@ static int graph_apply(lua_State *L) {
     lua_rawseti(L, res, o + 1);
   }
   PlTensor *out[PL_MAX_OUT] = {NULL};
-  PlFlow *was = pl_state.trace;
   const char *kept = pl_flow_string(f, name);
   if (!kept) return l_error(L, "load_graph: out of memory");
-  pl_state.trace = f;
-  f->stage = (uint8_t)stage;
-  f->origin = (int32_t)origin - 1;
-  f->emit_name = kept;
-  f->emit_count = 0;
-  PlStatus s = pl_apply(op, in, nin, op->nattr ? &a : NULL, out);
-  f->emit_name = NULL;
-  f->stage = 0;
-  f->origin = -1;
-  pl_state.trace = was;
-  CALL(L, s);
-  for (int o = 0; o < op->nout; o++) {
-    if (lists) {
-      pl_tensor_release(out[o]);
-      continue;
-    }
-    lua_rawgeti(L, res, o + 1);
-    l_box(L, -1)->t = out[o];
-    lua_pop(L, 1);
-    if (out[o]) continue;
-    lua_pushboolean(L, 0);
-    lua_rawseti(L, res, o + 1);
-  }
+  CALL(L, emit(f, (int)stage, (int)origin - 1, kept, op, in, nin, &a, out));
+  if (!lists)
+    file_results(L, res, out, op->nout);
+  else
+    pl_release_all(out, op->nout);
   for (int i = 0; lists && i < nin; i++) { /* what was written keeps its handle */
     lua_rawgeti(L, 3, i + 1);
     lua_rawseti(L, res, i + 1);

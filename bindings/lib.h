@@ -115,7 +115,11 @@ void l_ops_register(lua_State *L); /* module table on top: functions and core.op
 PlStatus l_apply(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *a, PlTensor **out);
 
 /* ---- parts, each adds its functions to the tables it is given ---- */
-void l_tensor_register(lua_State *L); /* module on top: constructors, methods of tensors */
+void l_tensor_register(lua_State *L); /* module on top: is_tensor, methods of tensors */
+void l_tensor_new_register(lua_State *L); /* tensor, from_string */
+/* The number, boolean or 0-d tensor at stack position `at` as an element; other values, which callers exclude, write nothing. */
+void l_write_value(lua_State *L, int at, PlDtype d, void *to);
+enum { L_POLL = 1 << 14 }; /* Lua values between two looks at Ctrl-C */
 void l_index_register(lua_State *L);
 void l_grad_register(lua_State *L);
 void l_custom_register(lua_State *L);
