@@ -318,6 +318,31 @@ describe("assignment to repeated positions", function()
   end)
 end)
 
+describe("scatter and put at repeated positions", function()
+  local function int2(...) return T.tensor({ ... }, { dtype = "i64" }) end
+  local cases = {
+    { { 4 }, { 3 }, function(x, v) return x:scatter(1, ints(2, 2, 1), v) end },
+    { { 4, 3 }, { 2, 3 }, function(x, v) return x:scatter(1, int2({ 1, 4, 2 }, { 1, 2, 2 }), v) end },
+    { { 4, 3 }, { 4, 5 }, function(x, v) return x:scatter(2, int2({ 1, 1, 3 }, { 2, 1, 2 }), v) end },
+    { { 4, 3 }, {}, function(x, v) return x:scatter(2, int2({ 1, 1, 3 }, { 2, 1, 2 }), v) end },
+    { { 2, 3 }, { 4 }, function(x, v) return x:put(ints(1, 6, 1, 6), v) end },
+  }
+  for i, case in ipairs(cases) do
+    it(("the value that stays gets the gradient, case %d"):format(i), function()
+      local w = T.randn(case[1], f64)
+      local function f(x, v)
+        local y = case[3](x, v)
+        return (y * y * w):sum()
+      end
+      local at = { T.randn(case[1], f64), T.randn(case[2], f64) }
+      local ok, why = T.gradcheck(f, at)
+      assert.is_true(ok, tostring(why))
+      ok, why = T.gradgradcheck(f, at)
+      assert.is_true(ok, tostring(why))
+    end)
+  end
+end)
+
 describe("structures that do not fit", function()
   it("are refused instead of read in part", function()
     local x = vec(1, 2)

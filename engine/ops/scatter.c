@@ -39,6 +39,33 @@ static PlVal gather_again(PlMaker *g, PlVal v) {
   return pl_g_gather(g, v, g->x[1], pl_attr_i(g->attrs, 0), pl_attr_i(g->attrs, base_at(g->op)));
 }
 
+/* Of the values written to one place the last one stays: zeros in d, of index's shape, for the others. Each position
+ * along dim writes its number into a table, and those that find it there again have won. */
+static PlVal written_last(PlMaker *g, PlVal d) {
+  const PlArray *x = g->in[0], *index = g->in[1];
+  int dim = (int)pl_attr_i(g->attrs, 0);
+  if (index->ndim == 0 || index->numel == 0 || index->shape[dim] < 2) return d;
+  int64_t along[PL_MAX_DIM];
+  for (int k = 0; k < index->ndim; k++) along[k] = k == dim ? index->shape[k] : 1;
+  PlAttrs a;
+  pl_attrs_init(&pl_op_linear_fill, &a);
+  pl_attrs_int(&a, 0, index->shape[dim]);
+  pl_attrs_int(&a, 1, 0);
+  pl_attrs_int(&a, 2, 1);
+  pl_attrs_int(&a, 3, PL_I64);
+  PlVal number = pl_g_reshape(g, pl_g_op(g, &pl_op_linear_fill, 0, NULL, &a, NULL), index->ndim, along);
+  pl_attrs_init(&pl_op_expand, &a);
+  pl_g_attrs_list(g, &a, 0, index->ndim, index->shape);
+  number = pl_g_op(g, &pl_op_expand, 1, &number, &a, NULL);
+  pl_attrs_init(&pl_op_full, &a);
+  pl_g_attrs_list(g, &a, 0, x->ndim, x->shape);
+  pl_attrs_int(&a, 1, -1);
+  pl_attrs_int(&a, 2, PL_I64);
+  PlVal table = pl_g_op(g, &pl_op_full, 0, NULL, &a, NULL);
+  PlVal last = gather_again(g, scatter_of(g, &pl_op_scatter, table, number));
+  return pl_g3(g, &pl_op_masked_fill, d, pl_g2(g, &pl_op_ne, last, number), pl_g_num(g, 0));
+}
+
 /* v, of index's shape, as src's gradient: summed for a single value, zeros where src is larger than index. */
 static PlVal like_src(PlMaker *g, PlVal v) {
   const PlArray *index = g->in[1], *src = g->in[2];
@@ -55,20 +82,23 @@ static PlVal like_src(PlMaker *g, PlVal v) {
   return v;
 }
 
-/* dx = dy but zero where something was written (dy where it was added); dsrc = dy read there. */
+/* dx = dy but zero where something was written (dy where it was added); dsrc = dy read there, where it was not overwritten. */
 static PlStatus scatter_grad(PlMaker *g) {
   bool add = pl_attr_i(g->attrs, 2) == 1;
   if (pl_attr_i(g->attrs, 2) == 2)
     return pl_fail(PL_ERR_UNSUPPORTED, "scatter: reduce=\"multiply\" has no gradient; use scatter_reduce with prod");
   if (g->want[0]) g->dx[0] = add ? g->dy[0] : scatter_of(g, &pl_op_scatter, g->dy[0], pl_g_num(g, 0));
-  if (g->want[2]) g->dx[2] = like_src(g, gather_again(g, g->dy[0]));
+  if (g->want[2]) {
+    PlVal d = gather_again(g, g->dy[0]);
+    g->dx[2] = like_src(g, add ? d : written_last(g, d));
+  }
   return g->status;
 }
 
 const PlOp pl_op_scatter = {
     .name = "scatter",
     .doc = "x with src's elements written where index says along dim (the other positions stay), or with reduce "
-           "added or multiplied there; src may be a number.",
+           "added or multiplied there; src may be a number. Of elements written to one position the last stays.",
     .nin = 3, .nout = 1, .nattr = 3, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), A_BASE, A_ENUM("reduce", "none|add|multiply", 0)},
     .cls = PL_INDEXING,
@@ -231,6 +261,7 @@ static PlVal fill_zero(PlMaker *g) {
   return pl_g_op(g, &pl_op_index_fill, 3, in, &a, NULL);
 }
 
+/* A row that a later one replaced gets its gradient, too, as in PyTorch; scatter and index_put are exact there. */
 static PlStatus index_copy_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = fill_zero(g);
   if (g->want[2]) {
@@ -243,7 +274,8 @@ static PlStatus index_copy_grad(PlMaker *g) {
 const PlOp pl_op_index_copy = {
     .autocast = PL_CAST_WIDEST,
     .name = "index_copy",
-    .doc = "x with each row of src (along dim) written at the position that index (1-d) names.",
+    .doc = "x with each row of src (along dim) written at the position that index (1-d) names. Of rows written to one "
+           "position the last stays, but all of them get its gradient.",
     .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
     .cls = PL_INDEXING,

@@ -196,7 +196,7 @@ return function(T, core)
       fail("put: index and source must have as many elements, got %s and %s", describe(a.index), describe(a.source))
     end
     local flat, index, source = a.x:reshape(-1), a.index:reshape(-1), a.source:reshape(-1)
-    local how = a.accumulate and T.index_add or T.index_copy
+    local how = a.accumulate and T.index_add or T.scatter -- whose gradient is exact where positions repeat
     return how(flat, index, source, { dim = 1, index_base = a.index_base }):reshape(a.x:shape())
   end)
   methods.put_ = options.named("put_", function(x, ...) return x:copy_(put(x, ...)) end)
