@@ -199,6 +199,15 @@ false
     assert.truthy(text:find("matmul_64", 1, true), text)
   end)
 
+  it("says where a name is that a script looked for elsewhere", function()
+    local text, status = perilune [[-e 'local T = require "perilune" T.functional_call()' 2>&1]]
+    assert.equal(1, status)
+    local want = "nil value (field 'functional_call'); is T.nn.utils.functional_call meant?\n"
+    assert.truthy(text:find(want, 1, true), text)
+    text = perilune "-e 'functional_call()' 2>&1" -- perilune was not loaded
+    assert.is_nil(text:find("meant", 1, true), text)
+  end)
+
   it("ends quietly where its reader goes away", function()
     local text, status = perilune "-e 'for i = 1, 100000 do print(i) end' | head -1"
     assert.same({ "1\n", 0 }, { text, status })

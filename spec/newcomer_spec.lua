@@ -17,6 +17,8 @@ local line = select(2, prelude:gsub("\n", "\n")) + 1
 
 local wrong = {
   ["net.parameters()"] = "call its methods with a colon: net:parameters()",
+  ["T.save(net:state_dict(), 'net.safetensors')"] = "the path comes first: T.save(path, t)",
+  ["T.save('x.npy', x)"] = "T.save(path, { x = x }), or T.save_npy(path, x)",
   ["net.train()"] = "with a colon",
   ["net.eval()"] = "eval: call it with a colon, net:eval()",
   ["net.to('f64')"] = "with a colon",

@@ -153,7 +153,55 @@ describe("nn.utils.", function()
   end)
 end)
 
+describe("inplace = true", function()
+  it("overwrites the input and gives the same gradients", function()
+    local made = { nn.ReLU, nn.ReLU6, nn.SiLU, nn.Mish, nn.SELU, nn.Hardswish, nn.Hardsigmoid, nn.ELU, nn.CELU,
+      nn.LeakyReLU, nn.Hardtanh }
+    local w = T.randn(4, 6)
+    for _, class in ipairs(made) do
+      local x = T.randn(4, 6):requires_grad_()
+      local plain, over = class(), class { inplace = true }
+      local function gradient(m)
+        local y = x * 2
+        local z = m(y)
+        return z, T.grad_of((z * w):sum(), x), y
+      end
+      local a, da = gradient(plain)
+      local b, db, y = gradient(over)
+      local ok = a:equal(b) and da:equal(db) and y:shares_storage(b) and y:equal(a)
+      assert.is_true(ok, tostring(over))
+      assert.truthy(tostring(over):find("inplace=true", 1, true))
+      assert.is_nil(tostring(plain):find("inplace", 1, true))
+    end
+    assert.equal("Threshold(threshold=0.5, value=2, inplace=true)", tostring(nn.Threshold(0.5, 2, true)))
+    fails("requires a gradient", nn.ReLU(true), T.ones(2):requires_grad_())
+    fails("unknown option 'inplace'", nn.GELU, { inplace = true })
+  end)
+
+  it("of Dropout drops where the input is", function()
+    for _, case in ipairs { { nn.Dropout, { 8, 8 } }, { nn.Dropout2d, { 4, 4, 2, 2 } } } do
+      local x = T.ones(case[2]) * 1
+      T.manual_seed(3)
+      local y = case[1](0.5, true)(x)
+      T.manual_seed(3)
+      assert.is_true(y:equal(case[1](0.5)(T.ones(case[2]))))
+      assert.is_true(x:equal(y))
+    end
+    assert.equal("Dropout(p=0.5, inplace=true)", tostring(nn.Dropout { inplace = true }))
+  end)
+end)
+
 describe("a module", function()
+  it("tells all that its constructor was given", function()
+    assert.equal("ConvTranspose2d(2, 4, kernel_size={3, 3}, stride={2, 2}, padding={1, 1}, output_padding={1, 1}, "
+      .. "dilation={2, 2}, groups=2, bias=false)", tostring(nn.ConvTranspose2d(2, 4, 3, { stride = 2, padding = 1,
+      output_padding = 1, dilation = 2, groups = 2, bias = false })))
+    assert.equal("StateDict of 2 (\n  weight: f32[1,2]\n  bias: f32[1]\n)", tostring(nn.Linear(2, 1):state_dict()))
+    local net = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    assert.equal(net:summary(T.zeros(5, 3)), net:summary({ 5, 3 }))
+    assert.equal(nn.F, nn.functional)
+  end)
+
   local function net() return nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.BatchNorm1d(3))) end
 
   it("finds members by path", function()

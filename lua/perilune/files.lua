@@ -2,6 +2,7 @@
 --- Files of other programs: NumPy's npy and npz, PNG and JPEG images. What the environment refuses (a missing,
 -- broken or unsupported file) comes back as nil, message, code.
 -- @module perilune.files
+local T = require "perilune"
 local core = require "perilune.core"
 local options = require "perilune.options"
 
@@ -57,17 +58,35 @@ function files.load_image(path, opts)
   return core.load_image(path, c, max_bytes("load_image", opts))
 end
 
---- Writes u8 [C, H, W] or [H, W], or floats from 0 to 1, as PNG or JPEG by the ending of the name.
--- @tparam[opt] table opts `quality=90` of a JPEG
+-- [N, C, H, W] as one picture with `cols` in a row and `padding` black pixels around each.
+local function grid_of(t, cols, padding)
+  local n, c, h, w = table.unpack(t:shape())
+  if n == 0 then fail("save_image: no pictures in %s", describe(t)) end
+  cols = math.min(cols, n)
+  local rows = (n + cols - 1) // cols
+  local sheet = T.zeros({ c, padding + rows * (h + padding), padding + cols * (w + padding) },
+    { dtype = t:dtype(), device = t:device() })
+  for i = 0, n - 1 do
+    sheet:narrow(2, padding + i // cols * (h + padding) + 1, h):narrow(3, padding + i % cols * (w + padding) + 1, w)
+      :copy_(t[i + 1])
+  end
+  return sheet
+end
+
+local save_spec = options.spec("save_image", { { "quality", "int", 90 }, { "cols", "count", 8 },
+  { "padding", "size", 2 } })
+
+--- Writes u8 [C, H, W] or [H, W], or floats from 0 to 1, as PNG or JPEG by the ending of the name; a batch,
+-- [N, C, H, W], as one sheet of pictures.
+-- @tparam[opt] table opts `quality=90` of a JPEG; `cols=8`, `padding=2` of a sheet
 function files.save_image(path, t, opts)
-  opts = options.check("save_image", opts, { "quality" })
   check_path("save_image", path)
   if not core.is_tensor(t) then fail("save_image: a tensor is wanted, got %s", describe(t)) end
-  local quality = opts.quality == nil and 90 or options.integer(opts.quality)
-  if not quality then fail("save_image: quality must be an integer, got %s", describe(opts.quality)) end
+  local a = options.read(save_spec, opts or {})
   t = t:detach()
   if t:is_floating_point() then t = (t:to("f32") * 255 + 0.5):clamp(0, 255):to("u8") end
-  return core.save_image(path, t, quality)
+  if t:dim() == 4 then t = grid_of(t, a.cols, a.padding) end
+  return core.save_image(path, t, a.quality)
 end
 
 return files

@@ -74,6 +74,9 @@ return function(T, core)
     if core.is_tensor(what) then return what:brief() end
     if type(what) == "string" then
       local ops, others = known_names()
+      local path = require("perilune.elsewhere").find(what:match "[^.]+$" or what)
+      local entry_text = path and path ~= "T." .. what and T.help_text((path:gsub("^T%.", "")))
+      if path and entry_text and not entry_text:find "^no op" then return entry_text end
       return ("no op named '%s'%s"):format(what, core.did_you_mean(what, ops .. " " .. others))
     end
     return "no help for this value"

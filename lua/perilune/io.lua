@@ -145,11 +145,17 @@ end
 -- @treturn boolean true; or nil, message, code ("io") when the file cannot be written
 function io_.save(path, t, opts)
   opts = options.check("save", opts, { "metadata" })
-  if type(path) ~= "string" then fail("save: the path must be a string, got %s", describe(path)) end
+  if type(path) ~= "string" then
+    fail("save: the path must be a string, got %s%s", describe(path),
+      type(t) == "string" and "; the path comes first: T.save(path, t)" or "")
+  end
   if type(t) == "table" and base.is_module(t) then
     fail("save: save net:state_dict(), not the module itself")
   end
-  if type(t) ~= "table" then fail("save: a table of tensors is wanted, got %s", describe(t)) end
+  if type(t) ~= "table" then
+    fail("save: a table of tensors is wanted, got %s%s", describe(t),
+      core.is_tensor(t) and "; T.save(path, { x = x }), or T.save_npy(path, x)" or "")
+  end
   local state, meta = { out = {}, names = {}, tensors = {}, taken = {} }, {}
   if is_flat(t) then
     for name, v in pairs(t) do

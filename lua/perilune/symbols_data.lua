@@ -21,8 +21,9 @@ S.load_image = {
   [[Reads a PNG or JPEG file, whatever its name. mode: unchanged, gray, rgb or rgba. Needs libspng or libturbojpeg when
 perilune is built; the message says so.]], [[
 print((T.load_image("/nowhere/picture.png")))  --> nil]] }
-S.save_image = { "T.save_image(path, x, {quality=90}) → true, or nil, message, code",
-  "Writes u8 [C, H, W] or [H, W], or floats from 0 to 1, as PNG or JPEG by the ending of the name.", [[
+S.save_image = { "T.save_image(path, x, {quality=90, cols=8, padding=2}) → true, or nil, message, code",
+  [[Writes u8 [C, H, W] or [H, W], or floats from 0 to 1, as PNG or JPEG by the ending of the name. A batch,
+[N, C, H, W], becomes one sheet with cols pictures in a row and padding black pixels around each.]], [[
 print((T.save_image("/nowhere/picture.png", T.zeros(3, 8, 8))))  --> nil]] }
 
 S.load_t7 = { "T.load_t7(path) → value, or nil, message, code",

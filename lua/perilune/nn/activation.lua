@@ -8,7 +8,11 @@ local options = require "perilune.options"
 
 local out = {}
 
--- class, function, arguments in positional order
+-- class, function, arguments in positional order; those of `inplace` also take inplace=, which overwrites the input
+local inplace = {}
+for name in ("ReLU ReLU6 SiLU Mish SELU Hardswish Hardsigmoid ELU CELU LeakyReLU Hardtanh Threshold"):gmatch "%S+" do
+  inplace[name] = true
+end
 local list = {
   { "ReLU", "relu" }, { "ReLU6", "relu6" }, { "Sigmoid", "sigmoid" }, { "Tanh", "tanh" }, { "SiLU", "silu" },
   { "Mish", "mish" }, { "SELU", "selu" }, { "Softsign", "softsign" }, { "Tanhshrink", "tanhshrink" },
@@ -32,25 +36,30 @@ local function define(name, f, args)
   local C = base.class(name)
   local apply = F[f]
   if not apply then return end
-  local spec = options.spec("nn." .. name, args or {})
+  local write = inplace[name] and F[f .. "_"]
+  local all = table.move(args or {}, 1, #(args or {}), 1, {})
+  if write then all[#all + 1] = { "inplace", "bool", false } end
+  local spec = options.spec("nn." .. name, all)
   if not args then
-    function C:init(...) options.read(spec, ...) end
-    function C:forward(x) return apply(x) end
+    function C:init(...) self.inplace = options.read(spec, ...).inplace or nil end
+    function C:forward(x) if self.inplace then return write(x) end return apply(x) end
   else
     function C:init(...)
       local a = options.read(spec, ...)
+      self.inplace, a.inplace = a.inplace or nil, nil
       for key, v in pairs(a) do self[key] = v end
       self._opts = a
     end
-    function C:forward(x) return apply(x, self._opts) end
-    function C:extra_repr()
-      local parts = {}
-      for i, arg in ipairs(args) do
-        local v = self[arg[1]]
-        parts[i] = ("%s=%s"):format(arg[1], math.type(v) == "float" and ("%g"):format(v) or tostring(v))
-      end
-      return table.concat(parts, ", ")
+    function C:forward(x) return (self.inplace and write or apply)(x, self._opts) end
+  end
+  function C:extra_repr()
+    local parts = {}
+    for i, arg in ipairs(args or {}) do
+      local v = self[arg[1]]
+      parts[i] = ("%s=%s"):format(arg[1], math.type(v) == "float" and ("%g"):format(v) or tostring(v))
     end
+    if self.inplace then parts[#parts + 1] = "inplace=true" end
+    return table.concat(parts, ", ")
   end
   out[name] = C
 end

@@ -86,8 +86,15 @@ for nd = 1, 3 do
   end
 
   function C:extra_repr()
-    return ("%d, %d, kernel_size=%s, stride=%s%s"):format(self.in_channels, self.out_channels,
-      text(self.kernel_size), text(self.stride), self.bias and "" or ", bias=false")
+    local parts = { ("%d, %d, kernel_size=%s, stride=%s"):format(self.in_channels, self.out_channels,
+      text(self.kernel_size), text(self.stride)) }
+    for _, item in ipairs { { "padding", 0 }, { "output_padding", 0 }, { "dilation", 1 } } do
+      local list = self[item[1]]
+      if math.max(table.unpack(list)) > item[2] then parts[#parts + 1] = item[1] .. "=" .. text(list) end
+    end
+    if self.groups > 1 then parts[#parts + 1] = "groups=" .. self.groups end
+    if not self.bias then parts[#parts + 1] = "bias=false" end
+    return table.concat(parts, ", ")
   end
 
   out[name] = C

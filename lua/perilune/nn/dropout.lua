@@ -2,6 +2,7 @@
 --- Dropout layers: in training mode zero a share p of the input and scale the rest by 1/(1-p).
 -- @module perilune.nn.dropout
 local F = require "perilune.nn.functional"
+local T = require "perilune"
 local base = require "perilune.nn.module"
 local options = require "perilune.options"
 
@@ -12,14 +13,18 @@ local out = {}
 for name, f in pairs { Dropout = "dropout", Dropout1d = "dropout1d", Dropout2d = "dropout2d",
   Dropout3d = "dropout3d" } do
   local C = class(name)
-  local spec = options.spec("nn." .. name, { { "p", "probability", 0.5 } })
+  local spec = options.spec("nn." .. name, { { "p", "probability", 0.5 }, { "inplace", "bool", false } })
   local drop = F[f]
-  function C:init(...) self.p = read(spec, ...).p end
+  function C:init(...)
+    local a = read(spec, ...)
+    self.p, self.inplace = a.p, a.inplace or nil
+  end
   function C:forward(x)
     if not self.training then return x end
+    if self.inplace then return x:mul_(drop(T.ones_like(x:detach()), self.p, true)) end
     return drop(x, self.p, true)
   end
-  function C:extra_repr() return ("p=%g"):format(self.p) end
+  function C:extra_repr() return ("p=%g%s"):format(self.p, self.inplace and ", inplace=true" or "") end
   out[name] = C
 end
 

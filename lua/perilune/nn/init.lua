@@ -9,6 +9,8 @@ local nn = {
     utils = require "perilune.nn.utils",
 }
 
+nn.functional = nn.F
+
 for _, part in ipairs { "container", "linear", "shape", "conv", "pool", "norm", "activation", "dropout",
   "embedding", "loss", "recurrent", "attention", "conv_transpose", "image",
   "extra", "more", "transformer", "lazy", "adaptive" } do

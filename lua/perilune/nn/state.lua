@@ -27,8 +27,19 @@ return function(base)
     end
   end
 
+  -- print(net:state_dict()): a line for each entry.
+  function ordered.__tostring(t)
+    local lines, n = {}, 0
+    for name, v in pairs(t) do
+      n = n + 1
+      lines[n] = ("  %s: %s"):format(tostring(name), type(v) == "userdata" and base.shape_text(v) or tostring(v))
+    end
+    return ("StateDict of %d (\n%s\n)"):format(n, table.concat(lines, "\n"))
+  end
+
   local function ordered_dict(names)
-    return setmetatable({}, { __pairs = ordered.__pairs, names = names, __name = "StateDict" })
+    return setmetatable({}, { __pairs = ordered.__pairs, __tostring = ordered.__tostring, names = names,
+      __name = "StateDict" })
   end
 
   --- All parameters and persistent buffers by name, detached, sharing their storage; pairs() keeps the order.

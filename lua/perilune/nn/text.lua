@@ -97,9 +97,21 @@ return function(base)
     return out
   end
 
-  --- All modules with their parameters and bytes as text; with an input, `net:summary(x)`, also what each returns and
-  -- how much memory those results take. Nothing of the network changes.
+  -- The sizes of an input, {1, 3, 32, 32}, stand for zeros.
+  local function is_shape(v)
+    if type(v) ~= "table" or #v == 0 or getmetatable(v) ~= nil then return false end
+    for _, n in ipairs(v) do if math.type(n) ~= "integer" or n < 0 then return false end end
+    return true
+  end
+
+  --- All modules with their parameters and bytes as text; with an input, `net:summary(x)`, or its sizes,
+  -- `net:summary({1, 3, 32, 32})`, also what each returns and how much memory those results take. Nothing of the
+  -- network changes.
   function Module:summary(...)
+    if select("#", ...) == 1 and is_shape(...) then
+      local p = self:parameters()[1]
+      return self:summary(T.zeros(..., { device = p and p:device(), dtype = p and p:dtype() }))
+    end
     local outputs = select("#", ...) > 0 and run_once(self, ...) or nil
     local rows = { outputs and { "module", "output", "parameters", "bytes" } or { "module", "parameters", "bytes" } }
     local activations = 0

@@ -140,7 +140,8 @@ local function hint(message, line, vars, env)
     names = walk.members(slot and slot[1] or rawget(env, receiver), true)
   end
   local near = #name > 2 and options.nearest(name, names)
-  return near and ("; did you mean '%s'?"):format(near) or ""
+  if near then return ("; did you mean '%s'?"):format(near) end
+  return require("perilune.elsewhere").told(message):sub(#message + 1)
 end
 
 local function message_text(v)
