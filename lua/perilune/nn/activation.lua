@@ -36,7 +36,7 @@ local function define(name, f, args)
   local C = base.class(name)
   local apply = F[f]
   if not apply then return end
-  local write = inplace[name] and F[f .. "_"]
+  local write = inplace[name] and T[f .. "_"]
   local all = table.move(args or {}, 1, #(args or {}), 1, {})
   if write then all[#all + 1] = { "inplace", "bool", false } end
   local spec = options.spec("nn." .. name, all)
