@@ -183,6 +183,14 @@ static int jit_tracing(lua_State *L) {
   lua_pushboolean(L, pl_state.trace != NULL);
   return 1;
 }
+/* jit_as_written() → must a jitted function run as it was written? Inside of a trace, which sees its ops; and while T.vmap
+ * or a GradKey (T.vjp, T.jvp, T.gradcheck, …) follows tensors that a graph would not carry on. */
+static int jit_as_written(lua_State *L) {
+  bool so = pl_state.trace || pl_state.batch;
+  for (PlKey *k = pl_state.keys; k && !so; k = k->next) so = k->active && pl_key_records(k);
+  lua_pushboolean(L, so);
+  return 1;
+}
 /* jit_node() → number of the trace's newest node */
 static int jit_node(lua_State *L) {
   lua_pushinteger(L, pl_state.trace ? pl_state.trace->nnodes : 0);
@@ -314,7 +322,8 @@ static int jit_views(lua_State *L) {
 
 void l_jit_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"jit_enter", jit_enter}, {"jit_abort", jit_abort}, {"jit_pause", jit_pause},
-                                  {"jit_resume", jit_resume}, {"jit_tracing", jit_tracing}, {"jit_node", jit_node},
+                                  {"jit_resume", jit_resume}, {"jit_tracing", jit_tracing},
+                                  {"jit_as_written", jit_as_written}, {"jit_node", jit_node},
                                   {"jit_reads_after", jit_reads_after}, {"jit_value", jit_value},
                                   {"jit_mirror", jit_mirror}, {"jit_root", jit_root}, {"jit_views", jit_views},
                                   {NULL, NULL}};

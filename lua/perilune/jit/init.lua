@@ -110,7 +110,7 @@ local function is_untraceable(err)
 end
 
 function Jit.__call(self, ...)
-  if self.eager or core.jit_tracing() then return self.f(...) end
+  if self.eager or core.jit_as_written() then return self.f(...) end
   local args, tensors = table.pack(...), {}
   local key = core.jit_key(tensors, text_of, true, ...)
   local t = find(self, key)
@@ -176,11 +176,12 @@ function Jit.__tostring(self)
 end
 Jit.__jit = "opaque"
 
---- T.jit(f, {check=, fallback=, max_traces=, name=, mirror=, budget=, seeded=, heavy=, pin=, force=}) → what is called
--- like f. f: a function or a module.
+--- T.jit(f, {check=, fallback=, max_traces=, name=, mirror=, budget=, seeded=, heavy=, pin=, force=, unsafe_math=}) →
+-- what is called like f. f: a function or a module.
 local function jit(f, opts)
   opts = options.check("jit", opts,
-    { "check", "fallback", "max_traces", "name", "mirror", "budget", "seeded", "heavy", "pin", "force" })
+    { "check", "fallback", "max_traces", "name", "mirror", "budget", "seeded", "heavy", "pin", "force",
+      "unsafe_math" })
   local by_node = type(opts.mirror) == "function" or opts.pin ~= nil or opts.force ~= nil
   local mirror = not by_node and (opts.mirror or opts.budget) and graphs.mirror_options("jit", opts) or nil
   local callable = type(f) == "function"
@@ -200,7 +201,7 @@ local function jit(f, opts)
     f = callable and f or function(...) return module(...) end, root = f,
     module = module, name = name, traces = {}, ntraces = 0, runs = 0, eager = false, last = false,
     opts = { mirror = mirror, by_node = by_node and opts or nil, check = opts.check, fallback = opts.fallback,
-      max_traces = max },
+      max_traces = max, unsafe_math = opts.unsafe_math },
   }, Jit)
 end
 

@@ -143,7 +143,7 @@ end
 --- trace(jit, args, its tensors) → the trace, or nil, the error object and what the function could see before.
 local trace
 function trace(self, args, tensors)
-  local flow = core.graph_new()
+  local flow = core.graph_new(self.opts.unsafe_math)
   local t = { flow = flow, live = {}, deferred = {}, grad = core.grad_enabled() }
   local a = symbolic_arguments(flow, args)
   assert(#a.inputs == #tensors)
