@@ -111,9 +111,11 @@ static void in_place(Mem *m) {
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlFNode *n = &f->nodes[i];
     bool pointwise = n->op->cls == PL_POINTWISE;
-    if ((!pointwise && !(n->op->flags & PL_F_INPLACE)) || (n->flags & (PL_FN_MUTATES | PL_FN_VIEW)) || n->nout < 1) continue;
+    const bool over = n->op->flags & PL_F_OVER;
+    if (!pointwise && !over && !(n->op->flags & PL_F_INPLACE)) continue;
+    if (n->flags & (PL_FN_MUTATES | PL_FN_VIEW) || n->nout < 1 || (n->nout > 1 && !over)) continue;
     const PlFValue *v = &f->vals[n->first];
-    if (v->dtype == PL_NDTYPE || n->nout != 1 || v->numel == 0) continue;
+    if (v->dtype == PL_NDTYPE || v->numel == 0) continue;
     if (m->p->inner && m->p->inner[n->first]) continue;
     m->end = group_end(m->p, i);
     bool taken = false;

@@ -312,5 +312,5 @@ static PlStatus seq_bwd_grad(PlMaker *g) {
 const PlOp pl_op_lstm_seq_bwd = {
     .name = "lstm_seq_bwd", .doc = "The gradients of lstm_seq for gx, h0, c0 and w.", .nin = B_NIN, .nopt = 2, .nout = 4,
     .nattr = 1, .args = {"gates", "cs", "hs", "w", "dhs", "dcs", "dgates"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
-    .batch = seq_bwd_batch, .flags = PL_F_CONTIGUOUS | PL_F_REPEATED | PL_F_INTERNAL, .infer = seq_bwd_infer, .grad = seq_bwd_grad,
+    .batch = seq_bwd_batch, .flags = PL_F_CONTIGUOUS | PL_F_REPEATED | PL_F_INTERNAL | PL_F_OVER, .infer = seq_bwd_infer, .grad = seq_bwd_grad,
     PL_KERNEL(lstm_seq_bwd)};

@@ -238,7 +238,9 @@ enum {
   PL_F_IMPURE = 512,     /* looks at values to decide its shape, or has side effects */
   PL_F_REPEATED = 4096,  /* with PL_F_CONTIGUOUS: an optional input may repeat one element (strides 0), as missing
                           * gradients do, which are zeros */
-  PL_F_MOVES = 2048      /* its result lies on another device than its input */
+  PL_F_MOVES = 2048,     /* its result lies on another device than its input */
+  PL_F_OVER = 8192       /* in a planned graph output 0 may lie over input 0: each element is read before its place is
+                          * written, none later. Without an in-place form for users */
 };
 
 struct PlOp {

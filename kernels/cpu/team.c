@@ -16,8 +16,8 @@
 #include <omp.h>
 #endif
 
-/* Turns of spinning before a thread sleeps, about 50 us: loops often follow each other within that. */
-enum { MOST = 64, SPIN = 1500 };
+/* Turns of spinning before a thread sleeps, about 100 us: loops often follow each other within that. */
+enum { MOST = 64, SPIN = 4000 };
 
 static struct {
   pthread_mutex_t owner; /* held by the thread whose job is open */
