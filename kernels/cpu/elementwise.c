@@ -5,6 +5,7 @@
  * become f32 on the way), and results are scattered back. So layout never changes the bits of a result.
  * Steps: shortcut for small contiguous calls; plan; tiles, in parallel from serial_below() elements on. */
 #include "kernels/cpu/isa/table.h"
+#include "kernels/cpu/transpose.h"
 
 #include <string.h>
 
@@ -143,24 +144,6 @@ static bool takes_one_value(int code, int dtype) {
     }                                                                                        \
   } while (0)
 
-/* 4 by 4 blocks of a crossing gather or scatter of 4-byte elements: rows at `from` become columns. */
-typedef uint32_t Vec4 __attribute__((vector_size(16)));
-static void transpose4(char *PL_RESTRICT to, int64_t ts, const char *PL_RESTRICT from, int64_t fs) {
-  Vec4 a, b, c, d;
-  memcpy(&a, from, 16), memcpy(&b, from + fs, 16);
-  memcpy(&c, from + 2 * fs, 16), memcpy(&d, from + 3 * fs, 16);
-  const Vec4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-  const Vec4 AB = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-  const Vec4 cd = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-  const Vec4 CD = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-  const Vec4 r0 = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
-  const Vec4 r1 = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
-  const Vec4 r2 = __builtin_shufflevector(AB, CD, 0, 1, 4, 5);
-  const Vec4 r3 = __builtin_shufflevector(AB, CD, 2, 3, 6, 7);
-  memcpy(to, &r0, 16), memcpy(to + ts, &r1, 16);
-  memcpy(to + 2 * ts, &r2, 16), memcpy(to + 3 * ts, &r3, 16);
-}
-
 static void gather(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item, int64_t R,
                    int64_t C, int64_t rs, int64_t cs) {
 #define MOVE_ONE(T) memcpy(to + (r * C + c) * (int64_t)sizeof(T), from + r * rs + c * cs, sizeof(T))
@@ -168,10 +151,8 @@ static void gather(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item,
     for (int64_t r = 0; r < R; r++) memcpy(to + r * C * item, from + r * rs, (size_t)(C * item));
     return;
   }
-  if (item == 4 && rs == 4 && ((R | C) & 3) == 0) {
-    for (int64_t c = 0; c < C; c += 4)
-      for (int64_t r = 0; r < R; r += 4)
-        transpose4(to + (r * C + c) * 4, C * 4, from + r * 4 + c * cs, cs);
+  if (rs == item && cs > item) {
+    plk_transpose((size_t)item)(to, C, from, cs / item, C, R);
     return;
   }
   switch (item) {
@@ -188,6 +169,10 @@ static void scatter(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item
 #define MOVE_ONE(T) memcpy(to + r * rs + c * cs, from + (r * C + c) * (int64_t)sizeof(T), sizeof(T))
   if (cs == item && C > 16) {
     for (int64_t r = 0; r < R; r++) memcpy(to + r * rs, from + r * C * item, (size_t)(C * item));
+    return;
+  }
+  if (rs == item && cs > item) {
+    plk_transpose((size_t)item)(to, cs / item, from, C, R, C);
     return;
   }
   switch (item) {

@@ -24,6 +24,10 @@ typedef struct PlkReduceLoops {
   void (*colpart_f64)(const double *x, int64_t ld, int64_t rows, int64_t cols, double *part);
   void (*colmax_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, double *acc);
   void (*colmin_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, double *acc);
+  /* sum, max and min of `rows` rows of n elements that follow each other */
+  void (*sums_f32)(const float *x, int64_t n, int64_t rows, double *out);
+  void (*maxs_f32)(const float *x, int64_t n, int64_t rows, double *out);
+  void (*mins_f32)(const float *x, int64_t n, int64_t rows, double *out);
 } PlkReduceLoops;
 
 enum {
@@ -31,6 +35,27 @@ enum {
   PLK_SUM_CHUNK = 4096,  /* elements that sum_f32 and sum_f64 add in lanes before they go on in double */
   PLK_COLSUM_ROWS = 256  /* the same for rows of colsum */
 };
+
+/* Mapped elements joined in double (isa/reduce_map.c): of a row, its output's value being c; of columns, into acc. */
+typedef struct PlkMapLoop {
+  double (*row_f32)(const float *x, int64_t n, double c);
+  void (*col_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, const double *c, double *acc);
+  double (*row_f64)(const double *x, int64_t n, double c);
+  void (*col_f64)(const double *x, int64_t ld, int64_t rows, int64_t cols, const double *c, double *acc);
+} PlkMapLoop;
+
+typedef struct PlkMapLoops {
+  PlkMapLoop square, sqdiff, abs, prod; /* sums of x^2, (x - c)^2, |x|; the product */
+  PlkMapLoop exp;                       /* sums of exp(x - c): columns alone */
+  int64_t (*count_u8)(const uint8_t *x, int64_t n); /* that are not 0 */
+  int64_t (*count_f32)(const float *x, int64_t n);
+  int64_t (*count_i64)(const int64_t *x, int64_t n);
+  int64_t (*sum_i64)(const int64_t *x, int64_t n);
+  void (*colcount_u8)(const uint8_t *x, int64_t ld, int64_t rows, int64_t cols, int64_t *acc);
+  void (*colcount_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, int64_t *acc);
+  void (*colcount_i64)(const int64_t *x, int64_t ld, int64_t rows, int64_t cols, int64_t *acc);
+  void (*colsum_i64)(const int64_t *x, int64_t ld, int64_t rows, int64_t cols, int64_t *acc);
+} PlkMapLoops;
 
 /* One normalized row. w, b may be NULL (ones, zeros); so may dx, dw, db (not wanted; dw and db add up). */
 #define PLK_NORM_LOOPS(T, sfx)                                                                          \
@@ -75,7 +100,30 @@ typedef struct PlkChannelLoops {
   PLK_CHANNEL_LOOPS(double, f64)
 } PlkChannelLoops;
 
+/* Pointwise losses by code (kernels/loss.h): y = loss(x, t). pos: weights of positives, NULL: ones; p: beta, delta, or
+ * whether t are logarithms (isa/loss.c). */
+typedef struct PlkLossLoops {
+  void (*loop[8])(const double *x, const double *t, const double *pos, double p, double *y, int64_t n);
+} PlkLossLoops;
+
+/* Columns of n rows that lie ld apart, at most PLK_SOFT_COLS of them (isa/softmax_columns.c). */
+enum { PLK_SOFT_COLS = 256 };
+#define PLK_SOFTMAX_COLUMNS(T, sfx)                                                                              \
+  /* as lse of a row */                                                                                          \
+  void (*lse_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, T *max, double *sum);                       \
+  void (*forward_##sfx)(const T *x, T *y, int64_t ld, int64_t n, int64_t cols, bool log);                        \
+  void (*backward_##sfx)(const T *dy, const T *y, T *dx, int64_t ld, int64_t n, int64_t cols, bool log);         \
+  /* y = a exp(x - m), m and a by column */                                                                      \
+  void (*exp_##sfx)(const T *x, T *y, int64_t ld, int64_t n, int64_t cols, const T *m, const T *a);
+
+typedef struct PlkSoftmaxColumns {
+  PLK_SOFTMAX_COLUMNS(float, f32)
+  PLK_SOFTMAX_COLUMNS(double, f64)
+} PlkSoftmaxColumns;
+
+const PlkSoftmaxColumns *plk_softmax_columns_loops(void);
 const PlkReduceLoops *plk_reduce_loops(void);
+const PlkMapLoops *plk_map_loops(void);
 const PlkNormLoops *plk_norm_loops(void);
 
 #endif

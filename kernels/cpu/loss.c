@@ -5,7 +5,11 @@
 
 #include <math.h>
 
+#include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/rows.h"
+
+PLK_ISA_DECLARE(const PlkLossLoops, plk_loss_table);
 
 enum { TILE = 256, BLOCK = 8192, MAX_IN = 4 };
 
@@ -45,6 +49,12 @@ static void broadcast(Loss *l) {
 
 static void load(const Loss *l, int i, int64_t at, int64_t n, double *to) {
   const PlArray *a = l->c->in[i];
+  if (l->linear[i] && a->dtype == PL_F32) {
+    char *const ptr[2] = {(char *)to, (char *)a->data + (size_t)at * sizeof(float)};
+    static const int64_t ones[2] = {1, 1};
+    plk_isa_tables()->cast[PL_F32][PL_F64](ptr, ones, n, NULL);
+    return;
+  }
   if (l->linear[i]) {
     plk_load(PLK_CF64, to, n, a->data, a->dtype, at, 1, n, 1);
     return;
@@ -69,32 +79,6 @@ static void load(const Loss *l, int i, int64_t at, int64_t n, double *to) {
   }
 }
 
-static inline double clamp_log(double v) {
-  double r = log(v);
-  return r < -100 ? -100 : r;
-}
-static inline double log1p_clamped(double v) {
-  double r = log1p(v);
-  return r < -100 ? -100 : r;
-}
-
-static double smooth(double d, double beta) {
-  d = fabs(d);
-  return d < beta ? 0.5 * d * d / beta : d - 0.5 * beta;
-}
-
-/* (1 - t) x + q (log(1 + e^-|x|) + max(-x, 0)), q = 1 + (pos_weight - 1) t */
-static double bce_logits(double x, double t, double pos) {
-  double q = 1 + (pos - 1) * t;
-  return (1 - t) * x + q * (log1p(exp(-fabs(x))) + (x < 0 ? -x : 0));
-}
-
-/* t log t - t x, 0 log 0 = 0; with log_target e^t (t - x) */
-static double kl(double x, double t, bool log_target) {
-  if (log_target) return exp(t) * (t - x);
-  return (t == 0 ? 0 : t * log(t)) - t * x;
-}
-
 static PlStatus bce_check(const Loss *l, const double *x, int64_t n) {
   for (int64_t i = 0; i < n; i++)
     if (x[i] < 0 || x[i] > 1)
@@ -103,52 +87,29 @@ static PlStatus bce_check(const Loss *l, const double *x, int64_t n) {
 }
 
 static PlStatus compute(const Loss *l, int64_t at, int64_t n, double *y) {
-  double x[TILE], t[TILE], w[TILE], pos[TILE], p = l->param;
+  _Alignas(64) double x[TILE], t[TILE], w[TILE], pos[TILE];
   const PlArray *const *in = l->c->in;
   load(l, 0, at, n, x);
   load(l, 1, at, n, t);
-  bool has_w = l->nin > 2 && in[2], has_pos = l->nin > 3 && in[3];
+  const bool has_w = l->nin > 2 && in[2], has_pos = l->nin > 3 && in[3];
   if (has_w) load(l, 2, at, n, w);
   if (has_pos) load(l, 3, at, n, pos);
-  switch (l->c->code) {
-  case PLK_L_MSE:
-    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - t[i]) * (x[i] - t[i]);
-    break;
-  case PLK_L_L1:
-    for (int64_t i = 0; i < n; i++) y[i] = fabs(x[i] - t[i]);
-    break;
-  case PLK_L_SMOOTH_L1:
-    for (int64_t i = 0; i < n; i++) y[i] = smooth(x[i] - t[i], p);
-    break;
-  case PLK_L_HUBER: /* delta times smooth L1 with beta = delta */
-    for (int64_t i = 0; i < n; i++) y[i] = p * smooth(x[i] - t[i], p);
-    break;
-  case PLK_L_BCE:
-    PL_TRY(bce_check(l, x, n));
-    for (int64_t i = 0; i < n; i++) y[i] = (t[i] - 1) * log1p_clamped(-x[i]) - t[i] * clamp_log(x[i]);
-    break;
-  case PLK_L_BCE_LOGITS:
-    for (int64_t i = 0; i < n; i++) y[i] = bce_logits(x[i], t[i], has_pos ? pos[i] : 1);
-    break;
-  default:
-    for (int64_t i = 0; i < n; i++) y[i] = kl(x[i], t[i], p != 0);
-  }
+  if (l->c->code == PLK_L_BCE) PL_TRY(bce_check(l, x, n));
+  PLK_ISA_PICK(plk_loss_table).loop[l->c->code](x, t, has_pos ? pos : NULL, l->param, y, n);
   for (int64_t i = 0; has_w && i < n; i++) y[i] *= w[i];
   return PL_OK;
 }
 
 static PlStatus body(void *ctx, int64_t begin, int64_t end) {
   const Loss *l = ctx;
-  double y[TILE], sum = 0;
+  const PlkReduceLoops *loops = plk_reduce_loops();
+  _Alignas(64) double y[TILE];
+  double sum = 0;
   for (int64_t at = begin; at < end; at += TILE) {
     int64_t n = end - at < TILE ? end - at : TILE;
-    double s = 0;
     PL_TRY(compute(l, at, n, y));
-    if (l->part)
-      for (int64_t i = 0; i < n; i++) s += y[i];
-    else
-      plk_store(PLK_CF64, y, n, l->c->out[0]->data, l->c->out[0]->dtype, at, 1, n, 1);
-    sum += s;
+    if (l->part) sum += loops->sum_f64(y, n);
+    else plk_store(PLK_CF64, y, n, l->c->out[0]->data, l->c->out[0]->dtype, at, 1, n, 1);
   }
   if (l->part) l->part[begin / BLOCK] = sum;
   return PL_OK;

@@ -7,28 +7,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/loops.h"
-#include "kernels/cpu/rows.h"
+#include "kernels/cpu/loss_class.h"
 #include "kernels/loss.h"
 
-enum { FEW = 256 };
-
-typedef struct Class {
-  const PlkCall *c;
-  const PlkNormLoops *loops;
-  int64_t n, rows, ignore, base, reduction;
-  double smooth, wsum, scale; /* scale: dy / (what mean divides by), for reductions */
-  const double *w;            /* [n], NULL: ones */
-  double *loss, *wt;          /* per row */
-  bool f64;
-  void *heap;
-  double few[2 * FEW];
-} Class;
-
-static inline double weight(const Class *k, int64_t i) { return k->w ? k->w[i] : 1; }
-
-/* The 0-based class of a row's target; -1: ignored. */
-static PlStatus target_of(const Class *k, int64_t row, int64_t v, int64_t *t) {
+PlStatus plk_class_target(const PlkClass *k, int64_t row, int64_t v, int64_t *t) {
   *t = -1;
   if (v == k->ignore) return PL_OK;
   if (v < k->base || (uint64_t)v - (uint64_t)k->base >= (uint64_t)k->n)
@@ -45,7 +27,7 @@ static double first(const PlArray *a) {
 }
 
 /* x: the array with the class dim; fills geometry, attributes, weights and per-row memory. */
-static PlStatus start(Class *k, const PlkCall *c, const PlArray *x, const PlArray *w, PlkRows *r) {
+static PlStatus start(PlkClass *k, const PlkCall *c, const PlArray *x, const PlArray *w, PlkRows *r) {
   int64_t dim = x->ndim > 1 ? 1 : 0;
   k->c = c, k->loops = plk_norm_loops(), k->n = plk_dim_size(x, dim), k->heap = NULL, k->w = NULL;
   k->reduction = pl_attr_i(c->attrs, 0), k->ignore = pl_attr_i(c->attrs, 1), k->base = pl_attr_i(c->attrs, 2);
@@ -53,7 +35,7 @@ static PlStatus start(Class *k, const PlkCall *c, const PlArray *x, const PlArra
   *r = (PlkRows){.outer = plk_outer(x, dim), .inner = plk_inner(x, dim), .ctx = k, .cost = 2};
   k->rows = r->outer * r->inner;
   double *mem = k->few;
-  if (k->rows > FEW || w) {
+  if (k->rows > PLK_CLASS_FEW || w) {
     PL_TRY(plk_scratch((size_t)(2 * k->rows + k->n) * sizeof(double), &k->heap));
     mem = k->heap;
   }
@@ -74,7 +56,7 @@ static double total(const double *v, int64_t n) {
 }
 
 /* Writes the reduced loss; `none` was written by the rows. */
-static void finish(const Class *k, double divisor) {
+static void finish(const PlkClass *k, double divisor) {
   double v = total(k->loss, k->rows);
   if (k->reduction == 0) return;
   if (k->reduction == 1) v /= divisor;
@@ -82,14 +64,14 @@ static void finish(const Class *k, double divisor) {
 }
 
 /* For backward: dy over the weights of all targets that count. */
-static PlStatus find_scale(Class *k, const PlArray *dy, const PlArray *target) {
+static PlStatus find_scale(PlkClass *k, const PlArray *dy, const PlArray *target) {
   double sum = 0;
   if (k->reduction == 0) return PL_OK;
   for (int64_t i = 0; k->reduction == 1 && i < k->rows; i++) {
     int64_t v, t;
     plk_load(PLK_CI64, &v, 1, target->data, target->dtype, i, 1, 1, 1);
-    PL_TRY(target_of(k, i, v, &t));
-    if (t >= 0) sum += weight(k, t);
+    PL_TRY(plk_class_target(k, i, v, &t));
+    if (t >= 0) sum += plk_class_weight(k, t);
   }
   k->scale = k->reduction == 1 ? 1 / sum : 1;
   if (dy) k->scale *= first(dy);
@@ -100,11 +82,11 @@ static PlStatus find_scale(Class *k, const PlArray *dy, const PlArray *target) {
 
 /* p: x, target, loss (none) */
 static PlStatus nll_row(void *ctx, int64_t row, void *const *p) {
-  const Class *k = ctx;
+  const PlkClass *k = ctx;
   int64_t t;
-  PL_TRY(target_of(k, row, *(const int64_t *)p[1], &t));
+  PL_TRY(plk_class_target(k, row, *(const int64_t *)p[1], &t));
   double x = t < 0 ? 0 : k->f64 ? ((const double *)p[0])[t] : (double)((const float *)p[0])[t];
-  k->wt[row] = t < 0 ? 0 : weight(k, t);
+  k->wt[row] = t < 0 ? 0 : plk_class_weight(k, t);
   k->loss[row] = t < 0 ? 0 : -x * k->wt[row];
   if (p[2]) *(double *)p[2] = k->loss[row];
   return PL_OK;
@@ -112,7 +94,7 @@ static PlStatus nll_row(void *ctx, int64_t row, void *const *p) {
 
 PlStatus plk_cpu_nll_loss(const PlkCall *c) {
   const PlArray *x = c->in[0];
-  Class k;
+  PlkClass k;
   PlkRows r;
   PL_TRY(start(&k, c, x, c->in[2], &r));
   r.body = nll_row;
@@ -127,12 +109,12 @@ PlStatus plk_cpu_nll_loss(const PlkCall *c) {
 
 /* p: target, dx, dy (none) */
 static PlStatus nll_bwd_row(void *ctx, int64_t row, void *const *p) {
-  const Class *k = ctx;
+  const PlkClass *k = ctx;
   int64_t t;
-  PL_TRY(target_of(k, row, *(const int64_t *)p[0], &t));
+  PL_TRY(plk_class_target(k, row, *(const int64_t *)p[0], &t));
   memset(p[1], 0, (size_t)k->n * (k->f64 ? 8 : 4));
   if (t < 0) return PL_OK;
-  double v = -weight(k, t) * (p[2] ? *(const double *)p[2] : k->scale);
+  double v = -plk_class_weight(k, t) * (p[2] ? *(const double *)p[2] : k->scale);
   if (k->f64) ((double *)p[1])[t] = v;
   else ((float *)p[1])[t] = (float)v;
   return PL_OK;
@@ -140,7 +122,7 @@ static PlStatus nll_bwd_row(void *ctx, int64_t row, void *const *p) {
 
 PlStatus plk_cpu_nll_loss_bwd(const PlkCall *c) {
   PlArray *dx = c->out[0];
-  Class k;
+  PlkClass k;
   PlkRows r;
   PL_TRY(start(&k, c, dx, c->in[2], &r));
   PlStatus s = find_scale(&k, c->in[0], c->in[1]);
@@ -155,11 +137,11 @@ PlStatus plk_cpu_nll_loss_bwd(const PlkCall *c) {
 
 /* ---- cross entropy -------------------------------------------------------------------------------- */
 
-static inline double value(const Class *k, const void *x, int64_t i) {
+static inline double value(const PlkClass *k, const void *x, int64_t i) {
   return k->f64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
 }
 
-static double lse_of(const Class *k, const void *x) {
+static double lse_of(const PlkClass *k, const void *x) {
   double sum;
   if (k->f64) {
     double m;
@@ -173,16 +155,16 @@ static double lse_of(const Class *k, const void *x) {
 
 /* p: x, target, loss (none), lse */
 static PlStatus ce_row(void *ctx, int64_t row, void *const *p) {
-  const Class *k = ctx;
+  const PlkClass *k = ctx;
   int64_t t;
-  PL_TRY(target_of(k, row, *(const int64_t *)p[1], &t));
+  PL_TRY(plk_class_target(k, row, *(const int64_t *)p[1], &t));
   double lse = lse_of(k, p[0]), loss = 0;
-  k->wt[row] = t < 0 ? 0 : weight(k, t);
+  k->wt[row] = t < 0 ? 0 : plk_class_weight(k, t);
   if (t >= 0) {
     loss = (1 - k->smooth) * k->wt[row] * (lse - value(k, p[0], t));
     if (k->smooth > 0) {
       double s = 0;
-      for (int64_t i = 0; i < k->n; i++) s += weight(k, i) * (lse - value(k, p[0], i));
+      for (int64_t i = 0; i < k->n; i++) s += plk_class_weight(k, i) * (lse - value(k, p[0], i));
       loss += k->smooth / (double)k->n * s;
     }
   }
@@ -194,10 +176,16 @@ static PlStatus ce_row(void *ctx, int64_t row, void *const *p) {
 
 PlStatus plk_cpu_cross_entropy(const PlkCall *c) {
   const PlArray *x = c->in[0];
-  Class k;
+  PlkClass k;
   PlkRows r;
   PL_TRY(start(&k, c, x, c->in[2], &r));
   k.smooth = pl_attr_f(c->attrs, 3);
+  if (plk_class_by_columns(&k, &r, c->in[1])) {
+    PlStatus status = plk_class_columns(&k, &r, c->in[1]);
+    if (status == PL_OK) finish(&k, total(k.wt, k.rows));
+    plk_scratch_free(k.heap);
+    return status;
+  }
   r.body = ce_row;
   r.arg[r.narg++] = plk_row_arg(x, k.n, k.f64 ? PLK_CF64 : PLK_CF32, false);
   r.arg[r.narg++] = plk_row_arg(c->in[1], 1, PLK_CI64, false);
@@ -211,24 +199,24 @@ PlStatus plk_cpu_cross_entropy(const PlkCall *c) {
 
 /* dx_c = s (K e^(x_c - lse) - (1-e) w_t [c = t] - e/C w_c),  K = (1-e) w_t + e/C W.  p: x, target, lse, dx, dy */
 static PlStatus ce_bwd_row(void *ctx, int64_t row, void *const *p) {
-  const Class *k = ctx;
+  const PlkClass *k = ctx;
   int64_t t;
-  PL_TRY(target_of(k, row, *(const int64_t *)p[1], &t));
+  PL_TRY(plk_class_target(k, row, *(const int64_t *)p[1], &t));
   if (t < 0) {
     memset(p[3], 0, (size_t)k->n * (k->f64 ? 8 : 4));
     return PL_OK;
   }
   double s = p[4] ? *(const double *)p[4] : k->scale, lse = *(const double *)p[2], e = k->smooth / (double)k->n;
-  double hit = (1 - k->smooth) * weight(k, t), K = hit + e * k->wsum;
+  double hit = (1 - k->smooth) * plk_class_weight(k, t), K = hit + e * k->wsum;
   if (k->f64) {
     double *dx = p[3];
     k->loops->exp_f64(p[0], lse, s * K, dx, k->n);
-    for (int64_t i = 0; e > 0 && i < k->n; i++) dx[i] -= s * e * weight(k, i);
+    for (int64_t i = 0; e > 0 && i < k->n; i++) dx[i] -= s * e * plk_class_weight(k, i);
     dx[t] -= s * hit;
   } else {
     float *dx = p[3];
     k->loops->exp_f32(p[0], (float)lse, (float)(s * K), dx, k->n);
-    for (int64_t i = 0; e > 0 && i < k->n; i++) dx[i] -= (float)(s * e * weight(k, i));
+    for (int64_t i = 0; e > 0 && i < k->n; i++) dx[i] -= (float)(s * e * plk_class_weight(k, i));
     dx[t] -= (float)(s * hit);
   }
   return PL_OK;
@@ -236,12 +224,17 @@ static PlStatus ce_bwd_row(void *ctx, int64_t row, void *const *p) {
 
 PlStatus plk_cpu_cross_entropy_bwd(const PlkCall *c) {
   const PlArray *x = c->in[1];
-  Class k;
+  PlkClass k;
   PlkRows r;
   PL_TRY(start(&k, c, x, c->in[4], &r));
   k.smooth = pl_attr_f(c->attrs, 3);
   PlkComp comp = k.f64 ? PLK_CF64 : PLK_CF32;
   PlStatus s = find_scale(&k, c->in[0], c->in[2]);
+  if (s == PL_OK && plk_class_by_columns(&k, &r, c->in[2])) {
+    s = plk_class_columns_bwd(&k, &r);
+    plk_scratch_free(k.heap);
+    return s;
+  }
   r.body = ce_bwd_row;
   r.arg[r.narg++] = plk_row_arg(x, k.n, comp, false);
   r.arg[r.narg++] = plk_row_arg(c->in[2], 1, PLK_CI64, false);
@@ -256,14 +249,14 @@ PlStatus plk_cpu_cross_entropy_bwd(const PlkCall *c) {
 /* With q = softmax x:  ddy = sum_c v_c dx_c / dy,  dx_c = s K q_c (v_c - sum q v).
  * p: x, target, lse, v, dx, ddy (none), dy (none); all double. */
 static PlStatus ce_bwd2_row(void *ctx, int64_t row, void *const *p) {
-  const Class *k = ctx;
+  const PlkClass *k = ctx;
   const double *x = p[0], lse = *(const double *)p[2], *v = p[3];
   double *dx = p[4], qv = 0, wv = 0, e = k->smooth / (double)k->n;
   int64_t t;
-  PL_TRY(target_of(k, row, *(const int64_t *)p[1], &t));
-  double hit = t < 0 ? 0 : (1 - k->smooth) * weight(k, t), K = t < 0 ? 0 : hit + e * k->wsum;
+  PL_TRY(plk_class_target(k, row, *(const int64_t *)p[1], &t));
+  double hit = t < 0 ? 0 : (1 - k->smooth) * plk_class_weight(k, t), K = t < 0 ? 0 : hit + e * k->wsum;
   double s = p[6] ? *(const double *)p[6] : k->scale;
-  for (int64_t i = 0; i < k->n; i++) qv += exp(x[i] - lse) * v[i], wv += weight(k, i) * v[i];
+  for (int64_t i = 0; i < k->n; i++) qv += exp(x[i] - lse) * v[i], wv += plk_class_weight(k, i) * v[i];
   double d = t < 0 ? 0 : K * qv - hit * v[t] - e * wv;
   k->loss[row] = d;
   if (p[5]) *(double *)p[5] = d;
@@ -273,7 +266,7 @@ static PlStatus ce_bwd2_row(void *ctx, int64_t row, void *const *p) {
 
 PlStatus plk_cpu_cross_entropy_bwd2(const PlkCall *c) {
   const PlArray *x = c->in[1];
-  Class k;
+  PlkClass k;
   PlkRows r;
   PL_TRY(start(&k, c, x, c->in[5], &r));
   k.smooth = pl_attr_f(c->attrs, 3);
@@ -300,12 +293,12 @@ PlStatus plk_cpu_cross_entropy_bwd2(const PlkCall *c) {
 /* ---- target probabilities: l = sum_c w_c ((1-e) t_c + e/C) (lse - x_c) --------------------------------- */
 
 static PlStatus prob_row(void *ctx, int64_t row, void *const *p) {
-  const Class *k = ctx;
+  const PlkClass *k = ctx;
   const double *x = p[0], *t = p[1], e = k->smooth / (double)k->n;
   double m, sum, loss = 0;
   k->loops->lse_f64(x, k->n, &m, &sum);
   double lse = m + log(sum);
-  for (int64_t i = 0; i < k->n; i++) loss += weight(k, i) * ((1 - k->smooth) * t[i] + e) * (lse - x[i]);
+  for (int64_t i = 0; i < k->n; i++) loss += plk_class_weight(k, i) * ((1 - k->smooth) * t[i] + e) * (lse - x[i]);
   k->loss[row] = loss;
   if (p[2]) *(double *)p[2] = loss;
   return PL_OK;
@@ -313,7 +306,7 @@ static PlStatus prob_row(void *ctx, int64_t row, void *const *p) {
 
 PlStatus plk_cpu_cross_entropy_prob(const PlkCall *c) {
   const PlArray *x = c->in[0];
-  Class k;
+  PlkClass k;
   PlkRows r;
   PL_TRY(start(&k, c, x, c->in[2], &r));
   k.smooth = pl_attr_f(c->attrs, 1);

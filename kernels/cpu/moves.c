@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/transpose.h"
 
 enum { RUN = 65536 }; /* longest run one job takes */
 
@@ -88,23 +90,18 @@ static void copy_run(void *dst, int64_t ds, const void *src, int64_t ss, int64_t
   }
 }
 
-/* d[j*dj + l] = s[j + l*sl] over one tile of at most B×B: whole cache lines on both sides. */
-#define TILE(T, B)                                                                               \
-  static void tile_##T(T *d, int64_t dj, const T *s, int64_t sl, int64_t nj, int64_t nl) {        \
-    T buf[B][B];                                                                                 \
-    if (nj == B && nl == B) {                                                                    \
-      for (int l = 0; l < B; l++) memcpy(buf[l], s + l * sl, sizeof buf[l]);                     \
-      for (int j = 0; j < B; j++)                                                                \
-        for (int l = 0; l < B; l++) d[j * dj + l] = buf[l][j];                                   \
-    } else {                                                                                     \
-      for (int64_t j = 0; j < nj; j++)                                                           \
-        for (int64_t l = 0; l < nl; l++) d[j * dj + l] = s[j + l * sl];                          \
-    }                                                                                            \
-  }
-TILE(uint8_t, 64)
-TILE(uint16_t, 32)
-TILE(uint32_t, 16)
-TILE(uint64_t, 8)
+static void transpose_bytes(void *to, int64_t ld, const void *from, int64_t stride, int64_t n, int64_t k) {
+  uint8_t *d = to;
+  const uint8_t *s = from;
+  for (int64_t j = 0; j < k; j++)
+    for (int64_t r = 0; r < n; r++) d[j * ld + r] = s[r * stride + j];
+}
+
+PLK_ISA_DECLARE(const PlkTransposeLoops, plk_transpose_table);
+PlkTranspose plk_transpose(size_t size) {
+  const PlkTransposeLoops *l = &PLK_ISA_PICK(plk_transpose_table);
+  return size == 2 ? l->two : size == 4 ? l->four : size == 8 ? l->eight : transpose_bytes;
+}
 
 /* ---- copy --------------------------------------------------------------------------------------- */
 
@@ -145,6 +142,7 @@ static PlStatus copy_body(void *ctx, int64_t begin, int64_t end) {
 static PlStatus transpose_body(void *ctx, int64_t begin, int64_t end) {
   const Copy *c = ctx;
   const PlkNd *w = &c->w;
+  const PlkTranspose move = plk_transpose(c->esize);
   int last = w->n - 1;
   for (int64_t job = begin; job < end; job++) {
     int64_t at[PLK_ND], strip = job % c->nrun, j0 = strip * c->tile;
@@ -156,12 +154,7 @@ static PlStatus transpose_body(void *ctx, int64_t begin, int64_t end) {
       int64_t m = plk_min64(c->tile, nl - l);
       void *to = c->dst + (d + l) * (int64_t)c->esize;
       const void *from = c->src + (s + l * sl) * (int64_t)c->esize;
-      switch (c->esize) {
-      case 1: tile_uint8_t(to, c->jstride, from, sl, nj, m); break;
-      case 2: tile_uint16_t(to, c->jstride, from, sl, nj, m); break;
-      case 4: tile_uint32_t(to, c->jstride, from, sl, nj, m); break;
-      default: tile_uint64_t(to, c->jstride, from, sl, nj, m); break;
-      }
+      move(to, c->jstride, from, sl, m, nj);
     }
   }
   return PL_OK;

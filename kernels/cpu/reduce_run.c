@@ -9,23 +9,29 @@
 
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
-#include "kernels/cpu/vmath.h"
 
 PLK_ISA_DECLARE(const PlkReduceLoops, plk_reduce_table);
 const PlkReduceLoops *plk_reduce_loops(void) { return &PLK_ISA_PICK(plk_reduce_table); }
+PLK_ISA_DECLARE(const PlkMapLoops, plk_map_table);
+const PlkMapLoops *plk_map_loops(void) { return &PLK_ISA_PICK(plk_map_table); }
 
-enum { TILE = 512, ROW_BLOCK = 1 << 16 };
+enum { TILE = PLK_REDUCE_TILE, ROW_BLOCK = 1 << 16 };
 
 typedef union Acc {
   double f;
   int64_t i;
 } Acc;
 
+/* What reads the elements: tiles of the job's type, or loops that map and join the elements as they lie. */
+typedef enum How { TILES, MAP, COUNT, SUM_I64 } How;
+
 typedef struct Run {
   const PlkReduceJob *job;
   const PlkReduceLoops *loops;
   const void *x;
   int dtype;
+  How how;
+  const PlkMapLoop *map;
   int64_t O, R, I;
   int64_t rblock, nblock, ctile, nctile; /* reduced elements in a block; columns in a tile */
   bool direct;                           /* tiles can be read in place */
@@ -66,72 +72,6 @@ static inline Acc combine(const PlkReduceJob *j, Acc a, Acc b) {
   return a;
 }
 
-/* Maps a tile of doubles; aux steps by `step` (0: one value for all). */
-static void pre_f64(const PlkReduceJob *j, double *v, int64_t n, const double *aux, int step) {
-  switch (j->pre) {
-  case PLK_PRE_NONZERO:
-    for (int64_t i = 0; i < n; i++) v[i] = v[i] != 0 ? 1 : 0;
-    break;
-  case PLK_PRE_NAN0:
-    for (int64_t i = 0; i < n; i++) v[i] = v[i] != v[i] ? 0 : v[i];
-    break;
-  case PLK_PRE_ABS:
-    for (int64_t i = 0; i < n; i++) v[i] = fabs(v[i]);
-    break;
-  case PLK_PRE_SQUARE:
-    for (int64_t i = 0; i < n; i++) v[i] *= v[i];
-    break;
-  case PLK_PRE_POW:
-    for (int64_t i = 0; i < n; i++) v[i] = pow(fabs(v[i]), j->p);
-    break;
-  case PLK_PRE_SQDIFF:
-    for (int64_t i = 0; i < n; i++) {
-      double d = v[i] - aux[i * step];
-      v[i] = d * d;
-    }
-    break;
-  case PLK_PRE_EXPDIFF:
-    for (int64_t i = 0; i < n; i++) v[i] = vm_exp_f64(v[i] - aux[i * step]);
-    break;
-  default: break;
-  }
-}
-
-/* exp(v - aux) of a tile of floats: the only map that floats have. */
-static void exp_f32(float *v, int64_t n, const double *aux, int step) {
-  if (step == 0) {
-    plk_norm_loops()->exp_f32(v, (float)*aux, 1, v, n);
-    return;
-  }
-  for (int64_t i = 0; i < n; i++) v[i] = vm_exp_f32(v[i] - (float)aux[i]);
-}
-
-/* NaN is not zero; floats between -1 and 1 must not be truncated first. */
-static void load_nonzero(int64_t *dst, const Run *r, int64_t at, int64_t n) {
-  if (!pl_is_float((PlDtype)r->dtype)) {
-    plk_load(PLK_CI64, dst, n, r->x, r->dtype, at, 1, n, 1);
-    for (int64_t i = 0; i < n; i++) dst[i] = dst[i] != 0;
-    return;
-  }
-  double v[TILE];
-  plk_load(PLK_CF64, v, n, r->x, r->dtype, at, 1, n, 1);
-  for (int64_t i = 0; i < n; i++) dst[i] = v[i] != 0;
-}
-
-/* A tile of at most TILE elements from offset `at`, as the job's type, mapped. */
-static const void *tile(const Run *r, void *buf, int64_t at, int64_t n, const double *aux, int step) {
-  const PlkReduceJob *j = r->job;
-  if (r->direct) return (const char *)r->x + (size_t)at * plk_comp_size(j->comp);
-  if (j->comp == PLK_CI64 && j->pre == PLK_PRE_NONZERO) {
-    load_nonzero(buf, r, at, n);
-    return buf;
-  }
-  plk_load(j->comp, buf, n, r->x, r->dtype, at, 1, n, 1);
-  if (j->pre != PLK_PRE_NONE && j->comp == PLK_CF32) exp_f32(buf, n, aux, step);
-  else if (j->pre != PLK_PRE_NONE) pre_f64(j, buf, n, aux, step);
-  return buf;
-}
-
 /* ---- rows ------------------------------------------------------------------------------------------ */
 
 static Acc row_tile(const Run *r, const void *v, int64_t n) {
@@ -166,14 +106,33 @@ static Acc row_tile(const Run *r, const void *v, int64_t n) {
   return a;
 }
 
+/* ANY and ALL from how many of n are not 0. */
+static int64_t counted(const Run *r, int64_t count, int64_t n) {
+  return r->job->core == PLK_CORE_SUM ? count : r->job->core == PLK_CORE_MAX ? count > 0 : count == n;
+}
+
+/* n elements of output o, from offset `at`, in one pass. */
+static Acc row_mapped(const Run *r, int64_t o, int64_t at, int64_t n) {
+  const void *x = (const char *)r->x + (size_t)at * pl_dtype_size((PlDtype)r->dtype);
+  const PlkMapLoops *l = plk_map_loops();
+  if (r->how == SUM_I64) return (Acc){.i = l->sum_i64(x, n)};
+  if (r->how == COUNT)
+    return (Acc){.i = counted(r, r->dtype == PL_F32   ? l->count_f32(x, n)
+                                 : r->dtype == PL_I64 ? l->count_i64(x, n)
+                                                      : l->count_u8(x, n), n)};
+  const double c = r->job->aux ? r->job->aux[o] : 0;
+  return (Acc){.f = r->dtype == PL_F32 ? r->map->row_f32(x, n, c) : r->map->row_f64(x, n, c)};
+}
+
 static Acc row_block(const Run *r, int64_t o, int64_t r0, int64_t r1) {
+  if (r->how != TILES) return row_mapped(r, o, o * r->R + r0, r1 - r0);
   _Alignas(64) double buf[TILE];
   const double *aux = r->job->aux ? r->job->aux + o : NULL;
   int64_t step = r->direct ? r1 - r0 : TILE;
   Acc a = start_of(r->job);
   for (int64_t at = r0; at < r1; at += step) {
     int64_t n = r1 - at < step ? r1 - at : step;
-    Acc b = row_tile(r, tile(r, buf, o * r->R + at, n, aux, 0), n);
+    Acc b = row_tile(r, plk_reduce_tile(r->job, r->x, r->dtype, r->direct, buf, o * r->R + at, n, aux, 0), n);
     a = at == r0 ? b : combine(r->job, a, b);
   }
   return a;
@@ -200,6 +159,22 @@ static void col_row(const PlkReduceJob *j, const void *v, int64_t n, Acc *acc) {
   }
 }
 
+static void col_mapped(const Run *r, int64_t base, int64_t rows, int64_t n, const double *aux, Acc *acc) {
+  const void *x = (const char *)r->x + (size_t)base * pl_dtype_size((PlDtype)r->dtype);
+  const PlkMapLoops *l = plk_map_loops();
+  int64_t *i = &acc->i; /* a union of two types of one size */
+  if (r->how == SUM_I64) l->colsum_i64(x, r->I, rows, n, i);
+  else if (r->how == MAP && r->dtype == PL_F32) r->map->col_f32(x, r->I, rows, n, aux, &acc->f);
+  else if (r->how == MAP) r->map->col_f64(x, r->I, rows, n, aux, &acc->f);
+  else {
+    for (int64_t c = 0; c < n; c++) i[c] = 0;
+    if (r->dtype == PL_F32) l->colcount_f32(x, r->I, rows, n, i);
+    else if (r->dtype == PL_I64) l->colcount_i64(x, r->I, rows, n, i);
+    else l->colcount_u8(x, r->I, rows, n, i);
+    for (int64_t c = 0; c < n; c++) i[c] = counted(r, i[c], rows);
+  }
+}
+
 /* Rows r0 … r1 of columns c0 … c0 + n of outer index o, into acc. */
 static void col_block(const Run *r, int64_t o, int64_t r0, int64_t r1, int64_t c0, int64_t n, Acc *acc) {
   const PlkReduceJob *j = r->job;
@@ -207,6 +182,11 @@ static void col_block(const Run *r, int64_t o, int64_t r0, int64_t r1, int64_t c
   for (int64_t c = 0; c < n; c++) acc[c] = start_of(j);
   int64_t base = (o * r->R + r0) * r->I + c0, rows = r1 - r0;
   double *d = &acc->f; /* Acc is as large as a double */
+  const double *aux = j->aux ? j->aux + o * r->I + c0 : NULL;
+  if (r->how != TILES) {
+    col_mapped(r, base, rows, n, aux, acc);
+    return;
+  }
   if (r->direct && j->comp == PLK_CF32 && j->core != PLK_CORE_PROD) {
     (j->core == PLK_CORE_SUM   ? r->loops->colsum_f32
      : j->core == PLK_CORE_MAX ? r->loops->colmax_f32
@@ -217,8 +197,7 @@ static void col_block(const Run *r, int64_t o, int64_t r0, int64_t r1, int64_t c
     r->loops->colsum_f64((const double *)r->x + base, r->I, rows, n, d);
     return;
   }
-  const double *aux = j->aux ? j->aux + o * r->I + c0 : NULL;
-  for (int64_t k = 0; k < rows; k++, base += r->I) col_row(j, tile(r, buf, base, n, aux, 1), n, acc);
+  for (int64_t k = 0; k < rows; k++, base += r->I) col_row(j, plk_reduce_tile(j, r->x, r->dtype, r->direct, buf, base, n, aux, 1), n, acc);
 }
 
 /* ---- the end ----------------------------------------------------------------------------------------- */
@@ -270,6 +249,22 @@ static PlStatus finish_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
+/* Rows of floats that lie one after the other, with their results. */
+static PlStatus short_rows_body(void *ctx, int64_t begin, int64_t end) {
+  const Run *r = ctx;
+  Acc acc[TILE];
+  double *d = &acc->f;
+  for (int64_t o = begin; o < end; o += TILE) {
+    const int64_t n = end - o < TILE ? end - o : TILE;
+    const PlkCore core = r->job->core;
+    (core == PLK_CORE_SUM   ? r->loops->sums_f32
+     : core == PLK_CORE_MAX ? r->loops->maxs_f32
+                            : r->loops->mins_f32)((const float *)r->x + o * r->R, r->R, n, d);
+    finish(r, acc, o, n);
+  }
+  return PL_OK;
+}
+
 /* Items are (outer, block) for rows; consecutive outputs are written together. */
 static PlStatus row_body(void *ctx, int64_t begin, int64_t end) {
   const Run *r = ctx;
@@ -308,58 +303,6 @@ static PlStatus col_body(void *ctx, int64_t begin, int64_t end) {
 
 /* ---- geometry ------------------------------------------------------------------------------------------ */
 
-/* Collapses dims of equal kind. Returns false if x is not [kept][reduced][kept]. */
-static bool shape_runs(const PlArray *x, uint32_t mask, Run *r) {
-  r->O = r->R = r->I = 1;
-  int stage = 0; /* 0: in O, 1: in R, 2: in I */
-  for (int d = 0; d < x->ndim; d++) {
-    int64_t n = x->shape[d];
-    if (n == 1) continue;
-    if (mask >> d & 1) {
-      if (stage == 2) return false;
-      stage = 1;
-      r->R *= n;
-    } else {
-      if (stage == 1) stage = 2;
-      *(stage == 2 ? &r->I : &r->O) *= n;
-    }
-  }
-  return true;
-}
-
-static PlStatus permute_copy(const PlArray *x, uint32_t mask, Run *r, void **copy) {
-  int64_t shape[PL_MAX_DIM], stride[PL_MAX_DIM], at[PL_MAX_DIM] = {0}, s = 1, step[PL_MAX_DIM];
-  int nd = 0;
-  for (int d = x->ndim; d-- > 0; s *= x->shape[d]) step[d] = s;
-  r->O = r->R = r->I = 1;
-  for (int pass = 0; pass < 2; pass++)
-    for (int d = 0; d < x->ndim; d++)
-      if ((int)(mask >> d & 1) == pass) {
-        shape[nd] = x->shape[d], stride[nd++] = step[d];
-        *(pass ? &r->R : &r->O) *= x->shape[d];
-      }
-  size_t size = pl_dtype_size((PlDtype)x->dtype);
-  PL_TRY(plk_scratch((size_t)x->numel * size, copy));
-  char *dst = *copy;
-  int64_t n = shape[nd - 1], st = stride[nd - 1], from = 0;
-  for (int64_t rows = x->numel / n; rows > 0; rows--) {
-    const char *src = (const char *)x->data + (size_t)from * size;
-    if (size == 4)
-      for (int64_t i = 0; i < n; i++) ((uint32_t *)(void *)dst)[i] = ((const uint32_t *)(const void *)src)[i * st];
-    else
-      for (int64_t i = 0; i < n; i++) memcpy(dst + (size_t)i * size, src + (size_t)(i * st) * size, size);
-    dst += (size_t)n * size;
-    for (int d = nd - 2; d >= 0; d--) {
-      from += stride[d];
-      if (++at[d] < shape[d]) break;
-      from -= at[d] * stride[d];
-      at[d] = 0;
-    }
-  }
-  r->x = *copy;
-  return PL_OK;
-}
-
 int64_t plk_reduce_block(int64_t cols) {
   if (cols == 1) return ROW_BLOCK;
   int64_t tile = cols < PLK_COLS ? cols : PLK_COLS;
@@ -378,7 +321,8 @@ static PlStatus run(Run *r) {
   r->part = part;
   int64_t items = r->O * r->nblock * r->nctile, work = (r->R < r->rblock ? r->R : r->rblock) * r->ctile;
   int64_t block = work >= PLK_GRAIN ? 1 : PLK_GRAIN / (work ? work : 1);
-  PlkBody body = rows ? row_body : col_body;
+  const bool floats = rows && r->nblock == 1 && r->direct && r->job->comp == PLK_CF32 && r->how == TILES;
+  PlkBody body = floats ? short_rows_body : rows ? row_body : col_body;
   PlStatus s = items <= block ? body(r, 0, items) : plk_parallel(items, block, body, r);
   if (s == PL_OK && r->nblock > 1) {
     n = PLK_GRAIN / r->nblock + 1;
@@ -400,19 +344,43 @@ static PlStatus run_empty(Run *r, int64_t numel) {
   return PL_OK;
 }
 
+/* Whether one pass does the job; exponentials of rows go faster through tiles. */
+static How how(const PlkReduceJob *j, int dtype, bool rows, const PlkMapLoop **map) {
+  const PlkMapLoops *l = plk_map_loops();
+  const bool plain = dtype == PL_F32 || dtype == PL_F64, sum = j->core == PLK_CORE_SUM;
+  if (j->comp == PLK_CI64) {
+    if (j->pre == PLK_PRE_NONZERO && (dtype == PL_F32 || dtype == PL_I64 || dtype == PL_U8 || dtype == PL_BOOL)) return COUNT;
+    if (sum && j->pre == PLK_PRE_NONE && dtype == PL_BOOL) return COUNT;
+    return sum && j->pre == PLK_PRE_NONE && dtype == PL_I64 ? SUM_I64 : TILES;
+  }
+  *map = j->core == PLK_CORE_PROD && j->pre == PLK_PRE_NONE ? &l->prod
+         : sum && j->pre == PLK_PRE_SQUARE                  ? &l->square
+         : sum && j->pre == PLK_PRE_SQDIFF                  ? &l->sqdiff
+         : sum && j->pre == PLK_PRE_ABS                     ? &l->abs
+         : sum && j->pre == PLK_PRE_EXPDIFF && !rows        ? &l->exp
+                                                            : NULL;
+  return plain && *map ? MAP : TILES;
+}
+
 PlStatus plk_reduce_run(const PlkReduceJob *job) {
   const PlArray *x = job->x;
   Run r = {.job = job, .loops = plk_reduce_loops(), .x = x->data, .dtype = x->dtype};
+  PlkReduceShape shape;
   void *copy = NULL;
   r.direct = job->pre == PLK_PRE_NONE && plk_comp_direct(x->dtype, job->comp);
-  bool plain = shape_runs(x, job->mask, &r);
+  const bool plain = plk_reduce_shape(x, job->mask, &shape);
   if (x->numel == 0) {
     int64_t kept = 1;
     for (int d = 0; d < x->ndim; d++)
       if (!(job->mask >> d & 1)) kept *= x->shape[d];
     return run_empty(&r, kept);
   }
-  if (!plain) PL_TRY(permute_copy(x, job->mask, &r, &copy));
+  if (!plain) {
+    PL_TRY(plk_reduce_permute(x, job->mask, &shape, &copy));
+    r.x = copy;
+  }
+  r.O = shape.O, r.R = shape.R, r.I = shape.I;
+  r.how = how(job, x->dtype, r.I == 1, &r.map);
   PlStatus s = run(&r);
   plk_scratch_free(copy);
   return s;

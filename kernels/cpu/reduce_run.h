@@ -43,6 +43,20 @@ typedef struct PlkReduceJob {
 } PlkReduceJob;
 
 PlStatus plk_reduce_run(const PlkReduceJob *job);
+
+/* At most PLK_REDUCE_TILE elements of x from offset `at` on, where they lie (direct) or in buf; aux steps by `step`, 0: one
+ * value for all. */
+enum { PLK_REDUCE_TILE = 512 };
+const void *plk_reduce_tile(const PlkReduceJob *job, const void *x, int dtype, bool direct, void *buf, int64_t at, int64_t n,
+                            const double *aux, int step);
+
+/* O kept, R reduced, I kept elements. */
+typedef struct PlkReduceShape {
+  int64_t O, R, I;
+} PlkReduceShape;
+/* Collapses dims of equal kind. Returns false if x is not [kept][reduced][kept]; then a copy of it is, with I = 1. */
+bool plk_reduce_shape(const PlArray *x, uint32_t mask, PlkReduceShape *shape);
+PlStatus plk_reduce_permute(const PlArray *x, uint32_t mask, PlkReduceShape *shape, void **copy);
 /* Reduced elements in a block, whose results are combined as a tree; for `cols` columns reduced together, 1: rows. */
 int64_t plk_reduce_block(int64_t cols);
 

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/isa/table.h"
+#include "kernels/cpu/transpose.h"
 
 /* ---- elements ---------------------------------------------------------------------------------- */
 
@@ -67,6 +69,16 @@ KINDS(X)
 
 void plk_load(PlkComp c, void *dst, int64_t ld, const void *x, int dtype, int64_t at, int64_t stride,
               int64_t n, int64_t k) {
+  if (c == PLK_CF32 && k == 1 && stride == 1 && (dtype == PL_F16 || dtype == PL_BF16)) {
+    const PlkConvert *cv = plk_isa_tables()->convert;
+    (dtype == PL_F16 ? cv->f16_load : cv->bf16_load)((const uint16_t *)x + at, dst, n);
+    return;
+  }
+  if (k > 1 && plk_comp_direct(dtype, c)) {
+    const size_t size = plk_comp_size(c);
+    plk_transpose(size)(dst, ld, (const char *)x + (size_t)at * size, stride, n, k);
+    return;
+  }
   switch (dtype) {
 #define X(NAME, S, READ, RMID, WMID, MAKE)                                              \
   case PL_##NAME: {                                                                     \
@@ -84,6 +96,16 @@ void plk_load(PlkComp c, void *dst, int64_t ld, const void *x, int dtype, int64_
 
 void plk_store(PlkComp c, const void *src, int64_t ld, void *x, int dtype, int64_t at, int64_t stride,
                int64_t n, int64_t k) {
+  if (c == PLK_CF32 && k == 1 && stride == 1 && (dtype == PL_F16 || dtype == PL_BF16)) {
+    const PlkConvert *cv = plk_isa_tables()->convert;
+    (dtype == PL_F16 ? cv->f16_store : cv->bf16_store)(src, (uint16_t *)x + at, n);
+    return;
+  }
+  if (k > 1 && plk_comp_direct(dtype, c)) {
+    const size_t size = plk_comp_size(c);
+    plk_transpose(size)((char *)x + (size_t)at * size, stride, src, ld, k, n);
+    return;
+  }
   switch (dtype) {
 #define X(NAME, S, READ, RMID, WMID, MAKE)                                                    \
   case PL_##NAME: {                                                                           \

@@ -63,6 +63,45 @@ PLK_LANE PlkV_f64 plk_max_f64(PlkV_f64 acc, PlkV_f64 v) {
 #endif
 }
 
+/* v < acc ? v : acc; and lanes in which a NaN was seen. */
+#if defined(__AVX512F__)
+typedef __mmask16 PlkSeen_f32;
+typedef __mmask8 PlkSeen_f64;
+PLK_LANE PlkV_f32 plk_min_f32(PlkV_f32 acc, PlkV_f32 v) { return (PlkV_f32)_mm512_min_ps((__m512)v, (__m512)acc); }
+PLK_LANE PlkV_f64 plk_min_f64(PlkV_f64 acc, PlkV_f64 v) { return (PlkV_f64)_mm512_min_pd((__m512d)v, (__m512d)acc); }
+PLK_LANE PlkSeen_f32 plk_nan_f32(PlkV_f32 v) { return _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q); }
+PLK_LANE PlkSeen_f64 plk_nan_f64(PlkV_f64 v) { return _mm512_cmp_pd_mask((__m512d)v, (__m512d)v, _CMP_UNORD_Q); }
+#define PLK_NONE_SEEN 0
+#define PLK_OR_SEEN(type, a, b) ((type)((a) | (b)))
+PLK_LANE bool plk_seen_f32(PlkSeen_f32 m) { return m != 0; }
+PLK_LANE bool plk_seen_f64(PlkSeen_f64 m) { return m != 0; }
+#else
+typedef PlkM_f32 PlkSeen_f32;
+typedef PlkM_f64 PlkSeen_f64;
+PLK_LANE PlkV_f32 plk_min_f32(PlkV_f32 acc, PlkV_f32 v) {
+  const PlkM_f32 m = (PlkM_f32)(v < acc);
+  return (PlkV_f32)(((PlkM_f32)v & m) | ((PlkM_f32)acc & ~m));
+}
+PLK_LANE PlkV_f64 plk_min_f64(PlkV_f64 acc, PlkV_f64 v) {
+  const PlkM_f64 m = (PlkM_f64)(v < acc);
+  return (PlkV_f64)(((PlkM_f64)v & m) | ((PlkM_f64)acc & ~m));
+}
+PLK_LANE PlkSeen_f32 plk_nan_f32(PlkV_f32 v) { return (PlkM_f32)(v != v); }
+PLK_LANE PlkSeen_f64 plk_nan_f64(PlkV_f64 v) { return (PlkM_f64)(v != v); }
+#define PLK_NONE_SEEN {0}
+#define PLK_OR_SEEN(type, a, b) ((a) | (b))
+PLK_LANE bool plk_seen_f32(PlkSeen_f32 m) {
+  int32_t any = 0;
+  for (int i = 0; i < PLK_N_f32; i++) any |= m[i];
+  return any != 0;
+}
+PLK_LANE bool plk_seen_f64(PlkSeen_f64 m) {
+  int64_t any = 0;
+  for (int i = 0; i < PLK_N_f64; i++) any |= m[i];
+  return any != 0;
+}
+#endif
+
 /* The sum of all lanes in double, as a tree. */
 PLK_LANE double plk_lanes_sum_f32(PlkV_f32 v) {
   double a[PLK_N_f32];

@@ -10,7 +10,7 @@
 enum { CHUNK = PLK_SUM_CHUNK };
 
 #define SUM(T, sfx)                                                              \
-  static double sum_##sfx(const T *x, int64_t n) {                               \
+  PLK_LANE double sum_of_##sfx(const T *x, int64_t n) {                          \
     enum { L = PLK_N_##sfx, STEP = 4 * L };                                      \
     double total = 0;                                                            \
     for (int64_t at = 0; at < n; at += CHUNK) {                                  \
@@ -31,39 +31,53 @@ enum { CHUNK = PLK_SUM_CHUNK };
   }
 SUM(float, f32)
 SUM(double, f64)
+static double sum_f32(const float *x, int64_t n) { return sum_of_f32(x, n); }
+static double sum_f64(const double *x, int64_t n) { return sum_of_f64(x, n); }
 
-/* acc = v beats acc or is NaN ? v : acc. A NaN in acc is beaten by nothing. */
-#define BETTER(sfx, acc, v, CMP)                                              \
+/* NaN is looked for beside the comparisons, which pass it over; the first one is the result. */
+#define TAKE(sfx, BEST, acc, p)                                               \
   do {                                                                        \
-    PlkV_##sfx v_ = (v);                                                      \
-    PlkM_##sfx m_ = (PlkM_##sfx)(v_ CMP acc) | (PlkM_##sfx)(v_ != v_);        \
-    acc = (PlkV_##sfx)(((PlkM_##sfx)v_ & m_) | ((PlkM_##sfx)acc & ~m_));      \
+    const PlkV_##sfx v_ = (p);                                                \
+    acc = BEST##_##sfx(acc, v_);                                              \
+    nan = PLK_OR_SEEN(PlkSeen_##sfx, nan, plk_nan_##sfx(v_));                 \
   } while (0)
-#define EXTREME(T, sfx, fn, CMP, START)                                       \
-  static T fn(const T *x, int64_t n) {                                        \
+#define EXTREME(T, sfx, fn, BEST, CMP, START)                                 \
+  PLK_LANE T fn##_of(const T *x, int64_t n) {                                 \
     enum { L = PLK_N_##sfx, STEP = 4 * L };                                   \
     PlkV_##sfx a = plk_tail_##sfx(x, 0, START), b = a, c = a, d = a;          \
+    PlkSeen_##sfx nan = PLK_NONE_SEEN;                                        \
     int64_t i = 0;                                                            \
     for (; i + STEP <= n; i += STEP) {                                        \
-      BETTER(sfx, a, *(const PlkV_##sfx *)(x + i), CMP);                      \
-      BETTER(sfx, b, *(const PlkV_##sfx *)(x + i + L), CMP);                  \
-      BETTER(sfx, c, *(const PlkV_##sfx *)(x + i + 2 * L), CMP);              \
-      BETTER(sfx, d, *(const PlkV_##sfx *)(x + i + 3 * L), CMP);              \
+      TAKE(sfx, BEST, a, *(const PlkV_##sfx *)(x + i));                       \
+      TAKE(sfx, BEST, b, *(const PlkV_##sfx *)(x + i + L));                   \
+      TAKE(sfx, BEST, c, *(const PlkV_##sfx *)(x + i + 2 * L));               \
+      TAKE(sfx, BEST, d, *(const PlkV_##sfx *)(x + i + 3 * L));               \
     }                                                                         \
-    for (; i + L <= n; i += L) BETTER(sfx, a, *(const PlkV_##sfx *)(x + i), CMP);\
-    if (i < n) BETTER(sfx, b, plk_tail_##sfx(x + i, n - i, START), CMP);      \
-    BETTER(sfx, a, b, CMP);                                                   \
-    BETTER(sfx, c, d, CMP);                                                   \
-    BETTER(sfx, a, c, CMP);                                                   \
-    T best = a[0];                                                            \
-    for (int j = 1; j < L; j++)                                               \
-      if (a[j] CMP best || a[j] != a[j]) best = a[j];                         \
-    return best;                                                              \
+    for (; i + L <= n; i += L) TAKE(sfx, BEST, a, *(const PlkV_##sfx *)(x + i)); \
+    if (i < n) TAKE(sfx, BEST, b, plk_tail_##sfx(x + i, n - i, START));       \
+    if (PL_UNLIKELY(plk_seen_##sfx(nan))) {                                   \
+      for (i = 0; i < n - 1 && x[i] == x[i];) i++;                            \
+      return x[i];                                                            \
+    }                                                                         \
+    T lane[L];                                                                \
+    *(PlkV_##sfx *)lane = BEST##_##sfx(BEST##_##sfx(a, b), BEST##_##sfx(c, d)); \
+    for (int w = L / 2; w; w /= 2)                                            \
+      for (int j = 0; j < w; j++) lane[j] = lane[j + w] CMP lane[j] ? lane[j + w] : lane[j]; \
+    return lane[0];                                                           \
+  }                                                                           \
+  static T fn(const T *x, int64_t n) { return fn##_of(x, n); }
+EXTREME(float, f32, max_f32, plk_max, >, -INFINITY)
+EXTREME(float, f32, min_f32, plk_min, <, INFINITY)
+EXTREME(double, f64, max_f64, plk_max, >, -(double)INFINITY)
+EXTREME(double, f64, min_f64, plk_min, <, (double)INFINITY)
+
+#define ROWS(name, ONE)                                                             \
+  static void name(const float *x, int64_t n, int64_t rows, double *out) {          \
+    for (int64_t r = 0; r < rows; r++) out[r] = (double)ONE(x + r * n, n);          \
   }
-EXTREME(float, f32, max_f32, >, -INFINITY)
-EXTREME(float, f32, min_f32, <, INFINITY)
-EXTREME(double, f64, max_f64, >, -(double)INFINITY)
-EXTREME(double, f64, min_f64, <, (double)INFINITY)
+ROWS(sums_f32, sum_of_f32)
+ROWS(maxs_f32, max_f32_of)
+ROWS(mins_f32, min_f32_of)
 
 /* Eight rows at a time as a tree, up to 256 rows in T, then into double. */
 #define COLSUM(T, sfx)                                                                                    \
@@ -108,4 +122,4 @@ COLBEST(colmin_f32, <)
 extern const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table);
 const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table) = {sum_f32, sum_f64, max_f32, min_f32, max_f64, min_f64,
                                                        colsum_f32, colsum_f64, colpart_f32, colpart_f64,
-                                                       colmax_f32, colmin_f32};
+                                                       colmax_f32, colmin_f32, sums_f32, maxs_f32, mins_f32};

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT
+ * Formulas of the pointwise losses in double, compiled once per ISA level: y = loss(x, t). */
+#include "kernels/loss.h"
+
+#include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/vmath.h"
+
+#define LOSS(name, FORMULA)                                                                                    \
+  static void name(const double *PL_RESTRICT x, const double *PL_RESTRICT target, const double *PL_RESTRICT pos, \
+                   double p, double *PL_RESTRICT y, int64_t n) {                                               \
+    (void)p, (void)pos;                                                                                        \
+    for (int64_t i = 0; i < n; i++) {                                                                          \
+      const double v = x[i], t = target[i];                                                                    \
+      y[i] = (FORMULA);                                                                                        \
+    }                                                                                                          \
+  }
+
+VM double smooth(double d, double beta) {
+  const double a = vm_abs_f64(d), low = a * a * (0.5 / beta), high = a - 0.5 * beta;
+  return a < beta ? low : high;
+}
+VM double at_least(double v, double least) { return v < least ? least : v; }
+
+/* (1 - t) x + q (log(1 + e^-|x|) + max(-x, 0)), q = 1 + (pos_weight - 1) t */
+VM double with_logits(double x, double t, double pos) {
+  const double q = 1 + (pos - 1) * t, e = vm_log1p01_f64(vm_exp_f64(-vm_abs_f64(x)));
+  return (1 - t) * x + q * (e + (x < 0 ? -x : 0));
+}
+
+LOSS(mse, (v - t) * (v - t))
+LOSS(l1, vm_abs_f64(v - t))
+LOSS(smooth_l1, smooth(v - t, p))
+LOSS(huber, p *smooth(v - t, p)) /* delta times smooth L1 with beta = delta */
+LOSS(bce, (t - 1) * at_least(vm_log1p_f64(-v), -100) - t * at_least(vm_log_f64(v), -100))
+LOSS(bce_logits_1, with_logits(v, t, 1))
+LOSS(bce_logits_pos, with_logits(v, t, pos[i]))
+static void bce_logits(const double *x, const double *t, const double *pos, double p, double *y, int64_t n) {
+  (pos ? bce_logits_pos : bce_logits_1)(x, t, pos, p, y, n);
+}
+/* t log t - t x, 0 log 0 = 0; with log_target e^t (t - x) */
+LOSS(kl_of_logs, vm_exp_f64(t) * (t - v))
+LOSS(kl_of_shares, (t == 0 ? 0 : t * vm_log_f64(t)) - t * v)
+static void kl_div(const double *x, const double *t, const double *pos, double p, double *y, int64_t n) {
+  (p != 0 ? kl_of_logs : kl_of_shares)(x, t, pos, p, y, n);
+}
+
+extern const PlkLossLoops PLK_ISA_NAME(plk_loss_table);
+const PlkLossLoops PLK_ISA_NAME(plk_loss_table) = {{
+    [PLK_L_MSE] = mse,
+    [PLK_L_L1] = l1,
+    [PLK_L_SMOOTH_L1] = smooth_l1,
+    [PLK_L_HUBER] = huber,
+    [PLK_L_BCE] = bce,
+    [PLK_L_BCE_LOGITS] = bce_logits,
+    [PLK_L_KL_DIV] = kl_div,
+}};

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT
+ * Reductions of mapped elements in one pass, compiled once per ISA level: squares, squared differences, magnitudes and
+ * products in double whatever the element, exponentials of floats, counts of what is not zero. Rows run in four times
+ * eight lanes that join as a tree; columns take four rows at a time. */
+#include "kernels/base.h"
+#include "kernels/cpu/isa/lanes.h"
+#include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/vmath.h"
+
+typedef float F8 __attribute__((vector_size(32), aligned(4), may_alias));
+#define LOAD_f32(p) __builtin_convertvector(*(const F8 *)(p), PlkV_f64)
+#define LOAD_f64(p) (*(const PlkV_f64 *)(p))
+
+PLK_LANE PlkV_f64 magnitude(PlkV_f64 v) { return (PlkV_f64)((PlkM_f64)v & INT64_MAX); }
+
+/* MAP of elements v with the output's c, joined by J from START on. */
+#define MAPPED(S, sfx, name, START, J, VMAP, MAP)                                                                 \
+  static double name##_row_##sfx(const S *x, int64_t n, double aux) {                                             \
+    const PlkV_f64 c = (PlkV_f64){0} + aux;                                                                       \
+    PlkV_f64 a[4], v;                                                                                             \
+    (void)c;                                                                                                      \
+    for (int j = 0; j < 4; j++) a[j] = (PlkV_f64){0} + (double)(START);                                           \
+    int64_t i = 0;                                                                                                \
+    for (; i + 32 <= n; i += 32)                                                                                  \
+      for (int j = 0; j < 4; j++) {                                                                               \
+        v = LOAD_##sfx(x + i + 8 * j);                                                                            \
+        a[j] = a[j] J(VMAP);                                                                                      \
+      }                                                                                                           \
+    for (; i + 8 <= n; i += 8) {                                                                                  \
+      v = LOAD_##sfx(x + i);                                                                                      \
+      a[0] = a[0] J(VMAP);                                                                                        \
+    }                                                                                                             \
+    a[0] = (a[0] J a[1]) J(a[2] J a[3]);                                                                          \
+    double all = ((a[0][0] J a[0][4]) J(a[0][2] J a[0][6])) J((a[0][1] J a[0][5]) J(a[0][3] J a[0][7]));          \
+    for (; i < n; i++) {                                                                                          \
+      const double v1 = (double)x[i], c1 = aux;                                                                   \
+      (void)c1;                                                                                                   \
+      all = all J(MAP);                                                                                           \
+    }                                                                                                             \
+    return all;                                                                                                   \
+  }                                                                                                               \
+  static inline double name##_one_##sfx(S x, double c1) {                                                         \
+    const double v1 = (double)x;                                                                                  \
+    (void)c1;                                                                                                     \
+    return MAP;                                                                                                   \
+  }                                                                                                               \
+  static void name##_col_##sfx(const S *x, int64_t ld, int64_t rows, int64_t cols, const double *aux,             \
+                               double *PL_RESTRICT acc) {                                                         \
+    static const double none[PLK_COLS];                                                                           \
+    const double *PL_RESTRICT c = aux ? aux : none;                                                               \
+    int64_t r = 0;                                                                                                \
+    for (; r + 4 <= rows; r += 4, x += 4 * ld)                                                                    \
+      for (int64_t k = 0; k < cols; k++)                                                                          \
+        acc[k] = acc[k] J((name##_one_##sfx(x[k], c[k]) J name##_one_##sfx(x[k + ld], c[k]))                      \
+                              J(name##_one_##sfx(x[k + 2 * ld], c[k]) J name##_one_##sfx(x[k + 3 * ld], c[k])));  \
+    for (; r < rows; r++, x += ld)                                                                                \
+      for (int64_t k = 0; k < cols; k++) acc[k] = acc[k] J name##_one_##sfx(x[k], c[k]);                          \
+  }
+#define BOTH(name, START, J, VMAP, MAP)              \
+  MAPPED(float, f32, name, START, J, VMAP, MAP)      \
+  MAPPED(double, f64, name, START, J, VMAP, MAP)
+BOTH(square, 0, +, v *v, v1 *v1)
+BOTH(sqdiff, 0, +, (v - c) * (v - c), (v1 - c1) * (v1 - c1))
+BOTH(abs, 0, +, magnitude(v), vm_abs_f64(v1))
+BOTH(prod, 1, *, v, v1)
+
+/* Sums of exp(x - c): each column in float, added up in double. */
+static void exp_col_f32(const float *x, int64_t ld, int64_t rows, int64_t cols, const double *aux,
+                        double *PL_RESTRICT acc) {
+  float c[PLK_COLS];
+  for (int64_t k = 0; k < cols; k++) c[k] = (float)aux[k];
+  for (int64_t r = 0; r < rows; r++, x += ld)
+    for (int64_t k = 0; k < cols; k++) acc[k] += (double)vm_exp_f32(x[k] - c[k]);
+}
+static void exp_col_f64(const double *x, int64_t ld, int64_t rows, int64_t cols, const double *aux,
+                        double *PL_RESTRICT acc) {
+  for (int64_t r = 0; r < rows; r++, x += ld)
+    for (int64_t k = 0; k < cols; k++) acc[k] += vm_exp_f64(x[k] - aux[k]);
+}
+
+/* How many elements are not 0 (NaN is not). PART is as wide as an element and holds MOST of them. */
+#define COUNT(S, sfx, PART, MOST)                                                                             \
+  static int64_t count_row_##sfx(const S *x, int64_t n) {                                                     \
+    int64_t all = 0;                                                                                          \
+    for (int64_t at = 0; at < n; at += 64 * MOST) {                                                           \
+      const int64_t m = n - at < 64 * MOST ? n : at + 64 * MOST;                                              \
+      PART part[64] = {0};                                                                                    \
+      int64_t i = at;                                                                                         \
+      for (; i + 64 <= m; i += 64)                                                                            \
+        for (int j = 0; j < 64; j++) part[j] = (PART)(part[j] + (x[i + j] != 0));                             \
+      for (int j = 0; j < 64; j++) all += (int64_t)part[j];                                                   \
+      for (; i < m; i++) all += x[i] != 0;                                                                    \
+    }                                                                                                         \
+    return all;                                                                                               \
+  }                                                                                                           \
+  static void count_col_##sfx(const S *x, int64_t ld, int64_t rows, int64_t cols, int64_t *PL_RESTRICT acc) { \
+    PART part[PLK_COLS];                                                                                      \
+    for (int64_t r0 = 0; r0 < rows; r0 += MOST) {                                                             \
+      const int64_t m = rows - r0 < MOST ? rows - r0 : MOST;                                                  \
+      for (int64_t k = 0; k < cols; k++) part[k] = 0;                                                         \
+      for (int64_t r = 0; r < m; r++, x += ld)                                                                \
+        for (int64_t k = 0; k < cols; k++) part[k] = (PART)(part[k] + (x[k] != 0));                           \
+      for (int64_t k = 0; k < cols; k++) acc[k] += (int64_t)part[k];                                          \
+    }                                                                                                         \
+  }
+COUNT(uint8_t, u8, uint8_t, 255)
+COUNT(float, f32, uint32_t, 4096)
+COUNT(int64_t, i64, uint64_t, 4096)
+
+static int64_t sum_row_i64(const int64_t *x, int64_t n) {
+  uint64_t all = 0; /* wraps */
+  for (int64_t i = 0; i < n; i++) all += (uint64_t)x[i];
+  return (int64_t)all;
+}
+static void sum_col_i64(const int64_t *x, int64_t ld, int64_t rows, int64_t cols, int64_t *PL_RESTRICT acc) {
+  for (int64_t r = 0; r < rows; r++, x += ld)
+    for (int64_t k = 0; k < cols; k++) acc[k] = (int64_t)((uint64_t)acc[k] + (uint64_t)x[k]);
+}
+
+#define PAIR(name) {name##_row_f32, name##_col_f32, name##_row_f64, name##_col_f64}
+extern const PlkMapLoops PLK_ISA_NAME(plk_map_table);
+const PlkMapLoops PLK_ISA_NAME(plk_map_table) = {
+    .square = PAIR(square),
+    .sqdiff = PAIR(sqdiff),
+    .abs = PAIR(abs),
+    .prod = PAIR(prod),
+    .exp = {NULL, exp_col_f32, NULL, exp_col_f64},
+    .count_u8 = count_row_u8,
+    .count_f32 = count_row_f32,
+    .count_i64 = count_row_i64,
+    .sum_i64 = sum_row_i64,
+    .colcount_u8 = count_col_u8,
+    .colcount_f32 = count_col_f32,
+    .colcount_i64 = count_col_i64,
+    .colsum_i64 = sum_col_i64,
+};
