@@ -6,9 +6,9 @@
 
 #include <string.h>
 
-#include "kernels/elementwise.h"
+#include "kernels/join.h"
 
-PL_EITHER(elementwise)
+PL_EITHER(copy)
 
 /* ---- windows ------------------------------------------------------------------------------------------ */
 
@@ -77,8 +77,8 @@ PlStatus pl_window_copy(PlWindow *w, const PlArray *src, void **scratch) {
   const PlArray *in[1] = {src};
   PlArray *out[1] = {&w->a};
   static const PlAttrs none;
-  PlkCall k = {.name = "copy", .code = PLK_EW_COPY, .nin = 1, .nout = 1, .in = in, .out = out, .attrs = &none};
-  PlStatus s = either_elementwise(&k);
+  PlkCall k = {.name = "copy", .nin = 1, .nout = 1, .in = in, .out = out, .attrs = &none};
+  PlStatus s = either_copy(&k);
   if (s == PL_OK) return PL_OK;
   pl_scratch_free_at(src->device, *scratch);
   *scratch = NULL;

@@ -1,0 +1,60 @@
+-- SPDX-License-Identifier: MIT
+-- Products of tall matrices with small weights, which the kernel may turn over, copy or take in batches. The judge is
+-- the sum of products, one by one, in f64.
+
+local T = require "perilune"
+local F = T.nn.F
+
+-- y[…, n] = Σ_k x[…, k] w[n, k]
+local function judge(x, w) return (x:to("f64"):unsqueeze(-2) * w:to("f64")):sum(-1) end
+
+local function check(x, w, ...)
+  local want = judge(x, w)
+  local tol = x:dtype() == "f64" and 1e-12 or 2e-5
+  for i, got in ipairs { F.linear(x, w), x:matmul(w:t()), ... } do
+    assert.is_true(T.allclose(got:to("f64"), want, { rtol = tol, atol = tol * x:size(-1) }), ("way %d"):format(i))
+  end
+end
+
+describe("products of tall matrices", function()
+  for _, dtype in ipairs { "f32", "f64" } do
+    it("with weights of all shapes and layouts, " .. dtype, function()
+      T.manual_seed(7)
+      for _, size in ipairs { { 511, 33, 20 }, { 512, 33, 20 }, { 700, 130, 65 }, { 600, 17, 300 }, { 600, 20, 301 },
+        { 1030, 64, 1 }, { 513, 1, 9 }, { 2500, 12, 65 } } do
+        local M, K, N = table.unpack(size)
+        local x, w = T.randn(M, K, { dtype = dtype }), T.randn(N, K, { dtype = dtype })
+        check(x, w)
+        check(x, w:t():contiguous():t()) -- it lies turned over already
+        check(x, T.randn(N, K + 3, { dtype = dtype }):narrow(2, 2, K)) -- rows of a wider one
+        check(x:t():contiguous():t(), w)
+      end
+    end)
+
+    it("in batches, with dims swapped, " .. dtype, function()
+      T.manual_seed(8)
+      local x, w = T.randn(40, 30, 24, { dtype = dtype }), T.randn(10, 24, { dtype = dtype })
+      check(x, w)
+      check(x:transpose(1, 2), w)
+      check(x:transpose(1, 2):narrow(1, 3, 20), w)
+      check(x:narrow(3, 5, 12), w:narrow(2, 5, 12))
+      local each = T.randn(40, 24, 10, { dtype = dtype }) -- a weight for each matrix
+      local got = x:matmul(each)
+      for i = 1, 40, 13 do assert.is_true(T.allclose(got[i], x[i]:matmul(each[i]), { rtol = 1e-5, atol = 1e-5 })) end
+      assert.is_true(T.allclose(T.randn(0, 24, { dtype = dtype }):matmul(w:t()), T.zeros(0, 10, { dtype = dtype })))
+    end)
+  end
+
+  it("do not depend on the number of threads", function()
+    T.manual_seed(9)
+    local x, w = T.randn(50, 50, 128):transpose(1, 2), T.randn(65, 128)
+    local before, first = T.get_num_threads(), nil
+    for n = 1, 4 do
+      T.set_num_threads(n)
+      local y = F.linear(x, w)
+      first = first or y
+      assert.is_true(y:equal(first))
+    end
+    T.set_num_threads(before)
+  end)
+end)
