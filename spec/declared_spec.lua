@@ -5,7 +5,7 @@
 
 local T = require "perilune"
 local options = require "perilune.options"
-local _ = { T.nn.Linear, T.optim.SGD, T.optim.swa_utils, T.optim.compat } -- what loads late declares itself then
+local _ = { T.nn.Linear, T.optim.SGD, T.optim.swa_utils, T.optim.compat, T.distributions } -- what loads late declares itself then
 
 local HERE = debug.getinfo(1, "S").short_src:gsub("%p", "%%%0")
 
@@ -13,7 +13,7 @@ local HERE = debug.getinfo(1, "S").short_src:gsub("%p", "%%%0")
 local function resolve(who)
   local space, name = who:match("^([%w_.]+)%.([%w_]+)$")
   local spaces = { nn = T.nn, linalg = T.linalg, lr_scheduler = T.optim.lr_scheduler,
-    ["optim.swa_utils"] = T.optim.swa_utils }
+    ["optim.swa_utils"] = T.optim.swa_utils, distributions = T.distributions }
   if space == "lr_scheduler" then
     local opt = T.optim.SGD({ T.ones(1):requires_grad_() }, { lr = 1 })
     return name ~= "ChainedScheduler" and spaces[space][name], { opt }

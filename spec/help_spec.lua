@@ -30,7 +30,7 @@ local function others()
     for name, value in pairs(t) do
       local meta = type(value) == "table" and getmetatable(value)
       local callable = type(value) == "function" or (meta and meta.__call) or name == "LRScheduler"
-        or name == "Optimizer"
+        or name == "Optimizer" or name == "Distribution"
       if callable and keep(name, value) then list[#list + 1] = space .. "." .. name end
     end
   end
@@ -40,6 +40,7 @@ local function others()
   add("nn.init", nn.init, all)
   add("nn.utils", nn.utils, all)
   add("nn.utils.rnn", nn.utils.rnn, all)
+  add("distributions", T.distributions, all)
   add("linalg", T.linalg, function(name) return not ops["linalg." .. name] end)
   add("special", T.special, all)
   add("cuda", T.cuda, all)

@@ -73,8 +73,15 @@ local function grid_of(t, cols, padding)
   return sheet
 end
 
-local save_spec = options.spec("save_image", { { "quality", "int", 90 }, { "cols", "count", 8 },
-  { "padding", "size", 2 } })
+local function whole(opts, name, otherwise, least)
+  local v = opts[name]
+  if v == nil then return otherwise end
+  v = options.integer(v)
+  if not v or least and v < least then
+    fail("save_image: %s must be an integer%s, got %s", name, least and " from " .. least or "", describe(opts[name]))
+  end
+  return v
+end
 
 --- Writes u8 [C, H, W] or [H, W], or floats from 0 to 1, as PNG or JPEG by the ending of the name; a batch,
 -- [N, C, H, W], as one sheet of pictures.
@@ -82,11 +89,13 @@ local save_spec = options.spec("save_image", { { "quality", "int", 90 }, { "cols
 function files.save_image(path, t, opts)
   check_path("save_image", path)
   if not core.is_tensor(t) then fail("save_image: a tensor is wanted, got %s", describe(t)) end
-  local a = options.read(save_spec, opts or {})
+  opts = options.check("save_image", opts, { "quality", "cols", "padding" })
+  local quality, cols = whole(opts, "quality", 90), whole(opts, "cols", 8, 1)
+  local padding = whole(opts, "padding", 2, 0)
   t = t:detach()
   if t:is_floating_point() then t = (t:to("f32") * 255 + 0.5):clamp(0, 255):to("u8") end
-  if t:dim() == 4 then t = grid_of(t, a.cols, a.padding) end
-  return core.save_image(path, t, a.quality)
+  if t:dim() == 4 then t = grid_of(t, cols, padding) end
+  return core.save_image(path, t, quality)
 end
 
 return files

@@ -1,0 +1,289 @@
+-- SPDX-License-Identifier: MIT
+--- Distributions of classes and counts: Bernoulli, Categorical, OneHotCategorical (also straight through), Geometric,
+-- Binomial, NegativeBinomial, Poisson, Multinomial. Most take probs or logits, one of them. Classes count from 1, as
+-- everywhere; counts and Bernoulli's values from 0.
+-- @module perilune.distributions.discrete
+local T = require "perilune"
+local base = require "perilune.distributions.base"
+local options = require "perilune.options"
+
+local class, fail = base.class, options.fail
+local F = T.nn.F
+local out = {}
+
+local either = { { "probs", "operand", optional = true }, { "logits", "operand", optional = true } }
+local function with(...)
+  local list = { ... }
+  return table.move(either, 1, 2, #list + 1, list)
+end
+
+local function need_one(a, who)
+  if (a.probs == nil) == (a.logits == nil) then fail("%s: one of probs and logits is wanted", who) end
+end
+
+local least = { f64 = 2.0 ^ -52, f32 = 2.0 ^ -23, bf16 = 2.0 ^ -7, f16 = 2.0 ^ -10 }
+local function inside(p) return p:clamp(least[p:dtype()], 1 - least[p:dtype()]) end
+
+-- ---- two outcomes -------------------------------------------------------------------------------------------
+
+-- logits = log p - log(1 - p)
+local function binary(name, args, settings)
+  settings.sets = settings.sets or {}
+  settings.sets.probs, settings.sets.logits = settings.sets.probs or "unit", "real"
+  local C = class(name, args, settings)
+  out[name] = C
+  function C:init(a, who)
+    need_one(a, who)
+    base.store(self, a, who)
+  end
+  function C.props.probs(d) return d.logits:sigmoid() end
+  function C.props.logits(d)
+    local p = inside(d.probs)
+    return p:log() - (-p):log1p()
+  end
+  return C
+end
+out.binary = binary
+
+-- The cross entropy of a true share p with these logits.
+local function cross(logits, p)
+  return F.softplus(logits) - logits * p
+end
+
+local Bernoulli = binary("Bernoulli", either, {})
+Bernoulli.has_enumerate_support, Bernoulli.support = true, "boolean"
+function Bernoulli.props.mean(d) return d.probs end
+function Bernoulli.props.variance(d) return d.probs * (1 - d.probs) end
+function Bernoulli.props.mode(d)
+  local p = d.probs
+  return T.where(p:eq(0.5), 0 / 0, p:gt(0.5):to(p:dtype()))
+end
+function Bernoulli:sample(shape)
+  return T.bernoulli(self.probs:detach():expand(self:shape_of(shape)):contiguous())
+end
+function Bernoulli:log_prob(x)
+  return -cross(self.logits, self:value(x))
+end
+function Bernoulli:entropy() return cross(self.logits, self.probs) end
+function Bernoulli:enumerate_support()
+  local p = self:parameters()[1]
+  local v = T.tensor({ 0, 1 }, { dtype = p:dtype(), device = p:device() })
+  local shape = { 2 }
+  for i = 1, #self.batch_shape do shape[i + 1] = 1 end
+  return v:view(shape):expand(base.join({ 2 }, self.batch_shape))
+end
+
+-- Failures before the first success.
+local Geometric = binary("Geometric", either, {})
+Geometric.support = "count"
+function Geometric.props.mean(d) return 1 / d.probs - 1 end
+function Geometric.props.mode(d) return T.zeros_like(d.probs) end
+function Geometric.props.variance(d) return (1 / d.probs - 1) / d.probs end
+function Geometric:sample(shape)
+  local p = self.probs:detach()
+  return (base.uniform(p, self:shape_of(shape)):log() / (-p):log1p()):floor()
+end
+function Geometric:log_prob(x)
+  local p = self.probs
+  return T.xlog1py(self:value(x), -p) + p:log()
+end
+function Geometric:entropy() return cross(self.logits, self.probs) / self.probs end
+
+local Binomial = binary("Binomial", with({ "total_count", "operand", 1 }), { sets = { total_count = "count" } })
+Binomial.support = "count"
+function Binomial.props.mean(d) return d.total_count * d.probs end
+function Binomial.props.mode(d) return ((d.total_count + 1) * d.probs):floor():minimum(d.total_count) end
+function Binomial.props.variance(d) return d.total_count * d.probs * (1 - d.probs) end
+function Binomial:sample(shape)
+  shape = self:shape_of(shape)
+  local n, p = self.total_count:detach(), self.probs:detach()
+  return T.binomial(n:expand(shape):contiguous(), p:expand(shape):contiguous())
+end
+--- log n! - log k! - log (n - k)! + k logits - n log(1 + e^logits)
+function Binomial:log_prob(x)
+  local n, k, l = self.total_count, self:value(x), self.logits
+  if self.validate_args then base.check("Binomial: log_prob", "total_count - the value", n - k, "nonnegative") end
+  return (n + 1):lgamma() - (k + 1):lgamma() - (n - k + 1):lgamma() + k * l - n * F.softplus(l)
+end
+function Binomial:enumerate_support()
+  local n = self.total_count:detach()
+  local most = n:max():item()
+  if n:ne(most):any():item() then fail("Binomial: enumerate_support needs one total_count for all") end
+  local shape = { math.tointeger(most) + 1 }
+  for i = 1, #self.batch_shape do shape[i + 1] = 1 end
+  return (T.arange(shape[1], { dtype = n:dtype(), device = n:device() }) - 1):view(shape)
+    :expand(base.join({ shape[1] }, self.batch_shape))
+end
+function Binomial:entropy()
+  local lp = self:log_prob(self:enumerate_support())
+  return -(lp:exp() * lp):sum(1)
+end
+
+-- Successes before total_count failures.
+local NegativeBinomial = binary("NegativeBinomial", with({ "total_count", "operand" }),
+  { sets = { total_count = "nonnegative" } })
+NegativeBinomial.support = "count"
+function NegativeBinomial.props.mean(d) return d.total_count * d.logits:exp() end
+function NegativeBinomial.props.mode(d) return ((d.total_count - 1) * d.logits:exp()):floor():clamp(0, nil) end
+function NegativeBinomial.props.variance(d) return d.mean / (-d.logits):sigmoid() end
+function NegativeBinomial:sample(shape)
+  local gamma = require "perilune.distributions.gamma"
+  return T.no_grad(function()
+    local z = gamma.standard_gamma(self.total_count:expand(self:shape_of(shape)):contiguous())
+    return T.poisson(z * self.logits:exp())
+  end)
+end
+function NegativeBinomial:log_prob(x)
+  local n, k, l = self.total_count, self:value(x), self.logits
+  return n * F.logsigmoid(-l) + k * F.logsigmoid(l) + (n + k):lgamma() - (k + 1):lgamma() - n:lgamma()
+end
+
+local Poisson = class("Poisson", { { "rate", "operand" } }, { sets = { rate = "nonnegative" } })
+out.Poisson = Poisson
+Poisson.support = "count"
+function Poisson.props.mean(d) return d.rate end
+function Poisson.props.mode(d) return d.rate:floor() end
+function Poisson.props.variance(d) return d.rate end
+function Poisson:sample(shape) return T.poisson(self.rate:detach():expand(self:shape_of(shape)):contiguous()) end
+function Poisson:log_prob(x)
+  x = self:value(x)
+  return T.xlogy(x, self.rate) - self.rate - (x + 1):lgamma()
+end
+
+-- ---- many classes -------------------------------------------------------------------------------------------
+
+local function classes(name, args, settings)
+  settings.inner = { probs = 1, logits = 1 }
+  settings.sets = { probs = "nonnegative", logits = "real" }
+  local C = class(name, args, settings)
+  out[name] = C
+  function C:init(a, who)
+    need_one(a, who)
+    base.store(self, a, who)
+    local p, l = rawget(self, "probs"), rawget(self, "logits")
+    if p then -- shares of 1; log p that sum to it
+      self.probs = p / p:sum(-1, { keepdim = true })
+    else
+      self.logits = l - l:logsumexp(-1, { keepdim = true })
+    end
+  end
+  function C.props.probs(d) return d.logits:softmax(-1) end
+  function C.props.logits(d) return inside(d.probs):log() end
+  function C.props.num_classes(d) return d:parameters()[1]:size(-1) end
+  return C
+end
+out.classes = classes
+
+local Categorical = classes("Categorical", either, {})
+Categorical.has_enumerate_support = true
+function Categorical.props.mean(d) return T.full_like(d.probs:select(-1, 1), 0 / 0) end
+Categorical.props.variance = Categorical.props.mean
+function Categorical.props.mode(d) return d.probs:argmax(-1) end
+function Categorical:sample(shape)
+  local p = self.probs:detach()
+  local wide = p:expand(base.join(self:shape_of(shape), { p:size(-1) }))
+  if wide:numel() == 0 then return T.zeros(self:shape_of(shape), { dtype = "i64", device = p:device() }) end
+  return wide:reshape(-1, p:size(-1)):multinomial(1, true):view(self:shape_of(shape))
+end
+-- Classes as i64, checked against their number.
+local function chosen(self, x, who)
+  local p = self:parameters()[1]
+  if type(x) == "number" then x = T.tensor(x, { dtype = "i64", device = p:device() }) end
+  if type(x) ~= "userdata" then
+    fail("Categorical: %s: a tensor or a number is wanted, got %s", who, options.describe(x))
+  end
+  if self.validate_args then
+    local n = p:size(-1)
+    base.check("Categorical: " .. who, "the value", x, { ("a class from 1 to %d"):format(n), function(v)
+      local ok = v:ge(1):logical_and(v:le(n))
+      return v:is_floating_point() and ok:logical_and(v:eq(v:floor())) or ok
+    end })
+  end
+  return x:to("i64")
+end
+function Categorical:log_prob(x)
+  x = chosen(self, x, "log_prob"):unsqueeze(-1)
+  local l, own = self.logits, x:shape()
+  own[#own] = nil
+  local batch = T.broadcast_shapes(own, self.batch_shape)
+  local n = l:size(-1)
+  return l:expand(base.join(batch, { n })):gather(-1, x:expand(base.join(batch, { 1 }))):squeeze(-1)
+end
+function Categorical:entropy()
+  local p = self.probs
+  return -(p * self.logits:clamp(-3.4e38, nil)):sum(-1)
+end
+function Categorical:enumerate_support()
+  local p = self:parameters()[1]
+  local shape = { p:size(-1) }
+  for i = 1, #self.batch_shape do shape[i + 1] = 1 end
+  return T.arange(shape[1], { device = p:device() }):view(shape):expand(base.join({ shape[1] }, self.batch_shape))
+end
+
+local OneHot = classes("OneHotCategorical", either, {})
+OneHot.event_dim, OneHot.support, OneHot.has_enumerate_support = 1, "one_hot", true
+function OneHot.props.event_shape(d) return { d.num_classes } end
+function OneHot.props.mean(d) return d.probs end
+function OneHot.props.variance(d) return d.probs * (1 - d.probs) end
+function OneHot.props.mode(d) return T.one_hot(d.probs:argmax(-1), d.num_classes):to(d.probs:dtype()) end
+function OneHot:sample(shape)
+  local list = base.join(base.shape("sample", shape), self.batch_shape)
+  local index = Categorical.sample({ probs = self.probs, shape_of = function() return list end })
+  return T.one_hot(index, self.num_classes):to(self.probs:dtype())
+end
+function OneHot:log_prob(x) return T.xlogy(self:value(x), self.probs):sum(-1) end
+OneHot.entropy = Categorical.entropy
+function OneHot:enumerate_support()
+  local p = self:parameters()[1]
+  local n, shape = p:size(-1), { p:size(-1) }
+  for i = 1, #self.batch_shape do shape[i + 1] = 1 end
+  shape[#shape + 1] = n
+  return T.eye(n, { dtype = p:dtype() }):to(p:device()):view(shape):expand(base.join({ n }, self.batch_shape, { n }))
+end
+
+-- The gradient of a sample is taken as that of probs (Bengio, Léonard & Courville 2013).
+local Straight = classes("OneHotCategoricalStraightThrough", either, { parent = OneHot })
+Straight.has_rsample = true
+function Straight:rsample(shape)
+  local p = self.probs
+  return OneHot.sample(self, shape) + (p - p:detach())
+end
+Straight.sample = OneHot.sample
+
+-- How often each class came in total_count draws.
+local Multinomial = classes("Multinomial", { { "total_count", "size", 1 }, either[1], either[2] },
+  { names = { "probs", "logits" } })
+Multinomial.event_dim, Multinomial.support = 1, "count"
+local categories = Multinomial.init
+function Multinomial:init(a, who)
+  categories(self, a, who)
+  self.total_count = a.total_count
+end
+function Multinomial.props.event_shape(d) return { d.num_classes } end
+function Multinomial.props.mean(d) return d.probs * d.total_count end
+function Multinomial.props.variance(d) return d.total_count * d.probs * (1 - d.probs) end
+function Multinomial:sample(shape)
+  local list = base.join(base.shape("sample", shape), self.batch_shape)
+  local drawn = Categorical.sample({ probs = self.probs:unsqueeze(-2),
+    shape_of = function() return base.join(list, { self.total_count }) end })
+  return T.one_hot(drawn, self.num_classes):sum(-2):to(self.probs:dtype())
+end
+--- log n! - Σ log x! + Σ x log p
+function Multinomial:log_prob(x)
+  x = self:value(x)
+  if self.validate_args then
+    base.check("Multinomial: log_prob", "the value", x, { ("counts that sum to %d"):format(self.total_count),
+      function(v) return v:sum(-1):eq(self.total_count) end })
+  end
+  return (x:sum(-1) + 1):lgamma() - (x + 1):lgamma():sum(-1) + T.xlogy(x, self.probs):sum(-1)
+end
+--- n H(p) - log n! + Σ over classes and counts k of P(k) log k!, P that of Binomial(n, p)
+function Multinomial:entropy()
+  local n, p = self.total_count, self.probs
+  local binomial = Binomial { total_count = n, probs = p, validate_args = false }
+  local k = binomial:enumerate_support()
+  local extra = (binomial:log_prob(k):exp() * (k + 1):lgamma()):sum(1):sum(-1)
+  return n * Categorical.entropy(self) - T.tensor(n + 1.0, { dtype = "f64" }):lgamma():item() + extra
+end
+
+return out

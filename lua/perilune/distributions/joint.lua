@@ -1,0 +1,293 @@
+-- SPDX-License-Identifier: MIT
+--- Distributions made of others, and of many numbers at once: Independent, MixtureSameFamily, MultivariateNormal,
+-- TransformedDistribution with its transforms, and the relaxed ones (Maddison, Mnih & Teh 2017; Jang, Gu & Poole 2017).
+-- @module perilune.distributions.joint
+local T = require "perilune"
+local base = require "perilune.distributions.base"
+local discrete = require "perilune.distributions.discrete"
+local options = require "perilune.options"
+
+local class, fail, describe = base.class, options.fail, options.describe
+local F = T.nn.F
+local log, pi = math.log, math.pi
+local out = {}
+
+local function is_distribution(v)
+  return type(v) == "table" and type(v.log_prob) == "function" and type(v.batch_shape) == "table"
+end
+
+-- ---- MultivariateNormal -------------------------------------------------------------------------------------
+
+local Multi = class("MultivariateNormal", { { "loc", "operand" }, { "covariance_matrix", "operand", optional = true },
+  { "precision_matrix", "operand", optional = true }, { "scale_tril", "operand", optional = true } },
+  { names = { "loc", "scale_tril" }, inner = { loc = 1, scale_tril = 2 }, sets = { loc = "real" } })
+out.MultivariateNormal = Multi
+Multi.has_rsample, Multi.event_dim, Multi.support = true, 1, "real"
+
+-- The Cholesky factor of a matrix; a wrong one is an error of the constructor.
+local function factor(who, name, a)
+  local ok, l = pcall(T.linalg.cholesky, a)
+  if not ok then fail("%s: %s must be symmetric and positive definite, got %s", who, name, describe(a)) end
+  return l
+end
+
+-- L of P⁻¹ from the precision P: with J turning the order of rows and columns, and J P J = M Mᵀ, it is J M⁻ᵀ J.
+local function from_precision(who, p)
+  local m = factor(who, "precision_matrix", p:flip { -2, -1 })
+  local eye = T.eye(p:size(-1), { dtype = p:dtype() }):to(p:device())
+  return T.linalg.solve_triangular(m:flip { -2, -1 }:transpose(-2, -1), eye, { upper = false })
+end
+
+function Multi:init(a, who)
+  local given = (a.covariance_matrix and 1 or 0) + (a.precision_matrix and 1 or 0) + (a.scale_tril and 1 or 0)
+  if given ~= 1 then fail("%s: one of covariance_matrix, precision_matrix and scale_tril is wanted", who) end
+  local l = a.scale_tril
+  local matrix = l or a.covariance_matrix or a.precision_matrix
+  if type(matrix) ~= "userdata" or matrix:dim() < 2 or matrix:size(-1) ~= matrix:size(-2) then
+    fail("%s: a square matrix is wanted, got %s", who, describe(matrix))
+  end
+  if a.covariance_matrix then
+    l = factor(who, "covariance_matrix", a.covariance_matrix)
+  elseif a.precision_matrix then
+    l = from_precision(who, a.precision_matrix)
+  elseif self.validate_args then
+    base.check(who, "the diagonal of scale_tril", l:diagonal { dim1 = -2, dim2 = -1 }, "positive")
+  end
+  local loc = a.loc
+  if type(loc) == "number" then loc = T.full({ l:size(-1) }, loc, { dtype = l:dtype(), device = l:device() }) end
+  base.store(self, { loc = loc, scale_tril = l }, who)
+  if self.loc:size(-1) ~= l:size(-1) then
+    fail("%s: loc has %d entries and the matrix %d rows", who, self.loc:size(-1), l:size(-1))
+  end
+end
+function Multi.props.event_shape(d) return { d.loc:size(-1) } end
+function Multi.props.mean(d) return d.loc end
+Multi.props.mode = Multi.props.mean
+function Multi.props.variance(d) return d.scale_tril:square():sum(-1) end
+function Multi.props.covariance_matrix(d) return d.scale_tril:matmul(d.scale_tril:transpose(-2, -1)) end
+function Multi.props.precision_matrix(d) return T.linalg.inv(d.covariance_matrix) end
+function Multi:rsample(shape)
+  local eps = base.normal(self.loc, self:shape_of(shape))
+  return self.loc + self.scale_tril:matmul(eps:unsqueeze(-1)):squeeze(-1)
+end
+local function half_log_det(d) return d.scale_tril:diagonal { dim1 = -2, dim2 = -1 }:log():sum(-1) end
+--- -(|L⁻¹(x - loc)|² + k log 2π)/2 - Σ log L_ii
+function Multi:log_prob(x)
+  local diff = (self:value(x) - self.loc):unsqueeze(-1)
+  local shape = T.broadcast_shapes(table.move(diff:shape(), 1, diff:dim() - 2, 1, {}), self.batch_shape)
+  local k = self.loc:size(-1)
+  local m = T.linalg.solve_triangular(self.scale_tril:expand(base.join(shape, { k, k })),
+    diff:expand(base.join(shape, { k, 1 })), { upper = false })
+  return m:squeeze(-1):square():sum(-1) * -0.5 - 0.5 * k * log(2 * pi) - half_log_det(self)
+end
+function Multi:entropy() return half_log_det(self) + 0.5 * self.loc:size(-1) * (1 + log(2 * pi)) end
+
+-- ---- Independent, MixtureSameFamily -------------------------------------------------------------------------
+
+local function need(who, name, v)
+  if not is_distribution(v) then fail("%s: %s must be a distribution, got %s", who, name, describe(v)) end
+end
+
+-- The last n dimensions of the batch count as one draw: their log probabilities are added.
+local Independent = class("Independent", { { "base", "any" }, { "reinterpreted_batch_ndims", "size" } }, { names = {} })
+out.Independent = Independent
+function Independent:init(a, who)
+  need(who, "base", a.base)
+  local d, n = a.base, a.reinterpreted_batch_ndims
+  local b = d.batch_shape
+  if n > #b then fail("%s: %d dimensions of a batch_shape of %d", who, n, #b) end
+  self.base, self.n = d, n
+  self.has_rsample, self.event_dim = d.has_rsample, d.event_dim + n
+  self.batch_shape = table.move(b, 1, #b - n, 1, {})
+  self._event = base.join(table.move(b, #b - n + 1, #b, 1, {}), d.event_shape)
+end
+function Independent.props.event_shape(d) return d._event end
+for _, name in ipairs { "mean", "variance", "mode" } do
+  Independent.props[name] = function(d) return d.base[name] end
+end
+function Independent:parameters() return self.base:parameters() end
+function Independent:sample(shape) return self.base:sample(shape) end
+function Independent:rsample(shape) return self.base:rsample(shape) end
+function Independent:log_prob(x) return base.sum_last(self.base:log_prob(x), self.n) end
+function Independent:entropy() return base.sum_last(self.base:entropy(), self.n) end
+function Independent:expand(shape)
+  shape = base.shape("expand", shape)
+  local own = self.base.batch_shape
+  return Independent(self.base:expand(base.join(shape, table.move(own, #own - self.n + 1, #own, 1, {}))), self.n)
+end
+function Independent:__tostring() return ("Independent(%s, %d)"):format(tostring(self.base), self.n) end
+
+-- A Categorical over the last dimension of the components' batch.
+local Mixture = class("MixtureSameFamily", { { "mixture_distribution", "any" }, { "component_distribution", "any" } },
+  { names = {} })
+out.MixtureSameFamily = Mixture
+function Mixture:init(a, who)
+  local m, c = a.mixture_distribution, a.component_distribution
+  if not is_distribution(m) or getmetatable(m) ~= discrete.Categorical then
+    fail("%s: mixture_distribution must be a Categorical, got %s", who, tostring(m))
+  end
+  need(who, "component_distribution", c)
+  local b, k = c.batch_shape, m.num_classes
+  if #b == 0 or b[#b] ~= k then
+    fail("%s: %d components in the mixture, the last dimension of the components' batch_shape is %s", who, k,
+      tostring(b[#b]))
+  end
+  self.mixture, self.component = m, c
+  self.batch_shape = table.move(b, 1, #b - 1, 1, {})
+  self.event_dim = #c.event_shape
+end
+function Mixture.props.event_shape(d) return d.component.event_shape end
+-- The mixture's weights beside values of the components.
+local function weights(d)
+  local p = d.mixture.probs
+  for _ = 1, d.event_dim do p = p:unsqueeze(-1) end
+  return p
+end
+function Mixture.props.mean(d) return (weights(d) * d.component.mean):sum(-1 - d.event_dim) end
+function Mixture.props.variance(d)
+  local c, at = d.component, -1 - d.event_dim
+  return (weights(d) * (c.variance + (c.mean - d.mean:unsqueeze(at)):square())):sum(at)
+end
+function Mixture:parameters() return base.join(self.mixture:parameters(), self.component:parameters()) end
+function Mixture:sample(shape)
+  local x, at = self.component:sample(shape), -1 - self.event_dim
+  local list = base.join(base.shape("sample", shape), self.batch_shape)
+  local p = self.mixture.probs
+  local k = p:size(-1)
+  local index = discrete.Categorical.sample({ probs = p:expand(base.join(self.batch_shape, { k })),
+    shape_of = function() return list end }):unsqueeze(-1)
+  for _ = 1, self.event_dim do index = index:unsqueeze(-1) end
+  return x:gather(at, index:expand(base.join(list, { 1 }, self.event_shape))):squeeze(at)
+end
+function Mixture:log_prob(x)
+  x = self.component:value(x)
+  return (self.component:log_prob(x:unsqueeze(-1 - self.event_dim)) + self.mixture.logits):logsumexp(-1)
+end
+function Mixture:cdf(x)
+  return (self.component:cdf(self.component:value(x):unsqueeze(-1)) * self.mixture.probs):sum(-1)
+end
+function Mixture:__tostring()
+  return ("MixtureSameFamily(%s, %s)"):format(tostring(self.mixture), tostring(self.component))
+end
+
+-- ---- functions of a draw ------------------------------------------------------------------------------------
+
+local Transform = { __name = "Transform" }
+-- call: y of x; inverse: x of y; slope(x, y): log |dy/dx|. All elementwise and rising or falling.
+local function transform(name, args, make)
+  local spec = options.spec("distributions." .. name, args)
+  out[name] = setmetatable({}, { __call = function(_, ...)
+    local t = make(options.read(spec, ...))
+    t.name = name
+    return setmetatable(t, Transform)
+  end })
+end
+Transform.__call = function(t, x) return t.call(x) end
+Transform.__tostring = function(t) return t.name end
+Transform.__index = { inv = function(t, y) return t.inverse(y) end,
+  log_abs_det_jacobian = function(t, x, y) return t.slope(x, y) end }
+
+transform("AffineTransform", { { "loc", "operand", 0 }, { "scale", "operand", 1 } }, function(a)
+  return { call = function(x) return a.loc + a.scale * x end, inverse = function(y) return (y - a.loc) / a.scale end,
+    slope = function(x)
+      local s = type(a.scale) == "number" and T.full_like(x, a.scale) or a.scale + T.zeros_like(x)
+      return s:abs():log()
+    end }
+end)
+transform("ExpTransform", {}, function()
+  return { call = T.exp, inverse = T.log, slope = function(x) return x end }
+end)
+transform("PowerTransform", { { "exponent", "operand" } }, function(a)
+  return { call = function(x) return x ^ a.exponent end, inverse = function(y) return y ^ (1 / a.exponent) end,
+    slope = function(x, y) return (a.exponent * y / x):abs():log() end }
+end)
+transform("SigmoidTransform", {}, function()
+  return { call = T.sigmoid, inverse = T.logit, slope = function(x) return -F.softplus(-x) - F.softplus(x) end }
+end)
+transform("TanhTransform", {}, function()
+  return { call = T.tanh, inverse = T.atanh, slope = function(x) return 2 * (log(2) - x - F.softplus(-2 * x)) end }
+end)
+transform("SoftplusTransform", {}, function()
+  return { call = F.softplus, inverse = function(y) return (-(-y):expm1()):log() + y end,
+    slope = function(x) return -F.softplus(-x) end }
+end)
+
+-- Draws of base through transforms, first to last.
+local Transformed = class("TransformedDistribution", { { "base", "any" }, { "transforms", "any" } }, { names = {} })
+out.TransformedDistribution = Transformed
+function Transformed:init(a, who)
+  need(who, "base", a.base)
+  local list = getmetatable(a.transforms) == Transform and { a.transforms } or a.transforms
+  if type(list) ~= "table" or #list == 0 then fail("%s: a transform, or a list of them, is wanted", who) end
+  for i, t in ipairs(list) do
+    if getmetatable(t) ~= Transform then fail("%s: entry %d is no transform but %s", who, i, describe(t)) end
+  end
+  self.base, self.transforms = a.base, list
+  self.batch_shape, self.event_dim, self.has_rsample = a.base.batch_shape, a.base.event_dim, a.base.has_rsample
+end
+function Transformed.props.event_shape(d) return d.base.event_shape end
+function Transformed:parameters() return self.base:parameters() end
+local function through(self, x)
+  for _, t in ipairs(self.transforms) do x = t(x) end
+  return x
+end
+function Transformed:sample(shape) return T.no_grad(function() return through(self, self.base:sample(shape)) end) end
+function Transformed:rsample(shape) return through(self, self.base:rsample(shape)) end
+--- log p(x) - Σ log |dy/dx|
+function Transformed:log_prob(y)
+  y = self:value(y)
+  local sum
+  for i = #self.transforms, 1, -1 do
+    local t = self.transforms[i]
+    local x = t:inv(y)
+    local slope = base.sum_last(t:log_abs_det_jacobian(x, y), #self.event_shape)
+    sum = sum and sum + slope or slope
+    y = x
+  end
+  return self.base:log_prob(y) - sum
+end
+function Transformed:__tostring()
+  local names = {}
+  for i, t in ipairs(self.transforms) do names[i] = tostring(t) end
+  return ("TransformedDistribution(%s, {%s})"):format(tostring(self.base), table.concat(names, ", "))
+end
+
+-- ---- relaxed ------------------------------------------------------------------------------------------------
+
+local temperature = { "temperature", "operand" }
+
+local Relaxed = discrete.binary("RelaxedBernoulli", { temperature, { "probs", "operand", optional = true },
+  { "logits", "operand", optional = true } }, { sets = { temperature = "positive" } })
+out.RelaxedBernoulli = Relaxed
+Relaxed.has_rsample, Relaxed.support = true, "open_unit"
+function Relaxed:rsample(shape)
+  local u = base.uniform(self.temperature, self:shape_of(shape)):clamp(nil, 1 - 2.0 ^ -24)
+  return ((self.logits + u:log() - (-u):log1p()) / self.temperature):sigmoid()
+end
+function Relaxed:log_prob(y)
+  y = self:value(y)
+  local x = y:logit()
+  local diff = self.logits - x * self.temperature
+  return self.temperature:log() + diff - 2 * F.softplus(diff) + F.softplus(x) + F.softplus(-x)
+end
+
+local RelaxedOneHot = discrete.classes("RelaxedOneHotCategorical", { temperature,
+  { "probs", "operand", optional = true }, { "logits", "operand", optional = true } }, {})
+out.RelaxedOneHotCategorical = RelaxedOneHot
+RelaxedOneHot.sets.temperature = "positive"
+RelaxedOneHot.has_rsample, RelaxedOneHot.event_dim, RelaxedOneHot.support = true, 1, "simplex"
+function RelaxedOneHot.props.num_classes(d) return d.logits:size(-1) end
+function RelaxedOneHot.props.event_shape(d) return { d.num_classes } end
+function RelaxedOneHot:rsample(shape)
+  local u = base.uniform(self.temperature, self:shape_of(shape)):clamp(nil, 1 - 2.0 ^ -24)
+  return ((self.logits - (-u:log()):log()) / self.temperature:unsqueeze(-1)):softmax(-1)
+end
+function RelaxedOneHot:log_prob(y)
+  y = self:value(y)
+  local k, ly, t = self.num_classes, y:log(), self.temperature
+  local score = self.logits - t:unsqueeze(-1) * ly
+  score = (score - score:logsumexp(-1, { keepdim = true })):sum(-1)
+  return score + T.full_like(t, k):lgamma() + (k - 1) * t:log() - ly:sum(-1)
+end
+
+return out
