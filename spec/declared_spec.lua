@@ -5,7 +5,8 @@
 
 local T = require "perilune"
 local options = require "perilune.options"
-local _ = { T.nn.Linear, T.optim.SGD, T.optim.swa_utils, T.optim.compat, T.distributions } -- what loads late declares itself then
+-- What loads late declares itself then.
+local _ = { T.nn.Linear, T.optim.SGD, T.optim.swa_utils, T.optim.compat, T.distributions }
 
 local HERE = debug.getinfo(1, "S").short_src:gsub("%p", "%%%0")
 
