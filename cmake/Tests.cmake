@@ -50,7 +50,7 @@ if(TARGET perilune_cuda)
   set_property(TEST cuda_cudnn APPEND PROPERTY ENVIRONMENT
     "LD_LIBRARY_PATH=${out}/spec/driver:${PL_CUDNN_INCLUDE}/../lib:${PL_CUDA_ROOT}/lib64:$ENV{LD_LIBRARY_PATH}")
   add_executable(cuda_fused "${src}/spec/cuda/fused.c" "${src}/kernels/base.c" "${dnn}/library.c" "${dnn}/nvrtc.c"
-                 "${dnn}/fused_source.c" "${out}/cuda/headers.c")
+                 "${dnn}/fused_source.c" "${dnn}/fused_rows.c" "${out}/cuda/headers.c")
   target_include_directories(cuda_fused SYSTEM PRIVATE "${PL_CUDA_INCLUDE}")
   target_link_libraries(cuda_fused PRIVATE pl_flags Threads::Threads ${CMAKE_DL_LIBS})
   set_target_properties(cuda_fused PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${out}/spec")

@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: MIT
- * What away.c (groups, nodes one by one) and away_capture.c (the whole as one piece of work) share. */
+ * What away.c (nodes one by one, groups at work), away_groups.c, away_rows.c (groups chosen) and away_capture.c (the whole as
+ * one piece of work) share. */
 #ifndef PL_ENGINE_GRAPH_AWAY_INSIDE_H
 #define PL_ENGINE_GRAPH_AWAY_INSIDE_H
 
 #include "engine/device.h"
 #include "engine/graph/away.h"
+#include "engine/graph/tile.h"
 #include "kernels/capture.h"
 #include "kernels/fused.h"
 
+/* Nodes [begin, end). In a group of rows views lie among the members: such of what was there before are taken when the
+ * group runs (`views` of them); one of what a member makes is that member, seen as it is. */
 typedef struct Group {
-  int32_t begin, end;
+  int32_t begin, end, views;
   int64_t numel, cols;
+  PlTileSpace space; /* of a group of rows */
+  int32_t node[PLK_FUSED_MEMBERS]; /* of each member */
   PlkFused fused;
   PlFVal arg[PLK_FUSED_ARGS]; /* which value each argument is */
   const PlAttrs *attrs[PLK_FUSED_MEMBERS];
@@ -31,6 +37,17 @@ struct PlAway {
   struct PlAwayCapture *capture; /* NULL: not tried yet */
   const PlkCaptureTable *noting; /* set while nodes are noted and not run */
 };
+
+/* Where the longest group from node i on begins and ends; one behind i: none. Compiles it (away_groups.c). */
+PlStatus pl_away_group_from(PlAway *a, int32_t i, int32_t *end);
+/* The elementwise code of a node; < 0: it is no such call. */
+int pl_away_code(const PlFNode *n);
+/* The argument that value v is, a new one if need be; -1: no room. */
+int pl_away_argument(Group *g, PlFVal v, PlkFusedArg as);
+/* The longest group of rows from g->begin on, before node `most`; false: there is none (away_rows.c). */
+bool pl_away_rows(const PlAway *a, Group *g, int32_t most);
+/* Is node i a view of what no member of g makes? */
+bool pl_away_view_of_others(const PlAway *a, const Group *g, int32_t i);
 
 /* Nodes from `from` on, one by one and group by group, with the values in there[] (per value, or NULL) that the nodes before
  * them made; what those nodes made is copied for the caller. From 0: one whole run. */

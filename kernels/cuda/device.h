@@ -139,6 +139,10 @@ template <typename T, typename Op> PLC_DEV T plc_block_all(T v, Op op, T zero, T
   return plc_warp_all(v, op);
 }
 
+/* Threads for a row of n elements that one block works on: thread t takes elements t, t + threads, …, so this is also the
+ * order of its sums. Kernels along rows and generated ones (fused.h) have the same. */
+static inline unsigned plc_row_threads(int64_t n) { return n <= 128 ? 32 : n <= 1024 ? 128 : 256; }
+
 /* ---- strided arrays ---------------------------------------------------------------------------------------------------- */
 
 /* Division by a number known at launch: n / d = (n · m) >> (32 + s) for 0 ≤ n < 2^31. Granlund, Montgomery, PLDI 1994. */

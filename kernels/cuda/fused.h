@@ -13,6 +13,7 @@ struct FusedArgs {
   int64_t numel, cols;
   plc_div by_cols;  /* for numel below 2^31 */
   bool wide, packed; /* packed: every pack of N lies in one row and at a multiple of its size */
+  int width;         /* threads of a row, in groups of rows */
   void *at[FUSED_ARGS];
   double number[FUSED_ARGS];
   EwParams p[FUSED_PARAMS];
@@ -78,6 +79,26 @@ template <typename E, int N, typename M> PLC_DEV void fused_round(M *v) {
 #else
 #define FUSED_KERNEL extern "C" __global__ void
 #endif
+/* ---- groups of rows: thread t of a row's takes elements t, t + width, …, as the kernels of such operations do --------- */
+
+template <typename E, typename M> PLC_DEV void fused_at(const FusedArgs &a, int k, int64_t e, M *v) {
+  v[0] = plc_type<E>::load(((const E *)a.at[k])[e]);
+}
+template <typename E, typename M> PLC_DEV void fused_put(const FusedArgs &a, int k, int64_t e, const M *v) {
+  ((E *)a.at[k])[e] = plc_type<E>::store(v[0]);
+}
+/* v joined over the threads of a row, in all of them. */
+template <typename T, typename Op> PLC_DEV T fused_all(const FusedArgs &a, T v, Op op, T zero, T *room) {
+  return a.width == 32 ? plc_warp_all(v, op) : plc_block_all(v, op, zero, room);
+}
+
+/* Rows of 32 threads lie eight in a block, others have one of their own. */
+#define FUSED_ROWS                                                                                                       \
+  const int team = (int)blockDim.x / a.width, lane = (int)threadIdx.x % a.width;                                         \
+  const int64_t rows = a.numel / a.cols;                                                                                 \
+  for (int64_t row = (int64_t)blockIdx.x * team + (int)threadIdx.x / a.width; row < rows; row += (int64_t)gridDim.x * team)
+#define FUSED_ROW for (int64_t i = lane; i < a.cols; i += a.width)
+
 #define FUSED_UNTIL(n) for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i * N < (n); i += (int64_t)gridDim.x * blockDim.x)
 
 #endif

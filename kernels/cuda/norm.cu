@@ -127,7 +127,6 @@ static double eps_of(const PlkCall *c, int dtype) {
   return dtype == PL_F64 ? 0x1p-52 : dtype == PL_F32 ? 0x1p-23 : dtype == PL_F16 ? 0x1p-10 : 0x1p-7;
 }
 static unsigned row_blocks(int64_t rows) { return (unsigned)(rows < 1 << 20 ? rows : 1 << 20); }
-static unsigned row_threads(int64_t n) { return n <= 128 ? 32 : n <= 1024 ? 128 : 256; }
 
 /* w and b as arrays of W: themselves, or copies in `room`. */
 template <typename W> static PlStatus params(const PlArray *w, const PlArray *b, int dtype, void **room, const W **pw, const W **pb) {
@@ -158,7 +157,7 @@ template <typename T, typename W> static PlStatus forward(const PlkCall *c, int 
   void *room[2] = {NULL, NULL};
   PL_TRY(params<W>(w, b, dtype, room, &p.w, &p.b));
   p.rows = x->numel / p.n;
-  PLC_LAUNCH((forward_rows<T, W>), row_blocks(p.rows), row_threads(p.n), 0, p);
+  PLC_LAUNCH((forward_rows<T, W>), row_blocks(p.rows), plc_row_threads(p.n), 0, p);
   plc_scratch_free(room[0]);
   plc_scratch_free(room[1]);
   return PL_OK;
@@ -178,7 +177,7 @@ template <typename T, typename W> static PlStatus backward(const PlkCall *c, int
   PL_TRY(plc_as(c->in[0], x->dtype, &room[2], &dy));
   PL_TRY(params<W>(w, NULL, dtype, room, &p.w, &none));
   p.dy = (const T *)dy;
-  if (p.dx && p.rows) PLC_LAUNCH((backward_rows<T, W>), row_blocks(p.rows), row_threads(p.n), 0, p);
+  if (p.dx && p.rows) PLC_LAUNCH((backward_rows<T, W>), row_blocks(p.rows), plc_row_threads(p.n), 0, p);
   if ((dw || db) && p.n) {
     int64_t stretch = (p.rows + 63) / 64 < 16 ? 16 : (p.rows + 63) / 64, count = (p.rows + stretch - 1) / stretch;
     void *part;

@@ -170,8 +170,7 @@ template <typename T, typename A> static PlStatus launch(Job *j, bool side_by_si
   if (side_by_side)
     PLC_LAUNCH((by_thread<T, A>), plc_grid(tasks, 1), PLC_BLOCK, 0, *j, (A *)part);
   else {
-    unsigned threads = j->chunk <= 64 ? 32 : j->chunk <= 512 ? 128 : 256;
-    PLC_LAUNCH((by_block<T, A>), (unsigned)(tasks < 1 << 20 ? tasks : 1 << 20), threads, 0, *j, (A *)part);
+    PLC_LAUNCH((by_block<T, A>), (unsigned)(tasks < 1 << 20 ? tasks : 1 << 20), plc_row_threads(j->chunk), 0, *j, (A *)part);
   }
   if (part) PLC_LAUNCH(join_chunks<A>, plc_grid(j->outs * 32, 1), PLC_BLOCK, 0, *j, (const A *)part);
   plc_scratch_free(part);

@@ -7,7 +7,7 @@ extern "C" {
 #include "kernels/norm.h"
 }
 
-enum { KEEP = 16, THREADS = 256 };
+enum { KEEP = 16 };
 
 template <typename T> PLC_DEV T lowest() { return (T)-INFINITY; }
 
@@ -19,19 +19,19 @@ template <typename T, bool CACHED> __global__ void soft_rows(int64_t rows, int64
     T *out = y + r * n;
     M v[KEEP], top = lowest<M>(), sum = 0;
     for (int k = 0; CACHED && k < KEEP; k++) {
-      int64_t i = (int64_t)k * THREADS + threadIdx.x;
+      int64_t i = (int64_t)k * blockDim.x + threadIdx.x;
       v[k] = i < n ? plc_type<T>::load(in[i]) : lowest<M>();
       top = plc_max()(v[k], top);
     }
     for (int64_t i = threadIdx.x; !CACHED && i < n; i += blockDim.x) top = plc_max()(plc_type<T>::load(in[i]), top);
     top = plc_block_all(top, plc_max(), lowest<M>(), room);
     for (int k = 0; CACHED && k < KEEP; k++)
-      if ((int64_t)k * THREADS + threadIdx.x < n) sum += exp(v[k] - top);
+      if ((int64_t)k * blockDim.x + threadIdx.x < n) sum += exp(v[k] - top);
     for (int64_t i = threadIdx.x; !CACHED && i < n; i += blockDim.x) sum += exp(plc_type<T>::load(in[i]) - top);
     sum = plc_block_all(sum, plc_sum(), (M)0, room);
     M by = logarithm ? top + log(sum) : (M)1 / sum;
     for (int k = 0; CACHED && k < KEEP; k++) {
-      int64_t i = (int64_t)k * THREADS + threadIdx.x;
+      int64_t i = (int64_t)k * blockDim.x + threadIdx.x;
       if (i < n) out[i] = plc_type<T>::store(logarithm ? v[k] - by : exp(v[k] - top) * by);
     }
     for (int64_t i = threadIdx.x; !CACHED && i < n; i += blockDim.x) {
@@ -98,7 +98,7 @@ static PlStatus run(const PlkCall *c, const void *in, const void *y, bool backwa
     if (d != dim) *(d < dim ? &outer : &inner) *= x->shape[d];
   int64_t rows = outer * inner;
   if (x->numel == 0) return PL_OK;
-  unsigned blocks = (unsigned)(rows < 1 << 20 ? rows : 1 << 20);
+  const unsigned blocks = (unsigned)(rows < 1 << 20 ? rows : 1 << 20), threads = plc_row_threads(n);
   void *out = c->out[0]->data;
   PLC_FLOATS(c->out[0]->dtype, T, c->name, {
     if (inner > 1 && backward)
@@ -106,11 +106,11 @@ static PlStatus run(const PlkCall *c, const void *in, const void *y, bool backwa
     else if (inner > 1)
       PLC_LAUNCH(soft_columns<T>, plc_grid(rows, 1), PLC_BLOCK, 0, rows, n, inner, logarithm, (const T *)in, (T *)out);
     else if (backward)
-      PLC_LAUNCH(soft_rows_bwd<T>, blocks, n <= 128 ? 32 : THREADS, 0, rows, n, logarithm, (const T *)in, (const T *)y, (T *)out);
-    else if (n <= KEEP * THREADS && n > 128)
-      PLC_LAUNCH((soft_rows<T, true>), blocks, THREADS, 0, rows, n, logarithm, (const T *)in, (T *)out);
+      PLC_LAUNCH(soft_rows_bwd<T>, blocks, threads, 0, rows, n, logarithm, (const T *)in, (const T *)y, (T *)out);
+    else if (n <= (int64_t)KEEP * threads && n > 128)
+      PLC_LAUNCH((soft_rows<T, true>), blocks, threads, 0, rows, n, logarithm, (const T *)in, (T *)out);
     else
-      PLC_LAUNCH((soft_rows<T, false>), blocks, n <= 128 ? 32 : THREADS, 0, rows, n, logarithm, (const T *)in, (T *)out);
+      PLC_LAUNCH((soft_rows<T, false>), blocks, threads, 0, rows, n, logarithm, (const T *)in, (T *)out);
   });
   return PL_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Every elementwise operation in every dtype that generated kernels take, compiled by NVRTC for sm_90 without a GPU, in
- * groups of sixteen with all kinds of arguments; and the cache on disk. Exit status 77: NVRTC is not installed. */
+ * groups of sixteen with all kinds of arguments; every operation along rows, one reading another; and the cache on disk. Exit status 77: NVRTC is not installed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +77,49 @@ static void every_operation(void) {
   }
 }
 
+static int add_row(PlkFused *g, int code, PlDtype d, int nin, const int16_t *in) {
+  PlkFusedMember *m = &g->member[g->nmember];
+  *m = (PlkFusedMember){.code = (int16_t)code, .dtype = (uint8_t)d, .result = (uint8_t)d, .nin = (uint8_t)nin, .out = (int16_t)g->narg,
+                        .set = code == PLK_FUSED_VAR || code == PLK_FUSED_STD || code >= PLK_FUSED_LAYER_NORM,
+                        .col = code < PLK_FUSED_SOFTMAX && code >= PLK_FUSED_SUM, .more = {-1, -1}};
+  for (int k = 0; k < nin; k++) m->in[k] = in[k];
+  g->arg[g->narg++] = (PlkFusedArg){.dtype = (uint8_t)d, .kind = m->col ? PLK_FUSED_COL : PLK_FUSED_FULL, .out = true};
+  return g->nmember++;
+}
+
+/* All of them in one group; weights of norms in the type of arithmetic, as under autocast. */
+static void every_row(void) {
+  static const PlDtype dtypes[] = {PL_F32, PL_F64, PL_F16, PL_BF16};
+  for (int d = 0; d < 4; d++) {
+    const PlDtype t = dtypes[d], wide = t == PL_F64 ? PL_F64 : PL_F32;
+    PlkFused g;
+    memset(&g, 0, sizeof g);
+    g.rows = true;
+    for (int k = 0; k < IN; k++) g.arg[k] = (PlkFusedArg){.dtype = (uint8_t)t, .kind = (uint8_t)k};
+    g.arg[PLK_FUSED_ROW].dtype = (uint8_t)wide;
+    g.narg = IN;
+    int16_t last = -1 - PLK_FUSED_FULL;
+    for (int code = PLK_FUSED_SUM; code < PLK_FUSED_ROWS_END; code++) {
+      CHECK(plc_fused_takes(code, t, t) && !plc_fused_takes(code, PL_I32, PL_I32), "%d", code);
+      const bool norm = code >= PLK_FUSED_LAYER_NORM, two = code == PLK_FUSED_SOFTMAX_BWD || code == PLK_FUSED_LOG_SOFTMAX_BWD;
+      const int16_t weight = -1 - PLK_FUSED_ROW, in[3] = {last, norm ? weight : (int16_t)(-1 - PLK_FUSED_FULL), PLK_FUSED_NONE};
+      const int m = add_row(&g, code, t, code == PLK_FUSED_LAYER_NORM ? 3 : norm || two ? 2 : 1, in);
+      if (norm) {
+        g.member[m].more[0] = (int16_t)g.narg;
+        g.arg[g.narg++] = (PlkFusedArg){.dtype = (uint8_t)wide, .kind = PLK_FUSED_COL, .out = true};
+      }
+      if (!g.member[m].col) last = (int16_t)m;
+    }
+    const int16_t of_columns[3] = {0, -1 - PLK_FUSED_COL, -1}, of_all[3] = {1, last, -1};
+    const int col = add_row(&g, PLK_EW_ADD, t, 2, of_columns);
+    g.member[col].col = true; /* one value a row of two such */
+    g.arg[g.member[col].out].kind = PLK_FUSED_COL;
+    g.member[col].set = 0;
+    (void)add_row(&g, PLK_EW_MUL, t, 2, of_all);
+    compile(&g);
+  }
+}
+
 /* A chain through several dtypes whose inner results are not stored. */
 static void chain(PlkFused *g) {
   memset(g, 0, sizeof *g);
@@ -131,6 +174,7 @@ int main(void) {
   }
   setenv("PERILUNE_CACHE_DIR", "", 1);
   every_operation();
+  every_row();
   cache();
   CHECK(!plc_fused_takes(PLK_EW_GCD, PL_F32, PL_F32) && !plc_fused_takes(PLK_EW_ADD, PL_I32, PL_I32), "what no kernel has");
   printf("NVRTC %s: %d kernels of %d operations, %d failures\n", plc_nvrtc_version(), compiled, members, failures);

@@ -64,6 +64,78 @@ describe("T.jit on the device", function()
     end, T.randn(6, 5), T.randn(6, 5))
   end)
 
+  it("joins what works along rows: sums, softmax, norms, at every length of a row", function()
+    T.manual_seed(5)
+    for _, dtype in ipairs { "f32", "f64", "f16", "bf16" } do
+      for _, shape in ipairs { { 7, 12 }, { 2, 3, 33 }, { 3, 129 }, { 5, 1030 }, { 2, 4096 } } do
+        local n = shape[#shape]
+        local what = dtype .. " " .. table.concat(shape, "x") .. ": "
+        local function make(...) return (T.randn(...)):to(dtype) end
+        local x, y, w, b = make(shape), make(shape), make(n), make(n)
+        local groups, members = both(what .. "written out", function(a)
+          local d = a - a:mean(-1, true)
+          local v = (d * d):mean(-1, true)
+          return d / (v + 1e-3):sqrt() * 2, v
+        end, x)
+        assert.same({ 1, 8 }, { groups, members })
+        groups = both(what .. "softmax of scores, and its gradient", function(a, c)
+          local p = F.softmax(a * 0.5 + c, -1)
+          local q = F.log_softmax(a * c, -1)
+          return p * q, (p * q):sum(-1), p:logsumexp(-1):exp(), (a - a:amax(-1, true)):exp(), a:amin(-1)
+        end, x, y)
+        assert.equal(1, groups)
+        groups = both(what .. "norms", function(a, c, g, h)
+          local r = a + c
+          return r, F.layer_norm(r, { n }, g, h):relu(), F.rms_norm(r * 2, { n }, g) - c, (r + 1):std(-1), r:var(-1, { keepdim = true })
+        end, x, y, w, b)
+        assert.equal(1, groups)
+      end
+    end
+  end)
+
+  it("gradients along rows are one kernel as well, views between them and all", function()
+    T.manual_seed(6)
+    for _, shape in ipairs { { 9, 40 }, { 3, 5, 200 } } do
+      local x, w = T.randn(shape):cuda(), T.randn(shape):cuda():requires_grad_()
+      for what, f in pairs {
+        written = function(a)
+          local y = w * a
+          local d = y - y:mean(-1, true)
+          return (d / ((d * d):mean(-1, true) + 1e-5):sqrt()):pow(3)
+        end,
+        softmax = function(a) return (F.softmax(w * a, -1) * a):sum(-1):abs():log() end,
+        scores = function(a)
+          local e = (w * a - (w * a):amax(-1, true):detach()):exp()
+          return e / e:sum(-1, true)
+        end,
+        norm = function(a) return F.gelu(F.layer_norm(w * a, { shape[#shape] })):square():sum(-1) end,
+        std = function(a) return (w * a) / (w * a):std(-1, { keepdim = true }) end,
+      } do
+        local function step(a)
+          w.grad = nil
+          local y = f(a)
+          y:backward(T.ones_like(y))
+          return y:detach()
+        end
+        local want = step(x)
+        local dw = w.grad
+        local jitted = T.jit(step)
+        for run = 1, 5 do
+          same(jitted(x), want, ("%s, run %d"):format(what, run))
+          same(w.grad, dw, ("gradient of %s, run %d"):format(what, run))
+        end
+        local _, _, how = T.core.jit_device_groups(jitted.last.program)
+        assert.equal("captured", how)
+      end
+    end
+  end)
+
+  it("few long rows keep kernels of several blocks; what else is there is joined", function()
+    local x = T.randn(2, 5000)
+    local groups, members = both("long", function(a) return (a * 2 + 1):sum(-1), (a - 1):relu() * 3 end, x)
+    assert.is_true(groups >= 1 and members < 7, ("%d groups of %d"):format(groups, members))
+  end)
+
   it("trains as without", function()
     local function losses(jit)
       T.manual_seed(3)

@@ -92,15 +92,17 @@ static PlStatus run(const PlkFusedKernel *k, const PlkFusedRun *r) {
   PlcFusedArgs a;
   PL_TRY(plc_alive());
   if (r->numel == 0) return PL_OK;
-  const int64_t packs = plc_fused_args(&k->group, r, &a), blocks = (packs + PLC_BLOCK - 1) / PLC_BLOCK;
-  const int64_t most = (int64_t)plc_processors() * 16;
+  int64_t blocks;
+  unsigned threads;
+  plc_fused_args(&k->group, r, &a, &blocks, &threads);
+  const int64_t most = k->group.rows ? 1 << 20 : (int64_t)plc_processors() * 16;
   void *args[] = {&a};
-  const dim3 grid = {(unsigned)(blocks < most ? blocks : most), 1, 1}, block = {PLC_BLOCK, 1, 1};
+  const dim3 grid = {(unsigned)(blocks < most ? blocks : most), 1, 1}, block = {threads, 1, 1};
   PLC_TRY(cudaLaunchKernel((const void *)k->kernel, grid, block, args, 0, plc_stream()));
   return PL_OK;
 }
 
 const PlkFusedTable *plc_fused_table(void) {
-  static const PlkFusedTable table = {plc_fused_takes, make, run, plc_fused_source};
+  static const PlkFusedTable table = {plc_fused_takes, plc_fused_takes_rows, make, run, plc_fused_source};
   return &table;
 }

@@ -18,12 +18,23 @@ static void divide_by(PlcFusedArgs *a, int64_t cols) {
   a->by_cols.m = (uint32_t)(((uint64_t)1 << 32) * (((uint64_t)1 << s) - d) / d + 1);
 }
 
+/* The one parameter of a member that works along rows: var's correction, a norm's eps. */
+static double along(const PlkFusedMember *m, const PlAttrs *from) {
+  if (from && pl_attr_has(from, 1)) return pl_attr_f(from, 1);
+  if (m->code == PLK_FUSED_VAR || m->code == PLK_FUSED_STD) return 1;
+  return m->dtype == PL_F64 ? 0x1p-52 : m->dtype == PL_F32 ? 0x1p-23 : m->dtype == PL_F16 ? 0x1p-10 : 0x1p-7; /* as norm.cu */
+}
+
 static void parameters(PlcFusedArgs *a, const PlkFused *g, const PlAttrs *const *attrs) {
   int n = 0;
   for (int i = 0; i < g->nmember; i++) {
     if (!g->member[i].set) continue;
     PlcFusedParams *p = &a->p[n++];
     const PlAttrs *from = attrs ? attrs[i] : NULL;
+    if (g->member[i].code >= PLK_FUSED_SUM) {
+      p->f[0] = along(&g->member[i], from);
+      continue;
+    }
     for (int k = 0; k < 3 && from; k++) {
       if (!pl_attr_has(from, k)) continue;
       const bool whole = (from->isint >> k) & 1;
@@ -43,13 +54,17 @@ static void parameters(PlcFusedArgs *a, const PlkFused *g, const PlAttrs *const 
   }
 }
 
-int64_t plc_fused_args(const PlkFused *g, const PlkFusedRun *r, PlcFusedArgs *a) {
+/* Threads of a row: as plc_row_threads of kernels/cuda/device.h. */
+static int width_of(int64_t cols) { return cols <= 128 ? 32 : cols <= 1024 ? 128 : 256; }
+
+void plc_fused_args(const PlkFused *g, const PlkFusedRun *r, PlcFusedArgs *a, int64_t *blocks, unsigned *threads) {
   const int64_t pack = plc_fused_pack(g);
   memset(a, 0, sizeof *a);
   a->numel = r->numel;
   a->cols = r->cols > 0 ? r->cols : r->numel;
-  a->packed = true;
+  a->packed = !g->rows;
   a->wide = r->numel > INT32_MAX;
+  a->width = width_of(a->cols);
   if (!a->wide) divide_by(a, a->cols);
   for (int i = 0; i < g->narg; i++) {
     const PlArray *x = r->arg[i];
@@ -62,5 +77,7 @@ int64_t plc_fused_args(const PlkFused *g, const PlkFusedRun *r, PlcFusedArgs *a)
     if ((g->arg[i].kind == PLK_FUSED_ROW || g->arg[i].kind == PLK_FUSED_COL) && a->cols % pack) a->packed = false;
   }
   parameters(a, g, r->attrs);
-  return (r->numel + pack - 1) / pack;
+  const int64_t rows = r->numel / a->cols, packs = (r->numel + pack - 1) / pack;
+  *threads = g->rows && a->width > 32 ? (unsigned)a->width : PLC_BLOCK;
+  *blocks = !g->rows ? (packs + PLC_BLOCK - 1) / PLC_BLOCK : a->width > 32 ? rows : (rows + 7) / 8;
 }

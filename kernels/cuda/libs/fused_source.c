@@ -39,7 +39,12 @@ static const char *bool_operator(int code) {
   }
 }
 
+static bool takes_along(int code, PlDtype dtype, PlDtype result) {
+  return code >= PLK_FUSED_SUM && code < PLK_FUSED_ROWS_END && pl_is_float(dtype) && result == dtype;
+}
+
 bool plc_fused_takes(int code, PlDtype dtype, PlDtype result) {
+  if (takes_along(code, dtype, result)) return true;
   if (code < 0 || code >= PLK_NEW) return false;
   const bool known = pl_is_float(dtype) || dtype == PL_BOOL;
   if (code == PLK_EW_CAST) return known && (pl_is_float(result) || result == PL_BOOL);
@@ -50,16 +55,13 @@ bool plc_fused_takes(int code, PlDtype dtype, PlDtype result) {
   return result == (tests(code) ? PL_BOOL : dtype);
 }
 
+/* What one block a row does as well as several: where kernels of their own have one, too (launch in reduce.cu), so that sums
+ * add up in the same order. */
+bool plc_fused_takes_rows(int64_t rows, int64_t cols) { return cols <= 4096 || rows >= 1024; }
+
 /* ---- text ----------------------------------------------------------------------------------------------------- */
 
-typedef struct Text {
-  char *s;
-  size_t n, room;
-  bool failed;
-} Text;
-
-static void say(Text *t, const char *fmt, ...) PL_PRINTF(2, 3);
-static void say(Text *t, const char *fmt, ...) {
+void plc_say(PlcText *t, const char *fmt, ...) {
   if (t->failed) return;
   va_list args;
   va_start(args, fmt);
@@ -85,7 +87,7 @@ static void say(Text *t, const char *fmt, ...) {
   t->n += (size_t)n;
 }
 
-static const char *element(int dtype) {
+const char *plc_fused_element(int dtype) {
   switch (dtype) {
   case PL_F64: return "double";
   case PL_F16: return "plc_f16";
@@ -94,7 +96,7 @@ static const char *element(int dtype) {
   default: return "float";
   }
 }
-static const char *math(int dtype) { return dtype == PL_F64 ? "double" : dtype == PL_BOOL ? "uint8_t" : "float"; }
+const char *plc_fused_math(int dtype) { return dtype == PL_F64 ? "double" : dtype == PL_BOOL ? "uint8_t" : "float"; }
 
 int plc_fused_pack(const PlkFused *g) {
   size_t widest = 2;
@@ -105,56 +107,65 @@ int plc_fused_pack(const PlkFused *g) {
   return (int)(16 / widest);
 }
 
-static void load(Text *t, const PlkFused *g, int k) {
+static void load(PlcText *t, const PlkFused *g, int k) {
   static const char *const how[] = {"fused_full", "fused_row", "fused_col", "fused_one", "fused_number"};
   const PlkFusedArg *a = &g->arg[k];
   const bool place = a->kind <= PLK_FUSED_COL;
-  say(t, "    %s x%d[N]; %s<%s, N>(a, %d, %sx%d);\n", math(a->dtype), k, how[a->kind], element(a->dtype), k,
+  plc_say(t, "    %s x%d[N]; %s<%s, N>(a, %d, %sx%d);\n", plc_fused_math(a->dtype), k, how[a->kind], plc_fused_element(a->dtype), k,
       place ? "e, valid, " : "", k);
 }
 
 static void operand(char *name, size_t size, int in) { snprintf(name, size, in < 0 ? "x%d" : "v%d", in < 0 ? -1 - in : in); }
 
-static void compute(Text *t, const PlkFusedMember *m, int at, int params) {
+void plc_fused_compute(PlcText *t, const PlkFusedMember *m, int at, int params) {
   char x[3][16];
   for (int k = 0; k < 3; k++) operand(x[k], sizeof x[k], m->in[k < m->nin ? k : 0]);
-  say(t, "    %s v%d[N]; ", math(m->result), at);
+  plc_say(t, "    %s v%d[N]; ", plc_fused_math(m->result), at);
   if (m->code == PLK_EW_COPY)
-    say(t, "for (int j = 0; j < N; j++) v%d[j] = %s[j];\n", at, x[0]);
+    plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = %s[j];\n", at, x[0]);
   else if (m->code == PLK_EW_CAST)
-    say(t, "for (int j = 0; j < N; j++) v%d[j] = (%s)(%s[j]%s);\n", at, math(m->result), x[0],
+    plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = (%s)(%s[j]%s);\n", at, plc_fused_math(m->result), x[0],
         m->result == PL_BOOL ? " != 0" : "");
   else if (m->code == PLK_EW_WHERE)
-    say(t, "for (int j = 0; j < N; j++) v%d[j] = %s[j] ? %s[j] : %s[j];\n", at, x[0], x[1], x[2]);
+    plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = %s[j] ? %s[j] : %s[j];\n", at, x[0], x[1], x[2]);
   else if (m->dtype == PL_BOOL && m->nin == 1)
-    say(t, "for (int j = 0; j < N; j++) v%d[j] = !%s[j];\n", at, x[0]);
+    plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = !%s[j];\n", at, x[0]);
   else if (m->dtype == PL_BOOL)
-    say(t, "for (int j = 0; j < N; j++) v%d[j] = (uint8_t)((%s[j] != 0) %s (%s[j] != 0));\n", at, x[0], bool_operator(m->code),
+    plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = (uint8_t)((%s[j] != 0) %s (%s[j] != 0));\n", at, x[0], bool_operator(m->code),
         x[1]);
   else if (tests(m->code))
-    say(t, "ew_test<N>(PLK_EW_%s, %s, %s, v%d);\n", code_name[m->code], x[0], x[1], at);
+    plc_say(t, "ew_test<N>(PLK_EW_%s, %s, %s, v%d);\n", code_name[m->code], x[0], x[1], at);
   else
-    say(t, "ew_same<N, %s>(PLK_EW_%s, %s, %s, %s, v%d, %s[%d]);\n", m->code < PLK_EW_BITWISE_AND ? "true" : "false",
+    plc_say(t, "ew_same<N, %s>(PLK_EW_%s, %s, %s, %s, v%d, %s[%d]);\n", m->code < PLK_EW_BITWISE_AND ? "true" : "false",
         code_name[m->code], x[0], x[1], x[2], at, m->set ? "a.p" : "none", m->set ? params : 0);
-  if (m->result == PL_F16 || m->result == PL_BF16) say(t, "    fused_round<%s, N>(v%d);\n", element(m->result), at);
-  if (m->out >= 0) say(t, "    fused_store<%s, N>(a, %d, e, valid, v%d);\n", element(m->result), m->out, at);
+  if (m->result == PL_F16 || m->result == PL_BF16) plc_say(t, "    fused_round<%s, N>(v%d);\n", plc_fused_element(m->result), at);
+}
+
+static void elementwise(PlcText *t, const PlkFused *g) {
+  int params = 0;
+  plc_say(t, "  FUSED_UNTIL(a.numel) {\n    const int64_t e = i * N;\n"
+             "    const int valid = a.numel - e < N ? (int)(a.numel - e) : N;\n");
+  for (int k = 0; k < g->narg; k++)
+    if (!g->arg[k].out) load(t, g, k);
+  for (int i = 0; i < g->nmember; i++) {
+    const PlkFusedMember *m = &g->member[i];
+    plc_fused_compute(t, m, i, params);
+    if (m->out >= 0) plc_say(t, "    fused_store<%s, N>(a, %d, e, valid, v%d);\n", plc_fused_element(m->result), m->out, i);
+    params += m->set != 0;
+  }
+  plc_say(t, "  }\n");
 }
 
 PlStatus plc_fused_source(const PlkFused *g, char **out) {
-  Text t = {.s = malloc(4096), .room = 4096};
+  PlcText t = {.s = malloc(4096), .room = 4096};
   if (!t.s) PL_FAIL(PL_ERR_OOM, "out of memory to write a kernel");
-  say(&t, "#include \"kernels/cuda/fused.h\"\nenum { N = %d };\n", plc_fused_pack(g));
-  say(&t, "FUSED_KERNEL plc_fused(const FusedArgs a) {\n  const EwParams none[1] = {};\n  (void)none;\n");
-  say(&t, "  FUSED_UNTIL(a.numel) {\n    const int64_t e = i * N;\n"
-          "    const int valid = a.numel - e < N ? (int)(a.numel - e) : N;\n");
-  for (int k = 0; k < g->narg; k++)
-    if (!g->arg[k].out) load(&t, g, k);
-  int params = 0;
-  for (int i = 0; i < g->nmember; i++) {
-    compute(&t, &g->member[i], i, params);
-    params += g->member[i].set != 0;
-  }
-  say(&t, "  }\n}\n");
+  plc_say(&t, "#include \"kernels/cuda/fused.h\"\nenum { N = %d };\n", g->rows ? 1 : plc_fused_pack(g));
+  plc_say(&t, "FUSED_KERNEL plc_fused(const FusedArgs a) {\n  const EwParams none[1] = {};\n  (void)none;\n");
+  if (g->rows)
+    plc_fused_rows(&t, g);
+  else
+    elementwise(&t, g);
+  plc_say(&t, "}\n");
   if (t.failed) {
     free(t.s);
     PL_FAIL(PL_ERR_OOM, "out of memory to write a kernel");

@@ -16,7 +16,22 @@ extern "C" {
 #endif
 
 bool plc_fused_takes(int code, PlDtype dtype, PlDtype result);
+bool plc_fused_takes_rows(int64_t rows, int64_t cols);
 PlStatus plc_fused_source(const PlkFused *group, char **out); /* malloc'ed */
+
+/* ---- text (fused_source.c; groups of rows: fused_rows.c) ---- */
+
+typedef struct PlcText {
+  char *s;
+  size_t n, room;
+  bool failed;
+} PlcText;
+void plc_say(PlcText *t, const char *fmt, ...) PL_PRINTF(2, 3);
+const char *plc_fused_element(int dtype); /* the type of an element in memory */
+const char *plc_fused_math(int dtype);    /* and in arithmetic */
+/* The line that computes elementwise member `at`; params: where its parameters are. */
+void plc_fused_compute(PlcText *t, const PlkFusedMember *m, int at, int params);
+void plc_fused_rows(PlcText *t, const PlkFused *group);
 
 /* ---- what a kernel gets (fused_args.c); kernels/cuda/fused.h has the same structs for the device ---- */
 
@@ -32,6 +47,7 @@ typedef struct PlcFusedArgs {
     uint32_t d, m, s;
   } by_cols;
   bool wide, packed;
+  int width;
   void *at[PLK_FUSED_ARGS];
   double number[PLK_FUSED_ARGS];
   PlcFusedParams p[PLC_FUSED_PARAMS];
@@ -39,8 +55,8 @@ typedef struct PlcFusedArgs {
 
 /* Elements that a thread takes at once: 16 bytes of the widest argument. */
 int plc_fused_pack(const PlkFused *group); /* fused_source.c */
-/* Fills *out for a run; the number of packs. */
-int64_t plc_fused_args(const PlkFused *group, const PlkFusedRun *run, PlcFusedArgs *out);
+/* Fills *out for a run; *blocks of *threads each are enough for it. */
+void plc_fused_args(const PlkFused *group, const PlkFusedRun *run, PlcFusedArgs *out, int64_t *blocks, unsigned *threads);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // For tests: the table of fused groups (kernels/fused.h) without NVRTC. The very text that NVRTC would get is compiled by a
-// C++ compiler, opened, and run thread by thread inside of an emulated launch.
+// C++ compiler, opened, and run by the threads of an emulated launch: what they ask of the emulation goes through a table.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,22 +12,34 @@ extern "C" {
 #include "kernels/cuda/libs/libs.h"
 }
 
+// What emulate.cpp has for whole kernels.
+struct Lent {
+  dim3 *thread, *block, *block_size, *grid_size;
+  void (*barrier)(void);
+  void (*warp_barrier)(unsigned);
+  unsigned char *(*slot)(int);
+  int (*lane)(void);
+};
+
 struct PlkFusedKernel {
   PlkFusedKernel *next;
   char *source;
-  void (*run)(int64_t threads, const PlcFusedArgs *a);
+  void (*run)(const Lent *l, const PlcFusedArgs *a);
   PlkFused group;
 };
 static PlkFusedKernel *all;
 
-// The definitions that emulate.cpp has for whole kernels; here nothing waits for anything.
-static const char around[] =
-    "dim3 plce_thread(0, 0, 0), plce_block(0, 0, 0), plce_block_size, plce_grid_size;\nunsigned char *plce_shared;\n"
-    "void plce_barrier(void) {}\nvoid plce_warp_barrier(unsigned) {}\nunsigned char *plce_slot(int) { return 0; }\n"
-    "int plce_lane(void) { return 0; }\n"
-    "extern \"C\" __attribute__((visibility(\"default\"))) void plc_fused_run(int64_t threads, const FusedArgs *a) {\n"
-    "  plce_grid_size = dim3((unsigned)threads);\n"
-    "  for (int64_t i = 0; i < threads; i++) {\n    plce_block = dim3((unsigned)i, 0, 0);\n    plc_fused(*a);\n  }\n}\n";
+static const char before[] =
+    "#include <cuda_runtime_api.h>\n"
+    "struct Lent { dim3 *thread, *block, *block_size, *grid_size; void (*barrier)(void); void (*warp_barrier)(unsigned);\n"
+    "  unsigned char *(*slot)(int); int (*lane)(void); };\nstatic Lent lent;\n"
+    "#undef threadIdx\n#undef blockIdx\n#undef blockDim\n#undef gridDim\n"
+    "#define threadIdx (*lent.thread)\n#define blockIdx (*lent.block)\n#define blockDim (*lent.block_size)\n#define gridDim (*lent.grid_size)\n";
+static const char behind[] =
+    "void plce_barrier(void) { lent.barrier(); }\nvoid plce_warp_barrier(unsigned m) { lent.warp_barrier(m); }\n"
+    "unsigned char *plce_slot(int l) { return lent.slot(l); }\nint plce_lane(void) { return lent.lane(); }\n"
+    "extern \"C\" __attribute__((visibility(\"default\"))) void plc_fused_run(const Lent *l, const FusedArgs *a) {\n"
+    "  lent = *l;\n  plc_fused(*a);\n}\n";
 
 static bool compile(const char *source, void **lib) {
   char base[] = "/tmp/perilune-fused-XXXXXX", path[64], so[64], command[2048];
@@ -38,7 +50,7 @@ static bool compile(const char *source, void **lib) {
   snprintf(so, sizeof so, "%s.so", base);
   FILE *f = fopen(path, "w");
   if (f) {
-    fprintf(f, "%s%s", source, around);
+    fprintf(f, "%s%s%s", before, source, behind);
     fclose(f);
     snprintf(command, sizeof command,
              "%s -std=c++17 -O1 -fPIC -shared -fvisibility=hidden -fno-exceptions -fno-rtti -fno-strict-aliasing "
@@ -82,15 +94,22 @@ static PlStatus make(const PlkFused *g, const PlkFusedKernel **out) {
 }
 
 static PlStatus run(const PlkFusedKernel *k, const PlkFusedRun *r) {
+  static const Lent lent = {&plce_thread, &plce_block, &plce_block_size, &plce_grid_size, plce_barrier, plce_warp_barrier, plce_slot, plce_lane};
   PlcFusedArgs a;
+  int64_t blocks;
+  unsigned threads;
   if (r->numel == 0) return PL_OK;
-  const int64_t packs = plc_fused_args(&k->group, r, &a), threads = packs < 100 ? packs : 100;
-  PLC_TRY(plce_launch(plc_stream(), 1, 1, 0, "plc_fused", [=] { k->run(threads, &a); }));
+  plc_fused_args(&k->group, r, &a, &blocks, &threads);
+  if (!k->group.rows) { // no thread waits for another: a few blocks of one are faster here
+    const int64_t packs = blocks * threads;
+    blocks = packs < 100 ? packs : 100, threads = 1;
+  }
+  PLC_TRY(plce_launch(plc_stream(), (unsigned)(blocks < 1 << 20 ? blocks : 1 << 20), threads, 0, "plc_fused", [=] { k->run(&lent, &a); }));
   return PL_OK;
 }
 
 extern "C" const void *plc_libraries_extension(const char *name) {
-  static const PlkFusedTable table = {plc_fused_takes, make, run, plc_fused_source};
+  static const PlkFusedTable table = {plc_fused_takes, plc_fused_takes_rows, make, run, plc_fused_source};
   if (strcmp(name, "capture") == 0) return plc_capture_table();
   return strcmp(name, "fused") == 0 ? &table : NULL;
 }

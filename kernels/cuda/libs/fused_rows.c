@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT
+ * The source text of a group of rows: a block (or a warp) takes a row and walks it once for every sum that later members
+ * wait for. What a walk needs is computed anew from what lies in memory, which the caches hold by then; so rows may be of
+ * any length and nothing between members is written down. Each operation along rows is what its own kernel computes
+ * (reduce.cu, softmax.cu, norm.cu), in the same order. */
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cuda/libs/fused_source.h"
+
+/* first: the walk in which a member along rows begins to add up. ready: the first walk that can use a whole result; of one
+ * value a row: the walk behind which it is known, -1: before all. */
+typedef struct Plan {
+  const PlkFused *g;
+  PlcText *t;
+  int first[PLK_FUSED_MEMBERS], ready[PLK_FUSED_MEMBERS], params[PLK_FUSED_MEMBERS], walks;
+} Plan;
+
+static bool along(const PlkFusedMember *m) { return m->code >= PLK_FUSED_SUM; }
+
+/* Walks that a member along rows adds up in. */
+static int sums_of(int code) {
+  switch (code) {
+  case PLK_FUSED_LOGSUMEXP:
+  case PLK_FUSED_VAR:
+  case PLK_FUSED_STD:
+  case PLK_FUSED_SOFTMAX:
+  case PLK_FUSED_LOG_SOFTMAX:
+  case PLK_FUSED_LAYER_NORM: return 2;
+  default: return 1;
+  }
+}
+
+static int later(int a, int b) { return a > b ? a : b; }
+
+static void make_plan(Plan *p) {
+  int params = 0;
+  for (int i = 0; i < p->g->nmember; i++) {
+    const PlkFusedMember *m = &p->g->member[i];
+    int walk = 0, known = -1;
+    for (int k = 0; k < m->nin; k++) {
+      if (m->in[k] < 0) continue;
+      const bool col = p->g->member[m->in[k]].col;
+      walk = later(walk, p->ready[m->in[k]] + col);
+      if (col) known = later(known, p->ready[m->in[k]]);
+    }
+    p->first[i] = walk;
+    const int end = along(m) ? walk + sums_of(m->code) : 0;
+    p->ready[i] = !along(m) ? (m->col ? known : walk) : m->col ? end - 1 : end;
+    p->walks = later(p->walks, along(m) ? end : 0);
+    if (!m->col && m->out >= 0) p->walks = later(p->walks, p->ready[i] + 1);
+    p->params[i] = params;
+    params += m->set != 0;
+  }
+}
+
+static const char *named(char *name, int in) {
+  snprintf(name, 16, in < 0 ? "x%d" : "v%d", in < 0 ? -1 - in : in);
+  return name;
+}
+
+/* ---- what a walk needs ------------------------------------------------------------------------------------------ */
+
+typedef struct Needs {
+  bool member[PLK_FUSED_MEMBERS], arg[PLK_FUSED_ARGS];
+} Needs;
+
+static void need(const Plan *p, Needs *n, int in) {
+  if (in == PLK_FUSED_NONE) return;
+  if (in < 0)
+    n->arg[-1 - in] = true;
+  else if (!p->g->member[in].col)
+    n->member[in] = true;
+}
+
+static bool adds_in(const Plan *p, int i, int walk) {
+  const PlkFusedMember *m = &p->g->member[i];
+  return along(m) && walk >= p->first[i] && walk < p->first[i] + sums_of(m->code);
+}
+
+/* Members read earlier ones only, so one pass from the last to the first finds all. */
+static bool needs_of(const Plan *p, int walk, Needs *n) {
+  bool any = false;
+  memset(n, 0, sizeof *n);
+  for (int i = p->g->nmember - 1; i >= 0; i--) {
+    const PlkFusedMember *m = &p->g->member[i];
+    if (adds_in(p, i, walk)) {
+      need(p, n, m->in[0]);
+      if (m->code == PLK_FUSED_SOFTMAX_BWD) need(p, n, m->in[1]);
+      any = true;
+    }
+    if (!m->col && m->out >= 0 && p->ready[i] == walk) n->member[i] = any = true;
+    for (int k = 0; n->member[i] && k < m->nin; k++) need(p, n, m->in[k]);
+  }
+  return any;
+}
+
+/* ---- sums --------------------------------------------------------------------------------------------------------- */
+
+static bool largest(int code, int at) {
+  return at == 0 && (code == PLK_FUSED_AMAX || code == PLK_FUSED_LOGSUMEXP || code == PLK_FUSED_SOFTMAX || code == PLK_FUSED_LOG_SOFTMAX);
+}
+/* The type that sum `at` of a member runs in. */
+static const char *sum_type(const PlkFusedMember *m, int at) {
+  const bool wide = m->code == PLK_FUSED_VAR || m->code == PLK_FUSED_STD || (m->code == PLK_FUSED_LOGSUMEXP && at == 0);
+  return wide ? "double" : plc_fused_math(m->dtype);
+}
+static const char *join_of(int code, int at) { return largest(code, at) ? "plc_max" : code == PLK_FUSED_AMIN ? "plc_min" : "plc_sum"; }
+
+static void zero_of(char *text, size_t size, const PlkFusedMember *m, int at) {
+  const char *type = sum_type(m, at);
+  if (largest(m->code, at)) snprintf(text, size, "-(%s)INFINITY", type);
+  else snprintf(text, size, "(%s)%s", type, m->code == PLK_FUSED_AMIN ? "INFINITY" : "0");
+}
+
+static void begin_sum(const Plan *p, int i, int at) {
+  char zero[32];
+  zero_of(zero, sizeof zero, &p->g->member[i], at);
+  plc_say(p->t, "    %s s%d_%d = %s;\n", sum_type(&p->g->member[i], at), i, at, zero);
+}
+
+static void add_element(const Plan *p, int i, int at) {
+  const PlkFusedMember *m = &p->g->member[i];
+  char x[16], y[16];
+  named(x, m->in[0]);
+  plc_say(p->t, "      ");
+  switch (m->code) {
+  case PLK_FUSED_AMAX: plc_say(p->t, "s%d_0 = plc_max()(s%d_0, %s[0]);\n", i, i, x); return;
+  case PLK_FUSED_AMIN: plc_say(p->t, "s%d_0 = plc_min()(s%d_0, %s[0]);\n", i, i, x); return;
+  case PLK_FUSED_SOFTMAX:
+  case PLK_FUSED_LOG_SOFTMAX:
+    if (at == 0) plc_say(p->t, "s%d_0 = plc_max()(%s[0], s%d_0);\n", i, x, i);
+    else plc_say(p->t, "s%d_1 += exp(%s[0] - s%d_0);\n", i, x, i);
+    return;
+  case PLK_FUSED_LOGSUMEXP:
+    if (at == 0) plc_say(p->t, "s%d_0 = plc_max()(s%d_0, (double)%s[0]);\n", i, i, x);
+    else plc_say(p->t, "s%d_1 += exp(%s[0] - (%s)k%d);\n", i, x, plc_fused_math(m->dtype), i);
+    return;
+  case PLK_FUSED_VAR:
+  case PLK_FUSED_STD:
+    if (at == 0) plc_say(p->t, "s%d_0 += (double)%s[0];\n", i, x);
+    else plc_say(p->t, "s%d_1 += ((double)%s[0] - k%d) * ((double)%s[0] - k%d);\n", i, x, i, x, i);
+    return;
+  case PLK_FUSED_SOFTMAX_BWD: plc_say(p->t, "s%d_0 += %s[0] * %s[0];\n", i, x, named(y, m->in[1])); return;
+  case PLK_FUSED_LAYER_NORM:
+    if (at == 0) plc_say(p->t, "s%d_0 += %s[0];\n", i, x);
+    else plc_say(p->t, "s%d_1 += (%s[0] - k%d) * (%s[0] - k%d);\n", i, x, i, x, i);
+    return;
+  case PLK_FUSED_RMS_NORM: plc_say(p->t, "s%d_0 += %s[0] * %s[0];\n", i, x, x); return;
+  default: plc_say(p->t, "s%d_0 += %s[0];\n", i, x); return;
+  }
+}
+
+/* k<i>: a mean, a largest value; q<i>: what whole results are made with. */
+static void end_sum(const Plan *p, int i, int at) {
+  const PlkFusedMember *m = &p->g->member[i];
+  const char *type = sum_type(m, at), *math = plc_fused_math(m->dtype);
+  char zero[32];
+  zero_of(zero, sizeof zero, m, at);
+  plc_say(p->t, "    s%d_%d = fused_all(a, s%d_%d, %s(), %s, room_%c);\n", i, at, i, at, join_of(m->code, at), zero, type[0]);
+  switch (m->code) {
+  case PLK_FUSED_LOGSUMEXP:
+    if (at == 0) plc_say(p->t, "    const double k%d = isinf(s%d_0) ? 0.0 : s%d_0;\n", i, i, i);
+    break;
+  case PLK_FUSED_VAR:
+  case PLK_FUSED_STD:
+    if (at == 0) plc_say(p->t, "    const double k%d = s%d_0 / (double)a.cols;\n", i, i);
+    break;
+  case PLK_FUSED_SOFTMAX:
+    if (at == 1) plc_say(p->t, "    const %s q%d = (%s)1 / s%d_1;\n", math, i, math, i);
+    break;
+  case PLK_FUSED_LOG_SOFTMAX:
+    if (at == 1) plc_say(p->t, "    const %s q%d = s%d_0 + log(s%d_1);\n", math, i, i, i);
+    break;
+  case PLK_FUSED_LAYER_NORM:
+    if (at == 0) {
+      plc_say(p->t, "    const %s k%d = s%d_0 / (%s)a.cols;\n", math, i, i, math);
+      break;
+    } /* fall through */
+  case PLK_FUSED_RMS_NORM:
+    plc_say(p->t, "    const %s q%d = (%s)(1.0 / sqrt((double)s%d_%d / (double)a.cols + a.p[%d].f[0]));\n", math, i, math, i, at, p->params[i]);
+    break;
+  default: break;
+  }
+}
+
+/* ---- results -------------------------------------------------------------------------------------------------------- */
+
+/* One value a row of a member along rows, rounded once. */
+static void one_a_row(const Plan *p, int i) {
+  const PlkFusedMember *m = &p->g->member[i];
+  plc_say(p->t, "    %s v%d[1]; v%d[0] = (%s)", plc_fused_math(m->result), i, i, plc_fused_math(m->result));
+  switch (m->code) {
+  case PLK_FUSED_MEAN: plc_say(p->t, "((double)s%d_0 / (double)a.cols);\n", i); break;
+  case PLK_FUSED_LOGSUMEXP: plc_say(p->t, "(log((double)s%d_1) + k%d);\n", i, i); break;
+  case PLK_FUSED_VAR:
+  case PLK_FUSED_STD:
+    plc_say(p->t, "%s(s%d_1 / ((double)a.cols - a.p[%d].f[0] > 0 ? (double)a.cols - a.p[%d].f[0] : 0));\n",
+            m->code == PLK_FUSED_STD ? "sqrt" : "", i, p->params[i], p->params[i]);
+    break;
+  default: plc_say(p->t, "s%d_0;\n", i); break;
+  }
+  if (m->result == PL_F16 || m->result == PL_BF16) plc_say(p->t, "    fused_round<%s, 1>(v%d);\n", plc_fused_element(m->result), i);
+}
+
+static void whole(const Plan *p, int i) {
+  const PlkFusedMember *m = &p->g->member[i];
+  char x[16], y[16];
+  named(x, m->in[0]);
+  plc_say(p->t, "      %s v%d[1]; v%d[0] = ", plc_fused_math(m->result), i, i);
+  switch (m->code) {
+  case PLK_FUSED_SOFTMAX: plc_say(p->t, "exp(%s[0] - s%d_0) * q%d;\n", x, i, i); break;
+  case PLK_FUSED_LOG_SOFTMAX: plc_say(p->t, "%s[0] - q%d;\n", x, i); break;
+  case PLK_FUSED_SOFTMAX_BWD: named(y, m->in[1]), plc_say(p->t, "%s[0] * (%s[0] - s%d_0);\n", y, x, i); break;
+  case PLK_FUSED_LOG_SOFTMAX_BWD: plc_say(p->t, "%s[0] - exp(%s[0]) * s%d_0;\n", x, named(y, m->in[1]), i); break;
+  case PLK_FUSED_LAYER_NORM: plc_say(p->t, "(%s[0] - k%d) * q%d;\n", x, i, i); break;
+  default: plc_say(p->t, "%s[0] * q%d;\n", x, i); break;
+  }
+  if (m->code >= PLK_FUSED_LAYER_NORM && m->nin > 1 && m->in[1] != PLK_FUSED_NONE)
+    plc_say(p->t, "      v%d[0] *= %s[0];\n", i, named(y, m->in[1]));
+  if (m->code >= PLK_FUSED_LAYER_NORM && m->nin > 2 && m->in[2] != PLK_FUSED_NONE)
+    plc_say(p->t, "      v%d[0] += %s[0];\n", i, named(y, m->in[2]));
+  if (m->result == PL_F16 || m->result == PL_BF16) plc_say(p->t, "      fused_round<%s, 1>(v%d);\n", plc_fused_element(m->result), i);
+}
+
+/* What is known behind a walk: values of one a row, and further results of norms. */
+static void behind(const Plan *p, int walk) {
+  const PlkFused *g = p->g;
+  for (int i = 0; i < g->nmember; i++) {
+    const PlkFusedMember *m = &g->member[i];
+    if (m->col && p->ready[i] == walk) {
+      if (along(m)) one_a_row(p, i);
+      else plc_fused_compute(p->t, m, i, p->params[i]);
+      if (m->out >= 0) plc_say(p->t, "    if (lane == 0) fused_put<%s>(a, %d, row, v%d);\n", plc_fused_element(m->result), m->out, i);
+    }
+    if (m->code < PLK_FUSED_LAYER_NORM || p->ready[i] - 1 != walk) continue;
+    for (int k = 0; k < 2; k++)
+      if (m->more[k] >= 0)
+        plc_say(p->t, "    if (lane == 0) fused_put<%s>(a, %d, row, &%c%d);\n", plc_fused_element(g->arg[m->more[k]].dtype), m->more[k],
+                k == 0 && m->code == PLK_FUSED_LAYER_NORM ? 'k' : 'q', i);
+  }
+}
+
+static void walk_row(const Plan *p, int walk) {
+  const PlkFused *g = p->g;
+  Needs n;
+  if (!needs_of(p, walk, &n)) return;
+  for (int i = 0; i < g->nmember; i++)
+    if (adds_in(p, i, walk)) begin_sum(p, i, walk - p->first[i]);
+  plc_say(p->t, "    FUSED_ROW {\n      const int64_t e = row * a.cols + i;\n      (void)e;\n");
+  for (int k = 0; k < g->narg; k++)
+    if (n.arg[k] && g->arg[k].kind <= PLK_FUSED_ROW)
+      plc_say(p->t, "      %s x%d[1]; fused_at<%s>(a, %d, %s, x%d);\n", plc_fused_math(g->arg[k].dtype), k, plc_fused_element(g->arg[k].dtype), k,
+              g->arg[k].kind == PLK_FUSED_FULL ? "e" : "i", k);
+  for (int i = 0; i < g->nmember; i++) {
+    const PlkFusedMember *m = &g->member[i];
+    if (!n.member[i]) continue;
+    if (along(m)) whole(p, i);
+    else plc_fused_compute(p->t, m, i, p->params[i]);
+    if (m->out >= 0 && p->ready[i] == walk) plc_say(p->t, "      fused_put<%s>(a, %d, e, v%d);\n", plc_fused_element(m->result), m->out, i);
+  }
+  for (int i = 0; i < g->nmember; i++)
+    if (adds_in(p, i, walk)) add_element(p, i, walk - p->first[i]);
+  plc_say(p->t, "    }\n");
+  for (int i = 0; i < g->nmember; i++)
+    if (adds_in(p, i, walk)) end_sum(p, i, walk - p->first[i]);
+}
+
+void plc_fused_rows(PlcText *t, const PlkFused *g) {
+  Plan p = {.g = g, .t = t};
+  make_plan(&p);
+  plc_say(t, "  __shared__ double room_d[32];\n  __shared__ float room_f[32];\n  (void)room_d, (void)room_f;\n  FUSED_ROWS {\n");
+  for (int k = 0; k < g->narg; k++) {
+    const PlkFusedArg *a = &g->arg[k];
+    if (a->out || a->kind <= PLK_FUSED_ROW) continue;
+    if (a->kind == PLK_FUSED_NUMBER)
+      plc_say(t, "    %s x%d[1]; fused_number<%s, 1>(a, %d, x%d);\n", plc_fused_math(a->dtype), k, plc_fused_element(a->dtype), k, k);
+    else
+      plc_say(t, "    %s x%d[1]; fused_at<%s>(a, %d, %s, x%d);\n", plc_fused_math(a->dtype), k, plc_fused_element(a->dtype), k,
+              a->kind == PLK_FUSED_COL ? "row" : "0", k);
+  }
+  behind(&p, -1);
+  for (int walk = 0; walk < p.walks; walk++) {
+    walk_row(&p, walk);
+    behind(&p, walk);
+  }
+  plc_say(t, "  }\n");
+}
