@@ -7,7 +7,8 @@ local T = require "perilune"
 local fuzz = require "spec.support.fuzz"
 local live = require "spec.support.live"
 
-local COUNT = tonumber(os.getenv "PERILUNE_FUZZ") or 1000
+local on_device = require "spec.support.device".mode ~= nil -- where the emulation takes its time
+local COUNT = tonumber(os.getenv "PERILUNE_FUZZ") or (on_device and 100 or 1000)
 local FIRST = tonumber(os.getenv "PERILUNE_FUZZ_SEED") or 1
 local BATCH = 25
 

@@ -187,17 +187,18 @@ __global__ void apply(int64_t numel, int64_t C, int64_t S, plc_div by_s, plc_div
       px = *(const plc_pack<T, V> *)(x + at);
       if (BOTH) pd = *(const plc_pack<T, V> *)(dy + at);
     } else
-      for (int k = 0; k < many; k++) {
-        px.v[k] = x[at + k];
-        if (BOTH) pd.v[k] = dy[at + k];
+      PLC_UNROLL
+      for (int k = 0; k < V; k++) { /* unrolled, like those below: packs lie in registers */
+        px.v[k] = x[at + (k < many ? k : 0)];
+        if (BOTH) pd.v[k] = dy[at + (k < many ? k : 0)];
       }
     const double *q = coef + c * 4;
     A mean = (A)q[0], a = (A)q[1], b = (A)q[2], e = BOTH ? (A)q[3] : (A)0;
+    PLC_UNROLL
     for (int k = 0; k < V; k++) {
-      if (k >= many) break;
       const A v = plc_type<T>::load(px.v[k]) - mean;
       py.v[k] = plc_type<T>::store(BOTH ? a * plc_type<T>::load(pd.v[k]) + b * v + e : v * a + b);
-      if (++s == S && k + 1 < V) {
+      if (++s == S && k + 1 < many) {
         s = 0;
         c = c + 1 == C ? 0 : c + 1;
         q = coef + c * 4;
@@ -206,7 +207,9 @@ __global__ void apply(int64_t numel, int64_t C, int64_t S, plc_div by_s, plc_div
     }
     if (many == V) *(plc_pack<T, V> *)(y + at) = py;
     else
-      for (int k = 0; k < many; k++) y[at + k] = py.v[k];
+      PLC_UNROLL
+      for (int k = 0; k < V; k++)
+        if (k < many) y[at + k] = py.v[k];
   }
 }
 

@@ -177,6 +177,7 @@ static inline PlStatus plc_settings(const PlcSettings *set, const PlkCall *call,
 /* PLC_LAUNCH(kernel, grid, block, shared bytes, arguments…); a template with commas in parentheses. Dynamic shared memory is
  * declared in a kernel as PLC_SHARED(type, name). The emulation brings its own (spec/cuda/emulate/cuda_runtime_api.h). */
 #if defined(__CUDACC__)
+#define PLC_UNROLL _Pragma("unroll")
 #define PLC_LAUNCH(kernel, grid, block, shared, ...)                      \
   do {                                                                    \
     kernel<<<(grid), (block), (shared), plc_stream()>>>(__VA_ARGS__);     \
@@ -185,6 +186,8 @@ static inline PlStatus plc_settings(const PlcSettings *set, const PlkCall *call,
 #define PLC_SHARED(type, name)                               \
   extern __shared__ __align__(16) unsigned char plc_shared_[]; \
   type *name = (type *)plc_shared_
+#else
+#define PLC_UNROLL
 #endif
 
 enum { PLC_BLOCK = 256 }; /* threads */

@@ -7,6 +7,8 @@ extern "C" {
 }
 
 enum { COLUMNS = 5, GROUPS = 24, CHUNK = 4096 };
+/* Unrolled, so that columns lie in registers and not in memory. */
+#define EACH_COLUMN(j) PLC_UNROLL for (int j = 0; j < COLUMNS; j++)
 enum Kind { SGD, ADAM, RMS, SCALE, ZERO };
 
 struct Rule {
@@ -77,10 +79,10 @@ template <typename T> PLC_DEV void step(const Now<T> &r, T *c) {
     g = g + r.decay * c[0];
     T v = r.alpha * c[2] + r.rest * g * g;
     c[2] = v;
-    const int a = r.buffer ? 4 : 3;
-    if (r.centered) {
-      const T m = c[a] + r.rest * (g - c[a]);
-      c[a] = m;
+    if (r.centered) { /* no index that varies: the columns stay in registers */
+      const T old = r.buffer ? c[4] : c[3], m = old + r.rest * (g - old);
+      if (r.buffer) c[4] = m;
+      else c[3] = m;
       v = v - m * m;
     }
     T u = g / (sqrt(v) + r.eps);
@@ -98,11 +100,12 @@ template <typename T> PLC_DEV void step(const Now<T> &r, T *c) {
 PLC_DEV void put(void *p, int dtype, int64_t i, double v) { plc_put_any(p, dtype, i, false, v, 0); }
 
 template <typename T> PLC_DEV void element(const Now<T> &r, int k, const Group &g, const int64_t *at) {
-  T c[COLUMNS];
-  for (int j = 0; j < k; j++) c[j] = (T)plc_get_f(g.col[j], g.dtype[j], at[j]);
+  T c[COLUMNS] = {0, 0, 0, 0, 0};
+  EACH_COLUMN(j)
+    if (j < k) c[j] = (T)plc_get_f(g.col[j], g.dtype[j], at[j]);
   step<T>(r, c);
-  for (int j = 0; j < k; j++)
-    if (j != 1) put(g.col[j], g.dtype[j], at[j], (double)c[j]);
+  EACH_COLUMN(j)
+    if (j < k && j != 1) put(g.col[j], g.dtype[j], at[j], (double)c[j]);
 }
 
 /* r: the rule in T, which is f64 where the group is. */
@@ -127,15 +130,18 @@ PLC_DEV bool plain(const Group &g, int k) {
 PLC_DEV void step_packs(const Now<float> &r, int k, const Group &g, int64_t begin, int64_t end) {
   for (int64_t i = begin + 4 * (int64_t)threadIdx.x; i < end; i += 4 * (int64_t)blockDim.x) {
     plc_pack<float, 4> c[COLUMNS];
-    for (int j = 0; j < k; j++) c[j] = *(const plc_pack<float, 4> *)((const float *)g.col[j] + i);
+    EACH_COLUMN(j)
+      if (j < k) c[j] = *(const plc_pack<float, 4> *)((const float *)g.col[j] + i);
+      else c[j] = plc_pack<float, 4>{{0, 0, 0, 0}};
+    PLC_UNROLL
     for (int e = 0; e < 4; e++) {
       float v[COLUMNS];
-      for (int j = 0; j < k; j++) v[j] = c[j].v[e];
+      EACH_COLUMN(j) v[j] = c[j].v[e];
       step<float>(r, v);
-      for (int j = 0; j < k; j++) c[j].v[e] = v[j];
+      EACH_COLUMN(j) c[j].v[e] = v[j];
     }
-    for (int j = 0; j < k; j++)
-      if (j != 1) *(plc_pack<float, 4> *)((float *)g.col[j] + i) = c[j];
+    EACH_COLUMN(j)
+      if (j < k && j != 1) *(plc_pack<float, 4> *)((float *)g.col[j] + i) = c[j];
   }
 }
 template <typename T> PLC_DEV void step_chunk(const Rule &given, const Now<T> &r, int k, const Group &g, int64_t begin, int64_t end) {
@@ -146,7 +152,7 @@ template <typename T> PLC_DEV void step_chunk(const Rule &given, const Now<T> &r
 }
 
 /* live: the rule of the moment in captured work, else NULL. */
-__global__ void step_groups(Rule given, const Rule *live, Groups gs) {
+__global__ void step_groups(const __grid_constant__ Rule given, const Rule *live, const __grid_constant__ Groups gs) {
   const Rule &rule = live ? *live : given;
   const Now<float> r(rule);
   for (int64_t b = blockIdx.x; b < gs.first[gs.n]; b += gridDim.x) {
@@ -161,7 +167,8 @@ __global__ void step_groups(Rule given, const Rule *live, Groups gs) {
 }
 
 /* One group with strides of its own. */
-__global__ void step_strided(Rule given, const Rule *live, int k, Group g, plc_layout<COLUMNS> l) {
+__global__ void step_strided(const __grid_constant__ Rule given, const Rule *live, int k, const __grid_constant__ Group g,
+                             const __grid_constant__ plc_layout<COLUMNS> l) {
   const Rule &rule = live ? *live : given;
   const Now<float> r(rule);
   const Now<double> wide(rule);

@@ -67,9 +67,11 @@ __global__ void draw(Random r, void *y) {
   bool wide = r.what == RANDINT || (r.what <= EXPONENTIAL && r.dtype == PL_F64);
   const PlkRng rng = plc_now(r.rng);
   for (PLC_EACH(q, (r.n + 3) / 4)) {
-    uint32_t w[8];
+    uint32_t w[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     words(rng, q, wide, w);
-    for (int k = 0; k < 4 && q * 4 + k < r.n; k++) {
+    PLC_UNROLL
+    for (int k = 0; k < 4; k++) {
+      if (q * 4 + k >= r.n) break;
       int64_t i = q * 4 + k, whole = 0;
       double v = 0;
       const uint64_t w64 = wide ? (uint64_t)w[2 * k + 1] << 32 | w[2 * k] : w[k];

@@ -86,7 +86,8 @@ describe("T.jit on the device", function()
         assert.equal(1, groups)
         groups = both(what .. "norms", function(a, c, g, h)
           local r = a + c
-          return r, F.layer_norm(r, { n }, g, h):relu(), F.rms_norm(r * 2, { n }, g) - c, (r + 1):std(-1), r:var(-1, { keepdim = true })
+          return r, F.layer_norm(r, { n }, g, h):relu(), F.rms_norm(r * 2, { n }, g) - c, (r + 1):std(-1),
+            r:var(-1, { keepdim = true })
         end, x, y, w, b)
         assert.equal(1, groups)
       end

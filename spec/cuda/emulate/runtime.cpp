@@ -3,7 +3,8 @@
 // running kernel or a copy may touch (PROT_NONE in between): host code that reads through a device pointer dies at that line.
 // New memory and freed memory hold poison. PERILUNE_EMULATE, words separated by commas, plays a bad day:
 //   no-driver, old-driver, no-device, memory=BYTES (of the device), fault=N (the N-th launch is an illegal access),
-//   slow (who asks whether work is done hears no, the first two times)
+//   slow (who asks whether work is done hears no, the first two times),
+//   open (memory stays accessible to everybody: what takes long takes less)
 #include "inside.h"
 
 #include <stdio.h>
@@ -34,18 +35,37 @@ const size_t RANGE = (size_t)64 << 30; // address space, not memory
 const int FREED = 0xDD;
 thread_local cudaError_t last = cudaSuccess;
 
-// ---- memory: first fit over a list of pieces, each on pages of its own order
+// ---- memory: pieces side by side; free ones in lists by size, used ones found by their address
 
 struct Piece {
-  Piece *next, *prev;
+  Piece *next, *prev; // neighbours in memory
+  Piece *more;        // in its list
   char *at;
   size_t bytes;
   bool used;
 };
 char *base;
 size_t high, in_use, capacity = (size_t)8 << 30;
-Piece *pieces;
+Piece *top; // the highest piece
+Piece *spare[64];        // free, by the logarithm of their size
+Piece *taken[1 << 16];   // used, by address
 int open_count;
+bool stays_open;
+
+int class_of(size_t n) {
+  int c = 0;
+  while (n >>= 1) c++;
+  return c;
+}
+Piece **taken_list(const void *p) { return &taken[((uintptr_t)p >> 9) & 0xffff]; }
+void unlink(Piece **list, Piece *p) {
+  while (*list != p) list = &(*list)->more;
+  *list = p->more;
+}
+void link(Piece **list, Piece *p) {
+  p->more = *list;
+  *list = p;
+}
 
 size_t page_round(size_t n) { return (n + 4095) & ~(size_t)4095; }
 
@@ -56,42 +76,87 @@ void start() {
   base = (char *)p;
   long long bytes;
   if (plce_word("memory", &bytes)) capacity = (size_t)bytes;
+  stays_open = plce_word("open", NULL);
 }
 
 bool inside(const void *p, size_t n) { return (const char *)p >= base && (const char *)p + n <= base + high; }
 
+// What is beyond n in a used piece becomes a free one.
+void split(Piece *p, size_t n) {
+  if (p->bytes < n + 4096) return;
+  Piece *rest = (Piece *)calloc(1, sizeof *rest);
+  rest->at = p->at + n;
+  rest->bytes = p->bytes - n;
+  rest->next = p->next;
+  rest->prev = p;
+  if (p->next) p->next->prev = rest;
+  else top = rest;
+  p->next = rest;
+  p->bytes = n;
+  link(&spare[class_of(rest->bytes)], rest);
+}
+
+Piece *find(size_t n) {
+  for (int c = class_of(n); c < 64; c++)
+    for (Piece *p = spare[c]; p; p = p->more)
+      if (p->bytes >= n) {
+        unlink(&spare[c], p);
+        return p;
+      }
+  return NULL;
+}
+
+Piece *grow(size_t n) {
+  if (high + n > RANGE) abort();
+  Piece *p = (Piece *)calloc(1, sizeof *p);
+  p->at = base + high;
+  p->bytes = n;
+  p->prev = top;
+  if (top) top->next = p;
+  top = p;
+  high += n;
+  mprotect(base, page_round(high), PROT_READ | PROT_WRITE);
+  return p;
+}
+
 cudaError_t take(void **out, size_t n) {
   if (n > capacity - in_use || in_use > capacity) return cudaErrorMemoryAllocation;
-  Piece *best = NULL;
-  for (Piece *q = pieces; q; q = q->next)
-    if (!q->used && q->bytes >= n && (!best || q->bytes < best->bytes)) best = q;
   plce_enter();
-  if (best && best->bytes >= n + 4096) { // the rest becomes a piece of its own
-    Piece *rest = (Piece *)calloc(1, sizeof *rest);
-    rest->at = best->at + n;
-    rest->bytes = best->bytes - n;
-    rest->next = best->next;
-    rest->prev = best;
-    if (best->next) best->next->prev = rest;
-    best->next = rest;
-    best->bytes = n;
-  } else if (!best) {
-    if (high + n > RANGE) abort();
-    best = (Piece *)calloc(1, sizeof *best);
-    best->at = base + high;
-    best->bytes = n;
-    best->next = pieces;
-    if (pieces) pieces->prev = best;
-    pieces = best;
-    high += n;
-    mprotect(base, page_round(high), PROT_READ | PROT_WRITE);
-  }
-  best->used = true;
-  in_use += best->bytes;
-  memset(best->at, PLCE_POISON, best->bytes);
+  Piece *p = find(n);
+  if (p) split(p, n);
+  else p = grow(n);
+  p->used = true;
+  link(taken_list(p->at), p);
+  in_use += p->bytes;
+  memset(p->at, PLCE_POISON, p->bytes);
   plce_leave();
-  *out = best->at;
+  *out = p->at;
   return cudaSuccess;
+}
+
+// p and the piece behind it, both free and in no list, are one.
+void join(Piece *p, Piece *next) {
+  p->bytes += next->bytes;
+  p->next = next->next;
+  if (next->next) next->next->prev = p;
+  else top = p;
+  free(next);
+}
+
+void give(Piece *p) {
+  p->used = false;
+  in_use -= p->bytes;
+  if (p->next && !p->next->used) {
+    unlink(&spare[class_of(p->next->bytes)], p->next);
+    join(p, p->next);
+  }
+  if (p->prev && !p->prev->used) {
+    Piece *before = p->prev;
+    unlink(&spare[class_of(before->bytes)], before);
+    join(before, p);
+    p = before;
+  }
+  link(&spare[class_of(p->bytes)], p);
 }
 
 struct Pinned {
@@ -110,10 +175,10 @@ double now_ms() {
 
 // Kernels and copies run between these two.
 void plce_enter() {
-  if (open_count++ == 0 && high) mprotect(base, page_round(high), PROT_READ | PROT_WRITE);
+  if (open_count++ == 0 && high && !stays_open) mprotect(base, page_round(high), PROT_READ | PROT_WRITE);
 }
 void plce_leave() {
-  if (--open_count == 0 && high) mprotect(base, page_round(high), PROT_NONE);
+  if (--open_count == 0 && high && !stays_open) mprotect(base, page_round(high), PROT_NONE);
 }
 
 
@@ -277,22 +342,15 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
   there(s);
   if (plce_notes(s)) return ends(s);
   pthread_mutex_lock(&plce_lock);
-  for (Piece *q = pieces; q; q = q->next)
-    if (q->at == p && q->used) {
-      plce_enter();
-      memset(q->at, FREED, q->bytes);
-      plce_leave();
-      q->used = false;
-      in_use -= q->bytes;
-      if (q->next && !q->next->used && q->next->at == q->at + q->bytes) {
-        Piece *gone = q->next;
-        q->bytes += gone->bytes;
-        q->next = gone->next;
-        if (gone->next) gone->next->prev = q;
-        free(gone);
-      }
-      break;
-    }
+  Piece *q = *taken_list(p);
+  while (q && q->at != p) q = q->more;
+  if (q) {
+    unlink(taken_list(p), q);
+    plce_enter();
+    memset(q->at, FREED, q->bytes);
+    plce_leave();
+    give(q);
+  }
   pthread_mutex_unlock(&plce_lock);
   return cudaSuccess;
 }
