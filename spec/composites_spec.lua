@@ -9,6 +9,62 @@ local eq, fails = near.near, near.fails
 
 local function matrix() return T.tensor { { 1, 2 }, { 3, 4 } } end
 
+describe("forms in place of functions", function()
+  it("write the result into x", function()
+    local a, b = T.tensor { { 1, 2 }, { 3, 4 } }, T.tensor { { 0, 1 }, { 1, 0 } }
+    local x = T.ones(2, 2)
+    local same = x
+    assert.equal(same, x:addmm_(a, b))
+    eq(x, { { 3, 2 }, { 5, 4 } })
+    eq(T.ones(2):addmv_(a, T.ones(2)), { 4, 8 })
+    eq(T.ones(2):cumsum_(1), { 1, 2 })
+    eq(T.tensor { 2, 3 }:cumprod_(1), { 2, 6 })
+    eq(T.tensor { 1, 3 }:gt_(2), { 0, 1 })
+    eq(T.tensor { 1, 3 }:greater_equal_(1), { 1, 1 })
+    eq(T.tensor { true, false }:logical_or_(T.tensor { false, false }):long(), { 1, 0 })
+    local leaf = T.ones(2):requires_grad_()
+    eq(T.grad_of((leaf * 2):cumsum_(1):sum(), leaf), { 4, 2 })
+    fails("addmm_: f32[2,2] does not broadcast to f32[2]", function() T.ones(2):addmm_(a, b) end)
+  end)
+
+  it("index_put takes the positions in a list", function()
+    local i, j = T.tensor({ 1, 1 }, { dtype = "i64" }), T.tensor({ 1, 2 }, { dtype = "i64" })
+    local x = T.zeros(2, 2)
+    eq(x:index_put({ i, j }, T.tensor { 5, 6 }), { { 5, 6 }, { 0, 0 } })
+    eq(x, 0)
+    assert.equal(x, x:index_put_({ i }, 2, { accumulate = true }))
+    eq(x, { { 4, 4 }, { 0, 0 } })
+    fails("index_put_: write x:index_put_({ indices }, value", function() x:index_put_(i, 2) end)
+  end)
+
+  it("T.finfo and T.iinfo tell a dtype's limits", function()
+    for _, d in ipairs { "f64", "f32", "bf16", "f16" } do
+      local f = T.finfo(d)
+      local one = T.ones({ 1 }, { dtype = d })
+      assert.is_true((one + f.eps):gt(1):item() and not (one + f.eps / 2):gt(1):item(), d)
+      local max = T.tensor({ f.max, f.min }, { dtype = d })
+      assert.same({ f.max, f.min }, max:to("f64"):totable())
+      assert.is_false((max * 2):isfinite():any():item())
+      assert.equal(f.tiny, T.tensor({ f.tiny }, { dtype = d }):to("f64"):item())
+    end
+    assert.equal(-2147483648, T.iinfo("i32").min)
+    assert.equal(255, T.iinfo(T.zeros({ 1 }, { dtype = "u8" })).max)
+    assert.equal("f32", T.finfo().dtype)
+    fails("finfo: i64 is no floating dtype", T.finfo, "i64")
+    fails("iinfo: f32 is no integer dtype", T.iinfo, "f32")
+    fails("unknown dtype", T.finfo, "f99")
+  end)
+
+  it("eye, linspace and logspace take a device and requires_grad", function()
+    assert.is_true(T.eye(2, { requires_grad = true, device = "cpu", dtype = "f64" }).requires_grad)
+    assert.is_true(T.linspace(0, 1, 3, { requires_grad = true }).requires_grad)
+    eq(T.logspace(0, 2, 3, { device = "cpu" }), { 1, 10, 100 })
+    eq(T.eye(2, { device = "cpu" }), { { 1, 0 }, { 0, 1 } })
+    assert.equal(6, T.randperm(3, { device = "cpu" }):sum():item())
+    fails("eye: unknown option 'devize'", T.eye, 2, { devize = "cpu" })
+  end)
+end)
+
 describe("composites:", function()
   it("limits and angles", function()
     local x = matrix()

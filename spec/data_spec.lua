@@ -14,6 +14,62 @@ local function write(path, bytes)
   f:close()
 end
 
+describe("a stream", function()
+  local function stream(n)
+    return data.IterableDataset { iter = function()
+      local i = 0
+      return function()
+        i = i + 1
+        if i <= n then return T.full({ 2 }, i), i end
+      end
+    end }
+  end
+
+  it("comes in batches, pass after pass", function()
+    local loader = data.DataLoader(stream(5), { batch_size = 2 })
+    for _ = 1, 2 do
+      local got = {}
+      for x, y in loader do
+        got[#got + 1] = y:totable()
+        assert.same({ #y, 2 }, x:shape())
+      end
+      assert.same({ { 1, 2 }, { 3, 4 }, { 5 } }, got)
+    end
+    local n = 0
+    for _ in data.DataLoader(stream(5), { batch_size = 2, drop_last = true }) do n = n + 1 end
+    assert.equal(2, n)
+    for list in data.DataLoader(stream(2), { batch_size = 4, collate = function(s) return s end }) do n = n + #list end
+    assert.equal(4, n)
+    for _ in data.DataLoader(stream(0), { batch_size = 2 }) do n = n + 100 end
+    assert.equal(4, n)
+    assert.equal("DataLoader of a stream in batches of 2", tostring(loader))
+  end)
+
+  it("has no length and one reader", function()
+    fails("it has no length", function() return #stream(2) end)
+    fails("leave shuffle, sampler, batch_sampler and workers out", data.DataLoader, stream(2), { shuffle = true })
+    fails("leave shuffle, sampler, batch_sampler and workers out", data.DataLoader, stream(2), { workers = 2 })
+    fails("iter = function(self)", data.IterableDataset, {})
+    fails("iter must return a function, got 3", function()
+      return data.DataLoader(data.IterableDataset { iter = function() return 3 end }):iter()
+    end)
+  end)
+end)
+
+describe("StackDataset", function()
+  it("puts samples side by side", function()
+    local s = data.StackDataset(T.arange(3), { "a", "b", "c" })
+    assert.equal(3, #s)
+    assert.equal("b", s[2][2])
+    local named = data.StackDataset { x = T.arange(3), y = { 4, 5, 6 } }
+    assert.equal(6, named[-1].y)
+    for batch in data.DataLoader(named, { batch_size = 3 }) do assert.same({ 4, 5, 6 }, batch.y:totable()) end
+    fails("datasets of", data.StackDataset, { 1, 2 }, { 1 })
+    fails("at least one dataset", data.StackDataset)
+    fails("entry 2 must be a dataset, got 3", data.StackDataset, { 1 }, 3)
+  end)
+end)
+
 describe("datasets", function()
   it("TensorDataset gives rows", function()
     local x, y = T.arange(6):view(3, 2), T.tensor { 7, 8, 9 }

@@ -26,6 +26,26 @@ describe("a name looked for in the wrong place", function()
   end)
 end)
 
+describe("a loss of tensors of different shapes", function()
+  it("is told of once, with the place", function()
+    local said, old = {}, io.stderr
+    local F = dofile(package.searchpath("perilune.nn.functional", package.path)) -- anew: once for each
+    rawset(io, "stderr", { write = function(_, text) said[#said + 1] = text end })
+    local ok, why = pcall(function()
+      for _ = 1, 2 do F.mse_loss(T.ones(4, 1), T.ones(4)) end
+      F.l1_loss(T.ones(4), T.ones(4))
+      F.l1_loss(T.ones(4), T.tensor(1))
+      F.huber_loss(T.ones(2, 3), T.ones(3))
+    end)
+    rawset(io, "stderr", old)
+    assert.is_true(ok, why)
+    assert.equal(2, #said)
+    local place = "messages_spec.lua:%d+: mse_loss: f32%[4,1%] and the target f32%[4%] are compared as %[4,4%]"
+    assert.truthy(said[1]:find(place), said[1])
+    assert.truthy(said[2]:find("huber_loss: f32[2,3] and the target f32[3] are compared as [2,3]", 1, true), said[2])
+  end)
+end)
+
 describe("messages name", function()
   it("forms in place with their underscore", function()
     local x = T.ones(2)

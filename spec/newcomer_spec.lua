@@ -19,6 +19,7 @@ local wrong = {
   ["net.parameters()"] = "call its methods with a colon: net:parameters()",
   ["T.save(net:state_dict(), 'net.safetensors')"] = "the path comes first: T.save(path, t)",
   ["T.save('x.npy', x)"] = "T.save(path, { x = x }), or T.save_npy(path, x)",
+  ["nn.LSTM(3, 2)(T.ones(2, 4))"] = "nn.LSTM: the input f32[2,4] has 4 features, input_size is 3",
   ["net.train()"] = "with a colon",
   ["net.eval()"] = "eval: call it with a colon, net:eval()",
   ["net.to('f64')"] = "with a colon",

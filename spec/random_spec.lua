@@ -4,6 +4,7 @@
 
 local T = require "perilune"
 local near = require "spec.support.near"
+local fails = near.fails
 
 -- Mean and variance of a tensor's elements.
 local function moments(t)
@@ -15,6 +16,60 @@ end
 local function within(x, want, tol, what)
   assert.is_true(math.abs(x - want) <= tol, string.format("%s is %g, should be %g", what or "value", x, want))
 end
+
+describe("T.Generator", function()
+  it("has a state of its own", function()
+    T.manual_seed(3)
+    local was = T.get_rng_state()
+    local g = T.Generator(7)
+    local a = T.rand(4, { generator = g })
+    local b = T.randn(4, { generator = g })
+    assert.equal(was, T.get_rng_state())
+    g:manual_seed(7)
+    assert.is_true(a:equal(T.rand({ 4 }, { generator = g })))
+    local state = g:get_state()
+    assert.is_true(b:equal(T.randn(4, { generator = g })))
+    g:set_state(state)
+    assert.is_true(b:equal(g:run(T.randn, 4)))
+    assert.equal(7, g:initial_seed())
+    assert.equal("Generator(seed 7)", tostring(g))
+    T.manual_seed(7) -- the same numbers as the global one's
+    assert.is_true(a:equal(T.rand(4)))
+    assert.is_false(T.Generator(1):run(T.rand, 4):equal(T.Generator(2):run(T.rand, 4)))
+    assert.is_true(T.Generator():run(T.rand, 4):equal(T.Generator():run(T.rand, 4)))
+  end)
+
+  it("draws for every function that takes one", function()
+    local p = T.tensor { 0.2, 0.3, 0.5 }
+    for name, f in pairs {
+      uniform = function(o) return T.uniform(1, 2, { 5 }, o) end,
+      normal = function(o) return T.normal(1, 2, { 5 }, o) end,
+      randint = function(o) return T.randint(1, 99, { 5 }, o) end, randperm = function(o) return T.randperm(9, o) end,
+      bernoulli = function(o) return T.bernoulli(T.full({ 20 }, 0.5), o) end,
+      multinomial = function(o) return p:multinomial(20, { replacement = true, generator = o.generator }) end,
+      device = function(o) return T.rand(5, { device = "cpu", dtype = "f64", generator = o.generator }) end,
+    } do
+      local g = T.Generator(5)
+      local first, second = f { generator = g }, f { generator = g }
+      assert.is_true(first:equal(f { generator = g:manual_seed(5) }), name)
+      assert.is_false(first:equal(second), name)
+    end
+  end)
+
+  it("comes back from errors and says what is wrong", function()
+    local g = T.Generator(1)
+    T.manual_seed(1)
+    local was = T.get_rng_state()
+    fails("boom", g.run, g, function() error "boom" end)
+    assert.equal(was, T.get_rng_state())
+    fails("generator must be made by T.Generator, got 1", T.rand, 2, { generator = 1 })
+    fails("zeros: unknown option 'generator'", T.zeros, 2, { generator = g })
+    fails("manual_seed: an integer is wanted", g.manual_seed, g, 1.5)
+    fails("call it with a colon, generator:manual_seed(seed)", g.manual_seed, 1)
+    fails("a function is wanted", g.run, g, 1)
+    fails("set_rng_state", T.Generator(1).set_state, T.Generator(1), "x")
+  end)
+end)
 
 describe("random numbers", function()
   before_each(function() T.manual_seed(42) end)

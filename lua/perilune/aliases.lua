@@ -50,9 +50,57 @@ return function(T, core)
   also("numel", "nelement")
   also("totable", "tolist")
 
+  -- ---- in place ---------------------------------------------------------------------------------------------
+  -- Through a copy: x:addmm_(a, b) is x:copy_(x:addmm(a, b)).
+  for name in ([[addmm addmv addbmm baddbmm addr cumsum cumprod eq ne lt le gt ge logical_and logical_or logical_xor
+    logical_not]]):gmatch "%S+" do
+    local f = methods[name]
+    methods[name .. "_"] = options.named(name .. "_", function(x, ...) return x:copy_((f(x, ...))) end)
+  end
+  for from, to in pairs { eq = "equal", ne = "not_equal", lt = "less", le = "less_equal", gt = "greater",
+    ge = "greater_equal" } do
+    if to ~= "equal" then methods[to .. "_"] = methods[from .. "_"] end
+  end
+  -- x:index_put({i, j}, value, {accumulate=}): PyTorch's arguments; the ops take one list, x and value first.
+  for _, name in ipairs { "index_put", "index_put_" } do
+    local op = core[name]
+    methods[name] = options.named(name, function(x, indices, value, opts, ...)
+      if type(indices) ~= "table" or value == nil then
+        options.fail("%s: write x:%s({ indices }, value, { accumulate = true })", name, name)
+      end
+      if not core.is_tensor(value) then value = T.tensor(value, { dtype = x:dtype(), device = x:device() }) end
+      if type(opts) == "boolean" then opts = { accumulate = opts } end
+      local result = op({ x, value, table.unpack(indices) }, opts, ...)
+      return name == "index_put_" and x or result
+    end)
+  end
+
   -- ---- dtypes -------------------------------------------------------------------------------------------
   function T.get_default_dtype() return T.default_dtype() end
   function T.set_default_dtype(dtype) T.default_dtype(dtype) end
+  local floats = { f64 = { 64, 52, -1022, 1023, 1e-15 }, f32 = { 32, 23, -126, 127, 1e-6 },
+    bf16 = { 16, 7, -126, 127, 1e-2 }, f16 = { 16, 10, -14, 15, 1e-3 } }
+  local integers = { u8 = { 8, 0, 255 }, i8 = { 8, -128, 127 }, i16 = { 16, -32768, 32767 },
+    i32 = { 32, -2 ^ 31 // 1 | 0, 2 ^ 31 - 1 | 0 }, i64 = { 64, math.mininteger, math.maxinteger } }
+  local function dtype_of(fn, v, among, what)
+    if core.is_tensor(v) then v = v:dtype() end
+    if v == nil then v = T.default_dtype() end
+    if type(v) ~= "string" then options.fail("%s: a dtype or a tensor is wanted, got %s", fn, options.describe(v)) end
+    v = T.promote_types(v, v) -- "float32" → "f32"; raises for others
+    return among[v] or options.fail("%s: %s is no %s dtype", fn, v, what), v
+  end
+  -- Of a floating dtype: eps, the distance from 1 to the next number; tiny, the smallest normal one; max, min.
+  T.finfo = options.named("finfo", function(dtype)
+    local f, name = dtype_of("finfo", dtype, floats, "floating")
+    local max, tiny = (2 - 2.0 ^ -f[2]) * 2.0 ^ f[4], 2.0 ^ f[3]
+    return { dtype = name, bits = f[1], eps = 2.0 ^ -f[2], max = max, min = -max, tiny = tiny, smallest_normal = tiny,
+      resolution = f[5] }
+  end)
+  -- Of an integer dtype: max, min, bits.
+  T.iinfo = options.named("iinfo", function(dtype)
+    local f, name = dtype_of("iinfo", dtype, integers, "integer")
+    return { dtype = name, bits = f[1], min = f[2], max = f[3] }
+  end)
   -- The dtype of x op y; numbers take part as they do in arithmetic.
   T.result_type = options.named("result_type", function(x, y)
     for i = 1, 2 do

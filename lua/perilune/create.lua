@@ -4,7 +4,8 @@ local options = require "perilune.options"
 
 return function(T, core)
   local op = core.op
-  local allowed = "dtype requires_grad device"
+  local plain, random = "dtype requires_grad device", "dtype requires_grad device generator"
+  local drawn = { rand = true, randn = true, uniform = true, normal = true, randint = true }
 
   -- (fn, ...) → shape list, options table, further positional values before the shape taken off by the caller
   local function shape_and_options(fn, ...)
@@ -13,6 +14,7 @@ return function(T, core)
     local opts = {}
     if type(last) == "table" and (n > 1 or #last == 0 and next(last) ~= nil) then
       opts, n = last, n - 1
+      local allowed = drawn[fn] and random or plain
       for key in pairs(opts) do
         if not (" " .. allowed .. " "):find(" " .. tostring(key) .. " ", 1, true) then
           options.fail("%s: unknown option '%s'%s; allowed: %s", fn, tostring(key),
@@ -39,11 +41,44 @@ return function(T, core)
     return shape, opts
   end
 
-  -- f(…), made on the device that the options name
-  local function on(opts, f, ...)
+  -- f(…), made on the device and drawn from the generator that the options name
+  local on
+  function on(opts, f, ...)
+    if opts.generator ~= nil then
+      local g = opts.generator
+      if getmetatable(g) ~= T.Generator then
+        options.fail("generator must be made by T.Generator, got %s", options.describe(g))
+      end
+      return g:run(on, { device = opts.device }, f, ...)
+    end
     if opts.device == nil then return f(...) end
     return core.device.with(opts.device, f, ...)
   end
+
+  -- Ops that make tensors: options that are the op's go to it, the others are read here.
+  local function placed(name, ...)
+    local raw, own = T[name], {}
+    for _, key in ipairs { ... } do own[key] = true end
+    T[name] = function(...)
+      local n = select("#", ...)
+      local last = n > 0 and (select(n, ...)) or nil
+      local ours = false
+      if type(last) == "table" then for key in pairs(own) do ours = ours or last[key] ~= nil end end
+      if not ours then return raw(...) end
+      local args, rest = table.pack(...), {}
+      for key, v in pairs(last) do if not own[key] then rest[key] = v end end
+      args[n] = rest
+      if next(rest) == nil then n = n - 1 end
+      local t = on(last, raw, table.unpack(args, 1, n))
+      if last.requires_grad then t:requires_grad_() end
+      return t
+    end
+    if core.metatable().methods[name] then core.metatable().methods[name] = T[name] end
+  end
+  for _, name in ipairs { "eye", "linspace", "logspace" } do placed(name, "device", "requires_grad") end
+  placed("randperm", "device", "generator")
+  placed("bernoulli", "generator")
+  placed("multinomial", "generator")
 
   local function finish(t, opts)
     if opts.requires_grad then t:requires_grad_() end

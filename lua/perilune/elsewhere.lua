@@ -6,12 +6,14 @@ local M = {}
 
 -- Names of PyTorch's world that have no counterpart of nearly the same name.
 local others = {
-  Grayscale = "T.data.transforms.gray", SparseAdam = "T.optim.Adam", SubsetRandomSampler = "T.data.Subset",
+  ChainDataset = "T.data.IterableDataset", Grayscale = "T.data.transforms.gray", Sampler = "T.data.RandomSampler",
+  SparseAdam = "T.optim.Adam", SubsetRandomSampler = "T.data.Subset",
   SummaryWriter = "T.log.tensorboard", WeightedRandomSampler = "T.data.WeightedSampler", deepcopy = "net:clone()",
   device_count = "T.cuda.is_available", from_numpy = "T.load_npy", is_cuda = "x:device()",
   item_size = "x:element_size()", jacfwd = "T.jacobian", jacrev = "T.jacobian", make_grid = "T.save_image",
   memory_allocated = "T.memory", numpy = "x:totable()", safe_open = "T.load", save_file = "T.save",
-  load_file = "T.load", tqdm = "T.bar", trange = "T.bar",
+  load_file = "T.load", resize_ = "x = x:reshape(…)", squeeze_ = "x = x:squeeze()", t_ = "x = x:t()",
+  transpose_ = "x = x:transpose(…)", unsqueeze_ = "x = x:unsqueeze(…)", tqdm = "T.bar", trange = "T.bar",
 }
 
 local function plain(name) return (name:gsub("_", ""):lower()) end

@@ -22,6 +22,11 @@ return function(T, core)
     end
   end
 
+  -- nn.F.conv2d is the op conv2d with more forms of its arguments.
+  local function of_functional(f)
+    for name, op in pairs(by_name) do if rawget(T.nn.F, name) == f then return op end end
+  end
+
   local function indented(text) return "  " .. text:gsub("\n", "\n  ") end
 
   local reference
@@ -67,6 +72,7 @@ return function(T, core)
     local op = what ~= nil and (by_function[what] or by_name[what])
     if not op and type(what) == "string" and rawget(T, what) then op = by_name[what:match("^(.*)_$")] end
     if op then return page(op) end
+    if type(what) == "function" and of_functional(what) then return page(of_functional(what)) end
     if what == nil then
       local ops, others = known_names()
       return ("ops: %s\nother functions: %s\nT.help(\"name\") says more about one."):format(ops, others)

@@ -44,7 +44,7 @@ local lazy = {
   distributions = "perilune.distributions",
   nn = "perilune.nn", optim = "perilune.optim", data = "perilune.data", bar = "perilune.bar",
   save = { "perilune.io", "save" }, load = { "perilune.io", "load" },
-  GradScaler = "perilune.scaler",
+  GradScaler = "perilune.scaler", Generator = "perilune.generator",
   load_idx = { "perilune.io", "load_idx" },
   load_npy = { "perilune.files", "load_npy" }, save_npy = { "perilune.files", "save_npy" },
   load_npz = { "perilune.files", "load_npz" }, load_t7 = { "perilune.t7", "load_t7" },

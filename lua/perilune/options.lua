@@ -22,6 +22,18 @@ function options.fail(fmt, ...)
 end
 local fail = options.fail
 
+--- "file:line: text" of the first stack level outside perilune's own Lua files.
+function options.here(text)
+  for level = 2, 200 do
+    local info = getinfo(level, "Sl")
+    if not info then break end
+    if info.what ~= "C" and info.source:sub(1, #here) ~= here then
+      return ("%s:%d: %s"):format(info.short_src, info.currentline, text)
+    end
+  end
+  return text
+end
+
 -- Edits (insert, delete, replace, swap neighbours) between two short words (Damerau 1964).
 local function distance(a, b)
   local d = { [0] = {} }

@@ -5,15 +5,17 @@ return {
   aliases = {
     [[
     absolute absolute_ arccos arccos_ arccosh arccosh_ arcsin arcsin_ arcsinh arcsinh_ arctan arctan2 arctan2_
-    arctan_ arctanh arctanh_ concatenate detach divide divide_ equal fix fix_ ger get_default_dtype greater
-    greater_equal is_floating_point is_nonzero is_same_size is_signed less less_equal multiply multiply_
+    arctan_ arctanh arctanh_ concatenate detach divide divide_ equal finfo fix fix_ ger get_default_dtype greater
+    greater_equal iinfo is_floating_point is_nonzero is_same_size is_signed less less_equal multiply multiply_
     negative negative_ nelement not_equal numel positive result_type row_stack set_default_dtype sgn sgn_
     subtract subtract_ swapdims true_divide true_divide_ vdot ]],
     [[
-    absolute absolute_ arccos arccos_ arccosh arccosh_ arcsin arcsin_ arcsinh arcsinh_ arctan arctan2 arctan2_
-    arctan_ arctanh arctanh_ divide divide_ fix fix_ ger greater greater_equal is_nonzero is_same_size is_signed
-    less less_equal multiply multiply_ ndimension negative negative_ nelement not_equal positive sgn sgn_
-    subtract subtract_ swapdims tolist true_divide true_divide_ vdot where ]],
+    absolute absolute_ addbmm_ addmm_ addmv_ addr_ arccos arccos_ arccosh arccosh_ arcsin arcsin_ arcsinh arcsinh_
+    arctan arctan2 arctan2_ arctan_ arctanh arctanh_ baddbmm_ cumprod_ cumsum_ divide divide_ eq_ fix fix_ ge_ ger
+    greater greater_ greater_equal greater_equal_ gt_ index_put index_put_ is_nonzero is_same_size is_signed le_ less
+    less_ less_equal less_equal_ logical_and_ logical_not_ logical_or_ logical_xor_ lt_ multiply multiply_ ndimension
+    ne_ negative negative_ nelement not_equal not_equal_ positive sgn sgn_ subtract subtract_ swapdims tolist
+    true_divide true_divide_ vdot where ]],
   },
   arrange = {
     [[

@@ -222,6 +222,18 @@ S.manual_seed = { "T.manual_seed(seed) → T", "Starts the random numbers over: 
 local a = T.manual_seed(1).rand(3)
 print(T.manual_seed(1).rand(3):equal(a))  --> true]] }
 
+S.Generator = { "T.Generator(seed?) → generator",
+  [[Random numbers with a state of their own: generator= in T.rand, randn, randint, randperm, uniform, normal, bernoulli
+and multinomial; g:run(f, …) for anything else. g:manual_seed(n), g:initial_seed(), g:get_state(), g:set_state(s).]], [[
+local g = T.Generator(1)
+local a = T.rand(2, { generator = g })
+print(a:equal(T.rand(2, { generator = g:manual_seed(1) })))  --> true
+print(a:equal(T.rand(2, { generator = g })))                 --> false]] }
+S.finfo = { "T.finfo(dtype or tensor?) → {eps=, tiny=, max=, min=, bits=, …}", "The limits of a floating dtype.", [[
+print(T.finfo("bf16").eps, T.finfo("f16").max)  --> 0.0078125	65504.0]] }
+S.iinfo = { "T.iinfo(dtype or tensor) → {max=, min=, bits=, dtype=}", "The limits of an integer dtype.", [[
+print(T.iinfo("i16").max)  --> 32767]] }
+
 S.get_rng_state = { "T.get_rng_state() → string", "Where the generator stands; for T.set_rng_state.", [[
 local state = T.get_rng_state()
 local a = T.rand(3)

@@ -45,6 +45,19 @@ S["data.Subset"] = { "T.data.Subset(dataset, indices) → dataset", "Some sample
 print(T.data.Subset({ "a", "b", "c" }, { 3, 1 })[1])  --> c]] }
 S["data.ConcatDataset"] = { "T.data.ConcatDataset(a, b, …) → dataset", "Datasets one after the other.", [[
 print(T.data.ConcatDataset({ 1, 2 }, { 3 })[3])  --> 3]] }
+S["data.StackDataset"] = { "T.data.StackDataset(a, b, …) → dataset",
+  "Samples of several datasets side by side; of a table with names, by name.", [[
+print(T.data.StackDataset({ "a", "b" }, { 3, 4 })[2][2])  --> 4]] }
+S["data.IterableDataset"] = { "T.data.IterableDataset{iter=function(self) return next_sample end, …} → dataset",
+  [[A stream: iter begins a pass and returns a function that gives a sample a call, nil at the end. A DataLoader makes
+batches of it, in its order, without workers.]], [[
+local set = T.data.IterableDataset { iter = function()
+  local i = 0
+  return function() i = i + 1 if i <= 3 then return i end end
+end }
+for x in T.data.DataLoader(set, { batch_size = 2 }) do print(x) end
+--> {1, 2}  -- i64[2] cpu
+--> {3}  -- i64[1] cpu]] }
 S["data.random_split"] = { "T.data.random_split(dataset, {lengths or shares}, {seed=}) → list of datasets",
   "Cuts a dataset at random into parts.", [[
 local parts = T.data.random_split({ 1, 2, 3, 4, 5 }, { 0.8, 0.2 }, { seed = 1 })

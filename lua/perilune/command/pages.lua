@@ -33,7 +33,7 @@ raises that error, <!-- not run: WHY --> leaves it out. Exit status 1 if a block
     [[Two elements are equal where |a - b| <= atol + rtol |b|, and NaN equals NaN; both are 0 by default. --any-dtype
 compares values across dtypes. Exit status 0: equal; 1: different, and the lines say where; 2: a file cannot be
 read.]] },
-  { "launch", "launch -n N FILE ARGS...", "runs a script in several processes that train together",
+  { "launch", "launch -n N FILE ARGS...", "not there yet: a script in several processes that train together",
     "Comes with distributed training, which perilune does not have yet. Exit status 2." },
 }
 

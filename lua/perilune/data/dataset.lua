@@ -171,6 +171,50 @@ function M.ConcatDataset:get(i)
   end
 end
 
+--- Samples that come one after the other, from a stream whose length nobody knows:
+-- `data.IterableDataset{iter = function(self) return next_sample end}`. iter begins a pass and returns a function that
+-- gives one sample a call, nil at the end; several values make a list. Other fields are kept.
+M.IterableDataset = { __name = "IterableDataset" }
+M.IterableDataset.__index = M.IterableDataset
+M.IterableDataset.__tostring = function() return "IterableDataset" end
+M.IterableDataset.__len = function() fail("data.IterableDataset: it has no length; for x in loader do … end") end
+setmetatable(M.IterableDataset, { __call = function(_, fields)
+  if type(fields) ~= "table" or type(fields.iter) ~= "function" then
+    fail("data.IterableDataset: a table with iter = function(self) return next_sample end is wanted, got %s",
+      describe(fields))
+  end
+  local self = {}
+  for key, v in pairs(fields) do self[key] = v end
+  return setmetatable(self, M.IterableDataset)
+end })
+
+--- Samples of several datasets side by side: `data.StackDataset(a, b, …)`; ds[i] → {a[i], b[i], …}, with names
+-- `data.StackDataset{image = a, label = b}` → {image = a[i], label = b[i]}.
+M.StackDataset = class "StackDataset"
+
+function M.StackDataset.new(first, ...)
+  local parts = { first, ... }
+  if #parts == 1 and type(first) == "table" and getmetatable(first) == nil then parts = first end
+  local n
+  for key, ds in pairs(parts) do
+    if type(ds) ~= "table" and type(ds) ~= "userdata" then
+      fail("data.StackDataset: entry %s must be a dataset, got %s", tostring(key), describe(ds))
+    end
+    if n and #ds ~= n then fail("data.StackDataset: datasets of %d and %d samples", n, #ds) end
+    n = #ds
+  end
+  if not n then fail("data.StackDataset: at least one dataset is wanted") end
+  return setmetatable({ parts = parts, n = n }, M.StackDataset)
+end
+
+function M.StackDataset:len() return rawget(self, "n") end
+
+function M.StackDataset:get(i)
+  local out = {}
+  for key, ds in pairs(rawget(self, "parts")) do out[key] = ds[i] end
+  return out
+end
+
 --- Cuts a dataset at random into parts of the given sizes (or shares that sum to 1).
 -- @param dataset
 -- @tparam table lengths

@@ -12,6 +12,8 @@ return {
   TensorDataset = dataset.TensorDataset,
   Subset = dataset.Subset,
   ConcatDataset = dataset.ConcatDataset,
+  StackDataset = dataset.StackDataset,
+  IterableDataset = dataset.IterableDataset,
   random_split = dataset.random_split,
   cifar10 = require("perilune.data.cifar").cifar10,
   csv = csv.csv,

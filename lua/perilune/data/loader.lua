@@ -38,6 +38,8 @@ local function check_combinations(a, given)
   end
 end
 
+local function is_stream(ds) return getmetatable(ds) == dataset.IterableDataset end
+
 --- @param ds anything with `#ds` and `ds[i]`
 -- @tparam[opt] table opts `batch_size=1 shuffle=false drop_last=false seed= collate= sampler= batch_sampler=`, and
 -- `workers=0 prefetch=2 worker_init=`. With a seed every loader gives the same orders, pass after pass.
@@ -57,6 +59,10 @@ local function new(ds, opts)
   end
   local a = options.read(spec, opts or {})
   check_combinations(a, opts or {})
+  if is_stream(ds) and (a.shuffle or a.sampler or a.batch_sampler or a.workers > 0) then
+    fail("data.DataLoader: an IterableDataset has an order of its own and one reader; leave shuffle, sampler, "
+      .. "batch_sampler and workers out")
+  end
   if type(ds) == "userdata" then ds = dataset.TensorDataset(ds) end
   a.dataset, a.epoch, a._active, a._passes = ds, 0, setmetatable({}, { __mode = "k" }), 0
   return setmetatable(a, DataLoader)
@@ -128,6 +134,32 @@ local function local_pass(self, samples, count)
   end
 end
 
+-- Of an IterableDataset.
+local function stream_pass(self)
+  local next_sample = self.dataset:iter()
+  if type(next_sample) ~= "function" then
+    fail("data.IterableDataset: iter must return a function, got %s", describe(next_sample))
+  end
+  local join = self.collate or DataLoader.default_collate
+  local function sample(...)
+    if select("#", ...) > 1 and ... ~= nil then return { ... } end
+    return (...)
+  end
+  return function()
+    local samples = {}
+    while next_sample and #samples < self.batch_size do
+      local s = sample(next_sample())
+      if s == nil then next_sample = nil else samples[#samples + 1] = s end
+    end
+    if #samples == 0 or self.drop_last and #samples < self.batch_size then return nil end
+    local batch = join(samples)
+    if not self.collate and type(samples[1]) == "table" and type(batch) == "table" and #batch > 0 then
+      return table.unpack(batch)
+    end
+    return batch
+  end
+end
+
 -- ---- passes through workers -----------------------------------------------------------------------------------
 
 local function pool_of(self)
@@ -178,6 +210,7 @@ local function pass(self)
   if T.core.jit_tracing() then
     fail("data.DataLoader: a loop over it in a traced function would read one pass for ever; pass batches as arguments")
   end
+  if is_stream(self.dataset) then return stream_pass(self) end
   local count = #self
   local ds = self.dataset
   local plain = getmetatable(ds) == dataset.TensorDataset and not self.collate -- draws nothing
@@ -225,6 +258,7 @@ end
 DataLoader.__close = DataLoader.close
 
 function DataLoader:__tostring()
+  if is_stream(self.dataset) then return ("DataLoader of a stream in batches of %d"):format(self.batch_size) end
   return ("DataLoader of %d samples in %d batches%s%s"):format(#self.dataset, #self,
     self.batch_sampler and "" or " of " .. self.batch_size,
     self.workers > 0 and (" from %d workers"):format(self.workers) or "")

@@ -7,6 +7,7 @@ local T = require "perilune"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
+local core = T.core
 local running_update = T.core.op.running_update
 
 -- Anything not defined here is the engine's op of that name.
@@ -47,6 +48,27 @@ function F.prelu(x, weight)
     weight = weight:view {}
   end
   return T.core.op.prelu_core(x, weight)
+end
+
+-- ---- losses of pairs ---------------------------------------------------------------------------------
+
+-- [N, 1] beside [N] would be compared as [N, N]: hardly what is meant, and it shows in nothing but the results. Told
+-- once for each function, on standard error.
+local told = {}
+for _, name in ipairs { "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss" } do
+  local loss = T[name]
+  F[name] = function(x, y, ...)
+    if not told[name] and core.is_tensor(x) and core.is_tensor(y) and (x:dim() ~= y:dim()
+      or x:numel() ~= y:numel()) then
+      local ok, shape = pcall(T.broadcast_shapes, x:shape(), y:shape())
+      if ok and y:numel() > 1 then
+        told[name] = true
+        io.stderr:write(("warning: %s: %s and the target %s are compared as [%s]; give them one shape\n"):format(
+          options.here(name), x:describe(), y:describe(), table.concat(shape, ",")))
+      end
+    end
+    return loss(x, y, ...)
+  end
 end
 
 -- ---- convolution -------------------------------------------------------------------------------------

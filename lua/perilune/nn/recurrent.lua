@@ -68,6 +68,15 @@ local function layer(name, gates, extra, behind)
 
   C.reset_parameters = reset
 
+  -- Here, where the network's own words are known.
+  function C:checked(x)
+    if type(x) == "userdata" and x:dim() > 0 and x:size(-1) ~= self.input_size then
+      options.fail("nn.%s: the input %s has %d features, input_size is %d", name, x:describe(), x:size(-1),
+        self.input_size)
+    end
+    return x
+  end
+
   function C:weights()
     local list = {}
     for i, key in ipairs(self._order) do list[i] = self[key] end
@@ -95,14 +104,14 @@ end
 local RNN = layer("RNN", 1, { "nonlinearity", { "tanh", "relu" }, "tanh" })
 function RNN:forward(x, h)
   self._opts.training = self.training
-  return F.rnn(x, h, self:weights(), self._opts)
+  return F.rnn(self:checked(x), h, self:weights(), self._opts)
 end
 
 --- The same with GRU cells (Cho et al. 2014).
 local GRU = layer("GRU", 3)
 function GRU:forward(x, h)
   self._opts.training = self.training
-  return F.gru(x, h, self:weights(), self._opts)
+  return F.gru(self:checked(x), h, self:weights(), self._opts)
 end
 
 --- The same with LSTM cells (Hochreiter & Schmidhuber 1997): `local y, state = lstm(x[, {h_0, c_0}])`, state
@@ -110,7 +119,7 @@ end
 local LSTM = layer("LSTM", 4, nil, { "proj_size", "count", 0 })
 function LSTM:forward(x, state)
   self._opts.training = self.training
-  local y, h, c = F.lstm(x, state, self:weights(), self._opts)
+  local y, h, c = F.lstm(self:checked(x), state, self:weights(), self._opts)
   return y, { h, c }
 end
 
