@@ -26,6 +26,22 @@ describe("a name looked for in the wrong place", function()
   end)
 end)
 
+describe("functions of nn.F made of ops", function()
+  it("speak in their own name", function()
+    local F = nn.F
+    local x, wide = T.rand(4, 3), T.rand(7, 9)
+    fails(": cosine_similarity: argument dim is 0", F.cosine_similarity, x, x, { dim = 0 })
+    fails(": poisson_nll_loss: f32[4,3] does not broadcast", F.poisson_nll_loss, x, wide)
+    fails(": soft_margin_loss: argument x (#1) must be a tensor", F.soft_margin_loss, x, "a")
+    fails(": gumbel_softmax: dim 9", F.gumbel_softmax, x, { dim = 9 })
+    for _, name in ipairs { "normalize", "prelu", "glu", "dropout2d", "embedding_bag" } do
+      fails(": " .. name .. ": argument #1 must be a tensor, got \"a\"", F[name], "a")
+    end
+    local net = nn.Sequential(nn.Flatten(), nn.Softmin(9))
+    fails(": softmin: dim 9 is out of range", net, x)
+  end)
+end)
+
 describe("a loss of tensors of different shapes", function()
   it("is told of once, with the place", function()
     local said, old = {}, io.stderr

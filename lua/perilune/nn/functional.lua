@@ -34,6 +34,7 @@ end
 
 --- x where x > 0, else weight · x; weight has one element, or one a channel (dimension 2).
 function F.prelu(x, weight)
+  if not core.is_tensor(weight) then fail("prelu: weight must be a tensor, got %s", describe(weight)) end
   local n, nd = weight:numel(), x:dim()
   if weight:dim() > 1 then fail("prelu: weight must have at most one dimension, got %s", describe(weight)) end
   if n > 1 then
@@ -235,6 +236,18 @@ end
 for _, part in ipairs { "functional_more", "functional_recurrent", "functional_attention", "functional_image",
   "functional_extra", "functional_fractional" } do
   require("perilune.nn." .. part)(F)
+end
+
+-- Functions made of several ops speak in their own name, whichever op inside refuses.
+for name in ([[adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices
+  max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices cosine_similarity ctc_loss dropout1d dropout2d
+  dropout3d embedding_bag glu gumbel_softmax hinge_embedding_loss margin_ranking_loss multilabel_soft_margin_loss
+  normalize poisson_nll_loss prelu soft_margin_loss softmin upsample]]):gmatch "%S+" do
+  local f = F[name]
+  F[name] = options.named(name, function(x, ...)
+    if not core.is_tensor(x) then fail("%s: argument #1 must be a tensor, got %s", name, describe(x)) end
+    return f(x, ...)
+  end)
 end
 
 -- In f32 within T.autocast, as their kin among the engine's ops.
