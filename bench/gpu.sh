@@ -94,7 +94,7 @@ for p in site.getsitepackages() + sys.path: print(*glob.glob(p + "/nvidia/*/lib"
 kind=$device # what runs; `device`: what Lua calls it
 if [ "$device" = emulated ]; then
   device=cuda
-  export PERILUNE_CUDA_PLUGIN=$build/spec/cuda_emulated.so PERILUNE_CUDA_QUIET=1
+  export PERILUNE_CUDA_PLUGIN=$build/spec/cuda_emulated.so PERILUNE_CUDA_QUIET=1 PERILUNE_EMULATE=${PERILUNE_EMULATE-open}
   [ -f "$PERILUNE_CUDA_PLUGIN" ] || { echo "gpu.sh: no $PERILUNE_CUDA_PLUGIN; build first" >&2; exit 2; }
 elif [ "$device" = cuda ]; then
   unset PERILUNE_CUDA_PLUGIN

@@ -38,7 +38,7 @@ static struct {
   Block *live[LIVE];     /* by address */
   Block *cached[CACHED]; /* by size and stream */
   Block *spare;          /* headers without memory */
-  Block *busy;           /* freed, but other streams may use them */
+  Block *busy, **last;   /* freed, but other streams may use them: the first freed first; where the next one goes */
   int64_t cached_bytes;
   cudaStream_t side; /* where memory is made while the usual stream is captured */
   PlDeviceMemory m;
@@ -125,14 +125,12 @@ static void note_stream(cudaStream_t s, void *block) {
   b->after = a;
 }
 
+/* Those that were freed later are done later, mostly: the first that waits ends the search. */
 static void look_after(bool wait) {
-  for (Block **at = &al.busy; *at;) {
-    Block *b = *at;
-    if (!happened(b, wait)) {
-      at = &b->next;
-      continue;
-    }
-    *at = b->next;
+  while (al.busy && happened(al.busy, wait)) {
+    Block *b = al.busy;
+    al.busy = b->next;
+    if (!al.busy) al.last = NULL;
     put_cached(b);
   }
 }
@@ -303,8 +301,9 @@ void plc_release(void *p) {
     } else {
       if (PL_UNLIKELY(plc_streams_exist())) plc_each_stream(note_stream, b);
       if (b->after) {
-        b->next = al.busy;
-        al.busy = b;
+        b->next = NULL;
+        *(al.last ? al.last : &al.busy) = b;
+        al.last = &b->next;
       } else
         put_cached(b);
     }

@@ -198,7 +198,7 @@ print("again", pcall(step, 8))
 local s, e = T.cuda.Stream(), T.cuda.Event()
 local x = T.ones(4, { device = "cuda" })
 e:record(s)
-local said = { e:query(), e:query(), e:query(), s:query() }
+local said = { e:query(), e:query(), e:query(), T.cuda.Stream():query() }
 x = x * 2
 print(said[1], said[2], said[3], said[4], x:sum():item())
 ]])

@@ -3,7 +3,7 @@
 // running kernel or a copy may touch (PROT_NONE in between): host code that reads through a device pointer dies at that line.
 // New memory and freed memory hold poison. PERILUNE_EMULATE, words separated by commas, plays a bad day:
 //   no-driver, old-driver, no-device, memory=BYTES (of the device), fault=N (the N-th launch is an illegal access),
-//   slow (who asks whether work is done hears no, the first two times),
+//   slow (work is done when somebody has asked three times whether something is),
 //   open (memory stays accessible to everybody: what takes long takes less)
 #include "inside.h"
 
@@ -218,8 +218,9 @@ static void there(plce_stream *s) {
   fprintf(stderr, "cuda emulation: a stream is used that was destroyed\n");
   abort();
 }
-static bool not_yet(int *asked) {
-  if (!plce_word("slow", NULL) || ++*asked % 3 == 0) return false;
+static int asks; // of anything, until now
+static bool not_yet(int since) {
+  if (!plce_word("slow", NULL) || ++asks - since >= 3) return false;
   last = cudaErrorNotReady;
   return true;
 }
@@ -458,6 +459,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return cudaGraphDestroy
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned) {
   *out = (cudaStream_t)calloc(1, sizeof **out);
+  (*out)->asked = asks;
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int) { return cudaStreamCreateWithFlags(out, flags); }
@@ -469,7 +471,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 cudaError_t cudaStreamSynchronize(cudaStream_t s) { return plce_notes(s) ? ends(s) : state(); }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
   if (plce_notes(s)) return ends(s);
-  return not_yet(&s->asked) ? cudaErrorNotReady : state();
+  return not_yet(s->asked) ? cudaErrorNotReady : state();
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   if (e->captured && !plce_notes(s)) (void)ends(NULL); // s would join the capture
@@ -487,13 +489,13 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   e->captured = plce_notes(s);
   e->at = now_ms();
-  e->asked = 0;
+  e->asked = asks;
   return state();
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) { return e->captured ? ends(NULL) : state(); }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
   if (e->captured) return ends(NULL);
-  return e->at != 0 && not_yet(&e->asked) ? cudaErrorNotReady : state();
+  return e->at != 0 && not_yet(e->asked) ? cudaErrorNotReady : state();
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) {
   *ms = (float)(b->at - a->at);
