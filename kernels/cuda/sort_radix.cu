@@ -55,12 +55,12 @@ __global__ void over_tiles(int64_t tiles, uint32_t *hist, uint32_t *total) {
 
 template <typename K>
 __global__ void scatter(int64_t n, int64_t tiles, int shift, const K *key, const uint32_t *at, const uint32_t *hist, const uint32_t *total,
-                        K *key2, uint32_t *at2) {
+                        K *key2, uint32_t *at2) { /* hist NULL: one tile, nothing lies before it */
   __shared__ uint32_t next[WARPS][DIGITS], room[WARPS];
   const int t = (int)threadIdx.x, lane = t & 31, warp = t >> 5;
   const int64_t row = (int64_t)blockIdx.x / tiles, tile = (int64_t)blockIdx.x % tiles;
   const int64_t first = tile * TILE + warp * RUN, most = first + RUN < n ? first + RUN : n;
-  uint32_t all, to = before(total[row * DIGITS + t], room, &all) + hist[(row * DIGITS + t) * tiles + tile];
+  uint32_t all, to = before(total[row * DIGITS + t], room, &all) + (hist ? hist[(row * DIGITS + t) * tiles + tile] : 0);
   key += row * n, at += row * n, key2 += row * n, at2 += row * n;
   for (int w = 0; w < WARPS; w++) next[w][t] = 0;
   __syncthreads();
@@ -102,10 +102,10 @@ template <typename K> PlStatus sort_pairs(plc_pairs<K> *p, int64_t rows, int64_t
     PL_FAIL(PL_ERR_UNSUPPORTED, "sorting %lld rows of %lld elements is more than the device's kernel takes; sort on the CPU",
             (long long)rows, (long long)n);
   PL_TRY(plc_scratch((size_t)(rows * DIGITS * (tiles + 1)) * sizeof(uint32_t), &mem));
-  uint32_t *hist = (uint32_t *)mem, *total = hist + rows * DIGITS * tiles;
+  uint32_t *total = (uint32_t *)mem, *hist = tiles > 1 ? total + rows * DIGITS : NULL;
   for (int shift = 0; shift < bits; shift += 8) {
-    PLC_LAUNCH(count<K>, (unsigned)(rows * tiles), PLC_BLOCK, 0, n, tiles, shift, p->key, hist);
-    PLC_LAUNCH(over_tiles, (unsigned)(rows * DIGITS), PLC_BLOCK, 0, tiles, hist, total);
+    PLC_LAUNCH(count<K>, (unsigned)(rows * tiles), PLC_BLOCK, 0, n, tiles, shift, p->key, hist ? hist : total);
+    if (hist) PLC_LAUNCH(over_tiles, (unsigned)(rows * DIGITS), PLC_BLOCK, 0, tiles, hist, total);
     PLC_LAUNCH(scatter<K>, (unsigned)(rows * tiles), PLC_BLOCK, 0, n, tiles, shift, p->key, p->at, hist, total, p->key2, p->at2);
     K *k = p->key;
     uint32_t *a = p->at;
