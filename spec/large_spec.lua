@@ -224,3 +224,73 @@ describe("transposed copies and conversions", function()
     end
   end)
 end)
+
+describe("a matrix times a vector", function()
+  it("agrees with sums, and gives the same bits however the two lie", function()
+    for _, dtype in ipairs { "f32", "f64", "bf16" } do
+      for _, s in ipairs { { 1, 1 }, { 3, 5 }, { 5, 33 }, { 300, 70 }, { 70, 5000 }, { 1, 70000 }, { 600, 31 } } do
+        local a, x = T.randn(s[1], s[2]):to(dtype), T.randn(s[2]):to(dtype)
+        local across, apart = a:t():contiguous():t(), T.stack({ x, x }, -1):select(2, 1)
+        local y = on_threads(function() return a:matmul(x) end, "mv")
+        local bound = dtype == "f64" and 1e-12 or dtype == "f32" and 1e-4 or 5e-2
+        near(y, (a:to("f64") * x:to("f64")):sum(2), bound, "mv")
+        for _, other in ipairs { across:matmul(x), a:matmul(apart), x:matmul(a:t()), apart:matmul(across:t()) } do
+          equal_bits(y, other, dtype)
+        end
+        equal_bits(y, F.linear(a, x:unsqueeze(1)):squeeze(2), "linear")
+        if s[2] < 100 then
+          local many = T.stack { a, a:neg(), a * 2 }
+          equal_bits(many:matmul(x)[2], (many[2]:matmul(x)), "a batch")
+          local strided = many:transpose(1, 2):contiguous():transpose(1, 2)
+          equal_bits(strided:matmul(x)[3], many[3]:matmul(x), "a strided batch")
+        end
+      end
+    end
+    assert.is_true(T.rand(0, 3):matmul(T.rand(3)):numel() == 0)
+    assert.equal(0, T.rand(3, 0):matmul(T.rand(0)):abs():sum():item())
+    local a = T.ones(3, 40)
+    a[2][7] = 0 / 0
+    assert.same({ false, true, false }, a:matmul(T.ones(40)):isnan():tolist())
+    assert.same({ false, true, false }, a:t():contiguous():t():matmul(T.ones(40)):isnan():tolist())
+  end)
+end)
+
+describe("batch norm of [N, C]", function()
+  it("agrees with [N, C, 1, 2] of every value twice", function()
+    for _, dtype in ipairs { "f32", "f64", "bf16" } do
+      for _, s in ipairs { { 2, 1 }, { 7, 5 }, { 33, 130 }, { 300, 17 } } do
+        for _, training in ipairs { true, false } do
+          local function leaf(t) return t:to(dtype):detach():clone():requires_grad_() end
+          local x, w, b = T.randn(s[1], s[2]) * 3 + 1, T.randn(s[2]), T.randn(s[2])
+          local dy = T.randn(s[1], s[2]):to(dtype)
+          local function norm(v, seed, k)
+            local X, W, B = leaf(v), leaf(w), leaf(b)
+            local mean, var = T.full({ s[2] }, 0.5):to(dtype), T.full({ s[2] }, 2):to(dtype)
+            local y = F.batch_norm(X, mean, var, W, B, { training = training })
+            y:backward(seed)
+            return { y:detach(), X.grad, W.grad / k, B.grad / k, mean }
+          end
+          local one = { on_threads(function() return unpack(norm(x, dy, 1)) end, "batch norm") }
+          local function twice(t) return t:view(s[1], s[2], 1, 1):tile { 1, 1, 1, 2 } end
+          local two = norm(twice(x), twice(dy), 2)
+          two[1], two[2] = two[1]:select(4, 1):squeeze(3), two[2]:select(4, 1):squeeze(3)
+          local bound = dtype == "f64" and 1e-10 or dtype == "f32" and 2e-4 or 1e-1
+          for i = 1, 5 do near(one[i], two[i], bound, ("%s %dx%d, part %d"):format(dtype, s[1], s[2], i)) end
+        end
+      end
+    end
+  end)
+end)
+
+describe("powers", function()
+  it("by small whole exponents are products", function()
+    local x = T.tensor { 0, -0.0, 1, -1.5, 3.25, -math.huge, math.huge, 0 / 0, 1e-30, 1e30 }
+    for _, k in ipairs { 0, 1, 2, 3, 4, -1, -2, 0.5 } do
+      for _, dtype in ipairs { "f32", "f64", "bf16" } do
+        local v = x:to(dtype)
+        local want = v:to("f64") ^ T.full({ 10 }, k, { dtype = "f64" })
+        near(v ^ k, want:to(dtype), 1e-6, dtype .. " to the power of " .. k)
+      end
+    end
+  end)
+end)

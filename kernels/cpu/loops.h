@@ -121,6 +121,24 @@ typedef struct PlkSoftmaxColumns {
   PLK_SOFTMAX_COLUMNS(double, f64)
 } PlkSoftmaxColumns;
 
+/* The same columns of batch norm: n rows, ld apart (isa/norm_columns.c); m, a, b, add by column. */
+#define PLK_NORM_COLUMNS(T, sfx)                                                                                 \
+  void (*sum_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, double *sum);                               \
+  /* sum (x - m)^2 */                                                                                            \
+  void (*sqdiff_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, const T *m, double *sum);                \
+  /* s1 = sum dy, s2 = sum dy (x - m) */                                                                         \
+  void (*dots_##sfx)(const T *dy, const T *x, int64_t ld, int64_t n, int64_t cols, const T *m, double *s1,       \
+                     double *s2);                                                                                \
+  /* y = a (x - m) + add;  dx = a dy + b (x - m) + add */                                                        \
+  void (*affine_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, const T *m, const T *a, const T *add, T *y); \
+  void (*affine2_##sfx)(const T *dy, const T *x, int64_t ld, int64_t n, int64_t cols, const T *m, const T *a,    \
+                        const T *b, const T *add, T *dx);
+
+typedef struct PlkNormColumns {
+  PLK_NORM_COLUMNS(float, f32)
+  PLK_NORM_COLUMNS(double, f64)
+} PlkNormColumns;
+
 const PlkSoftmaxColumns *plk_softmax_columns_loops(void);
 const PlkReduceLoops *plk_reduce_loops(void);
 const PlkMapLoops *plk_map_loops(void);

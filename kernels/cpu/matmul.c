@@ -3,6 +3,7 @@
  * stride in either of its last two dims goes in as it lies; any other, and f16/bf16, is
  * first copied dense. */
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/matvec.h"
 #include "kernels/cpu/moves.h"
 #include "kernels/gemm.h"
 
@@ -129,7 +130,7 @@ static PlStatus product(PlkGemm *g, const PlArray *a, const PlArray *b, PlArray 
       plk_nd_walk(&walk, &out, init);
       s = plk_nd_cast(g->C, to, init->data, (PlDtype)init->dtype, &walk);
     }
-    if (s == PL_OK) s = plk_gemm_run(g);
+    if (s == PL_OK) s = !init && plk_matvec_fits(g) ? plk_matvec_run(g) : plk_gemm_run(g);
     if (s == PL_OK && wide) s = narrow(y->data, d, wide, to, y->numel);
   }
   plk_scratch_free(wide);

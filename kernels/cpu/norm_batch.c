@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/norm_batch.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/norm.h"
 
@@ -139,6 +140,7 @@ static PlStatus forward_body(void *ctx, int64_t begin, int64_t end) {
 }
 
 PlStatus plk_cpu_batch_norm(const PlkCall *c) {
+  if (plk_batch_by_columns(c, c->in[0], NULL)) return plk_batch_columns(c);
   Batch k = batch_of(c, c->in[0], pl_attr_f(c->attrs, 1));
   k.mean = c->in[1], k.var = c->in[2], k.w = c->in[3], k.b = c->in[4];
   return plk_parallel(k.C, channels(&k), forward_body, &k);
@@ -184,6 +186,7 @@ static PlStatus backward_body(void *ctx, int64_t begin, int64_t end) {
 }
 
 PlStatus plk_cpu_batch_norm_bwd(const PlkCall *c) {
+  if (plk_batch_by_columns(c, c->in[1], c->in[0])) return plk_batch_columns_bwd(c);
   Batch k = batch_of(c, c->in[1], pl_attr_f(c->attrs, 2));
   k.dy = c->in[0], k.mean = c->in[2], k.var = c->in[3], k.w = c->in[4];
   k.direct = k.direct && k.dy->dtype == k.x->dtype;

@@ -1,32 +1,19 @@
 /* SPDX-License-Identifier: MIT
- * Pooling (kernels/pool.h). Spatial dims are padded to three; each output position asks
- * span() for its window in each dim. Planes are independent and shared out between
- * threads. The 2×2 window with stride 2 in f32 has vector code for each ISA level. */
+ * Pooling (kernels/pool.h). Spatial dims are padded to three; each output position asks plk_pool_span() for its window in
+ * each dim. Planes are independent and shared out between threads. Rows of some width go through isa/pool.c; the loops
+ * here take every window by itself and are the measure of those. */
 #include "kernels/pool.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/moves.h"
+#include "kernels/cpu/pool.h"
 
-typedef struct Pool {
-  bool adaptive, include_pad;
-  PlDtype dtype;
-  int64_t planes, insize, outsize, divisor; /* divisor 0: the window's size */
-  int64_t in[3], out[3], k[3], stride[3], pad[3], dil[3];
-  void *x, *y; /* or dx, dy */
-  int64_t *index;
-} Pool;
-
-/* One dim of a window: positions lo, lo + step … below hi; `full` counts padding too (but
- * not what lies beyond it, where ceil_mode may reach). */
-typedef struct Span {
-  int64_t lo, hi, step, full;
-} Span;
-
-static Span span(const Pool *p, int d, int64_t t) {
-  Span s = {0, 0, 1, 0};
+PlkSpan plk_pool_span(const PlkPool *p, int d, int64_t t) {
+  PlkSpan s = {0, 0, 1, 0};
   if (p->adaptive) {
     s.lo = t * p->in[d] / p->out[d];
     s.hi = ((t + 1) * p->in[d] + p->out[d] - 1) / p->out[d];
@@ -44,11 +31,11 @@ static Span span(const Pool *p, int d, int64_t t) {
 /* Calls for each window of a plane: body sees o (output position) and z, y, x spans. */
 #define WINDOWS(p, ...)                                                                  \
   for (int64_t oz = 0, o = 0; oz < (p)->out[0]; oz++) {                                  \
-    const Span z = span(p, 0, oz);                                                       \
+    const PlkSpan z = plk_pool_span(p, 0, oz);                                                       \
     for (int64_t oy = 0; oy < (p)->out[1]; oy++) {                                       \
-      const Span y = span(p, 1, oy);                                                     \
+      const PlkSpan y = plk_pool_span(p, 1, oy);                                                     \
       for (int64_t ox = 0; ox < (p)->out[2]; ox++, o++) {                                \
-        const Span x = span(p, 2, ox);                                                   \
+        const PlkSpan x = plk_pool_span(p, 2, ox);                                                   \
         __VA_ARGS__                                                                      \
       }                                                                                  \
     }                                                                                    \
@@ -62,19 +49,19 @@ static Span span(const Pool *p, int d, int64_t t) {
         __VA_ARGS__                                                                      \
       }
 
-static double divisor(const Pool *p, const Span *z, const Span *y, const Span *x) {
+static double divisor(const PlkPool *p, const PlkSpan *z, const PlkSpan *y, const PlkSpan *x) {
   if (p->divisor) return (double)p->divisor;
   if (p->include_pad) return (double)(z->full * y->full * x->full);
   return (double)((z->hi - z->lo) * (y->hi - y->lo) * (x->hi - x->lo));
 }
 
-static bool empty(const Span *z, const Span *y, const Span *x) {
+static bool empty(const PlkSpan *z, const PlkSpan *y, const PlkSpan *x) {
   return z->hi <= z->lo || y->hi <= y->lo || x->hi <= x->lo;
 }
 
 /* One plane each. dst and src are y and x forward, dx and dy backward. */
 #define PLANES(T, name)                                                                  \
-  static void max_##name(const Pool *p, T *dst, const T *src, int64_t *index) {          \
+  static void max_##name(const PlkPool *p, T *dst, const T *src, int64_t *index) {          \
     WINDOWS(p, {                                                                         \
       T best = -(T)INFINITY;                                                             \
       int64_t which =                                                                    \
@@ -87,18 +74,14 @@ static bool empty(const Span *z, const Span *y, const Span *x) {
       if (index) index[o] = which;                                                       \
     })                                                                                   \
   }                                                                                      \
-  static void avg_##name(const Pool *p, T *dst, const T *src) {                          \
-    if (p->adaptive && p->outsize == 1) {                                                \
-      *dst = (T)(plk_reduce_loops()->sum_##name(src, p->insize) / (double)p->insize);    \
-      return;                                                                            \
-    }                                                                                    \
+  static void avg_##name(const PlkPool *p, T *dst, const T *src) {                          \
     WINDOWS(p, {                                                                         \
       T sum = 0;                                                                         \
       POSITIONS(p, { sum += src[at]; })                                                  \
       dst[o] = empty(&z, &y, &x) ? 0 : sum / (T)divisor(p, &z, &y, &x);                  \
     })                                                                                   \
   }                                                                                      \
-  static void avg_back_##name(const Pool *p, T *dst, const T *src) {                     \
+  static void avg_back_##name(const PlkPool *p, T *dst, const T *src) {                     \
     memset(dst, 0, (size_t)p->insize * sizeof *dst);                                     \
     WINDOWS(p, {                                                                         \
       if (empty(&z, &y, &x)) continue;                                                   \
@@ -106,7 +89,7 @@ static bool empty(const Span *z, const Span *y, const Span *x) {
       POSITIONS(p, { dst[at] += part; })                                                 \
     })                                                                                   \
   }                                                                                      \
-  static PlStatus max_back_##name(const Pool *p, T *dst, const T *src,                   \
+  static PlStatus max_back_##name(const PlkPool *p, T *dst, const T *src,                   \
                                   const int64_t *index) {                                \
     memset(dst, 0, (size_t)p->insize * sizeof *dst);                                     \
     for (int64_t o = 0; o < p->outsize; o++) {                                           \
@@ -121,143 +104,111 @@ static bool empty(const Span *z, const Span *y, const Span *x) {
 PLANES(float, f32)
 PLANES(double, f64)
 
-/* ---- 2×2, stride 2, f32 -------------------------------------------------------------------------------- */
+/* ---- by rows ----------------------------------------------------------------------------------------- */
 
-typedef float F8 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef int32_t I8 __attribute__((vector_size(32)));
-typedef int64_t L8 __attribute__((vector_size(64), aligned(8), may_alias));
-typedef float F4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int32_t I4 __attribute__((vector_size(16)));
-typedef int64_t L4 __attribute__((vector_size(32), aligned(8), may_alias));
+PLK_ISA_DECLARE(const PlkPoolLoops, plk_pool_table);
 
-#define EVEN_8(u, v)              __builtin_shufflevector(u, v, 0, 2, 4, 6, 8, 10, 12, 14)
-#define ODD_8(u, v)               __builtin_shufflevector(u, v, 1, 3, 5, 7, 9, 11, 13, 15)
-#define EVEN_4(u, v)              __builtin_shufflevector(u, v, 0, 2, 4, 6)
-#define ODD_4(u, v)               __builtin_shufflevector(u, v, 1, 3, 5, 7)
-#define PICK(F, I, mask, yes, no) ((F)(((I)(yes) & (mask)) | ((I)(no) & ~(mask))))
-/* The right one of a pair wins if greater or NaN, like a scan of the window in row-major
- * order. */
-#define WINS(F, right, left) (((right) > (left)) | ((right) != (right)))
+size_t plk_pool_room(const PlkPool *p) {
+  const int64_t slots = plk_pool_slots(p), rows = (slots + 2) * plk_pool_wide(p);
+  return (size_t)(slots * 8 + (2 * p->stride[2] * plk_pool_phase(p) + 2 * rows + p->in[2]) *
+                                  (int64_t)pl_dtype_size(p->dtype));
+}
 
-/* N outputs from column j on. */
-#define STEP(N, F, I, L)                                                                 \
-  {                                                                                      \
-    const F a0 = *(const F *)(a + 2 * j), a1 = *(const F *)(a + 2 * j + N);              \
-    const F b0 = *(const F *)(b + 2 * j), b1 = *(const F *)(b + 2 * j + N);              \
-    const F v0 = EVEN_##N(a0, a1), v1 = ODD_##N(a0, a1);                                 \
-    const F v2 = EVEN_##N(b0, b1), v3 = ODD_##N(b0, b1);                                 \
-    const I t = WINS(F, v1, v0), u = WINS(F, v3, v2);                                    \
-    const F top = PICK(F, I, t, v1, v0), low = PICK(F, I, u, v3, v2);                    \
-    const I l = WINS(F, low, top);                                                       \
-    I at = {0};                                                                          \
-    for (int i = 0; i < N; i++) at[i] = 2 * i;                                           \
-    at += base + 2 * j + PICK(I, I, l, W - u, -t); /* a mask that is set is -1 */        \
-    *(F *)(d + j) = PICK(F, I, l, low, top);                                             \
-    *(L *)(index + r * Wo + j) = __builtin_convertvector(at, L);                         \
-  }
-
-/* Vectors of eight, then of four, the last of which may overlap what is done; rows below
- * four outputs by the general code. */
-static inline __attribute__((always_inline)) void
-two_by_two(const Pool *p, float *dst, const float *src, int64_t *index) {
-  const int32_t W = (int32_t)p->in[2], Wo = (int32_t)p->out[2];
-  for (int64_t r = 0; r < p->out[1]; r++) {
-    const float *a = src + 2 * r * W, *b = a + W;
-    float *d = dst + r * Wo;
-    const int32_t base = (int32_t)(2 * r) * W;
-    int32_t j = 0;
-    for (; j + 8 <= Wo; j += 8) STEP(8, F8, I8, L8)
-    for (; j < Wo; j += 4) {
-      if (j + 4 > Wo) j = Wo - 4;
-      STEP(4, F4, I4, L4)
+/* Rows of some width, windows that all have an element, places that fit. */
+bool plk_pool_by_rows(const PlkPool *p) {
+  if (p->adaptive || p->out[2] < 4 || p->stride[2] > 8 || p->insize >= INT32_MAX / 4) return false;
+  if (p->k[2] > 64 || p->outsize / p->out[2] * p->out[2] != p->outsize) return false;
+  for (int d = 0; d < 3; d++)
+    for (int64_t t = 0; t < p->out[d]; t++) {
+      const PlkSpan s = plk_pool_span(p, d, t);
+      if (s.lo >= s.hi) return false;
     }
-  }
+  return true;
 }
 
-static void two_by_two_base(const Pool *p, float *d, const float *s, int64_t *i) {
-  two_by_two(p, d, s, i);
-}
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) static void two_by_two_v3(const Pool *p, float *d,
-                                                          const float *s, int64_t *i) {
-  two_by_two(p, d, s, i);
-}
-__attribute__((target("avx512f,avx512vl,avx512dq,avx512bw"))) static void
-two_by_two_v4(const Pool *p, float *d, const float *s, int64_t *i) {
-  two_by_two(p, d, s, i);
-}
-#endif
-
-static bool is_two_by_two(const Pool *p) {
-  bool yes = !p->adaptive && p->dtype == PL_F32 && p->y && p->index && p->in[0] == 1 &&
-             p->k[0] == 1 && p->insize < INT32_MAX && p->out[0] == 1 && p->out[2] >= 4;
-  for (int i = 1; i < 3; i++)
-    yes = yes && p->k[i] == 2 && p->stride[i] == 2 && p->pad[i] == 0 && p->dil[i] == 1 &&
-          2 * p->out[i] <= p->in[i];
+/* The mean of all of each plane. */
+static bool is_whole(const PlkPool *p) {
+  bool yes = p->outsize == 1 && p->divisor == 0;
+  for (int d = 0; d < 3; d++) yes = yes && (p->adaptive || (p->k[d] == p->in[d] && p->pad[d] == 0));
   return yes;
 }
 
 /* ---- planes in parallel -------------------------------------------------------------------------------- */
 
-static void *plane_at(const Pool *p, void *base, int64_t elements) {
+static void *plane_at(const PlkPool *p, void *base, int64_t elements) {
   return base ? (char *)base + (size_t)elements * pl_dtype_size(p->dtype) : NULL;
 }
 
+/* Room for the loops by rows, where they serve. */
+static PlStatus room_for(const PlkPool *p, void **room) {
+  *room = NULL;
+  return plk_pool_by_rows(p) ? plk_scratch(plk_pool_room(p), room) : PL_OK;
+}
+
 static PlStatus max_body(void *ctx, int64_t begin, int64_t end) {
-  const Pool *p = ctx;
-  const char level = plk_isa()[1];
-  const bool small = is_two_by_two(p);
+  const PlkPool *p = ctx;
+  const PlkPoolLoops *l = &PLK_ISA_PICK(plk_pool_table);
+  void *room;
+  PL_TRY(room_for(p, &room));
   for (int64_t n = begin; n < end; n++) {
     const void *src = plane_at(p, p->x, n * p->insize);
     void *dst = plane_at(p, p->y, n * p->outsize);
     int64_t *index = p->index ? p->index + n * p->outsize : NULL;
-    if (small) {
-#if defined(__x86_64__)
-      if (level == '4')
-        two_by_two_v4(p, dst, src, index);
-      else if (level == '3')
-        two_by_two_v3(p, dst, src, index);
-      else
-#endif
-        two_by_two_base(p, dst, src, index);
-    } else if (p->dtype == PL_F64) {
-      max_f64(p, dst, src, index);
-    } else {
-      max_f32(p, dst, src, index);
-    }
+    if (p->dtype == PL_F64) room ? l->max_f64(p, dst, src, index, room) : max_f64(p, dst, src, index);
+    else room ? l->max_f32(p, dst, src, index, room) : max_f32(p, dst, src, index);
   }
-  (void)level;
+  plk_scratch_free(room);
   return PL_OK;
 }
 
-static PlStatus avg_body(void *ctx, int64_t begin, int64_t end) {
-  const Pool *p = ctx;
-  for (int64_t n = begin; n < end; n++) {
-    void *dst = plane_at(p, p->y, n * p->outsize),
-         *src = plane_at(p, p->x, n * p->insize);
-    if (p->dtype == PL_F64)
-      avg_f64(p, dst, src);
-    else
-      avg_f32(p, dst, src);
+static void means(const PlkPool *p, int64_t begin, int64_t end) {
+  const PlkReduceLoops *l = plk_reduce_loops();
+  const double size = (double)p->insize;
+  double sum[64];
+  for (int64_t at = begin; at < end; at += 64) {
+    const int64_t n = plk_min64(end - at, 64);
+    const void *src = plane_at(p, p->x, at * p->insize);
+    if (p->dtype == PL_F32) l->sums_f32(src, p->insize, n, sum);
+    for (int64_t i = 0; i < n; i++)
+      if (p->dtype == PL_F32) ((float *)p->y)[at + i] = (float)(sum[i] / size);
+      else ((double *)p->y)[at + i] = l->sum_f64((const double *)src + i * p->insize, p->insize) / size;
   }
+}
+
+static PlStatus avg_body(void *ctx, int64_t begin, int64_t end) {
+  const PlkPool *p = ctx;
+  const PlkPoolLoops *l = &PLK_ISA_PICK(plk_pool_table);
+  if (is_whole(p)) {
+    means(p, begin, end);
+    return PL_OK;
+  }
+  void *room;
+  PL_TRY(room_for(p, &room));
+  for (int64_t n = begin; n < end; n++) {
+    void *dst = plane_at(p, p->y, n * p->outsize), *src = plane_at(p, p->x, n * p->insize);
+    if (p->dtype == PL_F64) room ? l->avg_f64(p, dst, src, room) : avg_f64(p, dst, src);
+    else room ? l->avg_f32(p, dst, src, room) : avg_f32(p, dst, src);
+  }
+  plk_scratch_free(room);
   return PL_OK;
 }
 
 static PlStatus avg_back_body(void *ctx, int64_t begin, int64_t end) {
-  const Pool *p = ctx;
+  const PlkPool *p = ctx;
+  const PlkPoolLoops *l = &PLK_ISA_PICK(plk_pool_table);
+  void *room;
+  PL_TRY(room_for(p, &room));
   for (int64_t n = begin; n < end; n++) {
-    void *dst = plane_at(p, p->x, n * p->insize),
-         *src = plane_at(p, p->y, n * p->outsize);
-    if (p->dtype == PL_F64)
-      avg_back_f64(p, dst, src);
-    else
-      avg_back_f32(p, dst, src);
+    void *dst = plane_at(p, p->x, n * p->insize), *src = plane_at(p, p->y, n * p->outsize);
+    if (p->dtype == PL_F64) room ? l->avg_back_f64(p, dst, src, room) : avg_back_f64(p, dst, src);
+    else room ? l->avg_back_f32(p, dst, src, room) : avg_back_f32(p, dst, src);
   }
+  plk_scratch_free(room);
   return PL_OK;
 }
 
 static PlStatus max_back_body(void *ctx, int64_t begin, int64_t end) {
-  const Pool *p = ctx;
+  const PlkPool *p = ctx;
   for (int64_t n = begin; n < end; n++) {
     void *dst = plane_at(p, p->x, n * p->insize),
          *src = plane_at(p, p->y, n * p->outsize);
@@ -268,15 +219,24 @@ static PlStatus max_back_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
-static PlStatus over_planes(Pool *p, PlkBody body) {
+static PlStatus over_planes(PlkPool *p, PlkBody body) {
   const int64_t work = plk_max64(1, plk_max64(p->insize, p->outsize));
   return plk_parallel(p->planes, plk_max64(1, PLK_GRAIN / work), body, p);
 }
 
 /* ---- calls --------------------------------------------------------------------------------------------- */
 
+/* Adaptive windows of one size are ordinary ones. */
+static void even_windows(PlkPool *p) {
+  bool even = p->adaptive;
+  for (int d = 0; d < 3; d++) even = even && p->out[d] > 0 && p->in[d] > 0 && p->in[d] % p->out[d] == 0;
+  if (!even) return;
+  p->adaptive = false;
+  for (int d = 0; d < 3; d++) p->k[d] = p->stride[d] = p->in[d] / p->out[d];
+}
+
 /* attrs NULL: adaptive. `lists` of kernel, stride, padding and, for max, dilation. */
-static void describe(Pool *p, const PlAttrs *attrs, int lists, const PlArray *x,
+static void describe(PlkPool *p, const PlAttrs *attrs, int lists, const PlArray *x,
                      const PlArray *y) {
   memset(p, 0, sizeof *p);
   const int nd = attrs ? pl_attr_n(attrs, 0) : x->ndim - 2;
@@ -298,6 +258,7 @@ static void describe(Pool *p, const PlAttrs *attrs, int lists, const PlArray *x,
   }
   p->planes = 1;
   for (int i = 0; i < x->ndim - nd; i++) p->planes *= x->shape[i];
+  even_windows(p);
   if (attrs && lists == 3) {
     p->include_pad = pl_attr_i(attrs, 3) != 0;
     p->divisor = pl_attr_has(attrs, 5) ? pl_attr_i(attrs, 5) : 0;
@@ -313,7 +274,7 @@ static PlStatus convert(void *dst, PlDtype to, const void *src, PlDtype from, in
 
 /* Runs the body over all planes; f16 and bf16 on f32 copies. `back`: p->x is written,
  * else p->y. */
-static PlStatus run(Pool *p, PlkBody body, bool back) {
+static PlStatus run(PlkPool *p, PlkBody body, bool back) {
   const PlDtype half = p->dtype;
   if (!pl_is_float(half))
     PL_FAIL(PL_ERR_DTYPE, "pooling takes floats, got %s", pl_dtype_name(half));
@@ -336,7 +297,7 @@ static PlStatus run(Pool *p, PlkBody body, bool back) {
 }
 
 static PlStatus run_max(const PlkCall *call, const PlAttrs *attrs) {
-  Pool p;
+  PlkPool p;
   PlArray *y = call->out[0], *index = call->nout > 1 ? call->out[1] : NULL;
   if (!y && !index) return PL_OK;
   describe(&p, attrs, 4, call->in[0], y ? y : index);
@@ -353,7 +314,7 @@ PlStatus plk_cpu_adaptive_max_pool(const PlkCall *call) {
 }
 
 PlStatus plk_cpu_max_pool_bwd(const PlkCall *call) {
-  Pool p;
+  PlkPool p;
   const PlAttrs *a = call->attrs && call->attrs->nval > 3 ? call->attrs : NULL;
   describe(&p, a, 4, call->out[0], call->in[0]);
   p.index = call->in[1]->data;
@@ -361,25 +322,25 @@ PlStatus plk_cpu_max_pool_bwd(const PlkCall *call) {
 }
 
 PlStatus plk_cpu_avg_pool(const PlkCall *call) {
-  Pool p;
+  PlkPool p;
   describe(&p, call->attrs, 3, call->in[0], call->out[0]);
   return run(&p, avg_body, false);
 }
 
 PlStatus plk_cpu_avg_pool_bwd(const PlkCall *call) {
-  Pool p;
+  PlkPool p;
   describe(&p, call->attrs, 3, call->out[0], call->in[0]);
   return run(&p, avg_back_body, true);
 }
 
 PlStatus plk_cpu_adaptive_avg_pool(const PlkCall *call) {
-  Pool p;
+  PlkPool p;
   describe(&p, NULL, 0, call->in[0], call->out[0]);
   return run(&p, avg_body, false);
 }
 
 PlStatus plk_cpu_adaptive_avg_pool_bwd(const PlkCall *call) {
-  Pool p;
+  PlkPool p;
   describe(&p, NULL, 0, call->out[0], call->in[0]);
   return run(&p, avg_back_body, true);
 }

@@ -23,7 +23,7 @@
   U(LOG2, , vm_log2_f32(x))                                                      \
   U(LOG10, , vm_log10_f32(x))                                                    \
   U(LOG1P, , vm_log1p_f32(x))                                                    \
-  PAIRS(POW, 1, vm_pow_f32(x, y), 0.0f)                                          \
+  PAIRS(POW_ANY, 1, vm_pow_f32(x, y), 0.0f)                                          \
   PAIRS(ATAN2, 1, vm_atan2_f32(x, y), 0.0f)                                      \
   PAIRS(HYPOT, 1, vm_hypot_f32(x, y), 0.0f)                                      \
   PAIRS(FMOD, DIVIDES(VM_FMOD_MAX), vm_fmod_f32(x, y), fmodf(x, y))                           \
@@ -39,7 +39,8 @@
   U(ERFC, , vm_erfc_f32(x))                                                      \
   U(ERFINV, , vm_erfinv_f32(x))                                                  \
   U(LGAMMA, , vm_lgamma_f32(x))                                                  \
-  P1(SIGNBIT, vm_bits_f32(x) >> 31)
+  P1(SIGNBIT, vm_bits_f32(x) >> 31)                                              \
+  WHOLE_POWERS
 #define EXTRA_TABLE                                                              \
   [PLK_EW_SIN] = loop_SIN, [PLK_EW_COS] = loop_COS, [PLK_EW_TAN] = loop_TAN,     \
   [PLK_EW_SINC] = loop_SINC, [PLK_EW_EXP2] = loop_EXP2, [PLK_EW_LOG2] = loop_LOG2, \

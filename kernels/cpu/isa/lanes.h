@@ -20,6 +20,8 @@ typedef float PlkV_f32 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef double PlkV_f64 __attribute__((vector_size(64), aligned(8), may_alias));
 typedef int32_t PlkM_f32 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int64_t PlkM_f64 __attribute__((vector_size(64), aligned(8), may_alias));
+typedef float PlkH_f32 __attribute__((vector_size(32), aligned(4), may_alias)); /* halves */
+typedef double PlkH_f64 __attribute__((vector_size(32), aligned(8), may_alias));
 enum { PLK_N_f32 = 16, PLK_N_f64 = 8 };
 
 #define PLK_LANE static inline __attribute__((always_inline, unused))
@@ -102,20 +104,15 @@ PLK_LANE bool plk_seen_f64(PlkSeen_f64 m) {
 }
 #endif
 
-/* The sum of all lanes in double, as a tree. */
-PLK_LANE double plk_lanes_sum_f32(PlkV_f32 v) {
-  double a[PLK_N_f32];
-  for (int i = 0; i < PLK_N_f32; i++) a[i] = (double)v[i];
-  for (int w = PLK_N_f32 / 2; w; w /= 2)
-    for (int i = 0; i < w; i++) a[i] += a[i + w];
-  return a[0];
-}
+/* The sum of all lanes in double, as a tree: halves are added to halves, in registers. */
 PLK_LANE double plk_lanes_sum_f64(PlkV_f64 v) {
-  double a[PLK_N_f64];
-  for (int i = 0; i < PLK_N_f64; i++) a[i] = v[i];
-  for (int w = PLK_N_f64 / 2; w; w /= 2)
-    for (int i = 0; i < w; i++) a[i] += a[i + w];
-  return a[0];
+  const PlkH_f64 h = __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+  return (h[0] + h[2]) + (h[1] + h[3]);
+}
+PLK_LANE double plk_lanes_sum_f32(PlkV_f32 v) {
+  const PlkH_f32 low = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
+  const PlkH_f32 high = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  return plk_lanes_sum_f64(__builtin_convertvector(low, PlkV_f64) + __builtin_convertvector(high, PlkV_f64));
 }
 
 #endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT
+ * Pooling of one plane by rows (kernels/cpu/pool.h), compiled once per ISA level; pool_body.h has the loops. */
+#include "kernels/cpu/pool.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/isa/lanes.h"
+#include "kernels/cpu/isa/level.h"
+
+enum { STEP = PLK_POOL_STEP };
+
+/* Every other element of two vectors. */
+PLK_LANE PlkV_f32 even_f32(PlkV_f32 a, PlkV_f32 b) {
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+}
+PLK_LANE PlkV_f32 odd_f32(PlkV_f32 a, PlkV_f32 b) {
+  return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+}
+PLK_LANE PlkV_f64 even_f64(PlkV_f64 a, PlkV_f64 b) { return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14); }
+PLK_LANE PlkV_f64 odd_f64(PlkV_f64 a, PlkV_f64 b) { return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15); }
+
+#define T float
+#define I int32_t
+#define SFX f32
+#include "kernels/cpu/isa/pool_body.h"
+#undef T
+#undef I
+#undef SFX
+
+#define T double
+#define I int64_t
+#define SFX f64
+#include "kernels/cpu/isa/pool_body.h"
+
+/* ---- 2×2, stride 2, f32: the commonest by far, and rows are short ------------------------------------------ */
+
+typedef float F8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t I8 __attribute__((vector_size(32)));
+typedef int64_t L8 __attribute__((vector_size(64), aligned(8), may_alias));
+typedef float F4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t I4 __attribute__((vector_size(16)));
+typedef int64_t L4 __attribute__((vector_size(32), aligned(8), may_alias));
+
+#define EVEN_8(u, v)              __builtin_shufflevector(u, v, 0, 2, 4, 6, 8, 10, 12, 14)
+#define ODD_8(u, v)               __builtin_shufflevector(u, v, 1, 3, 5, 7, 9, 11, 13, 15)
+#define EVEN_4(u, v)              __builtin_shufflevector(u, v, 0, 2, 4, 6)
+#define ODD_4(u, v)               __builtin_shufflevector(u, v, 1, 3, 5, 7)
+#define PICK(F, I, mask, yes, no) ((F)(((I)(yes) & (mask)) | ((I)(no) & ~(mask))))
+/* The right one of a pair wins if greater or NaN, like a scan of the window in row-major
+ * order. */
+#define WINS(F, right, left) (((right) > (left)) | ((right) != (right)))
+
+/* N outputs from column j on. */
+#define PAIRS(N, F, I, L)                                                                 \
+  {                                                                                      \
+    const F a0 = *(const F *)(a + 2 * j), a1 = *(const F *)(a + 2 * j + N);              \
+    const F b0 = *(const F *)(b + 2 * j), b1 = *(const F *)(b + 2 * j + N);              \
+    const F v0 = EVEN_##N(a0, a1), v1 = ODD_##N(a0, a1);                                 \
+    const F v2 = EVEN_##N(b0, b1), v3 = ODD_##N(b0, b1);                                 \
+    const I t = WINS(F, v1, v0), u = WINS(F, v3, v2);                                    \
+    const F top = PICK(F, I, t, v1, v0), low = PICK(F, I, u, v3, v2);                    \
+    const I l = WINS(F, low, top);                                                       \
+    I at = {0};                                                                          \
+    for (int i = 0; i < N; i++) at[i] = 2 * i;                                           \
+    at += base + 2 * j + PICK(I, I, l, W - u, -t); /* a mask that is set is -1 */        \
+    *(F *)(d + j) = PICK(F, I, l, low, top);                                             \
+    *(L *)(index + r * Wo + j) = __builtin_convertvector(at, L);                         \
+  }
+
+/* Vectors of eight, then of four, the last of which may overlap what is done; rows below
+ * four outputs by the general code. */
+static void two_by_two(const PlkPool *p, float *dst, const float *src, int64_t *index) {
+  const int32_t W = (int32_t)p->in[2], Wo = (int32_t)p->out[2];
+  for (int64_t r = 0; r < p->out[1]; r++) {
+    const float *a = src + 2 * r * W, *b = a + W;
+    float *d = dst + r * Wo;
+    const int32_t base = (int32_t)(2 * r) * W;
+    int32_t j = 0;
+    for (; j + 8 <= Wo; j += 8) PAIRS(8, F8, I8, L8)
+    for (; j < Wo; j += 4) {
+      if (j + 4 > Wo) j = Wo - 4;
+      PAIRS(4, F4, I4, L4)
+    }
+  }
+}
+
+static bool is_two_by_two(const PlkPool *p) {
+  bool yes = p->in[0] == 1 &&
+             p->k[0] == 1 && p->out[0] == 1 && p->out[2] >= 4;
+  for (int i = 1; i < 3; i++)
+    yes = yes && p->k[i] == 2 && p->stride[i] == 2 && p->pad[i] == 0 && p->dil[i] == 1 &&
+          2 * p->out[i] <= p->in[i];
+  return yes;
+}
+
+static void max_any_f32(const PlkPool *p, float *y, const float *x, int64_t *index, void *room) {
+  if (y && index && is_two_by_two(p)) two_by_two(p, y, x, index);
+  else max_f32(p, y, x, index, room);
+}
+
+extern const PlkPoolLoops PLK_ISA_NAME(plk_pool_table);
+const PlkPoolLoops PLK_ISA_NAME(plk_pool_table) = {max_any_f32, max_f64, avg_f32, avg_f64, avg_back_f32, avg_back_f64};

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT
+ * The loops of isa/pool.c for one type: T, I (an integer as wide) and SFX are given. Included twice, no guard.
+ * A row with padding is dealt out to `stride` phases, so that the k-th elements of all windows lie side by side. */
+#define CAT2(a, b) a##_##b
+#define CAT1(a, b) CAT2(a, b)
+#define FN(name) CAT1(name, SFX)
+#define V CAT1(PlkV, SFX)
+#define N CAT1(PLK_N, SFX)
+#define EVEN CAT1(even, SFX)
+#define ODD CAT1(odd, SFX)
+
+/* Where things lie in the room. Windows of a row are rounded up to whole steps: what lies beyond is never stored. */
+typedef struct FN(Room) {
+  int64_t slots, wo, wp;   /* rows kept, windows in a row rounded up, columns of a phase */
+  T *line, *phase;         /* a row with its padding [stride * wp]; the same dealt out [stride][wp] */
+  T *best, *now, *spread;  /* [slots][wo], [wo], [in] */
+  I *code, *code_now, *to; /* [slots][wo], [wo], [wo]: the first place of each window less its column times stride */
+  int64_t *held;           /* the row in a slot, -1: none */
+} FN(Room);
+
+static FN(Room) FN(rooms)(const PlkPool *p, void *mem, T fill) {
+  const int64_t s = p->stride[2], d = p->dil[2];
+  FN(Room) r = {.slots = plk_pool_slots(p), .wo = plk_pool_wide(p), .wp = plk_pool_phase(p)};
+  r.held = mem;
+  r.line = (T *)(r.held + r.slots);
+  r.phase = s == 1 ? r.line : r.line + s * r.wp;
+  r.best = r.line + 2 * s * r.wp;
+  r.now = r.best + r.slots * r.wo;
+  r.spread = r.now + r.wo;
+  r.code = (I *)(r.spread + p->in[2]);
+  r.code_now = r.code + r.slots * r.wo;
+  r.to = r.code_now + r.wo;
+  for (int64_t i = 0; i < r.slots; i++) r.held[i] = -1;
+  for (int64_t i = 0; i < s * r.wp; i++) r.line[i] = fill; /* no row writes the padding */
+  for (int64_t ox = 0; ox < r.wo; ox++) {
+    const int64_t from = ox * s - p->pad[2];
+    r.to[ox] = (I)(from < 0 ? (-from + d - 1) / d * d : 0);
+  }
+  return r;
+}
+
+/* A row of x into phases: phase f holds what is at f, f + stride … of the row with its padding. */
+static void FN(deal)(const PlkPool *p, const FN(Room) *r, const T *x) {
+  const int64_t s = p->stride[2], room = s * r->wp - p->pad[2];
+  memcpy(r->line + p->pad[2], x, (size_t)(p->in[2] < room ? p->in[2] : room) * sizeof *x);
+  if (s == 2) {
+    for (int64_t q = 0; q < r->wp; q += N) {
+      const V a = *(const V *)(r->line + 2 * q), b = *(const V *)(r->line + 2 * q + N);
+      *(V *)(r->phase + q) = EVEN(a, b);
+      *(V *)(r->phase + r->wp + q) = ODD(a, b);
+    }
+  } else if (s > 2) {
+    for (int64_t f = 0; f < s; f++)
+      for (int64_t q = 0; q < r->wp; q++) r->phase[f * r->wp + q] = r->line[q * s + f];
+  }
+}
+
+/* The k-th elements of a row's windows. */
+static inline T *FN(kth)(const PlkPool *p, const FN(Room) *r, int64_t k) {
+  const int64_t u = k * p->dil[2];
+  return r->phase + u % p->stride[2] * r->wp + u / p->stride[2];
+}
+
+/* ---- max ---- */
+
+/* A later NaN always wins, else what is greater: a scan in row-major order. */
+#define TAKE(x, at)                                    \
+  {                                                    \
+    const T v_ = (x);                                  \
+    const int yes_ = (v_ > b) | (v_ != v_);            \
+    const I at_ = (at);                                \
+    b = yes_ ? v_ : b;                                 \
+    c = yes_ ? at_ : c;                                \
+  }
+#define EACH(n, ...)                         \
+  for (int64_t q = 0; q < (n); q += STEP)    \
+    for (int64_t i = q; i < q + STEP; i++) { __VA_ARGS__ }
+
+/* The first `count` elements of windows (2 or 3 known to the compiler), then one by one. */
+PLK_LANE void FN(first)(const T *PL_RESTRICT v0, const T *PL_RESTRICT v1, const T *PL_RESTRICT v2, bool three, I base, I dil,
+                        const I *PL_RESTRICT to, T *PL_RESTRICT best, I *PL_RESTRICT code, int64_t n) {
+  EACH(n, {
+    T b = -(T)INFINITY;
+    I c = base + to[i];
+    TAKE(v0[i], base)
+    TAKE(v1[i], base + dil)
+    if (three) TAKE(v2[i], base + 2 * dil)
+    best[i] = b;
+    code[i] = c;
+  })
+}
+static void FN(take)(T *PL_RESTRICT best, I *PL_RESTRICT code, const T *PL_RESTRICT v, int64_t n, I at) {
+  EACH(n, {
+    T b = best[i];
+    I c = code[i];
+    TAKE(v[i], at)
+    best[i] = b;
+    code[i] = c;
+  })
+}
+static void FN(take_rows)(T *PL_RESTRICT best, I *PL_RESTRICT code, const T *PL_RESTRICT v, const I *PL_RESTRICT from,
+                          int64_t n) {
+  EACH(n, {
+    T b = best[i];
+    I c = code[i];
+    TAKE(v[i], from[i])
+    best[i] = b;
+    code[i] = c;
+  })
+}
+
+/* The slot with the windows of row `row` of the plane: their maxima, and their places less ox * stride. */
+static int64_t FN(max_row)(const PlkPool *p, const FN(Room) *r, const T *x, int64_t row) {
+  const int64_t slot = row % r->slots;
+  if (r->held[slot] == row) return slot;
+  r->held[slot] = row;
+  T *best = r->best + slot * r->wo;
+  I *code = r->code + slot * r->wo;
+  const I base = (I)(row * p->in[2] - p->pad[2]), d = (I)p->dil[2];
+  FN(deal)(p, r, x + row * p->in[2]);
+  const T *v0 = FN(kth)(p, r, 0), *v1 = FN(kth)(p, r, 1), *v2 = FN(kth)(p, r, 2);
+  int64_t k = p->k[2] < 3 ? p->k[2] : 3;
+  if (k == 3) FN(first)(v0, v1, v2, true, base, d, r->to, best, code, r->wo);
+  else if (k == 2) FN(first)(v0, v1, v1, false, base, d, r->to, best, code, r->wo);
+  else FN(first)(v0, v0, v0, false, base, 0, r->to, best, code, r->wo);
+  for (; k < p->k[2]; k++) FN(take)(best, code, FN(kth)(p, r, k), r->wo, base + (I)k * d);
+  return slot;
+}
+
+static void FN(max)(const PlkPool *p, T *y, const T *x, int64_t *index, void *mem) {
+  const FN(Room) r = FN(rooms)(p, mem, -(T)INFINITY);
+  const int64_t s = p->stride[2], wo = p->out[2];
+  for (int64_t oz = 0, o = 0; oz < p->out[0]; oz++)
+    for (int64_t oy = 0; oy < p->out[1]; oy++, o += wo) {
+      const PlkSpan z = plk_pool_span(p, 0, oz), v = plk_pool_span(p, 1, oy);
+      bool first = true;
+      for (int64_t i = z.lo; i < z.hi; i += z.step)
+        for (int64_t j = v.lo; j < v.hi; j += v.step, first = false) {
+          const int64_t slot = FN(max_row)(p, &r, x, i * p->in[1] + j);
+          const T *best = r.best + slot * r.wo;
+          const I *code = r.code + slot * r.wo;
+          if (first) {
+            memcpy(r.now, best, (size_t)r.wo * sizeof *best);
+            memcpy(r.code_now, code, (size_t)r.wo * sizeof *code);
+          } else
+            FN(take_rows)(r.now, r.code_now, best, code, r.wo);
+        }
+      if (y) memcpy(y + o, r.now, (size_t)wo * sizeof *y);
+      for (int64_t q = 0; index && q < wo; q += STEP) {
+        int64_t at[STEP];
+        for (int64_t i = 0; i < STEP; i++) at[i] = (int64_t)r.code_now[q + i] + (q + i) * s;
+        memcpy(index + o + q, at, (size_t)(wo - q < STEP ? wo - q : STEP) * sizeof *at);
+      }
+    }
+}
+
+/* ---- average ---- */
+
+static void FN(add)(T *PL_RESTRICT to, const T *PL_RESTRICT v, int64_t n) {
+  EACH(n, to[i] += v[i];)
+}
+
+static void FN(add_line)(T *PL_RESTRICT to, const T *PL_RESTRICT v, int64_t n) {
+  for (int64_t i = 0; i < n; i++) to[i] += v[i];
+}
+
+/* What the windows of an output row are divided by: `rows` of them times the columns that each has. */
+static void FN(divisors)(const PlkPool *p, const PlkSpan *z, const PlkSpan *y, const T *columns, T *PL_RESTRICT by) {
+  const int64_t rows = p->include_pad ? z->full * y->full : (z->hi - z->lo) * (y->hi - y->lo);
+  const T d = (T)p->divisor, n = (T)rows;
+  for (int64_t ox = 0; ox < p->out[2]; ox++) by[ox] = p->divisor ? d : n * columns[ox];
+}
+static void FN(columns)(const PlkPool *p, T *columns) {
+  for (int64_t ox = 0; ox < p->out[2]; ox++) {
+    const PlkSpan x = plk_pool_span(p, 2, ox);
+    columns[ox] = (T)(p->include_pad ? x.full : x.hi - x.lo);
+  }
+}
+
+static int64_t FN(sum_row)(const PlkPool *p, const FN(Room) *r, const T *x, int64_t row) {
+  const int64_t slot = row % r->slots;
+  if (r->held[slot] == row) return slot;
+  r->held[slot] = row;
+  T *sum = r->best + slot * r->wo;
+  FN(deal)(p, r, x + row * p->in[2]);
+  memcpy(sum, FN(kth)(p, r, 0), (size_t)r->wo * sizeof *sum);
+  for (int64_t k = 1; k < p->k[2]; k++) FN(add)(sum, FN(kth)(p, r, k), r->wo);
+  return slot;
+}
+
+static void FN(avg)(const PlkPool *p, T *y, const T *x, void *mem) {
+  const FN(Room) r = FN(rooms)(p, mem, 0);
+  T *by = (T *)r.code_now, *columns = (T *)r.to;
+  FN(columns)(p, columns);
+  for (int64_t oz = 0; oz < p->out[0]; oz++)
+    for (int64_t oy = 0; oy < p->out[1]; oy++, y += p->out[2]) {
+      const PlkSpan z = plk_pool_span(p, 0, oz), v = plk_pool_span(p, 1, oy);
+      memset(r.now, 0, (size_t)r.wo * sizeof *y);
+      for (int64_t i = z.lo; i < z.hi; i += z.step)
+        for (int64_t j = v.lo; j < v.hi; j += v.step)
+          FN(add)(r.now, r.best + FN(sum_row)(p, &r, x, i * p->in[1] + j) * r.wo, r.wo);
+      FN(divisors)(p, &z, &v, columns, by);
+      for (int64_t ox = 0; ox < p->out[2]; ox++) y[ox] = r.now[ox] / by[ox];
+    }
+}
+
+/* The row that was dealt out to phases. */
+#define GATHER(S) \
+  for (int64_t q = q0; q < q1; q++) line[q * (S) + from] = v[q];
+static void FN(undeal)(const PlkPool *p, const FN(Room) *r) {
+  T *PL_RESTRICT line = r->spread;
+  const int64_t s = p->stride[2];
+  for (int64_t ph = 0; ph < s; ph++) {
+    const T *PL_RESTRICT v = r->phase + ph * r->wp;
+    const int64_t from = ph - p->pad[2], q0 = from < 0 ? (-from + s - 1) / s : 0;
+    const int64_t inside = from < p->in[2] ? (p->in[2] - from + s - 1) / s : 0, q1 = inside < r->wp ? inside : r->wp;
+    if (s == 1) {
+      GATHER(1)
+    } else if (s == 2) {
+      GATHER(2)
+    } else {
+      GATHER(s)
+    }
+  }
+}
+#undef GATHER
+
+/* An output row's shares spread along the row are the same for all rows of its windows. */
+static void FN(avg_back)(const PlkPool *p, T *dx, const T *dy, void *mem) {
+  const FN(Room) r = FN(rooms)(p, mem, 0);
+  T *by = (T *)r.code_now, *columns = (T *)r.to;
+  FN(columns)(p, columns);
+  for (int64_t ox = 0; ox < r.wo; ox++) r.now[ox] = 0;
+  memset(dx, 0, (size_t)p->insize * sizeof *dx);
+  memset(r.spread, 0, (size_t)p->in[2] * sizeof *dx); /* columns that no window reaches */
+  for (int64_t oz = 0; oz < p->out[0]; oz++)
+    for (int64_t oy = 0; oy < p->out[1]; oy++, dy += p->out[2]) {
+      const PlkSpan z = plk_pool_span(p, 0, oz), v = plk_pool_span(p, 1, oy);
+      FN(divisors)(p, &z, &v, columns, by);
+      for (int64_t ox = 0; ox < p->out[2]; ox++) r.now[ox] = dy[ox] / by[ox];
+      memset(r.phase, 0, (size_t)(p->stride[2] * r.wp) * sizeof *dx);
+      for (int64_t k = 0; k < p->k[2]; k++) FN(add)(FN(kth)(p, &r, k), r.now, r.wo);
+      FN(undeal)(p, &r);
+      for (int64_t i = z.lo; i < z.hi; i += z.step)
+        for (int64_t j = v.lo; j < v.hi; j += v.step) FN(add_line)(dx + (i * p->in[1] + j) * p->in[2], r.spread, p->in[2]);
+    }
+}
+
+#undef EVEN
+#undef ODD
+#undef N
+#undef V
+#undef EACH
+#undef TAKE
+#undef FN
+#undef CAT1
+#undef CAT2
