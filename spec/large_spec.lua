@@ -294,3 +294,40 @@ describe("powers", function()
     end
   end)
 end)
+
+describe("writes and reads by index, flips, products of integers", function()
+  it("scatter_add of rows whose index was expanded is index_add", function()
+    for _, dtype in ipairs { "f32", "f64", "bf16", "i64", "u8" } do
+      for _, width in ipairs { 1, 3, 64, 300 } do
+        local x, y = (T.rand(50, width) * 4):to(dtype), (T.rand(400, width) * 4):to(dtype)
+        local i = T.randint(1, 50, { 400, 1 })
+        local got = on_threads(function() return x:scatter_add(i:expand(400, width), y, { dim = 1 }) end, "scatter_add")
+        equal_bits(got, x:index_add(i:squeeze(2), y, { dim = 1 }), dtype)
+      end
+    end
+  end)
+  it("flip and rows by index", function()
+    for _, dtype in ipairs { "u8", "f16", "f32", "f64" } do
+      for _, width in ipairs { 1, 17, 64, 67, 400 } do
+        local x = T.arange(9 * width):to(dtype):view(9, width)
+        local back, up = x:flip(2), x:flip(1)
+        for j = 1, math.min(width, 20) do assert.is_true(T.equal(back:select(2, j), x:select(2, width + 1 - j))) end
+        local at = T.tensor({ 9, 1, 5, 5 }, { dtype = "i64" })
+        local picked = x:index_select(at, { dim = 1 })
+        assert.is_true(T.equal(up[1], x[9]) and T.equal(picked[1], x[9]) and T.equal(picked[4], x[5]))
+      end
+    end
+  end)
+  it("integer matrices, in every layout", function()
+    for _, dtype in ipairs { "i8", "u8", "i16", "i32", "i64" } do
+      for _, s in ipairs { { 5, 7, 9 }, { 1, 1, 1 }, { 3, 130, 700 }, { 20, 33, 513 } } do
+        local x, y = T.randint(0, 9, { s[1], s[2] }), T.randint(0, 9, { s[2], s[3] })
+        local want = x:to("f64"):matmul(y:to("f64")):to("i64"):to(dtype)
+        x, y = x:to(dtype), y:to(dtype)
+        assert.is_true(T.equal(on_threads(function() return x:matmul(y) end, "matmul"), want), dtype)
+        assert.is_true(T.equal(x:matmul(y:t():contiguous():t()), want), dtype)
+        assert.is_true(T.equal(x:t():contiguous():t():matmul(y), want), dtype)
+      end
+    end
+  end)
+end)

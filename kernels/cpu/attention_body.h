@@ -21,7 +21,15 @@ static PlStatus zeroed(int64_t n, T **out) {
 static void rows(T *dst, int64_t ld, const PlkAtMat *m, int64_t at, int64_t i, int64_t n) {
   for (int64_t r = 0; r < n; r++) NAME(plk_at_row)(m, at, i + r, m->c, dst + r * ld);
 }
+/* Whether the elements of a row lie side by side, as T. */
+static bool plain(const PlkAtMat *m) {
+  return m->dtype == (sizeof(T) == sizeof(double) ? PL_F64 : PL_F32) && (m->cs == 1 || m->c == 1);
+}
 static void transposed(T *dst, int64_t ld, const PlkAtMat *m, int64_t at, int64_t n, T *row) {
+  if (plain(m)) {
+    plk_transpose(sizeof(T))(dst, ld, (const T *)m->data + at, m->rs, n, m->c);
+    return;
+  }
   for (int64_t r = 0; r < n; r++) {
     NAME(plk_at_row)(m, at, r, m->c, row);
     for (int64_t j = 0; j < m->c; j++) dst[j * ld + r] = row[j];
@@ -38,8 +46,10 @@ static const T *mask_row(const PlkAtCall *c, int64_t at, int64_t i, int64_t n, T
 /* ---- forward ------------------------------------------------------------------------------------------------------ */
 
 typedef struct Forward {
-  T *kt, *s, *v, *q, *o, *add, *row; /* [E][Sp], [R][Sp], [keys][Dp], [R][E], [R][Dp], [Sp], [max(E, D)] */
-  uint32_t *word;                    /* [S + 3] */
+  T *kt, *s, *q, *o, *add, *row; /* [E][Sp], [R][Sp], [R][E], [R][Dp], [Sp], [max(E, D)] */
+  const T *v;                    /* [keys][vs], where it lies if its rows are whole vectors */
+  int64_t vs;
+  uint32_t *word; /* [S + 3] */
 } Forward;
 
 /* Queries i … i + m of batch b; m is at most R. */
@@ -62,7 +72,7 @@ static void forward_rows(const PlkAtCall *c, const Forward *t, int64_t b, int64_
     plk_at_words(c, b, i + r, own, t->word);
     c->loops->LOOPS.drop(t->s + r * Sp, t->word, own, c->cut, (T)c->keep);
   }
-  c->loops->LOOPS.mm4(t->s, Sp, 1, t->v, Dp, n, t->o, Dp, Dp);
+  c->loops->LOOPS.mm4(t->s, Sp, 1, t->v, t->vs, n, t->o, Dp, Dp);
   for (int64_t r = 0; r < m && c->y; r++) {
     for (int64_t d = 0; d < D; d++) t->o[r * Dp + d] /= sum[r];
     NAME(plk_at_put)(c->y, c->dtype, (b * c->L + i + r) * D, t->o + r * Dp, D);
@@ -71,18 +81,22 @@ static void forward_rows(const PlkAtCall *c, const Forward *t, int64_t b, int64_
 
 PlStatus NAME(plk_at_forward)(const PlkAtCall *c, int64_t b, int64_t from, int64_t to) {
   const int64_t E = c->E, D = c->D, Sp = padded(c->S), Dp = padded(D), most = plk_at_seen(c, to - 1);
+  const bool as_is = plain(&c->v) && D == Dp;
+  const int64_t nv = as_is ? 0 : most * Dp;
   T *room;
-  PL_TRY(zeroed((E + R + 1) * Sp + most * Dp + R * (E + Dp) + E + D + c->S + 4, &room));
+  PL_TRY(zeroed((E + R + 1) * Sp + nv + R * (E + Dp) + E + D + c->S + 4, &room));
   Forward t = {.kt = room};
   t.s = t.kt + E * Sp;
-  t.v = t.s + R * Sp;
-  t.q = t.v + most * Dp;
+  T *v = t.s + R * Sp;
+  t.q = v + nv;
   t.o = t.q + R * E;
   t.add = t.o + R * Dp;
   t.row = t.add + Sp;
   t.word = (uint32_t *)(void *)(t.row + E + D);
   transposed(t.kt, Sp, &c->k, plk_at_offset(&c->k, b), most, t.row);
-  rows(t.v, Dp, &c->v, plk_at_offset(&c->v, b), 0, most);
+  t.v = as_is ? (const T *)c->v.data + plk_at_offset(&c->v, b) : v;
+  t.vs = as_is ? c->v.rs : Dp;
+  if (!as_is) rows(v, Dp, &c->v, plk_at_offset(&c->v, b), 0, most);
   PlStatus status = PL_OK;
   for (int64_t i = from; i < to && status == PL_OK; i += R) {
     forward_rows(c, &t, b, i, smaller(R, to - i));

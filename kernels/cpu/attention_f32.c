@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "kernels/cpu/transpose.h"
+
 #define T       float
 #define LOOPS   f32
 #define NAME(x) x##_f32

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "kernels/cpu/transpose.h"
+
 #define T       double
 #define LOOPS   f64
 #define NAME(x) x##_f64

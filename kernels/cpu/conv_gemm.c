@@ -7,15 +7,10 @@
 
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/sizes.h"
 
 enum { COLUMN_ELEMENTS = 1 << 17, PARTS = 8, PART_ELEMENTS = 1 << 24 };
 
-static int64_t min64(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-static int64_t max64(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
 
 typedef struct Cols {
   const PlkConv *v;
@@ -31,7 +26,7 @@ typedef struct Cols {
 static Cols cols_of(const PlkConv *v) {
   Cols q = {.v = v, .esize = pl_dtype_size(v->dtype), .ck = v->c * v->ksize};
   q.nrow = v->out[0] * v->out[1];
-  q.step = min64(q.nrow, max64(1, COLUMN_ELEMENTS / (q.ck * v->out[2])));
+  q.step = plk_min64(q.nrow, plk_max64(1, COLUMN_ELEMENTS / (q.ck * v->out[2])));
   q.direct = v->ksize == 1;
   for (int i = 0; i < 3; i++)
     q.direct = q.direct && v->stride[i] == 1 && v->pad[i] == 0 && v->in[i] == v->out[i];
@@ -50,9 +45,9 @@ static Cols cols_of(const PlkConv *v) {
       T *plane = x + row / v->ksize * v->insize, *d = col + row * width;                 \
       const int64_t off = kx * v->dil[2] - v->pad[2];                                    \
       /* t with 0 <= t sw + off < in */                                                  \
-      const int64_t lo = off >= 0 ? 0 : min64(W, (-off + sw - 1) / sw);                  \
+      const int64_t lo = off >= 0 ? 0 : plk_min64(W, (-off + sw - 1) / sw);                  \
       const int64_t end = off >= v->in[2] ? lo : (v->in[2] - off - 1) / sw + 1;          \
-      const int64_t hi = max64(lo, min64(W, end));                                       \
+      const int64_t hi = plk_max64(lo, plk_min64(W, end));                                       \
       for (int64_t r = r0; r < r1; r++, d += W) {                                        \
         const int64_t z = r / v->out[1] * v->stride[0] - v->pad[0] + kz * v->dil[0];     \
         const int64_t y = r % v->out[1] * v->stride[1] - v->pad[1] + ky * v->dil[1];     \
@@ -129,7 +124,7 @@ static void add_bias(const PlkConv *v, char *y, int64_t g, int64_t width) {
 static PlStatus forward_rows(const Cols *q, const Slice *s, int64_t g, int64_t r0,
                              void *col) {
   const PlkConv *v = q->v;
-  const int64_t r1 = min64(q->nrow, r0 + q->step), width = (r1 - r0) * v->out[2];
+  const int64_t r1 = plk_min64(q->nrow, r0 + q->step), width = (r1 - r0) * v->out[2];
   const size_t at = (size_t)(r0 * v->out[2]) * q->esize;
   PlkGemm m = product(q);
   m.M = v->o, m.K = q->ck, m.N = width;
@@ -144,7 +139,7 @@ static PlStatus forward_rows(const Cols *q, const Slice *s, int64_t g, int64_t r
 
 static PlStatus back_rows(const Cols *q, const Slice *s, int64_t r0, void *col) {
   const PlkConv *v = q->v;
-  const int64_t r1 = min64(q->nrow, r0 + q->step), width = (r1 - r0) * v->out[2];
+  const int64_t r1 = plk_min64(q->nrow, r0 + q->step), width = (r1 - r0) * v->out[2];
   const size_t at = (size_t)(r0 * v->out[2]) * q->esize;
   PlkGemm m = product(q);
   m.M = q->ck, m.K = v->o, m.N = width;
@@ -159,7 +154,7 @@ static PlStatus back_rows(const Cols *q, const Slice *s, int64_t r0, void *col) 
 static PlStatus weight_rows(const Cols *q, const Slice *s, int64_t r0, void *col,
                             void *dw, bool first) {
   const PlkConv *v = q->v;
-  const int64_t r1 = min64(q->nrow, r0 + q->step), width = (r1 - r0) * v->out[2];
+  const int64_t r1 = plk_min64(q->nrow, r0 + q->step), width = (r1 - r0) * v->out[2];
   const size_t at = (size_t)(r0 * v->out[2]) * q->esize;
   PlkGemm m = product(q);
   m.M = v->o, m.K = width, m.N = q->ck;
@@ -218,7 +213,7 @@ static PlStatus weight_body(void *ctx, int64_t begin, int64_t end) {
   PlStatus s = PL_OK;
   for (int64_t u = begin; u < end && s == PL_OK; u++) {
     const int64_t part = u / v->g, g = u % v->g,
-                  last = min64(v->n, (part + 1) * q->chunk);
+                  last = plk_min64(v->n, (part + 1) * q->chunk);
     char *dw = q->parts + (size_t)((part * v->g + g) * v->o * q->ck) * q->esize;
     for (int64_t n = part * q->chunk; n < last && s == PL_OK; n++) {
       const Slice sl = slice(q, n, g);
@@ -233,7 +228,7 @@ static PlStatus weight_body(void *ctx, int64_t begin, int64_t end) {
 static PlStatus weight(Cols *q) {
   const PlkConv *v = q->v;
   const int64_t size = plk_conv_numel(v, PLK_CONV_W);
-  const int64_t parts = max64(1, min64(min64(PARTS, v->n), PART_ELEMENTS / size));
+  const int64_t parts = plk_max64(1, plk_min64(plk_min64(PARTS, v->n), PART_ELEMENTS / size));
   q->chunk = (v->n + parts - 1) / parts;
   q->nchunk = (v->n + q->chunk - 1) / q->chunk;
   void *mem = NULL;

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/isa/table.h"
+#include "kernels/cpu/sizes.h"
 
 #ifndef PLK_HAVE_ONEDNN
 
@@ -21,12 +22,6 @@ PlStatus plk_conv_onednn(const PlkConv *v, bool *done) {
 /* More than this is not blocked ahead. */
 static const size_t COMMON_BYTES = 64 << 20;
 
-static int64_t min64(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-static int64_t max64(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
 
 typedef struct Run {
   const PlkConv *v;
@@ -42,10 +37,10 @@ typedef struct Run {
 } Run;
 
 static int64_t unit_images(const Run *q, int64_t b) {
-  return min64(q->cut.images, q->v->n - b * q->cut.images);
+  return plk_min64(q->cut.images, q->v->n - b * q->cut.images);
 }
 static int64_t unit_width(const Run *q, int64_t s) {
-  return min64(q->cut.width, q->cut.whole - s * q->cut.width);
+  return plk_min64(q->cut.width, q->cut.whole - s * q->cut.width);
 }
 /* The tensor that every slice reads; -1: none. */
 static int common_of(const Run *q) {
@@ -170,7 +165,7 @@ static PlStatus common_prepare(Run *q) {
   q->image_bytes = each;
   const bool x = common_of(q) == PLK_CONV_X;
   Blocking t = {q, x ? v->x : v->y, (size_t)(x ? v->g * v->c * v->insize : v->g * v->o * v->outsize) * pl_dtype_size(v->dtype)};
-  return plk_parallel(v->n, max64(1, PLK_GRAIN * (int64_t)sizeof(float) / (int64_t)t.step), block_body, &t);
+  return plk_parallel(v->n, plk_max64(1, PLK_GRAIN * (int64_t)sizeof(float) / (int64_t)t.step), block_body, &t);
 }
 
 static size_t padded(size_t bytes) {

@@ -8,6 +8,7 @@
 #include "kernels/cpu/conv.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/sizes.h"
 #include "kernels/cpu/winograd.h"
 
 PLK_ISA_DECLARE(const PlkWinogradLoops, plk_winograd_table);
@@ -20,15 +21,6 @@ enum { FEWEST_CHANNELS = 32, FEWEST_TILES = 192 };
 enum { STAYS = 256 << 10, STAYS_DW = 768 << 10, UNITS = 8, PARTS = 4 << 20, TOGETHER = 6 << 20 };
 enum { KERNELS = 1024, WIDTH = 64, WIDEST = 4 << 20 }; /* WIDEST: floats of one row of tiles, transformed */
 
-static int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-static int64_t min64(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
-static int64_t max64(int64_t a, int64_t b) {
-  return a > b ? a : b;
-}
 
 typedef struct Run {
   const PlkConv *v;
@@ -47,13 +39,13 @@ bool plk_conv_winograd_pays(const PlkConv *v) {
   for (int i = 1; i < 3; i++) {
     ok = ok && v->k[i] == 3 && v->stride[i] == 1 && v->pad[i] == 1 && v->dil[i] == 1 && v->in[i] >= 4;
   }
-  ok = ok && ceil_div(v->in[2], 2) <= WIDEST / 16 / (v->c + v->o);
-  return ok && v->n * ceil_div(v->in[1], 2) * ceil_div(v->in[2], 2) >= FEWEST_TILES;
+  ok = ok && plk_ceil_div(v->in[2], 2) <= WIDEST / 16 / (v->c + v->o);
+  return ok && v->n * plk_ceil_div(v->in[1], 2) * plk_ceil_div(v->in[2], 2) >= FEWEST_TILES;
 }
 
 static Run run_of(const PlkConv *v) {
   Run q = {.v = v, .h = v->in[1], .w = v->in[2], .area = v->o * v->c};
-  q.down = ceil_div(q.h, 2), q.across = ceil_div(q.w, 2);
+  q.down = plk_ceil_div(q.h, 2), q.across = plk_ceil_div(q.w, 2);
   q.tiles = q.down * q.across * v->n;
   q.from = v->kind == PLK_CONV_BWD_INPUT ? v->o : v->c;
   q.to = v->kind == PLK_CONV_BWD_INPUT ? v->c : v->o;
@@ -62,7 +54,7 @@ static Run run_of(const PlkConv *v) {
 
 /* Distance of the rows of a matrix of so many tiles: loops write somewhat more. */
 static int64_t lead_of(int64_t tiles) {
-  return ceil_div(tiles, PLK_WINOGRAD_PAD) * PLK_WINOGRAD_PAD + PLK_WINOGRAD_PAD;
+  return plk_ceil_div(tiles, PLK_WINOGRAD_PAD) * PLK_WINOGRAD_PAD + PLK_WINOGRAD_PAD;
 }
 
 /* Floats of scratch for runs of so many tile rows. */
@@ -86,7 +78,7 @@ static PlkTileScratch scratch_at(const Run *q, int64_t rows, float *mem) {
 #define FOR_IMAGES(q, begin, end, STEP)                                                          \
   for (int64_t r_ = (begin), at = 0; r_ < (end);) {                                              \
     const int64_t image = r_ / (q)->down, ty_ = r_ % (q)->down;                                  \
-    const PlkTileRows rows = {(q)->h, (q)->w, ty_, min64((end)-r_, (q)->down - ty_)};            \
+    const PlkTileRows rows = {(q)->h, (q)->w, ty_, plk_min64((end)-r_, (q)->down - ty_)};            \
     STEP;                                                                                        \
     r_ += rows.rows, at += rows.rows * (q)->across;                                              \
   }
@@ -126,14 +118,14 @@ static PlStatus product(const Run *q, int ij, int64_t c0, int64_t c1, int64_t n,
 
 static PlStatus weights_body(void *ctx, int64_t begin, int64_t end) {
   const Run *q = ctx;
-  const int64_t k = begin * KERNELS, n = min64(end * KERNELS, q->area) - k;
+  const int64_t k = begin * KERNELS, n = plk_min64(end * KERNELS, q->area) - k;
   loops.weights((const float *)q->v->w + k * 9, n, q->v->kind == PLK_CONV_BWD_INPUT, q->u + k, q->area);
   return PL_OK;
 }
 
 static PlStatus weights_back_body(void *ctx, int64_t begin, int64_t end) {
   const Run *q = ctx;
-  const int64_t k = begin * KERNELS, n = min64(end * KERNELS, q->area) - k;
+  const int64_t k = begin * KERNELS, n = plk_min64(end * KERNELS, q->area) - k;
   loops.weights_back(q->u + k, q->area, n, (float *)q->v->w + k * 9);
   return PL_OK;
 }
@@ -151,8 +143,8 @@ static PlStatus run_body(void *ctx, int64_t begin, int64_t end) {
   PlkTileScratch use = scratch_at(q, q->rows, m + msize);
   PlStatus s = PL_OK;
   for (int64_t unit = begin; unit < end && s == PL_OK; unit++) {
-    const int64_t r0 = unit / q->nslice * q->rows, r1 = min64(r0 + q->rows, q->v->n * q->down);
-    const int64_t c0 = unit % q->nslice * q->width, c1 = min64(c0 + q->width, q->to);
+    const int64_t r0 = unit / q->nslice * q->rows, r1 = plk_min64(r0 + q->rows, q->v->n * q->down);
+    const int64_t c0 = unit % q->nslice * q->width, c1 = plk_min64(c0 + q->width, q->to);
     tiles_in(q, data, q->from, 0, q->from, r0, r1, false, v, lead, q->from * lead, &use);
     for (int ij = 0; ij < 16 && s == PL_OK; ij++)
       s = product(q, ij, c0, c1, (r1 - r0) * q->across, v + ij * q->from * lead, m + ij * q->width * lead, lead);
@@ -178,7 +170,7 @@ static PlStatus product_body(void *ctx, int64_t begin, int64_t end) {
   const Run *q = ctx;
   for (int64_t unit = begin; unit < end; unit++) {
     const int ij = (int)(unit / q->nslice);
-    const int64_t c0 = unit % q->nslice * q->width, c1 = min64(c0 + q->width, q->to);
+    const int64_t c0 = unit % q->nslice * q->width, c1 = plk_min64(c0 + q->width, q->to);
     PL_TRY(product(q, ij, c0, c1, q->tiles, q->v_all + ij * q->from * q->lead, q->m_all + (ij * q->to + c0) * q->lead, q->lead));
   }
   return PL_OK;
@@ -200,9 +192,9 @@ static PlStatus run_together(Run *q) {
   q->lead = lead_of(q->tiles);
   PL_TRY(plk_scratch((size_t)(16 * (q->from + q->to) * q->lead) * sizeof(float), &mem));
   q->v_all = mem, q->m_all = q->v_all + 16 * q->from * q->lead;
-  q->nslice = max64(1, q->to / 256);
-  q->width = ceil_div(q->to, q->nslice);
-  q->nslice = ceil_div(q->to, q->width);
+  q->nslice = plk_max64(1, q->to / 256);
+  q->width = plk_ceil_div(q->to, q->nslice);
+  q->nslice = plk_ceil_div(q->to, q->width);
   PlStatus s = plk_parallel(q->from, 16, in_body, q);
   if (s == PL_OK) s = plk_parallel(16 * q->nslice, 1, product_body, q);
   if (s == PL_OK) s = plk_parallel(q->to, 16, out_body, q);
@@ -212,13 +204,13 @@ static PlStatus run_together(Run *q) {
 
 static PlStatus compute(Run *q) {
   const int64_t all = q->v->n * q->down;
-  const int64_t tiles = max64(64, STAYS / (16 * (q->from + q->to)));
-  q->rows = min64(all, max64(1, min64(tiles, 256) / q->across));
-  q->nrun = ceil_div(all, q->rows);
+  const int64_t tiles = plk_max64(64, STAYS / (16 * (q->from + q->to)));
+  q->rows = plk_min64(all, plk_max64(1, plk_min64(tiles, 256) / q->across));
+  q->nrun = plk_ceil_div(all, q->rows);
   if (q->nrun < UNITS && 16 * (q->from + q->to) * lead_of(q->tiles) <= TOGETHER) return run_together(q);
-  const int64_t slices = min64(ceil_div(UNITS, q->nrun), max64(1, q->to / WIDTH));
-  q->width = ceil_div(ceil_div(q->to, slices), PLK_WINOGRAD_PAD) * PLK_WINOGRAD_PAD;
-  q->nslice = ceil_div(q->to, q->width);
+  const int64_t slices = plk_min64(plk_ceil_div(UNITS, q->nrun), plk_max64(1, q->to / WIDTH));
+  q->width = plk_ceil_div(plk_ceil_div(q->to, slices), PLK_WINOGRAD_PAD) * PLK_WINOGRAD_PAD;
+  q->nslice = plk_ceil_div(q->to, q->width);
   return plk_parallel(q->nrun * q->nslice, 1, run_body, q);
 }
 
@@ -237,7 +229,7 @@ static PlStatus product_dw(const Run *q, int64_t o0, int64_t o1, int64_t n, cons
 /* One part of the images and one slice of the output channels, run by run. */
 static PlStatus part_body(void *ctx, int64_t begin, int64_t end) {
   const Run *q = ctx;
-  const int64_t c = q->v->c, all = q->v->n * q->down, each = ceil_div(all, q->nrun);
+  const int64_t c = q->v->c, all = q->v->n * q->down, each = plk_ceil_div(all, q->nrun);
   const int64_t lead = lead_of(q->rows * q->across), vsize = 16 * c * lead, zsize = 16 * q->width * lead;
   void *mem;
   PL_TRY(plk_scratch((size_t)(vsize + zsize + scratch_size(q, q->rows)) * sizeof(float), &mem));
@@ -245,10 +237,10 @@ static PlStatus part_body(void *ctx, int64_t begin, int64_t end) {
   PlkTileScratch use = scratch_at(q, q->rows, z + zsize);
   PlStatus s = PL_OK;
   for (int64_t unit = begin; unit < end && s == PL_OK; unit++) {
-    const int64_t part = unit / q->nslice, stop = min64((part + 1) * each, all);
-    const int64_t o0 = unit % q->nslice * q->width, o1 = min64(o0 + q->width, q->v->o);
+    const int64_t part = unit / q->nslice, stop = plk_min64((part + 1) * each, all);
+    const int64_t o0 = unit % q->nslice * q->width, o1 = plk_min64(o0 + q->width, q->v->o);
     for (int64_t r = part * each; r < stop && s == PL_OK; r += q->rows) {
-      const int64_t r1 = min64(r + q->rows, stop);
+      const int64_t r1 = plk_min64(r + q->rows, stop);
       tiles_in(q, q->v->x, c, 0, c, r, r1, false, v, lead, c * lead, &use);
       tiles_in(q, q->v->y, q->v->o, o0, o1, r, r1, true, z, lead, q->width * lead, &use);
       for (int ij = 0; ij < 16 && s == PL_OK; ij++)
@@ -275,7 +267,7 @@ static PlStatus gradient_body(void *ctx, int64_t begin, int64_t end) {
 static PlStatus product_dw_body(void *ctx, int64_t begin, int64_t end) {
   const Run *q = ctx;
   for (int64_t unit = begin; unit < end; unit++) {
-    const int64_t ij = unit / q->nslice, o0 = unit % q->nslice * q->width, o1 = min64(o0 + q->width, q->v->o);
+    const int64_t ij = unit / q->nslice, o0 = unit % q->nslice * q->width, o1 = plk_min64(o0 + q->width, q->v->o);
     PL_TRY(product_dw(q, o0, o1, q->tiles, q->m_all + (ij * q->v->o + o0) * q->lead, q->v_all + ij * q->v->c * q->lead,
                       q->lead, false, q->u + ij * q->area));
   }
@@ -287,9 +279,9 @@ static PlStatus weights_together(Run *q) {
   q->lead = lead_of(q->tiles);
   PL_TRY(plk_scratch((size_t)(16 * (q->v->c + q->v->o) * q->lead) * sizeof(float), &mem));
   q->v_all = mem, q->m_all = q->v_all + 16 * q->v->c * q->lead;
-  q->nslice = max64(1, q->v->o / 256);
-  q->width = ceil_div(q->v->o, q->nslice);
-  q->nslice = ceil_div(q->v->o, q->width);
+  q->nslice = plk_max64(1, q->v->o / 256);
+  q->width = plk_ceil_div(q->v->o, q->nslice);
+  q->nslice = plk_ceil_div(q->v->o, q->width);
   PlStatus s = plk_parallel(q->v->c, 16, in_body, q);
   if (s == PL_OK) s = plk_parallel(q->v->o, 16, gradient_body, q);
   if (s == PL_OK) s = plk_parallel(16 * q->nslice, 1, product_dw_body, q);
@@ -300,8 +292,8 @@ static PlStatus weights_together(Run *q) {
 static PlStatus compute_dw(Run *q) {
   const int64_t all = q->v->n * q->down, both = q->v->c + q->v->o;
   const bool together = 16 * both * lead_of(q->tiles) <= TOGETHER && 16 * q->area * UNITS > PARTS;
-  q->nrun = together ? 1 : max64(1, min64(min64(all, UNITS), PARTS / (16 * q->area)));
-  q->nrun = ceil_div(all, ceil_div(all, q->nrun));
+  q->nrun = together ? 1 : plk_max64(1, plk_min64(plk_min64(all, UNITS), PARTS / (16 * q->area)));
+  q->nrun = plk_ceil_div(all, plk_ceil_div(all, q->nrun));
   void *mem;
   PL_TRY(plk_scratch((size_t)(q->nrun * 16 * q->area) * sizeof(float), &mem));
   q->u = mem;
@@ -309,15 +301,15 @@ static PlStatus compute_dw(Run *q) {
   if (together)
     s = weights_together(q);
   else {
-    const int64_t slices = min64(ceil_div(UNITS, q->nrun), max64(1, q->v->o / WIDTH));
-    q->width = ceil_div(ceil_div(q->v->o, slices), PLK_WINOGRAD_PAD) * PLK_WINOGRAD_PAD;
-    q->nslice = ceil_div(q->v->o, q->width);
-    const int64_t tiles = max64(64, STAYS_DW / (16 * (q->v->c + q->width)));
-    q->rows = max64(1, min64(min64(tiles, 512) / q->across, ceil_div(all, q->nrun)));
+    const int64_t slices = plk_min64(plk_ceil_div(UNITS, q->nrun), plk_max64(1, q->v->o / WIDTH));
+    q->width = plk_ceil_div(plk_ceil_div(q->v->o, slices), PLK_WINOGRAD_PAD) * PLK_WINOGRAD_PAD;
+    q->nslice = plk_ceil_div(q->v->o, q->width);
+    const int64_t tiles = plk_max64(64, STAYS_DW / (16 * (q->v->c + q->width)));
+    q->rows = plk_max64(1, plk_min64(plk_min64(tiles, 512) / q->across, plk_ceil_div(all, q->nrun)));
     s = plk_parallel(q->nrun * q->nslice, 1, part_body, q);
   }
   if (s == PL_OK && q->nrun > 1) s = plk_conv_join(PL_F32, q->u, q->u, q->nrun, 16 * q->area);
-  if (s == PL_OK) s = plk_parallel(ceil_div(q->area, KERNELS), 1, weights_back_body, q);
+  if (s == PL_OK) s = plk_parallel(plk_ceil_div(q->area, KERNELS), 1, weights_back_body, q);
   plk_scratch_free(mem);
   return s;
 }
@@ -328,7 +320,7 @@ PlStatus plk_conv_winograd(const PlkConv *v) {
   void *mem;
   PL_TRY(plk_scratch((size_t)(16 * q.area) * sizeof(float), &mem));
   q.u = mem;
-  PlStatus s = plk_parallel(ceil_div(q.area, KERNELS), 1, weights_body, &q);
+  PlStatus s = plk_parallel(plk_ceil_div(q.area, KERNELS), 1, weights_body, &q);
   if (s == PL_OK) s = compute(&q);
   plk_scratch_free(mem);
   return s;

@@ -147,7 +147,7 @@ static bool takes_one_value(int code, int dtype) {
 static void gather(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item, int64_t R,
                    int64_t C, int64_t rs, int64_t cs) {
 #define MOVE_ONE(T) memcpy(to + (r * C + c) * (int64_t)sizeof(T), from + r * rs + c * cs, sizeof(T))
-  if (cs == item && C > 16) {
+  if (cs == item && C * item >= 64) {
     for (int64_t r = 0; r < R; r++) memcpy(to + r * C * item, from + r * rs, (size_t)(C * item));
     return;
   }
@@ -167,7 +167,7 @@ static void gather(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item,
 static void scatter(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item, int64_t R,
                     int64_t C, int64_t rs, int64_t cs) {
 #define MOVE_ONE(T) memcpy(to + r * rs + c * cs, from + (r * C + c) * (int64_t)sizeof(T), sizeof(T))
-  if (cs == item && C > 16) {
+  if (cs == item && C * item >= 64) {
     for (int64_t r = 0; r < R; r++) memcpy(to + r * rs, from + r * C * item, (size_t)(C * item));
     return;
   }

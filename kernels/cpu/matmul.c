@@ -3,6 +3,8 @@
  * stride in either of its last two dims goes in as it lies; any other, and f16/bf16, is
  * first copied dense. */
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/matmul_int.h"
 #include "kernels/cpu/matvec.h"
 #include "kernels/cpu/moves.h"
 #include "kernels/gemm.h"
@@ -149,31 +151,17 @@ typedef struct IntCall {
   void *y;
 } IntCall;
 
-/* Row by row, in unsigned arithmetic: low bits wrap as two's complement does. */
-#define INT_ROW(T)                                                                       \
-  {                                                                                      \
-    const T *a = (const T *)q->a->data + a_at, *b = (const T *)q->b->data + b_at;        \
-    T *y = (T *)q->y + row * q->N;                                                       \
-    for (int64_t j = 0; j < q->N; j++) y[j] = 0;                                         \
-    for (int64_t k = 0; k < q->K; k++) {                                                 \
-      const uint64_t x = (uint64_t)a[k * q->as[1]];                                      \
-      const T *r = b + k * q->bs[0];                                                     \
-      if (q->bs[1] == 1)                                                                 \
-        for (int64_t j = 0; j < q->N; j++) {                                             \
-          const uint64_t sum = (uint64_t)y[j] + x * (uint64_t)r[j];                      \
-          y[j] = (T)sum;                                                                 \
-        }                                                                                \
-      else                                                                               \
-        for (int64_t j = 0; j < q->N; j++) {                                             \
-          const uint64_t sum = (uint64_t)y[j] + x * (uint64_t)r[j * q->bs[1]];           \
-          y[j] = (T)sum;                                                                 \
-        }                                                                                \
-    }                                                                                    \
-    break;                                                                               \
-  }
+PLK_ISA_DECLARE(const PlkMatmulInt, plk_matmul_int);
+
+static PlkIntRow int_row(PlDtype d) {
+  const PlkMatmulInt *l = &PLK_ISA_PICK(plk_matmul_int);
+  return d == PL_I8 ? l->i8 : d == PL_U8 ? l->u8 : d == PL_I16 ? l->i16 : d == PL_I32 ? l->i32 : l->i64;
+}
 
 static PlStatus int_rows(void *ctx, int64_t begin, int64_t end) {
   const IntCall *q = ctx;
+  const PlkIntRow row_of = int_row(q->dtype);
+  const size_t size = pl_dtype_size(q->dtype);
   for (int64_t row = begin; row < end; row++) {
     int64_t batch = row / q->M, a_at = row % q->M * q->as[0], b_at = 0;
     for (int i = q->nbatch - 1; i >= 0; i--) {
@@ -182,13 +170,8 @@ static PlStatus int_rows(void *ctx, int64_t begin, int64_t end) {
       a_at += at * q->a->strides[i];
       b_at += at * q->b->strides[i];
     }
-    switch (q->dtype) {
-    case PL_I8: INT_ROW(int8_t)
-    case PL_U8: INT_ROW(uint8_t)
-    case PL_I16: INT_ROW(int16_t)
-    case PL_I32: INT_ROW(int32_t)
-    default: INT_ROW(int64_t)
-    }
+    row_of(plk_cat(q->a->data, a_at, size), q->as[1], plk_cat(q->b->data, b_at, size), q->bs[0], q->bs[1],
+           plk_at(q->y, row * q->N, size), q->N, q->K);
   }
   return PL_OK;
 }

@@ -70,6 +70,10 @@ static void sort_dims(PlkNd *w) {
     if (ss == 0) {                                                                               \
       T v = *s;                                                                                  \
       for (int64_t i = 0; i < n; i++) d[i * ds] = v;                                             \
+    } else if (ds == 1 && ss == -1) {                                                            \
+      for (int64_t i = 0; i < n; i++) d[i] = s[-i];                                              \
+    } else if (ds == 1 && ss == 2) {                                                             \
+      for (int64_t i = 0; i < n; i++) d[i] = s[2 * i];                                           \
     } else if (ds == 1) {                                                                        \
       for (int64_t i = 0; i < n; i++) d[i] = s[i * ss];                                          \
     } else {                                                                                     \

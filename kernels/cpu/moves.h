@@ -6,6 +6,7 @@
 #ifndef PL_KERNELS_CPU_MOVES_H
 #define PL_KERNELS_CPU_MOVES_H
 
+#include "kernels/cpu/sizes.h"
 #include "kernels/kernel.h"
 
 enum {
@@ -57,8 +58,6 @@ static inline char *plk_at(void *p, int64_t elements, size_t esize) {
 static inline const char *plk_cat(const void *p, int64_t elements, size_t esize) {
   return (const char *)p + elements * (int64_t)esize;
 }
-static inline int64_t plk_max64(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t plk_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The coordinates of item `at` of a row-major shape, and stepping them. */
 static inline void plk_nd_unravel(int64_t at, int n, const int64_t *shape, int64_t *coord) {

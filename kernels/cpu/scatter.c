@@ -8,17 +8,36 @@
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/rowmove.h"
 
+enum { RUN = 128 }; /* elements of a row that one job takes at least */
+
 typedef enum Mode { SET, ADD, MUL, MAX, MIN, NMODE } Mode;
 
 /* out[l·os + (v[l] - base)·od] op= src[l·ss] for l < n. */
 typedef void (*Row)(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t base,
                     int64_t n);
 
+/* An index that was expanded: whole rows go to one place each. */
+static bool one_place(const int64_t *v, int64_t n) {
+  int64_t other = 0;
+  if (n < 4 || v[n - 1] != v[0] || v[1] != v[0]) return false;
+  for (int64_t l = 0; l < n; l++) other |= v[l] ^ v[0];
+  return other == 0;
+}
+
 #define ROW(NAME, T, EXPR)                                                                       \
   static void NAME(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t base, \
                    int64_t n) {                                                                  \
     T *o = out;                                                                                  \
     const T *s = src;                                                                            \
+    if (os == 1 && ss == 1 && one_place(v, n)) {                                                 \
+      T *PL_RESTRICT p = o + (v[0] - base) * od;                                                 \
+      for (int64_t l = 0; l < n; l++) {                                                          \
+        T a = p[l], b = s[l];                                                                    \
+        (void)a;                                                                                 \
+        p[l] = EXPR;                                                                             \
+      }                                                                                          \
+      return;                                                                                    \
+    }                                                                                            \
     for (int64_t l = 0; l < n; l++) {                                                            \
       T *p = o + l * os + (v[l] - base) * od, a = *p, b = s[l * ss];                             \
       (void)a;                                                                                   \
@@ -124,7 +143,9 @@ static PlStatus scatter_run(Scatter *s, const PlArray *index) {
     s->part = 0;
     return scatter_body(s, 0, s->shape[0]);
   }
-  return plk_parallel(s->shape[s->part], plk_max64(1, PLK_GRAIN / (index->numel / s->shape[s->part])), scatter_body, s);
+  int64_t block = plk_max64(1, PLK_GRAIN / (index->numel / s->shape[s->part]));
+  if (s->part == s->n - 1) block = plk_max64(block, RUN); /* whole lines */
+  return plk_parallel(s->shape[s->part], block, scatter_body, s);
 }
 
 PlStatus plk_cpu_scatter(const PlkCall *call) {

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/isa/lanes.h"
 #include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/sizes.h"
 #include "kernels/cpu/winograd.h"
 
 enum { LANES = PLK_N_f32, PAD = PLK_WINOGRAD_PAD };
@@ -131,9 +132,6 @@ static inline void input_lines(const float *p, int64_t n, const PlkTileMasks *ma
   }
 }
 
-static int64_t min64(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
 
 /* A line of zeros outside of the plane; what it overwrites behind is written later. */
 static inline void zero_line(const PlkTileScratch *use, int64_t at, int64_t across) {
@@ -158,7 +156,7 @@ typedef float V8 __attribute__((vector_size(32), aligned(4), may_alias));
 
 static void input(const float *plane, const PlkTileRows *r, float *v, int64_t step, PlkTileScratch *use) {
   const int64_t across = (r->w + 1) / 2, lines = 2 * r->rows + 2, top = 2 * r->first - 1;
-  const int64_t y0 = top < 0 ? 0 : top, y1 = min64(r->h, top + lines), n = (y1 - y0) * across;
+  const int64_t y0 = top < 0 ? 0 : top, y1 = plk_min64(r->h, top + lines), n = (y1 - y0) * across;
   const int64_t skip = (y0 - top) * across;
   if (skip) zero_line(use, 0, across);
   input_lines(even_lines(plane + y0 * r->w, r->w, y1 - y0, use->even), n, &use->mask, use->lines + skip, use->line);
@@ -177,7 +175,7 @@ static void input(const float *plane, const PlkTileRows *r, float *v, int64_t st
 }
 
 static void gradient(const float *plane, const PlkTileRows *r, float *z, int64_t step, PlkTileScratch *use) {
-  const int64_t across = (r->w + 1) / 2, y0 = 2 * r->first, y1 = min64(r->h, y0 + 2 * r->rows), n = (y1 - y0) * across;
+  const int64_t across = (r->w + 1) / 2, y0 = 2 * r->first, y1 = plk_min64(r->h, y0 + 2 * r->rows), n = (y1 - y0) * across;
   const float *p = even_lines(plane + y0 * r->w, r->w, y1 - y0, use->even);
   for (int64_t k = 0; k < n; k += LANES) { /* A along lines */
     V e, o;
