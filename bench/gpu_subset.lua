@@ -40,8 +40,13 @@ for _, dtype in ipairs { "f32", "bf16" } do
   check(q.grad)
 end
 
-local lstm = nn.LSTM(6, 7):to(device)
-check((lstm(on(T.randn(4, 3, 6)))))
+for _, by in ipairs { true, false } do -- by cuDNN, by our own kernels
+  if device == "cuda" then T.cuda.cudnn(by) end
+  local lstm = nn.LSTM(6, 7, { num_layers = 2, bidirectional = true }):to(device)
+  lstm(on(T.randn(4, 3, 6))):sum():backward()
+  check(lstm:parameters()[1].grad)
+end
+if device == "cuda" then T.cuda.cudnn(true) end
 local e = nn.Embedding(11, 5):to(device)
 e(on(T.randint(1, 11, { 9 }))):sum():backward()
 check(e.weight.grad)

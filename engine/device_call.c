@@ -15,6 +15,7 @@
 /* Does input i only give sizes? Those are small integer tensors on the CPU. */
 static bool gives_sizes(const PlOp *op, int i) {
   if (i == 0) return op == &pl_op_zeros_of;
+  if (op == &pl_op_recurrent || op == &pl_op_recurrent_bwd) return i == op->nin - 1; /* lengths */
   return i == 1 && (op == &pl_op_sum_to || op == &pl_op_expand_to || op == &pl_op_reshape_to);
 }
 

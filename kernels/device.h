@@ -36,6 +36,7 @@ typedef enum PlDeviceSetting {
   PL_DEVICE_TF32,          /* 1: f32 products may round their factors to TF32 (0 by default) */
   PL_DEVICE_SYNC,          /* 1: wait after every kernel, so that a failure names its op */
   PL_DEVICE_BENCHMARK,     /* 1: libraries may time their algorithms and keep the fastest */
+  PL_DEVICE_CUDNN,         /* 0: own kernels where cuDNN would compute (1 by default) */
   PL_DEVICE_NSETTING
 } PlDeviceSetting;
 

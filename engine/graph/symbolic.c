@@ -140,12 +140,8 @@ static PlStatus with_sizes(const PlOp *op, const PlCall *c, PlTensor **out, bool
   pl_attrs_init(to, &a);
   PL_TRY(pl_attrs_list(&a, 0, d->ndim, d->shape));
   if (at == 0) {
-    const uint8_t was = pl_state.device;
     pl_attrs_int(&a, 1, d->dtype);
-    pl_state.device = x->a.device;
-    PlStatus s = pl_sym_apply(to, NULL, 0, &a, out);
-    pl_state.device = was;
-    return s;
+    return pl_sym_apply(to, NULL, 0, &a, out); /* on the default device, as zeros_of itself: the shape is always the CPU's */
   }
   return pl_sym_apply(to, &x, 1, &a, out);
 }

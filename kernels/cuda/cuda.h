@@ -45,6 +45,7 @@ int plc_capability(void);      /* 90 for sm_90 */
 bool plc_deterministic(void);
 bool plc_tf32(void);
 bool plc_benchmark(void);
+bool plc_cudnn(void); /* may it compute? */
 
 /* Temporary device memory, 256-byte aligned; freed in stream order. NULL is fine. */
 PlStatus plc_scratch(size_t bytes, void **out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * LSTM layers over whole sequences (kernels/recurrent.h): a product and one pointwise kernel a step, products over all
  * steps at once where nothing waits for the step before. All work is queued without a wait, so a captured graph holds it.
- * cuDNN's recurrent layers are not used: they keep what backward needs in a form of their own, while these ops give the gates.
+ * Where cuDNN computes whole nets (libs/recurrent.c) these serve second gradients alone.
  *   a = gx + h wᵀ;  c' = s(f) c + s(i) tanh(g);  h' = s(o) tanh(c')          gates: i, f, g, o after activation */
 #include "kernels/cuda/recurrent.h"
 

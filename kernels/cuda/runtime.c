@@ -29,7 +29,7 @@ static struct {
   atomic_int nstreams;
   pthread_mutex_t stream_lock; /* of them */
   atomic_int captures;         /* that run now, in any thread */
-} rt = {.lock = PTHREAD_MUTEX_INITIALIZER, .stream_lock = PTHREAD_MUTEX_INITIALIZER, .setting = {[PL_DEVICE_DETERMINISTIC] = 1}};
+} rt = {.lock = PTHREAD_MUTEX_INITIALIZER, .stream_lock = PTHREAD_MUTEX_INITIALIZER, .setting = {[PL_DEVICE_DETERMINISTIC] = 1, [PL_DEVICE_CUDNN] = 1}};
 
 typedef struct Stream {
   struct Stream *next;
@@ -151,6 +151,7 @@ int plc_processors(void) { return rt.processors; }
 int plc_capability(void) { return rt.capability; }
 bool plc_deterministic(void) { return plc_get(PL_DEVICE_DETERMINISTIC) != 0; }
 bool plc_tf32(void) { return plc_get(PL_DEVICE_TF32) != 0; }
+bool plc_cudnn(void) { return plc_get(PL_DEVICE_CUDNN) != 0; }
 bool plc_benchmark(void) { return plc_get(PL_DEVICE_BENCHMARK) != 0; }
 void plc_set(PlDeviceSetting what, int64_t value) { atomic_store_explicit(&rt.setting[what], value, memory_order_relaxed); }
 int64_t plc_get(PlDeviceSetting what) { return atomic_load_explicit(&rt.setting[what], memory_order_relaxed); }

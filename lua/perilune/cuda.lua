@@ -88,6 +88,8 @@ return function(T, core)
   function cuda.deterministic(on) return raw.setting("deterministic", on) end
   -- Libraries may time their algorithms and keep the fastest → what it was
   function cuda.benchmark(on) return raw.setting("benchmark", on) end
+  -- cuDNN may compute what it can (on at first); false: own kernels → what it was
+  function cuda.cudnn(on) return raw.setting("cudnn", on) end
 
   -- T.set_default_device("cuda"): where tensors are made from then on; T.get_default_device() says where
   function T.set_default_device(name)

@@ -162,6 +162,11 @@ S["cuda.benchmark"] = { "T.cuda.benchmark(on) → what it was",
 if T.cuda.is_available() then
   T.cuda.benchmark(false)
 end]] }
+S["cuda.cudnn"] = { "T.cuda.cudnn(on) → what it was",
+  "cuDNN computes convolutions, attention and recurrent nets where it can; on at first. Off: kernels of our own.", [[
+if T.cuda.is_available() then
+  T.cuda.cudnn(true)
+end]] }
 
 S["log.csv"] = { "T.log.csv(path, {append=false}) → log, or nil and a message",
   "log:write{…} adds a row; the first names the columns. log:close(). Also a callback of T.fit: a row an epoch.", [[

@@ -21,7 +21,23 @@
   X(cudnnBackendFinalize)                                                                                              \
   X(cudnnBackendSetAttribute)                                                                                          \
   X(cudnnBackendGetAttribute)                                                                                          \
-  X(cudnnBackendExecute)
+  X(cudnnBackendExecute)                                                                                               \
+  X(cudnnCreateTensorDescriptor)                                                                                       \
+  X(cudnnDestroyTensorDescriptor)                                                                                      \
+  X(cudnnSetTensorNdDescriptor)                                                                                        \
+  X(cudnnGetTensorNdDescriptor)                                                                                        \
+  X(cudnnCreateRNNDescriptor)                                                                                          \
+  X(cudnnDestroyRNNDescriptor)                                                                                         \
+  X(cudnnSetRNNDescriptor_v8)                                                                                          \
+  X(cudnnGetRNNWeightSpaceSize)                                                                                        \
+  X(cudnnGetRNNWeightParams)                                                                                           \
+  X(cudnnGetRNNTempSpaceSizes)                                                                                         \
+  X(cudnnCreateRNNDataDescriptor)                                                                                      \
+  X(cudnnDestroyRNNDataDescriptor)                                                                                     \
+  X(cudnnSetRNNDataDescriptor)                                                                                         \
+  X(cudnnRNNForward)                                                                                                   \
+  X(cudnnRNNBackwardData_v8)                                                                                           \
+  X(cudnnRNNBackwardWeights_v8)
 
 typedef struct PlcDnnApi {
 #define PLC_X(name) __typeof__(&name) name;
@@ -34,6 +50,9 @@ typedef struct PlcDnnApi {
 PlStatus plc_dnn_api(const PlcDnnApi **out);
 /* "9.19.0", or NULL when it cannot be opened. */
 const char *plc_dnn_version(void);
+/* The process's handle, set to the calling thread's stream and locked until plc_dnn_end, which also follows a failure. */
+PlStatus plc_dnn_begin(const PlcDnnApi **api, cudnnHandle_t *handle);
+void plc_dnn_end(void);
 /* "cudnn: <doing>: <cuDNN's own words> (<code>)" as a status: UNSUPPORTED when cuDNN says so, OOM, ARG or STATE else. */
 PlStatus plc_dnn_fail(cudnnStatus_t code, const char *doing);
 

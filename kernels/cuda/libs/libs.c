@@ -21,5 +21,6 @@ void plc_libraries_text(char *text, size_t size) {
 const void *plc_libraries_extension(const char *name) {
   if (strcmp(name, "fused") == 0) return plc_fused_table();
   if (strcmp(name, "capture") == 0) return plc_capture_table();
+  if (strcmp(name, "recurrent") == 0) return plc_recurrent_table();
   return NULL;
 }

@@ -6,10 +6,12 @@
 #include "kernels/capture.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/fused.h"
+#include "kernels/recurrent_library.h"
 
 const char *plc_cublas_version(void); /* "13.1.0" */
 const char *plc_nvrtc_version(void);
 const PlkCaptureTable *plc_capture_table(void); /* extension "capture" */
 const PlkFusedTable *plc_fused_table(void); /* extension "fused" */
+const PlkRecurrentTable *plc_recurrent_table(void); /* extension "recurrent" */
 
 #endif

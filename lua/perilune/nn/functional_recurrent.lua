@@ -249,6 +249,60 @@ end
 
 local names = { "num_layers", "bias", "batch_first", "bidirectional", "dropout", "training" }
 
+-- ---- by a library ------------------------------------------------------------------------------------------
+
+-- Parts of a row, [layers · directions, N, width] each.
+local function parted(row, from, k, n, width) return row:narrow(1, from, k * n * width):view(k, n, width) end
+
+-- The layers from .. from + count - 1 by the library; s: what by_library knows. y, h_n, c_n, or nil.
+local function layers_by_library(s, from, count, input)
+  local matrices, vectors, both = {}, {}, s.both
+  local first, k = (from - 1) * both + 1, count * both
+  for at = first, first + k - 1 do
+    for j = 1, s.per do
+      local list = s.bias and (j == 3 or j == 4) and vectors or matrices
+      list[#list + 1] = s.weights[(at - 1) * s.per + j]:reshape(-1)
+    end
+  end
+  table.move(vectors, 1, #vectors, #matrices + 1, matrices)
+  local states = { s.h0:narrow(1, first, k):reshape(-1), s.c0 and s.c0:narrow(1, first, k):reshape(-1) }
+  local y, last = core.recurrent(input:to(s.dtype), T.cat(states, 1):to(s.dtype), T.cat(matrices, 1):to(s.dtype),
+    s.lengths, s.kind, s.hidden, s.proj, count, both == 2, s.bias)
+  if not y then return nil end
+  if s.region then y, last = y:to "f32", last:to "f32" end -- as our own ops give there
+  return y, parted(last, 1, k, s.n, s.out), s.c0 and parted(last, k * s.n * s.out + 1, k, s.n, s.hidden)
+end
+
+-- All layers at once, where a library of x's device computes such nets (cuDNN): outputs, h_n, c_n; nil where none does.
+-- While training with dropout each layer is a call of its own: what dropout draws is the same on every device.
+local function by_library(kind, x, h0, c0, weights, o, lengths)
+  if x:device() == "cpu" then return nil end
+  local depth, both = o.num_layers or 1, o.bidirectional and 2 or 1
+  local out, hidden = h0:size(3), weights[1]:size(1) // gates[kind]
+  local s = { kind = kind, h0 = h0, c0 = c0, weights = weights, lengths = lengths, both = both, bias = o.bias ~= false,
+    per = #weights // (depth * both), n = x:size(2), out = out, hidden = hidden, proj = out ~= hidden and out or 0,
+    dtype = x:dtype() }
+  s.region = s.dtype ~= "f64" and core.autocast_dtype()
+  s.dtype = s.region or s.dtype
+  local function fits(t) return not t or t:dtype() == x:dtype() or s.region and t:dtype() ~= "f64" end
+  for _, w in ipairs(weights) do
+    if not fits(w) then return nil end
+  end
+  local function taken(inputs, count)
+    return core.recurrent_takes(inputs, s.dtype, kind, hidden, s.proj, count, both == 2, s.bias)
+  end
+  local drop = o.training and (o.dropout or 0) > 0 and depth > 1
+  if not fits(h0) or not fits(c0) or not taken(x, drop and 1 or depth) then return nil end
+  if not drop then return layers_by_library(s, 1, depth, x) end
+  if s.proj > 0 or not taken(x:new_zeros { 1, 1, both * out }, 1) then return nil end
+  local hs, cs = {}, {}
+  for l = 1, depth do
+    x, hs[l], cs[l] = layers_by_library(s, l, 1, x)
+    if l < depth then x = T.dropout(x, o.dropout) end
+  end
+  return x, T.cat(hs, 1), c0 and T.cat(cs, 1)
+end
+
 -- The weights of one layer and direction out of the list of all.
 local function weights_of(weights, k, per, o)
   local w, from, plain = {}, (k - 1) * per, o.bias == false and 2 or 4
@@ -274,13 +328,20 @@ local function stack(who, kind, x, hx, cx, weights, o, lengths)
     cx = cx or (not hx and states == hidden and h0) or zeros(hidden)
     shape_is(who, "the cell state", cx, depth * both, n, hidden)
   end
+  local inputs, parts = x:size(3), {}
+  for k = 1, depth * both do
+    parts[k] = weights_of(weights, k, per, o)
+    check_weights(who, kind, inputs, hidden, parts[k])
+    if k % both == 0 then inputs = both * states end
+  end
+  local whole_y, whole_h, whole_c = by_library(kind, x, h0, cx, weights, o, lengths)
+  if whole_y then return whole_y, whole_h, whole_c end
   local last, last_c = {}, {}
   for l = 1, depth do
     local outs = {}
     for d = 1, both do
       local k = (l - 1) * both + d
-      local w = weights_of(weights, k, per, o)
-      check_weights(who, kind, x:size(3), hidden, w)
+      local w = parts[k]
       local y, state
       if lengths then
         y, state = run_lengths(kind, x, state_at(kind, h0, cx, k), w, d == 2, lengths)

@@ -111,5 +111,6 @@ static PlStatus run(const PlkFusedKernel *k, const PlkFusedRun *r) {
 extern "C" const void *plc_libraries_extension(const char *name) {
   static const PlkFusedTable table = {plc_fused_takes, plc_fused_takes_rows, make, run, plc_fused_source};
   if (strcmp(name, "capture") == 0) return plc_capture_table();
+  if (strcmp(name, "recurrent") == 0) return plc_recurrent_table();
   return strcmp(name, "fused") == 0 ? &table : NULL;
 }
