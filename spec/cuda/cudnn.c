@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * The graphs that perilune gives to cuDNN, without a GPU: every descriptor is accepted, an engine is found and compiled for
- * an H200 that is only described (and a stand-in driver, driver.c), wrong shapes are refused, plans are kept.
+ * an H200 that is only described (and a stand-in driver, driver.c), wrong shapes are refused, plans are kept. Recurrent nets
+ * are described in every form.
  * Exit status 77: cuDNN is not installed, or too old to plan for a described device (9.11 can). */
 #include <stdio.h>
 #include <string.h>
 
 #include "kernels/cuda/libs/cudnn_ops.h"
+#include "kernels/cuda/libs/recurrent_net.h"
 
 static int failures;
 #define CHECK(what, ...)                                                                                             \
@@ -133,6 +135,36 @@ static void attention(PlcDnnTarget t) {
   }
 }
 
+/* ---- recurrent nets: what can be described without a device ------------------------------------------------------------- */
+
+static PlStatus describe_net(const PlcDnnApi *api, const PlkRecurrent *key, const int64_t *lengths) {
+  PlcNet net = {.key = *key};
+  PlcSequences q = {.x = NULL};
+  PlStatus s = plc_net_describe(api, &net);
+  if (s == PL_OK) s = plc_sequences_describe(api, &net, 7, 3, lengths, &q);
+  plc_sequences_free(api, &q);
+  plc_net_free(api, &net);
+  return s;
+}
+
+static void recurrent(const PlcDnnApi *api) {
+  static const int32_t dtypes[] = {PL_F32, PL_F16, PL_BF16};
+  static const int64_t lengths[] = {3, 7, 1}, none[] = {3, 0, 1}, longer[] = {3, 8, 1};
+  for (int form = 0; form < 3 * 128; form++) {
+    const PlkRecurrent key = {.mode = form & 3, .dtype = dtypes[form >> 7], .input = 5, .hidden = 6, .proj = form & 4 ? 4 : 0,
+                              .layers = form & 8 ? 3 : 1, .directions = form & 16 ? 2 : 1, .bias = form & 32 ? 1 : 0,
+                              .tf32 = form & 64 ? 1 : 0, .train = 1};
+    const bool sound = key.mode == PLK_RNN_LSTM || !key.proj;
+    PlStatus s = describe_net(api, &key, form & 1 ? lengths : NULL);
+    CHECK((s == PL_OK) == sound, "net %d: %s", form, pl_message());
+  }
+  const PlkRecurrent good = {.mode = PLK_RNN_GRU, .dtype = PL_F32, .input = 5, .hidden = 6, .layers = 1, .directions = 1, .train = 1};
+  PlkRecurrent wide = good;
+  wide.dtype = PL_F64;
+  CHECK(describe_net(api, &wide, NULL) == PL_ERR_UNSUPPORTED, "f64 was taken");
+  CHECK(describe_net(api, &good, none) == PL_ERR_ARG && describe_net(api, &good, longer) == PL_ERR_ARG, "lengths of 0 or 8 of 7 were taken");
+}
+
 /* ---- refusals ------------------------------------------------------------------------------------------------------- */
 
 static void refusals(PlcDnnTarget t) {
@@ -198,6 +230,7 @@ int main(void) {
     return 77;
   }
   strides();
+  recurrent(api);
   convolutions(t);
   attention(t);
   refusals(t);
