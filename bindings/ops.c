@@ -160,10 +160,11 @@ int l_op_call(lua_State *L) {
  * word with a colon. */
 static size_t leading_name(const char *text, bool *named) {
   const size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.");
-  *named = n > 0 && text[n] == ':';
+  const bool library = strncmp(text, "cuda:", 5) == 0 || strncmp(text, "cudnn:", 6) == 0 || strncmp(text, "cublasLt:", 9) == 0;
+  *named = n > 0 && text[n] == ':' && !library; /* whose words they are, not what was called */
   int count;
   const PlOp *const *ops = pl_ops(&count);
-  for (int i = 0; *named && i < count; i++) {
+  for (int i = 0; text[n] == ':' && i < count; i++) {
     if (strncmp(ops[i]->name, text, n) == 0 && ops[i]->name[n] == '\0') return n;
   }
   return 0;

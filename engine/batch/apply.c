@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/batch/batch.h"
+#include "engine/device.h"
 #include "engine/grad/node.h"
 
 static PlStatus no_memory(const PlOp *op) { PL_FAIL(PL_ERR_OOM, "%s: out of memory for a batch", op->name); }
@@ -90,7 +91,8 @@ static PlStatus loop(PlBatchCall *c, const PlBatch *b, PlTensor **out) {
       out[o] = NULL;
       if (c->desc[o].dtype == PL_NDTYPE) continue;
       memcpy(sizes + 1, c->desc[o].shape, c->desc[o].ndim * sizeof *sizes);
-      PL_TRY(pl_tensor_empty(&out[o], (PlDtype)c->desc[o].dtype, c->desc[o].ndim + 1, sizes));
+      const int device = c->nin > 0 && c->in[0] ? c->in[0]->a.device : PL_CPU;
+      PL_TRY(pl_tensor_empty_on(&out[o], device, (PlDtype)c->desc[o].dtype, c->desc[o].ndim + 1, sizes));
     }
     return PL_OK;
   }

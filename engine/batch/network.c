@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/batch/batch.h"
+#include "engine/device.h"
 
 /* ---- normalizations -------------------------------------------------------------------------------------- */
 
@@ -119,7 +120,7 @@ void pl_batch_loss_bwd(PlBatchCall *c) {
   PlTensor *one = NULL;
   const PlArray *dy = &c->in[0]->a;
   const PlDesc *d = &c->desc[0];
-  c->status = pl_tensor_full(&one, (PlDtype)dy->dtype, dy->ndim, dy->shape, 1);
+  c->status = pl_tensor_full_on(&one, dy->device, (PlDtype)dy->dtype, dy->ndim, dy->shape, 1);
   for (int i = 1; i < c->nin; i++) in[i] = c->in[i];
   in[0] = one;
   PlTensor *unit = c->status == PL_OK ? pl_b_op(c, c->op, c->nin, in, c->attrs) : NULL;
@@ -157,7 +158,8 @@ void pl_batch_class_loss(PlBatchCall *c) {
   loss = pl_b_sum(c, pl_b_reshape(c, loss, 2, flat), 1, 2);
   if (how == MEAN) {
     PlTensor *minus = NULL;
-    if (c->status == PL_OK) c->status = pl_tensor_full(&minus, (PlDtype)in[0]->a.dtype, in[0]->a.ndim, in[0]->a.shape, -1);
+    const PlArray *like = &in[0]->a;
+    if (c->status == PL_OK) c->status = pl_tensor_full_on(&minus, like->device, (PlDtype)like->dtype, like->ndim, like->shape, -1);
     PlAttrs b;
     pl_attrs_init(&pl_op_nll_loss, &b);
     pl_attrs_int(&b, 0, NONE);

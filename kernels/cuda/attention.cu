@@ -33,6 +33,26 @@ static PlcMask mask_of(const PlArray *m, const PlArray *q) {
   return r;
 }
 
+static PlStatus dense_copy(const PlArray *a, PlcOperand *o) {
+  const int nb = a->ndim - 2;
+  PlArray dense = *a;
+  int64_t strides[PL_MAX_DIM], n = 1;
+  memset(o, 0, sizeof *o);
+  PL_TRY(plc_scratch((size_t)a->numel * pl_dtype_size((PlDtype)a->dtype), &o->scratch));
+  for (int d = a->ndim - 1; d >= 0; d--) strides[d] = n, n *= a->shape[d];
+  dense.data = o->scratch, dense.strides = strides, dense.contiguous = 1;
+  static const PlAttrs none = {};
+  const PlArray *in[1] = {a};
+  PlArray *out[1] = {&dense};
+  PlkCall copy;
+  memset(&copy, 0, sizeof copy);
+  copy.name = "copy", copy.nin = copy.nout = 1, copy.in = in, copy.out = out, copy.attrs = &none;
+  o->data = o->scratch;
+  o->ld = a->shape[nb + 1] > 1 ? a->shape[nb + 1] : 1;
+  o->step[0] = a->shape[nb] * a->shape[nb + 1];
+  return plc_run("copy", &copy);
+}
+
 /* An operand whose batches lie at one step: collapsed, or a dense copy where they cannot be. */
 static PlStatus stack(const PlArray *a, PlcOperand *o) {
   const int nb = a->ndim - 2;
@@ -46,23 +66,8 @@ static PlStatus stack(const PlArray *a, PlcOperand *o) {
     size *= a->shape[d];
   }
   if (!even) { /* rows of strides that nothing fits: as if no stride were 1 */
-    PlArray dense = *a;
-    int64_t strides[PL_MAX_DIM], n = 1;
     plc_scratch_free(o->scratch);
-    memset(o, 0, sizeof *o);
-    PL_TRY(plc_scratch((size_t)a->numel * pl_dtype_size((PlDtype)a->dtype), &o->scratch));
-    for (int d = a->ndim - 1; d >= 0; d--) strides[d] = n, n *= a->shape[d];
-    dense.data = o->scratch, dense.strides = strides, dense.contiguous = 1;
-    static const PlAttrs none = {};
-    const PlArray *in[1] = {a};
-    PlArray *out[1] = {&dense};
-    PlkCall copy;
-    memset(&copy, 0, sizeof copy);
-    copy.name = "copy", copy.nin = copy.nout = 1, copy.in = in, copy.out = out, copy.attrs = &none;
-    PL_TRY(plc_run("copy", &copy));
-    o->data = o->scratch;
-    o->ld = a->shape[nb + 1] > 1 ? a->shape[nb + 1] : 1;
-    step = a->shape[nb] * a->shape[nb + 1];
+    return dense_copy(a, o);
   }
   o->step[0] = step;
   return PL_OK;
@@ -218,16 +223,18 @@ static PlStatus all_backward(Call *c, PlArray *const *out) {
 /* The sums of all rows, one behind the other; a copy (in *copy) where they lie otherwise. */
 static PlStatus even_sums(const PlArray *sums, PlcScores *r, void **copy) {
   PlcOperand o;
-  PL_TRY(stack(sums, &o));
   const int64_t L = sums->shape[sums->ndim - 2];
+  PlStatus s = stack(sums, &o);
+  const bool by_rows = s != PL_OK || sums->numel <= 2 * L || (o.trans ? 1 : o.ld) * L == o.step[0];
+  if (!by_rows) { /* repeated, or apart */
+    plc_scratch_free(o.scratch);
+    s = dense_copy(sums, &o);
+  }
   *copy = o.scratch;
   r->sums = o.data;
   r->sums_row = o.trans ? 1 : o.ld;
   r->sums_col = o.trans ? o.ld : 1;
-  if (r->sums_row * L == o.step[0] || sums->numel <= 2 * L) return PL_OK;
-  plc_scratch_free(*copy);
-  *copy = NULL;
-  PL_FAIL(PL_ERR_STATE, "attention_bwd: sums that do not lie row by row");
+  return s;
 }
 
 static PlStatus attention_bwd(const PlkCall *call) {
@@ -264,8 +271,8 @@ static PlStatus launch_join(const PlcScores *r, int64_t n, float *stats) {
 extern "C" PlStatus plc_attention_join(const PlArray *sums, float *stats) {
   PlcScores r;
   void *copy = NULL;
-  PL_TRY(even_sums(sums, &r, &copy));
-  PlStatus s = launch_join(&r, sums->numel / 2, stats);
+  PlStatus s = even_sums(sums, &r, &copy);
+  if (s == PL_OK) s = launch_join(&r, sums->numel / 2, stats);
   plc_scratch_free(copy);
   return s;
 }

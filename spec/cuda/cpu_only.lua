@@ -10,6 +10,7 @@ local text = "is about texts, without tensors"
 
 local cuda = {
   autograd = { ["temporaries of a sum are freed"] = bytes },
+  autograd_rules = { ["row 77"] = "measures times of walks, which wait for kernels there" },
   autograd_page = { ["drops what a branch held"] = bytes },
   autocast = { ["frees its casts at the end"] = bytes },
   misuse = { ["is what it was"] = late },

@@ -6,6 +6,7 @@ local T = require "perilune"
 local support = require "spec.ops.support"
 local random = require "spec.support.random"
 local gradcheck = require "spec.support.gradcheck"
+local brief = require "spec.support.device".mode ~= nil -- spec/cuda/ops_spec has the other variants and layouts there
 
 describe("the gradient of", function()
   for _, info in ipairs(support.public()) do
@@ -16,7 +17,8 @@ describe("the gradient of", function()
         for i, args in ipairs(support.arguments(info.name)) do
           local g, flat = support.spread(f, args)
           for _, kind in ipairs { "plain", "transposed", "expand" } do
-            if kind == "plain" or not (row.one_layout or (row.ties or row.regular) and kind == "expand") then
+            local first, odd = kind == "plain", row.one_layout or (row.ties or row.regular) and kind == "expand"
+            if first and not (brief and i > 1) or not (first or brief or odd) then
               local ok, why = gradcheck.check(T, g, flat, {
                 which = row.which, rtol = row.gtol, atol = row.gtol,
                 relayout = kind ~= "plain" and function(t) return random.layout(T, t, kind) end or nil,
