@@ -56,7 +56,7 @@ static void read_item(lua_State *L, int at, Item *it) {
   else if (lua_type(L, at) == LUA_TSTRING && strcmp(lua_tostring(L, at), "...") == 0)
     *it = (Item){.kind = ELLIPSIS};
   else
-    bad_item(L, l_typename(L, at));
+    bad_item(L, lua_type(L, at) <= LUA_TBOOLEAN ? "for a new dimension of size 1 use x:unsqueeze(dim)" : l_typename(L, at));
 }
 
 static bool read_number(const char **p, int64_t *v) {

@@ -59,7 +59,7 @@ describe("a failing allocation in", function()
   for _, row in ipairs(SCRIPTS) do
     it(row[1], function()
       local script, reader, file = row[2], row[3], row[4]
-      if reader and not reads(reader, fixtures .. file) then return pending("not in this build") end
+      if reader and not reads(reader, fixtures .. file) then return pending("this build cannot read " .. file) end
       local path = os.tmpname()
       local function run(n)
         T.core.fail_at(n, 1 << 40)

@@ -237,8 +237,16 @@ for name, Layer in pairs { TransformerEncoder = Encoder, TransformerDecoder = De
     self.layers = ModuleList(list)
     if a.norm then self.norm = a.norm end
   end
-  function C:forward(x, ...)
-    for _, layer in ipairs(self.layers) do x = layer(x, ...) end
+  function C:forward(x, opts, ...)
+    if name == "TransformerEncoder" and opts ~= nil then -- the stack's mask is src_mask of its layers
+      if type(opts) == "userdata" then opts = { mask = opts } end
+      if type(opts) == "table" and opts.mask ~= nil then
+        local own = {}
+        for key, v in pairs(opts) do own[key == "mask" and "src_mask" or key] = v end
+        opts = own
+      end
+    end
+    for _, layer in ipairs(self.layers) do x = layer(x, opts, ...) end
     return self.norm and self.norm(x) or x
   end
   out[name] = C

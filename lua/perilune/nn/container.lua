@@ -31,9 +31,21 @@ local function position(who, self, i, top)
   return n
 end
 
--- Children lie at integer keys, so list[i] and #list need no method; list["1"] works as well.
+-- Children lie at integer keys, so list[i] and #list need no method; list["1"], list[-1], the last, and list[{2, 4}],
+-- a list of the same modules, work as well.
 local function index_of(C)
   return function(self, key)
+    if math.type(key) == "integer" then
+      if key > 0 or not rawget(self, "_known") then return nil end
+      return rawget(self, position(C.__name, self, key, #self))
+    end
+    if type(key) == "table" then
+      local who, n = C.__name, #self
+      local from, to = position(who, self, key[1], n), position(who, self, key[2], n)
+      local part = C()
+      for i = from, to do part:append(rawget(self, i)) end
+      return part
+    end
     local value = C[key]
     if value == nil and type(key) == "string" then
       local i = key:match("^%d+$") and math.tointeger(tonumber(key))
@@ -46,6 +58,12 @@ end
 local function list_class(name)
   local C = class(name)
   C.__index = index_of(C)
+  local assign = C.__newindex
+  function C.__newindex(self, key, value)
+    if math.type(key) == "integer" and key < 1 then key = position(name, self, key, #self) end
+    if value == nil or rawget(self, key) == nil then return assign(self, key, value) end
+    rawset(self, key, value)
+  end
 
   function C:init(...)
     local list, n = listed("nn." .. name, ...)
