@@ -183,14 +183,21 @@ static int jit_tracing(lua_State *L) {
   lua_pushboolean(L, pl_state.trace != NULL);
   return 1;
 }
-/* jit_as_written() → must a jitted function run as it was written? Inside of a trace, which sees its ops; and while T.vmap
- * or a GradKey (T.vjp, T.jvp, T.gradcheck, …) follows tensors that a graph would not carry on. */
+/* Must a jitted function run as it was written? Inside of a trace, which sees its ops; and while T.vmap or a GradKey (T.vjp,
+ * T.jvp, T.gradcheck, …) follows tensors that a graph would not carry on. */
+bool l_jit_as_written(void) {
+  if (pl_state.trace || pl_state.batch) return true;
+  for (const PlKey *k = pl_state.keys; k; k = k->next)
+    if (k->active && pl_key_records(k)) return true;
+  return false;
+}
+
+/* jit_as_written() → as l_jit_as_written */
 static int jit_as_written(lua_State *L) {
-  bool so = pl_state.trace || pl_state.batch;
-  for (PlKey *k = pl_state.keys; k && !so; k = k->next) so = k->active && pl_key_records(k);
-  lua_pushboolean(L, so);
+  lua_pushboolean(L, l_jit_as_written());
   return 1;
 }
+
 /* jit_node() → number of the trace's newest node */
 static int jit_node(lua_State *L) {
   lua_pushinteger(L, pl_state.trace ? pl_state.trace->nnodes : 0);
@@ -330,4 +337,5 @@ void l_jit_register(lua_State *L) {
   luaL_setfuncs(L, regs, 0);
   l_program_register(L);
   l_program_look_register(L);
+  l_jit_quick_register(L);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bindings/lib.h"
+#include "bindings/program.h"
 #include "engine/autocast.h"
 #include "engine/device.h"
 #include "engine/grad/node.h"
@@ -14,28 +15,65 @@
 
 enum { UPVALUES, FIELDS, GLOBALS };
 
-/* The two on top are numbers: the same to a trace? 1 and 1.0 are not, nor 0.0 and -0.0; not a number is itself. */
-static bool same_number(lua_State *L) {
-  if (lua_isinteger(L, -1) || lua_isinteger(L, -2)) return lua_isinteger(L, -1) && lua_isinteger(L, -2) && lua_rawequal(L, -1, -2);
-  double a = lua_tonumber(L, -1), b = lua_tonumber(L, -2);
-  return memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b);
+/* A value as it was. Objects are told by their address: the list that the watch was made from keeps them where they are. */
+typedef struct Seen {
+  int type; /* LUA_T…; integers: WHOLE */
+  union {
+    const void *p;
+    int64_t i;
+    double d;
+  } v;
+} Seen;
+enum { WHOLE = 100 };
+
+/* One place: an object, entry `at` of the list, and what was there, n pairs from `first` on: name, value. */
+typedef struct Place {
+  lua_Integer at;
+  int kind;
+  int32_t n, first;
+} Place;
+
+struct LWatch {
+  int32_t nplaces, npairs;
+  Place *places; /* behind the struct, then the pairs */
+  Seen *pairs;
+};
+
+static const char watch_meta[] = "perilune.watch";
+
+static Seen see(lua_State *L, int i) {
+  Seen s = {.type = lua_type(L, i), .v.i = 0};
+  switch (s.type) {
+  case LUA_TNIL: break;
+  case LUA_TBOOLEAN: s.v.i = lua_toboolean(L, i); break;
+  case LUA_TNUMBER:
+    if (lua_isinteger(L, i)) {
+      s.type = WHOLE;
+      s.v.i = lua_tointeger(L, i);
+    } else
+      s.v.d = lua_tonumber(L, i);
+    break;
+  default:
+    s.v.p = lua_topointer(L, i);
+    if (s.type == LUA_TLIGHTUSERDATA && !s.v.p) s.type = LUA_TNIL; /* how the list says nothing */
+  }
+  return s;
 }
 
-/* Is the value on top what entry i of the list says? Pops it. A value that was not there is noted as a NULL pointer. */
-static bool same_value(lua_State *L, lua_Integer i) {
-  int type = lua_rawgeti(L, 1, i);
-  bool same;
-  if (type == LUA_TNUMBER && lua_type(L, -2) == LUA_TNUMBER)
-    same = same_number(L);
-  else
-    same = lua_isnil(L, -2) ? type == LUA_TLIGHTUSERDATA && !lua_touserdata(L, -1) : lua_rawequal(L, -1, -2);
-  lua_pop(L, 2);
-  return same;
+/* Is the value at i the one that was seen? 1 and 1.0 are not, nor 0.0 and -0.0; not a number is itself. */
+static inline bool same(lua_State *L, int i, const Seen *s) {
+  if (s->type == LUA_TSTRING || s->type >= LUA_TTABLE) {
+    if (s->type != WHOLE) return lua_topointer(L, i) == s->v.p;
+    return lua_isinteger(L, i) && lua_tointeger(L, i) == s->v.i;
+  }
+  Seen now = see(L, i);
+  if (now.type != s->type) return false;
+  return now.v.i == s->v.i || (now.type == LUA_TNUMBER && now.v.d != now.v.d && s->v.d != s->v.d);
 }
 
-/* Field `name` (on top) of the table at 2, through __index where that is a table. Replaces the name. */
-static void field_of(lua_State *L) {
-  lua_pushvalue(L, 2);
+/* Replaces the name on top by the field of that name of the table at `at`, through __index where that is a table. */
+static void field_of(lua_State *L, int at) {
+  lua_pushvalue(L, at);
   for (int depth = 0; depth < 8; depth++) { /* name, table */
     lua_pushvalue(L, -2);
     lua_rawget(L, -2);
@@ -55,59 +93,97 @@ static void field_of(lua_State *L) {
   lua_pop(L, 1);
 }
 
-static bool same_fields(lua_State *L, lua_Integer at, lua_Integer n) {
-  lua_Integer k = 0;
+/* All fields of the table on top, in the order in which they were noted. */
+static bool same_fields(lua_State *L, const Seen *pair, int32_t n) {
+  int top = lua_gettop(L);
+  int32_t k = 0;
   lua_pushnil(L);
-  while (lua_next(L, 2)) {
-    lua_rawgeti(L, 1, at + 2 * k);
-    bool here = k < n && lua_rawequal(L, -1, -3);
-    lua_pop(L, 1);
-    if (!here) {
-      if (lua_type(L, -2) != LUA_TSTRING || strcmp(lua_tostring(L, -2), "_opts") != 0) return false;
-      lua_pop(L, 1); /* a module's scratch table */
-      continue;
-    }
-    if (!same_value(L, at + 2 * k + 1)) return false;
-    k++;
+  while (lua_next(L, top)) {
+    if (k < n && same(L, top + 1, &pair[2 * k])) {
+      if (!same(L, top + 2, &pair[2 * k + 1])) return false;
+      k++;
+    } else if (lua_type(L, top + 1) != LUA_TSTRING || strcmp(lua_tostring(L, top + 1), "_opts") != 0)
+      return false; /* else a module's scratch table */
+    lua_settop(L, top + 1);
   }
   return k == n;
 }
 
-static bool same(lua_State *L, lua_Integer at, lua_Integer kind, lua_Integer n) {
-  if (kind == FIELDS) return same_fields(L, at, n);
-  for (lua_Integer k = 0; k < n; k++, at += 2) {
-    lua_rawgeti(L, 1, at);
-    if (kind == UPVALUES) {
-      int i = (int)lua_tointeger(L, -1);
-      lua_pop(L, 1);
-      if (!lua_getupvalue(L, 2, i)) return false;
-    } else
-      field_of(L);
-    if (!same_value(L, at + 1)) return false;
+/* The object of the place is on top, the list at `list`. */
+static bool same_place(lua_State *L, const Place *p, const Seen *pair, int list) {
+  int top = lua_gettop(L);
+  if (p->kind == FIELDS) return same_fields(L, pair, p->n);
+  for (int32_t k = 0; k < p->n; k++, pair += 2) {
+    if (p->kind == UPVALUES) {
+      if (!lua_getupvalue(L, top, (int)pair[0].v.i)) return false;
+    } else {
+      lua_rawgeti(L, list, p->at + 3 + 2 * k);
+      field_of(L, top);
+    }
+    if (!same(L, top + 1, &pair[1])) return false;
+    lua_settop(L, top);
   }
   return true;
 }
 
-/* jit_unchanged({object, kind, n, n times name and value, …}) → is all as it was? kind 0: a function's upvalues, names are
- * their numbers; 1: all fields of a table; 2: fields of a table or of those behind it by __index */
-static int jit_unchanged(lua_State *L) {
+LWatch *l_to_watch(lua_State *L, int i) { return luaL_testudata(L, i, watch_meta); }
+
+bool l_watch_holds(lua_State *L, int i) {
+  const LWatch *w = lua_touserdata(L, i);
+  int top = lua_gettop(L);
+  luaL_checkstack(L, 12, NULL);
+  lua_getiuservalue(L, i, 1);
+  bool holds = true;
+  for (int32_t k = 0; holds && k < w->nplaces; k++) {
+    lua_settop(L, top + 1);
+    lua_rawgeti(L, top + 1, w->places[k].at);
+    holds = same_place(L, &w->places[k], w->pairs + 2 * w->places[k].first, top + 1);
+  }
+  lua_settop(L, top);
+  return holds;
+}
+
+/* jit_watch({object, kind, n, n times name and value, …}) → what jit_unchanged takes. kind 0: a function's upvalues, names are
+ * their numbers; 1: all fields of a table; 2: fields of a table or of those behind it by __index. The list is kept. */
+static int jit_watch(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
   lua_Integer len = (lua_Integer)lua_rawlen(L, 1), n;
+  size_t places = 0, pairs = 0;
+  for (lua_Integer i = 1; i <= len; i += 3 + 2 * n, places++) {
+    lua_rawgeti(L, 1, i + 2);
+    n = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    if (n < 0 || n > len) return l_error(L, "jit_watch: no such list");
+    pairs += (size_t)n;
+  }
+  LWatch *w = lua_newuserdatauv(L, sizeof *w + places * sizeof(Place) + 2 * pairs * sizeof(Seen), 1);
+  *w = (LWatch){.places = (Place *)(void *)(w + 1)};
+  w->pairs = (Seen *)(void *)(w->places + places);
+  luaL_setmetatable(L, watch_meta);
+  lua_pushvalue(L, 1);
+  lua_setiuservalue(L, 2, 1);
   for (lua_Integer i = 1; i <= len; i += 3 + 2 * n) {
-    lua_settop(L, 1);
     lua_rawgeti(L, 1, i + 1);
     lua_rawgeti(L, 1, i + 2);
-    lua_Integer kind = lua_tointeger(L, 2);
-    n = lua_tointeger(L, 3);
-    lua_settop(L, 1);
-    lua_rawgeti(L, 1, i);
-    if (!same(L, i + 3, kind, n)) {
-      lua_pushboolean(L, 0);
-      return 1;
+    n = lua_tointeger(L, -1);
+    w->places[w->nplaces++] = (Place){.at = i, .kind = (int)lua_tointeger(L, -2), .n = (int32_t)n, .first = w->npairs};
+    for (lua_Integer k = 0; k < n; k++, w->npairs++) {
+      lua_rawgeti(L, 1, i + 3 + 2 * k);
+      lua_rawgeti(L, 1, i + 4 + 2 * k);
+      w->pairs[2 * w->npairs] = see(L, -2);
+      w->pairs[2 * w->npairs + 1] = see(L, -1);
+      lua_pop(L, 2);
     }
+    lua_settop(L, 2);
   }
-  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* jit_unchanged(watch) → is all as it was? */
+static int jit_unchanged(lua_State *L) {
+  luaL_checkudata(L, 1, watch_meta);
+  lua_pushboolean(L, l_watch_holds(L, 1));
   return 1;
 }
 
@@ -187,6 +263,10 @@ void l_jit_guards_register(lua_State *L) {
   lua_setfield(L, -2, "jit_key");
   lua_pushcfunction(L, jit_unchanged);
   lua_setfield(L, -2, "jit_unchanged");
+  lua_pushcfunction(L, jit_watch);
+  lua_setfield(L, -2, "jit_watch");
   lua_pushlightuserdata(L, NULL);
   lua_setfield(L, -2, "jit_nothing");
+  luaL_newmetatable(L, watch_meta);
+  lua_pop(L, 1);
 }

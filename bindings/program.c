@@ -29,6 +29,7 @@ static int program_gc(lua_State *L) {
   for (int32_t i = 0; p->x && i < p->nx; i++) pl_tensor_release(p->x[i]);
   free(p->leaf_at);
   free(p->tracked);
+  free(p->captured);
   free(p->written);
   free(p->x);
   free(p->x_at);
@@ -61,11 +62,15 @@ static PlStatus collect_outputs(PlFlow *f, PlTensor *const *t, int n, Program *p
   if (s == PL_OK) s = pl_flow_set_outputs(f, n, v);
   free(v);
   p->tracked = calloc((size_t)f->nvals + 1, sizeof *p->tracked);
+  p->captured = calloc((size_t)f->nvals + 1, sizeof *p->captured);
   p->written = calloc((size_t)f->nvals + 1, sizeof *p->written);
-  if (s == PL_OK && !(p->tracked && p->written)) s = pl_fail(PL_ERR_OOM, "jit: out of memory");
+  if (s == PL_OK && !(p->tracked && p->captured && p->written)) s = pl_fail(PL_ERR_OOM, "jit: out of memory");
   for (PlFVal k = 0; s == PL_OK && k < f->nvals; k++) {
     const PlFValue *a = &f->vals[k];
-    p->tracked[k] = a->kind == PL_FV_CAPTURE && a->real->node;
+    if (a->kind == PL_FV_CAPTURE) {
+      p->tracked[p->ncaptured] = a->real->node != NULL;
+      p->captured[p->ncaptured++] = k;
+    }
     if ((a->kind == PL_FV_CAPTURE || a->kind == PL_FV_INPUT) && is_written(f, a)) p->written[p->nwritten++] = k;
   }
   return s;
@@ -175,66 +180,73 @@ static int jit_compile(lua_State *L) {
   return 0;
 }
 
-/* jit_same(program) → are the .grads, and what requires a gradient, as the trace found them? */
-static int jit_same(lua_State *L) {
-  const Program *p = l_check_program(L, 1);
+bool l_program_same(const Program *p) {
   const PlFlow *f = p->f;
-  bool same = pl_flow_leaves_same(f, p->joint ? p->leaf_at : NULL); /* with a joint, backward may run outside */
-  for (PlFVal v = 0; same && v < f->nvals; v++)
-    if (f->vals[v].kind == PL_FV_CAPTURE) same = p->tracked[v] == (f->vals[v].real->node != NULL);
-  lua_pushboolean(L, same);
+  if (!pl_flow_leaves_same(f, p->joint ? p->leaf_at : NULL)) return false; /* with a joint, backward may run outside */
+  for (int32_t k = 0; k < p->ncaptured; k++)
+    if (p->tracked[k] != (f->vals[p->captured[k]].real->node != NULL)) return false;
+  return true;
+}
+
+/* jit_same(program) → as l_program_same */
+static int jit_same(lua_State *L) {
+  lua_pushboolean(L, l_program_same(l_check_program(L, 1)));
   return 1;
 }
 
-/* Input `slot` of a run: a tensor of the list at stack index 2, which keeps it alive, or a leaf's .grad; NULL: gone. */
-static PlTensor *input_of(lua_State *L, const Program *p, int32_t slot) {
-  if (slot < p->nargs) {
-    lua_rawgeti(L, 2, slot + 1);
-    PlTensor *t = l_check_tensor(L, -1);
-    lua_pop(L, 1);
-    return t;
-  }
-  for (int32_t i = 0; i < p->f->nleaves; i++) {
+bool l_program_inputs(const Program *p, PlTensor **in) {
+  for (int32_t slot = p->nargs; slot < p->f->ninputs; slot++) in[slot] = NULL;
+  for (int32_t i = 0; i < p->f->nleaves && p->nargs < p->f->ninputs; i++) {
     const PlFLeaf *l = &p->f->leaves[i];
-    if (l->expects == PL_FGRAD_INPUT && l->slot == slot) return l->t->node ? l->t->node->grad : NULL;
+    if (l->expects == PL_FGRAD_INPUT && l->t->node) in[l->slot] = l->t->node->grad;
   }
-  return NULL;
-}
-
-/* The real tensor of leaf value v in this call. */
-static const PlTensor *leaf_of(lua_State *L, const Program *p, PlFVal v) {
-  const PlFValue *a = &p->f->vals[v];
-  const PlTensor *t = a->kind == PL_FV_INPUT ? input_of(L, p, a->slot) : a->real;
-  if (!t) l_error(L, "jit: a gradient that is read is gone");
-  return t;
+  for (int32_t slot = p->nargs; slot < p->f->ninputs; slot++)
+    if (!in[slot]) return false;
+  return true;
 }
 
 /* May input v and leaf w be given, one of which is written? Not if they share memory. */
-static bool share(lua_State *L, const Program *p, const PlTensor *x, PlFVal v, PlFVal w) {
-  const PlFlow *f = p->f;
+static bool share(const PlFlow *f, PlTensor *const *in, const PlTensor *x, PlFVal v, PlFVal w) {
   const PlFValue *b = &f->vals[w];
   if (w == v || b->kind == PL_FV_NODE || b->kind == PL_FV_CONST || b->store == f->vals[v].store) return false;
-  return leaf_of(L, p, w)->storage == x->storage;
+  return (b->kind == PL_FV_INPUT ? in[b->slot] : b->real)->storage == x->storage;
 }
 
-/* jit_apart(program, {inputs}) → may the graph run with these? Not if one that is written is not contiguous (a copy
- * would be written), or if one of two that share memory is written: the graph's order knows nothing of that. */
-static int jit_apart(lua_State *L) {
-  const Program *p = l_check_program(L, 1);
+bool l_program_apart(const Program *p, PlTensor *const *in) {
   const PlFlow *f = p->f;
-  luaL_checktype(L, 2, LUA_TTABLE);
+  if (p->nwritten == 0) return true;
   bool apart = true;
   for (PlFVal v = 0; apart && v < f->nvals; v++) {
     const PlFValue *a = &f->vals[v];
     if (a->kind != PL_FV_INPUT) continue;
-    const PlTensor *x = leaf_of(L, p, v);
+    const PlTensor *x = in[a->slot];
     if (is_written(f, a)) {
       apart = x->a.contiguous;
-      for (PlFVal w = 0; apart && w < f->nvals; w++) apart = !share(L, p, x, v, w);
+      for (PlFVal w = 0; apart && w < f->nvals; w++) apart = !share(f, in, x, v, w);
     } else
-      for (int32_t k = 0; apart && k < p->nwritten; k++) apart = !share(L, p, x, v, p->written[k]);
+      for (int32_t k = 0; apart && k < p->nwritten; k++) apart = !share(f, in, x, v, p->written[k]);
   }
-  lua_pushboolean(L, apart);
+  return apart;
+}
+
+/* The inputs of a run from the list at stack index 2, which keeps them alive, and leaves; pushes the array, with room for
+ * `more`. */
+static PlTensor **inputs_of(lua_State *L, const Program *p, int32_t more) {
+  luaL_checktype(L, 2, LUA_TTABLE);
+  PlTensor **in = lua_newuserdatauv(L, (size_t)(p->f->ninputs + more + 1) * sizeof(PlTensor *), 0);
+  for (int32_t i = 0; i < p->nargs; i++) {
+    lua_rawgeti(L, 2, i + 1);
+    in[i] = l_check_tensor(L, -1);
+    lua_pop(L, 1);
+  }
+  if (!l_program_inputs(p, in)) l_error(L, "jit: a gradient that is read is gone");
+  return in;
+}
+
+/* jit_apart(program, {inputs}) → as l_program_apart */
+static int jit_apart(lua_State *L) {
+  const Program *p = l_check_program(L, 1);
+  lua_pushboolean(L, p->nwritten == 0 || l_program_apart(p, inputs_of(L, p, 0)));
   return 1;
 }
 
@@ -265,33 +277,31 @@ static PlStatus run_or_collect(lua_State *L, const Program *p, PlTensor *const *
   return run_program(p, in, out);
 }
 
+PlStatus l_program_run(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out) {
+  PL_TRY(clear_leaf_grads(p));
+  PL_TRY(run_or_collect(L, p, in, out));
+  PlStatus s = set_leaf_grads(p, out);
+  for (int32_t o = s == PL_OK ? p->nuser : 0; o < p->f->noutputs; o++) pl_tensor_release(out[o]);
+  return s;
+}
+
 /* jit_run(program, {inputs in order}) → list of the outputs that the function returned */
 static int jit_run(lua_State *L) {
   Program *p = l_check_program(L, 1);
-  PlFlow *f = p->f;
-  luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
-  PlTensor **in = lua_newuserdatauv(L, (size_t)(f->ninputs + f->noutputs + 1) * sizeof(PlTensor *), 0), **out = in + f->ninputs;
+  l_collect(L);
+  PlTensor **in = inputs_of(L, p, p->f->noutputs), **out = in + p->f->ninputs;
   lua_createtable(L, p->nuser, 0);
   for (int32_t o = 0; o < p->nuser; o++) {
     l_new_box(L);
     lua_rawseti(L, 4, o + 1);
   }
-  l_collect(L);
-  for (int32_t i = 0; i < f->ninputs; i++) {
-    in[i] = input_of(L, p, i); /* stays alive through the table, or in its leaf */
-    if (!in[i]) return l_error(L, "jit: a gradient that is read is gone");
-  }
-  CALL(L, clear_leaf_grads(p));
-  CALL(L, run_or_collect(L, p, in, out));
-  PlStatus s = set_leaf_grads(p, out);
+  CALL(L, l_program_run(L, p, in, out));
   for (int32_t o = 0; o < p->nuser; o++) {
     lua_rawgeti(L, 4, o + 1);
     l_box(L, -1)->t = out[o];
     lua_pop(L, 1);
   }
-  for (int32_t o = p->nuser; o < f->noutputs; o++) pl_tensor_release(out[o]);
-  CALL(L, s);
   return 1;
 }
 

@@ -17,11 +17,29 @@ typedef struct Program {
   int32_t *x_at, nx;
   PlFVal *written;  /* inputs and captured tensors that a run writes */
   int32_t nwritten;
-  bool *tracked;    /* per value of the flow: a captured tensor that required a gradient */
+  PlFVal *captured; /* tensors from outside */
+  bool *tracked;    /* … and whether they required a gradient */
+  int32_t ncaptured;
   PlExec *exec;     /* NULL: nothing was compiled (no outputs, or a joint, which has its own) */
 } Program;
 
 Program *l_check_program(lua_State *L, int i); /* raises */
+/* in[ninputs]: those of the call are set; .grads of leaves are filled in behind them. false: one that is read is gone. */
+bool l_program_inputs(const Program *p, PlTensor **in);
+/* Are the .grads, and what requires a gradient, as the trace found them? */
+bool l_program_same(const Program *p);
+/* May the graph run with these? Not if one that is written is not contiguous (a copy would be written), or if one of two
+ * that share memory is written: the graph's order knows nothing of that. */
+bool l_program_apart(const Program *p, PlTensor *const *in);
+/* Runs it and puts gradients into leaves; out[noutputs], of which the first nuser are the caller's. */
+PlStatus l_program_run(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out);
+
+/* What guards found, for the quick answer (jit_guards.c). */
+typedef struct LWatch LWatch;
+LWatch *l_to_watch(lua_State *L, int i); /* NULL: it is none */
+bool l_watch_holds(lua_State *L, int i);
+void l_jit_quick_register(lua_State *L);
+bool l_jit_as_written(void); /* (jit.c) */
 /* Ends the trace that fills f. (jit.c) */
 void l_trace_end(PlFlow *f);
 void l_program_register(lua_State *L);

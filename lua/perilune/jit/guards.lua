@@ -21,11 +21,27 @@ local DEPTH, FIELDS = 12, 4096
 -- a module's computed parameters (_computed: weight_norm, spectral_norm): each call makes them anew.
 local SCRATCH = { _opts = true }
 
+-- What a module's other fields tell already: the order of its members.
+local KEPT = { _names = true, _known = true }
+
+local function is_instance(t)
+  return type(rawget(t, "_known")) == "table" and type(rawget(t, "_parameters")) == "table"
+end
+
 local here = debug.getinfo(1, "S").source:match("^@(.*)jit[/\\]guards%.lua$") or "?"
 
 local function own_function(f)
   local info = debug.getinfo(f, "S")
   return info.what == "C" or info.source:sub(2, 1 + #here) == here
+end
+
+-- A class of perilune's modules with nothing of the script's in it. Classes of the script are looked at.
+local function is_library_class(t)
+  if rawget(t, "__perilune_module") ~= true then return false end
+  for _, v in next, t do
+    if type(v) == "function" and not own_function(v) then return false end
+  end
+  return true
 end
 
 -- Lua's libraries and perilune itself do not change; what else was loaded with require is the script's.
@@ -119,8 +135,11 @@ local function scan_table(list, t, path, depth, visit)
     end
   end
   list[#list + 1] = { "fields", t, snapshot, n, path, computed }
+  local module = is_instance(t)
   for k, v in next, snapshot do
-    if type(v) == "table" or type(v) == "function" then visit(v, field_name(path, k), depth + 1) end
+    if (type(v) == "table" or type(v) == "function") and not (module and KEPT[k]) then
+      visit(v, field_name(path, k), depth + 1)
+    end
   end
   local meta = getmetatable(t)
   if type(meta) ~= "table" then return end
@@ -160,7 +179,7 @@ function guards.take(f, args, n)
         scan_table(list, group.params, ("%s.param_groups[%d].params"):format(path, k), DEPTH, visit)
       end
       if rawget(v, "param_groups") then scan_table(list, v.param_groups, path .. ".param_groups", DEPTH, visit) end
-    elseif all or not skip[v] then
+    elseif (all or not skip[v]) and not is_library_class(v) then
       scan_table(list, v, path, depth, visit)
     end
   end
@@ -223,7 +242,7 @@ local function settings_differ(g)
   end
 end
 
--- The same as one list for core.jit_unchanged; computed fields and settings are left to Lua.
+-- The same as one list for core.jit_watch; computed fields and settings are left to Lua.
 local KIND = { upvalues = 0, fields = 1, globals = 2 }
 local function flatten(list)
   local flat, n = {}, 0
@@ -257,7 +276,7 @@ local function flatten(list)
       flat[n - 2 * (count - skipped)] = count - skipped
     end
   end
-  list.flat = flat
+  list.watch = core.jit_watch(flat)
 end
 
 local differ = { upvalues = upvalues_differ, fields = fields_differ, globals = globals_differ,
@@ -265,8 +284,8 @@ local differ = { upvalues = upvalues_differ, fields = fields_differ, globals = g
 
 --- The first place that is not as it was → its name, the old value, the new value; nil if all is the same.
 function guards.changed(list)
-  if not list.flat then flatten(list) end
-  if core.jit_unchanged(list.flat) then
+  if not list.watch then flatten(list) end
+  if core.jit_unchanged(list.watch) then
     local rest = list.rest
     for i = 1, #rest do
       local name, old, new = differ[rest[i][1]](rest[i])
@@ -280,7 +299,7 @@ function guards.changed(list)
     name, old, new = differ[g[1]](g)
     if name then return name, old, new end
   end
-  list.flat = nil -- the same in another order
+  list.watch = nil -- the same in another order
 end
 
 --- What a traced function wrote before its trace failed is taken back, where it runs eagerly instead.

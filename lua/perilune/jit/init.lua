@@ -60,12 +60,14 @@ local function run(self, t, tensors, args)
   return table.unpack(put(t, list, tensors), 1, t.nresults)
 end
 
-local function usable(t)
+local function holds(t)
   for i = 1, #t.live do
     if not t.live[i].holds() then return false end
   end
-  return core.jit_same(t.program)
+  return true
 end
+
+local function usable(t) return holds(t) and core.jit_same(t.program) end
 
 -- Why no trace fits: what changed since the last one.
 local function reason(self, key)
@@ -79,6 +81,7 @@ end
 
 local function eager(self, ...)
   rawset(self, "eager", true)
+  rawset(self, "_quick", nil)
   return self.f(...)
 end
 
@@ -86,6 +89,7 @@ local function too_many(self, why)
   io.stderr:write(("perilune: %s was traced %d times and runs eagerly from now on; last, %s. Pass what changes as a "
     .. "tensor, or raise max_traces\n"):format(self.name, self.ntraces, why or "its arguments changed"))
   rawset(self, "eager", true)
+  rawset(self, "_quick", nil)
 end
 
 -- Nothing of numbers and strings in a usual call's key: two or three tensors.
@@ -109,7 +113,68 @@ local function is_untraceable(err)
   end
 end
 
-function Jit.__call(self, ...)
+-- Settings of optimizers are asked, counters move; false: the trace does not fit their state.
+local function ready(t)
+  if not holds(t) then return false end
+  optimizers.before(t)
+  return true
+end
+
+local function undo(t) optimizers.undo(t, true) end
+
+-- Which argument tensor `at` of a call is; nil: there are others, in tables or .grads, that count, too.
+local function position_of(args, tensors, at)
+  local n, position = 0, nil
+  for i = 1, args.n do
+    if core.is_tensor(args[i]) then
+      n = n + 1
+      if n == at then position = i end
+    end
+  end
+  return n == #tensors and position or nil
+end
+
+-- Calls like this one need no Lua from now on (bindings/jit_quick.c), where all that is asked is which tensors and
+-- numbers come in, and what goes out is outputs, arguments and constants.
+local function make_quick(self, t, args, tensors)
+  local g = t.guards
+  if self.opts.check or #t.deferred > 0 or #t.inner > 0 or not g.watch or #g.rest > 0 or t.quick == g.watch then
+    return
+  end
+  t.quick = g.watch
+  local results, constants = {}, {}
+  for i = 1, t.nresults do
+    local r = t.results[i]
+    local at = type(r) == "table" and not r.views and rawget(r, MARK)
+    if type(at) == "number" then
+      results[i] = at
+    elseif at == "argument" then
+      local position = position_of(args, tensors, r.at)
+      if not position then return end
+      results[i] = -position
+    elseif type(r) ~= "table" and not core.is_tensor(r) then
+      results[i], constants[i] = 0, r
+    else
+      return
+    end
+  end
+  local live = #t.live > 0
+  local q = core.jit_quick(t.program, g.watch, live and ready or nil, live and undo or nil, t, constants, results,
+    table.unpack(args, 1, args.n))
+  if not q then return end
+  local list = rawget(self, "_quick")
+  if not list then
+    list = {}
+    rawset(self, "_quick", list)
+  end
+  for i = #list, 1, -1 do
+    if t.quick_call == list[i] then table.remove(list, i) end
+  end
+  t.quick_call = q
+  table.insert(list, 1, q)
+end
+
+local function slow_call(self, ...)
   if self.eager or core.jit_as_written() then return self.f(...) end
   local args, tensors = table.pack(...), {}
   local key = core.jit_key(tensors, text_of, true, ...)
@@ -117,6 +182,7 @@ function Jit.__call(self, ...)
   if t then
     rawset(self, "last", t)
     if self.opts.check then return require("perilune.jit.check")(self, t, tensors, run, ...) end
+    make_quick(self, t, args, tensors)
     return run(self, t, tensors, args)
   end
   local why = reason(self, key)
@@ -143,6 +209,8 @@ function Jit.__call(self, ...)
   return run(self, t, tensors, args)
 end
 
+Jit.__call = core.jit_callable(slow_call)
+
 -- ---- the object --------------------------------------------------------------------------------------
 
 require "perilune.jit.look"(Jit)
@@ -152,6 +220,7 @@ function Jit:reset()
   rawset(self, "traces", {})
   rawset(self, "ntraces", 0)
   rawset(self, "last", false)
+  rawset(self, "_quick", nil)
   rawset(self, "eager", false)
 end
 
