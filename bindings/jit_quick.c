@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Calls of a jitted function that are like an earlier one, without Lua on the way: do the arguments fit, is all that guards saw
  * as it was, then run the program and hand its outputs out. Anything else is for lua/perilune/jit/init.lua. */
-#include <stdio.h>
 #include <string.h>
 
 #include "bindings/lib.h"
@@ -188,19 +187,6 @@ static int give_results(lua_State *L, const Quick *q, int at, int boxes) {
   return q->nresults;
 }
 
-static int failed(lua_State *L, int at, PlStatus s) {
-  char text[512];
-  snprintf(text, sizeof text, "%s", pl_message());
-  lua_getiuservalue(L, at, FAILED);
-  bool any = !lua_isnil(L, -1);
-  lua_pop(L, 1);
-  if (any) {
-    (void)tell(L, at, FAILED);
-    if (s != PL_ERR_CALLBACK) s = pl_fail(s, "%s", text);
-  }
-  return l_fail(L, s);
-}
-
 /* The quick at `at` fits: runs it with in[], the arguments stand at 2 … → how many results; -1: it is out of date. */
 static int run_quick(lua_State *L, const Quick *q, int at, PlTensor **in, PlTensor **out) {
   const Program *p = q->p;
@@ -215,7 +201,11 @@ static int run_quick(lua_State *L, const Quick *q, int at, PlTensor **in, PlTens
   for (int32_t o = 0; o < p->nuser; o++) l_new_box(L);
   /* what the collector ran may have assigned a gradient */
   PlStatus s = fits(L, q, 2, q->nargs, in) && l_program_inputs(p, in) ? l_program_run(L, p, in, out) : pl_fail(PL_ERR_STATE, "jit: a gradient that is read is gone");
-  if (s != PL_OK) return failed(L, at, s);
+  if (s != PL_OK) {
+    lua_getiuservalue(L, at, FAILED);
+    lua_getiuservalue(L, at, TRACE);
+    return l_program_failed(L, s, lua_gettop(L) - 1, lua_gettop(L));
+  }
   for (int32_t o = 0; o < p->nuser; o++) l_box(L, boxes + 1 + o)->t = out[o];
   return give_results(L, q, at, boxes);
 }

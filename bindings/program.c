@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Programs of T.jit (program.h): traced flows that are run with new inputs, put gradients into leaves, and take live
  * attributes such as an optimizer's learning rate. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -285,20 +286,53 @@ PlStatus l_program_run(lua_State *L, const Program *p, PlTensor *const *in, PlTe
   return s;
 }
 
-/* jit_run(program, {inputs in order}) → list of the outputs that the function returned */
+/* Ctrl-C stops kernels and has the next Lua instruction raise. That one comes here, so that it is one error, and the caller's
+ * pcall gets it. */
+static void let_hook_raise(lua_State *L) {
+  static const char key = 0;
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &key) != LUA_TFUNCTION) {
+    lua_pop(L, 1);
+    if (luaL_loadbufferx(L, "", 0, "=jit", "t") != LUA_OK) return;
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &key);
+  }
+  lua_call(L, 0, 0);
+}
+
+int l_program_failed(lua_State *L, PlStatus s, int undo, int trace) {
+  char text[512];
+  snprintf(text, sizeof text, "%s", pl_message());
+  if (lua_isfunction(L, undo)) { /* Ctrl-C must not stop that half way */
+    lua_Hook hook = lua_gethook(L);
+    int mask = lua_gethookmask(L), count = lua_gethookcount(L);
+    lua_pushvalue(L, undo);
+    lua_pushvalue(L, trace);
+    lua_sethook(L, NULL, 0, 0);
+    int status = lua_pcall(L, 1, 0, 0);
+    lua_sethook(L, hook, mask, count);
+    if (status != LUA_OK) return lua_error(L);
+    if (s != PL_ERR_CALLBACK) s = pl_fail(s, "%s", text);
+  }
+  if (s == PL_ERR_INTERRUPT) let_hook_raise(L);
+  return l_fail(L, s);
+}
+
+/* jit_run(program, {inputs in order}, undo, trace) → list of the outputs that the function returned; undo(trace) if it fails */
 static int jit_run(lua_State *L) {
   Program *p = l_check_program(L, 1);
-  lua_settop(L, 2);
+  lua_settop(L, 4);
   l_collect(L);
   PlTensor **in = inputs_of(L, p, p->f->noutputs), **out = in + p->f->ninputs;
   lua_createtable(L, p->nuser, 0);
+  int list = lua_gettop(L);
   for (int32_t o = 0; o < p->nuser; o++) {
     l_new_box(L);
-    lua_rawseti(L, 4, o + 1);
+    lua_rawseti(L, list, o + 1);
   }
-  CALL(L, l_program_run(L, p, in, out));
+  PlStatus s = l_program_run(L, p, in, out);
+  if (s != PL_OK) return l_program_failed(L, s, 3, 4);
   for (int32_t o = 0; o < p->nuser; o++) {
-    lua_rawgeti(L, 4, o + 1);
+    lua_rawgeti(L, list, o + 1);
     l_box(L, -1)->t = out[o];
     lua_pop(L, 1);
   }

@@ -34,6 +34,9 @@ bool l_program_apart(const Program *p, PlTensor *const *in);
 /* Runs it and puts gradients into leaves; out[noutputs], of which the first nuser are the caller's. */
 PlStatus l_program_run(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out);
 
+/* A run failed with s: calls the function at `undo`, if it is one, with the trace at `trace`, and raises. */
+int l_program_failed(lua_State *L, PlStatus s, int undo, int trace);
+
 /* What guards found, for the quick answer (jit_guards.c). */
 typedef struct LWatch LWatch;
 LWatch *l_to_watch(lua_State *L, int i); /* NULL: it is none */

@@ -30,6 +30,8 @@ local function untraced(f, ...)
   return table.unpack(res, 2, res.n)
 end
 
+local function undo(t) optimizers.undo(t, true) end
+
 -- ---- calls -------------------------------------------------------------------------------------------
 
 local function run(self, t, tensors, args)
@@ -39,11 +41,7 @@ local function run(self, t, tensors, args)
   end
   optimizers.before(t)
   rawset(self, "runs", self.runs + 1)
-  local ok, list = pcall(core.jit_run, t.program, tensors)
-  if not ok then
-    optimizers.undo(t, true)
-    error(list, 0)
-  end
+  local list = core.jit_run(t.program, tensors, undo, t)
   for _, g in ipairs(t.inner) do
     local x = tensors[g.input]
     if x.is_leaf then
@@ -119,8 +117,6 @@ local function ready(t)
   optimizers.before(t)
   return true
 end
-
-local function undo(t) optimizers.undo(t, true) end
 
 -- Which argument tensor `at` of a call is; nil: there are others, in tables or .grads, that count, too.
 local function position_of(args, tensors, at)
