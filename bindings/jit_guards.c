@@ -251,6 +251,11 @@ static int jit_key(lua_State *L) {
     luaL_addstring(&b, pl_dtype_name(pl_autocast_dtype()));
     luaL_addchar(&b, ' ');
   }
+  if (pl_state.rules) {
+    char text[48];
+    snprintf(text, sizeof text, "rules %" PRIu64 " ", pl_state.rules);
+    luaL_addstring(&b, text);
+  }
   luaL_addstring(&b, pl_dtype_name(pl_default_float()));
   luaL_addchar(&b, ' ');
   luaL_addstring(&b, pl_device_name(pl_state.device));

@@ -27,6 +27,7 @@ typedef struct Quick {
   const Program *p;
   int32_t nargs, nresults, nin;
   uint8_t grad_off, autocast, floating, device;
+  uint64_t rules;
   int64_t *dims;
   int32_t *results;
   Arg args[];
@@ -50,11 +51,12 @@ static void read_modes(Quick *q) {
   q->autocast = (uint8_t)pl_autocast_dtype();
   q->floating = (uint8_t)pl_default_float();
   q->device = pl_state.device;
+  q->rules = pl_state.rules;
 }
 
 static bool same_modes(const Quick *q) {
   return q->grad_off == pl_state.grad_off && q->autocast == (uint8_t)pl_autocast_dtype() && q->device == pl_state.device &&
-         q->floating == (uint8_t)pl_default_float();
+         q->floating == (uint8_t)pl_default_float() && q->rules == pl_state.rules;
 }
 
 /* ---- does a call fit? ----------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 #include "bindings/ops.h"
 #include "engine/grad/node.h"
 #include "engine/graph/graph.h"
+#include "engine/state.h"
 
 _Thread_local int l_overridden_count;
 static const char overrides_key = 0; /* op name → rule table */
@@ -50,6 +51,7 @@ bool l_override_call(lua_State *L, const PlOp *op, PlTensor *const *in, int nin,
 /* T.override_gradient(op, rule): rule(ctx, g…) with ctx.inputs and ctx.outputs; nil restores the built-in one.
  * Returns the rule that was in force, nil for the built-in. */
 int l_override_raw(lua_State *L) {
+  pl_state.rules++;
   if (lua_type(L, 1) != LUA_TSTRING || !pl_op_find(lua_tostring(L, 1)))
     return l_error(L, "override_gradient: no op named %s", lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : l_typename(L, 1));
   if (pl_op_find(lua_tostring(L, 1))->flags & PL_F_MUTATES)

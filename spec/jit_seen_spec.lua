@@ -110,6 +110,23 @@ describe("T.jit sees", function()
     assert.equal(1, f.ntraces)
   end)
 
+  it("gradients of built-in ops that are replaced", function()
+    same("rules", function(wrap)
+      local p, out = T.ones(2):requires_grad_(), {}
+      local f = wrap(function(x)
+        p.grad = nil;
+        (p * x):relu():sum():backward()
+      end)
+      for i = 1, 6 do
+        if i == 3 then T.override_gradient("relu", function(_, g) return g * 7 end) end
+        if i == 5 then T.override_gradient("relu", nil) end
+        f(T.ones(2))
+        out[i] = p.grad
+      end
+      return out
+    end)
+  end)
+
   it("coroutines and files from outside: errors", function()
     local generator = coroutine.wrap(function()
       for i = 1, 9 do coroutine.yield(i) end
