@@ -111,6 +111,19 @@ static int jit_origin(lua_State *L) {
   return 1;
 }
 
+/* jit_writes_inputs(program) → numbers of the arguments' tensors that a run writes */
+static int jit_writes_inputs(lua_State *L) {
+  const Program *p = l_check_program(L, 1);
+  lua_newtable(L);
+  for (int32_t v = 0; v < p->f->nvals; v++) {
+    const PlFValue *val = &p->f->vals[v];
+    if (val->kind != PL_FV_INPUT || val->slot >= p->nargs || p->f->stores[val->store].version == 0) continue;
+    lua_pushinteger(L, val->slot + 1);
+    lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+  }
+  return 1;
+}
+
 /* jit_writes(program) → list of the real tensors that a run writes */
 static int jit_writes(lua_State *L) {
   const PlFlow *f = l_check_program(L, 1)->f;
@@ -192,6 +205,6 @@ static int jit_differ(lua_State *L) {
 
 void l_program_look_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"jit_differ", jit_differ}, {"jit_lines", jit_lines}, {"jit_plans", jit_plans}, {"jit_leaves", jit_leaves}, {"jit_origin", jit_origin},
-                                  {"jit_writes", jit_writes}, {"jit_device_groups", jit_device_groups}, {NULL, NULL}};
+                                  {"jit_writes", jit_writes}, {"jit_writes_inputs", jit_writes_inputs}, {"jit_device_groups", jit_device_groups}, {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
 }

@@ -353,6 +353,48 @@ describe("T.jit leaves behind", function()
     assert.is_nil(p.grad)
   end)
 
+  it("check=true puts arguments that are written, and their gradients, back in between", function()
+    same("written", function(wrap)
+      local x, out = T.ones(3, 2), {}
+      local f = wrap(function(t)
+        t:add_(1)
+        t[2]:mul_(2)
+        return t:sum()
+      end)
+      for i = 1, 3 do out[2 * i - 1], out[2 * i] = f(x), x:clone() end
+      return out
+    end, { check = true })
+    same("gradients", function(wrap)
+      local x, out = T.ones(3):requires_grad_(), {}
+      local f = wrap(function(t)
+        (t * t):sum():backward()
+        T.no_grad(function() t:sub_(t.grad * 0.1) end)
+      end)
+      for i = 1, 3 do
+        f(x)
+        out[2 * i - 1], out[2 * i] = x:detach():clone(), x.grad:clone()
+      end
+      return out
+    end, { check = true })
+    same("a scaler that moves", function(wrap)
+      local net = nn.Linear(4, 1)
+      local opt = optim.Adam(net:parameters(), { lr = 0.1 })
+      local scaler = T.GradScaler { init_scale = 1024, growth_interval = 2 }
+      local f = wrap(function(x)
+        opt:zero_grad()
+        local loss = T.autocast("f16", function() return net(x):pow(2):mean() end)
+        scaler:scale(loss):backward()
+        scaler:step(opt)
+        scaler:update()
+        return loss
+      end)
+      local out = {}
+      for i = 1, 6 do out[i] = tostring(f(T.randn(4, 4) * (i == 4 and 1e6 or 1)):item()) end
+      out[7], out[8] = net.weight, scaler:get_scale()
+      return out
+    end, { check = true })
+  end)
+
   it("no history in tensors from outside: errors", function()
     local p, total = T.ones(3):requires_grad_(), T.zeros(1)
     raises("add_: f32%[1%] comes from outside of the traced function", T.jit(function(x) total:add_((p * x):sum()) end),

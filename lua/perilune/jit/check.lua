@@ -78,11 +78,11 @@ local function deferred(t, written)
   return states, undo
 end
 
-local function compare_all(self, t, written, after, script_grads, graph, script)
+local function compare_all(self, t, written, after, leaves, script_grads, graph, script)
   for i, w in ipairs(written) do
     compare(self, t, ("tensor %d that is written, %s,"):format(i, options.describe(w)), w, after[i])
   end
-  for i, p in ipairs(core.jit_leaves(t.program)) do
+  for i, p in ipairs(leaves) do
     local a, b = p.grad, script_grads[i]
     if (a == nil) ~= (b == false) then
       fail("%s: check: the gradient of parameter %d, %s, is %s in the graph, %s in the script", self.name, i,
@@ -107,10 +107,14 @@ end
 
 return function(self, t, tensors, run, ...)
   local written = core.jit_writes(t.program)
+  for _, at in ipairs(core.jit_writes_inputs(t.program)) do written[#written + 1] = tensors[at] end
   local states, undo = deferred(t, written)
   local before, grads, rng = {}, {}, T.get_rng_state()
   for i, w in ipairs(written) do before[i] = w:detach():clone() end
   local leaves = core.jit_leaves(t.program)
+  for _, g in ipairs(t.inner) do
+    if tensors[g.input].is_leaf then leaves[#leaves + 1] = tensors[g.input] end
+  end
   for i, p in ipairs(leaves) do grads[i] = p.grad or false end
   -- The script goes first: its side effects are the ones that count. While tracing, counters moved once already.
   optimizers.undo(t)
@@ -135,7 +139,7 @@ return function(self, t, tensors, run, ...)
   for i = #undo, 1, -1 do undo[i]() end
   optimizers.undo(t, true)
   local graph = table.pack(run(self, t, tensors))
-  local ok, err = pcall(compare_all, self, t, written, after, script_grads, graph, script)
+  local ok, err = pcall(compare_all, self, t, written, after, leaves, script_grads, graph, script)
   if not ok then error(err .. first_difference(self, t, table.pack(...), tensors), 0) end
   T.set_rng_state(rng_after)
   return table.unpack(graph, 1, graph.n)

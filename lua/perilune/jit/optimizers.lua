@@ -37,17 +37,24 @@ end
 -- What a schedule or scaler may change: its own fields and those of its parts, and its optimizer's settings
 -- → a function that puts all back.
 local function remember(object)
-  local saved = {}
+  local saved, whole = {}, {}
   local function visit(t, depth)
     if saved[t] or depth > 6 then return end
     local copy = {}
-    saved[t] = copy
+    saved[t], whole[t] = copy, true
     for k, v in next, t do
       copy[k] = v
       if type(v) == "table" and k ~= "optimizer" then visit(v, depth + 1) end
     end
   end
   visit(object, 0)
+  local held = {} -- of a scaler: tensors that the graph reads
+  local function untraced(f) require("perilune.jit").untraced(T.no_grad, f) end
+  if object._held then
+    untraced(function()
+      for _, x in next, object._held do held[x] = x:clone() end
+    end)
+  end
   for _, group in ipairs(object.optimizer and object.optimizer.param_groups or {}) do
     local copy = {}
     for k, v in next, group do
@@ -60,7 +67,15 @@ local function remember(object)
   end
   return function()
     for t, copy in next, saved do
+      for k in next, whole[t] and t or {} do
+        if copy[k] == nil then t[k] = nil end
+      end
       for k, v in next, copy do t[k] = v end
+    end
+    if next(held) then
+      untraced(function()
+        for x, was in next, held do x:copy_(was) end
+      end)
     end
   end
 end
