@@ -161,6 +161,27 @@ describe("a saved graph", function()
     end)
   end)
 
+  it("may be a traced function's, which runs without it", function()
+    with_file(function(path)
+      local net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+      local f, x = T.jit(net), T.randn(5, 3)
+      local want = f(x)
+      assert.is_true(want:equal(f:graph():run { x1 = x }[1]))
+      assert.is_true(T.save_graph(path, f:graph()))
+      assert.is_true(want:equal(T.load_graph(path):run { x1 = x }[1]))
+      local p, q = T.ones(3):requires_grad_(), T.ones(3):requires_grad_()
+      local g = T.jit(function(t)
+        ((p + q) * t):sum():backward()
+        return p.grad * 2 + q.grad
+      end)
+      for _ = 1, 2 do g(T.ones(3)) end -- reads both gradients now
+      assert.is_true(T.save_graph(path, g:graph()))
+      local feed = { x1 = T.ones(3), grad = T.ones(3) * 10, grad_2 = T.ones(3) * 100 }
+      local sum = T.load_graph(path):run(feed)[1]
+      assert.is_true(sum:equal(T.ones(3) * (2 * 11 + 101)) or sum:equal(T.ones(3) * (2 * 101 + 11)))
+    end)
+  end)
+
   it("names what is wrong with the call", function()
     assert.has_error(function() T.save_graph(1, T.graph()) end)
     local ok, err = pcall(T.save_graph, "x", {})

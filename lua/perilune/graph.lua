@@ -264,7 +264,12 @@ function Graph:verify() return core.graph_verify(check("verify", self).flow) end
 -- The object for a flow that was traced.
 local function wrap(flow)
   local g = setmetatable({ flow = flow, names = {}, shapes = {}, keys = {} }, Graph)
-  for slot, name in ipairs(core.graph_inputs(flow)) do g.names[name] = slot end
+  for slot, name in ipairs(core.graph_inputs(flow)) do
+    local own, k = name, 1
+    while g.names[own] do own, k = ("%s_%d"):format(name, k + 1), k + 1 end -- gradients that it reads are called grad
+    g.names[own] = slot
+  end
+  for i in ipairs(core.graph_output_values(flow)) do g.keys[i] = i end
   return g
 end
 

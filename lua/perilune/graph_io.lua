@@ -86,10 +86,13 @@ end
 function M.save(path, g)
   if type(path) ~= "string" then fail("save_graph: the path must be a string, got %s", describe(path)) end
   if type(g) ~= "table" or not g.flow then fail("save_graph: a graph expected, got %s", describe(g)) end
-  local lines, tensors = { HEADER }, {}
+  local lines, tensors, named = { HEADER }, {}, {}
   for _, leaf in ipairs(core.graph_leaves(g.flow)) do
     if leaf.kind == "input" then
-      lines[#lines + 1] = ("input %d %s %s %s %s"):format(leaf.value, escape(leaf.name), leaf.dtype, sizes(leaf.shape),
+      local own, k = leaf.name, 1
+      while named[own] do own, k = ("%s_%d"):format(leaf.name, k + 1), k + 1 end -- as graph.lua calls them
+      named[own] = true
+      lines[#lines + 1] = ("input %d %s %s %s %s"):format(leaf.value, escape(own), leaf.dtype, sizes(leaf.shape),
         leaf.leaf and "leaf" or "fed")
     elseif leaf.kind == "number" then
       lines[#lines + 1] = ("number %d %s %s %s"):format(leaf.value, leaf.dtype, leaf.weak and "weak" or "tensor",
