@@ -434,7 +434,7 @@ describe("policy mirror", function()
       repeat
         half, whole = math.min(half, seconds(5000, policy)), math.min(whole, seconds(10000, policy))
         tries = tries + 1
-      until tries == 24 or tries >= 3 and whole < 2.3 * half and whole < 1
+      until tries == 80 or tries >= 3 and whole < 2.3 * half and whole < 1
       assert.is_true(whole < 1, ("%s: %.2f s"):format(policy, whole))
       assert.is_true(whole < 2.3 * half, ("%s: %.3f s, half of it %.3f s"):format(policy, whole, half))
     end
