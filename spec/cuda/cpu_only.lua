@@ -36,5 +36,6 @@ local cuda = {
 -- The same with defaults on the CPU: what a spec gets from files, loaders and default arguments stays there.
 local moved = {}
 for file, why in pairs(cuda) do moved[file] = why end
+moved["ops/extremes"] = "wants the caller's line in errors of what makes tensors; here that is the mover's"
 
 return { cuda = cuda, moved = moved }
