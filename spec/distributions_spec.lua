@@ -191,6 +191,14 @@ describe("rsample", function()
     end
   end)
 
+  it("of Gamma says that it is no part of a graph", function()
+    local function f(a) return D.Gamma(a, 1):rsample():sum() end
+    fails("draws of Gamma and its kin are repeated", T.jit(f), T.ones(2))
+    fails("draws of Gamma and its kin are repeated", T.vmap(f), T.ones(2, 2))
+    local draw = T.jit(function(a) return D.Normal(a, 1):rsample():sum() end)
+    assert.not_equal(draw(T.ones(2)):item(), draw(T.ones(2)):item())
+  end)
+
   it("straight through has the gradient of the probabilities", function()
     local logits = T.tensor { 0.1, 0.2, 0.3 }:requires_grad_()
     local x = D.OneHotCategoricalStraightThrough { logits = logits }:rsample()

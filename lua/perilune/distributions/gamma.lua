@@ -2,7 +2,9 @@
 --- Gamma draws and what is made of them: Gamma, Chi2, InverseGamma, Beta, Dirichlet, StudentT.
 -- @module perilune.distributions.gamma
 local T = require "perilune"
+local core = require "perilune.core"
 local base = require "perilune.distributions.base"
+local options = require "perilune.options"
 
 local class = base.class
 local pi, log = math.pi, math.log
@@ -13,6 +15,10 @@ local out = {}
 -- Marsaglia & Tsang, "A simple method for generating gamma variables" (2000): with d = α - 1/3 and x normal,
 -- v = (1 + x / √(9 d))³, d v is a draw if log u < x²/2 + d - d v + d log v. Below 1 a draw of α + 1 times u^(1/α).
 local function draw(alpha)
+  if core.jit_tracing() or core.is_batched(alpha) then
+    options.fail("distributions: draws of Gamma and its kin are repeated until all are taken, which no graph and no "
+      .. "T.vmap can; draw outside")
+  end
   local like = { dtype = "f64", device = alpha:device() }
   local a = alpha:to("f64")
   local shape, small = a:shape(), a:lt(1)
