@@ -4,19 +4,8 @@
 local T = require "perilune"
 local nn, optim = T.nn, T.optim
 
-local function raises(pattern, f, ...)
-  local ok, err = pcall(f, ...)
-  assert.is_false(ok, "no error")
-  assert.matches(pattern, tostring(err))
-end
-
-local function plain(v)
-  if T.is_tensor(v) then return { v:dtype(), table.concat(v:shape(), "x"), v:detach():totable() } end
-  if type(v) ~= "table" then return v end
-  local out = {}
-  for k, x in pairs(v) do out[k] = plain(x) end
-  return out
-end
+local compiled = require "spec.support.compiled"
+local plain, raises = compiled.plain, compiled.raises
 
 local function same(name, run, traces)
   local made

@@ -4,20 +4,8 @@
 local T = require "perilune"
 local nn, optim = T.nn, T.optim
 
-local function raises(pattern, f, ...)
-  local ok, err = pcall(f, ...)
-  assert.is_false(ok, "no error")
-  assert.matches(pattern, tostring(err))
-end
-
--- Tensors as tables, so that results of both runs can be compared.
-local function plain(v)
-  if T.is_tensor(v) then return { v:dtype(), table.concat(v:shape(), "x"), v:detach():totable() } end
-  if type(v) ~= "table" then return v end
-  local out = {}
-  for k, x in pairs(v) do out[k] = plain(x) end
-  return out
-end
+local compiled = require "spec.support.compiled"
+local plain, raises = compiled.plain, compiled.raises
 
 -- run(wrap) → a list; the same with f as written and compiled.
 local function same(name, run, opts)

@@ -11,6 +11,7 @@
 #include "kernels/cpu/moves.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/onednn_matmul.h"
+#include "kernels/cpu/sizes.h"
 
 /* Multiply-adds below which one thread does all; a tile's upper limit between two polls
  * (about 20 ms); up to which our own kernel is as quick, so that no library need be
@@ -19,13 +20,6 @@ enum { ALONE_MACS = 1 << 19, POLL_MACS = 1 << 30, PLAIN_MACS = 1 << 18 };
 
 /* Rows from which on B is turned over once for all (2 N of them at least), measured with oneDNN: 0.76 to 0.98 of the time. */
 enum { TURN_ROWS = 512 };
-
-static int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-static int64_t min64(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
 
 /* M * N * K, clamped: only compared with small limits. */
 static int64_t macs(int64_t M, int64_t N, int64_t K) {
@@ -133,10 +127,10 @@ PlStatus plk_gemm_alone(const PlkGemm *g) {
     const int64_t step =
         macs(g->M, g->N, g->K) <= POLL_MACS
             ? g->K
-            : min64(g->K, POLL_MACS / min64(POLL_MACS / 64, macs(g->M, g->N, 1)));
+            : plk_min64(g->K, POLL_MACS / plk_min64(POLL_MACS / 64, macs(g->M, g->N, 1)));
     PlkGemm part = *g;
     for (int64_t k = 0; k < g->K; k += step) {
-      part.K = min64(step, g->K - k);
+      part.K = plk_min64(step, g->K - k);
       part.A = advance(g, g->A, g->ta ? k * g->lda : k);
       part.B = advance(g, g->B, g->tb ? k : k * g->ldb);
       if (k > 0) {
@@ -178,12 +172,12 @@ static void cut(Tiles *t, const PlkGemm *g) {
   const bool whole =
       macs(g->M, g->N, g->K) < ALONE_MACS || (nb >= 8 && g->M <= 256 && g->N <= 256);
   for (size_t i = 0; !whole && i < sizeof size / sizeof *size; i++) {
-    t->nm = ceil_div(g->M, size[i].tm), t->nn = ceil_div(g->N, size[i].tn);
-    t->tm = min64(g->M, ceil_div(ceil_div(g->M, t->nm), 8) * 8);
-    t->tn = min64(g->N, ceil_div(ceil_div(g->N, t->nn), 16) * 16);
+    t->nm = plk_ceil_div(g->M, size[i].tm), t->nn = plk_ceil_div(g->N, size[i].tn);
+    t->tm = plk_min64(g->M, plk_ceil_div(plk_ceil_div(g->M, t->nm), 8) * 8);
+    t->tn = plk_min64(g->N, plk_ceil_div(plk_ceil_div(g->N, t->nn), 16) * 16);
     if (nb * t->nm * t->nn >= size[i].enough) break;
   }
-  t->nm = ceil_div(g->M, t->tm), t->nn = ceil_div(g->N, t->tn);
+  t->nm = plk_ceil_div(g->M, t->tm), t->nn = plk_ceil_div(g->N, t->tn);
   t->units = nb * t->nm * t->nn;
 }
 
@@ -207,8 +201,8 @@ static PlStatus tile_body(void *ctx, int64_t begin, int64_t end) {
     batch_offsets(g, b, &a_at, &b_at);
     PlkGemm one = *g;
     one.nbatch = 0;
-    one.M = min64(t->tm, g->M - i);
-    one.N = min64(t->tn, g->N - j);
+    one.M = plk_min64(t->tm, g->M - i);
+    one.N = plk_min64(t->tn, g->N - j);
     one.A = advance(g, g->A, a_at + (g->ta ? i : i * g->lda));
     one.B = advance(g, g->B, b_at + (g->tb ? j * g->ldb : j));
     one.C = (char *)g->C + (b * g->cstep + i * g->ldc + j) * c_size(g);
@@ -233,7 +227,7 @@ static PlStatus part_body(void *ctx, int64_t begin, int64_t end) {
     const int64_t k = u * p->step;
     PlkGemm one = *g;
     one.nbatch = 0;
-    one.K = min64(p->step, g->K - k);
+    one.K = plk_min64(p->step, g->K - k);
     one.A = advance(g, g->A, g->ta ? k * g->lda : k);
     one.B = advance(g, g->B, g->tb ? k : k * g->ldb);
     one.c_f32 = true; /* matters to bf16 alone */
@@ -297,8 +291,8 @@ static void parts_join(const Parts *p) {
 }
 
 static PlStatus run_parts(const PlkGemm *g, int64_t n) {
-  Parts p = {g, ceil_div(ceil_div(g->K, n), 64) * 64, 0, NULL};
-  p.n = ceil_div(g->K, p.step);
+  Parts p = {g, plk_ceil_div(plk_ceil_div(g->K, n), 64) * 64, 0, NULL};
+  p.n = plk_ceil_div(g->K, p.step);
   void *mem;
   PL_TRY(plk_scratch((size_t)(p.n * g->M * g->N) * (g->dtype == PL_F64 ? 8 : 4), &mem));
   p.sum = mem;
@@ -334,7 +328,7 @@ static PlStatus run(const PlkGemm *g) {
   cut(&t, g);
   const int64_t work = macs(g->M, g->N, g->K);
   if (t.units <= 2 && work >= 4 * ALONE_MACS && g->K >= 2048 && g->nbatch == 0)
-    return run_parts(g, min64(8, g->K / 512));
+    return run_parts(g, plk_min64(8, g->K / 512));
   if (t.units == 1) return tile_body(&t, 0, 1);
   const int64_t each = macs(t.tm, t.tn, g->K);
   const int64_t block = each >= ALONE_MACS ? 1 : ALONE_MACS / (each + 64);
