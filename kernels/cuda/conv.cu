@@ -2,7 +2,7 @@
  * Convolution (kernels/conv.h) without cuDNN: windows are laid out as the columns of a matrix, and products do the rest.
  *   y[n] = w cols(x[n]) + bias;  dx[n] = fold(wᵀ dy[n]);  dw = Σ_n dy[n] cols(x[n])ᵀ      per group of channels
  * fold gathers for each input position the windows that it is in, so there are no atomics. As many images at once as fit
- * into 256 MiB of columns. */
+ * into 256 MiB of columns. The columns that fold adds up are f32 for f16 and bf16: sums are rounded once. */
 #include "kernels/cuda/device.h"
 #include "kernels/elementwise.h"
 
@@ -34,15 +34,14 @@ template <typename T> __global__ void unfold(Conv v, int64_t images, const T *x,
 }
 
 /* dx[n, c, p] = Σ col[n, (c, k), t] over k, t with t stride - pad + k dil = p, in one order. */
-template <typename T> __global__ void fold(Conv v, int64_t images, const T *col, T *dx) {
-  typedef typename plc_type<T>::math A;
+template <typename T, typename A> __global__ void fold(Conv v, int64_t images, const A *col, T *dx) {
   for (PLC_EACH(i, images * v.C * v.X)) {
     int64_t p[3], rest = i;
     for (int d = 2; d >= 0; d--) {
       p[d] = rest % v.in[d] + v.pad[d];
       rest /= v.in[d];
     }
-    const T *from = col + rest * (v.K / v.C) * v.P; /* rest: image and channel */
+    const A *from = col + rest * (v.K / v.C) * v.P; /* rest: image and channel */
     A sum = 0;
     for (int64_t k0 = 0; k0 < v.k[0]; k0++) {
       const int64_t a = p[0] - k0 * v.dil[0];
@@ -55,7 +54,7 @@ template <typename T> __global__ void fold(Conv v, int64_t images, const T *col,
           if (c < 0 || c % v.stride[2] || c / v.stride[2] >= v.out[2]) continue;
           const int64_t k = (k0 * v.k[1] + k1) * v.k[2] + k2;
           const int64_t t = (a / v.stride[0] * v.out[1] + b / v.stride[1]) * v.out[2] + c / v.stride[2];
-          sum += plc_type<T>::load(from[k * v.P + t]);
+          sum += from[k * v.P + t];
         }
       }
     }
@@ -100,8 +99,8 @@ static PlStatus columns(const Conv *v, int64_t images, const PlArray *x, int64_t
 
 static PlStatus folded(const Conv *v, int64_t images, const void *col, PlArray *dx, int64_t first) {
   PLC_TYPES(dx->dtype, T, "conv_bwd_input",
-            PLC_LAUNCH(fold<T>, plc_grid(images * v->C * v->X, 1), PLC_BLOCK, 0, *v, images, (const T *)col,
-                       (T *)element(dx, first * v->C * v->X)))
+            PLC_LAUNCH((fold<T, plc_type<T>::math>), plc_grid(images * v->C * v->X, 1), PLC_BLOCK, 0, *v, images,
+                       (const plc_type<T>::math *)col, (T *)element(dx, first * v->C * v->X)))
   return PL_OK;
 }
 
@@ -134,13 +133,18 @@ static PlStatus spread_bias(const PlArray *bias, PlArray *y) {
 
 enum Direction { FORWARD, INPUT, WEIGHT };
 
+static PlDtype column_type(Direction what, int dtype) {
+  return what == INPUT && (dtype == PL_F16 || dtype == PL_BF16) ? PL_F32 : (PlDtype)dtype;
+}
+
 /* Products of `images` images from `first` on with their columns, group by group. */
 static PlStatus products(const Conv *v, Direction what, int64_t images, int64_t first, void *col, const PlArray *w,
                          const PlArray *y, bool adds) {
   const int64_t o = v->O / v->groups, k = v->K / v->groups, item = (int64_t)pl_dtype_size((PlDtype)y->dtype);
   const int64_t w_item = (int64_t)pl_dtype_size((PlDtype)w->dtype);
+  const int64_t col_item = (int64_t)pl_dtype_size(column_type(what, y->dtype));
   for (int64_t g = 0; g < v->groups; g++) {
-    char *wg = (char *)w->data + g * o * k * w_item, *cg = (char *)col + g * k * v->P * item;
+    char *wg = (char *)w->data + g * o * k * w_item, *cg = (char *)col + g * k * v->P * col_item;
     char *yg = element(y, (first * v->O + g * o) * v->P);
     PlcGemm p;
     memset(&p, 0, sizeof p);
@@ -153,12 +157,12 @@ static PlStatus products(const Conv *v, Direction what, int64_t images, int64_t 
       p.lda = k, p.ldb = p.ldc = v->P, p.sb = v->K * v->P, p.sc = v->O * v->P;
     } else if (what == INPUT) { /* col[k, P] = wᵀ[k, o] dy[o, P] */
       p.m = k, p.n = v->P, p.k = o, p.a = wg, p.ta = true, p.b = yg, p.c = cg;
-      p.lda = k, p.ldb = p.ldc = v->P, p.sb = v->O * v->P, p.sc = v->K * v->P;
+      p.lda = k, p.ldb = p.ldc = v->P, p.sb = v->O * v->P, p.sc = v->K * v->P, p.result = column_type(what, y->dtype);
     } else { /* dw[o, k] += dy[o, P] colᵀ[P, k], image by image */
       p.m = o, p.n = k, p.k = v->P, p.tb = true, p.c = wg, p.batch = 1, p.beta = 1, p.result = (PlDtype)w->dtype;
       p.lda = p.ldb = v->P, p.ldc = k;
       for (int64_t n = 0; n < images; n++) {
-        p.a = yg + n * v->O * v->P * item, p.b = cg + n * v->K * v->P * item;
+        p.a = yg + n * v->O * v->P * item, p.b = cg + n * v->K * v->P * col_item;
         PL_TRY(plc_gemm(&p));
       }
       continue;
@@ -169,9 +173,10 @@ static PlStatus products(const Conv *v, Direction what, int64_t images, int64_t 
 }
 
 static PlStatus walk(const Conv *v, Direction what, const PlArray *x, const PlArray *w, const PlArray *y, bool adds) {
-  const int64_t most = images_at_once(v, x->dtype);
+  const PlDtype type = column_type(what, x->dtype);
+  const int64_t most = images_at_once(v, type);
   void *col = NULL;
-  PL_TRY(plc_scratch((size_t)(most * v->K * v->P) * pl_dtype_size((PlDtype)x->dtype), &col));
+  PL_TRY(plc_scratch((size_t)(most * v->K * v->P) * pl_dtype_size(type), &col));
   PlStatus s = PL_OK;
   for (int64_t n = 0; n < v->N && s == PL_OK; n += most) {
     const int64_t images = v->N - n < most ? v->N - n : most;
