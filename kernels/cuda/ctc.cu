@@ -2,6 +2,7 @@
  * Connectionist temporal classification in double (formulas: kernels/cpu/ctc.c), a block a sequence: the states of a frame in
  * parallel, frames one after the other. What frames of one class add up to is found along chains of equal letters, in order. */
 #include "kernels/cuda/any.h"
+#include "kernels/cuda/ctc.h"
 #include "kernels/recurrent.h"
 
 namespace {
@@ -44,13 +45,15 @@ PLC_DEV bool sound(const Ctc &c, int64_t n, const char *name) {
   return !bad;
 }
 
-/* alpha[n][t][s]; nll may be missing */
-__global__ void forward(Ctc c, double *alpha, plc_numbers nll, const char *name) {
+/* alpha[n][t][s]. again: only where they are missing, and the loss is known. */
+__global__ void forward(Ctc c, double *alpha, plc_numbers nll, const int *own, bool again, const char *name) {
   const int64_t n = (int64_t)blockIdx.x, W = 2 * c.S + 1;
   double *a = alpha + n * c.T * W;
+  if ((own && !own[n]) || (again && (c.T == 0 || a[0] != (double)INFINITY))) return;
+  __syncthreads(); /* all have seen it */
   for (int64_t i = threadIdx.x; i < c.T * W; i += blockDim.x) a[i] = none();
   if (!sound(c, n, name)) {
-    if (threadIdx.x == 0) plc_number_put(nll, n, (double)NAN);
+    if (threadIdx.x == 0 && !again) plc_number_put(nll, n, (double)NAN);
     return;
   }
   const int64_t T = c.frames[n], L = 2 * c.lengths[n] + 1;
@@ -63,16 +66,17 @@ __global__ void forward(Ctc c, double *alpha, plc_numbers nll, const char *name)
     }
     __syncthreads();
   }
-  if (threadIdx.x != 0) return;
+  if (threadIdx.x != 0 || again) return;
   if (T == 0) plc_number_put(nll, n, L == 1 ? 0 : (double)INFINITY);
   else plc_number_put(nll, n, -lse2(a[(T - 1) * W + L - 1], L > 1 ? a[(T - 1) * W + L - 2] : none()));
 }
 
 /* room[n]: two rows of W, then for each letter the next equal one (-1: none; < -1: not the first of its class). */
 __global__ void backward(Ctc c, plc_numbers dnll, plc_numbers nlls, const double *alpha, plc_numbers out, double *room, int64_t *chains,
-                         const char *name) {
+                         const int *own, const char *name) {
   __shared__ double part[32];
   const int64_t n = (int64_t)blockIdx.x, W = 2 * c.S + 1;
+  if (own && !own[n]) return;
   const int t0 = (int)threadIdx.x, many = (int)blockDim.x;
   const double *a = alpha + n * c.T * W, dy = plc_number(dnll, n, 0), nll = plc_number(nlls, n, 0);
   double *now = room + n * 2 * W, *after = now + W;
@@ -133,30 +137,36 @@ Ctc read_call(const PlkCall *call, int at) {
 }
 unsigned threads_for(int64_t states) { return states <= 32 ? 32 : states <= 128 ? 128 : 256; }
 
-PlStatus ctc_loss(const PlkCall *call) {
+} // namespace
+
+extern "C" PlStatus plc_ctc_loss_own(const PlkCall *call, const int *own) {
   const Ctc c = read_call(call, 0);
   void *room = NULL;
   if (c.N == 0) return PL_OK;
   if (!call->out[1]) PL_TRY(plc_scratch((size_t)(c.N * c.T * (2 * c.S + 1) + 1) * sizeof(double), &room));
   PLC_LAUNCH(forward, (unsigned)c.N, threads_for(2 * c.S + 1), 0, c, (double *)(room ? room : call->out[1]->data),
-             plc_numbers_of(call->out[0]), (const char *)call->name);
+             plc_numbers_of(call->out[0]), own, false, (const char *)call->name);
   plc_scratch_free(room);
   return PL_OK;
 }
-PlStatus ctc_loss_bwd(const PlkCall *call) {
+
+extern "C" PlStatus plc_ctc_loss_bwd_own(const PlkCall *call, const int *own) {
   const Ctc c = read_call(call, 1);
   void *room;
   if (c.N == 0 || !call->out[0] || call->out[0]->numel == 0) return PL_OK;
   const int64_t doubles = c.N * 2 * (2 * c.S + 1);
   PL_TRY(plc_scratch((size_t)(doubles + c.N * 2 * c.S) * 8, &room));
+  PLC_LAUNCH(forward, (unsigned)c.N, threads_for(2 * c.S + 1), 0, c, (double *)call->in[6]->data, plc_numbers_of(call->in[5]), own,
+             true, (const char *)call->name);
   PLC_LAUNCH(backward, (unsigned)c.N, threads_for(c.C > 2 * c.S ? c.C : 2 * c.S + 1), 0, c, plc_numbers_of(call->in[0]),
              plc_numbers_of(call->in[5]), (const double *)call->in[6]->data, plc_numbers_of(call->out[0]), (double *)room,
-             (int64_t *)room + doubles, (const char *)call->name);
+             (int64_t *)room + doubles, own, (const char *)call->name);
   plc_scratch_free(room);
   return PL_OK;
 }
 
-} // namespace
+static PlStatus ctc_loss(const PlkCall *call) { return plc_ctc_loss_own(call, NULL); }
+static PlStatus ctc_loss_bwd(const PlkCall *call) { return plc_ctc_loss_bwd_own(call, NULL); }
 
 PLC_KERNEL(ctc_loss, ctc_loss)
 PLC_KERNEL(ctc_loss_bwd, ctc_loss_bwd)

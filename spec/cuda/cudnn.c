@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The graphs that perilune gives to cuDNN, without a GPU: every descriptor is accepted, an engine is found and compiled for
  * an H200 that is only described (and a stand-in driver, driver.c), wrong shapes are refused, plans are kept. Recurrent nets
- * are described in every form.
+ * and CTC are described in every form.
  * Exit status 77: cuDNN is not installed, or too old to plan for a described device (9.11 can). */
 #include <stdio.h>
 #include <string.h>
@@ -79,6 +79,26 @@ static void conv_key(PlcConvKey *key, const ConvCase *c, PlcConvKind kind, PlDty
   key->workspace = (int64_t)1 << 30;
 }
 
+static bool planned(const PlcConvKey *key, PlcDnnTarget t) {
+  PlcPlan *plan = NULL;
+  PlStatus s = plc_conv_plan(key, t, &plan);
+  plc_plan_release(plan);
+  return s == PL_OK;
+}
+
+/* Halves with a bias are rounded once: it is in the kernel, or sums leave it in f32, or copies in f32 do the work. */
+static void halves(const ConvCase *c, size_t i, PlDtype dtype, PlcDnnTarget t) {
+  PlcConvKey biased, wide, copies;
+  conv_key(&biased, c, PLC_CONV, dtype, false);
+  wide = biased;
+  biased.bias = wide.wide = 1;
+  conv_key(&copies, c, PLC_CONV, PL_F32, false);
+  copies.exact = 0;
+  const bool one = planned(&biased, t), two = planned(&wide, t), three = planned(&copies, t);
+  printf("case %zu %s: bias inside %d, f32 sums %d, f32 copies %d\n", i, pl_dtype_name(dtype), one, two, three);
+  CHECK(three && (i == 1 || i == 2 || i > 4 || two), "case %zu %s: %s", i, pl_dtype_name(dtype), pl_message());
+}
+
 static void convolutions(PlcDnnTarget t) {
   static const ConvCase cases[] = {
       {2, 32, 64, {56, 56}, 64, {3, 3}, 1, 1, 1, 1},  {2, 2, 3, {64, 64}, 64, {7, 7}, 2, 3, 1, 1},
@@ -97,6 +117,7 @@ static void convolutions(PlcDnnTarget t) {
         PlStatus s = plc_conv_plan(&key, t, &plan);
         CHECK(s == PL_OK, "case %zu direction %d %s: %s", i, (int)kind, pl_dtype_name((PlDtype)form), pl_message());
         plc_plan_release(plan);
+        if (form >= PL_F16 && kind == PLC_CONV) halves(&cases[i], i, (PlDtype)form, t);
       }
 }
 
@@ -165,6 +186,18 @@ static void recurrent(const PlcDnnApi *api) {
   CHECK(describe_net(api, &good, none) == PL_ERR_ARG && describe_net(api, &good, longer) == PL_ERR_ARG, "lengths of 0 or 8 of 7 were taken");
 }
 
+/* ---- CTC: what can be described without a device --------------------------------------------------------------------- */
+
+static void ctc(const PlcDnnApi *api) {
+  cudnnCTCLossDescriptor_t d = NULL;
+  CHECK(api->cudnnCreateCTCLossDescriptor(&d) == CUDNN_STATUS_SUCCESS, "no descriptor");
+  for (int longest = 1; longest < 256; longest += 127)
+    CHECK(api->cudnnSetCTCLossDescriptor_v9(d, CUDNN_DATA_FLOAT, CUDNN_LOSS_NORMALIZATION_SOFTMAX, CUDNN_CTC_ZERO_OOB_GRADIENTS, longest) ==
+              CUDNN_STATUS_SUCCESS,
+          "%d letters", longest);
+  CHECK(api->cudnnDestroyCTCLossDescriptor(d) == CUDNN_STATUS_SUCCESS, "not given back");
+}
+
 /* ---- refusals ------------------------------------------------------------------------------------------------------- */
 
 static void refusals(PlcDnnTarget t) {
@@ -231,6 +264,7 @@ int main(void) {
   }
   strides();
   recurrent(api);
+  ctc(api);
   convolutions(t);
   attention(t);
   refusals(t);

@@ -20,14 +20,22 @@ static PlStatus by_cudnn(const PlkCall *call, PlcConvKind kind, const PlArray *x
   key.align = plc_dnn_align(n, at);
   key.bias = bias != NULL;
   key.deterministic = plc_deterministic();
-  key.exact = x->dtype == PL_F32 && !plc_tf32();
+  key.exact = x->dtype == PL_F32 && !plc_tf32() && call->in[0]->dtype == PL_F32; /* copies of halves are TF32's numbers */
+  key.wide = y->dtype != x->dtype;
   key.workspace = PLC_DNN_WORKSPACE;
   return plc_dnn_run(&key, sizeof key, plc_conv_plan, n, uid, at, done);
 }
 
-/* y += bias of each channel */
-static PlStatus add_bias(const PlArray *bias, PlArray *y) {
+static PlStatus elementwise(const char *name, int code, const PlArray *a, const PlArray *b, PlArray *y) {
   static const PlAttrs none;
+  const PlArray *in[2] = {a, b};
+  PlArray *out[1] = {y};
+  const PlkCall k = {.name = name, .code = code, .nin = b ? 2 : 1, .nout = 1, .in = in, .out = out, .attrs = &none};
+  return plc_run("elementwise", &k);
+}
+
+/* to = y + bias of each channel; all of one dtype */
+static PlStatus add_bias(const PlArray *bias, const PlArray *y, PlArray *to) {
   int64_t shape[PL_MAX_DIM], strides[PL_MAX_DIM];
   PlArray b = *bias;
   b.ndim = (uint8_t)(y->ndim - 1);
@@ -38,21 +46,59 @@ static PlStatus add_bias(const PlArray *bias, PlArray *y) {
   b.shape = shape;
   b.strides = strides;
   b.contiguous = 0;
-  const PlArray *in[2] = {y, &b};
-  PlArray *out[1] = {y};
-  const PlkCall k = {.name = "add", .code = PLK_EW_ADD, .nin = 2, .nout = 1, .in = in, .out = out, .attrs = &none};
-  return plc_run("elementwise", &k);
+  return elementwise("add", PLK_EW_ADD, y, &b, to);
 }
 
-/* Where products run on tensor cores a bias costs nothing in the same kernel; elsewhere its engines are slow ones. */
+/* A dense f32 copy of a in `at`. */
+static PlStatus widened(const PlArray *a, void *at, PlArray *out) {
+  *out = *a;
+  out->dtype = PL_F32;
+  out->data = at;
+  return elementwise("cast", PLK_EW_CAST, a, NULL, out);
+}
+
+/* sum = conv(x, w) of f16 or bf16, in f32: as such, or of f32 copies, whose products TF32 has exactly, too. */
+static PlStatus product_f32(const PlkCall *call, const PlArray *x, const PlArray *w, PlArray *sum, bool *done) {
+  PlArray wx, ww;
+  void *room;
+  PL_TRY(by_cudnn(call, PLC_CONV, x, w, sum, NULL, done));
+  if (*done || !x->contiguous || !w->contiguous) return PL_OK;
+  PL_TRY(plc_scratch((size_t)(x->numel + w->numel + 64) * sizeof(float), &room));
+  PlStatus s = widened(x, room, &wx);
+  if (s == PL_OK) s = widened(w, (float *)room + (x->numel + 63) / 64 * 64, &ww);
+  if (s == PL_OK) s = by_cudnn(call, PLC_CONV, &wx, &ww, sum, NULL, done);
+  plc_scratch_free(room);
+  return s;
+}
+
+/* The product in f32, to which the bias is added before the one rounding. */
+static PlStatus in_f32(const PlkCall *call, const PlArray *x, const PlArray *w, const PlArray *bias, PlArray *y, bool *done) {
+  PlArray sum = *y, b = *bias;
+  const int64_t dense = 1;
+  sum.dtype = b.dtype = PL_F32;
+  b.strides = &dense;
+  PL_TRY(plc_scratch((size_t)(sum.numel + b.numel) * sizeof(float), &sum.data));
+  b.data = (float *)sum.data + sum.numel;
+  PlStatus s = product_f32(call, x, w, &sum, done);
+  if (s == PL_OK && *done) s = elementwise("cast", PLK_EW_CAST, bias, NULL, &b);
+  if (s == PL_OK && *done) s = add_bias(&b, &sum, &sum);
+  if (s == PL_OK && *done) s = elementwise("cast", PLK_EW_CAST, &sum, NULL, y);
+  plc_scratch_free(sum.data);
+  return s;
+}
+
+/* Where products run on tensor cores a bias costs nothing in the same kernel; elsewhere its engines are slow ones. Halves
+ * are rounded once in any case: what cuDNN has no plan for then is conv.cu's. */
 static PlStatus conv(const PlkCall *call, bool *done) {
   const PlArray *x = call->in[0], *w = call->in[1], *bias = call->nin > 2 ? call->in[2] : NULL;
-  const bool narrow = x->dtype == PL_F16 || x->dtype == PL_BF16;
+  PlArray *y = call->out[0];
   *done = false;
-  if (bias && narrow && bias->strides[0] == 1) PL_TRY(by_cudnn(call, PLC_CONV, x, w, call->out[0], bias, done));
-  if (*done) return PL_OK;
-  PL_TRY(by_cudnn(call, PLC_CONV, x, w, call->out[0], NULL, done));
-  return *done && bias ? add_bias(bias, call->out[0]) : PL_OK;
+  if (bias && (x->dtype == PL_F16 || x->dtype == PL_BF16)) {
+    if (bias->strides[0] == 1) PL_TRY(by_cudnn(call, PLC_CONV, x, w, y, bias, done));
+    return *done ? PL_OK : in_f32(call, x, w, bias, y, done);
+  }
+  PL_TRY(by_cudnn(call, PLC_CONV, x, w, y, NULL, done));
+  return *done && bias ? add_bias(bias, y, y) : PL_OK;
 }
 
 static PlStatus conv_bwd_input(const PlkCall *call, bool *done) {

@@ -37,7 +37,12 @@
   X(cudnnSetRNNDataDescriptor)                                                                                         \
   X(cudnnRNNForward)                                                                                                   \
   X(cudnnRNNBackwardData_v8)                                                                                           \
-  X(cudnnRNNBackwardWeights_v8)
+  X(cudnnRNNBackwardWeights_v8)                                                                                        \
+  X(cudnnCreateCTCLossDescriptor)                                                                                      \
+  X(cudnnDestroyCTCLossDescriptor)                                                                                     \
+  X(cudnnSetCTCLossDescriptor_v9)                                                                                      \
+  X(cudnnGetCTCLossWorkspaceSize_v8)                                                                                   \
+  X(cudnnCTCLoss_v8)
 
 typedef struct PlcDnnApi {
 #define PLC_X(name) __typeof__(&name) name;

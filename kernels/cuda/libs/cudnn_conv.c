@@ -67,7 +67,7 @@ PlStatus plc_conv_plan(const void *key, PlcDnnTarget target, PlcPlan **out) {
   plc_graph_begin(&g, target);
   PlcDesc x = plc_graph_tensor(&g, PLC_UID_X, type, &sx, k->align);
   PlcDesc w = plc_graph_tensor(&g, PLC_UID_W, type, &sw, k->align);
-  PlcDesc y = plc_graph_tensor(&g, PLC_UID_Y, type, &sy, k->align);
+  PlcDesc y = plc_graph_tensor(&g, PLC_UID_Y, k->wide ? math : type, &sy, k->align);
   PlcDesc sum = k->bias ? plc_graph_inner(&g, math, &sy) : y;
   plc_graph_conv(&g, (PlcConvKind)k->kind, &c, math, x, w, sum);
   if (k->bias) {

@@ -9,17 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cudnn_inside.h"
 #include "inside.h"
 #include "kernels/convert.h"
 extern "C" {
 #include "kernels/cuda/libs/library.h"
 }
 
-struct cudnnContext { cudaStream_t stream; };
-struct cudnnTensorStruct {
-  int n, dim[3], stride[3];
-  cudnnDataType_t type;
-};
 struct cudnnRNNStruct {
   int mode, bias, dirs, in, hidden, proj, layers;
   cudnnDataType_t type;
@@ -33,12 +29,6 @@ struct cudnnRNNDataStruct {
 namespace {
 
 char said[256];
-cudnnStatus_t bad(const char *what) {
-  snprintf(said, sizeof said, "%s", what);
-  return CUDNN_STATUS_BAD_PARAM;
-}
-#define WANT(what) \
-  if (!(what)) return bad(#what)
 
 // ---- numbers
 
@@ -304,6 +294,11 @@ const int *keep_lengths(int n, const int *v) {
 
 } // namespace
 
+cudnnStatus_t plce_dnn_bad(const char *what) {
+  snprintf(said, sizeof said, "%s", what);
+  return CUDNN_STATUS_BAD_PARAM;
+}
+
 extern "C" {
 
 size_t cudnnGetVersion(void) { return plce_word("old-cudnn", NULL) ? 8907 : 91900; }
@@ -447,7 +442,9 @@ bool plc_library_open(const char *name, const char *const *, const PlcSymbol *sy
       HERE(cudnnGetTensorNdDescriptor) HERE(cudnnCreateRNNDescriptor) HERE(cudnnDestroyRNNDescriptor) HERE(cudnnSetRNNDescriptor_v8)
       HERE(cudnnGetRNNWeightSpaceSize) HERE(cudnnGetRNNWeightParams) HERE(cudnnGetRNNTempSpaceSizes)
       HERE(cudnnCreateRNNDataDescriptor) HERE(cudnnDestroyRNNDataDescriptor) HERE(cudnnSetRNNDataDescriptor) HERE(cudnnRNNForward)
-      HERE(cudnnRNNBackwardData_v8) HERE(cudnnRNNBackwardWeights_v8)};
+      HERE(cudnnRNNBackwardData_v8) HERE(cudnnRNNBackwardWeights_v8) HERE(cudnnCreateCTCLossDescriptor)
+      HERE(cudnnDestroyCTCLossDescriptor) HERE(cudnnSetCTCLossDescriptor_v9) HERE(cudnnGetCTCLossWorkspaceSize_v8)
+      HERE(cudnnCTCLoss_v8)};
   if (plce_word("no-cudnn", NULL)) {
     snprintf(missing, size, "%s was not found", name);
     return false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * For tests: the part of cuDNN's interface that kernels/cuda/libs uses for recurrent nets, with cuDNN's names and values, on
- * the CPU (cudnn.cpp). The graph functions are only named: nothing here plans. Never installed. */
+ * For tests: the part of cuDNN's interface that kernels/cuda/libs uses for recurrent nets and CTC, with cuDNN's names and
+ * values, on the CPU (cudnn.cpp, cudnn_ctc.cpp). The graph functions are only named: nothing here plans. Never installed. */
 #ifndef PL_SPEC_CUDA_CUDNN_H
 #define PL_SPEC_CUDA_CUDNN_H
 
@@ -29,6 +29,9 @@ typedef enum { CUDNN_UNIDIRECTIONAL = 0, CUDNN_BIDIRECTIONAL = 1 } cudnnDirectio
 typedef enum { CUDNN_LINEAR_INPUT = 0 } cudnnRNNInputMode_t;
 typedef enum { CUDNN_FWD_MODE_INFERENCE = 0, CUDNN_FWD_MODE_TRAINING = 1 } cudnnForwardMode_t;
 typedef enum { CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED = 0 } cudnnRNNDataLayout_t;
+typedef enum { CUDNN_CTC_LOSS_ALGO_DETERMINISTIC = 0, CUDNN_CTC_LOSS_ALGO_NON_DETERMINISTIC = 1 } cudnnCTCLossAlgo_t;
+typedef enum { CUDNN_LOSS_NORMALIZATION_NONE = 0, CUDNN_LOSS_NORMALIZATION_SOFTMAX = 1 } cudnnLossNormalizationMode_t;
+typedef enum { CUDNN_CTC_ZERO_OOB_GRADIENTS = 0, CUDNN_CTC_SKIP_OOB_GRADIENTS = 1 } cudnnCTCGradMode_t;
 typedef enum { CUDNN_WGRAD_MODE_ADD = 0, CUDNN_WGRAD_MODE_SET = 1 } cudnnWgradMode_t;
 #define CUDNN_RNN_PADDED_IO_ENABLED 1u
 
@@ -36,6 +39,7 @@ typedef struct cudnnContext *cudnnHandle_t;
 typedef struct cudnnTensorStruct *cudnnTensorDescriptor_t;
 typedef struct cudnnRNNStruct *cudnnRNNDescriptor_t;
 typedef struct cudnnRNNDataStruct *cudnnRNNDataDescriptor_t;
+typedef struct cudnnCTCLossStruct *cudnnCTCLossDescriptor_t;
 typedef struct cudnnDropoutStruct *cudnnDropoutDescriptor_t;
 typedef void *cudnnBackendDescriptor_t;
 
@@ -85,6 +89,16 @@ cudnnStatus_t cudnnRNNBackwardWeights_v8(cudnnHandle_t h, cudnnRNNDescriptor_t d
                                          cudnnRNNDataDescriptor_t xd, const void *x, cudnnTensorDescriptor_t hd, const void *hx,
                                          cudnnRNNDataDescriptor_t yd, const void *y, size_t weight_bytes, void *dweights, size_t work_bytes,
                                          void *work, size_t reserve_bytes, void *reserve);
+
+cudnnStatus_t cudnnCreateCTCLossDescriptor(cudnnCTCLossDescriptor_t *out);
+cudnnStatus_t cudnnDestroyCTCLossDescriptor(cudnnCTCLossDescriptor_t d);
+cudnnStatus_t cudnnSetCTCLossDescriptor_v9(cudnnCTCLossDescriptor_t d, cudnnDataType_t type, cudnnLossNormalizationMode_t norm,
+                                           cudnnCTCGradMode_t mode, int longest);
+cudnnStatus_t cudnnGetCTCLossWorkspaceSize_v8(cudnnHandle_t h, cudnnCTCLossAlgo_t algo, cudnnCTCLossDescriptor_t d,
+                                              const cudnnTensorDescriptor_t probs, const cudnnTensorDescriptor_t grads, size_t *bytes);
+cudnnStatus_t cudnnCTCLoss_v8(cudnnHandle_t h, cudnnCTCLossAlgo_t algo, cudnnCTCLossDescriptor_t d, const cudnnTensorDescriptor_t probs_d,
+                              const void *probs, const int labels[], const int letters[], const int frames[], void *costs,
+                              const cudnnTensorDescriptor_t grads_d, void *grads, size_t bytes, void *work);
 
 #ifdef __cplusplus
 }
