@@ -34,6 +34,7 @@ struct PlExec {
   char *arena, *placed; /* of the running call; what handles point into */
   PlAway *away; /* runs it where tensors lie on a device; made when they first do */
   bool busy, began;
+  bool leaves; /* something is moved to a device */
   int timed; /* runs that were timed */
   int64_t leaf_bytes; /* of this run's leaves, each store once */
 };
@@ -64,7 +65,10 @@ static PlStatus make_handles(PlExec *e) {
 static PlStatus make_steps(PlExec *e) {
   const PlFlow *f = e->plan->flow;
   size_t n = 0;
-  for (int32_t i = 0; i < f->nnodes; i++) n += (size_t)f->nodes[i].nin + (size_t)f->nodes[i].nout;
+  for (int32_t i = 0; i < f->nnodes; i++) {
+    n += (size_t)f->nodes[i].nin + (size_t)f->nodes[i].nout;
+    e->leaves = e->leaves || (f->nodes[i].op == &pl_op_to_device && pl_attr_i(f->nodes[i].attrs, 0) != PL_CPU);
+  }
   e->steps = calloc((size_t)f->nnodes + 1, sizeof *e->steps);
   e->args = calloc(n + 1, sizeof *e->args);
   e->arrs = calloc(n + 1, sizeof *e->arrs);
@@ -323,7 +327,7 @@ static bool any_on_device(const PlFlow *f, PlTensor *const *in) {
 
 PlStatus pl_exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   if (e->busy) return pl_flow_run(e->plan->flow, in, out);
-  if (any_on_device(e->plan->flow, in)) {
+  if (e->leaves || any_on_device(e->plan->flow, in)) {
     if (!e->away) PL_TRY(pl_away_new(&e->away, e->plan->flow));
     return pl_away_run(e->away, in, out);
   }

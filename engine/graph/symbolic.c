@@ -248,7 +248,41 @@ PlFlow *pl_sym_flow_of(PlTensor *const *in, int nin) {
   return pl_state.trace;
 }
 
+/* Are all leaves until now the CPU's? */
+static bool at_home(const PlFlow *f) {
+  for (PlFVal v = 0; v < f->nvals; v++)
+    if (f->vals[v].kind != PL_FV_NODE && f->vals[v].device != PL_CPU) return false;
+  return true;
+}
+
+static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
+
+/* A run makes things out of nothing where its leaves lie. What a call wants elsewhere is moved there. */
+static PlStatus made_away(PlFlow *f, const PlOp *op, const PlAttrs *attrs, PlTensor **out) {
+  const uint8_t device = pl_state.device;
+  pl_state.device = PL_CPU;
+  PlStatus s = apply(f, op, NULL, 0, attrs, out);
+  pl_state.device = device;
+  PL_TRY(s);
+  PlAttrs a;
+  pl_attrs_init(&pl_op_to_device, &a);
+  pl_attrs_int(&a, 0, device);
+  for (int o = 0; o < op->nout; o++) {
+    PlTensor *moved;
+    if (!out[o]) continue;
+    s = apply(f, &pl_op_to_device, &out[o], 1, &a, &moved);
+    if (s != PL_OK) {
+      pl_release_all(out, op->nout);
+      return s;
+    }
+    pl_tensor_release(out[o]);
+    out[o] = moved;
+  }
+  return PL_OK;
+}
+
 static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  if (nin == 0 && PL_UNLIKELY(pl_state.device != PL_CPU) && at_home(f)) return made_away(f, op, attrs, out);
   if (op == &pl_op_shape_of) return shape_tensor(in[0], out);
   if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
   if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);

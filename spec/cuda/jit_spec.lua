@@ -289,6 +289,43 @@ describe("T.jit on the device", function()
     end
   end)
 
+  it("puts results where the same call without it does, with arguments on the CPU too", function()
+    local w = T.randn(4):cuda()
+    local function f(x)
+      local y = (x * 2):to("cuda")
+      return y + w, x + 1, T.full({ 2 }, 3, { device = "cuda" }), T.arange(4, { device = "cuda" }) + 1, y:sum():cpu()
+    end
+    local x = T.randn(4)
+    local jitted, want = T.jit(f), { f(x) }
+    for run = 1, 3 do
+      for i, got in ipairs { jitted(x) } do
+        assert.equal(want[i]:device(), got:device(), ("run %d, result %d"):format(run, i))
+        assert.is_true(want[i]:cpu():equal(got:cpu()))
+      end
+    end
+    local leaf = T.ones(3):requires_grad_()
+    local g = T.jit(function(t)
+      local y = t:to("cuda")
+      return (y * y * T.full({ 3 }, 5, { device = "cuda" })):sum()
+    end)
+    for run = 1, 3 do
+      local y = g(leaf)
+      y:backward()
+      assert.equal("cuda", y:device())
+      assert.equal("cpu", leaf.grad:device())
+      assert.same({ 10.0 * run, 10.0 * run, 10.0 * run }, leaf.grad:totable())
+    end
+  end)
+
+  it("makes noise on the device without a copy, where only what it captures lies there", function()
+    local w = T.randn(5):cuda()
+    local f = T.jit(function() return (T.randn(5, { device = "cuda" }) * w):sum() end)
+    for _ = 1, 5 do assert.equal("cuda", f():device()) end
+    local plan = f:plan()
+    assert.truthy(tostring(plan):find("captured", 1, true))
+    assert.is_nil(tostring(plan):find("not captured", 1, true))
+  end)
+
   it("gives captured memory back", function()
     collectgarbage()
     collectgarbage()

@@ -15,25 +15,29 @@ static bool stays_away(const PlFlow *f, const PlFNode *n) {
   return false;
 }
 
-/* Is value v of a device a number that mixes there, wherever it is read? */
-static bool mixes(const PlFlow *f, PlFVal v) {
+/* Is value v of a device a number that mixes there, wherever it or (at most `deep` times) a number made of it is read? */
+static bool mixes(const PlFlow *f, PlFVal v, int deep) {
   if (f->vals[v].ndim) return false;
   for (int32_t o = 0; o < f->noutputs; o++)
     if (f->outputs[o] == v) return false;
-  for (int32_t i = f->vals[v].node + 1; i < f->nnodes; i++)
-    for (int32_t k = 0; k < f->nodes[i].nin; k++)
-      if (f->nodes[i].in[k] == v && !stays_away(f, &f->nodes[i])) return false;
+  for (int32_t i = f->vals[v].node + 1; i < f->nnodes; i++) {
+    const PlFNode *n = &f->nodes[i];
+    for (int32_t k = 0; k < n->nin; k++)
+      if (n->in[k] == v && !stays_away(f, n) &&
+          !(deep > 0 && n->op->cls == PL_POINTWISE && n->nout == 1 && mixes(f, n->first, deep - 1)))
+        return false;
+  }
   return true;
 }
 
 static bool foldable(const PlFlow *f, const PlFNode *n, const uint8_t *written) {
-  if (!pl_fnode_pure(n) || n->flags & (PL_FN_MIRROR | PL_FN_VIEW) || n->nout != 1 || n->nin > PL_MAX_IN || n->nafter) return false;
+  if (!pl_fnode_pure(n) || n->op == &pl_op_to_device || n->flags & (PL_FN_MIRROR | PL_FN_VIEW) || n->nout != 1 || n->nin > PL_MAX_IN || n->nafter) return false;
   const PlFValue *y = &f->vals[n->first];
   if (y->dtype == PL_NDTYPE || y->numel > MOST || written[y->store]) return false;
   if (n->nin == 0 && y->numel > 1) return false; /* a tensor of ones says more as it is */
   for (int32_t k = 0; k < n->nin; k++)
     if (n->in[k] >= 0 && f->vals[n->in[k]].kind != PL_FV_CONST) return false;
-  return y->device == PL_CPU || mixes(f, n->first);
+  return y->device == PL_CPU || mixes(f, n->first, 8);
 }
 
 static PlStatus fold(PlFlow *f, const PlFNode *n, PlFVal *out) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Nodes that give back an input, bit for bit: x * 1, x / 1, x - 0, times a tensor of ones, casts to the same dtype, double
- * negation, and chains of views that end where they began. With unsafe_math also x + 0, x / x = 1 and
- * log(exp a + exp b) = logaddexp(a, b). */
+ * negation, moving what is made on that device anyway, and chains of views that end where they began. With unsafe_math
+ * also x + 0, x / x = 1 and log(exp a + exp b) = logaddexp(a, b). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +30,14 @@ static bool same_window(const PlFValue *a, const PlFValue *b) {
   return a->store == b->store && a->offset == b->offset && a->version == b->version && same_type(a, b);
 }
 
+/* Where leaves lie, and what is made out of nothing with them; -1: there are none. */
+static int home(const PlFlow *f) {
+  int d = -1;
+  for (PlFVal v = 0; v < f->nvals; v++)
+    if (f->vals[v].kind != PL_FV_NODE && f->vals[v].device > d) d = f->vals[v].device;
+  return d;
+}
+
 static const PlFNode *maker(const PlFlow *f, PlFVal v) { return v >= 0 && f->vals[v].node >= 0 ? &f->nodes[f->vals[v].node] : NULL; }
 
 /* What v of node n may be read as, or -1. */
@@ -52,6 +60,7 @@ static PlFVal simpler(const PlFlow *f, const PlFNode *n) {
   if (n->op == &pl_op_div && number(f, n->in[1], &k) && k == 1) return n->in[0];
   if (n->op == &pl_op_sub && number(f, n->in[1], &k) && k == 0 && !(1 / k < 0)) return n->in[0];
   if (n->op == &pl_op_cast) return n->in[0];
+  if (n->op == &pl_op_to_device && by && by->nin == 0 && home(f) == pl_attr_i(n->attrs, 0)) return n->in[0];
   if (n->op == &pl_op_neg && by && by->op == &pl_op_neg) return by->in[0];
   if (f->unsafe_math && n->op == &pl_op_add && number(f, n->in[1], &k) && k == 0) return n->in[0];
   return -1;
