@@ -121,7 +121,8 @@ function plot.hist(x, opts)
   limits("plot.hist", opts)
   local bins = opts.bins or 30
   if math.type(bins) ~= "integer" or bins < 1 then fail("plot.hist: bins must be a positive integer") end
-  local v = T.is_tensor(x) and x:detach():reshape(-1):double() or T.tensor(numbers("plot.hist", x), { dtype = "f64" })
+  local v = T.is_tensor(x) and x:detach():to("cpu"):reshape(-1):double() or
+    T.tensor(numbers("plot.hist", x), { dtype = "f64", device = "cpu" })
   local _ <close> = T.no_grad()
   v = v[v:isfinite()]
   local lo, hi = 0, 1
@@ -135,7 +136,7 @@ function plot.hist(x, opts)
   local step = (hi - lo) / bins
   local counts, middles = {}, {}
   local at = ((v - lo) / step):floor():clamp(0, bins - 1):long() + 1
-  local n = T.zeros({ bins }, { dtype = "f64" })
+  local n = T.zeros({ bins }, { dtype = "f64", device = "cpu" })
   if v:numel() > 0 then n = n:scatter_add_(1, at, T.ones_like(v)) end
   for i = 1, bins do counts[i], middles[i] = n:get(i), lo + (i - 0.5) * step end
   local bars = { x = middles, y = counts, style = "bars", color = color.series[1], step = step }
@@ -214,7 +215,7 @@ local function grid(x, cols)
   local n, h, w = x:size(1), x:size(2), x:size(3)
   cols = math.min(cols or math.ceil(n ^ 0.5), n)
   local rows = (n + cols - 1) // cols
-  local out = T.zeros({ rows * (h + 1) - 1, cols * (w + 1) - 1, 3 }, { dtype = "u8" })
+  local out = T.zeros({ rows * (h + 1) - 1, cols * (w + 1) - 1, 3 }, { dtype = "u8", device = "cpu" })
   for i = 1, n do
     local r, c = (i - 1) // cols * (h + 1), (i - 1) % cols * (w + 1)
     out[{ { r + 1, r + h }, { c + 1, c + w }, {} }] = x[i]
@@ -237,7 +238,7 @@ local function colored(who, x, opts)
   if pixels:dim() == 3 then return pixels:narrow(3, 1, 3):contiguous() end
   local shade, table_ = color.map(who, opts.map or "grey"), {}
   for i = 0, 255 do table_[i + 1] = { color.split(shade(i / 255)) } end
-  local rows = T.tensor(table_, { dtype = "u8" })
+  local rows = T.tensor(table_, { dtype = "u8", device = "cpu" })
   local s = pixels:shape()
   return rows:index_select(pixels:long():reshape(-1) + 1, 1):view(s[1], s[2], 3)
 end
@@ -247,6 +248,7 @@ end
 function plot.image(x, opts)
   opts = options.check("imshow", opts, { "lo", "hi", "map", "cols", "title", "scale", "file" })
   if not T.is_tensor(x) then fail("imshow: a tensor is wanted, got %s", describe(x)) end
+  x = x:detach():to("cpu")
   local pixels
   if x:dim() == 4 and x:size(1) > 0 then
     local list, o = {}, { lo = opts.lo, hi = opts.hi, map = opts.map }
