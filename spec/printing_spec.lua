@@ -19,8 +19,10 @@ describe("tostring", function()
   end)
 
   it("says dtype, shape and device, and the op of a gradient", function()
-    assert.is_truthy(tostring(T.ones(2, 3)):find("-- f32[2,3] " .. T.get_default_device(), 1, true))
-    local x = T.ones(2):requires_grad_()
+    local x = T.ones(2, 3)
+    assert.is_truthy(tostring(x):find("-- f32[2,3] " .. x:device(), 1, true))
+    assert.is_truthy(tostring(x:to("cpu")):find("-- f32[2,3] cpu", 1, true))
+    x = T.ones(2):requires_grad_()
     assert.is_truthy(tostring(x * 2):find("grad=mul", 1, true))
   end)
 

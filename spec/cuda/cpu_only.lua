@@ -7,6 +7,7 @@ local late = "wants the error of a bad index at once; a device notices it when i
 local plan = "is about plans and compiled groups of the CPU; graphs on a device run otherwise (spec/cuda/jit_spec)"
 local process = "runs other processes, which have a default device of their own"
 local text = "is about texts, without tensors"
+local loaded = "loads what was saved to the default device, here the CPU"
 
 local cuda = {
   autograd = { ["temporaries of a sum are freed"] = bytes },
@@ -36,6 +37,6 @@ local cuda = {
 -- The same with defaults on the CPU: what a spec gets from files, loaders and default arguments stays there.
 local moved = {}
 for file, why in pairs(cuda) do moved[file] = why end
-moved["ops/extremes"] = "wants the caller's line in errors of what makes tensors; here that is the mover's"
+moved.graph_io = { ["loads as the same program"] = loaded, ["may be a traced function's"] = loaded }
 
 return { cuda = cuda, moved = moved }

@@ -20,15 +20,33 @@ local function from_spec(level)
   return info ~= nil and info.source:find("spec/", 1, true) ~= nil
 end
 
+-- What pcall gave: results, or the error, at the line that called the mover instead of one of this file.
+local function at_caller(fine, ...)
+  if fine then return ... end
+  local err, level = ..., 2 -- a tail call: the mover is gone
+  local info = debug.getinfo(level, "Sl")
+  while info and info.currentline < 0 do
+    level = level + 1
+    info = debug.getinfo(level, "Sl")
+  end
+  if type(err) == "string" and info then
+    local here = ("%s:%d: "):format(info.short_src, info.currentline)
+    err = err:gsub("^[^\n:]*support/device%.lua:%d+: ", function() return here end)
+  end
+  error(err, 0)
+end
+
 local function move_what_specs_make(T)
   local with = T.core.device.with
-  for _, name in ipairs(MAKERS) do
-    local make = T[name]
-    T[name] = function(...)
-      if from_spec(2) then return with("cuda", make, ...) end
-      return make(...)
+  local function mover(make)
+    return function(...)
+      if from_spec(2) then return at_caller(pcall(with, "cuda", make, ...)) end
+      return at_caller(pcall(make, ...))
     end
   end
+  for _, name in ipairs(MAKERS) do T[name] = mover(T[name]) end
+  local graph = getmetatable(T.graph())
+  graph.input = mover(graph.input)
   local classes = {}
   for name, class in pairs(T.nn) do classes[#classes + 1] = { name, class } end
   for _, entry in ipairs(classes) do
@@ -38,8 +56,8 @@ local function move_what_specs_make(T)
       local construct = meta.__call
       meta.moved = true
       meta.__call = function(...)
-        if from_spec(2) then return with("cuda", construct, ...) end
-        return construct(...)
+        if from_spec(2) then return at_caller(pcall(with, "cuda", construct, ...)) end
+        return at_caller(pcall(construct, ...))
       end
     end
   end
