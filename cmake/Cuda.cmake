@@ -141,7 +141,7 @@ if(PL_TESTS)
     endif()
     set(emulated_objects "")
     foreach(file IN LISTS cuda_cu ITEMS "${emulate}/emulate.cpp" "${emulate}/runtime.cpp"
-            "${emulate}/fused.cpp" "${emulate}/cudnn.cpp" "${emulate}/cudnn_ctc.cpp")
+            "${emulate}/guard.cpp" "${emulate}/plant.cpp" "${emulate}/fused.cpp" "${emulate}/cudnn.cpp" "${emulate}/cudnn_ctc.cpp")
       get_filename_component(name "${file}" NAME_WE)
       set(object "${out}/cuda/emulated/${name}.o")
       set(defs "")
@@ -159,7 +159,9 @@ if(PL_TESTS)
     add_library(perilune_cuda_emulated MODULE ${cuda_c} ${emulated_libs} ${emulated_objects})
     target_include_directories(perilune_cuda_emulated SYSTEM PRIVATE "${emulate}")
     target_link_libraries(perilune_cuda_emulated PRIVATE pl_flags Threads::Threads ${CMAKE_DL_LIBS} m)
-    target_link_options(perilune_cuda_emulated PRIVATE "LINKER:-z,nodelete")
+    # guard.cpp stands before the allocator
+    target_link_options(perilune_cuda_emulated PRIVATE "LINKER:-z,nodelete"
+      "LINKER:--wrap=plc_alloc,--wrap=plc_release,--wrap=plc_scratch,--wrap=plc_scratch_free")
     set_target_properties(perilune_cuda_emulated PROPERTIES PREFIX "" OUTPUT_NAME cuda_emulated
                           LIBRARY_OUTPUT_DIRECTORY "${out}/spec")
     set(PL_CUDA_EMULATED "${out}/spec/cuda_emulated.so")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Kernels on the CPU, for tests: blocks run one after the other, the threads of a block as fibers. Memory and the runtime's
-// functions: runtime.cpp.
+// functions: runtime.cpp. Kernels that are watched: guard.cpp.
 #include "inside.h"
 
 #include <stdio.h>
@@ -14,6 +14,7 @@ namespace {
 
 const size_t STACK = 64 << 10;
 const unsigned MAX_THREADS = 1024;
+const size_t SHARED = 48 << 10;
 
 // ---- fibers: one stack a thread of the block, reused from block to block
 
@@ -37,6 +38,7 @@ struct Warp {
   alignas(16) unsigned char slot[32][16];
 } warps[MAX_THREADS / 32];
 unsigned progress; // moves whenever a fiber gets past something
+bool backwards;    // the last block and the last thread first
 
 #if defined(__x86_64__)
 // Saves the callee-saved registers on the old stack, then takes them from the new one.
@@ -138,6 +140,17 @@ void thread_ends() {
   release_warp(&warps[t / 32]);
 }
 
+// 48 KiB of shared memory; what a launch gets of it ends where memory ends.
+unsigned char *shared_memory(size_t bytes) {
+  if (!plce_shared_end) {
+    void *p = mmap(NULL, SHARED + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) abort();
+    plce_shared_end = (unsigned char *)p + SHARED;
+    if (mprotect(plce_shared_end, 4096, PROT_NONE) != 0) abort();
+  }
+  return plce_shared_end - (bytes + 15) / 16 * 16;
+}
+
 void run_block(unsigned char *shared, size_t bytes) {
   memset(shared, PLCE_POISON, bytes);
   arrived = 0;
@@ -150,8 +163,10 @@ void run_block(unsigned char *shared, size_t bytes) {
   for (unsigned t = 0; t < threads; t++) fibers[t].live = true;
   while (live) {
     unsigned before = progress;
-    for (unsigned t = 0; t < threads; t++)
+    for (unsigned i = 0; i < threads; i++) {
+      const unsigned t = backwards ? threads - 1 - i : i;
       if (fibers[t].live) resume(&fibers[t]);
+    }
     if (before == progress) {
       fprintf(stderr, "cuda emulation: a barrier that not all threads reach\n");
       abort();
@@ -159,7 +174,18 @@ void run_block(unsigned char *shared, size_t bytes) {
   }
 }
 
+void run_grid(dim3 grid, size_t shared) {
+  for (unsigned k = 0; k < grid.z; k++)
+    for (unsigned j = 0; j < grid.y; j++)
+      for (unsigned i = 0; i < grid.x; i++) {
+        plce_block = backwards ? dim3(grid.x - 1 - i, grid.y - 1 - j, grid.z - 1 - k) : dim3(i, j, k);
+        run_block(plce_shared, shared);
+      }
+}
+
 } // namespace
+
+unsigned char *plce_shared_end;
 
 extern "C" {
 
@@ -198,17 +224,17 @@ cudaError_t plce_run(dim3 grid, dim3 block, size_t shared, void (*body)(void *),
   static long long launches;
   unsigned n = block.x * block.y * block.z;
   if (n == 0 || n > MAX_THREADS || block.z > 64 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 ||
-      grid.z > 65535 || shared > 48 << 10) {
+      grid.z > 65535 || shared > SHARED) {
     fprintf(stderr, "cuda emulation: launch of %s with %u threads, grid %u %u %u, %zu bytes shared\n", name, n, grid.x, grid.y, grid.z,
             shared);
     return cudaErrorInvalidValue;
   }
   if (plce_dead) return cudaErrorIllegalAddress;
   long long fault = -1;
+  const bool twice = plce_twice();
   pthread_mutex_lock(&plce_lock);
   if (plce_word("fault", &fault) && ++launches == fault) plce_dead = true; // noticed at the next wait
-  static unsigned char room[48 << 10] __attribute__((aligned(16)));
-  plce_shared = room;
+  plce_shared = shared_memory(shared);
   kernel_body = body;
   kernel_context = context;
   plce_block_size = block;
@@ -218,13 +244,20 @@ cudaError_t plce_run(dim3 grid, dim3 block, size_t shared, void (*body)(void *),
     prepare(&fibers[t]);
     fibers[t].index = dim3(t % block.x, t / block.x % block.y, t / block.x / block.y);
   }
+  backwards = plce_word("reverse", NULL);
   plce_enter();
-  for (unsigned z = 0; z < grid.z && !plce_dead; z++)
-    for (unsigned y = 0; y < grid.y; y++)
-      for (unsigned x = 0; x < grid.x; x++) {
-        plce_block = dim3(x, y, z);
-        run_block(room, shared);
-      }
+  plce_launch_begins(name);
+  if (!plce_dead) {
+    if (twice) plce_keep();
+    run_grid(grid, shared);
+    if (twice) {
+      plce_restore();
+      backwards = !backwards;
+      run_grid(grid, shared);
+      plce_compare(name);
+    }
+  }
+  plce_launch_ends();
   plce_leave();
   pthread_mutex_unlock(&plce_lock);
   return cudaSuccess;

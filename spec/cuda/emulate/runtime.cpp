@@ -4,7 +4,8 @@
 // New memory and freed memory hold poison. PERILUNE_EMULATE, words separated by commas, plays a bad day:
 //   no-driver, old-driver, no-device, memory=BYTES (of the device), fault=N (the N-th launch is an illegal access),
 //   slow (work is done when somebody has asked three times whether something is),
-//   open (memory stays accessible to everybody: what takes long takes less)
+//   open (memory stays accessible to everybody: what takes long takes less),
+//   guard, twice (kernels are watched: guard.cpp), reverse (blocks and threads run in the opposite order)
 #include "inside.h"
 
 #include <stdio.h>
@@ -76,10 +77,12 @@ void start() {
   base = (char *)p;
   long long bytes;
   if (plce_word("memory", &bytes)) capacity = (size_t)bytes;
-  stays_open = plce_word("open", NULL);
+  stays_open = plce_word("open", NULL) || plce_guards();
 }
 
-bool inside(const void *p, size_t n) { return (const char *)p >= base && (const char *)p + n <= base + high; }
+bool inside(const void *p, size_t n) {
+  return plce_guarded(p) || ((const char *)p >= base && (const char *)p + n <= base + high);
+}
 
 // What is beyond n in a used piece becomes a free one.
 void split(Piece *p, size_t n) {
@@ -203,6 +206,7 @@ struct plce_event {
   bool captured;
 };
 static plce_stream *capturing;
+bool plce_captures(void) { return capturing != NULL; }
 
 // What a capture does not survive; on == NULL: of any stream.
 static cudaError_t ends(plce_stream *on) {
