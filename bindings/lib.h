@@ -39,6 +39,7 @@ void l_put_on(lua_State *L, int device); /* the new tensor on top of the stack g
 PlArray l_element(lua_State *L, const PlTensor *t, int64_t byte_offset, uint64_t *room);
 int l_check_device(lua_State *L, int at, const char *fn); /* PL_CPU, PL_CUDA; raises why it cannot be used */
 void l_device_register(lua_State *L);
+void l_group_register(lua_State *L);
 void l_recurrent_register(lua_State *L);
 Box *l_new_box(lua_State *L);                  /* pushes an empty box */
 /* The same Lua object each time the same handle is pushed. Borrows t. */

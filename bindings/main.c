@@ -34,11 +34,13 @@ static bool call(lua_State *L, int nargs, int nresults) {
   return status == LUA_OK;
 }
 
-/* Writes the message on top of the stack and pops it. */
+/* Writes the message on top of the stack and pops it. Of several processes it says which one speaks. */
 static void complain(lua_State *L) {
-  const char *message = lua_tostring(L, -1);
+  const char *message = lua_tostring(L, -1), *rank = getenv("RANK"), *of = getenv("WORLD_SIZE");
+  bool several = rank && *rank && of && atoi(of) > 1;
   fflush(stdout);
-  fprintf(stderr, "perilune: %s\n", message ? message : "error without a message");
+  fprintf(stderr, "perilune: %s%.10s%s%s\n", several ? "rank " : "", several ? rank : "", several ? ": " : "",
+          message ? message : "error without a message");
   lua_pop(L, 1);
 }
 
@@ -225,6 +227,10 @@ static int protected_main(lua_State *L) {
   lua_settop(L, 0);
   int status = dispatch(L, argc, argv);
   lua_settop(L, 0);
+  if (status != EXIT_OK) { /* other processes of a group must not wait for this one: bindings/group.c */
+    lua_pushboolean(L, 1);
+    lua_setfield(L, LUA_REGISTRYINDEX, "perilune.failed");
+  }
   lua_pushinteger(L, status);
   return 1;
 }

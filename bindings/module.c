@@ -33,6 +33,7 @@ int luaopen_perilune_engine(lua_State *L) {
   l_tensor_register(L);
   l_tensor_new_register(L);
   l_device_register(L);
+  l_group_register(L);
   l_recurrent_register(L);
   l_index_register(L);
   l_grad_register(L);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/alloc.h"
+#include "engine/plugin.h"
 #include "engine/state.h"
 
 static struct {
@@ -26,30 +27,9 @@ static void host_warn(const char *text) { fprintf(stderr, "perilune: %s\n", text
 
 static const PlDeviceHost host_services = {.abi = PL_DEVICE_ABI, .fail = host_fail, .poll = plk_poll, .warn = host_warn};
 
-static void *open_beside(void) {
-  static const char file[] = "perilune_cuda.so";
-  char path[4096];
-  Dl_info me;
-  if (dladdr((const void *)&host_services, &me) && me.dli_fname) {
-    const char *slash = strrchr(me.dli_fname, '/');
-    int dir = slash ? (int)(slash - me.dli_fname) + 1 : 0;
-    if (snprintf(path, sizeof path, "%.*s%s", dir, me.dli_fname, file) < (int)sizeof path) {
-      void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-      if (lib) return lib;
-      FILE *there = fopen(path, "rb"); /* it is there and does not load: that message counts */
-      if (there) {
-        fclose(there);
-        (void)dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        return NULL;
-      }
-    }
-  }
-  return dlopen(file, RTLD_NOW | RTLD_LOCAL);
-}
-
 static PlStatus load(const PlDeviceTable **out) {
   const char *named = getenv("PERILUNE_CUDA_PLUGIN");
-  void *lib = named && *named ? dlopen(named, RTLD_NOW | RTLD_LOCAL) : open_beside();
+  void *lib = named && *named ? dlopen(named, RTLD_NOW | RTLD_LOCAL) : pl_plugin_open("perilune_cuda.so", RTLD_NOW | RTLD_LOCAL);
   if (!lib) {
     const char *why = dlerror();
     if (!why || strstr(why, "perilune_cuda.so: cannot open shared object file: No such file"))

@@ -41,7 +41,7 @@ core.seal() -- all metamethods are in place
 
 -- All other parts load at first use: `require "perilune"` stays quick. First the modules,
 local lazy = {
-  distributions = "perilune.distributions",
+  distributions = "perilune.distributions", distributed = "perilune.distributed",
   nn = "perilune.nn", optim = "perilune.optim", data = "perilune.data", bar = "perilune.bar",
   save = { "perilune.io", "save" }, load = { "perilune.io", "load" },
   GradScaler = "perilune.scaler", Generator = "perilune.generator",

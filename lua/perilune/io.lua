@@ -54,6 +54,7 @@ local function sorted_keys(t)
 end
 
 -- Appends v to `out` and its tensors to `names`, `tensors`. `at` is the path so far.
+-- `who` names the caller in messages.
 local function encode(v, at, state, depth)
   local kind = type(v)
   local out = state.out
@@ -75,19 +76,19 @@ local function encode(v, at, state, depth)
     out[#out + 1] = v and "b1" or "b0"
   elseif kind == "table" then
     if depth > MAX_DEPTH then
-      fail("save: '%s' is nested deeper than %d tables (or contains itself)", at, MAX_DEPTH)
+      fail(state.who .. ": '%s' is nested deeper than %d tables (or contains itself)", at, MAX_DEPTH)
     end
     out[#out + 1] = "t"
     for _, key in ipairs(sorted_keys(v)) do
       if type(key) ~= "string" and type(key) ~= "number" and type(key) ~= "boolean" then
-        fail("save: a key in '%s' is %s; only strings, numbers and booleans can be saved", at, describe(key))
+        fail(state.who .. ": a key in '%s' is %s; only strings, numbers and booleans can be saved", at, describe(key))
       end
       encode(key, at, state, depth)
       encode(v[key], at == "" and tostring(key) or at .. "." .. tostring(key), state, depth + 1)
     end
     out[#out + 1] = "e"
   else
-    fail("save: '%s' is %s; tensors, tables, strings, numbers and booleans can be saved", at, describe(v))
+    fail(state.who .. ": '%s' is %s; tensors, tables, strings, numbers and booleans can be saved", at, describe(v))
   end
 end
 
@@ -135,6 +136,20 @@ local function decode(s, at, tensors, depth)
   return nil
 end
 
+--- A value as text and a list of the tensors in it with their names; io_.from_text is the other way, and runs no code.
+function io_.to_text(who, v)
+  local state = { who = who, out = {}, names = {}, tensors = {}, taken = {} }
+  encode(v, "", state, 1)
+  return table.concat(state.out), state.names, state.tensors
+end
+
+--- text, name → tensor → the value; nil when the text is broken.
+function io_.from_text(text, tensors)
+  local ok, v, stop = pcall(decode, text, 1, tensors, 1)
+  if ok and v ~= nil and stop == #text + 1 then return v end
+  return nil
+end
+
 -- ---- the two functions -------------------------------------------------------------------------------
 
 --- Writes a table of tensors (nested, with plain values among them, if you like) to a safetensors file:
@@ -156,7 +171,7 @@ function io_.save(path, t, opts)
     fail("save: a table of tensors is wanted, got %s%s", describe(t),
       core.is_tensor(t) and "; T.save(path, { x = x }), or T.save_npy(path, x)" or "")
   end
-  local state, meta = { out = {}, names = {}, tensors = {}, taken = {} }, {}
+  local state, meta = { who = "save", out = {}, names = {}, tensors = {}, taken = {} }, {}
   if is_flat(t) then
     for name, v in pairs(t) do
       state.names[#state.names + 1], state.tensors[#state.tensors + 1] = name, v

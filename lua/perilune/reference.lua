@@ -87,6 +87,7 @@ local symbol_pages = {
   { "nn-utils", "nn.init and nn.utils", "utils" },
   { "optim", "optim", "optim" },
   { "schedules", "optim.lr_scheduler", "schedules" },
+  { "distributed", "T.distributed", "distributed" },
   { "distributions", "T.distributions", "distributions" },
 }
 

@@ -276,7 +276,7 @@ print((T.load_idx("/nowhere/images-idx3-ubyte")))  --> nil]] }
 -- Groups, one a file of this folder, and a page of the reference.
 for _, entry in pairs(S) do entry.group = "core" end
 for _, file in ipairs { "more", "composites", "math", "tools", "data", "linalg", "spatial", "layers", "losses",
-  "functional", "utils", "optim", "schedules", "distributions" } do
+  "functional", "utils", "optim", "schedules", "distributions", "distributed" } do
   for name, entry in pairs(require("perilune.symbols_" .. file)) do
     entry.group = entry.group or file
     S[name] = entry

@@ -127,9 +127,9 @@ end
 
 function commands.bench(...) return require "perilune.command.bench" (...) end
 
-function commands.launch()
-  io.stderr:write "perilune launch: comes with distributed training, which perilune does not have yet\n"
-  return USAGE
+function commands.launch(...)
+  local status, message = require "perilune.command.launch" (...)
+  return status or usage("launch", message)
 end
 
 -- perilune.command(name, …) → exit status

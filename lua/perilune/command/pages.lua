@@ -33,8 +33,18 @@ raises that error, <!-- not run: WHY --> leaves it out. Exit status 1 if a block
     [[Two elements are equal where |a - b| <= atol + rtol |b|, and NaN equals NaN; both are 0 by default. --any-dtype
 compares values across dtypes. Exit status 0: equal; 1: different, and the lines say where; 2: a file cannot be
 read.]] },
-  { "launch", "launch -n N FILE ARGS...", "not there yet: a script in several processes that train together",
-    "Comes with distributed training, which perilune does not have yet. Exit status 2." },
+  { "launch", "launch [-n N] [OPTIONS] FILE [--] ARGS...", "runs a script in several processes that train together",
+    [[Each of the N processes (-n; 1 for each GPU or core without it) runs FILE and joins the others with
+T.distributed.init_process_group(). As under torchrun, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT are set in each.
+  --hosts a:4,b:4     machines and how many processes each takes; the program and FILE lie at the same place on all
+  --hostfile PATH     the same from a file of mpirun's
+  --threads K         threads for each process (OMP_NUM_THREADS; without it, cores / processes of a machine)
+  --tag               each line of output begins with the rank that wrote it
+  --env NAME[=VALUE]  takes a setting along to other machines (PERILUNE_*, LUA_*, OMP_*, CUDA_* and NCCL_* go anyway)
+  --master-addr ADDR, --master-port PORT    for scripts that read MASTER_ADDR and MASTER_PORT
+  --show              prints the mpirun command instead of running it
+A process that fails ends all. The exit status is its status. Needs Open MPI's mpirun (Debian: openmpi-bin).]] },
 }
 
 pages.exits = [[

@@ -1,0 +1,304 @@
+-- SPDX-License-Identifier: MIT
+--- Operations on tensors in which all processes of a group take part, and messages between two.
+--
+-- Their last argument is a table of options: group (all processes), async_op = true (a work is returned at once; its
+-- wait() ends the operation). Ranks count from 0, also those of members of a group: they are ranks among all.
+-- @module perilune.distributed.collectives
+local core = require "perilune.core"
+local options = require "perilune.options"
+local state = require "perilune.distributed.state"
+local tensors = require "perilune.distributed.tensors"
+
+local fail, describe = options.fail, options.describe
+local check, check_list, brief, agree = tensors.check, tensors.check_list, tensors.brief, tensors.agree
+local M = {}
+
+local function read_options(who, opts, ...)
+  local o = options.check(who, opts, { "group", "async_op", ... })
+  if o.async_op ~= nil and type(o.async_op) ~= "boolean" then
+    fail("%s: async_op must be true or false, got %s", who, describe(o.async_op))
+  end
+  return o, state.group(who, o.group), o.async_op == true
+end
+
+-- (t, root, opts) or (t, opts) with the root among the options: root, opts
+local function root_of(name, root, opts, default)
+  if type(root) == "table" then root, opts = nil, root end
+  if root == nil then root = type(opts) == "table" and opts[name] or default end
+  return root, opts
+end
+
+-- The work where it was asked for, else the result.
+local function result(work, async, value)
+  if async then return work end
+  return value
+end
+
+-- ---- reductions -------------------------------------------------------------------------------------------
+
+local function in_place(who, kind, t, opts, root_name, root)
+  check(who, "the tensor", t)
+  local o, g, async = read_options(who, opts, "op", root_name)
+  local op, average = tensors.reduction(who, o.op, t)
+  local peer = root_name and state.member(who, root_name, g, root)
+  agree(g, who, "%s op=%s%s", brief(t), o.op or "sum", root_name and (" %s=%d"):format(root_name, root) or "")
+  local there, back = tensors.target(t, true)
+  local mine = not peer or peer == g.mine
+  local work = state.start(who, kind, g, there, there, { op = op, peer = peer }, async, function()
+    if average and mine then there:div_(g.n) end
+    if back and mine then back() end
+  end)
+  return result(work, async, t)
+end
+
+--- t := the reduction of all ranks' t. op: "sum", "avg", "min", "max", "prod", "band", "bor", "bxor".
+function M.all_reduce(t, opts) return in_place("all_reduce", "all_reduce", t, opts) end
+
+--- The same on rank `dst` alone; what the others then have in t is undefined.
+function M.reduce(t, dst, opts)
+  dst, opts = root_of("dst", dst, opts, 0)
+  return in_place("reduce", "reduce", t, opts, "dst", dst)
+end
+
+local function reduce_pieces(who, out, pieces, opts)
+  local o, g, async = read_options(who, opts, "op")
+  local op, average = tensors.reduction(who, o.op, out)
+  agree(g, who, "%s op=%s", brief(out), o.op or "sum")
+  local there, back = tensors.target(out, false)
+  local work = state.start(who, "reduce_scatter", g, pieces(g), there, { op = op }, async, function()
+    if average then there:div_(g.n) end
+    if back then back() end
+  end)
+  return result(work, async, out)
+end
+
+--- out := the reduction of what the ranks have for this one: entry 1 + rank of each one's list.
+function M.reduce_scatter(out, list, opts)
+  check("reduce_scatter", "the result", out)
+  return reduce_pieces("reduce_scatter", out, function(g)
+    return tensors.joined(check_list("reduce_scatter", "the list", list, g.n, out))
+  end, opts)
+end
+
+--- The same with the pieces in one tensor, along its first dimension.
+function M.reduce_scatter_tensor(out, input, opts)
+  local who = "reduce_scatter_tensor"
+  check(who, "the result", out)
+  check(who, "the input", input)
+  return reduce_pieces(who, out, function(g)
+    if input:numel() ~= g.n * out:numel() or input:dtype() ~= out:dtype() then
+      fail("%s: the input %s must be %d times the result %s", who, brief(input), g.n, brief(out))
+    end
+    return tensors.source(input)
+  end, opts)
+end
+
+-- ---- copies -----------------------------------------------------------------------------------------------
+
+--- t := rank src's t.
+function M.broadcast(t, src, opts)
+  check("broadcast", "the tensor", t)
+  src, opts = root_of("src", src, opts, 0)
+  local _, g, async = read_options("broadcast", opts, "src")
+  local peer = state.member("broadcast", "src", g, src)
+  agree(g, "broadcast", "%s src=%d", brief(t), src)
+  local there, back
+  if peer == g.mine then there = tensors.source(t) else there, back = tensors.target(t, false) end
+  return result(state.start("broadcast", "broadcast", g, nil, there, { peer = peer }, async, back), async, t)
+end
+
+--- list[1 + r] := rank r's t, everywhere.
+function M.all_gather(list, t, opts)
+  check("all_gather", "the tensor", t)
+  local _, g, async = read_options("all_gather", opts)
+  check_list("all_gather", "the list", list, g.n, t)
+  agree(g, "all_gather", "%s", brief(t))
+  local all = tensors.room(t, g.n)
+  local work = state.start("all_gather", "all_gather", g, tensors.source(t), all, {}, async,
+    function() tensors.spread(all, list) end)
+  return result(work, async, list)
+end
+
+--- out := all ranks' t, joined (or stacked) along the first dimension.
+function M.all_gather_into_tensor(out, t, opts)
+  local who = "all_gather_into_tensor"
+  check(who, "the result", out)
+  check(who, "the tensor", t)
+  local _, g, async = read_options(who, opts)
+  if out:numel() ~= g.n * t:numel() or out:dtype() ~= t:dtype() then
+    fail("%s: the result %s must be %d times the tensor %s", who, brief(out), g.n, brief(t))
+  end
+  agree(g, who, "%s", brief(t))
+  local there, back = tensors.target(out, false)
+  return result(state.start(who, "all_gather", g, tensors.source(t), there, {}, async, back), async, out)
+end
+
+--- On rank dst: list[1 + r] := rank r's t. The others give no list.
+function M.gather(t, list, dst, opts)
+  check("gather", "the tensor", t)
+  if type(dst) == "table" then dst, opts = nil, dst end
+  if dst == nil and opts == nil and type(list) == "table" and list[1] == nil and next(list) ~= nil then
+    list, opts = nil, list -- gather(t, {dst = 1})
+  end
+  dst, opts = root_of("dst", dst, opts, 0)
+  local _, g, async = read_options("gather", opts, "dst")
+  local peer = state.member("gather", "dst", g, dst)
+  local all
+  if peer == g.mine then
+    check_list("gather", "the list", list, g.n, t)
+    all = tensors.room(t, g.n)
+  elseif list ~= nil then
+    fail("gather: only rank %d, the destination, gives a list", dst)
+  end
+  agree(g, "gather", "%s dst=%d", brief(t), dst)
+  local work = state.start("gather", "gather", g, tensors.source(t), all, { peer = peer }, async,
+    all and function() tensors.spread(all, list) end)
+  return result(work, async, list)
+end
+
+--- t := entry 1 + rank of rank src's list. The others give no list.
+function M.scatter(t, list, src, opts)
+  check("scatter", "the tensor", t)
+  if type(src) == "table" then src, opts = nil, src end
+  if src == nil and opts == nil and type(list) == "table" and list[1] == nil and next(list) ~= nil then
+    list, opts = nil, list
+  end
+  src, opts = root_of("src", src, opts, 0)
+  local _, g, async = read_options("scatter", opts, "src")
+  local peer = state.member("scatter", "src", g, src)
+  local all
+  if peer == g.mine then
+    all = tensors.joined(check_list("scatter", "the list", list, g.n, t))
+  elseif list ~= nil then
+    fail("scatter: only rank %d, the source, gives a list", src)
+  end
+  agree(g, "scatter", "%s src=%d", brief(t), src)
+  local there, back = tensors.target(t, false)
+  return result(state.start("scatter", "scatter", g, all, there, { peer = peer }, async, back), async, t)
+end
+
+--- out[1 + r] := what rank r has for this one. Pieces of one number of elements.
+function M.all_to_all(out, list, opts)
+  local _, g, async = read_options("all_to_all", opts)
+  if type(out) ~= "table" or type(list) ~= "table" then
+    fail("all_to_all: two lists of tensors are wanted, got %s and %s", describe(out), describe(list))
+  end
+  check("all_to_all", "entry 1 of the input list", list[1])
+  check_list("all_to_all", "the input list", list, g.n, list[1])
+  check_list("all_to_all", "the output list", out, g.n, list[1])
+  agree(g, "all_to_all", "%s", brief(list[1]))
+  local all = tensors.room(list[1], g.n)
+  local work = state.start("all_to_all", "all_to_all", g, tensors.joined(list), all, {}, async,
+    function() tensors.spread(all, out) end)
+  return result(work, async, out)
+end
+
+-- Numbers of rows → numbers of elements, checked against t.
+local function sizes(who, what, list, n, t)
+  if list == nil then
+    local rows = t:dim() > 0 and t:size(1) or 0
+    if rows % n ~= 0 then
+      fail("%s: %d rows of the %s cannot be cut into %d equal pieces; give %s_split_sizes", who, rows, what, n, what)
+    end
+    list = {}
+    for i = 1, n do list[i] = rows // n end
+  end
+  local row, sum, out = t:dim() > 0 and t:size(1) > 0 and t:numel() // t:size(1) or 0, 0, {}
+  if type(list) ~= "table" or #list ~= n then
+    fail("%s: %s_split_sizes must be a list of %d numbers", who, what, n)
+  end
+  for i, rows in ipairs(list) do
+    local k = options.integer(rows)
+    if not k or k < 0 then
+      fail("%s: %s_split_sizes[%d] must be a number of rows, got %s", who, what, i, describe(rows))
+    end
+    sum, out[i] = sum + k, k * row
+  end
+  if t:dim() == 0 or sum ~= t:size(1) then
+    fail("%s: %s_split_sizes add up to %d, the %s is %s", who, what, sum, what, brief(t))
+  end
+  return out
+end
+
+--- out := the pieces that the ranks have for this one, joined along the first dimension; pieces are equal, or of
+-- output_split_sizes and input_split_sizes rows.
+function M.all_to_all_single(out, input, opts)
+  local who = "all_to_all_single"
+  check(who, "the result", out)
+  check(who, "the input", input)
+  local o, g, async = read_options(who, opts, "output_split_sizes", "input_split_sizes")
+  if out:dtype() ~= input:dtype() then fail("%s: %s and %s differ in dtype", who, brief(out), brief(input)) end
+  local receive = sizes(who, "output", o.output_split_sizes, g.n, out)
+  local send = sizes(who, "input", o.input_split_sizes, g.n, input)
+  if g.n == 1 and send[1] ~= receive[1] then fail("%s: %s and %s differ in size", who, brief(out), brief(input)) end
+  agree(g, who, "%s", out:dtype())
+  local there, back = tensors.target(out, false)
+  local pieces = { send = send, receive = receive }
+  local work = state.start(who, "all_to_all", g, tensors.source(input), there, pieces, async, back)
+  return result(work, async, out)
+end
+
+--- Waits until all ranks are here.
+function M.barrier(opts)
+  local _, g, async = read_options("barrier", opts)
+  agree(g, "barrier", "")
+  if core.device.memory().reserved > 0 then core.device.synchronize() end
+  return result(state.start("barrier", "barrier", g, nil, nil, {}, async), async)
+end
+
+-- ---- between two ------------------------------------------------------------------------------------------
+
+local function message(who, t, name, peer, opts)
+  check(who, "the tensor", t)
+  peer, opts = root_of(name, peer, opts)
+  local o = options.check(who, opts, { "group", "tag", name })
+  local g = state.group(who, o.group)
+  local tag = options.integer(o.tag or 0)
+  if not tag or tag < 0 or tag > 32767 then fail("%s: tag must be from 0 to 32767, got %s", who, describe(o.tag)) end
+  if peer == nil and name == "dst" then fail("%s: dst, the rank that receives, is missing", who) end
+  local at = peer ~= nil and state.member(who, name, g, peer) or nil
+  if at == g.mine then fail("%s: rank %d cannot send to itself", who, peer) end
+  if at == nil and g.n == 1 then fail("%s: there is no other rank in the group", who) end
+  return g, { peer = at, tag = tag }
+end
+
+local function send(who, t, dst, opts, async)
+  local g, call = message(who, t, "dst", dst, opts)
+  return state.start(who, "send", g, tensors.source(t), nil, call, async)
+end
+
+local function receive(who, t, src, opts, async)
+  local g, call = message(who, t, "src", src, opts)
+  local there, back = tensors.target(t, false)
+  return state.start(who, "receive", g, nil, there, call, async, back), g
+end
+
+--- t goes to rank dst, which calls recv. {group=, tag=}
+function M.send(t, dst, opts) send("send", t, dst, opts, false) end
+function M.isend(t, dst, opts) return send("isend", t, dst, opts, true) end
+
+--- t := what rank src (without one: any) sends → the sender's rank.
+function M.recv(t, src, opts)
+  local work, g = receive("recv", t, src, opts, false)
+  return g.ranks[work.source + 1]
+end
+function M.irecv(t, src, opts) return receive("irecv", t, src, opts, true) end
+
+--- Several messages at once: {{isend or irecv, tensor, peer}, …} → list of works.
+function M.batch_isend_irecv(list)
+  if type(list) ~= "table" then fail("batch_isend_irecv: a list of {function, tensor, rank} is wanted") end
+  local works = {}
+  for i, entry in ipairs(list) do
+    local f = type(entry) == "table" and entry[1]
+    if f ~= M.isend and f ~= M.irecv then
+      fail("batch_isend_irecv: entry %d must begin with T.distributed.isend or irecv", i)
+    end
+    works[i] = f(entry[2], entry[3], entry[4])
+  end
+  return works
+end
+
+M.ReduceOp = { SUM = "sum", AVG = "avg", MIN = "min", MAX = "max", PRODUCT = "prod", BAND = "band", BOR = "bor",
+  BXOR = "bxor" }
+
+return M
