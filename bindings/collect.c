@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * When to collect. Lua cannot see the memory of tensors, so at op entry:
- *   - every `step` bytes allocated: one Lua collection step, which in generational mode frees young garbage at a cost
- *     that does not depend on what is old;
+ *   - every OFTEN bytes allocated, few enough for the cache to hold what results are written over: one Lua collection
+ *     step, which in generational mode frees young garbage at a cost that does not depend on what is old;
  *   - then, where much is live, a full collection once 20 times the duration of the last one has passed (so at most
  *     5 % of the time goes there);
  *   - when live bytes have grown by a third (twice, while they are few) in spite of that: a full collection. They grow
@@ -14,7 +14,7 @@
 #include "bindings/lib.h"
 #include "engine/device.h"
 
-enum { STEP = 16 << 20, SMALLEST = 4096, PARTS = 512 };
+enum { STEP = 16 << 20, OFTEN = 8 << 20, SMALLEST = 4096, PARTS = 512 };
 
 /* One kind of memory. */
 typedef struct Place {
@@ -23,7 +23,7 @@ typedef struct Place {
   int64_t at_live; /* a full collection when so much is live */
 } Place;
 
-_Thread_local int64_t l_collect_at_alloc = STEP, l_collect_at_live = STEP / 4, l_collect_at_device = 1;
+_Thread_local int64_t l_collect_at_alloc = OFTEN, l_collect_at_live = STEP / 4, l_collect_at_device = 1;
 static _Thread_local Place host = {.step = STEP, .at_live = STEP / 4}, there;
 static _Thread_local int64_t memory_there; /* the device's; 0: not asked yet */
 static _Thread_local double last_end, last_took;
@@ -64,7 +64,7 @@ static int64_t live_there(void) {
 }
 
 static void next_steps(void) {
-  l_collect_at_alloc = pl_allocated_bytes() + host.step;
+  l_collect_at_alloc = pl_allocated_bytes() + OFTEN;
   l_collect_at_live = host.at_live;
   if (there.step) l_collect_at_device = __atomic_load_n(&pl_device_handed_out, __ATOMIC_RELAXED) + there.step;
 }

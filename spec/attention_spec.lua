@@ -65,7 +65,8 @@ describe("attention", function()
   it("takes boolean and added masks, causal or not, in f64 and f32", function()
     T.manual_seed(1)
     for dtype, tol in pairs { f64 = 1e-9, f32 = 2e-4 } do
-      for _, c in ipairs { { { 2 }, 5, 7, 3, 4 }, { { 2, 3 }, 17, 18, 8, 5 }, { { 1 }, 130, 33, 16, 16 } } do
+      for _, c in ipairs { { { 2 }, 5, 7, 3, 4 }, { { 2, 3 }, 17, 18, 8, 5 }, { { 1 }, 130, 33, 16, 16 },
+        { { 2 }, 1, 37, 72, 20 }, { { 3 }, 2, 64, 16, 16 }, { { 1 }, 3, 5, 5, 33 } } do
         local list, dy = inputs(dtype, table.unpack(c))
         local L, S = c[2], c[3]
         local seen = T.rand(L, S):gt(0.3)
@@ -172,6 +173,31 @@ describe("attention", function()
           end
         end
       end
+    end
+  end)
+
+  it("takes a few queries in half precision, near the same in f64", function()
+    for dtype, tol in pairs { f16 = 2e-3, bf16 = 2e-2 } do
+      for _, c in ipairs { { { 2, 2 }, 1, 131, 64, 64 }, { { 2 }, 3, 17, 40, 24 } } do
+        local list = inputs(dtype, table.unpack(c))
+        local wide = {}
+        for i, t in ipairs(list) do wide[i] = t:double() end
+        local mask = T.rand(c[2], c[3]):gt(0.3)
+        mask["1, :"] = true
+        for _, o in ipairs { { scale = 0.2 }, { scale = 0.2, attn_mask = mask }, { scale = 0.2, is_causal = true } } do
+          same(F.scaled_dot_product_attention(list[1], list[2], list[3], o), formula(wide[1], wide[2], wide[3], o), tol)
+        end
+      end
+    end
+  end)
+
+  it("has no slope where one key takes everything, for one query as for many", function()
+    for L = 1, 5 do
+      local q = (T.ones(1, L, 20) * 30):requires_grad_()
+      local k = T.cat({ T.ones(1, 1, 20) * 1.7, T.randn(1, 30, 20) * 0.1 }, 2)
+      local y = F.scaled_dot_product_attention(q, k, T.randn(1, 31, 8))
+      y:sum():backward()
+      assert.equal(0, q.grad:abs():max():item())
     end
   end)
 

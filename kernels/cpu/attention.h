@@ -13,6 +13,10 @@ enum { PLK_AT_ROWS = 4, PLK_AT_LANES = 16 };
 #define PLK_ATTENTION_LOOPS(T)                                                                                        \
   /* c[r][0..w) += sum over k < K of a[r * ar + k * ak] b[k][0..w), r < 4; w is a multiple of 16. */                 \
   void (*mm4)(const T *a, int64_t ar, int64_t ak, const T *b, int64_t ldb, int64_t K, T *c, int64_t ldc, int64_t w); \
+  /* c[0..w) += sum over k < K of a[k] b[k][0..w); w is a multiple of 16. */                                          \
+  void (*mm1)(const T *a, const T *b, int64_t ldb, int64_t K, T *c, int64_t w);                                       \
+  /* s[i] <- q[0..E) k[i][0..E) for i < n */                                                                          \
+  void (*dots)(const T *q, const T *k, int64_t ks, int64_t E, int64_t n, T *s);                                       \
   /* s[0..n) <- exp(scale s + add - max), zeros up to w; returns the maximum, *sum. add may be NULL; a row that is  \
    * hidden throughout (max -inf) becomes zeros with sum 1. */                                                        \
   T (*softmax)(T * s, const T *add, int64_t n, int64_t w, T scale, T *sum);                                           \

@@ -79,7 +79,56 @@ static void forward_rows(const PlkAtCall *c, const Forward *t, int64_t b, int64_
   }
 }
 
+/* Keys or values i … i + n, where they lie if that is how loops want them (*ld apart), else copied to `room`. */
+static const T *block(const PlkAtMat *m, int64_t at, bool as_is, int64_t i, int64_t n, T *room, int64_t width, int64_t *ld) {
+  *ld = as_is ? m->rs : width;
+  if (as_is) return (const T *)m->data + at + i * m->rs;
+  rows(room, width, m, at, i, n);
+  return room;
+}
+
+/* Fewer queries than a small product has rows: one after the other, and nothing is transposed. */
+static PlStatus forward_few(const PlkAtCall *c, int64_t b, int64_t from, int64_t to) {
+  const int64_t E = c->E, D = c->D, Sp = padded(c->S), Dp = padded(D), wide = E > Dp ? E : Dp;
+  const int64_t k_at = plk_at_offset(&c->k, b), v_at = plk_at_offset(&c->v, b);
+  const bool v_as_is = plain(&c->v) && D == Dp;
+  T *room;
+  PL_TRY(zeroed(2 * Sp + E + Dp + GROUP * wide + c->S + 4, &room));
+  T *s = room, *add = s + Sp, *q = add + Sp, *o = q + E, *part = o + Dp;
+  uint32_t *word = (uint32_t *)(void *)(part + GROUP * wide);
+  for (int64_t i = from; i < to; i++) {
+    const int64_t n = plk_at_seen(c, i), w = padded(n);
+    int64_t ld;
+    rows(q, E, &c->q, plk_at_offset(&c->q, b), i, 1);
+    for (int64_t j = 0; j < n; j += GROUP) {
+      const int64_t m = smaller(GROUP, n - j);
+      const T *k = block(&c->k, k_at, plain(&c->k), j, m, part, E, &ld);
+      c->loops->LOOPS.dots(q, k, ld, E, m, s + j);
+    }
+    T sum;
+    const T top = c->loops->LOOPS.softmax(s, mask_row(c, plk_at_offset(&c->mask, b), i, n, add), n, w, (T)c->scale, &sum);
+    T *kept = c->sums ? (T *)c->sums + 2 * (b * c->L + i) : NULL;
+    if (kept) kept[0] = top, kept[1] = sum;
+    if (c->cut) {
+      plk_at_words(c, b, i, n, word);
+      c->loops->LOOPS.drop(s, word, n, c->cut, (T)c->keep);
+    }
+    memset(part, 0, (size_t)(GROUP * wide) * sizeof(T)); /* what pads rows */
+    memset(o, 0, (size_t)Dp * sizeof(T));
+    for (int64_t j = 0; j < n; j += v_as_is ? n : GROUP) {
+      const int64_t m = v_as_is ? n : smaller(GROUP, n - j);
+      const T *v = block(&c->v, v_at, v_as_is, j, m, part, Dp, &ld);
+      c->loops->LOOPS.mm1(s + j, v, ld, m, o, Dp);
+    }
+    for (int64_t d = 0; d < D; d++) o[d] /= sum;
+    if (c->y) NAME(plk_at_put)(c->y, c->dtype, (b * c->L + i) * D, o, D);
+  }
+  plk_scratch_free(room);
+  return plk_poll();
+}
+
 PlStatus NAME(plk_at_forward)(const PlkAtCall *c, int64_t b, int64_t from, int64_t to) {
+  if (c->L < R) return forward_few(c, b, from, to);
   const int64_t E = c->E, D = c->D, Sp = padded(c->S), Dp = padded(D), most = plk_at_seen(c, to - 1);
   const bool as_is = plain(&c->v) && D == Dp;
   const int64_t nv = as_is ? 0 : most * Dp;
@@ -128,8 +177,10 @@ static void group_scores(const PlkAtCall *c, const Backward *t, int64_t b, int64
     memset(t->p + r * Sp, 0, (size_t)w * sizeof(T));
     memset(t->ds + r * Sp, 0, (size_t)w * sizeof(T));
   }
+  for (int64_t r = 0; r < m && c->L < R; r++) /* the very sums of forward_few: p is exp(score - top of those) */
+    c->loops->LOOPS.dots(t->q + r * Ep, t->k, Ep, E, plk_at_seen(c, i + m - 1), t->p + r * Sp);
   for (int64_t r = 0; r < m; r += R) {
-    c->loops->LOOPS.mm4(t->q + r * Ep, Ep, 1, t->kt, Sp, E, t->p + r * Sp, Sp, w);
+    if (c->L >= R) c->loops->LOOPS.mm4(t->q + r * Ep, Ep, 1, t->kt, Sp, E, t->p + r * Sp, Sp, w);
     c->loops->LOOPS.mm4(t->dy + r * Dp, Dp, 1, t->vt, Sp, D, t->ds + r * Sp, Sp, w);
   }
   const int64_t mask_at = plk_at_offset(&c->mask, b);

@@ -4,7 +4,9 @@
  * columns, operands that do not lie contiguously in a tile are gathered into small buffers (f16 and bf16
  * become f32 on the way), and results are scattered back. So layout never changes the bits of a result.
  * Steps: shortcut for small contiguous calls; plan; tiles, in parallel from serial_below() elements on. */
+#include "kernels/cpu/copy.h"
 #include "kernels/cpu/isa/table.h"
+#include "kernels/cpu/moves.h"
 #include "kernels/cpu/transpose.h"
 
 #include <string.h>
@@ -441,6 +443,13 @@ static bool same_flat(const PlkCall *call, int64_t n) {
          !((1U << o->dtype | 1U << a->dtype | 1U << b->dtype) & halves);
 }
 
+static PlStatus copy(const PlkCall *call) {
+  PlkNd w;
+  if (call->out[0]->data == call->in[0]->data) return PL_OK; /* the very same array */
+  plk_nd_walk(&w, call->out[0], call->in[0]);
+  return plk_nd_copy(call->out[0]->data, call->in[0]->data, &w, pl_dtype_size((PlDtype)call->out[0]->dtype));
+}
+
 PlStatus plk_cpu_elementwise(const PlkCall *call) {
   const PlArray *out = call->out[0];
   const PlkIsa *isa = plk_isa_tables();
@@ -467,6 +476,7 @@ PlStatus plk_cpu_elementwise(const PlkCall *call) {
            stride[1] + stride[2] != 0;
   }
   if (flat) return loop(ptr, stride, n, attrs) ? loop_failed(call->name) : PL_OK;
+  if (call->code == PLK_EW_COPY || (call->code == PLK_EW_CAST && call->in[0]->dtype == out->dtype)) return copy(call);
   if (call->code == PLK_EW_NAN_TO_NUM && half_kind(out->dtype) != AS_IS) {
     PlAttrs own = *attrs;
     half_bounds(&own, out->dtype);

@@ -3,8 +3,7 @@
  * every combination of pieces is one strided copy; adjoints add the same pieces back. */
 #include "kernels/join.h"
 
-#include <string.h>
-
+#include "kernels/cpu/copy.h"
 #include "kernels/cpu/moves.h"
 
 static size_t esize_of(const PlArray *a) { return pl_dtype_size((PlDtype)a->dtype); }
@@ -177,6 +176,7 @@ typedef struct RowCopy {
   const int64_t *bigs;
   int64_t *from[PL_MAX_DIM], size[PL_MAX_DIM];
   size_t esize;
+  void (*run)(void *to, const void *from, size_t bytes);
 } RowCopy;
 
 #define STEPS(T)                                                                        \
@@ -191,7 +191,7 @@ static void copy_row(const RowCopy *c, char *big, const char *small) {
     char *dst = big + q->out * (int64_t)c->esize;
     const char *src = small + q->src * (int64_t)c->esize;
     if (q->step == 1)
-      memcpy(dst, src, (size_t)q->len * c->esize);
+      c->run(dst, src, (size_t)q->len * c->esize);
     else if (c->esize == 4)
       STEPS(uint32_t)
     else if (c->esize == 8)
@@ -225,7 +225,8 @@ static PlStatus copy_rows(void *ctx, int64_t begin, int64_t end) {
 
 static PlStatus row_copy(const Pieces *p, void *big, const int64_t *bigs, const void *small, const int64_t *smalls,
                          size_t esize) {
-  RowCopy c = {.p = p, .big = big, .small = small, .bigs = bigs, .esize = esize};
+  RowCopy c = {.p = p, .big = big, .small = small, .bigs = bigs, .esize = esize,
+               .run = plk_copy_loops()->run};
   int64_t places = 0, rows = 1, wide = 0;
   for (int d = 0; d < p->ndim; d++) {
     for (int k = 0; k < p->n[d]; k++)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * Strided copy and add. A copy drops and merges dimensions, walks the destination in its memory order and
- * ends in one of three inner loops: memcpy runs, a blocked 2-D transpose, or strided elements. */
+ * ends in one of two inner loops: a window of rows, or a blocked 2-D transpose. */
 #include "kernels/cpu/moves.h"
 
 #include <string.h>
 
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/copy.h"
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/transpose.h"
 
@@ -63,36 +64,8 @@ static void sort_dims(PlkNd *w) {
 
 /* ---- inner loops ------------------------------------------------------------------------------ */
 
-#define STRIDED(T)                                                                               \
-  {                                                                                              \
-    T *d = dst;                                                                                  \
-    const T *s = src;                                                                            \
-    if (ss == 0) {                                                                               \
-      T v = *s;                                                                                  \
-      for (int64_t i = 0; i < n; i++) d[i * ds] = v;                                             \
-    } else if (ds == 1 && ss == -1) {                                                            \
-      for (int64_t i = 0; i < n; i++) d[i] = s[-i];                                              \
-    } else if (ds == 1 && ss == 2) {                                                             \
-      for (int64_t i = 0; i < n; i++) d[i] = s[2 * i];                                           \
-    } else if (ds == 1) {                                                                        \
-      for (int64_t i = 0; i < n; i++) d[i] = s[i * ss];                                          \
-    } else {                                                                                     \
-      for (int64_t i = 0; i < n; i++) d[i * ds] = s[i * ss];                                     \
-    }                                                                                            \
-  }
-
-static void copy_run(void *dst, int64_t ds, const void *src, int64_t ss, int64_t n, size_t esize) {
-  if (ds == 1 && ss == 1) {
-    memcpy(dst, src, (size_t)n * esize);
-    return;
-  }
-  switch (esize) {
-  case 1: STRIDED(uint8_t) break;
-  case 2: STRIDED(uint16_t) break;
-  case 4: STRIDED(uint32_t) break;
-  default: STRIDED(uint64_t) break;
-  }
-}
+PLK_ISA_DECLARE(const PlkCopyLoops, plk_copy_table);
+const PlkCopyLoops *plk_copy_loops(void) { return &PLK_ISA_PICK(plk_copy_table); }
 
 static void transpose_bytes(void *to, int64_t ld, const void *from, int64_t stride, int64_t n, int64_t k) {
   uint8_t *d = to;
@@ -118,23 +91,28 @@ typedef struct Copy {
   int64_t jstride, nj, tile; /* transposes: the source's unit dimension, its size, tile edge */
 } Copy;
 
+/* Items are pieces of inner runs. Whole runs go together as far as the last of the outer dimensions reaches. */
 static PlStatus copy_body(void *ctx, int64_t begin, int64_t end) {
   const Copy *c = ctx;
   const PlkNd *w = &c->w;
-  int last = w->n - 1;
-  int64_t at[PLK_ND], piece = begin % c->nrun;
+  const PlkCopyLoops *l = plk_copy_loops();
+  const int last = w->n - 1, row = last - 1;
+  const int64_t size = (int64_t)c->esize;
+  int64_t at[PLK_ND], piece = begin % c->nrun, d = 0, s = 0;
   plk_nd_unravel(begin / c->nrun, last, w->shape, at);
-  int64_t d = 0, s = 0;
   for (int k = 0; k < last; k++) d += at[k] * w->dst[k], s += at[k] * w->src[k];
-  for (int64_t job = begin; job < end; job++) {
-    int64_t from = piece * c->run, n = plk_min64(c->run, w->shape[last] - from);
-    copy_run(c->dst + (d + from * w->dst[last]) * (int64_t)c->esize, w->dst[last],
-             c->src + (s + from * w->src[last]) * (int64_t)c->esize, w->src[last], n, c->esize);
+  for (int64_t job = begin; job < end;) {
+    const int64_t from = piece * c->run, n = plk_min64(c->run, w->shape[last] - from);
+    const int64_t rows = last > 0 && c->nrun == 1 ? plk_min64(end - job, w->shape[row] - at[row]) : 1;
+    l->window(c->dst + (d + from * w->dst[last]) * size, last > 0 ? w->dst[row] * size : 0, w->dst[last],
+              c->src + (s + from * w->src[last]) * size, last > 0 ? w->src[row] * size : 0, w->src[last], rows, n, c->esize);
+    job += rows;
     if (++piece < c->nrun) continue;
     piece = 0;
-    for (int k = last - 1; k >= 0; k--) {
-      d += w->dst[k], s += w->src[k];
-      if (++at[k] < w->shape[k]) break;
+    for (int k = row; k >= 0; k--) {
+      const int64_t step = k == row ? rows : 1;
+      d += step * w->dst[k], s += step * w->src[k];
+      if ((at[k] += step) < w->shape[k]) break;
       d -= at[k] * w->dst[k], s -= at[k] * w->src[k];
       at[k] = 0;
     }

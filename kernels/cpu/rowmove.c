@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/copy.h"
 
 /* ---- index values -------------------------------------------------------------------------------------- */
 
@@ -234,29 +235,24 @@ static void place(const PlkRows *r, int64_t a, int64_t *table, int64_t *row) {
   for (int d = 0; d < r->na; d++) *table += at[d] * r->atable[d], *row += at[d] * r->arow[d];
 }
 
-/* Short rows without a call for each. */
-static inline void copy_row(char *PL_RESTRICT to, const char *PL_RESTRICT from, size_t bytes) {
-  if (bytes > 1024) {
-    memcpy(to, from, bytes);
-    return;
-  }
-  for (; bytes >= 64; bytes -= 64, to += 64, from += 64) memcpy(to, from, 64);
-  if (bytes) memcpy(to, from, bytes);
-}
-
 static PlStatus get_body(void *ctx, int64_t begin, int64_t end) {
   const Job *j = ctx;
   const PlkRows *r = j->r;
-  const size_t esize = pl_dtype_size(r->dtype), bytes = (size_t)(r->nb ? r->bshape[0] : 1) * esize;
-  const bool flat = j->run == run_get && (r->nb == 0 || (r->nb == 1 && r->btable[0] == 1 && r->brow[0] == 1));
+  const int64_t size = (int64_t)pl_dtype_size(r->dtype);
+  const size_t bytes = (size_t)((r->nb ? r->bshape[0] : 1) * size);
+  const bool flat = r->nb == 0 || (r->nb == 1 && r->btable[0] == 1 && r->brow[0] == 1);
   int64_t a = begin / r->np, p = begin % r->np, table, row;
   place(r, a, &table, &row);
-  for (int64_t i = begin; i < end; i++) {
-    if (flat) copy_row(plk_at(r->rows, row + p * r->prow, esize), plk_at(r->table, table + r->offs[p], esize), bytes);
+  for (int64_t i = begin; i < end;) {
+    const int64_t n = flat ? plk_min64(end - i, r->np - p) : 1;
+    if (flat)
+      plk_copy_loops()->rows_at(r->rows + (row + p * r->prow) * size, r->prow * size, r->table + table * size, r->offs + p,
+                                size, n, bytes);
     else one_row(r, j->run, table + r->offs[p], row + p * r->prow);
-    if (++p < r->np) continue;
+    i += n;
+    if ((p += n) < r->np) continue;
     p = 0;
-    if (i + 1 < end) place(r, ++a, &table, &row);
+    if (i < end) place(r, ++a, &table, &row);
   }
   return PL_OK;
 }

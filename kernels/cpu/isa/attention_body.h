@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Template of attention's loops: AT_T scalar, AT_N lanes, AT_NAME(x) names, AT_EXP, AT_FMA(a, x, c) = c + a x.
+ * Template of attention's loops: AT_T scalar, AT_N lanes, AT_NAME(x) names, AT_EXP, AT_FMA(a, x, c) = c + a x,
+ * AT_TAIL of lanes.h.
  * Included by isa/attention.c once per scalar. No include guard. */
 
 typedef AT_T AT_NAME(V) __attribute__((vector_size(AT_N * sizeof(AT_T)), aligned(sizeof(AT_T)), may_alias));
@@ -26,6 +27,38 @@ static void AT_NAME(mm4)(const AT_T *a, int64_t ar, int64_t ak, const AT_T *b, i
   for (; j + 4 * AT_N <= w; j += 4 * AT_N) AT_NAME(panel)(a, ar, ak, b + j, ldb, K, c + j, ldc, 4);
   for (; j + 2 * AT_N <= w; j += 2 * AT_N) AT_NAME(panel)(a, ar, ak, b + j, ldb, K, c + j, ldc, 2);
   for (; j < w; j += AT_N) AT_NAME(panel)(a, ar, ak, b + j, ldb, K, c + j, ldc, 1);
+}
+
+/* One row of the same: the same additions in the same order. */
+static void AT_NAME(mm1)(const AT_T *a, const AT_T *b, int64_t ldb, int64_t K, AT_T *c, int64_t w) {
+  int64_t j = 0;
+  for (; j + 4 * AT_N <= w; j += 4 * AT_N) {
+    AT_NAME(V) acc[4];
+    for (int v = 0; v < 4; v++) acc[v] = *(const AT_NAME(V) *)(c + j + v * AT_N);
+    for (int64_t k = 0; k < K; k++)
+      for (int v = 0; v < 4; v++) acc[v] = AT_FMA(a[k], *(const AT_NAME(V) *)(b + k * ldb + j + v * AT_N), acc[v]);
+    for (int v = 0; v < 4; v++) *(AT_NAME(V) *)(c + j + v * AT_N) = acc[v];
+  }
+  for (; j < w; j += AT_N) {
+    AT_NAME(V) acc = *(const AT_NAME(V) *)(c + j);
+    for (int64_t k = 0; k < K; k++) acc = AT_FMA(a[k], *(const AT_NAME(V) *)(b + k * ldb + j), acc);
+    *(AT_NAME(V) *)(c + j) = acc;
+  }
+}
+
+/* Lanes fold in halves. */
+static void AT_NAME(dots)(const AT_T *q, const AT_T *k, int64_t ks, int64_t E, int64_t n, AT_T *s) {
+  for (int64_t i = 0; i < n; i++, k += ks) {
+    AT_NAME(V) acc = {0};
+    int64_t e = 0;
+    for (; e + AT_N <= E; e += AT_N) acc += *(const AT_NAME(V) *)(q + e) * *(const AT_NAME(V) *)(k + e);
+    if (e < E) acc += (AT_NAME(V))AT_TAIL(q + e, E - e, 0) * (AT_NAME(V))AT_TAIL(k + e, E - e, 0);
+    AT_T fold[AT_N];
+    *(AT_NAME(V) *)fold = acc;
+    for (int h = AT_N / 2; h; h /= 2)
+      for (int j = 0; j < h; j++) fold[j] += fold[j + h];
+    s[i] = fold[0];
+  }
 }
 
 static AT_T AT_NAME(lanes_sum)(const AT_NAME(V) *from) { /* by address: passing vectors differs between levels */
@@ -104,4 +137,5 @@ static void AT_NAME(drop)(AT_T *x, const uint32_t *word, int64_t n, uint64_t cut
 #undef AT_N
 #undef AT_NAME
 #undef AT_EXP
+#undef AT_TAIL
 #undef AT_FMA
