@@ -118,6 +118,7 @@ PlStatus l_apply(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, con
 
 /* ---- parts, each adds its functions to the tables it is given ---- */
 void l_tensor_register(lua_State *L); /* module on top: is_tensor, methods of tensors */
+void l_layout_register(lua_State *L);
 void l_tensor_new_register(lua_State *L); /* tensor, from_string */
 /* The number, boolean or 0-d tensor at stack position `at` as an element; other values, which callers exclude, write nothing. */
 void l_write_value(lua_State *L, int at, PlDtype d, void *to);

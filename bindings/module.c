@@ -31,6 +31,7 @@ int luaopen_perilune_engine(lua_State *L) {
   l_system_register(L);
   l_ops_register(L);
   l_tensor_register(L);
+  l_layout_register(L);
   l_tensor_new_register(L);
   l_device_register(L);
   l_group_register(L);

@@ -59,11 +59,6 @@ static int m_device(lua_State *L) {
   return 1;
 }
 
-static int m_is_contiguous(lua_State *L) {
-  lua_pushboolean(L, l_self(L, "is_contiguous")->a.contiguous);
-  return 1;
-}
-
 static int m_is_floating_point(lua_State *L) {
   lua_pushboolean(L, pl_is_float((PlDtype)l_self(L, "is_floating_point")->a.dtype));
   return 1;
@@ -282,7 +277,6 @@ void l_tensor_register(lua_State *L) {
                                      {"numel", m_numel},
                                      {"dtype", m_dtype},
                                      {"device", m_device},
-                                     {"is_contiguous", m_is_contiguous},
                                      {"is_floating_point", m_is_floating_point},
                                      {"element_size", m_element_size},
                                      {"storage_offset", m_storage_offset},

@@ -98,7 +98,7 @@ if(PL_BUSTED AND runner)
   endforeach()
   # Some of them once more with tensors on the emulated device; all: bench/gpu.sh --device emulated specs moved
   foreach(spec cuda:autograd cuda:nn cuda:optim cuda:nn_layers cuda:functional cuda:vmap cuda:autocast cuda:data cuda:modules
-               cuda:pytorch cuda:data/loader cuda:io moved:composites moved:nn_layers_more moved:metrics moved:embedding)
+               cuda:pytorch cuda:data/loader cuda:io cuda:channels_last moved:composites moved:nn_layers_more moved:metrics moved:embedding)
     string(REPLACE ":" ";" spec "${spec}")
     list(GET spec 0 mode)
     list(GET spec 1 name)

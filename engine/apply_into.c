@@ -8,6 +8,7 @@
 #include "engine/device.h"
 #include "engine/grad/node.h"
 #include "engine/graph/graph.h"
+#include "engine/layout.h"
 #include "engine/state.h"
 
 typedef PlCall Call;
@@ -47,6 +48,7 @@ static PlStatus wrote(const PlOp *op, PlTensor *t, PlStatus s) {
 static PlStatus compute_into(Call *c, PlTensor *out) {
   bool direct = c->desc[0].dtype == out->a.dtype && !c->desc[0].is_view && c->op->nout == 1 &&
                 (out->a.contiguous || !(c->op->flags & PL_F_CONTIGUOUS));
+  if (PL_UNLIKELY(c->layout != 0) && (c->op->flags & PL_F_CONTIGUOUS)) direct = pl_is_channels_last(&out->a);
   /* integer division meets its zeros on the way */
   if (!pl_is_float((PlDtype)out->a.dtype) &&
       (c->op == &pl_op_floor_divide || c->op == &pl_op_remainder || c->op == &pl_op_fmod))

@@ -6,6 +6,7 @@
 
 #include "engine/call.h"
 #include "engine/device.h"
+#include "engine/layout.h"
 #include "engine/state.h"
 
 enum { FEW = PL_MAX_IN };
@@ -107,6 +108,7 @@ PlStatus pl_call_begin(Call *c, const PlOp *op, PlTensor *const *in, int nin, co
   if (nin > want || (op->nin == PL_VARIADIC ? nin < 1 || nin > PL_MAX_VARIADIC : nin < op->nin - op->nopt))
     return bad_count(op, nin);
   c->nin = want;
+  c->layout = 0;
   c->in = c->few_in;
   c->made = c->few_made;
   c->arr = c->few_arr;
@@ -158,6 +160,7 @@ PlStatus pl_call_begin(Call *c, const PlOp *op, PlTensor *const *in, int nin, co
 PlStatus pl_call_infer(Call *c) {
   for (int o = 0; o < c->op->nout; o++) {
     c->desc[o].is_view = false;
+    c->desc[o].layout = 0;
     c->desc[o].ndim = 0;
     c->desc[o].dtype = (uint8_t)c->compute;
     c->desc[o].offset = 0;
@@ -182,6 +185,13 @@ static bool repeats(const Call *c, int i) {
   return true;
 }
 
+/* Does input i lie as the kernel wants it? */
+static bool lies_right(const Call *c, int i) {
+  const PlArray *a = c->arr[i];
+  if (PL_UNLIKELY(c->layout != 0) && (a->ndim == 4 || a->ndim == 5)) return pl_is_channels_last(a);
+  return a->contiguous || repeats(c, i);
+}
+
 /* Runs the kernel on contiguous copies of inputs where the op asks for that. */
 PlStatus pl_call_run(Call *c, PlTensor *const *out) {
   const PlOp *op = c->op;
@@ -194,14 +204,14 @@ PlStatus pl_call_run(Call *c, PlTensor *const *out) {
   const PlArray **arr = c->arr;
   if (op->flags & PL_F_CONTIGUOUS)
     for (int i = 0; i < c->nin && s == PL_OK; i++) {
-      if (!c->in[i] || c->in[i]->a.contiguous || repeats(c, i)) continue;
+      if (!c->in[i] || lies_right(c, i)) continue;
       if (!copies) {
         copies = calloc((size_t)c->nin, sizeof *copies + sizeof *arr);
         if (!copies) return pl_call_no_memory(op);
         arr = (const PlArray **)(void *)(copies + c->nin);
         memcpy((void *)arr, (const void *)c->arr, (size_t)c->nin * sizeof *arr);
       }
-      s = pl_tensor_copy(&copies[i], c->in[i]);
+      s = PL_UNLIKELY(c->layout != 0) ? pl_tensor_copy_as(&copies[i], c->layout, c->in[i]) : pl_tensor_copy(&copies[i], c->in[i]);
       if (s == PL_OK) arr[i] = &copies[i]->a;
     }
   if (s == PL_OK) {
@@ -226,6 +236,7 @@ PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *i
   c.nin = nin;
   c.in = (PlTensor **)(uintptr_t)in; /* read only */
   c.arr = arr;
+  c.layout = 0;
   c.device = nin == 0 && op->nout > 0 && out[0] ? out[0]->a.device : PL_CPU;
   for (int i = 0; i < nin; i++)
     if (in[i] && in[i]->a.device) c.device = in[i]->a.device;
@@ -240,7 +251,7 @@ PlStatus pl_call_outputs(Call *c, PlTensor **out) {
     const PlDesc *d = &c->desc[0];
     PlTensor *t = c->in[0];
     char *data = (char *)t->a.data + d->offset * (int64_t)pl_dtype_size((PlDtype)t->a.dtype);
-    if (!t->storage->base && !(t->flags & PL_T_DETACHED) && t->a.contiguous && t->a.data == t->storage->data &&
+    if (!t->storage->base && !(t->flags & PL_T_DETACHED) && (t->a.contiguous || pl_channels_last(&t->a)) && t->a.data == t->storage->data &&
         t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype) == (int64_t)t->storage->nbytes)
       t->storage->base = t;
     return pl_tensor_window(&out[0], t, d->ndim, d->shape, d->strides, data);
@@ -248,6 +259,7 @@ PlStatus pl_call_outputs(Call *c, PlTensor **out) {
   for (int o = 0; o < op->nout && s == PL_OK; o++) {
     if (c->desc[o].dtype == PL_NDTYPE) continue; /* an output that this call does not have */
     s = pl_tensor_empty_on(&out[o], c->device, (PlDtype)c->desc[o].dtype, c->desc[o].ndim, c->desc[o].shape);
+    if (PL_UNLIKELY(c->desc[o].layout == PL_CHANNELS_LAST) && s == PL_OK) pl_layout_apply(out[o], c->desc[o].layout);
   }
   if (s == PL_OK) s = pl_call_run(c, out);
   if (s != PL_OK) pl_release_all(out, op->nout);

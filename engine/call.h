@@ -20,6 +20,7 @@ typedef struct PlCall {
   const PlArray *few_arr[PL_MAX_IN];
   PlDtype compute;
   uint8_t device; /* where it computes (engine/device.h) */
+  uint8_t layout; /* on a device: of outputs, and of images that the kernel reads (engine/layout.h) */
   PlDesc desc[PL_MAX_OUT];
 } PlCall;
 

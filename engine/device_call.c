@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/device.h"
+#include "engine/layout.h"
 #include "engine/state.h"
 #include "kernels/elementwise.h"
 
@@ -94,6 +95,7 @@ PlStatus pl_call_infer_device(PlCall *c) {
   PlInfer f = {.op = op, .attrs = c->attrs, .nin = c->nin, .in = op->reads_values ? arr : c->arr, .compute = c->compute,
                .out = c->desc};
   if (s == PL_OK) s = op->infer(&f);
+  if (s == PL_OK) pl_layout_follow(c);
   for (int i = 0; i < PL_MAX_IN; i++) pl_tensor_release(copies[i]);
   return s;
 }
@@ -205,7 +207,14 @@ static PlStatus through_host(const PlOp *op, const PlkCall *call) {
   return s;
 }
 
+static PlStatus run_there(const PlOp *op, const PlkCall *call);
+
 PlStatus pl_call_run_device(const PlOp *op, const PlkCall *call) {
+  const bool turns = op->cls == PL_POINTWISE && !(op->flags & PL_F_CONTIGUOUS);
+  return turns && call->nout == 1 && call->out[0] && !call->out[0]->contiguous ? pl_layout_turned(op, call, run_there) : run_there(op, call);
+}
+
+static PlStatus run_there(const PlOp *op, const PlkCall *call) {
   if (op == &pl_op_to_device || op == &pl_op_copy) {
     const PlArray *from = call->in[call->nin - 1];
     return pl_copy_arrays(call->out[0], from);
@@ -218,6 +227,15 @@ PlStatus pl_call_run_device(const PlOp *op, const PlkCall *call) {
 
 /* ---- copies ---------------------------------------------------------------------------------------------------------- */
 
+static PlStatus elementwise_there(const PlOp *op, const PlkCall *call) {
+  const PlDeviceTable *t = NULL;
+  (void)op;
+  PL_TRY(pl_device(&t));
+  int id = t->find("elementwise");
+  if (id < 0) PL_FAIL(PL_ERR_UNSUPPORTED, "copy: no kernel for device cuda");
+  return t->run(id, call);
+}
+
 static PlStatus elementwise(PlArray *dst, const PlArray *src, int device) {
   static const PlAttrs none;
   const PlArray *in[1] = {src};
@@ -225,14 +243,10 @@ static PlStatus elementwise(PlArray *dst, const PlArray *src, int device) {
   PlkCall call = {.name = "copy", .code = src->dtype == dst->dtype ? PLK_EW_COPY : PLK_EW_CAST, .nin = 1, .nout = 1, .in = in,
                   .out = out, .attrs = &none};
   if (device == PL_CPU) return plk_cpu_elementwise(&call);
-  const PlDeviceTable *t = NULL;
-  PL_TRY(pl_device(&t));
-  int id = t->find("elementwise");
-  if (id < 0) PL_FAIL(PL_ERR_UNSUPPORTED, "copy: no kernel for device cuda");
-  return t->run(id, &call);
+  return pl_layout_turned(&pl_op_clone, &call, elementwise_there);
 }
 
-/* The bytes of two contiguous arrays of one dtype and size. */
+/* The bytes of two dense arrays of one dtype and size, in one order. */
 static PlStatus across(PlArray *dst, const PlArray *src) {
   const PlDeviceTable *t = NULL;
   PL_TRY(pl_device(&t));
@@ -241,6 +255,11 @@ static PlStatus across(PlArray *dst, const PlArray *src) {
 }
 
 static bool dense(const PlArray *a) { return a->contiguous || a->numel <= 1; }
+/* One order of elements, without gaps. */
+static bool alike(const PlArray *a, const PlArray *b) {
+  if (dense(a) && dense(b)) return true;
+  return !dense(a) && !dense(b) && pl_shape_equal(a, b) && pl_channels_last(a) && pl_channels_last(b);
+}
 
 /* Over the border only dense bytes of one dtype go: what is strided, broadcast or cast is made so on its own side first,
  * on the side where fewer bytes result. */
@@ -249,6 +268,7 @@ PlStatus pl_copy_arrays(PlArray *dst, const PlArray *src) {
   if (dst->numel == 0) return PL_OK;
   PlTensor *packed = NULL, *landed = NULL;
   PlStatus s = PL_OK;
+  if (dst->dtype == src->dtype && dst->numel == src->numel && alike(dst, src)) return across(dst, src);
   const PlArray *from = src;
   if (!dense(src)) {
     s = pl_tensor_empty_on(&packed, src->device, (PlDtype)src->dtype, src->ndim, src->shape);

@@ -44,6 +44,7 @@ typedef struct PlState {
   uint64_t key_floor, key_ceiling; /* keys born outside [floor, ~ceiling) do not record: batches keep levels apart */
   bool history_moved; /* some in-place op was recorded: views may have to be taken again */
   uint8_t device;     /* where ops without arrays among their inputs compute, and backward graphs make zeros */
+  uint8_t row_major;  /* > 0: results follow no layout (engine/layout.h) */
   uint8_t autocast;   /* 1 + the dtype that a region of mixed precision casts to; 0: none */
   bool autocast_cache; /* casts of leaves are kept */
   int autocast_depth;  /* regions that are open */

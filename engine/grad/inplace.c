@@ -7,6 +7,7 @@
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
 #include "engine/graph/graph.h"
+#include "engine/layout.h"
 #include "engine/state.h"
 
 static bool is_leaf(const PlTensor *t) {
@@ -54,6 +55,35 @@ void pl_history_move(PlTensor *to, PlTensor *from) {
   pl_entries_move(to, from);
 }
 
+/* Windows are places in memory, so a base that is channels last is seen turned, [N,…,C], where it lies row-major. out[0]:
+ * the base, or that view of it with its history; attrs: how to turn it back. */
+static PlStatus as_it_lies(PlTensor *base, PlTensor **out, PlAttrs *back) {
+  PlAttrs a;
+  const int n = base->a.ndim;
+  int64_t there[5], home[5];
+  if (base->a.contiguous) {
+    *out = pl_retain(base);
+    return PL_OK;
+  }
+  for (int d = 0; d < n; d++) {
+    there[d] = d == 0 ? 0 : d == n - 1 ? 1 : d + 1;
+    home[there[d]] = d;
+  }
+  pl_attrs_init(&pl_op_permute, &a);
+  pl_attrs_init(&pl_op_permute, back);
+  PL_TRY(pl_attrs_list(&a, 0, n, there));
+  PL_TRY(pl_attrs_list(back, 0, n, home));
+  int64_t shape[5], strides[5];
+  for (int d = 0; d < n; d++) {
+    shape[d] = base->a.shape[there[d]];
+    strides[d] = base->a.strides[there[d]];
+  }
+  PL_TRY(pl_tensor_window(out, base, n, shape, strides, base->a.data));
+  PlStatus s = pl_record(&pl_op_permute, &base, 1, &a, out);
+  if (s != PL_OK) pl_tensor_release(*out);
+  return s;
+}
+
 /* Where t lies in its base. */
 static PlStatus window_attrs(const PlOp *op, const PlTensor *t, const PlTensor *base, PlAttrs *a) {
   pl_attrs_init(op, a);
@@ -66,13 +96,15 @@ static PlStatus window_attrs(const PlOp *op, const PlTensor *t, const PlTensor *
 
 /* t's entries := those of a view of the base, as it is now. */
 static PlStatus take_from_base(PlTensor *t, PlTensor *base) {
-  PlAttrs a;
-  PlTensor *fresh;
+  PlAttrs a, back;
+  PlTensor *fresh = NULL, *flat;
   PL_TRY(window_attrs(&pl_op_as_strided, t, base, &a));
-  PL_TRY(pl_tensor_alias(&fresh, t));
-  PlStatus s = pl_record(&pl_op_as_strided, &base, 1, &a, &fresh);
+  PL_TRY(as_it_lies(base, &flat, &back));
+  PlStatus s = pl_tensor_alias(&fresh, t);
+  if (s == PL_OK) s = pl_record(&pl_op_as_strided, &flat, 1, &a, &fresh);
   if (s == PL_OK) pl_history_move(t, fresh);
   pl_tensor_release(fresh);
+  pl_tensor_release(flat);
   return s;
 }
 
@@ -93,20 +125,29 @@ PlStatus pl_history_refresh(PlTensor *t) {
 }
 
 static PlStatus into_base(PlTensor *t, PlTensor *base, PlTensor *fresh) {
-  PlAttrs a;
-  PlTensor *old = NULL, *now = NULL;
+  PlAttrs a, back;
+  PlTensor *old = NULL, *flat = NULL, *put = NULL, *now = NULL;
   PL_TRY(window_attrs(&pl_op_strided_put, t, base, &a));
   PlStatus s = pl_tensor_alias(&old, base);
   if (s == PL_OK) s = pl_entries_copy(old, base, NULL);
-  if (s == PL_OK) s = pl_tensor_alias(&now, base);
-  PlTensor *in[2] = {old, fresh};
-  if (s == PL_OK) s = pl_record(&pl_op_strided_put, in, 2, &a, &now);
+  if (s == PL_OK) s = as_it_lies(old, &flat, &back);
+  if (s == PL_OK) s = pl_tensor_alias(&put, flat);
+  PlTensor *in[2] = {flat, fresh};
+  if (s == PL_OK) s = pl_record(&pl_op_strided_put, in, 2, &a, &put);
+  if (s == PL_OK && base->a.contiguous)
+    now = pl_retain(put);
+  else if (s == PL_OK) {
+    s = pl_tensor_alias(&now, base);
+    if (s == PL_OK) s = pl_record(&pl_op_permute, &put, 1, &back, &now);
+  }
   if (s == PL_OK) {
     base->storage->history++;
     pl_history_move(base, now);
     s = take_from_base(t, base);
   }
   pl_tensor_release(old);
+  pl_tensor_release(flat);
+  pl_tensor_release(put);
   pl_tensor_release(now);
   return s;
 }
@@ -116,7 +157,7 @@ PlStatus pl_inplace_install(PlTensor *t, PlTensor *fresh) {
   PlTensor *base = st->base;
   pl_state.history_moved = true;
   if (base && base != t) return into_base(t, base, fresh);
-  bool whole = t->a.contiguous && t->a.data == st->data &&
+  bool whole = (t->a.contiguous || pl_channels_last(&t->a)) && t->a.data == st->data &&
                t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype) == (int64_t)st->nbytes;
   if (!base && whole) st->base = t;
   st->history++;

@@ -8,6 +8,7 @@
 #include "engine/batch/batch.h"
 #include "engine/grad/walk.h"
 #include "engine/graph/graph.h"
+#include "engine/layout.h"
 
 /* Running number of the walk, so that marks of older walks need no clearing. */
 static _Thread_local uint64_t pass_counter;
@@ -52,7 +53,7 @@ static PlNode *heap_pop(PlWalk *w) {
 
 /* Only a buffer that this slot alone can see may be added to in place. `holders` is how many handles it has. */
 static bool owned(const PlTensor *t, const PlTensor *g, uint32_t holders) {
-  return t->refs == 1 && t->storage->refs == holders && t->a.contiguous && t->a.dtype == g->a.dtype && !t->node &&
+  return t->refs == 1 && t->storage->refs == holders && (t->a.contiguous || pl_channels_last(&t->a)) && t->a.dtype == g->a.dtype && !t->node &&
          !t->more && !g->node && !g->more && !t->a.weak && pl_shape_equal(&t->a, &g->a);
 }
 
@@ -117,12 +118,18 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
     pl_tensor_release(g);
     return s;
   }
-  if (g->refs == 1 && g->storage->refs == 1 && g->a.contiguous && !g->a.weak) {
+  if (g->refs == 1 && g->storage->refs == 1 && (g->a.contiguous || pl_channels_last(&g->a)) && !g->a.weak) {
     n->grad = g;
     return PL_OK;
   }
   PlTensor *c;
-  PlStatus s = (g->node || g->more) ? pl_apply(&pl_op_clone, &g, 1, NULL, &c) : pl_tensor_copy(&c, g);
+  PlStatus s;
+  if (g->node || g->more)
+    s = pl_apply(&pl_op_clone, &g, 1, NULL, &c);
+  else if (PL_UNLIKELY(g->a.device != PL_CPU) && !g->a.symbolic && n->u.target && pl_channels_last(&n->u.target->a))
+    s = pl_tensor_copy_as(&c, PL_CHANNELS_LAST, g); /* as the leaf lies */
+  else
+    s = pl_tensor_copy(&c, g);
   pl_tensor_release(g);
   PL_TRY(s);
   c->a.weak = 0;

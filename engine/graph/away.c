@@ -251,9 +251,11 @@ PlStatus pl_away_run(PlAway *a, PlTensor *const *in, PlTensor **out) {
   bool done = false;
   pl_state.trace = NULL;
   a->busy = true;
+  pl_state.row_major++;
   PlStatus s = pl_away_captured(a, in, out, &done);
   if (s == PL_OK && !done) s = pl_away_from(a, 0, NULL, in, out);
   a->busy = false;
+  pl_state.row_major--;
   pl_state.trace = trace;
   pl_grad_enable(was);
   return s;

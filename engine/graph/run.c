@@ -97,6 +97,7 @@ PlStatus pl_flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out) {
   uint8_t device = PL_CPU, device_was = pl_state.device;
   PlFlow *trace = pl_state.trace;
   pl_state.trace = NULL;
+  pl_state.row_major++; /* as the values of the graph are */
   if (s == PL_OK) {
     find_last(&r);
     for (int32_t v = 0; v < f->nvals && s == PL_OK; v++) {
@@ -115,6 +116,7 @@ PlStatus pl_flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out) {
   pl_state.device = device_was;
   if (s == PL_OK) s = give(&r, out);
   pl_state.trace = trace;
+  pl_state.row_major--;
   pl_grad_enable(was);
   for (int32_t v = 0; r.vals && v < f->nvals; v++) pl_tensor_release(r.vals[v]);
   free(r.vals);

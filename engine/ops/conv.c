@@ -103,6 +103,11 @@ static PlStatus forward_sizes(const char *op, const Conv *v, const PlArray *x, c
   return PL_OK;
 }
 
+/* With a batch. Integers take other ways through kernels. */
+static void may_follow(PlInfer *c, int ndim) {
+  if (c->in[0]->ndim == ndim && pl_is_float((PlDtype)c->in[0]->dtype)) c->out[0].layout = PL_MAY_FOLLOW;
+}
+
 static PlStatus conv_infer(PlInfer *c, int nd) {
   const PlArray *x = c->in[0], *w = c->in[1];
   Conv v;
@@ -111,6 +116,7 @@ static PlStatus conv_infer(PlInfer *c, int nd) {
   PL_TRY(check_operands(c, nd, x, w, c->in[2], v.groups, false));
   PL_TRY(forward_sizes(c->op->name, &v, x, w, y));
   pl_desc_set(&c->out[0], (PlDtype)x->dtype, x->ndim, y);
+  may_follow(c, w->ndim);
   return PL_OK;
 }
 
@@ -132,6 +138,7 @@ static PlStatus transposed_infer(PlInfer *c, int nd) {
               pl_desc_text(w), n < 1 ? "below 1" : "beyond all memory", i + 1);
     d->shape[lead + i] = (int64_t)n;
   }
+  may_follow(c, w->ndim);
   return PL_OK;
 }
 
@@ -327,6 +334,7 @@ static PlStatus bwd_infer(PlInfer *c, bool weight) {
     PL_FAIL(PL_ERR_SHAPE, "%s: dy %s is not an output for x %s and weight %s", c->op->name, pl_desc_text(dy),
             pl_desc_text(x), pl_desc_text(w));
   pl_desc_set(&c->out[0], (PlDtype)dy->dtype, n, sizes);
+  may_follow(c, w->ndim);
   return PL_OK;
 }
 static PlStatus bwd_input_infer(PlInfer *c) { return bwd_infer(c, false); }

@@ -3,6 +3,8 @@
 #include "engine/ops/make.h"
 
 #include "engine/device.h"
+#include "engine/layout.h"
+#include "engine/state.h"
 
 static PlStatus to_device_cpu(const PlkCall *call) { return pl_copy_arrays(call->out[0], call->in[0]); }
 
@@ -14,8 +16,14 @@ static PlStatus to_device_grad(PlMaker *g) {
   g->dx[0] = pl_g_op(g, g->op, 1, &g->dy[0], &a, NULL);
   return g->status;
 }
+static PlStatus to_device_infer(PlInfer *c) {
+  PL_TRY(pl_infer_same(c));
+  if (!pl_state.row_major && pl_channels_last(c->in[0])) c->out[0].layout = PL_CHANNELS_LAST;
+  return PL_OK;
+}
+
 const PlOp pl_op_to_device = {
     .name = "to_device", .doc = "A copy of x in the memory of another device.", .formula = "dx = dy, moved back", .nin = 1,
     .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_ENUM("device", "cpu|cuda", 0)}, .cls = PL_OPAQUE,
-    .batch = pl_batch_each, .flags = PL_F_INTERNAL | PL_F_POLY | PL_F_MOVES, .infer = pl_infer_same, .grad = to_device_grad,
+    .batch = pl_batch_each, .flags = PL_F_INTERNAL | PL_F_POLY | PL_F_MOVES, .infer = to_device_infer, .grad = to_device_grad,
     .kernel = {[PL_CPU] = to_device_cpu}};

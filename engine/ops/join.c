@@ -39,6 +39,7 @@ static PlStatus cat_infer(PlInfer *c) {
     if (pl_dim_wrap(pl_attr_i(c->attrs, 0), 1) < 0) PL_FAIL(PL_ERR_ARG, "cat: 1-d tensors have no such dim");
     pl_desc_set(d, c->compute, 1, c->in[0]->shape);
   }
+  d->layout = PL_MAY_FOLLOW;
   return PL_OK;
 }
 

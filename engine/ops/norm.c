@@ -198,6 +198,7 @@ static PlStatus batch_infer(PlInfer *c) {
     PL_FAIL(PL_ERR_SHAPE, "batch_norm: %s has one value per channel; training needs more", pl_desc_text(x));
   pl_desc_set(&c->out[0], c->compute, x->ndim, x->shape);
   for (int o = 1; o < 3; o++) pl_desc_set(&c->out[o], stat_dtype(c->compute), 1, &x->shape[1]);
+  c->out[0].layout = PL_MAY_FOLLOW;
   return PL_OK;
 }
 static PlStatus batch_norm_grad(PlMaker *g) {
@@ -208,6 +209,12 @@ static PlStatus batch_norm_grad(PlMaker *g) {
   pl_attrs_float(&a, 2, pl_attr_f(g->attrs, 1));
   give_bwd(g, &pl_op_batch_norm_bwd, 5, in, &a, 3, 4);
   return g->status;
+}
+
+static PlStatus batch_bwd_infer(PlInfer *c) {
+  PL_TRY(channel_bwd_infer(c));
+  c->out[0].layout = PL_MAY_FOLLOW;
+  return PL_OK;
 }
 
 const PlOp pl_op_batch_norm = {
@@ -225,7 +232,7 @@ const PlOp pl_op_batch_norm_bwd = {
     .args = {"dy", "x", "mean", "var", "weight"},
     .attrs = {A_BOOL("training", 0), A_INT_REQ("wanted"), A_FLOAT_REQ("eps")}, .cls = PL_REDUCTION,
     .batch = pl_batch_channels, .flags = BWD_FLAGS,
-    .infer = channel_bwd_infer, .grad = norm_second_batch, PL_KERNEL(batch_norm_bwd)};
+    .infer = batch_bwd_infer, .grad = norm_second_batch, PL_KERNEL(batch_norm_bwd)};
 
 static PlStatus running_infer(PlInfer *c) {
   const PlArray *r = c->in[0], *s = c->in[1];

@@ -67,10 +67,15 @@ typedef struct PlAttrDef {
 
 /* ---- shape and dtype rule ---------------------------------------------------------------------------- */
 
+/* How memory lies (engine/layout.h). A rule says MAY_FOLLOW of output 0 where the op's kernel on a device takes images,
+ * inputs and outputs of 4 or 5 dims, that are all channels last; pointwise ops need not. */
+typedef enum PlLayout { PL_ROW_MAJOR, PL_CHANNELS_LAST, PL_MAY_FOLLOW } PlLayout;
+
 /* What infer says of one output. For views also strides and offset (elements from input 0's first one). */
 typedef struct PlDesc {
   uint8_t dtype, ndim;
   bool is_view;
+  uint8_t layout; /* how memory of its own lies (a PlLayout) */
   int64_t shape[PL_MAX_DIM];
   int64_t strides[PL_MAX_DIM]; /* views only */
   int64_t offset;              /* views only */

@@ -15,6 +15,11 @@ enum { VALUES, INDICES, PLACES };
 /* avg_pool as users see it (PyTorch's order); the kernel has the two flags the other way round. */
 enum { AVG_CEIL = 3, AVG_INCLUDE, AVG_DIVISOR, AVG_SIZES };
 
+/* With a batch. Integers take other ways through kernels. */
+static void may_follow(PlInfer *c, int nd) {
+  if (c->in[0]->ndim == nd + 2 && pl_is_float((PlDtype)c->in[0]->dtype)) c->out[0].layout = PL_MAY_FOLLOW;
+}
+
 static PlStatus check_rank(const PlInfer *c, const PlArray *x, int nd) {
   PL_TRY(pl_check_ndim(c, 0, nd + 1, nd + 2));
   for (int d = 0; d < x->ndim; d++)
@@ -104,6 +109,7 @@ static PlStatus max_infer(PlInfer *c, int nd) {
   PL_TRY(read_pool(c->op->name, c->attrs, nd, true, &v));
   PL_TRY(pooled_sizes(c, &v, pl_attr_i(c->attrs, MAX_CEIL) != 0, y));
   pl_desc_set(&c->out[0], (PlDtype)c->in[0]->dtype, c->in[0]->ndim, y);
+  may_follow(c, nd);
   index_outputs(c, MAX_RETURN);
   return PL_OK;
 }
@@ -178,6 +184,7 @@ static PlStatus max_bwd_infer(PlInfer *c) {
   PL_TRY(sizes_infer(c, MAX_SIZES));
   if (nd < 1 || nd > 3 || lead < 0 || memcmp(c->in[0]->shape, c->out[0].shape, (size_t)lead * sizeof(int64_t)) != 0)
     PL_FAIL(PL_ERR_SHAPE, "%s: %s does not fit the sizes", c->op->name, pl_desc_text(c->in[0]));
+  may_follow(c, nd);
   return PL_OK;
 }
 /* d(dy) = ddx at the indices, plane by plane. */
@@ -232,6 +239,7 @@ static PlStatus avg_infer(PlInfer *c, int nd) {
   PL_TRY(check_divisor(c->op->name, c->attrs));
   PL_TRY(pooled_sizes(c, &v, pl_attr_i(c->attrs, AVG_CEIL) != 0, y));
   pl_desc_set(&c->out[0], (PlDtype)c->in[0]->dtype, c->in[0]->ndim, y);
+  may_follow(c, nd);
   return PL_OK;
 }
 static PlStatus avg_call(const PlkCall *call, int nd, PlKernel kernel) {
@@ -272,6 +280,7 @@ static PlStatus avg_bwd_infer(PlInfer *c) {
     if (n != c->in[0]->shape[d])
       PL_FAIL(PL_ERR_SHAPE, "%s: %s does not fit the sizes", c->op->name, pl_desc_text(c->in[0]));
   }
+  may_follow(c, nd);
   return PL_OK;
 }
 static PlStatus avg_bwd_cpu(const PlkCall *call) {
@@ -298,6 +307,7 @@ static PlStatus adaptive_infer(PlInfer *c, int nd) {
   PL_TRY(pl_spatial_list(c->op->name, "output_size", c->attrs, 0, nd, 0, size));
   pl_desc_set(&c->out[0], (PlDtype)x->dtype, x->ndim, x->shape);
   for (int d = 0; d < nd; d++) c->out[0].shape[x->ndim - nd + d] = size[d];
+  may_follow(c, nd);
   if (c->op->nout > 1) index_outputs(c, 1);
   return PL_OK;
 }
@@ -340,6 +350,7 @@ static PlStatus adaptive_bwd_infer(PlInfer *c) {
   if (nd < 1 || nd > 3 || (dy->ndim != nd + 1 && dy->ndim != nd + 2) ||
       memcmp(dy->shape, c->out[0].shape, (size_t)(dy->ndim - nd) * sizeof(int64_t)) != 0)
     PL_FAIL(PL_ERR_SHAPE, "%s: %s does not fit the sizes", c->op->name, pl_desc_text(dy));
+  may_follow(c, (int)nd);
   return PL_OK;
 }
 static PlStatus adaptive_max_bwd_cpu(const PlkCall *call) {

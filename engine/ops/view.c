@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "engine/layout.h"
+#include "engine/state.h"
 #include "kernels/join.h"
 
 /* dx = dy in the shape of x: every op here that only renames positions. */
@@ -407,7 +409,8 @@ static PlStatus contiguous_infer(PlInfer *c) {
 
 const PlOp pl_op_contiguous = {
     .name = "contiguous",
-    .doc = "x itself if its elements lie in row-major order without gaps, else a copy that does.",
+    .doc = "x itself if its elements lie in row-major order without gaps, else a copy that does. "
+           "x:contiguous(\"channels_last\"), of 5 dims \"channels_last_3d\": the same with the channels, dim 2, innermost.",
     .nin = 1, .nout = 1, .args = {"x"},
     .cls = PL_VIEW, .batch = pl_batch_each, .flags = PL_F_POLY, .infer = contiguous_infer, .grad = same_grad,
     PL_KERNEL(copy),
@@ -430,10 +433,17 @@ const PlOp pl_op_stop_grad = {
     .cls = PL_VIEW, .flags = PL_F_POLY | PL_F_INTERNAL, .infer = stop_infer, .grad = stop_grad_grad,
 };
 
+/* What is asked for by name stays (engine/layout.h); on a device clones follow like all pointwise ops. */
+static PlStatus clone_infer(PlInfer *c) {
+  PL_TRY(pl_infer_same(c));
+  if (!c->in[0]->contiguous && !pl_state.row_major && pl_channels_last(c->in[0])) c->out[0].layout = PL_CHANNELS_LAST;
+  return PL_OK;
+}
+
 const PlOp pl_op_clone = {
     .name = "clone",
-    .doc = "A contiguous copy of x; gradients flow through.",
+    .doc = "A copy of x, contiguous or, as x may be, channels last; gradients flow through.",
     .nin = 1, .nout = 1, .args = {"x"},
-    .cls = PL_POINTWISE, .batch = pl_batch_each, .flags = PL_F_POLY, .infer = pl_infer_same, .grad = same_grad,
+    .cls = PL_POINTWISE, .batch = pl_batch_each, .flags = PL_F_POLY, .infer = clone_infer, .grad = same_grad,
     PL_KERNEL(copy),
 };

@@ -188,7 +188,7 @@ static PlStatus walk(const Conv *v, Direction what, const PlArray *x, const PlAr
   return s;
 }
 
-static PlStatus conv(const PlkCall *call) {
+static PlStatus conv_rows(const PlkCall *call) {
   PlArray *y = call->out[0];
   const Conv v = conv_of(call, call->in[0], call->in[1], y);
   if (y->numel == 0) return PL_OK;
@@ -200,7 +200,7 @@ static PlStatus conv(const PlkCall *call) {
   return v.K == 0 ? PL_OK : walk(&v, FORWARD, call->in[0], call->in[1], y, bias != NULL);
 }
 
-static PlStatus conv_bwd_input(const PlkCall *call) {
+static PlStatus conv_bwd_input_rows(const PlkCall *call) {
   PlArray *dx = call->out[0];
   const Conv v = conv_of(call, dx, call->in[1], call->in[0]);
   if (dx->numel == 0) return PL_OK;
@@ -221,7 +221,7 @@ static PlStatus narrow_weight(const Conv *v, const PlArray *x, PlArray *dw, cons
   return s;
 }
 
-static PlStatus conv_bwd_weight(const PlkCall *call) {
+static PlStatus conv_bwd_weight_rows(const PlkCall *call) {
   const PlArray *dy = call->in[0], *x = call->in[1];
   PlArray *dw = call->out[0];
   const Conv v = conv_of(call, x, dw, dy);
@@ -231,6 +231,52 @@ static PlStatus conv_bwd_weight(const PlkCall *call) {
   PL_TRY(zero(dw));
   return walk(&v, WEIGHT, x, dw, dy, false);
 }
+
+/* ---- channels last: through row-major copies --------------------------------------------------------------------------- */
+
+static PlStatus dense_of(const PlArray *from, PlArray *to, int64_t *strides) {
+  int64_t step = 1;
+  for (int d = from->ndim - 1; d >= 0; d--) {
+    strides[d] = step;
+    step *= from->shape[d];
+  }
+  *to = *from;
+  to->strides = strides;
+  to->contiguous = 1;
+  return plc_scratch((size_t)(from->numel + 1) * pl_dtype_size((PlDtype)from->dtype), &to->data);
+}
+
+static PlStatus row_major(const PlkCall *call, PlKernel kernel) {
+  static const PlAttrs none = {};
+  PlArray dense[4], *y = call->out[0], *out[1] = {y};
+  const PlArray *in[3] = {NULL, NULL, NULL};
+  int64_t strides[4][PL_MAX_DIM];
+  void *made[4] = {NULL, NULL, NULL, NULL};
+  PlStatus s = PL_OK;
+  PlkCall k = *call;
+  k.in = in, k.out = out;
+  for (int i = 0; i < call->nin && i < 3 && s == PL_OK; i++) {
+    in[i] = call->in[i];
+    if (!in[i] || in[i]->contiguous) continue;
+    s = dense_of(call->in[i], &dense[i], strides[i]);
+    if (s != PL_OK) break;
+    made[i] = dense[i].data;
+    in[i] = &dense[i];
+    s = elementwise("copy", PLK_EW_COPY, call->in[i], NULL, &dense[i], &none);
+  }
+  if (s == PL_OK && !y->contiguous) {
+    s = dense_of(y, &dense[3], strides[3]);
+    if (s == PL_OK) made[3] = dense[3].data, out[0] = &dense[3];
+  }
+  if (s == PL_OK) s = kernel(&k);
+  if (s == PL_OK && made[3]) s = elementwise("copy", PLK_EW_COPY, &dense[3], NULL, y, &none);
+  for (int i = 0; i < 4; i++) plc_scratch_free(made[i]);
+  return s;
+}
+
+static PlStatus conv(const PlkCall *call) { return row_major(call, conv_rows); }
+static PlStatus conv_bwd_input(const PlkCall *call) { return row_major(call, conv_bwd_input_rows); }
+static PlStatus conv_bwd_weight(const PlkCall *call) { return row_major(call, conv_bwd_weight_rows); }
 
 PLC_KERNEL(conv, conv)
 PLC_KERNEL(conv_bwd_input, conv_bwd_input)

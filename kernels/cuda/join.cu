@@ -17,7 +17,10 @@ PlStatus cat(const PlkCall *call) {
     if (x->numel == 0) continue; /* also the empty 1-d tensor that joins with anything; nothing to count on */
     plc_walk w;
     w.n = 0;
-    for (int d = 0; d < x->ndim; d++) plc_walk_dim(&w, x->shape[d], y->strides[d], x->strides[d]);
+    const bool last = !y->contiguous && x->ndim > 1 && y->strides[1] == 1; /* channels last: they are walked innermost */
+    for (int d = 0; d < x->ndim; d++)
+      if (d != 1 || !last) plc_walk_dim(&w, x->shape[d], y->strides[d], x->strides[d]);
+    if (last) plc_walk_dim(&w, x->shape[1], y->strides[1], x->strides[1]);
     PL_TRY(plc_walk_copy(&w, y->dtype, plc_at(y->data, at * y->strides[dim], y->dtype), x->data));
     at += x->shape[dim];
   }

@@ -2,6 +2,7 @@
  * Batch norm over x[N,C,S]: all numbers of a channel share mean and deviation. The formulas are those of
  * kernels/cpu/norm_batch.c; sums and passes over x are channels.cu. */
 #include "kernels/cuda/channels.h"
+#include "kernels/elementwise.h"
 #include "kernels/norm.h"
 
 namespace {
@@ -23,9 +24,11 @@ __global__ void forward_coef(PlcChannels k, bool training, double eps, const dou
   }
 }
 
+/* Channels last every position is a sample of its own. */
 static PlcChannels channels_of(const PlArray *x) {
   int64_t S = 1;
   for (int d = 2; d < x->ndim; d++) S *= x->shape[d];
+  if (!x->contiguous) return plc_channels(x->shape[0] * S, x->shape[1], 1);
   return plc_channels(x->shape[0], x->ndim > 1 ? x->shape[1] : 0, S);
 }
 
@@ -86,12 +89,30 @@ static PlStatus backward(const PlkCall *call, const PlcChannels *k, const void *
   return plc_channel_affine(k, x->dtype, dy, coef, call->out[0]->data);
 }
 
+/* x, which is dense, in another dtype and the same order. */
+static PlStatus as_it_lies(const PlArray *x, int dtype, void **scratch, const void **data) {
+  static const PlAttrs none = {};
+  PlArray y = *x;
+  const PlArray *in[1] = {x};
+  PlArray *out[1] = {&y};
+  *scratch = NULL;
+  *data = x->data;
+  if (x->dtype == dtype) return PL_OK;
+  PL_TRY(plc_scratch((size_t)(x->numel + 1) * pl_dtype_size((PlDtype)dtype), scratch));
+  y.data = *scratch, y.dtype = (uint8_t)dtype;
+  *data = *scratch;
+  PlkCall k;
+  memset(&k, 0, sizeof k);
+  k.name = "cast", k.code = PLK_EW_CAST, k.nin = 1, k.nout = 1, k.in = in, k.out = out, k.attrs = &none;
+  return plc_run("elementwise", &k);
+}
+
 static PlStatus batch_norm_bwd(const PlkCall *call) {
   const PlcChannels k = channels_of(call->in[1]);
   void *mem, *copy;
   const void *dy;
   if (k.C == 0) return PL_OK;
-  PL_TRY(plc_as(call->in[0], call->in[1]->dtype, &copy, &dy));
+  PL_TRY(as_it_lies(call->in[0], call->in[1]->dtype, &copy, &dy));
   PlStatus s = plc_scratch((size_t)(k.C * (5 + k.parts * 2)) * sizeof(double), &mem);
   if (s == PL_OK) {
     s = backward(call, &k, dy, (double *)mem);

@@ -189,6 +189,21 @@ static PlStatus flush(const Rule *r, const Rule *live, Groups *gs) {
   return PL_OK;
 }
 
+/* Dense, and element by element beside each other: row-major or channels last. */
+static bool in_one_order(const PlArray *a, const PlArray *b) {
+  int64_t step = a->ndim > 1 ? a->shape[1] : 1;
+  if (a->contiguous && b->contiguous) return true;
+  if ((a->ndim != 4 && a->ndim != 5) || b->ndim != a->ndim) return false;
+  for (int k = 0; k < a->ndim; k++) {
+    const int d = k == 0 ? 1 : k == a->ndim - 1 ? 0 : a->ndim - k;
+    if (b->shape[d] != a->shape[d]) return false;
+    if (a->shape[d] == 1) continue;
+    if (b->strides[d] != a->strides[d] || a->strides[d] != (d == 1 ? 1 : step)) return false;
+    if (d != 1) step *= a->shape[d];
+  }
+  return true;
+}
+
 static PlStatus run(const PlkCall *c, int ntensor, int k, const Rule *r, const Rule *live) {
   Groups gs;
   memset(&gs, 0, sizeof gs);
@@ -204,7 +219,7 @@ static PlStatus run(const PlkCall *c, int ntensor, int k, const Rule *r, const R
     for (int j = 0; j < k; j++) {
       g.col[j] = col[j]->data;
       g.dtype[j] = col[j]->dtype;
-      dense = dense && col[j]->contiguous && col[j]->numel == g.numel;
+      dense = dense && col[j]->numel == g.numel && in_one_order(col[0], col[j]);
       arr[j] = col[j];
     }
     if (!dense) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Pooling (kernels/pool.h): one thread an output, or, for gradients, one thread an input that gathers from every window it
- * lies in, in one order, so nothing is added atomically. Spatial dims are padded to three. */
+ * lies in, in one order, so nothing is added atomically. Spatial dims are padded to three. Planes lie one after the other, or
+ * side by side (channels last: neighbouring threads then have neighbouring channels). */
 #include "kernels/cuda/channels.h"
 #include "kernels/elementwise.h"
 #include "kernels/pool.h"
@@ -10,8 +11,9 @@ namespace {
 struct Pool {
   bool adaptive, include_pad, wide;
   int64_t planes, insize, outsize, divisor; /* divisor 0: the window's size */
+  int64_t step; /* between neighbours of a plane: 1, or channels last their number */
   int64_t in[3], out[3], k[3], stride[3], pad[3], dil[3];
-  plc_div by_in[3], by_out[3], by_stride[3];
+  plc_div by_in[3], by_out[3], by_stride[3], by_step;
 };
 
 /* One dim of a window: positions lo, lo + step … below hi; `full` counts padding too. */
@@ -40,15 +42,23 @@ PLC_DEV Span span(const Pool &p, int d, int64_t t) {
 PLC_DEV int64_t quotient(const Pool &p, int64_t n, plc_div by, int64_t d) {
   return p.wide ? n / d : (int64_t)plc_quotient((uint32_t)n, by);
 }
-/* i = (plane, t[0], t[1], t[2]) */
-PLC_DEV int64_t split(const Pool &p, int64_t i, const plc_div by[3], const int64_t size[3], int64_t t[3]) {
+/* i = (plane, t[0], t[1], t[2]), or (sample, t[0], t[1], t[2], channel). Where the plane begins in an array with planes of
+ * `other` elements. */
+PLC_DEV int64_t split(const Pool &p, int64_t i, const plc_div by[3], const int64_t size[3], int64_t other, int64_t t[3]) {
+  int64_t c = 0;
+  if (p.step > 1) {
+    const int64_t q = quotient(p, i, p.by_step, p.step);
+    c = i - q * p.step;
+    i = q;
+  }
   for (int d = 2; d >= 0; d--) {
     const int64_t q = quotient(p, i, by[d], size[d]);
     t[d] = i - q * size[d];
     i = q;
   }
-  return i;
+  return i * other * p.step + c;
 }
+PLC_DEV int64_t place(const int64_t size[3], int64_t i, int64_t j, int64_t k) { return (i * size[1] + j) * size[2] + k; }
 
 /* The windows [*first, *last] that may hold position i of a dim. */
 PLC_DEV void windows(const Pool &p, int d, int64_t i, int64_t *first, int64_t *last) {
@@ -74,7 +84,7 @@ template <typename T> __global__ void max_forward(Pool p, const T *x, T *y, int6
   typedef typename plc_type<T>::math A;
   for (PLC_EACH(o, p.planes * p.outsize)) {
     int64_t t[3];
-    const T *src = x + split(p, o, p.by_out, p.out, t) * p.insize;
+    const T *src = x + split(p, o, p.by_out, p.out, p.insize, t);
     const Span sz = span(p, 0, t[0]), sy = span(p, 1, t[1]), sx = span(p, 2, t[2]);
     A best = -(A)INFINITY;
     int64_t which = empty(sz, sy, sx) ? 0 : (sz.lo * p.in[1] + sy.lo) * p.in[2] + sx.lo;
@@ -82,7 +92,7 @@ template <typename T> __global__ void max_forward(Pool p, const T *x, T *y, int6
       for (int64_t j = sy.lo; j < sy.hi; j += sy.step)
         for (int64_t k = sx.lo; k < sx.hi; k += sx.step) {
           const int64_t at = (i * p.in[1] + j) * p.in[2] + k;
-          const A v = plc_type<T>::load(src[at]);
+          const A v = plc_type<T>::load(src[at * p.step]);
           if (v > best || v != v) best = v, which = at;
         }
     if (y) y[o] = plc_type<T>::store(best);
@@ -95,13 +105,13 @@ template <typename T> __global__ void max_backward(Pool p, const T *dy, const in
   typedef typename plc_type<T>::math A;
   for (PLC_EACH(e, p.planes * p.insize)) {
     int64_t t[3], a[3], b[3];
-    const int64_t plane = split(p, e, p.by_in, p.in, t), here = e - plane * p.insize;
+    const int64_t plane = split(p, e, p.by_in, p.in, p.outsize, t), here = place(p.in, t[0], t[1], t[2]);
     for (int d = 0; d < 3; d++) windows(p, d, t[d], &a[d], &b[d]);
     A sum = 0;
     for (int64_t i = a[0]; i <= b[0]; i++)
       for (int64_t j = a[1]; j <= b[1]; j++)
         for (int64_t k = a[2]; k <= b[2]; k++) {
-          const int64_t o = plane * p.outsize + (i * p.out[1] + j) * p.out[2] + k;
+          const int64_t o = plane + place(p.out, i, j, k) * p.step;
           if (index[o] == here) sum += plc_type<T>::load(dy[o]);
         }
     dx[e] = plc_type<T>::store(sum);
@@ -112,12 +122,12 @@ template <typename T> __global__ void avg_forward(Pool p, const T *x, T *y) {
   typedef typename plc_type<T>::math A;
   for (PLC_EACH(o, p.planes * p.outsize)) {
     int64_t t[3];
-    const T *src = x + split(p, o, p.by_out, p.out, t) * p.insize;
+    const T *src = x + split(p, o, p.by_out, p.out, p.insize, t);
     const Span sz = span(p, 0, t[0]), sy = span(p, 1, t[1]), sx = span(p, 2, t[2]);
     A sum = 0;
     for (int64_t i = sz.lo; i < sz.hi; i++)
       for (int64_t j = sy.lo; j < sy.hi; j++)
-        for (int64_t k = sx.lo; k < sx.hi; k++) sum += plc_type<T>::load(src[(i * p.in[1] + j) * p.in[2] + k]);
+        for (int64_t k = sx.lo; k < sx.hi; k++) sum += plc_type<T>::load(src[place(p.in, i, j, k) * p.step]);
     y[o] = plc_type<T>::store(empty(sz, sy, sx) ? (A)0 : sum / divisor<A>(p, sz, sy, sx));
   }
 }
@@ -138,7 +148,7 @@ template <typename T> __global__ void avg_backward(Pool p, const T *dy, T *dx) {
   typedef typename plc_type<T>::math A;
   for (PLC_EACH(e, p.planes * p.insize)) {
     int64_t t[3], a[3], b[3];
-    const int64_t plane = split(p, e, p.by_in, p.in, t);
+    const int64_t plane = split(p, e, p.by_in, p.in, p.outsize, t);
     for (int d = 0; d < 3; d++) windows(p, d, t[d], &a[d], &b[d]);
     A sum = 0;
     for (int64_t i = a[0]; i <= b[0]; i++) {
@@ -147,7 +157,7 @@ template <typename T> __global__ void avg_backward(Pool p, const T *dy, T *dx) {
         const Span y = span(p, 1, j);
         for (int64_t k = a[2]; k <= b[2]; k++) {
           const Span x = span(p, 2, k);
-          sum += plc_type<T>::load(dy[plane * p.outsize + (i * p.out[1] + j) * p.out[2] + k]) / divisor<A>(p, z, y, x);
+          sum += plc_type<T>::load(dy[plane + place(p.out, i, j, k) * p.step]) / divisor<A>(p, z, y, x);
         }
       }
     }
@@ -167,6 +177,7 @@ Pool describe(Kind kind, int nd, const PlAttrs *attrs, const PlArray *x, const P
   memset(&p, 0, sizeof p);
   p.adaptive = kind == ADAPTIVE;
   p.planes = p.insize = p.outsize = 1;
+  p.step = x->contiguous && y->contiguous ? 1 : x->shape[1];
   for (int d = 0; d < 3; d++) {
     const int i = d - (3 - nd);
     p.in[d] = p.out[d] = p.k[d] = p.stride[d] = p.dil[d] = 1;
@@ -187,6 +198,7 @@ Pool describe(Kind kind, int nd, const PlAttrs *attrs, const PlArray *x, const P
   }
   p.wide = p.planes * p.insize > INT32_MAX / 2 || p.planes * p.outsize > INT32_MAX / 2;
   for (int d = 0; d < 3; d++) p.wide = p.wide || p.stride[d] > INT32_MAX / 4 || p.pad[d] > INT32_MAX / 4;
+  p.by_step = plc_div_by(p.wide || p.step < 1 ? 1u : (uint32_t)p.step);
   for (int d = 0; d < 3; d++) {
     p.by_in[d] = plc_div_by(p.wide || p.in[d] < 1 ? 1u : (uint32_t)p.in[d]);
     p.by_out[d] = plc_div_by(p.wide || p.out[d] < 1 ? 1u : (uint32_t)p.out[d]);
@@ -243,7 +255,7 @@ template <Kind kind, int nd> PlStatus max_pool(const PlkCall *call) {
 PlStatus average(const Pool *p, const PlkCall *call) {
   const PlArray *x = call->in[0], *y = call->out[0];
   if (!pl_is_float((PlDtype)x->dtype)) return through_f64(average, p, call);
-  if (p->adaptive && p->outsize == 1)
+  if (p->adaptive && p->outsize == 1 && p->step == 1)
     PLC_FLOATS(x->dtype, T, call->name,
                PLC_LAUNCH(avg_plane<T>, (unsigned)((p->planes + 7) / 8), PLC_BLOCK, 0, *p, (const T *)x->data, (T *)y->data))
   else

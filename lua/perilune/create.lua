@@ -160,7 +160,8 @@ return function(T, core)
     return finish(on(opts, op.randint, a, b, shape, { dtype = opts.dtype }), opts)
   end
 
-  -- x:zeros_like(), ones_like, full_like(v), empty_like, rand_like, randn_like: same shape, and dtype unless given.
+  -- x:zeros_like(), ones_like, full_like(v), empty_like, rand_like, randn_like: same shape; dtype, device and memory
+  -- format, too, unless given.
   local function like(name, make)
     T[name] = function(x, ...)
       if not core.is_tensor(x) then options.fail("%s: a tensor expected, got %s", name, type(x)) end
@@ -168,7 +169,13 @@ return function(T, core)
       local opts = type(args[args.n]) == "table" and args[args.n] or {}
       local device = opts.device or x:device()
       if device == core.device.default() then device = nil end
-      local t = make(x, { dtype = opts.dtype or x:dtype(), requires_grad = opts.requires_grad, device = device }, ...)
+      local format = opts.memory_format
+      if format == nil or format == "preserve" then format = core.layout_of(x) end
+      local after = format and opts.requires_grad or nil -- a leaf is what comes out in the end
+      local t = make(x, { dtype = opts.dtype or x:dtype(), requires_grad = not format and opts.requires_grad or nil,
+        device = device }, ...)
+      if format then t = core.to_layout(t, format, true) end
+      if after then t:requires_grad_() end
       return core.is_batched(x) and core.batch_like(x, t) or t -- inside vmap: one for each element
     end
     core.metatable().methods[name] = T[name]

@@ -40,7 +40,10 @@ E.broadcast_to = [[
 print(T.tensor { 1, 2 }:broadcast_to(2, 2))
 --> {{1., 2.},
 -->  {1., 2.}}  -- f32[2,2] cpu]]
-E.contiguous = [[print(T.ones(2, 3):t():contiguous():is_contiguous())  --> true]]
+E.contiguous = [[
+print(T.ones(2, 3):t():contiguous():is_contiguous())  --> true
+local x = T.zeros(2, 3, 4, 5):contiguous("channels_last")
+print(x:is_contiguous("channels_last"), x:stride(2))  --> true	1]]
 E.clone = [[
 local x = T.ones(2)
 local y = x:clone()

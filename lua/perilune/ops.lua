@@ -67,15 +67,26 @@ return function(T, core)
     end)
   end
 
-  -- x:to("f64"), x:to("cpu"), x:to(y) (y's dtype), x:to{dtype=, device=, copy=}. The same object if nothing changes.
+  -- x:contiguous(), x:contiguous("channels_last"): x itself, or a copy that lies so
+  local to_layout, row_major = core.to_layout, op.contiguous
+  def("contiguous", function(x, format)
+    if format == nil then return row_major(x) end
+    if type(format) == "table" then
+      format = options.check("contiguous", format, { "memory_format" }).memory_format or "contiguous"
+    end
+    return to_layout(check("contiguous", x), format)
+  end)
+
+  -- x:to("f64"), x:to("cpu"), x:to(y) (y's dtype), x:to{dtype=, device=, copy=, memory_format=}. The same object if
+  -- nothing changes.
   def("to", function(x, what, opts)
     check("to", x)
-    local dtype, copy, device
+    local dtype, copy, device, format
     if is_tensor(what) then
       dtype, device = what:dtype(), what:device()
     elseif type(what) == "table" then
-      opts = options.check("to", what, { "dtype", "device", "copy" })
-      dtype, copy, device = opts.dtype, opts.copy, opts.device
+      opts = options.check("to", what, { "dtype", "device", "copy", "memory_format" })
+      dtype, copy, device, format = opts.dtype, opts.copy, opts.device, opts.memory_format
     elseif type(what) == "string" and (what == "cpu" or what:match("^cuda")) then
       device = what
     elseif type(what) == "string" then
@@ -83,14 +94,17 @@ return function(T, core)
     else
       fail("to: a dtype, a device or a tensor expected, got %s", type(what))
     end
-    if opts and opts ~= what then opts = options.check("to", opts, { "copy" }) end
-    if opts then copy = copy or opts.copy end
+    if opts and opts ~= what then
+      opts = options.check("to", opts, { "copy", "memory_format" })
+      copy, format = opts.copy, opts.memory_format
+    end
     local y = x
     if dtype ~= nil and cast ~= nil then
       y = cast(x, dtype)
       if y:dtype() == x:dtype() then y = x end -- the cast made an alias
     end
     if device ~= nil then y = move(y, device) end
+    if format ~= nil and format ~= "preserve" then y = to_layout(y, format, true) end
     return copy and rawequal(y, x) and x:clone() or y
   end)
   -- T.can_cast(from, to): whether values of one dtype may go into another without a change of kind: not from floats

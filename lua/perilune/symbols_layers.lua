@@ -380,7 +380,8 @@ print(nn.ParameterDict { scale = T.ones(1) }.scale)  --> {1.}  -- f32[1] cpu req
 S["nn.Module"] = { "nn.class(\"Name\") → class; class(…) → module",
   [[The base of all modules. Called like a function: forward. parameters(), named_parameters(), buffers(),
 modules(), children(), state_dict{index_base=}, load_state_dict(sd, {strict=, index_base=}), train(),
-eval(), to(dtype or device), half(), bfloat16(), freeze(), zero_grad(), apply(f), clone(),
+eval(), to(dtype or device), to{dtype=, device=, memory_format="channels_last"}, half(), bfloat16(),
+freeze(), zero_grad(), apply(f), clone(),
 get_parameter(path), get_submodule(path), register_buffer(name, t), register_parameter(name, p),
 register_forward_hook(f), register_forward_pre_hook(f), register_full_backward_hook(f),
 register_full_backward_pre_hook(f), summary(x).]], [[

@@ -60,8 +60,9 @@ for name, dtype in pairs { float = "f32", double = "f64", half = "f16", bfloat16
   S[name] = { ("x:%s() → tensor"):format(name), ("x as %s; x itself if it is."):format(dtype),
     ("print(T.ones(1):%s():dtype())  --> %s"):format(name, dtype) }
 end
-S.to = { 'x:to("f64"), x:to("cpu"), x:to(y), x:to{dtype=, device=, copy=} → tensor',
-  "Another dtype or device (or y's); the same object if nothing changes.",
+S.to = { 'x:to("f64"), x:to("cpu"), x:to(y), x:to{dtype=, device=, copy=, memory_format=} → tensor',
+  [[Another dtype or device (or y's), another memory format ("channels_last", "channels_last_3d", "contiguous"); the
+same object if nothing changes.]],
   'print(T.ones(1):to("f64"):dtype())  --> f64' }
 S.cpu = { "x:cpu() → x", "On the processor; x itself if it is there.",
   "print(T.ones(1):cpu())  --> {1.}  -- f32[1] cpu" }

@@ -46,10 +46,18 @@ static PlStatus add_bias(const PlArray *bias, const PlArray *y, PlArray *to) {
   b.shape = shape;
   b.strides = strides;
   b.contiguous = 0;
-  return elementwise("add", PLK_EW_ADD, y, &b, to);
+  if (y->contiguous || y->strides[1] != 1) return elementwise("add", PLK_EW_ADD, y, &b, to);
+  /* channels last: rows of them */
+  const int64_t sizes[2] = {y->numel / y->shape[1], y->shape[1]}, steps[2] = {y->shape[1], 1};
+  PlArray from = *y, rows = *to;
+  from.ndim = rows.ndim = 2;
+  from.shape = rows.shape = sizes;
+  from.strides = rows.strides = steps;
+  from.contiguous = rows.contiguous = 1;
+  return elementwise("add", PLK_EW_ADD, &from, bias, &rows);
 }
 
-/* A dense f32 copy of a in `at`. */
+/* An f32 copy of a, which is dense in some order, in `at`. */
 static PlStatus widened(const PlArray *a, void *at, PlArray *out) {
   *out = *a;
   out->dtype = PL_F32;
@@ -62,7 +70,7 @@ static PlStatus product_f32(const PlkCall *call, const PlArray *x, const PlArray
   PlArray wx, ww;
   void *room;
   PL_TRY(by_cudnn(call, PLC_CONV, x, w, sum, NULL, done));
-  if (*done || !x->contiguous || !w->contiguous) return PL_OK;
+  if (*done) return PL_OK;
   PL_TRY(plc_scratch((size_t)(x->numel + w->numel + 64) * sizeof(float), &room));
   PlStatus s = widened(x, room, &wx);
   if (s == PL_OK) s = widened(w, (float *)room + (x->numel + 63) / 64 * 64, &ww);

@@ -26,6 +26,28 @@ static void sizes_of(const PlArray *a, int spatial, int64_t *dim, int64_t *strid
   memcpy(stride, s.stride, sizeof s.stride);
 }
 
+/* Channels last, where dims of size 1 are nobody's: the strides that cuDNN's kernels know it by (of 1 x 1 weights, too). */
+static bool channels_last(int ndim, const int64_t *dim, const int64_t *stride, int64_t *out) {
+  int64_t step = dim[1];
+  out[1] = 1;
+  for (int d = ndim - 1; d >= 0; d--) {
+    if (d == 1) continue;
+    out[d] = step;
+    step *= dim[d];
+  }
+  for (int d = 0; d < ndim; d++)
+    if (dim[d] != 1 && stride[d] != out[d]) return false;
+  return true;
+}
+static void same_layout(PlcConvKey *k, int ndim) {
+  int64_t xs[PLC_G_DIM] = {0}, ws[PLC_G_DIM] = {0}, ys[PLC_G_DIM] = {0};
+  if (!channels_last(ndim, k->x, k->xs, xs) || !channels_last(ndim, k->w, k->ws, ws) || !channels_last(ndim, k->y, k->ys, ys)) return;
+  if (k->xs[1] != 1 && k->ys[1] != 1) return; /* row-major as well */
+  memcpy(k->xs, xs, sizeof xs);
+  memcpy(k->ws, ws, sizeof ws);
+  memcpy(k->ys, ys, sizeof ys);
+}
+
 void plc_conv_key(PlcConvKey *k, PlcConvKind kind, int spatial, const PlArray *x, const PlArray *w, const PlArray *y,
                   const int64_t *stride, const int64_t *padding, const int64_t *dilation) {
   memset(k, 0, sizeof *k);
@@ -36,6 +58,7 @@ void plc_conv_key(PlcConvKey *k, PlcConvKind kind, int spatial, const PlArray *x
   sizes_of(x, spatial, k->x, k->xs);
   sizes_of(w, spatial, k->w, k->ws);
   sizes_of(y, spatial, k->y, k->ys);
+  same_layout(k, k->spatial + 2);
   int lead = k->spatial - spatial;
   for (int d = 0; d < k->spatial; d++) {
     k->stride[d] = d < lead ? 1 : stride[d - lead];

@@ -60,9 +60,31 @@ return function(base)
 
   local function each(self, f) for _, m in ipairs(self:modules()) do f(m) end end
 
-  --- Moves or converts: a device name, or a floating dtype (integer buffers keep theirs). Parameters are
-  -- replaced, so make optimizers afterwards.
+  local FORMATS = { channels_last = 4, channels_last_3d = 5, contiguous = 0, preserve = 0 }
+
+  -- What old, detached, becomes.
+  local function converted(old, where)
+    local floating = old:dtype():match("^b?f") ~= nil
+    if type(where) ~= "table" then
+      local moves = type(where) == "string" and (where:match("^cpu") or where:match("^cuda"))
+      return (floating or moves) and old:detach():to(where) or old
+    end
+    local dims = FORMATS[where.memory_format]
+    local format = floating and (dims == 0 or dims == old:dim()) and where.memory_format or nil
+    return old:detach():to { dtype = floating and where.dtype or nil, device = where.device, memory_format = format }
+  end
+
+  --- Moves or converts: a device name, a floating dtype (integer buffers keep theirs), or a table {dtype=, device=,
+  -- memory_format=}, whose format is for parameters and buffers of as many dims. Parameters are replaced, so make
+  -- optimizers afterwards.
   function Module:to(where)
+    if type(where) == "table" then
+      options.check("to", where, { "dtype", "device", "memory_format" })
+      if where.memory_format ~= nil and not FORMATS[where.memory_format] then
+        fail("to: a memory format is wanted, \"channels_last\", \"channels_last_3d\", \"contiguous\" or \"preserve\", "
+          .. "got %s", options.describe(where.memory_format))
+      end
+    end
     local made = {}
     for _, item in ipairs(base.collect(self, "state")) do made[item[2]] = false end
     each(self, function(m)
@@ -71,9 +93,7 @@ return function(base)
         if type(old) == "userdata" and (m._buffers[key] or is_parameter[old]) then
           local new = made[old]
           if not new then
-            local floating = old:dtype():match("^b?f") ~= nil
-            local moves = type(where) == "string" and (where:match("^cpu") or where:match("^cuda"))
-            new = (floating or moves) and old:detach():to(where) or old
+            new = converted(old, where)
             if new ~= old and is_parameter[old] then
               new = base.Parameter(new, { requires_grad = old.requires_grad })
             end
