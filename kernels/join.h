@@ -11,6 +11,7 @@ PlStatus plk_cpu_copy(const PlkCall *call);      /* out = in0 in row-major order
 PlStatus plk_cpu_copy_into(const PlkCall *call); /* out (= in0) = in1, broadcast and converted */
 PlStatus plk_cpu_shape_of(const PlkCall *call);
 PlStatus plk_cpu_slice_bwd(const PlkCall *call);      /* dy; shape, dim, start, step */
+PlStatus plk_cpu_slices_bwd(const PlkCall *call);     /* dys; dim: as cat, each added to 0 */
 PlStatus plk_cpu_diagonal_bwd(const PlkCall *call);   /* dy; shape, offset, dim1, dim2 */
 PlStatus plk_cpu_unfold_bwd(const PlkCall *call);     /* dy; shape, dim, size, step */
 PlStatus plk_cpu_as_strided_bwd(const PlkCall *call); /* dy; shape, sizes, strides, offset */

@@ -114,6 +114,64 @@ describe("layout", function()
   end)
 end)
 
+describe("slices", function()
+  -- The gradient of y [2, 3, 12] from parts that f reads: by a graph, one by one; and how many nodes the pass took.
+  local function compare(f, dtype)
+    T.manual_seed(3)
+    local Y = (T.randn(2, 3, 12) * 0.3):to(dtype)
+    local g = T.graph()
+    local y = g:input("y", { 2, 3, 12 }, { dtype = dtype, leaf = true })
+    local loss = f(y)
+    g:outputs { table.unpack(g:gradient(loss, { y })) }
+    local leaf = Y:clone():requires_grad_()
+    local want = T.grad_of(f(leaf), { leaf })[1]
+    local plan = g:plan()
+    assert.is_true(plan:verify())
+    assert.equal(want:to_string(), g:run({ y = Y })[1]:to_string())
+    assert.is_true(T.equal(want, g:run({ y = Y })[1]))
+    local text = (1 / want):to_string() -- zeros of either sign
+    assert.equal(text, (1 / g:run({ y = Y })[1]):to_string())
+    return plan.passes.slices.removed, ops_of(plan)
+  end
+  local function part(y, k) return y:narrow(3, 4 * k - 3, 4) end
+
+  it("that cover a dim have one gradient", function()
+    for _, dtype in ipairs { "f32", "f64", "bf16", "f16" } do
+      assert.equal(4, (compare(function(y) return (part(y, 3) * part(y, 1):exp() * -part(y, 2)):sum() end, dtype)))
+      local taken, ops = compare(function(y)
+        local function heads(a) return a:view(2, 3, 2, 2):transpose(2, 3) end
+        return (heads(part(y, 1)):matmul(heads(part(y, 2)):transpose(-1, -2)):matmul(heads(part(y, 3)))):sum()
+      end, dtype)
+      assert.equal(3, taken)
+      assert.is_truthy(ops:find("slices_bwd view", 1, true), ops)
+      assert.is_falsy(ops:find("slice_bwd", 1, true), ops)
+    end
+    local along_two = function(y) return (y:narrow(2, 1, 2):exp():sum() + (y:narrow(2, 3, 1) * 0 * -1):sum()) end
+    assert.equal(2, (compare(along_two, "f32")))
+  end)
+
+  it("are left alone where they leave holes, overlap, or lie along two dims", function()
+    assert.equal(0, (compare(function(y) return (part(y, 1) * part(y, 3)):sum() end, "f32")))
+    assert.equal(0, (compare(function(y) return (y:narrow(3, 1, 7) * y:narrow(3, 6, 7)):sum() end, "f32")))
+    assert.equal(0, (compare(function(y) return y:narrow(3, 1, 6):exp():sum() + y:narrow(2, 1, 2):sum() end, "f32")))
+    local function every_other(y) return (y[{ {}, {}, { 1, 12, 2 } }] * y[{ {}, {}, { 2, 12, 2 } }]):sum() end
+    assert.equal(0, (compare(every_other, "f32")))
+  end)
+
+  it("give gradients of their own", function()
+    local function f(a)
+      local y = a:detach():requires_grad_()
+      local d = T.grad_of((part(y, 1):exp() * part(y, 2) * part(y, 3)):sum(), { y }, { create_graph = true })[1]
+      return T.grad_of((d * d):sum(), { y })[1]
+    end
+    T.manual_seed(4)
+    local Y = T.randn(2, 3, 12)
+    local j = T.jit(f)
+    for _ = 1, 2 do assert.is_true(T.equal(f(Y), j(Y))) end
+    assert.is_true(j:plan().passes.slices.removed > 0)
+  end)
+end)
+
 describe("PERILUNE_PASSES", function()
   local script = [[
     local T = require "perilune"

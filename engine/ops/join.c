@@ -66,6 +66,14 @@ const PlOp pl_op_cat = {
     PL_KERNEL(cat),
 };
 
+const PlOp pl_op_slices_bwd = {
+    .name = "slices_bwd",
+    .doc = "The sum of what slice_bwd makes of slices that follow each other along dim, from end to end.",
+    .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"dys"}, .attrs = {A_INT_REQ("dim")},
+    .cls = PL_INDEXING, .batch = pl_batch_list, .promote = PL_PROMOTE_ALL, .flags = PL_F_INTERNAL, .infer = cat_infer, .grad = cat_grad,
+    PL_KERNEL(slices_bwd),
+};
+
 static PlStatus stack_infer(PlInfer *c) {
   PlDesc *d = &c->out[0];
   int dim = (int)pl_attr_i(c->attrs, 0), from = 0;

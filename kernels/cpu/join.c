@@ -23,6 +23,22 @@ PlStatus plk_cpu_cat(const PlkCall *call) {
   return PL_OK;
 }
 
+PlStatus plk_cpu_slices_bwd(const PlkCall *call) {
+  PlArray *y = call->out[0];
+  const int64_t dim = pl_attr_i(call->attrs, 0);
+  int64_t at = 0;
+  if (y->numel == 0) return PL_OK;
+  PL_TRY(plk_nd_zero(y->data, (size_t)y->numel * esize_of(y)));
+  for (int i = 0; i < call->nin; i++) {
+    const PlArray *x = call->in[i];
+    PlkNd w = {0};
+    for (int d = 0; d < x->ndim; d++) plk_nd_dim(&w, x->shape[d], y->strides[d], x->strides[d]);
+    if (x->numel) PL_TRY(plk_nd_add(plk_at(y->data, at * y->strides[dim], esize_of(y)), x->data, &w, (PlDtype)y->dtype));
+    at += x->shape[dim];
+  }
+  return PL_OK;
+}
+
 PlStatus plk_cpu_stack(const PlkCall *call) {
   PlArray *y = call->out[0];
   const int dim = (int)pl_attr_i(call->attrs, 0);
