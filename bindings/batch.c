@@ -147,8 +147,14 @@ static int t_loops(lua_State *L) {
   return 1;
 }
 
+/* core.in_batch() → does a vmap run? */
+static int t_in_batch(lua_State *L) {
+  lua_pushboolean(L, pl_state.batch != NULL);
+  return 1;
+}
+
 void l_batch_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"batch_open", t_open},       {"batch_wrap", t_wrap}, {"batch_unwrap", t_unwrap},
+  static const luaL_Reg functions[] = {{"in_batch", t_in_batch},   {"batch_open", t_open},       {"batch_wrap", t_wrap}, {"batch_unwrap", t_unwrap},
                                        {"is_batched", t_is_batched}, {"batch_rule", t_rule},
                                        {"batch_loops", t_loops},     {"batch_innermost", t_innermost}, {"batch_reopen", t_reopen},
                                        {"batch_full", t_full}, {"batch_size", t_size}, {"on_custom_batched", t_on_custom}, {NULL, NULL}};

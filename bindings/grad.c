@@ -238,12 +238,7 @@ static int t_grad_of(lua_State *L) {
 static int m_detach(lua_State *L) {
   PlTensor *t = l_self(L, "detach");
   Box *b = l_new_box(L);
-  if (t->a.symbolic) {
-    CALL(L, pl_apply(&pl_op_stop_grad, &t, 1, NULL, &b->t));
-    pl_entries_drop(b->t);
-  } else
-    CALL(L, PL_UNLIKELY(pl_is_batched(t)) ? pl_batch_detach(&b->t, t) : pl_tensor_alias(&b->t, t));
-  b->t->flags |= PL_T_DETACHED;
+  CALL(L, pl_tensor_detach(&b->t, t));
   return 1;
 }
 

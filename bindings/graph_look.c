@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "bindings/graph.h"
+#include "engine/batch/batch.h"
 #include "engine/graph/exec.h"
+#include "engine/state.h"
 
 /* ---- looking ----------------------------------------------------------------------------------------------- */
 
@@ -143,21 +145,29 @@ static int graph_nodes(lua_State *L) {
   return 1;
 }
 
-/* graph_mark(tensor, mark) → mark before: nodes made from now on in the tensor's graph are marked so (PlMirrorChoice) */
+/* graph_mark(mark, …) → mark before: nodes made from now on are marked so (PlMirrorChoice) in the graph of the first symbolic
+ * tensor among …, else in the one that is traced; nil if there is none. */
 static int graph_mark(lua_State *L) {
-  PlTensor *t = l_check_tensor(L, 1);
-  int64_t mark = l_check_int(L, 2, "graph_mark", "mark");
-  if (!t->a.symbolic || mark < PL_MIRROR_PIN || mark > PL_MIRROR_FORCE) return l_error(L, "graph_mark: a symbolic tensor and a mark");
-  PlFlow *f = pl_sym_flow(t);
+  int64_t mark = l_check_int(L, 1, "graph_mark", "mark");
+  if (mark < PL_MIRROR_PIN || mark > PL_MIRROR_FORCE) return l_error(L, "graph_mark: no such mark");
+  PlFlow *f = pl_state.trace;
+  for (int i = 2, n = lua_gettop(L); i <= n; i++) {
+    PlTensor *t = l_to_tensor(L, i);
+    if (!t || !pl_behind(t)->a.symbolic) continue;
+    f = pl_sym_flow(pl_behind(t));
+    break;
+  }
+  if (!f) return 0;
   lua_pushinteger(L, f->mark);
   f->mark = (int8_t)mark;
   return 1;
 }
 
-/* graph_pin(tensor): the node that computed it is not repeated */
+/* graph_pin(value): the node that computed it is not repeated; what is no symbolic tensor is left alone */
 static int graph_pin(lua_State *L) {
-  PlTensor *t = l_check_tensor(L, 1);
-  if (!t->a.symbolic) return l_error(L, "graph_pin: a symbolic tensor expected");
+  PlTensor *t = l_to_tensor(L, 1);
+  if (!t || !pl_behind(t)->a.symbolic) return 0;
+  t = pl_behind(t);
   PlFlow *f = pl_sym_flow(t);
   const PlFValue *v = &f->vals[f->stores[f->vals[pl_sym_value(t)].store].first];
   if (v->node >= 0) f->nodes[v->node].mark = PL_MIRROR_PIN;

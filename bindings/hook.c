@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "bindings/walk.h"
+#include "engine/batch/batch.h"
 #include "engine/graph/graph.h"
 #include "engine/state.h"
 
@@ -78,7 +79,7 @@ const char l_hooks_key = 0;
 int l_register_hook(lua_State *L) {
   PlTensor *t = l_self(L, "register_hook");
   if (lua_type(L, 2) != LUA_TFUNCTION) return l_error(L, "register_hook: a function expected, got %s", l_typename(L, 2));
-  if (t->a.symbolic && pl_state.trace) pl_state.trace->opaque = "a hook of register_hook";
+  if (pl_behind(t)->a.symbolic && pl_state.trace) pl_state.trace->opaque = "a hook of register_hook";
   HookData *h = calloc(1, sizeof *h);
   PlHook *hook = calloc(1, sizeof *hook);
   if (!h || !hook) {

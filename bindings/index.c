@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bindings/lib.h"
+#include "engine/batch/batch.h"
 #include "engine/graph/graph.h"
 #include "engine/state.h"
 
@@ -355,9 +356,9 @@ static int box_newindex(lua_State *L) {
   int64_t dims[MAX_ITEMS];
   int ntens, n = read_key(L, 2, items);
   value_tensor(L, b->t, &v);
-  if (pl_state.trace && !b->t->a.symbolic) { /* a graph that writes a part knows the whole */
+  if (pl_state.trace && !pl_behind(b->t)->a.symbolic) { /* a graph that writes a part knows the whole */
     PlFVal whole;
-    CALL(L, pl_flow_capture(pl_state.trace, b->t, &whole));
+    CALL(L, pl_flow_capture(pl_state.trace, pl_behind(b->t), &whole));
   }
   apply_views(L, 1, items, n, tens + 2, dims, &ntens);
   PlTensor *target = l_to_tensor(L, -1);

@@ -44,7 +44,8 @@ static int r_run(lua_State *L) {
   PlTensor *in[4] = {l_check_tensor(L, 1), l_check_tensor(L, 2), l_check_tensor(L, 3), NULL}, *out[PL_MAX_OUT] = {NULL};
   if (!lua_isnil(L, 4)) in[3] = l_check_tensor(L, 4);
   PlAttrs a;
-  const bool graph = pl_state.trace || in[0]->a.symbolic || in[1]->a.symbolic || in[2]->a.symbolic;
+  bool graph = pl_state.trace != NULL;
+  for (int i = 0; i < 3; i++) graph |= pl_behind(in[i])->a.symbolic;
   CALL(L, pl_history_current(in, 3));
   const bool train = !pl_state.grad_off && (graph || pl_may_record(in, 3));
   read_net(L, 5, (PlDtype)in[0]->a.dtype, train, &a);

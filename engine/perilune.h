@@ -30,6 +30,8 @@ PlStatus pl_tensor_from(PlTensor **out, PlDtype dtype, int ndim, const int64_t *
 PlStatus pl_tensor_number(PlTensor **out, bool is_int, int64_t i, double f);
 /* Another handle on the same storage, without gradient history. */
 PlStatus pl_tensor_alias(PlTensor **out, PlTensor *t);
+/* The same memory under a handle that no gradient passes. */
+PlStatus pl_tensor_detach(PlTensor **out, PlTensor *t);
 /* Another window on t's storage; the caller vouches for strides (checked against the storage's size). */
 PlStatus pl_tensor_view(PlTensor **out, PlTensor *t, int ndim, const int64_t *shape,
                         const int64_t *strides, int64_t offset);

@@ -265,6 +265,17 @@ PlStatus pl_tensor_alias(PlTensor **out, PlTensor *t) {
   return pl_tensor_window(out, t, t->a.ndim, t->a.shape, t->a.strides, t->a.data);
 }
 
+PlStatus pl_tensor_detach(PlTensor **out, PlTensor *t) {
+  if (PL_UNLIKELY(pl_is_batched(t))) return pl_batch_detach(out, t);
+  if (PL_UNLIKELY(t->a.symbolic)) { /* the graph's own gradient pass hears of it as well */
+    PL_TRY(pl_apply(&pl_op_stop_grad, &t, 1, NULL, out));
+    pl_entries_drop(*out);
+  } else
+    PL_TRY(pl_tensor_alias(out, t));
+  (*out)->flags |= PL_T_DETACHED;
+  return PL_OK;
+}
+
 PlStatus pl_tensor_from(PlTensor **out, PlDtype dtype, int ndim, const int64_t *shape, const void *data) {
   PL_TRY(pl_tensor_empty(out, dtype, ndim, shape));
   if ((*out)->storage->nbytes) memcpy((*out)->a.data, data, (*out)->storage->nbytes);

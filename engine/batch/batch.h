@@ -42,6 +42,11 @@ typedef struct PlBatched {
 } PlBatched;
 static inline bool pl_is_batched(const PlTensor *t) { return (t->flags & PL_T_BATCHED) != 0; }
 PlBatched *pl_batched(const PlTensor *t);
+/* What t is a handle of: all elements of all batches that run. */
+static inline PlTensor *pl_behind(PlTensor *t) {
+  while (pl_is_batched(t)) t = pl_batched(t)->full;
+  return t;
+}
 
 /* ---- from pl_apply ---- */
 static inline bool pl_any_batched(PlTensor *const *in, int nin) {

@@ -76,11 +76,11 @@ PlStatus pl_batch_unwrap(PlTensor **out, const PlBatch *b, PlTensor *t) {
 PlStatus pl_batch_alias(PlTensor **out, PlTensor *t) { return handle(out, pl_batched(t)->born, pl_batched(t)->full); }
 
 PlStatus pl_batch_detach(PlTensor **out, PlTensor *t) {
-  PlTensor *full, *old = pl_batched(t)->full;
-  PL_TRY(pl_is_batched(old) ? pl_batch_detach(&full, old) : pl_tensor_alias(&full, old));
-  full->flags |= PL_T_DETACHED;
+  PlTensor *full;
+  PL_TRY(pl_tensor_detach(&full, pl_batched(t)->full));
   PlStatus s = handle(out, pl_batched(t)->born, full);
   pl_tensor_release(full);
+  if (s == PL_OK) (*out)->flags |= PL_T_DETACHED;
   return s;
 }
 

@@ -11,6 +11,21 @@
 
 /* ---- what matters ---------------------------------------------------------------------------------------- */
 
+static bool is_floating(const PlFValue *v) { return v->dtype != PL_NDTYPE && pl_is_float((PlDtype)v->dtype); }
+
+static bool may_float(const PlFValue *v) { return v->dtype == PL_NDTYPE || pl_is_float((PlDtype)v->dtype); }
+
+/* Does no gradient ever pass node n? */
+static bool bars(const PlFlow *f, const PlFNode *n) {
+  if (n->flags & PL_FN_THROUGH) return false;
+  if ((n->op->flags & PL_F_NOGRAD_OK) || (n->flags & PL_FN_NO_GRAD)) return true;
+  for (int32_t o = 0; o < n->nout; o++)
+    if (may_float(&f->vals[n->first + o])) return false;
+  return true;
+}
+
+/* Who may do without a gradient hears of zeros only where the tape would have had them: not behind comparisons, detach and
+ * the like. */
 static PlStatus mark_reached(PlGradWalk *w, int ny, const PlFVal *ys) {
   PlFlow *f = w->f;
   int32_t *stack = malloc((size_t)(w->nnodes + 1) * sizeof *stack), n = 0;
@@ -18,9 +33,11 @@ static PlStatus mark_reached(PlGradWalk *w, int ny, const PlFVal *ys) {
   for (int i = 0; i <= ny; i++) {
     while (n) {
       const PlFNode *node = &f->nodes[stack[--n]];
-      for (int32_t k = 0; k < node->nin + node->nafter; k++) {
+      bool barred = w->opts->allow_unused && (bars(f, node) || node->op == &pl_op_stop_grad);
+      for (int32_t k = barred ? node->nin : 0; k < node->nin + node->nafter; k++) {
         int32_t to = k < node->nin ? -1 : node->after[k - node->nin];
         if (k < node->nin && node->in[k] >= 0) {
+          if (w->opts->allow_unused && !may_float(&f->vals[node->in[k]])) continue;
           w->reached[node->in[k]] = 1;
           to = f->vals[node->in[k]].node;
         }
@@ -41,8 +58,6 @@ static PlStatus mark_reached(PlGradWalk *w, int ny, const PlFVal *ys) {
   return PL_OK;
 }
 
-static bool is_floating(const PlFValue *v) { return v->dtype != PL_NDTYPE && pl_is_float((PlDtype)v->dtype); }
-
 static void mark_dependent(PlGradWalk *w, int nx, const PlFVal *xs) {
   PlFlow *f = w->f;
   for (int i = 0; i < nx; i++) w->dep[xs[i]] = 1;
@@ -52,7 +67,7 @@ static void mark_dependent(PlGradWalk *w, int nx, const PlFVal *xs) {
       w->dep[n->first] = w->dep[n->in[0]];
       continue;
     }
-    if (!w->touched[i] || (n->op->flags & PL_F_NOGRAD_OK) || (n->flags & PL_FN_NO_GRAD)) continue;
+    if (!w->touched[i] || bars(f, n)) continue;
     bool dep = false;
     for (int32_t k = 0; k < n->nin && !dep; k++) dep = n->in[k] >= 0 && w->dep[n->in[k]];
     for (int32_t o = 0; o < n->nout; o++)

@@ -12,7 +12,8 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a g
 
 /* ---- tiles -------------------------------------------------------------------------------------------------- */
 
-/* Arrays as large as the tile that a member reads or makes: slots, and windows of what lies in memory. */
+/* Arrays as large as the tile that a member reads or makes: slots, and windows of what lies in memory. There may be none,
+ * where values of one a row or one row are spread and added up again at once. */
 static int64_t full_arrays(const PlTileGroup *g) {
   int64_t n = g->nfull;
   for (int32_t k = 0; k < g->nop; k++) {
@@ -33,7 +34,7 @@ static int64_t rows_in_tile(int64_t most, int64_t unit, int64_t grain) {
 
 static void tile_sizes(PlTileGroup *g, int64_t widest, const PlTileSpace *s) {
   bool rows = s->rows;
-  int64_t fit = PL_TILE_BYTES / full_arrays(g);
+  int64_t arrays = full_arrays(g), fit = PL_TILE_BYTES / (arrays ? arrays : 1);
   fit = (fit < PL_TILE_LEAST ? PL_TILE_LEAST : fit > PL_TILE_MOST ? PL_TILE_MOST : fit) / widest;
   if (rows || g->inner <= fit) {
     g->cols = g->inner;

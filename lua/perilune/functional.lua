@@ -321,26 +321,27 @@ return function(T, core)
     return pack(unpack(out, 2, out.n))
   end
 
-  -- In a graph: the nodes that f makes are computed again in its backward half, but for those of its results.
-  local function checkpoint_nodes(symbolic, f, ...)
-    local was = core.graph_mark(symbolic, 2)
-    local results = table.pack(pcall(f, ...))
-    core.graph_mark(symbolic, was)
-    if not results[1] then error(results[2], 0) end
-    for i = 2, results.n do
-      if core.is_symbolic(results[i]) then core.graph_pin(results[i]) end
+  -- f as it is, on views of its arguments, so that their gradients are added up among themselves first, as backward does
+  -- it below. In a graph the nodes that f makes are computed again in its backward half, but for those of its results.
+  local function run_as_nodes(mark, f, ...)
+    local args = pack(...)
+    for i = 1, args.n do
+      args[i] = map(args[i], function(t) return floating(t) and t:view(t:shape()) or t end, true)
     end
+    local results = table.pack(pcall(f, unpack(args, 1, args.n)))
+    if mark then core.graph_mark(mark, ...) end
+    if not results[1] then error(results[2], 0) end
+    for i = 2, mark and results.n or 1 do core.graph_pin(results[i]) end
     return table.unpack(results, 2, results.n)
   end
 
   -- T.checkpoint(f, x, …) → what f(x, …) returns. Keeps only the arguments; backward runs f again, with the same
-  -- random numbers. Parameters that f uses get their gradients; anything else that needs one must be an argument.
+  -- random numbers. Parameters that f uses get their gradients; anything else that needs one must be an argument. Inside of
+  -- T.vmap nothing is computed again.
   T.checkpoint = function(f, ...)
     check_function("checkpoint", f)
-    for i = 1, select("#", ...) do
-      local x = select(i, ...)
-      if core.is_symbolic(x) then return checkpoint_nodes(x, f, ...) end
-    end
+    local mark = core.graph_mark(2, ...)
+    if mark or core.in_batch() then return run_as_nodes(mark, f, ...) end -- keys outside of a vmap would not see f's ops
     local args, inputs = pack(...), {}
     local random, since, region = core.get_rng_state(), core.record_number(), core.autocast_dtype()
     local plain = { n = args.n }

@@ -128,7 +128,7 @@ print((each(w, x)))
 
 S.checkpoint = { "T.checkpoint(f, x, …) → what f(x, …) returns",
   [[Keeps only the arguments; backward runs f again, with the same random numbers. Parameters that f uses get their
-gradients; anything else that needs one must be an argument.]],
+gradients; anything else that needs one must be an argument. Inside of T.vmap f runs as it is and keeps all.]],
   [[
 local x = T.tensor { 2 }:requires_grad_()
 T.checkpoint(function(a) return (a * a):relu() end, x):backward()

@@ -244,6 +244,22 @@ local function second(f, inputs, g, problems)
   same(problems, "difference quotient", want, quotient, 2e-4)
 end
 
+-- Compiled, the same bits: gradients, and those of many calls at once.
+local function compiled(f, inputs, problems)
+  local function gradients(...)
+    local grads = list(T.grad(f, ...))
+    for i, x in ipairs { ... } do grads[i] = grads[i] or T.zeros_like(x) end
+    return table.unpack(grads)
+  end
+  local want = list(gradients(table.unpack(inputs)))
+  same(problems, "jit of grad", list(T.jit(gradients, { check = true })(table.unpack(inputs))), want, 0)
+  local many, n = {}, #inputs
+  for i, x in ipairs(inputs) do many[i] = T.stack({ x, x * 0.5 }, 1) end
+  local function batch(...) return T.vmap(gradients)(...) end
+  want = list(batch(table.unpack(many)))
+  same(problems, "jit of vmap of grad", list(T.jit(batch)(table.unpack(many, 1, n))), want, 0)
+end
+
 -- Keys of random levels that come and go, programs that are dropped, errors in the middle.
 local function disorder(f, inputs, g)
   local keys, held = {}, {}
@@ -291,6 +307,7 @@ function M.run(seed)
   end
   guard("first order", function() first(f, inputs, problems) end)
   guard("second order", function() second(f, inputs, g, problems) end)
+  guard("compiled", function() compiled(f, inputs, problems) end)
   guard("disorder", function() disorder(f, inputs, g) end)
   return problems
 end
