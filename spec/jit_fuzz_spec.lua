@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Random programs (spec/support/fuzz_jit.lua) as written and compiled: the same bits, the same state of the generator, the
--- same errors, and memory returns. PERILUNE_FUZZ_JIT sets how many, PERILUNE_FUZZ_SEED where to begin.
+-- Random programs (spec/support/fuzz_jit.lua) as written and compiled: the same bits, the same state of the generator,
+-- the same errors, and memory returns. PERILUNE_FUZZ_JIT sets how many, PERILUNE_FUZZ_SEED where to begin.
 
 local T = require "perilune"
 local fuzz = require "spec.support.fuzz_jit"

@@ -70,3 +70,65 @@ describe("a jitted function", function()
     assert.equal(runs + 1, j.runs)
   end)
 end)
+
+describe("a transform inside of a jitted function", function()
+  -- The gradient of f(x):sum() at x, taken outside.
+  local function outside(f, ...)
+    local x = T.tensor(...):requires_grad_()
+    f(x):sum():backward()
+    return x.grad
+  end
+
+  it("keeps what was detached out of gradients", function()
+    for _, body in ipairs { function(r) return r:detach() * r end, function(r)
+      return T.vmap(function(q) return q:detach() * q end)(r)
+    end, function(r) return T.checkpoint(function(a) return a * a:detach() end, r) end } do
+      local f = T.vmap(body)
+      local g = T.jit(function(x) return f(x) end)
+      local at = { { 1, 2 }, { 3, -4 } }
+      assert.same(at, outside(f, at):totable())
+      assert.same(at, outside(g, at):totable())
+    end
+  end)
+
+  it("lets T.checkpoint's gradients through", function()
+    local w = T.tensor { 2 }:requires_grad_()
+    local function body(r) return T.checkpoint(function(a) return a * a * w end, r) end
+    local f = T.vmap(body)
+    for _, g in ipairs { f, T.jit(function(x) return f(x) end), function(x)
+      return T.jit(function(y) return T.vmap(body)(y) end)(x)
+    end } do
+      w.grad = nil
+      assert.same({ { 4, 8 } }, outside(g, { { 1, 2 } }):totable())
+      assert.same({ 5 }, w.grad:totable())
+    end
+    local c = T.jit(function(x)
+      return T.grad(function(a) return (T.checkpoint(function(b) return b:sin() * b end, a) + a * a):sum() end, x)
+    end, { check = true })
+    c(T.tensor { 0.3, 1.7, 2.2 })
+  end)
+
+  it("writes to parts of what an element made, and lets go of it", function()
+    local live = require "spec.support.live"
+    local function run(parts)
+      local f = T.jit(function(x) return T.vmap(parts)(x) end)
+      assert.same(T.vmap(parts)(T.ones(2, 3)):totable(), f(T.ones(2, 3)):totable())
+    end
+    for _, parts in ipairs { function(r) local y = r * 1 y[1] = 0.5 return y end,
+      function(r) local y = r * 1 y[{ { 1, 2 } }] = r[3] return y end } do
+      live.flat(T, run, parts)
+    end
+  end)
+
+  it("gives no gradient where the script has none", function()
+    for _, f in ipairs { function(x, y) return x:gt(y):to("f32") * y end, function(x, y) return x:detach() * y end,
+      function(x, y) return T.no_grad(function() return x * 2 end) + y end } do
+      for _, g in ipairs { f, T.jit(f) } do
+        local x, y = T.tensor { 1, -1 }:requires_grad_(), T.tensor { 0.5, 0.5 }:requires_grad_()
+        g(x, y):sum():backward()
+        assert.is_nil(x.grad)
+        assert.is_not_nil(y.grad)
+      end
+    end
+  end)
+end)

@@ -321,8 +321,8 @@ return function(T, core)
     return pack(unpack(out, 2, out.n))
   end
 
-  -- f as it is, on views of its arguments, so that their gradients are added up among themselves first, as backward does
-  -- it below. In a graph the nodes that f makes are computed again in its backward half, but for those of its results.
+  -- f as it is, on views of its arguments, so that their gradients are added up among themselves first, as backward
+  -- does it below. In a graph the nodes that f makes are computed again in its backward half, but for its results.
   local function run_as_nodes(mark, f, ...)
     local args = pack(...)
     for i = 1, args.n do
@@ -336,12 +336,12 @@ return function(T, core)
   end
 
   -- T.checkpoint(f, x, …) → what f(x, …) returns. Keeps only the arguments; backward runs f again, with the same
-  -- random numbers. Parameters that f uses get their gradients; anything else that needs one must be an argument. Inside of
-  -- T.vmap nothing is computed again.
+  -- random numbers. Parameters that f uses get their gradients; anything else that needs one must be an argument.
+  -- Inside of T.vmap nothing is computed again.
   T.checkpoint = function(f, ...)
     check_function("checkpoint", f)
     local mark = core.graph_mark(2, ...)
-    if mark or core.in_batch() then return run_as_nodes(mark, f, ...) end -- keys outside of a vmap would not see f's ops
+    if mark or core.in_batch() then return run_as_nodes(mark, f, ...) end -- keys outside of a vmap must see f's ops
     local args, inputs = pack(...), {}
     local random, since, region = core.get_rng_state(), core.record_number(), core.autocast_dtype()
     local plain = { n = args.n }

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: MIT
--- Random programs for T.jit: tensors of several sizes and dtypes, views, ops in place, products, rows, indices, random numbers,
--- convolutions, parameters and optimizers, as a function that can be run as written and compiled. Both must give the same
--- results bit by bit, or the same error.
+-- Random programs for T.jit: tensors of several sizes and dtypes, views, ops in place, products, rows, indices, random
+-- numbers, convolutions, parameters and optimizers, as a function that can be run as written and compiled. Both must
+-- give the same results bit by bit, or the same error.
 
 local T = require "perilune"
 local random = require "spec.support.random"
-local F, nn = T.nn.F, T.nn
+local F = T.nn.F
 
 local M = {}
 
@@ -17,7 +17,7 @@ local H = 2
 
 local function pick(g, list) return list[g:int(1, #list)] end
 
--- ---- steps: a name → functions of tensors of that kind; kinds: m [R, C], v [C], c [R, 1], s 0-d, h [H, R, C] --------------------
+-- ---- steps: by the kind of what they read, {kind of what they give, f}: m [R, C], v [C], c [R, 1], s 0-d, h [H, R, C]
 
 local unary = {
   function(x) return x:tanh() end, function(x) return x:relu() end, function(x) return -x end,
@@ -129,7 +129,9 @@ local steps = {
     { "m", function(x) return (x:max(1)) end },
     { "h", function(x) return x:flip(1) end },
     { "h", function(x) return x / x:norm { dim = 3, keepdim = true }:add(1) end },
-    { "h", function(x) return F.conv1d(x:transpose(1, 2), T.ones(H, H, 1, { dtype = x:dtype() }) * 0.5):transpose(1, 2) end },
+    { "h", function(x)
+      return F.conv1d(x:transpose(1, 2), T.ones(H, H, 1, { dtype = x:dtype() }) * 0.5):transpose(1, 2)
+    end },
     { "h", function(x) return F.avg_pool1d(F.pad(x, { 1, 1 }), 3, { stride = 1 }) end },
     { "h", function(x) return F.instance_norm(x) end },
     { "h", function(x) return F.group_norm(x:transpose(1, 2), 1):transpose(1, 2) end },
@@ -158,7 +160,9 @@ local function make_step(g, kinds)
   return function(pool) return f(pool[k], pool[j], pool[v], pool[c]) end, step[1]
 end
 
-local function tensor(g, shape, dtype) return random.tensor(T, g:list(random.numel(shape), -1.2, 1.2), shape):to(dtype) end
+local function tensor(g, shape, dtype)
+  return random.tensor(T, g:list(random.numel(shape), -1.2, 1.2), shape):to(dtype)
+end
 
 local layouts = {
   function(x) return x end, function(x) return x end, function(x) return x end,
@@ -172,7 +176,9 @@ function M.program(seed)
   local R, C = table.unpack(pick(g, sizes))
   local dtype = pick(g, { "f32", "f32", "f32", "f64", "bf16", "f16" })
   local kinds, inputs = { "m", "m", "v", "c", "s" }, {}
-  for i, shape in ipairs { { R, C }, { R, C }, { C }, { R, 1 }, {} } do inputs[i] = pick(g, layouts)(tensor(g, shape, dtype)) end
+  for i, shape in ipairs { { R, C }, { R, C }, { C }, { R, 1 }, {} } do
+    inputs[i] = pick(g, layouts)(tensor(g, shape, dtype))
+  end
   local list = {}
   for s = 1, g:int(1, 14) do list[s], kinds[#kinds + 1] = make_step(g, kinds) end
   local give = { #kinds }
@@ -204,7 +210,7 @@ local function clones(list)
   return out
 end
 
--- ---- ways to run a program: each makes what is called, and gives it arguments of its own ---------------------------------------
+-- ---- ways to run a program: each makes what is called, and gives it arguments of its own -------------------------
 
 local ways = {
   { "forward", function(f) return f end },
@@ -212,7 +218,9 @@ local ways = {
     local args = table.pack(...)
     return T.no_grad(function() return f(table.unpack(args)) end)
   end end },
-  { "grad", function(f) return function(...) return T.value_and_grad(function(...) return sum_of(f(...)) end, ...) end end },
+  { "grad", function(f)
+    return function(...) return T.value_and_grad(function(...) return sum_of(f(...)) end, ...) end
+  end },
   { "backward", function(f) return function(...)
     local xs = { ... }
     for i, x in ipairs(xs) do xs[i] = x:detach():clone():requires_grad_() end
@@ -232,7 +240,8 @@ local ways = {
     local m = clones(inputs)
     local params = { m[2]:contiguous():requires_grad_(), m[3]:contiguous():requires_grad_() }
     local opt = pick(g, { function() return T.optim.SGD(params, { lr = 0.05, momentum = 0.9 }) end,
-      function() return T.optim.AdamW(params, { lr = 0.01 }) end, function() return T.optim.RMSprop(params, { lr = 0.01 }) end })()
+      function() return T.optim.AdamW(params, { lr = 0.01 }) end,
+      function() return T.optim.RMSprop(params, { lr = 0.01 }) end })()
     local clip = g:int(1, 2) == 1
     return function(x, _, _, c, s)
       opt:zero_grad()
@@ -292,8 +301,7 @@ local function like(want, got)
   return want:dtype() == got:dtype() and near:logical_or(want:ne(want)):all():item()
 end
 
--- Program `seed` in one of the ways, three times as written and compiled → what differs, or nil. errors: a table that counts
--- errors of either that the other has not.
+-- Program `seed` in one of the ways, three times as written and compiled → what differs; nil and, if both fail, why.
 function M.run(seed, options)
   local f, inputs, g = M.program(seed)
   local way = ways[g:int(1, #ways)]
@@ -305,12 +313,14 @@ function M.run(seed, options)
   for round = 1, 3 do
     local want, got = call(plain, inputs, way.outside), call(compiled, inputs, way.outside)
     if want[1] ~= got[1] then
-      return ("program %d, %s, call %d: %s"):format(seed, way[1], round, want[1] and "compiled: " .. tostring(got[2]) or "as written: " .. tostring(want[2]))
+      return ("program %d, %s, call %d: %s"):format(seed, way[1], round,
+        want[1] and "compiled: " .. tostring(got[2]) or "as written: " .. tostring(want[2]))
     end
     if not want[1] then return nil, tostring(want[2]) end
     for i = 2, want.n do
       if not (i > want.given and i < want.n and like or same)(want[i], got[i]) then
-        return ("program %d, %s, call %d: result %d is %s, compiled %s"):format(seed, way[1], round, i - 1, tostring(want[i]), tostring(got[i]))
+        return ("program %d, %s, call %d: result %d is %s, compiled %s"):format(seed, way[1], round, i - 1,
+          tostring(want[i]), tostring(got[i]))
       end
     end
   end
