@@ -22,6 +22,48 @@ lua_State *l_enter_walk(lua_State *L) {
   return was;
 }
 
+/* ---- after it ---------------------------------------------------------------------------------------------- */
+
+static const char after_key = 0;
+static _Thread_local int backward_depth, after_count;
+
+/* core.after_backward(f) → whether it will: f(true) runs once the outermost backward() that is under way has ended,
+ * f(false) if it failed. Other walks (grad_of) accumulate nothing, so nothing comes after them. */
+static int t_after_backward(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_pushboolean(L, backward_depth > 0);
+  if (!backward_depth) return 1;
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &after_key) != LUA_TTABLE) {
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, LUA_REGISTRYINDEX, &after_key);
+  }
+  lua_pushvalue(L, 1);
+  lua_rawseti(L, -2, ++after_count);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+void l_backward_begins(void) { backward_depth++; }
+
+void l_backward_ends(lua_State *L, bool ok) {
+  if (--backward_depth || PL_LIKELY(!after_count)) return;
+  const int n = after_count;
+  after_count = 0;
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &after_key);
+  lua_pushnil(L);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &after_key);
+  for (int i = 1; i <= n; i++) {
+    lua_rawgeti(L, -1, i);
+    lua_pushboolean(L, ok);
+    if (ok)
+      lua_call(L, 1, 0);
+    else if (lua_pcall(L, 1, 0, 0) != LUA_OK) /* the failure itself is what is raised */
+      lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+}
+
 void l_default_anchor(lua_State *L, int box) {
   box = lua_absindex(L, box);
   Box *b = l_box(L, box);
@@ -176,12 +218,14 @@ static int m_backward(lua_State *L) {
   if (create) l_set_anchor(L, 0, 1);
   l_collect(L);
   lua_State *was = l_enter_walk(L);
+  l_backward_begins();
   PlStatus s = pl_backward(&y, &dy, 1, retain, create);
   l_running = was;
   if (create) {
     if (s == PL_OK) l_anchor_leaves(L, y);
     l_restore_anchor(L, kept);
   }
+  l_backward_ends(L, s == PL_OK);
   CALL(L, s);
   return 0;
 }
@@ -261,6 +305,7 @@ static int t_grad_enabled(lua_State *L) {
 void l_grad_register(lua_State *L) {
   static const luaL_Reg functions[] = {{"grad_of", t_grad_of},
                                        {"grad_enabled", t_grad_enabled},
+                                       {"after_backward", t_after_backward},
                                        {NULL, NULL}};
   static const luaL_Reg methods[] = {{"requires_grad_", m_requires_grad_},
                                      {"backward", m_backward},

@@ -119,10 +119,12 @@ static int key_backward(lua_State *L) {
   l_set_anchor(L, lua_type(L, 2) == LUA_TTABLE ? 2 : 0, 2);
   l_collect(L);
   lua_State *was = l_enter_walk(L);
+  l_backward_begins();
   PlStatus s = pl_key_backward(k, ys, dys, n, strict);
   l_running = was;
   l_restore_anchor(L, kept);
   if (!k->active) clear_callbacks(L);
+  l_backward_ends(L, s == PL_OK);
   CALL(L, s);
   return 0;
 }

@@ -7,6 +7,9 @@
 
 /* Rules and callbacks need a state to run in: makes L the running one, returns the outer one to put back. */
 lua_State *l_enter_walk(lua_State *L);
+/* Around the walk of a backward() that accumulates; the second runs what core.after_backward was given, and may raise. */
+void l_backward_begins(void);
+void l_backward_ends(lua_State *L, bool ok);
 /* What l_default_anchor gives: pushed to be put back after a walk; set from the list at `list`, or the tensor at `one`. */
 int l_keep_anchor(lua_State *L);
 void l_restore_anchor(lua_State *L, int kept);

@@ -226,10 +226,10 @@ describe("several processes", function()
       equal((rank + 2) % 3 + 0.5, got[1]:item(), "ring")
       if rank == 0 then
         local sum = 0
-        for _ = 1, 2 do sum = sum + D.recv(got) end
+        for _ = 1, 2 do sum = sum + D.recv(got, { tag = 5 }) end
         equal(3, sum, "from anybody")
       else
-        D.send(T.ones(1000), 0)
+        D.send(T.ones(1000), 0, { tag = 5 })
       end
       local a, b = T.tensor { rank }, T.zeros(1)
       for _, one in ipairs(D.batch_isend_irecv { { D.isend, a, (rank + 1) % 3 }, { D.irecv, b, (rank + 2) % 3 } }) do

@@ -52,7 +52,7 @@ describe("examples/", function()
   -- Those that train check what they reached themselves; the ones with images need Debian's package of them.
   for name, images in pairs { char_lstm = false, gpt_nano = false, gan = false, cartpole = false,
     custom_gradient = false, server = false, lenet = true, resnet18 = true, vae = true, fashion_mnist = true,
-    text_bpe = false } do
+    data_parallel = true, text_bpe = false } do
     it(name .. ".lua --quick reaches its goal", function()
       local learn = T.data.train_bpe
       if name == "text_bpe" and not (learn and learn { 300, text = "a a" }) then

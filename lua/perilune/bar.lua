@@ -204,13 +204,15 @@ local function new(what, opts, control, more)
   end
   opts = options.check("bar", opts, option_names)
   if s == nil then what, s, c, total = source(what) end
+  local quiet = opts.quiet
+  if quiet == nil then quiet = (core.rank or 0) > 0 end -- of several processes rank 0 speaks for all
   local file = opts.file or io.stderr
   local fd = file == io.stdout and 1 or file == io.stderr and 2 or nil
   local terminal = fd ~= nil and core.isatty(fd) and os.getenv("TERM") ~= "dumb"
   local no_color = os.getenv("NO_COLOR")
   local self = setmetatable({
     f = what, s = s, c = c, total = opts.total or total, title = opts.title, file = file, fd = fd,
-    width = opts.width, every = opts.every, quiet = opts.quiet or false, terminal = terminal,
+    width = opts.width, every = opts.every, quiet = quiet or false, terminal = terminal,
     color = terminal and (no_color == nil or no_color == ""), n = 0, values = {}, keys = {}, drawn = 0,
       tenth = 0,
     finished = false, began = false,

@@ -121,4 +121,27 @@ page("scatter_object_list", "T.distributed.scatter_object_list(out, list, src=0,
   "out[1] := entry 1 + rank of rank src's list; the others give nil." .. plain,
   "print(T.distributed.scatter_object_list({}, { 3 })[1])  --> 3")
 
+-- ---- training ------------------------------------------------------------------------------------------------------
+
+S["nn.parallel.DistributedDataParallel"] = {
+  "nn.parallel.DistributedDataParallel(net, {bucket_cap_mb=25, broadcast_buffers=true, process_group=}) → module",
+  [[Trains net in all processes, each with its share of a batch: backward leaves in .grad the averages over the
+ranks, in buckets that travel while backward computes others. Parameters and buffers begin as rank 0's; buffers become
+rank 0's before each forward in training. The network is .module; ddp:no_sync(f) only accumulates. Parameters may be
+unused on some ranks. Inside of it a network may be jitted; T.jit around it is refused.]],
+  [[
+T.distributed.init_process_group()
+local ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 1, { bias = false }))
+ddp(T.ones(1, 2)):sum():backward()
+print(ddp.module.weight.grad)  --> {{1., 1.}}  -- f32[1,2] cpu
+T.distributed.destroy_process_group()]] }
+S["data.DistributedSampler"] = {
+  "T.data.DistributedSampler(dataset or n, {num_replicas=, rank=, shuffle=true, seed=0, drop_last=false}) → sampler",
+  [[This process's share of a dataset, for T.data.DataLoader(ds, {sampler = s}). s:set_epoch(e) before each epoch
+gives another order, the same in all processes (T.fit calls it). Where samples cannot be shared out evenly the first
+ones come again, or with drop_last the last are left out.]],
+  [[
+local s = T.data.DistributedSampler(5, { num_replicas = 2, rank = 1, shuffle = false })
+print(table.concat(s:indices(), " "))  --> 2 4 1]] }
+
 return S

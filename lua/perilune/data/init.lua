@@ -27,6 +27,7 @@ return {
   RandomSampler = sampler.RandomSampler,
   WeightedSampler = sampler.WeightedSampler,
   BatchSampler = sampler.BatchSampler,
+  DistributedSampler = require("perilune.data.distributed").DistributedSampler,
   default_collate = DataLoader.default_collate,
   fashion_mnist = mnist.fashion_mnist,
   mnist = mnist.mnist,

@@ -34,6 +34,8 @@ local function count(who, what)
   return #what
 end
 
+M.count = count
+
 -- make() with the generator seeded; the global one stays as it is.
 local function seeded(seed, make)
   if seed == nil then return make() end

@@ -68,6 +68,7 @@ function M.init_process_group(backend, opts)
   for i = 1, info.size do ranks[i] = i - 1 end
   state.info, state.backend = info, backend
   state.world = state.make_group(ranks, info.rank, timeout)
+  core.rank = info.rank
 end
 
 --- Ends the group (or one made by new_group); waits for what is under way in it.
@@ -77,7 +78,7 @@ function M.destroy_process_group(group)
     if g == state.world or work.group == g then work:wait() end
   end
   g.gone = true
-  if g == state.world then state.world = nil end
+  if g == state.world then state.world, core.rank = nil, nil end
 end
 
 --- A group of some processes: new_group({0, 2}, {timeout=}). Every process makes this call, those that are not in the

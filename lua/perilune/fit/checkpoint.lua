@@ -51,6 +51,7 @@ local function plain(v)
 end
 
 function M.save(run, path)
+  if (T.core.rank or 0) > 0 then return true end -- of several processes rank 0 writes
   local t = objects_of(run)
   t.metrics = {}
   for name, m in pairs(run.metrics) do
@@ -79,7 +80,7 @@ function M.after_epoch(run)
   if not c then return end
   if c.best then
     local best = run.history:best(c.best)
-    if best == run.row then
+    if best == run.row and (T.core.rank or 0) == 0 then
       local ok, message = T.save(c.best_path, run.net:state_dict())
       if not ok then io.stderr:write("fit: the best weights could not be written: ", tostring(message), "\n") end
     end

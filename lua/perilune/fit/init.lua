@@ -24,7 +24,7 @@ local spec = options.spec("fit", {
   { "clip", "nonnegative", optional = true }, { "accumulate", "count", 1 }, { "callbacks", "any", optional = true },
   { "checkpoint", "any", optional = true }, { "resume", "bool", false }, { "state", "any", optional = true },
   { "autocast", { "bf16", "f16" }, optional = true }, { "scaler", "any", optional = true },
-  { "bar", "bool", optional = true }, { "quiet", "bool", false }, { "jit", "any", false },
+  { "bar", "bool", optional = true }, { "quiet", "bool", optional = true }, { "jit", "any", false },
 })
 
 local function callable(v)
@@ -210,8 +210,14 @@ function Run:validate()
   self.row.valid_loss = count > 0 and total / count or 0 / 0
 end
 
+-- Of several processes rank 0 speaks for all.
+local function silent(a)
+  if a.quiet == nil then return (T.core.rank or 0) > 0 end
+  return a.quiet
+end
+
 local function report(run)
-  if run.options.quiet then return end
+  if silent(run.options) then return end
   local words = {}
   for _, name in ipairs(History.names { run.row }) do
     local v = run.row[name]
@@ -224,6 +230,8 @@ end
 
 local function one_epoch(run)
   local a, from = run.options, clock()
+  local order = type(a.train) == "table" and rawget(a.train, "sampler")
+  if type(order) == "table" and order.set_epoch then order:set_epoch(run.epoch) end -- a DistributedSampler
   run.net:train()
   if run.batch == 0 then
     run.row = { epoch = run.epoch, lr = run.optimizer.param_groups[1].lr }
@@ -232,7 +240,7 @@ local function one_epoch(run)
     run:call("on_epoch_start")
   end
   local bar = a.bar
-  if bar == nil then bar = not a.quiet and T.core.isatty(2) end
+  if bar == nil then bar = not silent(a) and T.core.isatty(2) end
   if bar then
     run.progress = T.bar(0, { title = ("epoch %d"):format(run.epoch), total = batches.count(a.train) })
     run.progress.n = run.batch
@@ -309,7 +317,7 @@ local function fit(net, ...)
     one_epoch(run)
   end
   run:call("on_end")
-  if type(run.stop) == "string" and not run.options.quiet then
+  if type(run.stop) == "string" and not silent(run.options) then
     print(("stopped after epoch %d: %s"):format(run.epoch, run.stop))
   end
   return run.history, run

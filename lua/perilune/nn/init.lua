@@ -17,4 +17,9 @@ for _, part in ipairs { "container", "linear", "shape", "conv", "pool", "norm", 
   for name, value in pairs(require("perilune.nn." .. part)) do nn[name] = value end
 end
 
-return nn
+-- nn.parallel.DistributedDataParallel: loaded with its first use, as it needs T.distributed
+return setmetatable(nn, { __index = function(t, key)
+  if key ~= "parallel" then return nil end
+  rawset(t, key, require "perilune.nn.parallel")
+  return rawget(t, key)
+end, __lazy = { parallel = true } })

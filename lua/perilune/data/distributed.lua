@@ -1,0 +1,59 @@
+-- SPDX-License-Identifier: MIT
+--- The share of one process in a dataset: data.DistributedSampler(ds).
+-- @module perilune.data.distributed
+local dataset = require "perilune.data.dataset"
+local options = require "perilune.options"
+local sampler = require "perilune.data.sampler"
+
+local fail, describe = options.fail, options.describe
+local Distributed = { __name = "DistributedSampler" }
+Distributed.__index = Distributed
+Distributed.__len = function(self) return self.n end
+Distributed.__tostring = function(self)
+  return ("DistributedSampler of %d, %d of %d"):format(self.n, self.rank, self.num_replicas)
+end
+
+local spec = options.spec("data.DistributedSampler", { { "num_replicas", "count", optional = true },
+  { "rank", "size", optional = true }, { "shuffle", "bool", true }, { "seed", "int", 0 },
+  { "drop_last", "bool", false } })
+
+--- Samples rank, rank + num_replicas, … of an order that is the same in all processes: `seed + epoch` makes it. Where
+-- they cannot be shared out evenly, the first ones come again, or with drop_last the last ones are left out. Call
+-- set_epoch(e) before each epoch, else every epoch has one order.
+function Distributed.new(what, opts)
+  local a = options.read(spec, opts or {})
+  if not a.num_replicas or not a.rank then
+    local D = require "perilune.distributed"
+    if not D.is_initialized() then
+      fail("data.DistributedSampler: there is no process group; call T.distributed.init_process_group() first, or give "
+        .. "num_replicas and rank")
+    end
+    a.num_replicas, a.rank = a.num_replicas or D.get_world_size(), a.rank or D.get_rank()
+  end
+  if a.rank >= a.num_replicas then
+    fail("data.DistributedSampler: rank must be from 0 to %d, got %d", a.num_replicas - 1, a.rank)
+  end
+  a.of, a.epoch = sampler.count("data.DistributedSampler", what), 0
+  a.n = a.drop_last and a.of // a.num_replicas or (a.of + a.num_replicas - 1) // a.num_replicas
+  return setmetatable(a, Distributed)
+end
+
+--- Another order from the next pass on.
+function Distributed:set_epoch(epoch)
+  local e = options.integer(epoch)
+  if not e then fail("set_epoch: the epoch must be an integer, got %s", describe(epoch)) end
+  self.epoch = e
+  return self
+end
+
+function Distributed:indices()
+  local order = self.shuffle and self.of > 0 and dataset.permutation(self.of, self.seed + self.epoch):totable()
+  local list = {}
+  for i = 1, self.n do
+    local k = (i - 1) * self.num_replicas + self.rank -- from 0, and again from the front
+    list[i] = order and order[k % self.of + 1] or k % self.of + 1
+  end
+  return list
+end
+
+return { DistributedSampler = setmetatable(Distributed, { __call = function(_, ...) return Distributed.new(...) end }) }

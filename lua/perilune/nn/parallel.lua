@@ -1,0 +1,218 @@
+-- SPDX-License-Identifier: MIT
+--- A network that several processes train together: nn.parallel.DistributedDataParallel(net).
+--
+-- Every process has the whole network and a share of the batch. Gradients are averaged over the processes in buckets
+-- while backward still computes others. A bucket is sent once all its gradients are there, buckets always in one order,
+-- so that all processes make the same calls; at the end of backward the averages replace the gradients (Li et al.,
+-- "PyTorch Distributed", VLDB 2020).
+-- @module perilune.nn.parallel
+local T = require "perilune"
+local core = require "perilune.core"
+local options = require "perilune.options"
+local base = require "perilune.nn.module"
+
+local fail = options.fail
+local MB, FIRST_MB = 2 ^ 20, 1 -- the first bucket is small: communication begins early
+
+local DDP = base.class("DistributedDataParallel")
+local spec = options.spec("nn.parallel.DistributedDataParallel", { { "bucket_cap_mb", "number", 25 },
+  { "broadcast_buffers", "bool", true }, { "find_unused_parameters", "bool", true },
+  { "process_group", "any", optional = true } })
+
+local function distributed() return require "perilune.distributed", require "perilune.distributed.state" end
+
+-- ---- making one ------------------------------------------------------------------------------------------------
+
+-- All ranks must have the same parameters and buffers in the same order.
+local function check_alike(self, D)
+  local lines = {}
+  for _, what in ipairs { "parameter", "buffer" } do
+    for _, item in ipairs(base.collect(self.module, what)) do
+      local t = item[2]
+      lines[#lines + 1] = ("%s %s[%s]%s"):format(item[1], t:dtype(), table.concat(t:shape(), ","),
+        t.requires_grad and "" or " (constant)")
+    end
+  end
+  local all = D.all_gather_object({}, lines, { group = self.group })
+  for r, other in ipairs(all) do
+    for i = 1, math.max(#lines, #other) do
+      if lines[i] ~= other[i] then
+        fail("nn.parallel.DistributedDataParallel: the networks differ: here entry %d is %s, on rank %d it is %s", i,
+          lines[i] or "missing", self.group.ranks[r], other[i] or "missing")
+      end
+    end
+  end
+end
+
+-- Tensors become rank 0's (of the group), all under way at once.
+local function broadcast(self, D, list)
+  local works, src = {}, self.group.ranks[1]
+  for i, t in ipairs(list) do works[i] = D.broadcast(t, src, { group = self.group, async_op = true }) end
+  for _, work in ipairs(works) do work:wait() end
+end
+
+-- Parameters in reverse order (about that of their gradients), one dtype and device a bucket, up to a size.
+local function make_buckets(parameters, cap)
+  local open, buckets, where = {}, {}, {}
+  for k = #parameters, 1, -1 do
+    local p = parameters[k]
+    local kind = p:dtype() .. p:device()
+    local bytes = p:numel() * (p:dtype():find "64" and 8 or p:dtype():find "16" and 2 or 4)
+    local b = open[kind]
+    local limit = (b and b == buckets[1] and math.min(FIRST_MB * MB, cap)) or cap
+    if not b or b.bytes + bytes > limit then
+      b = { items = {}, n = 0, bytes = 0 }
+      open[kind], buckets[#buckets + 1] = b, b
+    end
+    b.items[#b.items + 1] = { p = p, at = b.n + 1, n = p:numel() }
+    b.n, b.bytes, where[p] = b.n + p:numel(), b.bytes + bytes, b
+  end
+  return buckets, where
+end
+
+--- nn.parallel.DistributedDataParallel(net, {bucket_cap_mb=25, broadcast_buffers=true, process_group=}): a module that
+-- is called as net is (which may be jitted), with the network in .module. Parameters and buffers become rank 0's; after
+-- backward the gradients are the averages over all ranks. Parameters without a gradient on some ranks are averaged with
+-- zeros there, those without one anywhere keep none (find_unused_parameters = false changes nothing: it costs nothing
+-- here). broadcast_buffers: buffers become rank 0's before each forward in training mode.
+function DDP:init(net, opts)
+  local a = options.read(spec, opts or {})
+  local jitted = type(net) == "table" and not base.is_module(net) and rawget(net, "module") or nil
+  if jitted then
+    rawset(self, "_jitted", net)
+    net = jitted
+  end
+  if not base.is_module(net) then
+    fail("nn.parallel.DistributedDataParallel: a network is wanted, got %s", options.describe(net))
+  end
+  if a.bucket_cap_mb <= 0 then fail("nn.parallel.DistributedDataParallel: bucket_cap_mb must be > 0") end
+  local D, state = distributed()
+  rawset(self, "group", state.group("nn.parallel.DistributedDataParallel", a.process_group))
+  self.module = net
+  local trained = {}
+  for _, p in ipairs(net:parameters()) do if p.requires_grad then trained[#trained + 1] = p end end
+  if #trained == 0 then
+    fail("nn.parallel.DistributedDataParallel: no parameter of the network requires a gradient: there is nothing to "
+      .. "average")
+  end
+  check_alike(self, D)
+  broadcast(self, D, net:parameters())
+  broadcast(self, D, net:buffers())
+  local buckets, where = make_buckets(trained, a.bucket_cap_mb * MB)
+  rawset(self, "_ddp", { buckets = buckets, buffers = a.broadcast_buffers, sync = true, next_sync = true })
+  local weak = setmetatable({ self }, { __mode = "v" }) -- hooks stay with the parameters
+  for _, p in ipairs(trained) do
+    local b = where[p]
+    p:register_hook(function()
+      if weak[1] then weak[1]:_ready(b) end
+    end)
+  end
+end
+
+-- ---- forward -----------------------------------------------------------------------------------------------------
+
+function DDP:forward(...)
+  local d = self._ddp
+  if core.jit_tracing() then
+    fail("nn.parallel.DistributedDataParallel: a function that T.jit traces would not average gradients; compile the "
+      .. "network inside instead: DistributedDataParallel(T.jit(net))")
+  end
+  if self.group.gone then fail("nn.parallel.DistributedDataParallel: its process group was destroyed") end
+  if core.grad_enabled() then
+    d.next_sync = d.sync
+    if d.buffers and d.sync and self.training and self.group.n > 1 then
+      broadcast(self, (distributed()), self.module:buffers())
+    end
+  end
+  return (rawget(self, "_jitted") or self.module)(...)
+end
+
+--- Inside f, or until the end of the block of `local _ <close> = ddp:no_sync()`, gradients only accumulate; the first
+-- backward of a forward outside averages their sum.
+function DDP:no_sync(f, ...)
+  local d = self._ddp
+  local was = d.sync
+  d.sync = false
+  local scope = setmetatable({}, { __close = function() d.sync = was end })
+  if f == nil then return scope end
+  local _ <close> = scope
+  return f(...)
+end
+
+-- ---- backward ----------------------------------------------------------------------------------------------------
+
+local function flat_of(b)
+  local p = b.items[1].p
+  if not b.flat then b.flat = T.empty({ b.n + #b.items }, { dtype = p:dtype(), device = p:device() }) end
+  return b.flat
+end
+
+-- The bucket's gradients, and which of them there are, go round.
+local function launch(self, b)
+  local _ <close> = T.no_grad()
+  local flat = flat_of(b)
+  for i, item in ipairs(b.items) do
+    local g = item.p.grad
+    local part, mark = flat:narrow(1, item.at, item.n), flat:narrow(1, b.n + i, 1)
+    if g then part:copy_(g:reshape(-1)) else part:zero_() end
+    mark:fill_(g and 1 or 0)
+  end
+  flat:div_(self.group.n)
+  b.work = (distributed()).all_reduce(flat, { group = self.group, async_op = true })
+end
+
+-- The averages become the gradients.
+local function take(b)
+  b.work:wait()
+  b.work = nil
+  local _ <close> = T.no_grad()
+  local marks
+  for i, item in ipairs(b.items) do
+    local p = item.p
+    local part = b.flat:narrow(1, item.at, item.n):view(p:shape())
+    if p.grad then
+      p.grad:copy_(part)
+    else
+      marks = marks or b.flat:narrow(1, b.n + 1, #b.items):to("cpu"):float():totable()
+      if marks[i] > 0 then p.grad = part:clone() end
+    end
+  end
+end
+
+-- Buckets that are full, in order.
+local function launch_full(self, walk, all)
+  local buckets = self._ddp.buckets
+  while walk.next <= #buckets and (all or walk.got[buckets[walk.next]] == #buckets[walk.next].items) do
+    launch(self, buckets[walk.next])
+    walk.next = walk.next + 1
+  end
+end
+
+-- A gradient of bucket b is final; it is in .grad once this returns, so it counts from the next one on.
+function DDP:_ready(b)
+  local d = self._ddp
+  if not d.next_sync or self.group.n == 1 then return end
+  local walk = d.walk
+  if not walk then
+    walk = { next = 1, got = {} }
+    if not core.after_backward(function(ok) self:_finish(ok) end) then return end -- gradients that go nowhere
+    d.walk = walk
+  end
+  if walk.last then
+    walk.got[walk.last] = (walk.got[walk.last] or 0) + 1
+    launch_full(self, walk, false)
+  end
+  walk.last = b
+end
+
+function DDP:_finish(ok)
+  local d = self._ddp
+  local walk = d.walk
+  d.walk = nil
+  if not ok then return end
+  if self.group.gone then fail("nn.parallel.DistributedDataParallel: its process group was destroyed") end
+  launch_full(self, walk, true)
+  for _, b in ipairs(d.buckets) do take(b) end
+end
+
+return { DistributedDataParallel = DDP }
