@@ -185,11 +185,24 @@ static bool repeats(const Call *c, int i) {
   return true;
 }
 
+/* Whether input i may stay an expanded index: see PL_F_SPREAD. */
+static bool spread(const Call *c, int i) {
+  const PlArray *a = c->arr[i];
+  int64_t dense = 1;
+  if (!(c->op->flags & PL_F_SPREAD) || i != 1 || c->device != PL_CPU) return false;
+  for (int d = a->ndim - 1; d >= 0; d--) {
+    if (a->strides[d] == 0 || a->shape[d] == 1) continue;
+    if (a->strides[d] != dense) return false;
+    dense *= a->shape[d];
+  }
+  return true;
+}
+
 /* Does input i lie as the kernel wants it? */
 static bool lies_right(const Call *c, int i) {
   const PlArray *a = c->arr[i];
   if (PL_UNLIKELY(c->layout != 0) && (a->ndim == 4 || a->ndim == 5)) return pl_is_channels_last(a);
-  return a->contiguous || repeats(c, i);
+  return a->contiguous || repeats(c, i) || spread(c, i);
 }
 
 /* Runs the kernel on contiguous copies of inputs where the op asks for that. */

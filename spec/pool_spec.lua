@@ -51,6 +51,11 @@ local CASES = {
   { 5, 9, { kernel = { 1, 1 } } },
   { 4, 6, { kernel = { 4, 6 } } },
   { 6, 5, { kernel = 3, stride = 1 } },
+  { 12, 33, { kernel = 3 } }, -- windows side by side
+  { 11, 41, { kernel = { 2, 5 } } },
+  { 10, 30, { kernel = { 4, 2 }, stride = { 2, 2 } } },
+  { 9, 34, { kernel = { 2, 4 }, stride = { 3, 4 } } },
+  { 13, 23, { kernel = 4, ceil_mode = true } },
 }
 
 local function options(o)

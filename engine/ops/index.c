@@ -97,8 +97,8 @@ const PlOp pl_op_gather = {
            "The result has index's shape, which may exceed x only along dim.",
     .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, .infer = gather_infer, .grad = gather_grad,
-    PL_KERNEL(gather),
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD, .infer = gather_infer,
+    .grad = gather_grad, PL_KERNEL(gather),
 };
 
 /* take_along_dim's adjoint is gather_bwd too, and its negative values must survive the way back. */
@@ -108,7 +108,7 @@ const PlOp pl_op_gather_wrapping = {
     .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
     .cls = PL_INDEXING,
-    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .kcode = 1, .infer = gather_infer,
+    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_INTERNAL, .kcode = 1, .infer = gather_infer,
     .grad = gather_grad, PL_KERNEL(gather),
 };
 
@@ -123,8 +123,8 @@ const PlOp pl_op_gather_bwd = {
     .doc = "Adds dy into zeros of the shape where gather read.",
     .nin = 2, .nout = 1, .nattr = 3, .args = {"dy", "index"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = first_shape_infer,
-    .grad = gather_bwd_grad, PL_KERNEL(gather_bwd),
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS | PL_F_SPREAD,
+    .infer = first_shape_infer, .grad = gather_bwd_grad, PL_KERNEL(gather_bwd),
 };
 
 /* ---- take_along_dim ----------------------------------------------------------------------------------------- */
@@ -179,8 +179,8 @@ const PlOp pl_op_take_along_dim = {
     .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
     .attrs = {A_DIM_OPT("dim"), A_BASE},
     .cls = PL_INDEXING,
-    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, .infer = take_along_dim_infer, .grad = take_along_dim_grad,
-    PL_KERNEL(take_along_dim),
+    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD, .infer = take_along_dim_infer,
+    .grad = take_along_dim_grad, PL_KERNEL(take_along_dim),
 };
 
 /* ---- index_select --------------------------------------------------------------------------------------------- */

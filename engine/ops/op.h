@@ -244,6 +244,7 @@ enum {
   PL_F_REPEATED = 4096,  /* with PL_F_CONTIGUOUS: an optional input may repeat one element (strides 0), as missing
                           * gradients do, which are zeros */
   PL_F_MOVES = 2048,     /* its result lies on another device than its input */
+  PL_F_SPREAD = 16384,   /* with PL_F_CONTIGUOUS: input 1, an index, may be expanded: strides 0 along some dims */
   PL_F_OVER = 8192       /* in a planned graph output 0 may lie over input 0: each element is read before its place is
                           * written, none later. Without an in-place form for users */
 };

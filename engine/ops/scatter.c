@@ -102,7 +102,7 @@ const PlOp pl_op_scatter = {
     .nin = 3, .nout = 1, .nattr = 3, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), A_BASE, A_ENUM("reduce", "none|add|multiply", 0)},
     .cls = PL_INDEXING,
-    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE, .infer = scatter_infer,
+    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .infer = scatter_infer,
     .grad = scatter_grad, PL_KERNEL(scatter),
 };
 
@@ -117,7 +117,7 @@ const PlOp pl_op_scatter_add = {
     .doc = "x with src's elements added where index says along dim; src may be a number.",
     .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE, .kcode = 1,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .kcode = 1,
     .infer = scatter_infer, .grad = scatter_add_grad, PL_KERNEL(scatter),
 };
 
@@ -202,7 +202,7 @@ const PlOp pl_op_scatter_reduce = {
            "include_self: together with x's own.",
     .nin = 3, .nout = 1, .nattr = 4, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), A_ENUM("reduce", "sum|prod|mean|amax|amin", 0), A_BOOL("include_self", 1), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = scatter_reduce_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_INPLACE, .infer = scatter_reduce_infer,
     .grad = scatter_reduce_grad, PL_KERNEL(scatter_reduce),
 };
 

@@ -2,6 +2,7 @@
  * Reading at positions: gather, index_select, take, embedding, lists of index tensors, one_hot. */
 #include <string.h>
 
+#include "kernels/cpu/copy.h"
 #include "kernels/cpu/rowmove.h"
 
 static size_t esize_of(const PlArray *a) { return pl_dtype_size((PlDtype)a->dtype); }
@@ -15,7 +16,7 @@ typedef struct Gather {
   const int64_t *v;
   int64_t base, xdim;
   int n;
-  int64_t shape[PL_MAX_DIM], xs[PL_MAX_DIM];
+  int64_t shape[PL_MAX_DIM], xs[PL_MAX_DIM], vs[PL_MAX_DIM]; /* vs: of v, 0 where the index repeats */
   size_t esize;
 } Gather;
 
@@ -23,7 +24,10 @@ typedef struct Gather {
   {                                                                                              \
     const T *x = (const T *)(const void *)g->x + at;                                             \
     T *y = (T *)(void *)g->y + r * len;                                                          \
-    if (xs == 0 && xd == 1) {                                                                    \
+    if (vs == 0) {                                                                               \
+      x += (v[0] - base) * xd;                                                                   \
+      plk_copy_loops()->window((char *)y, 0, 1, (const char *)x, 0, xs, 1, len, sizeof(T));      \
+    } else if (xs == 0 && xd == 1) {                                                             \
       for (int64_t i = 0; i < len; i++) y[i] = x[v[i] - base];                                   \
     } else {                                                                                     \
       for (int64_t i = 0; i < len; i++) y[i] = x[i * xs + (v[i] - base) * xd];                   \
@@ -34,12 +38,12 @@ typedef struct Gather {
 static PlStatus gather_body(void *ctx, int64_t begin, int64_t end) {
   const Gather *g = ctx;
   int last = g->n - 1;
-  int64_t coord[PL_MAX_DIM], at = 0;
-  const int64_t len = g->shape[last], xs = g->xs[last], xd = g->xdim, base = g->base;
+  int64_t coord[PL_MAX_DIM], at = 0, from = 0;
+  const int64_t len = g->shape[last], xs = g->xs[last], xd = g->xdim, base = g->base, vs = g->vs[last];
   plk_nd_unravel(begin, last, g->shape, coord);
-  for (int d = 0; d < last; d++) at += coord[d] * g->xs[d];
+  for (int d = 0; d < last; d++) at += coord[d] * g->xs[d], from += coord[d] * g->vs[d];
   for (int64_t r = begin; r < end; r++) {
-    const int64_t *v = g->v + r * len;
+    const int64_t *v = g->v + from;
     switch (g->esize) {
     case 1: GATHER(uint8_t)
     case 2: GATHER(uint16_t)
@@ -47,9 +51,9 @@ static PlStatus gather_body(void *ctx, int64_t begin, int64_t end) {
     default: GATHER(uint64_t)
     }
     for (int d = last - 1; d >= 0; d--) {
-      at += g->xs[d];
+      at += g->xs[d], from += g->vs[d];
       if (++coord[d] < g->shape[d]) break;
-      at -= coord[d] * g->xs[d];
+      at -= coord[d] * g->xs[d], from -= coord[d] * g->vs[d];
       coord[d] = 0;
     }
   }
@@ -70,7 +74,8 @@ PlStatus plk_cpu_gather(const PlkCall *call) {
               .esize = esize_of(x)};
   PlkIndex iv;
   if (index->numel == 0) return PL_OK;
-  PL_TRY(plk_index_load(call->name, index, x->ndim ? x->shape[dim] : 1, pl_attr_i(call->attrs, 1), call->code == 1, &iv));
+  PL_TRY(plk_index_spread(call->name, index, x->ndim ? x->shape[dim] : 1, pl_attr_i(call->attrs, 1), call->code == 1, &iv,
+                          g.vs));
   for (int d = 0; d < index->ndim; d++) {
     g.shape[d] = index->shape[d];
     g.xs[d] = d == dim || x->ndim == 0 ? 0 : x->strides[d];
@@ -90,24 +95,25 @@ PlStatus plk_cpu_take_along_dim(const PlkCall *call) {
   Gather g = {.y = call->out[0]->data, .x = x->data, .n = y->ndim ? y->ndim : 1, .shape = {1},
               .esize = esize_of(x)};
   PlkIndex iv;
-  PL_TRY(plk_index_load(call->name, index, flat ? x->numel : x->shape[dim], pl_attr_i(call->attrs, 1), true, &iv));
-  const void *v = iv.v;
+  int64_t steps[PL_MAX_DIM];
+  PL_TRY(plk_index_spread(call->name, index, flat ? x->numel : x->shape[dim], pl_attr_i(call->attrs, 1), true, &iv, steps));
   void *wide = NULL;
   for (int d = 0; d < y->ndim; d++) {
     g.shape[d] = y->shape[d];
     g.xs[d] = flat || d == dim || x->shape[d] == 1 ? 0 : x->strides[d];
+    g.vs[d] = flat ? 1 : steps[d];
   }
   PlStatus st = PL_OK;
-  if (!flat && iv.n != y->numel) { /* the index repeats along some dims */
-    int64_t strides[PL_MAX_DIM];
-    plk_nd_strides(index->ndim, index->shape, strides);
-    PlArray a = {.data = (void *)(uintptr_t)iv.v, .numel = iv.n, .shape = index->shape, .strides = strides,
-                 .dtype = PL_I64, .ndim = index->ndim, .contiguous = 1};
-    st = plk_nd_dense(&a, PL_I64, y->ndim, y->shape, &wide, &v);
-  }
   g.xdim = flat ? 1 : x->strides[dim];
-  g.v = v;
+  g.v = iv.v;
   g.base = iv.base;
+  if (flat && iv.n != index->numel) { /* flat order asks for the repetitions */
+    PlArray a = *index;
+    const void *v = NULL;
+    a.data = (void *)(uintptr_t)iv.v, a.strides = steps, a.contiguous = 0;
+    st = plk_nd_dense(&a, PL_I64, index->ndim, index->shape, &wide, &v);
+    g.v = v;
+  }
   if (st == PL_OK) st = gather_run(&g);
   plk_scratch_free(wide);
   plk_index_free(&iv);

@@ -154,8 +154,8 @@ static PlStatus max_body(void *ctx, int64_t begin, int64_t end) {
     const void *src = plane_at(p, p->x, n * p->insize);
     void *dst = plane_at(p, p->y, n * p->outsize);
     int64_t *index = p->index ? p->index + n * p->outsize : NULL;
-    if (p->dtype == PL_F64) room ? l->max_f64(p, dst, src, index, room) : max_f64(p, dst, src, index);
-    else room ? l->max_f32(p, dst, src, index, room) : max_f32(p, dst, src, index);
+    if (p->dtype == PL_F64) room ? l->max_f64(p, dst, src, index, room, n == begin) : max_f64(p, dst, src, index);
+    else room ? l->max_f32(p, dst, src, index, room, n == begin) : max_f32(p, dst, src, index);
   }
   plk_scratch_free(room);
   return PL_OK;
@@ -186,8 +186,8 @@ static PlStatus avg_body(void *ctx, int64_t begin, int64_t end) {
   PL_TRY(room_for(p, &room));
   for (int64_t n = begin; n < end; n++) {
     void *dst = plane_at(p, p->y, n * p->outsize), *src = plane_at(p, p->x, n * p->insize);
-    if (p->dtype == PL_F64) room ? l->avg_f64(p, dst, src, room) : avg_f64(p, dst, src);
-    else room ? l->avg_f32(p, dst, src, room) : avg_f32(p, dst, src);
+    if (p->dtype == PL_F64) room ? l->avg_f64(p, dst, src, room, n == begin) : avg_f64(p, dst, src);
+    else room ? l->avg_f32(p, dst, src, room, n == begin) : avg_f32(p, dst, src);
   }
   plk_scratch_free(room);
   return PL_OK;
@@ -200,8 +200,8 @@ static PlStatus avg_back_body(void *ctx, int64_t begin, int64_t end) {
   PL_TRY(room_for(p, &room));
   for (int64_t n = begin; n < end; n++) {
     void *dst = plane_at(p, p->x, n * p->insize), *src = plane_at(p, p->y, n * p->outsize);
-    if (p->dtype == PL_F64) room ? l->avg_back_f64(p, dst, src, room) : avg_back_f64(p, dst, src);
-    else room ? l->avg_back_f32(p, dst, src, room) : avg_back_f32(p, dst, src);
+    if (p->dtype == PL_F64) room ? l->avg_back_f64(p, dst, src, room, n == begin) : avg_back_f64(p, dst, src);
+    else room ? l->avg_back_f32(p, dst, src, room, n == begin) : avg_back_f32(p, dst, src);
   }
   plk_scratch_free(room);
   return PL_OK;

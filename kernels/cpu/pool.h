@@ -24,14 +24,14 @@ typedef struct PlkSpan {
 PlkSpan plk_pool_span(const PlkPool *p, int d, int64_t t);
 
 /* One plane by rows: windows along a row first, each row once, then rows into windows. Only where plk_pool_by_rows says
- * so; room: plk_pool_room bytes. */
+ * so; room: plk_pool_room bytes; fresh: nothing has been in them, else a plane of the same call. */
 typedef struct PlkPoolLoops {
-  void (*max_f32)(const PlkPool *p, float *y, const float *x, int64_t *index, void *room);
-  void (*max_f64)(const PlkPool *p, double *y, const double *x, int64_t *index, void *room);
-  void (*avg_f32)(const PlkPool *p, float *y, const float *x, void *room);
-  void (*avg_f64)(const PlkPool *p, double *y, const double *x, void *room);
-  void (*avg_back_f32)(const PlkPool *p, float *dx, const float *dy, void *room);
-  void (*avg_back_f64)(const PlkPool *p, double *dx, const double *dy, void *room);
+  void (*max_f32)(const PlkPool *p, float *y, const float *x, int64_t *index, void *room, bool fresh);
+  void (*max_f64)(const PlkPool *p, double *y, const double *x, int64_t *index, void *room, bool fresh);
+  void (*avg_f32)(const PlkPool *p, float *y, const float *x, void *room, bool fresh);
+  void (*avg_f64)(const PlkPool *p, double *y, const double *x, void *room, bool fresh);
+  void (*avg_back_f32)(const PlkPool *p, float *dx, const float *dy, void *room, bool fresh);
+  void (*avg_back_f64)(const PlkPool *p, double *dx, const double *dy, void *room, bool fresh);
 } PlkPoolLoops;
 
 /* Rows of a plane whose windows are kept; columns of one of a row's `stride` phases, and those that are allocated. */

@@ -86,6 +86,21 @@ PlStatus plk_index_load(const char *op, const PlArray *index, int64_t limit, int
   return PL_OK;
 }
 
+PlStatus plk_index_spread(const char *op, const PlArray *index, int64_t limit, int64_t base, bool wrap, PlkIndex *out,
+                          int64_t *strides) {
+  int64_t shape[PL_MAX_DIM], dense[PL_MAX_DIM];
+  PlArray a = *index;
+  a.numel = 1;
+  for (int d = 0; d < a.ndim; d++) {
+    shape[d] = index->shape[d] > 1 && index->strides[d] == 0 ? 1 : index->shape[d];
+    a.numel *= shape[d];
+  }
+  plk_nd_strides(a.ndim, shape, dense);
+  for (int d = 0; d < a.ndim; d++) strides[d] = shape[d] == 1 ? 0 : dense[d];
+  a.shape = shape, a.strides = dense, a.contiguous = 1;
+  return plk_index_load(op, &a, limit, base, wrap, out);
+}
+
 PlStatus plk_rows_offsets(const PlkIndex *index, int64_t stride, int64_t **offs) {
   void *mem;
   PL_TRY(plk_scratch((size_t)(index->n + 1) * sizeof(int64_t), &mem));

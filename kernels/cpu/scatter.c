@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Writing single elements at positions along a dim: scatter, scatter_add, scatter_reduce, and gather's
  * adjoint. Threads share a dim other than the indexed one, so writes that meet one element stay in index
- * order. All arrays are contiguous here. */
+ * order. All arrays are contiguous here, but an index may repeat along dims (strides 0): whole rows then go to one place. */
 #include <math.h>
 #include <string.h>
 
@@ -12,24 +12,25 @@ enum { RUN = 128 }; /* elements of a row that one job takes at least */
 
 typedef enum Mode { SET, ADD, MUL, MAX, MIN, NMODE } Mode;
 
-/* out[l·os + (v[l] - base)·od] op= src[l·ss] for l < n. */
-typedef void (*Row)(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t base,
-                    int64_t n);
+/* out[l·os + (v[l·vs] - base)·od] op= src[l·ss] for l < n. */
+typedef void (*Row)(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs,
+                    int64_t base, int64_t n);
 
-/* An index that was expanded: whole rows go to one place each. */
-static bool one_place(const int64_t *v, int64_t n) {
+/* An index that was expanded, also where it was copied since: whole rows go to one place each. */
+static bool one_place(const int64_t *v, int64_t vs, int64_t n) {
   int64_t other = 0;
+  if (vs == 0) return true;
   if (n < 4 || v[n - 1] != v[0] || v[1] != v[0]) return false;
   for (int64_t l = 0; l < n; l++) other |= v[l] ^ v[0];
   return other == 0;
 }
 
 #define ROW(NAME, T, EXPR)                                                                       \
-  static void NAME(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t base, \
-                   int64_t n) {                                                                  \
+  static void NAME(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs, \
+                   int64_t base, int64_t n) {                                                    \
     T *o = out;                                                                                  \
     const T *s = src;                                                                            \
-    if (os == 1 && ss == 1 && one_place(v, n)) {                                                 \
+    if (os == 1 && ss == 1 && one_place(v, vs, n)) {                                             \
       T *PL_RESTRICT p = o + (v[0] - base) * od;                                                 \
       for (int64_t l = 0; l < n; l++) {                                                          \
         T a = p[l], b = s[l];                                                                    \
@@ -39,7 +40,7 @@ static bool one_place(const int64_t *v, int64_t n) {
       return;                                                                                    \
     }                                                                                            \
     for (int64_t l = 0; l < n; l++) {                                                            \
-      T *p = o + l * os + (v[l] - base) * od, a = *p, b = s[l * ss];                             \
+      T *p = o + l * os + (v[l * vs] - base) * od, a = *p, b = s[l * ss];                        \
       (void)a;                                                                                   \
       *p = EXPR;                                                                                 \
     }                                                                                            \
@@ -108,7 +109,7 @@ static PlStatus scatter_body(void *ctx, int64_t begin, int64_t end) {
   o = begin * s->os[s->part], r = begin * s->ss[s->part], i = begin * s->is[s->part];
   for (;;) {
     s->row(s->out + o * (int64_t)s->oesize, s->os[last], s->od, s->src + r * (int64_t)s->sesize, s->ss[last], s->v + i,
-           s->base, shape[last]);
+           s->is[last], s->base, shape[last]);
     int d = last - 1;
     for (; d >= 0; d--) {
       o += s->os[d], r += s->ss[d], i += s->is[d];
@@ -121,15 +122,16 @@ static PlStatus scatter_body(void *ctx, int64_t begin, int64_t end) {
 }
 
 /* index and src walk index's shape; src NULL stands for one element at `scalar`. */
-static Scatter scatter_plan(PlArray *out, const PlArray *index, const PlkIndex *iv, const PlArray *src, int dim) {
+static Scatter scatter_plan(PlArray *out, const PlArray *index, const PlkIndex *iv, const int64_t *steps,
+                            const PlArray *src, int dim) {
   Scatter s = {.n = index->ndim ? index->ndim : 1, .dim = dim, .part = -1, .shape = {1}, .os = {0}, .ss = {0},
                .is = {1}, .out = out->data, .v = iv->v, .base = iv->base};
   bool scalar = !src || (src->ndim == 0 && index->ndim > 0);
   s.src = src ? src->data : NULL;
   s.oesize = s.sesize = pl_dtype_size((PlDtype)out->dtype);
-  if (index->ndim) plk_nd_strides(index->ndim, index->shape, s.is);
   for (int d = 0; d < index->ndim; d++) {
     s.shape[d] = index->shape[d];
+    s.is[d] = steps[d];
     s.os[d] = d == dim || out->ndim == 0 ? 0 : out->strides[d];
     s.ss[d] = scalar || src->ndim == 0 ? 0 : src->strides[d];
     if (d != dim && (s.part < 0 || s.shape[d] > s.shape[s.part])) s.part = d;
@@ -154,10 +156,11 @@ PlStatus plk_cpu_scatter(const PlkCall *call) {
   PlArray *y = call->out[0];
   const int dim = (int)pl_attr_i(call->attrs, 0);
   PlkIndex iv;
-  PL_TRY(plk_index_load(call->name, index, x->ndim ? x->shape[dim] : 1, pl_attr_i(call->attrs, 1), false, &iv));
+  int64_t steps[PL_MAX_DIM];
+  PL_TRY(plk_index_spread(call->name, index, x->ndim ? x->shape[dim] : 1, pl_attr_i(call->attrs, 1), false, &iv, steps));
   PlStatus st = plk_start_from(x, y);
   if (st == PL_OK && index->numel) {
-    Scatter s = scatter_plan(y, index, &iv, src, dim);
+    Scatter s = scatter_plan(y, index, &iv, steps, src, dim);
     s.row = rows[call->code == 1 ? ADD : modes[pl_attr_i(call->attrs, 2)]][y->dtype];
     st = scatter_run(&s, index);
   }
@@ -170,10 +173,11 @@ PlStatus plk_cpu_gather_bwd(const PlkCall *call) {
   PlArray *dx = call->out[0];
   const int dim = (int)pl_attr_i(call->attrs, 1);
   PlkIndex iv;
-  PL_TRY(plk_index_load(call->name, index, dx->ndim ? dx->shape[dim] : 1, pl_attr_i(call->attrs, 2), true, &iv));
+  int64_t steps[PL_MAX_DIM];
+  PL_TRY(plk_index_spread(call->name, index, dx->ndim ? dx->shape[dim] : 1, pl_attr_i(call->attrs, 2), true, &iv, steps));
   PlStatus st = plk_nd_zero(dx->data, (size_t)dx->numel * pl_dtype_size((PlDtype)dx->dtype));
   if (st == PL_OK && index->numel) {
-    Scatter s = scatter_plan(dx, index, &iv, dy, dim);
+    Scatter s = scatter_plan(dx, index, &iv, steps, dy, dim);
     s.row = rows[ADD][dx->dtype];
     st = scatter_run(&s, index);
   }
@@ -218,7 +222,8 @@ static void divide_counts(PlArray *y, const int64_t *count) {
   }
 }
 
-static PlStatus mean_counts(PlArray *y, const PlArray *index, const PlkIndex *iv, int dim, bool include_self) {
+static PlStatus mean_counts(PlArray *y, const PlArray *index, const PlkIndex *iv, const int64_t *steps, int dim,
+                            bool include_self) {
   void *mem;
   const int64_t one = 1;
   PL_TRY(plk_scratch((size_t)(y->numel + 1) * sizeof(int64_t), &mem));
@@ -226,7 +231,7 @@ static PlStatus mean_counts(PlArray *y, const PlArray *index, const PlkIndex *iv
   PlArray count = *y;
   count.data = mem;
   count.dtype = PL_I64;
-  Scatter s = scatter_plan(&count, index, iv, NULL, dim);
+  Scatter s = scatter_plan(&count, index, iv, steps, NULL, dim);
   s.src = (const char *)&one;
   s.row = rows[ADD][PL_I64];
   PlStatus st = scatter_run(&s, index);
@@ -243,23 +248,24 @@ PlStatus plk_cpu_scatter_reduce(const PlkCall *call) {
   const int64_t reduce = pl_attr_i(call->attrs, 1);
   const bool self = pl_attr_i(call->attrs, 2) != 0;
   PlkIndex iv;
+  int64_t steps[PL_MAX_DIM];
   if (index->numel == 0) return plk_start_from(x, y);
-  PL_TRY(plk_index_load(call->name, index, x->ndim ? x->shape[dim] : 1, pl_attr_i(call->attrs, 3), false, &iv));
+  PL_TRY(plk_index_spread(call->name, index, x->ndim ? x->shape[dim] : 1, pl_attr_i(call->attrs, 3), false, &iv, steps));
   PlStatus st = plk_start_from(x, y);
   if (st == PL_OK && !self) { /* what is reduced into starts afresh */
     uint64_t start = 0;
     identity(reduce, (PlDtype)y->dtype, &start);
-    Scatter s = scatter_plan(y, index, &iv, NULL, dim);
+    Scatter s = scatter_plan(y, index, &iv, steps, NULL, dim);
     s.src = (const char *)&start;
     s.row = rows[SET][y->dtype];
     st = scatter_run(&s, index);
   }
   if (st == PL_OK) {
-    Scatter s = scatter_plan(y, index, &iv, src, dim);
+    Scatter s = scatter_plan(y, index, &iv, steps, src, dim);
     s.row = rows[mode[reduce]][y->dtype];
     st = scatter_run(&s, index);
   }
-  if (st == PL_OK && reduce == RED_MEAN) st = mean_counts(y, index, &iv, dim, self);
+  if (st == PL_OK && reduce == RED_MEAN) st = mean_counts(y, index, &iv, steps, dim, self);
   plk_index_free(&iv);
   return st;
 }

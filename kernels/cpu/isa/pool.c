@@ -94,9 +94,9 @@ static bool is_two_by_two(const PlkPool *p) {
   return yes;
 }
 
-static void max_any_f32(const PlkPool *p, float *y, const float *x, int64_t *index, void *room) {
+static void max_any_f32(const PlkPool *p, float *y, const float *x, int64_t *index, void *room, bool fresh) {
   if (y && index && is_two_by_two(p)) two_by_two(p, y, x, index);
-  else max_f32(p, y, x, index, room);
+  else max_f32(p, y, x, index, room, fresh);
 }
 
 extern const PlkPoolLoops PLK_ISA_NAME(plk_pool_table);

@@ -15,10 +15,12 @@ typedef struct FN(Room) {
   T *line, *phase;         /* a row with its padding [stride * wp]; the same dealt out [stride][wp] */
   T *best, *now, *spread;  /* [slots][wo], [wo], [in] */
   I *code, *code_now, *to; /* [slots][wo], [wo], [wo]: the first place of each window less its column times stride */
+  I *column;               /* [wo]: the column times stride */
   int64_t *held;           /* the row in a slot, -1: none */
 } FN(Room);
 
-static FN(Room) FN(rooms)(const PlkPool *p, void *mem, T fill) {
+/* fresh: what is alike for all planes is written too. */
+static FN(Room) FN(rooms)(const PlkPool *p, void *mem, T fill, bool fresh) {
   const int64_t s = p->stride[2], d = p->dil[2];
   FN(Room) r = {.slots = plk_pool_slots(p), .wo = plk_pool_wide(p), .wp = plk_pool_phase(p)};
   r.held = mem;
@@ -30,11 +32,14 @@ static FN(Room) FN(rooms)(const PlkPool *p, void *mem, T fill) {
   r.code = (I *)(r.spread + p->in[2]);
   r.code_now = r.code + r.slots * r.wo;
   r.to = r.code_now + r.wo;
+  r.column = r.to + r.wo;
   for (int64_t i = 0; i < r.slots; i++) r.held[i] = -1;
+  if (!fresh) return r;
   for (int64_t i = 0; i < s * r.wp; i++) r.line[i] = fill; /* no row writes the padding */
   for (int64_t ox = 0; ox < r.wo; ox++) {
     const int64_t from = ox * s - p->pad[2];
     r.to[ox] = (I)(from < 0 ? (-from + d - 1) / d * d : 0);
+    r.column[ox] = (I)(ox * s);
   }
   return r;
 }
@@ -127,30 +132,36 @@ static int64_t FN(max_row)(const PlkPool *p, const FN(Room) *r, const T *x, int6
   return slot;
 }
 
-static void FN(max)(const PlkPool *p, T *y, const T *x, int64_t *index, void *mem) {
-  const FN(Room) r = FN(rooms)(p, mem, -(T)INFINITY);
-  const int64_t s = p->stride[2], wo = p->out[2];
+static void FN(places)(int64_t *PL_RESTRICT index, const I *PL_RESTRICT code, const I *PL_RESTRICT column, int64_t n) {
+  for (int64_t i = 0; i < n; i++) index[i] = (int64_t)(code[i] + column[i]);
+}
+
+static void FN(max)(const PlkPool *p, T *y, const T *x, int64_t *index, void *mem, bool fresh) {
+  const FN(Room) r = FN(rooms)(p, mem, -(T)INFINITY, fresh);
+  const int64_t wo = p->out[2];
   for (int64_t oz = 0, o = 0; oz < p->out[0]; oz++)
     for (int64_t oy = 0; oy < p->out[1]; oy++, o += wo) {
       const PlkSpan z = plk_pool_span(p, 0, oz), v = plk_pool_span(p, 1, oy);
-      bool first = true;
+      const T *now = NULL;
+      const I *code_now = NULL;
       for (int64_t i = z.lo; i < z.hi; i += z.step)
-        for (int64_t j = v.lo; j < v.hi; j += v.step, first = false) {
+        for (int64_t j = v.lo; j < v.hi; j += v.step) {
           const int64_t slot = FN(max_row)(p, &r, x, i * p->in[1] + j);
           const T *best = r.best + slot * r.wo;
           const I *code = r.code + slot * r.wo;
-          if (first) {
-            memcpy(r.now, best, (size_t)r.wo * sizeof *best);
-            memcpy(r.code_now, code, (size_t)r.wo * sizeof *code);
-          } else
-            FN(take_rows)(r.now, r.code_now, best, code, r.wo);
+          if (!now) {
+            now = best, code_now = code; /* where it lies, until another row is joined with it */
+            continue;
+          }
+          if (now != r.now) {
+            memcpy(r.now, now, (size_t)r.wo * sizeof *best);
+            memcpy(r.code_now, code_now, (size_t)r.wo * sizeof *code);
+            now = r.now, code_now = r.code_now;
+          }
+          FN(take_rows)(r.now, r.code_now, best, code, r.wo);
         }
-      if (y) memcpy(y + o, r.now, (size_t)wo * sizeof *y);
-      for (int64_t q = 0; index && q < wo; q += STEP) {
-        int64_t at[STEP];
-        for (int64_t i = 0; i < STEP; i++) at[i] = (int64_t)r.code_now[q + i] + (q + i) * s;
-        memcpy(index + o + q, at, (size_t)(wo - q < STEP ? wo - q : STEP) * sizeof *at);
-      }
+      if (y) memcpy(y + o, now, (size_t)wo * sizeof *y);
+      if (index) FN(places)(index + o, code_now, r.column, wo);
     }
 }
 
@@ -188,15 +199,45 @@ static int64_t FN(sum_row)(const PlkPool *p, const FN(Room) *r, const T *x, int6
   return slot;
 }
 
-static void FN(avg)(const PlkPool *p, T *y, const T *x, void *mem) {
-  const FN(Room) r = FN(rooms)(p, mem, 0);
+/* Windows side by side. */
+static bool FN(apart)(const PlkPool *p) {
+  const int64_t k = p->k[2];
+  return k > 1 && k == p->stride[2] && p->pad[2] == 0 && p->dil[2] == 1 && k * p->out[2] <= p->in[2] &&
+         p->k[1] <= p->stride[1];
+}
+
+/* Rows are added first, then the columns of each window. */
+static void FN(sum_apart)(const PlkPool *p, const FN(Room) *r, const T *x, const PlkSpan *z, const PlkSpan *v) {
+  const int64_t k = p->k[2];
+  T *line = r->spread;
+  bool first = true;
+  for (int64_t i = z->lo; i < z->hi; i += z->step)
+    for (int64_t j = v->lo; j < v->hi; j += v->step, first = false) {
+      const T *row = x + (i * p->in[1] + j) * p->in[2];
+      if (first) memcpy(line, row, (size_t)p->in[2] * sizeof *line);
+      else FN(add_line)(line, row, p->in[2]);
+    }
+  if (k == 2)
+    for (int64_t q = 0; q < p->out[2]; q++) r->now[q] = line[2 * q] + line[2 * q + 1];
+  else
+    for (int64_t q = 0; q < p->out[2]; q++) {
+      T sum = line[q * k];
+      for (int64_t j = 1; j < k; j++) sum += line[q * k + j];
+      r->now[q] = sum;
+    }
+}
+
+static void FN(avg)(const PlkPool *p, T *y, const T *x, void *mem, bool fresh) {
+  const FN(Room) r = FN(rooms)(p, mem, 0, fresh);
   T *by = (T *)r.code_now, *columns = (T *)r.to;
-  FN(columns)(p, columns);
+  const bool apart = FN(apart)(p);
+  if (fresh) FN(columns)(p, columns);
   for (int64_t oz = 0; oz < p->out[0]; oz++)
     for (int64_t oy = 0; oy < p->out[1]; oy++, y += p->out[2]) {
       const PlkSpan z = plk_pool_span(p, 0, oz), v = plk_pool_span(p, 1, oy);
-      memset(r.now, 0, (size_t)r.wo * sizeof *y);
-      for (int64_t i = z.lo; i < z.hi; i += z.step)
+      if (apart) FN(sum_apart)(p, &r, x, &z, &v);
+      else memset(r.now, 0, (size_t)r.wo * sizeof *y);
+      for (int64_t i = z.lo; i < z.hi && !apart; i += z.step)
         for (int64_t j = v.lo; j < v.hi; j += v.step)
           FN(add)(r.now, r.best + FN(sum_row)(p, &r, x, i * p->in[1] + j) * r.wo, r.wo);
       FN(divisors)(p, &z, &v, columns, by);
@@ -226,10 +267,11 @@ static void FN(undeal)(const PlkPool *p, const FN(Room) *r) {
 #undef GATHER
 
 /* An output row's shares spread along the row are the same for all rows of its windows. */
-static void FN(avg_back)(const PlkPool *p, T *dx, const T *dy, void *mem) {
-  const FN(Room) r = FN(rooms)(p, mem, 0);
+static void FN(avg_back)(const PlkPool *p, T *dx, const T *dy, void *mem, bool fresh) {
+  const FN(Room) r = FN(rooms)(p, mem, 0, fresh);
   T *by = (T *)r.code_now, *columns = (T *)r.to;
-  FN(columns)(p, columns);
+  const bool apart = FN(apart)(p);
+  if (fresh) FN(columns)(p, columns);
   for (int64_t ox = 0; ox < r.wo; ox++) r.now[ox] = 0;
   memset(dx, 0, (size_t)p->insize * sizeof *dx);
   memset(r.spread, 0, (size_t)p->in[2] * sizeof *dx); /* columns that no window reaches */
@@ -238,9 +280,16 @@ static void FN(avg_back)(const PlkPool *p, T *dx, const T *dy, void *mem) {
       const PlkSpan z = plk_pool_span(p, 0, oz), v = plk_pool_span(p, 1, oy);
       FN(divisors)(p, &z, &v, columns, by);
       for (int64_t ox = 0; ox < p->out[2]; ox++) r.now[ox] = dy[ox] / by[ox];
-      memset(r.phase, 0, (size_t)(p->stride[2] * r.wp) * sizeof *dx);
-      for (int64_t k = 0; k < p->k[2]; k++) FN(add)(FN(kth)(p, &r, k), r.now, r.wo);
-      FN(undeal)(p, &r);
+      if (apart && p->k[2] == 2) {
+        for (int64_t ox = 0; ox < p->out[2]; ox++) r.spread[2 * ox] = r.spread[2 * ox + 1] = r.now[ox];
+      } else if (apart) {
+        for (int64_t ox = 0, at = 0; ox < p->out[2]; ox++)
+          for (int64_t k = 0; k < p->k[2]; k++) r.spread[at++] = r.now[ox];
+      } else {
+        memset(r.phase, 0, (size_t)(p->stride[2] * r.wp) * sizeof *dx);
+        for (int64_t k = 0; k < p->k[2]; k++) FN(add)(FN(kth)(p, &r, k), r.now, r.wo);
+        FN(undeal)(p, &r);
+      }
       for (int64_t i = z.lo; i < z.hi; i += z.step)
         for (int64_t j = v.lo; j < v.hi; j += v.step) FN(add_line)(dx + (i * p->in[1] + j) * p->in[2], r.spread, p->in[2]);
     }
