@@ -209,6 +209,19 @@ probe() {
   note probe ok 0
 }
 
+there=''
+need_device() { # slice: without a device nothing of it can go well, so it says that once
+  [ "$device" = cuda ] && [ -z "$there" ] || return 0
+  local why
+  why=$("${ours_env[@]}" "$perilune" -e '
+    local there, why = require "perilune".core.device.available()
+    if not there then print(why) os.exit(2) end' 2>&1) && { there=yes; return 0; }
+  echo "gpu.sh: no usable device: $why" >&2
+  note "$1" "failed: $(plain <<<"$why")" 0
+  save
+  exit 2
+}
+
 one_spec() { # how, file: a spec with tensors on the device
   local name=${2#"$root"/spec/} how=$1
   name=${name%_spec.lua}
@@ -261,7 +274,9 @@ specs() { # how, part
 sanitizer() {
   if [ "$kind" != cuda ] || ! command -v compute-sanitizer >/dev/null; then
     note sanitizer "skipped: compute-sanitizer or the device is not there" 0
-    [ "$kind" = cpu ] || check "subset for the sanitizer" subset.log "${ours_env[@]}" "$perilune" run "$here/gpu_subset.lua" -- "$device" || bad=1
+    # the emulation watches kernels itself (spec/cuda/emulate/guard.cpp)
+    [ "$kind" = cpu ] || check "subset for the sanitizer" subset.log "${ours_env[@]}" PERILUNE_EMULATE=twice "$perilune" \
+      run "$here/gpu_subset.lua" -- "$device" || bad=1
     return
   fi
   local tool
@@ -304,6 +319,7 @@ for slice in "${slices[@]}"; do
   case $slice in
     pack) pack ;;
     probe) probe ;;
+    specs* | moved* | sanitizer | bench:* | both:*) need_device "$slice" ;;&
     specs | specs:*) specs specs "$arg" ;;
     moved | moved:*) [ "$device" = cpu ] || specs moved "$arg" ;;
     sanitizer) sanitizer ;;

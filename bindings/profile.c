@@ -48,6 +48,9 @@ static double seconds(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Bytes of the CPU's and of a device's memory, until now. */
+static int64_t handed_out(void) { return pl_allocated_bytes() + __atomic_load_n(&pl_device_handed_out, __ATOMIC_RELAXED); }
+
 static uint32_t place_number(Profile *p) {
   lua_Debug ar;
   if (!l_locate(l_running ? l_running : p->L, p->home, &ar)) return 0;
@@ -84,7 +87,7 @@ static void begin(const PlOp *op, int count) {
   *e = (Event){.op = op, .parent = p->open, .count = count, .backward = pl_state.in_backward > 0};
   e->place = place_number(p);
   p->open = (int64_t)p->n++;
-  e->bytes = pl_allocated_bytes();
+  e->bytes = handed_out();
   e->begin = seconds();
 }
 
@@ -97,7 +100,7 @@ static void end(void) {
   }
   Event *e = &p->event[p->open];
   e->end = now;
-  e->bytes = pl_allocated_bytes() - e->bytes;
+  e->bytes = handed_out() - e->bytes;
   p->open = e->parent;
   if (e->parent < 0) return;
   p->event[e->parent].inner += e->end - e->begin;

@@ -5,8 +5,10 @@
 local T = require "perilune"
 local F = T.nn.F
 
--- y[…, n] = Σ_k x[…, k] w[n, k]
-local function judge(x, w) return (x:to("f64"):unsqueeze(-2) * w:to("f64")):sum(-1) end
+-- y[…, n] = Σ_k x[…, k] w[n, k], on the CPU
+local function judge(x, w)
+  return (x:to("cpu"):to("f64"):unsqueeze(-2) * w:to("cpu"):to("f64")):sum(-1):to(x:device())
+end
 
 local function check(x, w, ...)
   local want = judge(x, w)

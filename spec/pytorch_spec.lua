@@ -40,13 +40,15 @@ end
 
 local function run(call, case)
   local names, values = {}, {}
+  local device = T.zeros(1):device() -- not that of what was loaded, under PERILUNE_TEST_DEVICE=moved
   for i, x in ipairs(case["in"]) do
     names[i] = "x" .. i
+    x = x:to(device)
     values[i] = case.grad[i] and x:clone():requires_grad_() or x
   end
   local env = setmetatable({ T = T }, { __index = _G })
   local code = ("local %s = ...\nreturn %s"):format(#names > 0 and table.concat(names, ", ") or "_", call)
-  local results = flat({ assert(load(code, "=" .. call, "t", env))(table.unpack(values)) }, {})
+  local results = flat({ assert(load(code, "=spec/" .. call, "t", env))(table.unpack(values)) }, {})
   assert(#results == #case.out, ("%d results, should be %d"):format(#results, #case.out))
   for k, want in ipairs(case.out) do compare("result " .. k, results[k], want, 1e-9) end
   if next(case.grad) == nil then return end

@@ -215,7 +215,14 @@ static PlStatus run(PlAway *a, int32_t from, int32_t to) {
       continue;
     }
     const Group *g = &a->groups[a->at[i]];
-    PL_TRY(run_group(a, g));
+    const PlProfile *p = pl_state.profile; /* nodes alone are measured by pl_apply */
+    if (PL_UNLIKELY(p != NULL)) p->begin(a->f->nodes[g->begin].op, g->fused.nmember);
+    PlStatus s = run_group(a, g);
+    if (PL_UNLIKELY(p != NULL)) {
+      for (int32_t k = g->begin; k < g->end; k++) p->work(a->f->nodes[k].flops);
+      p->end();
+    }
+    PL_TRY(s);
     i = g->end - 1;
   }
   return PL_OK;

@@ -25,6 +25,7 @@ local cuda = {
     ["pins, forces and predicates"] = plan,
   },
   graph_plan = plan, graph_fuse = plan, graph_run = plan,
+  threads = { ["first failure of a team"] = late },
   split = bytes,
   command = process, repl = process, prompt = process, install = process, contributing = process,
   examples = process, environment = process, docs = text, reference = text, help = text, declared = text,

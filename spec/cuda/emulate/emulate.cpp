@@ -25,6 +25,7 @@ struct Fiber {
   ucontext_t context;
 #endif
   dim3 index;
+  unsigned swaps; // of a whole warp, in this block
   bool live;
 };
 Fiber fibers[MAX_THREADS];
@@ -35,7 +36,7 @@ void *kernel_context;
 unsigned threads, live, arrived, generation;
 struct Warp {
   unsigned live_mask, arrived_mask, generation;
-  alignas(16) unsigned char slot[32][16];
+  alignas(16) unsigned char slot[32][3][16];
 } warps[MAX_THREADS / 32];
 unsigned progress; // moves whenever a fiber gets past something
 bool backwards;    // the last block and the last thread first
@@ -112,7 +113,7 @@ void resume(Fiber *f) {
 #endif
 }
 
-unsigned linear() { return plce_thread.x + plce_block_size.x * (plce_thread.y + plce_block_size.y * plce_thread.z); }
+unsigned linear() { return (unsigned)(self - fibers); }
 
 // Those who ended count as arrived.
 void release_barrier() {
@@ -160,7 +161,7 @@ void run_block(unsigned char *shared, size_t bytes) {
     warps[w].live_mask = n >= 32 ? 0xffffffffu : (1u << n) - 1;
     warps[w].arrived_mask = 0;
   }
-  for (unsigned t = 0; t < threads; t++) fibers[t].live = true;
+  for (unsigned t = 0; t < threads; t++) fibers[t].live = true, fibers[t].swaps = 0;
   while (live) {
     unsigned before = progress;
     for (unsigned i = 0; i < threads; i++) {
@@ -193,7 +194,6 @@ dim3 plce_thread, plce_block, plce_block_size, plce_grid_size;
 unsigned char *plce_shared;
 
 int plce_lane(void) { return (int)(linear() & 31); }
-unsigned char *plce_slot(int lane) { return warps[linear() / 32].slot[lane & 31]; }
 
 void plce_barrier(void) {
   unsigned g = generation;
@@ -213,6 +213,40 @@ void plce_warp_barrier(unsigned mask) {
     return;
   }
   while (w->generation == g) to_scheduler();
+}
+
+// What lane `lane` gave at this swap. Those of whole warps take turns at two slots: nobody is at the next but one while
+// somebody still reads. Parts of warps use a third, and wait again.
+static unsigned char *given(Warp *w, int lane, unsigned slot) { return w->slot[lane][slot]; }
+static unsigned give(Warp *w, unsigned mask, const void *v, size_t n) {
+  const unsigned slot = mask == 0xffffffffu ? self->swaps++ & 1 : 2;
+  memcpy(given(w, plce_lane(), slot), v, n);
+  plce_warp_barrier(mask);
+  return slot;
+}
+static void taken(unsigned mask, unsigned slot) {
+  if (slot == 2) plce_warp_barrier(mask);
+}
+
+void plce_swap(unsigned mask, const void *v, size_t n, int from, void *out) {
+  Warp *w = &warps[linear() / 32];
+  const unsigned slot = give(w, mask, v, n);
+  memcpy(out, given(w, from, slot), n);
+  taken(mask, slot);
+}
+
+unsigned plce_ballot(unsigned mask, int v) {
+  Warp *w = &warps[linear() / 32];
+  int one = v != 0;
+  const unsigned slot = give(w, mask, &one, sizeof one);
+  unsigned all = 0;
+  for (int i = 0; i < 32; i++)
+    if ((mask >> i) & 1) {
+      memcpy(&one, given(w, i, slot), sizeof one);
+      all |= (unsigned)(one != 0) << i;
+    }
+  taken(mask, slot);
+  return all;
 }
 
 void plce_bad_argument(const char *name, const void *p) {

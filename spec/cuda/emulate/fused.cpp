@@ -17,7 +17,8 @@ struct Lent {
   dim3 *thread, *block, *block_size, *grid_size;
   void (*barrier)(void);
   void (*warp_barrier)(unsigned);
-  unsigned char *(*slot)(int);
+  void (*swap)(unsigned, const void *, size_t, int, void *);
+  unsigned (*ballot)(unsigned, int);
   int (*lane)(void);
 };
 
@@ -32,12 +33,13 @@ static PlkFusedKernel *all;
 static const char before[] =
     "#include <cuda_runtime_api.h>\n"
     "struct Lent { dim3 *thread, *block, *block_size, *grid_size; void (*barrier)(void); void (*warp_barrier)(unsigned);\n"
-    "  unsigned char *(*slot)(int); int (*lane)(void); };\nstatic Lent lent;\n"
+    "  void (*swap)(unsigned, const void *, size_t, int, void *); unsigned (*ballot)(unsigned, int); int (*lane)(void); };\nstatic Lent lent;\n"
     "#undef threadIdx\n#undef blockIdx\n#undef blockDim\n#undef gridDim\n"
     "#define threadIdx (*lent.thread)\n#define blockIdx (*lent.block)\n#define blockDim (*lent.block_size)\n#define gridDim (*lent.grid_size)\n";
 static const char behind[] =
     "void plce_barrier(void) { lent.barrier(); }\nvoid plce_warp_barrier(unsigned m) { lent.warp_barrier(m); }\n"
-    "unsigned char *plce_slot(int l) { return lent.slot(l); }\nint plce_lane(void) { return lent.lane(); }\n"
+    "void plce_swap(unsigned m, const void *v, size_t n, int from, void *out) { lent.swap(m, v, n, from, out); }\n"
+    "unsigned plce_ballot(unsigned m, int v) { return lent.ballot(m, v); }\nint plce_lane(void) { return lent.lane(); }\n"
     "extern \"C\" __attribute__((visibility(\"default\"))) void plc_fused_run(const Lent *l, const FusedArgs *a) {\n"
     "  lent = *l;\n  plc_fused(*a);\n}\n";
 
@@ -94,7 +96,8 @@ static PlStatus make(const PlkFused *g, const PlkFusedKernel **out) {
 }
 
 static PlStatus run(const PlkFusedKernel *k, const PlkFusedRun *r) {
-  static const Lent lent = {&plce_thread, &plce_block, &plce_block_size, &plce_grid_size, plce_barrier, plce_warp_barrier, plce_slot, plce_lane};
+  static const Lent lent = {&plce_thread, &plce_block, &plce_block_size, &plce_grid_size, plce_barrier, plce_warp_barrier,
+                            plce_swap, plce_ballot, plce_lane};
   PlcFusedArgs a;
   int64_t blocks;
   unsigned threads;

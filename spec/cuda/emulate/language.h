@@ -31,7 +31,9 @@ extern dim3 plce_thread, plce_block, plce_block_size, plce_grid_size;
 extern unsigned char *plce_shared;
 void plce_barrier(void);
 void plce_warp_barrier(unsigned mask);
-unsigned char *plce_slot(int lane); /* 16 bytes of this warp's lane */
+/* Gives the n ≤ 16 bytes at v to the lanes of the mask, takes those that lane `from` gave. */
+void plce_swap(unsigned mask, const void *v, size_t n, int from, void *out);
+unsigned plce_ballot(unsigned mask, int v);
 int plce_lane(void);
 cudaError_t plce_run(dim3 grid, dim3 block, size_t shared, void (*body)(void *), void *context, const char *name);
 bool plce_notes(cudaStream_t s); /* does it capture? */
@@ -48,17 +50,10 @@ void plce_bad_argument(const char *name, const void *p);
 
 static inline void __syncthreads() { plce_barrier(); }
 static inline void __syncwarp(unsigned mask = 0xffffffffu) { plce_warp_barrier(mask); }
-static inline int plce_vote(int v) {
-  memcpy(plce_slot(plce_lane()), &v, sizeof v);
-  return v;
-}
 template <typename T> static inline T plce_exchange(unsigned mask, T v, int from) {
   static_assert(sizeof(T) <= 16, "shuffles take up to 16 bytes");
-  memcpy(plce_slot(plce_lane()), &v, sizeof v);
-  plce_warp_barrier(mask);
   T got;
-  memcpy(&got, plce_slot(from), sizeof got);
-  plce_warp_barrier(mask);
+  plce_swap(mask, &v, sizeof v, from & 31, &got);
   return got;
 }
 template <typename T> static inline T __shfl_xor_sync(unsigned mask, T v, int d, int = 32) {
@@ -73,19 +68,7 @@ template <typename T> static inline T __shfl_down_sync(unsigned mask, T v, unsig
   int from = plce_lane() + (int)d;
   return plce_exchange(mask, v, from > 31 ? plce_lane() : from);
 }
-static inline unsigned __ballot_sync(unsigned mask, int v) {
-  int one = v != 0;
-  memcpy(plce_slot(plce_lane()), &one, sizeof one);
-  plce_warp_barrier(mask);
-  unsigned all = 0;
-  for (int i = 0; i < 32; i++)
-    if ((mask >> i) & 1) {
-      memcpy(&one, plce_slot(i), sizeof one);
-      all |= (unsigned)(one != 0) << i;
-    }
-  plce_warp_barrier(mask);
-  return all;
-}
+static inline unsigned __ballot_sync(unsigned mask, int v) { return plce_ballot(mask, v); }
 static inline int __any_sync(unsigned mask, int v) { return __ballot_sync(mask, v) != 0; }
 static inline int __all_sync(unsigned mask, int v) { return __ballot_sync(mask, v) == mask; }
 
