@@ -2,6 +2,7 @@
 -- perilune's side of the GPU benchmarks: the same workloads, modes and JSON lines as ../shared/bench/gpu_peers.py.
 --   perilune run bench/gpu.lua -- [--only NAME ...] [--modes MODE ...] [--json FILE] [--budget SECONDS] [--logs DIR]
 --   perilune run bench/gpu.lua -- --device cpu --tiny     everything once, small, without a GPU
+--   perilune run bench/gpu.lua -- --values                what small workloads compute, on the device and on the CPU
 -- Modes: eager; tf32; compile: T.jit, its steps launched one by one; graph and compile+graph: T.jit, its steps one
 -- captured CUDA graph. Every result comes from a process of its own. Exit status 1: something failed; 2: wrong usage,
 -- or no device.
@@ -28,7 +29,7 @@ local function parse(args)
     local a = args[i]
     if a == "--only" then list(o.only)
     elseif a == "--modes" then list(o.modes)
-    elseif a == "--tiny" or a == "--list" then o[a:sub(3)] = true
+    elseif a == "--tiny" or a == "--list" or a == "--values" then o[a:sub(3)] = true
     elseif a == "--json" or a == "--budget" or a == "--device" or a == "--child" or a == "--logs" then
       i = i + 1
       o[a:sub(3)] = args[i] or fail("%s wants a value", a)
@@ -82,10 +83,29 @@ local function json(row)
   return timing.json(row)
 end
 
+-- What VALUES calls computed, as numbers in one line: losses, else the mean of magnitudes of results or gradients.
+local VALUES = 6
+local function print_values(call)
+  local list = {}
+  for i = 1, VALUES do
+    local v = call()
+    if type(v) == "userdata" then v = v:item() end
+    list[i] = ("%.9g"):format(v or 0)
+  end
+  print("values " .. table.concat(list, " "))
+end
+
 local function child(o)
   local T = require "perilune"
   local name, mode = o.only[1], o.child
   local tools = { device = o.device, tiny = o.tiny, mode = mode }
+  if o.values then
+    function tools.values(...)
+      local sum, all = 0, { ... }
+      for _, t in ipairs(all) do sum = sum + t:detach():to("f64"):abs():mean():item() end
+      return sum / #all
+    end
+  end
   local jit = mode ~= "eager" and mode ~= "tf32"
   function tools.compiled(f) return jit and T.jit(f) or f end
   T.manual_seed(1)
@@ -96,6 +116,7 @@ local function child(o)
     if w.name == name then found = w end
   end
   local work, call = found.build()
+  if o.values then return print_values(call) end
   local first, samples = measure(call, name == "dispatch_add", o, device)
   local label, peak = "cpu", {}
   if device then
@@ -120,14 +141,14 @@ end
 
 -- A line of results, or nil and why not; "late" when the time was up.
 local function in_child(exe, name, mode, seconds, o)
-  local form = "%sexec timeout %d %s run %s -- --child %s --only %s --device %s%s 2>&1"
+  local form = "%sexec timeout %d %s run %s -- --child %s --only %s --device %s%s%s 2>&1"
   local cmd = string.format(form, mode == "compile" and "PERILUNE_CUDA_GRAPHS=0 " or "", math.max(1, seconds // 1),
     quote(exe), quote(here .. "gpu.lua"),
-    quote(mode), name, o.device, o.tiny and " --tiny" or "")
+    quote(mode), name, o.device, o.tiny and " --tiny" or "", o.values and " --values" or "")
   local text, code = read_command(cmd)
   local line = text:match("([^\n]+)\n*$") or ""
   if code == 124 then return nil, "late" end
-  if code ~= 0 or line:sub(1, 1) ~= "{" then
+  if code ~= 0 or not line:find(o.values and "^values " or "^{") then
     local log = o.logs and io.open(("%s/bench-%s-%s.log"):format(o.logs, name, mode), "w")
     if log then
       log:write(text)
@@ -138,8 +159,38 @@ local function in_child(exe, name, mode, seconds, o)
   return line
 end
 
+local function run_child(exe, w, mode, seconds, o) return in_child(exe, w.name, mode, seconds, o) end
+
 local function runs(w, mode)
   return (" " .. w.modes .. " "):find(" " .. mode .. " ", 1, true) ~= nil
+end
+
+-- The device's numbers beside the CPU's: f32 ones agree to a thousandth, those of rounded factors to a twentieth, which
+-- training steps of small batches reach (means over two images).
+local function compare(exe, w, mode, seconds, o)
+  local lines = {}
+  for i, device in ipairs { o.device, "cpu" } do
+    local side = setmetatable({ device = device }, { __index = o })
+    local line, why = in_child(exe, w.name, device == "cpu" and "eager" or mode, seconds, side)
+    if not line then return nil, why end
+    lines[i] = line
+  end
+  local limit = (w.name:find("bf16") or w.name:find("gpt2") or w.name:find("resnet") or w.name:find("^sdpa") or
+    w.name:find("^conv") or w.name:find("norm_") or w.name:find("^softmax") or w.name:find("^xent")) and 0.05 or 1e-3
+  local theirs, worst, at = {}, 0, 0
+  for v in lines[2]:gmatch("%S+") do theirs[#theirs + 1] = tonumber(v) end
+  for v in lines[1]:gmatch("%S+") do
+    v = tonumber(v)
+    if v then
+      at = at + 1
+      local off = math.abs(v - theirs[at]) / math.max(math.abs(theirs[at]), 1e-6)
+      worst = (off ~= off or off > worst) and off or worst
+    end
+  end
+  local fine = at == VALUES and worst <= limit
+  local beside = fine and "" or "  CPU: " .. lines[2]
+  print(("%-32s %-14s %s  differs by %.1e%s"):format(w.name, mode, lines[1], worst, beside))
+  return fine or nil, ("on the CPU the values are others, by %.1e"):format(worst)
 end
 
 local function check_device(T, o)
@@ -153,6 +204,7 @@ end
 local function main(args)
   local o = parse(args)
   if o.child then return child(o) end
+  if o.values then o.tiny = true end
   local T = require "perilune"
   local clock = T.core.clock
   local begin = clock()
@@ -183,11 +235,13 @@ local function main(args)
         local rest = (o.budget or math.huge) - (clock() - begin) - 3
         local line, why
         if rest >= START[mode] then
-          line, why = in_child(exe, w.name, mode, math.min(LIMIT_S, rest), o)
+          line, why = (o.values and compare or run_child)(exe, w, mode, math.min(LIMIT_S, rest), o)
         else
           why = "late"
         end
-        if line then
+        if line == true then
+          io.stdout:flush()
+        elseif line then
           print(line)
           io.stdout:flush()
           if o.json then

@@ -17,14 +17,28 @@ return function(T, W, tools)
   local function dropping(f)
     return function()
       local y = f()
+      local v = tools.values and tools.values(y)
       y:free()
+      return v
+    end
+  end
+  -- With --values calls return a number that says what they computed.
+  local function valued(call, of)
+    if not tools.values then return call end
+    return function()
+      call()
+      return tools.values(table.unpack(of()))
     end
   end
   local function forward_backward(f, inputs, dy)
     for _, x in ipairs(inputs) do x:requires_grad_() end
-    return tools.compiled(function()
+    return valued(tools.compiled(function()
       for _, x in ipairs(inputs) do x.grad = nil end
       f(table.unpack(inputs)):backward(dy)
+    end), function()
+      local grads = {}
+      for i, x in ipairs(inputs) do grads[i] = x.grad end
+      return grads
     end)
   end
   -- name, unit, modes, builder → (work per call, call)
@@ -53,7 +67,7 @@ return function(T, W, tools)
   def("copy_1g", "GB/s", "eager", function()
     local n = cut(256 * M, 1000)
     local x, y = f32(n), f32(n)
-    return 8 * n, function() y:copy_(x) end
+    return 8 * n, valued(function() y:copy_(x) end, function() return { y } end)
   end)
   def("ew_64m_f32 ew_64m_bf16", "GB/s", "eager compile", function(name)
     local n, half = cut(64 * M, 1000), name:find("bf16")
@@ -108,7 +122,7 @@ return function(T, W, tools)
       total = total + p:numel()
     end
     local opt = optim.AdamW(params, { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 0.01 })
-    return 28 * total, tools.compiled(function() opt:step() end)
+    return 28 * total, valued(tools.compiled(function() opt:step() end), function() return params end)
   end)
 
   def("sdpa_b4h16s2048d128_causal_fwd sdpa_b4h16s2048d128_causal_bwd sdpa_b1h64s8192d128_causal_fwd "
@@ -121,10 +135,10 @@ return function(T, W, tools)
       if name:find("fwd$") then return flop, dropping(attend) end
       for _, x in ipairs { q, k, v } do x:requires_grad_() end
       local y = attend()
-      return 2.5 * flop, function()
+      return 2.5 * flop, valued(function()
         for _, x in ipairs { q, k, v } do x.grad = nil end
         y:backward(dy, { retain_graph = true })
-      end
+      end, function() return { q.grad, k.grad, v.grad } end)
     end)
 
   def("conv_fwd_bwd", "TFLOP/s", "eager graph compile", function()
