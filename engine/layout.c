@@ -62,6 +62,7 @@ PlStatus pl_tensor_copy_as(PlTensor **out, int layout, PlTensor *t) {
     pl_tensor_release(c);
     return s;
   }
+  c->a.weak = t->a.weak;
   *out = c;
   return PL_OK;
 }

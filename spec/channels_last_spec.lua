@@ -263,7 +263,7 @@ describe("channels last", function()
 
     it("of batch norm", function()
       for _, dtype in ipairs { "f32", "f64", "bf16" } do
-        for _, shape in ipairs { { 4, 3, 5, 6 }, { 3, 16, 4, 4 }, { 2, 40, 3, 3 }, { 2, 8, 2, 3, 4 },
+        for _, shape in ipairs { { 4, 3, 5, 6 }, { 3, 16, 4, 4 }, { 8, 40, 9, 9 }, { 2, 264, 3, 3 }, { 2, 8, 2, 3, 4 },
           { 5, 4, 1, 1 } } do
           local x, c = T.randn(shape):to(dtype), shape[2]
           local tol = dtype == "f64" and 1e-12 or dtype == "f32" and 2e-5 or 0.1
@@ -460,7 +460,44 @@ describe("channels last", function()
       near(j(last(y)), g(y), 1e-4)
       near(j(y), g(y), 1e-4)
     end
-    local k = T.jit(function(a) return a:contiguous("channels_last") * 2 end)
-    for _ = 1, 5 do near(k(y), y * 2) end
+  end)
+
+  it("goes through what jit joins, views, and writes", function()
+    local x, y, w = T.randn(2, 3, 6, 4), T.randn(2, 3, 6, 4), T.randn(4, 3, 3, 3)
+    local row, c, scale = T.randn(4), T.randn(3, 1, 1), T.randn(2, 3, 6, 4)
+    for name, f in pairs {
+      joined = function(a, b) return ((a + b):relu() * 2 - a):tanh() end,
+      parameter = function(a) return (a * last(scale)):relu() + 1 end,
+      rows = function(a, b) return (a * row + b):relu() end,
+      channels = function(a, b) return (a * c + b):relu() * 3 end,
+      softmax = function(a) return (a * 2):softmax(4) + a end,
+      asked = function(a) return a:contiguous("channels_last") * 2 end,
+      asked_back = function(a) return (a * 2):contiguous() + 1 end,
+      conv = function(a) return F.conv2d(a, last(w), nil, { padding = 1 }):relu() * 2 + 1 end,
+      view = function(a) return F.conv2d(a, last(w)):relu():contiguous():view(2, -1) * 2 end,
+      strided = function(a) return (a:relu() * 2):contiguous():as_strided({ 3, 4 }, { 4, 1 }, 2) end,
+      permuted = function(a) return (a * 2):permute(1, 3, 4, 2):reshape(-1, 3):relu() end,
+      written = function(a)
+        local z = a * 2
+        z:narrow(2, 2, 1):add_(1)
+        z:select(4, 2):zero_()
+        return z:relu() + z
+      end,
+      pooled = function(a) return F.max_pool2d(a:relu(), 2) + F.avg_pool2d(a, 2) end,
+      dropped = function(a) return F.dropout(a, 0.5, false) * 2 end,
+    } do
+      local j = T.jit(f)
+      local want = f(x, y)
+      for i = 1, 5 do
+        near(j(last(x), last(y)), want, 1e-4, name)
+        if i > 3 then near(j(x, last(y)), want, 1e-4, name) end
+        near(j(x, y), want, 1e-4, name)
+      end
+      local once = T.jit(f)
+      for _ = 1, 5 do near(once(last(x), last(y)), want, 1e-4, name) end
+      if ("joined parameter asked conv pooled"):find(name, 1, true) and on_device() then
+        follows(once(last(x), last(y)), name)
+      end
+    end
   end)
 end)

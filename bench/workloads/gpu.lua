@@ -141,12 +141,14 @@ return function(T, W, tools)
       end, function() return { q.grad, k.grad, v.grad } end)
     end)
 
+  local function last(x) return x:to { memory_format = "channels_last" } end
+
   def("conv_fwd_bwd", "TFLOP/s", "eager graph compile", function()
     local n = cut(64, 2)
     local work = 3 * 2 * n * 56 * 56 * 64 * 64 * 9
     return work, forward_backward(function(x, w)
       return F.conv2d(x, w, nil, { padding = 1 })
-    end, { bf16(n, 64, 56, 56), bf16(64, 64, 3, 3) }, bf16(n, 64, 56, 56))
+    end, { last(bf16(n, 64, 56, 56)), last(bf16(64, 64, 3, 3)) }, last(bf16(n, 64, 56, 56)))
   end)
 
   def("dispatch_add dispatch_add_done", "ns/op", "eager", function()
@@ -178,10 +180,11 @@ return function(T, W, tools)
 
   def("resnet50_step_b256", "images/s", "eager graph compile", function()
     local batch, side = cut(256, 2), cut(224, 64)
-    local model = tools.resnet({ 3, 4, 6, 3 }, true, true, 1000):to(tools.device)
+    local model = tools.resnet({ 3, 4, 6, 3 }, true, true, 1000)
+    model:to { device = tools.device, memory_format = "channels_last" }
     tools.amp = true
     local step = tools.trainer(model, tools.sgd(model))
-    local x, y = f32(batch, 3, side, side), on(T.randint(1, 1000, { batch }))
+    local x, y = last(f32(batch, 3, side, side)), on(T.randint(1, 1000, { batch }))
     return batch, function() return step(x, y) end
   end)
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/device.h"
+#include "engine/layout.h"
 #include "engine/state.h"
 #include "engine/graph/away_inside.h"
 
@@ -91,28 +92,87 @@ static void drop(PlAway *a, PlFVal v) {
   a->vals[v] = NULL;
 }
 
+/* The plan takes every value of a node for row-major; as they run, results follow their inputs (engine/layout.h). Views
+ * that count on memory get what the plan says. */
+static PlStatus settle(PlAway *a, const PlFNode *n) {
+  if (n->op != &pl_op_as_strided && n->op != &pl_op_view) return PL_OK;
+  PlTensor **t = &a->vals[n->in[0]], *copy;
+  if ((*t)->a.contiguous || !a->f->vals[n->in[0]].contiguous) return PL_OK;
+  PL_TRY(pl_tensor_copy(&copy, *t));
+  pl_tensor_release(*t);
+  *t = copy;
+  return PL_OK;
+}
+
 /* A view in the midst of a group: nothing is dropped before the group has run. */
 static PlStatus take_view(PlAway *a, const PlFNode *n) {
   PlTensor *in[PL_MAX_IN];
+  PL_TRY(settle(a, n));
   for (int32_t k = 0; k < n->nin; k++) in[k] = n->in[k] < 0 ? NULL : a->vals[n->in[k]];
   return pl_apply(n->op, in, n->nin, n->attrs, &a->vals[n->first]);
 }
 
-static PlStatus run_group(PlAway *a, const Group *g) {
+/* How the full arrays of a group lie in this run: channels last where one of them does and nothing in the group depends
+ * on rows. */
+static int layout_of(const PlAway *a, const Group *g) {
+  const PlArray *first = NULL;
+  bool last = false;
+  for (int k = 0; k < g->fused.narg; k++) {
+    const PlkFusedArg *arg = &g->fused.arg[k];
+    if (arg->kind == PLK_FUSED_ROW || arg->kind == PLK_FUSED_COL) return PL_ROW_MAJOR;
+    if (arg->kind != PLK_FUSED_FULL) continue;
+    const PlFValue *val = &a->f->vals[g->arg[k]];
+    PlArray planned = {.shape = val->dims, .ndim = val->ndim};
+    const PlArray *x = arg->out ? &planned : &a->vals[g->arg[k]]->a;
+    if (first && !pl_shape_equal(first, x)) return PL_ROW_MAJOR;
+    if (!arg->out) {
+      first = x;
+      last = last || (!x->contiguous && pl_channels_last(x));
+    } else if (val->ndim != 4 && val->ndim != 5)
+      return PL_ROW_MAJOR;
+  }
+  return last && !g->fused.rows ? PL_CHANNELS_LAST : PL_ROW_MAJOR;
+}
+
+/* Argument k, or a copy in made[k] that lies as the kernel walks it. */
+static PlStatus argument(PlAway *a, const Group *g, int k, int layout, PlTensor **made, const PlArray **arr) {
+  const PlkFusedArg *arg = &g->fused.arg[k];
+  PlTensor *t = a->vals[g->arg[k]];
+  const bool full = arg->kind == PLK_FUSED_FULL && layout == PL_CHANNELS_LAST;
+  *arr = &t->a;
+  if (arg->kind == PLK_FUSED_NUMBER || arg->kind == PLK_FUSED_ONE || (full ? pl_is_channels_last(&t->a) : t->a.contiguous)) return PL_OK;
+  PL_TRY(pl_tensor_copy_as(made, full ? layout : PL_ROW_MAJOR, t));
+  *arr = &(*made)->a;
+  return PL_OK;
+}
+
+static PlStatus launch(PlAway *a, const Group *g, PlTensor **made) {
   const PlArray *arr[PLK_FUSED_ARGS];
   const PlkFusedRun run = {.numel = g->numel, .cols = g->cols, .arg = arr, .attrs = g->attrs};
+  const int layout = layout_of(a, g);
+  for (int k = 0; k < g->fused.narg; k++) {
+    const PlFVal v = g->arg[k];
+    const PlFValue *val = &a->f->vals[v];
+    if (!g->fused.arg[k].out) {
+      PL_TRY(argument(a, g, k, layout, &made[k], &arr[k]));
+      continue;
+    }
+    PL_TRY(pl_tensor_empty_as(&a->vals[v], layout, PL_CUDA, (PlDtype)val->dtype, val->ndim, val->dims));
+    arr[k] = &a->vals[v]->a;
+  }
+  return a->table->run(g->kernel, &run);
+}
+
+static PlStatus run_group(PlAway *a, const Group *g) {
+  PlTensor *made[PLK_FUSED_ARGS] = {NULL};
   for (int32_t i = g->begin, left = g->views; left > 0 && i < g->end; i++) {
     if (!(a->f->nodes[i].flags & PL_FN_VIEW) || !pl_away_view_of_others(a, g, i)) continue;
     PL_TRY(take_view(a, &a->f->nodes[i]));
     left--;
   }
-  for (int k = 0; k < g->fused.narg; k++) {
-    const PlFVal v = g->arg[k];
-    const PlFValue *val = &a->f->vals[v];
-    if (g->fused.arg[k].out) PL_TRY(pl_tensor_empty_on(&a->vals[v], PL_CUDA, (PlDtype)val->dtype, val->ndim, val->dims));
-    arr[k] = &a->vals[v]->a;
-  }
-  PL_TRY(a->table->run(g->kernel, &run));
+  PlStatus s = launch(a, g, made);
+  pl_release_all(made, PLK_FUSED_ARGS);
+  PL_TRY(s);
   for (int32_t i = g->begin; i < g->end; i++) {
     const PlFNode *n = &a->f->nodes[i];
     for (int32_t k = 0; k < n->nin; k++)
@@ -141,6 +201,7 @@ static PlStatus apply(PlAway *a, const PlFNode *n, PlTensor *const *in, PlTensor
 static PlStatus run_node(PlAway *a, int32_t i) {
   const PlFNode *n = &a->f->nodes[i];
   PlTensor *few[PL_MAX_IN], **in = few, *out[PL_MAX_OUT] = {NULL};
+  if (n->flags & PL_FN_VIEW) PL_TRY(settle(a, n));
   if (n->nin > PL_MAX_IN && !(in = malloc((size_t)n->nin * sizeof *in))) return no_memory();
   for (int32_t k = 0; k < n->nin; k++) in[k] = n->in[k] < 0 ? NULL : a->vals[n->in[k]];
   if (PL_UNLIKELY(a->noting != NULL)) a->noting->settings(n->flags & PL_FN_MUTATES ? n->attrs : NULL);
@@ -166,7 +227,7 @@ static PlStatus leaves(PlAway *a, PlTensor *const *in, uint8_t *device) {
     const PlFValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE) continue;
     PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
-    if (t->a.contiguous || val->kind != PL_FV_INPUT)
+    if (t->a.contiguous || val->kind != PL_FV_INPUT || (t->a.device != PL_CPU && pl_channels_last(&t->a)))
       a->vals[v] = pl_retain(t);
     else
       PL_TRY(pl_tensor_copy(&a->vals[v], t));
@@ -188,7 +249,7 @@ static PlStatus give(PlAway *a, int32_t from, PlTensor **out) {
     for (int32_t p = 0; p < o && !shared; p++) shared = f->vals[f->outputs[p]].store == v->store;
     PlStatus s = PL_OK;
     if (shared)
-      s = pl_tensor_copy(&out[o], a->vals[f->outputs[o]]);
+      s = pl_tensor_copy_as(&out[o], pl_channels_last(&a->vals[f->outputs[o]]->a), a->vals[f->outputs[o]]);
     else
       out[o] = pl_retain(a->vals[f->outputs[o]]);
     if (s == PL_OK) continue;
@@ -258,11 +319,9 @@ PlStatus pl_away_run(PlAway *a, PlTensor *const *in, PlTensor **out) {
   bool done = false;
   pl_state.trace = NULL;
   a->busy = true;
-  pl_state.row_major++;
   PlStatus s = pl_away_captured(a, in, out, &done);
   if (s == PL_OK && !done) s = pl_away_from(a, 0, NULL, in, out);
   a->busy = false;
-  pl_state.row_major--;
   pl_state.trace = trace;
   pl_grad_enable(was);
   return s;

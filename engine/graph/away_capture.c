@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/graph/away_inside.h"
+#include "engine/layout.h"
 #include "engine/state.h"
 #include "kernels/capture.h"
 
@@ -128,7 +129,7 @@ static PlStatus make_inputs(PlAway *a, PlTensor *const *in) {
   c->kept = calloc((size_t)a->f->nvals + 1, sizeof(PlTensor *));
   if (!c->in || !c->kept) PL_FAIL(PL_ERR_OOM, "out of memory to capture a graph");
   for (int32_t i = 0; i < a->f->ninputs; i++)
-    PL_TRY(pl_tensor_empty_on(&c->in[i], PL_CUDA, (PlDtype)in[i]->a.dtype, in[i]->a.ndim, in[i]->a.shape));
+    PL_TRY(pl_tensor_empty_as(&c->in[i], pl_channels_last(&in[i]->a), PL_CUDA, (PlDtype)in[i]->a.dtype, in[i]->a.ndim, in[i]->a.shape));
   return PL_OK;
 }
 

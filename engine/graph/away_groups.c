@@ -6,12 +6,14 @@
 #include <string.h>
 
 #include "engine/graph/away_inside.h"
+#include "engine/layout.h"
 #include "kernels/elementwise.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device"); }
 
 int pl_away_code(const PlFNode *n) {
   const char *family = n->op->family ? n->op->family : n->op->name;
+  if (n->op == &pl_op_to_layout) return -1; /* asks for a layout: results of groups lie as their arguments do */
   if (strcmp(family, "elementwise") == 0) return n->op->kcode;
   if (strcmp(family, "copy") == 0) return PLK_EW_CAST;
   if (strcmp(family, "square") == 0) return PLK_EW_SQUARE;
@@ -20,13 +22,21 @@ int pl_away_code(const PlFNode *n) {
   return -1;
 }
 
+static bool same_sizes(const PlFValue *a, const PlFValue *b) {
+  return a->ndim == b->ndim && memcmp(a->dims, b->dims, a->ndim * sizeof(int64_t)) == 0;
+}
+
 /* How x lies against s; false: in no way that kernels know. *cols: the row length that this needs, 0: any. */
 static bool kind_of(const PlFValue *x, const PlFValue *s, PlkFusedKind *kind, int64_t *cols) {
   const int lead = s->ndim - x->ndim;
   int d = s->ndim - 1;
   int64_t row = 1;
   *cols = 0;
-  if (x->dtype == PL_NDTYPE || !x->contiguous || lead < 0) return false;
+  if (x->dtype == PL_NDTYPE || lead < 0) return false;
+  if (!x->contiguous) { /* a parameter that is channels last */
+    const PlArray a = pl_fvalue_array(x);
+    return *kind = PLK_FUSED_FULL, x->kind == PL_FV_CAPTURE && same_sizes(x, s) && pl_channels_last(&a);
+  }
   if (x->numel == 1) return *kind = PLK_FUSED_ONE, true;
   for (; d >= lead && x->dims[d - lead] == s->dims[d]; d--) row *= s->dims[d];
   if (row > 1 || x->numel == s->numel) {
@@ -40,10 +50,6 @@ static bool kind_of(const PlFValue *x, const PlFValue *s, PlkFusedKind *kind, in
     if (k < lead ? s->dims[k] != 1 : x->dims[k - lead] != s->dims[k]) return false;
   *cols = row;
   return *kind = PLK_FUSED_COL, true;
-}
-
-static bool same_sizes(const PlFValue *a, const PlFValue *b) {
-  return a->ndim == b->ndim && memcmp(a->dims, b->dims, a->ndim * sizeof(int64_t)) == 0;
 }
 
 int pl_away_argument(Group *g, PlFVal v, PlkFusedArg as) {

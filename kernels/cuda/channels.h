@@ -21,6 +21,15 @@ PlStatus plc_channel_affine(const PlcChannels *k, int dtype, const void *x, cons
 /* dx = coef[c][1] dy + coef[c][2] (x - coef[c][0]) + coef[c][3] */
 PlStatus plc_channel_affine2(const PlcChannels *k, int dtype, const void *dy, const void *x, const double *coef, void *dx);
 
+/* The same where S is 1 and C whole packs of 16 bytes, at addresses that are such (channels_last.cu). plc_columns: how many
+ * parts then; plc_channels' where C is none. */
+PlcChannels plc_columns(int64_t rows, int64_t C, int dtype);
+bool plc_columns_fit(int64_t C, int dtype, const void *x, const void *y, const void *z);
+PlStatus plc_column_moments(const PlcChannels *k, int dtype, const void *x, double *part);
+PlStatus plc_column_dots(const PlcChannels *k, int dtype, const void *dy, const void *x, const double *mean, double *part);
+PlStatus plc_column_affine(const PlcChannels *k, int dtype, const void *x, const double *coef, void *y);
+PlStatus plc_column_affine2(const PlcChannels *k, int dtype, const void *dy, const void *x, const double *coef, void *dx);
+
 struct PlcMoments {
   double n, mean, m2;
 };
@@ -48,6 +57,34 @@ PLC_DEV void plc_dots_total(const double *part, int64_t parts, int64_t c, double
     const double *at = part + (c * parts + p) * 2;
     *s1 += at[0];
     *s2 += at[1];
+  }
+}
+
+/* The same by a warp, each lane every 32nd part; all lanes call, lane 0 has the sum. */
+PLC_DEV PlcMoments plc_moments_warp(const double *part, int64_t parts, int64_t c, int lane) {
+  PlcMoments m = {0, 0, 0};
+  for (int64_t p = lane; p < parts; p += 32) {
+    const double *at = part + (c * parts + p) * 3;
+    PlcMoments b = {at[0], at[1], at[2]};
+    m = plc_join(m, b);
+  }
+  for (int d = 16; d > 0; d >>= 1) {
+    PlcMoments b = {__shfl_down_sync(0xffffffffu, m.n, d), __shfl_down_sync(0xffffffffu, m.mean, d),
+                    __shfl_down_sync(0xffffffffu, m.m2, d)};
+    m = plc_join(m, b);
+  }
+  return m;
+}
+PLC_DEV void plc_dots_warp(const double *part, int64_t parts, int64_t c, int lane, double *s1, double *s2) {
+  *s1 = *s2 = 0;
+  for (int64_t p = lane; p < parts; p += 32) {
+    const double *at = part + (c * parts + p) * 2;
+    *s1 += at[0];
+    *s2 += at[1];
+  }
+  for (int d = 16; d > 0; d >>= 1) {
+    *s1 += __shfl_down_sync(0xffffffffu, *s1, d);
+    *s2 += __shfl_down_sync(0xffffffffu, *s2, d);
   }
 }
 

@@ -105,17 +105,20 @@ static void convolutions(PlcDnnTarget t) {
       {2, 4, 32, {14, 14}, 32, {3, 3}, 1, 1, 1, 32},  {1, 4, 16, {128}, 32, {5}, 1, 2, 1, 1},
       {2, 2, 8, {16, 16}, 8, {3, 3}, 1, 2, 2, 2},     {2, 1, 1, {8, 8}, 1, {3, 3}, 1, 0, 1, 1},
       {2, 2, 5, {9, 7}, 6, {3, 2}, 2, 1, 1, 1},       {3, 2, 4, {6, 7, 8}, 8, {3, 3, 3}, 1, 1, 1, 1},
+      {2, 4, 64, {14, 14}, 256, {1, 1}, 1, 0, 1, 1},  {2, 4, 256, {14, 14}, 512, {1, 1}, 2, 0, 1, 1},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     for (PlcConvKind kind = PLC_CONV; kind <= PLC_CONV_FILTER; kind++)
-      for (int form = 0; form < 4; form++) { /* f32, f64, f16, bf16; the last with channels last and a bias */
+      for (int form = 0; form < 8; form++) { /* f32, f64, f16, bf16; these again with channels last, bf16 then with a bias */
         PlcConvKey key;
         PlcPlan *plan = NULL;
-        conv_key(&key, &cases[i], kind, (PlDtype)form, form == PL_BF16 && cases[i].spatial > 1);
-        if (form == PL_BF16 && kind == PLC_CONV) key.bias = key.relu = 1;
-        if (form == PL_F64 && i > 3) continue;
+        const PlDtype dtype = (PlDtype)(form & 3);
+        const bool last = form > 3;
+        if ((last && cases[i].spatial == 1) || (dtype == PL_F64 && (last || i > 3))) continue;
+        conv_key(&key, &cases[i], kind, dtype, last);
+        if (last && dtype == PL_BF16 && kind == PLC_CONV) key.bias = key.relu = 1;
         PlStatus s = plc_conv_plan(&key, t, &plan);
-        CHECK(s == PL_OK, "case %zu direction %d %s: %s", i, (int)kind, pl_dtype_name((PlDtype)form), pl_message());
+        CHECK(s == PL_OK, "case %zu direction %d %s, channels last %d: %s", i, (int)kind, pl_dtype_name(dtype), last, pl_message());
         plc_plan_release(plan);
         if (form >= PL_F16 && kind == PLC_CONV) halves(&cases[i], i, (PlDtype)form, t);
       }
@@ -218,6 +221,23 @@ static void refusals(PlcDnnTarget t) {
   CHECK(plc_sdpa_plan(&a, t, &plan) == PL_ERR_UNSUPPORTED && !plan, "attention of f32 was taken");
 }
 
+/* Of a 1 x 1 weight both layouts are the same memory: beside images that are channels last its strides say so. */
+static void single_dims(void) {
+  static const ConvCase one = {2, 2, 8, {5, 5}, 16, {1, 1}, 1, 0, 1, 1};
+  PlcConvKey last, rows, mixed;
+  conv_key(&last, &one, PLC_CONV, PL_F16, true);
+  conv_key(&rows, &one, PLC_CONV, PL_F16, false);
+  CHECK(last.ws[0] == 8 && last.ws[1] == 1 && last.ws[2] == 8 && last.ws[3] == 8, "%lld %lld", (long long)last.ws[2], (long long)last.ws[3]);
+  CHECK(rows.xs[1] == 25 && rows.ys[1] == 25, "%lld", (long long)rows.xs[1]);
+  int64_t x[16] = {2, 8, 5, 5}, w[16] = {16, 8, 1, 1}, y[16] = {2, 16, 5, 5}, unit[2] = {1, 1}, zero[2] = {0, 0};
+  PlArray a[3] = {{.dtype = PL_F16, .ndim = 4}, {.dtype = PL_F16, .ndim = 4}, {.dtype = PL_F16, .ndim = 4}};
+  dense(&a[0], x, true);
+  dense(&a[1], w, false);
+  dense(&a[2], y, true);
+  plc_conv_key(&mixed, PLC_CONV, 2, &a[0], &a[1], &a[2], unit, zero, unit);
+  CHECK(memcmp(mixed.ws, last.ws, sizeof last.ws) == 0 && memcmp(mixed.xs, last.xs, sizeof last.xs) == 0, "the weight's strides differ");
+}
+
 /* ---- plans are kept, strides of single dims mean nothing --------------------------------------------------------------- */
 
 static int made;
@@ -263,6 +283,7 @@ int main(void) {
     return 77;
   }
   strides();
+  single_dims();
   recurrent(api);
   ctc(api);
   convolutions(t);
