@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Copies of windows of rows (isa/copy.c): what joins, slices, pads, fills and the reading of rows of a table come to.
+ * Copies of windows of rows, and rows added (isa/copy.c): what joins, slices, pads, fills and the reading of rows of a table come to.
  * Source and destination share no byte. */
 #ifndef PL_KERNELS_CPU_COPY_H
 #define PL_KERNELS_CPU_COPY_H
@@ -15,6 +15,8 @@ typedef struct PlkCopyLoops {
                  size_t size);
   /* Rows of `bytes`: to[r * step] = from[at[r] * size]. */
   void (*rows_at)(char *to, int64_t step, const char *from, const int64_t *at, int64_t size, int64_t rows, size_t bytes);
+  /* to[i] += f * from[i] */
+  void (*add_f32)(float *to, const float *from, float f, int64_t n);
 } PlkCopyLoops;
 const PlkCopyLoops *plk_copy_loops(void);
 

@@ -274,9 +274,10 @@ static PlStatus pieces_run(const Pieces *p, void *big, const int64_t *bigs, void
   for (int d = 0; d < p->ndim; d++)
     if (p->n[d] == 0) return PL_OK;
   const int last = p->ndim - 1;
-  bool straight = !adjoint && last > 0 && bigs[last] == 1 && smalls[last] == 1;
+  bool straight = !adjoint && last > 0 && bigs[last] == 1 && smalls[last] == 1, several = false;
   for (int d = 0; d < last; d++) straight = straight && smalls[d] >= 0;
-  if (straight) return row_copy(p, big, bigs, small, smalls, esize);
+  for (int d = 0; d <= last; d++) several = several || p->n[d] > 1;
+  if (straight && several) return row_copy(p, big, bigs, small, smalls, esize);
   for (;;) {
     PlkNd w = {0};
     int64_t b = 0, s = 0;

@@ -104,6 +104,7 @@ typedef struct PlkChannelLoops {
  * whether t are logarithms (isa/loss.c). */
 typedef struct PlkLossLoops {
   void (*loop[8])(const double *x, const double *t, const double *pos, double p, double *y, int64_t n);
+  double (*sum_f32[8])(const float *x, const float *t, double p, int64_t n); /* the sum of y; NULL: none such */
 } PlkLossLoops;
 
 /* Columns of n rows that lie ld apart, at most PLK_SOFT_COLS of them (isa/softmax_columns.c). */

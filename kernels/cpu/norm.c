@@ -104,7 +104,7 @@ typedef struct Layer {
   const void *w, *b; /* in the compute type */
   int64_t n;
   double eps;
-  bool center, f64;
+  bool center, f64, wide; /* wide: statistics are doubles */
 } Layer;
 
 static PlStatus layer_row(void *ctx, int64_t row, void *const *p) {
@@ -116,8 +116,10 @@ static PlStatus layer_row(void *ctx, int64_t row, void *const *p) {
   double rstd = 1 / sqrt(m2 / (double)l->n + l->eps);
   if (p[1] && l->f64) l->loops->norm_f64(p[0], l->w, l->b, p[1], l->n, mean, rstd);
   else if (p[1]) l->loops->norm_f32(p[0], l->w, l->b, p[1], l->n, (float)mean, (float)rstd);
-  if (p[2]) *(double *)p[2] = mean;
-  if (p[3]) *(double *)p[3] = rstd;
+  if (p[2] && l->wide) *(double *)p[2] = mean;
+  else if (p[2]) *(float *)p[2] = (float)mean;
+  if (p[3] && l->wide) *(double *)p[3] = rstd;
+  else if (p[3]) *(float *)p[3] = (float)rstd;
   return PL_OK;
 }
 
@@ -159,11 +161,15 @@ PlStatus plk_cpu_layer_norm(const PlkCall *c) {
   if (copies(w, comp) || copies(b, comp)) PL_TRY(plk_scratch(2 * row, &temp));
   l.w = param(w, comp, temp);
   l.b = param(b, comp, (char *)temp + row);
+  PlArray *mean = c->code == 0 ? c->out[1] : NULL, *rstd = c->out[c->code == 0 ? 2 : 1];
+  const PlArray *either = mean ? mean : rstd;
+  l.wide = either && either->dtype == PL_F64;
+  const PlkComp statistic = l.wide ? PLK_CF64 : PLK_CF32; /* they are f32 or f64 */
   PlkRows r = {.outer = x->numel / l.n, .inner = 1, .body = layer_row, .ctx = &l};
   r.arg[r.narg++] = plk_row_arg(x, l.n, comp, false);
   r.arg[r.narg++] = plk_row_arg(c->out[0], l.n, comp, true);
-  r.arg[r.narg++] = plk_row_arg(c->code == 0 ? c->out[1] : NULL, 1, PLK_CF64, true);
-  r.arg[r.narg++] = plk_row_arg(c->out[c->code == 0 ? 2 : 1], 1, PLK_CF64, true);
+  r.arg[r.narg++] = plk_row_arg(mean, 1, statistic, true);
+  r.arg[r.narg++] = plk_row_arg(rstd, 1, statistic, true);
   PlStatus s = plk_rows(&r);
   plk_scratch_free(temp);
   return s;

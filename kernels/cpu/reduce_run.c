@@ -206,7 +206,7 @@ static double post(const Run *r, double v, int64_t at) {
   const PlkReduceJob *j = r->job;
   double n = (double)r->R - j->p;
   switch (j->post) {
-  case PLK_POST_MEAN: return v / (double)r->R;
+  case PLK_POST_MEAN: return v / (double)(j->count ? j->count : r->R);
   case PLK_POST_SQRT: return sqrt(v);
   case PLK_POST_ROOT: return pow(v, 1 / j->p);
   case PLK_POST_VAR: return v / (n > 0 ? n : 0);
@@ -375,6 +375,9 @@ PlStatus plk_reduce_run(const PlkReduceJob *job) {
       if (!(job->mask >> d & 1)) kept *= x->shape[d];
     return run_empty(&r, kept);
   }
+  int64_t around[3];
+  if (!plain && job->core == PLK_CORE_SUM && job->comp != PLK_CI64 && !job->aux && plk_reduce_around(x, job->mask, around))
+    return plk_reduce_twice(job, around);
   if (!plain) {
     PL_TRY(plk_reduce_permute(x, job->mask, &shape, &copy));
     r.x = copy;

@@ -35,6 +35,7 @@ typedef struct PlkReduceJob {
   PlkPost post;
   PlkComp comp;      /* CF32 with SUM (pre NONE or EXPDIFF), MAX and MIN only */
   double p;
+  int64_t count;     /* what MEAN divides by; 0: as many as are reduced */
   bool boolean;      /* ANY, ALL: start values 0 and 1 */
   bool zero_empty;   /* MAX of nothing is 0 */
   const double *aux; /* one value per output element */
@@ -56,6 +57,10 @@ typedef struct PlkReduceShape {
 } PlkReduceShape;
 /* Collapses dims of equal kind. Returns false if x is not [kept][reduced][kept]; then a copy of it is, with I = 1. */
 bool plk_reduce_shape(const PlArray *x, uint32_t mask, PlkReduceShape *shape);
+/* Whether x is [reduced][kept][reduced], with rows at its end that are worth a pass of their own. */
+bool plk_reduce_around(const PlArray *x, uint32_t mask, int64_t shape[3]);
+/* Float sums of it, as of biases' gradients: rows first, then what they left. */
+PlStatus plk_reduce_twice(const PlkReduceJob *job, const int64_t shape[3]);
 PlStatus plk_reduce_permute(const PlArray *x, uint32_t mask, PlkReduceShape *shape, void **copy);
 /* Reduced elements in a block, whose results are combined as a tree; for `cols` columns reduced together, 1: rows. */
 int64_t plk_reduce_block(int64_t cols);

@@ -200,6 +200,10 @@ static void run_set(const PlkRows *r, char *table, char *rows, int64_t st, int64
 
 static void run_add(const PlkRows *r, char *table, char *rows, int64_t st, int64_t sr, int64_t n) {
   const float f = (float)r->alpha;
+  if (r->dtype == PL_F32 && st == 1 && sr == 1) {
+    plk_copy_loops()->add_f32((float *)(void *)table, (const float *)(const void *)rows, f, n);
+    return;
+  }
   switch (r->dtype) {
   case PL_F32: AXPY(float, a + f * b)
   case PL_F64: AXPY(double, a + r->alpha * b)
@@ -359,7 +363,8 @@ static PlStatus put(PlkRows *r, Run run) {
   int64_t inner = merge(r), outer = outer_of(r);
   if (inner == 0 || outer == 0 || r->np == 0) return PL_OK;
   bool large = outer * inner * r->np > PLK_GRAIN;
-  if (large && outer < BLOCKS && inner >= 8) j.nblock = BLOCKS; /* each scans all offsets: rows must be worth it */
+  /* Each block scans all offsets: rows must be worth it. How many there are changes nothing: each element sees list order. */
+  if (large && outer < BLOCKS && inner >= 8 && plk_threads() > 1) j.nblock = BLOCKS;
   j.width = r->span / j.nblock + 1;
   j.single = run == run_add && inner == 1 && j.nblock == 1;
   return plk_parallel(outer * j.nblock, large ? plk_max64(1, outer * j.nblock / 64) : outer * j.nblock, put_body, &j);

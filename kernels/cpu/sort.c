@@ -117,23 +117,55 @@ static void sift(Pair *h, int64_t k, int64_t i) {
   h[i] = v;
 }
 
-/* Moves the first k of the order to p[0 … k), sorted: a heap of the k best so far, its worst on top. */
-static PlStatus select_first(Pair *p, Pair *t, int64_t n, int64_t k) {
-  if (k == 0) return PL_OK;
-  if (k >= n / 8 || n <= 48) return sort_pairs(p, t, n);
-  for (int64_t i = k / 2; i-- > 0;) sift(p, k, i);
-  for (int64_t i = k; i < n; i++)
-    if (after(p[0], p[i])) {
-      p[0] = p[i];
-      sift(p, k, 0);
-    }
-  /* Equal keys must come out in order of position, so sort by position first. */
+/* Whether k of n are so few that a heap beats sorting. */
+static bool few(int64_t n, int64_t k) { return k < n / 8 && n > 48; }
+
+/* Sorts a heap of k. Equal keys must come out in order of position, so that comes first. */
+static PlStatus sort_heap(Pair *p, Pair *t, int64_t k) {
   for (int64_t i = 0; i < k; i++) t[i] = (Pair){(uint64_t)p[i].at, (int64_t)i};
   Pair *u = t + k;
   PL_TRY(sort_pairs(t, u, k));
   for (int64_t i = 0; i < k; i++) u[i] = p[t[i].at];
   memcpy(p, u, (size_t)k * sizeof *p);
   return sort_pairs(p, t, k);
+}
+
+static inline void offer(Pair *p, int64_t k, Pair v) {
+  if (!after(p[0], v)) return;
+  p[0] = v;
+  sift(p, k, 0);
+}
+
+/* Moves the first k of the order to p[0 … k), sorted: a heap of the k best so far, its worst on top. */
+static PlStatus select_first(Pair *p, Pair *t, int64_t n, int64_t k) {
+  if (k == 0) return PL_OK;
+  if (!few(n, k)) return sort_pairs(p, t, n);
+  for (int64_t i = k / 2; i-- > 0;) sift(p, k, i);
+  for (int64_t i = k; i < n; i++) offer(p, k, p[i]);
+  return sort_heap(p, t, k);
+}
+
+/* The same of floats, most of which are passed over by comparing them, many at a time, with the worst in the heap. */
+static PlStatus select_floats(const Job *j, const float *x, Pair *p, Pair *t) {
+  enum { AT_ONCE = 16 };
+  const int64_t n = j->n, k = j->k;
+  const uint64_t turn = j->descending ? UINT64_MAX : 0;
+  for (int64_t i = 0; i < k; i++) p[i] = (Pair){key_f32(x[i]) ^ turn, i};
+  for (int64_t i = k / 2; i-- > 0;) sift(p, k, i);
+  for (int64_t at = k; at < n; at += AT_ONCE) {
+    const int64_t end = at + AT_ONCE < n ? at + AT_ONCE : n;
+    const float worst = x[p[0].at], *v = x + at;
+    unsigned better = end - at < AT_ONCE;
+    if (better) {
+    } else if (j->descending)
+      for (int i = 0; i < AT_ONCE; i++) better |= (unsigned)((v[i] > worst) | (v[i] != v[i])); /* NaN comes first */
+    else
+      for (int i = 0; i < AT_ONCE; i++) better |= (unsigned)!(v[i] >= worst);
+    if (!better) continue;
+    for (int64_t i = at; i < end; i++) offer(p, k, (Pair){key_f32(x[i]) ^ turn, i});
+    if ((at & (POLL - 1)) < AT_ONCE) PL_TRY(plk_poll());
+  }
+  return sort_heap(p, t, k);
 }
 
 /* ---- rows ----------------------------------------------------------------------------------------------- */
@@ -156,9 +188,10 @@ static PlStatus sort_row(void *ctx, int64_t row, void *const *ptr) {
   void *y = ptr[1];
   int64_t *at = ptr[2], n = j->n, k = j->k;
   Pair *p = ptr[3], *t = p + n;
-  PL_TRY(make_pairs(j, x, p));
+  const bool floats = j->code == PLK_O_TOPK && j->comp == PLK_CF32 && k > 0 && few(n, k);
+  PL_TRY(floats ? select_floats(j, x, p, t) : make_pairs(j, x, p));
   if (j->code == PLK_O_SORT || j->code == PLK_O_ARGSORT || j->code == PLK_O_TOPK) {
-    PL_TRY(j->code == PLK_O_TOPK ? select_first(p, t, n, k) : sort_pairs(p, t, n));
+    if (!floats) PL_TRY(j->code == PLK_O_TOPK ? select_first(p, t, n, k) : sort_pairs(p, t, n));
     for (int64_t i = 0; i < k; i++) {
       if (y) value_copy(j, y, i, x, p[i].at);
       if (at) at[i] = p[i].at + j->base;

@@ -83,5 +83,9 @@ static void window(char *to, int64_t dr, int64_t ds, const char *from, int64_t s
   }
 }
 
+static void add_f32(float *PL_RESTRICT to, const float *PL_RESTRICT from, float f, int64_t n) {
+  for (int64_t i = 0; i < n; i++) to[i] += f * from[i];
+}
+
 extern const PlkCopyLoops PLK_ISA_NAME(plk_copy_table);
-const PlkCopyLoops PLK_ISA_NAME(plk_copy_table) = {run, window, rows_at};
+const PlkCopyLoops PLK_ISA_NAME(plk_copy_table) = {run, window, rows_at, add_f32};

@@ -16,6 +16,28 @@
     }                                                                                                          \
   }
 
+/* The same of floats, added in fixed lanes while they are in registers. */
+enum { LANES = 32 };
+#define LOSS_SUM(name, FORMULA)                                                               \
+  static double name##_sum(const float *x, const float *target, double p, int64_t n) {        \
+    double lane[LANES] = {0};                                                                 \
+    int64_t i = 0;                                                                            \
+    (void)p;                                                                                  \
+    for (; i + LANES <= n; i += LANES)                                                        \
+      for (int j = 0; j < LANES; j++) {                                                       \
+        const double v = (double)x[i + j], t = (double)target[i + j];                         \
+        lane[j] += (FORMULA);                                                                 \
+      }                                                                                       \
+    for (int j = 0; i < n; i++, j++) {                                                        \
+      const double v = (double)x[i], t = (double)target[i];                                   \
+      lane[j] += (FORMULA);                                                                   \
+    }                                                                                         \
+    for (int h = LANES / 2; h; h /= 2)                                                        \
+      for (int j = 0; j < h; j++) lane[j] += lane[j + h];                                     \
+    return lane[0];                                                                           \
+  }
+#define LOSS_AND_SUM(name, FORMULA) LOSS(name, FORMULA) LOSS_SUM(name, FORMULA)
+
 VM double smooth(double d, double beta) {
   const double a = vm_abs_f64(d), low = a * a * (0.5 / beta), high = a - 0.5 * beta;
   return a < beta ? low : high;
@@ -28,10 +50,10 @@ VM double with_logits(double x, double t, double pos) {
   return (1 - t) * x + q * (e + (x < 0 ? -x : 0));
 }
 
-LOSS(mse, (v - t) * (v - t))
-LOSS(l1, vm_abs_f64(v - t))
-LOSS(smooth_l1, smooth(v - t, p))
-LOSS(huber, p *smooth(v - t, p)) /* delta times smooth L1 with beta = delta */
+LOSS_AND_SUM(mse, (v - t) * (v - t))
+LOSS_AND_SUM(l1, vm_abs_f64(v - t))
+LOSS_AND_SUM(smooth_l1, smooth(v - t, p))
+LOSS_AND_SUM(huber, p *smooth(v - t, p)) /* delta times smooth L1 with beta = delta */
 LOSS(bce, (t - 1) * at_least(vm_log1p_f64(-v), -100) - t * at_least(vm_log_f64(v), -100))
 LOSS(bce_logits_1, with_logits(v, t, 1))
 LOSS(bce_logits_pos, with_logits(v, t, pos[i]))
@@ -54,4 +76,9 @@ const PlkLossLoops PLK_ISA_NAME(plk_loss_table) = {{
     [PLK_L_BCE] = bce,
     [PLK_L_BCE_LOGITS] = bce_logits,
     [PLK_L_KL_DIV] = kl_div,
+}, {
+    [PLK_L_MSE] = mse_sum,
+    [PLK_L_L1] = l1_sum,
+    [PLK_L_SMOOTH_L1] = smooth_l1_sum,
+    [PLK_L_HUBER] = huber_sum,
 }};

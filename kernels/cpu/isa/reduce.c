@@ -103,11 +103,23 @@ ROWS(mins_f32, min_f32_of)
 COLSUM(float, f32)
 COLSUM(double, f64)
 
+/* Four rows at a time, one after the other: a later NaN wins, else what is better. */
 #define COLBEST(fn, CMP)                                                                          \
   static void fn(const float *x, int64_t ld, int64_t rows, int64_t cols, double *PL_RESTRICT acc) { \
     float best[PLK_COLS];                                                                         \
+    int64_t r = 0;                                                                                \
     for (int64_t c = 0; c < cols; c++) best[c] = (float)acc[c];                                   \
-    for (int64_t r = 0; r < rows; r++) {                                                          \
+    for (; r + 4 <= rows; r += 4) {                                                               \
+      const float *p = x + r * ld, *q = p + ld, *s = q + ld, *t = s + ld;                         \
+      for (int64_t c = 0; c < cols; c++) {                                                        \
+        float b = best[c];                                                                        \
+        b = ((p[c] CMP b) | (p[c] != p[c])) ? p[c] : b;                                           \
+        b = ((q[c] CMP b) | (q[c] != q[c])) ? q[c] : b;                                           \
+        b = ((s[c] CMP b) | (s[c] != s[c])) ? s[c] : b;                                           \
+        best[c] = ((t[c] CMP b) | (t[c] != t[c])) ? t[c] : b;                                     \
+      }                                                                                           \
+    }                                                                                             \
+    for (; r < rows; r++) {                                                                       \
       const float *p = x + r * ld;                                                                \
       for (int64_t c = 0; c < cols; c++) {                                                        \
         float v = p[c], b = best[c];                                                              \
