@@ -48,6 +48,15 @@ describe("the emulation's guard", function()
     end)
   end
 
+  it("finds packs at addresses that are none of theirs, in every mode", function()
+    for _, mode in ipairs { "open", "guard" } do
+      local text, fine = plant(mode, "not_aligned")
+      assert.is_nil(fine)
+      local says = "packs, block 0 0 0, thread 0 0 0: an access to memory that is not aligned"
+      assert.truthy(text:find(says, 1, true), text)
+    end
+  end)
+
   it("finds what depends on the order of threads", function()
     for _, name in ipairs { "last_wins", "no_barrier" } do
       assert.truthy(plant("guard", name):find("done", 1, true))

@@ -5,7 +5,7 @@
 // writes into the up to 15 bytes of slack, or close before a block, is named when it is done. The plug-in's allocator keeps
 // counting as ever. PERILUNE_EMULATE=twice: besides, every launch runs again from the same memory with blocks and threads in
 // the opposite order, and must leave the same bits: what differs is a race (a missing barrier, two writers of one element).
-// Host code may touch memory in both; the emulation without these words is what forbids that.
+// Accesses that are not aligned stop in every mode. Host code may touch memory in both; the emulation without these words is what forbids that.
 #include "inside.h"
 
 #include <signal.h>
@@ -81,6 +81,23 @@ void fault(int, siginfo_t *info, void *) {
   abort();
 }
 
+// The compiler puts a trap before accesses that are not aligned.
+void trap(int, siginfo_t *, void *) {
+  signal(SIGILL, SIG_DFL);
+  if (!running) return;
+  say_thread(running);
+  fprintf(stderr, "an access to memory that is not aligned\n");
+  abort();
+}
+
+void on_signal(int number, void (*handler)(int, siginfo_t *, void *)) {
+  struct sigaction act;
+  memset(&act, 0, sizeof act);
+  act.sa_sigaction = handler;
+  act.sa_flags = SA_SIGINFO;
+  sigaction(number, &act, NULL);
+}
+
 bool is_on() {
   if (on < 0) {
     pthread_mutex_lock(&plce_lock);
@@ -90,12 +107,9 @@ bool is_on() {
       void *p = mmap(NULL, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (p == MAP_FAILED) abort();
       base = (char *)p;
-      struct sigaction act;
-      memset(&act, 0, sizeof act);
-      act.sa_sigaction = fault;
-      act.sa_flags = SA_SIGINFO;
-      sigaction(SIGSEGV, &act, NULL);
+      on_signal(SIGSEGV, fault);
     }
+    on_signal(SIGILL, trap);
     on = wanted;
     pthread_mutex_unlock(&plce_lock);
   }

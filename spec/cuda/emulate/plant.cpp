@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Kernels with the mistakes that guard.cpp finds, for spec/cuda/guard_spec.lua, which calls them by package.loadlib: each
 // function takes a Lua state and gives no results.
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device.h"
 
 __global__ void fill(float *x, int n, int shift) {
   const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -25,6 +25,7 @@ __global__ void shared_behind(float *x) {
   room[threadIdx.x + 4] = 1;
   x[threadIdx.x] = 0;
 }
+__global__ void packs(float *x) { ((plc_pack<float, 4> *)x)[threadIdx.x] = plc_pack<float, 4>{{1, 2, 3, 4}}; }
 __global__ void add(float *x, const float *y, int n) {
   const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
   if (i < n) x[i] += y[i];
@@ -52,6 +53,7 @@ static PlStatus with_blocks(int kind) {
     break;
   case 'l': PLC_LAUNCH(last_wins, 4, 32, 0, a); break;
   case 'b': PLC_LAUNCH(neighbours, 1, 64, 64 * sizeof(float), a, false); break;
+  case 'p': PLC_LAUNCH(packs, 1, 8, 0, a + 1); break;
   case 'm': PLC_LAUNCH(shared_behind, 1, 64, 64 * sizeof(float), a); break;
   default: break;
   }
@@ -81,4 +83,5 @@ PLANT(write_slack, into_slack())
 PLANT(use_freed, with_blocks('g'))
 PLANT(last_wins, with_blocks('l'))
 PLANT(no_barrier, with_blocks('b'))
+PLANT(not_aligned, with_blocks('p'))
 PLANT(shared_behind, with_blocks('m'))
