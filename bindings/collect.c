@@ -7,7 +7,8 @@
  *   - when live bytes have grown by a third (twice, while they are few) in spite of that: a full collection. They grow
  *     from what the last full one left, or the ones shortly before: a training step's memory swells and shrinks, and
  *     what one of them found in use at its widest will be in use again.
- * A device's memory counts the same way, apart and in larger steps: it is larger, and filled faster.
+ * Devices' memory counts the same way, apart and in larger steps: it is larger, and filled faster. Of several GPUs the
+ * memory of all counts as one, in steps of what the smallest has.
  * The mode of the collector is the host's and stays as it is. */
 #include <time.h>
 
@@ -25,7 +26,7 @@ typedef struct Place {
 
 _Thread_local int64_t l_collect_at_alloc = OFTEN, l_collect_at_live = STEP / 4, l_collect_at_device = 1;
 static _Thread_local Place host = {.step = STEP, .at_live = STEP / 4}, there;
-static _Thread_local int64_t memory_there; /* the device's; 0: not asked yet */
+static _Thread_local int64_t memory_there[PL_GPUS]; /* of each GPU in use; 0: not asked yet */
 static _Thread_local double last_end, last_took;
 static _Thread_local bool collecting; /* finalizers run inside: they must not start another collection */
 
@@ -50,17 +51,22 @@ static bool too_much(const Place *p, int64_t live) {
   return live >= p->at_live || (live >= 4 * p->step && seconds() - last_end >= 20 * last_took);
 }
 
-/* Bytes that live on the device; its step is a part of its memory, or of the limit that was set. */
+/* Bytes that live on GPUs; the step is a part of the memory of one in use, or of the limit that was set. */
 static int64_t live_there(void) {
   const PlDeviceTable *t = pl_device_open();
-  PlDeviceInfo info;
-  PlDeviceMemory m = {.limit = -1};
-  if (!t) return 0;
-  t->memory(&m);
-  if (memory_there == 0) memory_there = t->describe(&info) == PL_OK ? info.memory : 1;
-  const int64_t all = m.limit >= 0 && m.limit < memory_there ? m.limit : memory_there;
-  there.step = all / PARTS < SMALLEST ? SMALLEST : all / PARTS;
-  return m.live;
+  int64_t live = 0, least = INT64_MAX;
+  for (int i = 0; i < pl_device_count(); i++) {
+    PlDeviceInfo info;
+    PlDeviceMemory m;
+    t->memory(i, &m);
+    if (m.allocations == 0) continue; /* not in use */
+    if (memory_there[i] == 0) memory_there[i] = t->describe(i, &info) == PL_OK ? info.memory : 1;
+    const int64_t all = m.limit >= 0 && m.limit < memory_there[i] ? m.limit : memory_there[i];
+    live += m.live;
+    least = all < least ? all : least;
+  }
+  if (least != INT64_MAX) there.step = least / PARTS < SMALLEST ? SMALLEST : least / PARTS;
+  return live;
 }
 
 static void next_steps(void) {

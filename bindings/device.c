@@ -37,7 +37,7 @@ void l_put_on(lua_State *L, int device) {
 PlArray l_element(lua_State *L, const PlTensor *t, int64_t byte_offset, uint64_t *room) {
   PlArray a = {.numel = 1, .dtype = t->a.dtype, .contiguous = 1, .data = (char *)t->a.data + byte_offset};
   if (PL_LIKELY(t->a.device == PL_CPU)) return a;
-  RAISE(L, pl_device_open()->download(room, a.data, pl_dtype_size((PlDtype)a.dtype)));
+  RAISE(L, pl_device_open()->download(pl_gpu_index(t->a.device), room, a.data, pl_dtype_size((PlDtype)a.dtype)));
   a.data = room;
   return a;
 }
@@ -50,14 +50,67 @@ static const PlDeviceTable *table(lua_State *L) {
   return t;
 }
 
+static void no_such_gpu(lua_State *L, const char *fn, const char *name) {
+  const int n = pl_device_count();
+  if (n == 1) l_error(L, "%s: there is no device \"%s\"; this process has one GPU, \"cuda\" (CUDA_VISIBLE_DEVICES says which)", fn, name);
+  l_error(L, "%s: there is no device \"%s\"; this process has %d GPUs, \"cuda:0\" to \"cuda:%d\" (CUDA_VISIBLE_DEVICES says which)", fn,
+          name, n, n - 1);
+}
+
 int l_check_device(lua_State *L, int at, const char *fn) {
   const char *name = lua_type(L, at) == LUA_TSTRING ? lua_tostring(L, at) : NULL;
   int d = name ? pl_device_parse(name) : -1;
+  if (d == PL_CPU) return d;
   if (d < 0 && name && strncmp(name, "cuda", 4) == 0)
-    return l_error(L, "%s: there is no device \"%s\"; perilune uses one GPU, \"cuda\" (the first that CUDA_VISIBLE_DEVICES names)", fn, name);
-  if (d < 0) return l_error(L, "%s: a device is wanted, \"cpu\" or \"cuda\", got %s", fn, name ? name : l_typename(L, at));
-  if (d == PL_CUDA) (void)table(L);
+    return l_error(L, "%s: there is no device \"%s\"; GPUs are \"cuda\", \"cuda:0\", \"cuda:1\", …", fn, name);
+  if (d < 0) return l_error(L, "%s: a device is wanted, \"cpu\", \"cuda\" or \"cuda:1\", got %s", fn, name ? name : l_typename(L, at));
+  (void)table(L);
+  if (pl_gpu_index(d) >= pl_device_count()) no_such_gpu(L, fn, name);
   return d;
+}
+
+/* The GPU that argument `at` says: its number, or a name such as "cuda:1"; nil: the thread's current one. */
+static int check_gpu(lua_State *L, int at, const char *fn) {
+  if (lua_isnoneornil(L, at)) return pl_state.gpu;
+  if (lua_type(L, at) == LUA_TSTRING && !lua_isinteger(L, at)) {
+    int d = l_check_device(L, at, fn);
+    if (pl_on_gpu(d)) return pl_gpu_index(d);
+  }
+  if (!lua_isinteger(L, at)) l_error(L, "%s: a GPU's number from 0 on, or its name, is wanted, got %s", fn, l_typename(L, at));
+  const lua_Integer i = lua_tointeger(L, at);
+  (void)table(L);
+  if (i < 0 || i >= pl_device_count()) {
+    lua_pushfstring(L, "cuda:%I", i);
+    no_such_gpu(L, fn, lua_tostring(L, -1));
+  }
+  return (int)i;
+}
+
+/* device.count() → GPUs */
+static int d_count(lua_State *L) {
+  const PlDeviceTable *t;
+  lua_pushinteger(L, pl_device(&t) == PL_OK ? pl_device_count() : 0);
+  return 1;
+}
+
+/* device.current([gpu]) → the number before */
+static int d_current(lua_State *L) {
+  (void)table(L);
+  lua_pushinteger(L, pl_state.gpu);
+  if (!lua_isnoneornil(L, 1)) pl_state.gpu = (uint8_t)check_gpu(L, 1, "set_device");
+  return 1;
+}
+
+/* device.within(gpu, f, …): f(…) with that GPU as the current one, whatever happens in it */
+static int d_within(lua_State *L) {
+  const uint8_t was = pl_state.gpu, now = (uint8_t)check_gpu(L, 1, "device");
+  int top = lua_gettop(L);
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  pl_state.gpu = now;
+  int bad = lua_pcall(L, top - 2, LUA_MULTRET, 0);
+  pl_state.gpu = was;
+  if (bad) return lua_error(L);
+  return lua_gettop(L) - 1;
 }
 
 /* device.available() → true, or false and why not */
@@ -100,7 +153,7 @@ static int device_at(lua_State *L, int i, bool inside) {
   if (inside || lua_type(L, i) != LUA_TTABLE || !lua_checkstack(L, 4)) return -1;
   for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) {
     int d = device_at(L, lua_gettop(L), true);
-    found = d > found ? d : found;
+    found = found <= PL_CPU && d > found ? d : found;
     if (found <= PL_CPU && ++looked < 32) continue;
     lua_pop(L, 2);
     break;
@@ -116,7 +169,7 @@ static int followed(lua_State *L, int status, lua_KContext ctx) {
 }
 
 /* device.follow(f, …): pcall(f, …) with the device that tensors among the arguments lie on as the default one: "cuda" if
- * any does. */
+ * any does, the first of several such. */
 static int d_follow(lua_State *L) {
   int n = lua_gettop(L), to = -1;
   luaL_checkany(L, 1);
@@ -132,6 +185,38 @@ static int d_follow(lua_State *L) {
   int status = lua_pcall(L, n - 1, LUA_MULTRET, 0);
   pl_state.device = was;
   return followed(L, status, 0);
+}
+
+/* device.groups(list) → nil if its tensors lie together, else a list of lists, one a device, in their order */
+static int d_groups(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
+  int first = -1;
+  bool apart = false;
+  for (lua_Integer i = 1; i <= n && !apart; i++) {
+    lua_rawgeti(L, 1, i);
+    const PlTensor *t = l_to_tensor(L, -1);
+    apart = t && first >= 0 && t->a.device != first;
+    if (t && first < 0) first = t->a.device;
+    lua_pop(L, 1);
+  }
+  if (!apart) return 0;
+  int at[PL_GPUS + 1] = {0}, groups = 0;
+  lua_newtable(L);
+  for (lua_Integer i = 1; i <= n; i++) {
+    lua_rawgeti(L, 1, i);
+    const PlTensor *t = l_to_tensor(L, -1);
+    const int d = t ? t->a.device : PL_CPU;
+    if (at[d] == 0) {
+      lua_newtable(L);
+      lua_rawseti(L, 2, at[d] = ++groups);
+    }
+    lua_rawgeti(L, 2, at[d]);
+    lua_insert(L, -2);
+    lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+    lua_pop(L, 1);
+  }
+  return 1;
 }
 
 /* device.move(x, name) → x itself where it lies there already */
@@ -152,11 +237,14 @@ static int d_move(lua_State *L) {
   return 1;
 }
 
-/* device.info() → {name, libraries, kind, major, minor, processors, memory, available} */
+/* device.info([gpu[, open]]) → {name, libraries, kind, major, minor, processors, memory, available}. It opens nothing unless it
+ * is told to; available is nil of a GPU that is not open. */
 static int d_info(lua_State *L) {
   const PlDeviceTable *t = table(L);
+  const int gpu = check_gpu(L, 1, "device");
   PlDeviceInfo info;
-  CALL(L, t->describe(&info));
+  if (lua_toboolean(L, 2)) CALL(L, t->use(gpu));
+  CALL(L, t->describe(gpu, &info));
   lua_createtable(L, 0, 8);
   lua_pushstring(L, info.name);
   lua_setfield(L, -2, "name");
@@ -170,17 +258,18 @@ static int d_info(lua_State *L) {
   } n[] = {{"major", info.major}, {"minor", info.minor}, {"processors", info.processors}, {"memory", info.memory},
            {"available", info.available}};
   for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
+    if (n[i].v < 0) continue;
     lua_pushinteger(L, (lua_Integer)n[i].v);
     lua_setfield(L, -2, n[i].name);
   }
   return 1;
 }
 
-/* device.memory() → {live, peak, reserved, limit, blocks, allocations, retries}; nothing is opened for it */
+/* device.memory([gpu]) → {live, peak, reserved, limit, blocks, allocations, retries}; nothing is opened for it */
 static int d_memory(lua_State *L) {
   const PlDeviceTable *t = pl_device_open();
   PlDeviceMemory m = {.limit = -1};
-  if (t) t->memory(&m);
+  if (t) t->memory(check_gpu(L, 1, "memory"), &m);
   const struct {
     const char *name;
     int64_t v;
@@ -199,21 +288,22 @@ static int d_memory(lua_State *L) {
 }
 
 static int d_reset_peak(lua_State *L) {
-  (void)L;
-  if (pl_device_open()) pl_device_open()->reset_peak();
+  if (pl_device_open()) pl_device_open()->reset_peak(check_gpu(L, 1, "reset_peak_memory_stats"));
   return 0;
 }
 static int d_trim(lua_State *L) {
   lua_gc(L, LUA_GCCOLLECT);
-  if (pl_device_open()) pl_device_open()->trim();
+  for (int i = 0; i < pl_device_count(); i++) pl_device_open()->trim(i);
   return 0;
 }
 static int d_limit(lua_State *L) {
-  table(L)->limit(lua_isnoneornil(L, 1) ? -1 : l_check_int(L, 1, "set_memory_limit", "bytes"));
+  const PlDeviceTable *t = table(L);
+  CALL(L, t->limit(check_gpu(L, 2, "set_memory_limit"), lua_isnoneornil(L, 1) ? -1 : l_check_int(L, 1, "set_memory_limit", "bytes")));
   return 0;
 }
 static int d_synchronize(lua_State *L) {
-  CALL(L, table(L)->synchronize());
+  const PlDeviceTable *t = table(L);
+  CALL(L, t->synchronize(check_gpu(L, 1, "synchronize")));
   return 0;
 }
 
@@ -275,7 +365,7 @@ static CudaHandle *new_handle(lua_State *L, bool event) {
 static int d_stream(lua_State *L) {
   const PlDeviceTable *t = table(L);
   CudaHandle *h = new_handle(L, false);
-  CALL(L, t->stream_new(&h->p, (int)luaL_optinteger(L, 1, 0)));
+  CALL(L, t->stream_new(check_gpu(L, 2, "Stream"), &h->p, (int)luaL_optinteger(L, 1, 0)));
   return 1;
 }
 static int d_event(lua_State *L) {
@@ -292,39 +382,63 @@ static int d_methods(lua_State *L) {
   lua_getfield(L, -1, "__index");
   return 1;
 }
-static void *stream_arg(lua_State *L, int at, const char *fn) {
-  return lua_isnoneornil(L, at) ? NULL : handle(L, at, false, fn)->p;
+/* The stream at `at`, NULL for the compute stream of the current GPU; *gpu: whose it is. */
+static void *stream_arg(lua_State *L, int at, const char *fn, int *gpu) {
+  *gpu = pl_state.gpu;
+  if (lua_isnoneornil(L, at)) return NULL;
+  void *s = handle(L, at, false, fn)->p;
+  *gpu = table(L)->stream_gpu(s);
+  return s;
 }
-/* device.on_stream(stream, f, …): f(…) with that stream as the current one */
+/* device.on_stream(stream, f, …): f(…) with that stream as the current one, and its GPU */
 static int d_on_stream(lua_State *L) {
   const PlDeviceTable *t = table(L);
-  void *was = t->stream_get(), *now = stream_arg(L, 1, "stream");
+  int gpu;
+  void *now = stream_arg(L, 1, "stream", &gpu), *was = t->stream_get(gpu);
+  const uint8_t gpu_was = pl_state.gpu;
   luaL_checktype(L, 2, LUA_TFUNCTION);
   int top = lua_gettop(L);
-  t->stream_set(now);
+  t->stream_set(gpu, now);
+  pl_state.gpu = (uint8_t)gpu;
   int bad = lua_pcall(L, top - 2, LUA_MULTRET, 0);
-  t->stream_set(was);
+  pl_state.gpu = gpu_was;
+  t->stream_set(gpu, was);
   if (bad) return lua_error(L);
   return lua_gettop(L) - 1;
 }
 static int d_stream_synchronize(lua_State *L) {
-  CALL(L, table(L)->stream_synchronize(stream_arg(L, 1, "synchronize")));
+  int gpu;
+  void *s = stream_arg(L, 1, "synchronize", &gpu);
+  CALL(L, table(L)->stream_synchronize(gpu, s));
   return 0;
 }
 static int d_stream_query(lua_State *L) {
   bool done = false;
-  CALL(L, table(L)->stream_query(stream_arg(L, 1, "query"), &done));
+  int gpu;
+  void *s = stream_arg(L, 1, "query", &gpu);
+  CALL(L, table(L)->stream_query(gpu, s, &done));
   lua_pushboolean(L, done);
   return 1;
 }
 static int d_stream_wait(lua_State *L) {
-  CALL(L, table(L)->stream_wait(stream_arg(L, 1, "wait_event"), handle(L, 2, true, "wait_event")->p));
+  int gpu;
+  void *s = stream_arg(L, 1, "wait_event", &gpu);
+  CALL(L, table(L)->stream_wait(gpu, s, handle(L, 2, true, "wait_event")->p));
   return 0;
+}
+/* device.stream_gpu(stream) → the number of its GPU */
+static int d_stream_gpu(lua_State *L) {
+  int gpu;
+  (void)stream_arg(L, 1, "device", &gpu);
+  lua_pushinteger(L, gpu);
+  return 1;
 }
 static int d_event_record(lua_State *L) {
   const PlDeviceTable *t = table(L);
   CudaHandle *e = handle(L, 1, true, "record");
-  CALL(L, t->event_record(e->p, lua_isnoneornil(L, 2) ? t->stream_get() : stream_arg(L, 2, "record")));
+  int gpu;
+  void *s = stream_arg(L, 2, "record", &gpu);
+  CALL(L, t->event_record(e->p, gpu, lua_isnoneornil(L, 2) ? t->stream_get(gpu) : s));
   return 0;
 }
 static int d_event_synchronize(lua_State *L) {
@@ -345,7 +459,8 @@ static int d_event_elapsed(lua_State *L) {
 }
 
 void l_device_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"available", d_available}, {"default", d_default}, {"with", d_with}, {"follow", d_follow}, {"move", d_move},
+  static const luaL_Reg functions[] = {{"available", d_available}, {"count", d_count}, {"current", d_current}, {"within", d_within}, {"groups", d_groups},
+                                       {"stream_gpu", d_stream_gpu}, {"default", d_default}, {"with", d_with}, {"follow", d_follow}, {"move", d_move},
                                        {"info", d_info}, {"memory", d_memory}, {"reset_peak", d_reset_peak}, {"trim", d_trim},
                                        {"limit", d_limit}, {"synchronize", d_synchronize}, {"setting", d_setting}, {"has", d_has},
                                        {"stream", d_stream}, {"event", d_event}, {"methods", d_methods}, {"on_stream", d_on_stream},

@@ -189,7 +189,7 @@ static int jit_unchanged(lua_State *L) {
 
 /* ---- the key of a call --------------------------------------------------------------------------------------- */
 
-/* f32[2,3], then g for a leaf that requires a gradient, G for one that has a .grad, h for a tensor with a history → that .grad */
+/* f32[2,3], on a GPU with its name, then g for a leaf that requires a gradient, G for one that has a .grad, h for a tensor with a history → that .grad */
 static PlTensor *add_tensor(luaL_Buffer *b, const PlTensor *t) {
   char text[32 + 24 * PL_MAX_DIM];
   int n = snprintf(text, sizeof text, "%s[", pl_dtype_name((PlDtype)t->a.dtype));
@@ -204,6 +204,7 @@ static PlTensor *add_tensor(luaL_Buffer *b, const PlTensor *t) {
     text[n++] = grad ? 'G' : node->kind == PL_NODE_LEAF ? 'g' : 'h';
   }
   luaL_addlstring(b, text, (size_t)n);
+  if (PL_UNLIKELY(t->a.device != PL_CPU)) luaL_addstring(b, pl_device_name(t->a.device));
   return grad;
 }
 

@@ -13,7 +13,7 @@ enum { PROGRAM = 1, WATCH, READY, FAILED, TRACE, CONSTANTS, NVALUES = CONSTANTS 
 
 /* One argument as it has to be. Of a tensor: dtype, what tracks it as in jit_key, and its shape from dims on. */
 typedef struct Arg {
-  uint8_t type, dtype, ndim;
+  uint8_t type, dtype, ndim, device;
   char track;
   int32_t dims;
   union {
@@ -62,7 +62,7 @@ static bool same_modes(const Quick *q) {
 /* ---- does a call fit? ----------------------------------------------------------------------------------------- */
 
 static bool same_tensor(const Arg *a, const int64_t *dims, const PlTensor *t, PlTensor **grad) {
-  if (t->a.dtype != a->dtype || t->a.ndim != a->ndim || track_of(t, grad) != a->track) return false;
+  if (t->a.dtype != a->dtype || t->a.device != a->device || t->a.ndim != a->ndim || track_of(t, grad) != a->track) return false;
   for (int d = 0; d < a->ndim; d++)
     if (t->a.shape[d] != dims[d]) return false;
   return true;
@@ -105,7 +105,8 @@ static bool fits(lua_State *L, const Quick *q, int first, int n, PlTensor **in) 
 static bool note_arg(lua_State *L, int i, Quick *q, Arg *a, int32_t *ndims) {
   PlTensor *t = l_to_tensor(L, i), *grad;
   if (t) {
-    *a = (Arg){.type = TENSOR, .dtype = t->a.dtype, .ndim = t->a.ndim, .track = track_of(t, &grad), .dims = *ndims};
+    *a = (Arg){.type = TENSOR, .dtype = t->a.dtype, .ndim = t->a.ndim, .device = t->a.device,
+                 .track = track_of(t, &grad), .dims = *ndims};
     memcpy(q->dims + *ndims, t->a.shape, t->a.ndim * sizeof *q->dims);
     *ndims += t->a.ndim;
     q->nin += grad ? 2 : 1;

@@ -27,12 +27,12 @@ static int r_takes(lua_State *L) {
   const char *dtype = luaL_checkstring(L, 2);
   PlArray a = x->a;
   a.dtype = (uint8_t)(strcmp(dtype, "f32") == 0 ? PL_F32 : strcmp(dtype, "f16") == 0 ? PL_F16 : strcmp(dtype, "bf16") == 0 ? PL_BF16 : PL_F64);
-  bool yes = a.device == PL_CUDA && a.ndim == 3 && a.dtype != PL_F64 && !pl_state.batch && !pl_is_batched(x);
+  bool yes = pl_on_gpu(a.device) && a.ndim == 3 && a.dtype != PL_F64 && !pl_state.batch && !pl_is_batched(x);
   if (yes) {
     PlkRecurrent n;
     PlAttrs at;
     read_net(L, 3, (PlDtype)a.dtype, lua_tointeger(L, 5) == 0, &at);
-    yes = plk_recurrent_of(&n, &at, &a) && pl_recurrent_takes(&n);
+    yes = plk_recurrent_of(&n, &at, &a) && pl_recurrent_takes(a.device, &n);
   }
   lua_pushboolean(L, yes);
   return 1;

@@ -54,6 +54,10 @@ static int m_dtype(lua_State *L) {
   return 1;
 }
 
+static int m_is_cuda(lua_State *L) {
+  lua_pushboolean(L, pl_on_gpu(l_self(L, "is_cuda")->a.device));
+  return 1;
+}
 static int m_device(lua_State *L) {
   lua_pushstring(L, pl_device_name(l_self(L, "device")->a.device));
   return 1;
@@ -142,7 +146,7 @@ static int m_set(lua_State *L) {
   if (PL_UNLIKELY(t->a.device != PL_CPU)) {
     uint64_t v = 0;
     l_write_value(L, top, (PlDtype)t->a.dtype, &v);
-    CALL(L, pl_device_open()->upload((char *)t->a.data + at, &v, pl_dtype_size((PlDtype)t->a.dtype)));
+    CALL(L, pl_device_open()->upload(pl_gpu_index(t->a.device), (char *)t->a.data + at, &v, pl_dtype_size((PlDtype)t->a.dtype)));
   } else
     l_write_value(L, top, (PlDtype)t->a.dtype, (char *)t->a.data + at);
   t->storage->version++;
@@ -276,7 +280,7 @@ void l_tensor_register(lua_State *L) {
                                      {"dim", m_dim},
                                      {"numel", m_numel},
                                      {"dtype", m_dtype},
-                                     {"device", m_device},
+                                     {"device", m_device}, {"is_cuda", m_is_cuda},
                                      {"is_floating_point", m_is_floating_point},
                                      {"element_size", m_element_size},
                                      {"storage_offset", m_storage_offset},

@@ -143,7 +143,8 @@ if(PL_TESTS)
     list(APPEND cxx_flags -fsanitize=alignment -fsanitize-undefined-trap-on-error)
     set(emulated_objects "")
     foreach(file IN LISTS cuda_cu ITEMS "${emulate}/emulate.cpp" "${emulate}/runtime.cpp"
-            "${emulate}/guard.cpp" "${emulate}/plant.cpp" "${emulate}/fused.cpp" "${emulate}/cudnn.cpp" "${emulate}/cudnn_ctc.cpp")
+            "${emulate}/memory.cpp" "${emulate}/streams.cpp" "${emulate}/guard.cpp" "${emulate}/plant.cpp" "${emulate}/fused.cpp"
+            "${emulate}/cudnn.cpp" "${emulate}/cudnn_ctc.cpp")
       get_filename_component(name "${file}" NAME_WE)
       set(object "${out}/cuda/emulated/${name}.o")
       set(defs "")

@@ -232,7 +232,7 @@ PlStatus pl_call_run(Call *c, PlTensor *const *out) {
                     .out = dst, .attrs = c->attrs};
     uint64_t offset = pl_state.offset;
     if (op->flags & PL_F_SEEDED) call.rng = pl_rng_take(op->draws(&call));
-    s = PL_LIKELY(c->device == PL_CPU) ? kernel(&call) : pl_call_run_device(op, &call);
+    s = PL_LIKELY(c->device == PL_CPU) ? kernel(&call) : pl_call_run_device(c->device, op, &call);
     if (s != PL_OK && (op->flags & PL_F_SEEDED)) pl_state.offset = offset;
     if (PL_UNLIKELY(pl_state.profile != NULL)) pl_state.profile->work(pl_flops_made(op, c->attrs, arr, c->nin, dst));
   }

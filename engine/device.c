@@ -18,6 +18,7 @@ static struct {
   pthread_mutex_t lock;
   _Atomic(const PlDeviceTable *) table;
   bool tried;
+  int count; /* of its GPUs */
   PlStatus code;
   char why[400];
 } device = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -44,8 +45,8 @@ static PlStatus load(const PlDeviceTable **out) {
     dlclose(lib);
     PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: the CUDA plug-in belongs to another version of perilune; build both together");
   }
-  int count = 0;
-  PL_TRY(t->open(&count));
+  PL_TRY(t->open(&device.count));
+  if (device.count > PL_GPUS) device.count = PL_GPUS;
   *out = t;
   return PL_OK;
 }
@@ -73,22 +74,33 @@ PlStatus pl_device(const PlDeviceTable **out) {
 
 const PlDeviceTable *pl_device_open(void) { return atomic_load_explicit(&device.table, memory_order_acquire); }
 
-const char *pl_device_name(int d) { return d == PL_CUDA ? "cuda" : "cpu"; }
+int pl_device_count(void) { return pl_device_open() ? device.count : 0; }
+
+const char *pl_device_name(int d) {
+  static const char *const names[] = {"cuda:0",  "cuda:1",  "cuda:2",  "cuda:3",  "cuda:4",  "cuda:5",  "cuda:6",  "cuda:7",
+                                      "cuda:8",  "cuda:9",  "cuda:10", "cuda:11", "cuda:12", "cuda:13", "cuda:14", "cuda:15"};
+  _Static_assert(sizeof names / sizeof *names == PL_GPUS, "a name for each");
+  if (!pl_on_gpu(d)) return "cpu";
+  return pl_device_count() > 1 && d < PL_CUDA + PL_GPUS ? names[pl_gpu_index(d)] : "cuda";
+}
 
 int pl_device_parse(const char *name) {
   if (strcmp(name, "cpu") == 0) return PL_CPU;
-  if (strcmp(name, "cuda") == 0 || strcmp(name, "cuda:0") == 0) return PL_CUDA;
-  return -1;
+  if (strcmp(name, "cuda") == 0) return PL_CUDA + pl_state.gpu;
+  if (strncmp(name, "cuda:", 5) != 0 || name[5] < '0' || name[5] > '9') return -1;
+  char *end;
+  const long i = strtol(name + 5, &end, 10);
+  return *end || (name[5] == '0' && name[6]) ? -1 : i < 200 ? PL_CUDA + (int)i : PL_CUDA + 200;
 }
 
-PlStatus pl_device_storage(size_t nbytes, void **out) {
+PlStatus pl_device_storage(int d, size_t nbytes, void **out) {
   const PlDeviceTable *t = NULL;
   PL_TRY(pl_device(&t));
   __atomic_fetch_add(&pl_device_handed_out, (int64_t)nbytes, __ATOMIC_RELAXED);
-  return t->alloc(nbytes, out);
+  return t->alloc(pl_gpu_index(d), nbytes, out);
 }
 
-void pl_device_storage_free(void *p) {
+void pl_device_storage_free(int d, void *p) {
   const PlDeviceTable *t = pl_device_open();
-  if (t) t->release(p);
+  if (t) t->release(pl_gpu_index(d), p);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Devices that are not the CPU, as the engine sees them: the plug-in that is opened when somebody first asks for one,
- * tensors in its memory, and calls of ops on them. There is one such device, PL_CUDA, number 0.
+ * tensors in its memory, and calls of ops on them. A device is a number: PL_CPU, or PL_CUDA + i for GPU i, "cuda:i".
  *
  * Where a call computes: on the device if any input lies there, else on the CPU; ops without arrays among their inputs use
  * pl_state.device. Numbers and 0-d CPU tensors mix with device tensors; inputs that only give sizes always lie on the CPU. */
@@ -14,21 +14,25 @@
 PlStatus pl_device(const PlDeviceTable **out);
 /* The same for code that already has a tensor on the device. */
 const PlDeviceTable *pl_device_open(void);
-const char *pl_device_name(int device); /* "cpu", "cuda" */
-/* "cpu", "cuda", "cuda:0"; < 0: no such device. */
+/* "cpu", "cuda:1"; where the process has one GPU that is "cuda". It names the same device whatever the current one is. */
+const char *pl_device_name(int device);
+int pl_device_count(void); /* GPUs; 0 while no plug-in is open */
+/* "cpu", "cuda:1", "cuda" (the thread's current one): a number, be there such a device or not; < 0: it is no name of one. */
 int pl_device_parse(const char *name);
+/* The device of two values that belongs to what a graph makes out of nothing: the first that is not the CPU. */
+static inline uint8_t pl_device_first(uint8_t a, uint8_t b) { return a ? a : b; }
 
-PlStatus pl_device_storage(size_t nbytes, void **out); /* memory for a tensor */
-void pl_device_storage_free(void *p);
+PlStatus pl_device_storage(int device, size_t nbytes, void **out); /* memory for a tensor */
+void pl_device_storage_free(int device, void *p);
 
 /* ---- calls (device_call.c) ---- */
 
 PlStatus pl_call_place(PlCall *c);         /* sets c->device, checks that the inputs lie together; before promotion */
 PlStatus pl_call_bring(PlCall *c);         /* what the kernel cannot read on the CPU goes to the device; after promotion */
 PlStatus pl_call_infer_device(PlCall *c);  /* the infer rule, with host copies of inputs whose values it reads */
-PlStatus pl_call_run_device(const PlOp *op, const PlkCall *call);
+PlStatus pl_call_run_device(int device, const PlOp *op, const PlkCall *call);
 bool pl_op_on_device(const PlOp *op);      /* has a kernel there */
-PlStatus pl_device_family(const char *family, const PlkCall *call); /* runs one by name */
+PlStatus pl_device_family(int device, const char *family, const PlkCall *call); /* runs one by name */
 
 /* Elementwise copy, cast and broadcast between any two arrays, whatever their devices. */
 PlStatus pl_copy_arrays(PlArray *dst, const PlArray *src);

@@ -28,9 +28,11 @@ static const char *arg_name(const PlOp *op, int i, char *room, size_t size) {
 
 static PlStatus apart(const PlCall *c, int here, int there) {
   char a[32], b[32];
-  PL_FAIL(PL_ERR_ARG, "%s: %s is %s on cuda, %s is %s on cpu; tensors of one operation lie on one device: move one, %s:to(\"cuda\")",
-          c->op->name, arg_name(c->op, here, a, sizeof a), pl_desc_text(&c->in[here]->a), arg_name(c->op, there, b, sizeof b),
-          pl_desc_text(&c->in[there]->a), arg_name(c->op, there, b, sizeof b));
+  const char *home = pl_device_name(c->in[here]->a.device);
+  PL_FAIL(PL_ERR_ARG, "%s: %s is %s on %s, %s is %s on %s; tensors of one operation lie on one device: move one, %s:to(\"%s\")",
+          c->op->name, arg_name(c->op, here, a, sizeof a), pl_desc_text(&c->in[here]->a), home,
+          arg_name(c->op, there, b, sizeof b), pl_desc_text(&c->in[there]->a), pl_device_name(c->in[there]->a.device),
+          arg_name(c->op, there, b, sizeof b), home);
 }
 
 PlStatus pl_call_place(PlCall *c) {
@@ -38,7 +40,7 @@ PlStatus pl_call_place(PlCall *c) {
   int on = -1, arrays = 0;
   for (int i = 0; i < c->nin; i++) {
     if (!c->in[i]) continue;
-    if (c->in[i]->a.device == PL_CUDA)
+    if (pl_on_gpu(c->in[i]->a.device))
       on = on < 0 ? i : on;
     else if (!c->in[i]->a.weak && !gives_sizes(op, i))
       arrays++;
@@ -51,11 +53,13 @@ PlStatus pl_call_place(PlCall *c) {
     c->device = PL_CPU;
     return PL_OK;
   }
-  c->device = on >= 0 ? PL_CUDA : op->cls == PL_CREATION && arrays == 0 ? pl_state.device : PL_CPU;
+  c->device = on >= 0 ? c->in[on]->a.device : op->cls == PL_CREATION && arrays == 0 ? pl_state.device : PL_CPU;
   if (on < 0 || op == &pl_op_copy) return PL_OK; /* copy_ crosses devices */
   for (int i = 0; i < c->nin; i++) {
     const PlTensor *t = c->in[i];
-    if (!t || t->a.device == PL_CUDA || t->a.weak || t->a.ndim == 0 || gives_sizes(op, i)) continue;
+    if (!t || t->a.device == c->device) continue;
+    if (pl_on_gpu(t->a.device)) return apart(c, on, i);
+    if (t->a.weak || t->a.ndim == 0 || gives_sizes(op, i)) continue;
     if (op->cls == PL_INDEXING && i > 0 && !pl_is_float((PlDtype)t->a.dtype)) continue; /* indices and masks are brought */
     return apart(c, on, i);
   }
@@ -66,11 +70,11 @@ PlStatus pl_call_place(PlCall *c) {
 /* Pointwise kernels read 0-d CPU arrays when they are launched. */
 PlStatus pl_call_bring(PlCall *c) {
   const PlOp *op = c->op;
-  if (c->device != PL_CUDA || op == &pl_op_to_device || op == &pl_op_copy || pl_state.trace) return PL_OK;
+  if (c->device == PL_CPU || op == &pl_op_to_device || op == &pl_op_copy || pl_state.trace) return PL_OK;
   for (int i = 0; i < c->nin; i++) {
     PlTensor *t = c->in[i], *moved;
-    if (!t || t->a.device == PL_CUDA || gives_sizes(op, i) || (op->cls == PL_POINTWISE && t->a.ndim == 0)) continue;
-    PL_TRY(pl_tensor_moved(&moved, t, PL_CUDA));
+    if (!t || pl_on_gpu(t->a.device) || gives_sizes(op, i) || (op->cls == PL_POINTWISE && t->a.ndim == 0)) continue;
+    PL_TRY(pl_tensor_moved(&moved, t, c->device));
     moved->a.weak = t->a.weak;
     if (c->made[i]) pl_tensor_release(t);
     c->in[i] = moved;
@@ -124,12 +128,12 @@ static bool picks_itself(const PlOp *op) { return op->family && !op->family[0]; 
 
 bool pl_op_on_device(const PlOp *op) { return picks_itself(op) || family(op) >= 0; }
 
-PlStatus pl_device_family(const char *name, const PlkCall *call) {
+PlStatus pl_device_family(int device, const char *name, const PlkCall *call) {
   const PlDeviceTable *t = NULL;
   PL_TRY(pl_device(&t));
   int id = t->find(name);
   if (id < 0) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: no kernel %s for device cuda", call->name, name);
-  return t->run(id, call);
+  return t->run(pl_gpu_index(device), id, call);
 }
 
 static PlStatus alone(const PlArray *a, PlTensor **out) { /* a host copy of a device array, contiguous */
@@ -207,14 +211,16 @@ static PlStatus through_host(const PlOp *op, const PlkCall *call) {
   return s;
 }
 
-static PlStatus run_there(const PlOp *op, const PlkCall *call);
+static PlStatus run_on(int device, const PlOp *op, const PlkCall *call);
+static PlStatus run_turned(const PlOp *op, const PlkCall *call) { return run_on(call->out[0]->device, op, call); }
 
-PlStatus pl_call_run_device(const PlOp *op, const PlkCall *call) {
+PlStatus pl_call_run_device(int device, const PlOp *op, const PlkCall *call) {
   const bool turns = op->cls == PL_POINTWISE && !(op->flags & PL_F_CONTIGUOUS);
-  return turns && call->nout == 1 && call->out[0] && !call->out[0]->contiguous ? pl_layout_turned(op, call, run_there) : run_there(op, call);
+  return turns && call->nout == 1 && call->out[0] && !call->out[0]->contiguous ? pl_layout_turned(op, call, run_turned)
+                                                                               : run_on(device, op, call);
 }
 
-static PlStatus run_there(const PlOp *op, const PlkCall *call) {
+static PlStatus run_on(int device, const PlOp *op, const PlkCall *call) {
   if (op == &pl_op_to_device || op == &pl_op_copy) {
     const PlArray *from = call->in[call->nin - 1];
     return pl_copy_arrays(call->out[0], from);
@@ -222,7 +228,7 @@ static PlStatus run_there(const PlOp *op, const PlkCall *call) {
   if (picks_itself(op)) return op->kernel[PL_CPU](call);
   int id = family(op);
   if (id < 0) return through_host(op, call);
-  return pl_device_open()->run(id, call);
+  return pl_device_open()->run(pl_gpu_index(device), id, call);
 }
 
 /* ---- copies ---------------------------------------------------------------------------------------------------------- */
@@ -233,7 +239,7 @@ static PlStatus elementwise_there(const PlOp *op, const PlkCall *call) {
   PL_TRY(pl_device(&t));
   int id = t->find("elementwise");
   if (id < 0) PL_FAIL(PL_ERR_UNSUPPORTED, "copy: no kernel for device cuda");
-  return t->run(id, call);
+  return t->run(pl_gpu_index(call->out[0]->device), id, call);
 }
 
 static PlStatus elementwise(PlArray *dst, const PlArray *src, int device) {
@@ -251,7 +257,9 @@ static PlStatus across(PlArray *dst, const PlArray *src) {
   const PlDeviceTable *t = NULL;
   PL_TRY(pl_device(&t));
   size_t n = (size_t)src->numel * pl_dtype_size((PlDtype)src->dtype);
-  return dst->device == PL_CUDA ? t->upload(dst->data, src->data, n) : t->download(dst->data, src->data, n);
+  if (dst->device == PL_CPU) return t->download(pl_gpu_index(src->device), dst->data, src->data, n);
+  if (src->device == PL_CPU) return t->upload(pl_gpu_index(dst->device), dst->data, src->data, n);
+  return t->copy_peer(pl_gpu_index(dst->device), dst->data, pl_gpu_index(src->device), src->data, n);
 }
 
 static bool dense(const PlArray *a) { return a->contiguous || a->numel <= 1; }

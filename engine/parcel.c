@@ -32,7 +32,7 @@ void pl_shared_release(PlShared *s) {
   if (s->device == PL_CPU)
     pl_block_free(s->block);
   else
-    pl_device_storage_free(s->block);
+    pl_device_storage_free(s->device, s->block);
   free(s);
 }
 
@@ -42,7 +42,7 @@ static PlStatus share(PlStorage *st) {
   PlShared *s = malloc(sizeof *s);
   if (!s) return no_memory();
   atomic_init(&s->refs, 1);
-  s->device = st->owns == PL_OWNS_DEVICE ? PL_CUDA : PL_CPU;
+  s->device = st->device;
   s->block = st->data;
   st->shared = s;
   return PL_OK;
@@ -94,6 +94,7 @@ PlStatus pl_parcel_open(const PlParcel *p, PlTensor **out) {
   st->data = p->shared->block;
   st->nbytes = p->nbytes;
   st->owns = p->shared->device == PL_CPU ? PL_OWNS_BLOCK : PL_OWNS_DEVICE;
+  st->device = (uint8_t)p->shared->device;
   st->shared = p->shared;
   atomic_fetch_add_explicit(&p->shared->refs, 1, memory_order_relaxed);
   whole->a.data = st->data;

@@ -95,15 +95,16 @@ PlStatus pl_tensor_empty_on(PlTensor **out, int device, PlDtype dtype, int ndim,
   size_t nbytes;
   void *data;
   PL_TRY(pl_count(ndim, shape, dtype, &numel, &nbytes));
-  PL_TRY(pl_device_storage(nbytes, &data));
+  PL_TRY(pl_device_storage(device, nbytes, &data));
   PlTensor *t = new_handle(dtype, ndim, pl_round16(sizeof(PlStorage)));
   if (PL_UNLIKELY(!t)) {
-    pl_device_storage_free(data);
+    pl_device_storage_free(device, data);
     return no_memory();
   }
   size_t size = (size_t)t->piece * PL_POOL_STEP;
   PlStorage *s = (PlStorage *)(void *)((char *)t + size - pl_round16(sizeof(PlStorage)));
-  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = PL_OWNS_DEVICE, .data = data};
+  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = PL_OWNS_DEVICE,
+                   .device = (uint8_t)device, .data = data};
   t->flags = PL_T_EMBEDDED;
   t->storage = s;
   t->a.device = (uint8_t)device;
@@ -146,7 +147,7 @@ static void storage_release(PlStorage *s) {
     if (PL_UNLIKELY(s->owns >= PL_OWNS_SYMBOLIC)) {
       if (s->owns == PL_OWNS_SYMBOLIC) pl_sym_storage_end(s);
       else if (s->shared) pl_shared_release(s->shared);
-      else pl_device_storage_free(s->data);
+      else pl_device_storage_free(s->device, s->data);
     }
     else if (PL_LIKELY(!s->shared)) pl_block_free(s->data);
     else pl_shared_release(s->shared);

@@ -19,7 +19,8 @@ struct PlStorage {
   void *data;
   size_t nbytes;
   void *block; /* the piece; freed with the storage */
-  uint8_t owns; /* PL_OWNS_…: what data is */
+  uint8_t owns;   /* PL_OWNS_…: what data is */
+  uint8_t device; /* whose memory */
   struct PlShared *shared; /* owns: other threads hold the block too (parcel.h); NULL: only this storage does */
   PlTensor *base; /* weak: the contiguous handle on all of it that views were taken from, or NULL */
 };

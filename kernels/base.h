@@ -131,7 +131,7 @@ typedef struct PlArray {
   union {
     struct {
       uint8_t symbolic; /* no memory behind it: a value of a graph under construction. Kernels never see one */
-      uint8_t device;   /* PL_CPU, PL_CUDA: whose memory data points to */
+      uint8_t device;   /* PL_CPU, PL_CUDA + i: whose memory data points to */
     };
     uint16_t elsewhere; /* both: 0 where the CPU has the values */
   };

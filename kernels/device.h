@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT
  * The contract between the engine and the plug-in of a device that is not the CPU: one table of functions, found by
  * dlopen and checked by its ABI number. No CUDA header is needed to include this. Memory of the device is addressed by
- * plain pointers that the host never reads through. All work is queued in order; what waits says so. */
+ * plain pointers that the host never reads through. All work of one GPU is queued in order; what waits says so.
+ *
+ * One plug-in serves all GPUs of the process, numbered from 0 as the driver shows them. Functions that concern one say which,
+ * and make it the calling thread's current one where it is not. Nothing is made on a GPU that nobody has asked for yet. */
 #ifndef PL_KERNELS_DEVICE_H
 #define PL_KERNELS_DEVICE_H
 
 #include "kernels/kernel.h"
 
-#define PL_DEVICE_ABI 1u
+#define PL_DEVICE_ABI 2u
 #define PL_DEVICE_ENTRY "perilune_device_plugin"
 
 /* What the engine lends to the plug-in. */
@@ -44,41 +47,45 @@ typedef struct PlDeviceTable {
   uint32_t abi, size; /* PL_DEVICE_ABI, sizeof(PlDeviceTable) */
   const char *kind;   /* "cuda"; "emulated" for the one that tests use */
 
-  PlStatus (*open)(int *count);             /* once; 0 devices is a failure that says why */
-  PlStatus (*describe)(PlDeviceInfo *info); /* after open */
+  PlStatus (*open)(int *count); /* once; 0 devices is a failure that says why. Makes nothing on any GPU */
+  PlStatus (*use)(int gpu);     /* opens it and makes it the thread's current one */
+  PlStatus (*describe)(int gpu, PlDeviceInfo *info); /* opens nothing; what is free is -1 then */
 
-  /* Memory: at least 256-byte aligned; free is in stream order and never fails. */
-  PlStatus (*alloc)(size_t bytes, void **out);
-  void (*release)(void *p);
-  void (*memory)(PlDeviceMemory *out);
-  void (*reset_peak)(void);
-  void (*limit)(int64_t bytes); /* < 0: none */
-  void (*trim)(void);           /* cached blocks go back to the driver */
+  /* Memory: at least 256-byte aligned; free is in stream order and never fails. What is asked about a GPU that nothing was
+   * made on yet makes nothing there. */
+  PlStatus (*alloc)(int gpu, size_t bytes, void **out);
+  void (*release)(int gpu, void *p);
+  void (*memory)(int gpu, PlDeviceMemory *out);
+  void (*reset_peak)(int gpu);
+  PlStatus (*limit)(int gpu, int64_t bytes); /* < 0: none */
+  void (*trim)(int gpu);                     /* cached blocks go back to the driver */
 
-  /* upload: src may be reused when it returns. download: waits, and reports what kernels flagged. */
-  PlStatus (*upload)(void *dst, const void *src, size_t bytes);
-  PlStatus (*download)(void *dst, const void *src, size_t bytes);
-  PlStatus (*copy)(void *dst, const void *src, size_t bytes); /* on the device */
-  PlStatus (*fill)(void *dst, int byte, size_t bytes);
-  PlStatus (*synchronize)(void); /* waits for all streams; reports what kernels flagged */
+  /* upload: src may be reused when it returns. download: waits, and reports what kernels flagged. copy_peer: from one GPU to
+   * another, after what both streams hold now and before what comes on either. */
+  PlStatus (*upload)(int gpu, void *dst, const void *src, size_t bytes);
+  PlStatus (*download)(int gpu, void *dst, const void *src, size_t bytes);
+  PlStatus (*copy_peer)(int gpu, void *dst, int from, const void *src, size_t bytes);
+  PlStatus (*synchronize)(int gpu); /* waits for all streams; reports what kernels flagged */
 
   /* Kernel families: < 0 where the plug-in has none of that name. */
   int (*find)(const char *family);
-  PlStatus (*run)(int family, const PlkCall *call);
+  PlStatus (*run)(int gpu, int family, const PlkCall *call);
   void (*set)(PlDeviceSetting what, int64_t value);
   int64_t (*get)(PlDeviceSetting what);
 
-  /* Streams and events; NULL is the default compute stream. The current stream belongs to the calling thread. */
-  PlStatus (*stream_new)(void **out, int priority);
+  /* Streams and events; NULL is the GPU's compute stream. The calling thread has a current stream on each. An event belongs to
+   * the GPU that it was first recorded on; other GPUs' streams may wait for it. */
+  PlStatus (*stream_new)(int gpu, void **out, int priority);
   void (*stream_free)(void *stream);
-  void (*stream_set)(void *stream);
-  void *(*stream_get)(void);
-  PlStatus (*stream_wait)(void *stream, void *event); /* later work on the stream waits for the event */
-  PlStatus (*stream_synchronize)(void *stream);
-  PlStatus (*stream_query)(void *stream, bool *done);
+  int (*stream_gpu)(const void *stream); /* whose it is */
+  void (*stream_set)(int gpu, void *stream);
+  void *(*stream_get)(int gpu);
+  PlStatus (*stream_wait)(int gpu, void *stream, void *event); /* later work on the stream waits for the event */
+  PlStatus (*stream_synchronize)(int gpu, void *stream);
+  PlStatus (*stream_query)(int gpu, void *stream, bool *done);
   PlStatus (*event_new)(void **out, bool timing);
   void (*event_free)(void *event);
-  PlStatus (*event_record)(void *event, void *stream);
+  PlStatus (*event_record)(void *event, int gpu, void *stream);
   PlStatus (*event_synchronize)(void *event);
   PlStatus (*event_query)(void *event, bool *done);
   PlStatus (*event_elapsed)(void *start, void *end, double *milliseconds);

@@ -76,10 +76,10 @@ typedef struct PlkFusedTable {
   bool (*takes)(int code, PlDtype dtype, PlDtype result);
   /* Does one piece of work a row suffice for rows like these? Else operations along them do better alone. */
   bool (*takes_rows)(int64_t rows, int64_t cols);
-  /* The kernel of a group, compiled or found; kernels are kept by the table until the process ends. Errors: UNSUPPORTED
+  /* The kernel of a group for a GPU like that one, compiled or found; kernels are kept by the table until the process ends. Errors: UNSUPPORTED
    * without NVRTC. */
-  PlStatus (*make)(const PlkFused *group, const PlkFusedKernel **out);
-  PlStatus (*run)(const PlkFusedKernel *k, const PlkFusedRun *run);
+  PlStatus (*make)(int gpu, const PlkFused *group, const PlkFusedKernel **out);
+  PlStatus (*run)(int gpu, const PlkFusedKernel *k, const PlkFusedRun *run);
   /* The source text of a group and its length, malloc'ed: for tests and `explain`. */
   PlStatus (*source)(const PlkFused *group, char **out);
 } PlkFusedTable;

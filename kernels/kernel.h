@@ -14,7 +14,10 @@
 
 #include "kernels/base.h"
 
-enum { PL_CPU = 0, PL_CUDA = 1, PL_NDEVICE = 2 };
+/* Devices by number (PlArray.device): the CPU, then PL_CUDA + i, which is GPU number i, "cuda:i". */
+enum { PL_CPU = 0, PL_CUDA = 1, PL_GPUS = 16 /* at most */ };
+static inline bool pl_on_gpu(int device) { return device >= PL_CUDA; }
+static inline int pl_gpu_index(int device) { return device - PL_CUDA; }
 
 /* A counter-based random stream: element i of a call draws Philox4x32-10 block
  * (counter = offset + i / 4, key = seed, stream), lane i % 4. */

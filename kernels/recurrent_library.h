@@ -62,9 +62,9 @@ static inline bool plk_recurrent_of(PlkRecurrent *n, const PlAttrs *a, const PlA
 
 typedef struct PlkRecurrentTable {
   /* Does the library compute such a net? The first question about one may take a moment: it is tried. */
-  bool (*takes)(const PlkRecurrent *n);
+  bool (*takes)(int gpu, const PlkRecurrent *n);
   /* Bytes that the way back wants to find again, for S steps of N sequences. */
-  PlStatus (*reserve)(const PlkRecurrent *n, int64_t S, int64_t N, int64_t *bytes);
+  PlStatus (*reserve)(int gpu, const PlkRecurrent *n, int64_t S, int64_t N, int64_t *bytes);
 } PlkRecurrentTable;
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "engine/alloc.h"
 #include "engine/call.h"
+#include "engine/device.h"
 #include "engine/state.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a gradient graph"); }
@@ -141,7 +142,7 @@ PlStatus pl_graph_run(const PlGraph *g, PlTensor *const *in, PlTensor **out) {
   memset(vals, 0, (size_t)g->nvals * sizeof *vals);
   PlStatus s = PL_OK;
   uint8_t device = PL_CPU, was = pl_state.device;
-  for (int i = 0; i < g->ninputs; i++) device |= in[i] ? in[i]->a.device : 0;
+  for (int i = 0; i < g->ninputs; i++) device = pl_device_first(device, in[i] ? in[i]->a.device : PL_CPU);
   pl_state.device = device; /* of zeros that the graph makes */
   for (int i = 0; i < g->nnodes && s == PL_OK; i++) s = run_node(g, i, in, vals);
   pl_state.device = was;

@@ -19,6 +19,7 @@ PlStatus pl_away_new(PlAway **out, const PlFlow *f) {
   const size_t nv = (size_t)f->nvals + 1, nn = (size_t)f->nnodes + 1;
   const PlDeviceTable *t = pl_device_open();
   a->f = f;
+  a->crosses = pl_flow_crosses(f);
   a->table = t && !pl_pass_is_off("fuse") ? t->extension("fused") : NULL;
   a->last = malloc(nv * sizeof *a->last);
   a->device = calloc(nv, 1);
@@ -66,10 +67,11 @@ static uint8_t device_of(const PlAway *a, const PlFNode *n) {
   if (n->op == &pl_op_to_device) return (uint8_t)pl_attr_i(n->attrs, 0);
   bool any = false;
   for (int32_t k = 0; k < n->nin; k++) {
-    if (n->in[k] >= 0 && a->device[n->in[k]] == PL_CUDA) return PL_CUDA;
+    if (n->in[k] >= 0 && a->device[n->in[k]] != PL_CPU) return a->device[n->in[k]];
     any = any || n->in[k] >= 0;
   }
-  return n->op->cls == PL_CREATION || !any ? pl_state.device : PL_CPU;
+  if (n->op->cls != PL_CREATION && any) return PL_CPU;
+  return pl_flow_makes_on(a->f, n, pl_state.device, a->several);
 }
 
 static PlStatus choose(PlAway *a) {
@@ -157,10 +159,10 @@ static PlStatus launch(PlAway *a, const Group *g, PlTensor **made) {
       PL_TRY(argument(a, g, k, layout, &made[k], &arr[k]));
       continue;
     }
-    PL_TRY(pl_tensor_empty_as(&a->vals[v], layout, PL_CUDA, (PlDtype)val->dtype, val->ndim, val->dims));
+    PL_TRY(pl_tensor_empty_as(&a->vals[v], layout, g->device, (PlDtype)val->dtype, val->ndim, val->dims));
     arr[k] = &a->vals[v]->a;
   }
-  return a->table->run(g->kernel, &run);
+  return a->table->run(pl_gpu_index(g->device), g->kernel, &run);
 }
 
 static PlStatus run_group(PlAway *a, const Group *g) {
@@ -205,7 +207,10 @@ static PlStatus run_node(PlAway *a, int32_t i) {
   if (n->nin > PL_MAX_IN && !(in = malloc((size_t)n->nin * sizeof *in))) return no_memory();
   for (int32_t k = 0; k < n->nin; k++) in[k] = n->in[k] < 0 ? NULL : a->vals[n->in[k]];
   if (PL_UNLIKELY(a->noting != NULL)) a->noting->settings(n->flags & PL_FN_MUTATES ? n->attrs : NULL);
+  const uint8_t was = pl_state.device;
+  if (n->nout > 0) pl_state.device = a->device[n->first];
   PlStatus s = apply(a, n, in, out);
+  pl_state.device = was;
   if (s == PL_OK && (n->flags & PL_FN_MUTATES)) {
     for (int o = 0; o < n->op->nout; o++) pl_tensor_release(out[o]);
     for (int32_t o = 0; o < n->nout; o++) a->vals[n->first + o] = pl_retain(in[o]);
@@ -220,9 +225,10 @@ static PlStatus run_node(PlAway *a, int32_t i) {
   return PL_OK;
 }
 
-/* Inputs, captures and constants; *device: the one that any of them lies on. */
+/* Inputs, captures and constants; *device: the first that any of them lies on. */
 static PlStatus leaves(PlAway *a, PlTensor *const *in, uint8_t *device) {
   const PlFlow *f = a->f;
+  bool several = a->crosses;
   for (PlFVal v = 0; v < f->nvals; v++) {
     const PlFValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE) continue;
@@ -233,8 +239,11 @@ static PlStatus leaves(PlAway *a, PlTensor *const *in, uint8_t *device) {
       PL_TRY(pl_tensor_copy(&a->vals[v], t));
     a->known = a->known && a->device[v] == t->a.device;
     a->device[v] = t->a.device;
-    *device |= t->a.device;
+    several = several || (*device && t->a.device && t->a.device != *device);
+    *device = pl_device_first(*device, t->a.device);
   }
+  a->known = a->known && a->several == several;
+  a->several = several;
   return PL_OK;
 }
 

@@ -21,6 +21,7 @@ struct PlAwayCapture {
   const PlkCaptureTable *table; /* NULL: no further try */
   char why[160];                /* "captured", or why not */
   int runs;
+  uint8_t device; /* of all of it */
   PlkCaptured *work;
   PlTensor **in, **kept; /* the tensors that stay: copies of arguments; per value: what the captured nodes made */
   uint64_t *settings;    /* per node that writes in place: hash of its attributes */
@@ -85,6 +86,7 @@ static bool looks_at_values(const PlFlow *f, const PlFNode *n) {
 /* Writes why not. */
 static bool allowed(PlAway *a, PlTensor *const *in) {
   const PlFlow *f = a->f;
+  uint8_t *device = &a->capture->device;
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlFNode *n = &f->nodes[i];
     const char *why = looks_at_values(f, n)       ? " looks at values"
@@ -102,6 +104,8 @@ static bool allowed(PlAway *a, PlTensor *const *in) {
   for (PlFVal v = 0; v < f->nvals; v++) {
     const PlFValue *val = &f->vals[v];
     const PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->kind == PL_FV_CAPTURE ? val->real : NULL;
+    if (t && *device && t->a.device && t->a.device != *device) return never(a, "its tensors lie on several devices", ""), false;
+    if (t) *device = pl_device_first(*device, t->a.device);
     if (!t || t->a.device != PL_CPU) continue;
     if (val->kind == PL_FV_CAPTURE && t->a.numel == 1) continue; /* a number: looked at before every run */
     if (val->kind == PL_FV_CAPTURE) return never(a, "it reads a tensor on the CPU", ""), false;
@@ -129,7 +133,8 @@ static PlStatus make_inputs(PlAway *a, PlTensor *const *in) {
   c->kept = calloc((size_t)a->f->nvals + 1, sizeof(PlTensor *));
   if (!c->in || !c->kept) PL_FAIL(PL_ERR_OOM, "out of memory to capture a graph");
   for (int32_t i = 0; i < a->f->ninputs; i++)
-    PL_TRY(pl_tensor_empty_as(&c->in[i], pl_channels_last(&in[i]->a), PL_CUDA, (PlDtype)in[i]->a.dtype, in[i]->a.ndim, in[i]->a.shape));
+    PL_TRY(pl_tensor_empty_as(&c->in[i], pl_channels_last(&in[i]->a), pl_on_gpu(in[i]->a.device) ? in[i]->a.device : c->device,
+                              (PlDtype)in[i]->a.dtype, in[i]->a.ndim, in[i]->a.shape));
   return PL_OK;
 }
 
@@ -137,7 +142,7 @@ static PlStatus make_inputs(PlAway *a, PlTensor *const *in) {
 static bool draws_elsewhere(PlAway *a) {
   for (int32_t i = 0; i < a->f->nnodes; i++) {
     const PlFNode *n = &a->f->nodes[i];
-    if (n->draw < 0 || a->device[n->first] == PL_CUDA) continue;
+    if (n->draw < 0 || pl_on_gpu(a->device[n->first])) continue;
     never(a, n->op->name, " draws random numbers on the CPU");
     return true;
   }
@@ -150,7 +155,7 @@ static PlStatus note(PlAway *a) {
   struct PlAwayCapture *c = a->capture;
   const PlkRng begin = pl_rng_take(0);
   PlkCaptured *work = NULL;
-  PL_TRY(c->table->begin(&begin));
+  PL_TRY(c->table->begin(pl_gpu_index(c->device), &begin));
   a->noting = c->table;
   PlStatus s = pl_away_until(a, c->tail, c->in, c->kept);
   a->noting = NULL;

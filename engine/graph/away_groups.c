@@ -77,7 +77,7 @@ static bool join(const PlAway *a, Group *g) {
     return false;
   const PlFValue *y = &f->vals[n->first], *s = &f->vals[f->nodes[g->begin].first];
   const int code = pl_away_code(n);
-  if (code < 0 || !y->contiguous || y->numel == 0 || !same_sizes(y, s) || a->device[n->first] != PL_CUDA) return false;
+  if (code < 0 || !y->contiguous || y->numel == 0 || !same_sizes(y, s) || a->device[n->first] != g->device) return false;
   PlkFusedMember m = {.code = (int16_t)code, .nin = (uint8_t)n->nin, .out = -1, .more = {-1, -1}, .result = y->dtype,
                       .set = (uint8_t)(n->attrs ? n->attrs->set & 7 : 0)};
   int64_t cols = g->cols;
@@ -132,9 +132,11 @@ static bool outputs(const PlAway *a, Group *g) {
 /* The longest group of elementwise nodes from node i on, shortened until its results fit; a single node is none. */
 static bool elementwise(const PlAway *a, Group *g, int32_t i) {
   g->end = i; /* the last node finds nothing to join */
+  if (a->device[a->f->nodes[i].first] == PL_CPU) return false;
   for (int32_t most = a->f->nnodes; most > i + 1; most = g->end - 1) {
     memset(g, 0, sizeof *g);
     g->begin = g->end = i;
+    g->device = a->device[a->f->nodes[i].first];
     while (g->end < most && join(a, g)) {}
     if (g->end < i + 2) return false;
     if (outputs(a, g)) break;
@@ -169,7 +171,7 @@ PlStatus pl_away_group_from(PlAway *a, int32_t i, int32_t *end) {
     *g = *rows;
   else if (!flat)
     return PL_OK;
-  PlStatus s = a->table->make(&g->fused, &g->kernel);
+  PlStatus s = a->table->make(pl_gpu_index(g->device), &g->fused, &g->kernel);
   if (s == PL_ERR_OOM || s == PL_ERR_INTERRUPT) return s;
   if (s != PL_OK) return PL_OK; /* not compiled: node by node */
   a->at[i] = a->ngroups++;

@@ -14,6 +14,7 @@
  * group runs (`views` of them); one of what a member makes is that member, seen as it is. */
 typedef struct Group {
   int32_t begin, end, views;
+  uint8_t device; /* that all of it lies on */
   int64_t numel, cols;
   PlTileSpace space; /* of a group of rows */
   int32_t node[PLK_FUSED_MEMBERS]; /* of each member */
@@ -34,6 +35,7 @@ struct PlAway {
   PlTensor **vals;
   uint64_t *drawn;
   bool known, busy;
+  bool crosses, several; /* the graph decides about devices; at the last run it did, or leaves lay on more than one GPU */
   struct PlAwayCapture *capture; /* NULL: not tried yet */
   const PlkCaptureTable *noting; /* set while nodes are noted and not run */
 };

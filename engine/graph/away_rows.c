@@ -94,13 +94,13 @@ static bool join(const PlAway *a, Group *g) {
   PlTileRole role;
   PlkFusedMember m;
   if (n->flags & PL_FN_VIEW) {
-    if (n->nin < 1 || n->nin > PL_MAX_IN || n->nout != 1 || n->in[0] < 0 || a->device[n->in[0]] != PL_CUDA) return false;
+    if (n->nin < 1 || n->nin > PL_MAX_IN || n->nout != 1 || n->in[0] < 0 || a->device[n->in[0]] != g->device) return false;
     g->views += pl_away_view_of_others(a, g, g->end);
     g->end++;
     return true;
   }
   if (g->fused.nmember == PLK_FUSED_MEMBERS || !pl_tile_join(f, n, &space, &role) || role.summed || space.grain) return false;
-  if (a->device[n->first] != PL_CUDA || !describe(a, n, &role, &m)) return false;
+  if (a->device[n->first] != g->device || !describe(a, n, &role, &m)) return false;
   const int nargs = g->fused.narg;
   bool ok = true;
   for (int32_t k = 0; k < m.nin && ok; k++) {
@@ -153,6 +153,7 @@ static void fill(const PlAway *a, Group *g, PlTileSpace space, int32_t most) {
   const int32_t begin = g->begin;
   memset(g, 0, sizeof *g);
   g->begin = g->end = begin;
+  g->device = a->device[a->f->nodes[begin].first];
   g->space = space;
   while (g->end < most && join(a, g)) {}
   while (g->end > begin && (a->f->nodes[g->end - 1].flags & PL_FN_VIEW)) { /* views at the end are nobody's */
@@ -167,7 +168,7 @@ bool pl_away_rows(const PlAway *a, Group *g, int32_t most) {
   const int32_t begin = g->begin;
   PlTileSpace space = {.numel = 0};
   g->end = begin;
-  if (f->nodes[begin].flags & PL_FN_VIEW) return false;
+  if ((f->nodes[begin].flags & PL_FN_VIEW) || a->device[f->nodes[begin].first] == PL_CPU) return false;
   for (int32_t i = begin; i < most && i < begin + PLK_FUSED_MEMBERS; i++) /* what is one a row shows when rows come */
     if (f->nodes[i].op->rows.roles && row_code(&f->nodes[i]) >= 0 && pl_tile_rows(f, &f->nodes[i], &space)) break;
   if (space.numel == 0) return false;

@@ -9,6 +9,7 @@
 
 #include "engine/alloc.h"
 #include "engine/call.h"
+#include "engine/device.h"
 #include "engine/graph/away.h"
 #include "engine/graph/fuse.h"
 #include "engine/state.h"
@@ -33,8 +34,7 @@ struct PlExec {
   uint64_t *drawn;
   char *arena, *placed; /* of the running call; what handles point into */
   PlAway *away; /* runs it where tensors lie on a device; made when they first do */
-  bool busy, began;
-  bool leaves; /* something is moved to a device */
+  bool busy, began, crosses;
   int timed; /* runs that were timed */
   int64_t leaf_bytes; /* of this run's leaves, each store once */
 };
@@ -65,10 +65,7 @@ static PlStatus make_handles(PlExec *e) {
 static PlStatus make_steps(PlExec *e) {
   const PlFlow *f = e->plan->flow;
   size_t n = 0;
-  for (int32_t i = 0; i < f->nnodes; i++) {
-    n += (size_t)f->nodes[i].nin + (size_t)f->nodes[i].nout;
-    e->leaves = e->leaves || (f->nodes[i].op == &pl_op_to_device && pl_attr_i(f->nodes[i].attrs, 0) != PL_CPU);
-  }
+  for (int32_t i = 0; i < f->nnodes; i++) n += (size_t)f->nodes[i].nin + (size_t)f->nodes[i].nout;
   e->steps = calloc((size_t)f->nnodes + 1, sizeof *e->steps);
   e->args = calloc(n + 1, sizeof *e->args);
   e->arrs = calloc(n + 1, sizeof *e->arrs);
@@ -103,6 +100,7 @@ PlStatus pl_exec_new(PlExec **out, PlPlan *plan) {
   if (!e) return no_memory();
   const PlFlow *f = plan->flow;
   e->plan = plan;
+  e->crosses = pl_flow_crosses(f);
   plan->refs++;
   e->memory = (PlStorage){.refs = 1};
   e->vals = calloc((size_t)f->nvals + 1, sizeof *e->vals);
@@ -327,7 +325,9 @@ static bool any_on_device(const PlFlow *f, PlTensor *const *in) {
 
 PlStatus pl_exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   if (e->busy) return pl_flow_run(e->plan->flow, in, out);
-  if (e->leaves || any_on_device(e->plan->flow, in)) {
+  if (e->crosses || any_on_device(e->plan->flow, in)) {
+    const PlDeviceTable *t;
+    PL_TRY(pl_device(&t));
     if (!e->away) PL_TRY(pl_away_new(&e->away, e->plan->flow));
     return pl_away_run(e->away, in, out);
   }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/device.h"
 #include "engine/grad/graph.h"
 #include "engine/graph/gradient_inside.h"
 #include "engine/state.h"
@@ -284,8 +285,13 @@ static PlStatus pass(PlGradWalk *w, int ny, const PlFVal *ys, const PlFVal *dys,
     if (!w->reached[xs[i]]) return unreachable(w->f, xs[i], i);
   mark_dependent(w, nx, xs);
   PL_TRY(seed(w, ny, ys, dys));
-  for (int32_t i = w->nnodes - 1; i >= 0; i--)
-    if (w->touched[i]) PL_TRY(node_backward(w, i));
+  const uint8_t home = pl_state.device;
+  for (int32_t i = w->nnodes - 1; i >= 0; i--) {
+    if (!w->touched[i]) continue;
+    pl_state.device = pl_device_first(w->f->vals[w->f->nodes[i].first].device, home);
+    PL_TRY(node_backward(w, i));
+  }
+  pl_state.device = home;
   w->f->origin = -1;
   return collect(w, nx, xs, dx);
 }
@@ -308,7 +314,9 @@ PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys
     pl_state.autocast = 0;
     bool rec = f->record;
     uint8_t device = pl_state.device; /* ones and zeros lie with what they are gradients of */
-    for (int i = 0; i < ny; i++) pl_state.device |= f->vals[ys[i]].device;
+    pl_state.device = PL_CPU;
+    for (int i = 0; i < ny; i++) pl_state.device = pl_device_first(pl_state.device, f->vals[ys[i]].device);
+    pl_state.device = pl_device_first(pl_state.device, device);
     f->record = false;
     pl_state.trace = f;
     f->stage = (uint8_t)(f->nregions < 254 ? f->nregions + 1 : 255);

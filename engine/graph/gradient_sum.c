@@ -3,7 +3,9 @@
  * in place. */
 #include <stdlib.h>
 
+#include "engine/device.h"
 #include "engine/graph/gradient_inside.h"
+#include "engine/state.h"
 
 PlStatus pl_grad_no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for the gradients of a graph"); }
 
@@ -58,7 +60,11 @@ PlStatus pl_grad_constant_like(PlFlow *f, const PlOp *op, PlFVal like, const cha
   PL_TRY(pl_attrs_list(&a, 0, v->ndim, v->dims));
   pl_attrs_int(&a, 1, v->dtype);
   pl_grad_name_next(f, name);
-  return pl_grad_apply(f, op, 0, NULL, &a, out);
+  const uint8_t was = pl_state.device;
+  pl_state.device = pl_device_first(f->vals[like].device, was);
+  PlStatus s = pl_grad_apply(f, op, 0, NULL, &a, out);
+  pl_state.device = was;
+  return s;
 }
 
 PlStatus pl_grad_sum_terms(PlGradWalk *w, PlFVal v) {

@@ -300,5 +300,10 @@ PlStatus pl_flow_verify(const PlFlow *f);
 /* ---- running (run.c): node by node through pl_apply, the judge of faster executors ---- */
 /* in[ninputs], out[noutputs] (owned by the caller). */
 PlStatus pl_flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out);
+/* Does the graph itself decide about devices: values move between them, or are made on a GPU though no leaf lies on one? */
+bool pl_flow_crosses(const PlFlow *f);
+/* Where a node makes something out of nothing: with the leaves (the first device of theirs), or, as_traced (they lie on
+ * several GPUs, or the graph crosses), where it did so in the trace. */
+uint8_t pl_flow_makes_on(const PlFlow *f, const PlFNode *n, uint8_t leaves, bool as_traced);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/device.h"
 #include "engine/graph/graph.h"
 #include "engine/state.h"
 
@@ -12,6 +13,8 @@ typedef struct Run {
   PlTensor **vals;  /* owned */
   int32_t *last;    /* per value: its last reader, -1: dies at birth, nnodes: an output */
   uint64_t *drawn;  /* per draw: the generator's offset before it */
+  bool crosses;
+  uint8_t device;   /* the first of the leaves' */
 } Run;
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a graph"); }
@@ -51,6 +54,7 @@ static PlStatus run_node(Run *r, int32_t i) {
   PlTensor *few[PL_MAX_IN], **in = few, *out[PL_MAX_OUT] = {NULL};
   if (n->nin > PL_MAX_IN && !(in = malloc((size_t)n->nin * sizeof *in))) return no_memory();
   for (int32_t k = 0; k < n->nin; k++) in[k] = n->in[k] < 0 ? NULL : r->vals[n->in[k]];
+  pl_state.device = pl_flow_makes_on(f, n, r->device, r->crosses);
   PlStatus s = apply(r, n, in, out);
   if (s == PL_OK && (n->flags & PL_FN_MUTATES)) {
     for (int o = 0; o < n->op->nout; o++) pl_tensor_release(out[o]);
@@ -87,14 +91,28 @@ static PlStatus give(Run *r, PlTensor **out) {
   return PL_OK;
 }
 
+bool pl_flow_crosses(const PlFlow *f) {
+  bool leaf = false, made = false;
+  for (int32_t i = 0; i < f->nnodes; i++)
+    if (f->nodes[i].op == &pl_op_to_device) return true;
+  for (int32_t v = 0; v < f->nvals; v++)
+    if (f->vals[v].device != PL_CPU) *(f->vals[v].kind == PL_FV_NODE ? &made : &leaf) = true;
+  return made && !leaf;
+}
+
+uint8_t pl_flow_makes_on(const PlFlow *f, const PlFNode *n, uint8_t leaves, bool as_traced) {
+  const uint8_t traced = n->nout > 0 ? f->vals[n->first].device : PL_CPU;
+  return as_traced && traced ? traced : leaves;
+}
+
 PlStatus pl_flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out) {
-  Run r = {.f = f};
+  Run r = {.f = f, .crosses = pl_flow_crosses(f)};
   r.vals = calloc((size_t)f->nvals + 1, sizeof *r.vals);
   r.last = malloc((size_t)(f->nvals + 1) * sizeof *r.last);
   r.drawn = calloc((size_t)f->ndraws + 1, sizeof *r.drawn);
   PlStatus s = r.vals && r.last && r.drawn ? PL_OK : no_memory();
   bool was = pl_grad_enable(false);
-  uint8_t device = PL_CPU, device_was = pl_state.device;
+  const uint8_t device_was = pl_state.device;
   PlFlow *trace = pl_state.trace;
   pl_state.trace = NULL;
   pl_state.row_major++; /* as the values of the graph are */
@@ -104,14 +122,14 @@ PlStatus pl_flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out) {
       const PlFValue *val = &f->vals[v];
       if (val->kind == PL_FV_NODE) continue;
       PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
-      device |= t->a.device;
+      r.crosses = r.crosses || (r.device && t->a.device && t->a.device != r.device);
+      r.device = pl_device_first(r.device, t->a.device);
       if (t->a.contiguous || val->kind != PL_FV_INPUT)
         r.vals[v] = pl_retain(t);
       else
         s = pl_tensor_copy(&r.vals[v], t);
     }
   }
-  pl_state.device = device; /* of what the graph makes out of nothing */
   for (int32_t i = 0; i < f->nnodes && s == PL_OK; i++) s = run_node(&r, i);
   pl_state.device = device_was;
   if (s == PL_OK) s = give(&r, out);

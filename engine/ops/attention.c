@@ -134,7 +134,7 @@ static Parts parts_of(PlMaker *g, int first, int mask, PlVal state) {
 /* Libraries of CUDA want y again, for Σ dy y in place of Σ P T; it is an input only where they take the call. */
 static bool reads_output(const PlMaker *g) {
   const PlArray *q = g->in[Q];
-  return q->device == PL_CUDA && (q->dtype == PL_F16 || q->dtype == PL_BF16) && g->op->nout == 2 && !(g->nin > MASK && g->in[MASK]);
+  return pl_on_gpu(q->device) && (q->dtype == PL_F16 || q->dtype == PL_BF16) && g->op->nout == 2 && !(g->nin > MASK && g->in[MASK]);
 }
 
 static PlStatus attention_grad(PlMaker *g) {

@@ -8,11 +8,10 @@
 
 static PlStatus to_device_cpu(const PlkCall *call) { return pl_copy_arrays(call->out[0], call->in[0]); }
 
-/* Only ever called across: two devices, so the way back is the other one. */
 static PlStatus to_device_grad(PlMaker *g) {
   PlAttrs a;
   pl_attrs_init(g->op, &a);
-  pl_attrs_int(&a, 0, pl_attr_i(g->attrs, 0) == PL_CPU ? PL_CUDA : PL_CPU);
+  pl_attrs_int(&a, 0, g->in[0]->device);
   g->dx[0] = pl_g_op(g, g->op, 1, &g->dy[0], &a, NULL);
   return g->status;
 }
@@ -24,6 +23,6 @@ static PlStatus to_device_infer(PlInfer *c) {
 
 const PlOp pl_op_to_device = {
     .name = "to_device", .doc = "A copy of x in the memory of another device.", .formula = "dx = dy, moved back", .nin = 1,
-    .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_ENUM("device", "cpu|cuda", 0)}, .cls = PL_OPAQUE,
+    .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_INT("device", PL_CPU)}, .cls = PL_OPAQUE,
     .batch = pl_batch_each, .flags = PL_F_INTERNAL | PL_F_POLY | PL_F_MOVES, .infer = to_device_infer, .grad = to_device_grad,
     .kernel = {[PL_CPU] = to_device_cpu}};

@@ -9,17 +9,17 @@
 
 #define PL_EITHER(NAME)                                                                                       \
   static PlStatus either_##NAME(const PlkCall *call) {                                                        \
-    return PL_LIKELY(call->out[0]->device == PL_CPU) ? plk_cpu_##NAME(call) : pl_device_family(#NAME, call);  \
+    return PL_LIKELY(call->out[0]->device == PL_CPU) ? plk_cpu_##NAME(call) : pl_device_family(call->out[0]->device, #NAME, call);  \
   }
 #define PL_KERNEL_EITHER(FUNCTION) .kernel = {[PL_CPU] = FUNCTION}, .family = ""
 
 /* Temporary memory on that device. */
 static inline PlStatus pl_scratch_at(int device, size_t bytes, void **out) {
-  return device == PL_CPU ? plk_scratch(bytes, out) : pl_device_storage(bytes, out);
+  return device == PL_CPU ? plk_scratch(bytes, out) : pl_device_storage(device, bytes, out);
 }
 static inline void pl_scratch_free_at(int device, void *p) {
   if (device == PL_CPU) plk_scratch_free(p);
-  else pl_device_storage_free(p);
+  else pl_device_storage_free(device, p);
 }
 
 #endif

@@ -35,9 +35,9 @@ static const PlkRecurrentTable *table(void) {
   const PlDeviceTable *t = pl_device_open();
   return t ? t->extension("recurrent") : NULL;
 }
-bool pl_recurrent_takes(const PlkRecurrent *n) {
+bool pl_recurrent_takes(int device, const PlkRecurrent *n) {
   const PlkRecurrentTable *t = table();
-  return t && t->takes(n);
+  return t && t->takes(pl_gpu_index(device), n);
 }
 
 static PlStatus forward_infer(PlInfer *c) {
@@ -47,7 +47,7 @@ static PlStatus forward_infer(PlInfer *c) {
   const PlkRecurrentTable *t = table();
   if (!t) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: no library for it on this device", c->op->name);
   int64_t bytes = 0;
-  if (n.train) PL_TRY(t->reserve(&n, x->shape[0], x->shape[1], &bytes));
+  if (n.train) PL_TRY(t->reserve(pl_gpu_index(pl_on_gpu(x->device) ? x->device : PL_CUDA), &n, x->shape[0], x->shape[1], &bytes));
   const int64_t y[3] = {x->shape[0], x->shape[1], n.directions * plk_recurrent_out(&n)};
   pl_desc_set(&c->out[0], (PlDtype)x->dtype, 3, y);
   pl_desc_set(&c->out[1], (PlDtype)x->dtype, 1, c->in[PL_R_STATE]->shape);

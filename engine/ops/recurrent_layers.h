@@ -11,7 +11,7 @@ enum { PL_R_X, PL_R_STATE, PL_R_W, PL_R_LENGTHS };
 enum { PL_RB_Y = 3, PL_RB_RESERVE, PL_RB_DY, PL_RB_DSTATE, PL_RB_LENGTHS, PL_RB_NIN };
 
 /* Does the open device's library compute such a net? */
-bool pl_recurrent_takes(const PlkRecurrent *n);
+bool pl_recurrent_takes(int device, const PlkRecurrent *n);
 
 PlStatus pl_recurrent_bwd_grad(PlMaker *g);
 

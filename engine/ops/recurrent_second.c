@@ -31,6 +31,7 @@ typedef struct Net {
   PlMaker *g;
   PlkRecurrent n;
   PlDtype narrow, wide;
+  uint8_t device; /* that all of it lies on */
   int64_t S, N, H;
   PlVal within, at_end, order; /* with lengths: t < L [S,N,1], t = L [S+1,N,1] in `wide`, and who comes where when turned */
   bool lengths;
@@ -58,7 +59,7 @@ static PlVal shaped(Net *t, PlVal v, int ndim, const int64_t *shape) {
 static PlVal on_device(Net *t, PlVal v) {
   PlAttrs a;
   pl_attrs_init(&pl_op_to_device, &a);
-  pl_attrs_int(&a, 0, PL_CUDA);
+  pl_attrs_int(&a, 0, t->device);
   return pl_g_op(t->g, &pl_op_to_device, 1, &v, &a, NULL);
 }
 static PlVal zeros(Net *t, int ndim, const int64_t *shape, PlVal like) { /* like: lies where these shall */
@@ -226,9 +227,9 @@ static void back_twice(Net *t, Cell *c, const Parts *u, PlVal *g_dhs, PlVal *g_d
   const bool lstm = t->n.mode == PLK_RNN_LSTM, gru = t->n.mode == PLK_RNN_GRU;
   const int64_t G = lstm || gru ? 4 : 1, states[3] = {t->S + 1, t->N, t->H}, gates[3] = {t->S, t->N, G * t->H};
   const int64_t w[2] = {plk_recurrent_gates(&t->n) * t->H, t->H};
-  const PlArray state_like = {.dtype = (uint8_t)t->wide, .ndim = 3, .shape = states, .device = PL_CUDA};
-  const PlArray gates_like = {.dtype = (uint8_t)t->wide, .ndim = 3, .shape = gates, .device = PL_CUDA};
-  const PlArray w_like = {.dtype = (uint8_t)t->wide, .ndim = 2, .shape = w, .device = PL_CUDA};
+  const PlArray state_like = {.dtype = (uint8_t)t->wide, .ndim = 3, .shape = states, .device = t->device};
+  const PlArray gates_like = {.dtype = (uint8_t)t->wide, .ndim = 3, .shape = gates, .device = t->device};
+  const PlArray w_like = {.dtype = (uint8_t)t->wide, .ndim = 2, .shape = w, .device = t->device};
   const PlArray *const as_lstm[6] = {&gates_like, &state_like, &state_like, &w_like, &state_like, &state_like};
   const PlArray *const as_gru[4] = {&gates_like, &state_like, &w_like, &state_like};
   const PlArray *const as_rnn[3] = {&state_like, &w_like, &state_like};
@@ -434,7 +435,7 @@ static void differentiate(Net *t, PlVal *v, int64_t *n, PlVal *h, PlVal *c) {
 
 PlStatus pl_recurrent_bwd_grad(PlMaker *g) {
   const PlArray *x = g->in[PL_R_X];
-  Net t = {.g = g, .S = x->shape[0], .N = x->shape[1], .narrow = (PlDtype)x->dtype,
+  Net t = {.g = g, .device = pl_on_gpu(x->device) ? x->device : PL_CUDA, .S = x->shape[0], .N = x->shape[1], .narrow = (PlDtype)x->dtype,
            .wide = x->dtype == PL_F64 ? PL_F64 : PL_F32, .lengths = g->nin > PL_RB_LENGTHS && g->in[PL_RB_LENGTHS]};
   if (!plk_recurrent_of(&t.n, g->attrs, x) || t.n.proj) PL_FAIL(PL_ERR_UNSUPPORTED, "not twice differentiable: recurrent");
   t.H = t.n.hidden;

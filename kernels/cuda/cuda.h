@@ -39,7 +39,9 @@ PlStatus plc_alive(void);
 
 /* ---- the device ---------------------------------------------------------------------------------------------- */
 
+PlStatus plc_use(int gpu);     /* the calling thread works on it from now on; opens it */
 cudaStream_t plc_stream(void); /* the calling thread's compute stream; never the legacy one */
+int plc_gpu_number(void);      /* which GPU the calling thread works on */
 int plc_processors(void);      /* multiprocessors */
 int plc_capability(void);      /* 90 for sm_90 */
 bool plc_deterministic(void);
@@ -146,6 +148,7 @@ __attribute__((weak)) void plc_libraries_trim(void); /* out of memory: give back
 
 /* Bytes of the host then go through plc_capture_upload, and what reads the device's answers fails. */
 __attribute__((weak)) bool plc_capturing(void);
+__attribute__((weak)) int plc_capture_gpu(void); /* of this thread's capture; < 0: none runs */
 __attribute__((weak)) PlStatus plc_capture_upload(void *dst, const void *src, size_t n);
 
 /* Where a kernel draws from. `live` (device) is set in captured work: seed, stream, and what the offset counts from. */

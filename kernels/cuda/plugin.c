@@ -48,15 +48,19 @@ PlStatus plc_run(const char *family, const PlkCall *call) {
   return plc_run_id(id, call);
 }
 
-static PlStatus copy(void *dst, const void *src, size_t n) {
-  PL_TRY(plc_alive());
-  if (n) PLC_TRY(cudaMemcpyAsync(dst, src, n, cudaMemcpyDeviceToDevice, plc_stream()));
-  return PL_OK;
+/* ---- what the engine asks of one GPU ---------------------------------------------------------------------------------- */
+
+static PlStatus run(int gpu, int family, const PlkCall *call) {
+  PL_TRY(plc_use(gpu));
+  return plc_run_id(family, call);
 }
-static PlStatus fill(void *dst, int byte, size_t n) {
-  PL_TRY(plc_alive());
-  if (n) PLC_TRY(cudaMemsetAsync(dst, byte, n, plc_stream()));
-  return PL_OK;
+static PlStatus upload(int gpu, void *dst, const void *src, size_t n) {
+  PL_TRY(plc_use(gpu));
+  return plc_upload(dst, src, n);
+}
+static PlStatus download(int gpu, void *dst, const void *src, size_t n) {
+  PL_TRY(plc_use(gpu));
+  return plc_download(dst, src, n);
 }
 static const void *extension(const char *name) { return plc_libraries_extension ? plc_libraries_extension(name) : NULL; }
 
@@ -70,9 +74,10 @@ const PlDeviceTable *perilune_device_plugin(const PlDeviceHost *host) {
   static const PlDeviceTable table = {
       .abi = PL_DEVICE_ABI, .size = sizeof table, .kind = PLC_KIND, .open = plc_open, .describe = plc_describe,
       .alloc = plc_alloc, .release = plc_release, .memory = plc_memory, .reset_peak = plc_reset_peak, .limit = plc_limit,
-      .trim = plc_trim, .upload = plc_upload, .download = plc_download, .copy = copy, .fill = fill,
-      .synchronize = plc_synchronize, .find = plc_find, .run = plc_run_id, .set = plc_set, .get = plc_get,
-      .stream_new = plc_stream_new, .stream_free = plc_stream_free, .stream_set = plc_stream_set, .stream_get = plc_stream_get,
+      .trim = plc_trim, .upload = upload, .download = download, .copy_peer = plc_copy_peer,
+      .synchronize = plc_synchronize, .use = plc_use, .find = plc_find, .run = run, .set = plc_set, .get = plc_get,
+      .stream_new = plc_stream_new, 
+      .stream_free = plc_stream_free, .stream_gpu = plc_stream_gpu, .stream_set = plc_stream_set, .stream_get = plc_stream_get,
       .stream_wait = plc_stream_wait, .stream_synchronize = plc_stream_synchronize, .stream_query = plc_stream_query,
       .event_new = plc_event_new, .event_free = plc_event_free, .event_record = plc_event_record,
       .event_synchronize = plc_event_synchronize, .event_query = plc_event_query, .event_elapsed = plc_event_elapsed,

@@ -10,50 +10,64 @@ return function(T, core)
 
   -- T.cuda.is_available() → true, or false and why not
   function cuda.is_available() return raw.available() end
-  function cuda.device_count() return raw.available() and 1 or 0 end
-  function cuda.current_device()
-    raw.info()
-    return 0
+  function cuda.device_count() return raw.count() end
+
+  -- ---- which GPU: a number from 0 on, or a name such as "cuda:1"; nil is the thread's current one -------------------
+
+  function cuda.current_device() return raw.current() end
+  -- "cuda" means this GPU from now on, in this thread
+  function cuda.set_device(gpu)
+    if gpu == nil then fail("set_device: a GPU's number from 0 on, or its name, is wanted, got nil") end
+    raw.current(gpu)
   end
-  function cuda.get_device_name() return raw.info().name end
-  function cuda.get_device_capability()
-    local info = raw.info()
+  -- T.cuda.device(1, f, …): f(…) with that one as the current GPU
+  function cuda.device(gpu, f, ...)
+    if gpu == nil then fail("device: a GPU's number from 0 on, or its name, is wanted, got nil") end
+    if type(f) ~= "function" then fail("device: a function is wanted after the GPU, got %s", options.describe(f)) end
+    return raw.within(gpu, f, ...)
+  end
+
+  function cuda.get_device_name(gpu) return raw.info(gpu).name end
+  function cuda.get_device_capability(gpu)
+    local info = raw.info(gpu)
     return info.major, info.minor
   end
   -- {name, libraries, major, minor, processors, memory, available}
-  function cuda.get_device_properties() return raw.info() end
-  -- Waits for everything that was queued; raises what kernels reported meanwhile.
-  function cuda.synchronize() if raw.available() then raw.synchronize() end end
+  function cuda.get_device_properties(gpu) return raw.info(gpu) end
+  -- Waits for everything that was queued on the GPU; raises what its kernels reported meanwhile.
+  function cuda.synchronize(gpu) if raw.available() then raw.synchronize(gpu) end end
 
   -- ---- memory, in bytes -----------------------------------------------------------------------------------
 
-  function cuda.memory_allocated() return raw.memory().live end
-  function cuda.max_memory_allocated() return raw.memory().peak end
-  function cuda.memory_reserved() return raw.memory().reserved end
+  function cuda.memory_allocated(gpu) return raw.memory(gpu).live end
+  function cuda.max_memory_allocated(gpu) return raw.memory(gpu).peak end
+  function cuda.memory_reserved(gpu) return raw.memory(gpu).reserved end
   -- {live, peak, reserved, blocks, allocations, retries, limit}
-  function cuda.memory_stats() return raw.memory() end
-  function cuda.reset_peak_memory_stats() raw.reset_peak() end
-  function cuda.empty_cache() raw.trim() end
-  -- At most this many bytes for tensors; nil: what the device has.
-  function cuda.set_memory_limit(bytes) raw.limit(bytes) end
+  function cuda.memory_stats(gpu) return raw.memory(gpu) end
+  function cuda.reset_peak_memory_stats(gpu) raw.reset_peak(gpu) end
+  function cuda.empty_cache() raw.trim() end -- of all GPUs
+  -- At most this many bytes for tensors; nil: what the GPU has.
+  function cuda.set_memory_limit(bytes, gpu) raw.limit(bytes, gpu) end
   -- free, total
-  function cuda.mem_get_info()
-    local info = raw.info()
+  function cuda.mem_get_info(gpu)
+    local info = raw.info(gpu, true)
     return info.available, info.memory
   end
 
   -- ---- streams and events -----------------------------------------------------------------------------------
 
-  -- T.cuda.Stream{priority=} → a stream; T.cuda.stream(s, f, …) runs f on it
+  -- T.cuda.Stream{priority=, device=} → a stream of one GPU; T.cuda.stream(s, f, …) runs f on it, with its GPU as the
+  -- current one
   function cuda.Stream(opts)
-    local o = options.check("Stream", opts, { "priority" })
-    return raw.stream(o.priority or 0)
+    local o = options.check("Stream", opts, { "priority", "device" })
+    return raw.stream(o.priority or 0, o.device)
   end
   function cuda.stream(s, f, ...)
     if type(f) ~= "function" then fail("stream: a function is wanted after the stream, got %s", options.describe(f)) end
     return raw.on_stream(s, f, ...)
   end
   local stream = raw.methods "Stream"
+  function stream:device() return ("cuda:%d"):format(raw.stream_gpu(self)) end
   function stream:synchronize() raw.stream_synchronize(self) end
   function stream:query() return raw.stream_query(self) end
   function stream:wait_event(event) raw.stream_wait(self, event) end
@@ -94,7 +108,8 @@ return function(T, core)
   -- T.set_default_device("cuda"): where tensors are made from then on; T.get_default_device() says where
   function T.set_default_device(name)
     if type(name) ~= "string" then
-      fail("set_default_device: a device is wanted, \"cpu\" or \"cuda\", got %s", options.describe(name))
+      fail("set_default_device: a device is wanted, \"cpu\", \"cuda\" or \"cuda:1\", got %s",
+        options.describe(name))
     end
     raw.default(name)
   end

@@ -9,7 +9,7 @@ local others = {
   ChainDataset = "T.data.IterableDataset", Grayscale = "T.data.transforms.gray", Sampler = "T.data.RandomSampler",
   SparseAdam = "T.optim.Adam", SubsetRandomSampler = "T.data.Subset",
   SummaryWriter = "T.log.tensorboard", WeightedRandomSampler = "T.data.WeightedSampler", deepcopy = "net:clone()",
-  device_count = "T.cuda.is_available", from_numpy = "T.load_npy", is_cuda = "x:device()",
+  from_numpy = "T.load_npy",
   item_size = "x:element_size()", jacfwd = "T.jacobian", jacrev = "T.jacobian", make_grid = "T.save_image",
   manual_seed_all = "T.manual_seed",
   memory_allocated = "T.memory", numpy = "x:totable()", safe_open = "T.load", save_file = "T.save",

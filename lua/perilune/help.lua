@@ -102,8 +102,8 @@ return function(T, core)
     local cuda, why = core.device.available()
     if cuda then
       local d = core.device.info()
-      why = ("cuda: %s, sm_%d%d, %.1f of %.1f GiB free, %s%s"):format(d.name, d.major, d.minor, d.available / 2 ^ 30,
-        d.memory / 2 ^ 30, d.libraries, d.kind == "cuda" and "" or ", " .. d.kind)
+      why = ("cuda: %s, sm_%d%d, %.1f GiB, %s%s"):format(d.name, d.major, d.minor, d.memory / 2 ^ 30,
+        d.libraries, d.kind == "cuda" and "" or ", " .. d.kind)
     end
     return table.concat({
       "perilune " .. core.version .. ", " .. _VERSION .. ", made by " .. compiler,

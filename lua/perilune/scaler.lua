@@ -111,10 +111,14 @@ local function unscale(self, opt)
     end
   end
   if #grads == 0 then return nil end
-  local largest = foreach_norm(grads, { p = math.huge })
-  grads[#grads + 1] = tracing() and held(self).inverse
-    or T.tensor(1 / self._scale, { dtype = "f64", device = "cpu" })
-  T.no_grad(foreach_scale, grads)
+  local largest
+  local inverse = tracing() and held(self).inverse or T.tensor(1 / self._scale, { dtype = "f64", device = "cpu" })
+  for _, list in ipairs(T.core.device.groups(grads) or { grads }) do -- what lies on one device
+    local worst = foreach_norm(list, { p = math.huge })
+    largest = largest and largest:maximum(worst:to(largest:device())) or worst
+    list[#list + 1] = inverse
+    T.no_grad(foreach_scale, list)
+  end
   if tracing() then return largest end
   return is_bad(largest)
 end

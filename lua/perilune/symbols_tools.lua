@@ -78,61 +78,72 @@ S["cuda.is_available"] = { "T.cuda.is_available() → true, or false and a messa
   "Whether there is a GPU that tensors can live on; the message says what is missing.", [[
 local yes, why = T.cuda.is_available()
 print(yes or type(why) == "string")  --> true]] }
-S["cuda.device_count"] = { "T.cuda.device_count() → 0 or 1",
-  "perilune uses the first GPU that the driver shows.", [[
-print(T.cuda.device_count() <= 1)  --> true]] }
-S["cuda.current_device"] = { "T.cuda.current_device() → 0",
-  "The number of the GPU in use; an error without one.", [[
+S["cuda.device_count"] = { "T.cuda.device_count() → integer",
+  "The GPUs that this process sees, at most 16; CUDA_VISIBLE_DEVICES says which. Where several are, their names are "
+    .. "\"cuda:0\", \"cuda:1\", …, else \"cuda\".", [[
+print(T.cuda.device_count() >= 0)  --> true]] }
+S["cuda.set_device"] = { "T.cuda.set_device(gpu)",
+  "\"cuda\" means this GPU in this thread from now on: a number from 0 on, or a name such as \"cuda:1\".", [[
+if T.cuda.device_count() > 1 then
+  T.cuda.set_device(1)
+end]] }
+S["cuda.device"] = { "T.cuda.device(gpu, f, …) → what f returns",
+  "f(…) with that GPU as the current one, which is what \"cuda\" means.", [[
+if T.cuda.is_available() then
+  T.cuda.device(0, function() return T.ones(2, { device = "cuda" }) end)
+end]] }
+S["cuda.current_device"] = { "T.cuda.current_device() → integer",
+  "The number of this thread's current GPU, 0 at first; an error without one.", [[
 if T.cuda.is_available() then
   print(T.cuda.current_device())
 end]] }
-S["cuda.get_device_name"] = { "T.cuda.get_device_name() → string",
+S["cuda.get_device_name"] = { "T.cuda.get_device_name([gpu]) → string",
   "The GPU's name.", [[
 if T.cuda.is_available() then
   print(T.cuda.get_device_name())
 end]] }
-S["cuda.get_device_capability"] = { "T.cuda.get_device_capability() → major, minor",
+S["cuda.get_device_capability"] = { "T.cuda.get_device_capability([gpu]) → major, minor",
   "The compute capability: 9, 0 for Hopper.", [[
 if T.cuda.is_available() then
   print(T.cuda.get_device_capability())
 end]] }
-S["cuda.get_device_properties"] = { "T.cuda.get_device_properties() → table",
+S["cuda.get_device_properties"] = { "T.cuda.get_device_properties([gpu]) → table",
   "name, libraries, major, minor, processors, memory, available.", [[
 if T.cuda.is_available() then
   print(T.cuda.get_device_properties().processors)
 end]] }
-S["cuda.synchronize"] = { "T.cuda.synchronize()",
+S["cuda.synchronize"] = { "T.cuda.synchronize([gpu])",
   "Waits for all queued work; raises what kernels reported meanwhile, such as an index out of range.", [[
 T.cuda.synchronize()]] }
-S["cuda.memory_allocated"] = { "T.cuda.memory_allocated() → bytes",
+S["cuda.memory_allocated"] = { "T.cuda.memory_allocated([gpu]) → bytes",
   "What tensors on the GPU hold.", [[
 print(T.cuda.memory_allocated() >= 0)  --> true]] }
-S["cuda.max_memory_allocated"] = { "T.cuda.max_memory_allocated() → bytes",
+S["cuda.max_memory_allocated"] = { "T.cuda.max_memory_allocated([gpu]) → bytes",
   "The most since the start or T.cuda.reset_peak_memory_stats().", [[
 print(T.cuda.max_memory_allocated() >= T.cuda.memory_allocated())  --> true]] }
-S["cuda.memory_reserved"] = { "T.cuda.memory_reserved() → bytes",
+S["cuda.memory_reserved"] = { "T.cuda.memory_reserved([gpu]) → bytes",
   "What was taken from the driver, cached blocks included.", [[
 print(T.cuda.memory_reserved() >= 0)  --> true]] }
-S["cuda.memory_stats"] = { "T.cuda.memory_stats() → {live, peak, reserved, blocks, allocations, retries, limit}",
+S["cuda.memory_stats"] = { "T.cuda.memory_stats([gpu]) → {live, peak, reserved, blocks, allocations, retries, limit}",
   "Bytes of tensors, their peak, bytes taken from the driver; counts.", [[
 print(T.cuda.memory_stats().blocks >= 0)  --> true]] }
-S["cuda.reset_peak_memory_stats"] = { "T.cuda.reset_peak_memory_stats()",
+S["cuda.reset_peak_memory_stats"] = { "T.cuda.reset_peak_memory_stats([gpu])",
   "The peak starts again from what is held now.", [[
 T.cuda.reset_peak_memory_stats()]] }
 S["cuda.empty_cache"] = { "T.cuda.empty_cache()",
   "Gives cached blocks back to the driver.", [[
 T.cuda.empty_cache()]] }
-S["cuda.set_memory_limit"] = { "T.cuda.set_memory_limit(bytes or nil)",
+S["cuda.set_memory_limit"] = { "T.cuda.set_memory_limit(bytes or nil[, gpu])",
   "At most this many bytes for tensors; more is an error. nil: what the GPU has.", [[
 if T.cuda.is_available() then
   T.cuda.set_memory_limit(nil)
 end]] }
-S["cuda.mem_get_info"] = { "T.cuda.mem_get_info() → free, total",
+S["cuda.mem_get_info"] = { "T.cuda.mem_get_info([gpu]) → free, total",
   "Bytes of the GPU's memory.", [[
 if T.cuda.is_available() then
   print(T.cuda.mem_get_info())
 end]] }
-S["cuda.Stream"] = { "T.cuda.Stream{priority=} → stream",
+S["cuda.Stream"] = { "T.cuda.Stream{priority=, device=} → stream",
   "A queue of work beside the usual one: synchronize(), query(), wait_event(e), wait_stream(s), record_event().", [[
 if T.cuda.is_available() then
   T.cuda.Stream():synchronize()

@@ -4,20 +4,7 @@
 
 local plugin = os.getenv "PERILUNE_CUDA_PLUGIN"
 local build = os.getenv "PERILUNE_BUILD" or "build"
-local root = os.getenv "PERILUNE_ROOT" or "."
-
--- What a script prints, with these settings in front of the command.
-local function run(settings, code)
-  local path = os.tmpname()
-  local f = assert(io.open(path, "w"))
-  f:write("local T = require 'perilune'\n", code)
-  f:close()
-  local p = assert(io.popen(("cd '%s' && env %s '%s/bin/perilune' run %s 2>&1"):format(root, settings, build, path)))
-  local text = p:read("a")
-  local fine = p:close()
-  os.remove(path)
-  return text, fine
-end
+local run = require "spec.support.child"
 
 local moving = [[
 local ok, err = pcall(function() return T.ones(2):cuda() end)

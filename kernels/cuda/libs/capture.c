@@ -27,8 +27,9 @@ typedef struct Live {
 
 struct PlkCaptured {
   PlcOwner *owner;     /* of the memory */
-  cudaStream_t stream; /* that captures: one of its own, so that nothing else of the process gets into the graph */
-  void *home;          /* the thread's stream otherwise */
+  int gpu;
+  PlcStream stream; /* that captures: one of its own, so that nothing else of the process gets into the graph */
+  void *home;       /* the thread's stream otherwise */
   cudaGraphExec_t exec;
   cudaEvent_t ran;     /* behind the last launch */
   PlkCaptured *later;  /* what is to be released once the capture has ended */
@@ -51,6 +52,7 @@ static void drop(PlkCaptured *c) {
     now->later = c;
     return;
   }
+  (void)plc_use(c->gpu);
   if (c->ran) {
     (void)cudaEventSynchronize(c->ran);
     (void)cudaEventDestroy(c->ran);
@@ -76,39 +78,41 @@ static PlStatus open_stream(PlkCaptured *c) {
   PL_TRY(plc_scratch(LIVE_BYTES, &c->block));
   PLC_TRY(cudaEventCreateWithFlags(&c->ran, cudaEventDisableTiming));
   PLC_TRY(cudaEventRecord(c->ran, plc_stream()));
-  PLC_TRY(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
-  PLC_TRY(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed));
+  PLC_TRY(cudaStreamCreateWithFlags(&c->stream.s, cudaStreamNonBlocking));
+  PLC_TRY(cudaStreamBeginCapture(c->stream.s, cudaStreamCaptureModeRelaxed));
   return PL_OK;
 }
 
 static void close_stream(PlkCaptured *c) {
   plc_owner_pause();
-  plc_stream_set(c->home);
-  if (c->stream) (void)cudaStreamDestroy(c->stream);
-  c->stream = NULL;
-  plc_captures(-1);
+  plc_stream_set(c->gpu, c->home);
+  if (c->stream.s) (void)cudaStreamDestroy(c->stream.s);
+  c->stream.s = NULL;
+  plc_captures(c->gpu, -1);
 }
 
-static PlStatus begin(const PlkRng *rng) {
-  PL_TRY(plc_alive());
+static PlStatus begin(int gpu, const PlkRng *rng) {
   if (now) PL_FAIL(PL_ERR_STATE, "cuda: a capture runs already");
+  PL_TRY(plc_use(gpu));
+  PL_TRY(plc_alive());
   PlkCaptured *c = calloc(1, sizeof *c);
   if (c) c->room = calloc(2, LIVE_BYTES);
   if (!c || !c->room) {
     free(c);
     PL_FAIL(PL_ERR_OOM, "out of memory to capture a graph");
   }
-  c->home = plc_stream_get();
+  c->gpu = c->stream.gpu = gpu;
+  c->home = plc_stream_get(gpu);
   c->base = rng->offset;
   c->used = RNG_BYTES;
-  plc_captures(1);
+  plc_captures(gpu, 1);
   PlStatus s = open_stream(c);
   if (s != PL_OK) {
     close_stream(c);
     drop(c);
     return s;
   }
-  plc_stream_set(c->stream);
+  plc_stream_set(gpu, &c->stream);
   now = c;
   return PL_OK;
 }
@@ -127,7 +131,8 @@ static PlStatus end(PlkCaptured **out) {
   *out = NULL;
   if (!c) PL_FAIL(PL_ERR_STATE, "cuda: no capture runs");
   now = NULL;
-  cudaError_t e = cudaStreamEndCapture(c->stream, &graph);
+  (void)plc_use(c->gpu);
+  cudaError_t e = cudaStreamEndCapture(c->stream.s, &graph);
   close_stream(c);
   if (e == cudaSuccess && graph) e = cudaGraphInstantiate(&c->exec, graph, 0);
   if (graph) (void)cudaGraphDestroy(graph);
@@ -159,6 +164,7 @@ static PlStatus refresh(PlkCaptured *c, const PlkRng *rng) {
 }
 
 static PlStatus launch(PlkCaptured *c, const PlkRng *rng) {
+  PL_TRY(plc_use(c->gpu));
   PL_TRY(plc_alive());
   PL_TRY(refresh(c, rng));
   PLC_TRY(cudaGraphLaunch(c->exec, plc_stream()));
@@ -169,6 +175,7 @@ static PlStatus launch(PlkCaptured *c, const PlkRng *rng) {
 /* ---- while it runs ---------------------------------------------------------------------------------------------- */
 
 bool plc_capturing(void) { return now != NULL; }
+int plc_capture_gpu(void) { return now ? now->gpu : -1; }
 
 PlStatus plc_capture_upload(void *dst, const void *src, size_t n) {
   Pinned *p = malloc(sizeof *p);
@@ -181,7 +188,7 @@ PlStatus plc_capture_upload(void *dst, const void *src, size_t n) {
   memcpy(p->at, src, n);
   p->next = now->pinned;
   now->pinned = p;
-  PLC_TRY(cudaMemcpyAsync(dst, p->at, n, cudaMemcpyHostToDevice, now->stream));
+  PLC_TRY(cudaMemcpyAsync(dst, p->at, n, cudaMemcpyHostToDevice, now->stream.s));
   return PL_OK;
 }
 

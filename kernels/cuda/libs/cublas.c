@@ -2,7 +2,7 @@
  * Matrix products by cuBLASLt. It counts columns first, we count rows first: our C[m,n] is its Cᵀ[n,m] in the same
  * memory, and (A B)ᵀ = Bᵀ Aᵀ, so the factors change places and nothing is copied; a bias over our columns is one over its
  * rows, which its epilogues have. The algorithm for a product is asked once and kept by everything that the choice may
- * depend on. */
+ * depend on. Each GPU has a handle of its own. */
 #include <cublasLt.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -36,8 +36,9 @@ typedef struct Key {
   int64_t m, n, k, batch, lda, ldb, ldc, sa, sb, sc;
   uint16_t align_a, align_b, align_c, align_bias;
   uint8_t dtype, result, ta, tb, epilogue, adds, tf32, deterministic;
+  uint64_t gpu;
 } Key;
-_Static_assert(sizeof(Key) == 10 * 8 + 4 * 2 + 8, "a key has no holes");
+_Static_assert(sizeof(Key) == 10 * 8 + 4 * 2 + 8 + 8, "a key has no holes");
 
 typedef struct Entry {
   Key key;
@@ -46,7 +47,7 @@ typedef struct Entry {
   cublasLtMatmulAlgo_t algo;
 } Entry;
 
-enum { CACHE = 1024, STREAMS = 16 };
+enum { CACHE = 1024, STREAMS = 64 };
 #define WORKSPACE ((size_t)32 << 20) /* what NVIDIA advises for Hopper */
 
 static struct {
@@ -54,11 +55,12 @@ static struct {
   pthread_mutex_t lock;
   Api api;
   char missing[256], version[24];
-  cublasLtHandle_t handle;
+  cublasLtHandle_t handle[PL_GPUS];
   Entry entry[CACHE];
   int nentry;
   uint64_t clock;
   struct {
+    int gpu;
     cudaStream_t stream;
     void *at;
   } workspace[STREAMS];
@@ -149,6 +151,7 @@ static Key key_of(const PlcGemm *g) {
   k.align_bias = g->epilogue == PLC_EPI_NONE ? 0 : alignment(g->bias);
   k.dtype = (uint8_t)g->dtype, k.result = (uint8_t)g->result, k.ta = g->ta, k.tb = g->tb;
   k.epilogue = (uint8_t)g->epilogue, k.adds = g->beta != 0, k.tf32 = plc_tf32(), k.deterministic = plc_deterministic();
+  k.gpu = (uint64_t)plc_gpu_number();
   return k;
 }
 
@@ -173,7 +176,7 @@ static void ask(const Key *k, Product *p, Entry *e) {
     (void)lt.api.cublasLtMatmulPreferenceSetAttribute(&pref, small[i].name, &small[i].value, sizeof small[i].value);
   cublasLtMatmulHeuristicResult_t best;
   int found = 0;
-  cublasStatus_t s = lt.api.cublasLtMatmulAlgoGetHeuristic(lt.handle, &p->desc, &p->a, &p->b, &p->c, &p->c, &pref, 1, &best,
+  cublasStatus_t s = lt.api.cublasLtMatmulAlgoGetHeuristic(lt.handle[k->gpu], &p->desc, &p->a, &p->b, &p->c, &p->c, &pref, 1, &best,
                                                            &found);
   e->none = s != CUBLAS_STATUS_SUCCESS || found < 1 || best.state != CUBLAS_STATUS_SUCCESS;
   if (!e->none) e->algo = best.algo;
@@ -216,12 +219,14 @@ static Entry *choose(const PlcGemm *g, Product *p) {
  * one of its own, from its memory; and where there are very many streams each product gets one (*passing), freed behind it. */
 static PlStatus workspace_of(cudaStream_t stream, void **out, bool *passing) {
   int i = 0;
-  while (i < lt.nworkspace && lt.workspace[i].stream != stream) i++;
+  const int gpu = plc_gpu_number();
+  while (i < lt.nworkspace && (lt.workspace[i].stream != stream || lt.workspace[i].gpu != gpu)) i++;
   *passing = i == STREAMS || plc_capturing();
   if (*passing) return plc_scratch(WORKSPACE, out);
   if (i == lt.nworkspace) {
     void *at = NULL;
     PL_TRY(plc_scratch(WORKSPACE, &at));
+    lt.workspace[i].gpu = gpu;
     lt.workspace[i].stream = stream;
     lt.workspace[i].at = at;
     lt.nworkspace++;
@@ -234,8 +239,9 @@ static PlStatus workspace_of(cudaStream_t stream, void **out, bool *passing) {
 
 static PlStatus product(const PlcGemm *g, bool *done) {
   Product p;
-  if (!lt.handle) {
-    cublasStatus_t s = lt.api.cublasLtCreate(&lt.handle);
+  cublasLtHandle_t *handle = &lt.handle[plc_gpu_number()];
+  if (!*handle) {
+    cublasStatus_t s = lt.api.cublasLtCreate(handle);
     if (s != CUBLAS_STATUS_SUCCESS) return failed(s, g);
   }
   cublasStatus_t s = describe(g, plc_tf32(), &p);
@@ -247,7 +253,7 @@ static PlStatus product(const PlcGemm *g, bool *done) {
   PL_TRY(workspace_of(plc_stream(), &workspace, &passing));
   const float alpha = (float)g->alpha, beta = (float)g->beta;
   const bool wide = g->dtype == PL_F64;
-  s = lt.api.cublasLtMatmul(lt.handle, &p.desc, wide ? (const void *)&g->alpha : &alpha, g->b, &p.a, g->a, &p.b,
+  s = lt.api.cublasLtMatmul(*handle, &p.desc, wide ? (const void *)&g->alpha : &alpha, g->b, &p.a, g->a, &p.b,
                             wide ? (const void *)&g->beta : &beta, g->c, &p.c, g->c, &p.c, &e->algo, workspace, WORKSPACE,
                             plc_stream());
   if (passing) plc_scratch_free(workspace);

@@ -55,7 +55,7 @@ typedef struct PlcDnnApi {
 PlStatus plc_dnn_api(const PlcDnnApi **out);
 /* "9.19.0", or NULL when it cannot be opened. */
 const char *plc_dnn_version(void);
-/* The process's handle, set to the calling thread's stream and locked until plc_dnn_end, which also follows a failure. */
+/* The current GPU's handle, set to the calling thread's stream and locked until plc_dnn_end, which also follows a failure. */
 PlStatus plc_dnn_begin(const PlcDnnApi **api, cudnnHandle_t *handle);
 void plc_dnn_end(void);
 /* "cudnn: <doing>: <cuDNN's own words> (<code>)" as a status: UNSUPPORTED when cuDNN says so, OOM, ARG or STATE else. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The process's cuDNN handle: one for all threads, one at a time (cudnn_api.h). */
+ * The process's cuDNN handles: one a GPU for all threads, one at a time (cudnn_api.h). */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -8,24 +8,25 @@
 
 static struct {
   pthread_mutex_t lock;
-  cudnnHandle_t handle;
+  cudnnHandle_t handle[PL_GPUS];
 } dnn = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Recurrent nets go to cuBLAS on several streams, which repeats its bits only with workspaces of one size; it reads how many
  * when it is opened. What the user says goes first. */
-static PlStatus open_handle(const PlcDnnApi *api) {
-  if (dnn.handle) return PL_OK;
+static PlStatus open_handle(const PlcDnnApi *api, cudnnHandle_t *handle) {
+  if (*handle) return PL_OK;
   if (plc_deterministic()) (void)setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
-  PLC_DNN_TRY(api, cudnnCreate(&dnn.handle), "opening the device");
+  PLC_DNN_TRY(api, cudnnCreate(handle), "opening the device");
   return PL_OK;
 }
 
 PlStatus plc_dnn_begin(const PlcDnnApi **api, cudnnHandle_t *handle) {
   pthread_mutex_lock(&dnn.lock);
   PL_TRY(plc_dnn_api(api));
-  PL_TRY(open_handle(*api));
-  PLC_DNN_TRY(*api, cudnnSetStream(dnn.handle, plc_stream()), "setting the stream");
-  *handle = dnn.handle;
+  cudnnHandle_t *own = &dnn.handle[plc_gpu_number()];
+  PL_TRY(open_handle(*api, own));
+  PLC_DNN_TRY(*api, cudnnSetStream(*own, plc_stream()), "setting the stream");
+  *handle = *own;
   return PL_OK;
 }
 

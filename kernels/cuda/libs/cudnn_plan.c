@@ -171,6 +171,7 @@ PlStatus plc_plan_run(const PlcPlan *p, cudnnHandle_t handle, int n, const int64
 typedef struct Entry {
   void *key;
   size_t size;
+  cudnnHandle_t handle; /* plans belong to the one that they were made for */
   uint64_t hash, used;
   PlcPlan *plan; /* NULL: no engine takes it */
 } Entry;
@@ -194,7 +195,7 @@ static void drop(Entry *e) {
   free(e->key);
 }
 
-static Entry *place(const void *key, size_t size, uint64_t hash) {
+static Entry *place(const void *key, size_t size, cudnnHandle_t handle, uint64_t hash) {
   void *copy = malloc(size);
   if (!copy) return NULL;
   memcpy(copy, key, size);
@@ -206,7 +207,7 @@ static Entry *place(const void *key, size_t size, uint64_t hash) {
       if (cache.entry[k].used < e->used) e = &cache.entry[k];
     drop(e);
   }
-  *e = (Entry){.key = copy, .size = size, .hash = hash};
+  *e = (Entry){.key = copy, .size = size, .handle = handle, .hash = hash};
   return e;
 }
 
@@ -218,12 +219,12 @@ PlStatus plc_plan_get(const void *key, size_t size, PlcDnnTarget target, PlcPlan
   pthread_mutex_lock(&cache.lock);
   for (int k = 0; k < cache.n && !e; k++) {
     Entry *c = &cache.entry[k];
-    if (c->hash == hash && c->size == size && memcmp(c->key, key, size) == 0) e = c;
+    if (c->hash == hash && c->size == size && c->handle == target.handle && memcmp(c->key, key, size) == 0) e = c;
   }
   if (!e) {
     PlcPlan *plan = NULL;
     s = make(key, target, &plan);
-    if (s == PL_OK || s == PL_ERR_UNSUPPORTED || s == PL_ERR_ARG) e = place(key, size, hash);
+    if (s == PL_OK || s == PL_ERR_UNSUPPORTED || s == PL_ERR_ARG) e = place(key, size, target.handle, hash);
     if (e)
       e->plan = plan;
     else if (plan) { /* no memory to keep it: the caller has the only reference */

@@ -9,10 +9,12 @@
 #include "kernels/cuda/libs/fused_source.h"
 #include "kernels/cuda/libs/libs.h"
 #include "kernels/cuda/libs/nvrtc.h"
+#include "kernels/cuda/runtime.h"
 
 struct PlkFusedKernel {
   PlkFusedKernel *next;
   char *source;
+  int capability; /* of the GPUs that it was compiled for; CUDA loads it on each that runs it */
   cudaLibrary_t library;
   cudaKernel_t kernel;
   PlkFused group;
@@ -35,7 +37,8 @@ static void drop(PlkFusedKernel *k) {
 static PlStatus load(PlkFusedKernel *k) {
   void *image = NULL;
   size_t size = 0;
-  PL_TRY(plc_nvrtc_compile(k->source, plc_capability(), &image, &size, NULL));
+  k->capability = plc_capability();
+  PL_TRY(plc_nvrtc_compile(k->source, k->capability, &image, &size, NULL));
   cudaError_t e = cudaLibraryLoadData(&k->library, image, NULL, NULL, 0, NULL, NULL, 0);
   free(image); /* the library has a copy */
   if (e != cudaSuccess) return plc_failed(e, "loading a fused kernel", __FILE__, __LINE__);
@@ -60,18 +63,19 @@ static PlStatus make_new(const PlkFused *g, char *source, PlkFusedKernel **out) 
   return PL_OK;
 }
 
-static PlStatus make(const PlkFused *g, const PlkFusedKernel **out) {
+static PlStatus make(int gpu, const PlkFused *g, const PlkFusedKernel **out) {
   char *source = NULL;
   int params = 0;
   for (int i = 0; i < g->nmember; i++) params += g->member[i].set != 0;
   if (g->nmember > PLK_FUSED_MEMBERS || g->narg > PLK_FUSED_ARGS || params > PLC_FUSED_PARAMS)
     PL_FAIL(PL_ERR_UNSUPPORTED, "a fused group of %d operations, %d arrays, %d of them with parameters", g->nmember, g->narg, params);
+  PL_TRY(plc_use(gpu));
   PL_TRY(plc_alive());
   PL_TRY(plc_fused_source(g, &source));
   PlStatus s = PL_OK;
   pthread_mutex_lock(&fused.lock);
   PlkFusedKernel *k = fused.all;
-  while (k && strcmp(k->source, source) != 0) k = k->next;
+  while (k && (k->capability != plc_capability() || strcmp(k->source, source) != 0)) k = k->next;
   if (k)
     free(source);
   else {
@@ -88,8 +92,9 @@ static PlStatus make(const PlkFused *g, const PlkFusedKernel **out) {
 
 /* ---- running ---------------------------------------------------------------------------------------------------- */
 
-static PlStatus run(const PlkFusedKernel *k, const PlkFusedRun *r) {
+static PlStatus run(int gpu, const PlkFusedKernel *k, const PlkFusedRun *r) {
   PlcFusedArgs a;
+  PL_TRY(plc_use(gpu));
   PL_TRY(plc_alive());
   if (r->numel == 0) return PL_OK;
   int64_t blocks;

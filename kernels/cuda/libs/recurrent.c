@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/libs/libs.h"
 #include "kernels/cuda/libs/recurrent_net.h"
+#include "kernels/cuda/runtime.h"
 
 enum { NETS = 32 };
 
@@ -152,8 +153,9 @@ static PlStatus make(Work *w) {
 /* The kept net of a key, or a new one. A net that the library does not compute is kept, too. */
 static PlcNet *net_of(Work *w, const PlkRecurrent *key) {
   PlcNet *net = NULL;
+  const int gpu = plc_gpu_number();
   for (int k = 0; k < kept.n && !net; k++)
-    if (memcmp(&kept.net[k].key, key, sizeof *key) == 0) net = &kept.net[k];
+    if (kept.net[k].gpu == gpu && memcmp(&kept.net[k].key, key, sizeof *key) == 0) net = &kept.net[k];
   if (!net) {
     net = &kept.net[0];
     if (kept.n < NETS)
@@ -163,6 +165,7 @@ static PlcNet *net_of(Work *w, const PlkRecurrent *key) {
         if (kept.net[k].used < net->used) net = &kept.net[k];
     plc_net_free(w->api, net);
     net->key = *key;
+    net->gpu = gpu;
     Work first = {.api = w->api, .handle = w->handle, .net = net};
     PlStatus s = make(&first);
     net->works = s == PL_OK;
@@ -182,15 +185,16 @@ static PlStatus begin(Work *w, const PlkRecurrent *key) {
 
 /* ---- what the engine asks ---------------------------------------------------------------------------------------------- */
 
-static bool takes(const PlkRecurrent *n) {
-  if (!plc_cudnn() || !plc_dnn_version() || plc_alive() != PL_OK) return false;
+static bool takes(int gpu, const PlkRecurrent *n) {
+  if (plc_use(gpu) != PL_OK || !plc_cudnn() || !plc_dnn_version() || plc_alive() != PL_OK) return false;
   Work w = {.api = NULL};
   PlStatus s = begin(&w, n);
   end(&w);
   return s == PL_OK;
 }
 
-static PlStatus reserve(const PlkRecurrent *n, int64_t S, int64_t N, int64_t *bytes) {
+static PlStatus reserve(int gpu, const PlkRecurrent *n, int64_t S, int64_t N, int64_t *bytes) {
+  PL_TRY(plc_use(gpu));
   Work w = {.api = NULL};
   PlStatus s = begin(&w, n);
   if (s == PL_OK) s = sequences(&w, S, N, NULL);

@@ -13,6 +13,7 @@ typedef struct PlcWeights {
 
 typedef struct PlcNet {
   PlkRecurrent key;
+  int gpu; /* whose handle it was asked of */
   bool works;
   uint64_t used;
   cudnnRNNDescriptor_t rnn;

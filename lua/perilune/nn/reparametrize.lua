@@ -196,8 +196,8 @@ return function(utils)
     if type(tensors) ~= "table" then fail("get_total_norm: a list of tensors is wanted, got %s", describe(tensors)) end
     if #tensors == 0 then return T.tensor(0.0) end
     return T.no_grad(function()
-      local norms = {}
-      for i, t in ipairs(tensors) do norms[i] = t:norm { p = o.norm_type or 2.0 }:reshape {} end
+      local norms, home = {}, tensors[1]:device()
+      for i, t in ipairs(tensors) do norms[i] = t:norm { p = o.norm_type or 2.0 }:reshape {}:to(home) end
       return T.stack(norms, 1):norm { p = o.norm_type or 2.0 }
     end)
   end
@@ -209,7 +209,7 @@ return function(utils)
     end
     T.no_grad(function()
       local scale = (max_norm / (total_norm + 1e-6)):clamp { max = 1.0 }
-      for _, p in ipairs(params) do if p.grad then p.grad:mul_(scale) end end
+      for _, p in ipairs(params) do if p.grad then p.grad:mul_(scale:to(p.grad:device())) end end
     end)
   end
 end

@@ -6,6 +6,7 @@ local options = require "perilune.options"
 
 local fail = options.fail
 local foreach_norm, foreach_scale = T.core.op.foreach_norm, T.core.op.foreach_scale_
+local groups_of = T.core.device.groups
 local utils = {}
 
 -- Whether several elements share memory.
@@ -37,6 +38,13 @@ local function grads_of(who, params)
   return grads, n
 end
 
+-- The joint p-norm of tensors on several devices, on the first one's: a norm of norms.
+local function norm_over(lists, p)
+  local norms, home = {}, lists[1][1]:device()
+  for i, list in ipairs(lists) do norms[i] = foreach_norm(list, { p = p }):to(home) end
+  return foreach_norm(norms, { p = p })
+end
+
 --- Scales all gradients so that their joint p-norm is at most max_norm. Returns the norm before, 0-d.
 -- @tparam {Tensor,…} params
 -- @tparam number max_norm
@@ -50,7 +58,9 @@ function utils.clip_grad_norm_(params, max_norm, opts)
   local grads, n = grads_of("clip_grad_norm_", params)
   if n == 0 then return T.tensor(0.0) end
   local _ <close> = T.no_grad()
-  local norm = foreach_norm(grads, { p = opts.norm_type or 2.0 })
+  local p = opts.norm_type or 2.0
+  local apart = groups_of(grads)
+  local norm = apart and norm_over(apart, p) or foreach_norm(grads, { p = p })
   if opts.error_if_nonfinite then
     local v = norm:item()
     if v ~= v or v == math.huge then
@@ -59,8 +69,10 @@ function utils.clip_grad_norm_(params, max_norm, opts)
   end
   -- Always scaled, by at most 1: no value has to be looked at. 1e-6 as in PyTorch.
   local scale = (max_norm / (norm + 1e-6)):clamp_ { max = 1.0 }
-  grads[n + 1] = scale
-  foreach_scale(grads)
+  for _, list in ipairs(apart or { grads }) do
+    list[#list + 1] = scale:to(list[1]:device())
+    foreach_scale(list)
+  end
   return norm
 end
 

@@ -144,7 +144,7 @@ function Optimizer:step(closure)
 end
 
 -- The tensors of one engine call, by parameter: param, grad, then what `columns` names. Parameters whose
--- count of steps differs cannot share a call, so there is a list for each count; almost always one.
+-- count of steps or device differs cannot share a call, so there is a list for each; almost always one.
 -- make(p) returns the state of a parameter at its first step, a table by column name.
 local function gather(group, columns, make)
   local params, steps, state = group.params, group._steps, group._state
@@ -178,7 +178,7 @@ local function gather(group, columns, make)
   end
   lists, counts = {}, {}
   group._lists, group._counts = lists, counts
-  local by_count, missing = {}, false
+  local by_kind, missing = {}, false
   for i = 1, #params do
     local p = params[i]
     local grad = p.grad
@@ -190,10 +190,11 @@ local function gather(group, columns, make)
         s = real(make, p)
         state[i] = s
       end
-      local k = by_count[count]
+      local kind = p:device() .. count
+      local k = by_kind[kind]
       if not k then
         n = n + 1
-        k, by_count[count], lists[n], counts[n] = n, n, {}, count
+        k, by_kind[kind], lists[n], counts[n] = n, n, {}, count
       end
       local l = lists[k]
       local top = #l

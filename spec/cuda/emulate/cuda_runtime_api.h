@@ -20,7 +20,7 @@ extern "C" {
 
 typedef enum cudaError {
   cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35,
-  cudaErrorNoDevice = 100, cudaErrorECCUncorrectable = 214, cudaErrorInvalidPc = 718, cudaErrorNotReady = 600,
+  cudaErrorNoDevice = 100, cudaErrorInvalidDevice = 101, cudaErrorInvalidResourceHandle = 400, cudaErrorECCUncorrectable = 214, cudaErrorInvalidPc = 718, cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700, cudaErrorLaunchTimeout = 702, cudaErrorAssert = 710, cudaErrorHardwareStackError = 714,
   cudaErrorIllegalInstruction = 715, cudaErrorMisalignedAddress = 716, cudaErrorInvalidAddressSpace = 717,
   cudaErrorLaunchFailure = 719, cudaErrorStreamCaptureUnsupported = 900, cudaErrorStreamCaptureInvalidated = 901
@@ -32,7 +32,7 @@ typedef struct plce_graph *cudaGraph_t, *cudaGraphExec_t;
 
 enum { cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2 };
 enum { cudaHostAllocDefault = 0, cudaHostAllocMapped = 2 };
-enum { cudaMemAllocationTypePinned = 1, cudaMemLocationTypeDevice = 1 };
+enum { cudaMemAllocationTypePinned = 1, cudaMemLocationTypeDevice = 1, cudaMemAccessFlagsProtReadWrite = 3 };
 typedef enum { cudaStreamCaptureModeRelaxed = 2 } cudaStreamCaptureMode;
 typedef enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 } cudaMemcpyKind;
 typedef enum {
@@ -43,7 +43,14 @@ struct cudaMemPoolProps {
   int allocType;
   struct { int type, id; } location;
 };
-struct cudaDeviceProp { char name[256]; };
+struct cudaMemAccessDesc {
+  struct { int type, id; } location;
+  int flags;
+};
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem;
+};
 
 const char *cudaGetErrorName(cudaError_t e);
 const char *cudaGetErrorString(cudaError_t e);
@@ -55,6 +62,7 @@ cudaError_t cudaSetDevice(int device);
 cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr attr, int device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device);
 cudaError_t cudaDeviceSynchronize(void);
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
 cudaError_t cudaMemGetInfo(size_t *left, size_t *all);
 cudaError_t cudaHostAlloc(void **out, size_t n, unsigned flags);
 cudaError_t cudaFreeHost(void *p);
@@ -62,10 +70,12 @@ cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned flags);
 cudaError_t cudaMemPoolCreate(cudaMemPool_t *out, const struct cudaMemPoolProps *props);
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attr, void *v);
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attr, void *v);
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const struct cudaMemAccessDesc *access, size_t n);
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep);
 cudaError_t cudaMallocFromPoolAsync(void **out, size_t n, cudaMemPool_t pool, cudaStream_t s);
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, cudaMemcpyKind kind, cudaStream_t s);
+cudaError_t cudaMemcpyPeerAsync(void *to, int device, const void *from, int other, size_t n, cudaStream_t s);
 cudaError_t cudaMemsetAsync(void *to, int byte, size_t n, cudaStream_t s);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority);

@@ -263,11 +263,12 @@ cudaError_t plce_run(dim3 grid, dim3 block, size_t shared, void (*body)(void *),
             shared);
     return cudaErrorInvalidValue;
   }
-  if (plce_dead) return cudaErrorIllegalAddress;
+  const int device = plce_current();
+  if (plce_dead[device]) return cudaErrorIllegalAddress;
   long long fault = -1;
   const bool twice = plce_twice();
   pthread_mutex_lock(&plce_lock);
-  if (plce_word("fault", &fault) && ++launches == fault) plce_dead = true; // noticed at the next wait
+  if (plce_word("fault", &fault) && ++launches == fault) plce_dead[device] = true; // noticed at the next wait
   plce_shared = shared_memory(shared);
   kernel_body = body;
   kernel_context = context;
@@ -279,9 +280,9 @@ cudaError_t plce_run(dim3 grid, dim3 block, size_t shared, void (*body)(void *),
     fibers[t].index = dim3(t % block.x, t / block.x % block.y, t / block.x / block.y);
   }
   backwards = plce_word("reverse", NULL);
-  plce_enter();
+  plce_enter(device);
   plce_launch_begins(name);
-  if (!plce_dead) {
+  if (!plce_dead[device]) {
     if (twice) plce_keep();
     run_grid(grid, shared);
     if (twice) {
@@ -292,7 +293,7 @@ cudaError_t plce_run(dim3 grid, dim3 block, size_t shared, void (*body)(void *),
     }
   }
   plce_launch_ends();
-  plce_leave();
+  plce_leave(device);
   pthread_mutex_unlock(&plce_lock);
   return cudaSuccess;
 }

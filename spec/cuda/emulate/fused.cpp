@@ -68,8 +68,9 @@ static bool compile(const char *source, void **lib) {
   return f && *lib;
 }
 
-static PlStatus make(const PlkFused *g, const PlkFusedKernel **out) {
+static PlStatus make(int gpu, const PlkFused *g, const PlkFusedKernel **out) {
   char *source = NULL;
+  PL_TRY(plc_use(gpu));
   PL_TRY(plc_fused_source(g, &source));
   PlkFusedKernel *k = all;
   while (k && strcmp(k->source, source) != 0) k = k->next;
@@ -95,12 +96,13 @@ static PlStatus make(const PlkFused *g, const PlkFusedKernel **out) {
   return PL_OK;
 }
 
-static PlStatus run(const PlkFusedKernel *k, const PlkFusedRun *r) {
+static PlStatus run(int gpu, const PlkFusedKernel *k, const PlkFusedRun *r) {
   static const Lent lent = {&plce_thread, &plce_block, &plce_block_size, &plce_grid_size, plce_barrier, plce_warp_barrier,
                             plce_swap, plce_ballot, plce_lane};
   PlcFusedArgs a;
   int64_t blocks;
   unsigned threads;
+  PL_TRY(plc_use(gpu));
   if (r->numel == 0) return PL_OK;
   plc_fused_args(&k->group, r, &a, &blocks, &threads);
   if (!k->group.rows) { // no thread waits for another: a few blocks of one are faster here

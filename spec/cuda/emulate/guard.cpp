@@ -15,18 +15,18 @@
 #include <sys/mman.h>
 
 extern "C" {
-#include "kernels/cuda/runtime.h"
-PlStatus __real_plc_alloc(size_t n, void **out);
-void __real_plc_release(void *p);
-PlStatus __wrap_plc_alloc(size_t n, void **out);
-void __wrap_plc_release(void *p);
+#include "kernels/cuda/cuda.h"
+PlStatus __real_plc_alloc(int gpu, size_t n, void **out);
+void __real_plc_release(int gpu, void *p);
+PlStatus __wrap_plc_alloc(int gpu, size_t n, void **out);
+void __wrap_plc_release(int gpu, void *p);
 PlStatus __wrap_plc_scratch(size_t n, void **out);
 void __wrap_plc_scratch_free(void *p);
 }
 
 namespace {
 
-const size_t RANGE = (size_t)1 << 40, PAGE = 4096, ALIGN = 16, NEAR = 64; // addresses are never used again
+const size_t RANGE = (size_t)1 << 40, SPAN = RANGE / PLCE_DEVICES, PAGE = 4096, ALIGN = 16, NEAR = 64; // addresses are never used again
 const int POISON = 0xFF;
 
 struct Guarded {
@@ -39,7 +39,7 @@ struct Guarded {
 };
 Guarded *slots[1 << 14], *all;
 char *base;
-size_t high, kept_room;
+size_t high[PLCE_DEVICES], kept_room;
 char *kept, *results;
 int on = -1; // not asked yet
 bool twice_on;
@@ -132,12 +132,12 @@ void check(const Guarded *g, const char *name, size_t before) {
   abort();
 }
 
-Guarded *new_block(size_t n, void *real) {
+Guarded *new_block(int gpu, size_t n, void *real) {
   const size_t room = round_up(n ? n : 1, PAGE);
-  if (room + PAGE > RANGE - high) return NULL;
+  if (room + PAGE > SPAN - high[gpu]) return NULL;
   Guarded *g = (Guarded *)calloc(1, sizeof *g);
   if (!g) return NULL;
-  g->at = base + high;
+  g->at = base + (size_t)gpu * SPAN + high[gpu];
   g->room = room;
   g->bytes = n;
   g->user = g->at + room - round_up(n ? n : 1, ALIGN);
@@ -147,7 +147,7 @@ Guarded *new_block(size_t n, void *real) {
     free(g);
     return NULL;
   }
-  high += room + PAGE;
+  high[gpu] += room + PAGE;
   memset(g->at, POISON, room);
   Guarded **slot = slot_of(g->user);
   g->more = *slot;
@@ -174,12 +174,13 @@ void copy_out(char *to) {
 } // namespace
 
 bool plce_guards(void) { return is_on(); }
-bool plce_guarded(const void *p) { return base && (const char *)p >= base && (const char *)p < base + high; }
+static bool ours(const void *p) { return base && (const char *)p >= base && (const char *)p < base + RANGE; }
+int plce_guarded(const void *p) { return ours(p) ? (int)((size_t)((const char *)p - base) / SPAN) : -1; }
 bool plce_twice(void) { return is_on() && twice_on; }
 
 void plce_launch_begins(const char *name) { running = name; }
 void plce_launch_ends(void) {
-  if (on == 1 && !plce_dead)
+  if (on == 1 && !plce_dead[plce_current()])
     for (const Guarded *g = all; g; g = g->next) check(g, running, NEAR);
   running = NULL;
 }
@@ -211,18 +212,18 @@ void plce_compare(const char *name) {
 
 // ---- in place of the allocator's functions (the linker's --wrap), which go on counting
 
-PlStatus __wrap_plc_alloc(size_t n, void **out) {
-  PL_TRY(__real_plc_alloc(n, out));
+PlStatus __wrap_plc_alloc(int gpu, size_t n, void **out) {
+  PL_TRY(__real_plc_alloc(gpu, n, out));
   if (!is_on()) return PL_OK;
   pthread_mutex_lock(&plce_lock);
-  Guarded *g = new_block(n, *out);
+  Guarded *g = new_block(gpu, n, *out);
   if (g) *out = g->user;
   pthread_mutex_unlock(&plce_lock);
   return PL_OK;
 }
-void __wrap_plc_release(void *p) {
-  if (!plce_guarded(p)) {
-    __real_plc_release(p);
+void __wrap_plc_release(int gpu, void *p) {
+  if (!ours(p)) {
+    __real_plc_release(gpu, p);
     return;
   }
   pthread_mutex_lock(&plce_lock);
@@ -238,7 +239,9 @@ void __wrap_plc_release(void *p) {
   check(g, "some kernel", g->room);
   if (!g->captured) drop(g);
   pthread_mutex_unlock(&plce_lock);
-  __real_plc_release(real);
+  __real_plc_release(gpu, real);
 }
-PlStatus __wrap_plc_scratch(size_t n, void **out) { return __wrap_plc_alloc(n, out); }
-void __wrap_plc_scratch_free(void *p) { __wrap_plc_release(p); }
+PlStatus __wrap_plc_scratch(size_t n, void **out) { return __wrap_plc_alloc(plc_gpu_number(), n, out); }
+void __wrap_plc_scratch_free(void *p) {
+  if (p) __wrap_plc_release(plc_gpu_number(), p);
+}
