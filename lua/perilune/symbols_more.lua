@@ -64,8 +64,6 @@ S.to = { 'x:to("f64"), x:to("cpu"), x:to(y), x:to{dtype=, device=, copy=, memory
   [[Another dtype or device (or y's), another memory format ("channels_last", "channels_last_3d", "contiguous"); the
 same object if nothing changes.]],
   'print(T.ones(1):to("f64"):dtype())  --> f64' }
-S.is_cuda = { "x:is_cuda() → boolean", "Whether x lies on a GPU, whichever: x:device() says which.",
-  "print(T.ones(1):is_cuda())  --> false" }
 S.cpu = { "x:cpu() → x", "On the processor; x itself if it is there.",
   "print(T.ones(1):cpu())  --> {1.}  -- f32[1] cpu" }
 S.type_as = { "x:type_as(y) → tensor", "x as y's dtype.", "print(T.ones(1):type_as(T.arange(1)):dtype())  --> i64" }
