@@ -202,7 +202,8 @@ static bool spread(const Call *c, int i) {
 static bool lies_right(const Call *c, int i) {
   const PlArray *a = c->arr[i];
   if (PL_UNLIKELY(c->layout != 0) && (a->ndim == 4 || a->ndim == 5)) return pl_is_channels_last(a);
-  return a->contiguous || repeats(c, i) || spread(c, i);
+  if (a->contiguous || repeats(c, i) || spread(c, i)) return true;
+  return (c->op->flags & PL_F_ANY_STRIDES) && c->device != PL_CPU && pl_channels_last(a);
 }
 
 /* Runs the kernel on contiguous copies of inputs where the op asks for that. */

@@ -295,6 +295,9 @@ describe("channels last", function()
       near(F.dropout(last(x), 0.5), a)
       for name, f in pairs {
         mean = function(a_) return a_:mean({ 3, 4 }) end, sum = function(a_) return a_:sum({ 1, 3, 4 }) end,
+        total = function(a_) return a_:sum() end, row = function(a_) return a_:sum(4, { keepdim = true }) end,
+        column = function(a_) return a_:mean(2, { keepdim = true }) end, samples = function(a_) return a_:mean(1) end,
+        to = function(a_) return (a_ + T.zeros(3, 1, 1, { requires_grad = true })):detach() end,
         flatten = function(a_) return a_:flatten(2) end, softmax = function(a_) return a_:softmax(2) end,
         permute = function(a_) return a_:permute(1, 3, 4, 2) end, group = function(a_) return F.group_norm(a_, 3) end,
         pad = function(a_) return F.pad(a_, { 1, 2, 0, 1 }) end, max = function(a_) return a_:amax(2) end,

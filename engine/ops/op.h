@@ -245,6 +245,7 @@ enum {
                           * gradients do, which are zeros */
   PL_F_MOVES = 2048,     /* its result lies on another device than its input */
   PL_F_SPREAD = 16384,   /* with PL_F_CONTIGUOUS: input 1, an index, may be expanded: strides 0 along some dims */
+  PL_F_ANY_STRIDES = 32768, /* with PL_F_CONTIGUOUS: the device's kernel reads images that are channels last as they lie */
   PL_F_OVER = 8192       /* in a planned graph output 0 may lie over input 0: each element is read before its place is
                           * written, none later. Without an in-place form for users */
 };

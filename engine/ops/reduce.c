@@ -31,7 +31,8 @@ static PlStatus sum_grad(PlMaker *g) {
 const PlOp pl_op_sum = {
     REDUCTION("sum", PLK_R_SUM), .doc = "The sum over the dims given, or of all elements. Integers and bools add up in i64; "
                                         "dtype= converts first.",
-    .formula = "dx = dy", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY,
+    .formula = "dx = dy", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")},
+    .flags = PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY,
     .batch = pl_batch_dims, .infer = sum_infer, .grad = sum_grad};
 
 static PlStatus mean_infer(PlInfer *c) {
@@ -54,7 +55,7 @@ static PlStatus mean_grad(PlMaker *g) {
 const PlOp pl_op_mean = {
     REDUCTION("mean", PLK_R_MEAN), .doc = "The mean over the dims given, or of all elements. Floating tensors only, unless "
                                           "dtype= says a floating dtype.",
-    .formula = "dx = dy / n", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS,
+    .formula = "dx = dy / n", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_ANY_STRIDES,
     .batch = pl_batch_dims, .infer = mean_infer, .grad = mean_grad};
 
 static PlStatus nansum_grad(PlMaker *g) {
@@ -106,7 +107,7 @@ const PlOp pl_op_sum_to = {
     .formula = "dx = dy broadcast", .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "shape_values"},
     .attrs = {{.name = "shape", .type = PL_A_SHAPE, .optional = true}}, .cls = PL_REDUCTION, .batch = pl_batch_sum_to,
     .rows = {PL_ROWS_TO, 0, "f:c", &plk_cpu_sum_pieces},
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY, .reads_values = 2, .infer = sum_to_infer, .grad = sum_to_grad,
+    .flags = PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY, .reads_values = 2, .infer = sum_to_infer, .grad = sum_to_grad,
     PL_KERNEL(sum_to)};
 
 /* ---- prod ---------------------------------------------------------------------------------------------- */

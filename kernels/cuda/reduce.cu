@@ -189,6 +189,12 @@ static PlStatus run(Job *j, const PlArray *x, uint32_t mask, int64_t outs, int c
     strides[to->ndim++] = x->strides[d];
     if ((mask >> d) & 1) n *= x->shape[d];
   }
+  for (int d = 1; d < gone.ndim && !x->contiguous; d++) /* neighbours in memory come after each other, whatever the layout */
+    for (int k = d; k > 0 && gt[k] > gt[k - 1]; k--) {
+      const int64_t size = gs[k], stride = gt[k];
+      gs[k] = gs[k - 1], gt[k] = gt[k - 1];
+      gs[k - 1] = size, gt[k - 1] = stride;
+    }
   kept.shape = ks, kept.strides = kt, kept.numel = outs;
   gone.shape = gs, gone.strides = gt, gone.numel = n;
   const PlArray *k = &kept, *g = &gone;
