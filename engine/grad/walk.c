@@ -118,7 +118,7 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
     pl_tensor_release(g);
     return s;
   }
-  if (g->refs == 1 && g->storage->refs == 1 && (g->a.contiguous || pl_channels_last(&g->a)) && !g->a.weak) {
+  if (g->refs == 1 && g->storage->refs == 1 && (g->a.contiguous || (g->a.device != PL_CPU && pl_channels_last(&g->a))) && !g->a.weak) {
     n->grad = g;
     return PL_OK;
   }
