@@ -278,6 +278,18 @@ static PlStatus prepare(PlAway *a, PlTensor *const *in, PlTensor *const *there) 
   return a->known ? PL_OK : choose(a);
 }
 
+/* Do channels-last arrays meet a group that goes by rows? Its nodes, one by one, then keep them as they lie. */
+static bool apart(const PlAway *a, const Group *g) {
+  bool rows = g->fused.rows, last = false;
+  for (int k = 0; k < g->fused.narg; k++) {
+    const PlkFusedArg *arg = &g->fused.arg[k];
+    const PlTensor *t = arg->out ? NULL : a->vals[g->arg[k]]; /* views are taken later */
+    rows = rows || arg->kind == PLK_FUSED_ROW || arg->kind == PLK_FUSED_COL;
+    last = last || (t && arg->kind == PLK_FUSED_FULL && !t->a.contiguous && pl_channels_last(&t->a));
+  }
+  return rows && last;
+}
+
 static PlStatus run(PlAway *a, int32_t from, int32_t to) {
   for (int32_t i = from; i < to; i++) {
     if (a->at[i] < 0) {
@@ -285,6 +297,11 @@ static PlStatus run(PlAway *a, int32_t from, int32_t to) {
       continue;
     }
     const Group *g = &a->groups[a->at[i]];
+    if (PL_UNLIKELY(apart(a, g))) {
+      for (; i < g->end; i++) PL_TRY(run_node(a, i));
+      i--;
+      continue;
+    }
     const PlProfile *p = pl_state.profile; /* nodes alone are measured by pl_apply */
     if (PL_UNLIKELY(p != NULL)) p->begin(a->f->nodes[g->begin].op, g->fused.nmember);
     PlStatus s = run_group(a, g);
