@@ -98,15 +98,18 @@ if(PL_BUSTED AND runner)
   endforeach()
   # Some of them once more with tensors on the emulated device; all: bench/gpu.sh --device emulated specs moved
   foreach(spec cuda:autograd cuda:nn cuda:optim cuda:nn_layers cuda:functional cuda:vmap cuda:autocast cuda:data cuda:modules
-               cuda:pytorch cuda:data/loader cuda:io cuda:channels_last moved:composites moved:nn_layers_more moved:metrics moved:embedding)
+               cuda:pytorch cuda:data/loader cuda:io cuda:channels_last cuda:jit_call cuda:tools cuda:graph_passes moved:composites
+               moved:nn_layers_more moved:metrics moved:embedding moved:modules moved:pytorch moved:plot moved:graph
+               moved:jit_inplace moved:random moved:misuse moved:printing moved:graph_io moved:ops/wrong_calls)
     string(REPLACE ":" ";" spec "${spec}")
     list(GET spec 0 mode)
     list(GET spec 1 name)
     if(PL_CUDA_EMULATED)
-      pl_test("device/${name}" unit 600 ${runner} "spec/${name}_spec.lua")
-      set_property(TEST "device/${name}" APPEND PROPERTY ENVIRONMENT "PERILUNE_CUDA_PLUGIN=${PL_CUDA_EMULATED}"
+      set(test "device/${mode}/${name}")
+      pl_test(${test} unit 600 ${runner} "spec/${name}_spec.lua")
+      set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "PERILUNE_CUDA_PLUGIN=${PL_CUDA_EMULATED}"
                    "PERILUNE_CUDA_QUIET=1" "PERILUNE_TEST_DEVICE=${mode}")
-      set_property(TEST "device/${name}" APPEND PROPERTY LABELS cuda)
+      set_property(TEST ${test} APPEND PROPERTY LABELS cuda)
     endif()
   endforeach()
   # Kernels with every block of memory between forbidden pages, each launch in two orders of threads.

@@ -135,7 +135,7 @@ describe("softmax and cross entropy along a dim that is not the last", function(
       for _, shape in ipairs(shapes) do
         local d = #shape > 2 and 2 or 1
         local x = (T.randn(unpack(shape)) * 4):to(dtype)
-        local bound = dtype == "f64" and 1e-13 or dtype == "f32" and 2e-6 or 4e-2
+        local bound = dtype == "f64" and 1e-13 or dtype == "f32" and 4e-6 or 4e-2 -- 2 in the last place of 16
         for _, f in ipairs { "softmax", "log_softmax" } do
           local got = on_threads(function() return x[f](x, d) end, f)
           local want = x:transpose(d, -1):contiguous()
@@ -171,6 +171,8 @@ describe("softmax and cross entropy along a dim that is not the last", function(
         end
       end
     end
+  end)
+  it("refuse targets that are no class", function()
     assert.has_error(function() F.cross_entropy(T.randn(2, 3, 9), T.full({ 2, 9 }, 4, { dtype = "i64" })) end)
   end)
 end)
