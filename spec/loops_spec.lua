@@ -151,3 +151,93 @@ describe("rows added to a table", function()
     end
   end)
 end)
+
+describe("sums with alpha", function()
+  it("are one pass over floats, in place too, and have their gradients", function()
+    for _, dtype in ipairs { "f32", "f64", "f16", "bf16" } do
+      local bound = ({ f32 = 1e-6, f64 = 1e-14, f16 = 2e-3, bf16 = 1e-2 })[dtype]
+      local x, y = T.randn(5, 70):to(dtype):requires_grad_(), T.randn(70):to(dtype):requires_grad_()
+      for name, sign in pairs { add = 1, sub = -1 } do
+        for _, alpha in ipairs { 0.3, -2, 3 } do
+          local want = x:detach():double() + y:detach():double() * (sign * alpha)
+          close(x[name](x, y, alpha):detach(), want, bound, name)
+          close(x[name](x, y, { alpha = alpha }):detach(), want, bound, name)
+          close(x:detach():clone()[name .. "_"](x:detach():clone(), y:detach(), alpha), want, bound, name .. "_")
+          local out = T.zeros({ 5, 70 }, { dtype = dtype })
+          T[name](x:detach(), y:detach(), { alpha = alpha, out = out })
+          close(out, want, bound, name .. " out")
+          local gx, gy = table.unpack(T.grad_of({ x[name](x, y, alpha):sum() }, { x, y }))
+          assert.is_true(gx:eq(1):all():item())
+          close(gy, T.full({ 70 }, 5.0 * sign * alpha, { dtype = dtype }), bound, "gradient")
+        end
+      end
+      assert.has_error(function() x:add(T.randn(3):to(dtype), 2) end)
+    end
+    local n = T.tensor({ 1, 2 }, { dtype = "i64" })
+    assert.same({ 4, 8 }, n:add(n, 3):tolist())
+    assert.has_error(function() n:add(n, 0.5) end)
+  end)
+end)
+
+describe("small matrices", function()
+  local function det(a) -- along the first row
+    if #a == 1 then return a[1][1] end
+    local sum = 0
+    for j = 1, #a do
+      local minor = {}
+      for i = 2, #a do
+        minor[i - 1] = {}
+        for k = 1, #a do if k ~= j then table.insert(minor[i - 1], a[i][k]) end end
+      end
+      sum = sum + (j % 2 == 1 and 1 or -1) * a[1][j] * det(minor)
+    end
+    return sum
+  end
+
+  it("are inverted, solved, factored", function()
+    for n = 1, 10 do
+      for dtype, bound in pairs { f64 = 1e-11, f32 = 1e-4 } do
+        local a = T.randn({ 20, n, n }, { dtype = dtype }) + T.eye(n):to(dtype) * 3
+        a[1] = a[1]:flip(1) -- the largest are off the diagonal
+        local one = T.eye(n):to("f64"):expand(20, n, n)
+        local inverse = with_threads(function() return T.linalg.inv(a) end)
+        local size = inverse:double():abs():max():item()
+        close(a:double():matmul(inverse:double()) / size, one / size, bound, "inverse")
+        local b = T.randn({ 20, n, 3 }, { dtype = dtype })
+        close(a:double():matmul(T.linalg.solve(a, b):double()) / size, b:double() / size, bound, "solution")
+        local c = T.randn({ 20, 3, n }, { dtype = dtype })
+        local x = T.linalg.solve(a, c, { left = false })
+        close(x:double():matmul(a:double()) / size, c:double() / size, bound, "solution from the right")
+        local s = a:matmul(a:transpose(2, 3)) + T.eye(n):to(dtype)
+        local l = T.linalg.cholesky(s)
+        close(l:double():matmul(l:double():transpose(2, 3)), s:double(), bound, "cholesky")
+        near.same_bits(l:tril(), l)
+        close(T.linalg.cholesky(s, { upper = true }), l:transpose(2, 3), bound, "upper factor")
+        if n <= 6 then
+          local d = T.linalg.det(a):tolist()
+          for i, m in ipairs(a:double():tolist()) do
+            assert.is_true(math.abs(det(m) - d[i]) < bound * 10 ^ n, "determinant")
+          end
+        end
+      end
+    end
+  end)
+
+  it("that are singular, not definite or not finite are refused or passed on", function()
+    local a = T.tensor({ { 1, 2 }, { 2, 4 } }, { dtype = "f64" })
+    local fine, message = pcall(T.linalg.inv, a)
+    assert.is_false(fine)
+    assert.truthy(tostring(message):find("pivot 2 is zero", 1, true))
+    assert.equal(0, T.linalg.det(a):item())
+    local ok, why = pcall(T.linalg.cholesky, T.tensor({ { 1, 2 }, { 2, 1 } }, { dtype = "f64" }))
+    assert.is_false(ok)
+    assert.truthy(tostring(why):find("leading minor of order 2", 1, true))
+    local tiny = T.eye(3):to("f64") * 1e-310
+    assert.is_true(T.linalg.det(T.linalg.inv(T.eye(3):to("f64") * 1e-300)):item() > 1e300)
+    assert.is_false(pcall(T.linalg.inv, T.zeros({ 3, 3 })))
+    assert.equal("number", type(T.linalg.det(tiny):item()))
+    local nan = T.full({ 2, 2 }, NAN)
+    local y = T.linalg.inv(nan):tolist()
+    assert.is_true(y[1][1] ~= y[1][1])
+  end)
+end)

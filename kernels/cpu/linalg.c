@@ -148,9 +148,9 @@ static PlStatus inv_one(const LaJob *job, int64_t b, void *const *mem) {
     plk_la_fill(y, b, (double)NAN, (double)NAN);
     return PL_OK;
   }
-  job->lp->getrf(&n, &n, mem[0], &n, mem[1], &info);
+  plk_la_lu(job, n, mem[0], mem[1], &info);
   if (info > 0) return singular(job, b, info);
-  job->lp->getri(&n, mem[0], &n, mem[1], mem[2], &lwork, &info);
+  plk_la_lu_inverse(job, n, mem[0], mem[1], mem[2], lwork, &info);
   if (info > 0) return singular(job, b, info);
   plk_la_store(job, y, b, mem[0], n, false);
   return PL_OK;
@@ -183,9 +183,9 @@ static PlStatus solve_one(const LaJob *job, int64_t b, void *const *mem) {
     plk_la_fill(job->call->out[0], b, (double)NAN, (double)NAN);
     return PL_OK;
   }
-  job->lp->getrf(&n, &n, mem[0], &n, mem[1], &info);
+  plk_la_lu(job, n, mem[0], mem[1], &info);
   if (info > 0) return singular(job, b, info);
-  job->lp->getrs(left ? "T" : "N", &n, &k, mem[0], &n, mem[1], mem[2], &n, &info, 1);
+  plk_la_lu_solve(job, left, n, k, mem[0], mem[1], mem[2]);
   plk_la_store(job, job->call->out[0], b, mem[2], n, left);
   return PL_OK;
 }
@@ -223,7 +223,7 @@ static PlStatus det_one(const LaJob *job, int64_t b, void *const *mem) {
   LaInt info = 0;
   double sign = (double)NAN, log_abs = (double)NAN, det = (double)NAN;
   if (plk_la_load(job, mem[0], job->call->in[0], b, false)) {
-    if (n > 0) job->lp->getrf(&n, &n, mem[0], &n, mem[1], &info); /* info > 0: a zero pivot, which is an answer */
+    if (n > 0) plk_la_lu(job, n, mem[0], mem[1], &info); /* info > 0: a zero pivot, which is an answer */
     lu_det(job->dtype, mem[0], mem[1], n, &sign, &log_abs, &det);
   }
   PlArray *const *out = job->call->out;

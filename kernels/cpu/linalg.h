@@ -38,6 +38,12 @@ void plk_la_fill(PlArray *a, int64_t b, double v, double d);
 /* The address of matrix b when its last `inner` dims are not counted. */
 void *plk_la_at(const PlArray *a, int64_t b, int inner);
 
+/* Factors, of small matrices without LAPACK (linalg_small.c): lu by getrf, getrs, getri; potrf. */
+void plk_la_lu(const LaJob *job, LaInt n, void *lu, LaInt *pivots, LaInt *info);
+void plk_la_lu_solve(const LaJob *job, bool transposed, LaInt n, LaInt k, const void *lu, const LaInt *pivots, void *b);
+void plk_la_lu_inverse(const LaJob *job, LaInt n, void *lu, const LaInt *pivots, void *work, LaInt lwork, LaInt *info);
+void plk_la_cholesky(const LaJob *job, bool lower, LaInt n, void *matrix, LaInt *info);
+
 static inline double la_get(const void *p, PlDtype d, int64_t i) {
   return d == PL_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
 }

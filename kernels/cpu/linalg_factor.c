@@ -57,7 +57,7 @@ static PlStatus cholesky_one(const LaJob *job, int64_t b, void *const *mem) {
   const LaInt n = job->n;
   LaInt info = 0;
   if (!plk_la_load(job, mem[0], job->call->in[0], b, false)) return nonfinite(job, b, "Cholesky factor");
-  job->lp->potrf(upper ? "L" : "U", &n, mem[0], &n, &info, 1);
+  plk_la_cholesky(job, upper, n, mem[0], &info);
   if (info > 0 && job->batch > 1)
     PL_FAIL(PL_ERR_ARG, "%s: matrix %lld of the batch is not positive definite (its leading minor of order %d)",
             job->call->name, (long long)b + 1, info);

@@ -304,7 +304,8 @@ return function(T, core)
   -- x:add(y, {alpha = a}) = x + a·y
   for _, name in ipairs { "add", "sub" } do
     local plain, inplace = op[name], core[name .. "_"]
-    local function form(raw)
+    local sign = name == "add" and 1 or -1
+    local function form(raw, scaled)
       return function(x, y, opts, ...)
         if opts == nil then return raw(x, y) end
         local o = options.check(name, type(opts) == "number" and { alpha = opts } or opts, { "alpha", "out" })
@@ -313,17 +314,21 @@ return function(T, core)
           and not (is_tensor(y) and y:is_floating_point()) then
           fail("%s: alpha is %s, but the operands are integers; give an integer", name, tostring(o.alpha))
         end
+        if type(o.alpha) == "number" and is_tensor(x) and is_tensor(y) and x:is_floating_point()
+          and x:dtype() == y:dtype() then -- in one pass
+          return scaled(x, y, { alpha = sign * o.alpha, out = o.out })
+        end
         if o.alpha ~= nil then y = (is_tensor(y) and y or T.tensor(y, { device = "cpu" })) * o.alpha end
         return raw(x, y, { out = o.out })
       end
     end
     -- the plain forms stay the engine's closures, as do the operators
-    local with_alpha = form(plain)
+    local with_alpha = form(plain, op.add_scaled)
     def(name, function(x, y, opts, ...)
       if opts == nil then return plain(x, y) end
       return with_alpha(x, y, opts, ...)
     end)
-    local with_alpha_ = form(inplace)
+    local with_alpha_ = form(inplace, core.add_scaled_)
     def(name .. "_", function(x, y, opts, ...)
       if opts == nil then return inplace(x, y) end
       return with_alpha_(x, y, opts, ...)
