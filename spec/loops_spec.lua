@@ -241,3 +241,28 @@ describe("small matrices", function()
     assert.is_true(y[1][1] ~= y[1][1])
   end)
 end)
+
+describe("counts and membership", function()
+  it("of many values in few bins, and of tests of any number", function()
+    for _, n in ipairs { 0, 1, 15, 16, 67, 1000, 5003 } do
+      for _, bins in ipairs { 1, 3, 60 } do
+        local x = T.randint(1, bins, { n }):to("i64")
+        local want = {}
+        for b = 1, bins do want[b] = 0 end
+        for _, v in ipairs(x:tolist()) do want[v] = want[v] + 1 end
+        assert.same(want, T.bincount(x, { minlength = bins }):tolist())
+      end
+    end
+    for tests = 0, 20 do
+      local x, t = T.randint(0, 30, { 200 }), T.randint(0, 30, { tests })
+      for _, dtype in ipairs { "i64", "f32", "u8" } do
+        local has = {}
+        for _, v in ipairs(t:tolist()) do has[v] = true end
+        local got = T.isin(x:to(dtype), t:to(dtype)):tolist()
+        for i, v in ipairs(x:tolist()) do assert.equal(has[v] or false, got[i]) end
+      end
+    end
+    local x = T.tensor { NAN, 1, -0.0 }
+    assert.same({ false, false, true }, T.isin(x, T.tensor { NAN, 0, 2 }):tolist())
+  end)
+end)

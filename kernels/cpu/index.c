@@ -196,8 +196,12 @@ PlStatus plk_cpu_index_max(const PlArray *x, int64_t *max) {
   void *scratch;
   const void *data;
   PL_TRY(plk_nd_dense(x, PL_I64, x->ndim, x->shape, &scratch, &data));
-  *max = INT64_MIN;
-  for (int64_t i = 0; i < x->numel; i++) *max = plk_max64(*max, ((const int64_t *)data)[i]);
+  const int64_t *v = data;
+  int64_t top[4] = {INT64_MIN, INT64_MIN, INT64_MIN, INT64_MIN}, i = 0; /* four chains of comparisons */
+  for (; i + 4 <= x->numel; i += 4)
+    for (int j = 0; j < 4; j++) top[j] = plk_max64(top[j], v[i + j]);
+  for (; i < x->numel; i++) top[0] = plk_max64(top[0], v[i]);
+  *max = plk_max64(plk_max64(top[0], top[1]), plk_max64(top[2], top[3]));
   plk_scratch_free(scratch);
   return PL_OK;
 }

@@ -248,8 +248,8 @@ T.core.op.foreach_zero_ { a }
 print(a)  --> {0., 0.}  -- f32[2] cpu]]
 E["linalg.inv"] = [[
 print(T.linalg.inv(T.tensor { { 2, 0 }, { 0, 4 } }))
---> {{ 0.5000,  0.0000},
--->  {-0.0000,  0.2500}}  -- f32[2,2] cpu]]
+--> {{0.5000, 0.0000},
+-->  {0.0000, 0.2500}}  -- f32[2,2] cpu]]
 E["linalg.solve"] = [[
 print(T.linalg.solve(T.tensor { { 2, 0 }, { 0, 4 } }, T.tensor { 2, 8 }))  --> {1., 2.}  -- f32[2] cpu]]
 E["linalg.solve_triangular"] = [[

@@ -27,7 +27,7 @@ PLK_LANE void copy_run(char *PL_RESTRICT to, const char *PL_RESTRICT from, size_
       return;
     }
     size_t k = 0;
-    if (n >= ALIGN) { /* what crosses lines of the cache costs stores more than loads */
+    if (n >= ALIGN && ((uintptr_t)to & 63)) { /* what crosses lines of the cache costs stores more than loads */
       memcpy(to, from, 64);
       k = 64 - ((uintptr_t)to & 63);
     }
@@ -35,8 +35,11 @@ PLK_LANE void copy_run(char *PL_RESTRICT to, const char *PL_RESTRICT from, size_
       memcpy(to + k, from + k, 64);
       memcpy(to + k + 64, from + k + 64, 64);
     }
-    if (k + 64 <= n) memcpy(to + k, from + k, 64);
-    memcpy(to + (n - 64), from + (n - 64), 64);
+    if (k + 64 <= n) {
+      memcpy(to + k, from + k, 64);
+      k += 64;
+    }
+    if (k < n) memcpy(to + (n - 64), from + (n - 64), 64);
     return;
   }
   ENDS(32) ENDS(16) ENDS(8) ENDS(4) ENDS(2)
