@@ -39,7 +39,8 @@ static PlStatus gather_body(void *ctx, int64_t begin, int64_t end) {
   const Gather *g = ctx;
   int last = g->n - 1;
   int64_t coord[PL_MAX_DIM], at = 0, from = 0;
-  const int64_t len = g->shape[last], xs = g->xs[last], xd = g->xdim, base = g->base, vs = g->vs[last];
+  const int64_t len = g->shape[last], xs = g->xs[last], xd = g->xdim, base = g->base;
+  const int64_t vs = len == 1 ? 1 : g->vs[last]; /* one element is no row that is worth a call */
   plk_nd_unravel(begin, last, g->shape, coord);
   for (int d = 0; d < last; d++) at += coord[d] * g->xs[d], from += coord[d] * g->vs[d];
   for (int64_t r = begin; r < end; r++) {
