@@ -2,10 +2,10 @@
  * Process groups from Lua: the raw functions below core.group that lua/perilune/distributed dresses. */
 #include <math.h>
 #include <string.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
-#include "bindings/lib.h"
-#include "engine/group.h"
+#include "bindings/group.h"
 
 enum { MAX_RANKS = 1 << 16 };
 
@@ -22,10 +22,18 @@ static int closer_gc(lua_State *L) {
   return 0;
 }
 
+/* The state that has opened the plug-in, and closes it; other states of the process (threads) stay out. */
+static _Atomic(lua_State *) owner;
+
 /* group.open() → {rank, size, local_rank, local_size, library}, or nil, why, code */
 static int g_open(lua_State *L) {
   const PlGroupTable *t;
   PlGroupInfo info;
+  lua_State *none = NULL;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
+  lua_State *me = lua_tothread(L, -1);
+  if (!atomic_compare_exchange_strong(&owner, &none, me) && none != me)
+    return l_error(L, "init_process_group: another thread of this process is in the group already");
   PlStatus s = pl_group(&t, &info);
   if (s == PL_ERR_UNSUPPORTED) return l_failure(L, s);
   CALL(L, s);
@@ -101,6 +109,9 @@ static int w_test(lua_State *L) {
   return 1;
 }
 
+PlGroupKind l_group_kind(lua_State *L, int at) { return (PlGroupKind)luaL_checkoption(L, at, NULL, kinds); }
+PlGroupOp l_group_op(lua_State *L, int at) { return (PlGroupOp)luaL_checkoption(L, at, "sum", ops); }
+
 /* The list of n numbers at field `key` of the options at 6. */
 static const int64_t *numbers(lua_State *L, const char *key, int n) {
   if (lua_getfield(L, 6, key) != LUA_TTABLE) return NULL;
@@ -123,27 +134,32 @@ static int option_int(lua_State *L, const char *key, const char *name, int def) 
   return (int)v;
 }
 
+void l_group_call(lua_State *L, PlGroupCall *c, int n, PlTensor **src, PlTensor **dst) {
+  luaL_checktype(L, 6, LUA_TTABLE);
+  c->name = l_intern(L, luaL_checkstring(L, 1));
+  c->kind = l_group_kind(L, 2);
+  *src = lua_isnil(L, 4) ? NULL : l_concrete(L, l_check_tensor(L, 4), c->name);
+  *dst = lua_isnil(L, 5) ? NULL : l_concrete(L, l_check_tensor(L, 5), c->name);
+  lua_getfield(L, 6, "op");
+  c->op = l_group_op(L, -1);
+  c->peer = option_int(L, "peer", c->name, -1);
+  c->tag = option_int(L, "tag", c->name, 0);
+  c->background = l_opt_bool(L, 6, "background", false);
+  c->send = numbers(L, "send", n);
+  c->receive = numbers(L, "receive", n);
+  if (!c->send != !c->receive) l_error(L, "%s: sizes of both sides are wanted", c->name);
+}
+
 /* group.start(name, kind, group or nil, src, dst, {op, peer, tag, background, send, receive}) → work */
 static int g_start(lua_State *L) {
   lua_settop(L, 6);
-  luaL_checktype(L, 6, LUA_TTABLE);
   const PlGroupTable *t = pl_group_open();
-  const char *name = l_intern(L, luaL_checkstring(L, 1));
-  if (!t) return l_error(L, "%s: call init_process_group first", name);
-  PlGroupCall c = {.name = name, .kind = (PlGroupKind)luaL_checkoption(L, 2, NULL, kinds)};
-  c.group = lua_touserdata(L, 3);
-  PlTensor *src = lua_isnil(L, 4) ? NULL : l_concrete(L, l_check_tensor(L, 4), name);
-  PlTensor *dst = lua_isnil(L, 5) ? NULL : l_concrete(L, l_check_tensor(L, 5), name);
-  lua_getfield(L, 6, "op");
-  c.op = (PlGroupOp)luaL_checkoption(L, -1, "sum", ops);
-  c.peer = option_int(L, "peer", name, -1);
-  c.tag = option_int(L, "tag", name, 0);
-  c.background = l_opt_bool(L, 6, "background", false);
+  PlTensor *src, *dst;
   int rank, n;
+  if (!t) return l_error(L, "%s: call init_process_group first", luaL_checkstring(L, 1));
+  PlGroupCall c = {.group = lua_touserdata(L, 3)};
   t->group_info(c.group, &rank, &n);
-  c.send = numbers(L, "send", n);
-  c.receive = numbers(L, "receive", n);
-  if (!c.send != !c.receive) return l_error(L, "%s: sizes of both sides are wanted", name);
+  l_group_call(L, &c, n, &src, &dst);
   Handle *h = l_new_handle(L, &work_type);
   PlGroupWork *w;
   CALL(L, pl_group_start(&w, &c, src, dst));
@@ -172,5 +188,6 @@ void l_group_register(lua_State *L) {
   static const luaL_Reg functions[] = {
       {"open", g_open}, {"new", g_new}, {"start", g_start}, {"execute", g_execute}, {NULL, NULL}};
   luaL_newlib(L, functions);
+  l_group_device_register(L);
   lua_setfield(L, -2, "group");
 }

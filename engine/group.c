@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/device.h"
 #include "engine/plugin.h"
 #include "engine/tensor.h"
 
@@ -64,9 +65,10 @@ struct PlGroupWork {
   PlTensor *src, *dst;
 };
 
-static PlStatus check(const char *name, const char *what, const PlTensor *t) {
+static PlStatus check(const char *name, const char *what, const PlTensor *t, int device) {
   if (!t) PL_FAIL(PL_ERR_ARG, "%s: no %s", name, what);
-  if (t->a.elsewhere || (t->flags & PL_T_BATCHED)) PL_FAIL(PL_ERR_ARG, "%s: %s must have its values on the CPU", name, what);
+  if (t->a.symbolic || t->a.device != device || (t->flags & PL_T_BATCHED))
+    PL_FAIL(PL_ERR_ARG, "%s: %s must have its values on %s", name, what, pl_device_name(device));
   if (!t->a.contiguous) PL_FAIL(PL_ERR_ARG, "%s: %s must be contiguous", name, what);
   return PL_OK;
 }
@@ -85,8 +87,7 @@ static PlStatus check_pieces(const PlGroupCall *c, const PlTensor *src, const Pl
   return from == src->a.numel && to == dst->a.numel ? PL_OK : wrong_size(c, src, dst, n);
 }
 
-/* Sets c->count and checks that both tensors have what the call reads and writes. */
-static PlStatus fit(PlGroupCall *c, const PlTensor *src, const PlTensor *dst, int rank, int n) {
+PlStatus pl_group_fit(PlGroupCall *c, const PlTensor *src, const PlTensor *dst, int rank, int n, int device) {
   const bool root = rank == c->peer;
   int64_t read = 1, write = 1; /* pieces of count elements */
   bool reads = true, writes = true;
@@ -102,8 +103,8 @@ static PlStatus fit(PlGroupCall *c, const PlTensor *src, const PlTensor *dst, in
     case PL_GROUP_SEND: writes = false; break;
     default: break;
   }
-  if (reads) PL_TRY(check(c->name, "source", src));
-  if (writes) PL_TRY(check(c->name, "destination", dst));
+  if (reads) PL_TRY(check(c->name, "source", src, device));
+  if (writes) PL_TRY(check(c->name, "destination", dst, device));
   const PlTensor *t = writes ? dst : src;
   c->dtype = (PlDtype)t->a.dtype;
   if (reads && writes && src->a.dtype != dst->a.dtype)
@@ -120,7 +121,7 @@ PlStatus pl_group_start(PlGroupWork **out, const PlGroupCall *call, PlTensor *sr
   PlGroupCall c = *call;
   int rank, n;
   t->group_info(c.group, &rank, &n);
-  if (c.kind != PL_GROUP_BARRIER) PL_TRY(fit(&c, src, dst, rank, n));
+  if (c.kind != PL_GROUP_BARRIER) PL_TRY(pl_group_fit(&c, src, dst, rank, n, PL_CPU));
   if (c.peer >= n) PL_FAIL(PL_ERR_INDEX, "%s: there is no rank %d in a group of %d", c.name, c.peer, n);
   PlGroupWork *w = calloc(1, sizeof *w);
   if (!w) PL_FAIL(PL_ERR_OOM, "%s: out of memory", c.name);

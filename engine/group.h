@@ -6,6 +6,7 @@
 
 #include "engine/perilune.h"
 #include "kernels/group.h"
+#include "kernels/group_device.h"
 
 /* The plug-in's table; opens it, and MPI, at first use. Failing says what to install. */
 PlStatus pl_group(const PlGroupTable **out, PlGroupInfo *info);
@@ -20,5 +21,19 @@ PlStatus pl_group_test(PlGroupWork *w, bool *done);
 PlStatus pl_group_wait(PlGroupWork *w, double seconds, int *source);
 /* One that is not done goes on by itself, and keeps its tensors for good. */
 void pl_group_work_release(PlGroupWork *w);
+
+/* Sets c->dtype and c->count and checks that both tensors, on `device`, have what the call moves in a group of n. */
+PlStatus pl_group_fit(PlGroupCall *c, const PlTensor *src, const PlTensor *dst, int rank, int n, int device);
+
+/* ---- tensors of GPUs (group_device.c): NCCL, where the device plug-in finds it ---- */
+
+typedef struct PlGroupDevice PlGroupDevice; /* one GPU of each member */
+PlStatus pl_group_device_library(char *version, size_t size); /* fails where it is missing */
+PlStatus pl_group_device_id(PlkNcclId *out);
+PlStatus pl_group_device_new(PlGroupDevice **out, const PlkNcclId *id, int gpu, int rank, int n);
+void pl_group_device_release(PlGroupDevice *g);
+bool pl_group_device_takes(PlGroupKind kind, PlGroupOp op, PlDtype dtype);
+/* Queued on the GPU's current stream. */
+PlStatus pl_group_device_start(PlGroupDevice *g, const PlGroupCall *call, PlTensor *src, PlTensor *dst);
 
 #endif

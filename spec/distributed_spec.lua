@@ -57,7 +57,7 @@ describe("one process", function()
   end)
 
   it("names what is wrong with a call", function()
-    raises("unknown backend 'gloo' (allowed: mpi)", function() D.init_process_group "gloo" end)
+    raises("unknown backend 'gloo' (allowed: mpi, nccl)", function() D.init_process_group "gloo" end)
     raises("timeout must be a number of seconds > 0, got 0", function() D.init_process_group { timeout = 0 } end)
     raises("unknown option 'timeuot'", function() D.init_process_group { timeuot = 3 } end)
     D.init_process_group()

@@ -14,10 +14,12 @@ end
 
 -- ---- processes -----------------------------------------------------------------------------------------------------
 
-page("init_process_group", 'T.distributed.init_process_group(["mpi",] {timeout=1800})',
+page("init_process_group", 'T.distributed.init_process_group(["mpi" or "nccl",] {timeout=1800})',
   [[Joins the processes that `perilune launch -n N script.lua` (or mpirun) started; alone, one process is a group.
 timeout: seconds after which an operation that others do not take part in raises an error.
-Groups need Open MPI (Debian: openmpi-bin libopenmpi-dev).]],
+Groups need Open MPI (Debian: openmpi-bin libopenmpi-dev). Tensors of GPUs go through NCCL where it is there, else
+through the host's memory; "nccl" insists on it. Each rank has a GPU of its own: T.cuda.set_device, with
+T.distributed.get_node_local_rank().]],
   "print(T.distributed.get_rank(), T.distributed.get_world_size())  --> 0\t1")
 page("destroy_process_group", "T.distributed.destroy_process_group([group])",
   "Ends the group of all, or one of new_group, after what is under way in it.",

@@ -22,5 +22,6 @@ const void *plc_libraries_extension(const char *name) {
   if (strcmp(name, "fused") == 0) return plc_fused_table();
   if (strcmp(name, "capture") == 0) return plc_capture_table();
   if (strcmp(name, "recurrent") == 0) return plc_recurrent_table();
+  if (strcmp(name, "nccl") == 0) return plc_nccl_table();
   return NULL;
 }

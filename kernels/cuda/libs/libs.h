@@ -6,6 +6,7 @@
 #include "kernels/capture.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/fused.h"
+#include "kernels/group_device.h"
 #include "kernels/recurrent_library.h"
 
 const char *plc_cublas_version(void); /* "13.1.0" */
@@ -13,5 +14,6 @@ const char *plc_nvrtc_version(void);
 const PlkCaptureTable *plc_capture_table(void); /* extension "capture" */
 const PlkFusedTable *plc_fused_table(void); /* extension "fused" */
 const PlkRecurrentTable *plc_recurrent_table(void); /* extension "recurrent" */
+const PlkNcclTable *plc_nccl_table(void); /* extension "nccl" */
 
 #endif

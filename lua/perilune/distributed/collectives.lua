@@ -42,7 +42,7 @@ local function in_place(who, kind, t, opts, root_name, root)
   local op, average = tensors.reduction(who, o.op, t)
   local peer = root_name and state.member(who, root_name, g, root)
   agree(g, who, "%s op=%s%s", brief(t), o.op or "sum", root_name and (" %s=%d"):format(root_name, root) or "")
-  local there, back = tensors.target(t, true)
+  local there, back = tensors.target(t, true, tensors.place(who, g, t, kind, op))
   local mine = not peer or peer == g.mine
   local work = state.start(who, kind, g, there, there, { op = op, peer = peer }, async, function()
     if average and mine then there:div_(g.n) end
@@ -64,8 +64,9 @@ local function reduce_pieces(who, out, pieces, opts)
   local o, g, async = read_options(who, opts, "op")
   local op, average = tensors.reduction(who, o.op, out)
   agree(g, who, "%s op=%s", brief(out), o.op or "sum")
-  local there, back = tensors.target(out, false)
-  local work = state.start(who, "reduce_scatter", g, pieces(g), there, { op = op }, async, function()
+  local place = tensors.place(who, g, out, "reduce_scatter", op)
+  local there, back = tensors.target(out, false, place)
+  local work = state.start(who, "reduce_scatter", g, pieces(g, place), there, { op = op }, async, function()
     if average then there:div_(g.n) end
     if back then back() end
   end)
@@ -75,8 +76,8 @@ end
 --- out := the reduction of what the ranks have for this one: entry 1 + rank of each one's list.
 function M.reduce_scatter(out, list, opts)
   check("reduce_scatter", "the result", out)
-  return reduce_pieces("reduce_scatter", out, function(g)
-    return tensors.joined(check_list("reduce_scatter", "the list", list, g.n, out))
+  return reduce_pieces("reduce_scatter", out, function(g, place)
+    return tensors.joined(check_list("reduce_scatter", "the list", list, g.n, out), place)
   end, opts)
 end
 
@@ -85,11 +86,11 @@ function M.reduce_scatter_tensor(out, input, opts)
   local who = "reduce_scatter_tensor"
   check(who, "the result", out)
   check(who, "the input", input)
-  return reduce_pieces(who, out, function(g)
+  return reduce_pieces(who, out, function(g, place)
     if input:numel() ~= g.n * out:numel() or input:dtype() ~= out:dtype() then
       fail("%s: the input %s must be %d times the result %s", who, brief(input), g.n, brief(out))
     end
-    return tensors.source(input)
+    return tensors.source(input, place)
   end, opts)
 end
 
@@ -102,8 +103,9 @@ function M.broadcast(t, src, opts)
   local _, g, async = read_options("broadcast", opts, "src")
   local peer = state.member("broadcast", "src", g, src)
   agree(g, "broadcast", "%s src=%d", brief(t), src)
+  local place = tensors.place("broadcast", g, t, "broadcast")
   local there, back
-  if peer == g.mine then there = tensors.source(t) else there, back = tensors.target(t, false) end
+  if peer == g.mine then there = tensors.source(t, place) else there, back = tensors.target(t, false, place) end
   return result(state.start("broadcast", "broadcast", g, nil, there, { peer = peer }, async, back), async, t)
 end
 
@@ -113,8 +115,9 @@ function M.all_gather(list, t, opts)
   local _, g, async = read_options("all_gather", opts)
   check_list("all_gather", "the list", list, g.n, t)
   agree(g, "all_gather", "%s", brief(t))
-  local all = tensors.room(t, g.n)
-  local work = state.start("all_gather", "all_gather", g, tensors.source(t), all, {}, async,
+  local place = tensors.place("all_gather", g, t, "all_gather")
+  local all = tensors.room(t, g.n, place)
+  local work = state.start("all_gather", "all_gather", g, tensors.source(t, place), all, {}, async,
     function() tensors.spread(all, list) end)
   return result(work, async, list)
 end
@@ -129,8 +132,9 @@ function M.all_gather_into_tensor(out, t, opts)
     fail("%s: the result %s must be %d times the tensor %s", who, brief(out), g.n, brief(t))
   end
   agree(g, who, "%s", brief(t))
-  local there, back = tensors.target(out, false)
-  return result(state.start(who, "all_gather", g, tensors.source(t), there, {}, async, back), async, out)
+  local place = tensors.place(who, g, t, "all_gather")
+  local there, back = tensors.target(out, false, place)
+  return result(state.start(who, "all_gather", g, tensors.source(t, place), there, {}, async, back), async, out)
 end
 
 --- On rank dst: list[1 + r] := rank r's t. The others give no list.
@@ -143,15 +147,15 @@ function M.gather(t, list, dst, opts)
   dst, opts = root_of("dst", dst, opts, 0)
   local _, g, async = read_options("gather", opts, "dst")
   local peer = state.member("gather", "dst", g, dst)
-  local all
   if peer == g.mine then
     check_list("gather", "the list", list, g.n, t)
-    all = tensors.room(t, g.n)
   elseif list ~= nil then
     fail("gather: only rank %d, the destination, gives a list", dst)
   end
   agree(g, "gather", "%s dst=%d", brief(t), dst)
-  local work = state.start("gather", "gather", g, tensors.source(t), all, { peer = peer }, async,
+  local place = tensors.place("gather", g, t, "gather")
+  local all = peer == g.mine and tensors.room(t, g.n, place) or nil
+  local work = state.start("gather", "gather", g, tensors.source(t, place), all, { peer = peer }, async,
     all and function() tensors.spread(all, list) end)
   return result(work, async, list)
 end
@@ -166,14 +170,15 @@ function M.scatter(t, list, src, opts)
   src, opts = root_of("src", src, opts, 0)
   local _, g, async = read_options("scatter", opts, "src")
   local peer = state.member("scatter", "src", g, src)
-  local all
   if peer == g.mine then
-    all = tensors.joined(check_list("scatter", "the list", list, g.n, t))
+    check_list("scatter", "the list", list, g.n, t)
   elseif list ~= nil then
     fail("scatter: only rank %d, the source, gives a list", src)
   end
   agree(g, "scatter", "%s src=%d", brief(t), src)
-  local there, back = tensors.target(t, false)
+  local place = tensors.place("scatter", g, t, "scatter")
+  local all = peer == g.mine and tensors.joined(list, place) or nil
+  local there, back = tensors.target(t, false, place)
   return result(state.start("scatter", "scatter", g, all, there, { peer = peer }, async, back), async, t)
 end
 
@@ -187,8 +192,9 @@ function M.all_to_all(out, list, opts)
   check_list("all_to_all", "the input list", list, g.n, list[1])
   check_list("all_to_all", "the output list", out, g.n, list[1])
   agree(g, "all_to_all", "%s", brief(list[1]))
-  local all = tensors.room(list[1], g.n)
-  local work = state.start("all_to_all", "all_to_all", g, tensors.joined(list), all, {}, async,
+  local place = tensors.place("all_to_all", g, list[1], "all_to_all")
+  local all = tensors.room(list[1], g.n, place)
+  local work = state.start("all_to_all", "all_to_all", g, tensors.joined(list, place), all, {}, async,
     function() tensors.spread(all, out) end)
   return result(work, async, out)
 end
@@ -232,9 +238,10 @@ function M.all_to_all_single(out, input, opts)
   local send = sizes(who, "input", o.input_split_sizes, g.n, input)
   if g.n == 1 and send[1] ~= receive[1] then fail("%s: %s and %s differ in size", who, brief(out), brief(input)) end
   agree(g, who, "%s", out:dtype())
-  local there, back = tensors.target(out, false)
+  local place = tensors.place(who, g, out, "all_to_all")
+  local there, back = tensors.target(out, false, place)
   local pieces = { send = send, receive = receive }
-  local work = state.start(who, "all_to_all", g, tensors.source(input), there, pieces, async, back)
+  local work = state.start(who, "all_to_all", g, tensors.source(input, place), there, pieces, async, back)
   return result(work, async, out)
 end
 
@@ -262,14 +269,25 @@ local function message(who, t, name, peer, opts)
   return g, { peer = at, tag = tag }
 end
 
+-- Where a message's tensor lies: through NCCL once the group has used it, which both ends know.
+local function direct(who, g, t, kind, call)
+  local place = tensors.place(who, g, t, kind)
+  if place ~= "cpu" and (call.peer == nil or call.tag ~= 0) then
+    fail("%s: NCCL, which carries tensors of GPUs, knows no tags and wants the sender's rank", who)
+  end
+  return place
+end
+
 local function send(who, t, dst, opts, async)
   local g, call = message(who, t, "dst", dst, opts)
-  return state.start(who, "send", g, tensors.source(t), nil, call, async)
+  local place = direct(who, g, t, "send", call)
+  return state.start(who, "send", g, tensors.source(t, place), nil, call, async)
 end
 
 local function receive(who, t, src, opts, async)
   local g, call = message(who, t, "src", src, opts)
-  local there, back = tensors.target(t, false)
+  local place = direct(who, g, t, "receive", call)
+  local there, back = tensors.target(t, false, place)
   return state.start(who, "receive", g, nil, there, call, async, back), g
 end
 

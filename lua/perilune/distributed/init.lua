@@ -34,13 +34,14 @@ local function check_timeout(who, v)
   return v
 end
 
-local backends = { "mpi" }
+local backends = { "mpi", "nccl" }
 
 local function check_backend(name)
   if name == nil then return "mpi" end
   if type(name) ~= "string" then fail("init_process_group: the backend must be a name, got %s", describe(name)) end
   for _, known in ipairs(backends) do if name:lower() == known then return known end end
-  fail("init_process_group: %s; CPU tensors go through MPI", options.unknown("backend", name, backends))
+  fail("init_process_group: %s; tensors of the CPU go through MPI, those of GPUs through NCCL where it is there",
+    options.unknown("backend", name, backends))
 end
 
 --- Joins the processes that one command started: init_process_group([backend,] {timeout=1800}).
@@ -69,6 +70,15 @@ function M.init_process_group(backend, opts)
   state.info, state.backend = info, backend
   state.world = state.make_group(ranks, info.rank, timeout)
   core.rank = info.rank
+  if backend == "nccl" then -- at once, so that what is missing is said here
+    local there, why = core.device.available()
+    if not there then
+      state.world, core.rank = nil, nil
+      fail("init_process_group: backend \"nccl\" needs a GPU: %s; use \"mpi\"", (why:gsub("^.-:%d+: ", "")))
+    end
+    local mine = "cuda:" .. core.device.current()
+    if info.size > 1 then require("perilune.distributed.gpu").ready(who, state.world, mine, true) end
+  end
 end
 
 --- Ends the group (or one made by new_group); waits for what is under way in it.
@@ -78,6 +88,10 @@ function M.destroy_process_group(group)
     if g == state.world or work.group == g then work:wait() end
   end
   g.gone = true
+  if g.nccl then
+    core.device.synchronize()
+    g.nccl:close()
+  end
   if g == state.world then state.world, core.rank = nil, nil end
 end
 

@@ -87,7 +87,7 @@ function Work:wait(timeout)
       self.failed = options.here((tostring(source):gsub("^.-:%d+: ", "")))
       error(self.failed, 0)
     end
-    self.waited, self.source = true, source
+    self.waited, self.source = true, source or self.source
     settle(self)
     if self.raw then self.raw:close() end
     if self.finish then
@@ -113,7 +113,8 @@ local function sweep()
   end
 end
 
---- Starts an operation on contiguous CPU tensors. call: {op, peer, tag, send, receive}; finish() runs once it is done.
+--- Starts an operation on contiguous tensors of the CPU, or (where NCCL takes them) of a GPU. call: {op, peer, tag,
+-- send, receive}; finish() runs once it is done.
 function state.start(who, kind, g, src, dst, call, background, finish)
   local work = setmetatable({ who = who, group = g, finish = finish, keep = { src, dst } }, Work)
   if g.n == 1 and kind ~= "send" and kind ~= "receive" then
@@ -121,6 +122,13 @@ function state.start(who, kind, g, src, dst, call, background, finish)
       local _ <close> = T.no_grad()
       dst:view(-1):copy_(src:view(-1))
     end
+    if not background then work:wait() end
+    return work
+  end
+  local t = dst or src
+  if t and t:device() ~= "cpu" then -- queued on the GPU's stream: what is queued later comes later
+    require("perilune.distributed.gpu").start(who, kind, g, src, dst, call)
+    work.source = call.peer
     if not background then work:wait() end
     return work
   end

@@ -54,47 +54,54 @@ function M.reduction(who, op, t)
   return known, op == "avg"
 end
 
--- ---- to memory of the CPU, and back -----------------------------------------------------------------------
+-- ---- where it goes ----------------------------------------------------------------------------------------------
 
 local warned
-local function staged()
+local function staged(why)
   if warned then return end
   warned = true
-  io.stderr:write("perilune: T.distributed: tensors of the GPU go through the host's memory and MPI\n")
+  if (core.rank or 0) > 0 then return end -- rank 0 speaks for all
+  io.stderr:write("perilune: T.distributed: tensors of the GPU go through the host's memory and MPI",
+    why and (": " .. why) or "", "\n")
 end
 
---- What is read of t, as contiguous memory of the CPU.
-function M.source(t)
+--- The device on which an operation on t takes place: "cpu", or t's own where NCCL carries it or nobody else is there.
+-- Ranks decide alike as long as their tensors lie on devices alike.
+function M.place(who, g, t, kind, op)
+  local device = t:device()
+  if device == "cpu" or g.n == 1 then return device end
+  local gpu = require "perilune.distributed.gpu"
+  local together = kind ~= "send" and kind ~= "receive"
+  if gpu.ready(who, g, device, together) and gpu.takes(kind, op, t:dtype()) then return device end
+  if g.nccl == false then staged(gpu.why) end
+  return "cpu"
+end
+
+--- What is read of t, as contiguous memory in that place.
+function M.source(t, place)
   local _ <close> = T.no_grad()
-  if t:device() ~= "cpu" then
-    staged()
-    return t:detach():to("cpu"):contiguous()
-  end
-  return t:contiguous():detach()
+  t = t:detach()
+  if t:device() ~= place then t = t:to(place) end
+  return t:contiguous()
 end
 
 --- Memory for t's new values, with the old ones where `read`, and a function that puts them into t (nil: t is that
 -- memory itself).
-function M.target(t, read)
+function M.target(t, read, place)
   local _ <close> = T.no_grad()
-  if t:device() == "cpu" and t:is_contiguous() then return t, nil end
-  if t:device() ~= "cpu" then staged() end
-  local there = read and t:detach():to("cpu"):contiguous()
-    or T.empty(t:shape(), { dtype = t:dtype(), device = "cpu" })
+  if t:device() == place and t:is_contiguous() then return t, nil end
+  local there = read and M.source(t, place) or T.empty(t:shape(), { dtype = t:dtype(), device = place })
   return there, function() t:copy_(there) end
 end
 
 --- Room for n pieces like t, one behind the other.
-function M.room(t, n) return T.empty({ n, t:numel() }, { dtype = t:dtype(), device = "cpu" }) end
+function M.room(t, n, place) return T.empty({ n, t:numel() }, { dtype = t:dtype(), device = place }) end
 
 --- The tensors of a list, one behind the other.
-function M.joined(list)
+function M.joined(list, place)
   local _ <close> = T.no_grad()
-  local all = M.room(list[1], #list)
-  for i, t in ipairs(list) do
-    if t:device() ~= "cpu" then staged() end
-    all[i]:copy_(t:detach():reshape(-1))
-  end
+  local all = M.room(list[1], #list, place)
+  for i, t in ipairs(list) do all[i]:copy_(t:detach():reshape(-1)) end
   return all
 end
 

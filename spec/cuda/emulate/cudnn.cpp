@@ -12,6 +12,7 @@
 #include "cudnn_inside.h"
 #include "inside.h"
 #include "kernels/convert.h"
+#include "nccl.h"
 extern "C" {
 #include "kernels/cuda/libs/library.h"
 }
@@ -445,12 +446,13 @@ bool plc_library_open(const char *name, const char *const *, const PlcSymbol *sy
       HERE(cudnnRNNBackwardData_v8) HERE(cudnnRNNBackwardWeights_v8) HERE(cudnnCreateCTCLossDescriptor)
       HERE(cudnnDestroyCTCLossDescriptor) HERE(cudnnSetCTCLossDescriptor_v9) HERE(cudnnGetCTCLossWorkspaceSize_v8)
       HERE(cudnnCTCLoss_v8)};
-  if (plce_word("no-cudnn", NULL)) {
+  const bool nccl = strcmp(name, "NCCL") == 0;
+  if (plce_word(nccl ? "no-nccl" : "no-cudnn", NULL)) {
     snprintf(missing, size, "%s was not found", name);
     return false;
   }
   for (; symbols->name; symbols++) {
-    void (*f)(void) = (void (*)(void))not_here;
+    void (*f)(void) = nccl ? plce_nccl_symbol(symbols->name) : (void (*)(void))not_here;
     for (size_t i = 0; i < sizeof here / sizeof *here; i++)
       if (strcmp(here[i].name, symbols->name) == 0) f = here[i].f;
     memcpy((char *)table + symbols->at, &f, sizeof f);

@@ -117,5 +117,6 @@ extern "C" const void *plc_libraries_extension(const char *name) {
   static const PlkFusedTable table = {plc_fused_takes, plc_fused_takes_rows, make, run, plc_fused_source};
   if (strcmp(name, "capture") == 0) return plc_capture_table();
   if (strcmp(name, "recurrent") == 0) return plc_recurrent_table();
+  if (strcmp(name, "nccl") == 0) return plc_nccl_table();
   return strcmp(name, "fused") == 0 ? &table : NULL;
 }
