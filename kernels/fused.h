@@ -37,6 +37,8 @@ typedef enum PlkFusedRows {
   PLK_FUSED_LOG_SOFTMAX,
   PLK_FUSED_SOFTMAX_BWD, /* dy, y */
   PLK_FUSED_LOG_SOFTMAX_BWD,
+  PLK_FUSED_LAYER_NORM_BWD, /* dy, x, mean, 1/deviation, weight: dx; sums over rows are the caller's */
+  PLK_FUSED_RMS_NORM_BWD,   /* dy, x, 1/root, weight: the same */
   PLK_FUSED_LAYER_NORM, /* x, weight, bias; parameter 0: eps. Further results: mean, 1/deviation */
   PLK_FUSED_RMS_NORM,   /* x, weight; the same. Further result: 1/root */
   PLK_FUSED_ROWS_END
@@ -44,13 +46,14 @@ typedef enum PlkFusedRows {
 
 enum { PLK_FUSED_NONE = INT16_MIN }; /* no such input */
 
-/* y = code(x0, x1, x2). in[k] ≥ 0: result of that member; < 0: argument -1 - in[k]; or PLK_FUSED_NONE. */
+enum { PLK_FUSED_IN = 5 };
+/* y = code(x0, x1, …). in[k] ≥ 0: result of that member; < 0: argument -1 - in[k]; or PLK_FUSED_NONE. */
 typedef struct PlkFusedMember {
   int16_t code;
   uint8_t dtype, result; /* of the inputs (WHERE: of inputs 1 and 2), of the result */
   uint8_t nin, set;      /* set: bit k: parameter k is given */
   bool col;              /* the result is one value a row; an elementwise member then works on such values alone */
-  int16_t in[3];
+  int16_t in[PLK_FUSED_IN];
   int16_t out;           /* argument that takes the result, -1: only members read it */
   int16_t more[2];       /* the same of further results, which no member reads */
 } PlkFusedMember;

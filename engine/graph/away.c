@@ -148,6 +148,26 @@ static PlStatus argument(PlAway *a, const Group *g, int k, int layout, PlTensor 
   return PL_OK;
 }
 
+/* The op of member m, without its first result, which the group made: sums over rows. It reads what the kernel read and wrote
+ * (arr: the group's arguments). */
+static PlStatus sum_behind(PlAway *a, const Group *g, int m, const PlArray *const *arr) {
+  const PlFNode *n = &a->f->nodes[g->node[m]];
+  const PlkFusedMember *member = &g->fused.member[m];
+  const PlArray *in[PLK_FUSED_IN] = {NULL};
+  PlArray *out[PL_MAX_OUT] = {NULL};
+  for (int k = 0; k < member->nin; k++)
+    if (member->in[k] != PLK_FUSED_NONE) in[k] = arr[member->in[k] < 0 ? -1 - member->in[k] : g->fused.member[member->in[k]].out];
+  for (int32_t o = 1; o < n->nout; o++) {
+    const PlFVal v = n->first + o;
+    const PlFValue *val = &a->f->vals[v];
+    if (val->dtype == PL_NDTYPE || a->last[v] < 0) continue;
+    PL_TRY(pl_tensor_empty_on(&a->vals[v], g->device, (PlDtype)val->dtype, val->ndim, val->dims));
+    out[o] = &a->vals[v]->a;
+  }
+  const PlkCall call = {.name = n->op->name, .code = n->op->kcode, .nin = n->nin, .nout = n->nout, .in = in, .out = out, .attrs = n->attrs};
+  return pl_call_run_device(g->device, n->op, &call);
+}
+
 static PlStatus launch(PlAway *a, const Group *g, PlTensor **made) {
   const PlArray *arr[PLK_FUSED_ARGS];
   const PlkFusedRun run = {.numel = g->numel, .cols = g->cols, .arg = arr, .attrs = g->attrs};
@@ -162,7 +182,10 @@ static PlStatus launch(PlAway *a, const Group *g, PlTensor **made) {
     PL_TRY(pl_tensor_empty_as(&a->vals[v], layout, g->device, (PlDtype)val->dtype, val->ndim, val->dims));
     arr[k] = &a->vals[v]->a;
   }
-  return a->table->run(pl_gpu_index(g->device), g->kernel, &run);
+  PL_TRY(a->table->run(pl_gpu_index(g->device), g->kernel, &run));
+  for (int m = 0; m < g->fused.nmember; m++)
+    if (pl_away_sums_behind(a, g, m)) PL_TRY(sum_behind(a, g, m, arr));
+  return PL_OK;
 }
 
 static PlStatus run_group(PlAway *a, const Group *g) {

@@ -48,6 +48,8 @@ int pl_away_code(const PlFNode *n);
 int pl_away_argument(Group *g, PlFVal v, PlkFusedArg as);
 /* The longest group of rows from g->begin on, before node `most`; false: there is none (away_rows.c). */
 bool pl_away_rows(const PlAway *a, Group *g, int32_t most);
+/* Does member m leave sums over rows to its op's own kernel, which runs behind the group (gradients of a norm's weights)? */
+bool pl_away_sums_behind(const PlAway *a, const Group *g, int m);
 /* Is node i a view of what no member of g makes? */
 bool pl_away_view_of_others(const PlAway *a, const Group *g, int32_t i);
 

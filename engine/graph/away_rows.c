@@ -26,8 +26,25 @@ static int row_code(const PlFNode *n) {
   if (strcmp(family, "softmax") == 0) return n->op->kcode ? PLK_FUSED_LOG_SOFTMAX : PLK_FUSED_SOFTMAX;
   if (strcmp(family, "softmax_bwd") == 0) return n->op->kcode ? PLK_FUSED_LOG_SOFTMAX_BWD : PLK_FUSED_SOFTMAX_BWD;
   if (strcmp(family, "layer_norm") == 0) return n->op->kcode ? PLK_FUSED_RMS_NORM : PLK_FUSED_LAYER_NORM;
+  if (strcmp(family, "layer_norm_bwd") == 0) return n->op->kcode ? PLK_FUSED_RMS_NORM_BWD : PLK_FUSED_LAYER_NORM_BWD;
   return -1;
 }
+
+/* Sums over the rows of the space, of which the group computes what goes along them: the op's own kernel adds up behind it. */
+static bool sums_behind(int code) { return code == PLK_FUSED_LAYER_NORM_BWD || code == PLK_FUSED_RMS_NORM_BWD; }
+
+bool pl_away_sums_behind(const PlAway *a, const Group *g, int m) {
+  const PlFNode *n = &a->f->nodes[g->node[m]];
+  bool any = false;
+  for (int32_t o = 1; o < n->nout; o++) any = any || a->last[n->first + o] >= 0;
+  return any && sums_behind(g->fused.member[m].code);
+}
+
+/* A norm's weight or bias; its mean or 1/deviation. */
+static bool is_weight(int code, int k) {
+  return code >= PLK_FUSED_LAYER_NORM ? k > 0 : k == (code == PLK_FUSED_LAYER_NORM_BWD ? 4 : code == PLK_FUSED_RMS_NORM_BWD ? 3 : -1);
+}
+static bool is_statistic(int code, int k) { return sums_behind(code) && k > 1 && !is_weight(code, k); }
 
 /* The member whose result value v is, itself or a view of it; -1: none. *slot: which of the node's results. */
 static int maker(const PlAway *a, const Group *g, PlFVal v, int *slot) {
@@ -71,7 +88,7 @@ static bool describe(const PlAway *a, const PlFNode *n, const PlTileRole *r, Plk
   const bool along = n->op->rows.roles != NULL;
   const int code = along ? row_code(n) : pl_away_code(n);
   if (code < 0 || n->nin < 1 || n->in[0] < 0) return false;
-  *m = (PlkFusedMember){.code = (int16_t)code, .nin = (uint8_t)(n->nin < 3 ? n->nin : 3), .out = -1, .more = {-1, -1},
+  *m = (PlkFusedMember){.code = (int16_t)code, .nin = (uint8_t)(n->nin < PLK_FUSED_IN ? n->nin : PLK_FUSED_IN), .out = -1, .more = {-1, -1},
                         .result = f->vals[n->first].dtype, .col = r->out[0] == PL_TILE_COL};
   if (along) {
     m->dtype = f->vals[n->in[0]].dtype;
@@ -99,18 +116,21 @@ static bool join(const PlAway *a, Group *g) {
     g->end++;
     return true;
   }
-  if (g->fused.nmember == PLK_FUSED_MEMBERS || !pl_tile_join(f, n, &space, &role) || role.summed || space.grain) return false;
+  if (g->fused.nmember == PLK_FUSED_MEMBERS || !pl_tile_join_rows(f, n, &space, &role)) return false;
   if (a->device[n->first] != g->device || !describe(a, n, &role, &m)) return false;
+  /* where eager kernels cut a row in pieces, sums would be other ones */
+  if (m.code >= PLK_FUSED_SUM && m.code < PLK_FUSED_SOFTMAX && !a->table->takes_rows(space.numel / space.cols, space.cols)) return false;
   const int nargs = g->fused.narg;
   bool ok = true;
   for (int32_t k = 0; k < m.nin && ok; k++) {
-    const bool weights = m.code >= PLK_FUSED_LAYER_NORM && k > 0;
+    const bool weights = is_weight(m.code, k);
     m.in[k] = PLK_FUSED_NONE;
     if (n->in[k] < 0) {
       ok = weights;
       continue;
     }
-    const PlDtype own = weights ? (PlDtype)f->vals[n->in[k]].dtype : m.code == PLK_EW_WHERE && k == 0 ? PL_BOOL : (PlDtype)m.dtype;
+    PlDtype own = weights ? (PlDtype)f->vals[n->in[k]].dtype : m.code == PLK_EW_WHERE && k == 0 ? PL_BOOL : (PlDtype)m.dtype;
+    if (is_statistic(m.code, k)) own = m.dtype == PL_F64 ? PL_F64 : PL_F32;
     if (weights && own != (PlDtype)m.dtype && !(own == PL_F32 && m.dtype != PL_F64)) ok = false;
     if (ok) m.in[k] = operand(a, g, n->in[k], role.in[k], own);
     ok = ok && m.in[k] != PLK_FUSED_NONE;
@@ -128,17 +148,27 @@ static bool join(const PlAway *a, Group *g) {
   return true;
 }
 
+/* Members that the sums behind the group read. */
+static void read_behind(const PlAway *a, const Group *g, bool *read) {
+  for (int m = 0; m < g->fused.nmember; m++)
+    for (int k = 0; k < 2 && pl_away_sums_behind(a, g, m); k++)
+      if (g->fused.member[m].in[k] >= 0) read[g->fused.member[m].in[k]] = true;
+}
+
 /* Values that somebody outside reads become arguments that are written; views of them cannot. */
 static bool outputs(const PlAway *a, Group *g) {
   const PlFlow *f = a->f;
+  bool read[PLK_FUSED_MEMBERS] = {false};
+  read_behind(a, g, read);
   for (int32_t i = g->begin; i < g->end; i++)
     if ((f->nodes[i].flags & PL_FN_VIEW) && a->last[f->nodes[i].first] >= g->end && !pl_away_view_of_others(a, g, i)) return false;
   for (int m = 0; m < g->fused.nmember; m++) {
     const PlFNode *n = &f->nodes[g->node[m]];
     PlkFusedMember *member = &g->fused.member[m];
-    for (int32_t o = 0; o < n->nout && o < 3; o++) {
+    for (int32_t o = 0; o < (sums_behind(member->code) ? 1 : n->nout) && o < 3; o++) {
       const PlFVal v = n->first + o;
-      if (f->vals[v].dtype == PL_NDTYPE || (o > 0 && a->last[v] < 0) || (a->last[v] < g->end && a->last[v] >= 0)) continue;
+      const bool inside = a->last[v] < g->end && a->last[v] >= 0 && !(o == 0 && read[m]);
+      if (f->vals[v].dtype == PL_NDTYPE || (o > 0 && a->last[v] < 0) || inside) continue;
       const uint8_t kind = o > 0 || member->col ? PLK_FUSED_COL : PLK_FUSED_FULL;
       const int at = pl_away_argument(g, v, (PlkFusedArg){.dtype = f->vals[v].dtype, .kind = kind, .out = true});
       if (at < 0) return false;
@@ -175,7 +205,7 @@ bool pl_away_rows(const PlAway *a, Group *g, int32_t most) {
   fill(a, g, space, most);
   g->numel = g->space.numel;
   g->cols = g->space.cols;
-  const bool fine = g->fused.rows && g->fused.nmember > 1 && g->cols > 1 && a->table->takes_rows(g->numel / g->cols, g->cols);
+  const bool fine = g->fused.rows && g->fused.nmember > 1 && g->cols > 1;
   if (!fine) g->end = begin;
   return fine && outputs(a, g);
 }

@@ -243,9 +243,22 @@ static bool grains_fit(const PlTileSpace *s) {
   return s->unit <= 1 || (s->cols && s->grain / s->cols % s->unit == 0);
 }
 
-bool pl_tile_join(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTileRole *r) {
+static bool may_join(const PlFNode *n) {
   if ((n->flags & (PL_FN_MUTATES | PL_FN_VIEW)) || (n->op->flags & (PL_F_MUTATES | PL_F_SEEDED)) || n->draw >= 0) return false;
-  if (!n->op->kernel[PL_CPU] || n->nin > PL_MAX_IN) return false;
+  return n->op->kernel[PL_CPU] && n->nin <= PL_MAX_IN;
+}
+
+bool pl_tile_join_rows(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTileRole *r) {
+  PlTileSpace mine = *s;
+  *r = (PlTileRole){.spare = 0};
+  if (!may_join(n) || !(n->op->rows.roles ? row_member(f, n, &mine, r) : pointwise(f, n, &mine, r))) return false;
+  r->summed = n->op->rows.pieces && n->op->rows.roles && strchr(n->op->rows.roles, 's');
+  *s = mine;
+  return true;
+}
+
+bool pl_tile_join(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTileRole *r) {
+  if (!may_join(n)) return false;
   *r = (PlTileRole){.spare = 0};
   PlTileSpace mine = *s;
   bool sums = n->op->rows.pieces != NULL;

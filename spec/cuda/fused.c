@@ -83,6 +83,12 @@ static int add_row(PlkFused *g, int code, PlDtype d, int nin, const int16_t *in)
                         .set = code == PLK_FUSED_VAR || code == PLK_FUSED_STD || code >= PLK_FUSED_LAYER_NORM,
                         .col = code < PLK_FUSED_SOFTMAX && code >= PLK_FUSED_SUM, .more = {-1, -1}};
   for (int k = 0; k < nin; k++) m->in[k] = in[k];
+  if (code == PLK_FUSED_LAYER_NORM_BWD || code == PLK_FUSED_RMS_NORM_BWD) {
+    const bool layer = code == PLK_FUSED_LAYER_NORM_BWD;
+    for (int k = 2; k < 4; k++) m->in[k] = -1 - PLK_FUSED_COL; /* mean, 1/deviation; then the weight */
+    m->in[layer ? 4 : 3] = -1 - PLK_FUSED_ROW;
+    m->nin = layer ? 5 : 4;
+  }
   g->arg[g->narg++] = (PlkFusedArg){.dtype = (uint8_t)d, .kind = m->col ? PLK_FUSED_COL : PLK_FUSED_FULL, .out = true};
   return g->nmember++;
 }
@@ -101,7 +107,7 @@ static void every_row(void) {
     int16_t last = -1 - PLK_FUSED_FULL;
     for (int code = PLK_FUSED_SUM; code < PLK_FUSED_ROWS_END; code++) {
       CHECK(plc_fused_takes(code, t, t) && !plc_fused_takes(code, PL_I32, PL_I32), "%d", code);
-      const bool norm = code >= PLK_FUSED_LAYER_NORM, two = code == PLK_FUSED_SOFTMAX_BWD || code == PLK_FUSED_LOG_SOFTMAX_BWD;
+      const bool norm = code >= PLK_FUSED_LAYER_NORM, two = code >= PLK_FUSED_SOFTMAX_BWD && code < PLK_FUSED_LAYER_NORM;
       const int16_t weight = -1 - PLK_FUSED_ROW, in[3] = {last, norm ? weight : (int16_t)(-1 - PLK_FUSED_FULL), PLK_FUSED_NONE};
       const int m = add_row(&g, code, t, code == PLK_FUSED_LAYER_NORM ? 3 : norm || two ? 2 : 1, in);
       if (norm) {

@@ -135,6 +135,53 @@ describe("T.jit on the device", function()
     local x = T.randn(2, 5000)
     local groups, members = both("long", function(a) return (a * 2 + 1):sum(-1), (a - 1):relu() * 3 end, x)
     assert.is_true(groups >= 1 and members < 7, ("%d groups of %d"):format(groups, members))
+    -- softmax and norms take a block a row anyway
+    groups, members = both("long softmax", function(a) return F.softmax(a * 2 + 1, -1) * 3 end, x)
+    assert.same({ 1, 4 }, { groups, members })
+    groups, members = both("long norm", function(a) return F.rms_norm(a * 2 + 1, { 5000 }):relu() end, x)
+    assert.same({ 1, 4 }, { groups, members })
+  end)
+
+  -- Gradients of f(x, …) for all of them, one by one and jitted; returns groups and members of the jitted one.
+  local function gradients(what, f, ...)
+    return both(what, function(...)
+      local leaves = { ... }
+      for i, x in ipairs(leaves) do leaves[i] = x:detach():requires_grad_() end
+      return table.unpack(T.grad_of(f(table.unpack(leaves)), leaves))
+    end, ...)
+  end
+
+  it("the way back through a norm is one kernel with its neighbours, sums over rows come behind it", function()
+    T.manual_seed(8)
+    for _, dtype in ipairs { "f32", "bf16" } do -- a kernel of each is compiled once
+      for _, shape in ipairs { { 7, 12 }, { 2, 3, 33 }, { 3, 129 }, { 40, 1030 }, { 2, 5000 } } do
+        local n = shape[#shape]
+        local what = dtype .. " " .. table.concat(shape, "x") .. ": "
+        local function make(...) return (T.randn(...)):to(dtype) end
+        local x, c = make(shape), make(shape)
+        local function through(norm)
+          return function(a, d, ...)
+            local r = a * 2 + 1
+            return ((norm(r, ...) * d):tanh() + r * 0.5):sum()
+          end
+        end
+        local layer = through(function(r, w, b) return F.layer_norm(r, { n }, w, b) end)
+        local rms = through(function(r, w) return F.rms_norm(r, { n }, w) end)
+        gradients(what .. "RMS norm", rms, x, c, make(n))
+        if n == 33 then gradients(what .. "without weights", layer, x, c) end
+        local groups = gradients(what .. "layer norm with f32 weights", layer, x, c, T.randn(n), T.randn(n))
+        assert.is_true(groups <= 2, ("%s: %d groups"):format(what, groups))
+      end
+    end
+  end)
+
+  it("parts of a product and their gradient, which is one join", function()
+    for _, dtype in ipairs { "bf16" } do
+      gradients("heads " .. dtype, function(x)
+        local function head(k) return x:narrow(3, 8 * k - 7, 8):view(2, 5, 2, 4):transpose(2, 3) end
+        return (head(1):matmul(head(2):transpose(-1, -2)):matmul(head(3))):tanh():sum()
+      end, (T.randn(2, 5, 24) * 0.3):to(dtype))
+    end
   end)
 
   it("trains as without", function()

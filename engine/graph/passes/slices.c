@@ -115,9 +115,9 @@ static PlStatus join(Parts *p, int32_t i, int dim, int32_t *made) {
   pl_desc_set(&w, (PlDtype)w.dtype, whole->ndim, whole->dims);
   w.is_view = true;
   memcpy(w.strides, whole->dims + whole->ndim, whole->ndim * sizeof(int64_t));
-  pl_attrs_init(&pl_op_view, &a);
+  pl_attrs_init(&pl_op_reshape, &a);
   PL_TRY(pl_attrs_list(&a, 0, whole->ndim, whole->dims));
-  return emit(f, i, &pl_op_view, 1, &joined, &a, &w, &made[1]);
+  return emit(f, i, &pl_op_reshape, 1, &joined, &a, &w, &made[1]);
 }
 
 typedef struct Work {

@@ -18,6 +18,8 @@ typedef struct Plan {
 
 static bool along(const PlkFusedMember *m) { return m->code >= PLK_FUSED_SUM; }
 
+static bool norm_bwd(int code) { return code == PLK_FUSED_LAYER_NORM_BWD || code == PLK_FUSED_RMS_NORM_BWD; }
+
 /* Walks that a member along rows adds up in. */
 static int sums_of(int code) {
   switch (code) {
@@ -86,7 +88,8 @@ static bool needs_of(const Plan *p, int walk, Needs *n) {
     const PlkFusedMember *m = &p->g->member[i];
     if (adds_in(p, i, walk)) {
       need(p, n, m->in[0]);
-      if (m->code == PLK_FUSED_SOFTMAX_BWD) need(p, n, m->in[1]);
+      if (m->code == PLK_FUSED_SOFTMAX_BWD || norm_bwd(m->code)) need(p, n, m->in[1]);
+      if (norm_bwd(m->code)) need(p, n, m->in[m->nin - 1]);
       any = true;
     }
     if (!m->col && m->out >= 0 && p->ready[i] == walk) n->member[i] = any = true;
@@ -115,13 +118,34 @@ static void zero_of(char *text, size_t size, const PlkFusedMember *m, int at) {
 
 static void begin_sum(const Plan *p, int i, int at) {
   char zero[32];
+  if (norm_bwd(p->g->member[i].code)) plc_say(p->t, "    %s s%d_1 = 0;\n", sum_type(&p->g->member[i], 0), i);
   zero_of(zero, sizeof zero, &p->g->member[i], at);
   plc_say(p->t, "    %s s%d_%d = %s;\n", sum_type(&p->g->member[i], at), i, at, zero);
+}
+
+/* g<i> = w dy, d<i> = x - mean, in a walk; *rstd: what 1/deviation is called. As backward_rows in norm.cu. */
+static void norm_bwd_terms(const Plan *p, int i, char *rstd) {
+  const PlkFusedMember *m = &p->g->member[i];
+  const bool layer = m->code == PLK_FUSED_LAYER_NORM_BWD;
+  const char *math = plc_fused_math(m->dtype);
+  const int16_t w = m->nin > (layer ? 4 : 3) ? m->in[layer ? 4 : 3] : PLK_FUSED_NONE;
+  char dy[16], x[16], t[16];
+  named(rstd, m->in[layer ? 3 : 2]);
+  plc_say(p->t, "      const %s g%d = %s[0]", math, i, named(dy, m->in[0]));
+  if (w != PLK_FUSED_NONE) plc_say(p->t, " * %s[0]", named(t, w));
+  plc_say(p->t, ", d%d = %s[0]", i, named(x, m->in[1]));
+  if (layer) plc_say(p->t, " - %s[0]", named(t, m->in[2]));
+  plc_say(p->t, ";\n");
 }
 
 static void add_element(const Plan *p, int i, int at) {
   const PlkFusedMember *m = &p->g->member[i];
   char x[16], y[16];
+  if (norm_bwd(m->code)) {
+    norm_bwd_terms(p, i, y);
+    plc_say(p->t, "      s%d_0 += g%d, s%d_1 += g%d * d%d * %s[0];\n", i, i, i, i, i, y);
+    return;
+  }
   named(x, m->in[0]);
   plc_say(p->t, "      ");
   switch (m->code) {
@@ -157,6 +181,12 @@ static void end_sum(const Plan *p, int i, int at) {
   const char *type = sum_type(m, at), *math = plc_fused_math(m->dtype);
   char zero[32];
   zero_of(zero, sizeof zero, m, at);
+  if (norm_bwd(m->code)) {
+    if (m->code == PLK_FUSED_LAYER_NORM_BWD) plc_say(p->t, "    s%d_0 = fused_all(a, s%d_0, plc_sum(), %s, room_%c) / (%s)a.cols;\n", i, i, zero, type[0], math);
+    else plc_say(p->t, "    s%d_0 = 0;\n", i);
+    plc_say(p->t, "    s%d_1 = fused_all(a, s%d_1, plc_sum(), %s, room_%c) / (%s)a.cols;\n", i, i, zero, type[0], math);
+    return;
+  }
   plc_say(p->t, "    s%d_%d = fused_all(a, s%d_%d, %s(), %s, room_%c);\n", i, at, i, at, join_of(m->code, at), zero, type[0]);
   switch (m->code) {
   case PLK_FUSED_LOGSUMEXP:
@@ -207,8 +237,11 @@ static void whole(const Plan *p, int i) {
   const PlkFusedMember *m = &p->g->member[i];
   char x[16], y[16];
   named(x, m->in[0]);
+  if (norm_bwd(m->code)) norm_bwd_terms(p, i, y);
   plc_say(p->t, "      %s v%d[1]; v%d[0] = ", plc_fused_math(m->result), i, i);
   switch (m->code) {
+  case PLK_FUSED_LAYER_NORM_BWD:
+  case PLK_FUSED_RMS_NORM_BWD: plc_say(p->t, "%s[0] * (g%d - s%d_0 - d%d * %s[0] * s%d_1);\n", y, i, i, i, y, i); break;
   case PLK_FUSED_SOFTMAX: plc_say(p->t, "exp(%s[0] - s%d_0) * q%d;\n", x, i, i); break;
   case PLK_FUSED_LOG_SOFTMAX: plc_say(p->t, "%s[0] - q%d;\n", x, i); break;
   case PLK_FUSED_SOFTMAX_BWD: named(y, m->in[1]), plc_say(p->t, "%s[0] * (%s[0] - s%d_0);\n", y, x, i); break;
