@@ -120,7 +120,7 @@ static void convolutions(PlcDnnTarget t) {
         PlStatus s = plc_conv_plan(&key, t, &plan);
         CHECK(s == PL_OK, "case %zu direction %d %s, channels last %d: %s", i, (int)kind, pl_dtype_name(dtype), last, pl_message());
         plc_plan_release(plan);
-        if (form >= PL_F16 && kind == PLC_CONV) halves(&cases[i], i, (PlDtype)form, t);
+        if (!last && dtype >= PL_F16 && kind == PLC_CONV) halves(&cases[i], i, dtype, t);
       }
 }
 
