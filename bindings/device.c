@@ -44,7 +44,7 @@ PlArray l_element(lua_State *L, const PlTensor *t, int64_t byte_offset, uint64_t
 
 /* ---- devices ----------------------------------------------------------------------------------------------------- */
 
-static const PlDeviceTable *table(lua_State *L) {
+const PlDeviceTable *l_device_table(lua_State *L) {
   const PlDeviceTable *t = NULL;
   RAISE(L, pl_device(&t));
   return t;
@@ -64,13 +64,13 @@ int l_check_device(lua_State *L, int at, const char *fn) {
   if (d < 0 && name && strncmp(name, "cuda", 4) == 0)
     return l_error(L, "%s: there is no device \"%s\"; GPUs are \"cuda\", \"cuda:0\", \"cuda:1\", …", fn, name);
   if (d < 0) return l_error(L, "%s: a device is wanted, \"cpu\", \"cuda\" or \"cuda:1\", got %s", fn, name ? name : l_typename(L, at));
-  (void)table(L);
+  (void)l_device_table(L);
   if (pl_gpu_index(d) >= pl_device_count()) no_such_gpu(L, fn, name);
   return d;
 }
 
 /* The GPU that argument `at` says: its number, or a name such as "cuda:1"; nil: the thread's current one. */
-static int check_gpu(lua_State *L, int at, const char *fn) {
+int l_check_gpu(lua_State *L, int at, const char *fn) {
   if (lua_isnoneornil(L, at)) return pl_state.gpu;
   if (lua_type(L, at) == LUA_TSTRING && !lua_isinteger(L, at)) {
     int d = l_check_device(L, at, fn);
@@ -78,7 +78,7 @@ static int check_gpu(lua_State *L, int at, const char *fn) {
   }
   if (!lua_isinteger(L, at)) l_error(L, "%s: a GPU's number from 0 on, or its name, is wanted, got %s", fn, l_typename(L, at));
   const lua_Integer i = lua_tointeger(L, at);
-  (void)table(L);
+  (void)l_device_table(L);
   if (i < 0 || i >= pl_device_count()) {
     lua_pushfstring(L, "cuda:%I", i);
     no_such_gpu(L, fn, lua_tostring(L, -1));
@@ -95,15 +95,15 @@ static int d_count(lua_State *L) {
 
 /* device.current([gpu]) → the number before */
 static int d_current(lua_State *L) {
-  (void)table(L);
+  (void)l_device_table(L);
   lua_pushinteger(L, pl_state.gpu);
-  if (!lua_isnoneornil(L, 1)) pl_state.gpu = (uint8_t)check_gpu(L, 1, "set_device");
+  if (!lua_isnoneornil(L, 1)) pl_state.gpu = (uint8_t)l_check_gpu(L, 1, "set_device");
   return 1;
 }
 
 /* device.within(gpu, f, …): f(…) with that GPU as the current one, whatever happens in it */
 static int d_within(lua_State *L) {
-  const uint8_t was = pl_state.gpu, now = (uint8_t)check_gpu(L, 1, "device");
+  const uint8_t was = pl_state.gpu, now = (uint8_t)l_check_gpu(L, 1, "device");
   int top = lua_gettop(L);
   luaL_checktype(L, 2, LUA_TFUNCTION);
   pl_state.gpu = now;
@@ -219,13 +219,28 @@ static int d_groups(lua_State *L) {
   return 1;
 }
 
-/* device.move(x, name) → x itself where it lies there already */
+static PlStatus moved_later(lua_State *L, PlTensor *t, int device, PlTensor **out, bool *done) {
+  PlStatus s = pl_tensor_moved_later(out, t, device, done);
+  if (s != PL_ERR_OOM) return s;
+  l_collect_full(L);
+  return pl_tensor_moved_later(out, t, device, done);
+}
+
+/* device.move(x, name[, non_blocking]) → x itself where it lies there already */
 static int d_move(lua_State *L) {
   PlTensor *t = l_check_tensor(L, 1);
   int d = l_check_device(L, 2, "to");
   if (t->a.device == d) {
     lua_settop(L, 1);
     return 1;
+  }
+  if (lua_toboolean(L, 3)) {
+    bool done = false;
+    l_collect(L);
+    Box *later = l_new_box(L);
+    CALL(L, moved_later(L, t, d, &later->t, &done));
+    if (done) return 1;
+    lua_settop(L, 2);
   }
   PlAttrs a;
   pl_attrs_init(&pl_op_to_device, &a);
@@ -237,11 +252,31 @@ static int d_move(lua_State *L) {
   return 1;
 }
 
+/* device.pin(x) → a copy in pinned memory, without history; x itself if it lies there */
+static int d_pin(lua_State *L) {
+  PlTensor *t = l_check_tensor(L, 1);
+  (void)l_concrete(L, t, "pin_memory");
+  if (t->a.device != PL_CPU)
+    return l_error(L, "pin_memory: %s is on %s; memory of the host can be pinned: x:cpu():pin_memory()", pl_desc_text(&t->a), pl_device_name(t->a.device));
+  lua_settop(L, 1);
+  if (t->storage->owns == PL_OWNS_PINNED) return 1;
+  l_collect(L);
+  Box *b = l_new_box(L);
+  CALL(L, pl_tensor_empty_pinned(&b->t, (PlDtype)t->a.dtype, t->a.ndim, t->a.shape));
+  CALL(L, pl_copy_data(b->t, t));
+  return 1;
+}
+static int d_is_pinned(lua_State *L) {
+  const PlTensor *t = l_check_tensor(L, 1);
+  lua_pushboolean(L, t->storage && t->storage->owns == PL_OWNS_PINNED);
+  return 1;
+}
+
 /* device.info([gpu[, open]]) → {name, libraries, kind, major, minor, processors, memory, available}. It opens nothing unless it
  * is told to; available is nil of a GPU that is not open. */
 static int d_info(lua_State *L) {
-  const PlDeviceTable *t = table(L);
-  const int gpu = check_gpu(L, 1, "device");
+  const PlDeviceTable *t = l_device_table(L);
+  const int gpu = l_check_gpu(L, 1, "device");
   PlDeviceInfo info;
   if (lua_toboolean(L, 2)) CALL(L, t->use(gpu));
   CALL(L, t->describe(gpu, &info));
@@ -269,7 +304,7 @@ static int d_info(lua_State *L) {
 static int d_memory(lua_State *L) {
   const PlDeviceTable *t = pl_device_open();
   PlDeviceMemory m = {.limit = -1};
-  if (t) t->memory(check_gpu(L, 1, "memory"), &m);
+  if (t) t->memory(l_check_gpu(L, 1, "memory"), &m);
   const struct {
     const char *name;
     int64_t v;
@@ -288,7 +323,7 @@ static int d_memory(lua_State *L) {
 }
 
 static int d_reset_peak(lua_State *L) {
-  if (pl_device_open()) pl_device_open()->reset_peak(check_gpu(L, 1, "reset_peak_memory_stats"));
+  if (pl_device_open()) pl_device_open()->reset_peak(l_check_gpu(L, 1, "reset_peak_memory_stats"));
   return 0;
 }
 static int d_trim(lua_State *L) {
@@ -297,13 +332,13 @@ static int d_trim(lua_State *L) {
   return 0;
 }
 static int d_limit(lua_State *L) {
-  const PlDeviceTable *t = table(L);
-  CALL(L, t->limit(check_gpu(L, 2, "set_memory_limit"), lua_isnoneornil(L, 1) ? -1 : l_check_int(L, 1, "set_memory_limit", "bytes")));
+  const PlDeviceTable *t = l_device_table(L);
+  CALL(L, t->limit(l_check_gpu(L, 2, "set_memory_limit"), lua_isnoneornil(L, 1) ? -1 : l_check_int(L, 1, "set_memory_limit", "bytes")));
   return 0;
 }
 static int d_synchronize(lua_State *L) {
-  const PlDeviceTable *t = table(L);
-  CALL(L, t->synchronize(check_gpu(L, 1, "synchronize")));
+  const PlDeviceTable *t = l_device_table(L);
+  CALL(L, t->synchronize(l_check_gpu(L, 1, "synchronize")));
   return 0;
 }
 
@@ -311,7 +346,7 @@ static int d_synchronize(lua_State *L) {
 static int d_setting(lua_State *L) {
   static const char *const names[] = {"deterministic", "tf32", "sync", "benchmark", "cudnn", NULL};
   int k = luaL_checkoption(L, 1, NULL, names);
-  const PlDeviceTable *t = table(L);
+  const PlDeviceTable *t = l_device_table(L);
   lua_pushboolean(L, t->get((PlDeviceSetting)k) != 0);
   if (!lua_isnoneornil(L, 2)) t->set((PlDeviceSetting)k, lua_toboolean(L, 2));
   return 1;
@@ -321,7 +356,7 @@ static int d_setting(lua_State *L) {
 static int d_has(lua_State *L) {
   const PlOp *op = pl_op_find(luaL_checkstring(L, 1));
   if (!op) return l_error(L, "device.has: no such op");
-  (void)table(L);
+  (void)l_device_table(L);
   lua_pushstring(L, op == &pl_op_shape_of || op == &pl_op_to_device || op == &pl_op_copy || pl_op_on_device(op) ? "kernel"
                     : op->cls == PL_VIEW && !op->kernel[PL_CPU]                                                   ? "view"
                     : op->expand                                                                                  ? "expand"
@@ -329,146 +364,14 @@ static int d_has(lua_State *L) {
   return 1;
 }
 
-/* ---- streams and events -------------------------------------------------------------------------------------------- */
-
-typedef struct CudaHandle {
-  void *p;
-  bool event;
-} CudaHandle;
-
-static CudaHandle *handle(lua_State *L, int at, bool event, const char *fn) {
-  CudaHandle *h = luaL_testudata(L, at, event ? "perilune.cuda.Event" : "perilune.cuda.Stream");
-  if (!h) l_error(L, "%s: a %s is wanted, got %s", fn, event ? "T.cuda.Event" : "T.cuda.Stream", l_typename(L, at));
-  return h;
-}
-static int h_gc(lua_State *L) {
-  CudaHandle *h = lua_touserdata(L, 1);
-  const PlDeviceTable *t = pl_device_open();
-  if (t && h->p) (h->event ? t->event_free : t->stream_free)(h->p);
-  h->p = NULL;
-  return 0;
-}
-static CudaHandle *new_handle(lua_State *L, bool event) {
-  CudaHandle *h = lua_newuserdatauv(L, sizeof *h, 0);
-  h->p = NULL;
-  h->event = event;
-  if (luaL_newmetatable(L, event ? "perilune.cuda.Event" : "perilune.cuda.Stream")) {
-    lua_pushcfunction(L, h_gc);
-    lua_setfield(L, -2, "__gc");
-    lua_newtable(L);
-    lua_setfield(L, -2, "__index");
-  }
-  lua_setmetatable(L, -2);
-  l_note_late(L);
-  return h;
-}
-static int d_stream(lua_State *L) {
-  const PlDeviceTable *t = table(L);
-  CudaHandle *h = new_handle(L, false);
-  CALL(L, t->stream_new(check_gpu(L, 2, "Stream"), &h->p, (int)luaL_optinteger(L, 1, 0)));
-  return 1;
-}
-static int d_event(lua_State *L) {
-  const PlDeviceTable *t = table(L);
-  CudaHandle *h = new_handle(L, true);
-  CALL(L, t->event_new(&h->p, lua_toboolean(L, 1)));
-  return 1;
-}
-/* device.methods("Stream" | "Event") → the table that their objects look methods up in */
-static int d_methods(lua_State *L) {
-  bool event = strcmp(luaL_checkstring(L, 1), "Event") == 0;
-  (void)new_handle(L, event);
-  lua_getmetatable(L, -1);
-  lua_getfield(L, -1, "__index");
-  return 1;
-}
-/* The stream at `at`, NULL for the compute stream of the current GPU; *gpu: whose it is. */
-static void *stream_arg(lua_State *L, int at, const char *fn, int *gpu) {
-  *gpu = pl_state.gpu;
-  if (lua_isnoneornil(L, at)) return NULL;
-  void *s = handle(L, at, false, fn)->p;
-  *gpu = table(L)->stream_gpu(s);
-  return s;
-}
-/* device.on_stream(stream, f, …): f(…) with that stream as the current one, and its GPU */
-static int d_on_stream(lua_State *L) {
-  const PlDeviceTable *t = table(L);
-  int gpu;
-  void *now = stream_arg(L, 1, "stream", &gpu), *was = t->stream_get(gpu);
-  const uint8_t gpu_was = pl_state.gpu;
-  luaL_checktype(L, 2, LUA_TFUNCTION);
-  int top = lua_gettop(L);
-  t->stream_set(gpu, now);
-  pl_state.gpu = (uint8_t)gpu;
-  int bad = lua_pcall(L, top - 2, LUA_MULTRET, 0);
-  pl_state.gpu = gpu_was;
-  t->stream_set(gpu, was);
-  if (bad) return lua_error(L);
-  return lua_gettop(L) - 1;
-}
-static int d_stream_synchronize(lua_State *L) {
-  int gpu;
-  void *s = stream_arg(L, 1, "synchronize", &gpu);
-  CALL(L, table(L)->stream_synchronize(gpu, s));
-  return 0;
-}
-static int d_stream_query(lua_State *L) {
-  bool done = false;
-  int gpu;
-  void *s = stream_arg(L, 1, "query", &gpu);
-  CALL(L, table(L)->stream_query(gpu, s, &done));
-  lua_pushboolean(L, done);
-  return 1;
-}
-static int d_stream_wait(lua_State *L) {
-  int gpu;
-  void *s = stream_arg(L, 1, "wait_event", &gpu);
-  CALL(L, table(L)->stream_wait(gpu, s, handle(L, 2, true, "wait_event")->p));
-  return 0;
-}
-/* device.stream_gpu(stream) → the number of its GPU */
-static int d_stream_gpu(lua_State *L) {
-  int gpu;
-  (void)stream_arg(L, 1, "device", &gpu);
-  lua_pushinteger(L, gpu);
-  return 1;
-}
-static int d_event_record(lua_State *L) {
-  const PlDeviceTable *t = table(L);
-  CudaHandle *e = handle(L, 1, true, "record");
-  int gpu;
-  void *s = stream_arg(L, 2, "record", &gpu);
-  CALL(L, t->event_record(e->p, gpu, lua_isnoneornil(L, 2) ? t->stream_get(gpu) : s));
-  return 0;
-}
-static int d_event_synchronize(lua_State *L) {
-  CALL(L, table(L)->event_synchronize(handle(L, 1, true, "synchronize")->p));
-  return 0;
-}
-static int d_event_query(lua_State *L) {
-  bool done = false;
-  CALL(L, table(L)->event_query(handle(L, 1, true, "query")->p, &done));
-  lua_pushboolean(L, done);
-  return 1;
-}
-static int d_event_elapsed(lua_State *L) {
-  double ms = 0;
-  CALL(L, table(L)->event_elapsed(handle(L, 1, true, "elapsed_time")->p, handle(L, 2, true, "elapsed_time")->p, &ms));
-  lua_pushnumber(L, ms);
-  return 1;
-}
-
 void l_device_register(lua_State *L) {
   static const luaL_Reg functions[] = {{"available", d_available}, {"count", d_count}, {"current", d_current}, {"within", d_within}, {"groups", d_groups},
-                                       {"stream_gpu", d_stream_gpu}, {"default", d_default}, {"with", d_with}, {"follow", d_follow}, {"move", d_move},
+                                       {"default", d_default}, {"with", d_with}, {"follow", d_follow}, {"move", d_move},
                                        {"info", d_info}, {"memory", d_memory}, {"reset_peak", d_reset_peak}, {"trim", d_trim},
                                        {"limit", d_limit}, {"synchronize", d_synchronize}, {"setting", d_setting}, {"has", d_has},
-                                       {"stream", d_stream}, {"event", d_event}, {"methods", d_methods}, {"on_stream", d_on_stream},
-                                       {"stream_synchronize", d_stream_synchronize}, {"stream_query", d_stream_query},
-                                       {"stream_wait", d_stream_wait}, {"event_record", d_event_record},
-                                       {"event_synchronize", d_event_synchronize}, {"event_query", d_event_query},
-                                       {"event_elapsed", d_event_elapsed}, {NULL, NULL}};
+                                       {"pin", d_pin}, {"is_pinned", d_is_pinned}, {NULL, NULL}};
   lua_newtable(L);
   luaL_setfuncs(L, functions, 0);
+  l_device_streams(L);
   lua_setfield(L, -2, "device");
 }

@@ -37,6 +37,10 @@ PlTensor *l_on_host(lua_State *L, PlTensor *t);
 void l_put_on(lua_State *L, int device); /* the new tensor on top of the stack goes there */
 /* One element as a 0-d array; *room takes it where it has to be fetched. */
 PlArray l_element(lua_State *L, const PlTensor *t, int64_t byte_offset, uint64_t *room);
+struct PlDeviceTable;
+const struct PlDeviceTable *l_device_table(lua_State *L); /* raises why there is none */
+int l_check_gpu(lua_State *L, int at, const char *fn);    /* its number or name; nil: the current one */
+void l_device_streams(lua_State *L);                      /* its functions about streams, into the table on top */
 int l_check_device(lua_State *L, int at, const char *fn); /* PL_CPU, PL_CUDA + i; raises why it cannot be used */
 void l_device_register(lua_State *L);
 void l_group_register(lua_State *L);

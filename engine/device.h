@@ -25,6 +25,14 @@ static inline uint8_t pl_device_first(uint8_t a, uint8_t b) { return a ? a : b; 
 PlStatus pl_device_storage(int device, size_t nbytes, void **out); /* memory for a tensor */
 void pl_device_storage_free(int device, void *p);
 
+void pl_device_pinned_free(void *p);
+/* Memory of the host that copies go straight from and to. Errors: UNSUPPORTED without a GPU. */
+PlStatus pl_tensor_empty_pinned(PlTensor **out, PlDtype dtype, int ndim, const int64_t *shape);
+/* A copy of t on another device that nobody waits for, without history. *done false: t is not of that kind; it takes pinned,
+ * dense memory to go to a GPU beside its work, and dense memory to come from one (into pinned memory, which is right once the
+ * device has been waited for). */
+PlStatus pl_tensor_moved_later(PlTensor **out, PlTensor *t, int device, bool *done);
+
 /* ---- calls (device_call.c) ---- */
 
 PlStatus pl_call_place(PlCall *c);         /* sets c->device, checks that the inputs lie together; before promotion */

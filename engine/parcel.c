@@ -12,7 +12,7 @@
 
 struct PlShared {
   atomic_int refs;
-  int device; /* whose memory the block is */
+  uint8_t owns, device; /* what the block is, and whose */
   void *block;
 };
 
@@ -29,10 +29,7 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for handing
 
 void pl_shared_release(PlShared *s) {
   if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) > 1) return;
-  if (s->device == PL_CPU)
-    pl_block_free(s->block);
-  else
-    pl_device_storage_free(s->device, s->block);
+  pl_storage_memory_free(s->owns, s->device, s->block);
   free(s);
 }
 
@@ -42,6 +39,7 @@ static PlStatus share(PlStorage *st) {
   PlShared *s = malloc(sizeof *s);
   if (!s) return no_memory();
   atomic_init(&s->refs, 1);
+  s->owns = st->owns;
   s->device = st->device;
   s->block = st->data;
   st->shared = s;
@@ -93,12 +91,12 @@ PlStatus pl_parcel_open(const PlParcel *p, PlTensor **out) {
   PlStorage *st = whole->storage;
   st->data = p->shared->block;
   st->nbytes = p->nbytes;
-  st->owns = p->shared->device == PL_CPU ? PL_OWNS_BLOCK : PL_OWNS_DEVICE;
-  st->device = (uint8_t)p->shared->device;
+  st->owns = p->shared->owns;
+  st->device = p->shared->device;
   st->shared = p->shared;
   atomic_fetch_add_explicit(&p->shared->refs, 1, memory_order_relaxed);
   whole->a.data = st->data;
-  whole->a.device = (uint8_t)p->shared->device;
+  whole->a.device = p->shared->device;
   PlStatus s = pl_tensor_view(out, whole, p->ndim, p->shape, p->strides, p->offset);
   pl_tensor_release(whole);
   return s;

@@ -89,22 +89,27 @@ static PlStatus make(PlTensor **out, PlDtype dtype, int ndim, const int64_t *sha
   return PL_OK;
 }
 
-PlStatus pl_tensor_empty_on(PlTensor **out, int device, PlDtype dtype, int ndim, const int64_t *shape) {
-  if (device == PL_CPU) return pl_tensor_empty(out, dtype, ndim, shape);
+void pl_storage_memory_free(uint8_t owns, int device, void *data) {
+  if (owns == PL_OWNS_DEVICE)
+    pl_device_storage_free(device, data);
+  else if (owns == PL_OWNS_PINNED)
+    pl_device_pinned_free(data);
+  else
+    pl_block_free(data);
+}
+
+PlStatus pl_tensor_over(PlTensor **out, void *data, uint8_t owns, int device, PlDtype dtype, int ndim, const int64_t *shape) {
   int64_t numel;
   size_t nbytes;
-  void *data;
-  PL_TRY(pl_count(ndim, shape, dtype, &numel, &nbytes));
-  PL_TRY(pl_device_storage(device, nbytes, &data));
-  PlTensor *t = new_handle(dtype, ndim, pl_round16(sizeof(PlStorage)));
+  PlStatus st = pl_count(ndim, shape, dtype, &numel, &nbytes);
+  PlTensor *t = st == PL_OK ? new_handle(dtype, ndim, pl_round16(sizeof(PlStorage))) : NULL;
   if (PL_UNLIKELY(!t)) {
-    pl_device_storage_free(device, data);
-    return no_memory();
+    pl_storage_memory_free(owns, device, data);
+    return st == PL_OK ? no_memory() : st;
   }
   size_t size = (size_t)t->piece * PL_POOL_STEP;
   PlStorage *s = (PlStorage *)(void *)((char *)t + size - pl_round16(sizeof(PlStorage)));
-  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = PL_OWNS_DEVICE,
-                   .device = (uint8_t)device, .data = data};
+  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = owns, .device = (uint8_t)device, .data = data};
   t->flags = PL_T_EMBEDDED;
   t->storage = s;
   t->a.device = (uint8_t)device;
@@ -118,6 +123,16 @@ PlStatus pl_tensor_empty_on(PlTensor **out, int device, PlDtype dtype, int ndim,
   }
   *out = t;
   return PL_OK;
+}
+
+PlStatus pl_tensor_empty_on(PlTensor **out, int device, PlDtype dtype, int ndim, const int64_t *shape) {
+  if (device == PL_CPU) return pl_tensor_empty(out, dtype, ndim, shape);
+  int64_t numel;
+  size_t nbytes;
+  void *data;
+  PL_TRY(pl_count(ndim, shape, dtype, &numel, &nbytes));
+  PL_TRY(pl_device_storage(device, nbytes, &data));
+  return pl_tensor_over(out, data, PL_OWNS_DEVICE, device, dtype, ndim, shape);
 }
 
 PlStatus pl_tensor_empty(PlTensor **out, PlDtype dtype, int ndim, const int64_t *shape) {
@@ -147,7 +162,7 @@ static void storage_release(PlStorage *s) {
     if (PL_UNLIKELY(s->owns >= PL_OWNS_SYMBOLIC)) {
       if (s->owns == PL_OWNS_SYMBOLIC) pl_sym_storage_end(s);
       else if (s->shared) pl_shared_release(s->shared);
-      else pl_device_storage_free(s->device, s->data);
+      else pl_storage_memory_free(s->owns, s->device, s->data);
     }
     else if (PL_LIKELY(!s->shared)) pl_block_free(s->data);
     else pl_shared_release(s->shared);

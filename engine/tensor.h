@@ -9,7 +9,7 @@
 
 enum { PL_SMALL = 64 };
 
-enum { PL_OWNS_NOTHING, PL_OWNS_BLOCK, PL_OWNS_SYMBOLIC, PL_OWNS_DEVICE };
+enum { PL_OWNS_NOTHING, PL_OWNS_BLOCK, PL_OWNS_SYMBOLIC, PL_OWNS_DEVICE, PL_OWNS_PINNED /* of the host */ };
 
 /* Memory with its version: every write after creation moves the version, saved tensors remember it. */
 struct PlStorage {
@@ -71,6 +71,9 @@ static inline int64_t *pl_dims(PlTensor *t) { return t->dims; }
 static inline int64_t *pl_strides(PlTensor *t) { return t->dims + t->a.ndim; }
 
 PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype); /* empty, same shape */
+/* A tensor on memory that is there: of that kind, on that device. It belongs to the tensor, after a failure to nobody. */
+PlStatus pl_tensor_over(PlTensor **out, void *data, uint8_t owns, int device, PlDtype dtype, int ndim, const int64_t *shape);
+void pl_storage_memory_free(uint8_t owns, int device, void *data);
 static inline size_t pl_round16(size_t n) { return (n + 15) & ~(size_t)15; }
 /* The same where t is contiguous, of the CPU, with `bytes` <= PL_SMALL bytes of data of this dtype: one piece for handle,
  * storage and data. NULL: no memory. */

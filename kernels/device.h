@@ -10,7 +10,7 @@
 
 #include "kernels/kernel.h"
 
-#define PL_DEVICE_ABI 2u
+#define PL_DEVICE_ABI 3u
 #define PL_DEVICE_ENTRY "perilune_device_plugin"
 
 /* What the engine lends to the plug-in. */
@@ -65,6 +65,14 @@ typedef struct PlDeviceTable {
   PlStatus (*upload)(int gpu, void *dst, const void *src, size_t bytes);
   PlStatus (*download)(int gpu, void *dst, const void *src, size_t bytes);
   PlStatus (*copy_peer)(int gpu, void *dst, int from, const void *src, size_t bytes);
+  /* Pinned memory of the host: copies go straight from and to it, beside the GPU's work. Kept for reuse; what copies still
+   * read or write is handed out again when they are done. */
+  PlStatus (*host_alloc)(int gpu, size_t bytes, void **out);
+  void (*host_free)(void *p);
+  /* New device memory with those bytes of pinned memory in it: copied on a stream of its own while the GPU computes. What the
+   * thread's stream gets from now on comes behind the copy. */
+  PlStatus (*upload_beside)(int gpu, void **out, const void *src, size_t bytes);
+  PlStatus (*download_later)(int gpu, void *dst, const void *src, size_t bytes); /* dst is pinned; nobody waits */
   PlStatus (*synchronize)(int gpu); /* waits for all streams; reports what kernels flagged */
 
   /* Kernel families: < 0 where the plug-in has none of that name. */

@@ -3,7 +3,8 @@
  * and is handed out again in that stream's order without a word to the driver. Below lies one CUDA memory pool that keeps
  * what it has; it splits and joins blocks itself. Out of memory: every cached block goes back, once, and the request is
  * tried again. Any stream may have used a block: where scripts have made streams, a freed one first waits, in a list of its own,
- * until what was queued on the others by then is done. */
+ * until what was queued on the others by then is done. Memory of uploads belongs to
+ * the copy stream (copies.c) and waits like that in any case. */
 #include "kernels/cuda/runtime.h"
 
 #include <pthread.h>
@@ -16,13 +17,8 @@ typedef struct Block {
   size_t bytes;
   cudaStream_t stream;
   PlcOwner *owner; /* NULL: everybody */
-  struct After *after; /* while it is freed, but others may use it */
+  PlcAfter *after; /* while it is freed, but others may use it */
 } Block;
-
-typedef struct After {
-  struct After *next;
-  cudaEvent_t event;
-} After;
 
 struct PlcOwner {
   int gpu;
@@ -106,28 +102,25 @@ static void put_cached(PlcPool *al, Block *b) {
 
 /* ---- blocks that other streams may still use ------------------------------------------------------------------- */
 
-/* Has all of it happened? wait: it has when this returns. */
-static bool happened(Block *b, bool wait) {
-  while (b->after) {
-    After *a = b->after;
+bool plc_after_done(PlcAfter **list, bool wait) {
+  while (*list) {
+    PlcAfter *a = *list;
     if (wait)
       (void)cudaEventSynchronize(a->event);
     else if (cudaEventQuery(a->event) == cudaErrorNotReady) {
       (void)cudaGetLastError();
       return false;
     }
-    b->after = a->next;
+    *list = a->next;
     (void)cudaEventDestroy(a->event);
     free(a);
   }
   return true;
 }
 
-static void note_stream(cudaStream_t s, void *block) {
-  Block *b = block;
-  After *a;
-  if (s == b->stream) return;
-  if (!(a = malloc(sizeof *a))) {
+void plc_after_note(PlcAfter **list, cudaStream_t s) {
+  PlcAfter *a = malloc(sizeof *a);
+  if (!a) {
     (void)cudaStreamSynchronize(s);
     return;
   }
@@ -137,13 +130,18 @@ static void note_stream(cudaStream_t s, void *block) {
     free(a);
     return;
   }
-  a->next = b->after;
-  b->after = a;
+  a->next = *list;
+  *list = a;
+}
+
+static void note_stream(cudaStream_t s, void *block) {
+  Block *b = block;
+  if (s != b->stream) plc_after_note(&b->after, s);
 }
 
 /* Those that were freed later are done later, mostly: the first that waits ends the search. */
 static void look_after(PlcPool *al, bool wait) {
-  while (al->busy && happened(al->busy, wait)) {
+  while (al->busy && plc_after_done(&al->busy->after, wait)) {
     Block *b = al->busy;
     al->busy = b->next;
     if (!al->busy) al->last = NULL;
@@ -263,10 +261,14 @@ static Block *take_owned(size_t bytes) {
   return NULL;
 }
 
-static PlStatus get(PlcPool *al, size_t bytes, Block **out) {
-  const cudaStream_t s = owner ? owner->home : plc_stream();
-  if (PL_UNLIKELY(al->busy != NULL)) look_after(al, false);
+/* s: in whose order it is handed out. */
+static PlStatus get(PlcPool *al, size_t bytes, cudaStream_t s, Block **out) {
+  if (PL_UNLIKELY(al->busy != NULL) && plc_streams_exist(plc_here())) look_after(al, false);
   *out = owner ? take_owned(bytes) : take_cached(al, bytes, s);
+  if (!*out && al->busy && !owner) { /* of uploads */
+    look_after(al, false);
+    *out = take_cached(al, bytes, s);
+  }
   if (*out) return PL_OK;
   Block *b = al->spare;
   if (b)
@@ -284,15 +286,14 @@ static PlStatus get(PlcPool *al, size_t bytes, Block **out) {
   return st;
 }
 
-PlStatus plc_alloc(int gpu, size_t n, void **out) {
-  PL_TRY(plc_use(gpu));
+PlStatus plc_alloc_on(cudaStream_t s, size_t n, void **out) {
   PL_TRY(plc_alive());
   PlcPool *al = plc_here()->pool;
   size_t bytes = rounded(n);
   if (bytes == 0) PL_FAIL(PL_ERR_OOM, "%s: out of device memory: a size beyond the address space", plc_name());
   Block *b = NULL;
   pthread_mutex_lock(&al->lock);
-  PlStatus st = get(al, bytes, &b);
+  PlStatus st = get(al, bytes, s, &b);
   if (st == PL_OK) {
     Block **slot = &al->live[live_slot(b->p)];
     b->next = *slot;
@@ -307,14 +308,19 @@ PlStatus plc_alloc(int gpu, size_t n, void **out) {
   return st;
 }
 
+PlStatus plc_alloc(int gpu, size_t n, void **out) {
+  PL_TRY(plc_use(gpu));
+  return plc_alloc_on(owner ? owner->home : plc_stream(), n, out);
+}
+
 /* The current GPU stays what it is, unless events must be made on this one. */
 void plc_release(int gpu, void *p) {
   PlcGpu *g = plc_gpu(gpu);
   if (!p || !g) return;
   PlcPool *al = g->pool;
   const int now = plc_here() ? plc_here()->index : gpu;
-  const bool beside = PL_UNLIKELY(plc_streams_exist(g));
-  if (beside && now != gpu) (void)cudaSetDevice(gpu);
+  const bool several = plc_streams_exist(g);
+  bool beside = false;
   pthread_mutex_lock(&al->lock);
   for (Block **at = &al->live[live_slot(p)]; *at; at = &(*at)->next) {
     Block *b = *at;
@@ -324,7 +330,11 @@ void plc_release(int gpu, void *p) {
       b->next = b->owner->free;
       b->owner->free = b;
     } else {
-      if (beside) plc_each_stream(g, note_stream, b);
+      beside = several || b->stream == g->copy; /* else only its own stream has used it */
+      if (PL_UNLIKELY(beside)) {
+        if (now != gpu) (void)cudaSetDevice(gpu);
+        plc_each_stream(g, note_stream, b);
+      }
       if (b->after) {
         b->next = NULL;
         *(al->last ? al->last : &al->busy) = b;

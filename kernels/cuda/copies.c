@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Bytes between host and GPU and between two GPUs, and what kernels flag about their work on the way. */
+ * Bytes between host and GPU, also beside the GPU's work, and between two GPUs, and what kernels flag about their work on the way. */
 #include "kernels/cuda/runtime.h"
 
 #include <pthread.h>
@@ -38,6 +38,55 @@ PlStatus plc_download(void *dst, const void *src, size_t n) {
   if (n) PLC_TRY(cudaMemcpyAsync(dst, src, n, cudaMemcpyDeviceToHost, plc_stream()));
   PLC_TRY(cudaStreamSynchronize(plc_stream()));
   return plc_flag_check();
+}
+
+/* ---- beside the work -------------------------------------------------------------------------------------------------- */
+
+/* The copy stream's memory is its own: what waits in its lists is used by nobody, so a copy need not wait for the work that is
+ * queued. That work ends the other way round: the thread's stream waits for the copy, and when the memory is freed it
+ * waits for that stream (alloc.c). */
+static PlStatus beside(PlcGpu *g, void *dst, const void *src, size_t n) {
+  PLC_TRY(cudaMemcpyAsync(dst, src, n, cudaMemcpyHostToDevice, g->copy));
+  plc_host_used(src, g->copy);
+  PLC_TRY(cudaEventRecord(g->arrived, g->copy));
+  PLC_TRY(cudaStreamWaitEvent(plc_stream(), g->arrived, 0));
+  return PL_OK;
+}
+
+PlStatus plc_upload_beside(int gpu, void **out, const void *src, size_t n) {
+  void *dst = NULL;
+  PL_TRY(plc_use(gpu));
+  PlcGpu *g = plc_here();
+  PL_TRY(plc_alive());
+  const bool plain = plc_capturing && plc_capturing();
+  if (!plain) {
+    pthread_mutex_lock(&g->lock);
+    cudaError_t e = g->copy ? cudaSuccess : cudaStreamCreateWithFlags(&g->copy, cudaStreamNonBlocking);
+    pthread_mutex_unlock(&g->lock);
+    if (e != cudaSuccess) return plc_failed(e, "making a stream for copies", __FILE__, __LINE__);
+  }
+  PL_TRY(plain ? plc_alloc(gpu, n, &dst) : plc_alloc_on(g->copy, n, &dst));
+  pthread_mutex_lock(&g->lock);
+  PlStatus s = plain ? PL_OK : beside(g, dst, src, n);
+  pthread_mutex_unlock(&g->lock);
+  if (plain) s = plc_upload(dst, src, n);
+  if (s != PL_OK) {
+    plc_release(gpu, dst);
+    return s;
+  }
+  *out = dst;
+  return PL_OK;
+}
+
+/* Work of the thread's stream: what computed the bytes lies before it. */
+PlStatus plc_download_later(int gpu, void *dst, const void *src, size_t n) {
+  PL_TRY(plc_use(gpu));
+  PL_TRY(plc_alive());
+  if (PL_UNLIKELY(plc_capturing && plc_capturing())) PL_FAIL(PL_ERR_STATE, "cuda: a value is read while work is captured");
+  if (n == 0) return PL_OK;
+  PLC_TRY(cudaMemcpyAsync(dst, src, n, cudaMemcpyDeviceToHost, plc_stream()));
+  plc_host_used(dst, plc_stream());
+  return PL_OK;
 }
 
 /* ---- two GPUs --------------------------------------------------------------------------------------------------------- */

@@ -75,6 +75,8 @@ const PlDeviceTable *perilune_device_plugin(const PlDeviceHost *host) {
       .abi = PL_DEVICE_ABI, .size = sizeof table, .kind = PLC_KIND, .open = plc_open, .describe = plc_describe,
       .alloc = plc_alloc, .release = plc_release, .memory = plc_memory, .reset_peak = plc_reset_peak, .limit = plc_limit,
       .trim = plc_trim, .upload = upload, .download = download, .copy_peer = plc_copy_peer,
+      .host_alloc = plc_host_alloc, .host_free = plc_host_free, .upload_beside = plc_upload_beside,
+      .download_later = plc_download_later,
       .synchronize = plc_synchronize, .use = plc_use, .find = plc_find, .run = run, .set = plc_set, .get = plc_get,
       .stream_new = plc_stream_new, 
       .stream_free = plc_stream_free, .stream_gpu = plc_stream_gpu, .stream_set = plc_stream_set, .stream_get = plc_stream_get,

@@ -124,6 +124,7 @@ static PlStatus make(PlcGpu *g) {
   g->stage = stage;
   for (int i = 0; i < 2; i++) PLC_TRY(cudaEventCreateWithFlags(&g->staged[i], cudaEventDisableTiming));
   PLC_TRY(cudaEventCreateWithFlags(&g->met, cudaEventDisableTiming));
+  PLC_TRY(cudaEventCreateWithFlags(&g->arrived, cudaEventDisableTiming));
   pthread_mutex_init(&g->lock, NULL);
   pthread_mutex_init(&g->stream_lock, NULL);
   return plc_pool_open(g);

@@ -27,7 +27,7 @@ typedef struct PlcEvent {
 typedef struct PlcGpu {
   int index, processors, capability;
   atomic_bool opened, dead;
-  cudaStream_t compute;
+  cudaStream_t compute, copy;  /* copy: of uploads beside the work; NULL while there was none */
   PlcFlag *flag, *flag_device; /* one piece of pinned memory, host and device address */
   char why_dead[256];
   pthread_mutex_t lock; /* of the staging buffer */
@@ -39,7 +39,7 @@ typedef struct PlcGpu {
   pthread_mutex_t stream_lock; /* of them */
   atomic_int captures;         /* that run now, in any thread */
   struct PlcPool *pool;        /* alloc.c */
-  cudaEvent_t met;             /* of copies between GPUs */
+  cudaEvent_t met, arrived;    /* of copies between GPUs; of the copy stream */
   bool reached[PL_GPUS];       /* it is known how copies go there */
 } PlcGpu;
 
@@ -52,6 +52,8 @@ PlcGpu *plc_gpu(int i);          /* NULL while it is not open */
 const char *plc_name(void);      /* of the current one, for messages: "cuda", "cuda:1" */
 PlStatus plc_describe(int gpu, PlDeviceInfo *info);
 PlStatus plc_synchronize(int gpu);
+PlStatus plc_upload_beside(int gpu, void **out, const void *src, size_t n);
+PlStatus plc_download_later(int gpu, void *dst, const void *src, size_t n);
 PlStatus plc_copy_peer(int to, void *dst, int from, const void *src, size_t n);
 void plc_set(PlDeviceSetting what, int64_t value);
 int64_t plc_get(PlDeviceSetting what);
@@ -77,6 +79,7 @@ PlStatus plc_event_elapsed(void *start, void *end, double *milliseconds);
 PlStatus plc_pool_open(PlcGpu *g);
 PlStatus plc_pool_share(PlcGpu *g, int with); /* that GPU may reach g's memory */
 void plc_memory_moves(PlcGpu *g, cudaStream_t from, cudaStream_t to); /* all work on `from` is done */
+PlStatus plc_alloc_on(cudaStream_t s, size_t bytes, void **out); /* on the current GPU, in that stream's order */
 PlStatus plc_alloc(int gpu, size_t bytes, void **out);
 void plc_release(int gpu, void *p);
 void plc_memory(int gpu, PlDeviceMemory *out);
@@ -92,6 +95,18 @@ PlStatus plc_owner_begin(PlcOwner **out);
 void plc_owner_pause(void);
 void plc_owner_resume(PlcOwner *o);
 void plc_owner_end(PlcOwner *o); /* its GPU is the current one */
+
+/* What has to happen before memory is handed out again. */
+typedef struct PlcAfter {
+  struct PlcAfter *next;
+  cudaEvent_t event;
+} PlcAfter;
+void plc_after_note(PlcAfter **list, cudaStream_t s); /* what s, of the current GPU, holds now; waits if it cannot be noted */
+bool plc_after_done(PlcAfter **list, bool wait);      /* has all of it happened? wait: it has when this returns */
+
+PlStatus plc_host_alloc(int gpu, size_t bytes, void **out);
+void plc_host_free(void *p);
+void plc_host_used(const void *p, cudaStream_t s); /* what that stream holds now reads or writes this pinned memory */
 
 int plc_find(const char *family);
 PlStatus plc_run_id(int family, const PlkCall *call);

@@ -195,14 +195,20 @@ function io_.save(path, t, opts)
 end
 
 --- Reads a safetensors file: the table that was saved, or name → tensor for a file from elsewhere; pairs()
--- of a flat one goes in file order.
+-- of a flat one goes in file order. Tensors lie on the CPU, wherever they were when they were saved.
 -- @tparam string path
+-- @tparam[opt] table opts `map_location=`: the device on which they shall lie
 -- @treturn table; or nil, message, code ("io", "format", "unsupported") for a missing or malformed file
 -- @treturn table the metadata, key → text
-function io_.load(path)
+function io_.load(path, opts)
   if type(path) ~= "string" then fail("load: the path must be a string, got %s", describe(path)) end
+  local where = options.check("load", opts, { "map_location" }).map_location
+  if where ~= nil then core.device.with(where, function() end) end -- is there such a one?
   local tensors, names, meta, errno = core.load_safetensors(path)
   if not tensors then return nil, names, meta, errno end
+  if where then
+    for name, t in pairs(tensors) do tensors[name] = t:to(where) end
+  end
   local tree = meta[TREE]
   if not tree then
     local out = base.ordered_dict(names)

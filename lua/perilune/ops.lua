@@ -77,15 +77,15 @@ return function(T, core)
     return to_layout(check("contiguous", x), format)
   end)
 
-  -- x:to("f64"), x:to("cpu"), x:to(y) (y's dtype), x:to{dtype=, device=, copy=, memory_format=}. The same object if
-  -- nothing changes.
+  -- x:to("f64"), x:to("cpu"), x:to(y) (y's dtype), x:to{dtype=, device=, copy=, memory_format=, non_blocking=}. The
+  -- same object if nothing changes.
   def("to", function(x, what, opts)
     check("to", x)
     local dtype, copy, device, format
     if is_tensor(what) then
       dtype, device = what:dtype(), what:device()
     elseif type(what) == "table" then
-      opts = options.check("to", what, { "dtype", "device", "copy", "memory_format" })
+      opts = options.check("to", what, { "dtype", "device", "copy", "memory_format", "non_blocking" })
       dtype, copy, device, format = opts.dtype, opts.copy, opts.device, opts.memory_format
     elseif type(what) == "string" and (what == "cpu" or what:match("^cuda")) then
       device = what
@@ -95,7 +95,7 @@ return function(T, core)
       fail("to: a dtype, a device or a tensor expected, got %s", type(what))
     end
     if opts and opts ~= what then
-      opts = options.check("to", opts, { "copy", "memory_format" })
+      opts = options.check("to", opts, { "copy", "memory_format", "non_blocking" })
       copy, format = opts.copy, opts.memory_format
     end
     local y = x
@@ -103,7 +103,7 @@ return function(T, core)
       y = cast(x, dtype)
       if y:dtype() == x:dtype() then y = x end -- the cast made an alias
     end
-    if device ~= nil then y = move(y, device) end
+    if device ~= nil then y = move(y, device, opts and opts.non_blocking) end
     if format ~= nil and format ~= "preserve" then y = to_layout(y, format, true) end
     return copy and rawequal(y, x) and x:clone() or y
   end)
@@ -121,8 +121,15 @@ return function(T, core)
     check("cpu", x):device() -- refuses a freed one
     return move(x, "cpu")
   end)
-  -- x:cuda(index): index 0, if any
-  def("cuda", function(x, index) return move(check("cuda", x), index and "cuda:" .. tostring(index) or "cuda") end)
+  -- x:cuda(index, {non_blocking=})
+  def("cuda", function(x, index, opts)
+    check("cuda", x)
+    if type(index) == "table" then index, opts = nil, index end
+    local later = opts ~= nil and options.check("cuda", opts, { "non_blocking" }).non_blocking
+    return move(x, index and "cuda:" .. tostring(index) or "cuda", later)
+  end)
+  def("pin_memory", function(x) return core.device.pin(check("pin_memory", x)) end)
+  def("is_pinned", function(x) return core.device.is_pinned(check("is_pinned", x)) end)
 
   -- ---- splitting ------------------------------------------------------------------------------------------------
 

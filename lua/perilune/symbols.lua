@@ -268,7 +268,8 @@ assert(T.save(path, { w = T.ones(2) }))
 print(T.load(path).w)  --> {1., 1.}  -- f32[2] cpu
 os.remove(path)]] }
 
-S.load = { "T.load(path, {…}) → tables of tensors, or nil and a message", "Reads a safetensors file.", S.save[3] }
+S.load = { "T.load(path, {map_location=}) → tables of tensors, or nil and a message",
+  "Reads a safetensors file. Its tensors lie on the CPU, or on the device map_location.", S.save[3] }
 
 S.load_idx = { "T.load_idx(path) → tensor, or nil and a message", "Reads an IDX file, as MNIST's, also gzipped.", [[
 print((T.load_idx("/nowhere/images-idx3-ubyte")))  --> nil]] }

@@ -60,10 +60,18 @@ for name, dtype in pairs { float = "f32", double = "f64", half = "f16", bfloat16
   S[name] = { ("x:%s() → tensor"):format(name), ("x as %s; x itself if it is."):format(dtype),
     ("print(T.ones(1):%s():dtype())  --> %s"):format(name, dtype) }
 end
-S.to = { 'x:to("f64"), x:to("cpu"), x:to(y), x:to{dtype=, device=, copy=, memory_format=} → tensor',
+S.to = { 'x:to("f64"), x:to("cpu"), x:to(y), x:to{dtype=, device=, copy=, memory_format=, non_blocking=} → tensor',
   [[Another dtype or device (or y's), another memory format ("channels_last", "channels_last_3d", "contiguous"); the
-same object if nothing changes.]],
+same object if nothing changes. non_blocking: a copy from pinned memory to a GPU runs beside its work; one to
+the CPU is right once the GPU has been waited for (T.cuda.synchronize).]],
   'print(T.ones(1):to("f64"):dtype())  --> f64' }
+S.pin_memory = { "x:pin_memory() → tensor", "A copy in memory that GPUs copy from and to by themselves; x itself if it "
+  .. "lies there. For x:to(\"cuda\", {non_blocking = true}).", [[
+if T.cuda.is_available() then
+  print(T.ones(2):pin_memory():is_pinned())
+end]] }
+S.is_pinned = { "x:is_pinned() → boolean", "Whether x lies in pinned memory: see x:pin_memory().",
+  "print(T.ones(2):is_pinned())  --> false" }
 S.cpu = { "x:cpu() → x", "On the processor; x itself if it is there.",
   "print(T.ones(1):cpu())  --> {1.}  -- f32[1] cpu" }
 S.type_as = { "x:type_as(y) → tensor", "x as y's dtype.", "print(T.ones(1):type_as(T.arange(1)):dtype())  --> i64" }

@@ -100,6 +100,10 @@ local z = T.zeros(5, 7, { device = "cuda:1", dtype = "f64" })
 z:copy_(t)
 T.cuda.synchronize(0) -- the copy is work of the source, and behind what z's device had to do
 print("into", z:cpu():equal(a:t():double()))
+local over = T.zeros(1000, { device = "cuda:1" })
+over:copy_(T.ones(1000):cuda(0))
+T.cuda.synchronize(0)
+print("over", over:sum():item())
 z:t():copy_(T.ones(7, 1):cuda(0))
 print("broadcast", z:sum():item())
 print("empty", T.zeros(0, 3):cuda(0):to("cuda:1"):device())
@@ -107,7 +111,8 @@ local big = T.arange(1 << 20, { device = "cuda:1" })
 local there = big:to("cuda:0")
 big:zero_()
 print("before", there:max():item())
-]], { "same\ttrue", "strided\ttrue\ttrue", "into\ttrue", "broadcast\t35.0", "empty\tcuda:1", "before\t1048576" })
+]], { "same\ttrue", "strided\ttrue\ttrue", "into\ttrue", "over\t1000.0",
+      "broadcast\t35.0", "empty\tcuda:1", "before\t1048576" })
     both([[print("host", T.arange(10):cuda(0):to("cuda:1"):sum():item())]], { "host\t55" }, "no-peers")
   end)
 
@@ -220,5 +225,158 @@ collectgarbage() collectgarbage()
 print("freed", (y * 2):sum():item())
 ]], { "stream\tcuda:1\tcuda:0", "on it\t1", "after\t0\tcuda:1", "value\t3000.0\ttrue\ttrue",
       "recorded on cuda:1 before, the stream is one of cuda:0", "never\ttrue\tfalse", "freed\t6000.0" })
+  end)
+
+  it("take a net apart: gradients go back to where their tensors lie", function()
+    both([[
+local nn, optim = T.nn, T.optim
+local function train(first, second)
+  T.manual_seed(3)
+  local a = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.LayerNorm(16)):to(first)
+  local b = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.2), nn.Linear(16, 3)):to(second)
+  local params = a:parameters()
+  for _, p in ipairs(b:parameters()) do params[#params + 1] = p end
+  local opts = { optim.SGD(params, { lr = 0.05, momentum = 0.9 }), optim.AdamW(params, { lr = 0.01 }),
+    optim.RMSprop(params, { lr = 0.01 }), optim.Adam(params, { lr = 0.01, amsgrad = true }) }
+  local x, y = T.randn(20, 6):to(first), T.randint(1, 3, { 20 }):to(second)
+  local norm, last
+  for i = 1, 8 do
+    local opt = opts[i % #opts + 1]
+    opt:zero_grad()
+    last = nn.F.cross_entropy(b(a(x):to(second)), y)
+    last:backward()
+    norm = nn.utils.clip_grad_norm_(params, 0.5):item()
+    assert(params[1].grad:device() == first and params[#params].grad:device() == second)
+    opt:step()
+  end
+  return last:item(), norm, opts[2]
+end
+local l0, n0 = train("cpu", "cpu")
+local l1, n1 = train("cuda:0", "cuda:1")
+local l2, n2, opt = train("cuda:1", "cuda:0")
+print("loss", math.abs(l0 - l1) < 1e-4, l1 == l2, "norm", math.abs(n0 - n1) < 1e-4, math.abs(n1 - n2) < 1e-6)
+local state = opt:state_dict()
+opt:load_state_dict(state)
+opt:step()
+]], { "loss\ttrue\ttrue\tnorm\ttrue\ttrue" })
+  end)
+
+  it("have gradients of gradients, shared leaves, views and batches across", function()
+    both([[
+local w = T.tensor({ 1, 2, 3 }, { dtype = "f64", device = "cuda:1" }):requires_grad_()
+local y = (w * w):to("cuda:0") * T.tensor({ 2, 2, 2 }, { dtype = "f64", device = "cuda:0" })
+local sum = y:to("cpu"):sum() + (w * 3):to("cuda:0"):cpu():sum()
+sum:backward()
+print("first", w.grad:device(), table.concat(w.grad:totable(), " "))
+local function f3(v) return (v:to("cuda:0"):pow(3) * T.tensor(2.0)):to("cuda:1"):sum() end
+local second = T.grad(function(v) return T.grad(f3)(v):sum() end)(w:detach())
+print("second", second:device(), table.concat(second:totable(), " "))
+local m = T.ones(4, 3, { device = "cuda:0" }):requires_grad_()
+m[2]:to("cuda:1"):mul(5):sum():backward()
+m:t():to("cuda:1"):sum():backward()
+print("view", m.grad:device(), m.grad:sum():item(), m.grad[2]:sum():item())
+local f = T.vmap(function(a) return (a:to("cuda:1") * 2):sum() end)
+print("batch", f(T.ones(5, 2):cuda(0)):device(), f(T.ones(5, 2):cuda(0)):sum():item())
+local j = T.jacobian(function(a) return a:to("cuda:1"):pow(2) end, T.tensor({ 1.0, 2.0 }):cuda(0))
+print("jacobian", (type(j) == "table" and j[1] or j):cpu():sum():item())
+local scaler = T.GradScaler { init_scale = 4.0 }
+local p, q = T.ones(2, { device = "cuda:0" }):requires_grad_(), T.ones(2, { device = "cuda:1" }):requires_grad_()
+local opt = T.optim.SGD({ p, q }, { lr = 1.0 })
+scaler:scale((p:to("cuda:1") * q):sum()):backward()
+scaler:step(opt)
+scaler:update()
+print("scaled", p:sum():item(), q:sum():item())
+]], { "first\tcuda:1\t7.0 11.0 15.0", "second\tcuda:1\t12.0 24.0 36.0", "view\tcuda:0\t27.0\t18.0",
+      "batch\tcuda:1\t20.0", "jacobian\t6.0", "scaled\t0.0\t0.0" })
+  end)
+
+  it("serve jitted functions, a trace for each", function()
+    both([[
+local net = T.nn.Sequential(T.nn.Linear(4, 8), T.nn.Tanh()):to("cuda:1")
+local f = T.jit(function(x) return (x * 2 + T.ones(4, { device = x:device() })):relu():softmax(1):sum(1) end)
+local x = T.randn(5, 4)
+local want = f.f and f.f(x) or (x * 2 + 1):relu():softmax(1):sum(1)
+for i = 1, 6 do
+  for _, d in ipairs { "cuda:0", "cuda:1", "cpu" } do
+    local y = f(x:to(d))
+    assert(y:device() == d, y:device() .. " " .. d)
+    assert(T.allclose(y:cpu(), want:cpu(), { atol = 1e-6 }))
+  end
+end
+print("groups", (T.core.jit_device_groups(f.last.program)))
+local g = T.jit(function(a) return net(a):sum() end)
+for i = 1, 6 do g(x:cuda(1)) end
+local how = select(3, T.core.jit_device_groups(g.last.program))
+print("captured", how, T.allclose(g(x:cuda(1)):cpu(), net(x:cuda(1)):sum():cpu()))
+local h = T.jit(function(a, b)
+  local two = T.full({ 4 }, 2.0, { device = "cuda:1" })
+  return (a:to("cuda:1") * b + two):sum():to("cuda:0") + a:sum()
+end)
+local a, b = x:cuda(0), x:cuda(1)
+for i = 1, 5 do
+  local y = h(a, b)
+  assert(y:device() == "cuda:0")
+  assert(math.abs(y:item() - ((x * x + 2):sum() + x:sum()):item()) < 1e-3)
+end
+print("across", (select(3, T.core.jit_device_groups(h.last.program))))
+local p = T.ones(4, { device = "cuda:0" }):requires_grad_()
+local step = T.jit(function(v)
+  local loss = ((v * p):to("cuda:1") * T.ones(4, { device = "cuda:1" })):pow(2):sum()
+  loss:backward()
+  return loss
+end)
+for i = 1, 5 do p.grad = nil step(T.ones(4, { device = "cuda:0" })) end
+print("backward", p.grad:device(), p.grad:sum():item())
+T.cuda.set_device(1)
+local made = T.jit(function() return T.ones(3, { device = "cuda" }) * 2 end)
+print("made", made():device(), made():device())
+T.cuda.set_device(0)
+print("then", made():device())
+]], { "captured\tcaptured\ttrue", "across\tnot captured", "backward\tcuda:0\t8.0", "made\tcuda:1\tcuda:1" })
+  end)
+
+  it("keep checkpoints that load anywhere", function()
+    both([[
+local path = os.tmpname()
+local net = T.nn.Linear(3, 2):to("cuda:1")
+local opt = T.optim.Adam(net:parameters())
+net(T.ones(1, 3, { device = "cuda:1" })):sum():backward()
+opt:step()
+assert(T.save(path, { net = net:state_dict(), opt = opt:state_dict() }))
+for _, d in ipairs { "cpu", "cuda:0", "cuda:1" } do
+  local state = assert(T.load(path, { map_location = d }))
+  print("loaded", d, state.net.weight:device() == d)
+  local other = T.nn.Linear(3, 2):to(d)
+  other:load_state_dict(assert(T.load(path)).net)
+  print("same", d, other.weight:cpu():equal(net.weight:cpu()), other.weight:device())
+  local again = T.optim.Adam(other:parameters())
+  again:load_state_dict(state.opt)
+  other(T.ones(1, 3, { device = d })):sum():backward()
+  again:step()
+end
+print(pcall(T.load, path, { map_location = "cuda:4" }))
+os.remove(path)
+]], { "loaded\tcpu\ttrue", "loaded\tcuda:0\ttrue", "loaded\tcuda:1\ttrue",
+      "same\tcpu\ttrue\tcpu", "same\tcuda:1\ttrue\tcuda:1",
+      'no device "cuda:4"; this process has 2 GPUs' })
+  end)
+
+  it("have a current one in each thread", function()
+    both([[
+T.cuda.set_device(1)
+local loader = T.data.DataLoader({ 1, 2, 3, 4 }, { batch_size = 1, workers = 2, collate = function(list)
+  local P = require "perilune"
+  P.cuda.set_device(list[1] % 2)
+  return P.full({ 4 }, list[1] + 0.0, { device = "cuda" })
+end })
+local seen = {}
+for x in loader do
+  seen[#seen + 1] = x:device() .. "=" .. x:sum():item()
+  x = x:to("cuda") * 2 -- a worker's tensor is moved and freed here
+end
+print(table.concat(seen, " "))
+print("mine", T.cuda.current_device())
+loader:close()
+]], { "cuda:1=4.0 cuda:0=8.0 cuda:1=12.0 cuda:0=16.0", "mine\t1" })
   end)
 end)

@@ -20,9 +20,17 @@ local spec = options.spec("data.DataLoader", {
   { "batch_size", "count", 1 }, { "shuffle", "bool", false }, { "drop_last", "bool", false },
   { "seed", "int", optional = true }, { "collate", "func", optional = true }, { "workers", "size", 0 },
   { "prefetch", "count", optional = true }, { "sampler", "any", optional = true },
-  { "batch_sampler", "any", optional = true }, { "worker_init", "func", optional = true } })
+  { "batch_sampler", "any", optional = true }, { "worker_init", "func", optional = true },
+  { "pin_memory", "bool", false }, { "device", "string", optional = true } })
 
 local function check_combinations(a, given)
+  if a.device or a.pin_memory then
+    local there, why = core.device.available()
+    if not there and a.device ~= "cpu" then
+      fail("data.DataLoader: %s is for GPUs; %s", a.device and "device" or "pin_memory", why)
+    end
+    if a.device and a.device ~= "cpu" then core.device.with(a.device, function() end) end -- is there such a one?
+  end
   if a.sampler and a.shuffle then fail("data.DataLoader: a sampler has its own order; leave shuffle out") end
   if a.batch_sampler and (a.sampler or a.shuffle or a.drop_last or given.batch_size) then
     fail("data.DataLoader: a batch_sampler decides batches; leave sampler, shuffle, drop_last and batch_size out")
@@ -42,7 +50,8 @@ local function is_stream(ds) return getmetatable(ds) == dataset.IterableDataset 
 
 --- @param ds anything with `#ds` and `ds[i]`
 -- @tparam[opt] table opts `batch_size=1 shuffle=false drop_last=false seed= collate= sampler= batch_sampler=`, and
--- `workers=0 prefetch=2 worker_init=`. With a seed every loader gives the same orders, pass after pass.
+-- `workers=0 prefetch=2 worker_init=`, and `pin_memory=false device=`. With a seed every loader gives the same orders,
+-- pass after pass.
 --
 -- Random numbers that `ds[i]` draws depend on the seed, the pass and i alone, so batches are the same with any number
 -- of workers (of math.random: with any number but 0).
@@ -52,6 +61,9 @@ local function is_stream(ds) return getmetatable(ds) == dataset.IterableDataset 
 -- to from then on. Modules, and what they hold, are required anew there. `worker_init(k, dataset)` runs once in
 -- worker k; what it returns, if anything, replaces the dataset: open files and connections there. `prefetch` batches
 -- per worker are made ahead. close() ends the workers; so does the collector.
+--
+-- With `device`, batches lie there, and the next one is on its way while a loop works on this one: from pinned memory,
+-- beside what the GPU computes. `pin_memory` leaves them in pinned memory, for `x:to("cuda", {non_blocking = true})`.
 local function new(ds, opts)
   if (type(ds) ~= "table" and type(ds) ~= "userdata") then
     fail("data.DataLoader: a dataset is wanted, something with #ds and ds[i], got %s%s", describe(ds), ds == nil and
@@ -160,6 +172,63 @@ local function stream_pass(self)
   end
 end
 
+-- ---- batches for a GPU ------------------------------------------------------------------------------------------
+
+-- v with its tensors in pinned memory, or from there on the device. Tables are made anew where something changes; those
+-- with a metatable stay, unless they know how to move: v:to(device).
+local function placed(v, device)
+  if type(v) == "userdata" and T.is_tensor(v) then
+    if v:is_cuda() then return device and v:to(device) or v end
+    v = v:pin_memory()
+    return device and v:to(device, { non_blocking = true }) or v
+  end
+  if type(v) ~= "table" then return v end
+  if getmetatable(v) ~= nil then return device and type(v.to) == "function" and v:to(device) or v end
+  local out = {}
+  for key, item in pairs(v) do out[key] = placed(item, device) end
+  return out
+end
+
+local function place_all(device, ...)
+  local values = table.pack(...)
+  for i = 1, values.n do values[i] = placed(values[i], device) end
+  return values
+end
+
+-- The batches of step, one of them ahead. An error waits for the turn of its batch.
+local function ahead(step, device)
+  local next_batch
+  local function fetch()
+    local values = table.pack(pcall(step))
+    if not values[1] then
+      if tostring(values[2]):find("interrupted", 1, true) then error(values[2], 0) end
+      return { failed = true, n = 0, values[2] }
+    end
+    if values[2] == nil then return { n = 0 } end
+    return place_all(device, table.unpack(values, 2, values.n))
+  end
+  return function()
+    local batch = next_batch or fetch()
+    if batch.failed then
+      next_batch = { n = 0 }
+      error(batch[1], 0)
+    end
+    next_batch = batch.n > 0 and fetch() or batch
+    return table.unpack(batch, 1, batch.n)
+  end
+end
+
+local function for_gpu(self, step)
+  if self.device and self.device ~= "cpu" then return ahead(step, self.device) end
+  if not self.pin_memory then return step end
+  local function pin(...)
+    if ... == nil then return nil end
+    local values = place_all(nil, ...)
+    return table.unpack(values, 1, values.n)
+  end
+  return function() return pin(step()) end
+end
+
 -- ---- passes through workers -----------------------------------------------------------------------------------
 
 local function pool_of(self)
@@ -210,15 +279,18 @@ local function pass(self)
   if T.core.jit_tracing() then
     fail("data.DataLoader: a loop over it in a traced function would read one pass for ever; pass batches as arguments")
   end
-  if is_stream(self.dataset) then return stream_pass(self) end
+  if is_stream(self.dataset) then return for_gpu(self, stream_pass(self)) end
   local count = #self
   local ds = self.dataset
   local plain = getmetatable(ds) == dataset.TensorDataset and not self.collate -- draws nothing
   self._base = plain and 0 or base_seed(self)
   local samples = plan(self)
   self.epoch = self.epoch + 1
-  if self.workers > 0 and count > 0 then return worker_pass(self, samples, count) end
-  return local_pass(self, samples, count)
+  if self.workers > 0 and count > 0 then
+    local step, guard = worker_pass(self, samples, count)
+    return for_gpu(self, step), guard
+  end
+  return for_gpu(self, local_pass(self, samples, count))
 end
 
 --- An iterator of its own for one pass; `for x, y in loader do` makes one by itself. `for x, y in loader:iter() do`

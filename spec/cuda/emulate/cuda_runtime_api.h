@@ -31,7 +31,7 @@ typedef struct plce_pool *cudaMemPool_t;
 typedef struct plce_graph *cudaGraph_t, *cudaGraphExec_t;
 
 enum { cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2 };
-enum { cudaHostAllocDefault = 0, cudaHostAllocMapped = 2 };
+enum { cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
 enum { cudaMemAllocationTypePinned = 1, cudaMemLocationTypeDevice = 1, cudaMemAccessFlagsProtReadWrite = 3 };
 typedef enum { cudaStreamCaptureModeRelaxed = 2 } cudaStreamCaptureMode;
 typedef enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 } cudaMemcpyKind;

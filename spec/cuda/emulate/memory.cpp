@@ -207,7 +207,9 @@ bool plce_is_device(const void *p) {
   abort();
 }
 cudaError_t cudaHostAlloc(void **out, size_t n, unsigned) {
+  long long most;
   plce_touch();
+  if (plce_word("pinned", &most) && n > (size_t)most) return plce_said(cudaErrorMemoryAllocation);
   Pinned *p = (Pinned *)calloc(1, sizeof *p);
   p->at = (char *)calloc(1, n);
   p->bytes = n;

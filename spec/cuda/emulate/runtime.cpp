@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Devices on the CPU, for tests: the CUDA runtime's functions but for memory (memory.cpp), streams, events and graphs
 // (streams.cpp). PERILUNE_EMULATE, words separated by commas, plays a bad day:
-//   no-driver, old-driver, no-device, memory=BYTES (of each device), fault=N (the N-th launch is an illegal access),
+//   no-driver, old-driver, no-device, memory=BYTES (of each device), pinned=BYTES (the most at once), fault=N (the N-th launch is an illegal access),
 //   slow (work is done when somebody has asked three times whether something is),
 //   open (memory stays accessible to everybody: what takes long takes less),
 //   guard, twice (kernels are watched: guard.cpp), reverse (blocks and threads run in the opposite order),

@@ -88,22 +88,34 @@ int plce_stream_device(cudaStream_t s) { return s->device; }
 
 // ---- late streams
 
-// Does what the stream holds, up to that mark.
+// Does the first thing that the stream holds; reach: all up to that mark.
+static void reach(plce_stream *s, long long mark);
+static void one(plce_stream *s) {
+  Noted *n = s->first;
+  s->first = n->next;
+  if (!s->first) s->last = &s->first;
+  if (n->wait) reach(n->wait, n->mark);
+  else if (n->run) {
+    const int was = plce_work_of(s->device);
+    (void)n->run(n->work);
+    (void)plce_work_of(was);
+  } else
+    s->done = n->mark;
+  free(n->work);
+  free(n);
+}
 static void reach(plce_stream *s, long long mark) {
-  while (s->first && s->done < mark) {
-    Noted *n = s->first;
-    s->first = n->next;
-    if (!s->first) s->last = &s->first;
-    if (n->wait) reach(n->wait, n->mark);
-    else if (n->run) {
-      const int was = plce_work_of(s->device);
-      (void)n->run(n->work);
-      (void)plce_work_of(was);
-    } else
-      s->done = n->mark;
-    free(n->work);
-    free(n);
-  }
+  while (s->first && s->done < mark) one(s);
+}
+// Somebody asks whether the stream has come to that mark: it does one thing more.
+static bool has_come(plce_stream *s, long long mark) {
+  pthread_mutex_lock(&queue);
+  if (s->first && s->done < mark) one(s);
+  while (s->first && !s->first->wait && !s->first->run) one(s);
+  const bool come = s->done >= mark || !s->first;
+  pthread_mutex_unlock(&queue);
+  if (!come) plce_said(cudaErrorNotReady);
+  return come;
 }
 static void add(plce_stream *s, Noted n) {
   Noted *kept = (Noted *)malloc(sizeof n);
@@ -244,8 +256,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
   if (plce_is_captured(s)) return plce_ends(s);
-  if (not_yet(s->asked)) return cudaErrorNotReady;
-  plce_drain(s);
+  if (not_yet(s->asked) || (late() && !has_come(s, s->marks + 1))) return cudaErrorNotReady;
   return plce_state(s->device);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
@@ -294,7 +305,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
 cudaError_t cudaEventQuery(cudaEvent_t e) {
   if (e->captured) return plce_ends(NULL);
   if (e->at != 0 && not_yet(e->asked)) return cudaErrorNotReady;
-  wait_for(e);
+  if (late() && e->on && !has_come(e->on, e->mark)) return cudaErrorNotReady;
   return plce_state(e->device);
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) {
