@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Memory formats from Lua: x:is_contiguous(format), and the raw function below x:contiguous(format) and
- * x:to{memory_format =} (lua/perilune/layout.lua). */
+ * x:to{memory_format =} (lua/perilune/ops.lua). */
 #include "bindings/lib.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static int format_at(lua_State *L, int at, const char *fn) {
   for (int i = 0; name && i < 3; i++)
     if (strcmp(name, names[i]) == 0) return dims[i];
   return l_error(L, "%s: a memory format is wanted, \"contiguous\", \"channels_last\" or \"channels_last_3d\", got %s", fn,
-                 name ? name : l_typename(L, at));
+                 name ? lua_pushfstring(L, "'%s'", name) : l_typename(L, at));
 }
 
 /* x:is_contiguous(format = "contiguous") */
@@ -29,7 +29,7 @@ static int m_is_contiguous(lua_State *L) {
 /* core.to_layout(x, format, exact) → x itself where it lies so; exact: where that is open, by its strides too */
 static int t_to_layout(lua_State *L) {
   PlTensor *t = l_check_tensor(L, 1);
-  const int dims = format_at(L, 2, "contiguous");
+  const int dims = format_at(L, 2, lua_toboolean(L, 3) ? "to" : "contiguous");
   const bool is = dims ? t->a.ndim == dims && pl_is_channels_last(&t->a) : t->a.contiguous;
   const bool exact = lua_toboolean(L, 3) && is && pl_channels_last(&t->a) != (dims != 0);
   if (is && !exact) {

@@ -156,7 +156,7 @@ static PlStatus attention_bwd(const PlkCall *call, bool *done) {
   if (!fits(&k, call->in[1], call->in[2], call->in[3]) || !strides_of(call->in[0], &B, &H, k.dy)) return PL_OK;
   k.backward = 1;
   k.causal = pl_attr_i(call->attrs, 1) != 0;
-  Room r = {NULL};
+  Room r = {.stats = NULL};
   PlStatus s = backward(call, &k, &r, done);
   give_back(&r);
   return s;

@@ -137,47 +137,39 @@ function M.all_gather_into_tensor(out, t, opts)
   return result(state.start(who, "all_gather", g, tensors.source(t, place), there, {}, async, back), async, out)
 end
 
---- On rank dst: list[1 + r] := rank r's t. The others give no list.
-function M.gather(t, list, dst, opts)
-  check("gather", "the tensor", t)
-  if type(dst) == "table" then dst, opts = nil, dst end
-  if dst == nil and opts == nil and type(list) == "table" and list[1] == nil and next(list) ~= nil then
+-- What gather and scatter are given: (t, list, root, opts), the list on the root alone; the root may be
+-- among the options, and those behind t where there is no list. Gives the group, the root in it, the
+-- list, async, and where the data lie.
+local function rooted(who, key, role, t, list, root, opts)
+  check(who, "the tensor", t)
+  if root == nil and opts == nil and type(list) == "table" and list[1] == nil and next(list) ~= nil then
     list, opts = nil, list -- gather(t, {dst = 1})
   end
-  dst, opts = root_of("dst", dst, opts, 0)
-  local _, g, async = read_options("gather", opts, "dst")
-  local peer = state.member("gather", "dst", g, dst)
+  root, opts = root_of(key, root, opts, 0)
+  local _, g, async = read_options(who, opts, key)
+  local peer = state.member(who, key, g, root)
   if peer == g.mine then
-    check_list("gather", "the list", list, g.n, t)
+    check_list(who, "the list", list, g.n, t)
   elseif list ~= nil then
-    fail("gather: only rank %d, the destination, gives a list", dst)
+    fail("%s: only rank %d, the %s, gives a list", who, root, role)
   end
-  agree(g, "gather", "%s dst=%d", brief(t), dst)
-  local place = tensors.place("gather", g, t, "gather")
+  agree(g, who, "%s %s=%d", brief(t), key, root)
+  return g, peer, list, async, tensors.place(who, g, t, who)
+end
+
+--- On rank dst: list[1 + r] := rank r's t. The others give no list.
+function M.gather(t, list, dst, opts)
+  local g, peer, all_of, async, place = rooted("gather", "dst", "destination", t, list, dst, opts)
   local all = peer == g.mine and tensors.room(t, g.n, place) or nil
   local work = state.start("gather", "gather", g, tensors.source(t, place), all, { peer = peer }, async,
-    all and function() tensors.spread(all, list) end)
-  return result(work, async, list)
+    all and function() tensors.spread(all, all_of) end)
+  return result(work, async, all_of)
 end
 
 --- t := entry 1 + rank of rank src's list. The others give no list.
 function M.scatter(t, list, src, opts)
-  check("scatter", "the tensor", t)
-  if type(src) == "table" then src, opts = nil, src end
-  if src == nil and opts == nil and type(list) == "table" and list[1] == nil and next(list) ~= nil then
-    list, opts = nil, list
-  end
-  src, opts = root_of("src", src, opts, 0)
-  local _, g, async = read_options("scatter", opts, "src")
-  local peer = state.member("scatter", "src", g, src)
-  if peer == g.mine then
-    check_list("scatter", "the list", list, g.n, t)
-  elseif list ~= nil then
-    fail("scatter: only rank %d, the source, gives a list", src)
-  end
-  agree(g, "scatter", "%s src=%d", brief(t), src)
-  local place = tensors.place("scatter", g, t, "scatter")
-  local all = peer == g.mine and tensors.joined(list, place) or nil
+  local g, peer, all_of, async, place = rooted("scatter", "src", "source", t, list, src, opts)
+  local all = peer == g.mine and tensors.joined(all_of, place) or nil
   local there, back = tensors.target(t, false, place)
   return result(state.start("scatter", "scatter", g, all, there, { peer = peer }, async, back), async, t)
 end
