@@ -233,6 +233,9 @@ static int graph_run(lua_State *L) {
   l_collect(L);
   for (PlFVal v = 0; v < f->nvals; v++) {
     const PlFValue *val = &f->vals[v];
+    if (val->kind == PL_FV_CAPTURE && (val->real->flags & PL_T_LEFT))
+      return l_error(L, "run: the graph reads the memory that %s was in before its network was converted (net:to); make the "
+                        "graph again", pl_desc_text(&val->real->a));
     if (val->kind != PL_FV_INPUT) continue;
     lua_rawgeti(L, 2, val->slot + 1); /* stays alive through the table */
     PlTensor *t = l_to_tensor(L, -1);

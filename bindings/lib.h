@@ -148,6 +148,7 @@ void l_csv_register(lua_State *L);
 void l_image_register(lua_State *L);
 void l_tokenizer_register(lua_State *L);
 void l_t7_register(lua_State *L);
+void l_rebind_register(lua_State *L);
 void l_trainer_register(lua_State *L);
 int luaopen_perilune_engine(lua_State *L) __attribute__((visibility("default")));
 

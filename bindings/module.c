@@ -56,5 +56,6 @@ int luaopen_perilune_engine(lua_State *L) {
   l_tokenizer_register(L);
   l_t7_register(L);
   l_trainer_register(L);
+  l_rebind_register(L);
   return 1;
 }

@@ -38,7 +38,8 @@ enum {
   PL_T_LEAF = 4,     /* the inline entry is this tensor's own leaf node */
   PL_T_DETACHED = 8,  /* made by detach: never the base of a history */
   PL_T_CONST = 16,    /* never changes: a graph under construction may look at its values */
-  PL_T_BATCHED = 32   /* stands for many tensors, see engine/batch/batch.h */
+  PL_T_BATCHED = 32,  /* stands for many tensors, see engine/batch/batch.h */
+  PL_T_LEFT = 64      /* a leaf that went on with other memory: this handle keeps what it was (grad/rehome.c) */
 };
 
 struct PlTensor {

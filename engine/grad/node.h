@@ -164,6 +164,8 @@ PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny
 /* .grad += g. Gives t a place for .grad if it is no leaf that requires a gradient. */
 PlStatus pl_grad_add(PlTensor *t, PlTensor *g);
 PlStatus pl_leaf_take_grad(PlNode *leaf, PlTensor *g); /* takes g */
+/* `to`, fresh and without a history, takes over the leaf (and the keys' entries) of `from`, for good (rehome.c). */
+PlStatus pl_leaf_rehome(PlTensor *to, PlTensor *from);
 /* Leaves and others that nodes newer than `since` read, reachable from ys through any key: calls found once for
  * every leaf's tensor; *inner becomes true if one is no leaf. */
 PlStatus pl_grad_captured(PlTensor *const *ys, int n, uint64_t since, PlStatus (*found)(void *ctx, PlTensor *t),

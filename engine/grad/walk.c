@@ -95,6 +95,23 @@ static PlStatus accumulate(PlTensor **sum, PlTensor *g) {
   return s;
 }
 
+/* *g in the leaf's dtype, on its device; on failure released. */
+static PlStatus as_leaf(PlTensor **g, const PlTensor *leaf) {
+  PlAttrs a;
+  for (int move = 0; move < 2; move++) {
+    const PlOp *op = move ? &pl_op_to_device : &pl_op_cast;
+    if (move ? leaf->a.device == (*g)->a.device : leaf->a.dtype == (*g)->a.dtype) continue;
+    PlTensor *out;
+    pl_attrs_init(op, &a);
+    pl_attrs_int(&a, 0, move ? leaf->a.device : leaf->a.dtype);
+    PlStatus s = pl_apply(op, g, 1, &a, &out);
+    pl_tensor_release(*g);
+    PL_TRY(s);
+    *g = out;
+  }
+  return PL_OK;
+}
+
 /* A leaf's .grad is dense and shared with nobody. Takes g. */
 PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
   if (PL_UNLIKELY(pl_is_batched(g))) {
@@ -103,6 +120,9 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
     pl_tensor_release(g);
     return b;
   }
+  const PlTensor *leaf = n->u.target;
+  if (PL_UNLIKELY(leaf && (leaf->a.dtype != g->a.dtype || leaf->a.device != g->a.device)) && !leaf->a.symbolic && !g->a.symbolic)
+    PL_TRY(as_leaf(&g, leaf)); /* converted since the op was recorded (rehome.c) */
   if (n->grad) {
     if (n->grad->node || n->grad->more || g->node || g->more || n->grad->a.dtype != g->a.dtype) {
       PlTensor *in[2] = {n->grad, g}, *out;

@@ -41,7 +41,7 @@ local function define(name, decay, decoupled)
       group._opts = o
     end
     local width = amsgrad and 5 or 4
-    for i = 1, n do call(adam_step, group, lists[i], width, o, counts[i], settings) end
+    for i = 1, n do call(adam_step, group, lists, i, width, o, counts[i], settings) end
     if n > 0 then forget_grads(group, width) end
   end
 

@@ -155,6 +155,19 @@ local function direction(m, g, history)
   return q
 end
 
+-- After net:to: the remembered vectors go where the parameters are.
+local function follow(self)
+  local p = self.param_groups[1].params[1]
+  local to = { dtype = p:dtype(), device = p:device() }
+  local function visit(t)
+    for key, v in pairs(t) do
+      if type(v) == "userdata" then t[key] = v:to(to) elseif type(v) == "table" then visit(v) end
+    end
+  end
+  visit(self._memory)
+  self._converted = T.core.converted
+end
+
 --- Up to max_iter iterations; returns the loss before the first.
 function LBFGS:step(closure)
   if type(self) ~= "table" then options.colon "opt:step(closure)" end
@@ -168,6 +181,7 @@ function LBFGS:step(closure)
   end
   local group, m = self.param_groups[1], self._memory
   local params, o = group.params, group
+  if T.core.converted ~= self._converted then follow(self) end
   local most = o.max_eval or o.max_iter * 5 // 4
   local _ <close> = T.no_grad()
 

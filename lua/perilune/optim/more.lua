@@ -36,12 +36,12 @@ local function define(name, lr, settings, make, update, own_decay)
           states[i] = s
         end
         local t = (steps[i] or 0) + 1
-        steps[i] = t
         if group.maximize then g = -g end
         if decay ~= 0 and not own_decay then
           if group.decoupled_weight_decay then p:mul_(1 - group.lr * decay) else g = g + p * decay end
         end
         update(p, g, s, t, group)
+        steps[i] = t -- an update that fails is no step
       end
     end
   end

@@ -9,8 +9,9 @@ local T = require "perilune"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
-local zero = T.core.op.zero
-local tracing = T.core.jit_tracing
+local core = T.core
+local zero = core.op.zero
+local tracing = core.jit_tracing
 
 -- State is made of real tensors, also while a traced function runs.
 local function real(f, ...)
@@ -84,7 +85,7 @@ end
 -- @tparam[opt] table opts settings for all groups that do not say otherwise
 function Optimizer.new(C, params, opts)
   local who = "optim." .. C.name
-  local self = setmetatable({ param_groups = {}, _seen = {} }, C)
+  local self = setmetatable({ param_groups = {}, _seen = {}, _converted = core.converted }, C)
   self.defaults = checked(C, who, opts, {})
   if type(params) == "table" and type(params[1]) == "table" and getmetatable(params[1]) == nil then
     for _, group in ipairs(params) do self:add_param_group(group) end
@@ -130,6 +131,29 @@ function Optimizer:zero_grad(opts)
   end
 end
 
+-- After net:to some parameters have another dtype or device: what the optimizer remembers of them goes there, too.
+local function follow(self)
+  for _, group in ipairs(self.param_groups) do
+    local state = {}
+    for i, p in ipairs(group.params) do
+      local old, dtype, device = group._state[i], p:dtype(), p:device()
+      local new = old
+      for key, v in pairs(old or {}) do
+        if type(v) == "userdata" and v:is_floating_point() and (v:dtype() ~= dtype or v:device() ~= device) then
+          if new == old then
+            new = {}
+            for k, kept in pairs(old) do new[k] = kept end
+          end
+          new[key] = real(v.to, v, { dtype = dtype, device = device })
+        end
+      end
+      state[i] = new
+    end
+    group._state, group._lists, group._full = state, nil, nil
+  end
+  self._converted = core.converted
+end
+
 --- One update of every parameter that has a gradient. A closure computes the loss again and returns it.
 function Optimizer:step(closure)
   if type(self) ~= "table" then options.colon "opt:step()" end
@@ -139,13 +163,15 @@ function Optimizer:step(closure)
     loss = closure()
   end
   local groups = self.param_groups
+  if core.converted ~= self._converted then follow(self) end
   for k = 1, #groups do self:update(groups[k]) end
   return loss
 end
 
 -- The tensors of one engine call, by parameter: param, grad, then what `columns` names. Parameters whose
 -- count of steps or device differs cannot share a call, so there is a list for each; almost always one.
--- make(p) returns the state of a parameter at its first step, a table by column name.
+-- make(p) returns the state of a parameter at its first step, a table by column name. The counts move when the
+-- update has been made (call): one that fails is no step. lists.at[k]: whose parameters are in list k, nil for all.
 local function gather(group, columns, make)
   local params, steps, state = group.params, group._steps, group._state
   local width = 2 + #columns
@@ -170,13 +196,11 @@ local function gather(group, columns, make)
       i = i + 1
     end
     if i > #params then
-      first = first + 1
-      for k = 1, #params do steps[k] = first end
-      counts[1] = first
+      counts[1] = first + 1
       return lists, counts, 1
     end
   end
-  lists, counts = {}, {}
+  lists, counts = { at = {} }, {}
   group._lists, group._counts = lists, counts
   local by_kind, missing = {}, false
   for i = 1, #params do
@@ -184,7 +208,6 @@ local function gather(group, columns, make)
     local grad = p.grad
     if grad then
       local count = (steps[i] or 0) + 1
-      steps[i] = count
       local s = state[i]
       if not s then
         s = real(make, p)
@@ -194,10 +217,11 @@ local function gather(group, columns, make)
       local k = by_kind[kind]
       if not k then
         n = n + 1
-        k, by_kind[kind], lists[n], counts[n] = n, n, {}, count
+        k, by_kind[kind], lists[n], counts[n], lists.at[n] = n, n, {}, count, {}
       end
-      local l = lists[k]
+      local l, at_k = lists[k], lists.at[k]
       local top = #l
+      at_k[#at_k + 1] = i
       l[top + 1], l[top + 2] = p, grad
       for j, column in ipairs(columns) do
         s[column] = s[column] or real(T.zeros_like, p)
@@ -208,13 +232,17 @@ local function gather(group, columns, make)
     end
   end
   group._full = n == 1 and not missing
+  if group._full then lists.at[1] = nil end
   return lists, counts, n
 end
 
--- op(list, settings(group, o, count)): one engine call for the parameters in `list`, all at step `count`. In a trace
--- the call becomes a node that asks for its settings, and moves the counts, before each run.
-local function call(op, group, list, width, o, count, settings)
+-- op(lists[which], settings(group, o, count)): one engine call for the parameters in that list, all at step `count`. In
+-- a trace the call becomes a node that asks for its settings, and moves the counts, before each run.
+local function call(op, group, lists, which, width, o, count, settings)
+  local list = lists[which]
   op(list, settings(group, o, count))
+  local whose = lists.at and lists.at[which]
+  for i = 1, whose and #whose or #group.params do group._steps[whose and whose[i] or i] = count end
   if not tracing() then return end
   local at, own = {}, {}
   for k = 1, #list, width do

@@ -40,7 +40,7 @@ function RMSprop:update(group)
     o = {}
     group._opts = o
   end
-  for i = 1, n do call(rmsprop_step, group, lists[i], 2 + #columns[kind], o, counts[i], settings) end
+  for i = 1, n do call(rmsprop_step, group, lists, i, 2 + #columns[kind], o, counts[i], settings) end
   if n > 0 then forget_grads(group, 2 + #columns[kind]) end
 end
 

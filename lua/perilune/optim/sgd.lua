@@ -57,7 +57,7 @@ function SGD:update(group)
     o = {}
     group._opts = o
   end
-  for i = 1, n do call(sgd_step, group, lists[i], group._width, o, counts[i], settings) end
+  for i = 1, n do call(sgd_step, group, lists, i, group._width, o, counts[i], settings) end
   if n > 0 then forget_grads(group, group._width) end
 end
 
