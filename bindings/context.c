@@ -5,6 +5,7 @@
  * user's can touch them; only a context that saves outside its forward has them in the table, [0] = n and
  * [-1 … -n] the versions. Under private keys: the marks, and what the inputs' histories keep alive. */
 #include "bindings/context.h"
+#include "bindings/saved.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -120,6 +121,7 @@ static int ctx_save(lua_State *L) {
       return l_error(L, "ctx:save: argument #%d must be a tensor or nil, got %s; keep other values as fields of ctx",
                      i, l_typename(L, i + 1));
     if (noted) r->versions[i - 1] = t ? t->storage->version : 0;
+    if (PL_UNLIKELY(pl_state.packing != NULL) && t && noted && r->needs) l_saved_pack(L, i + 1);
   }
   if (!noted) save_in_table(L, n);
   for (int i = n; i > 0; i--) lua_rawseti(L, 1, i);
@@ -159,7 +161,8 @@ static int ctx_saved(lua_State *L) {
     lua_rawgeti(L, 1, i);
     PlTensor *t = l_to_tensor(L, -1);
     if (!t) {
-      if (l_box(L, -1)) return l_error(L, "ctx:saved: saved tensor %d was freed", i);
+      if (l_is_packed(L, -1)) l_saved_unpack(L, -1);
+      if (l_box(L, -1) && !l_to_tensor(L, -1)) return l_error(L, "ctx:saved: saved tensor %d was freed", i);
       continue;
     }
     uint32_t version = t->storage->version;

@@ -57,5 +57,6 @@ int luaopen_perilune_engine(lua_State *L) {
   l_t7_register(L);
   l_trainer_register(L);
   l_rebind_register(L);
+  l_saved_register(L);
   return 1;
 }

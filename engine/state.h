@@ -49,6 +49,7 @@ typedef struct PlState {
   uint8_t autocast;   /* 1 + the dtype that a region of mixed precision casts to; 0: none */
   bool autocast_cache; /* casts of leaves are kept */
   int autocast_depth;  /* regions that are open */
+  struct PlPacking *packing; /* the innermost pair that saved tensors pass through (grad/packing.h); NULL: none */
   struct PlCasts *casts; /* those casts, until the outermost region ends */
 } PlState;
 

@@ -7,6 +7,7 @@
 
 #include "engine/alloc.h"
 #include "engine/grad/graph.h"
+#include "engine/grad/packing.h"
 #include "engine/state.h"
 
 _Thread_local PlState pl_state;
@@ -75,12 +76,20 @@ static void rule_drop(PlNode *n) {
   memset(&n->u, 0, sizeof n->u);
 }
 
+static void packed_drop(PlSavedPacked *p) {
+  pl_packed_free(p->value);
+  pl_pool_put(p, sizeof *p);
+}
+
 void pl_node_clear(PlNode *n) {
   n->spent = true;
   for (uint32_t i = 0; i < n->nsaved; i++) {
-    PlTensor *t = n->saved[i].t;
-    n->saved[i].t = NULL;
-    pl_tensor_release(t);
+    const PlSaved s = n->saved[i];
+    n->saved[i] = (PlSaved){.t = NULL};
+    if (PL_LIKELY(s.t != NULL))
+      pl_tensor_release(s.t);
+    else if (s.packed)
+      packed_drop(s.packed);
   }
   if (n->kind > PL_NODE_IDENTITY) rule_drop(n);
   for (uint32_t i = 0; i < n->nin; i++) {

@@ -37,11 +37,21 @@ typedef struct PlSlot {
   uint32_t capture; /* 1 + position in the running grad_of's results */
 } PlSlot;
 
+typedef struct PlPacking PlPacking;
 typedef struct PlSaved {
-  PlTensor *t;
-  uint32_t version;
-  int32_t relink; /* ≥ 0: an alias of this output; linked to its slot when the key records its own backward */
+  PlTensor *t; /* NULL: packed (packing.h), or gone */
+  union {
+    struct {
+      uint32_t version;
+      int32_t relink; /* ≥ 0: an alias of this output; linked to its slot when the key records its own backward */
+    };
+    struct PlSavedPacked *packed; /* t is NULL; NULL: gone */
+  };
 } PlSaved;
+typedef struct PlSavedPacked {
+  struct PlPacked *value;
+  int32_t relink;
+} PlSavedPacked;
 
 typedef enum PlNodeKind { PL_NODE_LEAF, PL_NODE_IDENTITY, PL_NODE_NATIVE, PL_NODE_GRAPH, PL_NODE_RULE } PlNodeKind;
 

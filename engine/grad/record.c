@@ -8,6 +8,7 @@
 #include "engine/device.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
+#include "engine/grad/packing.h"
 #include "engine/state.h"
 
 /* Keys that record one op: rarely more than one or two, but scripts may nest them at will. */
@@ -59,7 +60,27 @@ static PlStatus collect_keys(PlTensor *const *in, int nin, Keys *keys) {
   return PL_OK;
 }
 
+/* Saves t as pl_state.packing wants it. */
+static PlStatus save_packed(PlNode *n, uint32_t i, PlTensor *t, int32_t relink) {
+  PlPacked *p;
+  PL_TRY(pl_packed_make(&p, t, relink >= 0 ? n->key : NULL));
+  if (!p) {
+    n->saved[i] = (PlSaved){.t = pl_retain(t), .version = t->storage->version, .relink = relink};
+    return PL_OK;
+  }
+  PlSavedPacked *s = pl_pool_get(sizeof *s);
+  if (!s) {
+    pl_packed_free(p);
+    PL_FAIL(PL_ERR_OOM, "%s: out of memory for a saved tensor", n->name);
+  }
+  *s = (PlSavedPacked){.value = p, .relink = relink};
+  n->saved[i] = (PlSaved){.t = NULL};
+  n->saved[i].packed = s;
+  return PL_OK;
+}
+
 static PlStatus save(PlNode *n, uint32_t i, PlTensor *t) {
+  if (PL_UNLIKELY(pl_state.packing != NULL)) return save_packed(n, i, t, -1);
   n->saved[i] = (PlSaved){.t = pl_retain(t), .version = t->storage->version, .relink = -1};
   return PL_OK;
 }
@@ -68,6 +89,12 @@ static PlStatus save(PlNode *n, uint32_t i, PlTensor *t) {
 static PlStatus save_output(PlNode *n, uint32_t i, PlTensor *t, int slot) {
   PlTensor *alias;
   PL_TRY(pl_tensor_alias(&alias, t));
+  if (PL_UNLIKELY(pl_state.packing != NULL)) {
+    PlStatus s = pl_entries_copy(alias, t, n->key);
+    if (s == PL_OK) s = save_packed(n, i, alias, slot);
+    pl_tensor_release(alias);
+    return s;
+  }
   n->saved[i] = (PlSaved){.t = alias, .version = t->storage->version, .relink = slot};
   return pl_entries_copy(alias, t, n->key);
 }
@@ -128,8 +155,13 @@ static PlStatus save_for_graph(PlNode *n, PlBackward *b, PlTensor *const *in, in
     if (args != few) free(args);
     PL_TRY(s);
     for (int r = 0; r < b->precomp->nresults; r++) {
-      n->saved[k++] = (PlSaved){.t = res[r], .version = res[r]->storage->version, .relink = -1};
+      if (PL_UNLIKELY(pl_state.packing != NULL) && pl_is_float((PlDtype)res[r]->a.dtype)) { /* others are sizes */
+        if (s == PL_OK) s = save_packed(n, k++, res[r], -1);
+        pl_tensor_release(res[r]);
+      } else
+        n->saved[k++] = (PlSaved){.t = res[r], .version = res[r]->storage->version, .relink = -1};
     }
+    PL_TRY(s);
   }
   for (int i = 0; i < nin; i++)
     if (b->save[i]) PL_TRY(save(n, k++, in[i]));

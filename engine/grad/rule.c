@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/grad/graph.h"
+#include "engine/grad/packing.h"
 #include "engine/grad/walk.h"
 
 static PlStatus stale_saved(const PlNode *n, uint32_t i) {
@@ -20,8 +21,18 @@ static PlStatus stale_saved(const PlNode *n, uint32_t i) {
           n->name, at, pl_desc_text(&n->saved[i].t->a), by, st->version, n->saved[i].version);
 }
 
+static PlStatus get_packed(PlNode *n, const PlSavedPacked *p, PlTensor **out) {
+  const int32_t relink = p->relink;
+  PL_TRY(pl_packed_get(p->value, n->name, out));
+  if (relink < 0 || pl_state.grad_off || !pl_key_records(n->key)) return PL_OK;
+  PlStatus s = pl_entry_set(*out, n, (uint32_t)relink);
+  if (s != PL_OK) pl_tensor_release(*out);
+  return s;
+}
+
 PlStatus pl_saved_get(PlNode *n, uint32_t i, PlTensor **out) {
   PlSaved *s = &n->saved[i];
+  if (PL_UNLIKELY(!s->t)) return get_packed(n, s->packed, out);
   if (PL_UNLIKELY(s->t->storage->version != s->version)) return stale_saved(n, i);
   if (s->relink >= 0 && !pl_state.grad_off && pl_key_records(n->key)) {
     PlTensor *alias;

@@ -68,6 +68,7 @@ return {
     "GradManager",
     "",
   },
+  saved = { [[ saved_tensors ]], "" },
   special = {
     [[
     bartlett_window binomial blackman_window entr float_power frexp hamming_window hann_window heaviside igamma

@@ -1,0 +1,58 @@
+-- SPDX-License-Identifier: MIT
+-- What backward keeps passes through functions: T.saved_tensors. The engine's side is engine/grad/packing.h.
+local options = require "perilune.options"
+
+return function(T, core)
+  local fail, describe = options.fail, options.describe
+  local keys = { "pack", "unpack", "offload", "folder", "min_bytes" }
+
+  local scope = { __close = function(self) if self.open then core.saved_close(self.open) self.open = nil end end }
+
+  local function callable(f) return type(f) == "function" or (getmetatable(f) or {}).__call ~= nil end
+
+  -- A function is what the engine keeps; objects that can be called become one.
+  local function need_function(opts, name)
+    local f = opts[name]
+    if not callable(f) then fail("saved_tensors: %s must be a function, got %s", name, describe(f)) end
+    return type(f) == "function" and f or function(...) return f(...) end
+  end
+
+  local function open(opts)
+    if type(opts) ~= "table" then
+      fail("saved_tensors: a table {pack=, unpack=} or {offload=} expected, got %s", describe(opts))
+    end
+    options.check("saved_tensors", opts, keys)
+    if opts.offload == nil then
+      for _, key in ipairs { "folder", "min_bytes" } do
+        if opts[key] ~= nil then fail("saved_tensors: %s goes with offload=", key) end
+      end
+      return core.saved_open(need_function(opts, "pack"), need_function(opts, "unpack"))
+    end
+    if opts.pack or opts.unpack then fail("saved_tensors: either offload= or pack= and unpack=, not both") end
+    if opts.offload ~= "host" and opts.offload ~= "disk" then
+      fail("saved_tensors: offload must be \"host\" or \"disk\", got %s", describe(opts.offload))
+    end
+    if opts.folder ~= nil and (type(opts.folder) ~= "string" or opts.offload ~= "disk") then
+      fail("saved_tensors: folder is the path of a folder, for offload=\"disk\"")
+    end
+    local least = opts.min_bytes == nil and 1 << 20 or math.tointeger(opts.min_bytes)
+    if not least or least < 0 then
+      fail("saved_tensors: min_bytes must be a whole number of bytes, 0 or more, got %s", describe(opts.min_bytes))
+    end
+    return core.saved_offload(opts.offload == "disk", opts.folder, least)
+  end
+
+  local function restore(s, ok, ...)
+    core.saved_close(s)
+    if not ok then error((...), 0) end
+    return ...
+  end
+
+  -- local _ <close> = T.saved_tensors{…}   or   T.saved_tensors({…}, f, …) → what f returns
+  T.saved_tensors = function(opts, f, ...)
+    if f ~= nil and not callable(f) then fail("saved_tensors: a function or nothing expected, got %s", describe(f)) end
+    local s = open(opts)
+    if f == nil then return setmetatable({ open = s }, scope) end
+    return restore(s, pcall(f, ...))
+  end
+end
