@@ -73,8 +73,22 @@ PlStatus l_keep_error(lua_State *L) {
   return pl_fail(PL_ERR_CALLBACK, "error in a Lua function");
 }
 
+/* Ctrl-C stops what computes and has the next Lua instruction raise: that one comes here, so that it is one error, which the
+ * caller's pcall gets, and none that strikes in the middle of what cleans up after it. */
+static void take_interrupt(lua_State *L) {
+  if (luaL_loadbufferx(L, "", 0, "=interrupt", "t") == LUA_OK) (void)lua_pcall(L, 0, 0, 0);
+}
+
 int l_fail(lua_State *L, PlStatus s) {
   luaL_checkstack(L, 8, NULL);
+  if (s == PL_ERR_INTERRUPT) {
+    char text[512];
+    int top = lua_gettop(L);
+    snprintf(text, sizeof text, "%s", pl_message());
+    take_interrupt(L);
+    lua_settop(L, top);
+    return l_error(L, "%s", text);
+  }
   if (s == PL_ERR_CALLBACK) { /* the same object that was raised inside */
     lua_rawgetp(L, LUA_REGISTRYINDEX, &error_key);
     lua_getiuservalue(L, -1, 1);

@@ -70,14 +70,14 @@ static int graph_input(lua_State *L) {
   return 1;
 }
 
-/* The list of tensors at i as values, on a userdata pushed onto the stack; entries that are false become -1. */
-static PlFVal *values(lua_State *L, PlFlow *f, int i, const char *what, int *n) {
+/* The list of tensors at i as values, on a userdata pushed onto the stack; with holes, entries that are false become -1. */
+static PlFVal *values(lua_State *L, PlFlow *f, int i, const char *what, bool holes, int *n) {
   if (lua_type(L, i) != LUA_TTABLE) l_error(L, "%s must be a list of tensors, got %s", what, l_typename(L, i));
   *n = (int)lua_rawlen(L, i);
   PlFVal *v = lua_newuserdatauv(L, (size_t)(*n + 1) * sizeof *v, 0);
   for (int k = 0; k < *n; k++) {
     v[k] = -1;
-    if (lua_rawgeti(L, i, k + 1) != LUA_TBOOLEAN) {
+    if (lua_rawgeti(L, i, k + 1) != LUA_TBOOLEAN || lua_toboolean(L, -1) || !holes) {
       if (!l_to_tensor(L, -1)) l_error(L, "%s: entry %d must be a tensor, got %s", what, k + 1, l_typename(L, -1));
       v[k] = value_at(L, f, lua_gettop(L));
     }
@@ -90,9 +90,7 @@ static PlFVal *values(lua_State *L, PlFlow *f, int i, const char *what, int *n) 
 static int graph_outputs(lua_State *L) {
   PlFlow *f = l_check_flow(L, 1);
   int n;
-  PlFVal *v = values(L, f, 2, "outputs", &n);
-  for (int k = 0; k < n; k++)
-    if (v[k] < 0) return l_error(L, "outputs: entry %d must be a tensor", k + 1);
+  PlFVal *v = values(L, f, 2, "outputs", false, &n);
   CALL(L, pl_flow_set_outputs(f, n, v));
   return 0;
 }
@@ -176,8 +174,8 @@ static int graph_gradient(lua_State *L) {
   int ny, nx, nd = 0;
   luaL_checktype(L, 5, LUA_TTABLE);
   lua_settop(L, 6);
-  PlFVal *ys = values(L, f, 2, "gradient: the outputs", &ny), *xs = values(L, f, 3, "gradient: the inputs", &nx), *dys = NULL;
-  if (!lua_isnil(L, 4)) dys = values(L, f, 4, "gradient: out_grads", &nd);
+  PlFVal *ys = values(L, f, 2, "gradient: the outputs", false, &ny), *xs = values(L, f, 3, "gradient: the inputs", false, &nx), *dys = NULL;
+  if (!lua_isnil(L, 4)) dys = values(L, f, 4, "gradient: out_grads", true, &nd);
   if (dys && nd != ny) return l_error(L, "gradient: %d outputs, but %d out_grads", ny, nd);
   PlFVal *dx = lua_newuserdatauv(L, (size_t)(nx + 1) * sizeof *dx, 0);
   PlGradientOptions o;

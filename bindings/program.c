@@ -286,19 +286,6 @@ PlStatus l_program_run(lua_State *L, const Program *p, PlTensor *const *in, PlTe
   return s;
 }
 
-/* Ctrl-C stops kernels and has the next Lua instruction raise. That one comes here, so that it is one error, and the caller's
- * pcall gets it. */
-static void let_hook_raise(lua_State *L) {
-  static const char key = 0;
-  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &key) != LUA_TFUNCTION) {
-    lua_pop(L, 1);
-    if (luaL_loadbufferx(L, "", 0, "=jit", "t") != LUA_OK) return;
-    lua_pushvalue(L, -1);
-    lua_rawsetp(L, LUA_REGISTRYINDEX, &key);
-  }
-  lua_call(L, 0, 0);
-}
-
 int l_program_failed(lua_State *L, PlStatus s, int undo, int trace) {
   char text[512];
   snprintf(text, sizeof text, "%s", pl_message());
@@ -313,7 +300,6 @@ int l_program_failed(lua_State *L, PlStatus s, int undo, int trace) {
     if (status != LUA_OK) return lua_error(L);
     if (s != PL_ERR_CALLBACK) s = pl_fail(s, "%s", text);
   }
-  if (s == PL_ERR_INTERRUPT) let_hook_raise(L);
   return l_fail(L, s);
 }
 

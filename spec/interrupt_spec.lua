@@ -30,6 +30,11 @@ end
 
 local LIMIT = 5000 -- milliseconds; each would run for minutes. How soon exactly depends on who else computes
 
+-- A graph whose plan takes long, and one that does not.
+local GRAPH = [[G = T.graph() X = G:input("x", { 4, 4 }) W = G:input("w", { 4, 4 }, { leaf = true }) Y = X
+for i = 1, %d do Y = Y + T.relu(T.linear(Y, W)) end ]]
+local LONG, SHORT = GRAPH:format(100000), GRAPH:format(300)
+
 local CASES = {
   { "a loop", "", "while true do end" },
   { "small ops", "", "while true do local a = T.ones(2) + 1 end" },
@@ -61,6 +66,15 @@ local CASES = {
     .. "for i = 1, 4000 do a = a:matmul(x):tanh() end return a end)", "f(x)" },
   { "jitted small ops", "f = T.jit(function(a) for i = 1, 3000 do a = a:sin() end return a end) x = T.ones(1)",
     "while true do f(x) end" },
+  { "planning a graph", LONG .. [[G:outputs { (G:gradient(Y, X, { mirror = "auto", heavy = true })) }]], "G:plan()" },
+  { "planning again and again", SHORT .. "G:outputs { Y }",
+    [[while true do G:name(Y, "y") G:gradient(Y, X, { mirror = "auto", heavy = true }) G:plan() end]] },
+  { "a gradient pass", LONG, "while true do G:gradient(Y, X) end" },
+  { "tracing", "function f(x) for i = 1, 1000 do x = x:sin() end return x end",
+    "while true do T.jit(f)(T.ones(2)) end" },
+  { "planning a jitted function", "f = T.jit(function(x) local w = x * 1 w:requires_grad_() local y = w "
+    .. "for i = 1, 60000 do y = y + y:tanh() end y:sum():backward() return w.grad end, "
+    .. "{ mirror = 'auto', heavy = true })", "f(T.ones(4))" },
   { "ops in a coroutine", "x = T.randn(1000, 1000)",
     "coroutine.wrap(function() while true do x:matmul(x) end end)()" },
 }
@@ -89,6 +103,36 @@ function g(a) for i = 1, 400 do a = (a:matmul(x) * 0.01):tanh() end return a end
       [[repeat ok, e = pcall(f, x) until not ok print(e) print('next', f(x):equal(y), y:equal(g(x)), f)]])
     assert.is_truthy(text:find("interrupted", 1, true), text)
     assert.is_truthy(text:find("next\ttrue\ttrue\tjit%(.-%): 1 traces"), text)
+  end)
+end)
+
+describe("a graph whose gradient pass or plan Ctrl-C stopped", function()
+  local function stopped(setup, line)
+    local there = io.open(command)
+    if not there then return end
+    there:close()
+    local text = session(LONG .. setup, line)
+    assert.is_truthy(text:find("interrupted", 1, true), text)
+    assert.is_nil(text:find("interrupted.*interrupted"), text) -- one error, which pcall gets
+    return text
+  end
+
+  it("has no half of a pass", function()
+    local text = stopped("core = require 'perilune.core' top = 0",
+      [[print(pcall(function() while true do G:gradient(Y, X) end end)) ]]
+      .. [[for _, n in ipairs(G:nodes()) do top = math.max(top, n.stage) end ]]
+      .. [[print('same', top == #core.graph_regions(G.flow))]])
+    if not text then return pending "no perilune command" end
+    assert.is_truthy(text:find("same\ttrue", 1, true), text:sub(1, 2000))
+  end)
+
+  it("is planned again, as it would have been", function()
+    local text = stopped("G:outputs { (G:gradient(Y, X)) } P = G:plan() "
+      .. "G:outputs { (G:gradient(Y, X, { mirror = 'auto', heavy = true })) }",
+      [[ok, e = pcall(G.plan, G) print(ok, e) G:outputs { X * 2 } print('planned', G:plan().nodes, ]]
+      .. [[G:run({ x = T.ones(4, 4), w = T.ones(4, 4) })[1]:sum():item())]])
+    if not text then return pending "no perilune command" end
+    assert.is_truthy(text:find("planned\t1\t32.0", 1, true), text:sub(1, 2000))
   end)
 end)
 

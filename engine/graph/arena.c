@@ -131,9 +131,10 @@ static int by_address(const void *a, const void *b) {
   return x->at < y->at ? -1 : x->at > y->at;
 }
 
-static int64_t by_order(int32_t n, PlBuffer *const *b, const Item *order, Gap *busy, int64_t *at) {
+static PlStatus by_order(int32_t n, PlBuffer *const *b, const Item *order, Gap *busy, int64_t *at, int64_t *size) {
   int64_t top = 0;
   for (int32_t j = 0; j < n; j++) {
+    PL_TRY(plk_poll());
     const PlBuffer *x = b[order[j].i];
     int32_t m = 0;
     for (int32_t k = 0; k < j; k++) {
@@ -152,7 +153,8 @@ static int64_t by_order(int32_t n, PlBuffer *const *b, const Item *order, Gap *b
     at[order[j].i] = best >= 0 ? best : end;
     if (at[order[j].i] + x->bytes > top) top = at[order[j].i] + x->bytes;
   }
-  return top;
+  *size = top;
+  return PL_OK;
 }
 
 typedef struct Room {
@@ -183,9 +185,11 @@ PlStatus pl_arena_place(int32_t n, PlBuffer *const *b, int64_t *size, int64_t *l
     Heap h = {.gap = r.gaps};
     *size = INT64_MAX;
     keep(n, &r, by_birth(n, b, r.birth, r.death, &h, r.at), size);
-    for (int by = BY_SIZE; by < NORDERS && n <= SLOW_LIMIT && *size > *lower_bound; by++) {
+    for (int by = BY_SIZE; by < NORDERS && n <= SLOW_LIMIT && *size > *lower_bound && s == PL_OK; by++) {
+      int64_t got;
       sort(n, b, (Order)by, r.order);
-      keep(n, &r, by_order(n, b, r.order, r.gaps, r.at), size);
+      s = by_order(n, b, r.order, r.gaps, r.at, &got);
+      if (s == PL_OK) keep(n, &r, got, size);
     }
     for (int32_t i = 0; i < n; i++) b[i]->at = r.best[i];
   }

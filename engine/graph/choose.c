@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_PIECES = 4000 }; /* nodes up to which repeated chains are tried */
+enum {
+  MOST_PIECES = 4000, /* nodes up to which repeated chains are tried */
+  PIECE_SIZES = 6     /* lengths of their pieces, each twice the one before */
+};
 
 typedef struct Search {
   PlPlan *p;        /* its flow has run through the passes */
@@ -36,6 +39,7 @@ static bool better(const Search *s, const PlPlan *c, const PlPlan *than) {
 
 /* The plan of s->p's flow under m's decision, compared with the best so far. */
 static PlStatus consider(Search *s, const PlMirror *m, const char *name) {
+  PL_TRY(plk_poll());
   PlPlan *c = calloc(1, sizeof *c);
   if (!c) return no_memory();
   c->refs = 1;
@@ -46,10 +50,6 @@ static PlStatus consider(Search *s, const PlMirror *m, const char *name) {
   if (st == PL_OK && m) st = pl_mirror_apply(c->flow, m, &c->copies, &c->extra_flops);
   if (st == PL_OK) st = pl_mirror_stash(c->flow, &c->stash_bytes);
   if (st == PL_OK) st = pl_plan_memory(c);
-  if (st == PL_ERR_STATE && m) { /* would read an overwritten leaf: no candidate */
-    pl_plan_release(c);
-    return PL_OK;
-  }
   if (st != PL_OK) {
     pl_plan_release(c);
     return st;
@@ -213,9 +213,10 @@ static PlStatus in_pieces(Search *s) {
   PlStatus st = m->cut ? pl_mirror_mincut(m) : no_memory();
   for (int32_t k = 0; k < n && m->cut; k++) m->cut[m->maker[cuts[k]]] = 1;
   static const double shares[] = {0.5, 0.7, 0.85, 0.9};
-  for (int64_t limit = big / 8; limit <= 4 * big && st == PL_OK && n >= 4; limit *= 2)
+  for (int step = 0; step < PIECE_SIZES && st == PL_OK && n >= 4; step++) /* an eighth of the largest to four of it */
     for (int k = 0; k < 4 && st == PL_OK; k++) {
-      m->limit = limit;
+      m->limit = step < 3 ? big >> (3 - step) : big << (step - 3);
+      if (m->limit < 1) m->limit = 1; /* 0 says that every copy is made once */
       m->share = shares[k];
       st = consider(s, m, "pieces");
     }
@@ -257,7 +258,8 @@ static PlStatus cheap_candidates(Search *s) {
 }
 
 static PlStatus search(Search *s, const PlMirrorOptions *o) {
-  PL_TRY(consider(s, NULL, "none"));
+  memcpy(s->m->again, s->m->force, (size_t)s->m->first); /* what is forced is never left out */
+  PL_TRY(consider(s, s->m, "none"));
   if (o->fraction >= 0) {
     double most = (double)s->best->stash_bytes * o->fraction;
     s->most_stash = (int64_t)most;

@@ -64,6 +64,7 @@ static PlStatus run_passes(PlPlan *p) {
     p->passes[k].name = passes[k].name;
     if (pl_pass_is_off(passes[k].name)) continue;
     p->passes[k].ran = true;
+    PL_TRY(plk_poll());
     PL_TRY(passes[k].run(p->flow, &p->passes[k].removed));
     PL_TRY(verify(p->flow));
   }
@@ -93,16 +94,10 @@ static PlStatus own_outputs(PlFlow *f) {
   return PL_OK;
 }
 
-static bool is_marked(const PlFlow *f) {
-  for (int32_t i = 0; i < f->nnodes; i++)
-    if (f->nodes[i].mark == PL_MIRROR_FORCE) return true;
-  return false;
-}
-
 static PlStatus mirror_region(PlPlan *p, int32_t r) {
   PlMirrorOptions *o = &p->flow->regions[r].mirror;
-  if (o->policy == PL_MIRROR_NONE) { /* only what the script marked (checkpointed modules) */
-    if (!is_marked(p->flow)) return PL_OK;
+  if (o->policy == PL_MIRROR_NONE) { /* only what the script marked (checkpointed modules) or forced */
+    if (!pl_mirror_forced(p->flow, o)) return PL_OK;
     o->policy = PL_MIRROR_MINCUT;
     o->listed = true;
   }

@@ -266,6 +266,7 @@ static const char *node_name(PlFlow *f, const PlOp *op) {
 PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, const PlDesc *desc,
                       uint8_t flags, int32_t *node) {
   int32_t nout = flags & PL_FN_MUTATES ? (op->nin == PL_VARIADIC ? nin : 1) : op->nout;
+  PL_TRY(plk_poll()); /* whatever makes nodes, a trace, a gradient pass or copies, stops at Ctrl-C */
   PL_TRY(grow(&f->nodes, f->nnodes, &f->cap_nodes, 1, sizeof *f->nodes));
   PL_TRY(grow(&f->vals, f->nvals, &f->cap_vals, nout, sizeof *f->vals));
   PL_TRY(grow(&f->stores, f->nstores, &f->cap_stores, nout, sizeof *f->stores));
@@ -303,6 +304,36 @@ PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, cons
   f->nodes[f->nnodes++] = n;
   f->edition++;
   return PL_OK;
+}
+
+/* ---- undoing ------------------------------------------------------------------------------------------- */
+
+PlStatus pl_flow_mark(const PlFlow *f, PlFMark *m) {
+  *m = (PlFMark){.nvals = f->nvals, .nnodes = f->nnodes, .nstores = f->nstores, .ndraws = f->ndraws, .ncaptures = f->ncaptures};
+  m->counts = malloc(PL_NOP * sizeof *m->counts);
+  if (!m->counts) return no_memory();
+  memcpy(m->counts, f->counts, PL_NOP * sizeof *m->counts);
+  return PL_OK;
+}
+
+/* Does anybody outside know of what came after the mark, or did that write into what was there before? */
+static bool may_go_back(const PlFlow *f, const PlFMark *m) {
+  for (int32_t s = 0; s < f->nstores; s++)
+    if (s < m->nstores ? f->stores[s].root >= m->nvals : f->stores[s].live != NULL) return false;
+  for (int32_t i = m->nnodes; i < f->nnodes; i++)
+    if (f->nodes[i].flags & PL_FN_MUTATES) return false;
+  return f->ncaptures == m->ncaptures;
+}
+
+void pl_flow_back(PlFlow *f, const PlFMark *m) {
+  if (!may_go_back(f, m)) return;
+  for (PlFVal v = m->nvals; v < f->nvals; v++) pl_tensor_release(f->vals[v].real);
+  f->nvals = m->nvals;
+  f->nnodes = m->nnodes;
+  f->nstores = m->nstores;
+  f->ndraws = m->ndraws;
+  memcpy(f->counts, m->counts, PL_NOP * sizeof *m->counts);
+  f->edition++;
 }
 
 PlStatus pl_flow_set_outputs(PlFlow *f, int n, const PlFVal *v) {

@@ -303,7 +303,8 @@ PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys
   w.terms = calloc(nv + 1, sizeof *w.terms);
   w.sum = malloc((nv + 1) * sizeof *w.sum);
   w.reached = calloc(2 * nv + nn + 1, 1);
-  PlStatus s = w.terms && w.sum && w.reached ? PL_OK : pl_grad_no_memory();
+  PlFMark mark = {.counts = NULL};
+  PlStatus s = w.terms && w.sum && w.reached ? pl_flow_mark(f, &mark) : pl_grad_no_memory();
   if (s == PL_OK) {
     w.dep = w.reached + nv;
     w.touched = w.dep + nv;
@@ -330,7 +331,9 @@ PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys
     f->stage = stage;
     f->origin = -1;
     f->emit_name = NULL;
+    if (s != PL_OK && !opts->aggregate) pl_flow_back(f, &mark); /* half a pass is none; a script's sums may be held by it */
   }
+  free(mark.counts);
   free(w.terms);
   free(w.sum);
   free(w.reached);

@@ -183,6 +183,14 @@ PlStatus pl_flow_const(PlFlow *f, PlTensor *t, PlFVal *out);
 PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, const PlDesc *desc,
                       uint8_t flags, int32_t *node);
 PlStatus pl_flow_set_outputs(PlFlow *f, int n, const PlFVal *v);
+/* How far a flow has come, to take back what was added since; `counts` is freed by the caller. */
+typedef struct PlFMark {
+  int32_t nvals, nnodes, nstores, ndraws, ncaptures;
+  int32_t *counts;
+} PlFMark;
+PlStatus pl_flow_mark(const PlFlow *f, PlFMark *m);
+/* What came since goes, unless somebody holds a tensor of it: then it stays, as nodes that no output needs. */
+void pl_flow_back(PlFlow *f, const PlFMark *m);
 PlStatus pl_flow_after(PlFlow *f, int32_t node, int32_t before); /* ordering edge */
 /* ---- rewriting (rewrite.c) ---- */
 /* A copy that passes may change; node and value numbers are the same, symbolic tensors of f do not belong to it. */

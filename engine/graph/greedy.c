@@ -120,6 +120,7 @@ static bool forced(const Greedy *g, int32_t root) {
   return false;
 }
 
+/* A node joins once and marks one group then, so there are at most m->first rounds. */
 static void decide(Greedy *g) {
   while (g->head < g->tailq || g->ndirty) {
     while (g->head < g->tailq) join(g, g->queue[g->head++]);

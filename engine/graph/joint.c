@@ -40,9 +40,9 @@ static bool is_forward(const Split *s, int32_t node) { return s->f->nodes[node].
 /* Value v of the forward half is read by backward. */
 static PlStatus need(Split *s, PlFVal v) {
   const PlFlow *f = s->f;
-  for (;;) {
+  for (;;) { /* up a chain of views, whose nodes stand ever earlier */
     const PlFValue *val = &f->vals[v];
-    if (val->kind != PL_FV_NODE || !is_forward(s, val->node) || s->kept[v]) return PL_OK;
+    if (val->kind != PL_FV_NODE || !is_forward(s, val->node) || s->kept[v] || s->keep[val->node]) return PL_OK;
     const PlFNode *n = &f->nodes[val->node];
     if (n->flags & PL_FN_MUTATES)
       PL_FAIL(PL_ERR_UNSUPPORTED, "jit: the gradient reads %s after %s wrote it in place; use the out-of-place form",

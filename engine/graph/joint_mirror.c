@@ -6,15 +6,13 @@
 #include <string.h>
 
 #include "engine/graph/joint_inside.h"
+#include "engine/graph/mirror.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a traced function"); }
 
 static bool is_wanted(const PlFlow *f) {
   if (f->base) return false; /* numbers of nodes would not be those of f */
-  if (f->mirror.policy != PL_MIRROR_NONE) return true;
-  for (int32_t i = 0; i < f->nnodes; i++)
-    if (f->nodes[i].mark == PL_MIRROR_FORCE) return true;
-  return false;
+  return f->mirror.policy != PL_MIRROR_NONE || pl_mirror_forced(f, &f->mirror);
 }
 
 /* The trace's options, with draws pinned. */

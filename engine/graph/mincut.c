@@ -10,6 +10,7 @@
 #include "engine/graph/mirror.h"
 
 static const int64_t ENDLESS = INT64_MAX / 4;
+enum { POLL_EVERY = 4096 }; /* rounds */
 
 typedef struct Net {
   int32_t n, nedges;
@@ -49,11 +50,13 @@ static bool levels(Net *g, int32_t source, int32_t sink) {
   return g->level[source] >= 0;
 }
 
-/* One blocking flow along falling levels. path[] is the walk from the source. */
-static void block(Net *g, int32_t source, int32_t sink) {
+/* One blocking flow along falling levels. path[] is the walk from the source. It ends: a round fills an edge, gives a vertex
+ * up, or goes one level down. */
+static PlStatus block(Net *g, int32_t source, int32_t sink) {
   int32_t n = 0, v = source;
   for (int32_t u = 0; u < g->n; u++) g->cursor[u] = g->at[u];
-  for (;;) {
+  for (uint32_t round = 1;; round++) {
+    if (round % POLL_EVERY == 0) PL_TRY(plk_poll());
     if (v == sink) {
       int64_t most = ENDLESS;
       int32_t back = 0;
@@ -76,7 +79,7 @@ static void block(Net *g, int32_t source, int32_t sink) {
       v = g->to[e];
     } else {
       g->level[v] = -1; /* a dead end */
-      if (n == 0) return;
+      if (n == 0) return PL_OK;
       v = g->to[g->path[--n] ^ 1];
     }
   }
@@ -138,8 +141,9 @@ PlStatus pl_mirror_mincut(PlMirror *m) {
     g.path = g.queue + n;
     int32_t source = g.n - 2, sink = g.n - 1;
     build(&g, m, source, sink);
-    while (levels(&g, source, sink)) block(&g, source, sink);
-    read_cut(&g, m, source, sink);
+    /* after each blocking flow the sink is farther from the source: at most g.n of them */
+    for (int32_t phase = 0; phase <= g.n && s == PL_OK && levels(&g, source, sink); phase++) s = block(&g, source, sink);
+    if (s == PL_OK) read_cut(&g, m, source, sink);
   }
   free(g.at);
   free(g.next);

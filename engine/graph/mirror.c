@@ -15,6 +15,14 @@ bool pl_mirror_cheap(const PlFNode *n, bool seeded, bool heavy) {
   return heavy;
 }
 
+bool pl_mirror_forced(const PlFlow *f, const PlMirrorOptions *o) {
+  for (int32_t i = 0; i < f->nnodes; i++)
+    if (f->nodes[i].mark == PL_MIRROR_FORCE) return true;
+  for (int32_t i = 0; i < o->nchoice; i++)
+    if (o->choice[i] == PL_MIRROR_FORCE) return true;
+  return false;
+}
+
 void pl_mirror_free(PlMirror *m) {
   if (!m) return;
   free(m->bytes);
@@ -30,7 +38,6 @@ void pl_mirror_free(PlMirror *m) {
   free(m->reader);
   free(m->may);
   free(m->force);
-  free(m->stale);
   free(m->again);
   free(m->cut);
   free(m);
@@ -86,17 +93,24 @@ static void list_edges(PlMirror *m, int32_t *seen) {
     for (int32_t e = m->in_at[i]; e < m->in_at[i + 1]; e++) m->reader[seen[m->in[e]]++] = i;
 }
 
-/* Who reads a store that is written between it and the backward half; what writes make cannot be made again. */
-static void mark_overwritten(PlMirror *m, int32_t *written) {
+/* What cannot be made again: results that somebody writes into, and those of nodes that read a store which is written between
+ * them and the backward half. Only who names such a node gets an error: nothing else would come of the option. */
+static PlStatus mark_overwritten(PlMirror *m, const PlMirrorOptions *opts, int32_t *written) {
   const PlFlow *f = m->f;
   for (int32_t s = 0; s < m->nstores; s++) written[s] = -1;
   for (int32_t i = 0; i < m->first; i++)
     for (int32_t o = 0; o < pl_fnode_written(&f->nodes[i]); o++) written[f->vals[f->nodes[i].first + o].store] = i;
   for (int32_t i = 0; i < m->first; i++) {
-    for (int32_t e = m->in_at[i]; e < m->in_at[i + 1]; e++) m->stale[i] |= written[m->in[e]] > i;
-    for (int32_t e = m->out_at[i]; e < m->out_at[i + 1]; e++)
-      if (written[m->out[e]] >= 0) m->may[i] = 0;
+    const PlFNode *n = &f->nodes[i];
+    bool stale = false;
+    for (int32_t e = m->in_at[i]; e < m->in_at[i + 1]; e++) stale |= written[m->in[e]] > i;
+    if (stale && m->force[i] && opts->choice && n->source >= 0 && n->source < opts->nchoice && opts->choice[n->source] == PL_MIRROR_FORCE)
+      PL_FAIL(PL_ERR_STATE, "recomputing %s in backward would read a leaf that is overwritten in between; do not force it, or write "
+                            "into a clone", n->name);
+    for (int32_t e = m->out_at[i]; e < m->out_at[i + 1]; e++) stale |= written[m->out[e]] >= 0;
+    if (stale) m->may[i] = m->force[i] = 0;
   }
+  return PL_OK;
 }
 
 static PlStatus fill(PlMirror *m, const PlMirrorOptions *o) {
@@ -119,12 +133,11 @@ static PlStatus fill(PlMirror *m, const PlMirrorOptions *o) {
   m->reader = calloc(edges, sizeof *m->reader);
   m->may = calloc(nn, 1);
   m->force = calloc(nn, 1);
-  m->stale = calloc(nn, 1);
   m->again = calloc(nn, 1);
   int32_t *room = malloc(ns * sizeof *room);
   PlStatus s = PL_OK;
   if (!m->bytes || !m->held || !m->leaf || !m->back || !m->maker || !m->in_at || !m->in || !m->out_at || !m->out ||
-      !m->reader_at || !m->reader || !m->may || !m->force || !m->stale || !m->again || !room)
+      !m->reader_at || !m->reader || !m->may || !m->force || !m->again || !room)
     s = no_memory();
   else {
     mark_stores(m);
@@ -137,7 +150,7 @@ static PlStatus fill(PlMirror *m, const PlMirrorOptions *o) {
       m->may[i] = able && (c ? c > 0 : !o->listed && pl_mirror_cheap(n, o->seeded, o->heavy));
       m->force[i] = able && c == PL_MIRROR_FORCE;
     }
-    mark_overwritten(m, room);
+    s = mark_overwritten(m, o, room);
   }
   free(room);
   return s;

@@ -22,7 +22,6 @@ typedef struct PlMirror {
   int32_t *reader_at, *reader; /* store → forward nodes that read it */
   uint8_t *may;    /* per node: may be computed again */
   uint8_t *force;  /* per node: must be, if it is read */
-  uint8_t *stale;  /* per node: reads a leaf that is overwritten before the backward half */
   uint8_t *again;  /* per node, the decision: backward reads a copy of it */
   /* Copies of a long chain may be made more than once, so that not all of them live at a time: of what one reader demands,
    * the last `limit` bytes stay, and before them checkpoints, each `share` of the way from the one before. */
@@ -36,6 +35,8 @@ PlStatus pl_mirror_new(PlMirror **out, const PlFlow *f, int32_t region);
 void pl_mirror_free(PlMirror *m);
 /* May this op be computed again unasked? seeded, heavy: those, too. */
 bool pl_mirror_cheap(const PlFNode *n, bool seeded, bool heavy);
+/* Is something to be computed again whatever the policy, as marked where the script made it or by name? */
+bool pl_mirror_forced(const PlFlow *f, const PlMirrorOptions *o);
 /* Each sets `again`. */
 PlStatus pl_mirror_greedy(PlMirror *m);
 PlStatus pl_mirror_mincut(PlMirror *m);

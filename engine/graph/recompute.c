@@ -169,15 +169,6 @@ static PlStatus before_write(Redo *r, int32_t i) {
   return PL_OK;
 }
 
-static PlStatus check_stale(const Redo *r) {
-  const PlMirror *m = r->m;
-  for (int32_t i = 0; i < m->first; i++)
-    if (r->want[i] && m->stale[i])
-      PL_FAIL(PL_ERR_STATE, "recomputing %s in backward would read a leaf that is overwritten in between; pin it, or write "
-                            "into a clone", r->f->nodes[i].name);
-  return PL_OK;
-}
-
 /* Does a node behind the first backward one overwrite what copies read? Then each copy is made once, before it. */
 static bool overwrites(const Redo *r) {
   const PlMirror *m = r->m;
@@ -223,8 +214,7 @@ PlStatus pl_mirror_apply(PlFlow *f, const PlMirror *m, int32_t *copies, double *
     for (size_t i = 0; i < nn; i++) r.copy[i] = NONE;
     r.made = r.copy + nn;
     close_wants(&r, need);
-    s = check_stale(&r);
-    if (s == PL_OK) s = rewrite(&r);
+    s = rewrite(&r);
     if (s == PL_OK) s = pl_flow_compact(f, r.order);
   }
   *copies += r.copies;

@@ -36,6 +36,46 @@ local function listed(who, what, v)
   return v, false
 end
 
+-- The largest index of a list that may have holes. Raises: keys that are no index.
+local function length(who, what, list)
+  local n = 0
+  for k in pairs(list) do
+    if math.type(k) ~= "integer" or k < 1 then fail("%s: %s: there is no entry %s", who, what, tostring(k)) end
+    if k > n then n = k end
+  end
+  return n
+end
+
+-- As listed, of tensors only and without holes.
+local function tensor_list(who, what, v)
+  local list, one = listed(who, what, v)
+  for i = 1, one and 1 or length(who, what, list) do
+    if not core.is_tensor(list[i]) then
+      fail("%s: %s: entry %d must be a tensor, got %s", who, what, i, describe(list[i]))
+    end
+  end
+  return list, one
+end
+
+-- The out-gradients of n outputs for the engine: a tensor or false (ones) each. nil: ones for all.
+local function out_gradients(dys, n)
+  if dys == nil then return nil end
+  local list = listed("gradient", "out_grads", dys)
+  local given, full = core.is_tensor(dys) and 1 or length("gradient", "out_grads", list), {}
+  if given ~= n then
+    fail("gradient: %d outputs, but %d out_grads; leave them out for ones everywhere, or write false where ones are "
+      .. "meant", n, given)
+  end
+  for i = 1, n do
+    local dy = list[i]
+    if dy and not core.is_tensor(dy) then
+      fail("gradient: out_grads: entry %d must be a tensor, or false for ones, got %s", i, describe(dy))
+    end
+    full[i] = dy or false
+  end
+  return full
+end
+
 --- T.graph{unsafe_math=} → an empty graph. unsafe_math: passes may use identities of real numbers that floating point
 -- does not keep (x + 0 = x, x / x = 1, log(exp a + exp b) = logaddexp(a, b)).
 local function graph(opts)
@@ -121,6 +161,9 @@ local function mirror_options(who, opts, g)
   local mirror, budget = opts.mirror, opts.budget
   if mirror == nil then mirror = budget and "auto" or "none" end
   if mirror == true then mirror = "auto" end
+  if budget and mirror == "none" then
+    fail('%s: a budget needs a policy that computes something again, not mirror="none"', who)
+  end
   local raw = { seeded = opts.seeded, heavy = opts.heavy, choice = {} }
   local nodes = (type(mirror) == "function" or opts.pin or opts.force) and g:nodes() or {}
   for i = 1, #nodes do raw.choice[i] = 0 end
@@ -138,10 +181,10 @@ local function mirror_options(who, opts, g)
   if budget ~= nil then
     budget = check_options(who .. ": budget", budget, "fraction bytes")
     raw.fraction, raw.bytes = budget.fraction, budget.bytes
-    if raw.fraction and (type(raw.fraction) ~= "number" or raw.fraction < 0 or raw.fraction > 1) then
+    if raw.fraction and (type(raw.fraction) ~= "number" or not (raw.fraction >= 0 and raw.fraction <= 1)) then
       fail("%s: budget.fraction must be a number from 0 to 1, got %s", who, tostring(raw.fraction))
     end
-    if raw.bytes and (type(raw.bytes) ~= "number" or raw.bytes < 0) then
+    if raw.bytes and (type(raw.bytes) ~= "number" or not (raw.bytes >= 0 and raw.bytes < 2 ^ 63)) then
       fail("%s: budget.bytes must be a number of bytes, got %s", who, tostring(raw.bytes))
     end
     if (raw.fraction == nil) == (raw.bytes == nil) then fail("%s: a budget has either bytes or fraction", who) end
@@ -150,25 +193,14 @@ local function mirror_options(who, opts, g)
 end
 
 --- g:gradient(ys, xs, {out_grads=, copy=, allow_unused=, aggregate=, mirror=, …}) → gradients of xs, a tensor or a
--- list as xs was.
+-- list as xs was. out_grads: one for each of ys, nil or false where ones are meant; without it all are ones.
 function Graph:gradient(ys, xs, opts)
   check("gradient", self)
   opts = check_options("gradient", opts, "out_grads copy allow_unused aggregate mirror budget pin force seeded heavy")
-  ys = listed("gradient", "the outputs", ys)
+  ys = tensor_list("gradient", "the outputs", ys)
   local one
-  xs, one = listed("gradient", "the inputs", xs)
-  local dys = opts.out_grads
-  if core.is_tensor(dys) then dys = { dys } end
-  if dys ~= nil then
-    if type(dys) ~= "table" then fail("gradient: out_grads must be a list of tensors, got %s", describe(dys)) end
-    local full, n = {}, #ys
-    for k in pairs(dys) do if type(k) == "number" and k > n then n = k end end
-    if n ~= #ys or (#dys ~= #ys and not opts.partial and #dys ~= 0 and next(dys) == nil) then
-      fail("gradient: %d outputs, but %d out_grads", #ys, n)
-    end
-    for i = 1, n do full[i] = dys[i] or false end
-    dys = full
-  end
+  xs, one = tensor_list("gradient", "the inputs", xs)
+  local dys = out_gradients(opts.out_grads, #ys)
   if opts.aggregate ~= nil and type(opts.aggregate) ~= "function" then
     fail("gradient: aggregate must be a function of a list of tensors, got %s", describe(opts.aggregate))
   end
@@ -235,6 +267,12 @@ function Graph:run(feed, opts)
   local out = opts.out
   if out ~= nil and type(out) ~= "table" then fail("run: out must be a table of tensors, got %s", describe(out)) end
   if opts.add and not out then fail("run: add needs out, the tensors to add to") end
+  for k, t in pairs(out or {}) do
+    local known = false
+    for _, key in ipairs(self.keys) do known = known or key == k end
+    if not known then fail("run: out: the graph has no output '%s'", tostring(k)) end
+    if not core.is_tensor(t) then fail("run: out: '%s' must be a tensor, got %s", tostring(k), describe(t)) end
+  end
   local res, list = {}, core.graph_run(compiled(self), inputs)
   for i, k in ipairs(self.keys) do
     local given = out and out[k]

@@ -7,6 +7,8 @@
 
 #include "engine/graph/passes/pass.h"
 
+enum { MOST_VIEWS = 64 }; /* of a chain that are looked back along; shorter detours inside of it are gone by then */
+
 /* Value v read as a number that is the same in every element; false: not known. */
 static bool number(const PlFlow *f, PlFVal v, double *out) {
   if (v < 0) return false;
@@ -47,11 +49,13 @@ static PlFVal simpler(const PlFlow *f, const PlFNode *n) {
   if (n->flags & PL_FN_VIEW) {
     const PlFValue *v = &f->vals[n->first];
     if (n->op == &pl_op_stop_grad) return n->in[0];
-    for (PlFVal x = n->in[0];; x = by->in[0]) {
+    PlFVal x = n->in[0];
+    for (int back = 0; back < MOST_VIEWS; back++, x = by->in[0]) {
       if (same_window(&f->vals[x], v)) return x;
       by = maker(f, x);
       if (!by || !(by->flags & PL_FN_VIEW)) return -1;
     }
+    return -1;
   }
   if (n->op == &pl_op_mul) {
     if (number(f, n->in[1], &k) && k == 1) return n->in[0];
