@@ -265,10 +265,9 @@ PlStatus pl_call_outputs(Call *c, PlTensor **out) {
     const PlDesc *d = &c->desc[0];
     PlTensor *t = c->in[0];
     char *data = (char *)t->a.data + d->offset * (int64_t)pl_dtype_size((PlDtype)t->a.dtype);
-    if (!t->storage->base && !(t->flags & PL_T_DETACHED) && (t->a.contiguous || pl_channels_last(&t->a)) && t->a.data == t->storage->data &&
-        t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype) == (int64_t)t->storage->nbytes)
-      t->storage->base = t;
-    return pl_tensor_window(&out[0], t, d->ndim, d->shape, d->strides, data);
+    PL_TRY(pl_tensor_window(&out[0], t, d->ndim, d->shape, d->strides, data));
+    pl_tensor_join(out[0], t);
+    return PL_OK;
   }
   for (int o = 0; o < op->nout && s == PL_OK; o++) {
     if (c->desc[o].dtype == PL_NDTYPE) continue; /* an output that this call does not have */

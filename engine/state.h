@@ -24,6 +24,7 @@ typedef struct PlProfile {
 
 typedef struct PlState {
   bool grad_off;      /* inside no_grad: nothing records */
+  bool bookkeeping;   /* histories are brought up to date: every live key records, also one that is off now */
   int ambient_muted;  /* > 0: an explicit key with ambient=false records, the ambient one does not */
   PlKey *ambient;     /* made at first use, never finalized */
   PlKey *holder;      /* its leaves hold .grad of tensors that the ambient key does not track; made when needed */

@@ -53,6 +53,7 @@ static PlTensor *new_handle(PlDtype dtype, int ndim, size_t extra) {
   t->more = NULL;
   t->slot = 0;
   t->history = 0;
+  t->base = NULL;
   return t;
 }
 
@@ -176,12 +177,19 @@ void pl_tensor_release(PlTensor *t) {
   if (!t || --t->refs) return;
   if (PL_UNLIKELY(t->node || t->more)) pl_entries_drop(t);
   PlStorage *s = t->storage;
-  if (PL_UNLIKELY(s->base == t)) s->base = NULL;
+  PlTensor *base = t->base;
   if (!(t->flags & PL_T_EMBEDDED)) {
     if (PL_UNLIKELY(t->flags & PL_T_BATCHED)) pl_batch_drop(t);
     pl_pool_put(t, (size_t)t->piece * PL_POOL_STEP);
   }
   storage_release(s);
+  if (PL_UNLIKELY(base != NULL)) pl_tensor_release(base); /* which has none itself */
+}
+
+void pl_tensor_leave(PlTensor *t) {
+  PlTensor *base = t->base;
+  t->base = NULL;
+  pl_tensor_release(base);
 }
 
 void pl_tensor_set_contiguous(PlTensor *t) {
@@ -219,7 +227,6 @@ PlStatus pl_tensor_window_extra(PlTensor **out, const PlTensor *t, int ndim, con
   v->a.numel = n;
   v->storage = t->storage;
   v->storage->refs++;
-  v->history = t->storage->history;
   pl_tensor_set_contiguous(v);
   *out = v;
   return PL_OK;
@@ -242,7 +249,6 @@ PlStatus pl_tensor_handle(PlTensor **out, const PlArray *type, PlStorage *s) {
   t->a.symbolic = type->symbolic;
   t->a.contiguous = type->contiguous;
   t->storage = s;
-  t->history = s->history;
   *out = t;
   return PL_OK;
 }
@@ -286,10 +292,11 @@ PlStatus pl_tensor_detach(PlTensor **out, PlTensor *t) {
   if (PL_UNLIKELY(t->a.symbolic)) { /* the graph's own gradient pass hears of it as well */
     PL_TRY(pl_apply(&pl_op_stop_grad, &t, 1, NULL, out));
     pl_entries_drop(*out);
-  } else
-    PL_TRY(pl_tensor_alias(out, t));
-  (*out)->flags |= PL_T_DETACHED;
-  return PL_OK;
+    pl_tensor_leave(*out);
+    (*out)->flags |= PL_T_DETACHED;
+    return PL_OK;
+  }
+  return pl_tensor_alias(out, t); /* a family of its own: it never has the history of t */
 }
 
 PlStatus pl_tensor_from(PlTensor **out, PlDtype dtype, int ndim, const int64_t *shape, const void *data) {

@@ -14,15 +14,14 @@ enum { PL_OWNS_NOTHING, PL_OWNS_BLOCK, PL_OWNS_SYMBOLIC, PL_OWNS_DEVICE, PL_OWNS
 /* Memory with its version: every write after creation moves the version, saved tensors remember it. */
 struct PlStorage {
   uint32_t refs, version;
-  uint32_t history; /* moves when an in-place op rewrites gradient history */
   uint32_t piece;   /* size of the pooled piece this header lies in */
+  uint8_t owns;     /* PL_OWNS_…: what data is */
+  uint8_t device;   /* whose memory */
+  bool has_history; /* of a graph under construction: some handle on it had a gradient history */
   void *data;
   size_t nbytes;
   void *block; /* the piece; freed with the storage */
-  uint8_t owns;   /* PL_OWNS_…: what data is */
-  uint8_t device; /* whose memory */
   struct PlShared *shared; /* owns: other threads hold the block too (parcel.h); NULL: only this storage does */
-  PlTensor *base; /* weak: the contiguous handle on all of it that views were taken from, or NULL */
 };
 
 /* A further key's gradient entry (the first one is inline in the tensor). */
@@ -36,10 +35,12 @@ enum {
   PL_T_EMBEDDED = 1, /* the storage header lies in this handle's piece */
   PL_T_BOXED = 2,    /* known to the bindings' table of boxes */
   PL_T_LEAF = 4,     /* the inline entry is this tensor's own leaf node */
-  PL_T_DETACHED = 8,  /* made by detach: never the base of a history */
+  PL_T_FOREIGN = 8,   /* result of a rule that lies in the memory of its input: refused once that was written */
   PL_T_CONST = 16,    /* never changes: a graph under construction may look at its values */
   PL_T_BATCHED = 32,  /* stands for many tensors, see engine/batch/batch.h */
-  PL_T_LEFT = 64      /* a leaf that went on with other memory: this handle keeps what it was (grad/rehome.c) */
+  PL_T_SAVED = 64,    /* some node saved this very handle */
+  PL_T_DETACHED = 128, /* of a graph under construction: made by detach, or a view of such a one */
+  PL_T_LEFT = 256     /* a leaf that went on with other memory: this handle keeps what it was (grad/rehome.c) */
 };
 
 struct PlTensor {
@@ -51,7 +52,10 @@ struct PlTensor {
   PlNode *node; /* strong, or NULL; the entry of one key */
   PlEntry *more; /* entries of other keys */
   uint32_t slot;
-  uint32_t history; /* storage->history when the entries were made */
+  uint32_t history; /* moves with each in-place op that rewrites its entries; a view: its base's when its own were made;
+                     * PL_T_FOREIGN: the version of the storage at birth */
+  PlTensor *base;   /* a view: the handle that views were taken from and whose history its own is a part of, strong.
+                     * NULL: a family of its own; detach begins one */
   int64_t dims[];   /* shape, then strides */
 };
 
@@ -98,6 +102,16 @@ static PL_ALWAYS_INLINE PlTensor *pl_tensor_small_like(const PlTensor *t, PlDtyp
   }
   return y;
 }
+/* `view`, a window on t's memory, belongs to t's family: what is written through one of them is part of all histories. */
+static inline void pl_tensor_join(PlTensor *view, PlTensor *t) {
+  PlTensor *base = t->base ? t->base : t;
+  base->refs++;
+  view->base = base;
+  view->history = base->history;
+  view->flags |= t->flags & PL_T_DETACHED;
+}
+/* The handle leaves its family and keeps its entries: nothing that is written through others becomes part of them. */
+void pl_tensor_leave(PlTensor *t);
 /* A handle on storage s, whose reference it takes; on failure s is released. */
 PlStatus pl_tensor_handle(PlTensor **out, const PlArray *type, PlStorage *s);
 /* Another handle on t's storage with these sizes, strides and byte address; no checks. */

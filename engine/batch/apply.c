@@ -294,7 +294,7 @@ PlStatus pl_batch_into(const PlOp *op, PlTensor *const *in, int nin, const PlAtt
   pl_tensor_release(old);
   PL_TRY(s);
   s = store(b, full, res[0]);
-  if (s == PL_OK && tracked) pl_history_move(y, res[0]);
+  if (s == PL_OK && tracked) s = pl_history_move(y, res[0]);
   pl_tensor_release(res[0]);
   return s;
 }

@@ -80,7 +80,6 @@ PlStatus pl_batch_detach(PlTensor **out, PlTensor *t) {
   PL_TRY(pl_tensor_detach(&full, pl_batched(t)->full));
   PlStatus s = handle(out, pl_batched(t)->born, full);
   pl_tensor_release(full);
-  if (s == PL_OK) (*out)->flags |= PL_T_DETACHED;
   return s;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * In-place ops and history. The storage knows its base: the handle that covers all of it and from which views
- * were taken. Writing through a view replaces a window of the base, so the base's history becomes
- * strided_put(old base, new window) and the view's becomes a view of that. Other views carry an older history
- * number and are taken from the base again at their next use. */
+ * In-place ops and history. A view holds its base: the handle from which the first view was taken. Both, and all
+ * other views of that base, are a family: writing through a view replaces a window of the base, so the base's history
+ * becomes strided_put(old base, new window) and the view's becomes a view of that. Other views carry an older history
+ * number and are taken from the base again at their next use. detach() begins a family of its own in the same memory:
+ * nothing that is recorded for one of the two becomes part of the other. */
 #include "engine/batch/batch.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
@@ -17,11 +18,35 @@ static bool is_leaf(const PlTensor *t) {
          n->u.target == t;
 }
 
+/* Dims of a base in the order in which its elements lie in memory, largest stride first; false if they leave gaps. */
+static bool memory_order(const PlArray *a, int64_t *order) {
+  int n = 0;
+  for (int d = 0; d < a->ndim; d++) {
+    int i = n++;
+    for (; i > 0 && a->strides[order[i - 1]] < a->strides[d]; i--) order[i] = order[i - 1];
+    order[i] = d;
+  }
+  int64_t stride = 1;
+  for (int i = n - 1; i >= 0; i--) {
+    if (a->shape[order[i]] != 1 && a->strides[order[i]] != stride) return a->numel == 0;
+    stride *= a->shape[order[i]];
+  }
+  return true;
+}
+
 PlStatus pl_inplace_check(const char *op, const PlTensor *t) {
-  const PlTensor *base = t->storage->base;
-  if (is_leaf(t) || (base && base != t && is_leaf(base)))
+  const PlTensor *base = t->base;
+  int64_t order[PL_MAX_DIM];
+  if (is_leaf(t) || (base && is_leaf(base)))
     PL_FAIL(PL_ERR_STATE, "%s: %s is %sa leaf that requires a gradient; change it inside T.no_grad(), or work on a "
                           "clone", op, pl_desc_text(&t->a), is_leaf(t) ? "" : "a view of ");
+  if (PL_UNLIKELY(t->flags & PL_T_FOREIGN))
+    PL_FAIL(PL_ERR_STATE, "%s: %s is the result of a rule and lies in the memory of its argument; work on a clone", op,
+            pl_desc_text(&t->a));
+  if (PL_UNLIKELY(base && !base->a.contiguous && !memory_order(&base->a, order)))
+    PL_FAIL(PL_ERR_STATE, "%s: %s is a view of %s, which was detached with gaps in memory, so its history cannot be "
+                          "followed; detach a contiguous tensor, or work on a clone",
+            op, pl_desc_text(&t->a), pl_desc_text(&base->a));
   return PL_OK;
 }
 
@@ -45,35 +70,49 @@ static void unsave(PlTensor *t, const PlTensor *fresh) {
   }
   if (alias) {
     (void)pl_entries_copy(alias, t, NULL);
-    alias->history = t->history;
   }
+  t->flags &= (uint16_t)~PL_T_SAVED;
   pl_tensor_release(alias);
 }
 
-void pl_history_move(PlTensor *to, PlTensor *from) {
-  if (to->refs > 1) unsave(to, from);
-  pl_entries_move(to, from);
+/* Keys that do not record now, as inside no_grad, know nothing of the write and keep what they had. */
+static PlStatus keep_others(const PlTensor *to, PlTensor *from) {
+  PlEntry first = {.next = to->more, .node = to->node, .slot = to->slot};
+  for (const PlEntry *e = &first; e && e->node; e = e->next) {
+    PlNode *n;
+    uint32_t slot;
+    if (!e->node->key || !e->node->key->active || pl_key_records(e->node->key)) continue;
+    if (!pl_entry_get(from, e->node->key, &n, &slot)) PL_TRY(pl_entry_set(from, e->node, e->slot));
+  }
+  return PL_OK;
 }
 
-/* Windows are places in memory, so a base that is channels last is seen turned, [N,…,C], where it lies row-major. out[0]:
- * the base, or that view of it with its history; attrs: how to turn it back. */
+PlStatus pl_history_move(PlTensor *to, PlTensor *from) {
+  PL_TRY(keep_others(to, from));
+  if (to->flags & PL_T_SAVED) unsave(to, from);
+  pl_entries_move(to, from);
+  return PL_OK;
+}
+
+/* Windows are places in memory, so a base whose elements lie in another order than row-major, say channels last, is seen
+ * permuted, as they lie. out[0]: the base, or that view of it with its history; attrs: how to turn it back. */
 static PlStatus as_it_lies(PlTensor *base, PlTensor **out, PlAttrs *back) {
   PlAttrs a;
   const int n = base->a.ndim;
-  int64_t there[5], home[5];
+  int64_t there[PL_MAX_DIM], home[PL_MAX_DIM];
   if (base->a.contiguous) {
     *out = pl_retain(base);
     return PL_OK;
   }
-  for (int d = 0; d < n; d++) {
-    there[d] = d == 0 ? 0 : d == n - 1 ? 1 : d + 1;
-    home[there[d]] = d;
-  }
+  if (!memory_order(&base->a, there))
+    PL_FAIL(PL_ERR_STATE, "a view of %s was used after that had changed in place; it has gaps in memory, so take the view "
+                          "again, or detach a contiguous tensor", pl_desc_text(&base->a));
+  for (int d = 0; d < n; d++) home[there[d]] = d;
   pl_attrs_init(&pl_op_permute, &a);
   pl_attrs_init(&pl_op_permute, back);
   PL_TRY(pl_attrs_list(&a, 0, n, there));
   PL_TRY(pl_attrs_list(back, 0, n, home));
-  int64_t shape[5], strides[5];
+  int64_t shape[PL_MAX_DIM], strides[PL_MAX_DIM];
   for (int d = 0; d < n; d++) {
     shape[d] = base->a.shape[there[d]];
     strides[d] = base->a.strides[there[d]];
@@ -94,34 +133,29 @@ static PlStatus window_attrs(const PlOp *op, const PlTensor *t, const PlTensor *
   return PL_OK;
 }
 
-/* t's entries := those of a view of the base, as it is now. */
+/* t's entries := those of a view of the base, as it is now, for every key: also those that are off at the moment. */
 static PlStatus take_from_base(PlTensor *t, PlTensor *base) {
   PlAttrs a, back;
-  PlTensor *fresh = NULL, *flat;
+  PlTensor *fresh = NULL, *flat = NULL;
   PL_TRY(window_attrs(&pl_op_as_strided, t, base, &a));
-  PL_TRY(as_it_lies(base, &flat, &back));
-  PlStatus s = pl_tensor_alias(&fresh, t);
+  bool was = pl_state.bookkeeping;
+  pl_state.bookkeeping = true;
+  PlStatus s = as_it_lies(base, &flat, &back);
+  if (s == PL_OK) s = pl_tensor_alias(&fresh, t);
   if (s == PL_OK) s = pl_record(&pl_op_as_strided, &flat, 1, &a, &fresh);
-  if (s == PL_OK) pl_history_move(t, fresh);
+  if (s == PL_OK) s = pl_history_move(t, fresh);
+  if (s == PL_OK) t->history = base->history; /* also where it has no entries */
+  pl_state.bookkeeping = was;
   pl_tensor_release(fresh);
   pl_tensor_release(flat);
   return s;
 }
 
 PlStatus pl_history_refresh(PlTensor *t) {
-  PlStorage *st = t->storage;
-  if (t->history == st->history) return PL_OK;
-  PlTensor *base = st->base;
-  if (base == t || pl_is_batched(t)) { /* what a batched handle stands for is brought up to date when it is used */
-    t->history = st->history;
-    return PL_OK;
-  }
-  if (!base || base->history != st->history) {
-    if (!t->node && !t->more && pl_state.grad_off) return PL_OK;
-    PL_FAIL(PL_ERR_STATE, "%s was changed in place through another tensor that shares its memory, and the tensor "
-                          "both were taken from is gone; take the view again", pl_desc_text(&t->a));
-  }
-  return take_from_base(t, base);
+  if (PL_UNLIKELY(t->flags & PL_T_FOREIGN) && t->history != t->storage->version && (t->node || t->more))
+    PL_FAIL(PL_ERR_STATE, "%s is the result of a rule and lies in the memory of its argument, which was changed in place "
+                          "since; let the rule return a copy, x:clone(), or change a copy", pl_desc_text(&t->a));
+  return pl_history_old(t) ? take_from_base(t, t->base) : PL_OK;
 }
 
 static PlStatus into_base(PlTensor *t, PlTensor *base, PlTensor *fresh) {
@@ -141,9 +175,9 @@ static PlStatus into_base(PlTensor *t, PlTensor *base, PlTensor *fresh) {
     if (s == PL_OK) s = pl_record(&pl_op_permute, &put, 1, &back, &now);
   }
   if (s == PL_OK) {
-    base->storage->history++;
-    pl_history_move(base, now);
-    s = take_from_base(t, base);
+    s = pl_history_move(base, now);
+    if (s == PL_OK) base->history++;
+    if (s == PL_OK) s = take_from_base(t, base);
   }
   pl_tensor_release(old);
   pl_tensor_release(flat);
@@ -153,14 +187,9 @@ static PlStatus into_base(PlTensor *t, PlTensor *base, PlTensor *fresh) {
 }
 
 PlStatus pl_inplace_install(PlTensor *t, PlTensor *fresh) {
-  PlStorage *st = t->storage;
-  PlTensor *base = st->base;
   pl_state.history_moved = true;
-  if (base && base != t) return into_base(t, base, fresh);
-  bool whole = (t->a.contiguous || pl_channels_last(&t->a)) && t->a.data == st->data &&
-               t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype) == (int64_t)st->nbytes;
-  if (!base && whole) st->base = t;
-  st->history++;
-  pl_history_move(t, fresh);
+  if (t->base) return into_base(t, t->base, fresh);
+  PL_TRY(pl_history_move(t, fresh));
+  t->history++;
   return PL_OK;
 }

@@ -208,7 +208,8 @@ PlStatus pl_entry_set(PlTensor *t, PlNode *node, uint32_t slot) {
     e->slot = slot;
     t->node->has_lua |= node->has_lua; /* the hot path asks the inline entry only */
   }
-  t->history = t->storage->history;
+  if (t->base) t->history = t->base->history;
+  if (PL_UNLIKELY(t->a.symbolic)) t->storage->has_history = true;
   return PL_OK;
 }
 
@@ -262,11 +263,12 @@ void pl_entries_move(PlTensor *to, PlTensor *from) {
   to->more = from->more;
   from->node = NULL;
   from->more = NULL;
-  to->history = to->storage->history;
+  if (to->base) to->history = to->base->history;
+  if (PL_UNLIKELY(to->a.symbolic) && to->node) to->storage->has_history = true;
 }
 
 bool pl_tracked(PlTensor *t) {
-  if (!t || pl_state.grad_off) return false;
+  if (!t || (pl_state.grad_off && !pl_state.bookkeeping)) return false;
   if (PL_UNLIKELY(t->more || (t->node && stale(t->node)))) drop_stale(t);
   if (t->node && pl_key_records(t->node->key)) return true;
   for (PlEntry *e = t->more; e; e = e->next)

@@ -129,14 +129,18 @@ PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int 
                         PlRule *(*make)(void *ctx, PlNode *node), void *ctx);
 /* May this key record now? */
 static inline bool pl_key_records(const PlKey *k) {
-  return k && k->active && k->recording && !k->muted && !(k->is_ambient && pl_state.ambient_muted) &&
-         k->born >= pl_state.key_floor && k->born < ~pl_state.key_ceiling;
+  return k && k->active &&
+         ((k->recording && !k->muted && !(k->is_ambient && pl_state.ambient_muted) && k->born >= pl_state.key_floor &&
+           k->born < ~pl_state.key_ceiling) ||
+          pl_state.bookkeeping);
 }
+/* A view whose family was written since its entries were made. */
+static inline bool pl_history_old(const PlTensor *t) { return t->base && t->history != t->base->history; }
 /* Would an op on these inputs be recorded? Cheap: the hot path asks this. */
 static inline bool pl_may_record(PlTensor *const *in, int nin) {
   for (int i = 0; i < nin; i++)
     if (in[i] && ((in[i]->node && pl_key_records(in[i]->node->key)) || in[i]->more ||
-                  (pl_state.history_moved && in[i]->history != in[i]->storage->history)))
+                  (pl_state.history_moved && pl_history_old(in[i]))))
       return true;
   return false;
 }
@@ -147,13 +151,13 @@ PlStatus pl_inplace_check(const char *op, const PlTensor *t);
 /* t's contents were replaced; fresh (same shape and dtype) carries the history of the new ones. */
 PlStatus pl_inplace_install(PlTensor *t, PlTensor *fresh);
 /* to's entries := those of from, which loses them; nodes that saved `to` keep its old ones. */
-void pl_history_move(PlTensor *to, PlTensor *from);
+PlStatus pl_history_move(PlTensor *to, PlTensor *from);
 /* Brings a view's history up to date after in-place ops through other handles. */
 PlStatus pl_history_refresh(PlTensor *t);
 /* The same for the tensors that a call reads: before anyone looks at their entries. */
 static inline PlStatus pl_history_current(PlTensor *const *t, int n) {
-  for (int i = 0; pl_state.history_moved && i < n; i++)
-    if (t[i] && t[i]->history != t[i]->storage->history) PL_TRY(pl_history_refresh(t[i]));
+  for (int i = 0; i < n; i++)
+    if (t[i] && ((t[i]->flags & PL_T_FOREIGN) || pl_history_old(t[i]))) PL_TRY(pl_history_refresh(t[i]));
   return PL_OK;
 }
 

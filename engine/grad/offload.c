@@ -133,7 +133,7 @@ static PlStatus write_all(const Offload *o, const char *p, size_t n, int64_t at)
 static size_t bytes_of(const PlTensor *t) { return (size_t)t->a.numel * pl_dtype_size((PlDtype)t->a.dtype); }
 
 /* Leaves that require gradients live anyway. */
-static bool is_leaf(const PlTensor *t) { return (t->flags & PL_T_LEAF) || (t->storage->base && (t->storage->base->flags & PL_T_LEAF)); }
+static bool is_leaf(const PlTensor *t) { return (t->flags & PL_T_LEAF) || (t->base && (t->base->flags & PL_T_LEAF)); }
 
 static PlStatus copy_to(PlTensor **out, int device, PlTensor *t) {
   PL_TRY(pl_tensor_empty_on(out, device, (PlDtype)t->a.dtype, t->a.ndim, t->a.shape));

@@ -60,14 +60,24 @@ static PlStatus collect_keys(PlTensor *const *in, int nin, Keys *keys) {
   return PL_OK;
 }
 
+/* A view is saved as an alias with its entries: it would hold its base, whose history may come to hold this node. */
+static PlStatus save_as_it_is(PlNode *n, uint32_t i, PlTensor *t, int32_t relink) {
+  n->saved[i] = (PlSaved){.version = t->storage->version, .relink = relink};
+  if (PL_UNLIKELY(t->base != NULL)) {
+    PL_TRY(pl_tensor_alias(&n->saved[i].t, t));
+    n->saved[i].t->a.weak = t->a.weak;
+    return pl_entries_copy(n->saved[i].t, t, NULL);
+  }
+  n->saved[i].t = pl_retain(t);
+  t->flags |= PL_T_SAVED;
+  return PL_OK;
+}
+
 /* Saves t as pl_state.packing wants it. */
 static PlStatus save_packed(PlNode *n, uint32_t i, PlTensor *t, int32_t relink) {
   PlPacked *p;
   PL_TRY(pl_packed_make(&p, t, relink >= 0 ? n->key : NULL));
-  if (!p) {
-    n->saved[i] = (PlSaved){.t = pl_retain(t), .version = t->storage->version, .relink = relink};
-    return PL_OK;
-  }
+  if (!p) return save_as_it_is(n, i, t, relink);
   PlSavedPacked *s = pl_pool_get(sizeof *s);
   if (!s) {
     pl_packed_free(p);
@@ -80,23 +90,17 @@ static PlStatus save_packed(PlNode *n, uint32_t i, PlTensor *t, int32_t relink) 
 }
 
 static PlStatus save(PlNode *n, uint32_t i, PlTensor *t) {
-  if (PL_UNLIKELY(pl_state.packing != NULL)) return save_packed(n, i, t, -1);
-  n->saved[i] = (PlSaved){.t = pl_retain(t), .version = t->storage->version, .relink = -1};
-  return PL_OK;
+  return PL_UNLIKELY(pl_state.packing != NULL) ? save_packed(n, i, t, -1) : save_as_it_is(n, i, t, -1);
 }
 
 /* An output that its own node keeps is kept as an alias without this key's entry: no cycle. */
 static PlStatus save_output(PlNode *n, uint32_t i, PlTensor *t, int slot) {
   PlTensor *alias;
   PL_TRY(pl_tensor_alias(&alias, t));
-  if (PL_UNLIKELY(pl_state.packing != NULL)) {
-    PlStatus s = pl_entries_copy(alias, t, n->key);
-    if (s == PL_OK) s = save_packed(n, i, alias, slot);
-    pl_tensor_release(alias);
-    return s;
-  }
-  n->saved[i] = (PlSaved){.t = alias, .version = t->storage->version, .relink = slot};
-  return pl_entries_copy(alias, t, n->key);
+  PlStatus s = pl_entries_copy(alias, t, n->key);
+  if (s == PL_OK) s = PL_UNLIKELY(pl_state.packing != NULL) ? save_packed(n, i, alias, slot) : save_as_it_is(n, i, alias, slot);
+  pl_tensor_release(alias);
+  return s;
 }
 
 static void link_inputs(PlNode *n, PlTensor *const *in, const uint8_t *has_grad) {

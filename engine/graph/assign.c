@@ -65,8 +65,7 @@ static void move_storage(PlFlow *f, PlSymStorage *s, int32_t store) {
 /* Does t's memory have a history that this write is not to become a part of? Where gradients are off, or through a
  * detached handle. */
 static bool is_unknown(const PlFlow *f, PlTensor *t, PlTensor *v) {
-  const PlTensor *base = t->storage->base;
-  if (!f->record || !(t->node || t->more || (base && (base->node || base->more)))) return false;
+  if (!f->record || !t->storage->has_history) return false;
   return pl_state.grad_off || !(pl_may_record(&t, 1) || pl_may_record(&v, 1));
 }
 
@@ -76,6 +75,10 @@ PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
   PL_TRY(pl_sym_refresh(t));
   bool leaf = is_leaf_store(f, pl_sym_storage(t)->store), whole = covers(f, t);
   if (leaf && (whole || f->stores[pl_sym_storage(t)->store].root == pl_sym_value(t))) return copy_into(f, t, v);
+  bool recorded = f->record ? pl_may_record(&t, 1) || pl_may_record(&v, 1) : !leaf;
+  if (PL_UNLIKELY(t->flags & PL_T_DETACHED) && recorded && !pl_state.grad_off)
+    PL_FAIL(PL_ERR_UNSUPPORTED, "%s was detached and is written while gradients are recorded: what it was detached from would "
+                                "get that history in a graph; write into a clone", pl_desc_text(&t->a));
   PlStatus s = PL_OK;
   PlFVal nv;
   PL_TRY(pl_sym_value_of(f, v, &nv));

@@ -65,6 +65,22 @@ int64_t pl_sym_offset(const PlTensor *t, const PlTensor *base) {
   return f->vals[pl_sym_value(t)].offset - f->vals[pl_sym_value(base)].offset;
 }
 
+/* t := value of fresh, which is no constant to the graph's gradient pass because t is used where nothing is recorded; but
+ * it is one if t was detached. Takes fresh. */
+static PlStatus point_to(PlFlow *f, PlTensor *t, PlTensor *fresh) {
+  f->nodes[f->vals[pl_sym_value(fresh)].node].flags &= (uint8_t)~PL_FN_NO_GRAD; /* t is as it was, whoever asks first */
+  if (t->flags & PL_T_DETACHED) {
+    PlTensor *stopped;
+    PlStatus s = pl_sym_apply(&pl_op_stop_grad, &fresh, 1, NULL, &stopped);
+    pl_tensor_release(fresh);
+    PL_TRY(s);
+    fresh = stopped;
+  }
+  pl_sym_point(t, pl_sym_value(fresh));
+  pl_tensor_release(fresh);
+  return PL_OK;
+}
+
 PlStatus pl_sym_refresh(PlTensor *t) {
   if (is_current(t)) return PL_OK;
   PlFlow *f = pl_sym_flow(t);
@@ -75,8 +91,10 @@ PlStatus pl_sym_refresh(PlTensor *t) {
   const PlFValue *root = &f->vals[st->root], *old = &f->vals[pl_sym_value(t)];
   if (old->offset == root->offset && old->numel == root->numel && old->contiguous && root->contiguous &&
       old->ndim == root->ndim && memcmp(old->dims, root->dims, root->ndim * sizeof(int64_t)) == 0) {
-    pl_sym_point(t, st->root);
-    return PL_OK;
+    if (!(t->flags & PL_T_DETACHED)) {
+      pl_sym_point(t, st->root);
+      return PL_OK;
+    }
   }
   PlTensor *base, *fresh;
   PlAttrs a;
@@ -85,10 +103,7 @@ PlStatus pl_sym_refresh(PlTensor *t) {
   PlStatus s = pl_sym_apply(&pl_op_as_strided, &base, 1, &a, &fresh);
   pl_tensor_release(base);
   PL_TRY(s);
-  f->nodes[f->vals[pl_sym_value(fresh)].node].flags &= (uint8_t)~PL_FN_NO_GRAD; /* t is as it was, whoever asks first */
-  pl_sym_point(t, pl_sym_value(fresh));
-  pl_tensor_release(fresh);
-  return PL_OK;
+  return point_to(f, t, fresh);
 }
 
 PlStatus pl_sym_value_of(PlFlow *f, PlTensor *t, PlFVal *out) {
@@ -181,13 +196,10 @@ PlStatus pl_sym_node(PlFlow *f, PlCall *c, uint8_t flags, int32_t *node) {
   return s;
 }
 
-/* Views remember the handle on the whole from which the first was taken: what is written through one of them becomes
- * part of its history (grad/inplace.c). */
-static void note_base(const PlFlow *f, PlTensor *whole, const PlTensor *view) {
-  PlStorage *st = whole->storage;
-  if (view->storage != st || st->base || (whole->flags & PL_T_DETACHED) || !whole->a.contiguous) return;
-  if (whole->a.numel * (int64_t)pl_dtype_size((PlDtype)whole->a.dtype) == f->stores[pl_sym_storage(whole)->store].bytes)
-    st->base = whole;
+/* Views belong to the family of what they were taken from: what is written through one of them becomes part of all
+ * histories (grad/inplace.c). */
+static void note_base(PlTensor *whole, PlTensor *view) {
+  if (view->storage == whole->storage && view != whole && !view->base) pl_tensor_join(view, whole);
 }
 
 static PlStatus emit(PlFlow *f, PlCall *c, PlTensor **out) {
@@ -203,7 +215,7 @@ static PlStatus emit(PlFlow *f, PlCall *c, PlTensor **out) {
       return s;
     }
   }
-  if (f->record && c->desc[0].is_view && c->in[0]->a.symbolic) note_base(f, c->in[0], out[0]);
+  if (f->record && c->desc[0].is_view && c->in[0]->a.symbolic) note_base(c->in[0], out[0]);
   return PL_OK;
 }
 
