@@ -58,7 +58,9 @@ void l_slots_release(Slots *s);
 enum { RUNNER_CONTEXTS = 1, RUNNER_BOXES = 2 };
 int l_rule_runner(lua_State *L);
 /* PlRule's bwd, ud is a RuleData: calls the function at META_BACKWARD in the metatable of the rule's context. */
-enum { META_BACKWARD = 1 };
+enum { META_BACKWARD = 1, META_JVP = 2 };
+/* PlRule's jvp (forward.c), for rules whose contexts have a function at META_JVP. */
+PlStatus l_rule_jvp(void *ud, PlNode *n, PlTensor *const *v, PlTensor *const *out, PlTensor **t);
 PlStatus l_rule_backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *want, PlTensor **dx);
 
 #endif

@@ -18,7 +18,7 @@ enum { UP_META = 1, UP_FORWARD = 2, UP_INFO = 3, UP_CONTEXTS = 4 };
 typedef struct RuleInfo {
   Slots *slots;
   const char *name; /* interned */
-  bool always;
+  bool always, has_jvp;
 } RuleInfo;
 
 /* ---- forward ------------------------------------------------------------------------------------------------------- */
@@ -72,7 +72,7 @@ static PlRule *make_rule(void *p, PlNode *n) {
     pl_pool_put(r, size);
     return NULL;
   }
-  *r = (RuleData){.rule = {.bwd = l_rule_backward, .drop = drop_rule, .ud = r, .always = m->info->always, .piece = (uint32_t)size},
+  *r = (RuleData){.rule = {.bwd = l_rule_backward, .drop = drop_rule, .ud = r, .jvp = m->info->has_jvp ? l_rule_jvp : NULL, .always = m->info->always, .piece = (uint32_t)size},
                   .slots = m->info->slots,
                   .slot = m->slot,
                   .nin = run->nin,
@@ -158,7 +158,10 @@ static int record_rule(Making *m, const bool *diff, const char *name) {
   inherit_anchors(m);
   if (pl_state.trace) pl_state.trace->opaque = "a rule of T.custom";
   m->slot = l_slot_take_in(L, m->info->slots, lua_upvalueindex(UP_CONTEXTS), m->ctx);
+  lua_State *was = l_running; /* for tangents the rule runs at once */
+  l_running = L;
   PlStatus s = pl_record_rule(m->in, m->nin, m->out, m->nout, diff, name, make_rule, m);
+  l_running = was;
   if (m->slot) l_slot_give(m->info->slots, m->slot); /* nobody wanted it */
   CALL(L, s);
   return 0;
@@ -286,6 +289,7 @@ static int push_forward(Making *m, bool outside) {
     lua_rawgeti(L, lua_upvalueindex(UP_META), META_BACKWARD);
     lua_pushstring(L, info->name);
     lua_pushboolean(L, info->always);
+    lua_rawgeti(L, lua_upvalueindex(UP_META), META_JVP);
   }
   lua_pushvalue(L, m->ctx);
   return lua_gettop(L) - top - 1;
@@ -341,11 +345,11 @@ static void field_function(lua_State *L, int table, const char *key, const char 
   if (lua_type(L, -1) != LUA_TFUNCTION) l_error(L, "%s: %s must be a function, got %s", fn, key, l_typename(L, -1));
 }
 
-/* T.custom{name=, forward=function(ctx, …), backward=function(ctx, g…), always=false, state=table} → function. The state
+/* T.custom{name=, forward=function(ctx, …), backward=function(ctx, g…), jvp=function(ctx, t…), always=false, state=table} → function. The state
  * is one table for all calls, ctx.state; it may be an object with methods. */
 static int t_custom(lua_State *L) {
   if (lua_type(L, 1) != LUA_TTABLE) return l_error(L, "custom: a table {name=, forward=, backward=} expected, got %s", l_typename(L, 1));
-  l_check_options(L, 1, "custom", "name forward backward always state");
+  l_check_options(L, 1, "custom", "name forward backward jvp always state");
   lua_settop(L, 1);
   lua_createtable(L, 1, 2); /* 2: metatable of contexts */
   field_function(L, 1, "backward", "custom");
@@ -355,6 +359,10 @@ static int t_custom(lua_State *L) {
   l_push_slots(L);
   info->slots = *(Slots **)lua_touserdata(L, -1);
   lua_setiuservalue(L, 4, 1);
+  if (lua_getfield(L, 1, "jvp") != LUA_TNIL && lua_type(L, -1) != LUA_TFUNCTION)
+    return l_error(L, "custom: jvp must be a function, got %s", l_typename(L, -1));
+  info->has_jvp = !lua_isnil(L, -1);
+  lua_rawseti(L, 2, META_JVP);
   if (lua_getfield(L, 1, "name") != LUA_TNIL && lua_type(L, -1) != LUA_TSTRING)
     return l_error(L, "custom: name must be a string, got %s", l_typename(L, -1));
   info->name = l_intern(L, lua_isnil(L, -1) ? "custom" : lua_tostring(L, -1));

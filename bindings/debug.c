@@ -5,7 +5,7 @@
 
 #include "bindings/lib.h"
 #include "engine/call.h"
-#include "engine/grad/graph.h"
+#include "engine/grad/forward.h"
 #include "engine/state.h"
 
 typedef struct DescIn {
@@ -344,6 +344,7 @@ static int d_cache_stats(lua_State *L) {
 static int d_cache_clear(lua_State *L) {
   (void)L;
   pl_backward_cache_clear();
+  pl_forward_cache_clear();
   return 0;
 }
 

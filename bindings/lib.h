@@ -133,6 +133,7 @@ void l_custom_register(lua_State *L);
 void l_pull_register(lua_State *L);
 void l_batch_register(lua_State *L);
 void l_recompute_register(lua_State *L);
+void l_forward_register(lua_State *L);
 void l_anomaly_register(lua_State *L);
 void l_autocast_register(lua_State *L);
 void l_debug_register(lua_State *L);

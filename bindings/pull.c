@@ -193,4 +193,5 @@ void l_pull_register(lua_State *L) {
   luaL_setfuncs(L, functions, 0);
   l_batch_register(L);
   l_recompute_register(L);
+  l_forward_register(L);
 }

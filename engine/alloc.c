@@ -6,7 +6,7 @@
 #include "engine/alloc.h"
 
 #include "engine/autocast.h"
-#include "engine/grad/graph.h"
+#include "engine/grad/forward.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -197,6 +197,7 @@ static void thread_end(void *unused) {
   (void)unused;
   pl_autocast_end();
   pl_backward_cache_end();
+  pl_forward_cache_end();
   pl_desc_text_end();
   pl_message_end();
   pthread_mutex_lock(&bins.lock);

@@ -68,6 +68,16 @@ typedef struct PlMakeArgs {
   const bool *dy_given;
   const bool *same;
 } PlMakeArgs;
+/* The description of a call. pl_make_args_end when it succeeded. */
+typedef struct PlMakeRoom {
+  PlMakeArgs args;
+  const PlArray **arr, *few[PL_MAX_IN];
+  bool given[PL_MAX_OUT];
+  PlDesc outd[PL_MAX_OUT];
+} PlMakeRoom;
+PlStatus pl_make_args(PlMakeRoom *r, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs,
+                      PlTensor *const *out, const bool *want, const bool *same);
+void pl_make_args_end(PlMakeRoom *r);
 PlStatus pl_backward_graph_make(const PlMakeArgs *a, PlBackward **out, PlGraph **unsplit_or_null);
 /* The whole, unsplit gradient over [inputs | outputs | dys]; has_grad[nin]: whose gradients are its results. */
 PlStatus pl_gradient_graph_make(const PlMakeArgs *a, PlGraph **out, uint8_t *has_grad);

@@ -57,6 +57,7 @@ static void unsave(PlTensor *t, const PlTensor *fresh) {
   PlEntry first = {.next = fresh->more, .node = fresh->node};
   for (const PlEntry *e = &first; e && e->node && e->node->key; e = e->next) {
     PlKey *key = e->node->key;
+    if (key->forward) continue; /* saves nothing */
     PlNode *own = NULL;
     uint32_t slot;
     pl_entry_get(t, key, &own, &slot);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * Backward graphs of single ops: the emitters that gradient makers call, the making of a graph from a call,
- * and the cache. A cache entry is compared in full; entries die with the thread. */
+ * and their cache, which dies with the thread. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/grad/cache.h"
 #include "engine/grad/graph.h"
 
 /* ---- emitters -------------------------------------------------------------------------------------- */
@@ -186,168 +187,68 @@ PlStatus pl_backward_graph_make(const PlMakeArgs *a, PlBackward **out, PlGraph *
 
 /* ---- the cache ---------------------------------------------------------------------------------------- */
 
-enum { KEY_MAX = 1536, PER_OP = 64 };
-
-typedef struct CacheEntry {
-  struct CacheEntry *next;
-  PlBackward *graph; /* NULL: known to have no gradient */
-  uint64_t hash;
-  size_t size;
-  unsigned char key[];
-} CacheEntry;
-
-/* Per thread, as tensors are; at most PER_OP entries an op, least recently used go first. */
-static _Thread_local CacheEntry **cache; /* PL_NOP lists */
-static _Thread_local int64_t n_hits, n_misses, n_entries;
-
-typedef struct KeyBuf {
-  size_t n;
-  bool over;
-  _Alignas(8) unsigned char b[KEY_MAX];
-} KeyBuf;
-
-static void put(KeyBuf *k, const void *p, size_t n) {
-  if (k->n + n > KEY_MAX) {
-    k->over = true;
-    return;
-  }
-  memcpy(k->b + k->n, p, n);
-  k->n += n;
-}
-
-static void make_key(KeyBuf *k, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs,
-                     PlTensor *const *out, const bool *want, const bool *same) {
-  k->n = 0;
-  k->over = false;
-  uint32_t head = (uint32_t)nin;
-  put(k, &head, sizeof head);
-  for (int i = 0; i < nin; i++) {
-    const PlTensor *t = in[i];
-    unsigned char d[4] = {0, 0, 0, 0};
-    if (t) {
-      d[0] = (unsigned char)(1 + t->a.dtype);
-      d[1] = t->a.ndim;
-      d[2] = t->a.device;
-      d[3] = (unsigned char)(want[i] | same[i] << 1 | t->a.weak << 2);
-    }
-    put(k, d, sizeof d);
-    if (t && !(op->flags & PL_F_POLY)) put(k, t->a.shape, t->a.ndim * sizeof(int64_t));
-  }
-  unsigned char dt = out[0] ? out[0]->a.dtype : 0;
-  put(k, &dt, 1);
-  if (attrs && op->nattr) put(k, attrs, pl_attrs_size(attrs));
-}
-
-static uint64_t hash_bytes(const unsigned char *p, size_t n) {
-  uint64_t h = 0xcbf29ce484222325u ^ n; /* FNV-1a over words */
-  uint64_t w;
-  for (; n >= 8; n -= 8, p += 8) {
-    memcpy(&w, p, 8);
-    h = (h ^ w) * 0x100000001b3u;
-    h ^= h >> 29;
-  }
-  for (; n; n--) h = (h ^ *p++) * 0x100000001b3u;
-  return h;
-}
-
-static void drop_entry(CacheEntry *e) {
-  pl_backward_graph_release(e->graph);
-  free(e);
-  n_entries--;
-}
-
-/* True and *out set when found; the entry moves to the front. */
-static bool lookup(int id, const KeyBuf *k, uint64_t hash, PlBackward **out) {
-  CacheEntry **p = &cache[id];
-  for (int n = 0; *p; p = &(*p)->next, n++) {
-    CacheEntry *e = *p;
-    if (e->hash == hash && e->size == k->n && memcmp(e->key, k->b, k->n) == 0) {
-      *p = e->next;
-      e->next = cache[id];
-      cache[id] = e;
-      *out = e->graph;
-      return true;
-    }
-    if (n >= PER_OP) { /* what lies behind has not been used for long */
-      CacheEntry *rest = e->next;
-      e->next = NULL;
-      while (rest) {
-        CacheEntry *next = rest->next;
-        drop_entry(rest);
-        rest = next;
-      }
-    }
-  }
-  return false;
-}
-
-static void insert(int id, const KeyBuf *k, uint64_t hash, PlBackward *b) {
-  CacheEntry *e = malloc(sizeof *e + k->n);
-  if (!e) return; /* the graph is merely not cached */
-  *e = (CacheEntry){.next = cache[id], .graph = b, .hash = hash, .size = k->n};
-  memcpy(e->key, k->b, k->n);
-  if (b) b->refs++;
-  cache[id] = e;
-  n_entries++;
-}
+static void drop_graph(void *b) { pl_backward_graph_release(b); }
+static _Thread_local PlGraphCache cache = {.drop = drop_graph};
 
 static void desc_of(PlDesc *d, const PlTensor *t) {
   if (!t) return;
   pl_desc_set(d, (PlDtype)t->a.dtype, t->a.ndim, t->a.shape);
 }
 
+PlStatus pl_make_args(PlMakeRoom *r, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs,
+                      PlTensor *const *out, const bool *want, const bool *same) {
+  r->arr = r->few;
+  if (nin > PL_MAX_IN && !(r->arr = malloc((size_t)nin * sizeof *r->arr))) return no_memory();
+  for (int i = 0; i < nin; i++) r->arr[i] = in[i] ? &in[i]->a : NULL;
+  memset(r->outd, 0, sizeof r->outd); /* absent outputs have none */
+  for (int o = 0; o < op->nout; o++) {
+    desc_of(&r->outd[o], out[o]);
+    r->given[o] = out[o] && pl_is_float((PlDtype)out[o]->a.dtype);
+  }
+  r->args = (PlMakeArgs){op, nin, r->arr, attrs, r->outd, want, r->given, same};
+  return PL_OK;
+}
+
+void pl_make_args_end(PlMakeRoom *r) {
+  if (r->arr != r->few) free((void *)r->arr);
+}
+
+static PlStatus make(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out,
+                     const bool *want, const bool *same, PlBackward **result) {
+  PlMakeRoom room;
+  PL_TRY(pl_make_args(&room, op, in, nin, attrs, out, want, same));
+  PlStatus s = pl_backward_graph_make(&room.args, result, NULL);
+  pl_make_args_end(&room);
+  return s;
+}
+
 PlStatus pl_backward_graph_get(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs,
                                PlTensor *const *out, const bool *want, PlBackward **result) {
-  bool few_same[PL_MAX_IN], *same = few_same;
+  PlGraphKey k;
+  void *found;
+  bool few[PL_MAX_IN], *same = few;
+  PL_TRY(pl_graph_cache_open(&cache));
   if (nin > PL_MAX_IN && !(same = malloc((size_t)nin * sizeof *same))) return no_memory();
   for (int i = 0; i < nin; i++) same[i] = in[i] && out[0] && pl_shape_equal(&in[i]->a, &out[0]->a);
-  KeyBuf k;
-  make_key(&k, op, in, nin, attrs, out, want, same);
-  uint64_t hash = hash_bytes(k.b, k.n);
-  int id = pl_op_id(op);
   PlStatus s = PL_OK;
-  if (!cache && !(cache = calloc(PL_NOP, sizeof *cache))) s = no_memory();
-  if (s == PL_OK && !k.over && lookup(id, &k, hash, result)) {
-    n_hits++;
-    if (*result) (*result)->refs++;
-  } else if (s == PL_OK) {
-    n_misses++;
-    PlDesc outd[PL_MAX_OUT];
-    bool given[PL_MAX_OUT];
-    memset(outd, 0, sizeof outd); /* absent outputs have none */
-    for (int o = 0; o < op->nout; o++) {
-      desc_of(&outd[o], out[o]);
-      given[o] = out[o] && pl_is_float((PlDtype)out[o]->a.dtype);
-    }
-    const PlArray *few[PL_MAX_IN], **arr = few;
-    if (nin > PL_MAX_IN && !(arr = malloc((size_t)nin * sizeof *arr))) s = no_memory();
-    for (int i = 0; s == PL_OK && i < nin; i++) arr[i] = in[i] ? &in[i]->a : NULL;
-    PlMakeArgs a = {op, nin, arr, attrs, outd, want, given, same};
-    if (s == PL_OK) s = pl_backward_graph_make(&a, result, NULL);
-    if (s == PL_OK && !k.over) insert(id, &k, hash, *result);
-    if (arr != few) free((void *)arr);
+  pl_graph_key(&k, op, in, nin, attrs, out, want, same, !(op->flags & PL_F_POLY));
+  if (pl_graph_cache_find(&cache, op, &k, &found)) {
+    *result = found;
+    if (found) (*result)->refs++;
+  } else if ((s = make(op, in, nin, attrs, out, want, same, result)) == PL_OK) {
+    if (*result) (*result)->refs++; /* the caller's and the cache's */
+    pl_graph_cache_put(&cache, op, &k, *result);
   }
-  if (same != few_same) free(same);
+  if (same != few) free(same);
   return s;
 }
 
 void pl_backward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries) {
-  *hits = n_hits;
-  *misses = n_misses;
-  *entries = n_entries;
+  *hits = cache.hits;
+  *misses = cache.misses;
+  *entries = cache.entries;
 }
 
-void pl_backward_cache_end(void) {
-  pl_backward_cache_clear();
-  free(cache);
-  cache = NULL;
-}
+void pl_backward_cache_end(void) { pl_graph_cache_end(&cache); }
 
-void pl_backward_cache_clear(void) {
-  for (int i = 0; cache && i < PL_NOP; i++)
-    while (cache[i]) {
-      CacheEntry *e = cache[i];
-      cache[i] = e->next;
-      drop_entry(e);
-    }
-}
+void pl_backward_cache_clear(void) { pl_graph_cache_clear(&cache); }

@@ -92,6 +92,11 @@ void pl_node_clear(PlNode *n) {
       packed_drop(s.packed);
   }
   if (n->kind > PL_NODE_IDENTITY) rule_drop(n);
+  if (n->kind == PL_NODE_TANGENT) {
+    PlTensor *t = n->grad;
+    n->grad = NULL;
+    pl_tensor_release(t);
+  }
   for (uint32_t i = 0; i < n->nin; i++) {
     PlNode *to = n->dests[i].node;
     n->dests[i].node = NULL;

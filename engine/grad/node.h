@@ -19,6 +19,9 @@ typedef struct PlHook {
 /* A gradient rule of the embedding program: dx[i] (owned) for every i with want[i], NULL: none. */
 typedef struct PlRule {
   PlStatus (*bwd)(void *ud, PlNode *node, PlTensor *const *dy, const bool *want, PlTensor **dx);
+  /* Tangents t[o] (owned; NULL: none) of the outputs out from those of the inputs, v (NULL: none). NULL: it has none of
+   * its own, they are found from bwd. */
+  PlStatus (*jvp)(void *ud, PlNode *node, PlTensor *const *v, PlTensor *const *out, PlTensor **t);
   void (*drop)(void *ud);
   void *ud;
   bool always; /* runs also when no gradient arrives */
@@ -53,7 +56,15 @@ typedef struct PlSavedPacked {
   int32_t relink;
 } PlSavedPacked;
 
-typedef enum PlNodeKind { PL_NODE_LEAF, PL_NODE_IDENTITY, PL_NODE_NATIVE, PL_NODE_GRAPH, PL_NODE_RULE } PlNodeKind;
+/* TANGENT: of a forward key (forward.h); `grad` is the tangent, NULL where nobody knows it. */
+typedef enum PlNodeKind {
+  PL_NODE_LEAF,
+  PL_NODE_IDENTITY,
+  PL_NODE_NATIVE,
+  PL_NODE_GRAPH,
+  PL_NODE_RULE,
+  PL_NODE_TANGENT
+} PlNodeKind;
 
 struct PlNode {
   uint32_t refs;
@@ -92,6 +103,7 @@ struct PlKey {
   bool recording; /* false while this key's own rules run, or paused */
   bool mutes_ambient;
   bool is_ambient;
+  bool forward;   /* its entries lead to tangents (forward.h) */
   bool walking;   /* its backward runs: closing waits for the end */
   bool has_always; /* some rule on the tape runs without gradients */
   uint32_t muted; /* running walks that this key must not record */
@@ -127,6 +139,9 @@ PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *
 PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int nout,
                         const bool *differentiable, const char *name,
                         PlRule *(*make)(void *ctx, PlNode *node), void *ctx);
+/* The same on one key, which tracks some of them. */
+PlStatus pl_record_rule_on(PlKey *key, PlTensor *const *in, int nin, PlTensor *const *out, int nout, const bool *differentiable,
+                           const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx);
 /* May this key record now? */
 static inline bool pl_key_records(const PlKey *k) {
   return k && k->active &&

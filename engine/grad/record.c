@@ -6,6 +6,7 @@
 
 #include "engine/alloc.h"
 #include "engine/device.h"
+#include "engine/grad/forward.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
 #include "engine/grad/packing.h"
@@ -221,7 +222,9 @@ PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *
   PL_TRY(collect_keys(in, nin, &keys));
   PlStatus s = PL_OK;
   for (int k = 0; k < keys.n && s == PL_OK; k++) {
-    if (op->native && op->native->ok(in, nin, out, attrs))
+    if (PL_UNLIKELY(keys.at[k]->forward))
+      s = pl_forward_record(keys.at[k], op, in, nin, attrs, out);
+    else if (op->native && op->native->ok(in, nin, out, attrs))
       s = record_native(keys.at[k], op, in, nin, attrs, out);
     else
       s = record_graph(keys.at[k], op, in, nin, attrs, out);
@@ -231,9 +234,8 @@ PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *
 }
 
 /* The rule on one key's tape. */
-static PlStatus record_rule(PlKey *key, PlTensor *const *in, int nin, PlTensor *const *out, int nout,
-                            const bool *differentiable, const char *name, PlRule *(*make)(void *ctx, PlNode *node),
-                            void *ctx) {
+PlStatus pl_record_rule_on(PlKey *key, PlTensor *const *in, int nin, PlTensor *const *out, int nout, const bool *differentiable,
+                           const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx) {
   PlNode *n;
   PL_TRY(pl_node_new(&n, key, PL_NODE_RULE, (uint32_t)nin, (uint32_t)nout, 0));
   n->name = name;
@@ -259,7 +261,7 @@ PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int 
   PL_TRY(collect_keys(in, nin, &keys));
   PlStatus s = PL_OK;
   for (int k = 0; k < keys.n && s == PL_OK; k++)
-    s = record_rule(keys.at[k], in, nin, out, nout, differentiable, name, make, ctx);
+    s = (keys.at[k]->forward ? pl_forward_rule : pl_record_rule_on)(keys.at[k], in, nin, out, nout, differentiable, name, make, ctx);
   keys_free(&keys);
   return s;
 }

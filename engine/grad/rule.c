@@ -133,7 +133,8 @@ PlStatus pl_rule_run(PlNode *n, PlTensor **dx) {
   case PL_NODE_GRAPH: return run_graph(n, dx);
   case PL_NODE_RULE: return run_rule(n, dx);
   case PL_NODE_IDENTITY: dx[0] = pl_retain(n->slots[0].grad); break;
-  case PL_NODE_LEAF: break;
+  case PL_NODE_LEAF:
+  case PL_NODE_TANGENT: break;
   }
   return PL_OK;
 }

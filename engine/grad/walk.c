@@ -355,7 +355,7 @@ static void clean(PlWalk *w) {
 }
 
 /* Only keys born before the walk: one made and kept by a rule was never muted. */
-static void mute_keys(const PlKey *key, PlMute how, uint64_t born_before, uint32_t by) {
+void pl_keys_mute(const PlKey *key, PlMute how, uint64_t born_before, uint32_t by) {
   PlKey *ambient = pl_key_ambient();
   if (how == PL_MUTE_NONE) return;
   if (ambient == key || (how == PL_MUTE_ABOVE && ambient->level >= key->level)) ambient->muted += by;
@@ -365,7 +365,7 @@ static void mute_keys(const PlKey *key, PlMute how, uint64_t born_before, uint32
 
 PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
   uint64_t born = ++pl_state.key_seq;
-  mute_keys(key, mute, born, 1);
+  pl_keys_mute(key, mute, born, 1);
   const uint8_t autocast = pl_state.autocast; /* gradients have the dtypes that forward chose */
   pl_state.autocast = 0;
   pl_state.in_backward++;
@@ -381,7 +381,7 @@ PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
     s = walk(w);
   pl_state.in_backward--;
   pl_state.autocast = autocast;
-  mute_keys(key, mute, born, (uint32_t)-1);
+  pl_keys_mute(key, mute, born, (uint32_t)-1);
   if (s != PL_OK && w->started) /* nothing of a failed tape stays behind */
     for (PlNode *n = w->first; n; n = n->link)
       if (n->kind > PL_NODE_IDENTITY) pl_node_clear(n);

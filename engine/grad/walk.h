@@ -34,6 +34,8 @@ PlStatus pl_walk_touch(PlWalk *w, PlNode *n);
 /* Which keys do not record the walk of `key`: none, itself, or every key of its level and above. Keys made while it
  * runs are not concerned. */
 typedef enum PlMute { PL_MUTE_NONE, PL_MUTE_SELF, PL_MUTE_ABOVE } PlMute;
+/* Mutes those that were made before `born`; by: 1, and -1 to end it. */
+void pl_keys_mute(const PlKey *key, PlMute how, uint64_t born, uint32_t by);
 PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute);
 void pl_walk_abandon(PlWalk *w);
 uint64_t pl_walk_number(void); /* a fresh value for node->pass */

@@ -93,7 +93,7 @@ static PlStatus add_grad(PlMaker *g) {
   g_give(g, 1, g->dy[0]);
   return g->status;
 }
-BINARY(add, "x", "y", ADD, PL_PROMOTE_ALL, pl_infer_broadcast, &add_native, "dx = dy; dy' = dy",
+BINARY_FLAGS(add, FLAGS | PL_F_LINEAR, "x", "y", ADD, PL_PROMOTE_ALL, pl_infer_broadcast, &add_native, "dx = dy; dy' = dy",
        "x + y, broadcast and promoted. Of two bool tensors: or.")
 
 static PlStatus sub_grad(PlMaker *g) {
@@ -101,7 +101,7 @@ static PlStatus sub_grad(PlMaker *g) {
   if (g->want[1]) g_give(g, 1, g_neg(g, g->dy[0]));
   return g->status;
 }
-BINARY_FLAGS(sub, FLAGS | PL_F_NO_BOOL, "x", "y", SUB, PL_PROMOTE_ALL, pl_infer_broadcast, &sub_native, "dx = dz; dy = -dz",
+BINARY_FLAGS(sub, FLAGS | PL_F_LINEAR | PL_F_NO_BOOL, "x", "y", SUB, PL_PROMOTE_ALL, pl_infer_broadcast, &sub_native, "dx = dz; dy = -dz",
        "x - y, broadcast and promoted. Not for bool.")
 
 /* x + alpha y: what add and sub do when given alpha. */

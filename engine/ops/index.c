@@ -97,7 +97,7 @@ const PlOp pl_op_gather = {
            "The result has index's shape, which may exceed x only along dim.",
     .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD, .infer = gather_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD, .infer = gather_infer,
     .grad = gather_grad, PL_KERNEL(gather),
 };
 
@@ -123,7 +123,7 @@ const PlOp pl_op_gather_bwd = {
     .doc = "Adds dy into zeros of the shape where gather read.",
     .nin = 2, .nout = 1, .nattr = 3, .args = {"dy", "index"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS | PL_F_SPREAD,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS | PL_F_SPREAD,
     .infer = first_shape_infer, .grad = gather_bwd_grad, PL_KERNEL(gather_bwd),
 };
 
@@ -207,7 +207,7 @@ const PlOp pl_op_index_select = {
     .doc = "The positions of dim that index (1-d) lists, in its order, copied.",
     .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_rows, .infer = index_select_infer, .grad = index_select_grad,
+    .cls = PL_INDEXING, .flags = PL_F_LINEAR, .batch = pl_batch_rows, .infer = index_select_infer, .grad = index_select_grad,
     PL_KERNEL(index_select),
 };
 
@@ -221,7 +221,7 @@ const PlOp pl_op_index_select_bwd = {
     .doc = "Adds the rows of dy into zeros of the shape where index_select read.",
     .nin = 2, .nout = 1, .nattr = 3, .args = {"dy", "index"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_rows, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = first_shape_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = first_shape_infer,
     .grad = index_select_bwd_grad, PL_KERNEL(index_select_bwd),
 };
 
@@ -248,7 +248,7 @@ const PlOp pl_op_take = {
     .doc = "Elements of the flattened x at the positions in index; negative ones count from the end.",
     .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "index"},
     .attrs = {A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_second, .flags = PL_F_CONTIGUOUS, .infer = take_infer, .grad = take_grad,
+    .cls = PL_INDEXING, .batch = pl_batch_second, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS, .infer = take_infer, .grad = take_grad,
     PL_KERNEL(take),
 };
 

@@ -50,7 +50,7 @@ const PlOp pl_op_index = {
     .nin = PL_VARIADIC, .nout = 1, .nattr = 2, .args = {"x and indices"},
     .attrs = {A_INTS_OPT("dims"), A_BASE},
     .cls = PL_INDEXING,
-    .batch = pl_batch_index, .flags = PL_F_NOMETHOD | PL_F_IMPURE, .reads_values = 0xFE, .infer = index_infer,
+    .batch = pl_batch_index, .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_IMPURE, .reads_values = 0xFE, .infer = index_infer,
     .grad = index_grad, PL_KERNEL(index),
 };
 
@@ -75,7 +75,7 @@ const PlOp pl_op_index_bwd = {
     .nin = PL_VARIADIC, .nout = 1, .nattr = 3, .args = {"dy and indices"},
     .attrs = {A_SHAPE_REQ("shape"), A_INTS_OPT("dims"), A_BASE},
     .cls = PL_INDEXING,
-    .batch = pl_batch_index, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = index_bwd_infer, .grad = index_bwd_grad,
+    .batch = pl_batch_index, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = index_bwd_infer, .grad = index_bwd_grad,
     PL_KERNEL(index_bwd),
 };
 
@@ -203,6 +203,6 @@ const PlOp pl_op_index_put = {
            "value, indices; repeated positions take their values in order.",
     .nin = PL_VARIADIC, .nout = 1, .nattr = 3, .args = {"x, value and indices"},
     .attrs = {A_INTS_OPT("dims"), A_BOOL("accumulate", 0), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_NOMETHOD | PL_F_INPLACE | PL_F_IMPURE, .reads_values = 0xFC,
+    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_INPLACE | PL_F_IMPURE, .reads_values = 0xFC,
     .infer = index_put_infer, .grad = index_put_grad, PL_KERNEL(index_put),
 };

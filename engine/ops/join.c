@@ -62,7 +62,7 @@ const PlOp pl_op_cat = {
     .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"tensors"},
     /* Not a DIM: those are dims of input 0, which may be an empty 1-d tensor beside larger ones. */
     .attrs = {{.name = "dim", .type = PL_A_INDEX, .has_def = true, .i = 0}},
-    .cls = PL_INDEXING, .batch = pl_batch_list, .promote = PL_PROMOTE_ALL, .infer = cat_infer, .grad = cat_grad,
+    .cls = PL_INDEXING, .flags = PL_F_LINEAR, .batch = pl_batch_list, .promote = PL_PROMOTE_ALL, .infer = cat_infer, .grad = cat_grad,
     PL_KERNEL(cat),
 };
 
@@ -70,7 +70,7 @@ const PlOp pl_op_slices_bwd = {
     .name = "slices_bwd",
     .doc = "The sum of what slice_bwd makes of slices that follow each other along dim, from end to end.",
     .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"dys"}, .attrs = {A_INT_REQ("dim")},
-    .cls = PL_INDEXING, .batch = pl_batch_list, .promote = PL_PROMOTE_ALL, .flags = PL_F_INTERNAL, .infer = cat_infer, .grad = cat_grad,
+    .cls = PL_INDEXING, .batch = pl_batch_list, .promote = PL_PROMOTE_ALL, .flags = PL_F_LINEAR | PL_F_INTERNAL, .infer = cat_infer, .grad = cat_grad,
     PL_KERNEL(slices_bwd),
 };
 
@@ -111,7 +111,7 @@ const PlOp pl_op_stack = {
     .doc = "Joins a list of tensors of one shape along a new dim; dtypes are promoted.",
     .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"tensors"},
     .attrs = {A_NEWDIM("dim", 0)},
-    .cls = PL_INDEXING, .batch = pl_batch_list, .flags = PL_F_POLY, .promote = PL_PROMOTE_ALL, .infer = stack_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_list, .flags = PL_F_LINEAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .infer = stack_infer,
     .grad = stack_grad, PL_KERNEL(stack),
 };
 
@@ -181,7 +181,7 @@ const PlOp pl_op_tile = {
     .doc = "x repeated the given number of times along each dim (the last ones, if fewer are given), copied.",
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_SHAPE_REQ("dims")},
-    .cls = PL_INDEXING,
+    .cls = PL_INDEXING, .flags = PL_F_LINEAR,
     .batch = pl_batch_tile, .infer = tile_infer, .grad = tile_grad, PL_KERNEL(tile),
 };
 
@@ -195,7 +195,7 @@ const PlOp pl_op_tile_bwd = {
     .doc = "Adds the repeats of a tiled gradient up.",
     .nin = 1, .nout = 1, .nattr = 2, .args = {"dy"},
     .attrs = {A_SHAPE_REQ("dims"), A_SHAPE_REQ("shape")},
-    .cls = PL_REDUCTION, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
+    .cls = PL_REDUCTION, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
     .grad = tile_bwd_grad, PL_KERNEL(tile_bwd),
 };
 
@@ -237,7 +237,7 @@ const PlOp pl_op_repeat_interleave = {
     .doc = "Every position along dim `repeats` times in a row; without dim, of the flattened tensor.",
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_INT_REQ("repeats"), A_DIM_OPT("dim")},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .infer = repeat_interleave_infer, .grad = repeat_interleave_grad,
+    .cls = PL_INDEXING, .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = repeat_interleave_infer, .grad = repeat_interleave_grad,
     PL_KERNEL(repeat_interleave),
 };
 
@@ -251,7 +251,7 @@ const PlOp pl_op_repeat_interleave_bwd = {
     .doc = "Adds runs of repeats up.",
     .nin = 1, .nout = 1, .nattr = 3, .args = {"dy"},
     .attrs = {A_INT_REQ("repeats"), A_INT_OPT("dim"), A_SHAPE_REQ("shape")},
-    .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
+    .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
     .grad = repeat_interleave_bwd_grad, PL_KERNEL(repeat_interleave_bwd),
 };
 
@@ -290,7 +290,7 @@ const PlOp pl_op_repeat_each = {
     .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "counts"},
     .attrs = {A_DIM_OPT("dim")},
     .cls = PL_INDEXING,
-    .batch = pl_batch_rows, .flags = PL_F_CONTIGUOUS | PL_F_IMPURE | PL_F_NOMETHOD, .reads_values = 2,
+    .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_IMPURE | PL_F_NOMETHOD, .reads_values = 2,
     .infer = repeat_each_infer, .grad = repeat_each_grad, PL_KERNEL(repeat_each),
 };
 
@@ -305,7 +305,7 @@ const PlOp pl_op_repeat_each_bwd = {
     .doc = "Adds runs of counted repeats up.",
     .nin = 2, .nout = 1, .nattr = 2, .args = {"dy", "counts"},
     .attrs = {A_INT_OPT("dim"), A_SHAPE_REQ("shape")},
-    .cls = PL_REDUCTION, .batch = pl_batch_rows, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
+    .cls = PL_REDUCTION, .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
     .grad = repeat_each_bwd_grad, PL_KERNEL(repeat_each_bwd),
 };
 

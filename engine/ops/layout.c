@@ -31,6 +31,6 @@ const PlOp pl_op_to_layout = {
            "it open, the strides must say so too.",
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_ENUM("memory_format", "contiguous|channels_last|channels_last_3d", 0), A_BOOL("exact", 0)},
-    .cls = PL_VIEW, .flags = PL_F_POLY | PL_F_INTERNAL, .infer = to_layout_infer, .grad = to_layout_grad,
+    .cls = PL_VIEW, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_INTERNAL, .infer = to_layout_infer, .grad = to_layout_grad,
     PL_KERNEL(copy),
 };

@@ -143,6 +143,7 @@ const PlOp pl_op_cross_entropy_bwd = {
     .args = {"dy", "x", "target", "lse", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION,
     .batch = pl_batch_loss_bwd,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = ce_bwd_infer, .grad = ce_bwd_grad,
+    .hessian = "dx...",
     PL_KERNEL(cross_entropy_bwd)};
 
 static PlStatus ce_bwd2_infer(PlInfer *c) {

@@ -51,7 +51,7 @@ const PlOp pl_op_masked_fill = {
     .name = "masked_fill",
     .doc = "x with value (a number or 0-d tensor) where the bool mask, broadcast, is true.",
     .nin = 3, .nout = 1, .args = {"x", "mask", "value"},
-    .cls = PL_POINTWISE, .flags = PL_F_POLY | PL_F_SCALAR | PL_F_INPLACE, .infer = masked_fill_infer,
+    .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_SCALAR | PL_F_INPLACE, .infer = masked_fill_infer,
     .grad = masked_fill_grad, PL_KERNEL(masked_fill),
 };
 
@@ -89,7 +89,7 @@ const PlOp pl_op_masked_select = {
     .name = "masked_select",
     .doc = "The elements of x where the bool mask is true, as a 1-d tensor; both broadcast.",
     .nin = 2, .nout = 1, .args = {"x", "mask"},
-    .cls = PL_INDEXING, .flags = PL_F_IMPURE, .reads_values = 2, .infer = masked_select_infer,
+    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_IMPURE, .reads_values = 2, .infer = masked_select_infer,
     .grad = masked_select_grad, PL_KERNEL(masked_select),
 };
 
@@ -105,7 +105,7 @@ const PlOp pl_op_masked_select_bwd = {
     .doc = "Zeros of the shape with dy's elements where the mask is true.",
     .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "mask"},
     .attrs = {A_SHAPE_REQ("shape")},
-    .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shape_attr_infer,
+    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shape_attr_infer,
     .grad = masked_select_bwd_grad, PL_KERNEL(masked_select_bwd),
 };
 
@@ -135,7 +135,7 @@ const PlOp pl_op_masked_scatter = {
     .doc = "x with consecutive elements of src where the bool mask, broadcast, is true. src needs at least as many "
            "elements as there are trues.",
     .nin = 3, .nout = 1, .args = {"x", "mask", "src"},
-    .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = masked_scatter_infer,
+    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = masked_scatter_infer,
     .grad = masked_scatter_grad, PL_KERNEL(masked_scatter),
 };
 
@@ -150,7 +150,7 @@ const PlOp pl_op_masked_scatter_bwd = {
     .doc = "The elements of dy where the mask is true, in front of zeros of the shape.",
     .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "mask"},
     .attrs = {A_SHAPE_REQ("shape")},
-    .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shape_attr_infer,
+    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shape_attr_infer,
     .grad = masked_scatter_bwd_grad, PL_KERNEL(masked_scatter_bwd),
 };
 

@@ -246,6 +246,7 @@ enum {
   PL_F_MOVES = 2048,     /* its result lies on another device than its input */
   PL_F_SPREAD = 16384,   /* with PL_F_CONTIGUOUS: input 1, an index, may be expanded: strides 0 along some dims */
   PL_F_ANY_STRIDES = 32768, /* with PL_F_CONTIGUOUS: the device's kernel reads images that are channels last as they lie */
+  PL_F_LINEAR = 65536, /* linear in all its floating inputs together: the tangent of op(x) is op(tangent of x) */
   PL_F_OVER = 8192       /* in a planned graph output 0 may lie over input 0: each element is read before its place is
                           * written, none later. Without an in-place form for users */
 };
@@ -272,6 +273,10 @@ struct PlOp {
   PlStatus (*infer)(PlInfer *c);
   PlStatus (*grad)(PlMaker *g); /* NULL: no gradient */
   const PlNative *native;
+  /* Of an op that is the gradient of <d, f(x)> for its inputs x: a letter for every input, d: linear in it, x: output k is
+   * the gradient of the k-th of these; '.': neither. Its derivative in x is symmetric, so that what `grad` makes of it, with
+   * the tangents of x as gradients of the outputs, is the tangent: no third derivative is needed (forward mode). NULL else. */
+  const char *hessian;
   /* The op in terms of others, run when the device has no kernel. */
   PlStatus (*expand)(PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
   void (*batch)(PlBatchCall *c); /* NULL: broadcast if elementwise, else one element after the other */

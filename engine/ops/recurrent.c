@@ -85,7 +85,7 @@ const PlOp pl_op_lstm_gates_bwd = {
     .name = "lstm_gates_bwd", .doc = "The gradients of lstm_gates for a and c.", .nin = 4, .nout = 2,
     .args = {"dh", "dc", "a", "c"}, .cls = PL_OPAQUE,
     .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY,
-    .infer = gates_bwd_infer, .grad = gates_bwd_grad, PL_KERNEL(lstm_gates_bwd)};
+    .infer = gates_bwd_infer, .grad = gates_bwd_grad, .hessian = "ddxx", PL_KERNEL(lstm_gates_bwd)};
 
 static PlStatus gates_bwd2_infer(PlInfer *c) {
   PL_TRY(check_gates(c, 2, 3));

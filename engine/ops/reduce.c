@@ -32,7 +32,7 @@ const PlOp pl_op_sum = {
     REDUCTION("sum", PLK_R_SUM), .doc = "The sum over the dims given, or of all elements. Integers and bools add up in i64; "
                                         "dtype= converts first.",
     .formula = "dx = dy", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")},
-    .flags = PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY,
+    .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY,
     .batch = pl_batch_dims, .infer = sum_infer, .grad = sum_grad};
 
 static PlStatus mean_infer(PlInfer *c) {
@@ -55,7 +55,7 @@ static PlStatus mean_grad(PlMaker *g) {
 const PlOp pl_op_mean = {
     REDUCTION("mean", PLK_R_MEAN), .doc = "The mean over the dims given, or of all elements. Floating tensors only, unless "
                                           "dtype= says a floating dtype.",
-    .formula = "dx = dy / n", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_ANY_STRIDES,
+    .formula = "dx = dy / n", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES,
     .batch = pl_batch_dims, .infer = mean_infer, .grad = mean_grad};
 
 static PlStatus nansum_grad(PlMaker *g) {
@@ -107,7 +107,7 @@ const PlOp pl_op_sum_to = {
     .formula = "dx = dy broadcast", .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "shape_values"},
     .attrs = {{.name = "shape", .type = PL_A_SHAPE, .optional = true}}, .cls = PL_REDUCTION, .batch = pl_batch_sum_to,
     .rows = {PL_ROWS_TO, 0, "f:c", &plk_cpu_sum_pieces},
-    .flags = PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY, .reads_values = 2, .infer = sum_to_infer, .grad = sum_to_grad,
+    .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY, .reads_values = 2, .infer = sum_to_infer, .grad = sum_to_grad,
     PL_KERNEL(sum_to)};
 
 /* ---- prod ---------------------------------------------------------------------------------------------- */
@@ -141,6 +141,14 @@ static PlStatus prod_bwd_grad(PlMaker *g) {
   PlAttrs a;
   const PlArray *x = g->in[0];
   PlVal v = g->dy[0], in[3] = {g->x[0], g->x[1], v};
+  if (in[1] == PL_NONE) { /* left out: ones */
+    PlAttrs zero;
+    pass_dim(g, &pl_op_prod, &a);
+    pl_attrs_init(&pl_op_zeros_of, &zero);
+    pl_attrs_int(&zero, 0, x->dtype);
+    PlVal shape = pl_g1(g, &pl_op_shape_of, pl_g_op(g, &pl_op_prod, 1, &g->x[0], &a, NULL));
+    in[1] = g_add(g, pl_g_op(g, &pl_op_zeros_of, 1, &shape, &zero, NULL), pl_g_num(g, 1));
+  }
   if (g->want[1]) {
     uint32_t mask = dims_single(g->attrs, 0, x->ndim);
     pass_dim(g, &pl_op_prod_bwd, &a);
@@ -160,6 +168,7 @@ const PlOp pl_op_prod_bwd = {
     .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "dy"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION,
     .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = pl_infer_same, .grad = prod_bwd_grad,
+    .hessian = "xd",
     PL_KERNEL(prod_bwd)};
 
 const PlOp pl_op_prod_bwd2 = {

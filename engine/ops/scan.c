@@ -28,11 +28,11 @@ static PlStatus cumsum_rev_grad(PlMaker *g) {
 const PlOp pl_op_cumsum = {
     SCAN("cumsum", PLK_S_CUMSUM), .doc = "Running sums along dim. Integers and bools add up in i64; dtype= converts first.",
     .formula = "dx_j = sum of dy_i over i >= j", .nattr = 2, .attrs = {A_DIM_REQ("dim"), A_DTYPE_OPT("dtype")},
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer, .grad = cumsum_grad};
+    .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer, .grad = cumsum_grad};
 
 const PlOp pl_op_cumsum_rev = {
     SCAN("cumsum_rev", PLK_S_CUMSUM_REV), .doc = "Running sums along dim from its end: the gradient of cumsum.", .nattr = 1,
-    .attrs = {A_INT_REQ("dim")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL,
+    .attrs = {A_INT_REQ("dim")}, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL,
     .batch = pl_batch_dims, .infer = pl_infer_same,
     .grad = cumsum_rev_grad};
 
@@ -71,6 +71,7 @@ const PlOp pl_op_cumprod_bwd = {
     .name = "cumprod_bwd", .doc = "The gradient of cumprod; zeros in x need no care.", .nin = 2, .nout = 1, .nattr = 1,
     .args = {"dy", "x"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = like_second, .grad = cumprod_bwd_grad,
+    .hessian = "dx",
     PL_KERNEL(cumprod_bwd)};
 
 static PlStatus cumprod_bwd2_infer(PlInfer *c) {

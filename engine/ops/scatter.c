@@ -102,7 +102,7 @@ const PlOp pl_op_scatter = {
     .nin = 3, .nout = 1, .nattr = 3, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), A_BASE, A_ENUM("reduce", "none|add|multiply", 0)},
     .cls = PL_INDEXING,
-    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .infer = scatter_infer,
+    .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .infer = scatter_infer,
     .grad = scatter_grad, PL_KERNEL(scatter),
 };
 
@@ -117,7 +117,7 @@ const PlOp pl_op_scatter_add = {
     .doc = "x with src's elements added where index says along dim; src may be a number.",
     .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .kcode = 1,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .kcode = 1,
     .infer = scatter_infer, .grad = scatter_add_grad, PL_KERNEL(scatter),
 };
 
@@ -248,7 +248,7 @@ const PlOp pl_op_index_add = {
     .nin = 3, .nout = 1, .nattr = 3, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), {.name = "alpha", .type = PL_A_SCALAR, .has_def = true, .i = 1}, A_BASE},
     .cls = PL_INDEXING,
-    .batch = pl_batch_rows, .flags = PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_add_grad,
+    .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_add_grad,
     PL_KERNEL(index_add),
 };
 
@@ -279,7 +279,7 @@ const PlOp pl_op_index_copy = {
     .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "src"},
     .attrs = {A_DIM_REQ("dim"), A_BASE},
     .cls = PL_INDEXING,
-    .batch = pl_batch_rows, .flags = PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_copy_grad,
+    .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_copy_grad,
     PL_KERNEL(index_copy),
 };
 

@@ -61,7 +61,7 @@ static PlStatus linear_self_grad(PlMaker *g) { /* the op is its own adjoint */
       .doc = DOC,                                                                                         \
       .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},                                                     \
       .attrs = {A_INT("diagonal", 0)},                                                                    \
-      .cls = PL_POINTWISE, .flags = PL_F_POLY | PL_F_CONTIGUOUS | PL_F_INPLACE, .kcode = CODE,            \
+      .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS | PL_F_INPLACE, .kcode = CODE, \
       .infer = tri_infer, .grad = linear_self_grad, PL_KERNEL(tri),                   \
   }
 TRI(tril, 0, "The lower triangle of the last two dims, zeros above diagonal `diagonal` (0: main, > 0: above).");
@@ -119,7 +119,7 @@ const PlOp pl_op_diag = {
     .doc = "Of a vector: the matrix with it on diagonal `diagonal`. Of a matrix: that diagonal, sharing memory.",
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_INT("diagonal", 0)},
-    .cls = PL_VIEW, .flags = PL_F_CONTIGUOUS, .infer = diag_infer, .grad = diag_grad, PL_KERNEL(diag),
+    .cls = PL_VIEW, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS, .infer = diag_infer, .grad = diag_grad, PL_KERNEL(diag),
 };
 
 static PlStatus diag_embed_infer(PlInfer *c) {
@@ -155,7 +155,7 @@ const PlOp pl_op_diag_embed = {
     .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
     /* Dims of the result: NEWDIM counts over one dim more than x has. */
     .attrs = {A_INT("offset", 0), A_NEWDIM("dim1", -2), A_NEWDIM("dim2", -1)},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_POLY | PL_F_CONTIGUOUS, .infer = diag_embed_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS, .infer = diag_embed_infer,
     .grad = diag_embed_grad, PL_KERNEL(diag_embed),
 };
 
@@ -186,7 +186,7 @@ const PlOp pl_op_trace = {
     .name = "trace",
     .doc = "The sum of a matrix's main diagonal, 0-d; integers sum in i64.",
     .nin = 1, .nout = 1, .args = {"x"},
-    .cls = PL_REDUCTION, .infer = trace_infer, .grad = trace_grad, PL_KERNEL(trace),
+    .cls = PL_REDUCTION, .flags = PL_F_LINEAR, .infer = trace_infer, .grad = trace_grad, PL_KERNEL(trace),
 };
 
 /* ---- flip, roll -------------------------------------------------------------------------------------------- */
@@ -196,7 +196,7 @@ const PlOp pl_op_flip = {
     .doc = "A copy with the order along the named dims reversed.",
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_DIMS_REQ("dims")},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_POLY, .infer = pl_infer_same, .grad = linear_self_grad,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY, .infer = pl_infer_same, .grad = linear_self_grad,
     PL_KERNEL(flip),
 };
 
@@ -230,6 +230,6 @@ const PlOp pl_op_roll = {
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_INTS_REQ("shifts"), A_DIMS_OPT("dims")},
     .cls = PL_INDEXING,
-    .batch = pl_batch_dims, .flags = PL_F_POLY | PL_F_CONTIGUOUS, .infer = roll_infer, .grad = roll_grad,
+    .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS, .infer = roll_infer, .grad = roll_grad,
     PL_KERNEL(roll),
 };

@@ -48,6 +48,6 @@ const PlOp pl_op_strided_put = {
     .formula = "dx = dy outside the window, dvalue = dy inside",
     .nin = 2, .nout = 1, .nattr = 3, .args = {"x", "value"},
     .attrs = {A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT("offset", 0)},
-    .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = infer, .grad = grad,
+    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = infer, .grad = grad,
     PL_KERNEL(strided_put),
 };

@@ -61,7 +61,7 @@ static const PlNative neg_native = {.ok = neg_ok, .bwd = neg_bwd};
 GRAD(neg, g_neg(g, dy))
 const PlOp pl_op_neg = {.name = "neg", .doc = "-x. Any shape; every dtype but bool.", .formula = "y = -x; dx = -dy",
                         .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE,
-                        .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL,
+                        .flags = PL_F_LINEAR | PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL,
                         .kcode = PLK_EW_NEG, .infer = pl_infer_broadcast, .grad = neg_grad,
                         .native = &neg_native, PL_KERNEL(elementwise)};
 GRAD(abs, g_mul(g, dy, F1(sign, x)))
@@ -271,5 +271,5 @@ const PlOp pl_op_cast = {
     .name = "cast", .doc = "A copy of x in the dtype given. Floats are cut toward 0 for integers; numbers that do not "
                            "fit wrap around. x:to(dtype) is the usual spelling.",
     .formula = "dx = dy in x's dtype", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_DTYPE_REQ("dtype")}, .cls = PL_POINTWISE, .flags = PL_F_POLY, .kcode = PLK_EW_CAST,
+    .attrs = {A_DTYPE_REQ("dtype")}, .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY, .kcode = PLK_EW_CAST,
     .infer = cast_infer, .grad = cast_grad, PL_KERNEL(elementwise)};

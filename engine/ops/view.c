@@ -61,7 +61,7 @@ const PlOp pl_op_reshape = {
            "the layout allows, else copies.",
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_SHAPE_REQ("shape")},
-    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_POLY, .infer = view_infer, .grad = reshape_grad,
+    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = view_infer, .grad = reshape_grad,
     PL_KERNEL(copy),
 };
 
@@ -88,7 +88,7 @@ const PlOp pl_op_flatten = {
     .doc = "Merges dims start_dim … end_dim (default: all) into one. Shares memory where the layout allows.",
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_DIM("start_dim", 0), A_DIM("end_dim", -1)},
-    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_POLY, .infer = flatten_infer, .grad = reshape_grad,
+    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = flatten_infer, .grad = reshape_grad,
     PL_KERNEL(copy),
 };
 
@@ -115,7 +115,7 @@ const PlOp pl_op_unflatten = {
     .doc = "Splits dim into the given sizes, which multiply to its size; one may be -1.",
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_DIM_REQ("dim"), A_SHAPE_REQ("sizes")},
-    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_POLY, .infer = unflatten_infer, .grad = reshape_grad,
+    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = unflatten_infer, .grad = reshape_grad,
     PL_KERNEL(copy),
 };
 
@@ -143,7 +143,7 @@ const PlOp pl_op_reshape_to = {
     .doc = "reshape with the sizes in an i64 tensor (backward graphs of any shape).",
     .nin = 2, .nout = 1, .args = {"x", "shape"},
     .cls = PL_VIEW,
-    .batch = pl_batch_shape, .flags = PL_F_POLY | PL_F_INTERNAL, .reads_values = 2, .infer = reshape_to_infer,
+    .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_INTERNAL, .reads_values = 2, .infer = reshape_to_infer,
     .grad = reshape_grad, PL_KERNEL(copy),
 };
 
@@ -181,7 +181,7 @@ const PlOp pl_op_transpose = {
     .doc = "Swaps two dims; shares memory.",
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_DIM_REQ("dim0"), A_DIM_REQ("dim1")},
-    .cls = PL_VIEW, .batch = pl_batch_dims, .flags = PL_F_POLY, .infer = transpose_infer, .grad = transpose_grad,
+    .cls = PL_VIEW, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY, .infer = transpose_infer, .grad = transpose_grad,
 };
 
 static PlStatus t_infer(PlInfer *c) {
@@ -201,7 +201,7 @@ const PlOp pl_op_t = {
     .name = "t",
     .doc = "The transpose of a matrix; shares memory. 0-d and 1-d tensors stay as they are.",
     .nin = 1, .nout = 1, .args = {"x"},
-    .cls = PL_VIEW, .batch = pl_batch_transpose2, .flags = PL_F_POLY, .infer = t_infer, .grad = t_grad,
+    .cls = PL_VIEW, .batch = pl_batch_transpose2, .flags = PL_F_LINEAR | PL_F_POLY, .infer = t_infer, .grad = t_grad,
 };
 
 static PlStatus permute_infer(PlInfer *c) {
@@ -226,7 +226,7 @@ const PlOp pl_op_permute = {
     .doc = "Reorders the dims: dim k of the result is dims[k] of x; shares memory.",
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_DIMS_REQ("dims")},
-    .cls = PL_VIEW, .batch = pl_batch_permute, .flags = PL_F_POLY, .infer = permute_infer, .grad = permute_grad,
+    .cls = PL_VIEW, .batch = pl_batch_permute, .flags = PL_F_LINEAR | PL_F_POLY, .infer = permute_infer, .grad = permute_grad,
 };
 
 /* order[destination[k]] = source[k]; the other dims fill the gaps in order. */
@@ -274,7 +274,7 @@ const PlOp pl_op_movedim = {
            "memory.",
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_DIMS_REQ("source"), A_DIMS_REQ("destination")},
-    .cls = PL_VIEW, .batch = pl_batch_dims, .flags = PL_F_POLY, .infer = movedim_infer, .grad = movedim_grad,
+    .cls = PL_VIEW, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY, .infer = movedim_infer, .grad = movedim_grad,
 };
 
 /* ---- squeeze, unsqueeze -------------------------------------------------------------------------------------- */
@@ -303,7 +303,7 @@ const PlOp pl_op_squeeze = {
     .doc = "Drops dims of size 1: the named ones, or all. Shares memory.",
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_DIMS_OPT("dim")},
-    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_POLY, .infer = squeeze_infer, .grad = reshape_grad,
+    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = squeeze_infer, .grad = reshape_grad,
 };
 
 static PlStatus unsqueeze_infer(PlInfer *c) {
@@ -325,7 +325,7 @@ const PlOp pl_op_unsqueeze = {
     .doc = "A new dim of size 1 at position dim; shares memory.",
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_NEWDIM_REQ("dim")},
-    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_POLY, .infer = unsqueeze_infer, .grad = reshape_grad,
+    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = unsqueeze_infer, .grad = reshape_grad,
 };
 
 /* ---- expand ----------------------------------------------------------------------------------------------- */
@@ -363,7 +363,7 @@ const PlOp pl_op_expand = {
     .doc = "Repeats sizes of 1 (and new leading dims) to the given sizes without copying; -1 keeps a size.",
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_SHAPE_REQ("sizes")},
-    .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_POLY, .infer = expand_infer, .grad = expand_grad,
+    .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_LINEAR | PL_F_POLY, .infer = expand_infer, .grad = expand_grad,
 };
 
 const PlOp pl_op_broadcast_to = {
@@ -371,7 +371,7 @@ const PlOp pl_op_broadcast_to = {
     .doc = "x broadcast to a shape without copying; the same as expand.",
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_SHAPE_REQ("shape")},
-    .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_POLY, .infer = expand_infer, .grad = expand_grad,
+    .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_LINEAR | PL_F_POLY, .infer = expand_infer, .grad = expand_grad,
 };
 
 static PlStatus expand_as_infer(PlInfer *c) { return expanded(c, c->in[1]->ndim, c->in[1]->shape); }
@@ -395,7 +395,7 @@ const PlOp pl_op_expand_to = {
     .doc = "expand with the sizes in an i64 tensor (backward graphs of any shape).",
     .nin = 2, .nout = 1, .args = {"x", "shape"},
     .cls = PL_VIEW,
-    .batch = pl_batch_expand, .flags = PL_F_POLY | PL_F_INTERNAL, .reads_values = 2, .infer = expand_to_infer,
+    .batch = pl_batch_expand, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_INTERNAL, .reads_values = 2, .infer = expand_to_infer,
     .grad = expand_grad,
 };
 
@@ -412,7 +412,7 @@ const PlOp pl_op_contiguous = {
     .doc = "x itself if its elements lie in row-major order without gaps, else a copy that does. "
            "x:contiguous(\"channels_last\"), of 5 dims \"channels_last_3d\": the same with the channels, dim 2, innermost.",
     .nin = 1, .nout = 1, .args = {"x"},
-    .cls = PL_VIEW, .batch = pl_batch_each, .flags = PL_F_POLY, .infer = contiguous_infer, .grad = same_grad,
+    .cls = PL_VIEW, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY, .infer = contiguous_infer, .grad = same_grad,
     PL_KERNEL(copy),
 };
 
@@ -444,6 +444,6 @@ const PlOp pl_op_clone = {
     .name = "clone",
     .doc = "A copy of x, contiguous or, as x may be, channels last; gradients flow through.",
     .nin = 1, .nout = 1, .args = {"x"},
-    .cls = PL_POINTWISE, .batch = pl_batch_each, .flags = PL_F_POLY, .infer = clone_infer, .grad = same_grad,
+    .cls = PL_POINTWISE, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY, .infer = clone_infer, .grad = same_grad,
     PL_KERNEL(copy),
 };

@@ -73,7 +73,7 @@ const PlOp pl_op_narrow = {
     .doc = "length positions of dim from start on; shares memory.",
     .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
     .attrs = {A_DIM_REQ("dim"), A_INDEX_REQ("start"), A_INT_REQ("length")},
-    .cls = PL_VIEW, .batch = pl_batch_dims, .infer = narrow_infer, .grad = narrow_grad,
+    .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = narrow_infer, .grad = narrow_grad,
 };
 
 static PlStatus slice_infer(PlInfer *c) {
@@ -92,7 +92,7 @@ const PlOp pl_op_slice = {
     .doc = "length positions of dim: start, start + step, …; shares memory.",
     .nin = 1, .nout = 1, .nattr = 4, .args = {"x"},
     .attrs = {A_DIM_REQ("dim"), A_INDEX_REQ("start"), A_INT_REQ("length"), A_INT("step", 1)},
-    .cls = PL_VIEW, .batch = pl_batch_dims, .infer = slice_infer, .grad = slice_grad,
+    .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = slice_infer, .grad = slice_grad,
 };
 
 static PlStatus select_infer(PlInfer *c) {
@@ -128,7 +128,7 @@ const PlOp pl_op_select = {
     .doc = "One position of dim; the result has a dim less and shares memory.",
     .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
     .attrs = {A_DIM_REQ("dim"), A_INDEX_REQ("index")},
-    .cls = PL_VIEW, .batch = pl_batch_dims, .infer = select_infer, .grad = select_grad,
+    .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = select_infer, .grad = select_grad,
 };
 
 /* The adjoints' output: the shape in attribute 0, the dtype of dy. */
@@ -167,7 +167,7 @@ const PlOp pl_op_slice_bwd = {
     .doc = "Zeros of the shape with dy at start, start + step, … of dim.",
     .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_INT_REQ("start"), A_INT_REQ("step")},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = slice_bwd_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = slice_bwd_infer,
     .grad = slice_bwd_grad, PL_KERNEL(slice_bwd),
 };
 
@@ -219,7 +219,7 @@ const PlOp pl_op_unfold = {
            "holds each window. Shares memory.",
     .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
     .attrs = {A_DIM_REQ("dim"), A_INT_REQ("size"), A_INT("step", 1)},
-    .cls = PL_VIEW, .batch = pl_batch_dims, .infer = unfold_infer, .grad = unfold_grad,
+    .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = unfold_infer, .grad = unfold_grad,
 };
 
 static PlStatus unfold_bwd_grad(PlMaker *g) {
@@ -234,7 +234,7 @@ const PlOp pl_op_unfold_bwd = {
     .doc = "Adds windows back where unfold took them.",
     .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_INT_REQ("size"), A_INT_REQ("step")},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shaped_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shaped_infer,
     .grad = unfold_bwd_grad, PL_KERNEL(unfold_bwd),
 };
 
@@ -281,7 +281,7 @@ const PlOp pl_op_diagonal = {
     .doc = "The diagonal over dim1 and dim2 as a new last dim; offset > 0 is above it. Shares memory.",
     .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
     .attrs = {A_INT("offset", 0), A_DIM("dim1", 0), A_DIM("dim2", 1)},
-    .cls = PL_VIEW, .batch = pl_batch_dims, .infer = diagonal_infer, .grad = diagonal_grad,
+    .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = diagonal_infer, .grad = diagonal_grad,
 };
 
 static PlStatus diagonal_bwd_grad(PlMaker *g) {
@@ -297,7 +297,7 @@ const PlOp pl_op_diagonal_bwd = {
     .doc = "Zeros of the shape with dy on the diagonal over dim1 and dim2.",
     .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("offset"), A_INT_REQ("dim1"), A_INT_REQ("dim2")},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shaped_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shaped_infer,
     .grad = diagonal_bwd_grad, PL_KERNEL(diagonal_bwd),
 };
 
@@ -370,6 +370,6 @@ const PlOp pl_op_as_strided_bwd = {
     .doc = "Adds a strided window back into zeros of the shape.",
     .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
     .attrs = {A_SHAPE_REQ("shape"), A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT_REQ("offset")},
-    .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shaped_infer,
+    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shaped_infer,
     .grad = as_strided_bwd_grad, PL_KERNEL(as_strided_bwd),
 };

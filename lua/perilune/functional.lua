@@ -1,76 +1,19 @@
--- Gradients of functions: grad, value_and_grad, vjp, jvp, hvp, jacobian, hessian, checkpoint. Arguments and results
--- are tensors, tables of them (nested at will), and anything else, which passes through. Every call has a key of its
--- own, so calls nest and an outer program sees the inner one.
+-- Gradients of functions: grad, value_and_grad, vjp, jacobian, hessian, checkpoint; jvp and its kin are in forward.lua.
+-- Arguments and results are tensors, tables of them (nested at will), and anything else, which passes through. Every
+-- call has a key of its own, so calls nest and an outer program sees the inner one.
 local options = require "perilune.options"
 local tree = require "perilune.tree"
 
 return function(T, core)
-  local is_tensor, GradKey = core.is_tensor, core.GradKey
+  local GradKey = core.GradKey
   local pack, unpack = table.pack, table.unpack
   local fail = options.fail
   local _ = T.vmap -- brings core.pull_batch
   local floating, map, leaves, beside = tree.floating, tree.map, tree.leaves, tree.beside
-  local list_of, check_function = tree.arguments, tree.check_function
+  local check_function = tree.check_function
 
-  -- ---- through one key ------------------------------------------------------------------------------------
-
-  -- Inside no_grad a function is still differentiated, but nothing else sees it.
-  local function call(f, ...)
-    if core.grad_enabled() then return f(...) end
-    return T.enable_grad(f, ...)
-  end
-
-  -- Arguments as aliases attached to the key, and the list of those aliases.
-  local function attach(key, args)
-    local xs, wrapped = {}, { n = args.n }
-    for i = 1, args.n do
-      wrapped[i] = map(args[i], function(t)
-        if not floating(t) then return t end
-        local x = key:attach(core.grad_enabled() and core.alias(t) or t:detach())
-        xs[#xs + 1] = x
-        return x
-      end, true)
-    end
-    return xs, wrapped
-  end
-
-  -- Gradients of the ys[i] that have a dys[i] (all: dys nil), a list beside xs with false for none.
-  local function pull(key, ys, dys, xs, n)
-    local some, given = {}, dys and {}
-    for i = 1, n or #ys do
-      if ys[i] and (not dys or dys[i]) then
-        some[#some + 1] = ys[i]
-        if dys then given[#given + 1] = dys[i] end
-      end
-    end
-    return core.pull(key, some, given, xs)
-  end
-
-  -- A list beside the floating leaves of args, in their structure: one value for each argument.
-  local function unflatten(args, list, like_zero)
-    local n, out = 0, { n = args.n }
-    for i = 1, args.n do
-      out[i] = map(args[i], function(t)
-        if not floating(t) then return nil end
-        n = n + 1
-        if list[n] then return list[n]:contiguous() end
-        return like_zero and T.zeros_like(t) or nil
-      end)
-    end
-    return out
-  end
-
-  -- Without what the key recorded: what the caller gets.
-  local function strip(y, key)
-    return map(y, function(t) return core.grad_enabled() and core.alias(t, key) or t:detach() end, true)
-  end
-
-  local function scalar(who, y)
-    if not floating(y) or y:numel() ~= 1 then
-      fail("%s: the function must return a scalar tensor, got %s", who, is_tensor(y) and y:describe() or type(y))
-    end
-    return y
-  end
+  local S = require "perilune.transforms" (T)
+  local call, attach, pull, unflatten, strip, scalar = S.call, S.attach, S.pull, S.unflatten, S.strip, S.scalar
 
   local function value_and_grad(who, f, like_zero, ...)
     local key <close> = GradKey {}
@@ -124,60 +67,6 @@ return function(T, core)
       local g = unflatten(zero, pull(key, ys, dys, xs, n), true)
       return unpack(g, 1, g.n)
     end
-  end
-
-  -- What multiplies the derivative: given like the arguments, and never left out.
-  local function directions(who, what, args, given)
-    if given == nil then fail("%s: %s is missing; it is given like the arguments", who, what) end
-    return beside(who, what, { unpack(args, 1, args.n) }, is_tensor(given) and { given } or given)
-  end
-
-  -- The results of f and their derivative as a linear function of u, recorded by `outer`: double vjp.
-  local function linear(f, args, outer, inner)
-    local xs, wrapped = attach(inner, args)
-    local y = call(f, unpack(wrapped, 1, args.n))
-    local ys, us = leaves(y), {}
-    for i, t in ipairs(ys) do us[i] = outer:attach(T.zeros_like(t:detach())) end
-    return y, us, call(core.pull, inner, ys, us, xs)
-  end
-
-  -- T.jvp(f, x, v) → y, J v; T.jvp(f, {x1, x2, …}, {v1, v2, …}) for several arguments.
-  T.jvp = function(f, primals, tangents)
-    check_function("jvp", f)
-    local args = list_of("jvp", primals)
-    local vs, n = directions("jvp", "the tangent", args, tangents)
-    local outer <close> = GradKey {}
-    local inner <close> = GradKey {}
-    local y, us, gs = linear(f, args, outer, inner)
-    local jv = pull(outer, gs, vs, us, n)
-    local i = 0
-    local tangent = map(y, function(t)
-      if not floating(t) then return nil end
-      i = i + 1
-      return jv[i] and jv[i]:contiguous() or T.zeros_like(t:detach())
-    end)
-    return strip(strip(y, inner), outer), tangent
-  end
-
-  -- T.hvp(f, x, v) → y, H v of a scalar function; lists for several arguments, as for jvp.
-  T.hvp = function(f, primals, v)
-    check_function("hvp", f)
-    local args = list_of("hvp", primals)
-    local vs, n = directions("hvp", "the vector", args, v)
-    local outer <close> = GradKey {}
-    local xs, wrapped = attach(outer, args)
-    local y, gs
-    do
-      local inner <close> = GradKey {}
-      local own, again = call(attach, inner, wrapped)
-      y = scalar("hvp", call(f, unpack(again, 1, args.n)))
-      gs = call(core.pull, inner, { y }, nil, own)
-    end
-    local hv = unflatten(args, pull(outer, gs, vs, xs, n), true)
-    y = strip(y, outer)
-    if is_tensor(primals) then return y, hv[1] end
-    hv.n = nil
-    return y, hv
   end
 
   -- ---- whole matrices ------------------------------------------------------------------------------------
@@ -341,7 +230,8 @@ return function(T, core)
   T.checkpoint = function(f, ...)
     check_function("checkpoint", f)
     local mark = core.graph_mark(2, ...)
-    if mark or core.in_batch() then return run_as_nodes(mark, f, ...) end -- keys outside of a vmap must see f's ops
+    -- keys outside of a vmap must see f's ops, and those of tangents, which keep nothing
+    if mark or core.in_batch() or core.forward_runs() then return run_as_nodes(mark, f, ...) end
     local args, inputs = pack(...), {}
     local random, since, region = core.get_rng_state(), core.record_number(), core.autocast_dtype()
     local plain = { n = args.n }

@@ -45,7 +45,11 @@ return {
     "",
   },
   functional = {
-    "checkpoint grad hessian hvp jacobian jvp value_and_grad vjp",
+    "checkpoint grad hessian jacobian value_and_grad vjp",
+    "",
+  },
+  forward = {
+    "hvp jvp linearize",
     "",
   },
   gradcheck = {

@@ -50,12 +50,14 @@ local x = T.tensor { 2 }:requires_grad_()
 local g = T.grad_of(x ^ 3, x, { create_graph = true })
 print(T.grad_of(g, x))  --> {12.}  -- f32[1] cpu]] }
 
-S.custom = { "T.custom{name=, forward=f(ctx, …), backward=f(ctx, g…), always=false, state=} → function",
+S.custom = {
+  "T.custom{name=, forward=f(ctx, …), backward=f(ctx, g…), jvp=f(ctx, t…), always=false, state=} → function",
   [[An op with a gradient of your own. forward's tensors are constants to it; ctx:save(…) and ctx:saved() keep tensors
 and notice if they are overwritten; other values may be fields of ctx. backward gets a gradient or nil for each result
 and returns one or nil for each tensor argument. ctx.needs_input_grad[i]; ctx:mark_non_differentiable(t);
-ctx:mark_dirty(t) for an input edited in place. always: backward also runs without gradients. state: one table or
-object for all calls, ctx.state.]],
+ctx:mark_dirty(t) for an input edited in place. jvp, which is optional, gets a tangent or nil for each tensor argument
+and returns one or nil for each result (forward mode: T.jvp); without it backward is differentiated for that. always:
+backward also runs without gradients. state: one table or object for all calls, ctx.state.]],
   [[
 local square = T.custom {
   name = "square",
@@ -93,12 +95,20 @@ local y, pull = T.vjp(function(x) return x * x end, T.tensor { 1, 2 })
 print(pull(T.tensor { 1, 10 }))  --> { 2., 40.}  -- f32[2] cpu]] }
 
 S.jvp = { "T.jvp(f, x, v) → y, J v",
-  "Lists of arguments and of tangents for several: T.jvp(f, {x1, x2}, {v1, v2}).", [[
+  [[Lists of arguments and of tangents for several: T.jvp(f, {x1, x2}, {v1, v2}); no tangent means zero. Forward mode: f
+runs once, each op computes its tangent beside its result, and nothing is kept for backward. Nests with T.grad, T.vmap,
+T.jit and itself.]], [[
 local _, jv = T.jvp(function(x) return x * x:sum() end, T.tensor { 1, 2 }, T.tensor { 1, 0 })
 print(jv)  --> {4., 2.}  -- f32[2] cpu]] }
 
+S.linearize = { "T.linearize(f, x, …) → y, push",
+  [[push(v, …) → J v at x, with one tangent for each argument (none means zero), as often as wanted: f runs once, and
+only what depends on v is computed again.]], [[
+local y, push = T.linearize(function(x) return x * x end, T.tensor { 1, 2 })
+print(y, push(T.tensor { 1, 10 }))  --> {1., 4.}  -- f32[2] cpu	{ 2., 40.}  -- f32[2] cpu]] }
+
 S.hvp = { "T.hvp(f, x, v) → y, H v",
-  "The second derivative of a scalar function times a vector; lists as for T.jvp.", [[
+  "The second derivative of a scalar function times a vector, as the tangent of its gradient; lists as for T.jvp.", [[
 local _, hv = T.hvp(function(x) return (x ^ 3):sum() end, T.tensor { 1, 2 }, T.tensor { 1, 1 })
 print(hv)  --> { 6., 12.}  -- f32[2] cpu]] }
 

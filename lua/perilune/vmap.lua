@@ -170,9 +170,9 @@ return function(T, core)
   end
 
   -- A custom rule on batched tensors that keys outside of the vmap track: those keys record one rule on the tensors of
-  -- all elements, whose backward opens the batch again. `forward` has run once then; its context serves both.
+  -- all elements, whose backward, or jvp, opens the batch again. `forward` has run once then; its context serves both.
   local outer_key = {}
-  core.on_custom_batched(function(forward, backward, name, always, ctx, ...)
+  core.on_custom_batched(function(forward, backward, name, always, jvp, ctx, ...)
     local args = pack(...)
     local born, size = core.batch_innermost(...)
     local inputs, shared = {}, {}
@@ -209,6 +209,14 @@ return function(T, core)
             got[i] = shared[i] and full:sum(1) or full
           end
         end
+        return unpack(got, 1, got.n)
+      end,
+      jvp = jvp and function(_, ...)
+        local level <close> = core.batch_reopen(born, size)
+        local vs = pack(...)
+        for i = 1, vs.n do vs[i] = vs[i] and (shared[i] and vs[i] or core.batch_wrap(level, vs[i])) end
+        local got = pack(jvp(ctx, unpack(vs, 1, vs.n)))
+        for i = 1, got.n do got[i] = is_tensor(got[i]) and core.batch_unwrap(level, got[i]) or got[i] end
         return unpack(got, 1, got.n)
       end }
     local _ <close> = T.enable_grad()
