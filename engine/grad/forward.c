@@ -79,16 +79,21 @@ PlStatus pl_forward_zero(PlTensor **out, const PlTensor *t) {
 
 /* ---- who sees it ---------------------------------------------------------------------------------------------- */
 
-/* Dtypes are what the op itself has chosen; keys made before a running vmap see all of it (engine/batch). */
+/* Dtypes are what the op itself has chosen; keys made before a running vmap see all of it (engine/batch). Views are brought
+ * up to date also inside no_grad (inplace.c): their tangents have histories, too, for the keys below and no others. */
 PlForwardPause pl_forward_pause(const PlKey *k) {
-  PlForwardPause p = {.key = k, .born = ++pl_state.key_seq, .floor = pl_state.key_floor, .autocast = pl_state.autocast};
+  PlForwardPause p = {.key = k, .born = ++pl_state.key_seq, .floor = pl_state.key_floor, .autocast = pl_state.autocast,
+                      .grad_off = pl_state.grad_off, .bookkeeping = pl_state.bookkeeping};
   pl_keys_mute(k, PL_MUTE_ABOVE, p.born, 1);
   pl_state.key_floor = 0;
   pl_state.autocast = 0;
+  pl_state.grad_off = pl_state.bookkeeping = false;
   return p;
 }
 
 void pl_forward_resume(PlForwardPause p) {
+  pl_state.grad_off = p.grad_off;
+  pl_state.bookkeeping = p.bookkeeping;
   pl_state.autocast = p.autocast;
   pl_state.key_floor = p.floor;
   pl_keys_mute(p.key, PL_MUTE_ABOVE, p.born, (uint32_t)-1);

@@ -44,6 +44,7 @@ typedef struct PlForwardPause {
   const PlKey *key;
   uint64_t born, floor;
   uint8_t autocast;
+  bool grad_off, bookkeeping;
 } PlForwardPause;
 PlForwardPause pl_forward_pause(const PlKey *k);
 void pl_forward_resume(PlForwardPause p);

@@ -1,0 +1,117 @@
+-- SPDX-License-Identifier: MIT
+-- What forward mode costs: value and tangent together (T.jvp) against the value alone, and, for comparison, double vjp
+-- (T.linearize and one push), the gradient, and H v both ways.
+--   perilune run bench/forward.lua -- [--threads N] [--only NAME] [--calls MODE N]
+-- A JSON object a line; times are medians of samples taken in turns. --calls runs one mode N times and measures nothing:
+-- for counting instructions, the difference of two counts being the calls between.
+
+local here = debug.getinfo(1, "S").source:match("^@(.*)forward%.lua$") or "./"
+local timing = dofile(here .. "timing.lua")
+local T = require "perilune"
+local nn, F = T.nn, T.nn.F
+
+local o = { threads = 1 }
+do
+  local i = 1
+  while arg[i] do
+    if arg[i] == "--threads" then
+      o.threads, i = math.tointeger(tonumber(arg[i + 1])) or error("--threads wants a whole number", 0), i + 1
+    elseif arg[i] == "--only" then
+      o.only, i = arg[i + 1], i + 1
+    elseif arg[i] == "--calls" then
+      o.mode, o.calls, i = arg[i + 1], math.tointeger(tonumber(arg[i + 2])), i + 2
+    elseif arg[i] ~= "--" then
+      error("unknown option " .. arg[i], 0)
+    end
+    i = i + 1
+  end
+end
+T.set_num_threads(o.threads)
+T.manual_seed(1)
+
+-- ---- functions of one tensor -----------------------------------------------------------------------------------
+
+local function freeze(net)
+  for _, p in ipairs(net:parameters()) do p:requires_grad_(false) end
+  return function(x) return net(x) end
+end
+
+local work = {
+  { "mlp", function()
+    local net = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.Tanh(), nn.LayerNorm(512),
+      nn.Linear(512, 10))
+    return freeze(net), T.randn(64, 256)
+  end },
+  { "conv", function()
+    local net = nn.Sequential(nn.Conv2d(3, 16, 3, { padding = 1 }), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+      nn.Conv2d(16, 32, 3, { padding = 1 }), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+    return freeze(net), T.randn(8, 3, 32, 32)
+  end },
+  { "transformer", function()
+    return freeze(nn.TransformerEncoderLayer(128, 4, 256, { dropout = 0.0, batch_first = true })), T.randn(4, 64, 128)
+  end },
+  { "elementwise", function()
+    return function(x) return (x:sin() * x:exp() + x:tanh()):sigmoid():log() * 2 - x:sqrt() end, T.rand(1 << 18) + 0.5
+  end },
+  { "elementwise_small", function()
+    return function(x) return (x:sin() * x:exp() + x:tanh()):sigmoid():log() * 2 - x:sqrt() end, T.rand(16) + 0.5
+  end },
+  { "loss", function()
+    local y = T.randint(1, 100, { 256 })
+    return function(x) return F.cross_entropy(x, y) end, T.randn(256, 100)
+  end },
+}
+
+local function modes(f, x)
+  local v = T.randn(x:shape())
+  local function scalar(a) return (f(a) ^ 2):sum() end
+  return {
+    forward = function() return f(x) end,
+    jvp = function() return T.jvp(f, x, v) end,
+    double_vjp = function() return select(2, T.linearize(f, x))(v) end,
+    gradient = function() return T.grad(scalar, x) end,
+    hvp = function() return T.hvp(scalar, x, v) end,
+    hvp_reverse = function() return T.grad(function(a) return (T.grad(scalar, a) * v):sum() end, x) end,
+  }
+end
+
+local names = { "forward", "jvp", "double_vjp", "gradient", "hvp", "hvp_reverse" }
+
+local function measure(name, f, x)
+  local run, samples, count = modes(f, x), {}, {}
+  for _, mode in ipairs(names) do
+    samples[mode] = {}
+    local n, start = 1, nil
+    for _ = 1, 3 do run[mode]() end
+    repeat
+      start = os.clock()
+      for _ = 1, n do run[mode]() end
+      n = n * 2
+    until os.clock() - start > timing.SAMPLE_S
+    count[mode] = n // 2
+  end
+  for _ = 1, 15 do
+    for _, mode in ipairs(names) do
+      local start = os.clock()
+      for _ = 1, count[mode] do run[mode]() end
+      table.insert(samples[mode], (os.clock() - start) / count[mode])
+    end
+  end
+  local m = {}
+  for _, mode in ipairs(names) do m[mode] = timing.median(samples[mode]) end
+  print(string.format('{"workload":"%s","threads":%d,"forward_us":%.1f,"jvp":%.2f,"double_vjp":%.2f,"gradient":%.2f,'
+    .. '"hvp":%.2f,"hvp_reverse":%.2f}', name, o.threads, m.forward * 1e6, m.jvp / m.forward, m.double_vjp / m.forward,
+    m.gradient / m.forward, m.hvp / m.forward, m.hvp_reverse / m.forward))
+end
+
+for _, w in ipairs(work) do
+  if not o.only or o.only == w[1] then
+    local f, x = w[2]()
+    if o.calls then
+      local run = modes(f, x)[o.mode] or error("no mode " .. tostring(o.mode), 0)
+      for _ = 1, o.calls do run() end
+    else
+      measure(w[1], f, x)
+    end
+  end
+end
