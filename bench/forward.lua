@@ -2,8 +2,8 @@
 -- What forward mode costs: value and tangent together (T.jvp) against the value alone, and, for comparison, double vjp
 -- (T.linearize and one push), the gradient, and H v both ways.
 --   perilune run bench/forward.lua -- [--threads N] [--only NAME] [--calls MODE N]
--- A JSON object a line; times are medians of samples taken in turns. --calls runs one mode N times and measures nothing:
--- for counting instructions, the difference of two counts being the calls between.
+-- A JSON object a line; times are medians of samples taken in turns. --calls runs one mode N times and measures nothing,
+-- for counting instructions: the difference of two counts is that of the calls between.
 
 local here = debug.getinfo(1, "S").source:match("^@(.*)forward%.lua$") or "./"
 local timing = dofile(here .. "timing.lua")
@@ -81,13 +81,13 @@ local function measure(name, f, x)
   local run, samples, count = modes(f, x), {}, {}
   for _, mode in ipairs(names) do
     samples[mode] = {}
-    local n, start = 1, nil
     for _ = 1, 3 do run[mode]() end
-    repeat
-      start = os.clock()
+    local n, took = 1, 0
+    while took < timing.SAMPLE_S do
+      local start = os.clock()
       for _ = 1, n do run[mode]() end
-      n = n * 2
-    until os.clock() - start > timing.SAMPLE_S
+      n, took = n * 2, os.clock() - start
+    end
     count[mode] = n // 2
   end
   for _ = 1, 15 do
