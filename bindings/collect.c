@@ -78,6 +78,7 @@ static void next_steps(void) {
 void l_collect_full(lua_State *L) {
   if (collecting) return;
   collecting = true;
+  l_checkpoint_settle(L);
   double begin = seconds();
   lua_gc(L, LUA_GCCOLLECT);
   last_end = seconds();

@@ -47,6 +47,7 @@ static int t_after_backward(lua_State *L) {
 void l_backward_begins(void) { backward_depth++; }
 
 void l_backward_ends(lua_State *L, bool ok) {
+  l_checkpoint_settle(L);
   if (--backward_depth || PL_LIKELY(!after_count)) return;
   const int n = after_count;
   after_count = 0;

@@ -132,7 +132,9 @@ void l_grad_register(lua_State *L);
 void l_custom_register(lua_State *L);
 void l_pull_register(lua_State *L);
 void l_batch_register(lua_State *L);
-void l_recompute_register(lua_State *L);
+void l_checkpoint_register(lua_State *L);
+/* Lets go of functions that no checkpoint needs any more. */
+void l_checkpoint_settle(lua_State *L);
 void l_forward_register(lua_State *L);
 void l_anomaly_register(lua_State *L);
 void l_autocast_register(lua_State *L);

@@ -178,20 +178,13 @@ void l_anchor_leaves(lua_State *L, const PlTensor *y) {
   lua_settop(L, top);
 }
 
-/* core.record_number() → what nodes made from now on exceed */
-static int t_record_number(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)pl_state.seq);
-  return 1;
-}
-
 void l_pull_register(lua_State *L) {
   static const luaL_Reg functions[] = {{"pull", t_pull},
                                        {"alias", t_alias},
                                        {"grad_add", t_grad_add},
-                                       {"record_number", t_record_number},
                                        {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
   l_batch_register(L);
-  l_recompute_register(L);
+  l_checkpoint_register(L);
   l_forward_register(L);
 }

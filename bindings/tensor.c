@@ -4,6 +4,7 @@
 
 #include "bindings/lib.h"
 #include "engine/device.h"
+#include "engine/grad/checkpoint.h"
 #include "engine/state.h"
 
 /* ---- looking ----------------------------------------------------------------------------------------------- */
@@ -143,6 +144,7 @@ static int m_set(lua_State *L) {
     return l_error(L, "set: the value must be a number or a boolean, got %s", l_typename(L, top));
   if (t->node || t->more) return l_error(L, "set: %s is tracked for gradients; assign inside T.no_grad() to a detached tensor", pl_desc_text(&t->a));
   int64_t at = element_at(L, t, "set", 2);
+  if (PL_UNLIKELY(pl_watched())) CALL(L, pl_checkpoint_writes("set", t));
   if (PL_UNLIKELY(t->a.device != PL_CPU)) {
     uint64_t v = 0;
     l_write_value(L, top, (PlDtype)t->a.dtype, &v);
@@ -150,6 +152,7 @@ static int m_set(lua_State *L) {
   } else
     l_write_value(L, top, (PlDtype)t->a.dtype, (char *)t->a.data + at);
   t->storage->version++;
+  if (PL_UNLIKELY(pl_watched())) pl_checkpoint_wrote(t);
   lua_settop(L, 1);
   return 1;
 }

@@ -4,6 +4,7 @@
 #include "engine/autocast.h"
 #include "engine/batch/batch.h"
 #include "engine/device.h"
+#include "engine/grad/checkpoint.h"
 #include "engine/grad/node.h"
 #include "engine/graph/graph.h"
 #include "engine/state.h"
@@ -82,12 +83,31 @@ static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, cons
   return s;
 }
 
-PlStatus pl_apply_any(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+static PlStatus apply_measured(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   const PlProfile *p = pl_state.profile;
-  if (pl_state.trace) return is_batch_call(op, in, nin) ? apply_general(op, in, nin, attrs, out) : pl_sym_apply(op, in, nin, attrs, out);
   if (PL_LIKELY(p == NULL)) return apply_general(op, in, nin, attrs, out);
   p->begin(op, 1);
   PlStatus s = apply_general(op, in, nin, attrs, out);
   p->end();
   return s;
+}
+
+/* Under a checkpoint: it notes the call. */
+static PlStatus apply_watched(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  const int nwritten = !(op->flags & PL_F_MUTATES) ? 0 : op->nin == PL_VARIADIC ? nin : 1;
+  struct {
+    uint64_t seed, stream, offset;
+  } draws = {pl_state.seed, pl_state.stream, pl_state.offset};
+  const bool seeded = (op->flags & PL_F_SEEDED) != 0;
+  const void *with = seeded ? (const void *)&draws : attrs;
+  PL_TRY(pl_checkpoint_enter(op->name, with, seeded ? sizeof draws : attrs ? pl_attrs_size(attrs) : 0, in, nin, in, nwritten));
+  PlStatus s = apply_measured(op, in, nin, attrs, out);
+  pl_checkpoint_leave(out, s == PL_OK ? op->nout : 0, in, nwritten);
+  return s;
+}
+
+PlStatus pl_apply_any(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  if (pl_state.trace) return is_batch_call(op, in, nin) ? apply_general(op, in, nin, attrs, out) : pl_sym_apply(op, in, nin, attrs, out);
+  if (PL_UNLIKELY(pl_state.checkpoint != NULL) && !pl_any_symbolic(in, nin)) return apply_watched(op, in, nin, attrs, out);
+  return apply_measured(op, in, nin, attrs, out);
 }

@@ -6,6 +6,7 @@
 
 #include "engine/batch/batch.h"
 #include "engine/device.h"
+#include "engine/grad/checkpoint.h"
 #include "engine/grad/node.h"
 #include "engine/graph/graph.h"
 #include "engine/layout.h"
@@ -131,13 +132,27 @@ static PlStatus apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
   return s;
 }
 
-PlStatus pl_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
+static PlStatus apply_measured(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
   const PlProfile *p = pl_state.profile;
   if (PL_LIKELY(p == NULL)) return apply_into(op, in, nin, attrs, out);
   p->begin(op, 1);
   PlStatus s = apply_into(op, in, nin, attrs, out);
   p->end();
   return s;
+}
+
+/* Under a checkpoint: it notes the call, and what the tensor held. */
+static PlStatus apply_watched(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
+  PL_TRY(pl_checkpoint_enter(op->name, attrs, attrs ? pl_attrs_size(attrs) : 0, in, nin, out, 1));
+  PlStatus s = pl_checkpoint_writes(op->name, out[0]);
+  if (s == PL_OK) s = apply_measured(op, in, nin, attrs, out);
+  pl_checkpoint_leave(NULL, 0, out, s == PL_OK ? 1 : 0);
+  return s;
+}
+
+PlStatus pl_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
+  if (PL_UNLIKELY(pl_watched()) && !out[0]->a.symbolic && !pl_any_symbolic(in, nin)) return apply_watched(op, in, nin, attrs, out);
+  return apply_measured(op, in, nin, attrs, out);
 }
 
 PlStatus pl_call_no_history(const PlOp *op, const PlTensor *y) {
@@ -163,6 +178,7 @@ PlStatus pl_call_mutate(Call *c, PlTensor **out) {
   bool tracked = false, variadic = op->nin == PL_VARIADIC;
   if (!variadic) PL_TRY(pl_call_tracked(c->in, c->nin, y, &tracked));
   if (tracked && !op->grad) return pl_call_no_history(op, y);
+  for (int i = 0; PL_UNLIKELY(pl_watched()) && i < (variadic ? c->nin : 1); i++) PL_TRY(pl_checkpoint_writes(op->name, c->in[i]));
   if (!variadic && pl_self_overlaps(&y->a))
     PL_FAIL(PL_ERR_STATE, "%s: %s is expanded, several of its elements share memory; write into a clone", op->name,
             pl_desc_text(&y->a));

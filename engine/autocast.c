@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "engine/grad/checkpoint.h"
 #include "engine/grad/node.h"
 #include "engine/state.h"
 
@@ -71,7 +72,7 @@ static bool make_room(void) {
 
 /* A leaf that requires a gradient of some key. Fills in what a kept cast must agree with; false: not to be kept. */
 static bool describe(PlTensor *t, Kept *k) {
-  if (!t->node || t->node->kind != PL_NODE_LEAF || t->node->u.target != t) return false;
+  if (!t->node || t->node->kind != PL_NODE_LEAF || !(t->node->u.target == t || (t->flags & PL_T_STANDS_IN))) return false;
   *k = (Kept){.leaf = t, .version = t->storage->version};
   if (pl_state.grad_off) return true;
   PlEntry first = {.next = t->more, .node = t->node};
@@ -106,9 +107,15 @@ PlStatus pl_autocast_one(PlTensor **out, PlTensor *t, PlDtype to) {
   if (pl_state.casts) {
     Kept *have = slot_of(pl_state.casts, t);
     if (agrees(have, &want, to)) {
+      if (PL_UNLIKELY(pl_watched())) PL_TRY(pl_checkpoint_uses_cast(t, have->cast));
       *out = pl_retain(have->cast);
       return PL_OK;
     }
+  }
+  PlTensor *known = PL_UNLIKELY(pl_watched()) ? pl_checkpoint_cast(t, to) : NULL;
+  if (known) {
+    *out = pl_retain(known);
+    return PL_OK;
   }
   PL_TRY(cast(out, t, to));
   /* Several losses may share this cast, and each has a backward of its own: it frees nothing of it. */

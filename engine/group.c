@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/device.h"
+#include "engine/grad/checkpoint.h"
 #include "engine/plugin.h"
 #include "engine/tensor.h"
 
@@ -123,6 +124,7 @@ PlStatus pl_group_start(PlGroupWork **out, const PlGroupCall *call, PlTensor *sr
   t->group_info(c.group, &rank, &n);
   if (c.kind != PL_GROUP_BARRIER) PL_TRY(pl_group_fit(&c, src, dst, rank, n, PL_CPU));
   if (c.peer >= n) PL_FAIL(PL_ERR_INDEX, "%s: there is no rank %d in a group of %d", c.name, c.peer, n);
+  if (dst && PL_UNLIKELY(pl_watched())) PL_TRY(pl_checkpoint_writes(c.name, dst));
   PlGroupWork *w = calloc(1, sizeof *w);
   if (!w) PL_FAIL(PL_ERR_OOM, "%s: out of memory", c.name);
   c.src = src ? src->a.data : NULL;
@@ -135,6 +137,7 @@ PlStatus pl_group_start(PlGroupWork **out, const PlGroupCall *call, PlTensor *sr
   if (src) w->src = pl_retain(src);
   if (dst) w->dst = pl_retain(dst);
   if (dst) dst->storage->version++; /* what backward saved of it is overwritten */
+  if (dst && PL_UNLIKELY(pl_watched())) pl_checkpoint_wrote(dst);
   *out = w;
   return PL_OK;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/device.h"
+#include "engine/grad/checkpoint.h"
 #include "engine/group.h"
 #include "engine/tensor.h"
 
@@ -78,8 +79,10 @@ PlStatus pl_group_device_start(PlGroupDevice *g, const PlGroupCall *call, PlTens
   c.group = g->group;
   c.src = src ? src->a.data : NULL;
   c.dst = dst ? dst->a.data : NULL;
+  if (dst && PL_UNLIKELY(pl_watched())) PL_TRY(pl_checkpoint_writes(c.name, dst));
   PL_TRY(nccl->check(g->group));
   PL_TRY(nccl->start(&c));
   if (dst) dst->storage->version++;
+  if (dst && PL_UNLIKELY(pl_watched())) pl_checkpoint_wrote(dst);
   return PL_OK;
 }

@@ -52,6 +52,8 @@ typedef struct PlState {
   int autocast_depth;  /* regions that are open */
   struct PlPacking *packing; /* the innermost pair that saved tensors pass through (grad/packing.h); NULL: none */
   struct PlCasts *casts; /* those casts, until the outermost region ends */
+  struct PlCheckpoint *checkpoint; /* the innermost function that runs under one (grad/checkpoint.h); NULL: none does */
+  int checkpoint_depth;  /* ops that run now, one inside the other, while one is watched */
 } PlState;
 
 extern _Thread_local PlState pl_state;

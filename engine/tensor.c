@@ -66,7 +66,8 @@ static PlStatus make(PlTensor **out, PlDtype dtype, int ndim, const int64_t *sha
   if (PL_UNLIKELY(!t)) return no_memory();
   size_t size = (size_t)t->piece * PL_POOL_STEP;
   PlStorage *s = (PlStorage *)(void *)((char *)t + size - head - (small ? pl_round16(nbytes) : 0));
-  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = small ? PL_OWNS_NOTHING : PL_OWNS_BLOCK};
+  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = small ? PL_OWNS_NOTHING : PL_OWNS_BLOCK,
+                   .stamp = pl_clock};
   if (small)
     s->data = (char *)s + head;
   else {
@@ -110,7 +111,8 @@ PlStatus pl_tensor_over(PlTensor **out, void *data, uint8_t owns, int device, Pl
   }
   size_t size = (size_t)t->piece * PL_POOL_STEP;
   PlStorage *s = (PlStorage *)(void *)((char *)t + size - pl_round16(sizeof(PlStorage)));
-  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = owns, .device = (uint8_t)device, .data = data};
+  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = owns, .device = (uint8_t)device, .data = data,
+                   .stamp = pl_clock};
   t->flags = PL_T_EMBEDDED;
   t->storage = s;
   t->a.device = (uint8_t)device;

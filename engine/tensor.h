@@ -11,6 +11,9 @@ enum { PL_SMALL = 64 };
 
 enum { PL_OWNS_NOTHING, PL_OWNS_BLOCK, PL_OWNS_SYMBOLIC, PL_OWNS_DEVICE, PL_OWNS_PINNED /* of the host */ };
 
+/* Stamps memory that is made; moves while checkpoints run (grad/checkpoint.h). Of this thread. */
+extern _Thread_local uint64_t pl_clock;
+
 /* Memory with its version: every write after creation moves the version, saved tensors remember it. */
 struct PlStorage {
   uint32_t refs, version;
@@ -18,6 +21,7 @@ struct PlStorage {
   uint8_t owns;     /* PL_OWNS_…: what data is */
   uint8_t device;   /* whose memory */
   bool has_history; /* of a graph under construction: some handle on it had a gradient history */
+  uint64_t stamp;   /* pl_clock when it was made: checkpoints tell by it what is their own */
   void *data;
   size_t nbytes;
   void *block; /* the piece; freed with the storage */
@@ -40,7 +44,8 @@ enum {
   PL_T_BATCHED = 32,  /* stands for many tensors, see engine/batch/batch.h */
   PL_T_SAVED = 64,    /* some node saved this very handle */
   PL_T_DETACHED = 128, /* of a graph under construction: made by detach, or a view of such a one */
-  PL_T_LEFT = 256     /* a leaf that went on with other memory: this handle keeps what it was (grad/rehome.c) */
+  PL_T_LEFT = 256,    /* a leaf that went on with other memory: this handle keeps what it was (grad/rehome.c) */
+  PL_T_STANDS_IN = 512 /* for a leaf, while a checkpoint's function runs again */
 };
 
 struct PlTensor {
@@ -93,7 +98,7 @@ static PL_ALWAYS_INLINE PlTensor *pl_tensor_small_like(const PlTensor *t, PlDtyp
   *y = (PlTensor){.a = {.data = data, .numel = t->a.numel, .shape = y->dims, .strides = y->dims + n,
                         .dtype = (uint8_t)dtype, .ndim = (uint8_t)n, .device = 0, .contiguous = 1},
                   .refs = 1, .flags = PL_T_EMBEDDED, .piece = (uint16_t)(size / PL_POOL_STEP), .storage = s};
-  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = y, .nbytes = bytes, .data = data};
+  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = y, .nbytes = bytes, .data = data, .stamp = pl_clock};
   int64_t stride = 1;
   for (int d = n - 1; d >= 0; d--) {
     y->dims[d] = t->a.shape[d];

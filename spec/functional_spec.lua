@@ -288,21 +288,13 @@ describe("checkpoint", function()
     fails("was modified in place after the call", function() y:sum():backward() end)
   end)
 
-  it("refuses a computed tensor that is no argument", function()
-    local w = T.randn(2):requires_grad_()
-    local h = w * 2
-    fails("pass it as an argument", function() T.checkpoint(function(a) return a * h end, T.ones(2)) end)
-    local y = T.checkpoint(function(a) return a * 3 end, T.ones(2)) -- nothing needs a gradient
-    assert.is_false(y.requires_grad)
-  end)
-
   it("leaves nothing behind, also after an error", function()
     local x = T.randn(3):requires_grad_()
     local runs = 0
     local function bad(a)
       runs = runs + 1
       if runs % 2 == 0 then error("second run") end
-      return a * 2
+      return a:exp() * 2
     end
     live.flat(T, function()
       fails("second run", function() T.checkpoint(bad, x):sum():backward() end)

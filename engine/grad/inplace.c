@@ -5,6 +5,7 @@
  * number and are taken from the base again at their next use. detach() begins a family of its own in the same memory:
  * nothing that is recorded for one of the two becomes part of the other. */
 #include "engine/batch/batch.h"
+#include "engine/grad/checkpoint.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
 #include "engine/graph/graph.h"
@@ -47,7 +48,7 @@ PlStatus pl_inplace_check(const char *op, const PlTensor *t) {
     PL_FAIL(PL_ERR_STATE, "%s: %s is a view of %s, which was detached with gaps in memory, so its history cannot be "
                           "followed; detach a contiguous tensor, or work on a clone",
             op, pl_desc_text(&t->a), pl_desc_text(&base->a));
-  return PL_OK;
+  return PL_UNLIKELY(pl_watched()) ? pl_checkpoint_rewrites(op, t) : PL_OK;
 }
 
 /* Nodes since t's own that saved this very handle would keep alive the history that t gets now, and be kept alive
@@ -156,7 +157,12 @@ PlStatus pl_history_refresh(PlTensor *t) {
   if (PL_UNLIKELY(t->flags & PL_T_FOREIGN) && t->history != t->storage->version && (t->node || t->more))
     PL_FAIL(PL_ERR_STATE, "%s is the result of a rule and lies in the memory of its argument, which was changed in place "
                           "since; let the rule return a copy, x:clone(), or change a copy", pl_desc_text(&t->a));
-  return pl_history_old(t) ? take_from_base(t, t->base) : PL_OK;
+  if (!pl_history_old(t)) return PL_OK;
+  struct PlCheckpoint *running = pl_state.checkpoint;
+  if (PL_UNLIKELY(running != NULL) && pl_checkpoint_foreign(t->storage)) pl_state.checkpoint = NULL; /* no work of its function */
+  PlStatus s = take_from_base(t, t->base);
+  pl_state.checkpoint = running;
+  return s;
 }
 
 static PlStatus into_base(PlTensor *t, PlTensor *base, PlTensor *fresh) {
@@ -188,6 +194,7 @@ static PlStatus into_base(PlTensor *t, PlTensor *base, PlTensor *fresh) {
 }
 
 PlStatus pl_inplace_install(PlTensor *t, PlTensor *fresh) {
+  if (PL_UNLIKELY(pl_watched())) PL_TRY(pl_checkpoint_rewrites("in-place edit", t));
   pl_state.history_moved = true;
   if (t->base) return into_base(t, t->base, fresh);
   PL_TRY(pl_history_move(t, fresh));

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/alloc.h"
+#include "engine/grad/checkpoint.h"
 #include "engine/grad/node.h"
 #include "engine/grad/walk.h"
 #include "engine/graph/graph.h"
@@ -134,6 +135,11 @@ PlStatus pl_add_hook(PlTensor *t, PlHook *hook) {
   PL_TRY(pl_history_current(&t, 1));
   if (!pl_entry_get(t, pl_key_ambient(), &n, &slot))
     PL_FAIL(PL_ERR_STATE, "register_hook: %s does not require a gradient", pl_desc_text(&t->a));
+  if (PL_UNLIKELY(pl_state.checkpoint != NULL) && pl_checkpoint_repeats(n)) { /* the node has it since forward */
+    if (hook->drop) hook->drop(hook->ud);
+    free(hook);
+    return PL_OK;
+  }
   append_hook(&n->slots[slot], hook);
   return PL_OK;
 }

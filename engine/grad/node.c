@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/alloc.h"
+#include "engine/grad/checkpoint.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/packing.h"
 #include "engine/state.h"
@@ -61,7 +62,7 @@ static void hooks_drop(PlHook *h) {
   }
 }
 
-static void rule_drop(PlNode *n) {
+void pl_node_drop_rule(PlNode *n) {
   if (n->kind == PL_NODE_GRAPH && n->u.graph)
     pl_backward_graph_release(n->u.graph);
   else if (n->kind == PL_NODE_NATIVE && n->u.native.attrs)
@@ -91,7 +92,8 @@ void pl_node_clear(PlNode *n) {
     else if (s.packed)
       packed_drop(s.packed);
   }
-  if (n->kind > PL_NODE_IDENTITY) rule_drop(n);
+  if (n->kind > PL_NODE_IDENTITY) pl_node_drop_rule(n);
+  if (PL_UNLIKELY(n->checkpoint != NULL)) pl_checkpoint_forget(n);
   if (n->kind == PL_NODE_TANGENT) {
     PlTensor *t = n->grad;
     n->grad = NULL;

@@ -25,6 +25,7 @@ typedef struct PlRule {
   void (*drop)(void *ud);
   void *ud;
   bool always; /* runs also when no gradient arrives */
+  bool again;  /* a checkpoint may drop it and have it made once more */
   uint32_t piece; /* bytes of the pooled piece that begins with this; 0: malloc made it */
 } PlRule;
 
@@ -42,13 +43,13 @@ typedef struct PlSlot {
 
 typedef struct PlPacking PlPacking;
 typedef struct PlSaved {
-  PlTensor *t; /* NULL: packed (packing.h), or gone */
+  PlTensor *t; /* NULL: packed (packing.h), left to a checkpoint, or gone */
   union {
     struct {
       uint32_t version;
       int32_t relink; /* ≥ 0: an alias of this output; linked to its slot when the key records its own backward */
     };
-    struct PlSavedPacked *packed; /* t is NULL; NULL: gone */
+    struct PlSavedPacked *packed; /* t is NULL; NULL: left to a checkpoint, or gone */
   };
 } PlSaved;
 typedef struct PlSavedPacked {
@@ -75,11 +76,13 @@ struct PlNode {
   bool shared;    /* a kept cast (engine/autocast.c): a backward leaves it whole for the next */
   uint32_t nin, nout, nsaved;
   int32_t pending; /* consumers that have not delivered yet; valid while `pass` is the running one */
+  uint32_t checkpoint_at; /* which of its checkpoint's nodes it is */
   uint64_t pass;
   uint64_t seq;
   PlKey *key; /* weak: NULL once the key is gone */
   PlNode *prev, *next; /* the key's tape */
   PlNode *link; /* worklists: release, walk */
+  struct PlCheckpoint *checkpoint; /* strong: makes what the node lacks (checkpoint.h); NULL: it lacks nothing */
   const PlOp *op; /* NULL for leaves, identities and custom rules */
   const char *name;
   union {
@@ -119,6 +122,7 @@ PlStatus pl_node_new(PlNode **out, PlKey *key, PlNodeKind kind, uint32_t nin, ui
 void pl_node_release(PlNode *n); /* iterative: chains of any depth */
 /* Frees saved tensors, rule and edges; the node object stays until its last reference. */
 void pl_node_clear(PlNode *n);
+void pl_node_drop_rule(PlNode *n); /* the rule alone */
 void pl_node_link(PlNode *n, uint32_t i, PlNode *to, uint32_t slot); /* dests[i] := (to, slot) */
 
 /* ---- entries of tensors ---- */
@@ -195,10 +199,6 @@ PlStatus pl_grad_add(PlTensor *t, PlTensor *g);
 PlStatus pl_leaf_take_grad(PlNode *leaf, PlTensor *g); /* takes g */
 /* `to`, fresh and without a history, takes over the leaf (and the keys' entries) of `from`, for good (rehome.c). */
 PlStatus pl_leaf_rehome(PlTensor *to, PlTensor *from);
-/* Leaves and others that nodes newer than `since` read, reachable from ys through any key: calls found once for
- * every leaf's tensor; *inner becomes true if one is no leaf. */
-PlStatus pl_grad_captured(PlTensor *const *ys, int n, uint64_t since, PlStatus (*found)(void *ctx, PlTensor *t),
-                          void *ctx, bool *inner);
 /* ---- backward (rule.c) ---- */
 /* Makes the tensor a slot's rule would read, with version check. Owned. */
 PlStatus pl_saved_get(PlNode *n, uint32_t i, PlTensor **out);

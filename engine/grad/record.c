@@ -6,6 +6,7 @@
 
 #include "engine/alloc.h"
 #include "engine/device.h"
+#include "engine/grad/checkpoint.h"
 #include "engine/grad/forward.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/node.h"
@@ -61,6 +62,30 @@ static PlStatus collect_keys(PlTensor *const *in, int nin, Keys *keys) {
   return PL_OK;
 }
 
+/* The node of this call: a new one, or forward's (*again), where a checkpoint's function runs again. */
+static PlStatus node_for(PlNode **out, bool *again, PlKey *key, PlNodeKind kind, const PlOp *op, const char *name,
+                         PlTensor *const *in, uint32_t nin, uint32_t nout, uint32_t nsaved) {
+  *out = NULL;
+  if (PL_UNLIKELY(pl_state.checkpoint != NULL)) PL_TRY(pl_checkpoint_node(out, key, name, in, (int)nin));
+  *again = *out != NULL;
+  if (*again && (*out)->kind != kind) {
+    pl_node_release(*out);
+    PL_FAIL(PL_ERR_STATE, "checkpoint: run again, the function's %s has another gradient rule than in forward", name);
+  }
+  if (*again) return PL_OK;
+  PL_TRY(pl_node_new(out, key, kind, nin, nout, nsaved));
+  (*out)->op = op;
+  (*out)->name = name;
+  PlStatus s = PL_UNLIKELY(pl_state.checkpoint != NULL) ? pl_checkpoint_made(*out) : PL_OK;
+  if (s != PL_OK) pl_node_release(*out);
+  return s;
+}
+
+/* Nodes of a checkpoint save nothing that its function makes again. */
+static inline bool keeps(PlNode *n, uint32_t i, const PlTensor *t) {
+  return PL_LIKELY(n->checkpoint == NULL) || pl_checkpoint_keeps(n, i, t);
+}
+
 /* A view is saved as an alias with its entries: it would hold its base, whose history may come to hold this node. */
 static PlStatus save_as_it_is(PlNode *n, uint32_t i, PlTensor *t, int32_t relink) {
   n->saved[i] = (PlSaved){.version = t->storage->version, .relink = relink};
@@ -91,12 +116,14 @@ static PlStatus save_packed(PlNode *n, uint32_t i, PlTensor *t, int32_t relink) 
 }
 
 static PlStatus save(PlNode *n, uint32_t i, PlTensor *t) {
+  if (!keeps(n, i, t)) return PL_OK;
   return PL_UNLIKELY(pl_state.packing != NULL) ? save_packed(n, i, t, -1) : save_as_it_is(n, i, t, -1);
 }
 
 /* An output that its own node keeps is kept as an alias without this key's entry: no cycle. */
 static PlStatus save_output(PlNode *n, uint32_t i, PlTensor *t, int slot) {
   PlTensor *alias;
+  if (!keeps(n, i, t)) return PL_OK;
   PL_TRY(pl_tensor_alias(&alias, t));
   PlStatus s = pl_entries_copy(alias, t, n->key);
   if (s == PL_OK) s = PL_UNLIKELY(pl_state.packing != NULL) ? save_packed(n, i, alias, slot) : save_as_it_is(n, i, alias, slot);
@@ -128,18 +155,17 @@ static PlStatus record_native(PlKey *key, const PlOp *op, PlTensor *const *in, i
   const PlNative *r = op->native;
   uint32_t nsaved = (uint32_t)(__builtin_popcount(r->save_in) + __builtin_popcount(r->save_out)), k = 0;
   PlNode *n;
-  PL_TRY(pl_node_new(&n, key, PL_NODE_NATIVE, (uint32_t)nin, (uint32_t)op->nout, nsaved));
-  n->op = op;
-  n->name = op->name;
+  bool again;
+  PL_TRY(node_for(&n, &again, key, PL_NODE_NATIVE, op, op->name, in, (uint32_t)nin, (uint32_t)op->nout, nsaved));
   PlStatus s = PL_OK;
-  if (op->nattr && !(n->u.native.attrs = pl_attrs_compact(attrs)))
+  if (op->nattr && !again && !(n->u.native.attrs = pl_attrs_compact(attrs)))
     s = pl_fail(PL_ERR_OOM, "%s: out of memory for a gradient node", op->name);
   for (int i = 0; i < nin && s == PL_OK; i++)
     if ((r->save_in >> i) & 1) s = save(n, k++, in[i]);
   for (int o = 0; o < op->nout && s == PL_OK; o++)
     if ((r->save_out >> o) & 1) s = save_output(n, k++, out[o], o);
   if (s == PL_OK) {
-    link_inputs(n, in, NULL);
+    if (!again) link_inputs(n, in, NULL);
     s = pl_entry_set(out[0], n, 0);
   }
   pl_node_release(n);
@@ -159,12 +185,15 @@ static PlStatus save_for_graph(PlNode *n, PlBackward *b, PlTensor *const *in, in
     pl_grad_enable(off);
     if (args != few) free(args);
     PL_TRY(s);
-    for (int r = 0; r < b->precomp->nresults; r++) {
-      if (PL_UNLIKELY(pl_state.packing != NULL) && pl_is_float((PlDtype)res[r]->a.dtype)) { /* others are sizes */
-        if (s == PL_OK) s = save_packed(n, k++, res[r], -1);
+    for (int r = 0; r < b->precomp->nresults; r++, k++) {
+      const bool size = !pl_is_float((PlDtype)res[r]->a.dtype);
+      if (PL_UNLIKELY(n->checkpoint != NULL) && (n->saved[k].t || !(size || pl_checkpoint_keeps(n, k, res[r]))))
+        pl_tensor_release(res[r]);
+      else if (PL_UNLIKELY(pl_state.packing != NULL) && !size) {
+        if (s == PL_OK) s = save_packed(n, k, res[r], -1);
         pl_tensor_release(res[r]);
       } else
-        n->saved[k++] = (PlSaved){.t = res[r], .version = res[r]->storage->version, .relink = -1};
+        n->saved[k] = (PlSaved){.t = res[r], .version = res[r]->storage->version, .relink = -1};
     }
     PL_TRY(s);
   }
@@ -196,19 +225,23 @@ static PlStatus record_graph(PlKey *key, const PlOp *op, PlTensor *const *in, in
     for (int v = 0; v < nin + b->nout; v++) nsaved += b->save[v];
   }
   PlNode *n;
-  s = pl_node_new(&n, key, PL_NODE_GRAPH, (uint32_t)nin, (uint32_t)op->nout, nsaved);
+  bool again;
+  s = node_for(&n, &again, key, PL_NODE_GRAPH, op, op->name, in, (uint32_t)nin, (uint32_t)op->nout, nsaved);
   if (s != PL_OK) {
     pl_backward_graph_release(b);
     return s;
   }
-  n->op = op;
-  n->name = op->name;
-  n->u.graph = b; /* NULL: no gradient is known; backward says so */
+  if (!again)
+    n->u.graph = b; /* NULL: no gradient is known; backward says so */
+  else { /* what forward's rule reads */
+    pl_backward_graph_release(b);
+    b = n->u.graph;
+  }
   if (b) s = save_for_graph(n, b, in, nin, out);
-  if (s == PL_OK) link_inputs(n, in, b ? b->has_grad : NULL);
+  if (s == PL_OK && !again) link_inputs(n, in, b ? b->has_grad : NULL);
   for (int o = 0; o < op->nout && s == PL_OK; o++) {
     if (!out[o] || !pl_is_float((PlDtype)out[o]->a.dtype) || (b && !b->save[nin + b->nout + o])) continue;
-    if (op->nout > 1) s = keep_shape(n, o, out[o]);
+    if (op->nout > 1 && !again) s = keep_shape(n, o, out[o]);
     if (s == PL_OK) s = pl_entry_set(out[o], n, (uint32_t)o);
   }
   pl_node_release(n);
@@ -237,18 +270,22 @@ PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *
 PlStatus pl_record_rule_on(PlKey *key, PlTensor *const *in, int nin, PlTensor *const *out, int nout, const bool *differentiable,
                            const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx) {
   PlNode *n;
-  PL_TRY(pl_node_new(&n, key, PL_NODE_RULE, (uint32_t)nin, (uint32_t)nout, 0));
-  n->name = name;
-  n->has_lua = true;
-  n->u.rule = make(ctx, n);
-  if (n->u.rule && n->u.rule->always) key->has_always = true;
-  PlStatus s = n->u.rule ? PL_OK : pl_fail(PL_ERR_OOM, "%s: out of memory for a gradient node", name);
-  if (s == PL_OK) link_inputs(n, in, NULL);
+  bool again;
+  PL_TRY(node_for(&n, &again, key, PL_NODE_RULE, NULL, name, in, (uint32_t)nin, (uint32_t)nout, 0));
+  PlStatus s = PL_OK;
+  if (!again || (!n->u.rule && pl_checkpoint_keeps_rule(n))) {
+    n->has_lua = true;
+    n->u.rule = make(ctx, n);
+    if (!n->u.rule) s = pl_fail(PL_ERR_OOM, "%s: out of memory for a gradient node", name);
+    if (s == PL_OK && n->u.rule->always) key->has_always = true;
+  }
+  if (s == PL_OK && !again) link_inputs(n, in, NULL);
   for (int o = 0; o < nout && s == PL_OK; o++) {
     if ((differentiable && !differentiable[o]) || !pl_is_float((PlDtype)out[o]->a.dtype)) continue;
-    if (nout > 1) s = keep_shape(n, o, out[o]);
+    if (nout > 1 && !again) s = keep_shape(n, o, out[o]);
     if (s == PL_OK) s = pl_entry_set(out[o], n, (uint32_t)o);
   }
+  if (!again && s == PL_OK && n->checkpoint && n->u.rule->again && !n->u.rule->always) pl_node_drop_rule(n);
   pl_node_release(n);
   return s;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/grad/checkpoint.h"
 #include "engine/grad/graph.h"
 #include "engine/grad/packing.h"
 #include "engine/grad/walk.h"
@@ -32,7 +33,10 @@ static PlStatus get_packed(PlNode *n, const PlSavedPacked *p, PlTensor **out) {
 
 PlStatus pl_saved_get(PlNode *n, uint32_t i, PlTensor **out) {
   PlSaved *s = &n->saved[i];
-  if (PL_UNLIKELY(!s->t)) return get_packed(n, s->packed, out);
+  while (PL_UNLIKELY(!s->t)) { /* of nested checkpoints, the outer first */
+    if (s->packed) return get_packed(n, s->packed, out);
+    PL_TRY(pl_checkpoint_restore(n));
+  }
   if (PL_UNLIKELY(s->t->storage->version != s->version)) return stale_saved(n, i);
   if (s->relink >= 0 && !pl_state.grad_off && pl_key_records(n->key)) {
     PlTensor *alias;
@@ -121,7 +125,9 @@ static PlStatus run_rule(PlNode *n, PlTensor **dx) {
   }
   for (uint32_t o = 0; o < n->nout; o++) dy[o] = n->slots[o].grad;
   for (uint32_t i = 0; i < n->nin; i++) want[i] = n->dests[i].node != NULL;
-  PlStatus s = n->u.rule->bwd(n->u.rule->ud, n, dy, want, dx);
+  PlStatus s = PL_OK;
+  while (s == PL_OK && PL_UNLIKELY(!n->u.rule)) s = pl_checkpoint_restore(n);
+  if (s == PL_OK) s = n->u.rule->bwd(n->u.rule->ud, n, dy, want, dx);
   if (dy != dy_few) free(dy);
   if (want != want_few) free(want);
   return s;

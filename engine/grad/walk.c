@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/batch/batch.h"
+#include "engine/grad/checkpoint.h"
 #include "engine/grad/walk.h"
 #include "engine/graph/graph.h"
 #include "engine/layout.h"
@@ -213,7 +214,7 @@ static PlStatus run_node(PlWalk *w, PlNode *n) {
   if (n->nin > PL_MAX_IN && !(dx = malloc(n->nin * sizeof *dx))) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
   memset(dx, 0, n->nin * sizeof *dx);
   PlStatus s = PL_OK;
-  if (any || (n->kind == PL_NODE_RULE && n->u.rule->always)) s = pl_rule_run(n, dx);
+  if (any || (n->kind == PL_NODE_RULE && n->u.rule && n->u.rule->always)) s = pl_rule_run(n, dx);
   if (PL_UNLIKELY(pl_state.watch != NULL) && s == PL_OK) {
     s = pl_anomaly_check(n, dx, n->nin, false);
     for (uint32_t i = 0; s != PL_OK && i < n->nin; i++) {
@@ -230,7 +231,10 @@ static PlStatus run_node(PlWalk *w, PlNode *n) {
   else
     for (uint32_t i = 0; i < n->nin; i++) pl_tensor_release(dx[i]);
   if (dx != few) free(dx);
-  if (s == PL_OK && !w->retain && !n->shared) pl_node_clear(n);
+  if (s == PL_OK && !w->retain && !n->shared)
+    pl_node_clear(n);
+  else if (PL_UNLIKELY(n->checkpoint != NULL) && s == PL_OK)
+    pl_checkpoint_drop_again(n);
   return s;
 }
 

@@ -10,6 +10,7 @@
 #include "engine/alloc.h"
 #include "engine/call.h"
 #include "engine/device.h"
+#include "engine/grad/checkpoint.h"
 #include "engine/graph/away.h"
 #include "engine/graph/fuse.h"
 #include "engine/state.h"
@@ -323,7 +324,7 @@ static bool any_on_device(const PlFlow *f, PlTensor *const *in) {
   return false;
 }
 
-PlStatus pl_exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
+static PlStatus exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   if (e->busy) return pl_flow_run(e->plan->flow, in, out);
   if (e->crosses || any_on_device(e->plan->flow, in)) {
     const PlDeviceTable *t;
@@ -339,6 +340,15 @@ PlStatus pl_exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   e->busy = false;
   pl_state.trace = trace;
   pl_grad_enable(was);
+  return s;
+}
+
+PlStatus pl_exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
+  if (PL_LIKELY(!pl_watched())) return exec_run(e, in, out);
+  const PlFlow *f = e->plan->flow;
+  PL_TRY(pl_checkpoint_enter_flow(f, in));
+  PlStatus s = exec_run(e, in, out);
+  pl_checkpoint_leave_flow(f, s == PL_OK ? out : NULL);
   return s;
 }
 

@@ -310,7 +310,7 @@ static PlRule *make_rule(void *ctx, PlNode *node) {
     return NULL;
   }
   node->has_lua = false; /* nothing of it lives outside of the engine */
-  *k = (Kept){.rule = {.bwd = backward, .drop = drop, .ud = k}, .j = j, .n = n, .versions = versions, .draws = m->draws};
+  *k = (Kept){.rule = {.bwd = backward, .drop = drop, .ud = k, .again = true}, .j = j, .n = n, .versions = versions, .draws = m->draws};
   j->refs++;
   for (int32_t i = 0; i < n; i++) k->t[i] = pl_retain(i < j->nin ? m->in[i] : m->kept[i - j->nin]);
   for (int32_t i = 0; i < j->nin; i++) versions[i] = m->in[i]->storage->version;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/device.h"
+#include "engine/grad/checkpoint.h"
 #include "engine/graph/graph.h"
 #include "engine/state.h"
 
@@ -105,7 +106,7 @@ uint8_t pl_flow_makes_on(const PlFlow *f, const PlFNode *n, uint8_t leaves, bool
   return as_traced && traced ? traced : leaves;
 }
 
-PlStatus pl_flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out) {
+static PlStatus flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out) {
   Run r = {.f = f, .crosses = pl_flow_crosses(f)};
   r.vals = calloc((size_t)f->nvals + 1, sizeof *r.vals);
   r.last = malloc((size_t)(f->nvals + 1) * sizeof *r.last);
@@ -140,5 +141,13 @@ PlStatus pl_flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out) {
   free(r.vals);
   free(r.last);
   free(r.drawn);
+  return s;
+}
+
+PlStatus pl_flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out) {
+  if (PL_LIKELY(!pl_watched())) return flow_run(f, in, out);
+  PL_TRY(pl_checkpoint_enter_flow(f, in));
+  PlStatus s = flow_run(f, in, out);
+  pl_checkpoint_leave_flow(f, s == PL_OK ? out : NULL);
   return s;
 }

@@ -4,6 +4,7 @@
 -- @module perilune.generator
 local core = require "perilune.core"
 local options = require "perilune.options"
+local rerun = require "perilune.rerun"
 
 local Generator = { __name = "Generator" }
 Generator.__index = Generator
@@ -23,6 +24,7 @@ end
 
 local function own(self, method)
   if getmetatable(self) ~= Generator then options.colon("generator:" .. method) end
+  if rerun.running then rerun.generator(self) end
   return self
 end
 

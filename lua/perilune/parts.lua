@@ -27,6 +27,10 @@ return {
     select_scatter slice_scatter sum_to_size tensor_split unique_consecutive unravel_index vander vsplit ]],
   },
   cuda = { [[ cuda get_default_device set_default_device ]], "" },
+  checkpoint = {
+    "checkpoint",
+    "",
+  },
   composites = {
     [[
     argwhere atleast_1d atleast_2d block_diag broadcast_tensors clamp_max clamp_max_ clamp_min clamp_min_ clip
@@ -45,7 +49,7 @@ return {
     "",
   },
   functional = {
-    "checkpoint grad hessian jacobian value_and_grad vjp",
+    "grad hessian jacobian value_and_grad vjp",
     "",
   },
   forward = {

@@ -137,8 +137,10 @@ print((each(w, x)))
 -->  {8., 0.}}  -- f32[2,2] cpu]] }
 
 S.checkpoint = { "T.checkpoint(f, x, …) → what f(x, …) returns",
-  [[Keeps only the arguments; backward runs f again, with the same random numbers. Parameters that f uses get their
-gradients; anything else that needs one must be an argument. Inside of T.vmap f runs as it is and keeps all.]],
+  [[The values that f computes on its way are dropped; backward runs f again where it needs them, with the same random
+numbers and modes. Gradients have the bits of f(x, …) alone. What f changes in place is changed once. Where f would not
+do the same again, because a tensor it reads was changed or for any other reason, backward says so. Inside of T.vmap f
+runs as it is and keeps all.]],
   [[
 local x = T.tensor { 2 }:requires_grad_()
 T.checkpoint(function(a) return (a * a):relu() end, x):backward()

@@ -347,7 +347,7 @@ print(nn.Unfold(2)(T.arange(4):float():view(1, 1, 2, 2)))
 
 S["nn.checkpointed"] = { "nn.checkpointed(module) → module",
   [[Computes what the module does and keeps only its arguments: backward computes the module again, with the same random
-numbers, and adds the same gradients. Memory for time.]], [[
+numbers and modes, adds the same gradients; running statistics are updated once. Memory for time: T.checkpoint.]], [[
 local block = nn.checkpointed(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
 block(T.ones(1, 4)):sum():backward()
 print(#block:parameters(), block:parameters()[1].grad:shape()[1])  --> 2	4]] }

@@ -3,6 +3,7 @@
 -- children, in the order in which they were assigned.
 -- @classmod Module
 local options = require "perilune.options"
+local rerun = require "perilune.rerun"
 
 local fail = options.fail
 local rawget, rawset, type, getmetatable, setmetatable = rawget, rawset, type, getmetatable, setmetatable
@@ -73,6 +74,7 @@ local function call_hooked(self, ...)
 end
 
 function Module.__call(self, ...)
+  if rerun.running then rerun.module(self) end
   if self._hooks then return call_hooked(self, ...) end
   return self:forward(...)
 end

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT
+ * A stretch of ops whose saved values are dropped and computed again when a backward needs them. Forward runs as it would
+ * alone and records the same nodes; what they would save of values made inside is left out. The first backward that needs
+ * one of those runs the function again: every op is compared with forward's, and the nodes that forward recorded get what
+ * they lack. See docs/design/checkpointing.md. */
+#ifndef PL_ENGINE_GRAD_CHECKPOINT_H
+#define PL_ENGINE_GRAD_CHECKPOINT_H
+
+#include "engine/grad/node.h"
+
+typedef struct PlCheckpoint PlCheckpoint;
+struct PlFlow;
+
+/* The function, in the embedding program: runs again on args, which stand for those of the first run; drop: at the end. */
+typedef struct PlRerun {
+  PlStatus (*run)(void *ud, PlTensor *const *args, int nargs);
+  void (*drop)(void *ud);
+  void *ud;
+} PlRerun;
+
+/* Begins one, which takes rerun (whatever is returned: after a failure, and where *out is NULL, it was dropped). *out stays
+ * NULL where the ops are to run as they are: nothing records, a graph is traced, a batch runs, or a checkpoint around this
+ * one drops the values already. args are what the function gets. */
+PlStatus pl_checkpoint_begin(PlCheckpoint **out, const PlRerun *rerun, PlTensor *const *args, int nargs);
+void pl_checkpoint_end(PlCheckpoint *c); /* the function has returned or failed; takes NULL */
+/* The recomputation that runs has all that it is for, and has ended its function by an error, which is to pass. */
+bool pl_checkpoint_stopped(void);
+
+/* ---- what ops tell it, where pl_state.checkpoint is set --------------------------------------------------------- */
+
+static inline bool pl_watched(void) { return pl_state.checkpoint && !pl_state.trace; }
+
+/* Around one op: name, what else it was called with (size bytes at attrs), what it reads, what it writes or NULL.
+ * After a success leave follows with its results. */
+PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, PlTensor *const *in, int nin,
+                             PlTensor *const *written, int nwritten);
+void pl_checkpoint_leave(PlTensor *const *out, int nout, PlTensor *const *written, int nwritten);
+/* The same around a compiled graph. */
+PlStatus pl_checkpoint_enter_flow(const struct PlFlow *f, PlTensor *const *in);
+void pl_checkpoint_leave_flow(const struct PlFlow *f, PlTensor *const *out);
+/* t's memory is about to change; it has changed in a way that no op knows of. */
+PlStatus pl_checkpoint_writes(const char *op, PlTensor *t);
+void pl_checkpoint_wrote(PlTensor *t);
+/* t's history is about to be rewritten. */
+PlStatus pl_checkpoint_rewrites(const char *op, const PlTensor *t);
+/* Is this memory from outside, and unchanged so far? Then its history is nothing of the function's. */
+bool pl_checkpoint_foreign(const PlStorage *st);
+/* A cast that the region of mixed precision keeps: noted where it was made outside, found again in the second run. */
+PlStatus pl_checkpoint_uses_cast(PlTensor *leaf, PlTensor *cast);
+PlTensor *pl_checkpoint_cast(const PlTensor *leaf, PlDtype to);
+
+/* ---- what recording and walks tell it ------------------------------------------------------------------------------ */
+
+/* *out: the node (retained) that forward recorded for this call of `name` under the key, where the function runs again;
+ * NULL: record one. */
+PlStatus pl_checkpoint_node(PlNode **out, PlKey *key, const char *name, PlTensor *const *in, int nin);
+PlStatus pl_checkpoint_made(PlNode *n); /* n was made: its checkpoint notes it */
+/* Is slot i of a checkpoint's node to hold t? */
+bool pl_checkpoint_keeps(PlNode *n, uint32_t i, const PlTensor *t);
+bool pl_checkpoint_keeps_rule(PlNode *n);
+/* Runs the function again, because of n: whatever the running walk needs is there then. */
+PlStatus pl_checkpoint_restore(PlNode *n);
+void pl_checkpoint_drop_again(PlNode *n); /* n has run in a walk after which there may be others */
+void pl_checkpoint_forget(PlNode *n);     /* n is cleared */
+/* Has n, which forward made, been met in the running recomputation? Then its hooks are there. */
+bool pl_checkpoint_repeats(const PlNode *n);
+
+#endif
