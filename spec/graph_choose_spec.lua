@@ -211,3 +211,91 @@ describe("a gradient pass that fails", function()
     assert.is_true((g:run { x = T.ones(3), wrong = T.ones(1) })[1]:allclose(T.ones(3):cos()))
   end)
 end)
+
+describe("where more is alive than kept", function()
+  local ROWS, WIDTH = 2048, 16
+  local MAP = 4 * ROWS * WIDTH
+
+  -- x + relu(linear(x)) n times: its sums can be computed again, but not all at once.
+  local function tower(n, options, rows)
+    local g, ws = T.graph(), {}
+    local x = g:input("x", { rows or ROWS, WIDTH })
+    local y = x
+    for i = 1, n do
+      ws[i] = g:input("w" .. i, { WIDTH, WIDTH }, { leaf = true })
+      y = y + T.relu(T.linear(y, ws[i]))
+    end
+    local loss = y:mean()
+    local outputs = g:gradient(loss, ws, options)
+    outputs[#outputs + 1] = loss
+    g:outputs(outputs)
+    return g
+  end
+
+  it("a tower of one-layer blocks needs a map a layer and one more, not two a layer", function()
+    for _, n in ipairs { 4, 8, 16, 32, 64 } do
+      local none, auto = tower(n, { mirror = "none" }):plan(), tower(n, { mirror = "auto" }):plan()
+      assert.is_true(none.arena_bytes >= (2 * n - 1) * MAP)
+      assert.is_true(auto:verify())
+      assert.is_true(auto.arena_bytes <= (n + 1) * MAP + 1024,
+        ("%d layers: %.2f maps"):format(n, auto.arena_bytes / MAP))
+    end
+    assert.is_true(tower(16, { mirror = "none" }):plan().peak_bytes > 4.2e6)
+    assert.is_true(tower(16, { mirror = "auto" }):plan().peak_bytes <= 2.4e6)
+    local plan = tower(16, { budget = { bytes = 2400000 } }):plan()
+    assert.is_true(plan.peak_bytes <= 2400000)
+  end)
+
+  it("does so at any size, one element included, with the same bits", function()
+    for _, rows in ipairs { 1, 3, 64 } do
+      local feed, want = { x = T.randn(rows, WIDTH) }, nil
+      for i = 1, 24 do feed["w" .. i] = T.randn(WIDTH, WIDTH) * 0.2 end
+      for _, policy in ipairs(POLICIES) do
+        local g = tower(24, { mirror = policy }, rows)
+        local out = g:run(feed)
+        want = want or out
+        for i = 1, #want do assert.is_true(want[i]:equal(out[i]), policy) end
+        local plan = g:plan()
+        assert.equal(plan.measured_bytes, plan.peak_bytes + plan.workspace_bytes)
+      end
+    end
+  end)
+
+  it("draws dropout's numbers again, and leaves buffers alone that are updated", function()
+    local function run(policy)
+      T.manual_seed(4)
+      local g, buf = T.graph(), T.zeros(64, 32)
+      local x = g:input("x", { 64, 32 })
+      local y = x
+      for _ = 1, 6 do
+        y = y + T.nn.F.dropout(T.tanh(y * 2), 0.4)
+        y = y + T.sigmoid(y + buf)
+      end
+      buf:add_(g:trace(function() return y * 0.1 end))
+      y = y * T.tanh(y + buf)
+      g:outputs { y:sum(), g:gradient(y:sum(), x, { mirror = policy }) }
+      local out
+      for k = 1, 3 do out = g:run { x = T.arange(2048):float():view(64, 32) * (1e-3 * k) } end
+      assert.is_true(g:plan():verify())
+      return { out[1], out[2], buf }, g:plan()
+    end
+    local want, none = run "none"
+    local got, auto = run "auto"
+    for i = 1, 3 do assert.is_true(want[i]:equal(got[i])) end
+    assert.is_true(auto.recomputed > 0 and auto.peak_bytes < none.peak_bytes)
+  end)
+
+  it("the search takes a bounded time", function()
+    -- Least times of several runs: neighbours on the machine make single ones longer, never shorter.
+    for _, case in ipairs { { 12, 0.5 }, { 300, 1.0 }, { 2500, 2.5 } } do
+      local least, tries = math.huge, 0
+      repeat
+        local g = tower(case[1], { mirror = "auto" }, 4)
+        local from = os.clock()
+        g:plan()
+        least, tries = math.min(least, os.clock() - from), tries + 1
+      until least < case[2] or tries == 10
+      assert.is_true(least < case[2], ("%d layers: %.2f s"):format(case[1], least))
+    end
+  end)
+end)

@@ -1,26 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * Which recomputation to take: candidates are applied to a clone, planned and compared. Policy "auto" wants the lowest
  * planned peak, never above that of none; a budget wants the fewest repeated operations within it. */
-#include "engine/graph/choose.h"
+#include "engine/graph/choose_inside.h"
+#include "engine/graph/peak.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum {
-  MOST_PIECES = 4000, /* nodes up to which repeated chains are tried */
-  PIECE_SIZES = 6     /* lengths of their pieces, each twice the one before */
-};
-
-typedef struct Search {
-  PlPlan *p;        /* its flow has run through the passes */
-  int32_t region;
-  PlMirror *m;      /* the problem with cheap ops; `again` is the candidate's decision */
-  PlMirror *all;    /* the problem with every op that has no effect */
-  int64_t most_stash, most_peak; /* budget; INT64_MAX: none */
-  bool by_peak;     /* rank by peak, not by operations */
-  PlPlan *best;
-  int64_t low_peak, low_stash; /* of all candidates */
-} Search;
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph"); }
 
@@ -37,18 +22,9 @@ static bool better(const Search *s, const PlPlan *c, const PlPlan *than) {
   return c->extra_flops != than->extra_flops ? c->extra_flops < than->extra_flops : c->peak_bytes < than->peak_bytes;
 }
 
-/* The plan of s->p's flow under m's decision, compared with the best so far. */
-static PlStatus consider(Search *s, const PlMirror *m, const char *name) {
-  PL_TRY(plk_poll());
-  PlPlan *c = calloc(1, sizeof *c);
-  if (!c) return no_memory();
-  c->refs = 1;
-  c->policy = name;
-  c->copies = s->p->copies;
-  c->extra_flops = s->p->extra_flops;
-  PlStatus st = pl_flow_clone(&c->flow, s->p->flow);
-  if (st == PL_OK && m) st = pl_mirror_apply(c->flow, m, &c->copies, &c->extra_flops);
-  if (st == PL_OK) st = pl_mirror_stash(c->flow, &c->stash_bytes);
+/* c's flow is there: it is planned and compared. Takes c over. */
+static PlStatus rank(Search *s, PlPlan *c) {
+  PlStatus st = pl_mirror_stash(c->flow, &c->stash_bytes);
   if (st == PL_OK) st = pl_plan_memory(c);
   if (st != PL_OK) {
     pl_plan_release(c);
@@ -64,6 +40,23 @@ static PlStatus consider(Search *s, const PlMirror *m, const char *name) {
   return PL_OK;
 }
 
+static PlPlan *new_candidate(const Search *s, const char *name) {
+  PlPlan *c = calloc(1, sizeof *c);
+  if (c) *c = (PlPlan){.refs = 1, .policy = name, .copies = s->p->copies, .extra_flops = s->p->extra_flops};
+  return c;
+}
+
+PlStatus pl_choose_consider(Search *s, const PlMirror *m, const char *name) {
+  PL_TRY(plk_poll());
+  PlPlan *c = new_candidate(s, name);
+  if (!c) return no_memory();
+  PlStatus st = pl_flow_clone(&c->flow, s->p->flow);
+  if (st == PL_OK) st = pl_mirror_apply(c->flow, m, &c->copies, &c->extra_flops);
+  if (st == PL_OK) return rank(s, c);
+  pl_plan_release(c);
+  return st;
+}
+
 static PlStatus pinned(Search *s) {
   int32_t *cuts, n;
   PlMirror *m = s->m;
@@ -75,7 +68,7 @@ static PlStatus pinned(Search *s) {
     for (int32_t k = 0; k < n; k++)
       if (!m->force[m->maker[cuts[k]]]) m->may[m->maker[cuts[k]]] = 0;
     st = pl_mirror_mincut(m);
-    if (st == PL_OK) st = consider(s, m, "pinned");
+    if (st == PL_OK) st = pl_choose_consider(s, m, "pinned");
     memcpy(m->may, may, (size_t)m->first);
   }
   free(may);
@@ -122,7 +115,7 @@ static PlStatus try_segments(Search *s) {
   for (size_t k = 0; k < sizeof parts / sizeof *parts && st == PL_OK && n > 0; k++) {
     if (parts[k] > n + 1) break;
     segments(m, cuts, n, total / parts[k]);
-    st = consider(s, m, "segments");
+    st = pl_choose_consider(s, m, "segments");
   }
   free(cuts);
   return st;
@@ -174,7 +167,7 @@ static PlStatus try_unlock(Search *s) {
       lo = mid + 1;
   }
   if (st == PL_OK) st = unlock(s, h, n, lo, &stash);
-  if (st == PL_OK) st = consider(s, m, "unlocked");
+  if (st == PL_OK) st = pl_choose_consider(s, m, "unlocked");
   for (int32_t j = 0; j < n; j++) m->may[h[j].node] = 1;
   free(h);
   return st;
@@ -191,45 +184,16 @@ static PlStatus greedy(Search *s) {
   for (int32_t i = 0; i < m->first; i++)
     if (m->f->nodes[i].draw >= 0) m->may[i] = 0;
   PlStatus st = pl_mirror_greedy(m);
-  if (st == PL_OK) st = consider(s, m, "mirror");
+  if (st == PL_OK) st = pl_choose_consider(s, m, "mirror");
   memcpy(m->may, may, (size_t)m->first);
   free(may);
   return st;
 }
 
-/* The minimum cut again, with long chains of copies made piece by piece; worth it where what is recomputed, not what is
- * kept, makes the peak. */
-static PlStatus in_pieces(Search *s) {
-  PlMirror *m = s->m;
-  const PlPlan *b = s->best;
-  if (b->peak_bytes <= b->leaf_bytes + b->output_bytes + b->stash_bytes + b->stash_bytes / 50 || m->first > MOST_PIECES)
-    return PL_OK;
-  int32_t *cuts, n;
-  PL_TRY(pl_mirror_cuts(m, &cuts, &n));
-  int64_t big = 0;
-  for (int32_t k = 0; k < n; k++)
-    if (m->bytes[cuts[k]] > big) big = m->bytes[cuts[k]];
-  m->cut = m->cut ? m->cut : calloc((size_t)m->first + 1, 1);
-  PlStatus st = m->cut ? pl_mirror_mincut(m) : no_memory();
-  for (int32_t k = 0; k < n && m->cut; k++) m->cut[m->maker[cuts[k]]] = 1;
-  static const double shares[] = {0.5, 0.7, 0.85, 0.9};
-  for (int step = 0; step < PIECE_SIZES && st == PL_OK && n >= 4; step++) /* an eighth of the largest to four of it */
-    for (int k = 0; k < 4 && st == PL_OK; k++) {
-      m->limit = step < 3 ? big >> (3 - step) : big << (step - 3);
-      if (m->limit < 1) m->limit = 1; /* 0 says that every copy is made once */
-      m->share = shares[k];
-      st = consider(s, m, "pieces");
-    }
-  m->limit = 0;
-  free(cuts);
-  return st;
-}
-
 static PlStatus cuts_of(Search *s) {
   PL_TRY(pl_mirror_mincut(s->m));
-  PL_TRY(consider(s, s->m, "mincut"));
-  PL_TRY(pinned(s));
-  return in_pieces(s);
+  PL_TRY(pl_choose_consider(s, s->m, "mincut"));
+  return pinned(s);
 }
 
 /* The cuts again with poolings and the like kept: what they read is larger than what they give, and copying it in the
@@ -257,9 +221,42 @@ static PlStatus cheap_candidates(Search *s) {
   return cuts_without_pools(s);
 }
 
+/* From the candidate c on, see peak.h. Takes c over. */
+static PlStatus lower(Search *s, PlPlan *c) {
+  PlStatus st = pl_peak_lower(&c, s->m, s->by_peak ? 0 : s->most_peak);
+  c->policy = "peak";
+  if (st == PL_OK) return rank(s, c);
+  pl_plan_release(c);
+  return st;
+}
+
+/* Where what is alive at once decides, not what is kept: on from the best candidate, from what is forced, and from the minimum
+ * cut. */
+static PlStatus lower_peak(Search *s) {
+  PlMirror *m = s->m;
+  for (int k = 0; k < 3; k++) {
+    PlPlan *c = new_candidate(s, "peak");
+    if (!c) return no_memory();
+    PlStatus st = pl_flow_clone(&c->flow, k == 0 ? s->best->flow : s->p->flow);
+    if (k == 0) {
+      c->copies = s->best->copies;
+      c->extra_flops = s->best->extra_flops;
+    }
+    if (k == 1) memcpy(m->again, m->force, (size_t)m->first);
+    if (k == 2 && st == PL_OK) st = pl_mirror_mincut(m);
+    if (k > 0 && st == PL_OK) st = pl_mirror_apply(c->flow, m, &c->copies, &c->extra_flops);
+    if (st != PL_OK) {
+      pl_plan_release(c);
+      return st;
+    }
+    PL_TRY(lower(s, c));
+  }
+  return PL_OK;
+}
+
 static PlStatus search(Search *s, const PlMirrorOptions *o) {
   memcpy(s->m->again, s->m->force, (size_t)s->m->first); /* what is forced is never left out */
-  PL_TRY(consider(s, s->m, "none"));
+  PL_TRY(pl_choose_consider(s, s->m, "none"));
   if (o->fraction >= 0) {
     double most = (double)s->best->stash_bytes * o->fraction;
     s->most_stash = (int64_t)most;
@@ -268,12 +265,16 @@ static PlStatus search(Search *s, const PlMirrorOptions *o) {
   bool budget = o->fraction >= 0 || o->bytes >= 0;
   if (budget && fits(s, s->best)) return PL_OK;
   PL_TRY(cheap_candidates(s));
+  if (o->fraction < 0) {
+    PL_TRY(pl_choose_all(s, o->heavy ? s->all : s->m));
+    if (s->by_peak || !fits(s, s->best)) PL_TRY(lower_peak(s));
+  }
   if ((budget && !fits(s, s->best)) || o->heavy) {
     PL_TRY(try_segments(s));
     if (o->fraction >= 0) PL_TRY(try_unlock(s));
     if (o->fraction >= 0 && !fits(s, s->best)) { /* the lowest stash there is */
       PL_TRY(pl_mirror_mincut(s->all));
-      PL_TRY(consider(s, s->all, "mincut"));
+      PL_TRY(pl_choose_consider(s, s->all, "mincut"));
     }
   }
   if (o->bytes >= 0 && !fits(s, s->best))

@@ -163,7 +163,7 @@ static PlStatus place(PlPlan *p) {
   return s;
 }
 
-PlStatus pl_plan_memory(PlPlan *p) {
+PlStatus pl_plan_live(PlPlan *p) {
   PlFlow *f = p->flow;
   if (!pl_pass_is_off("fuse")) PL_TRY(pl_fuse(p));
   size_t ns = (size_t)f->nstores + 1;
@@ -182,9 +182,14 @@ PlStatus pl_plan_memory(PlPlan *p) {
     lifetimes(&m);
     in_place(&m);
     make_buffers(&m);
-    s = place(p);
-    p->peak_bytes = p->arena_bytes + p->leaf_bytes + p->output_bytes;
   }
   free(m.parent);
   return s;
+}
+
+PlStatus pl_plan_memory(PlPlan *p) {
+  PL_TRY(pl_plan_live(p));
+  PL_TRY(place(p));
+  p->peak_bytes = p->arena_bytes + p->leaf_bytes + p->output_bytes;
+  return PL_OK;
 }

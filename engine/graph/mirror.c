@@ -39,7 +39,6 @@ void pl_mirror_free(PlMirror *m) {
   free(m->may);
   free(m->force);
   free(m->again);
-  free(m->cut);
   free(m);
 }
 

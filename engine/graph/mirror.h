@@ -23,11 +23,6 @@ typedef struct PlMirror {
   uint8_t *may;    /* per node: may be computed again */
   uint8_t *force;  /* per node: must be, if it is read */
   uint8_t *again;  /* per node, the decision: backward reads a copy of it */
-  /* Copies of a long chain may be made more than once, so that not all of them live at a time: of what one reader demands,
-   * the last `limit` bytes stay, and before them checkpoints, each `share` of the way from the one before. */
-  int64_t limit;   /* 0: every copy is made once */
-  double share;
-  uint8_t *cut;    /* per node: may be such a checkpoint */
 } PlMirror;
 
 /* What may be decided about region r of f, by its options. NULL in *out: the region has no nodes left. */
@@ -46,6 +41,8 @@ PlStatus pl_mirror_cost(const PlMirror *m, int64_t *stash, double *flops);
 PlStatus pl_mirror_cuts(const PlMirror *m, int32_t **stores, int32_t *n);
 /* Appends the copies that `again` asks for, each just before its first reader, and compacts f. */
 PlStatus pl_mirror_apply(PlFlow *f, const PlMirror *m, int32_t *copies, double *flops);
+/* Appends a copy of node i for the backward half `stage`; it reads in[]. */
+PlStatus pl_mirror_repeat(PlFlow *f, int32_t i, int32_t stage, const PlFVal *in, int32_t *node);
 /* Bytes of forward stores read by region r's backward nodes as f stands. */
 PlStatus pl_mirror_stash(const PlFlow *f, int64_t *bytes);
 

@@ -52,7 +52,7 @@ typedef struct PlPlan {
   /* The executor's own counter, of the newest run that ended well: the most memory that the run held at once, and the part
    * of it that kernels took for themselves. measured = arena + leaves + outputs + workspace. 0: it has not run. */
   int64_t measured_bytes, workspace_bytes;
-  const char *policy;        /* which mirror policy was taken: "none" "mirror" "mincut" "pinned" "segments" */
+  const char *policy;        /* which mirror policy was taken: "none" "mirror" "mincut" "pinned" "segments" … */
   PlPassReport *passes;
   int32_t npasses;
 } PlPlan;
@@ -66,6 +66,8 @@ void pl_plan_release(PlPlan *p);
 bool pl_pass_is_off(const char *name); /* by PERILUNE_PASSES=-name,… */
 /* Lifetimes, in-place pairs and offsets of p->flow as it is; fills buffers and figures. (memory.c) */
 PlStatus pl_plan_memory(PlPlan *p);
+/* The same, but for the offsets. */
+PlStatus pl_plan_live(PlPlan *p);
 /* Places n buffers with lifetimes into one arena; sets their `at`, returns the arena's size. (arena.c) */
 PlStatus pl_arena_place(int32_t n, PlBuffer *const *b, int64_t *size, int64_t *lower_bound);
 /* One printed table: what was kept, what is computed again, what lies where. malloc'ed. (report.c) */

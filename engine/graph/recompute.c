@@ -17,7 +17,7 @@ typedef struct Redo {
   uint8_t *want;    /* per node: a copy of it is needed (views too) */
   int32_t *copy;    /* per node: its copy, NONE, or COMING */
   int32_t *order, n, cap;
-  int32_t *made, nmade; /* what one demand copied, in order */
+  int32_t *made;    /* what one demand copies, in order */
   int32_t copies;
   double flops;
 } Redo;
@@ -63,25 +63,32 @@ static PlStatus put(Redo *r, int32_t node) {
   return PL_OK;
 }
 
+PlStatus pl_mirror_repeat(PlFlow *f, int32_t i, int32_t stage, const PlFVal *in, int32_t *node) {
+  char name[160];
+  int32_t of = f->nodes[i].flags & PL_FN_MIRROR && f->nodes[i].origin >= 0 ? f->nodes[i].origin : i;
+  snprintf(name, sizeof name, "%.140s_mirror", f->nodes[of].name);
+  const char *kept = pl_flow_string(f, name);
+  if (!kept) return no_memory();
+  f->stage = (uint8_t)stage;
+  f->origin = of;
+  PlStatus s = pl_flow_repeat(f, i, in, kept, node);
+  f->stage = 0;
+  f->origin = -1;
+  PL_TRY(s);
+  f->nodes[*node].flags |= PL_FN_MIRROR;
+  return PL_OK;
+}
+
 static PlStatus copy_node(Redo *r, int32_t i) {
   PlFlow *f = r->f;
   int32_t nin = f->nodes[i].nin, node;
-  char name[160];
-  snprintf(name, sizeof name, "%.140s_mirror", f->nodes[i].name);
-  const char *kept = pl_flow_string(f, name);
   PlFVal *in = pl_flow_alloc(f, (size_t)nin * sizeof *in + 1);
-  if (!kept || !in) return no_memory();
+  if (!in) return no_memory();
   for (int32_t k = 0; k < nin; k++) {
     PlFVal v = f->nodes[i].in[k];
     in[k] = moved(r, v) ? f->nodes[r->copy[f->vals[v].node]].first + f->vals[v].slot : v;
   }
-  f->stage = (uint8_t)r->m->stage;
-  f->origin = i;
-  PlStatus s = pl_flow_repeat(f, i, in, kept, &node);
-  f->stage = 0;
-  f->origin = -1;
-  PL_TRY(s);
-  f->nodes[node].flags |= PL_FN_MIRROR;
+  PL_TRY(pl_mirror_repeat(f, i, r->m->stage, in, &node));
   r->copy[i] = node;
   PL_TRY(put(r, node));
   if (!(f->nodes[i].flags & PL_FN_VIEW)) {
@@ -89,48 +96,6 @@ static PlStatus copy_node(Redo *r, int32_t i) {
     r->flops += f->nodes[i].flops;
   }
   return PL_OK;
-}
-
-/* Bytes that the copy of node i keeps alive for later readers. */
-static int64_t weight(const Redo *r, int32_t i) {
-  const PlMirror *m = r->m;
-  int64_t bytes = 0;
-  for (int32_t e = m->out_at[i]; e < m->out_at[i + 1]; e++)
-    if (m->back[m->out[e]]) bytes += m->bytes[m->out[e]];
-  return bytes;
-}
-
-static void forget(Redo *r, int32_t i) { r->copy[i] = NONE; }
-
-/* Of a long chain just copied only the end and a few checkpoints stay; who needs the rest later copies it again. */
-static void thin_out(Redo *r) {
-  const PlMirror *m = r->m;
-  int64_t bytes = 0;
-  int32_t tail = r->nmade, cuts = 0, seen = 0;
-  for (int32_t j = 0; j < r->nmade; j++) bytes += weight(r, r->made[j]);
-  if (bytes <= m->limit) return;
-  for (bytes = 0; tail > 0; tail--) { /* the one that was asked for in any case */
-    bytes += weight(r, r->made[tail - 1]);
-    if (tail < r->nmade && bytes > m->limit) break;
-  }
-  for (int32_t j = 0; j < tail; j++) cuts += m->cut[r->made[j]];
-  if (cuts < 3) return;
-  double next = cuts * m->share;
-  for (int32_t j = 0; j < r->nmade; j++) {
-    int32_t i = r->made[j];
-    if (r->f->nodes[i].flags & PL_FN_VIEW) { /* lives and goes with what it shows */
-      int32_t of = r->f->vals[r->f->nodes[i].in[0]].node;
-      if (of >= 0 && of < m->first && r->want[of] && r->copy[of] < 0) forget(r, i);
-      continue;
-    }
-    if (j >= tail) continue;
-    bool keep = false;
-    if (m->cut[i] && ++seen >= next && seen < cuts) {
-      keep = true;
-      next = seen + (cuts - seen) * m->share;
-    }
-    if (!keep) forget(r, i);
-  }
 }
 
 static int ascending(const void *a, const void *b) { return *(const int32_t *)a - *(const int32_t *)b; }
@@ -153,7 +118,6 @@ static PlStatus demand(Redo *r, int32_t top) {
   }
   qsort(r->made, (size_t)found, sizeof *r->made, ascending);
   for (int32_t j = 0; j < found; j++) PL_TRY(copy_node(r, r->made[j]));
-  r->nmade = found;
   return PL_OK;
 }
 
@@ -169,21 +133,8 @@ static PlStatus before_write(Redo *r, int32_t i) {
   return PL_OK;
 }
 
-/* Does a node behind the first backward one overwrite what copies read? Then each copy is made once, before it. */
-static bool overwrites(const Redo *r) {
-  const PlMirror *m = r->m;
-  for (int32_t i = m->first; i < r->nnodes; i++)
-    for (int32_t o = 0; o < pl_fnode_written(&r->f->nodes[i]); o++) {
-      int32_t s = r->f->vals[r->f->nodes[i].first + o].store;
-      for (int32_t e = m->reader_at[s]; e < m->reader_at[s + 1]; e++)
-        if (r->want[m->reader[e]]) return true;
-    }
-  return false;
-}
-
 static PlStatus rewrite(Redo *r) {
   const PlMirror *m = r->m;
-  bool thin = m->limit > 0 && !overwrites(r);
   for (int32_t i = 0; i < r->nnodes; i++) {
     if (i >= m->first && r->f->nodes[i].stage == m->stage) {
       for (int32_t k = 0; k < r->f->nodes[i].nin; k++) {
@@ -191,8 +142,6 @@ static PlStatus rewrite(Redo *r) {
         if (!moved(r, v)) continue;
         PL_TRY(demand(r, r->f->vals[v].node));
         r->f->nodes[i].in[k] = r->f->nodes[r->copy[r->f->vals[v].node]].first + r->f->vals[v].slot;
-        if (thin) thin_out(r);
-        r->nmade = 0;
       }
     }
     if (i >= m->first && pl_fnode_written(&r->f->nodes[i])) PL_TRY(before_write(r, i));
