@@ -8,13 +8,16 @@
 /* core.autocast_enter(dtype or nil, cache) → a number for core.autocast_leave; nil: a region without casts */
 static int a_enter(lua_State *L) {
   const PlDtype d = lua_isnoneornil(L, 1) ? PL_NDTYPE : l_check_dtype(L, 1, "autocast");
+  if (d != PL_NDTYPE && !pl_is_float(d)) return l_error(L, "autocast: dtype must be floating, got %s", pl_dtype_name(d));
   const PlAutocast was = pl_autocast_enter(d, lua_toboolean(L, 2) != 0);
   lua_pushinteger(L, was.dtype | (was.cache ? 256 : 0));
   return 1;
 }
 
 static int a_leave(lua_State *L) {
-  const lua_Integer was = lua_tointeger(L, 1);
+  const int64_t was = l_check_int(L, 1, "autocast", "state"), d = was & 255;
+  if (was >> 9 || d > PL_NDTYPE || (d > 0 && !pl_is_float((PlDtype)(d - 1))))
+    return l_error(L, "autocast: %lld is not what autocast_enter gave", (long long)was);
   pl_autocast_leave((PlAutocast){.dtype = (uint8_t)(was & 255), .cache = (was & 256) != 0});
   return 0;
 }
@@ -31,6 +34,7 @@ static int a_dtype(lua_State *L) {
 static int a_cast(lua_State *L) {
   PlTensor *t = l_to_tensor(L, 1);
   const PlDtype d = l_check_dtype(L, 2, "autocast");
+  if (!pl_is_float(d)) return l_error(L, "autocast: dtype must be floating, got %s", pl_dtype_name(d));
   if (!t || t->a.dtype == d || t->a.dtype == PL_F64 || !pl_is_float((PlDtype)t->a.dtype)) {
     lua_settop(L, 1);
     return 1;

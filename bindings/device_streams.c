@@ -17,7 +17,9 @@ static CudaHandle *handle(lua_State *L, int at, bool event, const char *fn) {
   return h;
 }
 static int h_gc(lua_State *L) {
-  CudaHandle *h = lua_touserdata(L, 1);
+  CudaHandle *h = luaL_testudata(L, 1, "perilune.cuda.Event");
+  if (!h) h = luaL_testudata(L, 1, "perilune.cuda.Stream");
+  if (!h) return 0;
   const PlDeviceTable *t = pl_device_open();
   if (t && h->p) (h->event ? t->event_free : t->stream_free)(h->p);
   h->p = NULL;
@@ -32,6 +34,8 @@ static CudaHandle *new_handle(lua_State *L, bool event) {
     lua_setfield(L, -2, "__gc");
     lua_newtable(L);
     lua_setfield(L, -2, "__index");
+    lua_pushboolean(L, 0);
+    lua_setfield(L, -2, "__metatable");
   }
   lua_setmetatable(L, -2);
   l_note_late(L);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bindings/graph.h"
+#include "bindings/program.h"
 #include "engine/graph/exec.h"
 #include "engine/state.h"
 
@@ -32,6 +33,7 @@ static int flow_gc(lua_State *L) {
   PlFlow *f = b ? b->f : NULL;
   if (!f) return 0;
   b->f = NULL;
+  l_trace_lost(f);
   pl_flow_release(f);
   return 0;
 }
@@ -152,8 +154,11 @@ static double opt_number(lua_State *L, int t, const char *key, double def) {
 }
 
 void l_read_mirror(lua_State *L, int t, int n, PlMirrorOptions *m) {
-  *m = (PlMirrorOptions){.policy = (int)opt_number(L, t, "policy", 0), .fraction = opt_number(L, t, "fraction", -1),
-                         .bytes = (int64_t)opt_number(L, t, "bytes", -1), .seeded = l_opt_bool(L, t, "seeded", false),
+  const double policy = opt_number(L, t, "policy", 0), bytes = opt_number(L, t, "bytes", -1);
+  if (!(policy >= PL_MIRROR_NONE && policy <= PL_MIRROR_AUTO)) l_error(L, "gradient: there is no policy %g", policy);
+  if (bytes != bytes) l_error(L, "gradient: budget.bytes is not a number");
+  *m = (PlMirrorOptions){.policy = (int)policy, .fraction = opt_number(L, t, "fraction", -1),
+                         .bytes = bytes >= 0x1p62 ? (int64_t)1 << 62 : bytes < 0 ? -1 : (int64_t)bytes, .seeded = l_opt_bool(L, t, "seeded", false),
                          .heavy = l_opt_bool(L, t, "heavy", false), .listed = l_opt_bool(L, t, "listed", false)};
   lua_getfield(L, t, "choice");
   if (lua_type(L, -1) == LUA_TTABLE && n) {
@@ -161,7 +166,8 @@ void l_read_mirror(lua_State *L, int t, int n, PlMirrorOptions *m) {
     m->nchoice = m->choice ? n : 0;
     for (int k = 0; m->choice && k < n; k++) {
       lua_rawgeti(L, -1, k + 1);
-      m->choice[k] = (int8_t)lua_tointeger(L, -1);
+      const lua_Integer choice = lua_tointeger(L, -1);
+      m->choice[k] = choice >= PL_MIRROR_PIN && choice <= PL_MIRROR_FORCE ? (int8_t)choice : PL_MIRROR_BY_POLICY;
       lua_pop(L, 1);
     }
   }

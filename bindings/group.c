@@ -71,14 +71,33 @@ static int g_new(lua_State *L) {
   int *ranks = lua_newuserdatauv(L, (size_t)n * sizeof *ranks, 0);
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, 1, i + 1);
-    ranks[i] = (int)l_check_int(L, lua_gettop(L), "new_group", "rank");
+    const int64_t rank = l_check_int(L, lua_gettop(L), "new_group", "rank");
+    if (rank < 0 || rank >= MAX_RANKS) return l_error(L, "new_group: there is no rank %lld", (long long)rank);
+    ranks[i] = (int)rank;
     lua_pop(L, 1);
   }
   void *g;
   CALL(L, t->group_new(ranks, n, luaL_checknumber(L, 2), &g));
-  if (g) lua_pushlightuserdata(L, g);
-  else lua_pushnil(L);
+  if (!g) return lua_pushnil(L), 1;
+  luaL_getsubtable(L, LUA_REGISTRYINDEX, "perilune.groups"); /* which ones there are: see group_at */
+  lua_pushboolean(L, 1);
+  lua_rawsetp(L, -2, g);
+  lua_pushlightuserdata(L, g);
   return 1;
+}
+
+/* The group at `at`, NULL for all processes. */
+static void *group_at(lua_State *L, int at) {
+  void *g = NULL;
+  if (lua_isnil(L, at)) return NULL;
+  if (lua_islightuserdata(L, at)) {
+    luaL_getsubtable(L, LUA_REGISTRYINDEX, "perilune.groups");
+    g = lua_touserdata(L, at);
+    if (lua_rawgetp(L, -1, g) == LUA_TNIL) g = NULL;
+    lua_pop(L, 2);
+  }
+  if (!g) l_error(L, "start: a group expected, got %s", l_typename(L, at));
+  return g;
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------------ */
@@ -157,7 +176,7 @@ static int g_start(lua_State *L) {
   PlTensor *src, *dst;
   int rank, n;
   if (!t) return l_error(L, "%s: call init_process_group first", luaL_checkstring(L, 1));
-  PlGroupCall c = {.group = lua_touserdata(L, 3)};
+  PlGroupCall c = {.group = group_at(L, 3)};
   t->group_info(c.group, &rank, &n);
   l_group_call(L, &c, n, &src, &dst);
   Handle *h = l_new_handle(L, &work_type);

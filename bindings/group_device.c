@@ -34,7 +34,10 @@ static int d_new(lua_State *L) {
   const char *bytes = luaL_checklstring(L, 1, &size);
   luaL_argcheck(L, size == sizeof id.bytes, 1, "an id of group.device_id is wanted");
   memcpy(id.bytes, bytes, sizeof id.bytes);
-  const int gpu = (int)luaL_checkinteger(L, 2), rank = (int)luaL_checkinteger(L, 3), n = (int)luaL_checkinteger(L, 4);
+  const int64_t g64 = l_check_int(L, 2, "device_new", "gpu"), r64 = l_check_int(L, 3, "device_new", "rank"), n64 = l_check_int(L, 4, "device_new", "n");
+  if (g64 < 0 || g64 >= PL_GPUS || n64 < 1 || n64 > 1 << 16 || r64 < 0 || r64 >= n64)
+    return l_error(L, "device_new: GPU %lld, rank %lld of %lld: out of range", (long long)g64, (long long)r64, (long long)n64);
+  const int gpu = (int)g64, rank = (int)r64, n = (int)n64;
   Handle *h = l_new_handle(L, &device_type);
   PlGroupDevice *g;
   CALL(L, pl_group_device_new(&g, &id, gpu, rank, n));
@@ -56,7 +59,9 @@ static int d_start(lua_State *L) {
   PlGroupDevice *g = l_check_handle(L, 3, &device_type);
   PlTensor *src, *dst;
   PlGroupCall c = {0};
-  l_group_call(L, &c, (int)luaL_checkinteger(L, 7), &src, &dst);
+  const int64_t n = l_check_int(L, 7, "device_start", "n");
+  if (n < 1 || n > 1 << 16) return l_error(L, "device_start: %lld ranks: out of range", (long long)n);
+  l_group_call(L, &c, (int)n, &src, &dst);
   CALL(L, pl_group_device_start(g, &c, src, dst));
   return 0;
 }

@@ -18,7 +18,8 @@ static const char *const changing[NCHANGING][2] = {{"math", "random"}, {"os", "t
                                                  {LUA_FILEHANDLE, "lines"}};
 
 typedef struct Where {
-  lua_State *L;
+  lua_State *L; /* kept by the registry */
+  PlFlow *flow; /* held: a script that lets go of it would leave pl_state.trace dangling */
   char home[512];
   lua_CFunction changing[NCHANGING];
   lua_CFunction yield, resume, wrapped; /* of coroutines; what coroutine.wrap gives */
@@ -129,13 +130,25 @@ static const char *script_line(void *ud) {
   return last && strcmp(last, text) == 0 ? last : pl_flow_string(f, text);
 }
 
+static const char thread_key = 0;
+
+static void drop(void) {
+  if (tracing) pl_flow_release(tracing->flow);
+  free(tracing);
+  tracing = NULL;
+}
+
 /* jit_enter(flow, mirror options or nil): every op goes into it until jit_finish or jit_abort */
 static int jit_enter(lua_State *L) {
   PlFlow *f = l_check_flow(L, 1);
   if (pl_state.trace) return l_error(L, "jit: a trace is running already; a jitted function cannot trace inside of another trace");
-  free(tracing);
+  if (f->closed) return l_error(L, "jit: this graph's trace is over");
+  drop();
+  lua_pushthread(L);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &thread_key);
   tracing = calloc(1, sizeof *tracing);
   if (!tracing) return l_error(L, "jit: out of memory");
+  tracing->flow = pl_flow_retain(f);
   lua_getfield(L, LUA_REGISTRYINDEX, "perilune.home");
   const char *home = lua_tostring(L, -1);
   tracing->L = L;
@@ -151,11 +164,18 @@ static int jit_enter(lua_State *L) {
 }
 
 void l_trace_end(PlFlow *f) {
+  f->where = NULL;
+  if (tracing && tracing->flow != f) return; /* it was not f that was traced */
   pl_state.trace = NULL;
   if (tracing) unwatch();
-  free(tracing);
-  tracing = NULL;
-  f->where = NULL;
+  drop();
+}
+
+void l_trace_lost(PlFlow *f) {
+  if (!tracing || tracing->flow != f) return;
+  f->closed = true;
+  (void)pl_flow_leaf_grads(f, NULL);
+  l_trace_end(f);
 }
 
 /* jit_abort(flow): ends a trace that failed */
@@ -168,15 +188,16 @@ static int jit_abort(lua_State *L) {
   return 0;
 }
 
-/* jit_pause() → token for jit_resume; in between ops run */
-static int jit_pause(lua_State *L) {
-  lua_pushlightuserdata(L, pl_state.trace);
+/* jit_untraced(f, …) → what f returns; ops in it run, whatever is traced */
+static int jit_untraced(lua_State *L) {
+  PlFlow *was = pl_state.trace;
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  if (was) pl_flow_retain(was); /* f may end the trace */
   pl_state.trace = NULL;
-  return 1;
-}
-static int jit_resume(lua_State *L) {
-  pl_state.trace = lua_touserdata(L, 1);
-  return 0;
+  int status = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
+  pl_state.trace = was && !was->closed ? was : NULL;
+  if (was) pl_flow_release(was);
+  return status == LUA_OK ? lua_gettop(L) : lua_error(L);
 }
 /* jit_tracing() → does a trace run? */
 static int jit_tracing(lua_State *L) {
@@ -221,7 +242,9 @@ static int jit_reads_after(lua_State *L) {
   const PlFlow *f = l_check_flow(L, 1);
   const PlTensor *t = l_check_tensor(L, 3);
   bool found = false;
-  for (int64_t i = l_check_int(L, 2, "jit_reads_after", "node"); i < f->nnodes && !found; i++)
+  int64_t i = l_check_int(L, 2, "jit_reads_after", "node");
+  if (i < 0) return l_error(L, "jit_reads_after: there is no node %lld", (long long)i);
+  for (; i < f->nnodes && !found; i++)
     for (int32_t k = 0; k < f->nodes[i].nin && !found; k++) {
       PlFVal v = f->nodes[i].in[k];
       found = v >= 0 && f->vals[v].kind == PL_FV_CAPTURE && f->vals[v].real->storage == t->storage;
@@ -313,6 +336,7 @@ static int jit_views(lua_State *L) {
     lua_pop(L, 1);
     if (k < 1 || k > f->nnodes) return l_error(L, "jit_views: there is no node %d", (int)k);
     const PlFNode *n = &f->nodes[k - 1];
+    if (!(n->flags & PL_FN_VIEW) || n->nin != 1 || n->nout != 1) return l_error(L, "jit_views: node %d takes no view", (int)k);
     Box *b = l_new_box(L);
     PlTensor *in = l_check_tensor(L, -2), *out[PL_MAX_OUT] = {NULL};
     bool was = pl_grad_enable(false);
@@ -328,8 +352,8 @@ static int jit_views(lua_State *L) {
 }
 
 void l_jit_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"jit_enter", jit_enter}, {"jit_abort", jit_abort}, {"jit_pause", jit_pause},
-                                  {"jit_resume", jit_resume}, {"jit_tracing", jit_tracing},
+  static const luaL_Reg regs[] = {{"jit_enter", jit_enter}, {"jit_abort", jit_abort}, {"jit_untraced", jit_untraced},
+                                  {"jit_tracing", jit_tracing},
                                   {"jit_as_written", jit_as_written}, {"jit_node", jit_node},
                                   {"jit_reads_after", jit_reads_after}, {"jit_value", jit_value},
                                   {"jit_mirror", jit_mirror}, {"jit_root", jit_root}, {"jit_views", jit_views},

@@ -31,6 +31,7 @@ static int program_gc(lua_State *L) {
   free(p->leaf_at);
   free(p->tracked);
   free(p->captured);
+  free(p->inputs);
   free(p->written);
   free(p->x);
   free(p->x_at);
@@ -65,9 +66,11 @@ static PlStatus collect_outputs(PlFlow *f, PlTensor *const *t, int n, Program *p
   p->tracked = calloc((size_t)f->nvals + 1, sizeof *p->tracked);
   p->captured = calloc((size_t)f->nvals + 1, sizeof *p->captured);
   p->written = calloc((size_t)f->nvals + 1, sizeof *p->written);
-  if (s == PL_OK && !(p->tracked && p->captured && p->written)) s = pl_fail(PL_ERR_OOM, "jit: out of memory");
+  p->inputs = calloc((size_t)f->ninputs + 1, sizeof *p->inputs);
+  if (s == PL_OK && !(p->tracked && p->captured && p->written && p->inputs)) s = pl_fail(PL_ERR_OOM, "jit: out of memory");
   for (PlFVal k = 0; s == PL_OK && k < f->nvals; k++) {
     const PlFValue *a = &f->vals[k];
+    if (a->kind == PL_FV_INPUT) p->inputs[a->slot] = k;
     if (a->kind == PL_FV_CAPTURE) {
       p->tracked[p->ncaptured] = a->real->node != NULL;
       p->captured[p->ncaptured++] = k;
@@ -127,11 +130,17 @@ static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, i
   }
   for (int32_t i = 0; i < ntracked && s == PL_OK; i++) {
     lua_rawgeti(L, at, i + 1);
-    int32_t slot = (int32_t)lua_tointeger(L, -1) - 1;
+    const lua_Integer slot = lua_tointeger(L, -1) - 1;
     lua_pop(L, 1);
+    PlFVal v = -1;
     for (PlFVal k = 0; k < f->nvals; k++)
-      if (f->vals[k].kind == PL_FV_INPUT && f->vals[k].slot == slot) xs[p->nx] = k;
-    p->x_at[p->nx++] = slot;
+      if (f->vals[k].kind == PL_FV_INPUT && f->vals[k].slot == slot && slot < p->nargs) v = k;
+    if (v < 0) {
+      s = pl_fail(PL_ERR_ARG, "jit_joint: there is no argument %lld", (long long)slot + 1);
+      break;
+    }
+    xs[p->nx] = v;
+    p->x_at[p->nx++] = (int32_t)slot;
   }
   if (s == PL_OK) s = pl_joint_make(&p->joint, f, ny, p->nx, xs, name);
   free(xs);
@@ -144,6 +153,7 @@ static int jit_joint(lua_State *L) {
   Program *p = l_check_program(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   int64_t ny = l_check_int(L, 4, "jit_joint", "n");
+  if (p->joint || p->exec || p->x) return l_error(L, "jit_joint: this program is finished");
   if (ny < 0 || ny > p->nuser) return l_error(L, "jit_joint: %d of %d results", (int)ny, (int)p->nuser);
   CALL(L, make_joint(L, p, 2, l_intern(L, luaL_checkstring(L, 3)), (int32_t)ny));
   return 0;
@@ -239,6 +249,11 @@ static PlTensor **inputs_of(lua_State *L, const Program *p, int32_t more) {
     lua_rawgeti(L, 2, i + 1);
     in[i] = l_check_tensor(L, -1);
     lua_pop(L, 1);
+  }
+  for (int32_t i = 0; i < p->nargs; i++) { /* kernels and plan rely on it */
+    const PlArray want = pl_fvalue_array(&p->f->vals[p->inputs[i]]);
+    if (in[i]->a.symbolic || in[i]->a.dtype != want.dtype || !pl_shape_equal(&in[i]->a, &want))
+      l_error(L, "jit: argument tensor %d is %s, the program was made for %s", (int)i + 1, pl_desc_text(&in[i]->a), pl_desc_text(&want));
   }
   if (!l_program_inputs(p, in)) l_error(L, "jit: a gradient that is read is gone");
   return in;
@@ -336,6 +351,7 @@ static int jit_attrs(lua_State *L) {
   now.in = &none;
   lua_settop(L, 3);
   l_read_attr_args(L, n->op, &now, 3, 3);
+  CALL(L, pl_flow_node_takes(p->f, (int32_t)i - 1, &now.attrs));
   if (pl_attrs_size(&now.attrs) != pl_attrs_size(n->attrs)) return l_error(L, "jit_attrs: %s has lists of other lengths", n->op->name);
   memcpy(n->attrs, &now.attrs, pl_attrs_size(&now.attrs));
   return 0;

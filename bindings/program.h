@@ -15,6 +15,7 @@ typedef struct Program {
   PlJoint *joint;   /* results have gradients; NULL: no */
   PlTensor **x;     /* joint: per x the captured leaf; NULL: input x_at */
   int32_t *x_at, nx;
+  PlFVal *inputs;   /* per argument: its value */
   PlFVal *written;  /* inputs and captured tensors that a run writes */
   int32_t nwritten;
   PlFVal *captured; /* tensors from outside */
@@ -45,6 +46,7 @@ void l_jit_quick_register(lua_State *L);
 bool l_jit_as_written(void); /* (jit.c) */
 /* Ends the trace that fills f. (jit.c) */
 void l_trace_end(PlFlow *f);
+void l_trace_lost(PlFlow *f); /* nobody can end it any more */
 void l_program_register(lua_State *L);
 void l_program_look_register(lua_State *L);
 

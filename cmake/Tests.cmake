@@ -91,8 +91,8 @@ if(PL_BUSTED AND runner)
       if(name MATCHES "^(threads|random|data.*|reliability|vmap|nn_more|optim_more|ops/values)$")
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS tsan) # where threads meet; see ./setup tsan
       endif()
-      if(name MATCHES "^(fuzz|io/.*|data/(csv|datasets|tokenizer))$")
-        set_property(TEST "spec/${name}" APPEND PROPERTY LABELS fuzz) # damaged files and random programs
+      if(name MATCHES "^(fuzz|hostile|io/.*|data/(csv|datasets|tokenizer))$")
+        set_property(TEST "spec/${name}" APPEND PROPERTY LABELS fuzz) # damaged files, random programs, hostile calls
       endif()
     endif()
   endforeach()

@@ -94,6 +94,15 @@ static PlStatus bad_count(const PlOp *op, int nin) {
   PL_FAIL(PL_ERR_ARG, "%s: takes %d to %d tensors, not %d", op->name, op->nin - op->nopt, op->nin, nin);
 }
 
+PlStatus pl_call_check_count(const PlOp *op, PlTensor *const *in, int nin) {
+  const int want = op->nin == PL_VARIADIC ? nin : op->nin, required = op->nin == PL_VARIADIC ? nin : op->nin - op->nopt;
+  if (nin > want || (op->nin == PL_VARIADIC ? nin < 1 || nin > PL_MAX_VARIADIC : nin < required)) return bad_count(op, nin);
+  for (int i = 0; i < required; i++)
+    if (!in[i])
+      PL_FAIL(PL_ERR_ARG, "%s: argument %s is missing", op->name, op->nin == PL_VARIADIC ? op->args[0] : op->args[i]);
+  return PL_OK;
+}
+
 static bool has_dims(const PlOp *op) {
   for (int k = 0; k < op->nattr; k++)
     if (op->attrs[k].type == PL_A_DIM || op->attrs[k].type == PL_A_NEWDIM || op->attrs[k].type == PL_A_DIMS ||
@@ -105,8 +114,7 @@ static bool has_dims(const PlOp *op) {
 PlStatus pl_call_begin(Call *c, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs) {
   c->op = op;
   int want = op->nin == PL_VARIADIC ? nin : op->nin;
-  if (nin > want || (op->nin == PL_VARIADIC ? nin < 1 || nin > PL_MAX_VARIADIC : nin < op->nin - op->nopt))
-    return bad_count(op, nin);
+  PL_TRY(pl_call_check_count(op, in, nin));
   c->nin = want;
   c->layout = 0;
   c->in = c->few_in;
@@ -128,12 +136,8 @@ PlStatus pl_call_begin(Call *c, const PlOp *op, PlTensor *const *in, int nin, co
   }
   PlStatus s = PL_OK;
   c->device = PL_CPU;
-  int required = op->nin == PL_VARIADIC ? nin : op->nin - op->nopt;
-  for (int i = 0; i < required && s == PL_OK; i++)
-    if (!in[i])
-      s = pl_fail(PL_ERR_ARG, "%s: argument %s is missing", op->name, op->nin == PL_VARIADIC ? op->args[0] : op->args[i]);
   c->attrs = &pl_no_attrs;
-  if (op->nattr && s == PL_OK) {
+  if (op->nattr) {
     if (!attrs) {
       pl_attrs_init(op, &c->normal);
       attrs = &c->normal;

@@ -30,6 +30,8 @@ PlStatus pl_apply_any(const PlOp *op, PlTensor *const *in, int nin, const PlAttr
 PlStatus pl_apply_number(const PlOp *op, PlTensor *x, double number, bool first, PlTensor **out);
 /* Checks counts, normalizes, promotes; end it when begin succeeded. */
 PlStatus pl_call_begin(PlCall *c, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs);
+/* As many inputs as op takes, and all that it needs: what pl_call_begin checks, for ops that expand without it. */
+PlStatus pl_call_check_count(const PlOp *op, PlTensor *const *in, int nin);
 PlStatus pl_call_infer(PlCall *c);
 void pl_call_end(PlCall *c);
 /* Outputs as inferred, with the kernel's results; views of input 0 where infer said so. */

@@ -172,6 +172,7 @@ PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
   PlStatus s = pl_call_check_target(op, y, &d);
   if (s == PL_OK) s = cast_like(r, y);
   if (s == PL_OK) s = pl_sym_enter(f, y, &target);
+  if (s == PL_OK && !target->a.symbolic) s = pl_fail(PL_ERR_ARG, "%s: a constant cannot be written", op->name);
   if (s == PL_OK) s = pl_sym_assign(target, r[0]);
   if (s == PL_OK && tracked) s = pl_inplace_install(y, r[0]);
   pl_tensor_release(target);
@@ -267,6 +268,9 @@ PlStatus pl_sym_mutate(PlFlow *f, PlCall *c, PlTensor **out) {
   const PlOp *op = c->op;
   PlTensor *y = c->in[0], *old = NULL;
   bool tracked = false;
+  for (int i = 0; i < (op->nin == PL_VARIADIC ? c->nin : 1); i++)
+    if (!c->in[i]->a.symbolic)
+      PL_FAIL(PL_ERR_ARG, "%s: input %d is a constant of the graph, which cannot be written", op->name, i + 1);
   if (f->record && op->nin != PL_VARIADIC) PL_TRY(pl_call_tracked(c->in, c->nin, y, &tracked));
   if (!tracked) return mutate(f, c, out);
   if (!op->grad) return pl_call_no_history(op, y);

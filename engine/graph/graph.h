@@ -302,6 +302,8 @@ PlStatus pl_joint_run(PlJoint *j, PlTensor *const *in, PlTensor *const *x, PlTen
 /* malloc'ed; NULL: out of memory. stage_of (per node: 1 recomputed) may be NULL. */
 char *pl_flow_text(const PlFlow *f, const uint8_t *recomputed);
 char *pl_flow_dot(const PlFlow *f);
+/* Do node i's inputs and these attributes, in place of its own, still give what it gives? What was compiled relies on it. */
+PlStatus pl_flow_node_takes(const PlFlow *f, int32_t i, const PlAttrs *attrs);
 /* Our own bugs only: a flow that any pass made must pass. */
 PlStatus pl_flow_verify(const PlFlow *f);
 

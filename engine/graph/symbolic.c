@@ -317,7 +317,8 @@ static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, c
 
 PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   PlFlow *f = pl_sym_flow_of(in, nin);
-  if (!f && op->nin == 0) PL_FAIL(PL_ERR_STATE, "%s: no graph is being made", op->name);
+  PL_TRY(pl_call_check_count(op, in, nin));
+  if (!f) PL_FAIL(PL_ERR_STATE, "%s: no graph is being made", op->name);
   if (f->closed) PL_FAIL(PL_ERR_STATE, "%s: this symbolic tensor's trace is over; return it from the traced function", op->name);
   PlTensor *few[PL_MAX_IN], **sym = few;
   if (nin > PL_MAX_IN && !(sym = malloc((size_t)nin * sizeof *sym))) return no_memory();

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/call.h"
 #include "engine/graph/graph.h"
 
 #define BAD(...) PL_FAIL(PL_ERR_STATE, "graph_verify: " __VA_ARGS__)
@@ -71,5 +72,43 @@ PlStatus pl_flow_verify(const PlFlow *f) {
       s = pl_fail(PL_ERR_STATE, "graph_verify: the memory of output %d is overwritten before the end", (int)o + 1);
   }
   free(written);
+  return s;
+}
+
+static bool same_desc(const PlDesc *d, const PlFValue *v) {
+  if (d->dtype == PL_NDTYPE || v->dtype == PL_NDTYPE) return d->dtype == v->dtype;
+  return d->dtype == v->dtype && d->ndim == v->ndim && (d->ndim == 0 || memcmp(d->shape, v->dims, d->ndim * sizeof *v->dims) == 0);
+}
+
+PlStatus pl_flow_node_takes(const PlFlow *f, int32_t i, const PlAttrs *attrs) {
+  const PlFNode *n = &f->nodes[i];
+  const PlArray *few[PL_MAX_IN], **in = few;
+  PlArray *arr = calloc((size_t)n->nin + 1, sizeof *arr);
+  if (n->nin > PL_MAX_IN) in = malloc((size_t)n->nin * sizeof(PlArray *));
+  if (!arr || !in) {
+    free(arr);
+    if (in != few) free((void *)in);
+    PL_FAIL(PL_ERR_OOM, "out of memory to check a graph");
+  }
+  bool known = true;
+  for (int32_t k = 0; k < n->nin; k++) {
+    in[k] = n->in[k] < 0 ? NULL : &arr[k];
+    if (!in[k]) continue;
+    const PlFValue *v = &f->vals[n->in[k]];
+    arr[k] = v->real ? v->real->a : pl_fvalue_array(v);
+    known = known && (v->real || k >= 8 || !((n->op->reads_values >> k) & 1));
+  }
+  PlAttrs normal;
+  PlDesc desc[PL_MAX_OUT] = {{0}};
+  PlStatus s = known ? PL_OK : pl_fail(PL_ERR_UNSUPPORTED, "%s depends on values", n->op->name);
+  if (s == PL_OK) s = pl_attrs_normalize(n->op, attrs, n->nin ? in[0] : NULL, &normal);
+  PlInfer c = {.op = n->op, .attrs = &normal, .nin = n->nin, .in = in, .out = desc,
+               .compute = n->nin && in[0] ? (PlDtype)in[0]->dtype : PL_F32};
+  if (s == PL_OK) s = n->op->infer(&c);
+  for (int o = 0; s == PL_OK && o < n->op->nout && o < n->nout; o++)
+    if (!same_desc(&desc[o], &f->vals[n->first + o]))
+      s = pl_fail(PL_ERR_SHAPE, "%s: with other options its result is another one than the graph was made for", n->op->name);
+  free(arr);
+  if (in != few) free((void *)in);
   return s;
 }

@@ -212,6 +212,10 @@ static PlStatus attention_bwd_infer(PlInfer *c) {
             pl_desc_text(q), pl_desc_text(v));
   if (!sums_fit)
     PL_FAIL(PL_ERR_SHAPE, "%s: sums %s do not fit queries %s", c->op->name, pl_desc_text(sums), pl_desc_text(q));
+  if (c->nin > B_STATE && c->in[B_STATE]) {
+    PL_TRY(pl_check_dtype(c, B_STATE, PL_I64));
+    PL_TRY(pl_check_shape(c, B_STATE, 1, (const int64_t[]){3}));
+  }
   const PlArray *y = c->nin > B_Y ? c->in[B_Y] : NULL;
   if (y && (y->dtype != dy->dtype || !pl_shape_equal(y, dy)))
     PL_FAIL(PL_ERR_SHAPE, "%s: output %s does not fit its gradient %s", c->op->name, pl_desc_text(y), pl_desc_text(dy));
@@ -264,7 +268,11 @@ static PlStatus keep_infer(PlInfer *c) {
   int64_t shape[PL_MAX_DIM];
   PL_TRY(pl_check_ndim(c, 0, 3, PL_MAX_DIM));
   PL_TRY(pl_check_ndim(c, 1, q->ndim, q->ndim));
+  PL_TRY(pl_check_float(c, 0));
+  const double p = pl_attr_f(c->attrs, 0);
+  if (!(p >= 0 && p <= 1)) PL_FAIL(PL_ERR_ARG, "%s: p %g must be from 0 to 1", c->op->name, p);
   PL_TRY(pl_check_dtype(c, 2, PL_I64));
+  PL_TRY(pl_check_ndim(c, 2, 1, 1));
   if (c->in[2]->numel != 3) PL_FAIL(PL_ERR_SHAPE, "%s: the state is i64[3], not %s", c->op->name, pl_desc_text(c->in[2]));
   for (int d = 0; d < q->ndim - 1; d++) shape[d] = q->shape[d];
   shape[q->ndim - 1] = k->shape[k->ndim - 2];

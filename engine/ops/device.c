@@ -16,6 +16,8 @@ static PlStatus to_device_grad(PlMaker *g) {
   return g->status;
 }
 static PlStatus to_device_infer(PlInfer *c) {
+  const int64_t to = pl_attr_i(c->attrs, 0);
+  if (to < PL_CPU || to >= PL_CUDA + PL_GPUS) PL_FAIL(PL_ERR_ARG, "to_device: there is no device number %lld", (long long)to);
   PL_TRY(pl_infer_same(c));
   if (!pl_state.row_major && pl_channels_last(c->in[0])) c->out[0].layout = PL_CHANNELS_LAST;
   return PL_OK;

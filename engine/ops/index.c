@@ -17,8 +17,10 @@ PlStatus pl_index_check_list(const PlInfer *c, int i) {
   PL_FAIL(PL_ERR_SHAPE, "%s: %s must be 1-d, got %s", c->op->name, c->op->args[i], pl_desc_text(c->in[i]));
 }
 
-PlStatus pl_index_check_beside(const PlInfer *c, int i, int dim) {
-  const PlArray *x = c->in[0], *index = c->in[i];
+PlStatus pl_index_check_beside(const PlInfer *c, int i, int dim) { return pl_index_check_along(c, c->in[0], i, dim); }
+
+PlStatus pl_index_check_along(const PlInfer *c, const PlArray *x, int i, int dim) {
+  const PlArray *index = c->in[i];
   PL_TRY(pl_index_check(c, i));
   if (index->numel == 0) return PL_OK;
   bool fits = (x->ndim ? x->ndim : 1) == (index->ndim ? index->ndim : 1);
@@ -73,7 +75,10 @@ static PlVal back(PlMaker *g, const PlOp *op, PlVal v, PlVal index, int n, const
   return pl_g_op(g, op, 2, in, &a, NULL);
 }
 
-static PlStatus first_shape_infer(PlInfer *c) { return pl_index_infer_shape(c, 0); }
+/* x of the forward op, as attribute `shape` describes it. */
+static PlArray big_of(const PlInfer *c) {
+  return (PlArray){.shape = pl_attr_list(c->attrs, 0), .ndim = (uint8_t)pl_attr_n(c->attrs, 0), .dtype = c->in[0]->dtype};
+}
 
 /* ---- gather ---------------------------------------------------------------------------------------------- */
 
@@ -112,6 +117,14 @@ const PlOp pl_op_gather_wrapping = {
     .grad = gather_grad, PL_KERNEL(gather),
 };
 
+static PlStatus gather_bwd_infer(PlInfer *c) {
+  PL_TRY(pl_index_infer_shape(c, 0));
+  const PlArray x = big_of(c);
+  PL_TRY(pl_check_axis(c, 1, x.ndim));
+  PL_TRY(pl_check_like(c, 0, 1));
+  return pl_index_check_along(c, &x, 1, (int)pl_attr_i(c->attrs, 1));
+}
+
 static PlStatus gather_bwd_grad(PlMaker *g) {
   if (g->want[0])
     g->dx[0] = at_dim(g, &pl_op_gather_wrapping, g->dy[0], g->x[1], pl_attr_i(g->attrs, 1), pl_attr_i(g->attrs, 2));
@@ -124,7 +137,7 @@ const PlOp pl_op_gather_bwd = {
     .nin = 2, .nout = 1, .nattr = 3, .args = {"dy", "index"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_BASE},
     .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS | PL_F_SPREAD,
-    .infer = first_shape_infer, .grad = gather_bwd_grad, PL_KERNEL(gather_bwd),
+    .infer = gather_bwd_infer, .grad = gather_bwd_grad, PL_KERNEL(gather_bwd),
 };
 
 /* ---- take_along_dim ----------------------------------------------------------------------------------------- */
@@ -211,6 +224,17 @@ const PlOp pl_op_index_select = {
     PL_KERNEL(index_select),
 };
 
+static PlStatus index_select_bwd_infer(PlInfer *c) {
+  int64_t rows[PL_MAX_DIM];
+  PL_TRY(pl_index_infer_shape(c, 0));
+  const PlArray x = big_of(c);
+  PL_TRY(pl_check_axis(c, 1, x.ndim));
+  PL_TRY(pl_index_check_list(c, 1));
+  for (int d = 0; d < x.ndim; d++) rows[d] = d == pl_attr_i(c->attrs, 1) ? c->in[1]->numel : x.shape[d];
+  if (x.ndim == 0 && c->in[1]->numel != 1) PL_FAIL(PL_ERR_SHAPE, "%s: a 0-d tensor takes one index", c->op->name);
+  return pl_check_shape(c, 0, x.ndim, rows);
+}
+
 static PlStatus index_select_bwd_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = pl_g_index_select(g, g->dy[0], g->x[1], pl_attr_i(g->attrs, 1), pl_attr_i(g->attrs, 2));
   return g->status;
@@ -221,7 +245,7 @@ const PlOp pl_op_index_select_bwd = {
     .doc = "Adds the rows of dy into zeros of the shape where index_select read.",
     .nin = 2, .nout = 1, .nattr = 3, .args = {"dy", "index"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = first_shape_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = index_select_bwd_infer,
     .grad = index_select_bwd_grad, PL_KERNEL(index_select_bwd),
 };
 
@@ -252,6 +276,12 @@ const PlOp pl_op_take = {
     PL_KERNEL(take),
 };
 
+static PlStatus take_bwd_infer(PlInfer *c) {
+  PL_TRY(pl_index_check(c, 1));
+  PL_TRY(pl_check_like(c, 0, 1));
+  return pl_index_infer_shape(c, 0);
+}
+
 static PlStatus take_bwd_grad(PlMaker *g) {
   PlAttrs a;
   PlVal in[2] = {g->dy[0], g->x[1]};
@@ -266,7 +296,7 @@ const PlOp pl_op_take_bwd = {
     .doc = "Adds dy into zeros of the shape where take read.",
     .nin = 2, .nout = 1, .nattr = 2, .args = {"dy", "index"},
     .attrs = {A_SHAPE_REQ("shape"), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = first_shape_infer,
+    .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = take_bwd_infer,
     .grad = take_bwd_grad, PL_KERNEL(take_bwd),
 };
 
@@ -321,6 +351,11 @@ static PlStatus embedding_bwd_infer(PlInfer *c) {
   PL_TRY(pl_check_ndim(c, 0, 1, PL_MAX_DIM));
   int64_t sizes[2] = {pl_attr_i(c->attrs, 0), dy->shape[dy->ndim - 1]};
   PL_TRY(pl_sizes_check(c, 2, sizes));
+  PL_TRY(pl_index_check(c, 1));
+  PL_TRY(pl_check_shape(c, 1, dy->ndim - 1, dy->shape));
+  if (pl_attr_has(c->attrs, 1) && padding_row(pl_attr_i(c->attrs, 1), sizes[0], pl_attr_i(c->attrs, 3)) < 0)
+    PL_FAIL(PL_ERR_INDEX, "%s: padding_idx %lld is none of %lld rows", c->op->name, (long long)pl_attr_i(c->attrs, 1),
+            (long long)sizes[0]);
   pl_desc_set(&c->out[0], (PlDtype)dy->dtype, 2, sizes);
   return PL_OK;
 }

@@ -13,6 +13,8 @@ PlStatus pl_index_check(const PlInfer *c, int i);
 /* Input i is a 0-d or 1-d tensor of index values. */
 PlStatus pl_index_check_list(const PlInfer *c, int i);
 /* index (input i) beside x for gather and scatter: as many dims, no size above x's but along dim. */
+/* The same for positions of x, which is no input. */
+PlStatus pl_index_check_along(const PlInfer *c, const PlArray *x, int i, int dim);
 PlStatus pl_index_check_beside(const PlInfer *c, int i, int dim);
 /* Output 0: the shape in list attribute k, the dtype of input 0. */
 PlStatus pl_index_infer_shape(PlInfer *c, int k);

@@ -54,7 +54,12 @@ const PlOp pl_op_index = {
     .grad = index_grad, PL_KERNEL(index),
 };
 
-static PlStatus index_bwd_infer(PlInfer *c) { return pl_index_infer_shape(c, 0); }
+static PlStatus index_bwd_infer(PlInfer *c) {
+  PlkIndexPlan plan;
+  PL_TRY(pl_index_infer_shape(c, 0));
+  PL_TRY(plan_of(c, 1, 1, c->out[0].ndim, c->out[0].shape, &plan));
+  return pl_check_shape(c, 0, plan.ndim, plan.shape);
+}
 
 static PlStatus index_bwd_grad(PlMaker *g) {
   PlVal in[PL_MAX_INDICES + 1];

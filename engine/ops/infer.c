@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/ops/op.h"
+#include "engine/tensor.h"
 
 /* ---- texts ---------------------------------------------------------------------------------- */
 
@@ -188,4 +189,30 @@ PlStatus pl_check_ndim(const PlInfer *c, int i, int lo, int hi) {
             arg_name(c, i), lo, lo == 1 ? "" : "s", got);
   PL_FAIL(PL_ERR_SHAPE, "%s: %s must have %d to %d dims, got %s; reshape it first", c->op->name,
           arg_name(c, i), lo, hi, got);
+}
+
+PlStatus pl_check_same_dtype(const PlInfer *c, int i, int j) {
+  const PlArray *a = i < c->nin ? c->in[i] : NULL, *b = c->in[j];
+  if (!a || !b || a->dtype == b->dtype) return PL_OK;
+  PL_FAIL(PL_ERR_DTYPE, "%s: %s x %s: dtypes differ; convert one, such as %s:to(\"%s\")", c->op->name,
+          pl_desc_text(a), pl_desc_text(b), arg_name(c, j), pl_dtype_name((PlDtype)a->dtype));
+}
+
+PlStatus pl_check_shape(const PlInfer *c, int i, int ndim, const int64_t *shape) {
+  const PlArray *a = i < c->nin ? c->in[i] : NULL;
+  if (!a) return PL_OK;
+  const PlArray want = {.dtype = a->dtype, .ndim = (uint8_t)(ndim < PL_MAX_DIM ? ndim : PL_MAX_DIM), .shape = shape};
+  if (ndim <= PL_MAX_DIM && pl_shape_equal(a, &want)) return PL_OK;
+  PL_FAIL(PL_ERR_SHAPE, "%s: %s is %s, should be %s", c->op->name, arg_name(c, i), pl_desc_text(a), pl_desc_text(&want));
+}
+
+PlStatus pl_check_like(const PlInfer *c, int i, int j) {
+  return c->in[j] ? pl_check_shape(c, i, c->in[j]->ndim, c->in[j]->shape) : PL_OK;
+}
+
+PlStatus pl_check_axis(const PlInfer *c, int k, int ndim) {
+  if (!pl_attr_has(c->attrs, k)) return PL_OK;
+  const int64_t d = pl_attr_i(c->attrs, k), n = ndim > 0 ? ndim : 1;
+  if (d >= 0 && d < n) return PL_OK;
+  PL_FAIL(PL_ERR_ARG, "%s: %s %lld is no dimension of a tensor of %d", c->op->name, c->op->attrs[k].name, (long long)d, ndim);
 }

@@ -66,11 +66,18 @@ const PlOp pl_op_cat = {
     PL_KERNEL(cat),
 };
 
+/* No list of the script's: no empty 1-d tensor stands among others, and dim is as the maker resolved it. */
+static PlStatus slices_bwd_infer(PlInfer *c) {
+  for (int i = 1; i < c->nin; i++) PL_TRY(pl_check_ndim(c, i, c->in[0]->ndim, c->in[0]->ndim));
+  PL_TRY(pl_check_axis(c, 0, c->in[0]->ndim));
+  return cat_infer(c);
+}
+
 const PlOp pl_op_slices_bwd = {
     .name = "slices_bwd",
     .doc = "The sum of what slice_bwd makes of slices that follow each other along dim, from end to end.",
     .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"dys"}, .attrs = {A_INT_REQ("dim")},
-    .cls = PL_INDEXING, .batch = pl_batch_list, .promote = PL_PROMOTE_ALL, .flags = PL_F_LINEAR | PL_F_INTERNAL, .infer = cat_infer, .grad = cat_grad,
+    .cls = PL_INDEXING, .batch = pl_batch_list, .promote = PL_PROMOTE_ALL, .flags = PL_F_LINEAR | PL_F_INTERNAL, .infer = slices_bwd_infer, .grad = cat_grad,
     PL_KERNEL(slices_bwd),
 };
 
@@ -164,12 +171,26 @@ static PlVal without_shape(PlMaker *g, const PlOp *op, int nin, const PlVal *in)
   return pl_g_op(g, op, nin, in, &a, NULL);
 }
 
-static PlStatus last_shape_infer(PlInfer *c) {
-  int k = c->op->nattr - 1;
-  PL_TRY(pl_sizes_check(c, pl_attr_n(c->attrs, k), pl_attr_list(c->attrs, k)));
-  pl_desc_set(&c->out[0], (PlDtype)c->in[0]->dtype, pl_attr_n(c->attrs, k), pl_attr_list(c->attrs, k));
+/* The rule of a backward op: its last attribute is the shape of x, and dy must be what `forward` makes of such an x with
+ * the other attributes, which are the same. `dim`: that of them which is an axis of x, or -1. */
+static PlStatus last_shape_infer(PlInfer *c, PlStatus (*forward)(PlInfer *), int dim) {
+  const int k = c->op->nattr - 1, n = pl_attr_n(c->attrs, k);
+  const int64_t *shape = pl_attr_list(c->attrs, k);
+  PL_TRY(pl_sizes_check(c, n, shape));
+  PlArray x = {.shape = shape, .ndim = (uint8_t)n, .dtype = c->in[0]->dtype, .numel = 1};
+  for (int d = 0; d < n; d++) x.numel *= shape[d];
+  if (dim >= 0) PL_TRY(pl_check_axis(c, dim, n));
+  const PlArray *in[2] = {&x, c->nin > 1 ? c->in[1] : NULL};
+  PlDesc y = {0};
+  PlInfer f = *c;
+  f.in = in;
+  f.out = &y;
+  PL_TRY(forward(&f));
+  PL_TRY(pl_check_shape(c, 0, y.ndim, y.shape));
+  pl_desc_set(&c->out[0], (PlDtype)c->in[0]->dtype, n, shape);
   return PL_OK;
 }
+static PlStatus tile_bwd_infer(PlInfer *c) { return last_shape_infer(c, tile_infer, -1); }
 
 static PlStatus tile_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = with_shape(g, &pl_op_tile_bwd, 1, &g->dy[0]);
@@ -195,7 +216,7 @@ const PlOp pl_op_tile_bwd = {
     .doc = "Adds the repeats of a tiled gradient up.",
     .nin = 1, .nout = 1, .nattr = 2, .args = {"dy"},
     .attrs = {A_SHAPE_REQ("dims"), A_SHAPE_REQ("shape")},
-    .cls = PL_REDUCTION, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
+    .cls = PL_REDUCTION, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = tile_bwd_infer,
     .grad = tile_bwd_grad, PL_KERNEL(tile_bwd),
 };
 
@@ -241,6 +262,7 @@ const PlOp pl_op_repeat_interleave = {
     PL_KERNEL(repeat_interleave),
 };
 
+static PlStatus repeat_interleave_bwd_infer(PlInfer *c) { return last_shape_infer(c, repeat_interleave_infer, 1); }
 static PlStatus repeat_interleave_bwd_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = without_shape(g, &pl_op_repeat_interleave, 1, &g->dy[0]);
   return g->status;
@@ -251,7 +273,7 @@ const PlOp pl_op_repeat_interleave_bwd = {
     .doc = "Adds runs of repeats up.",
     .nin = 1, .nout = 1, .nattr = 3, .args = {"dy"},
     .attrs = {A_INT_REQ("repeats"), A_INT_OPT("dim"), A_SHAPE_REQ("shape")},
-    .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
+    .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = repeat_interleave_bwd_infer,
     .grad = repeat_interleave_bwd_grad, PL_KERNEL(repeat_interleave_bwd),
 };
 
@@ -260,15 +282,21 @@ static int64_t count_at(const PlArray *a, int64_t i) {
   return a->dtype == PL_I64 ? ((const int64_t *)a->data)[at] : ((const int32_t *)a->data)[at];
 }
 
+static PlStatus check_counts(const PlInfer *c, int64_t n) {
+  const PlArray *r = c->in[1];
+  PL_TRY(pl_check_ndim(c, 1, 0, 1));
+  if (r->dtype != PL_I64 && r->dtype != PL_I32)
+    PL_FAIL(PL_ERR_DTYPE, "%s: counts must be i64 or i32, got %s", c->op->name, pl_desc_text(r));
+  if (r->numel != n && r->numel != 1)
+    PL_FAIL(PL_ERR_SHAPE, "%s: %lld counts for %lld positions of %s", c->op->name, (long long)r->numel, (long long)n,
+            pl_desc_text(c->in[0]));
+  return PL_OK;
+}
+
 static PlStatus repeat_each_infer(PlInfer *c) {
   const PlArray *r = c->in[1];
   int64_t n = positions(c, 0), total = 0;
-  PL_TRY(pl_check_ndim(c, 1, 0, 1));
-  if (r->dtype != PL_I64 && r->dtype != PL_I32)
-    PL_FAIL(PL_ERR_DTYPE, "repeat_each: counts must be i64 or i32, got %s", pl_desc_text(r));
-  if (r->numel != n && r->numel != 1)
-    PL_FAIL(PL_ERR_SHAPE, "repeat_each: %lld counts for %lld positions of %s", (long long)r->numel, (long long)n,
-            pl_desc_text(c->in[0]));
+  PL_TRY(check_counts(c, n));
   for (int64_t i = 0; i < n; i++) {
     int64_t k = count_at(r, r->numel == 1 ? 0 : i);
     if (k < 0) PL_FAIL(PL_ERR_ARG, "repeat_each: count %lld at position %lld is negative", (long long)k, (long long)i + 1);
@@ -294,6 +322,25 @@ const PlOp pl_op_repeat_each = {
     .infer = repeat_each_infer, .grad = repeat_each_grad, PL_KERNEL(repeat_each),
 };
 
+/* What the counts add up to is not known here: the kernel looks. */
+static PlStatus repeat_each_bwd_infer(PlInfer *c) {
+  const PlArray *dy = c->in[0];
+  const int n = pl_attr_n(c->attrs, 1);
+  const int64_t *shape = pl_attr_list(c->attrs, 1);
+  PL_TRY(pl_sizes_check(c, n, shape));
+  PL_TRY(pl_check_axis(c, 0, n));
+  const bool flat = !pl_attr_has(c->attrs, 0) || n == 0;
+  int64_t count = 1;
+  for (int d = 0; d < n; d++) count *= shape[d];
+  PL_TRY(check_counts(c, flat ? count : shape[pl_attr_i(c->attrs, 0)]));
+  if (flat) PL_TRY(pl_check_ndim(c, 0, 1, 1));
+  bool fits = flat || dy->ndim == n;
+  for (int d = 0; !flat && fits && d < n; d++) fits = d == pl_attr_i(c->attrs, 0) || dy->shape[d] == shape[d];
+  if (!fits) PL_FAIL(PL_ERR_SHAPE, "%s: %s does not fit the shape", c->op->name, pl_desc_text(dy));
+  pl_desc_set(&c->out[0], (PlDtype)dy->dtype, n, shape);
+  return PL_OK;
+}
+
 static PlStatus repeat_each_bwd_grad(PlMaker *g) {
   PlVal in[2] = {g->dy[0], g->x[1]};
   if (g->want[0]) g->dx[0] = without_shape(g, &pl_op_repeat_each, 2, in);
@@ -305,7 +352,7 @@ const PlOp pl_op_repeat_each_bwd = {
     .doc = "Adds runs of counted repeats up.",
     .nin = 2, .nout = 1, .nattr = 2, .args = {"dy", "counts"},
     .attrs = {A_INT_OPT("dim"), A_SHAPE_REQ("shape")},
-    .cls = PL_REDUCTION, .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
+    .cls = PL_REDUCTION, .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = repeat_each_bwd_infer,
     .grad = repeat_each_bwd_grad, PL_KERNEL(repeat_each_bwd),
 };
 
@@ -373,6 +420,7 @@ const PlOp pl_op_pad = {
     .batch = pl_batch_each, .infer = pad_infer, .grad = pad_grad, PL_KERNEL(pad),
 };
 
+static PlStatus pad_bwd_infer(PlInfer *c) { return last_shape_infer(c, pad_infer, -1); }
 static PlStatus pad_bwd_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = pad_like(g, &pl_op_pad, g->dy[0], false);
   return g->status;
@@ -383,6 +431,6 @@ const PlOp pl_op_pad_bwd = {
     .doc = "Adds the borders of a padded gradient back to where they were read.",
     .nin = 1, .nout = 1, .nattr = 3, .args = {"dy"},
     .attrs = {A_INTS_REQ("pad"), A_ENUM("mode", "constant|reflect|replicate|circular", 0), A_SHAPE_REQ("shape")},
-    .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = last_shape_infer,
+    .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = pad_bwd_infer,
     .grad = pad_bwd_grad, PL_KERNEL(pad_bwd),
 };

@@ -2,6 +2,7 @@
  * Losses over classes: x[N,C,…] or x[C], classes along dim 2 (dim 1 of x[C]); targets are class numbers of
  * x's shape without that dim, counted from index_base. A target equal to ignore_index adds nothing. */
 #include "engine/ops/dims.h"
+#include "engine/ops/view.h"
 #include "kernels/loss.h"
 
 #define ATTRS A_ENUM("reduction", "none|mean|sum", 1), A_INT("ignore_index", -100), A_BASE
@@ -15,11 +16,11 @@ static void loss_desc(PlInfer *c, PlDesc *d, PlDtype dtype, bool reduced) {
   if (reduced) d->ndim = 0;
 }
 
-static PlStatus check_weight(const PlInfer *c, const PlArray *x) {
-  const PlArray *w = c->in[2];
+static PlStatus check_weight(const PlInfer *c, int i, const PlArray *x) {
+  const PlArray *w = c->in[i];
   int64_t C = x->shape[class_dim(x)];
   if (!w) return PL_OK;
-  PL_TRY(pl_check_float(c, 2));
+  PL_TRY(pl_check_float(c, i));
   if (w->ndim != 1 || w->shape[0] != C)
     PL_FAIL(PL_ERR_SHAPE, "%s: weight is %s, but x has %lld classes: f32[%lld] is needed", c->op->name, pl_desc_text(w),
             (long long)C, (long long)C);
@@ -32,21 +33,37 @@ static PlStatus check_smooth(const PlInfer *c, int k) {
   return PL_OK;
 }
 
-static PlStatus class_infer(PlInfer *c) {
-  const PlArray *x = c->in[0], *t = c->in[1];
+/* Target t: class numbers, of x's shape without the classes. */
+static PlStatus check_target(const PlInfer *c, const PlArray *x, const PlArray *t) {
   PlDesc want;
-  PL_TRY(pl_check_float(c, 0));
-  PL_TRY(pl_check_ndim(c, 0, 1, PL_MAX_DIM));
   if (!pl_is_int((PlDtype)t->dtype))
     PL_FAIL(PL_ERR_DTYPE, "%s: target is %s, but class numbers are integers (i64); for probabilities use cross_entropy_prob",
             c->op->name, pl_desc_text(t));
-  loss_desc(c, &want, PL_I64, false);
+  dims_desc(&want, PL_I64, x, 1u << class_dim(x), false);
   bool fits = t->ndim == want.ndim;
   for (int d = 0; fits && d < t->ndim; d++) fits = t->shape[d] == want.shape[d];
   if (!fits)
     PL_FAIL(PL_ERR_SHAPE, "%s: x is %s, so target must have its shape without dim %d (the classes), got %s", c->op->name,
             pl_desc_text(x), class_dim(x) + 1, pl_desc_text(t));
-  PL_TRY(check_weight(c, x));
+  return PL_OK;
+}
+
+/* Of a backward op: dy is the loss's gradient, one number unless nothing was reduced. */
+static PlStatus check_bwd(const PlInfer *c, const PlArray *x, int target, int weight) {
+  PL_TRY(check_target(c, x, c->in[target]));
+  PL_TRY(pl_check_float(c, 0));
+  if (pl_attr_i(c->attrs, 0) == 0) PL_TRY(pl_check_like(c, 0, target));
+  else if (c->in[0]->numel != 1)
+    PL_FAIL(PL_ERR_SHAPE, "%s: dy is %s, but a reduced loss is one number", c->op->name, pl_desc_text(c->in[0]));
+  return weight < c->nin ? check_weight(c, weight, x) : PL_OK;
+}
+
+static PlStatus class_infer(PlInfer *c) {
+  const PlArray *x = c->in[0], *t = c->in[1];
+  PL_TRY(pl_check_float(c, 0));
+  PL_TRY(pl_check_ndim(c, 0, 1, PL_MAX_DIM));
+  PL_TRY(check_target(c, x, t));
+  PL_TRY(check_weight(c, 2, x));
   loss_desc(c, &c->out[0], c->compute, pl_attr_i(c->attrs, 0) != 0);
   if (c->op->nout == 1) return PL_OK;
   loss_desc(c, &c->out[1], c->compute == PL_F64 ? PL_F64 : PL_F32, false);
@@ -83,7 +100,12 @@ const PlOp pl_op_nll_loss = {
     .infer = class_infer, .grad = nll_loss_grad, PL_KERNEL(nll_loss)};
 
 static PlStatus nll_bwd_infer(PlInfer *c) {
-  pl_desc_set(&c->out[0], c->compute, pl_attr_n(c->attrs, 3), pl_attr_list(c->attrs, 3));
+  const int n = pl_attr_n(c->attrs, 3);
+  const PlArray x = {.shape = pl_attr_list(c->attrs, 3), .ndim = (uint8_t)n, .dtype = (uint8_t)c->compute};
+  PL_TRY(pl_sizes_check(c, n, x.shape));
+  if (n == 0) PL_FAIL(PL_ERR_SHAPE, "%s: a shape with classes is wanted", c->op->name);
+  PL_TRY(check_bwd(c, &x, 1, 2));
+  pl_desc_set(&c->out[0], c->compute, n, x.shape);
   return PL_OK;
 }
 /* The loss is linear in x, so the gradient of its adjoint is the loss itself. */
@@ -124,8 +146,18 @@ const PlOp pl_op_cross_entropy = {
     .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = class_infer,
     .grad = cross_entropy_grad, PL_KERNEL(cross_entropy)};
 
+static PlStatus check_ce_bwd(const PlInfer *c, int weight) {
+  const PlArray *x = c->in[1];
+  PL_TRY(pl_check_ndim(c, 1, 1, PL_MAX_DIM));
+  PL_TRY(pl_check_float(c, 1));
+  PL_TRY(check_bwd(c, x, 2, weight));
+  PL_TRY(pl_check_like(c, 3, 2));
+  PL_TRY(pl_check_float(c, 3));
+  return check_smooth(c, 3);
+}
 static PlStatus ce_bwd_infer(PlInfer *c) {
   const PlArray *x = c->in[1];
+  PL_TRY(check_ce_bwd(c, 4));
   pl_desc_set(&c->out[0], (PlDtype)x->dtype, x->ndim, x->shape);
   return PL_OK;
 }
@@ -147,6 +179,9 @@ const PlOp pl_op_cross_entropy_bwd = {
     PL_KERNEL(cross_entropy_bwd)};
 
 static PlStatus ce_bwd2_infer(PlInfer *c) {
+  PL_TRY(check_ce_bwd(c, 5));
+  PL_TRY(pl_check_like(c, 4, 1));
+  PL_TRY(pl_check_float(c, 4));
   for (int i = 0; i < 2; i++) pl_desc_set(&c->out[i], (PlDtype)c->in[i]->dtype, c->in[i]->ndim, c->in[i]->shape);
   return PL_OK;
 }
@@ -168,7 +203,7 @@ static PlStatus prob_infer(PlInfer *c) {
   if (!fits)
     PL_FAIL(PL_ERR_SHAPE, "%s: x is %s, target %s; target probabilities have x's shape", c->op->name, pl_desc_text(x),
             pl_desc_text(t));
-  PL_TRY(check_weight(c, x));
+  PL_TRY(check_weight(c, 2, x));
   PL_TRY(check_smooth(c, 1));
   loss_desc(c, &c->out[0], c->compute, pl_attr_i(c->attrs, 0) != 0);
   return PL_OK;

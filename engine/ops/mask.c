@@ -93,7 +93,22 @@ const PlOp pl_op_masked_select = {
     .grad = masked_select_grad, PL_KERNEL(masked_select),
 };
 
-static PlStatus shape_attr_infer(PlInfer *c) { return pl_index_infer_shape(c, 0); }
+/* How many are true is not known here: the kernel looks. */
+static PlStatus masked_bwd_infer(PlInfer *c) {
+  const PlArray *mask = c->in[1];
+  PL_TRY(pl_index_infer_shape(c, 0));
+  PL_TRY(pl_check_dtype(c, 1, PL_BOOL));
+  const bool select = c->op == &pl_op_masked_select_bwd;
+  const int n = select ? c->out[0].ndim : c->in[0]->ndim;
+  const int64_t *shape = select ? c->out[0].shape : c->in[0]->shape;
+  if (select) PL_TRY(pl_check_ndim(c, 0, 1, 1));
+  bool fits = mask->ndim <= n;
+  for (int d = 1; fits && d <= mask->ndim; d++)
+    fits = mask->shape[mask->ndim - d] == 1 || mask->shape[mask->ndim - d] == shape[n - d];
+  if (!fits)
+    PL_FAIL(PL_ERR_SHAPE, "%s: mask %s does not broadcast to what it selects from", c->op->name, pl_desc_text(mask));
+  return PL_OK;
+}
 
 static PlStatus masked_select_bwd_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = pl_g2(g, &pl_op_masked_select, g->dy[0], g->x[1]);
@@ -105,7 +120,7 @@ const PlOp pl_op_masked_select_bwd = {
     .doc = "Zeros of the shape with dy's elements where the mask is true.",
     .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "mask"},
     .attrs = {A_SHAPE_REQ("shape")},
-    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shape_attr_infer,
+    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = masked_bwd_infer,
     .grad = masked_select_bwd_grad, PL_KERNEL(masked_select_bwd),
 };
 
@@ -150,7 +165,7 @@ const PlOp pl_op_masked_scatter_bwd = {
     .doc = "The elements of dy where the mask is true, in front of zeros of the shape.",
     .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "mask"},
     .attrs = {A_SHAPE_REQ("shape")},
-    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shape_attr_infer,
+    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = masked_bwd_infer,
     .grad = masked_scatter_bwd_grad, PL_KERNEL(masked_scatter_bwd),
 };
 

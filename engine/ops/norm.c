@@ -104,6 +104,20 @@ const PlOp pl_op_rms_norm = {
     .infer = layer_infer, .grad = rms_norm_grad,
     PL_KERNEL(layer_norm)};
 
+/* Of a backward op: dy and x of one shape and dtype, statistics of `ndim` sizes, a weight of `wdim` sizes, all floating.
+ * Inputs: dy, x, 1 or 2 statistics, weight. */
+static PlStatus check_bwd(const PlInfer *c, int ndim, const int64_t *stat, int wdim, const int64_t *weight) {
+  PL_TRY(pl_check_float(c, 1));
+  PL_TRY(pl_check_like(c, 0, 1));
+  PL_TRY(pl_check_same_dtype(c, 0, 1));
+  for (int i = 2; i < c->op->nin - 1; i++) {
+    PL_TRY(pl_check_dtype(c, i, stat_dtype((PlDtype)c->in[1]->dtype)));
+    PL_TRY(pl_check_shape(c, i, ndim, stat));
+  }
+  if (c->nin == c->op->nin && c->in[c->nin - 1]) PL_TRY(pl_check_float(c, c->nin - 1));
+  return pl_check_shape(c, c->op->nin - 1, wdim, weight);
+}
+
 /* dx like x; dw and db of the parameters' shape in the dtype of statistics; none where not wanted. */
 static void bwd_descs(PlInfer *c, int ndim, const int64_t *shape) {
   const PlArray *x = c->in[1];
@@ -114,6 +128,12 @@ static void bwd_descs(PlInfer *c, int ndim, const int64_t *shape) {
     if (!(wanted >> o & 1)) c->out[o].dtype = PL_NDTYPE;
 }
 static PlStatus layer_bwd_infer(PlInfer *c) {
+  const PlArray *x = c->in[1];
+  const int k = pl_attr_n(c->attrs, 0);
+  int64_t stat[PL_MAX_DIM];
+  PL_TRY(check_normalized(c, x));
+  for (int d = 0; d < x->ndim; d++) stat[d] = d < x->ndim - k ? x->shape[d] : 1;
+  PL_TRY(check_bwd(c, x->ndim, stat, k, pl_attr_list(c->attrs, 0)));
   bwd_descs(c, pl_attr_n(c->attrs, 0), pl_attr_list(c->attrs, 0));
   return PL_OK;
 }
@@ -160,8 +180,14 @@ static PlStatus group_norm_grad(PlMaker *g) {
   give_bwd(g, &pl_op_group_norm_bwd, 5, in, &a, 1, 2);
   return g->status;
 }
-static PlStatus channel_bwd_infer(PlInfer *c) {
-  bwd_descs(c, 1, &c->in[1]->shape[c->in[1]->ndim > 1]);
+static PlStatus group_bwd_infer(PlInfer *c) {
+  const PlArray *x = c->in[1];
+  const int64_t G = pl_attr_i(c->attrs, 0);
+  PL_TRY(pl_check_ndim(c, 1, 2, PL_MAX_DIM));
+  if (G < 1 || x->shape[1] % G != 0)
+    PL_FAIL(PL_ERR_SHAPE, "%s: num_groups = %lld does not divide the channels of %s", c->op->name, (long long)G, pl_desc_text(x));
+  PL_TRY(check_bwd(c, 2, (const int64_t[]){x->shape[0], G}, 1, &x->shape[1]));
+  bwd_descs(c, 1, &x->shape[1]);
   return PL_OK;
 }
 
@@ -177,7 +203,7 @@ const PlOp pl_op_group_norm = {
 const PlOp pl_op_group_norm_bwd = {
     .name = "group_norm_bwd", .doc = "The gradients of group_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 2,
     .args = {"dy", "x", "mean", "rstd", "weight"}, .attrs = {A_INT_REQ("num_groups"), A_INT_REQ("wanted")},
-    .cls = PL_REDUCTION, .flags = BWD_FLAGS, .infer = channel_bwd_infer, .grad = norm_second_group,
+    .cls = PL_REDUCTION, .flags = BWD_FLAGS, .infer = group_bwd_infer, .grad = norm_second_group,
     PL_KERNEL(group_norm_bwd)};
 
 /* ---- batch norm -------------------------------------------------------------------------------------------- */
@@ -212,7 +238,12 @@ static PlStatus batch_norm_grad(PlMaker *g) {
 }
 
 static PlStatus batch_bwd_infer(PlInfer *c) {
-  PL_TRY(channel_bwd_infer(c));
+  const PlArray *x = c->in[1];
+  PL_TRY(pl_check_ndim(c, 1, 1, PL_MAX_DIM));
+  if (x->ndim == 1 && x->numel > 0) PL_TRY(pl_check_ndim(c, 1, 2, PL_MAX_DIM));
+  const int64_t *channels = &x->shape[x->ndim > 1];
+  PL_TRY(check_bwd(c, 1, channels, 1, channels));
+  bwd_descs(c, 1, channels);
   c->out[0].layout = PL_MAY_FOLLOW;
   return PL_OK;
 }

@@ -316,6 +316,13 @@ PlStatus pl_infer_reduced(PlInfer *c, PlDtype dtype);
 PlStatus pl_check_float(const PlInfer *c, int i);           /* input i must be floating */
 PlStatus pl_check_dtype(const PlInfer *c, int i, PlDtype d); /* … exactly d */
 PlStatus pl_check_ndim(const PlInfer *c, int i, int lo, int hi);
+/* Input i has the shape of input j, or this shape; the dtype of input j. An optional one that is not given passes. */
+PlStatus pl_check_like(const PlInfer *c, int i, int j);
+PlStatus pl_check_shape(const PlInfer *c, int i, int ndim, const int64_t *shape);
+PlStatus pl_check_same_dtype(const PlInfer *c, int i, int j);
+/* The integer attribute k, where it is given, is a dimension of a tensor of ndim dims, 0-based. Internal ops have such
+ * attributes: their makers resolved them. */
+PlStatus pl_check_axis(const PlInfer *c, int k, int ndim);
 void pl_desc_set(PlDesc *d, PlDtype dtype, int ndim, const int64_t *shape);
 PlDtype pl_promote2(PlDtype a, PlDtype b);
 PlDtype pl_default_float(void);

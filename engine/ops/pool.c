@@ -184,6 +184,10 @@ static PlStatus max_bwd_infer(PlInfer *c) {
   PL_TRY(sizes_infer(c, MAX_SIZES));
   if (nd < 1 || nd > 3 || lead < 0 || memcmp(c->in[0]->shape, c->out[0].shape, (size_t)lead * sizeof(int64_t)) != 0)
     PL_FAIL(PL_ERR_SHAPE, "%s: %s does not fit the sizes", c->op->name, pl_desc_text(c->in[0]));
+  PlGeometry v;
+  PL_TRY(read_pool(c->op->name, c->attrs, nd, true, &v));
+  if (pl_attr_n(c->attrs, STRIDE) != nd || pl_attr_n(c->attrs, PADDING) != nd || pl_attr_n(c->attrs, MAX_DILATION) != nd)
+    PL_FAIL(PL_ERR_ARG, "%s: stride, padding and dilation need an entry a spatial dim", c->op->name);
   may_follow(c, nd);
   return PL_OK;
 }

@@ -96,13 +96,6 @@ PlStatus pl_window_dense(PlWindow *w, const PlArray *src, int keep, void **scrat
 
 /* ---- shapes --------------------------------------------------------------------------------------------- */
 
-PlStatus pl_check_same_dtype(const PlInfer *c, int i, int j) {
-  const PlArray *a = c->in[i], *b = c->in[j];
-  if (!a || !b || a->dtype == b->dtype) return PL_OK;
-  PL_FAIL(PL_ERR_DTYPE, "%s: %s x %s: dtypes differ; convert one, such as %s:to(\"%s\")", c->op->name,
-          pl_desc_text(a), pl_desc_text(b), c->op->args[j], pl_dtype_name((PlDtype)a->dtype));
-}
-
 static PlStatus inner_fail(const PlInfer *c, const PlArray *a, const PlArray *b, int64_t ka, int64_t kb) {
   const char *ta = pl_desc_text(a), *tb = pl_desc_text(b);
   int64_t tail = 1;

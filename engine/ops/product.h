@@ -29,7 +29,6 @@ PlStatus pl_run_matmul(const PlkCall *call, PlKernel kernel, bool ta, bool tb);
 /* Output shape of that product; errors name the op and a likely fix. */
 PlStatus pl_infer_matmul(PlInfer *c, int ia, int ib, bool ta, bool tb);
 double pl_flops_matmul(const PlInfer *c);
-PlStatus pl_check_same_dtype(const PlInfer *c, int i, int j);
 
 /* op(a) op(b) through matmul_t, ranks ≥ 2; and the sum over leading dims of xᵀ y. */
 PlVal pl_g_matmul(PlMaker *g, PlVal a, PlVal b, bool ta, bool tb);

@@ -145,6 +145,10 @@ static PlStatus dropout_infer(PlInfer *c) {
   double p = pl_attr_f(c->attrs, 0);
   PL_TRY(pl_check_float(c, 0));
   if (!(p >= 0.0 && p <= 1.0)) PL_FAIL(PL_ERR_ARG, "%s: p %g must be in 0..1", c->op->name, p);
+  if (c->op == &pl_op_dropout_bwd) {
+    PL_TRY(pl_check_dtype(c, 1, PL_BOOL));
+    PL_TRY(pl_check_like(c, 1, 0));
+  }
   PL_TRY(pl_infer_same(c));
   if (c->op->nout > 1) pl_desc_set(&c->out[1], PL_BOOL, c->in[0]->ndim, c->in[0]->shape);
   return PL_OK;

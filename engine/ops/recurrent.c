@@ -22,15 +22,6 @@ static PlStatus check_gates(const PlInfer *c, int ia, int ic) {
   return PL_OK;
 }
 
-static PlStatus check_like(const PlInfer *c, int i, int like) {
-  const PlArray *a = c->in[i], *b = c->in[like];
-  bool same = a->ndim == b->ndim;
-  for (int d = 0; same && d < a->ndim; d++) same = a->shape[d] == b->shape[d];
-  if (!same)
-    PL_FAIL(PL_ERR_SHAPE, "%s: %s should have the shape of %s", c->op->name, pl_desc_text(a), pl_desc_text(b));
-  return PL_OK;
-}
-
 static void like(PlInfer *c, int out, int i) {
   pl_desc_set(&c->out[out], (PlDtype)c->in[i]->dtype, c->in[i]->ndim, c->in[i]->shape);
 }
@@ -63,8 +54,8 @@ const PlOp pl_op_lstm_gates = {
 
 static PlStatus gates_bwd_infer(PlInfer *c) {
   PL_TRY(check_gates(c, 2, 3));
-  PL_TRY(check_like(c, 0, 3));
-  PL_TRY(check_like(c, 1, 3));
+  PL_TRY(pl_check_like(c, 0, 3));
+  PL_TRY(pl_check_like(c, 1, 3));
   like(c, 0, 2);
   like(c, 1, 3);
   return PL_OK;
@@ -89,10 +80,10 @@ const PlOp pl_op_lstm_gates_bwd = {
 
 static PlStatus gates_bwd2_infer(PlInfer *c) {
   PL_TRY(check_gates(c, 2, 3));
-  PL_TRY(check_like(c, 0, 3));
-  PL_TRY(check_like(c, 1, 3));
-  PL_TRY(check_like(c, 4, 2));
-  PL_TRY(check_like(c, 5, 3));
+  PL_TRY(pl_check_like(c, 0, 3));
+  PL_TRY(pl_check_like(c, 1, 3));
+  PL_TRY(pl_check_like(c, 4, 2));
+  PL_TRY(pl_check_like(c, 5, 3));
   for (int k = 0; k < 4; k++) like(c, k, k);
   return PL_OK;
 }

@@ -163,11 +163,23 @@ static PlStatus prod_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
+/* dy, where it is given, has the reduced shape, with dim or without; v has x's. */
+static PlStatus prod_bwd_infer(PlInfer *c) {
+  const PlArray *x = c->in[0], *dy = c->nin > 1 ? c->in[1] : NULL;
+  PL_TRY(pl_check_axis(c, 0, x->ndim));
+  const uint32_t mask = dims_single(c->attrs, 0, x->ndim);
+  const int64_t rows = x->numel > 0 ? x->numel / dims_count(x, mask) : dims_count(x, ~mask);
+  if (dy && dy->numel != rows)
+    PL_FAIL(PL_ERR_SHAPE, "%s: dy %s does not have one element a row of %s", c->op->name, pl_desc_text(dy), pl_desc_text(x));
+  if (c->nin > 2) PL_TRY(pl_check_like(c, 2, 0));
+  return pl_infer_same(c);
+}
+
 const PlOp pl_op_prod_bwd = {
     .name = "prod_bwd", .doc = "The gradient of prod: dy (1 if left out) times the product of the other elements.",
     .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "dy"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION,
     .batch = pl_batch_dims,
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = pl_infer_same, .grad = prod_bwd_grad,
+    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = prod_bwd_infer, .grad = prod_bwd_grad,
     .hessian = "xd",
     PL_KERNEL(prod_bwd)};
 
@@ -175,7 +187,7 @@ const PlOp pl_op_prod_bwd2 = {
     .name = "prod_bwd2", .doc = "The gradient of prod_bwd with respect to x; v is the gradient of its result.",
     .nin = 3, .nout = 1, .nattr = 1, .args = {"x", "dy", "v"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION,
     .batch = pl_batch_dims,
-    .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = pl_infer_same, PL_KERNEL(prod_bwd2)};
+    .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = prod_bwd_infer, PL_KERNEL(prod_bwd2)};
 
 /* ---- extremes --------------------------------------------------------------------------------------------- */
 

@@ -20,6 +20,10 @@ static PlStatus cumsum_grad(PlMaker *g) {
   g->dx[0] = g_to_input(g, v, (PlDtype)g->outd[0].dtype, 0);
   return g->status;
 }
+static PlStatus cumsum_rev_infer(PlInfer *c) {
+  PL_TRY(pl_check_axis(c, 0, c->in[0]->ndim));
+  return pl_infer_same(c);
+}
 static PlStatus cumsum_rev_grad(PlMaker *g) {
   g->dx[0] = g_with_int(g, &pl_op_cumsum, 1, &g->dy[0], dim_of(g));
   return g->status;
@@ -33,7 +37,7 @@ const PlOp pl_op_cumsum = {
 const PlOp pl_op_cumsum_rev = {
     SCAN("cumsum_rev", PLK_S_CUMSUM_REV), .doc = "Running sums along dim from its end: the gradient of cumsum.", .nattr = 1,
     .attrs = {A_INT_REQ("dim")}, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL,
-    .batch = pl_batch_dims, .infer = pl_infer_same,
+    .batch = pl_batch_dims, .infer = cumsum_rev_infer,
     .grad = cumsum_rev_grad};
 
 /* ---- cumprod ------------------------------------------------------------------------------------------- */
@@ -51,7 +55,13 @@ const PlOp pl_op_cumprod = {
     .batch = pl_batch_dims, .infer = sum_infer,
     .grad = cumprod_grad};
 
+/* All inputs have one shape, and that dim. */
+static PlStatus check_rows(const PlInfer *c) {
+  for (int i = 0; i < c->nin; i++) PL_TRY(pl_check_like(c, i, 1));
+  return pl_check_axis(c, 0, c->in[1]->ndim);
+}
 static PlStatus like_second(PlInfer *c) {
+  PL_TRY(check_rows(c));
   pl_desc_set(&c->out[0], (PlDtype)c->in[1]->dtype, c->in[1]->ndim, c->in[1]->shape);
   return PL_OK;
 }
@@ -75,6 +85,7 @@ const PlOp pl_op_cumprod_bwd = {
     PL_KERNEL(cumprod_bwd)};
 
 static PlStatus cumprod_bwd2_infer(PlInfer *c) {
+  PL_TRY(check_rows(c));
   for (int i = 0; i < 2; i++) pl_desc_set(&c->out[i], (PlDtype)c->in[i]->dtype, c->in[i]->ndim, c->in[i]->shape);
   return PL_OK;
 }

@@ -12,6 +12,10 @@ static PlStatus soft_infer(PlInfer *c) {
   return PL_OK;
 }
 static PlStatus soft_bwd_infer(PlInfer *c) {
+  PL_TRY(pl_check_float(c, 0));
+  PL_TRY(pl_check_float(c, 1));
+  PL_TRY(pl_check_like(c, 0, 1));
+  PL_TRY(pl_check_axis(c, 0, c->in[1]->ndim));
   pl_desc_set(&c->out[0], (PlDtype)c->in[1]->dtype, c->in[1]->ndim, c->in[1]->shape);
   return PL_OK;
 }

@@ -2,6 +2,7 @@
  * Ops that return positions: argmax, max and min with indices, sort, topk, order statistics. Index results
  * are i64 and count from index_base. The gradient goes to the places the values came from. */
 #include "engine/ops/dims.h"
+#include "engine/ops/view.h"
 #include "kernels/sort.h"
 
 /* ---- moves along a dim: the gradients of everything below ---------------------------------------------- */
@@ -13,10 +14,38 @@ static void move_attrs(PlMaker *g, const PlOp *op, PlAttrs *a, const PlArray *to
   pl_attrs_int(a, 2, pl_attr_i(g->attrs, base_at));
 }
 
-static PlStatus move_infer(PlInfer *c) {
-  pl_desc_set(&c->out[0], c->compute, pl_attr_n(c->attrs, 1), pl_attr_list(c->attrs, 1));
+/* wide: the tensor with all positions along dim; few has as many as index. Without dim both are flat, and index says
+ * how many. With dims reduced away few lacks the dim, or has it as 1. */
+static PlStatus check_move(const PlInfer *c, int ndim, const int64_t *wide, const PlArray *few) {
+  const PlArray *at = c->in[1];
+  if (!pl_attr_has(c->attrs, 0)) return PL_OK;
+  const int64_t dim = pl_attr_i(c->attrs, 0);
+  PL_TRY(pl_check_axis(c, 0, ndim));
+  bool kept = few->ndim == ndim, fits = kept || few->ndim + 1 == ndim || ndim == 0;
+  for (int d = 0; fits && d < ndim; d++)
+    if (d != dim) fits = few->shape[kept || d < dim ? d : d - 1] == wide[d];
+  if (!fits)
+    PL_FAIL(PL_ERR_SHAPE, "%s: index %s does not lie along dim %lld of the %d dims", c->op->name, pl_desc_text(at),
+            (long long)dim + 1, ndim);
   return PL_OK;
 }
+
+static PlStatus move_infer(PlInfer *c, bool put) {
+  const PlArray *x = c->in[0], *at = c->in[1];
+  const int n = pl_attr_n(c->attrs, 1);
+  const int64_t *shape = pl_attr_list(c->attrs, 1);
+  PL_TRY(pl_sizes_check(c, n, shape));
+  PL_TRY(pl_check_dtype(c, 1, PL_I64));
+  if (pl_attr_i(c->attrs, 2) != 0 && pl_attr_i(c->attrs, 2) != 1)
+    PL_FAIL(PL_ERR_ARG, "%s: positions count from 0 or 1, not %lld", c->op->name, (long long)pl_attr_i(c->attrs, 2));
+  if (put) PL_TRY(pl_check_like(c, 0, 1));
+  else PL_TRY(pl_check_shape(c, 1, n, shape));
+  PL_TRY(check_move(c, put ? n : x->ndim, put ? shape : x->shape, at));
+  pl_desc_set(&c->out[0], c->compute, n, shape);
+  return PL_OK;
+}
+static PlStatus dim_put_infer(PlInfer *c) { return move_infer(c, true); }
+static PlStatus dim_pick_infer(PlInfer *c) { return move_infer(c, false); }
 
 static PlStatus put_grad(PlMaker *g) {
   PlAttrs a;
@@ -41,7 +70,7 @@ static PlStatus pick_grad(PlMaker *g) {
                              .attrs = {A_INT_OPT("dim"), A_SHAPE_REQ("shape"), A_INT_REQ("base")},        \
                              .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL,                \
                              .rows = {PL_ROWS_DIM, 0, ROLES, NULL}, .batch = pl_batch_dims,               \
-                             .infer = move_infer, .grad = GRAD, PL_KERNEL(NAME)};
+                             .infer = NAME##_infer, .grad = GRAD, PL_KERNEL(NAME)};
 MOVE(dim_put, "cc:f", "Zeros of the given shape with x added at index along dim (none: flat).", put_grad)
 MOVE(dim_pick, "fc:c", "x at index along dim (none: flat), in the given shape.", pick_grad)
 

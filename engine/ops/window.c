@@ -138,6 +138,31 @@ static PlStatus shaped_infer(PlInfer *c) {
   return PL_OK;
 }
 
+/* The same, where dy must be the window that `forward` takes of such a tensor with the other attributes, in their order. */
+static PlStatus windowed_infer(PlInfer *c, PlStatus (*forward)(PlInfer *)) {
+  PlAttrs a = *c->attrs;
+  int64_t strides[PL_MAX_DIM];
+  PL_TRY(shaped_infer(c));
+  const PlDesc *big = &c->out[0];
+  PlArray x = {.shape = big->shape, .strides = strides, .ndim = big->ndim, .dtype = big->dtype, .numel = 1, .contiguous = 1};
+  for (int d = big->ndim - 1; d >= 0; d--) {
+    strides[d] = x.numel;
+    x.numel *= big->shape[d];
+  }
+  for (int k = 0; k + 1 < c->op->nattr; k++) a.v[k] = a.v[k + 1];
+  a.set = (uint16_t)(a.set >> 1);
+  a.isint = (uint16_t)(a.isint >> 1);
+  const PlArray *in[1] = {&x};
+  PlDesc window = {0};
+  PlInfer f = *c;
+  f.attrs = &a;
+  f.nin = 1;
+  f.in = in;
+  f.out = &window;
+  PL_TRY(forward(&f));
+  return pl_check_shape(c, 0, window.ndim, window.shape);
+}
+
 static PlStatus slice_bwd_infer(PlInfer *c) {
   const PlArray *dy = c->in[0];
   const int64_t *shape = pl_attr_list(c->attrs, 0), dim = pl_attr_i(c->attrs, 1);
@@ -222,6 +247,11 @@ const PlOp pl_op_unfold = {
     .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = unfold_infer, .grad = unfold_grad,
 };
 
+static PlStatus unfold_bwd_infer(PlInfer *c) {
+  PL_TRY(pl_check_axis(c, 1, pl_attr_n(c->attrs, 0)));
+  return windowed_infer(c, unfold_infer);
+}
+
 static PlStatus unfold_bwd_grad(PlMaker *g) {
   if (g->want[0])
     g->dx[0] = unfold_like(g, &pl_op_unfold, g->dy[0], NULL, pl_attr_i(g->attrs, 1), pl_attr_i(g->attrs, 2),
@@ -234,7 +264,7 @@ const PlOp pl_op_unfold_bwd = {
     .doc = "Adds windows back where unfold took them.",
     .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_INT_REQ("size"), A_INT_REQ("step")},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shaped_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = unfold_bwd_infer,
     .grad = unfold_bwd_grad, PL_KERNEL(unfold_bwd),
 };
 
@@ -284,6 +314,13 @@ const PlOp pl_op_diagonal = {
     .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = diagonal_infer, .grad = diagonal_grad,
 };
 
+static PlStatus diagonal_bwd_infer(PlInfer *c) {
+  if (pl_attr_n(c->attrs, 0) < 2) PL_FAIL(PL_ERR_SHAPE, "%s: a shape of two dims and more is wanted", c->op->name);
+  PL_TRY(pl_check_axis(c, 2, pl_attr_n(c->attrs, 0)));
+  PL_TRY(pl_check_axis(c, 3, pl_attr_n(c->attrs, 0)));
+  return windowed_infer(c, diagonal_infer);
+}
+
 static PlStatus diagonal_bwd_grad(PlMaker *g) {
   PlAttrs a;
   pl_attrs_init(&pl_op_diagonal, &a);
@@ -297,7 +334,7 @@ const PlOp pl_op_diagonal_bwd = {
     .doc = "Zeros of the shape with dy on the diagonal over dim1 and dim2.",
     .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
     .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("offset"), A_INT_REQ("dim1"), A_INT_REQ("dim2")},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shaped_infer,
+    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = diagonal_bwd_infer,
     .grad = diagonal_bwd_grad, PL_KERNEL(diagonal_bwd),
 };
 
@@ -355,6 +392,8 @@ const PlOp pl_op_as_strided = {
     .cls = PL_VIEW, .batch = pl_batch_strided, .infer = as_strided_infer, .grad = as_strided_grad,
 };
 
+static PlStatus as_strided_bwd_infer(PlInfer *c) { return windowed_infer(c, as_strided_infer); }
+
 static PlStatus as_strided_bwd_grad(PlMaker *g) {
   PlAttrs a;
   pl_attrs_init(&pl_op_as_strided, &a);
@@ -370,6 +409,6 @@ const PlOp pl_op_as_strided_bwd = {
     .doc = "Adds a strided window back into zeros of the shape.",
     .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
     .attrs = {A_SHAPE_REQ("shape"), A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT_REQ("offset")},
-    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = shaped_infer,
+    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = as_strided_bwd_infer,
     .grad = as_strided_bwd_grad, PL_KERNEL(as_strided_bwd),
 };

@@ -173,7 +173,7 @@ PlStatus plk_cpu_attention(const PlkCall *call) {
 
 static PlkRng state_of(const PlArray *state) {
   uint64_t v[3];
-  memcpy(v, state->data, sizeof v);
+  for (int i = 0; i < 3; i++) v[i] = ((const uint64_t *)state->data)[i * state->strides[0]];
   return (PlkRng){v[0], v[1], v[2]};
 }
 

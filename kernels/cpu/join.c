@@ -134,6 +134,8 @@ static PlStatus repeat_each(const PlkCall *call, bool backward) {
     int64_t r;
     const size_t cs = esize_of(counts);
     plk_nd_load_i64(&r, plk_cat(counts->data, counts->numel == 1 ? 0 : i, cs), (PlDtype)counts->dtype, 1, 1);
+    if (r < 0 || r > total - at) /* counts are values: no infer rule of the adjoint has looked at them */
+      PL_FAIL(PL_ERR_SHAPE, "%s: the counts do not add up to the %lld positions", call->name, (long long)total);
     char *px = plk_at(x->data, i * inner, esize), *py = plk_at(y->data, at * inner, esize);
     PlkNd w = {0};
     plk_nd_dim(&w, outer, total * inner, n * inner);

@@ -113,6 +113,20 @@ static int64_t pairs(const uint8_t *m, int64_t n, char *x, char *list, size_t es
   return k;
 }
 
+static int64_t count_bytes(const uint8_t *m, int64_t n) {
+  int64_t k = 0;
+  for (int64_t i = 0; i < n; i++) k += m[i] != 0;
+  return k;
+}
+
+/* Does the list have an item for each true? Masks are values: no infer rule has looked at them. */
+static PlStatus enough(const char *op, const uint8_t *m, int64_t n, int64_t have) {
+  const int64_t need = count_bytes(m, n);
+  if (need > have)
+    PL_FAIL(PL_ERR_SHAPE, "%s: the mask selects %lld elements, but src has only %lld", op, (long long)need, (long long)have);
+  return PL_OK;
+}
+
 #define SELECT(T)                                                                                \
   {                                                                                              \
     const T *x = xp;                                                                             \
@@ -166,16 +180,11 @@ PlStatus plk_cpu_masked_select_bwd(const PlkCall *call) {
   void *scratch;
   const void *m;
   PL_TRY(plk_nd_dense(call->in[1], PL_BOOL, dx->ndim, dx->shape, &scratch, &m));
-  PlStatus st = plk_nd_zero(dx->data, (size_t)dx->numel * esize_of(dx));
+  PlStatus st = enough(call->name, m, dx->numel, dy->numel);
+  if (st == PL_OK) st = plk_nd_zero(dx->data, (size_t)dx->numel * esize_of(dx));
   if (st == PL_OK) pairs(m, dx->numel, dx->data, dy->data, esize_of(dx), false);
   plk_scratch_free(scratch);
   return st;
-}
-
-static int64_t count_bytes(const uint8_t *m, int64_t n) {
-  int64_t k = 0;
-  for (int64_t i = 0; i < n; i++) k += m[i] != 0;
-  return k;
 }
 
 PlStatus plk_cpu_masked_scatter(const PlkCall *call) {
@@ -185,11 +194,7 @@ PlStatus plk_cpu_masked_scatter(const PlkCall *call) {
   const void *m;
   PlkNd w;
   PL_TRY(plk_nd_dense(call->in[1], PL_BOOL, y->ndim, y->shape, &scratch, &m));
-  int64_t need = count_bytes(m, y->numel);
-  PlStatus st = PL_OK;
-  if (need > src->numel)
-    st = pl_fail(PL_ERR_SHAPE, "%s: the mask selects %lld elements, but src has only %lld", call->name, (long long)need,
-                 (long long)src->numel);
+  PlStatus st = enough(call->name, m, y->numel, src->numel);
   if (st == PL_OK && x->data != y->data) {
     plk_nd_walk(&w, y, x);
     st = plk_nd_copy(y->data, x->data, &w, esize_of(x));
@@ -205,7 +210,8 @@ PlStatus plk_cpu_masked_scatter_bwd(const PlkCall *call) {
   void *scratch;
   const void *m;
   PL_TRY(plk_nd_dense(call->in[1], PL_BOOL, dy->ndim, dy->shape, &scratch, &m));
-  PlStatus st = plk_nd_zero(dsrc->data, (size_t)dsrc->numel * esize_of(dsrc));
+  PlStatus st = enough(call->name, m, dy->numel, dsrc->numel);
+  if (st == PL_OK) st = plk_nd_zero(dsrc->data, (size_t)dsrc->numel * esize_of(dsrc));
   if (st == PL_OK) pairs(m, dy->numel, dy->data, dsrc->data, esize_of(dy), true);
   plk_scratch_free(scratch);
   return st;

@@ -22,13 +22,7 @@ local MAX_TRACES = 8
 local Jit = { __name = "jit" }
 
 --- For parts of perilune that act while a trace runs: f runs on real tensors.
-local function untraced(f, ...)
-  local token = core.jit_pause()
-  local res = table.pack(pcall(f, ...))
-  core.jit_resume(token)
-  if not res[1] then error(res[2], 0) end
-  return table.unpack(res, 2, res.n)
-end
+local untraced = core.jit_untraced
 
 local function undo(t) optimizers.undo(t, true) end
 
