@@ -62,6 +62,7 @@ int l_check_shape(lua_State *L, int i, const char *fn, int64_t *shape) {
   int n = 0;
   if (lua_type(L, i) == LUA_TTABLE) {
     lua_Integer len = (lua_Integer)lua_rawlen(L, i);
+    if (l_push_stray(L, i, len)) l_error(L, "%s: the shape is a list of sizes; it has the key '%s'", fn, lua_tostring(L, -1));
     if (len > PL_MAX_DIM) l_error(L, "%s: a tensor has at most %d dimensions, not %d", fn, PL_MAX_DIM, (int)len);
     for (; n < len; n++) {
       lua_rawgeti(L, i, n + 1);
@@ -75,6 +76,45 @@ int l_check_shape(lua_State *L, int i, const char *fn, int64_t *shape) {
     shape[n++] = l_check_int(L, i, fn, "shape");
   }
   return n;
+}
+
+int l_at_most(lua_State *L, int n, const char *fn) {
+  int extra = n + 1, top = lua_gettop(L);
+  while (extra <= top && lua_isnil(L, extra)) extra++;
+  if (extra > top) return 0; /* nothing, written out */
+  if (lua_type(L, extra) == LUA_TTABLE) {
+    lua_pushnil(L);
+    if (lua_next(L, extra) && lua_type(L, -2) == LUA_TSTRING)
+      return l_error(L, "%s: unknown option '%s'; it takes no options", fn, lua_tostring(L, -2));
+  }
+  return l_error(L, "%s: takes at most %d argument%s, got %s as #%d", fn, n, n == 1 ? "" : "s", l_typename(L, extra), extra);
+}
+
+bool l_push_stray(lua_State *L, int i, lua_Integer n) {
+  i = lua_absindex(L, i);
+  for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) {
+    if (lua_isinteger(L, -2) && lua_tointeger(L, -2) >= 1 && lua_tointeger(L, -2) <= n) continue;
+    lua_pop(L, 1);
+    luaL_tolstring(L, -1, NULL);
+    lua_remove(L, -2);
+    return true;
+  }
+  return false;
+}
+
+int l_check_fits(lua_State *L, int i, PlDtype d, const char *fn) {
+  static const int64_t least[PL_NDTYPE] = {[PL_I8] = INT8_MIN, [PL_I16] = INT16_MIN, [PL_I32] = INT32_MIN, [PL_U8] = 0};
+  static const int64_t most[PL_NDTYPE] = {[PL_I8] = INT8_MAX, [PL_I16] = INT16_MAX, [PL_I32] = INT32_MAX, [PL_U8] = UINT8_MAX};
+  if (lua_type(L, i) != LUA_TNUMBER || !pl_is_int(d)) return 0;
+  if (lua_isinteger(L, i)) {
+    const int64_t v = lua_tointeger(L, i);
+    if (d == PL_I64 || (v >= least[d] && v <= most[d])) return 0;
+    return l_error(L, "%s: %lld does not fit into %s, which holds %lld to %lld", fn, (long long)v, pl_dtype_name(d),
+                   (long long)least[d], (long long)most[d]);
+  }
+  const double v = lua_tonumber(L, i);
+  if (d == PL_I64 ? v >= -0x1p63 && v < 0x1p63 : v > (double)least[d] - 1 && v < (double)most[d] + 1) return 0;
+  return l_error(L, "%s: %g does not fit into %s", fn, v, pl_dtype_name(d));
 }
 
 bool l_opt_bool(lua_State *L, int table, const char *key, bool def) {

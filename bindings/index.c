@@ -56,8 +56,13 @@ static void read_item(lua_State *L, int at, Item *it) {
     *it = (Item){.kind = AT, .a = i};
   else if (lua_type(L, at) == LUA_TSTRING && strcmp(lua_tostring(L, at), "...") == 0)
     *it = (Item){.kind = ELLIPSIS};
-  else
+  else {
+    if (lua_type(L, at) == LUA_TNUMBER) {
+      l_error(L, "index: positions are integers, got %g", lua_tonumber(L, at));
+      return;
+    }
     bad_item(L, lua_type(L, at) <= LUA_TBOOLEAN ? "for a new dimension of size 1 use x:unsqueeze(dim)" : l_typename(L, at));
+  }
 }
 
 static bool read_number(const char **p, int64_t *v) {
@@ -88,7 +93,9 @@ static int parse_string(lua_State *L, const char *s, Item *items) {
       if (*p == ':') {
         it->kind = RANGE;
         p++;
-        read_number(&p, &it->b);
+        while (isspace((unsigned char)*p)) p++;
+        if (!read_number(&p, &it->b) && *p && *p != ',' && *p != ':')
+          return l_error(L, "index: unexpected '%c' in \"%s\"", *p, s);
         if (*p == ':') {
           p++;
           if (!read_number(&p, &it->step)) return l_error(L, "index: a step is missing in \"%s\"", s);
@@ -265,6 +272,12 @@ static int get_field(lua_State *L, const char *key) {
   return 0;
 }
 
+static bool is_name(const char *s) {
+  if (!isalpha((unsigned char)*s) && *s != '_') return false;
+  while (isalnum((unsigned char)*s) || *s == '_') s++;
+  return *s == 0;
+}
+
 /* __index. Upvalue 1: methods. */
 static int box_index(lua_State *L) {
   int type = lua_type(L, 2);
@@ -275,7 +288,7 @@ static int box_index(lua_State *L) {
     if (!l_box(L, 1)) return 0;
     if (get_field(L, key)) return 1;
     lua_settop(L, 2);
-    if (isalpha((unsigned char)key[0]) || key[0] == '_') { /* an unknown name is nil, as for any Lua object */
+    if (is_name(key)) { /* an unknown one is nil, as for any Lua object */
       lua_gettable(L, lua_upvalueindex(1)); /* loads the part that has the method, if one has */
       return 1;
     }
@@ -326,6 +339,10 @@ static int value_tensor(lua_State *L, PlTensor *like, PlTensor **v) {
   if (*v) return 0;
   if (l_box(L, 3)) return l_error(L, "index: the value was freed");
   if (lua_type(L, 3) == LUA_TNUMBER || lua_type(L, 3) == LUA_TBOOLEAN) {
+    l_check_fits(L, 3, (PlDtype)like->a.dtype, "index");
+    if (lua_isboolean(L, 3) && like->a.dtype != PL_BOOL)
+      return l_error(L, "index: the value is a boolean, the tensor %s; == and ~= compare Lua objects, elementwise it is a:eq(b)",
+                     pl_desc_text(&like->a));
     Box *b = l_new_box(L);
     CALL(L, pl_tensor_empty(&b->t, (PlDtype)like->a.dtype, 0, NULL));
     if (lua_isinteger(L, 3) || lua_isboolean(L, 3))
@@ -347,7 +364,7 @@ static int box_newindex(lua_State *L) {
   if (lua_type(L, 2) == LUA_TSTRING) {
     const char *key = lua_tostring(L, 2);
     if (set_field(L, b->t, key)) return 0;
-    if (isalpha((unsigned char)key[0]) || key[0] == '_')
+    if (is_name(key))
       return l_error(L, "tensors have no assignable field '%s' (only grad and requires_grad)", key);
   }
   l_collect(L);

@@ -92,8 +92,14 @@ void l_errors_register(lua_State *L);
 extern _Thread_local int64_t l_collect_at_alloc, l_collect_at_live, l_collect_at_device;
 void l_collect_slow(lua_State *L);
 void l_collect_full(lua_State *L);
+/* Another coroutine than at the last look may have another switch for recording (modes.c). */
+void l_modes_switch(lua_State *L);
+static inline void l_modes_follow(lua_State *L) {
+  if (PL_UNLIKELY(pl_state.mode_owner && pl_state.mode_owner != L)) l_modes_switch(L);
+}
 /* At the entry of every op, before any raw pointer is taken. */
 static inline void l_collect(lua_State *L) {
+  l_modes_follow(L);
   if (PL_UNLIKELY(pl_allocated_bytes() >= l_collect_at_alloc || pl_live_bytes() >= l_collect_at_live ||
                   __atomic_load_n(&pl_device_handed_out, __ATOMIC_RELAXED) >= l_collect_at_device))
     l_collect_slow(L);
@@ -109,6 +115,12 @@ int l_check_shape(lua_State *L, int i, const char *fn, int64_t *shape);
 bool l_opt_bool(lua_State *L, int table, const char *key, bool def);
 /* Unknown keys of the option table at i raise, naming the allowed ones ("a b c"). */
 void l_check_options(lua_State *L, int i, const char *fn, const char *allowed);
+/* Raises if there are arguments, other than nil, behind the n-th; 0. */
+int l_at_most(lua_State *L, int n, const char *fn);
+/* Does the table at i have a key besides 1 … n? Then its text is pushed. */
+bool l_push_stray(lua_State *L, int i, lua_Integer n);
+/* Raises if the number at i has no place in an integer dtype; 0. Fractions are cut off, as in PyTorch. */
+int l_check_fits(lua_State *L, int i, PlDtype d, const char *fn);
 const char *l_did_you_mean(const char *word, const char *allowed);
 const char *l_typename(lua_State *L, int i); /* "f32[2,3]", "a freed tensor", "nil", "number" … */
 
@@ -152,6 +164,7 @@ void l_image_register(lua_State *L);
 void l_tokenizer_register(lua_State *L);
 void l_t7_register(lua_State *L);
 void l_rebind_register(lua_State *L);
+void l_modes_register(lua_State *L);
 void l_trainer_register(lua_State *L);
 void l_saved_register(lua_State *L);
 int luaopen_perilune_engine(lua_State *L) __attribute__((visibility("default")));

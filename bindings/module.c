@@ -58,5 +58,6 @@ int luaopen_perilune_engine(lua_State *L) {
   l_trainer_register(L);
   l_rebind_register(L);
   l_saved_register(L);
+  l_modes_register(L);
   return 1;
 }

@@ -37,6 +37,13 @@ static int push_results(lua_State *L, const PlOp *op, int first) {
   return pushed;
 }
 
+/* Whole numbers have no negative powers; a table of exponents is the kernel's affair, where 1 and -1 have them. */
+static int check_power(lua_State *L, const PlTensor *x, int64_t e) {
+  if (e >= 0 || pl_is_float((PlDtype)x->a.dtype) || x->a.dtype == PL_BOOL) return 0;
+  return l_error(L, "pow: integers, %s, have no negative powers such as %lld; use x:float() ^ %lld", pl_desc_text(&x->a),
+                 (long long)e, (long long)e);
+}
+
 static int call_general(lua_State *L, const PlOp *op, bool inplace) {
   int top = lua_gettop(L);
   if (top > MAX_ARGS) return l_error(L, "%s: too many arguments", op->name);
@@ -47,6 +54,8 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
   const bool writes = op->nin != PL_VARIADIC && (inplace || (op->flags & PL_F_MUTATES));
   if (PL_UNLIKELY(writes && p.in[0] != l_to_tensor(L, 1)))
     return l_error(L, "%s_: argument %s (#1) is written, so it must be a tensor, got %s", op->name, op->args[0], l_typename(L, 1));
+  if (PL_UNLIKELY(op == &pl_op_pow) && p.in[1]->a.weak && pl_is_int((PlDtype)p.in[1]->a.dtype) && !p.in[1]->a.symbolic)
+    check_power(L, p.in[0], pl_read_i(&p.in[1]->a, 0));
   if (PL_UNLIKELY(l_overridden_count) &&
       l_override_call(L, op, p.in, p.nin, top, inplace ? PL_OVERRIDE_INPLACE : p.out ? PL_OVERRIDE_OUT : PL_OVERRIDE_NEW))
     return lua_gettop(L) - top;
@@ -105,6 +114,7 @@ static PL_ALWAYS_INLINE int call_fast(lua_State *L, const PlOp *op, PlTensor **i
 static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   PlDtype d = (PlDtype)x->a.dtype;
   const double v = lua_tonumber(L, num);
+  if (PL_UNLIKELY(op == &pl_op_pow) && num == 2 && lua_isinteger(L, 2)) check_power(L, x, lua_tointeger(L, 2));
   l_collect(L);
   Box *b = l_new_result(L, lua_upvalueindex(UP_RESULT)); /* first: from here on nothing of Lua's can raise before the number is released */
   if (PL_LIKELY(pl_apply_number(op, x, v, num == 1, &b->t) == PL_OK && b->t)) return 1; /* and nothing recorded */
@@ -197,7 +207,12 @@ bool l_push_op_name(lua_State *L, const char *text, size_t *skip) {
  * operands, for unary ones the operand twice. */
 static int binary(lua_State *L, const PlOp *op) {
   int results = PL_LIKELY(!l_overridden_count) ? call_two(L, op) : -1;
-  return results >= 0 ? results : call_general(L, op, false);
+  if (results >= 0) return results;
+  for (int i = 1; i <= 2; i++)
+    if (!l_box(L, i) && lua_type(L, i) != LUA_TNUMBER)
+      return l_error(L, "%s: operand #%d must be a tensor or a number, got %s%s", op->name, i, l_typename(L, i),
+                     lua_type(L, i) == LUA_TBOOLEAN ? "; == and ~= compare Lua objects, elementwise it is a:eq(b), a:ne(b)" : "");
+  return call_general(L, op, false);
 }
 
 #define BINARY(X)                                                                                                      \

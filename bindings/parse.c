@@ -14,7 +14,7 @@ static int bad_tensor(lua_State *L, const PlOp *op, int i, int at) {
 }
 
 /* The tensor at `at`; a number becomes a boxed one on top of the stack. NULL: neither. */
-static PlTensor *operand(lua_State *L, const PlOp *op, int at) {
+static PlTensor *operand(lua_State *L, const PlOp *op, int at, bool *boolean) {
   Box *b = l_box(L, at);
   if (b) {
     if (!b->t) l_error(L, "%s: argument #%d: this tensor was freed", op->name, at);
@@ -25,6 +25,7 @@ static PlTensor *operand(lua_State *L, const PlOp *op, int at) {
   if (type != LUA_TNUMBER && type != LUA_TBOOLEAN) return NULL;
   PlStatus s;
   b = l_new_box(L);
+  *boolean |= type == LUA_TBOOLEAN;
   if (type == LUA_TBOOLEAN) {
     bool v = lua_toboolean(L, at);
     s = pl_tensor_full(&b->t, PL_BOOL, 0, NULL, v);
@@ -45,6 +46,8 @@ static int read_list(lua_State *L, const PlOp *op, Parsed *p) {
     while (n < top && l_box(L, n + 1)) n++;
     next = n + 1;
   }
+  if (table && l_push_stray(L, 1, n))
+    return l_error(L, "%s: takes a list of tensors; it has the key '%s' (options stand in a table behind it)", op->name, lua_tostring(L, -1));
   if (n < 1) return l_error(L, "%s: takes a list of at least one tensor, got %s", op->name, table ? "an empty one" : l_typename(L, 1));
   if (n > PL_MAX_VARIADIC) return l_error(L, "%s: takes at most %d tensors", op->name, PL_MAX_VARIADIC);
   if (n > PL_MAX_IN) p->in = lua_newuserdatauv(L, (size_t)n * sizeof *p->in, 0);
@@ -68,12 +71,13 @@ static bool dim_first(lua_State *L, const PlOp *op) {
 int l_read_operands(lua_State *L, const PlOp *op, Parsed *p) {
   int top = lua_gettop(L), at = 1;
   p->in = p->few;
+  p->boolean = false;
   if (op->nin == PL_VARIADIC) return read_list(L, op, p);
   p->dim_at = 0;
   for (int i = 0; i < op->nin; i++) {
     bool optional = i >= op->nin - op->nopt;
     if (i == 1 && dim_first(L, op)) p->dim_at = at++;
-    p->in[i] = at <= top ? operand(L, op, at) : NULL;
+    p->in[i] = at <= top ? operand(L, op, at, &p->boolean) : NULL;
     if (p->in[i])
       at++;
     else if (optional)
@@ -114,6 +118,9 @@ static int attr_list(lua_State *L, const PlOp *op, const PlAttrDef *d, PlAttrs *
   bool one_based = d->type == PL_A_DIMS, is_float = d->type == PL_A_FLOATS;
   bool table = lua_type(L, at) == LUA_TTABLE;
   int count = table ? (int)lua_rawlen(L, at) : 1;
+  if (table && l_push_stray(L, at, count))
+    return l_error(L, "%s: argument %s is a list of %s; it has the key '%s' (options stand in one table, the last argument)",
+                   op->name, d->name, is_float ? "numbers" : "integers", lua_tostring(L, -1));
   if (!table && lua_type(L, at) != LUA_TNUMBER) return bad_attr(L, op, d, "an integer or a list of integers", at);
   if (table && count == 0 && d->has_def) return 0; /* an empty list stands for the default */
   if (count > PL_ATTR_POOL / 2) return l_error(L, "%s: argument %s has %d entries, too many", op->name, d->name, count);
@@ -167,7 +174,7 @@ static int set_attr(lua_State *L, const PlOp *op, PlAttrs *a, int k, int at) {
     pl_attrs_float(a, k, lua_tonumber(L, at));
     break;
   case PL_A_SCALAR:
-    if (lua_type(L, at) == LUA_TBOOLEAN)
+    if (lua_type(L, at) == LUA_TBOOLEAN && (op == &pl_op_full || op == &pl_op_fill))
       pl_attrs_int(a, k, lua_toboolean(L, at));
     else if (lua_type(L, at) != LUA_TNUMBER)
       return bad_attr(L, op, d, "a number", at);
@@ -245,7 +252,7 @@ static int read_options(lua_State *L, const PlOp *op, Parsed *p, int at) {
     if (i >= 0) {
       if (p->in[i]) return l_error(L, "%s: argument %s is given twice", op->name, key);
       int top = lua_gettop(L);
-      p->in[i] = operand(L, op, v); /* a tensor the table keeps alive, or a boxed number on top … */
+      p->in[i] = operand(L, op, v, &p->boolean); /* a tensor the table keeps alive, or a boxed number on top … */
       if (!p->in[i]) return bad_tensor(L, op, i, v);
       if (lua_gettop(L) > top) lua_insert(L, -3); /* … which stays below key and value */
     } else if (strcmp(key, "out") == 0 && op->nout == 1 && !(op->flags & PL_F_MUTATES)) {
@@ -255,6 +262,55 @@ static int read_options(lua_State *L, const PlOp *op, Parsed *p, int at) {
       return unknown_option(L, op, key);
   }
   return 0;
+}
+
+/* true and false stand beside bool tensors only: elsewhere one came of Lua's ==, which compares objects. */
+/* A number that is written into a tensor of integers must have a place there. */
+static int check_written(lua_State *L, const Parsed *p, const PlOp *op) {
+  const PlTensor *x = p->in[0];
+  double f[2];
+  int64_t v[2];
+  int n = 1;
+  bool whole = true;
+  if (op == &pl_op_randint_fill) {
+    n = 2;
+    for (int k = 0; k < 2; k++) v[k] = pl_attr_i(&p->attrs, k);
+  } else if (op == &pl_op_fill) {
+    whole = (p->attrs.isint & 1) != 0;
+    v[0] = whole ? pl_attr_i(&p->attrs, 0) : 0;
+    f[0] = whole ? 0.0 : pl_attr_f(&p->attrs, 0);
+  } else if (p->in[2] && p->in[2]->a.weak && !p->in[2]->a.symbolic) {
+    whole = !pl_is_float((PlDtype)p->in[2]->a.dtype);
+    v[0] = whole ? pl_read_i(&p->in[2]->a, 0) : 0;
+    f[0] = whole ? 0.0 : pl_read_f(&p->in[2]->a, 0);
+  } else
+    return 0;
+  for (int k = 0; k < n; k++) {
+    if (whole)
+      lua_pushinteger(L, v[k]);
+    else
+      lua_pushnumber(L, f[k]);
+    l_check_fits(L, -1, (PlDtype)x->a.dtype, op->name);
+    lua_pop(L, 1);
+  }
+  return 0;
+}
+
+static bool writes_number(const PlOp *op) {
+  return op == &pl_op_fill || op == &pl_op_masked_fill || op == &pl_op_index_fill || op == &pl_op_randint_fill;
+}
+
+static int check_booleans(lua_State *L, const Parsed *p, const PlOp *op) {
+  const int first = op == &pl_op_where || op == &pl_op_masked_fill; /* where the values begin; masked_fill: x, mask, value */
+  bool fits = op != &pl_op_where || !(p->in[0] && p->in[0]->a.weak), any = false;
+  for (int i = op == &pl_op_masked_fill ? 0 : first; fits && i < p->nin; i++) {
+    if (!p->in[i] || (op == &pl_op_masked_fill && i == 1)) continue;
+    fits = p->in[i]->a.dtype == PL_BOOL;
+    any = any || !p->in[i]->a.weak;
+  }
+  if (fits && (any || op == &pl_op_where)) return 0;
+  return l_error(L, "%s: a boolean stands where a tensor or a number is wanted; == and ~= compare Lua objects, elementwise it is "
+                    "a:eq(b), a:ne(b)", op->name);
 }
 
 int l_read_attr_args(lua_State *L, const PlOp *op, Parsed *p, int at, int top) {
@@ -296,6 +352,8 @@ int l_read_attr_args(lua_State *L, const PlOp *op, Parsed *p, int at, int top) {
     return l_error(L, "%s: too many arguments: #%d is %s", op->name, at, l_typename(L, at));
   for (int i = 0; op->nin != PL_VARIADIC && i < op->nin - op->nopt; i++)
     if (!p->in[i]) return l_error(L, "%s: argument %s is missing", op->name, op->args[i]);
+  if (PL_UNLIKELY(op->nin != PL_VARIADIC && p->boolean)) check_booleans(L, p, op);
+  if (PL_UNLIKELY(writes_number(op)) && pl_is_int((PlDtype)p->in[0]->a.dtype)) check_written(L, p, op);
   return 0;
 }
 

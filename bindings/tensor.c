@@ -9,6 +9,13 @@
 
 /* ---- looking ----------------------------------------------------------------------------------------------- */
 
+/* Argument 1 of method fn, which takes n arguments. */
+static PlTensor *self_only(lua_State *L, int n, const char *fn) {
+  PlTensor *t = l_self(L, fn);
+  if (PL_UNLIKELY(lua_gettop(L) > n)) l_at_most(L, n, fn);
+  return t;
+}
+
 static int push_list(lua_State *L, const int64_t *v, int n) {
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {
@@ -27,66 +34,67 @@ static int dim_arg(lua_State *L, PlTensor *t, const char *fn) {
 }
 
 static int m_size(lua_State *L) {
-  PlTensor *t = l_self(L, "size");
+  PlTensor *t = self_only(L, 2, "size");
   if (lua_isnoneornil(L, 2)) return push_list(L, t->a.shape, t->a.ndim);
   lua_pushinteger(L, (lua_Integer)t->a.shape[dim_arg(L, t, "size")]);
   return 1;
 }
 
 static int m_stride(lua_State *L) {
-  PlTensor *t = l_self(L, "stride");
+  PlTensor *t = self_only(L, 2, "stride");
   if (lua_isnoneornil(L, 2)) return push_list(L, t->a.strides, t->a.ndim);
   lua_pushinteger(L, (lua_Integer)t->a.strides[dim_arg(L, t, "stride")]);
   return 1;
 }
 
 static int m_dim(lua_State *L) {
-  lua_pushinteger(L, l_self(L, "dim")->a.ndim);
+  lua_pushinteger(L, self_only(L, 1, "dim")->a.ndim);
   return 1;
 }
 
 static int m_numel(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)l_self(L, "numel")->a.numel);
+  lua_pushinteger(L, (lua_Integer)self_only(L, 1, "numel")->a.numel);
   return 1;
 }
 
 static int m_dtype(lua_State *L) {
-  lua_pushstring(L, pl_dtype_name((PlDtype)l_self(L, "dtype")->a.dtype));
+  lua_pushstring(L, pl_dtype_name((PlDtype)self_only(L, 1, "dtype")->a.dtype));
   return 1;
 }
 
 static int m_is_cuda(lua_State *L) {
-  lua_pushboolean(L, pl_on_gpu(l_self(L, "is_cuda")->a.device));
+  lua_pushboolean(L, pl_on_gpu(self_only(L, 1, "is_cuda")->a.device));
   return 1;
 }
 static int m_device(lua_State *L) {
-  lua_pushstring(L, pl_device_name(l_self(L, "device")->a.device));
+  lua_pushstring(L, pl_device_name(self_only(L, 1, "device")->a.device));
   return 1;
 }
 
 static int m_is_floating_point(lua_State *L) {
-  lua_pushboolean(L, pl_is_float((PlDtype)l_self(L, "is_floating_point")->a.dtype));
+  lua_pushboolean(L, pl_is_float((PlDtype)self_only(L, 1, "is_floating_point")->a.dtype));
   return 1;
 }
 
 static int m_element_size(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)pl_dtype_size((PlDtype)l_self(L, "element_size")->a.dtype));
+  lua_pushinteger(L, (lua_Integer)pl_dtype_size((PlDtype)self_only(L, 1, "element_size")->a.dtype));
   return 1;
 }
 
 static int m_storage_offset(lua_State *L) {
-  PlTensor *t = l_concrete(L, l_self(L, "storage_offset"), "storage_offset");
+  PlTensor *t = l_concrete(L, self_only(L, 1, "storage_offset"), "storage_offset");
   lua_pushinteger(L, (lua_Integer)(((char *)t->a.data - (char *)t->storage->data) / (ptrdiff_t)pl_dtype_size((PlDtype)t->a.dtype)));
   return 1;
 }
 
 static int m_version(lua_State *L) {
-  lua_pushinteger(L, l_self(L, "version")->storage->version);
+  lua_pushinteger(L, self_only(L, 1, "version")->storage->version);
   return 1;
 }
 
 static int m_shares(lua_State *L) {
-  PlTensor *t = l_self(L, "shares_storage"), *o = l_check_tensor(L, 2);
+  PlTensor *t = self_only(L, 2, "shares_storage"), *o = l_to_tensor(L, 2);
+  if (!o) return l_error(L, "shares_storage: argument #2 must be a tensor, got %s", l_typename(L, 2));
   lua_pushboolean(L, t->storage == o->storage);
   return 1;
 }
@@ -103,7 +111,7 @@ static void push_element(lua_State *L, const PlTensor *t, int64_t byte_offset) {
 }
 
 static int m_item(lua_State *L) {
-  PlTensor *t = l_concrete(L, l_self(L, "item"), "item");
+  PlTensor *t = l_concrete(L, self_only(L, 1, "item"), "item");
   if (t->a.numel != 1)
     return l_error(L, "item: %s has %d elements, not one; use x:totable(), or x:get(i, j)", pl_desc_text(&t->a),
                    (int)t->a.numel);
@@ -145,6 +153,7 @@ static int m_set(lua_State *L) {
   if (t->node || t->more) return l_error(L, "set: %s is tracked for gradients; assign inside T.no_grad() to a detached tensor", pl_desc_text(&t->a));
   int64_t at = element_at(L, t, "set", 2);
   if (PL_UNLIKELY(pl_watched())) CALL(L, pl_checkpoint_writes("set", t));
+  l_check_fits(L, top, (PlDtype)t->a.dtype, "set");
   if (PL_UNLIKELY(t->a.device != PL_CPU)) {
     uint64_t v = 0;
     l_write_value(L, top, (PlDtype)t->a.dtype, &v);
@@ -174,14 +183,14 @@ static void push_nested(lua_State *L, const PlTensor *t, int d, int64_t at) {
 
 /* x:totable() → nested tables (a number or boolean for 0-d). */
 static int m_totable(lua_State *L) {
-  PlTensor *t = l_on_host(L, l_concrete(L, l_self(L, "totable"), "totable"));
+  PlTensor *t = l_on_host(L, l_concrete(L, self_only(L, 1, "totable"), "totable"));
   push_nested(L, t, 0, 0);
   return 1;
 }
 
 /* x:to_string() → the elements as bytes, row-major, little-endian. */
 static int m_to_string(lua_State *L) {
-  PlTensor *t = l_on_host(L, l_concrete(L, l_self(L, "to_string"), "to_string"));
+  PlTensor *t = l_on_host(L, l_concrete(L, self_only(L, 1, "to_string"), "to_string"));
   Box *b = NULL;
   if (!t->a.contiguous) {
     b = l_new_box(L);
@@ -196,6 +205,7 @@ static int m_to_string(lua_State *L) {
 static int m_free(lua_State *L) {
   Box *b = l_box(L, 1);
   if (!b) return l_error(L, "free: argument #1 must be a tensor, got %s", l_typename(L, 1));
+  l_at_most(L, 1, "free");
   if (!b->t) return l_error(L, "free: this tensor was freed before");
   /* Inside a finalizer (then lua_gc refuses) an op further down the stack may be about to use it: leave the
    * tensor to the collector. */
@@ -208,13 +218,17 @@ static int m_free(lua_State *L) {
 
 static int m_is_freed(lua_State *L) {
   Box *b = l_box(L, 1);
-  lua_pushboolean(L, b && !b->t);
+  if (!b) return l_error(L, "is_freed: argument #1 must be a tensor, got %s", l_typename(L, 1));
+  l_at_most(L, 1, "is_freed");
+  lua_pushboolean(L, !b->t);
   return 1;
 }
 
 /* Same shape and same elements; NaN equals nothing. Dtypes must agree. */
 static int m_equal(lua_State *L) {
-  PlTensor *a = l_concrete(L, l_self(L, "equal"), "equal"), *b = l_concrete(L, l_check_tensor(L, 2), "equal");
+  PlTensor *a = l_concrete(L, self_only(L, 2, "equal"), "equal"), *b = l_to_tensor(L, 2);
+  if (!b) return l_error(L, "equal: argument #2 must be a tensor, got %s", l_typename(L, 2));
+  (void)l_concrete(L, b, "equal");
   if (a->a.dtype != b->a.dtype || !pl_shape_equal(&a->a, &b->a)) {
     lua_pushboolean(L, 0);
     return 1;
@@ -265,12 +279,14 @@ static int m_lt(lua_State *L) { return compare(L, "<", false); }
 static int m_le(lua_State *L) { return compare(L, "<=", true); }
 
 static int t_is_tensor(lua_State *L) {
+  l_at_most(L, 1, "is_tensor");
   lua_pushboolean(L, l_box(L, 1) != NULL);
   return 1;
 }
 
 /* x:describe() → "f32[2,3]" */
 static int m_describe(lua_State *L) {
+  l_at_most(L, 1, "describe");
   lua_pushstring(L, l_typename(L, 1));
   return 1;
 }

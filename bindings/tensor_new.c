@@ -10,6 +10,7 @@ typedef struct Scan {
   int ndim;
   int64_t shape[PL_MAX_DIM];
   bool any_number, any_bool;
+  bool mixed; /* the outermost table may hold options, too */
 } Scan;
 
 /* Sizes come from the first entries; every other entry must agree. */
@@ -19,6 +20,8 @@ static int scan(lua_State *L, int at, int depth, Scan *s, bool first) {
     if (depth >= PL_MAX_DIM) return l_error(L, "tensor: nested deeper than %d dimensions", PL_MAX_DIM);
     luaL_checkstack(L, 4, NULL);
     int64_t n = (int64_t)lua_rawlen(L, at);
+    if (!(depth == 0 && s->mixed) && l_push_stray(L, at, n))
+      return l_error(L, "tensor: the table has the key '%s'; elements are its entries 1 to n", lua_tostring(L, -1));
     if (first) {
       s->ndim = depth + 1;
       s->shape[depth] = n;
@@ -68,7 +71,10 @@ void l_write_value(lua_State *L, int at, PlDtype d, void *to) {
 static char *fill(lua_State *L, int at, int depth, const Scan *s, PlDtype d, char *to) {
   bool table = lua_type(L, at) == LUA_TTABLE;
   if (depth == s->ndim) {
-    if (!table) l_write_value(L, at, d, to);
+    if (!table) {
+      l_check_fits(L, at, d, "tensor");
+      l_write_value(L, at, d, to);
+    }
     return to + pl_dtype_size(d);
   }
   for (int64_t i = 1; i <= s->shape[depth]; i++) {
@@ -111,10 +117,31 @@ static int finish_new(lua_State *L, int options) {
   return 1;
 }
 
+/* {1, 2, dtype = "i64"}: every key of the table at 1 is an element's place or an option. */
+static int check_mixed(lua_State *L, const char *allowed) {
+  const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
+  for (lua_pushnil(L); lua_next(L, 1); lua_pop(L, 1)) {
+    if (lua_isinteger(L, -2) && lua_tointeger(L, -2) >= 1 && lua_tointeger(L, -2) <= n) continue;
+    const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : NULL;
+    if (!key) {
+      lua_pop(L, 1);
+      return l_error(L, "tensor: the table has the key %s; elements are its entries 1 to n", luaL_tolstring(L, -1, NULL));
+    }
+    if (strcmp(key, "dtype") != 0 && strcmp(key, "requires_grad") != 0 && strcmp(key, "device") != 0)
+      return l_error(L, "tensor: unknown option '%s'%s; allowed: %s", key, l_did_you_mean(key, allowed), allowed);
+  }
+  return 0;
+}
+
 /* T.tensor(data, {dtype=, requires_grad=, device=}): nested tables of one shape, a number, a boolean, or a
  * tensor (copied). f32 unless dtype says otherwise; bool if every entry is a boolean. */
 static int t_tensor(lua_State *L) {
-  if (lua_type(L, 2) == LUA_TTABLE) l_check_options(L, 2, "tensor", "dtype requires_grad device");
+  static const char allowed[] = "dtype requires_grad device";
+  l_at_most(L, 2, "tensor");
+  if (lua_type(L, 2) == LUA_TTABLE)
+    l_check_options(L, 2, "tensor", allowed);
+  else if (!lua_isnoneornil(L, 2) && lua_type(L, 2) != LUA_TSTRING)
+    return l_error(L, "tensor: argument #2 must be a table of options (%s), got %s", allowed, l_typename(L, 2));
   PlTensor *src = l_to_tensor(L, 1);
   l_collect(L);
   if (src) {
@@ -129,7 +156,8 @@ static int t_tensor(lua_State *L) {
   /* T.tensor{1, 2, dtype = "i64"}: options may stand in the same table */
   int options = 2;
   if (lua_type(L, 1) == LUA_TTABLE && lua_isnoneornil(L, 2)) options = 1;
-  Scan s = {.ndim = 0};
+  Scan s = {.mixed = options == 1};
+  if (s.mixed) check_mixed(L, allowed);
   scan(L, 1, 0, &s, true);
   PlDtype d = option_dtype(L, options, "tensor", s.any_bool && !s.any_number ? PL_BOOL : pl_default_float());
   Box *b = l_new_box(L);
@@ -144,6 +172,7 @@ static int t_from_string(lua_State *L) {
   size_t n;
   if (lua_type(L, 1) != LUA_TSTRING) return l_error(L, "from_string: argument 1 must be a string, got %s", l_typename(L, 1));
   const char *bytes = lua_tolstring(L, 1, &n);
+  l_at_most(L, 3, "from_string");
   PlDtype d = l_check_dtype(L, 2, "from_string");
   int64_t shape[PL_MAX_DIM] = {(int64_t)(n / pl_dtype_size(d))}, numel;
   if (!lua_isnoneornil(L, 3) && lua_type(L, 3) != LUA_TTABLE && lua_type(L, 3) != LUA_TNUMBER)
@@ -162,6 +191,7 @@ static int t_from_string(lua_State *L) {
 }
 
 static int t_default_dtype(lua_State *L) {
+  l_at_most(L, 1, "default_dtype");
   if (!lua_isnoneornil(L, 1)) {
     PlDtype d = l_check_dtype(L, 1, "default_dtype");
     if (!pl_is_float(d)) return l_error(L, "default_dtype: must be a floating dtype, not %s", pl_dtype_name(d));
@@ -173,9 +203,15 @@ static int t_default_dtype(lua_State *L) {
 
 /* T.result_type(x, y, …) over tensors and numbers would need ops; promotion of two dtype names is enough. */
 static int t_promote_types(lua_State *L) {
+  l_at_most(L, 2, "promote_types");
   PlDtype a = l_check_dtype(L, 1, "promote_types"), b = l_check_dtype(L, 2, "promote_types");
   lua_pushstring(L, pl_dtype_name(pl_promote2(a, b)));
   return 1;
+}
+
+/* core.check_fits(name, value, dtype): raises where the number has no place in that dtype */
+static int t_check_fits(lua_State *L) {
+  return l_check_fits(L, 2, l_check_dtype(L, 3, luaL_checkstring(L, 1)), lua_tostring(L, 1));
 }
 
 void l_tensor_new_register(lua_State *L) {
@@ -183,6 +219,7 @@ void l_tensor_new_register(lua_State *L) {
                                        {"from_string", t_from_string},
                                        {"default_dtype", t_default_dtype},
                                        {"promote_types", t_promote_types},
+                                       {"check_fits", t_check_fits},
                                        {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
 }

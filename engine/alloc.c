@@ -113,7 +113,8 @@ static PlStatus out_of_memory(size_t n) {
 static PlStatus block_alloc(size_t n, bool scratch, void **out) {
   if (n > (size_t)1 << 46) return out_of_memory(n);
   size_t total;
-  int bin = bin_of(n + HEAD, &total);
+  int bin = bin_of(n, &total); /* of what was asked for: the header beside it would push powers of two into the next class */
+  total += HEAD;
   if (total >= MAP_MIN) total = (total + 4095) & ~(size_t)4095;
   pthread_mutex_lock(&bins.lock);
   bool refuse = injected() ||

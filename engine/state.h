@@ -25,6 +25,8 @@ typedef struct PlProfile {
 typedef struct PlState {
   bool grad_off;      /* inside no_grad: nothing records */
   bool bookkeeping;   /* histories are brought up to date: every live key records, also one that is off now */
+  const void *mode_owner; /* of the program's coroutines the one that grad_off is of; NULL: no other has its own */
+  uint64_t mode_turn;     /* counts the turns of coroutines */
   int ambient_muted;  /* > 0: an explicit key with ambient=false records, the ambient one does not */
   PlKey *ambient;     /* made at first use, never finalized */
   PlKey *holder;      /* its leaves hold .grad of tensors that the ambient key does not track; made when needed */

@@ -13,7 +13,7 @@ local HERE = debug.getinfo(1, "S").short_src:gsub("%p", "%%%0")
 -- What carries the name: nn.X, T.x, T.linalg.x, lr_scheduler.X …; extra arguments that come before the declared ones.
 local function resolve(who)
   local space, name = who:match("^([%w_.]+)%.([%w_]+)$")
-  local spaces = { nn = T.nn, linalg = T.linalg, lr_scheduler = T.optim.lr_scheduler,
+  local spaces = { nn = T.nn, ["nn.F"] = T.nn.F, linalg = T.linalg, lr_scheduler = T.optim.lr_scheduler,
     ["optim.swa_utils"] = T.optim.swa_utils, distributions = T.distributions }
   if space == "lr_scheduler" then
     local opt = T.optim.SGD({ T.ones(1):requires_grad_() }, { lr = 1 })
@@ -27,7 +27,8 @@ end
 local function right(kind)
   if type(kind) == "table" then return kind[1] end
   local freely = { tensor = T.ones(3, 3), operand = T.ones(3, 3), tensors = { T.ones(3), T.ones(3) }, any = 1,
-    string = "f32", func = print, bool = true, padding = 1 }
+    string = "f32", func = print, bool = true, padding = 1,
+    sequence = T.ones(3, 3), state = {}, callable = print }
   if freely[kind] ~= nil then return freely[kind] end
   return kind == "probability" and 0.5 or 2
 end
@@ -38,11 +39,16 @@ local function wrong(kind)
   if type(kind) == "table" then return { "no such word", 7, print, true } end
   local list = {
     tensor = { "x", 3, true, print, io.stdout, gone }, operand = { "x", true, print, io.stdout, gone },
-    tensors = { "x", 3, { "x" }, { gone }, {} }, int = { "x", 1.5, 0 / 0, math.huge, true, print, 2 ^ 70 },
-    ints = { "x", 1.5, { 1.5 }, { "x" }, true, print }, size = { -1, 1.5, "x", 0 / 0, true },
+    tensors = { "x", 3, { "x" }, { gone }, {}, { T.ones(2), a = 1 } },
+    int = { "x", 1.5, 0 / 0, math.huge, true, print, 2 ^ 70 },
+    ints = { "x", 1.5, { 1.5 }, { "x" }, { 1, a = 2 }, true, print }, size = { -1, 1.5, "x", 0 / 0, true },
     count = { 0, -1, 1.5, "x", 0 / 0, true }, number = { "x", true, print, gone }, bool = { 1, "x", print },
+    window = { "x", 1.5, { 1.5 }, {}, { 1, a = 2 }, true }, numbers = { "x", {}, { "x" }, { 1, a = 2 }, true },
+    lengths = { "x", 1.5, { 1.5 }, true, gone }, positive = { 0, -1, 0 / 0, "x", math.huge, true },
+    sequence = { "x", 3, {}, gone }, state = { "x", 3, { 1, 2 }, { h = 1 }, gone },
     nonnegative = { -1, 0 / 0, "x", math.huge, true }, nonnegative_or_inf = { -1, 0 / 0, "x", true },
-    probability = { -0.1, 1.1, 0 / 0, "x", true }, string = { 3, true, print }, func = { 3, "x", gone },
+    probability = { -0.1, 1.1, 0 / 0, "x", true }, string = { 3, true, print },
+    callable = { 3, "x", gone, true }, func = { 3, "x", gone },
     padding = { "sam", 1.5, true, print }, any = {},
   }
   return assert(list[kind], "a new kind: " .. kind)
@@ -91,7 +97,7 @@ describe("wrong calls of", function()
       if who:find("ChainedScheduler", 1, true) then return end -- takes its list as it is
       assert.is_truthy(f, "what declares itself as " .. who .. "?")
       local problems = {}
-      local start = "^" .. HERE .. ":%d+: " .. who:gsub("%p", "%%%0")
+      local start = "^" .. HERE .. ":%d+: " .. options.specs[who].who:gsub("%p", "%%%0")
       for _, c in ipairs(calls_of(options.specs[who])) do
         local args = { table.unpack(before) }
         for _, v in ipairs(c[2]) do args[#args + 1] = v end

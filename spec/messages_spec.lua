@@ -32,10 +32,10 @@ describe("functions of nn.F made of ops", function()
     local x, wide = T.rand(4, 3), T.rand(7, 9)
     fails(": cosine_similarity: argument dim is 0", F.cosine_similarity, x, x, { dim = 0 })
     fails(": poisson_nll_loss: f32[4,3] does not broadcast", F.poisson_nll_loss, x, wide)
-    fails(": soft_margin_loss: argument x (#1) must be a tensor", F.soft_margin_loss, x, "a")
+    fails(": soft_margin_loss: y must be a tensor", F.soft_margin_loss, x, "a")
     fails(": gumbel_softmax: dim 9", F.gumbel_softmax, x, { dim = 9 })
-    for _, name in ipairs { "normalize", "prelu", "glu", "dropout2d", "embedding_bag" } do
-      fails(": " .. name .. ": argument #1 must be a tensor, got \"a\"", F[name], "a")
+    for name, argument in pairs { normalize = "x", prelu = "x", glu = "x", dropout2d = "x", embedding_bag = "ids" } do
+      fails((": %s: %s must be a tensor, got \"a\""):format(name, argument), F[name], "a")
     end
     local net = nn.Sequential(nn.Flatten(), nn.Softmin(9))
     fails(": softmin: dim 9 is out of range", net, x)

@@ -58,7 +58,12 @@ ACTIVATION(hardsigmoid, HARDSIGMOID, pl_infer_broadcast, x[0], NULL, NO_ATTRS, "
            "A piecewise linear sigmoid: 0 below -3, 1 above 3.")
 ACTIVATION(hardshrink, HARDSHRINK, pl_infer_broadcast, x[0], NULL, PARAM1(A_FLOAT("lambd", 0.5)),
            "|x| > lambd ? x : 0", "x where |x| > lambd, else 0.")
-ACTIVATION(softshrink, SOFTSHRINK, pl_infer_broadcast, x[0], NULL, PARAM1(A_FLOAT("lambd", 0.5)),
+static PlStatus softshrink_infer(PlInfer *c) {
+  double by = pl_attr_f(c->attrs, 0);
+  if (!(by >= 0)) PL_FAIL(PL_ERR_ARG, "softshrink: lambd must be a number >= 0, got %g", by);
+  return pl_infer_broadcast(c);
+}
+ACTIVATION(softshrink, SOFTSHRINK, softshrink_infer, x[0], NULL, PARAM1(A_FLOAT("lambd", 0.5)),
            "sign(x) max(|x| - lambd, 0)", "x moved toward 0 by lambd, 0 where |x| <= lambd.")
 ACTIVATION(threshold, THRESHOLD, pl_infer_broadcast, x[0], NULL, PARAM2(A_FLOAT_REQ("threshold"), A_FLOAT_REQ("value")),
            "x > threshold ? x : value", "x where above threshold, else value.")

@@ -44,6 +44,20 @@ static PlStatus range_check(const PlInfer *c) {
   return PL_OK;
 }
 
+/* uniform: low, high; normal: mean, std. NaN is neither. */
+static PlStatus limits_check(const PlInfer *c) {
+  const double a = pl_attr_f(c->attrs, 0), b = pl_attr_f(c->attrs, 1);
+  if (c->op == &pl_op_normal || c->op == &pl_op_normal_fill) {
+    if (!(b >= 0.0)) PL_FAIL(PL_ERR_ARG, "%s: std must be a number >= 0, got %g", c->op->name, b);
+  } else if (!(a <= b))
+    PL_FAIL(PL_ERR_ARG, "%s: low %g must not exceed high %g", c->op->name, a, b);
+  return PL_OK;
+}
+static PlStatus floats_infer(PlInfer *c) {
+  PL_TRY(limits_check(c));
+  return drawn_infer(c);
+}
+
 static PlStatus randint_infer(PlInfer *c) {
   PL_TRY(range_check(c));
   return drawn_infer(c);
@@ -54,7 +68,7 @@ const PlOp pl_op_uniform = {
     .doc = "Floats uniform in [low, high).",
     .nin = 0, .nout = 1, .nattr = 4,
     .attrs = {A_FLOAT_REQ("low"), A_FLOAT_REQ("high"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = drawn_infer,
+    .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = floats_infer,
     .draws = draws_uniform, PL_KERNEL(uniform),
 };
 
@@ -63,7 +77,7 @@ const PlOp pl_op_normal = {
     .doc = "Floats from the normal distribution with the given mean and standard deviation.",
     .nin = 0, .nout = 1, .nattr = 4,
     .attrs = {A_FLOAT_REQ("mean"), A_FLOAT_REQ("std"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = drawn_infer,
+    .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = floats_infer,
     .draws = draws_normal, PL_KERNEL(normal),
 };
 
@@ -202,6 +216,7 @@ static PlStatus forget_grad(PlMaker *g) {
 }
 
 static PlStatus fill_infer(PlInfer *c) {
+  if (c->op->nattr == 2) PL_TRY(limits_check(c));
   PL_TRY(pl_check_float(c, 0));
   return pl_infer_same(c);
 }

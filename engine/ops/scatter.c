@@ -252,14 +252,15 @@ const PlOp pl_op_index_add = {
     PL_KERNEL(index_add),
 };
 
-static PlVal fill_zero(PlMaker *g) {
+static PlVal filled(PlMaker *g, PlVal x, double number) {
   PlAttrs a;
-  PlVal in[3] = {g->dy[0], g->x[1], pl_g_num(g, 0)};
+  PlVal in[3] = {x, g->x[1], pl_g_num(g, number)};
   pl_attrs_init(&pl_op_index_fill, &a);
   pl_attrs_int(&a, 0, pl_attr_i(g->attrs, 0));
   pl_attrs_int(&a, 1, pl_attr_i(g->attrs, 1));
   return pl_g_op(g, &pl_op_index_fill, 3, in, &a, NULL);
 }
+static PlVal fill_zero(PlMaker *g) { return filled(g, g->dy[0], 0); }
 
 /* A row that a later one replaced gets its gradient, too, as in PyTorch; scatter and index_put are exact there. */
 static PlStatus index_copy_grad(PlMaker *g) {
@@ -296,7 +297,9 @@ static PlStatus index_fill_infer(PlInfer *c) {
 static PlStatus index_fill_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = fill_zero(g);
   if (g->want[2]) {
-    PlVal d = g->in[0]->ndim ? pl_g_sum_sizes(g, select_again(g), 2) : select_again(g);
+    /* each element that was written counts once, however often the index names it */
+    PlVal others = pl_g2(g, &pl_op_eq, filled(g, pl_g_zeros_like(g, 0), 1), pl_g_num(g, 0));
+    PlVal d = pl_g_sum_to(g, pl_g3(g, &pl_op_masked_fill, g->dy[0], others, pl_g_num(g, 0)), 2);
     g->dx[2] = g->in[2]->dtype == g->in[0]->dtype ? d : pl_g_cast(g, d, (PlDtype)g->in[2]->dtype);
   }
   return g->status;

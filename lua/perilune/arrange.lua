@@ -117,9 +117,10 @@ return function(T, core)
   -- The shape that shapes broadcast to: T.broadcast_shapes({2, 1}, {3}) → {2, 3}
   function T.broadcast_shapes(...)
     local out, top = {}, 0
-    for i, shape in ipairs { ... } do
+    for i = 1, select("#", ...) do
+      local shape = (select(i, ...))
       if type(shape) == "number" then shape = { shape } end
-      if type(shape) ~= "table" then fail("broadcast_shapes: shape %d is %s, not a list", i, describe(shape)) end
+      options.list("broadcast_shapes", "shape " .. i, shape, "sizes")
       for k = 1, #shape do
         local n = options.integer(shape[#shape + 1 - k])
         if not n or n < 0 then

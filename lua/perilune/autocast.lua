@@ -70,7 +70,7 @@ return function(T, core)
   -- Functions of `group` that take f32 inside a region; PyTorch lists them, too.
   local function full(group, names)
     for _, name in ipairs(names) do
-      local f = group[name]
+      local f = group[name] and require("perilune.surface").one(name, group[name])
       if f then
         group[name] = function(...)
           if not region() then return f(...) end

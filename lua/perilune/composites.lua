@@ -17,11 +17,7 @@ return function(T, core)
     return x
   end
   local function tensors(fn, list)
-    if type(list) ~= "table" or #list == 0 then fail("%s: a list of tensors is wanted, got %s", fn, describe(list)) end
-    for i, t in ipairs(list) do
-      if not is_tensor(t) then fail("%s: entry %d must be a tensor, got %s", fn, i, describe(t)) end
-    end
-    return list
+    return options.tensors(fn, "tensors", list, 1)
   end
 
   -- ---- limits and angles --------------------------------------------------------------------------------
@@ -110,18 +106,33 @@ return function(T, core)
   -- x:dist(y, p=2): p-norm of x - y
   def("dist", function(x, y, p) return T.norm(check("dist", x) - check("dist", y, 2), p or 2) end)
   -- ---- makers with the dtype of another tensor ------------------------------------------------------------------
+  local function made_like(fn, x, opts)
+    local o = options.check(fn, opts, { "dtype", "device", "requires_grad" })
+    return { dtype = o.dtype or check(fn, x):dtype(), device = o.device or x:device(), requires_grad = o.requires_grad }
+  end
   for _, name in ipairs { "zeros", "ones", "empty" } do
     methods["new_" .. name] = function(x, ...)
+      check("new_" .. name, x)
+      local n = select("#", ...)
+      local given = n > 0 and (select(n, ...)) or nil
+      local named = type(given) == "table" and next(given) ~= nil and given[1] == nil
+      local o = made_like("new_" .. name, x, named and given or nil)
       local sizes = { ... }
-      if type(sizes[1]) == "table" then sizes = sizes[1] end
-      return T[name](sizes, { dtype = x:dtype(), device = x:device() })
+      if not named then n = n + 1 end
+      sizes[n] = o
+      return T[name](table.unpack(sizes, 1, n))
     end
+    methods["new_" .. name] = options.named("new_" .. name, methods["new_" .. name])
   end
-  function methods.new_full(x, sizes, value) return T.full(sizes, value, { dtype = x:dtype(), device = x:device() }) end
-  function methods.new_tensor(x, values) return T.tensor(values, { dtype = x:dtype(), device = x:device() }) end
+  methods.new_full = options.named("new_full", function(x, sizes, value, opts)
+    return T.full(sizes, value, made_like("new_full", x, opts))
+  end)
+  methods.new_tensor = options.named("new_tensor", function(x, values, opts)
+    return T.tensor(values, made_like("new_tensor", x, opts))
+  end)
   -- x:fill_diagonal_(v): the main diagonal of a matrix
   function methods.fill_diagonal_(x, v)
-    if x:dim() ~= 2 then fail("fill_diagonal_: a matrix is wanted, got %s", describe(x)) end
+    if check("fill_diagonal_", x):dim() ~= 2 then fail("fill_diagonal_: a matrix is wanted, got %s", describe(x)) end
     x:diagonal():fill_(v)
     return x
   end

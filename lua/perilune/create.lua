@@ -4,12 +4,14 @@ local options = require "perilune.options"
 
 return function(T, core)
   local op = core.op
+  local too_many = require("perilune.surface").too_many
   local plain, random = "dtype requires_grad device", "dtype requires_grad device generator"
   local drawn = { rand = true, randn = true, uniform = true, normal = true, randint = true }
 
   -- (fn, ...) → shape list, options table, further positional values before the shape taken off by the caller
   local function shape_and_options(fn, ...)
     local n = select("#", ...)
+    while n > 1 and select(n, ...) == nil do n = n - 1 end -- no options, written out
     local last = n > 0 and (select(n, ...)) or nil
     local opts = {}
     if type(last) == "table" and (n > 1 or #last == 0 and next(last) ~= nil) then
@@ -26,6 +28,11 @@ return function(T, core)
     local shape
     if n == 1 and type(first) == "table" then
       shape = first
+      local key = options.stray(shape)
+      if key ~= nil then
+        options.fail("%s: the sizes are a list; it has the key %s (options stand in a table behind it)", fn,
+          options.describe(key))
+      end
     else
       shape = table.pack(...)
       for i = n + 1, shape.n do shape[i] = nil end
@@ -108,6 +115,7 @@ return function(T, core)
       options.fail("full: the value must be a number or a boolean, got %s", type(value))
     end
     local dtype = o.dtype or (math.type(value) == "integer" and "i64") or (type(value) == "boolean" and "bool") or nil
+    if dtype then core.check_fits("full", value, dtype) end
     return finish(on(o, op.full, list, value, { dtype = dtype }), o)
   end
 
@@ -157,23 +165,37 @@ return function(T, core)
       options.fail("randint: bounds must be integers a <= b, got %s and %s", tostring(a), tostring(b))
     end
     local shape, opts = shape_and_options("randint", ...)
+    if opts.dtype ~= nil then
+      core.check_fits("randint", a, opts.dtype)
+      core.check_fits("randint", b, opts.dtype)
+    end
     return finish(on(opts, op.randint, a, b, shape, { dtype = opts.dtype }), opts)
   end
 
   -- x:zeros_like(), ones_like, full_like(v), empty_like, rand_like, randn_like: same shape; dtype, device and memory
   -- format, too, unless given.
-  local function like(name, make)
+  local like_options = { "dtype", "requires_grad", "device", "memory_format" }
+  local function like(name, make, valued)
+    local names = valued and { "x", "value", "options" } or { "x", "options" }
+    local allowed = { table.unpack(like_options) }
+    if name:find "^rand" then allowed[#allowed + 1] = "generator" end
     T[name] = function(x, ...)
-      if not core.is_tensor(x) then options.fail("%s: a tensor expected, got %s", name, type(x)) end
-      local args = table.pack(...)
-      local opts = type(args[args.n]) == "table" and args[args.n] or {}
+      if not core.is_tensor(x) then options.fail("%s: a tensor expected, got %s", name, options.describe(x)) end
+      if select("#", ...) >= #names then too_many(name, names, x, ...) end
+      local v, opts = ...
+      if not valued then v, opts = nil, v end
+      if valued and type(v) ~= "number" and type(v) ~= "boolean" then
+        options.fail("%s: the value must be a number or a boolean, got %s", name, options.describe(v))
+      end
+      opts = options.check(name, opts, allowed)
+      if valued then core.check_fits(name, v, opts.dtype or x:dtype()) end
       local device = opts.device or x:device()
       if device == core.device.default() then device = nil end
       local format = opts.memory_format
       if format == nil or format == "preserve" then format = core.layout_of(x) end
       local after = format and opts.requires_grad or nil -- a leaf is what comes out in the end
       local t = make(x, { dtype = opts.dtype or x:dtype(), requires_grad = not format and opts.requires_grad or nil,
-        device = device }, ...)
+        device = device, generator = opts.generator }, v)
       if format then t = core.to_layout(t, format, true) end
       if after then t:requires_grad_() end
       return core.is_batched(x) and core.batch_like(x, t) or t -- inside vmap: one for each element
@@ -183,7 +205,7 @@ return function(T, core)
   like("zeros_like", function(x, o) return T.zeros(x:shape(), o) end)
   like("ones_like", function(x, o) return T.ones(x:shape(), o) end)
   like("empty_like", function(x, o) return T.empty(x:shape(), o) end)
-  like("full_like", function(x, o, v) return T.full(x:shape(), v, o) end)
+  like("full_like", function(x, o, v) return T.full(x:shape(), v, o) end, true)
   like("rand_like", function(x, o) return T.rand(x:shape(), o) end)
   like("randn_like", function(x, o) return T.randn(x:shape(), o) end)
 end

@@ -12,7 +12,7 @@ return function(T, core)
   local function with_tangents(f, args, vs, take)
     local key <close> = core.forward_key()
     local wrapped = S.wrap(args, function(t, i)
-      if vs[i] then core.forward_attach(key, t, core.grad_enabled() and vs[i] or vs[i]:detach()) end
+      if vs[i] then core.forward_attach(key, t, core.grad_mode() and vs[i] or vs[i]:detach()) end
       return t
     end)
     return take(key, call(f, unpack(wrapped, 1, args.n)))
@@ -25,7 +25,7 @@ return function(T, core)
       local v = core.tangent(key, t)
       if not v then return T.zeros_like(t:detach()) end
       v = v:contiguous()
-      return core.grad_enabled() and v or v:detach()
+      return core.grad_mode() and v or v:detach()
     end)
   end
 
@@ -79,7 +79,7 @@ return function(T, core)
       local list = {}
       for i, g in ipairs(gs) do
         local v = g and core.tangent(key, g)
-        list[i] = v and (core.grad_enabled() and v or v:detach())
+        list[i] = v and (core.grad_mode() and v or v:detach())
       end
       return strip(value, key), S.unflatten(args, list, true)
     end)

@@ -59,7 +59,8 @@ end
 
 function Generator:__tostring() return ("Generator(seed %d)"):format(self.first) end
 
-return setmetatable(Generator, { __call = function(_, seed)
+return setmetatable(Generator, { __call = function(_, seed, ...)
+  if select("#", ...) > 0 then require("perilune.surface").too_many("Generator", { "seed" }, seed, ...) end
   local self = setmetatable({ state = core.get_rng_state() }, Generator)
   return self:manual_seed(seed == nil and FIRST or seed)
 end })

@@ -3,26 +3,29 @@
 local options = require "perilune.options"
 
 return function(T, core)
-  local grad_enabled = core.grad_enabled
+  local enter, leave = core.grad_enter, core.grad_leave -- of the running coroutine: bindings/modes.c
   local retained = setmetatable({}, { __mode = "k" })
 
   -- Restores the switch however the block is left.
-  local scope = { __close = function(self) if self.was ~= nil then grad_enabled(self.was) self.was = nil end end }
+  local scope = { __close = function(self) if self.was ~= nil then leave(self.was) self.was = nil end end }
 
   local function restore(was, ok, ...)
-    grad_enabled(was)
+    leave(was)
     if not ok then error((...), 0) end
     return ...
   end
 
   local function switch(on)
     return function(f, ...)
-      if f == nil then return setmetatable({ was = grad_enabled(on) }, scope) end
+      if f == nil then
+        if select("#", ...) > 0 then options.fail("%s: the function is nil", on and "enable_grad" or "no_grad") end
+        return setmetatable({ was = enter(on) }, scope)
+      end
       if type(f) ~= "function" and not (getmetatable(f) or {}).__call then
         local name = on and "enable_grad" or "no_grad"
         options.fail("%s: a function or nothing expected, got %s", name, options.describe(f))
       end
-      return restore(grad_enabled(on), pcall(f, ...))
+      return restore(enter(on), pcall(f, ...))
     end
   end
 
@@ -32,9 +35,9 @@ return function(T, core)
   T.inference_mode = T.no_grad
   T.set_grad_enabled = function(on)
     if type(on) ~= "boolean" then options.fail("set_grad_enabled: true or false expected, got %s", type(on)) end
-    return setmetatable({ was = grad_enabled(on) }, scope)
+    return setmetatable({ was = enter(on) }, scope)
   end
-  T.is_grad_enabled = function() return grad_enabled() end
+  T.is_grad_enabled = function() return core.grad_mode() end
 
   -- T.override_gradient("relu", function(ctx, g) return g * ctx.inputs[1] end): replaces the gradient of a built-in op.
   -- ctx.inputs lists the call's tensors, ctx.outputs its results. nil restores. Returns the rule replaced, or nil.
@@ -77,6 +80,26 @@ return function(T, core)
       return target:copy_(call(table.unpack(args, 1, args.n)))
     end
     return core.override_raw(name, rule, call, write)
+  end
+
+  -- x:requires_grad_(on = true) → x
+  local requires_grad = core.metatable().methods.requires_grad_
+  core.metatable().methods.requires_grad_ = function(x, on)
+    if on ~= nil and type(on) ~= "boolean" then
+      options.fail("requires_grad_: true or false is wanted, got %s", options.describe(on))
+    end
+    return requires_grad(x, on)
+  end
+
+  -- T.memory(device), T.reset_peak_memory(device): nil is the CPU
+  for _, name in ipairs { "memory", "reset_peak_memory" } do
+    local raw = core[name]
+    T[name] = function(device)
+      if device ~= nil and type(device) ~= "string" then
+        options.fail("%s: the name of a device is wanted, got %s", name, options.describe(device))
+      end
+      return raw(device)
+    end
   end
 
   -- x:retain_grad() → x: backward leaves the gradient of a computed tensor in its .grad, too.

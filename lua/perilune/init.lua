@@ -23,10 +23,14 @@ T.manual_seed = function(seed) core.manual_seed(seed) return T end
 -- T.deterministic(on) → what holds from now on. The CPU's kernels give the same bits at any number of threads, so only
 -- a GPU has something to switch.
 T.deterministic = function(on)
+  if on ~= nil and type(on) ~= "boolean" then
+    local options = require "perilune.options"
+    options.fail("deterministic: true or false is wanted, got %s", options.describe(on))
+  end
   if not core.device.available() then return true end
   local was = core.device.setting("deterministic", on)
   if on == nil then return was end
-  return on and true or false
+  return on
 end
 
 for _, part in ipairs { "create", "ops", "gradient", "print", "autocast" } do require("perilune." .. part)(T, core) end
@@ -37,6 +41,14 @@ for name, kind in pairs { imshow = "image", spark = "spark" } do
   core.metatable().methods[name] = T[name]
 end
 
+local surface = require "perilune.surface"
+local seal = surface.seal
+surface.limit(T, { "empty_cache", "get_num_threads", "get_rng_state", "grad_keys",
+  "set_memory_budget bytes", "set_num_threads n", "set_rng_state state",
+  "GradKey options" })
+surface.limit(core.metatable().methods, { "register_hook x f", "is_contiguous x memory_format",
+  "detach x", "backward x gradient options" })
+seal(T) seal(core.metatable().methods)
 core.seal() -- all metamethods are in place
 
 -- All other parts load at first use: `require "perilune"` stays quick. First the modules,
@@ -81,6 +93,15 @@ local function load_part(part)
   local kept = {}
   for name in parts[part][1]:gmatch "%S+" do kept[name] = rawget(T, name) end
   local ok, message = pcall(require("perilune." .. part), T, core)
+  for of, t in ipairs { T, methods } do
+    local names = {}
+    for name in parts[part][of]:gmatch "%S+" do names[#names + 1] = name end
+    seal(t, names)
+  end
+  for name in parts[part][1]:gmatch "%S+" do -- T.linalg, T.special
+    local space = rawget(T, name)
+    if type(space) == "table" and getmetatable(space) == nil then seal(space) end
+  end
   for name, value in next, kept do rawset(T, name, value) end
   loading[part] = ok
   if not ok then error(message, 0) end
@@ -107,6 +128,7 @@ local function value_of(t, key)
   else
     rawset(t, key, require(where[1])[where[2]])
   end
+  seal(t, { key })
   return rawget(t, key)
 end
 

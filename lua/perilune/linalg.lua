@@ -153,6 +153,7 @@ return function(T, core)
       fail("%s: a list of at least two tensors expected", fn)
     end
     if select("#", ...) > 0 then fail("%s: too many arguments", fn) end
+    options.list(fn, "the matrices", list, "tensors")
     local n, m, p = #list, {}, {}
     for i, x in ipairs(list) do
       local s = need(fn, "tensor " .. i, x, 1)

@@ -277,9 +277,16 @@ return function(T, core)
     svd = "svd", matrix_power = "matrix_power", pinverse = "pinv", cross = "cross" } do
     T[name], methods[name], options.aliases[name] = L[from], L[from], "linalg." .. from
   end
-  function T.chain_matmul(...)
+  -- T.chain_matmul(A, B, …) or of a list
+  T.chain_matmul = options.named("chain_matmul", function(...)
     local list = { ... }
-    if #list == 1 and type(list[1]) == "table" then list = list[1] end
+    if select("#", ...) == 1 and type(list[1]) == "table" then list = list[1] end
+    for i = 1, select("#", ...) > 1 and select("#", ...) or 0 do
+      if not core.is_tensor(list[i]) then
+        options.fail("chain_matmul: argument #%d must be a tensor, got %s", i, options.describe(list[i]))
+      end
+    end
+    options.tensors("chain_matmul", "the matrices", list, 1)
     return L.multi_dot(list)
-  end
+  end)
 end

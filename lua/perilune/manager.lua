@@ -133,7 +133,8 @@ return function(T, core)
     return ("GradManager(%d tensors%s)"):format(#self:attached(), self.key and ", recording" or "")
   end
 
-  local function new(_, opts)
+  local function new(_, opts, ...)
+    if select("#", ...) > 0 then require("perilune.surface").too_many("GradManager", { "options" }, opts, ...) end
     local o = options.check("GradManager", opts, { "ambient" })
     if o.ambient ~= nil and type(o.ambient) ~= "boolean" then
       fail("GradManager: ambient must be true or false, got %s", options.describe(o.ambient))
@@ -147,6 +148,7 @@ return function(T, core)
     if type(list) ~= "table" or getmetatable(list) == Manager then
       fail("GradManager.group: a list of managers expected, got %s", options.describe(list))
     end
+    options.list("GradManager.group", "the managers", list, "managers")
     for i, gm in ipairs(list) do
       if type(gm) ~= "table" or getmetatable(gm) ~= Manager then
         fail("GradManager.group: entry %d must be a manager, got %s", i, options.describe(gm))

@@ -73,6 +73,9 @@ local function define(name, names, class)
   end
   metrics[name] = function(first, ...)
     if T.is_tensor(first) or select("#", ...) > 0 then
+      if select("#", ...) > 2 then
+        require("perilune.surface").too_many(who, { "prediction", "target", "options" }, first, ...)
+      end
       local target, opts = ...
       local m = make(opts)
       m:update(first, target)
@@ -371,4 +374,4 @@ function Auc:value()
 end
 define("auc", {}, Auc)
 
-return metrics
+return require("perilune.surface").seal(metrics)

@@ -6,6 +6,7 @@ return function(T, core)
   local op, is_tensor = core.op, core.is_tensor
   local methods = core.metatable().methods
   local unpack = table.unpack
+  local too_many = require("perilune.surface").too_many
   local fail = options.fail
 
   local function def(name, f)
@@ -140,6 +141,7 @@ return function(T, core)
     dim = dim or 1
     local n, out, at = x:size(dim), {}, 1
     if type(sizes) == "table" then
+      options.list("split", "sizes", sizes, "integers")
       local total = 0
       for i, s in ipairs(sizes) do
         if type(s) ~= "number" then fail("split: size %d must be an integer >= 0, got %s", i, tostring(s)) end
@@ -213,7 +215,7 @@ return function(T, core)
   def("reshape_as", function(x, y) return op.reshape(check("reshape_as", x), check("reshape_as", y, 2):shape()) end)
   local function joined(name, least, how)
     T[name] = function(list)
-      if type(list) ~= "table" or is_tensor(list) or #list == 0 then fail("%s: a list of tensors expected", name) end
+      options.tensors(name, "tensors", not is_tensor(list) and list or {}, 1)
       local out = {}
       for i, x in ipairs(list) do
         check(name, x, i)
@@ -230,24 +232,38 @@ return function(T, core)
   end)
   T.concat = T.cat
 
-  -- T.meshgrid({x, y, …}, {indexing = "ij"|"xy"}) → list of expanded grids
-  T.meshgrid = function(list, opts)
-    if type(list) ~= "table" then fail("meshgrid: a list of tensors expected, got %s", type(list)) end
+  -- T.meshgrid(x, y, …, {indexing = "ij"|"xy"}), or with the vectors in a list → list of expanded grids
+  T.meshgrid = function(first, ...)
+    local list, opts
+    if is_tensor(first) then
+      list = { first, ... }
+      local n = 1 + select("#", ...)
+      while n > 1 and list[n] == nil do n = n - 1 end
+      if n > 1 and not is_tensor(list[n]) then opts, list[n] = list[n], nil end
+    else
+      if select("#", ...) > 1 then too_many("meshgrid", { "tensors", "options" }, first, ...) end
+      list, opts = first, (...)
+    end
+    options.tensors("meshgrid", "tensors", list, 1)
     opts = options.check("meshgrid", opts, { "indexing" })
-    local xy = opts.indexing == "xy" and #list >= 2
+    local indexing = opts.indexing or "ij"
+    if indexing ~= "ij" and indexing ~= "xy" then
+      fail("meshgrid: %s", options.unknown("indexing", indexing, { "ij", "xy" }))
+    end
+    local xy = indexing == "xy" and #list >= 2
     local shape, out = {}, {}
     local order = { unpack(list) }
     if xy then order[1], order[2] = order[2], order[1] end
-    for i, x in ipairs(order) do shape[i] = check("meshgrid", x, i):numel() end
+    for i, x in ipairs(list) do
+      if x:dim() > 1 then fail("meshgrid: entry %d must be a vector or a number, got %s", i, options.describe(x)) end
+    end
+    for i, x in ipairs(order) do shape[i] = x:numel() end
     for i, x in ipairs(order) do
       local s = {}
       for d = 1, #order do s[d] = d == i and shape[i] or 1 end
       out[i] = op.expand(op.reshape(x, s), shape)
     end
-    if xy then
-      out[1], out[2] = out[2], out[1]
-      for i, g in ipairs(out) do out[i] = g end
-    end
+    if xy then out[1], out[2] = out[2], out[1] end
     return out
   end
 
@@ -314,9 +330,12 @@ return function(T, core)
     local sign = name == "add" and 1 or -1
     local function form(raw, scaled)
       return function(x, y, opts, ...)
+        if select("#", ...) > 0 then too_many(name, { "x", "other", "options" }, x, y, opts, ...) end
         if opts == nil then return raw(x, y) end
         local o = options.check(name, type(opts) == "number" and { alpha = opts } or opts, { "alpha", "out" })
-        if select("#", ...) > 0 then fail("%s: too many arguments", name) end
+        if o.alpha ~= nil and type(o.alpha) ~= "number" then
+          fail("%s: alpha must be a number, got %s", name, options.describe(o.alpha))
+        end
         if math.type(o.alpha) == "float" and is_tensor(x) and not x:is_floating_point()
           and not (is_tensor(y) and y:is_floating_point()) then
           fail("%s: alpha is %s, but the operands are integers; give an integer", name, tostring(o.alpha))
@@ -332,12 +351,12 @@ return function(T, core)
     -- the plain forms stay the engine's closures, as do the operators
     local with_alpha = form(plain, op.add_scaled)
     def(name, function(x, y, opts, ...)
-      if opts == nil then return plain(x, y) end
+      if opts == nil and select("#", ...) == 0 then return plain(x, y) end
       return with_alpha(x, y, opts, ...)
     end)
     local with_alpha_ = form(inplace, core.add_scaled_)
     def(name .. "_", function(x, y, opts, ...)
-      if opts == nil then return inplace(x, y) end
+      if opts == nil and select("#", ...) == 0 then return inplace(x, y) end
       return with_alpha_(x, y, opts, ...)
     end)
   end

@@ -102,7 +102,13 @@ local follow = core.device.follow
 --- f, whose errors name `name`, also those of the ops that it is made of. What f makes (T.zeros, T.arange, …) lies
 -- where the tensors among its arguments do.
 function options.named(name, f)
-  return function(...) return renamed(name, follow(f, ...)) end
+  local surface = require "perilune.surface"
+  local names, any = surface.parameters(f)
+  local most = names and not any and #names or math.huge
+  return function(...)
+    if select("#", ...) > most then surface.too_many(name, names, ...) end
+    return renamed(name, follow(f, ...))
+  end
 end
 
 --- Checks that every key of `given` is in the list `names`.
@@ -135,6 +141,38 @@ local function integer(v)
 end
 options.integer = integer
 
+--- The first key of a table that is no place of a list: {1, 2, a = 3}, {[0] = 1, 2}; nil if it is a list.
+function options.stray(t)
+  local n = #t
+  for key in next, t do
+    if math.type(key) ~= "integer" or key < 1 or key > n then return key end
+  end
+end
+local stray = options.stray
+
+--- Raises unless v, argument `name` of `who`, is a list; what: of what.
+function options.list(who, name, v, what)
+  if type(v) ~= "table" or getmetatable(v) ~= nil then
+    fail("%s: %s must be a list%s, got %s", who, name, what and " of " .. what or "", describe(v))
+  end
+  local key = stray(v)
+  if key ~= nil then
+    fail("%s: %s must be a list%s; it has the key %s", who, name, what and " of " .. what or "", describe(key))
+  end
+  return v
+end
+
+--- Raises unless v is a list of at least `least` tensors (or one of them, as a list); → the list.
+function options.tensors(who, name, v, least)
+  if core.is_tensor(v) then v = { v } end
+  options.list(who, name, v, "tensors")
+  for i, t in ipairs(v) do
+    if not core.is_tensor(t) then fail("%s: entry %d of %s must be a tensor, got %s", who, i, name, describe(t)) end
+  end
+  if #v < (least or 0) then fail("%s: %s is empty; at least %d is wanted", who, name, least) end
+  return v
+end
+
 local kinds = {}
 
 function kinds.any(v) return v end
@@ -153,6 +191,9 @@ function kinds.probability(v)
 end
 function kinds.nonnegative(v)
   return type(v) == "number" and v >= 0 and v < math.huge and v or nil, "a finite number >= 0"
+end
+function kinds.positive(v)
+  return type(v) == "number" and v > 0 and v < math.huge and v or nil, "a finite number > 0"
 end
 function kinds.nonnegative_or_inf(v) return type(v) == "number" and v >= 0 and v or nil, "a number >= 0" end
 function kinds.bool(v)
@@ -178,7 +219,7 @@ end
 -- A list of at least one tensor.
 function kinds.tensors(v)
   local wanted = "a list of tensors"
-  if type(v) ~= "table" or #v == 0 then return nil, wanted end
+  if type(v) ~= "table" or #v == 0 or stray(v) ~= nil then return nil, wanted end
   for _, x in ipairs(v) do
     if not kinds.tensor(x) then return nil, wanted end
   end
@@ -187,12 +228,45 @@ end
 -- An integer or a list of integers.
 function kinds.ints(v)
   if type(v) ~= "table" then return integer(v), "an integer or a list of integers" end
+  if stray(v) ~= nil then return nil, "an integer or a list of integers" end
   local out = {}
   for i, x in ipairs(v) do
     out[i] = integer(x)
     if not out[i] then return nil, "an integer or a list of integers" end
   end
   return out
+end
+
+-- Sizes of windows and the like, which have no empty list.
+function kinds.window(v)
+  local out = kinds.ints(v)
+  if type(out) == "table" and #out == 0 then out = nil end
+  return out, "an integer or a list of integers"
+end
+-- A number or a list of numbers.
+function kinds.numbers(v)
+  local wanted = "a number or a list of numbers"
+  if type(v) ~= "table" then return type(v) == "number" and v or nil, wanted end
+  if #v == 0 or stray(v) ~= nil then return nil, wanted end
+  for _, n in ipairs(v) do if type(n) ~= "number" then return nil, wanted end end
+  return v
+end
+-- Lengths of sequences.
+function kinds.lengths(v)
+  if core.is_tensor(v) then return kinds.tensor(v), "integers" end
+  return kinds.ints(v), "an integer, a list of integers or a tensor of them"
+end
+-- What recurrent layers read: a tensor, or a packed sequence.
+function kinds.sequence(v)
+  if type(v) == "table" and getmetatable(v) ~= nil then return v end
+  return kinds.tensor(v), "a tensor or a packed sequence"
+end
+-- {h, c} of an LSTM.
+function kinds.state(v)
+  local wanted = "{h, c}, a list of two tensors"
+  if type(v) ~= "table" or #v > 2 or stray(v) ~= nil then return nil, wanted end
+  for _, t in ipairs(v) do if not kinds.tensor(t) then return nil, wanted end end
+  return v
 end
 
 -- Sizes, or the words of convolutions.
@@ -213,6 +287,13 @@ local function convert(spec, arg, v)
   return got
 end
 
+--- Raises unless v, argument `name` of `who`, is of a kind that options.spec knows; → v as that.
+function options.kind(who, name, kind, v)
+  local got, wanted = kinds[kind](v)
+  if got == nil then fail("%s: %s must be %s, got %s", who, name, wanted, describe(v)) end
+  return got
+end
+
 -- All of them by `who`: signatures in help and reference are written from these.
 options.specs = {}
 --- Other names of functions: name → the name it stands for. Help and reference list them.
@@ -221,7 +302,7 @@ options.aliases = {}
 --- Describes the arguments of `who`: a list of {name, kind[, default]}, in positional order. A missing
 -- argument without default is an error, unless `optional` is set in its entry.
 function options.spec(who, args, settings)
-  local spec = { who = who, args = args, names = {}, by_name = {}, list_first = settings and
+  local spec = { who = who, key = who, args = args, names = {}, by_name = {}, list_first = settings and
     settings.list_first }
   for i, arg in ipairs(args) do
     spec.names[i] = arg[1]
@@ -266,6 +347,13 @@ local function split(spec, n, ...)
     return values, n - 1, values[n]
   end
   return values, n, {}
+end
+
+--- Values by name as a list in the order of `names`.
+function options.values(by_name, names)
+  local out = {}
+  for i, name in ipairs(names) do out[i] = by_name[name] end
+  return out
 end
 
 --- Reads arguments by a spec and returns a table of checked values by name.

@@ -21,7 +21,9 @@ local kinds = {
   int = "integer", ints = "integer or list",
   count = "positive integer", size = "integer >= 0", number = "number", nonnegative = "number >= 0",
   nonnegative_or_inf = "number >= 0", probability = "number from 0 to 1", bool = "boolean", string = "string",
-  func = "function", callable = "function", any = "value", padding = 'integer, list, "same" or "valid"',
+  window = "integer or list", numbers = "number or list", lengths = "integer, list or tensor",
+  positive = "number > 0", sequence = "tensor or packed sequence", state = "{h, c}", func = "function", callable =
+  "function", any = "value", padding = 'integer, list, "same" or "valid"',
 }
 local function kind_text(kind)
   if type(kind) ~= "table" then return kinds[kind] or kind end

@@ -83,7 +83,10 @@ local function measure(f, opts)
 end
 
 return function(f, opts)
-  if f == nil then return setmetatable({}, Timer):reset() end
+  if f == nil then
+    if opts ~= nil then fail("timer: options are for a function to measure, and it is nil") end
+    return setmetatable({}, Timer):reset()
+  end
   local meta = getmetatable(f)
   if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
     fail("timer: a function is wanted, got %s", options.describe(f))

@@ -12,7 +12,7 @@ return function(T)
 
   -- Inside no_grad a function is still differentiated, but nothing else sees it.
   function S.call(f, ...)
-    if core.grad_enabled() then return f(...) end
+    if core.grad_mode() then return f(...) end
     return T.enable_grad(f, ...)
   end
 
@@ -23,7 +23,7 @@ return function(T)
       wrapped[i] = map(args[i], function(t)
         if not floating(t) then return t end
         n = n + 1
-        return take(core.grad_enabled() and core.alias(t) or t:detach(), n)
+        return take(core.grad_mode() and core.alias(t) or t:detach(), n)
       end, true)
     end
     return wrapped
@@ -67,7 +67,7 @@ return function(T)
 
   -- Without what the key recorded: what the caller gets.
   function S.strip(y, key)
-    return map(y, function(t) return core.grad_enabled() and core.alias(t, key) or t:detach() end, true)
+    return map(y, function(t) return core.grad_mode() and core.alias(t, key) or t:detach() end, true)
   end
 
   function S.scalar(who, y)

@@ -240,6 +240,8 @@ return function(T, core)
   -- T.grad_of(ys, xs, {…, is_grads_batched = true}): grad_outputs have a leading dimension, and so have the results.
   local grad_of = core.grad_of
   T.grad_of = function(ys, xs, opts)
+    if type(ys) == "table" then options.list("grad_of", "ys", ys, "tensors") end
+    if type(xs) == "table" then options.list("grad_of", "xs", xs, "tensors") end
     if type(opts) ~= "table" or not opts.is_grads_batched then return grad_of(ys, xs, opts) end
     local plain = {}
     for k, v in pairs(opts) do if k ~= "is_grads_batched" then plain[k] = v end end

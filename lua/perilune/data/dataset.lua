@@ -9,6 +9,7 @@ local core = require "perilune.core"
 local options = require "perilune.options"
 
 local fail, describe, integer = options.fail, options.describe, options.integer
+local surface = require "perilune.surface"
 local index_select = T.core.op.index_select
 local M = {}
 
@@ -31,8 +32,31 @@ local function class(name)
   end
   function C.__len(self) return self:len() end
   function C.__tostring(self) return ("%s of %d samples"):format(name, #self) end
-  return setmetatable(C, { __call = function(_, ...) return C.new(...) end })
+  return setmetatable(C, { __call = function(_, ...) return surface.one("data." .. name, C.new)(...) end })
 end
+
+-- The arguments as a list, in which none is nil but at the end.
+local function given(who, ...)
+  local list, n = { ... }, select("#", ...)
+  while n > 0 and list[n] == nil do n = n - 1 end
+  for i = 1, n do
+    if list[i] == nil then fail("%s: argument %d is nil", who, i) end
+  end
+  return list
+end
+
+-- Something with #ds and ds[i]: an object, a tensor or a plain list.
+local function is_dataset(who, ds)
+  if type(ds) ~= "table" and type(ds) ~= "userdata" then
+    fail("%s: a dataset (something with #ds and ds[i]) is wanted, got %s", who, describe(ds))
+  end
+  if type(ds) == "table" and getmetatable(ds) == nil and #ds == 0 and next(ds) ~= nil then
+    fail("%s: a dataset (something with #ds and ds[i]) is wanted, got a table without samples that has the key %s", who,
+      describe((next(ds))))
+  end
+  return ds
+end
+M.is_dataset = is_dataset
 
 --- A dataset from two functions: `data.Dataset{len = function(self) … end, get = function(self, i) … end}`.
 -- get returns the values of sample i; several make a list. Other fields are kept.
@@ -43,8 +67,8 @@ function M.Dataset.new(fields)
   local self = {}
   for key, v in pairs(fields) do self[key] = v end
   local len, get = self.len, self.get
-  if type(len) ~= "function" and not integer(len) then
-    fail("data.Dataset: len must be a number or a function, got %s", describe(len))
+  if type(len) ~= "function" and not (integer(len) and integer(len) >= 0) then
+    fail("data.Dataset: len must be an integer >= 0 or a function, got %s", describe(len))
   end
   if type(get) ~= "function" then fail("data.Dataset: get must be a function, got %s", describe(get)) end
   if type(len) ~= "function" then self.len = function() return integer(len) end end
@@ -62,7 +86,7 @@ end
 M.TensorDataset = class "TensorDataset"
 
 function M.TensorDataset.new(...)
-  local tensors = { ... }
+  local tensors = given("data.TensorDataset", ...)
   if #tensors == 0 then fail("data.TensorDataset: at least one tensor is wanted") end
   for i, t in ipairs(tensors) do
     if type(t) ~= "userdata" or t:dim() == 0 then
@@ -126,7 +150,8 @@ function M.Subset.new(dataset, indices)
   if type(list) ~= "table" then
     fail("data.Subset: a list of sample numbers is wanted, got %s", describe(indices))
   end
-  local n, out = #dataset, {}
+  options.list("data.Subset", "the indices", list, "sample numbers")
+  local n, out = #is_dataset("data.Subset", dataset), {}
   for i, k in ipairs(list) do out[i] = checked("data.Subset", k, n) end
   local self = { dataset = dataset, indices = out }
   if has_method(dataset, "get_batch") and #out > 0 then
@@ -146,12 +171,14 @@ end
 M.ConcatDataset = class "ConcatDataset"
 
 function M.ConcatDataset.new(first, ...)
-  local parts = { first, ... }
-  if #parts == 1 and type(first) == "table" and getmetatable(first) == nil then parts = first end
+  local parts = given("data.ConcatDataset", first, ...)
+  if #parts == 1 and type(first) == "table" and getmetatable(first) == nil then
+    parts = options.list("data.ConcatDataset", "the datasets", first, "datasets")
+  end
   local ends, n = {}, 0
   for i, ds in ipairs(parts) do
     if type(ds) ~= "table" then fail("data.ConcatDataset: entry %d must be a dataset, got %s", i, describe(ds)) end
-    n = n + #ds
+    n = n + #is_dataset("data.ConcatDataset", ds)
     ends[i] = n
   end
   if n == 0 then fail("data.ConcatDataset: no samples") end
@@ -193,13 +220,14 @@ end })
 M.StackDataset = class "StackDataset"
 
 function M.StackDataset.new(first, ...)
-  local parts = { first, ... }
+  local parts = given("data.StackDataset", first, ...)
   if #parts == 1 and type(first) == "table" and getmetatable(first) == nil then parts = first end
   local n
   for key, ds in pairs(parts) do
     if type(ds) ~= "table" and type(ds) ~= "userdata" then
       fail("data.StackDataset: entry %s must be a dataset, got %s", tostring(key), describe(ds))
     end
+    is_dataset("data.StackDataset", ds)
     if n and #ds ~= n then fail("data.StackDataset: datasets of %d and %d samples", n, #ds) end
     n = #ds
   end
@@ -222,8 +250,11 @@ end
 -- @treturn {Subset,…}
 function M.random_split(dataset, lengths, opts)
   opts = options.check("data.random_split", opts, { "seed" })
-  local n, sizes, total = #dataset, {}, 0
-  if type(lengths) ~= "table" or #lengths == 0 then fail("data.random_split: a list of lengths is wanted") end
+  local n, sizes, total = #is_dataset("data.random_split", dataset), {}, 0
+  if type(lengths) ~= "table" or #lengths == 0 then
+    fail("data.random_split: a list of lengths is wanted, got %s", describe(lengths))
+  end
+  options.list("data.random_split", "the lengths", lengths, "numbers")
   local sum = 0
   for i, v in ipairs(lengths) do
     if type(v) ~= "number" or v < 0 then fail("data.random_split: length %d is %s", i, describe(v)) end

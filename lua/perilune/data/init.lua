@@ -7,7 +7,8 @@ local csv = require "perilune.data.csv"
 local DataLoader = require "perilune.data.loader"
 local sampler = require "perilune.data.sampler"
 
-return {
+local seal = require("perilune.surface").seal
+return seal {
   Dataset = dataset.Dataset,
   TensorDataset = dataset.TensorDataset,
   Subset = dataset.Subset,
@@ -21,7 +22,7 @@ return {
   text = require("perilune.data.text").text,
   tokenizer = require("perilune.data.tokenizer").tokenizer,
   train_bpe = require("perilune.data.tokenizer").train_bpe,
-  transforms = require "perilune.data.transforms",
+  transforms = seal((require "perilune.data.transforms")),
   DataLoader = DataLoader,
   SequentialSampler = sampler.SequentialSampler,
   RandomSampler = sampler.RandomSampler,

@@ -69,6 +69,7 @@ local function new(ds, opts)
     fail("data.DataLoader: a dataset is wanted, something with #ds and ds[i], got %s%s", describe(ds), ds == nil and
       "; where files are missing a dataset is nil and a message: assert(T.data.mnist {…}) shows it" or "")
   end
+  if not is_stream(ds) then dataset.is_dataset("data.DataLoader", ds) end
   local a = options.read(spec, opts or {})
   check_combinations(a, opts or {})
   if is_stream(ds) and (a.shuffle or a.sampler or a.batch_sampler or a.workers > 0) then

@@ -6,6 +6,7 @@
 local T = require "perilune"
 local dataset = require "perilune.data.dataset"
 local options = require "perilune.options"
+local surface = require "perilune.surface"
 
 local fail, describe = options.fail, options.describe
 local M = {}
@@ -15,7 +16,7 @@ local function class(name)
   C.__index = C
   C.__len = function(self) return self.n end
   C.__tostring = function(self) return ("%s of %d"):format(name, self.n) end
-  M[name] = setmetatable(C, { __call = function(_, ...) return C.new(...) end })
+  M[name] = setmetatable(C, { __call = function(_, ...) return surface.one("data." .. name, C.new)(...) end })
   return C
 end
 
@@ -31,7 +32,7 @@ local function count(who, what)
   if type(what) ~= "table" and type(what) ~= "userdata" then
     fail("%s: a dataset or the number of samples is wanted, got %s", who, describe(what))
   end
-  return #what
+  return #dataset.is_dataset(who, what)
 end
 
 M.count = count
@@ -92,6 +93,9 @@ function Weighted.new(weights, n, opts)
     fail("data.WeightedSampler: weights must not be negative, and their sum positive and finite")
   end
   a.weights, a.pass = weights:to { dtype = "f64", device = "cpu" }, 0
+  if n ~= nil and type(n) ~= "number" then
+    fail("data.WeightedSampler: the number of samples must be an integer, got %s", describe(n))
+  end
   a.n = count("data.WeightedSampler", n or weights:numel())
   if not a.replacement and a.n > weights:gt(0):sum():item() then
     fail("data.WeightedSampler: %d samples without replacement, but only %d weights are positive", a.n,
@@ -111,6 +115,12 @@ local Batch = class "BatchSampler"
 function Batch.new(sampler, size, drop_last)
   size = options.integer(size)
   if type(sampler) ~= "table" then fail("data.BatchSampler: a sampler is wanted, got %s", describe(sampler)) end
+  if getmetatable(sampler) == nil and type(sampler.indices) ~= "function" then
+    dataset.is_dataset("data.BatchSampler", sampler)
+  end
+  if drop_last ~= nil and type(drop_last) ~= "boolean" then
+    fail("data.BatchSampler: drop_last must be true or false, got %s", describe(drop_last))
+  end
   if not size or size < 1 then fail("data.BatchSampler: the batch size must be a positive integer") end
   return setmetatable({ sampler = sampler, size = size, drop_last = drop_last == true }, Batch)
 end

@@ -96,6 +96,7 @@ end
 --- More pixels at the sides: `pad(n or {x, y} or {left, top, right, bottom}, value=0)`.
 function M.pad(by, value)
   by, value = padding_of("transforms.pad", by), value or 0
+  if type(value) ~= "number" then fail("transforms.pad: value must be a number, got %s", describe(value)) end
   return transform(("pad(%s)"):format(table.concat(by, ", ")), function(x)
     size_of(x, "pad")
     return padded(x, by, value)
@@ -330,8 +331,9 @@ end
 --- Transforms, or any functions, one after the other: `compose{f, g, …}`.
 function M.compose(steps)
   if type(steps) ~= "table" or getmetatable(steps) == M.Transform then
-    fail("transforms.compose: a list of transforms is wanted")
+    fail("transforms.compose: a list of transforms is wanted, got %s", describe(steps))
   end
+  options.list("transforms.compose", "the steps", steps, "transforms")
   local run, names = {}, {}
   for i, step in ipairs(steps) do
     local meta = type(step) == "table" and getmetatable(step)

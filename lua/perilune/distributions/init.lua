@@ -12,4 +12,4 @@ for _, part in ipairs { "continuous", "gamma", "discrete", "joint", "kl" } do
 end
 for _, inner in ipairs { "standard_gamma", "slope", "binary", "classes" } do M[inner] = nil end
 M.Distribution = require("perilune.distributions.base").Distribution
-return M
+return require("perilune.surface").seal(M)

@@ -27,7 +27,7 @@ end
 
 --- `local rest = T.restore({net = net, optimizer = opt}, state)`: hands every object its state, and the random numbers
 -- theirs. Returns what belongs to none of the objects, `{epoch = 3}`.
-function M.restore(objects, state)
+function M.restore(objects, state, _, _) -- T.load gives more than the state
   if type(objects) ~= "table" then fail("restore: a table of objects by name is wanted, got %s", describe(objects)) end
   if type(state) ~= "table" then
     fail("restore: the state must be a table that T.snapshot made, got %s", describe(state))

@@ -144,7 +144,7 @@ end
 local trace
 function trace(self, args, tensors)
   local flow = core.graph_new(self.opts.unsafe_math)
-  local t = { flow = flow, live = {}, deferred = {}, grad = core.grad_enabled() }
+  local t = { flow = flow, live = {}, deferred = {}, grad = core.grad_mode() }
   local a = symbolic_arguments(flow, args)
   assert(#a.inputs == #tensors)
   t.objects = a.objects

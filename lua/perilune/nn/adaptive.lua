@@ -125,7 +125,7 @@ out.AdaptiveLogSoftmaxWithLoss = Adaptive
 for nd = 2, 3 do
   local name, f = ("FractionalMaxPool%dd"):format(nd), ("fractional_max_pool%dd"):format(nd)
   local C = class(name)
-  local args = options.spec("nn." .. name, { { "kernel_size", "ints" }, { "output_size", "ints", optional = true },
+  local args = options.spec("nn." .. name, { { "kernel_size", "window" }, { "output_size", "window", optional = true },
     { "output_ratio", "any", optional = true }, { "return_indices", "bool", false },
     { "_random_samples", "tensor", optional = true } })
   function C:init(...)

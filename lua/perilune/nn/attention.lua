@@ -226,6 +226,9 @@ for name, Layer in pairs { TransformerEncoder = Encoder, TransformerDecoder = De
     { "norm", "any", optional = true } })
   function C:init(layer, n, norm)
     local a = read(spec, layer, { num_layers = n, norm = norm })
+    if norm ~= nil and not base.is_module(norm) then
+      fail("nn.%s: norm must be a module, got %s", name, options.describe(norm))
+    end
     if (getmetatable(a.layer) or {}).__class ~= Layer then
       fail("nn.%s: the first argument must be a nn.%sLayer", name, name)
     end

@@ -12,7 +12,7 @@ local Module = base.Module
 local function listed(who, ...)
   local list, n = { ... }, select("#", ...)
   if n == 1 and type(list[1]) == "table" and not is_module(list[1]) and getmetatable(list[1]) == nil then
-    list, n = list[1], #list[1]
+    list, n = options.list(who, "the modules", list[1], "modules"), #list[1]
   end
   for i = 1, n do
     if not is_module(list[i]) then

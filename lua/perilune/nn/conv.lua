@@ -35,9 +35,9 @@ local function define(nd)
   local C = class(name)
 
   local spec = options.spec(who, {
-    { "in_channels", "count" }, { "out_channels", "count" }, { "kernel_size", "ints" }, { "stride", "ints",
+    { "in_channels", "count" }, { "out_channels", "count" }, { "kernel_size", "window" }, { "stride", "window",
       1 },
-    { "padding", "padding", 0 }, { "dilation", "ints", 1 }, { "groups", "count", 1 }, { "bias", "bool",
+    { "padding", "padding", 0 }, { "dilation", "window", 1 }, { "groups", "count", 1 }, { "bias", "bool",
       true },
     { "dtype", "string", optional = true } })
 

@@ -31,9 +31,9 @@ for nd = 1, 3 do
   local apply = F[("conv_transpose%dd"):format(nd)]
   local C = base.class(name)
   local spec = options.spec(who, {
-    { "in_channels", "count" }, { "out_channels", "count" }, { "kernel_size", "ints" }, { "stride", "ints", 1 },
-    { "padding", "ints", 0 }, { "output_padding", "ints", 0 }, { "groups", "count", 1 }, { "bias", "bool", true },
-    { "dilation", "ints", 1 }, { "dtype", "string", optional = true } })
+    { "in_channels", "count" }, { "out_channels", "count" }, { "kernel_size", "window" }, { "stride", "window", 1 },
+    { "padding", "window", 0 }, { "output_padding", "ints", 0 }, { "groups", "count", 1 }, { "bias", "bool", true },
+    { "dilation", "window", 1 }, { "dtype", "string", optional = true } })
 
   function C:init(...)
     local a = options.read(spec, ...)

@@ -14,7 +14,7 @@ local out = {}
 -- `size`: one number for all sides, or before and after for each dimension, the last dimension first.
 local function padding(name, nd, mode)
   local C = class(name)
-  local args = { { "padding", "ints" } }
+  local args = { { "padding", "window" } }
   if mode == "constant" and name:match("^Constant") then args[2] = { "value", "number" } end
   local spec = options.spec("nn." .. name, args, { list_first = true })
   function C:init(...)
@@ -50,7 +50,7 @@ for nd = 1, 3 do
   -- Windows cut so that the output has the given size: the largest value of each.
   local name, op = ("AdaptiveMaxPool%dd"):format(nd), ("adaptive_max_pool%dd"):format(nd)
   local C = class(name)
-  local spec = options.spec("nn." .. name, { { "output_size", "ints" }, { "return_indices", "bool", false } },
+  local spec = options.spec("nn." .. name, { { "output_size", "window" }, { "return_indices", "bool", false } },
     { list_first = true })
   function C:init(...)
     local a = options.read(spec, ...)
@@ -79,9 +79,7 @@ out.Softmax2d = Softmax2d
 -- `list[i]`, `ipairs(list)`, `list:append(p)`.
 local ParameterList = class "ParameterList"
 function ParameterList:init(list)
-  if list ~= nil and type(list) ~= "table" then
-    fail("nn.ParameterList: a list of tensors is wanted, got %s", describe(list))
-  end
+  if list ~= nil then options.list("nn.ParameterList", "the parameters", list, "tensors") end
   for _, p in ipairs(list or {}) do self:append(p) end
 end
 function ParameterList:append(p)

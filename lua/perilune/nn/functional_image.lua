@@ -55,7 +55,6 @@ return function(F)
     if not T.is_tensor(x) or x:dim() < 3 or x:dim() > 4 then
       fail("%s: [N, C, H, W] or [C, H, W] is wanted, got %s", who, describe(x))
     end
-    if type(opts) == "number" or type(opts) == "table" and opts[1] then opts = { kernel_size = opts } end
     local o = options.check(who, opts, window)
     local k, d, p, s = read_window(who, o)
     local single = x:dim() == 3

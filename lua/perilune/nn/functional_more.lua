@@ -156,15 +156,13 @@ return function(F)
 
   --- (1/C) Σ_{j≠y} w_y max(0, margin - x_y + x_j)^p; x [N, C] or [C], y class numbers. Options
   -- `p=1 margin=1 weight reduction index_base=1`.
-  function F.multi_margin_loss(x, y, ...)
-    local who, weight, opts = "multi_margin_loss", nil, nil
-    for i = 1, select("#", ...) do
-      local v = select(i, ...)
-      if T.is_tensor(v) then weight = v elseif v ~= nil then opts = v end
-    end
+  function F.multi_margin_loss(x, y, weight, opts)
+    local who = "multi_margin_loss"
+    if opts == nil and not T.is_tensor(weight) then weight, opts = nil, weight end
     tensors(who, x, y)
     local o = read(who, opts, { "p", "margin", "weight", "reduction", "index_base" })
     weight = weight or o.weight
+    if weight ~= nil then tensors(who, x, y, weight) end
     local p, margin = o.p or 1, o.margin or 1.0
     if p ~= 1 and p ~= 2 then fail("%s: p must be 1 or 2, got %s", who, describe(p)) end
     local r, single = rows(who, x)

@@ -39,14 +39,14 @@ end
 
 -- A number or a list of numbers, for scale_factor.
 define("Upsample", {
-  { "size", "ints", optional = true }, { "scale_factor", "any", optional = true },
+  { "size", "window", optional = true }, { "scale_factor", "any", optional = true },
   { "mode", { "nearest", "linear", "bilinear", "bicubic", "trilinear" }, "nearest" },
   { "align_corners", "bool", optional = true }, { "recompute_scale_factor", "bool", optional = true } },
   function(x, o) return F.interpolate(x, o) end)
 --- Upsample with mode nearest or bilinear.
-define("UpsamplingNearest2d", { { "size", "ints", optional = true }, { "scale_factor", "any", optional = true } },
+define("UpsamplingNearest2d", { { "size", "window", optional = true }, { "scale_factor", "any", optional = true } },
   function(x, o) return F.interpolate(x, { size = o.size, scale_factor = o.scale_factor }) end)
-define("UpsamplingBilinear2d", { { "size", "ints", optional = true }, { "scale_factor", "any", optional = true } },
+define("UpsamplingBilinear2d", { { "size", "window", optional = true }, { "scale_factor", "any", optional = true } },
   function(x, o)
     return F.interpolate(x, { size = o.size, scale_factor = o.scale_factor, mode = "bilinear", align_corners = true })
   end)
@@ -57,18 +57,18 @@ define("PixelUnshuffle", { { "downscale_factor", "count" } },
   function(x, o) return T.pixel_unshuffle(x, o.downscale_factor) end)
 define("ChannelShuffle", { { "groups", "count" } }, function(x, o) return T.channel_shuffle(x, o.groups) end)
 
-local window = { { "kernel_size", "ints" }, { "dilation", "ints", 1 }, { "padding", "ints", 0 }, { "stride",
+local window = { { "kernel_size", "window" }, { "dilation", "window", 1 }, { "padding", "window", 0 }, { "stride",
   "ints", 1 } }
 define("Unfold", window, function(x, o) return F.unfold(x, o) end)
-define("Fold", { { "output_size", "ints" }, table.unpack(window) }, function(x, o) return F.fold(x, o) end)
+define("Fold", { { "output_size", "window" }, table.unpack(window) }, function(x, o) return F.fold(x, o) end)
 
 define("LocalResponseNorm", { { "size", "count" }, { "alpha", "number", 1e-4 }, { "beta", "number", 0.75 },
   { "k", "number", 1.0 } }, function(x, o) return F.local_response_norm(x, o) end)
 
 for nd = 1, 3 do
   local f = F[("lp_pool%dd"):format(nd)]
-  define(("LPPool%dd"):format(nd), { { "norm_type", "number" }, { "kernel_size", "ints" },
-    { "stride", "ints", optional = true }, { "ceil_mode", "bool", false } }, function(x, o) return f(x, o) end)
+  define(("LPPool%dd"):format(nd), { { "norm_type", "number" }, { "kernel_size", "window" },
+    { "stride", "window", optional = true }, { "ceil_mode", "bool", false } }, function(x, o) return f(x, o) end)
 end
 
 define("CosineSimilarity", { { "dim", "int", 2 }, { "eps", "nonnegative", 1e-8 } })

@@ -5,7 +5,7 @@ local base = require "perilune.nn.module"
 
 local nn = {
   Module = base.Module, Parameter = base.Parameter, class = base.class, is_module = base.is_module,
-  F = require "perilune.nn.functional", init = require "perilune.nn.init_",
+  F = require "perilune.nn.public", init = require "perilune.nn.init_",
     utils = require "perilune.nn.utils",
 }
 
@@ -16,6 +16,13 @@ for _, part in ipairs { "container", "linear", "shape", "conv", "pool", "norm", 
   "extra", "more", "transformer", "lazy", "adaptive" } do
   for name, value in pairs(require("perilune.nn." .. part)) do nn[name] = value end
 end
+
+local surface = require "perilune.surface"
+local seal = surface.seal
+for name, f in next, require "perilune.nn.functional" do -- those that modules have looked up, too
+  if rawget(nn.F, name) == nil then nn.F[name] = surface.one(name, f) end
+end
+for _, t in ipairs { nn, nn.init, nn.utils } do seal(t) end
 
 -- nn.parallel.DistributedDataParallel: loaded with its first use, as it needs T.distributed
 return setmetatable(nn, { __index = function(t, key)

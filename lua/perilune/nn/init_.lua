@@ -7,13 +7,23 @@ local core = require "perilune.core"
 local options = require "perilune.options"
 
 local fail = options.fail
+local too_many = require("perilune.surface").too_many
 local init = {}
+
+local function tensor(who, t)
+  if not core.is_tensor(t) then fail("nn.init.%s: a tensor is wanted, got %s", who, options.describe(t)) end
+  return t
+end
 
 -- Reads (t, a, b, …) or (t, {name=…}) into values in the order of `names`.
 local function read(who, t, names, defaults, ...)
-  if type(t) ~= "userdata" then fail("nn.init.%s: a tensor is wanted, got %s", who, options.describe(t)) end
+  tensor(who, t)
   local first = ...
   local given = type(first) == "table" and options.check("nn.init." .. who, first, names)
+  local limit = given and 1 or #names
+  if select("#", ...) > limit then
+    too_many("nn.init." .. who, given and { "t", "options" } or { "t", table.unpack(names) }, t, ...)
+  end
   local out = {}
   for i, name in ipairs(names) do
     local v = (given and given[name])
@@ -37,22 +47,30 @@ local function uniform(t, a, b) return quietly(t, t.uniform_, a, b) end
 local function normal(t, mean, std) return quietly(t, t.normal_, mean, std) end
 
 --- Uniform on [a, b).
-function init.uniform_(t, ...) return uniform(t, read("uniform_", t, { "a", "b" }, { 0.0, 1.0 }, ...)) end
+function init.uniform_(t, ...)
+  local a, b = read("uniform_", t, { "a", "b" }, { 0.0, 1.0 }, ...)
+  if a ~= a or b ~= b or a > b then fail("nn.init.uniform_: a = %g must not exceed b = %g", a, b) end
+  return uniform(t, a, b)
+end
 
 --- Normal with the given mean and standard deviation.
-function init.normal_(t, ...) return normal(t, read("normal_", t, { "mean", "std" }, { 0.0, 1.0 }, ...)) end
+function init.normal_(t, ...)
+  local mean, std = read("normal_", t, { "mean", "std" }, { 0.0, 1.0 }, ...)
+  if std ~= std or std < 0 then fail("nn.init.normal_: std must be a number >= 0, got %g", std) end
+  return normal(t, mean, std)
+end
 
 --- One value everywhere.
 function init.constant_(t, ...)
   return quietly(t, t.fill_, (read("constant_", t, { "value" }, { 0.0 }, ...)))
 end
 
-function init.zeros_(t) return init.constant_(t, 0.0) end
-function init.ones_(t) return init.constant_(t, 1.0) end
+function init.zeros_(t) return quietly(tensor("zeros_", t), t.fill_, 0.0) end
+function init.ones_(t) return quietly(tensor("ones_", t), t.fill_, 1.0) end
 
 --- The identity matrix; t is 2-d.
 function init.eye_(t)
-  if t:dim() ~= 2 then fail("nn.init.eye_: a 2-d tensor is wanted, got %d-d", t:dim()) end
+  if tensor("eye_", t):dim() ~= 2 then fail("nn.init.eye_: a 2-d tensor is wanted, got %d-d", t:dim()) end
   return quietly(t, t.copy_, core.device.with(t:device(), T.eye, t:size(1), t:size(2)))
 end
 
@@ -72,11 +90,11 @@ local gain_names = { "linear", "identity", "conv1d", "conv2d", "conv3d", "sigmoi
 
 --- The factor by which a nonlinearity's weights are scaled; `param` is leaky_relu's slope (0.01).
 function init.calculate_gain(nonlinearity, param)
+  if param ~= nil and type(param) ~= "number" then
+    fail("nn.init.calculate_gain: the slope must be a number, got %s", options.describe(param))
+  end
   if nonlinearity == "leaky_relu" then
-    param = param == nil and 0.01 or param
-    if type(param) ~= "number" then
-      fail("nn.init.calculate_gain: the slope must be a number, got %s", options.describe(param))
-    end
+    param = param or 0.01
     return math.sqrt(2 / (1 + param * param))
   end
   return gains[nonlinearity] or
@@ -121,6 +139,7 @@ end
 --- Normal, drawn again where outside [a, b]: by the inverse of its distribution function, so in one pass.
 function init.trunc_normal_(t, ...)
   local mean, std, a, b = read("trunc_normal_", t, { "mean", "std", "a", "b" }, { 0.0, 1.0, -2.0, 2.0 }, ...)
+  if std ~= std or std <= 0 then fail("nn.init.trunc_normal_: std must be a number > 0, got %g", std) end
   if a >= b then fail("nn.init.trunc_normal_: a = %g must be below b = %g", a, b) end
   local limits = T.tensor({ (a - mean) / std, (b - mean) / std }, { dtype = "f64", device = "cpu" })
   limits = T.erf(limits * math.sqrt(0.5))
@@ -157,6 +176,7 @@ end
 function init.sparse_(t, ...)
   local sparsity, std = read("sparse_", t, { "sparsity", "std" }, { 0.1, 0.01 }, ...)
   if t:dim() ~= 2 then fail("nn.init.sparse_: a 2-d tensor is wanted, got %d-d", t:dim()) end
+  if std ~= std or std < 0 then fail("nn.init.sparse_: std must be a number >= 0, got %g", std) end
   if not (sparsity >= 0 and sparsity <= 1) then
     fail("nn.init.sparse_: sparsity must be a number from 0 to 1, got %s", tostring(sparsity))
   end

@@ -4,6 +4,7 @@
 local F = require "perilune.nn.functional"
 local base = require "perilune.nn.module"
 local options = require "perilune.options"
+local surface = require "perilune.surface"
 
 local out = {}
 local reduction = { "reduction", { "mean", "sum", "none" }, "mean" }
@@ -28,12 +29,12 @@ local list = {
   { "HingeEmbeddingLoss", "hinge_embedding_loss", { { "margin", "number", 1.0 }, reduction } },
   { "MarginRankingLoss", "margin_ranking_loss", { { "margin", "number", 0.0 }, reduction } },
   { "SoftMarginLoss", "soft_margin_loss", { reduction } },
-  { "TripletMarginLoss", "triplet_margin_loss", { { "margin", "number", 1.0 }, { "p", "number", 2.0 },
+  { "TripletMarginLoss", "triplet_margin_loss", { { "margin", "positive", 1.0 }, { "p", "number", 2.0 },
     { "eps", "nonnegative", 1e-6 }, { "swap", "bool", false }, reduction } },
   { "TripletMarginWithDistanceLoss", "triplet_margin_with_distance_loss",
-    { { "distance_function", "func", optional = true }, { "margin", "number", 1.0 }, { "swap", "bool", false },
+    { { "distance_function", "func", optional = true }, { "margin", "positive", 1.0 }, { "swap", "bool", false },
       reduction } },
-  { "GaussianNLLLoss", "gaussian_nll_loss", { { "full", "bool", false }, { "eps", "nonnegative", 1e-6 }, reduction } },
+  { "GaussianNLLLoss", "gaussian_nll_loss", { { "full", "bool", false }, { "eps", "positive", 1e-6 }, reduction } },
   { "PoissonNLLLoss", "poisson_nll_loss", { { "log_input", "bool", true }, { "full", "bool", false },
     { "eps", "nonnegative", 1e-8 }, reduction } },
   { "MultiMarginLoss", "multi_margin_loss", { { "p", "int", 1 }, { "margin", "number", 1.0 },
@@ -48,7 +49,7 @@ local list = {
 local function define(name, f, args)
   local C = base.class(name)
   local spec = options.spec("nn." .. name, args)
-  local apply = F[f]
+  local apply = surface.one(f, F[f])
   function C:init(...)
     local a = options.read(spec, ...)
     for key, v in pairs(a) do

@@ -5,7 +5,9 @@
 local options = require "perilune.options"
 local rerun = require "perilune.rerun"
 
-local fail = options.fail
+local surface = require "perilune.surface"
+
+local fail, forward, init = options.fail, surface.forward, surface.init
 local rawget, rawset, type, getmetatable, setmetatable = rawget, rawset, type, getmetatable, setmetatable
 
 -- Tensors made by nn.Parameter. Weak: a parameter lives as long as something uses it.
@@ -70,13 +72,13 @@ local function call_hooked(self, ...)
     if type(out) == "table" and getmetatable(out) == nil then return table.unpack(out, 1, out.n or #out) end
     return out
   end
-  return after(self:forward(table.unpack(args, 1, args.n)))
+  return after(forward(self, table.unpack(args, 1, args.n)))
 end
 
 function Module.__call(self, ...)
   if rerun.running then rerun.module(self) end
   if self._hooks then return call_hooked(self, ...) end
-  return self:forward(...)
+  return forward(self, ...)
 end
 
 function Module.__newindex(self, key, value)
@@ -130,7 +132,7 @@ end
 
 local function construct(class, ...)
   local self = instance(class)
-  self:init(...)
+  init(self, ...)
   return self
 end
 

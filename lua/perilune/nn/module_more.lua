@@ -123,6 +123,7 @@ return function(base)
   -- dims. Parameters stay the same objects, with their gradients, hooks and ties; the state of optimizers follows at
   -- their next step. Buffers are replaced.
   function Module:to(where, opts)
+    if not is_module(self) then options.colon "net:to(device or dtype)" end
     local to, made = target(where, opts), {}
     for _, m in ipairs(self:modules()) do
       if rawget(m, "_lazy") then base.collect(m, "parameter") end -- raises: there is nothing to convert yet

@@ -77,8 +77,8 @@ out.EmbeddingBag = EmbeddingBag
 for nd = 1, 3 do
   local name, f = ("MaxUnpool%dd"):format(nd), ("max_unpool%dd"):format(nd)
   local C = class(name)
-  local spec = options.spec("nn." .. name, { { "kernel_size", "ints" }, { "stride", "ints", optional = true },
-    { "padding", "ints", 0 }, { "index_base", "int", 1 } })
+  local spec = options.spec("nn." .. name, { { "kernel_size", "window" }, { "stride", "window", optional = true },
+    { "padding", "window", 0 }, { "index_base", "int", 1 } })
   function C:init(...)
     local a = read(spec, ...)
     self.kernel_size, self.stride, self.padding, self.index_base = a.kernel_size, a.stride, a.padding, a.index_base

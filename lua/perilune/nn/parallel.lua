@@ -118,7 +118,7 @@ function DDP:forward(...)
       .. "network inside instead: DistributedDataParallel(T.jit(net))")
   end
   if self.group.gone then fail("nn.parallel.DistributedDataParallel: its process group was destroyed") end
-  if core.grad_enabled() then
+  if core.grad_mode() then
     d.next_sync = d.sync
     if d.buffers and d.sync and self.training and self.group.n > 1 then
       broadcast(self, (distributed()), self.module:buffers())

@@ -39,16 +39,16 @@ end
 for nd = 1, 3 do
   -- Largest value in each window. `{3, 2}` as the only argument means kernel 3, stride 2.
   define(("MaxPool%dd"):format(nd), ("max_pool%dd"):format(nd), {
-    { "kernel_size", "ints" }, { "stride", "ints", optional = true }, { "padding", "ints", 0 },
-    { "dilation", "ints", 1 }, { "return_indices", "bool", false }, { "ceil_mode", "bool", false } })
+    { "kernel_size", "window" }, { "stride", "window", optional = true }, { "padding", "window", 0 },
+    { "dilation", "window", 1 }, { "return_indices", "bool", false }, { "ceil_mode", "bool", false } })
   -- Mean of each window.
-  local args = { { "kernel_size", "ints" }, { "stride", "ints", optional = true }, { "padding", "ints", 0 },
+  local args = { { "kernel_size", "window" }, { "stride", "window", optional = true }, { "padding", "window", 0 },
     { "ceil_mode", "bool", false }, { "count_include_pad", "bool", true } }
   if nd > 1 then args[6] = { "divisor_override", "count", optional = true } end
   define(("AvgPool%dd"):format(nd), ("avg_pool%dd"):format(nd), args)
   -- Windows cut so that the output has the given size.
   define(("AdaptiveAvgPool%dd"):format(nd), ("adaptive_avg_pool%dd"):format(nd), { { "output_size",
-    "ints" } },
+    "window" } },
     { list_first = true })
 end
 

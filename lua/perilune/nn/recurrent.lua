@@ -118,6 +118,7 @@ end
 -- {h_n, c_n}. `proj_size=P`: h is W_hr (o tanh c) with P entries, W_hr [P, H] (Sak et al. 2014).
 local LSTM = layer("LSTM", 4, nil, { "proj_size", "count", 0 })
 function LSTM:forward(x, state)
+  if state ~= nil then options.kind("nn.LSTM", "the state", "state", state) end
   self._opts.training = self.training
   local y, h, c = F.lstm(self:checked(x), state, self:weights(), self._opts)
   return y, { h, c }
@@ -170,6 +171,7 @@ end
 --- One step: (x, {h, c} or nil) → h, c.
 local LSTMCell = cell_class("LSTMCell", 4)
 function LSTMCell:forward(x, state)
+  if state ~= nil then options.kind("nn.LSTMCell", "the state", "state", state) end
   return F.lstm_cell(x, state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
 end
 

@@ -192,8 +192,10 @@ return function(utils)
   --- The joint p-norm of tensors, 0-d. Options `norm_type=2`.
   function utils.get_total_norm(tensors, opts)
     local o = options.check("get_total_norm", opts, { "norm_type" })
-    if T.is_tensor(tensors) then tensors = { tensors } end
-    if type(tensors) ~= "table" then fail("get_total_norm: a list of tensors is wanted, got %s", describe(tensors)) end
+    tensors = options.tensors("get_total_norm", "tensors", tensors)
+    if o.norm_type ~= nil and type(o.norm_type) ~= "number" then
+      fail("get_total_norm: norm_type must be a number, got %s", describe(o.norm_type))
+    end
     if #tensors == 0 then return T.tensor(0.0) end
     return T.no_grad(function()
       local norms, home = {}, tensors[1]:device()
@@ -203,9 +205,12 @@ return function(utils)
   end
   --- Scales the gradients by max_norm / total_norm, at most 1.
   function utils.clip_grads_with_norm_(params, max_norm, total_norm)
-    if T.is_tensor(params) then params = { params } end
-    if type(params) ~= "table" or type(max_norm) ~= "number" or not T.is_tensor(total_norm) then
-      fail("clip_grads_with_norm_: parameters, a number and the total norm are wanted")
+    params = options.tensors("clip_grads_with_norm_", "params", params)
+    if type(max_norm) ~= "number" or max_norm ~= max_norm or max_norm < 0 then
+      fail("clip_grads_with_norm_: max_norm must be a number >= 0, got %s", describe(max_norm))
+    end
+    if not T.is_tensor(total_norm) then
+      fail("clip_grads_with_norm_: total_norm must be a tensor, got %s", describe(total_norm))
     end
     T.no_grad(function()
       local scale = (max_norm / (total_norm + 1e-6)):clamp { max = 1.0 }

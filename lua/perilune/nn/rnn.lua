@@ -82,6 +82,7 @@ local function lengths_of(who, lengths, n, longest)
     if lengths:dim() ~= 1 then fail("%s: lengths [N] are wanted, got %s", who, describe(lengths)) end
     lengths = lengths:totable()
   end
+  if type(lengths) == "table" then options.list(who, "the lengths", lengths, "integers") end
   if type(lengths) ~= "table" or #lengths ~= n then
     fail("%s: %d lengths are wanted, got %s", who, n, type(lengths) == "table" and #lengths or describe(lengths))
   end
@@ -174,6 +175,7 @@ local function check_list(who, list)
   if type(list) ~= "table" or #list == 0 then
     fail("%s: a list of tensors is wanted, got %s", who, type(list) == "table" and "none" or describe(list))
   end
+  options.list(who, "the sequences", list, "tensors")
   for i, t in ipairs(list) do
     if not T.is_tensor(t) or t:dim() < 1 then
       fail("%s: entry %d must be a tensor [length, *], got %s", who, i, describe(t))
@@ -224,6 +226,7 @@ end
 
 --- The sequences of a packed one, as a list in the order before packing.
 function rnn.unpack_sequence(packed)
+  if not rnn.is_packed(packed) then fail("unpack_sequence: a packed sequence is wanted, got %s", describe(packed)) end
   return rnn.unpad_sequence(rnn.pad_packed_sequence(packed))
 end
 

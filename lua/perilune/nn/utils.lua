@@ -3,6 +3,7 @@
 -- @module perilune.nn.utils
 local T = require "perilune"
 local options = require "perilune.options"
+local surface = require "perilune.surface"
 
 local fail = options.fail
 local foreach_norm, foreach_scale = T.core.op.foreach_norm, T.core.op.foreach_scale_
@@ -19,10 +20,7 @@ local function overlaps(t)
 end
 
 local function grads_of(who, params)
-  if type(params) == "userdata" then params = { params } end
-  if type(params) ~= "table" then
-    fail("%s: a list of parameters is wanted, got %s", who, options.describe(params))
-  end
+  params = options.tensors(who, "params", params)
   local grads, n = {}, 0
   for i = 1, #params do
     local g = params[i].grad
@@ -52,8 +50,11 @@ end
 function utils.clip_grad_norm_(params, max_norm, opts)
   if type(opts) == "number" then opts = { norm_type = opts } end
   opts = options.check("clip_grad_norm_", opts, { "norm_type", "error_if_nonfinite" })
-  if type(max_norm) ~= "number" then
-    fail("clip_grad_norm_: max_norm must be a number, got %s", options.describe(max_norm))
+  if type(max_norm) ~= "number" or max_norm ~= max_norm or max_norm < 0 then
+    fail("clip_grad_norm_: max_norm must be a number >= 0, got %s", options.describe(max_norm))
+  end
+  if opts.norm_type ~= nil and (type(opts.norm_type) ~= "number" or opts.norm_type ~= opts.norm_type) then
+    fail("clip_grad_norm_: norm_type must be a number, got %s", options.describe(opts.norm_type))
   end
   local grads, n = grads_of("clip_grad_norm_", params)
   if n == 0 then return T.tensor(0.0) end
@@ -78,8 +79,8 @@ end
 
 --- Clamps every gradient element to [-clip_value, clip_value].
 function utils.clip_grad_value_(params, clip_value)
-  if type(clip_value) ~= "number" then
-    fail("clip_grad_value_: clip_value must be a number, got %s", options.describe(clip_value))
+  if type(clip_value) ~= "number" or clip_value ~= clip_value or clip_value < 0 then
+    fail("clip_grad_value_: clip_value must be a number >= 0, got %s", options.describe(clip_value))
   end
   local _ <close> = T.no_grad()
   for _, g in ipairs((grads_of("clip_grad_value_", params))) do
@@ -90,14 +91,17 @@ end
 --- All parameters end to end in one 1-d tensor.
 function utils.parameters_to_vector(params)
   local flat = {}
-  for i, p in ipairs(params) do flat[i] = p:reshape(-1) end
-  if #flat == 0 then fail("parameters_to_vector: the list is empty") end
+  for i, p in ipairs(options.tensors("parameters_to_vector", "params", params, 1)) do flat[i] = p:reshape(-1) end
   return T.cat(flat)
 end
 
 --- Copies slices of a 1-d tensor into the parameters, in order.
 function utils.vector_to_parameters(vector, params)
+  if not T.is_tensor(vector) then
+    fail("vector_to_parameters: vector must be a tensor, got %s", options.describe(vector))
+  end
   local total = 0
+  params = options.tensors("vector_to_parameters", "params", params)
   for _, p in ipairs(params) do total = total + p:numel() end
   if vector:dim() ~= 1 or vector:numel() ~= total then
     fail("vector_to_parameters: a vector of %d elements is wanted, got %s", total, options.describe(vector))
@@ -111,7 +115,7 @@ function utils.vector_to_parameters(vector, params)
   end
 end
 
-utils.rnn = require "perilune.nn.rnn"
+utils.rnn = surface.seal((require "perilune.nn.rnn"))
 utils.pad_sequence, utils.unpad_sequence = utils.rnn.pad_sequence, utils.rnn.unpad_sequence
 require "perilune.nn.reparametrize"(utils)
 return utils

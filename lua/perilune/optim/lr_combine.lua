@@ -69,6 +69,7 @@ return function(sched, define, Scheduler)
     if select("#", ...) > 0 or type(list) ~= "table" or #list == 0 then
       fail("%s: one list of schedulers is wanted, got %s", who, options.describe(list))
     end
+    options.list(who, "the schedulers", list, "schedulers")
     local opt = type(list[1]) == "table" and list[1].optimizer
     for i, part in ipairs(list) do
       if type(part) ~= "table" or not part.lr_at or not opt or part.optimizer ~= opt then

@@ -79,7 +79,7 @@ define("StepLR", { { "step_size", "count" }, { "gamma", "number", 0.1 } },
   function(self, t, base) return base * self.gamma ^ (t // self.step_size) end)
 
 --- lr · gamma^(number of milestones reached)
-define("MultiStepLR", { { "milestones", "ints" }, { "gamma", "number", 0.1 } }, function(self, t, base)
+define("MultiStepLR", { { "milestones", "window" }, { "gamma", "number", 0.1 } }, function(self, t, base)
   local n = 0
   for _, m in ipairs(self.milestones) do if t >= m then n = n + 1 end end
   return base * self.gamma ^ n
@@ -208,7 +208,7 @@ define("CyclicLR", {
 
 --- One schedule after the other: `SequentialLR(opt, {schedulers={warmup, cosine}, milestones={5}})` runs the second
 -- from step 5 on, with its own count from 0. Make the parts first, on the same optimizer, with the same learning rate.
-local Sequential = define("SequentialLR", { { "schedulers", "any" }, { "milestones", "ints" } },
+local Sequential = define("SequentialLR", { { "schedulers", "any" }, { "milestones", "window" } },
   function(self, t, base, i, group)
     local k = 1
     while self.milestones[k] and t >= self.milestones[k] do k = k + 1 end

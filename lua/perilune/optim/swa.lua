@@ -72,6 +72,10 @@ swa.AveragedModel = Averaged
 -- inputs and more) in training mode.
 function swa.update_bn(loader, model)
   if not nn_base.is_module(model) then fail("update_bn: a module is wanted, got %s", describe(model)) end
+  local meta = getmetatable(loader)
+  if type(loader) ~= "function" and not (type(meta) == "table" and meta.__call) then
+    fail("update_bn: a loader or an iterator of batches is wanted, got %s", describe(loader))
+  end
   local norms, training = {}, model.training
   for _, m in ipairs(model:modules()) do
     if m.running_mean and m.running_var then
@@ -93,4 +97,4 @@ function swa.update_bn(loader, model)
   if not ok then error(message, 0) end
 end
 
-return swa
+return require("perilune.surface").seal(swa)

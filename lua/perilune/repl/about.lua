@@ -25,6 +25,7 @@ local function page(what)
 end
 
 local function signature(f, name)
+  f = require("perilune.surface").original[f] or f
   local info = debug.getinfo(f, "Su")
   if info.what == "C" then return "a function written in C" end
   local names = {}

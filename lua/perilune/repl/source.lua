@@ -3,6 +3,7 @@
 -- The text is read from the Lua files when somebody asks.
 local options = require "perilune.options"
 local signature = require "perilune.signature"
+local original = require("perilune.surface").original
 
 local M = {}
 
@@ -45,6 +46,7 @@ end
 
 -- Where a function of perilune's own is written: path, line; nil for others.
 local function place(f)
+  f = original[f] or f
   local info = debug.getinfo(f, "S")
   local path = info.source:match "^@(.*)$"
   if info.what == "C" or not home or not path or path:sub(1, #home) ~= home then return nil end
@@ -80,6 +82,7 @@ function M.of_class(class, name)
 end
 
 local function parameters(f)
+  f = original[f] or f
   local info, names = debug.getinfo(f, "u"), {}
   for i = 1, info.nparams do names[i] = debug.getlocal(f, i) end
   if info.isvararg then names[#names + 1] = "…" end
@@ -102,13 +105,13 @@ end
 function M.entry(name, value)
   local key = name:match "[%w_]+$"
   local spec = options.specs[name] or options.specs["T." .. name]
-    or (name:find "^nn%.F%." and (options.specs["F." .. key] or options.specs[key])) or nil
+    or (name:find "^nn%.F%." and options.specs[key]) or nil
   if type(value) == "function" then
     local text = M.of_function(value)
     if not spec and not (text and place(value)) then return nil end
-    return { signature = spec and signature.call(spec.who, name)
+    return { signature = spec and signature.call(spec.key, name)
       or ("%s(%s)"):format(name, table.concat(parameters(value), ", ")),
-      text = text, arguments = spec and signature.arguments(spec.who) or {} }
+      text = text, arguments = spec and signature.arguments(spec.key) or {} }
   end
   if type(value) ~= "table" then return nil end
   local meta = getmetatable(value)

@@ -1,0 +1,152 @@
+-- SPDX-License-Identifier: MIT
+-- Whether ops record belongs to the coroutine: a scope that one opened and left, by yielding or for good, is not that
+-- of who resumed it.
+
+local T = require "perilune"
+
+local function records() return (T.ones(2):requires_grad_() * 2).requires_grad end
+
+describe("T.no_grad in a coroutine", function()
+  after_each(function()
+    assert.is_true(T.is_grad_enabled())
+    assert.is_true(records())
+    collectgarbage()
+  end)
+
+  it("that is abandoned inside stays there", function()
+    local co = coroutine.wrap(function()
+      local _ <close> = T.no_grad()
+      assert.is_false(records())
+      coroutine.yield(1)
+    end)
+    assert.equal(1, co())
+    assert.is_true(T.is_grad_enabled())
+    assert.is_true(records())
+    co = nil -- luacheck: ignore 311
+    collectgarbage()
+    collectgarbage()
+    assert.is_true(records())
+  end)
+
+  it("as a function, too, with arguments and results through yields", function()
+    local seen = {}
+    local co = coroutine.wrap(function()
+      local r = T.no_grad(function(a)
+        seen[#seen + 1] = records()
+        local b = coroutine.yield(a)
+        seen[#seen + 1] = records()
+        return b
+      end, 3)
+      seen[#seen + 1] = records()
+      return r
+    end)
+    assert.equal(3, co())
+    assert.is_true(records())
+    assert.equal(4, co(4))
+    assert.same({ false, false, true }, seen)
+  end)
+
+  it("goes on where it was, whoever ran meanwhile", function()
+    local log = {}
+    local function worker(name, on)
+      return coroutine.wrap(function()
+        local _ <close> = on and T.enable_grad() or T.no_grad()
+        for _ = 1, 3 do
+          log[#log + 1] = name .. tostring(records())
+          coroutine.yield()
+        end
+      end)
+    end
+    local a, b = worker("a", false), worker("b", true)
+    for _ = 1, 3 do
+      a()
+      assert.is_true(records())
+      b()
+      T.no_grad(function()
+        assert.is_false(records())
+        assert.is_false(T.is_grad_enabled())
+      end)
+    end
+    a() b()
+    assert.equal("afalse btrue afalse btrue afalse btrue", table.concat(log, " "))
+  end)
+
+  it("is what those that it resumes begin with", function()
+    local inner = {}
+    local co = coroutine.wrap(function()
+      local _ <close> = T.no_grad()
+      local child = coroutine.wrap(function()
+        inner[1] = records()
+        T.enable_grad(function() inner[2] = records() end)
+        inner[3] = records()
+        coroutine.yield()
+        inner[4] = records()
+      end)
+      child()
+      inner[5] = records()
+      coroutine.yield(child)
+    end)
+    local child = co()
+    assert.is_true(records())
+    child() -- resumed from here now: it has no scope of its own
+    assert.same({ false, true, false, true, false }, inner)
+  end)
+
+  it("of the main thread holds for what it resumes", function()
+    local co = coroutine.wrap(function()
+      coroutine.yield(records())
+      T.enable_grad(function() coroutine.yield(records()) end)
+      coroutine.yield(records())
+    end)
+    T.no_grad(function()
+      assert.is_false(co())
+      assert.is_true(co())
+      assert.is_false(records())
+      assert.is_false(co())
+    end)
+  end)
+
+  it("that ends by an error is over", function()
+    local co = coroutine.create(function()
+      local _ <close> = T.no_grad()
+      error "stop"
+    end)
+    assert.is_false((coroutine.resume(co)))
+    coroutine.close(co)
+    assert.is_true(records())
+    local co2 = coroutine.create(function()
+      local _ <close> = T.no_grad()
+      coroutine.yield()
+    end)
+    coroutine.resume(co2)
+    coroutine.close(co2)
+    assert.is_true(records())
+  end)
+
+  it("costs nobody a gradient: a generator of batches", function()
+    local function batches()
+      return coroutine.wrap(function()
+        local _ <close> = T.no_grad()
+        for i = 1, 4 do coroutine.yield(T.full({ 2 }, i + 0.0) * 1) end
+      end)
+    end
+    local w = T.ones(2):requires_grad_()
+    for x in batches() do
+      (w * x):sum():backward()
+      if x:get(1) == 3 then break end
+    end
+    assert.same({ 6, 6 }, w.grad:totable())
+  end)
+
+  it("thousands of them are collected", function()
+    for _ = 1, 3000 do
+      local co = coroutine.wrap(function()
+        local _ <close> = T.no_grad()
+        coroutine.yield()
+      end)
+      co()
+    end
+    collectgarbage()
+    assert.is_true(records())
+  end)
+end)

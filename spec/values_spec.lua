@@ -1,0 +1,173 @@
+-- SPDX-License-Identifier: MIT
+-- Values that do not fit where they are given, and what Lua's own operators give in place of a tensor: errors that say
+-- so, never a number that nobody meant.
+
+local T = require "perilune"
+local nn = T.nn
+
+local HERE = debug.getinfo(1, "S").short_src:gsub("%p", "%%%0")
+
+local function refused(words, f, ...)
+  local args = table.pack(...)
+  local ok, err = pcall(function()
+    local r = f(table.unpack(args, 1, args.n))
+    return r
+  end)
+  assert.is_false(ok, "accepted: " .. words)
+  assert.is_string(err)
+  assert.is_truthy(err:find("^" .. HERE .. ":%d+: "), err)
+  assert.is_truthy(err:find(words, 1, true), err)
+end
+
+describe("a boolean is no number:", function()
+  local a, b, mask
+  before_each(function()
+    a, b = T.tensor { 1, 2, 3 }, T.tensor { 1, 0, 3 }
+    mask = a:eq(b)
+  end)
+  after_each(function() a, b, mask = nil, nil, nil end)
+
+  it("operators say eq", function()
+    for _, f in ipairs {
+      function() return a * (a == b) end, function() return (a == b) * a end, function() return a + true end,
+      function() return false - a end, function() return a / true end, function() return a ^ true end,
+      function() return a % true end, function() return a // true end, function() return mask & (a == b) end,
+      function() return mask | true end, function() return a:long() ~ true end,
+    } do
+      refused("a:eq(b)", f)
+    end
+  end)
+
+  it("functions, too, but beside bool tensors", function()
+    refused("a:eq(b)", T.where, a == b, a, b)
+    refused("a:eq(b)", T.where, mask, a, true)
+    refused("a:eq(b)", T.add, a, true)
+    refused("a:eq(b)", a.mul, a, false)
+    refused("a:eq(b)", T.maximum, a, true)
+    refused("a:eq(b)", a.masked_fill, a, mask, true)
+    refused("a:eq(b)", T.add, true, true)
+    refused("a:eq(b)", function() a[1] = a == b end)
+    assert.same({ true, true, true }, mask:logical_or(true):totable())
+    assert.same({ true, false, true }, mask:eq(true):totable())
+    assert.same({ false, true, false }, mask:masked_fill(mask, false):masked_fill(mask:logical_not(), true):totable())
+    assert.same({ true, false, true }, T.where(mask, true, false):totable())
+    local m = mask:clone()
+    m[1] = false
+    assert.same({ false, false, true }, m:totable())
+    assert.same({ true, true }, T.full({ 2 }, true):totable())
+    assert.equal(2, T.full({ 2 }, true, { dtype = "f32" }):sum():item())
+  end)
+
+  it("other types are named", function()
+    refused("got table", function() return a + {} end)
+    refused("got string", function() return a * "2" end)
+    refused("got function", function() return print / a end)
+    refused("got nil", function() return a - nil end)
+  end)
+end)
+
+describe("a table of numbers", function()
+  it("has no entries besides 1 to n", function()
+    refused("did you mean dtype?", T.tensor, { 1, 2, dtyp = "f32" })
+    refused("unknown option 'a'", T.tensor, { a = 1 })
+    refused("unknown option 'a'", T.tensor, { 1, 2, a = 3 })
+    refused("the key 0", T.tensor, { [0] = 1, 2 })
+    refused("the key", T.tensor, { [2.5] = 1, 2 })
+    refused("the key", T.tensor, { [true] = 1, 2 })
+    refused("the key 'a'", T.tensor, { { 1, 2 }, { 3, 4, a = 5 } })
+    refused("the key 'dtype'", T.tensor, { { 1, 2 }, { 3, 4, dtype = "f64" } })
+    refused("the key 'a'", T.tensor, { 1, 2, a = 3 }, { dtype = "f64" })
+    refused("the key '3'", T.tensor, { { [1] = 1, [3] = 2 }, { 1 } })
+    assert.equal("f64", T.tensor({ 1, 2, dtype = "f64" }):dtype())
+    assert.same({}, T.tensor({}):totable())
+    local long = {}
+    for i = 300, 1, -1 do long[i] = i end -- not in Lua's array part
+    assert.equal(300, T.tensor(long):numel())
+  end)
+end)
+
+describe("a value that does not fit", function()
+  local u8, i8, i16, i32 = { dtype = "u8" }, { dtype = "i8" }, { dtype = "i16" }, { dtype = "i32" }
+
+  it("into an integer dtype", function()
+    refused("300 does not fit into u8, which holds 0 to 255", T.tensor, { 1, 300 }, u8)
+    refused("does not fit", T.tensor, { -1 }, u8)
+    refused("does not fit", T.tensor, { { 1 }, { 128 } }, i8)
+    refused("does not fit", T.tensor, -129, i8)
+    refused("does not fit", T.tensor, { 1 << 15 }, i16)
+    refused("does not fit", T.tensor, { 1 << 31 }, i32)
+    refused("does not fit", T.tensor, { 2.0 ^ 63 }, { dtype = "i64" })
+    refused("does not fit", T.tensor, { 0 / 0 }, { dtype = "i64" })
+    refused("does not fit", T.tensor, { 1, math.huge }, i32)
+    refused("does not fit", T.full, { 2 }, 300, u8)
+    refused("full_like: 300 does not fit", T.full_like, T.zeros(2, u8), 300)
+    refused("does not fit", T.zeros(2, u8).new_full, T.zeros(2, u8), { 2 }, 300)
+    refused("fill_: 300 does not fit", T.zeros(2, u8).fill_, T.zeros(2, u8), 300)
+    refused("masked_fill: 300 does not fit", T.zeros(2, u8).masked_fill, T.zeros(2, u8), T.ones(2):bool(), 300)
+    refused("does not fit", function() T.zeros(2, u8)[1] = 300 end)
+    refused("does not fit", T.zeros(2, u8).set, T.zeros(2, u8), 1, 256)
+    assert.same({ 255, 0 }, T.tensor({ 255, 0 }, u8):totable())
+    assert.same({ 255 }, T.tensor({ 255.9 }, u8):totable()) -- a fraction is cut off
+    assert.same({ -128, 127 }, T.tensor({ -128, 127 }, i8):totable())
+    assert.same({ math.mininteger, math.maxinteger }, T.tensor({ math.mininteger, math.maxinteger },
+      { dtype = "i64" }):totable())
+    assert.same({ true }, T.tensor({ 300 }, { dtype = "bool" }):totable())
+  end)
+
+  it("limits of random integers", function()
+    refused("does not fit into u8", T.randint, 0, 300, { 2 }, u8)
+    refused("does not fit into i8", T.randint, -200, 5, { 2 }, i8)
+    refused("does not fit into u8", T.randint_like, T.zeros(2, u8), 0, 256)
+    refused("does not fit into u8", T.zeros(2, u8).random_, T.zeros(2, u8), 0, 300)
+    assert.is_true(T.randint(0, 255, { 1000 }, u8):max():item() <= 255)
+  end)
+
+  it("a negative power of integers", function()
+    for _, dtype in ipairs { "i64", "i32", "u8" } do
+      local x = T.ones({ 3 }, { dtype = dtype })
+      refused("pow: ", function() return x ^ -1 end)
+      refused("negative", T.pow, x, -2)
+      refused("negative", x.pow_, x, -2)
+    end
+    assert.same({ 0.5 }, (T.tensor({ 2 }, { dtype = "i64" }) ^ -1.0):totable())
+    assert.same({ 8 }, (T.tensor({ 2 }, { dtype = "i64" }) ^ 3):totable())
+  end)
+
+  it("into what distributions, norms and layers take", function()
+    local x = T.ones(4)
+    refused("uniform_: ", x.uniform_, x, 1, 0)
+    refused("normal_: ", x.normal_, x, 0, -1)
+    refused("uniform: ", T.uniform, 1, 0, { 2 })
+    refused("normal: ", T.normal, 0, -1, { 2 })
+    refused("std", nn.init.normal_, x, 0, -1)
+    refused("exceed", nn.init.uniform_, x, 1, 0)
+    refused("max_norm must be", nn.utils.clip_grad_norm_, { x }, -1)
+    refused("max_norm must be", nn.utils.clip_grad_norm_, { x }, 0 / 0)
+    refused("clip_value must be", nn.utils.clip_grad_value_, { x }, -1)
+    refused("len must be", T.data.Dataset, { len = -1, get = function() end })
+    refused("softshrink: ", T.softshrink, x, -1)
+    refused("softshrink_: ", x.softshrink_, x, -0.5)
+    refused("margin", nn.F.triplet_margin_loss, T.ones(2, 2), T.ones(2, 2), T.ones(2, 2), { margin = 0 })
+    refused("margin", nn.TripletMarginLoss, { margin = -1 })
+    refused("must be a vector", T.meshgrid, { T.ones(2, 2), T.ones(2) })
+    refused("unknown indexing 'ji'", T.meshgrid, { T.ones(2) }, { indexing = "ji" })
+  end)
+end)
+
+describe("an index", function()
+  it("that is none is named", function()
+    local x = T.arange(6):view(2, 3)
+    refused("got 1.5", function() return x[1.5] end)
+    refused("got 2.5", function() return x[{ 1, 2.5 }] end)
+    refused("got inf", function() return x[math.huge] end)
+    refused("\"a:b\"", function() return x["a:b"] end)
+    refused("\"1:b\"", function() return x["1:b"] end)
+    refused("\"1,b\"", function() return x["1,b"] end)
+    refused("\"a-b\"", function() return x["a-b"] end)
+    assert.is_nil(x.no_such_name)
+    assert.same({ 2, 3 }, x["1, 2:"]:totable())
+    assert.same({ 1, 2 }, x["1, :2"]:totable())
+    assert.same({ 1, 3 }, x["1, ::2"]:totable())
+    assert.same({ { 1, 2, 3 } }, x["1 : 1, :"]:totable())
+  end)
+end)
