@@ -174,6 +174,34 @@ void l_read_mirror(lua_State *L, int t, int n, PlMirrorOptions *m) {
   lua_pop(L, 1);
 }
 
+/* The op whose name is on top: one tensor in, one out; zeros makes them of nothing. */
+static const PlOp *named_op(lua_State *L, const char *option, bool zeros) {
+  if (lua_type(L, -1) != LUA_TSTRING) l_error(L, "gradient: %s: the name of an op expected, got %s", option, l_typename(L, -1));
+  const PlOp *op = pl_op_find(lua_tostring(L, -1));
+  if (!op) l_error(L, "gradient: %s: there is no op %s", option, lua_tostring(L, -1));
+  bool fits = op && !(op->flags & (PL_F_MUTATES | PL_F_IMPURE | PL_F_SEEDED)) && op->nout == 1 &&
+              (op->nin == 1 || (zeros && op == &pl_op_zeros));
+  if (!fits) l_error(L, "gradient: %s: %s is no op of one tensor that gives another", option, op ? op->name : "?");
+  return op;
+}
+
+/* The ops of options zero_ops and copy_op; their list lies on a userdata that is pushed. */
+static void read_ops(lua_State *L, int t, PlGradientOptions *o) {
+  if (lua_getfield(L, t, "copy_op") != LUA_TNIL) o->copy_op = named_op(L, "copy_op", false);
+  lua_pop(L, 1);
+  if (lua_getfield(L, t, "zero_ops") == LUA_TTABLE) {
+    int n = (int)lua_rawlen(L, -1), list = lua_gettop(L);
+    const PlOp **ops = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof *ops, 0);
+    for (int k = 0; k < n; k++) {
+      lua_rawgeti(L, list, k + 1);
+      ops[k] = named_op(L, "zero_ops", true);
+      lua_pop(L, 1);
+    }
+    o->zero_ops = ops;
+    o->nzero_ops = n;
+  }
+}
+
 /* graph_gradient(flow, ys, xs, dys or nil, options, aggregate or nil) → list; false where unused */
 static int graph_gradient(lua_State *L) {
   PlFlow *f = l_check_flow(L, 1);
@@ -190,6 +218,7 @@ static int graph_gradient(lua_State *L) {
   int res = lua_gettop(L);
   luaL_checkstack(L, 16, NULL);
   o = (PlGradientOptions){.copy = l_opt_bool(L, 5, "copy", false), .allow_unused = l_opt_bool(L, 5, "allow_unused", false)};
+  read_ops(L, 5, &o);
   l_read_mirror(L, 5, f->nnodes, &o.mirror);
   if (lua_type(L, 6) == LUA_TFUNCTION) {
     o.aggregate = aggregate;

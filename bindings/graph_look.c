@@ -80,7 +80,7 @@ void l_push_attr(lua_State *L, const PlAttrDef *d, const PlAttrs *a, int k) {
   }
 }
 
-/* Pushes {name op attrs shapes dtypes bytes flops inputs outputs stage index}: values by number. */
+/* Pushes {name op attrs shapes dtypes bytes flops inputs outputs stage index after}: values and nodes by number. */
 void l_push_fnode(lua_State *L, const PlFlow *f, int32_t i) {
   const PlFNode *n = &f->nodes[i];
   luaL_checkstack(L, 12, NULL);
@@ -128,6 +128,14 @@ void l_push_fnode(lua_State *L, const PlFlow *f, int32_t i) {
   set_int(L, "stage", n->stage);
   set_int(L, "index", i + 1);
   if (n->origin >= 0) set_int(L, "origin", n->origin + 1);
+  if (n->nafter) {
+    lua_createtable(L, n->nafter, 0);
+    for (int32_t k = 0; k < n->nafter; k++) {
+      lua_pushinteger(L, n->after[k] + 1);
+      lua_rawseti(L, -2, k + 1);
+    }
+    lua_setfield(L, -2, "after");
+  }
   lua_pushboolean(L, (n->flags & PL_FN_MIRROR) != 0);
   lua_setfield(L, -2, "mirror");
   lua_pushboolean(L, (n->flags & PL_FN_VIEW) != 0);
@@ -192,6 +200,32 @@ static int graph_value(lua_State *L) {
   else
     lua_pushinteger(L, node + 1);
   return 2;
+}
+
+/* graph_maker(flow, tensor) → number of the node that computes its memory: views are nobody's work; nil: a leaf */
+static int graph_maker(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  PlTensor *t = l_check_tensor(L, 2);
+  if (!t->a.symbolic || pl_sym_flow(t) != f) return l_error(L, "after: %s is no tensor of this graph", pl_desc_text(&t->a));
+  PlFVal v = pl_sym_value(t);
+  while (f->vals[v].node >= 0 && f->nodes[f->vals[v].node].flags & PL_FN_VIEW) v = f->nodes[f->vals[v].node].in[0]; /* ever earlier */
+  if (f->vals[v].node < 0) return 0;
+  lua_pushinteger(L, f->vals[v].node + 1);
+  return 1;
+}
+
+/* graph_after(flow, node, before): node runs after `before`, which stands in front of it */
+static int graph_after(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  int64_t i = l_check_int(L, 2, "after", "node"), b = l_check_int(L, 3, "after", "before");
+  if (i < 1 || i > f->nnodes || b < 1 || b > f->nnodes) return l_error(L, "after: there is no node %lld", (long long)(i < 1 || i > f->nnodes ? i : b));
+  const char *name = f->nodes[i - 1].name, *other = f->nodes[b - 1].name;
+  if (i == b) return l_error(L, "after: %s cannot run after itself", name);
+  if (b > i)
+    return l_error(L, "after: %s was made after %s; nodes run in the order in which they were made, so make it first",
+                   other, name);
+  CALL(L, pl_flow_after(f, (int32_t)i - 1, (int32_t)b - 1));
+  return 0;
 }
 
 /* graph_inputs(flow) → names in order of declaration */
@@ -373,7 +407,7 @@ static int plan_verify(lua_State *L) {
 void l_graph_look_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"graph_text", graph_text}, {"graph_dot", graph_dot},
                                   {"graph_verify", graph_verify}, {"graph_nodes", graph_nodes},
-                                  {"graph_value", graph_value}, {"graph_inputs", graph_inputs},
+                                  {"graph_value", graph_value}, {"graph_maker", graph_maker}, {"graph_after", graph_after}, {"graph_inputs", graph_inputs},
                                   {"graph_name", graph_name}, {"graph_edition", graph_edition},
                                   {"graph_compile", graph_compile}, {"plan_figures", plan_figures},
                                   {"plan_nodes", plan_nodes}, {"plan_buffers", plan_buffers}, {"plan_text", plan_text}, {"plan_verify", plan_verify},

@@ -72,6 +72,7 @@ static int member_of(const PlAway *a, const Group *g, PlFVal v) { /* the member 
 static bool join(const PlAway *a, Group *g) {
   const PlFlow *f = a->f;
   const PlFNode *n = &f->nodes[g->end];
+  if (pl_fnode_waits(n, g->begin)) return false;
   if (n->nout != 1 || n->nin < 1 || n->nin > 3 || n->draw >= 0 || (n->flags & (PL_FN_MUTATES | PL_FN_VIEW))) return false;
   if (g->fused.nmember == PLK_FUSED_MEMBERS || (n->op->cls != PL_POINTWISE && !(n->op->family && strcmp(n->op->family, "copy") == 0)))
     return false;

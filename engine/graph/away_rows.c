@@ -116,6 +116,7 @@ static bool join(const PlAway *a, Group *g) {
     g->end++;
     return true;
   }
+  if (pl_fnode_waits(n, g->begin)) return false;
   if (g->fused.nmember == PLK_FUSED_MEMBERS || !pl_tile_join_rows(f, n, &space, &role)) return false;
   if (a->device[n->first] != g->device || !describe(a, n, &role, &m)) return false;
   /* where eager kernels cut a row in pieces, sums would be other ones */

@@ -356,5 +356,6 @@ PlStatus pl_flow_after(PlFlow *f, int32_t node, int32_t before) {
   if (n->nafter) memcpy(list, n->after, (size_t)n->nafter * sizeof *list);
   list[n->nafter++] = before;
   n->after = list;
+  f->edition++;
   return PL_OK;
 }

@@ -122,6 +122,7 @@ static int32_t run_from(const Fuse *u, int32_t begin, PlTileSpace *s) {
   for (; i < f->nnodes && members < PL_TILE_MEMBERS && i - begin < 2 * PL_TILE_MEMBERS; i++) {
     if (f->nodes[i].flags & PL_FN_VIEW) continue;
     PlTileSpace wider = *s;
+    if (pl_fnode_waits(&f->nodes[i], begin)) break;
     if (!pl_tile_join(f, &f->nodes[i], &wider, &roles[i - begin])) break;
     if (!reads_whole(f, begin, i, roles)) break;
     if (!slots_suffice(u, begin, i + 1, wider, roles)) break;

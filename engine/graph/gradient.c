@@ -79,8 +79,9 @@ static void mark_dependent(PlGradWalk *w, int nx, const PlFVal *xs) {
 /* ---- one node -------------------------------------------------------------------------------------------- */
 
 static bool all_zero(const PlGradWalk *w, const PlFNode *n) {
+  if (w->opts->zero_ops && w->opts->nzero_ops == 0) return false;
   for (int32_t o = 0; o < n->nout; o++)
-    if (w->sum[n->first + o] >= 0 && !pl_grad_is_zero(w->f, w->sum[n->first + o])) return false;
+    if (w->sum[n->first + o] >= 0 && !pl_grad_is_zero(w, w->sum[n->first + o])) return false;
   return true;
 }
 
@@ -100,7 +101,7 @@ static PlStatus without_rule(PlGradWalk *w, int32_t i) {
     snprintf(name, sizeof name, nin == 1 ? "%.120s_backward" : "%.120s_in%d_backward", f->nodes[i].name, (int)k + 1);
     const char *kept = pl_flow_string(f, name);
     if (!kept) return pl_grad_no_memory();
-    PL_TRY(pl_grad_constant_like(f, &pl_op_zeros, x, kept, &z));
+    PL_TRY(pl_grad_zeros(w, x, kept, &z));
     if (!ruled) PL_TRY(pl_flow_after(f, f->vals[z].node, i));
     PL_TRY(pl_grad_add_term(w, x, z));
   }
@@ -260,8 +261,7 @@ static PlStatus collect(PlGradWalk *w, int nx, const PlFVal *xs, PlFVal *dx) {
     snprintf(name, sizeof name, "%.120s_%d_copy", of, k);
     const char *kept = pl_flow_string(f, name);
     if (!kept) return pl_grad_no_memory();
-    pl_grad_name_next(f, kept);
-    PL_TRY(pl_grad_apply(f, &pl_op_clone, 1, &g, NULL, &dx[i]));
+    PL_TRY(pl_grad_copy(w, g, kept, &dx[i]));
   }
   return PL_OK;
 }

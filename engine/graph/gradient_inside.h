@@ -26,11 +26,15 @@ PlStatus pl_grad_add_term(PlGradWalk *w, PlFVal v, PlFVal g);
  * all that are not zero, oldest first. */
 PlStatus pl_grad_sum_terms(PlGradWalk *w, PlFVal v);
 /* Is v a tensor of zeros that the pass knows as such? */
-bool pl_grad_is_zero(const PlFlow *f, PlFVal v);
+bool pl_grad_is_zero(const PlGradWalk *w, PlFVal v);
+/* Zeros in the type of x, an input of a node without a rule. */
+PlStatus pl_grad_zeros(PlGradWalk *w, PlFVal x, const char *name, PlFVal *out);
 /* One op on values of the flow; its first result. */
 PlStatus pl_grad_apply(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, PlFVal *out);
 /* zeros or ones in the shape and dtype of `like`. */
 PlStatus pl_grad_constant_like(PlFlow *f, const PlOp *op, PlFVal like, const char *name, PlFVal *out);
+/* A copy of gradient g. */
+PlStatus pl_grad_copy(PlGradWalk *w, PlFVal g, const char *name, PlFVal *out);
 /* What the nodes that come next are called. */
 void pl_grad_name_next(PlFlow *f, const char *name);
 PlStatus pl_grad_no_memory(void);

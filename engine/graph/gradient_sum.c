@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The gradient pass: gradients that arrive at one value are added up in a chain, which the planner turns into accumulation
  * in place. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/device.h"
@@ -9,15 +10,20 @@
 
 PlStatus pl_grad_no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for the gradients of a graph"); }
 
-bool pl_grad_is_zero(const PlFlow *f, PlFVal v) {
-  return f->vals[v].node >= 0 && f->nodes[f->vals[v].node].op == &pl_op_zeros;
+bool pl_grad_is_zero(const PlGradWalk *w, PlFVal v) {
+  if (w->f->vals[v].node < 0) return false;
+  const PlOp *op = w->f->nodes[w->f->vals[v].node].op;
+  if (!w->opts->zero_ops) return op == &pl_op_zeros;
+  for (int k = 0; k < w->opts->nzero_ops; k++)
+    if (op == w->opts->zero_ops[k]) return true;
+  return false;
 }
 
 PlStatus pl_grad_add_term(PlGradWalk *w, PlFVal v, PlFVal g) {
   PlGradTerm *have = w->terms[v];
   if (have && !w->opts->aggregate) {
-    if (pl_grad_is_zero(w->f, g)) return PL_OK;
-    if (pl_grad_is_zero(w->f, have->v)) {
+    if (pl_grad_is_zero(w, g)) return PL_OK;
+    if (pl_grad_is_zero(w, have->v)) {
       have->v = g;
       return PL_OK;
     }
@@ -67,18 +73,42 @@ PlStatus pl_grad_constant_like(PlFlow *f, const PlOp *op, PlFVal like, const cha
   return s;
 }
 
+/* What an op of the options gave for a value of the type of x must be of that type. */
+static PlStatus check_type(const PlFlow *f, const char *option, const PlOp *op, PlFVal x, PlFVal y) {
+  PlArray want = pl_fvalue_array(&f->vals[x]), got = pl_fvalue_array(&f->vals[y]);
+  char text[128];
+  if (want.dtype == got.dtype && pl_shape_equal(&want, &got)) return PL_OK;
+  snprintf(text, sizeof text, "%.120s", pl_desc_text(&want));
+  PL_FAIL(PL_ERR_SHAPE, "gradient: %s: %s gives %s of %s; the same shape and dtype are wanted", option, op->name, pl_desc_text(&got), text);
+}
+
+PlStatus pl_grad_zeros(PlGradWalk *w, PlFVal x, const char *name, PlFVal *out) {
+  const PlOp *op = w->opts->nzero_ops > 0 ? w->opts->zero_ops[0] : &pl_op_zeros;
+  if (op == &pl_op_zeros) return pl_grad_constant_like(w->f, op, x, name, out);
+  pl_grad_name_next(w->f, name);
+  PL_TRY(pl_grad_apply(w->f, op, 1, &x, NULL, out));
+  return check_type(w->f, "zero_ops", op, x, *out);
+}
+
+PlStatus pl_grad_copy(PlGradWalk *w, PlFVal g, const char *name, PlFVal *out) {
+  const PlOp *op = w->opts->copy_op ? w->opts->copy_op : &pl_op_clone;
+  pl_grad_name_next(w->f, name);
+  PL_TRY(pl_grad_apply(w->f, op, 1, &g, NULL, out));
+  return check_type(w->f, "copy_op", op, g, *out);
+}
+
 PlStatus pl_grad_sum_terms(PlGradWalk *w, PlFVal v) {
   PlFlow *f = w->f;
   if (w->sum[v] >= 0 || !w->terms[v]) return PL_OK;
   int n = 0;
-  for (PlGradTerm *t = w->terms[v]; t; t = t->next) n += !pl_grad_is_zero(f, t->v);
+  for (PlGradTerm *t = w->terms[v]; t; t = t->next) n += !pl_grad_is_zero(w, t->v);
   PlFVal sum = w->terms[v]->v;
   if (n > 0 && w->terms[v]->next) {
     PlFVal *list = malloc((size_t)n * sizeof *list);
     if (!list) return pl_grad_no_memory();
     int k = n;
     for (PlGradTerm *t = w->terms[v]; t; t = t->next)
-      if (!pl_grad_is_zero(f, t->v)) list[--k] = t->v;
+      if (!pl_grad_is_zero(w, t->v)) list[--k] = t->v;
     PlStatus s = PL_OK;
     pl_grad_name_next(f, "grad_sum");
     if (n > 1)

@@ -202,12 +202,18 @@ PlStatus pl_flow_compact(PlFlow *f, const int32_t *order);
 void pl_flow_written(const PlFlow *f, uint8_t *written);
 /* All readers of v, outputs too, read map[v] instead. */
 void pl_flow_rewire(PlFlow *f, const PlFVal *map);
-/* A further node like node i, reading in[] instead; names and attributes are shared. Its outputs have new stores. */
+/* A further node like node i, reading in[] instead; attributes and what it waits for are the same. Its outputs have new stores. */
 PlStatus pl_flow_repeat(PlFlow *f, int32_t i, const PlFVal *in, const char *name, int32_t *node);
 /* The same inputs give the same outputs, nothing else happens. */
 bool pl_fnode_pure(const PlFNode *n);
 /* How many of n's first inputs it writes. */
 static inline int32_t pl_fnode_written(const PlFNode *n) { return n->flags & PL_FN_MUTATES ? n->nout : 0; }
+/* Must n run after a node at `begin` or behind it that it reads nothing of? Then it is not fused with that one. */
+static inline bool pl_fnode_waits(const PlFNode *n, int32_t begin) {
+  for (int32_t k = 0; k < n->nafter; k++)
+    if (n->after[k] >= begin) return true;
+  return false;
+}
 static inline PlArray pl_fvalue_array(const PlFValue *v) {
   return (PlArray){.numel = v->numel, .shape = v->dims, .strides = v->dims ? v->dims + v->ndim : NULL, .dtype = v->dtype,
                    .ndim = v->ndim, .contiguous = v->contiguous, .weak = v->weak, .device = v->device, .symbolic = 1};
@@ -243,6 +249,11 @@ PlStatus pl_sym_copy(PlTensor **out, PlTensor *t); /* without history */
 /* ---- gradients (gradient.c) ---- */
 typedef struct PlGradientOptions {
   bool copy;         /* two xs with one gradient: the second is a copy, not an alias */
+  const PlOp *copy_op; /* what makes it; NULL: clone */
+  /* Ops whose results are zeros: gradients that are drop out of sums, and where all that arrive are, a node without a rule gives
+   * zeros on. The first op makes those, of a node's input where it takes one. NULL: zeros. */
+  const PlOp *const *zero_ops;
+  int nzero_ops;
   bool allow_unused; /* unreachable xs give -1 */
   /* Replaces the sum of two and more gradients of one value; NULL: add in a chain. */
   PlStatus (*aggregate)(void *ud, PlFlow *f, int n, const PlFVal *v, PlFVal *out);

@@ -452,7 +452,7 @@ static PlStatus rewrite(Trial *t) {
   return PL_OK;
 }
 
-/* Copies that nobody reads any more go. */
+/* Copies that nobody reads any more go; who waited for one waits for what it repeated. */
 static void sweep(Trial *t, uint8_t *read) {
   PlFlow *f = t->f;
   for (int32_t o = 0; o < f->noutputs; o++) read[f->outputs[o]] = 1;
@@ -471,6 +471,11 @@ static void sweep(Trial *t, uint8_t *read) {
     for (int32_t q = 0; q < n->nin; q++)
       if (n->in[q] >= 0) read[n->in[q]] = 1;
   }
+  for (int32_t i = 0; i < f->nnodes; i++)
+    for (int32_t q = 0; q < f->nodes[i].nafter; q++) {
+      const PlFNode *b = &f->nodes[f->nodes[i].after[q]];
+      if (b->flags & PL_FN_DEAD && b->origin >= 0) f->nodes[i].after[q] = b->origin;
+    }
 }
 
 /* may[] of the new nodes, in their new order. */

@@ -89,6 +89,10 @@ static PlStatus copy_node(Redo *r, int32_t i) {
     in[k] = moved(r, v) ? f->nodes[r->copy[f->vals[v].node]].first + f->vals[v].slot : v;
   }
   PL_TRY(pl_mirror_repeat(f, i, r->m->stage, in, &node));
+  for (int32_t k = 0; k < f->nodes[node].nafter; k++) { /* what it waits for is copied, too, or ran in forward */
+    int32_t *b = &f->nodes[node].after[k];
+    if (*b < r->m->first && r->copy[*b] >= 0) *b = r->copy[*b];
+  }
   r->copy[i] = node;
   PL_TRY(put(r, node));
   if (!(f->nodes[i].flags & PL_FN_VIEW)) {
@@ -100,7 +104,7 @@ static PlStatus copy_node(Redo *r, int32_t i) {
 
 static int ascending(const void *a, const void *b) { return *(const int32_t *)a - *(const int32_t *)b; }
 
-/* Emits the copy of node `top` after those it reads, in the order of the originals: what is needed late comes late. */
+/* Emits the copy of node `top` after those it reads or waits for, in the order of the originals: what is needed late comes late. */
 static PlStatus demand(Redo *r, int32_t top) {
   const PlFlow *f = r->f;
   int32_t n = 0, found = 0;
@@ -114,6 +118,12 @@ static PlStatus demand(Redo *r, int32_t top) {
       if (!moved(r, v) || r->copy[f->vals[v].node] != NONE) continue;
       r->copy[f->vals[v].node] = COMING;
       r->made[found++] = f->vals[v].node;
+    }
+    for (int32_t k = 0; k < node->nafter; k++) {
+      int32_t b = node->after[k];
+      if (b >= r->m->first || !r->want[b] || r->copy[b] != NONE) continue;
+      r->copy[b] = COMING;
+      r->made[found++] = b;
     }
   }
   qsort(r->made, (size_t)found, sizeof *r->made, ascending);

@@ -105,6 +105,10 @@ PlStatus pl_flow_repeat(PlFlow *f, int32_t i, const PlFVal *in, const char *name
   c->draw = n->draw;
   c->flops = n->flops;
   c->where = n->where;
+  c->after = n->nafter ? pl_flow_alloc(f, (size_t)n->nafter * sizeof *c->after) : NULL;
+  if (n->nafter && !c->after) return no_memory();
+  if (n->nafter) memcpy(c->after, n->after, (size_t)n->nafter * sizeof *c->after);
+  c->nafter = n->nafter;
   return PL_OK;
 }
 
@@ -125,7 +129,20 @@ static void rebase_views(PlFlow *f) {
   }
 }
 
+/* Who waits for a node that another one stands for now waits for that one. */
+static void rewire_after(PlFlow *f, PlFNode *n, const PlFVal *map) {
+  int32_t kept = 0;
+  for (int32_t k = 0; k < n->nafter; k++) {
+    const PlFNode *b = &f->nodes[n->after[k]];
+    int32_t to = n->after[k];
+    if (b->flags & PL_FN_DEAD && b->nout > 0 && map[b->first] != b->first) to = f->vals[map[b->first]].node;
+    if (to >= 0) n->after[kept++] = to;
+  }
+  n->nafter = kept;
+}
+
 void pl_flow_rewire(PlFlow *f, const PlFVal *map) {
+  for (int32_t i = 0; i < f->nnodes; i++) rewire_after(f, &f->nodes[i], map);
   for (int32_t i = 0; i < f->nnodes; i++)
     for (int32_t k = 0; k < f->nodes[i].nin; k++)
       if (f->nodes[i].in[k] >= 0) f->nodes[i].in[k] = map[f->nodes[i].in[k]];

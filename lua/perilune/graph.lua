@@ -113,6 +113,33 @@ function Graph:name(t, name)
   return t
 end
 
+-- The node that computes a tensor, or the one that is called so.
+local function node_of(g, what, t)
+  if type(t) == "string" then
+    for _, node in ipairs(g:nodes()) do
+      if node.name == t then return node.index end
+    end
+    fail("after: %s: there is no node '%s'", what, t)
+  end
+  if not core.is_symbolic(t) then
+    fail("after: %s must be a tensor of the graph or the name of a node, got %s", what, describe(t))
+  end
+  return core.graph_maker(g.flow, t) or fail("after: %s is an input or a view of one; nothing computes it", what)
+end
+
+--- g:after(t, first, …) → t: the node that computes t runs after those that compute first, …, though it reads
+-- nothing of them. Tensors or names of nodes; what comes first was made first. They run whenever t does, whatever
+-- passes do, and a copy of t's node that backward computes again waits for them, too.
+function Graph:after(t, ...)
+  check("after", self)
+  local node, n = node_of(self, "the first argument", t), select("#", ...)
+  if n == 0 then fail("after: what must run first? g:after(t, first, …)") end
+  local list = {}
+  for i = 1, n do list[i] = node_of(self, ("argument %d"):format(i + 1), (select(i, ...))) end
+  for _, first in ipairs(list) do core.graph_after(self.flow, node, first) end
+  return t
+end
+
 --- g:outputs{y, dw, …} or g:outputs{loss=y, …}: what run returns, under the same keys.
 function Graph:outputs(list)
   check("outputs", self)
@@ -193,10 +220,14 @@ local function mirror_options(who, opts, g)
 end
 
 --- g:gradient(ys, xs, {out_grads=, copy=, allow_unused=, aggregate=, mirror=, …}) → gradients of xs, a tensor or a
--- list as xs was. out_grads: one for each of ys, nil or false where ones are meant; without it all are ones.
+-- list as xs was. out_grads: one for each of ys, nil or false where ones are meant; without it all are ones. copy: two
+-- xs with one gradient get two tensors, the second made by op copy_op="clone". zero_ops={"zeros"}: ops whose results
+-- count as zeros; they drop out of sums, and a node without a gradient passes zeros on, made by the first of them,
+-- where only such arrive.
 function Graph:gradient(ys, xs, opts)
   check("gradient", self)
-  opts = check_options("gradient", opts, "out_grads copy allow_unused aggregate mirror budget pin force seeded heavy")
+  opts = check_options("gradient", opts, "out_grads copy copy_op zero_ops allow_unused aggregate mirror budget "
+    .. "pin force seeded heavy")
   ys = tensor_list("gradient", "the outputs", ys)
   local one
   xs, one = tensor_list("gradient", "the inputs", xs)
@@ -205,7 +236,15 @@ function Graph:gradient(ys, xs, opts)
     fail("gradient: aggregate must be a function of a list of tensors, got %s", describe(opts.aggregate))
   end
   local raw = mirror_options("gradient", opts, self)
-  raw.copy, raw.allow_unused = opts.copy, opts.allow_unused
+  raw.copy, raw.allow_unused, raw.copy_op, raw.zero_ops = opts.copy, opts.allow_unused, opts.copy_op, opts.zero_ops
+  if raw.zero_ops ~= nil and type(raw.zero_ops) ~= "table" then
+    fail("gradient: zero_ops must be a list of names of ops, got %s", describe(raw.zero_ops))
+  end
+  if raw.zero_ops then length("gradient", "zero_ops", raw.zero_ops) end
+  if raw.copy_op ~= nil then
+    if raw.copy == false then fail("gradient: copy_op says what makes copies, copy=false that none are made") end
+    raw.copy = true
+  end
   local res = core.graph_gradient(self.flow, ys, xs, dys, raw, opts.aggregate)
   for i = 1, #xs do res[i] = res[i] or nil end
   if one then return res[1] end

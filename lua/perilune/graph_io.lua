@@ -102,7 +102,10 @@ function M.save(path, g)
       tensors[tostring(leaf.value)] = leaf.tensor
     end
   end
-  for _, node in ipairs(g:nodes()) do lines[#lines + 1] = node_line(node) end
+  for _, node in ipairs(g:nodes()) do
+    lines[#lines + 1] = node_line(node)
+    if node.after then lines[#lines + 1] = "after " .. sizes(node.after) end
+  end
   for i, v in ipairs(core.graph_output_values(g.flow)) do
     local key = g.keys[i]
     lines[#lines + 1] = ("output %d %s"):format(v, type(key) == "number" and "#" .. key or "=" .. escape(key))
@@ -174,6 +177,17 @@ function readers.node(state, line)
     state.nodes[tonumber(origin)] or 0)
   state.nodes[#state.nodes + 1] = node
   for i, v in ipairs(list_of(outs)) do state.values[v] = made[i] or nil end
+end
+
+-- The node before runs after these.
+function readers.after(state, line)
+  local list = line:match("^after ([%d,]+)$")
+  if not list then return "a line of nodes that come first" end
+  for _, k in ipairs(list_of(list)) do
+    local first = state.nodes[tonumber(k)]
+    if not first or first == state.nodes[#state.nodes] then return "a node that comes first but is not there" end
+    core.graph_after(state.graph.flow, state.nodes[#state.nodes], first)
+  end
 end
 
 function readers.region(state, line)

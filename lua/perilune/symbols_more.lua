@@ -158,11 +158,16 @@ print(T.tensordot(T.ones(2, 3), T.ones(3, 4), 1):size(2))  --> 4]] }
 
 S.graph = { "T.graph() → graph",
   [[A program as data. g:input(name, shape) makes tensors without values: every op on them adds a node.
-g:gradient(ys, xs), g:outputs{…}, g:run{name = tensor}; print(g) shows it.]], [[
+g:gradient(ys, xs), g:outputs{…}, g:run{name = tensor}; print(g) shows it. Options of gradient: out_grads={…} one for
+each of ys (all left out: ones), allow_unused, aggregate, copy, copy_op="clone", zero_ops={"zeros"}, and what may be
+computed again: mirror="auto" | "mincut" | "mirror" | function(node), budget={bytes=} or {fraction=}, pin, force,
+seeded, heavy. g:after(t, first): t's node runs after that of first, though it reads nothing of it.]], [[
 local g = T.graph()
 local x = g:input("x", { 3 })
-g:outputs { g:gradient({ (x * x):sum() }, x) }
-print(g:run { x = T.tensor { 1, 2, 3 } }[1])  --> {2., 4., 6.}  -- f32[3] cpu]] }
+local z = x:sin()
+local y = g:after((x * x):sum(), z)
+g:outputs { g:gradient({ y }, x, { out_grads = { g:input("dy", {}) }, mirror = "auto" }) }
+print(g:run({ x = T.tensor { 1, 2, 3 }, dy = T.tensor(1.0) })[1])  --> {2., 4., 6.}  -- f32[3] cpu]] }
 
 local jit = { "T.jit(f, {check=, fallback=, max_traces=, name=, mirror=, budget=, …}) → what is called like f",
   [[f, a function or a module, becomes a graph at its first call: planned memory, fused pointwise ops, no Lua between.
