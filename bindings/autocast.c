@@ -44,7 +44,6 @@ static int a_cast(lua_State *L) {
   PlTensor *out;
   CALL(L, pl_autocast_one(&out, t, d));
   b->t = out;
-  if (out->node && out->node->has_lua) l_anchor(L, lua_gettop(L), 1, 1);
   return 1;
 }
 

@@ -9,13 +9,6 @@ typedef struct LevelBox {
   PlBatch *b;
 } LevelBox;
 
-bool l_needs_anchor(const PlTensor *t) {
-  for (;; t = pl_batched(t)->full) {
-    if (t->node && t->node->has_lua) return true;
-    if (!pl_is_batched(t)) return false;
-  }
-}
-
 bool l_outer_tracked(PlTensor *t) {
   if (pl_state.grad_off) return false;
   while (pl_is_batched(t)) {
@@ -52,19 +45,13 @@ static int level_close(lua_State *L) {
   return 0;
 }
 
-static int keep_anchor(lua_State *L) {
-  lua_getiuservalue(L, 2, 1);
-  lua_setiuservalue(L, -2, 1);
-  return 1;
-}
-
 /* core.batch_wrap(batch, t[n, …]) → a handle for its n elements */
 static int t_wrap(lua_State *L) {
   const PlBatch *b = to_level(L);
   PlTensor *t = l_check_tensor(L, 2);
   Box *box = l_new_box(L);
   CALL(L, pl_batch_wrap(&box->t, b, t));
-  return keep_anchor(L);
+  return 1;
 }
 
 /* core.batch_unwrap(batch, t) → t[n, …] */
@@ -73,7 +60,7 @@ static int t_unwrap(lua_State *L) {
   PlTensor *t = l_check_tensor(L, 2);
   Box *box = l_new_box(L);
   CALL(L, pl_batch_unwrap(&box->t, b, t));
-  return keep_anchor(L);
+  return 1;
 }
 
 static int t_is_batched(lua_State *L) {
@@ -116,7 +103,7 @@ static int t_full(lua_State *L) {
   if (!pl_is_batched(t) || pl_batched(t)->born != (uint64_t)born) return 0;
   Box *box = l_new_box(L);
   box->t = pl_retain(pl_batched(t)->full);
-  return keep_anchor(L);
+  return 1;
 }
 
 /* core.on_custom_batched(f): f runs custom rules inside a vmap that is differentiated from outside */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Tensor userdata: making, finding again, releasing, and keeping Lua closures of the history alive. */
+ * Tensor userdata: making, finding again, releasing. */
 #include <string.h>
 
 #include "bindings/lib.h"
@@ -78,7 +78,7 @@ static bool connect_release(lua_State *L) {
   Probe pr = {.size = 0};
   pr.f = lua_getallocf(L, &pr.ud);
   lua_setallocf(L, probe, &pr);
-  lua_newuserdatauv(L, sizeof(Box), 1); /* raises only when memory is out at start: then nothing runs anyway */
+  lua_newuserdatauv(L, sizeof(Box), 0); /* raises only when memory is out at start: then nothing runs anyway */
   lua_setallocf(L, pr.f, pr.ud);
   memset(lua_touserdata(L, -1), 0, sizeof(Box));
   lua_pop(L, 1);
@@ -171,7 +171,7 @@ static void make_sentinel(lua_State *L) {
 }
 
 Box *l_new_box(lua_State *L) {
-  Box *b = lua_newuserdatauv(L, sizeof(Box), 1);
+  Box *b = lua_newuserdatauv(L, sizeof(Box), 0);
   b->t = NULL;
   b->magic = BOX_MAGIC;
   lua_rawgetp(L, LUA_REGISTRYINDEX, &light_key);
@@ -240,41 +240,6 @@ int l_push_grad(lua_State *L, int i) {
       lua_pushnil(L);
   }
   return 1;
-}
-
-void l_anchor(lua_State *L, int res, int from, int to) {
-  res = lua_absindex(L, res);
-  Box *b = l_box(L, res);
-  if (!b || !b->t || !l_needs_anchor(b->t)) return;
-  bool have = lua_getiuservalue(L, res, 1) != LUA_TNIL, list = false;
-  int at = lua_gettop(L); /* what is kept so far */
-  for (int i = from; i <= to; i++) {
-    int n = lua_type(L, i) == LUA_TTABLE ? (int)lua_rawlen(L, i) : 0; /* a list of tensors */
-    for (int k = n > 0 ? 1 : 0; k <= n; k++) {
-      if (k)
-        lua_rawgeti(L, i, k);
-      else
-        lua_pushvalue(L, i);
-      if (!l_box(L, -1) || lua_getiuservalue(L, -1, 1) == LUA_TNIL || lua_rawequal(L, -1, at)) {
-        lua_settop(L, at);
-        continue;
-      }
-      if (have && !list) {
-        lua_createtable(L, 4, 0);
-        lua_pushvalue(L, at);
-        lua_rawseti(L, -2, 1);
-        lua_replace(L, at);
-        list = true;
-      }
-      if (list)
-        lua_rawseti(L, at, (lua_Integer)lua_rawlen(L, at) + 1);
-      else
-        lua_replace(L, at);
-      have = true;
-      lua_settop(L, at);
-    }
-  }
-  lua_setiuservalue(L, res, 1);
 }
 
 PlTensor *l_self(lua_State *L, const char *fn) {

@@ -12,6 +12,7 @@
  * The mode of the collector is the host's and stays as it is. */
 #include <time.h>
 
+#include "bindings/kept.h"
 #include "bindings/lib.h"
 #include "engine/device.h"
 
@@ -78,9 +79,9 @@ static void next_steps(void) {
 void l_collect_full(lua_State *L) {
   if (collecting) return;
   collecting = true;
-  l_checkpoint_settle(L);
   double begin = seconds();
   lua_gc(L, LUA_GCCOLLECT);
+  if (l_cycles_cut_any(L)) lua_gc(L, LUA_GCCOLLECT);
   last_end = seconds();
   last_took = last_end - begin;
   collecting = false;

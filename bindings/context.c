@@ -1,91 +1,18 @@
 /* SPDX-License-Identifier: MIT
- * Contexts of custom rules: ctx:save, ctx:saved, marks, and the weak table through which nodes find them.
+ * Contexts of custom rules: ctx:save, ctx:saved and marks.
  *
- * Layout of a context: [1 … n] saved tensors. Their count and versions are kept with the rule, where no field of the
- * user's can touch them; only a context that saves outside its forward has them in the table, [0] = n and
- * [-1 … -n] the versions. Under private keys: the marks, and what the inputs' histories keep alive. */
+ * What forward saves lies at [1 … n] of the context until the call is recorded; then the nodes hold it, as they hold what
+ * built-in ops save: it is freed with them, passes through T.saved_tensors, and an output makes no cycle. Only a context
+ * that saves outside of its forward keeps the tensors itself, [0] = n and [-1 … -n] their versions. Marks lie under private
+ * keys. */
 #include "bindings/context.h"
-#include "bindings/saved.h"
 
-#include <stdlib.h>
 #include <string.h>
 
+#include "engine/grad/walk.h"
+
 _Thread_local Running *l_rule_running;
-const char l_non_diff_key = 0, l_dirty_key = 0, l_upstream_key = 0;
-
-static const char slots_key = 0; /* registry: the state's Slots */
-
-/* ---- slots -------------------------------------------------------------------------------------------------- */
-
-void l_slots_release(Slots *s) {
-  if (!s || --s->refs) return;
-  free(s->free);
-  free(s);
-}
-
-static int slots_gc(lua_State *L) {
-  Slots **s = lua_touserdata(L, 1);
-  l_slots_release(*s);
-  *s = NULL;
-  return 0;
-}
-
-void l_push_slots(lua_State *L) {
-  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &slots_key) == LUA_TUSERDATA) return;
-  lua_pop(L, 1);
-  Slots **box = lua_newuserdatauv(L, sizeof *box, 0);
-  *box = NULL;
-  lua_createtable(L, 0, 1);
-  lua_pushcfunction(L, slots_gc);
-  lua_setfield(L, -2, "__gc");
-  lua_setmetatable(L, -2);
-  Slots *s = *box = calloc(1, sizeof *s);
-  if (!s) l_error(L, "custom: out of memory");
-  s->refs = 1;
-  s->registry = lua_topointer(L, LUA_REGISTRYINDEX);
-  lua_createtable(L, 64, 0);
-  lua_createtable(L, 0, 1);
-  lua_pushliteral(L, "v");
-  lua_setfield(L, -2, "__mode");
-  lua_setmetatable(L, -2);
-  lua_pushvalue(L, -1);
-  s->table = luaL_ref(L, LUA_REGISTRYINDEX);
-  l_result_metatable(L);
-  lua_pushcclosure(L, l_rule_runner, 2);
-  s->runner = luaL_ref(L, LUA_REGISTRYINDEX);
-  lua_pushvalue(L, -1);
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &slots_key);
-}
-
-int l_slot_take_in(lua_State *L, Slots *s, int table, int ctx) {
-  int slot = s->nfree ? s->free[s->nfree - 1] : s->next + 1;
-  lua_pushvalue(L, ctx);
-  lua_rawseti(L, table, slot); /* may raise: the place counts as taken only afterwards */
-  if (s->nfree)
-    s->nfree--;
-  else
-    s->next++;
-  return slot;
-}
-
-int l_slot_take(lua_State *L, Slots *s, int ctx) {
-  lua_rawgeti(L, LUA_REGISTRYINDEX, s->table);
-  int slot = l_slot_take_in(L, s, lua_gettop(L), ctx);
-  lua_pop(L, 1);
-  return slot;
-}
-
-/* Called from destructors, which must not fail: a place that cannot be noted is never used again. */
-void l_slot_give(Slots *s, int slot) {
-  if (s->nfree == s->cap) {
-    int cap = s->cap ? 2 * s->cap : 16;
-    int *list = realloc(s->free, (size_t)cap * sizeof *list);
-    if (!list) return;
-    s->free = list;
-    s->cap = cap;
-  }
-  s->free[s->nfree++] = slot;
-}
+const char l_non_diff_key = 0, l_dirty_key = 0;
 
 /* ---- methods ------------------------------------------------------------------------------------------------ */
 
@@ -121,7 +48,6 @@ static int ctx_save(lua_State *L) {
       return l_error(L, "ctx:save: argument #%d must be a tensor or nil, got %s; keep other values as fields of ctx",
                      i, l_typename(L, i + 1));
     if (noted) r->versions[i - 1] = t ? t->storage->version : 0;
-    if (PL_UNLIKELY(pl_state.packing != NULL) && t && noted && r->needs) l_saved_pack(L, i + 1);
   }
   if (!noted) save_in_table(L, n);
   for (int i = n; i > 0; i--) lua_rawseti(L, 1, i);
@@ -136,35 +62,36 @@ static int stale(lua_State *L, int i, const PlTensor *t, uint32_t version) {
                     "save a clone", i, pl_desc_text(&t->a), by, t->storage->version, version);
 }
 
-/* How many tensors the context at 1 saved; *known are their versions, NULL: they are in the table. */
-static int count_saved(lua_State *L, const uint32_t **known) {
-  Running *r = running(L);
-  *known = NULL;
-  bool in_table = lua_rawgeti(L, 1, 0) == LUA_TNUMBER;
-  lua_Integer n = in_table ? lua_tointeger(L, -1) : 0;
-  if (n < 0 || n > 1 << 16) return l_error(L, "ctx:saved: ctx[0] was overwritten; it belongs to ctx:save");
-  if (!in_table && r) {
-    *known = r->versions;
-    n = r->nsaved;
-  } else if (!in_table)
-    n = (lua_Integer)lua_rawlen(L, 1); /* between forward and backward: what is there, unchecked */
-  lua_settop(L, 1);
-  return (int)n;
-}
-
-static int ctx_saved(lua_State *L) {
-  check_context(L, "saved");
-  const uint32_t *versions;
-  int n = count_saved(L, &versions);
-  if (n > 8) luaL_checkstack(L, n + 4, NULL);
-  for (int i = 1; i <= n; i++) {
-    lua_rawgeti(L, 1, i);
-    PlTensor *t = l_to_tensor(L, -1);
-    if (!t) {
-      if (l_is_packed(L, -1)) l_saved_unpack(L, -1);
-      if (l_box(L, -1) && !l_to_tensor(L, -1)) return l_error(L, "ctx:saved: saved tensor %d was freed", i);
+/* What the running node holds. */
+static int push_of_node(lua_State *L, PlNode *node, uint64_t nils) {
+  const int n = (int)node->nsaved + __builtin_popcountll(nils);
+  luaL_checkstack(L, n + 4, NULL);
+  for (int k = 0, i = 0; k < n; k++) {
+    const PlSaved *s = &node->saved[i];
+    if (nils >> k & 1) {
+      lua_pushnil(L);
       continue;
     }
+    i++;
+    if (s->t && PL_UNLIKELY(s->t->storage->version != s->version)) return stale(L, k + 1, s->t, s->version);
+    if (s->t && (s->t->flags & PL_T_BOXED) && (s->relink < 0 || pl_state.grad_off)) {
+      l_push_shared(L, s->t); /* a leaf, most often: the same Lua object */
+      continue;
+    }
+    Box *b = l_new_box(L);
+    CALL(L, pl_saved_get(node, (uint32_t)i - 1, &b->t));
+  }
+  return n;
+}
+
+/* While forward runs, or of a context that saved outside of it: versions NULL, they are in the table. */
+static int push_of_table(lua_State *L, int n, const uint32_t *versions) {
+  luaL_checkstack(L, n + 4, NULL);
+  for (int i = 1; i <= n; i++) {
+    lua_rawgeti(L, 1, i);
+    const PlTensor *t = l_to_tensor(L, -1);
+    if (!t && l_box(L, -1)) return l_error(L, "ctx:saved: saved tensor %d was freed", i);
+    if (!t) continue;
     uint32_t version = t->storage->version;
     if (versions)
       version = versions[i - 1];
@@ -175,6 +102,19 @@ static int ctx_saved(lua_State *L) {
     if (PL_UNLIKELY(version != t->storage->version)) return stale(L, i, t, version);
   }
   return n;
+}
+
+static int ctx_saved(lua_State *L) {
+  check_context(L, "saved");
+  Running *r = running(L);
+  if (r && r->node && (r->node->nsaved || r->nils)) return push_of_node(L, r->node, r->nils);
+  const bool in_table = lua_rawgeti(L, 1, 0) == LUA_TNUMBER;
+  const lua_Integer n = in_table ? lua_tointeger(L, -1) : 0;
+  lua_settop(L, 1);
+  if (n < 0 || n > 1 << 16) return l_error(L, "ctx:saved: ctx[0] was overwritten; it belongs to ctx:save");
+  if (in_table) return push_of_table(L, (int)n, NULL);
+  if (r) return r->forward ? push_of_table(L, r->nsaved, r->versions) : 0;
+  return l_error(L, "ctx:saved: what forward saved is there while backward of this call runs, not before or after");
 }
 
 static int mark(lua_State *L, const void *key, const char *fn) {

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: MIT
  * Gradient rules as Lua closures: T.custom. T.override_gradient, made of it, is in override.c.
  *
- * One call makes one context table (context.h). The context is kept alive by the user values of the boxes that
- * depend on it; nodes find it through a weak table. So a cycle tensor ↔ closure ↔ tape lies in Lua entirely and is
- * collected. How the engine runs a rule's backward is in custom_backward.c. */
+ * One call makes one context table (context.h), which the nodes that record the call keep (kept.h). What it saves the
+ * nodes hold themselves. How the engine runs a rule's backward is in custom_backward.c. */
 #include <string.h>
 
 #include "bindings/context.h"
+#include "bindings/kept.h"
 #include "bindings/ops.h"
 #include "engine/batch/batch.h"
 #include "engine/graph/graph.h"
 #include "engine/state.h"
 
 /* Upvalues of a rule's function. */
-enum { UP_META = 1, UP_FORWARD = 2, UP_INFO = 3, UP_CONTEXTS = 4 };
+enum { UP_META = 1, UP_FORWARD = 2, UP_INFO = 3, UP_KEPT = 4 };
 
 typedef struct RuleInfo {
-  Slots *slots;
+  Kept *kept; /* held by the state */
   const char *name; /* interned */
   bool always, has_jvp;
 } RuleInfo;
@@ -29,7 +29,8 @@ typedef struct Making {
   const RuleInfo *info;
   const Running *running;
   int ctx;                      /* stack position of the context */
-  int slot;                     /* a place that holds the context already; 0: used up */
+  uint64_t nils;                /* bit i: ctx:save got nil at i */
+  int place;                    /* that keeps the context already; 0: used up */
   Box *args[MAX_CUSTOM];        /* the tensors among the arguments … */
   int arg_at[MAX_CUSTOM];       /* … and where they are on the stack */
   uint32_t version[MAX_CUSTOM]; /* … and their versions before forward */
@@ -37,15 +38,16 @@ typedef struct Making {
   int nin, nout, first;         /* outputs lie on the stack from `first` */
 } Making;
 
-static int take_slot(lua_State *L) {
+static int take_place(lua_State *L) {
   Making *m = lua_touserdata(L, 2);
-  m->slot = l_slot_take(L, m->info->slots, 1);
+  lua_settop(L, 1);
+  m->place = l_kept_put(L, m->info->kept);
   return 0;
 }
 
 /* A second key that records the same call needs a place of its own; this runs below the engine, so protected. */
-static bool take_slot_protected(Making *m) {
-  lua_pushcfunction(m->L, take_slot);
+static bool take_place_protected(Making *m) {
+  lua_pushcfunction(m->L, take_place);
   lua_pushvalue(m->L, m->ctx);
   lua_pushlightuserdata(m->L, m);
   if (lua_pcall(m->L, 2, 0, 0) == LUA_OK) return true;
@@ -55,33 +57,30 @@ static bool take_slot_protected(Making *m) {
 
 static void drop_rule(void *ud) {
   RuleData *r = ud;
-  l_slot_give(r->slots, r->slot);
-  l_slots_release(r->slots);
+  l_kept_leave(r->kept, r->rule.kept);
+  l_kept_release(r->kept);
 }
 
 static PlRule *make_rule(void *p, PlNode *n) {
   Making *m = p;
-  const Running *run = m->running;
-  size_t count = 0, nsaved = (size_t)run->nsaved;
+  size_t count = 0;
   (void)n;
   for (int i = 0; i < m->nin; i++) count += 2 + (size_t)m->in[i]->a.ndim;
-  const size_t size = sizeof(RuleData) + count * sizeof(int64_t) + nsaved * sizeof(uint32_t);
+  const size_t size = sizeof(RuleData) + count * sizeof(int64_t);
   RuleData *r = pl_pool_get(size);
   if (!r) return NULL;
-  if (!m->slot && !take_slot_protected(m)) {
+  if (!m->place && !take_place_protected(m)) {
     pl_pool_put(r, size);
     return NULL;
   }
-  *r = (RuleData){.rule = {.bwd = l_rule_backward, .drop = drop_rule, .ud = r, .jvp = m->info->has_jvp ? l_rule_jvp : NULL, .always = m->info->always, .piece = (uint32_t)size},
-                  .slots = m->info->slots,
-                  .slot = m->slot,
-                  .nin = run->nin,
-                  .needs = run->needs,
-                  .nsaved = run->nsaved,
-                  .versions = (uint32_t *)(void *)(r->sizes + count)};
-  m->info->slots->refs++;
-  m->slot = 0;
-  memcpy(r->versions, run->versions, nsaved * sizeof *r->versions);
+  *r = (RuleData){.rule = {.bwd = l_rule_backward, .drop = drop_rule, .ud = r, .jvp = m->info->has_jvp ? l_rule_jvp : NULL,
+                           .always = m->info->always, .kept = m->place,
+                           .piece = (uint32_t)size},
+                  .kept = m->info->kept,
+                  .nin = m->running->nin,
+                  .nils = m->nils};
+  m->info->kept->refs++;
+  m->place = 0;
   int64_t *at = r->sizes;
   for (int i = 0; i < m->nin; i++) {
     const PlArray *a = &m->in[i]->a;
@@ -90,35 +89,6 @@ static PlRule *make_rule(void *p, PlNode *n) {
     for (int d = 0; d < a->ndim; d++) *at++ = a->shape[d];
   }
   return &r->rule;
-}
-
-/* The context also keeps what its inputs' histories keep: one value, or a list of them. */
-static void inherit_anchors(const Making *m) {
-  lua_State *L = m->L;
-  int n = 0, list = 0;
-  for (int i = 0; i < m->nin; i++) {
-    if (!m->in[i]->more && (!m->in[i]->node || !m->in[i]->node->has_lua)) continue;
-    if (lua_getiuservalue(L, m->arg_at[i], 1) == LUA_TNIL) {
-      lua_pop(L, 1);
-      continue;
-    }
-    if (++n == 1) {
-      lua_rawsetp(L, m->ctx, &l_upstream_key);
-      continue;
-    }
-    if (!list) {
-      lua_createtable(L, 2, 0);
-      list = lua_gettop(L);
-      lua_rawgetp(L, m->ctx, &l_upstream_key);
-      lua_rawseti(L, list, 1);
-      lua_pushvalue(L, list);
-      lua_rawsetp(L, m->ctx, &l_upstream_key);
-      lua_insert(L, -2); /* the list below the new anchor */
-      list = lua_gettop(L) - 1;
-    }
-    lua_rawseti(L, list, n);
-  }
-  if (list) lua_pop(L, 1);
 }
 
 /* An output handle that is an input, or appears twice, becomes a fresh handle of the same memory. */
@@ -155,15 +125,32 @@ static bool marked(lua_State *L, int ctx, const void *key, int at) {
 
 static int record_rule(Making *m, const bool *diff, const char *name) {
   lua_State *L = m->L;
-  inherit_anchors(m);
+  PlTensor *saved[MAX_CUSTOM];
+  uint32_t version[MAX_CUSTOM];
+  PlRuleSaved list = {.t = saved, .version = version};
+  const int all = m->running->nsaved;
+  m->nils = 0;
+  for (int i = 0; i < all; i++) {
+    lua_rawgeti(L, m->ctx, i + 1); /* the context keeps them until the nodes do */
+    PlTensor *t = l_to_tensor(L, -1);
+    if (!t && !lua_isnil(L, -1)) return l_error(L, "%s: saved tensor %d was freed", name, i + 1);
+    if (!t) m->nils |= (uint64_t)1 << i;
+    version[list.n] = m->running->versions[i];
+    if (t) saved[list.n++] = t;
+    lua_pop(L, 1);
+  }
   if (pl_state.trace) pl_state.trace->opaque = "a rule of T.custom";
-  m->slot = l_slot_take_in(L, m->info->slots, lua_upvalueindex(UP_CONTEXTS), m->ctx);
+  m->place = l_kept_put_in(L, m->info->kept, lua_upvalueindex(UP_KEPT), m->ctx);
   lua_State *was = l_running; /* for tangents the rule runs at once */
   l_running = L;
-  PlStatus s = pl_record_rule(m->in, m->nin, m->out, m->nout, diff, name, make_rule, m);
+  PlStatus s = pl_record_rule(m->in, m->nin, m->out, m->nout, diff, list.n ? &list : NULL, name, make_rule, m);
   l_running = was;
-  if (m->slot) l_slot_give(m->info->slots, m->slot); /* nobody wanted it */
+  l_kept_leave(m->info->kept, m->place); /* if nobody wanted it */
   CALL(L, s);
+  for (int i = 1; i <= all; i++) {
+    lua_pushnil(L);
+    lua_rawseti(L, m->ctx, i);
+  }
   return 0;
 }
 
@@ -196,18 +183,12 @@ static int record_marked(Making *m, const char *name) {
 }
 
 static int record(Making *m) {
-  lua_State *L = m->L;
   const char *name = m->info->name;
   if (m->running->marks)
     record_marked(m, name);
   else {
     fresh_outputs(m, name);
     record_rule(m, NULL, name);
-  }
-  for (int o = 0; o < m->nout; o++) {
-    if (!m->out[o]->node) continue;
-    lua_pushvalue(L, m->ctx);
-    lua_setiuservalue(L, m->first + o, 1);
   }
   return 0;
 }
@@ -355,10 +336,9 @@ static int t_custom(lua_State *L) {
   field_function(L, 1, "backward", "custom");
   lua_rawseti(L, 2, META_BACKWARD);
   field_function(L, 1, "forward", "custom"); /* 3 */
-  RuleInfo *info = lua_newuserdatauv(L, sizeof *info, 1); /* 4; keeps the Slots */
-  l_push_slots(L);
-  info->slots = *(Slots **)lua_touserdata(L, -1);
-  lua_setiuservalue(L, 4, 1);
+  RuleInfo *info = lua_newuserdatauv(L, sizeof *info, 0); /* 4 */
+  info->kept = l_kept(L);
+  l_rule_runner_ref(L, info->kept);
   if (lua_getfield(L, 1, "jvp") != LUA_TNIL && lua_type(L, -1) != LUA_TFUNCTION)
     return l_error(L, "custom: jvp must be a function, got %s", l_typename(L, -1));
   info->has_jvp = !lua_isnil(L, -1);
@@ -378,7 +358,7 @@ static int t_custom(lua_State *L) {
   lua_pushboolean(L, 0);
   lua_setfield(L, 2, "__metatable");
   lua_settop(L, 4);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, info->slots->table);
+  l_kept_push_table(L, info->kept);
   lua_pushcclosure(L, custom_call, 4); /* upvalues: what lies at 2 to 5 */
   return 1;
 }

@@ -22,7 +22,6 @@ static PlStatus take_gradient(lua_State *L, int at, const char *name, int i, con
     PL_FAIL(PL_ERR_SHAPE, "custom grad rule of %s returned %s for input %d, which is %s", name, pl_desc_text(&g->a), i + 1,
             pl_desc_text(&want));
   }
-  if (PL_UNLIKELY(g->node && g->node->has_lua)) l_more_anchor(L, at);
   *out = pl_retain(g);
   return PL_OK;
 }
@@ -61,8 +60,8 @@ typedef struct RuleRun {
 static PlStatus run_backward(lua_State *L, const RuleRun *run) {
   PlNode *n = run->n;
   const RuleData *r = run->r;
-  if (lua_rawgeti(L, lua_upvalueindex(RUNNER_CONTEXTS), r->slot) != LUA_TTABLE)
-    PL_FAIL(PL_ERR_STATE, "backward of %s: its Lua rule was collected; keep a tensor that depends on it", n->name);
+  if (lua_rawgeti(L, lua_upvalueindex(RUNNER_KEPT), r->rule.kept) != LUA_TTABLE)
+    PL_FAIL(PL_ERR_STATE, "backward of %s: its Lua rule was collected as garbage; please report this", n->name);
   const int ctx = 2; /* 1 is the argument */
   if (!lua_getmetatable(L, ctx) || lua_rawgeti(L, -1, META_BACKWARD) == LUA_TNIL)
     PL_FAIL(PL_ERR_STATE, "backward of %s: it has no backward function", n->name);
@@ -76,10 +75,17 @@ static PlStatus run_backward(lua_State *L, const RuleRun *run) {
     }
     Box *b = l_new_result(L, lua_upvalueindex(RUNNER_BOXES));
     b->t = pl_retain(run->dy[o]);
-    if (PL_UNLIKELY(b->t->node != NULL)) l_default_anchor(L, -1);
   }
   lua_call(L, 1 + (int)n->nout, LUA_MULTRET);
   return read_results(L, top, n, r->sizes, run->want, run->dx);
+}
+
+int l_rule_runner_ref(lua_State *L, Kept *k) {
+  if (k->runner) return k->runner;
+  l_kept_push_table(L, k);
+  l_result_metatable(L);
+  lua_pushcclosure(L, l_rule_runner, 2);
+  return k->runner = luaL_ref(L, LUA_REGISTRYINDEX);
 }
 
 int l_rule_runner(lua_State *L) {
@@ -94,11 +100,13 @@ PlStatus l_rule_backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *w
   lua_State *L = l_running;
   RuleData *r = ud;
   if (!L || !lua_checkstack(L, 4)) PL_FAIL(PL_ERR_STATE, "backward of %s: no room on the Lua stack", n->name);
-  if (lua_topointer(L, LUA_REGISTRYINDEX) != r->slots->registry)
+  if (!l_kept_here(L, r->kept))
     PL_FAIL(PL_ERR_STATE, "backward of %s: its Lua rule belongs to another Lua state", n->name);
-  Running now = {.needs = r->needs, .nin = r->nin, .nsaved = r->nsaved, .versions = r->versions}, *outer = l_rule_running;
+  uint64_t needs = 0;
+  for (uint32_t i = 0; i < n->nin; i++) needs |= (uint64_t)want[i] << i;
+  Running now = {.needs = needs, .nin = r->nin, .node = n, .nils = r->nils}, *outer = l_rule_running;
   RuleRun run = {n, r, dy, want, dx, &now, PL_OK};
-  lua_rawgeti(L, LUA_REGISTRYINDEX, r->slots->runner);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, r->kept->runner);
   lua_pushlightuserdata(L, &run);
   l_rule_running = &now;
   PlStatus s = lua_pcall(L, 1, 0, 0) == LUA_OK ? run.status : l_keep_error(L);

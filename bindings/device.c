@@ -248,7 +248,6 @@ static int d_move(lua_State *L) {
   l_collect(L);
   Box *b = l_new_box(L);
   CALL(L, l_apply(L, &pl_op_to_device, &t, 1, &a, &b->t));
-  if (b->t->node || (b->t->flags & PL_T_BATCHED)) l_anchor(L, -1, 1, 1);
   return 1;
 }
 

@@ -40,8 +40,8 @@ static PlStatus read_tangents(lua_State *L, int top, const JvpRun *run) {
 }
 
 static PlStatus run_jvp(lua_State *L, const JvpRun *run) {
-  lua_rawgeti(L, LUA_REGISTRYINDEX, run->r->slots->table);
-  if (lua_rawgeti(L, -1, run->r->slot) != LUA_TTABLE)
+  l_kept_push(L, run->r->kept, run->r->rule.kept);
+  if (!lua_istable(L, -1))
     PL_FAIL(PL_ERR_STATE, "jvp of %s: its context was collected", run->n->name);
   const int ctx = lua_gettop(L);
   if (!lua_getmetatable(L, ctx) || lua_rawgeti(L, -1, META_JVP) == LUA_TNIL)
@@ -72,9 +72,11 @@ PlStatus l_rule_jvp(void *ud, PlNode *n, PlTensor *const *v, PlTensor *const *ou
   lua_State *L = l_running;
   RuleData *r = ud;
   if (!L || !lua_checkstack(L, 4)) PL_FAIL(PL_ERR_STATE, "jvp of %s: no room on the Lua stack", n->name);
-  if (lua_topointer(L, LUA_REGISTRYINDEX) != r->slots->registry)
+  if (!l_kept_here(L, r->kept))
     PL_FAIL(PL_ERR_STATE, "jvp of %s: its rule belongs to another Lua state", n->name);
-  Running now = {.needs = r->needs, .nin = r->nin, .nsaved = r->nsaved, .versions = r->versions}, *outer = l_rule_running;
+  uint64_t needs = 0;
+  for (uint32_t i = 0; i < n->nin; i++) needs |= (uint64_t)(v[i] != NULL) << i;
+  Running now = {.needs = needs, .nin = r->nin, .node = n, .nils = r->nils}, *outer = l_rule_running;
   JvpRun run = {n, r, v, out, t, &now, PL_OK};
   lua_pushcfunction(L, jvp_runner);
   lua_pushlightuserdata(L, &run);
@@ -95,7 +97,7 @@ static PlKey *to_key(lua_State *L) {
 
 /* core.forward_key() → a key above all others; it closes like a GradKey */
 static int t_forward_key(lua_State *L) {
-  PlKey **k = lua_newuserdatauv(L, sizeof *k, 1);
+  PlKey **k = lua_newuserdatauv(L, sizeof *k, 0);
   *k = NULL;
   luaL_setmetatable(L, "perilune.GradKey");
   CALL(L, pl_forward_key_new(k, pl_key_top_level() + 1));
@@ -119,8 +121,6 @@ static int t_tangent(lua_State *L) {
   if (!t) return 0;
   CALL(L, pl_tensor_alias(&b->t, t));
   CALL(L, pl_entries_copy(b->t, t, k));
-  lua_getiuservalue(L, 2, 1);
-  lua_setiuservalue(L, -2, 1);
   return 1;
 }
 

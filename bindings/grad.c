@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Gradients from Lua: requires_grad_, backward, grad_of, detach; and entering walks (walk.h). Hooks are in hook.c,
  * explicit keys in key.c. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,12 +11,9 @@
 
 _Thread_local lua_State *l_running;
 
-static const char last_anchor_key = 0;
-
 /* ---- entering the engine's walk --------------------------------------------------------------------------- */
 
-/* Rules and callbacks need a state to run in; nested walks put the outer one back. The anchor on top of the
- * stack keeps closures of the history alive for results made during a recording backward. */
+/* Rules and callbacks need a state to run in; nested walks put the outer one back. */
 lua_State *l_enter_walk(lua_State *L) {
   lua_State *was = l_running;
   l_running = L;
@@ -47,7 +45,7 @@ static int t_after_backward(lua_State *L) {
 void l_backward_begins(void) { backward_depth++; }
 
 void l_backward_ends(lua_State *L, bool ok) {
-  l_checkpoint_settle(L);
+  l_kept_settle(L);
   if (--backward_depth || PL_LIKELY(!after_count)) return;
   const int n = after_count;
   after_count = 0;
@@ -63,75 +61,6 @@ void l_backward_ends(lua_State *L, bool ok) {
       lua_pop(L, 1);
   }
   lua_pop(L, 1);
-}
-
-void l_default_anchor(lua_State *L, int box) {
-  box = lua_absindex(L, box);
-  Box *b = l_box(L, box);
-  if (!b || !b->t || !b->t->node || !b->t->node->has_lua) return;
-  if (lua_getiuservalue(L, box, 1) == LUA_TNIL) {
-    lua_rawgetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
-    lua_setiuservalue(L, box, 1);
-  }
-  lua_pop(L, 1);
-}
-
-void l_push_default_anchor(lua_State *L) { lua_rawgetp(L, LUA_REGISTRYINDEX, &last_anchor_key); }
-
-void l_more_anchor(lua_State *L, int box) {
-  const Box *b = l_box(L, box);
-  if (!b || !b->t || !b->t->node || !b->t->node->has_lua || lua_getiuservalue(L, box, 1) == LUA_TNIL) return;
-  lua_createtable(L, 2, 0);
-  lua_insert(L, -2);
-  lua_rawseti(L, -2, 1);
-  lua_rawgetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
-  lua_rawseti(L, -2, 2);
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
-}
-
-void l_swap_anchor(lua_State *L, int at) {
-  lua_rawgetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
-  lua_pushvalue(L, at);
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
-  lua_replace(L, at);
-}
-
-/* Remembers what the histories of the tensors at from … to keep alive, for gradients recorded by this walk. */
-void l_set_anchor(lua_State *L, int list, int one) {
-  bool any = false;
-  lua_newtable(L);
-  int kept = lua_gettop(L);
-  lua_rawgetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
-  lua_rawseti(L, kept, 1);
-  int n = list ? (int)lua_rawlen(L, list) : 1;
-  for (int i = 1; i <= n; i++) {
-    if (list)
-      lua_rawgeti(L, list, i);
-    else
-      lua_pushvalue(L, one);
-    if (l_box(L, -1) && lua_getiuservalue(L, -1, 1) != LUA_TNIL) {
-      lua_rawseti(L, kept, i + 1);
-      any = true;
-    }
-    lua_settop(L, kept);
-  }
-  if (any) {
-    lua_pushnil(L); /* one generation back is enough: no chain of anchors */
-    lua_rawseti(L, -2, 1);
-    lua_rawsetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
-  } else
-    lua_pop(L, 1);
-}
-
-/* Pushes what l_default_anchor gives, to be put back after a walk. */
-int l_keep_anchor(lua_State *L) {
-  lua_rawgetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
-  return lua_gettop(L);
-}
-
-void l_restore_anchor(lua_State *L, int kept) {
-  lua_pushvalue(L, kept);
-  lua_rawsetp(L, LUA_REGISTRYINDEX, &last_anchor_key);
 }
 
 void l_push_weak_table(lua_State *L, const void *key, const char *mode) {
@@ -166,6 +95,27 @@ int l_tensor_list(lua_State *L, int at, const char *fn, const char *arg, int n_w
   }
   *out = v;
   return n;
+}
+
+int l_gradient_list(lua_State *L, int at, const char *fn, const char *arg, int n, bool holes, PlTensor ***out) {
+  if (l_box(L, at)) return l_tensor_list(L, at, fn, arg, -1, false, out);
+  if (lua_type(L, at) != LUA_TTABLE) return l_error(L, "%s: %s must be a tensor or a list of tensors, got %s", fn, arg, l_typename(L, at));
+  lua_Integer largest = 0;
+  for (lua_pushnil(L); lua_next(L, at); lua_pop(L, 1)) {
+    if (!lua_isinteger(L, -2) || lua_tointeger(L, -2) < 1)
+      return l_error(L, "%s: %s must be a list of tensors; its field '%s' belongs to none", fn, arg, luaL_tolstring(L, -2, NULL));
+    if (lua_tointeger(L, -2) > largest) largest = lua_tointeger(L, -2);
+  }
+  PlTensor **v = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof *v, 0);
+  for (int i = 0; i < n && largest == n; i++) {
+    const int type = lua_rawgeti(L, at, i + 1);
+    v[i] = l_to_tensor(L, -1);
+    if (!v[i] && !(type == LUA_TBOOLEAN && !lua_toboolean(L, -1)) && !(type == LUA_TNIL && holes))
+      return l_error(L, "%s: entry %d of %s must be a tensor, or false for ones, got %s", fn, i + 1, arg, l_typename(L, -1));
+    lua_pop(L, 1);
+  }
+  *out = v;
+  return largest > INT_MAX ? INT_MAX : (int)largest;
 }
 
 /* ---- leaves ---------------------------------------------------------------------------------------------------- */
@@ -215,17 +165,11 @@ static int m_backward(lua_State *L) {
   PlTensor *y = l_self(L, "backward"), *dy = l_to_tensor(L, 2);
   bool create = false, retain = false;
   if (!(dy && lua_gettop(L) == 2) && read_backward(L, &dy, &create, &retain)) return 0;
-  int kept = create ? l_keep_anchor(L) : 0;
-  if (create) l_set_anchor(L, 0, 1);
   l_collect(L);
   lua_State *was = l_enter_walk(L);
   l_backward_begins();
   PlStatus s = pl_backward(&y, &dy, 1, retain, create);
   l_running = was;
-  if (create) {
-    if (s == PL_OK) l_anchor_leaves(L, y);
-    l_restore_anchor(L, kept);
-  }
   l_backward_ends(L, s == PL_OK);
   CALL(L, s);
   return 0;
@@ -242,13 +186,11 @@ static int t_grad_of(lua_State *L) {
   int nx = l_tensor_list(L, 2, "grad_of", "xs", -1, false, &xs);
   if (lua_type(L, 3) == LUA_TTABLE) {
     lua_getfield(L, 3, "grad_outputs");
-    if (!lua_isnil(L, -1) && l_tensor_list(L, lua_gettop(L), "grad_of", "grad_outputs", ny, true, &dys) != ny)
-      return l_error(L, "grad_of: %d outputs but a different number of grad_outputs", ny);
+    const int m = lua_isnil(L, -1) ? ny : l_gradient_list(L, lua_gettop(L), "grad_of", "grad_outputs", ny, false, &dys);
+    if (m != ny) return l_error(L, "grad_of: %d outputs, but %d grad_outputs; give one for each, false stands for ones", ny, m);
   }
   bool create = l_opt_bool(L, 3, "create_graph", false);
   bool retain = l_opt_bool(L, 3, "retain_graph", create);
-  int kept = l_keep_anchor(L);
-  if (create) l_set_anchor(L, lua_type(L, 1) == LUA_TTABLE ? 1 : 0, 1);
   PlTensor **out = lua_newuserdatauv(L, (size_t)(nx + 1) * sizeof *out, 0);
   lua_createtable(L, nx, 0);
   int res = lua_gettop(L);
@@ -260,13 +202,11 @@ static int t_grad_of(lua_State *L) {
   lua_State *was = l_enter_walk(L);
   PlStatus s = pl_grad_of(ys, dys, ny, xs, nx, retain, create, l_opt_bool(L, 3, "allow_unused", false), out);
   l_running = was;
-  if (s != PL_OK) l_restore_anchor(L, kept);
   CALL(L, s);
   for (int i = 0; i < nx; i++) {
     lua_rawgeti(L, res, i + 1);
     if (out[i]) {
       l_box(L, -1)->t = out[i];
-      l_default_anchor(L, -1);
       lua_pop(L, 1);
     } else {
       lua_pop(L, 1);
@@ -274,7 +214,6 @@ static int t_grad_of(lua_State *L) {
       lua_rawseti(L, res, i + 1);
     }
   }
-  l_restore_anchor(L, kept);
   lua_settop(L, res);
   if (one) lua_rawgeti(L, res, 1);
   return 1;
@@ -313,6 +252,7 @@ void l_grad_register(lua_State *L) {
                                      {"detach", m_detach},
                                      {"detach_", m_detach_},
                                      {"register_hook", l_register_hook},
+                                     {"register_post_accumulate_grad_hook", l_register_accumulated_hook},
                                      {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
   l_add_methods(L, methods);

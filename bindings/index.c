@@ -142,7 +142,6 @@ static PlTensor *view(lua_State *L, const PlOp *op, int n, const int64_t *attrs)
   Box *b = l_new_box(L);
   PlStatus s = l_apply(L, op, &t, 1, &a, &b->t);
   if (s != PL_OK) l_fail(L, s);
-  l_anchor(L, -1, lua_gettop(L) - 1, lua_gettop(L) - 1);
   lua_replace(L, -2);
   return b->t;
 }
@@ -230,7 +229,6 @@ static int get_item(lua_State *L) {
       pl_attrs_init(&pl_op_slice, &a);
       for (int k = 0; k < 4; k++) pl_attrs_int(&a, k, attrs[k]);
       CALL(L, l_apply(L, &pl_op_slice, &t, 1, &a, &b->t));
-      l_anchor(L, -1, 1, 1);
     }
     return 1;
   }
@@ -240,10 +238,8 @@ static int get_item(lua_State *L) {
   pl_attrs_init(op, &a);
   CALL(L, pl_attrs_list(&a, 0, ntens, dims));
   pl_attrs_int(&a, 1, 1);
-  int base = lua_gettop(L);
   Box *b = l_new_box(L);
   CALL(L, l_apply(L, op, tens, ntens + 1, &a, &b->t));
-  l_anchor(L, -1, base, base);
   return 1;
 }
 
@@ -253,7 +249,6 @@ static int get_field(lua_State *L, const char *key) {
   if (strcmp(key, "grad") == 0) {
     if (pl_state.trace) CALL(L, pl_flow_leaf_look(pl_state.trace, t));
     l_push_grad(L, 1);
-    l_default_anchor(L, -1);
     return 1;
   }
   (void)pl_history_current(&t, 1); /* where that fails, using the tensor says why */
@@ -310,7 +305,6 @@ static int box_index(lua_State *L) {
     l_collect(L);
     Box *r = l_new_box(L);
     CALL(L, l_apply(L, &pl_op_select, &t, 1, &a, &r->t));
-    l_anchor(L, -1, 1, 1);
     return 1;
   }
   return get_item(L);
@@ -322,8 +316,16 @@ static int set_field(lua_State *L, PlTensor *t, const char *key) {
   if (strcmp(key, "grad") == 0) {
     PlTensor *g = l_to_tensor(L, 3);
     if (!g && !lua_isnil(L, 3)) return l_error(L, "grad: a tensor or nil expected, got %s", l_typename(L, 3));
-    CALL(L, pl_set_grad(t, g));
-    if (g) l_remember_box(L, 3);
+    if (!g || g == pl_grad(t) || pl_state.trace || g->a.symbolic) {
+      CALL(L, pl_set_grad(t, g));
+      if (g) l_remember_box(L, 3);
+      return 1;
+    }
+    PlTensor *own; /* what is written into one later is not to be written into the other; and it is dense */
+    CALL(L, g->node || g->more || (g->flags & PL_T_BATCHED) ? pl_apply(&pl_op_clone, &g, 1, NULL, &own) : pl_tensor_copy(&own, g));
+    PlStatus s = pl_set_grad(t, own);
+    pl_tensor_release(own);
+    CALL(L, s);
     return 1;
   }
   if (strcmp(key, "requires_grad") == 0) {
@@ -383,7 +385,6 @@ static int box_newindex(lua_State *L) {
     PlTensor *in[2] = {target, v};
     CALL(L, l_apply(L, &pl_op_copy, in, 2, NULL, &out));
     pl_tensor_release(out);
-    l_anchor(L, 1, 3, 3);
     return 0;
   }
   PlAttrs a;
@@ -392,7 +393,6 @@ static int box_newindex(lua_State *L) {
   tens[0] = target;
   tens[1] = v;
   CALL(L, pl_apply_into(&pl_op_index_put, tens, ntens + 2, &a, &target));
-  l_anchor(L, 1, 3, 3);
   return 0;
 }
 

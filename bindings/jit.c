@@ -345,7 +345,6 @@ static int jit_views(lua_State *L) {
     pl_grad_enable(was);
     CALL(L, s);
     b->t = out[0];
-    l_anchor(L, lua_gettop(L), 2, 2);
     lua_remove(L, -2);
   }
   return 1;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Explicit gradient keys from Lua: T.GradKey with attach, backward, close. Callbacks stand in the key's user value. */
-#include <stdlib.h>
+ * Explicit gradient keys from Lua: T.GradKey with attach, backward, close. The nodes of attached tensors keep their callbacks. */
 #include <string.h>
 
 #include "bindings/walk.h"
 #include "engine/state.h"
 
-static void hook_drop(void *ud) { free(ud); }
+static const char keys_key = 0; /* weak values: key → its box */
 
 /* ---- keys ------------------------------------------------------------------------------------------------------------ */
 
@@ -37,26 +36,27 @@ static int t_grad_key(lua_State *L) {
     if (!lua_isnil(L, -1)) level = l_check_int(L, lua_gettop(L), "GradKey", "level");
   }
   if (level > 1 << 20 || level < -(1 << 20)) return l_error(L, "GradKey: level %lld is out of range", (long long)level);
-  KeyBox *b = lua_newuserdatauv(L, sizeof *b, 1);
+  KeyBox *b = lua_newuserdatauv(L, sizeof *b, 0);
   b->k = NULL;
   luaL_setmetatable(L, "perilune.GradKey");
   l_note_late(L);
   CALL(L, pl_key_new(&b->k, name, (int)level, !l_opt_bool(L, 1, "ambient", true)));
-  lua_newtable(L);
-  lua_setiuservalue(L, -2, 1);
-  l_push_weak_table(L, &l_keys_key, "v");
+  l_push_weak_table(L, &keys_key, "v");
   lua_pushvalue(L, -2);
   lua_rawsetp(L, -2, b->k);
   lua_pop(L, 1);
   return 1;
 }
 
-/* key:attach(t, fn) → t. fn(tensor, grad) runs once, when the gradient of t is final. */
+/* key:attach(t, fn) → t. fn(tensor, grad) runs once, when the gradient of t is final; grad is its own. */
 static int key_attach(lua_State *L) {
   PlKey *k = check_key(L);
   PlTensor *t = l_check_tensor(L, 2);
+  if (lua_gettop(L) > 3)
+    return l_error(L, "attach: a tensor and a callback expected, got %d arguments; the callback is called as fn(tensor, grad)",
+                   lua_gettop(L) - 1);
   lua_settop(L, 3);
-  if (!lua_isnil(L, 3) && lua_type(L, 3) != LUA_TFUNCTION)
+  if (!lua_isnil(L, 3) && !l_callable(L, 3))
     return l_error(L, "attach: the callback must be a function, got %s", l_typename(L, 3));
   if (lua_isnil(L, 3)) {
     CALL(L, pl_key_attach(k, t, NULL));
@@ -64,37 +64,21 @@ static int key_attach(lua_State *L) {
     lua_settop(L, 2);
     return 1;
   }
-  HookData *h = calloc(1, sizeof *h);
-  PlHook *hook = calloc(1, sizeof *hook);
-  if (!h || !hook) {
-    free(h);
-    free(hook);
-    return l_error(L, "attach: out of memory");
-  }
-  lua_getiuservalue(L, 1, 1);
-  *h = (HookData){.key = k, .index = (lua_Integer)lua_rawlen(L, -1) + 1};
-  *hook = (PlHook){.call = l_callback_call, .drop = hook_drop, .ud = h, .callback = true};
-  PlStatus s = pl_key_attach(k, t, hook);
-  if (s != PL_OK) {
-    free(h);
-    free(hook);
-    return l_fail(L, s);
-  }
-  lua_createtable(L, 2, 0);
+  lua_createtable(L, 2, 0); /* the tensor, too: the callback gets the same object */
   lua_pushvalue(L, 3);
   lua_rawseti(L, -2, 1);
   lua_pushvalue(L, 2);
   lua_rawseti(L, -2, 2);
-  lua_rawseti(L, -2, h->index);
+  PlHook *hook = l_hook_new(L, PL_HOOK_CALLBACK, "attach");
+  PlStatus s = l_hook_keep(L, hook);
+  if (s == PL_OK) s = pl_key_attach(k, t, hook);
+  if (s != PL_OK) {
+    l_hook_free(hook);
+    return l_fail(L, s);
+  }
   l_remember_box(L, 2);
   lua_settop(L, 2);
   return 1;
-}
-
-static int clear_callbacks(lua_State *L) {
-  lua_newtable(L);
-  lua_setiuservalue(L, 1, 1);
-  return 0;
 }
 
 /* key:backward(ys, dys, {strict=}) */
@@ -111,19 +95,15 @@ static int key_backward(lua_State *L) {
   PlTensor **ys, **dys = NULL;
   int n = l_tensor_list(L, 2, "backward", "ys", -1, false, &ys);
   if (!lua_isnil(L, 3) && opt != 3) {
-    int m = l_tensor_list(L, 3, "backward", "dys", -1, false, &dys);
+    int m = l_gradient_list(L, 3, "backward", "dys", n, true, &dys);
     if (m != n) return l_error(L, "tensor and grad size mismatch: %d tensors, %d gradients", n, m);
   }
   bool strict = l_opt_bool(L, opt, "strict", false);
-  int kept = l_keep_anchor(L);
-  l_set_anchor(L, lua_type(L, 2) == LUA_TTABLE ? 2 : 0, 2);
   l_collect(L);
   lua_State *was = l_enter_walk(L);
   l_backward_begins();
   PlStatus s = pl_key_backward(k, ys, dys, n, strict);
   l_running = was;
-  l_restore_anchor(L, kept);
-  if (!k->active) clear_callbacks(L);
   l_backward_ends(L, s == PL_OK);
   CALL(L, s);
   return 0;
@@ -171,7 +151,7 @@ static int key_close(lua_State *L) {
   KeyBox *b = luaL_testudata(L, 1, "perilune.GradKey");
   if (b && b->k) {
     pl_key_close(b->k);
-    clear_callbacks(L);
+    l_kept_sweep(L, l_kept(L));
   }
   return 0;
 }
@@ -200,6 +180,16 @@ static int key_index(lua_State *L) {
   return 1;
 }
 
+/* key.name = "…": no other field can be set. */
+static int key_newindex(lua_State *L) {
+  PlKey *k = check_key(L);
+  const char *s = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : l_typename(L, 2);
+  if (strcmp(s, "name") != 0) return l_error(L, "GradKey: its field '%s' cannot be set; only name can", s);
+  if (lua_type(L, 3) != LUA_TSTRING) return l_error(L, "GradKey: name must be a string, got %s", l_typename(L, 3));
+  CALL(L, pl_key_rename(k, lua_tostring(L, 3)));
+  return 0;
+}
+
 static int key_tostring(lua_State *L) {
   PlKey *k = check_key(L);
   lua_pushfstring(L, "GradKey(%s, level %d%s)", k->name, k->level, k->active ? "" : ", finalized");
@@ -212,7 +202,7 @@ static int t_grad_keys(lua_State *L) {
   for (PlKey *k = pl_state.keys; k; k = k->next) count++;
   lua_createtable(L, count, 0); /* all room at once: an allocation in the loop could finalize keys */
   lua_Integer i = 0;
-  l_push_weak_table(L, &l_keys_key, "v");
+  l_push_weak_table(L, &keys_key, "v");
   for (PlKey *k = pl_state.keys; k && i < count; k = k->next)
     if (k->active && lua_rawgetp(L, -1, k) == LUA_TUSERDATA)
       lua_rawseti(L, -3, ++i);
@@ -236,6 +226,8 @@ void l_key_register(lua_State *L) {
   luaL_setfuncs(L, key_methods, 0);
   lua_pushcclosure(L, key_index, 1);
   lua_setfield(L, -2, "__index");
+  lua_pushcfunction(L, key_newindex);
+  lua_setfield(L, -2, "__newindex");
   lua_pushcfunction(L, key_gc);
   lua_setfield(L, -2, "__gc");
   lua_pushcfunction(L, key_close);

@@ -11,7 +11,7 @@
 #include "engine/grad/node.h"
 #include "engine/tensor.h"
 
-/* A tensor's userdata. User value 1 keeps alive the Lua objects that its gradient history needs. */
+/* A tensor's userdata. What its gradient history needs of Lua, the history keeps itself (kept.h). */
 typedef struct Box {
   PlTensor *t; /* NULL after free() */
   uint64_t magic;
@@ -61,12 +61,8 @@ static inline void l_note_box(lua_State *L) {
 }
 void l_empty_box(lua_State *L);                /* releases the tensor of the full box at 1 */
 void l_remember_box(lua_State *L, int i);      /* box i is what l_push_shared will find */
-/* Does t's history, or that of what it stands for, depend on Lua objects? */
-bool l_needs_anchor(const PlTensor *t);
 /* Inside vmap: do keys made outside of it track what t stands for? */
 bool l_outer_tracked(PlTensor *t);
-/* After an op: the result box at `res` keeps what the inputs from..to keep, if its history needs that. */
-void l_anchor(lua_State *L, int res, int from, int to);
 int l_seal(lua_State *L);                      /* core.seal(): see box.c */
 int l_result_metatable(lua_State *L);          /* pushes the metatable of new boxes; without __gc where possible */
 int l_box_metatable(lua_State *L);             /* pushes the metatable, made at first call */
@@ -145,8 +141,7 @@ void l_custom_register(lua_State *L);
 void l_pull_register(lua_State *L);
 void l_batch_register(lua_State *L);
 void l_checkpoint_register(lua_State *L);
-/* Lets go of functions that no checkpoint needs any more. */
-void l_checkpoint_settle(lua_State *L);
+void l_kept_settle(lua_State *L); /* what the engine has let go of Lua objects goes (kept.h) */
 void l_forward_register(lua_State *L);
 void l_anomaly_register(lua_State *L);
 void l_autocast_register(lua_State *L);
@@ -196,14 +191,8 @@ void l_jit_guards_register(lua_State *L);
 void l_add_methods(lua_State *L, const luaL_Reg *regs);
 int l_index_get(lua_State *L); /* t[key]: t at 1, key at 2 */
 
-/* A result made by a recording backward keeps what the walk's tensors keep. */
-void l_default_anchor(lua_State *L, int box);
-/* What l_default_anchor gives from now on keeps what the box at the positive index `box` keeps, too: a rule made it. */
-void l_more_anchor(lua_State *L, int box);
-void l_swap_anchor(lua_State *L, int at); /* value `at` becomes what l_default_anchor gives; the old one replaces it */
 /* The table kept in the registry under key, made at first use; mode: "v" weak values, "k" weak keys. */
 void l_push_weak_table(lua_State *L, const void *key, const char *mode);
-extern const char l_hooks_key;
 
 const char *l_intern(lua_State *L, const char *name); /* the same text, valid for the life of the state */
 

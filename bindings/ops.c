@@ -65,7 +65,6 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
     CALL(L, l_apply(L, op, p.in, p.nin, &p.attrs, out));
     for (int o = 0; o < op->nout; o++) pl_tensor_release(out[o]);
     if (op->nin == PL_VARIADIC) return 0;
-    l_anchor(L, 1, 1, top);
     lua_pushvalue(L, 1);
     return 1;
   }
@@ -83,7 +82,6 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
       lua_pushliteral(L, "out");
       lua_rawget(L, top);
     }
-    l_anchor(L, -1, 1, top);
     return 1;
   }
   int first = lua_gettop(L) + 1;
@@ -91,9 +89,6 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
   PlTensor *out[PL_MAX_OUT];
   CALL(L, l_apply(L, op, p.in, p.nin, &p.attrs, out));
   for (int o = 0; o < op->nout; o++) l_box(L, first + o)->t = out[o];
-  for (int o = 0; o < op->nout; o++) {
-    if (out[o] && (out[o]->node || (out[o]->flags & PL_T_BATCHED))) l_anchor(L, first + o, 1, top);
-  }
   return push_results(L, op, first);
 }
 
@@ -106,7 +101,6 @@ static PL_ALWAYS_INLINE int call_fast(lua_State *L, const PlOp *op, PlTensor **i
   if (PL_UNLIKELY(s == PL_ERR_OOM)) s = l_apply(L, op, in, n, NULL, &out);
   CALL(L, s);
   b->t = out;
-  if (PL_UNLIKELY((out->node && out->node->has_lua) || (out->flags & PL_T_BATCHED))) l_anchor(L, n + 1, 1, n);
   return 1;
 }
 
@@ -141,7 +135,6 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   if (PL_UNLIKELY(s == PL_ERR_OOM)) s = l_apply(L, op, in, 2, NULL, &b->t);
   if (!local) pl_tensor_release(t);
   CALL(L, s);
-  if (PL_UNLIKELY((b->t->node && b->t->node->has_lua) || (b->t->flags & PL_T_BATCHED))) l_anchor(L, 3, 1, 2);
   return 1;
 }
 

@@ -55,8 +55,6 @@ static int r_run(lua_State *L) {
   CALL(L, l_apply(L, &pl_op_recurrent, in, 4, &a, out));
   y->t = out[0], state->t = out[1];
   pl_tensor_release(out[2]);
-  for (int k = 0; k < 2; k++)
-    if (out[k]->node) l_anchor(L, k - 2, 1, 3);
   return 2;
 }
 

@@ -211,8 +211,6 @@ static int m_free(lua_State *L) {
    * tensor to the collector. */
   if (lua_gc(L, LUA_GCCOUNT) < 0) return 0;
   l_empty_box(L);
-  lua_pushnil(L);
-  lua_setiuservalue(L, 1, 1);
   return 0;
 }
 

@@ -115,6 +115,12 @@ static inline void pl_tensor_join(PlTensor *view, PlTensor *t) {
   view->history = base->history;
   view->flags |= t->flags & PL_T_DETACHED;
 }
+/* How many references of its storage a view has by its base, which nothing else holds. */
+static inline uint32_t pl_tensor_base_refs(const PlTensor *t) { return t->base && t->base->refs == 1; }
+/* Does nothing but this one reference see the memory? */
+static inline bool pl_tensor_sole(const PlTensor *t) {
+  return t->refs == 1 && t->storage->refs == 1 + pl_tensor_base_refs(t);
+}
 /* The handle leaves its family and keeps its entries: nothing that is written through others becomes part of them. */
 void pl_tensor_leave(PlTensor *t);
 /* A handle on storage s, whose reference it takes; on failure s is released. */

@@ -4,7 +4,9 @@
 
 local T = require "perilune"
 
-local function close(a, b) assert.is_true((a - b):abs():max():item() < 1e-5, tostring(a) .. " is not " .. tostring(b)) end
+local function close(a, b)
+  assert.is_true((a - b):abs():max():item() < 1e-5, tostring(a) .. " is not " .. tostring(b))
+end
 
 describe("a detached alias", function()
   it("stays without history when its base is written", function()

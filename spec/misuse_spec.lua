@@ -150,7 +150,19 @@ describe("a custom rule that", function()
         ctx:saved()
         return g
       end)
-      refused("it belongs to ctx:save", function() f(x):sum():backward() end)
+      f(x):sum():backward() -- the nodes hold what was saved: no field of the context can harm it
+      local kept
+      local g = rule(function(ctx, a)
+        kept = ctx
+        return a * 1
+      end, function(ctx, d)
+        ctx:saved()
+        return d
+      end)
+      local y = g(x):sum()
+      kept:save(x)
+      kept[0] = n
+      refused("it belongs to ctx:save", function() y:backward() end)
     end
     refused("called without its context", function()
       rule(function(ctx, a)

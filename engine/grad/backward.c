@@ -54,6 +54,7 @@ static PlStatus seed_all(PlWalk *w, PlTensor *const *ys, PlTensor *const *dys, i
 PlStatus pl_backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool retain_graph, bool create_graph) {
   PlWalk w = {.retain = retain_graph || create_graph, .fill_leaves = true, .ys = ys, .ny = n};
   PlStatus s = seed_all(&w, ys, dys, n);
+  if (s == PL_OK) s = pl_walk_touch_always(&w, pl_key_ambient());
   if (s != PL_OK) {
     pl_walk_abandon(&w);
     return s;
@@ -79,7 +80,7 @@ PlStatus pl_walk_capture(PlWalk *w, PlKey *key, PlTensor *const *xs, int nx, int
 
 PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx,
                     bool retain_graph, bool create_graph, bool allow_unused, PlTensor **out) {
-  PlWalk w = {.retain = retain_graph || create_graph, .results = out, .ys = ys, .ny = ny};
+  PlWalk w = {.retain = retain_graph || create_graph, .narrow = true, .results = out, .ys = ys, .ny = ny};
   int *same_as = malloc((size_t)(nx ? nx : 1) * sizeof *same_as);
   if (!same_as) PL_FAIL(PL_ERR_OOM, "grad_of: out of memory");
   memset(out, 0, (size_t)nx * sizeof *out);
@@ -90,8 +91,8 @@ PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor 
     s = pl_walk_run(&w, pl_key_ambient(), create_graph ? PL_MUTE_NONE : PL_MUTE_ABOVE);
   else
     pl_walk_abandon(&w);
+  if (s == PL_OK) s = pl_walk_results(out, nx, same_as);
   for (int i = 0; i < nx && s == PL_OK; i++) {
-    if (same_as[i] >= 0 && out[same_as[i]]) out[i] = pl_retain(out[same_as[i]]);
     if (!out[i] && !allow_unused)
       s = pl_fail(PL_ERR_STATE, "grad_of: input %d, %s, was not used to compute the outputs; "
                                 "pass allow_unused=true to get nil for it", i + 1, pl_desc_text(&xs[i]->a));

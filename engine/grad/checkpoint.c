@@ -105,6 +105,24 @@ void pl_checkpoint_end(PlCheckpoint *c) {
   release(c);
 }
 
+uint32_t pl_checkpoint_refs(const PlCheckpoint *c) { return c->refs; }
+int pl_checkpoint_kept(const PlCheckpoint *c) { return c->rerun.kept; }
+
+void pl_checkpoint_each(const PlCheckpoint *c, void (*tensor)(void *ctx, PlTensor *t), void *ctx) {
+  for (int i = 0; i < c->nheld; i++) tensor(ctx, c->args[i]);
+  for (size_t i = 0; i < c->noutside; i++) {
+    tensor(ctx, c->outside[i].t);
+    if (c->outside[i].written) {
+      tensor(ctx, c->outside[i].written->bytes);
+      tensor(ctx, c->outside[i].written->now);
+    }
+  }
+  for (size_t i = 0; i < c->ncasts; i++) {
+    tensor(ctx, c->casts[i].leaf);
+    tensor(ctx, c->casts[i].cast);
+  }
+}
+
 bool pl_checkpoint_stopped(void) {
   for (const PlCheckpoint *c = pl_state.checkpoint; c; c = c->outer)
     if (c->replaying && c->stopped) return true;
@@ -115,8 +133,7 @@ bool pl_checkpoint_stopped(void) {
 
 /* What a node lacks of what its rule reads. */
 static int64_t lacks(const PlNode *n) {
-  if (n->kind == PL_NODE_RULE) return n->u.rule == NULL;
-  int64_t count = 0;
+  int64_t count = n->kind == PL_NODE_RULE && n->u.rule == NULL;
   for (uint32_t i = 0; i < n->nsaved; i++) count += !n->saved[i].t && !n->saved[i].packed;
   return count;
 }

@@ -16,6 +16,7 @@ typedef struct PlRerun {
   PlStatus (*run)(void *ud, PlTensor *const *args, int nargs);
   void (*drop)(void *ud);
   void *ud;
+  int kept; /* for the embedding program: what of its own it keeps alive */
 } PlRerun;
 
 /* Begins one, which takes rerun (whatever is returned: after a failure, and where *out is NULL, it was dropped). *out stays
@@ -25,6 +26,11 @@ PlStatus pl_checkpoint_begin(PlCheckpoint **out, const PlRerun *rerun, PlTensor 
 void pl_checkpoint_end(PlCheckpoint *c); /* the function has returned or failed; takes NULL */
 /* The recomputation that runs has all that it is for, and has ended its function by an error, which is to pass. */
 bool pl_checkpoint_stopped(void);
+
+/* For tracing cycles: how many hold it, what it keeps of the embedding program, and every tensor it holds. */
+uint32_t pl_checkpoint_refs(const PlCheckpoint *c);
+int pl_checkpoint_kept(const PlCheckpoint *c);
+void pl_checkpoint_each(const PlCheckpoint *c, void (*tensor)(void *ctx, PlTensor *t), void *ctx);
 
 /* ---- what ops tell it, where pl_state.checkpoint is set --------------------------------------------------------- */
 

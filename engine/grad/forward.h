@@ -37,7 +37,7 @@ bool pl_forward_runs(void);
 /* ---- recording: called by record.c for keys that are forward ---- */
 PlStatus pl_forward_record(PlKey *k, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
 PlStatus pl_forward_rule(PlKey *k, PlTensor *const *in, int nin, PlTensor *const *out, int nout, const bool *differentiable,
-                         const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx);
+                         const PlRuleSaved *saved, const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx);
 
 /* While tangents of k are computed only keys below it record, and those that are made meanwhile. */
 typedef struct PlForwardPause {

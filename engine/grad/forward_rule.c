@@ -13,6 +13,7 @@ typedef struct Call {
   PlTensor *const *in, *const *out;
   int nin, nout;
   const bool *differentiable;
+  const PlRuleSaved *saved;
   const char *name;
   PlRule *(*make)(void *ctx, PlNode *node);
   void *ctx;
@@ -46,7 +47,7 @@ static PlStatus record_inner(const Double *d) {
     if (c->v[i]) PL_TRY(pl_key_attach(d->inner, d->x[i], NULL));
   }
   for (int o = 0; o < c->nout; o++) PL_TRY(alias(&d->y[o], c->out[o], c->key));
-  PL_TRY(pl_record_rule_on(d->inner, d->x, c->nin, d->y, c->nout, c->differentiable, c->name, c->make, c->ctx));
+  PL_TRY(pl_record_rule_on(d->inner, d->x, c->nin, d->y, c->nout, c->differentiable, c->saved, c->name, c->make, c->ctx));
   for (int o = 0; o < c->nout; o++) {
     PL_TRY(pl_forward_zero(&d->u[o], c->out[o]));
     if (has_tangent(c, o)) PL_TRY(pl_key_attach(d->outer, d->u[o], NULL));
@@ -118,12 +119,16 @@ static PlStatus by_backward(const Call *c) {
 static PlStatus by_jvp(const Call *c, bool *known) {
   PlNode *n;
   *known = false;
-  PL_TRY(pl_node_new(&n, c->key, PL_NODE_RULE, (uint32_t)c->nin, (uint32_t)c->nout, 0));
+  PL_TRY(pl_node_new(&n, c->key, PL_NODE_RULE, (uint32_t)c->nin, (uint32_t)c->nout,
+                     c->saved ? (uint32_t)c->saved->n : 0));
   n->name = c->name;
   n->u.rule = c->make(c->ctx, n);
   PlStatus s = n->u.rule ? PL_OK : pl_fail(PL_ERR_OOM, "%s: out of memory for a gradient node", c->name);
   if (s == PL_OK && n->u.rule->jvp) {
     *known = true;
+    s = pl_rule_save(n, c->saved, c->out, c->nout);
+  }
+  if (s == PL_OK && *known) {
     s = n->u.rule->jvp(n->u.rule->ud, n, c->v, c->out, c->t);
   }
   pl_node_release(n);
@@ -164,10 +169,10 @@ static PlStatus run(const Call *c) {
 }
 
 PlStatus pl_forward_rule(PlKey *k, PlTensor *const *in, int nin, PlTensor *const *out, int nout, const bool *differentiable,
-                         const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx) {
+                         const PlRuleSaved *saved, const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx) {
   PlTensor **m = calloc((size_t)nin + (size_t)nout + 1, sizeof *m);
   if (!m) PL_FAIL(PL_ERR_OOM, "%s: out of memory", name);
-  Call c = {k, in, out, nin, nout, differentiable, name, make, ctx, m, m + nin};
+  Call c = {k, in, out, nin, nout, differentiable, saved, name, make, ctx, m, m + nin};
   PlStatus s = run(&c);
   pl_release_all(c.t, nout);
   free((void *)m);

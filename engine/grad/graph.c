@@ -106,6 +106,23 @@ PlStatus pl_graph_finish(PlGraph *g) {
   return PL_OK;
 }
 
+/* ---- what is needed ------------------------------------------------------------------------------- */
+
+static bool node_needed(const PlGNode *n, const bool *need) {
+  for (int o = 0; o < n->nout; o++)
+    if (need[n->first + o]) return true;
+  return false;
+}
+
+/* And whatever the values marked so far are computed from. */
+static void mark_needed(const PlGraph *g, bool *need) {
+  for (int i = g->nnodes - 1; i >= 0; i--) {
+    const bool live = node_needed(&g->nodes[i], need);
+    for (int k = 0; live && k < g->nodes[i].nin; k++)
+      if (g->nodes[i].in[k] >= 0) need[g->nodes[i].in[k]] = true;
+  }
+}
+
 /* ---- running ------------------------------------------------------------------------------------- */
 
 static PlStatus run_node(const PlGraph *g, int i, PlTensor *const *in, PlTensor **vals) {
@@ -135,7 +152,15 @@ static PlStatus run_node(const PlGraph *g, int i, PlTensor *const *in, PlTensor 
   return PL_OK;
 }
 
-PlStatus pl_graph_run(const PlGraph *g, PlTensor *const *in, PlTensor **out) {
+PlStatus pl_graph_run(const PlGraph *g, PlTensor *const *in, PlTensor **out) { return pl_graph_run_some(g, in, NULL, NULL, out); }
+
+void pl_graph_needed(const PlGraph *g, const bool *wants, bool *need) {
+  memset(need, 0, (size_t)g->nvals * sizeof *need);
+  for (int r = 0; r < g->nresults; r++) need[g->results[r]] |= wants[r];
+  mark_needed(g, need);
+}
+
+PlStatus pl_graph_run_some(const PlGraph *g, PlTensor *const *in, const bool *need, const bool *wants, PlTensor **out) {
   enum { FEW = 48 };
   PlTensor *few[FEW], **vals = few;
   if (g->nvals > FEW && !(vals = malloc((size_t)g->nvals * sizeof *vals))) return no_memory();
@@ -144,12 +169,14 @@ PlStatus pl_graph_run(const PlGraph *g, PlTensor *const *in, PlTensor **out) {
   uint8_t device = PL_CPU, was = pl_state.device;
   for (int i = 0; i < g->ninputs; i++) device = pl_device_first(device, in[i] ? in[i]->a.device : PL_CPU);
   pl_state.device = device; /* of zeros that the graph makes */
-  for (int i = 0; i < g->nnodes && s == PL_OK; i++) s = run_node(g, i, in, vals);
+  for (int i = 0; i < g->nnodes && s == PL_OK; i++)
+    if (!need || node_needed(&g->nodes[i], need)) s = run_node(g, i, in, vals);
   pl_state.device = was;
   if (s == PL_OK)
     for (int r = 0; r < g->nresults; r++) {
       PlVal v = g->results[r];
-      out[r] = pl_retain(v < g->ninputs ? in[v] : g->consts[v] ? g->consts[v] : vals[v]);
+      out[r] = NULL;
+      if (!wants || wants[r]) out[r] = pl_retain(v < g->ninputs ? in[v] : g->consts[v] ? g->consts[v] : vals[v]);
     }
   for (int v = g->ninputs; v < g->nvals; v++) pl_tensor_release(vals[v]);
   if (vals != few) free(vals);
@@ -193,23 +220,8 @@ PlStatus pl_graph_copy_consts(PlGraph *to, const PlGraph *from, PlVal *map, cons
   return PL_OK;
 }
 
-static void mark_needed(const PlGraph *g, bool *need) {
-  for (int r = 0; r < g->nresults; r++) need[g->results[r]] = true;
-  for (int i = g->nnodes - 1; i >= 0; i--) {
-    bool live = false;
-    for (int o = 0; o < g->nodes[i].nout; o++) live |= need[g->nodes[i].first + o];
-    for (int k = 0; live && k < g->nodes[i].nin; k++)
-      if (g->nodes[i].in[k] >= 0) need[g->nodes[i].in[k]] = true;
-  }
-}
-
-static bool node_needed(const PlGNode *n, const bool *need) {
-  for (int o = 0; o < n->nout; o++)
-    if (need[n->first + o]) return true;
-  return false;
-}
-
 static PlStatus optimize_into(PlGraph *to, const PlGraph *g, PlVal *map, bool *need) {
+  for (int r = 0; r < g->nresults; r++) need[g->results[r]] = true;
   mark_needed(g, need);
   for (int v = 0; v < g->nvals; v++) map[v] = v < g->ninputs ? v : PL_NONE;
   PL_TRY(pl_graph_copy_consts(to, g, map, need));

@@ -32,6 +32,10 @@ PlStatus pl_graph_results(PlGraph *g, int n, const PlVal *v);
 PlStatus pl_graph_finish(PlGraph *g);
 /* Runs the graph through pl_apply, so recording keys see its ops. out[i] is owned by the caller. */
 PlStatus pl_graph_run(const PlGraph *g, PlTensor *const *in, PlTensor **out);
+/* need[nvals]: the values, inputs first, that the wanted results depend on. */
+void pl_graph_needed(const PlGraph *g, const bool *wants, bool *need);
+/* Computes the wanted results alone, the others are NULL; inputs that are not needed may be NULL. NULL, NULL: all. */
+PlStatus pl_graph_run_some(const PlGraph *g, PlTensor *const *in, const bool *need, const bool *wants, PlTensor **out);
 /* Merges equal pure nodes and drops nodes that no result needs. */
 PlStatus pl_graph_optimize(PlGraph **g);
 /* Copies node i of `from` with its inputs renamed by map, which then names its outputs, too. */

@@ -96,6 +96,22 @@ PlStatus pl_history_move(PlTensor *to, PlTensor *from) {
   return PL_OK;
 }
 
+PlStatus pl_history_alias(PlTensor **out, PlTensor *t) {
+  if (!t->base && !t->more && (!t->node || t->node->kind == PL_NODE_LEAF)) {
+    *out = pl_retain(t);
+    return PL_OK;
+  }
+  PlTensor *alias;
+  PL_TRY(pl_tensor_alias(&alias, t));
+  alias->a.weak = t->a.weak;
+  PlStatus s = pl_entries_copy(alias, t, NULL);
+  if (s == PL_OK)
+    *out = alias;
+  else
+    pl_tensor_release(alias);
+  return s;
+}
+
 /* Windows are places in memory, so a base whose elements lie in another order than row-major, say channels last, is seen
  * permuted, as they lie. out[0]: the base, or that view of it with its history; attrs: how to turn it back. */
 static PlStatus as_it_lies(PlTensor *base, PlTensor **out, PlAttrs *back) {

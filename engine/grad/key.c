@@ -61,12 +61,20 @@ PlStatus pl_key_new(PlKey **out, const char *name, int level, bool mutes_ambient
   return PL_OK;
 }
 
+PlStatus pl_key_rename(PlKey *k, const char *name) {
+  if (strcmp(name, k->name) == 0) return PL_OK;
+  if (name_taken(name)) PL_FAIL(PL_ERR_ARG, "GradKey: a live key is already named '%s'", name);
+  snprintf(k->name, sizeof k->name, "%s", name);
+  return PL_OK;
+}
+
 void pl_key_retain(PlKey *k) { k->refs++; }
 
 /* Nodes may outlive the key through tensors: they are emptied and forget it. */
 void pl_key_close(PlKey *k) {
   if (k->active && k->mutes_ambient) pl_state.ambient_muted--;
   k->active = false;
+  k->closed |= k->walking;
   if (k->walking) return;
   while (k->tape.next != &k->tape) {
     PlNode *n = k->tape.next;
@@ -76,6 +84,7 @@ void pl_key_close(PlKey *k) {
     n->prev = n->next = n;
     n->key = NULL;
     pl_node_clear(n);
+    pl_hooks_drop(n);
     pl_node_release(n);
   }
 }
@@ -98,9 +107,19 @@ static PlStatus check_float(const char *what, const PlTensor *t) {
   return PL_OK;
 }
 
-static void append_hook(PlSlot *slot, PlHook *hook) {
-  PlHook **p = &slot->hooks;
-  while (*p) p = &(*p)->next;
+/* Takes hooks out that were removed, unless a walk may be among them. */
+static void append_hook(PlNode *n, uint32_t slot, PlHook *hook) {
+  PlHook **p = &n->slots[slot].hooks;
+  while (*p) {
+    PlHook *h = *p;
+    if (!h->removed || n->busy) {
+      p = &h->next;
+      continue;
+    }
+    *p = h->next;
+    if (h->drop) h->drop(h->ud);
+    free(h);
+  }
   *p = hook;
 }
 
@@ -114,6 +133,7 @@ PlStatus pl_key_attach(PlKey *k, PlTensor *t, PlHook *callback) {
   if (tracked && old->kind <= PL_NODE_IDENTITY && old->u.target == t)
     n = old; /* attached before: callbacks add up */
   else {
+    if (t->base && !t->node && !t->more) pl_tensor_leave(t); /* a leaf's history is no part of another tensor's */
     PL_TRY(pl_node_new(&n, k, tracked ? PL_NODE_IDENTITY : PL_NODE_LEAF, tracked ? 1 : 0, 1, 0));
     n->name = "attach";
     n->u.target = t;
@@ -125,7 +145,7 @@ PlStatus pl_key_attach(PlKey *k, PlTensor *t, PlHook *callback) {
     }
     pl_node_release(n); /* the tensor holds it */
   }
-  if (callback) append_hook(&n->slots[0], callback);
+  if (callback) append_hook(n, 0, callback);
   return PL_OK;
 }
 
@@ -133,14 +153,18 @@ PlStatus pl_add_hook(PlTensor *t, PlHook *hook) {
   PlNode *n;
   uint32_t slot;
   PL_TRY(pl_history_current(&t, 1));
+  const char *name = hook->kind == PL_HOOK_ACCUMULATED ? "register_post_accumulate_grad_hook" : "register_hook";
   if (!pl_entry_get(t, pl_key_ambient(), &n, &slot))
-    PL_FAIL(PL_ERR_STATE, "register_hook: %s does not require a gradient", pl_desc_text(&t->a));
+    PL_FAIL(PL_ERR_STATE, "%s: %s does not require a gradient", name, pl_desc_text(&t->a));
+  if (hook->kind == PL_HOOK_ACCUMULATED && n->kind != PL_NODE_LEAF)
+    PL_FAIL(PL_ERR_STATE, "%s: %s was computed by %s and accumulates no .grad; register it on a leaf", name,
+            pl_desc_text(&t->a), n->name);
   if (PL_UNLIKELY(pl_state.checkpoint != NULL) && pl_checkpoint_repeats(n)) { /* the node has it since forward */
     if (hook->drop) hook->drop(hook->ud);
     free(hook);
     return PL_OK;
   }
-  append_hook(&n->slots[slot], hook);
+  append_hook(n, slot, hook);
   return PL_OK;
 }
 
@@ -163,9 +187,7 @@ PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, in
     pl_walk_abandon(&w);
     return s;
   }
-  /* rules flagged `always`, such as a remote send, run even when no y leads there */
-  for (PlNode *m = k->tape.next; k->has_always && m != &k->tape && s == PL_OK; m = m->next)
-    if (m->kind == PL_NODE_RULE && m->u.rule && m->u.rule->always) s = pl_walk_touch(&w, m);
+  s = pl_walk_touch_always(&w, k);
   pl_key_retain(k);
   bool mutes = k->mutes_ambient; /* the walk is not for the ambient key either */
   k->mutes_ambient = false;
@@ -209,6 +231,7 @@ PlStatus pl_requires_grad(PlTensor *t, bool on) {
   }
   PL_TRY(check_float("requires_grad_", t));
   if (tracked) return PL_OK;
+  if (t->base && !t->node && !t->more) pl_tensor_leave(t); /* a leaf's history is no part of another tensor's */
   PL_TRY(pl_node_new(&n, k, PL_NODE_LEAF, 0, 1, 0));
   n->name = "leaf";
   n->u.target = t;

@@ -46,20 +46,20 @@ void pl_node_link(PlNode *n, uint32_t i, PlNode *to, uint32_t slot) {
   n->dests[i].node = to;
   n->dests[i].slot = slot;
   to->refs++;
-  n->has_lua |= to->has_lua;
 }
 
 /* Dead nodes wait here, so that freeing a chain of any length needs no stack. */
 static _Thread_local PlNode *dead;
 static _Thread_local bool reaping;
 
-static void hooks_drop(PlHook *h) {
-  while (h) {
-    PlHook *next = h->next;
-    if (h->drop) h->drop(h->ud);
-    free(h);
-    h = next;
-  }
+void pl_hooks_drop(PlNode *n) {
+  for (uint32_t o = 0; o < n->nout; o++)
+    while (PL_UNLIKELY(n->slots[o].hooks != NULL)) {
+      PlHook *h = n->slots[o].hooks;
+      n->slots[o].hooks = h->next;
+      if (h->drop) h->drop(h->ud);
+      free(h);
+    }
 }
 
 void pl_node_drop_rule(PlNode *n) {
@@ -99,6 +99,7 @@ void pl_node_clear(PlNode *n) {
     n->grad = NULL;
     pl_tensor_release(t);
   }
+  if (n->kind != PL_NODE_LEAF) pl_hooks_drop(n); /* nothing arrives here any more */
   for (uint32_t i = 0; i < n->nin; i++) {
     PlNode *to = n->dests[i].node;
     n->dests[i].node = NULL;
@@ -113,8 +114,8 @@ static void node_free(PlNode *n) {
   for (uint32_t o = 0; o < n->nout; o++) {
     pl_tensor_release(n->slots[o].grad);
     pl_tensor_release(n->slots[o].shape);
-    hooks_drop(n->slots[o].hooks);
   }
+  pl_hooks_drop(n);
   pl_tensor_release(n->grad);
   pl_pool_put(n, node_size(n->nin, n->nout, n->nsaved));
 }
@@ -213,7 +214,6 @@ PlStatus pl_entry_set(PlTensor *t, PlNode *node, uint32_t slot) {
       t->more = e;
     }
     e->slot = slot;
-    t->node->has_lua |= node->has_lua; /* the hot path asks the inline entry only */
   }
   if (t->base) t->history = t->base->history;
   if (PL_UNLIKELY(t->a.symbolic)) t->storage->has_history = true;

@@ -7,13 +7,21 @@
 #include "engine/state.h"
 #include "engine/tensor.h"
 
+typedef enum PlHookKind {
+  PL_HOOK_REPLACE,    /* may give another gradient */
+  PL_HOOK_CALLBACK,   /* runs after those, gets a gradient of its own, and its result is ignored */
+  PL_HOOK_ACCUMULATED /* of a leaf: runs when a backward has added to .grad, and gets the leaf */
+} PlHookKind;
+
 /* A function of the embedding program with its data; `drop` is called once. */
 typedef struct PlHook {
   PlStatus (*call)(void *ud, PlTensor *grad, PlTensor **replaced); /* *replaced stays NULL: keep grad */
   void (*drop)(void *ud);
   void *ud;
   struct PlHook *next;
-  bool callback; /* runs after the hooks, its result is ignored */
+  uint8_t kind;
+  bool removed; /* does not run any more */
+  int kept;     /* for the embedding program: what of its own the hook keeps alive */
 } PlHook;
 
 /* A gradient rule of the embedding program: dx[i] (owned) for every i with want[i], NULL: none. */
@@ -26,6 +34,7 @@ typedef struct PlRule {
   void *ud;
   bool always; /* runs also when no gradient arrives */
   bool again;  /* a checkpoint may drop it and have it made once more */
+  int kept;    /* for the embedding program: what of its own the rule keeps alive */
   uint32_t piece; /* bytes of the pooled piece that begins with this; 0: malloc made it */
 } PlRule;
 
@@ -71,7 +80,7 @@ struct PlNode {
   uint32_t refs;
   uint8_t kind;
   bool spent;     /* its saved tensors are gone: backward ran without retain_graph */
-  bool has_lua;   /* this node or one upstream depends on an object of the embedding program */
+  bool skip;      /* where a backward for chosen inputs begins, and no way leads from here to one of them */
   bool busy;      /* on the list of a running backward */
   bool shared;    /* a kept cast (engine/autocast.c): a backward leaves it whole for the next */
   uint32_t nin, nout, nsaved;
@@ -90,6 +99,7 @@ struct PlNode {
     struct PlBackward *graph;
     struct {
       PlAttrs *attrs; /* compact copy or NULL */
+      uint8_t saved;  /* bit i: input i is saved */
     } native;
     PlRule *rule;
   } u;
@@ -107,7 +117,8 @@ struct PlKey {
   bool mutes_ambient;
   bool is_ambient;
   bool forward;   /* its entries lead to tangents (forward.h) */
-  bool walking;   /* its backward runs: closing waits for the end */
+  bool walking;   /* its backward runs: closing waits for the end … */
+  bool closed;    /* … but no callback runs any more */
   bool has_always; /* some rule on the tape runs without gradients */
   uint32_t muted; /* running walks that this key must not record */
   uint64_t born;  /* keys made inside a walk are not muted by it */
@@ -140,12 +151,19 @@ bool pl_tracked(PlTensor *t);
 PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
 /* Records a rule of the embedding program on every key that tracks an input. Outputs must be fresh handles.
  * differentiable[o] may be NULL (all floating outputs). make is called once per node for its rule data. */
+typedef struct PlRuleSaved { /* what the rule's backward gets by pl_saved_get */
+  PlTensor *const *t;
+  const uint32_t *version; /* of their memory when they were saved */
+  int n;
+} PlRuleSaved;
 PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int nout,
-                        const bool *differentiable, const char *name,
+                        const bool *differentiable, const PlRuleSaved *saved, const char *name,
                         PlRule *(*make)(void *ctx, PlNode *node), void *ctx);
-/* The same on one key, which tracks some of them. */
+/* Lets a rule's node have what it saved; out are its results. */
+PlStatus pl_rule_save(PlNode *n, const PlRuleSaved *saved, PlTensor *const *out, int nout);
+/* pl_record_rule on one key, which tracks some inputs. */
 PlStatus pl_record_rule_on(PlKey *key, PlTensor *const *in, int nin, PlTensor *const *out, int nout, const bool *differentiable,
-                           const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx);
+                           const PlRuleSaved *saved, const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx);
 /* May this key record now? */
 static inline bool pl_key_records(const PlKey *k) {
   return k && k->active &&
@@ -171,6 +189,9 @@ PlStatus pl_inplace_check(const char *op, const PlTensor *t);
 PlStatus pl_inplace_install(PlTensor *t, PlTensor *fresh);
 /* to's entries := those of from, which loses them; nodes that saved `to` keep its old ones. */
 PlStatus pl_history_move(PlTensor *to, PlTensor *from);
+/* For a rule to keep: t under a handle that no later in-place op gives another history. Its own one would make a cycle with
+ * what is recorded when a result is written into t. */
+PlStatus pl_history_alias(PlTensor **out, PlTensor *t);
 /* Brings a view's history up to date after in-place ops through other handles. */
 PlStatus pl_history_refresh(PlTensor *t);
 /* The same for the tensors that a call reads: before anyone looks at their entries. */
@@ -183,13 +204,15 @@ static inline PlStatus pl_history_current(PlTensor *const *t, int n) {
 /* ---- keys (key.c) ---- */
 PlKey *pl_key_ambient(void);
 PlStatus pl_key_new(PlKey **out, const char *name_or_null, int level, bool mutes_ambient);
+PlStatus pl_key_rename(PlKey *k, const char *name);
 void pl_key_retain(PlKey *k);
 void pl_key_release(PlKey *k);
 void pl_key_close(PlKey *k); /* finalizes: clears the tape */
 PlStatus pl_key_attach(PlKey *k, PlTensor *t, PlHook *callback_or_null);
 int pl_key_top_level(void);
 PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int n, bool strict);
-PlStatus pl_add_hook(PlTensor *t, PlHook *hook);
+PlStatus pl_add_hook(PlTensor *t, PlHook *hook); /* refuses PL_HOOK_ACCUMULATED on what is no leaf */
+void pl_hooks_drop(PlNode *n);
 /* Gradients of ys for xs through k (out[i] owned, NULL: no path). k stays usable, its own walk is not recorded by
  * it but by every other key. dys NULL: ones. */
 PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx,

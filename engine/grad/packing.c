@@ -125,6 +125,8 @@ PlStatus pl_packed_get(const PlPacked *p, const char *name, PlTensor **out) {
   return s;
 }
 
+PlTensor *pl_packed_shell(const PlPacked *p) { return p->shell; }
+
 void pl_packed_free(PlPacked *p) {
   if (!p) return;
   if (p->value) p->by->discard(p->by->ud, p->value);

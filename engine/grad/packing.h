@@ -32,6 +32,7 @@ typedef struct PlPacked PlPacked;
 PlStatus pl_packed_make(PlPacked **out, PlTensor *t, const PlKey *except);
 /* *out (owned) := the tensor, with its history. name: of the node, for messages. */
 PlStatus pl_packed_get(const PlPacked *p, const char *name, PlTensor **out);
+PlTensor *pl_packed_shell(const PlPacked *p); /* borrowed: of its shape, with its history */
 void pl_packed_free(PlPacked *p);
 
 /* Moves large saved tensors elsewhere (offload.c): those of a device to the host, or all to a file in `folder` (NULL: the

@@ -19,7 +19,7 @@ static PlStatus seed(PlWalk *w, PlKey *k, PlTensor *const *ys, PlTensor *const *
 PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx,
                      PlTensor **out) {
   if (!k->active) PL_FAIL(PL_ERR_STATE, "grad key finalized");
-  PlWalk w = {.retain = true, .results = out};
+  PlWalk w = {.retain = true, .narrow = true, .results = out};
   memset(out, 0, (size_t)nx * sizeof *out);
   int *same_as = malloc((size_t)(nx ? nx : 1) * sizeof *same_as);
   if (!same_as) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
@@ -31,8 +31,7 @@ PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny
     s = pl_walk_run(&w, k, PL_MUTE_SELF);
   else
     pl_walk_abandon(&w);
-  for (int i = 0; i < nx && s == PL_OK; i++)
-    if (same_as[i] >= 0 && out[same_as[i]]) out[i] = pl_retain(out[same_as[i]]);
+  if (s == PL_OK) s = pl_walk_results(out, nx, same_as);
   free(same_as);
   for (int i = 0; i < nx; i++) pl_tensor_release(xs[i]);
   if (s != PL_OK) pl_release_all(out, nx);

@@ -88,14 +88,20 @@ static inline bool keeps(PlNode *n, uint32_t i, const PlTensor *t) {
 
 /* A view is saved as an alias with its entries: it would hold its base, whose history may come to hold this node. */
 static PlStatus save_as_it_is(PlNode *n, uint32_t i, PlTensor *t, int32_t relink) {
-  n->saved[i] = (PlSaved){.version = t->storage->version, .relink = relink};
+  PlTensor *alias = t;
   if (PL_UNLIKELY(t->base != NULL)) {
-    PL_TRY(pl_tensor_alias(&n->saved[i].t, t));
-    n->saved[i].t->a.weak = t->a.weak;
-    return pl_entries_copy(n->saved[i].t, t, NULL);
+    PL_TRY(pl_tensor_alias(&alias, t));
+    alias->a.weak = t->a.weak;
+    PlStatus s = pl_entries_copy(alias, t, NULL);
+    if (s != PL_OK) {
+      pl_tensor_release(alias);
+      return s;
+    }
+  } else {
+    pl_retain(t);
+    t->flags |= PL_T_SAVED;
   }
-  n->saved[i].t = pl_retain(t);
-  t->flags |= PL_T_SAVED;
+  n->saved[i] = (PlSaved){.t = alias, .version = t->storage->version, .relink = relink};
   return PL_OK;
 }
 
@@ -153,17 +159,20 @@ static PlStatus keep_shape(PlNode *n, int o, PlTensor *out) {
 static PlStatus record_native(PlKey *key, const PlOp *op, PlTensor *const *in, int nin,
                               const PlAttrs *attrs, PlTensor **out) {
   const PlNative *r = op->native;
-  uint32_t nsaved = (uint32_t)(__builtin_popcount(r->save_in) + __builtin_popcount(r->save_out)), k = 0;
-  PlNode *n;
+  PlNode *n, *to;
+  uint32_t slot, k = 0;
+  uint8_t saved = 0;
   bool again;
-  PL_TRY(node_for(&n, &again, key, PL_NODE_NATIVE, op, op->name, in, (uint32_t)nin, (uint32_t)op->nout, nsaved));
+  for (int i = 0; i < nin && i < 2; i++)
+    if (r->reads[i] && in[i] && (in[i]->node || in[i]->more) && pl_entry_get(in[i], key, &to, &slot)) saved |= r->reads[i];
+  PL_TRY(node_for(&n, &again, key, PL_NODE_NATIVE, op, op->name, in, (uint32_t)nin, (uint32_t)op->nout,
+                  (uint32_t)__builtin_popcount(saved)));
+  n->u.native.saved = saved;
   PlStatus s = PL_OK;
   if (op->nattr && !again && !(n->u.native.attrs = pl_attrs_compact(attrs)))
     s = pl_fail(PL_ERR_OOM, "%s: out of memory for a gradient node", op->name);
   for (int i = 0; i < nin && s == PL_OK; i++)
-    if ((r->save_in >> i) & 1) s = save(n, k++, in[i]);
-  for (int o = 0; o < op->nout && s == PL_OK; o++)
-    if ((r->save_out >> o) & 1) s = save_output(n, k++, out[o], o);
+    if ((saved >> i) & 1) s = save(n, k++, in[i]);
   if (s == PL_OK) {
     if (!again) link_inputs(n, in, NULL);
     s = pl_entry_set(out[0], n, 0);
@@ -266,19 +275,32 @@ PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *
   return s;
 }
 
+PlStatus pl_rule_save(PlNode *n, const PlRuleSaved *saved, PlTensor *const *out, int nout) {
+  for (uint32_t i = 0; saved && i < (uint32_t)saved->n; i++) {
+    PlTensor *t = saved->t[i];
+    const bool had = n->saved[i].t != NULL;
+    int o = 0;
+    while (o < nout && out[o] != t) o++;
+    PL_TRY(o < nout ? save_output(n, i, t, o) : save(n, i, t));
+    if (n->saved[i].t && !had) n->saved[i].version = saved->version[i];
+  }
+  return PL_OK;
+}
+
 /* The rule on one key's tape. */
 PlStatus pl_record_rule_on(PlKey *key, PlTensor *const *in, int nin, PlTensor *const *out, int nout, const bool *differentiable,
-                           const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx) {
+                           const PlRuleSaved *saved, const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx) {
   PlNode *n;
   bool again;
-  PL_TRY(node_for(&n, &again, key, PL_NODE_RULE, NULL, name, in, (uint32_t)nin, (uint32_t)nout, 0));
+  PL_TRY(node_for(&n, &again, key, PL_NODE_RULE, NULL, name, in, (uint32_t)nin, (uint32_t)nout,
+                  saved ? (uint32_t)saved->n : 0));
   PlStatus s = PL_OK;
   if (!again || (!n->u.rule && pl_checkpoint_keeps_rule(n))) {
-    n->has_lua = true;
     n->u.rule = make(ctx, n);
     if (!n->u.rule) s = pl_fail(PL_ERR_OOM, "%s: out of memory for a gradient node", name);
     if (s == PL_OK && n->u.rule->always) key->has_always = true;
   }
+  if (s == PL_OK) s = pl_rule_save(n, saved, out, nout);
   if (s == PL_OK && !again) link_inputs(n, in, NULL);
   for (int o = 0; o < nout && s == PL_OK; o++) {
     if ((differentiable && !differentiable[o]) || !pl_is_float((PlDtype)out[o]->a.dtype)) continue;
@@ -290,15 +312,27 @@ PlStatus pl_record_rule_on(PlKey *key, PlTensor *const *in, int nin, PlTensor *c
   return s;
 }
 
+/* A result in the memory of an argument: what is written there later is no part of its history, so later use is refused. */
+static void mark_foreign(PlTensor *const *in, int nin, PlTensor *out) {
+  for (int i = 0; i < nin && !out->a.symbolic; i++)
+    if (in[i] && in[i]->storage == out->storage) {
+      pl_tensor_leave(out);
+      out->flags |= PL_T_FOREIGN;
+      out->history = out->storage->version;
+      return;
+    }
+}
+
 PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int nout,
-                        const bool *differentiable, const char *name,
+                        const bool *differentiable, const PlRuleSaved *saved, const char *name,
                         PlRule *(*make)(void *ctx, PlNode *node), void *ctx) {
   Keys keys;
   PL_TRY(pl_history_current(in, nin));
   PL_TRY(collect_keys(in, nin, &keys));
   PlStatus s = PL_OK;
   for (int k = 0; k < keys.n && s == PL_OK; k++)
-    s = (keys.at[k]->forward ? pl_forward_rule : pl_record_rule_on)(keys.at[k], in, nin, out, nout, differentiable, name, make, ctx);
+    s = (keys.at[k]->forward ? pl_forward_rule : pl_record_rule_on)(keys.at[k], in, nin, out, nout, differentiable, saved, name, make, ctx);
+  for (int o = 0; o < nout && keys.n > 0; o++) mark_foreign(in, nin, out[o]);
   keys_free(&keys);
   return s;
 }

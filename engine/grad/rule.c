@@ -71,47 +71,79 @@ static PlStatus no_gradient(const PlNode *n) {
           "backward: op %s has no gradient; compute it under no_grad, or give it a rule with T.custom", n->name);
 }
 
+/* Which results of the backward graph the walk wants, if not all of them; NULL: all. */
+static const bool *wanted_results(const PlNode *n, const PlBackward *b, bool *room) {
+  bool all = true;
+  for (int i = 0, r = 0; i < b->nin; i++)
+    if (b->has_grad[i]) all &= room[r++] = pl_walk_wants(n, (uint32_t)i);
+  return all ? NULL : room;
+}
+
+/* The tensors that the graph takes: saved ones, then gradients. need: of its inputs; NULL: all. */
+static PlStatus graph_args(PlNode *n, const PlBackward *b, const bool *need, PlTensor **args) {
+  int k = 0;
+  for (uint32_t i = 0; i < n->nsaved; i++, k++)
+    if (!need || need[k]) PL_TRY(pl_saved_get(n, i, &args[k]));
+  for (int o = 0; o < b->nout; o++) {
+    if (!b->save[b->nin + b->nout + o]) continue;
+    if (n->slots[o].grad)
+      args[k] = pl_retain(n->slots[o].grad);
+    else
+      PL_TRY(missing_grad(n, (uint32_t)o, &args[k]));
+    k++;
+  }
+  return PL_OK;
+}
+
 static PlStatus run_graph(PlNode *n, PlTensor **dx) {
   PlBackward *b = n->u.graph;
   if (!b) return no_gradient(n);
-  enum { FEW = 24 };
-  PlTensor *few[FEW], **args = few, *res_few[FEW], **res = res_few;
-  int total = b->backward->ninputs, k = 0;
-  if ((total > FEW || b->backward->nresults > FEW) &&
-      (!(args = malloc((size_t)(total + b->backward->nresults) * sizeof *args)) || !(res = args + total)))
+  enum { FEW = 24, FEW_VALUES = 128 };
+  const int total = b->backward->ninputs, results = b->backward->nresults, values = b->backward->nvals;
+  PlTensor *few[2 * FEW], **args = few;
+  bool flags_few[FEW + FEW_VALUES], *flags = flags_few;
+  if ((total > FEW || results > FEW) && !(args = malloc((size_t)(total + results) * sizeof *args)))
     PL_FAIL(PL_ERR_OOM, "backward: out of memory");
-  PlStatus s = PL_OK;
-  for (uint32_t i = 0; i < n->nsaved && s == PL_OK; i++) {
-    s = pl_saved_get(n, i, &args[k]);
-    if (s == PL_OK) k++;
+  if ((results > FEW || values > FEW_VALUES) && !(flags = malloc((size_t)(results + values) * sizeof *flags))) {
+    if (args != few) free(args);
+    PL_FAIL(PL_ERR_OOM, "backward: out of memory");
   }
-  for (int o = 0; o < b->nout && s == PL_OK; o++) {
-    if (!b->save[b->nin + b->nout + o]) continue;
-    if (n->slots[o].grad)
-      args[k++] = pl_retain(n->slots[o].grad);
-    else if ((s = missing_grad(n, (uint32_t)o, &args[k])) == PL_OK)
-      k++;
+  PlTensor **res = args + total;
+  memset(args, 0, (size_t)total * sizeof *args);
+  const bool *wants = wanted_results(n, b, flags), *need = NULL;
+  if (wants) {
+    pl_graph_needed(b->backward, wants, flags + results);
+    need = flags + results;
   }
-  if (s == PL_OK) s = pl_graph_run(b->backward, args, res);
-  while (k > 0) pl_tensor_release(args[--k]);
+  PlStatus s = graph_args(n, b, need, args);
+  if (s == PL_OK) s = pl_graph_run_some(b->backward, args, need, wants, res);
+  for (int i = 0; i < total; i++) pl_tensor_release(args[i]);
   if (s == PL_OK)
     for (int i = 0, r = 0; i < b->nin; i++)
       if (b->has_grad[i]) dx[i] = res[r++];
   if (args != few) free(args);
+  if (flags != flags_few) free(flags);
   return s;
 }
 
 static PlStatus run_native(PlNode *n, PlTensor **dx) {
-  PlTensor *saved[PL_MAX_IN + PL_MAX_OUT], *dy[PL_MAX_OUT];
+  const PlNative *r = n->op->native;
+  PlTensor *saved[PL_MAX_IN] = {NULL}, *dy[PL_MAX_OUT];
   bool want[PL_MAX_IN];
-  uint32_t k = 0;
+  uint8_t reads = 0;
   PlStatus s = PL_OK;
-  for (; k < n->nsaved && s == PL_OK; k++)
-    if ((s = pl_saved_get(n, k, &saved[k])) != PL_OK) break;
-  for (uint32_t i = 0; i < n->nin; i++) want[i] = n->dests[i].node != NULL;
+  for (uint32_t i = 0; i < n->nin; i++) {
+    want[i] = pl_walk_wants(n, i);
+    if (want[i] && i < 2) reads |= r->reads[i];
+  }
+  for (uint32_t i = 0, k = 0; i < n->nin && s == PL_OK; i++) {
+    if (!(n->u.native.saved >> i & 1)) continue;
+    if (reads >> i & 1) s = pl_saved_get(n, k, &saved[i]);
+    k++;
+  }
   for (uint32_t o = 0; o < n->nout; o++) dy[o] = n->slots[o].grad;
-  if (s == PL_OK) s = n->op->native->bwd(n->u.native.attrs, saved, dy, want, dx);
-  while (k > 0) pl_tensor_release(saved[--k]);
+  if (s == PL_OK) s = r->bwd(n->u.native.attrs, saved, dy, want, dx);
+  for (uint32_t i = 0; i < n->nin; i++) pl_tensor_release(saved[i]);
   return s;
 }
 
@@ -124,7 +156,7 @@ static PlStatus run_rule(PlNode *n, PlTensor **dx) {
     PL_FAIL(PL_ERR_OOM, "backward: out of memory");
   }
   for (uint32_t o = 0; o < n->nout; o++) dy[o] = n->slots[o].grad;
-  for (uint32_t i = 0; i < n->nin; i++) want[i] = n->dests[i].node != NULL;
+  for (uint32_t i = 0; i < n->nin; i++) want[i] = pl_walk_wants(n, i);
   PlStatus s = PL_OK;
   while (s == PL_OK && PL_UNLIKELY(!n->u.rule)) s = pl_checkpoint_restore(n);
   if (s == PL_OK) s = n->u.rule->bwd(n->u.rule->ud, n, dy, want, dx);

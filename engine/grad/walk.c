@@ -54,7 +54,7 @@ static PlNode *heap_pop(PlWalk *w) {
 
 /* Only a buffer that this slot alone can see may be added to in place. `holders` is how many handles it has. */
 static bool owned(const PlTensor *t, const PlTensor *g, uint32_t holders) {
-  return t->refs == 1 && t->storage->refs == holders && (t->a.contiguous || pl_channels_last(&t->a)) && t->a.dtype == g->a.dtype && !t->node &&
+  return t->refs == 1 && t->storage->refs == holders + pl_tensor_base_refs(t) && (t->a.contiguous || pl_channels_last(&t->a)) && t->a.dtype == g->a.dtype && !t->node &&
          !t->more && !g->node && !g->more && !t->a.weak && pl_shape_equal(&t->a, &g->a);
 }
 
@@ -139,7 +139,8 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
     pl_tensor_release(g);
     return s;
   }
-  if (g->refs == 1 && g->storage->refs == 1 && (g->a.contiguous || (g->a.device != PL_CPU && pl_channels_last(&g->a))) && !g->a.weak) {
+  if (pl_tensor_sole(g) && (g->a.contiguous || (g->a.device != PL_CPU && pl_channels_last(&g->a))) && !g->a.weak) {
+    pl_tensor_leave(g);
     n->grad = g;
     return PL_OK;
   }
@@ -160,19 +161,57 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
 
 /* ---- one node ------------------------------------------------------------------------------------------------ */
 
-/* Hooks may replace the gradient; callbacks then see the final one. Those registered meanwhile wait for the next walk. */
-static PlStatus run_hooks(PlSlot *slot) {
+/* A gradient that nobody else holds or sees: what a callback is given, what .grad and grad_of hand out. */
+static PlStatus make_own(PlTensor **g) {
+  PlTensor *t = *g, *c;
+  if (pl_tensor_sole(t) || (t->refs == 1 && pl_is_batched(t))) return PL_OK;
+  if (t->node || t->more || t->a.symbolic || pl_is_batched(t))
+    PL_TRY(pl_apply(&pl_op_clone, &t, 1, NULL, &c));
+  else
+    PL_TRY(pl_tensor_copy(&c, t));
+  pl_tensor_release(t);
+  *g = c;
+  return PL_OK;
+}
+
+static PlStatus run_hook(const PlHook *h, PlSlot *slot) {
+  PlTensor *other = NULL;
+  PL_TRY(h->call(h->ud, slot->grad, &other));
+  if (!other) return PL_OK;
+  pl_tensor_release(slot->grad);
+  slot->grad = other;
+  return PL_OK;
+}
+
+/* Each callback gets a gradient of its own; the last one the slot's, where that goes nowhere else. */
+static PlStatus run_callback(const PlHook *h, const PlSlot *slot, bool last) {
+  const bool given = last && pl_tensor_sole(slot->grad);
+  PlTensor *g = pl_retain(slot->grad), *ignored = NULL;
+  PlStatus s = given ? PL_OK : make_own(&g);
+  if (s == PL_OK) s = h->call(h->ud, g, &ignored);
+  pl_tensor_release(g);
+  pl_tensor_release(ignored);
+  return s;
+}
+
+static bool any_hook(const PlSlot *slot, PlHookKind kind) {
+  for (const PlHook *h = slot->hooks; h; h = h->next)
+    if (h->kind == kind && !h->removed) return true;
+  return false;
+}
+
+/* Hooks may replace the gradient; callbacks then see the final one. Those registered meanwhile wait for the next walk;
+ * those that were removed stay in the list, so that a hook may remove itself or others. `final`: the gradient goes nowhere
+ * from here. */
+static PlStatus run_hooks(const PlNode *n, PlSlot *slot, bool final) {
   const PlHook *last = slot->hooks;
   while (last->next) last = last->next;
-  for (int round = 0; round < 2; round++)
+  if (any_hook(slot, PL_HOOK_REPLACE)) PL_TRY(make_own(&slot->grad));
+  for (int round = PL_HOOK_REPLACE; round <= PL_HOOK_CALLBACK; round++)
     for (PlHook *h = slot->hooks, *next; h && slot->grad; h = next) {
       next = h == last ? NULL : h->next;
-      if (h->callback != (round == 1)) continue;
-      PlTensor *other = NULL;
-      PL_TRY(h->call(h->ud, slot->grad, &other));
-      if (!other) continue;
-      pl_tensor_release(slot->grad);
-      slot->grad = other;
+      if (h->kind != round || h->removed || (round == PL_HOOK_CALLBACK && n->key && n->key->closed)) continue;
+      PL_TRY(round == PL_HOOK_REPLACE ? run_hook(h, slot) : run_callback(h, slot, final && h == last));
     }
   return PL_OK;
 }
@@ -180,10 +219,20 @@ static PlStatus run_hooks(PlSlot *slot) {
 static inline PlStatus finish_slots(PlWalk *w, PlNode *n) {
   for (uint32_t o = 0; o < n->nout; o++) {
     PlSlot *slot = &n->slots[o];
-    if (PL_UNLIKELY(slot->hooks != NULL) && slot->grad) PL_TRY(run_hooks(slot));
+    if (PL_UNLIKELY(slot->hooks != NULL) && slot->grad)
+      PL_TRY(run_hooks(n, slot, n->kind == PL_NODE_LEAF && !slot->capture && !w->fill_leaves));
     if (PL_UNLIKELY(slot->capture != 0) && slot->grad) w->results[slot->capture - 1] = pl_retain(slot->grad);
   }
   return PL_OK;
+}
+
+PlStatus pl_walk_results(PlTensor **out, int nx, const int *same_as) {
+  PlStatus s = PL_OK;
+  for (int i = 0; i < nx; i++)
+    if (same_as[i] >= 0 && out[same_as[i]]) out[i] = pl_retain(out[same_as[i]]);
+  for (int i = 0; i < nx && s == PL_OK; i++)
+    if (out[i]) s = make_own(&out[i]);
+  return s;
 }
 
 static PlStatus arrive(PlWalk *w, PlNode *n);
@@ -195,7 +244,7 @@ static PlStatus deliver(PlWalk *w, PlNode *n, PlTensor **dx) {
     PlNode *to = n->dests[i].node;
     PlTensor *g = dx[i];
     dx[i] = NULL;
-    if (!to || s != PL_OK) {
+    if (!to || s != PL_OK || (PL_UNLIKELY(w->narrow) && !pl_walk_wants(n, i))) {
       pl_tensor_release(g);
       continue;
     }
@@ -205,10 +254,19 @@ static PlStatus deliver(PlWalk *w, PlNode *n, PlTensor **dx) {
   return s;
 }
 
+/* A walk for chosen inputs ends at them: a node that only has one of them runs no rule and keeps what it saved. */
+static bool ends_here(const PlWalk *w, const PlNode *n) {
+  if (PL_LIKELY(!w->narrow)) return false;
+  for (uint32_t i = 0; i < n->nin; i++)
+    if (pl_walk_wants(n, i)) return false;
+  return true;
+}
+
 static PlStatus run_node(PlWalk *w, PlNode *n) {
   bool any = false;
   if (PL_UNLIKELY(pl_state.trace != NULL)) pl_state.trace->tape = n->seq;
-  PL_TRY(finish_slots(w, n));
+  if (n->kind != PL_NODE_IDENTITY) PL_TRY(finish_slots(w, n));
+  if (ends_here(w, n)) return PL_OK;
   for (uint32_t o = 0; o < n->nout; o++) any |= n->slots[o].grad != NULL;
   PlTensor *few[PL_MAX_IN], **dx = few;
   if (n->nin > PL_MAX_IN && !(dx = malloc(n->nin * sizeof *dx))) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
@@ -238,12 +296,33 @@ static PlStatus run_node(PlWalk *w, PlNode *n) {
   return s;
 }
 
+/* .grad is complete: the leaf's last hooks. */
+static PlStatus accumulated(PlNode *n) {
+  const PlHook *last = n->slots[0].hooks;
+  while (last && last->next) last = last->next;
+  for (PlHook *h = n->slots[0].hooks, *next; h; h = next) {
+    next = h == last ? NULL : h->next;
+    if (h->kind != PL_HOOK_ACCUMULATED || h->removed || !n->u.target) continue;
+    PlTensor *leaf = pl_retain(n->u.target), *ignored = NULL;
+    PlStatus s = h->call(h->ud, leaf, &ignored);
+    pl_tensor_release(leaf);
+    PL_TRY(s);
+  }
+  return PL_OK;
+}
+
+/* Every consumer of n has delivered: its gradients are final. Callbacks of attached tensors run at once; rules wait until
+ * their turn in record order has come. */
 static PlStatus arrive(PlWalk *w, PlNode *n) {
+  if (n->kind == PL_NODE_IDENTITY) PL_TRY(finish_slots(w, n));
   if (n->kind != PL_NODE_LEAF) return heap_push(w, n);
   PL_TRY(finish_slots(w, n));
   PlTensor *g = n->slots[0].grad;
   n->slots[0].grad = NULL;
-  if (g && w->fill_leaves && n->u.target && n->key && n->key->is_ambient) return pl_leaf_take_grad(n, g);
+  if (g && w->fill_leaves && n->u.target && n->key && n->key->is_ambient) {
+    PL_TRY(pl_leaf_take_grad(n, g));
+    return PL_UNLIKELY(n->slots[0].hooks != NULL) ? accumulated(n) : PL_OK;
+  }
   pl_tensor_release(g);
   return PL_OK;
 }
@@ -258,15 +337,17 @@ struct PlAside {
   PlNode *link;
   uint64_t pass;
   int32_t pending;
+  bool skip;
   PlAside *next;
 };
 
 static PlStatus put_aside(PlWalk *w, PlNode *n) {
   PlAside *a = malloc(sizeof *a);
   if (!a) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
-  *a = (PlAside){.leaf = n, .slot = n->slots[0], .link = n->link, .pass = n->pass, .pending = n->pending, .next = w->aside};
+  *a = (PlAside){.leaf = n, .slot = n->slots[0], .link = n->link, .pass = n->pass, .pending = n->pending, .skip = n->skip, .next = w->aside};
   n->slots[0].grad = NULL;
   n->slots[0].capture = 0;
+  n->skip = false;
   w->aside = a;
   return PL_OK;
 }
@@ -281,6 +362,7 @@ static void put_back(PlWalk *w) {
     n->link = a->link;
     n->pass = a->pass;
     n->pending = a->pending;
+    n->skip = a->skip;
     n->busy = true;
     free(a);
   }
@@ -320,9 +402,120 @@ PlStatus pl_walk_touch(PlWalk *w, PlNode *n) {
   return visit(w, n);
 }
 
+PlStatus pl_walk_touch_always(PlWalk *w, PlKey *k) {
+  if (PL_LIKELY(!k->has_always)) return PL_OK;
+  bool any = false;
+  for (PlNode *m = k->tape.next; m != &k->tape; m = m->next) {
+    if (m->kind != PL_NODE_RULE || !m->u.rule || !m->u.rule->always) continue;
+    any = true;
+    if (!m->busy) PL_TRY(pl_walk_touch(w, m));
+  }
+  k->has_always = any;
+  return PL_OK;
+}
+
 uint64_t pl_walk_number(void) { return ++pass_counter; }
 
+/* ---- a walk for chosen inputs ------------------------------------------------------------------------------------- */
+
+/* A node that can be reached, with the mark of an outer walk that it may carry. */
+typedef struct Found {
+  PlNode *node;
+  uint64_t pass;
+  bool skip;
+  bool leads; /* to a captured slot */
+} Found;
+
+typedef struct Search {
+  Found *at;
+  size_t n, cap;
+  uint64_t mark, oldest; /* nodes that were recorded before any captured one lead nowhere */
+} Search;
+
+static PlStatus find(Search *f, PlNode *n) {
+  if (n->pass == f->mark || n->seq < f->oldest) return PL_OK;
+  if (f->n == f->cap) {
+    size_t cap = f->cap ? 2 * f->cap : 64;
+    Found *at = realloc(f->at, cap * sizeof *at);
+    if (!at) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
+    f->at = at;
+    f->cap = cap;
+  }
+  f->at[f->n++] = (Found){.node = n, .pass = n->pass, .skip = n->skip};
+  n->pass = f->mark;
+  return PL_OK;
+}
+
+static int by_record(const void *a, const void *b) {
+  const uint64_t x = ((const Found *)a)->node->seq, y = ((const Found *)b)->node->seq;
+  return (x > y) - (x < y);
+}
+
+/* Producers are older than what they are read by, so one pass in record order finds what leads to a captured slot; `skip`
+ * says so for the ones that come later. */
+static void find_leading(Search *f) {
+  if (f->n > 1) qsort(f->at, f->n, sizeof *f->at, by_record);
+  for (size_t i = 0; i < f->n; i++) {
+    PlNode *n = f->at[i].node;
+    bool leads = false;
+    for (uint32_t o = 0; o < n->nout; o++) leads |= n->slots[o].capture != 0;
+    for (uint32_t d = 0; d < n->nin && !leads; d++) leads = n->dests[d].node && n->dests[d].node->pass == f->mark && n->dests[d].node->skip;
+    f->at[i].leads = n->skip = leads;
+  }
+}
+
+/* Visits what lies on a way from the seeds to a captured slot; the seeds that do not are to be skipped. Nodes that do not
+ * lead there are as they were before: they may belong to a walk that this one runs inside of. */
+static PlStatus visit_leading(PlWalk *w) {
+  Search f = {.mark = ++pass_counter, .oldest = UINT64_MAX};
+  PlStatus s = PL_OK;
+  for (const PlNode *n = w->first; n; n = n->link)
+    for (uint32_t o = 0; o < n->nout; o++)
+      if (n->slots[o].capture && n->seq < f.oldest) f.oldest = n->seq;
+  for (PlNode *n = w->first; n && s == PL_OK; n = n->link) s = find(&f, n);
+  for (size_t i = 0; i < f.n && s == PL_OK; i++) {
+    const PlNode *n = f.at[i].node;
+    for (uint32_t d = 0; d < n->nin && s == PL_OK; d++)
+      if (n->dests[d].node) s = find(&f, n->dests[d].node);
+  }
+  if (s == PL_OK) find_leading(&f);
+  for (size_t i = 0; i < f.n; i++) {
+    f.at[i].node->pass = f.at[i].pass;
+    f.at[i].node->skip = f.at[i].skip;
+  }
+  for (size_t i = f.n; i > 0 && s == PL_OK; i--) {
+    if (f.at[i - 1].leads)
+      s = visit(w, f.at[i - 1].node);
+    else if (f.at[i - 1].pass == w->pass)
+      f.at[i - 1].node->skip = true; /* a seed */
+  }
+  for (PlNode *n = w->first; n; n = n->link) n->skip |= n->seq < f.oldest; /* a seed that was not even looked at */
+  free(f.at);
+  return s;
+}
+
+static PlStatus walk_narrow(PlWalk *w) {
+  PL_TRY(visit_leading(w));
+  for (PlNode *n = w->first; n; n = n->link)
+    for (uint32_t i = 0; i < n->nin && !n->skip; i++)
+      if (pl_walk_wants(n, i)) n->dests[i].node->pending++;
+  w->started = true;
+  /* nodes become ready while others are delivered to: those that wait for nobody are noted before */
+  size_t ready = 0, room = 0;
+  for (PlNode *n = w->first; n; n = n->link) room += n->pending == 0 && !n->skip;
+  PlNode **at = malloc((room + 1) * sizeof *at);
+  if (!at) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
+  for (PlNode *n = w->first; n; n = n->link)
+    if (n->pending == 0 && !n->skip) at[ready++] = n;
+  PlStatus s = PL_OK;
+  for (size_t i = 0; i < ready && s == PL_OK; i++) s = arrive(w, at[i]);
+  free(at);
+  while (w->nheap && s == PL_OK) s = run_node(w, heap_pop(w));
+  return s;
+}
+
 static PlStatus walk(PlWalk *w) {
+  if (w->narrow) return walk_narrow(w);
   PlNode *end_of_seeds = w->last;
   for (PlNode *n = w->first; n; n = n->link)
     for (uint32_t i = 0; i < n->nin; i++) {
@@ -348,6 +541,7 @@ static void clean(PlWalk *w) {
       pl_tensor_release(g);
     }
     n->busy = false;
+    n->skip = false;
     n->link = NULL;
     pl_node_release(n);
     n = next;
@@ -388,7 +582,7 @@ PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
   pl_keys_mute(key, mute, born, (uint32_t)-1);
   if (s != PL_OK && w->started) /* nothing of a failed tape stays behind */
     for (PlNode *n = w->first; n; n = n->link)
-      if (n->kind > PL_NODE_IDENTITY) pl_node_clear(n);
+      if (n->kind > PL_NODE_IDENTITY && !n->skip && !ends_here(w, n)) pl_node_clear(n);
   clean(w);
   return s;
 }

@@ -300,6 +300,7 @@ typedef struct Making {
 
 static PlRule *make_rule(void *ctx, PlNode *node) {
   const Making *m = ctx;
+  (void)node;
   PlJoint *j = m->j;
   int32_t n = j->nin + j->nkept;
   Kept *k = malloc(sizeof *k + (size_t)n * sizeof *k->t);
@@ -309,10 +310,16 @@ static PlRule *make_rule(void *ctx, PlNode *node) {
     free(versions);
     return NULL;
   }
-  node->has_lua = false; /* nothing of it lives outside of the engine */
   *k = (Kept){.rule = {.bwd = backward, .drop = drop, .ud = k, .again = true}, .j = j, .n = n, .versions = versions, .draws = m->draws};
   j->refs++;
-  for (int32_t i = 0; i < n; i++) k->t[i] = pl_retain(i < j->nin ? m->in[i] : m->kept[i - j->nin]);
+  PlStatus s = PL_OK;
+  for (int32_t i = 0; i < n; i++) k->t[i] = NULL;
+  for (int32_t i = 0; i < n && s == PL_OK; i++) s = pl_history_alias(&k->t[i], i < j->nin ? m->in[i] : m->kept[i - j->nin]);
+  if (s != PL_OK) {
+    drop(k);
+    free(k);
+    return NULL;
+  }
   for (int32_t i = 0; i < j->nin; i++) versions[i] = m->in[i]->storage->version;
   for (int32_t i = 0; i < j->nread; i++) versions[j->nin + i] = j->read[i]->storage->version;
   return &k->rule;
@@ -326,7 +333,7 @@ PlStatus pl_joint_run(PlJoint *j, PlTensor *const *in, PlTensor *const *x, PlTen
   PlStatus s = pl_exec_run(j->run_forward, in, res);
   if (s == PL_OK && !pl_state.grad_off) {
     Making m = {.j = j, .in = in, .kept = res + j->nout, .draws = draws};
-    s = pl_record_rule(x, j->nx, res, j->ny, NULL, j->name, make_rule, &m);
+    s = pl_record_rule(x, j->nx, res, j->ny, NULL, NULL, j->name, make_rule, &m);
     for (int32_t o = s == PL_OK ? j->nout : 0; o < n; o++) pl_tensor_release(res[o]);
   } else if (s == PL_OK)
     for (int32_t o = j->nout; o < n; o++) pl_tensor_release(res[o]);

@@ -31,9 +31,6 @@ static PlVal zero(PlMaker *g) { return pl_g_num(g, 0); }
 
 /* ---- native rules ------------------------------------------------------------------------------------ */
 
-/* Above this many elements the graph runs instead: it saves only the operands that are needed. */
-enum { NATIVE_MAX = 4096 };
-
 /* Number, or like the output: then its gradient needs neither sum nor cast. */
 static inline bool plain(const PlTensor *t, const PlTensor *out) {
   return t->a.weak || (t->a.dtype == out->a.dtype && pl_shape_equal(&t->a, &out->a));
@@ -41,11 +38,6 @@ static inline bool plain(const PlTensor *t, const PlTensor *out) {
 static bool linear_ok(PlTensor *const *in, int nin, PlTensor *const *out, const PlAttrs *attrs) {
   (void)nin, (void)attrs;
   return plain(in[0], out[0]) && plain(in[1], out[0]);
-}
-static bool mul_ok(PlTensor *const *in, int nin, PlTensor *const *out, const PlAttrs *attrs) {
-  (void)nin, (void)attrs;
-  return plain(in[0], out[0]) && plain(in[1], out[0]) &&
-         (out[0]->a.numel <= NATIVE_MAX || (in[0]->node && in[1]->node));
 }
 static bool div_ok(PlTensor *const *in, int nin, PlTensor *const *out, const PlAttrs *attrs) {
   (void)nin, (void)attrs;
@@ -78,13 +70,13 @@ static PlStatus mul_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *
 static PlStatus div_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want,
                         PlTensor **dx) {
   (void)attrs;
-  PlTensor *const in[2] = {dy[0], saved[0]};
+  PlTensor *const in[2] = {dy[0], saved[1]};
   return want[0] ? pl_apply(&pl_op_div, in, 2, NULL, &dx[0]) : PL_OK;
 }
 static const PlNative add_native = {.ok = linear_ok, .bwd = add_bwd};
 static const PlNative sub_native = {.ok = linear_ok, .bwd = sub_bwd};
-static const PlNative mul_native = {.save_in = 3, .ok = mul_ok, .bwd = mul_bwd};
-static const PlNative div_native = {.save_in = 2, .ok = div_ok, .bwd = div_bwd};
+static const PlNative mul_native = {.reads = {2, 1}, .ok = linear_ok, .bwd = mul_bwd};
+static const PlNative div_native = {.reads = {2}, .ok = div_ok, .bwd = div_bwd};
 
 /* ---- sums and products ---------------------------------------------------------------------------------- */
 

@@ -134,11 +134,12 @@ void pl_g_fail(PlMaker *g, PlStatus s);
 /* ---- native rules ----------------------------------------------------------------------------------------- */
 
 /* A hand-written gradient, kept only where measured. `ok` decides before any side effect whether it applies;
- * if not, the generic graph does. Bit i of `save_in`/`save_out` keeps input or output i. bwd computes
- * dx[i] (owned by the caller) through pl_apply, so higher orders work. saved[] holds what the masks name. */
+ * if not, the generic graph does. bwd computes
+ * dx[i] (owned by the caller) through pl_apply, so higher orders work. */
 typedef struct PlNative {
-  uint8_t save_in, save_out;
+  uint8_t reads[2]; /* bit j of reads[i]: the gradient of input i reads input j. Saved is what gradients that are wanted read */
   bool (*ok)(PlTensor *const *in, int nin, PlTensor *const *out, const PlAttrs *attrs);
+  /* saved[j]: input j, NULL where no wanted gradient reads it */
   PlStatus (*bwd)(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want,
                   PlTensor **dx);
 } PlNative;

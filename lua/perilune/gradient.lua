@@ -112,7 +112,11 @@ return function(T, core)
     end
     if retained[x] then return x end
     retained[x] = true
-    return register_hook(x, function(g) core.grad_add(x, g) end)
+    local weak = setmetatable({ x }, { __mode = "v" }) -- its history keeps the hook: no cycle through it
+    register_hook(x, function(g)
+      if weak[1] then core.grad_add(weak[1], g) end
+    end)
+    return x
   end
 
   -- local s <close> = T.scope(): frees tensors registered with s:add(t) when the block is left.
@@ -136,7 +140,7 @@ return function(T, core)
     local grads = T.grad_of({ y }, inputs, { grad_outputs = dy and { dy } or nil, retain_graph = opts.retain_graph,
       create_graph = opts.create_graph, allow_unused = true })
     for i, x in ipairs(inputs) do
-      if grads[i] then x.grad = x.grad and x.grad + grads[i] or grads[i] end
+      if grads[i] then core.adopt_grad(x, x.grad and x.grad + grads[i] or grads[i]) end
     end
   end
 end

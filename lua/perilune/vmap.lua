@@ -171,7 +171,6 @@ return function(T, core)
 
   -- A custom rule on batched tensors that keys outside of the vmap track: those keys record one rule on the tensors of
   -- all elements, whose backward, or jvp, opens the batch again. `forward` has run once then; its context serves both.
-  local outer_key = {}
   core.on_custom_batched(function(forward, backward, name, always, jvp, ctx, ...)
     local args = pack(...)
     local born, size = core.batch_innermost(...)
@@ -221,7 +220,6 @@ return function(T, core)
       end }
     local _ <close> = T.enable_grad()
     local got = pack(rule(unpack(inputs)))
-    ctx[outer_key] = { unpack(got, 1, got.n) } -- keeps the outer rule as long as the results
     local level <close> = core.batch_reopen(born, size)
     for i = 1, got.n do got[i] = core.batch_wrap(level, got[i]) end
     return unpack(got, 1, got.n)

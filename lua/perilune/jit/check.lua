@@ -128,7 +128,9 @@ return function(self, t, tensors, run, ...)
   T.no_grad(function()
     for i, w in ipairs(written) do w:detach():copy_(before[i]) end
   end)
-  for i, p in ipairs(leaves) do p.grad = grads[i] or nil end
+  for i, p in ipairs(leaves) do
+    if grads[i] then core.adopt_grad(p, grads[i]) else p.grad = nil end
+  end
   T.set_rng_state(rng)
   for optimizer, state in pairs(states) do
     local lr = {}

@@ -39,7 +39,7 @@ local function run(self, t, tensors, args)
   for _, g in ipairs(t.inner) do
     local x = tensors[g.input]
     if x.is_leaf then
-      x.grad = list[g.output]
+      core.adopt_grad(x, list[g.output])
     else -- the walk goes on into the argument's own history
       x:backward(list[g.output])
     end

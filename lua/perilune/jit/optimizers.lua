@@ -157,10 +157,13 @@ local function update(d, list)
   for i, at in next, d.at do
     local p = d.group.params[i]
     kept[i] = p.grad or false
-    p.grad = list[at]
+    core.adopt_grad(p, list[at])
   end
   d.optimizer:update(d.group)
-  for i, g in next, kept do d.group.params[i].grad = g or nil end
+  for i, g in next, kept do
+    local p = d.group.params[i]
+    if g then core.adopt_grad(p, g) else p.grad = nil end
+  end
 end
 
 --- The deferred updates; list holds the graph's outputs.

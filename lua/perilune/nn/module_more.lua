@@ -114,7 +114,7 @@ return function(base)
     if grad then
       local g = converted(grad, to)
       if not rawequal(g, grad) and not grad.grad_fn then core.rebind(grad, g) else grad = g end
-      p.grad = grad
+      core.adopt_grad(p, grad)
     end
   end
 

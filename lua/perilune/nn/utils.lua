@@ -26,7 +26,7 @@ local function grads_of(who, params)
     local g = params[i].grad
     if g and not g:is_contiguous() and overlaps(g) then -- an expanded tensor that somebody assigned
       g = g:contiguous()
-      params[i].grad = g
+      T.core.adopt_grad(params[i], g)
     end
     if g then
       n = n + 1
