@@ -576,7 +576,7 @@ describe("the memory of a checkpoint", function()
       local y = x
       for _ = 1, 5 do y = T.checkpoint(deep, y) end
       return y
-    end) < 8 * kilo)
+    end) < 9 * kilo)
   end)
 
   it("peaks in backward at one of a chain", function()
