@@ -96,6 +96,12 @@ static int graph_number(lua_State *L) {
 
 /* The attributes of op from the table at `at`. */
 static void file_attrs(lua_State *L, const PlOp *op, int at, PlAttrs *a) {
+  for (lua_pushnil(L); lua_next(L, at); lua_pop(L, 1)) {
+    int k = 0;
+    const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+    while (k < op->nattr && strcmp(op->attrs[k].name, name) != 0) k++;
+    if (k == op->nattr) l_error(L, "load_graph: %s has no attribute '%s'", op->name, name);
+  }
   pl_attrs_init(op, a);
   lua_createtable(L, 0, 1);
   lua_pushvalue(L, at);

@@ -172,7 +172,6 @@ static PlStatus grow_captures(PlFlow *f) {
     while (slots[s] >= 0) s = (s + 1) & (uint32_t)(cap - 1);
     slots[s] = f->captures[i];
   }
-  free(f->mirror.choice);
   free(f->captures);
   f->captures = slots;
   f->cap_captures = cap;

@@ -1,8 +1,11 @@
 -- SPDX-License-Identifier: MIT
 -- Graphs in files: a text that lists inputs, nodes and outputs, and beside it a safetensors file with the tensors that
--- the graph captured. The text holds names and numbers only; loading builds the graph again through the same ops that
--- made it, so a damaged file is refused by their checks. Both are replaced together, and both carry a checksum of the
--- text as it was saved: what a crash between the two left is told from a pair.
+-- the graph captured. Both are replaced together, and both carry a checksum of the text as it was saved: what a crash
+-- between the two left is told from a pair.
+--
+-- A text is not trusted. Each line is read whole, by its form; values are made once and before they are used; loading
+-- builds the graph again through the same ops that made it, whose rules check inputs and attributes, and what they
+-- say of the results must be what the line says.
 local T = require "perilune"
 local options = require "perilune.options"
 
@@ -34,12 +37,24 @@ local function attr_text(v)
   return tostring(v)
 end
 
+-- "3:f32[2x4]": an output of a node, with its type.
+local function output_text(v, dtype, shape)
+  if dtype == "none" then return v .. ":none" end
+  return ("%d:%s[%s]"):format(v, dtype, table.concat(shape, "x"))
+end
+
 local function read_number(s)
   if s == "nan" then return 0 / 0 end
   if s == "inf" then return math.huge end
   if s == "-inf" then return -math.huge end
   if not s:match("^%-?%d[%d%.eE+-]*$") then return nil end
   return tonumber(s)
+end
+
+-- A whole number that is written like one; lo and hi are its bounds.
+local function read_integer(s, lo, hi)
+  local v = s:match("^%-?%d+$") and math.tointeger(tonumber(s))
+  if v and tostring(v) == s and v >= (lo or v) and v <= (hi or v) then return v end
 end
 
 local function read_attr(s)
@@ -76,7 +91,7 @@ local function node_line(node)
   for _, key in ipairs(keys) do parts[#parts + 1] = key .. "=" .. attr_text(node.attrs[key]) end
   for i, v in ipairs(node.inputs) do inputs[i] = v and tostring(v) or "-" end
   local outputs = {}
-  for i, v in ipairs(node.outputs) do outputs[i] = tostring(v) end
+  for i, v in ipairs(node.outputs) do outputs[i] = output_text(v, node.dtypes[i], node.shapes[i]) end
   return ("node %s %s %d %d %s -> %s %s"):format(escape(node.name), node.op, node.stage, node.origin or 0,
     #inputs == 0 and "-" or table.concat(inputs, ","), #outputs == 0 and "-" or table.concat(outputs, ","),
     table.concat(parts, " "))
@@ -130,111 +145,203 @@ end
 -- ---- loading -------------------------------------------------------------------------------------------------------
 
 local readers = {}
+local MOST = 1 << 28 -- value numbers
 
 local function list_of(s)
   local out = {}
-  if s ~= "-" then for x in s:gmatch("[^,]+") do out[#out + 1] = x end end
+  if s == "-" then return out end
+  for x in (s .. ","):gmatch("([^,]*),") do out[#out + 1] = x end
   return out
 end
 
+-- The number of a value that no line before has made.
+local function new_value(state, s)
+  local v = read_integer(s, 0, MOST)
+  if not v then return nil, "value number " .. s end
+  if state.made[v] then return nil, ("value %d is made twice"):format(v) end
+  state.made[v] = true
+  return v
+end
+
+local function read_shape(s, separator)
+  local shape = {}
+  if s == "" then return shape end
+  for x in (s .. separator):gmatch("([^" .. separator .. "]*)" .. separator) do
+    local n = read_integer(x, 0)
+    if not n or #shape == 64 then return nil end
+    shape[#shape + 1] = n
+  end
+  return shape
+end
+
 function readers.input(state, line)
-  local v, name, dtype, shape, kind = line:match("^input (%d+) (%S+) (%S+) (%S+) (%S+)$")
-  if not v then return "an input line" end
-  local list = list_of(shape)
-  for i, n in ipairs(list) do list[i] = math.tointeger(tonumber(n)) end
+  local s, name, dtype, shape, kind = line:match("^input (%d+) (%S+) (%S+) (%S+) (%S+)$")
+  if not s or kind ~= "leaf" and kind ~= "fed" then return "an input line" end
+  local v, problem = new_value(state, s)
+  if not v then return problem end
+  local list = read_shape(shape == "-" and "" or shape, ",")
+  if not list then return "the sizes " .. shape end
   state.values[v] = state.graph:input(unescape(name), list, { dtype = dtype, leaf = kind == "leaf" })
 end
 
 function readers.number(state, line)
-  local v, dtype, kind, text = line:match("^number (%d+) (%S+) (%S+) (%S+)$")
-  local value = text and (read_number(text) or read_attr(text))
-  if value == nil then return "a number line" end
-  state.values[v] = core.graph_number(state.graph.flow, value, dtype, kind == "weak")
+  local s, dtype, kind, text = line:match("^number (%d+) (%S+) (%S+) (%S+)$")
+  local number = text and read_number(text)
+  if number == nil or kind ~= "weak" and kind ~= "tensor" then return "a number line" end
+  local v, problem = new_value(state, s)
+  if not v then return problem end
+  state.values[v] = core.graph_number(state.graph.flow, number, dtype, kind == "weak")
 end
 
 local function stored(state, line)
-  local v = line:match("^%a+ (%d+)$")
-  local t = v and state.tensors[v]
+  local s = line:match("^%a+ (%d+)$")
+  if not s then return "a line of a stored tensor" end
+  local v, problem = new_value(state, s)
+  if not v then return problem end
+  local t = state.tensors[s]
   if not core.is_tensor(t) then return "a tensor that the safetensors file lacks" end
   state.values[v] = t
 end
 readers.capture, readers.constant = stored, stored
 
+-- key=value behind each other → {key = value}; nil where anything else is there.
+local function read_attrs(text)
+  local attrs, at = {}, 1
+  while at <= #text do
+    local key, value, behind = text:match("^([%w_]+)=(%b{})()", at)
+    if not key then key, value, behind = text:match("^([%w_]+)=([^%s{}]+)()", at) end
+    if not key or attrs[key] ~= nil then return nil end
+    attrs[key] = read_attr(value)
+    if attrs[key] == nil then return nil end
+    at = text:match("^ ()", behind) or behind
+    if at == behind and at <= #text then return nil end
+  end
+  return attrs
+end
+
+-- Is what the op made what the line says? Files that say nothing of types were saved before types were noted.
+local function result_problem(x, said, name)
+  if said == "" then return nil end
+  if said == "none" then
+    if x then return ("%s gives an output more than the line says"):format(name) end
+    return nil
+  end
+  local dtype, size_text = said:match("^(%w+)%[([%dx]*)%]$")
+  local shape = dtype and read_shape(size_text, "x")
+  if not shape then return "the type " .. said end
+  local got = x and core.is_tensor(x) and x:dtype() .. "[" .. table.concat(x:shape(), "x") .. "]" or "nothing"
+  local want = dtype .. "[" .. table.concat(shape, "x") .. "]"
+  if got ~= want then return ("%s gives %s, the line says %s"):format(name, got, want) end
+end
+
 function readers.node(state, line)
   local name, op, stage, origin, ins, outs, rest = line:match("^node (%S+) (%S+) (%d+) (%d+) (%S+) %-> (%S+) ?(.*)$")
   if not name then return "a node line" end
-  local inputs, attrs = list_of(ins), {}
-  for i, v in ipairs(inputs) do
-    inputs[i] = v ~= "-" and state.values[v]
-    if inputs[i] == nil then return "value " .. v .. " used before it is made" end
+  local inputs, said, numbers = list_of(ins), {}, {}
+  for i, s in ipairs(inputs) do
+    local v = read_integer(s, 0, MOST)
+    inputs[i] = s ~= "-" and state.values[v or -1]
+    if inputs[i] == nil then return "value " .. s .. " used before it is made" end
   end
-  for key, text in rest:gmatch("([%w_]+)=(%b{})") do attrs[key] = read_attr(text) end
-  for key, text in rest:gsub("[%w_]+=%b{}", ""):gmatch("([%w_]+)=(%S+)") do
-    attrs[key] = read_attr(text)
-    if attrs[key] == nil then return "attribute " .. key end
+  local attrs = read_attrs(rest)
+  if not attrs then return "its attributes" end
+  local level, from = read_integer(stage, 0, 255), read_integer(origin, 0, #state.nodes)
+  if not level then return "stage " .. stage end
+  if not from then return "origin " .. origin .. " is no node before it" end
+  for i, s in ipairs(list_of(outs)) do
+    local number, type_ = s:match("^(%d+):?(.*)$")
+    if not number or #numbers >= 65536 then return "its outputs" end
+    local v, problem = new_value(state, number)
+    if not v then return problem end
+    numbers[i], said[i] = v, type_
   end
-  local made, node = core.graph_apply(state.graph.flow, op, inputs, attrs, tonumber(stage), unescape(name),
-    state.nodes[tonumber(origin)] or 0)
+  local made, node = core.graph_apply(state.graph.flow, op, inputs, attrs, level, unescape(name),
+    state.nodes[from] or 0)
+  if #made ~= #numbers then return ("%s has %d outputs, the line names %d"):format(op, #made, #numbers) end
   state.nodes[#state.nodes + 1] = node
-  for i, v in ipairs(list_of(outs)) do state.values[v] = made[i] or nil end
+  for i, v in ipairs(numbers) do
+    local problem = result_problem(made[i], said[i], op)
+    if problem then return problem end
+    state.values[v] = made[i] or nil
+  end
 end
 
 -- The node before runs after these.
 function readers.after(state, line)
   local list = line:match("^after ([%d,]+)$")
-  if not list then return "a line of nodes that come first" end
-  for _, k in ipairs(list_of(list)) do
-    local first = state.nodes[tonumber(k)]
-    if not first or first == state.nodes[#state.nodes] then return "a node that comes first but is not there" end
-    core.graph_after(state.graph.flow, state.nodes[#state.nodes], first)
+  if not list or #state.nodes == 0 then return "a line of nodes that come first" end
+  for _, s in ipairs(list_of(list)) do
+    local k = read_integer(s, 1, #state.nodes - 1)
+    if not k then return "a node that comes first but is not there" end
+    core.graph_after(state.graph.flow, state.nodes[#state.nodes], state.nodes[k])
   end
 end
+
+local TRUTH = { ["true"] = true, ["false"] = false }
 
 function readers.region(state, line)
   local policy, fraction, bytes, seeded, heavy, listed, ys, chosen =
     line:match("^region (%d) (%S+) (%-?%d+) (%a+) (%a+) (%a+) (%S+) (%S+)$")
-  if not policy or tonumber(policy) > 3 then return "a region line" end
-  local region = { policy = tonumber(policy), fraction = read_number(fraction), bytes = tonumber(bytes), ys = {},
-    seeded = seeded == "true", heavy = heavy == "true", listed = listed == "true" }
-  for i, v in ipairs(list_of(ys)) do
-    region.ys[i] = state.values[v]
+  if not policy then return "a region line" end
+  local region = { policy = read_integer(policy, 0, 3), fraction = read_number(fraction),
+    bytes = read_integer(bytes, -1), ys = {}, seeded = TRUTH[seeded], heavy = TRUTH[heavy], listed = TRUTH[listed] }
+  if not (region.policy and region.fraction and region.bytes and region.fraction <= 1)
+    or region.seeded == nil or region.heavy == nil or region.listed == nil then
+    return "a region line"
+  end
+  for i, s in ipairs(list_of(ys)) do
+    region.ys[i] = state.values[read_integer(s, 0, MOST) or -1]
     if not region.ys[i] then return "an unknown value of a region" end
   end
   if chosen ~= "-" or region.listed then
     region.choice = {}
     for i = 1, state.nodes[#state.nodes] or 0 do region.choice[i] = 0 end
-    for k, c in chosen:gmatch("(%d+):(%-?%d)") do
-      local node = state.nodes[tonumber(k)]
-      if not node then return "an unknown node of a region" end
-      region.choice[node] = tonumber(c)
+    for _, pair in ipairs(list_of(chosen)) do
+      local k, c = pair:match("^(%d+):(%-?%d)$")
+      local node = k and state.nodes[read_integer(k, 1) or 0]
+      local choice = node and read_integer(c, -1, 2)
+      if not choice then return "an unknown node of a region, or an unknown choice" end
+      region.choice[node] = choice
     end
   end
   core.graph_region(state.graph.flow, region)
 end
 
 function readers.output(state, line)
-  local v, kind, key = line:match("^output (%d+) ([#=])(.*)$")
-  local t = v and state.values[v]
+  local s, kind, key = line:match("^output (%d+) ([#=])(.*)$")
+  local t = s and state.values[read_integer(s, 0, MOST) or -1]
   if not t then return "an output line" end
-  state.outputs[kind == "#" and math.tointeger(tonumber(key)) or unescape(key)] = t
+  local name
+  if kind == "#" then
+    name = read_integer(key, 1)
+    if name ~= #state.outputs + 1 then return ("output #%s does not follow #%d"):format(key, #state.outputs) end
+  else
+    name = unescape(key)
+  end
+  if state.outputs[name] ~= nil then return "output " .. key .. " is named twice" end
+  state.outputs[name] = t
 end
 
 -- The checksum is that of the text when it was saved: a text edited since still goes with its tensors.
 function readers.pair(state, line)
+  if state.paired then return "a second pair line" end
   if line ~= "pair " .. tostring(state.pair) then
     return "its tensors (the .safetensors file beside it) come from another save; save the graph again"
   end
   state.paired = true
 end
 
-local function build(text, tensors, pair)
-  local state = { pair = pair, graph = T.graph(), values = {}, tensors = tensors, outputs = {}, nodes = {} }
+--- The graph of a text, or nil and what is wrong with it. tensors: by the number of their value; pair: the checksum
+-- that came with them.
+function M.build(text, tensors, pair)
+  local state = { pair = pair, graph = T.graph(), tensors = tensors, values = {}, made = {}, outputs = {}, nodes = {} }
   local number, done = 0, false
-  for line in text:gmatch("([^\n]*)\n") do
+  for line, at in text:gmatch("([^\n]*)\n()") do
     number = number + 1
     if number == 1 then
       if line ~= HEADER then return nil, "this is no saved graph" end
     elseif line == "end" then
+      if at <= #text then return nil, ("line %d: there is more behind the end"):format(number + 1) end
       done = true
       break
     else
@@ -250,6 +357,8 @@ local function build(text, tensors, pair)
   if next(state.outputs) == nil then return nil, "it names no outputs" end
   local ok, problem = pcall(state.graph.outputs, state.graph, state.outputs)
   if not ok then return nil, tostring(problem) end
+  ok, problem = pcall(core.graph_verify, state.graph.flow)
+  if not ok then return nil, tostring(problem) end
   return state.graph
 end
 
@@ -264,7 +373,7 @@ function M.load(path)
   local tensors, message, code = T.load(path .. ".safetensors")
   if not tensors then return nil, message, code end
   for name, t in pairs(tensors) do tensors[name] = t:to(T.get_default_device()) end
-  local g, problem = build(text, tensors, message[PAIR])
+  local g, problem = M.build(text, tensors, message[PAIR])
   if not g then return nil, ("%s: %s"):format(path, problem), "format" end
   return g, tensors
 end

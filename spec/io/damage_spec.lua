@@ -1,10 +1,13 @@
 -- SPDX-License-Identifier: MIT
--- Damaged files of the formats that have no spec of their own here: safetensors, IDX, TensorBoard's events.
+-- Damaged files of the formats that have no spec of their own here: safetensors, IDX, TensorBoard's events, saved
+-- graphs.
 -- spec/support/mutate.lua says how to run it for longer.
 
 local T = require "perilune"
+local live = require "spec.support.live"
 local mutate = require "spec.support.mutate"
 local events = require "perilune.command.events"
+local graphs = require "spec.support.graph_texts"
 
 -- The bytes of a file that f(path) writes.
 local function bytes_of(f)
@@ -73,5 +76,45 @@ describe("damaged files of", function()
       at = at + 16 + n
     end
     assert.equal("", mutate.fuzz(list, events.summary, { wrap = framed, all_may_pass = true }))
+  end)
+
+  it("saved graphs are refused, or are graphs that plan and run", function()
+    local texts, by_text = graphs.make()
+    local taken, count, first = 0, mutate.COUNT * 8, mutate.FIRST
+    local before = live.blocks(T)
+    for i, text in ipairs(texts) do assert.is_true(graphs.try(text, by_text[i])) end
+    for seed = first, first + count - 1 do
+      local k = seed % #texts + 1
+      local good = { texts[k], texts[k], texts[seed // 7 % #texts + 1] }
+      local ok, is_graph, problem = pcall(graphs.try, mutate.damage_text(good, seed), by_text[k])
+      assert(ok, ("text %d raises %s"):format(seed, tostring(is_graph)))
+      assert(is_graph or type(problem) == "string", ("text %d gives no reason"):format(seed))
+      if is_graph then taken = taken + 1 end
+    end
+    assert.equal(0, live.blocks(T) - before)
+    assert.is_true(taken < count)
+    print(("damaged graphs: %d texts, %d of them still graphs"):format(count, taken))
+  end)
+
+  it("saved graphs' tensors are refused", function()
+    local path = os.tmpname()
+    local g = T.graph()
+    g:outputs { g:input("x", { 2, 3 }) * T.rand(2, 3) + T.rand(3) }
+    assert(T.save_graph(path, g))
+    local text, bytes = mutate.read(path), mutate.read(path .. ".safetensors")
+    os.remove(path)
+    os.remove(path .. ".safetensors")
+    local function load(p) -- the damaged file is that of the tensors
+      local to = p .. ".graph"
+      local f = assert(io.open(to, "wb"))
+      f:write(text)
+      f:close()
+      assert(os.rename(p, to .. ".safetensors"))
+      local loaded, message, code = T.load_graph(to)
+      os.remove(to)
+      os.remove(to .. ".safetensors")
+      return loaded, message, code
+    end
+    assert.equal("", mutate.fuzz({ bytes }, load))
   end)
 end)

@@ -10,6 +10,7 @@ local M = {}
 
 local COUNT = tonumber(os.getenv "PERILUNE_FUZZ_FILES") or 250
 local FIRST = tonumber(os.getenv "PERILUNE_FUZZ_SEED") or 1
+M.COUNT, M.FIRST = COUNT, FIRST
 local CODES = { io = true, format = true, unsupported = true }
 
 -- A generator of its own: busted's and the user's random state stay as they are.
@@ -51,6 +52,77 @@ function M.damage(bytes, seed)
     end
   end
   return bytes
+end
+
+-- ---- texts of lines and words ----------------------------------------------------------------------------------
+
+local NUMBERS = { "0", "1", "2", "3", "-1", "-2", "16", "17", "64", "255", "256", "65536", "2147483647", "2147483648",
+  "4294967296", "9223372036854775807", "-9223372036854775808", "9223372036854775808", "1e300", "nan", "inf", "-inf",
+  "0.5", "1.0", "00", "-" }
+
+local function split(text)
+  local words = {}
+  for word in text:gmatch("[%w_%.%%]*[^%w_%.%%]+") do words[#words + 1] = word end
+  return words
+end
+
+local function lines_of(text)
+  local lines = {}
+  for line in text:gmatch("[^\n]*\n") do lines[#lines + 1] = line end
+  return lines
+end
+
+local function change_words(int, line, other)
+  local words, what = split(line), int(1, 9)
+  if #words == 0 then return line end
+  local at = int(1, #words)
+  if what == 1 then
+    table.remove(words, at)
+  elseif what == 2 then
+    local k = int(1, #words)
+    words[at], words[k] = words[k], words[at]
+  elseif what == 3 then
+    words[at] = (words[at]:gsub("^[%w_%.%%]+", NUMBERS[int(1, #NUMBERS)]))
+  elseif what == 4 then
+    table.insert(words, at, words[int(1, #words)])
+  elseif what == 5 then
+    local more = split(other)
+    if #more > 0 then words[at] = more[int(1, #more)] end
+  else -- a number becomes one near it
+    words[at] = words[at]:gsub("^%-?%d+", function(n)
+      local v = math.tointeger(tonumber(n))
+      return v and tostring(v + int(-2, 2))
+    end)
+  end
+  return table.concat(words)
+end
+
+--- A text of lines with one to four damages: words and numbers of a line, lines out, twice, in another order, or from
+-- another good text; now and then damaged as bytes are.
+function M.damage_text(good, seed)
+  local int = generator(seed)
+  int(0, 1)
+  local text, other = good[int(1, #good)], lines_of(good[int(1, #good)])
+  if int(1, 16) == 1 then return M.damage(text, seed) end
+  local lines = lines_of(text)
+  for _ = 1, math.max(1, int(-4, 3)) do
+    local at, what = int(1, math.max(#lines, 1)), int(1, 24)
+    if #lines == 0 then break end
+    if what == 1 then
+      table.remove(lines, at)
+    elseif what == 2 then
+      table.insert(lines, int(1, #lines + 1), lines[at])
+    elseif what == 3 then
+      local k = int(1, #lines)
+      lines[at], lines[k] = lines[k], lines[at]
+    elseif what == 4 then
+      lines[at] = other[int(1, #other)]
+    else
+      lines[at] = change_words(int, lines[at], other[int(1, #other)])
+      if lines[at]:sub(-1) ~= "\n" then lines[at] = lines[at] .. "\n" end
+    end
+  end
+  return table.concat(lines)
 end
 
 local function write(path, bytes)
