@@ -16,7 +16,7 @@ static bool is_leaf(const PlTensor *t) {
   PlNode *n;
   uint32_t slot;
   return t->node && pl_state.ambient && pl_entry_get(t, pl_state.ambient, &n, &slot) && n->kind == PL_NODE_LEAF &&
-         n->u.target == t;
+         (n->u.target == t || !n->u.target); /* which is cut when the leaf's last Lua object goes */
 }
 
 /* Dims of a base in the order in which its elements lie in memory, largest stride first; false if they leave gaps. */
