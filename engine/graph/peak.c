@@ -4,7 +4,7 @@
  * is computed again on the way. So a value may be computed several times, and each time lives as briefly as it can.
  * A round does that to a batch of stores, cheapest operations per byte first, and stands if no more is alive at the most then,
  * else half of the batch is tried. The best plan met is taken. Rounds are bounded, and by WORK nodes planned in all. */
-#include "engine/graph/peak.h"
+#include "engine/graph/peak_inside.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,6 @@ enum {
   MOST_ROUNDS = 400,
   MOST_FAILED = 12, /* one after the other */
   MOST_LEVEL = 32,  /* rounds, one after the other, after which as much is alive as before */
-  CLOSURE = 64,    /* nodes computed again for one store */
   TRIED = 2, MOST_TRIED = 3, /* till less is alive; twice as often where it lies idle */
   BATCH = 8        /* a round gives up to a part of so many of the peak */
 };
@@ -23,31 +22,7 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a g
 
 /* ---- what is alive --------------------------------------------------------------------------------------- */
 
-typedef struct Use {
-  int32_t at_most; /* last reader that is no node of this backward half; -1 */
-  int32_t first, last; /* of all readers and the maker */
-} Use;
-
-typedef struct Peak {
-  PlPlan *p;        /* the plan so far, without places */
-  int32_t stage;
-  uint8_t *may;     /* per node: may be computed again; plus TRIED for each time that this was tried in vain */
-  /* of p, made anew for each round */
-  int64_t most;     /* bytes alive at once in the arena */
-  int32_t at, until, places; /* the moment, the first of so many */
-  Use *use;         /* per store */
-  int32_t *use_at, *uses; /* store → nodes that read it, views aside, in order */
-  int32_t *kin;     /* per store: the next one that holds the same result of the same node; a ring */
-  int32_t *writes;  /* per store: the first node that writes it, nnodes: none; and behind nstores the last, -1 */
-  int32_t *cut, *from; /* per store: computed again before this node, idle since that; -1 */
-  int32_t *low, *high; /* per store: where copies of this round read it */
-  /* chosen in this round */
-  int32_t *pick;
-  int32_t npick;
-  uint8_t *banned;  /* per store */
-} Peak;
-
-static void drop(Peak *k) {
+static void drop(PlPeak *k) {
   free(k->use);
   free(k->use_at);
   free(k->uses);
@@ -58,11 +33,7 @@ static void drop(Peak *k) {
   k->banned = NULL;
 }
 
-static int32_t root_of(const PlFlow *f, int32_t i) {
-  return f->nodes[i].flags & PL_FN_MIRROR && f->nodes[i].origin >= 0 ? f->nodes[i].origin : i;
-}
-
-static void list_uses(Peak *k) {
+static void list_uses(PlPeak *k) {
   const PlFlow *f = k->p->flow;
   int32_t ns = f->nstores;
   memset(k->use_at, 0, ((size_t)ns + 2) * sizeof *k->use_at);
@@ -87,13 +58,13 @@ static void list_uses(Peak *k) {
   }
 }
 
-static void sum_up(Peak *k) {
+static void sum_up(PlPeak *k) {
   const PlFlow *f = k->p->flow;
   int32_t ns = f->nstores;
   for (int32_t s = 0; s < ns; s++) {
     const PlFValue *v = &f->vals[f->stores[s].first];
-    Use *u = &k->use[s];
-    *u = (Use){.at_most = -1, .first = v->node, .last = v->node};
+    PlPeakUse *u = &k->use[s];
+    *u = (PlPeakUse){.at_most = -1, .first = v->node, .last = v->node};
     for (int32_t e = k->use_at[s]; e < k->use_at[s + 1]; e++) {
       u->last = k->uses[e];
       if (f->nodes[k->uses[e]].stage != k->stage) u->at_most = k->uses[e];
@@ -112,12 +83,12 @@ static void sum_up(Peak *k) {
 }
 
 /* Results of a node and of its copies in one ring per result. */
-static void find_kin(Peak *k) {
+static void find_kin(PlPeak *k) {
   const PlFlow *f = k->p->flow;
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlFNode *n = &f->nodes[i];
     if (n->flags & (PL_FN_VIEW | PL_FN_MUTATES)) continue;
-    int32_t r = root_of(f, i);
+    int32_t r = pl_peak_root(f, i);
     for (int32_t o = 0; o < n->nout; o++) {
       int32_t s = f->vals[n->first + o].store;
       k->kin[s] = s;
@@ -129,7 +100,7 @@ static void find_kin(Peak *k) {
   }
 }
 
-static PlStatus find_peak(Peak *k) {
+static PlStatus find_peak(PlPeak *k) {
   const PlPlan *p = k->p;
   int32_t n = p->flow->nnodes;
   int64_t *live = calloc((size_t)n + 2, sizeof *live), now = 0;
@@ -159,7 +130,7 @@ static PlStatus find_peak(Peak *k) {
 }
 
 /* Lists for p, whose buffers are known. */
-static PlStatus look(Peak *k) {
+static PlStatus look(PlPeak *k) {
   const PlFlow *f = k->p->flow;
   size_t ns = (size_t)f->nstores + 2, edges = 1;
   for (int32_t i = 0; i < f->nnodes; i++) edges += (size_t)f->nodes[i].nin;
@@ -184,68 +155,18 @@ static PlStatus look(Peak *k) {
 
 /* ---- what can be given up --------------------------------------------------------------------------------- */
 
-/* Of the results like store s one that is alive in front of node u, whatever was chosen in this round; -1. */
-static int32_t alive(const Peak *k, int32_t s, int32_t u) {
-  for (int32_t t = s, first = 1; t != s || first; t = k->kin[t], first = 0)
-    if (k->use[t].first < u && k->use[t].last >= u && !(k->cut[t] >= u && k->from[t] < u)) return t;
-  return -1;
-}
-
-/* Would node i, run in front of u, read leaves as they were? */
-static bool unwritten(const Peak *k, int32_t s, int32_t i, int32_t u) {
-  const int32_t ns = k->p->flow->nstores;
-  return k->writes[s] >= u || k->writes[ns + s] < i;
-}
-
-typedef struct Closure {
-  int32_t node[CLOSURE]; /* roots; what they read comes first */
-  int32_t n;
-  int32_t read[2 * CLOSURE], nread; /* stores alive that they read */
-  double flops;
-} Closure;
-
-/* Adds node i (a root) after what it reads and is not alive in front of u. false: it cannot be. */
-static bool close_over(const Peak *k, Closure *c, int32_t i, int32_t u, int depth) {
-  const PlFlow *f = k->p->flow;
-  const PlFNode *n = &f->nodes[i];
-  if (!(k->may[i] & 1) || depth > CLOSURE) return false;
-  for (int32_t j = 0; j < n->nin; j++) {
-    if (n->in[j] < 0) continue;
-    int32_t s = f->vals[n->in[j]].store;
-    const PlFValue *v = &f->vals[f->stores[s].first];
-    if (v->kind != PL_FV_NODE) {
-      if (!unwritten(k, s, i, u)) return false;
-      continue;
-    }
-    if (f->nodes[v->node].flags & PL_FN_MUTATES) return false;
-    bool there = false;
-    int32_t r = root_of(f, v->node), t = alive(k, s, u);
-    for (int32_t q = 0; q < c->n && !there; q++) there = c->node[q] == r;
-    if (there) continue;
-    if (t >= 0) {
-      if (c->nread == 2 * CLOSURE) return false;
-      c->read[c->nread++] = t;
-    } else if (!close_over(k, c, r, u, depth + 1))
-      return false;
-  }
-  if (c->n == CLOSURE) return false;
-  c->node[c->n++] = i;
-  c->flops += n->flops + 1;
-  return true;
-}
-
 /* The reader in front of which s could be computed again to be given up at the moment, and the last one before that; -1: there
  * is none, or others than this backward half read it afterwards. Best is what lies idle at the moment. In a group that is one
  * moment, what it reads could be made inside, and what it makes for later could be made later: it may take no memory then. */
-static int32_t idle_until(const Peak *k, int32_t s, int32_t *since, bool *idle) {
+static int32_t idle_until(const PlPeak *k, int32_t s, int32_t *since, bool *idle) {
   const PlFlow *f = k->p->flow;
   const PlFValue *v = &f->vals[f->stores[s].first];
   if (v->kind != PL_FV_NODE || k->banned[s]) return -1;
   const PlFNode *n = &f->nodes[v->node];
   const PlBuffer *b = &k->p->buffers[k->p->buffer[s]];
-  const Use *u = &k->use[s];
+  const PlPeakUse *u = &k->use[s];
   if (b->place != PL_AT_ARENA || b->birth > k->until || b->death < k->at || u->first > k->until || u->last < k->at) return -1;
-  if (n->flags & (PL_FN_VIEW | PL_FN_MUTATES) || !(k->may[root_of(f, v->node)] & 1)) return -1;
+  if (n->flags & (PL_FN_VIEW | PL_FN_MUTATES) || !(k->may[pl_peak_root(f, v->node)] & 1)) return -1;
   const bool made = u->first >= k->at;
   if (k->at == k->until && made) return -1;
   *since = -1;
@@ -258,7 +179,7 @@ static int32_t idle_until(const Peak *k, int32_t s, int32_t *since, bool *idle) 
     }
     if (i <= k->until && k->at == k->until) return -1;
     if (i <= k->until) *idle = false;
-    if (k->may[root_of(f, v->node)] >= TRIED * (*idle ? 2 * MOST_TRIED : MOST_TRIED)) return -1;
+    if (k->may[pl_peak_root(f, v->node)] >= TRIED * (*idle ? 2 * MOST_TRIED : MOST_TRIED)) return -1;
     if (u->at_most >= i || (*since < 0 && !(n->flags & PL_FN_MIRROR))) return -1; /* else it would not run at all */
     if (*since < 0) *since = v->node;
     return i;
@@ -281,25 +202,18 @@ static int by_cost(const void *a, const void *b) {
   return x->s < y->s ? -1 : x->s > y->s;
 }
 
-static bool close_store(const Peak *k, Closure *c, int32_t s, int32_t u) {
-  const PlFlow *f = k->p->flow;
-  c->n = c->nread = 0;
-  c->flops = 0;
-  return close_over(k, c, root_of(f, f->vals[f->stores[s].first].node), u, 0);
-}
-
 /* Chooses stores until an eighth of the peak is given up; a store that others of the round now need is left for the next. */
-static PlStatus choose(Peak *k) {
+static PlStatus choose(PlPeak *k) {
   const PlFlow *f = k->p->flow;
   Offer *offer = malloc(((size_t)f->nstores + 1) * sizeof *offer);
-  Closure c;
+  PlPeakClosure c;
   if (!offer) return no_memory();
   int32_t n = 0;
   for (int32_t s = 0; s < f->nstores; s++) {
     int32_t since;
     bool idle;
     int32_t u = idle_until(k, s, &since, &idle);
-    if (u < 0 || f->stores[s].bytes == 0 || !close_store(k, &c, s, u)) continue;
+    if (u < 0 || f->stores[s].bytes == 0 || !pl_peak_close(k, &c, s, u)) continue;
     offer[n++] = (Offer){c.flops / (double)f->stores[s].bytes, s, u, since, idle};
   }
   qsort(offer, (size_t)n, sizeof *offer, by_cost);
@@ -309,13 +223,13 @@ static PlStatus choose(Peak *k) {
     int32_t s = offer[j].s, u = offer[j].u;
     if (!offer[j].idle && offer[0].idle) break; /* only where nothing else is left */
     if (k->low[s] >= 0 && k->low[s] <= u && k->high[s] > offer[j].since) continue;
-    if (!close_store(k, &c, s, u) || c.flops > 1.5 * offer[j].cost * (double)f->stores[s].bytes + 1) continue;
+    if (!pl_peak_close(k, &c, s, u) || c.flops > 1.5 * offer[j].cost * (double)f->stores[s].bytes + 1) continue;
     for (int32_t q = 0; q < c.nread; q++) {
       int32_t t = c.read[q];
       if (k->low[t] < 0 || u < k->low[t]) k->low[t] = u;
       if (u > k->high[t]) k->high[t] = u;
     }
-    uint8_t *may = &k->may[root_of(f, f->vals[f->stores[s].first].node)];
+    uint8_t *may = &k->may[pl_peak_root(f, f->vals[f->stores[s].first].node)];
     if (*may < 2 * TRIED * MOST_TRIED) *may += TRIED;
     k->cut[s] = u;
     k->from[s] = offer[j].since;
@@ -326,233 +240,24 @@ static PlStatus choose(Peak *k) {
   return PL_OK;
 }
 
-/* ---- doing it ----------------------------------------------------------------------------------------------- */
-
-typedef struct Trial {
-  const Peak *k;
-  PlFlow *f;         /* a clone, which grows */
-  int32_t nnodes, nvals, nstores; /* before */
-  int32_t *order, n, cap;
-  int32_t *again;    /* per store: the copy that readers from now on read, -1 */
-  int32_t *temp;     /* per node: its copy for the store at hand, -1 */
-  PlFVal *view;      /* per value of a view: its copy, -1 */
-  int32_t *seen, nseen, nview; /* nodes with a temp; values of views with a copy */
-  PlFVal *views;
-  int32_t copies;
-  double flops;
-} Trial;
-
-static PlStatus put(Trial *t, int32_t node) {
-  if (t->n == t->cap) {
-    int32_t *more = realloc(t->order, 2 * (size_t)t->cap * sizeof *more);
-    if (!more) return no_memory();
-    t->order = more;
-    t->cap *= 2;
-  }
-  t->order[t->n++] = node;
-  return PL_OK;
-}
-
-static PlStatus repeat(Trial *t, int32_t i, const PlFVal *in, int32_t *node) {
-  PlFlow *f = t->f;
-  PL_TRY(pl_mirror_repeat(f, i, t->k->stage, in, node));
-  if (!(f->nodes[i].flags & PL_FN_VIEW)) {
-    t->copies++;
-    t->flops += f->nodes[i].flops;
-  }
-  return put(t, *node);
-}
-
-/* Value v as it is read in front of node u by a copy (again_only: by node u itself, which reads copies that stay). */
-static PlStatus fetch(Trial *t, PlFVal v, int32_t u, bool again_only, PlFVal *out) {
-  PlFlow *f = t->f;
-  *out = v;
-  if (v < 0 || v >= t->nvals) return PL_OK;
-  int32_t i = f->vals[v].node, s = f->vals[v].store;
-  if (i < 0 || f->vals[v].dtype == PL_NDTYPE) return PL_OK;
-  if (f->nodes[i].flags & PL_FN_VIEW) {
-    PlFVal in, *list;
-    int32_t node;
-    if (again_only && (t->again[s] < 0 || i >= t->k->cut[s])) return PL_OK; /* made behind the copy: it shows that */
-    PL_TRY(fetch(t, f->nodes[i].in[0], u, again_only, &in));
-    if (in == f->nodes[i].in[0]) return PL_OK;
-    if (t->view[v] >= 0) {
-      *out = t->view[v];
-      return PL_OK;
-    }
-    list = pl_flow_alloc(f, (size_t)f->nodes[i].nin * sizeof *list + 1);
-    if (!list) return no_memory();
-    memcpy(list, f->nodes[i].in, (size_t)f->nodes[i].nin * sizeof *list);
-    list[0] = in;
-    PL_TRY(repeat(t, i, list, &node));
-    *out = f->nodes[node].first;
-    t->view[v] = *out;
-    t->views[t->nview++] = v;
-    return PL_OK;
-  }
-  if (again_only) {
-    if (t->again[s] >= 0) *out = f->nodes[t->again[s]].first + f->vals[v].slot;
-    return PL_OK;
-  }
-  if (f->nodes[i].flags & PL_FN_MUTATES) return PL_OK;
-  int32_t r = root_of(t->k->p->flow, i);
-  if (t->temp[r] >= 0) {
-    *out = f->nodes[t->temp[r]].first + f->vals[v].slot;
-    return PL_OK;
-  }
-  int32_t like = alive(t->k, s, u);
-  if (like < 0) PL_FAIL(PL_ERR_STATE, "recomputation reads %s where it is not alive", f->nodes[i].name);
-  int32_t by = t->again[like] >= 0 ? t->again[like] : f->vals[f->stores[like].first].node;
-  *out = f->nodes[by].first + f->vals[v].slot;
-  return PL_OK;
-}
-
-static void forget(Trial *t) {
-  while (t->nseen > 0) t->temp[t->seen[--t->nseen]] = -1;
-  while (t->nview > 0) t->view[t->views[--t->nview]] = -1;
-}
-
-static int ascending(const void *a, const void *b) { return *(const int32_t *)a - *(const int32_t *)b; }
-
-/* Store s again in front of node u; what it needs in the order of the originals, so that what is needed late comes late. */
-static PlStatus emit(Trial *t, int32_t s, int32_t u) {
-  PlFlow *f = t->f;
-  Closure c;
-  if (!close_store(t->k, &c, s, u)) PL_FAIL(PL_ERR_STATE, "recomputation cannot reach what it chose");
-  int32_t node = -1;
-  forget(t);
-  qsort(c.node, (size_t)c.n, sizeof *c.node, ascending);
-  for (int32_t q = 0; q < c.n; q++) {
-    int32_t i = c.node[q];
-    PlFVal *in = pl_flow_alloc(f, (size_t)f->nodes[i].nin * sizeof *in + 1);
-    if (!in) return no_memory();
-    for (int32_t j = 0; j < f->nodes[i].nin; j++) PL_TRY(fetch(t, f->nodes[i].in[j], u, false, &in[j]));
-    PL_TRY(repeat(t, i, in, &node));
-    t->temp[i] = node;
-    t->seen[t->nseen++] = i;
-  }
-  forget(t);
-  t->again[s] = node;
-  return PL_OK;
-}
-
-static PlStatus rewrite(Trial *t) {
-  PlFlow *f = t->f;
-  for (int32_t i = 0; i < t->nnodes; i++) {
-    for (int32_t q = 0; q < t->k->npick; q++)
-      if (t->k->cut[t->k->pick[q]] == i) PL_TRY(emit(t, t->k->pick[q], i));
-    if (f->nodes[i].stage == t->k->stage)
-      for (int32_t j = 0; j < f->nodes[i].nin; j++) {
-        PlFVal v;
-        PL_TRY(fetch(t, f->nodes[i].in[j], i, true, &v));
-        f->nodes[i].in[j] = v;
-      }
-    PL_TRY(put(t, i));
-  }
-  return PL_OK;
-}
-
-/* Copies that nobody reads any more go; who waited for one waits for what it repeated. */
-static void sweep(Trial *t, uint8_t *read) {
-  PlFlow *f = t->f;
-  for (int32_t o = 0; o < f->noutputs; o++) read[f->outputs[o]] = 1;
-  for (int32_t j = t->n - 1; j >= 0; j--) {
-    PlFNode *n = &f->nodes[t->order[j]];
-    bool any = !(n->flags & PL_FN_MIRROR);
-    for (int32_t o = 0; o < n->nout && !any; o++) any = read[n->first + o];
-    if (!any) {
-      n->flags |= PL_FN_DEAD;
-      if (!(n->flags & PL_FN_VIEW)) {
-        t->copies--;
-        t->flops -= n->flops;
-      }
-      continue;
-    }
-    for (int32_t q = 0; q < n->nin; q++)
-      if (n->in[q] >= 0) read[n->in[q]] = 1;
-  }
-  for (int32_t i = 0; i < f->nnodes; i++)
-    for (int32_t q = 0; q < f->nodes[i].nafter; q++) {
-      const PlFNode *b = &f->nodes[f->nodes[i].after[q]];
-      if (b->flags & PL_FN_DEAD && b->origin >= 0) f->nodes[i].after[q] = b->origin;
-    }
-}
-
-/* may[] of the new nodes, in their new order. */
-static uint8_t *carry(const Trial *t, const uint8_t *may) {
-  uint8_t *out = malloc((size_t)t->n + 1);
-  int32_t n = 0;
-  for (int32_t j = 0; out && j < t->n; j++) {
-    int32_t i = t->order[j];
-    if (!(t->f->nodes[i].flags & PL_FN_DEAD)) out[n++] = i < t->nnodes ? may[i] : 0;
-  }
-  return out;
-}
-
-/* The plan with the chosen stores given up; *may goes with it. */
-static PlStatus try_out(const Peak *k, PlPlan **out, uint8_t **may) {
-  PlPlan *c = calloc(1, sizeof *c);
-  if (!c) return no_memory();
-  *c = (PlPlan){.refs = 1, .copies = k->p->copies, .extra_flops = k->p->extra_flops};
-  PlStatus s = pl_flow_clone(&c->flow, k->p->flow);
-  if (s != PL_OK) {
-    pl_plan_release(c);
-    return s;
-  }
-  PlFlow *f = c->flow;
-  size_t nn = (size_t)f->nnodes + 1, nv = (size_t)f->nvals + 1, ns = (size_t)f->nstores + 1;
-  Trial t = {.k = k, .f = f, .nnodes = f->nnodes, .nvals = f->nvals, .nstores = f->nstores, .cap = (int32_t)(2 * nn)};
-  t.order = malloc((size_t)t.cap * sizeof *t.order);
-  t.again = malloc((ns + 2 * nn) * sizeof *t.again);
-  t.view = malloc(2 * nv * sizeof *t.view);
-  uint8_t *read = NULL;
-  s = t.order && t.again && t.view ? PL_OK : no_memory();
-  if (s == PL_OK) {
-    t.temp = t.again + ns;
-    t.seen = t.temp + nn;
-    t.views = t.view + nv;
-    memset(t.again, 0xff, (ns + nn) * sizeof *t.again);
-    memset(t.view, 0xff, nv * sizeof *t.view);
-    s = rewrite(&t);
-  }
-  if (s == PL_OK && !(read = calloc((size_t)f->nvals + 1, 1))) s = no_memory();
-  if (s == PL_OK) {
-    sweep(&t, read);
-    c->copies += t.copies;
-    c->extra_flops += t.flops;
-    *may = carry(&t, k->may);
-    s = *may ? pl_flow_compact(f, t.order) : no_memory();
-  }
-  if (s == PL_OK) s = pl_plan_live(c);
-  free(t.order);
-  free(t.again);
-  free(t.view);
-  free(read);
-  if (s == PL_OK)
-    *out = c;
-  else
-    pl_plan_release(c);
-  return s;
-}
-
 /* ---- rounds --------------------------------------------------------------------------------------------------- */
 
 /* One round: *stood is 0 if nothing was given up, 1 if there is nothing to be given up, 2 if as much is alive at the most as
  * before, though elsewhere, and 3 if less is. */
-static PlStatus round_of(Peak *k, int64_t *work, bool level, int *stood) {
+static PlStatus round_of(PlPeak *k, int64_t *work, bool level, int *stood) {
   *stood = 0;
   PL_TRY(choose(k));
   if (k->npick == 0) *stood = 1;
   while (k->npick > 0 && *stood == 0 && *work > 0) { /* halves each time */
-    Peak next = {.stage = k->stage};
+    PlPeak next = {.stage = k->stage};
     PL_TRY(plk_poll());
     *work -= k->p->flow->nnodes;
-    PlStatus s = try_out(k, &next.p, &next.may);
+    PlStatus s = pl_peak_apply(k, &next.p, &next.may);
     if (s == PL_OK) s = look(&next);
     if (s == PL_OK && next.most <= k->most)
       *stood = next.most < k->most ? 3 : level || next.places < k->places ? 2 : 0;
     if (*stood) {
-      Peak was = *k;
+      PlPeak was = *k;
       *k = next;
       next = was;
     } else if (s == PL_OK) {
@@ -568,7 +273,7 @@ static PlStatus round_of(Peak *k, int64_t *work, bool level, int *stood) {
   return PL_OK;
 }
 
-static PlStatus rounds(Peak *k, PlPlan **best, int64_t enough) {
+static PlStatus rounds(PlPeak *k, PlPlan **best, int64_t enough) {
   int64_t work = WORK, most = k->most;
   for (int round = 0, failed = 0, level = 0; round < MOST_ROUNDS && failed < MOST_FAILED && level < MOST_LEVEL && work > 0; round++) {
     int stood;
@@ -588,13 +293,11 @@ static PlStatus rounds(Peak *k, PlPlan **best, int64_t enough) {
 }
 
 PlStatus pl_peak_lower(PlPlan **plan, const PlMirror *m, int64_t enough) {
-  Peak k = {.p = *plan, .stage = m->stage};
+  PlPeak k = {.p = *plan, .stage = m->stage};
   k.p->refs++;
   k.may = calloc((size_t)k.p->flow->nnodes + 1, 1);
   PlStatus s = k.may ? PL_OK : no_memory();
-  /* forward nodes stand in m's order; copies are asked about by the node they repeat */
-  for (int32_t i = 0, j = 0; s == PL_OK && i < k.p->flow->nnodes && j < m->first; i++)
-    if (!(k.p->flow->nodes[i].flags & PL_FN_MIRROR)) k.may[i] = m->may[j++];
+  if (s == PL_OK) memcpy(k.may, m->may, (size_t)m->first); /* copies come behind; they are asked about by the node they repeat */
   if (s == PL_OK) s = pl_plan_live(k.p);
   if (s == PL_OK) s = look(&k);
   if (s == PL_OK) s = rounds(&k, plan, enough);

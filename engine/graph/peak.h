@@ -6,8 +6,8 @@
 #include "engine/graph/mirror.h"
 #include "engine/graph/plan.h"
 
-/* *plan, whose flow is m's with or without copies, becomes one with less alive at once, as far as rounds bring it, or until the
- * peak is at most `enough`. Buffers are known afterwards, their places are not. */
+/* *plan, whose flow is m's, with copies behind its forward nodes or without, becomes one with less alive at once, as far as
+ * rounds bring it, or until the peak is at most `enough`. Buffers are known afterwards, their places are not. */
 PlStatus pl_peak_lower(PlPlan **plan, const PlMirror *m, int64_t enough);
 
 #endif
