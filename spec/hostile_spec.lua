@@ -67,6 +67,7 @@ local FOUND = {
   { "embedding_bwd", { "f64[2,3]", "i64[7]" }, { rows = 4 } },
   { "embedding_bwd", { "f64[2,3]", "i64[2]" }, { rows = 4, padding_idx = 900 } },
   { "masked_select_bwd", { "f64[0]", "bool[3,4]" }, { shape = { 3, 400 } } },
+  { "index_bwd", { "f64[2,4]", "bool[2]" }, { index_base = 1, shape = { 2, 400 } } },
   { "tile_bwd", { "f64[2]" }, { dims = { 3 }, shape = { 4 } } },
   { "repeat_interleave_bwd", { "f64[2]" }, { repeats = 3, shape = { 4 } } },
   { "repeat_each_bwd", { "f64[2]", "i64[5]" }, { shape = { 4 } } },

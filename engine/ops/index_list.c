@@ -54,9 +54,12 @@ const PlOp pl_op_index = {
     .grad = index_grad, PL_KERNEL(index),
 };
 
+/* Of a mask only the values tell how many positions there are: there the kernel looks. */
 static PlStatus index_bwd_infer(PlInfer *c) {
   PlkIndexPlan plan;
   PL_TRY(pl_index_infer_shape(c, 0));
+  for (int i = 1; i < c->nin; i++)
+    if (c->in[i]->dtype == PL_BOOL) return PL_OK;
   PL_TRY(plan_of(c, 1, 1, c->out[0].ndim, c->out[0].shape, &plan));
   return pl_check_shape(c, 0, plan.ndim, plan.shape);
 }

@@ -204,6 +204,9 @@ PlStatus plk_cpu_index_bwd(const PlkCall *call) {
   int64_t *offs;
   PL_TRY(plk_cpu_index_plan(call->name, dx->ndim, dx->shape, call->nin - 1, index, given ? pl_attr_n(a, 1) : 0,
                             given ? pl_attr_list(a, 1) : NULL, &plan));
+  bool fits = dy->ndim == plan.ndim; /* with masks the plan depends on values, which no infer rule has looked at */
+  for (int d = 0; fits && d < plan.ndim; d++) fits = dy->shape[d] == plan.shape[d];
+  if (!fits) PL_FAIL(PL_ERR_SHAPE, "%s: dy does not have the shape of what the indices select", call->name);
   PL_TRY(plk_plan_offsets(call->name, &plan, index, dx->shape, dx->strides, pl_attr_i(a, 2), &offs));
   PlkRows r = {.table = dx->data, .rows = dy->data, .offs = offs, .dtype = (PlDtype)dx->dtype, .alpha = 1.0, .ialpha = 1};
   plk_plan_rows(&r, &plan, dx->ndim, dx->shape, dx->strides);
