@@ -6,11 +6,14 @@
 #include "bindings/kept.h"
 #include "bindings/lib.h"
 #include "bindings/walk.h"
+#include "engine/call.h"
 #include "engine/grad/checkpoint.h"
 
 typedef struct Rerun {
   Kept *kept;
   int place;
+  lua_State *L; /* in forward: who is asked what is to be kept */
+  int keep;     /* what is asked, a reference of the registry */
 } Rerun;
 
 static void drop(void *ud) {
@@ -54,12 +57,79 @@ static PlStatus run(void *ud, PlTensor *const *args, int nargs) {
   PL_FAIL(PL_ERR_STATE, "checkpoint: ended early");
 }
 
-/* core.checkpoint(f, again, tensors, …) → what f(…) returns. again(tensors) runs f anew, on tensors that stand for those;
- * it is kept for as long as a backward may need it. f cannot yield. */
+static void push_types(lua_State *L, const PlCkMade *made) {
+  lua_createtable(L, made->op->nout, 0);
+  lua_createtable(L, made->op->nout, 0);
+  for (int o = 0; o < made->op->nout; o++) {
+    const PlTensor *t = made->out[o];
+    lua_pushstring(L, t ? pl_dtype_name((PlDtype)t->a.dtype) : "none");
+    lua_rawseti(L, -2, o + 1);
+    lua_createtable(L, t ? t->a.ndim : 0, 0);
+    for (int d = 0; t && d < t->a.ndim; d++) {
+      lua_pushinteger(L, t->a.shape[d]);
+      lua_rawseti(L, -2, d + 1);
+    }
+    lua_rawseti(L, -3, o + 1);
+  }
+  lua_setfield(L, -3, "dtypes");
+  lua_setfield(L, -2, "shapes");
+}
+
+/* (light PlCkMade, what is to be kept) → is this? A function is asked with the op's name and a table about it. */
+static int ask(lua_State *L) {
+  const PlCkMade *made = lua_touserdata(L, 1);
+  if (lua_istable(L, 2)) {
+    lua_getfield(L, 2, made->op->name);
+    return 1;
+  }
+  PlArray *out[PL_MAX_OUT];
+  lua_Integer bytes = 0;
+  for (int o = 0; o < made->op->nout; o++) {
+    out[o] = made->out[o] ? &made->out[o]->a : NULL;
+    if (made->out[o]) bytes += (lua_Integer)made->out[o]->storage->nbytes;
+  }
+  lua_pushstring(L, made->op->name);
+  lua_createtable(L, 0, 6);
+  lua_pushstring(L, made->op->name);
+  lua_setfield(L, -2, "op");
+  lua_pushinteger(L, bytes);
+  lua_setfield(L, -2, "bytes");
+  lua_pushnumber(L, pl_flops_made(made->op, made->attrs, made->in, made->nin, out));
+  lua_setfield(L, -2, "flops");
+  lua_pushboolean(L, made->op->cls == PL_HEAVY);
+  lua_setfield(L, -2, "heavy");
+  push_types(L, made);
+  lua_call(L, 2, 1);
+  return 1;
+}
+
+static PlStatus keeps(void *ud, const PlCkMade *made, bool *yes) {
+  const Rerun *r = ud;
+  lua_State *L = r->L;
+  if (!lua_checkstack(L, 12)) PL_FAIL(PL_ERR_STATE, "checkpoint: no room on the Lua stack to ask the policy");
+  lua_pushcfunction(L, ask);
+  lua_pushlightuserdata(L, (void *)(uintptr_t)made);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, r->keep);
+  if (lua_pcall(L, 2, 1, 0) != LUA_OK) return l_keep_error(L);
+  *yes = lua_toboolean(L, -1) != 0;
+  lua_pop(L, 1);
+  return PL_OK;
+}
+
+/* core.checkpoint_keep(tensor): the running checkpoint keeps this value */
+static int t_keep(lua_State *L) {
+  CALL(L, pl_checkpoint_keep_value(l_check_tensor(L, 1)));
+  return 0;
+}
+
+/* core.checkpoint(f, again, tensors, keep, names, …) → what f(…) returns. again(tensors) runs f anew, on tensors that stand for those;
+ * it is kept for as long as a backward may need it. f cannot yield. keep: nil, a set of names of ops whose results are kept, or a
+ * function that says so; names: core.checkpoint_keep may be called. */
 static int t_checkpoint(lua_State *L) {
   PlTensor **args;
   const int given = lua_gettop(L);
   luaL_checktype(L, 2, LUA_TFUNCTION);
+  if (!lua_isnil(L, 4) && !lua_istable(L, 4)) luaL_checktype(L, 4, LUA_TFUNCTION);
   const int n = l_tensor_list(L, 3, "checkpoint", "arguments", -1, false, &args);
   l_collect(L);
   luaL_checkstack(L, given + 8, NULL);
@@ -71,21 +141,29 @@ static int t_checkpoint(lua_State *L) {
     l_kept_leave(k, place);
     return l_error(L, "checkpoint: out of memory");
   }
-  *r = (Rerun){.kept = k, .place = place};
+  *r = (Rerun){.kept = k, .place = place, .L = L, .keep = LUA_NOREF};
   k->refs++;
-  const PlRerun rerun = {.run = run, .drop = drop, .ud = r, .kept = place};
+  const PlRerun rerun = {.run = run, .drop = drop, .keeps = lua_isnil(L, 4) ? NULL : keeps, .names = lua_toboolean(L, 5) != 0,
+                         .ud = r, .kept = place};
   PlCheckpoint *c;
   CALL(L, pl_checkpoint_begin(&c, &rerun, args, n));
+  const bool asks = c && !lua_isnil(L, 4);
+  int keep = LUA_NOREF;
+  if (asks) {
+    lua_pushvalue(L, 4);
+    keep = r->keep = luaL_ref(L, LUA_REGISTRYINDEX);
+  }
   const int at = lua_gettop(L);
   lua_pushvalue(L, 1);
-  for (int i = 4; i <= given; i++) lua_pushvalue(L, i);
-  const int rc = lua_pcall(L, given - 3, LUA_MULTRET, 0);
+  for (int i = 6; i <= given; i++) lua_pushvalue(L, i);
+  const int rc = lua_pcall(L, given - 5, LUA_MULTRET, 0);
   pl_checkpoint_end(c);
+  luaL_unref(L, LUA_REGISTRYINDEX, keep);
   if (rc != LUA_OK) return lua_error(L);
   return lua_gettop(L) - at;
 }
 
 void l_checkpoint_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"checkpoint", t_checkpoint}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"checkpoint", t_checkpoint}, {"checkpoint_keep", t_keep}, {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
 }

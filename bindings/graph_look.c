@@ -153,7 +153,7 @@ static int graph_nodes(lua_State *L) {
   return 1;
 }
 
-/* graph_mark(mark, …) → mark before: nodes made from now on are marked so (PlMirrorChoice) in the graph of the first symbolic
+/* graph_mark(mark, …) → mark before, number of nodes: nodes made from now on are marked so (PlMirrorChoice) in the graph of the first symbolic
  * tensor among …, else in the one that is traced; nil if there is none. */
 static int graph_mark(lua_State *L) {
   int64_t mark = l_check_int(L, 1, "graph_mark", "mark");
@@ -168,7 +168,32 @@ static int graph_mark(lua_State *L) {
   if (!f) return 0;
   lua_pushinteger(L, f->mark);
   f->mark = (int8_t)mark;
-  return 1;
+  lua_pushinteger(L, f->nnodes);
+  return 2;
+}
+
+/* graph_pin_since(n, ask, …): of the nodes from number n on that are forced to be repeated, those of which ask(op, node) holds
+ * are not repeated at all; the graph is that of graph_mark */
+static int graph_pin_since(lua_State *L) {
+  PlFlow *f = pl_state.trace;
+  int64_t from = l_check_int(L, 1, "graph_pin_since", "n");
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  for (int i = 3, n = lua_gettop(L); i <= n; i++) {
+    PlTensor *t = l_to_tensor(L, i);
+    if (!t || !pl_behind(t)->a.symbolic) continue;
+    f = pl_sym_flow(pl_behind(t));
+    break;
+  }
+  for (int32_t i = (int32_t)(from > 0 ? from : 0); f && i < f->nnodes; i++) {
+    if (f->nodes[i].mark != PL_MIRROR_FORCE || !f->nodes[i].op) continue;
+    lua_pushvalue(L, 2);
+    lua_pushstring(L, f->nodes[i].op->name);
+    l_push_fnode(L, f, i);
+    lua_call(L, 2, 1);
+    if (lua_toboolean(L, -1)) f->nodes[i].mark = PL_MIRROR_PIN;
+    lua_pop(L, 1);
+  }
+  return 0;
 }
 
 /* graph_pin(value): the node that computed it is not repeated; what is no symbolic tensor is left alone */
@@ -411,7 +436,7 @@ void l_graph_look_register(lua_State *L) {
                                   {"graph_name", graph_name}, {"graph_edition", graph_edition},
                                   {"graph_compile", graph_compile}, {"plan_figures", plan_figures},
                                   {"plan_nodes", plan_nodes}, {"plan_buffers", plan_buffers}, {"plan_text", plan_text}, {"plan_verify", plan_verify},
-                                  {"is_symbolic", is_symbolic}, {"graph_mark", graph_mark}, {"graph_pin", graph_pin}, {NULL, NULL}};
+                                  {"is_symbolic", is_symbolic}, {"graph_mark", graph_mark}, {"graph_pin", graph_pin}, {"graph_pin_since", graph_pin_since}, {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   luaL_newmetatable(L, l_plan_meta);
   lua_pushcfunction(L, plan_gc);

@@ -6,6 +6,7 @@
 
 #include "engine/call.h"
 #include "engine/device.h"
+#include "engine/grad/checkpoint.h"
 #include "engine/layout.h"
 #include "engine/state.h"
 
@@ -273,12 +274,23 @@ PlStatus pl_call_outputs(Call *c, PlTensor **out) {
     pl_tensor_join(out[0], t);
     return PL_OK;
   }
+  const bool watched = PL_UNLIKELY(pl_watched());
+  if (watched) {
+    bool given;
+    PL_TRY(pl_checkpoint_given(op, c->desc, out, &given));
+    if (given) {
+      s = pl_checkpoint_result(op, c->attrs, c->arr, c->nin, out);
+      if (s != PL_OK) pl_release_all(out, op->nout);
+      return s;
+    }
+  }
   for (int o = 0; o < op->nout && s == PL_OK; o++) {
     if (c->desc[o].dtype == PL_NDTYPE) continue; /* an output that this call does not have */
     s = pl_tensor_empty_on(&out[o], c->device, (PlDtype)c->desc[o].dtype, c->desc[o].ndim, c->desc[o].shape);
     if (PL_UNLIKELY(c->desc[o].layout == PL_CHANNELS_LAST) && s == PL_OK) pl_layout_apply(out[o], c->desc[o].layout);
   }
   if (s == PL_OK) s = pl_call_run(c, out);
+  if (watched && s == PL_OK) s = pl_checkpoint_result(op, c->attrs, c->arr, c->nin, out);
   if (s != PL_OK) pl_release_all(out, op->nout);
   return s;
 }

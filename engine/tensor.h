@@ -21,6 +21,7 @@ struct PlStorage {
   uint8_t owns;     /* PL_OWNS_…: what data is */
   uint8_t device;   /* whose memory */
   bool has_history; /* of a graph under construction: some handle on it had a gradient history */
+  bool kept;        /* a checkpoint that made it holds it as a result to be used again */
   uint64_t stamp;   /* pl_clock when it was made: checkpoints tell by it what is their own */
   void *data;
   size_t nbytes;

@@ -287,6 +287,27 @@ describe("a checkpoint draws the numbers of forward", function()
     end)
   end)
 
+  it("also where nobody has seeded it before", function()
+    local program = [[
+      local T = require "perilune"
+      local x = T.ones(100):requires_grad_()
+      local y = T.checkpoint(function(a) return T.nn.F.dropout(a:exp(), 0.5, true):exp() end, x)
+      y:sum():backward()
+      local kept = y:gt(1)
+      io.write(x.grad:gt(0):equal(kept) and x.grad:ne(0):equal(kept) and "same" or "other", " masks")
+    ]]
+    local name = os.tmpname()
+    local file = assert(io.open(name, "w"))
+    file:write(program)
+    file:close()
+    local exe = (os.getenv("PERILUNE_BUILD") or "build") .. "/bin/perilune"
+    local pipe = assert(io.popen(("'%s' run '%s' 2>&1"):format(exe, name)))
+    local said = pipe:read("a")
+    pipe:close()
+    os.remove(name)
+    assert.equal("same masks", said)
+  end)
+
   it("and refuses those of Lua", function()
     local x = leaf(1, 2)
     local y = T.checkpoint(function(a) return (a * math.random()):exp() end, x)
@@ -689,5 +710,214 @@ describe("the memory of a checkpoint", function()
       T.checkpoint(deep, x):sum():backward()
       x.grad = nil
     end)
+  end)
+end)
+
+describe("what a checkpoint is asked to save", function()
+  local mlp = { "linear", "gelu", "tanh", "dropout" }
+  local function make(options)
+    return function()
+      local net = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(0.3), nn.Linear(16, 8), nn.Tanh())
+      local x = T.randn(5, 8):requires_grad_()
+      local leaves = net:parameters()
+      leaves[#leaves + 1] = x
+      return function(through)
+        local own = table.move({ net }, 1, 1, 1, {})
+        for k, v in pairs(options) do own[k] = v end
+        return through(through == T.checkpoint and own or net, x):square():sum()
+      end, leaves
+    end
+  end
+
+  it("changes no bit", function()
+    for _, name in ipairs(mlp) do
+      compare(make { save = { name } })
+      compare(make { policy = function(op) return op ~= name and "save" or "recompute" end })
+    end
+    compare(make { save = mlp })
+    compare(make { save = "heavy" })
+    compare(make { save = {}, names = { "nothing" } })
+  end)
+
+  it("is not computed again", function()
+    local net, x = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8), nn.Tanh()), T.randn(5, 8)
+    local function flops(opts)
+      opts[1] = net
+      local y = T.checkpoint(opts, x):square():sum()
+      local p = T.profile(function() y:backward() end)
+      local sum = 0
+      for _, row in ipairs(p:rows()) do
+        if row.key:find("^linear") then sum = sum + (row.flops or 0) end
+      end
+      return sum
+    end
+    local all, none = flops {}, flops { save = { "linear" } }
+    assert.is_true(all > 0)
+    assert.equal(0, none)
+  end)
+
+  it("costs its own memory and no more", function()
+    local kilo = 8 * 1000
+    local x = T.randn({ 1000 }, f64):requires_grad_()
+    local function f(a) return a:sin():exp():sin():tanh():sin() end
+    local function held(through, ...)
+      local y
+      local args = { ... }
+      local _, bytes = live.left_by(T, function() y = through(table.unpack(args)) end)
+      assert.equal(1000, y:numel())
+      return bytes / kilo
+    end
+    local function within(low, high, got) assert(low <= got and got < high, got) end
+    within(3, 3.5, held(f, x))
+    within(1, 1.5, held(T.checkpoint, f, x))
+    within(2, 2.5, held(T.checkpoint, { f, save = { "exp" } }, x))
+    within(3, 3.5, held(T.checkpoint, { f, save = { "sin" } }, x)) -- the last one is what is returned
+    within(5, 6, held(T.checkpoint, { f, policy = function() return "save" end }, x))
+    local function named(a)
+      local b = T.checkpoint_name(a:sin():exp(), "b")
+      return T.checkpoint_name(b:sin():view(10, 100), "c"):tanh():sin():view(1000)
+    end
+    within(1, 1.5, held(T.checkpoint, { named, names = {} }, x))
+    within(2, 2.5, held(T.checkpoint, { named, names = { "b" } }, x))
+    within(3, 3.5, held(T.checkpoint, { named, names = { "b", "c" } }, x))
+  end)
+
+  it("runs nothing again where all is saved", function()
+    local runs, x = 0, leaf(1, 2)
+    local y = T.checkpoint({ function(a)
+      runs = runs + 1
+      return a:sin():exp():tanh()
+    end, policy = function() return "save" end }, x)
+    y:sum():backward()
+    assert.equal(1, runs)
+  end)
+
+  it("may be named", function()
+    compare(function()
+      local x, w = T.randn({ 3, 3 }, f64):requires_grad_(), T.randn({ 3, 3 }, f64):requires_grad_()
+      return function(through)
+        local function f(a)
+          local b = T.checkpoint_name((a:mm(w)):tanh(), "attention")
+          local c = T.checkpoint_name(b:view(9) * 2, "rest")
+          local d = T.checkpoint_name(a, "argument")
+          d = T.checkpoint_name(d[1], "view") * c:sum()
+          return T.checkpoint_name(c:exp(), "rest"):sum() + d:exp():sum()
+        end
+        if through == plain then return f(x) end
+        return T.checkpoint({ f, names = { "attention", "rest", "argument", "view" } }, x)
+      end, { x, w }
+    end)
+    local x = leaf(1)
+    assert.equal(x, T.checkpoint_name(x, "no checkpoint around"))
+  end)
+
+  it("is copied before it is overwritten", function()
+    for _, save in ipairs { { "sin" }, { "mul" }, { "sin", "mul", "exp" } } do
+      for _, retain in ipairs { false, true } do
+        compare(function()
+          local x, w = T.randn({ 3 }, f64):requires_grad_(), T.randn({ 3 }, f64):requires_grad_()
+          return function(through)
+            local function f(a)
+              local b = a:sin()
+              local c = b:exp()
+              T.no_grad(function() b:detach():mul_(0) end) -- nobody has saved b
+              local d = c * w
+              d[1] = 2
+              return T.checkpoint_name(d, "d") + c
+            end
+            local y = through == plain and f(x) or T.checkpoint({ f, save = save, names = { "d" } }, x)
+            if retain then y:sum():backward { retain_graph = true } end
+            y:add_(1)
+            return y:square():sum()
+          end, { x, w }
+        end)
+      end
+    end
+  end)
+
+  it("is what a policy says, which may not be anything", function()
+    local x, seen = leaf(1, 2), {}
+    T.checkpoint({ function(a) return (a * 2):sin():sum() end, policy = function(op, info)
+      seen[#seen + 1] = ("%s %s %d %s"):format(op, info.dtypes[1], info.bytes, table.concat(info.shapes[1], ","))
+      assert.equal(op, info.op)
+      assert.is_false(info.heavy)
+      local _ = T.ones(3) * 2 -- no work of the function
+      return "recompute"
+    end }, x):backward()
+    assert.same({ "mul f64 16 2", "sin f64 16 2", "sum f64 8 " }, seen)
+    local function f(a) return a:sin():exp() end
+    fails('policy must return "save" or "recompute", got nil for sin', T.checkpoint, { f, policy = function() end }, x)
+    fails("no idea", T.checkpoint, { f, policy = function() error("no idea") end }, x)
+    fails("there is no op 'sinn'; did you mean", T.checkpoint, { f, save = { "sinn" } }, x)
+    fails("unknown option 'saves'", T.checkpoint, { f, saves = { "sin" } }, x)
+    fails("give save or policy, not both", T.checkpoint, { f, save = { "sin" }, policy = f }, x)
+    fails("policy is a function", T.checkpoint, { f, policy = 1 }, x)
+    fails("names is a list of names", T.checkpoint, { f, names = { a = true } }, x)
+    fails("a function expected", T.checkpoint, { save = { "sin" } }, x)
+    fails("nn.checkpointed: save: there is no op", nn.checkpointed, nn.Linear(2, 2), { save = { "nothing at all" } })
+    fails("a tensor expected", T.checkpoint_name, 1, "a")
+    fails("a name expected", T.checkpoint_name, x, 1)
+    T.checkpoint(f, x):sum():backward()
+  end)
+
+  it("is of every segment of a Sequential", function()
+    local function net()
+      local s = nn.Sequential()
+      for _ = 1, 6 do s:append(nn.Linear(16, 16), nn.Tanh()) end
+      return s:append(nn.Dropout(0.5))
+    end
+    for n = 1, 13, 4 do
+      compare(function()
+        local m, x = net(), T.randn(4, 16)
+        return function(through)
+          if through == T.checkpoint then m = nn.checkpointed(m, { segments = n, save = n > 1 and "heavy" or nil }) end
+          return m(x):square():sum()
+        end, m:parameters()
+      end)
+    end
+    assert.equal(12, #nn.checkpointed(net(), { segments = 2, save = "heavy" }):parameters())
+    local m, x = net(), T.randn(500, 16)
+    local function held(o)
+      local y
+      local _, bytes = live.left_by(T, function() y = nn.checkpointed(m, o)(x) end)
+      assert.equal(500, y:size(1))
+      return bytes / (500 * 16 * 4)
+    end
+    local one, four = held {}, held { segments = 4 }
+    assert.is_true(one < 1.5 and four > 3.9 and four < 4.5, ("%g %g"):format(one, four))
+    fails("segments are of an nn.Sequential", nn.checkpointed, nn.Linear(2, 2), { segments = 1 })
+    fails("segments must be from 1 to 13", nn.checkpointed, m, { segments = 14 })
+    m:register_forward_hook(function() end)
+    fails("hooks of a module that is cut", nn.checkpointed(m, { segments = 2 }), x)
+  end)
+
+  it("holds for modules, nested functions and graphs", function()
+    compare(function()
+      local a, b = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+      local x = T.randn(3, 4):requires_grad_()
+      local leaves = a:parameters()
+      for _, p in ipairs(b:parameters()) do leaves[#leaves + 1] = p end
+      leaves[#leaves + 1] = x
+      return function(through)
+        if through == plain then return (b(a(x)) * a(x)):sum() end
+        local ca = nn.checkpointed(a, { save = "heavy" })
+        return T.checkpoint({ function(q)
+          return (T.checkpoint({ b, policy = function() return "save" end }, ca(q)) * ca(q)):sum()
+        end, save = { "tanh" } }, x)
+      end, leaves
+    end)
+    local function again(options)
+      local net = nn.checkpointed(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh()), options)
+      local step, names = T.jit(net), {}
+      step(T.randn(3, 4):requires_grad_()):sum():backward()
+      for _, node in ipairs(select(2, step:plan()):list()) do
+        if node.mirror then names[#names + 1] = node.op end
+      end
+      return table.concat(names, " ")
+    end
+    assert.is_truthy(again():find("linear"))
+    assert.is_truthy(again({ save = { "linear" } }):find("tanh"))
+    assert.is_nil(again({ save = { "linear" } }):find("linear"))
+    assert.equal("", again({ policy = function() return "save" end }))
   end)
 end)

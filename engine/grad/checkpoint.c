@@ -10,6 +10,7 @@
 
 #include "engine/autocast.h"
 #include "engine/grad/forward.h"
+#include "kernels/kernel.h"
 
 _Thread_local uint64_t pl_clock;
 
@@ -24,6 +25,8 @@ static void release(PlCheckpoint *c) {
   free(c->keys);
   free(c->nodes);
   pl_ck_log_free(c);
+  pl_ck_kept_free(c);
+  free(c->traces);
   if (c->rerun.drop) c->rerun.drop(c->rerun.ud);
   free(c);
 }
@@ -81,6 +84,7 @@ PlStatus pl_checkpoint_begin(PlCheckpoint **out, const PlRerun *rerun, PlTensor 
   c->refs = 1;
   c->rerun = *rerun;
   c->keys_born = outer ? outer->keys_born : pl_state.key_seq + 1;
+  (void)pl_rng_take(0); /* seeded by now: a second run must not be seeded anew */
   pl_ck_modes_read(&c->modes);
   PlStatus s = hold_arguments(c, args, nargs);
   if (s == PL_OK) s = pl_ck_keys_read(c);
@@ -232,7 +236,7 @@ bool pl_checkpoint_keeps(PlNode *n, uint32_t i, const PlTensor *t) {
   PlCheckpoint *c = n->checkpoint;
   if (n->saved[i].t || n->saved[i].packed) return false;
   if (c->replaying) return wanted(n) && got(c);
-  return !pl_ck_inside(c, t->storage);
+  return !pl_ck_inside(c, t->storage) || t->storage->kept;
 }
 
 bool pl_checkpoint_keeps_rule(PlNode *n) {
@@ -250,7 +254,7 @@ void pl_checkpoint_drop_again(PlNode *n) {
   const PlCheckpoint *c = n->checkpoint;
   for (uint32_t i = 0; i < n->nsaved; i++) {
     PlTensor *t = n->saved[i].t;
-    if (!t || t->storage->stamp < c->first || t->storage->nbytes <= PL_SMALL) continue;
+    if (!t || t->storage->stamp < c->first || t->storage->nbytes <= PL_SMALL || t->storage->kept) continue;
     n->saved[i] = (PlSaved){.t = NULL};
     pl_tensor_release(t);
   }
@@ -290,6 +294,7 @@ static PlStatus run(PlCheckpoint *c) {
   if (s == PL_OK) s = c->rerun.run(c->rerun.ud, args, c->nargs);
   if (s != PL_OK && c->stopped) s = PL_OK;
   PlStatus back = pl_ck_put_forth(c);
+  pl_ck_kept_back(c);
   c->roots = NULL;
   pl_release_all(args, c->nheld);
   free(args);
@@ -334,7 +339,7 @@ PlStatus pl_checkpoint_restore(PlNode *n) {
     if (c->nodes[i].node && wanted(c->nodes[i].node)) c->pending += lacks(c->nodes[i].node);
   c->replaying = true;
   c->complete = c->stopped = c->failed = false;
-  c->call = c->node = 0;
+  c->call = c->node = c->kernel = 0;
   c->seq = pl_state.seq;
   c->refs++;
   PlStatus s = run_then(c);

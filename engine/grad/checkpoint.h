@@ -12,9 +12,19 @@ typedef struct PlCheckpoint PlCheckpoint;
 struct PlFlow;
 
 /* The function, in the embedding program: runs again on args, which stand for those of the first run; drop: at the end. */
+typedef struct PlCkMade { /* what a kernel has computed */
+  const PlOp *op;
+  const PlAttrs *attrs;
+  const PlArray *const *in;
+  int nin;
+  PlTensor *const *out;
+} PlCkMade;
 typedef struct PlRerun {
   PlStatus (*run)(void *ud, PlTensor *const *args, int nargs);
   void (*drop)(void *ud);
+  /* In forward: are these results to be kept, so that the second run need not compute them? NULL: none are. */
+  PlStatus (*keeps)(void *ud, const PlCkMade *made, bool *yes);
+  bool names; /* pl_checkpoint_keep_value may be called */
   void *ud;
   int kept; /* for the embedding program: what of its own it keeps alive */
 } PlRerun;
@@ -44,6 +54,11 @@ void pl_checkpoint_leave(PlTensor *const *out, int nout, PlTensor *const *writte
 /* The same around a compiled graph. */
 PlStatus pl_checkpoint_enter_flow(const struct PlFlow *f, PlTensor *const *in);
 void pl_checkpoint_leave_flow(const struct PlFlow *f, PlTensor *const *out);
+/* Before and after a kernel computes out, which no memory has yet: *given: a second run has the results from forward. */
+PlStatus pl_checkpoint_given(const PlOp *op, const PlDesc *desc, PlTensor **out, bool *given);
+PlStatus pl_checkpoint_result(const PlOp *op, const PlAttrs *attrs, const PlArray *const *in, int nin, PlTensor *const *out);
+/* t, which the function has computed, is kept, if one kernel made it. */
+PlStatus pl_checkpoint_keep_value(PlTensor *t);
 /* t's memory is about to change; it has changed in a way that no op knows of. */
 PlStatus pl_checkpoint_writes(const char *op, PlTensor *t);
 void pl_checkpoint_wrote(PlTensor *t);

@@ -40,6 +40,22 @@ typedef struct PlCkCast {
   PlTensor *leaf, *cast;
 } PlCkCast;
 
+/* Results of one kernel that are kept. */
+typedef struct PlCkKept {
+  size_t kernel;
+  uint64_t draws; /* how many random counters it took */
+  PlTensor *out[PL_MAX_OUT]; /* aliases without history */
+  uint32_t version[PL_MAX_OUT];
+  uint64_t stamp[PL_MAX_OUT]; /* while they are handed out: what they had */
+  bool given, overwritten; /* copies: the function writes over its own */
+} PlCkKept;
+
+/* Which kernel made the memory of that stamp. */
+typedef struct PlCkTrace {
+  uint64_t stamp, draws;
+  size_t kernel;
+} PlCkTrace;
+
 /* What ops look at beside their inputs. */
 typedef struct PlCkKey {
   uint64_t born;
@@ -83,6 +99,13 @@ struct PlCheckpoint {
   size_t nplaces;
   PlCkCast *casts;
   size_t ncasts, casts_cap;
+  size_t kernel; /* how many have run */
+  uint64_t offset, made_draws; /* before the last one; what it took */
+  const PlStorage *made;       /* its only result */
+  PlCkKept *kept; /* in order */
+  size_t nkept, kept_cap;
+  PlCkTrace *traces; /* in order; only if values may be named */
+  size_t ntraces, traces_cap;
   PlCkModes modes;
   PlCkKey *keys; /* the ambient one, then those alive at the beginning */
   size_t nkeys;
@@ -100,6 +123,12 @@ PlStatus pl_ck_put_back(PlCheckpoint *c);
 PlStatus pl_ck_put_forth(PlCheckpoint *c);
 int pl_ck_arg_of(const PlCheckpoint *c, const PlStorage *st); /* which argument has this memory, or -1 */
 PlStatus pl_ck_grow(void *list, size_t n, size_t *cap, size_t size);
+
+/* ---- checkpoint_keep.c ---- */
+PlStatus pl_ck_part_kept(PlCheckpoint *c, PlStorage *st);
+PlStatus pl_ck_note_made(PlCheckpoint *c, const PlTensor *t);
+void pl_ck_kept_back(PlCheckpoint *c); /* the second run is over */
+void pl_ck_kept_free(PlCheckpoint *c);
 
 /* ---- checkpoint_state.c ---- */
 void pl_ck_modes_read(PlCkModes *m);

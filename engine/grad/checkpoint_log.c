@@ -292,6 +292,10 @@ void pl_checkpoint_leave(PlTensor *const *out, int nout, PlTensor *const *writte
     PlStorage *st = pl_behind(out[o])->storage;
     if (st->stamp == pl_clock) st->stamp = call + (uint64_t)(o < MANY - RESULT ? RESULT + o : MANY);
   }
+  PlCheckpoint *c = pl_state.checkpoint;
+  if (c->rerun.names && !c->replaying && nout == 1 && out[0] && out[0]->storage == c->made && c->made->stamp == call + RESULT)
+    (void)pl_ck_note_made(c, out[0]); /* without memory for it the value cannot be kept */
+  c->made = NULL;
   pl_clock += STEP - WITHIN;
   for (int i = 0; i < nwritten; i++) {
     PlStorage *st = pl_behind(written[i])->storage;
@@ -346,7 +350,10 @@ void pl_checkpoint_leave_flow(const PlFlow *f, PlTensor *const *out) {
 PlStatus pl_checkpoint_writes(const char *op, PlTensor *t) {
   PlTensor *real = pl_behind(t);
   for (PlCheckpoint *c = pl_state.checkpoint; c; c = c->outer) {
-    if (pl_ck_inside(c, real->storage)) continue;
+    if (pl_ck_inside(c, real->storage)) {
+      if (real->storage->kept && !c->replaying) PL_TRY(pl_ck_part_kept(c, real->storage));
+      continue;
+    }
     PlCkOutside *o = pl_ck_find(c, real->storage);
     if (c->replaying && !(o && o->written)) {
       c->failed = true;

@@ -28,7 +28,7 @@ return {
   },
   cuda = { [[ cuda get_default_device set_default_device ]], "" },
   checkpoint = {
-    "checkpoint",
+    "checkpoint checkpoint_name",
     "",
   },
   composites = {

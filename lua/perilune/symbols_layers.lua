@@ -345,9 +345,10 @@ print(nn.Unfold(2)(T.arange(4):float():view(1, 1, 2, 2)))
 -->   {4.}}}  -- f32[1,4,1] cpu]],
   shapes = "[N, C, H, W] → [N, C k, L]" }
 
-S["nn.checkpointed"] = { "nn.checkpointed(module) → module",
+S["nn.checkpointed"] = { "nn.checkpointed(module, {save=, names=, policy=, segments=}) → module",
   [[Computes what the module does and keeps only its arguments: backward computes the module again, with the same random
-numbers and modes, adds the same gradients; running statistics are updated once. Memory for time: T.checkpoint.]], [[
+numbers and modes, adds the same gradients; running statistics are updated once. Memory for time: T.checkpoint, whose
+options it takes. segments = n cuts an nn.Sequential into n pieces, each of which keeps its own arguments.]], [[
 local block = nn.checkpointed(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
 block(T.ones(1, 4)):sum():backward()
 print(#block:parameters(), block:parameters()[1].grad:shape()[1])  --> 2	4]] }

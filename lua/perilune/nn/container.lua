@@ -3,6 +3,7 @@
 -- @module perilune.nn.container
 local T = require "perilune"
 local base = require "perilune.nn.module"
+local core = require "perilune.core"
 local options = require "perilune.options"
 
 local class, is_module, fail = base.class, base.is_module, options.fail
@@ -163,13 +164,43 @@ function Identity:init() end
 function Identity:forward(...) return ... end
 
 --- nn.checkpointed(m) → a module that computes what m does and keeps only its arguments: backward computes m again,
--- eager through T.checkpoint, in a graph by recomputing its nodes. m is its child `inner`.
+-- eager through T.checkpoint, in a graph by recomputing its nodes. m is its child `inner`. Options as of T.checkpoint;
+-- `segments = n` cuts a Sequential into n pieces, each of which keeps its own arguments.
 local Checkpointed = class "Checkpointed"
-function Checkpointed:init(m)
+function Checkpointed:init(m, opts)
   if not is_module(m) then fail("nn.checkpointed: a module expected, got %s", options.describe(m)) end
   self.inner = m
+  opts = options.check("nn.checkpointed", opts, { "save", "names", "policy", "segments" })
+  local n = opts.segments
+  if n ~= nil then
+    if getmetatable(m).__name ~= "Sequential" then
+      fail("nn.checkpointed: segments are of an nn.Sequential, not of %s", options.describe(m))
+    end
+    if not options.integer(n) or n < 1 or n > #m then
+      fail("nn.checkpointed: segments must be from 1 to %d, the number of modules, got %s", #m, options.describe(n))
+    end
+    self.segments = options.integer(n)
+  end
+  local _ = T.checkpoint -- brings its part
+  local keep, names = core.checkpoint_settings("nn.checkpointed", opts)
+  self._kept_ops, self._kept_names = keep or false, names or false
 end
-function Checkpointed:forward(...) return T.checkpoint(self.inner, ...) end
+function Checkpointed:forward(...)
+  local inner, keep, names = self.inner, self._kept_ops or nil, self._kept_names or nil
+  if not self.segments then return core.run_checkpoint(inner, keep, names, ...) end
+  if inner._hooks then fail("nn.checkpointed: hooks of a module that is cut into segments would not run") end
+  local n, from, out = #inner, 1, table.pack(...)
+  for s = 1, self.segments do
+    local first, to = from, n * s // self.segments
+    out = table.pack(core.run_checkpoint(function(...)
+      local values = table.pack(...)
+      for i = first, to do values = table.pack(inner[i](table.unpack(values, 1, values.n))) end
+      return table.unpack(values, 1, values.n)
+    end, keep, names, table.unpack(out, 1, out.n)))
+    from = to + 1
+  end
+  return table.unpack(out, 1, out.n)
+end
 
 return { Sequential = Sequential, ModuleList = ModuleList, ModuleDict = ModuleDict, Identity = Identity,
-  Module = Module, checkpointed = function(m) return Checkpointed(m) end }
+  Module = Module, checkpointed = function(m, opts) return Checkpointed(m, opts) end }
