@@ -145,30 +145,43 @@ static int64_t lacks(const PlNode *n) {
 /* The walk that runs will come to it. */
 static bool wanted(const PlNode *n) { return n->busy && !n->spent && lacks(n) > 0; }
 
-static PlStatus log_node(PlCheckpoint *c, PlNode *n, const char *name, uint64_t born) {
+static PlStatus log_node(PlCheckpoint *c, PlNode *n) {
   PL_TRY(pl_ck_grow(&c->nodes, c->nnodes, &c->nodes_cap, sizeof *c->nodes));
-  c->nodes[c->nnodes] = (PlCkNode){.node = n, .name = name, .born = born};
-  if (n) {
-    n->checkpoint = c;
-    n->checkpoint_at = (uint32_t)c->nnodes;
-    c->refs++;
-  }
-  c->nnodes++;
+  c->nodes[c->nnodes] = (PlCkNode){.node = n, .name = n->name, .born = n->key->born};
+  n->checkpoint = c;
+  n->checkpoint_at = (uint32_t)c->nnodes++;
+  c->refs++;
   return PL_OK;
 }
 
-void pl_checkpoint_forget(PlNode *n) {
-  PlCheckpoint *c = n->checkpoint;
-  if (!c) return;
-  n->checkpoint = NULL;
-  c->nodes[n->checkpoint_at].node = NULL;
-  release(c);
+/* n leaves its checkpoint and those around that one, but for `but`, which has it again; NULL: all. */
+static void leave(PlNode *n, const PlCheckpoint *but) {
+  while (n->checkpoint && n->checkpoint != but) {
+    PlCheckpoint *c = n->checkpoint;
+    PlCkNode *e = &c->nodes[n->checkpoint_at];
+    n->checkpoint = e->from; /* with its reference */
+    n->checkpoint_at = (uint32_t)e->from_at;
+    e->node = NULL;
+    e->from = NULL;
+    release(c);
+  }
+}
+
+void pl_checkpoint_forget(PlNode *n) { leave(n, NULL); }
+
+/* A checkpoint inside of c's second run takes n over; c still knows it, for a third. */
+static PlStatus hand_over(PlCheckpoint *to, PlNode *n, PlCheckpoint *c, size_t at) {
+  leave(n, c);
+  PL_TRY(log_node(to, n));
+  to->nodes[to->nnodes - 1].from = c; /* the node's reference */
+  to->nodes[to->nnodes - 1].from_at = at;
+  return PL_OK;
 }
 
 PlStatus pl_checkpoint_made(PlNode *n) {
   PlCheckpoint *c = pl_state.checkpoint;
   if (!pl_watched() || c->replaying || !pl_ck_old(c, n->key)) return PL_OK;
-  return log_node(c, n, n->name, n->key->born);
+  return log_node(c, n);
 }
 
 static PlStatus not_the_same(PlCheckpoint *c, const char *name, const char *was) {
@@ -214,12 +227,9 @@ PlStatus pl_checkpoint_node(PlNode **out, PlKey *key, const char *name, PlTensor
   if (!n) return PL_OK; /* it has run, or nobody wanted it: a node in its place, for as long as the function runs */
   if (wanted(n)) PL_TRY(check_inputs(c, n, in, nin));
   if (top != c) { /* a checkpoint inside: from now on it is the one that restores n */
-    if (wanted(n)) c->pending -= lacks(n);
-    was->node = NULL;
-    n->checkpoint = NULL;
-    PlStatus s = log_node(top, n, name, key->born);
-    release(c); /* the stack holds it */
-    PL_TRY(s);
+    const int64_t less = n->checkpoint == c && wanted(n) ? lacks(n) : 0;
+    PL_TRY(hand_over(top, n, c, (size_t)(was - c->nodes)));
+    c->pending -= less;
     if (c->pending == 0) c->complete = true;
   }
   n->refs++;
@@ -336,7 +346,7 @@ PlStatus pl_checkpoint_restore(PlNode *n) {
   if (c->replaying) PL_FAIL(PL_ERR_STATE, "backward of %s: its checkpoint is already run again", n->name);
   c->pending = 0;
   for (size_t i = 0; i < c->nnodes; i++)
-    if (c->nodes[i].node && wanted(c->nodes[i].node)) c->pending += lacks(c->nodes[i].node);
+    if (c->nodes[i].node && c->nodes[i].node->checkpoint == c && wanted(c->nodes[i].node)) c->pending += lacks(c->nodes[i].node);
   c->replaying = true;
   c->complete = c->stopped = c->failed = false;
   c->call = c->node = c->kernel = 0;

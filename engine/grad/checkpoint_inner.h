@@ -17,6 +17,8 @@ typedef struct PlCkNode {
   PlNode *node; /* weak: the node forgets itself */
   const char *name;
   uint64_t born; /* of its key; 0: the ambient one */
+  PlCheckpoint *from; /* strong: the one around, in whose second run this one came to be, and the node's place there */
+  size_t from_at;
 } PlCkNode;
 
 /* Memory from outside as it was before the function first wrote to it. While the function runs again it is there, and

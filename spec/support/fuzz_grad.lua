@@ -199,6 +199,15 @@ local function first(f, inputs, problems)
   f(table.unpack(xs)):backward()
   local want = {}
   for i, x in ipairs(xs) do want[i] = x.grad and x.grad:clone() or T.zeros_like(x) end
+  for _, kept in ipairs { "nothing", "some" } do -- the same bits
+    local calls, again = 0, leaves(inputs)
+    T.checkpoint({ f, policy = kept == "some" and function()
+      calls = calls + 1
+      return calls % 3 == 0 and "save" or "recompute"
+    end or nil }, table.unpack(again)):backward()
+    for i, x in ipairs(again) do again[i] = x.grad or T.zeros_like(x) end
+    same(problems, "checkpoint that keeps " .. kept, again, want, 0)
+  end
   same(problems, "T.grad", filled(list(T.grad(f, table.unpack(inputs))), inputs), want)
   local key, got, alias = T.GradKey {}, {}, {}
   for i, x in ipairs(inputs) do alias[i] = key:attach(x:clone(), function(_, g) got[i] = g end) end
@@ -224,6 +233,10 @@ local function second(f, inputs, g, problems)
   local grads = T.grad_of({ f(table.unpack(xs)) }, xs, { create_graph = true, allow_unused = true })
   local s = dot(grads, vs)
   local want = s.requires_grad and filled(T.grad_of({ s }, xs, { allow_unused = true }), inputs) or filled({}, inputs)
+  local again = leaves(inputs)
+  local s2 = dot(T.grad_of({ T.checkpoint(f, table.unpack(again)) }, again, { create_graph = true, allow_unused = true }), vs)
+  again = s2.requires_grad and filled(T.grad_of({ s2 }, again, { allow_unused = true }), inputs) or filled({}, inputs)
+  same(problems, "checkpoint to the second order", again, want, 0)
   local nested = list(T.grad(function(...) return dot(list(T.grad(f, ...)), vs) end, table.unpack(inputs)))
   same(problems, "nested T.grad", filled(nested, inputs), want)
   local _, hv = T.hvp(f, inputs, vs)
@@ -279,8 +292,11 @@ local function disorder(f, inputs, g)
       pick(g, keys):close()
     elseif what == 5 then
       pcall(function()
+        local fails = g:int(1, 3)
+        local runs = 0
         local y = T.checkpoint(function(...)
-          if g:int(1, 3) == 1 then error("forward", 0) end
+          runs = runs + 1
+          if fails == runs then error("forward", 0) end
           return f(...)
         end, table.unpack(xs))
         y:backward(nil, { create_graph = g:int(1, 2) == 1 })
