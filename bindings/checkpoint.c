@@ -136,23 +136,22 @@ static int t_checkpoint(lua_State *L) {
   Kept *k = l_kept(L);
   lua_pushvalue(L, 2);
   const int place = l_kept_put(L, k);
+  lua_pushvalue(L, 4);
+  const int keep = luaL_ref(L, LUA_REGISTRYINDEX);
   Rerun *r = malloc(sizeof *r);
   if (!r) {
+    luaL_unref(L, LUA_REGISTRYINDEX, keep);
     l_kept_leave(k, place);
     return l_error(L, "checkpoint: out of memory");
   }
-  *r = (Rerun){.kept = k, .place = place, .L = L, .keep = LUA_NOREF};
+  *r = (Rerun){.kept = k, .place = place, .L = L, .keep = keep};
   k->refs++;
   const PlRerun rerun = {.run = run, .drop = drop, .keeps = lua_isnil(L, 4) ? NULL : keeps, .names = lua_toboolean(L, 5) != 0,
                          .ud = r, .kept = place};
   PlCheckpoint *c;
-  CALL(L, pl_checkpoint_begin(&c, &rerun, args, n));
-  const bool asks = c && !lua_isnil(L, 4);
-  int keep = LUA_NOREF;
-  if (asks) {
-    lua_pushvalue(L, 4);
-    keep = r->keep = luaL_ref(L, LUA_REGISTRYINDEX);
-  }
+  const PlStatus begun = pl_checkpoint_begin(&c, &rerun, args, n);
+  if (begun != PL_OK) luaL_unref(L, LUA_REGISTRYINDEX, keep);
+  CALL(L, begun);
   const int at = lua_gettop(L);
   lua_pushvalue(L, 1);
   for (int i = 6; i <= given; i++) lua_pushvalue(L, i);

@@ -74,7 +74,7 @@ static PlRule *make_rule(void *p, PlNode *n) {
     return NULL;
   }
   *r = (RuleData){.rule = {.bwd = l_rule_backward, .drop = drop_rule, .ud = r, .jvp = m->info->has_jvp ? l_rule_jvp : NULL,
-                           .always = m->info->always, .kept = m->place,
+                           .always = m->info->always, .again = true, .kept = m->place,
                            .piece = (uint32_t)size},
                   .kept = m->info->kept,
                   .nin = m->running->nin,

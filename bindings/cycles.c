@@ -165,6 +165,7 @@ static void look_at_node(Trace *t, const PlNode *n) {
 }
 
 static void meet_tensor(void *t, PlTensor *x) { meet(t, x, TENSOR); }
+static void meet_checkpoint(void *t, PlCheckpoint *c) { meet(t, c, CHECKPOINT); }
 
 static void look_at(Trace *t, const void *p) {
   switch ((Kind)t->at[place_of(t, p)].kind) {
@@ -172,7 +173,7 @@ static void look_at(Trace *t, const void *p) {
   case NODE: look_at_node(t, p); break;
   case CHECKPOINT:
     meet_kept(t, pl_checkpoint_kept(p));
-    pl_checkpoint_each(p, meet_tensor, t);
+    pl_checkpoint_each(p, meet_tensor, meet_checkpoint, t);
     break;
   case LUA:
   case NOTHING: break;

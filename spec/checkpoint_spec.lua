@@ -608,6 +608,35 @@ describe("the memory of a checkpoint", function()
     end) < 10 * kilo)
   end)
 
+  it("is what rules of T.custom and compiled functions save, too", function()
+    local x = T.randn({ 1000 }, f64):requires_grad_()
+    local sine = T.custom { name = "sine", forward = function(ctx, a)
+      ctx:save(a)
+      ctx.kept, ctx.n = a:cos(), 2 -- fields are the script's own
+      return a:sin()
+    end, backward = function(ctx, g)
+      local a = ctx:saved()
+      assert.equal(2, ctx.n)
+      return g * ctx.kept + (a - a)
+    end }
+    local step = T.jit(function(a) return (a:sin():exp():sin():exp()) end)
+    local function f(a) return step(sine(sine(step(sine(a))))) end
+    local function run(through)
+      local bytes, y = held(function() return through(f, x) end)
+      y:sum():backward()
+      local g = x.grad
+      x.grad = nil
+      return bytes, g, y:detach()
+    end
+    run(plain)
+    local bytes, g, y = run(plain)
+    local less, h, z = run(T.checkpoint)
+    assert.is_true(bytes > 8 * kilo, bytes)
+    assert.is_true(less < 2.5 * kilo, less)
+    same_bits(h, g)
+    same_bits(z, y)
+  end)
+
   it("peaks in backward at one of a chain", function()
     local x = T.randn({ 100000 }, f64):requires_grad_()
     local function peak(through)

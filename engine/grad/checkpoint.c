@@ -112,7 +112,13 @@ void pl_checkpoint_end(PlCheckpoint *c) {
 uint32_t pl_checkpoint_refs(const PlCheckpoint *c) { return c->refs; }
 int pl_checkpoint_kept(const PlCheckpoint *c) { return c->rerun.kept; }
 
-void pl_checkpoint_each(const PlCheckpoint *c, void (*tensor)(void *ctx, PlTensor *t), void *ctx) {
+void pl_checkpoint_each(const PlCheckpoint *c, void (*tensor)(void *ctx, PlTensor *t),
+                        void (*around)(void *ctx, PlCheckpoint *c), void *ctx) {
+  for (size_t i = 0; i < c->nnodes; i++)
+    if (c->nodes[i].from) around(ctx, c->nodes[i].from);
+  for (size_t i = 0; i < c->nkept; i++)
+    for (int o = 0; o < PL_MAX_OUT; o++)
+      if (c->kept[i].out[o]) tensor(ctx, c->kept[i].out[o]);
   for (int i = 0; i < c->nheld; i++) tensor(ctx, c->args[i]);
   for (size_t i = 0; i < c->noutside; i++) {
     tensor(ctx, c->outside[i].t);

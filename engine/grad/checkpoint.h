@@ -37,10 +37,11 @@ void pl_checkpoint_end(PlCheckpoint *c); /* the function has returned or failed;
 /* The recomputation that runs has all that it is for, and has ended its function by an error, which is to pass. */
 bool pl_checkpoint_stopped(void);
 
-/* For tracing cycles: how many hold it, what it keeps of the embedding program, and every tensor it holds. */
+/* For tracing cycles: how many hold it, what it keeps of the embedding program, and every tensor and checkpoint it holds. */
 uint32_t pl_checkpoint_refs(const PlCheckpoint *c);
 int pl_checkpoint_kept(const PlCheckpoint *c);
-void pl_checkpoint_each(const PlCheckpoint *c, void (*tensor)(void *ctx, PlTensor *t), void *ctx);
+void pl_checkpoint_each(const PlCheckpoint *c, void (*tensor)(void *ctx, PlTensor *t),
+                        void (*around)(void *ctx, PlCheckpoint *c), void *ctx);
 
 /* ---- what ops tell it, where pl_state.checkpoint is set --------------------------------------------------------- */
 

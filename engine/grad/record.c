@@ -68,7 +68,7 @@ static PlStatus node_for(PlNode **out, bool *again, PlKey *key, PlNodeKind kind,
   *out = NULL;
   if (PL_UNLIKELY(pl_state.checkpoint != NULL)) PL_TRY(pl_checkpoint_node(out, key, name, in, (int)nin));
   *again = *out != NULL;
-  if (*again && (*out)->kind != kind) {
+  if (*again && ((*out)->kind != kind || (*out)->nsaved != nsaved || (*out)->nin != nin || (*out)->nout != nout)) {
     pl_node_release(*out);
     PL_FAIL(PL_ERR_STATE, "checkpoint: run again, the function's %s has another gradient rule than in forward", name);
   }
