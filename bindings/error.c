@@ -40,21 +40,54 @@ int l_where(lua_State *L) {
   return 1;
 }
 
+static const char public_key = 0;
+
+/* core.speak(public, rename): names of public functions of Lua by function, and what puts one in front of a message */
+int l_speak(lua_State *L) {
+  lua_settop(L, 2);
+  lua_createtable(L, 2, 0);
+  lua_insert(L, 1);
+  lua_rawseti(L, 1, 2);
+  lua_rawseti(L, 1, 1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &public_key);
+  return 0;
+}
+
+/* The text on top in the name of the public function that the caller called, if it is one of Lua's. */
+static void speak(lua_State *L) {
+  lua_Debug ar;
+  int level = 0, top = lua_gettop(L);
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &public_key) != LUA_TTABLE) goto done;
+  for (; lua_getstack(L, level, &ar); level++) {
+    lua_getinfo(L, "Sl", &ar);
+    if (ar.currentline > 0 && !own_file(L, ar.source)) break;
+  }
+  if (level == 0 || !lua_getstack(L, level - 1, &ar)) goto done;
+  lua_rawgeti(L, top + 1, 1);
+  lua_rawgeti(L, top + 1, 2);
+  lua_getinfo(L, "f", &ar);
+  if (lua_rawget(L, top + 2) != LUA_TSTRING) goto done;
+  lua_pushvalue(L, top);
+  if (lua_pcall(L, 2, 1, 0) == LUA_OK && lua_type(L, -1) == LUA_TSTRING) lua_replace(L, top);
+done:
+  lua_settop(L, top);
+}
+
 int l_error(lua_State *L, const char *fmt, ...) {
   char text[2048];
   va_list args;
   va_start(args, fmt);
   vsnprintf(text, sizeof text, fmt, args);
   va_end(args);
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 16, NULL);
   l_where(L);
   size_t skip = 0;
   if (l_push_op_name(L, text, &skip)) {
     lua_pushstring(L, text + skip);
-    lua_concat(L, 3);
-    return lua_error(L);
-  }
-  lua_pushstring(L, text);
+    lua_concat(L, 2);
+  } else
+    lua_pushstring(L, text);
+  speak(L);
   lua_concat(L, 2);
   return lua_error(L);
 }

@@ -16,7 +16,7 @@ local loader = data.DataLoader(set, { batch_size = 2 })
 local line = select(2, prelude:gsub("\n", "\n")) + 1
 
 local wrong = {
-  ["net.parameters()"] = "call its methods with a colon: net:parameters()",
+  ["net.parameters()"] = "call it with a colon, net:parameters()",
   ["T.save(net:state_dict(), 'net.safetensors')"] = "the path comes first: T.save(path, t)",
   ["T.save('x.npy', x)"] = "T.save(path, { x = x }), or T.save_npy(path, x)",
   ["nn.LSTM(3, 2)(T.ones(2, 4))"] = "nn.LSTM: the input f32[2,4] has 4 features, input_size is 3",
@@ -27,7 +27,7 @@ local wrong = {
   ["net.state_dict()"] = "with a colon",
   ["opt.step()"] = "step: call it with a colon, opt:step()",
   ["opt.zero_grad()"] = "opt:zero_grad()",
-  ["schedule.step()"] = "scheduler:step()",
+  ["schedule.step()"] = "schedule:step()",
   ["loader.close()"] = "loader:close()",
   ["x.sum()"] = "argument x is missing",
   ["x.item()"] = "call it as x:item()",

@@ -13,7 +13,8 @@ local HERE = debug.getinfo(1, "S").short_src:gsub("%p", "%%%0")
 local ANY = {}
 for path in ([[T.is_tensor T.help T.help_text T.save T.snapshot T.restore T.cli T.bar T.plot T.autocast T.no_grad
   T.enable_grad T.inference_mode T.checkpoint T.grad T.value_and_grad T.vjp T.hessian T.jacobian T.gradgradcheck
-  T.gradcheck T.jvp T.hvp T.vmap T.jit T.compile T.custom T.timer T.profile T.fit T.nn.is_module
+  T.linearize T.saved_tensors T.gradcheck T.jvp T.hvp T.vmap T.jit T.compile T.custom T.timer T.profile T.fit
+  T.nn.is_module
   T.nn.utils.rnn.is_packed T.nn.Identity T.nn.Identity:forward T.data.default_collate T.data.Dataset
   T.data.IterableDataset T.get_autocast_dtype
   T.set_printoptions T.metrics T.log x:describe x:imshow x:spark T.imshow T.spark T.register_hook]]):gmatch "%S+" do

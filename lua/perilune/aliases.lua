@@ -55,7 +55,12 @@ return function(T, core)
   for name in ([[addmm addmv addbmm baddbmm addr cumsum cumprod eq ne lt le gt ge logical_and logical_or logical_xor
     logical_not]]):gmatch "%S+" do
     local f = methods[name]
-    methods[name .. "_"] = options.named(name .. "_", function(x, ...) return x:copy_((f(x, ...))) end)
+    methods[name .. "_"] = options.named(name .. "_", function(x, ...)
+      if not core.is_tensor(x) then
+        options.fail("%s_: argument #1 must be a tensor, got %s", name, options.describe(x))
+      end
+      return x:copy_((f(x, ...)))
+    end)
   end
   for from, to in pairs { eq = "equal", ne = "not_equal", lt = "less", le = "less_equal", gt = "greater",
     ge = "greater_equal" } do

@@ -153,6 +153,9 @@ return function(T, core)
   end
   function T.randint_like(x, low, high, opts)
     if not core.is_tensor(x) then fail("randint_like: argument #1 must be a tensor, got %s", describe(x)) end
+    if math.type(low) ~= "integer" or math.type(high) ~= "integer" then
+      fail("randint_like: low and high must be integers, got %s and %s", describe(low), describe(high))
+    end
     local o = options.check("randint_like", opts, { "dtype" })
     return T.randint(low, high, x:shape(), { dtype = o.dtype or x:dtype(), device = x:device() })
   end
@@ -200,7 +203,10 @@ return function(T, core)
     local how = a.accumulate and T.index_add or T.scatter -- whose gradient is exact where positions repeat
     return how(flat, index, source, { dim = 1, index_base = a.index_base }):reshape(a.x:shape())
   end)
-  methods.put_ = options.named("put_", function(x, ...) return x:copy_(put(x, ...)) end)
+  methods.put_ = options.named("put_", function(x, ...)
+    if not core.is_tensor(x) then fail("put_: argument #1 must be a tensor, got %s", describe(x)) end
+    return x:copy_(put(x, ...))
+  end)
   -- x with rows of src reduced into the positions that index (1-d) names
   define("index_reduce", { { "x", "tensor" }, { "dim", "int" }, { "index", "tensor" }, { "src", "tensor" },
     { "reduce", { "prod", "mean", "amax", "amin" } }, { "include_self", "bool", true }, { "index_base", "int", 1 } },

@@ -26,7 +26,9 @@ return function(T, core)
   -- x:clamp_min(lo), x:clamp_max(hi): one bound, a number or a tensor
   def("clamp_min", function(x, lo) return is_tensor(lo) and T.maximum(x, lo) or T.clamp(check("clamp_min", x), lo) end)
   def("clamp_max", function(x, hi)
+    if hi == nil then fail("clamp_max: a number or a tensor is wanted, got nil") end
     if is_tensor(hi) then return T.minimum(x, hi) end
+    if type(hi) ~= "number" then fail("clamp_max: a number or a tensor is wanted, got %s", describe(hi)) end
     return T.clamp(check("clamp_max", x), { max = hi })
   end)
   def("deg2rad", function(x) return check("deg2rad", x) * (math.pi / 180) end)

@@ -49,6 +49,7 @@ surface.limit(T, { "empty_cache", "get_num_threads", "get_rng_state", "grad_keys
 surface.limit(core.metatable().methods, { "register_hook x f", "is_contiguous x memory_format",
   "detach x", "backward x gradient options" })
 seal(T) seal(core.metatable().methods)
+core.speak(require("perilune.options").public, require("perilune.options").speaking)
 core.seal() -- all metamethods are in place
 
 -- All other parts load at first use: `require "perilune"` stays quick. First the modules,
@@ -100,7 +101,7 @@ local function load_part(part)
   end
   for name in parts[part][1]:gmatch "%S+" do -- T.linalg, T.special
     local space = rawget(T, name)
-    if type(space) == "table" and getmetatable(space) == nil then seal(space) end
+    if type(space) == "table" and getmetatable(space) == nil then seal(space, nil, name .. ".") end
   end
   for name, value in next, kept do rawset(T, name, value) end
   loading[part] = ok

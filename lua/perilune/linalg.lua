@@ -286,7 +286,7 @@ return function(T, core)
 
   -- T.linalg.vector_norm(x, ord = 2, dim = all, {keepdim =, dtype =})
   L.vector_norm = function(...)
-    return vector_norm("linalg.vector_norm", norm_args("linalg.vector_norm", ...))
+    return (vector_norm("linalg.vector_norm", norm_args("linalg.vector_norm", ...))) -- no tail call: errors look for it
   end
 
   -- T.linalg.matrix_norm(A, ord = "fro", dim = {-2, -1}, {keepdim =, dtype =})

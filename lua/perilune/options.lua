@@ -8,6 +8,34 @@ local core = require "perilune.core"
 local getinfo = debug.getinfo
 local here = getinfo(1, "S").source:gsub("options%.lua$", "")
 
+--- Public functions of Lua → their names: what the script called, whichever of its parts refuses (surface.lua).
+options.public = setmetatable({}, { __mode = "k" })
+local published = {} -- all those names
+
+-- What runs a function of the script or of a part has nothing to say of its errors.
+local runs = { no_grad = true, enable_grad = true, inference_mode = true, autocast = true, checkpoint = true }
+
+function options.publish(f, name)
+  if runs[name] then return end
+  if not options.public[f] then options.public[f] = name end
+  published[name] = true
+end
+
+local function last_of(name) return name:match "[^.]+$" end
+
+-- The message in the name of the public function that was called, where it begins with that of one of its parts.
+local function speaking(name, message)
+  local inner, rest = message:match "^([%a_][%w_.]*)(: .*)$"
+  if not inner or last_of(inner) == last_of(name) then return message end
+  local part = inner:gsub("_$", "")
+  if not (published[inner] or published[part] or core.op[inner] or core.op[part] or core[inner]
+    or rawget(core.metatable().methods, inner)) then
+    return message
+  end
+  return name .. rest
+end
+options.speaking = speaking
+
 --- Raises at the first stack level outside perilune's own Lua files.
 function options.fail(fmt, ...)
   local message = select("#", ...) > 0 and fmt:format(...) or fmt
@@ -18,6 +46,8 @@ function options.fail(fmt, ...)
     if info.what ~= "C" and info.source:sub(1, #here) ~= here then break end
     level = level + 1
   end
+  local called = level > 2 and options.public[getinfo(level - 1, "f").func]
+  if called then message = speaking(called, message) end
   error(message, level)
 end
 local fail = options.fail

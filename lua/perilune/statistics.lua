@@ -203,7 +203,10 @@ return function(T, core)
     local scale = T.where(norm:gt(a.maxnorm), a.maxnorm / (norm + 1e-7), T.ones_like(norm))
     return a.x * scale
   end)
-  core.metatable().methods.renorm_ = options.named("renorm_", function(x, ...) return x:copy_(renorm(x, ...)) end)
+  core.metatable().methods.renorm_ = options.named("renorm_", function(x, ...)
+    if not core.is_tensor(x) then fail("renorm_: argument #1 must be a tensor, got %s", options.describe(x)) end
+    return x:copy_(renorm(x, ...))
+  end)
   -- Distances of all pairs i < j of the rows of [N, M]: [N (N-1) / 2].
   define("pdist", { { "x", "tensor" }, { "p", "nonnegative_or_inf", 2.0 } }, function(a)
     floating("pdist", a.x)

@@ -11,6 +11,13 @@ local getinfo, getlocal, select, type, rawget, rawset = debug.getinfo, debug.get
 
 local here = getinfo(1, "S").source:gsub("surface%.lua$", "")
 
+--- The name of a module's class, also where the module has a field `type`.
+function surface.class_name(m)
+  local meta = getmetatable(m)
+  return type(meta) == "table" and meta.__name or type(m)
+end
+local class_name = surface.class_name
+
 --- The names of f's parameters, and whether it takes any number; nil for functions of C and of scripts.
 function surface.parameters(f)
   local info = getinfo(f, "Su")
@@ -45,6 +52,8 @@ function surface.one(who, f)
   local made = sealed[f]
   if made then return made end
   local names, any = surface.parameters(f)
+  who = options.aliases[who] or who
+  if names then options.publish(f, who) end
   if not names or any then return f end
   local n = #names
   made = function(...)
@@ -56,14 +65,14 @@ function surface.one(who, f)
   return made
 end
 
---- All functions of a table of public ones, or those in the list `keys`.
-function surface.seal(t, keys)
+--- All functions of a table of public ones, or those in the list `keys`; prefix: of their names in messages.
+function surface.seal(t, keys, prefix)
   local list = keys or {}
   if not keys then for key in next, t do list[#list + 1] = key end end
   for _, key in ipairs(list) do
     local f = rawget(t, key)
     if type(f) == "function" and type(key) == "string" and key:sub(1, 1) ~= "_" then
-      rawset(t, key, surface.one(key, f))
+      rawset(t, key, surface.one((prefix or "") .. key, f))
     end
   end
   return t
@@ -87,6 +96,30 @@ function surface.limit(t, list)
   end
 end
 
+--- The methods of a class, those of its functions whose first parameter is self: called without an object they say how
+-- it is meant, `label` being what one calls such an object; and no argument is dropped.
+function surface.class(C, label, skip)
+  for key, f in pairs(C) do
+    local names, any = nil, nil
+    local method = type(f) == "function" and type(key) == "string" and key:sub(1, 1) ~= "_"
+    if method and key ~= skip and key ~= "forward" and key ~= "init" and not sealed[f] then
+      names, any = surface.parameters(f)
+    end
+    if names and names[1] == "self" then
+      local given, n = table.move(names, 2, #names, 1, {}), #names - 1
+      local made = function(self, ...)
+        if type(self) ~= "table" or getmetatable(self) == nil then options.colon(("%s:%s()"):format(label, key)) end
+        if not any and select("#", ...) > n then too_many(key, given, ...) end
+        return f(self, ...)
+      end
+      sealed[f], sealed[made] = made, made
+      surface.original[made] = f
+      C[key] = made
+    end
+  end
+  return C
+end
+
 -- ---- modules ------------------------------------------------------------------------------------------------------
 
 -- Parameters of forward methods that are tensors, by their names.
@@ -108,11 +141,11 @@ end
 local function is_plain(v) return type(v) ~= "userdata" and not (type(v) == "table" and getmetatable(v)) end
 
 local function check(self, form, n, ...)
-  if n > form.n then too_many(self:type(), form.names, ...) end
+  if n > form.n then too_many(class_name(self), form.names, ...) end
   for i = 1, #form.names do
     local v = (select(i, ...))
     if form.tensors[i] and is_plain(v) and (v ~= nil or i == 1) then
-      fail("%s: %s must be a tensor, got %s", self:type(), form.names[i], describe(v))
+      fail("%s: %s must be a tensor, got %s", class_name(self), form.names[i], describe(v))
     end
   end
 end
@@ -128,7 +161,7 @@ function surface.init(self, ...)
     names = list and not any and table.move(list, 2, #list, 1, {}) or false
     inits[f] = names
   end
-  if names and select("#", ...) > #names then too_many("nn." .. self:type(), names, ...) end
+  if names and select("#", ...) > #names then too_many("nn." .. class_name(self), names, ...) end
   return f(self, ...)
 end
 

@@ -24,6 +24,9 @@ end
 --- Joins samples into a batch: tensors are stacked, numbers become a tensor, lists and tables are joined field by
 -- field, anything else stays a list.
 function M.default(samples)
+  if type(samples) ~= "table" or samples[1] == nil then
+    fail("data.default_collate: a list of samples is wanted, got %s", options.describe(samples))
+  end
   local first = samples[1]
   local kind = type(first)
   if kind == "userdata" then

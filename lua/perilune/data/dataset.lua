@@ -50,6 +50,7 @@ local function is_dataset(who, ds)
   if type(ds) ~= "table" and type(ds) ~= "userdata" then
     fail("%s: a dataset (something with #ds and ds[i]) is wanted, got %s", who, describe(ds))
   end
+  if core.is_tensor(ds) and ds:dim() == 0 then fail("%s: a 0-d tensor has no samples", who) end
   if type(ds) == "table" and getmetatable(ds) == nil and #ds == 0 and next(ds) ~= nil then
     fail("%s: a dataset (something with #ds and ds[i]) is wanted, got a table without samples that has the key %s", who,
       describe((next(ds))))

@@ -8,7 +8,7 @@ local DataLoader = require "perilune.data.loader"
 local sampler = require "perilune.data.sampler"
 
 local seal = require("perilune.surface").seal
-return seal {
+local data = {
   Dataset = dataset.Dataset,
   TensorDataset = dataset.TensorDataset,
   Subset = dataset.Subset,
@@ -22,7 +22,7 @@ return seal {
   text = require("perilune.data.text").text,
   tokenizer = require("perilune.data.tokenizer").tokenizer,
   train_bpe = require("perilune.data.tokenizer").train_bpe,
-  transforms = seal((require "perilune.data.transforms")),
+  transforms = seal((require "perilune.data.transforms"), nil, "transforms."),
   DataLoader = DataLoader,
   SequentialSampler = sampler.SequentialSampler,
   RandomSampler = sampler.RandomSampler,
@@ -33,3 +33,4 @@ return seal {
   fashion_mnist = mnist.fashion_mnist,
   mnist = mnist.mnist,
 }
+return seal(data, nil, "data.")

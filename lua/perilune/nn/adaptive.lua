@@ -7,6 +7,7 @@ local base = require "perilune.nn.module"
 local container = require "perilune.nn.container"
 local linear = require "perilune.nn.linear"
 local options = require "perilune.options"
+local class_name = require("perilune.surface").class_name
 
 local class, fail, describe = base.class, options.fail, options.describe
 local out = {}
@@ -55,7 +56,7 @@ end
 
 local function rows_of(self, x)
   if not T.is_tensor(x) or x:dim() < 1 or x:dim() > 2 or x:size(-1) ~= self.in_features then
-    fail("%s: x [N, %d] or [%d] is wanted, got %s", self:type(), self.in_features, self.in_features, describe(x))
+    fail("%s: x [N, %d] or [%d] is wanted, got %s", class_name(self), self.in_features, self.in_features, describe(x))
   end
   return x:dim() == 1 and x:unsqueeze(1) or x, x:dim() == 1
 end
@@ -64,12 +65,12 @@ function Adaptive:forward(x, target)
   local rows, single = rows_of(self, x)
   if not T.is_tensor(target) or target:is_floating_point() or target:dim() ~= rows:dim() - (single and 2 or 1) or
     not single and target:size(1) ~= rows:size(1) then
-    fail("%s: the target of %s must be %s, got %s", self:type(), describe(x), single and "one number" or
+    fail("%s: the target of %s must be %s, got %s", class_name(self), describe(x), single and "one number" or
       ("integers [%d]"):format(rows:size(1)), describe(target))
   end
   target = (target:long() - self.index_base):reshape(-1)
   if target:numel() > 0 and (target:min():item() < 0 or target:max():item() >= self.n_classes) then
-    fail("%s: targets must lie in %d..%d", self:type(), self.index_base, self.n_classes - 1 + self.index_base)
+    fail("%s: targets must lie in %d..%d", class_name(self), self.index_base, self.n_classes - 1 + self.index_base)
   end
   local head, low = self.head(rows):log_softmax(-1), self.cutoffs[1]
   local entry, parts = target, {}

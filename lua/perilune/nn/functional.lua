@@ -239,6 +239,8 @@ for _, part in ipairs { "functional_more", "functional_recurrent", "functional_a
   require("perilune.nn." .. part)(F)
 end
 
+surface.one("interpolate", F.interpolate) -- which has the other name, upsample, as well
+
 -- Functions made of several ops speak in their own name, whichever op inside refuses.
 for name in ([[adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices
   max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices cosine_similarity ctc_loss dropout1d dropout2d

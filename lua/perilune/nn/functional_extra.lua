@@ -192,6 +192,9 @@ return function(F)
       --- The largest values and their places.
       F[pool .. "_with_indices"] = function(x, size, opts)
         local o = { return_indices = true }
+        if opts ~= nil and type(opts) ~= "table" then
+          fail("%s_with_indices: options must be a table, got %s", pool, describe(opts))
+        end
         for key, v in pairs(opts or {}) do o[key] = v end
         return T[pool](x, size, o)
       end

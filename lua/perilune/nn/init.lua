@@ -22,7 +22,7 @@ local seal = surface.seal
 for name, f in next, require "perilune.nn.functional" do -- those that modules have looked up, too
   if rawget(nn.F, name) == nil then nn.F[name] = surface.one(name, f) end
 end
-for _, t in ipairs { nn, nn.init, nn.utils } do seal(t) end
+seal(nn, nil, "nn.") seal(nn.init, nil, "nn.init.") seal(nn.utils)
 
 -- nn.parallel.DistributedDataParallel: loaded with its first use, as it needs T.distributed
 return setmetatable(nn, { __index = function(t, key)

@@ -14,10 +14,15 @@ local function tensor(who, t)
   if not core.is_tensor(t) then fail("nn.init.%s: a tensor is wanted, got %s", who, options.describe(t)) end
   return t
 end
+local function floating(who, t)
+  if not tensor(who, t):is_floating_point() then
+    fail("nn.init.%s: a floating tensor is wanted, got %s", who, options.describe(t))
+  end
+end
 
 -- Reads (t, a, b, …) or (t, {name=…}) into values in the order of `names`.
 local function read(who, t, names, defaults, ...)
-  tensor(who, t)
+  if who == "constant_" or who == "dirac_" then tensor(who, t) else floating(who, t) end
   local first = ...
   local given = type(first) == "table" and options.check("nn.init." .. who, first, names)
   local limit = given and 1 or #names
@@ -62,6 +67,7 @@ end
 
 --- One value everywhere.
 function init.constant_(t, ...)
+  tensor("constant_", t)
   return quietly(t, t.fill_, (read("constant_", t, { "value" }, { 0.0 }, ...)))
 end
 

@@ -2,12 +2,14 @@
 --- Base of all networks: an object that is called like a function and knows its parameters, buffers and
 -- children, in the order in which they were assigned.
 -- @classmod Module
+local T = require "perilune"
 local options = require "perilune.options"
 local rerun = require "perilune.rerun"
 
 local surface = require "perilune.surface"
 
 local fail, forward, init = options.fail, surface.forward, surface.init
+local class_name = surface.class_name
 local rawget, rawset, type, getmetatable, setmetatable = rawget, rawset, type, getmetatable, setmetatable
 
 -- Tensors made by nn.Parameter. Weak: a parameter lives as long as something uses it.
@@ -89,7 +91,7 @@ function Module.__newindex(self, key, value)
   if self._known[key] == "parameter" then
     if value ~= nil then
       fail("%s: '%s' is a parameter; assign nn.Parameter(t) or nil, got %s; its values alone are changed by "
-        .. "T.no_grad(function() m.%s:copy_(t) end)", self:type(), tostring(key), options.describe(value),
+        .. "T.no_grad(function() m.%s:copy_(t) end)", class_name(self), tostring(key), options.describe(value),
         tostring(key))
     end
     self._parameters[key] = nil
@@ -165,7 +167,7 @@ function Module:init() end
 
 --- The computation; override it.
 function Module:forward()
-  fail("%s: no forward method; define function %s:forward(x) … end", self:type(), self:type())
+  fail("%s: no forward method; define function %s:forward(x) … end", class_name(self), class_name(self))
 end
 
 --- The class's name.
@@ -265,7 +267,7 @@ local function collect(self, what, base)
   local function add(prefix, m, kind)
     if rawget(m, "_lazy") then
       fail("%s%s has no parameters yet: they are made at its first call; call it once before",
-        prefix == "" and "" or prefix .. ": ", m:type())
+        prefix == "" and "" or prefix .. ": ", class_name(m))
     end
     for _, key in ipairs(member_names(m)) do
       local value = member(m, key)
@@ -378,9 +380,20 @@ end
 --- Stops training of all parameters.
 function Module:freeze() return self:requires_grad_(false) end
 
---- Forgets all gradients.
-function Module:zero_grad()
-  for _, p in ipairs(self:parameters()) do p.grad = nil end
+--- Forgets all gradients; with `set_to_none=false` fills them with zeros.
+function Module:zero_grad(opts)
+  if type(opts) == "boolean" then opts = { set_to_none = opts } end
+  opts = options.check("zero_grad", opts, { "set_to_none" })
+  if opts.set_to_none ~= nil and type(opts.set_to_none) ~= "boolean" then
+    fail("zero_grad: set_to_none must be true or false, got %s", options.describe(opts.set_to_none))
+  end
+  for _, p in ipairs(self:parameters()) do
+    if opts.set_to_none ~= false then
+      p.grad = nil
+    elseif p.grad then
+      T.no_grad(p.grad.zero_, p.grad)
+    end
+  end
 end
 
 local base = { Module = Module, Parameter = Parameter, class = class, is_module = is_module,
@@ -390,5 +403,6 @@ local base = { Module = Module, Parameter = Parameter, class = class, is_module 
 require "perilune.nn.state"(base)
 require "perilune.nn.text"(base)
 require "perilune.nn.module_more"(base)
+surface.class(Module, "net")
 
 return base

@@ -2,6 +2,7 @@
 --- More methods of Module: members by path, other dtypes and devices, hooks, copies.
 local T = require "perilune"
 local options = require "perilune.options"
+local class_name = require("perilune.surface").class_name
 
 local fail, rawget, rawset, type, next, setmetatable = options.fail, rawget, rawset, type, next, setmetatable
 
@@ -19,7 +20,7 @@ return function(base)
     local m = self
     for key in path:gmatch("[^.]+") do
       local at = child(m, key)
-      if not is_module(at) then fail("%s: '%s' has no module '%s'", who, m:type(), key) end
+      if not is_module(at) then fail("%s: '%s' has no module '%s'", who, class_name(m), key) end
       m = at
     end
     return m
@@ -30,7 +31,7 @@ return function(base)
     key = key or path
     local n = key:match("^%d+$") and math.tointeger(tonumber(key))
     local v = base.member(m, key) or n and base.member(m, n)
-    if not v or not wanted(m, key, v) then fail("%s: '%s' has no '%s'", who, m:type(), key) end
+    if not v or not wanted(m, key, v) then fail("%s: '%s' has no '%s'", who, class_name(m), key) end
     return v
   end
 

@@ -37,6 +37,7 @@ local function declare(who, n, args)
     list[n + 1] = o
     return f(table.unpack(list, 1, n + 1))
   end
+  options.publish(F[who], who)
 end
 
 local function may(name, kind) return { name, kind, optional = true } end

@@ -5,6 +5,7 @@
 local T = require "perilune"
 local base = require "perilune.nn.module"
 local options = require "perilune.options"
+local class_name = require("perilune.surface").class_name
 
 local fail, describe = options.fail, options.describe
 
@@ -12,7 +13,7 @@ return function(utils)
   local function parameter(who, m, name)
     if not base.is_module(m) then fail("%s: a module is wanted, got %s", who, describe(m)) end
     local p = type(name) == "string" and m._parameters[name]
-    if not p then fail("%s: %s has no parameter '%s'", who, m:type(), tostring(name)) end
+    if not p then fail("%s: %s has no parameter '%s'", who, class_name(m), tostring(name)) end
     return p
   end
 
@@ -23,7 +24,7 @@ return function(utils)
       rules = {}
       rawset(m, "_computed", rules)
     end
-    if rules[name] then fail("%s: '%s' of %s is computed already", who, name, m:type()) end
+    if rules[name] then fail("%s: '%s' of %s is computed already", who, name, class_name(m)) end
     rule.kind, rule.compute, rules[name] = who, compute, rule
     rule.handle = m:register_forward_pre_hook(function(self) rawset(self, name, compute(self, rule)) end)
     rawset(m, name, T.no_grad(compute, m, rule))
@@ -32,7 +33,7 @@ return function(utils)
   local function removed(who, kind, m, name)
     if not base.is_module(m) then fail("%s: a module is wanted, got %s", who, describe(m)) end
     local rule = rawget(m, "_computed") and m._computed[name]
-    if not rule or rule.kind ~= kind then fail("%s: '%s' of %s has no %s", who, tostring(name), m:type(), kind) end
+    if not rule or rule.kind ~= kind then fail("%s: '%s' of %s has no %s", who, tostring(name), class_name(m), kind) end
     rule.last = true
     local value = T.no_grad(rule.compute, m, rule):detach():clone()
     rule.handle:remove()
@@ -95,7 +96,7 @@ return function(utils)
     local a = options.read(spectral_spec, ...)
     local m, name, eps = a.module, a.name, a.eps
     local p = parameter("spectral_norm", m, name)
-    local dim = a.dim or (m:type():match("^ConvTranspose") and 2 or 1)
+    local dim = a.dim or (class_name(m):match("^ConvTranspose") and 2 or 1)
     if p:dim() < 2 then fail("spectral_norm: '%s' must have at least 2 dims, got %s", name, describe(p)) end
     local function matrix(w) return (dim == 1 and w or w:movedim(dim, 1)):reshape(w:size(dim), -1) end
     base.forget(m, name)
@@ -145,7 +146,7 @@ return function(utils)
     for _, item in ipairs(base.collect(m, "state")) do places[item[1]] = item end
     for name, t in pairs(tensors) do
       local item = places[name]
-      if not item then fail("functional_call: %s has no '%s'", m:type(), tostring(name)) end
+      if not item then fail("functional_call: %s has no '%s'", class_name(m), tostring(name)) end
       if not T.is_tensor(t) then fail("functional_call: '%s' must be a tensor, got %s", name, describe(t)) end
       local owner = item[3]
       swapped[#swapped + 1] = { rawget(owner, item[4]) == nil and owner._parameters or owner, item[4], item[2], t }
@@ -193,6 +194,9 @@ return function(utils)
   function utils.get_total_norm(tensors, opts)
     local o = options.check("get_total_norm", opts, { "norm_type" })
     tensors = options.tensors("get_total_norm", "tensors", tensors)
+    for i, t in ipairs(tensors) do
+      if not t:is_floating_point() then fail("get_total_norm: entry %d must be floating, got %s", i, describe(t)) end
+    end
     if o.norm_type ~= nil and type(o.norm_type) ~= "number" then
       fail("get_total_norm: norm_type must be a number, got %s", describe(o.norm_type))
     end

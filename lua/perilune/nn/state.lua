@@ -3,6 +3,7 @@
 -- Adds methods to the class Module, and `ordered_dict` to the table that it is given.
 local T = require "perilune"
 local options = require "perilune.options"
+local class_name = require("perilune.surface").class_name
 
 local fail, rawget, rawset, type = options.fail, rawget, rawset, type
 
@@ -95,7 +96,7 @@ return function(base)
       if #missing > 0 then wrong[#wrong + 1] = "missing: " .. table.concat(missing, ", ") end
       if #unexpected > 0 then wrong[#wrong + 1] = "unexpected: " .. table.concat(unexpected, ", ") end
     end
-    if #wrong > 0 then fail("load_state_dict of %s: %s", self:type(), table.concat(wrong, "; ")) end
+    if #wrong > 0 then fail("load_state_dict of %s: %s", class_name(self), table.concat(wrong, "; ")) end
     local _ <close> = T.no_grad()
     for _, item in ipairs(list) do
       if sd[item[1]] ~= nil then item[2]:copy_(sd[item[1]]) end

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- How modules print: tostring as a tree, and summary as a table. Adds methods to the class Module.
 local T = require "perilune"
+local class_name = require("perilune.surface").class_name
 
 return function(base)
   local Module, is_module, is_parameter, member_names = base.Module, base.is_module, base.is_parameter,
@@ -20,8 +21,8 @@ return function(base)
       local child = rawget(self, key)
       if is_module(child) then lines[#lines + 1] = ("  (%s): %s"):format(key, indent(tostring(child))) end
     end
-    if #lines == 0 then return self:type() .. "(" .. extra .. ")" end
-    return self:type() .. "(" .. extra .. "\n" .. table.concat(lines, "\n") .. "\n)"
+    if #lines == 0 then return class_name(self) .. "(" .. extra .. ")" end
+    return class_name(self) .. "(" .. extra .. "\n" .. table.concat(lines, "\n") .. "\n)"
   end
 
   local function with_commas(n)
@@ -118,8 +119,8 @@ return function(base)
     for name, m in self:named_modules() do
       local _, depth = name:gsub("%.", "")
       local count, bytes = own_size(m)
-      local label = name == "" and m:type() or
-        ("%s%s (%s)"):format(("  "):rep(depth + 1), name:match("[^.]*$"), m:type())
+      local label = name == "" and class_name(m) or
+        ("%s%s (%s)"):format(("  "):rep(depth + 1), name:match("[^.]*$"), class_name(m))
       local row = { label, with_commas(count), bytes_text(bytes) }
       if outputs then
         local o = outputs[m] or { "-", 0 }

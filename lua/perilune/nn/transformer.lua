@@ -23,6 +23,9 @@ local spec = options.spec("nn.Transformer", {
 
 function Transformer:init(...)
   local a = options.read(spec, ...)
+  if a.d_model % a.nhead ~= 0 then
+    fail("nn.Transformer: d_model %d must be a multiple of nhead %d", a.d_model, a.nhead)
+  end
   local layer = { a.d_model, a.nhead, dim_feedforward = a.dim_feedforward, dropout = a.dropout,
     activation = a.activation, layer_norm_eps = a.layer_norm_eps, batch_first = a.batch_first,
     norm_first = a.norm_first, bias = a.bias, dtype = a.dtype }

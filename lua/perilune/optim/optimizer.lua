@@ -158,6 +158,10 @@ end
 function Optimizer:step(closure)
   if type(self) ~= "table" then options.colon "opt:step()" end
   local loss
+  if closure ~= nil and type(closure) ~= "function" and not (getmetatable(closure) or {}).__call then
+    fail("optim.%s:step: a function that computes the loss, or nothing, is wanted, got %s", self.name,
+      describe(closure))
+  end
   if closure then
     local _ <close> = T.enable_grad()
     loss = closure()
@@ -366,6 +370,8 @@ function Optimizer:__tostring()
   end
   return table.concat(lines, "\n") .. "\n)"
 end
+
+require("perilune.surface").class(Optimizer, "opt")
 
 -- Checks of settings: true, or what would have been right.
 local check = {}
