@@ -2,8 +2,8 @@
 -- What forward mode costs: value and tangent together (T.jvp) against the value alone, and, for comparison, double vjp
 -- (T.linearize and one push), the gradient, and H v both ways.
 --   perilune run bench/forward.lua -- [--threads N] [--only NAME] [--calls MODE N]
--- A JSON object a line; times are medians of samples taken in turns. --calls runs one mode N times and measures nothing,
--- for counting instructions: the difference of two counts is that of the calls between.
+-- A JSON object a line; times are medians of samples taken in turns. --calls runs one mode N times and measures
+-- nothing, for counting instructions: the difference of two counts is that of the calls between.
 
 local here = debug.getinfo(1, "S").source:match("^@(.*)forward%.lua$") or "./"
 local timing = dofile(here .. "timing.lua")

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: MIT
 -- What batched backward passes give: T.jacobian and T.hessian against one backward pass for each element.
 --   build/bin/perilune run bench/jacobian.lua -- [--threads n]
--- One JSON line each: milliseconds for a whole matrix, batched and pass by pass, and their ratio.
+-- One JSON line each: milliseconds for a whole matrix, batched, by tangents and pass by pass, and the ratio of the
+-- first and the last.
 local T = require "perilune"
 local nn = T.nn
 
@@ -42,8 +43,9 @@ local function report(name, f, x)
   local far = (want - got:reshape(want:shape())):abs():max():item()
   assert(far < 1e-3, name .. ": batched and single passes differ by " .. far)
   local batched, single = median(function() T.jacobian(f, x) end, 5), median(function() one_by_one(f, x) end, 3)
-  print(('{"name": "%s", "batched_ms": %.3f, "single_ms": %.3f, "ratio": %.4f}'):format(name, batched, single,
-    batched / single))
+  local forward = median(function() T.jacobian(f, x, { mode = "forward" }) end, 5)
+  print(('{"name": "%s", "batched_ms": %.3f, "forward_ms": %.3f, "single_ms": %.3f, "ratio": %.4f}'):format(name,
+    batched, forward, single, batched / single))
 end
 
 local mlp = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 64))

@@ -328,9 +328,12 @@ static int d_tape(lua_State *L) {
   return push_rows(L, rows, n);
 }
 
+/* debug.cache_stats("tangents"?) → {hits, misses, entries} of the cache of backward graphs, or of graphs of tangents */
 static int d_cache_stats(lua_State *L) {
   int64_t hits, misses, entries;
-  pl_backward_cache_stats(&hits, &misses, &entries);
+  bool tangents = lua_type(L, 1) == LUA_TSTRING && strcmp(lua_tostring(L, 1), "tangents") == 0;
+  if (!tangents && !lua_isnoneornil(L, 1)) return l_error(L, "cache_stats: nil or \"tangents\" expected, got %s", l_typename(L, 1));
+  (tangents ? pl_forward_cache_stats : pl_backward_cache_stats)(&hits, &misses, &entries);
   lua_createtable(L, 0, 3);
   lua_pushinteger(L, (lua_Integer)hits);
   lua_setfield(L, -2, "hits");

@@ -470,6 +470,50 @@ describe("other transforms", function()
     eq(T.grad(function(v) return (push(v).y * v):sum() end)(x), 2 * x:cos() * w * x)
   end)
 
+  it("Jacobians and Hessians by tangents are those by backward passes, in chunks, too", function()
+    local x, p = T.randn({ 3, 2 }, f64), { w = T.randn({ 4 }, f64) }
+    local calls = 0
+    local function f(a, b)
+      calls = calls + 1
+      return { y = a:matmul(a:t()) * b.w[1], z = b.w:sin(), c = T.ones({ 2 }, f64) }
+    end
+    local jx, jp = T.jacobian(f, x, p, { mode = "reverse" })
+    for _, chunk in ipairs { 100, 3, 1 } do
+      T.debug.jacobian_chunk(chunk)
+      calls = 0
+      local kx, kp = T.jacobian(f, { mode = "forward" })(x, p)
+      T.debug.jacobian_chunk(nil)
+      assert.equal(math.ceil(10 / chunk), calls)
+      for _, name in ipairs { "y", "z", "c" } do
+        assert.same(jx[name]:shape(), kx[name]:shape())
+        eq(kx[name], jx[name])
+        eq(kp[name].w, jp[name].w)
+      end
+    end
+    local function g(a) return (a:sin() * a:matmul(a:t()):sum()):sum() end
+    eq(T.hessian(g, x, { mode = "forward" }), T.hessian(g, x))
+    local h = T.hessian(function(a, b) return (a * b * b):sum() end, vec(1, 2), vec(3, 4), { mode = "forward" })
+    eq(h[1][2], { 6, 0, 0, 8 })
+    eq(h[2][2], { 2, 0, 0, 4 })
+    local sum = T.grad(function(a)
+      return T.jacobian(function(q) return q * q * a end, x, { mode = "forward" }):sum()
+    end)
+    eq(sum(x), 2 * x)
+    fails('mode must be "forward" or "reverse", got "sideways"', T.jacobian, f, x, p, { mode = "sideways" })
+  end)
+
+  it("graphs of tangents are made once for a kind of call", function()
+    local x, v = T.randn({ 4, 4 }, f64), T.randn({ 4, 4 }, f64)
+    local function f(a) return ((a * a:sin()):matmul(a):softmax(-1) * a:pow(3)):sum() end
+    tangent(f, x, v)
+    local before = T.debug.cache_stats("tangents")
+    tangent(f, x, v)
+    local after = T.debug.cache_stats("tangents")
+    assert.equal(before.misses, after.misses)
+    assert.is_true(after.hits > before.hits)
+    fails('nil or "tangents" expected', T.debug.cache_stats, "other")
+  end)
+
   it("hvp is the Hessian times a vector, for several arguments, and for parameters", function()
     local x, v = T.randn({ 5 }, f64), T.randn({ 5 }, f64)
     local function f(a) return (a:softmax(-1) * a:exp()):sum() + a:norm() end

@@ -22,6 +22,7 @@ void pl_forward_graph_release(PlForward *g);
  * output has one. */
 PlStatus pl_forward_graph_get(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out,
                               const bool *want, PlForward **result);
+void pl_forward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries);
 void pl_forward_cache_clear(void);
 void pl_forward_cache_end(void); /* this thread ends */
 

@@ -209,6 +209,43 @@ static PlStatus by_symmetry(Making *m, PlForward *g) {
   return pl_graph_optimize(&g->graph);
 }
 
+/* ---- by a maker of its own ------------------------------------------------------------------------------------ */
+
+/* Without a graph where it declines. */
+static PlStatus by_maker(Making *m, PlForward *g) {
+  const PlMakeArgs *a = m->a;
+  const int nin = g->nin, nout = g->nout;
+  PlVal *vals = malloc((size_t)(2 * nin + 2 * nout) * sizeof *vals), res[PL_MAX_OUT];
+  if (!vals) return no_memory();
+  PlVal *x = vals, *v = x + nin, *y = v + nin, *t = y + nout;
+  for (int i = 0; i < nin; i++) {
+    x[i] = a->in[i] ? i : PL_NONE;
+    v[i] = a->want[i] ? nin + nout + i : PL_NONE;
+  }
+  for (int o = 0; o < nout; o++) {
+    y[o] = m->out[o] ? nin + o : PL_NONE;
+    t[o] = PL_NONE;
+  }
+  PlStatus s = pl_graph_new(&g->graph, 2 * (nin + nout));
+  PlMaker k = {.graph = g->graph, .op = a->op, .attrs = a->attrs, .nin = nin, .nout = nout, .in = a->in, .outd = a->outd,
+               .want = a->want, .same = a->same, .x = x, .y = y, .dy = v, .dx = t};
+  if (s == PL_OK) s = a->op->tangent(&k);
+  if (s == PL_OK) s = k.status;
+  int nres = 0;
+  for (int o = 0; o < nout && s == PL_OK; o++) {
+    g->has[o] = t[o] != PL_NONE;
+    if (g->has[o]) res[nres++] = t[o];
+  }
+  free(vals);
+  if (s == PL_OK && nres > 0) {
+    PL_TRY(pl_graph_results(g->graph, nres, res));
+    return pl_graph_optimize(&g->graph);
+  }
+  pl_graph_free(g->graph);
+  g->graph = NULL;
+  return s;
+}
+
 /* ---- together ------------------------------------------------------------------------------------------------ */
 
 static PlStatus transpose(Making *m, PlForward *g) {
@@ -237,6 +274,8 @@ static PlStatus transpose(Making *m, PlForward *g) {
 
 static PlStatus make_in(Making *m, PlForward *g) {
   if (m->a->op->hessian) return by_symmetry(m, g);
+  if (m->a->op->tangent) PL_TRY(by_maker(m, g));
+  if (g->graph) return PL_OK;
   PL_TRY(pl_gradient_graph_make(m->a, &m->gradient, m->has_grad));
   if (m->gradient->nresults == 0) return PL_OK; /* not differentiable */
   PL_TRY(pl_flow_new(&m->f));
@@ -317,6 +356,12 @@ PlStatus pl_forward_graph_get(const PlOp *op, PlTensor *const *in, int nin, cons
   }
   if (same != few) free(same);
   return s;
+}
+
+void pl_forward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries) {
+  *hits = cache.hits;
+  *misses = cache.misses;
+  *entries = cache.entries;
 }
 
 void pl_forward_cache_clear(void) { pl_graph_cache_clear(&cache); }

@@ -135,6 +135,23 @@ static PlStatus cross_entropy_grad(PlMaker *g) {
   return g->status;
 }
 
+/* The gradients of the losses times the tangent, summed over the classes, and over all where the losses are one number. */
+static PlStatus cross_entropy_tangent(PlMaker *g) {
+  const PlArray *x = g->in[0];
+  PlAttrs a, zero;
+  if (g->dy[0] == PL_NONE) return g->status;
+  pass_attrs(g, &pl_op_cross_entropy_bwd, &a, true);
+  pl_attrs_init(&pl_op_zeros_of, &zero);
+  pl_attrs_int(&zero, 0, x->dtype);
+  PlVal shape = pl_g1(g, &pl_op_shape_of, g->y[0]);
+  PlVal in[5] = {g_addn(g, pl_g_op(g, &pl_op_zeros_of, 1, &shape, &zero, NULL), 1), g->x[0], g->x[1], g->y[1], g->x[2]};
+  PlVal each = g_mul(g, g->dy[0], pl_g_op(g, &pl_op_cross_entropy_bwd, 5, in, &a, NULL));
+  bool one = pl_attr_i(g->attrs, 0) != 0;
+  g->dx[0] = g_reduce(g, &pl_op_sum, each, x->ndim, one ? (1u << x->ndim) - 1 : 1u << class_dim(x));
+  g->dx[0] = pl_g2(g, &pl_op_reshape_to, g->dx[0], shape);
+  return g->status;
+}
+
 const PlOp pl_op_cross_entropy = {
     .autocast = PL_CAST_F32,
     .name = "cross_entropy",
@@ -144,7 +161,7 @@ const PlOp pl_op_cross_entropy = {
     .nin = 3, .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 4, .args = {"x", "target", "weight"}, .attrs = {ATTRS, SMOOTH},
     .cls = PL_REDUCTION,
     .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = class_infer,
-    .grad = cross_entropy_grad, PL_KERNEL(cross_entropy)};
+    .grad = cross_entropy_grad, .tangent = cross_entropy_tangent, PL_KERNEL(cross_entropy)};
 
 static PlStatus check_ce_bwd(const PlInfer *c, int weight) {
   const PlArray *x = c->in[1];

@@ -83,6 +83,33 @@ static PlStatus rms_norm_grad(PlMaker *g) {
   return g->status;
 }
 
+/* The derivative of h, what is normalized, is symmetric: that of y = h w + b for x is w times what backward does without w. */
+static PlVal symmetric_part(PlMaker *g, const PlOp *bwd, int nin, const PlVal *in, PlAttrs *a) {
+  PlVal out[3] = {PL_NONE, PL_NONE, PL_NONE};
+  for (int i = 0; i < g->nin; i++)
+    if ((g->dy[i] == PL_NONE) != (i != 0)) return PL_NONE;
+  pl_attrs_int(a, 1, 1);
+  pl_g_op(g, bwd, nin, in, a, out);
+  return out[0];
+}
+static PlVal times(PlMaker *g, PlVal v, PlVal weight) {
+  return v == PL_NONE || weight == PL_NONE ? v : pl_g_cast(g, g_mul(g, v, weight), (PlDtype)g->outd[0].dtype);
+}
+static PlStatus layer_norm_tangent(PlMaker *g) {
+  PlVal in[5] = {g->dy[0], g->x[0], g->y[1], g->y[2], PL_NONE};
+  PlAttrs a;
+  copy_shape_attr(g, &pl_op_layer_norm_bwd, &a);
+  g->dx[0] = times(g, symmetric_part(g, &pl_op_layer_norm_bwd, 5, in, &a), g->x[1]);
+  return g->status;
+}
+static PlStatus rms_norm_tangent(PlMaker *g) {
+  PlVal in[4] = {g->dy[0], g->x[0], g->y[1], PL_NONE};
+  PlAttrs a;
+  copy_shape_attr(g, &pl_op_rms_norm_bwd, &a);
+  g->dx[0] = times(g, symmetric_part(g, &pl_op_rms_norm_bwd, 4, in, &a), g->x[1]);
+  return g->status;
+}
+
 const PlOp pl_op_layer_norm = {
     .name = "layer_norm",
     .doc = "x normalized over its last dims (normalized_shape), times weight plus bias, both of that shape and optional. "
@@ -91,7 +118,7 @@ const PlOp pl_op_layer_norm = {
     .nin = 3, .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2, .args = {"x", "weight", "bias"},
     .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 0, .rows = {PL_ROWS_SHAPE, 0, "frr:f?c?c?", NULL},
-    .infer = layer_infer, .grad = layer_norm_grad,
+    .infer = layer_infer, .grad = layer_norm_grad, .tangent = layer_norm_tangent,
     PL_KERNEL(layer_norm)};
 const PlOp pl_op_rms_norm = {
     .name = "rms_norm",
@@ -101,7 +128,7 @@ const PlOp pl_op_rms_norm = {
     .nin = 2, .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 2, .args = {"x", "weight"},
     .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT_OPT("eps")}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
     .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 1, .rows = {PL_ROWS_SHAPE, 0, "fr:f?c?", NULL},
-    .infer = layer_infer, .grad = rms_norm_grad,
+    .infer = layer_infer, .grad = rms_norm_grad, .tangent = rms_norm_tangent,
     PL_KERNEL(layer_norm)};
 
 /* Of a backward op: dy and x of one shape and dtype, statistics of `ndim` sizes, a weight of `wdim` sizes, all floating.
@@ -180,6 +207,21 @@ static PlStatus group_norm_grad(PlMaker *g) {
   give_bwd(g, &pl_op_group_norm_bwd, 5, in, &a, 1, 2);
   return g->status;
 }
+static PlStatus group_norm_tangent(PlMaker *g) {
+  PlVal in[5] = {g->dy[0], g->x[0], g->y[1], g->y[2], PL_NONE}, w = g->x[1];
+  PlAttrs a, shape;
+  int64_t sizes[PL_MAX_DIM];
+  pl_attrs_init(&pl_op_group_norm_bwd, &a);
+  pl_attrs_int(&a, 0, pl_attr_i(g->attrs, 0));
+  if (w != PL_NONE) { /* [C] → [C,1,…] */
+    for (int d = 1; d < g->in[0]->ndim; d++) sizes[d - 1] = d == 1 ? -1 : 1;
+    pl_attrs_init(&pl_op_reshape, &shape);
+    pl_g_fail(g, pl_attrs_list(&shape, 0, g->in[0]->ndim - 1, sizes));
+    w = pl_g_op(g, &pl_op_reshape, 1, &w, &shape, NULL);
+  }
+  g->dx[0] = times(g, symmetric_part(g, &pl_op_group_norm_bwd, 5, in, &a), w);
+  return g->status;
+}
 static PlStatus group_bwd_infer(PlInfer *c) {
   const PlArray *x = c->in[1];
   const int64_t G = pl_attr_i(c->attrs, 0);
@@ -198,7 +240,7 @@ const PlOp pl_op_group_norm = {
     .formula = "as layer_norm over C/num_groups channels and all positions", .nin = 3, .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2,
     .args = {"x", "weight", "bias"}, .attrs = {A_INT_REQ("num_groups"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION,
     .batch = pl_batch_samples,
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = group_infer, .grad = group_norm_grad,
+    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = group_infer, .grad = group_norm_grad, .tangent = group_norm_tangent,
     PL_KERNEL(group_norm)};
 const PlOp pl_op_group_norm_bwd = {
     .name = "group_norm_bwd", .doc = "The gradients of group_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 2,
@@ -237,6 +279,16 @@ static PlStatus batch_norm_grad(PlMaker *g) {
   return g->status;
 }
 
+static PlStatus batch_norm_tangent(PlMaker *g) { /* the weight is one number where sums are taken: as it is */
+  PlVal in[5] = {g->dy[0], g->x[0], g->y[1], g->y[2], g->x[3]};
+  PlAttrs a;
+  pl_attrs_init(&pl_op_batch_norm_bwd, &a);
+  pl_attrs_int(&a, 0, pl_attr_i(g->attrs, 0));
+  pl_attrs_float(&a, 2, pl_attr_f(g->attrs, 1));
+  g->dx[0] = symmetric_part(g, &pl_op_batch_norm_bwd, 5, in, &a);
+  return g->status;
+}
+
 static PlStatus batch_bwd_infer(PlInfer *c) {
   const PlArray *x = c->in[1];
   PL_TRY(pl_check_ndim(c, 1, 1, PL_MAX_DIM));
@@ -256,7 +308,7 @@ const PlOp pl_op_batch_norm = {
     .formula = "as layer_norm, per channel over samples and positions; not training: dx = w dy / sqrt(running_var + eps)",
     .nin = 5, .nopt = 4, .nout = 3, .nattr = 2, .args = {"x", "running_mean", "running_var", "weight", "bias"},
     .attrs = {A_BOOL("training", 0), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_channels,
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = batch_infer, .grad = batch_norm_grad,
+    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = batch_infer, .grad = batch_norm_grad, .tangent = batch_norm_tangent,
     PL_KERNEL(batch_norm)};
 const PlOp pl_op_batch_norm_bwd = {
     .name = "batch_norm_bwd", .doc = "The gradients of batch_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 3,

@@ -278,6 +278,9 @@ struct PlOp {
    * the gradient of the k-th of these; '.': neither. Its derivative in x is symmetric, so that what `grad` makes of it, with
    * the tangents of x as gradients of the outputs, is the tangent: no third derivative is needed (forward mode). NULL else. */
   const char *hessian;
+  /* A maker for tangents, kept only where what forward mode finds by itself was measured to be slower: dy[i] is the tangent of
+   * input i (PL_NONE: none), dx[o] becomes that of output o. It may decline: no dx at all. */
+  PlStatus (*tangent)(PlMaker *g);
   /* The op in terms of others, run when the device has no kernel. */
   PlStatus (*expand)(PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
   void (*batch)(PlBatchCall *c); /* NULL: broadcast if elementwise, else one element after the other */

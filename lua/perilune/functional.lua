@@ -122,9 +122,88 @@ return function(T, core)
     return parts
   end
 
+  -- The last argument of T.jacobian and T.hessian if that is a table of options: {mode = "forward" or "reverse"} and
+  -- nothing else. Another text there is an error, since it is more likely a slip than an argument of f.
+  local function take_mode(who, ...)
+    local args = pack(...)
+    local last = args[args.n]
+    if not tree.is_tree(last) or type(last.mode) ~= "string" or next(last, next(last)) ~= nil then return nil, args end
+    if last.mode ~= "forward" and last.mode ~= "reverse" then
+      fail('%s: mode must be "forward" or "reverse", got %s', who, options.describe(last.mode))
+    end
+    args[args.n], args.n = nil, args.n - 1
+    return last.mode, args
+  end
+
+  -- As transform, for functions with such options.
+  local function transform_mode(who, run)
+    return function(f, ...)
+      check_function(who, f)
+      local mode, args = take_mode(who, ...)
+      if args.n > 0 then return run(mode, f, unpack(args, 1, args.n)) end
+      return function(...) return run(mode, f, ...) end
+    end
+  end
+
+  -- Tangents of the results ys for rows from … from+count-1 of the unit matrix over all elements of the arguments,
+  -- many at once: every[i] is [count, elements of y i], or nil. The values themselves are computed once.
+  local function push_rows(f, args, like, from, count)
+    local level <close> = core.batch_open(count, "same")
+    local key <close> = core.forward_key()
+    local before = 0
+    local y = call(f, unpack(S.wrap(args, function(t, j)
+      local n = like[j]:numel()
+      local first, last = math.max(from, before + 1), math.min(from + count - 1, before + n)
+      if first <= last then
+        local rows = T.zeros({ count, n }, { dtype = t:dtype(), device = t:device() })
+        rows:narrow(1, first - from + 1, last - first + 1):diagonal(first - before - 1):fill_(1)
+        core.forward_attach(key, t, core.batch_wrap(level, rows:view(count, unpack(like[j]:shape()))))
+      end
+      before = before + n
+      return t
+    end), 1, args.n))
+    local every = {}
+    for i, t in ipairs(leaves(y)) do
+      local v = core.tangent(key, t)
+      if v then
+        v = core.batch_unwrap(level, core.grad_enabled() and v or v:detach())
+        every[i] = v:reshape(count, t:numel())
+      end
+    end
+    return map(y, function(t) return t:detach() end, true), every
+  end
+
+  -- The same as matrices below by tangents, one for each element of the arguments.
+  local function forward_matrices(f, args)
+    local xs, m, shapes, parts = leaves { unpack(args, 1, args.n) }, {}, { x = {}, y = {} }, {}
+    local n, from, y, ys = total(xs), 1, nil, nil
+    while from <= n or not ys do
+      local count = math.min(chunk_of(n, n + (ys and total(ys) or 1 << 16)), n - from + 1)
+      local every
+      y, every = push_rows(f, args, xs, from, count)
+      ys = leaves(y)
+      for i, t in ipairs(ys) do
+        parts[i] = parts[i] or {}
+        table.insert(parts[i], every[i] or T.zeros({ count, t:numel() }, { dtype = t:dtype(), device = t:device() }))
+      end
+      from = from + count
+    end
+    for j, t in ipairs(xs) do shapes.x[j] = t:shape() end
+    for i, t in ipairs(ys) do
+      local rows, before = #parts[i] == 1 and parts[i][1] or T.cat(parts[i], 1), 0
+      m[i], shapes.y[i] = {}, t:shape()
+      for j, x in ipairs(xs) do
+        m[i][j] = rows:narrow(1, before + 1, x:numel()):t():contiguous()
+        before = before + x:numel()
+      end
+    end
+    return m, y, shapes
+  end
+
   -- Matrices [ny, nx] for every pair of leaves: m[y][x]. Many backward passes at once, one for each element of the
   -- results, or, where the results are the larger side, for each element of the arguments.
-  local function matrices(f, args)
+  local function matrices(mode, f, args)
+    if mode == "forward" then return forward_matrices(f, args) end
     local outer <close> = GradKey {}
     local inner <close> = GradKey {}
     local xs, wrapped = attach(inner, args)
@@ -136,7 +215,7 @@ return function(T, core)
     local function zeros(i, j)
       return T.zeros({ ys[i]:numel(), xs[j]:numel() }, { dtype = xs[j]:dtype(), device = xs[j]:device() })
     end
-    if total(ys) > 2 * total(xs) then
+    if mode ~= "reverse" and total(ys) > 2 * total(xs) then
       local us = {}
       for i, t in ipairs(ys) do us[i] = outer:attach(T.zeros_like(t:detach())) end
       local gs = call(core.pull, inner, ys, us, xs)
@@ -150,14 +229,14 @@ return function(T, core)
         for j = 1, #xs do m[i][j] = rows[j] or zeros(i, j) end
       end
     end
-    return m, y, shapes, xs, ys
+    return m, y, shapes
   end
 
   -- T.jacobian(f)(x, …) → for every argument the structure of f's result, holding that of the argument, of tensors
   -- [shape of the result's, shape of the argument's].
-  local function jacobian(f, ...)
+  local function jacobian(mode, f, ...)
     local args = pack(...)
-    local m, y, shapes = matrices(f, args)
+    local m, y, shapes = matrices(mode, f, args)
     local out, before = {}, 0
     for a = 1, args.n do
       local i, count = 0, #leaves(args[a])
@@ -176,10 +255,10 @@ return function(T, core)
     end
     return unpack(out, 1, args.n)
   end
-  T.jacobian = transform("jacobian", jacobian)
+  T.jacobian = transform_mode("jacobian", jacobian)
 
   -- T.hessian(f)(x) → tensor [shape of x, shape of x]; H[i][j] for several arguments.
-  T.hessian = transform("hessian", function(f, ...)
+  T.hessian = transform_mode("hessian", function(mode, f, ...)
     local n = select("#", ...)
     local function gradient(...)
       local _, g = value_and_grad("hessian", f, true, ...)
@@ -187,8 +266,8 @@ return function(T, core)
       if n == 1 then return g[1] end
       return g
     end
-    if n == 1 then return (jacobian(gradient, ...)) end
-    local columns, h = pack(jacobian(gradient, ...)), {}
+    if n == 1 then return (jacobian(mode, gradient, ...)) end
+    local columns, h = pack(jacobian(mode, gradient, ...)), {}
     for i = 1, n do
       h[i] = {}
       for j = 1, n do h[i][j] = columns[j][i] end

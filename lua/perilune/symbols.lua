@@ -112,14 +112,17 @@ S.hvp = { "T.hvp(f, x, v) → y, H v",
 local _, hv = T.hvp(function(x) return (x ^ 3):sum() end, T.tensor { 1, 2 }, T.tensor { 1, 1 })
 print(hv)  --> { 6., 12.}  -- f32[2] cpu]] }
 
-S.jacobian = { "T.jacobian(f) → function, T.jacobian(f, x, …) → tensors",
-  "For every argument a tensor [shape of the result, shape of the argument], in their structures.", [[
+S.jacobian = { 'T.jacobian(f, {mode=}?) → function, T.jacobian(f, x, …, {mode=}?) → tensors',
+  [[For every argument a tensor [shape of the result, shape of the argument], in their structures. mode="reverse": a
+backward pass for each element of the result; "forward": a tangent for each element of the arguments, which keeps
+nothing; many at once either way. Left out: whatever side is the smaller, by backward passes.]], [[
 print(T.jacobian(function(x) return x * x end)(T.tensor { 1, 2 }))
 --> {{2., 0.},
 -->  {0., 4.}}  -- f32[2,2] cpu]] }
 
-S.hessian = { "T.hessian(f) → function, T.hessian(f, x, …) → tensor, or H[i][j] for several arguments",
-  "Second derivatives of a scalar function.", [[
+S.hessian = {
+  'T.hessian(f, {mode=}?) → function, T.hessian(f, x, …, {mode=}?) → tensor, or H[i][j] for several arguments',
+  'Second derivatives of a scalar function. mode="forward": tangents of the gradient; else backward passes of it.', [[
 print(T.hessian(function(x) return (x * x):sum() end)(T.tensor { 1, 2 }))
 --> {{2., 0.},
 -->  {0., 2.}}  -- f32[2,2] cpu]] }
