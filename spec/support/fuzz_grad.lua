@@ -225,6 +225,42 @@ local function first(f, inputs, problems)
   return want
 end
 
+-- Tangents against the gradient: alone, many at once, through jvp of jvp and grad of jvp, compiled.
+local function forward(f, inputs, g, want, problems)
+  local vs = {}
+  for i, x in ipairs(inputs) do vs[i] = tensor(g, x:shape()) end
+  local slope = dot(want, vs)
+  local function value(what, got, tol) same(problems, what, { got }, { slope }, tol) end
+  local y, jv = T.jvp(f, inputs, vs)
+  same(problems, "the value of jvp", { y }, { f(table.unpack(inputs)) }, 0)
+  value("jvp", jv)
+  value("linearize", select(2, T.linearize(f, table.unpack(inputs)))(table.unpack(vs)))
+  local parts = {}
+  for i, v in ipairs(vs) do parts[i] = select(2, T.jvp(f, inputs, { [i] = v })) end
+  local sum = T.zeros({}, { dtype = "f64" })
+  for _, p in ipairs(parts) do sum = sum + p end
+  value("jvp by arguments", sum)
+  local many = {}
+  for i, v in ipairs(vs) do many[i] = T.stack({ v, v * 2 }, 1) end
+  local batch = T.vmap(function(...) return select(2, T.jvp(f, inputs, { ... })) end)(table.unpack(many))
+  value("vmap of jvp", batch[1])
+  value("vmap of jvp, twice as much", batch[2] / 2)
+  -- d/dt f(x + t v) at 0 by a key of its own, and the second derivative in two ways
+  local function line(t)
+    local at = {}
+    for i, x in ipairs(inputs) do at[i] = x + vs[i] * t end
+    return f(table.unpack(at))
+  end
+  local zero, one = T.zeros({}, { dtype = "f64" }), T.ones({}, { dtype = "f64" })
+  value("jvp along a line", select(2, T.jvp(line, zero, one)))
+  local function along(t) return select(2, T.jvp(line, t, one)) end
+  local curve = T.grad(along)(zero) or zero
+  same(problems, "jvp of jvp", { select(2, T.jvp(along, zero, one)) }, { curve })
+  local _, other = T.jvp(function(t) return T.grad(line)(t) or t * 0 end, zero, one)
+  same(problems, "jvp of grad, second order", { other }, { curve })
+  value("jit of jvp", T.jit(function(...) return select(2, T.jvp(f, { ... }, vs)) end)(table.unpack(inputs)))
+end
+
 -- Second: H v by the ambient key, nested functions, hvp, and difference quotients of the first.
 local function second(f, inputs, g, problems)
   local vs = {}
@@ -321,7 +357,7 @@ function M.run(seed)
     local ok, err = pcall(body)
     if not ok and not (known(tostring(err))) then problems[#problems + 1] = what .. ": " .. tostring(err) end
   end
-  guard("first order", function() first(f, inputs, problems) end)
+  guard("first order", function() forward(f, inputs, g, first(f, inputs, problems), problems) end)
   guard("second order", function() second(f, inputs, g, problems) end)
   guard("compiled", function() compiled(f, inputs, problems) end)
   guard("disorder", function() disorder(f, inputs, g) end)
