@@ -166,7 +166,7 @@ return function(T, core)
     for i, t in ipairs(leaves(y)) do
       local v = core.tangent(key, t)
       if v then
-        v = core.batch_unwrap(level, core.grad_enabled() and v or v:detach())
+        v = core.batch_unwrap(level, core.grad_mode() and v or v:detach())
         every[i] = v:reshape(count, t:numel())
       end
     end
