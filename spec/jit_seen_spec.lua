@@ -79,6 +79,62 @@ describe("T.jit sees", function()
     end
   end)
 
+  it("fields of tables of any size and depth, and calls of functions that lie there", function()
+    local big, deep, chain = {}, {}, {}
+    for i = 1, 6000 do big[i] = i end
+    big.scale = { k = 1 }
+    local inner = deep
+    for _ = 1, 40 do
+      inner.next = {}
+      inner = inner.next
+    end
+    inner.k = 1
+    local link = chain
+    for _ = 1, 3000 do
+      link.next = {}
+      link = link.next
+    end
+    link.k = 1
+    local function last(t)
+      while t.next do t = t.next end
+      return t
+    end
+    local many = function(x) return x * big[5000] + big.scale.k end
+    local far = function(x) return x * last(deep).k end
+    local farther = function(x) return x * last(chain).k end
+    same("one of many", function(wrap)
+      return calls(wrap, many, function(i) big[5000] = i end)
+    end)
+    same("behind many", function(wrap)
+      return calls(wrap, many, function(i) big.scale.k = i end)
+    end)
+    same("one more, one less", function(wrap)
+      return calls(wrap, function(x) return x * #big end, function(i) big[6000 + i % 2] = i % 2 == 1 and 1 or nil end)
+    end)
+    same("deep down", function(wrap)
+      return calls(wrap, far, function(i) inner.k = i end)
+    end)
+    same("at the end of a list", function(wrap)
+      return calls(wrap, farther, function(i) link.k = i end)
+    end)
+    same("a list that ends sooner", function(wrap)
+      return calls(wrap, farther, function(i) link.next = i > 2 and { k = 7 } or nil end)
+    end)
+    same("in upvalues of a function deep down", function(wrap)
+      local k = 1
+      inner.get = function() return k end
+      return calls(wrap, function(x) return x * last(deep).get() end, function(i) k = i end)
+    end)
+    raises("changes deep%.next%.next.*%(%d+ levels%).*%.next%.k", T.jit(function(x)
+      last(deep).k = 99
+      return x
+    end), T.ones(1))
+    raises("changes big%[4999%]", T.jit(function(x)
+      big[4999] = 0
+      return x
+    end), T.ones(1))
+  end)
+
   it("numbers as they are: 2 is not 2.0, 0.0 not -0.0, and not a number is itself", function()
     same("numbers", function(wrap)
       local k = 2

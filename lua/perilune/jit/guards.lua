@@ -5,8 +5,8 @@
 --
 -- A guard is one place {kind, object, snapshot, count, path}: a function's upvalues, the globals that it may name, or a
 -- table's fields. Objects that know how to be traced (optimizers) have the field __jit = "opaque" in their metatable
--- and are not looked into, unless a function names what would read their settings. Bounds are 12 levels deep; of tables
--- with more than 4096 fields only which table it is.
+-- and are not looked into, unless a function names what would read their settings. Tables are looked at however deep
+-- they lie and however many fields they have: what is left out could change without a word.
 -- @module perilune.jit.guards
 local core = require "perilune.core"
 
@@ -14,8 +14,6 @@ local guards = {}
 
 local getupvalue, getmetatable, type, next, rawequal = debug.getupvalue, getmetatable, type, next, rawequal
 local math_type = math.type
-
-local DEPTH, FIELDS = 12, 4096
 
 -- Where modules of perilune keep a table of options between calls: made of fields that are guarded themselves. So are
 -- a module's computed parameters (_computed: weight_norm, spectral_norm): each call makes them anew.
@@ -62,10 +60,30 @@ local function opaque(t)
   return type(meta) == "table" and rawget(meta, "__jit") == "opaque"
 end
 
-local function field_name(path, key)
-  if type(key) == "string" and key:match("^[%a_][%w_]*$") then return path .. "." .. key end
-  return ("%s[%s]"):format(path, type(key) == "string" and ("%q"):format(key) or tostring(key))
+-- How a place is reached: a text, or {path of the table, key}, which becomes one only for a message: a list of a
+-- million tables, each a field of the one before, has as many paths.
+local SHOWN = 16
+local function text_of(path)
+  local keys, n = {}, 0
+  while type(path) == "table" do
+    n = n + 1
+    keys[n] = path[2]
+    path = path[1]
+  end
+  local parts = { path }
+  for k = n, 1, -1 do
+    local key = keys[k]
+    if n > SHOWN and k == n - SHOWN // 2 then parts[#parts + 1] = ("…(%d levels)…"):format(n - SHOWN) end
+    if n <= SHOWN or k > n - SHOWN // 2 or k <= SHOWN // 2 then
+      local plain = type(key) == "string" and key:match("^[%a_][%w_]*$")
+      parts[#parts + 1] = plain and "." .. key or ("[%s]"):format(type(key) == "string" and ("%q"):format(key)
+        or tostring(key))
+    end
+  end
+  return table.concat(parts)
 end
+
+local function field_name(path, key) return text_of { path, key } end
 
 -- A table's field, through __index where that is a table; nothing is called.
 local function field_of(env, name)
@@ -92,20 +110,20 @@ local function names_in(f)
   return names
 end
 
-local function scan_globals(list, names, env, visit, depth)
+local function scan_globals(list, names, env, visit)
   if type(env) ~= "table" then return end
   local snapshot = {}
   for _, name in ipairs(names) do snapshot[name] = field_of(env, name) end
   list[#list + 1] = { "globals", env, snapshot, names }
   for _, name in ipairs(names) do
-    visit(snapshot[name], name, depth + 1, name == "_G") -- who names that may read any of its fields
+    visit(snapshot[name], name, name == "_G") -- who names that may read any of its fields
   end
 end
 
 -- Who names one of these may read settings of optimizers, schedules or scalers, which are no guards otherwise.
 local SETTINGS = { param_groups = true, get_last_lr = true, last_epoch = true, get_scale = true }
 
-local function scan_function(list, f, path, depth, visit)
+local function scan_function(list, f, path, visit)
   local snapshot, n, names = {}, 0, names_in(f)
   for _, name in ipairs(names) do list.reads_settings = list.reads_settings or SETTINGS[name] end
   for i = 1, 255 do
@@ -117,11 +135,12 @@ local function scan_function(list, f, path, depth, visit)
   if n > 0 then list[#list + 1] = { "upvalues", f, snapshot, n, path } end
   for i = 1, n do
     local name, value = getupvalue(f, i)
-    if name ~= "_ENV" then visit(value, name, depth + 1) else scan_globals(list, names, value, visit, depth) end
+    if name ~= "_ENV" then visit(value, name) else scan_globals(list, names, value, visit) end
   end
 end
 
-local function scan_table(list, t, path, depth, visit)
+-- visit nil: what its fields hold is not looked into.
+local function scan_table(list, t, path, visit)
   local snapshot, n, computed = {}, 0, nil
   for name in next, type(rawget(t, "_computed")) == "table" and t._computed or {} do
     computed = computed or {}
@@ -131,34 +150,35 @@ local function scan_table(list, t, path, depth, visit)
     if not SCRATCH[k] and not (computed and computed[k] ~= nil) then
       snapshot[k] = v
       n = n + 1
-      if n > FIELDS then return end
     end
   end
   list[#list + 1] = { "fields", t, snapshot, n, path, computed }
+  list.fields = list.fields + n
+  if not visit then return end
   local module = is_instance(t)
   for k, v in next, snapshot do
     if (type(v) == "table" or type(v) == "function") and not (module and KEPT[k]) then
-      visit(v, field_name(path, k), depth + 1)
+      visit(v, { path, k })
     end
   end
   local meta = getmetatable(t)
   if type(meta) ~= "table" then return end
   local index = rawget(meta, "__index")
-  if type(index) == "table" or type(index) == "function" then visit(index, path, depth + 1) end
+  if type(index) == "table" or type(index) == "function" then visit(index, path) end
   for _, v in next, meta do
     if type(v) == "function" and not own_function(v) then -- the script's __call, __len and the like
-      visit(meta, path .. "'s metatable", depth + 1)
+      visit(meta, { path, "metatable" })
       break
     end
   end
 end
 
-local function scan_settings(list, t, path, depth)
+local function scan_settings(list, t, path)
   local snapshot = {}
   for k, v in next, t do
     if type(k) == "string" and k:find("^_[a-z]+$") and k ~= "_scale" then goto own end
     if type(v) == "number" or type(v) == "boolean" or type(v) == "string" then snapshot[k] = v end
-    if type(v) == "table" and k == "betas" then scan_settings(list, v, path .. ".betas", depth + 1) end
+    if type(v) == "table" and k == "betas" then scan_settings(list, v, { path, "betas" }) end
     ::own::
   end
   list[#list + 1] = { "settings", t, snapshot, 0, path }
@@ -166,31 +186,42 @@ end
 
 --- Everything that `f`, called with args (n of them), can see → list of guards.
 function guards.take(f, args, n)
-  local list, seen, skip, opaques = {}, {}, library_tables(), {}
-  local function visit(v, path, depth, all)
+  local list, seen, skip, opaques = { fields = 0 }, {}, library_tables(), {}
+  local queue, last = {}, 0 -- three entries each: what, its path, whether library tables count; no recursion
+  local function visit(v, path, all)
     local kind = type(v)
-    if kind ~= "table" and kind ~= "function" or seen[v] or depth > DEPTH then return end
+    if kind ~= "table" and kind ~= "function" or seen[v] then return end
     seen[v] = true
-    if kind == "function" then
-      if not own_function(v) then scan_function(list, v, path, depth, visit) end
+    queue[last + 1], queue[last + 2], queue[last + 3] = v, path, all or false
+    last = last + 3
+  end
+  local function look(v, path, all)
+    if type(v) == "function" then
+      if not own_function(v) then scan_function(list, v, path, visit) end
     elseif opaque(v) then -- of an optimizer, which tensors it updates
       opaques[#opaques + 1] = { v, path }
       for k, group in ipairs(rawget(v, "param_groups") or {}) do
-        scan_table(list, group.params, ("%s.param_groups[%d].params"):format(path, k), DEPTH, visit)
+        scan_table(list, group.params, { { { path, "param_groups" }, k }, "params" })
       end
-      if rawget(v, "param_groups") then scan_table(list, v.param_groups, path .. ".param_groups", DEPTH, visit) end
+      if rawget(v, "param_groups") then scan_table(list, v.param_groups, { path, "param_groups" }) end
     elseif (all or not skip[v]) and not is_library_class(v) then
-      scan_table(list, v, path, depth, visit)
+      scan_table(list, v, path, visit)
     end
   end
-  visit(f, "the function", 0)
-  for i = 1, n do visit(args[i], "argument " .. i, 1) end
+  visit(f, "the function")
+  for i = 1, n do visit(args[i], "argument " .. i) end
+  local at = 1
+  while at < last do
+    look(queue[at], queue[at + 1], queue[at + 2])
+    queue[at], queue[at + 1], queue[at + 2] = nil, nil, nil
+    at = at + 3
+  end
   for _, entry in ipairs(list.reads_settings and opaques or {}) do
     local object, path = entry[1], entry[2]
     local optimizer = rawget(object, "optimizer") or object
-    if optimizer ~= object or not rawget(object, "param_groups") then scan_settings(list, object, path, 0) end
+    if optimizer ~= object or not rawget(object, "param_groups") then scan_settings(list, object, path) end
     for k, group in ipairs(rawget(optimizer, "param_groups") or {}) do
-      scan_settings(list, group, ("%s.param_groups[%d]"):format(path, k), 0)
+      scan_settings(list, group, { { path, "param_groups" }, k })
     end
   end
   return list

@@ -94,6 +94,15 @@ local function find(self, key)
   end
 end
 
+-- Where guards cost more than most functions that are worth a graph.
+local MANY_FIELDS = 10000
+local function tell_cost(self, t)
+  if self.told or t.guards.fields <= MANY_FIELDS then return end
+  rawset(self, "told", true)
+  io.stderr:write(("perilune: %s can reach %d fields of tables, and each call compares all of them; keep what it does "
+    .. "not use out of its reach, or pass what it uses as arguments\n"):format(self.name, t.guards.fields))
+end
+
 -- What a trace says of a function that a graph cannot stand for; the script itself can still run.
 local UNTRACEABLE = { "has no values", "is read while a function is traced", "which a graph does not know",
   "in a traced function", "the traced function changes", "a traced function cannot", "which the graph would lose",
@@ -192,6 +201,7 @@ local function slow_call(self, ...)
   t.key = key
   rawset(self, "last", t)
   rawset(self, "ntraces", self.ntraces + 1)
+  tell_cost(self, t)
   self.traces[key] = self.traces[key] or {}
   table.insert(self.traces[key], 1, t)
   for i = 1, #t.live do t.live[i].fresh = true end -- this call's counters moved while tracing
@@ -258,7 +268,7 @@ local function jit(f, opts)
   end
   return setmetatable({
     f = callable and f or function(...) return module(...) end, root = f,
-    module = module, name = name, traces = {}, ntraces = 0, runs = 0, eager = false, last = false,
+    module = module, name = name, traces = {}, ntraces = 0, runs = 0, eager = false, last = false, told = false,
     opts = { mirror = mirror, by_node = by_node and opts or nil, check = opts.check, fallback = opts.fallback,
       max_traces = max, unsafe_math = opts.unsafe_math },
   }, Jit)
