@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Random graphs with writes in place, views, several outputs, buffers and random draws: what a plan computes, under every
--- policy and budget, is to the bit what node by node is computed of the graph as it is (engine/graph/run.c).
+-- Random graphs with writes in place, views, several outputs, buffers and random draws: what a plan computes, under
+-- every policy and budget, is to the bit what is computed of the graph as it is, node by node (engine/graph/run.c).
 -- PERILUNE_FUZZ_POLICY=n tries n more graphs, from seed PERILUNE_FUZZ_FIRST on.
 
 local T = require "perilune"
@@ -111,7 +111,8 @@ end
 
 local OPTIONS = {
   { mirror = "none" }, { mirror = "mirror" }, { mirror = "mincut" }, { mirror = "auto" },
-  { mirror = "mirror", heavy = true }, { mirror = "mincut", heavy = true, seeded = true }, { mirror = "auto", heavy = true },
+  { mirror = "mirror", heavy = true }, { mirror = "mincut", heavy = true, seeded = true },
+  { mirror = "auto", heavy = true },
   { budget = { fraction = 0 } }, { budget = { fraction = 0.5 }, heavy = true }, { mirror = function() return true end },
 }
 
