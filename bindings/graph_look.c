@@ -231,7 +231,7 @@ static int graph_value(lua_State *L) {
 static int graph_maker(lua_State *L) {
   PlFlow *f = l_check_flow(L, 1);
   PlTensor *t = l_check_tensor(L, 2);
-  if (!t->a.symbolic || pl_sym_flow(t) != f) return l_error(L, "after: %s is no tensor of this graph", pl_desc_text(&t->a));
+  if (!t->a.symbolic || pl_sym_flow(t) != f) return l_error(L, "graph: %s is no tensor of this graph", pl_desc_text(&t->a));
   PlFVal v = pl_sym_value(t);
   while (f->vals[v].node >= 0 && f->nodes[f->vals[v].node].flags & PL_FN_VIEW) v = f->nodes[f->vals[v].node].in[0]; /* ever earlier */
   if (f->vals[v].node < 0) return 0;

@@ -189,7 +189,41 @@ describe("options that say what is computed again", function()
     end
   end)
 
-  it("are refused where they contradict each other", function()
+  it("force what a view shows, by tensor and by name", function()
+    for k = 1, 2 do
+      local g = T.graph()
+      local x = g:input("x", { 8, 8 })
+      local y = T.tanh(x)
+      local v = g:name(y:t():narrow(1, 1, 4), "part")
+      g:outputs { g:gradient({ (T.tanh(v) * v):sum() }, x, { force = { k == 1 and v or "part" } }) }
+      assert.equal(1, g:plan().stage[y])
+    end
+  end)
+
+  it("are refused where they contradict each other, or say nothing", function()
+    local function refused(text, options)
+      local fine, message = pcall(ask, options)
+      assert.is_false(fine, text)
+      assert.is_truthy(message:find(text, 1, true), message)
+    end
+    refused("pin and force both name tanh_1", function(y)
+      return { mirror = "mincut", pin = { y }, force = { "tanh_1" } }
+    end)
+    refused("heavy=true says what else may be computed again; it needs mirror= or budget=", function()
+      return { heavy = true }
+    end)
+    refused("seeded=true says what else", function() return { seeded = true } end)
+    assert.is_false((pcall(T.jit, function(x) return x end, { heavy = true })))
+    assert.is_false((pcall(T.graph, { unsafe_math = "yes" })))
+    local buf, g = T.zeros(4), T.graph()
+    local x = g:input("x", { 4 })
+    g:trace(function() buf:add_(x) end)
+    local moved = g:nodes()[#g:nodes()].name
+    local y = T.tanh(T.tanh(x))
+    g:outputs { g:gradient({ y * y }, x, { force = { moved } }) }
+    local fine, message = pcall(g.plan, g)
+    assert.is_false(fine)
+    assert.is_truthy(message:find(moved .. " cannot be computed again: it has an effect", 1, true), message)
     local ok, err = pcall(ask, function() return { mirror = "none", budget = { fraction = 0.5 } } end)
     assert.is_false(ok)
     assert.is_truthy(err:find('a budget needs a policy that computes something again, not mirror="none"', 1, true), err)

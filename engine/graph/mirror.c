@@ -44,6 +44,11 @@ void pl_mirror_free(PlMirror *m) {
 
 static bool is_real(const PlFNode *n) { return !(n->flags & PL_FN_VIEW); }
 
+/* Does option force name it? */
+static bool is_named(const PlFNode *n, const PlMirrorOptions *o) {
+  return o->choice && n->source >= 0 && n->source < o->nchoice && o->choice[n->source] == PL_MIRROR_FORCE;
+}
+
 static void mark_stores(PlMirror *m) {
   const PlFlow *f = m->f;
   for (int32_t s = 0; s < m->nstores; s++) {
@@ -103,7 +108,7 @@ static PlStatus mark_overwritten(PlMirror *m, const PlMirrorOptions *opts, int32
     const PlFNode *n = &f->nodes[i];
     bool stale = false;
     for (int32_t e = m->in_at[i]; e < m->in_at[i + 1]; e++) stale |= written[m->in[e]] > i;
-    if (stale && m->force[i] && opts->choice && n->source >= 0 && n->source < opts->nchoice && opts->choice[n->source] == PL_MIRROR_FORCE)
+    if (stale && m->force[i] && is_named(n, opts))
       PL_FAIL(PL_ERR_STATE, "recomputing %s in backward would read a leaf that is overwritten in between; do not force it, or write "
                             "into a clone", n->name);
     for (int32_t e = m->out_at[i]; e < m->out_at[i + 1]; e++) stale |= written[m->out[e]] >= 0;
@@ -148,8 +153,10 @@ static PlStatus fill(PlMirror *m, const PlMirrorOptions *o) {
       bool able = is_real(n) && pl_mirror_cheap(n, true, true);
       m->may[i] = able && (c ? c > 0 : !o->listed && pl_mirror_cheap(n, o->seeded, o->heavy));
       m->force[i] = able && c == PL_MIRROR_FORCE;
+      if (s == PL_OK && is_real(n) && !able && is_named(n, o))
+        s = pl_fail(PL_ERR_ARG, "%s cannot be computed again: it has an effect; do not force it", n->name);
     }
-    s = mark_overwritten(m, o, room);
+    if (s == PL_OK) s = mark_overwritten(m, o, room);
   }
   free(room);
   return s;

@@ -76,11 +76,17 @@ local function out_gradients(dys, n)
   return full
 end
 
+local function flag(who, opts, key)
+  local v = opts[key]
+  if v ~= nil and type(v) ~= "boolean" then fail("%s: %s must be true or false, got %s", who, key, describe(v)) end
+  return v
+end
+
 --- T.graph{unsafe_math=} → an empty graph. unsafe_math: passes may use identities of real numbers that floating point
 -- does not keep (x + 0 = x, x / x = 1, log(exp a + exp b) = logaddexp(a, b)).
 local function graph(opts)
   opts = check_options("graph", opts, "unsafe_math")
-  return setmetatable({ flow = core.graph_new(opts.unsafe_math), names = {}, keys = {} }, Graph)
+  return setmetatable({ flow = core.graph_new(flag("graph", opts, "unsafe_math")), names = {}, keys = {} }, Graph)
 end
 
 --- g:input(name, shape, {dtype=, leaf=, device=}) → symbolic tensor, fed at each run. A leaf (a parameter) costs
@@ -90,7 +96,7 @@ function Graph:input(name, shape, opts)
   opts = check_options("input", opts, "dtype leaf device")
   if type(name) ~= "string" or name == "" then fail("input: the name must be a string, got %s", describe(name)) end
   if self.names[name] then fail("input: there is an input named '%s' already", name) end
-  local t = core.graph_input(self.flow, name, shape, opts.dtype, opts.leaf, opts.device)
+  local t = core.graph_input(self.flow, name, shape, opts.dtype, flag("input", opts, "leaf"), opts.device)
   self.names[name] = #core.graph_inputs(self.flow)
   return t
 end
@@ -161,26 +167,43 @@ end
 
 local policies = { none = 0, mirror = 1, mincut = 2, auto = 3 }
 
--- Marks nodes in choice: of a tensor its node, of a name all nodes so called.
-local function mark(g, what, list, choice, value)
+-- The node behind a view, among all nodes.
+local function behind(nodes, node)
+  while node.view do
+    local by
+    for i = 1, node.index - 1 do
+      for _, v in ipairs(nodes[i].outputs) do by = by or (v == node.inputs[1] and nodes[i]) end
+    end
+    if not by then return nil end
+    node = by
+  end
+  return node.index
+end
+
+-- Marks nodes in choice: of a tensor its node, of a name all nodes so called, of views what they show.
+local function mark(g, nodes, what, list, choice, value)
   if core.is_tensor(list) or type(list) == "string" then list = { list } end
   if type(list) ~= "table" then
     fail("gradient: %s must be a list of tensors and names, got %s", what, describe(list))
   end
+  local marked = {}
   for i, entry in ipairs(list) do
     local hit = false
+    local function set(node)
+      if node then choice[node], marked[node], hit = value, true, true end
+    end
     if core.is_symbolic(entry) then
-      local _, node = core.graph_value(entry)
-      if node then choice[node], hit = value, true end
+      set(core.graph_maker(g.flow, entry))
     elseif type(entry) == "string" then
-      for _, node in ipairs(g:nodes()) do
-        if node.name == entry then choice[node.index], hit = value, true end
+      for _, node in ipairs(nodes) do
+        if node.name == entry then set(behind(nodes, node)) end
       end
     else
       fail("gradient: %s: entry %d must be a tensor of the graph or a name, got %s", what, i, describe(entry))
     end
     if not hit then fail("gradient: %s: entry %d, %s, is no node of the graph", what, i, tostring(entry)) end
   end
+  return marked
 end
 
 -- The options of g:gradient that say what may be computed again, for the engine.
@@ -203,8 +226,14 @@ local function mirror_options(who, opts, g)
     fail('%s: mirror must be "none", "mirror", "mincut", "auto" or a function of a node, got %s', who,
       type(mirror) == "string" and '"' .. mirror .. '"' or describe(mirror))
   end
-  if opts.pin then mark(g, "pin", opts.pin, raw.choice, -1) end
-  if opts.force then mark(g, "force", opts.force, raw.choice, 2) end
+  local pinned = opts.pin and mark(g, nodes, "pin", opts.pin, raw.choice, -1) or {}
+  for node in pairs(opts.force and mark(g, nodes, "force", opts.force, raw.choice, 2) or {}) do
+    if pinned[node] then fail("%s: pin and force both name %s", who, nodes[node].name) end
+  end
+  if (opts.heavy or opts.seeded) and opts.mirror == nil and not budget and not opts.force then
+    fail("%s: %s=true says what else may be computed again; it needs mirror= or budget=", who,
+      opts.heavy and "heavy" or "seeded")
+  end
   if budget ~= nil then
     budget = check_options(who .. ": budget", budget, "fraction bytes")
     raw.fraction, raw.bytes = budget.fraction, budget.bytes
@@ -305,7 +334,7 @@ function Graph:run(feed, opts)
   end
   local out = opts.out
   if out ~= nil and type(out) ~= "table" then fail("run: out must be a table of tensors, got %s", describe(out)) end
-  if opts.add and not out then fail("run: add needs out, the tensors to add to") end
+  if flag("run", opts, "add") and not out then fail("run: add needs out, the tensors to add to") end
   for k, t in pairs(out or {}) do
     local known = false
     for _, key in ipairs(self.keys) do known = known or key == k end

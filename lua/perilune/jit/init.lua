@@ -252,7 +252,8 @@ local function jit(f, opts)
     { "check", "fallback", "max_traces", "name", "mirror", "budget", "seeded", "heavy", "pin", "force",
       "unsafe_math" })
   local by_node = type(opts.mirror) == "function" or opts.pin ~= nil or opts.force ~= nil
-  local mirror = not by_node and (opts.mirror or opts.budget) and graphs.mirror_options("jit", opts) or nil
+  local some = opts.mirror or opts.budget or opts.heavy or opts.seeded
+  local mirror = some and not by_node and graphs.mirror_options("jit", opts) or nil
   local callable = type(f) == "function"
   local meta = getmetatable(f)
   local module = type(f) == "table" and type(meta) == "table" and meta.__call and f or nil
