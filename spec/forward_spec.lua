@@ -76,6 +76,43 @@ describe("levels of forward mode", function()
     eq(seen, { 10 })
   end)
 
+  it("a backward of outer keys inside of f is a part of f", function()
+    local x, v = vec(0.5, 1), vec(1, 2)
+    -- dl/dw = a exp(w a) at w = 1: the tangent is v (1 + a) exp(a); exp keeps its output for that
+    local want = v * (1 + x) * x:exp()
+    local function ambient(how)
+      return function(a)
+        local w = T.ones({ 2 }, f64):requires_grad_()
+        local l = (w * a):exp():sum()
+        if how == "backward" then
+          l:backward()
+          return w.grad
+        end
+        return T.grad_of(l, w, { create_graph = how == "create_graph" })
+      end
+    end
+    for _, how in ipairs { "backward", "grad_of", "create_graph" } do eq(tangent(ambient(how), x, v), want) end
+    eq(tangent(function(a)
+      local key <close> = T.GradKey { level = 1 }
+      local got
+      local w = key:attach(T.ones({ 2 }, f64), function(_, g) got = g end)
+      key:backward((w * a):exp():sum())
+      return got
+    end, x, v), want)
+    local f = T.custom { name = "exponential",
+      forward = function(ctx, a)
+        local y = a:exp()
+        ctx:save(y)
+        return y
+      end,
+      backward = function(ctx, g) return g * ctx:saved() end }
+    eq(tangent(function(a)
+      local w = T.ones({ 2 }, f64):requires_grad_()
+      f(w * a):sum():backward()
+      return w.grad
+    end, x, v), want)
+  end)
+
   it("what is kept of an ended jvp is a constant", function()
     local kept
     T.jvp(function(a)

@@ -274,6 +274,7 @@ PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *
     else
       s = record_graph(keys.at[k], op, in, nin, attrs, out);
   }
+  if (PL_UNLIKELY(keys.n > 1) && s == PL_OK) s = pl_forward_share(keys.at, keys.n, out, op->nout);
   keys_free(&keys);
   return s;
 }
@@ -335,6 +336,7 @@ PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int 
   PlStatus s = PL_OK;
   for (int k = 0; k < keys.n && s == PL_OK; k++)
     s = (keys.at[k]->forward ? pl_forward_rule : pl_record_rule_on)(keys.at[k], in, nin, out, nout, differentiable, saved, name, make, ctx);
+  if (PL_UNLIKELY(keys.n > 1) && s == PL_OK) s = pl_forward_share(keys.at, keys.n, out, nout);
   for (int o = 0; o < nout && keys.n > 0; o++) mark_foreign(in, nin, out[o]);
   keys_free(&keys);
   return s;

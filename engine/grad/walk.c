@@ -553,12 +553,13 @@ static void clean(PlWalk *w) {
 }
 
 /* Only keys born before the walk: one made and kept by a rule was never muted. */
+/* A walk mutes no forward key: while one is open, the walk is a part of the function that it differentiates. */
 void pl_keys_mute(const PlKey *key, PlMute how, uint64_t born_before, uint32_t by) {
   PlKey *ambient = pl_key_ambient();
   if (how == PL_MUTE_NONE) return;
   if (ambient == key || (how == PL_MUTE_ABOVE && ambient->level >= key->level)) ambient->muted += by;
   for (PlKey *k = pl_state.keys; k; k = k->next)
-    if (k->born < born_before && (k == key || (how == PL_MUTE_ABOVE && k->level >= key->level))) k->muted += by;
+    if (k->born < born_before && (k == key || (how == PL_MUTE_ABOVE && k->level >= key->level && (key->forward || !k->forward)))) k->muted += by;
 }
 
 PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
