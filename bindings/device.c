@@ -4,6 +4,7 @@
 #include "bindings/lib.h"
 
 #include "engine/device.h"
+#include "engine/remat/remat.h"
 #include "engine/state.h"
 
 #include <string.h>
@@ -35,6 +36,7 @@ void l_put_on(lua_State *L, int device) {
 }
 
 PlArray l_element(lua_State *L, const PlTensor *t, int64_t byte_offset, uint64_t *room) {
+  RAISE(L, pl_present(t));
   PlArray a = {.numel = 1, .dtype = t->a.dtype, .contiguous = 1, .data = (char *)t->a.data + byte_offset};
   if (PL_LIKELY(t->a.device == PL_CPU)) return a;
   RAISE(L, pl_device_open()->download(pl_gpu_index(t->a.device), room, a.data, pl_dtype_size((PlDtype)a.dtype)));

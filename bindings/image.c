@@ -2,6 +2,7 @@
  * Pictures for lua/perilune/data/transforms.lua: u8 or f32 tensors [C, H, W] of any strides. Results are views on
  * interleaved memory, but for to_float, whose are contiguous. */
 #include "bindings/lib.h"
+#include "engine/remat/remat.h"
 #include "kernels/image.h"
 
 /* The tensor at i as a picture. One on a device is computed on the CPU: its copy is pushed, *device says where results
@@ -13,6 +14,8 @@ static PlkImage check_image(lua_State *L, int i, const char *fn, int *device) {
   if (!ok) l_error(L, "%s: an image is wanted, u8 or f32 [C, H, W] with C 1 to 4, got %s", fn, l_typename(L, i));
   *device = t->a.device;
   t = l_on_host(L, t);
+  const PlStatus s = pl_writes(t->storage); /* its address is used while others are allocated */
+  if (s != PL_OK) l_fail(L, s);
   PlkImage m = {.data = t->a.data, .is_float = t->a.dtype == PL_F32, .c = t->a.shape[0], .h = t->a.shape[1],
                 .w = t->a.shape[2], .sc = t->a.strides[0], .sh = t->a.strides[1], .sw = t->a.strides[2]};
   return m;

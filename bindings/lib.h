@@ -163,6 +163,7 @@ void l_rebind_register(lua_State *L);
 void l_modes_register(lua_State *L);
 void l_trainer_register(lua_State *L);
 void l_saved_register(lua_State *L);
+void l_remat_register(lua_State *L);
 int luaopen_perilune_engine(lua_State *L) __attribute__((visibility("default")));
 
 /* ---- handles (handle.c) ---- */

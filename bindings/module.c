@@ -59,5 +59,6 @@ int luaopen_perilune_engine(lua_State *L) {
   l_rebind_register(L);
   l_saved_register(L);
   l_modes_register(L);
+  l_remat_register(L);
   return 1;
 }

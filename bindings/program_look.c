@@ -5,6 +5,7 @@
 #include "bindings/program.h"
 #include "engine/graph/away.h"
 #include "engine/grad/node.h"
+#include "engine/remat/remat.h"
 
 /* What runs: one executor, or forward and backward of a joint. NULL: none. */
 static void executors(const Program *p, const PlExec *e[2]) {
@@ -168,6 +169,7 @@ static bool same_value(const PlFlow *f, PlFVal v, const PlFlow *g, PlFVal w) {
   if (a->kind == PL_FV_NODE) return a->node == b->node && v - f->nodes[a->node].first == w - g->nodes[b->node].first;
   if (a->kind == PL_FV_INPUT) return a->slot == b->slot;
   if (a->kind == PL_FV_CAPTURE) return a->real == b->real;
+  if (a->numel == 1 && (pl_present(a->real) != PL_OK || pl_present(b->real) != PL_OK)) return false;
   return a->numel != 1 || memcmp(a->real->a.data, b->real->a.data, pl_dtype_size((PlDtype)a->dtype)) == 0;
 }
 

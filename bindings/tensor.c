@@ -5,6 +5,7 @@
 #include "bindings/lib.h"
 #include "engine/device.h"
 #include "engine/grad/checkpoint.h"
+#include "engine/remat/remat.h"
 #include "engine/state.h"
 
 /* ---- looking ----------------------------------------------------------------------------------------------- */
@@ -154,6 +155,7 @@ static int m_set(lua_State *L) {
   int64_t at = element_at(L, t, "set", 2);
   if (PL_UNLIKELY(pl_watched())) CALL(L, pl_checkpoint_writes("set", t));
   l_check_fits(L, top, (PlDtype)t->a.dtype, "set");
+  CALL(L, pl_writes(t->storage));
   if (PL_UNLIKELY(t->a.device != PL_CPU)) {
     uint64_t v = 0;
     l_write_value(L, top, (PlDtype)t->a.dtype, &v);
@@ -197,6 +199,7 @@ static int m_to_string(lua_State *L) {
     CALL(L, pl_tensor_copy(&b->t, t));
     t = b->t;
   }
+  CALL(L, pl_present(t));
   lua_pushlstring(L, t->a.data, (size_t)t->a.numel * pl_dtype_size((PlDtype)t->a.dtype));
   return 1;
 }

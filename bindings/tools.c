@@ -8,6 +8,7 @@
 
 #include "bindings/lib.h"
 #include "engine/io/png.h"
+#include "engine/remat/remat.h"
 
 /* core.mkdirs(path) → true, or nil, message, code, errno: makes the folder and those above it; one that is there is fine */
 static int mkdirs(lua_State *L) {
@@ -63,6 +64,7 @@ static int png(lua_State *L) {
   size_t room, n;
   CALL(L, pl_png_bound(&room, t->a.shape[1], t->a.shape[0], (int)channels));
   uint8_t *to = lua_newuserdatauv(L, room, 0);
+  CALL(L, pl_writes(t->storage)); /* its address is used while others are allocated */
   CALL(L, pl_png_encode(to, &n, t->a.data, t->a.shape[1], t->a.shape[0], (int)channels));
   lua_pushlstring(L, (const char *)to, n);
   return 1;

@@ -7,6 +7,7 @@
 
 #include "engine/autocast.h"
 #include "engine/grad/forward.h"
+#include "engine/remat/remat.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -116,6 +117,7 @@ static PlStatus block_alloc(size_t n, bool scratch, void **out) {
   int bin = bin_of(n, &total); /* of what was asked for: the header beside it would push powers of two into the next class */
   total += HEAD;
   if (total >= MAP_MIN) total = (total + 4095) & ~(size_t)4095;
+  if (PL_UNLIKELY(pl_state.remat != NULL)) PL_TRY(pl_remat_room(total));
   pthread_mutex_lock(&bins.lock);
   bool refuse = injected() ||
                 (bins.budget >= 0 && pl_block_bytes[0] + pl_pool.live + (int64_t)total > bins.budget);
@@ -127,6 +129,7 @@ static PlStatus block_alloc(size_t n, bool scratch, void **out) {
     }
   if (!b && !refuse) {
     int64_t need = pl_block_bytes[0] + (int64_t)total, room = bins.peak + bins.peak / 10 + SLACK;
+    if (PL_UNLIKELY(pl_state.remat != NULL) && room - SLACK > pl_remat_limit_get()) room = pl_remat_limit_get() + SLACK;
     if (need + bins.cached > room) trim_to(need < room ? room - need : 0);
     b = system_block(total);
     if (!b) {

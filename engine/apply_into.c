@@ -10,6 +10,7 @@
 #include "engine/grad/node.h"
 #include "engine/graph/graph.h"
 #include "engine/layout.h"
+#include "engine/remat/remat.h"
 #include "engine/state.h"
 
 typedef PlCall Call;
@@ -57,7 +58,15 @@ static PlStatus compute_into(Call *c, PlTensor *out) {
   for (int i = 0; i < c->nin && direct; i++)
     direct = !(c->in[i] && c->in[i]->storage == out->storage) ||
              ((c->op->cls == PL_POINTWISE || (i == 0 && (c->op->flags & PL_F_INPLACE))) && !hurts(out, c->in[i]));
-  if (direct) return wrote(c->op, out, pl_call_run(c, &out));
+  if (direct) {
+    if (PL_LIKELY(pl_state.remat == NULL)) return wrote(c->op, out, pl_call_run(c, &out));
+    PlRewrite w;
+    PL_TRY(pl_remat_rewrite_begin(&w, c, out));
+    const PlDrawn drawn = pl_remat_drawn(c->op);
+    const PlStatus s = pl_call_run(c, &out);
+    pl_remat_rewrite_end(&w, c, out, drawn, s == PL_OK);
+    return wrote(c->op, out, s);
+  }
   PlTensor *tmp[PL_MAX_OUT];
   PL_TRY(pl_call_outputs(c, tmp));
   PlStatus s = pl_copy_data(out, tmp[0]);
@@ -196,6 +205,7 @@ PlStatus pl_call_mutate(Call *c, PlTensor **out) {
     if (s == PL_OK) s = pl_tensor_copy(&old, y); /* history before the change hangs on the copy */
     if (s == PL_OK) s = pl_entries_copy(old, y, NULL);
   }
+  for (int i = 0; s == PL_OK && i < (variadic ? c->nin : 1); i++) s = pl_writes(c->in[i]->storage);
   if (s == PL_OK) s = pl_call_run(c, &target);
   if (!copy)
     s = wrote(op, y, s);

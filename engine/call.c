@@ -8,6 +8,7 @@
 #include "engine/device.h"
 #include "engine/grad/checkpoint.h"
 #include "engine/layout.h"
+#include "engine/remat/remat.h"
 #include "engine/state.h"
 
 enum { FEW = PL_MAX_IN };
@@ -171,6 +172,8 @@ PlStatus pl_call_infer(Call *c) {
     c->desc[o].offset = 0;
   }
   if (PL_UNLIKELY(c->device != PL_CPU)) return pl_call_infer_device(c);
+  for (int i = 0; PL_UNLIKELY(pl_state.remat != NULL) && c->op->reads_values && i < c->nin && i < 8; i++)
+    if (((c->op->reads_values >> i) & 1) && c->in[i]) PL_TRY(pl_present(c->in[i]));
   PlInfer f = {.op = c->op, .attrs = c->attrs, .nin = c->nin, .in = c->arr, .compute = c->compute, .out = c->desc};
   return c->op->infer(&f);
 }
@@ -212,7 +215,7 @@ static bool lies_right(const Call *c, int i) {
 }
 
 /* Runs the kernel on contiguous copies of inputs where the op asks for that. */
-PlStatus pl_call_run(Call *c, PlTensor *const *out) {
+static PlStatus run(Call *c, PlTensor *const *out) {
   const PlOp *op = c->op;
   PlKernel kernel = op->kernel[PL_CPU];
   if (!kernel && c->device == PL_CPU) return no_kernel(op);
@@ -247,6 +250,15 @@ PlStatus pl_call_run(Call *c, PlTensor *const *out) {
   return s;
 }
 
+PlStatus pl_call_run(Call *c, PlTensor *const *out) {
+  if (PL_LIKELY(pl_state.remat == NULL)) return run(c, out);
+  PlPins pins;
+  PL_TRY(pl_remat_pin(&pins, c->op->name, c->in, c->nin));
+  PlStatus s = run(c, out);
+  pl_remat_unpin(&pins);
+  return s;
+}
+
 PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *in, const PlArray **arr, int nin,
                         PlTensor *const *out) {
   Call c;
@@ -262,9 +274,32 @@ PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *i
   return pl_call_run(&c, out);
 }
 
-PlStatus pl_call_outputs(Call *c, PlTensor **out) {
+static PlStatus compute(Call *c, PlTensor **out) {
   const PlOp *op = c->op;
   PlStatus s = PL_OK;
+  for (int o = 0; o < op->nout && s == PL_OK; o++) {
+    if (c->desc[o].dtype == PL_NDTYPE) continue; /* an output that this call does not have */
+    s = pl_tensor_empty_on(&out[o], c->device, (PlDtype)c->desc[o].dtype, c->desc[o].ndim, c->desc[o].shape);
+    if (PL_UNLIKELY(c->desc[o].layout == PL_CHANNELS_LAST) && s == PL_OK) pl_layout_apply(out[o], c->desc[o].layout);
+  }
+  if (s == PL_OK) s = pl_call_run(c, out);
+  if (s != PL_OK) pl_release_all(out, op->nout);
+  return s;
+}
+
+/* Under a limit of memory: the inputs stay while room for the results is made, and how they were made is noted. */
+static PlStatus compute_noted(Call *c, PlTensor **out) {
+  PlPins pins;
+  PL_TRY(pl_remat_pin(&pins, c->op->name, c->in, c->nin));
+  const PlDrawn drawn = pl_remat_drawn(c->op);
+  PlStatus s = compute(c, out);
+  if (s == PL_OK) pl_remat_note(c, out, drawn);
+  pl_remat_unpin(&pins);
+  return s;
+}
+
+PlStatus pl_call_outputs(Call *c, PlTensor **out) {
+  const PlOp *op = c->op;
   for (int o = 0; o < op->nout; o++) out[o] = NULL;
   if (op->nout > 0 && c->desc[0].is_view) {
     const PlDesc *d = &c->desc[0];
@@ -279,18 +314,15 @@ PlStatus pl_call_outputs(Call *c, PlTensor **out) {
     bool given;
     PL_TRY(pl_checkpoint_given(op, c->desc, out, &given));
     if (given) {
-      s = pl_checkpoint_result(op, c->attrs, c->arr, c->nin, out);
+      PlStatus s = pl_checkpoint_result(op, c->attrs, c->arr, c->nin, out);
       if (s != PL_OK) pl_release_all(out, op->nout);
       return s;
     }
   }
-  for (int o = 0; o < op->nout && s == PL_OK; o++) {
-    if (c->desc[o].dtype == PL_NDTYPE) continue; /* an output that this call does not have */
-    s = pl_tensor_empty_on(&out[o], c->device, (PlDtype)c->desc[o].dtype, c->desc[o].ndim, c->desc[o].shape);
-    if (PL_UNLIKELY(c->desc[o].layout == PL_CHANNELS_LAST) && s == PL_OK) pl_layout_apply(out[o], c->desc[o].layout);
+  PlStatus s = PL_UNLIKELY(pl_state.remat != NULL) ? compute_noted(c, out) : compute(c, out);
+  if (watched && s == PL_OK) {
+    s = pl_checkpoint_result(op, c->attrs, c->arr, c->nin, out);
+    if (s != PL_OK) pl_release_all(out, op->nout);
   }
-  if (s == PL_OK) s = pl_call_run(c, out);
-  if (watched && s == PL_OK) s = pl_checkpoint_result(op, c->attrs, c->arr, c->nin, out);
-  if (s != PL_OK) pl_release_all(out, op->nout);
   return s;
 }

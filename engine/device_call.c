@@ -8,6 +8,7 @@
 
 #include "engine/device.h"
 #include "engine/layout.h"
+#include "engine/remat/remat.h"
 #include "engine/state.h"
 #include "kernels/elementwise.h"
 
@@ -298,7 +299,8 @@ PlStatus pl_copy_arrays(PlArray *dst, const PlArray *src) {
 PlStatus pl_tensor_moved(PlTensor **out, PlTensor *t, int device) {
   PlTensor *c;
   PL_TRY(pl_tensor_empty_on(&c, device, (PlDtype)t->a.dtype, t->a.ndim, t->a.shape));
-  PlStatus s = pl_copy_arrays(&c->a, &t->a);
+  PlStatus s = pl_writes(t->storage); /* the copy may allocate */
+  if (s == PL_OK) s = pl_copy_arrays(&c->a, &t->a);
   if (s != PL_OK) {
     pl_tensor_release(c);
     return s;
@@ -309,6 +311,7 @@ PlStatus pl_tensor_moved(PlTensor **out, PlTensor *t, int device) {
 
 PlStatus pl_tensor_on_host(PlTensor **out, PlTensor *t) {
   if (PL_LIKELY(t->a.device == PL_CPU)) {
+    PL_TRY(pl_present(t)); /* to be looked at */
     *out = pl_retain(t);
     return PL_OK;
   }

@@ -12,6 +12,7 @@
 #include "engine/device.h"
 #include "engine/grad/checkpoint.h"
 #include "engine/plugin.h"
+#include "engine/remat/remat.h"
 #include "engine/tensor.h"
 
 static struct {
@@ -125,6 +126,8 @@ PlStatus pl_group_start(PlGroupWork **out, const PlGroupCall *call, PlTensor *sr
   if (c.kind != PL_GROUP_BARRIER) PL_TRY(pl_group_fit(&c, src, dst, rank, n, PL_CPU));
   if (c.peer >= n) PL_FAIL(PL_ERR_INDEX, "%s: there is no rank %d in a group of %d", c.name, c.peer, n);
   if (dst && PL_UNLIKELY(pl_watched())) PL_TRY(pl_checkpoint_writes(c.name, dst));
+  if (src) PL_TRY(pl_writes(src->storage)); /* both stay where they are while others work on them */
+  if (dst) PL_TRY(pl_writes(dst->storage));
   PlGroupWork *w = calloc(1, sizeof *w);
   if (!w) PL_FAIL(PL_ERR_OOM, "%s: out of memory", c.name);
   c.src = src ? src->a.data : NULL;

@@ -8,6 +8,7 @@
 
 #include "engine/alloc.h"
 #include "engine/device.h"
+#include "engine/remat/remat.h"
 #include "engine/tensor.h"
 
 struct PlShared {
@@ -71,6 +72,7 @@ static PlStatus fill(PlParcel *p, PlTensor *t) {
 
 PlStatus pl_parcel_make(PlParcel **out, PlTensor *t) {
   if (t->a.symbolic) PL_FAIL(PL_ERR_STATE, "%s is symbolic: it has no values to hand over", pl_desc_text(&t->a));
+  PL_TRY(pl_writes(t->storage)); /* the other thread knows nothing of notes */
   PlParcel *p = calloc(1, sizeof *p);
   if (!p) return no_memory();
   PlStatus s = fill(p, t);

@@ -45,7 +45,10 @@ int pl_tensor_ndim(const PlTensor *t);
 const int64_t *pl_tensor_shape(const PlTensor *t);
 const int64_t *pl_tensor_strides(const PlTensor *t);
 int64_t pl_tensor_numel(const PlTensor *t);
-void *pl_tensor_data(const PlTensor *t); /* element (0, …, 0) */
+/* Element (0, …, 0). NULL only under a limit of memory (remat/remat.h), where the values cannot be had within it. */
+void *pl_tensor_data(const PlTensor *t);
+/* Before the address of a tensor that others made is used: its values are in memory, and stay there. */
+PlStatus pl_tensor_hold(const PlTensor *t);
 /* Writes a text such as "f32[2,3]" into buf and returns it. */
 const char *pl_tensor_text(const PlTensor *t, char *buf, size_t size);
 

@@ -2,6 +2,7 @@
  * Tensors in pinned memory of the host, and copies from and to GPUs that nobody waits for. */
 #include "engine/alloc.h"
 #include "engine/device.h"
+#include "engine/remat/remat.h"
 #include "engine/state.h"
 #include "engine/tensor.h"
 
@@ -24,6 +25,7 @@ PlStatus pl_tensor_empty_pinned(PlTensor **out, PlDtype dtype, int ndim, const i
 
 static PlStatus up(PlTensor **out, const PlTensor *t, int device, size_t n) {
   void *data;
+  PL_TRY(pl_writes(t->storage)); /* it stays where it is while it is copied */
   PL_TRY(pl_device_open()->upload_beside(pl_gpu_index(device), &data, t->a.data, n));
   __atomic_fetch_add(&pl_device_handed_out, (int64_t)n, __ATOMIC_RELAXED);
   return pl_tensor_over(out, data, PL_OWNS_DEVICE, device, (PlDtype)t->a.dtype, t->a.ndim, t->a.shape);

@@ -11,7 +11,8 @@
 
 /* Is an op just to be run? */
 static inline bool undisturbed(void) {
-  return ((uintptr_t)pl_state.profile | (uintptr_t)pl_state.trace | (uintptr_t)pl_state.checkpoint | pl_state.batch_busy) == 0;
+  return ((uintptr_t)pl_state.profile | (uintptr_t)pl_state.trace | (uintptr_t)pl_state.checkpoint | (uintptr_t)pl_state.remat |
+          pl_state.batch_busy) == 0;
 }
 
 /* Arrays alike give an array like them. */

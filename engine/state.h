@@ -52,6 +52,7 @@ typedef struct PlState {
   uint8_t autocast;   /* 1 + the dtype that a region of mixed precision casts to; 0: none */
   bool autocast_cache; /* casts of leaves are kept */
   int autocast_depth;  /* regions that are open */
+  struct PlRematState *remat; /* notes of how results were made, under a limit of memory (remat/remat.h); NULL: none */
   struct PlPacking *packing; /* the innermost pair that saved tensors pass through (grad/packing.h); NULL: none */
   struct PlCasts *casts; /* those casts, until the outermost region ends */
   struct PlCheckpoint *checkpoint; /* the innermost function that runs under one (grad/checkpoint.h); NULL: none does */

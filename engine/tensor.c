@@ -12,6 +12,7 @@
 #include "engine/grad/node.h"
 #include "engine/graph/graph.h"
 #include "engine/parcel.h"
+#include "engine/remat/remat.h"
 #include "kernels/elementwise.h"
 
 PlStatus pl_count(int ndim, const int64_t *shape, PlDtype dtype, int64_t *numel, size_t *nbytes) {
@@ -163,6 +164,10 @@ static void storage_release(PlStorage *s) {
   if (--s->refs) return;
   if (s->owns) {
     if (PL_UNLIKELY(s->owns >= PL_OWNS_SYMBOLIC)) {
+      if (s->owns == PL_OWNS_REMAT) {
+        pl_remat_end(s);
+        return;
+      }
       if (s->owns == PL_OWNS_SYMBOLIC) pl_sym_storage_end(s);
       else if (s->shared) pl_shared_release(s->shared);
       else pl_storage_memory_free(s->owns, s->device, s->data);
@@ -181,7 +186,10 @@ void pl_tensor_release(PlTensor *t) {
   PlStorage *s = t->storage;
   PlTensor *base = t->base;
   if (!(t->flags & PL_T_EMBEDDED)) {
-    if (PL_UNLIKELY(t->flags & PL_T_BATCHED)) pl_batch_drop(t);
+    if (PL_UNLIKELY(t->flags & (PL_T_BATCHED | PL_T_LISTED))) {
+      if (t->flags & PL_T_BATCHED) pl_batch_drop(t);
+      if (t->flags & PL_T_LISTED) pl_remat_unlist(t);
+    }
     pl_pool_put(t, (size_t)t->piece * PL_POOL_STEP);
   }
   storage_release(s);
@@ -214,7 +222,8 @@ PlStatus pl_tensor_window(PlTensor **out, const PlTensor *t, int ndim, const int
 
 PlStatus pl_tensor_window_extra(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape,
                                 const int64_t *strides, void *data, size_t extra) {
-  PlTensor *v = new_handle((PlDtype)t->a.dtype, ndim, extra);
+  const bool noted = t->storage->owns == PL_OWNS_REMAT;
+  PlTensor *v = new_handle((PlDtype)t->a.dtype, ndim, PL_UNLIKELY(noted) ? extra + sizeof(PlListed) : extra);
   if (PL_UNLIKELY(!v)) return no_memory();
   int64_t n = 1;
   for (int d = 0; d < ndim; d++) {
@@ -230,12 +239,14 @@ PlStatus pl_tensor_window_extra(PlTensor **out, const PlTensor *t, int ndim, con
   v->storage = t->storage;
   v->storage->refs++;
   pl_tensor_set_contiguous(v);
+  if (PL_UNLIKELY(noted)) pl_remat_list(v);
   *out = v;
   return PL_OK;
 }
 
 PlStatus pl_tensor_handle(PlTensor **out, const PlArray *type, PlStorage *s) {
-  PlTensor *t = new_handle((PlDtype)type->dtype, type->ndim, 0);
+  const bool noted = s->owns == PL_OWNS_REMAT;
+  PlTensor *t = new_handle((PlDtype)type->dtype, type->ndim, noted ? sizeof(PlListed) : 0);
   if (!t) {
     storage_release(s);
     return no_memory();
@@ -251,6 +262,7 @@ PlStatus pl_tensor_handle(PlTensor **out, const PlArray *type, PlStorage *s) {
   t->a.symbolic = type->symbolic;
   t->a.contiguous = type->contiguous;
   t->storage = s;
+  if (noted) pl_remat_list(t);
   *out = t;
   return PL_OK;
 }
@@ -328,7 +340,9 @@ int pl_tensor_ndim(const PlTensor *t) { return t->a.ndim; }
 const int64_t *pl_tensor_shape(const PlTensor *t) { return t->a.shape; }
 const int64_t *pl_tensor_strides(const PlTensor *t) { return t->a.strides; }
 int64_t pl_tensor_numel(const PlTensor *t) { return t->a.numel; }
-void *pl_tensor_data(const PlTensor *t) { return t->a.data; }
+PlStatus pl_tensor_hold(const PlTensor *t) { return pl_writes(t->storage); }
+/* Whoever asks keeps the address: the values stay there. */
+void *pl_tensor_data(const PlTensor *t) { return pl_writes(t->storage) == PL_OK ? t->a.data : NULL; }
 
 const char *pl_tensor_text(const PlTensor *t, char *buf, size_t size) {
   snprintf(buf, size, "%s", pl_desc_text(&t->a));
@@ -364,11 +378,7 @@ bool pl_self_overlaps(const PlArray *a) {
 
 enum { FEW_ELEMENTS = 1024 }; /* copied here: the kernel would take longer to find out how */
 
-PlStatus pl_copy_data(PlTensor *dst, PlTensor *src) {
-  if (PL_UNLIKELY(dst->a.symbolic | src->a.symbolic)) {
-    if (dst->a.symbolic) return pl_sym_assign(dst, src);
-    PL_FAIL(PL_ERR_STATE, "%s is symbolic: it has no values yet to copy", pl_desc_text(&src->a));
-  }
+static PlStatus copy_data(PlTensor *dst, PlTensor *src) {
   const PlArray *in[1] = {&src->a};
   PlArray *out[1] = {&dst->a};
   static const PlAttrs none; /* all zero */
@@ -396,13 +406,28 @@ PlStatus pl_copy_data(PlTensor *dst, PlTensor *src) {
   return s;
 }
 
+PlStatus pl_copy_data(PlTensor *dst, PlTensor *src) {
+  if (PL_UNLIKELY(dst->a.symbolic | src->a.symbolic)) {
+    if (dst->a.symbolic) return pl_sym_assign(dst, src);
+    PL_FAIL(PL_ERR_STATE, "%s is symbolic: it has no values yet to copy", pl_desc_text(&src->a));
+  }
+  if (PL_LIKELY(pl_state.remat == NULL)) return copy_data(dst, src);
+  PlPins pins;
+  PL_TRY(pl_writes(dst->storage));
+  PL_TRY(pl_remat_pin(&pins, "copy", &src, 1));
+  PlStatus s = copy_data(dst, src);
+  pl_remat_unpin(&pins);
+  return s;
+}
+
 PlStatus pl_tensor_copy(PlTensor **out, PlTensor *t) {
   PlTensor *c;
   if (PL_UNLIKELY(t->a.symbolic)) return pl_sym_copy(out, t);
   PL_TRY(pl_tensor_like(&c, t, (PlDtype)t->a.dtype));
   PlStatus s = PL_OK;
   if (PL_LIKELY(t->a.contiguous && t->a.numel <= FEW_ELEMENTS && t->a.device == PL_CPU)) {
-    memcpy(c->a.data, t->a.data, (size_t)t->a.numel * pl_dtype_size((PlDtype)t->a.dtype));
+    s = pl_present(t);
+    if (s == PL_OK) memcpy(c->a.data, t->a.data, (size_t)t->a.numel * pl_dtype_size((PlDtype)t->a.dtype));
     c->storage->version++; /* as a write would */
   } else
     s = pl_copy_data(c, t);

@@ -9,7 +9,8 @@
 
 enum { PL_SMALL = 64 };
 
-enum { PL_OWNS_NOTHING, PL_OWNS_BLOCK, PL_OWNS_SYMBOLIC, PL_OWNS_DEVICE, PL_OWNS_PINNED /* of the host */ };
+enum { PL_OWNS_NOTHING, PL_OWNS_BLOCK, PL_OWNS_SYMBOLIC, PL_OWNS_DEVICE, PL_OWNS_PINNED /* of the host */,
+       PL_OWNS_REMAT /* a block, of which remat/remat.h has notes; it may be away */ };
 
 /* Stamps memory that is made; moves while checkpoints run (grad/checkpoint.h). Of this thread. */
 extern _Thread_local uint64_t pl_clock;
@@ -26,7 +27,10 @@ struct PlStorage {
   void *data;
   size_t nbytes;
   void *block; /* the piece; freed with the storage */
-  struct PlShared *shared; /* owns: other threads hold the block too (parcel.h); NULL: only this storage does */
+  union {
+    struct PlShared *shared; /* owns: other threads hold the block too (parcel.h); NULL: only this storage does */
+    struct PlValue *value;   /* PL_OWNS_REMAT */
+  };
 };
 
 /* A further key's gradient entry (the first one is inline in the tensor). */
@@ -46,7 +50,8 @@ enum {
   PL_T_SAVED = 64,    /* some node saved this very handle */
   PL_T_DETACHED = 128, /* of a graph under construction: made by detach, or a view of such a one */
   PL_T_LEFT = 256,    /* a leaf that went on with other memory: this handle keeps what it was (grad/rehome.c) */
-  PL_T_STANDS_IN = 512 /* for a leaf, while a checkpoint's function runs again */
+  PL_T_STANDS_IN = 512, /* for a leaf, while a checkpoint's function runs again */
+  PL_T_LISTED = 1024    /* known to its storage's notes: remat/remat.h */
 };
 
 struct PlTensor {
@@ -76,6 +81,11 @@ static inline void pl_release_all(PlTensor **t, int n) {
     t[i] = NULL;
   }
 }
+
+/* Behind the sizes of a handle with PL_T_LISTED. */
+typedef struct PlListed {
+  PlTensor *next, **at;
+} PlListed;
 
 /* Writable views of the sizes: only while a tensor is being made. */
 static inline int64_t *pl_dims(PlTensor *t) { return t->dims; }

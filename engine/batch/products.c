@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/batch/batch.h"
+#include "engine/remat/remat.h"
 
 /* ---- matrices ------------------------------------------------------------------------------------------- */
 
@@ -102,6 +103,7 @@ void pl_batch_addmm(PlBatchCall *c) {
   if (c->declined) return;
   if (factor[1]) p = pl_b_two(c, &pl_op_mul, p, factor[1]);
   PlTensor *b = pl_b_ranked(c, 0, c->desc[0].ndim);
+  if (factor[0] && c->status == PL_OK) c->status = pl_present(factor[0]);
   if (factor[0] && c->status == PL_OK && pl_read_f(&factor[0]->a, 0) == 0) { /* beta 0: input is not even read */
     c->out[0] = p;
     c->declined = !(c->full[1] || c->full[2]);

@@ -10,6 +10,7 @@
 #include "engine/grad/walk.h"
 #include "engine/graph/graph.h"
 #include "engine/layout.h"
+#include "engine/remat/remat.h"
 
 /* Running number of the walk, so that marks of older walks need no clearing. */
 static _Thread_local uint64_t pass_counter;
@@ -142,7 +143,7 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
   if (pl_tensor_sole(g) && (g->a.contiguous || (g->a.device != PL_CPU && pl_channels_last(&g->a))) && !g->a.weak) {
     pl_tensor_leave(g);
     n->grad = g;
-    return PL_OK;
+    return pl_settle(g); /* a result of the walk: computing it again would be the walk again */
   }
   PlTensor *c;
   PlStatus s;

@@ -13,6 +13,7 @@
 #include "engine/grad/checkpoint.h"
 #include "engine/graph/away.h"
 #include "engine/graph/fuse.h"
+#include "engine/remat/remat.h"
 #include "engine/state.h"
 #include "kernels/kernel.h"
 
@@ -324,6 +325,23 @@ static bool any_on_device(const PlFlow *f, PlTensor *const *in) {
   return false;
 }
 
+/* Under a limit of memory: leaves stay while kernels that know only addresses run. */
+static PlStatus run_pinned(PlExec *e, PlTensor *const *in, PlTensor **out) {
+  const PlFlow *f = e->plan->flow;
+  PlTensor **leaves = malloc(((size_t)f->nvals + 1) * sizeof *leaves);
+  int n = 0;
+  if (!leaves) PL_FAIL(PL_ERR_OOM, "jit: out of memory");
+  for (PlFVal v = 0; v < f->nvals; v++)
+    if (f->vals[v].kind != PL_FV_NODE) leaves[n++] = f->vals[v].kind == PL_FV_INPUT ? in[f->vals[v].slot] : f->vals[v].real;
+  PlPins pins;
+  PlStatus s = pl_remat_pin(&pins, "jit", leaves, n);
+  free(leaves);
+  PL_TRY(s);
+  s = run(e, in, out);
+  pl_remat_unpin(&pins);
+  return s;
+}
+
 static PlStatus exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   if (e->busy) return pl_flow_run(e->plan->flow, in, out);
   if (e->crosses || any_on_device(e->plan->flow, in)) {
@@ -336,7 +354,7 @@ static PlStatus exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   struct PlFlow *trace = pl_state.trace;
   pl_state.trace = NULL;
   e->busy = true;
-  PlStatus s = run(e, in, out);
+  PlStatus s = PL_UNLIKELY(pl_state.remat != NULL) ? run_pinned(e, in, out) : run(e, in, out);
   e->busy = false;
   pl_state.trace = trace;
   pl_grad_enable(was);

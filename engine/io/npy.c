@@ -266,6 +266,7 @@ PlStatus pl_npy_save(const char *path, PlTensor *t) {
   PlStatus st = pl_file_temp_open(&f, path);
   if (st == PL_OK) {
     st = pl_file_write(f.fd, path, text, n);
+    if (st == PL_OK) st = pl_file_code(pl_tensor_hold(c));
     if (st == PL_OK)
       st = pl_file_write(f.fd, path, pl_tensor_data(c), (size_t)pl_tensor_numel(c) * pl_dtype_size(dtype));
     if (st == PL_OK) st = pl_file_temp_commit(&f);

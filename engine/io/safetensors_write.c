@@ -174,6 +174,7 @@ static PlStatus write_all(PlFileTemp *f, int64_t n, const Item *items, const Tex
   for (int64_t i = 0; i < n; i++) {
     const PlTensor *t = items[i].t;
     if (pl_tensor_numel(t) == 0) continue;
+    PL_TRY(pl_tensor_hold(t));
     if (row_major(t) && !PL_BIG_ENDIAN)
       PL_TRY(pl_file_write(f->fd, f->target, pl_tensor_data(t), (size_t)nbytes(t)));
     else

@@ -76,6 +76,7 @@ return {
     "GradManager",
     "",
   },
+  limit = { [[ memory_limit ]], "" },
   saved = { [[ saved_tensors ]], "" },
   special = {
     [[

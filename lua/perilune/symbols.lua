@@ -241,6 +241,21 @@ T.set_memory_budget(T.memory().live + (1 << 20))
 print((pcall(T.zeros, 1 << 20)))  --> false
 T.set_memory_budget(nil)]] }
 
+S.memory_limit = { 'T.memory_limit("2 GB" or bytes or nil) → scope; T.memory_limit() → bytes or nil',
+  [[While it holds, eager programs stay below so many bytes of the CPU's memory: results that can be computed again give
+their memory up, and are computed again when they are read, to the same bits. Units: kB, MB, GB, KiB, MiB, GiB. nil: no
+limit; everything is computed. Where too much cannot be computed again: an out-of-memory error that names the op. The
+scope restores what was. Of this thread; see docs/design/rematerialization.md.]], [[
+do
+  local _ <close> = T.memory_limit "1 GB"
+  print(T.memory_limit())  --> 1000000000
+  local x = T.ones(1000):requires_grad_()
+  local y = x
+  for _ = 1, 10 do y = (y * 1.1):sin() end
+  y:sum():backward()
+end
+print(T.memory_limit())    --> nil]] }
+
 S.empty_cache = { "T.empty_cache()", "Collects garbage and gives free memory back to the system.", "T.empty_cache()" }
 
 S.set_num_threads = { "T.set_num_threads(n)",
