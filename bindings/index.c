@@ -211,6 +211,11 @@ static int apply_views(lua_State *L, int at, const Item *items, int n, PlTensor 
 
 /* ---- get ------------------------------------------------------------------------------------------------------------ */
 
+/* A number under a mask of its own rank: t[t:gt(0)]. */
+static bool masks_number(const PlTensor *t, const Item *items, int n) {
+  return t->a.ndim == 0 && n == 1 && items[0].kind == TENSOR && items[0].t->a.dtype == PL_BOOL && items[0].t->a.ndim == 0;
+}
+
 static int get_item(lua_State *L) {
   Item items[MAX_ITEMS];
   PlTensor *tens[MAX_ITEMS + 1];
@@ -218,6 +223,12 @@ static int get_item(lua_State *L) {
   int ntens;
   l_collect(L);
   int n = read_key(L, 2, items);
+  if (masks_number(l_to_tensor(L, 1), items, n)) { /* none or one element */
+    PlTensor *in[2] = {l_to_tensor(L, 1), items[0].t};
+    Box *b = l_new_box(L);
+    CALL(L, l_apply(L, &pl_op_masked_select, in, 2, NULL, &b->t));
+    return 1;
+  }
   apply_views(L, 1, items, n, tens + 1, dims, &ntens);
   if (ntens == 0) {
     if (lua_rawequal(L, -1, 1)) { /* t[{{}}]: a view of all */
@@ -375,6 +386,11 @@ static int box_newindex(lua_State *L) {
   int64_t dims[MAX_ITEMS];
   int ntens, n = read_key(L, 2, items);
   value_tensor(L, b->t, &v);
+  if (masks_number(b->t, items, n)) {
+    PlTensor *in[3] = {b->t, items[0].t, v}, *y = b->t;
+    CALL(L, pl_apply_into(&pl_op_masked_fill, in, 3, NULL, &y));
+    return 0;
+  }
   if (pl_state.trace && !pl_behind(b->t)->a.symbolic) { /* a graph that writes a part knows the whole */
     PlFVal whole;
     CALL(L, pl_flow_capture(pl_state.trace, pl_behind(b->t), &whole));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Lists of index tensors, NumPy's advanced indexing: index reads, index_put writes. The list is x (and the
  * value), then one integer tensor or bool mask per indexed place; attribute `dims` says at which dim of x each
- * begins (0-based; none: one after the other from the first). Bindings build t[{…}] from views and these. */
+ * begins (none: one after the other from the first). Bindings build t[{…}] from views and these. */
 #include <limits.h>
 #include <string.h>
 
@@ -48,7 +48,7 @@ const PlOp pl_op_index = {
     .doc = "x at a list of index tensors: integer tensors broadcast together, a bool mask stands for the positions "
            "of its trues. Their dims come where the indexed dims were if those are adjacent, else first.",
     .nin = PL_VARIADIC, .nout = 1, .nattr = 2, .args = {"x and indices"},
-    .attrs = {A_INTS_OPT("dims"), A_BASE},
+    .attrs = {A_DIMS_OPT("dims"), A_BASE},
     .cls = PL_INDEXING,
     .batch = pl_batch_index, .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_IMPURE, .reads_values = 0xFE, .infer = index_infer,
     .grad = index_grad, PL_KERNEL(index),
@@ -210,7 +210,7 @@ const PlOp pl_op_index_put = {
     .doc = "x with value (broadcast) written, or with accumulate added, at a list of index tensors. The list is x, "
            "value, indices; repeated positions take their values in order.",
     .nin = PL_VARIADIC, .nout = 1, .nattr = 3, .args = {"x, value and indices"},
-    .attrs = {A_INTS_OPT("dims"), A_BOOL("accumulate", 0), A_BASE},
+    .attrs = {A_DIMS_OPT("dims"), A_BOOL("accumulate", 0), A_BASE},
     .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_INPLACE | PL_F_IMPURE, .reads_values = 0xFC,
     .infer = index_put_infer, .grad = index_put_grad, PL_KERNEL(index_put),
 };

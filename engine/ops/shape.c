@@ -116,7 +116,7 @@ static PlStatus diag_grad(PlMaker *g) {
 
 const PlOp pl_op_diag = {
     .name = "diag",
-    .doc = "Of a vector: the matrix with it on diagonal `diagonal`. Of a matrix: that diagonal, sharing memory.",
+    .doc = "Of a vector: the matrix with it on diagonal `diagonal`. Of a matrix: a copy of that diagonal (x:diagonal() is a view of it).",
     .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
     .attrs = {A_INT("diagonal", 0)},
     .cls = PL_VIEW, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS, .infer = diag_infer, .grad = diag_grad, PL_KERNEL(diag),

@@ -154,6 +154,22 @@ return function(T, core)
     return finish(on(opts, op.uniform, lo, hi, shape, { dtype = opts.dtype }), opts)
   end
   T.normal = function(mean, std, ...)
+    if core.is_tensor(mean) or core.is_tensor(std) then -- one draw for each pair of them
+      local o = options.check("normal", (...), { "generator" })
+      if select("#", ...) > 1 then too_many("normal", { "mean", "std", "options" }, mean, std, ...) end
+      for what, v in pairs { mean = mean, std = std } do
+        if not (core.is_tensor(v) and v:is_floating_point()) and type(v) ~= "number" then
+          options.fail("normal: %s must be a number or a floating tensor, got %s", what, options.describe(v))
+        end
+      end
+      if mean == nil or std == nil then options.fail("normal: mean and std are wanted") end
+      if core.is_tensor(std) and not core.is_symbolic(std) and std:numel() > 0 and std:lt(0):any():item()
+        or type(std) == "number" and not (std >= 0) then -- luacheck: ignore 581
+        options.fail("normal: std must be >= 0")
+      end
+      local both = T.no_grad(function() return mean + std end)
+      return mean + std * on(o, op.normal, 0, 1, both:shape(), { dtype = both:dtype() }):to(both:device())
+    end
     local shape, opts = shape_and_options("normal", ...)
     return finish(on(opts, op.normal, mean, std, shape, { dtype = opts.dtype }), opts)
   end

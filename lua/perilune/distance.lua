@@ -42,6 +42,7 @@ return function(T, core)
       end
       x = op.cat(parts, dim)
     end
+    if n == 0 then return x:clone() end
     local minus = x:dtype() == "bool" and op.logical_xor or op.sub
     n = math.min(n, x:size(dim))
     for _ = 1, n do
@@ -114,7 +115,7 @@ return function(T, core)
     local rest = 1
     for d = 3, #shape do rest = rest * shape[d] end
     local y = op.reshape(x, { n, groups, c // groups, rest })
-    return op.reshape(op.transpose(y, 2, 3), shape)
+    return core.own(op.reshape(op.transpose(y, 2, 3), shape), x)
   end)
 
   -- T.tril_indices(rows, cols, {offset=0, dtype=, index_base=1}) → i64 [2, n]: places of the lower triangle;

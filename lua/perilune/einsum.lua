@@ -239,7 +239,8 @@ return function(T, core)
         x, lx = contract(x, lx, y, ly, sizes, keep)
       end
     end
-    return arrange(x, lx, result)
+    local out = arrange(x, lx, result)
+    return #tensors == 1 and core.own(out, tensors[1]) or out
   end
 
   local function dim_list(x, list, who)

@@ -53,6 +53,22 @@ return function(T, core)
     return median(x, dim, ...)
   end)
 
+  -- ---- copies -----------------------------------------------------------------------------------------------------
+
+  -- y, but never x's memory. Only what is named a view is one: T.view, reshape, permute, narrow, select, split,
+  -- diagonal, expand and their kin, contiguous and to where nothing changes. What computes, rearranges or resizes gives
+  -- memory of its own, also where there is nothing to do.
+  local function own(y, x)
+    return y:shares_storage(x) and y:clone() or y
+  end
+  core.own = own
+
+  local diag = op.diag
+  def("diag", function(x, ...)
+    local y = diag(x, ...)
+    return own(y, x)
+  end)
+
   -- ---- dtypes and devices -----------------------------------------------------------------------------------
 
   local dtypes = {
@@ -180,8 +196,9 @@ return function(T, core)
       fail("chunk: the number of chunks must be a positive integer, got %s", tostring(n))
     end
     local size = x:size(dim)
-    local each = (size + n - 1) // n
+    local each = size == 0 and 0 or (size - 1) // n + 1
     if each == 0 then
+      if n > 1000000 then fail("chunk: %d empty chunks of %s are too many", n, x:describe()) end
       local out = {}
       for i = 1, n do out[i] = op.slice(x, dim, 1, 0) end
       return out
@@ -305,7 +322,7 @@ return function(T, core)
     for i, size in ipairs { oc, r, r, h, w } do sizes[k + i] = size end
     for i, d in ipairs { 1, 4, 2, 5, 3 } do order[k + i] = k + d end
     for i, size in ipairs { oc, h * r, w * r } do out[k + i] = size end
-    return op.reshape(op.permute(op.reshape(x, sizes), order), out)
+    return own(op.reshape(op.permute(op.reshape(x, sizes), order), out), x)
   end)
   -- [.., C, H r, W r] → [.., C r², H, W]
   def("pixel_unshuffle", function(x, r)
@@ -319,7 +336,7 @@ return function(T, core)
     for i, size in ipairs { c, h // r, r, w // r, r } do sizes[k + i] = size end
     for i, d in ipairs { 1, 3, 5, 2, 4 } do order[k + i] = k + d end
     for i, size in ipairs { c * r * r, h // r, w // r } do out[k + i] = size end
-    return op.reshape(op.permute(op.reshape(x, sizes), order), out)
+    return own(op.reshape(op.permute(op.reshape(x, sizes), order), out), x)
   end)
 
   -- ---- composites --------------------------------------------------------------------------------------------------
@@ -358,6 +375,26 @@ return function(T, core)
     def(name .. "_", function(x, y, opts, ...)
       if opts == nil and select("#", ...) == 0 then return inplace(x, y) end
       return with_alpha_(x, y, opts, ...)
+    end)
+  end
+
+  -- x:div(y, {rounding_mode = "floor" | "trunc"})
+  for _, name in ipairs { "div", "div_" } do
+    local plain, floor, trunc = core[name], core[(name:gsub("div", "floor_divide"))],
+      core[(name:gsub("div", "trunc_divide"))]
+    def(name, function(x, y, opts, ...)
+      if type(opts) ~= "table" or opts.rounding_mode == nil then
+        if opts == nil and select("#", ...) == 0 then return plain(x, y) end
+        return plain(x, y, opts, ...)
+      end
+      if select("#", ...) > 0 then too_many(name, { "x", "other", "options" }, x, y, opts, ...) end
+      local o = options.check(name, opts, { "rounding_mode", "out" })
+      local how = o.rounding_mode == "floor" and floor or o.rounding_mode == "trunc" and trunc
+      if not how then
+        fail("%s: %s", name, options.unknown("rounding_mode", o.rounding_mode, { "floor", "trunc" }))
+      end
+      if o.out ~= nil then return how(x, y, { out = o.out }) end
+      return how(x, y)
     end)
   end
 

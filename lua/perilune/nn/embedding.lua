@@ -13,6 +13,7 @@ local Embedding = base.class "Embedding"
 
 local spec = options.spec("nn.Embedding", {
   { "num_embeddings", "count" }, { "embedding_dim", "count" }, { "padding_idx", "int", optional = true },
+  { "max_norm", "positive", optional = true }, { "norm_type", "number", 2.0 },
   { "index_base", "int", 1 }, { "dtype", "string", optional = true } })
 
 function Embedding:init(...)
@@ -28,7 +29,9 @@ function Embedding:init(...)
     end
     self.padding_idx, self._padding_row = a.padding_idx, row
   end
+  self.max_norm, self.norm_type = a.max_norm, a.norm_type
   self._opts = { padding_idx = self.padding_idx, index_base = a.index_base }
+  if a.max_norm then self._opts.max_norm, self._opts.norm_type = a.max_norm, a.norm_type end
   self:reset_parameters()
 end
 

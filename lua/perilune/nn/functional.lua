@@ -199,7 +199,20 @@ end
 -- ---- embedding ---------------------------------------------------------------------------------------
 
 --- Rows of weight [rows, width] for ids of any shape: [*, width]. Options `padding_idx index_base=1`.
-function F.embedding(ids, weight, opts) return T.embedding(weight, ids, opts) end
+-- With `max_norm` rows that are read and whose `norm_type`-norm (2) is larger are first scaled down to it, in place.
+function F.embedding(ids, weight, opts)
+  if opts == nil or opts.max_norm == nil then return T.embedding(weight, ids, opts) end
+  local o = { padding_idx = opts.padding_idx, index_base = opts.index_base }
+  T.no_grad(function()
+    local rows = (ids:reshape(-1):unique())
+    local at = { dim = 1, index_base = o.index_base }
+    local read = T.index_select(weight, rows, at)
+    local norm = read:norm { p = opts.norm_type or 2.0, dim = { 2 }, keepdim = true }
+    local scale = T.where(norm:gt(opts.max_norm), opts.max_norm / (norm + 1e-7), T.ones_like(norm))
+    weight:index_copy_(1, rows, read * scale, { index_base = o.index_base })
+  end)
+  return T.embedding(weight, ids, o)
+end
 
 -- ---- losses ------------------------------------------------------------------------------------------
 

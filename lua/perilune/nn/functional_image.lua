@@ -64,6 +64,7 @@ return function(F)
     if p[1] > 0 or p[2] > 0 then x = x:pad { p[2], p[2], p[1], p[1] } end
     local y = slide(slide(x, 3, k[1], d[1], s[1]), 4, k[2], d[2], s[2]) -- [N, C, oh, ow, kh, kw]
     y = y:permute { 1, 2, 5, 6, 3, 4 }:reshape(N, C * k[1] * k[2], oh * ow)
+    y = T.core.own(y, x)
     return single and y:squeeze(1) or y
   end
 

@@ -266,6 +266,7 @@ return function(F)
       fail("%s: mode %s takes %d dimensions, got %s", who, mode, ranks[mode], describe(x))
     end
     local sizes, scales = sizes_of(who, x, o)
+    local given = x
     if mode == "area" then return T[("adaptive_avg_pool%dd"):format(#sizes)](x, { output_size = sizes }) end
     local dtype, narrow = x:dtype(), nil
     if ranks[mode] and not x:is_floating_point() then
@@ -288,8 +289,8 @@ return function(F)
       -- pictures of bytes are bytes again after each dimension
       if dtype == "u8" and narrow then x = (x + 0.5):floor():clamp { min = 0, max = 255 } end
     end
-    if not narrow then return x end
-    return x:to(dtype)
+    if not narrow then return T.core.own(x, given) end
+    return T.core.own(x:to(dtype), given)
   end
 
   --- x [N, C, H, W] read at grid [N, h, w, 2], whose last dimension holds x (width), y (height) in [-1, 1] →

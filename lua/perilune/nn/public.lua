@@ -113,7 +113,8 @@ declare("ctc_loss", 4, { { "log_probs", "tensor" }, { "targets", "tensor" }, { "
 -- ---- embeddings and attention -------------------------------------------------------------------------------------
 
 local ids = { "ids", "tensor" }
-declare("embedding", 2, { ids, { "weight", "tensor" }, may("padding_idx", "int"), index_base })
+declare("embedding", 2, { ids, { "weight", "tensor" }, may("padding_idx", "int"), may("max_norm", "positive"),
+  may("norm_type", "number"), index_base })
 declare("embedding_bag", 3, { ids, { "weight", "tensor" }, may("offsets", "tensor"),
   may("mode", { "sum", "mean", "max" }), may("per_sample_weights", "tensor"), may("padding_idx", "int"),
   may("include_last_offset", "bool"), index_base })
