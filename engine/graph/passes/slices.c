@@ -27,15 +27,15 @@ static bool same_sizes(const PlFValue *a, const PlFValue *b) {
 
 static bool plain(const PlFNode *n) { return n->nout == 1 && !(n->flags & (PL_FN_MUTATES | PL_FN_MIRROR | PL_FN_DEAD)) && !n->nafter; }
 
-/* The parts that value v, of the sum's sizes, is made of. */
+/* The parts that value v, of the sum's sizes, is made of. A tree with so many leaves has one sum less: that bounds its depth. */
 static bool gather(Parts *p, PlFVal v, bool root) {
   const PlFlow *f = p->f;
   const PlFNode *n = maker(f, v);
   if (!n || !plain(n) || (!root && p->uses[v] != 1) || p->written[f->vals[v].store]) return false;
   if (n->op == &pl_op_add) {
+    if (++p->sums == PARTS) return false;
     for (int k = 0; k < 2; k++)
       if (n->nin != 2 || n->in[k] < 0 || !same_sizes(&f->vals[n->in[k]], &f->vals[v]) || !gather(p, n->in[k], false)) return false;
-    p->sums++;
     return true;
   }
   if (n->op != &pl_op_slice_bwd || pl_attr_i(n->attrs, 3) != 1 || p->n == PARTS || p->written[f->vals[n->in[0]].store]) return false;
