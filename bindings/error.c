@@ -44,6 +44,8 @@ static const char public_key = 0;
 
 /* core.speak(public, rename): names of public functions of Lua by function, and what puts one in front of a message */
 int l_speak(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  luaL_checktype(L, 2, LUA_TFUNCTION);
   lua_settop(L, 2);
   lua_createtable(L, 2, 0);
   lua_insert(L, 1);

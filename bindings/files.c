@@ -56,12 +56,13 @@ static int load_npz(lua_State *L) {
   if (s != PL_OK) return l_io_failure(L, s);
   lua_newtable(L); /* 3 */
   lua_newtable(L); /* 4 */
-  for (int64_t i = 0; i < pl_npz_count(*box); i++) {
+  for (int64_t i = 0, n = 0; i < pl_npz_count(*box); i++) {
+    if (!pl_npz_is_array(*box, i)) continue; /* a text beside the arrays, or a folder */
     size_t len;
     const char *name = pl_npz_name(*box, i, &len);
     lua_pushlstring(L, name, len);
     lua_pushvalue(L, -1);
-    lua_rawseti(L, 4, i + 1);
+    lua_rawseti(L, 4, ++n);
     Box *b = l_new_box(L);
     s = pl_npz_read(*box, i, &b->t);
     if (s != PL_OK) return l_io_failure(L, s);

@@ -123,7 +123,14 @@ static int grad_mode(lua_State *L) {
   return 1;
 }
 
+/* core.key_rest(key): it records no more, and can still be walked: what only waits for its walks is in nobody's way. */
+static int key_rest(lua_State *L) {
+  PlKey **k = luaL_checkudata(L, 1, "perilune.GradKey"); /* the first field of key.c's box */
+  if (*k) (*k)->recording = false;
+  return 0;
+}
+
 void l_modes_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"grad_enter", grad_enter}, {"grad_leave", grad_leave}, {"grad_mode", grad_mode}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"grad_enter", grad_enter}, {"grad_leave", grad_leave}, {"grad_mode", grad_mode}, {"key_rest", key_rest}, {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
 }

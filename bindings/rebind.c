@@ -14,6 +14,8 @@ static int rebind(lua_State *L) {
     return l_error(L, "to: a network cannot be converted while a function is traced; convert it before");
   if ((from->flags | to->flags) & PL_T_BATCHED) return l_error(L, "to: a network cannot be converted inside vmap");
   if (from == to) return 0;
+  if (to->node || to->more || (to->flags & PL_T_BOXED) || !pl_shape_equal(&to->a, &from->a))
+    return l_error(L, "rebind: the second tensor must be fresh and of the first one's shape");
   CALL(L, pl_leaf_rehome(to, from));
   pl_state.rules++; /* traces hold the memory that they saw */
   l_box(L, 1)->t = pl_retain(to);

@@ -408,3 +408,23 @@ describe("functional calls", function()
     assert.same({}, T.grad_keys())
   end)
 end)
+
+describe("what waits for its walks", function()
+  local T = require "perilune"
+  it("is in nobody's way: a live pull of vjp leaves jitted functions jitted", function()
+    local y, pull = T.vjp(function(x) return x * x end, T.tensor { 3, 4 })
+    local f = T.jit(function(x) return x * 2 + 1 end)
+    for _ = 1, 3 do f(T.ones(2)) end
+    assert.equal(1, f.ntraces)
+    assert.equal(3, f.runs)
+    assert.same({ 9, 16 }, y:totable())
+    assert.same({ 6, 8 }, pull(T.ones(2)):totable())
+    assert.same({ 12, 16 }, pull(T.full({ 2 }, 2.0)):totable())
+    -- differentiated once more, through another key
+    local g = T.grad(function(x)
+      local _, back = T.vjp(function(a) return a * a * a end, x)
+      return back(T.ones(2)):sum()
+    end)(T.tensor { 1, 2 })
+    assert.same({ 6, 12 }, g:totable())
+  end)
+end)

@@ -154,6 +154,27 @@ describe("a value that does not fit", function()
   end)
 end)
 
+describe("class 0", function()
+  it("is told of index_base", function()
+    local x, zero = T.randn(2, 3), T.tensor({ 0, 1 }, { dtype = "i64" })
+    refused("index_base=0", nn.F.cross_entropy, x, zero)
+    refused("index_base=0", nn.F.nll_loss, x, zero)
+    refused("is not in 1 … 3", nn.F.cross_entropy, x, zero + 4)
+    assert.is_truthy(nn.F.cross_entropy(x, zero, { index_base = 0 }))
+  end)
+end)
+
+describe("a budget of memory", function()
+  it("charges a power of two with little more than itself", function()
+    collectgarbage()
+    local before = T.memory().live
+    local t = T.zeros({ 1 << 20 }, { dtype = "u8" })
+    local took = T.memory().live - before
+    assert.is_true(took >= 1 << 20 and took <= (1 << 20) + 8192, took)
+    t:free()
+  end)
+end)
+
 describe("an index", function()
   it("that is none is named", function()
     local x = T.arange(6):view(2, 3)

@@ -82,6 +82,7 @@ PlStatus pl_npz_open(PlNpz **out, const char *path, int64_t max_bytes);
 void pl_npz_release(PlNpz *z);
 int64_t pl_npz_count(const PlNpz *z);
 /* Name of member i (0-based) without ".npy", borrowed, not NUL-terminated. */
+bool pl_npz_is_array(const PlNpz *z, int64_t i); /* else it is some other file in the archive */
 const char *pl_npz_name(const PlNpz *z, int64_t i, size_t *len);
 PlStatus pl_npz_read(PlNpz *z, int64_t i, PlTensor **out);
 

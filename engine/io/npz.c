@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * npz: a zip archive (PKWARE APPNOTE 6.3) of npy files, stored or deflated, with the 64-bit extension. Only the central
  * directory is believed, and only as far as the file's size allows; members may not overlap. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -210,6 +211,11 @@ void pl_npz_release(PlNpz *z) {
 
 int64_t pl_npz_count(const PlNpz *z) { return z->n; }
 
+bool pl_npz_is_array(const PlNpz *z, int64_t i) {
+  const Member *m = &z->member[i];
+  return m->len > 4 && memcmp(m->name + m->len - 4, ".npy", 4) == 0;
+}
+
 const char *pl_npz_name(const PlNpz *z, int64_t i, size_t *len) {
   const Member *m = &z->member[i];
   *len = m->len > 4 && memcmp(m->name + m->len - 4, ".npy", 4) == 0 ? m->len - 4 : m->len;
@@ -235,6 +241,11 @@ PlStatus pl_npz_read(PlNpz *z, int64_t i, PlTensor **out) {
   PL_TRY(pl_stream_begin(&s, z->path, z->fd, at, at + m->packed, m->method == STORED ? PL_PLAIN : PL_DEFLATE));
   s.want_crc = true;
   PlStatus st = pl_npy_read(&s, &t, m->size);
+  if (st == PL_ERR_FORMAT) { /* which of them it is */
+    char text[400];
+    snprintf(text, sizeof text, "%s", pl_message());
+    st = pl_fail(PL_ERR_FORMAT, "%s; it is member '%.*s'", text, (int)(m->len < 80 ? m->len : 80), m->name);
+  }
   if (st == PL_OK && s.crc != m->crc) {
     pl_tensor_release(t);
     st = pl_file_bad(z->path, "member '%.*s' has a wrong checksum", (int)(m->len < 80 ? m->len : 80), m->name);

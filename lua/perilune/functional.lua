@@ -56,6 +56,7 @@ return function(T, core)
     local like = map(y, function(t) return t:detach() end, true)
     local zero = map(args, function(t) return t:detach() end)
     zero.n = args.n
+    core.key_rest(key) -- it waits for its walks; traces and other keys need not look out for it
     return strip(y, key), function(dy)
       if dy == nil then
         if not floating(y) or y:numel() ~= 1 then
