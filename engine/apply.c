@@ -102,7 +102,10 @@ static PlStatus apply_watched(const PlOp *op, PlTensor *const *in, int nin, cons
   const void *with = seeded ? (const void *)&draws : attrs;
   PL_TRY(pl_checkpoint_enter(op->name, with, seeded ? sizeof draws : attrs ? pl_attrs_size(attrs) : 0, in, nin, in, nwritten));
   PlStatus s = apply_measured(op, in, nin, attrs, out);
-  pl_checkpoint_leave(out, s == PL_OK ? op->nout : 0, in, nwritten);
+  if (s == PL_OK)
+    pl_checkpoint_leave(out, op->nout, in, nwritten);
+  else
+    pl_checkpoint_failed();
   return s;
 }
 

@@ -155,7 +155,10 @@ static PlStatus apply_watched(const PlOp *op, PlTensor *const *in, int nin, cons
   PL_TRY(pl_checkpoint_enter(op->name, attrs, attrs ? pl_attrs_size(attrs) : 0, in, nin, out, 1));
   PlStatus s = pl_checkpoint_writes(op->name, out[0]);
   if (s == PL_OK) s = apply_measured(op, in, nin, attrs, out);
-  pl_checkpoint_leave(NULL, 0, out, s == PL_OK ? 1 : 0);
+  if (s == PL_OK)
+    pl_checkpoint_leave(NULL, 0, out, 1);
+  else
+    pl_checkpoint_failed();
   return s;
 }
 

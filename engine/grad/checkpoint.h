@@ -48,13 +48,14 @@ void pl_checkpoint_each(const PlCheckpoint *c, void (*tensor)(void *ctx, PlTenso
 static inline bool pl_watched(void) { return pl_state.checkpoint && !pl_state.trace; }
 
 /* Around one op: name, what else it was called with (size bytes at attrs), what it reads, what it writes or NULL.
- * After a success leave follows with its results. */
+ * After a success leave or failed follows. */
 PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, PlTensor *const *in, int nin,
                              PlTensor *const *written, int nwritten);
 void pl_checkpoint_leave(PlTensor *const *out, int nout, PlTensor *const *written, int nwritten);
+void pl_checkpoint_failed(void); /* in place of leave: the op is as if it had not been called, it may be called again */
 /* The same around a compiled graph. */
 PlStatus pl_checkpoint_enter_flow(const struct PlFlow *f, PlTensor *const *in);
-void pl_checkpoint_leave_flow(const struct PlFlow *f, PlTensor *const *out);
+void pl_checkpoint_leave_flow(const struct PlFlow *f, PlTensor *const *out); /* out NULL: it failed */
 /* Before and after a kernel computes out, which no memory has yet: *given: a second run has the results from forward. */
 PlStatus pl_checkpoint_given(const PlOp *op, const PlDesc *desc, PlTensor **out, bool *given);
 PlStatus pl_checkpoint_result(const PlOp *op, const PlAttrs *attrs, const PlArray *const *in, int nin, PlTensor *const *out);

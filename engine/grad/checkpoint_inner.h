@@ -9,7 +9,8 @@
 /* One op that the function called: what with (op, attributes, types, numbers), and on which tensors. */
 typedef struct PlCkCall {
   const char *name;
-  uint32_t what, which;
+  uint32_t what;
+  uint32_t which : 31, failed : 1; /* failed: it raised, or was called again for want of memory */
 } PlCkCall;
 
 /* One node that it recorded; node is NULL once that is cleared. */
@@ -102,6 +103,7 @@ struct PlCheckpoint {
   PlCkCast *casts;
   size_t ncasts, casts_cap;
   size_t kernel; /* how many have run */
+  size_t mark[5]; /* when the op began: calls, call, nodes, node, kernel */
   uint64_t offset, made_draws; /* before the last one; what it took */
   const PlStorage *made;       /* its only result */
   PlCkKept *kept; /* in order */
@@ -130,6 +132,7 @@ PlStatus pl_ck_grow(void *list, size_t n, size_t *cap, size_t size);
 PlStatus pl_ck_part_kept(PlCheckpoint *c, PlStorage *st);
 PlStatus pl_ck_note_made(PlCheckpoint *c, const PlTensor *t);
 void pl_ck_kept_back(PlCheckpoint *c); /* the second run is over */
+void pl_ck_kept_cut(PlCheckpoint *c, size_t kernel); /* forward keeps nothing of this kernel and those behind */
 void pl_ck_kept_free(PlCheckpoint *c);
 
 /* ---- checkpoint_state.c ---- */

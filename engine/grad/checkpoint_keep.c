@@ -46,6 +46,10 @@ static PlStatus keep(PlCheckpoint *c, size_t kernel, uint64_t draws, PlTensor *c
   return PL_OK;
 }
 
+void pl_ck_kept_cut(PlCheckpoint *c, size_t kernel) {
+  while (!c->replaying && c->nkept && c->kept[c->nkept - 1].kernel >= kernel) let_go(&c->kept[--c->nkept]);
+}
+
 void pl_ck_kept_free(PlCheckpoint *c) {
   for (size_t i = 0; i < c->nkept; i++) let_go(&c->kept[i]);
   free(c->kept);

@@ -226,6 +226,10 @@ static PlStatus stopped(PlCheckpoint *c) {
   PL_FAIL(PL_ERR_STATE, "checkpoint: the function went on after it was found to differ from forward");
 }
 
+static bool alike(const PlCkCall *a, const PlCkCall *b) {
+  return a->what == b->what && a->which == b->which && (a->name == b->name || strcmp(a->name, b->name) == 0);
+}
+
 static PlStatus note(PlCheckpoint *c, const char *name, uint64_t what, PlTensor *const *in, int nin, PlTensor *const *written,
                      int nwritten) {
   uint64_t which = 14695981039346656037ULL;
@@ -233,16 +237,16 @@ static PlStatus note(PlCheckpoint *c, const char *name, uint64_t what, PlTensor 
   for (int i = 0; i < nin; i++)
     if (in[i]) PL_TRY(mix_place(c, &which, in[i], name));
   for (int i = 0; i < nwritten; i++) PL_TRY(mix_place(c, &which, written[i], name));
-  const PlCkCall now = {name, fold(what), fold(which)};
+  const PlCkCall now = {.name = name, .what = fold(what), .which = fold(which) & 0x7fffffff};
   if (!c->replaying) {
     PL_TRY(pl_ck_grow(&c->calls, c->ncalls, &c->calls_cap, sizeof *c->calls));
     c->calls[c->ncalls++] = now;
     return PL_OK;
   }
   const PlCkCall *was = c->call < c->ncalls ? &c->calls[c->call] : NULL;
+  while (was && was->failed && !alike(was, &now)) was = ++c->call < c->ncalls ? was + 1 : NULL;
   c->call++;
-  if (was && was->what == now.what && was->which == now.which && (was->name == name || strcmp(was->name, name) == 0)) return PL_OK;
-  return differs(c, name, was, in, nin);
+  return was && alike(was, &now) ? PL_OK : differs(c, name, was, in, nin);
 }
 
 /* What no op has made counts as seen from here on. */
@@ -263,6 +267,10 @@ static bool among(PlTensor *const *list, int n, const PlTensor *t) {
 PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, PlTensor *const *in, int nin,
                              PlTensor *const *written, int nwritten) {
   if (pl_state.checkpoint_depth++) return PL_OK;
+  for (PlCheckpoint *c = pl_state.checkpoint; c; c = c->outer) {
+    const size_t now[] = {c->ncalls, c->call, c->nnodes, c->node, c->kernel};
+    memcpy(c->mark, now, sizeof now);
+  }
   pl_clock += WITHIN;
   uint64_t what = mix_bytes(14695981039346656037ULL, attrs, attrs ? size : 0);
   PlStatus s = PL_OK;
@@ -279,8 +287,7 @@ PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, P
       if (!among(written, nwritten, in[i])) mark_seen(&in[i], 1);
     return PL_OK;
   }
-  pl_state.checkpoint_depth--;
-  pl_clock += STEP - WITHIN;
+  pl_checkpoint_failed();
   return s;
 }
 
@@ -292,6 +299,10 @@ void pl_checkpoint_leave(PlTensor *const *out, int nout, PlTensor *const *writte
     PlStorage *st = pl_behind(out[o])->storage;
     if (st->stamp == pl_clock) st->stamp = call + (uint64_t)(o < MANY - RESULT ? RESULT + o : MANY);
   }
+  for (PlCheckpoint *r = pl_state.checkpoint; r; r = r->outer) /* what failed in forward, and went well when it was called again */
+    while (r->replaying && r->call > 0 && r->call < r->ncalls && r->calls[r->call - 1].failed &&
+           alike(&r->calls[r->call - 1], &r->calls[r->call]))
+      r->call++;
   PlCheckpoint *c = pl_state.checkpoint;
   if (c->rerun.names && !c->replaying && nout == 1 && out[0] && out[0]->storage == c->made && c->made->stamp == call + RESULT)
     (void)pl_ck_note_made(c, out[0]); /* without memory for it the value cannot be kept */
@@ -302,6 +313,22 @@ void pl_checkpoint_leave(PlTensor *const *out, int nout, PlTensor *const *writte
     if (!pl_ck_inside(pl_state.checkpoint, st) || (st->stamp >= call && by_op(st->stamp))) continue;
     st->stamp = by_op(st->stamp) ? call + MANY : pl_clock; /* made by no op: its bytes are looked at when it is read */
   }
+}
+
+void pl_checkpoint_failed(void) {
+  if (--pl_state.checkpoint_depth) return;
+  for (PlCheckpoint *c = pl_state.checkpoint; c; c = c->outer) {
+    if (c->failed) continue; /* what differs stays so */
+    if (!c->replaying && c->ncalls > c->mark[0]) c->calls[c->ncalls - 1].failed = true;
+    c->call = c->mark[1];
+    if (!c->replaying)
+      while (c->nnodes > c->mark[2] && !c->nodes[c->nnodes - 1].node) c->nnodes--;
+    c->node = c->mark[3];
+    c->kernel = c->mark[4];
+    pl_ck_kept_cut(c, c->kernel);
+    c->made = NULL;
+  }
+  pl_clock -= WITHIN; /* later calls count as if it had not been */
 }
 
 /* ---- compiled graphs --------------------------------------------------------------------------------------------- */
@@ -331,15 +358,19 @@ PlStatus pl_checkpoint_enter_flow(const PlFlow *f, PlTensor *const *in) {
   } draws = {pl_state.seed, pl_state.stream, pl_state.offset};
   if (s == PL_OK) s = pl_checkpoint_enter("a compiled graph", &draws, f->ndraws ? sizeof draws : 0, all, n, written, nwritten);
   for (int i = 0; i < nwritten && s == PL_OK; i++)
-    if ((s = pl_checkpoint_writes("a compiled graph", written[i])) != PL_OK) pl_checkpoint_leave(NULL, 0, NULL, 0);
+    if ((s = pl_checkpoint_writes("a compiled graph", written[i])) != PL_OK) pl_checkpoint_failed();
   free(all);
   free(written);
   return s;
 }
 
 void pl_checkpoint_leave_flow(const PlFlow *f, PlTensor *const *out) {
-  pl_checkpoint_leave(out, out ? f->noutputs : 0, NULL, 0);
-  for (PlFVal v = 0; v < f->nvals && out; v++) {
+  if (!out) {
+    pl_checkpoint_failed();
+    return;
+  }
+  pl_checkpoint_leave(out, f->noutputs, NULL, 0);
+  for (PlFVal v = 0; v < f->nvals; v++) {
     PlTensor *t = captured(f, v);
     if (t && pl_ck_inside(pl_state.checkpoint, t->storage)) pl_checkpoint_wrote(t); /* perhaps written: looked at again */
   }

@@ -42,16 +42,20 @@ return function(T, core)
 
   -- ---- what is kept ----------------------------------------------------------------------------------------
 
-  local all -- names of ops
+  local class -- of every op, by name
+  local function classes()
+    if not class then
+      class = {}
+      for _, op in ipairs(core.ops()) do class[op.name] = op.class end
+    end
+    return class
+  end
 
   local function check_op(who, name)
-    if not all then
-      all = {}
-      for _, op in ipairs(core.ops()) do all[#all + 1] = op.name end
-    end
-    for _, known in ipairs(all) do
-      if known == name then return end
-    end
+    if classes()[name] then return end
+    local all = {}
+    for known in pairs(class) do all[#all + 1] = known end
+    table.sort(all)
     local near = options.nearest(name, all)
     fail("%s: save: there is no op '%s'%s", who, name, near and (("; did you mean '%s'?"):format(near)) or "")
   end
@@ -93,7 +97,7 @@ return function(T, core)
       keep = set_of(who, "save", save)
       if keep.heavy then -- as where graphs are planned: products, convolutions, attention
         keep.heavy = nil
-        for _, op in ipairs(core.ops()) do if op.class == "heavy" then keep[op.name] = true end end
+        for name, kind in pairs(classes()) do if kind == "heavy" then keep[name] = true end end
       end
       for name in pairs(keep) do check_op(who, name) end
     end
