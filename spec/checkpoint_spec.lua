@@ -518,6 +518,37 @@ describe("a checkpoint is the plain program", function()
     end)
   end)
 
+  it("under a limit of memory and with saved tensors packed", function()
+    local function make()
+      local bn = nn.BatchNorm1d(16)
+      local net = nn.Sequential(nn.Linear(16, 16), bn, nn.Tanh(), nn.Dropout(0.5), nn.Linear(16, 16))
+      local x = T.randn(64, 16):requires_grad_()
+      local leaves = net:parameters()
+      leaves[#leaves + 1] = x
+      return function(through)
+        local h = through(net, x * 2)
+        h = through(function(a)
+          a:mul_(T.tensor { 2 })
+          return net(a):exp()
+        end, h)
+        return (h:log() + through(net, h)):square():sum()
+      end, leaves
+    end
+    do
+      local limit <close> = T.memory_limit(1 << 30)
+      T.core.rematerialization("always") -- all that can be made again goes before every op
+      compare(make)
+      assert.is_truthy(limit)
+    end
+    local packed = 0
+    local hooks <close> = T.saved_tensors { pack = function(t)
+      packed = packed + 1
+      return t:clone()
+    end, unpack = function(t) return t end }
+    compare(make)
+    assert.is_true(packed > 0 and hooks ~= nil)
+  end)
+
   it("with compiled functions inside", function()
     local w = T.randn(3, 3):requires_grad_()
     local step = T.jit(function(a) return (a:mm(w)):tanh() * a end)

@@ -10,6 +10,7 @@
 #include "engine/device.h"
 #include "engine/grad/checkpoint_inner.h"
 #include "engine/graph/graph.h"
+#include "engine/remat/remat.h"
 
 /* Stamps: 8 to a call. Its results have 1 … 5, an overwritten operand 5, bytes that were looked at 6, what else came into
  * being inside 7, and between calls 0. */
@@ -54,6 +55,7 @@ static inline uint32_t fold(uint64_t h) {
 
 /* All of a storage as bytes. */
 static PlStatus as_bytes(PlTensor **out, PlStorage *st, PlTensor *of) {
+  PL_TRY(pl_present(of));
   const int64_t n = (int64_t)st->nbytes, one = 1;
   PL_TRY(pl_tensor_window(out, of, 1, &n, &one, st->data));
   (*out)->a.dtype = PL_U8;
@@ -61,13 +63,12 @@ static PlStatus as_bytes(PlTensor **out, PlStorage *st, PlTensor *of) {
 }
 
 static PlStatus mix_contents(uint64_t *h, PlTensor *t) {
-  PlTensor *all, *here;
+  PlTensor *all, *here = NULL;
   PL_TRY(as_bytes(&all, t->storage, t));
   PlStatus s = pl_tensor_on_host(&here, all);
-  if (s == PL_OK) {
-    *h = mix_bytes(*h, here->a.data, (size_t)here->a.numel);
-    pl_tensor_release(here);
-  }
+  if (s == PL_OK) s = pl_present(here);
+  if (s == PL_OK) *h = mix_bytes(*h, here->a.data, (size_t)here->a.numel);
+  pl_tensor_release(here);
   pl_tensor_release(all);
   return s;
 }
@@ -109,6 +110,7 @@ static PlStatus more_places(PlCheckpoint *c) {
 /* Keeps what o's memory holds, before the first write. */
 static PlStatus keep_contents(PlCkOutside *o) {
   PlStorage *st = o->t->storage;
+  PL_TRY(pl_writes(st)); /* under a limit of memory: it is wanted as it is */
   if (st->shared)
     PL_FAIL(PL_ERR_STATE, "checkpoint: the function changes %s in place, whose memory other threads share; work on a clone",
             pl_desc_text(&o->t->a));
@@ -198,6 +200,7 @@ static PlStatus mix_place(PlCheckpoint *c, uint64_t *h, PlTensor *t, const char 
   if (t->a.weak) return PL_OK;
   PlTensor *real = pl_behind(t);
   const PlStorage *st = real->storage;
+  PL_TRY(pl_present(real)); /* where it lies is asked */
   for (int d = 0; d < real->a.ndim; d++) *h = mix(*h, (uint64_t)real->a.strides[d]);
   *h = mix(*h, real->a.numel ? (uint64_t)((char *)real->a.data - (char *)st->data) : 0);
   if (!pl_ck_inside(c, st)) return mix_outside(c, h, real, by);
@@ -437,7 +440,8 @@ PlStatus pl_ck_put_back(PlCheckpoint *c) {
     PlStorage *st = o->t->storage;
     if (!w) continue;
     PlTensor *all = NULL, *now = NULL;
-    PlStatus s = as_bytes(&all, st, o->t);
+    PlStatus s = pl_writes(st); /* under a limit of memory: it stays, and nothing is computed from it again */
+    if (s == PL_OK) s = as_bytes(&all, st, o->t);
     if (s == PL_OK) s = pl_tensor_copy(&now, all);
     pl_tensor_release(all);
     if (s == PL_OK) s = fill(o, w->bytes);
