@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LITTLE = 500 }; /* one part in so many of the peak is worth no further operation */
+
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph"); }
 
 /* ---- candidates -------------------------------------------------------------------------------------------- */
@@ -17,8 +19,11 @@ static bool better(const Search *s, const PlPlan *c, const PlPlan *than) {
   bool a = fits(s, c), b = fits(s, than);
   if (a != b) return a;
   if (!a && s->most_stash != INT64_MAX && c->stash_bytes != than->stash_bytes) return c->stash_bytes < than->stash_bytes;
-  if (s->by_peak || !a)
-    return c->peak_bytes != than->peak_bytes ? c->peak_bytes < than->peak_bytes : c->extra_flops < than->extra_flops;
+  if (s->by_peak || !a) {
+    const int64_t less = than->peak_bytes - c->peak_bytes;
+    if (less <= 0) return less == 0 && c->extra_flops < than->extra_flops;
+    return less > than->peak_bytes / LITTLE || c->extra_flops <= than->extra_flops;
+  }
   return c->extra_flops != than->extra_flops ? c->extra_flops < than->extra_flops : c->peak_bytes < than->peak_bytes;
 }
 

@@ -52,7 +52,7 @@ typedef struct PlPlan {
   /* The executor's own counter, of the newest run that ended well: the most memory that the run held at once, and the part
    * of it that kernels took for themselves. measured = arena + leaves + outputs + workspace. 0: it has not run. */
   int64_t measured_bytes, workspace_bytes;
-  const char *policy;        /* which mirror policy was taken: "none" "mirror" "mincut" "pinned" "segments" … */
+  const char *policy;        /* which mirror policy was taken: "none" "mirror" "mincut" "pinned" "segments" "unlocked" "all" "peak" */
   PlPassReport *passes;
   int32_t npasses;
 } PlPlan;
