@@ -410,7 +410,6 @@ describe("functional calls", function()
 end)
 
 describe("what waits for its walks", function()
-  local T = require "perilune"
   it("is in nobody's way: a live pull of vjp leaves jitted functions jitted", function()
     local y, pull = T.vjp(function(x) return x * x end, T.tensor { 3, 4 })
     local f = T.jit(function(x) return x * 2 + 1 end)

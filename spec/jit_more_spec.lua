@@ -293,3 +293,34 @@ describe("T.jit", function()
     raises("io.read in a traced function", T.jit(function(x) return x * (io.read("n") or 1) end), one)
   end)
 end)
+
+describe("an output of a jitted function that backward does not reach", function()
+  local function leaf() return T.tensor { 1, 2, 3 }:requires_grad_() end
+  it("leaves inputs and captured tensors without a gradient, as eagerly", function()
+    local w1, w2 = leaf(), leaf()
+    local function body(x, y) return x * w1, (y * w2):exp(), x * y, y:detach() * x end
+    local f = T.jit(body)
+    for which = 1, 4 do
+      local got = {}
+      for k, call in ipairs { body, f, f } do
+        local x, y = leaf(), leaf()
+        local out = { call(x, y) }
+        out[which]:sum():backward()
+        local list = {}
+        for i, t in ipairs { x, y, w1, w2 } do list[i] = t.grad and t.grad:totable() or false end
+        got[k] = list
+        w1.grad, w2.grad = nil, nil
+      end
+      assert.same(got[1], got[2], "output " .. which)
+      assert.same(got[1], got[3], "output " .. which)
+    end
+  end)
+  it("takes part where two are used", function()
+    local x, y = leaf(), leaf()
+    local f = T.jit(function(a, b) return a * 2, a * b, b * 3 end)
+    local p, q = f(x, y);
+    (p + q):sum():backward()
+    assert.same({ 3, 4, 5 }, x.grad:totable())
+    assert.same({ 1, 2, 3 }, y.grad:totable())
+  end)
+end)

@@ -296,6 +296,7 @@ typedef struct PlJoint {
   const char *name; /* outlives it */
   int32_t nin, ny, nout, nkept, nx; /* ny of the nout results have gradients */
   int32_t *dx_at; /* per x: output of backward, -1: no gradient goes there */
+  bool *reach;    /* [x][y]: does the gradient of y reach x? Where none of those that arrive does x has no gradient */
   PlTensor **read; /* captured tensors, held by the flows: those that backward reads, and what else forward does */
   int32_t nread_back, nread;
   PlFVal *xs;             /* values of forward */

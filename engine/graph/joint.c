@@ -20,6 +20,7 @@ void pl_joint_release(PlJoint *j) {
   pl_flow_release(j->forward);
   pl_flow_release(j->backward);
   free(j->dx_at);
+  free(j->reach);
   free(j->read);
   free(j);
 }
@@ -138,6 +139,29 @@ PlStatus pl_joint_differentiate(PlFlow **out, PlFlow *f, const PlJoint *j, PlFVa
   return st;
 }
 
+/* Which dys each dx is made of. A node that writes into memory may pass a gradient on to whatever shares it: then all are. */
+static PlStatus find_reach(PlJoint *j, const PlFlow *g, const PlFVal *dys, const PlFVal *dx) {
+  j->reach = malloc((size_t)j->nx * (size_t)j->ny + 1);
+  bool *met = malloc((size_t)g->nvals + 1);
+  for (int32_t y = 0; y < j->ny && j->reach && met; y++) {
+    bool all = false;
+    memset(met, 0, (size_t)g->nvals);
+    met[dys[y]] = true;
+    for (int32_t i = 0; i < g->nnodes; i++) {
+      const PlFNode *n = &g->nodes[i];
+      bool hit = false;
+      for (int32_t k = 0; k < n->nin && !hit; k++) hit = n->in[k] >= 0 && met[n->in[k]];
+      if (!hit) continue;
+      all = all || (n->flags & PL_FN_MUTATES);
+      for (int32_t o = 0; o < n->nout; o++) met[n->first + o] = true;
+    }
+    for (int32_t i = 0; i < j->nx; i++) j->reach[(int64_t)i * j->ny + y] = all || (dx[i] >= 0 && met[dx[i]]);
+  }
+  bool ok = j->reach && met;
+  free(met);
+  return ok ? PL_OK : no_memory();
+}
+
 /* Captured tensors that f reads, but does not only write, and that are not listed before `from`. */
 static PlStatus find_read(PlJoint *j, const PlFlow *f, int32_t from) {
   bool *met = calloc((size_t)f->nvals + 1, sizeof *met);
@@ -189,6 +213,7 @@ PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const P
     if (j->xs) memcpy(j->xs, xs, (size_t)nx * sizeof *xs);
   }
   PlStatus st = j && dx && j->dx_at && j->xs ? pl_joint_differentiate(&j->backward, f, j, dx + nx, dx) : no_memory();
+  if (st == PL_OK) st = find_reach(j, j->backward, dx + nx, dx);
   if (st == PL_OK) st = pl_joint_mirror(&decided, j->backward, f, nx, dx);
   if (st == PL_OK) {
     s.stage = j->backward->nregions;
@@ -283,7 +308,9 @@ static PlStatus backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *w
   for (int32_t o = 0; o < made; o++) pl_tensor_release(in[j->nin + o]);
   for (int32_t i = 0; s == PL_OK && i < j->nx; i++)
     if (j->dx_at[i] >= 0) {
-      if (want[i])
+      bool reached = false; /* by a gradient that arrived: eagerly there would be none, not zeros */
+      for (int32_t y = 0; y < j->ny && !reached; y++) reached = dy[y] && j->reach[(int64_t)i * j->ny + y];
+      if (want[i] && reached)
         dx[i] = out[j->dx_at[i]];
       else
         pl_tensor_release(out[j->dx_at[i]]);
