@@ -518,6 +518,31 @@ describe("a checkpoint is the plain program", function()
     end)
   end)
 
+  it("for layers of every kind, with dropout, states and weights that are computed", function()
+    local function ids() return T.tensor({ { 1, 2 }, { 3, 1 } }, { dtype = "i64" }) end
+    for _, make in ipairs {
+      function() return nn.TransformerEncoderLayer(16, 4), T.randn(2, 5, 16) end,
+      function() return nn.MultiheadAttention(16, 4), T.randn(5, 2, 16) end,
+      function() return nn.LSTM(8, 8, { num_layers = 2, dropout = 0.3 }), T.randn(5, 2, 8) end,
+      function() return nn.GRU(8, 8), T.randn(5, 2, 8) end,
+      function()
+        return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU { inplace = true }, nn.MaxPool2d(2)),
+          T.randn(2, 3, 10, 10)
+      end,
+      function() return nn.Sequential(nn.Embedding(10, 4, { max_norm = 0.5 }), nn.Linear(4, 4)), ids() end,
+      function() return nn.utils.weight_norm(nn.Linear(4, 4)), T.randn(3, 4) end,
+      function() return nn.Sequential(nn.GroupNorm(2, 4), nn.RReLU()), T.randn(3, 4, 5) end,
+    } do
+      compare(function()
+        local net, x = make()
+        return function(through)
+          local y = through(net, x)
+          return y:square():sum()
+        end, net:parameters()
+      end)
+    end
+  end)
+
   it("under a limit of memory and with saved tensors packed", function()
     local function make()
       local bn = nn.BatchNorm1d(16)
