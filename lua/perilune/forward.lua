@@ -1,4 +1,4 @@
--- Forward mode: jvp, linearize, hvp. A key of tangents (engine/grad/forward.c) computes J v beside f itself, op by op.
+-- J v and H v: jvp, linearize, hvp. For jvp a key of tangents (engine/grad/forward.c) computes J v beside f, op by op.
 local options = require "perilune.options"
 local tree = require "perilune.tree"
 
@@ -61,28 +61,24 @@ return function(T, core)
     end
   end
 
-  -- T.hvp(f, x, v) → y, H v of a scalar function; lists for several arguments, as for jvp. Tangents of the gradient.
+  -- T.hvp(f, x, v) → y, H v of a scalar function; lists for several arguments, as for jvp. The gradient of
+  -- ⟨gradient, v⟩: that takes less time than the tangent of the gradient (bench/forward.lua), and checkpoints save
+  -- memory in it.
   T.hvp = function(f, primals, given)
     tree.check_function("hvp", f)
     local args = tree.arguments("hvp", primals)
-    local vs = S.directions("hvp", "the vector", args, given)
-    local value
-    local function gradient(...)
+    local vs, n = S.directions("hvp", "the vector", args, given)
+    local outer <close> = core.GradKey {}
+    local xs, wrapped = S.attach(outer, args)
+    local y, gs
+    do
       local inner <close> = core.GradKey {}
-      local own, again = S.attach(inner, table.pack(...))
-      value = S.scalar("hvp", f(unpack(again, 1, again.n)))
-      local gs = core.pull(inner, { value }, nil, own)
-      value = strip(value, inner)
-      return gs
+      local own, again = call(S.attach, inner, wrapped)
+      y = S.scalar("hvp", call(f, unpack(again, 1, args.n)))
+      gs = call(core.pull, inner, { y }, nil, own)
     end
-    local y, hv = with_tangents(gradient, args, vs, function(key, gs)
-      local list = {}
-      for i, g in ipairs(gs) do
-        local v = g and core.tangent(key, g)
-        list[i] = v and (core.grad_mode() and v or v:detach())
-      end
-      return strip(value, key), S.unflatten(args, list, true)
-    end)
+    local hv = S.unflatten(args, S.pull(outer, gs, vs, xs, n), true)
+    y = strip(y, outer)
     if is_tensor(primals) then return y, hv[1] end
     hv.n = nil
     return y, hv

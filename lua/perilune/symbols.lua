@@ -108,7 +108,7 @@ local y, push = T.linearize(function(x) return x * x end, T.tensor { 1, 2 })
 print(y, push(T.tensor { 1, 10 }))  --> {1., 4.}  -- f32[2] cpu	{ 2., 40.}  -- f32[2] cpu]] }
 
 S.hvp = { "T.hvp(f, x, v) → y, H v",
-  "The second derivative of a scalar function times a vector, as the tangent of its gradient; lists as for T.jvp.", [[
+  "The second derivative of a scalar function times a vector; lists as for T.jvp.", [[
 local _, hv = T.hvp(function(x) return (x ^ 3):sum() end, T.tensor { 1, 2 }, T.tensor { 1, 1 })
 print(hv)  --> { 6., 12.}  -- f32[2] cpu]] }
 
