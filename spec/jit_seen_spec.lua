@@ -135,6 +135,132 @@ describe("T.jit sees", function()
     end), T.ones(1))
   end)
 
+  it("what it reads of large tables, by whatever way, and only that", function()
+    local function table_of()
+      local t = { k = 1, on = true, list = {}, sub = { k = 1, sub = { k = 1 } }, get = function(s) return s.k end }
+      for i = 1, 1000 do t.list[i] = { w = 1 } end
+      t.tail = t.list
+      return t
+    end
+    local cfg, other
+    local ways = {
+      field = function(x) return x * cfg.sub.sub.k end,
+      item = function(x) return x * cfg.list[7].w end,
+      computed = function(x) return x * cfg.list[x:size(1) + 5].w end,
+      loop = function(x)
+        local s = 0
+        for _, t in ipairs(cfg.list) do s = s + t.w end
+        return x * s
+      end,
+      counted = function(x)
+        local s = 0
+        for i = 1, #cfg.list do s = s + cfg.list[i].w end
+        return x * s
+      end,
+      iterated = function(x)
+        local s = 0
+        for _, t in next, cfg.list do s = s + t.w end
+        return x * s
+      end,
+      either = function(x)
+        local t = cfg.on and cfg.sub or other.sub
+        return x * t.k
+      end,
+      closure = function(x)
+        local t = cfg.sub
+        local function get() return t.sub.k end
+        return x * get()
+      end,
+      swapped = function(x)
+        local t = other.sub
+        local function swap() t = cfg.sub end
+        swap()
+        return x * t.sub.k
+      end,
+      passed = function(x)
+        local function get(t) return t.list[7].w end
+        return x * get(cfg)
+      end,
+      method = function(x) return x * cfg:get() end,
+      walked = function(x)
+        local t = cfg
+        while t.sub do t = t.sub end
+        return x * t.k
+      end,
+      kept = function(x)
+        local box = { cfg.sub }
+        return x * box[1].sub.k
+      end,
+      unpacked = function(x) return x * (table.unpack(cfg.list, 7, 7)).w end,
+      coroutine_ = function(x)
+        return x * coroutine.wrap(function() return cfg.list[7].w end)()
+      end,
+      missing = function(x) return x * (cfg.absent and 5 or cfg.k) end,
+      chosen = function(x)
+        if cfg.on then return x * cfg.k end
+        return x * other.k
+      end,
+      global = load("return function(x) return x * JIT_SEEN.sub.sub.k end", "=spec", "t", _G)(),
+      by_G = load("return function(x) return x * _G.JIT_SEEN.list[7].w end", "=spec", "t", _G)(),
+      in_E = load("local e = _ENV return function(x) return x * e.JIT_SEEN.list[7].w end", "=spec", "t", _G)(),
+    }
+    local changes = {
+      function() cfg.sub.sub.k = 2 end, function() cfg.list[7].w = 3 end, function() cfg.sub.k = 4 end,
+      function() cfg.on = false end, function() other.sub.k = 5 end, function() cfg.k = 6 end,
+      function() cfg.absent = true end, function() cfg.list[7] = { w = 8 } end, function() cfg.sub = { k = 9 } end,
+      function() cfg.list[1001] = { w = 2 } end, function() other.k = 10 end,
+      function() cfg.get = function() return 11 end end,
+      function() setmetatable(cfg, { __index = { absent = false } }) end,
+    }
+    for name, f in pairs(ways) do
+      same(name, function(wrap)
+        cfg, other = table_of(), table_of()
+        rawset(_G, "JIT_SEEN", cfg)
+        cfg.sub.sub.k, other.sub.k = 1, 2
+        local g, out = wrap(f), {}
+        for i = 1, #changes do
+          out[#out + 1] = g(T.ones(2))
+          if not (name == "walked" and i == 9) then changes[i]() end
+          rawset(_G, "JIT_SEEN", cfg)
+          if not cfg.sub.sub then cfg.sub.sub = { k = 12 } end
+          out[#out + 1] = g(T.ones(2))
+        end
+        return out
+      end, { max_traces = 100 })
+      rawset(_G, "JIT_SEEN", nil)
+    end
+    -- what it does not read is no guard
+    cfg = table_of()
+    local f = T.jit(function(x) return x * cfg.sub.k + cfg.list[7].w end)
+    f(T.ones(2))
+    cfg.list[8].w, cfg.list[9], cfg.more, cfg.sub.sub.k = 77, nil, {}, 5
+    f(T.ones(2))
+    assert.equal(1, f.ntraces)
+    assert.is_true(f.last.guards.fields < 10)
+    raises("changes cfg%.k", T.jit(function(x)
+      cfg.k = 99
+      return x
+    end), T.ones(1))
+    cfg.k = 1
+    local chain = {}
+    local inner = chain
+    for _ = 1, 12 do
+      inner.next = {}
+      inner = inner.next
+    end
+    same("a chain", function(wrap)
+      return calls(wrap, function(x)
+        local t = chain
+        while t.next do t = t.next end
+        return x * t.k
+      end, function(i) inner.k = i end)
+    end)
+    raises("changes cfg%.list%[3%]%.w", T.jit(function(x)
+      cfg.list[3].w = 99
+      return x
+    end), T.ones(1))
+  end)
+
   it("numbers as they are: 2 is not 2.0, 0.0 not -0.0, and not a number is itself", function()
     same("numbers", function(wrap)
       local k = 2

@@ -9,6 +9,7 @@
 -- they lie and however many fields they have: what is left out could change without a word.
 -- @module perilune.jit.guards
 local core = require "perilune.core"
+local reach = require "perilune.jit.reach"
 
 local guards = {}
 
@@ -115,6 +116,7 @@ local function scan_globals(list, names, env, visit)
   local snapshot = {}
   for _, name in ipairs(names) do snapshot[name] = field_of(env, name) end
   list[#list + 1] = { "globals", env, snapshot, names }
+  if not visit then return end -- only those that reach.lua tells
   for _, name in ipairs(names) do
     visit(snapshot[name], name, name == "_G") -- who names that may read any of its fields
   end
@@ -122,6 +124,32 @@ end
 
 -- Who names one of these may read settings of optimizers, schedules or scalers, which are no guards otherwise.
 local SETTINGS = { param_groups = true, get_last_lr = true, last_epoch = true, get_scale = true }
+
+-- What f reads by constant keys: of each table on the way that field; all of what it uses otherwise.
+local function scan_paths(list, f, paths, visit)
+  for _, p in ipairs(paths) do
+    local name, v = getupvalue(f, p.upvalue)
+    local path, env = name, name == "_ENV"
+    for i = 1, #p do
+      local t, key, last = v, p[i], i == #p
+      if type(t) ~= "table" then
+        v = nil
+        break
+      end
+      local global = env and i == 1
+      if global then v = field_of(t, key) else v = rawget(t, key) end
+      if not global and last then
+        if opaque(t) or is_instance(t) or (v == nil and getmetatable(t) ~= nil) then
+          visit(t, path)
+        else
+          list.part(t, key, path)
+        end
+      end
+      path = global and key or { path, key }
+    end
+    if p.all and (#p > 0 or not env) then visit(v, path, env and #p == 1 and p[1] == "_G") end
+  end
+end
 
 local function scan_function(list, f, path, visit)
   local snapshot, n, names = {}, 0, names_in(f)
@@ -133,10 +161,17 @@ local function scan_function(list, f, path, visit)
     if name ~= "_ENV" then snapshot[i] = value end
   end
   if n > 0 then list[#list + 1] = { "upvalues", f, snapshot, n, path } end
+  local paths, whole = n > 0 and reach.of(f), {}
+  for _, p in ipairs(paths or {}) do whole[p.upvalue] = whole[p.upvalue] or #p == 0 and p.all end
   for i = 1, n do
     local name, value = getupvalue(f, i)
-    if name ~= "_ENV" then visit(value, name) else scan_globals(list, names, value, visit) end
+    if name == "_ENV" then
+      scan_globals(list, names, value, not (paths and not whole[i]) and visit or nil)
+    elseif not paths then
+      visit(value, name)
+    end
   end
+  if paths then scan_paths(list, f, paths, visit) end
 end
 
 -- visit nil: what its fields hold is not looked into.
@@ -187,6 +222,19 @@ end
 --- Everything that `f`, called with args (n of them), can see → list of guards.
 function guards.take(f, args, n)
   local list, seen, skip, opaques = { fields = 0 }, {}, library_tables(), {}
+  local full, parts, order = {}, {}, {}
+  function list.part(t, key, path) -- a field that is read of a table of which the rest is not
+    if t ~= _G and skip[t] or is_library_class(t) then return end
+    local part = parts[t]
+    if not part then
+      part = { path = path, has = {} }
+      parts[t], order[#order + 1] = part, t
+    end
+    if not part.has[key] then
+      part.has[key] = true
+      part[#part + 1] = key
+    end
+  end
   local queue, last = {}, 0 -- three entries each: what, its path, whether library tables count; no recursion
   local function visit(v, path, all)
     local kind = type(v)
@@ -205,6 +253,7 @@ function guards.take(f, args, n)
       end
       if rawget(v, "param_groups") then scan_table(list, v.param_groups, { path, "param_groups" }) end
     elseif (all or not skip[v]) and not is_library_class(v) then
+      full[v] = true
       scan_table(list, v, path, visit)
     end
   end
@@ -216,6 +265,15 @@ function guards.take(f, args, n)
     queue[at], queue[at + 1], queue[at + 2] = nil, nil, nil
     at = at + 3
   end
+  for _, t in ipairs(order) do
+    if not full[t] then
+      local part, snapshot = parts[t], {}
+      local keys = table.move(part, 1, #part, 1, {})
+      for _, key in ipairs(keys) do snapshot[key] = rawget(t, key) end
+      list[#list + 1] = { "globals", t, snapshot, keys, part.path }
+    end
+  end
+  list.part = nil
   for _, entry in ipairs(list.reads_settings and opaques or {}) do
     local object, path = entry[1], entry[2]
     local optimizer = rawget(object, "optimizer") or object
@@ -263,7 +321,7 @@ local function globals_differ(g)
   for i = 1, #names do
     local name = names[i]
     local value = field_of(env, name)
-    if not same(value, snapshot[name]) then return name, snapshot[name], value end
+    if not same(value, snapshot[name]) then return g[5] and field_name(g[5], name) or name, snapshot[name], value end
   end
 end
 
