@@ -32,6 +32,7 @@ return function(T, core)
   -- T.memory_limit(bytes or "2 GB" or nil) → a scope object; T.memory_limit() → bytes or nil
   T.memory_limit = function(...)
     if select("#", ...) == 0 then return (core.memory_limit()) end
+    if select("#", ...) > 1 then require("perilune.surface").too_many("memory_limit", { "limit" }, ...) end
     local limit = ...
     if limit ~= nil then limit = bytes_of(limit) end
     local was = core.memory_limit()
