@@ -187,3 +187,23 @@ void l_check_options(lua_State *L, int i, const char *fn, const char *allowed) {
     if (!found) l_error(L, "%s: unknown option '%s'%s; allowed: %s", fn, key, l_did_you_mean(key, allowed), allowed);
   }
 }
+
+/* The same words as in lua/perilune/surface.lua. */
+void l_too_many(lua_State *L, const char *fn, int n, const char *names) {
+  int extra = 0;
+  const int given = lua_gettop(L);
+  for (int i = n + 1; i <= given && !extra; i++)
+    if (!lua_isnil(L, i)) extra = i;
+  if (!extra) {
+    lua_settop(L, n); /* nothing, written out */
+    return;
+  }
+  if (lua_type(L, extra) == LUA_TTABLE && !lua_getmetatable(L, extra)) {
+    lua_pushnil(L);
+    if (lua_next(L, extra) && lua_type(L, -2) == LUA_TSTRING)
+      l_error(L, "%s: takes at most %d argument%s (%s): unknown option '%s'", fn, n, n == 1 ? "" : "s", names, lua_tostring(L, -2));
+    lua_settop(L, given);
+  }
+  l_error(L, "%s: takes at most %d argument%s (%s), got %d; the last is %s", fn, n, n == 1 ? "" : "s", names, given,
+          l_typename(L, given));
+}

@@ -421,6 +421,7 @@ int l_cycles_cut(lua_State *L, Kept *k) {
   if (lua_pcall(L, 1, 1, 0) == LUA_OK) cut = (int)lua_tointeger(L, -1);
   lua_pop(L, 1);
   if (!stopped) lua_gc(L, LUA_GCRESTART);
+  k->stayed = l_kept_count(k) - cut;
   free(t.at);
   free(t.todo);
   free(t.places);

@@ -45,7 +45,7 @@ static int t_after_backward(lua_State *L) {
 void l_backward_begins(void) { backward_depth++; }
 
 void l_backward_ends(lua_State *L, bool ok) {
-  l_kept_settle(L);
+  l_kept_settle(L, 64);
   if (--backward_depth || PL_LIKELY(!after_count)) return;
   const int n = after_count;
   after_count = 0;
@@ -162,6 +162,7 @@ static int read_backward(lua_State *L, PlTensor **given, bool *create_graph, boo
 
 /* x:backward(dy, {retain_graph=, create_graph=}) */
 static int m_backward(lua_State *L) {
+  l_check_count(L, "backward", 3, "x, gradient, options");
   PlTensor *y = l_self(L, "backward"), *dy = l_to_tensor(L, 2);
   bool create = false, retain = false;
   if (!(dy && lua_gettop(L) == 2) && read_backward(L, &dy, &create, &retain)) return 0;
@@ -220,6 +221,7 @@ static int t_grad_of(lua_State *L) {
 }
 
 static int m_detach(lua_State *L) {
+  l_check_count(L, "detach", 1, "x");
   PlTensor *t = l_self(L, "detach");
   Box *b = l_new_box(L);
   CALL(L, pl_tensor_detach(&b->t, t));

@@ -216,6 +216,7 @@ static HookRef **new_handle(lua_State *L) {
 
 static int add_hook(lua_State *L, PlHookKind kind, const char *fn) {
   PlTensor *t = l_self(L, fn);
+  l_check_count(L, fn, 2, "x, f");
   if (!l_callable(L, 2)) return l_error(L, "%s: a function expected, got %s", fn, l_typename(L, 2));
   lua_settop(L, 2);
   HookRef **box = new_handle(L);

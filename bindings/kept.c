@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT
  * The strong table of kept objects, and when cycles through it are looked for: with every full collection of ours, with
- * every collectgarbage() of the script, and otherwise so that tracing takes a twentieth of the time at most. */
+ * every collectgarbage() of the script, and otherwise when they have doubled, in a twentieth of the time at most. */
 #include "bindings/kept.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+enum { MANY = 256 };
 static const char kept_key = 0, collect_key = 0;
+static _Thread_local int left_here; /* about how many places were left on this thread since the last sweep */
 
 void l_kept_release(Kept *k) {
   if (!k || --k->refs) return;
@@ -29,6 +31,7 @@ void l_kept_leave(Kept *k, int place) {
     k->room = room;
   }
   k->list[k->room - ++k->nleft] = place;
+  left_here++;
 }
 
 void l_kept_push_table(lua_State *L, const Kept *k) { lua_rawgeti(L, LUA_REGISTRYINDEX, k->table); }
@@ -36,6 +39,7 @@ void l_kept_push_table(lua_State *L, const Kept *k) { lua_rawgeti(L, LUA_REGISTR
 /* Assigning nil to a key that is there allocates nothing. */
 void l_kept_sweep(lua_State *L, Kept *k) {
   if (!k->nleft || !lua_checkstack(L, 3)) return;
+  left_here = 0;
   l_kept_push_table(L, k);
   while (k->nleft) {
     const int place = k->list[k->room - k->nleft--];
@@ -91,8 +95,10 @@ static int pulse_gc(lua_State *L) {
   static _Thread_local double last_end, last_took;
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &kept_key) == LUA_TUSERDATA) {
     Kept *k = *(Kept **)lua_touserdata(L, -1);
-    const double begin = k && l_kept_count(k) ? seconds() : 0;
-    if (begin > 0 && (begin - last_end >= 20 * last_took || asked_for(L))) {
+    const int count = k ? l_kept_count(k) : 0;
+    const bool many = count > 2 * (k ? k->stayed : 0) + MANY;
+    const double begin = many || (count && asked_for(L)) ? seconds() : 0;
+    if (begin > 0 && (!many || begin - last_end >= 20 * last_took || asked_for(L))) {
       l_cycles_cut(L, k);
       last_end = seconds();
       last_took = last_end - begin;
@@ -136,7 +142,7 @@ Kept *l_kept(lua_State *L) {
     return NULL;
   }
   k->refs = 1;
-  lua_newtable(L);
+  lua_createtable(L, 64, 0);
   k->table = luaL_ref(L, LUA_REGISTRYINDEX);
   lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD);
   k->main = lua_tothread(L, -1);
@@ -160,7 +166,8 @@ int l_cycles_cut_any(lua_State *L) {
   return cut;
 }
 
-void l_kept_settle(lua_State *L) {
+void l_kept_settle(lua_State *L, int few) {
+  if (left_here <= few) return;
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &kept_key) == LUA_TUSERDATA) {
     Kept *k = *(Kept **)lua_touserdata(L, -1);
     if (k) l_kept_sweep(L, k);

@@ -13,6 +13,7 @@ typedef struct Kept {
   lua_State *main; /* NULL: the state is closed */
   int table;       /* reference of the table in the registry */
   int runner;      /* likewise of what runs rules of T.custom (custom_backward.c); 0: not made yet */
+  int stayed;      /* places in use after the last tracing */
   int next;        /* places 1 … next were in use once */
   int nfree, nleft, room;
   int *list; /* free places from the front, those that are to be emptied from the back */

@@ -110,6 +110,11 @@ bool l_dtype_by_name(const char *s, PlDtype *out);
 /* A shape from a table at i, or from the integers i … top. */
 int l_check_shape(lua_State *L, int i, const char *fn, int64_t *shape);
 bool l_opt_bool(lua_State *L, int table, const char *key, bool def);
+/* No argument is dropped: raises if there are more than n that are not nil; names: what they are. */
+void l_too_many(lua_State *L, const char *fn, int n, const char *names);
+static inline void l_check_count(lua_State *L, const char *fn, int n, const char *names) {
+  if (PL_UNLIKELY(lua_gettop(L) > n)) l_too_many(L, fn, n, names);
+}
 /* Unknown keys of the option table at i raise, naming the allowed ones ("a b c"). */
 void l_check_options(lua_State *L, int i, const char *fn, const char *allowed);
 /* Raises if there are arguments, other than nil, behind the n-th; 0. */
@@ -142,7 +147,8 @@ void l_custom_register(lua_State *L);
 void l_pull_register(lua_State *L);
 void l_batch_register(lua_State *L);
 void l_checkpoint_register(lua_State *L);
-void l_kept_settle(lua_State *L); /* what the engine has let go of Lua objects goes (kept.h) */
+/* Lua objects that the engine has let go (kept.h) go, if they are more than a few. */
+void l_kept_settle(lua_State *L, int few);
 void l_forward_register(lua_State *L);
 void l_anomaly_register(lua_State *L);
 void l_autocast_register(lua_State *L);

@@ -12,7 +12,7 @@
 /* T.memory([device]) → {live, peak, reserved, blocks, budget} in bytes; budget nil: none */
 static int s_memory(lua_State *L) {
   PlMemory m;
-  l_kept_settle(L);
+  l_kept_settle(L, 0);
   pl_memory(&m);
   lua_createtable(L, 0, 6);
   lua_pushinteger(L, (lua_Integer)m.live);

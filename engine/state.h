@@ -45,7 +45,7 @@ typedef struct PlState {
   uint64_t batch_loops;  /* ops computed element by element, for want of a rule */
   uint64_t batch_busy;   /* running batches and live batched handles: 0 spares ops the look */
   uint64_t key_floor, key_ceiling; /* keys born outside [floor, ~ceiling) do not record: batches keep levels apart */
-  bool history_moved; /* some in-place op was recorded: views may have to be taken again */
+  bool history_moved; /* views may have to be taken again, results of rules to be refused: some in-place op was recorded, or … */
   uint8_t gpu;        /* the thread's current one: what "cuda" means */
   uint8_t device;     /* where ops without arrays among their inputs compute, and backward graphs make zeros */
   uint8_t row_major;  /* > 0: results follow no layout (engine/layout.h) */

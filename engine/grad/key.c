@@ -120,6 +120,7 @@ static void append_hook(PlNode *n, uint32_t slot, PlHook *hook) {
     if (h->drop) h->drop(h->ud);
     free(h);
   }
+  n->hooked = true;
   *p = hook;
 }
 

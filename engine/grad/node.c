@@ -92,14 +92,14 @@ void pl_node_clear(PlNode *n) {
     else if (s.packed)
       packed_drop(s.packed);
   }
-  if (n->kind > PL_NODE_IDENTITY) pl_node_drop_rule(n);
+  if (n->kind > PL_NODE_IDENTITY && n->u.rule) pl_node_drop_rule(n);
   if (PL_UNLIKELY(n->checkpoint != NULL)) pl_checkpoint_forget(n);
-  if (n->kind == PL_NODE_TANGENT) {
+  if (PL_UNLIKELY(n->kind == PL_NODE_TANGENT)) {
     PlTensor *t = n->grad;
     n->grad = NULL;
     pl_tensor_release(t);
   }
-  if (n->kind != PL_NODE_LEAF) pl_hooks_drop(n); /* nothing arrives here any more */
+  if (PL_UNLIKELY(n->hooked) && n->kind != PL_NODE_LEAF) pl_hooks_drop(n); /* nothing arrives here any more */
   for (uint32_t i = 0; i < n->nin; i++) {
     PlNode *to = n->dests[i].node;
     n->dests[i].node = NULL;
@@ -115,7 +115,7 @@ static void node_free(PlNode *n) {
     pl_tensor_release(n->slots[o].grad);
     pl_tensor_release(n->slots[o].shape);
   }
-  pl_hooks_drop(n);
+  if (PL_UNLIKELY(n->hooked)) pl_hooks_drop(n);
   pl_tensor_release(n->grad);
   pl_pool_put(n, node_size(n->nin, n->nout, n->nsaved));
 }

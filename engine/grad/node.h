@@ -80,6 +80,7 @@ struct PlNode {
   uint32_t refs;
   uint8_t kind;
   bool spent;     /* its saved tensors are gone: backward ran without retain_graph */
+  bool hooked;    /* some slot has hooks, or had */
   bool skip;      /* where a backward for chosen inputs begins, and no way leads from here to one of them */
   bool busy;      /* on the list of a running backward */
   bool shared;    /* a kept cast (engine/autocast.c): a backward leaves it whole for the next */
@@ -196,7 +197,7 @@ PlStatus pl_history_alias(PlTensor **out, PlTensor *t);
 PlStatus pl_history_refresh(PlTensor *t);
 /* The same for the tensors that a call reads: before anyone looks at their entries. */
 static inline PlStatus pl_history_current(PlTensor *const *t, int n) {
-  for (int i = 0; i < n; i++)
+  for (int i = 0; pl_state.history_moved && i < n; i++)
     if (t[i] && ((t[i]->flags & PL_T_FOREIGN) || pl_history_old(t[i]))) PL_TRY(pl_history_refresh(t[i]));
   return PL_OK;
 }

@@ -62,11 +62,11 @@ static PlStatus collect_keys(PlTensor *const *in, int nin, Keys *keys) {
   return PL_OK;
 }
 
-/* The node of this call: a new one, or forward's (*again), where a checkpoint's function runs again. */
-static PlStatus node_for(PlNode **out, bool *again, PlKey *key, PlNodeKind kind, const PlOp *op, const char *name,
+/* The node of a call inside of a checkpoint: a new one, or forward's (*again), where the function runs again. */
+__attribute__((noinline)) static PlStatus checkpoint_node_for(PlNode **out, bool *again, PlKey *key, PlNodeKind kind, const PlOp *op, const char *name,
                          PlTensor *const *in, uint32_t nin, uint32_t nout, uint32_t nsaved) {
   *out = NULL;
-  if (PL_UNLIKELY(pl_state.checkpoint != NULL)) PL_TRY(pl_checkpoint_node(out, key, name, in, (int)nin));
+  PL_TRY(pl_checkpoint_node(out, key, name, in, (int)nin));
   *again = *out != NULL;
   if (*again && ((*out)->kind != kind || (*out)->nsaved != nsaved || (*out)->nin != nin || (*out)->nout != nout)) {
     pl_node_release(*out);
@@ -76,9 +76,20 @@ static PlStatus node_for(PlNode **out, bool *again, PlKey *key, PlNodeKind kind,
   PL_TRY(pl_node_new(out, key, kind, nin, nout, nsaved));
   (*out)->op = op;
   (*out)->name = name;
-  PlStatus s = PL_UNLIKELY(pl_state.checkpoint != NULL) ? pl_checkpoint_made(*out) : PL_OK;
+  PlStatus s = pl_checkpoint_made(*out);
   if (s != PL_OK) pl_node_release(*out);
   return s;
+}
+
+/* The node of this call. */
+static inline PlStatus node_for(PlNode **out, bool *again, PlKey *key, PlNodeKind kind, const PlOp *op, const char *name,
+                                PlTensor *const *in, uint32_t nin, uint32_t nout, uint32_t nsaved) {
+  if (PL_UNLIKELY(pl_state.checkpoint != NULL)) return checkpoint_node_for(out, again, key, kind, op, name, in, nin, nout, nsaved);
+  *again = false;
+  PL_TRY(pl_node_new(out, key, kind, nin, nout, nsaved));
+  (*out)->op = op;
+  (*out)->name = name;
+  return PL_OK;
 }
 
 /* Nodes of a checkpoint save nothing that its function makes again. */
@@ -121,9 +132,14 @@ static PlStatus save_packed(PlNode *n, uint32_t i, PlTensor *t, int32_t relink) 
   return PL_OK;
 }
 
-static PlStatus save(PlNode *n, uint32_t i, PlTensor *t) {
+static inline PlStatus save(PlNode *n, uint32_t i, PlTensor *t) {
+  if (PL_LIKELY(!pl_state.packing && !n->checkpoint && !t->base)) {
+    n->saved[i] = (PlSaved){.t = pl_retain(t), .version = t->storage->version, .relink = -1};
+    t->flags |= PL_T_SAVED;
+    return PL_OK;
+  }
   if (!keeps(n, i, t)) return PL_OK;
-  return PL_UNLIKELY(pl_state.packing != NULL) ? save_packed(n, i, t, -1) : save_as_it_is(n, i, t, -1);
+  return pl_state.packing ? save_packed(n, i, t, -1) : save_as_it_is(n, i, t, -1);
 }
 
 /* An output that its own node keeps is kept as an alias without this key's entry: no cycle. */
@@ -166,7 +182,7 @@ static PlStatus record_native(PlKey *key, const PlOp *op, PlTensor *const *in, i
   for (int i = 0; i < nin && i < 2; i++)
     if (r->reads[i] && in[i] && (in[i]->node || in[i]->more) && pl_entry_get(in[i], key, &to, &slot)) saved |= r->reads[i];
   PL_TRY(node_for(&n, &again, key, PL_NODE_NATIVE, op, op->name, in, (uint32_t)nin, (uint32_t)op->nout,
-                  (uint32_t)__builtin_popcount(saved)));
+                  (saved & 1U) + (saved >> 1 & 1U)));
   n->u.native.saved = saved;
   PlStatus s = PL_OK;
   if (op->nattr && !again && !(n->u.native.attrs = pl_attrs_compact(attrs)))
@@ -322,6 +338,7 @@ static void mark_foreign(PlTensor *const *in, int nin, PlTensor *out) {
     if (in[i] && in[i]->storage == out->storage) {
       pl_tensor_leave(out);
       out->flags |= PL_T_FOREIGN;
+      pl_state.history_moved = true; /* from now on the inputs of calls are looked at */
       out->history = out->storage->version;
       return;
     }

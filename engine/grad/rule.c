@@ -128,22 +128,16 @@ static PlStatus run_graph(PlNode *n, PlTensor **dx) {
 
 static PlStatus run_native(PlNode *n, PlTensor **dx) {
   const PlNative *r = n->op->native;
-  PlTensor *saved[PL_MAX_IN] = {NULL}, *dy[PL_MAX_OUT];
-  bool want[PL_MAX_IN];
-  uint8_t reads = 0;
+  PlTensor *saved[2] = {NULL, NULL}, *dy[PL_MAX_OUT];
+  bool want[2] = {pl_walk_wants(n, 0), n->nin > 1 && pl_walk_wants(n, 1)};
+  const uint8_t has = n->u.native.saved, reads = (uint8_t)((want[0] ? r->reads[0] : 0) | (want[1] ? r->reads[1] : 0));
   PlStatus s = PL_OK;
-  for (uint32_t i = 0; i < n->nin; i++) {
-    want[i] = pl_walk_wants(n, i);
-    if (want[i] && i < 2) reads |= r->reads[i];
-  }
-  for (uint32_t i = 0, k = 0; i < n->nin && s == PL_OK; i++) {
-    if (!(n->u.native.saved >> i & 1)) continue;
-    if (reads >> i & 1) s = pl_saved_get(n, k, &saved[i]);
-    k++;
-  }
+  if (reads & 1) s = pl_saved_get(n, 0, &saved[0]);
+  if ((reads & 2) && s == PL_OK) s = pl_saved_get(n, has & 1, &saved[1]);
   for (uint32_t o = 0; o < n->nout; o++) dy[o] = n->slots[o].grad;
   if (s == PL_OK) s = r->bwd(n->u.native.attrs, saved, dy, want, dx);
-  for (uint32_t i = 0; i < n->nin; i++) pl_tensor_release(saved[i]);
+  pl_tensor_release(saved[0]);
+  pl_tensor_release(saved[1]);
   return s;
 }
 

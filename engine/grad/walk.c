@@ -239,13 +239,13 @@ PlStatus pl_walk_results(PlTensor **out, int nx, const int *same_as) {
 static PlStatus arrive(PlWalk *w, PlNode *n);
 
 /* Hands dx to the producers; a leaf that is now complete is finished at once. */
-static PlStatus deliver(PlWalk *w, PlNode *n, PlTensor **dx) {
+static PL_ALWAYS_INLINE PlStatus deliver(PlWalk *w, PlNode *n, PlTensor **dx, bool narrow) {
   PlStatus s = PL_OK;
   for (uint32_t i = 0; i < n->nin; i++) {
     PlNode *to = n->dests[i].node;
     PlTensor *g = dx[i];
     dx[i] = NULL;
-    if (!to || s != PL_OK || (PL_UNLIKELY(w->narrow) && !pl_walk_wants(n, i))) {
+    if (!to || s != PL_OK || (narrow && !pl_walk_wants(n, i))) {
       pl_tensor_release(g);
       continue;
     }
@@ -263,11 +263,11 @@ static bool ends_here(const PlWalk *w, const PlNode *n) {
   return true;
 }
 
-static PlStatus run_node(PlWalk *w, PlNode *n) {
+static PL_ALWAYS_INLINE PlStatus run_node(PlWalk *w, PlNode *n, bool narrow) {
   bool any = false;
   if (PL_UNLIKELY(pl_state.trace != NULL)) pl_state.trace->tape = n->seq;
   if (n->kind != PL_NODE_IDENTITY) PL_TRY(finish_slots(w, n));
-  if (ends_here(w, n)) return PL_OK;
+  if (narrow && ends_here(w, n)) return PL_OK;
   for (uint32_t o = 0; o < n->nout; o++) any |= n->slots[o].grad != NULL;
   PlTensor *few[PL_MAX_IN], **dx = few;
   if (n->nin > PL_MAX_IN && !(dx = malloc(n->nin * sizeof *dx))) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
@@ -286,7 +286,7 @@ static PlStatus run_node(PlWalk *w, PlNode *n) {
     n->slots[o].grad = NULL;
   }
   if (s == PL_OK)
-    s = deliver(w, n, dx);
+    s = deliver(w, n, dx, narrow);
   else
     for (uint32_t i = 0; i < n->nin; i++) pl_tensor_release(dx[i]);
   if (dx != few) free(dx);
@@ -511,7 +511,7 @@ static PlStatus walk_narrow(PlWalk *w) {
   PlStatus s = PL_OK;
   for (size_t i = 0; i < ready && s == PL_OK; i++) s = arrive(w, at[i]);
   free(at);
-  while (w->nheap && s == PL_OK) s = run_node(w, heap_pop(w));
+  while (w->nheap && s == PL_OK) s = run_node(w, heap_pop(w), true);
   return s;
 }
 
@@ -528,7 +528,7 @@ static PlStatus walk(PlWalk *w) {
   w->started = true;
   for (PlNode *n = w->first; n; n = n == end_of_seeds ? NULL : n->link)
     if (n->pending == 0) PL_TRY(arrive(w, n));
-  while (w->nheap) PL_TRY(run_node(w, heap_pop(w)));
+  while (w->nheap) PL_TRY(run_node(w, heap_pop(w), false));
   return PL_OK;
 }
 

@@ -133,7 +133,7 @@ void pl_g_fail(PlMaker *g, PlStatus s);
 
 /* ---- native rules ----------------------------------------------------------------------------------------- */
 
-/* A hand-written gradient, kept only where measured. `ok` decides before any side effect whether it applies;
+/* A hand-written gradient of an op with one or two inputs, kept only where measured. `ok` decides before any side effect whether it applies;
  * if not, the generic graph does. bwd computes
  * dx[i] (owned by the caller) through pl_apply, so higher orders work. */
 typedef struct PlNative {

@@ -46,8 +46,7 @@ local seal = surface.seal
 surface.limit(T, { "empty_cache", "get_num_threads", "get_rng_state", "grad_keys",
   "set_memory_budget bytes", "set_num_threads n", "set_rng_state state",
   "GradKey options" })
-surface.limit(core.metatable().methods, { "register_hook x f", "is_contiguous x memory_format",
-  "detach x", "backward x gradient options" })
+surface.limit(core.metatable().methods, { "is_contiguous x memory_format" })
 seal(T) seal(core.metatable().methods)
 core.speak(require("perilune.options").public, require("perilune.options").speaking)
 core.seal() -- all metamethods are in place
