@@ -125,6 +125,7 @@ int l_box_metatable(lua_State *L) {
     lua_newtable(L); /* filled by l_seal */
   else {
     __atomic_store_n(&l_boxes_have_gc, true, __ATOMIC_RELAXED);
+    __atomic_or_fetch(&l_box_notes, L_NOTE_LATE, __ATOMIC_RELAXED);
     lua_pushvalue(L, -1);
   }
   lua_rawsetp(L, LUA_REGISTRYINDEX, &light_key);

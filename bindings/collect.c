@@ -87,11 +87,15 @@ void l_collect_full(lua_State *L) {
   collecting = false;
   collected(&host, pl_live_bytes());
   if (pl_device_open()) collected(&there, live_there());
-  next_steps();
+  if (PL_LIKELY(!l_collect_tested)) next_steps();
 }
 
 void l_collect_slow(lua_State *L) {
   if (collecting) return;
+  if (PL_UNLIKELY(l_collect_tested)) {
+    l_collect_point(L);
+    return;
+  }
   collecting = true;
   lua_gc(L, LUA_GCSTEP, 0);
   collecting = false;

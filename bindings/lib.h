@@ -56,8 +56,14 @@ static inline void l_note_late(lua_State *L) {
 }
 /* The same for a fresh box, which has a finalizer only in states that cannot do without (box.c). */
 extern bool l_boxes_have_gc;
+extern unsigned char l_box_notes; /* of the process: whether boxes have __gc; whether collections are forced (collect_test.c) */
+enum { L_NOTE_LATE = 1, L_NOTE_POINT = 2 };
+void l_collect_point(lua_State *L);
 static inline void l_note_box(lua_State *L) {
-  if (__atomic_load_n(&l_boxes_have_gc, __ATOMIC_RELAXED)) l_note_late(L);
+  const unsigned char notes = __atomic_load_n(&l_box_notes, __ATOMIC_RELAXED);
+  if (PL_LIKELY(notes == 0)) return;
+  if (notes & L_NOTE_LATE) l_note_late(L);
+  if (PL_UNLIKELY(notes & L_NOTE_POINT)) l_collect_point(L);
 }
 void l_empty_box(lua_State *L);                /* releases the tensor of the full box at 1 */
 void l_remember_box(lua_State *L, int i);      /* box i is what l_push_shared will find */
@@ -94,6 +100,8 @@ void l_modes_switch(lua_State *L);
 static inline void l_modes_follow(lua_State *L) {
   if (PL_UNLIKELY(pl_state.mode_owner && pl_state.mode_owner != L)) l_modes_switch(L);
 }
+extern _Thread_local bool l_collect_tested; /* PERILUNE_COLLECT says when: collect_test.c */
+void l_collect_test_register(lua_State *L);
 /* At the entry of every op, before any raw pointer is taken. */
 static inline void l_collect(lua_State *L) {
   l_modes_follow(L);
