@@ -243,6 +243,7 @@ PlStatus pl_requires_grad(PlTensor *t, bool on) {
     pl_entry_remove(t, pl_state.holder);
   }
   PlStatus s = pl_entry_set(t, n, 0);
+  if (s == PL_OK && t->node == n) t->flags |= PL_T_LEAF;
   pl_node_release(n);
   return s;
 }

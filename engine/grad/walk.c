@@ -140,14 +140,16 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
     pl_tensor_release(g);
     return s;
   }
-  if (pl_tensor_sole(g) && (g->a.contiguous || (g->a.device != PL_CPU && pl_channels_last(&g->a))) && !g->a.weak) {
+  /* the 1 that a traced backward begins with is a constant of the graph, which every run reads again */
+  const bool constant = PL_UNLIKELY(pl_state.trace != NULL) && !g->a.symbolic;
+  if (!constant && pl_tensor_sole(g) && (g->a.contiguous || (g->a.device != PL_CPU && pl_channels_last(&g->a))) && !g->a.weak) {
     pl_tensor_leave(g);
     n->grad = g;
     return pl_settle(g); /* a result of the walk: computing it again would be the walk again */
   }
   PlTensor *c;
   PlStatus s;
-  if (g->node || g->more)
+  if (g->node || g->more || constant)
     s = pl_apply(&pl_op_clone, &g, 1, NULL, &c);
   else if (PL_UNLIKELY(g->a.device != PL_CPU) && !g->a.symbolic && n->u.target && pl_channels_last(&n->u.target->a))
     s = pl_tensor_copy_as(&c, PL_CHANNELS_LAST, g); /* as the leaf lies */

@@ -15,10 +15,19 @@ static bool covers(const PlFlow *f, const PlTensor *t) {
   return t->a.contiguous && t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype) == s->bytes;
 }
 
+/* Does t's memory have a history that this write is not to become a part of? Where gradients are off, or through a
+ * detached handle. v may be NULL. */
+static bool is_unknown(const PlFlow *f, PlTensor *t, PlTensor *v) {
+  if (!f->record || !t->storage->has_history) return false;
+  return pl_state.grad_off || !(pl_may_record(&t, 1) || (v && pl_may_record(&v, 1)));
+}
+
 /* A node that writes into leaf memory; its new values become the newest of their stores. */
 static PlStatus write_leaf(PlFlow *f, PlCall *c, PlTensor *const *targets) {
   int32_t node;
+  const bool unknown = c->in[0]->a.symbolic && is_unknown(f, c->in[0], c->nin > 1 ? c->in[1] : NULL);
   PL_TRY(pl_sym_node(f, c, PL_FN_MUTATES, &node));
+  if (unknown && f->nodes[node].nout == 1) f->nodes[node].flags |= PL_FN_THROUGH;
   for (int32_t k = 0; k < f->nodes[node].nout; k++) {
     PlFVal v = f->nodes[node].first + k;
     PlFStore *st = &f->stores[f->vals[v].store];
@@ -60,13 +69,6 @@ static void move_storage(PlFlow *f, PlSymStorage *s, int32_t store) {
   if (s->store != store && f->stores[s->store].live == s) f->stores[s->store].live = NULL;
   s->store = store;
   f->stores[store].live = s; /* further views of it belong to t's family */
-}
-
-/* Does t's memory have a history that this write is not to become a part of? Where gradients are off, or through a
- * detached handle. */
-static bool is_unknown(const PlFlow *f, PlTensor *t, PlTensor *v) {
-  if (!f->record || !t->storage->has_history) return false;
-  return pl_state.grad_off || !(pl_may_record(&t, 1) || pl_may_record(&v, 1));
 }
 
 PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
@@ -268,6 +270,7 @@ PlStatus pl_sym_mutate(PlFlow *f, PlCall *c, PlTensor **out) {
   const PlOp *op = c->op;
   PlTensor *y = c->in[0], *old = NULL;
   bool tracked = false;
+  for (int o = 0; o < op->nout; o++) out[o] = NULL; /* mutate may fail before it says so itself */
   for (int i = 0; i < (op->nin == PL_VARIADIC ? c->nin : 1); i++)
     if (!c->in[i]->a.symbolic)
       PL_FAIL(PL_ERR_ARG, "%s: input %d is a constant of the graph, which cannot be written", op->name, i + 1);

@@ -299,6 +299,7 @@ typedef struct PlJoint {
   bool *reach;    /* [x][y]: does the gradient of y reach x? Where none of those that arrive does x has no gradient */
   PlTensor **read; /* captured tensors, held by the flows: those that backward reads, and what else forward does */
   int32_t nread_back, nread;
+  bool *input_read;       /* which inputs backward reads */
   PlFVal *xs;             /* values of forward */
   struct PlJoint *second; /* dxs as a function of inputs and dys, differentiable in turn; made when first asked for */
 } PlJoint;

@@ -22,6 +22,7 @@ void pl_joint_release(PlJoint *j) {
   free(j->dx_at);
   free(j->reach);
   free(j->read);
+  free(j->input_read);
   free(j);
 }
 
@@ -184,8 +185,17 @@ static PlStatus find_read(PlJoint *j, const PlFlow *f, int32_t from) {
   return PL_OK;
 }
 
+static void note_input(PlJoint *j, const PlFlow *f, PlFVal v) {
+  if (v >= 0 && f->vals[v].kind == PL_FV_INPUT && f->vals[v].slot < j->nin) j->input_read[f->vals[v].slot] = true;
+}
+
 /* What backward reads by reference must not be written between the two; nor what forward reads, if it is to run again. */
 static PlStatus find_all_read(PlJoint *j) {
+  const PlFlow *b = j->backward;
+  if (!(j->input_read = calloc((size_t)j->nin + 1, sizeof *j->input_read))) return no_memory();
+  for (int32_t i = 0; i < b->nnodes; i++)
+    for (int32_t k = 0; k < b->nodes[i].nin; k++) note_input(j, b, b->nodes[i].in[k]);
+  for (int32_t o = 0; o < b->noutputs; o++) note_input(j, b, b->outputs[o]);
   PL_TRY(find_read(j, j->backward, 0));
   j->nread_back = j->nread;
   return find_read(j, j->forward, j->nread_back);
@@ -266,9 +276,9 @@ static void drop(void *ud) {
   pl_joint_release(k->j);
 }
 
-static PlStatus check_versions(const Kept *k, int32_t nread) {
+static PlStatus check_versions(const Kept *k, int32_t nread, bool again) {
   for (int32_t i = 0; i < k->j->nin; i++)
-    if (k->t[i]->storage->version != k->versions[i])
+    if ((again || k->j->input_read[i]) && k->t[i]->storage->version != k->versions[i])
       PL_FAIL(PL_ERR_STATE, "backward of %s: its argument %d, %s, was modified in place afterwards (version %u, saved at %u); "
                             "modify a copy, x:clone()", k->j->name, (int)i + 1, pl_desc_text(&k->t[i]->a),
               k->t[i]->storage->version, k->versions[i]);
@@ -286,7 +296,7 @@ static PlStatus backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *w
   const Kept *k = ud;
   PlJoint *j = k->j;
   bool again = !pl_state.grad_off && pl_key_records(n->key); /* this backward is to be differentiated */
-  PL_TRY(check_versions(k, again ? j->nread : j->nread_back));
+  PL_TRY(check_versions(k, again ? j->nread : j->nread_back, again));
   int32_t total = j->nin + j->ny + j->nkept;
   PlTensor **in = malloc((size_t)(total + j->backward->noutputs + 1) * sizeof *in), **out = in ? in + total : NULL;
   if (!in) return no_memory();

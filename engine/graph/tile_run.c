@@ -123,6 +123,9 @@ static PlStatus finish_sums(const Run *r) {
       PlTensor *t = r->vals[n->first + o];
       out[o] = t && t->a.data ? &t->a : NULL;
     }
+    bool read = false; /* a sum whose readers were all given a copy has no memory */
+    for (int32_t o = 0; o < n->nout; o++) read |= out[o] != NULL;
+    if (!read) continue;
     PlkCall call = {.name = n->op->name, .code = n->op->kcode, .nin = n->nin, .nout = n->nout, .in = in, .out = out,
                     .attrs = n->attrs ? n->attrs : &none};
     PL_TRY(n->op->rows.pieces->end(&call, &m->pieces, r->shared + m->shared));

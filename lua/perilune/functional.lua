@@ -48,6 +48,12 @@ return function(T, core)
   -- is zero; it is 1 where y is a scalar and dy is left out.
   T.vjp = function(f, ...)
     check_function("vjp", f)
+    local y, back = core.vjp(f, ...)
+    return y, back
+  end
+
+  -- The same; a third result is the key, for who can say when it is over. Until then jitted functions run as written.
+  core.vjp = function(f, ...)
     local key = GradKey {}
     local args = pack(...)
     local xs, wrapped = attach(key, args)
@@ -67,7 +73,7 @@ return function(T, core)
       local dys, n = beside("vjp", "the gradient of the result", like, dy)
       local g = unflatten(zero, pull(key, ys, dys, xs, n), true)
       return unpack(g, 1, g.n)
-    end
+    end, key
   end
 
   -- ---- whole matrices ------------------------------------------------------------------------------------

@@ -10,9 +10,14 @@ end
 
 -- Live blocks and bytes after a full collection, on the CPU and on the device.
 function M.blocks(T)
-  M.collect()
-  local m, d = T.memory(), T.core.device.memory()
-  return m.blocks + d.blocks, m.live + d.live
+  local blocks, bytes
+  repeat -- a finalizer may free what another one waits for, and so on
+    local before = blocks
+    M.collect()
+    local m, d = T.memory(), T.core.device.memory()
+    blocks, bytes = m.blocks + d.blocks, m.live + d.live
+  until blocks == before
+  return blocks, bytes
 end
 
 -- Runs f(...) and returns how many blocks and bytes it left behind.

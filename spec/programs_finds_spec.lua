@@ -1,0 +1,242 @@
+-- SPDX-License-Identifier: MIT
+-- What random programs (spec/support/whole/) have found, each as the small program that is left of it; and the switch
+-- with which they choose when Lua collects.
+
+local T = require "perilune"
+
+local function f64(...) return T.tensor({ ... }, { dtype = "f64" }) end
+local function list(t) return t:detach():flatten():totable() end
+
+describe("backward into some leaves", function()
+  it("leaves gradients that are dense and shared with nobody", function()
+    local x, y = f64(1, 2, 3):requires_grad_(), f64(1, 2, 3):requires_grad_()
+    local z = x + y
+    z:sum():backward { inputs = { x, y }, retain_graph = true }
+    assert.is_true(x.grad:is_contiguous())
+    y.grad:mul_(5)
+    assert.same({ 1, 1, 1 }, list(x.grad))
+    z:sum():backward()
+    assert.same({ 2, 2, 2 }, list(x.grad))
+    assert.same({ 6, 6, 6 }, list(y.grad))
+  end)
+
+  it("refuses what was computed, and says what does that", function()
+    local x = f64(1, 2):requires_grad_()
+    local y = x * 2
+    local ok, err = pcall(function() y:sum():backward { inputs = { y } } end)
+    assert.is_false(ok)
+    assert.matches("inputs must be leaves.*T%.grad_of", err)
+  end)
+end)
+
+describe("a view of a leaf", function()
+  it("is not written, whether Lua has collected the leaf or not", function()
+    local x = f64(1, 2, 3):requires_grad_()
+    local v = x:view(1, 3)
+    x = nil -- luacheck: ignore
+    collectgarbage()
+    assert.error_matches(function() v:sigmoid_() end, "view of a leaf that requires a gradient")
+    assert.same({ 1, 2, 3 }, list(v))
+  end)
+end)
+
+describe("what backward keeps", function()
+  it("of a product is what it reads, at every size", function()
+    local w = f64(1, 2, 3)
+    for what, f in pairs { number = function(y) return y * 0.5 end, constant = function(y) return y * w end,
+      ["constant first"] = function(y) return w * y end } do
+      local x = f64(1, 2, 3):requires_grad_()
+      local y = x * x
+      local z = f(y)
+      y:add_(1) -- z's gradient does not read y
+      z:sum():backward()
+      assert.same(what == "number" and { 1, 2, 3 } or { 2, 8, 18 }, list(x.grad), what)
+    end
+  end)
+
+  it("and what is read is still watched", function()
+    local x, w = f64(1, 2, 3):requires_grad_(), f64(1, 2, 3)
+    local y = x * x
+    local z = y * w
+    w:add_(1)
+    assert.error_matches(function() z:sum():backward() end, "modified in place")
+    y = x * x
+    z = y * y
+    y:add_(1)
+    assert.error_matches(function() z:sum():backward() end, "modified in place")
+  end)
+
+  it("of a traced function's arguments is what its gradient reads", function()
+    local x = f64(1, 2, 3):requires_grad_()
+    local f = T.jit(function(a, b) return a:sin(), b:detach() * 2 end)
+    local other = f64(1, 2, 3)
+    local y = f(x, other)
+    other:add_(1)
+    y:sum():backward()
+    assert.near(math.cos(2), x.grad[2]:item(), 1e-12)
+    y = f(x, other)
+    local ok, err = pcall(function()
+      T.no_grad(function() x:add_(1) end)
+      y:sum():backward()
+    end)
+    assert.is_false(ok)
+    assert.matches("argument 1, f64%[3%], was modified in place", err)
+  end)
+
+  it("of a traced function whose gradient is nothing is nothing", function()
+    local x = f64(1, 2):requires_grad_()
+    ;(x * 1):sum():backward()
+    local f = T.jit(function(a)
+      local b = a - a
+      return -1.5 - b, b
+    end)
+    local y = f(x)
+    y:sum():backward { retain_graph = true }
+    y:sum():backward()
+    assert.same({ 1, 1 }, list(x.grad))
+  end)
+end)
+
+describe("traced functions", function()
+  it("begin each backward with a fresh 1", function()
+    local f = T.jit(function(a)
+      local x = a:clone():requires_grad_()
+      local y = x + 1
+      y:backward { retain_graph = true }
+      y:backward()
+      return x.grad
+    end)
+    for _ = 1, 3 do assert.equal(2, f(T.ones {}):item()) end
+  end)
+
+  it("give a sum whose readers have a copy no memory", function()
+    for _, mirror in ipairs { "mirror", "mincut" } do
+      local f = T.jit(function(a)
+        local x = a:clone():requires_grad_()
+        local y = x:expand(2, 2)
+        y:sum():backward { retain_graph = true }
+        y:sum():backward()
+        return x.grad
+      end, { mirror = mirror })
+      assert.same({ 4, 4 }, list(f(T.ones(2))))
+    end
+  end)
+
+  it("that write into an argument where nothing is recorded pass its gradient on, or refuse", function()
+    for _, body in ipairs { function(a) return a * 3 end, function(a) return a * a end } do
+      local function f(a)
+        T.no_grad(function() a:mul_(2) end)
+        return body(a)
+      end
+      local x, y = f64(1, 3):requires_grad_(), f64(1, 3):requires_grad_()
+      f(x):sum():backward()
+      local ok, err = pcall(function() T.jit(f)(y):sum():backward() end)
+      if ok then assert.same(list(x.grad), list(y.grad)) else assert.matches("wrote it in place", err) end
+    end
+  end)
+
+  it("refuse a tracked write through a detached alias without harm", function()
+    local f = T.jit(function(a, b)
+      local x, y = a:clone():requires_grad_(), b:clone():requires_grad_()
+      local c = x:detach()
+      local z = y:view(1, 4):mean()
+      c[{ { 2, 2 } }] = z
+      return c:detach():clone()
+    end)
+    for _ = 1, 3 do
+      local ok, err = pcall(f, T.ones(2), T.ones(4))
+      if ok then assert.same({ 1, 1 }, list(err)) else assert.matches("was detached and is written", err) end
+    end
+  end)
+
+  it("are not kept by an argument that is changed by what they gave", function()
+    local f = T.jit(function(a, b) return a * b end)
+    local function round()
+      local x, w = f64(1, 2), f64(3, 4):requires_grad_()
+      local y = f(x, w)
+      x:sub_(y:sum())
+    end
+    round()
+    require "spec.support.live".flat(T, round)
+  end)
+end)
+
+it("T.gradcheck leaves no key behind, which would keep jitted functions from their graphs", function()
+  collectgarbage()
+  collectgarbage "stop"
+  local before = #T.grad_keys()
+  assert(T.gradcheck(function(x) return x:sin() end, { f64(1, 2) }))
+  assert(T.gradgradcheck(function(x) return x:sin() end, { f64(1, 2) }))
+  local after = #T.grad_keys()
+  collectgarbage "restart"
+  assert.equal(before, after)
+end)
+
+describe("core.debug_collect", function()
+  after_each(function()
+    T.core.debug_collect "off"
+    collectgarbage "restart"
+  end)
+
+  local function live() return T.memory().live end
+
+  it("collects where an op begins and where a tensor's userdata is made", function()
+    collectgarbage()
+    T.core.debug_collect "1"
+    local before = live()
+    for _ = 1, 3 do
+      T.zeros(1000)
+      assert.is_true(live() < before + 2 * 4 * 1000 + 1024)
+    end
+  end)
+
+  it("collects at every n-th point from the k-th on", function()
+    local seen = 0
+    local function ghost() setmetatable({}, { __gc = function() seen = seen + 1 end }) end
+    local x = T.ones(2)
+    for first = 1, 4 do
+      collectgarbage()
+      T.core.debug_collect(("1000+%d"):format(first))
+      seen = 0
+      ghost()
+      local calls = 0
+      while seen == 0 and calls < 10 do
+        x:size(1) -- makes nothing
+        local _ = x + x -- two points: the op, its result
+        calls = calls + 1
+      end
+      assert.equal((first + 1) // 2, calls)
+    end
+  end)
+
+  it("forces emergency collections, which run no finalizer, at Lua's own allocations", function()
+    local finalized = false
+    setmetatable({}, { __gc = function() finalized = true end })
+    local weak = setmetatable({ {} }, { __mode = "v" })
+    T.core.debug_collect "alloc:1"
+    local t = {}
+    local then_ = finalized
+    T.core.debug_collect "off"
+    assert.is_nil(weak[1])
+    assert.is_false(then_)
+    assert.equal(0, #t)
+    collectgarbage()
+    assert.is_true(finalized)
+  end)
+
+  it("stops all collections but those that are asked for", function()
+    collectgarbage()
+    T.core.debug_collect "stop"
+    local before = live()
+    for _ = 1, 200 do T.zeros(1 << 16) end
+    assert.is_true(live() - before >= 200 * 4 * (1 << 16))
+    collectgarbage()
+    assert.is_true(live() - before < 4 * (1 << 16))
+  end)
+
+  it("says what it takes", function()
+    for _, text in ipairs { "", "0", "-1", "3+4", "3+0", "x", "alloc:", "alloc:0", "2 ", "1+" } do
+      assert.error_matches(function() T.core.debug_collect(text) end, "N%+K with K from 1 to N")
+    end
+  end)
+end)
