@@ -91,9 +91,32 @@ if(PL_BUSTED AND runner)
       if(name MATCHES "^(threads|random|data.*|reliability|vmap|nn_more|optim_more|ops/values)$")
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS tsan) # where threads meet; see ./setup tsan
       endif()
-      if(name MATCHES "^(fuzz|hostile|io/.*|data/(csv|datasets|tokenizer))$")
+      if(name MATCHES "^(fuzz|hostile|programs|io/.*|data/(csv|datasets|tokenizer))$")
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS fuzz) # damaged files, random programs, hostile calls
       endif()
+    endif()
+  endforeach()
+  # Specs of gradients and traces once more, with collections forced where the bindings may collect (every n-th place from
+  # the k-th on), where Lua makes an object, or nowhere. All at every place: cmake -DPERILUNE_COLLECTOR=ON, ctest -L collector-long
+  option(PERILUNE_COLLECTOR "ctest -L collector-long: collections at every place, for an hour" OFF)
+  set(kept autograd autograd_page autograd_more autograd_corners aliases functional vmap manager moves jit jit_call jit_inplace
+      jit_more jit_second jit_seen jit_training jit_transforms nn_hooks programs_finds)
+  foreach(name IN LISTS kept)
+    if(NOT EXISTS "${src}/spec/${name}_spec.lua")
+      continue()
+    endif()
+    foreach(points 11+2 alloc:701+7 stop)
+      string(REGEX REPLACE "[:+].*" "" short "${points}")
+      set(test "collector/${short}/${name}")
+      pl_test(${test} collector 600 ${runner} "spec/${name}_spec.lua")
+      set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "PERILUNE_COLLECT=${points}")
+    endforeach()
+    if(PERILUNE_COLLECTOR)
+      foreach(points 1 alloc:7+1 alloc:7+2 alloc:7+3 alloc:7+4 alloc:7+5 alloc:7+6 alloc:7+7)
+        set(test "collector-long/${points}/${name}")
+        pl_test(${test} collector-long 3600 ${runner} "spec/${name}_spec.lua")
+        set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "PERILUNE_COLLECT=${points}")
+      endforeach()
     endif()
   endforeach()
   # Some of them once more with tensors on the emulated device; all: bench/gpu.sh --device emulated specs moved
