@@ -29,6 +29,25 @@ describe("backward into some leaves", function()
   end)
 end)
 
+describe("gradients of chosen inputs", function()
+  it("are refused where a part of the tape was freed, which might have led there", function()
+    local x = f64(1, 2):requires_grad_()
+    local y = x * x
+    y:sum():backward()
+    assert.error_matches(function() T.grad_of(y:sum(), x, { allow_unused = true }) end, "freed by an earlier backward")
+  end)
+
+  it("leave the tape of an input alone that nothing leads to", function()
+    local x = f64(1, 2):requires_grad_()
+    local y, z = x * x, x * 3
+    local got = T.grad_of({ y:sum() }, { x, z }, { allow_unused = true })
+    assert.same({ 2, 4 }, list(got[1]))
+    assert.is_nil(got[2])
+    z:sum():backward()
+    assert.same({ 3, 3 }, list(x.grad))
+  end)
+end)
+
 describe("a view of a leaf", function()
   it("is not written, whether Lua has collected the leaf or not", function()
     local x = f64(1, 2, 3):requires_grad_()
@@ -107,6 +126,13 @@ describe("traced functions", function()
       return x.grad
     end)
     for _ = 1, 3 do assert.equal(2, f(T.ones {}):item()) end
+    f = T.jit(function(a) -- one element: the gradient of its sum is a view of that 1
+      local x = a:clone():requires_grad_()
+      local y = x:sub(x, { alpha = 0.5 })
+      y:sum():backward()
+      return x.grad
+    end)
+    for _ = 1, 3 do assert.equal(0.5, f(T.ones(1)):item()) end
   end)
 
   it("give a sum whose readers have a copy no memory", function()

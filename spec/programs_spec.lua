@@ -9,7 +9,6 @@
 local T = require "perilune"
 local generate = require "spec.support.whole.generate"
 local live = require "spec.support.live"
-local reference = require "spec.support.whole.reference"
 local run = require "spec.support.whole.run"
 
 local COUNT = tonumber(os.getenv "PERILUNE_FUZZ_WHOLE") or 2000
@@ -38,18 +37,9 @@ local function blocks()
   return (live.blocks(T))
 end
 
--- Until that is mended: hooks on what was dropped; T.grad_of walks below its inputs.
-local without = { hook = true }
-
 describe("random whole programs", function()
-  setup(function()
-    collectgarbage "generational"
-    generate.without, reference.walks_everything = without, true
-  end)
-  teardown(function()
-    collectgarbage("incremental", 110, 400)
-    generate.without, reference.walks_everything = {}, false
-  end)
+  setup(function() collectgarbage "generational" end)
+  teardown(function() collectgarbage("incremental", 110, 400) end)
 
   it("give what the reference gives", function()
     assert.equal("", programs("eager", COUNT))

@@ -97,7 +97,7 @@ PlStatus pl_history_move(PlTensor *to, PlTensor *from) {
 }
 
 PlStatus pl_history_alias(PlTensor **out, PlTensor *t) {
-  if (!t->base && !t->more && (!t->node || t->node->kind == PL_NODE_LEAF)) {
+  if (!t->base && !t->more && t->node && t->node->kind == PL_NODE_LEAF) { /* without a history it may get one: not kept */
     *out = pl_retain(t);
     return PL_OK;
   }

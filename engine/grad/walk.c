@@ -56,7 +56,8 @@ static PlNode *heap_pop(PlWalk *w) {
 /* Only a buffer that this slot alone can see may be added to in place. `holders` is how many handles it has. */
 static bool owned(const PlTensor *t, const PlTensor *g, uint32_t holders) {
   return t->refs == 1 && t->storage->refs == holders + pl_tensor_base_refs(t) && (t->a.contiguous || pl_channels_last(&t->a)) && t->a.dtype == g->a.dtype && !t->node &&
-         !t->more && !g->node && !g->more && !t->a.weak && pl_shape_equal(&t->a, &g->a);
+         !t->more && !g->node && !g->more && !t->a.weak && pl_shape_equal(&t->a, &g->a) &&
+         !(PL_UNLIKELY(pl_state.trace != NULL) && pl_sym_constant(t));
 }
 
 /* *sum += g where one stands for many tensors. */
@@ -140,8 +141,8 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
     pl_tensor_release(g);
     return s;
   }
-  /* the 1 that a traced backward begins with is a constant of the graph, which every run reads again */
-  const bool constant = PL_UNLIKELY(pl_state.trace != NULL) && !g->a.symbolic;
+  /* the 1 that a traced backward begins with, and views of it, are read again in every run of the graph */
+  const bool constant = PL_UNLIKELY(pl_state.trace != NULL) && pl_sym_constant(g);
   if (!constant && pl_tensor_sole(g) && (g->a.contiguous || (g->a.device != PL_CPU && pl_channels_last(&g->a))) && !g->a.weak) {
     pl_tensor_leave(g);
     n->grad = g;
@@ -371,15 +372,20 @@ static void put_back(PlWalk *w) {
   }
 }
 
+static PlStatus unspent(const PlNode *n) {
+  if (PL_UNLIKELY(n->spent) && n->kind != PL_NODE_LEAF)
+    PL_FAIL(PL_ERR_STATE, "backward: the tape below this tensor was freed by an earlier backward (at %s); "
+                          "pass retain_graph=true to that one to go back twice", n->name ? n->name : "a tensor");
+  return PL_OK;
+}
+
 static PlStatus visit(PlWalk *w, PlNode *n) {
   if (n->pass == w->pass) return PL_OK;
   if (PL_UNLIKELY(n->busy) && n->kind == PL_NODE_LEAF)
     PL_TRY(put_aside(w, n));
   else if (PL_UNLIKELY(n->busy))
     PL_FAIL(PL_ERR_STATE, "backward: called again from inside itself over the same tape, at %s", n->name);
-  if (n->spent && n->kind != PL_NODE_LEAF)
-    PL_FAIL(PL_ERR_STATE, "backward: the tape below this tensor was freed by an earlier backward (at %s); "
-                          "pass retain_graph=true to that one to go back twice", n->name ? n->name : "a tensor");
+  PL_TRY(unspent(n));
   n->pass = w->pass;
   n->pending = 0;
   n->busy = true;
@@ -467,6 +473,16 @@ static void find_leading(Search *f) {
   }
 }
 
+/* Is n where the walk begins, rather than an input that it was asked about? */
+static bool begins(const PlNode *n) {
+  bool asked = false;
+  for (uint32_t o = 0; o < n->nout; o++) {
+    if (n->slots[o].grad) return true;
+    asked |= n->slots[o].capture != 0;
+  }
+  return !asked;
+}
+
 /* Visits what lies on a way from the seeds to a captured slot; the seeds that do not are to be skipped. Nodes that do not
  * lead there are as they were before: they may belong to a walk that this one runs inside of. */
 static PlStatus visit_leading(PlWalk *w) {
@@ -475,13 +491,16 @@ static PlStatus visit_leading(PlWalk *w) {
   for (const PlNode *n = w->first; n; n = n->link)
     for (uint32_t o = 0; o < n->nout; o++)
       if (n->slots[o].capture && n->seq < f.oldest) f.oldest = n->seq;
-  for (PlNode *n = w->first; n && s == PL_OK; n = n->link) s = find(&f, n);
+  for (PlNode *n = w->first; n && s == PL_OK; n = n->link)
+    if (begins(n)) s = find(&f, n);
   for (size_t i = 0; i < f.n && s == PL_OK; i++) {
     const PlNode *n = f.at[i].node;
+    s = unspent(n); /* where it led is not known any more: perhaps to a captured slot */
     for (uint32_t d = 0; d < n->nin && s == PL_OK; d++)
       if (n->dests[d].node) s = find(&f, n->dests[d].node);
   }
   if (s == PL_OK) find_leading(&f);
+  for (PlNode *n = w->first; n && s == PL_OK; n = n->link) n->skip |= n->pass != f.mark; /* an input that nothing leads to */
   for (size_t i = 0; i < f.n; i++) {
     f.at[i].node->pass = f.at[i].pass;
     f.at[i].node->skip = f.at[i].skip;

@@ -10,6 +10,10 @@
 
 static bool is_leaf_store(const PlFlow *f, int32_t store) { return f->vals[f->stores[store].first].kind != PL_FV_NODE; }
 
+bool pl_sym_constant(const PlTensor *t) {
+  return !t->a.symbolic || is_leaf_store(pl_sym_flow(t), pl_sym_storage(t)->store);
+}
+
 static bool covers(const PlFlow *f, const PlTensor *t) {
   const PlFStore *s = &f->stores[pl_sym_storage(t)->store];
   return t->a.contiguous && t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype) == s->bytes;

@@ -245,6 +245,7 @@ PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
 /* t's contents := those of v (same shape and dtype). */
 PlStatus pl_sym_assign(PlTensor *t, PlTensor *v);
 PlStatus pl_sym_copy(PlTensor **out, PlTensor *t); /* without history */
+bool pl_sym_constant(const PlTensor *t); /* in a trace: does t lie in memory that every run reads, such as the 1 of a backward? */
 
 /* ---- gradients (gradient.c) ---- */
 typedef struct PlGradientOptions {

@@ -140,7 +140,13 @@ return function(T, core)
     local grads = T.grad_of({ y }, inputs, { grad_outputs = dy and { dy } or nil, retain_graph = opts.retain_graph,
       create_graph = opts.create_graph, allow_unused = true })
     for i, x in ipairs(inputs) do
-      if grads[i] then core.adopt_grad(x, x.grad and x.grad + grads[i] or grads[i]) end
+      if grads[i] then
+        if not x.is_leaf then
+          options.fail("backward: inputs must be leaves, which hold a .grad; %s was computed: use T.grad_of",
+            x:describe())
+        end
+        core.grad_add(x, grads[i])
+      end
     end
   end
 end

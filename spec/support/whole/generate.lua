@@ -11,7 +11,6 @@ local M = {}
 local SHAPES = { { 2 }, { 3 }, { 4 }, { 2, 2 }, { 2, 3 }, { 3, 2 }, { 2, 3 }, { 2, 1, 3 }, { 4, 2 }, { 1 }, {},
   { 6 }, { 2, 2, 2 } }
 local LARGEST, MOST = 40, 12
-M.without = {} -- kinds that are not made
 
 local G = {}
 G.__index = G
@@ -240,7 +239,7 @@ function G:statements(weights, n, without)
   local list = {}
   for _ = 1, n do
     local kind = self:kind(weights)
-    if not (without and without[kind] or M.without[kind]) then
+    if not (without and without[kind]) then
       local s = make[kind](self)
       local scope = #self.scope
       if s then
@@ -600,7 +599,6 @@ function M.program(seed)
   for _ = 1, g:int(4, 22) do
     local kind = self:kind(flavour)
     if kind == "base" then kind = self:kind(base) end
-    if M.without[kind] then kind = "unary" end
     if self:some() or kind == "leaf" then attempt(kind) else attempt "leaf" end
   end
   for _ = 1, g:int(1, 2) do

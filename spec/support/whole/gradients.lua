@@ -138,7 +138,7 @@ return function(K)
         if zeros and r.loose then -- as good as none, and a graph may know that it is none
           got[i] = false
         elseif got[i] then
-          set(r, id, r:tensor(got[i], xs[i].shape, false)).frozen = true
+          set(r, id, r:tensor(r:scale(got[i], 1), xs[i].shape, false)).frozen = true
         elseif not s.unused then
           ref.raise "unused"
         end

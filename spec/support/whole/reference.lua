@@ -36,8 +36,6 @@ M.patterns = {
   traced = "",
 }
 
-M.walks_everything = false -- T.grad_of goes on below its inputs
-
 function M.new()
   return setmetatable({ seq = 0, off = 0, keys = {}, log = {}, may = {}, muted = {} }, R)
 end
@@ -180,8 +178,7 @@ function R:walk(seeds, captures, opts)
     for i = 1, node.nin do if node.ins[i] then reach(node.ins[i].node) end end
   end
   for _, s in ipairs(seeds) do reach(s[1].node) end
-  for i = 1, captures and M.walks_everything and captures.n or 0 do if captures[i] then reach(captures[i].node) end end
-  if captures and not M.walks_everything then
+  if captures then
     wanted = {}
     for i = 1, #captures do if captures[i] then wanted[captures[i].node] = true end end
     table.sort(order, function(a, b) return a.seq < b.seq end)
@@ -191,12 +188,15 @@ function R:walk(seeds, captures, opts)
       end
     end
   end
+  for i = 1, captures and captures.n or 0 do
+    if captures[i] and captures[i].node.spent then self:allow "freed" end
+  end
   table.sort(order, function(a, b) return a.seq > b.seq end)
   local walked = {}
   for _, node in ipairs(order) do
+    if node.spent or node.call and node.call.spent then self:allow "freed" end -- nobody knows any more where it leads
     if not wanted or wanted[node] then
       walked[#walked + 1] = node
-      if node.spent or node.call and node.call.spent then self:allow "freed" end
       for _, s in ipairs(node.saves or {}) do if s.storage.version ~= s.version then self:allow "modified" end end
     end
   end
