@@ -24,6 +24,8 @@ local WORK = {
   { "mlp_step_b64", 64, "samples/s" },
   { "mlp_step_b1024", 1024, "samples/s" },
   { "lenet_step_b64", 64, "samples/s" },
+  { "gradient_penalty_step", 256, "samples/s" },
+  { "pinn_step", 1024, "samples/s" },
   { "resnet18_cifar_step_b64", 64, "samples/s" },
   { "gpt_nano_step", 12 * 64, "tokens/s" },
   { "lstm_char_step", 50 * 50, "tokens/s" },

@@ -44,6 +44,41 @@ return function(T, W, tools)
     return optim.SGD(model:parameters(), { lr = 0.01, momentum = 0.9 })
   end
 
+  -- The penalty of a Wasserstein critic: the norm of its gradient for the images is to be one.
+  function W.gradient_penalty_step()
+    local critic = nn.Sequential(nn.Linear(784, 256), nn.LeakyReLU(0.2), nn.Linear(256, 128), nn.Tanh(), nn.Linear(128, 1))
+    local opt, x = adam(critic), T.randn(256, 784)
+    return function()
+      opt:zero_grad()
+      x.grad = nil
+      x:requires_grad_()
+      local g = T.grad_of(critic(x):sum(), x, { create_graph = true })
+      local loss = ((g * g):sum(2):add(1e-12):sqrt() - 1):square():mean()
+      loss:backward { inputs = critic:parameters() }
+      opt:step()
+      return loss
+    end
+  end
+
+  -- Burgers' equation, u_t + u u_x = nu u_xx, as the loss of a net for u(t, x): two orders of derivatives for its inputs.
+  function W.pinn_step()
+    local net = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(),
+      nn.Linear(64, 1))
+    local opt, t, x = adam(net), T.rand(1024, 1), T.rand(1024, 1) * 2 - 1
+    return function()
+      opt:zero_grad()
+      t:requires_grad_()
+      x:requires_grad_()
+      local u = net(T.cat({ t, x }, 2))
+      local du = T.grad_of(u:sum(), { t, x }, { create_graph = true })
+      local uxx = T.grad_of(du[2]:sum(), x, { create_graph = true })
+      local loss = (du[1] + u * du[2] - uxx * (0.01 / math.pi)):square():mean()
+      loss:backward { inputs = net:parameters() }
+      opt:step()
+      return loss
+    end
+  end
+
   for _, batch in ipairs { 64, 1024 } do
     W["mlp_step_b" .. batch] = function()
       local model = mlp()
