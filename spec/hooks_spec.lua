@@ -326,3 +326,31 @@ describe("what mul saves", function()
     close(w.grad, T.full({ 1000 }, 6.0))
   end)
 end)
+
+describe("hooks of modules", function()
+  it("may remove themselves; the next one is not skipped, and those registered meanwhile wait", function()
+    local l, order = T.nn.Linear(2, 2), {}
+    local function note(i) return function() order[#order + 1] = i end end
+    for _, kind in ipairs { "forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook" } do
+      order = {}
+      local handles = {}
+      handles[1] = l["register_" .. kind](l, function()
+        order[#order + 1] = 1
+        handles[1]:remove()
+        handles[3]:remove()
+        handles[5] = l["register_" .. kind](l, note(5))
+      end)
+      for i = 2, 4 do handles[i] = l["register_" .. kind](l, note(i)) end
+      for _ = 1, 2 do l(T.ones(1, 2):requires_grad_()):sum():backward() end
+      assert.same({ 1, 2, 4, 2, 4, 5 }, order, kind)
+      for i = 1, 5 do handles[i]:remove() end
+    end
+  end)
+end)
+
+describe("a generator in a traced function", function()
+  it("is refused by its own name", function()
+    local g = T.Generator(3)
+    fails("generator: its state", T.jit(function(x) return x + T.rand(3, { generator = g }) end), T.ones(3))
+  end)
+end)

@@ -53,10 +53,16 @@ local function packed(n, ...)
   return { n = n, ... }
 end
 
+-- Steps over the hooks that were removed, also by one of them.
+local function next_hook(list, i)
+  repeat i = i + 1 until not (list[i] and list[i].removed)
+  if list[i] then return i, list[i] end
+end
+
 -- The way of a call when hooks are there.
 local function call_hooked(self, ...)
   local args = table.pack(...)
-  for _, hook in ipairs(self._hooks.before) do
+  for _, hook in next_hook, self._hooks.before, 0 do
     local new = hook.f(self, args)
     if new ~= nil then
       args = (type(new) == "table" and getmetatable(new) == nil) and new or { new, n = 1 }
@@ -66,7 +72,7 @@ local function call_hooked(self, ...)
   local call = self._hooks.back and self:_gate_inputs(args)
   local function after(...)
     local out = packed(select("#", ...), ...)
-    for _, hook in ipairs(self._hooks.after) do
+    for _, hook in next_hook, self._hooks.after, 0 do
       local new = hook.f(self, args, out)
       if new ~= nil then out = new end
     end
@@ -396,7 +402,7 @@ function Module:zero_grad(opts)
   end
 end
 
-local base = { Module = Module, Parameter = Parameter, class = class, is_module = is_module,
+local base = { next_hook = next_hook, Module = Module, Parameter = Parameter, class = class, is_module = is_module,
   is_parameter = is_parameter, collect = collect, member_names = member_names, member = member, forget = forget,
   instance = instance, become = become,
   named_modules = function(self, from) return iterate(module_list(self, from)) end }

@@ -156,18 +156,20 @@ return function(base)
   Handle.__index = Handle
   --- Takes the hook away again.
   function Handle:remove()
-    for i, hook in ipairs(self.list) do
-      if hook == self.hook then return table.remove(self.list, i) and nil end
+    local kept = {} -- another list: a call may be going through the old one
+    for _, hook in ipairs(self.hooks[self.which]) do
+      if hook ~= self.hook then kept[#kept + 1] = hook end
     end
+    self.hook.removed, self.hooks[self.which] = true, kept
   end
 
   local function add_hook(self, which, f, who)
     if type(f) ~= "function" then fail("%s: a function is wanted, got %s", who, options.describe(f)) end
     if not self._hooks then rawset(self, "_hooks", { before = {}, after = {} }) end
-    self._hooks[which] = self._hooks[which] or {}
-    local hook, list = { f = f }, self._hooks[which]
-    list[#list + 1] = hook
-    return setmetatable({ hook = hook, list = list }, Handle)
+    local hook, hooks = { f = f }, self._hooks
+    hooks[which] = { table.unpack(hooks[which] or {}) } -- those registered meanwhile wait for the next call
+    table.insert(hooks[which], hook)
+    return setmetatable({ hook = hook, hooks = hooks, which = which }, Handle)
   end
 
   --- f(module, args, output) after each call; what it returns (unless nil) replaces the output. Several
@@ -183,7 +185,7 @@ return function(base)
   local function list_of(...) return { n = select("#", ...), ... } end
 
   local function run_hooks(call, grad_input)
-    for _, hook in ipairs(call.module._hooks.back or {}) do
+    for _, hook in base.next_hook, call.module._hooks.back or {}, 0 do
       local new = hook.f(call.module, grad_input, call.grad_output)
       if new ~= nil then
         if type(new) ~= "table" then new = { new } end
@@ -229,7 +231,7 @@ return function(base)
           grads[i] = (select(k, ...))
         end
       end
-      for _, hook in ipairs(call.module._hooks.pre_back or {}) do
+      for _, hook in base.next_hook, call.module._hooks.pre_back or {}, 0 do
         local new = hook.f(call.module, grads)
         if new ~= nil then
           grads = type(new) == "table" and new or { new }
