@@ -160,17 +160,28 @@ PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype) {
   return make(out, dtype, t->a.ndim, t->a.shape, t->a.numel, (size_t)t->a.numel * pl_dtype_size(dtype));
 }
 
+/* Apart, so that the usual way saves no registers for it. */
+static PL_NOINLINE void special_release(PlStorage *s) {
+  if (s->owns == PL_OWNS_REMAT) {
+    pl_remat_end(s);
+    return;
+  }
+  if (s->owns == PL_OWNS_SYMBOLIC) pl_sym_storage_end(s);
+  else if (s->shared) pl_shared_release(s->shared);
+  else pl_storage_memory_free(s->owns, s->device, s->data);
+  pl_pool_put(s->block, s->piece);
+}
+static PL_NOINLINE void leave_lists(PlTensor *t) {
+  if (t->flags & PL_T_BATCHED) pl_batch_drop(t);
+  if (t->flags & PL_T_LISTED) pl_remat_unlist(t);
+}
+
 static void storage_release(PlStorage *s) {
   if (--s->refs) return;
   if (s->owns) {
     if (PL_UNLIKELY(s->owns >= PL_OWNS_SYMBOLIC)) {
-      if (s->owns == PL_OWNS_REMAT) {
-        pl_remat_end(s);
-        return;
-      }
-      if (s->owns == PL_OWNS_SYMBOLIC) pl_sym_storage_end(s);
-      else if (s->shared) pl_shared_release(s->shared);
-      else pl_storage_memory_free(s->owns, s->device, s->data);
+      special_release(s);
+      return;
     }
     else if (PL_LIKELY(!s->shared)) pl_block_free(s->data);
     else pl_shared_release(s->shared);
@@ -186,10 +197,7 @@ void pl_tensor_release(PlTensor *t) {
   PlStorage *s = t->storage;
   PlTensor *base = t->base;
   if (!(t->flags & PL_T_EMBEDDED)) {
-    if (PL_UNLIKELY(t->flags & (PL_T_BATCHED | PL_T_LISTED))) {
-      if (t->flags & PL_T_BATCHED) pl_batch_drop(t);
-      if (t->flags & PL_T_LISTED) pl_remat_unlist(t);
-    }
+    if (PL_UNLIKELY(t->flags & (PL_T_BATCHED | PL_T_LISTED))) leave_lists(t);
     pl_pool_put(t, (size_t)t->piece * PL_POOL_STEP);
   }
   storage_release(s);

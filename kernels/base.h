@@ -33,12 +33,14 @@ typedef enum PlStatus {
 #define PL_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define PL_LIKELY(x) __builtin_expect(!!(x), 1)
 #define PL_RESTRICT __restrict__
+#define PL_NOINLINE __attribute__((noinline))
 #define PL_ALWAYS_INLINE inline __attribute__((always_inline)) /* where it was measured */
 #else
 #define PL_PRINTF(a, b)
 #define PL_UNLIKELY(x) (x)
 #define PL_LIKELY(x) (x)
 #define PL_RESTRICT
+#define PL_NOINLINE
 #define PL_ALWAYS_INLINE inline
 #endif
 
