@@ -5,7 +5,13 @@ local M = {}
 
 -- Collects until nothing more goes away (finalizers may free what others hold).
 function M.collect()
-  for _ = 1, 3 do collectgarbage() end
+  local before
+  for round = 1, 20 do
+    collectgarbage()
+    local now = collectgarbage "count"
+    if round >= 3 and now == before then break end
+    before = now
+  end
 end
 
 -- Live blocks and bytes after a full collection, on the CPU and on the device.
