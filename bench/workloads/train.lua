@@ -46,7 +46,8 @@ return function(T, W, tools)
 
   -- The penalty of a Wasserstein critic: the norm of its gradient for the images is to be one.
   function W.gradient_penalty_step()
-    local critic = nn.Sequential(nn.Linear(784, 256), nn.LeakyReLU(0.2), nn.Linear(256, 128), nn.Tanh(), nn.Linear(128, 1))
+    local critic = nn.Sequential(nn.Linear(784, 256), nn.LeakyReLU(0.2), nn.Linear(256, 128), nn.Tanh(),
+      nn.Linear(128, 1))
     local opt, x = adam(critic), T.randn(256, 784)
     return function()
       opt:zero_grad()
@@ -62,8 +63,8 @@ return function(T, W, tools)
 
   -- Burgers' equation, u_t + u u_x = nu u_xx, as the loss of a net for u(t, x): two orders of derivatives for its inputs.
   function W.pinn_step()
-    local net = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(),
-      nn.Linear(64, 1))
+    local net = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64),
+      nn.Tanh(), nn.Linear(64, 1))
     local opt, t, x = adam(net), T.rand(1024, 1), T.rand(1024, 1) * 2 - 1
     return function()
       opt:zero_grad()
