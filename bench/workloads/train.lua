@@ -61,7 +61,7 @@ return function(T, W, tools)
     end
   end
 
-  -- Burgers' equation, u_t + u u_x = nu u_xx, as the loss of a net for u(t, x): two orders of derivatives for its inputs.
+  -- Burgers' equation, u_t + u u_x = nu u_xx, as the loss of a net for u(t, x): two orders of derivatives.
   function W.pinn_step()
     local net = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64),
       nn.Tanh(), nn.Linear(64, 1))
