@@ -113,6 +113,41 @@ describe("levels of forward mode", function()
     end, x, v), want)
   end)
 
+  it("a backward inside of f has the tangents of what T.saved_tensors has packed", function()
+    local x, v = vec(0.5, 1), vec(1, 2)
+    local exponential = T.custom { name = "packed_exponential",
+      forward = function(ctx, a)
+        local y = a:exp()
+        ctx:save(y)
+        return y
+      end,
+      backward = function(ctx, g) return g * ctx:saved() end }
+    local ways = {
+      packed = { pack = function(t) return t * 1 end, unpack = function(t) return t end },
+      kept = { offload = "disk" }, -- too small for it
+      offloaded = { offload = "disk", min_bytes = 0 },
+    }
+    for _, opts in pairs(ways) do
+      for _, how in ipairs { "backward", "create_graph", "custom", "input" } do
+        local function f(a)
+          local w = T.ones({ 2 }, f64):requires_grad_()
+          local l
+          do
+            local scope <close> = T.saved_tensors(opts)
+            -- exp keeps its output, sin its input
+            l = how == "custom" and exponential(w * a) or how == "input" and (w * a):sin() or (w * a):exp()
+          end
+          l = l:sum()
+          if how == "create_graph" then return T.grad_of(l, w, { create_graph = true }) end
+          l:backward()
+          return w.grad
+        end
+        local want = how == "input" and v * (x:cos() - x * x:sin()) or v * (1 + x) * x:exp()
+        eq(tangent(f, x, v), want)
+      end
+    end
+  end)
+
   it("what is kept of an ended jvp is a constant", function()
     local kept
     T.jvp(function(a)

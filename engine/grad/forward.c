@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/device.h"
+#include "engine/grad/packing.h"
 #include "engine/grad/walk.h"
 #include "engine/state.h"
 
@@ -105,10 +106,13 @@ void pl_forward_resume(PlForwardPause p) {
  * does, is a function of the tangents' direction, too. */
 static PlStatus share(PlNode *n, const PlKey *k, PlTensor *const *out) {
   for (uint32_t i = 0; i < n->nsaved; i++) {
+    const PlSaved *s = &n->saved[i];
+    PlTensor *kept = s->t ? s->t : s->packed ? pl_packed_shell(s->packed->value) : NULL;
+    const int32_t relink = s->t ? s->relink : s->packed ? s->packed->relink : -1;
     PlNode *at;
     uint32_t slot;
-    if (!n->saved[i].t || n->saved[i].relink < 0 || !pl_entry_get(out[n->saved[i].relink], k, &at, &slot)) continue;
-    PL_TRY(pl_entry_set(n->saved[i].t, at, slot));
+    if (relink < 0 || !pl_entry_get(out[relink], k, &at, &slot)) continue;
+    PL_TRY(pl_entry_set(kept, at, slot));
   }
   return PL_OK;
 }
