@@ -55,6 +55,20 @@ int l_speak(lua_State *L) {
   return 0;
 }
 
+/* core.parameters(f) → how many parameters a function of perilune's own Lua files has, and whether it takes more; nothing
+ * for functions of C and of scripts. All public functions are asked for when perilune loads: debug.getinfo makes a table
+ * for each. */
+int l_parameters(lua_State *L) {
+  lua_Debug ar;
+  if (!lua_isfunction(L, 1) || lua_iscfunction(L, 1)) return 0;
+  lua_settop(L, 1);
+  lua_getinfo(L, ">Su", &ar);
+  if (!own_file(L, ar.source)) return 0;
+  lua_pushinteger(L, ar.nparams);
+  lua_pushboolean(L, ar.isvararg);
+  return 2;
+}
+
 /* The text on top in the name of the public function that the caller called, if it is one of Lua's. */
 static void speak(lua_State *L) {
   lua_Debug ar;

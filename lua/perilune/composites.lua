@@ -138,4 +138,38 @@ return function(T, core)
     x:diagonal():fill_(v)
     return x
   end
+
+  -- ---- comparisons within a tolerance, pairs of statistics, fillers ----------------------------------------
+
+  local op, dim_of = core.op, core.dim_of
+  -- x:isclose(y, {rtol=1e-5, atol=1e-8, equal_nan=false}), x:allclose(y, …) → boolean
+  def("isclose", function(x, y, opts)
+    check("isclose", x)
+    if type(y) ~= "number" then check("isclose", y, 2) end
+    local o = options.check("isclose", opts, { "rtol", "atol", "equal_nan" })
+    if type(y) == "number" then
+      y = core.device.with("cpu", op.full, {}, y, { dtype = x:is_floating_point() and x:dtype() or nil })
+    end
+    local near = op.le(op.abs(x - y), op.abs(y) * (o.rtol or 1e-5) + (o.atol or 1e-8))
+    local r = op.logical_or(op.eq(x, y), op.logical_and(near, op.isfinite(y)))
+    if o.equal_nan then r = op.logical_or(r, op.logical_and(op.isnan(x), op.isnan(y))) end
+    return r
+  end)
+  def("allclose", function(x, y, opts) return op.all(T.isclose(x, y, opts)):item() end)
+
+  -- std and mean, var and mean over the same dims: x:std_mean(dim, {correction=, keepdim=})
+  for name, spread in pairs { std_mean = op.std, var_mean = op.var } do
+    def(name, function(x, dim, opts)
+      local d, o = dim_of(name, dim, opts, { "dim", "correction", "keepdim" })
+      return spread(x, d, { correction = o.correction, keepdim = o.keepdim }), op.mean(x, d, { keepdim = o.keepdim })
+    end)
+  end
+  def("aminmax", function(x, ...) return T.amin(x, ...), T.amax(x, ...) end)
+  -- fillers: x:uniform_(lo, hi), x:normal_(mean, std), x:random_(lo, hi), x:bernoulli_(p), x:exponential_(rate)
+  for name, raw in pairs { uniform_ = "uniform_fill_", normal_ = "normal_fill_", random_ = "randint_fill_",
+    bernoulli_ = "bernoulli_fill_", exponential_ = "exponential_fill_" } do
+    if core[raw] then def(name, options.named(name, core[raw])) end
+  end
+
+  T.rsub = function(x, y) return op.sub(y, check("rsub", x)) end
 end

@@ -33,7 +33,7 @@ T.deterministic = function(on)
   return on
 end
 
-for _, part in ipairs { "create", "ops", "gradient", "print", "autocast" } do require("perilune." .. part)(T, core) end
+for _, part in ipairs { "create", "ops", "gradient", "autocast" } do require("perilune." .. part)(T, core) end
 
 -- Pictures of tensors: x:imshow{…}, x:spark{…}.
 for name, kind in pairs { imshow = "image", spark = "spark" } do
@@ -49,6 +49,10 @@ surface.limit(T, { "empty_cache", "get_num_threads", "get_rng_state", "grad_keys
 surface.limit(core.metatable().methods, { "is_contiguous x memory_format" })
 seal(T) seal(core.metatable().methods)
 core.speak(require("perilune.options").public, require("perilune.options").speaking)
+core.metatable().__tostring = function(x)
+  if not core.text then local _ = core.metatable().methods.tostring end -- print.lua, a part
+  return core.text(x)
+end
 core.seal() -- all metamethods are in place
 
 -- All other parts load at first use: `require "perilune"` stays quick. First the modules,

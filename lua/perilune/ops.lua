@@ -5,7 +5,6 @@ local options = require "perilune.options"
 return function(T, core)
   local op, is_tensor = core.op, core.is_tensor
   local methods = core.metatable().methods
-  local unpack = table.unpack
   local too_many = require("perilune.surface").too_many
   local fail = options.fail
 
@@ -28,6 +27,7 @@ return function(T, core)
     end
     return dim, opts or {}
   end
+  core.dim_of = dim_of
 
   -- ---- max, min -----------------------------------------------------------------------------------------
 
@@ -216,128 +216,11 @@ return function(T, core)
     return out
   end)
 
-  -- for i, row in x:rows() do … end
-  def("rows", function(x)
-    check("rows", x)
-    if x:dim() == 0 then fail("rows: a 0-d tensor has no rows") end
-    local n = x:size(1)
-    return function(_, i)
-      if i < n then return i + 1, op.select(x, 1, i + 1) end
-    end, x, 0
-  end)
-
   -- ---- shapes -----------------------------------------------------------------------------------------------------
 
   def("view_as", function(x, y) return op.view(check("view_as", x), check("view_as", y, 2):shape()) end)
   def("reshape_as", function(x, y) return op.reshape(check("reshape_as", x), check("reshape_as", y, 2):shape()) end)
-  local function joined(name, least, how)
-    T[name] = function(list)
-      options.tensors(name, "tensors", not is_tensor(list) and list or {}, 1)
-      local out = {}
-      for i, x in ipairs(list) do
-        check(name, x, i)
-        out[i] = how(x)
-      end
-      local d = name == "hstack" and out[1]:dim() > 1 and 2 or least
-      return op.cat(out, d)
-    end
-  end
-  joined("hstack", 1, function(x) return x:dim() == 0 and x:unsqueeze(1) or x end)
-  joined("vstack", 1, function(x)
-    if x:dim() == 0 then return x:view(1, 1) end
-    return x:dim() == 1 and x:unsqueeze(1) or x
-  end)
   T.concat = T.cat
-
-  -- T.meshgrid(x, y, …, {indexing = "ij"|"xy"}), or with the vectors in a list → list of expanded grids
-  T.meshgrid = function(first, ...)
-    local list, opts
-    if is_tensor(first) then
-      list = { first, ... }
-      local n = 1 + select("#", ...)
-      while n > 1 and list[n] == nil do n = n - 1 end
-      if n > 1 and not is_tensor(list[n]) then opts, list[n] = list[n], nil end
-    else
-      if select("#", ...) > 1 then too_many("meshgrid", { "tensors", "options" }, first, ...) end
-      list, opts = first, (...)
-    end
-    options.tensors("meshgrid", "tensors", list, 1)
-    opts = options.check("meshgrid", opts, { "indexing" })
-    local indexing = opts.indexing or "ij"
-    if indexing ~= "ij" and indexing ~= "xy" then
-      fail("meshgrid: %s", options.unknown("indexing", indexing, { "ij", "xy" }))
-    end
-    local xy = indexing == "xy" and #list >= 2
-    local shape, out = {}, {}
-    local order = { unpack(list) }
-    if xy then order[1], order[2] = order[2], order[1] end
-    for i, x in ipairs(list) do
-      if x:dim() > 1 then fail("meshgrid: entry %d must be a vector or a number, got %s", i, options.describe(x)) end
-    end
-    for i, x in ipairs(order) do shape[i] = x:numel() end
-    for i, x in ipairs(order) do
-      local s = {}
-      for d = 1, #order do s[d] = d == i and shape[i] or 1 end
-      out[i] = op.expand(op.reshape(x, s), shape)
-    end
-    if xy then out[1], out[2] = out[2], out[1] end
-    return out
-  end
-
-  -- rotations by k quarter turns in the plane of two dims
-  def("rot90", function(x, k, dims)
-    check("rot90", x)
-    if k ~= nil and not math.tointeger(k) then fail("rot90: k must be an integer, got %s", tostring(k)) end
-    if dims ~= nil and (type(dims) ~= "table" or #dims ~= 2) then
-      fail("rot90: dims must be a list of two dimensions")
-    end
-    k, dims = (k or 1) % 4, dims or { 1, 2 }
-    local a, b = dims[1], dims[2]
-    if x:dim() < 2 or a == b then
-      fail("rot90: needs two different dimensions of a tensor with at least two, got %s", x:describe())
-    end
-    if k == 0 then return x:clone() end
-    if k == 2 then return op.flip(x, { a, b }) end
-    if k == 1 then return op.flip(x:transpose(a, b), { a }) end
-    return op.flip(x:transpose(a, b), { b })
-  end)
-
-  local function blocks(name, x, r)
-    check(name, x)
-    if math.type(r) ~= "integer" or r < 1 then
-      fail("%s: the factor must be a positive integer, got %s", name, tostring(r))
-    end
-    if x:dim() < 3 then fail("%s: needs at least three dimensions, got %s", name, x:describe()) end
-    local s = x:shape()
-    local n = #s
-    return s, n, s[n - 2], s[n - 1], s[n]
-  end
-  -- [.., C r², H, W] → [.., C, H r, W r]
-  def("pixel_shuffle", function(x, r)
-    local s, n, c, h, w = blocks("pixel_shuffle", x, r)
-    if c % (r * r) ~= 0 then fail("pixel_shuffle: %d channels are not a multiple of %d", c, r * r) end
-    local k, oc = n - 3, c // (r * r)
-    local sizes, order, out = { unpack(s, 1, k) }, {}, { unpack(s, 1, k) }
-    for d = 1, k do order[d] = d end
-    for i, size in ipairs { oc, r, r, h, w } do sizes[k + i] = size end
-    for i, d in ipairs { 1, 4, 2, 5, 3 } do order[k + i] = k + d end
-    for i, size in ipairs { oc, h * r, w * r } do out[k + i] = size end
-    return own(op.reshape(op.permute(op.reshape(x, sizes), order), out), x)
-  end)
-  -- [.., C, H r, W r] → [.., C r², H, W]
-  def("pixel_unshuffle", function(x, r)
-    local s, n, c, h, w = blocks("pixel_unshuffle", x, r)
-    if h % r ~= 0 or w % r ~= 0 then
-      fail("pixel_unshuffle: %s is not divisible by %d in its last two dimensions", x:describe(), r)
-    end
-    local k = n - 3
-    local sizes, order, out = { unpack(s, 1, k) }, {}, { unpack(s, 1, k) }
-    for d = 1, k do order[d] = d end
-    for i, size in ipairs { c, h // r, r, w // r, r } do sizes[k + i] = size end
-    for i, d in ipairs { 1, 3, 5, 2, 4 } do order[k + i] = k + d end
-    for i, size in ipairs { c * r * r, h // r, w // r } do out[k + i] = size end
-    return own(op.reshape(op.permute(op.reshape(x, sizes), order), out), x)
-  end)
 
   -- ---- composites --------------------------------------------------------------------------------------------------
 
@@ -398,21 +281,6 @@ return function(T, core)
     end)
   end
 
-  -- x:isclose(y, {rtol=1e-5, atol=1e-8, equal_nan=false}), x:allclose(y, …) → boolean
-  def("isclose", function(x, y, opts)
-    check("isclose", x)
-    if type(y) ~= "number" then check("isclose", y, 2) end
-    local o = options.check("isclose", opts, { "rtol", "atol", "equal_nan" })
-    if type(y) == "number" then
-      y = core.device.with("cpu", op.full, {}, y, { dtype = x:is_floating_point() and x:dtype() or nil })
-    end
-    local near = op.le(op.abs(x - y), op.abs(y) * (o.rtol or 1e-5) + (o.atol or 1e-8))
-    local r = op.logical_or(op.eq(x, y), op.logical_and(near, op.isfinite(y)))
-    if o.equal_nan then r = op.logical_or(r, op.logical_and(op.isnan(x), op.isnan(y))) end
-    return r
-  end)
-  def("allclose", function(x, y, opts) return op.all(T.isclose(x, y, opts)):item() end)
-
   if op.clamp_tensor then
     local plain = T.clamp
     def("clamp", function(x, lo, hi, opts, ...)
@@ -440,22 +308,6 @@ return function(T, core)
       return by_index(x, target, ...)
     end)
   end
-
-  -- std and mean, var and mean over the same dims: x:std_mean(dim, {correction=, keepdim=})
-  for name, spread in pairs { std_mean = op.std, var_mean = op.var } do
-    def(name, function(x, dim, opts)
-      local d, o = dim_of(name, dim, opts, { "dim", "correction", "keepdim" })
-      return spread(x, d, { correction = o.correction, keepdim = o.keepdim }), op.mean(x, d, { keepdim = o.keepdim })
-    end)
-  end
-  def("aminmax", function(x, ...) return T.amin(x, ...), T.amax(x, ...) end)
-  -- fillers: x:uniform_(lo, hi), x:normal_(mean, std), x:random_(lo, hi), x:bernoulli_(p), x:exponential_(rate)
-  for name, raw in pairs { uniform_ = "uniform_fill_", normal_ = "normal_fill_", random_ = "randint_fill_",
-    bernoulli_ = "bernoulli_fill_", exponential_ = "exponential_fill_" } do
-    if core[raw] then def(name, options.named(name, core[raw])) end
-  end
-
-  T.rsub = function(x, y) return op.sub(y, check("rsub", x)) end
 
   -- `..` joins text
   core.metatable().__concat = function(a, b) return tostring(a) .. tostring(b) end

@@ -21,10 +21,12 @@ return {
     [[
     as_tensor asarray atleast_3d broadcast_shapes cartesian_prod combinations diagflat diagonal_scatter dsplit
     dstack hsplit index_reduce msort put randint_like scalar_tensor select_scatter slice_scatter sum_to_size
-    tensor_split unique_consecutive unravel_index vander vsplit ]],
+    hstack meshgrid pixel_shuffle pixel_unshuffle rot90 rows tensor_split unique_consecutive unravel_index vander
+    vsplit vstack ]],
     [[
     apply_ atleast_3d combinations diagflat diagonal_scatter dsplit hsplit index_reduce map_ msort put put_
-    select_scatter slice_scatter sum_to_size tensor_split unique_consecutive unravel_index vander vsplit ]],
+    pixel_shuffle pixel_unshuffle rot90 rows select_scatter slice_scatter sum_to_size tensor_split
+    unique_consecutive unravel_index vander vsplit ]],
   },
   cuda = { [[ cuda get_default_device set_default_device ]], "" },
   checkpoint = {
@@ -33,12 +35,14 @@ return {
   },
   composites = {
     [[
-    argwhere atleast_1d atleast_2d block_diag broadcast_tensors clamp_max clamp_max_ clamp_min clamp_min_ clip
-    clip_ column_stack deg2rad deg2rad_ dist fliplr flipud moveaxis nanmean rad2deg rad2deg_ ravel swapaxes ]],
+    allclose aminmax argwhere atleast_1d atleast_2d bernoulli_ block_diag broadcast_tensors clamp_max
+    clamp_max_ clamp_min clamp_min_ clip clip_ column_stack deg2rad deg2rad_ dist exponential_ fliplr flipud
+    isclose moveaxis nanmean normal_ rad2deg rad2deg_ random_ ravel rsub std_mean swapaxes uniform_ var_mean ]],
     [[
-    argwhere atleast_1d atleast_2d clamp_max clamp_max_ clamp_min clamp_min_ clip clip_ deg2rad deg2rad_ dist
-    fill_diagonal_ fliplr flipud moveaxis nanmean new_empty new_full new_ones new_tensor new_zeros rad2deg
-    rad2deg_ ravel swapaxes ]],
+    allclose aminmax argwhere atleast_1d atleast_2d bernoulli_ clamp_max clamp_max_ clamp_min clamp_min_
+    clip clip_ deg2rad deg2rad_ dist exponential_ fill_diagonal_ fliplr flipud isclose moveaxis nanmean
+    new_empty new_full new_ones new_tensor new_zeros normal_ rad2deg rad2deg_ random_ ravel std_mean
+    swapaxes uniform_ var_mean ]],
   },
   distance = {
     "cdist channel_shuffle diff pairwise_distance tril_indices triu_indices",
@@ -72,6 +76,7 @@ return {
     cholesky cholesky_inverse cholesky_solve cross det inverse logdet lu_unpack matrix_power pca_lowrank
     pinverse qr slogdet svd svd_lowrank ]],
   },
+  print = { "set_printoptions", "brief tostring" },
   manager = {
     "GradManager",
     "",

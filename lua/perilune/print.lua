@@ -116,7 +116,7 @@ return function(T, core)
     local fmt, width = formatter(shown(x, 1, abridged, {}), x:is_floating_point())
     return body(x, 0, abridged, fmt, width) .. "  " .. summary(x)
   end
-  core.metatable().__tostring = text
+  core.text = text
   core.metatable().methods.tostring = text
 
   local function short(v)

@@ -262,5 +262,5 @@ end
 --- Standard normal draws.
 function M.normal(like, shape) return T.randn(shape, { dtype = like:dtype(), device = like:device() }) end
 
-require("perilune.surface").class(Distribution, "d")
+require("perilune.classes").class(Distribution, "d")
 return M

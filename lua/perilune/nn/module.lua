@@ -6,10 +6,10 @@ local T = require "perilune"
 local options = require "perilune.options"
 local rerun = require "perilune.rerun"
 
-local surface = require "perilune.surface"
+local classes = require "perilune.classes"
 
-local fail, forward, init = options.fail, surface.forward, surface.init
-local class_name = surface.class_name
+local fail, forward, init = options.fail, classes.forward, classes.init
+local class_name = require("perilune.surface").class_name
 local rawget, rawset, type, getmetatable, setmetatable = rawget, rawset, type, getmetatable, setmetatable
 
 -- Tensors made by nn.Parameter. Weak: a parameter lives as long as something uses it.
@@ -409,6 +409,6 @@ local base = { next_hook = next_hook, Module = Module, Parameter = Parameter, cl
 require "perilune.nn.state"(base)
 require "perilune.nn.text"(base)
 require "perilune.nn.module_more"(base)
-surface.class(Module, "net")
+classes.class(Module, "net")
 
 return base

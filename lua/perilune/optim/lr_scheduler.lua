@@ -303,5 +303,5 @@ for _, C in pairs(sched) do
     end
   end
 end
-for _, C in pairs(sched) do require("perilune.surface").class(C, "schedule", "lr_at") end
+for _, C in pairs(sched) do require("perilune.classes").class(C, "schedule", "lr_at") end
 return sched

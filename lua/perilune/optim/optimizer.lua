@@ -371,7 +371,7 @@ function Optimizer:__tostring()
   return table.concat(lines, "\n") .. "\n)"
 end
 
-require("perilune.surface").class(Optimizer, "opt")
+require("perilune.classes").class(Optimizer, "opt")
 
 -- Checks of settings: true, or what would have been right.
 local check = {}

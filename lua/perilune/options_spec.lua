@@ -1,0 +1,261 @@
+-- SPDX-License-Identifier: MIT
+--- The part of perilune.options that `require "perilune"` does not need: unknown names with the nearest known one, and
+-- arguments that are described by a list of names and kinds. It defines fields of perilune.options, which loads it.
+-- @module perilune.options_spec
+local options = require "perilune.options"
+local core = require "perilune.core"
+
+local fail, describe, integer, stray = options.fail, options.describe, options.integer, options.stray
+
+-- Edits (insert, delete, replace, swap neighbours) between two short words (Damerau 1964).
+local function distance(a, b)
+  local d = { [0] = {} }
+  for j = 0, #b do d[0][j] = j end
+  for i = 1, #a do
+    d[i] = { [0] = i }
+    for j = 1, #b do
+      local cost = a:byte(i) == b:byte(j) and 0 or 1
+      local best = math.min(d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + cost)
+      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
+        best = math.min(best, d[i - 2][j - 2] + 1)
+      end
+      d[i][j] = best
+    end
+  end
+  return d[#a][#b]
+end
+
+-- What options are called elsewhere.
+local elsewhere = { learning_rate = "lr", n_epochs = "epochs", num_epochs = "epochs", validation = "valid",
+  val = "valid", axis = "dim", keepdims = "keepdim", batchsize = "batch_size", bs = "batch_size" }
+
+--- The entry of `names` nearest to `word`, or nil when none is near.
+function options.nearest(word, names)
+  local best, least, inside
+  word = word:sub(1, 40):lower()
+  for _, name in ipairs(names) do
+    local known = name:lower()
+    if elsewhere[word] == name then return name end
+    local d = distance(word, known)
+    if d <= math.max(1, #name // 3) and (not least or d < least) then best, least = name, d end
+    -- num_workers for workers
+    if #known > 3 and word:find(known, 1, true) and #known > #(inside or "") then inside = name end
+  end
+  return best or inside
+end
+
+--- Text for an unknown name: "unknown <what> 'x' (allowed: a, b); did you mean 'a'?"
+function options.unknown(what, word, names)
+  local near = type(word) == "string" and options.nearest(word, names)
+  return ("unknown %s '%s' (allowed: %s)%s"):format(what, tostring(word), table.concat(names, ", "),
+    near and ("; did you mean '%s'?"):format(near) or "")
+end
+
+local kinds = {}
+
+function kinds.any(v) return v end
+function kinds.int(v) return integer(v), "an integer" end
+function kinds.size(v)
+  local n = integer(v)
+  return n and n >= 0 and n or nil, "a non-negative integer"
+end
+function kinds.count(v)
+  local n = integer(v)
+  return n and n >= 1 and n or nil, "a positive integer"
+end
+function kinds.number(v) return type(v) == "number" and v or nil, "a number" end
+function kinds.probability(v)
+  return type(v) == "number" and v >= 0 and v <= 1 and v or nil, "a number from 0 to 1"
+end
+function kinds.nonnegative(v)
+  return type(v) == "number" and v >= 0 and v < math.huge and v or nil, "a finite number >= 0"
+end
+function kinds.positive(v)
+  return type(v) == "number" and v > 0 and v < math.huge and v or nil, "a finite number > 0"
+end
+function kinds.nonnegative_or_inf(v) return type(v) == "number" and v >= 0 and v or nil, "a number >= 0" end
+function kinds.bool(v)
+  if type(v) == "boolean" then return v end
+  return nil, "true or false"
+end
+function kinds.string(v) return type(v) == "string" and v or nil, "a string" end
+function kinds.func(v) return type(v) == "function" and v or nil, "a function" end
+function kinds.callable(v)
+  local meta = getmetatable(v)
+  local can = type(v) == "function" or type(meta) == "table" and meta.__call ~= nil
+  return can and v or nil, "a function, or something that is called like one"
+end
+function kinds.tensor(v)
+  if not core.is_tensor(v) then return nil, "a tensor" end
+  return pcall(v.dim, v) and v or nil, "a tensor that was not freed"
+end
+-- A tensor, or a number that stands for one.
+function kinds.operand(v)
+  if type(v) == "number" then return v end
+  return kinds.tensor(v), "a tensor or a number"
+end
+-- A list of at least one tensor.
+function kinds.tensors(v)
+  local wanted = "a list of tensors"
+  if type(v) ~= "table" or #v == 0 or stray(v) ~= nil then return nil, wanted end
+  for _, x in ipairs(v) do
+    if not kinds.tensor(x) then return nil, wanted end
+  end
+  return v, wanted
+end
+-- An integer or a list of integers.
+function kinds.ints(v)
+  if type(v) ~= "table" then return integer(v), "an integer or a list of integers" end
+  if stray(v) ~= nil then return nil, "an integer or a list of integers" end
+  local out = {}
+  for i, x in ipairs(v) do
+    out[i] = integer(x)
+    if not out[i] then return nil, "an integer or a list of integers" end
+  end
+  return out
+end
+
+-- Sizes of windows and the like, which have no empty list.
+function kinds.window(v)
+  local out = kinds.ints(v)
+  if type(out) == "table" and #out == 0 then out = nil end
+  return out, "an integer or a list of integers"
+end
+-- A number or a list of numbers.
+function kinds.numbers(v)
+  local wanted = "a number or a list of numbers"
+  if type(v) ~= "table" then return type(v) == "number" and v or nil, wanted end
+  if #v == 0 or stray(v) ~= nil then return nil, wanted end
+  for _, n in ipairs(v) do if type(n) ~= "number" then return nil, wanted end end
+  return v
+end
+-- Lengths of sequences.
+function kinds.lengths(v)
+  if core.is_tensor(v) then return kinds.tensor(v), "integers" end
+  return kinds.ints(v), "an integer, a list of integers or a tensor of them"
+end
+-- What recurrent layers read: a tensor, or a packed sequence.
+function kinds.sequence(v)
+  if type(v) == "table" and getmetatable(v) ~= nil then return v end
+  return kinds.tensor(v), "a tensor or a packed sequence"
+end
+-- {h, c} of an LSTM.
+function kinds.state(v)
+  local wanted = "{h, c}, a list of two tensors"
+  if type(v) ~= "table" or #v > 2 or stray(v) ~= nil then return nil, wanted end
+  for _, t in ipairs(v) do if not kinds.tensor(t) then return nil, wanted end end
+  return v
+end
+
+-- Sizes, or the words of convolutions.
+function kinds.padding(v)
+  if v == "same" or v == "valid" then return v end
+  local got = kinds.ints(v)
+  return got, "an integer, a list of integers, 'same' or 'valid'"
+end
+
+local function convert(spec, arg, v)
+  local name, kind = arg[1], arg[2]
+  if type(kind) == "table" then -- a list of allowed words
+    for _, word in ipairs(kind) do if v == word then return v end end
+    fail("%s: %s", spec.who, options.unknown(name, v, kind))
+  end
+  local got, wanted = kinds[kind](v)
+  if got == nil then fail("%s: %s must be %s, got %s", spec.who, name, wanted, describe(v)) end
+  return got
+end
+
+--- Raises unless v, argument `name` of `who`, is of a kind that options.spec knows; → v as that.
+function options.kind(who, name, kind, v)
+  local got, wanted = kinds[kind](v)
+  if got == nil then fail("%s: %s must be %s, got %s", who, name, wanted, describe(v)) end
+  return got
+end
+
+--- Describes the arguments of `who`: a list of {name, kind[, default]}, in positional order. A missing
+-- argument without default is an error, unless `optional` is set in its entry.
+function options.spec(who, args, settings)
+  local spec = { who = who, key = who, args = args, names = {}, by_name = {}, list_first = settings and
+    settings.list_first }
+  for i, arg in ipairs(args) do
+    spec.names[i] = arg[1]
+    spec.by_name[arg[1]] = arg
+  end
+  options.specs[who] = spec
+  return spec
+end
+
+local function is_plain(v) return type(v) == "table" and getmetatable(v) == nil end
+
+local function has_names(t)
+  for key in pairs(t) do if type(key) == "string" then return true end end
+  return false
+end
+
+-- Positional values and the table of named ones, from what the user passed.
+local function split(spec, n, ...)
+  local values = { ... }
+  if n == 1 and is_plain(values[1]) then
+    local mixed = values[1]
+    if spec.list_first and type(mixed[1]) ~= "table" and mixed[1] ~= nil then
+      local list, named = {}, {}
+      for key, v in pairs(mixed) do
+        if type(key) == "string" then named[key] = v else list[key] = v end
+      end
+      return { list }, 1, named
+    end
+    local named, top = {}, 0
+    values = {}
+    for key, v in pairs(mixed) do
+      local i = integer(key)
+      if i then
+        values[i], top = v, math.max(top, i)
+      else
+        named[key] = v
+      end
+    end
+    return values, top, named
+  end
+  if n > 0 and is_plain(values[n]) and (has_names(values[n]) or (next(values[n]) == nil and n > 1)) then
+    return values, n - 1, values[n]
+  end
+  return values, n, {}
+end
+
+--- Values by name as a list in the order of `names`.
+function options.values(by_name, names)
+  local out = {}
+  for i, name in ipairs(names) do out[i] = by_name[name] end
+  return out
+end
+
+--- Reads arguments by a spec and returns a table of checked values by name.
+function options.read(spec, ...)
+  local values, n, named = split(spec, select("#", ...), ...)
+  if n > #spec.args then
+    fail("%s: at most %d positional arguments (%s), got %d", spec.who, #spec.args,
+      table.concat(spec.names, ", "), n)
+  end
+  local out = {}
+  for key, v in pairs(named) do
+    local arg = spec.by_name[key]
+    if not arg then fail("%s: %s", spec.who, options.unknown("option", key, spec.names)) end
+    out[key] = convert(spec, arg, v)
+  end
+  for i = 1, n do
+    local arg, v = spec.args[i], values[i]
+    if v ~= nil then
+      if out[arg[1]] ~= nil then fail("%s: %s is given twice", spec.who, arg[1]) end
+      out[arg[1]] = convert(spec, arg, v)
+    end
+  end
+  for _, arg in ipairs(spec.args) do
+    if out[arg[1]] == nil then
+      if arg[3] == nil and not arg.optional then fail("%s: %s is missing", spec.who, arg[1]) end
+      out[arg[1]] = arg[3]
+    end
+  end
+  return out
+end
+
+return options
