@@ -8,7 +8,7 @@
 # Slices: pack  probe  specs[:PART]  moved[:PART]  sanitizer  bench:MODE (eager tf32 graph compile compile+graph)  peers:MODE
 #         both:MODE  report[:DIR,...]  all  first  second  third. PART: K/N, or a word that names of specs contain.
 # A machine that is lent for three commands of ten minutes, bare, with a copy of this repository and of build/gpu-pack:
-#   bench/gpu.sh pack                                    # here, after ./setup build: everything that may lack there
+#   bench/gpu.sh pack                                    # here, after ./setup build --cuda: everything that may lack there
 #   bench/gpu.sh --archive $OUT/first.tar.gz first       # there; then second, then third
 #   bench/gpu.sh --out report report:first,second,third  # here, with the archives unpacked
 # Dry runs: --device cpu --tiny all; --device emulated --tiny all (the plug-in on the CPU; minutes to hours without --jobs).
@@ -95,7 +95,7 @@ kind=$device # what runs; `device`: what Lua calls it
 if [ "$device" = emulated ]; then
   device=cuda
   export PERILUNE_CUDA_PLUGIN=$build/spec/cuda_emulated.so PERILUNE_CUDA_QUIET=1 PERILUNE_EMULATE=${PERILUNE_EMULATE-open}
-  [ -f "$PERILUNE_CUDA_PLUGIN" ] || { echo "gpu.sh: no $PERILUNE_CUDA_PLUGIN; build first" >&2; exit 2; }
+  [ -f "$PERILUNE_CUDA_PLUGIN" ] || { echo "gpu.sh: no $PERILUNE_CUDA_PLUGIN; cmake --build $build --target tests makes it" >&2; exit 2; }
 elif [ "$device" = cuda ]; then
   unset PERILUNE_CUDA_PLUGIN
   cuda_libs
@@ -117,7 +117,7 @@ note() { # check, result, seconds
   printf '{"check": "%s", "result": "%s", "seconds": %s}\n' "$1" "$2" "$3" >>"$out/checks.jsonl"
   echo "$1: $2 ($3 s)"
 }
-plain() { tr -d '"\\' | tr -cd '[:print:]'; }
+plain() { tr -d '\042\134' | tr -cd '[:print:]'; }
 check() { # name, log, command…: runs it within the budget and notes how it went
   local name=$1 log=$out/logs/$2 begin code took said
   shift 2
@@ -138,7 +138,7 @@ check() { # name, log, command…: runs it within the budget and notes how it we
 
 pack() { # what a bare machine may lack, in one archive: the build, its libraries but for the C runtime, busted, PyTorch's side
   local dir=$root/build/gpu-pack/tree lib name
-  [ ! -f "$build/build.ninja" ] || cmake --build "$build" >"$out/logs/build.log" 2>&1 || { tail -5 "$out/logs/build.log"; exit 2; }
+  [ ! -f "$build/build.ninja" ] || cmake --build "$build" --target all tests >"$out/logs/build.log" 2>&1 || { tail -5 "$out/logs/build.log"; exit 2; }
   rm -rf "$root/build/gpu-pack"
   mkdir -p "$dir/bin" "$dir/lib/others" "$dir/lib/lua/5.4" "$dir/share/lua/5.4" "$dir/spec" "$dir/bench" || exit 2
   cp "$perilune" "$dir/bin/"
@@ -148,7 +148,7 @@ pack() { # what a bare machine may lack, in one archive: the build, its librarie
   strip --strip-debug "$dir"/spec/* "$dir"/lib/perilune/*.so 2>/dev/null
   # also what engine.so opens by name: BLAS and oneDNN
   { ldd "$perilune" "$build"/lib/perilune/*.so
-    for lib in $(grep -aohE 'lib(openblas|dnnl)\.so\.[0-9]+' "$build/lib/perilune/engine.so" | sort -u); do
+    grep -aohE 'lib(openblas|dnnl)\.so\.[0-9]+' "$build/lib/perilune/engine.so" | sort -u | while read -r lib; do
       name=$(readelf -d "$build/lib/perilune/engine.so" | sed -n 's/.*runpath: \[\([^]:]*\).*/\1/p')/$lib
       [ -e "$name" ] || name=$(ldconfig -p | sed -n "s|.*$lib .*=> ||p" | head -1)
       echo "$lib => $name"
@@ -167,7 +167,7 @@ pack() { # what a bare machine may lack, in one archive: the build, its librarie
   [ -z "$peers" ] || cp "$peers" "$(dirname "$peers")/peer_torch.py" "$dir/bench/"
   tar czf "$root/build/gpu-pack/perilune.tar.gz" -C "$dir" . && rm -rf "$dir"
   ls -l "$root/build/gpu-pack"
-  [ -f "$build/lib/perilune/perilune_cuda.so" ] || { echo "gpu.sh: this build has no CUDA plug-in" >&2; bad=1; }
+  [ -f "$build/lib/perilune/perilune_cuda.so" ] || { echo "gpu.sh: this build has no CUDA plug-in (./setup build --cuda)" >&2; bad=1; }
 }
 
 probe() {
@@ -246,7 +246,7 @@ specs() { # how, part
   for spec in spec/cuda/*_spec.lua spec/ops/*_spec.lua spec/{autograd,nn,jit,optim,functional}*_spec.lua spec/*_spec.lua spec/*/*_spec.lua; do
     case " ${list[*]-} " in *" $spec "*) continue ;; esac
     [ -f "$spec" ] || continue
-    case $spec in spec/cuda/*) [ "$how" = specs ] && [ "$device" = cuda ] || continue ;; esac
+    case $spec in spec/cuda/*) if [ "$how $device" != "specs cuda" ]; then continue; fi ;; esac
     case $part in
       [0-9]*/[0-9]*) k=$((k + 1)); [ $((k % ${part#*/} + 1)) -eq "${part%/*}" ] || continue ;;
       *) case $spec in *"$part"*) ;; *) continue ;; esac ;;

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 # The CUDA plug-in build/lib/perilune/perilune_cuda.so, a module of its own that the engine opens at run time; nothing
-# else here knows CUDA. PERILUNE_CUDA=AUTO builds it where nvcc and cuDNN's header are found, ON insists, OFF does not.
+# else here knows CUDA. PERILUNE_CUDA=AUTO builds it where nvcc, cuDNN's header and a GPU are found, ON insists, OFF does not.
+# Where only the GPU lacks, AUTO leaves it to the target `tests`, in build/spec/: does it compile?
 # And, for tests, the same sources compiled for the CPU: build/spec/cuda_emulated.so, which needs only a C++ compiler.
-set(PERILUNE_CUDA AUTO CACHE STRING "The CUDA plug-in: AUTO (where nvcc and cuDNN are found), ON or OFF")
+set(PERILUNE_CUDA AUTO CACHE STRING "The CUDA plug-in: AUTO (where nvcc, cuDNN and a GPU are found), ON or OFF")
 set(PL_CUDA_ARCHS "auto" CACHE STRING
     "CUDA architectures: a list (80-real;90-real), release, or auto (this machine's GPUs, else 90-real with tests, else release)")
 set(PL_CUDNN_ROOT "" CACHE PATH "Folder of cuDNN (include/, lib/), also that of a Python wheel (nvidia/cudnn)")
@@ -46,22 +47,42 @@ if(cuda_why AND PERILUNE_CUDA STREQUAL "ON")
   message(FATAL_ERROR "PERILUNE_CUDA=ON: ${cuda_why}")
 endif()
 
+# Is it part of the build (build/lib/perilune/), or of tests alone (build/spec/)? And this machine's architectures, where
+# they are known.
+set(cuda_wanted OFF)
+set(gpu_archs "")
+set(gpu_unknown OFF) # a GPU, but nobody who says which
+if(NOT cuda_why)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE caps ERROR_QUIET)
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]+" caps "${caps}")
+  if(NOT caps AND EXISTS /dev/nvidia0)
+    set(gpu_unknown ON)
+  endif()
+  list(TRANSFORM caps REPLACE "\\." "")
+  list(FILTER caps EXCLUDE REGEX "^[1-7].$") # not for the plug-in
+  list(TRANSFORM caps APPEND "-real")
+  list(REMOVE_DUPLICATES caps)
+  set(gpu_archs "${caps}")
+  if(PERILUNE_CUDA STREQUAL "ON" OR gpu_archs OR gpu_unknown)
+    set(cuda_wanted ON)
+  endif()
+endif()
+if(NOT cuda_wanted) # one of an earlier configuration would never be built again, and the engine would open it
+  file(REMOVE "${out}/lib/perilune/perilune_cuda.so")
+endif()
+
 # ---- the plug-in --------------------------------------------------------------------------------------------------
 if(cuda_why)
   pl_off("CUDA plug-in" "${cuda_why}")
+elseif(NOT cuda_wanted AND NOT PL_TESTS)
+  pl_off("CUDA plug-in" "no GPU here; -DPERILUNE_CUDA=ON builds it")
 else()
   set(cuda_archs "${PL_CUDA_ARCHS}")
   if(cuda_archs STREQUAL "auto")
-    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE caps ERROR_QUIET)
-    string(REGEX MATCHALL "[0-9]+\\.[0-9]+" caps "${caps}")
-    list(TRANSFORM caps REPLACE "\\." "")
-    list(FILTER caps EXCLUDE REGEX "^[1-7].$") # not for the plug-in
-    list(TRANSFORM caps APPEND "-real")
-    list(REMOVE_DUPLICATES caps)
-    set(cuda_archs "${caps}")
+    set(cuda_archs "${gpu_archs}")
     if(NOT cuda_archs)
       set(cuda_archs release)
-      if(PL_TESTS)
+      if(PL_TESTS AND NOT gpu_unknown)
         set(cuda_archs 90-real)
       endif()
     endif()
@@ -117,11 +138,16 @@ else()
   endforeach()
   list(REMOVE_DUPLICATES cuda_rpath)
   target_link_options(perilune_cuda PRIVATE "LINKER:--enable-new-dtags") # RUNPATH: LD_LIBRARY_PATH goes before it
-  set_target_properties(perilune_cuda PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY "${out}/lib/perilune"
-                        BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "${cuda_rpath}")
-  install(TARGETS perilune_cuda LIBRARY DESTINATION "${PL_CLIBDIR}/perilune")
-  list(LENGTH cuda_cu count)
-  pl_found("CUDA plug-in" "${nvcc_release}" "sm ${cuda_archs}, ${count} kernel files, ${PL_NVCC}")
+  set_target_properties(perilune_cuda PROPERTIES PREFIX "" BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "${cuda_rpath}")
+  if(cuda_wanted)
+    set_target_properties(perilune_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${out}/lib/perilune")
+    install(TARGETS perilune_cuda LIBRARY DESTINATION "${PL_CLIBDIR}/perilune")
+    list(LENGTH cuda_cu count)
+    pl_found("CUDA plug-in" "${nvcc_release}" "sm ${cuda_archs}, ${count} kernel files, ${PL_NVCC}")
+  else()
+    set_target_properties(perilune_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${out}/spec" EXCLUDE_FROM_ALL ON)
+    pl_off("CUDA plug-in" "no GPU here, compiled for tests alone; ./setup build --cuda or -DPERILUNE_CUDA=ON builds it")
+  endif()
 endif()
 
 # ---- its emulation, for tests ------------------------------------------------------------------------------------------
@@ -159,7 +185,7 @@ if(PL_TESTS)
     endforeach()
     set(emulated_libs capture.c ctc.c cudnn_api.c cudnn_handle.c fused_args.c fused_rows.c fused_source.c nccl.c recurrent.c recurrent_net.c)
     list(TRANSFORM emulated_libs PREPEND "${PROJECT_SOURCE_DIR}/kernels/cuda/libs/")
-    add_library(perilune_cuda_emulated MODULE ${cuda_c} ${emulated_libs} ${emulated_objects})
+    add_library(perilune_cuda_emulated MODULE EXCLUDE_FROM_ALL ${cuda_c} ${emulated_libs} ${emulated_objects})
     target_include_directories(perilune_cuda_emulated SYSTEM PRIVATE "${emulate}")
     target_link_libraries(perilune_cuda_emulated PRIVATE pl_flags Threads::Threads ${CMAKE_DL_LIBS} m)
     # guard.cpp stands before the allocator

@@ -24,38 +24,66 @@ function(pl_test name label timeout)
                        TIMEOUT ${timeout} SKIP_RETURN_CODE 77)
 endfunction()
 
+# What only tests need is no part of `all`: the target `tests` builds it, and everything else with it.
+add_custom_target(tests)
+foreach(target perilune_core_module perilune_terminal_module perilune_mpi perilune perilune_cuda perilune_cuda_emulated)
+  if(TARGET ${target})
+    add_dependencies(tests ${target})
+  endif()
+endforeach()
+# The test does not run before these targets are built: no test passes with a program of yesterday, or is skipped for want of one.
+function(pl_needs test)
+  foreach(target IN LISTS ARGN)
+    if(NOT TEST "build/${target}")
+      add_test(NAME "build/${target}" COMMAND "${CMAKE_COMMAND}" --build "${out}" --target ${target} --config $<CONFIG>)
+      # one build at a time in one folder
+      set_tests_properties("build/${target}" PROPERTIES FIXTURES_SETUP "built/${target}" RESOURCE_LOCK build TIMEOUT 3600)
+      add_dependencies(tests ${target})
+    endif()
+    set_property(TEST ${test} APPEND PROPERTY FIXTURES_REQUIRED "built/${target}")
+  endforeach()
+endfunction()
+function(pl_emulated test) # the device is the emulated one
+  set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "PERILUNE_CUDA_PLUGIN=${PL_CUDA_EMULATED}" "PERILUNE_CUDA_QUIET=1" ${ARGN})
+  set_property(TEST ${test} APPEND PROPERTY LABELS cuda)
+  pl_needs(${test} perilune_cuda_emulated)
+endfunction()
+
 # ---- link: C programs without Lua: one trains, one measures the vector functions ---------------------
 file(GLOB link_src CONFIGURE_DEPENDS "${src}/spec/link/*.c")
 foreach(file ${link_src})
   get_filename_component(name "${file}" NAME_WE)
-  add_executable(link_${name} ${file})
+  add_executable(link_${name} EXCLUDE_FROM_ALL ${file})
   target_link_libraries(link_${name} PRIVATE perilune_engine pl_flags Threads::Threads)
   set_target_properties(link_${name} PROPERTIES BUILD_RPATH "${PL_RPATH}"
                         RUNTIME_OUTPUT_DIRECTORY "${out}/spec")
   pl_test(link_${name} unit 120 "$<TARGET_FILE:link_${name}>")
+  pl_needs(link_${name} link_${name})
 endforeach()
 
 # ---- CUDA: what its libraries say without a GPU; counted as skipped where they are not there ---------------
 if(TARGET perilune_cuda)
   set(dnn "${src}/kernels/cuda/libs")
-  add_executable(cuda_cudnn "${src}/spec/cuda/cudnn.c" "${src}/kernels/base.c" "${dnn}/library.c" "${dnn}/cudnn_api.c"
+  add_executable(cuda_cudnn EXCLUDE_FROM_ALL "${src}/spec/cuda/cudnn.c" "${src}/kernels/base.c" "${dnn}/library.c" "${dnn}/cudnn_api.c"
                  "${dnn}/cudnn_graph.c" "${dnn}/cudnn_plan.c" "${dnn}/cudnn_conv.c" "${dnn}/cudnn_attention.c"
                  "${dnn}/recurrent_net.c")
   target_include_directories(cuda_cudnn SYSTEM PRIVATE "${PL_CUDA_INCLUDE}" "${PL_CUDNN_INCLUDE}")
   target_link_libraries(cuda_cudnn PRIVATE pl_flags Threads::Threads ${CMAKE_DL_LIBS})
   set_target_properties(cuda_cudnn PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${out}/spec")
-  add_library(cuda_driver SHARED "${src}/spec/cuda/driver.c")
+  add_library(cuda_driver SHARED EXCLUDE_FROM_ALL "${src}/spec/cuda/driver.c")
   add_dependencies(cuda_cudnn cuda_driver)
   set_target_properties(cuda_driver PROPERTIES OUTPUT_NAME cuda SOVERSION 1 LIBRARY_OUTPUT_DIRECTORY "${out}/spec/driver")
   pl_test(cuda_cudnn unit 600 "$<TARGET_FILE:cuda_cudnn>")
+  pl_needs(cuda_cudnn cuda_cudnn)
   set_property(TEST cuda_cudnn APPEND PROPERTY ENVIRONMENT
     "LD_LIBRARY_PATH=${out}/spec/driver:${PL_CUDNN_INCLUDE}/../lib:${PL_CUDA_ROOT}/lib64:$ENV{LD_LIBRARY_PATH}")
-  add_executable(cuda_fused "${src}/spec/cuda/fused.c" "${src}/kernels/base.c" "${dnn}/library.c" "${dnn}/nvrtc.c"
+  add_executable(cuda_fused EXCLUDE_FROM_ALL "${src}/spec/cuda/fused.c" "${src}/kernels/base.c" "${dnn}/library.c" "${dnn}/nvrtc.c"
                  "${dnn}/fused_source.c" "${dnn}/fused_rows.c" "${out}/cuda/headers.c")
   target_include_directories(cuda_fused SYSTEM PRIVATE "${PL_CUDA_INCLUDE}")
   target_link_libraries(cuda_fused PRIVATE pl_flags Threads::Threads ${CMAKE_DL_LIBS})
   set_target_properties(cuda_fused PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${out}/spec")
   pl_test(cuda_fused unit 300 "$<TARGET_FILE:cuda_fused>")
+  pl_needs(cuda_fused cuda_fused)
   set_property(TEST cuda_fused APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=${PL_CUDA_ROOT}/lib64:$ENV{LD_LIBRARY_PATH}")
 else()
   pl_test(cuda_fused unit 60 sh -c "echo 'skipped: the CUDA plug-in is not built'; exit 77")
@@ -63,7 +91,7 @@ else()
 endif()
 
 # ---- pty: plays keys to a program on a terminal of its own, for spec/repl_spec.lua -------------------
-add_executable(pty "${src}/spec/support/pty.c")
+add_executable(pty EXCLUDE_FROM_ALL "${src}/spec/support/pty.c")
 target_link_libraries(pty PRIVATE pl_flags util)
 set_target_properties(pty PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${out}/spec")
 
@@ -84,9 +112,21 @@ if(PL_BUSTED AND runner)
     else()
       pl_test("spec/${name}" unit 600 ${runner} "spec/${spec}")
       if(name MATCHES "^cuda/" AND PL_CUDA_EMULATED)
-        set_property(TEST "spec/${name}" APPEND PROPERTY ENVIRONMENT "PERILUNE_CUDA_PLUGIN=${PL_CUDA_EMULATED}"
-                     "PERILUNE_CUDA_QUIET=1")
-        set_property(TEST "spec/${name}" APPEND PROPERTY LABELS cuda)
+        pl_emulated("spec/${name}")
+      endif()
+      if(name STREQUAL "cuda/failures" AND TARGET perilune_cuda)
+        pl_needs("spec/${name}" perilune_cuda)
+      endif()
+      # the programs that its text names, pty through spec/support/terminal.lua
+      file(STRINGS "${src}/spec/${spec}" named REGEX "spec\\.support\\.terminal|spec/link_[a-z]+")
+      if(named MATCHES "spec/link_([a-z]+)")
+        pl_needs("spec/${name}" "link_${CMAKE_MATCH_1}")
+      endif()
+      if(named MATCHES "spec\\.support")
+        pl_needs("spec/${name}" pty)
+      endif()
+      if(name STREQUAL "install")
+        set_property(TEST "spec/${name}" APPEND PROPERTY RESOURCE_LOCK build) # it runs targets
       endif()
       if(name MATCHES "^(threads|random|data.*|reliability|vmap|nn_more|optim_more|ops/values)$")
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS tsan) # where threads meet; see ./setup tsan
@@ -130,18 +170,14 @@ if(PL_BUSTED AND runner)
     if(PL_CUDA_EMULATED)
       set(test "device/${mode}/${name}")
       pl_test(${test} unit 600 ${runner} "spec/${name}_spec.lua")
-      set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "PERILUNE_CUDA_PLUGIN=${PL_CUDA_EMULATED}"
-                   "PERILUNE_CUDA_QUIET=1" "PERILUNE_TEST_DEVICE=${mode}")
-      set_property(TEST ${test} APPEND PROPERTY LABELS cuda)
+      pl_emulated(${test} "PERILUNE_TEST_DEVICE=${mode}")
     endif()
   endforeach()
   # Kernels with every block of memory between forbidden pages, each launch in two orders of threads.
   if(PL_CUDA_EMULATED)
     foreach(name cuda/ops cuda/shapes)
       pl_test("device/twice/${name}" unit 600 ${runner} "spec/${name}_spec.lua")
-      set_property(TEST "device/twice/${name}" APPEND PROPERTY ENVIRONMENT "PERILUNE_CUDA_PLUGIN=${PL_CUDA_EMULATED}"
-                   "PERILUNE_CUDA_QUIET=1" "PERILUNE_EMULATE=twice")
-      set_property(TEST "device/twice/${name}" APPEND PROPERTY LABELS cuda)
+      pl_emulated("device/twice/${name}" "PERILUNE_EMULATE=twice")
     endforeach()
   endif()
   pl_found("specs" "busted" "${PL_BUSTED}")

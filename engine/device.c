@@ -34,7 +34,8 @@ static PlStatus load(const PlDeviceTable **out) {
   if (!lib) {
     const char *why = dlerror();
     if (!why || strstr(why, "perilune_cuda.so: cannot open shared object file: No such file"))
-      PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: this build has no CUDA plug-in (perilune_cuda.so); build with -DPERILUNE_CUDA=ON");
+      PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: this build has no CUDA plug-in (perilune_cuda.so); build with ./setup build --cuda or "
+                                  "-DPERILUNE_CUDA=ON");
     PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: the CUDA plug-in does not load: %s", why);
   }
   PlDeviceEntry entry = NULL;

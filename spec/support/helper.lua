@@ -9,6 +9,9 @@ if not ok then
   if not tostring(T):find("not found", 1, true) then error(T, 0) end
   return -- layering and style specs run before anything is built
 end
+-- A device that was named and is not there would leave every spec of devices pending.
+local plugin = os.getenv "PERILUNE_CUDA_PLUGIN"
+if plugin and plugin ~= "" then assert(io.open(plugin), "PERILUNE_CUDA_PLUGIN: no " .. plugin):close() end
 local live = require "spec.support.live"
 require "spec.support.device".install(busted, T)
 

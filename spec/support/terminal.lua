@@ -12,7 +12,7 @@ local function exists(path)
   if f then f:close() end
   return f ~= nil
 end
-function M.there() return exists(M.command) and exists(pty) end
+function M.there() return exists(M.command) end
 
 function M.quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
 
@@ -54,6 +54,7 @@ function M.escape(text) return (text:gsub("[\\\n\t\27]", ESCAPES)) end
 -- the command. cooked: it reads lines, so that no line editor is waited for.
 -- → {screen= what was printed, without colours, raw=, status=, times= of the expects in ms, missing= text or nil}
 function M.play(steps, env, command, cooked)
+  assert(exists(pty), pty .. " is missing: cmake --build with --target tests")
   local lines = {}
   for i, step in ipairs(steps) do
     -- keys that come between the prompt and the terminal's raw mode would be treated by the kernel
