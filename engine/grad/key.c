@@ -70,12 +70,22 @@ PlStatus pl_key_rename(PlKey *k, const char *name) {
 
 void pl_key_retain(PlKey *k) { k->refs++; }
 
-/* Nodes may outlive the key through tensors: they are emptied and forget it. */
+static void leave_list(const PlKey *k) {
+  for (PlKey **p = &pl_state.keys; *p; p = &(*p)->next)
+    if (*p == k) {
+      *p = k->next;
+      break;
+    }
+}
+
+/* Nodes may outlive the key through tensors: they are emptied and forget it. It will never record again, so that nobody has
+ * to look at it, however long the embedding program holds it. */
 void pl_key_close(PlKey *k) {
   if (k->active && k->mutes_ambient) pl_state.ambient_muted--;
   k->active = false;
   k->closed |= k->walking;
   if (k->walking) return;
+  leave_list(k);
   while (k->tape.next != &k->tape) {
     PlNode *n = k->tape.next;
     n->refs++;
@@ -92,11 +102,6 @@ void pl_key_close(PlKey *k) {
 void pl_key_release(PlKey *k) {
   if (!k || --k->refs) return;
   pl_key_close(k);
-  for (PlKey **p = &pl_state.keys; *p; p = &(*p)->next)
-    if (*p == k) {
-      *p = k->next;
-      break;
-    }
   free(k);
 }
 
