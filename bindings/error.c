@@ -69,6 +69,12 @@ int l_parameters(lua_State *L) {
   return 2;
 }
 
+/* core.is_one_object(...) → whether that is a single userdata: nearly every call of a module */
+int l_is_one_object(lua_State *L) {
+  lua_pushboolean(L, lua_gettop(L) == 1 && lua_type(L, 1) == LUA_TUSERDATA);
+  return 1;
+}
+
 /* The text on top in the name of the public function that the caller called, if it is one of Lua's. */
 static void speak(lua_State *L) {
   lua_Debug ar;

@@ -77,6 +77,7 @@ int l_box_metatable(lua_State *L);             /* pushes the metatable, made at 
 int l_fail(lua_State *L, PlStatus s);                      /* raises pl_message() at the caller's line */
 int l_error(lua_State *L, const char *fmt, ...) PL_PRINTF(2, 3); /* raises this text there */
 int l_parameters(lua_State *L);                            /* core.parameters, see error.c */
+int l_is_one_object(lua_State *L);                         /* core.is_one_object, see error.c */
 int l_speak(lua_State *L);                                 /* core.speak, see error.c */
 int l_where(lua_State *L);                                 /* pushes "file:line: " of the caller */
 /* Finds the first frame outside the files below `home`; pushes nothing. Fields S and l of ar are filled. */

@@ -8,6 +8,7 @@ local surface = require "perilune.surface"
 local classes = {}
 local fail, describe = options.fail, options.describe
 local select, type = select, type
+local is_one_object = require("perilune.core").is_one_object
 local too_many, class_name, sealed = surface.too_many, surface.class_name, surface.sealed
 
 --- The methods of a class, those of its functions whose first parameter is self: called without an object they say how
@@ -79,19 +80,15 @@ function classes.init(self, ...)
   return f(self, ...)
 end
 
---- self:forward(...), whose arguments are looked at where the method is perilune's own.
-function classes.forward(self, ...)
-  local f = self.forward
+--- Looks at the arguments of self:forward(...) where the method f is perilune's own.
+function classes.look(self, f, ...)
   local form = forms[f]
   if form == nil then
     form = type(f) == "function" and form_of(f)
     if type(f) == "function" then forms[f] = form end
   end
-  if form then
-    local n = select("#", ...)
-    if n ~= 1 or form.tensors[1] and type((...)) ~= "userdata" then check(self, form, n, ...) end
-  end
-  return f(self, ...)
+  if form and not (form.n > 0 and is_one_object(...)) then check(self, form, select("#", ...), ...) end
 end
+classes.forms = forms
 
 return classes

@@ -8,7 +8,8 @@ local rerun = require "perilune.rerun"
 
 local classes = require "perilune.classes"
 
-local fail, forward, init = options.fail, classes.forward, classes.init
+local fail, look, forms, init = options.fail, classes.look, classes.forms, classes.init
+local is_one_object = T.core.is_one_object
 local class_name = require("perilune.surface").class_name
 local rawget, rawset, type, getmetatable, setmetatable = rawget, rawset, type, getmetatable, setmetatable
 
@@ -80,13 +81,17 @@ local function call_hooked(self, ...)
     if type(out) == "table" and getmetatable(out) == nil then return table.unpack(out, 1, out.n or #out) end
     return out
   end
-  return after(forward(self, table.unpack(args, 1, args.n)))
+  look(self, self.forward, table.unpack(args, 1, args.n))
+  return after(self:forward(table.unpack(args, 1, args.n)))
 end
 
 function Module.__call(self, ...)
   if rerun.running then rerun.module(self) end
   if self._hooks then return call_hooked(self, ...) end
-  return forward(self, ...)
+  local f = self.forward
+  local form = forms[f] -- false: a script's
+  if form ~= false and not (form and form.n > 0 and is_one_object(...)) then look(self, f, ...) end
+  return f(self, ...)
 end
 
 function Module.__newindex(self, key, value)
