@@ -7,6 +7,7 @@
 
 #include "bindings/walk.h"
 #include "engine/batch/batch.h"
+#include "engine/graph/graph.h"
 #include "engine/state.h"
 
 _Thread_local lua_State *l_running;
@@ -228,9 +229,24 @@ static int m_detach(lua_State *L) {
   return 1;
 }
 
+/* Leaves its family, as what x:detach() returns: a later write to the base does not bring a history back. In a trace and
+ * inside vmap histories lie elsewhere, in the graph and in the tensor that stands behind; there the object goes on with the
+ * detached handle. */
 static int m_detach_(lua_State *L) {
-  pl_entries_drop(l_self(L, "detach_"));
-  lua_settop(L, 1);
+  l_check_count(L, "detach_", 1, "x");
+  PlTensor *t = l_self(L, "detach_");
+  if (PL_UNLIKELY(t->a.symbolic || pl_is_batched(t))) {
+    PlTensor *d;
+    if (t->a.symbolic && pl_sym_flow(t)->vals[pl_sym_value(t)].kind == PL_FV_INPUT)
+      return l_error(L, "detach_: %s is an argument of the traced function, whose own history would stay; detach it before "
+                        "the call, or use x = x:detach()", pl_desc_text(&t->a));
+    CALL(L, pl_tensor_detach(&d, t));
+    l_empty_box(L);
+    l_box(L, 1)->t = d;
+    return 1;
+  }
+  pl_entries_drop(t);
+  pl_tensor_leave(t);
   return 1;
 }
 

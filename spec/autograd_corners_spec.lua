@@ -385,3 +385,65 @@ describe("messages", function()
     fails("2 flags where there are 1", graph, "add", two, { true, true }, { has_grad = { true, true } })
   end)
 end)
+
+describe("x:detach_()", function()
+  -- The gradient of a through f is always that of the factor beside the detached one.
+  local function through(f, run)
+    local x = leaf(1, 2)
+    run(f)(x):sum():backward()
+    return x.grad
+  end
+  local function plain(f) return f end
+  local function twice(a)
+    local b = a * 2
+    assert(b:detach_() == b and not b.requires_grad)
+    return b * a
+  end
+  local function window(a)
+    local b = a * 2
+    local v = b:view(2, 1)
+    v:detach_()
+    return v * a:view(2, 1)
+  end
+  local function rewritten(a)
+    local b = a * 2
+    b:detach_()
+    b:mul_(3)
+    return b * a
+  end
+
+  it("is heard of by traced functions and by vmap", function()
+    for f, want in pairs { [twice] = { 2, 4 }, [window] = { 2, 4 }, [rewritten] = { 6, 12 } } do
+      eq(through(f, plain), want)
+      local traced = T.jit(f)
+      for _ = 1, 2 do eq(through(traced, plain), want) end
+    end
+    local rows = T.tensor({ { 1, 2 }, { 3, 4 } }, f64):requires_grad_()
+    T.vmap(twice)(rows):sum():backward()
+    eq(rows.grad, { { 2, 4 }, { 6, 8 } })
+    eq(T.vmap(T.grad(function(a) return twice(a):sum() end))(rows:detach()), { { 2, 4 }, { 6, 8 } })
+  end)
+
+  it("refuses an argument of a traced function, whose own history it would leave", function()
+    fails("argument of the traced function", T.jit(function(a)
+      a:detach_()
+      return a * 2
+    end), leaf(1, 2))
+  end)
+
+  it("takes a view out of its family: no write to the base brings a history back", function()
+    local x, w = leaf(1, 2), leaf(5, 6)
+    local h = x * 1
+    local v = h:view(1, 2)
+    v:detach_()
+    h:mul_(2)
+    assert.is_false(v.requires_grad)
+    eq(v, { { 2, 4 } })
+    local u = h:view(1, 2):detach_()
+    u:mul_(w)
+    assert.is_true(u.requires_grad)
+    h:sum():backward()
+    eq(x.grad, { 2, 2 })
+    assert.is_nil(w.grad)
+  end)
+end)

@@ -156,6 +156,22 @@ describe("a gradient that is handed out", function()
     close(y.grad, T.ones(2))
     close(x.grad, T.full({ 2 }, 7.0))
   end)
+
+  it("can be written, also where it is one number for all elements", function()
+    local x = leaf(1, 2)
+    close(T.grad_of(x:sum(), x):mul_(2), T.full({ 2 }, 2.0))
+    local h = x * 1
+    h:register_hook(function(g) g:mul_(3) end)
+    x:register_hook(function(g) g:mul_(5) end)
+    h:sum():backward()
+    x:sum():backward()
+    close(x.grad, T.full({ 2 }, 20.0))
+    local key, got = T.GradKey(), nil
+    local a = T.ones(3)
+    key:attach(a, function(_, g) got = g:mul_(2) end)
+    key:backward(a:sum())
+    close(got, T.full({ 3 }, 2.0))
+  end)
 end)
 
 describe("keys", function()

@@ -165,10 +165,15 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
 
 /* ---- one node ------------------------------------------------------------------------------------------------ */
 
+/* Nobody else sees t, and each element has a place of its own, so that it can be written. */
+static bool is_own(const PlTensor *t) {
+  return pl_tensor_sole(t) && (t->a.symbolic || !pl_self_overlaps(&t->a));
+}
+
 /* A gradient that nobody else holds or sees: what a callback is given, what .grad and grad_of hand out. */
 static PlStatus make_own(PlTensor **g) {
   PlTensor *t = *g, *c;
-  if (pl_tensor_sole(t) || (t->refs == 1 && pl_is_batched(t))) return PL_OK;
+  if (is_own(t) || (t->refs == 1 && pl_is_batched(t))) return PL_OK;
   if (t->node || t->more || t->a.symbolic || pl_is_batched(t))
     PL_TRY(pl_apply(&pl_op_clone, &t, 1, NULL, &c));
   else
@@ -189,7 +194,7 @@ static PlStatus run_hook(const PlHook *h, PlSlot *slot) {
 
 /* Each callback gets a gradient of its own; the last one the slot's, where that goes nowhere else. */
 static PlStatus run_callback(const PlHook *h, const PlSlot *slot, bool last) {
-  const bool given = last && pl_tensor_sole(slot->grad);
+  const bool given = last && is_own(slot->grad);
   PlTensor *g = pl_retain(slot->grad), *ignored = NULL;
   PlStatus s = given ? PL_OK : make_own(&g);
   if (s == PL_OK) s = h->call(h->ud, g, &ignored);
