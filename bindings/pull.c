@@ -73,6 +73,20 @@ static int t_alias(lua_State *L) {
   return 1;
 }
 
+/* core.floats(v) → is it a floating tensor? */
+static int t_floats(lua_State *L) {
+  const Box *b = l_box(L, 1);
+  lua_pushboolean(L, b && b->t && pl_is_float((PlDtype)b->t->a.dtype));
+  return 1;
+}
+
+/* core.alike(a, b) → have both tensors the same shape and dtype for sure? Sizes of traced ones are for the trace to compare. */
+static int t_alike(lua_State *L) {
+  const PlTensor *a = l_check_tensor(L, 1), *b = l_check_tensor(L, 2);
+  lua_pushboolean(L, !a->a.symbolic && !b->a.symbolic && a->a.dtype == b->a.dtype && pl_shape_equal(&a->a, &b->a));
+  return 1;
+}
+
 /* core.grad_add(x, g): x.grad += g; any floating tensor may hold a .grad */
 static int t_grad_add(lua_State *L) {
   PlTensor *x = l_check_tensor(L, 1);
@@ -91,6 +105,8 @@ static int t_adopt_grad(lua_State *L) {
 void l_pull_register(lua_State *L) {
   static const luaL_Reg functions[] = {{"pull", t_pull},
                                        {"alias", t_alias},
+                                       {"floats", t_floats},
+                                       {"alike", t_alike},
                                        {"grad_add", t_grad_add},
                                        {"adopt_grad", t_adopt_grad},
                                        {NULL, NULL}};

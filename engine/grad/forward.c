@@ -195,6 +195,41 @@ static PlStatus run_itself(const Call *c, PlTensor **t) {
   return s;
 }
 
+/* Has the op a rule by hand that applies? Such ops are elementwise: J is diagonal, so that what turns the gradient of the
+ * output into that of an input does so with tangents, too, where shapes and dtypes are those of the output. */
+static bool has_native(const Call *c) {
+  const PlNative *r = c->op->native;
+  if (!r || c->op->cls != PL_POINTWISE || !r->ok(c->in, c->nin, c->out, c->attrs)) return false;
+  const PlArray *y = &c->out[0]->a;
+  for (int i = 0; i < c->nin; i++)
+    if (c->v[i] && (c->v[i]->a.weak || c->v[i]->a.dtype != y->dtype || !pl_shape_equal(&c->v[i]->a, y))) return false;
+  return true;
+}
+
+static PlStatus run_native(const Call *c, PlTensor **t) {
+  PlStatus s = PL_OK;
+  for (int i = 0; i < c->nin && s == PL_OK; i++) {
+    if (!c->v[i]) continue;
+    const bool want[2] = {i == 0, i == 1};
+    PlTensor *dx[2] = {NULL, NULL};
+    s = c->op->native->bwd(c->attrs, c->in, &c->v[i], want, dx);
+    if (s == PL_OK && t[0]) {
+      PlTensor *const sum[2] = {t[0], dx[i]};
+      PlTensor *both;
+      s = pl_apply(&pl_op_add, sum, 2, NULL, &both);
+      pl_tensor_release(t[0]);
+      pl_tensor_release(dx[i]);
+      t[0] = s == PL_OK ? both : NULL;
+    } else if (s == PL_OK)
+      t[0] = dx[i];
+  }
+  if (s != PL_OK) {
+    pl_tensor_release(t[0]);
+    t[0] = NULL;
+  }
+  return s;
+}
+
 static PlStatus run_graph(const Call *c, const PlForward *g, PlTensor **t) {
   enum { FEW = 2 * (PL_MAX_IN + PL_MAX_OUT) };
   PlTensor *few[FEW], **args = few, *zero[PL_MAX_OUT] = {NULL}, *res[PL_MAX_OUT];
@@ -221,15 +256,16 @@ static PlStatus compute(const Call *c) {
   PlForward *g = NULL;
   PlStatus s = PL_OK;
   bool itself = runs_itself(c);
-  if (!itself) s = pl_forward_graph_get(c->op, c->in, c->nin, c->attrs, c->out, c->want, &g);
+  const bool native = !itself && has_native(c);
+  if (!itself && !native) s = pl_forward_graph_get(c->op, c->in, c->nin, c->attrs, c->out, c->want, &g);
   if (s == PL_ERR_UNSUPPORTED) {
     if (!(c->op->flags & PL_F_LINEAR)) return set_unknown(c, c->op->name);
     itself = true; /* its shape depends on values, which a graph does not know */
     s = PL_OK;
   }
-  if (s != PL_OK || !(itself || g)) return s;
+  if (s != PL_OK || !(itself || native || g)) return s;
   const PlForwardPause p = pl_forward_pause(c->key);
-  s = itself ? run_itself(c, t) : run_graph(c, g, t);
+  s = itself ? run_itself(c, t) : native ? run_native(c, t) : run_graph(c, g, t);
   pl_forward_resume(p);
   pl_forward_graph_release(g);
   return s == PL_OK ? set_tangents(c, t) : s;

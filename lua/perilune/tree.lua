@@ -4,15 +4,19 @@ local options = require "perilune.options"
 
 local is_tensor, fail = core.is_tensor, options.fail
 
-local function floating(t) return is_tensor(t) and t:is_floating_point() end
+local floating, alike = core.floats, core.alike
 
 -- Keys in a fixed order: 1 … n, then the rest by their text.
 local function keys(t)
-  local list, rest = {}, {}
-  for i = 1, #t do list[i] = i end
+  local list, n, rest = {}, #t, nil
+  for i = 1, n do list[i] = i end
   for k in pairs(t) do
-    if not (math.type(k) == "integer" and k >= 1 and k <= #t) then rest[#rest + 1] = k end
+    if not (math.type(k) == "integer" and k >= 1 and k <= n) then
+      rest = rest or {}
+      rest[#rest + 1] = k
+    end
   end
+  if not rest then return list end
   table.sort(rest, function(a, b) return tostring(a) < tostring(b) end)
   return table.move(rest, 1, #rest, #list + 1, list)
 end
@@ -50,7 +54,7 @@ local function beside(who, what, like, v)
       n = n + 1
       if b == nil then return end
       if not is_tensor(b) then fail("%s: %s must be a tensor like %s, got %s", who, what, a:describe(), type(b)) end
-      if not same_shape(a, b) or a:dtype() ~= b:dtype() then
+      if not alike(a, b) and (not same_shape(a, b) or a:dtype() ~= b:dtype()) then
         fail("%s: %s is %s, but must be like %s", who, what, b:describe(), a:describe())
       end
       list[n] = b
