@@ -69,6 +69,7 @@ PlStatus pl_walk_capture(PlWalk *w, PlKey *key, PlTensor *const *xs, int nx, int
     same_as[i] = -1;
     PL_TRY(pl_history_current(&xs[i], 1));
     if (!pl_entry_get(xs[i], key, &node, &slot)) continue;
+    PL_TRY(pl_slot_whole("grad_of", node, slot));
     PL_TRY(pl_walk_touch(w, node));
     if (node->slots[slot].capture)
       same_as[i] = (int)node->slots[slot].capture - 1;

@@ -92,6 +92,7 @@ void pl_key_close(PlKey *k) {
     n->prev->next = n->next;
     n->next->prev = n->prev;
     n->prev = n->next = n;
+    if (n->kind <= PL_NODE_IDENTITY && n->u.target) pl_entry_remove(n->u.target, k); /* before the tensor is used again */
     n->key = NULL;
     pl_node_clear(n);
     pl_hooks_drop(n);
@@ -129,6 +130,12 @@ static void append_hook(PlNode *n, uint32_t slot, PlHook *hook) {
   *p = hook;
 }
 
+PlStatus pl_slot_whole(const char *what, const PlNode *n, uint32_t slot) {
+  if (n->kind != PL_NODE_RULE || !n->u.rule || !n->u.rule->inside || !n->u.rule->inside[slot]) return PL_OK;
+  PL_FAIL(PL_ERR_UNSUPPORTED, "%s: %s computes further results from this one, and its gradient through them passes inside of the "
+                              "compiled function; ask for it there, or return a value that is used no further", what, n->name);
+}
+
 PlStatus pl_key_attach(PlKey *k, PlTensor *t, PlHook *callback) {
   if (!k->active) PL_FAIL(PL_ERR_STATE, "grad key finalized");
   PL_TRY(check_float("attach", t));
@@ -136,6 +143,7 @@ PlStatus pl_key_attach(PlKey *k, PlTensor *t, PlHook *callback) {
   PlNode *old = NULL, *n;
   uint32_t slot = 0;
   bool tracked = pl_entry_get(t, k, &old, &slot);
+  if (tracked) PL_TRY(pl_slot_whole("attach", old, slot));
   if (tracked && old->kind <= PL_NODE_IDENTITY && old->u.target == t)
     n = old; /* attached before: callbacks add up */
   else {
@@ -165,6 +173,7 @@ PlStatus pl_add_hook(PlTensor *t, PlHook *hook) {
   if (hook->kind == PL_HOOK_ACCUMULATED && n->kind != PL_NODE_LEAF)
     PL_FAIL(PL_ERR_STATE, "%s: %s was computed by %s and accumulates no .grad; register it on a leaf", name,
             pl_desc_text(&t->a), n->name);
+  PL_TRY(pl_slot_whole(name, n, slot));
   if (PL_UNLIKELY(pl_state.checkpoint != NULL) && pl_checkpoint_repeats(n)) { /* the node has it since forward */
     if (hook->drop) hook->drop(hook->ud);
     free(hook);

@@ -33,6 +33,7 @@ typedef struct PlRule {
   void (*drop)(void *ud);
   void *ud;
   bool always; /* runs also when no gradient arrives */
+  const bool *inside; /* per output, or NULL: the rule itself uses it further, so its whole gradient is seen by nobody */
   bool again;  /* a checkpoint may drop it and have it made once more */
   int kept;    /* for the embedding program: what of its own the rule keeps alive */
   uint32_t piece; /* bytes of the pooled piece that begins with this; 0: malloc made it */
@@ -212,6 +213,8 @@ void pl_key_close(PlKey *k); /* finalizes: clears the tape */
 PlStatus pl_key_attach(PlKey *k, PlTensor *t, PlHook *callback_or_null);
 int pl_key_top_level(void);
 PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int n, bool strict);
+/* Refuses where the gradient at this place of a node is only a part of the tensor's. */
+PlStatus pl_slot_whole(const char *what, const PlNode *n, uint32_t slot);
 PlStatus pl_add_hook(PlTensor *t, PlHook *hook); /* refuses PL_HOOK_ACCUMULATED on what is no leaf */
 void pl_hooks_drop(PlNode *n);
 /* Gradients of ys for xs through k (out[i] owned, NULL: no path). k stays usable, its own walk is not recorded by

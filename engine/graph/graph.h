@@ -298,6 +298,7 @@ typedef struct PlJoint {
   int32_t nin, ny, nout, nkept, nx; /* ny of the nout results have gradients */
   int32_t *dx_at; /* per x: output of backward, -1: no gradient goes there */
   bool *reach;    /* [x][y]: does the gradient of y reach x? Where none of those that arrive does x has no gradient */
+  bool *inside;   /* [y]: another result is computed from it: only a part of its gradient arrives from outside */
   PlTensor **read; /* captured tensors, held by the flows: those that backward reads, and what else forward does */
   int32_t nread_back, nread;
   bool *input_read;       /* which inputs backward reads */

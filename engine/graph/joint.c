@@ -21,6 +21,7 @@ void pl_joint_release(PlJoint *j) {
   pl_flow_release(j->backward);
   free(j->dx_at);
   free(j->reach);
+  free(j->inside);
   free(j->read);
   free(j->input_read);
   free(j);
@@ -163,6 +164,26 @@ static PlStatus find_reach(PlJoint *j, const PlFlow *g, const PlFVal *dys, const
   return ok ? PL_OK : no_memory();
 }
 
+/* Which results others are computed from. */
+static PlStatus find_inside(PlJoint *j, const PlFlow *f) {
+  j->inside = calloc((size_t)j->ny + 1, sizeof *j->inside);
+  bool *met = malloc((size_t)f->nvals + 1);
+  for (int32_t y = 0; y < j->ny && j->inside && met; y++) {
+    memset(met, 0, (size_t)f->nvals);
+    met[f->outputs[y]] = true;
+    for (int32_t i = 0; i < f->nnodes; i++) {
+      const PlFNode *n = &f->nodes[i];
+      bool hit = false;
+      for (int32_t k = 0; k < n->nin && !hit; k++) hit = n->in[k] >= 0 && met[n->in[k]];
+      for (int32_t o = 0; o < n->nout && hit; o++) met[n->first + o] = true;
+    }
+    for (int32_t i = 0; i < j->ny; i++) j->inside[y] |= i != y && met[f->outputs[i]];
+  }
+  const bool ok = j->inside && met;
+  free(met);
+  return ok ? PL_OK : no_memory();
+}
+
 /* Captured tensors that f reads, but does not only write, and that are not listed before `from`. */
 static PlStatus find_read(PlJoint *j, const PlFlow *f, int32_t from) {
   bool *met = calloc((size_t)f->nvals + 1, sizeof *met);
@@ -224,6 +245,7 @@ PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const P
   }
   PlStatus st = j && dx && j->dx_at && j->xs ? pl_joint_differentiate(&j->backward, f, j, dx + nx, dx) : no_memory();
   if (st == PL_OK) st = find_reach(j, j->backward, dx + nx, dx);
+  if (st == PL_OK) st = find_inside(j, f);
   if (st == PL_OK) st = pl_joint_mirror(&decided, j->backward, f, nx, dx);
   if (st == PL_OK) {
     s.stage = j->backward->nregions;
@@ -347,7 +369,7 @@ static PlRule *make_rule(void *ctx, PlNode *node) {
     free(versions);
     return NULL;
   }
-  *k = (Kept){.rule = {.bwd = backward, .drop = drop, .ud = k, .again = true}, .j = j, .n = n, .versions = versions, .draws = m->draws};
+  *k = (Kept){.rule = {.bwd = backward, .drop = drop, .ud = k, .inside = j->inside, .again = true}, .j = j, .n = n, .versions = versions, .draws = m->draws};
   j->refs++;
   PlStatus s = PL_OK;
   for (int32_t i = 0; i < n; i++) k->t[i] = NULL;

@@ -34,6 +34,7 @@ M.patterns = {
   checkpoint = "checkpoint",
   gaps = "was detached with gaps in memory",
   traced = "",
+  part = "computes further results from this one", -- a hook on a result that a compiled function uses itself
 }
 
 function M.new()
