@@ -11,8 +11,12 @@ return function(T, core)
   -- (fn, ...) → shape list, options table, further positional values before the shape taken off by the caller
   local function shape_and_options(fn, ...)
     local n = select("#", ...)
-    while n > 1 and select(n, ...) == nil do n = n - 1 end -- no options, written out
-    local last = n > 0 and (select(n, ...)) or nil
+    local last
+    if n > 0 then last = (select(n, ...)) end
+    while last == nil and n > 1 do -- no options, written out
+      n = n - 1
+      last = (select(n, ...))
+    end
     local opts = {}
     if type(last) == "table" and (n > 1 or #last == 0 and next(last) ~= nil) then
       opts, n = last, n - 1

@@ -248,15 +248,15 @@ return function(T, core)
         return raw(x, y, { out = o.out })
       end
     end
-    -- the plain forms stay the engine's closures, as do the operators
+    -- the plain forms stay the engine's closures, as do the operators: they count what stands behind a nil themselves
     local with_alpha = form(plain, op.add_scaled)
     def(name, function(x, y, opts, ...)
-      if opts == nil and select("#", ...) == 0 then return plain(x, y) end
+      if opts == nil and (...) == nil then return plain(x, y, ...) end
       return with_alpha(x, y, opts, ...)
     end)
     local with_alpha_ = form(inplace, core.add_scaled_)
     def(name .. "_", function(x, y, opts, ...)
-      if opts == nil and select("#", ...) == 0 then return inplace(x, y) end
+      if opts == nil and (...) == nil then return inplace(x, y, ...) end
       return with_alpha_(x, y, opts, ...)
     end)
   end
@@ -266,10 +266,8 @@ return function(T, core)
     local plain, floor, trunc = core[name], core[(name:gsub("div", "floor_divide"))],
       core[(name:gsub("div", "trunc_divide"))]
     def(name, function(x, y, opts, ...)
-      if type(opts) ~= "table" or opts.rounding_mode == nil then
-        if opts == nil and select("#", ...) == 0 then return plain(x, y) end
-        return plain(x, y, opts, ...)
-      end
+      if opts == nil and (...) == nil then return plain(x, y, ...) end
+      if type(opts) ~= "table" or opts.rounding_mode == nil then return plain(x, y, opts, ...) end
       if select("#", ...) > 0 then too_many(name, { "x", "other", "options" }, x, y, opts, ...) end
       local o = options.check(name, opts, { "rounding_mode", "out" })
       local how = o.rounding_mode == "floor" and floor or o.rounding_mode == "trunc" and trunc
