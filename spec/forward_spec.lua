@@ -122,18 +122,18 @@ describe("levels of forward mode", function()
         return y
       end,
       backward = function(ctx, g) return g * ctx:saved() end }
-    local ways = {
+    local packings = {
       packed = { pack = function(t) return t * 1 end, unpack = function(t) return t end },
       kept = { offload = "disk" }, -- too small for it
       offloaded = { offload = "disk", min_bytes = 0 },
     }
-    for _, opts in pairs(ways) do
+    for _, opts in pairs(packings) do
       for _, how in ipairs { "backward", "create_graph", "custom", "input" } do
         local function f(a)
           local w = T.ones({ 2 }, f64):requires_grad_()
           local l
           do
-            local scope <close> = T.saved_tensors(opts)
+            local _ <close> = T.saved_tensors(opts)
             -- exp keeps its output, sin its input
             l = how == "custom" and exponential(w * a) or how == "input" and (w * a):sin() or (w * a):exp()
           end

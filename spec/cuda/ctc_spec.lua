@@ -17,8 +17,9 @@ local function i64(list) return T.tensor(list, { dtype = "i64" }) end
 local function values(x, targets, frames, letters, o, device)
   local leaf = x:detach():clone():to(device)
   leaf.requires_grad = true
-  local loss = F.ctc_loss(leaf, targets:to(device), frames:to(device), letters:to(device),
-    setmetatable({ reduction = "none" }, { __index = o }))
+  local all = { reduction = "none" }
+  for k, v in pairs(o or {}) do all[k] = v end
+  local loss = F.ctc_loss(leaf, targets:to(device), frames:to(device), letters:to(device), all)
   local weights = T.arange(1, loss:size(1)):to(x:dtype()):to(device)
   local g = T.grad_of((loss * weights):sum(), { leaf })[1]
   return loss:detach():cpu(), g:cpu()

@@ -29,6 +29,13 @@ local function calls(f)
   return n
 end
 
+local function options_of(o, kind)
+  if kind == "lstm" or kind == "gru" then return o end
+  local all = { nonlinearity = kind }
+  for k, v in pairs(o) do all[k] = v end
+  return all
+end
+
 -- A net of that kind on a device with leaves x, h, c, weights…, and its function.
 local function net(kind, H, o, device, dtype)
   T.manual_seed(11)
@@ -52,15 +59,8 @@ local function net(kind, H, o, device, dtype)
     input = input or x
     if kind == "lstm" then return F.lstm(input, { h, c }, weights, o) end
     if kind == "gru" then return F.gru(input, h, weights, o) end
-    return F.rnn(input, h, weights, setmetatable({ nonlinearity = kind }, { __index = o }))
+    return F.rnn(input, h, weights, options_of(o, kind))
   end, x
-end
-
-local function options_of(o, kind)
-  if kind == "lstm" or kind == "gru" then return o end
-  local all = { nonlinearity = kind }
-  for k, v in pairs(o) do all[k] = v end
-  return all
 end
 
 -- Results, then gradients for all leaves: of a sum over results, or of the squares of its gradients.
