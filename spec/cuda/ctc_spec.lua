@@ -158,7 +158,9 @@ local function i64(v) return T.full({ 7 }, v):long() end
 local function difference(o, dtype)
   local all = { reduction = "none" }
   for k, v in pairs(o or {}) do all[k] = v end
-  local function loss(d) return F.ctc_loss(x:to(dtype or "f32"):to(d), targets:to(d), i64(6):to(d), i64(2):to(d), all):cpu() end
+  local function loss(d)
+    return F.ctc_loss(x:to(dtype or "f32"):to(d), targets:to(d), i64(6):to(d), i64(2):to(d), all):cpu()
+  end
   print(("%.3f"):format((loss("cuda") - loss("cpu")):max():item()))
 end
 ]]
