@@ -56,7 +56,13 @@ function M.prepare(T, ops, file)
   return plan
 end
 
+-- Booleans that PyTorch takes for operands and numbers are written out here: no operand is a Lua boolean.
+local OPERANDS = { other = true, exponent = true, input = true, self = true }
+local NUMBERS = { alpha = true, value = true, beta = true }
+
 local function convert(plan, key, v, tensors)
+  if type(v) == "boolean" and NUMBERS[key] then return v and 1 or 0 end
+  if type(v) == "boolean" and (OPERANDS[key] or plan.is_pos[key]) then return require "perilune".tensor(v) end
   if type(v) == "table" then
     if v.input then return tensors[v.input] end
     local out = {}

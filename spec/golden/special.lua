@@ -157,7 +157,7 @@ end
 
 -- ---- result dtypes ------------------------------------------------------------------------------
 
-local SCALAR = { bool = true, int = 2, float = 2.5 }
+local SCALAR = { bool = require "perilune".tensor(true), int = 2, float = 2.5 } -- no operand is a Lua boolean
 
 function M.promotion(T, file, verdict)
   local function one(dtype) return T.ones(1, { dtype = dtype }) end

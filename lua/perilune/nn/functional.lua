@@ -198,11 +198,29 @@ end
 
 -- ---- embedding ---------------------------------------------------------------------------------------
 
---- Rows of weight [rows, width] for ids of any shape: [*, width]. Options `padding_idx index_base=1`.
+-- y, whose gradient is divided by `often`.
+local scaled_by = T.custom { name = "scale_grad_by_freq", forward = function(ctx, y, often)
+  ctx:save(often)
+  return y:view(y:shape())
+end, backward = function(ctx, g) return g / ctx:saved(), nil end }
+
+--- Rows of weight [rows, width] for ids of any shape: [*, width]. Options `padding_idx index_base=1`; with
+-- `scale_grad_by_freq` the gradient of a row is divided by how often ids has it.
 -- With `max_norm` rows that are read and whose `norm_type`-norm (2) is larger are first scaled down to it, in place.
 function F.embedding(ids, weight, opts)
-  if opts == nil or opts.max_norm == nil then return T.embedding(weight, ids, opts) end
+  if opts == nil or (opts.max_norm == nil and not opts.scale_grad_by_freq) then
+    return T.embedding(weight, ids, opts and { padding_idx = opts.padding_idx, index_base = opts.index_base })
+  end
   local o = { padding_idx = opts.padding_idx, index_base = opts.index_base }
+  if opts.scale_grad_by_freq then -- each row's gradient by how often ids has it
+    local rest = { padding_idx = opts.padding_idx, index_base = opts.index_base, max_norm = opts.max_norm,
+      norm_type = opts.norm_type }
+    local y = F.embedding(ids, weight, rest)
+    if not y.requires_grad then return y end
+    local flat = ids:reshape(-1):long()
+    local often = T.index_select(T.bincount(flat, { index_base = o.index_base }), flat, { dim = 1, index_base = o.index_base })
+    return scaled_by(y, often:to(y:dtype()):reshape(ids:shape()):unsqueeze(-1))
+  end
   T.no_grad(function()
     local rows = (ids:reshape(-1):unique())
     local at = { dim = 1, index_base = o.index_base }

@@ -60,7 +60,7 @@ declare("gumbel_softmax", 1, { x, may("tau", "positive"), may("hard", "bool"), m
 
 -- ---- normalization ---------------------------------------------------------------------------------------------
 
-local eps, bias = may("eps", "nonnegative"), may("bias", "tensor")
+local eps, bias = may("eps", "number"), may("bias", "tensor")
 local running_mean, running_var = may("running_mean", "tensor"), may("running_var", "tensor")
 local momentum = may("momentum", "number")
 declare("group_norm", 5, { x, { "num_groups", "count" }, weight, bias, eps })
@@ -114,7 +114,7 @@ declare("ctc_loss", 4, { { "log_probs", "tensor" }, { "targets", "tensor" }, { "
 
 local ids = { "ids", "tensor" }
 declare("embedding", 2, { ids, { "weight", "tensor" }, may("padding_idx", "int"), may("max_norm", "positive"),
-  may("norm_type", "number"), index_base })
+  may("norm_type", "number"), may("scale_grad_by_freq", "bool"), index_base })
 declare("embedding_bag", 3, { ids, { "weight", "tensor" }, may("offsets", "tensor"),
   may("mode", { "sum", "mean", "max" }), may("per_sample_weights", "tensor"), may("padding_idx", "int"),
   may("include_last_offset", "bool"), index_base })
