@@ -76,12 +76,13 @@ static void next_steps(void) {
   if (there.step) l_collect_at_device = __atomic_load_n(&pl_device_handed_out, __ATOMIC_RELAXED) + there.step;
 }
 
-void l_collect_full(lua_State *L) {
+/* What a collection lets the engine free may have kept Lua objects, which the next one finds, and so on. */
+static void collect(lua_State *L, int rounds) {
   if (collecting) return;
   collecting = true;
   double begin = seconds();
   lua_gc(L, LUA_GCCOLLECT);
-  if (l_cycles_cut_any(L)) lua_gc(L, LUA_GCCOLLECT);
+  while (l_cycles_cut_any(L) && rounds-- > 0) lua_gc(L, LUA_GCCOLLECT);
   last_end = seconds();
   last_took = last_end - begin;
   collecting = false;
@@ -89,6 +90,9 @@ void l_collect_full(lua_State *L) {
   if (pl_device_open()) collected(&there, live_there());
   if (PL_LIKELY(!l_collect_tested)) next_steps();
 }
+
+void l_collect_full(lua_State *L) { collect(L, 8); }
+void l_collect_once(lua_State *L) { collect(L, 1); }
 
 void l_collect_slow(lua_State *L) {
   if (collecting) return;
@@ -101,5 +105,5 @@ void l_collect_slow(lua_State *L) {
   collecting = false;
   const int64_t device = live_there();
   next_steps();
-  if (too_much(&host, pl_live_bytes()) || (there.step && too_much(&there, device))) l_collect_full(L);
+  if (too_much(&host, pl_live_bytes()) || (there.step && too_much(&there, device))) l_collect_once(L);
 }

@@ -31,7 +31,7 @@ static bool due(Points *p) {
 }
 
 void l_collect_point(lua_State *L) {
-  if (points.every && due(&points)) l_collect_full(L);
+  if (points.every && due(&points)) l_collect_once(L);
 }
 
 /* ---- emergency collections ------------------------------------------------------------------------------ */

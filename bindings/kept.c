@@ -40,6 +40,7 @@ void l_kept_push_table(lua_State *L, const Kept *k) { lua_rawgeti(L, LUA_REGISTR
 void l_kept_sweep(lua_State *L, Kept *k) {
   if (!k->nleft || !lua_checkstack(L, 3)) return;
   left_here = 0;
+  k->swept += k->nleft;
   l_kept_push_table(L, k);
   while (k->nleft) {
     const int place = k->list[k->room - k->nleft--];
@@ -161,6 +162,8 @@ int l_cycles_cut_any(lua_State *L) {
     Kept *k = *(Kept **)lua_touserdata(L, -1);
     if (k && l_kept_count(k)) cut = l_cycles_cut(L, k);
     if (k) l_kept_sweep(L, k);
+    if (k) cut += k->swept;
+    if (k) k->swept = 0;
   }
   lua_pop(L, 1);
   return cut;

@@ -16,6 +16,7 @@ typedef struct Kept {
   int stayed;      /* places in use after the last tracing */
   int next;        /* places 1 … next were in use once */
   int nfree, nleft, room;
+  int swept; /* since cycles were last looked for */
   int *list; /* free places from the front, those that are to be emptied from the back */
 } Kept;
 
@@ -37,7 +38,7 @@ int l_kept_count(const Kept *k); /* places in use */
 
 /* Empties the places whose objects only cycles through nodes keep alive (cycles.c). Returns how many; raises nothing. */
 int l_cycles_cut(lua_State *L, Kept *k);
-/* The same if the state has such objects at all. */
+/* The same if the state has such objects at all, and empties the places that were left. Returns how many in all. */
 int l_cycles_cut_any(lua_State *L);
 
 #endif

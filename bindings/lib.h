@@ -96,7 +96,8 @@ void l_errors_register(lua_State *L);
 /* ---- collector (collect.c) ---- */
 extern _Thread_local int64_t l_collect_at_alloc, l_collect_at_live, l_collect_at_device;
 void l_collect_slow(lua_State *L);
-void l_collect_full(lua_State *L);
+void l_collect_full(lua_State *L); /* until nothing more goes */
+void l_collect_once(lua_State *L);
 /* Another coroutine than at the last look may have another switch for recording (modes.c). */
 void l_modes_switch(lua_State *L);
 static inline void l_modes_follow(lua_State *L) {

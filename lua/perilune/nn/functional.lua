@@ -218,7 +218,8 @@ function F.embedding(ids, weight, opts)
     local y = F.embedding(ids, weight, rest)
     if not y.requires_grad then return y end
     local flat = ids:reshape(-1):long()
-    local often = T.index_select(T.bincount(flat, { index_base = o.index_base }), flat, { dim = 1, index_base = o.index_base })
+    local counts = T.bincount(flat, { index_base = o.index_base })
+    local often = T.index_select(counts, flat, { dim = 1, index_base = o.index_base })
     return scaled_by(y, often:to(y:dtype()):reshape(ids:shape()):unsqueeze(-1))
   end
   T.no_grad(function()
