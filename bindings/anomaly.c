@@ -33,8 +33,7 @@ static _Thread_local Notes *notes; /* a userdata in the registry; NULL: off */
 static void locate(char *text) {
   lua_Debug ar;
   *text = 0;
-  if (l_locate(l_running ? l_running : notes->L, notes->home, &ar))
-    snprintf(text, TEXT, "%s:%d", ar.short_src, ar.currentline);
+  if (l_locate(l_running ? l_running : notes->L, notes->home, &ar)) snprintf(text, TEXT, "%s:%d", ar.short_src, ar.currentline);
 }
 
 /* Number of a place, the latest first; 0 is nowhere (or no memory). */
@@ -56,7 +55,8 @@ static uint32_t place_number(void) {
 
 static Note *lookup(Note *slot, size_t cap, const void *what) {
   size_t i = ((uintptr_t)what >> 4) * 0x9e3779b97f4a7c15u;
-  for (i &= cap - 1; slot[i].what && slot[i].what != what; i = (i + 1) & (cap - 1)) {}
+  for (i &= cap - 1; slot[i].what && slot[i].what != what; i = (i + 1) & (cap - 1)) {
+  }
   return &slot[i];
 }
 
@@ -141,8 +141,7 @@ static void start(lua_State *L) {
 static int t_anomaly(lua_State *L) {
   bool was = pl_state.watch != NULL, on = lua_toboolean(L, 1);
   if (!lua_isnoneornil(L, 1) && on != was) {
-    if (on)
-      start(L);
+    if (on) start(L);
     else {
       pl_state.watch = NULL;
       notes = NULL;

@@ -23,8 +23,7 @@ const char *l_typename(lua_State *L, int i) {
 int64_t l_check_int(lua_State *L, int i, const char *fn, const char *arg) {
   int64_t v;
   if (l_to_int(L, i, &v)) return v;
-  if (lua_type(L, i) == LUA_TNUMBER)
-    return l_error(L, "%s: argument %s must be an integer, got %g", fn, arg, lua_tonumber(L, i));
+  if (lua_type(L, i) == LUA_TNUMBER) return l_error(L, "%s: argument %s must be an integer, got %g", fn, arg, lua_tonumber(L, i));
   return l_error(L, "%s: argument %s must be an integer, got %s", fn, arg, l_typename(L, i));
 }
 
@@ -32,9 +31,9 @@ bool l_dtype_by_name(const char *s, PlDtype *out) {
   static const struct {
     const char *name;
     PlDtype d;
-  } alias[] = {{"float", PL_F32}, {"float32", PL_F32}, {"double", PL_F64},   {"float64", PL_F64}, {"half", PL_F16},
-               {"float16", PL_F16}, {"bfloat16", PL_BF16}, {"long", PL_I64},   {"int64", PL_I64},   {"int", PL_I32},
-               {"int32", PL_I32},   {"short", PL_I16},     {"int16", PL_I16}, {"char", PL_I8},     {"int8", PL_I8},
+  } alias[] = {{"float", PL_F32},   {"float32", PL_F32},   {"double", PL_F64},  {"float64", PL_F64}, {"half", PL_F16},
+               {"float16", PL_F16}, {"bfloat16", PL_BF16}, {"long", PL_I64},    {"int64", PL_I64},   {"int", PL_I32},
+               {"int32", PL_I32},   {"short", PL_I16},     {"int16", PL_I16},   {"char", PL_I8},     {"int8", PL_I8},
                {"byte", PL_U8},     {"uint8", PL_U8},      {"boolean", PL_BOOL}};
   for (int d = 0; d < PL_NDTYPE; d++)
     if (strcmp(s, pl_dtype_name((PlDtype)d)) == 0) {
@@ -51,8 +50,7 @@ bool l_dtype_by_name(const char *s, PlDtype *out) {
 
 PlDtype l_check_dtype(lua_State *L, int i, const char *fn) {
   PlDtype d = PL_F32;
-  if (lua_type(L, i) != LUA_TSTRING)
-    l_error(L, "%s: dtype must be a string such as \"f32\", got %s", fn, l_typename(L, i));
+  if (lua_type(L, i) != LUA_TSTRING) l_error(L, "%s: dtype must be a string such as \"f32\", got %s", fn, l_typename(L, i));
   else if (!l_dtype_by_name(lua_tostring(L, i), &d))
     l_error(L, "%s: unknown dtype \"%s\"; there are f32 f64 f16 bf16 i8 i16 i32 i64 u8 bool", fn, lua_tostring(L, i));
   return d;
@@ -109,8 +107,8 @@ int l_check_fits(lua_State *L, int i, PlDtype d, const char *fn) {
   if (lua_isinteger(L, i)) {
     const int64_t v = lua_tointeger(L, i);
     if (d == PL_I64 || (v >= least[d] && v <= most[d])) return 0;
-    return l_error(L, "%s: %lld does not fit into %s, which holds %lld to %lld", fn, (long long)v, pl_dtype_name(d),
-                   (long long)least[d], (long long)most[d]);
+    return l_error(L, "%s: %lld does not fit into %s, which holds %lld to %lld", fn, (long long)v, pl_dtype_name(d), (long long)least[d],
+                   (long long)most[d]);
   }
   const double v = lua_tonumber(L, i);
   if (d == PL_I64 ? v >= -0x1p63 && v < 0x1p63 : v > (double)least[d] - 1 && v < (double)most[d] + 1) return 0;
@@ -204,6 +202,5 @@ void l_too_many(lua_State *L, const char *fn, int n, const char *names) {
       l_error(L, "%s: takes at most %d argument%s (%s): unknown option '%s'", fn, n, n == 1 ? "" : "s", names, lua_tostring(L, -2));
     lua_settop(L, given);
   }
-  l_error(L, "%s: takes at most %d argument%s (%s), got %d; the last is %s", fn, n, n == 1 ? "" : "s", names, given,
-          l_typename(L, given));
+  l_error(L, "%s: takes at most %d argument%s (%s), got %d; the last is %s", fn, n, n == 1 ? "" : "s", names, given, l_typename(L, given));
 }

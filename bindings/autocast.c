@@ -56,11 +56,7 @@ static int a_precision(lua_State *L) {
 }
 
 void l_autocast_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"autocast_enter", a_enter},
-                                       {"autocast_leave", a_leave},
-                                       {"autocast_dtype", a_dtype},
-                                       {"autocast_cast", a_cast},
-                                       {"matmul_precision", a_precision},
-                                       {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"autocast_enter", a_enter}, {"autocast_leave", a_leave},       {"autocast_dtype", a_dtype},
+                                       {"autocast_cast", a_cast},   {"matmul_precision", a_precision}, {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * What lua/perilune/vmap.lua needs of the engine: batches, and handles that stand for many tensors. Not public. */
-#include "bindings/lib.h"
 #include "engine/batch/batch.h"
+#include "bindings/lib.h"
 
 #define LEVEL "perilune.Batch"
 
@@ -141,10 +141,19 @@ static int t_in_batch(lua_State *L) {
 }
 
 void l_batch_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"in_batch", t_in_batch},   {"batch_open", t_open},       {"batch_wrap", t_wrap}, {"batch_unwrap", t_unwrap},
-                                       {"is_batched", t_is_batched}, {"batch_rule", t_rule},
-                                       {"batch_loops", t_loops},     {"batch_innermost", t_innermost}, {"batch_reopen", t_reopen},
-                                       {"batch_full", t_full}, {"batch_size", t_size}, {"on_custom_batched", t_on_custom}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"in_batch", t_in_batch},
+                                       {"batch_open", t_open},
+                                       {"batch_wrap", t_wrap},
+                                       {"batch_unwrap", t_unwrap},
+                                       {"is_batched", t_is_batched},
+                                       {"batch_rule", t_rule},
+                                       {"batch_loops", t_loops},
+                                       {"batch_innermost", t_innermost},
+                                       {"batch_reopen", t_reopen},
+                                       {"batch_full", t_full},
+                                       {"batch_size", t_size},
+                                       {"on_custom_batched", t_on_custom},
+                                       {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__close", level_close}, {"__gc", level_close}, {"close", level_close}, {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
   luaL_newmetatable(L, LEVEL);

@@ -121,8 +121,7 @@ int l_box_metatable(lua_State *L) {
   make_sentinel(L);
   lua_pushvalue(L, -1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &meta_key);
-  if (connect_release(L))
-    lua_newtable(L); /* filled by l_seal */
+  if (connect_release(L)) lua_newtable(L); /* filled by l_seal */
   else {
     __atomic_store_n(&l_boxes_have_gc, true, __ATOMIC_RELAXED);
     __atomic_or_fetch(&l_box_notes, L_NOTE_LATE, __ATOMIC_RELAXED);
@@ -139,8 +138,7 @@ int l_box_metatable(lua_State *L) {
  * their finalizers. */
 void l_made_late(lua_State *L) {
   luaL_checkstack(L, 6, NULL);
-  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &sentinel_key) == LUA_TNIL)
-    l_error(L, "the Lua state is closing: no more tensors");
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &sentinel_key) == LUA_TNIL) l_error(L, "the Lua state is closing: no more tensors");
   lua_pop(L, 1);
   l_push_weak_table(L, &late_key, "k");
   lua_pushvalue(L, -2);
@@ -215,8 +213,7 @@ static bool push_known(lua_State *L, PlTensor *t) {
 }
 
 int l_push_shared(lua_State *L, PlTensor *t) {
-  if (!t)
-    lua_pushnil(L);
+  if (!t) lua_pushnil(L);
   else if (!push_known(L, t)) {
     Box *b = l_new_box(L);
     b->t = pl_retain(t);
@@ -228,17 +225,14 @@ int l_push_shared(lua_State *L, PlTensor *t) {
 int l_push_grad(lua_State *L, int i) {
   i = lua_absindex(L, i);
   PlTensor *g = pl_grad(l_box(L, i)->t);
-  if (!g)
-    lua_pushnil(L);
+  if (!g) lua_pushnil(L);
   else if (!push_known(L, g)) {
     Box *b = l_new_box(L); /* may run a finalizer that assigns another gradient: look again */
     b->t = pl_grad(l_box(L, i)->t);
     if (b->t) pl_retain(b->t);
     if (b->t && push_known(L, b->t)) return 1;
-    if (b->t)
-      l_remember_box(L, -1);
-    else
-      lua_pushnil(L);
+    if (b->t) l_remember_box(L, -1);
+    else lua_pushnil(L);
   }
   return 1;
 }
@@ -255,14 +249,17 @@ PlTensor *l_self(lua_State *L, const char *fn) {
 
 PlTensor *l_concrete(lua_State *L, PlTensor *t, const char *fn) {
   if (PL_UNLIKELY(t->flags & PL_T_BATCHED))
-    l_error(L, "%s: %s stands for many tensors inside vmap, which differ; use tensor operations, such as T.where", fn,
-            pl_desc_text(&t->a));
+    l_error(L, "%s: %s stands for many tensors inside vmap, which differ; use tensor operations, such as T.where", fn, pl_desc_text(&t->a));
   if (PL_UNLIKELY(t->a.symbolic))
-    l_error(L, "%s: %s is symbolic: it has no values until its graph runs; make it an output and read what run returns "
-               "(in T.jit: return it, and decide outside)", fn, pl_desc_text(&t->a));
+    l_error(L,
+            "%s: %s is symbolic: it has no values until its graph runs; make it an output and read what run returns "
+            "(in T.jit: return it, and decide outside)",
+            fn, pl_desc_text(&t->a));
   if (PL_UNLIKELY(pl_state.trace != NULL))
-    l_error(L, "%s: %s is read while a function is traced: it has no values that would stay; read it outside and pass "
-               "the number as an argument", fn, pl_desc_text(&t->a));
+    l_error(L,
+            "%s: %s is read while a function is traced: it has no values that would stay; read it outside and pass "
+            "the number as an argument",
+            fn, pl_desc_text(&t->a));
   return t;
 }
 

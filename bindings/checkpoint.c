@@ -47,8 +47,7 @@ static PlStatus run(void *ud, PlTensor *const *args, int nargs) {
   Running r = {ud, args, nargs};
   lua_State *L = l_running;
   if (!L || !lua_checkstack(L, 8)) PL_FAIL(PL_ERR_STATE, "checkpoint: no room on the Lua stack to run the function again");
-  if (!l_kept_here(L, r.r->kept))
-    PL_FAIL(PL_ERR_STATE, "checkpoint: its function belongs to another Lua state");
+  if (!l_kept_here(L, r.r->kept)) PL_FAIL(PL_ERR_STATE, "checkpoint: its function belongs to another Lua state");
   lua_pushcfunction(L, run_body);
   lua_pushlightuserdata(L, &r);
   if (lua_pcall(L, 1, 0, 0) == LUA_OK) return PL_OK;
@@ -146,8 +145,8 @@ static int t_checkpoint(lua_State *L) {
   }
   *r = (Rerun){.kept = k, .place = place, .L = L, .keep = keep};
   k->refs++;
-  const PlRerun rerun = {.run = run, .drop = drop, .keeps = lua_isnil(L, 4) ? NULL : keeps, .names = lua_toboolean(L, 5) != 0,
-                         .ud = r, .kept = place};
+  const PlRerun rerun = {
+      .run = run, .drop = drop, .keeps = lua_isnil(L, 4) ? NULL : keeps, .names = lua_toboolean(L, 5) != 0, .ud = r, .kept = place};
   PlCheckpoint *c;
   const PlStatus begun = pl_checkpoint_begin(&c, &rerun, args, n);
   if (begun != PL_OK) luaL_unref(L, LUA_REGISTRYINDEX, keep);

@@ -102,10 +102,8 @@ static bool set(lua_State *L, const char *text) {
   Refuse *r = refuse_of(L, objects.every != 0);
   if (r) r->points = objects;
   if (points.every) __atomic_or_fetch(&l_box_notes, L_NOTE_POINT, __ATOMIC_RELAXED);
-  if (stop)
-    lua_gc(L, LUA_GCSTOP);
-  else if (l_collect_tested)
-    lua_gc(L, LUA_GCRESTART);
+  if (stop) lua_gc(L, LUA_GCSTOP);
+  else if (l_collect_tested) lua_gc(L, LUA_GCRESTART);
   l_collect_tested = stop || points.every;
   l_collect_at_alloc = l_collect_at_live = l_collect_at_device = stop ? INT64_MAX : 0;
   return true;
@@ -114,7 +112,8 @@ static bool set(lua_State *L, const char *text) {
 /* core.debug_collect(text): from here on, as PERILUNE_COLLECT=text from the start. */
 static int t_debug_collect(lua_State *L) {
   const char *text = luaL_checkstring(L, 1);
-  if (!set(L, text)) return l_error(L, "debug_collect: N, N+K with K from 1 to N, alloc:N, alloc:N+K, stop or off expected, got '%s'", text);
+  if (!set(L, text))
+    return l_error(L, "debug_collect: N, N+K with K from 1 to N, alloc:N, alloc:N+K, stop or off expected, got '%s'", text);
   return 0;
 }
 

@@ -45,8 +45,8 @@ static int ctx_save(lua_State *L) {
   for (int i = n; i > 0; i--) { /* from the top: each value is popped into its place */
     PlTensor *t = l_to_tensor(L, i + 1);
     if (!t && !lua_isnil(L, i + 1))
-      return l_error(L, "ctx:save: argument #%d must be a tensor or nil, got %s; keep other values as fields of ctx",
-                     i, l_typename(L, i + 1));
+      return l_error(L, "ctx:save: argument #%d must be a tensor or nil, got %s; keep other values as fields of ctx", i,
+                     l_typename(L, i + 1));
     if (noted) r->versions[i - 1] = t ? t->storage->version : 0;
   }
   if (!noted) save_in_table(L, n);
@@ -58,8 +58,10 @@ static int ctx_save(lua_State *L) {
 static int stale(lua_State *L, int i, const PlTensor *t, uint32_t version) {
   char by[160] = "";
   if (pl_state.watch) pl_state.watch->writer(t->storage, by, sizeof by);
-  return l_error(L, "ctx:saved: saved tensor %d, %s, was modified in place afterwards%s (version %u, saved at %u); "
-                    "save a clone", i, pl_desc_text(&t->a), by, t->storage->version, version);
+  return l_error(L,
+                 "ctx:saved: saved tensor %d, %s, was modified in place afterwards%s (version %u, saved at %u); "
+                 "save a clone",
+                 i, pl_desc_text(&t->a), by, t->storage->version, version);
 }
 
 /* What the running node holds. */
@@ -93,8 +95,7 @@ static int push_of_table(lua_State *L, int n, const uint32_t *versions) {
     if (!t && l_box(L, -1)) return l_error(L, "ctx:saved: saved tensor %d was freed", i);
     if (!t) continue;
     uint32_t version = t->storage->version;
-    if (versions)
-      version = versions[i - 1];
+    if (versions) version = versions[i - 1];
     else {
       if (lua_rawgeti(L, 1, -i) == LUA_TNUMBER) version = (uint32_t)lua_tointeger(L, -1);
       lua_pop(L, 1);
@@ -166,11 +167,8 @@ static int ctx_other(lua_State *L) {
 }
 
 void l_push_context_methods(lua_State *L) {
-  static const luaL_Reg methods[] = {{"save", ctx_save},
-                                     {"saved", ctx_saved},
-                                     {"mark_non_differentiable", ctx_non_diff},
-                                     {"mark_dirty", ctx_dirty},
-                                     {NULL, NULL}};
+  static const luaL_Reg methods[] = {
+      {"save", ctx_save}, {"saved", ctx_saved}, {"mark_non_differentiable", ctx_non_diff}, {"mark_dirty", ctx_dirty}, {NULL, NULL}};
   lua_newtable(L);
   luaL_setfuncs(L, methods, 0);
   lua_createtable(L, 0, 1);

@@ -11,7 +11,7 @@ enum { MAX_CUSTOM = 56 }; /* tensor inputs, outputs, and saved tensors whose ver
 
 /* What the engine keeps of a rule, in one piece with the PlRule before it. */
 typedef struct RuleData {
-  PlRule rule;     /* first: the engine frees the piece through it. rule.kept: the place of the context */
+  PlRule rule; /* first: the engine frees the piece through it. rule.kept: the place of the context */
   Kept *kept;
   uint32_t nin;
   uint64_t nils;   /* bit i: what ctx:save got at i was nil, and the node does not have it */
@@ -36,7 +36,7 @@ extern _Thread_local Running *l_rule_running;
 extern const char l_non_diff_key, l_dirty_key;
 int l_rule_marked(lua_State *L);
 
-void l_push_context_methods(lua_State *L); /* the table that contexts inherit from */
+void l_push_context_methods(lua_State *L);    /* the table that contexts inherit from */
 int l_rule_runner_ref(lua_State *L, Kept *k); /* reference of l_rule_runner's closure, made at first use */
 /* Runs one backward, under lua_pcall; argument 1 says which. Upvalues: the table of kept objects, the metatable of new boxes. */
 enum { RUNNER_KEPT = 1, RUNNER_BOXES = 2 };

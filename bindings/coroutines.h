@@ -10,10 +10,10 @@
 
 /* Shared by the perilune command and its modules through the registry (light userdata "perilune.coroutine"). */
 typedef struct RunningCoroutine {
-  lua_State *volatile at;         /* NULL: the thread that guard_call was entered with */
-  volatile sig_atomic_t pending;  /* a hook was set that has not raised yet */
-  volatile sig_atomic_t raised;   /* the error of an interrupt is on its way */
-  lua_Hook hook;                  /* that hook */
+  lua_State *volatile at;        /* NULL: the thread that guard_call was entered with */
+  volatile sig_atomic_t pending; /* a hook was set that has not raised yet */
+  volatile sig_atomic_t raised;  /* the error of an interrupt is on its way */
+  lua_Hook hook;                 /* that hook */
 } RunningCoroutine;
 
 /* The events on which an interrupting hook fires: at once. */

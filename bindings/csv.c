@@ -37,7 +37,7 @@ static int open_csv(lua_State *L) {
   }
   o.missing = words;
   Handle *h = l_new_handle(L, &csv_type); /* 10 */
-  const int kept[3] = {1, 7, 9}; /* what it points into */
+  const int kept[3] = {1, 7, 9};          /* what it points into */
   for (int i = 0; i < 3; i++) {
     lua_pushvalue(L, kept[i]);
     lua_setiuservalue(L, 10, i + 1);

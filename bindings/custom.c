@@ -16,7 +16,7 @@
 enum { UP_META = 1, UP_FORWARD = 2, UP_INFO = 3, UP_KEPT = 4 };
 
 typedef struct RuleInfo {
-  Kept *kept; /* held by the state */
+  Kept *kept;       /* held by the state */
   const char *name; /* interned */
   bool always, has_jvp;
 } RuleInfo;
@@ -35,7 +35,7 @@ typedef struct Making {
   int arg_at[MAX_CUSTOM];       /* … and where they are on the stack */
   uint32_t version[MAX_CUSTOM]; /* … and their versions before forward */
   PlTensor *in[MAX_CUSTOM], *out[MAX_CUSTOM];
-  int nin, nout, first;         /* outputs lie on the stack from `first` */
+  int nin, nout, first; /* outputs lie on the stack from `first` */
 } Making;
 
 static int take_place(lua_State *L) {
@@ -73,8 +73,13 @@ static PlRule *make_rule(void *p, PlNode *n) {
     pl_pool_put(r, size);
     return NULL;
   }
-  *r = (RuleData){.rule = {.bwd = l_rule_backward, .drop = drop_rule, .ud = r, .jvp = m->info->has_jvp ? l_rule_jvp : NULL,
-                           .always = m->info->always, .again = true, .kept = m->place,
+  *r = (RuleData){.rule = {.bwd = l_rule_backward,
+                           .drop = drop_rule,
+                           .ud = r,
+                           .jvp = m->info->has_jvp ? l_rule_jvp : NULL,
+                           .always = m->info->always,
+                           .again = true,
+                           .kept = m->place,
                            .piece = (uint32_t)size},
                   .kept = m->info->kept,
                   .nin = m->running->nin,
@@ -96,8 +101,7 @@ static int fresh_outputs(Making *m, const char *name) {
   lua_State *L = m->L;
   for (int o = 0; o < m->nout; o++) {
     PlTensor *t = l_to_tensor(L, m->first + o);
-    if (!t)
-      return l_error(L, "%s: forward must return tensors, result %d is %s", name, o + 1, l_typename(L, m->first + o));
+    if (!t) return l_error(L, "%s: forward must return tensors, result %d is %s", name, o + 1, l_typename(L, m->first + o));
     bool alias = t->node || t->more;
     for (int i = 0; i < m->nin; i++) alias |= m->in[i] == t;
     for (int j = 0; j < o; j++) alias |= m->out[j] == t;
@@ -184,8 +188,7 @@ static int record_marked(Making *m, const char *name) {
 
 static int record(Making *m) {
   const char *name = m->info->name;
-  if (m->running->marks)
-    record_marked(m, name);
+  if (m->running->marks) record_marked(m, name);
   else {
     fresh_outputs(m, name);
     record_rule(m, NULL, name);
@@ -210,8 +213,7 @@ const char *l_intern(lua_State *L, const char *name) {
     lua_pushvalue(L, -1);
     lua_pushvalue(L, -2);
     lua_rawset(L, -4);
-  } else
-    lua_remove(L, -2); /* long strings are no single objects: take the table's */
+  } else lua_remove(L, -2);            /* long strings are no single objects: take the table's */
   const char *s = lua_tostring(L, -1); /* the table holds the very same string object */
   lua_pop(L, 2);
   return s;
@@ -226,8 +228,10 @@ static int read_arguments(Making *m, int nargs, uint64_t *needs) {
     if (!b) continue;
     if (!b->t) return l_error(L, "custom: argument #%d: this tensor was freed", i);
     if (PL_UNLIKELY(pl_behind(b->t)->a.symbolic) && !pl_sym_flow(pl_behind(b->t))->record)
-      return l_error(L, "custom: %s is a tensor of T.graph, whose gradient pass would not see this rule; write the "
-                        "function with ops alone there, or trace it with T.jit", pl_desc_text(&b->t->a));
+      return l_error(L,
+                     "custom: %s is a tensor of T.graph, whose gradient pass would not see this rule; write the "
+                     "function with ops alone there, or trace it with T.jit",
+                     pl_desc_text(&b->t->a));
     if (m->nin == MAX_CUSTOM) return l_error(L, "custom: more than %d tensors", MAX_CUSTOM);
     CALL(L, pl_history_current(&b->t, 1));
     *needs |= (uint64_t)((b->t->node || b->t->more) && pl_tracked(b->t)) << m->nin;
@@ -252,8 +256,8 @@ static int check_unedited(const Making *m, uint64_t needs) {
     for (int o = 0; o < m->nout; o++) back |= lua_rawequal(L, m->arg_at[i], m->first + o) != 0;
     if (known && back) continue;
     const char *fix = known ? "it must return it" : "work on a copy, x:clone(), or say ctx:mark_dirty(x) and return x";
-    return l_error(L, "%s: forward edited its argument #%d, %s, in place, and gradients pass through it; %s", m->info->name,
-                   m->arg_at[i], pl_desc_text(&t->a), fix);
+    return l_error(L, "%s: forward edited its argument #%d, %s, in place, and gradients pass through it; %s", m->info->name, m->arg_at[i],
+                   pl_desc_text(&t->a), fix);
   }
   return 0;
 }
@@ -335,7 +339,7 @@ static int t_custom(lua_State *L) {
   lua_createtable(L, 1, 2); /* 2: metatable of contexts */
   field_function(L, 1, "backward", "custom");
   lua_rawseti(L, 2, META_BACKWARD);
-  field_function(L, 1, "forward", "custom"); /* 3 */
+  field_function(L, 1, "forward", "custom");              /* 3 */
   RuleInfo *info = lua_newuserdatauv(L, sizeof *info, 0); /* 4 */
   info->kept = l_kept(L);
   l_rule_runner_ref(L, info->kept);
@@ -364,6 +368,7 @@ static int t_custom(lua_State *L) {
 }
 
 void l_custom_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"rule_marked", l_rule_marked}, {"custom", t_custom}, {"override_raw", l_override_raw}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"rule_marked", l_rule_marked}, {"custom", t_custom}, {"override_raw", l_override_raw}, {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
 }

@@ -31,8 +31,8 @@ static PlStatus read_results(lua_State *L, int top, PlNode *n, const int64_t *si
   int got = lua_gettop(L) - top;
   if (got != (int)n->nin) {
     if (got == 0 || (got == 1 && lua_isnil(L, top + 1))) return PL_OK;
-    PL_FAIL(PL_ERR_ARG, "custom grad rule returned wrong number of grads: %s has %u tensor inputs, its backward returned %d",
-            n->name, n->nin, got);
+    PL_FAIL(PL_ERR_ARG, "custom grad rule returned wrong number of grads: %s has %u tensor inputs, its backward returned %d", n->name,
+            n->nin, got);
   }
   for (uint32_t i = 0; i < n->nin; i++) {
     PlTensor *g = NULL;
@@ -100,8 +100,7 @@ PlStatus l_rule_backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *w
   lua_State *L = l_running;
   RuleData *r = ud;
   if (!L || !lua_checkstack(L, 4)) PL_FAIL(PL_ERR_STATE, "backward of %s: no room on the Lua stack", n->name);
-  if (!l_kept_here(L, r->kept))
-    PL_FAIL(PL_ERR_STATE, "backward of %s: its Lua rule belongs to another Lua state", n->name);
+  if (!l_kept_here(L, r->kept)) PL_FAIL(PL_ERR_STATE, "backward of %s: its Lua rule belongs to another Lua state", n->name);
   uint64_t needs = 0;
   for (uint32_t i = 0; i < n->nin; i++) needs |= (uint64_t)want[i] << i;
   Running now = {.needs = needs, .nin = r->nin, .node = n, .nils = r->nils}, *outer = l_rule_running;

@@ -27,7 +27,7 @@ typedef enum Kind { NOTHING, LUA, TENSOR, NODE, CHECKPOINT } Kind;
 
 typedef struct Object {
   const void *p;
-  uint32_t refs;   /* of an object of the engine: counted in step 2 */
+  uint32_t refs; /* of an object of the engine: counted in step 2 */
   uint8_t kind;
   bool live, seen; /* seen: in step 2 */
 } Object;
@@ -41,9 +41,9 @@ typedef struct Trace {
   Kept *kept;
   int work, weak; /* stack positions: list of Lua objects to look at; tables with weak keys */
   lua_Integer nwork, nweak;
-  bool live;      /* marking what is live; else step 2 */
-  Object *at;     /* hash table */
-  size_t n, cap;  /* cap: a power of two */
+  bool live;         /* marking what is live; else step 2 */
+  Object *at;        /* hash table */
+  size_t n, cap;     /* cap: a power of two */
   const void **todo; /* tensors and nodes to look at */
   size_t ntodo, todo_cap;
   Place *places;
@@ -124,10 +124,8 @@ static void meet_value(Trace *t) {
   const bool traced = type == LUA_TTABLE || type == LUA_TUSERDATA || type == LUA_TTHREAD || type == LUA_TFUNCTION;
   const void *p = traced ? lua_topointer(L, -1) : NULL;
   Object *o = p && !t->failed ? object(t, p, LUA) : NULL;
-  if (o && first(t, o))
-    lua_rawseti(L, t->work, ++t->nwork);
-  else
-    lua_pop(L, 1);
+  if (o && first(t, o)) lua_rawseti(L, t->work, ++t->nwork);
+  else lua_pop(L, 1);
 }
 
 static void meet_kept(Trace *t, int place) {
@@ -150,10 +148,8 @@ static void look_at_tensor(Trace *t, const PlTensor *x) {
 static void look_at_node(Trace *t, const PlNode *n) {
   for (uint32_t i = 0; i < n->nin; i++) meet(t, n->dests[i].node, NODE);
   for (uint32_t i = 0; i < n->nsaved; i++)
-    if (n->saved[i].t)
-      meet(t, n->saved[i].t, TENSOR);
-    else if (n->saved[i].packed)
-      meet(t, pl_packed_shell(n->saved[i].packed->value), TENSOR);
+    if (n->saved[i].t) meet(t, n->saved[i].t, TENSOR);
+    else if (n->saved[i].packed) meet(t, pl_packed_shell(n->saved[i].packed->value), TENSOR);
   for (uint32_t o = 0; o < n->nout; o++) {
     meet(t, n->slots[o].grad, TENSOR);
     meet(t, n->slots[o].shape, TENSOR);
@@ -221,10 +217,8 @@ static void look_at_table(Trace *t, int at) {
   }
   if (weak_keys) return;
   for (lua_pushnil(L); lua_next(L, at);) {
-    if (weak_values)
-      lua_pop(L, 1);
-    else
-      meet_value(t);
+    if (weak_values) lua_pop(L, 1);
+    else meet_value(t);
     lua_pushvalue(L, -1);
     meet_value(t);
   }
@@ -243,10 +237,8 @@ static bool look_at_weak(Trace *t, int at) {
       held = o->p && (t->live ? o->live : o->live || o->seen);
       if (lua_iscfunction(L, -2)) held |= count_upvalues(L, -2) == 0; /* no object: always there */
     }
-    if (held)
-      meet_value(t);
-    else
-      lua_pop(L, 1);
+    if (held) meet_value(t);
+    else lua_pop(L, 1);
   }
   return t->n != before || t->nwork != work;
 }
@@ -385,10 +377,8 @@ static int trace_body(lua_State *L) {
   for (int place = 1; place <= t->kept->next && !t->failed; place++) {
     if (t->places[place].live) continue;
     l_kept_push(L, t->kept, place);
-    if (lua_toboolean(L, -1))
-      meet_value(t);
-    else
-      lua_pop(L, 1);
+    if (lua_toboolean(L, -1)) meet_value(t);
+    else lua_pop(L, 1);
   }
   follow(t);
   mark_held(t);

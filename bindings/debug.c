@@ -110,8 +110,7 @@ static PlStatus push_runs(lua_State *L, const PlBackward *b, const PlGraph *whol
     lua_rawgeti(L, values, v + 1);
     all[v] = l_to_tensor(L, -1);
     lua_pop(L, 1);
-    if (!all[v])
-      PL_FAIL(PL_ERR_ARG, "backward_graph: values must list inputs, outputs and gradients: %d tensors", total);
+    if (!all[v]) PL_FAIL(PL_ERR_ARG, "backward_graph: values must list inputs, outputs and gradients: %d tensors", total);
   }
   push_boxes(L, n);
   push_boxes(L, n);
@@ -359,12 +358,8 @@ static int d_split(lua_State *L) {
 }
 
 void l_debug_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"backward_graph", d_backward_graph},
-                                       {"tape", d_tape},
-                                       {"cache_stats", d_cache_stats},
-                                       {"cache_clear", d_cache_clear},
-                                       {"split", d_split},
-                                       {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"backward_graph", d_backward_graph}, {"tape", d_tape},   {"cache_stats", d_cache_stats},
+                                       {"cache_clear", d_cache_clear},       {"split", d_split}, {NULL, NULL}};
   luaL_newlib(L, functions);
   lua_setfield(L, -2, "debug");
 }

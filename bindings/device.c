@@ -10,9 +10,9 @@
 #include <string.h>
 
 /* For functions that do not return what Lua wants. */
-#define RAISE(L, expr)                                \
-  do {                                                \
-    PlStatus raise_ = (expr);                         \
+#define RAISE(L, expr)                                   \
+  do {                                                   \
+    PlStatus raise_ = (expr);                            \
     if (PL_UNLIKELY(raise_ != PL_OK)) l_fail(L, raise_); \
   } while (0)
 
@@ -258,7 +258,8 @@ static int d_pin(lua_State *L) {
   PlTensor *t = l_check_tensor(L, 1);
   (void)l_concrete(L, t, "pin_memory");
   if (t->a.device != PL_CPU)
-    return l_error(L, "pin_memory: %s is on %s; memory of the host can be pinned: x:cpu():pin_memory()", pl_desc_text(&t->a), pl_device_name(t->a.device));
+    return l_error(L, "pin_memory: %s is on %s; memory of the host can be pinned: x:cpu():pin_memory()", pl_desc_text(&t->a),
+                   pl_device_name(t->a.device));
   lua_settop(L, 1);
   if (t->storage->owns == PL_OWNS_PINNED) return 1;
   l_collect(L);
@@ -291,7 +292,10 @@ static int d_info(lua_State *L) {
   const struct {
     const char *name;
     int64_t v;
-  } n[] = {{"major", info.major}, {"minor", info.minor}, {"processors", info.processors}, {"memory", info.memory},
+  } n[] = {{"major", info.major},
+           {"minor", info.minor},
+           {"processors", info.processors},
+           {"memory", info.memory},
            {"available", info.available}};
   for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
     if (n[i].v < 0) continue;
@@ -309,7 +313,7 @@ static int d_memory(lua_State *L) {
   const struct {
     const char *name;
     int64_t v;
-  } n[] = {{"live", m.live}, {"peak", m.peak}, {"reserved", m.reserved}, {"blocks", m.blocks}, {"allocations", m.allocations},
+  } n[] = {{"live", m.live},      {"peak", m.peak}, {"reserved", m.reserved}, {"blocks", m.blocks}, {"allocations", m.allocations},
            {"retries", m.retries}};
   lua_createtable(L, 0, 7);
   for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
@@ -359,18 +363,20 @@ static int d_has(lua_State *L) {
   if (!op) return l_error(L, "device.has: no such op");
   (void)l_device_table(L);
   lua_pushstring(L, op == &pl_op_shape_of || op == &pl_op_to_device || op == &pl_op_copy || pl_op_on_device(op) ? "kernel"
-                    : op->cls == PL_VIEW && !op->kernel[PL_CPU]                                                   ? "view"
-                    : op->expand                                                                                  ? "expand"
-                                                                                                                  : "host");
+                    : op->cls == PL_VIEW && !op->kernel[PL_CPU]                                                 ? "view"
+                    : op->expand                                                                                ? "expand"
+                                                                                                                : "host");
   return 1;
 }
 
 void l_device_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"available", d_available}, {"count", d_count}, {"current", d_current}, {"within", d_within}, {"groups", d_groups},
-                                       {"default", d_default}, {"with", d_with}, {"follow", d_follow}, {"move", d_move},
-                                       {"info", d_info}, {"memory", d_memory}, {"reset_peak", d_reset_peak}, {"trim", d_trim},
-                                       {"limit", d_limit}, {"synchronize", d_synchronize}, {"setting", d_setting}, {"has", d_has},
-                                       {"pin", d_pin}, {"is_pinned", d_is_pinned}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"available", d_available}, {"count", d_count},   {"current", d_current},
+                                       {"within", d_within},       {"groups", d_groups}, {"default", d_default},
+                                       {"with", d_with},           {"follow", d_follow}, {"move", d_move},
+                                       {"info", d_info},           {"memory", d_memory}, {"reset_peak", d_reset_peak},
+                                       {"trim", d_trim},           {"limit", d_limit},   {"synchronize", d_synchronize},
+                                       {"setting", d_setting},     {"has", d_has},       {"pin", d_pin},
+                                       {"is_pinned", d_is_pinned}, {NULL, NULL}};
   lua_newtable(L);
   luaL_setfuncs(L, functions, 0);
   l_device_streams(L);

@@ -139,10 +139,18 @@ static int d_event_elapsed(lua_State *L) {
 
 /* Into the table on top. */
 void l_device_streams(lua_State *L) {
-  static const luaL_Reg functions[] = {{"stream", d_stream}, {"event", d_event}, {"methods", d_methods}, {"on_stream", d_on_stream},
-                                       {"stream_gpu", d_stream_gpu}, {"stream_synchronize", d_stream_synchronize},
-                                       {"stream_query", d_stream_query}, {"stream_wait", d_stream_wait},
-                                       {"event_record", d_event_record}, {"event_synchronize", d_event_synchronize},
-                                       {"event_query", d_event_query}, {"event_elapsed", d_event_elapsed}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"stream", d_stream},
+                                       {"event", d_event},
+                                       {"methods", d_methods},
+                                       {"on_stream", d_on_stream},
+                                       {"stream_gpu", d_stream_gpu},
+                                       {"stream_synchronize", d_stream_synchronize},
+                                       {"stream_query", d_stream_query},
+                                       {"stream_wait", d_stream_wait},
+                                       {"event_record", d_event_record},
+                                       {"event_synchronize", d_event_synchronize},
+                                       {"event_query", d_event_query},
+                                       {"event_elapsed", d_event_elapsed},
+                                       {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
 }

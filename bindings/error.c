@@ -107,8 +107,7 @@ int l_error(lua_State *L, const char *fmt, ...) {
   if (l_push_op_name(L, text, &skip)) {
     lua_pushstring(L, text + skip);
     lua_concat(L, 2);
-  } else
-    lua_pushstring(L, text);
+  } else lua_pushstring(L, text);
   speak(L);
   lua_concat(L, 2);
   return lua_error(L);
@@ -155,8 +154,8 @@ int l_fail(lua_State *L, PlStatus s) {
 }
 
 const char *l_status_name(PlStatus s) {
-  static const char *const names[] = {"ok",    "argument", "shape",    "dtype",     "index",      "memory",
-                                      "state", "io",       "format",   "callback",  "interrupt",  "unsupported"};
+  static const char *const names[] = {"ok",    "argument", "shape",  "dtype",    "index",     "memory",
+                                      "state", "io",       "format", "callback", "interrupt", "unsupported"};
   return (size_t)s < sizeof names / sizeof *names ? names[s] : "error";
 }
 

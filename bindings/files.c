@@ -157,15 +157,10 @@ static int list_folder(lua_State *L) {
 }
 
 void l_files_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"load_npy", load_npy},
-                                  {"write_file", write_file},
-                                  {"save_npy", save_npy},
-                                  {"load_npz", load_npz},
-                                  {"load_bytes", load_bytes},
-                                  {"load_image", load_image},
-                                  {"decode_image", decode_image},
-                                  {"save_image", save_image},
-                                  {"list_folder", list_folder},
-                                  {NULL, NULL}};
+  static const luaL_Reg regs[] = {{"load_npy", load_npy},         {"write_file", write_file},
+                                  {"save_npy", save_npy},         {"load_npz", load_npz},
+                                  {"load_bytes", load_bytes},     {"load_image", load_image},
+                                  {"decode_image", decode_image}, {"save_image", save_image},
+                                  {"list_folder", list_folder},   {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * Forward mode from Lua: keys of tangents for lua/perilune/forward.lua, and the jvp of a rule of T.custom, which the
  * engine calls while the rule's call is recorded (engine/grad/forward_rule.c). Not public but for T.custom. */
+#include "engine/grad/forward.h"
 #include "bindings/context.h"
 #include "bindings/ops.h"
 #include "bindings/walk.h"
-#include "engine/grad/forward.h"
 #include "engine/state.h"
 
 /* ---- the jvp of a rule --------------------------------------------------------------------------------------------- */
@@ -24,8 +24,7 @@ static PlStatus read_tangents(lua_State *L, int top, const JvpRun *run) {
   int got = lua_gettop(L) - top;
   if (got == 0 || (got == 1 && lua_isnil(L, top + 1))) return PL_OK;
   if (got != (int)n->nout)
-    PL_FAIL(PL_ERR_ARG, "custom jvp rule returned wrong number of tangents: %s has %u results, its jvp returned %d", n->name,
-            n->nout, got);
+    PL_FAIL(PL_ERR_ARG, "custom jvp rule returned wrong number of tangents: %s has %u results, its jvp returned %d", n->name, n->nout, got);
   for (uint32_t o = 0; o < n->nout; o++) {
     const int at = top + 1 + (int)o;
     PlTensor *t = l_to_tensor(L, at);
@@ -41,8 +40,7 @@ static PlStatus read_tangents(lua_State *L, int top, const JvpRun *run) {
 
 static PlStatus run_jvp(lua_State *L, const JvpRun *run) {
   l_kept_push(L, run->r->kept, run->r->rule.kept);
-  if (!lua_istable(L, -1))
-    PL_FAIL(PL_ERR_STATE, "jvp of %s: its context was collected", run->n->name);
+  if (!lua_istable(L, -1)) PL_FAIL(PL_ERR_STATE, "jvp of %s: its context was collected", run->n->name);
   const int ctx = lua_gettop(L);
   if (!lua_getmetatable(L, ctx) || lua_rawgeti(L, -1, META_JVP) == LUA_TNIL)
     PL_FAIL(PL_ERR_STATE, "jvp of %s: it has no jvp function", run->n->name);
@@ -72,8 +70,7 @@ PlStatus l_rule_jvp(void *ud, PlNode *n, PlTensor *const *v, PlTensor *const *ou
   lua_State *L = l_running;
   RuleData *r = ud;
   if (!L || !lua_checkstack(L, 4)) PL_FAIL(PL_ERR_STATE, "jvp of %s: no room on the Lua stack", n->name);
-  if (!l_kept_here(L, r->kept))
-    PL_FAIL(PL_ERR_STATE, "jvp of %s: its rule belongs to another Lua state", n->name);
+  if (!l_kept_here(L, r->kept)) PL_FAIL(PL_ERR_STATE, "jvp of %s: its rule belongs to another Lua state", n->name);
   uint64_t needs = 0;
   for (uint32_t i = 0; i < n->nin; i++) needs |= (uint64_t)(v[i] != NULL) << i;
   Running now = {.needs = needs, .nin = r->nin, .node = n, .nils = r->nils}, *outer = l_rule_running;

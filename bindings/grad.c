@@ -56,10 +56,8 @@ void l_backward_ends(lua_State *L, bool ok) {
   for (int i = 1; i <= n; i++) {
     lua_rawgeti(L, -1, i);
     lua_pushboolean(L, ok);
-    if (ok)
-      lua_call(L, 1, 0);
-    else if (lua_pcall(L, 1, 0, 0) != LUA_OK) /* the failure itself is what is raised */
-      lua_pop(L, 1);
+    if (ok) lua_call(L, 1, 0);
+    else if (lua_pcall(L, 1, 0, 0) != LUA_OK) /* the failure itself is what is raised */ lua_pop(L, 1);
   }
   lua_pop(L, 1);
 }
@@ -134,10 +132,8 @@ static int m_requires_grad_(lua_State *L) {
 static int read_backward(lua_State *L, PlTensor **given, bool *create_graph, bool *retain_graph) {
   PlTensor *dy = *given;
   int opt = 3;
-  if (lua_type(L, 2) == LUA_TTABLE)
-    opt = 2;
-  else if (!dy && !lua_isnoneornil(L, 2))
-    return l_error(L, "backward: the gradient must be a tensor, got %s", l_typename(L, 2));
+  if (lua_type(L, 2) == LUA_TTABLE) opt = 2;
+  else if (!dy && !lua_isnoneornil(L, 2)) return l_error(L, "backward: the gradient must be a tensor, got %s", l_typename(L, 2));
   if (lua_type(L, opt) == LUA_TTABLE && lua_getfield(L, opt, "inputs") != LUA_TNIL) {
     /* only into these leaves: made of grad_of, in lua/perilune/gradient.lua */
     lua_settop(L, opt);
@@ -238,8 +234,10 @@ static int m_detach_(lua_State *L) {
   if (PL_UNLIKELY(t->a.symbolic || pl_is_batched(t))) {
     PlTensor *d;
     if (t->a.symbolic && pl_sym_flow(t)->vals[pl_sym_value(t)].kind == PL_FV_INPUT)
-      return l_error(L, "detach_: %s is an argument of the traced function, whose own history would stay; detach it before "
-                        "the call, or use x = x:detach()", pl_desc_text(&t->a));
+      return l_error(L,
+                     "detach_: %s is an argument of the traced function, whose own history would stay; detach it before "
+                     "the call, or use x = x:detach()",
+                     pl_desc_text(&t->a));
     CALL(L, pl_tensor_detach(&d, t));
     l_empty_box(L);
     l_box(L, 1)->t = d;
@@ -261,10 +259,8 @@ static int t_grad_enabled(lua_State *L) {
 }
 
 void l_grad_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"grad_of", t_grad_of},
-                                       {"grad_enabled", t_grad_enabled},
-                                       {"after_backward", t_after_backward},
-                                       {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"grad_of", t_grad_of}, {"grad_enabled", t_grad_enabled}, {"after_backward", t_after_backward}, {NULL, NULL}};
   static const luaL_Reg methods[] = {{"requires_grad_", m_requires_grad_},
                                      {"backward", m_backward},
                                      {"detach", m_detach},

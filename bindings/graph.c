@@ -126,12 +126,10 @@ static int aggregate_body(lua_State *L) {
   lua_call(L, 1, 1);
   PlTensor *t = l_to_tensor(L, -1);
   PlArray want = pl_fvalue_array(&c->f->vals[c->v[0]]);
-  if (!t)
-    c->status = pl_fail(PL_ERR_ARG, "gradient: aggregate must return one tensor, got %s", l_typename(L, -1));
+  if (!t) c->status = pl_fail(PL_ERR_ARG, "gradient: aggregate must return one tensor, got %s", l_typename(L, -1));
   else if (!pl_shape_equal(&t->a, &want))
     c->status = pl_fail(PL_ERR_SHAPE, "gradient: aggregate returned %s for gradients of %s", pl_desc_text(&t->a), pl_desc_text(&want));
-  else
-    c->status = pl_sym_value_of(c->f, t, &c->out);
+  else c->status = pl_sym_value_of(c->f, t, &c->out);
   return 0;
 }
 
@@ -157,9 +155,14 @@ void l_read_mirror(lua_State *L, int t, int n, PlMirrorOptions *m) {
   const double policy = opt_number(L, t, "policy", 0), bytes = opt_number(L, t, "bytes", -1);
   if (!(policy >= PL_MIRROR_NONE && policy <= PL_MIRROR_AUTO)) l_error(L, "gradient: there is no policy %g", policy);
   if (bytes != bytes) l_error(L, "gradient: budget.bytes is not a number");
-  *m = (PlMirrorOptions){.policy = (int)policy, .fraction = opt_number(L, t, "fraction", -1),
-                         .bytes = bytes >= 0x1p62 ? (int64_t)1 << 62 : bytes < 0 ? -1 : (int64_t)bytes, .seeded = l_opt_bool(L, t, "seeded", false),
-                         .heavy = l_opt_bool(L, t, "heavy", false), .listed = l_opt_bool(L, t, "listed", false)};
+  *m = (PlMirrorOptions){.policy = (int)policy,
+                         .fraction = opt_number(L, t, "fraction", -1),
+                         .bytes = bytes >= 0x1p62 ? (int64_t)1 << 62
+                                  : bytes < 0     ? -1
+                                                  : (int64_t)bytes,
+                         .seeded = l_opt_bool(L, t, "seeded", false),
+                         .heavy = l_opt_bool(L, t, "heavy", false),
+                         .listed = l_opt_bool(L, t, "listed", false)};
   lua_getfield(L, t, "choice");
   if (lua_type(L, -1) == LUA_TTABLE && n) {
     m->choice = calloc((size_t)n, 1);
@@ -179,8 +182,8 @@ static const PlOp *named_op(lua_State *L, const char *option, bool zeros) {
   if (lua_type(L, -1) != LUA_TSTRING) l_error(L, "gradient: %s: the name of an op expected, got %s", option, l_typename(L, -1));
   const PlOp *op = pl_op_find(lua_tostring(L, -1));
   if (!op) l_error(L, "gradient: %s: there is no op %s", option, lua_tostring(L, -1));
-  bool fits = op && !(op->flags & (PL_F_MUTATES | PL_F_IMPURE | PL_F_SEEDED)) && op->nout == 1 &&
-              (op->nin == 1 || (zeros && op == &pl_op_zeros));
+  bool fits =
+      op && !(op->flags & (PL_F_MUTATES | PL_F_IMPURE | PL_F_SEEDED)) && op->nout == 1 && (op->nin == 1 || (zeros && op == &pl_op_zeros));
   if (!fits) l_error(L, "gradient: %s: %s is no op of one tensor that gives another", option, op ? op->name : "?");
   return op;
 }
@@ -228,8 +231,7 @@ static int graph_gradient(lua_State *L) {
   free(o.mirror.choice);
   CALL(L, s);
   for (int i = 0; i < nx; i++) {
-    if (dx[i] < 0)
-      lua_pushboolean(L, 0);
+    if (dx[i] < 0) lua_pushboolean(L, 0);
     else {
       Box *b = l_new_box(L);
       CALL(L, pl_sym_tensor(&b->t, f, dx[i]));
@@ -267,8 +269,10 @@ static int graph_run(lua_State *L) {
   for (PlFVal v = 0; v < f->nvals; v++) {
     const PlFValue *val = &f->vals[v];
     if (val->kind == PL_FV_CAPTURE && (val->real->flags & PL_T_LEFT))
-      return l_error(L, "run: the graph reads the memory that %s was in before its network was converted (net:to); make the "
-                        "graph again", pl_desc_text(&val->real->a));
+      return l_error(L,
+                     "run: the graph reads the memory that %s was in before its network was converted (net:to); make the "
+                     "graph again",
+                     pl_desc_text(&val->real->a));
     if (val->kind != PL_FV_INPUT) continue;
     lua_rawgeti(L, 2, val->slot + 1); /* stays alive through the table */
     PlTensor *t = l_to_tensor(L, -1);
@@ -301,9 +305,13 @@ static int graph_run(lua_State *L) {
 }
 
 void l_graph_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"graph_new", graph_new}, {"graph_input", graph_input},
-                                  {"graph_outputs", graph_outputs}, {"graph_gradient", graph_gradient},
-                                  {"graph_run", graph_run}, {"graph_trace", graph_trace}, {NULL, NULL}};
+  static const luaL_Reg regs[] = {{"graph_new", graph_new},
+                                  {"graph_input", graph_input},
+                                  {"graph_outputs", graph_outputs},
+                                  {"graph_gradient", graph_gradient},
+                                  {"graph_run", graph_run},
+                                  {"graph_trace", graph_trace},
+                                  {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   l_graph_look_register(L);
   l_graph_file_register(L);

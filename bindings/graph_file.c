@@ -39,10 +39,8 @@ static void push_leaf(lua_State *L, const PlFlow *f, PlFVal v) {
   bool number = val->kind == PL_FV_CONST && val->ndim == 0;
   set_string(L, "kind", val->kind == PL_FV_INPUT ? "input" : number ? "number" : val->kind == PL_FV_CAPTURE ? "capture" : "constant");
   if (number) {
-    if (pl_is_float((PlDtype)val->dtype))
-      lua_pushnumber(L, pl_read_f(&val->real->a, 0));
-    else
-      lua_pushinteger(L, (lua_Integer)pl_read_i(&val->real->a, 0));
+    if (pl_is_float((PlDtype)val->dtype)) lua_pushnumber(L, pl_read_f(&val->real->a, 0));
+    else lua_pushinteger(L, (lua_Integer)pl_read_i(&val->real->a, 0));
     lua_setfield(L, -2, "number");
   } else if (val->real) {
     l_push_shared(L, val->real);
@@ -85,10 +83,8 @@ static int graph_number(lua_State *L) {
   Box *b = l_new_box(L);
   (void)f;
   CALL(L, pl_tensor_empty(&b->t, d, 0, NULL));
-  if (lua_isinteger(L, 2))
-    pl_write_i(d, b->t->a.data, (int64_t)lua_tointeger(L, 2));
-  else
-    pl_write_f(d, b->t->a.data, lua_tonumber(L, 2));
+  if (lua_isinteger(L, 2)) pl_write_i(d, b->t->a.data, (int64_t)lua_tointeger(L, 2));
+  else pl_write_f(d, b->t->a.data, lua_tonumber(L, 2));
   b->t->a.weak = lua_toboolean(L, 4) != 0;
   b->t->flags |= PL_T_CONST;
   return 1;
@@ -111,8 +107,8 @@ static void file_attrs(lua_State *L, const PlOp *op, int at, PlAttrs *a) {
 }
 
 /* Emits one node of a file into f, as a trace of it had: of this stage, under this name. */
-static PlStatus emit(PlFlow *f, int stage, int origin, const char *name, const PlOp *op, PlTensor **in, int nin,
-                     const PlAttrs *a, PlTensor **out) {
+static PlStatus emit(PlFlow *f, int stage, int origin, const char *name, const PlOp *op, PlTensor **in, int nin, const PlAttrs *a,
+                     PlTensor **out) {
   PlFlow *was = pl_state.trace;
   pl_state.trace = f;
   f->stage = (uint8_t)stage;
@@ -173,10 +169,8 @@ static int graph_apply(lua_State *L) {
   const char *kept = pl_flow_string(f, name);
   if (!kept) return l_error(L, "load_graph: out of memory");
   CALL(L, emit(f, (int)stage, (int)origin - 1, kept, op, in, nin, &a, out));
-  if (!lists)
-    file_results(L, res, out, op->nout);
-  else
-    pl_release_all(out, op->nout);
+  if (!lists) file_results(L, res, out, op->nout);
+  else pl_release_all(out, op->nout);
   for (int i = 0; lists && i < nin; i++) { /* what was written keeps its handle */
     lua_rawgeti(L, 3, i + 1);
     lua_rawseti(L, res, i + 1);
@@ -240,8 +234,12 @@ static int graph_region(lua_State *L) {
 }
 
 void l_graph_file_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"graph_leaves", graph_leaves}, {"graph_output_values", graph_output_values},
-                                  {"graph_number", graph_number}, {"graph_apply", graph_apply},
-                                  {"graph_regions", graph_regions}, {"graph_region", graph_region}, {NULL, NULL}};
+  static const luaL_Reg regs[] = {{"graph_leaves", graph_leaves},
+                                  {"graph_output_values", graph_output_values},
+                                  {"graph_number", graph_number},
+                                  {"graph_apply", graph_apply},
+                                  {"graph_regions", graph_regions},
+                                  {"graph_region", graph_region},
+                                  {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
 }

@@ -44,10 +44,8 @@ void l_push_attr(lua_State *L, const PlAttrDef *d, const PlAttrs *a, int k) {
   switch (d->type) {
   case PL_A_FLOAT: lua_pushnumber(L, a->v[k].f); break;
   case PL_A_SCALAR:
-    if ((a->isint >> k) & 1)
-      lua_pushinteger(L, (lua_Integer)i);
-    else
-      lua_pushnumber(L, a->v[k].f);
+    if ((a->isint >> k) & 1) lua_pushinteger(L, (lua_Integer)i);
+    else lua_pushnumber(L, a->v[k].f);
     break;
   case PL_A_BOOL: lua_pushboolean(L, i != 0); break;
   case PL_A_DTYPE: lua_pushstring(L, pl_dtype_name((PlDtype)i)); break;
@@ -69,10 +67,8 @@ void l_push_attr(lua_State *L, const PlAttrDef *d, const PlAttrs *a, int k) {
       int64_t e = pl_attr_list(a, k)[j];
       double v;
       memcpy(&v, &e, sizeof v);
-      if (d->type == PL_A_FLOATS)
-        lua_pushnumber(L, v);
-      else
-        lua_pushinteger(L, (lua_Integer)(d->type == PL_A_DIMS ? e + 1 : e));
+      if (d->type == PL_A_FLOATS) lua_pushnumber(L, v);
+      else lua_pushinteger(L, (lua_Integer)(d->type == PL_A_DIMS ? e + 1 : e));
       lua_rawseti(L, -2, j + 1);
     }
     break;
@@ -115,10 +111,8 @@ void l_push_fnode(lua_State *L, const PlFlow *f, int32_t i) {
   lua_setfield(L, -2, "shapes");
   lua_createtable(L, n->nin, 0);
   for (int32_t k = 0; k < n->nin; k++) {
-    if (n->in[k] < 0)
-      lua_pushboolean(L, 0);
-    else
-      lua_pushinteger(L, n->in[k]);
+    if (n->in[k] < 0) lua_pushboolean(L, 0);
+    else lua_pushinteger(L, n->in[k]);
     lua_rawseti(L, -2, k + 1);
   }
   lua_setfield(L, -2, "inputs");
@@ -220,10 +214,8 @@ static int graph_value(lua_State *L) {
   PlFVal v = pl_sym_value(t);
   lua_pushinteger(L, v);
   int32_t node = pl_sym_flow(t)->vals[v].node;
-  if (node < 0)
-    lua_pushnil(L);
-  else
-    lua_pushinteger(L, node + 1);
+  if (node < 0) lua_pushnil(L);
+  else lua_pushinteger(L, node + 1);
   return 2;
 }
 
@@ -243,12 +235,12 @@ static int graph_maker(lua_State *L) {
 static int graph_after(lua_State *L) {
   PlFlow *f = l_check_flow(L, 1);
   int64_t i = l_check_int(L, 2, "after", "node"), b = l_check_int(L, 3, "after", "before");
-  if (i < 1 || i > f->nnodes || b < 1 || b > f->nnodes) return l_error(L, "after: there is no node %lld", (long long)(i < 1 || i > f->nnodes ? i : b));
+  if (i < 1 || i > f->nnodes || b < 1 || b > f->nnodes)
+    return l_error(L, "after: there is no node %lld", (long long)(i < 1 || i > f->nnodes ? i : b));
   const char *name = f->nodes[i - 1].name, *other = f->nodes[b - 1].name;
   if (i == b) return l_error(L, "after: %s cannot run after itself", name);
   if (b > i)
-    return l_error(L, "after: %s was made after %s; nodes run in the order in which they were made, so make it first",
-                   other, name);
+    return l_error(L, "after: %s was made after %s; nodes run in the order in which they were made, so make it first", other, name);
   CALL(L, pl_flow_after(f, (int32_t)i - 1, (int32_t)b - 1));
   return 0;
 }
@@ -285,7 +277,6 @@ static int graph_name(lua_State *L) {
 }
 
 /* ---- plans ------------------------------------------------------------------------------------------------- */
-
 
 PlPlan *l_check_plan(lua_State *L, int i) {
   PlanBox *b = luaL_testudata(L, i, l_plan_meta);
@@ -430,13 +421,27 @@ static int plan_verify(lua_State *L) {
 }
 
 void l_graph_look_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"graph_text", graph_text}, {"graph_dot", graph_dot},
-                                  {"graph_verify", graph_verify}, {"graph_nodes", graph_nodes},
-                                  {"graph_value", graph_value}, {"graph_maker", graph_maker}, {"graph_after", graph_after}, {"graph_inputs", graph_inputs},
-                                  {"graph_name", graph_name}, {"graph_edition", graph_edition},
-                                  {"graph_compile", graph_compile}, {"plan_figures", plan_figures},
-                                  {"plan_nodes", plan_nodes}, {"plan_buffers", plan_buffers}, {"plan_text", plan_text}, {"plan_verify", plan_verify},
-                                  {"is_symbolic", is_symbolic}, {"graph_mark", graph_mark}, {"graph_pin", graph_pin}, {"graph_pin_since", graph_pin_since}, {NULL, NULL}};
+  static const luaL_Reg regs[] = {{"graph_text", graph_text},
+                                  {"graph_dot", graph_dot},
+                                  {"graph_verify", graph_verify},
+                                  {"graph_nodes", graph_nodes},
+                                  {"graph_value", graph_value},
+                                  {"graph_maker", graph_maker},
+                                  {"graph_after", graph_after},
+                                  {"graph_inputs", graph_inputs},
+                                  {"graph_name", graph_name},
+                                  {"graph_edition", graph_edition},
+                                  {"graph_compile", graph_compile},
+                                  {"plan_figures", plan_figures},
+                                  {"plan_nodes", plan_nodes},
+                                  {"plan_buffers", plan_buffers},
+                                  {"plan_text", plan_text},
+                                  {"plan_verify", plan_verify},
+                                  {"is_symbolic", is_symbolic},
+                                  {"graph_mark", graph_mark},
+                                  {"graph_pin", graph_pin},
+                                  {"graph_pin_since", graph_pin_since},
+                                  {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   luaL_newmetatable(L, l_plan_meta);
   lua_pushcfunction(L, plan_gc);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Process groups from Lua: the raw functions below core.group that lua/perilune/distributed dresses. */
 #include <math.h>
-#include <string.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "bindings/group.h"
@@ -204,8 +204,7 @@ static int g_execute(lua_State *L) {
 }
 
 void l_group_register(lua_State *L) {
-  static const luaL_Reg functions[] = {
-      {"open", g_open}, {"new", g_new}, {"start", g_start}, {"execute", g_execute}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"open", g_open}, {"new", g_new}, {"start", g_start}, {"execute", g_execute}, {NULL, NULL}};
   luaL_newlib(L, functions);
   l_group_device_register(L);
   lua_setfield(L, -2, "group");

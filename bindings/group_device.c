@@ -34,7 +34,8 @@ static int d_new(lua_State *L) {
   const char *bytes = luaL_checklstring(L, 1, &size);
   luaL_argcheck(L, size == sizeof id.bytes, 1, "an id of group.device_id is wanted");
   memcpy(id.bytes, bytes, sizeof id.bytes);
-  const int64_t g64 = l_check_int(L, 2, "device_new", "gpu"), r64 = l_check_int(L, 3, "device_new", "rank"), n64 = l_check_int(L, 4, "device_new", "n");
+  const int64_t g64 = l_check_int(L, 2, "device_new", "gpu"), r64 = l_check_int(L, 3, "device_new", "rank"),
+                n64 = l_check_int(L, 4, "device_new", "n");
   if (g64 < 0 || g64 >= PL_GPUS || n64 < 1 || n64 > 1 << 16 || r64 < 0 || r64 >= n64)
     return l_error(L, "device_new: GPU %lld, rank %lld of %lld: out of range", (long long)g64, (long long)r64, (long long)n64);
   const int gpu = (int)g64, rank = (int)r64, n = (int)n64;

@@ -82,12 +82,10 @@ static int hook_body(lua_State *L) {
   l_push_shared(L, r->grad);
   lua_call(L, 1, 1);
   PlTensor *t = l_to_tensor(L, -1);
-  if (!t && !lua_isnil(L, -1))
-    r->status = pl_fail(PL_ERR_ARG, "a hook must return a tensor or nil, got %s", l_typename(L, -1));
+  if (!t && !lua_isnil(L, -1)) r->status = pl_fail(PL_ERR_ARG, "a hook must return a tensor or nil, got %s", l_typename(L, -1));
   else if (t && (!pl_shape_equal(&t->a, &grad->a) || t->a.dtype != grad->a.dtype))
     r->status = pl_fail(PL_ERR_SHAPE, "a hook returned %s for a gradient %s", pl_desc_text(&t->a), pl_desc_text(&grad->a));
-  else if (t && t != grad)
-    r->replaced = pl_retain(t);
+  else if (t && t != grad) r->replaced = pl_retain(t);
   return 0;
 }
 

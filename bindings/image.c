@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Pictures for lua/perilune/data/transforms.lua: u8 or f32 tensors [C, H, W] of any strides. Results are views on
  * interleaved memory, but for to_float, whose are contiguous. */
+#include "kernels/image.h"
 #include "bindings/lib.h"
 #include "engine/remat/remat.h"
-#include "kernels/image.h"
 
 /* The tensor at i as a picture. One on a device is computed on the CPU: its copy is pushed, *device says where results
  * belong. */
@@ -16,8 +16,14 @@ static PlkImage check_image(lua_State *L, int i, const char *fn, int *device) {
   t = l_on_host(L, t);
   const PlStatus s = pl_writes(t->storage); /* its address is used while others are allocated */
   if (s != PL_OK) l_fail(L, s);
-  PlkImage m = {.data = t->a.data, .is_float = t->a.dtype == PL_F32, .c = t->a.shape[0], .h = t->a.shape[1],
-                .w = t->a.shape[2], .sc = t->a.strides[0], .sh = t->a.strides[1], .sw = t->a.strides[2]};
+  PlkImage m = {.data = t->a.data,
+                .is_float = t->a.dtype == PL_F32,
+                .c = t->a.shape[0],
+                .h = t->a.shape[1],
+                .w = t->a.shape[2],
+                .sc = t->a.strides[0],
+                .sh = t->a.strides[1],
+                .sw = t->a.strides[2]};
   return m;
 }
 
@@ -60,8 +66,7 @@ static int image_to_float(lua_State *L) {
   float v[2][PLK_IMAGE_CHANNELS];
   for (int t = 0; t < 2; t++) {
     int64_t n = (int64_t)lua_rawlen(L, 2 + t);
-    if (n != 1 && n != m.c)
-      return l_error(L, "normalize: %d values for an image of %d channels", (int)n, (int)m.c);
+    if (n != 1 && n != m.c) return l_error(L, "normalize: %d values for an image of %d channels", (int)n, (int)m.c);
     for (int64_t k = 0; k < m.c; k++) {
       lua_rawgeti(L, 2 + t, n == 1 ? 1 : k + 1);
       v[t][k] = (float)luaL_checknumber(L, -1);
@@ -93,9 +98,7 @@ static int image_adjust(lua_State *L) {
 }
 
 void l_image_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"image_resize", image_resize},
-                                  {"image_to_float", image_to_float},
-                                  {"image_adjust", image_adjust},
-                                  {NULL, NULL}};
+  static const luaL_Reg regs[] = {
+      {"image_resize", image_resize}, {"image_to_float", image_to_float}, {"image_adjust", image_adjust}, {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
 }

@@ -50,12 +50,9 @@ static void read_item(lua_State *L, int at, Item *it) {
   if (b) {
     if (!b->t) l_error(L, "index: an index tensor was freed");
     *it = (Item){.kind = TENSOR, .t = b->t};
-  } else if (lua_type(L, at) == LUA_TTABLE)
-    read_range(L, at, it);
-  else if (l_to_int(L, at, &i))
-    *it = (Item){.kind = AT, .a = i};
-  else if (lua_type(L, at) == LUA_TSTRING && strcmp(lua_tostring(L, at), "...") == 0)
-    *it = (Item){.kind = ELLIPSIS};
+  } else if (lua_type(L, at) == LUA_TTABLE) read_range(L, at, it);
+  else if (l_to_int(L, at, &i)) *it = (Item){.kind = AT, .a = i};
+  else if (lua_type(L, at) == LUA_TSTRING && strcmp(lua_tostring(L, at), "...") == 0) *it = (Item){.kind = ELLIPSIS};
   else {
     if (lua_type(L, at) == LUA_TNUMBER) {
       l_error(L, "index: positions are integers, got %g", lua_tonumber(L, at));
@@ -94,14 +91,12 @@ static int parse_string(lua_State *L, const char *s, Item *items) {
         it->kind = RANGE;
         p++;
         while (isspace((unsigned char)*p)) p++;
-        if (!read_number(&p, &it->b) && *p && *p != ',' && *p != ':')
-          return l_error(L, "index: unexpected '%c' in \"%s\"", *p, s);
+        if (!read_number(&p, &it->b) && *p && *p != ',' && *p != ':') return l_error(L, "index: unexpected '%c' in \"%s\"", *p, s);
         if (*p == ':') {
           p++;
           if (!read_number(&p, &it->step)) return l_error(L, "index: a step is missing in \"%s\"", s);
         }
-      } else if (!first)
-        return l_error(L, "index: \"%s\" is neither a method, a field, nor an index such as \"2, 1:3, :\"", s);
+      } else if (!first) return l_error(L, "index: \"%s\" is neither a method, a field, nor an index such as \"2, 1:3, :\"", s);
     }
     while (isspace((unsigned char)*p)) p++;
     if (*p == 0) return n;
@@ -156,8 +151,8 @@ static PlTensor *take_range(lua_State *L, PlTensor *t, int dim, const Item *it, 
   if (from < 1 || from > n + 1 || (from > n && !empty)) out_of_range(L, whole, axis, it->a);
   if (to < 0 || to > n || (to < from && !empty)) {
     if (to >= from || it->b == 0) out_of_range(L, whole, axis, it->b);
-    l_error(L, "index: the range %lld to %lld of dimension %d of %s runs backwards", (long long)it->a, (long long)it->b,
-            axis + 1, pl_desc_text(&whole->a));
+    l_error(L, "index: the range %lld to %lld of dimension %d of %s runs backwards", (long long)it->a, (long long)it->b, axis + 1,
+            pl_desc_text(&whole->a));
   }
   int64_t len = empty ? 0 : (to - from) / it->step + 1;
   int64_t attrs[4] = {dim, empty ? 0 : from - 1, len, it->step};
@@ -269,10 +264,8 @@ static int get_field(lua_State *L, const char *key) {
   bool tracked = pl_entry_get(t, pl_key_ambient(), &n, &slot);
   if (strcmp(key, "is_leaf") == 0) return lua_pushboolean(L, !tracked || n->kind == PL_NODE_LEAF), 1;
   if (strcmp(key, "grad_fn") == 0) {
-    if (tracked && n->kind != PL_NODE_LEAF)
-      lua_pushstring(L, n->name ? n->name : "identity");
-    else
-      lua_pushnil(L);
+    if (tracked && n->kind != PL_NODE_LEAF) lua_pushstring(L, n->name ? n->name : "identity");
+    else lua_pushnil(L);
     return 1;
   }
   return 0;
@@ -294,7 +287,7 @@ static int box_index(lua_State *L) {
     if (!l_box(L, 1)) return 0;
     if (get_field(L, key)) return 1;
     lua_settop(L, 2);
-    if (is_name(key)) { /* an unknown one is nil, as for any Lua object */
+    if (is_name(key)) {                     /* an unknown one is nil, as for any Lua object */
       lua_gettable(L, lua_upvalueindex(1)); /* loads the part that has the method, if one has */
       return 1;
     }
@@ -359,10 +352,8 @@ static int value_tensor(lua_State *L, PlTensor *like, PlTensor **v) {
     Box *b = l_new_box(L);
     CALL(L, pl_tensor_empty(&b->t, (PlDtype)like->a.dtype, 0, NULL));
     if (lua_isinteger(L, 3) || lua_isboolean(L, 3))
-      pl_write_i((PlDtype)like->a.dtype, b->t->a.data,
-                 lua_isboolean(L, 3) ? lua_toboolean(L, 3) : (int64_t)lua_tointeger(L, 3));
-    else
-      pl_write_f((PlDtype)like->a.dtype, b->t->a.data, lua_tonumber(L, 3));
+      pl_write_i((PlDtype)like->a.dtype, b->t->a.data, lua_isboolean(L, 3) ? lua_toboolean(L, 3) : (int64_t)lua_tointeger(L, 3));
+    else pl_write_f((PlDtype)like->a.dtype, b->t->a.data, lua_tonumber(L, 3));
     *v = b->t;
     return 0;
   }
@@ -377,8 +368,7 @@ static int box_newindex(lua_State *L) {
   if (lua_type(L, 2) == LUA_TSTRING) {
     const char *key = lua_tostring(L, 2);
     if (set_field(L, b->t, key)) return 0;
-    if (is_name(key))
-      return l_error(L, "tensors have no assignable field '%s' (only grad and requires_grad)", key);
+    if (is_name(key)) return l_error(L, "tensors have no assignable field '%s' (only grad and requires_grad)", key);
   }
   l_collect(L);
   Item items[MAX_ITEMS];

@@ -11,8 +11,7 @@
 #include "engine/io/io.h"
 
 int l_io_failure(lua_State *L, PlStatus s) {
-  if (s != PL_ERR_IO && s != PL_ERR_FORMAT && s != PL_ERR_UNSUPPORTED)
-    return l_fail(L, s);
+  if (s != PL_ERR_IO && s != PL_ERR_FORMAT && s != PL_ERR_UNSUPPORTED) return l_fail(L, s);
   int code = pl_io_code();
   l_failure(L, s);
   lua_pushinteger(L, code);
@@ -89,8 +88,7 @@ static int load_safetensors(lua_State *L) {
 
 /* The text at the top of the stack, which stays anchored in the table it came from. */
 static PlText text_at(lua_State *L, int table, int64_t i, const char *what) {
-  if (lua_rawgeti(L, table, i) != LUA_TSTRING)
-    l_error(L, "save: %s must be strings", what);
+  if (lua_rawgeti(L, table, i) != LUA_TSTRING) l_error(L, "save: %s must be strings", what);
   PlText t;
   t.s = lua_tolstring(L, -1, &t.n);
   lua_pop(L, 1);
@@ -107,8 +105,7 @@ static int save_safetensors(lua_State *L) {
   PlBeside beside = {.path = lua_isnil(L, 5) ? NULL : l_check_path(L, 5, "save")};
   if (beside.path) beside.bytes.s = luaL_checklstring(L, 6, &beside.bytes.n);
   int64_t n = (int64_t)lua_rawlen(L, 2), nmeta = (int64_t)lua_rawlen(L, 4) / 2;
-  if (n != (int64_t)lua_rawlen(L, 3))
-    return l_error(L, "save: as many names as tensors are wanted");
+  if (n != (int64_t)lua_rawlen(L, 3)) return l_error(L, "save: as many names as tensors are wanted");
   PlText *names = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof *names, 0);
   PlText *meta = lua_newuserdatauv(L, (size_t)(2 * nmeta + 1) * sizeof *meta, 0);
   PlTensor **tensors = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof(PlTensor *), 0);
@@ -119,8 +116,7 @@ static int save_safetensors(lua_State *L) {
     lua_rawgeti(L, 3, i + 1);
     tensors[i] = l_to_tensor(L, -1);
     if (tensors[i]) (void)l_concrete(L, tensors[i], "save");
-    if (!tensors[i])
-      return l_error(L, "save: '%s' is %s, not a tensor", names[i].s, l_typename(L, -1));
+    if (!tensors[i]) return l_error(L, "save: '%s' is %s, not a tensor", names[i].s, l_typename(L, -1));
     if (tensors[i]->a.device != PL_CPU) { /* the copy here takes its place in a list of our own */
       tensors[i] = l_on_host(L, tensors[i]);
       lua_rawseti(L, copies, i + 1);
@@ -139,8 +135,7 @@ static int save_safetensors(lua_State *L) {
 /* load_idx(path [, max_bytes]) -> tensor */
 static int load_idx(lua_State *L) {
   const char *path = l_check_path(L, 1, "load_idx");
-  int64_t max_bytes =
-      lua_isnoneornil(L, 2) ? -1 : l_check_int(L, 2, "load_idx", "max_bytes");
+  int64_t max_bytes = lua_isnoneornil(L, 2) ? -1 : l_check_int(L, 2, "load_idx", "max_bytes");
   l_collect(L);
   Box *b = l_new_box(L);
   PlStatus s = pl_idx_load(&b->t, path, max_bytes);

@@ -13,9 +13,9 @@
 enum { NCHANGING = 8 };
 
 /* Functions whose next result is another one: a graph would repeat what they gave while it was traced. */
-static const char *const changing[NCHANGING][2] = {{"math", "random"}, {"os", "time"}, {"os", "clock"}, {"os", "date"},
-                                                 {"io", "read"}, {"io", "lines"}, {LUA_FILEHANDLE, "read"},
-                                                 {LUA_FILEHANDLE, "lines"}};
+static const char *const changing[NCHANGING][2] = {{"math", "random"},       {"os", "time"},           {"os", "clock"},
+                                                   {"os", "date"},           {"io", "read"},           {"io", "lines"},
+                                                   {LUA_FILEHANDLE, "read"}, {LUA_FILEHANDLE, "lines"}};
 
 typedef struct Where {
   lua_State *L; /* kept by the registry */
@@ -23,7 +23,7 @@ typedef struct Where {
   char home[512];
   lua_CFunction changing[NCHANGING];
   lua_CFunction yield, resume, wrapped; /* of coroutines; what coroutine.wrap gives */
-  lua_Hook before; /* the hook that was there, a debugger's or a profiler's: it goes on */
+  lua_Hook before;                      /* the hook that was there, a debugger's or a profiler's: it goes on */
   int before_mask, before_count;
 } Where;
 static _Thread_local Where *tracing; /* NULL: no trace runs */
@@ -48,8 +48,7 @@ static void find_changing(lua_State *L) {
   for (int i = 0; i < NCHANGING; i++) {
     if (strcmp(changing[i][0], LUA_FILEHANDLE) == 0) {
       if (luaL_getmetatable(L, LUA_FILEHANDLE) == LUA_TTABLE) lua_getfield(L, -1, "__index");
-    } else
-      lua_getfield(L, top + 1, changing[i][0]);
+    } else lua_getfield(L, top + 1, changing[i][0]);
     tracing->changing[i] = function_in(L, changing[i][1]);
     lua_settop(L, top + 1);
   }
@@ -98,7 +97,8 @@ static void watch_calls(lua_State *L, lua_Debug *ar) {
     lua_pop(L, 1);
     for (int i = 0; f && i < NCHANGING; i++)
       if (f == tracing->changing[i])
-        l_error(L, "%s.%s in a traced function: a graph would repeat this one value; %s", strcmp(changing[i][0], LUA_FILEHANDLE) == 0 ? "file" : changing[i][0], changing[i][1],
+        l_error(L, "%s.%s in a traced function: a graph would repeat this one value; %s",
+                strcmp(changing[i][0], LUA_FILEHANDLE) == 0 ? "file" : changing[i][0], changing[i][1],
                 i == 0 ? "draw with T.rand or T.randint, or pass the number as an argument"
                        : "call it outside, or pass the value as an argument");
   }
@@ -115,8 +115,7 @@ static void watch(lua_State *L) {
 
 /* Somebody else's hook that came meanwhile stays: Ctrl-C's. */
 static void unwatch(void) {
-  if (lua_gethook(tracing->L) == watch_calls)
-    lua_sethook(tracing->L, tracing->before, tracing->before_mask, tracing->before_count);
+  if (lua_gethook(tracing->L) == watch_calls) lua_sethook(tracing->L, tracing->before, tracing->before_mask, tracing->before_count);
 }
 
 /* Line of the script that runs now, kept in the flow's pool. Consecutive nodes share it. */
@@ -285,14 +284,12 @@ static int jit_root(lua_State *L) {
     const PlFValue *val = &f->vals[v];
     const PlFNode *node = val->kind == PL_FV_NODE ? &f->nodes[val->node] : NULL;
     if (!node) break;
-    if ((node->flags & PL_FN_MUTATES) && val->slot < pl_fnode_written(node))
-      v = node->in[val->slot]; /* the same memory */
+    if ((node->flags & PL_FN_MUTATES) && val->slot < pl_fnode_written(node)) v = node->in[val->slot]; /* the same memory */
     else if ((node->flags & PL_FN_VIEW) && node->nin == 1 && node->nout == 1) {
       lua_pushinteger(L, val->node + 1);
       lua_rawseti(L, 3, ++n);
       v = node->in[0];
-    } else
-      break;
+    } else break;
   }
   for (int i = 1; 2 * i <= n; i++) { /* from the root on */
     lua_rawgeti(L, 3, i);
@@ -316,10 +313,8 @@ static int jit_root(lua_State *L) {
     Box *b = l_new_box(L);
     CALL(L, pl_sym_tensor(&b->t, f, v));
   }
-  if (n == 0)
-    lua_pushnil(L);
-  else
-    lua_pushvalue(L, 3);
+  if (n == 0) lua_pushnil(L);
+  else lua_pushvalue(L, 3);
   return 3;
 }
 
@@ -351,11 +346,17 @@ static int jit_views(lua_State *L) {
 }
 
 void l_jit_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"jit_enter", jit_enter}, {"jit_abort", jit_abort}, {"jit_untraced", jit_untraced},
+  static const luaL_Reg regs[] = {{"jit_enter", jit_enter},
+                                  {"jit_abort", jit_abort},
+                                  {"jit_untraced", jit_untraced},
                                   {"jit_tracing", jit_tracing},
-                                  {"jit_as_written", jit_as_written}, {"jit_node", jit_node},
-                                  {"jit_reads_after", jit_reads_after}, {"jit_value", jit_value},
-                                  {"jit_mirror", jit_mirror}, {"jit_root", jit_root}, {"jit_views", jit_views},
+                                  {"jit_as_written", jit_as_written},
+                                  {"jit_node", jit_node},
+                                  {"jit_reads_after", jit_reads_after},
+                                  {"jit_value", jit_value},
+                                  {"jit_mirror", jit_mirror},
+                                  {"jit_root", jit_root},
+                                  {"jit_views", jit_views},
                                   {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   l_program_register(L);

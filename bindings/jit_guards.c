@@ -50,8 +50,7 @@ static Seen see(lua_State *L, int i) {
     if (lua_isinteger(L, i)) {
       s.type = WHOLE;
       s.v.i = lua_tointeger(L, i);
-    } else
-      s.v.d = lua_tonumber(L, i);
+    } else s.v.d = lua_tonumber(L, i);
     break;
   default:
     s.v.p = lua_topointer(L, i);
@@ -193,8 +192,7 @@ static int jit_unchanged(lua_State *L) {
 static PlTensor *add_tensor(luaL_Buffer *b, const PlTensor *t) {
   char text[32 + 24 * PL_MAX_DIM];
   int n = snprintf(text, sizeof text, "%s[", pl_dtype_name((PlDtype)t->a.dtype));
-  for (int d = 0; d < t->a.ndim; d++)
-    n += snprintf(text + n, sizeof text - (size_t)n, d ? ",%" PRId64 : "%" PRId64, t->a.shape[d]);
+  for (int d = 0; d < t->a.ndim; d++) n += snprintf(text + n, sizeof text - (size_t)n, d ? ",%" PRId64 : "%" PRId64, t->a.shape[d]);
   text[n++] = ']';
   PlNode *node = NULL;
   PlTensor *grad = NULL;
@@ -231,8 +229,7 @@ static int jit_key(lua_State *L) {
       int len = lua_isinteger(L, i) ? snprintf(text, sizeof text, "integer:%" PRId64, (int64_t)lua_tointeger(L, i))
                                     : snprintf(text, sizeof text, "float:%a", lua_tonumber(L, i));
       luaL_addlstring(&b, text, (size_t)len);
-    } else if (lua_isnil(L, i) || lua_isboolean(L, i))
-      luaL_addstring(&b, lua_isnil(L, i) ? "nil" : lua_toboolean(L, i) ? "true" : "false");
+    } else if (lua_isnil(L, i) || lua_isboolean(L, i)) luaL_addstring(&b, lua_isnil(L, i) ? "nil" : lua_toboolean(L, i) ? "true" : "false");
     else {
       lua_pushvalue(L, 2);
       lua_pushvalue(L, i);

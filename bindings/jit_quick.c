@@ -105,8 +105,7 @@ static bool fits(lua_State *L, const Quick *q, int first, int n, PlTensor **in) 
 static bool note_arg(lua_State *L, int i, Quick *q, Arg *a, int32_t *ndims) {
   PlTensor *t = l_to_tensor(L, i), *grad;
   if (t) {
-    *a = (Arg){.type = TENSOR, .dtype = t->a.dtype, .ndim = t->a.ndim, .device = t->a.device,
-                 .track = track_of(t, &grad), .dims = *ndims};
+    *a = (Arg){.type = TENSOR, .dtype = t->a.dtype, .ndim = t->a.ndim, .device = t->a.device, .track = track_of(t, &grad), .dims = *ndims};
     memcpy(q->dims + *ndims, t->a.shape, t->a.ndim * sizeof *q->dims);
     *ndims += t->a.ndim;
     q->nin += grad ? 2 : 1;
@@ -177,10 +176,8 @@ static int give_results(lua_State *L, const Quick *q, int at, int boxes) {
   luaL_checkstack(L, q->nresults + 4, NULL);
   for (int32_t k = 0; k < q->nresults; k++) {
     int32_t r = q->results[k];
-    if (r > 0)
-      lua_pushvalue(L, boxes + r);
-    else if (r < 0)
-      lua_pushvalue(L, 1 - r);
+    if (r > 0) lua_pushvalue(L, boxes + r);
+    else if (r < 0) lua_pushvalue(L, 1 - r);
     else {
       lua_getiuservalue(L, at, CONSTANTS);
       lua_rawgeti(L, -1, k + 1);
@@ -203,7 +200,8 @@ static int run_quick(lua_State *L, const Quick *q, int at, PlTensor **in, PlTens
   int boxes = lua_gettop(L);
   for (int32_t o = 0; o < p->nuser; o++) l_new_box(L);
   /* what the collector ran may have assigned a gradient */
-  PlStatus s = fits(L, q, 2, q->nargs, in) && l_program_inputs(p, in) ? l_program_run(L, p, in, out) : pl_fail(PL_ERR_STATE, "jit: a gradient that is read is gone");
+  PlStatus s = fits(L, q, 2, q->nargs, in) && l_program_inputs(p, in) ? l_program_run(L, p, in, out)
+                                                                      : pl_fail(PL_ERR_STATE, "jit: a gradient that is read is gone");
   if (s != PL_OK) {
     lua_getiuservalue(L, at, FAILED);
     lua_getiuservalue(L, at, TRACE);

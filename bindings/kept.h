@@ -23,7 +23,7 @@ typedef struct Kept {
 Kept *l_kept(lua_State *L); /* the state's, made at first use; raises when memory is out or the state closes */
 void l_kept_release(Kept *k);
 void l_kept_push_table(lua_State *L, const Kept *k);
-int l_kept_put(lua_State *L, Kept *k);             /* the value on top, popped, gets a place; raises when memory is out */
+int l_kept_put(lua_State *L, Kept *k);                          /* the value on top, popped, gets a place; raises when memory is out */
 int l_kept_put_in(lua_State *L, Kept *k, int table, int value); /* the same with the table at hand; pops nothing */
 void l_kept_push(lua_State *L, const Kept *k, int place);
 /* For destructors, also inside Lua's collector: the place is emptied at the next chance, at the latest in the next

@@ -56,8 +56,7 @@ static int key_attach(lua_State *L) {
     return l_error(L, "attach: a tensor and a callback expected, got %d arguments; the callback is called as fn(tensor, grad)",
                    lua_gettop(L) - 1);
   lua_settop(L, 3);
-  if (!lua_isnil(L, 3) && !l_callable(L, 3))
-    return l_error(L, "attach: the callback must be a function, got %s", l_typename(L, 3));
+  if (!lua_isnil(L, 3) && !l_callable(L, 3)) return l_error(L, "attach: the callback must be a function, got %s", l_typename(L, 3));
   if (lua_isnil(L, 3)) {
     CALL(L, pl_key_attach(k, t, NULL));
     l_remember_box(L, 2);
@@ -204,22 +203,16 @@ static int t_grad_keys(lua_State *L) {
   lua_Integer i = 0;
   l_push_weak_table(L, &keys_key, "v");
   for (PlKey *k = pl_state.keys; k && i < count; k = k->next)
-    if (k->active && lua_rawgetp(L, -1, k) == LUA_TUSERDATA)
-      lua_rawseti(L, -3, ++i);
-    else if (k->active)
-      lua_pop(L, 1);
+    if (k->active && lua_rawgetp(L, -1, k) == LUA_TUSERDATA) lua_rawseti(L, -3, ++i);
+    else if (k->active) lua_pop(L, 1);
   lua_pop(L, 1);
   return 1;
 }
 
 void l_key_register(lua_State *L) {
   static const luaL_Reg functions[] = {{"GradKey", t_grad_key}, {"grad_keys", t_grad_keys}, {NULL, NULL}};
-  static const luaL_Reg key_methods[] = {{"attach", key_attach},
-                                         {"backward", key_backward},
-                                         {"is_attached_to", key_is_attached_to},
-                                         {"attached", key_attached},
-                                         {"close", key_close},
-                                         {NULL, NULL}};
+  static const luaL_Reg key_methods[] = {{"attach", key_attach},     {"backward", key_backward}, {"is_attached_to", key_is_attached_to},
+                                         {"attached", key_attached}, {"close", key_close},       {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
   luaL_newmetatable(L, "perilune.GradKey");
   lua_newtable(L);

@@ -29,7 +29,7 @@ static inline PlTensor *l_to_tensor(lua_State *L, int i) {
   return b ? b->t : NULL;
 }
 PlTensor *l_self(lua_State *L, const char *fn); /* argument 1 of method fn; raises: not a tensor, freed */
-PlTensor *l_check_tensor(lua_State *L, int i); /* raises: not a tensor, freed */
+PlTensor *l_check_tensor(lua_State *L, int i);  /* raises: not a tensor, freed */
 /* t, which must have values: raises for symbolic tensors, and those that stand for many inside vmap. */
 PlTensor *l_concrete(lua_State *L, PlTensor *t, const char *fn);
 /* t itself where the CPU holds it; else a copy there, in a box that is pushed (device.c). */
@@ -45,10 +45,10 @@ int l_check_device(lua_State *L, int at, const char *fn); /* PL_CPU, PL_CUDA + i
 void l_device_register(lua_State *L);
 void l_group_register(lua_State *L);
 void l_recurrent_register(lua_State *L);
-Box *l_new_box(lua_State *L);                  /* pushes an empty box */
+Box *l_new_box(lua_State *L); /* pushes an empty box */
 /* The same Lua object each time the same handle is pushed. Borrows t. */
 int l_push_shared(lua_State *L, PlTensor *t);
-int l_push_grad(lua_State *L, int i);           /* pushes the .grad of the full box at i, or nil */
+int l_push_grad(lua_State *L, int i); /* pushes the .grad of the full box at i, or nil */
 void l_made_late(lua_State *L);
 /* Call with each new object that has a finalizer on top of the stack. */
 static inline void l_note_late(lua_State *L) {
@@ -65,32 +65,32 @@ static inline void l_note_box(lua_State *L) {
   if (notes & L_NOTE_LATE) l_note_late(L);
   if (PL_UNLIKELY(notes & L_NOTE_POINT)) l_collect_point(L);
 }
-void l_empty_box(lua_State *L);                /* releases the tensor of the full box at 1 */
-void l_remember_box(lua_State *L, int i);      /* box i is what l_push_shared will find */
+void l_empty_box(lua_State *L);           /* releases the tensor of the full box at 1 */
+void l_remember_box(lua_State *L, int i); /* box i is what l_push_shared will find */
 /* Inside vmap: do keys made outside of it track what t stands for? */
 bool l_outer_tracked(PlTensor *t);
-int l_seal(lua_State *L);                      /* core.seal(): see box.c */
-int l_result_metatable(lua_State *L);          /* pushes the metatable of new boxes; without __gc where possible */
-int l_box_metatable(lua_State *L);             /* pushes the metatable, made at first call */
+int l_seal(lua_State *L);             /* core.seal(): see box.c */
+int l_result_metatable(lua_State *L); /* pushes the metatable of new boxes; without __gc where possible */
+int l_box_metatable(lua_State *L);    /* pushes the metatable, made at first call */
 
 /* ---- errors (error.c) ---- */
-int l_fail(lua_State *L, PlStatus s);                      /* raises pl_message() at the caller's line */
+int l_fail(lua_State *L, PlStatus s);                            /* raises pl_message() at the caller's line */
 int l_error(lua_State *L, const char *fmt, ...) PL_PRINTF(2, 3); /* raises this text there */
-int l_parameters(lua_State *L);                            /* core.parameters, see error.c */
-int l_is_one_object(lua_State *L);                         /* core.is_one_object, see error.c */
-int l_speak(lua_State *L);                                 /* core.speak, see error.c */
-int l_where(lua_State *L);                                 /* pushes "file:line: " of the caller */
+int l_parameters(lua_State *L);                                  /* core.parameters, see error.c */
+int l_is_one_object(lua_State *L);                               /* core.is_one_object, see error.c */
+int l_speak(lua_State *L);                                       /* core.speak, see error.c */
+int l_where(lua_State *L);                                       /* pushes "file:line: " of the caller */
 /* Finds the first frame outside the files below `home`; pushes nothing. Fields S and l of ar are filled. */
 bool l_locate(lua_State *L, const char *home, lua_Debug *ar);
-int l_failure(lua_State *L, PlStatus s);                   /* pushes nil, message, code; returns 3 */
+int l_failure(lua_State *L, PlStatus s); /* pushes nil, message, code; returns 3 */
 const char *l_status_name(PlStatus s);
 /* Saves the error value on top of the stack for PL_ERR_CALLBACK, pops it. */
 PlStatus l_keep_error(lua_State *L);
 void l_errors_register(lua_State *L);
-#define CALL(L, expr)                                                                      \
-  do {                                                                                     \
-    PlStatus call_ = (expr);                                                               \
-    if (PL_UNLIKELY(call_ != PL_OK)) return l_fail(L, call_);                              \
+#define CALL(L, expr)                                         \
+  do {                                                        \
+    PlStatus call_ = (expr);                                  \
+    if (PL_UNLIKELY(call_ != PL_OK)) return l_fail(L, call_); \
   } while (0)
 
 /* ---- collector (collect.c) ---- */

@@ -86,9 +86,7 @@ static inline void give(LuaArena *a, void *p, size_t size) {
 
 __attribute__((noinline)) static void *resize(LuaArena *a, void *p, size_t old_size, size_t new_size) {
   if (old_size > LUA_ALLOC_MAX && new_size > LUA_ALLOC_MAX) return realloc(p, new_size);
-  if (old_size <= LUA_ALLOC_MAX && new_size <= LUA_ALLOC_MAX &&
-      class_of(old_size) == class_of(new_size))
-    return p;
+  if (old_size <= LUA_ALLOC_MAX && new_size <= LUA_ALLOC_MAX && class_of(old_size) == class_of(new_size)) return p;
   void *q = get(a, new_size);
   if (!q) return NULL;
   memcpy(q, p, old_size < new_size ? old_size : new_size);

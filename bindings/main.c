@@ -104,8 +104,7 @@ static bool is_command(const char *word) {
 /* ---- setting up ----------------------------------------------------------------------------- */
 
 /* Puts folder/suffix in front of package[field] if folder/probe exists. */
-static bool prepend(lua_State *L, const char *field, const char *folder, const char *probe,
-                    const char *templates) {
+static bool prepend(lua_State *L, const char *field, const char *folder, const char *probe, const char *templates) {
   lua_pushfstring(L, "%s/%s", folder, probe);
   bool there = access(lua_tostring(L, -1), R_OK) == 0;
   lua_pop(L, 1);
@@ -195,8 +194,7 @@ static int dispatch(lua_State *L, int argc, char **argv) {
     set_args(L, argc, argv, 1, 2);
     return command(L, first);
   }
-  if (strcmp(first, "run") == 0)
-    return argc > 2 ? run_script(L, argc, argv, 2) : usage("%s needs a file", first);
+  if (strcmp(first, "run") == 0) return argc > 2 ? run_script(L, argc, argv, 2) : usage("%s needs a file", first);
   if (first[0] == '-' && first[1] != '\0') return usage("unknown option %s", first);
   if (!strpbrk(first, "./") && access(first, F_OK) != 0) return usage("there is no command and no file %s", first);
   return run_script(L, argc, argv, 1);

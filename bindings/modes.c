@@ -58,10 +58,8 @@ void l_modes_switch(lua_State *L) {
   }
   int at = lua_gettop(L);
   lua_Integer r = own(L, at);
-  if (r)
-    keep(L, at, record(++pl_state.mode_turn, scopes_of(r), is_on(r)));
-  else
-    r = inherited(L, at);
+  if (r) keep(L, at, record(++pl_state.mode_turn, scopes_of(r), is_on(r)));
+  else r = inherited(L, at);
   pl_state.mode_owner = L;
   pl_state.grad_off = !is_on(r);
   lua_pop(L, 1);
@@ -100,10 +98,8 @@ static int set_mode(lua_State *L, lua_Integer step) {
     bool main = lua_pushthread(L);
     lua_pop(L, 1);
     if (main && scopes < 1) scopes = 1;
-    if (scopes > 0)
-      keep(L, at, record(++pl_state.mode_turn, scopes, on));
-    else { /* none is open: it goes with who resumes it */
-      lua_pushthread(L);
+    if (scopes > 0) keep(L, at, record(++pl_state.mode_turn, scopes, on));
+    else { /* none is open: it goes with who resumes it */ lua_pushthread(L);
       lua_pushnil(L);
       lua_rawset(L, at);
     }
@@ -131,6 +127,7 @@ static int key_rest(lua_State *L) {
 }
 
 void l_modes_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"grad_enter", grad_enter}, {"grad_leave", grad_leave}, {"grad_mode", grad_mode}, {"key_rest", key_rest}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"grad_enter", grad_enter}, {"grad_leave", grad_leave}, {"grad_mode", grad_mode}, {"key_rest", key_rest}, {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
 }

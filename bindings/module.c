@@ -23,8 +23,15 @@ static int did_you_mean(lua_State *L) {
 }
 
 int luaopen_perilune_engine(lua_State *L) {
-  static const luaL_Reg functions[] = {
-      {"set_home", set_home}, {"fail", fail}, {"metatable", metatable}, {"seal", l_seal}, {"did_you_mean", did_you_mean}, {"speak", l_speak}, {"parameters", l_parameters}, {"is_one_object", l_is_one_object}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"set_home", set_home},
+                                       {"fail", fail},
+                                       {"metatable", metatable},
+                                       {"seal", l_seal},
+                                       {"did_you_mean", did_you_mean},
+                                       {"speak", l_speak},
+                                       {"parameters", l_parameters},
+                                       {"is_one_object", l_is_one_object},
+                                       {NULL, NULL}};
   lua_newtable(L);
   luaL_setfuncs(L, functions, 0);
   l_errors_register(L);

@@ -30,8 +30,7 @@ static int push_results(lua_State *L, const PlOp *op, int first) {
       PlTensor *t = b->t;
       b->t = NULL;
       pl_tensor_release(t);
-    } else if (o < n && b->t)
-      pushed = o + 1;
+    } else if (o < n && b->t) pushed = o + 1;
   }
   lua_settop(L, first + pushed - 1);
   return pushed;
@@ -40,8 +39,8 @@ static int push_results(lua_State *L, const PlOp *op, int first) {
 /* Whole numbers have no negative powers; a table of exponents is the kernel's affair, where 1 and -1 have them. */
 static int check_power(lua_State *L, const PlTensor *x, int64_t e) {
   if (e >= 0 || pl_is_float((PlDtype)x->a.dtype) || x->a.dtype == PL_BOOL) return 0;
-  return l_error(L, "pow: integers, %s, have no negative powers such as %lld; use x:float() ^ %lld", pl_desc_text(&x->a),
-                 (long long)e, (long long)e);
+  return l_error(L, "pow: integers, %s, have no negative powers such as %lld; use x:float() ^ %lld", pl_desc_text(&x->a), (long long)e,
+                 (long long)e);
 }
 
 static int call_general(lua_State *L, const PlOp *op, bool inplace) {
@@ -56,8 +55,10 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
     return l_error(L, "%s_: argument %s (#1) is written, so it must be a tensor, got %s", op->name, op->args[0], l_typename(L, 1));
   if (PL_UNLIKELY(op == &pl_op_pow) && p.in[1]->a.weak && pl_is_int((PlDtype)p.in[1]->a.dtype) && !p.in[1]->a.symbolic)
     check_power(L, p.in[0], pl_read_i(&p.in[1]->a, 0));
-  if (PL_UNLIKELY(l_overridden_count) &&
-      l_override_call(L, op, p.in, p.nin, top, inplace ? PL_OVERRIDE_INPLACE : p.out ? PL_OVERRIDE_OUT : PL_OVERRIDE_NEW))
+  if (PL_UNLIKELY(l_overridden_count) && l_override_call(L, op, p.in, p.nin, top,
+                                                         inplace ? PL_OVERRIDE_INPLACE
+                                                         : p.out ? PL_OVERRIDE_OUT
+                                                                 : PL_OVERRIDE_NEW))
     return lua_gettop(L) - top;
   l_collect(L);
   if (op->flags & PL_F_MUTATES) {
@@ -76,8 +77,7 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
       s = pl_apply_into(op, p.in, p.nin, &p.attrs, &y);
     }
     CALL(L, s);
-    if (inplace)
-      lua_pushvalue(L, 1);
+    if (inplace) lua_pushvalue(L, 1);
     else {
       lua_pushliteral(L, "out");
       lua_rawget(L, top);
@@ -117,19 +117,15 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   PlNumber room;
   bool local = false;
   if (pl_is_float(d) || (whole && d != PL_BOOL && op->promote == PL_PROMOTE_ALL)) {
-    local = op->kernel[PL_CPU] && !op->expand && !x->a.symbolic && !pl_state.trace &&
-            !(x->flags & PL_T_BATCHED) && (pl_state.grad_off || !pl_may_record(&x, 1));
+    local = op->kernel[PL_CPU] && !op->expand && !x->a.symbolic && !pl_state.trace && !(x->flags & PL_T_BATCHED) &&
+            (pl_state.grad_off || !pl_may_record(&x, 1));
     if (local) /* only a record of the call would keep the number */
       t = pl_number_local(&room, d);
-    else
-      CALL(L, pl_tensor_empty(&t, d, 0, NULL));
-    if (whole)
-      pl_write_i(d, t->a.data, (int64_t)lua_tointeger(L, num));
-    else
-      pl_write_f(d, t->a.data, v);
+    else CALL(L, pl_tensor_empty(&t, d, 0, NULL));
+    if (whole) pl_write_i(d, t->a.data, (int64_t)lua_tointeger(L, num));
+    else pl_write_f(d, t->a.data, v);
     t->a.weak = 1;
-  } else
-    CALL(L, pl_tensor_number(&t, whole, whole ? (int64_t)lua_tointeger(L, num) : 0, v));
+  } else CALL(L, pl_tensor_number(&t, whole, whole ? (int64_t)lua_tointeger(L, num) : 0, v));
   PlTensor *in[2] = {num == 1 ? t : x, num == 1 ? x : t};
   PlStatus s = pl_apply(op, in, 2, NULL, &b->t);
   if (PL_UNLIKELY(s == PL_ERR_OOM)) s = l_apply(L, op, in, 2, NULL, &b->t);
@@ -152,8 +148,7 @@ int l_op_call(lua_State *L) {
   const PlOp *op = lua_touserdata(L, lua_upvalueindex(UP_OP));
   bool inplace = lua_toboolean(L, lua_upvalueindex(UP_INPLACE));
   int n = lua_gettop(L);
-  if (n == op->nin && n <= 2 && op->nout == 1 && !inplace && !l_overridden_count &&
-      !(op->flags & (PL_F_MUTATES | PL_F_SEEDED))) {
+  if (n == op->nin && n <= 2 && op->nout == 1 && !inplace && !l_overridden_count && !(op->flags & (PL_F_MUTATES | PL_F_SEEDED))) {
     PlTensor *x = n == 1 ? l_to_tensor(L, 1) : NULL;
     if (x) return call_fast(L, op, &x, 1);
     int results = n == 2 ? call_two(L, op) : -1;
@@ -208,22 +203,23 @@ static int binary(lua_State *L, const PlOp *op) {
   return call_general(L, op, false);
 }
 
+/* clang-format off */
 #define BINARY(X)                                                                                                      \
   X(add, add) X(sub, sub) X(mul, mul) X(div, div) X(pow, pow) X(mod, remainder) X(idiv, floor_divide)                  \
   X(band, bitwise_and) X(bor, bitwise_or) X(bxor, bitwise_xor) X(shl, bitwise_left_shift) X(shr, bitwise_right_shift)
-#define X(event, op) static int meta_##event(lua_State *L) { return binary(L, &pl_op_##op); }
+/* clang-format on */
+#define X(event, op) \
+  static int meta_##event(lua_State *L) { return binary(L, &pl_op_##op); }
 BINARY(X)
 #undef X
 
 const BinaryMeta l_binary_meta[] = {
 #define X(event, op) {"__" #event, &pl_op_##op, meta_##event},
-  BINARY(X)
+    BINARY(X)
 #undef X
-  {NULL, NULL, NULL}
-};
+        {NULL, NULL, NULL}};
 
 int l_op_unary(lua_State *L) {
   lua_settop(L, 1);
   return l_op_call(L);
 }
-

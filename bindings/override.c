@@ -20,8 +20,10 @@ static void refuse_in_graph(lua_State *L, const PlOp *op, PlTensor *const *in, i
   }
   lua_getfield(L, -1, op->name);
   if (!lua_isnil(L, -1))
-    l_error(L, "%s: its gradient was replaced by T.override_gradient, which the gradient pass of T.graph would not see; "
-               "restore it, or trace the function with T.jit", op->name);
+    l_error(L,
+            "%s: its gradient was replaced by T.override_gradient, which the gradient pass of T.graph would not see; "
+            "restore it, or trace the function with T.jit",
+            op->name);
   lua_pop(L, 2);
 }
 
@@ -56,8 +58,7 @@ int l_override_raw(lua_State *L) {
   if (lua_type(L, 1) != LUA_TSTRING || !pl_op_find(lua_tostring(L, 1)))
     return l_error(L, "override_gradient: no op named %s", lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : l_typename(L, 1));
   if (pl_op_find(lua_tostring(L, 1))->flags & PL_F_MUTATES)
-    return l_error(L, "override_gradient: %s changes its first operand; only gradients of new results can be replaced",
-                   lua_tostring(L, 1));
+    return l_error(L, "override_gradient: %s changes its first operand; only gradients of new results can be replaced", lua_tostring(L, 1));
   lua_settop(L, 4); /* 3: the call that T.custom made of it, from Lua; 4: the same for op_ and out= */
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &overrides_key) != LUA_TTABLE) {
     lua_pop(L, 1);
@@ -70,8 +71,7 @@ int l_override_raw(lua_State *L) {
   if (had) lua_getfield(L, -1, "rule");
   int old = lua_gettop(L);
   lua_pushvalue(L, 1);
-  if (lua_isnil(L, 2))
-    lua_pushnil(L);
+  if (lua_isnil(L, 2)) lua_pushnil(L);
   else {
     lua_createtable(L, 0, 3);
     lua_pushvalue(L, 2);

@@ -30,9 +30,7 @@ static PlTensor *operand(lua_State *L, const PlOp *op, int at, bool *boolean) {
     bool v = lua_toboolean(L, at);
     s = pl_tensor_full(&b->t, PL_BOOL, 0, NULL, v);
     if (s == PL_OK) b->t->a.weak = 1;
-  } else
-    s = pl_tensor_number(&b->t, lua_isinteger(L, at), lua_isinteger(L, at) ? (int64_t)lua_tointeger(L, at) : 0,
-                         lua_tonumber(L, at));
+  } else s = pl_tensor_number(&b->t, lua_isinteger(L, at), lua_isinteger(L, at) ? (int64_t)lua_tointeger(L, at) : 0, lua_tonumber(L, at));
   if (s != PL_OK) l_fail(L, s);
   return b->t;
 }
@@ -40,14 +38,14 @@ static PlTensor *operand(lua_State *L, const PlOp *op, int at, bool *boolean) {
 static int read_list(lua_State *L, const PlOp *op, Parsed *p) {
   int top = lua_gettop(L), n = 0, next = 2;
   bool table = lua_type(L, 1) == LUA_TTABLE;
-  if (table)
-    n = (int)lua_rawlen(L, 1);
+  if (table) n = (int)lua_rawlen(L, 1);
   else {
     while (n < top && l_box(L, n + 1)) n++;
     next = n + 1;
   }
   if (table && l_push_stray(L, 1, n))
-    return l_error(L, "%s: takes a list of tensors; it has the key '%s' (options stand in a table behind it)", op->name, lua_tostring(L, -1));
+    return l_error(L, "%s: takes a list of tensors; it has the key '%s' (options stand in a table behind it)", op->name,
+                   lua_tostring(L, -1));
   if (n < 1) return l_error(L, "%s: takes a list of at least one tensor, got %s", op->name, table ? "an empty one" : l_typename(L, 1));
   if (n > PL_MAX_VARIADIC) return l_error(L, "%s: takes at most %d tensors", op->name, PL_MAX_VARIADIC);
   if (n > PL_MAX_IN) p->in = lua_newuserdatauv(L, (size_t)n * sizeof *p->in, 0);
@@ -55,8 +53,7 @@ static int read_list(lua_State *L, const PlOp *op, Parsed *p) {
     if (table) lua_rawgeti(L, 1, i + 1);
     int at = table ? -1 : i + 1;
     p->in[i] = l_to_tensor(L, at);
-    if (!p->in[i])
-      return l_error(L, "%s: entry %d of the list must be a tensor, got %s", op->name, i + 1, l_typename(L, at));
+    if (!p->in[i]) return l_error(L, "%s: entry %d of the list must be a tensor, got %s", op->name, i + 1, l_typename(L, at));
     if (table) lua_pop(L, 1);
   }
   p->nin = n;
@@ -78,10 +75,8 @@ int l_read_operands(lua_State *L, const PlOp *op, Parsed *p) {
     bool optional = i >= op->nin - op->nopt;
     if (i == 1 && dim_first(L, op)) p->dim_at = at++;
     p->in[i] = at <= top ? operand(L, op, at, &p->boolean) : NULL;
-    if (p->in[i])
-      at++;
-    else if (optional)
-      at += at <= top && lua_isnil(L, at);
+    if (p->in[i]) at++;
+    else if (optional) at += at <= top && lua_isnil(L, at);
     else {
       /* options may name operands: T.linear{…} is not a form, but {other = y} is */
       if (at <= top && !(lua_type(L, at) == LUA_TTABLE && at == top && i > 0)) return bad_tensor(L, op, i, at);
@@ -119,22 +114,19 @@ static int attr_list(lua_State *L, const PlOp *op, const PlAttrDef *d, PlAttrs *
   bool table = lua_type(L, at) == LUA_TTABLE;
   int count = table ? (int)lua_rawlen(L, at) : 1;
   if (table && l_push_stray(L, at, count))
-    return l_error(L, "%s: argument %s is a list of %s; it has the key '%s' (options stand in one table, the last argument)",
-                   op->name, d->name, is_float ? "numbers" : "integers", lua_tostring(L, -1));
+    return l_error(L, "%s: argument %s is a list of %s; it has the key '%s' (options stand in one table, the last argument)", op->name,
+                   d->name, is_float ? "numbers" : "integers", lua_tostring(L, -1));
   if (!table && lua_type(L, at) != LUA_TNUMBER) return bad_attr(L, op, d, "an integer or a list of integers", at);
   if (table && count == 0 && d->has_def) return 0; /* an empty list stands for the default */
   if (count > PL_ATTR_POOL / 2) return l_error(L, "%s: argument %s has %d entries, too many", op->name, d->name, count);
   for (; n < count; n++) {
-    if (table)
-      lua_rawgeti(L, at, n + 1);
-    else
-      lua_pushvalue(L, at);
+    if (table) lua_rawgeti(L, at, n + 1);
+    else lua_pushvalue(L, at);
     if (is_float) {
       double f = lua_tonumber(L, -1);
       if (lua_type(L, -1) != LUA_TNUMBER) return bad_attr(L, op, d, "a list of numbers", lua_gettop(L));
       memcpy(&list[n], &f, sizeof f);
-    } else
-      list[n] = attr_int(L, op, d, lua_gettop(L), one_based);
+    } else list[n] = attr_int(L, op, d, lua_gettop(L), one_based);
     lua_pop(L, 1);
   }
   a->isint = (uint16_t)(a->isint & ~(1 << k));
@@ -174,14 +166,10 @@ static int set_attr(lua_State *L, const PlOp *op, PlAttrs *a, int k, int at) {
     pl_attrs_float(a, k, lua_tonumber(L, at));
     break;
   case PL_A_SCALAR:
-    if (lua_type(L, at) == LUA_TBOOLEAN && (op == &pl_op_full || op == &pl_op_fill))
-      pl_attrs_int(a, k, lua_toboolean(L, at));
-    else if (lua_type(L, at) != LUA_TNUMBER)
-      return bad_attr(L, op, d, "a number", at);
-    else if (lua_isinteger(L, at))
-      pl_attrs_int(a, k, (int64_t)lua_tointeger(L, at));
-    else
-      pl_attrs_float(a, k, lua_tonumber(L, at));
+    if (lua_type(L, at) == LUA_TBOOLEAN && (op == &pl_op_full || op == &pl_op_fill)) pl_attrs_int(a, k, lua_toboolean(L, at));
+    else if (lua_type(L, at) != LUA_TNUMBER) return bad_attr(L, op, d, "a number", at);
+    else if (lua_isinteger(L, at)) pl_attrs_int(a, k, (int64_t)lua_tointeger(L, at));
+    else pl_attrs_float(a, k, lua_tonumber(L, at));
     break;
   case PL_A_BOOL:
     if (lua_type(L, at) != LUA_TBOOLEAN) return bad_attr(L, op, d, "true or false", at);
@@ -214,9 +202,9 @@ static int unknown_option(lua_State *L, const PlOp *op, const char *key) {
   char allowed[400] = "";
   size_t n = 0;
   for (int k = 0; k < op->nattr + PL_MAX_IN; k++) {
-    const char *name = k < op->nattr ? op->attrs[k].name
+    const char *name = k < op->nattr                                       ? op->attrs[k].name
                        : op->nin != PL_VARIADIC && k - op->nattr < op->nin ? op->args[k - op->nattr]
-                                                                          : NULL;
+                                                                           : NULL;
     if (!name || n + strlen(name) + 8 > sizeof allowed) continue;
     n += strlen(strcat(strcat(allowed + n, n ? " " : ""), name));
     n = strlen(allowed);
@@ -238,8 +226,7 @@ void l_read_attrs(lua_State *L, const PlOp *op, int options, PlAttrs *a) {
 
 static int read_options(lua_State *L, const PlOp *op, Parsed *p, int at) {
   for (lua_pushnil(L); lua_next(L, at); lua_pop(L, 1)) {
-    if (lua_type(L, -2) != LUA_TSTRING)
-      return l_error(L, "%s: the option table has a positional entry; options are named", op->name);
+    if (lua_type(L, -2) != LUA_TSTRING) return l_error(L, "%s: the option table has a positional entry; options are named", op->name);
     const char *key = lua_tostring(L, -2);
     int k = 0, v = lua_gettop(L);
     while (k < op->nattr && strcmp(op->attrs[k].name, key) != 0) k++;
@@ -248,7 +235,8 @@ static int read_options(lua_State *L, const PlOp *op, Parsed *p, int at) {
       continue;
     }
     int i = op->nin == PL_VARIADIC ? 0 : op->nin;
-    while (--i >= 0 && !(op->args[i] && strcmp(op->args[i], key) == 0)) {}
+    while (--i >= 0 && !(op->args[i] && strcmp(op->args[i], key) == 0)) {
+    }
     if (i >= 0) {
       if (p->in[i]) return l_error(L, "%s: argument %s is given twice", op->name, key);
       int top = lua_gettop(L);
@@ -258,8 +246,7 @@ static int read_options(lua_State *L, const PlOp *op, Parsed *p, int at) {
     } else if (strcmp(key, "out") == 0 && op->nout == 1 && !(op->flags & PL_F_MUTATES)) {
       p->out = l_to_tensor(L, v);
       if (!p->out) return l_error(L, "%s: out must be a tensor, got %s", op->name, l_typename(L, v));
-    } else
-      return unknown_option(L, op, key);
+    } else return unknown_option(L, op, key);
   }
   return 0;
 }
@@ -283,13 +270,10 @@ static int check_written(lua_State *L, const Parsed *p, const PlOp *op) {
     whole = !pl_is_float((PlDtype)p->in[2]->a.dtype);
     v[0] = whole ? pl_read_i(&p->in[2]->a, 0) : 0;
     f[0] = whole ? 0.0 : pl_read_f(&p->in[2]->a, 0);
-  } else
-    return 0;
+  } else return 0;
   for (int k = 0; k < n; k++) {
-    if (whole)
-      lua_pushinteger(L, v[k]);
-    else
-      lua_pushnumber(L, f[k]);
+    if (whole) lua_pushinteger(L, v[k]);
+    else lua_pushnumber(L, f[k]);
     l_check_fits(L, -1, (PlDtype)x->a.dtype, op->name);
     lua_pop(L, 1);
   }
@@ -309,8 +293,10 @@ static int check_booleans(lua_State *L, const Parsed *p, const PlOp *op) {
     any = any || !p->in[i]->a.weak;
   }
   if (fits && (any || op == &pl_op_where)) return 0;
-  return l_error(L, "%s: a boolean stands where a tensor or a number is wanted; == and ~= compare Lua objects, elementwise it is "
-                    "a:eq(b), a:ne(b)", op->name);
+  return l_error(L,
+                 "%s: a boolean stands where a tensor or a number is wanted; == and ~= compare Lua objects, elementwise it is "
+                 "a:eq(b), a:ne(b)",
+                 op->name);
 }
 
 int l_read_attr_args(lua_State *L, const PlOp *op, Parsed *p, int at, int top) {
@@ -340,20 +326,15 @@ int l_read_attr_args(lua_State *L, const PlOp *op, Parsed *p, int at, int top) {
         dims[n++] = attr_int(L, op, &op->attrs[k], at, true);
       }
       CALL(L, pl_attrs_list(&p->attrs, k, n, dims));
-    } else
-      set_attr(L, op, &p->attrs, k, at++);
+    } else set_attr(L, op, &p->attrs, k, at++);
   }
   while (at < top && lua_isnil(L, at)) at++;
-  if (at == top && lua_type(L, at) == LUA_TTABLE)
-    read_options(L, op, p, at++);
-  else if (at == top && lua_isnil(L, at))
-    at++;
-  if (at <= top)
-    return l_error(L, "%s: too many arguments: #%d is %s", op->name, at, l_typename(L, at));
+  if (at == top && lua_type(L, at) == LUA_TTABLE) read_options(L, op, p, at++);
+  else if (at == top && lua_isnil(L, at)) at++;
+  if (at <= top) return l_error(L, "%s: too many arguments: #%d is %s", op->name, at, l_typename(L, at));
   for (int i = 0; op->nin != PL_VARIADIC && i < op->nin - op->nopt; i++)
     if (!p->in[i]) return l_error(L, "%s: argument %s is missing", op->name, op->args[i]);
   if (PL_UNLIKELY(op->nin != PL_VARIADIC && p->boolean)) check_booleans(L, p, op);
   if (PL_UNLIKELY(writes_number(op)) && pl_is_int((PlDtype)p->in[0]->a.dtype)) check_written(L, p, op);
   return 0;
 }
-

@@ -10,10 +10,10 @@
 typedef struct Parsed {
   int nin;
   PlTensor **in, *few[PL_MAX_IN];
-  bool boolean; /* some operand was given as true or false */
+  bool boolean;            /* some operand was given as true or false */
   int first_box, last_box; /* stack range of the operands, for anchors */
   PlTensor *out;           /* out= */
-  int dim_at; /* stack index of attribute 0 given before the other tensors; 0: not so */
+  int dim_at;              /* stack index of attribute 0 given before the other tensors; 0: not so */
   PlAttrs attrs;
 } Parsed;
 

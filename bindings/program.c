@@ -108,8 +108,10 @@ static int jit_finish(lua_State *L) {
 static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, int32_t ny) {
   PlFlow *f = p->f;
   if (f->opaque)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: its results' gradient goes through %s, which the graph would lose; call backward inside of "
-                                "the traced function, or do not trace this part", name, f->opaque);
+    PL_FAIL(PL_ERR_UNSUPPORTED,
+            "%s: its results' gradient goes through %s, which the graph would lose; call backward inside of "
+            "the traced function, or do not trace this part",
+            name, f->opaque);
   int32_t ntracked = (int32_t)lua_rawlen(L, at), n = f->nleaves + ntracked;
   PlFVal *xs = malloc((size_t)(n + 1) * sizeof *xs);
   p->x = calloc((size_t)n + 1, sizeof(PlTensor *));
@@ -358,9 +360,9 @@ static int jit_attrs(lua_State *L) {
 }
 
 void l_program_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"jit_finish", jit_finish}, {"jit_joint", jit_joint}, {"jit_spent", jit_spent},
-                                  {"jit_compile", jit_compile}, {"jit_same", jit_same}, {"jit_apart", jit_apart},
-                                  {"jit_run", jit_run}, {"jit_attrs", jit_attrs}, {NULL, NULL}};
+  static const luaL_Reg regs[] = {{"jit_finish", jit_finish},   {"jit_joint", jit_joint}, {"jit_spent", jit_spent},
+                                  {"jit_compile", jit_compile}, {"jit_same", jit_same},   {"jit_apart", jit_apart},
+                                  {"jit_run", jit_run},         {"jit_attrs", jit_attrs}, {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   luaL_newmetatable(L, program_meta);
   lua_pushcfunction(L, program_gc);

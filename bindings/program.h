@@ -15,13 +15,13 @@ typedef struct Program {
   PlJoint *joint;   /* results have gradients; NULL: no */
   PlTensor **x;     /* joint: per x the captured leaf; NULL: input x_at */
   int32_t *x_at, nx;
-  PlFVal *inputs;   /* per argument: its value */
-  PlFVal *written;  /* inputs and captured tensors that a run writes */
+  PlFVal *inputs;  /* per argument: its value */
+  PlFVal *written; /* inputs and captured tensors that a run writes */
   int32_t nwritten;
   PlFVal *captured; /* tensors from outside */
   bool *tracked;    /* … and whether they required a gradient */
   int32_t ncaptured;
-  PlExec *exec;     /* NULL: nothing was compiled (no outputs, or a joint, which has its own) */
+  PlExec *exec; /* NULL: nothing was compiled (no outputs, or a joint, which has its own) */
 } Program;
 
 Program *l_check_program(lua_State *L, int i); /* raises */

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "bindings/program.h"
-#include "engine/graph/away.h"
 #include "engine/grad/node.h"
+#include "engine/graph/away.h"
 #include "engine/remat/remat.h"
 
 /* What runs: one executor, or forward and backward of a joint. NULL: none. */
@@ -150,16 +150,12 @@ static int jit_writes(lua_State *L) {
 static void push_value(lua_State *L, const PlFlow *f, PlFVal v) {
   const PlFValue *a = v < 0 ? NULL : &f->vals[v];
   PlArray type = a ? pl_fvalue_array(a) : (PlArray){.numel = 0};
-  if (!a)
-    lua_pushliteral(L, "absent");
+  if (!a) lua_pushliteral(L, "absent");
   else if (a->kind == PL_FV_CONST && a->numel == 1 && pl_is_float((PlDtype)a->dtype))
     lua_pushfstring(L, "%f", (LUAI_UACNUMBER)pl_read_f(&a->real->a, 0));
-  else if (a->kind == PL_FV_CONST && a->numel == 1)
-    lua_pushfstring(L, "%I", (LUAI_UACINT)pl_read_i(&a->real->a, 0));
-  else if (a->kind == PL_FV_NODE)
-    lua_pushfstring(L, "%s of %s", pl_desc_text(&type), f->nodes[a->node].name);
-  else
-    lua_pushfstring(L, "%s %s", a->kind == PL_FV_INPUT ? "an argument" : "a tensor", pl_desc_text(&type));
+  else if (a->kind == PL_FV_CONST && a->numel == 1) lua_pushfstring(L, "%I", (LUAI_UACINT)pl_read_i(&a->real->a, 0));
+  else if (a->kind == PL_FV_NODE) lua_pushfstring(L, "%s of %s", pl_desc_text(&type), f->nodes[a->node].name);
+  else lua_pushfstring(L, "%s %s", a->kind == PL_FV_INPUT ? "an argument" : "a tensor", pl_desc_text(&type));
 }
 
 static bool same_value(const PlFlow *f, PlFVal v, const PlFlow *g, PlFVal w) {
@@ -188,8 +184,8 @@ static int jit_differ(lua_State *L) {
       if (same_value(f, a->in[k], g, b->in[k])) continue;
       push_value(L, f, a->in[k]);
       push_value(L, g, b->in[k]);
-      lua_pushfstring(L, "%s at %s: operand %d is %s in the graph, %s in the script now", a->name, where, (int)k + 1,
-                      lua_tostring(L, -2), lua_tostring(L, -1));
+      lua_pushfstring(L, "%s at %s: operand %d is %s in the graph, %s in the script now", a->name, where, (int)k + 1, lua_tostring(L, -2),
+                      lua_tostring(L, -1));
       return 1;
     }
     if (!a->attrs || (a->flags & PL_FN_MUTATES)) continue; /* settings that are asked before each run */
@@ -206,7 +202,14 @@ static int jit_differ(lua_State *L) {
 }
 
 void l_program_look_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"jit_differ", jit_differ}, {"jit_lines", jit_lines}, {"jit_plans", jit_plans}, {"jit_leaves", jit_leaves}, {"jit_origin", jit_origin},
-                                  {"jit_writes", jit_writes}, {"jit_writes_inputs", jit_writes_inputs}, {"jit_device_groups", jit_device_groups}, {NULL, NULL}};
+  static const luaL_Reg regs[] = {{"jit_differ", jit_differ},
+                                  {"jit_lines", jit_lines},
+                                  {"jit_plans", jit_plans},
+                                  {"jit_leaves", jit_leaves},
+                                  {"jit_origin", jit_origin},
+                                  {"jit_writes", jit_writes},
+                                  {"jit_writes_inputs", jit_writes_inputs},
+                                  {"jit_device_groups", jit_device_groups},
+                                  {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
 }

@@ -103,13 +103,8 @@ static int t_adopt_grad(lua_State *L) {
 }
 
 void l_pull_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"pull", t_pull},
-                                       {"alias", t_alias},
-                                       {"floats", t_floats},
-                                       {"alike", t_alike},
-                                       {"grad_add", t_grad_add},
-                                       {"adopt_grad", t_adopt_grad},
-                                       {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"pull", t_pull},         {"alias", t_alias},           {"floats", t_floats}, {"alike", t_alike},
+                                       {"grad_add", t_grad_add}, {"adopt_grad", t_adopt_grad}, {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
   l_batch_register(L);
   l_checkpoint_register(L);

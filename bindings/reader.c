@@ -68,11 +68,8 @@ static int reader_read(lua_State *L) {
 }
 
 static void release(void *p) { pl_safetensors_release(p); }
-static const luaL_Reg methods[] = {{"names", reader_names},
-                                   {"metadata", reader_metadata},
-                                   {"describe", reader_describe},
-                                   {"read", reader_read},
-                                   {NULL, NULL}};
+static const luaL_Reg methods[] = {
+    {"names", reader_names}, {"metadata", reader_metadata}, {"describe", reader_describe}, {"read", reader_read}, {NULL, NULL}};
 static const HandleType reader_type = {"perilune.safetensors.reader", "reader", release, methods, 0};
 
 /* core.open_safetensors(path) → reader; or nil, message, code, errno */

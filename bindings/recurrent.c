@@ -26,7 +26,10 @@ static int r_takes(lua_State *L) {
   const PlTensor *x = l_check_tensor(L, 1);
   const char *dtype = luaL_checkstring(L, 2);
   PlArray a = x->a;
-  a.dtype = (uint8_t)(strcmp(dtype, "f32") == 0 ? PL_F32 : strcmp(dtype, "f16") == 0 ? PL_F16 : strcmp(dtype, "bf16") == 0 ? PL_BF16 : PL_F64);
+  a.dtype = (uint8_t)(strcmp(dtype, "f32") == 0    ? PL_F32
+                      : strcmp(dtype, "f16") == 0  ? PL_F16
+                      : strcmp(dtype, "bf16") == 0 ? PL_BF16
+                                                   : PL_F64);
   bool yes = pl_on_gpu(a.device) && a.ndim == 3 && a.dtype != PL_F64 && !pl_state.batch && !pl_is_batched(x);
   if (yes) {
     PlkRecurrent n;

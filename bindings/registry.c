@@ -16,7 +16,7 @@ static void push_closure(lua_State *L, const PlOp *op, bool inplace, lua_CFuncti
 }
 
 static int push_attr_info(lua_State *L, const PlAttrDef *d) {
-  static const char *const types[] = {"int",  "float", "bool",  "scalar", "dim",    "newdim", "dims",
+  static const char *const types[] = {"int",   "float", "bool",  "scalar", "dim",   "newdim", "dims",
                                       "index", "ints",  "shape", "floats", "dtype", "enum",   "index_base"};
   lua_createtable(L, 0, 6);
   lua_pushstring(L, d->name);
@@ -30,14 +30,11 @@ static int push_attr_info(lua_State *L, const PlAttrDef *d) {
     lua_setfield(L, -2, "choices");
   }
   if (d->has_def) {
-    if (d->type == PL_A_FLOAT)
-      lua_pushnumber(L, d->f);
-    else if (d->type == PL_A_BOOL)
-      lua_pushboolean(L, d->i != 0);
+    if (d->type == PL_A_FLOAT) lua_pushnumber(L, d->f);
+    else if (d->type == PL_A_BOOL) lua_pushboolean(L, d->i != 0);
     else if (d->type == PL_A_DIM || d->type == PL_A_NEWDIM || d->type == PL_A_INDEX)
       lua_pushinteger(L, (lua_Integer)(d->i >= 0 ? d->i + 1 : d->i));
-    else
-      lua_pushinteger(L, (lua_Integer)d->i);
+    else lua_pushinteger(L, (lua_Integer)d->i);
     lua_setfield(L, -2, "default");
   }
   return 1;

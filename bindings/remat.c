@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * T.memory_limit; lua/perilune/limit.lua makes scope objects of it. */
-#include "bindings/lib.h"
 #include "engine/remat/remat.h"
+#include "bindings/lib.h"
 
 static const char sentinel_key = 0;
 

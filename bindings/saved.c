@@ -53,18 +53,17 @@ static int unpack_body(lua_State *L) {
   l_kept_push(L, r->pair->kept, v->slot);
   const PlTensor *packed = v->is_tensor ? l_to_tensor(L, -1) : NULL;
   if (v->is_tensor && (!packed || packed->storage->version != v->version)) {
-    r->status = packed ? pl_fail(PL_ERR_STATE, "backward: %s, which pack returned for a saved tensor, was modified in place "
-                                               "afterwards (version %u, packed at %u); pack a clone", pl_desc_text(&packed->a),
-                                 packed->storage->version, v->version)
+    r->status = packed ? pl_fail(PL_ERR_STATE,
+                                 "backward: %s, which pack returned for a saved tensor, was modified in place "
+                                 "afterwards (version %u, packed at %u); pack a clone",
+                                 pl_desc_text(&packed->a), packed->storage->version, v->version)
                        : pl_fail(PL_ERR_STATE, "backward: a tensor that pack returned was freed");
     return 0;
   }
   lua_call(L, 1, 1);
   PlTensor *t = l_to_tensor(L, -1);
-  if (t)
-    r->t = pl_retain(t);
-  else
-    r->status = pl_fail(PL_ERR_ARG, "backward: unpack must return a tensor, got %s", l_typename(L, -1));
+  if (t) r->t = pl_retain(t);
+  else r->status = pl_fail(PL_ERR_ARG, "backward: unpack must return a tensor, got %s", l_typename(L, -1));
   return 0;
 }
 
@@ -75,8 +74,7 @@ static PlStatus run(lua_CFunction body, Run *r) {
   if (!k->main) PL_FAIL(PL_ERR_STATE, "saved_tensors: the Lua state of these functions is closed");
   lua_State *L = pl_state.in_backward > 0 && l_running ? l_running : k->main;
   if (!lua_checkstack(L, 4)) PL_FAIL(PL_ERR_STATE, "saved_tensors: no room on the Lua stack");
-  if (!l_kept_here(L, k))
-    PL_FAIL(PL_ERR_STATE, "saved_tensors: these functions belong to another Lua state");
+  if (!l_kept_here(L, k)) PL_FAIL(PL_ERR_STATE, "saved_tensors: these functions belong to another Lua state");
   lua_pushcfunction(L, body);
   lua_pushlightuserdata(L, r);
   return lua_pcall(L, 1, 0, 0) == LUA_OK ? r->status : l_keep_error(L);
@@ -87,10 +85,8 @@ static PlStatus lua_pack(void *ud, PlTensor *t, void **packed) {
   if (!v) PL_FAIL(PL_ERR_OOM, "saved_tensors: out of memory");
   Run r = {.pair = ud, .value = v, .t = t, .status = PL_OK};
   PlStatus s = run(pack_body, &r);
-  if (s != PL_OK)
-    free(v);
-  else
-    *packed = v;
+  if (s != PL_OK) free(v);
+  else *packed = v;
   return s;
 }
 
@@ -121,7 +117,8 @@ static void lua_drop(void *ud) {
 
 static void scope_end(void *p) { pl_packing_close(p); }
 static const luaL_Reg no_methods[] = {{NULL, NULL}};
-static const HandleType scope_type = {.name = "perilune.saved_tensors", .what = "saved_tensors", .release = scope_end, .methods = no_methods};
+static const HandleType scope_type = {
+    .name = "perilune.saved_tensors", .what = "saved_tensors", .release = scope_end, .methods = no_methods};
 static const char scopes_key = 0;
 
 /* An open scope lives in the registry until it is closed: forgetting it does not end it. */

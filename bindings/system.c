@@ -109,7 +109,8 @@ static int s_system(lua_State *L) {
 }
 
 static int s_seed(lua_State *L) {
-  if (pl_state.trace) return l_error(L, "manual_seed: a traced function cannot seed: its graph draws on from the seed of the call; seed outside");
+  if (pl_state.trace)
+    return l_error(L, "manual_seed: a traced function cannot seed: its graph draws on from the seed of the call; seed outside");
   pl_manual_seed((uint64_t)l_check_int(L, 1, "manual_seed", "seed"));
   return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The elements of torch7's files for lua/perilune/t7.lua. Each method gives its value, or nil, message, code. */
-#include "bindings/lib.h"
 #include "engine/io/t7.h"
+#include "bindings/lib.h"
 
 static const HandleType t7_type; /* below the methods */
 static PlT7 *check_t7(lua_State *L) { return l_check_handle(L, 1, &t7_type); }
@@ -96,9 +96,9 @@ static int t7_over(lua_State *L) {
 }
 
 static void release(void *p) { pl_t7_release(p); }
-static const luaL_Reg methods[] = {{"int", t7_int},         {"double", t7_double}, {"string", t7_string},
-                                   {"longs", t7_longs},     {"storage", t7_storage}, {"view", t7_view},
-                                   {"bad", t7_bad},         {"over", t7_over},     {NULL, NULL}};
+static const luaL_Reg methods[] = {{"int", t7_int},     {"double", t7_double},   {"string", t7_string},
+                                   {"longs", t7_longs}, {"storage", t7_storage}, {"view", t7_view},
+                                   {"bad", t7_bad},     {"over", t7_over},       {NULL, NULL}};
 static const HandleType t7_type = {"perilune.t7", "t7", release, methods, 0};
 
 void l_t7_register(lua_State *L) {

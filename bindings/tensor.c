@@ -103,19 +103,15 @@ static int m_shares(lua_State *L) {
 static void push_element(lua_State *L, const PlTensor *t, int64_t byte_offset) {
   uint64_t room;
   PlArray a = l_element(L, t, byte_offset, &room);
-  if (t->a.dtype == PL_BOOL)
-    lua_pushboolean(L, pl_read_i(&a, 0) != 0);
-  else if (pl_is_float((PlDtype)t->a.dtype))
-    lua_pushnumber(L, pl_read_f(&a, 0));
-  else
-    lua_pushinteger(L, (lua_Integer)pl_read_i(&a, 0));
+  if (t->a.dtype == PL_BOOL) lua_pushboolean(L, pl_read_i(&a, 0) != 0);
+  else if (pl_is_float((PlDtype)t->a.dtype)) lua_pushnumber(L, pl_read_f(&a, 0));
+  else lua_pushinteger(L, (lua_Integer)pl_read_i(&a, 0));
 }
 
 static int m_item(lua_State *L) {
   PlTensor *t = l_concrete(L, self_only(L, 1, "item"), "item");
   if (t->a.numel != 1)
-    return l_error(L, "item: %s has %d elements, not one; use x:totable(), or x:get(i, j)", pl_desc_text(&t->a),
-                   (int)t->a.numel);
+    return l_error(L, "item: %s has %d elements, not one; use x:totable(), or x:get(i, j)", pl_desc_text(&t->a), (int)t->a.numel);
   push_element(L, t, 0);
   return 1;
 }
@@ -128,8 +124,8 @@ static int64_t element_at(lua_State *L, PlTensor *t, const char *fn, int first) 
   for (int d = 0; d < t->a.ndim; d++) {
     int64_t i = l_check_int(L, first + d, fn, "index"), n = t->a.shape[d];
     if (i == 0 || i > n || i < -n)
-      l_error(L, "%s: index %lld is out of range for dimension %d of %s%s", fn, (long long)i, d + 1,
-              pl_desc_text(&t->a), i == 0 ? "; indices start at 1" : "");
+      l_error(L, "%s: index %lld is out of range for dimension %d of %s%s", fn, (long long)i, d + 1, pl_desc_text(&t->a),
+              i == 0 ? "; indices start at 1" : "");
     at += (i > 0 ? i - 1 : i + n) * t->a.strides[d];
   }
   return at * (int64_t)pl_dtype_size((PlDtype)t->a.dtype);
@@ -151,7 +147,8 @@ static int m_set(lua_State *L) {
     return l_error(L, "set: %s takes %d indices and a value, got %d arguments", pl_desc_text(&t->a), t->a.ndim, top - 1);
   if (lua_type(L, top) != LUA_TNUMBER && lua_type(L, top) != LUA_TBOOLEAN)
     return l_error(L, "set: the value must be a number or a boolean, got %s", l_typename(L, top));
-  if (t->node || t->more) return l_error(L, "set: %s is tracked for gradients; assign inside T.no_grad() to a detached tensor", pl_desc_text(&t->a));
+  if (t->node || t->more)
+    return l_error(L, "set: %s is tracked for gradients; assign inside T.no_grad() to a detached tensor", pl_desc_text(&t->a));
   int64_t at = element_at(L, t, "set", 2);
   if (PL_UNLIKELY(pl_watched())) CALL(L, pl_checkpoint_writes("set", t));
   l_check_fits(L, top, (PlDtype)t->a.dtype, "set");
@@ -160,8 +157,7 @@ static int m_set(lua_State *L) {
     uint64_t v = 0;
     l_write_value(L, top, (PlDtype)t->a.dtype, &v);
     CALL(L, pl_device_open()->upload(pl_gpu_index(t->a.device), (char *)t->a.data + at, &v, pl_dtype_size((PlDtype)t->a.dtype)));
-  } else
-    l_write_value(L, top, (PlDtype)t->a.dtype, (char *)t->a.data + at);
+  } else l_write_value(L, top, (PlDtype)t->a.dtype, (char *)t->a.data + at);
   t->storage->version++;
   if (PL_UNLIKELY(pl_watched())) pl_checkpoint_wrote(t);
   lua_settop(L, 1);
@@ -267,11 +263,10 @@ static int compare(lua_State *L, const char *op, bool or_equal) {
       uint64_t room;
       PlArray a = l_element(L, l_concrete(L, t, op), 0, &room);
       v[i] = pl_read_f(&a, 0);
-    } else if (lua_type(L, i + 1) == LUA_TNUMBER)
-      v[i] = lua_tonumber(L, i + 1);
+    } else if (lua_type(L, i + 1) == LUA_TNUMBER) v[i] = lua_tonumber(L, i + 1);
     else
-      return l_error(L, "'%s' compares 0-dim tensors and numbers, not %s; use x:%s(y) for elementwise comparison", op,
-                     l_typename(L, i + 1), or_equal ? "le" : "lt");
+      return l_error(L, "'%s' compares 0-dim tensors and numbers, not %s; use x:%s(y) for elementwise comparison", op, l_typename(L, i + 1),
+                     or_equal ? "le" : "lt");
   }
   lua_pushboolean(L, or_equal ? v[0] <= v[1] : v[0] < v[1]);
   return 1;
@@ -300,7 +295,8 @@ void l_tensor_register(lua_State *L) {
                                      {"dim", m_dim},
                                      {"numel", m_numel},
                                      {"dtype", m_dtype},
-                                     {"device", m_device}, {"is_cuda", m_is_cuda},
+                                     {"device", m_device},
+                                     {"is_cuda", m_is_cuda},
                                      {"is_floating_point", m_is_floating_point},
                                      {"element_size", m_element_size},
                                      {"storage_offset", m_storage_offset},

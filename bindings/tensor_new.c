@@ -37,12 +37,9 @@ static int scan(lua_State *L, int at, int depth, Scan *s, bool first) {
     return 0;
   }
   if (depth != s->ndim) return l_error(L, "tensor: ragged table: %s at depth %d where a table was expected", l_typename(L, at), depth + 1);
-  if (type == LUA_TBOOLEAN)
-    s->any_bool = true;
-  else if (type == LUA_TNUMBER)
-    s->any_number = true;
-  else if (l_to_tensor(L, at) && l_concrete(L, l_to_tensor(L, at), "tensor")->a.numel == 1)
-    s->any_number = true;
+  if (type == LUA_TBOOLEAN) s->any_bool = true;
+  else if (type == LUA_TNUMBER) s->any_number = true;
+  else if (l_to_tensor(L, at) && l_concrete(L, l_to_tensor(L, at), "tensor")->a.numel == 1) s->any_number = true;
   else
     return l_error(L, "tensor: entries must be numbers or booleans, got %s%s", l_typename(L, at),
                    l_to_tensor(L, at) ? "; T.stack joins tensors" : "");
@@ -50,20 +47,15 @@ static int scan(lua_State *L, int at, int depth, Scan *s, bool first) {
 }
 
 void l_write_value(lua_State *L, int at, PlDtype d, void *to) {
-  if (lua_type(L, at) == LUA_TBOOLEAN)
-    pl_write_i(d, to, lua_toboolean(L, at));
-  else if (lua_isinteger(L, at))
-    pl_write_i(d, to, (int64_t)lua_tointeger(L, at));
-  else if (lua_type(L, at) == LUA_TNUMBER)
-    pl_write_f(d, to, lua_tonumber(L, at));
+  if (lua_type(L, at) == LUA_TBOOLEAN) pl_write_i(d, to, lua_toboolean(L, at));
+  else if (lua_isinteger(L, at)) pl_write_i(d, to, (int64_t)lua_tointeger(L, at));
+  else if (lua_type(L, at) == LUA_TNUMBER) pl_write_f(d, to, lua_tonumber(L, at));
   else {
     PlTensor *t = l_to_tensor(L, at);
     uint64_t room;
     PlArray a = t ? l_element(L, t, 0, &room) : (PlArray){.numel = 0};
-    if (t && pl_is_float((PlDtype)t->a.dtype))
-      pl_write_f(d, to, pl_read_f(&a, 0));
-    else if (t)
-      pl_write_i(d, to, pl_read_i(&a, 0));
+    if (t && pl_is_float((PlDtype)t->a.dtype)) pl_write_f(d, to, pl_read_f(&a, 0));
+    else if (t) pl_write_i(d, to, pl_read_i(&a, 0));
   }
 }
 
@@ -78,10 +70,8 @@ static char *fill(lua_State *L, int at, int depth, const Scan *s, PlDtype d, cha
     return to + pl_dtype_size(d);
   }
   for (int64_t i = 1; i <= s->shape[depth]; i++) {
-    if (table)
-      lua_rawgeti(L, at, i);
-    else
-      lua_pushnil(L);
+    if (table) lua_rawgeti(L, at, i);
+    else lua_pushnil(L);
     to = fill(L, lua_gettop(L), depth + 1, s, d, to);
     lua_pop(L, 1);
     if (PL_UNLIKELY(i % L_POLL == 0) && plk_poll() != PL_OK) l_fail(L, PL_ERR_INTERRUPT);
@@ -138,8 +128,7 @@ static int check_mixed(lua_State *L, const char *allowed) {
 static int t_tensor(lua_State *L) {
   static const char allowed[] = "dtype requires_grad device";
   l_at_most(L, 2, "tensor");
-  if (lua_type(L, 2) == LUA_TTABLE)
-    l_check_options(L, 2, "tensor", allowed);
+  if (lua_type(L, 2) == LUA_TTABLE) l_check_options(L, 2, "tensor", allowed);
   else if (!lua_isnoneornil(L, 2) && lua_type(L, 2) != LUA_TSTRING)
     return l_error(L, "tensor: argument #2 must be a table of options (%s), got %s", allowed, l_typename(L, 2));
   PlTensor *src = l_to_tensor(L, 1);
@@ -210,9 +199,7 @@ static int t_promote_types(lua_State *L) {
 }
 
 /* core.check_fits(name, value, dtype): raises where the number has no place in that dtype */
-static int t_check_fits(lua_State *L) {
-  return l_check_fits(L, 2, l_check_dtype(L, 3, luaL_checkstring(L, 1)), lua_tostring(L, 1));
-}
+static int t_check_fits(lua_State *L) { return l_check_fits(L, 2, l_check_dtype(L, 3, luaL_checkstring(L, 1)), lua_tostring(L, 1)); }
 
 void l_tensor_new_register(lua_State *L) {
   static const luaL_Reg functions[] = {{"tensor", t_tensor},

@@ -109,9 +109,8 @@ static int tokenizer_size(lua_State *L) {
 }
 
 static void release(void *p) { pl_tokenizer_release(p); }
-static const luaL_Reg methods[] = {{"encode", tokenizer_encode}, {"decode", tokenizer_decode},
-                                   {"token", tokenizer_token},   {"id", tokenizer_id},
-                                   {"size", tokenizer_size},     {NULL, NULL}};
+static const luaL_Reg methods[] = {{"encode", tokenizer_encode}, {"decode", tokenizer_decode}, {"token", tokenizer_token},
+                                   {"id", tokenizer_id},         {"size", tokenizer_size},     {NULL, NULL}};
 static const HandleType tokenizer_type = {"perilune.tokenizer", "tokenizer", release, methods, 0};
 
 void l_tokenizer_register(lua_State *L) {

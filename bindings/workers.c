@@ -78,8 +78,7 @@ static int start_threads(Pool *p, int n) {
   int code = 0;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
-  for (; p->n < n && code == 0; p->n += code == 0)
-    code = pthread_create(&p->worker[p->n].thread, NULL, l_worker_main, &p->worker[p->n]);
+  for (; p->n < n && code == 0; p->n += code == 0) code = pthread_create(&p->worker[p->n].thread, NULL, l_worker_main, &p->worker[p->n]);
   pthread_sigmask(SIG_SETMASK, &old, NULL);
   return code;
 }
@@ -170,8 +169,7 @@ static int workers_take(lua_State *L) {
   char *failure = NULL;
   pthread_mutex_lock(&p->lock);
   Message *m = find_answer(p, pass, id);
-  for (int rc = 0; !m && !p->failure && rc == 0; m = find_answer(p, pass, id))
-    rc = pthread_cond_timedwait(&p->answer, &p->lock, &until);
+  for (int rc = 0; !m && !p->failure && rc == 0; m = find_answer(p, pass, id)) rc = pthread_cond_timedwait(&p->answer, &p->lock, &until);
   if (!m && p->failure) failure = strdup(p->failure);
   pthread_mutex_unlock(&p->lock);
   if (m && !m->failed) {
@@ -184,10 +182,8 @@ static int workers_take(lua_State *L) {
   }
   if (!m && !failure) return 0;
   lua_pushboolean(L, 0);
-  if (m)
-    lua_pushlstring(L, m->text, m->n);
-  else
-    lua_pushstring(L, failure);
+  if (m) lua_pushlstring(L, m->text, m->n);
+  else lua_pushstring(L, failure);
   l_message_free(m);
   free(failure);
   return 2;
@@ -224,8 +220,7 @@ static int workers_cancel(lua_State *L) {
   return 0;
 }
 
-static const luaL_Reg methods[] = {
-    {"submit", workers_submit}, {"take", workers_take}, {"cancel", workers_cancel}, {NULL, NULL}};
+static const luaL_Reg methods[] = {{"submit", workers_submit}, {"take", workers_take}, {"cancel", workers_cancel}, {NULL, NULL}};
 static const HandleType pool_type = {"perilune.workers", "data.DataLoader: workers", pool_close, methods, 0};
 
 void l_workers_register(lua_State *L) {

@@ -35,9 +35,9 @@ typedef struct Pool {
   pthread_mutex_t lock;
   pthread_cond_t job, answer;
   Message *jobs, *answers, *setup; /* jobs: next one first */
-  char *failure; /* why a worker could not start */
+  char *failure;                   /* why a worker could not start */
   atomic_bool stop;
-  pid_t owner;   /* threads do not survive fork */
+  pid_t owner; /* threads do not survive fork */
   char *path, *cpath, *module;
   bool have_affinity;
   cpu_set_t affinity;

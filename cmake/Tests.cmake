@@ -200,6 +200,18 @@ else()
   pl_off("luacheck" "not found (lua-check; ./setup test installs it)")
 endif()
 
+# ---- clang-format: other versions than .clang-format names lay out some lines otherwise -----------------------------------
+find_program(PL_CLANG_FORMAT NAMES clang-format-14 clang-format)
+if(PL_CLANG_FORMAT)
+  execute_process(COMMAND "${PL_CLANG_FORMAT}" --version OUTPUT_VARIABLE pl_clang_format_version ERROR_QUIET)
+endif()
+if(PL_CLANG_FORMAT AND pl_clang_format_version MATCHES "version 14\\.")
+  pl_test(format lint 120 sh "${src}/cmake/format.sh" "${PL_CLANG_FORMAT}")
+  pl_found("clang-format" "yes" "${PL_CLANG_FORMAT}")
+else()
+  pl_off("clang-format" "version 14 not found (clang-format-14)")
+endif()
+
 # ---- the GPU benchmarks, dry: two workloads and the report on the CPU -----------------------------------
 if(TARGET perilune)
   pl_test(bench_gpu unit 300 sh -c "rm -rf '${out}/spec/gpu' && bench/gpu.sh --build '${out}' --out '${out}/spec/gpu' --device cpu --tiny probe && '$<TARGET_FILE:perilune>' run bench/gpu.lua -- --device cpu --tiny --modes eager compile --only gemm_bf16_4096 mlp_step_b64 --json '${out}/spec/gpu/perilune.jsonl' && bench/gpu.sh --build '${out}' --out '${out}/spec/gpu' report | grep -q 'mlp_step_b64 | compile | [0-9]'")

@@ -77,10 +77,8 @@ static bool injected(void) {
 
 static void give_back(Block *b) {
   bins.cached -= (int64_t)b->total;
-  if (b->total >= MAP_MIN)
-    munmap(b, b->total);
-  else
-    free(b);
+  if (b->total >= MAP_MIN) munmap(b, b->total);
+  else free(b);
 }
 
 /* Frees cached blocks, largest first, until at most `keep` bytes are cached. */
@@ -119,8 +117,7 @@ static PlStatus block_alloc(size_t n, bool scratch, void **out) {
   if (total >= MAP_MIN) total = (total + 4095) & ~(size_t)4095;
   if (PL_UNLIKELY(pl_state.remat != NULL)) PL_TRY(pl_remat_room(total));
   pthread_mutex_lock(&bins.lock);
-  bool refuse = injected() ||
-                (bins.budget >= 0 && pl_block_bytes[0] + pl_pool.live + (int64_t)total > bins.budget);
+  bool refuse = injected() || (bins.budget >= 0 && pl_block_bytes[0] + pl_pool.live + (int64_t)total > bins.budget);
   Block *b = NULL;
   for (int i = bin; !refuse && i <= bin + 1 && i < NBIN && !b; i++)
     if ((b = bins.free[i])) {

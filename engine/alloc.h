@@ -35,9 +35,9 @@ typedef struct PlPool {
   bool watched; /* thread_end will run when this thread ends */
 } PlPool;
 extern _Thread_local PlPool pl_pool;
-extern int64_t pl_block_bytes[2]; /* of blocks: live, handed out since start; written under the allocator's lock */
+extern int64_t pl_block_bytes[2];    /* of blocks: live, handed out since start; written under the allocator's lock */
 extern int64_t pl_device_handed_out; /* bytes of a device's memory, since start (device.c); atomic */
-extern int64_t pl_fail_at;        /* >= 0: that many allocations until one fails (tests) */
+extern int64_t pl_fail_at;           /* >= 0: that many allocations until one fails (tests) */
 
 void *pl_pool_get_slow(size_t n);
 /* A pooled piece of n bytes (malloc above PL_POOL_MAX), 16-byte aligned; give it back with the same n.
@@ -76,8 +76,6 @@ static inline void pl_pool_put(void *p, size_t n) {
 /* Bytes live in blocks and in this thread's pool. */
 static inline int64_t pl_live_bytes(void) { return __atomic_load_n(&pl_block_bytes[0], __ATOMIC_RELAXED) + pl_pool.live; }
 /* Bytes handed out since start, blocks and this thread's pool: how far the collector has fallen behind. */
-static inline int64_t pl_allocated_bytes(void) {
-  return __atomic_load_n(&pl_block_bytes[1], __ATOMIC_RELAXED) + pl_pool.allocated;
-}
+static inline int64_t pl_allocated_bytes(void) { return __atomic_load_n(&pl_block_bytes[1], __ATOMIC_RELAXED) + pl_pool.allocated; }
 
 #endif

@@ -22,8 +22,7 @@ static PlStatus apply_batched(Call *c, PlTensor **out, bool *done) {
     return pl_batch_random(op, c->in, c->nin, c->attrs, out, done);
   }
   *done = true;
-  for (int i = 0; i < c->nin; i++)
-    blind |= c->in[i] && pl_is_batched(c->in[i]) && i < 8 && ((op->reads_values >> i) & 1);
+  for (int i = 0; i < c->nin; i++) blind |= c->in[i] && pl_is_batched(c->in[i]) && i < 8 && ((op->reads_values >> i) & 1);
   if (!blind) PL_TRY(pl_call_infer(c));
   if (op->flags & PL_F_MUTATES) {
     PL_TRY(pl_batch_mutate(op, c->in, c->nin, c->attrs));
@@ -70,8 +69,7 @@ static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, cons
     }
   }
   PlStatus s = pl_call_infer(&c);
-  if (s == PL_OK && (op->flags & PL_F_MUTATES))
-    s = pl_call_mutate(&c, out);
+  if (s == PL_OK && (op->flags & PL_F_MUTATES)) s = pl_call_mutate(&c, out);
   else if (s == PL_OK) {
     s = pl_call_outputs(&c, out);
     if (s == PL_OK && !pl_state.grad_off && pl_may_record(c.in, c.nin)) {
@@ -102,10 +100,8 @@ static PlStatus apply_watched(const PlOp *op, PlTensor *const *in, int nin, cons
   const void *with = seeded ? (const void *)&draws : attrs;
   PL_TRY(pl_checkpoint_enter(op->name, with, seeded ? sizeof draws : attrs ? pl_attrs_size(attrs) : 0, in, nin, in, nwritten));
   PlStatus s = apply_measured(op, in, nin, attrs, out);
-  if (s == PL_OK)
-    pl_checkpoint_leave(out, op->nout, in, nwritten);
-  else
-    pl_checkpoint_failed();
+  if (s == PL_OK) pl_checkpoint_leave(out, op->nout, in, nwritten);
+  else pl_checkpoint_failed();
   return s;
 }
 

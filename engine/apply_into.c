@@ -26,16 +26,16 @@ static bool hurts(const PlTensor *out, const PlTensor *t) {
 PlStatus pl_call_check_target(const PlOp *op, const PlTensor *out, const PlDesc *d) {
   PlArray want = {.shape = d->shape, .ndim = d->ndim, .dtype = d->dtype};
   if (!pl_shape_equal(&want, &out->a))
-    PL_FAIL(PL_ERR_SHAPE, "%s: the result is %s, it cannot be written into %s", op->name, pl_desc_text(&want),
-            pl_desc_text(&out->a));
+    PL_FAIL(PL_ERR_SHAPE, "%s: the result is %s, it cannot be written into %s", op->name, pl_desc_text(&want), pl_desc_text(&out->a));
   int from = pl_is_float((PlDtype)d->dtype) ? 2 : d->dtype == PL_BOOL ? 0 : 1;
   int to = pl_is_float((PlDtype)out->a.dtype) ? 2 : out->a.dtype == PL_BOOL ? 0 : 1;
   if (from > to)
-    PL_FAIL(PL_ERR_DTYPE, "%s: the result %s cannot be stored in %s without loss; use the form that returns a new "
-                          "tensor, or cast", op->name, pl_desc_text(&want), pl_desc_text(&out->a));
+    PL_FAIL(PL_ERR_DTYPE,
+            "%s: the result %s cannot be stored in %s without loss; use the form that returns a new "
+            "tensor, or cast",
+            op->name, pl_desc_text(&want), pl_desc_text(&out->a));
   if (pl_self_overlaps(&out->a))
-    PL_FAIL(PL_ERR_STATE, "%s: %s is expanded, several of its elements share memory; write into a clone", op->name,
-            pl_desc_text(&out->a));
+    PL_FAIL(PL_ERR_STATE, "%s: %s is expanded, several of its elements share memory; write into a clone", op->name, pl_desc_text(&out->a));
   return PL_OK;
 }
 
@@ -52,8 +52,7 @@ static PlStatus compute_into(Call *c, PlTensor *out) {
                 (out->a.contiguous || !(c->op->flags & PL_F_CONTIGUOUS));
   if (PL_UNLIKELY(c->layout != 0) && (c->op->flags & PL_F_CONTIGUOUS)) direct = pl_is_channels_last(&out->a);
   /* integer division meets its zeros on the way */
-  if (!pl_is_float((PlDtype)out->a.dtype) &&
-      (c->op == &pl_op_floor_divide || c->op == &pl_op_remainder || c->op == &pl_op_fmod))
+  if (!pl_is_float((PlDtype)out->a.dtype) && (c->op == &pl_op_floor_divide || c->op == &pl_op_remainder || c->op == &pl_op_fmod))
     direct = false;
   for (int i = 0; i < c->nin && direct; i++)
     direct = !(c->in[i] && c->in[i]->storage == out->storage) ||
@@ -155,10 +154,8 @@ static PlStatus apply_watched(const PlOp *op, PlTensor *const *in, int nin, cons
   PL_TRY(pl_checkpoint_enter(op->name, attrs, attrs ? pl_attrs_size(attrs) : 0, in, nin, out, 1));
   PlStatus s = pl_checkpoint_writes(op->name, out[0]);
   if (s == PL_OK) s = apply_measured(op, in, nin, attrs, out);
-  if (s == PL_OK)
-    pl_checkpoint_leave(NULL, 0, out, 1);
-  else
-    pl_checkpoint_failed();
+  if (s == PL_OK) pl_checkpoint_leave(NULL, 0, out, 1);
+  else pl_checkpoint_failed();
   return s;
 }
 
@@ -192,8 +189,7 @@ PlStatus pl_call_mutate(Call *c, PlTensor **out) {
   if (tracked && !op->grad) return pl_call_no_history(op, y);
   for (int i = 0; PL_UNLIKELY(pl_watched()) && i < (variadic ? c->nin : 1); i++) PL_TRY(pl_checkpoint_writes(op->name, c->in[i]));
   if (!variadic && pl_self_overlaps(&y->a))
-    PL_FAIL(PL_ERR_STATE, "%s: %s is expanded, several of its elements share memory; write into a clone", op->name,
-            pl_desc_text(&y->a));
+    PL_FAIL(PL_ERR_STATE, "%s: %s is expanded, several of its elements share memory; write into a clone", op->name, pl_desc_text(&y->a));
   PlTensor *copy = NULL, *target = y;
   if ((op->flags & PL_F_CONTIGUOUS) && !y->a.contiguous && !variadic) {
     PL_TRY(pl_tensor_copy(&copy, y));
@@ -210,10 +206,8 @@ PlStatus pl_call_mutate(Call *c, PlTensor **out) {
   }
   for (int i = 0; s == PL_OK && i < (variadic ? c->nin : 1); i++) s = pl_writes(c->in[i]->storage);
   if (s == PL_OK) s = pl_call_run(c, &target);
-  if (!copy)
-    s = wrote(op, y, s);
-  else if (s == PL_OK)
-    s = pl_copy_data(y, copy);
+  if (!copy) s = wrote(op, y, s);
+  else if (s == PL_OK) s = pl_copy_data(y, copy);
   if (copy) c->in[0] = y;
   if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->wrote(op->name, y->storage);
   for (int i = 1; variadic && i < c->nin; i++) c->in[i]->storage->version++;

@@ -16,8 +16,7 @@ void pl_attrs_init(const PlOp *op, PlAttrs *a) {
       a->v[k].list.at = a->npool;
       a->v[k].list.n = 1;
       a->pool[a->npool++] = d->i;
-    } else if (d->type == PL_A_FLOAT)
-      a->v[k].f = d->f;
+    } else if (d->type == PL_A_FLOAT) a->v[k].f = d->f;
     else {
       a->v[k].i = d->i;
       if (d->type == PL_A_SCALAR) a->isint |= (uint16_t)(1 << k);
@@ -38,8 +37,7 @@ void pl_attrs_float(PlAttrs *a, int k, double v) {
 }
 
 PlStatus pl_attrs_list(PlAttrs *a, int k, int n, const int64_t *v) {
-  if (n < 0 || n + a->npool > PL_ATTR_POOL)
-    PL_FAIL(PL_ERR_ARG, "a list of %d numbers is too long here", n);
+  if (n < 0 || n + a->npool > PL_ATTR_POOL) PL_FAIL(PL_ERR_ARG, "a list of %d numbers is too long here", n);
   a->set |= (uint16_t)(1 << k);
   memset(&a->v[k], 0, sizeof a->v[k]);
   a->v[k].list.at = a->npool;
@@ -58,9 +56,8 @@ void pl_attrs_none(PlAttrs *a, int k) {
 static PlStatus check_axis(const PlOp *op, const char *arg, int64_t d, int ndim, int64_t *out) {
   int64_t span = ndim > 0 ? ndim : 1; /* a 0-d tensor takes -1 and 0, as PyTorch's does */
   if (d < -span || d >= span)
-    PL_FAIL(PL_ERR_ARG, "%s: %s %lld is out of range for a tensor of %d dimension%s (1 to %lld, or -%lld to -1)",
-            op->name, arg, (long long)(d >= 0 ? d + 1 : d), ndim, ndim == 1 ? "" : "s", (long long)span,
-            (long long)span);
+    PL_FAIL(PL_ERR_ARG, "%s: %s %lld is out of range for a tensor of %d dimension%s (1 to %lld, or -%lld to -1)", op->name, arg,
+            (long long)(d >= 0 ? d + 1 : d), ndim, ndim == 1 ? "" : "s", (long long)span, (long long)span);
   *out = d < 0 ? d + span : d;
   return PL_OK;
 }
@@ -70,8 +67,7 @@ PlStatus pl_attrs_normalize(const PlOp *op, const PlAttrs *in, const PlArray *x,
   for (int k = 0; k < op->nattr; k++) {
     PlAttrType type = op->attrs[k].type;
     if (!((in->set >> k) & 1)) {
-      if (!op->attrs[k].optional)
-        PL_FAIL(PL_ERR_ARG, "%s: argument %s is missing", op->name, op->attrs[k].name);
+      if (!op->attrs[k].optional) PL_FAIL(PL_ERR_ARG, "%s: argument %s is missing", op->name, op->attrs[k].name);
       continue;
     }
     int ndim = x ? x->ndim : 0;
@@ -82,9 +78,7 @@ PlStatus pl_attrs_normalize(const PlOp *op, const PlAttrs *in, const PlArray *x,
       for (int j = 0; j < pl_attr_n(in, k); j++) {
         int64_t *d = &out->pool[in->v[k].list.at + (uint32_t)j];
         PL_TRY(check_axis(op, op->attrs[k].name, *d, ndim, d));
-        if ((seen >> *d) & 1)
-          PL_FAIL(PL_ERR_ARG, "%s: dimension %lld appears twice in %s", op->name, (long long)*d + 1,
-                  op->attrs[k].name);
+        if ((seen >> *d) & 1) PL_FAIL(PL_ERR_ARG, "%s: dimension %lld appears twice in %s", op->name, (long long)*d + 1, op->attrs[k].name);
         seen |= 1u << *d;
       }
     }

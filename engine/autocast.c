@@ -85,7 +85,8 @@ static bool describe(PlTensor *t, Kept *k) {
 }
 
 static bool agrees(const Kept *have, const Kept *want, PlDtype to) {
-  bool same = have->leaf && !(have->cast->node && have->cast->node->spent) && have->version == want->version && have->nkeys == want->nkeys && have->cast->a.dtype == to;
+  bool same = have->leaf && !(have->cast->node && have->cast->node->spent) && have->version == want->version &&
+              have->nkeys == want->nkeys && have->cast->a.dtype == to;
   for (uint32_t i = 0; same && i < want->nkeys; i++) same = have->by[i] == want->by[i];
   return same;
 }
@@ -127,8 +128,7 @@ PlStatus pl_autocast_one(PlTensor **out, PlTensor *t, PlDtype to) {
   if (slot->leaf) {
     pl_tensor_release(slot->cast);
     pl_tensor_release(slot->leaf);
-  } else
-    pl_state.casts->n++;
+  } else pl_state.casts->n++;
   want.cast = pl_retain(*out);
   pl_retain(t);
   *slot = want;
@@ -158,9 +158,7 @@ void pl_autocast_end(void) { cache_clear(); }
 
 /* ---- one op ---------------------------------------------------------------------------------------------- */
 
-static bool takes_part(const PlTensor *t) {
-  return t && !t->a.weak && t->a.dtype != PL_F64 && pl_is_float((PlDtype)t->a.dtype);
-}
+static bool takes_part(const PlTensor *t) { return t && !t->a.weak && t->a.dtype != PL_F64 && pl_is_float((PlDtype)t->a.dtype); }
 
 /* The dtype that op's inputs get; PL_NDTYPE: they stay as they are. */
 static PlDtype wanted(const PlOp *op, PlTensor *const *in, int nin) {
@@ -180,8 +178,7 @@ PlStatus pl_autocast_apply(const PlOp *op, PlTensor *const *in, int nin, const P
   PlStatus s = PL_OK;
   int made = 0;
   if (to != PL_NDTYPE) {
-    if (nin > PL_MAX_IN && !(args = malloc((size_t)nin * sizeof *args)))
-      PL_FAIL(PL_ERR_OOM, "%s: out of memory", op->name);
+    if (nin > PL_MAX_IN && !(args = malloc((size_t)nin * sizeof *args))) PL_FAIL(PL_ERR_OOM, "%s: out of memory", op->name);
     for (; made < nin && s == PL_OK; made++) {
       args[made] = NULL;
       if (in[made]) s = pl_autocast_one(&args[made], in[made], to);

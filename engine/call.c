@@ -48,8 +48,7 @@ static PlDtype promoted(const PlOp *op, PlTensor *const *in, int nin) {
 
 static PlStatus cast_input(Call *c, int i, PlDtype to) {
   PlTensor *t = c->in[i], *out;
-  if (t->a.weak)
-    PL_TRY(pl_number_as(&out, t, to));
+  if (t->a.weak) PL_TRY(pl_number_as(&out, t, to));
   else {
     PlAttrs a;
     pl_attrs_init(&pl_op_cast, &a);
@@ -100,8 +99,7 @@ PlStatus pl_call_check_count(const PlOp *op, PlTensor *const *in, int nin) {
   const int want = op->nin == PL_VARIADIC ? nin : op->nin, required = op->nin == PL_VARIADIC ? nin : op->nin - op->nopt;
   if (nin > want || (op->nin == PL_VARIADIC ? nin < 1 || nin > PL_MAX_VARIADIC : nin < required)) return bad_count(op, nin);
   for (int i = 0; i < required; i++)
-    if (!in[i])
-      PL_FAIL(PL_ERR_ARG, "%s: argument %s is missing", op->name, op->nin == PL_VARIADIC ? op->args[0] : op->args[i]);
+    if (!in[i]) PL_FAIL(PL_ERR_ARG, "%s: argument %s is missing", op->name, op->nin == PL_VARIADIC ? op->args[0] : op->args[i]);
   return PL_OK;
 }
 
@@ -180,9 +178,7 @@ PlStatus pl_call_infer(Call *c) {
 
 /* ---- computing ------------------------------------------------------------------------------------------------ */
 
-static PlStatus no_kernel(const PlOp *op) {
-  PL_FAIL(PL_ERR_UNSUPPORTED, "%s: no kernel for device cpu", op->name);
-}
+static PlStatus no_kernel(const PlOp *op) { PL_FAIL(PL_ERR_UNSUPPORTED, "%s: no kernel for device cpu", op->name); }
 
 /* Whether input i may stay one element that repeats: see PL_F_REPEATED. */
 static bool repeats(const Call *c, int i) {
@@ -237,8 +233,7 @@ static PlStatus run(Call *c, PlTensor *const *out) {
       if (s == PL_OK) arr[i] = &copies[i]->a;
     }
   if (s == PL_OK) {
-    PlkCall call = {.name = op->name, .code = op->kcode, .nin = c->nin, .nout = op->nout, .in = arr,
-                    .out = dst, .attrs = c->attrs};
+    PlkCall call = {.name = op->name, .code = op->kcode, .nin = c->nin, .nout = op->nout, .in = arr, .out = dst, .attrs = c->attrs};
     uint64_t offset = pl_state.offset;
     if (op->flags & PL_F_SEEDED) call.rng = pl_rng_take(op->draws(&call));
     s = PL_LIKELY(c->device == PL_CPU) ? kernel(&call) : pl_call_run_device(c->device, op, &call);
@@ -259,8 +254,7 @@ PlStatus pl_call_run(Call *c, PlTensor *const *out) {
   return s;
 }
 
-PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *in, const PlArray **arr, int nin,
-                        PlTensor *const *out) {
+PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *in, const PlArray **arr, int nin, PlTensor *const *out) {
   Call c;
   c.op = op;
   c.attrs = attrs ? attrs : &pl_no_attrs;

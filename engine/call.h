@@ -12,7 +12,7 @@ typedef struct PlCall {
   const PlAttrs *attrs;
   PlAttrs normal; /* with dimensions resolved */
   int nin;
-  PlTensor **in;        /* after promotion; entries of `made` are owned */
+  PlTensor **in; /* after promotion; entries of `made` are owned */
   bool *made;
   const PlArray **arr;
   PlTensor *few_in[PL_MAX_IN];
@@ -48,8 +48,7 @@ PlStatus pl_call_run(PlCall *c, PlTensor *const *out);
 PlStatus pl_call_mutate(PlCall *c, PlTensor **out);
 /* pl_call_run on inputs that need no promotion and outputs of the inferred types: graphs know both. arr[nin] are
  * the inputs' arrays. Copies inputs where the op wants them contiguous; takes random numbers. */
-PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *in, const PlArray **arr, int nin,
-                        PlTensor *const *out);
+PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *in, const PlArray **arr, int nin, PlTensor *const *out);
 /* out must have the shape of d, and a dtype that d's values fit into. */
 PlStatus pl_call_check_target(const PlOp *op, const PlTensor *out, const PlDesc *d);
 PlStatus pl_call_no_memory(const PlOp *op);

@@ -62,10 +62,8 @@ PlStatus pl_device(const PlDeviceTable **out) {
   if (!device.tried) {
     device.tried = true;
     device.code = load(&t);
-    if (device.code == PL_OK)
-      atomic_store_explicit(&device.table, t, memory_order_release);
-    else
-      snprintf(device.why, sizeof device.why, "%s", pl_message());
+    if (device.code == PL_OK) atomic_store_explicit(&device.table, t, memory_order_release);
+    else snprintf(device.why, sizeof device.why, "%s", pl_message());
   }
   t = atomic_load_explicit(&device.table, memory_order_relaxed);
   pthread_mutex_unlock(&device.lock);
@@ -78,8 +76,8 @@ const PlDeviceTable *pl_device_open(void) { return atomic_load_explicit(&device.
 int pl_device_count(void) { return pl_device_open() ? device.count : 0; }
 
 const char *pl_device_name(int d) {
-  static const char *const names[] = {"cuda:0",  "cuda:1",  "cuda:2",  "cuda:3",  "cuda:4",  "cuda:5",  "cuda:6",  "cuda:7",
-                                      "cuda:8",  "cuda:9",  "cuda:10", "cuda:11", "cuda:12", "cuda:13", "cuda:14", "cuda:15"};
+  static const char *const names[] = {"cuda:0", "cuda:1", "cuda:2",  "cuda:3",  "cuda:4",  "cuda:5",  "cuda:6",  "cuda:7",
+                                      "cuda:8", "cuda:9", "cuda:10", "cuda:11", "cuda:12", "cuda:13", "cuda:14", "cuda:15"};
   _Static_assert(sizeof names / sizeof *names == PL_GPUS, "a name for each");
   if (!pl_on_gpu(d)) return "cpu";
   return pl_device_count() > 1 && d < PL_CUDA + PL_GPUS ? names[pl_gpu_index(d)] : "cuda";

@@ -35,11 +35,11 @@ PlStatus pl_tensor_moved_later(PlTensor **out, PlTensor *t, int device, bool *do
 
 /* ---- calls (device_call.c) ---- */
 
-PlStatus pl_call_place(PlCall *c);         /* sets c->device, checks that the inputs lie together; before promotion */
-PlStatus pl_call_bring(PlCall *c);         /* what the kernel cannot read on the CPU goes to the device; after promotion */
-PlStatus pl_call_infer_device(PlCall *c);  /* the infer rule, with host copies of inputs whose values it reads */
+PlStatus pl_call_place(PlCall *c);        /* sets c->device, checks that the inputs lie together; before promotion */
+PlStatus pl_call_bring(PlCall *c);        /* what the kernel cannot read on the CPU goes to the device; after promotion */
+PlStatus pl_call_infer_device(PlCall *c); /* the infer rule, with host copies of inputs whose values it reads */
 PlStatus pl_call_run_device(int device, const PlOp *op, const PlkCall *call);
-bool pl_op_on_device(const PlOp *op);      /* has a kernel there */
+bool pl_op_on_device(const PlOp *op);                                           /* has a kernel there */
 PlStatus pl_device_family(int device, const char *family, const PlkCall *call); /* runs one by name */
 
 /* Elementwise copy, cast and broadcast between any two arrays, whatever their devices. */

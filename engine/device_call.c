@@ -31,9 +31,8 @@ static PlStatus apart(const PlCall *c, int here, int there) {
   char a[32], b[32];
   const char *home = pl_device_name(c->in[here]->a.device);
   PL_FAIL(PL_ERR_ARG, "%s: %s is %s on %s, %s is %s on %s; tensors of one operation lie on one device: move one, %s:to(\"%s\")",
-          c->op->name, arg_name(c->op, here, a, sizeof a), pl_desc_text(&c->in[here]->a), home,
-          arg_name(c->op, there, b, sizeof b), pl_desc_text(&c->in[there]->a), pl_device_name(c->in[there]->a.device),
-          arg_name(c->op, there, b, sizeof b), home);
+          c->op->name, arg_name(c->op, here, a, sizeof a), pl_desc_text(&c->in[here]->a), home, arg_name(c->op, there, b, sizeof b),
+          pl_desc_text(&c->in[there]->a), pl_device_name(c->in[there]->a.device), arg_name(c->op, there, b, sizeof b), home);
 }
 
 PlStatus pl_call_place(PlCall *c) {
@@ -41,10 +40,8 @@ PlStatus pl_call_place(PlCall *c) {
   int on = -1, arrays = 0;
   for (int i = 0; i < c->nin; i++) {
     if (!c->in[i]) continue;
-    if (pl_on_gpu(c->in[i]->a.device))
-      on = on < 0 ? i : on;
-    else if (!c->in[i]->a.weak && !gives_sizes(op, i))
-      arrays++;
+    if (pl_on_gpu(c->in[i]->a.device)) on = on < 0 ? i : on;
+    else if (!c->in[i]->a.weak && !gives_sizes(op, i)) arrays++;
   }
   if (op == &pl_op_to_device) {
     c->device = (uint8_t)pl_attr_i(c->attrs, 0);
@@ -97,8 +94,7 @@ PlStatus pl_call_infer_device(PlCall *c) {
       if (s == PL_OK) arr[i] = &copies[i]->a;
     }
   }
-  PlInfer f = {.op = op, .attrs = c->attrs, .nin = c->nin, .in = op->reads_values ? arr : c->arr, .compute = c->compute,
-               .out = c->desc};
+  PlInfer f = {.op = op, .attrs = c->attrs, .nin = c->nin, .in = op->reads_values ? arr : c->arr, .compute = c->compute, .out = c->desc};
   if (s == PL_OK) s = op->infer(&f);
   if (s == PL_OK) pl_layout_follow(c);
   for (int i = 0; i < PL_MAX_IN; i++) pl_tensor_release(copies[i]);
@@ -247,8 +243,13 @@ static PlStatus elementwise(PlArray *dst, const PlArray *src, int device) {
   static const PlAttrs none;
   const PlArray *in[1] = {src};
   PlArray *out[1] = {dst};
-  PlkCall call = {.name = "copy", .code = src->dtype == dst->dtype ? PLK_EW_COPY : PLK_EW_CAST, .nin = 1, .nout = 1, .in = in,
-                  .out = out, .attrs = &none};
+  PlkCall call = {.name = "copy",
+                  .code = src->dtype == dst->dtype ? PLK_EW_COPY : PLK_EW_CAST,
+                  .nin = 1,
+                  .nout = 1,
+                  .in = in,
+                  .out = out,
+                  .attrs = &none};
   if (device == PL_CPU) return plk_cpu_elementwise(&call);
   return pl_layout_turned(&pl_op_clone, &call, elementwise_there);
 }
@@ -284,8 +285,7 @@ PlStatus pl_copy_arrays(PlArray *dst, const PlArray *src) {
     if (s == PL_OK) s = elementwise(&packed->a, src, src->device);
     if (s == PL_OK) from = &packed->a;
   }
-  if (s == PL_OK && dense(dst) && dst->dtype == src->dtype && dst->numel == src->numel)
-    s = across(dst, from);
+  if (s == PL_OK && dense(dst) && dst->dtype == src->dtype && dst->numel == src->numel) s = across(dst, from);
   else if (s == PL_OK) {
     s = pl_tensor_empty_on(&landed, dst->device, (PlDtype)src->dtype, src->ndim, src->shape);
     if (s == PL_OK) s = across(&landed->a, from);

@@ -58,10 +58,8 @@ void pl_write_f(PlDtype dtype, void *at, double v) {
 
 PlStatus pl_tensor_number(PlTensor **out, bool is_int, int64_t i, double f) {
   PL_TRY(pl_tensor_empty(out, is_int ? PL_I64 : PL_F64, 0, NULL));
-  if (is_int)
-    *(int64_t *)(*out)->a.data = i;
-  else
-    *(double *)(*out)->a.data = f;
+  if (is_int) *(int64_t *)(*out)->a.data = i;
+  else *(double *)(*out)->a.data = f;
   (*out)->a.weak = 1;
   return PL_OK;
 }
@@ -79,10 +77,8 @@ PlTensor *pl_number_local(PlNumber *room, PlDtype dtype) {
 
 PlStatus pl_number_as(PlTensor **out, const PlTensor *number, PlDtype dtype) {
   PL_TRY(pl_tensor_empty(out, dtype, 0, NULL));
-  if (pl_is_float((PlDtype)number->a.dtype))
-    pl_write_f(dtype, (*out)->a.data, pl_read_f(&number->a, 0));
-  else
-    pl_write_i(dtype, (*out)->a.data, pl_read_i(&number->a, 0));
+  if (pl_is_float((PlDtype)number->a.dtype)) pl_write_f(dtype, (*out)->a.data, pl_read_f(&number->a, 0));
+  else pl_write_i(dtype, (*out)->a.data, pl_read_i(&number->a, 0));
   (*out)->a.weak = 1;
   return PL_OK;
 }

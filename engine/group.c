@@ -94,16 +94,16 @@ PlStatus pl_group_fit(PlGroupCall *c, const PlTensor *src, const PlTensor *dst, 
   int64_t read = 1, write = 1; /* pieces of count elements */
   bool reads = true, writes = true;
   switch (c->kind) {
-    case PL_GROUP_REDUCE: writes = root; break;
-    case PL_GROUP_BROADCAST:
-    case PL_GROUP_RECEIVE: reads = false; break;
-    case PL_GROUP_ALL_GATHER: write = n; break;
-    case PL_GROUP_GATHER: write = n, writes = root; break;
-    case PL_GROUP_SCATTER: read = n, reads = root; break;
-    case PL_GROUP_REDUCE_SCATTER: read = n; break;
-    case PL_GROUP_ALL_TO_ALL: read = write = n; break;
-    case PL_GROUP_SEND: writes = false; break;
-    default: break;
+  case PL_GROUP_REDUCE: writes = root; break;
+  case PL_GROUP_BROADCAST:
+  case PL_GROUP_RECEIVE: reads = false; break;
+  case PL_GROUP_ALL_GATHER: write = n; break;
+  case PL_GROUP_GATHER: write = n, writes = root; break;
+  case PL_GROUP_SCATTER: read = n, reads = root; break;
+  case PL_GROUP_REDUCE_SCATTER: read = n; break;
+  case PL_GROUP_ALL_TO_ALL: read = write = n; break;
+  case PL_GROUP_SEND: writes = false; break;
+  default: break;
   }
   if (reads) PL_TRY(check(c->name, "source", src, device));
   if (writes) PL_TRY(check(c->name, "destination", dst, device));

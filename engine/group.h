@@ -27,7 +27,7 @@ PlStatus pl_group_fit(PlGroupCall *c, const PlTensor *src, const PlTensor *dst, 
 
 /* ---- tensors of GPUs (group_device.c): NCCL, where the device plug-in finds it ---- */
 
-typedef struct PlGroupDevice PlGroupDevice; /* one GPU of each member */
+typedef struct PlGroupDevice PlGroupDevice;                   /* one GPU of each member */
 PlStatus pl_group_device_library(char *version, size_t size); /* fails where it is missing */
 PlStatus pl_group_device_id(PlkNcclId *out);
 PlStatus pl_group_device_new(PlGroupDevice **out, const PlkNcclId *id, int gpu, int rank, int n);

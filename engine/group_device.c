@@ -71,9 +71,10 @@ PlStatus pl_group_device_start(PlGroupDevice *g, const PlGroupCall *call, PlTens
   PL_TRY(library(&nccl));
   const PlTensor *t = dst ? dst : src;
   if (t && t->a.device != PL_CUDA + g->gpu)
-    PL_FAIL(PL_ERR_ARG, "%s: %s lies on %s, this group on GPU %d, where its first call was; one GPU a process, "
-                        "T.cuda.set_device(T.distributed.get_node_local_rank())", c.name, pl_desc_text(&t->a),
-            pl_device_name(t->a.device), g->gpu);
+    PL_FAIL(PL_ERR_ARG,
+            "%s: %s lies on %s, this group on GPU %d, where its first call was; one GPU a process, "
+            "T.cuda.set_device(T.distributed.get_node_local_rank())",
+            c.name, pl_desc_text(&t->a), pl_device_name(t->a.device), g->gpu);
   PL_TRY(pl_group_fit(&c, src, dst, g->rank, g->n, PL_CUDA + g->gpu));
   if (!nccl->takes(c.kind, c.op, c.dtype)) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: NCCL does not do this", c.name);
   c.group = g->group;

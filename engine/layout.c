@@ -83,14 +83,13 @@ static bool any_channels_last(const PlCall *c, const PlDesc *like) {
 static bool follows(const PlCall *c) {
   const PlOp *op = c->op;
   if (c->desc[0].layout == PL_MAY_FOLLOW) return any_channels_last(c, NULL);
-  return op->cls == PL_POINTWISE && op->nout == 1 && !(op->flags & (PL_F_CONTIGUOUS | PL_F_MUTATES)) &&
-         has_channels(c->desc[0].ndim) && any_channels_last(c, &c->desc[0]);
+  return op->cls == PL_POINTWISE && op->nout == 1 && !(op->flags & (PL_F_CONTIGUOUS | PL_F_MUTATES)) && has_channels(c->desc[0].ndim) &&
+         any_channels_last(c, &c->desc[0]);
 }
 
 void pl_layout_follow(PlCall *c) {
   c->layout = 0;
-  if (c->device == PL_CPU || pl_state.row_major || pl_state.batch_busy || c->op->nout == 0 || c->desc[0].is_view || !follows(c))
-    return;
+  if (c->device == PL_CPU || pl_state.row_major || pl_state.batch_busy || c->op->nout == 0 || c->desc[0].is_view || !follows(c)) return;
   c->layout = PL_CHANNELS_LAST;
   for (int o = 0; o < c->op->nout; o++)
     if (has_channels(c->desc[o].ndim) && c->desc[o].dtype != PL_NDTYPE) c->desc[o].layout = PL_CHANNELS_LAST;

@@ -33,8 +33,7 @@ PlStatus pl_tensor_alias(PlTensor **out, PlTensor *t);
 /* The same memory under a handle that no gradient passes. */
 PlStatus pl_tensor_detach(PlTensor **out, PlTensor *t);
 /* Another window on t's storage; the caller vouches for strides (checked against the storage's size). */
-PlStatus pl_tensor_view(PlTensor **out, PlTensor *t, int ndim, const int64_t *shape,
-                        const int64_t *strides, int64_t offset);
+PlStatus pl_tensor_view(PlTensor **out, PlTensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset);
 void pl_tensor_retain(PlTensor *t);
 void pl_tensor_release(PlTensor *t);
 
@@ -69,8 +68,7 @@ void pl_attrs_none(PlAttrs *a, int k);
 PlStatus pl_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
 /* The same, written into existing tensors (out[i] must have the inferred shape; values are cast to its
  * dtype). In place when out[0] is in[0]: then history is rewritten and the version counter moves. */
-PlStatus pl_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs,
-                       PlTensor *const *out);
+PlStatus pl_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out);
 
 /* ---- gradients ------------------------------------------------------------------------------ */
 
@@ -82,11 +80,10 @@ PlTensor *pl_grad(const PlTensor *t);
 PlStatus pl_set_grad(PlTensor *t, PlTensor *grad_or_null);
 /* Walks back from ys with gradients dys (NULL, or NULL entries: ones, for scalars only) and adds the
  * leaves' gradients to their .grad. */
-PlStatus pl_backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool retain_graph,
-                     bool create_graph);
+PlStatus pl_backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool retain_graph, bool create_graph);
 /* Gradients of ys with respect to xs, returned in out (NULL where unreachable if allow_unused). */
-PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx,
-                    bool retain_graph, bool create_graph, bool allow_unused, PlTensor **out);
+PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx, bool retain_graph, bool create_graph,
+                    bool allow_unused, PlTensor **out);
 /* Turns recording on or off in this thread; returns the previous state. */
 bool pl_grad_enable(bool on);
 

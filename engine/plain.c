@@ -16,9 +16,7 @@ static inline bool undisturbed(void) {
 }
 
 /* Arrays alike give an array like them. */
-static inline bool keeps_type(const PlOp *op) {
-  return op->infer == pl_infer_broadcast && op->promote != PL_PROMOTE_NONE;
-}
+static inline bool keeps_type(const PlOp *op) { return op->infer == pl_infer_broadcast && op->promote != PL_PROMOTE_NONE; }
 static inline bool plain_op(const PlOp *op) { return op->nattr == 0 && !(op->autocast | op->promote_mask); }
 
 /* The result y is made: now its history. */
@@ -51,7 +49,7 @@ static inline bool alike(const PlArray *a, const PlArray *b) {
 
 /* *y := an array like x from x and the data a and b (one input: b is a); it stays NULL where the op has no loop. */
 static PL_ALWAYS_INLINE PlStatus run_small(const PlOp *op, const PlTensor *x, size_t bytes, const void *a, const void *b, int number,
-                                 PlTensor **y) {
+                                           PlTensor **y) {
   static const int64_t strides[3][3] = {{1, 1, 1}, {1, 0, 1}, {1, 1, 0}}; /* number: 1, 2: a, b is one value */
   const int64_t n = x->a.numel;
   const PlDtype dtype = (PlDtype)x->a.dtype;

@@ -16,13 +16,11 @@
 #include "kernels/elementwise.h"
 
 PlStatus pl_count(int ndim, const int64_t *shape, PlDtype dtype, int64_t *numel, size_t *nbytes) {
-  if (ndim < 0 || ndim > PL_MAX_DIM)
-    PL_FAIL(PL_ERR_SHAPE, "a tensor has at most %d dimensions, not %d", PL_MAX_DIM, ndim);
+  if (ndim < 0 || ndim > PL_MAX_DIM) PL_FAIL(PL_ERR_SHAPE, "a tensor has at most %d dimensions, not %d", PL_MAX_DIM, ndim);
   int64_t n = 1, bytes;
   bool over = false, zero = false;
   for (int d = 0; d < ndim; d++) {
-    if (shape[d] < 0)
-      PL_FAIL(PL_ERR_SHAPE, "size %lld of dimension %d is negative", (long long)shape[d], d + 1);
+    if (shape[d] < 0) PL_FAIL(PL_ERR_SHAPE, "size %lld of dimension %d is negative", (long long)shape[d], d + 1);
     zero |= shape[d] == 0;
     over |= __builtin_mul_overflow(n, shape[d] ? shape[d] : 1, &n);
   }
@@ -67,10 +65,9 @@ static PlStatus make(PlTensor **out, PlDtype dtype, int ndim, const int64_t *sha
   if (PL_UNLIKELY(!t)) return no_memory();
   size_t size = (size_t)t->piece * PL_POOL_STEP;
   PlStorage *s = (PlStorage *)(void *)((char *)t + size - head - (small ? pl_round16(nbytes) : 0));
-  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = small ? PL_OWNS_NOTHING : PL_OWNS_BLOCK,
-                   .stamp = pl_clock};
-  if (small)
-    s->data = (char *)s + head;
+  *s = (PlStorage){
+      .refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = small ? PL_OWNS_NOTHING : PL_OWNS_BLOCK, .stamp = pl_clock};
+  if (small) s->data = (char *)s + head;
   else {
     PlStatus st = pl_block_alloc(nbytes, &s->data);
     if (st != PL_OK) {
@@ -93,12 +90,9 @@ static PlStatus make(PlTensor **out, PlDtype dtype, int ndim, const int64_t *sha
 }
 
 void pl_storage_memory_free(uint8_t owns, int device, void *data) {
-  if (owns == PL_OWNS_DEVICE)
-    pl_device_storage_free(device, data);
-  else if (owns == PL_OWNS_PINNED)
-    pl_device_pinned_free(data);
-  else
-    pl_block_free(data);
+  if (owns == PL_OWNS_DEVICE) pl_device_storage_free(device, data);
+  else if (owns == PL_OWNS_PINNED) pl_device_pinned_free(data);
+  else pl_block_free(data);
 }
 
 PlStatus pl_tensor_over(PlTensor **out, void *data, uint8_t owns, int device, PlDtype dtype, int ndim, const int64_t *shape) {
@@ -112,7 +106,13 @@ PlStatus pl_tensor_over(PlTensor **out, void *data, uint8_t owns, int device, Pl
   }
   size_t size = (size_t)t->piece * PL_POOL_STEP;
   PlStorage *s = (PlStorage *)(void *)((char *)t + size - pl_round16(sizeof(PlStorage)));
-  *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = t, .nbytes = nbytes, .owns = owns, .device = (uint8_t)device, .data = data,
+  *s = (PlStorage){.refs = 1,
+                   .piece = (uint32_t)size,
+                   .block = t,
+                   .nbytes = nbytes,
+                   .owns = owns,
+                   .device = (uint8_t)device,
+                   .data = data,
                    .stamp = pl_clock};
   t->flags = PL_T_EMBEDDED;
   t->storage = s;
@@ -182,8 +182,7 @@ static void storage_release(PlStorage *s) {
     if (PL_UNLIKELY(s->owns >= PL_OWNS_SYMBOLIC)) {
       special_release(s);
       return;
-    }
-    else if (PL_LIKELY(!s->shared)) pl_block_free(s->data);
+    } else if (PL_LIKELY(!s->shared)) pl_block_free(s->data);
     else pl_shared_release(s->shared);
   }
   pl_pool_put(s->block, s->piece);
@@ -223,13 +222,12 @@ void pl_tensor_set_contiguous(PlTensor *t) {
   }
 }
 
-PlStatus pl_tensor_window(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape,
-                          const int64_t *strides, void *data) {
+PlStatus pl_tensor_window(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape, const int64_t *strides, void *data) {
   return pl_tensor_window_extra(out, t, ndim, shape, strides, data, 0);
 }
 
-PlStatus pl_tensor_window_extra(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape,
-                                const int64_t *strides, void *data, size_t extra) {
+PlStatus pl_tensor_window_extra(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape, const int64_t *strides, void *data,
+                                size_t extra) {
   const bool noted = t->storage->owns == PL_OWNS_REMAT;
   PlTensor *v = new_handle((PlDtype)t->a.dtype, ndim, PL_UNLIKELY(noted) ? extra + sizeof(PlListed) : extra);
   if (PL_UNLIKELY(!v)) return no_memory();
@@ -275,8 +273,7 @@ PlStatus pl_tensor_handle(PlTensor **out, const PlArray *type, PlStorage *s) {
   return PL_OK;
 }
 
-PlStatus pl_tensor_view(PlTensor **out, PlTensor *t, int ndim, const int64_t *shape,
-                        const int64_t *strides, int64_t offset) {
+PlStatus pl_tensor_view(PlTensor **out, PlTensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset) {
   int64_t numel, size = (int64_t)pl_dtype_size((PlDtype)t->a.dtype);
   size_t nbytes;
   if (t->a.symbolic) {
@@ -294,8 +291,7 @@ PlStatus pl_tensor_view(PlTensor **out, PlTensor *t, int ndim, const int64_t *sh
   last = start;
   for (int d = 0; d < ndim && numel > 0; d++) {
     int64_t reach;
-    bad = bad || strides[d] < 0 || __builtin_mul_overflow(shape[d] - 1, strides[d], &reach) ||
-          __builtin_add_overflow(last, reach, &last);
+    bad = bad || strides[d] < 0 || __builtin_mul_overflow(shape[d] - 1, strides[d], &reach) || __builtin_add_overflow(last, reach, &last);
   }
   if (bad || (numel > 0 && last >= (int64_t)t->storage->nbytes / size))
     PL_FAIL(PL_ERR_SHAPE, "sizes, strides and offset reach outside the storage of %lld elements",
@@ -403,8 +399,7 @@ static PlStatus copy_data(PlTensor *dst, PlTensor *src) {
     dst->storage->version++;
     return PL_OK;
   }
-  if (call.code == PLK_EW_COPY && src->a.contiguous && dst->a.contiguous && src->a.numel == dst->a.numel &&
-      src->a.numel <= FEW_ELEMENTS) {
+  if (call.code == PLK_EW_COPY && src->a.contiguous && dst->a.contiguous && src->a.numel == dst->a.numel && src->a.numel <= FEW_ELEMENTS) {
     memmove(dst->a.data, src->a.data, (size_t)src->a.numel * pl_dtype_size((PlDtype)src->a.dtype));
     dst->storage->version++;
     return PL_OK;
@@ -437,8 +432,7 @@ PlStatus pl_tensor_copy(PlTensor **out, PlTensor *t) {
     s = pl_present(t);
     if (s == PL_OK) memcpy(c->a.data, t->a.data, (size_t)t->a.numel * pl_dtype_size((PlDtype)t->a.dtype));
     c->storage->version++; /* as a write would */
-  } else
-    s = pl_copy_data(c, t);
+  } else s = pl_copy_data(c, t);
   if (s != PL_OK) {
     pl_tensor_release(c);
     return s;

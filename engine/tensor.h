@@ -9,8 +9,14 @@
 
 enum { PL_SMALL = 64 };
 
-enum { PL_OWNS_NOTHING, PL_OWNS_BLOCK, PL_OWNS_SYMBOLIC, PL_OWNS_DEVICE, PL_OWNS_PINNED /* of the host */,
-       PL_OWNS_REMAT /* a block, of which remat/remat.h has notes; it may be away */ };
+enum {
+  PL_OWNS_NOTHING,
+  PL_OWNS_BLOCK,
+  PL_OWNS_SYMBOLIC,
+  PL_OWNS_DEVICE,
+  PL_OWNS_PINNED /* of the host */,
+  PL_OWNS_REMAT /* a block, of which remat/remat.h has notes; it may be away */
+};
 
 /* Stamps memory that is made; moves while checkpoints run (grad/checkpoint.h). Of this thread. */
 extern _Thread_local uint64_t pl_clock;
@@ -41,15 +47,15 @@ typedef struct PlEntry {
 } PlEntry;
 
 enum {
-  PL_T_EMBEDDED = 1, /* the storage header lies in this handle's piece */
-  PL_T_BOXED = 2,    /* known to the bindings' table of boxes */
-  PL_T_LEAF = 4,     /* the inline entry is this tensor's own leaf node */
-  PL_T_FOREIGN = 8,   /* result of a rule that lies in the memory of its input: refused once that was written */
-  PL_T_CONST = 16,    /* never changes: a graph under construction may look at its values */
-  PL_T_BATCHED = 32,  /* stands for many tensors, see engine/batch/batch.h */
-  PL_T_SAVED = 64,    /* some node saved this very handle */
-  PL_T_DETACHED = 128, /* of a graph under construction: made by detach, or a view of such a one */
-  PL_T_LEFT = 256,    /* a leaf that went on with other memory: this handle keeps what it was (grad/rehome.c) */
+  PL_T_EMBEDDED = 1,    /* the storage header lies in this handle's piece */
+  PL_T_BOXED = 2,       /* known to the bindings' table of boxes */
+  PL_T_LEAF = 4,        /* the inline entry is this tensor's own leaf node */
+  PL_T_FOREIGN = 8,     /* result of a rule that lies in the memory of its input: refused once that was written */
+  PL_T_CONST = 16,      /* never changes: a graph under construction may look at its values */
+  PL_T_BATCHED = 32,    /* stands for many tensors, see engine/batch/batch.h */
+  PL_T_SAVED = 64,      /* some node saved this very handle */
+  PL_T_DETACHED = 128,  /* of a graph under construction: made by detach, or a view of such a one */
+  PL_T_LEFT = 256,      /* a leaf that went on with other memory: this handle keeps what it was (grad/rehome.c) */
   PL_T_STANDS_IN = 512, /* for a leaf, while a checkpoint's function runs again */
   PL_T_LISTED = 1024    /* known to its storage's notes: remat/remat.h */
 };
@@ -60,7 +66,7 @@ struct PlTensor {
   uint16_t flags;
   uint16_t piece; /* size of this handle's pooled piece in PL_POOL_STEP units */
   PlStorage *storage;
-  PlNode *node; /* strong, or NULL; the entry of one key */
+  PlNode *node;  /* strong, or NULL; the entry of one key */
   PlEntry *more; /* entries of other keys */
   uint32_t slot;
   uint32_t history; /* moves with each in-place op that rewrites its entries; a view: its base's when its own were made;
@@ -106,9 +112,18 @@ static PL_ALWAYS_INLINE PlTensor *pl_tensor_small_like(const PlTensor *t, PlDtyp
   if (PL_UNLIKELY(!y)) return NULL;
   PlStorage *s = (PlStorage *)(void *)((char *)y + handle);
   void *data = (char *)s + pl_round16(sizeof(PlStorage));
-  *y = (PlTensor){.a = {.data = data, .numel = t->a.numel, .shape = y->dims, .strides = y->dims + n,
-                        .dtype = (uint8_t)dtype, .ndim = (uint8_t)n, .device = 0, .contiguous = 1},
-                  .refs = 1, .flags = PL_T_EMBEDDED, .piece = (uint16_t)(size / PL_POOL_STEP), .storage = s};
+  *y = (PlTensor){.a = {.data = data,
+                        .numel = t->a.numel,
+                        .shape = y->dims,
+                        .strides = y->dims + n,
+                        .dtype = (uint8_t)dtype,
+                        .ndim = (uint8_t)n,
+                        .device = 0,
+                        .contiguous = 1},
+                  .refs = 1,
+                  .flags = PL_T_EMBEDDED,
+                  .piece = (uint16_t)(size / PL_POOL_STEP),
+                  .storage = s};
   *s = (PlStorage){.refs = 1, .piece = (uint32_t)size, .block = y, .nbytes = bytes, .data = data, .stamp = pl_clock};
   int64_t stride = 1;
   for (int d = n - 1; d >= 0; d--) {
@@ -129,19 +144,16 @@ static inline void pl_tensor_join(PlTensor *view, PlTensor *t) {
 /* How many references of its storage a view has by its base, which nothing else holds. */
 static inline uint32_t pl_tensor_base_refs(const PlTensor *t) { return t->base && t->base->refs == 1; }
 /* Does nothing but this one reference see the memory? */
-static inline bool pl_tensor_sole(const PlTensor *t) {
-  return t->refs == 1 && t->storage->refs == 1 + pl_tensor_base_refs(t);
-}
+static inline bool pl_tensor_sole(const PlTensor *t) { return t->refs == 1 && t->storage->refs == 1 + pl_tensor_base_refs(t); }
 /* The handle leaves its family and keeps its entries: nothing that is written through others becomes part of them. */
 void pl_tensor_leave(PlTensor *t);
 /* A handle on storage s, whose reference it takes; on failure s is released. */
 PlStatus pl_tensor_handle(PlTensor **out, const PlArray *type, PlStorage *s);
 /* Another handle on t's storage with these sizes, strides and byte address; no checks. */
-PlStatus pl_tensor_window(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape,
-                          const int64_t *strides, void *data);
+PlStatus pl_tensor_window(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape, const int64_t *strides, void *data);
 /* The same with room for `extra` bytes at the end of its piece. */
-PlStatus pl_tensor_window_extra(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape,
-                                const int64_t *strides, void *data, size_t extra);
+PlStatus pl_tensor_window_extra(PlTensor **out, const PlTensor *t, int ndim, const int64_t *shape, const int64_t *strides, void *data,
+                                size_t extra);
 void pl_tensor_set_contiguous(PlTensor *t); /* recomputes the flag */
 bool pl_shape_equal(const PlArray *a, const PlArray *b);
 /* Product of sizes; SHAPE error on negative sizes or overflow of the byte count. */

@@ -29,16 +29,16 @@ typedef enum PlStatus {
 } PlStatus;
 
 #if defined(__GNUC__)
-#define PL_PRINTF(a, b) __attribute__((format(printf, a, b)))
-#define PL_UNLIKELY(x) __builtin_expect(!!(x), 0)
-#define PL_LIKELY(x) __builtin_expect(!!(x), 1)
-#define PL_RESTRICT __restrict__
-#define PL_NOINLINE __attribute__((noinline))
+#define PL_PRINTF(a, b)  __attribute__((format(printf, a, b)))
+#define PL_UNLIKELY(x)   __builtin_expect(!!(x), 0)
+#define PL_LIKELY(x)     __builtin_expect(!!(x), 1)
+#define PL_RESTRICT      __restrict__
+#define PL_NOINLINE      __attribute__((noinline))
 #define PL_ALWAYS_INLINE inline __attribute__((always_inline)) /* where it was measured */
 #else
 #define PL_PRINTF(a, b)
 #define PL_UNLIKELY(x) (x)
-#define PL_LIKELY(x) (x)
+#define PL_LIKELY(x)   (x)
 #define PL_RESTRICT
 #define PL_NOINLINE
 #define PL_ALWAYS_INLINE inline
@@ -47,10 +47,10 @@ typedef enum PlStatus {
 PlStatus pl_fail(PlStatus code, const char *fmt, ...) PL_PRINTF(2, 3);
 /* The code is named again, so that compilers see a failure where one is. */
 #define PL_FAIL(code, ...) return ((void)pl_fail((code), __VA_ARGS__), (code))
-#define PL_TRY(expr)                                                                       \
-  do {                                                                                     \
-    PlStatus pl_try_ = (expr);                                                             \
-    if (PL_UNLIKELY(pl_try_ != PL_OK)) return pl_try_;                                     \
+#define PL_TRY(expr)                                   \
+  do {                                                 \
+    PlStatus pl_try_ = (expr);                         \
+    if (PL_UNLIKELY(pl_try_ != PL_OK)) return pl_try_; \
   } while (0)
 /* The message of this thread's last failure; "" if there was none. Valid until the next failure. */
 const char *pl_message(void);
@@ -59,16 +59,16 @@ void pl_message_end(void); /* frees the message: this thread ends */
 /* ---- dtypes ------------------------------------------------------------------------------- */
 
 /* X(name, C type, bytes, class): class is B bool, I integer, F float. f16 and bf16 are bit patterns. */
-#define PL_DTYPES(X)                                                                       \
-  X(F32, float, 4, F)                                                                      \
-  X(F64, double, 8, F)                                                                     \
-  X(F16, uint16_t, 2, F)                                                                   \
-  X(BF16, uint16_t, 2, F)                                                                  \
-  X(I8, int8_t, 1, I)                                                                      \
-  X(I16, int16_t, 2, I)                                                                    \
-  X(I32, int32_t, 4, I)                                                                    \
-  X(I64, int64_t, 8, I)                                                                    \
-  X(U8, uint8_t, 1, I)                                                                     \
+#define PL_DTYPES(X)      \
+  X(F32, float, 4, F)     \
+  X(F64, double, 8, F)    \
+  X(F16, uint16_t, 2, F)  \
+  X(BF16, uint16_t, 2, F) \
+  X(I8, int8_t, 1, I)     \
+  X(I16, int16_t, 2, I)   \
+  X(I32, int32_t, 4, I)   \
+  X(I64, int64_t, 8, I)   \
+  X(U8, uint8_t, 1, I)    \
   X(BOOL, uint8_t, 1, B)
 
 typedef enum PlDtype {
@@ -109,16 +109,12 @@ typedef struct PlAttrs {
   int64_t pool[PL_ATTR_POOL];
 } PlAttrs;
 
-static inline size_t pl_attrs_size(const PlAttrs *a) {
-  return offsetof(PlAttrs, pool) + (size_t)a->npool * sizeof(int64_t);
-}
+static inline size_t pl_attrs_size(const PlAttrs *a) { return offsetof(PlAttrs, pool) + (size_t)a->npool * sizeof(int64_t); }
 static inline bool pl_attr_has(const PlAttrs *a, int k) { return (a->set >> k) & 1; }
 static inline int64_t pl_attr_i(const PlAttrs *a, int k) { return a->v[k].i; }
 static inline double pl_attr_f(const PlAttrs *a, int k) { return a->v[k].f; }
 static inline int pl_attr_n(const PlAttrs *a, int k) { return (int)a->v[k].list.n; }
-static inline const int64_t *pl_attr_list(const PlAttrs *a, int k) {
-  return a->pool + a->v[k].list.at;
-}
+static inline const int64_t *pl_attr_list(const PlAttrs *a, int k) { return a->pool + a->v[k].list.at; }
 
 /* ---- arrays ------------------------------------------------------------------------------- */
 

@@ -15,10 +15,10 @@ typedef struct PlkCaptureTable {
    * Settings: those of calls noted after settings(attrs) are read from `attrs` again at every launch, where their family
    * follows them. They stay where they are until release. */
   PlStatus (*begin)(int gpu, const PlkRng *rng);
-  void (*settings)(const PlAttrs *attrs); /* NULL: of no call from now on */
-  PlStatus (*end)(PlkCaptured **out);     /* *out NULL after a failure; always ends */
+  void (*settings)(const PlAttrs *attrs);                /* NULL: of no call from now on */
+  PlStatus (*end)(PlkCaptured **out);                    /* *out NULL after a failure; always ends */
   PlStatus (*launch)(PlkCaptured *c, const PlkRng *rng); /* queues all of it once more */
-  void (*release)(PlkCaptured *c);        /* waits for it; NULL is fine */
+  void (*release)(PlkCaptured *c);                       /* waits for it; NULL is fine */
   /* Does the family follow its settings? *frozen: a number for those that it does not. */
   bool (*follows)(const char *family, const PlAttrs *attrs, int64_t *frozen);
 } PlkCaptureTable;

@@ -7,7 +7,7 @@
 #include "kernels/kernel.h"
 
 PlStatus plk_cpu_zeros(const PlkCall *call);
-PlStatus plk_cpu_full(const PlkCall *call);        /* the SCALAR attribute at position `code` */
+PlStatus plk_cpu_full(const PlkCall *call); /* the SCALAR attribute at position `code` */
 PlStatus plk_cpu_ones(const PlkCall *call);
 PlStatus plk_cpu_eye(const PlkCall *call);
 PlStatus plk_cpu_linear_fill(const PlkCall *call); /* n, start, step: start + i·step */

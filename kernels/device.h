@@ -10,7 +10,7 @@
 
 #include "kernels/kernel.h"
 
-#define PL_DEVICE_ABI 3u
+#define PL_DEVICE_ABI   3u
 #define PL_DEVICE_ENTRY "perilune_device_plugin"
 
 /* What the engine lends to the plug-in. */
@@ -29,8 +29,8 @@ typedef struct PlDeviceInfo {
 } PlDeviceInfo;
 
 typedef struct PlDeviceMemory {
-  int64_t live, peak;         /* bytes that tensors and scratch hold */
-  int64_t reserved, limit;    /* bytes taken from the driver; limit < 0: none of our own */
+  int64_t live, peak;                   /* bytes that tensors and scratch hold */
+  int64_t reserved, limit;              /* bytes taken from the driver; limit < 0: none of our own */
   int64_t blocks, allocations, retries; /* live blocks; since start: requests, and those that needed a flush */
 } PlDeviceMemory;
 
@@ -47,8 +47,8 @@ typedef struct PlDeviceTable {
   uint32_t abi, size; /* PL_DEVICE_ABI, sizeof(PlDeviceTable) */
   const char *kind;   /* "cuda"; "emulated" for the one that tests use */
 
-  PlStatus (*open)(int *count); /* once; 0 devices is a failure that says why. Makes nothing on any GPU */
-  PlStatus (*use)(int gpu);     /* opens it and makes it the thread's current one */
+  PlStatus (*open)(int *count);                      /* once; 0 devices is a failure that says why. Makes nothing on any GPU */
+  PlStatus (*use)(int gpu);                          /* opens it and makes it the thread's current one */
   PlStatus (*describe)(int gpu, PlDeviceInfo *info); /* opens nothing; what is free is -1 then */
 
   /* Memory: at least 256-byte aligned; free is in stream order and never fails. What is asked about a GPU that nothing was
@@ -73,7 +73,7 @@ typedef struct PlDeviceTable {
    * thread's stream gets from now on comes behind the copy. */
   PlStatus (*upload_beside)(int gpu, void **out, const void *src, size_t bytes);
   PlStatus (*download_later)(int gpu, void *dst, const void *src, size_t bytes); /* dst is pinned; nobody waits */
-  PlStatus (*synchronize)(int gpu); /* waits for all streams; reports what kernels flagged */
+  PlStatus (*synchronize)(int gpu);                                              /* waits for all streams; reports what kernels flagged */
 
   /* Kernel families: < 0 where the plug-in has none of that name. */
   int (*find)(const char *family);

@@ -39,8 +39,8 @@ typedef enum PlkFusedRows {
   PLK_FUSED_LOG_SOFTMAX_BWD,
   PLK_FUSED_LAYER_NORM_BWD, /* dy, x, mean, 1/deviation, weight: dx; sums over rows are the caller's */
   PLK_FUSED_RMS_NORM_BWD,   /* dy, x, 1/root, weight: the same */
-  PLK_FUSED_LAYER_NORM, /* x, weight, bias; parameter 0: eps. Further results: mean, 1/deviation */
-  PLK_FUSED_RMS_NORM,   /* x, weight; the same. Further result: 1/root */
+  PLK_FUSED_LAYER_NORM,     /* x, weight, bias; parameter 0: eps. Further results: mean, 1/deviation */
+  PLK_FUSED_RMS_NORM,       /* x, weight; the same. Further result: 1/root */
   PLK_FUSED_ROWS_END
 } PlkFusedRows;
 
@@ -54,8 +54,8 @@ typedef struct PlkFusedMember {
   uint8_t nin, set;      /* set: bit k: parameter k is given */
   bool col;              /* the result is one value a row; an elementwise member then works on such values alone */
   int16_t in[PLK_FUSED_IN];
-  int16_t out;           /* argument that takes the result, -1: only members read it */
-  int16_t more[2];       /* the same of further results, which no member reads */
+  int16_t out;     /* argument that takes the result, -1: only members read it */
+  int16_t more[2]; /* the same of further results, which no member reads */
 } PlkFusedMember;
 
 typedef struct PlkFused {

@@ -7,7 +7,7 @@
 
 #include "kernels/kernel.h"
 
-#define PL_GROUP_ABI 1u
+#define PL_GROUP_ABI   1u
 #define PL_GROUP_ENTRY "perilune_group_plugin"
 
 /* What the engine lends to the plug-in. */

@@ -19,8 +19,7 @@ typedef enum PlkFilter { PLK_NEAREST, PLK_BILINEAR, PLK_BICUBIC } PlkFilter;
 
 /* Writes h x w x from->c interleaved elements of from's type to `to`. antialias widens the filter when shrinking, as
  * Pillow does; flip mirrors left and right. Errors: OOM, INTERRUPT. */
-PlStatus plk_image_resize(const PlkImage *from, void *to, int64_t h, int64_t w, PlkFilter filter, bool antialias,
-                          bool flip);
+PlStatus plk_image_resize(const PlkImage *from, void *to, int64_t h, int64_t w, PlkFilter filter, bool antialias, bool flip);
 /* to[c][h][w] = from * scale[c] + shift[c], planes of floats. */
 void plk_image_to_float(const PlkImage *from, float *to, const float *scale, const float *shift);
 /* The same elements interleaved. */

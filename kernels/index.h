@@ -64,16 +64,16 @@ typedef struct PlkIndexPlan {
   bool taken[PL_MAX_DIM]; /* dims of x that are indexed */
   int nb;                 /* the indices' broadcast shape */
   int64_t bshape[PL_MAX_DIM];
-  int64_t np;  /* its number of positions */
-  int where;   /* in the result: how many free dims come before the broadcast ones */
-  int ndim;    /* of the result */
+  int64_t np; /* its number of positions */
+  int where;  /* in the result: how many free dims come before the broadcast ones */
+  int ndim;   /* of the result */
   int64_t shape[PL_MAX_DIM];
 } PlkIndexPlan;
 
 /* ndim and shape are x's; index[0 … n-1] the tensors; dims (may be NULL: from the first dim on) where each
  * begins. NumPy's rule: adjacent indices put their dims where they were, others in front.
  * Errors: PL_ERR_INDEX, PL_ERR_SHAPE, PL_ERR_DTYPE naming the op. */
-PlStatus plk_cpu_index_plan(const char *op, int ndim, const int64_t *shape, int n, const PlArray *const *index,
-                            int ndims, const int64_t *dims, PlkIndexPlan *plan);
+PlStatus plk_cpu_index_plan(const char *op, int ndim, const int64_t *shape, int n, const PlArray *const *index, int ndims,
+                            const int64_t *dims, PlkIndexPlan *plan);
 
 #endif

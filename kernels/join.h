@@ -22,17 +22,17 @@ PlStatus plk_cpu_tri(const PlkCall *call);            /* x; diagonal. code 0: lo
 PlStatus plk_cpu_trace(const PlkCall *call);
 
 /* kernels/cpu/join.c */
-PlStatus plk_cpu_cat(const PlkCall *call);   /* list; dim */
-PlStatus plk_cpu_stack(const PlkCall *call); /* list; dim */
-PlStatus plk_cpu_tile(const PlkCall *call);  /* x; repeats */
-PlStatus plk_cpu_tile_bwd(const PlkCall *call); /* dy; repeats, shape */
+PlStatus plk_cpu_cat(const PlkCall *call);                   /* list; dim */
+PlStatus plk_cpu_stack(const PlkCall *call);                 /* list; dim */
+PlStatus plk_cpu_tile(const PlkCall *call);                  /* x; repeats */
+PlStatus plk_cpu_tile_bwd(const PlkCall *call);              /* dy; repeats, shape */
 PlStatus plk_cpu_repeat_interleave(const PlkCall *call);     /* x; repeats, dim or none */
 PlStatus plk_cpu_repeat_interleave_bwd(const PlkCall *call); /* dy; repeats, dim or none, shape */
 PlStatus plk_cpu_repeat_each(const PlkCall *call);           /* x, counts; dim or none */
 PlStatus plk_cpu_repeat_each_bwd(const PlkCall *call);       /* dy, counts; dim or none, shape */
-PlStatus plk_cpu_flip(const PlkCall *call);    /* x; dims */
-PlStatus plk_cpu_roll(const PlkCall *call);    /* x; shifts, dims or none */
-PlStatus plk_cpu_pad(const PlkCall *call);     /* x; pads, mode, value */
-PlStatus plk_cpu_pad_bwd(const PlkCall *call); /* dy; pads, mode, shape */
+PlStatus plk_cpu_flip(const PlkCall *call);                  /* x; dims */
+PlStatus plk_cpu_roll(const PlkCall *call);                  /* x; shifts, dims or none */
+PlStatus plk_cpu_pad(const PlkCall *call);                   /* x; pads, mode, value */
+PlStatus plk_cpu_pad_bwd(const PlkCall *call);               /* dy; pads, mode, shape */
 
 #endif

@@ -27,8 +27,8 @@ PlStatus plk_cpu_eigh(const PlkCall *call); /* attr 0: 0 lower, 1 upper triangle
 PlStatus plk_cpu_eigvalsh(const PlkCall *call);
 /* in a, optional rtol, atol (f64, the batch's shape): singular values up to max(atol, rtol · largest) are 0. */
 PlStatus plk_cpu_pinv(const PlkCall *call);
-PlStatus plk_cpu_lu(const PlkCall *call);  /* out l and u in one matrix, pivots (i64, from 1), the permutation matrix */
-PlStatus plk_cpu_eig(const PlkCall *call); /* out values re, im, vectors re, im */
+PlStatus plk_cpu_lu(const PlkCall *call);         /* out l and u in one matrix, pivots (i64, from 1), the permutation matrix */
+PlStatus plk_cpu_eig(const PlkCall *call);        /* out values re, im, vectors re, im */
 PlStatus plk_cpu_matrix_exp(const PlkCall *call); /* needs no LAPACK */
 
 #endif

@@ -10,33 +10,33 @@
 
 /* Attributes by position; columns of a group in the order given. */
 enum { /* sgd_step: param, grad [, momentum buffer] */
-  PLK_SGD_K,
-  PLK_SGD_LR,
-  PLK_SGD_MOMENTUM,
-  PLK_SGD_DAMPENING,
-  PLK_SGD_DECAY,
-  PLK_SGD_NESTEROV,
-  PLK_SGD_MAXIMIZE,
-  PLK_SGD_FIRST
+       PLK_SGD_K,
+       PLK_SGD_LR,
+       PLK_SGD_MOMENTUM,
+       PLK_SGD_DAMPENING,
+       PLK_SGD_DECAY,
+       PLK_SGD_NESTEROV,
+       PLK_SGD_MAXIMIZE,
+       PLK_SGD_FIRST
 };
 enum { /* adam_step: param, grad, first moment, second moment [, its maximum: AMSGrad] */
-  PLK_ADAM_K,
-  PLK_ADAM_LR,
-  PLK_ADAM_BETA1,
-  PLK_ADAM_BETA2,
-  PLK_ADAM_EPS,
-  PLK_ADAM_DECAY,
-  PLK_ADAM_STEP, /* counts from 1 */
-  PLK_ADAM_FLAGS
+       PLK_ADAM_K,
+       PLK_ADAM_LR,
+       PLK_ADAM_BETA1,
+       PLK_ADAM_BETA2,
+       PLK_ADAM_EPS,
+       PLK_ADAM_DECAY,
+       PLK_ADAM_STEP, /* counts from 1 */
+       PLK_ADAM_FLAGS
 };
 enum { /* rmsprop_step: param, grad, mean of squares [, momentum buffer] [, mean of gradients: centered] */
-  PLK_RMS_K,
-  PLK_RMS_LR,
-  PLK_RMS_ALPHA,
-  PLK_RMS_EPS,
-  PLK_RMS_DECAY,
-  PLK_RMS_MOMENTUM,
-  PLK_RMS_FLAGS
+       PLK_RMS_K,
+       PLK_RMS_LR,
+       PLK_RMS_ALPHA,
+       PLK_RMS_EPS,
+       PLK_RMS_DECAY,
+       PLK_RMS_MOMENTUM,
+       PLK_RMS_FLAGS
 };
 enum { PLK_RMS_BUFFER = 1, PLK_RMS_CENTERED = 2, PLK_RMS_MAXIMIZE = 4 };
 enum { PLK_ADAM_DECOUPLED = 1, PLK_ADAM_MAXIMIZE = 2 };

@@ -18,14 +18,10 @@ typedef struct PlkRecurrent {
   int32_t mode, dtype, input, hidden, proj, layers, directions, bias, tf32, train;
 } PlkRecurrent;
 
-static inline int64_t plk_recurrent_gates(const PlkRecurrent *n) {
-  return n->mode == PLK_RNN_LSTM ? 4 : n->mode == PLK_RNN_GRU ? 3 : 1;
-}
+static inline int64_t plk_recurrent_gates(const PlkRecurrent *n) { return n->mode == PLK_RNN_LSTM ? 4 : n->mode == PLK_RNN_GRU ? 3 : 1; }
 /* Size of the state that goes from step to step, and of what layer l reads. */
 static inline int64_t plk_recurrent_out(const PlkRecurrent *n) { return n->proj ? n->proj : n->hidden; }
-static inline int64_t plk_recurrent_in(const PlkRecurrent *n, int l) {
-  return l ? n->directions * plk_recurrent_out(n) : n->input;
-}
+static inline int64_t plk_recurrent_in(const PlkRecurrent *n, int l) { return l ? n->directions * plk_recurrent_out(n) : n->input; }
 /* Of N sequences: all h_0, then of an LSTM all c_0. */
 static inline int64_t plk_recurrent_states(const PlkRecurrent *n, int64_t N) {
   return N * n->layers * n->directions * (plk_recurrent_out(n) + (n->mode == PLK_RNN_LSTM ? n->hidden : 0));
@@ -50,13 +46,19 @@ static inline bool plk_recurrent_of(PlkRecurrent *n, const PlAttrs *a, const PlA
   const int64_t deep = pl_attr_i(a, PLK_RNN_LAYERS);
   for (int i = 0; i < 3; i++)
     if (wide[i] < (i < 2) || wide[i] > PLK_RNN_WIDEST) return false;
-  if (deep < 1 || deep > PLK_RNN_DEEPEST || x->shape[0] < 1 || x->shape[0] > INT32_MAX || x->shape[1] < 1 ||
-      x->shape[1] > INT32_MAX || x->shape[0] * x->shape[1] > INT32_MAX)
+  if (deep < 1 || deep > PLK_RNN_DEEPEST || x->shape[0] < 1 || x->shape[0] > INT32_MAX || x->shape[1] < 1 || x->shape[1] > INT32_MAX ||
+      x->shape[0] * x->shape[1] > INT32_MAX)
     return false;
-  *n = (PlkRecurrent){.mode = (int32_t)pl_attr_i(a, PLK_RNN_MODE), .dtype = x->dtype, .input = (int32_t)wide[0],
-                      .hidden = (int32_t)wide[1], .proj = (int32_t)wide[2], .layers = (int32_t)deep,
-                      .directions = pl_attr_i(a, PLK_RNN_BOTH) ? 2 : 1, .bias = pl_attr_i(a, PLK_RNN_BIAS) != 0,
-                      .tf32 = pl_attr_i(a, PLK_RNN_TF32) != 0, .train = pl_attr_i(a, PLK_RNN_TRAIN) != 0};
+  *n = (PlkRecurrent){.mode = (int32_t)pl_attr_i(a, PLK_RNN_MODE),
+                      .dtype = x->dtype,
+                      .input = (int32_t)wide[0],
+                      .hidden = (int32_t)wide[1],
+                      .proj = (int32_t)wide[2],
+                      .layers = (int32_t)deep,
+                      .directions = pl_attr_i(a, PLK_RNN_BOTH) ? 2 : 1,
+                      .bias = pl_attr_i(a, PLK_RNN_BIAS) != 0,
+                      .tf32 = pl_attr_i(a, PLK_RNN_TF32) != 0,
+                      .train = pl_attr_i(a, PLK_RNN_TRAIN) != 0};
   return n->proj == 0 || n->mode == PLK_RNN_LSTM;
 }
 

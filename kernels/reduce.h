@@ -28,14 +28,7 @@ PlStatus plk_cpu_prod_bwd(const PlkCall *call);
 PlStatus plk_cpu_prod_bwd2(const PlkCall *call);
 
 /* Scans: attribute 0 = dim. */
-typedef enum PlkScan {
-  PLK_S_CUMSUM,
-  PLK_S_CUMSUM_REV,
-  PLK_S_CUMPROD,
-  PLK_S_CUMMAX,
-  PLK_S_CUMMIN,
-  PLK_S_LOGCUMSUMEXP
-} PlkScan;
+typedef enum PlkScan { PLK_S_CUMSUM, PLK_S_CUMSUM_REV, PLK_S_CUMPROD, PLK_S_CUMMAX, PLK_S_CUMMIN, PLK_S_LOGCUMSUMEXP } PlkScan;
 PlStatus plk_cpu_scan(const PlkCall *call);
 PlStatus plk_cpu_cumextreme(const PlkCall *call); /* outputs values, indices */
 PlStatus plk_cpu_cumprod_bwd(const PlkCall *call);

@@ -9,7 +9,7 @@
 #include <math.h>
 
 #ifndef PLK_SF
-#define PLK_SF static inline __attribute__((unused))
+#define PLK_SF        static inline __attribute__((unused))
 #define PLK_LGAMMA(x) plk_log_gamma(x)
 PLK_SF double plk_log_gamma(double x) {
   int sign; /* lgamma would write the global signgam */
@@ -17,10 +17,10 @@ PLK_SF double plk_log_gamma(double x) {
 }
 #endif
 
-#define PI 3.14159265358979323846
-#define SQRT2 1.41421356237309504880
+#define PI      3.14159265358979323846
+#define SQRT2   1.41421356237309504880
 #define SQRT_PI 1.77245385090551602730
-#define EPS 2.220446049250313e-16
+#define EPS     2.220446049250313e-16
 
 enum { BESSEL_MAX = 200, GAMMA_MAX = 20000 };
 #define BESSEL_BORDER 30.0
@@ -115,9 +115,7 @@ PLK_SF double sf_ndtri(double p) {
 /* ---- incomplete gamma functions ------------------------------------------------------------------------------ */
 
 /* x^a e^-x / gamma(a + 1) */
-PLK_SF double front(double a, double x) {
-  return exp(a * log(x) - x - PLK_LGAMMA(a + 1.0));
-}
+PLK_SF double front(double a, double x) { return exp(a * log(x) - x - PLK_LGAMMA(a + 1.0)); }
 /* P(a, x) = front sum x^k / ((a+1) … (a+k)) (8.7.1), for x < a + 1. */
 PLK_SF double gamma_series(double a, double x) {
   double term = 1.0, sum = 1.0;
@@ -187,8 +185,7 @@ PLK_SF float sf_floor_divide_f32(float x, float y) {
 /* psi(x): reflection for x < 0, upward recurrence to 10, then the asymptotic series
  * ln x - 1/2x - sum B_2k / (2k x^2k) (Abramowitz & Stegun 6.3.7, 6.3.5, 6.3.18). */
 PLK_SF double sf_digamma(double x) {
-  const double term[7] = {1.0 / 12,  -1.0 / 120, 1.0 / 252,          -1.0 / 240,
-                                 1.0 / 132, -691.0 / 32760, 1.0 / 12};
+  const double term[7] = {1.0 / 12, -1.0 / 120, 1.0 / 252, -1.0 / 240, 1.0 / 132, -691.0 / 32760, 1.0 / 12};
   if (x == 0.0) return copysign((double)INFINITY, -x);
   double y = 0.0;
   if (x < 0.0) {

@@ -6,8 +6,8 @@
 
 #include <errno.h>
 #include <histedit.h>
-#include <locale.h>
 #include <langinfo.h>
+#include <locale.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -232,11 +232,8 @@ static void choose_locale(void) {
 }
 
 static void push_metatable(lua_State *L) {
-  static const luaL_Reg methods[] = {{"read", editor_read},
-                                     {"add", editor_add},
-                                     {"on_complete", editor_on_complete},
-                                     {"close", editor_close},
-                                     {NULL, NULL}};
+  static const luaL_Reg methods[] = {
+      {"read", editor_read}, {"add", editor_add}, {"on_complete", editor_on_complete}, {"close", editor_close}, {NULL, NULL}};
   if (!luaL_newmetatable(L, EDITOR)) return;
   luaL_newlib(L, methods);
   lua_setfield(L, -2, "__index");

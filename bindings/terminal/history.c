@@ -18,8 +18,7 @@ enum { MAX_FILE = 16 << 20, TRIES = 20 };
 
 static bool still_there(int fd, const char *path) {
   struct stat opened, named;
-  return fstat(fd, &opened) == 0 && stat(path, &named) == 0 && opened.st_ino == named.st_ino &&
-         opened.st_dev == named.st_dev;
+  return fstat(fd, &opened) == 0 && stat(path, &named) == 0 && opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
 /* Opens and locks; -1 with errno. A named pipe or device is refused rather than waited for. */

@@ -63,8 +63,10 @@ static PlStatus stacked(const PlOp *op, PlTensor **t, int64_t n, PlTensor **out)
 static PlStatus run_elements(const PlBatchCall *c, const PlBatch *b, PlTensor **args, PlTensor **res) {
   uint64_t offset = pl_state.offset;
   if (b->random == PL_RANDOM_SAME && pl_state.trace && (c->op->flags & PL_F_SEEDED))
-    PL_FAIL(PL_ERR_UNSUPPORTED, "vmap: %s is to draw the same numbers for all elements, which a graph cannot say; draw them "
-                                "outside of vmap, or say randomness=\"different\"", c->op->name);
+    PL_FAIL(PL_ERR_UNSUPPORTED,
+            "vmap: %s is to draw the same numbers for all elements, which a graph cannot say; draw them "
+            "outside of vmap, or say randomness=\"different\"",
+            c->op->name);
   for (int64_t i = 0; i < c->n; i++) {
     PlTensor *outs[PL_MAX_OUT];
     PlStatus s = PL_OK;
@@ -175,8 +177,8 @@ static PlStatus begin(PlBatchCall *c, const PlBatch *b, const PlOp *op, PlTensor
   return PL_OK;
 }
 
-static PlStatus compute_in(PlBatch *b, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs,
-                           const PlDesc *desc, PlTensor **out) {
+static PlStatus compute_in(PlBatch *b, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, const PlDesc *desc,
+                           PlTensor **out) {
   PlBatchCall c;
   PL_TRY(begin(&c, b, op, in, nin, attrs, desc));
   uint64_t ceiling = pl_state.key_ceiling, floor = pl_state.key_floor;
@@ -200,8 +202,7 @@ static PlStatus compute_in(PlBatch *b, const PlOp *op, PlTensor *const *in, int 
   return s;
 }
 
-PlStatus pl_batch_compute(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, const PlDesc *desc,
-                          PlTensor **out) {
+PlStatus pl_batch_compute(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, const PlDesc *desc, PlTensor **out) {
   PlBatch *b;
   PL_TRY(batch_of(op, in, nin, &b));
   return compute_in(b, op, in, nin, attrs, desc, out);
@@ -219,8 +220,10 @@ PlStatus pl_batch_random(const PlOp *op, PlTensor *const *in, int nin, const PlA
 
 PlStatus pl_batch_random_into(const PlOp *op) {
   if (pl_state.batch->random == PL_RANDOM_SAME) return PL_OK;
-  PL_FAIL(PL_ERR_STATE, "vmap: %s draws random numbers into a tensor that is the same for all elements; say "
-                        "randomness=\"same\", or use the form that returns a new tensor", op->name);
+  PL_FAIL(PL_ERR_STATE,
+          "vmap: %s draws random numbers into a tensor that is the same for all elements; say "
+          "randomness=\"same\", or use the form that returns a new tensor",
+          op->name);
 }
 
 /* ---- in place ------------------------------------------------------------------------------------------- */
@@ -240,8 +243,10 @@ static bool tracked_inside(const PlBatch *b, PlTensor *const *t, int n) {
 static PlStatus target(const PlOp *op, PlTensor *const *in, int nin, PlTensor *y, PlBatch **b, PlTensor **full) {
   PL_TRY(batch_of(op, in, nin, b));
   if (!pl_is_batched(y) || pl_batched(y)->born < (*b)->born)
-    PL_FAIL(PL_ERR_STATE, "%s: in place inside vmap, but %s is the same for all elements and what it would get is not; "
-                          "use the form that returns a new tensor", op->name, pl_desc_text(&y->a));
+    PL_FAIL(PL_ERR_STATE,
+            "%s: in place inside vmap, but %s is the same for all elements and what it would get is not; "
+            "use the form that returns a new tensor",
+            op->name, pl_desc_text(&y->a));
   PL_TRY(batch_of(op, &y, 1, b));
   *full = pl_batched(y)->full;
   return PL_OK;
@@ -284,8 +289,10 @@ PlStatus pl_batch_into(const PlOp *op, PlTensor *const *in, int nin, const PlAtt
   PL_TRY(target(op, all, nin + 1, y, &b, &full));
   bool tracked = tracked_inside(b, all, nin + 1);
   if (tracked && (y->storage->refs > 2 || full->refs > 1)) /* its own handle and the full one */
-    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: %s shares its memory with others and is tracked inside vmap; use the form that "
-                                "returns a new tensor, or work on a clone", op->name, pl_desc_text(&y->a));
+    PL_FAIL(PL_ERR_UNSUPPORTED,
+            "%s: %s shares its memory with others and is tracked inside vmap; use the form that "
+            "returns a new tensor, or work on a clone",
+            op->name, pl_desc_text(&y->a));
   PlTensor *old = NULL; /* gradients may read what is overwritten */
   PlStatus s = pl_apply(&pl_op_clone, &y, 1, NULL, &old);
   for (int i = 0; i < nin; i++)
@@ -305,8 +312,10 @@ PlStatus pl_batch_mutate(const PlOp *op, PlTensor *const *in, int nin, const PlA
   if (op->nin == PL_VARIADIC || nin > 2) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: not inside vmap", op->name);
   PL_TRY(target(op, in, nin, in[0], &b, &full));
   if (tracked_inside(b, in, nin))
-    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: %s shares its memory with others and is tracked inside vmap; put the parts together "
-                                "with cat, stack or where", op->name, pl_desc_text(&in[0]->a));
+    PL_FAIL(PL_ERR_UNSUPPORTED,
+            "%s: %s shares its memory with others and is tracked inside vmap; put the parts together "
+            "with cat, stack or where",
+            op->name, pl_desc_text(&in[0]->a));
   if (op == &pl_op_copy) return store(b, full, in[1]);
   if (nin != 1) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: not inside vmap", op->name);
   if ((op->flags & PL_F_SEEDED) && b->random != PL_RANDOM_DIFFERENT)

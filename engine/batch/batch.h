@@ -10,9 +10,9 @@
 #include "engine/tensor.h"
 
 typedef enum PlRandomness {
-  PL_RANDOM_ERROR,     /* drawing random numbers is an error */
-  PL_RANDOM_SAME,      /* every element draws the same numbers */
-  PL_RANDOM_DIFFERENT  /* every element draws its own */
+  PL_RANDOM_ERROR,    /* drawing random numbers is an error */
+  PL_RANDOM_SAME,     /* every element draws the same numbers */
+  PL_RANDOM_DIFFERENT /* every element draws its own */
 } PlRandomness;
 
 /* A running batch; they nest, the innermost is pl_state.batch. */
@@ -56,8 +56,7 @@ static inline bool pl_any_batched(PlTensor *const *in, int nin) {
 }
 /* op on inputs some of which are batched; attributes are normalized, inputs promoted. desc: what infer said, NULL for
  * an op whose infer would read the values of a batched input. */
-PlStatus pl_batch_compute(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, const PlDesc *desc,
-                          PlTensor **out);
+PlStatus pl_batch_compute(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, const PlDesc *desc, PlTensor **out);
 /* A random op on inputs none of which is batched, while a batch runs; *done: nothing is left to do. */
 PlStatus pl_batch_random(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out, bool *done);
 /* out := op(in…), an op that changes `out`. Where keys made inside the batch track it, it takes the history of the

@@ -111,10 +111,8 @@ PlTensor *pl_b_merge(PlBatchCall *c, PlTensor *t, int from) {
   int n = 0;
   if (c->status != PL_OK) return NULL;
   for (int d = 0; d < t->a.ndim; d++)
-    if (d == from + 1)
-      sizes[n - 1] *= t->a.shape[d];
-    else
-      sizes[n++] = t->a.shape[d];
+    if (d == from + 1) sizes[n - 1] *= t->a.shape[d];
+    else sizes[n++] = t->a.shape[d];
   return pl_b_reshape(c, t, n, sizes);
 }
 

@@ -38,8 +38,7 @@ PlBatched *pl_batched(const PlTensor *t) {
  * on the full ones. */
 static PlStatus handle(PlTensor **out, uint64_t born, PlTensor *full) {
   PlTensor *t;
-  PL_TRY(pl_tensor_window_extra(&t, full, full->a.ndim - 1, full->a.shape + 1, full->a.strides + 1, full->a.data,
-                                sizeof(PlBatched)));
+  PL_TRY(pl_tensor_window_extra(&t, full, full->a.ndim - 1, full->a.shape + 1, full->a.strides + 1, full->a.data, sizeof(PlBatched)));
   t->flags |= PL_T_BATCHED;
   t->a.symbolic = 0;
   *pl_batched(t) = (PlBatched){.full = pl_retain(full), .born = born};
@@ -50,8 +49,7 @@ static PlStatus handle(PlTensor **out, uint64_t born, PlTensor *full) {
 
 PlStatus pl_batch_wrap(PlTensor **out, const PlBatch *b, PlTensor *full) {
   if (full->a.ndim == 0 || full->a.shape[0] != b->size)
-    PL_FAIL(PL_ERR_SHAPE, "vmap: %s does not have %lld elements in the mapped dimension", pl_desc_text(&full->a),
-            (long long)b->size);
+    PL_FAIL(PL_ERR_SHAPE, "vmap: %s does not have %lld elements in the mapped dimension", pl_desc_text(&full->a), (long long)b->size);
   return handle(out, b->born, full);
 }
 
@@ -61,8 +59,7 @@ PlStatus pl_batch_unwrap(PlTensor **out, const PlBatch *b, PlTensor *t) {
     return PL_OK;
   }
   if (pl_is_batched(t) && pl_batched(t)->born > b->born)
-    PL_FAIL(PL_ERR_STATE, "vmap: %s belongs to an inner vmap that has ended; return it from the function instead",
-            pl_desc_text(&t->a));
+    PL_FAIL(PL_ERR_STATE, "vmap: %s belongs to an inner vmap that has ended; return it from the function instead", pl_desc_text(&t->a));
   int64_t sizes[PL_MAX_DIM + 1];
   if (t->a.ndim == PL_MAX_DIM) PL_FAIL(PL_ERR_SHAPE, "vmap: a tensor has at most %d dimensions", PL_MAX_DIM);
   sizes[0] = b->size;

@@ -85,15 +85,13 @@ void pl_batch_addmm(PlBatchCall *c) {
     PlTensor *col = c->full[1] ? pl_b_reshape(c, c->full[1], 3, x) : pl_b_reshape(c, c->in[1], 2, x + 1);
     PlTensor *row = c->full[2] ? pl_b_reshape(c, c->full[2], 3, y) : pl_b_reshape(c, c->in[2], 2, y + 1);
     p = pl_b_two(c, &pl_op_mul, col, row);
-  } else
-    p = product(c, 1, 2, &pl_op_matmul, NULL);
+  } else p = product(c, 1, 2, &pl_op_matmul, NULL);
   if ((c->full[1] || c->full[2]) && c->status == PL_OK) {
     int64_t sizes[PL_MAX_DIM + 1];
     sizes[0] = c->n;
     memcpy(sizes + 1, c->desc[0].shape, c->desc[0].ndim * sizeof *sizes);
     p = pl_b_reshape(c, p, c->desc[0].ndim + 1, sizes);
-  } else
-    p = pl_b_reshape(c, p, c->desc[0].ndim, c->desc[0].shape);
+  } else p = pl_b_reshape(c, p, c->desc[0].ndim, c->desc[0].shape);
   PlTensor *factor[2] = {NULL, NULL};
   for (int k = 0; k < 2; k++) {
     if (!pl_attr_has(c->attrs, k)) continue;
@@ -224,10 +222,8 @@ void pl_batch_conv_weight(PlBatchCall *c) {
   memcpy(sizes, c->desc[0].shape, (size_t)(nd + 2) * sizeof *sizes);
   PlTensor *dy = with_samples(c, 0, nd), *x = with_samples(c, 1, nd);
   bool shared = !c->full[1] && pl_attr_i(c->attrs, 3) == 1;
-  if (shared)
-    memcpy(&a, c->attrs, pl_attrs_size(c->attrs));
-  else
-    scale_groups(c, &a, 3);
+  if (shared) memcpy(&a, c->attrs, pl_attrs_size(c->attrs));
+  else scale_groups(c, &a, 3);
   sizes[0] *= c->n;
   if (c->status == PL_OK) c->status = pl_attrs_list(&a, 4, nd + 2, sizes);
   PlTensor *in[2] = {as_channels(c, dy, c->full[0] != NULL), shared ? x : as_channels(c, x, c->full[1] != NULL)};

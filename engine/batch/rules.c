@@ -56,9 +56,7 @@ void pl_batch_second(PlBatchCall *c) { only(c, 1); }
 
 /* ---- attributes that name dimensions -------------------------------------------------------------------------- */
 
-static bool named_dim(const PlAttrDef *d) {
-  return (d->type == PL_A_INT || d->type == PL_A_INDEX) && strncmp(d->name, "dim", 3) == 0;
-}
+static bool named_dim(const PlAttrDef *d) { return (d->type == PL_A_INT || d->type == PL_A_INDEX) && strncmp(d->name, "dim", 3) == 0; }
 
 /* Dims move up by one, "none: all" becomes their list; sizes get the batch in front. flat: none means the flattened
  * input, whose one dim is then dim 1. */
@@ -155,10 +153,8 @@ void pl_batch_min_all(PlBatchCall *c) { whole(c, &pl_op_amin); }
 
 /* view, reshape, squeeze …: the caller reshapes to what infer said. */
 void pl_batch_shape(PlBatchCall *c) {
-  if (c->full[0])
-    c->out[0] = c->full[0];
-  else
-    c->declined = true;
+  if (c->full[0]) c->out[0] = c->full[0];
+  else c->declined = true;
 }
 
 void pl_batch_expand(PlBatchCall *c) {

@@ -33,10 +33,10 @@ PlStatus pl_anomaly_check(const PlNode *n, PlTensor *const *dx, uint32_t count, 
     char at[160] = "";
     pl_state.watch->where(n, at, sizeof at);
     if (seeded)
-      PL_FAIL(PL_ERR_STATE, "anomaly: the gradient given to backward, %s, for the result of %s%s holds NaN or Inf",
-              pl_desc_text(&dx[i]->a), n->name, at);
-    PL_FAIL(PL_ERR_STATE, "anomaly: backward of %s%s made NaN or Inf in the gradient of its input %u, %s", n->name, at,
-            i + 1, pl_desc_text(&dx[i]->a));
+      PL_FAIL(PL_ERR_STATE, "anomaly: the gradient given to backward, %s, for the result of %s%s holds NaN or Inf", pl_desc_text(&dx[i]->a),
+              n->name, at);
+    PL_FAIL(PL_ERR_STATE, "anomaly: backward of %s%s made NaN or Inf in the gradient of its input %u, %s", n->name, at, i + 1,
+            pl_desc_text(&dx[i]->a));
   }
   return PL_OK;
 }

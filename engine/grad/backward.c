@@ -7,21 +7,20 @@
 #include "engine/device.h"
 #include "engine/grad/walk.h"
 
-PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node, uint32_t slot,
-                             bool scalar_only) {
+PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node, uint32_t slot, bool scalar_only) {
   PlTensor *one = NULL;
   if (!dy) {
     if (scalar_only && y->a.numel != 1)
-      PL_FAIL(PL_ERR_SHAPE, "backward: the gradient of %s must be given; without one only a single element "
-                            "is differentiated, e.g. y:sum():backward()", pl_desc_text(&y->a));
+      PL_FAIL(PL_ERR_SHAPE,
+              "backward: the gradient of %s must be given; without one only a single element "
+              "is differentiated, e.g. y:sum():backward()",
+              pl_desc_text(&y->a));
     PL_TRY(pl_tensor_full_on(&one, y->a.device, (PlDtype)y->a.dtype, y->a.ndim, y->a.shape, 1));
     dy = one;
   } else if (!pl_shape_equal(&y->a, &dy->a))
-    PL_FAIL(PL_ERR_SHAPE, "backward: gradient %s does not have the shape of its tensor %s", pl_desc_text(&dy->a),
-            pl_desc_text(&y->a));
+    PL_FAIL(PL_ERR_SHAPE, "backward: gradient %s does not have the shape of its tensor %s", pl_desc_text(&dy->a), pl_desc_text(&y->a));
   else if (dy->a.dtype != y->a.dtype)
-    PL_FAIL(PL_ERR_DTYPE, "backward: gradient %s does not have the dtype of its tensor %s",
-            pl_desc_text(&dy->a), pl_desc_text(&y->a));
+    PL_FAIL(PL_ERR_DTYPE, "backward: gradient %s does not have the dtype of its tensor %s", pl_desc_text(&dy->a), pl_desc_text(&y->a));
   PlStatus s = pl_walk_seed(w, node, slot, dy);
   pl_tensor_release(one);
   return s;
@@ -29,11 +28,14 @@ PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node,
 
 static PlStatus not_tracked(const PlTensor *y) {
   if (pl_state.in_backward && pl_key_ambient()->muted)
-    PL_FAIL(PL_ERR_STATE, "backward: %s does not depend on a tensor that requires a gradient: while a backward runs, "
-                          "requires_grad_() records nothing; inside rules and hooks use T.grad, T.vjp or a T.GradKey",
+    PL_FAIL(PL_ERR_STATE,
+            "backward: %s does not depend on a tensor that requires a gradient: while a backward runs, "
+            "requires_grad_() records nothing; inside rules and hooks use T.grad, T.vjp or a T.GradKey",
             pl_desc_text(&y->a));
-  PL_FAIL(PL_ERR_STATE, "backward: %s does not depend on a tensor that requires a gradient; "
-                        "call requires_grad_() on a leaf before computing it", pl_desc_text(&y->a));
+  PL_FAIL(PL_ERR_STATE,
+          "backward: %s does not depend on a tensor that requires a gradient; "
+          "call requires_grad_() on a leaf before computing it",
+          pl_desc_text(&y->a));
 }
 
 static PlStatus seed_all(PlWalk *w, PlTensor *const *ys, PlTensor *const *dys, int n) {
@@ -71,16 +73,14 @@ PlStatus pl_walk_capture(PlWalk *w, PlKey *key, PlTensor *const *xs, int nx, int
     if (!pl_entry_get(xs[i], key, &node, &slot)) continue;
     PL_TRY(pl_slot_whole("grad_of", node, slot));
     PL_TRY(pl_walk_touch(w, node));
-    if (node->slots[slot].capture)
-      same_as[i] = (int)node->slots[slot].capture - 1;
-    else
-      node->slots[slot].capture = (uint32_t)i + 1;
+    if (node->slots[slot].capture) same_as[i] = (int)node->slots[slot].capture - 1;
+    else node->slots[slot].capture = (uint32_t)i + 1;
   }
   return PL_OK;
 }
 
-PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx,
-                    bool retain_graph, bool create_graph, bool allow_unused, PlTensor **out) {
+PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx, bool retain_graph, bool create_graph,
+                    bool allow_unused, PlTensor **out) {
   PlWalk w = {.retain = retain_graph || create_graph, .narrow = true, .results = out, .ys = ys, .ny = ny};
   int *same_as = malloc((size_t)(nx ? nx : 1) * sizeof *same_as);
   if (!same_as) PL_FAIL(PL_ERR_OOM, "grad_of: out of memory");
@@ -88,15 +88,15 @@ PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor 
   for (int i = 0; i < nx; i++) pl_retain(xs[i]); /* a hook may free one */
   PlStatus s = seed_all(&w, ys, dys, ny);
   if (s == PL_OK) s = pl_walk_capture(&w, pl_key_ambient(), xs, nx, same_as);
-  if (s == PL_OK)
-    s = pl_walk_run(&w, pl_key_ambient(), create_graph ? PL_MUTE_NONE : PL_MUTE_ABOVE);
-  else
-    pl_walk_abandon(&w);
+  if (s == PL_OK) s = pl_walk_run(&w, pl_key_ambient(), create_graph ? PL_MUTE_NONE : PL_MUTE_ABOVE);
+  else pl_walk_abandon(&w);
   if (s == PL_OK) s = pl_walk_results(out, nx, same_as);
   for (int i = 0; i < nx && s == PL_OK; i++) {
     if (!out[i] && !allow_unused)
-      s = pl_fail(PL_ERR_STATE, "grad_of: input %d, %s, was not used to compute the outputs; "
-                                "pass allow_unused=true to get nil for it", i + 1, pl_desc_text(&xs[i]->a));
+      s = pl_fail(PL_ERR_STATE,
+                  "grad_of: input %d, %s, was not used to compute the outputs; "
+                  "pass allow_unused=true to get nil for it",
+                  i + 1, pl_desc_text(&xs[i]->a));
   }
   free(same_as);
   for (int i = 0; i < nx; i++) pl_tensor_release(xs[i]);

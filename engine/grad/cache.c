@@ -34,8 +34,8 @@ static uint64_t hash_bytes(const unsigned char *p, size_t n) {
   return h;
 }
 
-void pl_graph_key(PlGraphKey *k, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out,
-                  const bool *want, const bool *same, bool sizes) {
+void pl_graph_key(PlGraphKey *k, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out, const bool *want,
+                  const bool *same, bool sizes) {
   k->n = 0;
   k->over = false;
   uint32_t head = (uint32_t)nin;

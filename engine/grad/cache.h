@@ -18,14 +18,14 @@ typedef struct PlGraphKey {
 
 typedef struct PlGraphEntry PlGraphEntry;
 typedef struct PlGraphCache {
-  PlGraphEntry **at; /* PL_NOP lists */
+  PlGraphEntry **at;         /* PL_NOP lists */
   void (*drop)(void *graph); /* takes NULL */
   int64_t hits, misses, entries;
 } PlGraphCache;
 
 /* want[i]: input i takes part; same[i]: it has the shape of output 0. sizes: shapes count, too. */
-void pl_graph_key(PlGraphKey *k, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out,
-                  const bool *want, const bool *same, bool sizes);
+void pl_graph_key(PlGraphKey *k, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out, const bool *want,
+                  const bool *same, bool sizes);
 PlStatus pl_graph_cache_open(PlGraphCache *c);
 /* True and *out set (borrowed; NULL: known to be none) when found. */
 bool pl_graph_cache_find(PlGraphCache *c, const PlOp *op, const PlGraphKey *k, void **out);

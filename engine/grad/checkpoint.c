@@ -112,8 +112,8 @@ void pl_checkpoint_end(PlCheckpoint *c) {
 uint32_t pl_checkpoint_refs(const PlCheckpoint *c) { return c->refs; }
 int pl_checkpoint_kept(const PlCheckpoint *c) { return c->rerun.kept; }
 
-void pl_checkpoint_each(const PlCheckpoint *c, void (*tensor)(void *ctx, PlTensor *t),
-                        void (*around)(void *ctx, PlCheckpoint *c), void *ctx) {
+void pl_checkpoint_each(const PlCheckpoint *c, void (*tensor)(void *ctx, PlTensor *t), void (*around)(void *ctx, PlCheckpoint *c),
+                        void *ctx) {
   for (size_t i = 0; i < c->nnodes; i++)
     if (c->nodes[i].from) around(ctx, c->nodes[i].from);
   for (size_t i = 0; i < c->nkept; i++)
@@ -192,9 +192,10 @@ PlStatus pl_checkpoint_made(PlNode *n) {
 
 static PlStatus not_the_same(PlCheckpoint *c, const char *name, const char *was) {
   c->failed = true;
-  PL_FAIL(PL_ERR_STATE, "checkpoint: run again, the function does not do what it did in forward: gradients pass through %s, "
-                        "where they passed through %s; nothing it looks at may change between forward and backward", name,
-          was ? was : "nothing more");
+  PL_FAIL(PL_ERR_STATE,
+          "checkpoint: run again, the function does not do what it did in forward: gradients pass through %s, "
+          "where they passed through %s; nothing it looks at may change between forward and backward",
+          name, was ? was : "nothing more");
 }
 
 /* A leaf that the function makes is made anew; it stands for the first one if nobody can ask that one. */
@@ -212,8 +213,10 @@ static PlStatus check_inputs(PlCheckpoint *c, const PlNode *n, PlTensor *const *
         ((to == n->dests[i].node && slot == n->dests[i].slot) || same_leaf(n->dests[i].node, to)))
       continue;
     c->failed = true;
-    PL_FAIL(PL_ERR_STATE, "checkpoint: run again, the function's %s gets %s with another history than in forward; pass tensors "
-                          "that change as arguments", n->name, in[i] ? pl_desc_text(&in[i]->a) : "nothing");
+    PL_FAIL(PL_ERR_STATE,
+            "checkpoint: run again, the function's %s gets %s with another history than in forward; pass tensors "
+            "that change as arguments",
+            n->name, in[i] ? pl_desc_text(&in[i]->a) : "nothing");
   }
   return PL_OK;
 }
@@ -347,8 +350,10 @@ PlStatus pl_checkpoint_restore(PlNode *n) {
   if (!c) PL_FAIL(PL_ERR_STATE, "backward of %s: what it saved is gone", n->name);
   for (const PlCheckpoint *r = pl_state.checkpoint; r; r = r->outer)
     if (r == c)
-      PL_FAIL(PL_ERR_STATE, "backward of %s: it lies in a checkpoint whose function is running; inside of it use T.grad, or go back "
-                            "outside", n->name);
+      PL_FAIL(PL_ERR_STATE,
+              "backward of %s: it lies in a checkpoint whose function is running; inside of it use T.grad, or go back "
+              "outside",
+              n->name);
   if (c->replaying) PL_FAIL(PL_ERR_STATE, "backward of %s: its checkpoint is already run again", n->name);
   c->pending = 0;
   for (size_t i = 0; i < c->nnodes; i++)
@@ -362,8 +367,10 @@ PlStatus pl_checkpoint_restore(PlNode *n) {
   c->replaying = false;
   c->base = c->first;
   if (s == PL_OK && (c->pending > 0 || (n->checkpoint == c && lacks(n) > 0)))
-    s = pl_fail(PL_ERR_STATE, "checkpoint: run again, the function ended before it had computed what backward of %s needs; it must "
-                              "do the same whenever it is called", n->name);
+    s = pl_fail(PL_ERR_STATE,
+                "checkpoint: run again, the function ended before it had computed what backward of %s needs; it must "
+                "do the same whenever it is called",
+                n->name);
   release(c);
   return s;
 }

@@ -40,8 +40,8 @@ bool pl_checkpoint_stopped(void);
 /* For tracing cycles: how many hold it, what it keeps of the embedding program, and every tensor and checkpoint it holds. */
 uint32_t pl_checkpoint_refs(const PlCheckpoint *c);
 int pl_checkpoint_kept(const PlCheckpoint *c);
-void pl_checkpoint_each(const PlCheckpoint *c, void (*tensor)(void *ctx, PlTensor *t),
-                        void (*around)(void *ctx, PlCheckpoint *c), void *ctx);
+void pl_checkpoint_each(const PlCheckpoint *c, void (*tensor)(void *ctx, PlTensor *t), void (*around)(void *ctx, PlCheckpoint *c),
+                        void *ctx);
 
 /* ---- what ops tell it, where pl_state.checkpoint is set --------------------------------------------------------- */
 
@@ -49,8 +49,8 @@ static inline bool pl_watched(void) { return pl_state.checkpoint && !pl_state.tr
 
 /* Around one op: name, what else it was called with (size bytes at attrs), what it reads, what it writes or NULL.
  * After a success leave or failed follows. */
-PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, PlTensor *const *in, int nin,
-                             PlTensor *const *written, int nwritten);
+PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, PlTensor *const *in, int nin, PlTensor *const *written,
+                             int nwritten);
 void pl_checkpoint_leave(PlTensor *const *out, int nout, PlTensor *const *written, int nwritten);
 void pl_checkpoint_failed(void); /* in place of leave: the op is as if it had not been called, it may be called again */
 /* The same around a compiled graph. */

@@ -17,7 +17,7 @@ typedef struct PlCkCall {
 typedef struct PlCkNode {
   PlNode *node; /* weak: the node forgets itself */
   const char *name;
-  uint64_t born; /* of its key; 0: the ambient one */
+  uint64_t born;      /* of its key; 0: the ambient one */
   PlCheckpoint *from; /* strong: the one around, in whose second run this one came to be, and the node's place there */
   size_t from_at;
 } PlCkNode;
@@ -46,11 +46,11 @@ typedef struct PlCkCast {
 /* Results of one kernel that are kept. */
 typedef struct PlCkKept {
   size_t kernel;
-  uint64_t draws; /* how many random counters it took */
+  uint64_t draws;            /* how many random counters it took */
   PlTensor *out[PL_MAX_OUT]; /* aliases without history */
   uint32_t version[PL_MAX_OUT];
   uint64_t stamp[PL_MAX_OUT]; /* while they are handed out: what they had */
-  bool given, overwritten; /* copies: the function writes over its own */
+  bool given, overwritten;    /* copies: the function writes over its own */
 } PlCkKept;
 
 /* Which kernel made the memory of that stamp. */
@@ -83,14 +83,14 @@ struct PlCheckpoint {
   uint32_t refs;
   bool replaying, failed;
   bool complete, stopped; /* all that is needed is there; so the next op has failed */
-  PlCheckpoint *outer;  /* while on the stack pl_state.checkpoint */
-  uint64_t first, base; /* memory with a stamp from here on was made inside: in forward; in the run that goes on */
-  uint64_t keys_born;   /* keys born later were made inside */
-  uint64_t seq;         /* nodes with a larger number were made in the run that goes on */
+  PlCheckpoint *outer;    /* while on the stack pl_state.checkpoint */
+  uint64_t first, base;   /* memory with a stamp from here on was made inside: in forward; in the run that goes on */
+  uint64_t keys_born;     /* keys born later were made inside */
+  uint64_t seq;           /* nodes with a larger number were made in the run that goes on */
   PlRerun rerun;
   PlTensor **args; /* aliases of the arguments with their histories of then; behind them those of bases of views */
   int nargs, nheld;
-  int *family;     /* of each argument that is a view: where its base is in args; -1: it is none */
+  int *family;      /* of each argument that is a view: where its base is in args; -1: it is none */
   PlTensor **roots; /* while the function runs: the tensors themselves, or what stands for them, weak */
   PlCkCall *calls;
   size_t ncalls, calls_cap, call;
@@ -102,11 +102,11 @@ struct PlCheckpoint {
   size_t nplaces;
   PlCkCast *casts;
   size_t ncasts, casts_cap;
-  size_t kernel; /* how many have run */
-  size_t mark[5]; /* when the op began: calls, call, nodes, node, kernel */
+  size_t kernel;               /* how many have run */
+  size_t mark[5];              /* when the op began: calls, call, nodes, node, kernel */
   uint64_t offset, made_draws; /* before the last one; what it took */
   const PlStorage *made;       /* its only result */
-  PlCkKept *kept; /* in order */
+  PlCkKept *kept;              /* in order */
   size_t nkept, kept_cap;
   PlCkTrace *traces; /* in order; only if values may be named */
   size_t ntraces, traces_cap;
@@ -131,7 +131,7 @@ PlStatus pl_ck_grow(void *list, size_t n, size_t *cap, size_t size);
 /* ---- checkpoint_keep.c ---- */
 PlStatus pl_ck_part_kept(PlCheckpoint *c, PlStorage *st);
 PlStatus pl_ck_note_made(PlCheckpoint *c, const PlTensor *t);
-void pl_ck_kept_back(PlCheckpoint *c); /* the second run is over */
+void pl_ck_kept_back(PlCheckpoint *c);               /* the second run is over */
 void pl_ck_kept_cut(PlCheckpoint *c, size_t kernel); /* forward keeps nothing of this kernel and those behind */
 void pl_ck_kept_free(PlCheckpoint *c);
 

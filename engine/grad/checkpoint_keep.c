@@ -12,10 +12,8 @@ static PlCkKept *kept_at(const PlCheckpoint *c, size_t kernel) {
   for (size_t a = 0, b = c->nkept; a < b;) {
     const size_t m = a + (b - a) / 2;
     if (c->kept[m].kernel == kernel) return &c->kept[m];
-    if (c->kept[m].kernel < kernel)
-      a = m + 1;
-    else
-      b = m;
+    if (c->kept[m].kernel < kernel) a = m + 1;
+    else b = m;
   }
   return NULL;
 }
@@ -158,10 +156,8 @@ PlStatus pl_checkpoint_keep_value(PlTensor *t) {
   for (size_t a = 0, b = c->ntraces; a < b;) { /* by stamp: which kernel made it */
     const size_t m = a + (b - a) / 2;
     if (c->traces[m].stamp == st->stamp) return keep(c, c->traces[m].kernel, c->traces[m].draws, &whole, 1);
-    if (c->traces[m].stamp < st->stamp)
-      a = m + 1;
-    else
-      b = m;
+    if (c->traces[m].stamp < st->stamp) a = m + 1;
+    else b = m;
   }
   return PL_OK;
 }

@@ -135,8 +135,10 @@ static PlStatus meet(PlCheckpoint *c, PlTensor *t, const char *by, PlCkOutside *
   if (*out) return PL_OK;
   if (c->replaying) {
     c->failed = true;
-    PL_FAIL(PL_ERR_STATE, "checkpoint: run again, the function's %s reads %s, a tensor from outside that it did not read in "
-                          "forward", by, pl_desc_text(&t->a));
+    PL_FAIL(PL_ERR_STATE,
+            "checkpoint: run again, the function's %s reads %s, a tensor from outside that it did not read in "
+            "forward",
+            by, pl_desc_text(&t->a));
   }
   PL_TRY(pl_ck_grow(&c->outside, c->noutside, &c->outside_cap, sizeof *c->outside));
   PL_TRY(more_places(c));
@@ -156,8 +158,9 @@ static PlStatus modified(PlCheckpoint *c, const PlCkOutside *o, const char *by) 
   if (arg >= 0) snprintf(what, sizeof what, "its argument %d, ", arg + 1);
   if (pl_state.watch) pl_state.watch->writer(o->t->storage, who, sizeof who);
   c->failed = true;
-  PL_FAIL(PL_ERR_STATE, "checkpoint: %s%s, which the function's %s reads, was modified in place after the call%s (version %u, "
-                        "read at %u), so it cannot be run again; run backward first, or give it a clone",
+  PL_FAIL(PL_ERR_STATE,
+          "checkpoint: %s%s, which the function's %s reads, was modified in place after the call%s (version %u, "
+          "read at %u), so it cannot be run again; run backward first, or give it a clone",
           what, pl_desc_text(&o->t->a), by, who, o->t->storage->version, o->version);
 }
 
@@ -167,8 +170,10 @@ static PlStatus mix_outside(PlCheckpoint *c, uint64_t *h, PlTensor *t, const cha
   PL_TRY(meet(c, t, by, &o));
   if (c->replaying && o->lost) {
     c->failed = true;
-    PL_FAIL(PL_ERR_STATE, "checkpoint: %s, which the function's %s reads, was changed while it ran by something that is no "
-                          "operation, so it cannot be run again", pl_desc_text(&t->a), by);
+    PL_FAIL(PL_ERR_STATE,
+            "checkpoint: %s, which the function's %s reads, was changed while it ran by something that is no "
+            "operation, so it cannot be run again",
+            pl_desc_text(&t->a), by);
   }
   if (!o->written && version != o->version) {
     if (c->replaying) return modified(c, o, by);
@@ -211,16 +216,15 @@ static PlStatus mix_place(PlCheckpoint *c, uint64_t *h, PlTensor *t, const char 
 static PlStatus differs(PlCheckpoint *c, const char *name, const PlCkCall *was, PlTensor *const *in, int nin) {
   char what[200] = "";
   const char *first = nin > 0 && in[0] ? pl_desc_text(&in[0]->a) : "nothing";
-  if (!was)
-    snprintf(what, sizeof what, "it ended there");
-  else if (strcmp(was->name, name) != 0)
-    snprintf(what, sizeof what, "there was %s", was->name);
-  else
-    snprintf(what, sizeof what, "there it was called %s", "with other sizes, options or numbers, or on other tensors");
+  if (!was) snprintf(what, sizeof what, "it ended there");
+  else if (strcmp(was->name, name) != 0) snprintf(what, sizeof what, "there was %s", was->name);
+  else snprintf(what, sizeof what, "there it was called %s", "with other sizes, options or numbers, or on other tensors");
   c->failed = true;
-  PL_FAIL(PL_ERR_STATE, "checkpoint: run again, the function does not do what it did in forward: its operation %zu is %s of %s, "
-                        "and %s; random numbers must be drawn from T, and nothing it looks at may change between forward and "
-                        "backward", c->call, name, first, what);
+  PL_FAIL(PL_ERR_STATE,
+          "checkpoint: run again, the function does not do what it did in forward: its operation %zu is %s of %s, "
+          "and %s; random numbers must be drawn from T, and nothing it looks at may change between forward and "
+          "backward",
+          c->call, name, first, what);
 }
 
 static PlStatus stopped(PlCheckpoint *c) {
@@ -267,8 +271,8 @@ static bool among(PlTensor *const *list, int n, const PlTensor *t) {
   return false;
 }
 
-PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, PlTensor *const *in, int nin,
-                             PlTensor *const *written, int nwritten) {
+PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, PlTensor *const *in, int nin, PlTensor *const *written,
+                             int nwritten) {
   if (pl_state.checkpoint_depth++) return PL_OK;
   for (PlCheckpoint *c = pl_state.checkpoint; c; c = c->outer) {
     const size_t now[] = {c->ncalls, c->call, c->nnodes, c->node, c->kernel};
@@ -278,10 +282,8 @@ PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, P
   uint64_t what = mix_bytes(14695981039346656037ULL, attrs, attrs ? size : 0);
   PlStatus s = PL_OK;
   for (int i = 0; i < nin && s == PL_OK; i++) {
-    if (in[i])
-      s = mix_value(&what, in[i], among(written, nwritten, in[i]));
-    else
-      what = mix(what, 0);
+    if (in[i]) s = mix_value(&what, in[i], among(written, nwritten, in[i]));
+    else what = mix(what, 0);
   }
   for (int i = 0; i < nwritten && s == PL_OK; i++) s = mix_value(&what, written[i], true);
   for (PlCheckpoint *c = pl_state.checkpoint; c && s == PL_OK; c = c->outer) s = note(c, name, what, in, nin, written, nwritten);
@@ -356,9 +358,7 @@ PlStatus pl_checkpoint_enter_flow(const PlFlow *f, PlTensor *const *in) {
         if (t && !among(written, nwritten, t)) written[nwritten++] = t;
       }
   }
-  const struct {
-    uint64_t seed, stream, offset;
-  } draws = {pl_state.seed, pl_state.stream, pl_state.offset};
+  const struct { uint64_t seed, stream, offset; } draws = {pl_state.seed, pl_state.stream, pl_state.offset};
   if (s == PL_OK) s = pl_checkpoint_enter("a compiled graph", &draws, f->ndraws ? sizeof draws : 0, all, n, written, nwritten);
   for (int i = 0; i < nwritten && s == PL_OK; i++)
     if ((s = pl_checkpoint_writes("a compiled graph", written[i])) != PL_OK) pl_checkpoint_failed();
@@ -411,8 +411,10 @@ PlStatus pl_checkpoint_rewrites(const char *op, const PlTensor *t) {
   const PlTensor *root = t->base ? t->base : t;
   for (const PlCheckpoint *c = pl_state.checkpoint; c; c = c->outer)
     if (!pl_ck_inside(c, t->storage) && !among(c->roots, c->nheld, root))
-      PL_FAIL(PL_ERR_STATE, "%s: inside a checkpoint %s, a tensor from outside that is no argument, cannot get a new history; "
-                            "pass it to the function as an argument, or work on a clone", op, pl_desc_text(&t->a));
+      PL_FAIL(PL_ERR_STATE,
+              "%s: inside a checkpoint %s, a tensor from outside that is no argument, cannot get a new history; "
+              "pass it to the function as an argument, or work on a clone",
+              op, pl_desc_text(&t->a));
   return PL_OK;
 }
 

@@ -16,11 +16,27 @@ static const PlDeviceTable *open_table(void) {
 
 void pl_ck_modes_read(PlCkModes *m) {
   const PlState *s = &pl_state;
-  *m = (PlCkModes){.seed = s->seed, .stream = s->stream, .offset = s->offset, .seeded = s->seeded, .grad_off = s->grad_off,
-                   .autocast_cache = s->autocast_cache, .gpu = s->gpu, .device = s->device, .row_major = s->row_major,
-                   .autocast = s->autocast, .ambient_muted = s->ambient_muted, .autocast_depth = s->autocast_depth,
-                   .key_floor = s->key_floor, .key_ceiling = s->key_ceiling, .batch = s->batch, .packing = s->packing, .bookkeeping = s->bookkeeping, .trace = s->trace,
-                   .floating = pl_default_float(), .precision = (int)plk_matmul_precision(), .settings = -1};
+  *m = (PlCkModes){.seed = s->seed,
+                   .stream = s->stream,
+                   .offset = s->offset,
+                   .seeded = s->seeded,
+                   .grad_off = s->grad_off,
+                   .autocast_cache = s->autocast_cache,
+                   .gpu = s->gpu,
+                   .device = s->device,
+                   .row_major = s->row_major,
+                   .autocast = s->autocast,
+                   .ambient_muted = s->ambient_muted,
+                   .autocast_depth = s->autocast_depth,
+                   .key_floor = s->key_floor,
+                   .key_ceiling = s->key_ceiling,
+                   .batch = s->batch,
+                   .packing = s->packing,
+                   .bookkeeping = s->bookkeeping,
+                   .trace = s->trace,
+                   .floating = pl_default_float(),
+                   .precision = (int)plk_matmul_precision(),
+                   .settings = -1};
   const PlDeviceTable *t = open_table();
   if (!t) return;
   m->settings = 0;

@@ -54,8 +54,10 @@ PlStatus pl_forward_attach(PlKey *k, PlTensor *t, PlTensor *v) {
 }
 
 static PlStatus unknown(const char *name) {
-  PL_FAIL(PL_ERR_UNSUPPORTED, "jvp: %s has no derivative that forward mode knows; compute it under no_grad, detach what it "
-                              "gives, or give it a rule with T.custom", name);
+  PL_FAIL(PL_ERR_UNSUPPORTED,
+          "jvp: %s has no derivative that forward mode knows; compute it under no_grad, detach what it "
+          "gives, or give it a rule with T.custom",
+          name);
 }
 
 PlStatus pl_forward_tangent(const PlKey *k, PlTensor *t, PlTensor **out) {
@@ -83,8 +85,12 @@ PlStatus pl_forward_zero(PlTensor **out, const PlTensor *t) {
 /* Dtypes are what the op itself has chosen; keys made before a running vmap see all of it (engine/batch). Views are brought
  * up to date also inside no_grad (inplace.c): their tangents have histories, too, for the keys below and no others. */
 PlForwardPause pl_forward_pause(const PlKey *k) {
-  PlForwardPause p = {.key = k, .born = ++pl_state.key_seq, .floor = pl_state.key_floor, .autocast = pl_state.autocast,
-                      .grad_off = pl_state.grad_off, .bookkeeping = pl_state.bookkeeping};
+  PlForwardPause p = {.key = k,
+                      .born = ++pl_state.key_seq,
+                      .floor = pl_state.key_floor,
+                      .autocast = pl_state.autocast,
+                      .grad_off = pl_state.grad_off,
+                      .bookkeeping = pl_state.bookkeeping};
   pl_keys_mute(k, PL_MUTE_ABOVE, p.born, 1);
   pl_state.key_floor = 0;
   pl_state.autocast = 0;
@@ -160,10 +166,8 @@ static PlStatus set_tangents(const Call *c, PlTensor **t) {
     PlTensor *v = t[o];
     t[o] = NULL;
     if (v && s == PL_OK && c->out[o] && pl_is_float((PlDtype)c->out[o]->a.dtype)) s = check(c->op->name, c->out[o], v);
-    if (v && s == PL_OK && c->out[o] && pl_is_float((PlDtype)c->out[o]->a.dtype))
-      s = pl_forward_set(c->key, c->op->name, c->out[o], v);
-    else
-      pl_tensor_release(v);
+    if (v && s == PL_OK && c->out[o] && pl_is_float((PlDtype)c->out[o]->a.dtype)) s = pl_forward_set(c->key, c->op->name, c->out[o], v);
+    else pl_tensor_release(v);
   }
   return s;
 }
@@ -186,8 +190,7 @@ static PlStatus run_itself(const Call *c, PlTensor **t) {
     args[n] = NULL;
     if (c->v[n] || !c->in[n] || !pl_is_float((PlDtype)c->in[n]->a.dtype))
       args[n] = c->v[n] ? pl_retain(c->v[n]) : c->in[n] ? pl_retain(c->in[n]) : NULL;
-    else
-      s = pl_forward_zero(&args[n], c->in[n]);
+    else s = pl_forward_zero(&args[n], c->in[n]);
   }
   if (s == PL_OK) s = pl_apply(c->op, args, c->nin, c->attrs, t);
   pl_release_all(args, n);
@@ -220,8 +223,7 @@ static PlStatus run_native(const Call *c, PlTensor **t) {
       pl_tensor_release(t[0]);
       pl_tensor_release(dx[i]);
       t[0] = s == PL_OK ? both : NULL;
-    } else if (s == PL_OK)
-      t[0] = dx[i];
+    } else if (s == PL_OK) t[0] = dx[i];
   }
   if (s != PL_OK) {
     pl_tensor_release(t[0]);

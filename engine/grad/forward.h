@@ -12,7 +12,7 @@
 typedef struct PlForward {
   uint32_t refs;
   int nin, nout;
-  PlGraph *graph; /* over [inputs | outputs | tangents | a zero like each output]; the results are the tangents that exist */
+  PlGraph *graph;           /* over [inputs | outputs | tangents | a zero like each output]; the results are the tangents that exist */
   uint8_t has[PL_MAX_OUT];  /* which outputs have one, in order of the results */
   uint8_t zero[PL_MAX_OUT]; /* which of the zeros are read */
 } PlForward;
@@ -20,8 +20,8 @@ typedef struct PlForward {
 void pl_forward_graph_release(PlForward *g);
 /* The gradient graph of the call, transposed; through a cache. want[i]: input i has a tangent. Yours: release it. NULL: no
  * output has one. */
-PlStatus pl_forward_graph_get(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out,
-                              const bool *want, PlForward **result);
+PlStatus pl_forward_graph_get(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out, const bool *want,
+                              PlForward **result);
 void pl_forward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries);
 void pl_forward_cache_clear(void);
 void pl_forward_cache_end(void); /* this thread ends */

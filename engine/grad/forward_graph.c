@@ -26,11 +26,11 @@ typedef struct Making {
   PlFlow *f;
   PlGraph *gradient;
   uint8_t *has_grad;
-  PlFVal *value;  /* nin + nout + nin + nout: the flow's inputs in the order of PlForward's graph; -1: not there */
+  PlFVal *value;    /* nin + nout + nin + nout: the flow's inputs in the order of PlForward's graph; -1: not there */
   PlFVal *ys, *dys; /* gradients of inputs, and the tangents that arrive at them */
   PlTensor **t, **res;
-  PlFVal *map;    /* per value of the flow: of the new graph */
-  bool *need;     /* per node of the flow */
+  PlFVal *map; /* per value of the flow: of the new graph */
+  bool *need;  /* per node of the flow */
 } Making;
 
 static PlStatus add_input(Making *m, int at, const PlArray *like) {
@@ -186,10 +186,8 @@ static PlStatus through_d(Making *m, PlForward *g, PlVal *t) {
   if (any) PL_TRY(pl_graph_add(g->graph, op, g->nin, in, op->nattr ? a->attrs : NULL, &first));
   for (int o = 0; any && o < g->nout; o++) {
     PlVal sum[2] = {first + o, t[o]};
-    if (t[o] == PL_NONE)
-      t[o] = first + o;
-    else
-      PL_TRY(pl_graph_add(g->graph, &pl_op_add, 2, sum, NULL, &t[o]));
+    if (t[o] == PL_NONE) t[o] = first + o;
+    else PL_TRY(pl_graph_add(g->graph, &pl_op_add, 2, sum, NULL, &t[o]));
   }
   return PL_OK;
 }
@@ -227,8 +225,19 @@ static PlStatus by_maker(Making *m, PlForward *g) {
     t[o] = PL_NONE;
   }
   PlStatus s = pl_graph_new(&g->graph, 2 * (nin + nout));
-  PlMaker k = {.graph = g->graph, .op = a->op, .attrs = a->attrs, .nin = nin, .nout = nout, .in = a->in, .outd = a->outd,
-               .want = a->want, .same = a->same, .x = x, .y = y, .dy = v, .dx = t};
+  PlMaker k = {.graph = g->graph,
+               .op = a->op,
+               .attrs = a->attrs,
+               .nin = nin,
+               .nout = nout,
+               .in = a->in,
+               .outd = a->outd,
+               .want = a->want,
+               .same = a->same,
+               .x = x,
+               .y = y,
+               .dy = v,
+               .dx = t};
   if (s == PL_OK) s = a->op->tangent(&k);
   if (s == PL_OK) s = k.status;
   int nres = 0;
@@ -328,8 +337,8 @@ static PlStatus make(const PlMakeArgs *a, PlTensor *const *out, PlForward **resu
 static void drop_graph(void *g) { pl_forward_graph_release(g); }
 static _Thread_local PlGraphCache cache = {.drop = drop_graph};
 
-static PlStatus make_call(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out,
-                          const bool *want, const bool *same, PlForward **result) {
+static PlStatus make_call(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out, const bool *want,
+                          const bool *same, PlForward **result) {
   PlMakeRoom room;
   PL_TRY(pl_make_args(&room, op, in, nin, attrs, out, want, same));
   PlStatus s = make(&room.args, out, result);
@@ -337,8 +346,8 @@ static PlStatus make_call(const PlOp *op, PlTensor *const *in, int nin, const Pl
   return s;
 }
 
-PlStatus pl_forward_graph_get(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out,
-                              const bool *want, PlForward **result) {
+PlStatus pl_forward_graph_get(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out, const bool *want,
+                              PlForward **result) {
   PlGraphKey k;
   void *found;
   bool few[PL_MAX_IN], *same = few;

@@ -31,7 +31,7 @@ static bool has_tangent(const Call *c, int o) {
 typedef struct Double {
   const Call *c;
   PlKey *outer, *inner;
-  PlTensor **x, **y, **u; /* nin, nout, nout: aliases of inputs and outputs; gradients of the outputs, which are zeros */
+  PlTensor **x, **y, **u;      /* nin, nout, nout: aliases of inputs and outputs; gradients of the outputs, which are zeros */
   PlTensor **dx, **vs, **back; /* nin; those of them that are there, and their tangents; nout */
 } Double;
 
@@ -70,8 +70,10 @@ static PlStatus pull_twice(const Double *d) {
     }
     if (!pl_entry_get(g, d->outer, &node, &slot)) {
       pl_tensor_release(g);
-      PL_FAIL(PL_ERR_UNSUPPORTED, "jvp: rule %s has no jvp, and its backward is not made of ops that can be differentiated; "
-                                  "give it one: T.custom{…, jvp = function(ctx, t1, …) … end}", c->name);
+      PL_FAIL(PL_ERR_UNSUPPORTED,
+              "jvp: rule %s has no jvp, and its backward is not made of ops that can be differentiated; "
+              "give it one: T.custom{…, jvp = function(ctx, t1, …) … end}",
+              c->name);
     }
     d->vs[n] = c->v[i];
     d->dx[n++] = g;
@@ -119,8 +121,7 @@ static PlStatus by_backward(const Call *c) {
 static PlStatus by_jvp(const Call *c, bool *known) {
   PlNode *n;
   *known = false;
-  PL_TRY(pl_node_new(&n, c->key, PL_NODE_RULE, (uint32_t)c->nin, (uint32_t)c->nout,
-                     c->saved ? (uint32_t)c->saved->n : 0));
+  PL_TRY(pl_node_new(&n, c->key, PL_NODE_RULE, (uint32_t)c->nin, (uint32_t)c->nout, c->saved ? (uint32_t)c->saved->n : 0));
   n->name = c->name;
   n->u.rule = c->make(c->ctx, n);
   PlStatus s = n->u.rule ? PL_OK : pl_fail(PL_ERR_OOM, "%s: out of memory for a gradient node", c->name);

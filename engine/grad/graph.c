@@ -59,8 +59,7 @@ PlStatus pl_graph_const(PlGraph *g, PlTensor *t, PlVal *out) {
   return PL_OK;
 }
 
-PlStatus pl_graph_add(PlGraph *g, const PlOp *op, int nin, const PlVal *in, const PlAttrs *attrs,
-                      PlVal *first) {
+PlStatus pl_graph_add(PlGraph *g, const PlOp *op, int nin, const PlVal *in, const PlAttrs *attrs, PlVal *first) {
   if (g->nnodes == g->cap_nodes) {
     int cap = g->cap_nodes ? 2 * g->cap_nodes : 8;
     PlGNode *n = realloc(g->nodes, (size_t)cap * sizeof *n);
@@ -77,8 +76,7 @@ PlStatus pl_graph_add(PlGraph *g, const PlOp *op, int nin, const PlVal *in, cons
     return no_memory();
   }
   if (nin > 0) memcpy(copy, in, (size_t)nin * sizeof *copy);
-  g->nodes[g->nnodes++] =
-      (PlGNode){.op = op, .attrs = a, .nin = nin, .nout = op->nout, .first = g->nvals, .in = copy};
+  g->nodes[g->nnodes++] = (PlGNode){.op = op, .attrs = a, .nin = nin, .nout = op->nout, .first = g->nvals, .in = copy};
   *first = g->nvals;
   g->nvals += op->nout;
   return PL_OK;
@@ -194,12 +192,10 @@ static bool commutes(const PlOp *op) {
 
 static bool same_node(const PlGNode *a, const PlGNode *b) {
   if (a->op != b->op || a->nin != b->nin || !pl_op_is_pure(a->op)) return false;
-  if (memcmp(a->in, b->in, (size_t)a->nin * sizeof *a->in) != 0 &&
-      !(commutes(a->op) && a->in[0] == b->in[1] && a->in[1] == b->in[0]))
+  if (memcmp(a->in, b->in, (size_t)a->nin * sizeof *a->in) != 0 && !(commutes(a->op) && a->in[0] == b->in[1] && a->in[1] == b->in[0]))
     return false;
   if (!a->attrs || !b->attrs) return a->attrs == b->attrs;
-  return pl_attrs_size(a->attrs) == pl_attrs_size(b->attrs) &&
-         memcmp(a->attrs, b->attrs, pl_attrs_size(a->attrs)) == 0;
+  return pl_attrs_size(a->attrs) == pl_attrs_size(b->attrs) && memcmp(a->attrs, b->attrs, pl_attrs_size(a->attrs)) == 0;
 }
 
 PlStatus pl_graph_copy_node(PlGraph *to, const PlGraph *from, int i, PlVal *map) {
@@ -283,10 +279,8 @@ char *pl_graph_text(const PlGraph *g) {
     for (int o = 0; o < n->nout; o++) fprintf(f, "%s%%%d", o ? ", " : "", n->first + o);
     fprintf(f, " = %s(", n->op->name);
     for (int k = 0; k < n->nin; k++)
-      if (n->in[k] < 0)
-        fprintf(f, "%snil", k ? ", " : "");
-      else
-        fprintf(f, "%s%%%d", k ? ", " : "", n->in[k]);
+      if (n->in[k] < 0) fprintf(f, "%snil", k ? ", " : "");
+      else fprintf(f, "%s%%%d", k ? ", " : "", n->in[k]);
     fprintf(f, ")\n");
   }
   fprintf(f, "results:");

@@ -25,8 +25,7 @@ typedef struct PlGraph {
 
 PlStatus pl_graph_new(PlGraph **out, int ninputs);
 void pl_graph_free(PlGraph *g);
-PlStatus pl_graph_add(PlGraph *g, const PlOp *op, int nin, const PlVal *in, const PlAttrs *attrs,
-                      PlVal *first);
+PlStatus pl_graph_add(PlGraph *g, const PlOp *op, int nin, const PlVal *in, const PlAttrs *attrs, PlVal *first);
 PlStatus pl_graph_const(PlGraph *g, PlTensor *t, PlVal *out); /* retains t */
 PlStatus pl_graph_results(PlGraph *g, int n, const PlVal *v);
 PlStatus pl_graph_finish(PlGraph *g);
@@ -50,7 +49,7 @@ char *pl_graph_text(const PlGraph *g);
 typedef struct PlBackward {
   uint32_t refs;
   int nin, nout;
-  PlGraph *precomp; /* over all inputs, then all outputs; NULL: nothing to do in forward */
+  PlGraph *precomp;  /* over all inputs, then all outputs; NULL: nothing to do in forward */
   PlGraph *backward; /* over [precomp results…, what `save` names of inputs | outputs | dys] */
   uint8_t *save;     /* nin + 2 nout */
   uint8_t *has_grad; /* nin: which inputs get a gradient, in order of the graph's results */
@@ -59,8 +58,8 @@ typedef struct PlBackward {
 void pl_backward_graph_release(PlBackward *b);
 /* From the op's gradient maker, through the cache. *out is yours (release it), NULL when no
  * wanted input gets a gradient. polymorphic: never look at sizes or at equal shapes. */
-PlStatus pl_backward_graph_get(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs,
-                               PlTensor *const *out_tensors, const bool *want, PlBackward **out);
+PlStatus pl_backward_graph_get(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out_tensors,
+                               const bool *want, PlBackward **out);
 /* The same without tensors and cache, for inspection: descriptions instead, dy_given[nout]. */
 typedef struct PlMakeArgs {
   const PlOp *op;
@@ -79,8 +78,8 @@ typedef struct PlMakeRoom {
   bool given[PL_MAX_OUT];
   PlDesc outd[PL_MAX_OUT];
 } PlMakeRoom;
-PlStatus pl_make_args(PlMakeRoom *r, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs,
-                      PlTensor *const *out, const bool *want, const bool *same);
+PlStatus pl_make_args(PlMakeRoom *r, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out,
+                      const bool *want, const bool *same);
 void pl_make_args_end(PlMakeRoom *r);
 PlStatus pl_backward_graph_make(const PlMakeArgs *a, PlBackward **out, PlGraph **unsplit_or_null);
 /* The whole, unsplit gradient over [inputs | outputs | dys]; has_grad[nin]: whose gradients are its results. */

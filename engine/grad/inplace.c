@@ -39,14 +39,17 @@ PlStatus pl_inplace_check(const char *op, const PlTensor *t) {
   const PlTensor *base = t->base;
   int64_t order[PL_MAX_DIM];
   if (is_leaf(t) || (base && is_leaf(base)))
-    PL_FAIL(PL_ERR_STATE, "%s: %s is %sa leaf that requires a gradient; change it inside T.no_grad(), or work on a "
-                          "clone", op, pl_desc_text(&t->a), is_leaf(t) ? "" : "a view of ");
+    PL_FAIL(PL_ERR_STATE,
+            "%s: %s is %sa leaf that requires a gradient; change it inside T.no_grad(), or work on a "
+            "clone",
+            op, pl_desc_text(&t->a), is_leaf(t) ? "" : "a view of ");
   if (PL_UNLIKELY(t->flags & PL_T_FOREIGN))
     PL_FAIL(PL_ERR_STATE, "%s: %s is the result of a rule and lies in the memory of its argument; work on a clone", op,
             pl_desc_text(&t->a));
   if (PL_UNLIKELY(base && !base->a.contiguous && !memory_order(&base->a, order)))
-    PL_FAIL(PL_ERR_STATE, "%s: %s is a view of %s, which was detached with gaps in memory, so its history cannot be "
-                          "followed; detach a contiguous tensor, or work on a clone",
+    PL_FAIL(PL_ERR_STATE,
+            "%s: %s is a view of %s, which was detached with gaps in memory, so its history cannot be "
+            "followed; detach a contiguous tensor, or work on a clone",
             op, pl_desc_text(&t->a), pl_desc_text(&base->a));
   return PL_UNLIKELY(pl_watched()) ? pl_checkpoint_rewrites(op, t) : PL_OK;
 }
@@ -105,10 +108,8 @@ PlStatus pl_history_alias(PlTensor **out, PlTensor *t) {
   PL_TRY(pl_tensor_alias(&alias, t));
   alias->a.weak = t->a.weak;
   PlStatus s = pl_entries_copy(alias, t, NULL);
-  if (s == PL_OK)
-    *out = alias;
-  else
-    pl_tensor_release(alias);
+  if (s == PL_OK) *out = alias;
+  else pl_tensor_release(alias);
   return s;
 }
 
@@ -123,8 +124,10 @@ static PlStatus as_it_lies(PlTensor *base, PlTensor **out, PlAttrs *back) {
     return PL_OK;
   }
   if (!memory_order(&base->a, there))
-    PL_FAIL(PL_ERR_STATE, "a view of %s was used after that had changed in place; it has gaps in memory, so take the view "
-                          "again, or detach a contiguous tensor", pl_desc_text(&base->a));
+    PL_FAIL(PL_ERR_STATE,
+            "a view of %s was used after that had changed in place; it has gaps in memory, so take the view "
+            "again, or detach a contiguous tensor",
+            pl_desc_text(&base->a));
   for (int d = 0; d < n; d++) home[there[d]] = d;
   pl_attrs_init(&pl_op_permute, &a);
   pl_attrs_init(&pl_op_permute, back);
@@ -146,8 +149,9 @@ static PlStatus window_attrs(const PlOp *op, const PlTensor *t, const PlTensor *
   pl_attrs_init(op, a);
   PL_TRY(pl_attrs_list(a, 0, t->a.ndim, t->a.shape));
   PL_TRY(pl_attrs_list(a, 1, t->a.ndim, t->a.strides));
-  pl_attrs_int(a, 2, t->a.symbolic ? pl_sym_offset(t, base)
-                                   : ((char *)t->a.data - (char *)base->a.data) / (ptrdiff_t)pl_dtype_size((PlDtype)t->a.dtype));
+  pl_attrs_int(a, 2,
+               t->a.symbolic ? pl_sym_offset(t, base)
+                             : ((char *)t->a.data - (char *)base->a.data) / (ptrdiff_t)pl_dtype_size((PlDtype)t->a.dtype));
   return PL_OK;
 }
 
@@ -171,8 +175,10 @@ static PlStatus take_from_base(PlTensor *t, PlTensor *base) {
 
 PlStatus pl_history_refresh(PlTensor *t) {
   if (PL_UNLIKELY(t->flags & PL_T_FOREIGN) && t->history != t->storage->version && (t->node || t->more))
-    PL_FAIL(PL_ERR_STATE, "%s is the result of a rule and lies in the memory of its argument, which was changed in place "
-                          "since; let the rule return a copy, x:clone(), or change a copy", pl_desc_text(&t->a));
+    PL_FAIL(PL_ERR_STATE,
+            "%s is the result of a rule and lies in the memory of its argument, which was changed in place "
+            "since; let the rule return a copy, x:clone(), or change a copy",
+            pl_desc_text(&t->a));
   if (!pl_history_old(t)) return PL_OK;
   struct PlCheckpoint *running = pl_state.checkpoint;
   if (PL_UNLIKELY(running != NULL) && pl_checkpoint_foreign(t->storage)) pl_state.checkpoint = NULL; /* no work of its function */
@@ -191,8 +197,7 @@ static PlStatus into_base(PlTensor *t, PlTensor *base, PlTensor *fresh) {
   if (s == PL_OK) s = pl_tensor_alias(&put, flat);
   PlTensor *in[2] = {flat, fresh};
   if (s == PL_OK) s = pl_record(&pl_op_strided_put, in, 2, &a, &put);
-  if (s == PL_OK && base->a.contiguous)
-    now = pl_retain(put);
+  if (s == PL_OK && base->a.contiguous) now = pl_retain(put);
   else if (s == PL_OK) {
     s = pl_tensor_alias(&now, base);
     if (s == PL_OK) s = pl_record(&pl_op_permute, &put, 1, &back, &now);

@@ -48,10 +48,9 @@ PlStatus pl_key_new(PlKey **out, const char *name, int level, bool mutes_ambient
   if (!k) PL_FAIL(PL_ERR_OOM, "GradKey: out of memory");
   init_key(k, level);
   k->mutes_ambient = mutes_ambient;
-  if (name)
-    snprintf(k->name, sizeof k->name, "%s", name);
-  else
-    do snprintf(k->name, sizeof k->name, "grad_%llu", (unsigned long long)pl_state.unnamed++);
+  if (name) snprintf(k->name, sizeof k->name, "%s", name);
+  else do
+      snprintf(k->name, sizeof k->name, "grad_%llu", (unsigned long long)pl_state.unnamed++);
     while (name_taken(k->name));
   k->born = ++pl_state.key_seq;
   k->next = pl_state.keys;
@@ -108,8 +107,7 @@ void pl_key_release(PlKey *k) {
 
 static PlStatus check_float(const char *what, const PlTensor *t) {
   if (!pl_is_float((PlDtype)t->a.dtype))
-    PL_FAIL(PL_ERR_DTYPE, "%s: only floating tensors have gradients, not %s; convert first, e.g. x:float()", what,
-            pl_desc_text(&t->a));
+    PL_FAIL(PL_ERR_DTYPE, "%s: only floating tensors have gradients, not %s; convert first, e.g. x:float()", what, pl_desc_text(&t->a));
   return PL_OK;
 }
 
@@ -132,8 +130,10 @@ static void append_hook(PlNode *n, uint32_t slot, PlHook *hook) {
 
 PlStatus pl_slot_whole(const char *what, const PlNode *n, uint32_t slot) {
   if (n->kind != PL_NODE_RULE || !n->u.rule || !n->u.rule->inside || !n->u.rule->inside[slot]) return PL_OK;
-  PL_FAIL(PL_ERR_UNSUPPORTED, "%s: %s computes further results from this one, and its gradient through them passes inside of the "
-                              "compiled function; ask for it there, or return a value that is used no further", what, n->name);
+  PL_FAIL(PL_ERR_UNSUPPORTED,
+          "%s: %s computes further results from this one, and its gradient through them passes inside of the "
+          "compiled function; ask for it there, or return a value that is used no further",
+          what, n->name);
 }
 
 PlStatus pl_key_attach(PlKey *k, PlTensor *t, PlHook *callback) {
@@ -144,8 +144,7 @@ PlStatus pl_key_attach(PlKey *k, PlTensor *t, PlHook *callback) {
   uint32_t slot = 0;
   bool tracked = pl_entry_get(t, k, &old, &slot);
   if (tracked) PL_TRY(pl_slot_whole("attach", old, slot));
-  if (tracked && old->kind <= PL_NODE_IDENTITY && old->u.target == t)
-    n = old; /* attached before: callbacks add up */
+  if (tracked && old->kind <= PL_NODE_IDENTITY && old->u.target == t) n = old; /* attached before: callbacks add up */
   else {
     if (t->base && !t->node && !t->more) pl_tensor_leave(t); /* a leaf's history is no part of another tensor's */
     PL_TRY(pl_node_new(&n, k, tracked ? PL_NODE_IDENTITY : PL_NODE_LEAF, tracked ? 1 : 0, 1, 0));
@@ -168,11 +167,9 @@ PlStatus pl_add_hook(PlTensor *t, PlHook *hook) {
   uint32_t slot;
   PL_TRY(pl_history_current(&t, 1));
   const char *name = hook->kind == PL_HOOK_ACCUMULATED ? "register_post_accumulate_grad_hook" : "register_hook";
-  if (!pl_entry_get(t, pl_key_ambient(), &n, &slot))
-    PL_FAIL(PL_ERR_STATE, "%s: %s does not require a gradient", name, pl_desc_text(&t->a));
+  if (!pl_entry_get(t, pl_key_ambient(), &n, &slot)) PL_FAIL(PL_ERR_STATE, "%s: %s does not require a gradient", name, pl_desc_text(&t->a));
   if (hook->kind == PL_HOOK_ACCUMULATED && n->kind != PL_NODE_LEAF)
-    PL_FAIL(PL_ERR_STATE, "%s: %s was computed by %s and accumulates no .grad; register it on a leaf", name,
-            pl_desc_text(&t->a), n->name);
+    PL_FAIL(PL_ERR_STATE, "%s: %s was computed by %s and accumulates no .grad; register it on a leaf", name, pl_desc_text(&t->a), n->name);
   PL_TRY(pl_slot_whole(name, n, slot));
   if (PL_UNLIKELY(pl_state.checkpoint != NULL) && pl_checkpoint_repeats(n)) { /* the node has it since forward */
     if (hook->drop) hook->drop(hook->ud);
@@ -192,11 +189,9 @@ PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, in
     uint32_t slot;
     s = pl_history_refresh(ys[i]);
     if (s != PL_OK) break;
-    if (pl_entry_get(ys[i], k, &node, &slot))
-      s = pl_walk_seed_tensor(&w, ys[i], dys ? dys[i] : NULL, node, slot, false);
+    if (pl_entry_get(ys[i], k, &node, &slot)) s = pl_walk_seed_tensor(&w, ys[i], dys ? dys[i] : NULL, node, slot, false);
     else if (strict)
-      s = pl_fail(PL_ERR_STATE, "backward: tensor %d, %s, has no path to an attached tensor", i + 1,
-                  pl_desc_text(&ys[i]->a));
+      s = pl_fail(PL_ERR_STATE, "backward: tensor %d, %s, has no path to an attached tensor", i + 1, pl_desc_text(&ys[i]->a));
   }
   if (s != PL_OK) { /* nothing has run: the key stays usable */
     pl_walk_abandon(&w);
@@ -239,8 +234,7 @@ PlStatus pl_requires_grad(PlTensor *t, bool on) {
   bool tracked = pl_entry_get(t, k, &n, &slot);
   if (!on) {
     if (tracked && n->kind != PL_NODE_LEAF)
-      PL_FAIL(PL_ERR_STATE, "requires_grad_(false): %s was computed by %s; use x:detach()", pl_desc_text(&t->a),
-              n->name);
+      PL_FAIL(PL_ERR_STATE, "requires_grad_(false): %s was computed by %s; use x:detach()", pl_desc_text(&t->a), n->name);
     if (tracked) pl_entry_remove(t, k);
     return PL_OK;
   }
@@ -299,8 +293,7 @@ PlStatus pl_set_grad(PlTensor *t, PlTensor *grad) {
   PlNode *n = leaf_of(t);
   if (!n) {
     if (!grad) return PL_OK;
-    PL_FAIL(PL_ERR_STATE, "grad: %s is no leaf that requires a gradient; call requires_grad_() first",
-            pl_desc_text(&t->a));
+    PL_FAIL(PL_ERR_STATE, "grad: %s is no leaf that requires a gradient; call requires_grad_() first", pl_desc_text(&t->a));
   }
   if (grad && (!pl_shape_equal(&grad->a, &t->a) || grad->a.dtype != t->a.dtype))
     PL_FAIL(PL_ERR_SHAPE, "grad: %s cannot be the gradient of %s", pl_desc_text(&grad->a), pl_desc_text(&t->a));

@@ -119,8 +119,19 @@ static PlStatus emit(const PlMakeArgs *a, PlGraph **out, uint8_t *has_grad) {
     dy[o] = a->dy_given[o] ? nin + nout + o : PL_NONE;
   }
   if (s == PL_OK) {
-    PlMaker m = {.graph = g, .op = a->op, .attrs = a->attrs, .nin = nin, .nout = nout, .in = a->in,
-                 .outd = a->outd, .want = a->want, .same = a->same, .x = x, .y = y, .dy = dy, .dx = dx};
+    PlMaker m = {.graph = g,
+                 .op = a->op,
+                 .attrs = a->attrs,
+                 .nin = nin,
+                 .nout = nout,
+                 .in = a->in,
+                 .outd = a->outd,
+                 .want = a->want,
+                 .same = a->same,
+                 .x = x,
+                 .y = y,
+                 .dy = dy,
+                 .dx = dx};
     s = a->op->grad(&m);
     if (s == PL_OK) s = m.status;
   }
@@ -177,10 +188,8 @@ PlStatus pl_backward_graph_make(const PlMakeArgs *a, PlBackward **out, PlGraph *
     pl_backward_graph_release(b);
     return s;
   }
-  if (unsplit)
-    *unsplit = g;
-  else
-    pl_graph_free(g);
+  if (unsplit) *unsplit = g;
+  else pl_graph_free(g);
   *out = b;
   return PL_OK;
 }
@@ -195,8 +204,8 @@ static void desc_of(PlDesc *d, const PlTensor *t) {
   pl_desc_set(d, (PlDtype)t->a.dtype, t->a.ndim, t->a.shape);
 }
 
-PlStatus pl_make_args(PlMakeRoom *r, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs,
-                      PlTensor *const *out, const bool *want, const bool *same) {
+PlStatus pl_make_args(PlMakeRoom *r, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out,
+                      const bool *want, const bool *same) {
   r->arr = r->few;
   if (nin > PL_MAX_IN && !(r->arr = malloc((size_t)nin * sizeof *r->arr))) return no_memory();
   for (int i = 0; i < nin; i++) r->arr[i] = in[i] ? &in[i]->a : NULL;
@@ -213,8 +222,8 @@ void pl_make_args_end(PlMakeRoom *r) {
   if (r->arr != r->few) free((void *)r->arr);
 }
 
-static PlStatus make(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out,
-                     const bool *want, const bool *same, PlBackward **result) {
+static PlStatus make(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out, const bool *want,
+                     const bool *same, PlBackward **result) {
   PlMakeRoom room;
   PL_TRY(pl_make_args(&room, op, in, nin, attrs, out, want, same));
   PlStatus s = pl_backward_graph_make(&room.args, result, NULL);
@@ -222,8 +231,8 @@ static PlStatus make(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs
   return s;
 }
 
-PlStatus pl_backward_graph_get(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs,
-                               PlTensor *const *out, const bool *want, PlBackward **result) {
+PlStatus pl_backward_graph_get(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out, const bool *want,
+                               PlBackward **result) {
   PlGraphKey k;
   void *found;
   bool few[PL_MAX_IN], *same = few;

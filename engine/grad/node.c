@@ -17,8 +17,7 @@ static size_t node_size(uint32_t nin, uint32_t nout, uint32_t nsaved) {
   return sizeof(PlNode) + nin * sizeof(PlEdge) + nout * sizeof(PlSlot) + nsaved * sizeof(PlSaved);
 }
 
-PlStatus pl_node_new(PlNode **out, PlKey *key, PlNodeKind kind, uint32_t nin, uint32_t nout,
-                     uint32_t nsaved) {
+PlStatus pl_node_new(PlNode **out, PlKey *key, PlNodeKind kind, uint32_t nin, uint32_t nout, uint32_t nsaved) {
   size_t size = node_size(nin, nout, nsaved);
   PlNode *n = pl_pool_get(size);
   if (!n) PL_FAIL(PL_ERR_OOM, "out of memory for a gradient node");
@@ -63,10 +62,8 @@ void pl_hooks_drop(PlNode *n) {
 }
 
 void pl_node_drop_rule(PlNode *n) {
-  if (n->kind == PL_NODE_GRAPH && n->u.graph)
-    pl_backward_graph_release(n->u.graph);
-  else if (n->kind == PL_NODE_NATIVE && n->u.native.attrs)
-    pl_pool_put(n->u.native.attrs, pl_attrs_size(n->u.native.attrs));
+  if (n->kind == PL_NODE_GRAPH && n->u.graph) pl_backward_graph_release(n->u.graph);
+  else if (n->kind == PL_NODE_NATIVE && n->u.native.attrs) pl_pool_put(n->u.native.attrs, pl_attrs_size(n->u.native.attrs));
   else if (n->kind == PL_NODE_RULE && n->u.rule) {
     PlRule *r = n->u.rule;
     n->u.rule = NULL;
@@ -87,10 +84,8 @@ void pl_node_clear(PlNode *n) {
   for (uint32_t i = 0; i < n->nsaved; i++) {
     const PlSaved s = n->saved[i];
     n->saved[i] = (PlSaved){.t = NULL};
-    if (PL_LIKELY(s.t != NULL))
-      pl_tensor_release(s.t);
-    else if (s.packed)
-      packed_drop(s.packed);
+    if (PL_LIKELY(s.t != NULL)) pl_tensor_release(s.t);
+    else if (s.packed) packed_drop(s.packed);
   }
   if (n->kind > PL_NODE_IDENTITY && n->u.rule) pl_node_drop_rule(n);
   if (PL_UNLIKELY(n->checkpoint != NULL)) pl_checkpoint_forget(n);
@@ -256,8 +251,7 @@ void pl_entries_drop(PlTensor *t) {
 }
 
 PlStatus pl_entries_copy(PlTensor *to, const PlTensor *from, const PlKey *except) {
-  if (from->node && from->node->key && from->node->key != except)
-    PL_TRY(pl_entry_set(to, from->node, from->slot));
+  if (from->node && from->node->key && from->node->key != except) PL_TRY(pl_entry_set(to, from->node, from->slot));
   for (PlEntry *e = from->more; e; e = e->next)
     if (e->node->key && e->node->key != except) PL_TRY(pl_entry_set(to, e->node, e->slot));
   return PL_OK;

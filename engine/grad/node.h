@@ -32,11 +32,11 @@ typedef struct PlRule {
   PlStatus (*jvp)(void *ud, PlNode *node, PlTensor *const *v, PlTensor *const *out, PlTensor **t);
   void (*drop)(void *ud);
   void *ud;
-  bool always; /* runs also when no gradient arrives */
+  bool always;        /* runs also when no gradient arrives */
   const bool *inside; /* per output, or NULL: the rule itself uses it further, so its whole gradient is seen by nobody */
-  bool again;  /* a checkpoint may drop it and have it made once more */
-  int kept;    /* for the embedding program: what of its own the rule keeps alive */
-  uint32_t piece; /* bytes of the pooled piece that begins with this; 0: malloc made it */
+  bool again;         /* a checkpoint may drop it and have it made once more */
+  int kept;           /* for the embedding program: what of its own the rule keeps alive */
+  uint32_t piece;     /* bytes of the pooled piece that begins with this; 0: malloc made it */
 } PlRule;
 
 typedef struct PlEdge {
@@ -68,33 +68,26 @@ typedef struct PlSavedPacked {
 } PlSavedPacked;
 
 /* TANGENT: of a forward key (forward.h); `grad` is the tangent, NULL where nobody knows it. */
-typedef enum PlNodeKind {
-  PL_NODE_LEAF,
-  PL_NODE_IDENTITY,
-  PL_NODE_NATIVE,
-  PL_NODE_GRAPH,
-  PL_NODE_RULE,
-  PL_NODE_TANGENT
-} PlNodeKind;
+typedef enum PlNodeKind { PL_NODE_LEAF, PL_NODE_IDENTITY, PL_NODE_NATIVE, PL_NODE_GRAPH, PL_NODE_RULE, PL_NODE_TANGENT } PlNodeKind;
 
 struct PlNode {
   uint32_t refs;
   uint8_t kind;
-  bool spent;     /* its saved tensors are gone: backward ran without retain_graph */
-  bool hooked;    /* some slot has hooks, or had */
-  bool skip;      /* where a backward for chosen inputs begins, and no way leads from here to one of them */
-  bool busy;      /* on the list of a running backward */
-  bool shared;    /* a kept cast (engine/autocast.c): a backward leaves it whole for the next */
+  bool spent;  /* its saved tensors are gone: backward ran without retain_graph */
+  bool hooked; /* some slot has hooks, or had */
+  bool skip;   /* where a backward for chosen inputs begins, and no way leads from here to one of them */
+  bool busy;   /* on the list of a running backward */
+  bool shared; /* a kept cast (engine/autocast.c): a backward leaves it whole for the next */
   uint32_t nin, nout, nsaved;
-  int32_t pending; /* consumers that have not delivered yet; valid while `pass` is the running one */
+  int32_t pending;        /* consumers that have not delivered yet; valid while `pass` is the running one */
   uint32_t checkpoint_at; /* which of its checkpoint's nodes it is */
   uint64_t pass;
   uint64_t seq;
-  PlKey *key; /* weak: NULL once the key is gone */
-  PlNode *prev, *next; /* the key's tape */
-  PlNode *link; /* worklists: release, walk */
+  PlKey *key;                      /* weak: NULL once the key is gone */
+  PlNode *prev, *next;             /* the key's tape */
+  PlNode *link;                    /* worklists: release, walk */
   struct PlCheckpoint *checkpoint; /* strong: makes what the node lacks (checkpoint.h); NULL: it lacks nothing */
-  const PlOp *op; /* NULL for leaves, identities and custom rules */
+  const PlOp *op;                  /* NULL for leaves, identities and custom rules */
   const char *name;
   union {
     PlTensor *target; /* leaf, identity: the tensor it was made for, weak */
@@ -118,24 +111,23 @@ struct PlKey {
   bool recording; /* false while this key's own rules run, or paused */
   bool mutes_ambient;
   bool is_ambient;
-  bool forward;   /* its entries lead to tangents (forward.h) */
-  bool walking;   /* its backward runs: closing waits for the end … */
-  bool closed;    /* … but no callback runs any more */
+  bool forward;    /* its entries lead to tangents (forward.h) */
+  bool walking;    /* its backward runs: closing waits for the end … */
+  bool closed;     /* … but no callback runs any more */
   bool has_always; /* some rule on the tape runs without gradients */
-  uint32_t muted; /* running walks that this key must not record */
-  uint64_t born;  /* keys made inside a walk are not muted by it */
+  uint32_t muted;  /* running walks that this key must not record */
+  uint64_t born;   /* keys made inside a walk are not muted by it */
   char name[64];
-  PlNode tape;    /* list head: prev/next only */
-  PlKey *next;    /* pl_state.keys */
+  PlNode tape; /* list head: prev/next only */
+  PlKey *next; /* pl_state.keys */
 };
 
 /* ---- nodes ---- */
-PlStatus pl_node_new(PlNode **out, PlKey *key, PlNodeKind kind, uint32_t nin, uint32_t nout,
-                     uint32_t nsaved);
+PlStatus pl_node_new(PlNode **out, PlKey *key, PlNodeKind kind, uint32_t nin, uint32_t nout, uint32_t nsaved);
 void pl_node_release(PlNode *n); /* iterative: chains of any depth */
 /* Frees saved tensors, rule and edges; the node object stays until its last reference. */
 void pl_node_clear(PlNode *n);
-void pl_node_drop_rule(PlNode *n); /* the rule alone */
+void pl_node_drop_rule(PlNode *n);                                   /* the rule alone */
 void pl_node_link(PlNode *n, uint32_t i, PlNode *to, uint32_t slot); /* dests[i] := (to, slot) */
 
 /* ---- entries of tensors ---- */
@@ -158,9 +150,8 @@ typedef struct PlRuleSaved { /* what the rule's backward gets by pl_saved_get */
   const uint32_t *version; /* of their memory when they were saved */
   int n;
 } PlRuleSaved;
-PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int nout,
-                        const bool *differentiable, const PlRuleSaved *saved, const char *name,
-                        PlRule *(*make)(void *ctx, PlNode *node), void *ctx);
+PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int nout, const bool *differentiable, const PlRuleSaved *saved,
+                        const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx);
 /* Lets a rule's node have what it saved; out are its results. */
 PlStatus pl_rule_save(PlNode *n, const PlRuleSaved *saved, PlTensor *const *out, int nout);
 /* pl_record_rule on one key, which tracks some inputs. */
@@ -178,8 +169,7 @@ static inline bool pl_history_old(const PlTensor *t) { return t->base && t->hist
 /* Would an op on these inputs be recorded? Cheap: the hot path asks this. */
 static inline bool pl_may_record(PlTensor *const *in, int nin) {
   for (int i = 0; i < nin; i++)
-    if (in[i] && ((in[i]->node && pl_key_records(in[i]->node->key)) || in[i]->more ||
-                  (pl_state.history_moved && pl_history_old(in[i]))))
+    if (in[i] && ((in[i]->node && pl_key_records(in[i]->node->key)) || in[i]->more || (pl_state.history_moved && pl_history_old(in[i]))))
       return true;
   return false;
 }
@@ -219,8 +209,7 @@ PlStatus pl_add_hook(PlTensor *t, PlHook *hook); /* refuses PL_HOOK_ACCUMULATED 
 void pl_hooks_drop(PlNode *n);
 /* Gradients of ys for xs through k (out[i] owned, NULL: no path). k stays usable, its own walk is not recorded by
  * it but by every other key. dys NULL: ones. */
-PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx,
-                     PlTensor **out);
+PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx, PlTensor **out);
 /* .grad += g. Gives t a place for .grad if it is no leaf that requires a gradient. */
 PlStatus pl_grad_add(PlTensor *t, PlTensor *g);
 PlStatus pl_leaf_take_grad(PlNode *leaf, PlTensor *g); /* takes g */

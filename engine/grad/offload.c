@@ -23,10 +23,10 @@ typedef struct Extent {
 typedef struct Offload {
   size_t least;
   bool disk;
-  int fd;          /* -1: not opened yet */
-  pid_t owner;     /* a forked child must not write into its parent's file */
-  int64_t end;     /* of the used part of the file */
-  Extent *free;    /* sorted, never adjacent */
+  int fd;       /* -1: not opened yet */
+  pid_t owner;  /* a forked child must not write into its parent's file */
+  int64_t end;  /* of the used part of the file */
+  Extent *free; /* sorted, never adjacent */
   int nfree, room;
   char folder[PATH_ROOM];
 } Offload;
@@ -95,10 +95,8 @@ static void give(Offload *o, Extent e) {
     o->free[i - 1].size += e.size + o->free[i].size;
     memmove(&o->free[i], &o->free[i + 1], (size_t)(--o->nfree - i) * sizeof e);
     i--;
-  } else if (before)
-    o->free[--i].size += e.size;
-  else if (after)
-    o->free[i] = (Extent){.at = e.at, .size = e.size + o->free[i].size};
+  } else if (before) o->free[--i].size += e.size;
+  else if (after) o->free[i] = (Extent){.at = e.at, .size = e.size + o->free[i].size};
   else {
     if (o->nfree == o->room) {
       const int room = o->room ? 2 * o->room : 16;
@@ -145,17 +143,13 @@ static PlStatus copy_to(PlTensor **out, int device, PlTensor *t) {
 static PlStatus to_file(Offload *o, PlTensor *t, Extent *place) {
   PlTensor *flat = t;
   PL_TRY(open_file(o));
-  if (t->a.device != PL_CPU)
-    PL_TRY(copy_to(&flat, PL_CPU, t));
-  else if (!t->a.contiguous)
-    PL_TRY(pl_tensor_copy(&flat, t));
+  if (t->a.device != PL_CPU) PL_TRY(copy_to(&flat, PL_CPU, t));
+  else if (!t->a.contiguous) PL_TRY(pl_tensor_copy(&flat, t));
   const Extent e = take(o, bytes_of(t));
   PlStatus s = write_all(o, pl_tensor_data(flat), bytes_of(t), e.at);
   if (flat != t) pl_tensor_release(flat);
-  if (s != PL_OK)
-    give(o, e);
-  else
-    *place = e;
+  if (s != PL_OK) give(o, e);
+  else *place = e;
   return s;
 }
 
@@ -166,10 +160,8 @@ static PlStatus pack(void *ud, PlTensor *t, void **packed) {
   Kept *k = calloc(1, sizeof *k);
   if (!k) PL_FAIL(PL_ERR_OOM, "saved_tensors: out of memory");
   PlStatus s = o->disk ? to_file(o, t, &k->place) : copy_to(&k->host, PL_CPU, t);
-  if (s != PL_OK)
-    free(k);
-  else
-    *packed = k;
+  if (s != PL_OK) free(k);
+  else *packed = k;
   return s;
 }
 
@@ -177,8 +169,7 @@ static PlStatus unpack(void *ud, void *packed, const PlTensor *like, PlTensor **
   const Offload *o = ud;
   const Kept *k = packed;
   if (k->host) return copy_to(out, like->a.device, k->host);
-  if (o->owner != getpid())
-    PL_FAIL(PL_ERR_STATE, "saved_tensors: the file of saved tensors belongs to the process that forked this one");
+  if (o->owner != getpid()) PL_FAIL(PL_ERR_STATE, "saved_tensors: the file of saved tensors belongs to the process that forked this one");
   PlTensor *t;
   PL_TRY(pl_tensor_empty(&t, (PlDtype)like->a.dtype, like->a.ndim, like->a.shape));
   PlStatus s = pl_file_read_at(o->fd, o->folder, pl_tensor_data(t), bytes_of(t), k->place.at);
@@ -188,19 +179,15 @@ static PlStatus unpack(void *ud, void *packed, const PlTensor *like, PlTensor **
     pl_tensor_release(host);
     PL_TRY(s);
   }
-  if (s != PL_OK)
-    pl_tensor_release(t);
-  else
-    *out = t;
+  if (s != PL_OK) pl_tensor_release(t);
+  else *out = t;
   return s;
 }
 
 static void discard(void *ud, void *packed) {
   Kept *k = packed;
-  if (k->host)
-    pl_tensor_release(k->host);
-  else
-    give(ud, k->place);
+  if (k->host) pl_tensor_release(k->host);
+  else give(ud, k->place);
   free(k);
 }
 

@@ -10,14 +10,12 @@ static PlStatus seed(PlWalk *w, PlKey *k, PlTensor *const *ys, PlTensor *const *
     PlNode *node;
     uint32_t slot;
     PL_TRY(pl_history_refresh(ys[i]));
-    if (pl_entry_get(ys[i], k, &node, &slot))
-      PL_TRY(pl_walk_seed_tensor(w, ys[i], dys ? dys[i] : NULL, node, slot, false));
+    if (pl_entry_get(ys[i], k, &node, &slot)) PL_TRY(pl_walk_seed_tensor(w, ys[i], dys ? dys[i] : NULL, node, slot, false));
   }
   return PL_OK;
 }
 
-PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx,
-                     PlTensor **out) {
+PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx, PlTensor **out) {
   if (!k->active) PL_FAIL(PL_ERR_STATE, "grad key finalized");
   PlWalk w = {.retain = true, .narrow = true, .results = out};
   memset(out, 0, (size_t)nx * sizeof *out);
@@ -27,10 +25,8 @@ PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny
   pl_key_retain(k);
   PlStatus s = seed(&w, k, ys, dys, ny);
   if (s == PL_OK) s = pl_walk_capture(&w, k, xs, nx, same_as);
-  if (s == PL_OK)
-    s = pl_walk_run(&w, k, PL_MUTE_SELF);
-  else
-    pl_walk_abandon(&w);
+  if (s == PL_OK) s = pl_walk_run(&w, k, PL_MUTE_SELF);
+  else pl_walk_abandon(&w);
   if (s == PL_OK) s = pl_walk_results(out, nx, same_as);
   free(same_as);
   for (int i = 0; i < nx; i++) pl_tensor_release(xs[i]);

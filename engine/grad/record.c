@@ -63,8 +63,9 @@ static PlStatus collect_keys(PlTensor *const *in, int nin, Keys *keys) {
 }
 
 /* The node of a call inside of a checkpoint: a new one, or forward's (*again), where the function runs again. */
-__attribute__((noinline)) static PlStatus checkpoint_node_for(PlNode **out, bool *again, PlKey *key, PlNodeKind kind, const PlOp *op, const char *name,
-                         PlTensor *const *in, uint32_t nin, uint32_t nout, uint32_t nsaved) {
+__attribute__((noinline)) static PlStatus checkpoint_node_for(PlNode **out, bool *again, PlKey *key, PlNodeKind kind, const PlOp *op,
+                                                              const char *name, PlTensor *const *in, uint32_t nin, uint32_t nout,
+                                                              uint32_t nsaved) {
   *out = NULL;
   PL_TRY(pl_checkpoint_node(out, key, name, in, (int)nin));
   *again = *out != NULL;
@@ -157,8 +158,7 @@ static void link_inputs(PlNode *n, PlTensor *const *in, const uint8_t *has_grad)
   for (uint32_t i = 0; i < n->nin; i++) {
     PlNode *to;
     uint32_t slot;
-    if (in[i] && (!has_grad || has_grad[i]) && pl_entry_get(in[i], n->key, &to, &slot))
-      pl_node_link(n, i, to, slot);
+    if (in[i] && (!has_grad || has_grad[i]) && pl_entry_get(in[i], n->key, &to, &slot)) pl_node_link(n, i, to, slot);
   }
 }
 
@@ -172,8 +172,7 @@ static PlStatus keep_shape(PlNode *n, int o, PlTensor *out) {
   return s;
 }
 
-static PlStatus record_native(PlKey *key, const PlOp *op, PlTensor *const *in, int nin,
-                              const PlAttrs *attrs, PlTensor **out) {
+static PlStatus record_native(PlKey *key, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   const PlNative *r = op->native;
   PlNode *n, *to;
   uint32_t slot, k = 0;
@@ -181,8 +180,7 @@ static PlStatus record_native(PlKey *key, const PlOp *op, PlTensor *const *in, i
   bool again;
   for (int i = 0; i < nin && i < 2; i++)
     if (r->reads[i] && in[i] && (in[i]->node || in[i]->more) && pl_entry_get(in[i], key, &to, &slot)) saved |= r->reads[i];
-  PL_TRY(node_for(&n, &again, key, PL_NODE_NATIVE, op, op->name, in, (uint32_t)nin, (uint32_t)op->nout,
-                  (saved & 1U) + (saved >> 1 & 1U)));
+  PL_TRY(node_for(&n, &again, key, PL_NODE_NATIVE, op, op->name, in, (uint32_t)nin, (uint32_t)op->nout, (saved & 1U) + (saved >> 1 & 1U)));
   n->u.native.saved = saved;
   PlStatus s = PL_OK;
   if (op->nattr && !again && !(n->u.native.attrs = pl_attrs_compact(attrs)))
@@ -215,13 +213,11 @@ static PlStatus save_for_graph(PlNode *n, PlBackward *b, PlTensor *const *in, in
     PL_TRY(s);
     for (int r = 0; r < b->precomp->nresults; r++, k++) {
       const bool size = !pl_is_float((PlDtype)res[r]->a.dtype);
-      if (PL_UNLIKELY(n->checkpoint != NULL) && (n->saved[k].t || !(size || pl_checkpoint_keeps(n, k, res[r]))))
-        pl_tensor_release(res[r]);
+      if (PL_UNLIKELY(n->checkpoint != NULL) && (n->saved[k].t || !(size || pl_checkpoint_keeps(n, k, res[r])))) pl_tensor_release(res[r]);
       else if (PL_UNLIKELY(pl_state.packing != NULL) && !size) {
         if (s == PL_OK) s = save_packed(n, k, res[r], -1);
         pl_tensor_release(res[r]);
-      } else
-        n->saved[k] = (PlSaved){.t = res[r], .version = res[r]->storage->version, .relink = -1};
+      } else n->saved[k] = (PlSaved){.t = res[r], .version = res[r]->storage->version, .relink = -1};
     }
     PL_TRY(s);
   }
@@ -232,15 +228,12 @@ static PlStatus save_for_graph(PlNode *n, PlBackward *b, PlTensor *const *in, in
   return PL_OK;
 }
 
-static PlStatus record_graph(PlKey *key, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs,
-                             PlTensor **out) {
+static PlStatus record_graph(PlKey *key, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   bool few[PL_MAX_IN], *want = few, any = false;
-  if (nin > PL_MAX_IN && !(want = malloc((size_t)nin * sizeof *want)))
-    PL_FAIL(PL_ERR_OOM, "out of memory for a gradient node");
+  if (nin > PL_MAX_IN && !(want = malloc((size_t)nin * sizeof *want))) PL_FAIL(PL_ERR_OOM, "out of memory for a gradient node");
   PlNode *to;
   uint32_t slot;
-  for (int i = 0; i < nin; i++)
-    any |= want[i] = in[i] && pl_is_float((PlDtype)in[i]->a.dtype) && pl_entry_get(in[i], key, &to, &slot);
+  for (int i = 0; i < nin; i++) any |= want[i] = in[i] && pl_is_float((PlDtype)in[i]->a.dtype) && pl_entry_get(in[i], key, &to, &slot);
   PlBackward *b = NULL;
   PlStatus s = PL_OK;
   if (any && op->grad) s = pl_backward_graph_get(op, in, nin, attrs, out, want, &b);
@@ -259,10 +252,8 @@ static PlStatus record_graph(PlKey *key, const PlOp *op, PlTensor *const *in, in
     pl_backward_graph_release(b);
     return s;
   }
-  if (!again)
-    n->u.graph = b; /* NULL: no gradient is known; backward says so */
-  else { /* what forward's rule reads */
-    pl_backward_graph_release(b);
+  if (!again) n->u.graph = b; /* NULL: no gradient is known; backward says so */
+  else { /* what forward's rule reads */ pl_backward_graph_release(b);
     b = n->u.graph;
   }
   if (b) s = save_for_graph(n, b, in, nin, out);
@@ -283,12 +274,9 @@ PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *
   PL_TRY(collect_keys(in, nin, &keys));
   PlStatus s = PL_OK;
   for (int k = 0; k < keys.n && s == PL_OK; k++) {
-    if (PL_UNLIKELY(keys.at[k]->forward))
-      s = pl_forward_record(keys.at[k], op, in, nin, attrs, out);
-    else if (op->native && op->native->ok(in, nin, out, attrs))
-      s = record_native(keys.at[k], op, in, nin, attrs, out);
-    else
-      s = record_graph(keys.at[k], op, in, nin, attrs, out);
+    if (PL_UNLIKELY(keys.at[k]->forward)) s = pl_forward_record(keys.at[k], op, in, nin, attrs, out);
+    else if (op->native && op->native->ok(in, nin, out, attrs)) s = record_native(keys.at[k], op, in, nin, attrs, out);
+    else s = record_graph(keys.at[k], op, in, nin, attrs, out);
   }
   if (PL_UNLIKELY(keys.n > 1) && s == PL_OK) s = pl_forward_share(keys.at, keys.n, out, op->nout);
   keys_free(&keys);
@@ -312,8 +300,7 @@ PlStatus pl_record_rule_on(PlKey *key, PlTensor *const *in, int nin, PlTensor *c
                            const PlRuleSaved *saved, const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx) {
   PlNode *n;
   bool again;
-  PL_TRY(node_for(&n, &again, key, PL_NODE_RULE, NULL, name, in, (uint32_t)nin, (uint32_t)nout,
-                  saved ? (uint32_t)saved->n : 0));
+  PL_TRY(node_for(&n, &again, key, PL_NODE_RULE, NULL, name, in, (uint32_t)nin, (uint32_t)nout, saved ? (uint32_t)saved->n : 0));
   PlStatus s = PL_OK;
   if (!again || (!n->u.rule && pl_checkpoint_keeps_rule(n))) {
     n->u.rule = make(ctx, n);
@@ -344,9 +331,8 @@ static void mark_foreign(PlTensor *const *in, int nin, PlTensor *out) {
     }
 }
 
-PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int nout,
-                        const bool *differentiable, const PlRuleSaved *saved, const char *name,
-                        PlRule *(*make)(void *ctx, PlNode *node), void *ctx) {
+PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int nout, const bool *differentiable, const PlRuleSaved *saved,
+                        const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx) {
   Keys keys;
   PL_TRY(pl_history_current(in, nin));
   PL_TRY(collect_keys(in, nin, &keys));

@@ -65,10 +65,8 @@ static PlStatus missing_grad(PlNode *n, uint32_t o, PlTensor **out) {
 static PlStatus no_gradient(const PlNode *n) {
   const char *bwd = strstr(n->name, "_bwd");
   if (bwd)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "not %s differentiable: %.*s", bwd[4] == '2' ? "three times" : "twice",
-            (int)(bwd - n->name), n->name);
-  PL_FAIL(PL_ERR_UNSUPPORTED,
-          "backward: op %s has no gradient; compute it under no_grad, or give it a rule with T.custom", n->name);
+    PL_FAIL(PL_ERR_UNSUPPORTED, "not %s differentiable: %.*s", bwd[4] == '2' ? "three times" : "twice", (int)(bwd - n->name), n->name);
+  PL_FAIL(PL_ERR_UNSUPPORTED, "backward: op %s has no gradient; compute it under no_grad, or give it a rule with T.custom", n->name);
 }
 
 /* Which results of the backward graph the walk wants, if not all of them; NULL: all. */
@@ -86,10 +84,8 @@ static PlStatus graph_args(PlNode *n, const PlBackward *b, const bool *need, PlT
     if (!need || need[k]) PL_TRY(pl_saved_get(n, i, &args[k]));
   for (int o = 0; o < b->nout; o++) {
     if (!b->save[b->nin + b->nout + o]) continue;
-    if (n->slots[o].grad)
-      args[k] = pl_retain(n->slots[o].grad);
-    else
-      PL_TRY(missing_grad(n, (uint32_t)o, &args[k]));
+    if (n->slots[o].grad) args[k] = pl_retain(n->slots[o].grad);
+    else PL_TRY(missing_grad(n, (uint32_t)o, &args[k]));
     k++;
   }
   return PL_OK;

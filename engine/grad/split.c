@@ -17,10 +17,10 @@ static _Thread_local bool split_off;
 typedef struct Split {
   const PlGraph *g;
   const PlMakeArgs *a;
-  int nfwd;              /* values known in forward: inputs and outputs */
-  bool *dy;              /* depends on a dy */
-  bool *back;            /* needed in backward */
-  bool *pre;             /* per node: runs in forward */
+  int nfwd;   /* values known in forward: inputs and outputs */
+  bool *dy;   /* depends on a dy */
+  bool *back; /* needed in backward */
+  bool *pre;  /* per node: runs in forward */
   PlVal *fmap, *bmap;
 } Split;
 
@@ -88,8 +88,7 @@ static void know(Value *v, const PlArray *a) {
 
 /* A value that has been inferred: dense, unless it is a view, whose rule said how it lies. */
 static bool know_desc(Value *v) {
-  PlArray a = {.shape = v->d.shape, .strides = v->d.strides, .ndim = v->d.ndim, .dtype = v->d.dtype,
-               .contiguous = !v->d.is_view};
+  PlArray a = {.shape = v->d.shape, .strides = v->d.strides, .ndim = v->d.ndim, .dtype = v->d.dtype, .contiguous = !v->d.is_view};
   size_t bytes;
   if (pl_count(a.ndim, a.shape, (PlDtype)a.dtype, &a.numel, &bytes) != PL_OK) return false;
   int64_t stride = 1;
@@ -124,16 +123,14 @@ static bool infer_node(const PlGraph *g, int i, Value *vals) {
   for (int k = 0; k < n->nin; k++) /* a number of a higher class than the tensors' changes the dtype */
     if (in[k] && in[k]->weak && pl_is_float((PlDtype)in[k]->dtype) && !pl_is_float((PlDtype)compute)) return false;
   PlAttrs given, attrs;
-  if (n->attrs)
-    memcpy(&given, n->attrs, pl_attrs_size(n->attrs));
-  else
-    pl_attrs_init(n->op, &given);
+  if (n->attrs) memcpy(&given, n->attrs, pl_attrs_size(n->attrs));
+  else pl_attrs_init(n->op, &given);
   if (pl_attrs_normalize(n->op, &given, in[0], &attrs) != PL_OK) return false;
   if (n->op->promote == PL_PROMOTE_FLOAT && !pl_is_float((PlDtype)compute)) compute = (int)pl_default_float();
   Value *y = &vals[n->first];
   y->d.dtype = (uint8_t)compute;
-  PlInfer f = {.op = n->op, .attrs = &attrs, .nin = n->op->nin > 0 ? n->op->nin : n->nin, .in = in,
-               .compute = (PlDtype)compute, .out = &y->d};
+  PlInfer f = {
+      .op = n->op, .attrs = &attrs, .nin = n->op->nin > 0 ? n->op->nin : n->nin, .in = in, .compute = (PlDtype)compute, .out = &y->d};
   if (n->op->infer(&f) != PL_OK || !know_desc(y)) return false;
   y->fixed |= fixed || all_fixed;
   y->view = y->d.is_view || n->op->cls == PL_VIEW;
@@ -256,8 +253,7 @@ static void build_net(const Split *s, const Value *vals, Net *t, int source, int
       int maker = me == sink || v < g->ninputs ? -1 : maker_of(g, i, v);
       if (maker >= 0) connect(t, me, g->nvals + maker, ENDLESS); /* what forward reads, forward makes */
     }
-    for (int o = 0; me != sink && o < n->nout; o++)
-      connect(t, me, n->first + o, is_shape(n) ? 1 : weight(s, &vals[n->first + o], false));
+    for (int o = 0; me != sink && o < n->nout; o++) connect(t, me, n->first + o, is_shape(n) ? 1 : weight(s, &vals[n->first + o], false));
   }
 }
 
@@ -284,8 +280,7 @@ static PlStatus choose_cut(Split *s) {
   build_net(s, vals, &t, source, sink);
   bool found = cut(&t, source, sink);
   for (int i = 0; i < g->nnodes; i++)
-    passes += found && !s->dy[g->nodes[i].first] && !is_shape(&g->nodes[i]) && g->nodes[i].op->cls != PL_VIEW &&
-              t.from[g->nvals + i] != -1;
+    passes += found && !s->dy[g->nodes[i].first] && !is_shape(&g->nodes[i]) && g->nodes[i].op->cls != PL_VIEW && t.from[g->nvals + i] != -1;
   if (found && passes > 0 && passes <= MAX_PASSES) {
     for (int i = 0; i < g->nnodes; i++) s->pre[i] = !s->dy[g->nodes[i].first] && t.from[g->nvals + i] != -1;
     mark_back(s);
@@ -358,8 +353,7 @@ PlStatus pl_backward_graph_split(const PlGraph *g, const PlMakeArgs *a, PlBackwa
   bool *flags = calloc(2 * nv + nn, sizeof *flags);
   PlVal *maps = malloc(2 * nv * sizeof *maps);
   PlStatus st = PL_OK;
-  if (!flags || !maps)
-    st = no_memory();
+  if (!flags || !maps) st = no_memory();
   else {
     s.dy = flags;
     s.back = flags + nv;

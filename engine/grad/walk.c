@@ -55,8 +55,8 @@ static PlNode *heap_pop(PlWalk *w) {
 
 /* Only a buffer that this slot alone can see may be added to in place. `holders` is how many handles it has. */
 static bool owned(const PlTensor *t, const PlTensor *g, uint32_t holders) {
-  return t->refs == 1 && t->storage->refs == holders + pl_tensor_base_refs(t) && (t->a.contiguous || pl_channels_last(&t->a)) && t->a.dtype == g->a.dtype && !t->node &&
-         !t->more && !g->node && !g->more && !t->a.weak && pl_shape_equal(&t->a, &g->a) &&
+  return t->refs == 1 && t->storage->refs == holders + pl_tensor_base_refs(t) && (t->a.contiguous || pl_channels_last(&t->a)) &&
+         t->a.dtype == g->a.dtype && !t->node && !t->more && !g->node && !g->more && !t->a.weak && pl_shape_equal(&t->a, &g->a) &&
          !(PL_UNLIKELY(pl_state.trace != NULL) && pl_sym_constant(t));
 }
 
@@ -66,8 +66,7 @@ static PlStatus add_batched(PlTensor **sum, PlTensor *g) {
   bool both = pl_is_batched(*sum) && pl_is_batched(g) && pl_batched(*sum)->born == pl_batched(g)->born;
   if (both && (*sum)->refs == 1 && !(*sum)->node && !(*sum)->more && !g->node && !g->more) {
     PlTensor *all[2] = {pl_batched(*sum)->full, pl_batched(g)->full};
-    if (!pl_is_batched(all[0]) && !pl_is_batched(all[1]) && owned(all[0], all[1], 2))
-      return pl_apply_into(&pl_op_add, all, 2, NULL, all);
+    if (!pl_is_batched(all[0]) && !pl_is_batched(all[1]) && owned(all[0], all[1], 2)) return pl_apply_into(&pl_op_add, all, 2, NULL, all);
   }
   PL_TRY(pl_apply(&pl_op_add, in, 2, NULL, &out));
   pl_tensor_release(*sum);
@@ -83,10 +82,8 @@ static PlStatus accumulate(PlTensor **sum, PlTensor *g) {
   }
   PlTensor *in[2] = {*sum, g}, *out = NULL;
   PlStatus s;
-  if (PL_UNLIKELY((((*sum)->flags | g->flags) & PL_T_BATCHED) != 0))
-    s = add_batched(sum, g);
-  else if (owned(*sum, g, 1))
-    s = pl_apply_into(&pl_op_add, in, 2, NULL, in);
+  if (PL_UNLIKELY((((*sum)->flags | g->flags) & PL_T_BATCHED) != 0)) s = add_batched(sum, g);
+  else if (owned(*sum, g, 1)) s = pl_apply_into(&pl_op_add, in, 2, NULL, in);
   else {
     s = pl_apply(&pl_op_add, in, 2, NULL, &out);
     if (s == PL_OK) {
@@ -118,8 +115,10 @@ static PlStatus as_leaf(PlTensor **g, const PlTensor *leaf) {
 /* A leaf's .grad is dense and shared with nobody. Takes g. */
 PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
   if (PL_UNLIKELY(pl_is_batched(g))) {
-    PlStatus b = pl_fail(PL_ERR_STATE, "backward inside vmap: a gradient for each element, %s, does not fit into .grad; "
-                                       "use T.grad or T.grad_of", pl_desc_text(&g->a));
+    PlStatus b = pl_fail(PL_ERR_STATE,
+                         "backward inside vmap: a gradient for each element, %s, does not fit into .grad; "
+                         "use T.grad or T.grad_of",
+                         pl_desc_text(&g->a));
     pl_tensor_release(g);
     return b;
   }
@@ -150,12 +149,10 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
   }
   PlTensor *c;
   PlStatus s;
-  if (g->node || g->more || constant)
-    s = pl_apply(&pl_op_clone, &g, 1, NULL, &c);
+  if (g->node || g->more || constant) s = pl_apply(&pl_op_clone, &g, 1, NULL, &c);
   else if (PL_UNLIKELY(g->a.device != PL_CPU) && !g->a.symbolic && n->u.target && pl_channels_last(&n->u.target->a))
     s = pl_tensor_copy_as(&c, PL_CHANNELS_LAST, g); /* as the leaf lies */
-  else
-    s = pl_tensor_copy(&c, g);
+  else s = pl_tensor_copy(&c, g);
   pl_tensor_release(g);
   PL_TRY(s);
   c->a.weak = 0;
@@ -166,18 +163,14 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
 /* ---- one node ------------------------------------------------------------------------------------------------ */
 
 /* Nobody else sees t, and each element has a place of its own, so that it can be written. */
-static bool is_own(const PlTensor *t) {
-  return pl_tensor_sole(t) && (t->a.symbolic || !pl_self_overlaps(&t->a));
-}
+static bool is_own(const PlTensor *t) { return pl_tensor_sole(t) && (t->a.symbolic || !pl_self_overlaps(&t->a)); }
 
 /* A gradient that nobody else holds or sees: what a callback is given, what .grad and grad_of hand out. */
 static PlStatus make_own(PlTensor **g) {
   PlTensor *t = *g, *c;
   if (is_own(t) || (t->refs == 1 && pl_is_batched(t))) return PL_OK;
-  if (t->node || t->more || t->a.symbolic || pl_is_batched(t))
-    PL_TRY(pl_apply(&pl_op_clone, &t, 1, NULL, &c));
-  else
-    PL_TRY(pl_tensor_copy(&c, t));
+  if (t->node || t->more || t->a.symbolic || pl_is_batched(t)) PL_TRY(pl_apply(&pl_op_clone, &t, 1, NULL, &c));
+  else PL_TRY(pl_tensor_copy(&c, t));
   pl_tensor_release(t);
   *g = c;
   return PL_OK;
@@ -293,15 +286,12 @@ static PL_ALWAYS_INLINE PlStatus run_node(PlWalk *w, PlNode *n, bool narrow) {
     pl_tensor_release(n->slots[o].grad);
     n->slots[o].grad = NULL;
   }
-  if (s == PL_OK)
-    s = deliver(w, n, dx, narrow);
+  if (s == PL_OK) s = deliver(w, n, dx, narrow);
   else
     for (uint32_t i = 0; i < n->nin; i++) pl_tensor_release(dx[i]);
   if (dx != few) free(dx);
-  if (s == PL_OK && !w->retain && !n->shared)
-    pl_node_clear(n);
-  else if (PL_UNLIKELY(n->checkpoint != NULL) && s == PL_OK)
-    pl_checkpoint_drop_again(n);
+  if (s == PL_OK && !w->retain && !n->shared) pl_node_clear(n);
+  else if (PL_UNLIKELY(n->checkpoint != NULL) && s == PL_OK) pl_checkpoint_drop_again(n);
   return s;
 }
 
@@ -353,7 +343,8 @@ struct PlAside {
 static PlStatus put_aside(PlWalk *w, PlNode *n) {
   PlAside *a = malloc(sizeof *a);
   if (!a) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
-  *a = (PlAside){.leaf = n, .slot = n->slots[0], .link = n->link, .pass = n->pass, .pending = n->pending, .skip = n->skip, .next = w->aside};
+  *a =
+      (PlAside){.leaf = n, .slot = n->slots[0], .link = n->link, .pass = n->pass, .pending = n->pending, .skip = n->skip, .next = w->aside};
   n->slots[0].grad = NULL;
   n->slots[0].capture = 0;
   n->skip = false;
@@ -379,27 +370,25 @@ static void put_back(PlWalk *w) {
 
 static PlStatus unspent(const PlNode *n) {
   if (PL_UNLIKELY(n->spent) && n->kind != PL_NODE_LEAF)
-    PL_FAIL(PL_ERR_STATE, "backward: the tape below this tensor was freed by an earlier backward (at %s); "
-                          "pass retain_graph=true to that one to go back twice", n->name ? n->name : "a tensor");
+    PL_FAIL(PL_ERR_STATE,
+            "backward: the tape below this tensor was freed by an earlier backward (at %s); "
+            "pass retain_graph=true to that one to go back twice",
+            n->name ? n->name : "a tensor");
   return PL_OK;
 }
 
 static PlStatus visit(PlWalk *w, PlNode *n) {
   if (n->pass == w->pass) return PL_OK;
-  if (PL_UNLIKELY(n->busy) && n->kind == PL_NODE_LEAF)
-    PL_TRY(put_aside(w, n));
-  else if (PL_UNLIKELY(n->busy))
-    PL_FAIL(PL_ERR_STATE, "backward: called again from inside itself over the same tape, at %s", n->name);
+  if (PL_UNLIKELY(n->busy) && n->kind == PL_NODE_LEAF) PL_TRY(put_aside(w, n));
+  else if (PL_UNLIKELY(n->busy)) PL_FAIL(PL_ERR_STATE, "backward: called again from inside itself over the same tape, at %s", n->name);
   PL_TRY(unspent(n));
   n->pass = w->pass;
   n->pending = 0;
   n->busy = true;
   n->refs++;
   n->link = NULL;
-  if (w->last)
-    w->last->link = n;
-  else
-    w->first = n;
+  if (w->last) w->last->link = n;
+  else w->first = n;
   w->last = n;
   return PL_OK;
 }
@@ -511,10 +500,8 @@ static PlStatus visit_leading(PlWalk *w) {
     f.at[i].node->skip = f.at[i].skip;
   }
   for (size_t i = f.n; i > 0 && s == PL_OK; i--) {
-    if (f.at[i - 1].leads)
-      s = visit(w, f.at[i - 1].node);
-    else if (f.at[i - 1].pass == w->pass)
-      f.at[i - 1].node->skip = true; /* a seed */
+    if (f.at[i - 1].leads) s = visit(w, f.at[i - 1].node);
+    else if (f.at[i - 1].pass == w->pass) f.at[i - 1].node->skip = true; /* a seed */
   }
   for (PlNode *n = w->first; n; n = n->link) n->skip |= n->seq < f.oldest; /* a seed that was not even looked at */
   free(f.at);
@@ -586,7 +573,8 @@ void pl_keys_mute(const PlKey *key, PlMute how, uint64_t born_before, uint32_t b
   if (how == PL_MUTE_NONE) return;
   if (ambient == key || (how == PL_MUTE_ABOVE && ambient->level >= key->level)) ambient->muted += by;
   for (PlKey *k = pl_state.keys; k; k = k->next)
-    if (k->born < born_before && (k == key || (how == PL_MUTE_ABOVE && k->level >= key->level && (key->forward || !k->forward)))) k->muted += by;
+    if (k->born < born_before && (k == key || (how == PL_MUTE_ABOVE && k->level >= key->level && (key->forward || !k->forward))))
+      k->muted += by;
 }
 
 PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
@@ -603,8 +591,7 @@ PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
     s = walk(w);
     f->tape = outer;
     if (s == PL_OK) s = pl_flow_backward_end(f, begin, w->ny, w->ys);
-  } else if (s == PL_OK)
-    s = walk(w);
+  } else if (s == PL_OK) s = walk(w);
   pl_state.in_backward--;
   pl_state.autocast = autocast;
   pl_keys_mute(key, mute, born, (uint32_t)-1);

@@ -11,10 +11,10 @@ typedef struct PlWalk {
   PlTensor *const *ys; /* what it begins at, for traces; ny 0: unknown */
   int ny;
   uint64_t pass;
-  bool retain;        /* keep saved tensors for another backward */
-  bool fill_leaves;   /* add into the leaves' .grad */
-  bool narrow;        /* only nodes from which a way leads to a captured slot run, the others stay as they are */
-  bool started;       /* rules have run: a failure from here on empties the tape */
+  bool retain;      /* keep saved tensors for another backward */
+  bool fill_leaves; /* add into the leaves' .grad */
+  bool narrow;      /* only nodes from which a way leads to a captured slot run, the others stay as they are */
+  bool started;     /* rules have run: a failure from here on empties the tape */
   PlStatus status;
   PlNode *first, *last; /* visited nodes, retained, linked through node->link */
   PlNode **heap;        /* nodes ready to run; `few` until more are ready at once */
@@ -26,8 +26,7 @@ typedef struct PlWalk {
 
 PlStatus pl_walk_seed(PlWalk *w, PlNode *n, uint32_t slot, PlTensor *dy);
 /* Checks dy against y (NULL: ones) and seeds. */
-PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node, uint32_t slot,
-                             bool scalar_only);
+PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node, uint32_t slot, bool scalar_only);
 /* Notes that the gradients of xs go to w->results. same_as[i]: position of the x that has i's slot already, or -1. */
 PlStatus pl_walk_capture(PlWalk *w, PlKey *key, PlTensor *const *xs, int nx, int *same_as);
 /* Makes the walk pass through n although no gradient may arrive there. */

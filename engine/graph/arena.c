@@ -88,10 +88,8 @@ static void heap_give(Heap *h, int64_t at, int64_t size) {
   int32_t lo = 0, hi = h->n;
   while (lo < hi) {
     int32_t mid = (lo + hi) / 2;
-    if (h->gap[mid].at < at)
-      lo = mid + 1;
-    else
-      hi = mid;
+    if (h->gap[mid].at < at) lo = mid + 1;
+    else hi = mid;
   }
   bool left = lo > 0 && h->gap[lo - 1].at + h->gap[lo - 1].size == at;
   bool right = lo < h->n && at + size == h->gap[lo].at;
@@ -99,8 +97,7 @@ static void heap_give(Heap *h, int64_t at, int64_t size) {
     h->gap[lo - 1].size += size + h->gap[lo].size;
     memmove(&h->gap[lo], &h->gap[lo + 1], (size_t)(h->n - lo - 1) * sizeof *h->gap);
     h->n--;
-  } else if (left)
-    h->gap[lo - 1].size += size;
+  } else if (left) h->gap[lo - 1].size += size;
   else if (right) {
     h->gap[lo].at = at;
     h->gap[lo].size += size;

@@ -10,9 +10,7 @@
 
 static bool is_leaf_store(const PlFlow *f, int32_t store) { return f->vals[f->stores[store].first].kind != PL_FV_NODE; }
 
-bool pl_sym_constant(const PlTensor *t) {
-  return !t->a.symbolic || is_leaf_store(pl_sym_flow(t), pl_sym_storage(t)->store);
-}
+bool pl_sym_constant(const PlTensor *t) { return !t->a.symbolic || is_leaf_store(pl_sym_flow(t), pl_sym_storage(t)->store); }
 
 static bool covers(const PlFlow *f, const PlTensor *t) {
   const PlFStore *s = &f->stores[pl_sym_storage(t)->store];
@@ -37,10 +35,8 @@ static PlStatus write_leaf(PlFlow *f, PlCall *c, PlTensor *const *targets) {
     PlFStore *st = &f->stores[f->vals[v].store];
     bool root = f->nodes[node].in[k] == st->root;
     f->vals[v].version = ++st->version;
-    if (root)
-      st->root = v;
-    else if (st->root >= 0)
-      st->root = -1; /* the whole is not known any more: other windows cannot be taken again */
+    if (root) st->root = v;
+    else if (st->root >= 0) st->root = -1; /* the whole is not known any more: other windows cannot be taken again */
     if (targets[k]) {
       pl_sym_point(targets[k], v);
       targets[k]->storage->version++;
@@ -83,8 +79,10 @@ PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
   if (leaf && (whole || f->stores[pl_sym_storage(t)->store].root == pl_sym_value(t))) return copy_into(f, t, v);
   bool recorded = f->record ? pl_may_record(&t, 1) || pl_may_record(&v, 1) : !leaf;
   if (PL_UNLIKELY(t->flags & PL_T_DETACHED) && recorded && !pl_state.grad_off)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "%s was detached and is written while gradients are recorded: what it was detached from would "
-                                "get that history in a graph; write into a clone", pl_desc_text(&t->a));
+    PL_FAIL(PL_ERR_UNSUPPORTED,
+            "%s was detached and is written while gradients are recorded: what it was detached from would "
+            "get that history in a graph; write into a clone",
+            pl_desc_text(&t->a));
   PlStatus s = PL_OK;
   PlFVal nv;
   PL_TRY(pl_sym_value_of(f, v, &nv));
@@ -92,12 +90,10 @@ PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
   if (!v->a.symbolic || val->kind != PL_FV_NODE || !val->contiguous || is_leaf_store(f, val->store) ||
       pl_fvalue_bytes(val) != f->stores[val->store].bytes)
     s = pl_sym_apply(&pl_op_clone, &v, 1, NULL, &dense);
-  else
-    dense = pl_retain(v);
+  else dense = pl_retain(v);
   PL_TRY(s);
   bool unknown = !leaf && is_unknown(f, t, v);
-  if (whole && !leaf && !unknown)
-    now = pl_retain(dense);
+  if (whole && !leaf && !unknown) now = pl_retain(dense);
   else {
     s = root_of(f, t, &root);
     PlAttrs a;
@@ -131,8 +127,8 @@ static PlStatus history_copy(PlFlow *f, PlTensor **out, PlTensor *t) {
 }
 
 /* Computes op(in…) for a write into y; where gradients are recorded, with a copy in y's place: as apply_tracked does. */
-static PlStatus compute_for(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *y,
-                            bool tracked, PlTensor **r) {
+static PlStatus compute_for(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *y, bool tracked,
+                            PlTensor **r) {
   if (!tracked) return pl_sym_apply(op, in, nin, attrs, r);
   PlTensor *old = NULL, **args = malloc((size_t)(nin ? nin : 1) * sizeof *args);
   if (!args) return pl_call_no_memory(op);
@@ -159,8 +155,10 @@ static PlStatus cast_like(PlTensor **r, const PlTensor *y) {
 
 /* A tensor from outside would carry the trace's history on when the trace is over. */
 static PlStatus from_outside(const PlOp *op, const PlTensor *y) {
-  PL_FAIL(PL_ERR_UNSUPPORTED, "%s: %s comes from outside of the traced function, and what is written has a gradient; detach it, "
-                              "or make the tensor inside", op->name, pl_desc_text(&y->a));
+  PL_FAIL(PL_ERR_UNSUPPORTED,
+          "%s: %s comes from outside of the traced function, and what is written has a gradient; detach it, "
+          "or make the tensor inside",
+          op->name, pl_desc_text(&y->a));
 }
 
 PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
@@ -224,8 +222,7 @@ static PlStatus overwritten(const PlOp *op, PlTensor *const *in, const PlAttrs *
   }
   pl_attrs_init(&pl_op_full, &a);
   PL_TRY(pl_attrs_list(&a, 0, y->a.ndim, y->a.shape));
-  if (op == &pl_op_zero)
-    pl_attrs_int(&a, 1, 0);
+  if (op == &pl_op_zero) pl_attrs_int(&a, 1, 0);
   else {
     a.v[1] = attrs->v[0];
     a.set |= 2;
@@ -263,8 +260,7 @@ static PlStatus mutate(PlFlow *f, PlCall *c, PlTensor **out) {
       c->in[0] = y;
     }
     if (s == PL_OK) s = pl_sym_assign(y, res);
-  } else
-    s = write_leaf(f, c, c->in);
+  } else s = write_leaf(f, c, c->in);
   pl_tensor_release(res);
   if (s == PL_OK && op->nout > 0) out[0] = pl_retain(y);
   return s;
@@ -276,8 +272,7 @@ PlStatus pl_sym_mutate(PlFlow *f, PlCall *c, PlTensor **out) {
   bool tracked = false;
   for (int o = 0; o < op->nout; o++) out[o] = NULL; /* mutate may fail before it says so itself */
   for (int i = 0; i < (op->nin == PL_VARIADIC ? c->nin : 1); i++)
-    if (!c->in[i]->a.symbolic)
-      PL_FAIL(PL_ERR_ARG, "%s: input %d is a constant of the graph, which cannot be written", op->name, i + 1);
+    if (!c->in[i]->a.symbolic) PL_FAIL(PL_ERR_ARG, "%s: input %d is a constant of the graph, which cannot be written", op->name, i + 1);
   if (f->record && op->nin != PL_VARIADIC) PL_TRY(pl_call_tracked(c->in, c->nin, y, &tracked));
   if (!tracked) return mutate(f, c, out);
   if (!op->grad) return pl_call_no_history(op, y);

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "engine/device.h"
+#include "engine/graph/away_inside.h"
 #include "engine/layout.h"
 #include "engine/state.h"
-#include "engine/graph/away_inside.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device"); }
 
@@ -130,8 +130,7 @@ static int layout_of(const PlAway *a, const Group *g) {
     if (!arg->out) {
       first = x;
       last = last || (!x->contiguous && pl_channels_last(x));
-    } else if (val->ndim != 4 && val->ndim != 5)
-      return PL_ROW_MAJOR;
+    } else if (val->ndim != 4 && val->ndim != 5) return PL_ROW_MAJOR;
   }
   return last && !g->fused.rows ? PL_CHANNELS_LAST : PL_ROW_MAJOR;
 }
@@ -214,10 +213,8 @@ static PlStatus apply(PlAway *a, const PlFNode *n, PlTensor *const *in, PlTensor
   (void)pl_rng_take(0); /* seeds the generator */
   const uint64_t now = pl_state.offset;
   const bool again = (n->flags & PL_FN_MIRROR) != 0;
-  if (again)
-    pl_state.offset = a->drawn[n->draw];
-  else
-    a->drawn[n->draw] = now;
+  if (again) pl_state.offset = a->drawn[n->draw];
+  else a->drawn[n->draw] = now;
   PlStatus s = pl_apply(n->op, in, n->nin, n->attrs, out);
   if (again) pl_state.offset = now;
   return s;
@@ -256,10 +253,8 @@ static PlStatus leaves(PlAway *a, PlTensor *const *in, uint8_t *device) {
     const PlFValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE) continue;
     PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
-    if (t->a.contiguous || val->kind != PL_FV_INPUT || (t->a.device != PL_CPU && pl_channels_last(&t->a)))
-      a->vals[v] = pl_retain(t);
-    else
-      PL_TRY(pl_tensor_copy(&a->vals[v], t));
+    if (t->a.contiguous || val->kind != PL_FV_INPUT || (t->a.device != PL_CPU && pl_channels_last(&t->a))) a->vals[v] = pl_retain(t);
+    else PL_TRY(pl_tensor_copy(&a->vals[v], t));
     a->known = a->known && a->device[v] == t->a.device;
     a->device[v] = t->a.device;
     several = several || (*device && t->a.device && t->a.device != *device);
@@ -280,10 +275,8 @@ static PlStatus give(PlAway *a, int32_t from, PlTensor **out) {
     shared = shared || v->kind != PL_FV_NODE || v->node < from;
     for (int32_t p = 0; p < o && !shared; p++) shared = f->vals[f->outputs[p]].store == v->store;
     PlStatus s = PL_OK;
-    if (shared)
-      s = pl_tensor_copy_as(&out[o], pl_channels_last(&a->vals[f->outputs[o]]->a), a->vals[f->outputs[o]]);
-    else
-      out[o] = pl_retain(a->vals[f->outputs[o]]);
+    if (shared) s = pl_tensor_copy_as(&out[o], pl_channels_last(&a->vals[f->outputs[o]]->a), a->vals[f->outputs[o]]);
+    else out[o] = pl_retain(a->vals[f->outputs[o]]);
     if (s == PL_OK) continue;
     while (o > 0) pl_tensor_release(out[--o]);
     return s;

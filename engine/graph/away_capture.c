@@ -26,11 +26,11 @@ struct PlAwayCapture {
   PlTensor **in, **kept; /* the tensors that stay: copies of arguments; per value: what the captured nodes made */
   uint64_t *settings;    /* per node that writes in place: hash of its attributes */
   int32_t tail;          /* the first node that is not captured; nnodes: all are */
-  const void **at;      /* per value: the address of a captured leaf */
-  uint64_t *number;     /* per value: the bits of a captured number on the host */
-  int again;            /* captures since the first because something moved */
-  uint64_t draws;       /* how far the captured part moves the generator */
-  uint64_t *drawn;      /* per draw: where it began, counted from the run's begin */
+  const void **at;       /* per value: the address of a captured leaf */
+  uint64_t *number;      /* per value: the bits of a captured number on the host */
+  int again;             /* captures since the first because something moved */
+  uint64_t draws;        /* how far the captured part moves the generator */
+  uint64_t *drawn;       /* per draw: where it began, counted from the run's begin */
 };
 
 const char *pl_away_how(const PlAway *a) {
@@ -181,8 +181,7 @@ static PlStatus capture(PlAway *a, PlTensor *const *in) {
   }
   if (c->tail < a->f->nnodes)
     snprintf(c->why, sizeof c->why, "captured, but for %s and what is behind it: its settings change", a->f->nodes[c->tail].op->name);
-  else
-    snprintf(c->why, sizeof c->why, "captured");
+  else snprintf(c->why, sizeof c->why, "captured");
   return PL_OK;
 }
 
@@ -259,12 +258,9 @@ static PlStatus begin(PlAway *a, PlTensor *const *in) {
   c->tail = a->f->nnodes;
   if (!c->at || !c->number || !c->settings || !c->drawn) PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device");
   c->table = pl_device_open()->extension("capture");
-  if (!c->table)
-    never(a, "this plug-in cannot", "");
-  else if (off && strcmp(off, "0") == 0)
-    never(a, "PERILUNE_CUDA_GRAPHS=0", "");
-  else if (allowed(a, in))
-    snprintf(c->why, sizeof c->why, "not captured: the first %d runs go one by one", WARM);
+  if (!c->table) never(a, "this plug-in cannot", "");
+  else if (off && strcmp(off, "0") == 0) never(a, "PERILUNE_CUDA_GRAPHS=0", "");
+  else if (allowed(a, in)) snprintf(c->why, sizeof c->why, "not captured: the first %d runs go one by one", WARM);
   return PL_OK;
 }
 

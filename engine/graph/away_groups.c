@@ -79,7 +79,11 @@ static bool join(const PlAway *a, Group *g) {
   const PlFValue *y = &f->vals[n->first], *s = &f->vals[f->nodes[g->begin].first];
   const int code = pl_away_code(n);
   if (code < 0 || !y->contiguous || y->numel == 0 || !same_sizes(y, s) || a->device[n->first] != g->device) return false;
-  PlkFusedMember m = {.code = (int16_t)code, .nin = (uint8_t)n->nin, .out = -1, .more = {-1, -1}, .result = y->dtype,
+  PlkFusedMember m = {.code = (int16_t)code,
+                      .nin = (uint8_t)n->nin,
+                      .out = -1,
+                      .more = {-1, -1},
+                      .result = y->dtype,
                       .set = (uint8_t)(n->attrs ? n->attrs->set & 7 : 0)};
   int64_t cols = g->cols;
   const int nargs = g->fused.narg;
@@ -138,7 +142,8 @@ static bool elementwise(const PlAway *a, Group *g, int32_t i) {
     memset(g, 0, sizeof *g);
     g->begin = g->end = i;
     g->device = a->device[a->f->nodes[i].first];
-    while (g->end < most && join(a, g)) {}
+    while (g->end < most && join(a, g)) {
+    }
     if (g->end < i + 2) return false;
     if (outputs(a, g)) break;
   }
@@ -168,10 +173,8 @@ PlStatus pl_away_group_from(PlAway *a, int32_t i, int32_t *end) {
   }
   Group *g = &a->groups[a->ngroups], *rows = g + 1;
   const bool flat = elementwise(a, g, i);
-  if (along_rows(a, rows, i) && (!flat || rows->end > g->end))
-    *g = *rows;
-  else if (!flat)
-    return PL_OK;
+  if (along_rows(a, rows, i) && (!flat || rows->end > g->end)) *g = *rows;
+  else if (!flat) return PL_OK;
   PlStatus s = a->table->make(pl_gpu_index(g->device), &g->fused, &g->kernel);
   if (s == PL_ERR_OOM || s == PL_ERR_INTERRUPT) return s;
   if (s != PL_OK) return PL_OK; /* not compiled: node by node */

@@ -16,7 +16,7 @@ typedef struct Group {
   int32_t begin, end, views;
   uint8_t device; /* that all of it lies on */
   int64_t numel, cols;
-  PlTileSpace space; /* of a group of rows */
+  PlTileSpace space;               /* of a group of rows */
   int32_t node[PLK_FUSED_MEMBERS]; /* of each member */
   PlkFused fused;
   PlFVal arg[PLK_FUSED_ARGS]; /* which value each argument is */
@@ -27,15 +27,15 @@ typedef struct Group {
 struct PlAway {
   const PlFlow *f;
   const PlkFusedTable *table; /* NULL: the device has no such kernels */
-  int32_t *last;    /* per value: its last reader, -1: nobody, nnodes: an output */
-  uint8_t *device;  /* per value: where it lies; leaves: at the last run */
-  int32_t *at;      /* per node: the group that begins there, -1 */
+  int32_t *last;              /* per value: its last reader, -1: nobody, nnodes: an output */
+  uint8_t *device;            /* per value: where it lies; leaves: at the last run */
+  int32_t *at;                /* per node: the group that begins there, -1 */
   Group *groups;
   int32_t ngroups, room;
   PlTensor **vals;
   uint64_t *drawn;
   bool known, busy;
-  bool crosses, several; /* the graph decides about devices; at the last run it did, or leaves lay on more than one GPU */
+  bool crosses, several;         /* the graph decides about devices; at the last run it did, or leaves lay on more than one GPU */
   struct PlAwayCapture *capture; /* NULL: not tried yet */
   const PlkCaptureTable *noting; /* set while nodes are noted and not run */
 };

@@ -65,8 +65,8 @@ bool pl_away_view_of_others(const PlAway *a, const Group *g, int32_t i) {
 
 /* Input k of a member as the kernel sees it; PLK_FUSED_NONE: it cannot. */
 static int16_t operand(const PlAway *a, Group *g, PlFVal v, uint8_t role, PlDtype dtype) {
-  static const uint8_t kinds[] = {[PL_TILE_FULL] = PLK_FUSED_FULL, [PL_TILE_ROW] = PLK_FUSED_ROW, [PL_TILE_COL] = PLK_FUSED_COL,
-                                  [PL_TILE_ONE] = PLK_FUSED_ONE};
+  static const uint8_t kinds[] = {
+      [PL_TILE_FULL] = PLK_FUSED_FULL, [PL_TILE_ROW] = PLK_FUSED_ROW, [PL_TILE_COL] = PLK_FUSED_COL, [PL_TILE_ONE] = PLK_FUSED_ONE};
   const PlFValue *val = &a->f->vals[v];
   int slot = 0;
   const int made = maker(a, g, v, &slot);
@@ -88,8 +88,12 @@ static bool describe(const PlAway *a, const PlFNode *n, const PlTileRole *r, Plk
   const bool along = n->op->rows.roles != NULL;
   const int code = along ? row_code(n) : pl_away_code(n);
   if (code < 0 || n->nin < 1 || n->in[0] < 0) return false;
-  *m = (PlkFusedMember){.code = (int16_t)code, .nin = (uint8_t)(n->nin < PLK_FUSED_IN ? n->nin : PLK_FUSED_IN), .out = -1, .more = {-1, -1},
-                        .result = f->vals[n->first].dtype, .col = r->out[0] == PL_TILE_COL};
+  *m = (PlkFusedMember){.code = (int16_t)code,
+                        .nin = (uint8_t)(n->nin < PLK_FUSED_IN ? n->nin : PLK_FUSED_IN),
+                        .out = -1,
+                        .more = {-1, -1},
+                        .result = f->vals[n->first].dtype,
+                        .col = r->out[0] == PL_TILE_COL};
   if (along) {
     m->dtype = f->vals[n->in[0]].dtype;
     m->set = code >= PLK_FUSED_LAYER_NORM || code == PLK_FUSED_VAR || code == PLK_FUSED_STD;
@@ -186,7 +190,8 @@ static void fill(const PlAway *a, Group *g, PlTileSpace space, int32_t most) {
   g->begin = g->end = begin;
   g->device = a->device[a->f->nodes[begin].first];
   g->space = space;
-  while (g->end < most && join(a, g)) {}
+  while (g->end < most && join(a, g)) {
+  }
   while (g->end > begin && (a->f->nodes[g->end - 1].flags & PL_FN_VIEW)) { /* views at the end are nobody's */
     g->end--;
     g->views -= pl_away_view_of_others(a, g, g->end);

@@ -40,8 +40,7 @@ static PlStatus rank(Search *s, PlPlan *c) {
   if (!s->best || better(s, c, s->best)) {
     pl_plan_release(s->best);
     s->best = c;
-  } else
-    pl_plan_release(c);
+  } else pl_plan_release(c);
   return PL_OK;
 }
 
@@ -166,10 +165,8 @@ static PlStatus try_unlock(Search *s) {
   while (lo < hi && st == PL_OK) {
     int32_t mid = (lo + hi) / 2;
     st = unlock(s, h, n, mid, &stash);
-    if (stash <= s->most_stash)
-      hi = mid;
-    else
-      lo = mid + 1;
+    if (stash <= s->most_stash) hi = mid;
+    else lo = mid + 1;
   }
   if (st == PL_OK) st = unlock(s, h, n, lo, &stash);
   if (st == PL_OK) st = pl_choose_consider(s, m, "unlocked");
@@ -283,9 +280,10 @@ static PlStatus search(Search *s, const PlMirrorOptions *o) {
     }
   }
   if (o->bytes >= 0 && !fits(s, s->best))
-    PL_FAIL(PL_ERR_ARG, "a budget of %lld bytes cannot be met: the lowest planned peak is %lld bytes (of which %lld are "
-                        "inputs and parameters, %lld requested outputs)", (long long)o->bytes, (long long)s->low_peak,
-            (long long)s->best->leaf_bytes, (long long)s->best->output_bytes);
+    PL_FAIL(PL_ERR_ARG,
+            "a budget of %lld bytes cannot be met: the lowest planned peak is %lld bytes (of which %lld are "
+            "inputs and parameters, %lld requested outputs)",
+            (long long)o->bytes, (long long)s->low_peak, (long long)s->best->leaf_bytes, (long long)s->best->output_bytes);
   return PL_OK;
 }
 
@@ -303,8 +301,7 @@ static PlStatus problem(PlMirror **out, PlPlan *p, int32_t region, bool unlocked
 }
 
 PlStatus pl_mirror_choose(PlPlan *p, int32_t region) {
-  Search s = {.p = p, .region = region, .most_stash = INT64_MAX, .most_peak = INT64_MAX, .low_peak = INT64_MAX,
-              .low_stash = INT64_MAX};
+  Search s = {.p = p, .region = region, .most_stash = INT64_MAX, .most_peak = INT64_MAX, .low_peak = INT64_MAX, .low_stash = INT64_MAX};
   PlMirrorOptions o = p->flow->regions[region].mirror;
   s.by_peak = o.fraction < 0 && o.bytes < 0;
   PL_TRY(problem(&s.m, p, region, false));

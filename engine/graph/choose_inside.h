@@ -7,12 +7,12 @@
 #include "engine/graph/choose.h"
 
 typedef struct Search {
-  PlPlan *p;        /* its flow has run through the passes */
+  PlPlan *p; /* its flow has run through the passes */
   int32_t region;
-  PlMirror *m;      /* the problem with cheap ops; `again` is the candidate's decision */
-  PlMirror *all;    /* the problem with every op that has no effect */
+  PlMirror *m;                   /* the problem with cheap ops; `again` is the candidate's decision */
+  PlMirror *all;                 /* the problem with every op that has no effect */
   int64_t most_stash, most_peak; /* budget; INT64_MAX: none */
-  bool by_peak;     /* rank by peak, not by operations */
+  bool by_peak;                  /* rank by peak, not by operations */
   PlPlan *best;
   int64_t low_peak, low_stash; /* of all candidates */
 } Search;

@@ -162,8 +162,9 @@ PlStatus pl_plan_mirror(PlPlan **out, PlFlow *f, int32_t region) {
 /* A budget where no gradient pass is, so that nothing can be computed again. */
 static PlStatus check_budget(const PlPlan *p, const PlFlow *f) {
   if (f->mirror.policy == PL_MIRROR_NONE || f->mirror.bytes < 0 || f->nregions > 0 || p->peak_bytes <= f->mirror.bytes) return PL_OK;
-  PL_FAIL(PL_ERR_ARG, "a budget of %lld bytes cannot be met: the planned peak is %lld bytes (of which %lld are inputs and parameters, "
-                      "%lld requested outputs), and without a gradient nothing is kept that could be computed again",
+  PL_FAIL(PL_ERR_ARG,
+          "a budget of %lld bytes cannot be met: the planned peak is %lld bytes (of which %lld are inputs and parameters, "
+          "%lld requested outputs), and without a gradient nothing is kept that could be computed again",
           (long long)f->mirror.bytes, (long long)p->peak_bytes, (long long)p->leaf_bytes, (long long)p->output_bytes);
 }
 

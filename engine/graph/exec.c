@@ -27,17 +27,17 @@ typedef struct Step {
 
 struct PlExec {
   PlPlan *plan;
-  PlTensor **vals;      /* per value; leaves: of this run, borrowed or (inputs that are not contiguous) owned copies */
-  PlStorage memory;     /* what handles on planned memory call their storage; never released */
+  PlTensor **vals;  /* per value; leaves: of this run, borrowed or (inputs that are not contiguous) owned copies */
+  PlStorage memory; /* what handles on planned memory call their storage; never released */
   Step *steps;
-  PlTensor **args;      /* the arrays of all steps */
+  PlTensor **args; /* the arrays of all steps */
   const PlArray **arrs;
-  PlFusion *fusion;     /* groups of pointwise nodes, or NULL */
+  PlFusion *fusion; /* groups of pointwise nodes, or NULL */
   uint64_t *drawn;
   char *arena, *placed; /* of the running call; what handles point into */
-  PlAway *away; /* runs it where tensors lie on a device; made when they first do */
+  PlAway *away;         /* runs it where tensors lie on a device; made when they first do */
   bool busy, began, crosses;
-  int timed; /* runs that were timed */
+  int timed;          /* runs that were timed */
   int64_t leaf_bytes; /* of this run's leaves, each store once */
 };
 
@@ -45,9 +45,7 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a gr
 
 static bool is_leaf(const PlFlow *f, PlFVal v) { return f->vals[v].kind != PL_FV_NODE; }
 
-static const PlBuffer *buffer_of(const PlExec *e, PlFVal v) {
-  return &e->plan->buffers[e->plan->buffer[e->plan->flow->vals[v].store]];
-}
+static const PlBuffer *buffer_of(const PlExec *e, PlFVal v) { return &e->plan->buffers[e->plan->buffer[e->plan->flow->vals[v].store]]; }
 
 /* ---- making ------------------------------------------------------------------------------------------------ */
 
@@ -151,8 +149,7 @@ static PlStatus take_leaves(PlExec *e, PlTensor *const *in, bool *moved) {
     if (val->kind == PL_FV_INPUT && !t->a.contiguous) {
       PL_TRY(pl_tensor_copy(&copy, t));
       t = copy;
-    } else
-      pl_retain(t);
+    } else pl_retain(t);
     *moved |= t != e->vals[v];
     e->vals[v] = t;
     if (val->kind != PL_FV_CONST && v == f->stores[val->store].first && !copy)
@@ -177,10 +174,8 @@ static void point(PlExec *e, PlFVal v, PlTensor *const *out) {
   const PlBuffer *b = buffer_of(e, v);
   int64_t item = (int64_t)pl_dtype_size((PlDtype)val->dtype);
   char *at = NULL;
-  if (b->place == PL_AT_ARENA)
-    at = e->arena + b->at + val->offset * item;
-  else if (b->place == PL_AT_OUTPUT)
-    at = (char *)out[b->at]->a.data + val->offset * item;
+  if (b->place == PL_AT_ARENA) at = e->arena + b->at + val->offset * item;
+  else if (b->place == PL_AT_OUTPUT) at = (char *)out[b->at]->a.data + val->offset * item;
   else if (b->place == PL_AT_LEAF) {
     PlFVal root = f->stores[val->store].first;
     at = (char *)e->vals[root]->a.data + (val->offset - f->vals[root].offset) * item;
@@ -219,10 +214,8 @@ static PlStatus run_seeded(PlExec *e, const Step *s) {
   (void)pl_rng_take(0); /* seeds the generator */
   uint64_t now = pl_state.offset;
   bool again = (n->flags & PL_FN_MIRROR) != 0;
-  if (again)
-    pl_state.offset = e->drawn[n->draw];
-  else
-    e->drawn[n->draw] = now;
+  if (again) pl_state.offset = e->drawn[n->draw];
+  else e->drawn[n->draw] = now;
   PlStatus st = n->flags & PL_FN_MUTATES ? run_mutating(s) : pl_call_kernel(n->op, n->attrs, s->in, s->arr, n->nin, s->out);
   if (again) pl_state.offset = now;
   return st;

@@ -111,14 +111,22 @@ PlStatus pl_flow_value(PlFlow *f, PlFKind kind, const PlArray *type, int32_t sto
     memcpy(dims, type->shape, type->ndim * sizeof *dims);
     memcpy(dims + type->ndim, type->strides, type->ndim * sizeof *dims);
   }
-  f->vals[v] = (PlFValue){.kind = (uint8_t)kind, .dtype = type->dtype, .ndim = type->ndim, .weak = type->weak,
-                          .contiguous = type->contiguous, .device = type->device, .node = -1, .slot = -1, .store = store, .offset = offset,
-                          .numel = type->numel, .dims = dims};
+  f->vals[v] = (PlFValue){.kind = (uint8_t)kind,
+                          .dtype = type->dtype,
+                          .ndim = type->ndim,
+                          .weak = type->weak,
+                          .contiguous = type->contiguous,
+                          .device = type->device,
+                          .node = -1,
+                          .slot = -1,
+                          .store = store,
+                          .offset = offset,
+                          .numel = type->numel,
+                          .dims = dims};
   if (store < 0) {
     f->vals[v].store = f->nstores;
     f->stores[f->nstores++] = (PlFStore){.bytes = pl_fvalue_bytes(&f->vals[v]), .first = v, .root = v};
-  } else
-    f->vals[v].version = f->stores[store].version;
+  } else f->vals[v].version = f->stores[store].version;
   f->edition++;
   *out = v;
   return PL_OK;
@@ -156,8 +164,8 @@ static uint32_t hash_storage(const PlTensor *t) {
 }
 
 static bool same_window(const PlTensor *a, const PlTensor *b) {
-  return a->storage == b->storage && a->a.data == b->a.data && a->a.dtype == b->a.dtype &&
-         pl_shape_equal(&a->a, &b->a) && memcmp(a->a.strides, b->a.strides, a->a.ndim * sizeof(int64_t)) == 0;
+  return a->storage == b->storage && a->a.data == b->a.data && a->a.dtype == b->a.dtype && pl_shape_equal(&a->a, &b->a) &&
+         memcmp(a->a.strides, b->a.strides, a->a.ndim * sizeof(int64_t)) == 0;
 }
 
 static PlStatus grow_captures(PlFlow *f) {
@@ -203,9 +211,7 @@ PlStatus pl_flow_capture(PlFlow *f, PlTensor *t, PlFVal *out) {
 
 /* ---- nodes --------------------------------------------------------------------------------------------- */
 
-bool pl_fnode_pure(const PlFNode *n) {
-  return !(n->flags & PL_FN_MUTATES) && !(n->op->flags & (PL_F_SEEDED | PL_F_MUTATES | PL_F_IMPURE));
-}
+bool pl_fnode_pure(const PlFNode *n) { return !(n->flags & PL_FN_MUTATES) && !(n->op->flags & (PL_F_SEEDED | PL_F_MUTATES | PL_F_IMPURE)); }
 
 /* Where a node's results lie: see pl_call_place. */
 static uint8_t device_of(const PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs) {
@@ -262,15 +268,24 @@ static const char *node_name(PlFlow *f, const PlOp *op) {
   return f->emit_count++ ? numbered(f, f->emit_name, f->emit_count) : f->emit_name;
 }
 
-PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, const PlDesc *desc,
-                      uint8_t flags, int32_t *node) {
+PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, const PlDesc *desc, uint8_t flags,
+                      int32_t *node) {
   int32_t nout = flags & PL_FN_MUTATES ? (op->nin == PL_VARIADIC ? nin : 1) : op->nout;
   PL_TRY(plk_poll()); /* whatever makes nodes, a trace, a gradient pass or copies, stops at Ctrl-C */
   PL_TRY(grow(&f->nodes, f->nnodes, &f->cap_nodes, 1, sizeof *f->nodes));
   PL_TRY(grow(&f->vals, f->nvals, &f->cap_vals, nout, sizeof *f->vals));
   PL_TRY(grow(&f->stores, f->nstores, &f->cap_stores, nout, sizeof *f->stores));
-  PlFNode n = {.op = op, .nin = nin, .nout = nout, .flags = flags, .stage = f->stage, .origin = f->origin, .draw = -1, .source = -1, .mark = f->mark,
-               .first = f->nvals, .where = pl_flow_line(f)};
+  PlFNode n = {.op = op,
+               .nin = nin,
+               .nout = nout,
+               .flags = flags,
+               .stage = f->stage,
+               .origin = f->origin,
+               .draw = -1,
+               .source = -1,
+               .mark = f->mark,
+               .first = f->nvals,
+               .where = pl_flow_line(f)};
   n.in = pl_flow_alloc(f, (size_t)nin * sizeof *n.in + 1);
   n.name = node_name(f, op);
   if (!n.in || !n.name) return no_memory();
@@ -282,8 +297,7 @@ PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, cons
   }
   int32_t vals = f->nvals, stores = f->nstores;
   PlStatus s = PL_OK;
-  for (int32_t o = 0; o < nout && s == PL_OK; o++)
-    s = flags & PL_FN_MUTATES ? written(f, in[o], o) : output(f, &n, &desc[o], o);
+  for (int32_t o = 0; o < nout && s == PL_OK; o++) s = flags & PL_FN_MUTATES ? written(f, in[o], o) : output(f, &n, &desc[o], o);
   if (s != PL_OK) {
     f->nvals = vals;
     f->nstores = stores;

@@ -61,8 +61,7 @@ static void give(PlTileSlots *t, const PlFlow *f, PlFVal v, bool col) {
 }
 
 /* Results take slots before inputs give theirs back: a kernel may not be told that they are one. */
-bool pl_tile_slots(PlTileSlots *t, const PlFlow *f, const int32_t *last, int32_t begin, int32_t end, int32_t i,
-                   const PlTileRole *r) {
+bool pl_tile_slots(PlTileSlots *t, const PlFlow *f, const int32_t *last, int32_t begin, int32_t end, int32_t i, const PlTileRole *r) {
   const PlFNode *n = &f->nodes[i];
   for (int32_t o = 0; o < n->nout; o++) {
     PlFVal v = n->first + o;
@@ -94,7 +93,8 @@ static bool reads_whole(const PlFlow *f, int32_t begin, int32_t i, const PlTileR
     int32_t by = v < 0 ? -1 : maker(f, v, begin, i);
     if (by < 0) continue;
     const PlFValue *made = &f->vals[f->stores[f->vals[v].store].first];
-    if (roles[i - begin].in[k] != roles[by - begin].out[made->slot] || f->vals[v].offset != 0 || f->vals[v].dtype != made->dtype) return false;
+    if (roles[i - begin].in[k] != roles[by - begin].out[made->slot] || f->vals[v].offset != 0 || f->vals[v].dtype != made->dtype)
+      return false;
   }
   return true;
 }
@@ -111,7 +111,8 @@ static bool slots_suffice(const Fuse *u, int32_t begin, int32_t end, PlTileSpace
   PlTileSlots t = {.full = 0};
   for (int32_t i = begin; i < end; i++)
     if (!(u->f->nodes[i].flags & PL_FN_VIEW) && !pl_tile_slots(&t, u->f, u->last, begin, end, i, &roles[i - begin])) return false;
-  return !s.rows || t.nfull * s.cols * 8 * (s.unit > 1 ? s.unit : 1) <= 1 << 19; /* rows and what becomes of them stay in the second-level cache */
+  return !s.rows ||
+         t.nfull * s.cols * 8 * (s.unit > 1 ? s.unit : 1) <= 1 << 19; /* rows and what becomes of them stay in the second-level cache */
 }
 
 /* The group from `begin` on in space *s (numel 0: any): one behind its end; `begin`: none. */
@@ -185,10 +186,8 @@ static void find_rows(Fuse *u) {
   for (int32_t i = f->nnodes - 1; i >= 0; i--) {
     const PlFNode *n = &f->nodes[i];
     PlTileSpace s;
-    if (pl_tile_rows(f, n, &s))
-      next = i;
-    else if (!(n->flags & PL_FN_VIEW) && n->op->cls != PL_POINTWISE && !n->op->rows.pieces)
-      next = -1;
+    if (pl_tile_rows(f, n, &s)) next = i;
+    else if (!(n->flags & PL_FN_VIEW) && n->op->cls != PL_POINTWISE && !n->op->rows.pieces) next = -1;
     u->next[i] = next >= 0 && next - i < PL_TILE_MEMBERS ? next : -1;
   }
 }

@@ -18,14 +18,13 @@ int32_t pl_group_end(const PlPlan *plan, int32_t i);
 int32_t *pl_last_readers(const PlFlow *f);
 /* What a walk through a group's members keeps: tiles that are taken. Slots are numbered per kind. */
 typedef struct PlTileSlots {
-  uint32_t full, col;       /* taken now */
-  int8_t nfull, ncol;       /* the most so far */
-  int8_t *of;               /* per store: its slot; may be NULL: only counts */
+  uint32_t full, col; /* taken now */
+  int8_t nfull, ncol; /* the most so far */
+  int8_t *of;         /* per store: its slot; may be NULL: only counts */
 } PlTileSlots;
 /* Node i of the group [begin, end): its results take slots, and what is not read any more gives its back. false: too
  * many are alive. */
-bool pl_tile_slots(PlTileSlots *t, const PlFlow *f, const int32_t *last, int32_t begin, int32_t end, int32_t i,
-                   const PlTileRole *r);
+bool pl_tile_slots(PlTileSlots *t, const PlFlow *f, const int32_t *last, int32_t begin, int32_t end, int32_t i, const PlTileRole *r);
 
 /* ---- running (tile_plan.c prepares, tile_run.c runs) ---- */
 PlStatus pl_fusion_new(PlFusion **out, const PlPlan *plan);

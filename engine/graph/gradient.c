@@ -91,8 +91,10 @@ static PlStatus without_rule(PlGradWalk *w, int32_t i) {
   const PlFNode *n = &f->nodes[i];
   bool ruled = n->op->grad != NULL;
   if (!all_zero(w, n))
-    PL_FAIL(PL_ERR_UNSUPPORTED, "op %s has no gradient (node %s); detach its input, or give it a rule with "
-                                  "T.custom", n->op->name, n->name);
+    PL_FAIL(PL_ERR_UNSUPPORTED,
+            "op %s has no gradient (node %s); detach its input, or give it a rule with "
+            "T.custom",
+            n->op->name, n->name);
   int32_t nin = n->nin;
   for (int32_t k = 0; k < nin; k++) {
     PlFVal x = f->nodes[i].in[k], z;
@@ -118,14 +120,14 @@ static PlStatus inline_graph(PlGradWalk *w, int32_t i, const PlGraph *g, const u
     PlFVal v = k < nin ? f->nodes[i].in[k] : k < nin + nout ? f->nodes[i].first + k - nin : w->sum[f->nodes[i].first + k - nin - nout];
     if (v < 0 || g->last[k] < 0) continue;
     if (f->vals[v].version != f->stores[f->vals[v].store].version) {
-      s = pl_fail(PL_ERR_STATE, "the gradient of %s reads a tensor whose memory was overwritten after it; take the "
-                                "gradient before the write, or write into a clone", f->nodes[i].name);
+      s = pl_fail(PL_ERR_STATE,
+                  "the gradient of %s reads a tensor whose memory was overwritten after it; take the "
+                  "gradient before the write, or write into a clone",
+                  f->nodes[i].name);
       continue;
     }
-    if (f->vals[v].weak && f->vals[v].real)
-      t[k] = pl_retain(f->vals[v].real);
-    else
-      s = pl_sym_tensor(&t[k], f, v);
+    if (f->vals[v].weak && f->vals[v].real) t[k] = pl_retain(f->vals[v].real);
+    else s = pl_sym_tensor(&t[k], f, v);
   }
   if (s == PL_OK) s = pl_graph_run(g, t, res);
   int r = 0;
@@ -219,8 +221,7 @@ static PlStatus seed(PlGradWalk *w, int ny, const PlFVal *ys, const PlFVal *dys)
     const PlFValue *y = &f->vals[ys[i]];
     PlArray a = pl_fvalue_array(y);
     if (!is_floating(y)) PL_FAIL(PL_ERR_DTYPE, "gradient: output %d is %s; only floating ones have gradients", i + 1, pl_desc_text(&a));
-    if (g < 0)
-      PL_TRY(pl_grad_constant_like(f, &pl_op_ones, ys[i], "ones", &g));
+    if (g < 0) PL_TRY(pl_grad_constant_like(f, &pl_op_ones, ys[i], "ones", &g));
     else {
       PlArray b = pl_fvalue_array(&f->vals[g]);
       if (b.dtype != a.dtype || !pl_shape_equal(&a, &b))
@@ -296,8 +297,8 @@ static PlStatus pass(PlGradWalk *w, int ny, const PlFVal *ys, const PlFVal *dys,
   return collect(w, nx, xs, dx);
 }
 
-PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys, int nx, const PlFVal *xs,
-                          PlGradientOptions *opts, PlFVal *dx) {
+PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys, int nx, const PlFVal *xs, PlGradientOptions *opts,
+                          PlFVal *dx) {
   size_t nv = (size_t)f->nvals, nn = (size_t)f->nnodes;
   PlGradWalk w = {.f = f, .opts = opts, .nvals = f->nvals, .nnodes = f->nnodes};
   w.terms = calloc(nv + 1, sizeof *w.terms);

@@ -13,7 +13,7 @@ typedef struct PlGradTerm {
 typedef struct PlGradWalk {
   PlFlow *f;
   const PlGradientOptions *opts;
-  int32_t nvals, nnodes; /* of the flow before the pass */
+  int32_t nvals, nnodes;  /* of the flow before the pass */
   uint8_t *reached, *dep; /* per value: ys depend on it; it depends on xs */
   uint8_t *touched;       /* per node */
   PlGradTerm **terms;     /* per value: its gradients so far, newest first */

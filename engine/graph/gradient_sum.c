@@ -111,10 +111,8 @@ PlStatus pl_grad_sum_terms(PlGradWalk *w, PlFVal v) {
       if (!pl_grad_is_zero(w, t->v)) list[--k] = t->v;
     PlStatus s = PL_OK;
     pl_grad_name_next(f, "grad_sum");
-    if (n > 1)
-      s = w->opts->aggregate(w->opts->ud, f, n, list, &sum);
-    else
-      sum = list[0];
+    if (n > 1) s = w->opts->aggregate(w->opts->ud, f, n, list, &sum);
+    else sum = list[0];
     free(list);
     PL_TRY(s);
   }

@@ -35,19 +35,19 @@ typedef struct PlFValue {
   int32_t node, slot;
   int32_t store;
   int32_t version; /* of its store, when it was made */
-  int64_t offset; /* elements from the beginning of the store */
+  int64_t offset;  /* elements from the beginning of the store */
   int64_t numel;
-  int64_t *dims;  /* shape, then strides in elements */
+  int64_t *dims;    /* shape, then strides in elements */
   const char *name; /* inputs; NULL: made from the node's */
-  PlTensor *real; /* CAPTURE, CONST */
+  PlTensor *real;   /* CAPTURE, CONST */
 } PlFValue;
 
 /* One piece of memory. Views share the store of what they look at. */
 typedef struct PlFStore {
   int64_t bytes;
-  PlFVal first; /* the value that came with it */
-  PlFVal root;  /* while building: the newest value that covers it all; -1: nobody knows it */
-  int32_t version; /* moves with every write */
+  PlFVal first;              /* the value that came with it */
+  PlFVal root;               /* while building: the newest value that covers it all; -1: nobody knows it */
+  int32_t version;           /* moves with every write */
   struct PlSymStorage *live; /* while building: the storage object of symbolic handles on it, weak */
 } PlFStore;
 
@@ -66,7 +66,7 @@ typedef struct PlFNode {
   PlAttrs *attrs; /* normalized, in the pool; NULL: the op has none */
   int32_t nin, nout;
   PlFVal *in;
-  PlFVal first;   /* outputs are values first … first + nout - 1 */
+  PlFVal first; /* outputs are values first … first + nout - 1 */
   uint8_t flags;
   uint8_t stage;  /* 0: forward; n: emitted by the n-th gradient pass */
   int32_t origin; /* MIRROR: the node repeated; gradient nodes: the forward node; else -1 */
@@ -83,7 +83,7 @@ typedef struct PlFNode {
 
 /* Which forward nodes may be computed again in the backward half, and how that is decided (mirror.h). */
 typedef struct PlMirrorOptions {
-  int policy; /* PlMirrorPolicy */
+  int policy;         /* PlMirrorPolicy */
   double fraction;    /* budget as a fraction of the stash; < 0: none */
   int64_t bytes;      /* budget in bytes of planned peak; < 0: none */
   bool seeded, heavy; /* may random, may heavy ops be repeated */
@@ -116,11 +116,11 @@ typedef enum PlFGrad {
 /* A real leaf that a trace met: its .grad belongs to what the traced function reads and leaves behind. */
 typedef struct PlFLeaf {
   PlTensor *t;
-  PlTensor *grad; /* its .grad when it was first met, or NULL; after the trace only of SAME */
-  bool zeroed;    /* the function set .grad to nil, or to another tensor, before it read the one that was there */
-  bool looked;    /* it asked for .grad before that */
-  bool had;       /* there was a .grad when it was first met */
-  bool cleared;   /* there was a .grad that the function read, and there is none when it has ended */
+  PlTensor *grad;  /* its .grad when it was first met, or NULL; after the trace only of SAME */
+  bool zeroed;     /* the function set .grad to nil, or to another tensor, before it read the one that was there */
+  bool looked;     /* it asked for .grad before that */
+  bool had;        /* there was a .grad when it was first met */
+  bool cleared;    /* there was a .grad that the function read, and there is none when it has ended */
   PlFGrad expects; /* known when the trace is over */
   int32_t slot;
 } PlFLeaf;
@@ -133,17 +133,17 @@ typedef struct PlFLine {
 
 typedef struct PlFlow {
   uint32_t refs;
-  struct PlFlow *base; /* a clone retains what it was made from: names, sizes and attributes lie there */
-  bool record;  /* tapes see ops on its symbolic tensors (tracing); T.graph: no */
-  bool closed;  /* tracing is over: no more nodes */
-  const char *opaque; /* a gradient that only the tape knows (a hook, a rule of T.custom) was met; NULL: none */
-  bool unsafe_math; /* passes may use identities that hold for real numbers only */
-  uint8_t stage;      /* of nodes added from now on */
-  int32_t origin;     /* the same */
-  int8_t mark;        /* the same */
+  struct PlFlow *base;   /* a clone retains what it was made from: names, sizes and attributes lie there */
+  bool record;           /* tapes see ops on its symbolic tensors (tracing); T.graph: no */
+  bool closed;           /* tracing is over: no more nodes */
+  const char *opaque;    /* a gradient that only the tape knows (a hook, a rule of T.custom) was met; NULL: none */
+  bool unsafe_math;      /* passes may use identities that hold for real numbers only */
+  uint8_t stage;         /* of nodes added from now on */
+  int32_t origin;        /* the same */
+  int8_t mark;           /* the same */
   const char *emit_name; /* base name of nodes added from now on, or NULL: after their ops */
   int32_t emit_count;
-  uint64_t edition;   /* moves with every change: what was compiled before is stale */
+  uint64_t edition; /* moves with every change: what was compiled before is stale */
   PlFValue *vals;
   PlFNode *nodes;
   PlFStore *stores;
@@ -155,14 +155,14 @@ typedef struct PlFlow {
   int32_t nregions;
   int32_t *captures; /* hash of (storage, window) → value */
   int32_t ncaptures, cap_captures;
-  int32_t *counts;   /* per op: how many nodes were named after it */
+  int32_t *counts;        /* per op: how many nodes were named after it */
   PlMirrorOptions mirror; /* of backward walks that are traced; policy 0: none */
-  PlFLeaf *leaves;   /* met while recording (trace.c) */
+  PlFLeaf *leaves;        /* met while recording (trace.c) */
   int32_t nleaves, cap_leaves;
-  PlFLine *lines;    /* of what tapes recorded, in order (trace.c) */
+  PlFLine *lines; /* of what tapes recorded, in order (trace.c) */
   int32_t nlines, cap_lines;
-  uint64_t tape;     /* record number of the tape's node whose gradient is emitted now; 0: none */
-  PlChunk *chunks;   /* the pool */
+  uint64_t tape;   /* record number of the tape's node whose gradient is emitted now; 0: none */
+  PlChunk *chunks; /* the pool */
   /* Text of the script's current line, asked once per node; NULL: nobody knows. */
   const char *(*where)(void *ud);
   void *where_ud;
@@ -172,7 +172,7 @@ typedef struct PlFlow {
 PlStatus pl_flow_new(PlFlow **out);
 PlFlow *pl_flow_retain(PlFlow *f);
 void pl_flow_release(PlFlow *f);
-void *pl_flow_alloc(PlFlow *f, size_t n);            /* from the pool, zeroed; NULL: out of memory */
+void *pl_flow_alloc(PlFlow *f, size_t n);             /* from the pool, zeroed; NULL: out of memory */
 const char *pl_flow_string(PlFlow *f, const char *s); /* a copy in the pool; NULL: out of memory */
 /* A value with a store of its own (store < 0) or in an existing one. */
 PlStatus pl_flow_value(PlFlow *f, PlFKind kind, const PlArray *type, int32_t store, int64_t offset, PlFVal *out);
@@ -180,8 +180,8 @@ PlStatus pl_flow_input(PlFlow *f, const char *name, PlDtype d, int ndim, const i
 /* The leaf that stands for a real tensor: the same one each time. */
 PlStatus pl_flow_capture(PlFlow *f, PlTensor *t, PlFVal *out);
 PlStatus pl_flow_const(PlFlow *f, PlTensor *t, PlFVal *out);
-PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, const PlDesc *desc,
-                      uint8_t flags, int32_t *node);
+PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, const PlDesc *desc, uint8_t flags,
+                      int32_t *node);
 PlStatus pl_flow_set_outputs(PlFlow *f, int n, const PlFVal *v);
 /* How far a flow has come, to take back what was added since; `counts` is freed by the caller. */
 typedef struct PlFMark {
@@ -215,8 +215,15 @@ static inline bool pl_fnode_waits(const PlFNode *n, int32_t begin) {
   return false;
 }
 static inline PlArray pl_fvalue_array(const PlFValue *v) {
-  return (PlArray){.numel = v->numel, .shape = v->dims, .strides = v->dims ? v->dims + v->ndim : NULL, .dtype = v->dtype,
-                   .ndim = v->ndim, .contiguous = v->contiguous, .weak = v->weak, .device = v->device, .symbolic = 1};
+  return (PlArray){.numel = v->numel,
+                   .shape = v->dims,
+                   .strides = v->dims ? v->dims + v->ndim : NULL,
+                   .dtype = v->dtype,
+                   .ndim = v->ndim,
+                   .contiguous = v->contiguous,
+                   .weak = v->weak,
+                   .device = v->device,
+                   .symbolic = 1};
 }
 static inline int64_t pl_fvalue_bytes(const PlFValue *v) {
   return v->dtype == PL_NDTYPE ? 0 : v->numel * (int64_t)pl_dtype_size((PlDtype)v->dtype);
@@ -245,11 +252,11 @@ PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
 /* t's contents := those of v (same shape and dtype). */
 PlStatus pl_sym_assign(PlTensor *t, PlTensor *v);
 PlStatus pl_sym_copy(PlTensor **out, PlTensor *t); /* without history */
-bool pl_sym_constant(const PlTensor *t); /* in a trace: does t lie in memory that every run reads, such as the 1 of a backward? */
+bool pl_sym_constant(const PlTensor *t);           /* in a trace: does t lie in memory that every run reads, such as the 1 of a backward? */
 
 /* ---- gradients (gradient.c) ---- */
 typedef struct PlGradientOptions {
-  bool copy;         /* two xs with one gradient: the second is a copy, not an alias */
+  bool copy;           /* two xs with one gradient: the second is a copy, not an alias */
   const PlOp *copy_op; /* what makes it; NULL: clone */
   /* Ops whose results are zeros: gradients that are drop out of sums, and where all that arrive are, a node without a rule gives
    * zeros on. The first op makes those, of a node's input where it takes one. NULL: zeros. */
@@ -262,8 +269,8 @@ typedef struct PlGradientOptions {
   PlMirrorOptions mirror; /* taken over (choice: malloc'ed) on success */
 } PlGradientOptions;
 /* Gradients of ys, seeded with dys (-1: ones), for xs. dx[i] is -1 for an unused x. */
-PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys, int nx, const PlFVal *xs,
-                          PlGradientOptions *opts, PlFVal *dx);
+PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys, int nx, const PlFVal *xs, PlGradientOptions *opts,
+                          PlFVal *dx);
 
 /* Notes a gradient pass: nodes from `begin` on; takes over m->choice. */
 void pl_flow_regions_drop(PlFlow *f);
@@ -294,12 +301,12 @@ typedef struct PlJoint {
   uint32_t refs;
   PlFlow *forward, *backward;
   struct PlExec *run_forward, *run_backward;
-  const char *name; /* outlives it */
+  const char *name;                 /* outlives it */
   int32_t nin, ny, nout, nkept, nx; /* ny of the nout results have gradients */
-  int32_t *dx_at; /* per x: output of backward, -1: no gradient goes there */
-  bool *reach;    /* [x][y]: does the gradient of y reach x? Where none of those that arrive does x has no gradient */
-  bool *inside;   /* [y]: another result is computed from it: only a part of its gradient arrives from outside */
-  PlTensor **read; /* captured tensors, held by the flows: those that backward reads, and what else forward does */
+  int32_t *dx_at;                   /* per x: output of backward, -1: no gradient goes there */
+  bool *reach;                      /* [x][y]: does the gradient of y reach x? Where none of those that arrive does x has no gradient */
+  bool *inside;                     /* [y]: another result is computed from it: only a part of its gradient arrives from outside */
+  PlTensor **read;                  /* captured tensors, held by the flows: those that backward reads, and what else forward does */
   int32_t nread_back, nread;
   bool *input_read;       /* which inputs backward reads */
   PlFVal *xs;             /* values of forward */

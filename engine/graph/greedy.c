@@ -12,15 +12,15 @@
 
 typedef struct Greedy {
   PlMirror *m;
-  int32_t *parent;  /* per node: union-find, -1: not in the frontier */
+  int32_t *parent;          /* per node: union-find, -1: not in the frontier */
   int64_t *alloc, *release; /* per group */
-  int32_t *next, *tail; /* members of a group as a list */
-  int32_t *waiting; /* per node: inputs made by nodes that are computed again */
-  int32_t *outside; /* per store: readers that are neither stored nor in the frontier */
-  int32_t *group;   /* per store: a frontier node that reads it, -1 */
+  int32_t *next, *tail;     /* members of a group as a list */
+  int32_t *waiting;         /* per node: inputs made by nodes that are computed again */
+  int32_t *outside;         /* per store: readers that are neither stored nor in the frontier */
+  int32_t *group;           /* per store: a frontier node that reads it, -1 */
   uint8_t *stored;
-  int32_t *queue, head, tailq;  /* nodes that join */
-  int32_t *dirty, ndirty;       /* groups to look at */
+  int32_t *queue, head, tailq; /* nodes that join */
+  int32_t *dirty, ndirty;      /* groups to look at */
 } Greedy;
 
 static int32_t find(Greedy *g, int32_t i) {
@@ -103,8 +103,7 @@ static void start(Greedy *g) {
       /* a heavy op reads its inputs in forward, and in backward where its gradient does: it holds none back */
       for (int32_t e = m->in_at[i]; e < m->in_at[i + 1]; e++) g->outside[m->in[e]]--;
       settle(g, i);
-    } else if (g->waiting[i] == 0 && m->in_at[i] == m->in_at[i + 1])
-      g->queue[g->tailq++] = i;
+    } else if (g->waiting[i] == 0 && m->in_at[i] == m->in_at[i + 1]) g->queue[g->tailq++] = i;
   }
   for (int32_t i = 0; i < m->first; i++)
     if (m->may[i] && g->waiting[i] == 0 && m->in_at[i] < m->in_at[i + 1]) {

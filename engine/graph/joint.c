@@ -30,11 +30,11 @@ void pl_joint_release(PlJoint *j) {
 /* ---- making ------------------------------------------------------------------------------------------------ */
 
 typedef struct Split {
-  PlFlow *f;      /* joint flow, becomes backward */
-  int stage;      /* of backward's nodes; below: forward's */
-  bool *keep;     /* per forward node: a view that backward takes again */
-  bool *kept;     /* per value: passed from forward to backward */
-  PlFVal *list;   /* those values in order */
+  PlFlow *f;    /* joint flow, becomes backward */
+  int stage;    /* of backward's nodes; below: forward's */
+  bool *keep;   /* per forward node: a view that backward takes again */
+  bool *kept;   /* per value: passed from forward to backward */
+  PlFVal *list; /* those values in order */
   int32_t n;
 } Split;
 
@@ -272,10 +272,8 @@ PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const P
   free(s.kept);
   free(s.list);
   free(dx);
-  if (st == PL_OK)
-    *out = j;
-  else
-    pl_joint_release(j);
+  if (st == PL_OK) *out = j;
+  else pl_joint_release(j);
   return st;
 }
 
@@ -285,7 +283,7 @@ PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const P
 typedef struct Kept {
   PlRule rule; /* first: the engine frees the piece through it */
   PlJoint *j;
-  int32_t n;      /* inputs, then values kept */
+  int32_t n;          /* inputs, then values kept */
   uint32_t *versions; /* of the inputs, then of what is read by reference */
   PlJointDraws draws; /* where the generator stood */
   PlTensor *t[];
@@ -301,15 +299,17 @@ static void drop(void *ud) {
 static PlStatus check_versions(const Kept *k, int32_t nread, bool again) {
   for (int32_t i = 0; i < k->j->nin; i++)
     if ((again || k->j->input_read[i]) && k->t[i]->storage->version != k->versions[i])
-      PL_FAIL(PL_ERR_STATE, "backward of %s: its argument %d, %s, was modified in place afterwards (version %u, saved at %u); "
-                            "modify a copy, x:clone()", k->j->name, (int)i + 1, pl_desc_text(&k->t[i]->a),
-              k->t[i]->storage->version, k->versions[i]);
+      PL_FAIL(PL_ERR_STATE,
+              "backward of %s: its argument %d, %s, was modified in place afterwards (version %u, saved at %u); "
+              "modify a copy, x:clone()",
+              k->j->name, (int)i + 1, pl_desc_text(&k->t[i]->a), k->t[i]->storage->version, k->versions[i]);
   for (int32_t i = 0; i < nread; i++) {
     const PlTensor *t = k->j->read[i];
     if (t->storage->version != k->versions[k->j->nin + i])
-      PL_FAIL(PL_ERR_STATE, "backward of %s: a tensor that it uses, %s, was modified in place after the call (version %u, saved "
-                            "at %u); run backward before the optimizer's step, or call it again", k->j->name,
-              pl_desc_text(&t->a), t->storage->version, k->versions[k->j->nin + i]);
+      PL_FAIL(PL_ERR_STATE,
+              "backward of %s: a tensor that it uses, %s, was modified in place after the call (version %u, saved "
+              "at %u); run backward before the optimizer's step, or call it again",
+              k->j->name, pl_desc_text(&t->a), t->storage->version, k->versions[k->j->nin + i]);
   }
   return PL_OK;
 }
@@ -327,12 +327,9 @@ static PlStatus backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *w
   memcpy(in, k->t, (size_t)j->nin * sizeof *in);
   for (; made < j->ny && s == PL_OK; made++) {
     PlTensor *zero = n->slots[made].shape ? n->slots[made].shape : NULL;
-    if (dy[made])
-      in[j->nin + made] = pl_retain(dy[made]);
-    else if (zero)
-      in[j->nin + made] = pl_retain(zero);
-    else
-      s = pl_fail(PL_ERR_STATE, "backward of %s: no gradient for output %d", j->name, (int)made + 1);
+    if (dy[made]) in[j->nin + made] = pl_retain(dy[made]);
+    else if (zero) in[j->nin + made] = pl_retain(zero);
+    else s = pl_fail(PL_ERR_STATE, "backward of %s: no gradient for output %d", j->name, (int)made + 1);
   }
   if (s != PL_OK) made--;
   memcpy(in + j->nin + j->ny, k->t + j->nin, (size_t)j->nkept * sizeof *in);
@@ -342,10 +339,8 @@ static PlStatus backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *w
     if (j->dx_at[i] >= 0) {
       bool reached = false; /* by a gradient that arrived: eagerly there would be none, not zeros */
       for (int32_t y = 0; y < j->ny && !reached; y++) reached = dy[y] && j->reach[(int64_t)i * j->ny + y];
-      if (want[i] && reached)
-        dx[i] = out[j->dx_at[i]];
-      else
-        pl_tensor_release(out[j->dx_at[i]]);
+      if (want[i] && reached) dx[i] = out[j->dx_at[i]];
+      else pl_tensor_release(out[j->dx_at[i]]);
     }
   free(in);
   return s;
@@ -369,7 +364,11 @@ static PlRule *make_rule(void *ctx, PlNode *node) {
     free(versions);
     return NULL;
   }
-  *k = (Kept){.rule = {.bwd = backward, .drop = drop, .ud = k, .inside = j->inside, .again = true}, .j = j, .n = n, .versions = versions, .draws = m->draws};
+  *k = (Kept){.rule = {.bwd = backward, .drop = drop, .ud = k, .inside = j->inside, .again = true},
+              .j = j,
+              .n = n,
+              .versions = versions,
+              .draws = m->draws};
   j->refs++;
   PlStatus s = PL_OK;
   for (int32_t i = 0; i < n; i++) k->t[i] = NULL;

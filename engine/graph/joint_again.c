@@ -31,8 +31,9 @@ static PlStatus drop_unneeded(PlFlow *f, const char *name) {
     bool live = n->draw >= 0;
     for (int32_t o = 0; o < n->nout && !live; o++) live = need[n->first + o];
     if (live && unrepeatable(f, n))
-      s = pl_fail(PL_ERR_UNSUPPORTED, "not twice differentiable: %s was compiled by jit, and %s works on a tensor that it writes in "
-                                      "place; another run would not find it as it was. Call the plain function for create_graph",
+      s = pl_fail(PL_ERR_UNSUPPORTED,
+                  "not twice differentiable: %s was compiled by jit, and %s works on a tensor that it writes in "
+                  "place; another run would not find it as it was. Call the plain function for create_graph",
                   name, n->op->name);
     if (!live) n->flags |= PL_FN_DEAD;
     for (int32_t k = 0; k < n->nin && live; k++)

@@ -14,8 +14,8 @@ enum { POLL_EVERY = 4096 }; /* rounds */
 
 typedef struct Net {
   int32_t n, nedges;
-  int32_t *at;      /* per vertex: first edge, -1 */
-  int32_t *next;    /* per edge; edge e ^ 1 is its reverse */
+  int32_t *at;   /* per vertex: first edge, -1 */
+  int32_t *next; /* per edge; edge e ^ 1 is its reverse */
   int32_t *to;
   int64_t *room;
   int32_t *level, *cursor, *queue, *path;
@@ -122,8 +122,7 @@ static void read_cut(Net *g, PlMirror *m, int32_t source, int32_t sink) {
 
 PlStatus pl_mirror_mincut(PlMirror *m) {
   size_t edges = 0;
-  for (int32_t i = 0; i < m->first; i++)
-    edges += 1 + (size_t)(m->in_at[i + 1] - m->in_at[i]) + (size_t)(m->out_at[i + 1] - m->out_at[i]);
+  for (int32_t i = 0; i < m->first; i++) edges += 1 + (size_t)(m->in_at[i + 1] - m->in_at[i]) + (size_t)(m->out_at[i + 1] - m->out_at[i]);
   edges = 2 * (edges + 3 * (size_t)m->nstores + 1);
   Net g = {.n = 2 * m->nstores + m->first + 2};
   size_t n = (size_t)g.n;
@@ -131,8 +130,7 @@ PlStatus pl_mirror_mincut(PlMirror *m) {
   g.next = malloc(2 * edges * sizeof *g.next);
   g.room = malloc(edges * sizeof *g.room);
   PlStatus s = PL_OK;
-  if (!g.at || !g.next || !g.room)
-    s = pl_fail(PL_ERR_OOM, "out of memory to plan a graph");
+  if (!g.at || !g.next || !g.room) s = pl_fail(PL_ERR_OOM, "out of memory to plan a graph");
   else {
     g.to = g.next + edges;
     g.level = g.at + n;

@@ -109,8 +109,10 @@ static PlStatus mark_overwritten(PlMirror *m, const PlMirrorOptions *opts, int32
     bool stale = false;
     for (int32_t e = m->in_at[i]; e < m->in_at[i + 1]; e++) stale |= written[m->in[e]] > i;
     if (stale && m->force[i] && is_named(n, opts))
-      PL_FAIL(PL_ERR_STATE, "recomputing %s in backward would read a leaf that is overwritten in between; do not force it, or write "
-                            "into a clone", n->name);
+      PL_FAIL(PL_ERR_STATE,
+              "recomputing %s in backward would read a leaf that is overwritten in between; do not force it, or write "
+              "into a clone",
+              n->name);
     for (int32_t e = m->out_at[i]; e < m->out_at[i + 1]; e++) stale |= written[m->out[e]] >= 0;
     if (stale) m->may[i] = m->force[i] = 0;
   }
@@ -140,8 +142,8 @@ static PlStatus fill(PlMirror *m, const PlMirrorOptions *o) {
   m->again = calloc(nn, 1);
   int32_t *room = malloc(ns * sizeof *room);
   PlStatus s = PL_OK;
-  if (!m->bytes || !m->held || !m->leaf || !m->back || !m->maker || !m->in_at || !m->in || !m->out_at || !m->out ||
-      !m->reader_at || !m->reader || !m->may || !m->force || !m->again || !room)
+  if (!m->bytes || !m->held || !m->leaf || !m->back || !m->maker || !m->in_at || !m->in || !m->out_at || !m->out || !m->reader_at ||
+      !m->reader || !m->may || !m->force || !m->again || !room)
     s = no_memory();
   else {
     mark_stores(m);

@@ -13,16 +13,16 @@ typedef struct PlMirror {
   int32_t first; /* the first of them: forward nodes stand before it */
   int32_t nstores;
   int64_t *bytes;
-  uint8_t *held;   /* per store: a leaf or a requested output, which stays anyway */
+  uint8_t *held; /* per store: a leaf or a requested output, which stays anyway */
   uint8_t *leaf;
-  uint8_t *back;   /* per store: a backward node reads it */
-  int32_t *maker;  /* per store: its forward node, -1: none */
+  uint8_t *back;               /* per store: a backward node reads it */
+  int32_t *maker;              /* per store: its forward node, -1: none */
   int32_t *in_at, *in;         /* forward node → the stores it reads, each once; empty for views */
   int32_t *out_at, *out;       /* … → the stores it makes */
   int32_t *reader_at, *reader; /* store → forward nodes that read it */
-  uint8_t *may;    /* per node: may be computed again */
-  uint8_t *force;  /* per node: must be, if it is read */
-  uint8_t *again;  /* per node, the decision: backward reads a copy of it */
+  uint8_t *may;                /* per node: may be computed again */
+  uint8_t *force;              /* per node: must be, if it is read */
+  uint8_t *again;              /* per node, the decision: backward reads a copy of it */
 } PlMirror;
 
 /* What may be decided about region r of f, by its options. NULL in *out: the region has no nodes left. */

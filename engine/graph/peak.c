@@ -10,12 +10,13 @@
 #include <string.h>
 
 enum {
-  WORK = 150000,   /* nodes planned, over all rounds */
+  WORK = 150000, /* nodes planned, over all rounds */
   MOST_ROUNDS = 400,
   MOST_FAILED = 12, /* one after the other */
   MOST_LEVEL = 32,  /* rounds, one after the other, after which as much is alive as before */
-  TRIED = 2, MOST_TRIED = 3, /* till less is alive; twice as often where it lies idle */
-  BATCH = 8        /* a round gives up to a part of so many of the peak */
+  TRIED = 2,
+  MOST_TRIED = 3, /* till less is alive; twice as often where it lies idle */
+  BATCH = 8       /* a round gives up to a part of so many of the peak */
 };
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph"); }
@@ -47,10 +48,8 @@ static void list_uses(PlPeak *k) {
         int32_t s = f->vals[n->in[j]].store;
         if (k->kin[s] == i) continue;
         k->kin[s] = i;
-        if (pass == 0)
-          k->use_at[s + 2]++;
-        else
-          k->uses[k->use_at[s + 1]++] = i;
+        if (pass == 0) k->use_at[s + 2]++;
+        else k->uses[k->use_at[s + 1]++] = i;
       }
     }
     if (pass == 0)
@@ -254,8 +253,7 @@ static PlStatus round_of(PlPeak *k, int64_t *work, bool level, int *stood) {
     *work -= k->p->flow->nnodes;
     PlStatus s = pl_peak_apply(k, &next.p, &next.may);
     if (s == PL_OK) s = look(&next);
-    if (s == PL_OK && next.most <= k->most)
-      *stood = next.most < k->most ? 3 : level || next.places < k->places ? 2 : 0;
+    if (s == PL_OK && next.most <= k->most) *stood = next.most < k->most ? 3 : level || next.places < k->places ? 2 : 0;
     if (*stood) {
       PlPeak was = *k;
       *k = next;

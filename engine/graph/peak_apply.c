@@ -41,8 +41,7 @@ static bool close_over(const PlPeak *k, PlPeakClosure *c, int32_t i, int32_t u, 
     if (t >= 0) {
       if (c->nread == 2 * PL_PEAK_CLOSURE) return false;
       c->read[c->nread++] = t;
-    } else if (!close_over(k, c, r, u, depth + 1))
-      return false;
+    } else if (!close_over(k, c, r, u, depth + 1)) return false;
   }
   if (c->n == PL_PEAK_CLOSURE) return false;
   c->node[c->n++] = i;
@@ -59,12 +58,12 @@ bool pl_peak_close(const PlPeak *k, PlPeakClosure *c, int32_t s, int32_t u) {
 
 typedef struct Trial {
   const PlPeak *k;
-  PlFlow *f;         /* a clone, which grows */
+  PlFlow *f;                      /* a clone, which grows */
   int32_t nnodes, nvals, nstores; /* before */
   int32_t *order, n, cap;
-  int32_t *again;    /* per store: the copy that readers from now on read, -1 */
-  int32_t *temp;     /* per node: its copy for the store at hand, -1 */
-  PlFVal *view;      /* per value of a view: its copy, -1 */
+  int32_t *again;              /* per store: the copy that readers from now on read, -1 */
+  int32_t *temp;               /* per node: its copy for the store at hand, -1 */
+  PlFVal *view;                /* per value of a view: its copy, -1 */
   int32_t *seen, nseen, nview; /* nodes with a temp; values of views with a copy */
   PlFVal *views;
   int32_t copies;
@@ -256,9 +255,7 @@ PlStatus pl_peak_apply(const PlPeak *k, PlPlan **out, uint8_t **may) {
   free(t.again);
   free(t.view);
   free(read);
-  if (s == PL_OK)
-    *out = c;
-  else
-    pl_plan_release(c);
+  if (s == PL_OK) *out = c;
+  else pl_plan_release(c);
   return s;
 }

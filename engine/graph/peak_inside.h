@@ -8,27 +8,27 @@
 enum { PL_PEAK_CLOSURE = 64 }; /* nodes computed again for one store */
 
 typedef struct PlPeakUse {
-  int32_t at_most; /* last reader that is no node of this backward half; -1 */
+  int32_t at_most;     /* last reader that is no node of this backward half; -1 */
   int32_t first, last; /* of all readers and the maker */
 } PlPeakUse;
 
 typedef struct PlPeak {
-  PlPlan *p;        /* the plan so far, without places */
+  PlPlan *p; /* the plan so far, without places */
   int32_t stage;
-  uint8_t *may;     /* per node: may be computed again; plus TRIED for each time that this was tried in vain */
+  uint8_t *may; /* per node: may be computed again; plus TRIED for each time that this was tried in vain */
   /* of p, made anew for each round */
-  int64_t most;     /* bytes alive at once in the arena */
+  int64_t most;              /* bytes alive at once in the arena */
   int32_t at, until, places; /* the moment, the first of so many */
-  PlPeakUse *use;         /* per store */
-  int32_t *use_at, *uses; /* store → nodes that read it, views aside, in order */
-  int32_t *kin;     /* per store: the next one that holds the same result of the same node; a ring */
-  int32_t *writes;  /* per store: the first node that writes it, nnodes: none; and behind nstores the last, -1 */
-  int32_t *cut, *from; /* per store: computed again before this node, idle since that; -1 */
-  int32_t *low, *high; /* per store: where copies of this round read it */
+  PlPeakUse *use;            /* per store */
+  int32_t *use_at, *uses;    /* store → nodes that read it, views aside, in order */
+  int32_t *kin;              /* per store: the next one that holds the same result of the same node; a ring */
+  int32_t *writes;           /* per store: the first node that writes it, nnodes: none; and behind nstores the last, -1 */
+  int32_t *cut, *from;       /* per store: computed again before this node, idle since that; -1 */
+  int32_t *low, *high;       /* per store: where copies of this round read it */
   /* chosen in this round */
   int32_t *pick;
   int32_t npick;
-  uint8_t *banned;  /* per store */
+  uint8_t *banned; /* per store */
 } PlPeak;
 
 /* The node that node i repeats, or i. */

@@ -32,17 +32,17 @@ typedef struct PlPassReport {
 
 typedef struct PlPlan {
   uint32_t refs;
-  PlFlow *flow;     /* the rewritten clone; its nodes in the order in which they run */
-  int32_t *buffer;  /* per store of flow */
+  PlFlow *flow;    /* the rewritten clone; its nodes in the order in which they run */
+  int32_t *buffer; /* per store of flow */
   PlBuffer *buffers;
   int32_t nbuffers;
   uint8_t *recomputed; /* per node of the *source* flow: 1: some copy of it runs in a backward half */
   int32_t nsource;
-  int32_t *group;   /* per node: first node of the group that runs as one, tile by tile; -1: alone (fuse.c) */
+  int32_t *group;            /* per node: first node of the group that runs as one, tile by tile; -1: alone (fuse.c) */
   struct PlTileSpace *space; /* per node where a group begins: what its members work on (tile.h) */
-  uint8_t *inner;   /* per value: exists only inside of its group's tiles, has no memory */
+  uint8_t *inner;            /* per value: exists only inside of its group's tiles, has no memory */
   /* figures, in bytes and operations */
-  int64_t stash_bytes;       /* forward tensors that backward reads: neither leaves nor requested outputs */
+  int64_t stash_bytes;                    /* forward tensors that backward reads: neither leaves nor requested outputs */
   int64_t arena_bytes, lower_bound_bytes; /* the bound: the most that is alive at once in the arena */
   int64_t leaf_bytes, output_bytes;
   int64_t peak_bytes;        /* arena + leaves + outputs */
@@ -52,7 +52,7 @@ typedef struct PlPlan {
   /* The executor's own counter, of the newest run that ended well: the most memory that the run held at once, and the part
    * of it that kernels took for themselves. measured = arena + leaves + outputs + workspace. 0: it has not run. */
   int64_t measured_bytes, workspace_bytes;
-  const char *policy;        /* which mirror policy was taken: "none" "mirror" "mincut" "pinned" "segments" "unlocked" "all" "peak" */
+  const char *policy; /* which mirror policy was taken: "none" "mirror" "mincut" "pinned" "segments" "unlocked" "all" "peak" */
   PlPassReport *passes;
   int32_t npasses;
 } PlPlan;

@@ -12,12 +12,12 @@ enum { NONE = -1, COMING = -2 };
 typedef struct Redo {
   PlFlow *f;
   const PlMirror *m;
-  int32_t nnodes;   /* before copies */
+  int32_t nnodes; /* before copies */
   int32_t nvals;
-  uint8_t *want;    /* per node: a copy of it is needed (views too) */
-  int32_t *copy;    /* per node: its copy, NONE, or COMING */
+  uint8_t *want; /* per node: a copy of it is needed (views too) */
+  int32_t *copy; /* per node: its copy, NONE, or COMING */
   int32_t *order, n, cap;
-  int32_t *made;    /* what one demand copies, in order */
+  int32_t *made; /* what one demand copies, in order */
   int32_t copies;
   double flops;
 } Redo;
@@ -45,8 +45,7 @@ static void close_wants(Redo *r, uint8_t *need) {
     if (view && read) {
       int32_t by = m->maker[f->vals[n->in[0]].store];
       r->want[i] = by >= 0 && m->again[by];
-    } else
-      r->want[i] = read && m->again[i];
+    } else r->want[i] = read && m->again[i];
     for (int32_t k = 0; k < n->nin && r->want[i]; k++)
       if (n->in[k] >= 0) need[n->in[k]] = 1;
   }

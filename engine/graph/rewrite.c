@@ -173,8 +173,8 @@ static void mark_read(const PlFlow *f, uint8_t *read) {
 }
 
 /* New arrays in new order; the flow still has the old ones. */
-static void renumber(const PlFlow *f, const int32_t *order, const uint8_t *read, Maps m, PlFValue *vals, PlFNode *nodes,
-                     int32_t *nvals, int32_t *nnodes) {
+static void renumber(const PlFlow *f, const int32_t *order, const uint8_t *read, Maps m, PlFValue *vals, PlFNode *nodes, int32_t *nvals,
+                     int32_t *nnodes) {
   int32_t nv = 0, nn = 0;
   for (PlFVal v = 0; v < f->nvals; v++) {
     m.val[v] = -1;

@@ -11,11 +11,11 @@
 
 typedef struct Run {
   const PlFlow *f;
-  PlTensor **vals;  /* owned */
-  int32_t *last;    /* per value: its last reader, -1: dies at birth, nnodes: an output */
-  uint64_t *drawn;  /* per draw: the generator's offset before it */
+  PlTensor **vals; /* owned */
+  int32_t *last;   /* per value: its last reader, -1: dies at birth, nnodes: an output */
+  uint64_t *drawn; /* per draw: the generator's offset before it */
   bool crosses;
-  uint8_t device;   /* the first of the leaves' */
+  uint8_t device; /* the first of the leaves' */
 } Run;
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a graph"); }
@@ -35,10 +35,8 @@ static PlStatus apply(Run *r, const PlFNode *n, PlTensor *const *in, PlTensor **
   (void)pl_rng_take(0); /* seeds the generator */
   uint64_t now = pl_state.offset;
   bool again = (n->flags & PL_FN_MIRROR) != 0;
-  if (again)
-    pl_state.offset = r->drawn[n->draw];
-  else
-    r->drawn[n->draw] = now;
+  if (again) pl_state.offset = r->drawn[n->draw];
+  else r->drawn[n->draw] = now;
   PlStatus s = pl_apply(n->op, in, n->nin, n->attrs, out);
   if (again) pl_state.offset = now;
   return s;
@@ -80,10 +78,8 @@ static PlStatus give(Run *r, PlTensor **out) {
     for (int32_t p = 0; p < o && !shared; p++) shared = f->vals[f->outputs[p]].store == v->store;
     PlTensor *t = r->vals[f->outputs[o]];
     PlStatus s = PL_OK;
-    if (shared)
-      s = pl_tensor_copy(&out[o], t);
-    else
-      out[o] = pl_retain(t);
+    if (shared) s = pl_tensor_copy(&out[o], t);
+    else out[o] = pl_retain(t);
     if (s != PL_OK) {
       while (o > 0) pl_tensor_release(out[--o]);
       return s;
@@ -125,10 +121,8 @@ static PlStatus flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out) {
       PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
       r.crosses = r.crosses || (r.device && t->a.device && t->a.device != r.device);
       r.device = pl_device_first(r.device, t->a.device);
-      if (t->a.contiguous || val->kind != PL_FV_INPUT)
-        r.vals[v] = pl_retain(t);
-      else
-        s = pl_tensor_copy(&r.vals[v], t);
+      if (t->a.contiguous || val->kind != PL_FV_INPUT) r.vals[v] = pl_retain(t);
+      else s = pl_tensor_copy(&r.vals[v], t);
     }
   }
   for (int32_t i = 0; i < f->nnodes && s == PL_OK; i++) s = run_node(&r, i);

@@ -24,9 +24,10 @@ static PlStatus storage_new(PlSymStorage **out, PlFlow *f, int32_t store) {
   size_t size = (sizeof(PlSymStorage) + PL_POOL_STEP - 1) / PL_POOL_STEP * PL_POOL_STEP;
   PlSymStorage *s = pl_pool_get(size);
   if (!s) return no_memory();
-  *s = (PlSymStorage){.s = {.refs = 1, .piece = (uint32_t)size, .nbytes = (size_t)f->stores[store].bytes, .block = s,
-                            .owns = PL_OWNS_SYMBOLIC},
-                      .flow = pl_flow_retain(f), .store = store};
+  *s = (PlSymStorage){
+      .s = {.refs = 1, .piece = (uint32_t)size, .nbytes = (size_t)f->stores[store].bytes, .block = s, .owns = PL_OWNS_SYMBOLIC},
+      .flow = pl_flow_retain(f),
+      .store = store};
   f->stores[store].live = s;
   *out = s;
   return PL_OK;
@@ -35,10 +36,8 @@ static PlStatus storage_new(PlSymStorage **out, PlFlow *f, int32_t store) {
 PlStatus pl_sym_tensor(PlTensor **out, PlFlow *f, PlFVal v) {
   const PlFValue *val = &f->vals[v];
   PlSymStorage *s = f->stores[val->store].live;
-  if (s && s->store == val->store)
-    s->s.refs++;
-  else
-    PL_TRY(storage_new(&s, f, val->store));
+  if (s && s->store == val->store) s->s.refs++;
+  else PL_TRY(storage_new(&s, f, val->store));
   PlArray a = pl_fvalue_array(val);
   PlStatus st = pl_tensor_handle(out, &a, &s->s);
   if (st == PL_OK) pl_sym_point(*out, v);
@@ -86,11 +85,13 @@ PlStatus pl_sym_refresh(PlTensor *t) {
   PlFlow *f = pl_sym_flow(t);
   const PlFStore *st = &f->stores[pl_sym_storage(t)->store];
   if (st->root < 0)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "%s is used after a window of it was written that the graph does not know as a part of the "
-                                "whole; use the whole tensor inside of the graph first and take views there", pl_desc_text(&t->a));
+    PL_FAIL(PL_ERR_UNSUPPORTED,
+            "%s is used after a window of it was written that the graph does not know as a part of the "
+            "whole; use the whole tensor inside of the graph first and take views there",
+            pl_desc_text(&t->a));
   const PlFValue *root = &f->vals[st->root], *old = &f->vals[pl_sym_value(t)];
-  if (old->offset == root->offset && old->numel == root->numel && old->contiguous && root->contiguous &&
-      old->ndim == root->ndim && memcmp(old->dims, root->dims, root->ndim * sizeof(int64_t)) == 0) {
+  if (old->offset == root->offset && old->numel == root->numel && old->contiguous && root->contiguous && old->ndim == root->ndim &&
+      memcmp(old->dims, root->dims, root->ndim * sizeof(int64_t)) == 0) {
     if (!(t->flags & PL_T_DETACHED)) {
       pl_sym_point(t, st->root);
       return PL_OK;
@@ -113,8 +114,7 @@ PlStatus pl_sym_value_of(PlFlow *f, PlTensor *t, PlFVal *out) {
   }
   if (!t->a.symbolic) return t->a.weak || (t->flags & PL_T_CONST) ? pl_flow_const(f, t, out) : pl_flow_capture(f, t, out);
   if (pl_sym_flow(t) != f)
-    PL_FAIL(PL_ERR_STATE, "%s belongs to another graph; make it an output there and feed what run returns",
-            pl_desc_text(&t->a));
+    PL_FAIL(PL_ERR_STATE, "%s belongs to another graph; make it an output there and feed what run returns", pl_desc_text(&t->a));
   PL_TRY(pl_sym_refresh(t));
   *out = pl_sym_value(t);
   return PL_OK;
@@ -132,8 +132,8 @@ static PlStatus shape_tensor(const PlTensor *x, PlTensor **out) {
 
 /* Ops that take a shape as a tensor, and their twins that take it as an attribute: the same, but readable. */
 static PlStatus with_sizes(const PlOp *op, const PlCall *c, PlTensor **out, bool *done) {
-  const PlOp *to = op == &pl_op_sum_to      ? op
-                   : op == &pl_op_expand_to ? &pl_op_expand
+  const PlOp *to = op == &pl_op_sum_to       ? op
+                   : op == &pl_op_expand_to  ? &pl_op_expand
                    : op == &pl_op_reshape_to ? &pl_op_reshape
                    : op == &pl_op_zeros_of   ? &pl_op_zeros
                                              : NULL;
@@ -169,19 +169,19 @@ static bool by_shape_alone(const PlOp *op, const PlTensor *t, const PlAttrs *att
 
 static PlStatus check_values_known(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs) {
   for (int i = 0; i < nin && i < 8; i++)
-    if (((op->reads_values >> i) & 1) && in[i] && !in[i]->a.weak && !(in[i]->flags & PL_T_CONST) &&
-        !by_shape_alone(op, in[i], attrs))
-      PL_FAIL(PL_ERR_UNSUPPORTED, "%s: its result's shape depends on the values of %s, which a graph does not know; call "
-                                  "it outside, or use a masked form of fixed shape (where, masked_fill)", op->name,
-              op->nin != PL_VARIADIC && op->args[i] ? op->args[i] : "an input");
+    if (((op->reads_values >> i) & 1) && in[i] && !in[i]->a.weak && !(in[i]->flags & PL_T_CONST) && !by_shape_alone(op, in[i], attrs))
+      PL_FAIL(PL_ERR_UNSUPPORTED,
+              "%s: its result's shape depends on the values of %s, which a graph does not know; call "
+              "it outside, or use a masked form of fixed shape (where, masked_fill)",
+              op->name, op->nin != PL_VARIADIC && op->args[i] ? op->args[i] : "an input");
   return PL_OK;
 }
 
 /* ---- nodes --------------------------------------------------------------------------------------------- */
 
 static double flops_of(const PlCall *c) {
-  return pl_flops(&(PlInfer){.op = c->op, .attrs = c->attrs, .nin = c->nin, .in = c->arr, .compute = c->compute,
-                             .out = (PlDesc *)(uintptr_t)c->desc});
+  return pl_flops(
+      &(PlInfer){.op = c->op, .attrs = c->attrs, .nin = c->nin, .in = c->arr, .compute = c->compute, .out = (PlDesc *)(uintptr_t)c->desc});
 }
 
 PlStatus pl_sym_node(PlFlow *f, PlCall *c, uint8_t flags, int32_t *node) {
@@ -237,8 +237,10 @@ PlStatus pl_sym_enter(PlFlow *f, PlTensor *t, PlTensor **out) {
   PlTensor *h;
   PL_TRY(pl_history_current(&t, 1));
   if (!f->record && pl_state.ambient && !pl_state.grad_off && is_computed(t))
-    PL_FAIL(PL_ERR_STATE, "%s was computed from tensors that require a gradient before it came into the graph; compute it "
-                          "inside g:trace(f), or detach it", pl_desc_text(&t->a));
+    PL_FAIL(PL_ERR_STATE,
+            "%s was computed from tensors that require a gradient before it came into the graph; compute it "
+            "inside g:trace(f), or detach it",
+            pl_desc_text(&t->a));
   PL_TRY(pl_flow_capture(f, t, &v));
   PL_TRY(pl_sym_tensor(&h, f, v));
   PlStatus s = pl_sym_refresh(h);

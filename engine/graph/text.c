@@ -20,12 +20,9 @@ static void put_value(FILE *out, const PlFlow *f, PlFVal v) {
   }
   const PlFValue *val = &f->vals[v];
   if (val->kind == PL_FV_CONST && val->numel == 1) { /* a number */
-    if (pl_is_float((PlDtype)val->dtype))
-      fprintf(out, "%.9g", pl_read_f(&val->real->a, 0));
-    else
-      fprintf(out, "%" PRId64, pl_read_i(&val->real->a, 0));
-  } else
-    fprintf(out, "%%%d", (int)v);
+    if (pl_is_float((PlDtype)val->dtype)) fprintf(out, "%.9g", pl_read_f(&val->real->a, 0));
+    else fprintf(out, "%" PRId64, pl_read_i(&val->real->a, 0));
+  } else fprintf(out, "%%%d", (int)v);
 }
 
 /* ---- attributes, as one would write them in Lua ------------------------------------------------------------ */
@@ -44,10 +41,8 @@ static void put_attr(FILE *out, const PlAttrDef *d, const PlAttrs *a, int k) {
   case PL_A_INDEX: fprintf(out, "%" PRId64, i >= 0 ? i + 1 : i); break;
   case PL_A_FLOAT: fprintf(out, "%.9g", a->v[k].f); break;
   case PL_A_SCALAR:
-    if ((a->isint >> k) & 1)
-      fprintf(out, "%" PRId64, i);
-    else
-      fprintf(out, "%.9g", a->v[k].f);
+    if ((a->isint >> k) & 1) fprintf(out, "%" PRId64, i);
+    else fprintf(out, "%.9g", a->v[k].f);
     break;
   case PL_A_BOOL: fputs(i ? "true" : "false", out); break;
   case PL_A_DTYPE: fprintf(out, "\"%s\"", pl_dtype_name((PlDtype)i)); break;
@@ -61,10 +56,8 @@ static void put_attr(FILE *out, const PlAttrDef *d, const PlAttrs *a, int k) {
       double v;
       int64_t e = pl_attr_list(a, k)[j];
       memcpy(&v, &e, sizeof v);
-      if (d->type == PL_A_FLOATS)
-        fprintf(out, "%s%.9g", j ? "," : "", v);
-      else
-        fprintf(out, "%s%" PRId64, j ? "," : "", d->type == PL_A_DIMS ? e + 1 : e);
+      if (d->type == PL_A_FLOATS) fprintf(out, "%s%.9g", j ? "," : "", v);
+      else fprintf(out, "%s%" PRId64, j ? "," : "", d->type == PL_A_DIMS ? e + 1 : e);
     }
     fputc('}', out);
     break;
@@ -164,10 +157,8 @@ static void put_quoted(FILE *out, const char *s) {
 }
 
 static void put_dot_source(FILE *out, const PlFlow *f, PlFVal v) {
-  if (f->vals[v].kind == PL_FV_NODE)
-    fprintf(out, "n%d", (int)f->vals[v].node);
-  else
-    fprintf(out, "v%d", (int)v);
+  if (f->vals[v].kind == PL_FV_NODE) fprintf(out, "n%d", (int)f->vals[v].node);
+  else fprintf(out, "v%d", (int)v);
 }
 
 char *pl_flow_dot(const PlFlow *f) {
@@ -188,7 +179,9 @@ char *pl_flow_dot(const PlFlow *f) {
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlFNode *n = &f->nodes[i];
     fprintf(out, "  n%d [shape=ellipse%s, label=\"", (int)i,
-            n->flags & PL_FN_MIRROR ? ", style=filled, fillcolor=lightyellow" : n->stage ? ", style=filled, fillcolor=lightblue" : "");
+            n->flags & PL_FN_MIRROR ? ", style=filled, fillcolor=lightyellow"
+            : n->stage              ? ", style=filled, fillcolor=lightblue"
+                                    : "");
     put_quoted(out, n->name);
     if (n->nout && f->vals[n->first].dtype != PL_NDTYPE) {
       fputs("\\n", out);

@@ -222,7 +222,12 @@ static bool plan_sums(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTileR
     out[o] = there ? &arr[at] : NULL;
     if (there) arr[at++] = pl_fvalue_array(&f->vals[n->first + o]);
   }
-  PlkCall call = {.name = n->op->name, .code = n->op->kcode, .nin = n->nin, .nout = n->nout, .in = in, .out = out,
+  PlkCall call = {.name = n->op->name,
+                  .code = n->op->kcode,
+                  .nin = n->nin,
+                  .nout = n->nout,
+                  .in = in,
+                  .out = out,
                   .attrs = n->attrs ? n->attrs : &none};
   int64_t cols = s->cols ? s->cols : s->numel;
   r->summed = true;
@@ -266,8 +271,7 @@ bool pl_tile_join(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTileRole 
     if (!pointwise(f, n, &mine, r)) return false;
   } else if (!row_member(f, n, &mine, r)) {
     if (!sums || !sum_member(f, n, &mine, r)) return false;
-  } else
-    sums = sums && strchr(n->op->rows.roles, 's');
+  } else sums = sums && strchr(n->op->rows.roles, 's');
   if ((sums && !plan_sums(f, n, &mine, r)) || !grains_fit(&mine)) return false;
   *s = mine;
   return true;

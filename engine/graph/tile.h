@@ -27,10 +27,10 @@ typedef struct PlTileRole {
 } PlTileRole;
 
 enum {
-  PL_TILE_SLOTS = 8,      /* results as large as the tile that are alive at once */
-  PL_TILE_COLUMNS = 16,   /* the same, of one value a row */
-  PL_TILE_BYTES = 20480,  /* of a tile of all arrays together, if rows are not longer: what the first-level cache holds */
-  PL_TILE_LEAST = 4096,   /* of one array, lest calls cost more than work */
+  PL_TILE_SLOTS = 8,     /* results as large as the tile that are alive at once */
+  PL_TILE_COLUMNS = 16,  /* the same, of one value a row */
+  PL_TILE_BYTES = 20480, /* of a tile of all arrays together, if rows are not longer: what the first-level cache holds */
+  PL_TILE_LEAST = 4096,  /* of one array, lest calls cost more than work */
   PL_TILE_MOST = 16384,
   PL_TILE_LONGEST = 16384, /* elements of the longest row that is worked on as a whole */
   PL_TILE_MEMBERS = 64,

@@ -24,8 +24,8 @@ typedef struct PlTileMember {
 
 typedef struct PlTileGroup {
   int32_t begin, end, n;
-  int64_t numel, inner; /* elements of the space, of a row */
-  int64_t cols, rows;   /* of a full tile */
+  int64_t numel, inner;       /* elements of the space, of a row */
+  int64_t cols, rows;         /* of a full tile */
   int64_t ncol, ntile, chunk; /* tiles: across, in all, that one thread takes in order */
   PlTileMember *m;
   PlTileOperand *op;
@@ -33,9 +33,9 @@ typedef struct PlTileGroup {
   bool summed;      /* some member adds rows up */
   int64_t *dims;
   int32_t nop, nptr;
-  int32_t nfull, ncolumn;         /* slots */
+  int32_t nfull, ncolumn;          /* slots */
   size_t full_bytes, column_bytes; /* of one slot */
-  size_t bytes, local, shared;    /* of a block's memory; of it for sums; for all blocks' sums */
+  size_t bytes, local, shared;     /* of a block's memory; of it for sums; for all blocks' sums */
 } PlTileGroup;
 
 struct PlFusion {

@@ -67,8 +67,14 @@ static void shape_of(const PlFlow *f, const PlTileOperand *o, bool by_rows, int6
     if (o->kind != PL_TILE_ROW) dims[n++] = rows;
     dims[n++] = o->kind == PL_TILE_COL ? 1 : cols;
   }
-  *a = (PlArray){.numel = 1, .shape = dims, .strides = dims + n, .dtype = v->dtype, .ndim = (uint8_t)n, .device = PL_CPU,
-                 .contiguous = 1, .weak = v->weak};
+  *a = (PlArray){.numel = 1,
+                 .shape = dims,
+                 .strides = dims + n,
+                 .dtype = v->dtype,
+                 .ndim = (uint8_t)n,
+                 .device = PL_CPU,
+                 .contiguous = 1,
+                 .weak = v->weak};
   for (int d = n - 1; d >= 0; d--) {
     dims[n + d] = a->numel;
     a->numel *= dims[d];
@@ -92,8 +98,7 @@ static PlStatus make_forms(const PlFlow *f, PlTileGroup *g) {
       bool by_rows = g->m[i].node->op->rows.roles && !g->m[i].pieces.grain; /* pieces look at sizes alone */
       shape_of(f, &g->op[at], by_rows, nrow, g->rows, g->cols, &g->form[0][at], dims);
       dims += 2 * PL_MAX_DIM;
-      shape_of(f, &g->op[at], by_rows, nrow, last_rows ? last_rows : g->rows, last_cols ? last_cols : g->cols,
-               &g->form[1][at], dims);
+      shape_of(f, &g->op[at], by_rows, nrow, last_rows ? last_rows : g->rows, last_cols ? last_cols : g->cols, &g->form[1][at], dims);
       dims += 2 * PL_MAX_DIM;
     }
   return PL_OK;
@@ -137,12 +142,12 @@ static PlStatus add_member(const Prepare *a, PlTileGroup *g, int32_t i, int64_t 
   }
   for (int k = 0; k < PL_MAX_IN + PL_MAX_OUT; k++) m->at[k] = -1;
   for (int32_t k = 0; k < n->nin; k++)
-    if (n->in[k] >= 0)
-      add_operand(g, m, k, n->in[k], role.in[k], a->p->inner[n->in[k]] ? t->of[f->vals[n->in[k]].store] : -1, f);
+    if (n->in[k] >= 0) add_operand(g, m, k, n->in[k], role.in[k], a->p->inner[n->in[k]] ? t->of[f->vals[n->in[k]].store] : -1, f);
   for (int32_t o = 0; o < n->nout; o++) {
     PlFVal v = n->first + o;
     bool inner = a->p->inner[v];
-    if (f->vals[v].dtype == PL_NDTYPE || role.out[o] == PL_TILE_SUM || (inner && a->last[f->vals[v].store] < 0 && (role.spare >> o) & 1)) continue;
+    if (f->vals[v].dtype == PL_NDTYPE || role.out[o] == PL_TILE_SUM || (inner && a->last[f->vals[v].store] < 0 && (role.spare >> o) & 1))
+      continue;
     add_operand(g, m, PL_MAX_IN + o, v, role.out[o], inner ? t->of[f->vals[v].store] : -1, f);
     int64_t item = (int64_t)pl_dtype_size((PlDtype)f->vals[v].dtype);
     if (role.out[o] == PL_TILE_FULL && item > *widest) *widest = item;
@@ -170,9 +175,9 @@ static PlStatus prepare(const PlPlan *p, PlTileGroup *g, int8_t *slot, const int
   tile_sizes(g, widest, &s);
   g->full_bytes = pl_round64((size_t)(g->rows * g->cols * widest));
   g->column_bytes = pl_round64((size_t)g->rows * 8);
-  g->bytes = (size_t)g->nfull * g->full_bytes + (size_t)g->ncolumn * g->column_bytes +
-             pl_round64((size_t)g->nop * sizeof(PlArray)) + pl_round64((size_t)g->n * sizeof(PlkCall)) +
-             pl_round64((size_t)g->nptr * sizeof(void *)) + pl_round64((size_t)g->nop * sizeof(char *)) + g->local;
+  g->bytes = (size_t)g->nfull * g->full_bytes + (size_t)g->ncolumn * g->column_bytes + pl_round64((size_t)g->nop * sizeof(PlArray)) +
+             pl_round64((size_t)g->n * sizeof(PlkCall)) + pl_round64((size_t)g->nptr * sizeof(void *)) +
+             pl_round64((size_t)g->nop * sizeof(char *)) + g->local;
   return make_forms(f, g);
 }
 
@@ -204,10 +209,8 @@ PlStatus pl_fusion_new(PlFusion **out, const PlPlan *p) {
   }
   free(slot);
   free(last);
-  if (s != PL_OK)
-    pl_fusion_free(u);
-  else
-    *out = u;
+  if (s != PL_OK) pl_fusion_free(u);
+  else *out = u;
   return s;
 }
 

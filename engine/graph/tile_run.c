@@ -45,17 +45,22 @@ static void set_up(const Run *r, char *memory, Block *b) {
   memcpy(b->arr, g->form[0], (size_t)g->nop * sizeof(PlArray));
   for (int32_t k = 0; k < g->nop; k++) {
     const PlTileOperand *o = &g->op[k];
-    b->base[k] = o->slot < 0 ? r->vals[o->v]->a.data
-                 : o->kind == PL_TILE_COL ? column + (size_t)o->slot * g->column_bytes : full + (size_t)o->slot * g->full_bytes;
+    b->base[k] = o->slot < 0              ? r->vals[o->v]->a.data
+                 : o->kind == PL_TILE_COL ? column + (size_t)o->slot * g->column_bytes
+                                          : full + (size_t)o->slot * g->full_bytes;
     b->arr[k].data = b->base[k];
   }
   for (int32_t i = 0; i < g->n; i++) {
     const PlFNode *n = g->m[i].node;
-    b->call[i] = (PlkCall){.name = n->op->name, .code = n->op->kcode, .nin = n->nin, .nout = n->nout,
-                           .in = (const PlArray *const *)ptr, .out = ptr + n->nin, .attrs = n->attrs ? n->attrs : &none};
+    b->call[i] = (PlkCall){.name = n->op->name,
+                           .code = n->op->kcode,
+                           .nin = n->nin,
+                           .nout = n->nout,
+                           .in = (const PlArray *const *)ptr,
+                           .out = ptr + n->nin,
+                           .attrs = n->attrs ? n->attrs : &none};
     for (int32_t k = 0; k < n->nin; k++) *ptr++ = g->m[i].at[k] < 0 ? NULL : &b->arr[g->m[i].at[k]];
-    for (int32_t o = 0; o < n->nout; o++)
-      *ptr++ = g->m[i].at[PL_MAX_IN + o] < 0 ? NULL : &b->arr[g->m[i].at[PL_MAX_IN + o]];
+    for (int32_t o = 0; o < n->nout; o++) *ptr++ = g->m[i].at[PL_MAX_IN + o] < 0 ? NULL : &b->arr[g->m[i].at[PL_MAX_IN + o]];
   }
 }
 
@@ -84,10 +89,8 @@ static PlStatus run_block(const Run *r, int64_t begin, int64_t end, char *memory
     for (int32_t i = 0; i < g->n; i++) {
       const PlTileMember *m = &g->m[i];
       if (m->pieces.grain)
-        PL_TRY(m->node->op->rows.pieces->piece(&b.call[i], &m->pieces, row * g->inner + col, r->shared + m->shared,
-                                               b.local + m->local));
-      else
-        PL_TRY(m->node->op->kernel[PL_CPU](&b.call[i]));
+        PL_TRY(m->node->op->rows.pieces->piece(&b.call[i], &m->pieces, row * g->inner + col, r->shared + m->shared, b.local + m->local));
+      else PL_TRY(m->node->op->kernel[PL_CPU](&b.call[i]));
     }
     if ((col += g->cols) >= g->inner) {
       col = 0;
@@ -126,7 +129,12 @@ static PlStatus finish_sums(const Run *r) {
     bool read = false; /* a sum whose readers were all given a copy has no memory */
     for (int32_t o = 0; o < n->nout; o++) read |= out[o] != NULL;
     if (!read) continue;
-    PlkCall call = {.name = n->op->name, .code = n->op->kcode, .nin = n->nin, .nout = n->nout, .in = in, .out = out,
+    PlkCall call = {.name = n->op->name,
+                    .code = n->op->kcode,
+                    .nin = n->nin,
+                    .nout = n->nout,
+                    .in = in,
+                    .out = out,
                     .attrs = n->attrs ? n->attrs : &none};
     PL_TRY(n->op->rows.pieces->end(&call, &m->pieces, r->shared + m->shared));
   }
@@ -145,8 +153,8 @@ PlStatus pl_fusion_run(const PlFusion *u, int32_t i, PlTensor *const *vals) {
   void *shared = NULL;
   if (g->shared) PL_TRY(plk_scratch(g->shared, &shared));
   r.shared = shared;
-  PlStatus s = g->numel * g->n < MIN_PARALLEL || n < 2 ? run_tiles(&r, 0, g->ntile)
-                                                       : plk_parallel(n, (n + BLOCKS - 1) / BLOCKS, run_chunks, &r);
+  PlStatus s =
+      g->numel * g->n < MIN_PARALLEL || n < 2 ? run_tiles(&r, 0, g->ntile) : plk_parallel(n, (n + BLOCKS - 1) / BLOCKS, run_chunks, &r);
   if (s == PL_OK && g->summed) s = finish_sums(&r);
   plk_scratch_free(shared);
   return s;

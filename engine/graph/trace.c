@@ -7,9 +7,7 @@
 #include "engine/graph/graph.h"
 #include "engine/state.h"
 
-static PlNode *leaf_of(const PlTensor *t) {
-  return t->node && t->node->kind == PL_NODE_LEAF ? t->node : NULL;
-}
+static PlNode *leaf_of(const PlTensor *t) { return t->node && t->node->kind == PL_NODE_LEAF ? t->node : NULL; }
 
 static bool captured(const PlFlow *f, const PlTensor *t) {
   for (int32_t v = 0; v < f->nvals; v++)
@@ -41,7 +39,7 @@ PlStatus pl_flow_leaf(PlFlow *f, PlTensor *t, bool zeroed) {
   }
   PlTensor *g = zeroed ? NULL : leaf_of(t)->grad;
   f->leaves[f->nleaves++] =
-    (PlFLeaf){.t = pl_retain(t), .grad = g ? pl_retain(g) : NULL, .zeroed = zeroed, .had = leaf_of(t)->grad != NULL};
+      (PlFLeaf){.t = pl_retain(t), .grad = g ? pl_retain(g) : NULL, .zeroed = zeroed, .had = leaf_of(t)->grad != NULL};
   return PL_OK;
 }
 
@@ -65,7 +63,9 @@ static void settle(PlFlow *f, PlFLeaf *l) {
     n++;
     if (f->vals[v].real == l->grad) at = v;
   }
-  l->expects = n == 0 ? l->looked ? PL_FGRAD_SOME : PL_FGRAD_ANY : n == 1 && at >= 0 && l->grad->a.contiguous ? PL_FGRAD_INPUT : PL_FGRAD_SAME;
+  l->expects = n == 0                                       ? l->looked ? PL_FGRAD_SOME : PL_FGRAD_ANY
+               : n == 1 && at >= 0 && l->grad->a.contiguous ? PL_FGRAD_INPUT
+                                                            : PL_FGRAD_SAME;
   if (l->expects == PL_FGRAD_SAME) return;
   if (l->expects == PL_FGRAD_INPUT) {
     PlFValue *v = &f->vals[at];
@@ -156,10 +156,8 @@ const char *pl_flow_line(const PlFlow *f) {
   int32_t lo = 0, hi = f->tape ? f->nlines : 0;
   while (lo < hi) { /* the first that does not end before it */
     int32_t mid = lo + (hi - lo) / 2;
-    if (f->lines[mid].last < f->tape)
-      lo = mid + 1;
-    else
-      hi = mid;
+    if (f->lines[mid].last < f->tape) lo = mid + 1;
+    else hi = mid;
   }
   if (f->tape && lo < f->nlines && f->lines[lo].first <= f->tape) return f->lines[lo].where;
   return f->where ? f->where(f->where_ud) : NULL;

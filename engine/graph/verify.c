@@ -24,9 +24,9 @@ static PlStatus check_value(const PlFlow *f, PlFVal v) {
   if (val->kind == PL_FV_NODE) {
     if (val->node < 0 || val->node >= f->nnodes) BAD("value %%%d has no node", (int)v);
     const PlFNode *p = &f->nodes[val->node];
-    if (val->slot < 0 || val->slot >= p->nout || p->first + val->slot != v) BAD("value %%%d is not output %d of %s", (int)v, (int)val->slot, p->name);
-  } else if ((val->kind == PL_FV_CAPTURE || val->kind == PL_FV_CONST) && !val->real)
-    BAD("leaf %%%d has no tensor", (int)v);
+    if (val->slot < 0 || val->slot >= p->nout || p->first + val->slot != v)
+      BAD("value %%%d is not output %d of %s", (int)v, (int)val->slot, p->name);
+  } else if ((val->kind == PL_FV_CAPTURE || val->kind == PL_FV_CONST) && !val->real) BAD("leaf %%%d has no tensor", (int)v);
   return PL_OK;
 }
 
@@ -102,8 +102,8 @@ PlStatus pl_flow_node_takes(const PlFlow *f, int32_t i, const PlAttrs *attrs) {
   PlDesc desc[PL_MAX_OUT] = {{0}};
   PlStatus s = known ? PL_OK : pl_fail(PL_ERR_UNSUPPORTED, "%s depends on values", n->op->name);
   if (s == PL_OK) s = pl_attrs_normalize(n->op, attrs, n->nin ? in[0] : NULL, &normal);
-  PlInfer c = {.op = n->op, .attrs = &normal, .nin = n->nin, .in = in, .out = desc,
-               .compute = n->nin && in[0] ? (PlDtype)in[0]->dtype : PL_F32};
+  PlInfer c = {
+      .op = n->op, .attrs = &normal, .nin = n->nin, .in = in, .out = desc, .compute = n->nin && in[0] ? (PlDtype)in[0]->dtype : PL_F32};
   if (s == PL_OK) s = n->op->infer(&c);
   for (int o = 0; s == PL_OK && o < n->op->nout && o < n->nout; o++)
     if (!same_desc(&desc[o], &f->vals[n->first + o]))

@@ -21,8 +21,8 @@ typedef struct Column {
 
 struct PlCsv {
   PlCsvOptions o;
-  char *path, *names;  /* owned */
-  char *owned;         /* the file's bytes (scratch), or NULL */
+  char *path, *names;            /* owned */
+  char *owned;                   /* the file's bytes (scratch), or NULL */
   const char *text, *end, *body; /* body: behind the header */
   int64_t ncol, nrow, body_line;
   Column *col; /* scratch */
@@ -93,13 +93,9 @@ static bool next_line(const PlCsv *c, const char **at, int64_t *line) {
   return p < c->end;
 }
 
-static PlStatus bad(const PlCsv *c, int64_t line, const char *why) {
-  return pl_file_bad(c->path, "line %lld: %s", (long long)line, why);
-}
+static PlStatus bad(const PlCsv *c, int64_t line, const char *why) { return pl_file_bad(c->path, "line %lld: %s", (long long)line, why); }
 
-static PlStatus bad_quote(const PlCsv *c, int64_t line) {
-  return bad(c, line, "a quoted field does not end, or text follows it");
-}
+static PlStatus bad_quote(const PlCsv *c, int64_t line) { return bad(c, line, "a quoted field does not end, or text follows it"); }
 
 /* Lines inside a quoted field count too. */
 static int64_t lines_in(const Field *f) {
@@ -134,8 +130,8 @@ static int kind_of(const Field *f) {
 }
 
 static PlStatus wrong_width(const PlCsv *c, int64_t line, int64_t got) {
-  return pl_file_bad(c->path, "line %lld: %lld fields where the first line has %lld (delimiter '%c')", (long long)line,
-                     (long long)got, (long long)c->ncol, c->o.delimiter);
+  return pl_file_bad(c->path, "line %lld: %lld fields where the first line has %lld (delimiter '%c')", (long long)line, (long long)got,
+                     (long long)c->ncol, c->o.delimiter);
 }
 
 /* All lines behind the header: their number, the columns' kinds. */
@@ -299,9 +295,8 @@ static bool put(const PlCsv *c, const Field *f, PlDtype dtype, void *to) {
 
 static PlStatus bad_value(const PlCsv *c, int64_t line, int64_t k, const Field *f, PlDtype dtype) {
   PlText name = pl_csv_name(c, k);
-  return pl_file_bad(c->path, "line %lld, column %lld%s%.*s%s: '%.*s' is no %s", (long long)line, (long long)k + 1,
-                     name.n ? " (" : "", (int)(name.n < 60 ? name.n : 60), name.s, name.n ? ")" : "",
-                     (int)(f->n < 60 ? f->n : 60), f->s, pl_dtype_name(dtype));
+  return pl_file_bad(c->path, "line %lld, column %lld%s%.*s%s: '%.*s' is no %s", (long long)line, (long long)k + 1, name.n ? " (" : "",
+                     (int)(name.n < 60 ? name.n : 60), name.s, name.n ? ")" : "", (int)(f->n < 60 ? f->n : 60), f->s, pl_dtype_name(dtype));
 }
 
 PlStatus pl_csv_fill(PlCsv *c, const PlDtype *wanted, PlTensor *const *out) {

@@ -19,9 +19,7 @@
  * message. */
 static _Thread_local int last_code;
 
-int pl_io_code(void) {
-  return last_code;
-}
+int pl_io_code(void) { return last_code; }
 
 PlStatus pl_file_fail(const char *what, const char *path, int code) {
   last_code = code;
@@ -39,14 +37,10 @@ PlStatus pl_file_bad(const char *path, const char *why, ...) {
 }
 
 PlStatus pl_file_code(PlStatus s) {
-  if (s == PL_ERR_OOM)
-    last_code = ENOMEM;
-  else if (s == PL_ERR_INTERRUPT)
-    last_code = EINTR;
-  else if (s == PL_ERR_UNSUPPORTED)
-    last_code = ENOTSUP;
-  else if (s == PL_ERR_ARG)
-    last_code = EINVAL;
+  if (s == PL_ERR_OOM) last_code = ENOMEM;
+  else if (s == PL_ERR_INTERRUPT) last_code = EINTR;
+  else if (s == PL_ERR_UNSUPPORTED) last_code = ENOTSUP;
+  else if (s == PL_ERR_ARG) last_code = EINVAL;
   return s;
 }
 
@@ -62,8 +56,7 @@ PlStatus pl_file_open(const char *path, int *fd, int64_t *size) {
   }
   if (!S_ISREG(st.st_mode)) {
     close(f);
-    return pl_file_fail("read (not a regular file)", path,
-                        S_ISDIR(st.st_mode) ? EISDIR : EINVAL);
+    return pl_file_fail("read (not a regular file)", path, S_ISDIR(st.st_mode) ? EISDIR : EINVAL);
   }
   *fd = f;
   *size = (int64_t)st.st_size;
@@ -95,8 +88,7 @@ PlStatus pl_file_bytes(const char *path, int64_t max_bytes, char **data, size_t 
   PL_TRY(pl_file_open(path, &fd, &n));
   void *mem = NULL;
   PlStatus s = PL_OK;
-  if (n > max_bytes)
-    s = pl_file_bad(path, "%lld bytes, more than max_bytes = %lld", (long long)n, (long long)max_bytes);
+  if (n > max_bytes) s = pl_file_bad(path, "%lld bytes, more than max_bytes = %lld", (long long)n, (long long)max_bytes);
   if (s == PL_OK) s = pl_file_code(plk_scratch((size_t)n + 1, &mem));
   if (s == PL_OK) s = pl_file_read_at(fd, path, mem, (size_t)n, 0);
   close(fd);
@@ -153,8 +145,7 @@ PlStatus pl_file_temp_open(PlFileTemp *f, const char *path) {
     f->target = NULL;
     return pl_file_fail("write", path, ENOENT);
   }
-  f->target =
-      realpath(path, NULL); /* through symbolic links, so that the link survives */
+  f->target = realpath(path, NULL); /* through symbolic links, so that the link survives */
   if (!f->target) f->target = strdup(path);
   size_t room = f->target ? strlen(f->target) + 40 : 0;
   if (f->target) f->temp = malloc(room);
@@ -198,8 +189,7 @@ void pl_file_temp_abort(PlFileTemp *f) {
  * folders (EINVAL). */
 static int sync_folder(const char *target) {
   const char *slash = strrchr(target, '/');
-  char *dir = slash ? strndup(target, slash == target ? 1 : (size_t)(slash - target))
-                    : strdup(".");
+  char *dir = slash ? strndup(target, slash == target ? 1 : (size_t)(slash - target)) : strdup(".");
   if (!dir) return ENOMEM;
   int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   free(dir);

@@ -25,7 +25,7 @@ PlStatus pl_file_code(PlStatus s);
 
 /* A file being written beside its destination. */
 typedef struct PlFileTemp {
-  int fd; /* -1 once it is complete on disk */
+  int fd;              /* -1 once it is complete on disk */
   char *target, *temp; /* owned; temp is NULL once it has its name */
 } PlFileTemp;
 

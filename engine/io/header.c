@@ -16,14 +16,11 @@ typedef struct Cursor {
 } Cursor;
 
 static PlStatus bad(const Cursor *c, const char *why) {
-  return pl_file_bad(c->path, "malformed header at byte %zu: %s",
-                     (size_t)(c->p - c->text) + 8, why);
+  return pl_file_bad(c->path, "malformed header at byte %zu: %s", (size_t)(c->p - c->text) + 8, why);
 }
 
 static void skip_space(Cursor *c) {
-  while (c->p < c->end &&
-         (*c->p == ' ' || *c->p == '\t' || *c->p == '\n' || *c->p == '\r'))
-    c->p++;
+  while (c->p < c->end && (*c->p == ' ' || *c->p == '\t' || *c->p == '\n' || *c->p == '\r')) c->p++;
 }
 
 static bool accept(Cursor *c, char ch) {
@@ -71,10 +68,7 @@ static int hex4(const char *p, const char *end) {
   if (end - p < 4) return -1;
   for (int i = 0; i < 4; i++) {
     char ch = p[i];
-    int d = ch >= '0' && ch <= '9'   ? ch - '0'
-            : ch >= 'a' && ch <= 'f' ? ch - 'a' + 10
-            : ch >= 'A' && ch <= 'F' ? ch - 'A' + 10
-                                     : -1;
+    int d = ch >= '0' && ch <= '9' ? ch - '0' : ch >= 'a' && ch <= 'f' ? ch - 'a' + 10 : ch >= 'A' && ch <= 'F' ? ch - 'A' + 10 : -1;
     if (d < 0) return -1;
     v = v * 16 + d;
   }
@@ -116,9 +110,7 @@ static PlStatus take_escape(Cursor *c, char **w) {
   c->p += 4;
   if (u >= 0xDC00 && u <= 0xDFFF) return bad(c, "half a surrogate pair");
   if (u >= 0xD800 && u <= 0xDBFF) {
-    int v = c->end - c->p >= 6 && c->p[0] == '\\' && c->p[1] == 'u'
-                ? hex4(c->p + 2, c->end)
-                : -1;
+    int v = c->end - c->p >= 6 && c->p[0] == '\\' && c->p[1] == 'u' ? hex4(c->p + 2, c->end) : -1;
     if (v < 0xDC00 || v > 0xDFFF) return bad(c, "half a surrogate pair");
     c->p += 6;
     u = 0x10000 + ((u - 0xD800) << 10) + (v - 0xDC00);
@@ -157,36 +149,27 @@ static PlStatus take_string(Cursor *c, bool keep, const char **s, size_t *n) {
   return PL_OK;
 }
 
-static bool is_text(const char *s, size_t n, const char *lit) {
-  return n == strlen(lit) && memcmp(s, lit, n) == 0;
-}
+static bool is_text(const char *s, size_t n, const char *lit) { return n == strlen(lit) && memcmp(s, lit, n) == 0; }
 
 /* ---- numbers, dtypes ----------------------------------------------------------------------------------- */
 
 static PlStatus take_size(Cursor *c, int64_t *v) {
   skip_space(c);
-  if (c->p >= c->end || *c->p < '0' || *c->p > '9')
-    return bad(c, "expected a non-negative integer");
-  if (*c->p == '0' && c->p + 1 < c->end && c->p[1] >= '0' && c->p[1] <= '9')
-    return bad(c, "a number begins with 0");
+  if (c->p >= c->end || *c->p < '0' || *c->p > '9') return bad(c, "expected a non-negative integer");
+  if (*c->p == '0' && c->p + 1 < c->end && c->p[1] >= '0' && c->p[1] <= '9') return bad(c, "a number begins with 0");
   int64_t x = 0;
   for (; c->p < c->end && *c->p >= '0' && *c->p <= '9'; c->p++)
-    if (__builtin_mul_overflow(x, 10, &x) || __builtin_add_overflow(x, *c->p - '0', &x))
-      return bad(c, "a size is too large");
-  if (c->p < c->end && (*c->p == '.' || *c->p == 'e' || *c->p == 'E'))
-    return bad(c, "expected an integer");
+    if (__builtin_mul_overflow(x, 10, &x) || __builtin_add_overflow(x, *c->p - '0', &x)) return bad(c, "a size is too large");
+  if (c->p < c->end && (*c->p == '.' || *c->p == 'e' || *c->p == 'E')) return bad(c, "expected an integer");
   *v = x;
   return PL_OK;
 }
 
 static const char *const dtype_text[PL_NDTYPE] = {
-    [PL_F32] = "F32", [PL_F64] = "F64",  [PL_F16] = "F16", [PL_BF16] = "BF16",
-    [PL_I8] = "I8",   [PL_I16] = "I16",  [PL_I32] = "I32", [PL_I64] = "I64",
-    [PL_U8] = "U8",   [PL_BOOL] = "BOOL"};
+    [PL_F32] = "F32", [PL_F64] = "F64", [PL_F16] = "F16", [PL_BF16] = "BF16", [PL_I8] = "I8",
+    [PL_I16] = "I16", [PL_I32] = "I32", [PL_I64] = "I64", [PL_U8] = "U8",     [PL_BOOL] = "BOOL"};
 
-const char *pl_safetensors_dtype(PlDtype d) {
-  return dtype_text[d];
-}
+const char *pl_safetensors_dtype(PlDtype d) { return dtype_text[d]; }
 
 static PlStatus take_dtype(Cursor *c, PlEntry *e) {
   const char *s;
@@ -197,10 +180,8 @@ static PlStatus take_dtype(Cursor *c, PlEntry *e) {
       e->dtype = (uint8_t)d;
       return PL_OK;
     }
-  return pl_file_code(pl_fail(
-      PL_ERR_UNSUPPORTED,
-      "%s: tensor \"%.*s\" has dtype %.*s, which perilune does not have", c->path,
-      (int)(e->name_len < 80 ? e->name_len : 80), e->name, (int)(n < 20 ? n : 20), s));
+  return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: tensor \"%.*s\" has dtype %.*s, which perilune does not have", c->path,
+                              (int)(e->name_len < 80 ? e->name_len : 80), e->name, (int)(n < 20 ? n : 20), s));
 }
 
 /* Only checks and counts; pl_header_shape reads the numbers again when they are wanted.
@@ -215,8 +196,7 @@ static PlStatus take_shape(Cursor *c, PlEntry *e, int64_t *numel) {
       int64_t v;
       PL_TRY(take_size(c, &v));
       if (++ndim > PL_MAX_DIM) return bad(c, "too many dimensions (at most 16)");
-      if (v > 0 && __builtin_mul_overflow(nonzero, v, &nonzero))
-        return bad(c, "a shape overflows");
+      if (v > 0 && __builtin_mul_overflow(nonzero, v, &nonzero)) return bad(c, "a shape overflows");
       total = v == 0 ? 0 : total == 0 ? 0 : nonzero;
     } while (accept(c, ','));
     PL_TRY(expect(c, ']'));
@@ -244,25 +224,16 @@ static PlStatus take_entry(Cursor *c, PlEntry *e) {
     size_t n;
     PL_TRY(take_string(c, true, &key, &n));
     PL_TRY(expect(c, ':'));
-    int which = is_text(key, n, "dtype")          ? DTYPE
-                : is_text(key, n, "shape")        ? SHAPE
-                : is_text(key, n, "data_offsets") ? OFFSETS
-                                                  : 0;
-    if (which == 0)
-      return bad(c, "a tensor has dtype, shape and data_offsets, nothing else");
+    int which = is_text(key, n, "dtype") ? DTYPE : is_text(key, n, "shape") ? SHAPE : is_text(key, n, "data_offsets") ? OFFSETS : 0;
+    if (which == 0) return bad(c, "a tensor has dtype, shape and data_offsets, nothing else");
     if (seen & which) return bad(c, "a key appears twice");
     seen |= which;
-    PL_TRY(which == DTYPE   ? take_dtype(c, e)
-           : which == SHAPE ? take_shape(c, e, &numel)
-                            : take_offsets(c, e));
+    PL_TRY(which == DTYPE ? take_dtype(c, e) : which == SHAPE ? take_shape(c, e, &numel) : take_offsets(c, e));
   } while (accept(c, ','));
   PL_TRY(expect(c, '}'));
-  if (seen != (DTYPE | SHAPE | OFFSETS))
-    return bad(c, "a tensor needs dtype, shape and data_offsets");
-  if (__builtin_mul_overflow(numel, (int64_t)pl_dtype_size((PlDtype)e->dtype), &bytes))
-    return bad(c, "a tensor's size overflows");
-  if (e->begin > e->end || e->end - e->begin != bytes)
-    return bad(c, "data_offsets do not fit the dtype and shape");
+  if (seen != (DTYPE | SHAPE | OFFSETS)) return bad(c, "a tensor needs dtype, shape and data_offsets");
+  if (__builtin_mul_overflow(numel, (int64_t)pl_dtype_size((PlDtype)e->dtype), &bytes)) return bad(c, "a tensor's size overflows");
+  if (e->begin > e->end || e->end - e->begin != bytes) return bad(c, "data_offsets do not fit the dtype and shape");
   return PL_OK;
 }
 
@@ -304,24 +275,21 @@ static PlStatus check_entries(PlHeader *h, const char *path, int64_t data) {
   for (size_t i = 1; i < n; i++)
     if (by_name(&h->entry[i - 1], &h->entry[i]) == 0) {
       const PlEntry *e = &h->entry[i];
-      return pl_file_bad(path, "tensor \"%.*s\" appears twice",
-                         (int)(e->name_len < 80 ? e->name_len : 80), e->name);
+      return pl_file_bad(path, "tensor \"%.*s\" appears twice", (int)(e->name_len < 80 ? e->name_len : 80), e->name);
     }
   if (n > 0) qsort(h->entry, n, sizeof *h->entry, by_offset);
   int64_t at = 0;
   for (size_t i = 0; i < n; i++) {
     const PlEntry *e = &h->entry[i];
     if (e->begin != at)
-      return pl_file_bad(
-          path, "tensor \"%.*s\" begins at byte %lld of the data where %lld was due (%s)",
-          (int)(e->name_len < 80 ? e->name_len : 80), e->name, (long long)e->begin,
-          (long long)at, e->begin < at ? "overlap" : "hole");
+      return pl_file_bad(path, "tensor \"%.*s\" begins at byte %lld of the data where %lld was due (%s)",
+                         (int)(e->name_len < 80 ? e->name_len : 80), e->name, (long long)e->begin, (long long)at,
+                         e->begin < at ? "overlap" : "hole");
     at = e->end;
   }
   if (at != data)
-    return pl_file_bad(
-        path, "%s: the header describes %lld bytes of data, the file has %lld",
-        at > data ? "truncated" : "too long", (long long)at, (long long)data);
+    return pl_file_bad(path, "%s: the header describes %lld bytes of data, the file has %lld", at > data ? "truncated" : "too long",
+                       (long long)at, (long long)data);
   return PL_OK;
 }
 
@@ -330,8 +298,7 @@ static PlStatus check_entries(PlHeader *h, const char *path, int64_t data) {
 static size_t count_bound(const PlHeader *h) {
   size_t braces = 0;
   for (size_t i = 0; i < h->len; i++) braces += h->text[i] == '{';
-  size_t shortest = strlen("\"\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,0]}"),
-         fit = h->len / shortest;
+  size_t shortest = strlen("\"\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,0]}"), fit = h->len / shortest;
   return braces <= fit ? braces : fit + 1;
 }
 
@@ -371,8 +338,7 @@ PlStatus pl_header_parse(PlHeader *h, const char *path, int64_t data) {
 }
 
 void pl_header_shape(const PlHeader *h, const PlEntry *e, int64_t *shape) {
-  Cursor c = {
-      .p = h->text + e->shape_at, .end = h->text + h->len, .path = "", .text = h->text};
+  Cursor c = {.p = h->text + e->shape_at, .end = h->text + h->len, .path = "", .text = h->text};
   for (int i = 0; i < e->ndim; i++) {
     shape[i] = 0;
     (void)take_size(&c, &shape[i]); /* cannot fail: the same bytes were read before */
@@ -380,13 +346,10 @@ void pl_header_shape(const PlHeader *h, const PlEntry *e, int64_t *shape) {
   }
 }
 
-bool pl_header_next_meta(PlHeader *h, const char **key, size_t *nkey, const char **value,
-                         size_t *nvalue) {
+bool pl_header_next_meta(PlHeader *h, const char **key, size_t *nkey, const char **value, size_t *nvalue) {
   if (h->meta_at == 0) return false;
-  Cursor c = {
-      .p = h->text + h->meta_at, .end = h->text + h->len, .path = "", .text = h->text};
-  bool ok = take_string(&c, true, key, nkey) == PL_OK && accept(&c, ':') &&
-            take_string(&c, true, value, nvalue) == PL_OK;
+  Cursor c = {.p = h->text + h->meta_at, .end = h->text + h->len, .path = "", .text = h->text};
+  bool ok = take_string(&c, true, key, nkey) == PL_OK && accept(&c, ':') && take_string(&c, true, value, nvalue) == PL_OK;
   h->meta_at = ok && accept(&c, ',') ? (size_t)(c.p - c.text) : 0;
   return ok;
 }

@@ -14,8 +14,7 @@ PlStatus pl_pixels_new(PlPixels *p, const char *path, int64_t h, int64_t w, int 
   if (h < 1 || w < 1) return pl_file_bad(path, "an image without pixels");
   int64_t bytes;
   if (__builtin_mul_overflow(h, w, &bytes) || __builtin_mul_overflow(bytes, c, &bytes) || bytes > max_bytes)
-    return pl_file_bad(path, "%lld x %lld pixels are more than max_bytes = %lld", (long long)w, (long long)h,
-                       (long long)max_bytes);
+    return pl_file_bad(path, "%lld x %lld pixels are more than max_bytes = %lld", (long long)w, (long long)h, (long long)max_bytes);
   const int64_t shape[3] = {h, w, c};
   PL_TRY(pl_file_code(pl_tensor_empty(&p->t, PL_U8, 3, shape)));
   p->h = h;
@@ -29,12 +28,9 @@ PlStatus pl_image_decode(PlTensor **out, const char *name, const void *bytes, si
   if (max_bytes < 0) max_bytes = (int64_t)1 << 29;
   PlPixels p = {.t = NULL};
   PlStatus st;
-  if (n >= 8 && memcmp(bytes, png, 8) == 0)
-    st = pl_image_png_decode(&p, name, bytes, n, c, max_bytes);
-  else if (n >= 3 && memcmp(bytes, "\xff\xd8\xff", 3) == 0)
-    st = pl_image_jpeg_decode(&p, name, bytes, n, c, max_bytes);
-  else
-    st = pl_file_bad(name, "neither a PNG nor a JPEG file");
+  if (n >= 8 && memcmp(bytes, png, 8) == 0) st = pl_image_png_decode(&p, name, bytes, n, c, max_bytes);
+  else if (n >= 3 && memcmp(bytes, "\xff\xd8\xff", 3) == 0) st = pl_image_jpeg_decode(&p, name, bytes, n, c, max_bytes);
+  else st = pl_file_bad(name, "neither a PNG nor a JPEG file");
   if (st == PL_OK) {
     const int64_t shape[3] = {p.c, p.h, p.w}, strides[3] = {1, p.w * p.c, p.c};
     st = pl_file_code(pl_tensor_view(out, p.t, 3, shape, strides, 0));
@@ -93,8 +89,7 @@ PlStatus pl_image_save(const char *path, PlTensor *t, int quality) {
   PL_TRY(interleave(t, (int)c, h, w, &pixels));
   void *bytes = NULL;
   size_t n = 0;
-  PlStatus st = png ? encode_png(pixels, h, w, (int)c, &bytes, &n)
-                    : pl_image_jpeg_encode(path, pixels, h, w, (int)c, quality, &bytes, &n);
+  PlStatus st = png ? encode_png(pixels, h, w, (int)c, &bytes, &n) : pl_image_jpeg_encode(path, pixels, h, w, (int)c, quality, &bytes, &n);
   plk_scratch_free(pixels);
   if (st == PL_OK) st = pl_bytes_save(path, bytes, n);
   plk_scratch_free(bytes);

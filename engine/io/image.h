@@ -18,7 +18,6 @@ PlStatus pl_pixels_new(PlPixels *p, const char *path, int64_t h, int64_t w, int 
 PlStatus pl_image_png_decode(PlPixels *p, const char *path, const void *bytes, size_t n, int c, int64_t max_bytes);
 PlStatus pl_image_jpeg_decode(PlPixels *p, const char *path, const void *bytes, size_t n, int c, int64_t max_bytes);
 /* Encodes h x w x c pixels into scratch memory. */
-PlStatus pl_image_jpeg_encode(const char *path, const uint8_t *data, int64_t h, int64_t w, int c, int quality, void **out,
-                        size_t *n);
+PlStatus pl_image_jpeg_encode(const char *path, const uint8_t *data, int64_t h, int64_t w, int c, int quality, void **out, size_t *n);
 
 #endif

@@ -35,8 +35,8 @@ static PlStatus decode(spng_ctx *ctx, PlPixels *p, const char *path, int c, int6
   int code = spng_get_ihdr(ctx, &h);
   if (code) return broken(path, code);
   bool gray = h.color_type == SPNG_COLOR_TYPE_GRAYSCALE || h.color_type == SPNG_COLOR_TYPE_GRAYSCALE_ALPHA;
-  bool alpha = h.color_type == SPNG_COLOR_TYPE_GRAYSCALE_ALPHA || h.color_type == SPNG_COLOR_TYPE_TRUECOLOR_ALPHA ||
-               spng_get_trns(ctx, &trns) == 0;
+  bool alpha =
+      h.color_type == SPNG_COLOR_TYPE_GRAYSCALE_ALPHA || h.color_type == SPNG_COLOR_TYPE_TRUECOLOR_ALPHA || spng_get_trns(ctx, &trns) == 0;
   if (c == 0) c = (gray ? 1 : 3) + alpha;
   int wide = c == 2 || c == 4 ? 4 : 3; /* channels that libspng writes */
   size_t bytes = 0;
@@ -71,8 +71,7 @@ PlStatus pl_image_png_decode(PlPixels *p, const char *path, const void *bytes, s
 #else
 
 static PlStatus missing(const char *path) {
-  return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED,
-                              "%s: this build has no libspng, so no PNG (install libspng-dev and build again)", path));
+  return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: this build has no libspng, so no PNG (install libspng-dev and build again)", path));
 }
 
 PlStatus pl_image_png_decode(PlPixels *p, const char *path, const void *bytes, size_t n, int c, int64_t max_bytes) {

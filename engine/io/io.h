@@ -33,8 +33,7 @@ void pl_safetensors_describe(const PlSafetensors *s, int64_t i, PlDtype *dtype, 
 PlStatus pl_safetensors_read(PlSafetensors *s, int64_t i, PlTensor **out);
 /* The next pair of `__metadata__`, borrowed; false at the end. Each pair is given out
  * once. */
-bool pl_safetensors_next_meta(PlSafetensors *s, const char **key, size_t *nkey,
-                              const char **value, size_t *nvalue);
+bool pl_safetensors_next_meta(PlSafetensors *s, const char **key, size_t *nkey, const char **value, size_t *nvalue);
 
 typedef struct PlText { /* bytes with a length */
   const char *s;
@@ -53,8 +52,7 @@ typedef struct PlBeside {
  * reserved name, text that is not UTF-8), IO, OOM, INTERRUPT; then the old file is
  * untouched and the temporary one gone. `beside` (or NULL) is replaced right after it, and
  * neither before both are on disk. */
-PlStatus pl_safetensors_save(const char *path, int64_t n, const PlText *names,
-                             PlTensor *const *tensors, int64_t nmeta, const PlText *meta,
+PlStatus pl_safetensors_save(const char *path, int64_t n, const PlText *names, PlTensor *const *tensors, int64_t nmeta, const PlText *meta,
                              const PlBeside *beside);
 
 /* ---- IDX ----------------------------------------------------------------------------------------------- */

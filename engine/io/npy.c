@@ -17,8 +17,8 @@ typedef struct Header {
   char descr[8];
   bool fortran, swap;
   PlDtype dtype;
-  size_t wire;   /* bytes of an element in the file */
-  bool widen;    /* u16 and u32 are read as i32 and i64 */
+  size_t wire; /* bytes of an element in the file */
+  bool widen;  /* u16 and u32 are read as i32 and i64 */
   int ndim, seen;
   int64_t shape[PL_MAX_DIM];
 } Header;
@@ -27,9 +27,7 @@ typedef struct Cursor {
   const char *p, *end, *path;
 } Cursor;
 
-static PlStatus bad(const Cursor *c, const char *why) {
-  return pl_file_bad(c->path, "malformed npy header: %s", why);
-}
+static PlStatus bad(const Cursor *c, const char *why) { return pl_file_bad(c->path, "malformed npy header: %s", why); }
 
 static bool accept(Cursor *c, char ch) {
   while (c->p < c->end && (*c->p == ' ' || *c->p == '\n' || *c->p == '\t')) c->p++;
@@ -65,8 +63,7 @@ static PlStatus shape(Cursor *c, Header *h) {
     (void)accept(c, '\0');
     if (c->p >= c->end || *c->p < '0' || *c->p > '9') return bad(c, "a size was due");
     for (; c->p < c->end && *c->p >= '0' && *c->p <= '9'; c->p++)
-      if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *c->p - '0', &v))
-        return bad(c, "a size overflows");
+      if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *c->p - '0', &v)) return bad(c, "a size overflows");
     if (c->p < c->end && *c->p == 'L') c->p++; /* Python 2 */
     if (h->ndim == PL_MAX_DIM) return bad(c, "more than 16 dimensions");
     h->shape[h->ndim++] = v;
@@ -92,8 +89,7 @@ static PlStatus entry(Cursor *c, Header *h) {
     h->fortran = keyword(c, "True");
     return h->fortran || keyword(c, "False") ? PL_OK : bad(c, "fortran_order must be True or False");
   }
-  if (accept(c, '['))
-    return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: structured arrays are not supported", c->path));
+  if (accept(c, '[')) return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: structured arrays are not supported", c->path));
   PL_TRY(word(c, &s, &len));
   if (len >= sizeof h->descr) len = sizeof h->descr - 1;
   memcpy(h->descr, s, len);
@@ -106,9 +102,8 @@ static PlStatus dtype_of(const Cursor *c, Header *h) {
     const char *name;
     PlDtype dtype;
     uint8_t wire;
-  } known[] = {{"b1", PL_BOOL, 1}, {"i1", PL_I8, 1},  {"i2", PL_I16, 2}, {"i4", PL_I32, 4}, {"i8", PL_I64, 8},
-               {"u1", PL_U8, 1},   {"u2", PL_I32, 2}, {"u4", PL_I64, 4}, {"f2", PL_F16, 2}, {"f4", PL_F32, 4},
-               {"f8", PL_F64, 8}};
+  } known[] = {{"b1", PL_BOOL, 1}, {"i1", PL_I8, 1},  {"i2", PL_I16, 2}, {"i4", PL_I32, 4}, {"i8", PL_I64, 8}, {"u1", PL_U8, 1},
+               {"u2", PL_I32, 2},  {"u4", PL_I64, 4}, {"f2", PL_F16, 2}, {"f4", PL_F32, 4}, {"f8", PL_F64, 8}};
   const char *d = h->descr;
   char order = *d == '<' || *d == '>' || *d == '|' || *d == '=' ? *d++ : '=';
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -119,8 +114,8 @@ static PlStatus dtype_of(const Cursor *c, Header *h) {
       h->swap = order == (PL_BIG_ENDIAN ? '<' : '>');
       return PL_OK;
     }
-  return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: elements of type '%s', which perilune does not have%s", c->path,
-                              h->descr, d[0] == 'O' ? " (Python objects are code)" : ""));
+  return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: elements of type '%s', which perilune does not have%s", c->path, h->descr,
+                              d[0] == 'O' ? " (Python objects are code)" : ""));
 }
 
 static PlStatus parse(Cursor *c, Header *h) {
@@ -234,8 +229,7 @@ PlStatus pl_npy_load(PlTensor **out, const char *path, int64_t max_bytes) {
 
 /* The header with its prefix: the elements begin at a multiple of 64 bytes. Returns its length. */
 static size_t make_header(const PlTensor *t, const char *descr, char *text, size_t room) {
-  int64_t n = PREFIX + 2 + snprintf(text + PREFIX + 2, room - PREFIX - 2,
-                                    "{'descr': '%s', 'fortran_order': False, 'shape': (", descr);
+  int64_t n = PREFIX + 2 + snprintf(text + PREFIX + 2, room - PREFIX - 2, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr);
   for (int d = 0; d < pl_tensor_ndim(t); d++)
     n += snprintf(text + n, room - (size_t)n, "%s%lld", d ? ", " : "", (long long)pl_tensor_shape(t)[d]);
   n += snprintf(text + n, room - (size_t)n, "%s), }", pl_tensor_ndim(t) == 1 ? "," : "");
@@ -250,13 +244,11 @@ static size_t make_header(const PlTensor *t, const char *descr, char *text, size
 }
 
 PlStatus pl_npy_save(const char *path, PlTensor *t) {
-  static const char *const descr[PL_NDTYPE] = {
-      [PL_F32] = "f4", [PL_F64] = "f8", [PL_F16] = "f2", [PL_I8] = "i1",  [PL_I16] = "i2",
-      [PL_I32] = "i4", [PL_I64] = "i8", [PL_U8] = "u1",  [PL_BOOL] = "b1"};
+  static const char *const descr[PL_NDTYPE] = {[PL_F32] = "f4", [PL_F64] = "f8", [PL_F16] = "f2", [PL_I8] = "i1",  [PL_I16] = "i2",
+                                               [PL_I32] = "i4", [PL_I64] = "i8", [PL_U8] = "u1",  [PL_BOOL] = "b1"};
   PlDtype dtype = pl_tensor_dtype(t);
   if (!descr[dtype])
-    return pl_file_code(pl_fail(PL_ERR_ARG, "save_npy: NumPy has no dtype %s; convert first: x:to(\"f32\")",
-                                pl_dtype_name(dtype)));
+    return pl_file_code(pl_fail(PL_ERR_ARG, "save_npy: NumPy has no dtype %s; convert first: x:to(\"f32\")", pl_dtype_name(dtype)));
   char text[768], code[8];
   snprintf(code, sizeof code, "%c%s", pl_dtype_size(dtype) == 1 ? '|' : PL_BIG_ENDIAN ? '>' : '<', descr[dtype]);
   size_t n = make_header(t, code, text, sizeof text);
@@ -267,8 +259,7 @@ PlStatus pl_npy_save(const char *path, PlTensor *t) {
   if (st == PL_OK) {
     st = pl_file_write(f.fd, path, text, n);
     if (st == PL_OK) st = pl_file_code(pl_tensor_hold(c));
-    if (st == PL_OK)
-      st = pl_file_write(f.fd, path, pl_tensor_data(c), (size_t)pl_tensor_numel(c) * pl_dtype_size(dtype));
+    if (st == PL_OK) st = pl_file_write(f.fd, path, pl_tensor_data(c), (size_t)pl_tensor_numel(c) * pl_dtype_size(dtype));
     if (st == PL_OK) st = pl_file_temp_commit(&f);
     else pl_file_temp_abort(&f);
   }

@@ -25,7 +25,7 @@ struct PlNpz {
   int64_t size, max_bytes;
   unsigned char *dir; /* the central directory, scratch */
   int64_t dir_at, dir_size;
-  Member *member;     /* scratch */
+  Member *member; /* scratch */
   int64_t n;
 };
 
@@ -113,8 +113,7 @@ static PlStatus read_member(PlNpz *z, const unsigned char **at, size_t *left, Me
   size_t name = le(p + 28, 2), extra = le(p + 30, 2), comment = le(p + 32, 2), whole = CENTRAL + name + extra + comment;
   if (whole > *left) return pl_file_bad(z->path, "malformed zip: the directory ends early");
   uint64_t packed = le(p + 20, 4), size = le(p + 24, 4), where = le(p + 42, 4);
-  uint64_t *field[3] = {size == 0xffffffff ? &size : NULL, packed == 0xffffffff ? &packed : NULL,
-                        where == 0xffffffff ? &where : NULL};
+  uint64_t *field[3] = {size == 0xffffffff ? &size : NULL, packed == 0xffffffff ? &packed : NULL, where == 0xffffffff ? &where : NULL};
   if (field[0] || field[1] || field[2]) PL_TRY(read_extra(z, p + CENTRAL + name, extra, field));
   m->name = (const char *)p + CENTRAL;
   m->len = name;
@@ -122,12 +121,9 @@ static PlStatus read_member(PlNpz *z, const unsigned char **at, size_t *left, Me
   m->crc = (uint32_t)le(p + 16, 4);
   if (le(p + 8, 2) & 1) return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: encrypted members", z->path));
   if (m->method != STORED && m->method != DEFLATED)
-    return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: zip method %d; stored and deflated members are read", z->path,
-                                m->method));
-  if (where > (uint64_t)z->dir_at || packed > (uint64_t)z->dir_at - where || size > INT64_MAX ||
-      (m->method == STORED && packed != size))
-    return pl_file_bad(z->path, "malformed zip: member '%.*s' does not fit the file", (int)(name < 80 ? name : 80),
-                       m->name);
+    return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: zip method %d; stored and deflated members are read", z->path, m->method));
+  if (where > (uint64_t)z->dir_at || packed > (uint64_t)z->dir_at - where || size > INT64_MAX || (m->method == STORED && packed != size))
+    return pl_file_bad(z->path, "malformed zip: member '%.*s' does not fit the file", (int)(name < 80 ? name : 80), m->name);
   m->packed = (int64_t)packed;
   m->size = (int64_t)size;
   m->at = (int64_t)where;

@@ -100,10 +100,8 @@ bool pl_number_parse(const char *s, size_t n, PlDecimal *out) {
   double v = (double)d.mantissa;
   if (!d.cut && d.mantissa <= (uint64_t)1 << 53 && d.exponent >= -22 && d.exponent <= 22)
     v = d.exponent < 0 ? v / ten[-d.exponent] : v * ten[d.exponent];
-  else if (d.mantissa == 0)
-    v = 0;
-  else if (!slow(digits, (size_t)(end - digits), &v))
-    return false;
+  else if (d.mantissa == 0) v = 0;
+  else if (!slow(digits, (size_t)(end - digits), &v)) return false;
   out->f = d.negative ? -v : v;
   return true;
 }

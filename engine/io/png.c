@@ -38,8 +38,7 @@ static uint8_t *finish_chunk(uint8_t *at, const char *type, size_t n) {
 
 PlStatus pl_png_bound(size_t *out, int64_t width, int64_t height, int channels) {
   if (width < 1 || height < 1 || width > 65535 || height > 65535)
-    PL_FAIL(PL_ERR_ARG, "png: an image of %lld x %lld pixels; 1 to 65535 each way are possible", (long long)width,
-            (long long)height);
+    PL_FAIL(PL_ERR_ARG, "png: an image of %lld x %lld pixels; 1 to 65535 each way are possible", (long long)width, (long long)height);
   if (channels < 1 || channels > 4) PL_FAIL(PL_ERR_ARG, "png: %d channels; 1 to 4 are possible", channels);
   size_t raw = (size_t)height * (1 + (size_t)width * (size_t)channels); /* below 2^35 */
   if (raw > 1u << 30) PL_FAIL(PL_ERR_ARG, "png: %lld x %lld pixels are too many", (long long)width, (long long)height);

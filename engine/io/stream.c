@@ -65,10 +65,8 @@ static PlStatus inflate_some(PlStream *s, void *buf, size_t n, size_t *got) {
     d->z.avail_out = (uInt)want;
     int rc = inflate(&d->z, Z_NO_FLUSH);
     done += want - d->z.avail_out;
-    if (rc == Z_STREAM_END)
-      d->ended = true;
-    else if (rc == Z_MEM_ERROR)
-      return pl_file_code(pl_fail(PL_ERR_OOM, "%s: out of memory", s->path));
+    if (rc == Z_STREAM_END) d->ended = true;
+    else if (rc == Z_MEM_ERROR) return pl_file_code(pl_fail(PL_ERR_OOM, "%s: out of memory", s->path));
     else if (rc != Z_OK && rc != Z_BUF_ERROR)
       return pl_file_bad(s->path, "corrupt %s data: %s", s->packing == PL_GZIP ? "gzip" : "compressed",
                          d->z.msg ? d->z.msg : "not a deflate stream");
@@ -98,8 +96,7 @@ PlStatus pl_stream_begin(PlStream *s, const char *path, int fd, int64_t at, int6
 #ifdef PL_HAVE_ZLIB
   return begin_inflate(s);
 #else
-  return pl_file_code(
-      pl_fail(PL_ERR_UNSUPPORTED, "%s: compressed, and this build has no zlib (zlib1g-dev); unpack it first", path));
+  return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: compressed, and this build has no zlib (zlib1g-dev); unpack it first", path));
 #endif
 }
 
@@ -154,11 +151,9 @@ int64_t pl_stream_most(const PlStream *s) {
 
 PlStatus pl_stream_check_size(const PlStream *s, int64_t n, int64_t max_bytes) {
   if (n > max_bytes)
-    return pl_file_bad(s->path, "the header declares %lld bytes, more than max_bytes = %lld", (long long)n,
-                       (long long)max_bytes);
+    return pl_file_bad(s->path, "the header declares %lld bytes, more than max_bytes = %lld", (long long)n, (long long)max_bytes);
   int64_t most = pl_stream_most(s);
   if (n > most)
-    return pl_file_bad(s->path, "truncated: the header declares %lld bytes of data, the file can hold %lld",
-                       (long long)n, (long long)most);
+    return pl_file_bad(s->path, "truncated: the header declares %lld bytes of data, the file can hold %lld", (long long)n, (long long)most);
   return PL_OK;
 }

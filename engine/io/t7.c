@@ -27,9 +27,7 @@ struct PlT7 {
 static int64_t place(const PlT7 *t) { return t->next - (int64_t)(t->have - t->at); }
 static int64_t left(const PlT7 *t) { return t->size - place(t); }
 
-PlStatus pl_t7_bad(const PlT7 *t, const char *why) {
-  return pl_file_bad(t->path, "byte %lld: %s", (long long)place(t), why);
-}
+PlStatus pl_t7_bad(const PlT7 *t, const char *why) { return pl_file_bad(t->path, "byte %lld: %s", (long long)place(t), why); }
 
 static PlStatus refill(PlT7 *t) {
   int64_t n = t->size - t->next < BUFFER ? t->size - t->next : BUFFER;

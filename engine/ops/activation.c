@@ -7,9 +7,9 @@
 #include "engine/ops/make.h"
 #include "kernels/elementwise.h"
 
-#define F1(OP, V) pl_g1(g, &pl_op_##OP, V)
-#define NO_ATTRS .nattr = 0
-#define PARAM1(A) .nattr = 1, .attrs = {A}
+#define F1(OP, V)    pl_g1(g, &pl_op_##OP, V)
+#define NO_ATTRS     .nattr = 0
+#define PARAM1(A)    .nattr = 1, .attrs = {A}
 #define PARAM2(A, B) .nattr = 2, .attrs = {A, B}
 
 static double number(const PlMaker *g, int k) { return pl_attr_f(g->attrs, k); }
@@ -23,48 +23,41 @@ static PlStatus twice(PlMaker *g, PlVal (*second)(PlMaker *g, PlVal x)) {
 }
 
 /* ACTIVATION: the pair. ARG is what the gradient keeps: x[0] or y[0]. SECOND: f'' as a maker, or NULL. */
-#define ACTIVATION(NAME, CODE, INFER, ARG, SECOND, PARAMS, FORMULA, DOC)                              \
-  BACKWARD(NAME, CODE, SECOND, PARAMS)                                                                \
-  static PlStatus NAME##_grad(PlMaker *g) {                                                           \
-    const PlVal in[2] = {g->dy[0], g->ARG};                                                           \
-    g->dx[0] = pl_g_op(g, &pl_op_##NAME##_bwd, 2, in, g->attrs, NULL);                                \
-    return g->status;                                                                                 \
-  }                                                                                                   \
-  const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1,      \
-                             PARAMS, .args = {"x"}, .cls = PL_POINTWISE, .promote = PL_PROMOTE_ALL,   \
-                             .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY,                         \
-                             .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad,             \
-                             PL_KERNEL(elementwise)};
-#define BACKWARD(NAME, CODE, SECOND, ...)                                                             \
-  static PlStatus NAME##_bwd_grad(PlMaker *g) { return twice(g, SECOND); }                            \
-  const PlOp pl_op_##NAME##_bwd = {.name = #NAME "_bwd", .doc = "The gradient of " #NAME ".",         \
-                                   .nin = 2, .nout = 1, __VA_ARGS__, .args = {"dy", "x"},             \
-                                   .cls = PL_POINTWISE, .promote = PL_PROMOTE_ALL,                    \
-                                   .flags = PL_F_POLY | PL_F_INTERNAL,                                \
-                                   .kcode = PLK_EW_##CODE##_BWD, .infer = pl_infer_broadcast,         \
-                                   .grad = NAME##_bwd_grad,                                           \
-                                   PL_KERNEL(elementwise)};
+#define ACTIVATION(NAME, CODE, INFER, ARG, SECOND, PARAMS, FORMULA, DOC)                                                                  \
+  BACKWARD(NAME, CODE, SECOND, PARAMS)                                                                                                    \
+  static PlStatus NAME##_grad(PlMaker *g) {                                                                                               \
+    const PlVal in[2] = {g->dy[0], g->ARG};                                                                                               \
+    g->dx[0] = pl_g_op(g, &pl_op_##NAME##_bwd, 2, in, g->attrs, NULL);                                                                    \
+    return g->status;                                                                                                                     \
+  }                                                                                                                                       \
+  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, PARAMS, .args = {"x"}, .cls = PL_POINTWISE, .promote = PL_PROMOTE_ALL, \
+        .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad,                     \
+        PL_KERNEL(elementwise));
+#define BACKWARD(NAME, CODE, SECOND, ...)                                                                                            \
+  static PlStatus NAME##_bwd_grad(PlMaker *g) { return twice(g, SECOND); }                                                           \
+  PL_OP(NAME##_bwd, .doc = "The gradient of " #NAME ".", .nin = 2, .nout = 1, __VA_ARGS__, .args = {"dy", "x"}, .cls = PL_POINTWISE, \
+        .promote = PL_PROMOTE_ALL, .flags = PL_F_POLY | PL_F_INTERNAL, .kcode = PLK_EW_##CODE##_BWD, .infer = pl_infer_broadcast,    \
+        .grad = NAME##_bwd_grad, PL_KERNEL(elementwise));
 
 /* ---- piecewise linear: f'' = 0 --------------------------------------------------------------------- */
 
 /* The gradient reads y: x > 0 and y > 0 say the same, and y is often kept by the next op anyway. */
-ACTIVATION(relu, RELU, pl_infer_broadcast, y[0], NULL, NO_ATTRS, "max(x, 0); dx = dy where x > 0",
-           "max(x, 0); the gradient at 0 is 0.")
+ACTIVATION(relu, RELU, pl_infer_broadcast, y[0], NULL, NO_ATTRS, "max(x, 0); dx = dy where x > 0", "max(x, 0); the gradient at 0 is 0.")
 ACTIVATION(relu6, RELU6, pl_infer_broadcast, x[0], NULL, NO_ATTRS, "min(max(x, 0), 6); dx = dy where 0 < x < 6",
            "x limited to [0, 6]; no gradient at or beyond the limits.")
-ACTIVATION(leaky_relu, LEAKY_RELU, pl_infer_broadcast, x[0], NULL, PARAM1(A_FLOAT("negative_slope", 0.01)),
-           "x > 0 ? x : slope x", "x where positive, negative_slope x elsewhere.")
+ACTIVATION(leaky_relu, LEAKY_RELU, pl_infer_broadcast, x[0], NULL, PARAM1(A_FLOAT("negative_slope", 0.01)), "x > 0 ? x : slope x",
+           "x where positive, negative_slope x elsewhere.")
 ACTIVATION(hardsigmoid, HARDSIGMOID, pl_infer_broadcast, x[0], NULL, NO_ATTRS, "min(max(x + 3, 0), 6) / 6",
            "A piecewise linear sigmoid: 0 below -3, 1 above 3.")
-ACTIVATION(hardshrink, HARDSHRINK, pl_infer_broadcast, x[0], NULL, PARAM1(A_FLOAT("lambd", 0.5)),
-           "|x| > lambd ? x : 0", "x where |x| > lambd, else 0.")
+ACTIVATION(hardshrink, HARDSHRINK, pl_infer_broadcast, x[0], NULL, PARAM1(A_FLOAT("lambd", 0.5)), "|x| > lambd ? x : 0",
+           "x where |x| > lambd, else 0.")
 static PlStatus softshrink_infer(PlInfer *c) {
   double by = pl_attr_f(c->attrs, 0);
   if (!(by >= 0)) PL_FAIL(PL_ERR_ARG, "softshrink: lambd must be a number >= 0, got %g", by);
   return pl_infer_broadcast(c);
 }
-ACTIVATION(softshrink, SOFTSHRINK, softshrink_infer, x[0], NULL, PARAM1(A_FLOAT("lambd", 0.5)),
-           "sign(x) max(|x| - lambd, 0)", "x moved toward 0 by lambd, 0 where |x| <= lambd.")
+ACTIVATION(softshrink, SOFTSHRINK, softshrink_infer, x[0], NULL, PARAM1(A_FLOAT("lambd", 0.5)), "sign(x) max(|x| - lambd, 0)",
+           "x moved toward 0 by lambd, 0 where |x| <= lambd.")
 ACTIVATION(threshold, THRESHOLD, pl_infer_broadcast, x[0], NULL, PARAM2(A_FLOAT_REQ("threshold"), A_FLOAT_REQ("value")),
            "x > threshold ? x : value", "x where above threshold, else value.")
 
@@ -118,12 +111,10 @@ static PlStatus gelu_cpu(const PlkCall *call) {
   k.code = pl_attr_i(call->attrs, 0) ? PLK_EW_GELU_TANH : PLK_EW_GELU;
   return plk_cpu_elementwise(&k);
 }
-const PlOp pl_op_gelu = {
-    .name = "gelu", .doc = "x times the normal distribution function of x; approximate=\"tanh\" uses its tanh formula.",
-    .formula = "x (1 + erf(x / sqrt 2)) / 2 (Hendrycks & Gimpel 2016)", .nin = 1, .nout = 1, .args = {"x"},
-    PARAM1(A_ENUM("approximate", "none|tanh", 0)), .cls = PL_POINTWISE,
-    .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_GELU,
-    .infer = pl_infer_broadcast, .grad = gelu_grad, .kernel = {[PL_CPU] = gelu_cpu}};
+PL_OP(gelu, .doc = "x times the normal distribution function of x; approximate=\"tanh\" uses its tanh formula.",
+      .formula = "x (1 + erf(x / sqrt 2)) / 2 (Hendrycks & Gimpel 2016)", .nin = 1, .nout = 1, .args = {"x"},
+      PARAM1(A_ENUM("approximate", "none|tanh", 0)), .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY,
+      .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_GELU, .infer = pl_infer_broadcast, .grad = gelu_grad, .kernel = {[PL_CPU] = gelu_cpu});
 
 /* β s(1-s) with s = sigmoid(βx); 0 where βx > threshold */
 static PlVal softplus_second(PlMaker *g, PlVal x) {
@@ -132,9 +123,8 @@ static PlVal softplus_second(PlMaker *g, PlVal x) {
   PlVal linear = pl_g2(g, &pl_op_gt, bx, pl_g_num(g, number(g, 1)));
   return g_where(g, linear, zero(g), g_muln(g, g_mul(g, s, g_rsubn(g, 1, s)), beta));
 }
-ACTIVATION(softplus, SOFTPLUS, pl_infer_broadcast, x[0], softplus_second,
-           PARAM2(A_FLOAT("beta", 1), A_FLOAT("threshold", 20)), "log(1 + e^(beta x)) / beta",
-           "A smooth relu, log(1 + e^(beta x)) / beta; x itself where beta x > threshold.")
+ACTIVATION(softplus, SOFTPLUS, pl_infer_broadcast, x[0], softplus_second, PARAM2(A_FLOAT("beta", 1), A_FLOAT("threshold", 20)),
+           "log(1 + e^(beta x)) / beta", "A smooth relu, log(1 + e^(beta x)) / beta; x itself where beta x > threshold.")
 
 /* a e^(x/b)/b where x ≤ 0 */
 static PlVal exp_tail(PlMaker *g, PlVal x, double scale, double b) {
@@ -154,8 +144,8 @@ static PlStatus celu_infer(PlInfer *c) {
   if (pl_attr_f(c->attrs, 0) == 0) PL_FAIL(PL_ERR_ARG, "celu: alpha must not be 0");
   return pl_infer_broadcast(c);
 }
-ACTIVATION(celu, CELU, celu_infer, x[0], celu_second, PARAM1(A_FLOAT("alpha", 1)),
-           "x > 0 ? x : alpha (e^(x/alpha) - 1)", "x where positive, alpha (e^(x/alpha) - 1) elsewhere.")
+ACTIVATION(celu, CELU, celu_infer, x[0], celu_second, PARAM1(A_FLOAT("alpha", 1)), "x > 0 ? x : alpha (e^(x/alpha) - 1)",
+           "x where positive, alpha (e^(x/alpha) - 1) elsewhere.")
 
 /* 1/3 between -3 and 3 */
 static PlVal hardswish_second(PlMaker *g, PlVal x) {
@@ -172,8 +162,7 @@ static PlVal mish_second(PlMaker *g, PlVal x) {
   PlVal b = g_muln(g, g_mul(g, g_mul(g, x, t), g_mul(g, s, s)), 2);
   return g_mul(g, g_rsubn(g, 1, g_mul(g, t, t)), g_sub(g, a, b));
 }
-ACTIVATION(mish, MISH, pl_infer_broadcast, x[0], mish_second, NO_ATTRS, "x tanh(softplus(x))",
-           "x tanh(log(1 + e^x)) (Misra 2019).")
+ACTIVATION(mish, MISH, pl_infer_broadcast, x[0], mish_second, NO_ATTRS, "x tanh(softplus(x))", "x tanh(log(1 + e^x)) (Misra 2019).")
 
 /* -s(1-s) */
 static PlVal logsigmoid_second(PlMaker *g, PlVal x) {
@@ -201,12 +190,10 @@ static PlStatus tanhshrink_grad(PlMaker *g) {
   g->dx[0] = g_mul(g, g->dy[0], g_mul(g, t, t));
   return g->status;
 }
-#define FROM_INTEGERS(NAME, CODE, FORMULA, DOC)                                                   \
-  const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1,  \
-                             .args = {"x"}, .cls = PL_POINTWISE, .promote = PL_PROMOTE_FLOAT,     \
-                             .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY,                     \
-                             .kcode = PLK_EW_##CODE, .infer = pl_infer_broadcast, .grad = NAME##_grad, \
-                             PL_KERNEL(elementwise)};
+#define FROM_INTEGERS(NAME, CODE, FORMULA, DOC)                                                                                     \
+  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE, .promote = PL_PROMOTE_FLOAT, \
+        .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .kcode = PLK_EW_##CODE, .infer = pl_infer_broadcast, .grad = NAME##_grad,  \
+        PL_KERNEL(elementwise));
 FROM_INTEGERS(softsign, SOFTSIGN, "x / (1 + |x|)", "x / (1 + |x|); integers give the default float.")
 FROM_INTEGERS(tanhshrink, TANHSHRINK, "x - tanh(x)", "x - tanh(x); integers give the default float.")
 
@@ -228,9 +215,6 @@ static PlStatus prelu_expand(PlTensor *const *in, int nin, const PlAttrs *attrs,
   pl_tensor_release(scaled);
   return s;
 }
-const PlOp pl_op_prelu_core = {
-    .autocast = PL_CAST_LOW,
-    .name = "prelu_core", .doc = "x where positive, weight x elsewhere; weight broadcasts against x.",
-    .formula = "x > 0 ? x : w x (He et al. 2015)", .nin = 2, .nout = 1, .args = {"x", "weight"}, .cls = PL_POINTWISE,
-    .flags = PL_F_POLY | PL_F_NOMETHOD, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast,
-    .expand = prelu_expand};
+PL_OP(prelu_core, .autocast = PL_CAST_LOW, .doc = "x where positive, weight x elsewhere; weight broadcasts against x.",
+      .formula = "x > 0 ? x : w x (He et al. 2015)", .nin = 2, .nout = 1, .args = {"x", "weight"}, .cls = PL_POINTWISE,
+      .flags = PL_F_POLY | PL_F_NOMETHOD, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast, .expand = prelu_expand);

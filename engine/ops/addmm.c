@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Products with something added: linear, and the addmm family  beta·input + alpha·(product). */
-#include "engine/ops/make.h"
 #include "engine/ops/either.h"
+#include "engine/ops/make.h"
 #include "engine/ops/product.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
@@ -24,15 +24,15 @@ static PlStatus linear_infer(PlInfer *c) {
     if (x->ndim > 1 && w->ndim == 2 && x->numel / (x->shape[0] ? x->shape[0] : 1) == kw)
       PL_FAIL(PL_ERR_SHAPE, "linear: %s with weight %s: %lld features given, %lld expected; flatten first: x:view(%lld,-1)",
               pl_desc_text(x), pl_desc_text(w), (long long)k, (long long)kw, (long long)x->shape[0]);
-    PL_FAIL(PL_ERR_SHAPE, "linear: %s with weight %s: %lld features given, %lld expected", pl_desc_text(x),
-            pl_desc_text(w), (long long)k, (long long)kw);
+    PL_FAIL(PL_ERR_SHAPE, "linear: %s with weight %s: %lld features given, %lld expected", pl_desc_text(x), pl_desc_text(w), (long long)k,
+            (long long)kw);
   }
   pl_desc_set(&c->out[0], (PlDtype)x->dtype, x->ndim - 1, x->shape);
   if (w->ndim == 2) c->out[0].shape[c->out[0].ndim++] = w->shape[0];
   if (!b) return PL_OK;
   if (w->ndim == 2 ? b->ndim != 1 || b->shape[0] != w->shape[0] : b->numel != 1)
-    PL_FAIL(PL_ERR_SHAPE, "linear: bias %s does not fit weight %s; it needs one value for each output feature",
-            pl_desc_text(b), pl_desc_text(w));
+    PL_FAIL(PL_ERR_SHAPE, "linear: bias %s does not fit weight %s; it needs one value for each output feature", pl_desc_text(b),
+            pl_desc_text(w));
   return PL_OK;
 }
 
@@ -93,19 +93,15 @@ static double linear_flops(const PlInfer *c) {
   double n = 2 * (double)c->in[0]->numel;
   return c->in[1]->ndim == 2 ? n * (double)c->in[1]->shape[0] : n;
 }
-const PlOp pl_op_linear = {
-    .autocast = PL_CAST_LOW,
-    .name = "linear", .doc = "x[...,K] times the transpose of weight[N,K], plus bias[N] if given: [...,N]. One dtype.",
-    .formula = "y = x w^T + b; dx = dy w; dw = dy^T x; db = sum of dy over all but the last dim", .nin = 3, .nopt = 1,
-    .nout = 1, .args = {"x", "weight", "bias"}, .cls = PL_HEAVY,
-    .batch = pl_batch_linear, .flags = PL_F_POLY | PL_F_NOMETHOD,
-    .infer = linear_infer, .grad = linear_grad, .flops = linear_flops, PL_KERNEL_EITHER(linear_cpu)};
+PL_OP(linear, .autocast = PL_CAST_LOW, .doc = "x[...,K] times the transpose of weight[N,K], plus bias[N] if given: [...,N]. One dtype.",
+      .formula = "y = x w^T + b; dx = dy w; dw = dy^T x; db = sum of dy over all but the last dim", .nin = 3, .nopt = 1, .nout = 1,
+      .args = {"x", "weight", "bias"}, .cls = PL_HEAVY, .batch = pl_batch_linear, .flags = PL_F_POLY | PL_F_NOMETHOD, .infer = linear_infer,
+      .grad = linear_grad, .flops = linear_flops, PL_KERNEL_EITHER(linear_cpu));
 
 /* ---- addmm, addmv, addr ------------------------------------------------------------------------------------- */
 
-#define BETA_ALPHA                                                     \
-  .nattr = 2, .attrs = {{.name = "beta", .type = PL_A_SCALAR, .optional = true}, \
-                        {.name = "alpha", .type = PL_A_SCALAR, .optional = true}}
+#define BETA_ALPHA \
+  .nattr = 2, .attrs = {{.name = "beta", .type = PL_A_SCALAR, .optional = true}, {.name = "alpha", .type = PL_A_SCALAR, .optional = true}}
 
 /* The factor; of integer tensors its whole part counts. */
 static double factor(const PlAttrs *a, int k, PlDtype d) {
@@ -120,12 +116,10 @@ static PlStatus check_addend(const PlInfer *c) {
   const PlDesc *d = &c->out[0];
   PL_TRY(pl_check_same_dtype(c, 0, 1));
   bool ok = a->ndim <= d->ndim;
-  for (int k = 1; ok && k <= a->ndim; k++)
-    ok = a->shape[a->ndim - k] == 1 || a->shape[a->ndim - k] == d->shape[d->ndim - k];
+  for (int k = 1; ok && k <= a->ndim; k++) ok = a->shape[a->ndim - k] == 1 || a->shape[a->ndim - k] == d->shape[d->ndim - k];
   if (ok) return PL_OK;
   PlArray out = {.shape = d->shape, .ndim = d->ndim, .dtype = d->dtype};
-  PL_FAIL(PL_ERR_SHAPE, "%s: input %s does not broadcast to the product's shape, %s", c->op->name, pl_desc_text(a),
-          pl_desc_text(&out));
+  PL_FAIL(PL_ERR_SHAPE, "%s: input %s does not broadcast to the product's shape, %s", c->op->name, pl_desc_text(a), pl_desc_text(&out));
 }
 
 static PlStatus addmm_infer(PlInfer *c) {
@@ -224,15 +218,13 @@ static double add_flops(const PlInfer *c) {
   for (int d = 0; d < c->out[0].ndim; d++) n *= (double)c->out[0].shape[d];
   return c->in[1]->ndim == 2 ? n * (double)c->in[1]->shape[1] : n;
 }
-#define ADDED(NAME, CAST, A, B, DOC)                                                                        \
-  const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = "beta input + alpha (product)",          \
-                             .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", A, B}, .cls = PL_HEAVY,     \
-                             .batch = pl_batch_addmm,                                                       \
-                             .autocast = CAST,                                                              \
-                             .flags = PL_F_POLY, .infer = NAME##_infer, .grad = NAME##_grad,                \
-                             .flops = add_flops, PL_KERNEL_EITHER(NAME##_cpu)};
-ADDED(addmm, PL_CAST_LOW, "x", "y", "beta input + alpha x[M,K] y[K,N]; input broadcasts to [M,N]. beta = 0 ignores "
-                                        "input.")
+#define ADDED(NAME, CAST, A, B, DOC)                                                                                                \
+  PL_OP(NAME, .doc = DOC, .formula = "beta input + alpha (product)", .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", A, B},      \
+        .cls = PL_HEAVY, .batch = pl_batch_addmm, .autocast = CAST, .flags = PL_F_POLY, .infer = NAME##_infer, .grad = NAME##_grad, \
+        .flops = add_flops, PL_KERNEL_EITHER(NAME##_cpu));
+ADDED(addmm, PL_CAST_LOW, "x", "y",
+      "beta input + alpha x[M,K] y[K,N]; input broadcasts to [M,N]. beta = 0 ignores "
+      "input.")
 ADDED(addmv, PL_CAST_NONE, "x", "y", "beta input + alpha x[M,K] y[K]; input broadcasts to [M].")
 ADDED(addr, PL_CAST_NONE, "x", "y", "beta input + alpha times the outer product of x[M] and y[N].")
 
@@ -294,13 +286,9 @@ static PlStatus addbmm_expand(PlTensor *const *in, int nin, const PlAttrs *attrs
 }
 /* The shape rule of an op that never comes here: its parts have their own. */
 static PlStatus parts_infer(PlInfer *c) { PL_FAIL(PL_ERR_UNSUPPORTED, "%s: made of other ops", c->op->name); }
-const PlOp pl_op_baddbmm = {
-    .autocast = PL_CAST_LOW,
-    .name = "baddbmm", .doc = "beta input + alpha x[B,M,K] y[B,K,N], product by product; input broadcasts.",
-    .formula = "beta input + alpha x y", .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", "x", "y"},
-    .cls = PL_HEAVY, .infer = parts_infer, .expand = baddbmm_expand};
-const PlOp pl_op_addbmm = {
-    .autocast = PL_CAST_LOW,
-    .name = "addbmm", .doc = "beta input + alpha times the sum over b of x[b] y[b], of x[B,M,K] and y[B,K,N].",
-    .formula = "beta input + alpha sum_b x_b y_b", .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", "x", "y"},
-    .cls = PL_HEAVY, .infer = parts_infer, .expand = addbmm_expand};
+PL_OP(baddbmm, .autocast = PL_CAST_LOW, .doc = "beta input + alpha x[B,M,K] y[B,K,N], product by product; input broadcasts.",
+      .formula = "beta input + alpha x y", .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", "x", "y"}, .cls = PL_HEAVY,
+      .infer = parts_infer, .expand = baddbmm_expand);
+PL_OP(addbmm, .autocast = PL_CAST_LOW, .doc = "beta input + alpha times the sum over b of x[b] y[b], of x[B,M,K] and y[B,K,N].",
+      .formula = "beta input + alpha sum_b x_b y_b", .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", "x", "y"}, .cls = PL_HEAVY,
+      .infer = parts_infer, .expand = addbmm_expand);

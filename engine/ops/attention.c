@@ -2,9 +2,9 @@
  * Attention as one op that keeps no matrix of scores: q[…,L,E], k[…,S,E], v[…,S,D], with a mask and dropout if wanted.
  * Its gradient is one op, too; the gradient of that is made of products. Dropout draws the same random words again from
  * the state that the forward op keeps. */
+#include "kernels/attention.h"
 #include "engine/batch/batch.h"
 #include "engine/ops/dims.h"
-#include "kernels/attention.h"
 
 enum { Q, K, V, MASK }; /* inputs of attention; those of its gradient: */
 enum { B_DY, B_Q, B_K, B_V, B_SUMS, B_MASK, B_STATE, B_Y, B_NIN };
@@ -22,8 +22,10 @@ static PlStatus check_mask(const PlInfer *c, int i, const PlArray *q, const PlAr
     fits = have == 1 || have == want;
   }
   if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "%s: the mask %s must be bool or floating and broadcast to the scores of queries %s and keys %s, "
-                          "[...,L,S]", c->op->name, pl_desc_text(m), pl_desc_text(q), pl_desc_text(k));
+    PL_FAIL(PL_ERR_SHAPE,
+            "%s: the mask %s must be bool or floating and broadcast to the scores of queries %s and keys %s, "
+            "[...,L,S]",
+            c->op->name, pl_desc_text(m), pl_desc_text(q), pl_desc_text(k));
   return PL_OK;
 }
 
@@ -36,8 +38,8 @@ static PlStatus check_qkv(const PlInfer *c, int first, int mask) {
   bool fits = k->ndim == q->ndim && v->ndim == q->ndim && k->dtype == q->dtype && v->dtype == q->dtype;
   for (int d = 0; fits && d < q->ndim - 2; d++) fits = k->shape[d] == q->shape[d] && v->shape[d] == q->shape[d];
   if (!fits || k->shape[k->ndim - 1] != q->shape[q->ndim - 1] || k->shape[k->ndim - 2] != v->shape[v->ndim - 2])
-    PL_FAIL(PL_ERR_SHAPE, "%s: queries %s, keys %s, values %s: [...,L,E], [...,S,E], [...,S,D] of one dtype are wanted",
-            c->op->name, pl_desc_text(q), pl_desc_text(k), pl_desc_text(v));
+    PL_FAIL(PL_ERR_SHAPE, "%s: queries %s, keys %s, values %s: [...,L,E], [...,S,E], [...,S,D] of one dtype are wanted", c->op->name,
+            pl_desc_text(q), pl_desc_text(k), pl_desc_text(v));
   const double p = pl_attr_f(c->attrs, A_DROP);
   if (!(p >= 0 && p <= 1)) PL_FAIL(PL_ERR_ARG, "%s: dropout_p %g must be from 0 to 1", c->op->name, p);
   return check_mask(c, mask, q, k);
@@ -85,9 +87,7 @@ typedef struct Parts {
 } Parts;
 
 static PlVal widen(PlMaker *g, const Parts *p, PlVal v) { return p->narrow == p->wide ? v : pl_g_cast(g, v, p->wide); }
-static PlVal narrowed(PlMaker *g, const Parts *p, PlVal v) {
-  return p->narrow == p->wide ? v : pl_g_cast(g, v, p->narrow);
-}
+static PlVal narrowed(PlMaker *g, const Parts *p, PlVal v) { return p->narrow == p->wide ? v : pl_g_cast(g, v, p->narrow); }
 static PlVal kept(PlMaker *g, const Parts *p, PlVal v) { return p->D == PL_NONE ? v : g_mul(g, v, p->D); }
 
 /* Scores that are hidden count as this; what lies near it has no share. */
@@ -95,8 +95,7 @@ static PlVal kept(PlMaker *g, const Parts *p, PlVal v) { return p->D == PL_NONE 
 
 static PlVal shares(PlMaker *g, const Parts *p, PlVal mask, PlDtype mask_dtype, bool causal) {
   PlVal z = g_muln(g, product(g, p->q, p->k, false, true), p->scale);
-  if (mask != PL_NONE && mask_dtype == PL_BOOL)
-    z = g_where(g, mask, z, pl_g_num(g, LOW));
+  if (mask != PL_NONE && mask_dtype == PL_BOOL) z = g_where(g, mask, z, pl_g_num(g, LOW));
   else if (mask != PL_NONE) /* -inf would make NaN of rows that see nothing */
     z = pl_g2(g, &pl_op_maximum, g_add(g, z, mask_dtype == p->wide ? mask : pl_g_cast(g, mask, p->wide)), pl_g_num(g, LOW));
   if (causal) {
@@ -113,14 +112,16 @@ static PlVal shares(PlMaker *g, const Parts *p, PlVal mask, PlDtype mask_dtype, 
 }
 
 static Parts parts_of(PlMaker *g, int first, int mask, PlVal state) {
-  Parts p = {.narrow = (PlDtype)g->in[first]->dtype, .wide = wide_dtype(g->in[first]->dtype), .ndim = g->in[first]->ndim,
-             .scale = pl_attr_f(g->attrs, A_SCALE), .D = PL_NONE};
+  Parts p = {.narrow = (PlDtype)g->in[first]->dtype,
+             .wide = wide_dtype(g->in[first]->dtype),
+             .ndim = g->in[first]->ndim,
+             .scale = pl_attr_f(g->attrs, A_SCALE),
+             .D = PL_NONE};
   const bool masked = mask < g->nin && g->in[mask];
   p.q = widen(g, &p, g->x[first]);
   p.k = widen(g, &p, g->x[first + 1]);
   p.v = widen(g, &p, g->x[first + 2]);
-  p.P = shares(g, &p, masked ? g->x[mask] : PL_NONE, masked ? (PlDtype)g->in[mask]->dtype : PL_NDTYPE,
-               pl_attr_i(g->attrs, A_CAUSAL) != 0);
+  p.P = shares(g, &p, masked ? g->x[mask] : PL_NONE, masked ? (PlDtype)g->in[mask]->dtype : PL_NDTYPE, pl_attr_i(g->attrs, A_CAUSAL) != 0);
   if (state != PL_NONE) {
     const PlVal in[3] = {g->x[first], g->x[first + 1], state};
     PlAttrs a;
@@ -145,7 +146,11 @@ static PlStatus attention_grad(PlMaker *g) {
   if (g->dy[0] == PL_NONE) return g->status;
   if (reads_output(g)) in[B_Y] = g->y[0];
   if (g->want[Q] || g->want[K] || g->want[V])
-    pl_g_op(g, &pl_op_attention_bwd, reads_output(g) ? B_NIN : state != PL_NONE ? B_STATE + 1 : masked ? B_MASK + 1 : B_SUMS + 1,
+    pl_g_op(g, &pl_op_attention_bwd,
+            reads_output(g)    ? B_NIN
+            : state != PL_NONE ? B_STATE + 1
+            : masked           ? B_MASK + 1
+                               : B_SUMS + 1,
             in, g->attrs, out);
   for (int i = 0; i < 3; i++)
     if (g->want[i]) g->dx[i] = out[i];
@@ -169,12 +174,12 @@ static void attention_batch(PlBatchCall *c) {
   pl_b_ops(c, c->op, in[nmat] ? nmat + 1 : nmat, in, c->attrs, c->out);
 }
 
-#define COMMON_BUT(INFER)                                                                                                    \
-  .autocast = PL_CAST_LOW, .formula = "p = softmax(scale q k^T + mask); y = p v", .nin = 4, .nopt = 1, .nvisible = 1, \
-  .nattr = 3, .args = {"q", "k", "v", "mask"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .infer = INFER,                     \
-  .grad = attention_grad, .flops = attention_flops, PL_KERNEL(attention)
-#define SHAPES                                                                                                       \
-  "q[...,L,E], k[...,S,E], v[...,S,D]. mask, broadcast to [...,L,S], is bool (false: not seen) or added to the "      \
+#define COMMON_BUT(INFER)                                                                                                               \
+  .autocast = PL_CAST_LOW, .formula = "p = softmax(scale q k^T + mask); y = p v", .nin = 4, .nopt = 1, .nvisible = 1, .nattr = 3,       \
+  .args = {"q", "k", "v", "mask"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .infer = INFER, .grad = attention_grad, .flops = attention_flops, \
+  PL_KERNEL(attention)
+#define SHAPES                                                                                                   \
+  "q[...,L,E], k[...,S,E], v[...,S,D]. mask, broadcast to [...,L,S], is bool (false: not seen) or added to the " \
   "scores; with is_causal query i sees keys 1 to i. A query that sees nothing gives zeros. "
 
 static PlStatus pure_infer(PlInfer *c) {
@@ -182,18 +187,15 @@ static PlStatus pure_infer(PlInfer *c) {
   return attention_infer(c);
 }
 
-const PlOp pl_op_attention = {
-    .name = "attention",
-    .doc = "softmax(scale q k^T + mask) v without the matrix of scores: " SHAPES "Further output: each row's largest score "
-           "and sum. See nn.F.scaled_dot_product_attention.",
-    .nout = 2, .batch = attention_batch, .flags = PL_F_NOMETHOD | PL_F_POLY, COMMON_BUT(pure_infer)};
+PL_OP(attention,
+      .doc = "softmax(scale q k^T + mask) v without the matrix of scores: " SHAPES "Further output: each row's largest score "
+             "and sum. See nn.F.scaled_dot_product_attention.",
+      .nout = 2, .batch = attention_batch, .flags = PL_F_NOMETHOD | PL_F_POLY, COMMON_BUT(pure_infer));
 
-const PlOp pl_op_attention_dropout = {
-    .name = "attention_dropout",
-    .doc = "attention with each share dropped with probability dropout_p and the others over 1 - dropout_p: " SHAPES
-           "Further outputs: each row's largest score and sum; the random state.",
-    .nout = 3, .flags = PL_F_NOMETHOD | PL_F_POLY | PL_F_SEEDED, .draws = plk_attention_draws,
-    COMMON_BUT(attention_infer)};
+PL_OP(attention_dropout,
+      .doc = "attention with each share dropped with probability dropout_p and the others over 1 - dropout_p: " SHAPES
+             "Further outputs: each row's largest score and sum; the random state.",
+      .nout = 3, .flags = PL_F_NOMETHOD | PL_F_POLY | PL_F_SEEDED, .draws = plk_attention_draws, COMMON_BUT(attention_infer));
 
 static PlStatus attention_bwd_infer(PlInfer *c) {
   PL_TRY(check_qkv(c, B_Q, B_MASK));
@@ -208,10 +210,9 @@ static PlStatus attention_bwd_infer(PlInfer *c) {
     sums_fit = sums_fit && sums->shape[d] == q->shape[d];
   }
   if (!dy_fits)
-    PL_FAIL(PL_ERR_SHAPE, "%s: gradient %s does not fit queries %s and values %s", c->op->name, pl_desc_text(dy),
-            pl_desc_text(q), pl_desc_text(v));
-  if (!sums_fit)
-    PL_FAIL(PL_ERR_SHAPE, "%s: sums %s do not fit queries %s", c->op->name, pl_desc_text(sums), pl_desc_text(q));
+    PL_FAIL(PL_ERR_SHAPE, "%s: gradient %s does not fit queries %s and values %s", c->op->name, pl_desc_text(dy), pl_desc_text(q),
+            pl_desc_text(v));
+  if (!sums_fit) PL_FAIL(PL_ERR_SHAPE, "%s: sums %s do not fit queries %s", c->op->name, pl_desc_text(sums), pl_desc_text(q));
   if (c->nin > B_STATE && c->in[B_STATE]) {
     PL_TRY(pl_check_dtype(c, B_STATE, PL_I64));
     PL_TRY(pl_check_shape(c, B_STATE, 1, (const int64_t[]){3}));
@@ -244,8 +245,7 @@ static PlStatus attention_bwd_grad(PlMaker *g) {
   if (g->want[B_K])
     g->dx[B_K] = narrowed(g, &p, g_muln(g, g_add(g, product(g, gZ, p.q, true, false), product(g, S, a, true, false)), p.scale));
   if (g->want[B_V]) g->dx[B_V] = narrowed(g, &p, product(g, gT, dy, true, false));
-  if (g->nin > B_MASK && g->in[B_MASK] && g->want[B_MASK])
-    g->dx[B_MASK] = g_to_input(g, pl_g_sum_to(g, gZ, B_MASK), p.wide, B_MASK);
+  if (g->nin > B_MASK && g->in[B_MASK] && g->want[B_MASK]) g->dx[B_MASK] = g_to_input(g, pl_g_sum_to(g, gZ, B_MASK), p.wide, B_MASK);
   return g->status;
 }
 
@@ -256,12 +256,10 @@ static double attention_bwd_flops(const PlInfer *c) {
   return e > 0 ? 2 * (double)q->numel / e * (double)k->shape[k->ndim - 2] * (3 * e + 2 * d) : 0;
 }
 
-const PlOp pl_op_attention_bwd = {
-    .name = "attention_bwd", .doc = "The gradients of attention for q, k and v.", .nin = B_NIN, .nopt = 3, .nout = 3,
-    .nattr = 3, .args = {"dy", "q", "k", "v", "sums", "mask", "state", "y"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
-    .batch = attention_batch, .flags = PL_F_INTERNAL | PL_F_POLY, .infer = attention_bwd_infer, .grad = attention_bwd_grad,
-    .flops = attention_bwd_flops,
-    PL_KERNEL(attention_bwd)};
+PL_OP(attention_bwd, .doc = "The gradients of attention for q, k and v.", .nin = B_NIN, .nopt = 3, .nout = 3, .nattr = 3,
+      .args = {"dy", "q", "k", "v", "sums", "mask", "state", "y"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .batch = attention_batch,
+      .flags = PL_F_INTERNAL | PL_F_POLY, .infer = attention_bwd_infer, .grad = attention_bwd_grad, .flops = attention_bwd_flops,
+      PL_KERNEL(attention_bwd));
 
 static PlStatus keep_infer(PlInfer *c) {
   const PlArray *q = c->in[0], *k = c->in[1];
@@ -280,8 +278,6 @@ static PlStatus keep_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_attention_keep = {
-    .name = "attention_keep", .doc = "What attention_dropout multiplied its shares with: 0 or 1 / (1 - p), [...,L,S].",
-    .nin = 3, .nout = 1, .nattr = 1, .args = {"q", "k", "state"}, .attrs = {A_FLOAT_REQ("p")}, .cls = PL_OPAQUE,
-    .flags = PL_F_INTERNAL | PL_F_POLY | PL_F_NOGRAD_OK, .infer = keep_infer,
-    PL_KERNEL(attention_keep)};
+PL_OP(attention_keep, .doc = "What attention_dropout multiplied its shares with: 0 or 1 / (1 - p), [...,L,S].", .nin = 3, .nout = 1,
+      .nattr = 1, .args = {"q", "k", "state"}, .attrs = {A_FLOAT_REQ("p")}, .cls = PL_OPAQUE,
+      .flags = PL_F_INTERNAL | PL_F_POLY | PL_F_NOGRAD_OK, .infer = keep_infer, PL_KERNEL(attention_keep));

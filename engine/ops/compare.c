@@ -3,13 +3,11 @@
 #include "engine/ops/op.h"
 #include "kernels/elementwise.h"
 
-#define ROW(NAME, CODE, NIN, A, B, INFER, FLAGS, DOC)                                                   \
-  const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .nin = NIN, .nout = 1, .args = {A, B},          \
-                             .cls = PL_POINTWISE, .flags = PL_F_SCALAR | PL_F_NOGRAD_OK | FLAGS,        \
-                             .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_##CODE, .infer = INFER,         \
-                             PL_KERNEL(elementwise)};
+#define ROW(NAME, CODE, NIN, A, B, INFER, FLAGS, DOC)                                                                                \
+  PL_OP(NAME, .doc = DOC, .nin = NIN, .nout = 1, .args = {A, B}, .cls = PL_POINTWISE, .flags = PL_F_SCALAR | PL_F_NOGRAD_OK | FLAGS, \
+        .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_##CODE, .infer = INFER, PL_KERNEL(elementwise));
 #define COMPARE(NAME, CODE, DOC) ROW(NAME, CODE, 2, "x", "y", pl_infer_predicate, 0, DOC)
-#define ASK(NAME, CODE, DOC) ROW(NAME, CODE, 1, "x", NULL, pl_infer_predicate, 0, DOC)
+#define ASK(NAME, CODE, DOC)     ROW(NAME, CODE, 1, "x", NULL, pl_infer_predicate, 0, DOC)
 
 COMPARE(eq, EQ, "x == y elementwise, as bool; broadcast. NaN equals nothing.")
 COMPARE(ne, NE, "x ~= y elementwise, as bool; broadcast.")
@@ -30,13 +28,12 @@ ASK(signbit, SIGNBIT, "Whether the sign bit is set, as bool: true for negative n
 
 static PlStatus infer_bits(PlInfer *c) {
   if (pl_is_float(c->compute))
-    PL_FAIL(PL_ERR_DTYPE, "%s: needs integers or bool, got %s%s%s; convert: x:to(\"i64\")", c->op->name,
-            pl_desc_text(c->in[0]), c->nin > 1 ? " and " : "", c->nin > 1 ? pl_desc_text(c->in[1]) : "");
+    PL_FAIL(PL_ERR_DTYPE, "%s: needs integers or bool, got %s%s%s; convert: x:to(\"i64\")", c->op->name, pl_desc_text(c->in[0]),
+            c->nin > 1 ? " and " : "", c->nin > 1 ? pl_desc_text(c->in[1]) : "");
   return pl_infer_broadcast(c);
 }
 static PlStatus infer_shift(PlInfer *c) {
-  if (c->compute == PL_BOOL)
-    PL_FAIL(PL_ERR_DTYPE, "%s: bool is not for this; convert: x:to(\"i64\")", c->op->name);
+  if (c->compute == PL_BOOL) PL_FAIL(PL_ERR_DTYPE, "%s: bool is not for this; convert: x:to(\"i64\")", c->op->name);
   return infer_bits(c);
 }
 #define BITS(NAME, CODE, INFER, DOC) ROW(NAME, CODE, 2, "x", "y", INFER, PL_F_INPLACE, DOC)
@@ -46,6 +43,7 @@ BITS(bitwise_xor, BITWISE_XOR, infer_bits, "x ~ y of integers or bool; broadcast
 BITS(bitwise_left_shift, BITWISE_LEFT_SHIFT, infer_shift, "x << y of integers; bits that leave the dtype are lost.")
 BITS(bitwise_right_shift, BITWISE_RIGHT_SHIFT, infer_shift, "x >> y of integers; arithmetic for signed dtypes.")
 BITS(gcd, GCD, infer_shift, "The greatest common divisor of integers, at least 0; broadcast and promoted.")
-BITS(lcm, LCM, infer_shift, "The least common multiple of integers, at least 0; broadcast and promoted. It wraps around as "
+BITS(lcm, LCM, infer_shift,
+     "The least common multiple of integers, at least 0; broadcast and promoted. It wraps around as "
      "products do.")
 ROW(bitwise_not, BITWISE_NOT, 1, "x", NULL, infer_bits, PL_F_INPLACE, "All bits of integers flipped; not, of bool.")

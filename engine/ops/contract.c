@@ -63,10 +63,9 @@ static PlStatus inner_expand(PlTensor *const *in, int nin, const PlAttrs *attrs,
   pl_tensor_release(w.t);
   return chain_end(&z, out);
 }
-const PlOp pl_op_inner = {
-    .name = "inner", .doc = "Products over the last dims: z[i...,j...] = sum_k x[i...,k] y[j...,k]; a 0-d factor multiplies.",
-    .formula = "sum_k x[i...,k] y[j...,k]", .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY,
-    .infer = parts_infer, .expand = inner_expand};
+PL_OP(inner, .doc = "Products over the last dims: z[i...,j...] = sum_k x[i...,k] y[j...,k]; a 0-d factor multiplies.",
+      .formula = "sum_k x[i...,k] y[j...,k]", .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY, .infer = parts_infer,
+      .expand = inner_expand);
 
 /* z[i s + j] = x[i] y[j] in every dim, s the size of y there: x as [a,1,b,1…] times y as [1,c,1,d…]. */
 static PlStatus kron_expand(PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
@@ -96,10 +95,9 @@ static PlStatus kron_expand(PlTensor *const *in, int nin, const PlAttrs *attrs, 
   pl_tensor_release(z.t);
   return chain_end(&last, out);
 }
-const PlOp pl_op_kron = {
-    .name = "kron", .doc = "The Kronecker product: every element of x times all of y, in blocks. Promotes.",
-    .formula = "z[i s + j] = x[i] y[j] in every dim, s the size of y there", .nin = 2, .nout = 1, .args = {"x", "y"},
-    .cls = PL_POINTWISE, .infer = parts_infer, .expand = kron_expand};
+PL_OP(kron, .doc = "The Kronecker product: every element of x times all of y, in blocks. Promotes.",
+      .formula = "z[i s + j] = x[i] y[j] in every dim, s the size of y there", .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_POINTWISE,
+      .infer = parts_infer, .expand = kron_expand);
 
 /* z[…, o] = Σ_ij x[…, i] w[o, i, j] y[…, j] + b[o]: x times w as [I, O J], then with y over j. */
 static PlStatus bilinear_expand(PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
@@ -108,8 +106,7 @@ static PlStatus bilinear_expand(PlTensor *const *in, int nin, const PlAttrs *att
   PlTensor *x = in[0], *y = in[1], *w = in[2];
   int n = pl_tensor_ndim(x);
   const int64_t *sx = pl_tensor_shape(x), *sy = pl_tensor_shape(y), *sw = pl_tensor_shape(w);
-  if (pl_tensor_ndim(w) != 3 || n < 1 || pl_tensor_ndim(y) != n || n + 1 > PL_MAX_DIM || sx[n - 1] != sw[1] ||
-      sy[n - 1] != sw[2])
+  if (pl_tensor_ndim(w) != 3 || n < 1 || pl_tensor_ndim(y) != n || n + 1 > PL_MAX_DIM || sx[n - 1] != sw[1] || sy[n - 1] != sw[2])
     return shapes_fail("bilinear", x, y, "needs x[...,I], y[...,J] and weight[O,I,J]");
   for (int d = 0; d < n - 1; d++)
     if (sx[d] != sy[d]) return shapes_fail("bilinear", x, y, "leading sizes differ");
@@ -145,7 +142,6 @@ static PlStatus bilinear_expand(PlTensor *const *in, int nin, const PlAttrs *att
   for (size_t i = 0; i < sizeof used / sizeof *used; i++) pl_tensor_release(used[i]);
   return chain_end(&last, out);
 }
-const PlOp pl_op_bilinear = {
-    .name = "bilinear", .doc = "z[...,o] = sum over i, j of x[...,i] weight[o,i,j] y[...,j], plus bias[o] if given.",
-    .formula = "z = x w y + b", .nin = 4, .nopt = 1, .nout = 1, .args = {"x", "y", "weight", "bias"}, .cls = PL_HEAVY,
-    .flags = PL_F_NOMETHOD, .infer = parts_infer, .expand = bilinear_expand};
+PL_OP(bilinear, .doc = "z[...,o] = sum over i, j of x[...,i] weight[o,i,j] y[...,j], plus bias[o] if given.", .formula = "z = x w y + b",
+      .nin = 4, .nopt = 1, .nout = 1, .args = {"x", "y", "weight", "bias"}, .cls = PL_HEAVY, .flags = PL_F_NOMETHOD, .infer = parts_infer,
+      .expand = bilinear_expand);

@@ -2,10 +2,10 @@
  * Convolution and transposed convolution, 1 to 3 spatial dims, batched or not. Three cores carry all of it:
  *   conv (x, w → y), conv_bwd_input (dy, w → dx), conv_bwd_weight (dy, x → dw);
  * each one's gradients are the other two, and a transposed convolution is conv_bwd_input. */
-#include "engine/ops/make.h"
-#include "engine/ops/either.h"
-#include "engine/ops/window_op.h"
 #include "kernels/conv.h"
+#include "engine/ops/either.h"
+#include "engine/ops/make.h"
+#include "engine/ops/window_op.h"
 #include "kernels/elementwise.h"
 
 PL_EITHER(conv)
@@ -43,8 +43,8 @@ static PlStatus read_transposed(const char *op, const PlAttrs *a, int nd, Conv *
   if (v->groups < 1) PL_FAIL(PL_ERR_ARG, "%s: groups is %lld, must be at least 1", op, (long long)v->groups);
   for (int d = 0; d < nd; d++)
     if (v->extra[d] >= v->geo.stride[d] && v->extra[d] >= v->geo.dil[d])
-      PL_FAIL(PL_ERR_ARG, "%s: output_padding %lld must be below stride %lld or dilation %lld", op,
-              (long long)v->extra[d], (long long)v->geo.stride[d], (long long)v->geo.dil[d]);
+      PL_FAIL(PL_ERR_ARG, "%s: output_padding %lld must be below stride %lld or dilation %lld", op, (long long)v->extra[d],
+              (long long)v->geo.stride[d], (long long)v->geo.dil[d]);
   return PL_OK;
 }
 
@@ -60,29 +60,24 @@ static void conv_attrs(const Conv *v, PlAttrs *a) {
 /* ---- shapes -------------------------------------------------------------------------------------------- */
 
 /* Ranks, dtypes, channels, bias. `in` and `out`: which dim of w belongs to input and output channels. */
-static PlStatus check_operands(const PlInfer *c, int nd, const PlArray *x, const PlArray *w, const PlArray *b,
-                               int64_t groups, bool transposed) {
+static PlStatus check_operands(const PlInfer *c, int nd, const PlArray *x, const PlArray *w, const PlArray *b, int64_t groups,
+                               bool transposed) {
   const char *op = c->op->name;
   if (x->dtype != w->dtype || (b && b->dtype != x->dtype))
-    PL_FAIL(PL_ERR_DTYPE, "%s: x %s, weight %s, bias %s: one dtype is needed", op, pl_desc_text(x), pl_desc_text(w),
-            pl_desc_text(b));
+    PL_FAIL(PL_ERR_DTYPE, "%s: x %s, weight %s, bias %s: one dtype is needed", op, pl_desc_text(x), pl_desc_text(w), pl_desc_text(b));
   if (x->dtype == PL_BOOL) PL_FAIL(PL_ERR_DTYPE, "%s: not defined for bool", op);
-  if (w->ndim != nd + 2)
-    PL_FAIL(PL_ERR_SHAPE, "%s: weight %s must have %d dims", op, pl_desc_text(w), nd + 2);
+  if (w->ndim != nd + 2) PL_FAIL(PL_ERR_SHAPE, "%s: weight %s must have %d dims", op, pl_desc_text(w), nd + 2);
   if (x->ndim != nd + 2 && x->ndim != nd + 1)
     PL_FAIL(PL_ERR_SHAPE, "%s: x %s must have %d dims, or %d without a batch", op, pl_desc_text(x), nd + 2, nd + 1);
   int64_t have = x->shape[x->ndim - nd - 1], takes = transposed ? w->shape[0] : w->shape[1];
   if (w->shape[0] < groups || w->shape[0] % groups != 0)
-    PL_FAIL(PL_ERR_SHAPE, "%s: weight %s: its first size must be a multiple of groups = %lld", op, pl_desc_text(w),
-            (long long)groups);
+    PL_FAIL(PL_ERR_SHAPE, "%s: weight %s: its first size must be a multiple of groups = %lld", op, pl_desc_text(w), (long long)groups);
   if (transposed ? have != takes : have / groups != takes || have % groups != 0)
-    PL_FAIL(PL_ERR_SHAPE, "%s: x %s has %lld channels, weight %s with groups = %lld takes %lld", op, pl_desc_text(x),
-            (long long)have, pl_desc_text(w), (long long)groups,
-            (long long)(transposed ? takes : takes * groups));
+    PL_FAIL(PL_ERR_SHAPE, "%s: x %s has %lld channels, weight %s with groups = %lld takes %lld", op, pl_desc_text(x), (long long)have,
+            pl_desc_text(w), (long long)groups, (long long)(transposed ? takes : takes * groups));
   int64_t made = transposed ? w->shape[1] * groups : w->shape[0];
   if (b && (b->ndim != 1 || b->shape[0] != made))
-    PL_FAIL(PL_ERR_SHAPE, "%s: bias %s must have one value for each of the %lld output channels", op, pl_desc_text(b),
-            (long long)made);
+    PL_FAIL(PL_ERR_SHAPE, "%s: bias %s must have one value for each of the %lld output channels", op, pl_desc_text(b), (long long)made);
   for (int d = 0; d < nd; d++)
     if (w->shape[2 + d] < 1) PL_FAIL(PL_ERR_SHAPE, "%s: weight %s has an empty kernel", op, pl_desc_text(w));
   return PL_OK;
@@ -96,8 +91,8 @@ static PlStatus forward_sizes(const char *op, const Conv *v, const PlArray *x, c
   for (int d = 0; d < nd; d++) {
     int64_t n = pl_window_count(x->shape[lead + d], w->shape[2 + d], v->geo.stride[d], v->geo.pad[d], v->geo.dil[d], false);
     if (n < 1)
-      PL_FAIL(PL_ERR_SHAPE, "%s: x %s is smaller than the window of weight %s in spatial dim %d; use padding", op,
-              pl_desc_text(x), pl_desc_text(w), d + 1);
+      PL_FAIL(PL_ERR_SHAPE, "%s: x %s is smaller than the window of weight %s in spatial dim %d; use padding", op, pl_desc_text(x),
+              pl_desc_text(w), d + 1);
     y[lead + d] = n;
   }
   return PL_OK;
@@ -134,8 +129,8 @@ static PlStatus transposed_infer(PlInfer *c, int nd) {
     __int128 n = ((__int128)x->shape[lead + i] - 1) * v.geo.stride[i] - 2 * (__int128)v.geo.pad[i] +
                  (__int128)v.geo.dil[i] * (w->shape[2 + i] - 1) + v.extra[i] + 1;
     if (n < 1 || n > INT64_MAX / 2)
-      PL_FAIL(PL_ERR_SHAPE, "%s: x %s with weight %s gives size %s in spatial dim %d", c->op->name, pl_desc_text(x),
-              pl_desc_text(w), n < 1 ? "below 1" : "beyond all memory", i + 1);
+      PL_FAIL(PL_ERR_SHAPE, "%s: x %s with weight %s gives size %s in spatial dim %d", c->op->name, pl_desc_text(x), pl_desc_text(w),
+              n < 1 ? "below 1" : "beyond all memory", i + 1);
     d->shape[lead + i] = (int64_t)n;
   }
   may_follow(c, w->ndim);
@@ -262,13 +257,11 @@ static PlStatus conv_grad(PlMaker *g) {
   return g->status;
 }
 /* conv(dy, w) cut to x's sizes: an output padding of a stride or more would make further positions. */
-static PlVal emit_conv_like(PlMaker *g, const Conv *v, PlVal dy, PlVal w, const PlDesc *big, const PlArray *weight,
-                            const PlArray *like) {
+static PlVal emit_conv_like(PlMaker *g, const Conv *v, PlVal dy, PlVal w, const PlDesc *big, const PlArray *weight, const PlArray *like) {
   PlVal r = emit_conv(g, v, dy, w);
   int nd = v->geo.nd, lead = like->ndim - nd;
   for (int d = 0; d < nd; d++) {
-    int64_t n = pl_window_count(big->shape[lead + d], weight->shape[2 + d], v->geo.stride[d], v->geo.pad[d],
-                                v->geo.dil[d], false);
+    int64_t n = pl_window_count(big->shape[lead + d], weight->shape[2 + d], v->geo.stride[d], v->geo.pad[d], v->geo.dil[d], false);
     if (n == like->shape[lead + d]) continue;
     PlAttrs a;
     pl_attrs_init(&pl_op_narrow, &a);
@@ -331,8 +324,8 @@ static PlStatus bwd_infer(PlInfer *c, bool weight) {
     ok = dy->shape[lead + d] <= (most < 0 ? 0 : most);
   }
   if (!ok)
-    PL_FAIL(PL_ERR_SHAPE, "%s: dy %s is not an output for x %s and weight %s", c->op->name, pl_desc_text(dy),
-            pl_desc_text(x), pl_desc_text(w));
+    PL_FAIL(PL_ERR_SHAPE, "%s: dy %s is not an output for x %s and weight %s", c->op->name, pl_desc_text(dy), pl_desc_text(x),
+            pl_desc_text(w));
   pl_desc_set(&c->out[0], (PlDtype)dy->dtype, n, sizes);
   may_follow(c, w->ndim);
   return PL_OK;
@@ -354,46 +347,37 @@ static double bwd_input_flops(const PlInfer *c) { return bwd_flops(c, false); }
 static double bwd_weight_flops(const PlInfer *c) { return bwd_flops(c, true); }
 
 #define CONV_ATTRS A_INTS("stride", 1), A_INTS("padding", 0), A_INTS("dilation", 1), A_INT("groups", 1)
-#define CORE(NAME, SHORT, B, DOC)                                                                                 \
-  const PlOp pl_op_conv_##NAME = {.name = "conv_" #NAME, .doc = DOC, .nin = 2, .nout = 1, .nattr = 5,            \
-                                  .args = {"dy", B}, .attrs = {CONV_ATTRS, A_SHAPE_REQ("sizes")},                \
-                                  .cls = PL_HEAVY, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS,                     \
-                                  .batch = pl_batch_conv_##SHORT,                                                \
-                                  .infer = NAME##_infer, .grad = NAME##_grad, .flops = NAME##_flops,             \
-                                  PL_KERNEL_EITHER(NAME##_cpu)};
+#define CORE(NAME, SHORT, B, DOC)                                                                                                 \
+  PL_OP(conv_##NAME, .doc = DOC, .nin = 2, .nout = 1, .nattr = 5, .args = {"dy", B}, .attrs = {CONV_ATTRS, A_SHAPE_REQ("sizes")}, \
+        .cls = PL_HEAVY, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .batch = pl_batch_conv_##SHORT, .infer = NAME##_infer,         \
+        .grad = NAME##_grad, .flops = NAME##_flops, PL_KERNEL_EITHER(NAME##_cpu));
 CORE(bwd_input, input, "w", "The gradient of a convolution with respect to its input.")
 CORE(bwd_weight, weight, "x", "The gradient of a convolution with respect to its weight.")
 
-#define CONV(ND, X, W, Y)                                                                                          \
-  static PlStatus conv##ND##d_infer(PlInfer *c) { return conv_infer(c, ND); }                                      \
-  const PlOp pl_op_conv##ND##d = {                                                                                 \
-      .autocast = PL_CAST_LOW,                                                                                     \
-      .name = "conv" #ND "d", .doc = "Cross-correlation of x[N,C," X "] (or without N) with weight[O,C/groups," W  \
-                                     "], plus bias[O]: [N,O," Y "]. stride, padding and dilation are numbers or "  \
-                                     "one for each spatial dim.",                                                  \
-      .formula = "y[n,o,t] = b[o] + sum_{c,k} x[n, c, t stride - padding + k dilation] w[o,c,k]", .nin = 3,        \
-      .batch = pl_batch_conv,                                                                                      \
-      .nopt = 1, .nout = 1, .nattr = 4, .args = {"x", "weight", "bias"}, .attrs = {CONV_ATTRS}, .cls = PL_HEAVY,   \
-      .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = conv##ND##d_infer, .grad = conv_grad,                     \
-      .flops = conv_flops, PL_KERNEL_EITHER(conv_cpu)};
+#define CONV(ND, X, W, Y)                                                                                                             \
+  static PlStatus conv##ND##d_infer(PlInfer *c) { return conv_infer(c, ND); }                                                         \
+  PL_OP(conv##ND##d, .autocast = PL_CAST_LOW,                                                                                         \
+        .doc = "Cross-correlation of x[N,C," X "] (or without N) with weight[O,C/groups," W "], plus bias[O]: [N,O," Y                \
+               "]. stride, padding and dilation are numbers or "                                                                      \
+               "one for each spatial dim.",                                                                                           \
+        .formula = "y[n,o,t] = b[o] + sum_{c,k} x[n, c, t stride - padding + k dilation] w[o,c,k]", .nin = 3, .batch = pl_batch_conv, \
+        .nopt = 1, .nout = 1, .nattr = 4, .args = {"x", "weight", "bias"}, .attrs = {CONV_ATTRS}, .cls = PL_HEAVY,                    \
+        .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = conv##ND##d_infer, .grad = conv_grad, .flops = conv_flops,                 \
+        PL_KERNEL_EITHER(conv_cpu));
 CONV(1, "L", "k", "L'")
 CONV(2, "H,W", "kh,kw", "H',W'")
 CONV(3, "D,H,W", "kd,kh,kw", "D',H',W'")
 
-#define TRANSPOSED(ND, X, W, Y)                                                                                    \
-  static PlStatus conv_transpose##ND##d_infer(PlInfer *c) { return transposed_infer(c, ND); }                      \
-  const PlOp pl_op_conv_transpose##ND##d = {                                                                       \
-      .autocast = PL_CAST_LOW,                                                                                     \
-      .name = "conv_transpose" #ND "d",                                                                            \
-      .doc = "The adjoint of conv" #ND "d: x[N,C," X "] (or without N), weight[C,O/groups," W                      \
-             "], bias[O]: [N,O," Y "]. output_padding adds to the far end of the output.",                         \
-      .formula = "size' = (size - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1", .nin = 3,        \
-      .batch = pl_batch_conv,                                                                                      \
-      .nopt = 1, .nout = 1, .nattr = 5, .args = {"x", "weight", "bias"},                                           \
-      .attrs = {A_INTS("stride", 1), A_INTS("padding", 0), A_INTS("output_padding", 0), A_INT("groups", 1),        \
-                A_INTS("dilation", 1)},                                                                            \
-      .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = conv_transpose##ND##d_infer,             \
-      .grad = transposed_grad, .flops = transposed_flops, PL_KERNEL_EITHER(transposed_cpu)};
+#define TRANSPOSED(ND, X, W, Y)                                                                                                       \
+  static PlStatus conv_transpose##ND##d_infer(PlInfer *c) { return transposed_infer(c, ND); }                                         \
+  PL_OP(conv_transpose##ND##d, .autocast = PL_CAST_LOW,                                                                               \
+        .doc = "The adjoint of conv" #ND "d: x[N,C," X "] (or without N), weight[C,O/groups," W "], bias[O]: [N,O," Y                 \
+               "]. output_padding adds to the far end of the output.",                                                                \
+        .formula = "size' = (size - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1", .nin = 3, .batch = pl_batch_conv, \
+        .nopt = 1, .nout = 1, .nattr = 5, .args = {"x", "weight", "bias"},                                                            \
+        .attrs = {A_INTS("stride", 1), A_INTS("padding", 0), A_INTS("output_padding", 0), A_INT("groups", 1), A_INTS("dilation", 1)}, \
+        .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = conv_transpose##ND##d_infer, .grad = transposed_grad,     \
+        .flops = transposed_flops, PL_KERNEL_EITHER(transposed_cpu));
 TRANSPOSED(1, "L", "k", "L'")
 TRANSPOSED(2, "H,W", "kh,kw", "H',W'")
 TRANSPOSED(3, "D,H,W", "kd,kh,kw", "D',H',W'")

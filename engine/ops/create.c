@@ -22,31 +22,17 @@ static PlStatus line(PlInfer *c, const char *what, int64_t n, int t, PlDtype oth
 
 static PlStatus zeros_infer(PlInfer *c) { return created(c, 0, 1, pl_default_float()); }
 
-const PlOp pl_op_zeros = {
-    .name = "zeros",
-    .doc = "A tensor of zeros.",
-    .nin = 0, .nout = 1, .nattr = 2,
-    .attrs = {A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .infer = zeros_infer, PL_KERNEL(zeros),
-};
+PL_OP(zeros, .doc = "A tensor of zeros.", .nin = 0, .nout = 1, .nattr = 2, .attrs = {A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
+      .cls = PL_CREATION, .infer = zeros_infer, PL_KERNEL(zeros), );
 
-const PlOp pl_op_ones = {
-    .name = "ones",
-    .doc = "A tensor of ones.",
-    .nin = 0, .nout = 1, .nattr = 2,
-    .attrs = {A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .infer = zeros_infer, PL_KERNEL(ones),
-};
+PL_OP(ones, .doc = "A tensor of ones.", .nin = 0, .nout = 1, .nattr = 2, .attrs = {A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
+      .cls = PL_CREATION, .infer = zeros_infer, PL_KERNEL(ones), );
 
 static PlStatus full_infer(PlInfer *c) { return created(c, 0, 2, pl_default_float()); }
 
-const PlOp pl_op_full = {
-    .name = "full",
-    .doc = "A tensor with every element set to value; dtype is the default float unless given.",
-    .nin = 0, .nout = 1, .nattr = 3,
-    .attrs = {A_SHAPE_REQ("shape"), A_SCALAR_REQ("value"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .kcode = 1, .infer = full_infer, PL_KERNEL(full),
-};
+PL_OP(full, .doc = "A tensor with every element set to value; dtype is the default float unless given.", .nin = 0, .nout = 1, .nattr = 3,
+      .attrs = {A_SHAPE_REQ("shape"), A_SCALAR_REQ("value"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION, .kcode = 1, .infer = full_infer,
+      PL_KERNEL(full), );
 
 static PlStatus eye_infer(PlInfer *c) {
   int64_t n = pl_attr_i(c->attrs, 0), m = pl_attr_has(c->attrs, 1) ? pl_attr_i(c->attrs, 1) : n;
@@ -56,13 +42,8 @@ static PlStatus eye_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_eye = {
-    .name = "eye",
-    .doc = "The n by m (default n) matrix with ones on the main diagonal and zeros elsewhere.",
-    .nin = 0, .nout = 1, .nattr = 3,
-    .attrs = {A_INT_REQ("n"), A_INT_OPT("m"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .infer = eye_infer, PL_KERNEL(eye),
-};
+PL_OP(eye, .doc = "The n by m (default n) matrix with ones on the main diagonal and zeros elsewhere.", .nin = 0, .nout = 1, .nattr = 3,
+      .attrs = {A_INT_REQ("n"), A_INT_OPT("m"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION, .infer = eye_infer, PL_KERNEL(eye), );
 
 /* ---- number lines ---------------------------------------------------------------------------------------- */
 
@@ -72,37 +53,19 @@ static PlStatus linear_fill_infer(PlInfer *c) {
 }
 
 /* y[i] = start + i·step; arange counts n and calls this. */
-const PlOp pl_op_linear_fill = {
-    .name = "linear_fill",
-    .doc = "n numbers start, start + step, …; i64 if both are integers, else the default float.",
-    .nin = 0, .nout = 1, .nattr = 4,
-    .attrs = {A_INT_REQ("n"), A_SCALAR_REQ("start"), A_SCALAR_REQ("step"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .flags = PL_F_CONTIGUOUS, .infer = linear_fill_infer,
-    PL_KERNEL(linear_fill),
-};
+PL_OP(linear_fill, .doc = "n numbers start, start + step, …; i64 if both are integers, else the default float.", .nin = 0, .nout = 1,
+      .nattr = 4, .attrs = {A_INT_REQ("n"), A_SCALAR_REQ("start"), A_SCALAR_REQ("step"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
+      .flags = PL_F_CONTIGUOUS, .infer = linear_fill_infer, PL_KERNEL(linear_fill), );
 
-static PlStatus linspace_infer(PlInfer *c) {
-  return line(c, "steps", pl_attr_i(c->attrs, 2), c->op->nattr - 1, pl_default_float());
-}
+static PlStatus linspace_infer(PlInfer *c) { return line(c, "steps", pl_attr_i(c->attrs, 2), c->op->nattr - 1, pl_default_float()); }
 
-const PlOp pl_op_linspace = {
-    .name = "linspace",
-    .doc = "`steps` evenly spaced numbers from start to end, both included.",
-    .nin = 0, .nout = 1, .nattr = 4,
-    .attrs = {A_FLOAT_REQ("start"), A_FLOAT_REQ("end"), A_INT_REQ("steps"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .flags = PL_F_CONTIGUOUS, .infer = linspace_infer,
-    PL_KERNEL(linspace),
-};
+PL_OP(linspace, .doc = "`steps` evenly spaced numbers from start to end, both included.", .nin = 0, .nout = 1, .nattr = 4,
+      .attrs = {A_FLOAT_REQ("start"), A_FLOAT_REQ("end"), A_INT_REQ("steps"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
+      .flags = PL_F_CONTIGUOUS, .infer = linspace_infer, PL_KERNEL(linspace), );
 
-const PlOp pl_op_logspace = {
-    .name = "logspace",
-    .doc = "base to the power of `steps` evenly spaced numbers from start to end, both included.",
-    .nin = 0, .nout = 1, .nattr = 5,
-    .attrs = {A_FLOAT_REQ("start"), A_FLOAT_REQ("end"), A_INT_REQ("steps"), A_FLOAT("base", 10.0),
-              A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .flags = PL_F_CONTIGUOUS, .infer = linspace_infer,
-    PL_KERNEL(logspace),
-};
+PL_OP(logspace, .doc = "base to the power of `steps` evenly spaced numbers from start to end, both included.", .nin = 0, .nout = 1,
+      .nattr = 5, .attrs = {A_FLOAT_REQ("start"), A_FLOAT_REQ("end"), A_INT_REQ("steps"), A_FLOAT("base", 10.0), A_DTYPE_OPT("dtype")},
+      .cls = PL_CREATION, .flags = PL_F_CONTIGUOUS, .infer = linspace_infer, PL_KERNEL(logspace), );
 
 /* ---- overwriting -------------------------------------------------------------------------------------------- */
 
@@ -112,22 +75,12 @@ static PlStatus forget_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_fill = {
-    .name = "fill",
-    .doc = "Sets every element of x to value, in place.",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_SCALAR_REQ("value")},
-    .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_POLY, .infer = pl_infer_same, .grad = forget_grad,
-    PL_KERNEL(full),
-};
+PL_OP(fill, .doc = "Sets every element of x to value, in place.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+      .attrs = {A_SCALAR_REQ("value")}, .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_POLY, .infer = pl_infer_same, .grad = forget_grad,
+      PL_KERNEL(full), );
 
-const PlOp pl_op_zero = {
-    .name = "zero",
-    .doc = "Sets every element of x to zero, in place.",
-    .nin = 1, .nout = 1, .args = {"x"},
-    .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_POLY, .infer = pl_infer_same, .grad = forget_grad,
-    PL_KERNEL(zeros),
-};
+PL_OP(zero, .doc = "Sets every element of x to zero, in place.", .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_CREATION,
+      .flags = PL_F_MUTATES | PL_F_POLY, .infer = pl_infer_same, .grad = forget_grad, PL_KERNEL(zeros), );
 
 static PlStatus copy_infer(PlInfer *c) {
   const PlArray *x = c->in[0], *s = c->in[1];
@@ -136,8 +89,7 @@ static PlStatus copy_infer(PlInfer *c) {
     int64_t n = s->shape[s->ndim - 1 - d];
     fits = n == 1 || n == x->shape[x->ndim - 1 - d];
   }
-  if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "copy: %s does not broadcast to %s", pl_desc_text(s), pl_desc_text(x));
+  if (!fits) PL_FAIL(PL_ERR_SHAPE, "copy: %s does not broadcast to %s", pl_desc_text(s), pl_desc_text(x));
   return pl_infer_same(c);
 }
 
@@ -147,10 +99,5 @@ static PlStatus copy_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_copy = {
-    .name = "copy",
-    .doc = "Overwrites x with src, broadcast and converted to x's dtype, in place.",
-    .nin = 2, .nout = 1, .args = {"x", "src"},
-    .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_POLY | PL_F_SCALAR, .infer = copy_infer, .grad = copy_grad,
-    PL_KERNEL(copy_into),
-};
+PL_OP(copy, .doc = "Overwrites x with src, broadcast and converted to x's dtype, in place.", .nin = 2, .nout = 1, .args = {"x", "src"},
+      .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_POLY | PL_F_SCALAR, .infer = copy_infer, .grad = copy_grad, PL_KERNEL(copy_into), );

@@ -7,9 +7,9 @@
 
 #include "engine/device.h"
 
-#define PL_EITHER(NAME)                                                                                       \
-  static PlStatus either_##NAME(const PlkCall *call) {                                                        \
-    return PL_LIKELY(call->out[0]->device == PL_CPU) ? plk_cpu_##NAME(call) : pl_device_family(call->out[0]->device, #NAME, call);  \
+#define PL_EITHER(NAME)                                                                                                            \
+  static PlStatus either_##NAME(const PlkCall *call) {                                                                             \
+    return PL_LIKELY(call->out[0]->device == PL_CPU) ? plk_cpu_##NAME(call) : pl_device_family(call->out[0]->device, #NAME, call); \
   }
 #define PL_KERNEL_EITHER(FUNCTION) .kernel = {[PL_CPU] = FUNCTION}, .family = ""
 

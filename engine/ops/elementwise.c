@@ -2,17 +2,15 @@
  * Elementwise arithmetic of two and three tensors: one paragraph an op, formula, gradient, descriptor.
  * All broadcast and promote; a gradient is summed back to its input's shape (g_give). The four of the hot
  * path have hand-written rules beside their graphs. Kernels: kernels/elementwise.h. */
+#include "kernels/elementwise.h"
 #include "engine/ops/make.h"
 #include "engine/tensor.h"
-#include "kernels/elementwise.h"
 
-#define FLAGS (PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY)
+#define FLAGS             (PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY)
 #define BINARY(NAME, ...) BINARY_FLAGS(NAME, FLAGS, __VA_ARGS__)
-#define BINARY_FLAGS(NAME, BITS, A, B, CODE, PROMOTE, INFER, NATIVE, FORMULA, DOC)                       \
-  const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = FORMULA, .nin = 2, .nout = 1,         \
-                             .args = {A, B}, .cls = PL_POINTWISE, .flags = BITS, .promote = PROMOTE,     \
-                             .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad,                \
-                             .native = NATIVE, PL_KERNEL(elementwise)};
+#define BINARY_FLAGS(NAME, BITS, A, B, CODE, PROMOTE, INFER, NATIVE, FORMULA, DOC)                                                         \
+  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 2, .nout = 1, .args = {A, B}, .cls = PL_POINTWISE, .flags = BITS, .promote = PROMOTE, \
+        .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad, .native = NATIVE, PL_KERNEL(elementwise));
 
 /* The rule is pl_infer_broadcast wherever possible: the engine skips it where shapes and dtypes are equal. What
  * a dtype lacks (bool: sub) the kernel refuses. */
@@ -24,9 +22,7 @@ static PlStatus pow_infer(PlInfer *c) {
 
 /* Input i as an array of the output's dtype: arithmetic between two plain numbers would happen in the
  * default float and lose digits of f64. */
-static PlVal strong(PlMaker *g, int i) {
-  return g->in[i]->weak ? pl_g_cast(g, g->x[i], (PlDtype)g->outd[0].dtype) : g->x[i];
-}
+static PlVal strong(PlMaker *g, int i) { return g->in[i]->weak ? pl_g_cast(g, g->x[i], (PlDtype)g->outd[0].dtype) : g->x[i]; }
 static PlVal zero(PlMaker *g) { return pl_g_num(g, 0); }
 
 /* ---- native rules ------------------------------------------------------------------------------------ */
@@ -44,22 +40,19 @@ static bool div_ok(PlTensor *const *in, int nin, PlTensor *const *out, const PlA
   return in[1]->a.weak && plain(in[0], out[0]);
 }
 
-static PlStatus add_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want,
-                        PlTensor **dx) {
+static PlStatus add_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want, PlTensor **dx) {
   (void)attrs, (void)saved;
   for (int i = 0; i < 2; i++)
     if (want[i]) dx[i] = pl_retain(dy[0]);
   return PL_OK;
 }
-static PlStatus sub_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want,
-                        PlTensor **dx) {
+static PlStatus sub_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want, PlTensor **dx) {
   (void)attrs, (void)saved;
   if (want[1]) PL_TRY(pl_apply(&pl_op_neg, dy, 1, NULL, &dx[1]));
   if (want[0]) dx[0] = pl_retain(dy[0]);
   return PL_OK;
 }
-static PlStatus mul_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want,
-                        PlTensor **dx) {
+static PlStatus mul_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want, PlTensor **dx) {
   (void)attrs;
   for (int i = 0; i < 2; i++) {
     PlTensor *const in[2] = {dy[0], saved[1 - i]};
@@ -67,8 +60,7 @@ static PlStatus mul_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *
   }
   return PL_OK;
 }
-static PlStatus div_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want,
-                        PlTensor **dx) {
+static PlStatus div_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want, PlTensor **dx) {
   (void)attrs;
   PlTensor *const in[2] = {dy[0], saved[1]};
   return want[0] ? pl_apply(&pl_op_div, in, 2, NULL, &dx[0]) : PL_OK;
@@ -86,7 +78,7 @@ static PlStatus add_grad(PlMaker *g) {
   return g->status;
 }
 BINARY_FLAGS(add, FLAGS | PL_F_LINEAR, "x", "y", ADD, PL_PROMOTE_ALL, pl_infer_broadcast, &add_native, "dx = dy; dy' = dy",
-       "x + y, broadcast and promoted. Of two bool tensors: or.")
+             "x + y, broadcast and promoted. Of two bool tensors: or.")
 
 static PlStatus sub_grad(PlMaker *g) {
   g_give(g, 0, g->dy[0]);
@@ -94,13 +86,13 @@ static PlStatus sub_grad(PlMaker *g) {
   return g->status;
 }
 BINARY_FLAGS(sub, FLAGS | PL_F_LINEAR | PL_F_NO_BOOL, "x", "y", SUB, PL_PROMOTE_ALL, pl_infer_broadcast, &sub_native, "dx = dz; dy = -dz",
-       "x - y, broadcast and promoted. Not for bool.")
+             "x - y, broadcast and promoted. Not for bool.")
 
 /* x + alpha y: what add and sub do when given alpha. */
 static PlStatus add_scaled_infer(PlInfer *c) {
   if (!pl_is_float(c->compute) && !(c->attrs->isint & 1))
-    PL_FAIL(PL_ERR_ARG, "add: alpha %g is not an integer, but %s and %s are", pl_attr_f(c->attrs, 0),
-            pl_desc_text(c->in[0]), pl_desc_text(c->in[1]));
+    PL_FAIL(PL_ERR_ARG, "add: alpha %g is not an integer, but %s and %s are", pl_attr_f(c->attrs, 0), pl_desc_text(c->in[0]),
+            pl_desc_text(c->in[1]));
   return pl_infer_broadcast(c);
 }
 static PlStatus add_scaled_grad(PlMaker *g) {
@@ -109,12 +101,9 @@ static PlStatus add_scaled_grad(PlMaker *g) {
   if (g->want[1]) g_give(g, 1, g_muln(g, g->dy[0], alpha));
   return g->status;
 }
-const PlOp pl_op_add_scaled = {
-    .name = "add_scaled", .doc = "x + alpha y, broadcast and promoted; integers need an integer alpha.",
-    .formula = "dx = dz; dy = alpha dz", .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "y"},
-    .attrs = {A_SCALAR_REQ("alpha")}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL,
-    .kcode = PLK_EW_ADD_ALPHA, .infer = add_scaled_infer, .grad = add_scaled_grad,
-    PL_KERNEL(elementwise)};
+PL_OP(add_scaled, .doc = "x + alpha y, broadcast and promoted; integers need an integer alpha.", .formula = "dx = dz; dy = alpha dz",
+      .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "y"}, .attrs = {A_SCALAR_REQ("alpha")}, .cls = PL_POINTWISE, .flags = FLAGS,
+      .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_ADD_ALPHA, .infer = add_scaled_infer, .grad = add_scaled_grad, PL_KERNEL(elementwise));
 
 static PlStatus mul_grad(PlMaker *g) {
   if (g->want[0]) g_give(g, 0, g_mul(g, g->dy[0], g->x[1]));
@@ -286,10 +275,12 @@ static PlStatus gammainc_slope(PlMaker *g, double sign) {
 }
 static PlStatus gammainc_grad(PlMaker *g) { return gammainc_slope(g, 1); }
 static PlStatus gammaincc_grad(PlMaker *g) { return gammainc_slope(g, -1); }
-BINARY_FLAGS(gammainc, PL_F_SCALAR | PL_F_POLY, "a", "x", GAMMAINC, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dx = dz x^(a-1) e^-x / gamma(a)",
-       "The regularized lower incomplete gamma function P(a, x), for a and x from 0 on; NaN below.")
-BINARY_FLAGS(gammaincc, PL_F_SCALAR | PL_F_POLY, "a", "x", GAMMAINCC, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dx = -dz x^(a-1) e^-x / gamma(a)",
-       "The regularized upper incomplete gamma function, 1 - gammainc(a, x) without its loss of digits.")
+BINARY_FLAGS(gammainc, PL_F_SCALAR | PL_F_POLY, "a", "x", GAMMAINC, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL,
+             "dx = dz x^(a-1) e^-x / gamma(a)",
+             "The regularized lower incomplete gamma function P(a, x), for a and x from 0 on; NaN below.")
+BINARY_FLAGS(gammaincc, PL_F_SCALAR | PL_F_POLY, "a", "x", GAMMAINCC, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL,
+             "dx = -dz x^(a-1) e^-x / gamma(a)",
+             "The regularized upper incomplete gamma function, 1 - gammainc(a, x) without its loss of digits.")
 
 static PlStatus nextafter_infer(PlInfer *c) {
   if (c->compute != PL_F32 && c->compute != PL_F64)

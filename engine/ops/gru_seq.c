@@ -16,8 +16,7 @@ enum { B_ACTS, B_HS, B_W, B_DHS, B_DACTS, B_NIN };
 static PlStatus check_first(const PlInfer *c, int64_t times, int64_t *H) {
   const PlArray *a = c->in[0];
   PL_TRY(pl_check_ndim(c, 0, 3, 3));
-  if (a->dtype != PL_F32 && a->dtype != PL_F64)
-    PL_FAIL(PL_ERR_DTYPE, "%s: f32 or f64 is wanted, got %s", c->op->name, pl_desc_text(a));
+  if (a->dtype != PL_F32 && a->dtype != PL_F64) PL_FAIL(PL_ERR_DTYPE, "%s: f32 or f64 is wanted, got %s", c->op->name, pl_desc_text(a));
   if (a->shape[2] % times != 0)
     PL_FAIL(PL_ERR_SHAPE, "%s: %s %s: [S,N,%lldH] is wanted", c->op->name, c->op->args[0], pl_desc_text(a), (long long)times);
   *H = a->shape[2] / times;
@@ -52,15 +51,13 @@ static double seq_flops(const PlInfer *c) {
   return 2.0 * (double)gx->numel * (double)(gx->shape[2] / 3);
 }
 
-const PlOp pl_op_gru_seq = {
-    .name = "gru_seq", .autocast = PL_CAST_F32,
-    .doc = "A GRU over gx[S,N,3H] (inputs times their weight, with all biases but that within the reset), from h0[N,H] with "
-           "w[3H,H] and that bias b[H]. Gives hs[S+1,N,H]: the states before, between and after the steps; backwards if "
-           "reverse. f32 or f64.",
-    .formula = "r, z = s of gx + h w^T; n = tanh(gx + r (h w^T + b)); h = n + z (h - n)", .nin = 4, .nout = 2,
-    .nvisible = 1, .nattr = 1, .args = {"gx", "h0", "w", "b"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
-    .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = seq_infer, .grad = seq_grad, .flops = seq_flops,
-    PL_KERNEL(gru_seq)};
+PL_OP(gru_seq, .autocast = PL_CAST_F32,
+      .doc = "A GRU over gx[S,N,3H] (inputs times their weight, with all biases but that within the reset), from h0[N,H] with "
+             "w[3H,H] and that bias b[H]. Gives hs[S+1,N,H]: the states before, between and after the steps; backwards if "
+             "reverse. f32 or f64.",
+      .formula = "r, z = s of gx + h w^T; n = tanh(gx + r (h w^T + b)); h = n + z (h - n)", .nin = 4, .nout = 2, .nvisible = 1, .nattr = 1,
+      .args = {"gx", "h0", "w", "b"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY,
+      .infer = seq_infer, .grad = seq_grad, .flops = seq_flops, PL_KERNEL(gru_seq));
 
 /* ---- the gradient -------------------------------------------------------------------------------------------------- */
 
@@ -171,17 +168,13 @@ static PlStatus seq_bwd_grad(PlMaker *g) {
   if (S == 0 || S >= PL_MAX_VARIADIC) PL_FAIL(PL_ERR_UNSUPPORTED, "gru_seq: no second gradient of %lld steps", (long long)S);
   Step *s = calloc((size_t)S, sizeof *s);
   PlVal *v = calloc((size_t)(4 * S + 2), sizeof *v);
-  if (s && v)
-    unroll(g, S, H, pl_attr_i(g->attrs, 0) != 0, s, v);
-  else
-    pl_g_fail(g, pl_fail(PL_ERR_OOM, "gru_seq: out of memory for its second gradient"));
+  if (s && v) unroll(g, S, H, pl_attr_i(g->attrs, 0) != 0, s, v);
+  else pl_g_fail(g, pl_fail(PL_ERR_OOM, "gru_seq: out of memory for its second gradient"));
   free(v);
   free(s);
   return g->status;
 }
 
-const PlOp pl_op_gru_seq_bwd = {
-    .name = "gru_seq_bwd", .doc = "The gradients of gru_seq for gx, h0, w and b.", .nin = B_NIN, .nopt = 1, .nout = 4,
-    .nattr = 1, .args = {"acts", "hs", "w", "dhs", "dacts"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
-    .flags = PL_F_CONTIGUOUS | PL_F_REPEATED | PL_F_INTERNAL, .infer = seq_bwd_infer, .grad = seq_bwd_grad,
-    PL_KERNEL(gru_seq_bwd)};
+PL_OP(gru_seq_bwd, .doc = "The gradients of gru_seq for gx, h0, w and b.", .nin = B_NIN, .nopt = 1, .nout = 4, .nattr = 1,
+      .args = {"acts", "hs", "w", "dhs", "dacts"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
+      .flags = PL_F_CONTIGUOUS | PL_F_REPEATED | PL_F_INTERNAL, .infer = seq_bwd_infer, .grad = seq_bwd_grad, PL_KERNEL(gru_seq_bwd));

@@ -7,8 +7,7 @@
 
 PlStatus pl_index_check(const PlInfer *c, int i) {
   if (pl_is_int((PlDtype)c->in[i]->dtype)) return PL_OK;
-  PL_FAIL(PL_ERR_DTYPE, "%s: %s must hold integers (i64 or i32), got %s", c->op->name, c->op->args[i],
-          pl_desc_text(c->in[i]));
+  PL_FAIL(PL_ERR_DTYPE, "%s: %s must hold integers (i64 or i32), got %s", c->op->name, c->op->args[i], pl_desc_text(c->in[i]));
 }
 
 PlStatus pl_index_check_list(const PlInfer *c, int i) {
@@ -29,8 +28,8 @@ PlStatus pl_index_check_along(const PlInfer *c, const PlArray *x, int i, int dim
             pl_desc_text(index));
   for (int d = 0; d < index->ndim && d < x->ndim; d++)
     if (d != dim && index->shape[d] > x->shape[d])
-      PL_FAIL(PL_ERR_SHAPE, "%s: %s %s is larger than %s in dim %d; only dim %d may be", c->op->name, c->op->args[i],
-              pl_desc_text(index), pl_desc_text(x), d + 1, dim + 1);
+      PL_FAIL(PL_ERR_SHAPE, "%s: %s %s is larger than %s in dim %d; only dim %d may be", c->op->name, c->op->args[i], pl_desc_text(index),
+              pl_desc_text(x), d + 1, dim + 1);
   return PL_OK;
 }
 
@@ -48,9 +47,7 @@ static PlVal at_dim(PlMaker *g, const PlOp *op, PlVal v, PlVal index, int64_t di
   pl_attrs_int(&a, 1, base);
   return pl_g_op(g, op, 2, in, &a, NULL);
 }
-PlVal pl_g_gather(PlMaker *g, PlVal v, PlVal index, int64_t dim, int64_t base) {
-  return at_dim(g, &pl_op_gather, v, index, dim, base);
-}
+PlVal pl_g_gather(PlMaker *g, PlVal v, PlVal index, int64_t dim, int64_t base) { return at_dim(g, &pl_op_gather, v, index, dim, base); }
 PlVal pl_g_index_select(PlMaker *g, PlVal v, PlVal index, int64_t dim, int64_t base) {
   return at_dim(g, &pl_op_index_select, v, index, dim, base);
 }
@@ -64,8 +61,7 @@ PlVal pl_g_sum_sizes(PlMaker *g, PlVal v, int i) {
 }
 
 /* op(v, index; shape, dim, base): the adjoints of gather and index_select. */
-static PlVal back(PlMaker *g, const PlOp *op, PlVal v, PlVal index, int n, const int64_t *shape, int64_t dim,
-                  int64_t base) {
+static PlVal back(PlMaker *g, const PlOp *op, PlVal v, PlVal index, int n, const int64_t *shape, int64_t dim, int64_t base) {
   PlAttrs a;
   PlVal in[2] = {v, index};
   pl_attrs_init(op, &a);
@@ -90,32 +86,23 @@ static PlStatus gather_infer(PlInfer *c) {
 
 static PlStatus gather_grad(PlMaker *g) {
   if (g->want[0])
-    g->dx[0] = back(g, &pl_op_gather_bwd, g->dy[0], g->x[1], g->in[0]->ndim, g->in[0]->shape, pl_attr_i(g->attrs, 0),
-                    pl_attr_i(g->attrs, 1));
+    g->dx[0] =
+        back(g, &pl_op_gather_bwd, g->dy[0], g->x[1], g->in[0]->ndim, g->in[0]->shape, pl_attr_i(g->attrs, 0), pl_attr_i(g->attrs, 1));
   return g->status;
 }
 
 /* y[i, j] = x[index[i, j], j] for dim 1, and so on. */
-const PlOp pl_op_gather = {
-    .name = "gather",
-    .doc = "Element by element: the position along dim comes from index, the others from where the element is. "
-           "The result has index's shape, which may exceed x only along dim.",
-    .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
-    .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD, .infer = gather_infer,
-    .grad = gather_grad, PL_KERNEL(gather),
-};
+PL_OP(gather,
+      .doc = "Element by element: the position along dim comes from index, the others from where the element is. "
+             "The result has index's shape, which may exceed x only along dim.",
+      .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING,
+      .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD, .infer = gather_infer, .grad = gather_grad,
+      PL_KERNEL(gather), );
 
 /* take_along_dim's adjoint is gather_bwd too, and its negative values must survive the way back. */
-const PlOp pl_op_gather_wrapping = {
-    .name = "gather_wrapping",
-    .doc = "gather that counts negative index values from the end.",
-    .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
-    .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING,
-    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_INTERNAL, .kcode = 1, .infer = gather_infer,
-    .grad = gather_grad, PL_KERNEL(gather),
-};
+PL_OP(gather_wrapping, .doc = "gather that counts negative index values from the end.", .nin = 2, .nout = 1, .nattr = 2,
+      .args = {"x", "index"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_dims,
+      .flags = PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_INTERNAL, .kcode = 1, .infer = gather_infer, .grad = gather_grad, PL_KERNEL(gather), );
 
 static PlStatus gather_bwd_infer(PlInfer *c) {
   PL_TRY(pl_index_infer_shape(c, 0));
@@ -126,19 +113,14 @@ static PlStatus gather_bwd_infer(PlInfer *c) {
 }
 
 static PlStatus gather_bwd_grad(PlMaker *g) {
-  if (g->want[0])
-    g->dx[0] = at_dim(g, &pl_op_gather_wrapping, g->dy[0], g->x[1], pl_attr_i(g->attrs, 1), pl_attr_i(g->attrs, 2));
+  if (g->want[0]) g->dx[0] = at_dim(g, &pl_op_gather_wrapping, g->dy[0], g->x[1], pl_attr_i(g->attrs, 1), pl_attr_i(g->attrs, 2));
   return g->status;
 }
 
-const PlOp pl_op_gather_bwd = {
-    .name = "gather_bwd",
-    .doc = "Adds dy into zeros of the shape where gather read.",
-    .nin = 2, .nout = 1, .nattr = 3, .args = {"dy", "index"},
-    .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS | PL_F_SPREAD,
-    .infer = gather_bwd_infer, .grad = gather_bwd_grad, PL_KERNEL(gather_bwd),
-};
+PL_OP(gather_bwd, .doc = "Adds dy into zeros of the shape where gather read.", .nin = 2, .nout = 1, .nattr = 3, .args = {"dy", "index"},
+      .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_dims,
+      .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS | PL_F_SPREAD, .infer = gather_bwd_infer, .grad = gather_bwd_grad,
+      PL_KERNEL(gather_bwd), );
 
 /* ---- take_along_dim ----------------------------------------------------------------------------------------- */
 
@@ -161,8 +143,8 @@ static PlStatus take_along_dim_infer(PlInfer *c) {
     if (index->shape[k] == 1) d->shape[k] = x->shape[k];
   }
   if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "take_along_dim: %s and index %s must have equally many dims and broadcast but for dim %d",
-            pl_desc_text(x), pl_desc_text(index), dim + 1);
+    PL_FAIL(PL_ERR_SHAPE, "take_along_dim: %s and index %s must have equally many dims and broadcast but for dim %d", pl_desc_text(x),
+            pl_desc_text(index), dim + 1);
   return PL_OK;
 }
 
@@ -185,16 +167,12 @@ static PlStatus take_along_dim_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_take_along_dim = {
-    .name = "take_along_dim",
-    .doc = "gather whose index broadcasts with x in the other dims; without dim both are flattened. "
-           "Negative index values count from the end.",
-    .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
-    .attrs = {A_DIM_OPT("dim"), A_BASE},
-    .cls = PL_INDEXING,
-    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD, .infer = take_along_dim_infer,
-    .grad = take_along_dim_grad, PL_KERNEL(take_along_dim),
-};
+PL_OP(take_along_dim,
+      .doc = "gather whose index broadcasts with x in the other dims; without dim both are flattened. "
+             "Negative index values count from the end.",
+      .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"}, .attrs = {A_DIM_OPT("dim"), A_BASE}, .cls = PL_INDEXING,
+      .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD, .infer = take_along_dim_infer, .grad = take_along_dim_grad,
+      PL_KERNEL(take_along_dim), );
 
 /* ---- index_select --------------------------------------------------------------------------------------------- */
 
@@ -203,26 +181,20 @@ static PlStatus index_select_infer(PlInfer *c) {
   PL_TRY(pl_index_check_list(c, 1));
   pl_desc_set(&c->out[0], (PlDtype)x->dtype, x->ndim, x->shape);
   if (x->ndim) c->out[0].shape[pl_attr_i(c->attrs, 0)] = index->numel;
-  else if (index->numel != 1)
-    PL_FAIL(PL_ERR_SHAPE, "index_select: a 0-d tensor takes one index, got %s", pl_desc_text(index));
+  else if (index->numel != 1) PL_FAIL(PL_ERR_SHAPE, "index_select: a 0-d tensor takes one index, got %s", pl_desc_text(index));
   return pl_sizes_check(c, x->ndim, c->out[0].shape);
 }
 
 static PlStatus index_select_grad(PlMaker *g) {
   if (g->want[0])
-    g->dx[0] = back(g, &pl_op_index_select_bwd, g->dy[0], g->x[1], g->in[0]->ndim, g->in[0]->shape,
-                    pl_attr_i(g->attrs, 0), pl_attr_i(g->attrs, 1));
+    g->dx[0] = back(g, &pl_op_index_select_bwd, g->dy[0], g->x[1], g->in[0]->ndim, g->in[0]->shape, pl_attr_i(g->attrs, 0),
+                    pl_attr_i(g->attrs, 1));
   return g->status;
 }
 
-const PlOp pl_op_index_select = {
-    .name = "index_select",
-    .doc = "The positions of dim that index (1-d) lists, in its order, copied.",
-    .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"},
-    .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_LINEAR, .batch = pl_batch_rows, .infer = index_select_infer, .grad = index_select_grad,
-    PL_KERNEL(index_select),
-};
+PL_OP(index_select, .doc = "The positions of dim that index (1-d) lists, in its order, copied.", .nin = 2, .nout = 1, .nattr = 2,
+      .args = {"x", "index"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING, .flags = PL_F_LINEAR, .batch = pl_batch_rows,
+      .infer = index_select_infer, .grad = index_select_grad, PL_KERNEL(index_select), );
 
 static PlStatus index_select_bwd_infer(PlInfer *c) {
   int64_t rows[PL_MAX_DIM];
@@ -240,14 +212,10 @@ static PlStatus index_select_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_index_select_bwd = {
-    .name = "index_select_bwd",
-    .doc = "Adds the rows of dy into zeros of the shape where index_select read.",
-    .nin = 2, .nout = 1, .nattr = 3, .args = {"dy", "index"},
-    .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = index_select_bwd_infer,
-    .grad = index_select_bwd_grad, PL_KERNEL(index_select_bwd),
-};
+PL_OP(index_select_bwd, .doc = "Adds the rows of dy into zeros of the shape where index_select read.", .nin = 2, .nout = 1, .nattr = 3,
+      .args = {"dy", "index"}, .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_rows,
+      .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = index_select_bwd_infer, .grad = index_select_bwd_grad,
+      PL_KERNEL(index_select_bwd), );
 
 /* ---- take ------------------------------------------------------------------------------------------------------- */
 
@@ -267,14 +235,9 @@ static PlStatus take_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_take = {
-    .name = "take",
-    .doc = "Elements of the flattened x at the positions in index; negative ones count from the end.",
-    .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "index"},
-    .attrs = {A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_second, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS, .infer = take_infer, .grad = take_grad,
-    PL_KERNEL(take),
-};
+PL_OP(take, .doc = "Elements of the flattened x at the positions in index; negative ones count from the end.", .nin = 2, .nout = 1,
+      .nattr = 1, .args = {"x", "index"}, .attrs = {A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_second,
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS, .infer = take_infer, .grad = take_grad, PL_KERNEL(take), );
 
 static PlStatus take_bwd_infer(PlInfer *c) {
   PL_TRY(pl_index_check(c, 1));
@@ -291,14 +254,9 @@ static PlStatus take_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_take_bwd = {
-    .name = "take_bwd",
-    .doc = "Adds dy into zeros of the shape where take read.",
-    .nin = 2, .nout = 1, .nattr = 2, .args = {"dy", "index"},
-    .attrs = {A_SHAPE_REQ("shape"), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = take_bwd_infer,
-    .grad = take_bwd_grad, PL_KERNEL(take_bwd),
-};
+PL_OP(take_bwd, .doc = "Adds dy into zeros of the shape where take read.", .nin = 2, .nout = 1, .nattr = 2, .args = {"dy", "index"},
+      .attrs = {A_SHAPE_REQ("shape"), A_BASE}, .cls = PL_INDEXING, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = take_bwd_infer,
+      .grad = take_bwd_grad, PL_KERNEL(take_bwd), );
 
 /* ---- embedding ------------------------------------------------------------------------------------------------- */
 
@@ -315,8 +273,7 @@ static PlStatus embedding_infer(PlInfer *c) {
   PL_TRY(pl_index_check(c, 1));
   if (ids->ndim == PL_MAX_DIM) PL_FAIL(PL_ERR_SHAPE, "embedding: ids %s have the most dims possible", pl_desc_text(ids));
   if (pl_attr_has(c->attrs, 0) && padding_row(pl_attr_i(c->attrs, 0), w->shape[0], pl_attr_i(c->attrs, 2)) < 0)
-    PL_FAIL(PL_ERR_INDEX, "embedding: padding_idx %lld is no row of weight %s", (long long)pl_attr_i(c->attrs, 0),
-            pl_desc_text(w));
+    PL_FAIL(PL_ERR_INDEX, "embedding: padding_idx %lld is no row of weight %s", (long long)pl_attr_i(c->attrs, 0), pl_desc_text(w));
   pl_desc_set(d, (PlDtype)w->dtype, ids->ndim, ids->shape);
   d->ndim = (uint8_t)(ids->ndim + 1);
   d->shape[ids->ndim] = w->shape[1];
@@ -335,16 +292,12 @@ static PlStatus embedding_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_embedding = {
-    .name = "embedding",
-    .doc = "Rows of weight [rows,width] for ids of any shape: ids.shape + [width]. The row padding_idx gets no "
-           "gradient; scale_grad_by_freq divides each row's gradient by how often its id occurs.",
-    .nin = 2, .nout = 1, .nattr = 3, .args = {"weight", "ids"},
-    .attrs = {A_INT_OPT("padding_idx"), A_BOOL("scale_grad_by_freq", 0), A_BASE},
-    .cls = PL_INDEXING,
-    .batch = pl_batch_second, .flags = PL_F_NOMETHOD, .infer = embedding_infer, .grad = embedding_grad,
-    PL_KERNEL(embedding),
-};
+PL_OP(embedding,
+      .doc = "Rows of weight [rows,width] for ids of any shape: ids.shape + [width]. The row padding_idx gets no "
+             "gradient; scale_grad_by_freq divides each row's gradient by how often its id occurs.",
+      .nin = 2, .nout = 1, .nattr = 3, .args = {"weight", "ids"},
+      .attrs = {A_INT_OPT("padding_idx"), A_BOOL("scale_grad_by_freq", 0), A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_second,
+      .flags = PL_F_NOMETHOD, .infer = embedding_infer, .grad = embedding_grad, PL_KERNEL(embedding), );
 
 static PlStatus embedding_bwd_infer(PlInfer *c) {
   const PlArray *dy = c->in[0];
@@ -354,8 +307,7 @@ static PlStatus embedding_bwd_infer(PlInfer *c) {
   PL_TRY(pl_index_check(c, 1));
   PL_TRY(pl_check_shape(c, 1, dy->ndim - 1, dy->shape));
   if (pl_attr_has(c->attrs, 1) && padding_row(pl_attr_i(c->attrs, 1), sizes[0], pl_attr_i(c->attrs, 3)) < 0)
-    PL_FAIL(PL_ERR_INDEX, "%s: padding_idx %lld is none of %lld rows", c->op->name, (long long)pl_attr_i(c->attrs, 1),
-            (long long)sizes[0]);
+    PL_FAIL(PL_ERR_INDEX, "%s: padding_idx %lld is none of %lld rows", c->op->name, (long long)pl_attr_i(c->attrs, 1), (long long)sizes[0]);
   pl_desc_set(&c->out[0], (PlDtype)dy->dtype, 2, sizes);
   return PL_OK;
 }
@@ -365,8 +317,7 @@ static PlStatus embedding_bwd_grad(PlMaker *g) {
   PlVal dd = g->dy[0];
   PlAttrs a;
   if (!g->want[0]) return g->status;
-  if (pl_attr_i(g->attrs, 2))
-    return pl_fail(PL_ERR_UNSUPPORTED, "embedding: no second gradient with scale_grad_by_freq");
+  if (pl_attr_i(g->attrs, 2)) return pl_fail(PL_ERR_UNSUPPORTED, "embedding: no second gradient with scale_grad_by_freq");
   if (pl_attr_has(g->attrs, 1)) { /* the padding row took no gradient, so it gives none */
     int64_t row = padding_row(pl_attr_i(g->attrs, 1), rows, base);
     PlVal pad = pl_g_slice(g, dd, 0, row, 1, 1);
@@ -379,15 +330,10 @@ static PlStatus embedding_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_embedding_bwd = {
-    .name = "embedding_bwd",
-    .doc = "Adds the rows of dy to the rows of a zero matrix that ids name, in the order of ids.",
-    .nin = 2, .nout = 1, .nattr = 4, .args = {"dy", "ids"},
-    .attrs = {A_INT_REQ("rows"), A_INT_OPT("padding_idx"), A_BOOL("scale_grad_by_freq", 0), A_BASE},
-    .cls = PL_INDEXING,
-    .batch = pl_batch_embedding_bwd, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = embedding_bwd_infer,
-    .grad = embedding_bwd_grad, PL_KERNEL(embedding_bwd),
-};
+PL_OP(embedding_bwd, .doc = "Adds the rows of dy to the rows of a zero matrix that ids name, in the order of ids.", .nin = 2, .nout = 1,
+      .nattr = 4, .args = {"dy", "ids"}, .attrs = {A_INT_REQ("rows"), A_INT_OPT("padding_idx"), A_BOOL("scale_grad_by_freq", 0), A_BASE},
+      .cls = PL_INDEXING, .batch = pl_batch_embedding_bwd, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = embedding_bwd_infer,
+      .grad = embedding_bwd_grad, PL_KERNEL(embedding_bwd), );
 
 /* ---- one_hot ---------------------------------------------------------------------------------------------------- */
 
@@ -409,11 +355,6 @@ static PlStatus one_hot_infer(PlInfer *c) {
   return pl_sizes_check(c, c->out[0].ndim, c->out[0].shape);
 }
 
-const PlOp pl_op_one_hot = {
-    .name = "one_hot",
-    .doc = "i64 zeros with a 1 at each class of x along a new last dim; num_classes -1: as many as the largest needs.",
-    .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-    .attrs = {A_INT("num_classes", -1), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_IMPURE, .reads_values = 1,
-    .infer = one_hot_infer, PL_KERNEL(one_hot),
-};
+PL_OP(one_hot, .doc = "i64 zeros with a 1 at each class of x along a new last dim; num_classes -1: as many as the largest needs.", .nin = 1,
+      .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_INT("num_classes", -1), A_BASE}, .cls = PL_INDEXING,
+      .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_IMPURE, .reads_values = 1, .infer = one_hot_infer, PL_KERNEL(one_hot), );

@@ -43,16 +43,12 @@ static PlStatus index_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_index = {
-    .name = "index",
-    .doc = "x at a list of index tensors: integer tensors broadcast together, a bool mask stands for the positions "
-           "of its trues. Their dims come where the indexed dims were if those are adjacent, else first.",
-    .nin = PL_VARIADIC, .nout = 1, .nattr = 2, .args = {"x and indices"},
-    .attrs = {A_DIMS_OPT("dims"), A_BASE},
-    .cls = PL_INDEXING,
-    .batch = pl_batch_index, .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_IMPURE, .reads_values = 0xFE, .infer = index_infer,
-    .grad = index_grad, PL_KERNEL(index),
-};
+PL_OP(index,
+      .doc = "x at a list of index tensors: integer tensors broadcast together, a bool mask stands for the positions "
+             "of its trues. Their dims come where the indexed dims were if those are adjacent, else first.",
+      .nin = PL_VARIADIC, .nout = 1, .nattr = 2, .args = {"x and indices"}, .attrs = {A_DIMS_OPT("dims"), A_BASE}, .cls = PL_INDEXING,
+      .batch = pl_batch_index, .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_IMPURE, .reads_values = 0xFE, .infer = index_infer,
+      .grad = index_grad, PL_KERNEL(index), );
 
 /* Of a mask only the values tell how many positions there are: there the kernel looks. */
 static PlStatus index_bwd_infer(PlInfer *c) {
@@ -77,15 +73,9 @@ static PlStatus index_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_index_bwd = {
-    .name = "index_bwd",
-    .doc = "Adds dy into zeros of the shape where index read.",
-    .nin = PL_VARIADIC, .nout = 1, .nattr = 3, .args = {"dy and indices"},
-    .attrs = {A_SHAPE_REQ("shape"), A_INTS_OPT("dims"), A_BASE},
-    .cls = PL_INDEXING,
-    .batch = pl_batch_index, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = index_bwd_infer, .grad = index_bwd_grad,
-    PL_KERNEL(index_bwd),
-};
+PL_OP(index_bwd, .doc = "Adds dy into zeros of the shape where index read.", .nin = PL_VARIADIC, .nout = 1, .nattr = 3,
+      .args = {"dy and indices"}, .attrs = {A_SHAPE_REQ("shape"), A_INTS_OPT("dims"), A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_index,
+      .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = index_bwd_infer, .grad = index_bwd_grad, PL_KERNEL(index_bwd), );
 
 /* ---- index_put -------------------------------------------------------------------------------------------- */
 
@@ -100,8 +90,7 @@ static PlStatus index_put_infer(PlInfer *c) {
     fits = n == 1 || (d < plan.ndim && n == plan.shape[plan.ndim - 1 - d]);
   }
   PlArray place = {.shape = plan.shape, .ndim = (uint8_t)plan.ndim, .dtype = x->dtype};
-  if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "index_put: value %s does not broadcast to the indexed %s", pl_desc_text(v), pl_desc_text(&place));
+  if (!fits) PL_FAIL(PL_ERR_SHAPE, "index_put: value %s does not broadcast to the indexed %s", pl_desc_text(v), pl_desc_text(&place));
   if (pl_is_float((PlDtype)v->dtype) && !pl_is_float((PlDtype)x->dtype))
     PL_FAIL(PL_ERR_DTYPE, "index_put: value %s does not fit into %s; cast it first", pl_desc_text(v), pl_desc_text(x));
   pl_desc_set(&c->out[0], (PlDtype)x->dtype, x->ndim, x->shape);
@@ -205,12 +194,10 @@ static PlStatus index_put_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_index_put = {
-    .name = "index_put",
-    .doc = "x with value (broadcast) written, or with accumulate added, at a list of index tensors. The list is x, "
-           "value, indices; repeated positions take their values in order.",
-    .nin = PL_VARIADIC, .nout = 1, .nattr = 3, .args = {"x, value and indices"},
-    .attrs = {A_DIMS_OPT("dims"), A_BOOL("accumulate", 0), A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_INPLACE | PL_F_IMPURE, .reads_values = 0xFC,
-    .infer = index_put_infer, .grad = index_put_grad, PL_KERNEL(index_put),
-};
+PL_OP(index_put,
+      .doc = "x with value (broadcast) written, or with accumulate added, at a list of index tensors. The list is x, "
+             "value, indices; repeated positions take their values in order.",
+      .nin = PL_VARIADIC, .nout = 1, .nattr = 3, .args = {"x, value and indices"},
+      .attrs = {A_DIMS_OPT("dims"), A_BOOL("accumulate", 0), A_BASE}, .cls = PL_INDEXING,
+      .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_INPLACE | PL_F_IMPURE, .reads_values = 0xFC, .infer = index_put_infer,
+      .grad = index_put_grad, PL_KERNEL(index_put), );

@@ -142,8 +142,7 @@ PlStatus pl_infer_reduced(PlInfer *c, PlDtype dtype) {
     const int64_t *dims = pl_attr_list(c->attrs, 0);
     for (int k = 0, n = pl_attr_n(c->attrs, 0); k < n; k++) {
       if (dims[k] < 0 || dims[k] >= PL_MAX_DIM)
-        PL_FAIL(PL_ERR_ARG, "%s: dim %lld of %s does not exist", c->op->name, (long long)dims[k] + 1,
-                pl_desc_text(a));
+        PL_FAIL(PL_ERR_ARG, "%s: dim %lld of %s does not exist", c->op->name, (long long)dims[k] + 1, pl_desc_text(a));
       reduced |= 1u << dims[k];
     }
   }
@@ -168,34 +167,33 @@ static const char *arg_name(const PlInfer *c, int i) {
 
 PlStatus pl_check_float(const PlInfer *c, int i) {
   if (!c->in[i] || pl_is_float((PlDtype)c->in[i]->dtype)) return PL_OK;
-  PL_FAIL(PL_ERR_DTYPE, "%s: %s must be floating, got %s; convert it first: %s:to(\"f32\")", c->op->name,
-          arg_name(c, i), pl_desc_text(c->in[i]), arg_name(c, i));
+  PL_FAIL(PL_ERR_DTYPE, "%s: %s must be floating, got %s; convert it first: %s:to(\"f32\")", c->op->name, arg_name(c, i),
+          pl_desc_text(c->in[i]), arg_name(c, i));
 }
 
 PlStatus pl_check_dtype(const PlInfer *c, int i, PlDtype d) {
   if (!c->in[i] || c->in[i]->dtype == d) return PL_OK;
-  PL_FAIL(PL_ERR_DTYPE, "%s: %s must be %s, got %s; convert it first: %s:to(\"%s\")", c->op->name,
-          arg_name(c, i), pl_dtype_name(d), pl_desc_text(c->in[i]), arg_name(c, i), pl_dtype_name(d));
+  PL_FAIL(PL_ERR_DTYPE, "%s: %s must be %s, got %s; convert it first: %s:to(\"%s\")", c->op->name, arg_name(c, i), pl_dtype_name(d),
+          pl_desc_text(c->in[i]), arg_name(c, i), pl_dtype_name(d));
 }
 
 PlStatus pl_check_ndim(const PlInfer *c, int i, int lo, int hi) {
   if (!c->in[i] || (c->in[i]->ndim >= lo && c->in[i]->ndim <= hi)) return PL_OK;
   const char *got = pl_desc_text(c->in[i]);
   if (lo == hi)
-    PL_FAIL(PL_ERR_SHAPE, "%s: %s must have %d dim%s, got %s; reshape or unsqueeze it first", c->op->name,
-            arg_name(c, i), lo, lo == 1 ? "" : "s", got);
+    PL_FAIL(PL_ERR_SHAPE, "%s: %s must have %d dim%s, got %s; reshape or unsqueeze it first", c->op->name, arg_name(c, i), lo,
+            lo == 1 ? "" : "s", got);
   if (hi >= PL_MAX_DIM)
-    PL_FAIL(PL_ERR_SHAPE, "%s: %s must have at least %d dim%s, got %s; unsqueeze it first", c->op->name,
-            arg_name(c, i), lo, lo == 1 ? "" : "s", got);
-  PL_FAIL(PL_ERR_SHAPE, "%s: %s must have %d to %d dims, got %s; reshape it first", c->op->name,
-          arg_name(c, i), lo, hi, got);
+    PL_FAIL(PL_ERR_SHAPE, "%s: %s must have at least %d dim%s, got %s; unsqueeze it first", c->op->name, arg_name(c, i), lo,
+            lo == 1 ? "" : "s", got);
+  PL_FAIL(PL_ERR_SHAPE, "%s: %s must have %d to %d dims, got %s; reshape it first", c->op->name, arg_name(c, i), lo, hi, got);
 }
 
 PlStatus pl_check_same_dtype(const PlInfer *c, int i, int j) {
   const PlArray *a = i < c->nin ? c->in[i] : NULL, *b = c->in[j];
   if (!a || !b || a->dtype == b->dtype) return PL_OK;
-  PL_FAIL(PL_ERR_DTYPE, "%s: %s x %s: dtypes differ; convert one, such as %s:to(\"%s\")", c->op->name,
-          pl_desc_text(a), pl_desc_text(b), arg_name(c, j), pl_dtype_name((PlDtype)a->dtype));
+  PL_FAIL(PL_ERR_DTYPE, "%s: %s x %s: dtypes differ; convert one, such as %s:to(\"%s\")", c->op->name, pl_desc_text(a), pl_desc_text(b),
+          arg_name(c, j), pl_dtype_name((PlDtype)a->dtype));
 }
 
 PlStatus pl_check_shape(const PlInfer *c, int i, int ndim, const int64_t *shape) {
@@ -206,9 +204,7 @@ PlStatus pl_check_shape(const PlInfer *c, int i, int ndim, const int64_t *shape)
   PL_FAIL(PL_ERR_SHAPE, "%s: %s is %s, should be %s", c->op->name, arg_name(c, i), pl_desc_text(a), pl_desc_text(&want));
 }
 
-PlStatus pl_check_like(const PlInfer *c, int i, int j) {
-  return c->in[j] ? pl_check_shape(c, i, c->in[j]->ndim, c->in[j]->shape) : PL_OK;
-}
+PlStatus pl_check_like(const PlInfer *c, int i, int j) { return c->in[j] ? pl_check_shape(c, i, c->in[j]->ndim, c->in[j]->shape) : PL_OK; }
 
 PlStatus pl_check_axis(const PlInfer *c, int k, int ndim) {
   if (!pl_attr_has(c->attrs, k)) return PL_OK;

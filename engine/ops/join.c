@@ -15,23 +15,21 @@ static PlStatus cat_infer(PlInfer *c) {
   if (c->nin == 0) PL_FAIL(PL_ERR_ARG, "cat: the list of tensors is empty");
   for (int i = 0; i < c->nin; i++) {
     const PlArray *x = c->in[i];
-    if (x->ndim == 0)
-      PL_FAIL(PL_ERR_SHAPE, "cat: tensor %d is 0-d; unsqueeze it first, or use stack", i + 1);
+    if (x->ndim == 0) PL_FAIL(PL_ERR_SHAPE, "cat: tensor %d is 0-d; unsqueeze it first, or use stack", i + 1);
     if (skipped(x)) continue;
     if (first < 0) {
       first = i;
       int64_t want = pl_attr_i(c->attrs, 0);
       dim = pl_dim_wrap(want, x->ndim);
-      if (dim < 0)
-        PL_FAIL(PL_ERR_ARG, "cat: dim %lld of %s does not exist", (long long)(want < 0 ? want : want + 1), pl_desc_text(x));
+      if (dim < 0) PL_FAIL(PL_ERR_ARG, "cat: dim %lld of %s does not exist", (long long)(want < 0 ? want : want + 1), pl_desc_text(x));
       pl_desc_set(d, c->compute, x->ndim, x->shape);
       continue;
     }
     bool fits = x->ndim == d->ndim;
     for (int k = 0; fits && k < x->ndim; k++) fits = k == dim || x->shape[k] == d->shape[k];
     if (!fits)
-      PL_FAIL(PL_ERR_SHAPE, "cat: tensor %d is %s, but tensor %d is %s; all sizes but that of dim %d must be equal",
-              i + 1, pl_desc_text(x), first + 1, pl_desc_text(c->in[first]), dim + 1);
+      PL_FAIL(PL_ERR_SHAPE, "cat: tensor %d is %s, but tensor %d is %s; all sizes but that of dim %d must be equal", i + 1, pl_desc_text(x),
+              first + 1, pl_desc_text(c->in[first]), dim + 1);
     if (__builtin_add_overflow(d->shape[dim], x->shape[dim], &d->shape[dim]))
       PL_FAIL(PL_ERR_SHAPE, "cat: the sizes of dim %d add up past 64 bits", dim + 1);
   }
@@ -48,23 +46,17 @@ static PlStatus cat_grad(PlMaker *g) {
   for (int i = 0; i < g->nin; i++) {
     const PlArray *x = g->in[i];
     bool none = skipped(x) && (g->outd[0].ndim != 1 || dim != 0);
-    if (g->want[i])
-      g->dx[i] = none ? pl_g_zeros_like(g, i) : pl_g_slice(g, g->dy[0], dim, at, x->shape[dim], 1);
+    if (g->want[i]) g->dx[i] = none ? pl_g_zeros_like(g, i) : pl_g_slice(g, g->dy[0], dim, at, x->shape[dim], 1);
     if (!none) at += x->shape[dim];
   }
   return g->status;
 }
 
-const PlOp pl_op_cat = {
-    .autocast = PL_CAST_WIDEST,
-    .name = "cat",
-    .doc = "Joins a list of tensors along dim; the other sizes must be equal, dtypes are promoted.",
-    .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"tensors"},
-    /* Not a DIM: those are dims of input 0, which may be an empty 1-d tensor beside larger ones. */
-    .attrs = {{.name = "dim", .type = PL_A_INDEX, .has_def = true, .i = 0}},
-    .cls = PL_INDEXING, .flags = PL_F_LINEAR, .batch = pl_batch_list, .promote = PL_PROMOTE_ALL, .infer = cat_infer, .grad = cat_grad,
-    PL_KERNEL(cat),
-};
+PL_OP(cat, .autocast = PL_CAST_WIDEST, .doc = "Joins a list of tensors along dim; the other sizes must be equal, dtypes are promoted.",
+      .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"tensors"},
+      /* Not a DIM: those are dims of input 0, which may be an empty 1-d tensor beside larger ones. */
+      .attrs = {{.name = "dim", .type = PL_A_INDEX, .has_def = true, .i = 0}}, .cls = PL_INDEXING, .flags = PL_F_LINEAR,
+      .batch = pl_batch_list, .promote = PL_PROMOTE_ALL, .infer = cat_infer, .grad = cat_grad, PL_KERNEL(cat), );
 
 /* No list of the script's: no empty 1-d tensor stands among others, and dim is as the maker resolved it. */
 static PlStatus slices_bwd_infer(PlInfer *c) {
@@ -73,13 +65,10 @@ static PlStatus slices_bwd_infer(PlInfer *c) {
   return cat_infer(c);
 }
 
-const PlOp pl_op_slices_bwd = {
-    .name = "slices_bwd",
-    .doc = "The sum of what slice_bwd makes of slices that follow each other along dim, from end to end.",
-    .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"dys"}, .attrs = {A_INT_REQ("dim")},
-    .cls = PL_INDEXING, .batch = pl_batch_list, .promote = PL_PROMOTE_ALL, .flags = PL_F_LINEAR | PL_F_INTERNAL, .infer = slices_bwd_infer, .grad = cat_grad,
-    PL_KERNEL(slices_bwd),
-};
+PL_OP(slices_bwd, .doc = "The sum of what slice_bwd makes of slices that follow each other along dim, from end to end.", .nin = PL_VARIADIC,
+      .nout = 1, .nattr = 1, .args = {"dys"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_INDEXING, .batch = pl_batch_list,
+      .promote = PL_PROMOTE_ALL, .flags = PL_F_LINEAR | PL_F_INTERNAL, .infer = slices_bwd_infer, .grad = cat_grad,
+      PL_KERNEL(slices_bwd), );
 
 static PlStatus stack_infer(PlInfer *c) {
   PlDesc *d = &c->out[0];
@@ -91,8 +80,8 @@ static PlStatus stack_infer(PlInfer *c) {
     bool same = c->in[i]->ndim == x->ndim;
     for (int k = 0; same && k < x->ndim; k++) same = c->in[i]->shape[k] == x->shape[k];
     if (!same)
-      PL_FAIL(PL_ERR_SHAPE, "stack: tensor %d is %s, but tensor 1 is %s; all shapes must be equal", i + 1,
-              pl_desc_text(c->in[i]), pl_desc_text(x));
+      PL_FAIL(PL_ERR_SHAPE, "stack: tensor %d is %s, but tensor 1 is %s; all shapes must be equal", i + 1, pl_desc_text(c->in[i]),
+              pl_desc_text(x));
   }
   pl_desc_set(d, c->compute, x->ndim, x->shape);
   d->ndim = (uint8_t)(x->ndim + 1);
@@ -112,15 +101,10 @@ static PlStatus stack_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_stack = {
-    .autocast = PL_CAST_WIDEST,
-    .name = "stack",
-    .doc = "Joins a list of tensors of one shape along a new dim; dtypes are promoted.",
-    .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"tensors"},
-    .attrs = {A_NEWDIM("dim", 0)},
-    .cls = PL_INDEXING, .batch = pl_batch_list, .flags = PL_F_LINEAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .infer = stack_infer,
-    .grad = stack_grad, PL_KERNEL(stack),
-};
+PL_OP(stack, .autocast = PL_CAST_WIDEST, .doc = "Joins a list of tensors of one shape along a new dim; dtypes are promoted.",
+      .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"tensors"}, .attrs = {A_NEWDIM("dim", 0)}, .cls = PL_INDEXING,
+      .batch = pl_batch_list, .flags = PL_F_LINEAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .infer = stack_infer, .grad = stack_grad,
+      PL_KERNEL(stack), );
 
 /* ---- tile -------------------------------------------------------------------------------------------------- */
 
@@ -149,8 +133,7 @@ static PlVal with_shape(PlMaker *g, const PlOp *op, int nin, const PlVal *in) {
   for (int k = 0; k + 1 < op->nattr; k++) {
     PlAttrType t = op->attrs[k].type;
     if (!pl_attr_has(g->attrs, k)) pl_attrs_none(&a, k);
-    else if (t == PL_A_INTS || t == PL_A_SHAPE)
-      pl_g_attrs_list(g, &a, k, pl_attr_n(g->attrs, k), pl_attr_list(g->attrs, k));
+    else if (t == PL_A_INTS || t == PL_A_SHAPE) pl_g_attrs_list(g, &a, k, pl_attr_n(g->attrs, k), pl_attr_list(g->attrs, k));
     else pl_attrs_int(&a, k, pl_attr_i(g->attrs, k));
   }
   pl_g_attrs_list(g, &a, op->nattr - 1, x->ndim, x->shape);
@@ -164,8 +147,7 @@ static PlVal without_shape(PlMaker *g, const PlOp *op, int nin, const PlVal *in)
   for (int k = 0; k + 1 < g->op->nattr; k++) {
     PlAttrType t = g->op->attrs[k].type;
     if (!pl_attr_has(g->attrs, k)) pl_attrs_none(&a, k);
-    else if (t == PL_A_INTS || t == PL_A_SHAPE)
-      pl_g_attrs_list(g, &a, k, pl_attr_n(g->attrs, k), pl_attr_list(g->attrs, k));
+    else if (t == PL_A_INTS || t == PL_A_SHAPE) pl_g_attrs_list(g, &a, k, pl_attr_n(g->attrs, k), pl_attr_list(g->attrs, k));
     else pl_attrs_int(&a, k, pl_attr_i(g->attrs, k));
   }
   return pl_g_op(g, op, nin, in, &a, NULL);
@@ -197,28 +179,18 @@ static PlStatus tile_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_tile = {
-    .name = "tile",
-    .doc = "x repeated the given number of times along each dim (the last ones, if fewer are given), copied.",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_SHAPE_REQ("dims")},
-    .cls = PL_INDEXING, .flags = PL_F_LINEAR,
-    .batch = pl_batch_tile, .infer = tile_infer, .grad = tile_grad, PL_KERNEL(tile),
-};
+PL_OP(tile, .doc = "x repeated the given number of times along each dim (the last ones, if fewer are given), copied.", .nin = 1, .nout = 1,
+      .nattr = 1, .args = {"x"}, .attrs = {A_SHAPE_REQ("dims")}, .cls = PL_INDEXING, .flags = PL_F_LINEAR, .batch = pl_batch_tile,
+      .infer = tile_infer, .grad = tile_grad, PL_KERNEL(tile), );
 
 static PlStatus tile_bwd_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = without_shape(g, &pl_op_tile, 1, &g->dy[0]);
   return g->status;
 }
 
-const PlOp pl_op_tile_bwd = {
-    .name = "tile_bwd",
-    .doc = "Adds the repeats of a tiled gradient up.",
-    .nin = 1, .nout = 1, .nattr = 2, .args = {"dy"},
-    .attrs = {A_SHAPE_REQ("dims"), A_SHAPE_REQ("shape")},
-    .cls = PL_REDUCTION, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = tile_bwd_infer,
-    .grad = tile_bwd_grad, PL_KERNEL(tile_bwd),
-};
+PL_OP(tile_bwd, .doc = "Adds the repeats of a tiled gradient up.", .nin = 1, .nout = 1, .nattr = 2, .args = {"dy"},
+      .attrs = {A_SHAPE_REQ("dims"), A_SHAPE_REQ("shape")}, .cls = PL_REDUCTION, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS,
+      .infer = tile_bwd_infer, .grad = tile_bwd_grad, PL_KERNEL(tile_bwd), );
 
 /* ---- repeat_interleave --------------------------------------------------------------------------------------- */
 
@@ -253,14 +225,9 @@ static PlStatus repeat_interleave_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_repeat_interleave = {
-    .name = "repeat_interleave",
-    .doc = "Every position along dim `repeats` times in a row; without dim, of the flattened tensor.",
-    .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-    .attrs = {A_INT_REQ("repeats"), A_DIM_OPT("dim")},
-    .cls = PL_INDEXING, .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = repeat_interleave_infer, .grad = repeat_interleave_grad,
-    PL_KERNEL(repeat_interleave),
-};
+PL_OP(repeat_interleave, .doc = "Every position along dim `repeats` times in a row; without dim, of the flattened tensor.", .nin = 1,
+      .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_INT_REQ("repeats"), A_DIM_OPT("dim")}, .cls = PL_INDEXING, .flags = PL_F_LINEAR,
+      .batch = pl_batch_dims, .infer = repeat_interleave_infer, .grad = repeat_interleave_grad, PL_KERNEL(repeat_interleave), );
 
 static PlStatus repeat_interleave_bwd_infer(PlInfer *c) { return last_shape_infer(c, repeat_interleave_infer, 1); }
 static PlStatus repeat_interleave_bwd_grad(PlMaker *g) {
@@ -268,14 +235,10 @@ static PlStatus repeat_interleave_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_repeat_interleave_bwd = {
-    .name = "repeat_interleave_bwd",
-    .doc = "Adds runs of repeats up.",
-    .nin = 1, .nout = 1, .nattr = 3, .args = {"dy"},
-    .attrs = {A_INT_REQ("repeats"), A_INT_OPT("dim"), A_SHAPE_REQ("shape")},
-    .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = repeat_interleave_bwd_infer,
-    .grad = repeat_interleave_bwd_grad, PL_KERNEL(repeat_interleave_bwd),
-};
+PL_OP(repeat_interleave_bwd, .doc = "Adds runs of repeats up.", .nin = 1, .nout = 1, .nattr = 3, .args = {"dy"},
+      .attrs = {A_INT_REQ("repeats"), A_INT_OPT("dim"), A_SHAPE_REQ("shape")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
+      .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = repeat_interleave_bwd_infer, .grad = repeat_interleave_bwd_grad,
+      PL_KERNEL(repeat_interleave_bwd), );
 
 static int64_t count_at(const PlArray *a, int64_t i) {
   int64_t at = i * (a->ndim ? a->strides[0] : 0);
@@ -311,16 +274,12 @@ static PlStatus repeat_each_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_repeat_each = {
-    .name = "repeat_each",
-    .doc = "Position i along dim counts[i] times in a row (counts: 1-d i64 or i32); without dim, of the flattened "
-           "tensor. repeat_interleave calls this when its repeats are a tensor.",
-    .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "counts"},
-    .attrs = {A_DIM_OPT("dim")},
-    .cls = PL_INDEXING,
-    .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_IMPURE | PL_F_NOMETHOD, .reads_values = 2,
-    .infer = repeat_each_infer, .grad = repeat_each_grad, PL_KERNEL(repeat_each),
-};
+PL_OP(repeat_each,
+      .doc = "Position i along dim counts[i] times in a row (counts: 1-d i64 or i32); without dim, of the flattened "
+             "tensor. repeat_interleave calls this when its repeats are a tensor.",
+      .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "counts"}, .attrs = {A_DIM_OPT("dim")}, .cls = PL_INDEXING, .batch = pl_batch_rows,
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_IMPURE | PL_F_NOMETHOD, .reads_values = 2, .infer = repeat_each_infer,
+      .grad = repeat_each_grad, PL_KERNEL(repeat_each), );
 
 /* What the counts add up to is not known here: the kernel looks. */
 static PlStatus repeat_each_bwd_infer(PlInfer *c) {
@@ -347,14 +306,10 @@ static PlStatus repeat_each_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_repeat_each_bwd = {
-    .name = "repeat_each_bwd",
-    .doc = "Adds runs of counted repeats up.",
-    .nin = 2, .nout = 1, .nattr = 2, .args = {"dy", "counts"},
-    .attrs = {A_INT_OPT("dim"), A_SHAPE_REQ("shape")},
-    .cls = PL_REDUCTION, .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = repeat_each_bwd_infer,
-    .grad = repeat_each_bwd_grad, PL_KERNEL(repeat_each_bwd),
-};
+PL_OP(repeat_each_bwd, .doc = "Adds runs of counted repeats up.", .nin = 2, .nout = 1, .nattr = 2, .args = {"dy", "counts"},
+      .attrs = {A_INT_OPT("dim"), A_SHAPE_REQ("shape")}, .cls = PL_REDUCTION, .batch = pl_batch_rows,
+      .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = repeat_each_bwd_infer, .grad = repeat_each_bwd_grad,
+      PL_KERNEL(repeat_each_bwd), );
 
 /* ---- pad ----------------------------------------------------------------------------------------------------- */
 
@@ -368,8 +323,7 @@ static PlStatus pad_infer(PlInfer *c) {
   const int64_t *pads = pl_attr_list(c->attrs, 0), mode = pl_attr_i(c->attrs, 1);
   int m = pl_attr_n(c->attrs, 0);
   if (m % 2 || m / 2 > x->ndim)
-    PL_FAIL(PL_ERR_ARG, "pad: %d pads for %s; give a pair (before, after) a dim, the last dim's first", m,
-            pl_desc_text(x));
+    PL_FAIL(PL_ERR_ARG, "pad: %d pads for %s; give a pair (before, after) a dim, the last dim's first", m, pl_desc_text(x));
   pl_desc_set(d, (PlDtype)x->dtype, x->ndim, x->shape);
   for (int k = 0; k < m / 2; k++) {
     int dim = x->ndim - 1 - k;
@@ -378,13 +332,14 @@ static PlStatus pad_infer(PlInfer *c) {
       PL_FAIL(PL_ERR_ARG, "pad: pads %lld, %lld of dim %d are out of range", (long long)lo, (long long)hi, dim + 1);
     int64_t left = n + (lo < 0 ? lo : 0) + (hi < 0 ? hi : 0); /* what cropping leaves */
     if (left < 0)
-      PL_FAIL(PL_ERR_SHAPE, "pad: pads %lld, %lld crop more than dim %d of %s has", (long long)lo, (long long)hi,
-              dim + 1, pl_desc_text(x));
+      PL_FAIL(PL_ERR_SHAPE, "pad: pads %lld, %lld crop more than dim %d of %s has", (long long)lo, (long long)hi, dim + 1, pl_desc_text(x));
     int64_t most = mode == PAD_REFLECT ? left - 1 : mode == PAD_CIRCULAR ? left : INT64_MAX;
     if (mode == PAD_REPLICATE && left == 0) most = 0;
     if ((lo > 0 && lo > most) || (hi > 0 && hi > most))
-      PL_FAIL(PL_ERR_SHAPE, "pad: pads %lld, %lld are too large for mode %s on dim %d of %s; at most %lld",
-              (long long)lo, (long long)hi, mode == PAD_REFLECT ? "reflect" : mode == PAD_CIRCULAR ? "circular" : "replicate",
+      PL_FAIL(PL_ERR_SHAPE, "pad: pads %lld, %lld are too large for mode %s on dim %d of %s; at most %lld", (long long)lo, (long long)hi,
+              mode == PAD_REFLECT    ? "reflect"
+              : mode == PAD_CIRCULAR ? "circular"
+                                     : "replicate",
               dim + 1, pl_desc_text(x), (long long)(most < 0 ? 0 : most));
     d->shape[dim] = n + lo + hi;
   }
@@ -410,15 +365,12 @@ static PlStatus pad_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_pad = {
-    .name = "pad",
-    .doc = "Widens (or, with negative pads, crops) dims; pads are pairs (before, after), the last dim's first. "
-           "Modes: constant (value), reflect, replicate, circular.",
-    .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
-    .attrs = {A_INTS_REQ("pad"), A_ENUM("mode", "constant|reflect|replicate|circular", 0), A_FLOAT("value", 0)},
-    .cls = PL_INDEXING,
-    .batch = pl_batch_each, .infer = pad_infer, .grad = pad_grad, PL_KERNEL(pad),
-};
+PL_OP(pad,
+      .doc = "Widens (or, with negative pads, crops) dims; pads are pairs (before, after), the last dim's first. "
+             "Modes: constant (value), reflect, replicate, circular.",
+      .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
+      .attrs = {A_INTS_REQ("pad"), A_ENUM("mode", "constant|reflect|replicate|circular", 0), A_FLOAT("value", 0)}, .cls = PL_INDEXING,
+      .batch = pl_batch_each, .infer = pad_infer, .grad = pad_grad, PL_KERNEL(pad), );
 
 static PlStatus pad_bwd_infer(PlInfer *c) { return last_shape_infer(c, pad_infer, -1); }
 static PlStatus pad_bwd_grad(PlMaker *g) {
@@ -426,11 +378,7 @@ static PlStatus pad_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_pad_bwd = {
-    .name = "pad_bwd",
-    .doc = "Adds the borders of a padded gradient back to where they were read.",
-    .nin = 1, .nout = 1, .nattr = 3, .args = {"dy"},
-    .attrs = {A_INTS_REQ("pad"), A_ENUM("mode", "constant|reflect|replicate|circular", 0), A_SHAPE_REQ("shape")},
-    .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = pad_bwd_infer,
-    .grad = pad_bwd_grad, PL_KERNEL(pad_bwd),
-};
+PL_OP(pad_bwd, .doc = "Adds the borders of a padded gradient back to where they were read.", .nin = 1, .nout = 1, .nattr = 3,
+      .args = {"dy"}, .attrs = {A_INTS_REQ("pad"), A_ENUM("mode", "constant|reflect|replicate|circular", 0), A_SHAPE_REQ("shape")},
+      .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = pad_bwd_infer, .grad = pad_bwd_grad,
+      PL_KERNEL(pad_bwd), );

@@ -25,12 +25,9 @@ static PlStatus to_layout_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_to_layout = {
-    .name = "to_layout",
-    .doc = "x itself if its elements lie in memory as the format says, else a copy that does. exact: where sizes of 1 leave "
-           "it open, the strides must say so too.",
-    .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-    .attrs = {A_ENUM("memory_format", "contiguous|channels_last|channels_last_3d", 0), A_BOOL("exact", 0)},
-    .cls = PL_VIEW, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_INTERNAL, .infer = to_layout_infer, .grad = to_layout_grad,
-    PL_KERNEL(copy),
-};
+PL_OP(to_layout,
+      .doc = "x itself if its elements lie in memory as the format says, else a copy that does. exact: where sizes of 1 leave "
+             "it open, the strides must say so too.",
+      .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
+      .attrs = {A_ENUM("memory_format", "contiguous|channels_last|channels_last_3d", 0), A_BOOL("exact", 0)}, .cls = PL_VIEW,
+      .flags = PL_F_LINEAR | PL_F_POLY | PL_F_INTERNAL, .infer = to_layout_infer, .grad = to_layout_grad, PL_KERNEL(copy), );

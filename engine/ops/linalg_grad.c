@@ -28,9 +28,7 @@ static PlVal tril(PlMaker *g, PlVal a, int64_t d) { return with3(g, &pl_op_tril,
 static PlVal triu(PlMaker *g, PlVal a, int64_t d) { return with3(g, &pl_op_triu, a, d, 0, 0); }
 static PlVal diag(PlMaker *g, PlVal v) { return pl_g1(g, &pl_op_diag_embed, v); }
 static PlVal diag_of(PlMaker *g, PlVal a) { return with3(g, &pl_op_diagonal, a, 0, -2, -1); }
-static PlVal part(PlMaker *g, PlVal a, int64_t dim, int64_t from, int64_t n) {
-  return with3(g, &pl_op_narrow, a, dim, from, n);
-}
+static PlVal part(PlMaker *g, PlVal a, int64_t dim, int64_t from, int64_t n) { return with3(g, &pl_op_narrow, a, dim, from, n); }
 /* A number for each matrix, ready to multiply it. */
 static PlVal scalar(PlMaker *g, PlVal v) { return col(g, col(g, v)); }
 static PlVal cat2(PlMaker *g, PlVal a, PlVal b, int64_t dim) {
@@ -50,15 +48,11 @@ static PlVal solve_tri(PlMaker *g, PlVal a, PlVal b, bool upper, bool left, bool
   return pl_g_op(g, &pl_op_linalg_solve_triangular, 2, in, &at, NULL);
 }
 /* v, with 1 where it is 0: a denominator whose numerator is 0 there, or should be. */
-static PlVal no_zeros(PlMaker *g, PlVal v) {
-  return g_where(g, pl_g2(g, &pl_op_eq, v, pl_g_num(g, 0)), pl_g_num(g, 1), v);
-}
+static PlVal no_zeros(PlMaker *g, PlVal v) { return g_where(g, pl_g2(g, &pl_op_eq, v, pl_g_num(g, 0)), pl_g_num(g, 1), v); }
 static PlVal skew(PlMaker *g, PlVal a) { return g_sub(g, a, tr(g, a)); }
 
 /* Factorizations are dear and their gradients lose digits: f32 ones are computed in f64 and rounded once. */
-static PlVal exact(PlMaker *g, PlVal v) {
-  return v != PL_NONE && g->in[0]->dtype == PL_F32 ? pl_g_cast(g, v, PL_F64) : v;
-}
+static PlVal exact(PlMaker *g, PlVal v) { return v != PL_NONE && g->in[0]->dtype == PL_F32 ? pl_g_cast(g, v, PL_F64) : v; }
 
 /* The gradient of output o; zeros where none arrives. */
 static PlVal dy_of(PlMaker *g, int o) {
@@ -83,9 +77,7 @@ PlStatus pl_grad_inv(PlMaker *g) {
 }
 
 /* A X = B: dB = A^-T dX, dA = -dB Xᵀ.  X A = B: dB = dX A^-T, dA = -Xᵀ dB. */
-static PlVal system_da(PlMaker *g, PlVal db, bool left) {
-  return g_neg(g, left ? mm_nt(g, db, g->y[0]) : mm_tn(g, g->y[0], db));
-}
+static PlVal system_da(PlMaker *g, PlVal db, bool left) { return g_neg(g, left ? mm_nt(g, db, g->y[0]) : mm_tn(g, g->y[0], db)); }
 
 PlStatus pl_grad_solve(PlMaker *g) {
   const PlVal in[2] = {tr(g, g->x[0]), g->dy[0]};
@@ -180,8 +172,10 @@ PlStatus pl_grad_qr(PlMaker *g) {
   const int64_t mode = pl_attr_i(g->attrs, 0), m = m_of(g), n = n_of(g);
   PlVal Q = g->y[0], R = g->y[1], dQ = g->dy[0], dR = dy_of(g, 1);
   if (mode == 1 && m > n)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: mode \"complete\" has no gradient for matrices with more rows than columns, "
-            "as the added columns of Q are arbitrary; use \"reduced\"", g->op->name);
+    PL_FAIL(PL_ERR_UNSUPPORTED,
+            "%s: mode \"complete\" has no gradient for matrices with more rows than columns, "
+            "as the added columns of Q are arbitrary; use \"reduced\"",
+            g->op->name);
   if (mode == 2) { /* Q was not kept */
     PlVal out[2];
     pl_g_op(g, &pl_op_linalg_qr, 1, &g->x[0], NULL, out);
@@ -333,8 +327,7 @@ PlStatus pl_grad_eig(PlMaker *g) {
   Pair R = mm_hermitian(g, Q, V);
   const int nd = g->in[0]->ndim;
   PlVal tr_r = tr(g, V.r), tr_i = tr(g, V.i);
-  const PlVal in[2] = {cat2(g, cat2(g, tr_r, tr_i, nd - 1), cat2(g, g_neg(g, tr_i), tr_r, nd - 1), nd - 2),
-                       cat2(g, R.r, R.i, nd - 2)};
+  const PlVal in[2] = {cat2(g, cat2(g, tr_r, tr_i, nd - 1), cat2(g, g_neg(g, tr_i), tr_r, nd - 1), nd - 2), cat2(g, R.r, R.i, nd - 2)};
   PlVal X = pl_g_op(g, &pl_op_linalg_solve, 2, in, NULL, NULL);
   g->dx[0] = rounded(g, part(g, X, -2, 0, n_of(g)));
   return g->status;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  * Pointwise losses: inputs broadcast and promote, reduction is none, mean (default) or sum. The kernels
  * fuse the formula with the reduction; gradients are composed of primitives, so higher orders work. */
-#include "engine/ops/dims.h"
 #include "kernels/loss.h"
+#include "engine/ops/dims.h"
 
 #define REDUCTION A_ENUM("reduction", "none|mean|sum", 1)
 
 static PlStatus loss_infer(PlInfer *c) {
   if (!pl_is_float(c->compute))
-    PL_FAIL(PL_ERR_DTYPE, "%s: x is %s and target %s, but losses are floating; convert: x:to(\"f32\")", c->op->name,
-            pl_desc_text(c->in[0]), pl_desc_text(c->in[1]));
+    PL_FAIL(PL_ERR_DTYPE, "%s: x is %s and target %s, but losses are floating; convert: x:to(\"f32\")", c->op->name, pl_desc_text(c->in[0]),
+            pl_desc_text(c->in[1]));
   PL_TRY(pl_infer_broadcast(c));
   if (pl_attr_i(c->attrs, 0) != 0) c->out[0].ndim = 0;
   return PL_OK;
@@ -87,23 +87,17 @@ static PlVal clamp(PlMaker *g, PlVal v, double lo, double hi) {
   return pl_g_op(g, &pl_op_clamp, 1, &v, &a, NULL);
 }
 
-#define LOSS(NAME, CODE, NIN, NOPT, NATTR, INFER, FORMULA, DOC, ...)                                            \
-  const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = FORMULA, .nin = NIN, .nopt = NOPT, .nout = 1, \
-                             .autocast = PL_CAST_F32,                                                      \
-                             .nattr = NATTR, .args = {"x", "target", "weight", "pos_weight"},                   \
-                             .attrs = {__VA_ARGS__}, .cls = PL_REDUCTION,                                       \
-                             .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_NOMETHOD, .promote = PL_PROMOTE_ALL, \
-                             .batch = pl_batch_loss,                                                            \
-                             .kcode = CODE, .infer = INFER, .grad = NAME##_grad,                                \
-                             PL_KERNEL(loss)};
+#define LOSS(NAME, CODE, NIN, NOPT, NATTR, INFER, FORMULA, DOC, ...)                                                              \
+  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = NIN, .nopt = NOPT, .nout = 1, .autocast = PL_CAST_F32, .nattr = NATTR,       \
+        .args = {"x", "target", "weight", "pos_weight"}, .attrs = {__VA_ARGS__}, .cls = PL_REDUCTION,                             \
+        .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_NOMETHOD, .promote = PL_PROMOTE_ALL, .batch = pl_batch_loss, .kcode = CODE, \
+        .infer = INFER, .grad = NAME##_grad, PL_KERNEL(loss));
 
 static PlStatus mse_loss_grad(PlMaker *g) { return hand_difference(g, g_mul(g, difference(g), g_muln(g, scale(g), 2))); }
 LOSS(mse_loss, PLK_L_MSE, 2, 0, 1, loss_infer, "l = (x - t)^2;  dx = 2 (x - t) dy, dt = -dx",
      "The squared difference of x and target, averaged (reduction: none, mean, sum).", REDUCTION)
 
-static PlStatus l1_loss_grad(PlMaker *g) {
-  return hand_difference(g, g_mul(g, pl_g1(g, &pl_op_sign, difference(g)), scale(g)));
-}
+static PlStatus l1_loss_grad(PlMaker *g) { return hand_difference(g, g_mul(g, pl_g1(g, &pl_op_sign, difference(g)), scale(g))); }
 LOSS(l1_loss, PLK_L_L1, 2, 0, 1, loss_infer, "l = |x - t|;  dx = sign(x - t) dy, dt = -dx",
      "The absolute difference of x and target, averaged (reduction: none, mean, sum).", REDUCTION)
 
@@ -121,8 +115,7 @@ static PlStatus smooth_l1_loss_grad(PlMaker *g) {
 }
 LOSS(smooth_l1_loss, PLK_L_SMOOTH_L1, 2, 0, 2, smooth_infer,
      "d = x - t;  l = d^2/(2 beta) if |d| < beta, else |d| - beta/2;  dx = clamp(d/beta, -1, 1) dy",
-     "Squared difference near 0, absolute difference beyond beta, averaged. beta = 0 is l1_loss.", REDUCTION,
-     A_FLOAT("beta", 1))
+     "Squared difference near 0, absolute difference beyond beta, averaged. beta = 0 is l1_loss.", REDUCTION, A_FLOAT("beta", 1))
 
 static PlStatus huber_loss_grad(PlMaker *g) {
   double delta = pl_attr_f(g->attrs, 1);
@@ -161,8 +154,7 @@ static PlStatus binary_cross_entropy_with_logits_grad(PlMaker *g) {
   if (g->want[0]) {
     PlVal sig = pl_g1(g, &pl_op_sigmoid, x), d;
     if (p == PL_NONE) d = g_sub(g, sig, t);
-    else { /* q sigmoid(x) - p t, q = 1 + (p - 1) t */
-      PlVal pt = g_mul(g, p, t), q = g_addn(g, g_sub(g, pt, t), 1);
+    else { /* q sigmoid(x) - p t, q = 1 + (p - 1) t */ PlVal pt = g_mul(g, p, t), q = g_addn(g, g_sub(g, pt, t), 1);
       d = g_sub(g, g_mul(g, q, sig), pt);
     }
     hand(g, 0, g_mul(g, d, s));

@@ -5,7 +5,7 @@
 #include "engine/ops/view.h"
 #include "kernels/loss.h"
 
-#define ATTRS A_ENUM("reduction", "none|mean|sum", 1), A_INT("ignore_index", -100), A_BASE
+#define ATTRS  A_ENUM("reduction", "none|mean|sum", 1), A_INT("ignore_index", -100), A_BASE
 #define SMOOTH A_FLOAT("label_smoothing", 0)
 
 static int class_dim(const PlArray *x) { return x->ndim > 1 ? 1 : 0; }
@@ -22,8 +22,8 @@ static PlStatus check_weight(const PlInfer *c, int i, const PlArray *x) {
   if (!w) return PL_OK;
   PL_TRY(pl_check_float(c, i));
   if (w->ndim != 1 || w->shape[0] != C)
-    PL_FAIL(PL_ERR_SHAPE, "%s: weight is %s, but x has %lld classes: f32[%lld] is needed", c->op->name, pl_desc_text(w),
-            (long long)C, (long long)C);
+    PL_FAIL(PL_ERR_SHAPE, "%s: weight is %s, but x has %lld classes: f32[%lld] is needed", c->op->name, pl_desc_text(w), (long long)C,
+            (long long)C);
   return PL_OK;
 }
 
@@ -37,14 +37,14 @@ static PlStatus check_smooth(const PlInfer *c, int k) {
 static PlStatus check_target(const PlInfer *c, const PlArray *x, const PlArray *t) {
   PlDesc want;
   if (!pl_is_int((PlDtype)t->dtype))
-    PL_FAIL(PL_ERR_DTYPE, "%s: target is %s, but class numbers are integers (i64); for probabilities use cross_entropy_prob",
-            c->op->name, pl_desc_text(t));
+    PL_FAIL(PL_ERR_DTYPE, "%s: target is %s, but class numbers are integers (i64); for probabilities use cross_entropy_prob", c->op->name,
+            pl_desc_text(t));
   dims_desc(&want, PL_I64, x, 1u << class_dim(x), false);
   bool fits = t->ndim == want.ndim;
   for (int d = 0; fits && d < t->ndim; d++) fits = t->shape[d] == want.shape[d];
   if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "%s: x is %s, so target must have its shape without dim %d (the classes), got %s", c->op->name,
-            pl_desc_text(x), class_dim(x) + 1, pl_desc_text(t));
+    PL_FAIL(PL_ERR_SHAPE, "%s: x is %s, so target must have its shape without dim %d (the classes), got %s", c->op->name, pl_desc_text(x),
+            class_dim(x) + 1, pl_desc_text(t));
   return PL_OK;
 }
 
@@ -89,15 +89,12 @@ static PlStatus nll_loss_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_nll_loss = {
-    .autocast = PL_CAST_F32,
-    .name = "nll_loss",
-    .doc = "Minus the entry of x (log-probabilities) at each target class, times the class's weight; mean divides by the sum "
-           "of those weights. x[N,C,...], target[N,...] or x[C], target[].",
-    .formula = "l = -w_t x_t;  dx_t = -w_t dy, else 0", .nin = 3, .nopt = 1, .nout = 1, .nattr = 3,
-    .args = {"x", "target", "weight"}, .attrs = {ATTRS}, .cls = PL_REDUCTION,
-    .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD,
-    .infer = class_infer, .grad = nll_loss_grad, PL_KERNEL(nll_loss)};
+PL_OP(nll_loss, .autocast = PL_CAST_F32,
+      .doc = "Minus the entry of x (log-probabilities) at each target class, times the class's weight; mean divides by the sum "
+             "of those weights. x[N,C,...], target[N,...] or x[C], target[].",
+      .formula = "l = -w_t x_t;  dx_t = -w_t dy, else 0", .nin = 3, .nopt = 1, .nout = 1, .nattr = 3, .args = {"x", "target", "weight"},
+      .attrs = {ATTRS}, .cls = PL_REDUCTION, .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = class_infer,
+      .grad = nll_loss_grad, PL_KERNEL(nll_loss));
 
 static PlStatus nll_bwd_infer(PlInfer *c) {
   const int n = pl_attr_n(c->attrs, 3);
@@ -117,12 +114,9 @@ static PlStatus nll_bwd_grad(PlMaker *g) {
   g->dx[0] = pl_g_op(g, &pl_op_nll_loss, 3, in, &a, NULL);
   return g->status;
 }
-const PlOp pl_op_nll_loss_bwd = {
-    .name = "nll_loss_bwd", .doc = "The gradient of nll_loss, in the shape of its x.", .nin = 3, .nopt = 1, .nout = 1,
-    .nattr = 4, .args = {"dy", "target", "weight"}, .attrs = {ATTRS, A_SHAPE_REQ("shape")}, .cls = PL_REDUCTION,
-    .batch = pl_batch_loss_bwd,
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = nll_bwd_infer, .grad = nll_bwd_grad,
-    PL_KERNEL(nll_loss_bwd)};
+PL_OP(nll_loss_bwd, .doc = "The gradient of nll_loss, in the shape of its x.", .nin = 3, .nopt = 1, .nout = 1, .nattr = 4,
+      .args = {"dy", "target", "weight"}, .attrs = {ATTRS, A_SHAPE_REQ("shape")}, .cls = PL_REDUCTION, .batch = pl_batch_loss_bwd,
+      .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = nll_bwd_infer, .grad = nll_bwd_grad, PL_KERNEL(nll_loss_bwd));
 
 /* ---- cross entropy ------------------------------------------------------------------------------------------ */
 
@@ -152,16 +146,13 @@ static PlStatus cross_entropy_tangent(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_cross_entropy = {
-    .autocast = PL_CAST_F32,
-    .name = "cross_entropy",
-    .doc = "nll_loss of log_softmax(x) along the classes, in one pass: x[N,C,...], target[N,...] or x[C], target[]. Targets are "
-           "class numbers; for probabilities see cross_entropy_prob. Further output: logsumexp.",
-    .formula = "l = (1-e) w_t (lse - x_t) + e/C sum_c w_c (lse - x_c);  dx = (softmax x - onehot t) dy for w = 1, e = 0",
-    .nin = 3, .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 4, .args = {"x", "target", "weight"}, .attrs = {ATTRS, SMOOTH},
-    .cls = PL_REDUCTION,
-    .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = class_infer,
-    .grad = cross_entropy_grad, .tangent = cross_entropy_tangent, PL_KERNEL(cross_entropy)};
+PL_OP(cross_entropy, .autocast = PL_CAST_F32,
+      .doc = "nll_loss of log_softmax(x) along the classes, in one pass: x[N,C,...], target[N,...] or x[C], target[]. Targets are "
+             "class numbers; for probabilities see cross_entropy_prob. Further output: logsumexp.",
+      .formula = "l = (1-e) w_t (lse - x_t) + e/C sum_c w_c (lse - x_c);  dx = (softmax x - onehot t) dy for w = 1, e = 0", .nin = 3,
+      .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 4, .args = {"x", "target", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION,
+      .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = class_infer, .grad = cross_entropy_grad,
+      .tangent = cross_entropy_tangent, PL_KERNEL(cross_entropy));
 
 static PlStatus check_ce_bwd(const PlInfer *c, int weight) {
   const PlArray *x = c->in[1];
@@ -187,13 +178,10 @@ static PlStatus ce_bwd_grad(PlMaker *g) {
     if (g->want[i]) g->dx[i] = out[i];
   return g->status;
 }
-const PlOp pl_op_cross_entropy_bwd = {
-    .name = "cross_entropy_bwd", .doc = "The gradient of cross_entropy.", .nin = 5, .nopt = 1, .nout = 1, .nattr = 4,
-    .args = {"dy", "x", "target", "lse", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION,
-    .batch = pl_batch_loss_bwd,
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = ce_bwd_infer, .grad = ce_bwd_grad,
-    .hessian = "dx...",
-    PL_KERNEL(cross_entropy_bwd)};
+PL_OP(cross_entropy_bwd, .doc = "The gradient of cross_entropy.", .nin = 5, .nopt = 1, .nout = 1, .nattr = 4,
+      .args = {"dy", "x", "target", "lse", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION, .batch = pl_batch_loss_bwd,
+      .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = ce_bwd_infer, .grad = ce_bwd_grad, .hessian = "dx...",
+      PL_KERNEL(cross_entropy_bwd));
 
 static PlStatus ce_bwd2_infer(PlInfer *c) {
   PL_TRY(check_ce_bwd(c, 5));
@@ -202,11 +190,9 @@ static PlStatus ce_bwd2_infer(PlInfer *c) {
   for (int i = 0; i < 2; i++) pl_desc_set(&c->out[i], (PlDtype)c->in[i]->dtype, c->in[i]->ndim, c->in[i]->shape);
   return PL_OK;
 }
-const PlOp pl_op_cross_entropy_bwd2 = {
-    .name = "cross_entropy_bwd2", .doc = "The gradients of cross_entropy_bwd for dy and x; v is the gradient of its result.",
-    .nin = 6, .nopt = 1, .nout = 2, .nattr = 4, .args = {"dy", "x", "target", "lse", "v", "weight"}, .attrs = {ATTRS, SMOOTH},
-    .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = ce_bwd2_infer,
-    PL_KERNEL(cross_entropy_bwd2)};
+PL_OP(cross_entropy_bwd2, .doc = "The gradients of cross_entropy_bwd for dy and x; v is the gradient of its result.", .nin = 6, .nopt = 1,
+      .nout = 2, .nattr = 4, .args = {"dy", "x", "target", "lse", "v", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION,
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = ce_bwd2_infer, PL_KERNEL(cross_entropy_bwd2));
 
 /* ---- cross entropy with probabilities --------------------------------------------------------------------------- */
 
@@ -218,8 +204,7 @@ static PlStatus prob_infer(PlInfer *c) {
   bool fits = x->ndim == t->ndim;
   for (int d = 0; fits && d < x->ndim; d++) fits = x->shape[d] == t->shape[d];
   if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "%s: x is %s, target %s; target probabilities have x's shape", c->op->name, pl_desc_text(x),
-            pl_desc_text(t));
+    PL_FAIL(PL_ERR_SHAPE, "%s: x is %s, target %s; target probabilities have x's shape", c->op->name, pl_desc_text(x), pl_desc_text(t));
   PL_TRY(check_weight(c, 2, x));
   PL_TRY(check_smooth(c, 1));
   loss_desc(c, &c->out[0], c->compute, pl_attr_i(c->attrs, 0) != 0);
@@ -236,8 +221,9 @@ static PlStatus cross_entropy_prob_grad(PlMaker *g) {
     if (d != dim) rows *= x->shape[d];
   }
   double e = pl_attr_f(g->attrs, 1);
-  PlVal s = reduction == 0 ? g_undo_reduce(g, g->dy[0], x->ndim, 1u << dim, false)
-            : reduction == 1 ? g_divn(g, g->dy[0], (double)(rows ? rows : 1)) : g->dy[0];
+  PlVal s = reduction == 0   ? g_undo_reduce(g, g->dy[0], x->ndim, 1u << dim, false)
+            : reduction == 1 ? g_divn(g, g->dy[0], (double)(rows ? rows : 1))
+                             : g->dy[0];
   s = g_neg(g, s);
   PlVal p = g_with_int(g, &pl_op_log_softmax, 1, &g->x[0], dim), t = g->x[1], plain = s;
   PlVal u = e > 0 ? g_addn(g, g_muln(g, t, 1 - e), e / (double)(C ? C : 1)) : t;
@@ -263,12 +249,9 @@ static PlStatus cross_entropy_prob_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_cross_entropy_prob = {
-    .autocast = PL_CAST_F32,
-    .name = "cross_entropy_prob",
-    .doc = "Cross entropy of softmax(x) with target probabilities of x's shape, classes along dim 2 (dim 1 of x[C]); mean divides "
-           "by the number of samples.",
-    .formula = "l = sum_c w_c ((1-e) t_c + e/C) (lse - x_c)", .nin = 3, .nopt = 1, .nout = 1, .nattr = 2,
-    .args = {"x", "target", "weight"}, .attrs = {A_ENUM("reduction", "none|mean|sum", 1), SMOOTH}, .cls = PL_REDUCTION,
-    .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = prob_infer, .grad = cross_entropy_prob_grad,
-    PL_KERNEL(cross_entropy_prob)};
+PL_OP(cross_entropy_prob, .autocast = PL_CAST_F32,
+      .doc = "Cross entropy of softmax(x) with target probabilities of x's shape, classes along dim 2 (dim 1 of x[C]); mean divides "
+             "by the number of samples.",
+      .formula = "l = sum_c w_c ((1-e) t_c + e/C) (lse - x_c)", .nin = 3, .nopt = 1, .nout = 1, .nattr = 2,
+      .args = {"x", "target", "weight"}, .attrs = {A_ENUM("reduction", "none|mean|sum", 1), SMOOTH}, .cls = PL_REDUCTION,
+      .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = prob_infer, .grad = cross_entropy_prob_grad, PL_KERNEL(cross_entropy_prob));

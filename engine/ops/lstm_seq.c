@@ -17,10 +17,8 @@ enum { B_GATES, B_CS, B_HS, B_W, B_DHS, B_DCS, B_DGATES, B_NIN };
 static PlStatus check_first(const PlInfer *c, int64_t *H) {
   const PlArray *a = c->in[0];
   PL_TRY(pl_check_ndim(c, 0, 3, 3));
-  if (a->dtype != PL_F32 && a->dtype != PL_F64)
-    PL_FAIL(PL_ERR_DTYPE, "%s: f32 or f64 is wanted, got %s", c->op->name, pl_desc_text(a));
-  if (a->shape[2] % 4 != 0)
-    PL_FAIL(PL_ERR_SHAPE, "%s: %s %s: [S,N,4H] is wanted", c->op->name, c->op->args[0], pl_desc_text(a));
+  if (a->dtype != PL_F32 && a->dtype != PL_F64) PL_FAIL(PL_ERR_DTYPE, "%s: f32 or f64 is wanted, got %s", c->op->name, pl_desc_text(a));
+  if (a->shape[2] % 4 != 0) PL_FAIL(PL_ERR_SHAPE, "%s: %s %s: [S,N,4H] is wanted", c->op->name, c->op->args[0], pl_desc_text(a));
   *H = a->shape[2] / 4;
   return PL_OK;
 }
@@ -106,14 +104,12 @@ static double seq_flops(const PlInfer *c) {
   return 2.0 * (double)gx->numel * (double)(gx->shape[2] / 4);
 }
 
-const PlOp pl_op_lstm_seq = {
-    .name = "lstm_seq", .autocast = PL_CAST_F32,
-    .doc = "An LSTM over gx[S,N,4H] (inputs times their weight, with biases), from h0[N,H] and c0[N,H] with w[4H,H]. Gives "
-           "hs and cs [S+1,N,H]: the states before, between and after the steps; backwards if reverse. f32 or f64.",
-    .formula = "i, f, g, o = s, s, tanh, s of gx + h w^T; c = f c + i g; h = o tanh(c)", .nin = 4, .nout = 3,
-    .nvisible = 2, .nattr = 1, .args = {"gx", "h0", "c0", "w"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
-    .batch = seq_batch, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = seq_infer, .grad = seq_grad, .flops = seq_flops,
-    PL_KERNEL(lstm_seq)};
+PL_OP(lstm_seq, .autocast = PL_CAST_F32,
+      .doc = "An LSTM over gx[S,N,4H] (inputs times their weight, with biases), from h0[N,H] and c0[N,H] with w[4H,H]. Gives "
+             "hs and cs [S+1,N,H]: the states before, between and after the steps; backwards if reverse. f32 or f64.",
+      .formula = "i, f, g, o = s, s, tanh, s of gx + h w^T; c = f c + i g; h = o tanh(c)", .nin = 4, .nout = 3, .nvisible = 2, .nattr = 1,
+      .args = {"gx", "h0", "c0", "w"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .batch = seq_batch,
+      .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = seq_infer, .grad = seq_grad, .flops = seq_flops, PL_KERNEL(lstm_seq));
 
 /* ---- with the inputs' product ------------------------------------------------------------------------------------- */
 
@@ -121,11 +117,9 @@ static PlStatus layer_infer(PlInfer *c) {
   const PlArray *x = c->in[L_X], *h0 = c->in[L_H0];
   PL_TRY(pl_check_ndim(c, L_X, 3, 3));
   PL_TRY(pl_check_ndim(c, L_H0, 2, 2));
-  if (x->dtype != PL_F32 && x->dtype != PL_F64)
-    PL_FAIL(PL_ERR_DTYPE, "%s: f32 or f64 is wanted, got %s", c->op->name, pl_desc_text(x));
+  if (x->dtype != PL_F32 && x->dtype != PL_F64) PL_FAIL(PL_ERR_DTYPE, "%s: f32 or f64 is wanted, got %s", c->op->name, pl_desc_text(x));
   int64_t G;
-  if (x->shape[0] == INT64_MAX || __builtin_mul_overflow(h0->shape[1], (int64_t)4, &G))
-    PL_FAIL(PL_ERR_SHAPE, "%s: too long", c->op->name);
+  if (x->shape[0] == INT64_MAX || __builtin_mul_overflow(h0->shape[1], (int64_t)4, &G)) PL_FAIL(PL_ERR_SHAPE, "%s: too long", c->op->name);
   const int64_t N = x->shape[1], H = h0->shape[1];
   const int64_t first[2] = {N, H}, wx[2] = {G, x->shape[2]}, w[2] = {G, H}, states[3] = {x->shape[0] + 1, N, H};
   PL_TRY(pl_unroll_shape(c, L_H0, 2, first));
@@ -170,14 +164,13 @@ static double layer_flops(const PlInfer *c) {
   return 2.0 * (double)x->shape[0] * (double)x->shape[1] * (double)w->shape[0] * (double)(x->shape[2] + w->shape[1]);
 }
 
-const PlOp pl_op_lstm_layer = {
-    .name = "lstm_layer", .autocast = PL_CAST_F32,
-    .doc = "lstm_seq over inputs x[S,N,I], whose product with wx[4H,I] and biases b[4H] it takes itself, step by step: "
-           "gx = x wx^T + b is never in memory. Gives hs and cs [S+1,N,H].",
-    .formula = "i, f, g, o = s, s, tanh, s of x wx^T + h w^T + b; c = f c + i g; h = o tanh(c)", .nin = L_NIN, .nout = 3,
-    .nvisible = 2, .nattr = 1, .args = {"x", "h0", "c0", "wx", "w", "b"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
-    .batch = layer_batch, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = layer_infer,
-    .grad = layer_grad, .flops = layer_flops, .kernel = {[PL_CPU] = plk_cpu_lstm_layer}};
+PL_OP(lstm_layer, .autocast = PL_CAST_F32,
+      .doc = "lstm_seq over inputs x[S,N,I], whose product with wx[4H,I] and biases b[4H] it takes itself, step by step: "
+             "gx = x wx^T + b is never in memory. Gives hs and cs [S+1,N,H].",
+      .formula = "i, f, g, o = s, s, tanh, s of x wx^T + h w^T + b; c = f c + i g; h = o tanh(c)", .nin = L_NIN, .nout = 3, .nvisible = 2,
+      .nattr = 1, .args = {"x", "h0", "c0", "wx", "w", "b"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .batch = layer_batch,
+      .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = layer_infer, .grad = layer_grad, .flops = layer_flops,
+      .kernel = {[PL_CPU] = plk_cpu_lstm_layer});
 
 /* ---- the gradient -------------------------------------------------------------------------------------------------- */
 
@@ -212,7 +205,8 @@ static void replay(PlMaker *g, Step *s, int64_t S, int64_t H, bool reverse) {
   for (int64_t k = S - 1; k >= 0; k--) {
     const int64_t at = reverse ? S - 1 - k : k, old = reverse ? S - k : k, new = reverse ? old - 1 : old + 1;
     Step *e = &s[k];
-    PlVal all = pl_unroll_pick(g, g->x[B_GATES], at), extra = g->nin > B_DGATES && g->in[B_DGATES] ? pl_unroll_pick(g, g->x[B_DGATES], at) : PL_NONE;
+    PlVal all = pl_unroll_pick(g, g->x[B_GATES], at),
+          extra = g->nin > B_DGATES && g->in[B_DGATES] ? pl_unroll_pick(g, g->x[B_DGATES], at) : PL_NONE;
     PlVal dcs = g->nin > B_DCS && g->in[B_DCS] ? pl_unroll_pick(g, g->x[B_DCS], new) : PL_NONE;
     for (int j = 0; j < 4; j++) {
       PlVal a = e->act[j] = pl_unroll_part(g, all, j, H);
@@ -296,21 +290,17 @@ static void unroll(PlMaker *g, int64_t S, int64_t H, bool reverse, Step *s, PlVa
 
 static PlStatus seq_bwd_grad(PlMaker *g) {
   const int64_t S = g->in[B_GATES]->shape[0], H = g->in[B_GATES]->shape[2] / 4;
-  if (S == 0 || S >= PL_MAX_VARIADIC)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "lstm_seq: no second gradient of %lld steps", (long long)S);
+  if (S == 0 || S >= PL_MAX_VARIADIC) PL_FAIL(PL_ERR_UNSUPPORTED, "lstm_seq: no second gradient of %lld steps", (long long)S);
   Step *s = calloc((size_t)S, sizeof *s);
   PlVal *v = calloc((size_t)(6 * S + 4), sizeof *v);
-  if (s && v)
-    unroll(g, S, H, pl_attr_i(g->attrs, 0) != 0, s, v);
-  else
-    pl_g_fail(g, pl_fail(PL_ERR_OOM, "lstm_seq: out of memory for its second gradient"));
+  if (s && v) unroll(g, S, H, pl_attr_i(g->attrs, 0) != 0, s, v);
+  else pl_g_fail(g, pl_fail(PL_ERR_OOM, "lstm_seq: out of memory for its second gradient"));
   free(v);
   free(s);
   return g->status;
 }
 
-const PlOp pl_op_lstm_seq_bwd = {
-    .name = "lstm_seq_bwd", .doc = "The gradients of lstm_seq for gx, h0, c0 and w.", .nin = B_NIN, .nopt = 2, .nout = 4,
-    .nattr = 1, .args = {"gates", "cs", "hs", "w", "dhs", "dcs", "dgates"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
-    .batch = seq_bwd_batch, .flags = PL_F_CONTIGUOUS | PL_F_REPEATED | PL_F_INTERNAL | PL_F_OVER, .infer = seq_bwd_infer, .grad = seq_bwd_grad,
-    PL_KERNEL(lstm_seq_bwd)};
+PL_OP(lstm_seq_bwd, .doc = "The gradients of lstm_seq for gx, h0, c0 and w.", .nin = B_NIN, .nopt = 2, .nout = 4, .nattr = 1,
+      .args = {"gates", "cs", "hs", "w", "dhs", "dcs", "dgates"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .batch = seq_bwd_batch,
+      .flags = PL_F_CONTIGUOUS | PL_F_REPEATED | PL_F_INTERNAL | PL_F_OVER, .infer = seq_bwd_infer, .grad = seq_bwd_grad,
+      PL_KERNEL(lstm_seq_bwd));

@@ -10,9 +10,7 @@ static inline PlVal g_sub(PlMaker *g, PlVal a, PlVal b) { return pl_g2(g, &pl_op
 static inline PlVal g_mul(PlMaker *g, PlVal a, PlVal b) { return pl_g2(g, &pl_op_mul, a, b); }
 static inline PlVal g_div(PlMaker *g, PlVal a, PlVal b) { return pl_g2(g, &pl_op_div, a, b); }
 static inline PlVal g_neg(PlMaker *g, PlVal a) { return pl_g1(g, &pl_op_neg, a); }
-static inline PlVal g_where(PlMaker *g, PlVal c, PlVal a, PlVal b) {
-  return pl_g3(g, &pl_op_where, c, a, b);
-}
+static inline PlVal g_where(PlMaker *g, PlVal c, PlVal a, PlVal b) { return pl_g3(g, &pl_op_where, c, a, b); }
 /* With numbers: a * v, a + v, v - a, a / v. */
 static inline PlVal g_muln(PlMaker *g, PlVal a, double v) { return g_mul(g, a, pl_g_num(g, v)); }
 static inline PlVal g_addn(PlMaker *g, PlVal a, double v) { return g_add(g, a, pl_g_num(g, v)); }

@@ -5,8 +5,7 @@
 /* x and mask (inputs 0 and 1) broadcast; input 1 must be bool. Output 0 gets that shape. */
 static PlStatus masked(PlInfer *c) {
   if (c->in[1]->dtype != PL_BOOL)
-    PL_FAIL(PL_ERR_DTYPE, "%s: mask must be bool, got %s; compare first, such as x:gt(0)", c->op->name,
-            pl_desc_text(c->in[1]));
+    PL_FAIL(PL_ERR_DTYPE, "%s: mask must be bool, got %s; compare first, such as x:gt(0)", c->op->name, pl_desc_text(c->in[1]));
   PlInfer two = *c;
   two.nin = 2;
   PL_TRY(pl_infer_broadcast(&two));
@@ -28,8 +27,7 @@ static void broadcast_shape(const PlMaker *g, int *n, int64_t *shape) {
 
 static PlStatus masked_fill_infer(PlInfer *c) {
   const PlArray *x = c->in[0], *v = c->in[2];
-  if (v->ndim != 0)
-    PL_FAIL(PL_ERR_SHAPE, "masked_fill: value must be a number or 0-d, got %s; see where for more", pl_desc_text(v));
+  if (v->ndim != 0) PL_FAIL(PL_ERR_SHAPE, "masked_fill: value must be a number or 0-d, got %s; see where for more", pl_desc_text(v));
   if (pl_is_float((PlDtype)v->dtype) && !pl_is_float((PlDtype)x->dtype))
     PL_FAIL(PL_ERR_DTYPE, "masked_fill: value %s does not fit into %s; cast one of them", pl_desc_text(v), pl_desc_text(x));
   return masked(c);
@@ -37,8 +35,7 @@ static PlStatus masked_fill_infer(PlInfer *c) {
 
 static PlStatus masked_fill_grad(PlMaker *g) {
   PlVal zero = pl_g_num(g, 0);
-  if (g->want[0])
-    g->dx[0] = pl_g_sum_to(g, pl_g3(g, &pl_op_masked_fill, g->dy[0], g->x[1], zero), 0);
+  if (g->want[0]) g->dx[0] = pl_g_sum_to(g, pl_g3(g, &pl_op_masked_fill, g->dy[0], g->x[1], zero), 0);
   if (g->want[2]) {
     PlVal keep = pl_g1(g, &pl_op_logical_not, g->x[1]);
     PlVal d = pl_g_sum_to(g, pl_g3(g, &pl_op_masked_fill, g->dy[0], keep, zero), 2);
@@ -47,13 +44,9 @@ static PlStatus masked_fill_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_masked_fill = {
-    .name = "masked_fill",
-    .doc = "x with value (a number or 0-d tensor) where the bool mask, broadcast, is true.",
-    .nin = 3, .nout = 1, .args = {"x", "mask", "value"},
-    .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_SCALAR | PL_F_INPLACE, .infer = masked_fill_infer,
-    .grad = masked_fill_grad, PL_KERNEL(masked_fill),
-};
+PL_OP(masked_fill, .doc = "x with value (a number or 0-d tensor) where the bool mask, broadcast, is true.", .nin = 3, .nout = 1,
+      .args = {"x", "mask", "value"}, .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_SCALAR | PL_F_INPLACE,
+      .infer = masked_fill_infer, .grad = masked_fill_grad, PL_KERNEL(masked_fill), );
 
 /* ---- masked_select ------------------------------------------------------------------------------------------ */
 
@@ -85,13 +78,9 @@ static PlStatus masked_select_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_masked_select = {
-    .name = "masked_select",
-    .doc = "The elements of x where the bool mask is true, as a 1-d tensor; both broadcast.",
-    .nin = 2, .nout = 1, .args = {"x", "mask"},
-    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_IMPURE, .reads_values = 2, .infer = masked_select_infer,
-    .grad = masked_select_grad, PL_KERNEL(masked_select),
-};
+PL_OP(masked_select, .doc = "The elements of x where the bool mask is true, as a 1-d tensor; both broadcast.", .nin = 2, .nout = 1,
+      .args = {"x", "mask"}, .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_IMPURE, .reads_values = 2, .infer = masked_select_infer,
+      .grad = masked_select_grad, PL_KERNEL(masked_select), );
 
 /* How many are true is not known here: the kernel looks. */
 static PlStatus masked_bwd_infer(PlInfer *c) {
@@ -103,10 +92,8 @@ static PlStatus masked_bwd_infer(PlInfer *c) {
   const int64_t *shape = select ? c->out[0].shape : c->in[0]->shape;
   if (select) PL_TRY(pl_check_ndim(c, 0, 1, 1));
   bool fits = mask->ndim <= n;
-  for (int d = 1; fits && d <= mask->ndim; d++)
-    fits = mask->shape[mask->ndim - d] == 1 || mask->shape[mask->ndim - d] == shape[n - d];
-  if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "%s: mask %s does not broadcast to what it selects from", c->op->name, pl_desc_text(mask));
+  for (int d = 1; fits && d <= mask->ndim; d++) fits = mask->shape[mask->ndim - d] == 1 || mask->shape[mask->ndim - d] == shape[n - d];
+  if (!fits) PL_FAIL(PL_ERR_SHAPE, "%s: mask %s does not broadcast to what it selects from", c->op->name, pl_desc_text(mask));
   return PL_OK;
 }
 
@@ -115,14 +102,9 @@ static PlStatus masked_select_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_masked_select_bwd = {
-    .name = "masked_select_bwd",
-    .doc = "Zeros of the shape with dy's elements where the mask is true.",
-    .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "mask"},
-    .attrs = {A_SHAPE_REQ("shape")},
-    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = masked_bwd_infer,
-    .grad = masked_select_bwd_grad, PL_KERNEL(masked_select_bwd),
-};
+PL_OP(masked_select_bwd, .doc = "Zeros of the shape with dy's elements where the mask is true.", .nin = 2, .nout = 1, .nattr = 1,
+      .args = {"dy", "mask"}, .attrs = {A_SHAPE_REQ("shape")}, .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS,
+      .infer = masked_bwd_infer, .grad = masked_select_bwd_grad, PL_KERNEL(masked_select_bwd), );
 
 /* ---- masked_scatter ------------------------------------------------------------------------------------------ */
 
@@ -134,8 +116,7 @@ static PlStatus masked_scatter_infer(PlInfer *c) {
 
 static PlStatus masked_scatter_grad(PlMaker *g) {
   PlAttrs a;
-  if (g->want[0])
-    g->dx[0] = pl_g_sum_to(g, pl_g3(g, &pl_op_masked_fill, g->dy[0], g->x[1], pl_g_num(g, 0)), 0);
+  if (g->want[0]) g->dx[0] = pl_g_sum_to(g, pl_g3(g, &pl_op_masked_fill, g->dy[0], g->x[1], pl_g_num(g, 0)), 0);
   if (g->want[2]) {
     PlVal in[2] = {g->dy[0], g->x[1]};
     pl_attrs_init(&pl_op_masked_scatter_bwd, &a);
@@ -145,29 +126,21 @@ static PlStatus masked_scatter_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_masked_scatter = {
-    .name = "masked_scatter",
-    .doc = "x with consecutive elements of src where the bool mask, broadcast, is true. src needs at least as many "
-           "elements as there are trues.",
-    .nin = 3, .nout = 1, .args = {"x", "mask", "src"},
-    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = masked_scatter_infer,
-    .grad = masked_scatter_grad, PL_KERNEL(masked_scatter),
-};
+PL_OP(masked_scatter,
+      .doc = "x with consecutive elements of src where the bool mask, broadcast, is true. src needs at least as many "
+             "elements as there are trues.",
+      .nin = 3, .nout = 1, .args = {"x", "mask", "src"}, .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_INPLACE,
+      .infer = masked_scatter_infer, .grad = masked_scatter_grad, PL_KERNEL(masked_scatter), );
 
 static PlStatus masked_scatter_bwd_grad(PlMaker *g) {
-  if (g->want[0])
-    g->dx[0] = pl_g3(g, &pl_op_masked_scatter, pl_g_zeros_like(g, 0), g->x[1], g->dy[0]);
+  if (g->want[0]) g->dx[0] = pl_g3(g, &pl_op_masked_scatter, pl_g_zeros_like(g, 0), g->x[1], g->dy[0]);
   return g->status;
 }
 
-const PlOp pl_op_masked_scatter_bwd = {
-    .name = "masked_scatter_bwd",
-    .doc = "The elements of dy where the mask is true, in front of zeros of the shape.",
-    .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "mask"},
-    .attrs = {A_SHAPE_REQ("shape")},
-    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = masked_bwd_infer,
-    .grad = masked_scatter_bwd_grad, PL_KERNEL(masked_scatter_bwd),
-};
+PL_OP(masked_scatter_bwd, .doc = "The elements of dy where the mask is true, in front of zeros of the shape.", .nin = 2, .nout = 1,
+      .nattr = 1, .args = {"dy", "mask"}, .attrs = {A_SHAPE_REQ("shape")}, .cls = PL_INDEXING,
+      .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = masked_bwd_infer, .grad = masked_scatter_bwd_grad,
+      PL_KERNEL(masked_scatter_bwd), );
 
 /* ---- nonzero --------------------------------------------------------------------------------------------------- */
 
@@ -178,11 +151,6 @@ static PlStatus nonzero_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_nonzero = {
-    .name = "nonzero",
-    .doc = "The positions of all elements that are not zero, one a row: i64 [n,ndim], in row-major order.",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_BASE},
-    .cls = PL_INDEXING, .flags = PL_F_NOGRAD_OK | PL_F_IMPURE, .reads_values = 1, .infer = nonzero_infer,
-    PL_KERNEL(nonzero),
-};
+PL_OP(nonzero, .doc = "The positions of all elements that are not zero, one a row: i64 [n,ndim], in row-major order.", .nin = 1, .nout = 1,
+      .nattr = 1, .args = {"x"}, .attrs = {A_BASE}, .cls = PL_INDEXING, .flags = PL_F_NOGRAD_OK | PL_F_IMPURE, .reads_values = 1,
+      .infer = nonzero_infer, PL_KERNEL(nonzero), );

@@ -3,8 +3,8 @@
  * Gradients of z = a b:  da = dz bᵀ,  db = aᵀ dz, summed over broadcast batch dims. */
 #include <string.h>
 
-#include "engine/ops/make.h"
 #include "engine/ops/either.h"
+#include "engine/ops/make.h"
 #include "engine/ops/product.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
@@ -23,9 +23,7 @@ PlVal pl_g_matmul(PlMaker *g, PlVal a, PlVal b, bool ta, bool tb) {
   return pl_g_op(g, &pl_op_matmul_t, 2, in, &at, NULL);
 }
 
-static PlStatus matmul_t_infer(PlInfer *c) {
-  return pl_infer_matmul(c, 0, 1, pl_attr_i(c->attrs, 0) != 0, pl_attr_i(c->attrs, 1) != 0);
-}
+static PlStatus matmul_t_infer(PlInfer *c) { return pl_infer_matmul(c, 0, 1, pl_attr_i(c->attrs, 0) != 0, pl_attr_i(c->attrs, 1) != 0); }
 static PlStatus matmul_t_cpu(const PlkCall *call) {
   return pl_run_matmul(call, either_matmul, pl_attr_i(call->attrs, 0) != 0, pl_attr_i(call->attrs, 1) != 0);
 }
@@ -60,34 +58,25 @@ static PlStatus product_grad(PlMaker *g, bool ta, bool tb) {
   PlVal a = g->x[0], b = g->x[1], dz = g->dy[0];
   if (g->want[0] && !ta && !tb && g->in[0]->ndim == 2 && g->in[1]->ndim > 2) /* Σ dz bᵀ in one product */
     g->dx[0] = pl_g2(g, &pl_op_matmul_flat_t, swapped(g, dz), swapped(g, b));
-  else if (g->want[0])
-    give(g, 0, ta ? pl_g_matmul(g, b, dz, tb, true) : pl_g_matmul(g, dz, b, false, !tb));
+  else if (g->want[0]) give(g, 0, ta ? pl_g_matmul(g, b, dz, tb, true) : pl_g_matmul(g, dz, b, false, !tb));
   if (!g->want[1]) return g->status;
   if (!ta && !tb && g->in[1]->ndim == 2 && g->in[0]->ndim > 2) /* one matrix for all batches */
     g->dx[1] = pl_g2(g, &pl_op_matmul_flat_t, a, dz);
-  else
-    give(g, 1, tb ? pl_g_matmul(g, dz, a, true, ta) : pl_g_matmul(g, a, dz, !ta, false));
+  else give(g, 1, tb ? pl_g_matmul(g, dz, a, true, ta) : pl_g_matmul(g, a, dz, !ta, false));
   return g->status;
 }
-static PlStatus matmul_t_grad(PlMaker *g) {
-  return product_grad(g, pl_attr_i(g->attrs, 0) != 0, pl_attr_i(g->attrs, 1) != 0);
-}
-const PlOp pl_op_matmul_t = {
-    .name = "matmul_t", .doc = "The product of two (batches of) matrices, each transposed where ta, tb say so.",
-    .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "y"}, .attrs = {A_BOOL("ta", 0), A_BOOL("tb", 0)},
-    .cls = PL_HEAVY,
-    .batch = pl_batch_matmul_t, .flags = PL_F_POLY | PL_F_INTERNAL, .infer = matmul_t_infer, .grad = matmul_t_grad,
-    .flops = matmul_t_flops, PL_KERNEL_EITHER(matmul_t_cpu)};
+static PlStatus matmul_t_grad(PlMaker *g) { return product_grad(g, pl_attr_i(g->attrs, 0) != 0, pl_attr_i(g->attrs, 1) != 0); }
+PL_OP(matmul_t, .doc = "The product of two (batches of) matrices, each transposed where ta, tb say so.", .nin = 2, .nout = 1, .nattr = 2,
+      .args = {"x", "y"}, .attrs = {A_BOOL("ta", 0), A_BOOL("tb", 0)}, .cls = PL_HEAVY, .batch = pl_batch_matmul_t,
+      .flags = PL_F_POLY | PL_F_INTERNAL, .infer = matmul_t_infer, .grad = matmul_t_grad, .flops = matmul_t_flops,
+      PL_KERNEL_EITHER(matmul_t_cpu));
 
 /* z[K,N] = Σ x[…,m,K]ᵀ y[…,m,N] over all leading dims: the gradient of a weight. dx = y dzᵀ, dy = x dz. */
 static PlStatus flat_t_infer(PlInfer *c) {
   const PlArray *x = c->in[0], *y = c->in[1];
   PL_TRY(pl_check_same_dtype(c, 0, 1));
-  bool ok = x->ndim == y->ndim && x->ndim >= 2 &&
-            memcmp(x->shape, y->shape, (size_t)(x->ndim - 1) * sizeof(int64_t)) == 0;
-  if (!ok)
-    PL_FAIL(PL_ERR_SHAPE, "%s: %s x %s: all sizes but the last must agree", c->op->name, pl_desc_text(x),
-            pl_desc_text(y));
+  bool ok = x->ndim == y->ndim && x->ndim >= 2 && memcmp(x->shape, y->shape, (size_t)(x->ndim - 1) * sizeof(int64_t)) == 0;
+  if (!ok) PL_FAIL(PL_ERR_SHAPE, "%s: %s x %s: all sizes but the last must agree", c->op->name, pl_desc_text(x), pl_desc_text(y));
   const int64_t shape[2] = {x->shape[x->ndim - 1], y->shape[y->ndim - 1]};
   pl_desc_set(&c->out[0], (PlDtype)x->dtype, 2, shape);
   return PL_OK;
@@ -112,14 +101,10 @@ static PlStatus flat_t_cpu(const PlkCall *call) {
   pl_scratch_free_at(call->out[0]->device, sy);
   return s;
 }
-static double flat_t_flops(const PlInfer *c) {
-  return 2.0 * (double)c->in[0]->numel * (double)c->out[0].shape[1];
-}
-const PlOp pl_op_matmul_flat_t = {
-    .name = "matmul_flat_t", .doc = "The sum over all leading dims of x[...,M,K]^T y[...,M,N]: the gradient of a weight.",
-    .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY,
-    .batch = pl_batch_flat_t, .flags = PL_F_POLY | PL_F_INTERNAL,
-    .infer = flat_t_infer, .grad = flat_t_grad, .flops = flat_t_flops, PL_KERNEL_EITHER(flat_t_cpu)};
+static double flat_t_flops(const PlInfer *c) { return 2.0 * (double)c->in[0]->numel * (double)c->out[0].shape[1]; }
+PL_OP(matmul_flat_t, .doc = "The sum over all leading dims of x[...,M,K]^T y[...,M,N]: the gradient of a weight.", .nin = 2, .nout = 1,
+      .args = {"x", "y"}, .cls = PL_HEAVY, .batch = pl_batch_flat_t, .flags = PL_F_POLY | PL_F_INTERNAL, .infer = flat_t_infer,
+      .grad = flat_t_grad, .flops = flat_t_flops, PL_KERNEL_EITHER(flat_t_cpu));
 
 /* ---- matmul -------------------------------------------------------------------------------------------------- */
 
@@ -150,33 +135,30 @@ static PlStatus matmul_grad(PlMaker *g) {
   }
   return g->status;
 }
-const PlOp pl_op_matmul = {
-    .autocast = PL_CAST_LOW,
-    .name = "matmul", .doc = "The matrix product of x[...,M,K] and y[...,K,N] over broadcast batch dims; vectors stand "
-                             "for one row (x) or one column (y), two vectors give their 0-d dot product. Both need one dtype.",
-    .formula = "z = x y; dx = dz y^T; dy = x^T dz, summed over broadcast dims", .nin = 2, .nout = 1,
-    .args = {"x", "y"}, .cls = PL_HEAVY,
-    .batch = pl_batch_matmul, .flags = PL_F_POLY, .infer = matmul_infer, .grad = matmul_grad,
-    .flops = pl_flops_matmul, PL_KERNEL_EITHER(matmul_cpu)};
+PL_OP(matmul, .autocast = PL_CAST_LOW,
+      .doc = "The matrix product of x[...,M,K] and y[...,K,N] over broadcast batch dims; vectors stand "
+             "for one row (x) or one column (y), two vectors give their 0-d dot product. Both need one dtype.",
+      .formula = "z = x y; dx = dz y^T; dy = x^T dz, summed over broadcast dims", .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY,
+      .batch = pl_batch_matmul, .flags = PL_F_POLY, .infer = matmul_infer, .grad = matmul_grad, .flops = pl_flops_matmul,
+      PL_KERNEL_EITHER(matmul_cpu));
 
 /* ---- strict ranks ------------------------------------------------------------------------------------------- */
 
-#define STRICT(NAME, NA, NB, CAST, DOC)                                                                              \
-  static PlStatus NAME##_infer(PlInfer *c) {                                                                   \
-    PL_TRY(pl_check_ndim(c, 0, NA, NA));                                                                       \
-    PL_TRY(pl_check_ndim(c, 1, NB, NB));                                                                       \
-    if (NA == 3 && c->in[0]->shape[0] != c->in[1]->shape[0])                                                   \
-      PL_FAIL(PL_ERR_SHAPE, "%s: %s x %s: batch sizes differ; matmul broadcasts", c->op->name,                 \
-              pl_desc_text(c->in[0]), pl_desc_text(c->in[1]));                                                 \
-    return pl_infer_matmul(c, 0, 1, false, false);                                                             \
-  }                                                                                                            \
-  const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = "see matmul", .nin = 2, .nout = 1,          \
-                             .batch = pl_batch_matmul, .autocast = CAST,                                       \
-                             .args = {"x", "y"}, .cls = PL_HEAVY, .flags = PL_F_POLY, .infer = NAME##_infer,   \
-                             .grad = NAME##_grad, .flops = pl_flops_matmul, PL_KERNEL_EITHER(matmul_cpu)};
+#define STRICT(NAME, NA, NB, CAST, DOC)                                                                                                 \
+  static PlStatus NAME##_infer(PlInfer *c) {                                                                                            \
+    PL_TRY(pl_check_ndim(c, 0, NA, NA));                                                                                                \
+    PL_TRY(pl_check_ndim(c, 1, NB, NB));                                                                                                \
+    if (NA == 3 && c->in[0]->shape[0] != c->in[1]->shape[0])                                                                            \
+      PL_FAIL(PL_ERR_SHAPE, "%s: %s x %s: batch sizes differ; matmul broadcasts", c->op->name, pl_desc_text(c->in[0]),                  \
+              pl_desc_text(c->in[1]));                                                                                                  \
+    return pl_infer_matmul(c, 0, 1, false, false);                                                                                      \
+  }                                                                                                                                     \
+  PL_OP(NAME, .doc = DOC, .formula = "see matmul", .nin = 2, .nout = 1, .batch = pl_batch_matmul, .autocast = CAST, .args = {"x", "y"}, \
+        .cls = PL_HEAVY, .flags = PL_F_POLY, .infer = NAME##_infer, .grad = NAME##_grad, .flops = pl_flops_matmul,                      \
+        PL_KERNEL_EITHER(matmul_cpu));
 
-#define mm_grad matmul_grad
-#define mv_grad matmul_grad
+#define mm_grad  matmul_grad
+#define mv_grad  matmul_grad
 #define dot_grad matmul_grad
 /* No broadcasting, so no sums. */
 static PlStatus bmm_grad(PlMaker *g) {
@@ -211,9 +193,6 @@ static PlStatus outer_grad(PlMaker *g) {
   if (g->want[1]) g->dx[1] = pl_g2(g, &pl_op_matmul, g->x[0], g->dy[0]);
   return g->status;
 }
-const PlOp pl_op_outer = {
-    .name = "outer", .doc = "All products of two vectors: z[i,j] = x[i] y[j]. Promotes.",
-    .formula = "dx = dz y; dy = x dz", .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY,
-    .batch = pl_batch_outer,
-    .flags = PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_MUL, .infer = outer_infer,
-    .grad = outer_grad, PL_KERNEL_EITHER(outer_cpu)};
+PL_OP(outer, .doc = "All products of two vectors: z[i,j] = x[i] y[j]. Promotes.", .formula = "dx = dz y; dy = x dz", .nin = 2, .nout = 1,
+      .args = {"x", "y"}, .cls = PL_HEAVY, .batch = pl_batch_outer, .flags = PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_MUL,
+      .infer = outer_infer, .grad = outer_grad, PL_KERNEL_EITHER(outer_cpu));

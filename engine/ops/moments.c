@@ -53,14 +53,13 @@ static PlStatus norm_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_norm = {
-    .name = "norm", .doc = "The p-norm of the elements, over the dims given or all; p may be inf, -inf or 0 (how many are not 0). "
-                           "Floating tensors only.",
-    .formula = "y = (sum |x|^p)^(1/p);  dx = dy sign(x) (|x|/y)^(p-1), 0 where y = 0", .nin = 1, .nout = 1, .nattr = 4,
-    .args = {"x"}, .attrs = {A_FLOAT("p", 2), A_DIMS_OPT("dim"), A_BOOL("keepdim", 0), A_DTYPE_OPT("dtype")},
-    .cls = PL_REDUCTION, .rows = {PL_ROWS_DIMS, 1, "f:c", NULL},
-    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .infer = norm_infer, .grad = norm_grad,
-    PL_KERNEL(norm)};
+PL_OP(norm,
+      .doc = "The p-norm of the elements, over the dims given or all; p may be inf, -inf or 0 (how many are not 0). "
+             "Floating tensors only.",
+      .formula = "y = (sum |x|^p)^(1/p);  dx = dy sign(x) (|x|/y)^(p-1), 0 where y = 0", .nin = 1, .nout = 1, .nattr = 4, .args = {"x"},
+      .attrs = {A_FLOAT("p", 2), A_DIMS_OPT("dim"), A_BOOL("keepdim", 0), A_DTYPE_OPT("dtype")}, .cls = PL_REDUCTION,
+      .rows = {PL_ROWS_DIMS, 1, "f:c", NULL}, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .infer = norm_infer,
+      .grad = norm_grad, PL_KERNEL(norm));
 
 /* ---- var, std ----------------------------------------------------------------------------------------- */
 
@@ -86,14 +85,11 @@ static PlStatus var_grad(PlMaker *g) {
   return g->status;
 }
 
-#define MOMENT(NAME, CODE, FORMULA, DOC)                                                                     \
-  const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .nattr = 3, \
-                             .args = {"x"},                                                                  \
-                             .attrs = {A_DIMS_OPT("dim"), A_FLOAT("correction", 1), A_BOOL("keepdim", 0)},   \
-                             .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS, .kcode = CODE,                   \
-                             .rows = {PL_ROWS_DIMS, 0, "f:c", NULL},                                               \
-                             .batch = pl_batch_dims,                                                         \
-                             .infer = var_infer, .grad = var_grad, PL_KERNEL(var)};
+#define MOMENT(NAME, CODE, FORMULA, DOC)                                                                                             \
+  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},                                        \
+        .attrs = {A_DIMS_OPT("dim"), A_FLOAT("correction", 1), A_BOOL("keepdim", 0)}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS, \
+        .kcode = CODE, .rows = {PL_ROWS_DIMS, 0, "f:c", NULL}, .batch = pl_batch_dims, .infer = var_infer, .grad = var_grad,         \
+        PL_KERNEL(var));
 MOMENT(var, 0, "y = sum (x - mean)^2 / max(0, n - correction);  dx = 2 dy (x - mean) / (n - correction)",
        "The variance over the dims given or all; correction=1 is the unbiased estimate. Floating tensors only.")
 MOMENT(std, 1, "y = sqrt(var);  dx = dy (x - mean) / (y (n - correction)), 0 where y = 0",

@@ -16,8 +16,8 @@ static PlStatus check_param(const PlInfer *c, int i, int ndim, const int64_t *sh
   bool fits = p->ndim == ndim;
   for (int d = 0; fits && d < ndim; d++) fits = p->shape[d] == shape[d];
   if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "%s: %s is %s, but must have the shape of %s; x is %s", c->op->name, c->op->args[i],
-            pl_desc_text(p), what, pl_desc_text(c->in[0]));
+    PL_FAIL(PL_ERR_SHAPE, "%s: %s is %s, but must have the shape of %s; x is %s", c->op->name, c->op->args[i], pl_desc_text(p), what,
+            pl_desc_text(c->in[0]));
   return PL_OK;
 }
 
@@ -110,26 +110,22 @@ static PlStatus rms_norm_tangent(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_layer_norm = {
-    .name = "layer_norm",
-    .doc = "x normalized over its last dims (normalized_shape), times weight plus bias, both of that shape and optional. "
-           "Further outputs: mean and 1/deviation.",
-    .formula = "h = (x - mean)/sqrt(var + eps);  y = h w + b;  dx = (g - mean g - h mean(g h))/sqrt(var + eps), g = w dy",
-    .nin = 3, .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2, .args = {"x", "weight", "bias"},
-    .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 0, .rows = {PL_ROWS_SHAPE, 0, "frr:f?c?c?", NULL},
-    .infer = layer_infer, .grad = layer_norm_grad, .tangent = layer_norm_tangent,
-    PL_KERNEL(layer_norm)};
-const PlOp pl_op_rms_norm = {
-    .name = "rms_norm",
-    .doc = "x over the root of its mean square in the last dims (normalized_shape), times weight (optional). eps: the "
-           "dtype's epsilon unless given. Further output: 1/root.",
-    .formula = "h = x/sqrt(mean(x^2) + eps);  y = h w;  dx = (g - h mean(g h))/sqrt(mean(x^2) + eps), g = w dy",
-    .nin = 2, .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 2, .args = {"x", "weight"},
-    .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT_OPT("eps")}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 1, .rows = {PL_ROWS_SHAPE, 0, "fr:f?c?", NULL},
-    .infer = layer_infer, .grad = rms_norm_grad, .tangent = rms_norm_tangent,
-    PL_KERNEL(layer_norm)};
+PL_OP(layer_norm,
+      .doc = "x normalized over its last dims (normalized_shape), times weight plus bias, both of that shape and optional. "
+             "Further outputs: mean and 1/deviation.",
+      .formula = "h = (x - mean)/sqrt(var + eps);  y = h w + b;  dx = (g - mean g - h mean(g h))/sqrt(var + eps), g = w dy", .nin = 3,
+      .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2, .args = {"x", "weight", "bias"},
+      .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
+      .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 0, .rows = {PL_ROWS_SHAPE, 0, "frr:f?c?c?", NULL},
+      .infer = layer_infer, .grad = layer_norm_grad, .tangent = layer_norm_tangent, PL_KERNEL(layer_norm));
+PL_OP(rms_norm,
+      .doc = "x over the root of its mean square in the last dims (normalized_shape), times weight (optional). eps: the "
+             "dtype's epsilon unless given. Further output: 1/root.",
+      .formula = "h = x/sqrt(mean(x^2) + eps);  y = h w;  dx = (g - h mean(g h))/sqrt(mean(x^2) + eps), g = w dy", .nin = 2, .nopt = 1,
+      .nout = 2, .nvisible = 1, .nattr = 2, .args = {"x", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT_OPT("eps")},
+      .cls = PL_REDUCTION, .batch = pl_batch_row_norm, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 1,
+      .rows = {PL_ROWS_SHAPE, 0, "fr:f?c?", NULL}, .infer = layer_infer, .grad = rms_norm_grad, .tangent = rms_norm_tangent,
+      PL_KERNEL(layer_norm));
 
 /* Of a backward op: dy and x of one shape and dtype, statistics of `ndim` sizes, a weight of `wdim` sizes, all floating.
  * Inputs: dy, x, 1 or 2 statistics, weight. */
@@ -166,20 +162,15 @@ static PlStatus layer_bwd_infer(PlInfer *c) {
 }
 
 #define BWD_FLAGS (PL_F_CONTIGUOUS | PL_F_INTERNAL)
-const PlOp pl_op_layer_norm_bwd = {
-    .name = "layer_norm_bwd", .doc = "The gradients of layer_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 2,
-    .args = {"dy", "x", "mean", "rstd", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_INT_REQ("wanted")},
-    .cls = PL_REDUCTION,
-    .batch = pl_batch_row_norm_bwd, .flags = BWD_FLAGS, .kcode = 0,
-    .rows = {PL_ROWS_SHAPE, 0, "ffccr:fss", &plk_cpu_layer_norm_bwd_pieces}, .infer = layer_bwd_infer, .grad = norm_second_layer,
-    PL_KERNEL(layer_norm_bwd)};
-const PlOp pl_op_rms_norm_bwd = {
-    .name = "rms_norm_bwd", .doc = "The gradients of rms_norm: dx, dw.", .nin = 4, .nopt = 1, .nout = 2, .nattr = 2,
-    .args = {"dy", "x", "rstd", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_INT_REQ("wanted")},
-    .cls = PL_REDUCTION,
-    .batch = pl_batch_row_norm_bwd, .flags = BWD_FLAGS, .kcode = 1,
-    .rows = {PL_ROWS_SHAPE, 0, "ffcr:fs", &plk_cpu_layer_norm_bwd_pieces}, .infer = layer_bwd_infer, .grad = norm_second_rms,
-    PL_KERNEL(layer_norm_bwd)};
+PL_OP(layer_norm_bwd, .doc = "The gradients of layer_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 2,
+      .args = {"dy", "x", "mean", "rstd", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_INT_REQ("wanted")}, .cls = PL_REDUCTION,
+      .batch = pl_batch_row_norm_bwd, .flags = BWD_FLAGS, .kcode = 0,
+      .rows = {PL_ROWS_SHAPE, 0, "ffccr:fss", &plk_cpu_layer_norm_bwd_pieces}, .infer = layer_bwd_infer, .grad = norm_second_layer,
+      PL_KERNEL(layer_norm_bwd));
+PL_OP(rms_norm_bwd, .doc = "The gradients of rms_norm: dx, dw.", .nin = 4, .nopt = 1, .nout = 2, .nattr = 2,
+      .args = {"dy", "x", "rstd", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_INT_REQ("wanted")}, .cls = PL_REDUCTION,
+      .batch = pl_batch_row_norm_bwd, .flags = BWD_FLAGS, .kcode = 1, .rows = {PL_ROWS_SHAPE, 0, "ffcr:fs", &plk_cpu_layer_norm_bwd_pieces},
+      .infer = layer_bwd_infer, .grad = norm_second_rms, PL_KERNEL(layer_norm_bwd));
 
 /* ---- group norm ------------------------------------------------------------------------------------------ */
 
@@ -233,20 +224,16 @@ static PlStatus group_bwd_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_group_norm = {
-    .name = "group_norm",
-    .doc = "x[N,C,...] normalized over groups of channels of each sample, times weight[C] plus bias[C] (optional). "
-           "num_groups = C is instance norm. Further outputs: mean and 1/deviation.",
-    .formula = "as layer_norm over C/num_groups channels and all positions", .nin = 3, .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2,
-    .args = {"x", "weight", "bias"}, .attrs = {A_INT_REQ("num_groups"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION,
-    .batch = pl_batch_samples,
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = group_infer, .grad = group_norm_grad, .tangent = group_norm_tangent,
-    PL_KERNEL(group_norm)};
-const PlOp pl_op_group_norm_bwd = {
-    .name = "group_norm_bwd", .doc = "The gradients of group_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 2,
-    .args = {"dy", "x", "mean", "rstd", "weight"}, .attrs = {A_INT_REQ("num_groups"), A_INT_REQ("wanted")},
-    .cls = PL_REDUCTION, .flags = BWD_FLAGS, .infer = group_bwd_infer, .grad = norm_second_group,
-    PL_KERNEL(group_norm_bwd)};
+PL_OP(group_norm,
+      .doc = "x[N,C,...] normalized over groups of channels of each sample, times weight[C] plus bias[C] (optional). "
+             "num_groups = C is instance norm. Further outputs: mean and 1/deviation.",
+      .formula = "as layer_norm over C/num_groups channels and all positions", .nin = 3, .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2,
+      .args = {"x", "weight", "bias"}, .attrs = {A_INT_REQ("num_groups"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION,
+      .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = group_infer, .grad = group_norm_grad,
+      .tangent = group_norm_tangent, PL_KERNEL(group_norm));
+PL_OP(group_norm_bwd, .doc = "The gradients of group_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 2,
+      .args = {"dy", "x", "mean", "rstd", "weight"}, .attrs = {A_INT_REQ("num_groups"), A_INT_REQ("wanted")}, .cls = PL_REDUCTION,
+      .flags = BWD_FLAGS, .infer = group_bwd_infer, .grad = norm_second_group, PL_KERNEL(group_norm_bwd));
 
 /* ---- batch norm -------------------------------------------------------------------------------------------- */
 
@@ -300,22 +287,19 @@ static PlStatus batch_bwd_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_batch_norm = {
-    .name = "batch_norm",
-    .doc = "x[N,C,...] normalized per channel with the batch's statistics (training) or the running ones, times weight[C] "
-           "plus bias[C] (optional). Does not touch the running statistics: see running_update. Further outputs: mean and "
-           "variance used (biased).",
-    .formula = "as layer_norm, per channel over samples and positions; not training: dx = w dy / sqrt(running_var + eps)",
-    .nin = 5, .nopt = 4, .nout = 3, .nattr = 2, .args = {"x", "running_mean", "running_var", "weight", "bias"},
-    .attrs = {A_BOOL("training", 0), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_channels,
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = batch_infer, .grad = batch_norm_grad, .tangent = batch_norm_tangent,
-    PL_KERNEL(batch_norm)};
-const PlOp pl_op_batch_norm_bwd = {
-    .name = "batch_norm_bwd", .doc = "The gradients of batch_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 3,
-    .args = {"dy", "x", "mean", "var", "weight"},
-    .attrs = {A_BOOL("training", 0), A_INT_REQ("wanted"), A_FLOAT_REQ("eps")}, .cls = PL_REDUCTION,
-    .batch = pl_batch_channels, .flags = BWD_FLAGS,
-    .infer = batch_bwd_infer, .grad = norm_second_batch, PL_KERNEL(batch_norm_bwd)};
+PL_OP(batch_norm,
+      .doc = "x[N,C,...] normalized per channel with the batch's statistics (training) or the running ones, times weight[C] "
+             "plus bias[C] (optional). Does not touch the running statistics: see running_update. Further outputs: mean and "
+             "variance used (biased).",
+      .formula = "as layer_norm, per channel over samples and positions; not training: dx = w dy / sqrt(running_var + eps)", .nin = 5,
+      .nopt = 4, .nout = 3, .nattr = 2, .args = {"x", "running_mean", "running_var", "weight", "bias"},
+      .attrs = {A_BOOL("training", 0), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_channels,
+      .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = batch_infer, .grad = batch_norm_grad, .tangent = batch_norm_tangent,
+      PL_KERNEL(batch_norm));
+PL_OP(batch_norm_bwd, .doc = "The gradients of batch_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 3,
+      .args = {"dy", "x", "mean", "var", "weight"}, .attrs = {A_BOOL("training", 0), A_INT_REQ("wanted"), A_FLOAT_REQ("eps")},
+      .cls = PL_REDUCTION, .batch = pl_batch_channels, .flags = BWD_FLAGS, .infer = batch_bwd_infer, .grad = norm_second_batch,
+      PL_KERNEL(batch_norm_bwd));
 
 static PlStatus running_infer(PlInfer *c) {
   const PlArray *r = c->in[0], *s = c->in[1];
@@ -323,14 +307,12 @@ static PlStatus running_infer(PlInfer *c) {
   PL_TRY(pl_check_float(c, 1));
   bool fits = r->ndim == s->ndim;
   for (int d = 0; fits && d < r->ndim; d++) fits = r->shape[d] == s->shape[d];
-  if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "running_update: running is %s, stat is %s; the shapes must be equal", pl_desc_text(r), pl_desc_text(s));
+  if (!fits) PL_FAIL(PL_ERR_SHAPE, "running_update: running is %s, stat is %s; the shapes must be equal", pl_desc_text(r), pl_desc_text(s));
   return pl_infer_same(c);
 }
-const PlOp pl_op_running_update = {
-    .name = "running_update",
-    .doc = "running = (1 - momentum) running + momentum factor stat, in place: how batch norm keeps its running mean and "
-           "variance (factor n/(n-1) for the unbiased one).",
-    .nin = 2, .nout = 1, .nattr = 2, .args = {"running", "stat"}, .attrs = {A_FLOAT("momentum", 0.1), A_FLOAT("factor", 1)},
-    .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_MUTATES | PL_F_NOGRAD_OK | PL_F_NOMETHOD, .infer = running_infer,
-    PL_KERNEL(running_update)};
+PL_OP(running_update,
+      .doc = "running = (1 - momentum) running + momentum factor stat, in place: how batch norm keeps its running mean and "
+             "variance (factor n/(n-1) for the unbiased one).",
+      .nin = 2, .nout = 1, .nattr = 2, .args = {"running", "stat"}, .attrs = {A_FLOAT("momentum", 0.1), A_FLOAT("factor", 1)},
+      .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_MUTATES | PL_F_NOGRAD_OK | PL_F_NOMETHOD, .infer = running_infer,
+      PL_KERNEL(running_update));

@@ -15,20 +15,19 @@
 const char *norm_list_text(char *buf, size_t size, int n, const int64_t *v) {
   size_t at = 0;
   buf[0] = 0;
-  for (int i = 0; i < n && at + 24 < size; i++)
-    at += (size_t)snprintf(buf + at, size - at, i ? ", %lld" : "%lld", (long long)v[i]);
+  for (int i = 0; i < n && at + 24 < size; i++) at += (size_t)snprintf(buf + at, size - at, i ? ", %lld" : "%lld", (long long)v[i]);
   return buf;
 }
 
 /* One of the four ops in a common layout: every value broadcasts against x. */
 typedef struct Second {
   PlMaker *g;
-  PlVal dy, x, h, r, w;    /* w: PL_NONE for ones */
-  PlVal v, u, b;           /* gradients of dx, dw, db or PL_NONE */
+  PlVal dy, x, h, r, w; /* w: PL_NONE for ones */
+  PlVal v, u, b;        /* gradients of dx, dw, db or PL_NONE */
   int ndim;
-  uint32_t dims, wdims;    /* normalized over; summed for dw */
+  uint32_t dims, wdims; /* normalized over; summed for dw */
   bool center, fixed;
-  PlVal ddy, dx, dw;       /* results */
+  PlVal ddy, dx, dw; /* results */
 } Second;
 
 static PlVal avg(Second *s, PlVal v) { return g_reduce(s->g, &pl_op_mean, v, s->ndim, s->dims); }
@@ -88,8 +87,18 @@ static PlStatus layer(PlMaker *g, bool center) {
   int k = pl_attr_n(g->attrs, 0), nd = g->in[1]->ndim, w_at = center ? 4 : 3;
   uint32_t all = (1u << nd) - 1, lead = (1u << (nd - k)) - 1;
   PlVal r = g->x[center ? 3 : 2], d = center ? g_sub(g, g->x[1], g->x[2]) : g->x[1];
-  Second s = {.g = g, .dy = g->x[0], .x = g->x[1], .h = g_mul(g, d, r), .r = r, .w = g->x[w_at], .v = g->dy[0],
-              .u = g->dy[1], .b = center ? g->dy[2] : PL_NONE, .ndim = nd, .dims = all & ~lead, .wdims = lead,
+  Second s = {.g = g,
+              .dy = g->x[0],
+              .x = g->x[1],
+              .h = g_mul(g, d, r),
+              .r = r,
+              .w = g->x[w_at],
+              .v = g->dy[0],
+              .u = g->dy[1],
+              .b = center ? g->dy[2] : PL_NONE,
+              .ndim = nd,
+              .dims = all & ~lead,
+              .wdims = lead,
               .center = center};
   return finish(&s, w_at);
 }
@@ -116,9 +125,19 @@ PlStatus norm_second_group(PlMaker *g) {
   int64_t N = a->shape[0], G = pl_attr_i(g->attrs, 0), M = a->shape[1] / G, S = positions(a);
   int64_t full[4] = {N, G, M, S}, stat[4] = {N, G, 1, 1}, par[4] = {1, G, M, 1};
   PlVal x = shaped(g, g->x[1], 4, full), r = shaped(g, g->x[3], 4, stat), m = shaped(g, g->x[2], 4, stat);
-  Second s = {.g = g, .dy = shaped(g, g->x[0], 4, full), .x = x, .h = g_mul(g, g_sub(g, x, m), r), .r = r,
-              .w = shaped(g, g->x[4], 4, par), .v = shaped(g, g->dy[0], 4, full), .u = shaped(g, g->dy[1], 4, par),
-              .b = shaped(g, g->dy[2], 4, par), .ndim = 4, .dims = 12, .wdims = 9, .center = true};
+  Second s = {.g = g,
+              .dy = shaped(g, g->x[0], 4, full),
+              .x = x,
+              .h = g_mul(g, g_sub(g, x, m), r),
+              .r = r,
+              .w = shaped(g, g->x[4], 4, par),
+              .v = shaped(g, g->dy[0], 4, full),
+              .u = shaped(g, g->dy[1], 4, par),
+              .b = shaped(g, g->dy[2], 4, par),
+              .ndim = 4,
+              .dims = 12,
+              .wdims = 9,
+              .center = true};
   return finish(&s, 4);
 }
 
@@ -127,9 +146,19 @@ PlStatus norm_second_batch(PlMaker *g) {
   int64_t full[3] = {a->shape[0], a->shape[1], positions(a)}, par[3] = {1, a->shape[1], 1};
   PlVal x = shaped(g, g->x[1], 3, full), m = shaped(g, g->x[2], 3, par);
   PlVal r = pl_g1(g, &pl_op_rsqrt, g_addn(g, shaped(g, g->x[3], 3, par), pl_attr_f(g->attrs, 2)));
-  Second s = {.g = g, .dy = shaped(g, g->x[0], 3, full), .x = x, .h = g_mul(g, g_sub(g, x, m), r), .r = r,
-              .w = shaped(g, g->x[4], 3, par), .v = shaped(g, g->dy[0], 3, full), .u = shaped(g, g->dy[1], 3, par),
-              .b = shaped(g, g->dy[2], 3, par), .ndim = 3, .dims = 5, .wdims = 5, .center = true,
+  Second s = {.g = g,
+              .dy = shaped(g, g->x[0], 3, full),
+              .x = x,
+              .h = g_mul(g, g_sub(g, x, m), r),
+              .r = r,
+              .w = shaped(g, g->x[4], 3, par),
+              .v = shaped(g, g->dy[0], 3, full),
+              .u = shaped(g, g->dy[1], 3, par),
+              .b = shaped(g, g->dy[2], 3, par),
+              .ndim = 3,
+              .dims = 5,
+              .wdims = 5,
+              .center = true,
               .fixed = pl_attr_i(g->attrs, 0) == 0};
   return finish(&s, 4);
 }

@@ -12,20 +12,20 @@ enum { PL_MAX_IN = 8, PL_MAX_OUT = 4, PL_VARIADIC = -1, PL_MAX_VARIADIC = 65536 
 /* ---- attributes ---------------------------------------------------------------------------------- */
 
 typedef enum PlAttrType {
-  PL_A_INT,     /* v.i */
-  PL_A_FLOAT,   /* v.f */
-  PL_A_BOOL,    /* v.i 0 or 1 */
-  PL_A_SCALAR,  /* a number that keeps its kind: v.i if the isint bit is set, else v.f */
-  PL_A_DIM,     /* v.i: a dimension of input 0; 1-based in Lua, here 0 … ndim-1 once pl_apply has begun */
-  PL_A_NEWDIM,  /* the same over ndim+1 (unsqueeze, stack) */
-  PL_A_DIMS,    /* list of distinct dimensions of input 0; none or empty: all. Same normalization */
-  PL_A_INDEX,   /* v.i: a position; 1-based in Lua, 0-based here; negative counts from the end (op resolves) */
-  PL_A_INTS,    /* list of plain integers; a single number means a list of one */
-  PL_A_SHAPE,   /* list of sizes; in Lua also as several arguments: x:view(2, -1) */
-  PL_A_FLOATS,  /* list of doubles, bit-copied into the pool */
-  PL_A_DTYPE,   /* v.i: a PlDtype */
-  PL_A_ENUM,    /* v.i: position in `choices`, "none|mean|sum" */
-  PL_A_BASE     /* v.i: index_base, what the first index VALUE is called; 1 by default, as in Lua */
+  PL_A_INT,    /* v.i */
+  PL_A_FLOAT,  /* v.f */
+  PL_A_BOOL,   /* v.i 0 or 1 */
+  PL_A_SCALAR, /* a number that keeps its kind: v.i if the isint bit is set, else v.f */
+  PL_A_DIM,    /* v.i: a dimension of input 0; 1-based in Lua, here 0 … ndim-1 once pl_apply has begun */
+  PL_A_NEWDIM, /* the same over ndim+1 (unsqueeze, stack) */
+  PL_A_DIMS,   /* list of distinct dimensions of input 0; none or empty: all. Same normalization */
+  PL_A_INDEX,  /* v.i: a position; 1-based in Lua, 0-based here; negative counts from the end (op resolves) */
+  PL_A_INTS,   /* list of plain integers; a single number means a list of one */
+  PL_A_SHAPE,  /* list of sizes; in Lua also as several arguments: x:view(2, -1) */
+  PL_A_FLOATS, /* list of doubles, bit-copied into the pool */
+  PL_A_DTYPE,  /* v.i: a PlDtype */
+  PL_A_ENUM,   /* v.i: position in `choices`, "none|mean|sum" */
+  PL_A_BASE    /* v.i: index_base, what the first index VALUE is called; 1 by default, as in Lua */
 } PlAttrType;
 
 typedef struct PlAttrDef {
@@ -39,6 +39,7 @@ typedef struct PlAttrDef {
 } PlAttrDef;
 
 /* Shorthands for attribute tables. REQ: must be given. OPT: may be none. */
+/* clang-format off */
 #define A_INT(n, d) {.name = n, .type = PL_A_INT, .has_def = true, .i = d}
 #define A_INT_REQ(n) {.name = n, .type = PL_A_INT}
 #define A_INT_OPT(n) {.name = n, .type = PL_A_INT, .optional = true}
@@ -64,6 +65,7 @@ typedef struct PlAttrDef {
 #define A_DTYPE_OPT(n) {.name = n, .type = PL_A_DTYPE, .optional = true}
 #define A_ENUM(n, c, d) {.name = n, .type = PL_A_ENUM, .has_def = true, .i = d, .choices = c}
 #define A_BASE {.name = "index_base", .type = PL_A_BASE, .has_def = true, .i = 1}
+/* clang-format on */
 
 /* ---- shape and dtype rule ---------------------------------------------------------------------------- */
 
@@ -123,10 +125,10 @@ PlVal pl_g_op(PlMaker *g, const PlOp *op, int nin, const PlVal *in, const PlAttr
 PlVal pl_g1(PlMaker *g, const PlOp *op, PlVal a);
 PlVal pl_g2(PlMaker *g, const PlOp *op, PlVal a, PlVal b);
 PlVal pl_g3(PlMaker *g, const PlOp *op, PlVal a, PlVal b, PlVal c);
-PlVal pl_g_num(PlMaker *g, double v);          /* a weak number */
-PlVal pl_g_sum_to(PlMaker *g, PlVal dy, int i); /* dy summed down to the shape of input i */
-PlVal pl_g_zeros_like(PlMaker *g, int i);       /* zeros of the shape and dtype of input i */
-PlVal pl_g_expand_like(PlMaker *g, PlVal v, int i); /* v broadcast to the shape of input i (dtype kept) */
+PlVal pl_g_num(PlMaker *g, double v);                /* a weak number */
+PlVal pl_g_sum_to(PlMaker *g, PlVal dy, int i);      /* dy summed down to the shape of input i */
+PlVal pl_g_zeros_like(PlMaker *g, int i);            /* zeros of the shape and dtype of input i */
+PlVal pl_g_expand_like(PlMaker *g, PlVal v, int i);  /* v broadcast to the shape of input i (dtype kept) */
 PlVal pl_g_reshape_like(PlMaker *g, PlVal v, int i); /* v reshaped to the shape of input i */
 PlVal pl_g_cast(PlMaker *g, PlVal v, PlDtype d);
 void pl_g_fail(PlMaker *g, PlStatus s);
@@ -140,8 +142,7 @@ typedef struct PlNative {
   uint8_t reads[2]; /* bit j of reads[i]: the gradient of input i reads input j. Saved is what gradients that are wanted read */
   bool (*ok)(PlTensor *const *in, int nin, PlTensor *const *out, const PlAttrs *attrs);
   /* saved[j]: input j, NULL where no wanted gradient reads it */
-  PlStatus (*bwd)(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want,
-                  PlTensor **dx);
+  PlStatus (*bwd)(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want, PlTensor **dx);
 } PlNative;
 
 /* ---- batching rules (engine/batch) ------------------------------------------------------------------------ */
@@ -149,17 +150,17 @@ typedef struct PlNative {
 /* How the op is computed for many inputs at once (PlOp.batch). Without a rule elementwise ops broadcast and all others
  * go through their elements one by one. */
 typedef struct PlBatchCall PlBatchCall;
-void pl_batch_leading(PlBatchCall *c);   /* shapes line up from the last dimension */
-void pl_batch_each(PlBatchCall *c);      /* takes any number of dims in front */
-void pl_batch_dims(PlBatchCall *c);      /* attributes dim…, shape move up by one */
-void pl_batch_rows(PlBatchCall *c);      /* the same, input 1 being shared: an index, counts */
-void pl_batch_list(PlBatchCall *c);      /* the same for lists of tensors */
-void pl_batch_first(PlBatchCall *c);     /* only input 0 may be batched, of any shape; second: input 1 */
+void pl_batch_leading(PlBatchCall *c); /* shapes line up from the last dimension */
+void pl_batch_each(PlBatchCall *c);    /* takes any number of dims in front */
+void pl_batch_dims(PlBatchCall *c);    /* attributes dim…, shape move up by one */
+void pl_batch_rows(PlBatchCall *c);    /* the same, input 1 being shared: an index, counts */
+void pl_batch_list(PlBatchCall *c);    /* the same for lists of tensors */
+void pl_batch_first(PlBatchCall *c);   /* only input 0 may be batched, of any shape; second: input 1 */
 void pl_batch_second(PlBatchCall *c);
-void pl_batch_shape(PlBatchCall *c);     /* x under the result's shape */
-void pl_batch_expand(PlBatchCall *c);    /* x repeated to the result's shape */
+void pl_batch_shape(PlBatchCall *c);  /* x under the result's shape */
+void pl_batch_expand(PlBatchCall *c); /* x repeated to the result's shape */
 void pl_batch_sum_to(PlBatchCall *c);
-void pl_batch_sizes(PlBatchCall *c);     /* only the shape of x counts */
+void pl_batch_sizes(PlBatchCall *c); /* only the shape of x counts */
 void pl_batch_transpose2(PlBatchCall *c);
 void pl_batch_permute(PlBatchCall *c);
 void pl_batch_strided(PlBatchCall *c);
@@ -167,8 +168,8 @@ void pl_batch_tile(PlBatchCall *c);
 void pl_batch_max_all(PlBatchCall *c);
 void pl_batch_min_all(PlBatchCall *c);
 void pl_batch_solve(PlBatchCall *c);
-void pl_batch_samples(PlBatchCall *c);   /* the batch joins the first dim */
-void pl_batch_channels(PlBatchCall *c);  /* the batch joins the second dim */
+void pl_batch_samples(PlBatchCall *c);  /* the batch joins the first dim */
+void pl_batch_channels(PlBatchCall *c); /* the batch joins the second dim */
 void pl_batch_matmul(PlBatchCall *c);
 void pl_batch_matmul_t(PlBatchCall *c);
 void pl_batch_flat_t(PlBatchCall *c);
@@ -231,35 +232,35 @@ typedef enum PlCast {
 } PlCast;
 
 enum {
-  PL_F_CONTIGUOUS = 1,   /* the kernel wants contiguous inputs and outputs; the engine copies where needed */
-  PL_F_INPLACE = 2,      /* has an in-place form name_ (output 0 over input 0) */
-  PL_F_SCALAR = 4,       /* inputs may be numbers */
-  PL_F_POLY = 8,         /* the gradient maker looks at no sizes */
-  PL_F_SEEDED = 16,      /* draws random numbers; `draws` says how many counters */
-  PL_F_MUTATES = 32,     /* always works on input 0 in place; output 0 is input 0 */
-  PL_F_INTERNAL = 64,    /* no function of its own in Lua (backward helpers) */
-  PL_F_NOGRAD_OK = 128,  /* no gradient by nature (comparisons, indices): outputs are never tracked */
-  PL_F_NOMETHOD = 256,   /* function only, no tensor method */
-  PL_F_NO_BOOL = 1024,   /* refuses bool tensors */
-  PL_F_IMPURE = 512,     /* looks at values to decide its shape, or has side effects */
-  PL_F_REPEATED = 4096,  /* with PL_F_CONTIGUOUS: an optional input may repeat one element (strides 0), as missing
+  PL_F_CONTIGUOUS = 1,      /* the kernel wants contiguous inputs and outputs; the engine copies where needed */
+  PL_F_INPLACE = 2,         /* has an in-place form name_ (output 0 over input 0) */
+  PL_F_SCALAR = 4,          /* inputs may be numbers */
+  PL_F_POLY = 8,            /* the gradient maker looks at no sizes */
+  PL_F_SEEDED = 16,         /* draws random numbers; `draws` says how many counters */
+  PL_F_MUTATES = 32,        /* always works on input 0 in place; output 0 is input 0 */
+  PL_F_INTERNAL = 64,       /* no function of its own in Lua (backward helpers) */
+  PL_F_NOGRAD_OK = 128,     /* no gradient by nature (comparisons, indices): outputs are never tracked */
+  PL_F_NOMETHOD = 256,      /* function only, no tensor method */
+  PL_F_NO_BOOL = 1024,      /* refuses bool tensors */
+  PL_F_IMPURE = 512,        /* looks at values to decide its shape, or has side effects */
+  PL_F_REPEATED = 4096,     /* with PL_F_CONTIGUOUS: an optional input may repeat one element (strides 0), as missing
                           * gradients do, which are zeros */
-  PL_F_MOVES = 2048,     /* its result lies on another device than its input */
-  PL_F_SPREAD = 16384,   /* with PL_F_CONTIGUOUS: input 1, an index, may be expanded: strides 0 along some dims */
+  PL_F_MOVES = 2048,        /* its result lies on another device than its input */
+  PL_F_SPREAD = 16384,      /* with PL_F_CONTIGUOUS: input 1, an index, may be expanded: strides 0 along some dims */
   PL_F_ANY_STRIDES = 32768, /* with PL_F_CONTIGUOUS: the device's kernel reads images that are channels last as they lie */
-  PL_F_LINEAR = 65536, /* linear in all its floating inputs together: the tangent of op(x) is op(tangent of x) */
-  PL_F_OVER = 8192       /* in a planned graph output 0 may lie over input 0: each element is read before its place is
+  PL_F_LINEAR = 65536,      /* linear in all its floating inputs together: the tangent of op(x) is op(tangent of x) */
+  PL_F_OVER = 8192          /* in a planned graph output 0 may lie over input 0: each element is read before its place is
                           * written, none later. Without an in-place form for users */
 };
 
 struct PlOp {
   const char *name;
-  const char *doc;      /* one or two sentences: what, shapes, errors. help() and the reference print it */
-  const char *formula;  /* optional */
-  int8_t nin;           /* number of inputs, PL_VARIADIC: a list of tensors */
-  int8_t nopt;          /* the last nopt inputs are optional */
+  const char *doc;     /* one or two sentences: what, shapes, errors. help() and the reference print it */
+  const char *formula; /* optional */
+  int8_t nin;          /* number of inputs, PL_VARIADIC: a list of tensors */
+  int8_t nopt;         /* the last nopt inputs are optional */
   int8_t nout;
-  uint8_t nvisible;     /* results that Lua shows, the first ones; 0: all. The rest is kept for backward */
+  uint8_t nvisible; /* results that Lua shows, the first ones; 0: all. The rest is kept for backward */
   uint8_t nattr;
   const char *args[PL_MAX_IN]; /* input names; a variadic op names its list */
   PlAttrDef attrs[PL_MAX_ATTR];
@@ -283,16 +284,19 @@ struct PlOp {
   PlStatus (*tangent)(PlMaker *g);
   /* The op in terms of others, run when the device has no kernel. */
   PlStatus (*expand)(PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
-  void (*batch)(PlBatchCall *c); /* NULL: broadcast if elementwise, else one element after the other */
+  void (*batch)(PlBatchCall *c);          /* NULL: broadcast if elementwise, else one element after the other */
   uint64_t (*draws)(const PlkCall *call); /* PL_F_SEEDED: counters consumed */
   double (*flops)(const PlInfer *c);      /* floating-point operations; NULL: elements of the outputs */
-  PlKernel kernel[1];     /* [PL_CPU] */
-  const char *family;     /* what a device plug-in calls its kernel; NULL: the op's name. See PL_KERNEL */
+  PlKernel kernel[1];                     /* [PL_CPU] */
+  const char *family;                     /* what a device plug-in calls its kernel; NULL: the op's name. See PL_KERNEL */
 };
 
 /* The CPU kernel of an op with its family. An op whose kernel is another function, such as one around plk_cpu_NAME, is a
  * family of its own, called like the op. */
 #define PL_KERNEL(NAME) .kernel = {[PL_CPU] = plk_cpu_##NAME}, .family = #NAME
+
+/* Defines an op: PL_OP(softmax, .doc = …, .nin = 1, …) is pl_op_softmax, called "softmax". Its fields are PlOp's. */
+#define PL_OP(NAME, ...) const PlOp pl_op_##NAME = {.name = #NAME, __VA_ARGS__}
 
 #define OP(name) extern const PlOp pl_op_##name;
 #include "engine/ops/ops.def"
@@ -311,13 +315,13 @@ int pl_op_id(const PlOp *op); /* position in the table */
 
 /* A message's description of an array, "f32[2,3]"; uses one of four rotating thread-local buffers. */
 const char *pl_desc_text(const PlArray *a);
-void pl_desc_text_end(void); /* frees the buffers: this thread ends */
-PlStatus pl_infer_same(PlInfer *c);       /* output 0 like input 0 */
-PlStatus pl_infer_broadcast(PlInfer *c);  /* all inputs broadcast; dtype = compute */
-PlStatus pl_infer_predicate(PlInfer *c);  /* the same with dtype bool */
+void pl_desc_text_end(void);             /* frees the buffers: this thread ends */
+PlStatus pl_infer_same(PlInfer *c);      /* output 0 like input 0 */
+PlStatus pl_infer_broadcast(PlInfer *c); /* all inputs broadcast; dtype = compute */
+PlStatus pl_infer_predicate(PlInfer *c); /* the same with dtype bool */
 /* Attributes 0 = DIMS (none: all), 1 = keepdim: the reduced shape, dtype as given. */
 PlStatus pl_infer_reduced(PlInfer *c, PlDtype dtype);
-PlStatus pl_check_float(const PlInfer *c, int i);           /* input i must be floating */
+PlStatus pl_check_float(const PlInfer *c, int i);            /* input i must be floating */
 PlStatus pl_check_dtype(const PlInfer *c, int i, PlDtype d); /* … exactly d */
 PlStatus pl_check_ndim(const PlInfer *c, int i, int lo, int hi);
 /* Input i has the shape of input j, or this shape; the dtype of input j. An optional one that is not given passes. */

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * Optimizer steps and list helpers as ops. Each works in place on a list, grouped by parameter: k tensors for
  * one parameter, then k for the next. One call, one parallel region (kernels/optim.h). */
-#include "engine/ops/op.h"
 #include "kernels/optim.h"
+#include "engine/ops/op.h"
 
 /* Every group: equal shapes, floats; outputs: the first tensor. */
 static PlStatus check_groups(PlInfer *c, int64_t k, int64_t least, int64_t most) {
   const char *op = c->op->name;
-  if (k < least || k > most) PL_FAIL(PL_ERR_ARG, "%s: k is %lld, must be %lld to %lld", op, (long long)k, (long long)least, (long long)most);
+  if (k < least || k > most)
+    PL_FAIL(PL_ERR_ARG, "%s: k is %lld, must be %lld to %lld", op, (long long)k, (long long)least, (long long)most);
   if (c->nin % k != 0) PL_FAIL(PL_ERR_ARG, "%s: %d tensors are not groups of %lld", op, c->nin, (long long)k);
   for (int i = 0; i < c->nin; i++) {
     const PlArray *a = c->in[i], *p = c->in[i - i % (int)k];
@@ -15,12 +16,10 @@ static PlStatus check_groups(PlInfer *c, int64_t k, int64_t least, int64_t most)
     bool same = a->ndim == p->ndim;
     for (int d = 0; same && d < a->ndim; d++) same = a->shape[d] == p->shape[d];
     if (!same)
-      PL_FAIL(PL_ERR_SHAPE, "%s: tensor %d of the list is %s, but its parameter is %s", op, i + 1, pl_desc_text(a),
-              pl_desc_text(p));
+      PL_FAIL(PL_ERR_SHAPE, "%s: tensor %d of the list is %s, but its parameter is %s", op, i + 1, pl_desc_text(a), pl_desc_text(p));
     for (int d = 0; i % (int)k != 1 && d < a->ndim; d++)
       if (a->strides[d] == 0 && a->shape[d] > 1)
-        PL_FAIL(PL_ERR_STATE, "%s: tensor %d of the list, %s, is expanded: its elements share memory", op, i + 1,
-                pl_desc_text(a));
+        PL_FAIL(PL_ERR_STATE, "%s: tensor %d of the list, %s, is expanded: its elements share memory", op, i + 1, pl_desc_text(a));
   }
   pl_desc_set(&c->out[0], (PlDtype)c->in[0]->dtype, c->in[0]->ndim, c->in[0]->shape);
   return PL_OK;
@@ -39,51 +38,63 @@ static PlStatus adam_infer(PlInfer *c) {
   return PL_OK;
 }
 
-#define LIST .nin = PL_VARIADIC, .nout = 1, .cls = PL_OPAQUE
+#define LIST       .nin = PL_VARIADIC, .nout = 1, .cls = PL_OPAQUE
 #define STEP_FLAGS (PL_F_MUTATES | PL_F_NOMETHOD | PL_F_NOGRAD_OK)
 
-const PlOp pl_op_sgd_step = {
-    .name = "sgd_step", .doc = "One step of SGD over the list {param, grad [, buffer], param, grad …}, k tensors a "
-                               "parameter, in place. first: the buffers take the gradient as it is.",
-    .formula = "g = +-grad + weight_decay p; b = momentum b + (1 - dampening) g; p = p - lr (nesterov ? g + momentum b : b)",
-    LIST, .nattr = 8, .args = {"tensors"},
-    .attrs = {[PLK_SGD_K] = A_INT("k", 2), [PLK_SGD_LR] = A_FLOAT_REQ("lr"), [PLK_SGD_MOMENTUM] = A_FLOAT("momentum", 0),
-              [PLK_SGD_DAMPENING] = A_FLOAT("dampening", 0), [PLK_SGD_DECAY] = A_FLOAT("weight_decay", 0),
-              [PLK_SGD_NESTEROV] = A_BOOL("nesterov", 0), [PLK_SGD_MAXIMIZE] = A_BOOL("maximize", 0),
-              [PLK_SGD_FIRST] = A_BOOL("first", 0)},
-    .flags = STEP_FLAGS, .infer = sgd_infer, PL_KERNEL(sgd_step)};
+PL_OP(sgd_step,
+      .doc = "One step of SGD over the list {param, grad [, buffer], param, grad …}, k tensors a "
+             "parameter, in place. first: the buffers take the gradient as it is.",
+      .formula = "g = +-grad + weight_decay p; b = momentum b + (1 - dampening) g; p = p - lr (nesterov ? g + momentum b : b)", LIST,
+      .nattr = 8, .args = {"tensors"},
+      .attrs = {[PLK_SGD_K] = A_INT("k", 2),
+                [PLK_SGD_LR] = A_FLOAT_REQ("lr"),
+                [PLK_SGD_MOMENTUM] = A_FLOAT("momentum", 0),
+                [PLK_SGD_DAMPENING] = A_FLOAT("dampening", 0),
+                [PLK_SGD_DECAY] = A_FLOAT("weight_decay", 0),
+                [PLK_SGD_NESTEROV] = A_BOOL("nesterov", 0),
+                [PLK_SGD_MAXIMIZE] = A_BOOL("maximize", 0),
+                [PLK_SGD_FIRST] = A_BOOL("first", 0)},
+      .flags = STEP_FLAGS, .infer = sgd_infer, PL_KERNEL(sgd_step));
 
-const PlOp pl_op_adam_step = {
-    .name = "adam_step", .doc = "One step of Adam over the list {param, grad, m, v [, vmax], param …}, k tensors a "
-                                "parameter (5: AMSGrad), in place. flags: 1 decoupled decay (AdamW), 2 maximize. step "
-                                "counts from 1.",
-    .formula = "m = lerp(m, g, 1 - beta1); v = beta2 v + (1 - beta2) g^2; "
-               "p = p - lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)",
-    LIST, .nattr = 8, .args = {"tensors"},
-    .attrs = {[PLK_ADAM_K] = A_INT("k", 4), [PLK_ADAM_LR] = A_FLOAT("lr", 1e-3), [PLK_ADAM_BETA1] = A_FLOAT("beta1", 0.9),
-              [PLK_ADAM_BETA2] = A_FLOAT("beta2", 0.999), [PLK_ADAM_EPS] = A_FLOAT("eps", 1e-8),
-              [PLK_ADAM_DECAY] = A_FLOAT("weight_decay", 0), [PLK_ADAM_STEP] = A_INT_REQ("step"),
-              [PLK_ADAM_FLAGS] = A_INT("flags", 0)},
-    .flags = STEP_FLAGS, .infer = adam_infer, PL_KERNEL(adam_step)};
+PL_OP(adam_step,
+      .doc = "One step of Adam over the list {param, grad, m, v [, vmax], param …}, k tensors a "
+             "parameter (5: AMSGrad), in place. flags: 1 decoupled decay (AdamW), 2 maximize. step "
+             "counts from 1.",
+      .formula = "m = lerp(m, g, 1 - beta1); v = beta2 v + (1 - beta2) g^2; "
+                 "p = p - lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)",
+      LIST, .nattr = 8, .args = {"tensors"},
+      .attrs = {[PLK_ADAM_K] = A_INT("k", 4),
+                [PLK_ADAM_LR] = A_FLOAT("lr", 1e-3),
+                [PLK_ADAM_BETA1] = A_FLOAT("beta1", 0.9),
+                [PLK_ADAM_BETA2] = A_FLOAT("beta2", 0.999),
+                [PLK_ADAM_EPS] = A_FLOAT("eps", 1e-8),
+                [PLK_ADAM_DECAY] = A_FLOAT("weight_decay", 0),
+                [PLK_ADAM_STEP] = A_INT_REQ("step"),
+                [PLK_ADAM_FLAGS] = A_INT("flags", 0)},
+      .flags = STEP_FLAGS, .infer = adam_infer, PL_KERNEL(adam_step));
 
 static PlStatus rmsprop_infer(PlInfer *c) {
   int64_t k = pl_attr_i(c->attrs, PLK_RMS_K), flags = pl_attr_i(c->attrs, PLK_RMS_FLAGS);
   int64_t need = 3 + ((flags & PLK_RMS_BUFFER) != 0) + ((flags & PLK_RMS_CENTERED) != 0);
   if (k != need)
-    PL_FAIL(PL_ERR_ARG, "rmsprop_step: k is %lld, but flags %lld need %lld tensors a parameter", (long long)k,
-            (long long)flags, (long long)need);
+    PL_FAIL(PL_ERR_ARG, "rmsprop_step: k is %lld, but flags %lld need %lld tensors a parameter", (long long)k, (long long)flags,
+            (long long)need);
   return check_groups(c, k, 3, 5);
 }
 
-const PlOp pl_op_rmsprop_step = {
-    .name = "rmsprop_step", .doc = "One step of RMSprop over the list {param, grad, s [, b] [, a], param …}, k tensors a "
-                                   "parameter, in place. flags: 1 a momentum buffer b, 2 centered by a, 4 maximize.",
-    .formula = "s = alpha s + (1 - alpha) g^2; u = g / (sqrt(s - a^2) + eps); b = momentum b + u; p = p - lr b",
-    LIST, .nattr = 7, .args = {"tensors"},
-    .attrs = {[PLK_RMS_K] = A_INT("k", 3), [PLK_RMS_LR] = A_FLOAT("lr", 1e-2), [PLK_RMS_ALPHA] = A_FLOAT("alpha", 0.99),
-              [PLK_RMS_EPS] = A_FLOAT("eps", 1e-8), [PLK_RMS_DECAY] = A_FLOAT("weight_decay", 0),
-              [PLK_RMS_MOMENTUM] = A_FLOAT("momentum", 0), [PLK_RMS_FLAGS] = A_INT("flags", 0)},
-    .flags = STEP_FLAGS, .infer = rmsprop_infer, PL_KERNEL(rmsprop_step)};
+PL_OP(rmsprop_step,
+      .doc = "One step of RMSprop over the list {param, grad, s [, b] [, a], param …}, k tensors a "
+             "parameter, in place. flags: 1 a momentum buffer b, 2 centered by a, 4 maximize.",
+      .formula = "s = alpha s + (1 - alpha) g^2; u = g / (sqrt(s - a^2) + eps); b = momentum b + u; p = p - lr b", LIST, .nattr = 7,
+      .args = {"tensors"},
+      .attrs = {[PLK_RMS_K] = A_INT("k", 3),
+                [PLK_RMS_LR] = A_FLOAT("lr", 1e-2),
+                [PLK_RMS_ALPHA] = A_FLOAT("alpha", 0.99),
+                [PLK_RMS_EPS] = A_FLOAT("eps", 1e-8),
+                [PLK_RMS_DECAY] = A_FLOAT("weight_decay", 0),
+                [PLK_RMS_MOMENTUM] = A_FLOAT("momentum", 0),
+                [PLK_RMS_FLAGS] = A_INT("flags", 0)},
+      .flags = STEP_FLAGS, .infer = rmsprop_infer, PL_KERNEL(rmsprop_step));
 
 static PlStatus norm_infer(PlInfer *c) {
   PlDtype d = (PlDtype)c->in[0]->dtype;
@@ -94,10 +105,9 @@ static PlStatus norm_infer(PlInfer *c) {
   pl_desc_set(&c->out[0], d, 0, NULL);
   return PL_OK;
 }
-const PlOp pl_op_foreach_norm = {
-    .name = "foreach_norm", .doc = "The p-norm (inf: the largest magnitude) of all elements of a list of tensors, 0-d.",
-    .formula = "(sum |x|^p)^(1/p)", LIST, .nattr = 1, .args = {"tensors"}, .attrs = {A_FLOAT("p", 2)},
-    .flags = PL_F_NOMETHOD | PL_F_NOGRAD_OK, .infer = norm_infer, PL_KERNEL(foreach_norm)};
+PL_OP(foreach_norm, .doc = "The p-norm (inf: the largest magnitude) of all elements of a list of tensors, 0-d.",
+      .formula = "(sum |x|^p)^(1/p)", LIST, .nattr = 1, .args = {"tensors"}, .attrs = {A_FLOAT("p", 2)},
+      .flags = PL_F_NOMETHOD | PL_F_NOGRAD_OK, .infer = norm_infer, PL_KERNEL(foreach_norm));
 
 static PlStatus scale_infer(PlInfer *c) {
   const PlArray *f = c->in[c->nin - 1];
@@ -107,15 +117,12 @@ static PlStatus scale_infer(PlInfer *c) {
   pl_desc_set(&c->out[0], (PlDtype)c->in[0]->dtype, c->in[0]->ndim, c->in[0]->shape);
   return PL_OK;
 }
-const PlOp pl_op_foreach_scale_ = {
-    .name = "foreach_scale_", .doc = "Multiplies all tensors of a list, in place, by the last one, which holds one number.",
-    LIST, .args = {"tensors"}, .flags = STEP_FLAGS, .infer = scale_infer,
-    PL_KERNEL(foreach_scale_)};
+PL_OP(foreach_scale_, .doc = "Multiplies all tensors of a list, in place, by the last one, which holds one number.", LIST,
+      .args = {"tensors"}, .flags = STEP_FLAGS, .infer = scale_infer, PL_KERNEL(foreach_scale_));
 
 static PlStatus zero_infer(PlInfer *c) {
   pl_desc_set(&c->out[0], (PlDtype)c->in[0]->dtype, c->in[0]->ndim, c->in[0]->shape);
   return PL_OK;
 }
-const PlOp pl_op_foreach_zero_ = {
-    .name = "foreach_zero_", .doc = "Sets all elements of a list of tensors to 0, in place.", LIST, .args = {"tensors"},
-    .flags = STEP_FLAGS, .infer = zero_infer, PL_KERNEL(foreach_zero_)};
+PL_OP(foreach_zero_, .doc = "Sets all elements of a list of tensors to 0, in place.", LIST, .args = {"tensors"}, .flags = STEP_FLAGS,
+      .infer = zero_infer, PL_KERNEL(foreach_zero_));

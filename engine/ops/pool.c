@@ -32,8 +32,7 @@ static PlStatus check_rank(const PlInfer *c, const PlArray *x, int nd) {
 static PlStatus read_pool(const char *op, const PlAttrs *a, int nd, bool max, PlGeometry *v) {
   v->nd = nd;
   PL_TRY(pl_spatial_list(op, "kernel_size", a, KERNEL, nd, 1, v->kernel));
-  if (pl_attr_has(a, STRIDE) && pl_attr_n(a, STRIDE))
-    PL_TRY(pl_spatial_list(op, "stride", a, STRIDE, nd, 1, v->stride));
+  if (pl_attr_has(a, STRIDE) && pl_attr_n(a, STRIDE)) PL_TRY(pl_spatial_list(op, "stride", a, STRIDE, nd, 1, v->stride));
   else memcpy(v->stride, v->kernel, sizeof v->kernel);
   PL_TRY(pl_spatial_list(op, "padding", a, PADDING, nd, 0, v->pad));
   for (int d = 0; d < nd; d++) v->dil[d] = 1;
@@ -41,11 +40,9 @@ static PlStatus read_pool(const char *op, const PlAttrs *a, int nd, bool max, Pl
   for (int d = 0; d < nd; d++) {
     __int128 window = (__int128)(v->kernel[d] - 1) * v->dil[d] + 1;
     if (window > INT64_MAX)
-      PL_FAIL(PL_ERR_ARG, "%s: kernel_size %lld with dilation %lld is too large", op, (long long)v->kernel[d],
-              (long long)v->dil[d]);
+      PL_FAIL(PL_ERR_ARG, "%s: kernel_size %lld with dilation %lld is too large", op, (long long)v->kernel[d], (long long)v->dil[d]);
     if (v->pad[d] > window / 2)
-      PL_FAIL(PL_ERR_ARG, "%s: padding %lld is more than half of the window %lld", op, (long long)v->pad[d],
-              (long long)window);
+      PL_FAIL(PL_ERR_ARG, "%s: padding %lld is more than half of the window %lld", op, (long long)v->pad[d], (long long)window);
   }
   return PL_OK;
 }
@@ -57,8 +54,8 @@ static PlStatus pooled_sizes(const PlInfer *c, const PlGeometry *v, bool ceil_mo
   for (int d = 0; d < v->nd; d++) {
     int64_t n = pl_window_count(x->shape[lead + d], v->kernel[d], v->stride[d], v->pad[d], v->dil[d], ceil_mode);
     if (n < 1)
-      PL_FAIL(PL_ERR_SHAPE, "%s: %s: the window of %lld does not fit spatial dim %d; use padding or ceil_mode",
-              c->op->name, pl_desc_text(x), (long long)v->kernel[d], d + 1);
+      PL_FAIL(PL_ERR_SHAPE, "%s: %s: the window of %lld does not fit spatial dim %d; use padding or ceil_mode", c->op->name,
+              pl_desc_text(x), (long long)v->kernel[d], d + 1);
     y[lead + d] = n;
   }
   return PL_OK;
@@ -96,8 +93,7 @@ static PlStatus run_max(const PlkCall *call, PlKernel kernel, int64_t base) {
   PL_TRY(kernel(&k));
   const PlArray *from = call->out[PLACES];
   if (!call->out[INDICES]) return PL_OK;
-  for (int64_t i = 0; i < from->numel; i++)
-    ((int64_t *)call->out[INDICES]->data)[i] = ((const int64_t *)from->data)[i] + base;
+  for (int64_t i = 0; i < from->numel; i++) ((int64_t *)call->out[INDICES]->data)[i] = ((const int64_t *)from->data)[i] + base;
   return PL_OK;
 }
 
@@ -173,8 +169,7 @@ static PlStatus sizes_infer(PlInfer *c, int k) {
   bool ok = n == dy->ndim && n <= 5 && pl_is_float((PlDtype)dy->dtype);
   for (int d = 0; ok && d < n; d++) ok = sizes[d] >= 0;
   if (ok && c->nin > 1)
-    ok = c->in[1]->dtype == PL_I64 && c->in[1]->ndim == n &&
-         memcmp(c->in[1]->shape, dy->shape, (size_t)n * sizeof(int64_t)) == 0;
+    ok = c->in[1]->dtype == PL_I64 && c->in[1]->ndim == n && memcmp(c->in[1]->shape, dy->shape, (size_t)n * sizeof(int64_t)) == 0;
   if (!ok) PL_FAIL(PL_ERR_SHAPE, "%s: %s does not fit the other arguments", c->op->name, pl_desc_text(dy));
   pl_desc_set(&c->out[0], (PlDtype)dy->dtype, n, sizes);
   return PL_OK;
@@ -230,8 +225,7 @@ static void avg_attrs(const PlGeometry *v, const PlAttrs *user, PlAttrs *a) {
   if (pl_attr_has(user, AVG_DIVISOR)) pl_kernel_int(a, 5, pl_attr_i(user, AVG_DIVISOR));
 }
 static PlStatus check_divisor(const char *op, const PlAttrs *a) {
-  if (pl_attr_has(a, AVG_DIVISOR) && pl_attr_i(a, AVG_DIVISOR) == 0)
-    PL_FAIL(PL_ERR_ARG, "%s: divisor_override must not be 0", op);
+  if (pl_attr_has(a, AVG_DIVISOR) && pl_attr_i(a, AVG_DIVISOR) == 0) PL_FAIL(PL_ERR_ARG, "%s: divisor_override must not be 0", op);
   return PL_OK;
 }
 static PlStatus avg_infer(PlInfer *c, int nd) {
@@ -281,15 +275,12 @@ static PlStatus avg_bwd_infer(PlInfer *c) {
   for (int d = 0; d < c->in[0]->ndim; d++) {
     int64_t n = c->out[0].shape[d], i = d - lead;
     if (i >= 0) n = pl_window_count(n, v.kernel[i], v.stride[i], v.pad[i], 1, pl_attr_i(c->attrs, AVG_CEIL) != 0);
-    if (n != c->in[0]->shape[d])
-      PL_FAIL(PL_ERR_SHAPE, "%s: %s does not fit the sizes", c->op->name, pl_desc_text(c->in[0]));
+    if (n != c->in[0]->shape[d]) PL_FAIL(PL_ERR_SHAPE, "%s: %s does not fit the sizes", c->op->name, pl_desc_text(c->in[0]));
   }
   may_follow(c, nd);
   return PL_OK;
 }
-static PlStatus avg_bwd_cpu(const PlkCall *call) {
-  return avg_call(call, pl_attr_n(call->attrs, KERNEL), plk_cpu_avg_pool_bwd);
-}
+static PlStatus avg_bwd_cpu(const PlkCall *call) { return avg_call(call, pl_attr_n(call->attrs, KERNEL), plk_cpu_avg_pool_bwd); }
 static PlStatus avg_bwd_grad(PlMaker *g) {
   static const PlOp *const op[3] = {&pl_op_avg_pool1d, &pl_op_avg_pool2d, &pl_op_avg_pool3d};
   PlGeometry v;
@@ -357,16 +348,13 @@ static PlStatus adaptive_bwd_infer(PlInfer *c) {
   may_follow(c, (int)nd);
   return PL_OK;
 }
-static PlStatus adaptive_max_bwd_cpu(const PlkCall *call) {
-  return planes(call, (int)pl_attr_i(call->attrs, 1), plk_cpu_max_pool_bwd);
-}
+static PlStatus adaptive_max_bwd_cpu(const PlkCall *call) { return planes(call, (int)pl_attr_i(call->attrs, 1), plk_cpu_max_pool_bwd); }
 static PlStatus adaptive_avg_bwd_cpu(const PlkCall *call) {
   return planes(call, (int)pl_attr_i(call->attrs, 1), plk_cpu_adaptive_avg_pool_bwd);
 }
 static PlStatus adaptive_max_bwd_grad(PlMaker *g) { return gather_planes(g, (int)pl_attr_i(g->attrs, 1)); }
 static PlStatus adaptive_avg_bwd_grad(PlMaker *g) {
-  static const PlOp *const op[3] = {&pl_op_adaptive_avg_pool1d, &pl_op_adaptive_avg_pool2d,
-                                    &pl_op_adaptive_avg_pool3d};
+  static const PlOp *const op[3] = {&pl_op_adaptive_avg_pool1d, &pl_op_adaptive_avg_pool2d, &pl_op_adaptive_avg_pool3d};
   int nd = (int)pl_attr_i(g->attrs, 1);
   PlAttrs a;
   pl_attrs_init(op[nd - 1], &a);
@@ -377,81 +365,64 @@ static PlStatus adaptive_avg_bwd_grad(PlMaker *g) {
 
 /* ---- descriptors ------------------------------------------------------------------------------------------------- */
 
-#define WINDOW A_INTS_REQ("kernel_size"), A_INTS_OPT("stride"), A_INTS("padding", 0)
+#define WINDOW    A_INTS_REQ("kernel_size"), A_INTS_OPT("stride"), A_INTS("padding", 0)
 #define MAX_ATTRS WINDOW, A_INTS("dilation", 1), A_BOOL("ceil_mode", 0)
 #define AVG_ATTRS WINDOW, A_BOOL("ceil_mode", 0), A_BOOL("count_include_pad", 1), A_INT_OPT("divisor_override")
-#define BWD(NAME, NIN, NATTR, INFER, GRAD, CPU, ...)                                                            \
-  const PlOp pl_op_##NAME = {.name = #NAME, .doc = "The gradient of pooling.", .nin = NIN, .nout = 1,           \
-                             .nattr = NATTR, .args = {"dy", NIN > 1 ? "indices" : NULL}, .attrs = {__VA_ARGS__}, \
-                             .cls = PL_OPAQUE, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = INFER,        \
-                             .batch = pl_batch_samples,                                                         \
-                             .grad = GRAD, .kernel = {[PL_CPU] = CPU}};
+#define BWD(NAME, NIN, NATTR, INFER, GRAD, CPU, ...)                                                                                   \
+  PL_OP(NAME, .doc = "The gradient of pooling.", .nin = NIN, .nout = 1, .nattr = NATTR, .args = {"dy", NIN > 1 ? "indices" : NULL},    \
+        .attrs = {__VA_ARGS__}, .cls = PL_OPAQUE, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = INFER, .batch = pl_batch_samples, \
+        .grad = GRAD, .kernel = {[PL_CPU] = CPU});
 BWD(max_pool_bwd, 2, 6, max_bwd_infer, max_bwd_grad, plk_cpu_max_pool_bwd, MAX_ATTRS, A_SHAPE_REQ("sizes"))
 BWD(avg_pool_bwd, 1, 7, avg_bwd_infer, avg_bwd_grad, avg_bwd_cpu, AVG_ATTRS, A_SHAPE_REQ("sizes"))
-BWD(adaptive_max_pool_bwd, 2, 2, adaptive_bwd_infer, adaptive_max_bwd_grad, adaptive_max_bwd_cpu,
-    A_SHAPE_REQ("sizes"), A_INT_REQ("spatial"))
-BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adaptive_avg_bwd_cpu,
-    A_SHAPE_REQ("sizes"), A_INT_REQ("spatial"))
+BWD(adaptive_max_pool_bwd, 2, 2, adaptive_bwd_infer, adaptive_max_bwd_grad, adaptive_max_bwd_cpu, A_SHAPE_REQ("sizes"),
+    A_INT_REQ("spatial"))
+BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adaptive_avg_bwd_cpu, A_SHAPE_REQ("sizes"),
+    A_INT_REQ("spatial"))
 
 #define ASKED A_BOOL("return_indices", 0), A_BASE
-#define POOLS(ND, IN, OUT)                                                                                          \
-  static PlStatus max##ND##_infer(PlInfer *c) { return max_infer(c, ND); }                                          \
-  static PlStatus max##ND##_cpu(const PlkCall *call) { return max_run(call, ND); }                                  \
-  static PlStatus max##ND##_grad(PlMaker *g) { return max_grad(g, ND); }                                            \
-  const PlOp pl_op_max_pool##ND##d = {                                                                              \
-      .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                             \
-      .name = "max_pool" #ND "d",                                                                                   \
-      .doc = "Largest values of windows over x[N,C," IN "] (or without N); with return_indices also their places "  \
-             "in the planes of x. stride is kernel_size unless given.",                                             \
-      .nin = 1, .nout = 3, .nvisible = 2, .nattr = 7, .args = {"x"}, .attrs = {MAX_ATTRS, ASKED},                   \
-      .batch = pl_batch_samples,                                                                                    \
-      .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = max##ND##_infer,                         \
-      .grad = max##ND##_grad, .flops = pool_flops, .kernel = {[PL_CPU] = max##ND##_cpu}};                           \
-  static PlStatus avg##ND##_infer(PlInfer *c) { return avg_infer(c, ND); }                                          \
-  static PlStatus avg##ND##_cpu(const PlkCall *call) { return avg_call(call, ND, plk_cpu_avg_pool); }               \
-  static PlStatus avg##ND##_grad(PlMaker *g) { return avg_grad(g, ND); }                                            \
-  const PlOp pl_op_avg_pool##ND##d = {                                                                              \
-      .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                             \
-      .name = "avg_pool" #ND "d",                                                                                   \
-      .doc = "Means of windows over x[N,C," IN "] (or without N). stride is kernel_size unless given; padding "     \
-             "counts as zeros if count_include_pad.",                                                               \
-      .nin = 1, .nout = 1, .nattr = 6, .args = {"x"}, .attrs = {AVG_ATTRS}, .cls = PL_OPAQUE,                       \
-      .batch = pl_batch_samples,                                                                                    \
-      .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = avg##ND##_infer, .grad = avg##ND##_grad,                   \
-      .flops = pool_flops, .kernel = {[PL_CPU] = avg##ND##_cpu}};                                                   \
-  static PlStatus adaptive##ND##_infer(PlInfer *c) { return adaptive_infer(c, ND); }                                \
-  static PlStatus adaptive_planes##ND(const PlkCall *call) { return planes(call, ND, plk_cpu_adaptive_max_pool); }  \
-  static PlStatus adaptive_max##ND##_cpu(const PlkCall *call) {                                                     \
-    return run_max(call, adaptive_planes##ND, pl_attr_i(call->attrs, 2));                                           \
-  }                                                                                                                 \
-  static PlStatus adaptive_max##ND##_grad(PlMaker *g) {                                                             \
-    const PlVal in[2] = {g->dy[0], g->y[PLACES]};                                                                   \
-    if (g->dy[0] != PL_NONE) g->dx[0] = adaptive_emit(g, &pl_op_adaptive_max_pool_bwd, 2, in, ND);                  \
-    return g->status;                                                                                               \
-  }                                                                                                                 \
-  const PlOp pl_op_adaptive_max_pool##ND##d = {                                                                     \
-      .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                             \
-      .name = "adaptive_max_pool" #ND "d",                                                                          \
-      .doc = "x[N,C," IN "] (or without N) cut into output_size windows of nearly equal size: their largest "       \
-             "values; with return_indices also their places in the planes of x.",                                   \
-      .nin = 1, .nout = 3, .nvisible = 2, .nattr = 3, .args = {"x"}, .attrs = {A_INTS_REQ("output_size"), ASKED},   \
-      .batch = pl_batch_samples,                                                                                    \
-      .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = adaptive##ND##_infer,                    \
-      .grad = adaptive_max##ND##_grad, .kernel = {[PL_CPU] = adaptive_max##ND##_cpu}};                              \
-  static PlStatus adaptive_avg##ND##_cpu(const PlkCall *call) { return planes(call, ND, plk_cpu_adaptive_avg_pool); } \
-  static PlStatus adaptive_avg##ND##_grad(PlMaker *g) {                                                             \
-    g->dx[0] = adaptive_emit(g, &pl_op_adaptive_avg_pool_bwd, 1, &g->dy[0], ND);                                    \
-    return g->status;                                                                                               \
-  }                                                                                                                 \
-  const PlOp pl_op_adaptive_avg_pool##ND##d = {                                                                     \
-      .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                             \
-      .name = "adaptive_avg_pool" #ND "d",                                                                          \
-      .doc = "x[N,C," IN "] (or without N) cut into output_size windows of nearly equal size: their means.",        \
-      .formula = "the mean of x[floor(t in / out) ... ceil((t + 1) in / out) - 1]", .nin = 1, .nout = 1,            \
-      .nattr = 1, .args = {"x"}, .attrs = {A_INTS_REQ("output_size")}, .cls = PL_OPAQUE,                            \
-      .batch = pl_batch_samples,                                                                                    \
-      .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = adaptive##ND##_infer, .grad = adaptive_avg##ND##_grad,     \
-      .kernel = {[PL_CPU] = adaptive_avg##ND##_cpu}};
+#define POOLS(ND, IN, OUT)                                                                                                                 \
+  static PlStatus max##ND##_infer(PlInfer *c) { return max_infer(c, ND); }                                                                 \
+  static PlStatus max##ND##_cpu(const PlkCall *call) { return max_run(call, ND); }                                                         \
+  static PlStatus max##ND##_grad(PlMaker *g) { return max_grad(g, ND); }                                                                   \
+  PL_OP(max_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                                 \
+        .doc = "Largest values of windows over x[N,C," IN "] (or without N); with return_indices also their places "                       \
+               "in the planes of x. stride is kernel_size unless given.",                                                                  \
+        .nin = 1, .nout = 3, .nvisible = 2, .nattr = 7, .args = {"x"}, .attrs = {MAX_ATTRS, ASKED}, .batch = pl_batch_samples,             \
+        .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = max##ND##_infer, .grad = max##ND##_grad, .flops = pool_flops, \
+        .kernel = {[PL_CPU] = max##ND##_cpu});                                                                                             \
+  static PlStatus avg##ND##_infer(PlInfer *c) { return avg_infer(c, ND); }                                                                 \
+  static PlStatus avg##ND##_cpu(const PlkCall *call) { return avg_call(call, ND, plk_cpu_avg_pool); }                                      \
+  static PlStatus avg##ND##_grad(PlMaker *g) { return avg_grad(g, ND); }                                                                   \
+  PL_OP(avg_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                                 \
+        .doc = "Means of windows over x[N,C," IN "] (or without N). stride is kernel_size unless given; padding "                          \
+               "counts as zeros if count_include_pad.",                                                                                    \
+        .nin = 1, .nout = 1, .nattr = 6, .args = {"x"}, .attrs = {AVG_ATTRS}, .cls = PL_OPAQUE, .batch = pl_batch_samples,                 \
+        .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = avg##ND##_infer, .grad = avg##ND##_grad, .flops = pool_flops,                   \
+        .kernel = {[PL_CPU] = avg##ND##_cpu});                                                                                             \
+  static PlStatus adaptive##ND##_infer(PlInfer *c) { return adaptive_infer(c, ND); }                                                       \
+  static PlStatus adaptive_planes##ND(const PlkCall *call) { return planes(call, ND, plk_cpu_adaptive_max_pool); }                         \
+  static PlStatus adaptive_max##ND##_cpu(const PlkCall *call) { return run_max(call, adaptive_planes##ND, pl_attr_i(call->attrs, 2)); }    \
+  static PlStatus adaptive_max##ND##_grad(PlMaker *g) {                                                                                    \
+    const PlVal in[2] = {g->dy[0], g->y[PLACES]};                                                                                          \
+    if (g->dy[0] != PL_NONE) g->dx[0] = adaptive_emit(g, &pl_op_adaptive_max_pool_bwd, 2, in, ND);                                         \
+    return g->status;                                                                                                                      \
+  }                                                                                                                                        \
+  PL_OP(adaptive_max_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                        \
+        .doc = "x[N,C," IN "] (or without N) cut into output_size windows of nearly equal size: their largest "                            \
+               "values; with return_indices also their places in the planes of x.",                                                        \
+        .nin = 1, .nout = 3, .nvisible = 2, .nattr = 3, .args = {"x"}, .attrs = {A_INTS_REQ("output_size"), ASKED},                        \
+        .batch = pl_batch_samples, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = adaptive##ND##_infer,              \
+        .grad = adaptive_max##ND##_grad, .kernel = {[PL_CPU] = adaptive_max##ND##_cpu});                                                   \
+  static PlStatus adaptive_avg##ND##_cpu(const PlkCall *call) { return planes(call, ND, plk_cpu_adaptive_avg_pool); }                      \
+  static PlStatus adaptive_avg##ND##_grad(PlMaker *g) {                                                                                    \
+    g->dx[0] = adaptive_emit(g, &pl_op_adaptive_avg_pool_bwd, 1, &g->dy[0], ND);                                                           \
+    return g->status;                                                                                                                      \
+  }                                                                                                                                        \
+  PL_OP(adaptive_avg_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                        \
+        .doc = "x[N,C," IN "] (or without N) cut into output_size windows of nearly equal size: their means.",                             \
+        .formula = "the mean of x[floor(t in / out) ... ceil((t + 1) in / out) - 1]", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},      \
+        .attrs = {A_INTS_REQ("output_size")}, .cls = PL_OPAQUE, .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD,       \
+        .infer = adaptive##ND##_infer, .grad = adaptive_avg##ND##_grad, .kernel = {[PL_CPU] = adaptive_avg##ND##_cpu});
 POOLS(1, "L", "L'")
 POOLS(2, "H,W", "H',W'")
 POOLS(3, "D,H,W", "D',H',W'")

@@ -106,22 +106,20 @@ static PlStatus inner_fail(const PlInfer *c, const PlArray *a, const PlArray *b,
     size_t at = 0;
     for (int d = 0; d < split && at < sizeof fix - 24; d++)
       at += (size_t)__builtin_snprintf(fix + at, sizeof fix - at, "%lld,", (long long)a->shape[d]);
-    PL_FAIL(PL_ERR_SHAPE, "%s: %s x %s: inner sizes %lld and %lld differ; flatten first: x:view(%s-1)", c->op->name,
-            ta, tb, (long long)ka, (long long)kb, fix);
+    PL_FAIL(PL_ERR_SHAPE, "%s: %s x %s: inner sizes %lld and %lld differ; flatten first: x:view(%s-1)", c->op->name, ta, tb, (long long)ka,
+            (long long)kb, fix);
   }
   if (b->ndim >= 2 && b->shape[b->ndim - 1] == ka)
-    PL_FAIL(PL_ERR_SHAPE, "%s: %s x %s: inner sizes %lld and %lld differ; transpose the second: y:transpose(-2,-1)",
-            c->op->name, ta, tb, (long long)ka, (long long)kb);
-  PL_FAIL(PL_ERR_SHAPE, "%s: %s x %s: inner sizes %lld and %lld differ", c->op->name, ta, tb, (long long)ka,
-          (long long)kb);
+    PL_FAIL(PL_ERR_SHAPE, "%s: %s x %s: inner sizes %lld and %lld differ; transpose the second: y:transpose(-2,-1)", c->op->name, ta, tb,
+            (long long)ka, (long long)kb);
+  PL_FAIL(PL_ERR_SHAPE, "%s: %s x %s: inner sizes %lld and %lld differ", c->op->name, ta, tb, (long long)ka, (long long)kb);
 }
 
 PlStatus pl_infer_matmul(PlInfer *c, int ia, int ib, bool ta, bool tb) {
   const PlArray *a = c->in[ia], *b = c->in[ib];
   PL_TRY(pl_check_same_dtype(c, ia, ib));
   if (a->ndim == 0 || b->ndim == 0)
-    PL_FAIL(PL_ERR_SHAPE, "%s: %s x %s: both need at least one dim; use * for numbers", c->op->name, pl_desc_text(a),
-            pl_desc_text(b));
+    PL_FAIL(PL_ERR_SHAPE, "%s: %s x %s: both need at least one dim; use * for numbers", c->op->name, pl_desc_text(a), pl_desc_text(b));
   int na = a->ndim, nb = b->ndim;
   int64_t ka = na == 1 ? a->shape[0] : a->shape[na - 1 - ta];
   int64_t kb = nb == 1 ? b->shape[0] : b->shape[nb - 2 + tb];
@@ -134,8 +132,8 @@ PlStatus pl_infer_matmul(PlInfer *c, int ia, int ib, bool ta, bool tb) {
     int i = k - (nd - ba), j = k - (nd - bb);
     int64_t x = i >= 0 ? a->shape[i] : 1, y = j >= 0 ? b->shape[j] : 1;
     if (x != y && x != 1 && y != 1)
-      PL_FAIL(PL_ERR_SHAPE, "%s: %s x %s: batch sizes %lld and %lld do not broadcast", c->op->name, pl_desc_text(a),
-              pl_desc_text(b), (long long)x, (long long)y);
+      PL_FAIL(PL_ERR_SHAPE, "%s: %s x %s: batch sizes %lld and %lld do not broadcast", c->op->name, pl_desc_text(a), pl_desc_text(b),
+              (long long)x, (long long)y);
     d->shape[k] = x == 1 ? y : x;
   }
   if (na > 1) d->shape[nd++] = a->shape[na - 2 + ta];

@@ -31,8 +31,7 @@ static PlStatus drawn_infer(PlInfer *c) {
   bool ints = c->op->attrs[0].type == PL_A_INT;
   PlDtype t = pl_attr_has(c->attrs, 3) ? (PlDtype)pl_attr_i(c->attrs, 3) : ints ? PL_I64 : pl_default_float();
   PL_TRY(pl_sizes_check(c, n, pl_attr_list(c->attrs, 2)));
-  if (!ints && !pl_is_float(t))
-    PL_FAIL(PL_ERR_DTYPE, "%s: dtype must be floating, got %s", c->op->name, pl_dtype_name(t));
+  if (!ints && !pl_is_float(t)) PL_FAIL(PL_ERR_DTYPE, "%s: dtype must be floating, got %s", c->op->name, pl_dtype_name(t));
   pl_desc_set(&c->out[0], t, n, pl_attr_list(c->attrs, 2));
   return PL_OK;
 }
@@ -49,8 +48,7 @@ static PlStatus limits_check(const PlInfer *c) {
   const double a = pl_attr_f(c->attrs, 0), b = pl_attr_f(c->attrs, 1);
   if (c->op == &pl_op_normal || c->op == &pl_op_normal_fill) {
     if (!(b >= 0.0)) PL_FAIL(PL_ERR_ARG, "%s: std must be a number >= 0, got %g", c->op->name, b);
-  } else if (!(a <= b))
-    PL_FAIL(PL_ERR_ARG, "%s: low %g must not exceed high %g", c->op->name, a, b);
+  } else if (!(a <= b)) PL_FAIL(PL_ERR_ARG, "%s: low %g must not exceed high %g", c->op->name, a, b);
   return PL_OK;
 }
 static PlStatus floats_infer(PlInfer *c) {
@@ -63,32 +61,17 @@ static PlStatus randint_infer(PlInfer *c) {
   return drawn_infer(c);
 }
 
-const PlOp pl_op_uniform = {
-    .name = "uniform",
-    .doc = "Floats uniform in [low, high).",
-    .nin = 0, .nout = 1, .nattr = 4,
-    .attrs = {A_FLOAT_REQ("low"), A_FLOAT_REQ("high"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = floats_infer,
-    .draws = draws_uniform, PL_KERNEL(uniform),
-};
+PL_OP(uniform, .doc = "Floats uniform in [low, high).", .nin = 0, .nout = 1, .nattr = 4,
+      .attrs = {A_FLOAT_REQ("low"), A_FLOAT_REQ("high"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
+      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = floats_infer, .draws = draws_uniform, PL_KERNEL(uniform), );
 
-const PlOp pl_op_normal = {
-    .name = "normal",
-    .doc = "Floats from the normal distribution with the given mean and standard deviation.",
-    .nin = 0, .nout = 1, .nattr = 4,
-    .attrs = {A_FLOAT_REQ("mean"), A_FLOAT_REQ("std"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = floats_infer,
-    .draws = draws_normal, PL_KERNEL(normal),
-};
+PL_OP(normal, .doc = "Floats from the normal distribution with the given mean and standard deviation.", .nin = 0, .nout = 1, .nattr = 4,
+      .attrs = {A_FLOAT_REQ("mean"), A_FLOAT_REQ("std"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
+      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = floats_infer, .draws = draws_normal, PL_KERNEL(normal), );
 
-const PlOp pl_op_randint = {
-    .name = "randint",
-    .doc = "Integers uniform in low … high, both included; i64 unless dtype is given.",
-    .nin = 0, .nout = 1, .nattr = 4,
-    .attrs = {A_INT_REQ("low"), A_INT_REQ("high"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
-    .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = randint_infer,
-    .draws = draws_randint, PL_KERNEL(randint),
-};
+PL_OP(randint, .doc = "Integers uniform in low … high, both included; i64 unless dtype is given.", .nin = 0, .nout = 1, .nattr = 4,
+      .attrs = {A_INT_REQ("low"), A_INT_REQ("high"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
+      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = randint_infer, .draws = draws_randint, PL_KERNEL(randint), );
 
 static PlStatus randperm_infer(PlInfer *c) {
   int64_t n = pl_attr_i(c->attrs, 0);
@@ -97,14 +80,9 @@ static PlStatus randperm_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_randperm = {
-    .name = "randperm",
-    .doc = "A random permutation of index_base … n + index_base - 1, i64.",
-    .nin = 0, .nout = 1, .nattr = 2,
-    .attrs = {A_INT_REQ("n"), A_BASE},
-    .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = randperm_infer,
-    .draws = draws_randperm, PL_KERNEL(randperm_based),
-};
+PL_OP(randperm, .doc = "A random permutation of index_base … n + index_base - 1, i64.", .nin = 0, .nout = 1, .nattr = 2,
+      .attrs = {A_INT_REQ("n"), A_BASE}, .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = randperm_infer,
+      .draws = draws_randperm, PL_KERNEL(randperm_based), );
 
 /* ---- drawing from probabilities --------------------------------------------------------------------------- */
 
@@ -119,15 +97,12 @@ static PlStatus bernoulli_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_bernoulli = {
-    .name = "bernoulli",
-    .doc = "Ones and zeros of x's shape and dtype: one with probability p, or without p with the probability that "
-           "x holds there.",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_FLOAT_OPT("p")},
-    .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY, .infer = bernoulli_infer,
-    .grad = bernoulli_grad, .draws = draws_bernoulli, PL_KERNEL(bernoulli_like),
-};
+PL_OP(bernoulli,
+      .doc = "Ones and zeros of x's shape and dtype: one with probability p, or without p with the probability that "
+             "x holds there.",
+      .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_FLOAT_OPT("p")}, .cls = PL_CREATION,
+      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY, .infer = bernoulli_infer, .grad = bernoulli_grad, .draws = draws_bernoulli,
+      PL_KERNEL(bernoulli_like), );
 
 static PlStatus multinomial_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
@@ -137,21 +112,17 @@ static PlStatus multinomial_infer(PlInfer *c) {
   k = x->shape[x->ndim - 1];
   if (n < 1) PL_FAIL(PL_ERR_ARG, "multinomial: num_samples %lld must be at least 1", (long long)n);
   if (!pl_attr_i(c->attrs, 1) && n > k)
-    PL_FAIL(PL_ERR_ARG, "multinomial: %lld samples without replacement from %lld categories; pass replacement=true",
-            (long long)n, (long long)k);
+    PL_FAIL(PL_ERR_ARG, "multinomial: %lld samples without replacement from %lld categories; pass replacement=true", (long long)n,
+            (long long)k);
   pl_desc_set(&c->out[0], PL_I64, x->ndim, x->shape);
   c->out[0].shape[x->ndim - 1] = n;
   return pl_sizes_check(c, x->ndim, c->out[0].shape);
 }
 
-const PlOp pl_op_multinomial = {
-    .name = "multinomial",
-    .doc = "num_samples categories drawn with the weights in the last dim of x ([k] or [rows,k]), i64.",
-    .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
-    .attrs = {A_INT_REQ("num_samples"), A_BOOL("replacement", 0), A_BASE},
-    .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .infer = multinomial_infer,
-    .draws = draws_multinomial, PL_KERNEL(multinomial_based),
-};
+PL_OP(multinomial, .doc = "num_samples categories drawn with the weights in the last dim of x ([k] or [rows,k]), i64.", .nin = 1, .nout = 1,
+      .nattr = 3, .args = {"x"}, .attrs = {A_INT_REQ("num_samples"), A_BOOL("replacement", 0), A_BASE}, .cls = PL_CREATION,
+      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .infer = multinomial_infer, .draws = draws_multinomial,
+      PL_KERNEL(multinomial_based), );
 
 /* ---- dropout ------------------------------------------------------------------------------------------------ */
 
@@ -182,30 +153,21 @@ static PlStatus dropout_grad(PlMaker *g) {
 }
 
 /* y = x·mask / (1 - p), mask ~ Bernoulli(1 - p); dx = dy·mask / (1 - p). */
-const PlOp pl_op_dropout = {
-    .name = "dropout",
-    .doc = "Zeroes elements with probability p and scales the others by 1 / (1 - p); also gives the bool mask of "
-           "what was kept.",
-    .nin = 1, .nout = 2, .nvisible = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_FLOAT("p", 0.5)},
-    .cls = PL_OPAQUE, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY, .infer = dropout_infer,
-    .grad = dropout_grad, .draws = draws_dropout, PL_KERNEL(dropout),
-};
+PL_OP(dropout,
+      .doc = "Zeroes elements with probability p and scales the others by 1 / (1 - p); also gives the bool mask of "
+             "what was kept.",
+      .nin = 1, .nout = 2, .nvisible = 1, .nattr = 1, .args = {"x"}, .attrs = {A_FLOAT("p", 0.5)}, .cls = PL_OPAQUE,
+      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY, .infer = dropout_infer, .grad = dropout_grad, .draws = draws_dropout,
+      PL_KERNEL(dropout), );
 
 static PlStatus dropout_bwd_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = drop(g, g->dy[0], g->x[1]);
   return g->status;
 }
 
-const PlOp pl_op_dropout_bwd = {
-    .name = "dropout_bwd",
-    .doc = "dy where mask, over 1 - p; zero elsewhere.",
-    .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "mask"},
-    .attrs = {A_FLOAT_REQ("p")},
-    .cls = PL_OPAQUE,
-    .batch = pl_batch_each, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS | PL_F_POLY, .infer = dropout_infer,
-    .grad = dropout_bwd_grad, PL_KERNEL(dropout_bwd),
-};
+PL_OP(dropout_bwd, .doc = "dy where mask, over 1 - p; zero elsewhere.", .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "mask"},
+      .attrs = {A_FLOAT_REQ("p")}, .cls = PL_OPAQUE, .batch = pl_batch_each, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS | PL_F_POLY,
+      .infer = dropout_infer, .grad = dropout_bwd_grad, PL_KERNEL(dropout_bwd), );
 
 /* ---- fills in place ----------------------------------------------------------------------------------------- */
 
@@ -237,47 +199,22 @@ static PlStatus bernoulli_fill_infer(PlInfer *c) {
 
 enum { FILL = PL_F_MUTATES | PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY };
 
-const PlOp pl_op_uniform_fill = {
-    .name = "uniform_fill",
-    .doc = "Overwrites x with floats uniform in [low, high).",
-    .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-    .attrs = {A_FLOAT("low", 0.0), A_FLOAT("high", 1.0)},
-    .cls = PL_CREATION, .flags = FILL, .infer = fill_infer, .grad = forget_grad, .draws = draws_uniform,
-    PL_KERNEL(uniform),
-};
+PL_OP(uniform_fill, .doc = "Overwrites x with floats uniform in [low, high).", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
+      .attrs = {A_FLOAT("low", 0.0), A_FLOAT("high", 1.0)}, .cls = PL_CREATION, .flags = FILL, .infer = fill_infer, .grad = forget_grad,
+      .draws = draws_uniform, PL_KERNEL(uniform), );
 
-const PlOp pl_op_normal_fill = {
-    .name = "normal_fill",
-    .doc = "Overwrites x with floats of the normal distribution.",
-    .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-    .attrs = {A_FLOAT("mean", 0.0), A_FLOAT("std", 1.0)},
-    .cls = PL_CREATION, .flags = FILL, .infer = fill_infer, .grad = forget_grad, .draws = draws_normal,
-    PL_KERNEL(normal),
-};
+PL_OP(normal_fill, .doc = "Overwrites x with floats of the normal distribution.", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
+      .attrs = {A_FLOAT("mean", 0.0), A_FLOAT("std", 1.0)}, .cls = PL_CREATION, .flags = FILL, .infer = fill_infer, .grad = forget_grad,
+      .draws = draws_normal, PL_KERNEL(normal), );
 
-const PlOp pl_op_exponential_fill = {
-    .name = "exponential_fill",
-    .doc = "Overwrites x with floats of density rate·exp(-rate·x).",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_FLOAT("rate", 1.0)},
-    .cls = PL_CREATION, .flags = FILL, .infer = exponential_infer, .grad = forget_grad,
-    .draws = draws_exponential, PL_KERNEL(exponential),
-};
+PL_OP(exponential_fill, .doc = "Overwrites x with floats of density rate·exp(-rate·x).", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+      .attrs = {A_FLOAT("rate", 1.0)}, .cls = PL_CREATION, .flags = FILL, .infer = exponential_infer, .grad = forget_grad,
+      .draws = draws_exponential, PL_KERNEL(exponential), );
 
-const PlOp pl_op_randint_fill = {
-    .name = "randint_fill",
-    .doc = "Overwrites x with integers uniform in low … high, both included.",
-    .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-    .attrs = {A_INT_REQ("low"), A_INT_REQ("high")},
-    .cls = PL_CREATION, .flags = FILL, .infer = randint_fill_infer, .grad = forget_grad,
-    .draws = draws_randint, PL_KERNEL(randint),
-};
+PL_OP(randint_fill, .doc = "Overwrites x with integers uniform in low … high, both included.", .nin = 1, .nout = 1, .nattr = 2,
+      .args = {"x"}, .attrs = {A_INT_REQ("low"), A_INT_REQ("high")}, .cls = PL_CREATION, .flags = FILL, .infer = randint_fill_infer,
+      .grad = forget_grad, .draws = draws_randint, PL_KERNEL(randint), );
 
-const PlOp pl_op_bernoulli_fill = {
-    .name = "bernoulli_fill",
-    .doc = "Overwrites x with ones (probability p) and zeros.",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_FLOAT("p", 0.5)},
-    .cls = PL_CREATION, .flags = FILL, .infer = bernoulli_fill_infer, .grad = forget_grad,
-    .draws = draws_bernoulli, PL_KERNEL(bernoulli_fill),
-};
+PL_OP(bernoulli_fill, .doc = "Overwrites x with ones (probability p) and zeros.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+      .attrs = {A_FLOAT("p", 0.5)}, .cls = PL_CREATION, .flags = FILL, .infer = bernoulli_fill_infer, .grad = forget_grad,
+      .draws = draws_bernoulli, PL_KERNEL(bernoulli_fill), );

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Ops of sequence models: the pointwise half of an LSTM step with two orders of gradients, and connectionist
  * temporal classification. */
-#include "engine/ops/make.h"
 #include "kernels/recurrent.h"
+#include "engine/ops/make.h"
 
 /* ---- LSTM ------------------------------------------------------------------------------------------------- */
 
@@ -22,9 +22,7 @@ static PlStatus check_gates(const PlInfer *c, int ia, int ic) {
   return PL_OK;
 }
 
-static void like(PlInfer *c, int out, int i) {
-  pl_desc_set(&c->out[out], (PlDtype)c->in[i]->dtype, c->in[i]->ndim, c->in[i]->shape);
-}
+static void like(PlInfer *c, int out, int i) { pl_desc_set(&c->out[out], (PlDtype)c->in[i]->dtype, c->in[i]->ndim, c->in[i]->shape); }
 
 static PlStatus gates_infer(PlInfer *c) {
   PL_TRY(check_gates(c, 0, 1));
@@ -43,14 +41,12 @@ static PlStatus gates_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_lstm_gates = {
-    .name = "lstm_gates",
-    .doc = "The pointwise half of an LSTM step: a[N,4H] holds the gates i, f, g, o before their activations, c[N,H] the cell. "
-           "Gives the new h and c. f32 or f64.",
-    .formula = "c2 = s(f) c + s(i) tanh(g); h = s(o) tanh(c2)", .nin = 2, .nout = 2, .args = {"a", "c"}, .cls = PL_OPAQUE,
-    .batch = pl_batch_samples,
-    .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = gates_infer, .grad = gates_grad,
-    PL_KERNEL(lstm_gates)};
+PL_OP(lstm_gates,
+      .doc = "The pointwise half of an LSTM step: a[N,4H] holds the gates i, f, g, o before their activations, c[N,H] the cell. "
+             "Gives the new h and c. f32 or f64.",
+      .formula = "c2 = s(f) c + s(i) tanh(g); h = s(o) tanh(c2)", .nin = 2, .nout = 2, .args = {"a", "c"}, .cls = PL_OPAQUE,
+      .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = gates_infer, .grad = gates_grad,
+      PL_KERNEL(lstm_gates));
 
 static PlStatus gates_bwd_infer(PlInfer *c) {
   PL_TRY(check_gates(c, 2, 3));
@@ -72,11 +68,9 @@ static PlStatus gates_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_lstm_gates_bwd = {
-    .name = "lstm_gates_bwd", .doc = "The gradients of lstm_gates for a and c.", .nin = 4, .nout = 2,
-    .args = {"dh", "dc", "a", "c"}, .cls = PL_OPAQUE,
-    .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY,
-    .infer = gates_bwd_infer, .grad = gates_bwd_grad, .hessian = "ddxx", PL_KERNEL(lstm_gates_bwd)};
+PL_OP(lstm_gates_bwd, .doc = "The gradients of lstm_gates for a and c.", .nin = 4, .nout = 2, .args = {"dh", "dc", "a", "c"},
+      .cls = PL_OPAQUE, .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = gates_bwd_infer,
+      .grad = gates_bwd_grad, .hessian = "ddxx", PL_KERNEL(lstm_gates_bwd));
 
 static PlStatus gates_bwd2_infer(PlInfer *c) {
   PL_TRY(check_gates(c, 2, 3));
@@ -88,11 +82,9 @@ static PlStatus gates_bwd2_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_lstm_gates_bwd2 = {
-    .name = "lstm_gates_bwd2", .doc = "The gradients of lstm_gates_bwd for its inputs; va and vc are those of its results.",
-    .nin = 6, .nout = 4, .args = {"dh", "dc", "a", "c", "va", "vc"}, .cls = PL_OPAQUE, .batch = pl_batch_samples,
-    .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = gates_bwd2_infer,
-    PL_KERNEL(lstm_gates_bwd2)};
+PL_OP(lstm_gates_bwd2, .doc = "The gradients of lstm_gates_bwd for its inputs; va and vc are those of its results.", .nin = 6, .nout = 4,
+      .args = {"dh", "dc", "a", "c", "va", "vc"}, .cls = PL_OPAQUE, .batch = pl_batch_samples,
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = gates_bwd2_infer, PL_KERNEL(lstm_gates_bwd2));
 
 /* ---- CTC -------------------------------------------------------------------------------------------------- */
 
@@ -106,15 +98,13 @@ static PlStatus check_ctc(PlInfer *c, int first) {
   PL_TRY(pl_check_ndim(c, first + 1, 2, 2));
   for (int i = first + 1; i < first + 4; i++) PL_TRY(pl_check_dtype(c, i, PL_I64));
   if (t->shape[0] != x->shape[1])
-    PL_FAIL(PL_ERR_SHAPE, "%s: log_probs %s and targets %s: [T,N,C] and [N,S] are wanted", c->op->name, pl_desc_text(x),
-            pl_desc_text(t));
+    PL_FAIL(PL_ERR_SHAPE, "%s: log_probs %s and targets %s: [T,N,C] and [N,S] are wanted", c->op->name, pl_desc_text(x), pl_desc_text(t));
   for (int i = first + 2; i < first + 4; i++)
     if (c->in[i]->ndim != 1 || c->in[i]->shape[0] != x->shape[1])
       PL_FAIL(PL_ERR_SHAPE, "%s: one length a sequence is wanted, i64[%lld], got %s", c->op->name, (long long)x->shape[1],
               pl_desc_text(c->in[i]));
   int64_t blank;
-  if (__builtin_sub_overflow(pl_attr_i(c->attrs, 0), pl_attr_i(c->attrs, 1), &blank) || blank < 0 ||
-      blank >= x->shape[2])
+  if (__builtin_sub_overflow(pl_attr_i(c->attrs, 0), pl_attr_i(c->attrs, 1), &blank) || blank < 0 || blank >= x->shape[2])
     PL_FAIL(PL_ERR_INDEX, "%s: blank %lld is not one of %lld classes", c->op->name, (long long)pl_attr_i(c->attrs, 0),
             (long long)x->shape[2]);
   return PL_OK;
@@ -137,16 +127,14 @@ static PlStatus ctc_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_ctc_nll = {
-    .autocast = PL_CAST_F32,
-    .name = "ctc_nll",
-    .doc = "Minus the log-probability that log_probs[T,N,C] spell targets[N,S] (i64, class numbers; only the first "
-           "target_lengths[N] of each row count) within the first input_lengths[N] frames, blanks and repetitions removed "
-           "(Graves et al. 2006). The gradient takes log_probs for a log_softmax, as PyTorch's does. Further output: the "
-           "forward variables.",
-    .nin = 4, .nout = 2, .nvisible = 1, .nattr = 2, .args = {"log_probs", "targets", "input_lengths", "target_lengths"},
-    .attrs = {CTC_ATTRS}, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = ctc_infer,
-    .grad = ctc_grad, PL_KERNEL(ctc_loss)};
+PL_OP(ctc_nll, .autocast = PL_CAST_F32,
+      .doc = "Minus the log-probability that log_probs[T,N,C] spell targets[N,S] (i64, class numbers; only the first "
+             "target_lengths[N] of each row count) within the first input_lengths[N] frames, blanks and repetitions removed "
+             "(Graves et al. 2006). The gradient takes log_probs for a log_softmax, as PyTorch's does. Further output: the "
+             "forward variables.",
+      .nin = 4, .nout = 2, .nvisible = 1, .nattr = 2, .args = {"log_probs", "targets", "input_lengths", "target_lengths"},
+      .attrs = {CTC_ATTRS}, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = ctc_infer, .grad = ctc_grad,
+      PL_KERNEL(ctc_loss));
 
 static PlStatus ctc_bwd_infer(PlInfer *c) {
   PL_TRY(check_ctc(c, 1));
@@ -162,8 +150,6 @@ static PlStatus ctc_bwd_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_ctc_loss_bwd = {
-    .name = "ctc_loss_bwd", .doc = "The gradient of ctc_nll for log_probs.", .nin = 7, .nout = 1, .nattr = 2,
-    .args = {"dy", "log_probs", "targets", "input_lengths", "target_lengths", "nll", "alpha"}, .attrs = {CTC_ATTRS},
-    .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = ctc_bwd_infer,
-    PL_KERNEL(ctc_loss_bwd)};
+PL_OP(ctc_loss_bwd, .doc = "The gradient of ctc_nll for log_probs.", .nin = 7, .nout = 1, .nattr = 2,
+      .args = {"dy", "log_probs", "targets", "input_lengths", "target_lengths", "nll", "alpha"}, .attrs = {CTC_ATTRS}, .cls = PL_OPAQUE,
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = ctc_bwd_infer, PL_KERNEL(ctc_loss_bwd));

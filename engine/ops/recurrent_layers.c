@@ -2,11 +2,11 @@
  * A recurrent net as one op that a device's library computes (kernels/recurrent_library.h), and its gradient as one; the
  * gradient of that is made of our own ops (recurrent_second.c). What the library keeps for the way back is a tensor of bytes
  * whose form only it knows. nn.RNN, nn.GRU and nn.LSTM ask core.recurrent_takes first; there is no such op on the CPU. */
-#include "engine/device.h"
 #include "engine/ops/recurrent_layers.h"
+#include "engine/device.h"
 
-#define ATTRS                                                                                                       \
-  A_ENUM("mode", "relu|tanh|lstm|gru", PLK_RNN_LSTM), A_INT_REQ("hidden"), A_INT("proj", 0), A_INT("layers", 1),    \
+#define ATTRS                                                                                                    \
+  A_ENUM("mode", "relu|tanh|lstm|gru", PLK_RNN_LSTM), A_INT_REQ("hidden"), A_INT("proj", 0), A_INT("layers", 1), \
       A_BOOL("bidirectional", 0), A_BOOL("bias", 1), A_BOOL("tf32", 0), A_BOOL("train", 1)
 
 static PlStatus shape_is(const PlInfer *c, int i, int ndim, const int64_t *shape, PlDtype dtype) {
@@ -74,13 +74,11 @@ static double net_flops(const PlInfer *c) {
 }
 static double bwd_flops(const PlInfer *c) { return 2 * net_flops(c); }
 
-const PlOp pl_op_recurrent = {
-    .name = "recurrent",
-    .doc = "All layers of a recurrent net over x[S,N,I], by a device's library. state and w: everything in one row, as "
-           "kernels/recurrent_library.h says; lengths[N] on the CPU. Gives y, the last states, and what the library keeps.",
-    .nin = 4, .nopt = 1, .nout = 3, .nvisible = 2, .nattr = 8, .args = {"x", "state", "w", "lengths"}, .attrs = {ATTRS},
-    .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = forward_infer, .grad = forward_grad,
-    .flops = net_flops};
+PL_OP(recurrent,
+      .doc = "All layers of a recurrent net over x[S,N,I], by a device's library. state and w: everything in one row, as "
+             "kernels/recurrent_library.h says; lengths[N] on the CPU. Gives y, the last states, and what the library keeps.",
+      .nin = 4, .nopt = 1, .nout = 3, .nvisible = 2, .nattr = 8, .args = {"x", "state", "w", "lengths"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = forward_infer, .grad = forward_grad, .flops = net_flops);
 
 static PlStatus bwd_infer(PlInfer *c) {
   PlkRecurrent n;
@@ -98,7 +96,6 @@ static PlStatus bwd_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_recurrent_bwd = {
-    .name = "recurrent_bwd", .doc = "The gradients of recurrent for x, state and w.", .nin = PL_RB_NIN, .nopt = 3, .nout = 3,
-    .nattr = 8, .args = {"x", "state", "w", "y", "reserve", "dy", "dstate", "lengths"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
-    .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = bwd_infer, .grad = pl_recurrent_bwd_grad, .flops = bwd_flops};
+PL_OP(recurrent_bwd, .doc = "The gradients of recurrent for x, state and w.", .nin = PL_RB_NIN, .nopt = 3, .nout = 3, .nattr = 8,
+      .args = {"x", "state", "w", "y", "reserve", "dy", "dstate", "lengths"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = bwd_infer, .grad = pl_recurrent_bwd_grad, .flops = bwd_flops);

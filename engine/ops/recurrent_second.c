@@ -19,11 +19,11 @@ typedef struct Parts {
 
 typedef struct Cell {
   int l, d;
-  bool reverse;                          /* walks backwards; with lengths the sequences are turned round instead */
-  PlVal x, w_ih, w_hh, bias, inner;      /* inner: b_hh of n */
-  PlVal h0, c0, hs, cs, kept;            /* kept: gates, or a GRU's activations */
-  PlVal dhs, dcs, dgx;                   /* the way back */
-  PlVal u_x, u_ih, g_kept, g_cs, g_hs;   /* what arrived for dx and dw_ih, and its effect on the states */
+  bool reverse;                                        /* walks backwards; with lengths the sequences are turned round instead */
+  PlVal x, w_ih, w_hh, bias, inner;                    /* inner: b_hh of n */
+  PlVal h0, c0, hs, cs, kept;                          /* kept: gates, or a GRU's activations */
+  PlVal dhs, dcs, dgx;                                 /* the way back */
+  PlVal u_x, u_ih, g_kept, g_cs, g_hs;                 /* what arrived for dx and dw_ih, and its effect on the states */
   PlVal z_ih, z_hh, z_gx, z_b, z_h0, z_c0, z_hh_below; /* the answers */
 } Cell;
 
@@ -84,9 +84,7 @@ static PlVal joined(Net *t, PlVal a, PlVal b, int dim) {
 static PlVal sum(Net *t, PlVal v, uint32_t dims) { return v == PL_NONE ? v : g_reduce(t->g, &pl_op_sum, v, 3, dims); }
 static PlVal times(Net *t, PlVal x, PlVal w) { return x == PL_NONE || w == PL_NONE ? PL_NONE : pl_g2(t->g, &pl_op_matmul, x, w); }
 static PlVal times_t(Net *t, PlVal x, PlVal w) { return x == PL_NONE || w == PL_NONE ? PL_NONE : pl_g2(t->g, &pl_op_linear, x, w); }
-static PlVal outer(Net *t, PlVal a, PlVal b) {
-  return a == PL_NONE || b == PL_NONE ? PL_NONE : pl_g2(t->g, &pl_op_matmul_flat_t, a, b);
-}
+static PlVal outer(Net *t, PlVal a, PlVal b) { return a == PL_NONE || b == PL_NONE ? PL_NONE : pl_g2(t->g, &pl_op_matmul_flat_t, a, b); }
 static PlVal plus(Net *t, PlVal a, PlVal b) { return pl_unroll_plus(t->g, a, b); }
 
 /* ---- sequences of different lengths ----------------------------------------------------------------------------------- */
@@ -240,8 +238,20 @@ static void back_twice(Net *t, Cell *c, const Parts *u, PlVal *g_dhs, PlVal *g_d
   const int n = back_in(t, c, c->dhs, c->dcs, PL_NONE, x);
   for (int i = 0; i < PL_MAX_IN; i++) dx[i] = PL_NONE, want[i] = true;
   seq_attrs(t, c, &a);
-  PlMaker m = {.graph = t->g->graph, .op = op, .attrs = &a, .nin = n, .nout = op->nout, .in = lstm ? as_lstm : gru ? as_gru : as_rnn,
-               .want = want, .same = same, .x = x, .y = y, .dy = lstm ? dy_lstm : dy_gru, .dx = dx};
+  PlMaker m = {.graph = t->g->graph,
+               .op = op,
+               .attrs = &a,
+               .nin = n,
+               .nout = op->nout,
+               .in = lstm  ? as_lstm
+                     : gru ? as_gru
+                           : as_rnn,
+               .want = want,
+               .same = same,
+               .x = x,
+               .y = y,
+               .dy = lstm ? dy_lstm : dy_gru,
+               .dx = dx};
   if (t->g->status != PL_OK) return;
   PlStatus s = op->grad(&m);
   pl_g_fail(t->g, s != PL_OK ? s : m.status);
@@ -347,8 +357,11 @@ static PlVal up_again(Net *t, PlVal u, PlVal u_state, PlVal u_w, PlVal *d_last_h
       PlVal g_dhs = PL_NONE, g_dcs = PL_NONE, inner, b = bias_of(t, u_w, c, &inner);
       c->u_x = turns(t, c) ? turned(t, u, in) : u;
       c->u_ih = piece(t, u_w, at, G, in);
-      Parts p = {.dgx = plus(t, times_t(t, c->u_x, c->w_ih), times_t(t, c->x, c->u_ih)), .h0 = state_of(t, u_state, c, false),
-                 .c0 = state_of(t, u_state, c, true), .w = piece(t, u_w, at + G * in, G, t->H), .b = inner};
+      Parts p = {.dgx = plus(t, times_t(t, c->u_x, c->w_ih), times_t(t, c->x, c->u_ih)),
+                 .h0 = state_of(t, u_state, c, false),
+                 .c0 = state_of(t, u_state, c, true),
+                 .w = piece(t, u_w, at + G * in, G, t->H),
+                 .b = inner};
       if (b != PL_NONE) p.dgx = p.dgx == PL_NONE ? plus(t, zeros(t, 3, gates, c->hs), b) : plus(t, p.dgx, b);
       if (p.dgx == PL_NONE) p.dgx = zeros(t, 3, gates, c->hs);
       back_twice(t, c, &p, &g_dhs, &g_dcs);
@@ -384,8 +397,7 @@ static PlVal down_again(Net *t) {
 
 /* All values of a list in one row; those that lack are n[i] zeros. */
 static PlVal row(Net *t, PlVal *v, const int64_t *n, int count) {
-  for (int i = 0; i < count; i++)
-    v[i] = v[i] == PL_NONE ? zeros(t, 1, &n[i], t->cell[0].hs) : shaped(t, v[i], 1, &n[i]);
+  for (int i = 0; i < count; i++) v[i] = v[i] == PL_NONE ? zeros(t, 1, &n[i], t->cell[0].hs) : shaped(t, v[i], 1, &n[i]);
   return g_with_int(t->g, &pl_op_cat, count, v, 0);
 }
 
@@ -435,18 +447,21 @@ static void differentiate(Net *t, PlVal *v, int64_t *n, PlVal *h, PlVal *c) {
 
 PlStatus pl_recurrent_bwd_grad(PlMaker *g) {
   const PlArray *x = g->in[PL_R_X];
-  Net t = {.g = g, .device = pl_on_gpu(x->device) ? x->device : PL_CUDA, .S = x->shape[0], .N = x->shape[1], .narrow = (PlDtype)x->dtype,
-           .wide = x->dtype == PL_F64 ? PL_F64 : PL_F32, .lengths = g->nin > PL_RB_LENGTHS && g->in[PL_RB_LENGTHS]};
+  Net t = {.g = g,
+           .device = pl_on_gpu(x->device) ? x->device : PL_CUDA,
+           .S = x->shape[0],
+           .N = x->shape[1],
+           .narrow = (PlDtype)x->dtype,
+           .wide = x->dtype == PL_F64 ? PL_F64 : PL_F32,
+           .lengths = g->nin > PL_RB_LENGTHS && g->in[PL_RB_LENGTHS]};
   if (!plk_recurrent_of(&t.n, g->attrs, x) || t.n.proj) PL_FAIL(PL_ERR_UNSUPPORTED, "not twice differentiable: recurrent");
   t.H = t.n.hidden;
   const size_t k = (size_t)(t.n.layers * t.n.directions);
   t.cell = calloc(k, sizeof *t.cell);
   PlVal *v = malloc(6 * k * sizeof *v);
   int64_t *n = malloc(4 * k * sizeof *n);
-  if (t.cell && v && n)
-    differentiate(&t, v, n, v + 4 * k, v + 5 * k);
-  else
-    pl_g_fail(g, pl_fail(PL_ERR_OOM, "recurrent: out of memory for its second gradient"));
+  if (t.cell && v && n) differentiate(&t, v, n, v + 4 * k, v + 5 * k);
+  else pl_g_fail(g, pl_fail(PL_ERR_OOM, "recurrent: out of memory for its second gradient"));
   free(n);
   free(v);
   free(t.cell);

@@ -7,10 +7,11 @@
 #include "kernels/reduce.h"
 
 #define DIMS A_DIMS_OPT("dim"), A_BOOL("keepdim", 0)
-#define REDUCTION(NAME, CODE) .name = NAME, .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE, \
-                              .rows = {CODE == PLK_R_PROD ? PL_ROWS_DIM : PL_ROWS_DIMS, 0, "f:c",               \
-                                       CODE == PLK_R_SUM || CODE == PLK_R_MEAN ? &plk_cpu_sum_pieces : NULL},     \
-                              PL_KERNEL(reduce)
+#define REDUCTION(CODE)                                                           \
+  .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE,         \
+  .rows = {CODE == PLK_R_PROD ? PL_ROWS_DIM : PL_ROWS_DIMS, 0, "f:c",             \
+           CODE == PLK_R_SUM || CODE == PLK_R_MEAN ? &plk_cpu_sum_pieces : NULL}, \
+  PL_KERNEL(reduce)
 
 static uint32_t mask_of(const PlMaker *g) { return dims_listed(g->attrs, 0, g->in[0]->ndim); }
 /* A value of the reduced shape, ready to broadcast against x. */
@@ -28,12 +29,11 @@ static PlStatus sum_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_sum = {
-    REDUCTION("sum", PLK_R_SUM), .doc = "The sum over the dims given, or of all elements. Integers and bools add up in i64; "
-                                        "dtype= converts first.",
-    .formula = "dx = dy", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")},
-    .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY,
-    .batch = pl_batch_dims, .infer = sum_infer, .grad = sum_grad};
+PL_OP(sum, REDUCTION(PLK_R_SUM),
+      .doc = "The sum over the dims given, or of all elements. Integers and bools add up in i64; "
+             "dtype= converts first.",
+      .formula = "dx = dy", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")},
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer, .grad = sum_grad);
 
 static PlStatus mean_infer(PlInfer *c) {
   bool given = pl_attr_has(c->attrs, 2);
@@ -52,11 +52,11 @@ static PlStatus mean_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_mean = {
-    REDUCTION("mean", PLK_R_MEAN), .doc = "The mean over the dims given, or of all elements. Floating tensors only, unless "
-                                          "dtype= says a floating dtype.",
-    .formula = "dx = dy / n", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES,
-    .batch = pl_batch_dims, .infer = mean_infer, .grad = mean_grad};
+PL_OP(mean, REDUCTION(PLK_R_MEAN),
+      .doc = "The mean over the dims given, or of all elements. Floating tensors only, unless "
+             "dtype= says a floating dtype.",
+      .formula = "dx = dy / n", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")},
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES, .batch = pl_batch_dims, .infer = mean_infer, .grad = mean_grad);
 
 static PlStatus nansum_grad(PlMaker *g) {
   PlVal v = g_to_input(g, g->dy[0], (PlDtype)g->outd[0].dtype, 0);
@@ -64,10 +64,9 @@ static PlStatus nansum_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_nansum = {
-    REDUCTION("nansum", PLK_R_NANSUM), .doc = "The sum with NaN counted as 0.", .formula = "dx = dy where x is not NaN, else 0",
-    .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY,
-    .batch = pl_batch_dims, .infer = sum_infer, .grad = nansum_grad};
+PL_OP(nansum, REDUCTION(PLK_R_NANSUM), .doc = "The sum with NaN counted as 0.", .formula = "dx = dy where x is not NaN, else 0", .nattr = 3,
+      .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer,
+      .grad = nansum_grad);
 
 /* ---- sum_to ------------------------------------------------------------------------------------------ */
 
@@ -80,8 +79,7 @@ static PlStatus sum_to_infer(PlInfer *c) {
   if (pl_attr_has(c->attrs, 0)) {
     to = pl_attr_list(c->attrs, 0), n = pl_attr_n(c->attrs, 0);
   } else if (s) {
-    if (s->dtype != PL_I64 || s->ndim != 1)
-      PL_FAIL(PL_ERR_DTYPE, "sum_to: shape must be a list of sizes, i64[n], got %s", pl_desc_text(s));
+    if (s->dtype != PL_I64 || s->ndim != 1) PL_FAIL(PL_ERR_DTYPE, "sum_to: shape must be a list of sizes, i64[n], got %s", pl_desc_text(s));
     n = s->shape[0];
     for (int64_t i = 0; i < n && i < PL_MAX_DIM; i++) shape[i] = ((const int64_t *)s->data)[i * s->strides[0]];
   } else {
@@ -91,8 +89,8 @@ static PlStatus sum_to_infer(PlInfer *c) {
   bool fits = lead >= 0;
   for (int64_t d = 0; fits && d < n; d++) fits = to[d] == x->shape[lead + d] || to[d] == 1;
   if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "sum_to: %s cannot be summed to a shape of %lld dims that does not broadcast to it",
-            pl_desc_text(x), (long long)n);
+    PL_FAIL(PL_ERR_SHAPE, "sum_to: %s cannot be summed to a shape of %lld dims that does not broadcast to it", pl_desc_text(x),
+            (long long)n);
   pl_desc_set(&c->out[0], c->compute, (int)n, to);
   return PL_OK;
 }
@@ -102,13 +100,11 @@ static PlStatus sum_to_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_sum_to = {
-    .name = "sum_to", .doc = "x summed down to a shape that broadcasts to x's: the adjoint of broadcasting.",
-    .formula = "dx = dy broadcast", .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "shape_values"},
-    .attrs = {{.name = "shape", .type = PL_A_SHAPE, .optional = true}}, .cls = PL_REDUCTION, .batch = pl_batch_sum_to,
-    .rows = {PL_ROWS_TO, 0, "f:c", &plk_cpu_sum_pieces},
-    .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY, .reads_values = 2, .infer = sum_to_infer, .grad = sum_to_grad,
-    PL_KERNEL(sum_to)};
+PL_OP(sum_to, .doc = "x summed down to a shape that broadcasts to x's: the adjoint of broadcasting.", .formula = "dx = dy broadcast",
+      .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "shape_values"},
+      .attrs = {{.name = "shape", .type = PL_A_SHAPE, .optional = true}}, .cls = PL_REDUCTION, .batch = pl_batch_sum_to,
+      .rows = {PL_ROWS_TO, 0, "f:c", &plk_cpu_sum_pieces}, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY,
+      .reads_values = 2, .infer = sum_to_infer, .grad = sum_to_grad, PL_KERNEL(sum_to));
 
 /* ---- prod ---------------------------------------------------------------------------------------------- */
 
@@ -130,12 +126,11 @@ static PlStatus prod_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_prod = {
-    .autocast = PL_CAST_F32,
-    REDUCTION("prod", PLK_R_PROD), .doc = "The product along one dim, or of all elements. Integers and bools multiply in i64.",
-    .formula = "dx_j = dy * product of the other elements", .nattr = 3,
-    .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY,
-    .batch = pl_batch_dims, .infer = prod_infer, .grad = prod_grad};
+PL_OP(prod, .autocast = PL_CAST_F32, REDUCTION(PLK_R_PROD),
+      .doc = "The product along one dim, or of all elements. Integers and bools multiply in i64.",
+      .formula = "dx_j = dy * product of the other elements", .nattr = 3,
+      .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims,
+      .infer = prod_infer, .grad = prod_grad);
 
 static PlStatus prod_bwd_grad(PlMaker *g) {
   PlAttrs a;
@@ -175,19 +170,14 @@ static PlStatus prod_bwd_infer(PlInfer *c) {
   return pl_infer_same(c);
 }
 
-const PlOp pl_op_prod_bwd = {
-    .name = "prod_bwd", .doc = "The gradient of prod: dy (1 if left out) times the product of the other elements.",
-    .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "dy"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION,
-    .batch = pl_batch_dims,
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = prod_bwd_infer, .grad = prod_bwd_grad,
-    .hessian = "xd",
-    PL_KERNEL(prod_bwd)};
+PL_OP(prod_bwd, .doc = "The gradient of prod: dy (1 if left out) times the product of the other elements.", .nin = 2, .nopt = 1, .nout = 1,
+      .nattr = 1, .args = {"x", "dy"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
+      .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = prod_bwd_infer, .grad = prod_bwd_grad, .hessian = "xd",
+      PL_KERNEL(prod_bwd));
 
-const PlOp pl_op_prod_bwd2 = {
-    .name = "prod_bwd2", .doc = "The gradient of prod_bwd with respect to x; v is the gradient of its result.",
-    .nin = 3, .nout = 1, .nattr = 1, .args = {"x", "dy", "v"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION,
-    .batch = pl_batch_dims,
-    .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = prod_bwd_infer, PL_KERNEL(prod_bwd2)};
+PL_OP(prod_bwd2, .doc = "The gradient of prod_bwd with respect to x; v is the gradient of its result.", .nin = 3, .nout = 1, .nattr = 1,
+      .args = {"x", "dy", "v"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = prod_bwd_infer, PL_KERNEL(prod_bwd2));
 
 /* ---- extremes --------------------------------------------------------------------------------------------- */
 
@@ -205,13 +195,12 @@ static PlStatus extreme_grad(PlMaker *g) {
   return g->status;
 }
 
-#define EXTREME(NAME, CODE, WORD)                                                                                   \
-  const PlOp pl_op_##NAME = {REDUCTION(#NAME, CODE),                                                                \
-                             .doc = "The " WORD " over the dims given, or of all elements; NaN wins. Equal elements " \
-                                    "share the gradient. A reduced dim must not be empty.",                         \
-                             .formula = "dx = dy [x = y] / count(x = y)", .nattr = 2, .attrs = {DIMS},              \
-                             .batch = pl_batch_dims,                                                                \
-                             .flags = PL_F_CONTIGUOUS | PL_F_POLY, .infer = extreme_infer, .grad = extreme_grad};
+#define EXTREME(NAME, CODE, WORD)                                                                         \
+  PL_OP(NAME, REDUCTION(CODE),                                                                            \
+        .doc = "The " WORD " over the dims given, or of all elements; NaN wins. Equal elements "          \
+               "share the gradient. A reduced dim must not be empty.",                                    \
+        .formula = "dx = dy [x = y] / count(x = y)", .nattr = 2, .attrs = {DIMS}, .batch = pl_batch_dims, \
+        .flags = PL_F_CONTIGUOUS | PL_F_POLY, .infer = extreme_infer, .grad = extreme_grad);
 EXTREME(amax, PLK_R_AMAX, "largest value")
 EXTREME(amin, PLK_R_AMIN, "smallest value")
 
@@ -229,12 +218,12 @@ static PlStatus whole_grad(PlMaker *g) {
   return g->status;
 }
 
-#define WHOLE(NAME, CODE, BATCH, WORD)                                                                          \
-  const PlOp pl_op_##NAME = {REDUCTION(#NAME, CODE), .doc = "The " WORD " of all elements; what x:max() and x:min() " \
-                                                            "without a dim do. Equal elements share the gradient.", \
-                             .formula = "dx = dy [x = y] / count(x = y)", .flags = PL_F_CONTIGUOUS | PL_F_POLY,  \
-                             .batch = BATCH,                                                                     \
-                             .infer = whole_infer, .grad = whole_grad};
+#define WHOLE(NAME, CODE, BATCH, WORD)                                                                                           \
+  PL_OP(NAME, REDUCTION(CODE),                                                                                                   \
+        .doc = "The " WORD " of all elements; what x:max() and x:min() "                                                         \
+               "without a dim do. Equal elements share the gradient.",                                                           \
+        .formula = "dx = dy [x = y] / count(x = y)", .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = BATCH, .infer = whole_infer, \
+        .grad = whole_grad);
 WHOLE(max_all, PLK_R_AMAX, pl_batch_max_all, "largest")
 WHOLE(min_all, PLK_R_AMIN, pl_batch_min_all, "smallest")
 
@@ -243,19 +232,16 @@ WHOLE(min_all, PLK_R_AMIN, pl_batch_min_all, "smallest")
 static PlStatus truth_infer(PlInfer *c) { return pl_infer_reduced(c, c->compute == PL_U8 ? PL_U8 : PL_BOOL); }
 static PlStatus count_infer(PlInfer *c) { return pl_infer_reduced(c, PL_I64); }
 
-#define TRUTH(NAME, CODE, INFER, DOC)                                                               \
-  const PlOp pl_op_##NAME = {REDUCTION(#NAME, CODE), .doc = DOC, .nattr = 2, .attrs = {DIMS},       \
-                             .batch = pl_batch_dims,                                                \
-                             .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .infer = INFER};
+#define TRUTH(NAME, CODE, INFER, DOC)                                                                                                      \
+  PL_OP(NAME, REDUCTION(CODE), .doc = DOC, .nattr = 2, .attrs = {DIMS}, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, \
+        .infer = INFER);
 TRUTH(any, PLK_R_ANY, truth_infer, "Whether any element is not 0, over the dims given or all; bool (u8 for u8).")
 TRUTH(all, PLK_R_ALL, truth_infer, "Whether no element is 0, over the dims given or all; bool (u8 for u8). True of nothing.")
 TRUTH(count_nonzero, PLK_R_COUNT, count_infer, "How many elements are not 0 (NaN is not 0), over the dims given or all; i64.")
 
 /* ---- logsumexp ------------------------------------------------------------------------------------------------ */
 
-static PlStatus logsumexp_infer(PlInfer *c) {
-  return pl_infer_reduced(c, pl_is_float(c->compute) ? c->compute : pl_default_float());
-}
+static PlStatus logsumexp_infer(PlInfer *c) { return pl_infer_reduced(c, pl_is_float(c->compute) ? c->compute : pl_default_float()); }
 
 static PlStatus logsumexp_grad(PlMaker *g) {
   uint32_t mask = mask_of(g);
@@ -264,7 +250,6 @@ static PlStatus logsumexp_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_logsumexp = {
-    REDUCTION("logsumexp", PLK_R_LOGSUMEXP), .doc = "log(sum(exp(x))) over the dims given or all, without overflow.",
-    .formula = "dx = dy exp(x - y)", .nattr = 2, .attrs = {DIMS}, .flags = PL_F_CONTIGUOUS | PL_F_POLY,
-    .batch = pl_batch_dims, .infer = logsumexp_infer, .grad = logsumexp_grad};
+PL_OP(logsumexp, REDUCTION(PLK_R_LOGSUMEXP), .doc = "log(sum(exp(x))) over the dims given or all, without overflow.",
+      .formula = "dx = dy exp(x - y)", .nattr = 2, .attrs = {DIMS}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims,
+      .infer = logsumexp_infer, .grad = logsumexp_grad);

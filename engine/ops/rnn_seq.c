@@ -39,13 +39,11 @@ static PlStatus seq_grad(PlMaker *g) {
 
 static double seq_flops(const PlInfer *c) { return 2.0 * (double)c->in[0]->numel * (double)c->in[0]->shape[2]; }
 
-const PlOp pl_op_rnn_seq = {
-    .name = "rnn_seq", .autocast = PL_CAST_F32,
-    .doc = "A plain recurrent layer over gx[S,N,H] (inputs times their weight, with biases), from h0[N,H] with w[H,H]; tanh, "
-           "or relu. Gives hs[S+1,N,H]: the states before, between and after the steps; backwards if reverse. f32 or f64.",
-    .formula = "h = tanh(gx + h w^T)", .nin = 3, .nout = 1, .nattr = 2, .args = {"gx", "h0", "w"}, .attrs = {ATTRS},
-    .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = seq_infer, .grad = seq_grad,
-    .flops = seq_flops, PL_KERNEL(rnn_seq)};
+PL_OP(rnn_seq, .autocast = PL_CAST_F32,
+      .doc = "A plain recurrent layer over gx[S,N,H] (inputs times their weight, with biases), from h0[N,H] with w[H,H]; tanh, "
+             "or relu. Gives hs[S+1,N,H]: the states before, between and after the steps; backwards if reverse. f32 or f64.",
+      .formula = "h = tanh(gx + h w^T)", .nin = 3, .nout = 1, .nattr = 2, .args = {"gx", "h0", "w"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
+      .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = seq_infer, .grad = seq_grad, .flops = seq_flops, PL_KERNEL(rnn_seq));
 
 /* ---- the gradient -------------------------------------------------------------------------------------------------- */
 
@@ -89,8 +87,7 @@ static void unroll(PlMaker *g, int64_t S, bool reverse, bool relu, Step *s, PlVa
   hs[0] = PL_NONE;
   for (int64_t k = 0; k < S; k++) {
     dhs[k] = e;
-    PlVal A = pl_unroll_plus(g, pl_unroll_product(g, s[k].before, vw, false, true),
-                             pl_unroll_product(g, e, g->x[B_W], false, true));
+    PlVal A = pl_unroll_plus(g, pl_unroll_product(g, s[k].before, vw, false, true), pl_unroll_product(g, e, g->x[B_W], false, true));
     A = pl_unroll_plus(g, A, pl_unroll_pick(g, g->dy[0], reverse ? S - 1 - k : k));
     w = pl_unroll_plus(g, w, pl_unroll_product(g, s[k].da, e, true, false));
     hs[k] = pl_unroll_plus(g, hs[k], pl_unroll_product(g, s[k].da, vw, false, false));
@@ -106,20 +103,16 @@ static void unroll(PlMaker *g, int64_t S, bool reverse, bool relu, Step *s, PlVa
 
 static PlStatus seq_bwd_grad(PlMaker *g) {
   const int64_t S = g->in[B_HS]->shape[0] - 1;
-  if (S == 0 || S >= PL_MAX_VARIADIC - 1)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "rnn_seq: no second gradient of %lld steps", (long long)S);
+  if (S == 0 || S >= PL_MAX_VARIADIC - 1) PL_FAIL(PL_ERR_UNSUPPORTED, "rnn_seq: no second gradient of %lld steps", (long long)S);
   Step *s = calloc((size_t)S, sizeof *s);
   PlVal *v = calloc((size_t)(2 * S + 2), sizeof *v);
-  if (s && v)
-    unroll(g, S, pl_attr_i(g->attrs, 0) != 0, pl_attr_i(g->attrs, 1) != 0, s, v);
-  else
-    pl_g_fail(g, pl_fail(PL_ERR_OOM, "rnn_seq: out of memory for its second gradient"));
+  if (s && v) unroll(g, S, pl_attr_i(g->attrs, 0) != 0, pl_attr_i(g->attrs, 1) != 0, s, v);
+  else pl_g_fail(g, pl_fail(PL_ERR_OOM, "rnn_seq: out of memory for its second gradient"));
   free(v);
   free(s);
   return g->status;
 }
 
-const PlOp pl_op_rnn_seq_bwd = {
-    .name = "rnn_seq_bwd", .doc = "The gradients of rnn_seq for gx, h0 and w.", .nin = B_NIN, .nout = 3, .nattr = 2,
-    .args = {"hs", "w", "dhs"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL,
-    .infer = seq_bwd_infer, .grad = seq_bwd_grad, PL_KERNEL(rnn_seq_bwd)};
+PL_OP(rnn_seq_bwd, .doc = "The gradients of rnn_seq for gx, h0 and w.", .nin = B_NIN, .nout = 3, .nattr = 2, .args = {"hs", "w", "dhs"},
+      .attrs = {ATTRS}, .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = seq_bwd_infer, .grad = seq_bwd_grad,
+      PL_KERNEL(rnn_seq_bwd));

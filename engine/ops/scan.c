@@ -3,8 +3,7 @@
 #include "engine/ops/dims.h"
 #include "kernels/reduce.h"
 
-#define SCAN(NAME, CODE) .name = NAME, .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE, \
-                         PL_KERNEL(scan)
+#define SCAN(CODE) .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE, PL_KERNEL(scan)
 
 static int64_t dim_of(const PlMaker *g) { return pl_attr_i(g->attrs, 0); }
 
@@ -29,16 +28,13 @@ static PlStatus cumsum_rev_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_cumsum = {
-    SCAN("cumsum", PLK_S_CUMSUM), .doc = "Running sums along dim. Integers and bools add up in i64; dtype= converts first.",
-    .formula = "dx_j = sum of dy_i over i >= j", .nattr = 2, .attrs = {A_DIM_REQ("dim"), A_DTYPE_OPT("dtype")},
-    .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer, .grad = cumsum_grad};
+PL_OP(cumsum, SCAN(PLK_S_CUMSUM), .doc = "Running sums along dim. Integers and bools add up in i64; dtype= converts first.",
+      .formula = "dx_j = sum of dy_i over i >= j", .nattr = 2, .attrs = {A_DIM_REQ("dim"), A_DTYPE_OPT("dtype")},
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer, .grad = cumsum_grad);
 
-const PlOp pl_op_cumsum_rev = {
-    SCAN("cumsum_rev", PLK_S_CUMSUM_REV), .doc = "Running sums along dim from its end: the gradient of cumsum.", .nattr = 1,
-    .attrs = {A_INT_REQ("dim")}, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL,
-    .batch = pl_batch_dims, .infer = cumsum_rev_infer,
-    .grad = cumsum_rev_grad};
+PL_OP(cumsum_rev, SCAN(PLK_S_CUMSUM_REV), .doc = "Running sums along dim from its end: the gradient of cumsum.", .nattr = 1,
+      .attrs = {A_INT_REQ("dim")}, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .batch = pl_batch_dims,
+      .infer = cumsum_rev_infer, .grad = cumsum_rev_grad);
 
 /* ---- cumprod ------------------------------------------------------------------------------------------- */
 
@@ -48,12 +44,10 @@ static PlStatus cumprod_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_cumprod = {
-    SCAN("cumprod", PLK_S_CUMPROD), .doc = "Running products along dim. Integers and bools multiply in i64.",
-    .formula = "dx_j = sum over i >= j of dy_i * product of x_k, k <= i, k != j", .nattr = 2,
-    .attrs = {A_DIM_REQ("dim"), A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY,
-    .batch = pl_batch_dims, .infer = sum_infer,
-    .grad = cumprod_grad};
+PL_OP(cumprod, SCAN(PLK_S_CUMPROD), .doc = "Running products along dim. Integers and bools multiply in i64.",
+      .formula = "dx_j = sum over i >= j of dy_i * product of x_k, k <= i, k != j", .nattr = 2,
+      .attrs = {A_DIM_REQ("dim"), A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer,
+      .grad = cumprod_grad);
 
 /* All inputs have one shape, and that dim. */
 static PlStatus check_rows(const PlInfer *c) {
@@ -77,23 +71,18 @@ static PlStatus cumprod_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_cumprod_bwd = {
-    .name = "cumprod_bwd", .doc = "The gradient of cumprod; zeros in x need no care.", .nin = 2, .nout = 1, .nattr = 1,
-    .args = {"dy", "x"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = like_second, .grad = cumprod_bwd_grad,
-    .hessian = "dx",
-    PL_KERNEL(cumprod_bwd)};
+PL_OP(cumprod_bwd, .doc = "The gradient of cumprod; zeros in x need no care.", .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "x"},
+      .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL,
+      .infer = like_second, .grad = cumprod_bwd_grad, .hessian = "dx", PL_KERNEL(cumprod_bwd));
 
 static PlStatus cumprod_bwd2_infer(PlInfer *c) {
   PL_TRY(check_rows(c));
   for (int i = 0; i < 2; i++) pl_desc_set(&c->out[i], (PlDtype)c->in[i]->dtype, c->in[i]->ndim, c->in[i]->shape);
   return PL_OK;
 }
-const PlOp pl_op_cumprod_bwd2 = {
-    .name = "cumprod_bwd2", .doc = "The gradients of cumprod_bwd for dy and x; v is the gradient of its result.", .nin = 3,
-    .nout = 2, .nattr = 1, .args = {"dy", "x", "v"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION,
-    .batch = pl_batch_dims,
-    .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = cumprod_bwd2_infer, PL_KERNEL(cumprod_bwd2)};
+PL_OP(cumprod_bwd2, .doc = "The gradients of cumprod_bwd for dy and x; v is the gradient of its result.", .nin = 3, .nout = 2, .nattr = 1,
+      .args = {"dy", "x", "v"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = cumprod_bwd2_infer, PL_KERNEL(cumprod_bwd2));
 
 /* ---- logcumsumexp ----------------------------------------------------------------------------------------- */
 
@@ -107,10 +96,9 @@ static PlStatus lcse_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_logcumsumexp = {
-    SCAN("logcumsumexp", PLK_S_LOGCUMSUMEXP), .doc = "Running log(sum(exp(x))) along dim, without overflow.",
-    .formula = "dx_j = sum over i >= j of dy_i exp(x_j - y_i)", .nattr = 1, .attrs = {A_DIM_REQ("dim")},
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = lcse_infer, .grad = lcse_grad};
+PL_OP(logcumsumexp, SCAN(PLK_S_LOGCUMSUMEXP), .doc = "Running log(sum(exp(x))) along dim, without overflow.",
+      .formula = "dx_j = sum over i >= j of dy_i exp(x_j - y_i)", .nattr = 1, .attrs = {A_DIM_REQ("dim")},
+      .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = lcse_infer, .grad = lcse_grad);
 
 /* With v the gradient of dx and m = max x:  ddy = e^(m - y) cumsum(v e^(x - m)),  dx' = v dx,  dy' = -dy ddy. */
 static PlStatus lcse_bwd_grad(PlMaker *g) {
@@ -128,11 +116,9 @@ static PlStatus lcse_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_logcumsumexp_bwd = {
-    .name = "logcumsumexp_bwd", .doc = "The gradient of logcumsumexp.", .nin = 3, .nout = 1, .nattr = 1,
-    .args = {"dy", "x", "y"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
-    .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = like_second, .grad = lcse_bwd_grad,
-    PL_KERNEL(logcumsumexp_bwd)};
+PL_OP(logcumsumexp_bwd, .doc = "The gradient of logcumsumexp.", .nin = 3, .nout = 1, .nattr = 1, .args = {"dy", "x", "y"},
+      .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL,
+      .infer = like_second, .grad = lcse_bwd_grad, PL_KERNEL(logcumsumexp_bwd));
 
 /* ---- cummax, cummin ----------------------------------------------------------------------------------------- */
 
@@ -153,14 +139,11 @@ static PlStatus cumextreme_grad(PlMaker *g) {
   return g->status;
 }
 
-#define CUMEXTREME(NAME, CODE, WORD)                                                                               \
-  const PlOp pl_op_##NAME = {.name = #NAME, .nin = 1, .nout = 2, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE, \
-                             .doc = "The " WORD " so far along dim, and where it stood (the last place among equals); " \
-                                    "returns values, indices.",                                                    \
-                             .formula = "dx = dy added at the indices", .nattr = 2,                                \
-                             .attrs = {A_DIM_REQ("dim"), A_BASE}, .flags = PL_F_CONTIGUOUS,                        \
-                             .batch = pl_batch_dims,                                                               \
-                             .infer = cumextreme_infer, .grad = cumextreme_grad,                                   \
-                             PL_KERNEL(cumextreme)};
+#define CUMEXTREME(NAME, CODE, WORD)                                                                                          \
+  PL_OP(NAME, .nin = 1, .nout = 2, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE,                                         \
+        .doc = "The " WORD " so far along dim, and where it stood (the last place among equals); "                            \
+               "returns values, indices.",                                                                                    \
+        .formula = "dx = dy added at the indices", .nattr = 2, .attrs = {A_DIM_REQ("dim"), A_BASE}, .flags = PL_F_CONTIGUOUS, \
+        .batch = pl_batch_dims, .infer = cumextreme_infer, .grad = cumextreme_grad, PL_KERNEL(cumextreme));
 CUMEXTREME(cummax, PLK_S_CUMMAX, "largest value")
 CUMEXTREME(cummin, PLK_S_CUMMIN, "smallest value")

@@ -10,13 +10,12 @@ static PlStatus scatter_infer(PlInfer *c) {
   const PlArray *x = c->in[0], *index = c->in[1], *src = c->in[2];
   PL_TRY(pl_index_check_beside(c, 1, (int)pl_attr_i(c->attrs, 0)));
   if (src->dtype != x->dtype)
-    PL_FAIL(PL_ERR_DTYPE, "%s: src %s must have the dtype of %s; cast it first", c->op->name, pl_desc_text(src),
-            pl_desc_text(x));
+    PL_FAIL(PL_ERR_DTYPE, "%s: src %s must have the dtype of %s; cast it first", c->op->name, pl_desc_text(src), pl_desc_text(x));
   bool fits = src->ndim == 0 || index->numel == 0 || src->ndim == (index->ndim ? index->ndim : 1);
   for (int d = 0; fits && index->numel && src->ndim && d < index->ndim; d++) fits = index->shape[d] <= src->shape[d];
   if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "%s: src %s must have as many dims as index %s and be at least as large", c->op->name,
-            pl_desc_text(src), pl_desc_text(index));
+    PL_FAIL(PL_ERR_SHAPE, "%s: src %s must have as many dims as index %s and be at least as large", c->op->name, pl_desc_text(src),
+            pl_desc_text(index));
   return pl_infer_same(c);
 }
 
@@ -95,16 +94,13 @@ static PlStatus scatter_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_scatter = {
-    .name = "scatter",
-    .doc = "x with src's elements written where index says along dim (the other positions stay), or with reduce "
-           "added or multiplied there; src may be a number. Of elements written to one position the last stays.",
-    .nin = 3, .nout = 1, .nattr = 3, .args = {"x", "index", "src"},
-    .attrs = {A_DIM_REQ("dim"), A_BASE, A_ENUM("reduce", "none|add|multiply", 0)},
-    .cls = PL_INDEXING,
-    .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .infer = scatter_infer,
-    .grad = scatter_grad, PL_KERNEL(scatter),
-};
+PL_OP(scatter,
+      .doc = "x with src's elements written where index says along dim (the other positions stay), or with reduce "
+             "added or multiplied there; src may be a number. Of elements written to one position the last stays.",
+      .nin = 3, .nout = 1, .nattr = 3, .args = {"x", "index", "src"},
+      .attrs = {A_DIM_REQ("dim"), A_BASE, A_ENUM("reduce", "none|add|multiply", 0)}, .cls = PL_INDEXING, .batch = pl_batch_dims,
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .infer = scatter_infer, .grad = scatter_grad,
+      PL_KERNEL(scatter), );
 
 static PlStatus scatter_add_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = g->dy[0];
@@ -112,14 +108,10 @@ static PlStatus scatter_add_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_scatter_add = {
-    .name = "scatter_add",
-    .doc = "x with src's elements added where index says along dim; src may be a number.",
-    .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "src"},
-    .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .kcode = 1,
-    .infer = scatter_infer, .grad = scatter_add_grad, PL_KERNEL(scatter),
-};
+PL_OP(scatter_add, .doc = "x with src's elements added where index says along dim; src may be a number.", .nin = 3, .nout = 1, .nattr = 2,
+      .args = {"x", "index", "src"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_dims,
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .kcode = 1, .infer = scatter_infer,
+      .grad = scatter_add_grad, PL_KERNEL(scatter), );
 
 /* ---- scatter_reduce ---------------------------------------------------------------------------------------- */
 
@@ -171,8 +163,7 @@ static void prod_grad(PlMaker *g, PlVal *dself, PlVal *dsrc) {
   PlVal single = pl_g2(g, &pl_op_logical_and, is_zero, pl_g2(g, &pl_op_eq, zeros, one));
   PlVal y1 = reduce_again(g, g->x[0], pl_g3(g, &pl_op_masked_fill, src, single, one));
   PlVal there = gather_again(g, pl_g2(g, &pl_op_mul, dy, y1));
-  PlVal plain = pl_g2(g, &pl_op_div, gather_again(g, pl_g2(g, &pl_op_mul, dy, g->y[0])),
-                      pl_g3(g, &pl_op_masked_fill, src, is_zero, one));
+  PlVal plain = pl_g2(g, &pl_op_div, gather_again(g, pl_g2(g, &pl_op_mul, dy, g->y[0])), pl_g3(g, &pl_op_masked_fill, src, is_zero, one));
   *dsrc = pl_g3(g, &pl_op_where, single, there, plain);
 }
 
@@ -191,20 +182,17 @@ static PlStatus scatter_reduce_grad(PlMaker *g) {
 }
 
 static PlStatus scatter_reduce_infer(PlInfer *c) {
-  if (c->in[0]->dtype == PL_BOOL && pl_attr_i(c->attrs, 1) == RED_MEAN)
-    PL_FAIL(PL_ERR_DTYPE, "scatter_reduce: bool values have no mean");
+  if (c->in[0]->dtype == PL_BOOL && pl_attr_i(c->attrs, 1) == RED_MEAN) PL_FAIL(PL_ERR_DTYPE, "scatter_reduce: bool values have no mean");
   return scatter_infer(c);
 }
 
-const PlOp pl_op_scatter_reduce = {
-    .name = "scatter_reduce",
-    .doc = "x with all elements of src that index sends to one position reduced there (sum, prod, mean, amax, amin); "
-           "include_self: together with x's own.",
-    .nin = 3, .nout = 1, .nattr = 4, .args = {"x", "index", "src"},
-    .attrs = {A_DIM_REQ("dim"), A_ENUM("reduce", "sum|prod|mean|amax|amin", 0), A_BOOL("include_self", 1), A_BASE},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_INPLACE, .infer = scatter_reduce_infer,
-    .grad = scatter_reduce_grad, PL_KERNEL(scatter_reduce),
-};
+PL_OP(scatter_reduce,
+      .doc = "x with all elements of src that index sends to one position reduced there (sum, prod, mean, amax, amin); "
+             "include_self: together with x's own.",
+      .nin = 3, .nout = 1, .nattr = 4, .args = {"x", "index", "src"},
+      .attrs = {A_DIM_REQ("dim"), A_ENUM("reduce", "sum|prod|mean|amax|amin", 0), A_BOOL("include_self", 1), A_BASE}, .cls = PL_INDEXING,
+      .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_INPLACE, .infer = scatter_reduce_infer,
+      .grad = scatter_reduce_grad, PL_KERNEL(scatter_reduce), );
 
 /* ---- row by row: index_add, index_copy, index_fill ------------------------------------------------------------ */
 
@@ -214,14 +202,13 @@ static PlStatus rows_infer(PlInfer *c) {
   int dim = (int)pl_attr_i(c->attrs, 0);
   PL_TRY(pl_index_check_list(c, 1));
   if (src->dtype != x->dtype)
-    PL_FAIL(PL_ERR_DTYPE, "%s: src %s must have the dtype of %s; cast it first", c->op->name, pl_desc_text(src),
-            pl_desc_text(x));
+    PL_FAIL(PL_ERR_DTYPE, "%s: src %s must have the dtype of %s; cast it first", c->op->name, pl_desc_text(src), pl_desc_text(x));
   bool fits = src->ndim == x->ndim;
   for (int d = 0; fits && d < x->ndim; d++) fits = src->shape[d] == (d == dim ? index->numel : x->shape[d]);
   if (x->ndim == 0) fits = src->numel == 1 && index->numel == 1;
   if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "%s: src %s must have %s's sizes, but %lld (one an index) in dim %d", c->op->name,
-            pl_desc_text(src), pl_desc_text(x), (long long)index->numel, dim + 1);
+    PL_FAIL(PL_ERR_SHAPE, "%s: src %s must have %s's sizes, but %lld (one an index) in dim %d", c->op->name, pl_desc_text(src),
+            pl_desc_text(x), (long long)index->numel, dim + 1);
   return pl_infer_same(c);
 }
 
@@ -242,15 +229,11 @@ static PlStatus index_add_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_index_add = {
-    .name = "index_add",
-    .doc = "x with alpha times each row of src (along dim) added at the position that index (1-d) names.",
-    .nin = 3, .nout = 1, .nattr = 3, .args = {"x", "index", "src"},
-    .attrs = {A_DIM_REQ("dim"), {.name = "alpha", .type = PL_A_SCALAR, .has_def = true, .i = 1}, A_BASE},
-    .cls = PL_INDEXING,
-    .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_add_grad,
-    PL_KERNEL(index_add),
-};
+PL_OP(index_add, .doc = "x with alpha times each row of src (along dim) added at the position that index (1-d) names.", .nin = 3, .nout = 1,
+      .nattr = 3, .args = {"x", "index", "src"},
+      .attrs = {A_DIM_REQ("dim"), {.name = "alpha", .type = PL_A_SCALAR, .has_def = true, .i = 1}, A_BASE}, .cls = PL_INDEXING,
+      .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_add_grad,
+      PL_KERNEL(index_add), );
 
 static PlVal filled(PlMaker *g, PlVal x, double number) {
   PlAttrs a;
@@ -272,23 +255,17 @@ static PlStatus index_copy_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_index_copy = {
-    .autocast = PL_CAST_WIDEST,
-    .name = "index_copy",
-    .doc = "x with each row of src (along dim) written at the position that index (1-d) names. Of rows written to one "
-           "position the last stays, but all of them get its gradient.",
-    .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "src"},
-    .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING,
-    .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_copy_grad,
-    PL_KERNEL(index_copy),
-};
+PL_OP(index_copy, .autocast = PL_CAST_WIDEST,
+      .doc = "x with each row of src (along dim) written at the position that index (1-d) names. Of rows written to one "
+             "position the last stays, but all of them get its gradient.",
+      .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "src"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING,
+      .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_copy_grad,
+      PL_KERNEL(index_copy), );
 
 static PlStatus index_fill_infer(PlInfer *c) {
   const PlArray *x = c->in[0], *v = c->in[2];
   PL_TRY(pl_index_check_list(c, 1));
-  if (v->ndim != 0)
-    PL_FAIL(PL_ERR_SHAPE, "index_fill: value must be a number or 0-d, got %s", pl_desc_text(v));
+  if (v->ndim != 0) PL_FAIL(PL_ERR_SHAPE, "index_fill: value must be a number or 0-d, got %s", pl_desc_text(v));
   if (pl_is_float((PlDtype)v->dtype) && !pl_is_float((PlDtype)x->dtype))
     PL_FAIL(PL_ERR_DTYPE, "index_fill: value %s does not fit into %s; cast one of them", pl_desc_text(v), pl_desc_text(x));
   return pl_infer_same(c);
@@ -305,12 +282,6 @@ static PlStatus index_fill_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_index_fill = {
-    .name = "index_fill",
-    .doc = "x with value (a number or 0-d tensor) at the positions of dim that index (1-d) names.",
-    .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "value"},
-    .attrs = {A_DIM_REQ("dim"), A_BASE},
-    .cls = PL_INDEXING,
-    .batch = pl_batch_rows, .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE, .infer = index_fill_infer,
-    .grad = index_fill_grad, PL_KERNEL(index_fill),
-};
+PL_OP(index_fill, .doc = "x with value (a number or 0-d tensor) at the positions of dim that index (1-d) names.", .nin = 3, .nout = 1,
+      .nattr = 2, .args = {"x", "index", "value"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_rows,
+      .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE, .infer = index_fill_infer, .grad = index_fill_grad, PL_KERNEL(index_fill), );

@@ -13,14 +13,9 @@ static PlStatus shape_of_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_shape_of = {
-    .name = "shape_of",
-    .doc = "The sizes of x as a 1-d i64 tensor; its elements are not looked at.",
-    .nin = 1, .nout = 1, .args = {"x"},
-    .cls = PL_CREATION,
-    .batch = pl_batch_sizes, .flags = PL_F_INTERNAL | PL_F_NOGRAD_OK | PL_F_POLY, .infer = shape_of_infer,
-    PL_KERNEL(shape_of),
-};
+PL_OP(shape_of, .doc = "The sizes of x as a 1-d i64 tensor; its elements are not looked at.", .nin = 1, .nout = 1, .args = {"x"},
+      .cls = PL_CREATION, .batch = pl_batch_sizes, .flags = PL_F_INTERNAL | PL_F_NOGRAD_OK | PL_F_POLY, .infer = shape_of_infer,
+      PL_KERNEL(shape_of), );
 
 static PlStatus zeros_of_infer(PlInfer *c) {
   const PlArray *s = c->in[0];
@@ -34,14 +29,9 @@ static PlStatus zeros_of_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_zeros_of = {
-    .name = "zeros_of",
-    .doc = "Zeros of the shape in a 1-d i64 tensor.",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"shape"},
-    .attrs = {A_DTYPE_REQ("dtype")},
-    .cls = PL_CREATION, .flags = PL_F_INTERNAL | PL_F_NOGRAD_OK | PL_F_POLY, .reads_values = 1,
-    .infer = zeros_of_infer, PL_KERNEL(zeros),
-};
+PL_OP(zeros_of, .doc = "Zeros of the shape in a 1-d i64 tensor.", .nin = 1, .nout = 1, .nattr = 1, .args = {"shape"},
+      .attrs = {A_DTYPE_REQ("dtype")}, .cls = PL_CREATION, .flags = PL_F_INTERNAL | PL_F_NOGRAD_OK | PL_F_POLY, .reads_values = 1,
+      .infer = zeros_of_infer, PL_KERNEL(zeros), );
 
 /* ---- triangles, diagonals --------------------------------------------------------------------------------- */
 
@@ -55,15 +45,10 @@ static PlStatus linear_self_grad(PlMaker *g) { /* the op is its own adjoint */
   return g->status;
 }
 
-#define TRI(NAME, CODE, DOC)                                                                              \
-  const PlOp pl_op_##NAME = {                                                                             \
-      .name = #NAME,                                                                                      \
-      .doc = DOC,                                                                                         \
-      .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},                                                     \
-      .attrs = {A_INT("diagonal", 0)},                                                                    \
-      .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS | PL_F_INPLACE, .kcode = CODE, \
-      .infer = tri_infer, .grad = linear_self_grad, PL_KERNEL(tri),                   \
-  }
+#define TRI(NAME, CODE, DOC)                                                                                                            \
+  PL_OP(NAME, .doc = DOC, .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_INT("diagonal", 0)}, .cls = PL_POINTWISE,         \
+        .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS | PL_F_INPLACE, .kcode = CODE, .infer = tri_infer, .grad = linear_self_grad, \
+        PL_KERNEL(tri), )
 TRI(tril, 0, "The lower triangle of the last two dims, zeros above diagonal `diagonal` (0: main, > 0: above).");
 TRI(triu, 1, "The upper triangle of the last two dims, zeros below diagonal `diagonal` (0: main, > 0: above).");
 
@@ -114,13 +99,10 @@ static PlStatus diag_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_diag = {
-    .name = "diag",
-    .doc = "Of a vector: the matrix with it on diagonal `diagonal`. Of a matrix: a copy of that diagonal (x:diagonal() is a view of it).",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_INT("diagonal", 0)},
-    .cls = PL_VIEW, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS, .infer = diag_infer, .grad = diag_grad, PL_KERNEL(diag),
-};
+PL_OP(diag,
+      .doc = "Of a vector: the matrix with it on diagonal `diagonal`. Of a matrix: a copy of that diagonal (x:diagonal() is a view of it).",
+      .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_INT("diagonal", 0)}, .cls = PL_VIEW,
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS, .infer = diag_infer, .grad = diag_grad, PL_KERNEL(diag), );
 
 static PlStatus diag_embed_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
@@ -129,8 +111,8 @@ static PlStatus diag_embed_infer(PlInfer *c) {
   PL_TRY(pl_check_ndim(c, 0, 1, PL_MAX_DIM - 1));
   int64_t a = pl_attr_i(c->attrs, 1), b = pl_attr_i(c->attrs, 2), size = 0;
   if (pl_dim_wrap(a, n) < 0 || pl_dim_wrap(b, n) < 0)
-    PL_FAIL(PL_ERR_ARG, "diag_embed: dim1 %lld and dim2 %lld must be dims of the result, which has %d",
-            (long long)(a < 0 ? a : a + 1), (long long)(b < 0 ? b : b + 1), n);
+    PL_FAIL(PL_ERR_ARG, "diag_embed: dim1 %lld and dim2 %lld must be dims of the result, which has %d", (long long)(a < 0 ? a : a + 1),
+            (long long)(b < 0 ? b : b + 1), n);
   a = pl_dim_wrap(a, n), b = pl_dim_wrap(b, n);
   if (a == b) PL_FAIL(PL_ERR_ARG, "diag_embed: dim1 and dim2 are both %lld; they must differ", (long long)a + 1);
   PL_TRY(square_size(c, x->shape[x->ndim - 1], pl_attr_i(c->attrs, 0), &size));
@@ -149,15 +131,11 @@ static PlStatus diag_embed_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_diag_embed = {
-    .name = "diag_embed",
-    .doc = "Zeros with the last dim of x on the diagonal over dims dim1 and dim2 of the result.",
-    .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
-    /* Dims of the result: NEWDIM counts over one dim more than x has. */
-    .attrs = {A_INT("offset", 0), A_NEWDIM("dim1", -2), A_NEWDIM("dim2", -1)},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS, .infer = diag_embed_infer,
-    .grad = diag_embed_grad, PL_KERNEL(diag_embed),
-};
+PL_OP(diag_embed, .doc = "Zeros with the last dim of x on the diagonal over dims dim1 and dim2 of the result.", .nin = 1, .nout = 1,
+      .nattr = 3, .args = {"x"},
+      /* Dims of the result: NEWDIM counts over one dim more than x has. */
+      .attrs = {A_INT("offset", 0), A_NEWDIM("dim1", -2), A_NEWDIM("dim2", -1)}, .cls = PL_INDEXING, .batch = pl_batch_dims,
+      .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS, .infer = diag_embed_infer, .grad = diag_embed_grad, PL_KERNEL(diag_embed), );
 
 static PlStatus trace_infer(PlInfer *c) {
   PL_TRY(pl_check_ndim(c, 0, 2, 2));
@@ -181,24 +159,14 @@ static PlStatus trace_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_trace = {
-    .autocast = PL_CAST_F32,
-    .name = "trace",
-    .doc = "The sum of a matrix's main diagonal, 0-d; integers sum in i64.",
-    .nin = 1, .nout = 1, .args = {"x"},
-    .cls = PL_REDUCTION, .flags = PL_F_LINEAR, .infer = trace_infer, .grad = trace_grad, PL_KERNEL(trace),
-};
+PL_OP(trace, .autocast = PL_CAST_F32, .doc = "The sum of a matrix's main diagonal, 0-d; integers sum in i64.", .nin = 1, .nout = 1,
+      .args = {"x"}, .cls = PL_REDUCTION, .flags = PL_F_LINEAR, .infer = trace_infer, .grad = trace_grad, PL_KERNEL(trace), );
 
 /* ---- flip, roll -------------------------------------------------------------------------------------------- */
 
-const PlOp pl_op_flip = {
-    .name = "flip",
-    .doc = "A copy with the order along the named dims reversed.",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_DIMS_REQ("dims")},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY, .infer = pl_infer_same, .grad = linear_self_grad,
-    PL_KERNEL(flip),
-};
+PL_OP(flip, .doc = "A copy with the order along the named dims reversed.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+      .attrs = {A_DIMS_REQ("dims")}, .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY, .infer = pl_infer_same,
+      .grad = linear_self_grad, PL_KERNEL(flip), );
 
 static PlStatus roll_infer(PlInfer *c) {
   int n = pl_attr_n(c->attrs, 0), m = pl_attr_has(c->attrs, 1) ? pl_attr_n(c->attrs, 1) : 0;
@@ -223,13 +191,9 @@ static PlStatus roll_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_roll = {
-    .name = "roll",
-    .doc = "A copy shifted along dims by shifts (one each), wrapping around; without dims the flattened tensor "
-           "is shifted.",
-    .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-    .attrs = {A_INTS_REQ("shifts"), A_DIMS_OPT("dims")},
-    .cls = PL_INDEXING,
-    .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS, .infer = roll_infer, .grad = roll_grad,
-    PL_KERNEL(roll),
-};
+PL_OP(roll,
+      .doc = "A copy shifted along dims by shifts (one each), wrapping around; without dims the flattened tensor "
+             "is shifted.",
+      .nin = 1, .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_INTS_REQ("shifts"), A_DIMS_OPT("dims")}, .cls = PL_INDEXING,
+      .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS, .infer = roll_infer, .grad = roll_grad,
+      PL_KERNEL(roll), );

@@ -24,9 +24,7 @@ static PlVal soft_bwd(PlMaker *g, const PlOp *op, PlVal dy, PlVal y) {
   const PlVal in[2] = {dy, y};
   return g_with_int(g, op, 2, in, pl_attr_i(g->attrs, 0));
 }
-static PlVal row_sum(PlMaker *g, PlVal v, int ndim) {
-  return g_reduce(g, &pl_op_sum, v, ndim, ndim ? 1u << pl_attr_i(g->attrs, 0) : 0);
-}
+static PlVal row_sum(PlMaker *g, PlVal v, int ndim) { return g_reduce(g, &pl_op_sum, v, ndim, ndim ? 1u << pl_attr_i(g->attrs, 0) : 0); }
 
 static PlStatus softmax_grad(PlMaker *g) {
   g->dx[0] = g_to_input(g, soft_bwd(g, &pl_op_softmax_bwd, g->dy[0], g->y[0]), (PlDtype)g->outd[0].dtype, 0);
@@ -58,20 +56,13 @@ static PlStatus log_softmax_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-#define SOFT(NAME, CODE, FORMULA, DOC)                                                                        \
-  const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .nattr = 2,  \
-                             .args = {"x"}, .attrs = {A_DIM("dim", -1), A_DTYPE_OPT("dtype")},                \
-                             .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .kcode = CODE,        \
-                             .rows = {PL_ROWS_DIM, 0, "f:f", NULL},                                                 \
-                             .batch = pl_batch_dims,                                                            \
-                             .infer = soft_infer, .grad = NAME##_grad, PL_KERNEL(softmax)}; \
-  const PlOp pl_op_##NAME##_bwd = {.name = #NAME "_bwd", .doc = "The gradient of " #NAME ".", .nin = 2, .nout = 1, \
-                                   .nattr = 1, .args = {"dy", "y"}, .attrs = {A_INT_REQ("dim")},              \
-                                   .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, \
-                                   .batch = pl_batch_dims,                                                    \
-                                   .rows = {PL_ROWS_DIM, 0, "ff:f", NULL},                                          \
-                                   .kcode = CODE, .infer = soft_bwd_infer, .grad = NAME##_bwd_grad,           \
-                                   PL_KERNEL(softmax_bwd)};
+#define SOFT(NAME, CODE, FORMULA, DOC)                                                                                                  \
+  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},                                           \
+        .attrs = {A_DIM("dim", -1), A_DTYPE_OPT("dtype")}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .kcode = CODE,    \
+        .rows = {PL_ROWS_DIM, 0, "f:f", NULL}, .batch = pl_batch_dims, .infer = soft_infer, .grad = NAME##_grad, PL_KERNEL(softmax));   \
+  PL_OP(NAME##_bwd, .doc = "The gradient of " #NAME ".", .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "y"},                          \
+        .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .batch = pl_batch_dims, \
+        .rows = {PL_ROWS_DIM, 0, "ff:f", NULL}, .kcode = CODE, .infer = soft_bwd_infer, .grad = NAME##_bwd_grad, PL_KERNEL(softmax_bwd));
 SOFT(softmax, 0, "y = exp(x - max x) / sum;  dx = y (dy - sum(dy y))",
      "exp(x) over its sum along dim: positive numbers that add up to 1. Floating tensors, or dtype= to convert first.")
 SOFT(log_softmax, 1, "y = x - logsumexp(x);  dx = dy - exp(y) sum(dy)",

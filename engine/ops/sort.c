@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Ops that return positions: argmax, max and min with indices, sort, topk, order statistics. Index results
  * are i64 and count from index_base. The gradient goes to the places the values came from. */
+#include "kernels/sort.h"
 #include "engine/ops/dims.h"
 #include "engine/ops/view.h"
-#include "kernels/sort.h"
 
 /* ---- moves along a dim: the gradients of everything below ---------------------------------------------- */
 
@@ -25,8 +25,8 @@ static PlStatus check_move(const PlInfer *c, int ndim, const int64_t *wide, cons
   for (int d = 0; fits && d < ndim; d++)
     if (d != dim) fits = few->shape[kept || d < dim ? d : d - 1] == wide[d];
   if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "%s: index %s does not lie along dim %lld of the %d dims", c->op->name, pl_desc_text(at),
-            (long long)dim + 1, ndim);
+    PL_FAIL(PL_ERR_SHAPE, "%s: index %s does not lie along dim %lld of the %d dims", c->op->name, pl_desc_text(at), (long long)dim + 1,
+            ndim);
   return PL_OK;
 }
 
@@ -64,13 +64,11 @@ static PlStatus pick_grad(PlMaker *g) {
   return g->status;
 }
 
-#define MOVE(NAME, ROLES, DOC, GRAD)                                                                      \
-  const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .nin = 2, .nout = 1, .nattr = 3,                  \
-                             .args = {"x", "index"},                                                      \
-                             .attrs = {A_INT_OPT("dim"), A_SHAPE_REQ("shape"), A_INT_REQ("base")},        \
-                             .cls = PL_INDEXING, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL,                \
-                             .rows = {PL_ROWS_DIM, 0, ROLES, NULL}, .batch = pl_batch_dims,               \
-                             .infer = NAME##_infer, .grad = GRAD, PL_KERNEL(NAME)};
+#define MOVE(NAME, ROLES, DOC, GRAD)                                                                                                    \
+  PL_OP(NAME, .doc = DOC, .nin = 2, .nout = 1, .nattr = 3, .args = {"x", "index"},                                                      \
+        .attrs = {A_INT_OPT("dim"), A_SHAPE_REQ("shape"), A_INT_REQ("base")}, .cls = PL_INDEXING,                                       \
+        .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .rows = {PL_ROWS_DIM, 0, ROLES, NULL}, .batch = pl_batch_dims, .infer = NAME##_infer, \
+        .grad = GRAD, PL_KERNEL(NAME));
 MOVE(dim_put, "cc:f", "Zeros of the given shape with x added at index along dim (none: flat).", put_grad)
 MOVE(dim_pick, "fc:c", "x at index along dim (none: flat), in the given shape.", pick_grad)
 
@@ -91,16 +89,13 @@ static PlStatus arg_infer(PlInfer *c) {
   return PL_OK;
 }
 
-#define ARG(NAME, CODE, WORD)                                                                                       \
-  const PlOp pl_op_##NAME = {.name = #NAME,                                                                         \
-                             .doc = "Where the " WORD " lies along dim, or in the flattened tensor; the first among " \
-                                    "equals, NaN before all. i64, counted from index_base.",                        \
-                             .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},                                        \
-                             .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,        \
-                             .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_NO_BOOL, .kcode = CODE, .infer = arg_infer,          \
-                             .rows = {PL_ROWS_DIM, 0, "f:c", NULL},                                                                \
-                             .batch = pl_batch_dims,                                                                               \
-                             PL_KERNEL(argmax)};
+#define ARG(NAME, CODE, WORD)                                                                                                           \
+  PL_OP(NAME,                                                                                                                           \
+        .doc = "Where the " WORD " lies along dim, or in the flattened tensor; the first among "                                        \
+               "equals, NaN before all. i64, counted from index_base.",                                                                 \
+        .nin = 1, .nout = 1, .nattr = 3, .args = {"x"}, .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, \
+        .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_NO_BOOL, .kcode = CODE, .infer = arg_infer,                                    \
+        .rows = {PL_ROWS_DIM, 0, "f:c", NULL}, .batch = pl_batch_dims, PL_KERNEL(argmax));
 ARG(argmax, 0, "largest value")
 ARG(argmin, 1, "smallest value")
 
@@ -116,14 +111,10 @@ static PlStatus pair_infer(PlInfer *c, int dim_at) {
 static PlStatus pair0_infer(PlInfer *c) { return pair_infer(c, 0); }
 static PlStatus pair0_grad(PlMaker *g) { return give(g, 0, 2); }
 
-#define PAIR(NAME, KERNEL, CODE, DIM, DOC)                                                                    \
-  const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = "dx = dy at the indices, else 0",          \
-                             .nin = 1, .nout = 2, .nattr = 3, .args = {"x"},                                  \
-                             .attrs = {DIM, A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,               \
-                             .batch = pl_batch_dims,                                                            \
-                             .flags = PL_F_CONTIGUOUS, .kcode = CODE, .infer = pair0_infer, .grad = pair0_grad, \
-                             .rows = {PL_ROWS_DIM, 0, "f:cc", NULL},                                            \
-                             .kernel = {[PL_CPU] = KERNEL}};
+#define PAIR(NAME, KERNEL, CODE, DIM, DOC)                                                                                   \
+  PL_OP(NAME, .doc = DOC, .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 3, .args = {"x"},       \
+        .attrs = {DIM, A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, \
+        .kcode = CODE, .infer = pair0_infer, .grad = pair0_grad, .rows = {PL_ROWS_DIM, 0, "f:cc", NULL}, .kernel = {[PL_CPU] = KERNEL});
 PAIR(max_dim, plk_cpu_max_dim, 0, A_DIM_REQ("dim"),
      "The largest value along dim and where it lies (the first among equals; NaN before all): values, indices. x:max(dim).")
 PAIR(min_dim, plk_cpu_max_dim, 1, A_DIM_REQ("dim"),
@@ -143,25 +134,21 @@ static PlStatus sort_infer(PlInfer *c) {
 static PlStatus sort_grad(PlMaker *g) { return give(g, 0, 3); }
 
 #define ORDER A_DIM("dim", -1), A_BOOL("descending", 0), A_BOOL("stable", 1), A_BASE
-const PlOp pl_op_sort = {
-    .name = "sort", .doc = "x sorted along dim, and the places the values came from: values, indices. Always stable; NaN "
-                           "counts as largest.",
-    .formula = "dx = dy put back at the indices", .nin = 1, .nout = 2, .nattr = 4, .args = {"x"}, .attrs = {ORDER},
-    .cls = PL_REDUCTION,
-    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_SORT, .infer = sort_infer, .grad = sort_grad,
-    PL_KERNEL(sort)};
-const PlOp pl_op_argsort = {
-    .name = "argsort", .doc = "The places of x's values in sorted order along dim; stable, NaN counts as largest. i64.",
-    .nin = 1, .nout = 1, .nattr = 4, .args = {"x"}, .attrs = {ORDER}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
-    .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .kcode = PLK_O_ARGSORT, .infer = sort_infer,
-    PL_KERNEL(sort)};
+PL_OP(sort,
+      .doc = "x sorted along dim, and the places the values came from: values, indices. Always stable; NaN "
+             "counts as largest.",
+      .formula = "dx = dy put back at the indices", .nin = 1, .nout = 2, .nattr = 4, .args = {"x"}, .attrs = {ORDER}, .cls = PL_REDUCTION,
+      .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_SORT, .infer = sort_infer, .grad = sort_grad, PL_KERNEL(sort));
+PL_OP(argsort, .doc = "The places of x's values in sorted order along dim; stable, NaN counts as largest. i64.", .nin = 1, .nout = 1,
+      .nattr = 4, .args = {"x"}, .attrs = {ORDER}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK,
+      .kcode = PLK_O_ARGSORT, .infer = sort_infer, PL_KERNEL(sort));
 
 static PlStatus topk_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
   int64_t k = pl_attr_i(c->attrs, 0), dim = pl_attr_i(c->attrs, 1), n = x->ndim ? x->shape[dim] : 1;
   if (k < 0 || k > n)
-    PL_FAIL(PL_ERR_ARG, "topk: k = %lld, but dim %lld of %s has %lld elements", (long long)k, (long long)dim + 1,
-            pl_desc_text(x), (long long)n);
+    PL_FAIL(PL_ERR_ARG, "topk: k = %lld, but dim %lld of %s has %lld elements", (long long)k, (long long)dim + 1, pl_desc_text(x),
+            (long long)n);
   for (int i = 0; i < 2; i++) {
     pl_desc_set(&c->out[i], i ? PL_I64 : c->compute, x->ndim, x->shape);
     if (x->ndim) c->out[i].shape[dim] = k;
@@ -170,33 +157,28 @@ static PlStatus topk_infer(PlInfer *c) {
 }
 static PlStatus topk_grad(PlMaker *g) { return give(g, 1, 4); }
 
-const PlOp pl_op_topk = {
-    .name = "topk", .doc = "The k largest (largest=false: smallest) values along dim in order, and their places: values, "
-                           "indices. NaN counts as largest.",
-    .formula = "dx = dy put back at the indices", .nin = 1, .nout = 2, .nattr = 5, .args = {"x"},
-    .attrs = {A_INT_REQ("k"), A_DIM("dim", -1), A_BOOL("largest", 1), A_BOOL("sorted", 1), A_BASE}, .cls = PL_REDUCTION,
-    .batch = pl_batch_dims,
-    .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_TOPK, .infer = topk_infer, .grad = topk_grad,
-    PL_KERNEL(sort)};
+PL_OP(topk,
+      .doc = "The k largest (largest=false: smallest) values along dim in order, and their places: values, "
+             "indices. NaN counts as largest.",
+      .formula = "dx = dy put back at the indices", .nin = 1, .nout = 2, .nattr = 5, .args = {"x"},
+      .attrs = {A_INT_REQ("k"), A_DIM("dim", -1), A_BOOL("largest", 1), A_BOOL("sorted", 1), A_BASE}, .cls = PL_REDUCTION,
+      .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_TOPK, .infer = topk_infer, .grad = topk_grad, PL_KERNEL(sort));
 
 static PlStatus kth_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
   int64_t k = pl_attr_i(c->attrs, 0), dim = pl_attr_i(c->attrs, 1), n = x->ndim ? x->shape[dim] : 1;
   PL_TRY(pair_infer(c, 1));
   if (k < 1 || k > n)
-    PL_FAIL(PL_ERR_ARG, "kthvalue: k = %lld, but dim %lld of %s has %lld elements; k counts from 1", (long long)k,
-            (long long)dim + 1, pl_desc_text(x), (long long)n);
+    PL_FAIL(PL_ERR_ARG, "kthvalue: k = %lld, but dim %lld of %s has %lld elements; k counts from 1", (long long)k, (long long)dim + 1,
+            pl_desc_text(x), (long long)n);
   return PL_OK;
 }
 static PlStatus kth_grad(PlMaker *g) { return give(g, 1, 3); }
 
-const PlOp pl_op_kthvalue = {
-    .name = "kthvalue", .doc = "The k-th smallest value along dim (k counts from 1) and its place: values, indices.",
-    .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 4, .args = {"x"},
-    .attrs = {A_INT_REQ("k"), A_DIM("dim", -1), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,
-    .batch = pl_batch_dims,
-    .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_KTH, .infer = kth_infer, .grad = kth_grad,
-    PL_KERNEL(sort)};
+PL_OP(kthvalue, .doc = "The k-th smallest value along dim (k counts from 1) and its place: values, indices.",
+      .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 4, .args = {"x"},
+      .attrs = {A_INT_REQ("k"), A_DIM("dim", -1), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
+      .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_KTH, .infer = kth_infer, .grad = kth_grad, PL_KERNEL(sort));
 
 /* The median of no element at all is NaN; along an empty dim it is refused. */
 static PlStatus median_infer(PlInfer *c) {
@@ -212,10 +194,9 @@ static PlStatus median_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_median = {
-    .name = "median", .doc = "The median along dim, or of all elements, and its place: values, indices. The lower one of two; "
-                             "NaN if there is one.",
-    .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 3, .args = {"x"},
-    .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION,
-    .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS,
-    .kcode = PLK_O_MEDIAN, .infer = median_infer, .grad = median_grad, PL_KERNEL(sort)};
+PL_OP(median,
+      .doc = "The median along dim, or of all elements, and its place: values, indices. The lower one of two; "
+             "NaN if there is one.",
+      .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 3, .args = {"x"},
+      .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS,
+      .kcode = PLK_O_MEDIAN, .infer = median_infer, .grad = median_grad, PL_KERNEL(sort));

@@ -15,8 +15,8 @@ static PlStatus infer(PlInfer *c) {
     if (v->shape[d] != pl_attr_list(c->attrs, 0)[d] || pl_attr_list(c->attrs, 1)[d] < 0)
       PL_FAIL(PL_ERR_SHAPE, "strided_put: the window does not have the shape of %s", pl_desc_text(v));
     int64_t reach;
-    if (v->shape[d] > 0 && (__builtin_mul_overflow(v->shape[d] - 1, pl_attr_list(c->attrs, 1)[d], &reach) ||
-                            __builtin_add_overflow(last, reach, &last)))
+    if (v->shape[d] > 0 &&
+        (__builtin_mul_overflow(v->shape[d] - 1, pl_attr_list(c->attrs, 1)[d], &reach) || __builtin_add_overflow(last, reach, &last)))
       last = INT64_MAX;
   }
   if (v->numel > 0 && (pl_attr_i(c->attrs, 2) < 0 || last >= c->in[0]->numel))
@@ -41,13 +41,9 @@ static PlStatus grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_strided_put = {
-    .name = "strided_put",
-    .doc = "x with the window of given sizes, strides and offset (elements) replaced by value. Internal: the "
-           "history of an in-place op on a view.",
-    .formula = "dx = dy outside the window, dvalue = dy inside",
-    .nin = 2, .nout = 1, .nattr = 3, .args = {"x", "value"},
-    .attrs = {A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT("offset", 0)},
-    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = infer, .grad = grad,
-    PL_KERNEL(strided_put),
-};
+PL_OP(strided_put,
+      .doc = "x with the window of given sizes, strides and offset (elements) replaced by value. Internal: the "
+             "history of an in-place op on a view.",
+      .formula = "dx = dy outside the window, dvalue = dy inside", .nin = 2, .nout = 1, .nattr = 3, .args = {"x", "value"},
+      .attrs = {A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT("offset", 0)}, .cls = PL_INDEXING,
+      .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = infer, .grad = grad, PL_KERNEL(strided_put), );

@@ -5,7 +5,7 @@
 #include "engine/ops/make.h"
 #include "kernels/elementwise.h"
 
-#define FLAGS (PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY)
+#define FLAGS             (PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY)
 #define ELEMENTWISE(CODE) .kcode = PLK_EW_##CODE, PL_KERNEL(elementwise)
 
 static PlVal zero(PlMaker *g) { return pl_g_num(g, 0); }
@@ -27,12 +27,12 @@ static PlStatus where_grad(PlMaker *g) {
   if (g->want[2]) g_give(g, 2, g_where(g, g->x[0], zero(g), g->dy[0]));
   return g->status;
 }
-const PlOp pl_op_where = {
-    .name = "where", .doc = "x where condition (bool) holds, else y; all three broadcast, x and y promote. For the "
-                            "positions of true elements see nonzero.",
-    .formula = "dx = dz where condition, else 0; dy the other way round", .nin = 3, .nout = 1,
-    .args = {"condition", "x", "y"}, .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_SCALAR | PL_F_POLY | PL_F_NOMETHOD,
-    .promote = PL_PROMOTE_ALL, .promote_mask = 6, .infer = where_infer, .grad = where_grad, ELEMENTWISE(WHERE)};
+PL_OP(where,
+      .doc = "x where condition (bool) holds, else y; all three broadcast, x and y promote. For the "
+             "positions of true elements see nonzero.",
+      .formula = "dx = dz where condition, else 0; dy the other way round", .nin = 3, .nout = 1, .args = {"condition", "x", "y"},
+      .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_SCALAR | PL_F_POLY | PL_F_NOMETHOD, .promote = PL_PROMOTE_ALL, .promote_mask = 6,
+      .infer = where_infer, .grad = where_grad, ELEMENTWISE(WHERE));
 
 /* z = x + w (y - x);  dx = dz (1 - w);  dy = dz w;  dw = dz (y - x) */
 static PlStatus lerp_grad(PlMaker *g) {
@@ -42,12 +42,11 @@ static PlStatus lerp_grad(PlMaker *g) {
   if (g->want[2]) g_give(g, 2, g_mul(g, dz, g_sub(g, strong(g, 1), strong(g, 0))));
   return g->status;
 }
-const PlOp pl_op_lerp = {
-    .name = "lerp", .doc = "x + weight (y - x): from x at weight 0 to y at weight 1. weight is a tensor or a number; "
-                           "floating inputs.",
-    .formula = "dx = dz (1 - w); dy = dz w; dw = dz (y - x)", .nin = 3, .nout = 1, .args = {"x", "y", "weight"},
-    .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast, .grad = lerp_grad,
-    ELEMENTWISE(LERP)};
+PL_OP(lerp,
+      .doc = "x + weight (y - x): from x at weight 0 to y at weight 1. weight is a tensor or a number; "
+             "floating inputs.",
+      .formula = "dx = dz (1 - w); dy = dz w; dw = dz (y - x)", .nin = 3, .nout = 1, .args = {"x", "y", "weight"}, .cls = PL_POINTWISE,
+      .flags = FLAGS, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast, .grad = lerp_grad, ELEMENTWISE(LERP));
 
 /* z = x + v a b;  dx = dz;  da = v dz b;  db = v dz a */
 static PlStatus addcmul_infer(PlInfer *c) {
@@ -63,11 +62,10 @@ static PlStatus addcmul_grad(PlMaker *g) {
   if (g->want[2]) g_give(g, 2, g_mul(g, scaled, g->x[1]));
   return g->status;
 }
-const PlOp pl_op_addcmul = {
-    .name = "addcmul", .doc = "x + value a b, broadcast and promoted; value is 1 unless given.",
-    .formula = "dx = dz; da = value dz b; db = value dz a", .nin = 3, .nout = 1, .nattr = 1, .args = {"x", "a", "b"},
-    .attrs = {A_SCALAR_OPT("value")}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL,
-    .infer = addcmul_infer, .grad = addcmul_grad, ELEMENTWISE(ADDCMUL)};
+PL_OP(addcmul, .doc = "x + value a b, broadcast and promoted; value is 1 unless given.",
+      .formula = "dx = dz; da = value dz b; db = value dz a", .nin = 3, .nout = 1, .nattr = 1, .args = {"x", "a", "b"},
+      .attrs = {A_SCALAR_OPT("value")}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL, .infer = addcmul_infer,
+      .grad = addcmul_grad, ELEMENTWISE(ADDCMUL));
 
 /* z = x + v a / b;  dx = dz;  da = v dz / b;  db = -v dz a / b² */
 static PlStatus addcdiv_grad(PlMaker *g) {
@@ -78,19 +76,17 @@ static PlStatus addcdiv_grad(PlMaker *g) {
   if (g->want[2]) g_give(g, 2, g_neg(g, g_mul(g, scaled, g_div(g, g_div(g, strong(g, 1), b), b))));
   return g->status;
 }
-const PlOp pl_op_addcdiv = {
-    .name = "addcdiv", .doc = "x + value a / b, broadcast and promoted; floating inputs, value is 1 unless given.",
-    .formula = "dx = dz; da = value dz / b; db = -value dz a / b^2", .nin = 3, .nout = 1, .nattr = 1,
-    .args = {"x", "a", "b"}, .attrs = {A_SCALAR_OPT("value")}, .cls = PL_POINTWISE, .flags = FLAGS,
-    .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast, .grad = addcdiv_grad, ELEMENTWISE(ADDCDIV)};
+PL_OP(addcdiv, .doc = "x + value a / b, broadcast and promoted; floating inputs, value is 1 unless given.",
+      .formula = "dx = dz; da = value dz / b; db = -value dz a / b^2", .nin = 3, .nout = 1, .nattr = 1, .args = {"x", "a", "b"},
+      .attrs = {A_SCALAR_OPT("value")}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast,
+      .grad = addcdiv_grad, ELEMENTWISE(ADDCDIV));
 
 /* ---- clamp ------------------------------------------------------------------------------------------- */
 
 /* z = min(max(x, lo), hi) with numbers: dx = dz strictly between them, else 0. An integer x with a
  * fractional bound gives the default float. */
 static PlStatus clamp_infer(PlInfer *c) {
-  if (!pl_attr_has(c->attrs, 0) && !pl_attr_has(c->attrs, 1))
-    PL_FAIL(PL_ERR_ARG, "clamp: give min, max or both");
+  if (!pl_attr_has(c->attrs, 0) && !pl_attr_has(c->attrs, 1)) PL_FAIL(PL_ERR_ARG, "clamp: give min, max or both");
   PlDtype d = c->compute;
   bool fraction = false;
   for (int k = 0; k < 2; k++) fraction |= pl_attr_has(c->attrs, k) && !((c->attrs->isint >> k) & 1);
@@ -114,23 +110,20 @@ static PlStatus clamp_grad(PlMaker *g) {
   g->dx[0] = pl_g_op(g, &pl_op_clamp_bwd, 2, in, g->attrs, NULL);
   return g->status;
 }
-const PlOp pl_op_clamp = {
-    .name = "clamp", .doc = "x limited to [min, max]; either bound may be left out. NaN stays. For bounds that are "
-                            "tensors see clamp_tensor.",
-    .formula = "dx = dz where min < x < max, else 0", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-    .attrs = {A_SCALAR_OPT("min"), A_SCALAR_OPT("max")}, .cls = PL_POINTWISE, .flags = FLAGS,
-    .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_CLAMP, .infer = clamp_infer, .grad = clamp_grad,
-    .kernel = {[PL_CPU] = clamp_cpu}};
+PL_OP(clamp,
+      .doc = "x limited to [min, max]; either bound may be left out. NaN stays. For bounds that are "
+             "tensors see clamp_tensor.",
+      .formula = "dx = dz where min < x < max, else 0", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
+      .attrs = {A_SCALAR_OPT("min"), A_SCALAR_OPT("max")}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL,
+      .kcode = PLK_EW_CLAMP, .infer = clamp_infer, .grad = clamp_grad, .kernel = {[PL_CPU] = clamp_cpu});
 
 static PlStatus clamp_bwd_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = g_again2(g, g->dy[0], g->x[1]);
   return g->status;
 }
-const PlOp pl_op_clamp_bwd = {
-    .name = "clamp_bwd", .doc = "The gradient of clamp.", .nin = 2, .nout = 1, .nattr = 2, .args = {"dy", "x"},
-    .attrs = {A_SCALAR_OPT("min"), A_SCALAR_OPT("max")}, .cls = PL_POINTWISE,
-    .flags = PL_F_POLY | PL_F_INTERNAL, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast,
-    .grad = clamp_bwd_grad, ELEMENTWISE(CLAMP_BWD)};
+PL_OP(clamp_bwd, .doc = "The gradient of clamp.", .nin = 2, .nout = 1, .nattr = 2, .args = {"dy", "x"},
+      .attrs = {A_SCALAR_OPT("min"), A_SCALAR_OPT("max")}, .cls = PL_POINTWISE, .flags = PL_F_POLY | PL_F_INTERNAL,
+      .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast, .grad = clamp_bwd_grad, ELEMENTWISE(CLAMP_BWD));
 
 /* With tensors: m = max(x, lo), z = min(m, hi); at equality each side takes half, as in maximum. */
 static PlVal won(PlMaker *g, const PlOp *loses, PlVal a, PlVal b, PlVal dy) {
@@ -161,10 +154,9 @@ static PlStatus clamp_tensor_cpu(const PlkCall *call) {
   k.in = two;
   return plk_cpu_elementwise(&k);
 }
-const PlOp pl_op_clamp_tensor = {
-    .name = "clamp_tensor", .doc = "x limited to [min, max], all three broadcast and promoted: min(max(x, min), max). "
-                                   "Either bound may be left out.",
-    .formula = "each of two equal values takes half of the gradient", .nin = 3, .nopt = 2, .nout = 1,
-    .args = {"x", "min", "max"}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL,
-    .kcode = PLK_EW_CLAMP_T, .infer = clamp_tensor_infer, .grad = clamp_tensor_grad,
-    .kernel = {[PL_CPU] = clamp_tensor_cpu}};
+PL_OP(clamp_tensor,
+      .doc = "x limited to [min, max], all three broadcast and promoted: min(max(x, min), max). "
+             "Either bound may be left out.",
+      .formula = "each of two equal values takes half of the gradient", .nin = 3, .nopt = 2, .nout = 1, .args = {"x", "min", "max"},
+      .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_CLAMP_T, .infer = clamp_tensor_infer,
+      .grad = clamp_tensor_grad, .kernel = {[PL_CPU] = clamp_tensor_cpu});

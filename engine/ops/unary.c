@@ -7,41 +7,37 @@
 #include "kernels/elementwise.h"
 #include "kernels/special.h"
 
-#define PI 3.14159265358979323846
-#define LN2 0.69314718055994530942
-#define LN10 2.30258509299404568402
+#define PI           3.14159265358979323846
+#define LN2          0.69314718055994530942
+#define LN10         2.30258509299404568402
 #define TWO_RSQRT_PI 1.12837916709551257390 /* 2 / sqrt(pi) */
-#define SQRT_2PI 2.50662827463100050242
+#define SQRT_2PI     2.50662827463100050242
 #define HALF_SQRT_PI 0.88622692545275801365 /* sqrt(pi) / 2 */
 
 /* NAME_grad: dx = expr. */
-#define GRAD(NAME, EXPR)                                      \
-  static PlStatus NAME##_grad(PlMaker *g) {                   \
-    const PlVal x = g->x[0], y = g->y[0], dy = g->dy[0];      \
-    (void)x, (void)y, (void)dy;                               \
-    g->dx[0] = (EXPR);                                        \
-    return g->status;                                         \
+#define GRAD(NAME, EXPR)                                 \
+  static PlStatus NAME##_grad(PlMaker *g) {              \
+    const PlVal x = g->x[0], y = g->y[0], dy = g->dy[0]; \
+    (void)x, (void)y, (void)dy;                          \
+    g->dx[0] = (EXPR);                                   \
+    return g->status;                                    \
   }
 #define F1(OP, V) pl_g1(g, &pl_op_##OP, V)
 
 static PlStatus infer_no_bool(PlInfer *c) {
   if (c->compute == PL_BOOL)
-    PL_FAIL(PL_ERR_DTYPE, "%s: %s has no arithmetic; use logical_not or x:to(\"i64\")", c->op->name,
-            pl_desc_text(c->in[0]));
+    PL_FAIL(PL_ERR_DTYPE, "%s: %s has no arithmetic; use logical_not or x:to(\"i64\")", c->op->name, pl_desc_text(c->in[0]));
   return pl_infer_same(c);
 }
 
 /* The common rule is pl_infer_broadcast, which the engine knows to skip where shape and dtype are plain;
  * dtypes that an op does not have are refused by the kernel.
  * UNARY(name, kernel code, promotion, shape and dtype rule, formula, doc): differentiable. */
-#define UNARY(NAME, CODE, PROMOTE, INFER, FORMULA, DOC)                                           \
-  const PlOp pl_op_##NAME = {.name = #NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1,  \
-                             .args = {"x"}, .cls = PL_POINTWISE, .promote = PROMOTE,              \
-                             .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY,                     \
-                             .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad,         \
-                             PL_KERNEL(elementwise)};
-#define FLOATING(NAME, CODE, FORMULA, DOC) \
-  UNARY(NAME, CODE, PL_PROMOTE_FLOAT, pl_infer_broadcast, FORMULA, DOC)
+#define UNARY(NAME, CODE, PROMOTE, INFER, FORMULA, DOC)                                                                    \
+  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE, .promote = PROMOTE, \
+        .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad,      \
+        PL_KERNEL(elementwise));
+#define FLOATING(NAME, CODE, FORMULA, DOC)       UNARY(NAME, CODE, PL_PROMOTE_FLOAT, pl_infer_broadcast, FORMULA, DOC)
 #define KEEPING(NAME, CODE, INFER, FORMULA, DOC) UNARY(NAME, CODE, PL_PROMOTE_ALL, INFER, FORMULA, DOC)
 
 /* ---- sign, absolute value, rounding --------------------------------------------------------------- */
@@ -50,8 +46,7 @@ static bool neg_ok(PlTensor *const *in, int nin, PlTensor *const *out, const PlA
   (void)in, (void)nin, (void)out, (void)attrs;
   return pl_tensor_dtype(in[0]) == pl_tensor_dtype(out[0]);
 }
-static PlStatus neg_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy,
-                        const bool *want, PlTensor **dx) {
+static PlStatus neg_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want, PlTensor **dx) {
   (void)attrs, (void)saved;
   if (!want[0] || !dy[0]) return PL_OK;
   return pl_apply(&pl_op_neg, dy, 1, NULL, dx);
@@ -59,11 +54,9 @@ static PlStatus neg_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *
 static const PlNative neg_native = {.ok = neg_ok, .bwd = neg_bwd};
 
 GRAD(neg, g_neg(g, dy))
-const PlOp pl_op_neg = {.name = "neg", .doc = "-x. Any shape; every dtype but bool.", .formula = "y = -x; dx = -dy",
-                        .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE,
-                        .flags = PL_F_LINEAR | PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL,
-                        .kcode = PLK_EW_NEG, .infer = pl_infer_broadcast, .grad = neg_grad,
-                        .native = &neg_native, PL_KERNEL(elementwise)};
+PL_OP(neg, .doc = "-x. Any shape; every dtype but bool.", .formula = "y = -x; dx = -dy", .nin = 1, .nout = 1, .args = {"x"},
+      .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_NEG,
+      .infer = pl_infer_broadcast, .grad = neg_grad, .native = &neg_native, PL_KERNEL(elementwise));
 GRAD(abs, g_mul(g, dy, F1(sign, x)))
 KEEPING(abs, ABS, infer_no_bool, "dx = dy sign(x)", "|x|. Any dtype but bool; the gradient at 0 is 0.")
 
@@ -82,13 +75,12 @@ STEP(ceil, CEIL, "The smallest integer not below x, in x's dtype.")
 STEP(trunc, TRUNC, "x without its fraction, in x's dtype.")
 
 FLAT(round)
-const PlOp pl_op_round = {
-    .name = "round", .doc = "The nearest integer, halves to even; with decimals, that many digits after the point "
-                            "(negative: before it; floating x only).",
-    .formula = "dx = 0", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SCALAR_OPT("decimals")},
-    .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL,
-    .kcode = PLK_EW_ROUND, .infer = pl_infer_broadcast, .grad = round_grad,
-    PL_KERNEL(elementwise)};
+PL_OP(round,
+      .doc = "The nearest integer, halves to even; with decimals, that many digits after the point "
+             "(negative: before it; floating x only).",
+      .formula = "dx = 0", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SCALAR_OPT("decimals")}, .cls = PL_POINTWISE,
+      .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_ROUND, .infer = pl_infer_broadcast,
+      .grad = round_grad, PL_KERNEL(elementwise));
 GRAD(frac, dy)
 KEEPING(frac, FRAC, pl_infer_broadcast, "y = x - trunc(x); dx = dy", "The fraction of x, with x's sign. Floating x.")
 
@@ -106,11 +98,9 @@ static PlStatus square_cpu(const PlkCall *call) {
   return plk_cpu_elementwise(&k);
 }
 GRAD(square, g_mul(g, dy, g_muln(g, x, 2)))
-const PlOp pl_op_square = {.name = "square", .doc = "x * x. Any shape and dtype; bool gives i64.",
-                           .formula = "y = x^2; dx = 2 x dy", .nin = 1, .nout = 1, .args = {"x"},
-                           .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY,
-                           .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_SQUARE, .infer = square_infer,
-                           .grad = square_grad, .kernel = {[PL_CPU] = square_cpu}};
+PL_OP(square, .doc = "x * x. Any shape and dtype; bool gives i64.", .formula = "y = x^2; dx = 2 x dy", .nin = 1, .nout = 1, .args = {"x"},
+      .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_SQUARE,
+      .infer = square_infer, .grad = square_grad, .kernel = {[PL_CPU] = square_cpu});
 GRAD(sqrt, g_div(g, dy, g_muln(g, y, 2)))
 FLOATING(sqrt, SQRT, "dx = dy / (2 y)", "The square root; NaN below 0. Integers give the default float.")
 GRAD(rsqrt, g_mul(g, g_muln(g, dy, -0.5), g_mul(g, y, g_mul(g, y, y))))
@@ -176,18 +166,16 @@ static PlStatus logit_grad(PlMaker *g) {
   PlVal x = g->x[0], slope = g_div(g, g->dy[0], g_mul(g, x, g_rsubn(g, 1, x)));
   bool clamped = pl_attr_has(g->attrs, 0);
   double eps = clamped ? ((g->attrs->isint & 1) ? (double)pl_attr_i(g->attrs, 0) : pl_attr_f(g->attrs, 0)) : 0;
-  PlVal out = pl_g2(g, &pl_op_logical_or, pl_g2(g, &pl_op_lt, x, pl_g_num(g, eps)),
-                    pl_g2(g, &pl_op_gt, x, pl_g_num(g, 1 - eps)));
+  PlVal out = pl_g2(g, &pl_op_logical_or, pl_g2(g, &pl_op_lt, x, pl_g_num(g, eps)), pl_g2(g, &pl_op_gt, x, pl_g_num(g, 1 - eps)));
   g->dx[0] = g_where(g, out, pl_g_num(g, clamped ? 0 : (double)NAN), slope);
   return g->status;
 }
-const PlOp pl_op_logit = {
-    .name = "logit", .doc = "log(x / (1 - x)), the inverse of sigmoid. eps clamps x to [eps, 1 - eps] first; without "
-                            "it values outside [0, 1] give NaN.",
-    .formula = "dx = dy / (x (1 - x))", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_SCALAR_OPT("eps")}, .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY,
-    .promote = PL_PROMOTE_FLOAT, .kcode = PLK_EW_LOGIT, .infer = pl_infer_same, .grad = logit_grad,
-    PL_KERNEL(elementwise)};
+PL_OP(logit,
+      .doc = "log(x / (1 - x)), the inverse of sigmoid. eps clamps x to [eps, 1 - eps] first; without "
+             "it values outside [0, 1] give NaN.",
+      .formula = "dx = dy / (x (1 - x))", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SCALAR_OPT("eps")},
+      .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_FLOAT, .kcode = PLK_EW_LOGIT,
+      .infer = pl_infer_same, .grad = logit_grad, PL_KERNEL(elementwise));
 
 /* ---- error function, gamma function ----------------------------------------------------------------------- */
 
@@ -218,12 +206,10 @@ static PlStatus polygamma_infer(PlInfer *c) {
   return pl_infer_same(c);
 }
 GRAD(polygamma, g_mul(g, dy, polygamma(g, pl_attr_i(g->attrs, 0) + 1, x)))
-const PlOp pl_op_polygamma = {
-    .name = "polygamma", .doc = "The n-th derivative of digamma, n from 0 to 100.",
-    .formula = "y = (-1)^(n+1) n! zeta(n+1, x); dx = dy polygamma(n+1, x)", .nin = 1, .nout = 1, .nattr = 1,
-    .args = {"x"}, .attrs = {A_INT_REQ("n")}, .cls = PL_POINTWISE,
-    .flags = PL_F_SCALAR | PL_F_POLY | PL_F_CONTIGUOUS, .promote = PL_PROMOTE_FLOAT, .infer = polygamma_infer,
-    .grad = polygamma_grad, PL_KERNEL(polygamma)};
+PL_OP(polygamma, .doc = "The n-th derivative of digamma, n from 0 to 100.",
+      .formula = "y = (-1)^(n+1) n! zeta(n+1, x); dx = dy polygamma(n+1, x)", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+      .attrs = {A_INT_REQ("n")}, .cls = PL_POINTWISE, .flags = PL_F_SCALAR | PL_F_POLY | PL_F_CONTIGUOUS, .promote = PL_PROMOTE_FLOAT,
+      .infer = polygamma_infer, .grad = polygamma_grad, PL_KERNEL(polygamma));
 
 /* ---- Bessel functions, the normal distribution ------------------------------------------------------------ */
 
@@ -248,13 +234,13 @@ FLOATING(ndtri, NDTRI, "dx = dy sqrt(2 pi) e^(y^2/2)",
 /* ---- replacing values ---------------------------------------------------------------------------------------- */
 
 GRAD(nan_to_num, g_mul(g, dy, pl_g_cast(g, F1(isfinite, x), (PlDtype)g->outd[0].dtype)))
-const PlOp pl_op_nan_to_num = {
-    .name = "nan_to_num", .doc = "x with NaN, inf and -inf replaced (0, the largest and the lowest number of x's "
-                                 "dtype unless given). Integers and bool are copied.",
-    .formula = "dx = dy where x is finite", .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
-    .attrs = {A_SCALAR_OPT("nan"), A_SCALAR_OPT("posinf"), A_SCALAR_OPT("neginf")}, .cls = PL_POINTWISE,
-    .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_NAN_TO_NUM,
-    .infer = pl_infer_same, .grad = nan_to_num_grad, PL_KERNEL(elementwise)};
+PL_OP(nan_to_num,
+      .doc = "x with NaN, inf and -inf replaced (0, the largest and the lowest number of x's "
+             "dtype unless given). Integers and bool are copied.",
+      .formula = "dx = dy where x is finite", .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
+      .attrs = {A_SCALAR_OPT("nan"), A_SCALAR_OPT("posinf"), A_SCALAR_OPT("neginf")}, .cls = PL_POINTWISE,
+      .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_NAN_TO_NUM, .infer = pl_infer_same,
+      .grad = nan_to_num_grad, PL_KERNEL(elementwise));
 
 /* x converted to another dtype; out of range is wrapped (integers) or infinite (floats). */
 static PlStatus cast_infer(PlInfer *c) {
@@ -267,9 +253,9 @@ static PlStatus cast_grad(PlMaker *g) {
   g->dx[0] = from == (PlDtype)g->outd[0].dtype ? g->dy[0] : pl_g_cast(g, g->dy[0], from);
   return g->status;
 }
-const PlOp pl_op_cast = {
-    .name = "cast", .doc = "A copy of x in the dtype given. Floats are cut toward 0 for integers; numbers that do not "
-                           "fit wrap around. x:to(dtype) is the usual spelling.",
-    .formula = "dx = dy in x's dtype", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_DTYPE_REQ("dtype")}, .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY, .kcode = PLK_EW_CAST,
-    .infer = cast_infer, .grad = cast_grad, PL_KERNEL(elementwise)};
+PL_OP(cast,
+      .doc = "A copy of x in the dtype given. Floats are cut toward 0 for integers; numbers that do not "
+             "fit wrap around. x:to(dtype) is the usual spelling.",
+      .formula = "dx = dy in x's dtype", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_DTYPE_REQ("dtype")},
+      .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY, .kcode = PLK_EW_CAST, .infer = cast_infer, .grad = cast_grad,
+      PL_KERNEL(elementwise));

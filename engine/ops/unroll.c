@@ -68,4 +68,3 @@ PlVal pl_unroll_stack(PlMaker *g, const PlVal *v, int64_t n, bool reverse, PlVal
   free(in);
   return y;
 }
-

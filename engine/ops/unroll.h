@@ -8,7 +8,7 @@
 
 /* Input i, where it is given, must have this shape and input 0's dtype. */
 PlStatus pl_unroll_shape(const PlInfer *c, int i, int ndim, const int64_t *shape);
-PlVal pl_unroll_zeros(PlMaker *g, PlVal like); /* in input 0's dtype */
+PlVal pl_unroll_zeros(PlMaker *g, PlVal like);                   /* in input 0's dtype */
 PlVal pl_unroll_pick(PlMaker *g, PlVal v, int64_t k);            /* v[k], a view */
 PlVal pl_unroll_part(PlMaker *g, PlVal v, int64_t j, int64_t H); /* columns j H … of a matrix, a view */
 PlVal pl_unroll_plus(PlMaker *g, PlVal a, PlVal b);

@@ -35,8 +35,8 @@ static PlStatus reshaped(PlInfer *c, int n, const int64_t *sizes, bool may_copy)
   d->is_view = pl_strides_reshaped(x->ndim, x->shape, x->strides, n, sizes, d->strides);
   if (d->is_view || may_copy) return PL_OK;
   PlArray want = {.shape = d->shape, .ndim = d->ndim, .dtype = d->dtype};
-  PL_FAIL(PL_ERR_SHAPE, "%s: %s is laid out so that %s needs a copy; use reshape, or contiguous() before",
-          c->op->name, pl_desc_text(x), pl_desc_text(&want));
+  PL_FAIL(PL_ERR_SHAPE, "%s: %s is laid out so that %s needs a copy; use reshape, or contiguous() before", c->op->name, pl_desc_text(x),
+          pl_desc_text(&want));
 }
 
 static PlStatus view_infer(PlInfer *c) {
@@ -46,31 +46,23 @@ static PlStatus view_infer(PlInfer *c) {
   return reshaped(c, n, sizes, c->op->kcode == 0);
 }
 
-const PlOp pl_op_view = {
-    .name = "view",
-    .doc = "The same elements under another shape, sharing memory; one size may be -1. Errors if the layout "
-           "needs a copy (use reshape).",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_SHAPE_REQ("shape")},
-    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_POLY, .kcode = 1, .infer = view_infer, .grad = reshape_grad,
-};
+PL_OP(view,
+      .doc = "The same elements under another shape, sharing memory; one size may be -1. Errors if the layout "
+             "needs a copy (use reshape).",
+      .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SHAPE_REQ("shape")}, .cls = PL_VIEW, .batch = pl_batch_shape,
+      .flags = PL_F_POLY, .kcode = 1, .infer = view_infer, .grad = reshape_grad, );
 
-const PlOp pl_op_reshape = {
-    .name = "reshape",
-    .doc = "The same elements in row-major order under another shape; one size may be -1. Shares memory where "
-           "the layout allows, else copies.",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_SHAPE_REQ("shape")},
-    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = view_infer, .grad = reshape_grad,
-    PL_KERNEL(copy),
-};
+PL_OP(reshape,
+      .doc = "The same elements in row-major order under another shape; one size may be -1. Shares memory where "
+             "the layout allows, else copies.",
+      .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SHAPE_REQ("shape")}, .cls = PL_VIEW, .batch = pl_batch_shape,
+      .flags = PL_F_LINEAR | PL_F_POLY, .infer = view_infer, .grad = reshape_grad, PL_KERNEL(copy), );
 
 static PlStatus flatten_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
   int64_t sizes[PL_MAX_DIM], run = 1;
   int a = (int)pl_attr_i(c->attrs, 0), b = (int)pl_attr_i(c->attrs, 1), n = 0;
-  if (a > b)
-    PL_FAIL(PL_ERR_ARG, "flatten: start_dim %d comes after end_dim %d", a + 1, b + 1);
+  if (a > b) PL_FAIL(PL_ERR_ARG, "flatten: start_dim %d comes after end_dim %d", a + 1, b + 1);
   for (int d = 0; d < x->ndim; d++) {
     if (d < a || d > b) {
       sizes[n++] = x->shape[d];
@@ -83,14 +75,9 @@ static PlStatus flatten_infer(PlInfer *c) {
   return reshaped(c, n, sizes, true);
 }
 
-const PlOp pl_op_flatten = {
-    .name = "flatten",
-    .doc = "Merges dims start_dim … end_dim (default: all) into one. Shares memory where the layout allows.",
-    .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-    .attrs = {A_DIM("start_dim", 0), A_DIM("end_dim", -1)},
-    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = flatten_infer, .grad = reshape_grad,
-    PL_KERNEL(copy),
-};
+PL_OP(flatten, .doc = "Merges dims start_dim … end_dim (default: all) into one. Shares memory where the layout allows.", .nin = 1,
+      .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_DIM("start_dim", 0), A_DIM("end_dim", -1)}, .cls = PL_VIEW, .batch = pl_batch_shape,
+      .flags = PL_F_LINEAR | PL_F_POLY, .infer = flatten_infer, .grad = reshape_grad, PL_KERNEL(copy), );
 
 static PlStatus unflatten_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
@@ -98,8 +85,7 @@ static PlStatus unflatten_infer(PlInfer *c) {
   int dim = (int)pl_attr_i(c->attrs, 0), m = pl_attr_n(c->attrs, 1), n = 0;
   if (m == 0) PL_FAIL(PL_ERR_ARG, "unflatten: sizes are empty");
   if (x->ndim == 0) PL_FAIL(PL_ERR_SHAPE, "unflatten: %s has no dim to split", pl_desc_text(x));
-  if (x->ndim - 1 + m > PL_MAX_DIM)
-    PL_FAIL(PL_ERR_SHAPE, "unflatten: %d dims; at most %d are possible", x->ndim - 1 + m, PL_MAX_DIM);
+  if (x->ndim - 1 + m > PL_MAX_DIM) PL_FAIL(PL_ERR_SHAPE, "unflatten: %d dims; at most %d are possible", x->ndim - 1 + m, PL_MAX_DIM);
   for (int d = 0; d < x->ndim; d++) {
     if (d != dim) sizes[n++] = x->shape[d];
     else {
@@ -110,14 +96,9 @@ static PlStatus unflatten_infer(PlInfer *c) {
   return reshaped(c, n, sizes, true);
 }
 
-const PlOp pl_op_unflatten = {
-    .name = "unflatten",
-    .doc = "Splits dim into the given sizes, which multiply to its size; one may be -1.",
-    .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-    .attrs = {A_DIM_REQ("dim"), A_SHAPE_REQ("sizes")},
-    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = unflatten_infer, .grad = reshape_grad,
-    PL_KERNEL(copy),
-};
+PL_OP(unflatten, .doc = "Splits dim into the given sizes, which multiply to its size; one may be -1.", .nin = 1, .nout = 1, .nattr = 2,
+      .args = {"x"}, .attrs = {A_DIM_REQ("dim"), A_SHAPE_REQ("sizes")}, .cls = PL_VIEW, .batch = pl_batch_shape,
+      .flags = PL_F_LINEAR | PL_F_POLY, .infer = unflatten_infer, .grad = reshape_grad, PL_KERNEL(copy), );
 
 /* Reads the sizes in a 1-d i64 shape tensor (input 1). */
 static PlStatus shape_tensor(const PlInfer *c, int i, int *n, int64_t *sizes) {
@@ -138,14 +119,9 @@ static PlStatus reshape_to_infer(PlInfer *c) {
   return reshaped(c, n, out, true);
 }
 
-const PlOp pl_op_reshape_to = {
-    .name = "reshape_to",
-    .doc = "reshape with the sizes in an i64 tensor (backward graphs of any shape).",
-    .nin = 2, .nout = 1, .args = {"x", "shape"},
-    .cls = PL_VIEW,
-    .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_INTERNAL, .reads_values = 2, .infer = reshape_to_infer,
-    .grad = reshape_grad, PL_KERNEL(copy),
-};
+PL_OP(reshape_to, .doc = "reshape with the sizes in an i64 tensor (backward graphs of any shape).", .nin = 2, .nout = 1,
+      .args = {"x", "shape"}, .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_INTERNAL, .reads_values = 2,
+      .infer = reshape_to_infer, .grad = reshape_grad, PL_KERNEL(copy), );
 
 /* ---- transpose, permute, movedim ----------------------------------------------------------------------------- */
 
@@ -176,13 +152,9 @@ static PlStatus transpose_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_transpose = {
-    .name = "transpose",
-    .doc = "Swaps two dims; shares memory.",
-    .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-    .attrs = {A_DIM_REQ("dim0"), A_DIM_REQ("dim1")},
-    .cls = PL_VIEW, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY, .infer = transpose_infer, .grad = transpose_grad,
-};
+PL_OP(transpose, .doc = "Swaps two dims; shares memory.", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
+      .attrs = {A_DIM_REQ("dim0"), A_DIM_REQ("dim1")}, .cls = PL_VIEW, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY,
+      .infer = transpose_infer, .grad = transpose_grad, );
 
 static PlStatus t_infer(PlInfer *c) {
   int order[2] = {1, 0};
@@ -197,17 +169,12 @@ static PlStatus t_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_t = {
-    .name = "t",
-    .doc = "The transpose of a matrix; shares memory. 0-d and 1-d tensors stay as they are.",
-    .nin = 1, .nout = 1, .args = {"x"},
-    .cls = PL_VIEW, .batch = pl_batch_transpose2, .flags = PL_F_LINEAR | PL_F_POLY, .infer = t_infer, .grad = t_grad,
-};
+PL_OP(t, .doc = "The transpose of a matrix; shares memory. 0-d and 1-d tensors stay as they are.", .nin = 1, .nout = 1, .args = {"x"},
+      .cls = PL_VIEW, .batch = pl_batch_transpose2, .flags = PL_F_LINEAR | PL_F_POLY, .infer = t_infer, .grad = t_grad, );
 
 static PlStatus permute_infer(PlInfer *c) {
   int n = pl_attr_n(c->attrs, 0), order[PL_MAX_DIM];
-  if (n != c->in[0]->ndim)
-    PL_FAIL(PL_ERR_ARG, "permute: %d dims given for %s; name each dim once", n, pl_desc_text(c->in[0]));
+  if (n != c->in[0]->ndim) PL_FAIL(PL_ERR_ARG, "permute: %d dims given for %s; name each dim once", n, pl_desc_text(c->in[0]));
   for (int k = 0; k < n; k++) order[k] = (int)pl_attr_list(c->attrs, 0)[k];
   permute_desc(c, order);
   return PL_OK;
@@ -221,13 +188,9 @@ static PlStatus permute_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_permute = {
-    .name = "permute",
-    .doc = "Reorders the dims: dim k of the result is dims[k] of x; shares memory.",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_DIMS_REQ("dims")},
-    .cls = PL_VIEW, .batch = pl_batch_permute, .flags = PL_F_LINEAR | PL_F_POLY, .infer = permute_infer, .grad = permute_grad,
-};
+PL_OP(permute, .doc = "Reorders the dims: dim k of the result is dims[k] of x; shares memory.", .nin = 1, .nout = 1, .nattr = 1,
+      .args = {"x"}, .attrs = {A_DIMS_REQ("dims")}, .cls = PL_VIEW, .batch = pl_batch_permute, .flags = PL_F_LINEAR | PL_F_POLY,
+      .infer = permute_infer, .grad = permute_grad, );
 
 /* order[destination[k]] = source[k]; the other dims fill the gaps in order. */
 static void movedim_order(const PlAttrs *a, int n, int *order) {
@@ -268,14 +231,11 @@ static PlStatus movedim_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_movedim = {
-    .name = "movedim",
-    .doc = "Moves dims source (a dim or a list) to positions destination; the others keep their order. Shares "
-           "memory.",
-    .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-    .attrs = {A_DIMS_REQ("source"), A_DIMS_REQ("destination")},
-    .cls = PL_VIEW, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY, .infer = movedim_infer, .grad = movedim_grad,
-};
+PL_OP(movedim,
+      .doc = "Moves dims source (a dim or a list) to positions destination; the others keep their order. Shares "
+             "memory.",
+      .nin = 1, .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_DIMS_REQ("source"), A_DIMS_REQ("destination")}, .cls = PL_VIEW,
+      .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY, .infer = movedim_infer, .grad = movedim_grad, );
 
 /* ---- squeeze, unsqueeze -------------------------------------------------------------------------------------- */
 
@@ -298,13 +258,9 @@ static PlStatus squeeze_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_squeeze = {
-    .name = "squeeze",
-    .doc = "Drops dims of size 1: the named ones, or all. Shares memory.",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_DIMS_OPT("dim")},
-    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = squeeze_infer, .grad = reshape_grad,
-};
+PL_OP(squeeze, .doc = "Drops dims of size 1: the named ones, or all. Shares memory.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+      .attrs = {A_DIMS_OPT("dim")}, .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = squeeze_infer,
+      .grad = reshape_grad, );
 
 static PlStatus unsqueeze_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
@@ -320,13 +276,9 @@ static PlStatus unsqueeze_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_unsqueeze = {
-    .name = "unsqueeze",
-    .doc = "A new dim of size 1 at position dim; shares memory.",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_NEWDIM_REQ("dim")},
-    .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = unsqueeze_infer, .grad = reshape_grad,
-};
+PL_OP(unsqueeze, .doc = "A new dim of size 1 at position dim; shares memory.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+      .attrs = {A_NEWDIM_REQ("dim")}, .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = unsqueeze_infer,
+      .grad = reshape_grad, );
 
 /* ---- expand ----------------------------------------------------------------------------------------------- */
 
@@ -335,53 +287,38 @@ static PlStatus expanded(PlInfer *c, int n, const int64_t *sizes) {
   PlDesc *d = &c->out[0];
   int lead = n - x->ndim;
   if (n > PL_MAX_DIM) PL_FAIL(PL_ERR_SHAPE, "%s: %d dims; at most %d are possible", c->op->name, n, PL_MAX_DIM);
-  if (lead < 0)
-    PL_FAIL(PL_ERR_SHAPE, "%s: %d sizes for %s; give at least %d", c->op->name, n, pl_desc_text(x), x->ndim);
+  if (lead < 0) PL_FAIL(PL_ERR_SHAPE, "%s: %d sizes for %s; give at least %d", c->op->name, n, pl_desc_text(x), x->ndim);
   pl_view_same(c, d);
   d->ndim = (uint8_t)n;
   for (int k = 0; k < n; k++) {
     int64_t have = k < lead ? 1 : x->shape[k - lead], want = sizes[k];
     if (want == -1 && k >= lead) want = have;
     if (want < 0)
-      PL_FAIL(PL_ERR_SHAPE, "%s: size %lld of dim %d of the result: only existing dims may say -1", c->op->name,
-              (long long)want, k + 1);
+      PL_FAIL(PL_ERR_SHAPE, "%s: size %lld of dim %d of the result: only existing dims may say -1", c->op->name, (long long)want, k + 1);
     if (have != want && have != 1)
-      PL_FAIL(PL_ERR_SHAPE, "%s: %s: dim %d of the result would be %lld, but only sizes of 1 can grow (it has %lld)",
-              c->op->name, pl_desc_text(x), k + 1, (long long)want, (long long)have);
+      PL_FAIL(PL_ERR_SHAPE, "%s: %s: dim %d of the result would be %lld, but only sizes of 1 can grow (it has %lld)", c->op->name,
+              pl_desc_text(x), k + 1, (long long)want, (long long)have);
     d->shape[k] = want;
     d->strides[k] = k < lead || have != want ? 0 : x->strides[k - lead];
   }
   return pl_sizes_check(c, n, d->shape);
 }
 
-static PlStatus expand_infer(PlInfer *c) {
-  return expanded(c, pl_attr_n(c->attrs, 0), pl_attr_list(c->attrs, 0));
-}
+static PlStatus expand_infer(PlInfer *c) { return expanded(c, pl_attr_n(c->attrs, 0), pl_attr_list(c->attrs, 0)); }
 
-const PlOp pl_op_expand = {
-    .name = "expand",
-    .doc = "Repeats sizes of 1 (and new leading dims) to the given sizes without copying; -1 keeps a size.",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_SHAPE_REQ("sizes")},
-    .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_LINEAR | PL_F_POLY, .infer = expand_infer, .grad = expand_grad,
-};
+PL_OP(expand, .doc = "Repeats sizes of 1 (and new leading dims) to the given sizes without copying; -1 keeps a size.", .nin = 1, .nout = 1,
+      .nattr = 1, .args = {"x"}, .attrs = {A_SHAPE_REQ("sizes")}, .cls = PL_VIEW, .batch = pl_batch_expand,
+      .flags = PL_F_LINEAR | PL_F_POLY, .infer = expand_infer, .grad = expand_grad, );
 
-const PlOp pl_op_broadcast_to = {
-    .name = "broadcast_to",
-    .doc = "x broadcast to a shape without copying; the same as expand.",
-    .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-    .attrs = {A_SHAPE_REQ("shape")},
-    .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_LINEAR | PL_F_POLY, .infer = expand_infer, .grad = expand_grad,
-};
+PL_OP(broadcast_to, .doc = "x broadcast to a shape without copying; the same as expand.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+      .attrs = {A_SHAPE_REQ("shape")}, .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_LINEAR | PL_F_POLY, .infer = expand_infer,
+      .grad = expand_grad, );
 
 static PlStatus expand_as_infer(PlInfer *c) { return expanded(c, c->in[1]->ndim, c->in[1]->shape); }
 
-const PlOp pl_op_expand_as = {
-    .name = "expand_as",
-    .doc = "x broadcast to the shape of other without copying; other's elements are not looked at.",
-    .nin = 2, .nout = 1, .args = {"x", "other"},
-    .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_POLY, .infer = expand_as_infer, .grad = expand_grad,
-};
+PL_OP(expand_as, .doc = "x broadcast to the shape of other without copying; other's elements are not looked at.", .nin = 2, .nout = 1,
+      .args = {"x", "other"}, .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_POLY, .infer = expand_as_infer,
+      .grad = expand_grad, );
 
 static PlStatus expand_to_infer(PlInfer *c) {
   int64_t sizes[PL_MAX_DIM];
@@ -390,14 +327,9 @@ static PlStatus expand_to_infer(PlInfer *c) {
   return expanded(c, n, sizes);
 }
 
-const PlOp pl_op_expand_to = {
-    .name = "expand_to",
-    .doc = "expand with the sizes in an i64 tensor (backward graphs of any shape).",
-    .nin = 2, .nout = 1, .args = {"x", "shape"},
-    .cls = PL_VIEW,
-    .batch = pl_batch_expand, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_INTERNAL, .reads_values = 2, .infer = expand_to_infer,
-    .grad = expand_grad,
-};
+PL_OP(expand_to, .doc = "expand with the sizes in an i64 tensor (backward graphs of any shape).", .nin = 2, .nout = 1,
+      .args = {"x", "shape"}, .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_INTERNAL, .reads_values = 2,
+      .infer = expand_to_infer, .grad = expand_grad, );
 
 /* ---- copies ------------------------------------------------------------------------------------------------- */
 
@@ -407,14 +339,11 @@ static PlStatus contiguous_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_contiguous = {
-    .name = "contiguous",
-    .doc = "x itself if its elements lie in row-major order without gaps, else a copy that does. "
-           "x:contiguous(\"channels_last\"), of 5 dims \"channels_last_3d\": the same with the channels, dim 2, innermost.",
-    .nin = 1, .nout = 1, .args = {"x"},
-    .cls = PL_VIEW, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY, .infer = contiguous_infer, .grad = same_grad,
-    PL_KERNEL(copy),
-};
+PL_OP(contiguous,
+      .doc = "x itself if its elements lie in row-major order without gaps, else a copy that does. "
+             "x:contiguous(\"channels_last\"), of 5 dims \"channels_last_3d\": the same with the channels, dim 2, innermost.",
+      .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_VIEW, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY,
+      .infer = contiguous_infer, .grad = same_grad, PL_KERNEL(copy), );
 
 /* In a graph a detached tensor must be a node of its own: the gradient that arrives there ends. */
 static PlStatus stop_infer(PlInfer *c) {
@@ -426,12 +355,8 @@ static PlStatus stop_grad_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_stop_grad = {
-    .name = "stop_grad",
-    .doc = "x, through which no gradient flows: what x:detach() becomes in a graph.",
-    .nin = 1, .nout = 1, .args = {"x"},
-    .cls = PL_VIEW, .flags = PL_F_POLY | PL_F_INTERNAL, .infer = stop_infer, .grad = stop_grad_grad,
-};
+PL_OP(stop_grad, .doc = "x, through which no gradient flows: what x:detach() becomes in a graph.", .nin = 1, .nout = 1, .args = {"x"},
+      .cls = PL_VIEW, .flags = PL_F_POLY | PL_F_INTERNAL, .infer = stop_infer, .grad = stop_grad_grad, );
 
 /* What is asked for by name stays (engine/layout.h); on a device clones follow like all pointwise ops. */
 static PlStatus clone_infer(PlInfer *c) {
@@ -440,10 +365,6 @@ static PlStatus clone_infer(PlInfer *c) {
   return PL_OK;
 }
 
-const PlOp pl_op_clone = {
-    .name = "clone",
-    .doc = "A copy of x, contiguous or, as x may be, channels last; gradients flow through.",
-    .nin = 1, .nout = 1, .args = {"x"},
-    .cls = PL_POINTWISE, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY, .infer = clone_infer, .grad = same_grad,
-    PL_KERNEL(copy),
-};
+PL_OP(clone, .doc = "A copy of x, contiguous or, as x may be, channels last; gradients flow through.", .nin = 1, .nout = 1, .args = {"x"},
+      .cls = PL_POINTWISE, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY, .infer = clone_infer, .grad = same_grad,
+      PL_KERNEL(copy), );

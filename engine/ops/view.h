@@ -12,8 +12,7 @@ void pl_view_same(const PlInfer *c, PlDesc *d);
 PlStatus pl_sizes_resolve(const PlInfer *c, int n, const int64_t *sizes, int64_t *out);
 PlStatus pl_sizes_resolve_to(const PlInfer *c, int64_t numel, int n, const int64_t *sizes, int64_t *out);
 /* Strides under which a window can be seen with another shape of equal numel; false where a copy is needed. */
-bool pl_strides_reshaped(int n, const int64_t *shape, const int64_t *strides, int m, const int64_t *to,
-                         int64_t *out);
+bool pl_strides_reshaped(int n, const int64_t *shape, const int64_t *strides, int m, const int64_t *to, int64_t *out);
 /* Checks that the product of sizes (each ≥ 0) and its bytes stay in range. */
 PlStatus pl_sizes_check(const PlInfer *c, int n, const int64_t *sizes);
 /* d = position within n items, negative from the end; PL_ERR_INDEX names it as Lua users count. */
@@ -30,8 +29,7 @@ PlVal pl_g_reshape(PlMaker *g, PlVal v, int n, const int64_t *sizes);
 PlVal pl_g_permute(PlMaker *g, PlVal v, int n, const int64_t *dims);
 PlVal pl_g_slice(PlMaker *g, PlVal v, int64_t dim, int64_t start, int64_t length, int64_t step);
 /* Zeros of the given shape with v put at start, start+step, … of dim. */
-PlVal pl_g_slice_bwd(PlMaker *g, PlVal v, int n, const int64_t *shape, int64_t dim, int64_t start,
-                     int64_t step);
+PlVal pl_g_slice_bwd(PlMaker *g, PlVal v, int n, const int64_t *shape, int64_t dim, int64_t start, int64_t step);
 static inline void pl_g_attrs_list(PlMaker *g, PlAttrs *a, int k, int n, const int64_t *list) {
   PlStatus st = pl_attrs_list(a, k, n, list);
   if (st != PL_OK) pl_g_fail(g, st);

@@ -18,10 +18,9 @@ static PlStatus sliced(PlInfer *c, int dim, int64_t start, int64_t length, int64
     PL_FAIL(PL_ERR_INDEX, "%s: start %lld is out of range 1..%lld of dim %d of %s", c->op->name,
             (long long)(start >= 0 ? start + 1 : start), (long long)n, dim + 1, pl_desc_text(x));
   if (start < 0) start += n;
-  if (length > 0 && (__builtin_mul_overflow(length - 1, step, &last) ||
-                     __builtin_add_overflow(last, start, &last) || last >= n))
-    PL_FAIL(PL_ERR_INDEX, "%s: %lld items from %lld with step %lld exceed the size %lld of dim %d of %s", c->op->name,
-            (long long)length, (long long)start + 1, (long long)step, (long long)n, dim + 1, pl_desc_text(x));
+  if (length > 0 && (__builtin_mul_overflow(length - 1, step, &last) || __builtin_add_overflow(last, start, &last) || last >= n))
+    PL_FAIL(PL_ERR_INDEX, "%s: %lld items from %lld with step %lld exceed the size %lld of dim %d of %s", c->op->name, (long long)length,
+            (long long)start + 1, (long long)step, (long long)n, dim + 1, pl_desc_text(x));
   pl_view_same(c, d);
   d->shape[dim] = length;
   d->offset = length ? start * x->strides[dim] : 0;
@@ -43,8 +42,7 @@ PlVal pl_g_slice(PlMaker *g, PlVal v, int64_t dim, int64_t start, int64_t length
   return pl_g_op(g, &pl_op_slice, 1, &v, &a, NULL);
 }
 
-PlVal pl_g_slice_bwd(PlMaker *g, PlVal v, int n, const int64_t *shape, int64_t dim, int64_t start,
-                     int64_t step) {
+PlVal pl_g_slice_bwd(PlMaker *g, PlVal v, int n, const int64_t *shape, int64_t dim, int64_t start, int64_t step) {
   PlAttrs a;
   pl_attrs_init(&pl_op_slice_bwd, &a);
   pl_g_attrs_list(g, &a, 0, n, shape);
@@ -68,32 +66,22 @@ static PlStatus narrow_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_narrow = {
-    .name = "narrow",
-    .doc = "length positions of dim from start on; shares memory.",
-    .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
-    .attrs = {A_DIM_REQ("dim"), A_INDEX_REQ("start"), A_INT_REQ("length")},
-    .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = narrow_infer, .grad = narrow_grad,
-};
+PL_OP(narrow, .doc = "length positions of dim from start on; shares memory.", .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
+      .attrs = {A_DIM_REQ("dim"), A_INDEX_REQ("start"), A_INT_REQ("length")}, .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims,
+      .infer = narrow_infer, .grad = narrow_grad, );
 
 static PlStatus slice_infer(PlInfer *c) {
-  return sliced(c, (int)pl_attr_i(c->attrs, 0), pl_attr_i(c->attrs, 1), pl_attr_i(c->attrs, 2),
-                pl_attr_i(c->attrs, 3));
+  return sliced(c, (int)pl_attr_i(c->attrs, 0), pl_attr_i(c->attrs, 1), pl_attr_i(c->attrs, 2), pl_attr_i(c->attrs, 3));
 }
 
 static PlStatus slice_grad(PlMaker *g) {
-  if (g->want[0])
-    g->dx[0] = slice_back(g, g->dy[0], pl_attr_i(g->attrs, 0), pl_attr_i(g->attrs, 1), pl_attr_i(g->attrs, 3));
+  if (g->want[0]) g->dx[0] = slice_back(g, g->dy[0], pl_attr_i(g->attrs, 0), pl_attr_i(g->attrs, 1), pl_attr_i(g->attrs, 3));
   return g->status;
 }
 
-const PlOp pl_op_slice = {
-    .name = "slice",
-    .doc = "length positions of dim: start, start + step, …; shares memory.",
-    .nin = 1, .nout = 1, .nattr = 4, .args = {"x"},
-    .attrs = {A_DIM_REQ("dim"), A_INDEX_REQ("start"), A_INT_REQ("length"), A_INT("step", 1)},
-    .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = slice_infer, .grad = slice_grad,
-};
+PL_OP(slice, .doc = "length positions of dim: start, start + step, …; shares memory.", .nin = 1, .nout = 1, .nattr = 4, .args = {"x"},
+      .attrs = {A_DIM_REQ("dim"), A_INDEX_REQ("start"), A_INT_REQ("length"), A_INT("step", 1)}, .cls = PL_VIEW, .flags = PL_F_LINEAR,
+      .batch = pl_batch_dims, .infer = slice_infer, .grad = slice_grad, );
 
 static PlStatus select_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
@@ -123,13 +111,9 @@ static PlStatus select_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_select = {
-    .name = "select",
-    .doc = "One position of dim; the result has a dim less and shares memory.",
-    .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-    .attrs = {A_DIM_REQ("dim"), A_INDEX_REQ("index")},
-    .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = select_infer, .grad = select_grad,
-};
+PL_OP(select, .doc = "One position of dim; the result has a dim less and shares memory.", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
+      .attrs = {A_DIM_REQ("dim"), A_INDEX_REQ("index")}, .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims,
+      .infer = select_infer, .grad = select_grad, );
 
 /* The adjoints' output: the shape in attribute 0, the dtype of dy. */
 static PlStatus shaped_infer(PlInfer *c) {
@@ -167,8 +151,8 @@ static PlStatus slice_bwd_infer(PlInfer *c) {
   const PlArray *dy = c->in[0];
   const int64_t *shape = pl_attr_list(c->attrs, 0), dim = pl_attr_i(c->attrs, 1);
   PL_TRY(shaped_infer(c));
-  bool fits = pl_attr_n(c->attrs, 0) == dy->ndim && dim >= 0 && dim < dy->ndim && pl_attr_i(c->attrs, 2) >= 0 &&
-              pl_attr_i(c->attrs, 3) >= 1;
+  bool fits =
+      pl_attr_n(c->attrs, 0) == dy->ndim && dim >= 0 && dim < dy->ndim && pl_attr_i(c->attrs, 2) >= 0 && pl_attr_i(c->attrs, 3) >= 1;
   for (int d = 0; fits && d < dy->ndim; d++) {
     int64_t last;
     if (d != dim) fits = dy->shape[d] == shape[d];
@@ -182,19 +166,14 @@ static PlStatus slice_bwd_infer(PlInfer *c) {
 
 static PlStatus slice_bwd_grad(PlMaker *g) {
   if (g->want[0])
-    g->dx[0] = pl_g_slice(g, g->dy[0], pl_attr_i(g->attrs, 1), pl_attr_i(g->attrs, 2),
-                          g->in[0]->shape[pl_attr_i(g->attrs, 1)], pl_attr_i(g->attrs, 3));
+    g->dx[0] = pl_g_slice(g, g->dy[0], pl_attr_i(g->attrs, 1), pl_attr_i(g->attrs, 2), g->in[0]->shape[pl_attr_i(g->attrs, 1)],
+                          pl_attr_i(g->attrs, 3));
   return g->status;
 }
 
-const PlOp pl_op_slice_bwd = {
-    .name = "slice_bwd",
-    .doc = "Zeros of the shape with dy at start, start + step, … of dim.",
-    .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
-    .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_INT_REQ("start"), A_INT_REQ("step")},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = slice_bwd_infer,
-    .grad = slice_bwd_grad, PL_KERNEL(slice_bwd),
-};
+PL_OP(slice_bwd, .doc = "Zeros of the shape with dy at start, start + step, … of dim.", .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
+      .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_INT_REQ("start"), A_INT_REQ("step")}, .cls = PL_INDEXING, .batch = pl_batch_dims,
+      .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = slice_bwd_infer, .grad = slice_bwd_grad, PL_KERNEL(slice_bwd), );
 
 /* ---- unfold -------------------------------------------------------------------------------------------------- */
 
@@ -207,8 +186,8 @@ static PlStatus unfold_infer(PlInfer *c) {
   if (x->ndim == PL_MAX_DIM) PL_FAIL(PL_ERR_SHAPE, "unfold: %s has the most dims possible", pl_desc_text(x));
   if (step < 1) PL_FAIL(PL_ERR_ARG, "unfold: step %lld; it must be at least 1", (long long)step);
   if (size < 0 || size > n)
-    PL_FAIL(PL_ERR_SHAPE, "unfold: windows of %lld do not fit the %lld positions of dim %d of %s", (long long)size,
-            (long long)n, dim + 1, pl_desc_text(x));
+    PL_FAIL(PL_ERR_SHAPE, "unfold: windows of %lld do not fit the %lld positions of dim %d of %s", (long long)size, (long long)n, dim + 1,
+            pl_desc_text(x));
   pl_view_same(c, d);
   d->ndim = (uint8_t)(x->ndim + 1);
   d->shape[x->ndim] = size;
@@ -219,8 +198,7 @@ static PlStatus unfold_infer(PlInfer *c) {
   return PL_OK;
 }
 
-static PlVal unfold_like(PlMaker *g, const PlOp *op, PlVal v, const PlArray *x, int64_t dim, int64_t size,
-                         int64_t step) {
+static PlVal unfold_like(PlMaker *g, const PlOp *op, PlVal v, const PlArray *x, int64_t dim, int64_t size, int64_t step) {
   PlAttrs a;
   int k = 0;
   pl_attrs_init(op, &a);
@@ -233,19 +211,16 @@ static PlVal unfold_like(PlMaker *g, const PlOp *op, PlVal v, const PlArray *x, 
 
 static PlStatus unfold_grad(PlMaker *g) {
   if (g->want[0])
-    g->dx[0] = unfold_like(g, &pl_op_unfold_bwd, g->dy[0], g->in[0], pl_attr_i(g->attrs, 0),
-                           pl_attr_i(g->attrs, 1), pl_attr_i(g->attrs, 2));
+    g->dx[0] =
+        unfold_like(g, &pl_op_unfold_bwd, g->dy[0], g->in[0], pl_attr_i(g->attrs, 0), pl_attr_i(g->attrs, 1), pl_attr_i(g->attrs, 2));
   return g->status;
 }
 
-const PlOp pl_op_unfold = {
-    .name = "unfold",
-    .doc = "Sliding windows: dim becomes the number of windows of `size` taken every `step`, and a new last dim "
-           "holds each window. Shares memory.",
-    .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
-    .attrs = {A_DIM_REQ("dim"), A_INT_REQ("size"), A_INT("step", 1)},
-    .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = unfold_infer, .grad = unfold_grad,
-};
+PL_OP(unfold,
+      .doc = "Sliding windows: dim becomes the number of windows of `size` taken every `step`, and a new last dim "
+             "holds each window. Shares memory.",
+      .nin = 1, .nout = 1, .nattr = 3, .args = {"x"}, .attrs = {A_DIM_REQ("dim"), A_INT_REQ("size"), A_INT("step", 1)}, .cls = PL_VIEW,
+      .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = unfold_infer, .grad = unfold_grad, );
 
 static PlStatus unfold_bwd_infer(PlInfer *c) {
   PL_TRY(pl_check_axis(c, 1, pl_attr_n(c->attrs, 0)));
@@ -254,19 +229,13 @@ static PlStatus unfold_bwd_infer(PlInfer *c) {
 
 static PlStatus unfold_bwd_grad(PlMaker *g) {
   if (g->want[0])
-    g->dx[0] = unfold_like(g, &pl_op_unfold, g->dy[0], NULL, pl_attr_i(g->attrs, 1), pl_attr_i(g->attrs, 2),
-                           pl_attr_i(g->attrs, 3));
+    g->dx[0] = unfold_like(g, &pl_op_unfold, g->dy[0], NULL, pl_attr_i(g->attrs, 1), pl_attr_i(g->attrs, 2), pl_attr_i(g->attrs, 3));
   return g->status;
 }
 
-const PlOp pl_op_unfold_bwd = {
-    .name = "unfold_bwd",
-    .doc = "Adds windows back where unfold took them.",
-    .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
-    .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_INT_REQ("size"), A_INT_REQ("step")},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = unfold_bwd_infer,
-    .grad = unfold_bwd_grad, PL_KERNEL(unfold_bwd),
-};
+PL_OP(unfold_bwd, .doc = "Adds windows back where unfold took them.", .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
+      .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("dim"), A_INT_REQ("size"), A_INT_REQ("step")}, .cls = PL_INDEXING, .batch = pl_batch_dims,
+      .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = unfold_bwd_infer, .grad = unfold_bwd_grad, PL_KERNEL(unfold_bwd), );
 
 /* ---- diagonal -------------------------------------------------------------------------------------------------- */
 
@@ -306,13 +275,9 @@ static PlStatus diagonal_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_diagonal = {
-    .name = "diagonal",
-    .doc = "The diagonal over dim1 and dim2 as a new last dim; offset > 0 is above it. Shares memory.",
-    .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
-    .attrs = {A_INT("offset", 0), A_DIM("dim1", 0), A_DIM("dim2", 1)},
-    .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = diagonal_infer, .grad = diagonal_grad,
-};
+PL_OP(diagonal, .doc = "The diagonal over dim1 and dim2 as a new last dim; offset > 0 is above it. Shares memory.", .nin = 1, .nout = 1,
+      .nattr = 3, .args = {"x"}, .attrs = {A_INT("offset", 0), A_DIM("dim1", 0), A_DIM("dim2", 1)}, .cls = PL_VIEW, .flags = PL_F_LINEAR,
+      .batch = pl_batch_dims, .infer = diagonal_infer, .grad = diagonal_grad, );
 
 static PlStatus diagonal_bwd_infer(PlInfer *c) {
   if (pl_attr_n(c->attrs, 0) < 2) PL_FAIL(PL_ERR_SHAPE, "%s: a shape of two dims and more is wanted", c->op->name);
@@ -329,14 +294,10 @@ static PlStatus diagonal_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_diagonal_bwd = {
-    .name = "diagonal_bwd",
-    .doc = "Zeros of the shape with dy on the diagonal over dim1 and dim2.",
-    .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
-    .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("offset"), A_INT_REQ("dim1"), A_INT_REQ("dim2")},
-    .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = diagonal_bwd_infer,
-    .grad = diagonal_bwd_grad, PL_KERNEL(diagonal_bwd),
-};
+PL_OP(diagonal_bwd, .doc = "Zeros of the shape with dy on the diagonal over dim1 and dim2.", .nin = 1, .nout = 1, .nattr = 4,
+      .args = {"dy"}, .attrs = {A_SHAPE_REQ("shape"), A_INT_REQ("offset"), A_INT_REQ("dim1"), A_INT_REQ("dim2")}, .cls = PL_INDEXING,
+      .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = diagonal_bwd_infer,
+      .grad = diagonal_bwd_grad, PL_KERNEL(diagonal_bwd), );
 
 /* ---- as_strided -------------------------------------------------------------------------------------------------- */
 
@@ -348,22 +309,20 @@ static PlStatus as_strided_infer(PlInfer *c) {
   int64_t last = pl_attr_i(c->attrs, 2);
   bool empty = false;
   if (n != m) PL_FAIL(PL_ERR_ARG, "as_strided: %d sizes but %d strides", n, m);
-  if (!x->contiguous)
-    PL_FAIL(PL_ERR_SHAPE, "as_strided: %s is not contiguous; call contiguous() first", pl_desc_text(x));
+  if (!x->contiguous) PL_FAIL(PL_ERR_SHAPE, "as_strided: %s is not contiguous; call contiguous() first", pl_desc_text(x));
   PL_TRY(pl_sizes_check(c, n, sizes));
   if (last < 0) PL_FAIL(PL_ERR_ARG, "as_strided: offset %lld is negative", (long long)last);
   for (int k = 0; k < n; k++) {
     int64_t reach;
     if (strides[k] < 0) PL_FAIL(PL_ERR_ARG, "as_strided: stride %lld is negative", (long long)strides[k]);
     empty = empty || sizes[k] == 0;
-    if (sizes[k] > 1 && (__builtin_mul_overflow(sizes[k] - 1, strides[k], &reach) ||
-                         __builtin_add_overflow(last, reach, &last)))
+    if (sizes[k] > 1 && (__builtin_mul_overflow(sizes[k] - 1, strides[k], &reach) || __builtin_add_overflow(last, reach, &last)))
       last = INT64_MAX;
     if (last == INT64_MAX) break;
   }
   if (!empty && last >= x->numel)
-    PL_FAIL(PL_ERR_INDEX, "as_strided: these sizes, strides and offset reach past the %lld elements of %s",
-            (long long)x->numel, pl_desc_text(x));
+    PL_FAIL(PL_ERR_INDEX, "as_strided: these sizes, strides and offset reach past the %lld elements of %s", (long long)x->numel,
+            pl_desc_text(x));
   pl_desc_set(d, (PlDtype)x->dtype, n, sizes);
   d->is_view = true;
   d->offset = empty ? 0 : pl_attr_i(c->attrs, 2);
@@ -383,14 +342,11 @@ static PlStatus as_strided_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_as_strided = {
-    .name = "as_strided",
-    .doc = "A window on a contiguous tensor with given sizes, strides and offset, all in elements from its first "
-           "one. Elements may appear several times.",
-    .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
-    .attrs = {A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT("offset", 0)},
-    .cls = PL_VIEW, .batch = pl_batch_strided, .infer = as_strided_infer, .grad = as_strided_grad,
-};
+PL_OP(as_strided,
+      .doc = "A window on a contiguous tensor with given sizes, strides and offset, all in elements from its first "
+             "one. Elements may appear several times.",
+      .nin = 1, .nout = 1, .nattr = 3, .args = {"x"}, .attrs = {A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT("offset", 0)},
+      .cls = PL_VIEW, .batch = pl_batch_strided, .infer = as_strided_infer, .grad = as_strided_grad, );
 
 static PlStatus as_strided_bwd_infer(PlInfer *c) { return windowed_infer(c, as_strided_infer); }
 
@@ -404,11 +360,7 @@ static PlStatus as_strided_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-const PlOp pl_op_as_strided_bwd = {
-    .name = "as_strided_bwd",
-    .doc = "Adds a strided window back into zeros of the shape.",
-    .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
-    .attrs = {A_SHAPE_REQ("shape"), A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT_REQ("offset")},
-    .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = as_strided_bwd_infer,
-    .grad = as_strided_bwd_grad, PL_KERNEL(as_strided_bwd),
-};
+PL_OP(as_strided_bwd, .doc = "Adds a strided window back into zeros of the shape.", .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
+      .attrs = {A_SHAPE_REQ("shape"), A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT_REQ("offset")}, .cls = PL_INDEXING,
+      .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = as_strided_bwd_infer, .grad = as_strided_bwd_grad,
+      PL_KERNEL(as_strided_bwd), );

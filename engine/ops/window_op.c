@@ -2,16 +2,13 @@
  * Attribute lists and window sizes of convolution and pooling. */
 #include "engine/ops/window_op.h"
 
-PlStatus pl_spatial_list(const char *op, const char *name, const PlAttrs *a, int k, int nd, int64_t least,
-                         int64_t *out) {
+PlStatus pl_spatial_list(const char *op, const char *name, const PlAttrs *a, int k, int nd, int64_t least, int64_t *out) {
   int n = pl_attr_n(a, k);
   const int64_t *v = pl_attr_list(a, k);
-  if (n != 1 && n != nd)
-    PL_FAIL(PL_ERR_ARG, "%s: %s has %d entries; give one number, or %d", op, name, n, nd);
+  if (n != 1 && n != nd) PL_FAIL(PL_ERR_ARG, "%s: %s has %d entries; give one number, or %d", op, name, n, nd);
   for (int d = 0; d < nd; d++) {
     out[d] = v[n == 1 ? 0 : d];
-    if (out[d] < least)
-      PL_FAIL(PL_ERR_ARG, "%s: %s is %lld, must be at least %lld", op, name, (long long)out[d], (long long)least);
+    if (out[d] < least) PL_FAIL(PL_ERR_ARG, "%s: %s is %lld, must be at least %lld", op, name, (long long)out[d], (long long)least);
     if (out[d] > INT32_MAX) /* kernels multiply it with sizes */
       PL_FAIL(PL_ERR_ARG, "%s: %s is %lld, must be at most %d", op, name, (long long)out[d], INT32_MAX);
   }

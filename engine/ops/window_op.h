@@ -13,8 +13,7 @@ typedef struct PlGeometry {
 } PlGeometry;
 
 /* List attribute k as nd numbers, a single one repeated; each at least `least`. */
-PlStatus pl_spatial_list(const char *op, const char *name, const PlAttrs *a, int k, int nd, int64_t least,
-                         int64_t *out);
+PlStatus pl_spatial_list(const char *op, const char *name, const PlAttrs *a, int k, int nd, int64_t least, int64_t *out);
 /* Position count of a window over a padded size; negative where the window does not fit. Exact for all values. */
 int64_t pl_window_count(int64_t size, int64_t kernel, int64_t stride, int64_t pad, int64_t dil, bool ceil_mode);
 /* Appends list v of n numbers as attribute k; the pool has room for these ops. */

@@ -70,9 +70,10 @@ static bool shrink_to(PlRematState *rs, int64_t bytes) {
 PlStatus pl_remat_room(size_t n) {
   PlRematState *rs = remat();
   if ((uint64_t)n <= (uint64_t)rs->limit && shrink_to(rs, rs->limit - (int64_t)n)) return PL_OK;
-  PL_FAIL(PL_ERR_OOM, "%s%sthe memory limit of %lld bytes cannot be met: %zu more are needed, and %lld are in use that cannot "
-                      "be computed again or are being read", rs->op ? rs->op : "", rs->op ? ": " : "", (long long)rs->limit, n,
-          (long long)in_use());
+  PL_FAIL(PL_ERR_OOM,
+          "%s%sthe memory limit of %lld bytes cannot be met: %zu more are needed, and %lld are in use that cannot "
+          "be computed again or are being read",
+          rs->op ? rs->op : "", rs->op ? ": " : "", (long long)rs->limit, n, (long long)in_use());
 }
 
 void pl_remat_evict_all(bool always) {
@@ -141,6 +142,4 @@ PlStatus pl_remat_limit(int64_t bytes) {
 
 int64_t pl_remat_limit_get(void) { return remat() ? remat()->limit : -1; }
 
-void pl_remat_stats(PlRematStats *out) {
-  *out = remat() ? remat()->stats : (PlRematStats){0};
-}
+void pl_remat_stats(PlRematStats *out) { *out = remat() ? remat()->stats : (PlRematStats){0}; }

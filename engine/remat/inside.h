@@ -18,7 +18,7 @@ typedef struct Read {
   int64_t offset;          /* bytes from the storage's begin */
   int64_t *dims;           /* shape, then strides */
   uint8_t dtype, ndim, weak;
-  uint8_t nfew;   /* bytes in `few` */
+  uint8_t nfew; /* bytes in `few` */
   bool given;
   bool pinned; /* by the recipe that is being run, or will be */
   _Alignas(16) unsigned char few[PL_SMALL];
@@ -52,7 +52,7 @@ struct PlValue {
   PlValue *prev, *next; /* in one of the rings of PlRematState; NULL: in none */
   PlValue *link;        /* worklists */
   uint64_t pass;
-  double used, chain;   /* when it was used last; what computing it again costs with all that would be missing */
+  double used, chain; /* when it was used last; what computing it again costs with all that would be missing */
   size_t bytes;
   uint32_t pins;
   uint16_t out; /* which result of its recipe */
@@ -84,7 +84,7 @@ static inline bool is_live(const PlValue *v) { return v->storage && !v->held; }
 /* values.c */
 void remat_recipe_release(Recipe *r);
 PlValue *remat_value_new(PlStorage *s);
-void remat_lru_add(PlValue *v); /* most recently used */
+void remat_lru_add(PlValue *v);          /* most recently used */
 void remat_move(PlValue *v, void *data); /* the storage, and all handles on it, point there now */
 void remat_lru_remove(PlValue *v);
 void remat_touch(PlValue *v);

@@ -14,8 +14,13 @@ static PlStatus make_input(const Read *r, PlTensor **out) {
   const int64_t *strides = r->dims + r->ndim;
   if (r->of) {
     PlStorage *s = r->of->storage;
-    PlArray type = {.data = (char *)s->data + r->offset, .shape = r->dims, .strides = strides, .dtype = r->dtype,
-                    .ndim = r->ndim, .numel = 1, .weak = r->weak};
+    PlArray type = {.data = (char *)s->data + r->offset,
+                    .shape = r->dims,
+                    .strides = strides,
+                    .dtype = r->dtype,
+                    .ndim = r->ndim,
+                    .numel = 1,
+                    .weak = r->weak};
     for (int d = 0; d < r->ndim; d++) type.numel *= r->dims[d];
     s->refs++;
     return pl_tensor_handle(out, &type, s); /* takes the reference */
@@ -170,7 +175,7 @@ static PlStatus advance(List *l) {
     return PL_OK;
   }
   if (!r) PL_FAIL(PL_ERR_STATE, "a tensor that was evicted has no recipe"); /* our own mistake, if ever */
-  if (top->awaited) pin_input(top->awaited); /* not to be lost to the ones that follow */
+  if (top->awaited) pin_input(top->awaited);                                /* not to be lost to the ones that follow */
   top->begun = true;
   top->awaited = hardest(r);
   if (top->awaited) return push(l, top->awaited->of);

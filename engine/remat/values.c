@@ -11,8 +11,7 @@
 PlValue *remat_value_new(PlStorage *s) {
   PlValue *v = pl_pool_get(sizeof *v);
   if (!v) return NULL;
-  *v = (PlValue){.storage = s, .bytes = s->nbytes, .was = s->owns, .used = remat()->clock,
-                 .walked = pl_state.in_backward > 0};
+  *v = (PlValue){.storage = s, .bytes = s->nbytes, .was = s->owns, .used = remat()->clock, .walked = pl_state.in_backward > 0};
   s->owns = PL_OWNS_REMAT;
   s->value = v;
   remat()->stats.values++;
@@ -135,10 +134,8 @@ static void drain(PlRematState *rs) {
     PlValue *v = rs->orphans;
     rs->orphans = v->link;
     PlStorage *s = v->held ? v->storage : NULL;
-    if (v->storage)
-      remat_let_go(v);
-    else
-      rs->stats.dead--;
+    if (v->storage) remat_let_go(v);
+    else rs->stats.dead--;
     if (s) { /* no handle has it */
       pl_block_free(s->data);
       pl_pool_put(s->block, s->piece);
@@ -269,8 +266,7 @@ static Recipe *make_recipe(const PlCall *c, PlTensor *const *out, PlDrawn drawn,
   Recipe *r = size <= UINT32_MAX ? pl_pool_get(size) : NULL;
   if (!r) return NULL;
   memset(r, 0, size);
-  *r = (Recipe){.refs = 1, .piece = (uint32_t)size, .op = c->op, .nin = c->nin, .drawn = drawn,
-                .precision = (int)plk_matmul_precision()};
+  *r = (Recipe){.refs = 1, .piece = (uint32_t)size, .op = c->op, .nin = c->nin, .drawn = drawn, .precision = (int)plk_matmul_precision()};
   lay_out(r, (char *)r, c, out);
   if (r->attrs) memcpy(r->attrs, c->attrs, pl_attrs_size(c->attrs));
   r->cost = cost_of(c, out);
@@ -333,8 +329,7 @@ PlStatus pl_remat_rewrite_begin(PlRewrite *w, const PlCall *c, const PlTensor *y
   w->old = NULL;
   if (s->owns != PL_OWNS_REMAT) return PL_OK;
   PlValue *old = s->value, *now;
-  const bool whole = y->a.contiguous && y->a.data == s->data &&
-                     (size_t)y->a.numel * pl_dtype_size((PlDtype)y->a.dtype) == s->nbytes;
+  const bool whole = y->a.contiguous && y->a.data == s->data && (size_t)y->a.numel * pl_dtype_size((PlDtype)y->a.dtype) == s->nbytes;
   if (!old->recipe || !whole || !can_read(c) || !(now = pl_pool_get(sizeof *now))) return pl_remat_detach(s);
   if (old->evicted) {
     PlStatus st = pl_remat_bring(s);
@@ -343,7 +338,11 @@ PlStatus pl_remat_rewrite_begin(PlRewrite *w, const PlCall *c, const PlTensor *y
       return st;
     }
   }
-  *now = (PlValue){.storage = s, .bytes = s->nbytes, .was = old->was, .used = remat()->clock, .handles = old->handles,
+  *now = (PlValue){.storage = s,
+                   .bytes = s->nbytes,
+                   .was = old->was,
+                   .used = remat()->clock,
+                   .handles = old->handles,
                    .walked = pl_state.in_backward > 0};
   if (now->handles) links(now->handles)->at = &now->handles;
   old->handles = NULL;

@@ -145,8 +145,7 @@ void pl_remat_end(PlStorage *s) {
     v->evicted = false;
     rs->stats.evicted--;
     rs->stats.evicted_bytes -= (int64_t)v->bytes;
-  } else
-    v->chain = remat_estimate(v);
+  } else v->chain = remat_estimate(v);
   const bool away = ((uintptr_t)s->data >> 53) & 1;
   remat_let_go(v);
   if (s->owns == PL_OWNS_BLOCK && !away) pl_block_free(s->data);

@@ -101,9 +101,7 @@ static size_t find_slot(const PlBpe *b, const char *text, size_t n) {
   return i;
 }
 
-int32_t pl_bpe_find(const PlBpe *b, const char *text, size_t n) {
-  return b->nslot ? b->slot[find_slot(b, text, n)] : -1;
-}
+int32_t pl_bpe_find(const PlBpe *b, const char *text, size_t n) { return b->nslot ? b->slot[find_slot(b, text, n)] : -1; }
 
 static PlStatus rehash(PlBpe *b, size_t nslot) {
   int32_t *slot = malloc(nslot * sizeof *slot);
@@ -257,9 +255,7 @@ const PlMerge *pl_bpe_find_merge(const PlBpe *b, int32_t left, int32_t right) {
 
 /* ---- one word ------------------------------------------------------------------------------------------------------------- */
 
-static bool before(const PlPair *a, const PlPair *b) {
-  return a->rank != b->rank ? a->rank < b->rank : a->left < b->left;
-}
+static bool before(const PlPair *a, const PlPair *b) { return a->rank != b->rank ? a->rank < b->rank : a->left < b->left; }
 
 static PlStatus heap_push(PlBpe *b, PlPair p) {
   PL_TRY(grow(&b->heap, &b->heap_room, b->nheap + 1, sizeof *b->heap));

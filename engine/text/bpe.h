@@ -40,7 +40,7 @@ typedef struct PlBpe {
   int32_t *slot; /* open addressing: text -> id, -1 free */
   size_t nslot;
   PlMerge *merge;
-  size_t nmerge; /* a power of two, or 0 */
+  size_t nmerge;        /* a power of two, or 0 */
   bool chars;           /* symbols are characters of UTF-8, not bytes in the alphabet below */
   int32_t byte_id[256]; /* with chars: of the tokens <0x00> … <0xFF>, for characters without a token; -1: none */
   int32_t unknown;

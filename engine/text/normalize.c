@@ -42,11 +42,10 @@ bool pl_norm_possible(PlNormKind kind) {
 }
 
 static PlStatus normal_form(PlNormKind kind, const char *s, size_t n, Text *to) {
-  static const utf8proc_option_t options[] = {
-      [PL_NORM_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
-      [PL_NORM_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
-      [PL_NORM_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
-      [PL_NORM_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT};
+  static const utf8proc_option_t options[] = {[PL_NORM_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
+                                              [PL_NORM_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+                                              [PL_NORM_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
+                                              [PL_NORM_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT};
   utf8proc_uint8_t *out = NULL;
   utf8proc_ssize_t len = utf8proc_map((const utf8proc_uint8_t *)s, (utf8proc_ssize_t)n, &out, options[kind]);
   if (len < 0) PL_FAIL(len == UTF8PROC_ERROR_NOMEM ? PL_ERR_OOM : PL_ERR_FORMAT, "encode: %s", utf8proc_errmsg(len));
@@ -112,8 +111,7 @@ static PlStatus characters(PlNormKind kind, const char *s, size_t n, Text *to) {
 static PlStatus strip(const PlNormStep *step, const char *s, size_t n, Text *to, bool *from_left) {
   size_t from = 0, k;
   while (step->left && (k = pl_space_at(s + from, n - from)) > 0) from += k;
-  while (step->right && n > from && pl_space_at(s + pl_char_before(s, n), n - pl_char_before(s, n)) > 0)
-    n = pl_char_before(s, n);
+  while (step->right && n > from && pl_space_at(s + pl_char_before(s, n), n - pl_char_before(s, n)) > 0) n = pl_char_before(s, n);
   *from_left = *from_left || from > 0;
   return put(to, s + from, n - from);
 }
@@ -139,8 +137,7 @@ static PlStatus run(const PlNormStep *step, const char *s, size_t n, Text *to, b
   }
 }
 
-PlStatus pl_normalize(const PlNormStep *step, int count, const char *s, size_t n, char **text, size_t *len,
-                      bool *from_left) {
+PlStatus pl_normalize(const PlNormStep *step, int count, const char *s, size_t n, char **text, size_t *len, bool *from_left) {
   Text now = {0};
   *from_left = false;
   PlStatus st = put(&now, s, n);

@@ -29,8 +29,7 @@ typedef struct PlNormStep {
 /* Whether this build has what the step needs. */
 bool pl_norm_possible(PlNormKind kind);
 /* text becomes the result, in memory from malloc; *from_left: bytes that went at the beginning (STRIP). */
-PlStatus pl_normalize(const PlNormStep *step, int count, const char *s, size_t n, char **text, size_t *len,
-                      bool *from_left);
+PlStatus pl_normalize(const PlNormStep *step, int count, const char *s, size_t n, char **text, size_t *len, bool *from_left);
 void pl_norm_free(PlNormStep *step);
 
 #endif

@@ -76,8 +76,7 @@ size_t pl_space_at(const char *s, size_t n) {
   if (n >= 2 && p[0] == 0xC2 && (p[1] == 0x85 || p[1] == 0xA0)) return 2;
   if (n < 3) return 0;
   if (p[0] == 0xE1 && p[1] == 0x9A && p[2] == 0x80) return 3;
-  if (p[0] == 0xE2 && p[1] == 0x80 && ((p[2] >= 0x80 && p[2] <= 0x8A) || p[2] == 0xA8 || p[2] == 0xA9 || p[2] == 0xAF))
-    return 3;
+  if (p[0] == 0xE2 && p[1] == 0x80 && ((p[2] >= 0x80 && p[2] <= 0x8A) || p[2] == 0xA8 || p[2] == 0xA9 || p[2] == 0xAF)) return 3;
   if (p[0] == 0xE2 && p[1] == 0x81 && p[2] == 0x9F) return 3;
   return p[0] == 0xE3 && p[1] == 0x80 && p[2] == 0x80 ? 3 : 0;
 }
@@ -122,8 +121,7 @@ static char *spell_spaces(const char *s, size_t n, size_t *len) {
   for (size_t i = 0; to && i < n; i++) {
     if (s[i] == '\\' && i + 1 < n) {
       char c = s[++i];
-      if (c == 's' || (c == 'S' && !class))
-        k = put_set(to, k, set, class ? "" : c == 's' ? "[" : "[^");
+      if (c == 's' || (c == 'S' && !class)) k = put_set(to, k, set, class ? "" : c == 's' ? "[" : "[^");
       else {
         to[k++] = '\\';
         to[k++] = c;

@@ -107,8 +107,7 @@ static bool counts(const PlAdded *a, const char *s, size_t n, size_t done, size_
   size_t end = *at + *len, k;
   if (a->single_word && ((*at > 0 && is_word_char(s[*at - 1])) || (end < n && is_word_char(s[end])))) return false;
   while (a->rstrip && (k = pl_space_at(s + end, n - end)) > 0) end += k;
-  while (a->lstrip && *at > done && pl_space_at(s + pl_char_before(s, *at), *at - pl_char_before(s, *at)) > 0)
-    *at = pl_char_before(s, *at);
+  while (a->lstrip && *at > done && pl_space_at(s + pl_char_before(s, *at), *at - pl_char_before(s, *at)) > 0) *at = pl_char_before(s, *at);
   *len = end - *at;
   return true;
 }
@@ -136,8 +135,7 @@ static PlStatus cut_added(Walk *w, const PlTrie *trie, const char *s, size_t n) 
   for (size_t i = 0; i <= n; i++) {
     size_t len = 0, at = i;
     int32_t k = i < n ? pl_trie_find(trie, s + i, n - i, &len) : -1;
-    if (i < n && (k < 0 || (w->t->added[k].special && !w->special) || !counts(&w->t->added[k], s, n, done, &at, &len)))
-      continue;
+    if (i < n && (k < 0 || (w->t->added[k].special && !w->special) || !counts(&w->t->added[k], s, n, done, &at, &len))) continue;
     if (i == n) at = n;
     if (at > done) PL_TRY(last ? piece(w, s + done, at - done) : between(w, s + done, at - done));
     if (i == n) break;
@@ -148,8 +146,7 @@ static PlStatus cut_added(Walk *w, const PlTrie *trie, const char *s, size_t n) 
   return PL_OK;
 }
 
-PlStatus pl_tokenizer_encode(PlTokenizer *t, const char *text, size_t n, bool around, bool recognize, int32_t **ids,
-                             size_t *count) {
+PlStatus pl_tokenizer_encode(PlTokenizer *t, const char *text, size_t n, bool around, bool recognize, int32_t **ids, size_t *count) {
   PlIds out = {.v = NULL};
   Walk w = {.t = t, .ids = &out, .start = text, .special = recognize};
   PlStatus st = PL_OK;

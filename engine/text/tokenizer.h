@@ -22,8 +22,7 @@ int64_t pl_tokenizer_size(const PlTokenizer *t);
 /* Ids that belong to a text, in memory from malloc. around: also what the file's template puts around it; recognize:
  * special tokens written out in the text count as such (else they are plain text). Errors: OOM, INTERRUPT, FORMAT (a
  * pattern takes too long). */
-PlStatus pl_tokenizer_encode(PlTokenizer *t, const char *text, size_t n, bool around, bool recognize, int32_t **ids,
-                             size_t *count);
+PlStatus pl_tokenizer_encode(PlTokenizer *t, const char *text, size_t n, bool around, bool recognize, int32_t **ids, size_t *count);
 /* The bytes of a token; NULL for an id that there is not. *special: an added token with that mark. */
 const char *pl_tokenizer_bytes(const PlTokenizer *t, int64_t id, size_t *n, bool *special);
 /* Whether blanks of the first token of a text are left out in decoding. */

@@ -11,9 +11,7 @@
 
 enum { MAX_ID = 1 << 24, MAX_JSON = 256 << 20, MAX_ADDED = 4096 /* bytes; each is a node of the trie */ };
 
-PlStatus pl_tok_bad(const PlTokReader *r, const char *what) {
-  PL_FAIL(PL_ERR_FORMAT, "%s: malformed tokenizer: %s", r->name, what);
-}
+PlStatus pl_tok_bad(const PlTokReader *r, const char *what) { PL_FAIL(PL_ERR_FORMAT, "%s: malformed tokenizer: %s", r->name, what); }
 
 PlStatus pl_tok_unsupported(const PlTokReader *r, const char *what, const char *kind) {
   PL_FAIL(PL_ERR_UNSUPPORTED, "%s: %s '%.60s' is not supported; byte pair encoding of bytes or characters is", r->name, what,
@@ -141,8 +139,11 @@ static PlStatus read_added(PlTokReader *r, const json_t *list) {
     if (known >= 0 && known != k) return pl_tok_bad(r, "an added token with another id than in the vocabulary");
     if (known < 0) PL_TRY(pl_bpe_add(&t->bpe, k, s, len));
     PlAdded *a = &t->added[i];
-    *a = (PlAdded){.id = (int32_t)k, .special = pl_tok_flag(o, "special", false), .lstrip = pl_tok_flag(o, "lstrip", false),
-                   .rstrip = pl_tok_flag(o, "rstrip", false), .single_word = pl_tok_flag(o, "single_word", false),
+    *a = (PlAdded){.id = (int32_t)k,
+                   .special = pl_tok_flag(o, "special", false),
+                   .lstrip = pl_tok_flag(o, "lstrip", false),
+                   .rstrip = pl_tok_flag(o, "rstrip", false),
+                   .single_word = pl_tok_flag(o, "single_word", false),
                    .normalized = pl_tok_flag(o, "normalized", true)};
     t->bpe.token[k].special = a->special;
     PL_TRY(find_added(t, s, len, (int32_t)i));
@@ -196,7 +197,8 @@ static PlStatus read_split(PlTokReader *r, const json_t *o) {
     const char *name;
     PlCut cut, inverted;
     bool invertible;
-  } kinds[] = {{"Isolated", PL_CUT_ISOLATED, PL_CUT_ISOLATED, true}, {"Removed", PL_CUT_REMOVED, PL_CUT_KEPT, true},
+  } kinds[] = {{"Isolated", PL_CUT_ISOLATED, PL_CUT_ISOLATED, true},
+               {"Removed", PL_CUT_REMOVED, PL_CUT_KEPT, true},
                {"MergedWithNext", PL_CUT_BEFORE, PL_CUT_BEFORE, false},
                {"MergedWithPrevious", PL_CUT_BEHIND, PL_CUT_BEHIND, false}};
   const char *behaviour = json_string_value(json_object_get(o, "behavior"));
@@ -255,8 +257,7 @@ static PlStatus read_steps(PlTokReader *r, const json_t *pre) {
   if (!pl_tok_is(pre, "Sequence")) return read_step(r, pre);
   const json_t *list = json_object_get(pre, "pretokenizers");
   for (size_t i = 0; i < json_array_size(list); i++) {
-    if (i > 0 && pl_tok_is(json_array_get(list, i - 1), "ByteLevel"))
-      return pl_tok_unsupported(r, "a pre_tokenizer behind", "ByteLevel");
+    if (i > 0 && pl_tok_is(json_array_get(list, i - 1), "ByteLevel")) return pl_tok_unsupported(r, "a pre_tokenizer behind", "ByteLevel");
     PL_TRY(read_step(r, json_array_get(list, i)));
   }
   return PL_OK;
@@ -352,8 +353,7 @@ PlStatus pl_tokenizer_parse(PlTokenizer **out, const char *name, const char *jso
 
 PlStatus pl_tokenizer_parse(PlTokenizer **out, const char *name, const char *json, size_t n) {
   (void)out, (void)json, (void)n;
-  PL_FAIL(PL_ERR_UNSUPPORTED, "%s: this build has no Jansson, so no tokenizers (install libjansson-dev and build again)",
-          name);
+  PL_FAIL(PL_ERR_UNSUPPORTED, "%s: this build has no Jansson, so no tokenizers (install libjansson-dev and build again)", name);
 }
 
 #endif

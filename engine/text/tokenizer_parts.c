@@ -22,17 +22,17 @@ static PlStatus read_kind(const PlTokReader *r, const json_t *o, PlNormStep *ste
   static const struct {
     const char *type;
     PlNormKind kind;
-  } kinds[] = {{"NFC", PL_NORM_NFC},           {"NFD", PL_NORM_NFD},
-               {"NFKC", PL_NORM_NFKC},         {"NFKD", PL_NORM_NFKD},
-               {"Lowercase", PL_NORM_LOWER},   {"StripAccents", PL_NORM_NO_ACCENTS},
-               {"Strip", PL_NORM_STRIP},       {"Prepend", PL_NORM_PREPEND},
-               {"Replace", PL_NORM_REPLACE}};
+  } kinds[] = {{"NFC", PL_NORM_NFC},     {"NFD", PL_NORM_NFD},         {"NFKC", PL_NORM_NFKC},
+               {"NFKD", PL_NORM_NFKD},   {"Lowercase", PL_NORM_LOWER}, {"StripAccents", PL_NORM_NO_ACCENTS},
+               {"Strip", PL_NORM_STRIP}, {"Prepend", PL_NORM_PREPEND}, {"Replace", PL_NORM_REPLACE}};
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
     if (!pl_tok_is(o, kinds[i].type)) continue;
     step->kind = kinds[i].kind;
     if (pl_norm_possible(step->kind)) return PL_OK;
-    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: this build has no utf8proc, so no normalizer '%s' (install libutf8proc-dev and build "
-            "again)", r->name, kinds[i].type);
+    PL_FAIL(PL_ERR_UNSUPPORTED,
+            "%s: this build has no utf8proc, so no normalizer '%s' (install libutf8proc-dev and build "
+            "again)",
+            r->name, kinds[i].type);
   }
   return pl_tok_unsupported(r, "the normalizer", pl_tok_type(o));
 }

@@ -112,8 +112,7 @@ static PlStatus room_for_word(PlTrainer *t) {
   free(t->slot);
   t->slot = slot;
   t->nslot = n;
-  for (size_t k = 0; k < t->nword; k++)
-    *find_word(t, t->arena + t->word[k].at, t->word[k].len) = (int32_t)k;
+  for (size_t k = 0; k < t->nword; k++) *find_word(t, t->arena + t->word[k].at, t->word[k].len) = (int32_t)k;
   return PL_OK;
 }
 
@@ -135,9 +134,7 @@ static PlStatus count_word(void *ctx, const char *s, size_t n) {
   return PL_OK;
 }
 
-PlStatus pl_trainer_feed(PlTrainer *t, const char *text, size_t n) {
-  return pl_pattern_cut(t->pattern, text, n, count_word, t);
-}
+PlStatus pl_trainer_feed(PlTrainer *t, const char *text, size_t n) { return pl_pattern_cut(t->pattern, text, n, count_word, t); }
 
 /* ---- pairs ---------------------------------------------------------------------------------------------------------- */
 
@@ -264,8 +261,7 @@ static PlStatus first_pairs(PlTrainer *t) {
   for (size_t i = 0; i < t->used; i++) t->symbol[i] = symbol[(unsigned char)t->arena[i]];
   for (size_t k = 0; k < t->nword; k++) {
     const Word *w = &t->word[k];
-    for (uint32_t i = 0; i + 1 < w->len; i++)
-      PL_TRY(change_pair(t, t->symbol[w->at + i], t->symbol[w->at + i + 1], w->count, (int32_t)k));
+    for (uint32_t i = 0; i + 1 < w->len; i++) PL_TRY(change_pair(t, t->symbol[w->at + i], t->symbol[w->at + i + 1], w->count, (int32_t)k));
   }
   return push_touched(t);
 }

@@ -69,15 +69,13 @@ void plk_at_row_f32(const PlkAtMat *m, int64_t at, int64_t i, int64_t n, float *
     for (int64_t j = 0; j < n; j++) dst[j] = x[j * step] ? 0 : -(float)INFINITY;
   } else if (m->dtype == PL_F32) {
     const float *x = (const float *)(const void *)m->data + first;
-    if (step == 1)
-      memcpy(dst, x, (size_t)n * sizeof *dst);
+    if (step == 1) memcpy(dst, x, (size_t)n * sizeof *dst);
     else
       for (int64_t j = 0; j < n; j++) dst[j] = x[j * step];
   } else if (m->dtype == PL_F64) {
     const double *x = (const double *)(const void *)m->data + first;
     for (int64_t j = 0; j < n; j++) dst[j] = (float)x[j * step];
-  } else
-    half_row((const uint16_t *)(const void *)m->data + first, step, m->dtype, n, dst);
+  } else half_row((const uint16_t *)(const void *)m->data + first, step, m->dtype, n, dst);
 }
 
 void plk_at_row_f64(const PlkAtMat *m, int64_t at, int64_t i, int64_t n, double *dst) {
@@ -97,10 +95,8 @@ void plk_at_row_f64(const PlkAtMat *m, int64_t at, int64_t i, int64_t n, double 
 
 void plk_at_put_f32(void *p, int dtype, int64_t at, const float *src, int64_t n) {
   const PlkConvert *cv = plk_isa_tables()->convert;
-  if (dtype == PL_F32)
-    memcpy((float *)p + at, src, (size_t)n * sizeof *src);
-  else
-    (dtype == PL_F16 ? cv->f16_store : cv->bf16_store)(src, (uint16_t *)p + at, n);
+  if (dtype == PL_F32) memcpy((float *)p + at, src, (size_t)n * sizeof *src);
+  else (dtype == PL_F16 ? cv->f16_store : cv->bf16_store)(src, (uint16_t *)p + at, n);
 }
 void plk_at_put_f64(void *p, int dtype, int64_t at, const double *src, int64_t n) {
   (void)dtype;
@@ -147,9 +143,8 @@ static PlStatus forward(void *ctx, int64_t begin, int64_t end) {
   const int64_t chunks = (c->L + PLK_AT_CHUNK - 1) / PLK_AT_CHUNK;
   const bool bf16 = plk_at_bf16(c);
   for (int64_t t = begin; t < end; t++) {
-    const int64_t b = t / chunks, from = t % chunks * PLK_AT_CHUNK,
-                  to = from + PLK_AT_CHUNK < c->L ? from + PLK_AT_CHUNK : c->L;
-    PL_TRY(bf16 ? plk_at_forward_bf16(c, b, from, to)
+    const int64_t b = t / chunks, from = t % chunks * PLK_AT_CHUNK, to = from + PLK_AT_CHUNK < c->L ? from + PLK_AT_CHUNK : c->L;
+    PL_TRY(bf16                 ? plk_at_forward_bf16(c, b, from, to)
            : c->dtype == PL_F64 ? plk_at_forward_f64(c, b, from, to)
                                 : plk_at_forward_f32(c, b, from, to));
   }
@@ -182,7 +177,7 @@ static PlStatus backward(void *ctx, int64_t begin, int64_t end) {
   const bool bf16 = plk_at_bf16(c);
   for (int64_t t = begin; t < end; t++) {
     const int64_t b = t / c->parts, part = t % c->parts;
-    PL_TRY(bf16 ? plk_at_backward_bf16(c, b, part)
+    PL_TRY(bf16                 ? plk_at_backward_bf16(c, b, part)
            : c->dtype == PL_F64 ? plk_at_backward_f64(c, b, part)
                                 : plk_at_backward_f32(c, b, part));
   }
@@ -190,14 +185,14 @@ static PlStatus backward(void *ctx, int64_t begin, int64_t end) {
 }
 
 /* Adds the parts' dk and dv, in order. */
-#define JOIN(T, F)                                                                                                   \
-  static void join_##F(const PlkAtCall *c, int64_t b) {                                                              \
-    const int64_t nk = c->S * c->E, n = nk + c->S * c->D;                                                            \
-    T *sum = (T *)c->partial + b * c->parts * n;                                                                     \
-    for (int64_t p = 1; p < c->parts; p++)                                                                           \
-      for (int64_t i = 0; i < n; i++) sum[i] += sum[p * n + i];                                                      \
-    if (c->dk) plk_at_put_##F(c->dk, c->dtype, b * nk, sum, nk);                                                     \
-    if (c->dv) plk_at_put_##F(c->dv, c->dtype, b * c->S * c->D, sum + nk, c->S * c->D);                              \
+#define JOIN(T, F)                                                                      \
+  static void join_##F(const PlkAtCall *c, int64_t b) {                                 \
+    const int64_t nk = c->S * c->E, n = nk + c->S * c->D;                               \
+    T *sum = (T *)c->partial + b * c->parts * n;                                        \
+    for (int64_t p = 1; p < c->parts; p++)                                              \
+      for (int64_t i = 0; i < n; i++) sum[i] += sum[p * n + i];                         \
+    if (c->dk) plk_at_put_##F(c->dk, c->dtype, (b)*nk, sum, nk);                        \
+    if (c->dv) plk_at_put_##F(c->dv, c->dtype, b * c->S * c->D, sum + nk, c->S * c->D); \
   }
 JOIN(float, f32)
 JOIN(double, f64)
@@ -218,10 +213,8 @@ PlStatus plk_cpu_attention_bwd(const PlkCall *call) {
     const int64_t chunks = (c.L + PLK_AT_CHUNK - 1) / PLK_AT_CHUNK, most = (FEW + c.B - 1) / c.B;
     c.part = (chunks + most - 1) / most * PLK_AT_CHUNK;
     c.parts = (c.L + c.part - 1) / c.part;
-  } else
-    c.part = c.L;
-  if (c.parts > 1)
-    PL_TRY(plk_scratch((size_t)(c.B * c.parts * c.S * (c.E + c.D)) * (c.dtype == PL_F64 ? 8 : 4), &c.partial));
+  } else c.part = c.L;
+  if (c.parts > 1) PL_TRY(plk_scratch((size_t)(c.B * c.parts * c.S * (c.E + c.D)) * (c.dtype == PL_F64 ? 8 : 4), &c.partial));
   PlStatus s = plk_parallel(c.B * c.parts, 1, backward, &c);
   for (int64_t b = 0; b < c.B && c.parts > 1 && s == PL_OK; b++) c.dtype == PL_F64 ? join_f64(&c, b) : join_f32(&c, b);
   plk_scratch_free(c.partial);
@@ -244,10 +237,8 @@ static PlStatus keep_rows(void *ctx, int64_t begin, int64_t end) {
     plk_at_words(c, 0, r, c->S, room);
     for (int64_t j = 0; j < c->S; j++) {
       const double v = ((const uint32_t *)room)[j] < c->cut ? 0 : c->keep;
-      if (c->dtype == PL_F64)
-        ((double *)k->out)[r * c->S + j] = v;
-      else
-        ((float *)k->out)[r * c->S + j] = (float)v;
+      if (c->dtype == PL_F64) ((double *)k->out)[r * c->S + j] = v;
+      else ((float *)k->out)[r * c->S + j] = (float)v;
     }
   }
   plk_scratch_free(room);

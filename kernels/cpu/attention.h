@@ -11,14 +11,14 @@
 enum { PLK_AT_ROWS = 4, PLK_AT_LANES = 16 };
 
 #define PLK_ATTENTION_LOOPS(T)                                                                                        \
-  /* c[r][0..w) += sum over k < K of a[r * ar + k * ak] b[k][0..w), r < 4; w is a multiple of 16. */                 \
-  void (*mm4)(const T *a, int64_t ar, int64_t ak, const T *b, int64_t ldb, int64_t K, T *c, int64_t ldc, int64_t w); \
+  /* c[r][0..w) += sum over k < K of a[r * ar + k * ak] b[k][0..w), r < 4; w is a multiple of 16. */                  \
+  void (*mm4)(const T *a, int64_t ar, int64_t ak, const T *b, int64_t ldb, int64_t K, T *c, int64_t ldc, int64_t w);  \
   /* c[0..w) += sum over k < K of a[k] b[k][0..w); w is a multiple of 16. */                                          \
   void (*mm1)(const T *a, const T *b, int64_t ldb, int64_t K, T *c, int64_t w);                                       \
   /* s[i] <- q[0..E) k[i][0..E) for i < n */                                                                          \
   void (*dots)(const T *q, const T *k, int64_t ks, int64_t E, int64_t n, T *s);                                       \
   /* s[0..n) <- exp(scale s + add - max), zeros up to w; returns the maximum, *sum. add may be NULL; a row that is  \
-   * hidden throughout (max -inf) becomes zeros with sum 1. */                                                        \
+   * hidden throughout (max -inf) becomes zeros with sum 1. */ \
   T (*softmax)(T * s, const T *add, int64_t n, int64_t w, T scale, T *sum);                                           \
   /* s[0..n) <- exp(scale s + add - top) / sum, zeros up to w */                                                      \
   void (*again)(T * s, const T *add, int64_t n, int64_t w, T scale, T top, T sum);                                    \
@@ -42,15 +42,15 @@ typedef struct PlkAttentionLoops {
 typedef struct PlkAtMat {
   const char *data; /* NULL: absent */
   int dtype, nbatch;
-  int64_t n, c, rs, cs;                      /* rows, columns and their strides */
+  int64_t n, c, rs, cs;                       /* rows, columns and their strides */
   int64_t size[PL_MAX_DIM], step[PL_MAX_DIM]; /* batch dims, outermost first */
 } PlkAtMat;
 
 typedef struct PlkAtCall {
   const PlkAttentionLoops *loops;
   PlkAtMat q, k, v, dy, mask, sums_in; /* dy, sums_in: backward */
-  void *y, *sums, *dq, *dk, *dv;    /* dense outputs; NULL: not wanted */
-  int dtype;                        /* of q, k, v and their gradients */
+  void *y, *sums, *dq, *dk, *dv;       /* dense outputs; NULL: not wanted */
+  int dtype;                           /* of q, k, v and their gradients */
   int64_t B, L, S, E, D;
   double scale;
   bool causal;
@@ -63,9 +63,7 @@ typedef struct PlkAtCall {
 
 int64_t plk_at_offset(const PlkAtMat *m, int64_t batch); /* in elements */
 /* How many keys query i sees. */
-static inline int64_t plk_at_seen(const PlkAtCall *c, int64_t i) {
-  return c->causal && i + 1 < c->S ? i + 1 : c->S;
-}
+static inline int64_t plk_at_seen(const PlkAtCall *c, int64_t i) { return c->causal && i + 1 < c->S ? i + 1 : c->S; }
 /* Random words of the row of query i of batch b; room for S + 3 of them. */
 void plk_at_words(const PlkAtCall *c, int64_t b, int64_t i, int64_t n, uint32_t *out);
 /* dst[j] <- row i of batch b of a matrix, in float or double. A bool row becomes 0 where true, -inf where false. */

@@ -29,8 +29,7 @@ typedef struct Factor {
 
 /* c[m,n] f32 = a b, rows of c lie ldc apart. */
 static PlStatus product(int64_t m, int64_t n, int64_t k, Factor a, Factor b, float *c, int64_t ldc) {
-  const PlkBf16Key key = {.m = m, .n = n, .k = k, .lda = a.ld, .ldb = b.ld, .ldc = ldc, .ta = a.t, .tb = b.t,
-                          .c_f32 = 1};
+  const PlkBf16Key key = {.m = m, .n = n, .k = k, .lda = a.ld, .ldb = b.ld, .ldc = ldc, .ta = a.t, .tb = b.t, .c_f32 = 1};
   PlkBf16Plan *plan;
   PL_TRY(plk_onednn_bf16_get(&key, &plan));
   if (!plan) PL_FAIL(PL_ERR_UNSUPPORTED, "oneDNN has no product of bf16 matrices for attention");
@@ -46,9 +45,7 @@ static Factor from_row(const PlkAtMat *m, int64_t b, int64_t i, bool t) {
 static int64_t padded(int64_t n) { return (n + PLK_AT_LANES - 1) / PLK_AT_LANES * PLK_AT_LANES; }
 
 /* Keys that a block up to query `last` multiplies: what it sees, up to the next multiple, so that few shapes occur. */
-static int64_t width(const PlkAtCall *c, int64_t last) {
-  return smaller((plk_at_seen(c, last) + STEP - 1) / STEP * STEP, c->S);
-}
+static int64_t width(const PlkAtCall *c, int64_t last) { return smaller((plk_at_seen(c, last) + STEP - 1) / STEP * STEP, c->S); }
 
 typedef struct Block {
   int64_t ld;             /* width of rows of scores, whole vectors */
@@ -91,8 +88,7 @@ PlStatus plk_at_forward_bf16(const PlkAtCall *c, int64_t b, int64_t from, int64_
   for (int64_t r = 0; r < m && s == PL_OK; r++) {
     const int64_t own = plk_at_seen(c, from + r);
     float *row = t.s + r * t.ld;
-    const float top =
-        c->loops->f32.softmax(row, mask_row(c, b, from + r, own, t.add), own, t.ld, (float)c->scale, &sum[r]);
+    const float top = c->loops->f32.softmax(row, mask_row(c, b, from + r, own, t.add), own, t.ld, (float)c->scale, &sum[r]);
     float *kept = c->sums ? (float *)c->sums + 2 * (b * c->L + from + r) : NULL;
     if (kept) kept[0] = top, kept[1] = sum[r];
     if (c->cut) {
@@ -139,8 +135,7 @@ static void add_to(float *sum, const float *x, int64_t n) {
   for (int64_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
-static PlStatus backward_block(const PlkAtCall *c, const Block *t, int64_t b, int64_t from, int64_t to, float *dk,
-                               float *dv) {
+static PlStatus backward_block(const PlkAtCall *c, const Block *t, int64_t b, int64_t from, int64_t to, float *dk, float *dv) {
   const int64_t m = to - from, n = width(c, to - 1), E = c->E, D = c->D;
   const Factor q = from_row(&c->q, b, from, false), dy = from_row(&c->dy, b, from, false);
   const Factor k = from_row(&c->k, b, 0, false);

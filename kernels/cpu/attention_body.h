@@ -22,9 +22,7 @@ static void rows(T *dst, int64_t ld, const PlkAtMat *m, int64_t at, int64_t i, i
   for (int64_t r = 0; r < n; r++) NAME(plk_at_row)(m, at, i + r, m->c, dst + r * ld);
 }
 /* Whether the elements of a row lie side by side, as T. */
-static bool plain(const PlkAtMat *m) {
-  return m->dtype == (sizeof(T) == sizeof(double) ? PL_F64 : PL_F32) && (m->cs == 1 || m->c == 1);
-}
+static bool plain(const PlkAtMat *m) { return m->dtype == (sizeof(T) == sizeof(double) ? PL_F64 : PL_F32) && (m->cs == 1 || m->c == 1); }
 static void transposed(T *dst, int64_t ld, const PlkAtMat *m, int64_t at, int64_t n, T *row) {
   if (plain(m)) {
     plk_transpose(sizeof(T))(dst, ld, (const T *)m->data + at, m->rs, n, m->c);
@@ -159,12 +157,12 @@ PlStatus NAME(plk_at_forward)(const PlkAtCall *c, int64_t b, int64_t from, int64
 
 /* Scratch of one sequence; widths are padded. */
 typedef struct Backward {
-  T *kt, *vt, *k;    /* [E][Sp], [D][Sp], [S][Ep] */
-  T *dk, *dv;        /* [Sp][Ep], [Sp][Dp] */
-  T *p, *ds;         /* [GROUP][Sp] */
-  T *q, *dy, *dq;    /* [GROUP][Ep], [GROUP][Dp], [GROUP][Ep] */
-  T *add, *row;      /* [Sp], [E + D] */
-  uint32_t *word;    /* [S + 3] */
+  T *kt, *vt, *k; /* [E][Sp], [D][Sp], [S][Ep] */
+  T *dk, *dv;     /* [Sp][Ep], [Sp][Dp] */
+  T *p, *ds;      /* [GROUP][Sp] */
+  T *q, *dy, *dq; /* [GROUP][Ep], [GROUP][Dp], [GROUP][Ep] */
+  T *add, *row;   /* [Sp], [E + D] */
+  uint32_t *word; /* [S + 3] */
 } Backward;
 
 /* p d and ds of GROUP queries from i on, the last of which are zero where there are fewer. */
@@ -205,14 +203,12 @@ static PlStatus backward_queries(const PlkAtCall *c, const Backward *t, int64_t 
   for (int64_t i = from; i < to; i += GROUP) {
     const int64_t m = smaller(GROUP, to - i), n = plk_at_seen(c, i + m - 1), w = padded(n);
     group_scores(c, t, b, i, m, w);
-    for (int64_t r = 0; r < m; r += R)
-      c->loops->LOOPS.mm4(t->ds + r * Sp, Sp, 1, t->k, Ep, n, t->dq + r * Ep, Ep, Ep);
+    for (int64_t r = 0; r < m; r += R) c->loops->LOOPS.mm4(t->ds + r * Sp, Sp, 1, t->k, Ep, n, t->dq + r * Ep, Ep, Ep);
     for (int64_t s = 0; s < n; s += R) { /* Sp is a multiple of R, and columns beyond n are zero */
       c->loops->LOOPS.mm4(t->ds + s, 1, Sp, t->q, Ep, GROUP, t->dk + s * Ep, Ep, Ep);
       c->loops->LOOPS.mm4(t->p + s, 1, Sp, t->dy, Dp, GROUP, t->dv + s * Dp, Dp, Dp);
     }
-    for (int64_t r = 0; r < m && c->dq; r++)
-      NAME(plk_at_put)(c->dq, c->dtype, (b * c->L + i + r) * E, t->dq + r * Ep, E);
+    for (int64_t r = 0; r < m && c->dq; r++) NAME(plk_at_put)(c->dq, c->dtype, (b * c->L + i + r) * E, t->dq + r * Ep, E);
     PL_TRY(plk_poll());
   }
   return PL_OK;

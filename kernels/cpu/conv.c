@@ -12,12 +12,9 @@
 /* Multiply-adds below which compiling a plan in the library does not pay. */
 static const double LIBRARY_MACS = 1 << 20;
 
-static int64_t product3(const int64_t a[3]) {
-  return a[0] * a[1] * a[2];
-}
+static int64_t product3(const int64_t a[3]) { return a[0] * a[1] * a[2]; }
 
-static void describe(PlkConv *v, int kind, const PlAttrs *a, const PlArray *x,
-                     const PlArray *w, const PlArray *y) {
+static void describe(PlkConv *v, int kind, const PlAttrs *a, const PlArray *x, const PlArray *w, const PlArray *y) {
   memset(v, 0, sizeof *v);
   v->kind = kind;
   v->nd = x->ndim - 2;
@@ -26,8 +23,7 @@ static void describe(PlkConv *v, int kind, const PlAttrs *a, const PlArray *x,
   v->n = x->shape[0];
   v->c = w->shape[1];
   v->o = w->shape[0] / v->g;
-  for (int i = 0; i < 3; i++)
-    v->in[i] = v->k[i] = v->out[i] = v->stride[i] = v->dil[i] = 1;
+  for (int i = 0; i < 3; i++) v->in[i] = v->k[i] = v->out[i] = v->stride[i] = v->dil[i] = 1;
   for (int i = 0; i < v->nd; i++) {
     const int at = 3 - v->nd + i;
     v->in[at] = x->shape[2 + i];
@@ -52,9 +48,7 @@ static bool library_pays(const PlkConv *v) {
 
 static PlStatus compute(const PlkConv *v) {
   if (v->dtype > PL_F64) return plk_conv_plain(v);
-  const bool empty = plk_conv_numel(v, PLK_CONV_X) == 0 ||
-                     plk_conv_numel(v, PLK_CONV_W) == 0 ||
-                     plk_conv_numel(v, PLK_CONV_Y) == 0;
+  const bool empty = plk_conv_numel(v, PLK_CONV_X) == 0 || plk_conv_numel(v, PLK_CONV_W) == 0 || plk_conv_numel(v, PLK_CONV_Y) == 0;
   if (empty) return plk_conv_plain(v);
   if (plk_conv_winograd_pays(v)) return plk_conv_winograd(v);
   if (v->dtype == PL_F32 && library_pays(v) && plk_onednn_ready()) {
@@ -81,8 +75,7 @@ static PlStatus compute_half(PlkConv *v) {
   for (int i = 0; i < 3 && s == PL_OK; i++) {
     const int64_t n = plk_conv_numel(v, i);
     s = plk_scratch((size_t)plk_max64(n, 1) * sizeof(float), &mem[i]);
-    if (s == PL_OK && i != written[v->kind])
-      s = convert(mem[i], PL_F32, *data[i], half, n);
+    if (s == PL_OK && i != written[v->kind]) s = convert(mem[i], PL_F32, *data[i], half, n);
     *data[i] = mem[i];
   }
   if (s == PL_OK && v->bias) {
@@ -92,16 +85,13 @@ static PlStatus compute_half(PlkConv *v) {
   }
   v->dtype = PL_F32;
   if (s == PL_OK) s = compute(v);
-  if (s == PL_OK)
-    s = convert(out, half, mem[written[v->kind]], PL_F32,
-                plk_conv_numel(v, written[v->kind]));
+  if (s == PL_OK) s = convert(out, half, mem[written[v->kind]], PL_F32, plk_conv_numel(v, written[v->kind]));
   for (int i = 0; i < 4; i++) plk_scratch_free(mem[i]);
   return s;
 }
 
 static PlStatus run(PlkConv *v, const char *name) {
-  if (v->dtype == PL_BOOL)
-    PL_FAIL(PL_ERR_DTYPE, "%s: bool tensors have no product", name);
+  if (v->dtype == PL_BOOL) PL_FAIL(PL_ERR_DTYPE, "%s: bool tensors have no product", name);
   if (v->dtype != PL_F16 && v->dtype != PL_BF16) return compute(v);
   if (v->dtype == PL_BF16 && library_pays(v) && plk_onednn_bf16()) {
     bool done = false;

@@ -27,8 +27,7 @@ static inline int64_t plk_conv_numel(const PlkConv *v, int which) {
 }
 /* Multiply-adds of one image. */
 static inline double plk_conv_macs(const PlkConv *v) {
-  return (double)v->outsize * (double)v->ksize * (double)v->c * (double)v->o *
-         (double)v->g;
+  return (double)v->outsize * (double)v->ksize * (double)v->c * (double)v->o * (double)v->g;
 }
 
 /* How the library's way is cut (conv_cut.c): units of `images` images and, where there is more than one slice,

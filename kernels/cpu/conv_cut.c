@@ -11,13 +11,11 @@ static const double POLL_MACS = 2e9, UNIT_MACS = 1 << 24;
  * weights of such a slice. */
 enum { LARGE = 190 << 10, STAYS = 150 << 10, LARGE_DW = 160 << 10, STAYS_DW = 64 << 10, SMALL_IMAGE = 128 };
 
-
 /* Slices are made of the channels of what is written; of dw, of those of the larger tensor, which then is read
  * once, while every slice reads the other one. */
 static int slices_along(const PlkConv *v) {
   if (v->g > 1) return PLK_ALONG_GROUPS;
-  if (v->kind == PLK_CONV_BWD_WEIGHT)
-    return v->c * v->insize > v->o * v->outsize ? PLK_ALONG_INPUT : PLK_ALONG_OUTPUT;
+  if (v->kind == PLK_CONV_BWD_WEIGHT) return v->c * v->insize > v->o * v->outsize ? PLK_ALONG_INPUT : PLK_ALONG_OUTPUT;
   return v->kind == PLK_CONV_BWD_INPUT ? PLK_ALONG_INPUT : PLK_ALONG_OUTPUT;
 }
 

@@ -22,26 +22,20 @@ PlStatus plk_conv_onednn(const PlkConv *v, bool *done) {
 /* More than this is not blocked ahead. */
 static const size_t COMMON_BYTES = 64 << 20;
 
-
 typedef struct Run {
   const PlkConv *v;
   PlkConvCut cut;
-  PlkConvPlan *
-      plan[2][2]; /* [last unit along the batch][last slice], as their sizes may differ */
-  char *wblocked; /* blocked weights of each slice, at a fixed distance */
+  PlkConvPlan *plan[2][2]; /* [last unit along the batch][last slice], as their sizes may differ */
+  char *wblocked;          /* blocked weights of each slice, at a fixed distance */
   size_t wbytes;
   bool last_differs; /* the last unit along the batch has its own form of them */
-  char *common; /* blocked images of the tensor that all slices read; NULL: each unit blocks its own */
+  char *common;      /* blocked images of the tensor that all slices read; NULL: each unit blocks its own */
   size_t image_bytes;
   float *parts; /* dw: one plain partial sum for each unit along the batch */
 } Run;
 
-static int64_t unit_images(const Run *q, int64_t b) {
-  return plk_min64(q->cut.images, q->v->n - b * q->cut.images);
-}
-static int64_t unit_width(const Run *q, int64_t s) {
-  return plk_min64(q->cut.width, q->cut.whole - s * q->cut.width);
-}
+static int64_t unit_images(const Run *q, int64_t b) { return plk_min64(q->cut.images, q->v->n - b * q->cut.images); }
+static int64_t unit_width(const Run *q, int64_t s) { return plk_min64(q->cut.width, q->cut.whole - s * q->cut.width); }
 /* The tensor that every slice reads; -1: none. */
 static int common_of(const Run *q) {
   if (q->cut.nslice == 1 || q->cut.along == PLK_ALONG_GROUPS) return -1;
@@ -66,9 +60,7 @@ static void key_of(const Run *q, int64_t b, int64_t s, PlkConvKey *k) {
   k->wo = v->c * v->ksize;
 }
 
-static PlkConvPlan *plan_of(const Run *q, int64_t b, int64_t s) {
-  return q->plan[b == q->cut.nimages - 1][s == q->cut.nslice - 1];
-}
+static PlkConvPlan *plan_of(const Run *q, int64_t b, int64_t s) { return q->plan[b == q->cut.nimages - 1][s == q->cut.nslice - 1]; }
 
 /* Fills the plans that some unit uses; *all false if the library has no fast form of one.
  */
@@ -144,8 +136,7 @@ static PlStatus block_body(void *ctx, int64_t begin, int64_t end) {
   const Blocking *t = ctx;
   const Run *q = t->q;
   for (int64_t i = begin; i < end; i++)
-    PL_TRY(plk_onednn_conv_reorder_image(plan_of(q, 0, 0), t->plain + (size_t)i * t->step,
-                                         q->common + (size_t)i * q->image_bytes));
+    PL_TRY(plk_onednn_conv_reorder_image(plan_of(q, 0, 0), t->plain + (size_t)i * t->step, q->common + (size_t)i * q->image_bytes));
   return PL_OK;
 }
 
@@ -168,16 +159,12 @@ static PlStatus common_prepare(Run *q) {
   return plk_parallel(v->n, plk_max64(1, PLK_GRAIN * (int64_t)sizeof(float) / (int64_t)t.step), block_body, &t);
 }
 
-static size_t padded(size_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
+static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 static PlStatus unit_run(const Run *q, int64_t b, int64_t s) {
   const PlkConv *v = q->v;
   const PlkConvPlan *p = plan_of(q, b, s);
-  const int out = v->kind == PLK_CONV_FWD         ? PLK_CONV_Y
-                  : v->kind == PLK_CONV_BWD_INPUT ? PLK_CONV_X
-                                                  : PLK_CONV_W;
+  const int out = v->kind == PLK_CONV_FWD ? PLK_CONV_Y : v->kind == PLK_CONV_BWD_INPUT ? PLK_CONV_X : PLK_CONV_W;
   void *plain[3], *use[3];
   size_t need = padded(plk_onednn_conv_scratch(p)), size[3];
   for (int i = 0; i < 3; i++) {
@@ -206,8 +193,7 @@ static PlStatus unit_run(const Run *q, int64_t b, int64_t s) {
   const int64_t first = s * q->cut.width * (q->cut.along == PLK_ALONG_GROUPS ? v->o : 1);
   void *bias = v->bias ? (char *)(uintptr_t)v->bias + first * (int64_t)pl_dtype_size(v->dtype) : NULL;
   if (st == PL_OK) st = plk_onednn_conv_run(p, use[0], use[1], use[2], bias, at);
-  if (st == PL_OK && size[out])
-    st = plk_onednn_conv_reorder(p, out, plain[out], use[out]);
+  if (st == PL_OK && size[out]) st = plk_onednn_conv_reorder(p, out, plain[out], use[out]);
   plk_scratch_free(mem);
   return st;
 }
@@ -235,8 +221,7 @@ static PlStatus run(Run *q) {
   if (s == PL_OK && mem && v->dtype == PL_BF16) {
     s = plk_conv_join(PL_F32, mem, mem, q->cut.nimages, size);
     if (s == PL_OK) plk_isa_tables()->convert->bf16_store(mem, v->w, size);
-  } else if (s == PL_OK && mem)
-    s = plk_conv_join(PL_F32, v->w, mem, q->cut.nimages, size);
+  } else if (s == PL_OK && mem) s = plk_conv_join(PL_F32, v->w, mem, q->cut.nimages, size);
   plk_scratch_free(mem);
   return s;
 }

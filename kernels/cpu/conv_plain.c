@@ -25,27 +25,24 @@ static void unravel(int64_t at, const int64_t size[3], int64_t coord[3]) {
 
 /* sum[·] (one slot for each output element) += the products of one image, group and pair
  * of channels. */
-#define PAIR(name, T, A)                                                                 \
-  static void name(const PlkConv *v, A *sum, int64_t image, int64_t o, int64_t c) {      \
-    const int64_t oc = image * v->g * v->o + o, ic = image * v->g * v->c + c;            \
-    const int64_t wat = (o * v->c + c % v->c) * v->ksize;                                \
-    const T *x = v->x, *w = v->w, *y = v->y;                                             \
-    int64_t t[3], k[3];                                                                  \
-    for (int64_t j = 0; j < v->ksize; j++) {                                             \
-      unravel(j, v->k, k);                                                               \
-      for (int64_t i = 0; i < v->outsize; i++) {                                         \
-        unravel(i, v->out, t);                                                           \
-        const int64_t p = position(v, t, k);                                             \
-        if (p < 0) continue;                                                             \
-        const int64_t xi = ic * v->insize + p, yi = oc * v->outsize + i;                 \
-        if (v->kind == PLK_CONV_FWD)                                                     \
-          sum[yi] += (A)x[xi] * (A)w[wat + j];                                           \
-        else if (v->kind == PLK_CONV_BWD_INPUT)                                          \
-          sum[xi] += (A)y[yi] * (A)w[wat + j];                                           \
-        else                                                                             \
-          sum[wat + j] += (A)y[yi] * (A)x[xi];                                           \
-      }                                                                                  \
-    }                                                                                    \
+#define PAIR(name, T, A)                                                             \
+  static void name(const PlkConv *v, A *sum, int64_t image, int64_t o, int64_t c) {  \
+    const int64_t oc = image * v->g * v->o + o, ic = image * v->g * v->c + c;        \
+    const int64_t wat = (o * v->c + c % v->c) * v->ksize;                            \
+    const T *x = v->x, *w = v->w, *y = v->y;                                         \
+    int64_t t[3], k[3];                                                              \
+    for (int64_t j = 0; j < v->ksize; j++) {                                         \
+      unravel(j, v->k, k);                                                           \
+      for (int64_t i = 0; i < v->outsize; i++) {                                     \
+        unravel(i, v->out, t);                                                       \
+        const int64_t p = position(v, t, k);                                         \
+        if (p < 0) continue;                                                         \
+        const int64_t xi = ic * v->insize + p, yi = oc * v->outsize + i;             \
+        if (v->kind == PLK_CONV_FWD) sum[yi] += (A)x[xi] * (A)w[wat + j];            \
+        else if (v->kind == PLK_CONV_BWD_INPUT) sum[xi] += (A)y[yi] * (A)w[wat + j]; \
+        else sum[wat + j] += (A)y[yi] * (A)x[xi];                                    \
+      }                                                                              \
+    }                                                                                \
   }
 PAIR(pair_f32, float, double)
 PAIR(pair_f64, double, double)
@@ -70,12 +67,12 @@ static void pair(const PlkConv *v, void *sum, int64_t image, int64_t o, int64_t 
 /* out = sum, plus the bias of its channel. */
 static void store(const PlkConv *v, void *out, const void *sum, int64_t n) {
   const int64_t channels = v->g * v->o;
-#define STORE(T, A)                                                                      \
-  for (int64_t i = 0; i < n; i++) {                                                      \
-    A s = ((const A *)sum)[i];                                                           \
-    if (v->bias) s += (A)((const T *)v->bias)[i / v->outsize % channels];                \
-    ((T *)out)[i] = (T)s;                                                                \
-  }                                                                                      \
+#define STORE(T, A)                                                       \
+  for (int64_t i = 0; i < n; i++) {                                       \
+    A s = ((const A *)sum)[i];                                            \
+    if (v->bias) s += (A)((const T *)v->bias)[i / v->outsize % channels]; \
+    ((T *)out)[i] = (T)s;                                                 \
+  }                                                                       \
   break;
   switch (v->dtype) {
   case PL_F32: STORE(float, double)
@@ -90,9 +87,7 @@ static void store(const PlkConv *v, void *out, const void *sum, int64_t n) {
 }
 
 PlStatus plk_conv_plain(const PlkConv *v) {
-  const int which = v->kind == PLK_CONV_FWD         ? PLK_CONV_Y
-                    : v->kind == PLK_CONV_BWD_INPUT ? PLK_CONV_X
-                                                    : PLK_CONV_W;
+  const int which = v->kind == PLK_CONV_FWD ? PLK_CONV_Y : v->kind == PLK_CONV_BWD_INPUT ? PLK_CONV_X : PLK_CONV_W;
   void *const out = which == PLK_CONV_Y ? v->y : which == PLK_CONV_X ? v->x : v->w;
   const int64_t n = plk_conv_numel(v, which);
   if (n == 0) return PL_OK;

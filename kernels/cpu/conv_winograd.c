@@ -21,7 +21,6 @@ enum { FEWEST_CHANNELS = 32, FEWEST_TILES = 192 };
 enum { STAYS = 256 << 10, STAYS_DW = 768 << 10, UNITS = 8, PARTS = 4 << 20, TOGETHER = 6 << 20 };
 enum { KERNELS = 1024, WIDTH = 64, WIDEST = 4 << 20 }; /* WIDEST: floats of one row of tiles, transformed */
 
-
 typedef struct Run {
   const PlkConv *v;
   int64_t h, w, down, across, tiles; /* planes, and tiles of one */
@@ -53,9 +52,7 @@ static Run run_of(const PlkConv *v) {
 }
 
 /* Distance of the rows of a matrix of so many tiles: loops write somewhat more. */
-static int64_t lead_of(int64_t tiles) {
-  return plk_ceil_div(tiles, PLK_WINOGRAD_PAD) * PLK_WINOGRAD_PAD + PLK_WINOGRAD_PAD;
-}
+static int64_t lead_of(int64_t tiles) { return plk_ceil_div(tiles, PLK_WINOGRAD_PAD) * PLK_WINOGRAD_PAD + PLK_WINOGRAD_PAD; }
 
 /* Floats of scratch for runs of so many tile rows. */
 static int64_t scratch_size(const Run *q, int64_t rows) {
@@ -75,17 +72,17 @@ static PlkTileScratch scratch_at(const Run *q, int64_t rows, float *mem) {
 }
 
 /* Calls STEP for the piece of each image among tile rows [begin, end); `at` counts tiles. */
-#define FOR_IMAGES(q, begin, end, STEP)                                                          \
-  for (int64_t r_ = (begin), at = 0; r_ < (end);) {                                              \
-    const int64_t image = r_ / (q)->down, ty_ = r_ % (q)->down;                                  \
-    const PlkTileRows rows = {(q)->h, (q)->w, ty_, plk_min64((end)-r_, (q)->down - ty_)};            \
-    STEP;                                                                                        \
-    r_ += rows.rows, at += rows.rows * (q)->across;                                              \
+#define FOR_IMAGES(q, begin, end, STEP)                                                   \
+  for (int64_t r_ = (begin), at = 0; r_ < (end);) {                                       \
+    const int64_t image = r_ / (q)->down, ty_ = r_ % (q)->down;                           \
+    const PlkTileRows rows = {(q)->h, (q)->w, ty_, plk_min64((end)-r_, (q)->down - ty_)}; \
+    STEP;                                                                                 \
+    r_ += rows.rows, at += rows.rows * (q)->across;                                       \
   }
 
 /* Tile rows [begin, end) of channels [c0, c1) of a tensor of `channels` → out, transformed. */
-static void tiles_in(const Run *q, const float *data, int64_t channels, int64_t c0, int64_t c1, int64_t begin, int64_t end,
-                     bool gradient, float *out, int64_t lead, int64_t step, PlkTileScratch *use) {
+static void tiles_in(const Run *q, const float *data, int64_t channels, int64_t c0, int64_t c1, int64_t begin, int64_t end, bool gradient,
+                     float *out, int64_t lead, int64_t step, PlkTileScratch *use) {
   const int64_t plane = q->h * q->w;
   for (int64_t c = c0; c < c1; c++, out += lead)
     FOR_IMAGES(q, begin, end, {
@@ -94,14 +91,12 @@ static void tiles_in(const Run *q, const float *data, int64_t channels, int64_t 
     })
 }
 
-static void tiles_out(const Run *q, const float *m, int64_t c0, int64_t c1, int64_t begin, int64_t end, int64_t lead,
-                      int64_t step, PlkTileScratch *use) {
+static void tiles_out(const Run *q, const float *m, int64_t c0, int64_t c1, int64_t begin, int64_t end, int64_t lead, int64_t step,
+                      PlkTileScratch *use) {
   float *data = q->v->kind == PLK_CONV_FWD ? q->v->y : q->v->x;
   const float *bias = q->v->kind == PLK_CONV_FWD ? q->v->bias : NULL;
   for (int64_t c = c0; c < c1; c++, m += lead)
-    FOR_IMAGES(q, begin, end, {
-      loops.output(m + at, step, &rows, bias ? bias[c] : 0, data + (image * q->to + c) * q->h * q->w, use);
-    })
+    FOR_IMAGES(q, begin, end, { loops.output(m + at, step, &rows, bias ? bias[c] : 0, data + (image * q->to + c) * q->h * q->w, use); })
 }
 
 /* One of the sixteen products: channels [c0, c1) of what is written, `n` tiles. */
@@ -160,8 +155,7 @@ static PlStatus in_body(void *ctx, int64_t begin, int64_t end) {
   void *mem;
   PL_TRY(plk_scratch((size_t)scratch_size(q, q->down) * sizeof(float), &mem));
   PlkTileScratch use = scratch_at(q, q->down, mem);
-  tiles_in(q, data, q->from, begin, end, 0, q->v->n * q->down, false, q->v_all + begin * q->lead, q->lead, q->from * q->lead,
-           &use);
+  tiles_in(q, data, q->from, begin, end, 0, q->v->n * q->down, false, q->v_all + begin * q->lead, q->lead, q->from * q->lead, &use);
   plk_scratch_free(mem);
   return PL_OK;
 }
@@ -217,8 +211,8 @@ static PlStatus compute(Run *q) {
 /* ---- the gradient of the weights -------------------------------------------------------------------------------------- */
 
 /* du (o0 … o1 of it) = or += z vᵀ. */
-static PlStatus product_dw(const Run *q, int64_t o0, int64_t o1, int64_t n, const float *z, const float *v, int64_t lead,
-                           bool add, float *du) {
+static PlStatus product_dw(const Run *q, int64_t o0, int64_t o1, int64_t n, const float *z, const float *v, int64_t lead, bool add,
+                           float *du) {
   PlkGemm g = {.dtype = PL_F32, .alpha = 1, .beta = add, .tb = true, .M = o1 - o0, .N = q->v->c, .K = n};
   g.A = z, g.lda = lead;
   g.B = v, g.ldb = lead;
@@ -244,8 +238,8 @@ static PlStatus part_body(void *ctx, int64_t begin, int64_t end) {
       tiles_in(q, q->v->x, c, 0, c, r, r1, false, v, lead, c * lead, &use);
       tiles_in(q, q->v->y, q->v->o, o0, o1, r, r1, true, z, lead, q->width * lead, &use);
       for (int ij = 0; ij < 16 && s == PL_OK; ij++)
-        s = product_dw(q, o0, o1, (r1 - r) * q->across, z + ij * q->width * lead, v + ij * c * lead, lead,
-                       r > part * each, q->u + (part * 16 + ij) * q->area);
+        s = product_dw(q, o0, o1, (r1 - r) * q->across, z + ij * q->width * lead, v + ij * c * lead, lead, r > part * each,
+                       q->u + (part * 16 + ij) * q->area);
       if (s == PL_OK) s = plk_poll();
     }
   }
@@ -258,8 +252,7 @@ static PlStatus gradient_body(void *ctx, int64_t begin, int64_t end) {
   void *mem;
   PL_TRY(plk_scratch((size_t)scratch_size(q, q->down) * sizeof(float), &mem));
   PlkTileScratch use = scratch_at(q, q->down, mem);
-  tiles_in(q, q->v->y, q->v->o, begin, end, 0, q->v->n * q->down, true, q->m_all + begin * q->lead, q->lead,
-           q->v->o * q->lead, &use);
+  tiles_in(q, q->v->y, q->v->o, begin, end, 0, q->v->n * q->down, true, q->m_all + begin * q->lead, q->lead, q->v->o * q->lead, &use);
   plk_scratch_free(mem);
   return PL_OK;
 }
@@ -268,8 +261,8 @@ static PlStatus product_dw_body(void *ctx, int64_t begin, int64_t end) {
   const Run *q = ctx;
   for (int64_t unit = begin; unit < end; unit++) {
     const int64_t ij = unit / q->nslice, o0 = unit % q->nslice * q->width, o1 = plk_min64(o0 + q->width, q->v->o);
-    PL_TRY(product_dw(q, o0, o1, q->tiles, q->m_all + (ij * q->v->o + o0) * q->lead, q->v_all + ij * q->v->c * q->lead,
-                      q->lead, false, q->u + ij * q->area));
+    PL_TRY(product_dw(q, o0, o1, q->tiles, q->m_all + (ij * q->v->o + o0) * q->lead, q->v_all + ij * q->v->c * q->lead, q->lead, false,
+                      q->u + ij * q->area));
   }
   return PL_OK;
 }
@@ -298,8 +291,7 @@ static PlStatus compute_dw(Run *q) {
   PL_TRY(plk_scratch((size_t)(q->nrun * 16 * q->area) * sizeof(float), &mem));
   q->u = mem;
   PlStatus s;
-  if (together)
-    s = weights_together(q);
+  if (together) s = weights_together(q);
   else {
     const int64_t slices = plk_min64(plk_ceil_div(UNITS, q->nrun), plk_max64(1, q->v->o / WIDTH));
     q->width = plk_ceil_div(plk_ceil_div(q->v->o, slices), PLK_WINOGRAD_PAD) * PLK_WINOGRAD_PAD;

@@ -58,8 +58,7 @@ PLK_CVT void plk_bf16_store(const float *in, uint16_t *out, int64_t n) {
 PLK_CVT void plk_f16_load(const uint16_t *in, float *out, int64_t n) {
   int64_t i = 0;
 #if defined(__F16C__)
-  for (; i + 8 <= n; i += 8)
-    _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(in + i))));
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(in + i))));
 #endif
   for (; i < n; i++) out[i] = plk_f16_to_f32(in[i]);
 }
@@ -67,8 +66,7 @@ PLK_CVT void plk_f16_store(const float *in, uint16_t *out, int64_t n) {
   int64_t i = 0;
 #if defined(__F16C__)
   for (; i + 8 <= n; i += 8)
-    _mm_storeu_si128((__m128i *)(void *)(out + i),
-                     _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128((__m128i *)(void *)(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
 #endif
   for (; i < n; i++) out[i] = plk_f32_to_f16(in[i]);
 }

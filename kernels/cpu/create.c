@@ -88,26 +88,25 @@ static PlStatus line_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
-static PlStatus line_run(Line *l) {
-  return plk_parallel(l->y->numel, PLK_GRAIN, line_body, l);
-}
+static PlStatus line_run(Line *l) { return plk_parallel(l->y->numel, PLK_GRAIN, line_body, l); }
 
-static double number(const PlAttrs *a, int k) {
-  return (a->isint >> k) & 1 ? (double)a->v[k].i : a->v[k].f;
-}
+static double number(const PlAttrs *a, int k) { return (a->isint >> k) & 1 ? (double)a->v[k].i : a->v[k].f; }
 
 PlStatus plk_cpu_linear_fill(const PlkCall *call) {
   const PlAttrs *a = call->attrs;
   bool whole = ((a->isint >> 1) & 1) && ((a->isint >> 2) & 1);
-  Line l = {.y = call->out[0], .kind = whole ? LINE_INT : LINE_FLOAT, .istart = a->v[1].i, .istep = a->v[2].i,
-            .start = number(a, 1), .step = number(a, 2)};
+  Line l = {.y = call->out[0],
+            .kind = whole ? LINE_INT : LINE_FLOAT,
+            .istart = a->v[1].i,
+            .istep = a->v[2].i,
+            .start = number(a, 1),
+            .step = number(a, 2)};
   return line_run(&l);
 }
 
 static Line space(const PlkCall *call) {
   const PlAttrs *a = call->attrs;
-  Line l = {.y = call->out[0], .kind = LINE_SPACE, .start = pl_attr_f(a, 0), .end = pl_attr_f(a, 1),
-            .n = call->out[0]->numel};
+  Line l = {.y = call->out[0], .kind = LINE_SPACE, .start = pl_attr_f(a, 0), .end = pl_attr_f(a, 1), .n = call->out[0]->numel};
   if (l.n == 1) l.end = l.start;
   l.step = l.n > 1 ? (l.end - l.start) / (double)(l.n - 1) : 0.0;
   return l;
@@ -168,12 +167,12 @@ static PlStatus drop_body(void *ctx, int64_t begin, int64_t end) {
   const float s = (float)d->scale;
   const void *in = d->call->in[0]->data;
   void *out = d->call->out[0]->data;
-#define DROP(T, EXPR)                                                                            \
-  {                                                                                              \
-    const T *dy = in;                                                                            \
-    T *dx = out;                                                                                 \
-    for (int64_t i = begin; i < end; i++) dx[i] = (T)(m[i] ? (EXPR) : 0);                        \
-  }                                                                                              \
+#define DROP(T, EXPR)                                                     \
+  {                                                                       \
+    const T *dy = in;                                                     \
+    T *dx = out;                                                          \
+    for (int64_t i = begin; i < end; i++) dx[i] = (T)(m[i] ? (EXPR) : 0); \
+  }                                                                       \
   break;
   switch (d->call->out[0]->dtype) {
   case PL_F32: DROP(float, dy[i] * s)

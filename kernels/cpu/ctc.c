@@ -37,13 +37,9 @@ static double lse3(double a, double b, double d) {
 }
 
 /* l'_s of sequence n */
-static int64_t label(const Ctc *c, int64_t n, int64_t s) {
-  return s % 2 ? c->targets[n * c->S + s / 2] - c->base : c->blank;
-}
+static int64_t label(const Ctc *c, int64_t n, int64_t s) { return s % 2 ? c->targets[n * c->S + s / 2] - c->base : c->blank; }
 /* Whether l'_s may directly follow l'_{s-2}: it is no blank and another letter. */
-static bool leaps(const Ctc *c, int64_t n, int64_t s) {
-  return s >= 2 && s % 2 && label(c, n, s) != label(c, n, s - 2);
-}
+static bool leaps(const Ctc *c, int64_t n, int64_t s) { return s >= 2 && s % 2 && label(c, n, s) != label(c, n, s - 2); }
 
 static Ctc read_call(const PlkCall *call, int first) {
   const PlArray *x = call->in[first];
@@ -63,16 +59,16 @@ static Ctc read_call(const PlkCall *call, int first) {
 static PlStatus check(const Ctc *c) {
   for (int64_t n = 0; n < c->N; n++) {
     if (c->frames[n] < 0 || c->frames[n] > c->T)
-      PL_FAIL(PL_ERR_ARG, "%s: input length %lld of sequence %lld is not between 0 and %lld", c->name,
-              (long long)c->frames[n], (long long)n + 1, (long long)c->T);
+      PL_FAIL(PL_ERR_ARG, "%s: input length %lld of sequence %lld is not between 0 and %lld", c->name, (long long)c->frames[n],
+              (long long)n + 1, (long long)c->T);
     if (c->lengths[n] < 0 || c->lengths[n] > c->S)
-      PL_FAIL(PL_ERR_ARG, "%s: target length %lld of sequence %lld is not between 0 and %lld", c->name,
-              (long long)c->lengths[n], (long long)n + 1, (long long)c->S);
+      PL_FAIL(PL_ERR_ARG, "%s: target length %lld of sequence %lld is not between 0 and %lld", c->name, (long long)c->lengths[n],
+              (long long)n + 1, (long long)c->S);
     for (int64_t s = 0; s < c->lengths[n]; s++) {
       int64_t k = c->targets[n * c->S + s];
       if (k < c->base || k - c->base >= c->C)
-        PL_FAIL(PL_ERR_INDEX, "%s: target %lld of sequence %lld is %lld, classes are %lld to %lld", c->name,
-                (long long)s + 1, (long long)n + 1, (long long)k, (long long)c->base, (long long)(c->C - 1 + c->base));
+        PL_FAIL(PL_ERR_INDEX, "%s: target %lld of sequence %lld is %lld, classes are %lld to %lld", c->name, (long long)s + 1,
+                (long long)n + 1, (long long)k, (long long)c->base, (long long)(c->C - 1 + c->base));
     }
   }
   return PL_OK;

@@ -18,34 +18,34 @@ static const uint8_t arity[PLK_NEW] = {
 #define PARALLEL_COST ((int64_t)1 << 19)
 static int cost_of(int code) {
   switch (code) {
-    case PLK_EW_POW:
-    case PLK_EW_FMOD:
-    case PLK_EW_REMAINDER:
-    case PLK_EW_FLOOR_DIVIDE:
-    case PLK_EW_ERFC:
-    case PLK_EW_ERFINV:
-    case PLK_EW_LGAMMA:
-    case PLK_EW_DIGAMMA:
-    case PLK_EW_ATAN2:
-    case PLK_EW_HYPOT: return 16;
-    case PLK_EW_I0:
-    case PLK_EW_I0E:
-    case PLK_EW_I1:
-    case PLK_EW_I1E:
-    case PLK_EW_ERFCX:
-    case PLK_EW_NDTRI:
-    case PLK_EW_GAMMAINC:
-    case PLK_EW_GAMMAINCC: return 64;
-    case PLK_EW_RELU:
-    case PLK_EW_RELU6:
-    case PLK_EW_LEAKY_RELU:
-    case PLK_EW_HARDTANH:
-    case PLK_EW_COPYSIGN:
-    case PLK_EW_RELU_BWD:
-    case PLK_EW_SIGMOID_BWD:
-    case PLK_EW_TANH_BWD:
-    case PLK_EW_LEAKY_RELU_BWD: return 1;
-    default: return code < PLK_EW_EXP ? 1 : code >= PLK_EW_ASIN && code <= PLK_EW_ATANH ? 8 : 4;
+  case PLK_EW_POW:
+  case PLK_EW_FMOD:
+  case PLK_EW_REMAINDER:
+  case PLK_EW_FLOOR_DIVIDE:
+  case PLK_EW_ERFC:
+  case PLK_EW_ERFINV:
+  case PLK_EW_LGAMMA:
+  case PLK_EW_DIGAMMA:
+  case PLK_EW_ATAN2:
+  case PLK_EW_HYPOT: return 16;
+  case PLK_EW_I0:
+  case PLK_EW_I0E:
+  case PLK_EW_I1:
+  case PLK_EW_I1E:
+  case PLK_EW_ERFCX:
+  case PLK_EW_NDTRI:
+  case PLK_EW_GAMMAINC:
+  case PLK_EW_GAMMAINCC: return 64;
+  case PLK_EW_RELU:
+  case PLK_EW_RELU6:
+  case PLK_EW_LEAKY_RELU:
+  case PLK_EW_HARDTANH:
+  case PLK_EW_COPYSIGN:
+  case PLK_EW_RELU_BWD:
+  case PLK_EW_SIGMOID_BWD:
+  case PLK_EW_TANH_BWD:
+  case PLK_EW_LEAKY_RELU_BWD: return 1;
+  default: return code < PLK_EW_EXP ? 1 : code >= PLK_EW_ASIN && code <= PLK_EW_ATANH ? 8 : 4;
   }
 }
 static int64_t serial_below(int code) {
@@ -74,26 +74,21 @@ static int widened(int dtype) { return is_half(dtype) ? PL_F32 : dtype; }
 static PlkLoop choose_loop(const PlkIsa *isa, const PlkCall *call) {
   const PlArray *out = call->out[0], *in = call->in[0];
   switch (call->code) {
-    case PLK_EW_COPY: return isa->copy[size_log2(pl_dtype_size((PlDtype)out->dtype))];
-    case PLK_EW_WHERE: return isa->where[size_log2(pl_dtype_size((PlDtype)out->dtype))];
-    case PLK_EW_CAST:
-      if (in->dtype == out->dtype) return isa->copy[size_log2(pl_dtype_size((PlDtype)out->dtype))];
-      return isa->cast[plk_cast_index(widened(in->dtype))][plk_cast_index(widened(out->dtype))];
-    default: return find_loop(isa, call->code, widened(in->dtype));
+  case PLK_EW_COPY: return isa->copy[size_log2(pl_dtype_size((PlDtype)out->dtype))];
+  case PLK_EW_WHERE: return isa->where[size_log2(pl_dtype_size((PlDtype)out->dtype))];
+  case PLK_EW_CAST:
+    if (in->dtype == out->dtype) return isa->copy[size_log2(pl_dtype_size((PlDtype)out->dtype))];
+    return isa->cast[plk_cast_index(widened(in->dtype))][plk_cast_index(widened(out->dtype))];
+  default: return find_loop(isa, call->code, widened(in->dtype));
   }
 }
 
 static PlStatus no_loop(const PlkCall *call) {
-  PL_FAIL(PL_ERR_DTYPE, "%s: not defined for %s", call->name,
-          pl_dtype_name((PlDtype)call->in[0]->dtype));
+  PL_FAIL(PL_ERR_DTYPE, "%s: not defined for %s", call->name, pl_dtype_name((PlDtype)call->in[0]->dtype));
 }
-PlStatus plk_ew_failed(const char *name) {
-  PL_FAIL(PL_ERR_ARG, "%s: integer division by zero", name);
-}
+PlStatus plk_ew_failed(const char *name) { PL_FAIL(PL_ERR_ARG, "%s: integer division by zero", name); }
 /* Two float inputs: every such loop takes one value in place of an array, but gradients. */
-static bool takes_one_value(int code, int dtype) {
-  return arity[code] == 2 && dtype <= PL_F64 && code < PLK_EW_RELU_BWD;
-}
+static bool takes_one_value(int code, int dtype) { return arity[code] == 2 && dtype <= PL_F64 && code < PLK_EW_RELU_BWD; }
 
 /* nan_to_num of halves: the default bounds are the type's own, not f32's. */
 static void half_bounds(PlAttrs *a, int dtype) {
@@ -127,11 +122,8 @@ static PlStatus half_body(void *ctx, int64_t begin, int64_t end) {
   const PlkConvert *cv = plk_isa_tables()->convert;
   const PlArray *x = call->in[0], *y = call->out[0];
   if (y->dtype == PL_F32)
-    (x->dtype == PL_F16 ? cv->f16_load : cv->bf16_load)((const uint16_t *)x->data + begin, (float *)y->data + begin,
-                                                        end - begin);
-  else
-    (y->dtype == PL_F16 ? cv->f16_store : cv->bf16_store)((const float *)x->data + begin, (uint16_t *)y->data + begin,
-                                                          end - begin);
+    (x->dtype == PL_F16 ? cv->f16_load : cv->bf16_load)((const uint16_t *)x->data + begin, (float *)y->data + begin, end - begin);
+  else (y->dtype == PL_F16 ? cv->f16_store : cv->bf16_store)((const float *)x->data + begin, (uint16_t *)y->data + begin, end - begin);
   return PL_OK;
 }
 static bool is_half_cast(const PlkCall *call) {
@@ -167,13 +159,16 @@ PlStatus plk_cpu_elementwise(const PlkCall *call) {
     flat = !is_half(in->dtype);
     if (in->numel == n && in->contiguous) continue;
     stride[k + 1] = 0;
-    flat = flat && in->numel == 1 && takes_one_value(call->code, in->dtype) &&
-           stride[1] + stride[2] != 0;
+    flat = flat && in->numel == 1 && takes_one_value(call->code, in->dtype) && stride[1] + stride[2] != 0;
   }
   if (flat) return loop(ptr, stride, n, attrs) ? plk_ew_failed(call->name) : PL_OK;
   if (call->code == PLK_EW_COPY || (call->code == PLK_EW_CAST && call->in[0]->dtype == out->dtype)) return copy(call);
   if (is_half_cast(call)) return half_cast(call);
-  PlkEwCall e = {.call = call, .isa = isa, .loop = loop, .attrs = attrs, .serial = serial_below(call->code),
+  PlkEwCall e = {.call = call,
+                 .isa = isa,
+                 .loop = loop,
+                 .attrs = attrs,
+                 .serial = serial_below(call->code),
                  .one_value = takes_one_value(call->code, widened(call->in[0]->dtype))};
   if (call->code != PLK_EW_NAN_TO_NUM || !is_half(out->dtype)) return plk_ew_tiles(&e);
   PlAttrs own = *attrs;

@@ -13,8 +13,8 @@ enum {
   TILE_BYTES = 8192, /* of one operand in a tile with gathered operands: all stay in L1 */
   HALF_TILE = 512,   /* elements of a tile that is converted; measured, larger ones are slower */
   DIRECT = PLK_EW_DIRECT,
-  NARROW = 128,      /* rows shorter than this are joined into tiles */
-  CROSS_ROWS = 64    /* rows of a tile some operand of which runs along the rows */
+  NARROW = 128,   /* rows shorter than this are joined into tiles */
+  CROSS_ROWS = 64 /* rows of a tile some operand of which runs along the rows */
 };
 
 /* How the bytes of an operand become loop elements. */
@@ -35,26 +35,25 @@ typedef struct Plan {
   bool one_value; /* the loop takes stride 0 */
   bool copy;      /* a gathered tile is already the result */
   int nop, nd;
-  int rdim;               /* dimension whose rows a tile joins, -1: none */
-  int64_t rows, cols;     /* of a full tile */
-  int64_t nrow, ncol;     /* tiles along them */
+  int rdim;           /* dimension whose rows a tile joins, -1: none */
+  int64_t rows, cols; /* of a full tile */
+  int64_t nrow, ncol; /* tiles along them */
   int64_t shape[PL_MAX_DIM];
   Operand op[MAX_OP];
 } Plan;
 
-#define MOVE(T)                                                                              \
-  do {                                                                                       \
-    if (rs < cs && rs != 0) {                                                                \
-      for (int64_t c = 0; c < C; c++)                                                        \
-        for (int64_t r = 0; r < R; r++) MOVE_ONE(T);                                         \
-    } else {                                                                                 \
-      for (int64_t r = 0; r < R; r++)                                                        \
-        for (int64_t c = 0; c < C; c++) MOVE_ONE(T);                                         \
-    }                                                                                        \
+#define MOVE(T)                                      \
+  do {                                               \
+    if (rs < cs && rs != 0) {                        \
+      for (int64_t c = 0; c < C; c++)                \
+        for (int64_t r = 0; r < R; r++) MOVE_ONE(T); \
+    } else {                                         \
+      for (int64_t r = 0; r < R; r++)                \
+        for (int64_t c = 0; c < C; c++) MOVE_ONE(T); \
+    }                                                \
   } while (0)
 
-static void gather(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item, int64_t R,
-                   int64_t C, int64_t rs, int64_t cs) {
+static void gather(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item, int64_t R, int64_t C, int64_t rs, int64_t cs) {
 #define MOVE_ONE(T) memcpy(to + (r * C + c) * (int64_t)sizeof(T), from + r * rs + c * cs, sizeof(T))
   if (cs == item && C * item >= 64) {
     for (int64_t r = 0; r < R; r++) memcpy(to + r * C * item, from + r * rs, (size_t)(C * item));
@@ -65,16 +64,15 @@ static void gather(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item,
     return;
   }
   switch (item) {
-    case 1: MOVE(uint8_t); break;
-    case 2: MOVE(uint16_t); break;
-    case 4: MOVE(uint32_t); break;
-    default: MOVE(uint64_t); break;
+  case 1: MOVE(uint8_t); break;
+  case 2: MOVE(uint16_t); break;
+  case 4: MOVE(uint32_t); break;
+  default: MOVE(uint64_t); break;
   }
 #undef MOVE_ONE
 }
 
-static void scatter(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item, int64_t R,
-                    int64_t C, int64_t rs, int64_t cs) {
+static void scatter(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item, int64_t R, int64_t C, int64_t rs, int64_t cs) {
 #define MOVE_ONE(T) memcpy(to + r * rs + c * cs, from + (r * C + c) * (int64_t)sizeof(T), sizeof(T))
   if (cs == item && C * item >= 64) {
     for (int64_t r = 0; r < R; r++) memcpy(to + r * rs, from + r * C * item, (size_t)(C * item));
@@ -85,10 +83,10 @@ static void scatter(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item
     return;
   }
   switch (item) {
-    case 1: MOVE(uint8_t); break;
-    case 2: MOVE(uint16_t); break;
-    case 4: MOVE(uint32_t); break;
-    default: MOVE(uint64_t); break;
+  case 1: MOVE(uint8_t); break;
+  case 2: MOVE(uint16_t); break;
+  case 4: MOVE(uint32_t); break;
+  default: MOVE(uint64_t); break;
   }
 #undef MOVE_ONE
 }
@@ -107,8 +105,7 @@ static bool lies_contiguous(const Operand *o, int64_t R, int64_t C, int64_t rs, 
 }
 
 /* An input of the tile at `at` in the form that loops take; sets *stride. */
-static char *load(const Plan *p, Workspace *w, int k, char *at, int64_t R, int64_t C, int64_t rs,
-                  int64_t cs, int64_t *stride) {
+static char *load(const Plan *p, Workspace *w, int k, char *at, int64_t R, int64_t C, int64_t rs, int64_t cs, int64_t *stride) {
   const Operand *o = &p->op[k];
   const bool one = (cs == 0 || C == 1) && (rs == 0 || R == 1) && R * C > 1;
   *stride = o->tile_item;
@@ -135,8 +132,7 @@ static char *load(const Plan *p, Workspace *w, int k, char *at, int64_t R, int64
   return tile;
 }
 
-static void store(const Plan *p, Workspace *w, const char *tile, char *at, int64_t R, int64_t C,
-                  int64_t rs, int64_t cs) {
+static void store(const Plan *p, Workspace *w, const char *tile, char *at, int64_t R, int64_t C, int64_t rs, int64_t cs) {
   const Operand *o = &p->op[0];
   if (o->convert == AS_IS) {
     scatter(at, tile, o->item, R, C, rs, cs);
@@ -145,8 +141,7 @@ static void store(const Plan *p, Workspace *w, const char *tile, char *at, int64
   const PlkConvert *cv = p->isa->convert;
   const bool flat = lies_contiguous(o, R, C, rs, cs);
   uint16_t *const h = flat ? (uint16_t *)(void *)at : w->half;
-  (o->convert == HALF_F16 ? cv->f16_store : cv->bf16_store)((const float *)(const void *)tile, h,
-                                                           R * C);
+  (o->convert == HALF_F16 ? cv->f16_store : cv->bf16_store)((const float *)(const void *)tile, h, R * C);
   if (!flat) scatter(at, (const char *)w->half, 2, R, C, rs, cs);
 }
 
@@ -198,9 +193,7 @@ static PlStatus run_tiles(void *ctx, int64_t begin, int64_t end) {
       for (int k = 0; k < p->nop; k++) at[k] += i * p->op[k].stride[d];
     }
     const int64_t C = ct == p->ncol - 1 ? p->shape[inner] - ct * p->cols : p->cols;
-    const int64_t R = p->rdim < 0             ? 1
-                      : rt == p->nrow - 1 ? p->shape[p->rdim] - rt * p->rows
-                                          : p->rows;
+    const int64_t R = p->rdim < 0 ? 1 : rt == p->nrow - 1 ? p->shape[p->rdim] - rt * p->rows : p->rows;
     if (run_tile(p, &w, at, R, C)) return plk_ew_failed(p->name);
   }
   return PL_OK;
@@ -233,8 +226,7 @@ static void set_dims(Plan *p, const PlArray *const *arr) {
     p->nd++;
   }
   for (int i = 1; i < p->nd; i++) /* stable insertion sort */
-    for (int j = i; j > 0 && p->op[0].stride[j - 1] < p->op[0].stride[j]; j--)
-      swap_dims(p, j - 1, j);
+    for (int j = i; j > 0 && p->op[0].stride[j - 1] < p->op[0].stride[j]; j--) swap_dims(p, j - 1, j);
 }
 
 /* Join neighbours that are one run in every operand. */
@@ -242,8 +234,7 @@ static void collapse(Plan *p) {
   int w = 0; /* last kept dimension */
   for (int d = 1; d < p->nd; d++) {
     bool join = true;
-    for (int k = 0; k < p->nop && join; k++)
-      join = p->op[k].stride[w] == p->op[k].stride[d] * p->shape[d];
+    for (int k = 0; k < p->nop && join; k++) join = p->op[k].stride[w] == p->op[k].stride[d] * p->shape[d];
     if (join) {
       p->shape[w] *= p->shape[d];
     } else {
@@ -300,17 +291,14 @@ static void cut(Plan *p) {
   p->nrow = (p->shape[p->rdim] + p->rows - 1) / p->rows;
 }
 
-static int half_kind(int dtype) {
-  return dtype == PL_F16 ? HALF_F16 : dtype == PL_BF16 ? HALF_BF16 : AS_IS;
-}
+static int half_kind(int dtype) { return dtype == PL_F16 ? HALF_F16 : dtype == PL_BF16 ? HALF_BF16 : AS_IS; }
 
 PlStatus plk_ew_tiles(const PlkEwCall *e) {
   const PlkCall *call = e->call;
   const PlArray *arr[MAX_OP] = {call->out[0]};
-  Plan p = {.loop = e->loop, .attrs = e->attrs, .isa = e->isa, .name = call->name, .nop = call->nin + 1,
-            .one_value = e->one_value};
-  const bool raw = call->code == PLK_EW_COPY || call->code == PLK_EW_WHERE ||
-                   (call->code == PLK_EW_CAST && call->in[0]->dtype == call->out[0]->dtype);
+  Plan p = {.loop = e->loop, .attrs = e->attrs, .isa = e->isa, .name = call->name, .nop = call->nin + 1, .one_value = e->one_value};
+  const bool raw =
+      call->code == PLK_EW_COPY || call->code == PLK_EW_WHERE || (call->code == PLK_EW_CAST && call->in[0]->dtype == call->out[0]->dtype);
   p.copy = raw && call->nin == 1;
   for (int k = 0; k < p.nop; k++) {
     if (k > 0) arr[k] = call->in[k - 1];
@@ -327,7 +315,6 @@ PlStatus plk_ew_tiles(const PlkEwCall *e) {
   for (int d = 0; d < p.nd - 1; d++)
     if (d != p.rdim) ntile *= p.shape[d];
   const int64_t per_block = (DIRECT + p.rows * p.cols - 1) / (p.rows * p.cols);
-  if (call->out[0]->numel < e->serial && ntile < 64 * per_block)
-    return run_tiles(&p, 0, ntile);
+  if (call->out[0]->numel < e->serial && ntile < 64 * per_block) return run_tiles(&p, 0, ntile);
   return plk_parallel(ntile, per_block, run_tiles, &p);
 }

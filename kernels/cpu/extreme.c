@@ -14,15 +14,15 @@ typedef struct Job {
 } Job;
 
 /* The value first, with vector loops, then its place. */
-#define PLACE(T, name, BEST)                                 \
-  static int64_t name(const Job *j, const T *x) {            \
-    T best = BEST;                                           \
-    int64_t i = 0;                                           \
-    if (best != best)                                        \
-      while (i < j->n - 1 && x[i] == x[i]) i++;              \
-    else                                                     \
-      while (i < j->n - 1 && x[i] != best) i++;              \
-    return i;                                                \
+#define PLACE(T, name, BEST)                      \
+  static int64_t name(const Job *j, const T *x) { \
+    T best = BEST;                                \
+    int64_t i = 0;                                \
+    if (best != best)                             \
+      while (i < j->n - 1 && x[i] == x[i]) i++;   \
+    else                                          \
+      while (i < j->n - 1 && x[i] != best) i++;   \
+    return i;                                     \
   }
 PLACE(float, place_f32, (j->min ? j->loops->min_f32 : j->loops->max_f32)(x, j->n))
 PLACE(double, place_f64, (j->min ? j->loops->min_f64 : j->loops->max_f64)(x, j->n))
@@ -50,8 +50,11 @@ static PlStatus extreme(const PlkCall *c, PlArray *values, PlArray *at) {
   const PlArray *x = c->in[0];
   bool flat = !pl_attr_has(c->attrs, 0);
   int64_t dim = flat ? 0 : pl_attr_i(c->attrs, 0);
-  Job j = {.n = flat ? x->numel : plk_dim_size(x, dim), .min = c->code != 0, .comp = plk_comp(x->dtype),
-           .base = pl_attr_i(c->attrs, 2), .loops = plk_reduce_loops()};
+  Job j = {.n = flat ? x->numel : plk_dim_size(x, dim),
+           .min = c->code != 0,
+           .comp = plk_comp(x->dtype),
+           .base = pl_attr_i(c->attrs, 2),
+           .loops = plk_reduce_loops()};
   PlkRows r = {.outer = flat ? 1 : plk_outer(x, dim), .inner = flat ? 1 : plk_inner(x, dim), .body = extreme_row, .ctx = &j};
   r.arg[r.narg++] = plk_row_arg(x, j.n, j.comp, false);
   r.arg[r.narg++] = plk_row_arg(values, 1, j.comp, true);
@@ -66,8 +69,7 @@ PlStatus plk_cpu_max_dim(const PlkCall *c) { return extreme(c, c->out[0], c->out
 
 static PlStatus check_index(const Job *j, int64_t v) {
   if (v >= j->base && (uint64_t)v - (uint64_t)j->base < (uint64_t)j->n) return PL_OK;
-  PL_FAIL(PL_ERR_INDEX, "%s: index %lld is not in %lld … %lld", j->name, (long long)v, (long long)j->base,
-          (long long)(j->n + j->base - 1));
+  PL_FAIL(PL_ERR_INDEX, "%s: index %lld is not in %lld … %lld", j->name, (long long)v, (long long)j->base, (long long)(j->n + j->base - 1));
 }
 
 static PlStatus put_row(void *ctx, int64_t row, void *const *p) {
@@ -107,8 +109,8 @@ static PlStatus move(const PlkCall *c, const PlArray *wide, bool put) {
   bool flat = !pl_attr_has(c->attrs, 0);
   int64_t dim = flat ? 0 : pl_attr_i(c->attrs, 0);
   int64_t outer = flat ? 1 : plk_outer(wide, dim), inner = flat ? 1 : plk_inner(wide, dim);
-  Job j = {.n = flat ? wide->numel : plk_dim_size(wide, dim), .base = pl_attr_i(c->attrs, 2),
-           .comp = plk_comp(wide->dtype), .name = c->name};
+  Job j = {
+      .n = flat ? wide->numel : plk_dim_size(wide, dim), .base = pl_attr_i(c->attrs, 2), .comp = plk_comp(wide->dtype), .name = c->name};
   j.m = outer * inner > 0 ? at->numel / (outer * inner) : 0;
   PlkRows r = {.outer = outer, .inner = inner, .body = put ? put_row : pick_row, .ctx = &j};
   r.arg[r.narg++] = plk_row_arg(c->in[0], put ? j.m : j.n, j.comp, false);

@@ -24,25 +24,20 @@ enum { TURN_ROWS = 512 };
 /* M * N * K, clamped: only compared with small limits. */
 static int64_t macs(int64_t M, int64_t N, int64_t K) {
   int64_t r;
-  if (__builtin_mul_overflow(M, N, &r) || __builtin_mul_overflow(r, K, &r))
-    return INT64_MAX;
+  if (__builtin_mul_overflow(M, N, &r) || __builtin_mul_overflow(r, K, &r)) return INT64_MAX;
   return r;
 }
 
 /* Bytes of an element of C. */
-static int64_t c_size(const PlkGemm *g) {
-  return g->dtype == PL_BF16 && g->c_f32 ? 4 : (int64_t)pl_dtype_size(g->dtype);
-}
+static int64_t c_size(const PlkGemm *g) { return g->dtype == PL_BF16 && g->c_f32 ? 4 : (int64_t)pl_dtype_size(g->dtype); }
 
 /* C *= beta, for products without terms. */
 static void scale(const PlkGemm *g) {
   for (int64_t i = 0; i < g->M; i++)
     for (int64_t j = 0; j < g->N; j++) {
       const int64_t at = i * g->ldc + j;
-      if (g->dtype == PL_F64)
-        ((double *)g->C)[at] = g->beta == 0 ? 0 : g->beta * ((double *)g->C)[at];
-      else
-        ((float *)g->C)[at] = g->beta == 0 ? 0 : (float)g->beta * ((float *)g->C)[at];
+      if (g->dtype == PL_F64) ((double *)g->C)[at] = g->beta == 0 ? 0 : g->beta * ((double *)g->C)[at];
+      else ((float *)g->C)[at] = g->beta == 0 ? 0 : (float)g->beta * ((float *)g->C)[at];
     }
 }
 
@@ -56,19 +51,18 @@ static void finish(const PlkGemm *g) {
         if (g->c_f32) {
           float *c = (float *)g->C + at;
           *c = *c < 0 ? 0 : *c;
-        } else if (plk_bf16_to_f32(((uint16_t *)g->C)[at]) < 0)
-          ((uint16_t *)g->C)[at] = 0;
+        } else if (plk_bf16_to_f32(((uint16_t *)g->C)[at]) < 0) ((uint16_t *)g->C)[at] = 0;
       }
     return;
   }
-#define FINISH(T)                                                                        \
-  for (int64_t i = 0; i < g->M; i++) {                                                   \
-    T *c = (T *)g->C + i * g->ldc;                                                       \
-    const T *b = g->bias;                                                                \
-    if (b)                                                                               \
-      for (int64_t j = 0; j < g->N; j++) c[j] += b[j];                                   \
-    if (g->relu)                                                                         \
-      for (int64_t j = 0; j < g->N; j++) c[j] = c[j] < 0 ? 0 : c[j]; /* keeps NaN */     \
+#define FINISH(T)                                                                    \
+  for (int64_t i = 0; i < g->M; i++) {                                               \
+    T *c = (T *)g->C + i * g->ldc;                                                   \
+    const T *b = g->bias;                                                            \
+    if (b)                                                                           \
+      for (int64_t j = 0; j < g->N; j++) c[j] += b[j];                               \
+    if (g->relu)                                                                     \
+      for (int64_t j = 0; j < g->N; j++) c[j] = c[j] < 0 ? 0 : c[j]; /* keeps NaN */ \
   }
   if (g->dtype == PL_F64) {
     FINISH(double)
@@ -86,13 +80,22 @@ bool plk_gemm_bf16(int64_t M, int64_t N, int64_t K) {
 }
 
 static PlStatus multiply_bf16(const PlkGemm *g) {
-  const PlkBf16Key key = {.m = g->M, .n = g->N, .k = g->K, .lda = g->lda, .ldb = g->ldb, .ldc = g->ldc, .ta = g->ta,
-                          .tb = g->tb, .c_f32 = g->c_f32,
-                          .bias = !g->bias ? PLK_BIAS_NONE : g->bias_f32 ? PLK_BIAS_F32 : PLK_BIAS_BF16};
+  const PlkBf16Key key = {.m = g->M,
+                          .n = g->N,
+                          .k = g->K,
+                          .lda = g->lda,
+                          .ldb = g->ldb,
+                          .ldc = g->ldc,
+                          .ta = g->ta,
+                          .tb = g->tb,
+                          .c_f32 = g->c_f32,
+                          .bias = !g->bias      ? PLK_BIAS_NONE
+                                  : g->bias_f32 ? PLK_BIAS_F32
+                                                : PLK_BIAS_BF16};
   PlkBf16Plan *plan;
   PL_TRY(plk_onednn_bf16_get(&key, &plan));
-  if (!plan) PL_FAIL(PL_ERR_UNSUPPORTED, "oneDNN has no product of bf16 matrices %lldx%lldx%lld", (long long)g->M,
-                     (long long)g->N, (long long)g->K);
+  if (!plan)
+    PL_FAIL(PL_ERR_UNSUPPORTED, "oneDNN has no product of bf16 matrices %lldx%lldx%lld", (long long)g->M, (long long)g->N, (long long)g->K);
   PlStatus s = plk_onednn_bf16_run(plan, g->A, g->B, g->bias, g->C);
   plk_onednn_bf16_put(plan);
   return s;
@@ -103,12 +106,10 @@ static PlStatus multiply(const PlkGemm *g) {
   if (macs(g->M, g->N, g->K) <= PLAIN_MACS) return plk_gemm_plain(g);
 #ifdef PLK_HAVE_ONEDNN
   if (g->dtype == PL_F32 && plk_onednn_ready())
-    return plk_onednn_sgemm(g->ta, g->tb, g->M, g->N, g->K, (float)g->alpha, g->A, g->lda,
-                            g->B, g->ldb, (float)g->beta, g->C, g->ldc);
+    return plk_onednn_sgemm(g->ta, g->tb, g->M, g->N, g->K, (float)g->alpha, g->A, g->lda, g->B, g->ldb, (float)g->beta, g->C, g->ldc);
 #endif
   /* ahead of it only where we have no AVX2 or AVX-512 code */
-  if (plk_isa()[1] != '4' && plk_isa()[1] != '3' && plk_openblas_ready())
-    return plk_openblas_gemm(g);
+  if (plk_isa()[1] != '4' && plk_isa()[1] != '3' && plk_openblas_ready()) return plk_openblas_gemm(g);
   return plk_gemm_plain(g);
 }
 
@@ -125,9 +126,7 @@ PlStatus plk_gemm_alone(const PlkGemm *g) {
   } else {
     /* One call as a rule; the long ones in pieces of K, so that Ctrl-C is heard. */
     const int64_t step =
-        macs(g->M, g->N, g->K) <= POLL_MACS
-            ? g->K
-            : plk_min64(g->K, POLL_MACS / plk_min64(POLL_MACS / 64, macs(g->M, g->N, 1)));
+        macs(g->M, g->N, g->K) <= POLL_MACS ? g->K : plk_min64(g->K, POLL_MACS / plk_min64(POLL_MACS / 64, macs(g->M, g->N, 1)));
     PlkGemm part = *g;
     for (int64_t k = 0; k < g->K; k += step) {
       part.K = plk_min64(step, g->K - k);
@@ -162,15 +161,12 @@ static int64_t batches(const PlkGemm *g) {
  * the smallest that loses little. The last row: two tiles are better than one idle core.
  */
 static void cut(Tiles *t, const PlkGemm *g) {
-  static const struct {
-    int64_t tm, tn, enough;
-  } size[] = {{256, 256, 16}, {128, 256, 8}, {128, 128, 8}, {64, 128, 2}, {64, 64, 1}};
+  static const struct { int64_t tm, tn, enough; } size[] = {{256, 256, 16}, {128, 256, 8}, {128, 128, 8}, {64, 128, 2}, {64, 64, 1}};
   const int64_t nb = batches(g);
   t->g = g;
   t->tm = g->M, t->tn = g->N;
   /* a whole batch of small matrices is cut between them only */
-  const bool whole =
-      macs(g->M, g->N, g->K) < ALONE_MACS || (nb >= 8 && g->M <= 256 && g->N <= 256);
+  const bool whole = macs(g->M, g->N, g->K) < ALONE_MACS || (nb >= 8 && g->M <= 256 && g->N <= 256);
   for (size_t i = 0; !whole && i < sizeof size / sizeof *size; i++) {
     t->nm = plk_ceil_div(g->M, size[i].tm), t->nn = plk_ceil_div(g->N, size[i].tn);
     t->tm = plk_min64(g->M, plk_ceil_div(plk_ceil_div(g->M, t->nm), 8) * 8);
@@ -195,8 +191,7 @@ static PlStatus tile_body(void *ctx, int64_t begin, int64_t end) {
   const Tiles *t = ctx;
   const PlkGemm *g = t->g;
   for (int64_t u = begin; u < end; u++) {
-    const int64_t b = u / (t->nm * t->nn), i = u / t->nn % t->nm * t->tm,
-                  j = u % t->nn * t->tn;
+    const int64_t b = u / (t->nm * t->nn), i = u / t->nn % t->nm * t->tm, j = u % t->nn * t->tn;
     int64_t a_at, b_at;
     batch_offsets(g, b, &a_at, &b_at);
     PlkGemm one = *g;
@@ -254,10 +249,8 @@ static void parts_join_bf16(const Parts *p) {
       if (g->bias) x += g->bias_f32 ? ((const float *)g->bias)[j] : plk_bf16_to_f32(((const uint16_t *)g->bias)[j]);
       if (g->relu) x = x < 0 ? 0 : x;
       const int64_t at = i * g->ldc + j;
-      if (g->c_f32)
-        ((float *)g->C)[at] = x;
-      else
-        ((uint16_t *)g->C)[at] = plk_f32_to_bf16(x);
+      if (g->c_f32) ((float *)g->C)[at] = x;
+      else ((uint16_t *)g->C)[at] = plk_f32_to_bf16(x);
     }
 }
 
@@ -265,23 +258,21 @@ static void parts_join_bf16(const Parts *p) {
 static void parts_join(const Parts *p) {
   const PlkGemm *g = p->g;
   const int64_t size = g->M * g->N;
-#define JOIN(T)                                                                          \
-  {                                                                                      \
-    T *s = (T *)p->sum, *c = g->C;                                                       \
-    for (int64_t d = 1; d < p->n; d *= 2)                                                \
-      for (int64_t u = 0; u + d < p->n; u += 2 * d)                                      \
-        for (int64_t i = 0; i < size; i++) s[u * size + i] += s[(u + d) * size + i];     \
-    const T beta = (T)g->beta;                                                           \
-    for (int64_t i = 0; i < g->M; i++)                                                   \
-      for (int64_t j = 0; j < g->N; j++) {                                               \
-        T *at = c + i * g->ldc + j, x = s[i * g->N + j];                                 \
-        *at = beta == 0 ? x : beta * *at + x;                                            \
-      }                                                                                  \
+#define JOIN(T)                                                                      \
+  {                                                                                  \
+    T *s = (T *)p->sum, *c = g->C;                                                   \
+    for (int64_t d = 1; d < p->n; d *= 2)                                            \
+      for (int64_t u = 0; u + d < p->n; u += 2 * d)                                  \
+        for (int64_t i = 0; i < size; i++) s[u * size + i] += s[(u + d) * size + i]; \
+    const T beta = (T)g->beta;                                                       \
+    for (int64_t i = 0; i < g->M; i++)                                               \
+      for (int64_t j = 0; j < g->N; j++) {                                           \
+        T *at = c + i * g->ldc + j, x = s[i * g->N + j];                             \
+        *at = beta == 0 ? x : beta * *at + x;                                        \
+      }                                                                              \
   }
-  if (g->dtype == PL_F64)
-    JOIN(double)
-  else if (g->dtype == PL_F32)
-    JOIN(float)
+  if (g->dtype == PL_F64) JOIN(double)
+  else if (g->dtype == PL_F32) JOIN(float)
   else {
     parts_join_bf16(p);
     return;
@@ -327,8 +318,7 @@ static PlStatus run(const PlkGemm *g) {
   Tiles t;
   cut(&t, g);
   const int64_t work = macs(g->M, g->N, g->K);
-  if (t.units <= 2 && work >= 4 * ALONE_MACS && g->K >= 2048 && g->nbatch == 0)
-    return run_parts(g, plk_min64(8, g->K / 512));
+  if (t.units <= 2 && work >= 4 * ALONE_MACS && g->K >= 2048 && g->nbatch == 0) return run_parts(g, plk_min64(8, g->K / 512));
   if (t.units == 1) return tile_body(&t, 0, 1);
   const int64_t each = macs(t.tm, t.tn, g->K);
   const int64_t block = each >= ALONE_MACS ? 1 : ALONE_MACS / (each + 64);
@@ -345,9 +335,8 @@ PlStatus plk_gemm_run(const PlkGemm *g) {
   return s;
 }
 
-PlStatus plk_gemm_f64(bool ta, bool tb, int64_t M, int64_t N, int64_t K, double alpha,
-                      const double *A, int64_t lda, const double *B, int64_t ldb,
-                      double beta, double *C, int64_t ldc) {
+PlStatus plk_gemm_f64(bool ta, bool tb, int64_t M, int64_t N, int64_t K, double alpha, const double *A, int64_t lda, const double *B,
+                      int64_t ldb, double beta, double *C, int64_t ldc) {
   const PlkGemm g = {.dtype = PL_F64,
                      .ta = ta,
                      .tb = tb,

@@ -8,9 +8,8 @@
 
 #include "kernels/kernel.h"
 
-PlStatus plk_gemm_f64(bool ta, bool tb, int64_t M, int64_t N, int64_t K, double alpha,
-                      const double *A, int64_t lda, const double *B, int64_t ldb,
-                      double beta, double *C, int64_t ldc);
+PlStatus plk_gemm_f64(bool ta, bool tb, int64_t M, int64_t N, int64_t K, double alpha, const double *A, int64_t lda, const double *B,
+                      int64_t ldb, double beta, double *C, int64_t ldc);
 
 /* The general form: a batch of products and what follows each one. */
 typedef struct PlkGemm {

@@ -6,15 +6,12 @@
  * zero-padded; an element's sum runs over k in one order whatever the panel, so its bits
  * do not depend on where a tile was cut. No include guard. */
 
-typedef GM_T GM_N(vec)
-    __attribute__((vector_size(GM_VL * sizeof(GM_T)), aligned(sizeof(GM_T)), may_alias));
-typedef GM_T GM_N(quad)
-    __attribute__((vector_size(4 * sizeof(GM_T)), aligned(sizeof(GM_T)), may_alias));
+typedef GM_T GM_N(vec) __attribute__((vector_size(GM_VL * sizeof(GM_T)), aligned(sizeof(GM_T)), may_alias));
+typedef GM_T GM_N(quad) __attribute__((vector_size(4 * sizeof(GM_T)), aligned(sizeof(GM_T)), may_alias));
 
 /* c[h × nv·VL] = beta c + alpha pa·pb; h and nv are constants after inlining. */
-static inline __attribute__((always_inline)) GM_TARGET void
-GM_N(micro)(const int h, const int nv, int64_t k, const GM_T *pa, const GM_T *pb, GM_T *c,
-            int64_t ldc, GM_T alpha, GM_T beta) {
+static inline __attribute__((always_inline)) GM_TARGET void GM_N(micro)(const int h, const int nv, int64_t k, const GM_T *pa,
+                                                                        const GM_T *pb, GM_T *c, int64_t ldc, GM_T alpha, GM_T beta) {
   GM_N(vec) acc[GM_MR][2];
   GM_UNROLL
   for (int r = 0; r < GM_MR; r++) acc[r][0] = acc[r][1] = (GM_N(vec)){0};
@@ -42,16 +39,12 @@ GM_N(micro)(const int h, const int nv, int64_t k, const GM_T *pa, const GM_T *pb
   }
 }
 
-static GM_TARGET void GM_N(panel)(int h, int nv, int64_t k, const GM_T *pa,
-                                  const GM_T *pb, GM_T *c, int64_t ldc, GM_T alpha,
-                                  GM_T beta) {
-#define GM_CASE(H)                                                                       \
-  if (h == H) {                                                                          \
-    if (nv == 2)                                                                         \
-      GM_N(micro)(H, 2, k, pa, pb, c, ldc, alpha, beta);                                 \
-    else                                                                                 \
-      GM_N(micro)(H, 1, k, pa, pb, c, ldc, alpha, beta);                                 \
-    return;                                                                              \
+static GM_TARGET void GM_N(panel)(int h, int nv, int64_t k, const GM_T *pa, const GM_T *pb, GM_T *c, int64_t ldc, GM_T alpha, GM_T beta) {
+#define GM_CASE(H)                                                  \
+  if (h == H) {                                                     \
+    if (nv == 2) GM_N(micro)(H, 2, k, pa, pb, c, ldc, alpha, beta); \
+    else GM_N(micro)(H, 1, k, pa, pb, c, ldc, alpha, beta);         \
+    return;                                                         \
   }
   GM_CASE(GM_MR)
   GM_CASE(GM_M2)
@@ -62,8 +55,7 @@ static GM_TARGET void GM_N(panel)(int h, int nv, int64_t k, const GM_T *pa,
 }
 
 /* The last columns: into a full-width buffer, then only what exists. */
-static GM_TARGET void GM_N(edge)(int h, int nc, int64_t k, const GM_T *pa, const GM_T *pb,
-                                 GM_T *c, int64_t ldc, GM_T alpha, GM_T beta) {
+static GM_TARGET void GM_N(edge)(int h, int nc, int64_t k, const GM_T *pa, const GM_T *pb, GM_T *c, int64_t ldc, GM_T alpha, GM_T beta) {
   GM_T full[GM_MR * 2 * GM_VL];
   GM_N(panel)(h, nc > GM_VL ? 2 : 1, k, pa, pb, full, 2 * GM_VL, alpha, 0);
   for (int r = 0; r < h; r++)
@@ -74,11 +66,9 @@ static GM_TARGET void GM_N(edge)(int h, int nc, int64_t k, const GM_T *pa, const
 }
 
 /* dst[p][w] for p < k from src(p, j) = src[p * sp + j * sj], j < n ≤ w; the rest zero. */
-static GM_TARGET void GM_N(pack)(int64_t k, int n, int w, const GM_T *src, int64_t sp,
-                                 int64_t sj, GM_T *dst) {
+static GM_TARGET void GM_N(pack)(int64_t k, int n, int w, const GM_T *src, int64_t sp, int64_t sj, GM_T *dst) {
   if (sj == 1 && n == w) {
-    for (int64_t p = 0; p < k; p++)
-      memcpy(dst + p * w, src + p * sp, (size_t)w * sizeof *src);
+    for (int64_t p = 0; p < k; p++) memcpy(dst + p * w, src + p * sp, (size_t)w * sizeof *src);
     return;
   }
   int j = 0;
@@ -88,10 +78,8 @@ static GM_TARGET void GM_N(pack)(int64_t k, int n, int w, const GM_T *src, int64
     int64_t p = 0;
     if (sp == 1) /* a transpose: in blocks of 4 × 4 */
       for (; p + 4 <= k; p += 4, d += 4 * w) {
-        const GM_N(quad) a = *(const GM_N(quad) *)(s0 + p),
-                         b = *(const GM_N(quad) *)(s1 + p);
-        const GM_N(quad) c = *(const GM_N(quad) *)(s2 + p),
-                         e = *(const GM_N(quad) *)(s3 + p);
+        const GM_N(quad) a = *(const GM_N(quad) *)(s0 + p), b = *(const GM_N(quad) *)(s1 + p);
+        const GM_N(quad) c = *(const GM_N(quad) *)(s2 + p), e = *(const GM_N(quad) *)(s3 + p);
         const GM_N(quad) ac0 = __builtin_shufflevector(a, c, 0, 4, 1, 5);
         const GM_N(quad) ac1 = __builtin_shufflevector(a, c, 2, 6, 3, 7);
         const GM_N(quad) be0 = __builtin_shufflevector(b, e, 0, 4, 1, 5);
@@ -126,26 +114,18 @@ static GM_TARGET void GM_N(gemm)(const PlkGemm *g, void *work) {
     for (int64_t j0 = 0; j0 < g->N; j0 += GM_NC) {
       const int64_t nc = g->N - j0 < GM_NC ? g->N - j0 : GM_NC;
       GM_T *pb = work, *pa = pb + kc * ((nc + w - 1) / w * w);
-      for (int64_t j = 0; j < nc; j += w)
-        GM_N(pack)
-        (kc, (int)(nc - j < w ? nc - j : w), w, B + p0 * bp + (j0 + j) * bj, bp, bj,
-         pb + j * kc);
+      for (int64_t j = 0; j < nc; j += w) GM_N(pack)
+      (kc, (int)(nc - j < w ? nc - j : w), w, B + p0 * bp + (j0 + j) * bj, bp, bj, pb + j * kc);
       int h;
       for (int64_t i = 0; i < g->M; i += h) {
         const int64_t left = g->M - i;
-        h = left >= GM_MR   ? GM_MR
-            : left >= GM_M2 ? GM_M2
-            : left >= GM_M3 ? GM_M3
-            : left >= GM_M4 ? GM_M4
-                            : 1;
+        h = left >= GM_MR ? GM_MR : left >= GM_M2 ? GM_M2 : left >= GM_M3 ? GM_M3 : left >= GM_M4 ? GM_M4 : 1;
         GM_N(pack)(kc, h, h, A + i * ai + p0 * ap, ap, ai, pa);
         for (int64_t j = 0; j < nc; j += w) {
           GM_T *c = C + i * g->ldc + j0 + j;
-          if (nc - j >= w)
-            GM_N(panel)(h, 2, kc, pa, pb + j * kc, c, g->ldc, (GM_T)g->alpha, beta);
-          else
-            GM_N(edge)
-            (h, (int)(nc - j), kc, pa, pb + j * kc, c, g->ldc, (GM_T)g->alpha, beta);
+          if (nc - j >= w) GM_N(panel)(h, 2, kc, pa, pb + j * kc, c, g->ldc, (GM_T)g->alpha, beta);
+          else GM_N(edge)
+          (h, (int)(nc - j), kc, pa, pb + j * kc, c, g->ldc, (GM_T)g->alpha, beta);
         }
       }
     }

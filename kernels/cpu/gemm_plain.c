@@ -43,56 +43,52 @@ enum { GM_KC = 256, GM_NC = 256 };
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define GM_T       float
-#define GM_VL      8
-#define GM_N(x)    x##_v3_f32
-#define GM_TARGET  __attribute__((target("avx2,fma")))
-#define GM_SET1(s) ((vec_v3_f32)_mm256_set1_ps(s))
-#define GM_FMA(a, b, c)                                                                  \
-  ((vec_v3_f32)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
-#define GM_MR 6
-#define GM_M2 4
-#define GM_M3 3
-#define GM_M4 2
+#define GM_T            float
+#define GM_VL           8
+#define GM_N(x)         x##_v3_f32
+#define GM_TARGET       __attribute__((target("avx2,fma")))
+#define GM_SET1(s)      ((vec_v3_f32)_mm256_set1_ps(s))
+#define GM_FMA(a, b, c) ((vec_v3_f32)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
+#define GM_MR           6
+#define GM_M2           4
+#define GM_M3           3
+#define GM_M4           2
 #include "kernels/cpu/gemm_micro.h"
 
-#define GM_T       double
-#define GM_VL      4
-#define GM_N(x)    x##_v3_f64
-#define GM_TARGET  __attribute__((target("avx2,fma")))
-#define GM_SET1(s) ((vec_v3_f64)_mm256_set1_pd(s))
-#define GM_FMA(a, b, c)                                                                  \
-  ((vec_v3_f64)_mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(c)))
-#define GM_MR 6
-#define GM_M2 4
-#define GM_M3 3
-#define GM_M4 2
+#define GM_T            double
+#define GM_VL           4
+#define GM_N(x)         x##_v3_f64
+#define GM_TARGET       __attribute__((target("avx2,fma")))
+#define GM_SET1(s)      ((vec_v3_f64)_mm256_set1_pd(s))
+#define GM_FMA(a, b, c) ((vec_v3_f64)_mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(c)))
+#define GM_MR           6
+#define GM_M2           4
+#define GM_M3           3
+#define GM_M4           2
 #include "kernels/cpu/gemm_micro.h"
 
-#define GM_T       float
-#define GM_VL      16
-#define GM_N(x)    x##_v4_f32
-#define GM_TARGET  __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
-#define GM_SET1(s) ((vec_v4_f32)_mm512_set1_ps(s))
-#define GM_FMA(a, b, c)                                                                  \
-  ((vec_v4_f32)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
-#define GM_MR 14
-#define GM_M2 8
-#define GM_M3 4
-#define GM_M4 2
+#define GM_T            float
+#define GM_VL           16
+#define GM_N(x)         x##_v4_f32
+#define GM_TARGET       __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
+#define GM_SET1(s)      ((vec_v4_f32)_mm512_set1_ps(s))
+#define GM_FMA(a, b, c) ((vec_v4_f32)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
+#define GM_MR           14
+#define GM_M2           8
+#define GM_M3           4
+#define GM_M4           2
 #include "kernels/cpu/gemm_micro.h"
 
-#define GM_T       double
-#define GM_VL      8
-#define GM_N(x)    x##_v4_f64
-#define GM_TARGET  __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
-#define GM_SET1(s) ((vec_v4_f64)_mm512_set1_pd(s))
-#define GM_FMA(a, b, c)                                                                  \
-  ((vec_v4_f64)_mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(c)))
-#define GM_MR 14
-#define GM_M2 8
-#define GM_M3 4
-#define GM_M4 2
+#define GM_T            double
+#define GM_VL           8
+#define GM_N(x)         x##_v4_f64
+#define GM_TARGET       __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
+#define GM_SET1(s)      ((vec_v4_f64)_mm512_set1_pd(s))
+#define GM_FMA(a, b, c) ((vec_v4_f64)_mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(c)))
+#define GM_MR           14
+#define GM_M2           8
+#define GM_M3           4
+#define GM_M4           2
 #include "kernels/cpu/gemm_micro.h"
 #endif
 

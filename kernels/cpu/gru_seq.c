@@ -24,8 +24,13 @@ typedef struct Seq {
 PLK_SEQ_PLACES
 
 static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlAttrs *attrs) {
-  return (Seq){.loops = &PLK_ISA_PICK(plk_gru), .products = &PLK_ISA_PICK(plk_lstm_seq), .S = S, .N = N, .H = H,
-               .tasks = plk_recurrent_tasks(N, H), .reverse = pl_attr_i(attrs, 0) != 0};
+  return (Seq){.loops = &PLK_ISA_PICK(plk_gru),
+               .products = &PLK_ISA_PICK(plk_lstm_seq),
+               .S = S,
+               .N = N,
+               .H = H,
+               .tasks = plk_recurrent_tasks(N, H),
+               .reverse = pl_attr_i(attrs, 0) != 0};
 }
 
 #define T       float
@@ -74,10 +79,8 @@ PlStatus plk_cpu_gru_seq_bwd(const PlkCall *call) {
   plk_scratch_free(q.panels);
   plk_scratch_free(room);
   if (s == PL_OK) s = plk_recurrent_weight(hs, q.da, 3 * H, q.reverse, call->out[2]);
-  if (s == PL_OK && f64)
-    bias_gradient_f64(&q, call->out[3]->data);
-  else if (s == PL_OK)
-    bias_gradient_f32(&q, call->out[3]->data);
+  if (s == PL_OK && f64) bias_gradient_f64(&q, call->out[3]->data);
+  else if (s == PL_OK) bias_gradient_f32(&q, call->out[3]->data);
   plk_scratch_free(q.da);
   return s;
 }

@@ -32,17 +32,15 @@ static PlStatus NAME(backward_rows)(const Seq *q, int64_t from, int64_t to) {
   for (int64_t k = q->S - 1; k >= 0 && s == PL_OK; k--) {
     const int64_t x = place(q, k) * N, old = state(q, k) * N, new = state(q, k + 1) * N;
     for (int64_t r = from; r < to; r++)
-      q->loops->LOOPS.back((const T *)q->acts + (x + r) * 4 * H, hs + (old + r) * H, dhs + (new + r) * H,
-                           dh + (r - from) * H, dacts ? dacts + (x + r) * 4 * H : NULL, (T *)q->dgx + (x + r) * 3 * H,
-                           (T *)q->da + (x + r) * 3 * H, H);
+      q->loops->LOOPS.back((const T *)q->acts + (x + r) * 4 * H, hs + (old + r) * H, dhs + (new + r) * H, dh + (r - from) * H,
+                           dacts ? dacts + (x + r) * 4 * H : NULL, (T *)q->dgx + (x + r) * 3 * H, (T *)q->da + (x + r) * 3 * H, H);
     q->products->LOOPS.product((const T *)q->da + (x + from) * 3 * H, 3 * H, q->panels, 3 * H, p, wide, rows, wide, false);
     for (int64_t r = 0; r < rows; r++)
       for (int64_t j = 0; j < H; j++) dh[r * H + j] += p[r * wide + j];
     s = plk_poll();
   }
   for (int64_t r = from; r < to && s == PL_OK; r++)
-    for (int64_t j = 0; j < H; j++)
-      ((T *)q->dh0)[r * H + j] = dh[(r - from) * H + j] + dhs[(state(q, 0) * N + r) * H + j];
+    for (int64_t j = 0; j < H; j++) ((T *)q->dh0)[r * H + j] = dh[(r - from) * H + j] + dhs[(state(q, 0) * N + r) * H + j];
   plk_scratch_free(room);
   return s;
 }

@@ -13,9 +13,9 @@
 /* ---- weights ------------------------------------------------------------------------------------------------------ */
 
 typedef struct Weights {
-  int most;     /* taps per output */
+  int most; /* taps per output */
   int *first, *n;
-  float *w;     /* most per output */
+  float *w; /* most per output */
   int16_t *fixed;
 } Weights;
 
@@ -86,8 +86,8 @@ static PlStatus make_weights(Weights *t, int64_t in, int64_t out, PlkFilter filt
 static uint8_t clip(int32_t v) { return (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v); }
 
 /* One output row of c channels, c known to the compiler. */
-static inline __attribute__((always_inline)) void row_u8(const Weights *t, const int16_t *from, uint8_t *to, int64_t w,
-                                                         bool flip, const int c) {
+static inline __attribute__((always_inline)) void row_u8(const Weights *t, const int16_t *from, uint8_t *to, int64_t w, bool flip,
+                                                         const int c) {
   enum { SHIFT = PLK_IMAGE_WEIGHT_BITS + PLK_IMAGE_ROW_BITS };
   for (int64_t x = 0; x < w; x++) {
     const int16_t *p = from + (int64_t)t->first[x] * c, *wt = t->fixed + x * t->most;
@@ -100,8 +100,8 @@ static inline __attribute__((always_inline)) void row_u8(const Weights *t, const
   }
 }
 
-static inline __attribute__((always_inline)) void row_f32(const Weights *t, const float *from, float *to, int64_t w,
-                                                          bool flip, const int c) {
+static inline __attribute__((always_inline)) void row_f32(const Weights *t, const float *from, float *to, int64_t w, bool flip,
+                                                          const int c) {
   for (int64_t x = 0; x < w; x++) {
     const float *p = from + (int64_t)t->first[x] * c, *wt = t->w + x * t->most;
     float acc[PLK_IMAGE_CHANNELS] = {0};
@@ -112,12 +112,12 @@ static inline __attribute__((always_inline)) void row_f32(const Weights *t, cons
   }
 }
 
-#define ROW(T, t, from, to, w, flip, c)                                                                             \
-  do {                                                                                                              \
-    if ((c) == 3) row_##T(t, from, to, w, flip, 3);                                                                 \
-    else if ((c) == 1) row_##T(t, from, to, w, flip, 1);                                                            \
-    else if ((c) == 4) row_##T(t, from, to, w, flip, 4);                                                            \
-    else row_##T(t, from, to, w, flip, 2);                                                                          \
+#define ROW(T, t, from, to, w, flip, c)                  \
+  do {                                                   \
+    if ((c) == 3) row_##T(t, from, to, w, flip, 3);      \
+    else if ((c) == 1) row_##T(t, from, to, w, flip, 1); \
+    else if ((c) == 4) row_##T(t, from, to, w, flip, 4); \
+    else row_##T(t, from, to, w, flip, 2);               \
   } while (0)
 
 /* ---- both -------------------------------------------------------------------------------------------------------------- */
@@ -143,8 +143,7 @@ static void one_row(const Job *j, int64_t y) {
   }
 }
 
-static PlStatus run(const PlkImage *from, const Weights *down, const Weights *across, void *to, int64_t h, int64_t w,
-                    bool flip) {
+static PlStatus run(const PlkImage *from, const Weights *down, const Weights *across, void *to, int64_t h, int64_t w, bool flip) {
   size_t element = from->is_float ? sizeof(float) : 1;
   bool ready = from->sc == 1 && from->sw == from->c;
   int64_t len = from->w * from->c;
@@ -152,8 +151,17 @@ static PlStatus run(const PlkImage *from, const Weights *down, const Weights *ac
   PL_TRY(plk_scratch((size_t)len * (from->is_float ? sizeof(float) : sizeof(int16_t)), &line));
   PlStatus st = ready ? PL_OK : plk_scratch((size_t)(from->h * len) * element, &copy);
   if (st == PL_OK && copy) plk_image_interleave(from, copy);
-  Job j = {.down = down, .across = across, .rows = copy ? copy : from->data, .stride = copy ? len : from->sh,
-           .len = len, .c = from->c, .w = w, .is_float = from->is_float, .flip = flip, .line = line, .to = to};
+  Job j = {.down = down,
+           .across = across,
+           .rows = copy ? copy : from->data,
+           .stride = copy ? len : from->sh,
+           .len = len,
+           .c = from->c,
+           .w = w,
+           .is_float = from->is_float,
+           .flip = flip,
+           .line = line,
+           .to = to};
   for (int64_t y = 0; st == PL_OK && y < h; y++) {
     one_row(&j, y);
     if (y % 64 == 0) st = plk_poll();
@@ -163,8 +171,7 @@ static PlStatus run(const PlkImage *from, const Weights *down, const Weights *ac
   return st;
 }
 
-PlStatus plk_image_resize(const PlkImage *from, void *to, int64_t h, int64_t w, PlkFilter filter, bool antialias,
-                          bool flip) {
+PlStatus plk_image_resize(const PlkImage *from, void *to, int64_t h, int64_t w, PlkFilter filter, bool antialias, bool flip) {
   Weights down, across;
   PL_TRY(make_weights(&down, from->h, h, filter, antialias));
   PlStatus st = make_weights(&across, from->w, w, filter, antialias);
@@ -215,9 +222,7 @@ void plk_image_to_float(const PlkImage *from, float *to, const float *scale, con
 /* ---- colours -------------------------------------------------------------------------------------------------------------- */
 
 /* Values as floats from 0 to `top`; bytes are cut, not rounded, as torchvision's conversion does. */
-static float get(const void *p, bool is_float, int64_t i) {
-  return is_float ? ((const float *)p)[i] : (float)((const uint8_t *)p)[i];
-}
+static float get(const void *p, bool is_float, int64_t i) { return is_float ? ((const float *)p)[i] : (float)((const uint8_t *)p)[i]; }
 
 static void put(void *p, bool is_float, int64_t i, float v) {
   float top = is_float ? 1.0f : 255.0f;
@@ -241,9 +246,7 @@ static float mean_gray(const void *p, bool is_float, int64_t n, int64_t c) {
 static void turn_hue(float *rgb, float by) {
   float hi = fmaxf(rgb[0], fmaxf(rgb[1], rgb[2])), lo = fminf(rgb[0], fminf(rgb[1], rgb[2])), d = hi - lo;
   if (d <= 0) return;
-  float h = rgb[0] == hi   ? (rgb[1] - rgb[2]) / d
-            : rgb[1] == hi ? 2 + (rgb[2] - rgb[0]) / d
-                           : 4 + (rgb[0] - rgb[1]) / d;
+  float h = rgb[0] == hi ? (rgb[1] - rgb[2]) / d : rgb[1] == hi ? 2 + (rgb[2] - rgb[0]) / d : 4 + (rgb[0] - rgb[1]) / d;
   h = h / 6 + by;
   h = (h - floorf(h)) * 6;
   int sector = (int)h % 6;
@@ -274,7 +277,6 @@ void plk_image_adjust(void *p, bool is_float, int64_t n, int64_t c, PlkAdjust wh
   float other = what == PLK_CONTRAST ? mean_gray(p, is_float, n, c) : 0;
   for (int64_t i = 0; i < n * c; i += c) {
     if (what == PLK_SATURATION) other = gray(p, is_float, i);
-    for (int64_t k = 0; k < colours; k++)
-      put(p, is_float, i + k, factor * get(p, is_float, i + k) + (1 - factor) * other);
+    for (int64_t k = 0; k < colours; k++) put(p, is_float, i + k, factor * get(p, is_float, i + k) + (1 - factor) * other);
   }
 }

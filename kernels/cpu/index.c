@@ -20,19 +20,19 @@ typedef struct Gather {
   size_t esize;
 } Gather;
 
-#define GATHER(T)                                                                                \
-  {                                                                                              \
-    const T *x = (const T *)(const void *)g->x + at;                                             \
-    T *y = (T *)(void *)g->y + r * len;                                                          \
-    if (vs == 0) {                                                                               \
-      x += (v[0] - base) * xd;                                                                   \
-      plk_copy_loops()->window((char *)y, 0, 1, (const char *)x, 0, xs, 1, len, sizeof(T));      \
-    } else if (xs == 0 && xd == 1) {                                                             \
-      for (int64_t i = 0; i < len; i++) y[i] = x[v[i] - base];                                   \
-    } else {                                                                                     \
-      for (int64_t i = 0; i < len; i++) y[i] = x[i * xs + (v[i] - base) * xd];                   \
-    }                                                                                            \
-  }                                                                                              \
+#define GATHER(T)                                                                           \
+  {                                                                                         \
+    const T *x = (const T *)(const void *)g->x + at;                                        \
+    T *y = (T *)(void *)g->y + r * len;                                                     \
+    if (vs == 0) {                                                                          \
+      x += (v[0] - base) * xd;                                                              \
+      plk_copy_loops()->window((char *)y, 0, 1, (const char *)x, 0, xs, 1, len, sizeof(T)); \
+    } else if (xs == 0 && xd == 1) {                                                        \
+      for (int64_t i = 0; i < len; i++) y[i] = x[v[i] - base];                              \
+    } else {                                                                                \
+      for (int64_t i = 0; i < len; i++) y[i] = x[i * xs + (v[i] - base) * xd];              \
+    }                                                                                       \
+  }                                                                                         \
   break;
 
 static PlStatus gather_body(void *ctx, int64_t begin, int64_t end) {
@@ -71,12 +71,10 @@ static PlStatus gather_run(Gather *g) {
 PlStatus plk_cpu_gather(const PlkCall *call) {
   const PlArray *x = call->in[0], *index = call->in[1];
   const int dim = (int)pl_attr_i(call->attrs, 0);
-  Gather g = {.y = call->out[0]->data, .x = x->data, .n = index->ndim ? index->ndim : 1, .shape = {1},
-              .esize = esize_of(x)};
+  Gather g = {.y = call->out[0]->data, .x = x->data, .n = index->ndim ? index->ndim : 1, .shape = {1}, .esize = esize_of(x)};
   PlkIndex iv;
   if (index->numel == 0) return PL_OK;
-  PL_TRY(plk_index_spread(call->name, index, x->ndim ? x->shape[dim] : 1, pl_attr_i(call->attrs, 1), call->code == 1, &iv,
-                          g.vs));
+  PL_TRY(plk_index_spread(call->name, index, x->ndim ? x->shape[dim] : 1, pl_attr_i(call->attrs, 1), call->code == 1, &iv, g.vs));
   for (int d = 0; d < index->ndim; d++) {
     g.shape[d] = index->shape[d];
     g.xs[d] = d == dim || x->ndim == 0 ? 0 : x->strides[d];
@@ -93,8 +91,7 @@ PlStatus plk_cpu_take_along_dim(const PlkCall *call) {
   const PlArray *x = call->in[0], *index = call->in[1], *y = call->out[0];
   bool flat = !pl_attr_has(call->attrs, 0) || x->ndim == 0;
   int dim = flat ? 0 : (int)pl_attr_i(call->attrs, 0);
-  Gather g = {.y = call->out[0]->data, .x = x->data, .n = y->ndim ? y->ndim : 1, .shape = {1},
-              .esize = esize_of(x)};
+  Gather g = {.y = call->out[0]->data, .x = x->data, .n = y->ndim ? y->ndim : 1, .shape = {1}, .esize = esize_of(x)};
   PlkIndex iv;
   int64_t steps[PL_MAX_DIM];
   PL_TRY(plk_index_spread(call->name, index, flat ? x->numel : x->shape[dim], pl_attr_i(call->attrs, 1), true, &iv, steps));
@@ -144,9 +141,7 @@ static PlStatus index_select(const PlkCall *call) {
 }
 PlStatus plk_cpu_index_select(const PlkCall *call) { return plk_dense_out(call, index_select); }
 
-static PlStatus embedding(const PlkCall *call) {
-  return select_rows(call, call->in[1], 0, pl_attr_i(call->attrs, 2));
-}
+static PlStatus embedding(const PlkCall *call) { return select_rows(call, call->in[1], 0, pl_attr_i(call->attrs, 2)); }
 PlStatus plk_cpu_embedding(const PlkCall *call) { return plk_dense_out(call, embedding); }
 
 PlStatus plk_cpu_take(const PlkCall *call) {

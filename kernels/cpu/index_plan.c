@@ -16,16 +16,15 @@ static PlStatus broadcast_into(const char *op, PlkIndexPlan *p, int k, int ndim,
     int64_t *have = &p->bshape[p->nb - ndim + d];
     if (shape[d] == *have || shape[d] == 1) continue;
     if (*have != 1)
-      PL_FAIL(PL_ERR_SHAPE, "%s: index tensor %d does not broadcast with those before it: sizes %lld and %lld differ", op,
-              k + 1, (long long)shape[d], (long long)*have);
+      PL_FAIL(PL_ERR_SHAPE, "%s: index tensor %d does not broadcast with those before it: sizes %lld and %lld differ", op, k + 1,
+              (long long)shape[d], (long long)*have);
     *have = shape[d];
   }
   return PL_OK;
 }
 
 /* Checks one index tensor against the dims of x from `dim` on, and takes them. */
-static PlStatus take_dims(const char *op, PlkIndexPlan *p, int k, const PlArray *a, int ndim, const int64_t *shape,
-                          int64_t dim) {
+static PlStatus take_dims(const char *op, PlkIndexPlan *p, int k, const PlArray *a, int ndim, const int64_t *shape, int64_t dim) {
   bool mask = a->dtype == PL_BOOL;
   int n = mask ? a->ndim : 1;
   if (!mask && !pl_is_int((PlDtype)a->dtype))
@@ -33,8 +32,8 @@ static PlStatus take_dims(const char *op, PlkIndexPlan *p, int k, const PlArray 
             pl_dtype_name((PlDtype)a->dtype));
   if (dim > PL_MAX_DIM) dim = PL_MAX_DIM; /* out of range anyway; the message adds to it */
   if (dim < 0 || dim > ndim - n)
-    PL_FAIL(PL_ERR_INDEX, "%s: index tensor %d needs dims %lld..%lld, but there are %d", op, k + 1, (long long)dim + 1,
-            (long long)dim + n, ndim);
+    PL_FAIL(PL_ERR_INDEX, "%s: index tensor %d needs dims %lld..%lld, but there are %d", op, k + 1, (long long)dim + 1, (long long)dim + n,
+            ndim);
   for (int d = 0; d < n; d++) {
     if (p->taken[dim + d]) PL_FAIL(PL_ERR_INDEX, "%s: dim %lld is indexed twice", op, (long long)dim + d + 1);
     p->taken[dim + d] = true;
@@ -81,8 +80,8 @@ static PlStatus result_shape(const char *op, PlkIndexPlan *p, int ndim, const in
   return PL_OK;
 }
 
-PlStatus plk_cpu_index_plan(const char *op, int ndim, const int64_t *shape, int n, const PlArray *const *index,
-                            int ndims, const int64_t *dims, PlkIndexPlan *plan) {
+PlStatus plk_cpu_index_plan(const char *op, int ndim, const int64_t *shape, int n, const PlArray *const *index, int ndims,
+                            const int64_t *dims, PlkIndexPlan *plan) {
   *plan = (PlkIndexPlan){.n = n};
   if (n < 1 || n > PL_MAX_DIM) PL_FAIL(PL_ERR_ARG, "%s: %d index tensors; 1 to %d are possible", op, n, PL_MAX_DIM);
   if (dims && ndims != n) PL_FAIL(PL_ERR_ARG, "%s: %d dims for %d index tensors", op, ndims, n);
@@ -125,8 +124,8 @@ static PlStatus mask_offsets(const PlArray *mask, const int64_t *strides, int64_
 }
 
 /* offs += v (of shape [ndim dims], row-major, times stride) broadcast to the plan's shape. */
-static void add_offsets(const PlkIndexPlan *p, int64_t *offs, const int64_t *v, int64_t base, int64_t stride,
-                        int ndim, const int64_t *shape) {
+static void add_offsets(const PlkIndexPlan *p, int64_t *offs, const int64_t *v, int64_t base, int64_t stride, int ndim,
+                        const int64_t *shape) {
   int64_t step[PL_MAX_DIM] = {0}, coord[PL_MAX_DIM] = {0}, s = 1, at = 0;
   for (int d = ndim - 1; d >= 0; d--) {
     int k = p->nb - ndim + d;
@@ -150,8 +149,8 @@ static void add_offsets(const PlkIndexPlan *p, int64_t *offs, const int64_t *v, 
   }
 }
 
-static PlStatus one_index(const char *op, const PlkIndexPlan *p, int k, const PlArray *a, const int64_t *shape,
-                          const int64_t *strides, int64_t base, int64_t *offs) {
+static PlStatus one_index(const char *op, const PlkIndexPlan *p, int k, const PlArray *a, const int64_t *shape, const int64_t *strides,
+                          int64_t base, int64_t *offs) {
   int dim = p->at[k].dim;
   if (!p->at[k].mask) {
     PlkIndex iv;
@@ -168,8 +167,8 @@ static PlStatus one_index(const char *op, const PlkIndexPlan *p, int k, const Pl
   return st;
 }
 
-PlStatus plk_plan_offsets(const char *op, const PlkIndexPlan *plan, const PlArray *const *index,
-                          const int64_t *shape, const int64_t *strides, int64_t base, int64_t **offs) {
+PlStatus plk_plan_offsets(const char *op, const PlkIndexPlan *plan, const PlArray *const *index, const int64_t *shape,
+                          const int64_t *strides, int64_t base, int64_t **offs) {
   void *mem;
   PL_TRY(plk_scratch((size_t)(plan->np + 1) * sizeof(int64_t), &mem));
   PlStatus st = plk_nd_zero(mem, (size_t)plan->np * sizeof(int64_t));

@@ -197,10 +197,10 @@ typedef struct RowCopy {
   void (*run)(void *to, const void *from, size_t bytes);
 } RowCopy;
 
-#define STEPS(T)                                                                        \
-  {                                                                                     \
-    const T *s = (const T *)(const void *)src;                                          \
-    for (int64_t i = 0; i < q->len; i++) ((T *)(void *)dst)[i] = s[i * q->step];        \
+#define STEPS(T)                                                                 \
+  {                                                                              \
+    const T *s = (const T *)(const void *)src;                                   \
+    for (int64_t i = 0; i < q->len; i++) ((T *)(void *)dst)[i] = s[i * q->step]; \
   }
 static void copy_row(const RowCopy *c, char *big, const char *small) {
   const int last = c->p->ndim - 1;
@@ -208,16 +208,11 @@ static void copy_row(const RowCopy *c, char *big, const char *small) {
     const Piece *q = &c->p->piece[last][k];
     char *dst = big + q->out * (int64_t)c->esize;
     const char *src = small + q->src * (int64_t)c->esize;
-    if (q->step == 1)
-      c->run(dst, src, (size_t)q->len * c->esize);
-    else if (c->esize == 4)
-      STEPS(uint32_t)
-    else if (c->esize == 8)
-      STEPS(uint64_t)
-    else if (c->esize == 2)
-      STEPS(uint16_t)
-    else
-      STEPS(uint8_t)
+    if (q->step == 1) c->run(dst, src, (size_t)q->len * c->esize);
+    else if (c->esize == 4) STEPS(uint32_t)
+    else if (c->esize == 8) STEPS(uint64_t)
+    else if (c->esize == 2) STEPS(uint16_t)
+    else STEPS(uint8_t)
   }
 }
 #undef STEPS
@@ -241,14 +236,11 @@ static PlStatus copy_rows(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
-static PlStatus row_copy(const Pieces *p, void *big, const int64_t *bigs, const void *small, const int64_t *smalls,
-                         size_t esize) {
-  RowCopy c = {.p = p, .big = big, .small = small, .bigs = bigs, .esize = esize,
-               .run = plk_copy_loops()->run};
+static PlStatus row_copy(const Pieces *p, void *big, const int64_t *bigs, const void *small, const int64_t *smalls, size_t esize) {
+  RowCopy c = {.p = p, .big = big, .small = small, .bigs = bigs, .esize = esize, .run = plk_copy_loops()->run};
   int64_t places = 0, rows = 1, wide = 0;
   for (int d = 0; d < p->ndim; d++) {
-    for (int k = 0; k < p->n[d]; k++)
-      c.size[d] = plk_max64(c.size[d], p->piece[d][k].out + p->piece[d][k].len);
+    for (int k = 0; k < p->n[d]; k++) c.size[d] = plk_max64(c.size[d], p->piece[d][k].out + p->piece[d][k].len);
     if (d < p->ndim - 1) places += c.size[d], rows *= c.size[d];
     else wide = c.size[d];
   }
@@ -269,8 +261,8 @@ static PlStatus row_copy(const Pieces *p, void *big, const int64_t *bigs, const 
 }
 
 /* Visits every combination: big = small (copy), or small += big (adjoint). */
-static PlStatus pieces_run(const Pieces *p, void *big, const int64_t *bigs, void *small, const int64_t *smalls,
-                           PlDtype dtype, bool adjoint) {
+static PlStatus pieces_run(const Pieces *p, void *big, const int64_t *bigs, void *small, const int64_t *smalls, PlDtype dtype,
+                           bool adjoint) {
   const size_t esize = pl_dtype_size(dtype);
   int at[PL_MAX_DIM] = {0};
   for (int d = 0; d < p->ndim; d++)

@@ -25,11 +25,10 @@ static bool find(void *lib, char prefix, const char *name, void *slot) {
 }
 
 static bool find_all(void *lib, char prefix, PlkLapack *l) {
-  return find(lib, prefix, "getrf", &l->getrf) && find(lib, prefix, "getri", &l->getri) &&
-         find(lib, prefix, "getrs", &l->getrs) && find(lib, prefix, "trsm", &l->trsm) &&
-         find(lib, prefix, "potrf", &l->potrf) && find(lib, prefix, "gelqf", &l->gelqf) &&
-         find(lib, prefix, "orglq", &l->orglq) && find(lib, prefix, "gesdd", &l->gesdd) &&
-         find(lib, prefix, "syevd", &l->syevd) && find(lib, prefix, "geev", &l->geev);
+  return find(lib, prefix, "getrf", &l->getrf) && find(lib, prefix, "getri", &l->getri) && find(lib, prefix, "getrs", &l->getrs) &&
+         find(lib, prefix, "trsm", &l->trsm) && find(lib, prefix, "potrf", &l->potrf) && find(lib, prefix, "gelqf", &l->gelqf) &&
+         find(lib, prefix, "orglq", &l->orglq) && find(lib, prefix, "gesdd", &l->gesdd) && find(lib, prefix, "syevd", &l->syevd) &&
+         find(lib, prefix, "geev", &l->geev);
 }
 
 static void open_library(void) {
@@ -57,8 +56,7 @@ static void open_library(void) {
 PlStatus plk_lapack_get(const char *op, PlDtype dtype, const PlkLapack **out) {
   pthread_once(&once, open_library);
   if (!lapack.ready)
-    PL_FAIL(PL_ERR_UNSUPPORTED,
-            "%s: needs LAPACK, which was not found; install OpenBLAS (Debian: libopenblas0-openmp)", op);
+    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: needs LAPACK, which was not found; install OpenBLAS (Debian: libopenblas0-openmp)", op);
   *out = dtype == PL_F64 ? &lapack.f64 : &lapack.f32;
   return PL_OK;
 }

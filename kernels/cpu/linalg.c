@@ -22,22 +22,20 @@ void *plk_la_at(const PlArray *a, int64_t b, int inner) {
 }
 
 /* One body for both precisions: rows × cols elements; x - x is 0 for finite x only. */
-#define MOVES(NAME, T, W)                                                                                    \
-  static bool load_##NAME(W *PL_RESTRICT dst, const T *src, int64_t rows, int64_t cols, int64_t rs,          \
-                          int64_t cs) {                                                                      \
-    bool finite = true;                                                                                      \
-    for (int64_t i = 0; i < rows; i++)                                                                       \
-      for (int64_t j = 0; j < cols; j++) {                                                                   \
-        const W v = (W)src[i * rs + j * cs];                                                                 \
-        finite &= v - v == 0;                                                                                \
-        dst[i * cols + j] = v;                                                                               \
-      }                                                                                                      \
-    return finite;                                                                                           \
-  }                                                                                                          \
-  static void store_##NAME(T *dst, const W *PL_RESTRICT src, int64_t rows, int64_t cols, int64_t rs,         \
-                           int64_t cs, int64_t ld) {                                                         \
-    for (int64_t i = 0; i < rows; i++)                                                                       \
-      for (int64_t j = 0; j < cols; j++) dst[i * rs + j * cs] = (T)src[i * ld + j];                          \
+#define MOVES(NAME, T, W)                                                                                                      \
+  static bool load_##NAME(W *PL_RESTRICT dst, const T *src, int64_t rows, int64_t cols, int64_t rs, int64_t cs) {              \
+    bool finite = true;                                                                                                        \
+    for (int64_t i = 0; i < rows; i++)                                                                                         \
+      for (int64_t j = 0; j < cols; j++) {                                                                                     \
+        const W v = (W)src[i * rs + j * cs];                                                                                   \
+        finite &= v - v == 0;                                                                                                  \
+        dst[i * cols + j] = v;                                                                                                 \
+      }                                                                                                                        \
+    return finite;                                                                                                             \
+  }                                                                                                                            \
+  static void store_##NAME(T *dst, const W *PL_RESTRICT src, int64_t rows, int64_t cols, int64_t rs, int64_t cs, int64_t ld) { \
+    for (int64_t i = 0; i < rows; i++)                                                                                         \
+      for (int64_t j = 0; j < cols; j++) dst[i * rs + j * cs] = (T)src[i * ld + j];                                            \
   }
 MOVES(f32, float, float)
 MOVES(f64, double, double)
@@ -92,8 +90,8 @@ PlStatus plk_la_begin(LaJob *job, const PlkCall *call) {
   *job = (LaJob){.call = call, .dtype = work, .es = pl_dtype_size(work), .batch = 1};
   /* Work areas grow with 4 n² and are counted in 32 bits. */
   if (r > 20000 || c > 20000)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: matrices may have at most 20000 rows and columns, got %lld and %lld",
-            call->name, (long long)r, (long long)c);
+    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: matrices may have at most 20000 rows and columns, got %lld and %lld", call->name, (long long)r,
+            (long long)c);
   for (int d = 0; d < a->ndim - 2; d++) job->batch *= a->shape[d];
   job->m = (LaInt)r, job->n = (LaInt)c, job->k = (LaInt)(r < c ? r : c);
   job->flops = 4.0 * (double)r * (double)c * (double)job->k;
@@ -134,8 +132,7 @@ PlStatus plk_la_run(LaJob *job) {
 
 static PlStatus singular(const LaJob *job, int64_t b, LaInt at) {
   if (job->batch > 1)
-    PL_FAIL(PL_ERR_ARG, "%s: matrix %lld of the batch is singular (pivot %d is zero)", job->call->name,
-            (long long)b + 1, at);
+    PL_FAIL(PL_ERR_ARG, "%s: matrix %lld of the batch is singular (pivot %d is zero)", job->call->name, (long long)b + 1, at);
   PL_FAIL(PL_ERR_ARG, "%s: the matrix is singular (pivot %d is zero)", job->call->name, at);
 }
 
@@ -203,8 +200,7 @@ PlStatus plk_cpu_solve(const PlkCall *call) {
 }
 
 /* sign and log |det| of the factors at lu; zero pivots give 0 and -inf. */
-static void lu_det(PlDtype d, const void *lu, const LaInt *pivots, LaInt n, double *sign, double *log_abs,
-                   double *det) {
+static void lu_det(PlDtype d, const void *lu, const LaInt *pivots, LaInt n, double *sign, double *log_abs, double *det) {
   double s = 1, l = 0, p = 1;
   for (LaInt i = 0; i < n; i++) {
     const double u = la_get(lu, d, (int64_t)i * n + i);

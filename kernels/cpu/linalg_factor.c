@@ -10,8 +10,7 @@
 
 static PlStatus nonfinite(const LaJob *job, int64_t b, const char *what) {
   if (job->batch > 1)
-    PL_FAIL(PL_ERR_ARG, "%s: matrix %lld of the batch holds NaN or infinity and has no %s", job->call->name,
-            (long long)b + 1, what);
+    PL_FAIL(PL_ERR_ARG, "%s: matrix %lld of the batch holds NaN or infinity and has no %s", job->call->name, (long long)b + 1, what);
   PL_FAIL(PL_ERR_ARG, "%s: the matrix holds NaN or infinity and has no %s", job->call->name, what);
 }
 
@@ -28,8 +27,7 @@ static PlStatus trisolve_one(const LaJob *job, int64_t b, void *const *mem) {
   plk_la_load(job, mem[0], job->call->in[0], b, false);
   plk_la_load(job, mem[1], rhs, b, false);
   job->lp->trsm(left ? "R" : "L", upper ? "L" : "U", "N", unit ? "U" : "N", &c, &r,
-                job->dtype == PL_F64 ? (const void *)&one64 : (const void *)&one32, mem[0], &n, mem[1], &c, 1, 1,
-                1, 1);
+                job->dtype == PL_F64 ? (const void *)&one64 : (const void *)&one32, mem[0], &n, mem[1], &c, 1, 1, 1, 1);
   plk_la_store(job, job->call->out[0], b, mem[1], c, false);
   return PL_OK;
 }
@@ -59,11 +57,9 @@ static PlStatus cholesky_one(const LaJob *job, int64_t b, void *const *mem) {
   if (!plk_la_load(job, mem[0], job->call->in[0], b, false)) return nonfinite(job, b, "Cholesky factor");
   plk_la_cholesky(job, upper, n, mem[0], &info);
   if (info > 0 && job->batch > 1)
-    PL_FAIL(PL_ERR_ARG, "%s: matrix %lld of the batch is not positive definite (its leading minor of order %d)",
-            job->call->name, (long long)b + 1, info);
-  if (info > 0)
-    PL_FAIL(PL_ERR_ARG, "%s: the matrix is not positive definite (its leading minor of order %d)", job->call->name,
-            info);
+    PL_FAIL(PL_ERR_ARG, "%s: matrix %lld of the batch is not positive definite (its leading minor of order %d)", job->call->name,
+            (long long)b + 1, info);
+  if (info > 0) PL_FAIL(PL_ERR_ARG, "%s: the matrix is not positive definite (its leading minor of order %d)", job->call->name, info);
   clear_triangle(mem[0], job->dtype, n, n, upper);
   plk_la_store(job, job->call->out[0], b, mem[0], n, false);
   return PL_OK;
@@ -140,8 +136,7 @@ static PlStatus eigh_one(const LaJob *job, int64_t b, void *const *mem) {
   LaInt lwork, liwork, info = 0;
   if (!plk_la_load(job, mem[0], job->call->in[0], b, false)) return nonfinite(job, b, "eigenvalues");
   eigh_work(job, vectors, &lwork, &liwork);
-  job->lp->syevd(vectors ? "V" : "N", upper ? "L" : "U", &n, mem[0], &n, mem[1], mem[2], &lwork, mem[3], &liwork,
-                 &info, 1, 1);
+  job->lp->syevd(vectors ? "V" : "N", upper ? "L" : "U", &n, mem[0], &n, mem[1], mem[2], &lwork, mem[3], &liwork, &info, 1, 1);
   if (info > 0) PL_FAIL(PL_ERR_ARG, "%s: matrix %lld did not converge", job->call->name, (long long)b + 1);
   if (job->call->out[0]) plk_la_store_vector(job, job->call->out[0], b, mem[1]);
   if (vectors && job->call->out[1]) plk_la_store(job, job->call->out[1], b, mem[0], n, true);

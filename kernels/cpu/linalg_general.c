@@ -84,10 +84,8 @@ static PlStatus eig_one(const LaJob *job, int64_t b, void *const *mem) {
   const LaInt n = job->n, lwork = 64 * n, one = 1;
   LaInt info = 0;
   if (!plk_la_load(job, mem[0], job->call->in[0], b, true))
-    PL_FAIL(PL_ERR_ARG, "%s: matrix %lld holds NaN or infinity and has no eigenvalues", job->call->name,
-            (long long)b + 1);
-  job->lp->geev("N", vectors ? "V" : "N", &n, mem[0], &n, mem[1], mem[2], NULL, &one, mem[3], &n, mem[4], &lwork,
-                &info, 1, 1);
+    PL_FAIL(PL_ERR_ARG, "%s: matrix %lld holds NaN or infinity and has no eigenvalues", job->call->name, (long long)b + 1);
+  job->lp->geev("N", vectors ? "V" : "N", &n, mem[0], &n, mem[1], mem[2], NULL, &one, mem[3], &n, mem[4], &lwork, &info, 1, 1);
   if (info > 0) PL_FAIL(PL_ERR_ARG, "%s: matrix %lld did not converge", job->call->name, (long long)b + 1);
   for (int o = 0; o < 2; o++)
     if (out[o]) plk_la_store_vector(job, out[o], b, mem[1 + o]);

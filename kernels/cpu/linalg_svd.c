@@ -37,11 +37,10 @@ static bool svd_run(const LaJob *job, const Svd *p, void *a, void *s, void *u, v
 }
 
 static PlStatus no_svd(const LaJob *job, int64_t b, const char *why) {
-  if (job->batch > 1)
-    PL_FAIL(PL_ERR_ARG, "%s: matrix %lld of the batch %s", job->call->name, (long long)b + 1, why);
+  if (job->batch > 1) PL_FAIL(PL_ERR_ARG, "%s: matrix %lld of the batch %s", job->call->name, (long long)b + 1, why);
   PL_FAIL(PL_ERR_ARG, "%s: the matrix %s", job->call->name, why);
 }
-#define NONFINITE "holds NaN or infinity and has no singular values"
+#define NONFINITE      "holds NaN or infinity and has no singular values"
 #define NO_CONVERGENCE "did not converge"
 
 /* The plan is the same for all matrices of a call and lies in mem, behind the buffers of the caller. */
@@ -66,8 +65,7 @@ static PlStatus svd_one(const LaJob *job, int64_t b, void *const *mem) {
   Svd plan = {.mode = !vectors ? 'N' : pl_attr_i(call->attrs, 0) != 0 ? 'A' : 'S'};
   if (!plk_la_load(job, mem[B_A], call->in[0], b, false)) return no_svd(job, b, NONFINITE);
   plan.lwork = (LaInt)(job->buffer[B_WORK] / job->es);
-  if (!svd_run(job, &plan, mem[B_A], mem[B_S], mem[B_U], mem[B_VH], mem[B_WORK], mem[B_IWORK]))
-    return no_svd(job, b, NO_CONVERGENCE);
+  if (!svd_run(job, &plan, mem[B_A], mem[B_S], mem[B_U], mem[B_VH], mem[B_WORK], mem[B_IWORK])) return no_svd(job, b, NO_CONVERGENCE);
   if (s) plk_la_store_vector(job, s, b, mem[B_S]);
   if (vectors && call->out[0]) plk_la_store(job, call->out[0], b, mem[B_U], plk_la_cols(call->out[0]), false);
   if (vectors && call->out[2]) plk_la_store(job, call->out[2], b, mem[B_VH], job->n, false);
@@ -117,8 +115,7 @@ static PlStatus pinv_one(const LaJob *job, int64_t b, void *const *mem) {
   const Svd plan = {.mode = 'S', .lwork = (LaInt)(job->buffer[B_WORK] / job->es)};
   const double eps = call->in[0]->dtype == PL_F64 ? 0x1p-52 : 0x1p-23;
   if (!plk_la_load(job, mem[B_A], call->in[0], b, false)) return no_svd(job, b, NONFINITE);
-  if (!svd_run(job, &plan, mem[B_A], mem[B_S], mem[B_U], mem[B_VH], mem[B_WORK], mem[B_IWORK]))
-    return no_svd(job, b, NO_CONVERGENCE);
+  if (!svd_run(job, &plan, mem[B_A], mem[B_S], mem[B_U], mem[B_VH], mem[B_WORK], mem[B_IWORK])) return no_svd(job, b, NO_CONVERGENCE);
   const double atol = tolerance(call, 2, b, 0);
   const double rtol = tolerance(call, 1, b, atol > 0 ? 0 : eps * (double)la_max(job->m, job->n));
   const double cut = fmax(atol, rtol * la_get(mem[B_S], job->dtype, 0));
@@ -188,8 +185,7 @@ static PlStatus cofactor_one(const LaJob *job, int64_t b, void *const *mem) {
     return PL_OK;
   }
   plk_la_load(job, mem[B_A], job->call->in[0], b, false);
-  if (!svd_run(job, &plan, mem[B_A], mem[B_S], mem[B_U], mem[B_VH], mem[B_WORK], mem[B_IWORK]))
-    return no_svd(job, b, NO_CONVERGENCE);
+  if (!svd_run(job, &plan, mem[B_A], mem[B_S], mem[B_U], mem[B_VH], mem[B_WORK], mem[B_IWORK])) return no_svd(job, b, NO_CONVERGENCE);
   double *w = mem[B_EXTRA];
   for (int64_t i = 0; i < n; i++) {
     w[i] = 1;

@@ -31,9 +31,9 @@ typedef struct PlkReduceLoops {
 } PlkReduceLoops;
 
 enum {
-  PLK_COLS = 512,        /* columns that are reduced together */
-  PLK_SUM_CHUNK = 4096,  /* elements that sum_f32 and sum_f64 add in lanes before they go on in double */
-  PLK_COLSUM_ROWS = 256  /* the same for rows of colsum */
+  PLK_COLS = 512,       /* columns that are reduced together */
+  PLK_SUM_CHUNK = 4096, /* elements that sum_f32 and sum_f64 add in lanes before they go on in double */
+  PLK_COLSUM_ROWS = 256 /* the same for rows of colsum */
 };
 
 /* Mapped elements joined in double (isa/reduce_map.c): of a row, its output's value being c; of columns, into acc. */
@@ -45,8 +45,8 @@ typedef struct PlkMapLoop {
 } PlkMapLoop;
 
 typedef struct PlkMapLoops {
-  PlkMapLoop square, sqdiff, abs, prod; /* sums of x^2, (x - c)^2, |x|; the product */
-  PlkMapLoop exp;                       /* sums of exp(x - c): columns alone */
+  PlkMapLoop square, sqdiff, abs, prod;             /* sums of x^2, (x - c)^2, |x|; the product */
+  PlkMapLoop exp;                                   /* sums of exp(x - c): columns alone */
   int64_t (*count_u8)(const uint8_t *x, int64_t n); /* that are not 0 */
   int64_t (*count_f32)(const float *x, int64_t n);
   int64_t (*count_i64)(const int64_t *x, int64_t n);
@@ -58,24 +58,23 @@ typedef struct PlkMapLoops {
 } PlkMapLoops;
 
 /* One normalized row. w, b may be NULL (ones, zeros); so may dx, dw, db (not wanted; dw and db add up). */
-#define PLK_NORM_LOOPS(T, sfx)                                                                          \
-  void (*softmax_##sfx)(const T *x, T *y, int64_t n);                                                   \
-  void (*log_softmax_##sfx)(const T *x, T *y, int64_t n);                                               \
-  void (*softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);                                 \
-  void (*log_softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);                             \
-  /* max x and sum exp(x - max), over a row; max of infinite rows counts as 0. */                       \
-  void (*lse_##sfx)(const T *x, int64_t n, T *max, double *sum);                                        \
-  /* y = a exp(x - m) */                                                                                \
-  void (*exp_##sfx)(const T *x, T m, T a, T *y, int64_t n);                                             \
-  /* mean and the sum of squared differences; with center false 0 and the sum of squares */             \
-  void (*moments_##sfx)(const T *x, int64_t n, bool center, double *mean, double *m2);                  \
-  void (*norm_##sfx)(const T *x, const T *w, const T *b, T *y, int64_t n, T mean, T rstd);              \
-  void (*norm_bwd_##sfx)(const T *dy, const T *x, const T *w, T mean, T rstd, bool center, T *dx, T *dw, \
-                         T *db, int64_t n);                                                             \
-  /* s1 = sum dy, s2 = sum dy (x - mean) */                                                             \
-  void (*dots_##sfx)(const T *dy, const T *x, T mean, int64_t n, double *s1, double *s2);               \
-  /* y = a (x - mean) + c;  dx = a dy + b (x - mean) + c */                                             \
-  void (*affine_##sfx)(const T *x, T mean, T a, T c, T *y, int64_t n);                                  \
+#define PLK_NORM_LOOPS(T, sfx)                                                                                              \
+  void (*softmax_##sfx)(const T *x, T *y, int64_t n);                                                                       \
+  void (*log_softmax_##sfx)(const T *x, T *y, int64_t n);                                                                   \
+  void (*softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);                                                     \
+  void (*log_softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);                                                 \
+  /* max x and sum exp(x - max), over a row; max of infinite rows counts as 0. */                                           \
+  void (*lse_##sfx)(const T *x, int64_t n, T *max, double *sum);                                                            \
+  /* y = a exp(x - m) */                                                                                                    \
+  void (*exp_##sfx)(const T *x, T m, T a, T *y, int64_t n);                                                                 \
+  /* mean and the sum of squared differences; with center false 0 and the sum of squares */                                 \
+  void (*moments_##sfx)(const T *x, int64_t n, bool center, double *mean, double *m2);                                      \
+  void (*norm_##sfx)(const T *x, const T *w, const T *b, T *y, int64_t n, T mean, T rstd);                                  \
+  void (*norm_bwd_##sfx)(const T *dy, const T *x, const T *w, T mean, T rstd, bool center, T *dx, T *dw, T *db, int64_t n); \
+  /* s1 = sum dy, s2 = sum dy (x - mean) */                                                                                 \
+  void (*dots_##sfx)(const T *dy, const T *x, T mean, int64_t n, double *s1, double *s2);                                   \
+  /* y = a (x - mean) + c;  dx = a dy + b (x - mean) + c */                                                                 \
+  void (*affine_##sfx)(const T *x, T mean, T a, T c, T *y, int64_t n);                                                      \
   void (*affine2_##sfx)(const T *dy, const T *x, T mean, T a, T b, T c, T *dx, int64_t n);
 
 typedef struct PlkNormLoops {
@@ -84,16 +83,14 @@ typedef struct PlkNormLoops {
 } PlkNormLoops;
 
 /* One channel of x[N,C,S]: `runs` runs of n numbers, `step` apart. dx and dy, or y and x, may be the same. */
-#define PLK_CHANNEL_LOOPS(T, sfx)                                                                       \
-  double (*sum_##sfx)(const T *x, int64_t runs, int64_t step, int64_t n);                               \
-  double (*sqdiff_##sfx)(const T *x, T c, int64_t runs, int64_t step, int64_t n); /* sum (x - c)^2 */   \
-  /* s1 = sum dy, s2 = sum dy (x - mean) */                                                             \
-  void (*dots_##sfx)(const T *dy, const T *x, T mean, int64_t runs, int64_t step, int64_t n, double *s1, \
-                     double *s2);                                                                       \
-  /* y = a (x - mean) + c;  dx = a dy + b (x - mean) + c */                                             \
-  void (*affine_##sfx)(const T *x, T mean, T a, T c, T *y, int64_t runs, int64_t step, int64_t n);      \
-  void (*affine2_##sfx)(const T *dy, const T *x, T mean, T a, T b, T c, T *dx, int64_t runs, int64_t step, \
-                        int64_t n);
+#define PLK_CHANNEL_LOOPS(T, sfx)                                                                                     \
+  double (*sum_##sfx)(const T *x, int64_t runs, int64_t step, int64_t n);                                             \
+  double (*sqdiff_##sfx)(const T *x, T c, int64_t runs, int64_t step, int64_t n); /* sum (x - c)^2 */                 \
+  /* s1 = sum dy, s2 = sum dy (x - mean) */                                                                           \
+  void (*dots_##sfx)(const T *dy, const T *x, T mean, int64_t runs, int64_t step, int64_t n, double *s1, double *s2); \
+  /* y = a (x - mean) + c;  dx = a dy + b (x - mean) + c */                                                           \
+  void (*affine_##sfx)(const T *x, T mean, T a, T c, T *y, int64_t runs, int64_t step, int64_t n);                    \
+  void (*affine2_##sfx)(const T *dy, const T *x, T mean, T a, T b, T c, T *dx, int64_t runs, int64_t step, int64_t n);
 
 typedef struct PlkChannelLoops {
   PLK_CHANNEL_LOOPS(float, f32)
@@ -109,12 +106,12 @@ typedef struct PlkLossLoops {
 
 /* Columns of n rows that lie ld apart, at most PLK_SOFT_COLS of them (isa/softmax_columns.c). */
 enum { PLK_SOFT_COLS = 256 };
-#define PLK_SOFTMAX_COLUMNS(T, sfx)                                                                              \
-  /* as lse of a row */                                                                                          \
-  void (*lse_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, T *max, double *sum);                       \
-  void (*forward_##sfx)(const T *x, T *y, int64_t ld, int64_t n, int64_t cols, bool log);                        \
-  void (*backward_##sfx)(const T *dy, const T *y, T *dx, int64_t ld, int64_t n, int64_t cols, bool log);         \
-  /* y = a exp(x - m), m and a by column */                                                                      \
+#define PLK_SOFTMAX_COLUMNS(T, sfx)                                                                      \
+  /* as lse of a row */                                                                                  \
+  void (*lse_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, T *max, double *sum);               \
+  void (*forward_##sfx)(const T *x, T *y, int64_t ld, int64_t n, int64_t cols, bool log);                \
+  void (*backward_##sfx)(const T *dy, const T *y, T *dx, int64_t ld, int64_t n, int64_t cols, bool log); \
+  /* y = a exp(x - m), m and a by column */                                                              \
   void (*exp_##sfx)(const T *x, T *y, int64_t ld, int64_t n, int64_t cols, const T *m, const T *a);
 
 typedef struct PlkSoftmaxColumns {
@@ -123,17 +120,16 @@ typedef struct PlkSoftmaxColumns {
 } PlkSoftmaxColumns;
 
 /* The same columns of batch norm: n rows, ld apart (isa/norm_columns.c); m, a, b, add by column. */
-#define PLK_NORM_COLUMNS(T, sfx)                                                                                 \
-  void (*sum_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, double *sum);                               \
-  /* sum (x - m)^2 */                                                                                            \
-  void (*sqdiff_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, const T *m, double *sum);                \
-  /* s1 = sum dy, s2 = sum dy (x - m) */                                                                         \
-  void (*dots_##sfx)(const T *dy, const T *x, int64_t ld, int64_t n, int64_t cols, const T *m, double *s1,       \
-                     double *s2);                                                                                \
-  /* y = a (x - m) + add;  dx = a dy + b (x - m) + add */                                                        \
-  void (*affine_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, const T *m, const T *a, const T *add, T *y); \
-  void (*affine2_##sfx)(const T *dy, const T *x, int64_t ld, int64_t n, int64_t cols, const T *m, const T *a,    \
-                        const T *b, const T *add, T *dx);
+#define PLK_NORM_COLUMNS(T, sfx)                                                                                                        \
+  void (*sum_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, double *sum);                                                      \
+  /* sum (x - m)^2 */                                                                                                                   \
+  void (*sqdiff_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, const T *m, double *sum);                                       \
+  /* s1 = sum dy, s2 = sum dy (x - m) */                                                                                                \
+  void (*dots_##sfx)(const T *dy, const T *x, int64_t ld, int64_t n, int64_t cols, const T *m, double *s1, double *s2);                 \
+  /* y = a (x - m) + add;  dx = a dy + b (x - m) + add */                                                                               \
+  void (*affine_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, const T *m, const T *a, const T *add, T *y);                    \
+  void (*affine2_##sfx)(const T *dy, const T *x, int64_t ld, int64_t n, int64_t cols, const T *m, const T *a, const T *b, const T *add, \
+                        T *dx);
 
 typedef struct PlkNormColumns {
   PLK_NORM_COLUMNS(float, f32)

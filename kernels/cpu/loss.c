@@ -41,8 +41,7 @@ static void broadcast(Loss *l) {
     const PlArray *a = l->c->in[i];
     if (!a) continue;
     int64_t step = 1;
-    for (int k = a->ndim; k-- > 0; step *= a->shape[k])
-      l->stride[i][k + l->ndim - a->ndim] = a->shape[k] == 1 ? 0 : step;
+    for (int k = a->ndim; k-- > 0; step *= a->shape[k]) l->stride[i][k + l->ndim - a->ndim] = a->shape[k] == 1 ? 0 : step;
     l->linear[i] = a->numel == l->numel;
   }
 }
@@ -103,8 +102,8 @@ static PlStatus compute(const Loss *l, int64_t at, int64_t n, double *y) {
 /* Floats that lie as the loss wants them, added up in one pass. */
 static bool sums_at_once(const Loss *l) {
   const PlArray *const *in = l->c->in;
-  return l->part && l->linear[0] && l->linear[1] && in[0]->dtype == PL_F32 && in[1]->dtype == PL_F32 &&
-         !(l->nin > 2 && in[2]) && PLK_ISA_PICK(plk_loss_table).sum_f32[l->c->code];
+  return l->part && l->linear[0] && l->linear[1] && in[0]->dtype == PL_F32 && in[1]->dtype == PL_F32 && !(l->nin > 2 && in[2]) &&
+         PLK_ISA_PICK(plk_loss_table).sum_f32[l->c->code];
 }
 
 static PlStatus body(void *ctx, int64_t begin, int64_t end) {

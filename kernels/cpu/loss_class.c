@@ -14,8 +14,8 @@ PlStatus plk_class_target(const PlkClass *k, int64_t row, int64_t v, int64_t *t)
   *t = -1;
   if (v == k->ignore) return PL_OK;
   if (v < k->base || (uint64_t)v - (uint64_t)k->base >= (uint64_t)k->n)
-    PL_FAIL(PL_ERR_INDEX, "%s: target %lld at position %lld is not in %lld … %lld (the %lld classes of x)%s", k->c->name,
-            (long long)v, (long long)(row + k->base), (long long)k->base, (long long)(k->base + k->n - 1), (long long)k->n,
+    PL_FAIL(PL_ERR_INDEX, "%s: target %lld at position %lld is not in %lld … %lld (the %lld classes of x)%s", k->c->name, (long long)v,
+            (long long)(row + k->base), (long long)k->base, (long long)(k->base + k->n - 1), (long long)k->n,
             v == 0 && k->base == 1 ? "; classes count from 1, or pass index_base=0" : "");
   *t = v - k->base;
   return PL_OK;

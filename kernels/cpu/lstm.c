@@ -50,10 +50,6 @@ static PlStatus run(const PlkCall *call, const PlArray *cell, const PlkLstmRow *
   return s;
 }
 
-PlStatus plk_cpu_lstm_gates(const PlkCall *call) {
-  return run(call, call->in[1], PLK_ISA_PICK(plk_lstm).gates);
-}
+PlStatus plk_cpu_lstm_gates(const PlkCall *call) { return run(call, call->in[1], PLK_ISA_PICK(plk_lstm).gates); }
 PlStatus plk_cpu_lstm_gates_bwd(const PlkCall *call) { return run(call, call->in[3], PLK_ISA_PICK(plk_lstm).bwd); }
-PlStatus plk_cpu_lstm_gates_bwd2(const PlkCall *call) {
-  return run(call, call->in[3], PLK_ISA_PICK(plk_lstm).bwd2);
-}
+PlStatus plk_cpu_lstm_gates_bwd2(const PlkCall *call) { return run(call, call->in[3], PLK_ISA_PICK(plk_lstm).bwd2); }

@@ -16,17 +16,15 @@ typedef struct PlkLstmLoops {
 /* Bytes of a packed row of a panel, whatever the scalar. */
 enum { PLK_LSTM_PANEL = 128 };
 
-#define PLK_LSTM_SEQ_LOOPS(T)                                                                                         \
+#define PLK_LSTM_SEQ_LOOPS(T)                                                                                                    \
   /* c[rows][cols] = a[rows][K] B, or added to c; B in panels of PLK_LSTM_PANEL bytes: [panel][K][columns]; cols in   \
-   * whole panels. */                                                                                                 \
-  void (*product)(const T *a, int64_t lda, const T *panels, int64_t K, T *c, int64_t ldc, int64_t rows,              \
-                  int64_t cols, bool add);                                                                            \
-  /* One row of a step: gates before activation are x + a; act[4H] receives them after, c2 and h the new state. */    \
-  void (*step)(const T *x, const T *a, const T *c, T *act, T *c2, T *h, int64_t H);                                   \
+   * whole panels. */          \
+  void (*product)(const T *a, int64_t lda, const T *panels, int64_t K, T *c, int64_t ldc, int64_t rows, int64_t cols, bool add); \
+  /* One row of a step: gates before activation are x + a; act[4H] receives them after, c2 and h the new state. */               \
+  void (*step)(const T *x, const T *a, const T *c, T *act, T *c2, T *h, int64_t H);                                              \
   /* The way back: gradients dh + more of h, dc of c2 and dact[4H] of act (NULL: none) become da[4H], that of x + a, \
-   * and dc, that of c. */                                                                                            \
-  void (*back)(const T *act, const T *c, const T *c2, const T *dh, const T *more, const T *dact, T *dc, T *da,       \
-               int64_t H);
+   * and dc, that of c. */           \
+  void (*back)(const T *act, const T *c, const T *c2, const T *dh, const T *more, const T *dact, T *dc, T *da, int64_t H);
 
 typedef struct PlkLstmSeqF32 {
   PLK_LSTM_SEQ_LOOPS(float)
@@ -57,15 +55,15 @@ PlStatus plk_recurrent_weight(const PlArray *hs, const void *dgx, int64_t M, boo
 
 /* For a struct Seq of a file with S, N, tasks, reverse. Where step k = 0 … S - 1 lies in the sequence, and where the state
  * after k steps lies among the S + 1. */
-#define PLK_SEQ_PLACES                                                                           \
-  static int64_t place(const Seq *q, int64_t k) { return q->reverse ? q->S - 1 - k : k; }        \
+#define PLK_SEQ_PLACES                                                                    \
+  static int64_t place(const Seq *q, int64_t k) { return q->reverse ? q->S - 1 - k : k; } \
   static int64_t state(const Seq *q, int64_t k) { return q->reverse ? q->S - k : k; }
 /* The body NAME of a parallel region over tasks: ROWS(seq, from, to) for each one's rows of the batch. */
-#define PLK_SEQ_BODY(NAME, ROWS)                                                                              \
-  static PlStatus NAME(void *ctx, int64_t begin, int64_t end) {                                               \
-    const Seq *q = ctx;                                                                                       \
-    for (int64_t t = begin; t < end; t++) PL_TRY(ROWS(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks));    \
-    return PL_OK;                                                                                             \
+#define PLK_SEQ_BODY(NAME, ROWS)                                                                           \
+  static PlStatus NAME(void *ctx, int64_t begin, int64_t end) {                                            \
+    const Seq *q = ctx;                                                                                    \
+    for (int64_t t = begin; t < end; t++) PL_TRY(ROWS(q, t * q->N / q->tasks, (t + 1) * q->N / q->tasks)); \
+    return PL_OK;                                                                                          \
   }
 
 #endif

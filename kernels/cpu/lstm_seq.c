@@ -15,11 +15,11 @@ typedef struct Seq {
   const PlkLstmSeqLoops *loops;
   int64_t S, N, H, tasks;
   bool reverse;
-  const void *gx, *gates, *cs, *dhs, *dcs, *dgates;       /* what a direction reads; dcs, dgates: or NULL */
-  void *hs_out, *cs_out, *gates_out, *dgx, *dh0, *dc0;    /* what it writes; dh0, dc0: or NULL */
-  void *panels;                                           /* the packed weight */
-  const void *x, *bias;                                   /* in place of gx: inputs [S][N][I], biases [4H] */
-  void *x_panels;                                         /* and the inputs' weight */
+  const void *gx, *gates, *cs, *dhs, *dcs, *dgates;    /* what a direction reads; dcs, dgates: or NULL */
+  void *hs_out, *cs_out, *gates_out, *dgx, *dh0, *dc0; /* what it writes; dh0, dc0: or NULL */
+  void *panels;                                        /* the packed weight */
+  const void *x, *bias;                                /* in place of gx: inputs [S][N][I], biases [4H] */
+  void *x_panels;                                      /* and the inputs' weight */
   int64_t I;
 } Seq;
 
@@ -40,7 +40,11 @@ int64_t plk_recurrent_tasks(int64_t N, int64_t H) {
 }
 
 static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlAttrs *attrs) {
-  return (Seq){.loops = &PLK_ISA_PICK(plk_lstm_seq), .S = S, .N = N, .H = H, .tasks = plk_recurrent_tasks(N, H),
+  return (Seq){.loops = &PLK_ISA_PICK(plk_lstm_seq),
+               .S = S,
+               .N = N,
+               .H = H,
+               .tasks = plk_recurrent_tasks(N, H),
                .reverse = pl_attr_i(attrs, 0) != 0};
 }
 
@@ -64,15 +68,12 @@ PlStatus plk_gradient_given(const PlArray *a, const void **data, void **room) {
   if (!a || a->numel == 0) return PL_OK;
   const bool f64 = a->dtype == PL_F64;
   const double x = f64 ? *(const double *)a->data : (double)*(const float *)a->data;
-  if (a->contiguous)
-    *data = a->data;
+  if (a->contiguous) *data = a->data;
   else if (x != 0) {
     PL_TRY(plk_scratch((size_t)a->numel * pl_dtype_size((PlDtype)a->dtype), room));
     for (int64_t i = 0; i < a->numel; i++)
-      if (f64)
-        ((double *)*room)[i] = x;
-      else
-        ((float *)*room)[i] = (float)x;
+      if (f64) ((double *)*room)[i] = x;
+      else ((float *)*room)[i] = (float)x;
     *data = *room;
   }
   return PL_OK;
@@ -80,8 +81,17 @@ PlStatus plk_gradient_given(const PlArray *a, const void **data, void **room) {
 
 PlStatus plk_recurrent_weight(const PlArray *hs, const void *dgx, int64_t M, bool reverse, const PlArray *dw) {
   const int64_t N = hs->shape[1], H = hs->shape[2], size = (int64_t)pl_dtype_size((PlDtype)hs->dtype);
-  const PlkGemm g = {.dtype = (PlDtype)hs->dtype, .ta = true, .M = M, .N = H, .K = (hs->shape[0] - 1) * N, .lda = M, .ldb = H,
-                     .ldc = H, .alpha = 1, .A = dgx, .C = dw->data,
+  const PlkGemm g = {.dtype = (PlDtype)hs->dtype,
+                     .ta = true,
+                     .M = M,
+                     .N = H,
+                     .K = (hs->shape[0] - 1) * N,
+                     .lda = M,
+                     .ldb = H,
+                     .ldc = H,
+                     .alpha = 1,
+                     .A = dgx,
+                     .C = dw->data,
                      .B = (const char *)hs->data + (reverse ? N * H * size : 0)};
   return plk_gemm_run(&g);
 }

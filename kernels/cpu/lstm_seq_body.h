@@ -28,8 +28,7 @@ static void NAME(pack)(const Pack *p, int64_t at) {
       for (int64_t i = 0; i < 4; i++) dst[k * P + e + i] = s[i * K + k];
   }
   for (; e < P; e++)
-    for (int64_t k = 0; k < K; k++)
-      dst[k * P + e] = j + e >= n ? 0 : p->transpose ? w[(j + e) * K + k] : w[k * n + j + e];
+    for (int64_t k = 0; k < K; k++) dst[k * P + e] = j + e >= n ? 0 : p->transpose ? w[(j + e) * K + k] : w[k * n + j + e];
 }
 
 /* gx and gates lie [S][N][4H], hs and cs [S + 1][N][H], x [S][N][I]. */
@@ -41,13 +40,12 @@ static PlStatus NAME(forward_rows)(const Seq *q, int64_t from, int64_t to) {
   PlStatus s = PL_OK;
   for (int64_t k = 0; k < q->S && s == PL_OK; k++) {
     const int64_t x = place(q, k) * N, old = state(q, k) * N, new = state(q, k + 1) * N;
-    if (q->x)
-      q->loops->LOOPS.product((const T *)q->x + (x + from) * q->I, q->I, q->x_panels, q->I, a, wide, rows, wide, false);
+    if (q->x) q->loops->LOOPS.product((const T *)q->x + (x + from) * q->I, q->I, q->x_panels, q->I, a, wide, rows, wide, false);
     q->loops->LOOPS.product(hs + (old + from) * H, H, q->panels, H, a, wide, rows, wide, q->x != NULL);
     for (int64_t r = from; r < to; r++) {
       const T *more = q->x ? (const T *)q->bias : (const T *)q->gx + (x + r) * G;
-      q->loops->LOOPS.step(more, a + (r - from) * wide, cs + (old + r) * H, (T *)q->gates_out + (x + r) * G,
-                           cs + (new + r) * H, hs + (new + r) * H, H);
+      q->loops->LOOPS.step(more, a + (r - from) * wide, cs + (old + r) * H, (T *)q->gates_out + (x + r) * G, cs + (new + r) * H,
+                           hs + (new + r) * H, H);
     }
     s = plk_poll();
   }
@@ -72,9 +70,8 @@ static PlStatus NAME(backward_rows)(const Seq *q, int64_t from, int64_t to) {
     for (int64_t r = from; r < to; r++) {
       T *mine = dc + (r - from) * H;
       if (dcs) NAME(plus)(mine, dcs + (new + r) * H, H);
-      q->loops->LOOPS.back((const T *)q->gates + (x + r) * G, cs + (old + r) * H, cs + (new + r) * H,
-                           dhs + (new + r) * H, dh + (r - from) * wide, dgates ? dgates + (x + r) * G : NULL, mine,
-                           (T *)q->dgx + (x + r) * G, H);
+      q->loops->LOOPS.back((const T *)q->gates + (x + r) * G, cs + (old + r) * H, cs + (new + r) * H, dhs + (new + r) * H,
+                           dh + (r - from) * wide, dgates ? dgates + (x + r) * G : NULL, mine, (T *)q->dgx + (x + r) * G, H);
     }
     q->loops->LOOPS.product((const T *)q->dgx + (x + from) * G, G, q->panels, G, dh, wide, rows, wide, false);
     s = plk_poll();

@@ -18,17 +18,17 @@ typedef struct Fill {
   size_t esize;
 } Fill;
 
-#define FILL(T)                                                                                  \
-  {                                                                                              \
-    T *y = (T *)(void *)f->y + at[0], v;                                                         \
-    const T *x = (const T *)(const void *)f->x + at[1];                                          \
-    memcpy(&v, &f->value, sizeof v);                                                             \
-    if (ys == 1 && xs == 1 && ms == 1) {                                                         \
-      for (int64_t i = 0; i < len; i++) y[i] = m[i] ? v : x[i];                                  \
-    } else {                                                                                     \
-      for (int64_t i = 0; i < len; i++) y[i * ys] = m[i * ms] ? v : x[i * xs];                   \
-    }                                                                                            \
-  }                                                                                              \
+#define FILL(T)                                                                \
+  {                                                                            \
+    T *y = (T *)(void *)f->y + at[0], v;                                       \
+    const T *x = (const T *)(const void *)f->x + at[1];                        \
+    memcpy(&v, &f->value, sizeof v);                                           \
+    if (ys == 1 && xs == 1 && ms == 1) {                                       \
+      for (int64_t i = 0; i < len; i++) y[i] = m[i] ? v : x[i];                \
+    } else {                                                                   \
+      for (int64_t i = 0; i < len; i++) y[i * ys] = m[i * ms] ? v : x[i * xs]; \
+    }                                                                          \
+  }                                                                            \
   break;
 
 static PlStatus fill_body(void *ctx, int64_t begin, int64_t end) {
@@ -122,19 +122,18 @@ static int64_t count_bytes(const uint8_t *m, int64_t n) {
 /* Does the list have an item for each true? Masks are values: no infer rule has looked at them. */
 static PlStatus enough(const char *op, const uint8_t *m, int64_t n, int64_t have) {
   const int64_t need = count_bytes(m, n);
-  if (need > have)
-    PL_FAIL(PL_ERR_SHAPE, "%s: the mask selects %lld elements, but src has only %lld", op, (long long)need, (long long)have);
+  if (need > have) PL_FAIL(PL_ERR_SHAPE, "%s: the mask selects %lld elements, but src has only %lld", op, (long long)need, (long long)have);
   return PL_OK;
 }
 
-#define SELECT(T)                                                                                \
-  {                                                                                              \
-    const T *x = xp;                                                                             \
-    T *y = yp;                                                                                   \
-    int64_t k = 0;                                                                               \
-    for (int64_t i = 0; i < n; i++)                                                              \
-      if (m[i]) y[k++] = x[i];                                                                   \
-  }                                                                                              \
+#define SELECT(T)                   \
+  {                                 \
+    const T *x = xp;                \
+    T *y = yp;                      \
+    int64_t k = 0;                  \
+    for (int64_t i = 0; i < n; i++) \
+      if (m[i]) y[k++] = x[i];      \
+  }                                 \
   break;
 
 static void compact(const uint8_t *m, int64_t n, const void *xp, void *yp, size_t esize) {

@@ -16,9 +16,7 @@ typedef struct Operand {
   void *scratch; /* to be freed, or NULL */
 } Operand;
 
-static PlDtype computes_in(PlDtype d) {
-  return d == PL_F16 || d == PL_BF16 ? PL_F32 : d;
-}
+static PlDtype computes_in(PlDtype d) { return d == PL_F16 || d == PL_BF16 ? PL_F32 : d; }
 
 static bool fits_as_is(const PlArray *a, Operand *o) {
   const int nd = a->ndim;
@@ -61,8 +59,7 @@ static PlStatus operand(const PlArray *a, PlDtype to, Operand *o) {
   }
   walk.n = a->ndim;
   PL_TRY(plk_scratch((size_t)numel * pl_dtype_size(to), &o->scratch));
-  PlStatus s = from == to ? plk_nd_copy(o->scratch, a->data, &walk, pl_dtype_size(to))
-                          : plk_nd_cast(o->scratch, to, a->data, from, &walk);
+  PlStatus s = from == to ? plk_nd_copy(o->scratch, a->data, &walk, pl_dtype_size(to)) : plk_nd_cast(o->scratch, to, a->data, from, &walk);
   if (s != PL_OK) {
     plk_scratch_free(o->scratch);
     return s;
@@ -100,8 +97,7 @@ static bool in_bf16(const PlkGemm *g, PlDtype d) {
 
 /* y = op(a) op(b) with g's alpha, beta, bias and relu; a, b and y of one float dtype.
  * `init`, if given, fills y (in the compute dtype) before it is read through beta. */
-static PlStatus product(PlkGemm *g, const PlArray *a, const PlArray *b, PlArray *y,
-                        const PlArray *init) {
+static PlStatus product(PlkGemm *g, const PlArray *a, const PlArray *b, PlArray *y, const PlArray *init) {
   const PlDtype d = (PlDtype)y->dtype;
   const bool narrow_in = in_bf16(g, d);
   const PlDtype to = narrow_in ? PL_BF16 : computes_in(d);
@@ -170,14 +166,13 @@ static PlStatus int_rows(void *ctx, int64_t begin, int64_t end) {
       a_at += at * q->a->strides[i];
       b_at += at * q->b->strides[i];
     }
-    row_of(plk_cat(q->a->data, a_at, size), q->as[1], plk_cat(q->b->data, b_at, size), q->bs[0], q->bs[1],
-           plk_at(q->y, row * q->N, size), q->N, q->K);
+    row_of(plk_cat(q->a->data, a_at, size), q->as[1], plk_cat(q->b->data, b_at, size), q->bs[0], q->bs[1], plk_at(q->y, row * q->N, size),
+           q->N, q->K);
   }
   return PL_OK;
 }
 
-static PlStatus int_product(const PlArray *a, const PlArray *b, bool b_trans,
-                            PlArray *y) {
+static PlStatus int_product(const PlArray *a, const PlArray *b, bool b_trans, PlArray *y) {
   const int nb = a->ndim - 2;
   if (y->numel == 0) return PL_OK;
   IntCall q = {.dtype = (PlDtype)y->dtype, .a = a, .b = b, .nbatch = nb, .y = y->data};
@@ -198,13 +193,12 @@ static PlStatus int_combine(PlArray *y, int64_t alpha, const PlArray *c, int64_t
   PlStatus s = plk_nd_cast(mem, PL_I64, c->data, (PlDtype)c->dtype, &walk);
   const int64_t *add = mem;
   for (int64_t i = 0; s == PL_OK && i < y->numel; i++) {
-#define ONE(T)                                                                           \
-  {                                                                                      \
-    T *at = (T *)y->data + i;                                                            \
-    const uint64_t sum =                                                                 \
-        (uint64_t)alpha * (uint64_t)*at + (uint64_t)beta * (uint64_t)add[i];             \
-    *at = (T)sum;                                                                        \
-    break;                                                                               \
+#define ONE(T)                                                                                \
+  {                                                                                           \
+    T *at = (T *)y->data + i;                                                                 \
+    const uint64_t sum = (uint64_t)alpha * (uint64_t)*at + (uint64_t)beta * (uint64_t)add[i]; \
+    *at = (T)sum;                                                                             \
+    break;                                                                                    \
   }
     switch ((PlDtype)y->dtype) {
     case PL_I8: ONE(int8_t)
@@ -229,8 +223,7 @@ void plk_set_matmul_precision(PlkPrecision p) { precision = p; }
 /* ---- entry points -------------------------------------------------------------------------------------- */
 
 static PlStatus check_dtype(const PlkCall *call) {
-  if (call->out[0]->dtype == PL_BOOL)
-    PL_FAIL(PL_ERR_DTYPE, "%s: bool tensors have no product", call->name);
+  if (call->out[0]->dtype == PL_BOOL) PL_FAIL(PL_ERR_DTYPE, "%s: bool tensors have no product", call->name);
   return PL_OK;
 }
 

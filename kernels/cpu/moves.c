@@ -87,7 +87,7 @@ typedef struct Copy {
   const char *src;
   PlkNd w; /* outer dims; the last is the inner run */
   size_t esize;
-  int64_t run, nrun;     /* the inner run is cut into nrun pieces of `run` */
+  int64_t run, nrun;         /* the inner run is cut into nrun pieces of `run` */
   int64_t jstride, nj, tile; /* transposes: the source's unit dimension, its size, tile edge */
 } Copy;
 
@@ -185,22 +185,22 @@ PlStatus plk_nd_copy(void *dst, const void *src, const PlkNd *walk, size_t esize
 
 /* ---- add ---------------------------------------------------------------------------------------- */
 
-#define ADD_LOOP(T, SUM)                                                                         \
-  {                                                                                              \
-    T *d = dst;                                                                                  \
-    const T *s = src;                                                                            \
-    if (ds == 1 && ss == 1) {                                                                    \
-      for (int64_t i = 0; i < n; i++) d[i] = SUM(d[i], s[i]);                                    \
-    } else {                                                                                     \
-      for (int64_t i = 0; i < n; i++) d[i * ds] = SUM(d[i * ds], s[i * ss]);                     \
-    }                                                                                            \
+#define ADD_LOOP(T, SUM)                                                     \
+  {                                                                          \
+    T *d = dst;                                                              \
+    const T *s = src;                                                        \
+    if (ds == 1 && ss == 1) {                                                \
+      for (int64_t i = 0; i < n; i++) d[i] = SUM(d[i], s[i]);                \
+    } else {                                                                 \
+      for (int64_t i = 0; i < n; i++) d[i * ds] = SUM(d[i * ds], s[i * ss]); \
+    }                                                                        \
   }
-#define SUM_F(a, b) ((a) + (b))
-#define SUM_8(a, b) ((uint8_t)((a) + (b)))
+#define SUM_F(a, b)  ((a) + (b))
+#define SUM_8(a, b)  ((uint8_t)((a) + (b)))
 #define SUM_16(a, b) ((uint16_t)((a) + (b)))
 #define SUM_OR(a, b) ((uint8_t)((a) | (b)))
-#define SUM_H(a, b) plk_f32_to_f16(plk_f16_to_f32(a) + plk_f16_to_f32(b))
-#define SUM_B(a, b) plk_f32_to_bf16(plk_bf16_to_f32(a) + plk_bf16_to_f32(b))
+#define SUM_H(a, b)  plk_f32_to_f16(plk_f16_to_f32(a) + plk_f16_to_f32(b))
+#define SUM_B(a, b)  plk_f32_to_bf16(plk_bf16_to_f32(a) + plk_bf16_to_f32(b))
 
 static void add_run(void *dst, int64_t ds, const void *src, int64_t ss, int64_t n, PlDtype t) {
   switch (t) {

@@ -41,8 +41,7 @@ void plk_nd_strides(int ndim, const int64_t *shape, int64_t *strides);
 void plk_nd_walk(PlkNd *w, const PlArray *dst, const PlArray *src);
 /* A contiguous copy of `a`, broadcast to shape and converted, in scratch memory; or, where a already is
  * that, its own data and *scratch NULL. */
-PlStatus plk_nd_dense(const PlArray *a, PlDtype to, int ndim, const int64_t *shape, void **scratch,
-                   const void **data);
+PlStatus plk_nd_dense(const PlArray *a, PlDtype to, int ndim, const int64_t *shape, void **scratch, const void **data);
 
 /* n elements with a stride, as doubles or integers, and back. */
 void plk_nd_load_f64(double *d, const void *src, PlDtype from, int64_t n, int64_t stride);
@@ -52,12 +51,8 @@ void plk_nd_store_i64(void *dst, PlDtype to, const int64_t *s, int64_t n, int64_
 /* One SCALAR attribute as an element of dtype `to`. */
 void plk_nd_attr(void *dst, PlDtype to, const PlAttrs *a, int k);
 
-static inline char *plk_at(void *p, int64_t elements, size_t esize) {
-  return (char *)p + elements * (int64_t)esize;
-}
-static inline const char *plk_cat(const void *p, int64_t elements, size_t esize) {
-  return (const char *)p + elements * (int64_t)esize;
-}
+static inline char *plk_at(void *p, int64_t elements, size_t esize) { return (char *)p + elements * (int64_t)esize; }
+static inline const char *plk_cat(const void *p, int64_t elements, size_t esize) { return (const char *)p + elements * (int64_t)esize; }
 
 /* The coordinates of item `at` of a row-major shape, and stepping them. */
 static inline void plk_nd_unravel(int64_t at, int n, const int64_t *shape, int64_t *coord) {

@@ -9,20 +9,20 @@
 
 enum { BLOCK = 512 };
 
-#define LOAD(T, EXPR)                                                                            \
-  {                                                                                              \
-    const T *s = src;                                                                            \
-    for (int64_t i = 0; i < n; i++) {                                                            \
-      T x = s[i * stride];                                                                       \
-      d[i] = EXPR;                                                                               \
-    }                                                                                            \
-  }                                                                                              \
+#define LOAD(T, EXPR)                 \
+  {                                   \
+    const T *s = src;                 \
+    for (int64_t i = 0; i < n; i++) { \
+      T x = s[i * stride];            \
+      d[i] = EXPR;                    \
+    }                                 \
+  }                                   \
   break;
-#define STORE(T, EXPR)                                                                           \
-  {                                                                                              \
-    T *d = dst;                                                                                  \
-    for (int64_t i = 0; i < n; i++) d[i * stride] = EXPR;                                        \
-  }                                                                                              \
+#define STORE(T, EXPR)                                    \
+  {                                                       \
+    T *d = dst;                                           \
+    for (int64_t i = 0; i < n; i++) d[i * stride] = EXPR; \
+  }                                                       \
   break;
 
 /* Truncates toward zero; what does not fit saturates; NaN gives 0. */
@@ -187,8 +187,7 @@ PlStatus plk_nd_fill(const PlArray *a, const void *value) {
   return plk_nd_copy(a->data, value, &w, pl_dtype_size((PlDtype)a->dtype));
 }
 
-PlStatus plk_nd_dense(const PlArray *a, PlDtype to, int ndim, const int64_t *shape, void **scratch,
-                      const void **data) {
+PlStatus plk_nd_dense(const PlArray *a, PlDtype to, int ndim, const int64_t *shape, void **scratch, const void **data) {
   bool same = a->contiguous && a->dtype == to && a->ndim == ndim;
   int64_t numel = 1, strides[PL_MAX_DIM];
   for (int d = 0; d < ndim; d++) {
@@ -200,8 +199,8 @@ PlStatus plk_nd_dense(const PlArray *a, PlDtype to, int ndim, const int64_t *sha
   if (same) return PL_OK;
   plk_nd_strides(ndim, shape, strides);
   PL_TRY(plk_scratch((size_t)plk_max64(numel, 1) * pl_dtype_size(to), scratch));
-  PlArray dst = {.data = *scratch, .numel = numel, .shape = shape, .strides = strides, .dtype = (uint8_t)to,
-                 .ndim = (uint8_t)ndim, .contiguous = 1};
+  PlArray dst = {
+      .data = *scratch, .numel = numel, .shape = shape, .strides = strides, .dtype = (uint8_t)to, .ndim = (uint8_t)ndim, .contiguous = 1};
   PlkNd w;
   plk_nd_walk(&w, &dst, a);
   PlStatus st = plk_nd_cast(*scratch, to, a->data, (PlDtype)a->dtype, &w);

@@ -148,8 +148,7 @@ static double eps_of(const PlkCall *c, int dtype) {
 PlStatus plk_cpu_layer_norm(const PlkCall *c) {
   const PlArray *x = c->in[0], *w = c->in[1], *b = c->code == 0 ? c->in[2] : NULL;
   PlkComp comp = plk_comp(x->dtype);
-  Layer l = {.loops = plk_norm_loops(), .n = row_length(c), .eps = eps_of(c, x->dtype), .center = c->code == 0,
-             .f64 = comp == PLK_CF64};
+  Layer l = {.loops = plk_norm_loops(), .n = row_length(c), .eps = eps_of(c, x->dtype), .center = c->code == 0, .f64 = comp == PLK_CF64};
   if (x->numel == 0) {
     for (int i = 1; i < c->nout; i++)
       for (int64_t k = 0; c->out[i] && k < c->out[i]->numel; k++)
@@ -185,7 +184,7 @@ typedef struct LayerBwd {
   PlkComp comp;
   int64_t rows, stretch;
   int64_t first; /* row that the arrays begin with */
-  char *part; /* [stretches][2][n] */
+  char *part;    /* [stretches][2][n] */
   bool dw, db;
 } LayerBwd;
 
@@ -218,11 +217,11 @@ static PlStatus layer_bwd_stretch(void *ctx, int64_t begin, int64_t end) {
       }
       double mean = scalar(b->mean, r), rstd = scalar(b->rstd, r);
       if (b->l.f64)
-        b->l.loops->norm_bwd_f64((const void *)dy, (const void *)x, b->l.w, mean, rstd, b->l.center, (void *)dx,
-                                 b->dw ? (void *)dw : NULL, b->db ? (void *)db : NULL, n);
+        b->l.loops->norm_bwd_f64((const void *)dy, (const void *)x, b->l.w, mean, rstd, b->l.center, (void *)dx, b->dw ? (void *)dw : NULL,
+                                 b->db ? (void *)db : NULL, n);
       else
-        b->l.loops->norm_bwd_f32((const void *)dy, (const void *)x, b->l.w, (float)mean, (float)rstd, b->l.center,
-                                 (void *)dx, b->dw ? (void *)dw : NULL, b->db ? (void *)db : NULL, n);
+        b->l.loops->norm_bwd_f32((const void *)dy, (const void *)x, b->l.w, (float)mean, (float)rstd, b->l.center, (void *)dx,
+                                 b->dw ? (void *)dw : NULL, b->db ? (void *)db : NULL, n);
       if (!direct && b->dx) plk_store(b->comp, dx, n, b->dx->data, b->dx->dtype, r * n, 1, n, 1);
     }
   }
@@ -253,8 +252,15 @@ static void add_stretches(const LayerBwd *b, int64_t count, int which, PlArray *
 static LayerBwd layer_bwd_job(const PlkCall *c, int64_t rows) {
   bool layer = c->code == 0;
   const PlArray *x = c->in[1];
-  LayerBwd b = {.c = c, .dy = c->in[0], .x = x, .mean = layer ? c->in[2] : NULL, .rstd = c->in[layer ? 3 : 2],
-                .dx = c->out[0], .comp = plk_comp(x->dtype), .dw = c->out[1] != NULL, .db = layer && c->out[2] != NULL};
+  LayerBwd b = {.c = c,
+                .dy = c->in[0],
+                .x = x,
+                .mean = layer ? c->in[2] : NULL,
+                .rstd = c->in[layer ? 3 : 2],
+                .dx = c->out[0],
+                .comp = plk_comp(x->dtype),
+                .dw = c->out[1] != NULL,
+                .db = layer && c->out[2] != NULL};
   b.l = (Layer){.loops = plk_norm_loops(), .n = row_length(c), .center = layer, .f64 = b.comp == PLK_CF64};
   b.rows = rows;
   b.stretch = (rows + 63) / 64 < 16 ? 16 : (rows + 63) / 64;
@@ -280,8 +286,7 @@ PlStatus plk_cpu_layer_norm_bwd(const PlkCall *c) {
   if ((b.dw || b.db) && count) s = plk_scratch((size_t)count * 2 * row, &part);
   b.part = part;
   int64_t work = b.stretch * b.l.n * 2, block = work >= PLK_GRAIN ? 1 : PLK_GRAIN / (work ? work : 1);
-  if (s == PL_OK)
-    s = count <= block ? layer_bwd_stretch(&b, 0, count) : plk_parallel(count, block, layer_bwd_stretch, &b);
+  if (s == PL_OK) s = count <= block ? layer_bwd_stretch(&b, 0, count) : plk_parallel(count, block, layer_bwd_stretch, &b);
   if (s == PL_OK) layer_bwd_end(&b);
   plk_scratch_free(part);
   plk_scratch_free(temp);

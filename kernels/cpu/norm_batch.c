@@ -37,9 +37,7 @@ static void put(PlArray *a, int64_t i, double v) {
   if (a) plk_store(PLK_CF64, &v, 1, a->data, a->dtype, i, 1, 1, 1);
 }
 static inline double weight(const Batch *k, int64_t ch) { return k->w ? get(k->w, ch) : 1; }
-static inline char *at(const Batch *k, const void *p, int64_t i) {
-  return (char *)(uintptr_t)p + (size_t)i * plk_comp_size(k->comp);
-}
+static inline char *at(const Batch *k, const void *p, int64_t i) { return (char *)(uintptr_t)p + (size_t)i * plk_comp_size(k->comp); }
 
 static void moments(const Batch *k, const void *x, Runs r, double *mean, double *m2) {
   const double m = (double)(r.runs * r.n);
@@ -64,13 +62,18 @@ static void affine(const Batch *k, const void *x, double mean, double a, double 
 }
 static void affine2(const Batch *k, const void *dy, const void *x, double mean, const double abc[3], void *dx, Runs r) {
   if (k->f64) k->loops->affine2_f64(dy, x, mean, abc[0], abc[1], abc[2], dx, r.runs, r.step, r.n);
-  else
-    k->loops->affine2_f32(dy, x, (float)mean, (float)abc[0], (float)abc[1], (float)abc[2], dx, r.runs, r.step, r.n);
+  else k->loops->affine2_f32(dy, x, (float)mean, (float)abc[0], (float)abc[1], (float)abc[2], dx, r.runs, r.step, r.n);
 }
 
 static Batch batch_of(const PlkCall *c, const PlArray *x, double eps) {
-  Batch k = {.c = c, .loops = &PLK_ISA_PICK(plk_channel_table), .x = x, .comp = plk_comp(x->dtype),
-             .N = x->shape[0], .C = x->ndim > 1 ? x->shape[1] : 0, .S = 1, .eps = eps};
+  Batch k = {.c = c,
+             .loops = &PLK_ISA_PICK(plk_channel_table),
+             .x = x,
+             .comp = plk_comp(x->dtype),
+             .N = x->shape[0],
+             .C = x->ndim > 1 ? x->shape[1] : 0,
+             .S = 1,
+             .eps = eps};
   for (int d = 2; d < x->ndim; d++) k.S *= x->shape[d];
   k.f64 = k.comp == PLK_CF64;
   k.direct = k.S >= SHORT && plk_comp_direct(x->dtype, k.comp);
@@ -123,8 +126,7 @@ static PlStatus forward_body(void *ctx, int64_t begin, int64_t end) {
   const int64_t M = k->N * k->S;
   if (k->direct) {
     const Runs r = {k->N, k->C * k->S, k->S};
-    for (int64_t ch = begin; ch < end; ch++)
-      forward_channel(k, ch, at(k, k->x->data, ch * k->S), y ? at(k, y->data, ch * k->S) : NULL, r);
+    for (int64_t ch = begin; ch < end; ch++) forward_channel(k, ch, at(k, k->x->data, ch * k->S), y ? at(k, y->data, ch * k->S) : NULL, r);
     return PL_OK;
   }
   void *buf;
@@ -167,8 +169,7 @@ static PlStatus backward_body(void *ctx, int64_t begin, int64_t end) {
   if (k->direct) {
     const Runs r = {k->N, k->C * k->S, k->S};
     for (int64_t ch = begin; ch < end; ch++)
-      backward_channel(k, ch, at(k, k->dy->data, ch * k->S), at(k, k->x->data, ch * k->S),
-                       dx ? at(k, dx->data, ch * k->S) : NULL, r);
+      backward_channel(k, ch, at(k, k->dy->data, ch * k->S), at(k, k->x->data, ch * k->S), dx ? at(k, dx->data, ch * k->S) : NULL, r);
     return PL_OK;
   }
   void *buf;

@@ -109,8 +109,7 @@ static PlStatus backward(void *ctx, int64_t begin, int64_t end) {
     if (!k->training) { /* dx = a dy, whatever x is */
       for (int64_t i = 0; i < n; i++) mean[i] = 0, m[i] = 0;
       narrow(a, n, af), narrow(add, n, addf);
-      if (k->f64)
-        l->affine_f64((const double *)k->dy->data + c0, k->C, k->N, n, mean, a, add, (double *)dx->data + c0);
+      if (k->f64) l->affine_f64((const double *)k->dy->data + c0, k->C, k->N, n, mean, a, add, (double *)dx->data + c0);
       else l->affine_f32((const float *)k->dy->data + c0, k->C, k->N, n, m, af, addf, (float *)dx->data + c0);
       continue;
     }
@@ -120,8 +119,7 @@ static PlStatus backward(void *ctx, int64_t begin, int64_t end) {
       continue;
     }
     narrow(a, n, af), narrow(b, n, bf), narrow(add, n, addf);
-    l->affine2_f32((const float *)k->dy->data + c0, (const float *)k->x->data + c0, k->C, k->N, n, m, af, bf, addf,
-                   (float *)dx->data + c0);
+    l->affine2_f32((const float *)k->dy->data + c0, (const float *)k->x->data + c0, k->C, k->N, n, m, af, bf, addf, (float *)dx->data + c0);
   }
   return PL_OK;
 }
@@ -132,8 +130,7 @@ bool plk_batch_by_columns(const PlkCall *c, const PlArray *x, const PlArray *dy)
   const PlArray *y = c->out[0];
   int64_t s = 1;
   for (int d = 2; d < x->ndim; d++) s *= x->shape[d];
-  return s == 1 && x->ndim > 1 && x->numel > 0 && (x->dtype == PL_F32 || x->dtype == PL_F64) && plain(y, x->dtype) &&
-         plain(dy, x->dtype);
+  return s == 1 && x->ndim > 1 && x->numel > 0 && (x->dtype == PL_F32 || x->dtype == PL_F64) && plain(y, x->dtype) && plain(dy, x->dtype);
 }
 
 static PlStatus run(Columns *k, PlkBody body) {
@@ -143,13 +140,11 @@ static PlStatus run(Columns *k, PlkBody body) {
 }
 
 PlStatus plk_batch_columns(const PlkCall *c) {
-  Columns k = {.c = c, .x = c->in[0], .mean = c->in[1], .var = c->in[2], .w = c->in[3], .b = c->in[4],
-               .eps = pl_attr_f(c->attrs, 1)};
+  Columns k = {.c = c, .x = c->in[0], .mean = c->in[1], .var = c->in[2], .w = c->in[3], .b = c->in[4], .eps = pl_attr_f(c->attrs, 1)};
   return run(&k, forward);
 }
 
 PlStatus plk_batch_columns_bwd(const PlkCall *c) {
-  Columns k = {.c = c, .dy = c->in[0], .x = c->in[1], .mean = c->in[2], .var = c->in[3], .w = c->in[4],
-               .eps = pl_attr_f(c->attrs, 2)};
+  Columns k = {.c = c, .dy = c->in[0], .x = c->in[1], .mean = c->in[2], .var = c->in[3], .w = c->in[4], .eps = pl_attr_f(c->attrs, 2)};
   return run(&k, backward);
 }

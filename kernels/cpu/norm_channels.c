@@ -28,9 +28,7 @@ static void put(PlArray *a, int64_t i, double v) {
   if (a) plk_store(PLK_CF64, &v, 1, a->data, a->dtype, i, 1, 1, 1);
 }
 static inline double weight(const Chan *k, int64_t ch) { return k->w ? get(k->w, ch) : 1; }
-static inline void *at(const Chan *k, void *p, int64_t i) {
-  return p ? (char *)p + (size_t)i * plk_comp_size(k->comp) : NULL;
-}
+static inline void *at(const Chan *k, void *p, int64_t i) { return p ? (char *)p + (size_t)i * plk_comp_size(k->comp) : NULL; }
 
 static void moments(const Chan *k, const void *x, int64_t n, double *mean, double *m2) {
   if (k->f64) k->loops->moments_f64(x, n, true, mean, m2);
@@ -44,15 +42,14 @@ static void affine(const Chan *k, const void *x, double mean, double a, double c
   if (k->f64) k->loops->affine_f64(x, mean, a, c, y, n);
   else k->loops->affine_f32(x, (float)mean, (float)a, (float)c, y, n);
 }
-static void affine2(const Chan *k, const void *dy, const void *x, double mean, double a, double b, double c, void *dx,
-                    int64_t n) {
+static void affine2(const Chan *k, const void *dy, const void *x, double mean, double a, double b, double c, void *dx, int64_t n) {
   if (k->f64) k->loops->affine2_f64(dy, x, mean, a, b, c, dx, n);
   else k->loops->affine2_f32(dy, x, (float)mean, (float)a, (float)b, (float)c, dx, n);
 }
 
 static Chan chan_of(const PlkCall *c, const PlArray *x) {
-  Chan k = {.c = c, .loops = plk_norm_loops(), .x = x, .comp = plk_comp(x->dtype), .N = x->shape[0],
-            .C = x->ndim > 1 ? x->shape[1] : 0, .S = 1};
+  Chan k = {
+      .c = c, .loops = plk_norm_loops(), .x = x, .comp = plk_comp(x->dtype), .N = x->shape[0], .C = x->ndim > 1 ? x->shape[1] : 0, .S = 1};
   for (int d = 2; d < x->ndim; d++) k.S *= x->shape[d];
   k.f64 = k.comp == PLK_CF64;
   return k;
@@ -67,8 +64,7 @@ static PlStatus group_row(void *ctx, int64_t row, void *const *p) {
   moments(k, p[0], n, &mean, &m2);
   double rstd = 1 / sqrt(m2 / (double)n + k->eps);
   for (int64_t j = 0; j < cg; j++)
-    affine(k, at(k, p[0], j * k->S), mean, rstd * weight(k, c0 + j), k->b ? get(k->b, c0 + j) : 0,
-           at(k, p[1], j * k->S), k->S);
+    affine(k, at(k, p[0], j * k->S), mean, rstd * weight(k, c0 + j), k->b ? get(k->b, c0 + j) : 0, at(k, p[1], j * k->S), k->S);
   if (p[2]) *(double *)p[2] = mean;
   if (p[3]) *(double *)p[3] = rstd;
   return PL_OK;
@@ -103,8 +99,7 @@ static PlStatus group_bwd_row(void *ctx, int64_t row, void *const *p) {
   if (!p[4]) return PL_OK;
   double b = -rstd * rstd * rstd * gh / (double)n, c = -rstd * g / (double)n;
   for (int64_t j = 0; j < cg; j++)
-    affine2(k, at(k, p[0], j * k->S), at(k, p[1], j * k->S), mean, rstd * weight(k, c0 + j), b, c,
-            at(k, p[4], j * k->S), k->S);
+    affine2(k, at(k, p[0], j * k->S), at(k, p[1], j * k->S), mean, rstd * weight(k, c0 + j), b, c, at(k, p[4], j * k->S), k->S);
   return PL_OK;
 }
 

@@ -16,12 +16,8 @@ const char *plk_library(int i, bool *found) {
 
 #ifndef PLK_HAVE_ONEDNN
 
-const char *plk_onednn_version(void) {
-  return NULL;
-}
-bool plk_onednn_ready(void) {
-  return false;
-}
+const char *plk_onednn_version(void) { return NULL; }
+bool plk_onednn_ready(void) { return false; }
 
 #else
 
@@ -40,29 +36,24 @@ bool plk_onednn_ready(void) {
 static PlkDnnl lib;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-const PlkDnnl *plk_dnnl(void) {
-  return &lib;
-}
+const PlkDnnl *plk_dnnl(void) { return &lib; }
 
 static void open_library(void) {
   void *h = dlopen("libdnnl.so." STR(DNNL_VERSION_MAJOR), RTLD_LAZY | RTLD_LOCAL);
   if (!h) return;
   bool all = true;
-#define X(f) all = (*(void **)&lib.f = dlsym(h, "dnnl_" #f)) != NULL && all;
+#define X(f)    all = (*(void **)&lib.f = dlsym(h, "dnnl_" #f)) != NULL && all;
   PLK_DNNL_FUNCS(X)
 #undef X
   if (!all) return;
   /* PERILUNE_ISA pins the library's code too; refused (and then harmless) if code was already made. */
   const char level = plk_isa()[1];
-  if (level == '2' || level == '3')
-    lib.set_max_cpu_isa(level == '2' ? dnnl_cpu_isa_sse41 : dnnl_cpu_isa_avx2);
+  if (level == '2' || level == '3') lib.set_max_cpu_isa(level == '2' ? dnnl_cpu_isa_sse41 : dnnl_cpu_isa_avx2);
   if (lib.engine_create(&lib.engine, dnnl_cpu, 0) != dnnl_success) return;
   lib.ready = plk_dnnl_watch_forks();
 }
 
-const char *plk_onednn_version(void) {
-  return "oneDNN " VERSION;
-}
+const char *plk_onednn_version(void) { return "oneDNN " VERSION; }
 
 bool plk_onednn_ready(void) {
   pthread_once(&once, open_library);
@@ -101,9 +92,7 @@ static void signals_off(sigset_t *was) {
   pthread_sigmask(SIG_BLOCK, &most, was);
 }
 
-static void signals_back(const sigset_t *was) {
-  pthread_sigmask(SIG_SETMASK, was, NULL);
-}
+static void signals_back(const sigset_t *was) { pthread_sigmask(SIG_SETMASK, was, NULL); }
 
 PlStatus plk_dnnl_check(dnnl_status_t s, const char *what) {
   if (s == dnnl_success) return PL_OK;
@@ -111,14 +100,12 @@ PlStatus plk_dnnl_check(dnnl_status_t s, const char *what) {
   PL_FAIL(PL_ERR_UNSUPPORTED, "oneDNN refused a %s (status %d)", what, (int)s);
 }
 
-PlStatus plk_onednn_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha,
-                          const float *a, int64_t lda, const float *b, int64_t ldb,
-                          float beta, float *c, int64_t ldc) {
+PlStatus plk_onednn_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda, const float *b,
+                          int64_t ldb, float beta, float *c, int64_t ldc) {
   int saved = plk_dnnl_alone();
   sigset_t was;
   signals_off(&was);
-  dnnl_status_t s = lib.sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, alpha, a, lda, b,
-                              ldb, beta, c, ldc);
+  dnnl_status_t s = lib.sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   signals_back(&was);
   plk_dnnl_alone_end(saved);
   return plk_dnnl_check(s, "matrix product");

@@ -15,9 +15,8 @@ const char *plk_onednn_version(void);
 bool plk_onednn_ready(void);
 
 /* C = alpha * op(A) op(B) + beta * C, all row-major. */
-PlStatus plk_onednn_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha,
-                          const float *a, int64_t lda, const float *b, int64_t ldb,
-                          float beta, float *c, int64_t ldc);
+PlStatus plk_onednn_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda, const float *b,
+                          int64_t ldb, float beta, float *c, int64_t ldc);
 
 /* ---- convolution --------------------------------------------------------------------------------------- */
 
@@ -34,8 +33,7 @@ typedef struct PlkConvKey {
   int64_t common; /* which of x and y other plans read as well, all of its channels; -1: neither */
   int64_t n, g, c, o;
   int64_t in[3], k[3], out[3], stride[3], pad[3], dil[3];
-  int64_t xn, wo,
-      yn; /* elements between images of x, between output channels of w, images of y */
+  int64_t xn, wo, yn; /* elements between images of x, between output channels of w, images of y */
 } PlkConvKey;
 
 typedef struct PlkConvPlan PlkConvPlan;
@@ -56,11 +54,9 @@ PlStatus plk_onednn_conv_reorder_image(const PlkConvPlan *plan, void *plain, voi
 bool plk_onednn_conv_same_images(const PlkConvPlan *p, const PlkConvPlan *q);
 bool plk_onednn_conv_same_weights(const PlkConvPlan *p, const PlkConvPlan *q);
 /* Plain to blocked for what the plan reads, blocked to plain for what it writes. */
-PlStatus plk_onednn_conv_reorder(const PlkConvPlan *plan, int which, void *plain,
-                                 void *blocked);
+PlStatus plk_onednn_conv_reorder(const PlkConvPlan *plan, int which, void *plain, void *blocked);
 /* x, w, y in the plan's forms; bias NULL unless has_bias; scratch of the size named
  * above. */
-PlStatus plk_onednn_conv_run(const PlkConvPlan *plan, void *x, void *w, void *y,
-                             void *bias, void *scratch);
+PlStatus plk_onednn_conv_run(const PlkConvPlan *plan, void *x, void *w, void *y, void *bias, void *scratch);
 
 #endif

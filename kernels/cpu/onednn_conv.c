@@ -37,8 +37,7 @@ static dnnl_data_type_t type_of(const PlkConvKey *q, int which) {
   return q->bf16 && !(q->kind == PLK_CONV_BWD_WEIGHT && which == PLK_CONV_W) ? dnnl_bf16 : dnnl_f32;
 }
 
-static dnnl_status_t md_strided(Md *md, int nd, const dnnl_dims_t dims,
-                                const dnnl_dims_t st, dnnl_data_type_t type) {
+static dnnl_status_t md_strided(Md *md, int nd, const dnnl_dims_t dims, const dnnl_dims_t st, dnnl_data_type_t type) {
 #if PLK_DNNL_V3
   return lib->memory_desc_create_with_strides(md, nd, dims, type, st);
 #else
@@ -81,35 +80,28 @@ typedef struct Geometry {
   dnnl_dims_t stride, dil, lo, hi;
 } Geometry;
 
-static dnnl_status_t describe(dnnl_primitive_desc_t *pd, int64_t kind, const Md m[3],
-                              const Md *bias, const Geometry *g, dnnl_primitive_attr_t at,
-                              dnnl_primitive_desc_t hint) {
+static dnnl_status_t describe(dnnl_primitive_desc_t *pd, int64_t kind, const Md m[3], const Md *bias, const Geometry *g,
+                              dnnl_primitive_attr_t at, dnnl_primitive_desc_t hint) {
   const dnnl_alg_kind_t alg = dnnl_convolution_direct;
 #if PLK_DNNL_V3
   MdRef b = bias ? *bias : NULL;
   if (kind == PLK_CONV_FWD)
-    return lib->convolution_forward_primitive_desc_create(
-        pd, lib->engine, dnnl_forward_training, alg, m[0], m[1], b, m[2], g->stride,
-        g->dil, g->lo, g->hi, at);
+    return lib->convolution_forward_primitive_desc_create(pd, lib->engine, dnnl_forward_training, alg, m[0], m[1], b, m[2], g->stride,
+                                                          g->dil, g->lo, g->hi, at);
   if (kind == PLK_CONV_BWD_INPUT)
-    return lib->convolution_backward_data_primitive_desc_create(
-        pd, lib->engine, alg, m[0], m[1], m[2], g->stride, g->dil, g->lo, g->hi, hint, at);
-  return lib->convolution_backward_weights_primitive_desc_create(
-      pd, lib->engine, alg, m[0], m[1], NULL, m[2], g->stride, g->dil, g->lo, g->hi, hint,
-      at);
+    return lib->convolution_backward_data_primitive_desc_create(pd, lib->engine, alg, m[0], m[1], m[2], g->stride, g->dil, g->lo, g->hi,
+                                                                hint, at);
+  return lib->convolution_backward_weights_primitive_desc_create(pd, lib->engine, alg, m[0], m[1], NULL, m[2], g->stride, g->dil, g->lo,
+                                                                 g->hi, hint, at);
 #else
   dnnl_convolution_desc_t d;
   dnnl_status_t s;
   if (kind == PLK_CONV_FWD)
-    s = lib->dilated_convolution_forward_desc_init(&d, dnnl_forward_training, alg, &m[0],
-                                                  &m[1], bias, &m[2], g->stride, g->dil,
-                                                  g->lo, g->hi);
+    s = lib->dilated_convolution_forward_desc_init(&d, dnnl_forward_training, alg, &m[0], &m[1], bias, &m[2], g->stride, g->dil, g->lo,
+                                                   g->hi);
   else if (kind == PLK_CONV_BWD_INPUT)
-    s = lib->dilated_convolution_backward_data_desc_init(&d, alg, &m[0], &m[1], &m[2],
-                                                        g->stride, g->dil, g->lo, g->hi);
-  else
-    s = lib->dilated_convolution_backward_weights_desc_init(
-        &d, alg, &m[0], &m[1], NULL, &m[2], g->stride, g->dil, g->lo, g->hi);
+    s = lib->dilated_convolution_backward_data_desc_init(&d, alg, &m[0], &m[1], &m[2], g->stride, g->dil, g->lo, g->hi);
+  else s = lib->dilated_convolution_backward_weights_desc_init(&d, alg, &m[0], &m[1], NULL, &m[2], g->stride, g->dil, g->lo, g->hi);
   return s != dnnl_success ? s : lib->primitive_desc_create(pd, &d, at, lib->engine, hint);
 #endif
 }
@@ -155,11 +147,7 @@ static dnnl_status_t plan_describe(PlkConvPlan *p, dnnl_primitive_attr_t at) {
 }
 
 /* The tensor that a direction writes: y, x or w. */
-static int written(int64_t kind) {
-  return kind == PLK_CONV_FWD         ? PLK_CONV_Y
-         : kind == PLK_CONV_BWD_INPUT ? PLK_CONV_X
-                                      : PLK_CONV_W;
-}
+static int written(int64_t kind) { return kind == PLK_CONV_FWD ? PLK_CONV_Y : kind == PLK_CONV_BWD_INPUT ? PLK_CONV_X : PLK_CONV_W; }
 
 static dnnl_status_t reorder_make(dnnl_primitive_t *out, MdRef from, MdRef to, dnnl_primitive_attr_t at) {
   dnnl_primitive_desc_t rd = NULL;
@@ -183,10 +171,9 @@ static void plan_image(PlkConvPlan *p, dnnl_primitive_attr_t at) {
 }
 
 static dnnl_status_t plan_reorders(PlkConvPlan *p, dnnl_primitive_attr_t at) {
-  static const dnnl_query_t md_of[3][3] = {
-      {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md},
-      {dnnl_query_diff_src_md, dnnl_query_weights_md, dnnl_query_diff_dst_md},
-      {dnnl_query_src_md, dnnl_query_diff_weights_md, dnnl_query_diff_dst_md}};
+  static const dnnl_query_t md_of[3][3] = {{dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md},
+                                           {dnnl_query_diff_src_md, dnnl_query_weights_md, dnnl_query_diff_dst_md},
+                                           {dnnl_query_src_md, dnnl_query_diff_weights_md, dnnl_query_diff_dst_md}};
   for (int i = 0; i < 3; i++) {
     p->blocked[i] = lib->primitive_desc_query_md(p->pd, md_of[p->key.kind][i], 0);
     if (lib->memory_desc_equal(p->blocked[i], REF(p->plain[i]))) continue;
@@ -221,12 +208,10 @@ PlStatus plk_conv_plan_build(PlkConvPlan *p) {
   dnnl_primitive_attr_t at = NULL, plain_at = NULL;
   dnnl_status_t s = lib->primitive_attr_create(&at);
   if (s == dnnl_success) s = lib->primitive_attr_create(&plain_at);
-  if (s == dnnl_success)
-    s = lib->primitive_attr_set_scratchpad_mode(at, dnnl_scratchpad_mode_user);
+  if (s == dnnl_success) s = lib->primitive_attr_set_scratchpad_mode(at, dnnl_scratchpad_mode_user);
   if (s == dnnl_success) s = plan_describe(p, at);
   const char *impl = "";
-  if (s == dnnl_success)
-    lib->primitive_desc_query(p->pd, dnnl_query_impl_info_str, 0, (void *)&impl);
+  if (s == dnnl_success) lib->primitive_desc_query(p->pd, dnnl_query_impl_info_str, 0, (void *)&impl);
   if (s == dnnl_success && strncmp(impl, "ref", 3) == 0) s = dnnl_unimplemented;
   if (s == dnnl_success) s = lib->primitive_create(&p->conv, p->pd);
   if (s == dnnl_success) s = plan_reorders(p, plain_at);
@@ -240,23 +225,16 @@ PlStatus plk_conv_plan_build(PlkConvPlan *p) {
 
 /* ---- execution ---- */
 
-size_t plk_onednn_conv_bytes(const PlkConvPlan *plan, int which) {
-  return plan->bytes[which];
-}
-size_t plk_onednn_conv_image_bytes(const PlkConvPlan *plan) {
-  return plan->image_bytes;
-}
-size_t plk_onednn_conv_scratch(const PlkConvPlan *plan) {
-  return plan->scratch;
-}
+size_t plk_onednn_conv_bytes(const PlkConvPlan *plan, int which) { return plan->bytes[which]; }
+size_t plk_onednn_conv_image_bytes(const PlkConvPlan *plan) { return plan->image_bytes; }
+size_t plk_onednn_conv_scratch(const PlkConvPlan *plan) { return plan->scratch; }
 
 bool plk_onednn_conv_same_weights(const PlkConvPlan *p, const PlkConvPlan *q) {
   return lib->memory_desc_equal(p->blocked[PLK_CONV_W], q->blocked[PLK_CONV_W]);
 }
 
 bool plk_onednn_conv_same_images(const PlkConvPlan *p, const PlkConvPlan *q) {
-  return p->image_bytes && p->image_bytes == q->image_bytes &&
-         lib->memory_desc_equal(REF(p->image[1]), REF(q->image[1]));
+  return p->image_bytes && p->image_bytes == q->image_bytes && lib->memory_desc_equal(REF(p->image[1]), REF(q->image[1]));
 }
 
 PlStatus plk_onednn_conv_reorder_image(const PlkConvPlan *p, void *plain, void *blocked) {
@@ -264,28 +242,23 @@ PlStatus plk_onednn_conv_reorder_image(const PlkConvPlan *p, void *plain, void *
   return plk_dnnl_execute(p->by_image, args, 2, "reorder");
 }
 
-PlStatus plk_onednn_conv_reorder(const PlkConvPlan *p, int which, void *plain,
-                                 void *blocked) {
+PlStatus plk_onednn_conv_reorder(const PlkConvPlan *p, int which, void *plain, void *blocked) {
   bool out = written(p->key.kind) == which;
   PlkDnnlArg ours = {out ? DNNL_ARG_TO : DNNL_ARG_FROM, REF(p->plain[which]), plain};
   PlkDnnlArg theirs = {out ? DNNL_ARG_FROM : DNNL_ARG_TO, p->blocked[which], blocked};
   return plk_dnnl_execute(p->reorder[which], (PlkDnnlArg[]){ours, theirs}, 2, "reorder");
 }
 
-PlStatus plk_onednn_conv_run(const PlkConvPlan *p, void *x, void *w, void *y, void *bias,
-                             void *scratch) {
-  static const int name[3][3] = {
-      {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
-      {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
-      {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST}};
+PlStatus plk_onednn_conv_run(const PlkConvPlan *p, void *x, void *w, void *y, void *bias, void *scratch) {
+  static const int name[3][3] = {{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST},
+                                 {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST},
+                                 {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST}};
   void *data[3] = {x, w, y};
   PlkDnnlArg args[5];
   int n = 0;
-  for (int i = 0; i < 3; i++)
-    args[n++] = (PlkDnnlArg){name[p->key.kind][i], p->blocked[i], data[i]};
+  for (int i = 0; i < 3; i++) args[n++] = (PlkDnnlArg){name[p->key.kind][i], p->blocked[i], data[i]};
   if (p->scratch) args[n++] = (PlkDnnlArg){DNNL_ARG_SCRATCHPAD, p->pad, scratch};
-  if (p->key.has_bias && p->key.kind == PLK_CONV_FWD)
-    args[n++] = (PlkDnnlArg){DNNL_ARG_BIAS, REF(p->bias), bias};
+  if (p->key.has_bias && p->key.kind == PLK_CONV_FWD) args[n++] = (PlkDnnlArg){DNNL_ARG_BIAS, REF(p->bias), bias};
   return plk_dnnl_execute(p->conv, args, n, "convolution");
 }
 

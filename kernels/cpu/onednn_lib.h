@@ -14,29 +14,35 @@
 
 #define PLK_DNNL_V3 (DNNL_VERSION_MAJOR >= 3)
 
+/* clang-format off */
 #define PLK_DNNL_BOTH(X)                                                                                     \
   X(sgemm) X(set_max_cpu_isa) X(engine_create) X(stream_create) X(stream_destroy) X(memory_create)           \
   X(memory_destroy) X(memory_desc_get_size) X(memory_desc_equal) X(primitive_create) X(primitive_destroy)    \
   X(primitive_execute) X(primitive_desc_query) X(primitive_desc_query_md) X(primitive_desc_destroy)          \
   X(primitive_attr_create) X(primitive_attr_destroy) X(primitive_attr_set_scratchpad_mode)                   \
   X(reorder_primitive_desc_create)
+/* clang-format on */
 #if PLK_DNNL_V3
-#define PLK_DNNL_FUNCS(X)                                                                                    \
-  PLK_DNNL_BOTH(X)                                                                                           \
-  X(memory_desc_create_with_strides) X(memory_desc_create_with_tag) X(memory_desc_create_submemory)          \
-  X(memory_desc_destroy) X(convolution_forward_primitive_desc_create)                                        \
-  X(convolution_backward_data_primitive_desc_create) X(convolution_backward_weights_primitive_desc_create)         \
-  X(matmul_primitive_desc_create)
+#define PLK_DNNL_FUNCS(X)                      \
+  PLK_DNNL_BOTH(X)                             \
+  X(memory_desc_create_with_strides)           \
+  X(memory_desc_create_with_tag)               \
+  X(memory_desc_create_submemory)              \
+  X(memory_desc_destroy)                       \
+  X(convolution_forward_primitive_desc_create) \
+  X(convolution_backward_data_primitive_desc_create) X(convolution_backward_weights_primitive_desc_create) X(matmul_primitive_desc_create)
 typedef dnnl_memory_desc_t Md;
 typedef const_dnnl_memory_desc_t MdRef;
 #define REF(md) (md)
 #else
-#define PLK_DNNL_FUNCS(X)                                                                                    \
-  PLK_DNNL_BOTH(X)                                                                                           \
-  X(memory_desc_init_by_strides) X(memory_desc_init_by_tag) X(memory_desc_init_submemory)                    \
-  X(primitive_desc_create) X(dilated_convolution_forward_desc_init)                                          \
-  X(dilated_convolution_backward_data_desc_init) X(dilated_convolution_backward_weights_desc_init)           \
-  X(matmul_desc_init)
+#define PLK_DNNL_FUNCS(X)                  \
+  PLK_DNNL_BOTH(X)                         \
+  X(memory_desc_init_by_strides)           \
+  X(memory_desc_init_by_tag)               \
+  X(memory_desc_init_submemory)            \
+  X(primitive_desc_create)                 \
+  X(dilated_convolution_forward_desc_init) \
+  X(dilated_convolution_backward_data_desc_init) X(dilated_convolution_backward_weights_desc_init) X(matmul_desc_init)
 typedef dnnl_memory_desc_t Md;
 typedef const dnnl_memory_desc_t *MdRef;
 #define REF(md) (&(md))

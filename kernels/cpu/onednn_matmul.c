@@ -32,7 +32,7 @@ static pthread_mutex_t plans_lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct PlkBf16Plan {
   PlkBf16Key key;
-  int users; /* borrowers, under plans_lock */
+  int users;         /* borrowers, under plans_lock */
   bool listed, none; /* in the table; the library has no fast form */
   uint64_t tick;
   dnnl_primitive_t prim;
@@ -59,8 +59,7 @@ static dnnl_status_t describe(PlkBf16Plan *p, dnnl_primitive_attr_t at) {
   dnnl_status_t s = matrix(&p->a, q->m, q->k, q->ta ? 1 : q->lda, q->ta ? q->lda : 1, dnnl_bf16);
   if (s == dnnl_success) s = matrix(&p->b, q->k, q->n, q->tb ? 1 : q->ldb, q->tb ? q->ldb : 1, dnnl_bf16);
   if (s == dnnl_success) s = matrix(&p->c, q->m, q->n, q->ldc, 1, out);
-  if (s == dnnl_success && q->bias)
-    s = matrix(&p->bias, 1, q->n, q->n, 1, q->bias == PLK_BIAS_F32 ? dnnl_f32 : dnnl_bf16);
+  if (s == dnnl_success && q->bias) s = matrix(&p->bias, 1, q->n, q->n, 1, q->bias == PLK_BIAS_F32 ? dnnl_f32 : dnnl_bf16);
   if (s != dnnl_success) return s;
 #if PLK_DNNL_V3
   return lib->matmul_primitive_desc_create(&p->pd, lib->engine, p->a, p->b, q->bias ? p->bias : NULL, p->c, at);
@@ -132,8 +131,7 @@ static PlkBf16Plan **slot_of(const PlkBf16Key *key) {
     if (set[i] && memcmp(&set[i]->key, key, sizeof *key) == 0) return &set[i];
     if (!set[i]) {
       if (!best || *best) best = &set[i];
-    } else if (set[i]->users == 0 && (!best || (*best && set[i]->tick < (*best)->tick)))
-      best = &set[i];
+    } else if (set[i]->users == 0 && (!best || (*best && set[i]->tick < (*best)->tick))) best = &set[i];
   }
   return best;
 }
@@ -152,8 +150,7 @@ static PlStatus plan_get(const PlkBf16Key *key, PlkBf16Plan **out) {
   if (p->none) {
     if (!p->listed) plan_free(p);
     p = NULL;
-  } else
-    p->users++;
+  } else p->users++;
   *out = p;
   return PL_OK;
 }
@@ -207,9 +204,8 @@ bool plk_onednn_bf16(void) {
 PlStatus plk_onednn_bf16_run(const PlkBf16Plan *p, const void *a, const void *b, const void *bias, void *c) {
   void *pad = NULL;
   if (p->scratch) PL_TRY(plk_scratch(p->scratch, &pad));
-  PlkDnnlArg args[5] = {{DNNL_ARG_SRC, REF(p->a), (void *)(uintptr_t)a},
-                        {DNNL_ARG_WEIGHTS, REF(p->b), (void *)(uintptr_t)b},
-                        {DNNL_ARG_DST, REF(p->c), c}};
+  PlkDnnlArg args[5] = {
+      {DNNL_ARG_SRC, REF(p->a), (void *)(uintptr_t)a}, {DNNL_ARG_WEIGHTS, REF(p->b), (void *)(uintptr_t)b}, {DNNL_ARG_DST, REF(p->c), c}};
   int n = 3;
   if (p->key.bias) args[n++] = (PlkDnnlArg){DNNL_ARG_BIAS, REF(p->bias), (void *)(uintptr_t)bias};
   if (pad) args[n++] = (PlkDnnlArg){DNNL_ARG_SCRATCHPAD, p->pad, pad};

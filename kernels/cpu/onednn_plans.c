@@ -11,16 +11,10 @@
 
 static pthread_mutex_t plans_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the table */
 
-static void fork_prepare(void) {
-  pthread_mutex_lock(&plans_lock);
-}
-static void fork_done(void) {
-  pthread_mutex_unlock(&plans_lock);
-}
+static void fork_prepare(void) { pthread_mutex_lock(&plans_lock); }
+static void fork_done(void) { pthread_mutex_unlock(&plans_lock); }
 
-bool plk_dnnl_watch_forks(void) {
-  return pthread_atfork(fork_prepare, fork_done, fork_done) == 0;
-}
+bool plk_dnnl_watch_forks(void) { return pthread_atfork(fork_prepare, fork_done, fork_done) == 0; }
 
 /* The cache: at most this many plans, the least recently used goes first. Guarded by
  * plans_lock. */
@@ -38,8 +32,7 @@ static int slot_find(void) {
   int best = -1;
   for (int i = 0; i < NPLANS; i++) {
     if (!plans[i]) return i;
-    if (plans[i]->users == 0 && (best < 0 || plans[i]->tick < plans[best]->tick))
-      best = i;
+    if (plans[i]->users == 0 && (best < 0 || plans[i]->tick < plans[best]->tick)) best = i;
   }
   if (best >= 0) {
     plan_free(plans[best]);

@@ -5,15 +5,9 @@
 
 #ifndef PLK_HAVE_OPENBLAS
 
-const char *plk_openblas_version(void) {
-  return NULL;
-}
-bool plk_openblas_ready(void) {
-  return false;
-}
-PlStatus plk_openblas_gemm(const PlkGemm *g) {
-  return plk_gemm_plain(g);
-}
+const char *plk_openblas_version(void) { return NULL; }
+bool plk_openblas_ready(void) { return false; }
+PlStatus plk_openblas_gemm(const PlkGemm *g) { return plk_gemm_plain(g); }
 
 #else
 
@@ -52,9 +46,7 @@ static void open_library(void) {
   blas.ready = blas.sgemm && blas.dgemm;
 }
 
-const char *plk_openblas_version(void) {
-  return "OpenBLAS";
-}
+const char *plk_openblas_version(void) { return "OpenBLAS"; }
 
 bool plk_openblas_ready(void) {
   pthread_once(&once, open_library);
@@ -66,17 +58,13 @@ static void call(const PlkGemm *g) {
   const CBLAS_TRANSPOSE tb = g->tb ? CblasTrans : CblasNoTrans;
   const blasint M = (blasint)g->M, N = (blasint)g->N, K = (blasint)g->K;
   const blasint lda = (blasint)g->lda, ldb = (blasint)g->ldb, ldc = (blasint)g->ldc;
-  if (g->dtype == PL_F64)
-    blas.dgemm(CblasRowMajor, ta, tb, M, N, K, g->alpha, g->A, lda, g->B, ldb, g->beta,
-               g->C, ldc);
-  else
-    blas.sgemm(CblasRowMajor, ta, tb, M, N, K, (float)g->alpha, g->A, lda, g->B, ldb,
-               (float)g->beta, g->C, ldc);
+  if (g->dtype == PL_F64) blas.dgemm(CblasRowMajor, ta, tb, M, N, K, g->alpha, g->A, lda, g->B, ldb, g->beta, g->C, ldc);
+  else blas.sgemm(CblasRowMajor, ta, tb, M, N, K, (float)g->alpha, g->A, lda, g->B, ldb, (float)g->beta, g->C, ldc);
 }
 
 PlStatus plk_openblas_gemm(const PlkGemm *g) {
-  if (sizeof(blasint) == 4 && (g->lda > INT_MAX || g->ldb > INT_MAX || g->ldc > INT_MAX ||
-                               g->M > INT_MAX || g->N > INT_MAX || g->K > INT_MAX))
+  if (sizeof(blasint) == 4 &&
+      (g->lda > INT_MAX || g->ldb > INT_MAX || g->ldc > INT_MAX || g->M > INT_MAX || g->N > INT_MAX || g->K > INT_MAX))
     return plk_gemm_plain(g);
 #ifdef _OPENMP
   int n = omp_in_parallel() ? 0 : omp_get_max_threads();

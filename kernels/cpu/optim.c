@@ -73,8 +73,7 @@ static void load(const PlArray *a, int64_t at, int64_t n, bool wide, void *out) 
 static void store(const PlArray *a, int64_t at, int64_t n, bool wide, const void *from) {
   Walk w;
   walk_start(&w, a, at);
-  for (int64_t i = 0; i < n; i++, walk_next(&w, a))
-    put_one(a, w.off, wide ? ((const double *)from)[i] : (double)((const float *)from)[i]);
+  for (int64_t i = 0; i < n; i++, walk_next(&w, a)) put_one(a, w.off, wide ? ((const double *)from)[i] : (double)((const float *)from)[i]);
 }
 
 /* ---- the list as one long row ---------------------------------------------------------------------- */
@@ -96,8 +95,7 @@ struct List {
 
 static const PlArray *column(const List *l, int64_t g, int64_t j) { return l->call->in[g * l->k + j]; }
 
-static PlStatus list_init(List *l, const PlkCall *call, int64_t ntensor, int64_t k, Stretch stretch,
-                          const void *opt) {
+static PlStatus list_init(List *l, const PlkCall *call, int64_t ntensor, int64_t k, Stretch stretch, const void *opt) {
   l->call = call;
   l->loops = &PLK_ISA_PICK(plk_optim);
   l->k = k;
@@ -285,10 +283,8 @@ static double stretch_power(const PlArray *x, int64_t at, int64_t n, double p, d
 static void norm_stretch(const List *l, int64_t g, int64_t at, int64_t n, int64_t part) {
   const PlArray *x = column(l, g, 0);
   double p = *(const double *)l->opt;
-  if (p == 2 && x->contiguous && x->dtype == PL_F32)
-    l->partial[part] += l->loops->sumsq_f32((const float *)x->data + at, n);
-  else if (p == 2 && x->contiguous && x->dtype == PL_F64)
-    l->partial[part] += l->loops->sumsq_f64((const double *)x->data + at, n);
+  if (p == 2 && x->contiguous && x->dtype == PL_F32) l->partial[part] += l->loops->sumsq_f32((const float *)x->data + at, n);
+  else if (p == 2 && x->contiguous && x->dtype == PL_F64) l->partial[part] += l->loops->sumsq_f64((const double *)x->data + at, n);
   else l->partial[part] = stretch_power(x, at, n, p, l->partial[part]);
 }
 

@@ -29,24 +29,24 @@ PlkSpan plk_pool_span(const PlkPool *p, int d, int64_t t) {
 }
 
 /* Calls for each window of a plane: body sees o (output position) and z, y, x spans. */
-#define WINDOWS(p, ...)                                                                  \
-  for (int64_t oz = 0, o = 0; oz < (p)->out[0]; oz++) {                                  \
-    const PlkSpan z = plk_pool_span(p, 0, oz);                                                       \
-    for (int64_t oy = 0; oy < (p)->out[1]; oy++) {                                       \
-      const PlkSpan y = plk_pool_span(p, 1, oy);                                                     \
-      for (int64_t ox = 0; ox < (p)->out[2]; ox++, o++) {                                \
-        const PlkSpan x = plk_pool_span(p, 2, ox);                                                   \
-        __VA_ARGS__                                                                      \
-      }                                                                                  \
-    }                                                                                    \
+#define WINDOWS(p, ...)                                   \
+  for (int64_t oz = 0, o = 0; oz < (p)->out[0]; oz++) {   \
+    const PlkSpan z = plk_pool_span(p, 0, oz);            \
+    for (int64_t oy = 0; oy < (p)->out[1]; oy++) {        \
+      const PlkSpan y = plk_pool_span(p, 1, oy);          \
+      for (int64_t ox = 0; ox < (p)->out[2]; ox++, o++) { \
+        const PlkSpan x = plk_pool_span(p, 2, ox);        \
+        __VA_ARGS__                                       \
+      }                                                   \
+    }                                                     \
   }
 /* Calls for each position `at` of the window. */
-#define POSITIONS(p, ...)                                                                \
-  for (int64_t i = z.lo; i < z.hi; i += z.step)                                          \
-    for (int64_t j = y.lo; j < y.hi; j += y.step)                                        \
-      for (int64_t k = x.lo; k < x.hi; k += x.step) {                                    \
-        const int64_t at = (i * (p)->in[1] + j) * (p)->in[2] + k;                        \
-        __VA_ARGS__                                                                      \
+#define POSITIONS(p, ...)                                         \
+  for (int64_t i = z.lo; i < z.hi; i += z.step)                   \
+    for (int64_t j = y.lo; j < y.hi; j += y.step)                 \
+      for (int64_t k = x.lo; k < x.hi; k += x.step) {             \
+        const int64_t at = (i * (p)->in[1] + j) * (p)->in[2] + k; \
+        __VA_ARGS__                                               \
       }
 
 static double divisor(const PlkPool *p, const PlkSpan *z, const PlkSpan *y, const PlkSpan *x) {
@@ -55,51 +55,46 @@ static double divisor(const PlkPool *p, const PlkSpan *z, const PlkSpan *y, cons
   return (double)((z->hi - z->lo) * (y->hi - y->lo) * (x->hi - x->lo));
 }
 
-static bool empty(const PlkSpan *z, const PlkSpan *y, const PlkSpan *x) {
-  return z->hi <= z->lo || y->hi <= y->lo || x->hi <= x->lo;
-}
+static bool empty(const PlkSpan *z, const PlkSpan *y, const PlkSpan *x) { return z->hi <= z->lo || y->hi <= y->lo || x->hi <= x->lo; }
 
 /* One plane each. dst and src are y and x forward, dx and dy backward. */
-#define PLANES(T, name)                                                                  \
-  static void max_##name(const PlkPool *p, T *dst, const T *src, int64_t *index) {          \
-    WINDOWS(p, {                                                                         \
-      T best = -(T)INFINITY;                                                             \
-      int64_t which =                                                                    \
-          empty(&z, &y, &x) ? 0 : (z.lo * p->in[1] + y.lo) * p->in[2] + x.lo;            \
-      POSITIONS(p, {                                                                     \
-        const T v = src[at];                                                             \
-        if (v > best || v != v) best = v, which = at;                                    \
-      })                                                                                 \
-      if (dst) dst[o] = best;                                                            \
-      if (index) index[o] = which;                                                       \
-    })                                                                                   \
-  }                                                                                      \
-  static void avg_##name(const PlkPool *p, T *dst, const T *src) {                          \
-    WINDOWS(p, {                                                                         \
-      T sum = 0;                                                                         \
-      POSITIONS(p, { sum += src[at]; })                                                  \
-      dst[o] = empty(&z, &y, &x) ? 0 : sum / (T)divisor(p, &z, &y, &x);                  \
-    })                                                                                   \
-  }                                                                                      \
-  static void avg_back_##name(const PlkPool *p, T *dst, const T *src) {                     \
-    memset(dst, 0, (size_t)p->insize * sizeof *dst);                                     \
-    WINDOWS(p, {                                                                         \
-      if (empty(&z, &y, &x)) continue;                                                   \
-      const T part = src[o] / (T)divisor(p, &z, &y, &x);                                 \
-      POSITIONS(p, { dst[at] += part; })                                                 \
-    })                                                                                   \
-  }                                                                                      \
-  static PlStatus max_back_##name(const PlkPool *p, T *dst, const T *src,                   \
-                                  const int64_t *index) {                                \
-    memset(dst, 0, (size_t)p->insize * sizeof *dst);                                     \
-    for (int64_t o = 0; o < p->outsize; o++) {                                           \
-      const int64_t at = index[o];                                                       \
-      if (PL_UNLIKELY(at < 0 || at >= p->insize))                                        \
-        PL_FAIL(PL_ERR_INDEX, "pooling index %lld outside a plane of %lld elements",     \
-                (long long)at, (long long)p->insize);                                    \
-      dst[at] += src[o];                                                                 \
-    }                                                                                    \
-    return PL_OK;                                                                        \
+#define PLANES(T, name)                                                                                                    \
+  static void max_##name(const PlkPool *p, T *dst, const T *src, int64_t *index) {                                         \
+    WINDOWS(p, {                                                                                                           \
+      T best = -(T)INFINITY;                                                                                               \
+      int64_t which = empty(&z, &y, &x) ? 0 : (z.lo * p->in[1] + y.lo) * p->in[2] + x.lo;                                  \
+      POSITIONS(p, {                                                                                                       \
+        const T v = src[at];                                                                                               \
+        if (v > best || v != v) best = v, which = at;                                                                      \
+      })                                                                                                                   \
+      if (dst) dst[o] = best;                                                                                              \
+      if (index) index[o] = which;                                                                                         \
+    })                                                                                                                     \
+  }                                                                                                                        \
+  static void avg_##name(const PlkPool *p, T *dst, const T *src) {                                                         \
+    WINDOWS(p, {                                                                                                           \
+      T sum = 0;                                                                                                           \
+      POSITIONS(p, { sum += src[at]; })                                                                                    \
+      dst[o] = empty(&z, &y, &x) ? 0 : sum / (T)divisor(p, &z, &y, &x);                                                    \
+    })                                                                                                                     \
+  }                                                                                                                        \
+  static void avg_back_##name(const PlkPool *p, T *dst, const T *src) {                                                    \
+    memset(dst, 0, (size_t)p->insize * sizeof *dst);                                                                       \
+    WINDOWS(p, {                                                                                                           \
+      if (empty(&z, &y, &x)) continue;                                                                                     \
+      const T part = src[o] / (T)divisor(p, &z, &y, &x);                                                                   \
+      POSITIONS(p, { dst[at] += part; })                                                                                   \
+    })                                                                                                                     \
+  }                                                                                                                        \
+  static PlStatus max_back_##name(const PlkPool *p, T *dst, const T *src, const int64_t *index) {                          \
+    memset(dst, 0, (size_t)p->insize * sizeof *dst);                                                                       \
+    for (int64_t o = 0; o < p->outsize; o++) {                                                                             \
+      const int64_t at = index[o];                                                                                         \
+      if (PL_UNLIKELY(at < 0 || at >= p->insize))                                                                          \
+        PL_FAIL(PL_ERR_INDEX, "pooling index %lld outside a plane of %lld elements", (long long)at, (long long)p->insize); \
+      dst[at] += src[o];                                                                                                   \
+    }                                                                                                                      \
+    return PL_OK;                                                                                                          \
   }
 PLANES(float, f32)
 PLANES(double, f64)
@@ -110,8 +105,7 @@ PLK_ISA_DECLARE(const PlkPoolLoops, plk_pool_table);
 
 size_t plk_pool_room(const PlkPool *p) {
   const int64_t slots = plk_pool_slots(p), rows = (slots + 2) * plk_pool_wide(p);
-  return (size_t)(slots * 8 + (2 * p->stride[2] * plk_pool_phase(p) + 2 * rows + p->in[2]) *
-                                  (int64_t)pl_dtype_size(p->dtype));
+  return (size_t)(slots * 8 + (2 * p->stride[2] * plk_pool_phase(p) + 2 * rows + p->in[2]) * (int64_t)pl_dtype_size(p->dtype));
 }
 
 /* Rows of some width, windows that all have an element, places that fit. */
@@ -210,11 +204,9 @@ static PlStatus avg_back_body(void *ctx, int64_t begin, int64_t end) {
 static PlStatus max_back_body(void *ctx, int64_t begin, int64_t end) {
   const PlkPool *p = ctx;
   for (int64_t n = begin; n < end; n++) {
-    void *dst = plane_at(p, p->x, n * p->insize),
-         *src = plane_at(p, p->y, n * p->outsize);
+    void *dst = plane_at(p, p->x, n * p->insize), *src = plane_at(p, p->y, n * p->outsize);
     const int64_t *index = p->index + n * p->outsize;
-    PL_TRY(p->dtype == PL_F64 ? max_back_f64(p, dst, src, index)
-                              : max_back_f32(p, dst, src, index));
+    PL_TRY(p->dtype == PL_F64 ? max_back_f64(p, dst, src, index) : max_back_f32(p, dst, src, index));
   }
   return PL_OK;
 }
@@ -236,8 +228,7 @@ static void even_windows(PlkPool *p) {
 }
 
 /* attrs NULL: adaptive. `lists` of kernel, stride, padding and, for max, dilation. */
-static void describe(PlkPool *p, const PlAttrs *attrs, int lists, const PlArray *x,
-                     const PlArray *y) {
+static void describe(PlkPool *p, const PlAttrs *attrs, int lists, const PlArray *x, const PlArray *y) {
   memset(p, 0, sizeof *p);
   const int nd = attrs ? pl_attr_n(attrs, 0) : x->ndim - 2;
   p->adaptive = attrs == NULL;
@@ -276,8 +267,7 @@ static PlStatus convert(void *dst, PlDtype to, const void *src, PlDtype from, in
  * else p->y. */
 static PlStatus run(PlkPool *p, PlkBody body, bool back) {
   const PlDtype half = p->dtype;
-  if (!pl_is_float(half))
-    PL_FAIL(PL_ERR_DTYPE, "pooling takes floats, got %s", pl_dtype_name(half));
+  if (!pl_is_float(half)) PL_FAIL(PL_ERR_DTYPE, "pooling takes floats, got %s", pl_dtype_name(half));
   if (p->planes == 0 || (back ? p->insize : p->outsize) == 0) return PL_OK;
   if (half == PL_F32 || half == PL_F64) return over_planes(p, body);
   const int64_t n[2] = {p->planes * p->insize, p->planes * p->outsize};
@@ -289,8 +279,7 @@ static PlStatus run(PlkPool *p, PlkBody body, bool back) {
   }
   p->x = mem[0], p->y = mem[1], p->dtype = PL_F32;
   if (s == PL_OK) s = over_planes(p, body);
-  if (s == PL_OK && data[!back])
-    s = convert(data[!back], half, mem[!back], PL_F32, n[!back]);
+  if (s == PL_OK && data[!back]) s = convert(data[!back], half, mem[!back], PL_F32, n[!back]);
   plk_scratch_free(mem[1]);
   plk_scratch_free(mem[0]);
   return s;
@@ -306,12 +295,8 @@ static PlStatus run_max(const PlkCall *call, const PlAttrs *attrs) {
   return run(&p, max_body, false);
 }
 
-PlStatus plk_cpu_max_pool(const PlkCall *call) {
-  return run_max(call, call->attrs);
-}
-PlStatus plk_cpu_adaptive_max_pool(const PlkCall *call) {
-  return run_max(call, NULL);
-}
+PlStatus plk_cpu_max_pool(const PlkCall *call) { return run_max(call, call->attrs); }
+PlStatus plk_cpu_adaptive_max_pool(const PlkCall *call) { return run_max(call, NULL); }
 
 PlStatus plk_cpu_max_pool_bwd(const PlkCall *call) {
   PlkPool p;

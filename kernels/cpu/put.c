@@ -12,8 +12,8 @@ static size_t esize_of(const PlArray *a) { return pl_dtype_size((PlDtype)a->dtyp
 typedef enum How { PUT_SET, PUT_ADD, PUT_FILL } How;
 
 /* out[.., index[p], ..] = or += src[.., p, ..]; src contiguous. */
-static PlStatus put_along(const char *op, PlArray *out, const PlArray *src, const PlArray *index, int dim, int64_t base,
-                          How how, double alpha, int64_t ialpha, const PlArray *start_from) {
+static PlStatus put_along(const char *op, PlArray *out, const PlArray *src, const PlArray *index, int dim, int64_t base, How how,
+                          double alpha, int64_t ialpha, const PlArray *start_from) {
   PlkRows r = {.table = out->data, .rows = src->data, .dtype = (PlDtype)out->dtype, .alpha = alpha, .ialpha = ialpha};
   PlkIndex iv;
   int64_t *offs;
@@ -43,8 +43,8 @@ PlStatus plk_cpu_index_add(const PlkCall *call) {
 }
 
 PlStatus plk_cpu_index_copy(const PlkCall *call) {
-  return put_along(call->name, call->out[0], call->in[2], call->in[1], (int)pl_attr_i(call->attrs, 0),
-                   pl_attr_i(call->attrs, 1), PUT_SET, 1.0, 1, call->in[0]);
+  return put_along(call->name, call->out[0], call->in[2], call->in[1], (int)pl_attr_i(call->attrs, 0), pl_attr_i(call->attrs, 1), PUT_SET,
+                   1.0, 1, call->in[0]);
 }
 
 PlStatus plk_cpu_index_fill(const PlkCall *call) {
@@ -53,19 +53,24 @@ PlStatus plk_cpu_index_fill(const PlkCall *call) {
   PlArray src = {.data = &value};
   plk_nd_dim(&one, 1, 1, 1);
   PL_TRY(plk_nd_cast(&value, (PlDtype)call->out[0]->dtype, call->in[2]->data, (PlDtype)call->in[2]->dtype, &one));
-  return put_along(call->name, call->out[0], &src, call->in[1], (int)pl_attr_i(call->attrs, 0), pl_attr_i(call->attrs, 1),
-                   PUT_FILL, 1.0, 1, call->in[0]);
+  return put_along(call->name, call->out[0], &src, call->in[1], (int)pl_attr_i(call->attrs, 0), pl_attr_i(call->attrs, 1), PUT_FILL, 1.0, 1,
+                   call->in[0]);
 }
 
 PlStatus plk_cpu_index_select_bwd(const PlkCall *call) {
-  return put_along(call->name, call->out[0], call->in[0], call->in[1], (int)pl_attr_i(call->attrs, 1),
-                   pl_attr_i(call->attrs, 2), PUT_ADD, 1.0, 1, NULL);
+  return put_along(call->name, call->out[0], call->in[0], call->in[1], (int)pl_attr_i(call->attrs, 1), pl_attr_i(call->attrs, 2), PUT_ADD,
+                   1.0, 1, NULL);
 }
 
 PlStatus plk_cpu_take_bwd(const PlkCall *call) {
   const PlArray *dy = call->in[0];
   PlArray *dx = call->out[0];
-  PlkRows r = {.table = dx->data, .rows = dy->data, .dtype = (PlDtype)dx->dtype, .alpha = 1.0, .ialpha = 1, .prow = 1,
+  PlkRows r = {.table = dx->data,
+               .rows = dy->data,
+               .dtype = (PlDtype)dx->dtype,
+               .alpha = 1.0,
+               .ialpha = 1,
+               .prow = 1,
                .span = plk_max64(1, dx->numel)};
   PlkIndex iv;
   int64_t *offs;
@@ -127,8 +132,7 @@ PlStatus plk_cpu_embedding_bwd(const PlkCall *call) {
 /* ---- lists of index tensors ------------------------------------------------------------------------------- */
 
 /* The values as contiguous rows of the plan's shape: x's dtype, broadcast; one number stays one number. */
-static PlStatus value_rows(const PlArray *value, const PlArray *out, const PlkIndexPlan *plan, PlkRows *r,
-                           uint64_t *one, void **scratch) {
+static PlStatus value_rows(const PlArray *value, const PlArray *out, const PlkIndexPlan *plan, PlkRows *r, uint64_t *one, void **scratch) {
   PlkNd w = {0};
   PlDtype t = (PlDtype)out->dtype;
   const void *data;
@@ -161,8 +165,7 @@ static PlStatus value_rows(const PlArray *value, const PlArray *out, const PlkIn
 /* One number under one mask of all dims is a masked_fill, which needs no list of positions. */
 static bool is_masked_fill(const PlkCall *call) {
   const PlArray *x = call->in[0], *m = call->in[2];
-  return call->nin == 3 && m->dtype == PL_BOOL && m->ndim == x->ndim && call->in[1]->numel == 1 &&
-         !pl_attr_i(call->attrs, 1);
+  return call->nin == 3 && m->dtype == PL_BOOL && m->ndim == x->ndim && call->in[1]->numel == 1 && !pl_attr_i(call->attrs, 1);
 }
 
 static PlStatus fill_masked(const PlkCall *call) {

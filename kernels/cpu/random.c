@@ -35,8 +35,7 @@ static PlStatus run_tiles(void *ctx, int64_t begin, int64_t end) {
   Tile t;
   for (int64_t i = begin; i < end; i += TILE) {
     const int64_t n = end - i < TILE ? end - i : TILE;
-    job->isa->random->bits(t.word, (n * job->words + 3) / 4, &job->call->rng,
-                           (uint64_t)i / 4 * (uint64_t)job->words);
+    job->isa->random->bits(t.word, (n * job->words + 3) / 4, &job->call->rng, (uint64_t)i / 4 * (uint64_t)job->words);
     PL_TRY(job->fill(job, &t, i, n));
   }
   return PL_OK;
@@ -66,9 +65,7 @@ static void put_floats(const Job *job, Tile *t, int64_t first, int64_t n) {
   else job->isa->convert->bf16_store(t->f, half, n);
 }
 
-static uint64_t word64(const Tile *t, int64_t i) {
-  return (uint64_t)t->word[2 * i + 1] << 32 | t->word[2 * i];
-}
+static uint64_t word64(const Tile *t, int64_t i) { return (uint64_t)t->word[2 * i + 1] << 32 | t->word[2 * i]; }
 
 /* ---- uniform, normal, exponential ---- */
 
@@ -104,8 +101,7 @@ static PlStatus fill_normal(const Job *job, Tile *t, int64_t first, int64_t n) {
 static PlStatus fill_exponential(const Job *job, Tile *t, int64_t first, int64_t n) {
   if (job->dtype == PL_F64) {
     double *o = (double *)(void *)job->out + first;
-    for (int64_t i = 0; i < n; i++)
-      o[i] = -log(((double)(int64_t)(word64(t, i) >> 11) + 0.5) * 0x1p-53) / job->a;
+    for (int64_t i = 0; i < n; i++) o[i] = -log(((double)(int64_t)(word64(t, i) >> 11) + 0.5) * 0x1p-53) / job->a;
     return PL_OK;
   }
   for (int64_t i = 0; i < n; i++) t->f[i] = ((float)(int32_t)(t->word[i] >> 1) + 0.5f) * 0x1p-31f;
@@ -144,22 +140,21 @@ PlStatus plk_cpu_exponential(const PlkCall *call) {
 
 /* lo + floor(range * w / 2^64): the bias is below range / 2^64. */
 static int64_t pick(const Job *job, uint64_t w) {
-  const uint64_t k =
-      job->range == 0 ? w : (uint64_t)(((unsigned __int128)w * job->range) >> 64);
+  const uint64_t k = job->range == 0 ? w : (uint64_t)(((unsigned __int128)w * job->range) >> 64);
   return (int64_t)(job->base + k);
 }
 
 static PlStatus fill_randint(const Job *job, Tile *t, int64_t first, int64_t n) {
   switch (job->dtype) {
-    case PL_I8: PUT_AS(int8_t, pick(job, word64(t, i))); break;
-    case PL_U8: PUT_AS(uint8_t, pick(job, word64(t, i))); break;
-    case PL_I16: PUT_AS(int16_t, pick(job, word64(t, i))); break;
-    case PL_I32: PUT_AS(int32_t, pick(job, word64(t, i))); break;
-    case PL_I64: PUT_AS(int64_t, pick(job, word64(t, i))); break;
-    case PL_F64: PUT_AS(double, pick(job, word64(t, i))); break;
-    default:
-      for (int64_t i = 0; i < n; i++) t->f[i] = (float)pick(job, word64(t, i));
-      put_floats(job, t, first, n);
+  case PL_I8: PUT_AS(int8_t, pick(job, word64(t, i))); break;
+  case PL_U8: PUT_AS(uint8_t, pick(job, word64(t, i))); break;
+  case PL_I16: PUT_AS(int16_t, pick(job, word64(t, i))); break;
+  case PL_I32: PUT_AS(int32_t, pick(job, word64(t, i))); break;
+  case PL_I64: PUT_AS(int64_t, pick(job, word64(t, i))); break;
+  case PL_F64: PUT_AS(double, pick(job, word64(t, i))); break;
+  default:
+    for (int64_t i = 0; i < n; i++) t->f[i] = (float)pick(job, word64(t, i));
+    put_floats(job, t, first, n);
   }
   return PL_OK;
 }
@@ -177,10 +172,10 @@ PlStatus plk_cpu_randint(const PlkCall *call) {
 static double float_at(const PlArray *x, int64_t i, const PlkIsa *isa) {
   float f;
   switch (x->dtype) {
-    case PL_F32: return (double)((const float *)x->data)[i];
-    case PL_F64: return ((const double *)x->data)[i];
-    case PL_F16: isa->convert->f16_load((const uint16_t *)x->data + i, &f, 1); return (double)f;
-    default: isa->convert->bf16_load((const uint16_t *)x->data + i, &f, 1); return (double)f;
+  case PL_F32: return (double)((const float *)x->data)[i];
+  case PL_F64: return ((const double *)x->data)[i];
+  case PL_F16: isa->convert->f16_load((const uint16_t *)x->data + i, &f, 1); return (double)f;
+  default: isa->convert->bf16_load((const uint16_t *)x->data + i, &f, 1); return (double)f;
   }
 }
 
@@ -193,23 +188,22 @@ static PlStatus fill_bernoulli(const Job *job, Tile *t, int64_t first, int64_t n
     uint64_t cut = job->cut;
     if (p != NULL) {
       const double q = float_at(p, p->numel == 1 ? 0 : first + i, job->isa);
-      if (!(q >= 0.0 && q <= 1.0))
-        PL_FAIL(PL_ERR_ARG, "%s: probability %g is outside [0, 1]", job->call->name, q);
+      if (!(q >= 0.0 && q <= 1.0)) PL_FAIL(PL_ERR_ARG, "%s: probability %g is outside [0, 1]", job->call->name, q);
       cut = threshold(q);
     }
     t->word[i] = t->word[i] < cut;
   }
   switch (job->dtype) {
-    case PL_F64: PUT_AS(double, t->word[i]); break;
-    case PL_I8:
-    case PL_U8:
-    case PL_BOOL: PUT_AS(uint8_t, t->word[i]); break;
-    case PL_I16: PUT_AS(int16_t, t->word[i]); break;
-    case PL_I32: PUT_AS(int32_t, t->word[i]); break;
-    case PL_I64: PUT_AS(int64_t, t->word[i]); break;
-    default:
-      for (int64_t i = 0; i < n; i++) t->f[i] = (float)t->word[i];
-      put_floats(job, t, first, n);
+  case PL_F64: PUT_AS(double, t->word[i]); break;
+  case PL_I8:
+  case PL_U8:
+  case PL_BOOL: PUT_AS(uint8_t, t->word[i]); break;
+  case PL_I16: PUT_AS(int16_t, t->word[i]); break;
+  case PL_I32: PUT_AS(int32_t, t->word[i]); break;
+  case PL_I64: PUT_AS(int64_t, t->word[i]); break;
+  default:
+    for (int64_t i = 0; i < n; i++) t->f[i] = (float)t->word[i];
+    put_floats(job, t, first, n);
   }
   return PL_OK;
 }
@@ -220,8 +214,7 @@ PlStatus plk_cpu_bernoulli(const PlkCall *call) {
     if (!pl_is_float((PlDtype)call->in[0]->dtype)) return wrong_dtype(call, call->in[0]->dtype);
   } else {
     const double p = plk_param(call->attrs, 0, 0.5);
-    if (!(p >= 0.0 && p <= 1.0))
-      PL_FAIL(PL_ERR_ARG, "%s: probability %g is outside [0, 1]", call->name, p);
+    if (!(p >= 0.0 && p <= 1.0)) PL_FAIL(PL_ERR_ARG, "%s: probability %g is outside [0, 1]", call->name, p);
     job.cut = threshold(p);
   }
   return run(call, &job, fill_bernoulli, 1);
@@ -261,8 +254,7 @@ PlStatus plk_cpu_dropout(const PlkCall *call) {
   const int dtype = call->out[0]->dtype;
   const double p = plk_param(call->attrs, 0, 0.5);
   if (!pl_is_float((PlDtype)dtype)) return wrong_dtype(call, dtype);
-  if (!(p >= 0.0 && p <= 1.0))
-    PL_FAIL(PL_ERR_ARG, "%s: probability %g is outside [0, 1]", call->name, p);
+  if (!(p >= 0.0 && p <= 1.0)) PL_FAIL(PL_ERR_ARG, "%s: probability %g is outside [0, 1]", call->name, p);
   Job job = {.cut = threshold(p), .a = p < 1.0 ? 1.0 / (1.0 - p) : 0.0};
   return run(call, &job, fill_dropout, 1);
 }

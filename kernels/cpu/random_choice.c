@@ -34,8 +34,7 @@ static double next_open(Source *s) { return ((double)(int64_t)(next64(s) >> 11) 
 /* Fisher-Yates, from the front. */
 PlStatus plk_cpu_randperm(const PlkCall *call) {
   const PlArray *out = call->out[0];
-  if (out->dtype != PL_I64)
-    PL_FAIL(PL_ERR_DTYPE, "%s: not defined for %s", call->name, pl_dtype_name((PlDtype)out->dtype));
+  if (out->dtype != PL_I64) PL_FAIL(PL_ERR_DTYPE, "%s: not defined for %s", call->name, pl_dtype_name((PlDtype)out->dtype));
   int64_t *p = out->data;
   const int64_t n = out->numel;
   Source s;
@@ -69,15 +68,14 @@ static PlStatus read_weights(const PlkCall *call, const PlArray *x, int64_t at, 
     if (x->dtype == PL_BF16) cv->bf16_load((const uint16_t *)x->data + at + i, &f, 1);
     if (x->dtype == PL_F32) f = ((const float *)x->data)[at + i];
     const double w = x->dtype == PL_F64 ? ((const double *)x->data)[at + i] : (double)f;
-    if (!(w >= 0.0 && w <= 1.7976931348623157e308))
-      PL_FAIL(PL_ERR_ARG, "%s: weight %g is not a finite number >= 0", call->name, w);
+    if (!(w >= 0.0 && w <= 1.7976931348623157e308)) PL_FAIL(PL_ERR_ARG, "%s: weight %g is not a finite number >= 0", call->name, w);
     positive += w > 0.0;
     r->w[i] = w;
   }
   if (positive == 0) PL_FAIL(PL_ERR_ARG, "%s: all weights are zero", call->name);
   if (r->id != NULL && positive < r->n)
-    PL_FAIL(PL_ERR_ARG, "%s: %lld samples without replacement from %lld positive weights",
-            call->name, (long long)r->n, (long long)positive);
+    PL_FAIL(PL_ERR_ARG, "%s: %lld samples without replacement from %lld positive weights", call->name, (long long)r->n,
+            (long long)positive);
   return PL_OK;
 }
 

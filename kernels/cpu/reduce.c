@@ -28,8 +28,14 @@ static PlStatus logsumexp(const PlkCall *c, uint32_t mask) {
   PlStatus s = plk_reduce_run(&job);
   for (int64_t i = 0; i < c->out[0]->numel; i++)
     if (isinf(m[i])) m[i] = 0;
-  job = (PlkReduceJob){.x = c->in[0], .mask = mask, .core = PLK_CORE_SUM, .pre = PLK_PRE_EXPDIFF, .aux = max,
-                       .comp = job.comp == PLK_CF32 ? PLK_CF32 : PLK_CF64, .post = PLK_POST_LOG, .out = c->out[0]};
+  job = (PlkReduceJob){.x = c->in[0],
+                       .mask = mask,
+                       .core = PLK_CORE_SUM,
+                       .pre = PLK_PRE_EXPDIFF,
+                       .aux = max,
+                       .comp = job.comp == PLK_CF32 ? PLK_CF32 : PLK_CF64,
+                       .post = PLK_POST_LOG,
+                       .out = c->out[0]};
   if (s == PL_OK) s = plk_reduce_run(&job);
   plk_scratch_free(max);
   return s;
@@ -37,8 +43,7 @@ static PlStatus logsumexp(const PlkCall *c, uint32_t mask) {
 
 PlStatus plk_cpu_reduce(const PlkCall *c) {
   const PlArray *x = c->in[0];
-  PlkReduceJob job = {.x = x, .mask = dims_mask(c, 0, c->code == PLK_R_PROD), .out = c->out[0],
-                      .comp = plk_comp(c->out[0]->dtype)};
+  PlkReduceJob job = {.x = x, .mask = dims_mask(c, 0, c->code == PLK_R_PROD), .out = c->out[0], .comp = plk_comp(c->out[0]->dtype)};
   switch (c->code) {
   case PLK_R_MEAN: job.post = PLK_POST_MEAN; break;
   case PLK_R_PROD:
@@ -83,8 +88,7 @@ PlStatus plk_cpu_sum_to(const PlkCall *c) {
 /* (sum |x|^p)^(1/p); p = inf, -inf: max and min of |x|; p = 0: how many are not 0. */
 PlStatus plk_cpu_norm(const PlkCall *c) {
   double p = pl_attr_f(c->attrs, 0);
-  PlkReduceJob job = {.x = c->in[0], .mask = dims_mask(c, 1, false), .out = c->out[0], .comp = PLK_CF64,
-                      .pre = PLK_PRE_POW, .p = p};
+  PlkReduceJob job = {.x = c->in[0], .mask = dims_mask(c, 1, false), .out = c->out[0], .comp = PLK_CF64, .pre = PLK_PRE_POW, .p = p};
   if (p == 2) job.pre = PLK_PRE_SQUARE, job.post = PLK_POST_SQRT;
   else if (p == 1) job.pre = PLK_PRE_ABS;
   else if (p == 0) job.pre = PLK_PRE_NONZERO;
@@ -100,8 +104,14 @@ PlStatus plk_cpu_var(const PlkCall *c) {
   PL_TRY(plk_scratch((size_t)(c->out[0]->numel ? c->out[0]->numel : 1) * sizeof(double), &mean));
   PlkReduceJob job = {.x = c->in[0], .mask = mask, .comp = plk_comp(c->in[0]->dtype), .post = PLK_POST_MEAN, .to = mean};
   PlStatus s = plk_reduce_run(&job);
-  job = (PlkReduceJob){.x = c->in[0], .mask = mask, .comp = PLK_CF64, .pre = PLK_PRE_SQDIFF, .aux = mean,
-                       .post = c->code ? PLK_POST_STD : PLK_POST_VAR, .p = pl_attr_f(c->attrs, 1), .out = c->out[0]};
+  job = (PlkReduceJob){.x = c->in[0],
+                       .mask = mask,
+                       .comp = PLK_CF64,
+                       .pre = PLK_PRE_SQDIFF,
+                       .aux = mean,
+                       .post = c->code ? PLK_POST_STD : PLK_POST_VAR,
+                       .p = pl_attr_f(c->attrs, 1),
+                       .out = c->out[0]};
   if (s == PL_OK) s = plk_reduce_run(&job);
   plk_scratch_free(mean);
   return s;

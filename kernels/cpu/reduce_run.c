@@ -43,8 +43,11 @@ typedef struct Run {
 static Acc start_of(const PlkReduceJob *j) {
   Acc a;
   if (j->comp == PLK_CI64)
-    a.i = j->boolean ? j->core == PLK_CORE_MIN
-          : j->core == PLK_CORE_PROD ? 1 : j->core == PLK_CORE_MAX ? INT64_MIN : j->core == PLK_CORE_MIN ? INT64_MAX : 0;
+    a.i = j->boolean                 ? j->core == PLK_CORE_MIN
+          : j->core == PLK_CORE_PROD ? 1
+          : j->core == PLK_CORE_MAX  ? INT64_MIN
+          : j->core == PLK_CORE_MIN  ? INT64_MAX
+                                     : 0;
   else
     a.f = j->core == PLK_CORE_PROD  ? 1
           : j->core == PLK_CORE_MAX ? (j->zero_empty ? 0 : -(double)INFINITY)
@@ -78,8 +81,8 @@ static Acc row_tile(const Run *r, const void *v, int64_t n) {
   const PlkReduceJob *j = r->job;
   Acc a = start_of(j);
   if (j->comp == PLK_CF32) {
-    a.f = j->core == PLK_CORE_SUM ? r->loops->sum_f32(v, n)
-                                  : (double)(j->core == PLK_CORE_MAX ? r->loops->max_f32 : r->loops->min_f32)(v, n);
+    a.f =
+        j->core == PLK_CORE_SUM ? r->loops->sum_f32(v, n) : (double)(j->core == PLK_CORE_MAX ? r->loops->max_f32 : r->loops->min_f32)(v, n);
   } else if (j->comp == PLK_CF64) {
     const double *x = v;
     if (j->core == PLK_CORE_SUM) a.f = r->loops->sum_f64(x, n);
@@ -117,9 +120,7 @@ static Acc row_mapped(const Run *r, int64_t o, int64_t at, int64_t n) {
   const PlkMapLoops *l = plk_map_loops();
   if (r->how == SUM_I64) return (Acc){.i = l->sum_i64(x, n)};
   if (r->how == COUNT)
-    return (Acc){.i = counted(r, r->dtype == PL_F32   ? l->count_f32(x, n)
-                                 : r->dtype == PL_I64 ? l->count_i64(x, n)
-                                                      : l->count_u8(x, n), n)};
+    return (Acc){.i = counted(r, r->dtype == PL_F32 ? l->count_f32(x, n) : r->dtype == PL_I64 ? l->count_i64(x, n) : l->count_u8(x, n), n)};
   const double c = r->job->aux ? r->job->aux[o] : 0;
   return (Acc){.f = r->dtype == PL_F32 ? r->map->row_f32(x, n, c) : r->map->row_f64(x, n, c)};
 }

@@ -33,7 +33,7 @@ typedef struct PlkReduceJob {
   PlkCore core;
   PlkPre pre;
   PlkPost post;
-  PlkComp comp;      /* CF32 with SUM (pre NONE or EXPDIFF), MAX and MIN only */
+  PlkComp comp; /* CF32 with SUM (pre NONE or EXPDIFF), MAX and MIN only */
   double p;
   int64_t count;     /* what MEAN divides by; 0: as many as are reduced */
   bool boolean;      /* ANY, ALL: start values 0 and 1 */

@@ -66,7 +66,13 @@ PlStatus plk_reduce_twice(const PlkReduceJob *job, const int64_t shape[3]) {
   PlkReduceJob each = {.x = &x, .mask = 2, .pre = job->pre, .comp = job->comp, .p = job->p, .to = part};
   PlStatus s = plk_reduce_run(&each);
   x.data = part, x.dtype = PL_F64, x.numel = rows[0], x.shape = left;
-  PlkReduceJob all = {.x = &x, .mask = 1, .post = job->post, .comp = PLK_CF64, .p = job->p, .out = job->out, .to = job->to,
+  PlkReduceJob all = {.x = &x,
+                      .mask = 1,
+                      .post = job->post,
+                      .comp = PLK_CF64,
+                      .p = job->p,
+                      .out = job->out,
+                      .to = job->to,
                       .count = job->x->numel / shape[1]};
   if (s == PL_OK) s = plk_reduce_run(&all);
   plk_scratch_free(part);

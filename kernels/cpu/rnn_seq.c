@@ -25,49 +25,53 @@ typedef struct Seq {
 PLK_SEQ_PLACES
 
 static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlAttrs *attrs) {
-  return (Seq){.loops = &PLK_ISA_PICK(plk_gru), .products = &PLK_ISA_PICK(plk_lstm_seq), .S = S, .N = N, .H = H,
-               .tasks = plk_recurrent_tasks(N, H), .reverse = pl_attr_i(attrs, 0) != 0, .relu = pl_attr_i(attrs, 1) != 0};
+  return (Seq){.loops = &PLK_ISA_PICK(plk_gru),
+               .products = &PLK_ISA_PICK(plk_lstm_seq),
+               .S = S,
+               .N = N,
+               .H = H,
+               .tasks = plk_recurrent_tasks(N, H),
+               .reverse = pl_attr_i(attrs, 0) != 0,
+               .relu = pl_attr_i(attrs, 1) != 0};
 }
 
 /* Some rows of the batch through all steps, forward and back. gx lies [S][N][H], hs [S + 1][N][H]. */
-#define ROWS(T, X)                                                                                                   \
-  static PlStatus forward_rows_##X(const Seq *q, int64_t from, int64_t to) {                                         \
-    const int64_t N = q->N, H = q->H, wide = plk_panels(H, sizeof(T)), rows = to - from;                             \
-    void *room;                                                                                                      \
-    PL_TRY(plk_scratch((size_t)(rows * wide) * sizeof(T), &room));                                                   \
-    T *a = room, *hs = q->hs_out;                                                                                    \
-    PlStatus s = PL_OK;                                                                                              \
-    for (int64_t k = 0; k < q->S && s == PL_OK; k++) {                                                               \
-      const int64_t x = place(q, k) * N, old = state(q, k) * N, new = state(q, k + 1) * N;                           \
-      q->products->X.product(hs + (old + from) * H, H, q->panels, H, a, wide, rows, wide, false);                           \
-      for (int64_t r = from; r < to; r++)                                                                            \
-        q->loops->X.plain((const T *)q->gx + (x + r) * H, a + (r - from) * wide, q->relu, hs + (new + r) * H, H);    \
-      s = plk_poll();                                                                                                \
-    }                                                                                                                \
-    plk_scratch_free(room);                                                                                          \
-    return s;                                                                                                        \
-  }                                                                                                                  \
-  static PlStatus backward_rows_##X(const Seq *q, int64_t from, int64_t to) {                                        \
-    const int64_t N = q->N, H = q->H, wide = plk_panels(H, sizeof(T)), rows = to - from;                             \
-    const T *hs = q->hs, *dhs = q->dhs;                                                                              \
-    void *room;                                                                                                      \
-    PL_TRY(plk_scratch((size_t)(rows * wide) * sizeof(T), &room));                                                   \
-    T *dh = room;                                                                                                    \
-    memset(dh, 0, (size_t)(rows * wide) * sizeof(T));                                                                \
-    PlStatus s = PL_OK;                                                                                              \
-    for (int64_t k = q->S - 1; k >= 0 && s == PL_OK; k--) {                                                          \
-      const int64_t x = place(q, k) * N, new = state(q, k + 1) * N;                                                  \
-      for (int64_t r = from; r < to; r++)                                                                            \
-        q->loops->X.plain_back(hs + (new + r) * H, dhs + (new + r) * H, dh + (r - from) * wide, q->relu,             \
-                               (T *)q->dgx + (x + r) * H, H);                                                        \
-      q->products->X.product((const T *)q->dgx + (x + from) * H, H, q->panels, H, dh, wide, rows, wide, false);             \
-      s = plk_poll();                                                                                                \
-    }                                                                                                                \
-    for (int64_t r = from; r < to && s == PL_OK; r++)                                                                \
-      for (int64_t j = 0; j < H; j++)                                                                                \
-        ((T *)q->dh0)[r * H + j] = dh[(r - from) * wide + j] + dhs[(state(q, 0) * N + r) * H + j];                   \
-    plk_scratch_free(room);                                                                                          \
-    return s;                                                                                                        \
+#define ROWS(T, X)                                                                                                                      \
+  static PlStatus forward_rows_##X(const Seq *q, int64_t from, int64_t to) {                                                            \
+    const int64_t N = q->N, H = q->H, wide = plk_panels(H, sizeof(T)), rows = to - from;                                                \
+    void *room;                                                                                                                         \
+    PL_TRY(plk_scratch((size_t)(rows * wide) * sizeof(T), &room));                                                                      \
+    T *a = room, *hs = q->hs_out;                                                                                                       \
+    PlStatus s = PL_OK;                                                                                                                 \
+    for (int64_t k = 0; k < q->S && s == PL_OK; k++) {                                                                                  \
+      const int64_t x = place(q, k) * N, old = state(q, k) * N, new = state(q, k + 1) * N;                                              \
+      q->products->X.product(hs + (old + from) * H, H, q->panels, H, a, wide, rows, wide, false);                                       \
+      for (int64_t r = from; r < to; r++)                                                                                               \
+        q->loops->X.plain((const T *)q->gx + (x + r) * H, a + (r - from) * wide, q->relu, hs + (new + r) * H, H);                       \
+      s = plk_poll();                                                                                                                   \
+    }                                                                                                                                   \
+    plk_scratch_free(room);                                                                                                             \
+    return s;                                                                                                                           \
+  }                                                                                                                                     \
+  static PlStatus backward_rows_##X(const Seq *q, int64_t from, int64_t to) {                                                           \
+    const int64_t N = q->N, H = q->H, wide = plk_panels(H, sizeof(T)), rows = to - from;                                                \
+    const T *hs = q->hs, *dhs = q->dhs;                                                                                                 \
+    void *room;                                                                                                                         \
+    PL_TRY(plk_scratch((size_t)(rows * wide) * sizeof(T), &room));                                                                      \
+    T *dh = room;                                                                                                                       \
+    memset(dh, 0, (size_t)(rows * wide) * sizeof(T));                                                                                   \
+    PlStatus s = PL_OK;                                                                                                                 \
+    for (int64_t k = q->S - 1; k >= 0 && s == PL_OK; k--) {                                                                             \
+      const int64_t x = place(q, k) * N, new = state(q, k + 1) * N;                                                                     \
+      for (int64_t r = from; r < to; r++)                                                                                               \
+        q->loops->X.plain_back(hs + (new + r) * H, dhs + (new + r) * H, dh + (r - from) * wide, q->relu, (T *)q->dgx + (x + r) * H, H); \
+      q->products->X.product((const T *)q->dgx + (x + from) * H, H, q->panels, H, dh, wide, rows, wide, false);                         \
+      s = plk_poll();                                                                                                                   \
+    }                                                                                                                                   \
+    for (int64_t r = from; r < to && s == PL_OK; r++)                                                                                   \
+      for (int64_t j = 0; j < H; j++) ((T *)q->dh0)[r * H + j] = dh[(r - from) * wide + j] + dhs[(state(q, 0) * N + r) * H + j];        \
+    plk_scratch_free(room);                                                                                                             \
+    return s;                                                                                                                           \
   }
 ROWS(float, f32)
 ROWS(double, f64)

@@ -30,18 +30,15 @@ static PlStatus check_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
-static PlStatus index_fail(const char *op, const PlArray *index, int64_t at, int64_t value, int64_t limit,
-                           int64_t base, bool wrap) {
+static PlStatus index_fail(const char *op, const PlArray *index, int64_t at, int64_t value, int64_t limit, int64_t base, bool wrap) {
   char where[PL_MAX_DIM * 22 + 4] = "", ends[64] = "";
   int64_t coord[PL_MAX_DIM];
   size_t n = 0;
   if (index->ndim) {
     plk_nd_unravel(at, index->ndim, index->shape, coord);
-    for (int d = 0; d < index->ndim; d++)
-      n += (size_t)snprintf(where + n, sizeof where - n, d ? ",%lld" : "%lld", (long long)coord[d] + 1);
+    for (int d = 0; d < index->ndim; d++) n += (size_t)snprintf(where + n, sizeof where - n, d ? ",%lld" : "%lld", (long long)coord[d] + 1);
   }
-  if (limit == 0)
-    PL_FAIL(PL_ERR_INDEX, "%s: index value %lld at position [%s]: the indexed dim has size 0", op, (long long)value, where);
+  if (limit == 0) PL_FAIL(PL_ERR_INDEX, "%s: index value %lld at position [%s]: the indexed dim has size 0", op, (long long)value, where);
   if (wrap) snprintf(ends, sizeof ends, " (or -%lld..-1 from the end)", (long long)limit);
   PL_FAIL(PL_ERR_INDEX, "%s: index value %lld at position [%s] is out of range %lld..%lld%s%s", op, (long long)value, where,
           (long long)base, (long long)(limit - 1 + base), ends,
@@ -68,8 +65,7 @@ static PlStatus resolve(const char *op, const PlArray *index, int64_t limit, boo
   return PL_OK;
 }
 
-PlStatus plk_index_load(const char *op, const PlArray *index, int64_t limit, int64_t base, bool wrap,
-                        PlkIndex *out) {
+PlStatus plk_index_load(const char *op, const PlArray *index, int64_t limit, int64_t base, bool wrap, PlkIndex *out) {
   const void *data;
   if (base < 0) PL_FAIL(PL_ERR_ARG, "%s: index_base %lld; it must be 0 or 1", op, (long long)base);
   PlkIndex r = {.n = index->numel, .base = base};
@@ -86,8 +82,7 @@ PlStatus plk_index_load(const char *op, const PlArray *index, int64_t limit, int
   return PL_OK;
 }
 
-PlStatus plk_index_spread(const char *op, const PlArray *index, int64_t limit, int64_t base, bool wrap, PlkIndex *out,
-                          int64_t *strides) {
+PlStatus plk_index_spread(const char *op, const PlArray *index, int64_t limit, int64_t base, bool wrap, PlkIndex *out, int64_t *strides) {
   int64_t shape[PL_MAX_DIM], dense[PL_MAX_DIM];
   PlArray a = *index;
   a.numel = 1;
@@ -162,9 +157,8 @@ static void run_get(const PlkRows *r, char *table, char *rows, int64_t st, int64
     memcpy(rows, table, (size_t)n * esize);
     return;
   }
-#define EACH(T)                                                                                  \
-  for (int64_t i = 0; i < n; i++)                                                                \
-    ((T *)(void *)rows)[i * sr] = ((const T *)(const void *)table)[i * st];                      \
+#define EACH(T)                                                                                           \
+  for (int64_t i = 0; i < n; i++) ((T *)(void *)rows)[i * sr] = ((const T *)(const void *)table)[i * st]; \
   break;
   switch (esize) {
   case 1: EACH(uint8_t)
@@ -175,26 +169,24 @@ static void run_get(const PlkRows *r, char *table, char *rows, int64_t st, int64
 #undef EACH
 }
 
-static void run_set(const PlkRows *r, char *table, char *rows, int64_t st, int64_t sr, int64_t n) {
-  run_get(r, rows, table, sr, st, n);
-}
+static void run_set(const PlkRows *r, char *table, char *rows, int64_t st, int64_t sr, int64_t n) { run_get(r, rows, table, sr, st, n); }
 
-#define AXPY(T, EXPR)                                                                            \
-  {                                                                                              \
-    T *t = (T *)(void *)table;                                                                   \
-    const T *s = (const T *)(const void *)rows;                                                  \
-    if (st == 1 && sr == 1) {                                                                    \
-      for (int64_t i = 0; i < n; i++) {                                                          \
-        T a = t[i], b = s[i];                                                                    \
-        t[i] = EXPR;                                                                             \
-      }                                                                                          \
-    } else {                                                                                     \
-      for (int64_t i = 0; i < n; i++) {                                                          \
-        T a = t[i * st], b = s[i * sr];                                                          \
-        t[i * st] = EXPR;                                                                        \
-      }                                                                                          \
-    }                                                                                            \
-  }                                                                                              \
+#define AXPY(T, EXPR)                           \
+  {                                             \
+    T *t = (T *)(void *)table;                  \
+    const T *s = (const T *)(const void *)rows; \
+    if (st == 1 && sr == 1) {                   \
+      for (int64_t i = 0; i < n; i++) {         \
+        T a = t[i], b = s[i];                   \
+        t[i] = EXPR;                            \
+      }                                         \
+    } else {                                    \
+      for (int64_t i = 0; i < n; i++) {         \
+        T a = t[i * st], b = s[i * sr];         \
+        t[i * st] = EXPR;                       \
+      }                                         \
+    }                                           \
+  }                                             \
   break;
 #define AXPY_INT(T) AXPY(T, (T)((uint64_t)a + (uint64_t)r->ialpha * (uint64_t)b))
 
@@ -228,8 +220,8 @@ typedef struct Job {
 static void one_row(const PlkRows *r, Run run, int64_t table, int64_t row) {
   const size_t esize = pl_dtype_size(r->dtype);
   if (r->nb <= 1) {
-    run(r, plk_at(r->table, table, esize), plk_at(r->rows, row, esize), r->nb ? r->btable[0] : 1,
-        r->nb ? r->brow[0] : 1, r->nb ? r->bshape[0] : 1);
+    run(r, plk_at(r->table, table, esize), plk_at(r->rows, row, esize), r->nb ? r->btable[0] : 1, r->nb ? r->brow[0] : 1,
+        r->nb ? r->bshape[0] : 1);
     return;
   }
   int last = r->nb - 1;
@@ -265,8 +257,7 @@ static PlStatus get_body(void *ctx, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end;) {
     const int64_t n = flat ? plk_min64(end - i, r->np - p) : 1;
     if (flat)
-      plk_copy_loops()->rows_at(r->rows + (row + p * r->prow) * size, r->prow * size, r->table + table * size, r->offs + p,
-                                size, n, bytes);
+      plk_copy_loops()->rows_at(r->rows + (row + p * r->prow) * size, r->prow * size, r->table + table * size, r->offs + p, size, n, bytes);
     else one_row(r, j->run, table + r->offs[p], row + p * r->prow);
     i += n;
     if ((p += n) < r->np) continue;
@@ -276,12 +267,12 @@ static PlStatus get_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
-#define PICK(T)                                                                                  \
-  {                                                                                              \
-    const T *t = (const T *)(const void *)r->table;                                              \
-    T *out = (T *)(void *)r->rows;                                                               \
-    for (int64_t i = begin; i < end; i++) out[i * r->prow] = t[r->offs[i]];                      \
-  }                                                                                              \
+#define PICK(T)                                                             \
+  {                                                                         \
+    const T *t = (const T *)(const void *)r->table;                         \
+    T *out = (T *)(void *)r->rows;                                          \
+    for (int64_t i = begin; i < end; i++) out[i * r->prow] = t[r->offs[i]]; \
+  }                                                                         \
   break;
 
 /* Single elements: no free dims at all. */
@@ -296,13 +287,13 @@ static PlStatus pick_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
-#define LINES(T)                                                                                 \
-  for (int64_t a = begin; a < end; a++) {                                                        \
-    place(r, a, &table, &row);                                                                   \
-    const T *t = (const T *)(const void *)r->table + table;                                      \
-    T *out = (T *)(void *)r->rows + row;                                                         \
-    for (int64_t i = 0; i < r->np; i++) out[i * r->prow] = t[r->offs[i]];                        \
-  }                                                                                              \
+#define LINES(T)                                                          \
+  for (int64_t a = begin; a < end; a++) {                                 \
+    place(r, a, &table, &row);                                            \
+    const T *t = (const T *)(const void *)r->table + table;               \
+    T *out = (T *)(void *)r->rows + row;                                  \
+    for (int64_t i = 0; i < r->np; i++) out[i * r->prow] = t[r->offs[i]]; \
+  }                                                                       \
   break;
 
 /* Single elements along the last dim: unit a line of it. */
@@ -333,11 +324,11 @@ PlStatus plk_rows_get(PlkRows *r) {
   return plk_parallel(outer * r->np, plk_max64(1, PLK_MOVE_GRAIN / inner), get_body, &j);
 }
 
-#define ADD_LINE(T, factor)                                                                      \
-  {                                                                                              \
-    const T f = (T)(factor), *s = (const T *)(const void *)r->rows + row;                        \
-    T *t = (T *)(void *)r->table + table;                                                        \
-    for (int64_t p = 0; p < r->np; p++) t[r->offs[p]] += f * s[p * r->prow];                     \
+#define ADD_LINE(T, factor)                                                  \
+  {                                                                          \
+    const T f = (T)(factor), *s = (const T *)(const void *)r->rows + row;    \
+    T *t = (T *)(void *)r->table + table;                                    \
+    for (int64_t p = 0; p < r->np; p++) t[r->offs[p]] += f * s[p * r->prow]; \
   }
 
 static PlStatus put_body(void *ctx, int64_t begin, int64_t end) {

@@ -16,12 +16,10 @@ typedef struct PlkIndex {
 
 /* Loads and checks a tensor of index values against 0 … limit-1, counted from base. wrap: negative values
  * count from the end. PL_ERR_INDEX names value, range and position. */
-PlStatus plk_index_load(const char *op, const PlArray *index, int64_t limit, int64_t base, bool wrap,
-                        PlkIndex *out);
+PlStatus plk_index_load(const char *op, const PlArray *index, int64_t limit, int64_t base, bool wrap, PlkIndex *out);
 /* The same for an index that may be expanded: its values without repetitions, and where they stand: strides[d] is 0 along
  * dims in which it repeats. */
-PlStatus plk_index_spread(const char *op, const PlArray *index, int64_t limit, int64_t base, bool wrap, PlkIndex *out,
-                          int64_t *strides);
+PlStatus plk_index_spread(const char *op, const PlArray *index, int64_t limit, int64_t base, bool wrap, PlkIndex *out, int64_t *strides);
 static inline void plk_index_free(PlkIndex *i) { plk_scratch_free(i->scratch); }
 
 typedef struct PlkRows {
@@ -33,7 +31,7 @@ typedef struct PlkRows {
   int64_t bshape[PL_MAX_DIM], btable[PL_MAX_DIM], brow[PL_MAX_DIM];
   int64_t prow; /* stride of p in the rows */
   PlDtype dtype;
-  double alpha;   /* adds: rows times this (floats), or ialpha (integers) */
+  double alpha; /* adds: rows times this (floats), or ialpha (integers) */
   int64_t ialpha;
 } PlkRows;
 
@@ -46,8 +44,8 @@ PlStatus plk_rows_set(PlkRows *r); /* table = rows, the last one wins */
 PlStatus plk_rows_add(PlkRows *r); /* table += alpha · rows */
 
 /* Offsets in x (of the given strides) of every position of a plan; checks all values. */
-PlStatus plk_plan_offsets(const char *op, const PlkIndexPlan *plan, const PlArray *const *index,
-                          const int64_t *shape, const int64_t *strides, int64_t base, int64_t **offs);
+PlStatus plk_plan_offsets(const char *op, const PlkIndexPlan *plan, const PlArray *const *index, const int64_t *shape,
+                          const int64_t *strides, int64_t base, int64_t **offs);
 /* Free dims of a plan, for contiguous rows of the plan's shape. */
 void plk_plan_rows(PlkRows *r, const PlkIndexPlan *plan, int ndim, const int64_t *shape, const int64_t *strides);
 

@@ -16,59 +16,56 @@ static inline int64_t f64_to_i64(double v) {
 }
 
 /* Per dtype: its C type, and how to read one as float, double, int64_t and to make one from each. */
-#define ID(v) (v)
-#define F16R(v) plk_f16_to_f32(v)
+#define ID(v)    (v)
+#define F16R(v)  plk_f16_to_f32(v)
 #define BF16R(v) plk_bf16_to_f32(v)
-#define KINDS(X)                                                                                    \
-  X(F32, float, ID, float, float, (float))                                                          \
-  X(F64, double, ID, double, double, (double))                                                      \
-  X(F16, uint16_t, F16R, float, float, plk_f32_to_f16)                                              \
-  X(BF16, uint16_t, BF16R, float, float, plk_f32_to_bf16)                                           \
-  X(I8, int8_t, ID, int64_t, int64_t, (int8_t))                                                     \
-  X(I16, int16_t, ID, int64_t, int64_t, (int16_t))                                                  \
-  X(I32, int32_t, ID, int64_t, int64_t, (int32_t))                                                  \
-  X(I64, int64_t, ID, int64_t, int64_t, (int64_t))                                                  \
-  X(U8, uint8_t, ID, int64_t, int64_t, (uint8_t))                                                   \
+#define KINDS(X)                                          \
+  X(F32, float, ID, float, float, (float))                \
+  X(F64, double, ID, double, double, (double))            \
+  X(F16, uint16_t, F16R, float, float, plk_f32_to_f16)    \
+  X(BF16, uint16_t, BF16R, float, float, plk_f32_to_bf16) \
+  X(I8, int8_t, ID, int64_t, int64_t, (int8_t))           \
+  X(I16, int16_t, ID, int64_t, int64_t, (int16_t))        \
+  X(I32, int32_t, ID, int64_t, int64_t, (int32_t))        \
+  X(I64, int64_t, ID, int64_t, int64_t, (int64_t))        \
+  X(U8, uint8_t, ID, int64_t, int64_t, (uint8_t))         \
   X(BOOL, uint8_t, ID, int64_t, int64_t, 0 !=)
 
 /* From a dtype's own reading type to a compute type: only floats to int64_t need care. */
-#define TO_f32(v) ((float)(v))
-#define TO_f64(v) ((double)(v))
-#define TO_i64(v) _Generic((v), int64_t : (v), default : f64_to_i64((double)(v)))
-#define MID_float(v) ((float)(v))
-#define MID_double(v) ((double)(v))
+#define TO_f32(v)      ((float)(v))
+#define TO_f64(v)      ((double)(v))
+#define TO_i64(v)      _Generic((v), int64_t : (v), default : f64_to_i64((double)(v)))
+#define MID_float(v)   ((float)(v))
+#define MID_double(v)  ((double)(v))
 #define MID_int64_t(v) TO_i64(v)
 
-#define LOADER(name, S, READ, MID, C, cs)                                                           \
-  static void load_##name##_##cs(C *PL_RESTRICT d, int64_t ld, const S *PL_RESTRICT s, int64_t stride, \
-                                 int64_t n, int64_t k) {                                            \
-    if (k == 1 && stride == 1)                                                                      \
-      for (int64_t i = 0; i < n; i++) d[i] = TO_##cs((MID)READ(s[i]));                              \
-    else                                                                                            \
-      for (int64_t r = 0; r < n; r++)                                                               \
-        for (int64_t j = 0; j < k; j++) d[j * ld + r] = TO_##cs((MID)READ(s[r * stride + j]));      \
+#define LOADER(name, S, READ, MID, C, cs)                                                                                      \
+  static void load_##name##_##cs(C *PL_RESTRICT d, int64_t ld, const S *PL_RESTRICT s, int64_t stride, int64_t n, int64_t k) { \
+    if (k == 1 && stride == 1)                                                                                                 \
+      for (int64_t i = 0; i < n; i++) d[i] = TO_##cs((MID)READ(s[i]));                                                         \
+    else                                                                                                                       \
+      for (int64_t r = 0; r < n; r++)                                                                                          \
+        for (int64_t j = 0; j < k; j++) d[j * ld + r] = TO_##cs((MID)READ(s[r * stride + j]));                                 \
   }
-#define STORER(name, S, MID, MAKE, C, cs)                                                           \
-  static void store_##name##_##cs(const C *PL_RESTRICT s, int64_t ld, S *PL_RESTRICT d, int64_t stride, \
-                                  int64_t n, int64_t k) {                                           \
-    if (k == 1 && stride == 1)                                                                      \
-      for (int64_t i = 0; i < n; i++) d[i] = (S)(MAKE(MID_##MID(s[i])));                            \
-    else                                                                                            \
-      for (int64_t r = 0; r < n; r++)                                                               \
-        for (int64_t j = 0; j < k; j++) d[r * stride + j] = (S)(MAKE(MID_##MID(s[j * ld + r])));    \
+#define STORER(name, S, MID, MAKE, C, cs)                                                                                       \
+  static void store_##name##_##cs(const C *PL_RESTRICT s, int64_t ld, S *PL_RESTRICT d, int64_t stride, int64_t n, int64_t k) { \
+    if (k == 1 && stride == 1)                                                                                                  \
+      for (int64_t i = 0; i < n; i++) d[i] = (S)(MAKE(MID_##MID(s[i])));                                                        \
+    else                                                                                                                        \
+      for (int64_t r = 0; r < n; r++)                                                                                           \
+        for (int64_t j = 0; j < k; j++) d[r * stride + j] = (S)(MAKE(MID_##MID(s[j * ld + r])));                                \
   }
-#define X(NAME, S, READ, RMID, WMID, MAKE)    \
-  LOADER(NAME, S, READ, RMID, float, f32)     \
-  LOADER(NAME, S, READ, RMID, double, f64)    \
-  LOADER(NAME, S, READ, RMID, int64_t, i64)   \
-  STORER(NAME, S, WMID, MAKE, float, f32)     \
-  STORER(NAME, S, WMID, MAKE, double, f64)    \
+#define X(NAME, S, READ, RMID, WMID, MAKE)  \
+  LOADER(NAME, S, READ, RMID, float, f32)   \
+  LOADER(NAME, S, READ, RMID, double, f64)  \
+  LOADER(NAME, S, READ, RMID, int64_t, i64) \
+  STORER(NAME, S, WMID, MAKE, float, f32)   \
+  STORER(NAME, S, WMID, MAKE, double, f64)  \
   STORER(NAME, S, WMID, MAKE, int64_t, i64)
 KINDS(X)
 #undef X
 
-void plk_load(PlkComp c, void *dst, int64_t ld, const void *x, int dtype, int64_t at, int64_t stride,
-              int64_t n, int64_t k) {
+void plk_load(PlkComp c, void *dst, int64_t ld, const void *x, int dtype, int64_t at, int64_t stride, int64_t n, int64_t k) {
   if (c == PLK_CF32 && k == 1 && stride == 1 && (dtype == PL_F16 || dtype == PL_BF16)) {
     const PlkConvert *cv = plk_isa_tables()->convert;
     (dtype == PL_F16 ? cv->f16_load : cv->bf16_load)((const uint16_t *)x + at, dst, n);
@@ -80,13 +77,13 @@ void plk_load(PlkComp c, void *dst, int64_t ld, const void *x, int dtype, int64_
     return;
   }
   switch (dtype) {
-#define X(NAME, S, READ, RMID, WMID, MAKE)                                              \
-  case PL_##NAME: {                                                                     \
-    const S *s = (const S *)x + at;                                                     \
-    if (c == PLK_CF32) load_##NAME##_f32((float *)dst, ld, s, stride, n, k);            \
-    else if (c == PLK_CF64) load_##NAME##_f64((double *)dst, ld, s, stride, n, k);      \
-    else load_##NAME##_i64((int64_t *)dst, ld, s, stride, n, k);                        \
-    break;                                                                              \
+#define X(NAME, S, READ, RMID, WMID, MAKE)                                         \
+  case PL_##NAME: {                                                                \
+    const S *s = (const S *)x + at;                                                \
+    if (c == PLK_CF32) load_##NAME##_f32((float *)dst, ld, s, stride, n, k);       \
+    else if (c == PLK_CF64) load_##NAME##_f64((double *)dst, ld, s, stride, n, k); \
+    else load_##NAME##_i64((int64_t *)dst, ld, s, stride, n, k);                   \
+    break;                                                                         \
   }
     KINDS(X)
 #undef X
@@ -94,8 +91,7 @@ void plk_load(PlkComp c, void *dst, int64_t ld, const void *x, int dtype, int64_
   }
 }
 
-void plk_store(PlkComp c, const void *src, int64_t ld, void *x, int dtype, int64_t at, int64_t stride,
-               int64_t n, int64_t k) {
+void plk_store(PlkComp c, const void *src, int64_t ld, void *x, int dtype, int64_t at, int64_t stride, int64_t n, int64_t k) {
   if (c == PLK_CF32 && k == 1 && stride == 1 && (dtype == PL_F16 || dtype == PL_BF16)) {
     const PlkConvert *cv = plk_isa_tables()->convert;
     (dtype == PL_F16 ? cv->f16_store : cv->bf16_store)(src, (uint16_t *)x + at, n);
@@ -107,13 +103,13 @@ void plk_store(PlkComp c, const void *src, int64_t ld, void *x, int dtype, int64
     return;
   }
   switch (dtype) {
-#define X(NAME, S, READ, RMID, WMID, MAKE)                                                    \
-  case PL_##NAME: {                                                                           \
-    S *d = (S *)x + at;                                                                       \
-    if (c == PLK_CF32) store_##NAME##_f32((const float *)src, ld, d, stride, n, k);           \
-    else if (c == PLK_CF64) store_##NAME##_f64((const double *)src, ld, d, stride, n, k);     \
-    else store_##NAME##_i64((const int64_t *)src, ld, d, stride, n, k);                       \
-    break;                                                                                    \
+#define X(NAME, S, READ, RMID, WMID, MAKE)                                                \
+  case PL_##NAME: {                                                                       \
+    S *d = (S *)x + at;                                                                   \
+    if (c == PLK_CF32) store_##NAME##_f32((const float *)src, ld, d, stride, n, k);       \
+    else if (c == PLK_CF64) store_##NAME##_f64((const double *)src, ld, d, stride, n, k); \
+    else store_##NAME##_i64((const int64_t *)src, ld, d, stride, n, k);                   \
+    break;                                                                                \
   }
     KINDS(X)
 #undef X
@@ -127,9 +123,9 @@ enum { GROUP = 16, STACK_BYTES = 8192, GROUP_LIMIT = 1 << 22 }; /* elements of o
 
 typedef struct Plan {
   const PlkRows *r;
-  int64_t group, per_outer; /* rows taken together; groups in one outer index */
+  int64_t group, per_outer;              /* rows taken together; groups in one outer index */
   bool direct[PLK_ROW_ARGS], all_direct; /* rows used where they lie; those of all arguments */
-  size_t at[PLK_ROW_ARGS + 1], bytes; /* where each argument's rows lie in a block's buffer */
+  size_t at[PLK_ROW_ARGS + 1], bytes;    /* where each argument's rows lie in a block's buffer */
 } Plan;
 
 static PlStatus run_group(const Plan *p, int64_t g, char *buf) {
@@ -140,24 +136,21 @@ static PlStatus run_group(const Plan *p, int64_t g, char *buf) {
   for (int a = 0; a < r->narg; a++) {
     const PlkRowArg *x = &r->arg[a];
     if (x->data && !p->direct[a] && !x->write)
-      plk_load((PlkComp)x->comp, buf + p->at[a], x->len, x->data, x->dtype, o * x->len * r->inner + i0,
-               r->inner, x->len, k);
+      plk_load((PlkComp)x->comp, buf + p->at[a], x->len, x->data, x->dtype, o * x->len * r->inner + i0, r->inner, x->len, k);
   }
   ptr[r->narg] = buf + p->at[r->narg];
   for (int64_t j = 0; j < k; j++) {
     for (int a = 0; a < r->narg; a++) {
       const PlkRowArg *x = &r->arg[a];
       size_t row = (size_t)x->len * plk_comp_size((PlkComp)x->comp);
-      ptr[a] = !x->data ? NULL
-                        : p->direct[a] ? (char *)x->data + (size_t)o * row : buf + p->at[a] + (size_t)j * row;
+      ptr[a] = !x->data ? NULL : p->direct[a] ? (char *)x->data + (size_t)o * row : buf + p->at[a] + (size_t)j * row;
     }
     PL_TRY(r->body(r->ctx, o * r->inner + i0 + j, ptr));
   }
   for (int a = 0; a < r->narg; a++) {
     const PlkRowArg *x = &r->arg[a];
     if (x->data && !p->direct[a] && x->write)
-      plk_store((PlkComp)x->comp, buf + p->at[a], x->len, x->data, x->dtype, o * x->len * r->inner + i0,
-                r->inner, x->len, k);
+      plk_store((PlkComp)x->comp, buf + p->at[a], x->len, x->data, x->dtype, o * x->len * r->inner + i0, r->inner, x->len, k);
   }
   return PL_OK;
 }
@@ -188,8 +181,7 @@ static PlStatus run_block(void *ctx, int64_t begin, int64_t end) {
   if (p->bytes > STACK_BYTES) PL_TRY(plk_scratch(p->bytes, &heap));
   PlStatus s = PL_OK;
   char *buf = heap ? heap : stack;
-  if (p->all_direct)
-    s = run_direct(p->r, begin, end, buf);
+  if (p->all_direct) s = run_direct(p->r, begin, end, buf);
   else
     for (int64_t g = begin; g < end && s == PL_OK; g++) s = run_group(p, g, buf);
   plk_scratch_free(heap);
@@ -217,8 +209,7 @@ PlStatus plk_rows(const PlkRows *r) {
     p.direct[a] = r->inner == 1 && plk_comp_direct(x->dtype, (PlkComp)x->comp);
     p.at[a] = p.bytes;
     if (!x->data) continue;
-    if (!p.direct[a])
-      p.bytes += ((size_t)(x->len * p.group) * plk_comp_size((PlkComp)x->comp) + 63) & ~(size_t)63;
+    if (!p.direct[a]) p.bytes += ((size_t)(x->len * p.group) * plk_comp_size((PlkComp)x->comp) + 63) & ~(size_t)63;
   }
   p.at[r->narg] = p.bytes;
   p.bytes += r->temp;

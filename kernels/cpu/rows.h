@@ -10,22 +10,17 @@
 /* The type that a dtype is computed in. */
 typedef enum PlkComp { PLK_CF32, PLK_CF64, PLK_CI64 } PlkComp;
 
-static inline PlkComp plk_comp(int dtype) {
-  return dtype == PL_F64 ? PLK_CF64 : pl_is_float((PlDtype)dtype) ? PLK_CF32 : PLK_CI64;
-}
+static inline PlkComp plk_comp(int dtype) { return dtype == PL_F64 ? PLK_CF64 : pl_is_float((PlDtype)dtype) ? PLK_CF32 : PLK_CI64; }
 static inline size_t plk_comp_size(PlkComp c) { return c == PLK_CF32 ? 4 : 8; }
 /* Whether arrays of this dtype can be used as rows of c without conversion. */
 static inline bool plk_comp_direct(int dtype, PlkComp c) {
-  return (dtype == PL_F32 && c == PLK_CF32) || (dtype == PL_F64 && c == PLK_CF64) ||
-         (dtype == PL_I64 && c == PLK_CI64);
+  return (dtype == PL_F32 && c == PLK_CF32) || (dtype == PL_F64 && c == PLK_CF64) || (dtype == PL_I64 && c == PLK_CI64);
 }
 
 /* dst[j * ld + r] = x[at + r * stride + j] for r < n, j < k, converted. Floats to integers saturate. */
-void plk_load(PlkComp c, void *dst, int64_t ld, const void *x, int dtype, int64_t at, int64_t stride,
-              int64_t n, int64_t k);
+void plk_load(PlkComp c, void *dst, int64_t ld, const void *x, int dtype, int64_t at, int64_t stride, int64_t n, int64_t k);
 /* The way back; to bool: v != 0. */
-void plk_store(PlkComp c, const void *src, int64_t ld, void *x, int dtype, int64_t at, int64_t stride,
-               int64_t n, int64_t k);
+void plk_store(PlkComp c, const void *src, int64_t ld, void *x, int dtype, int64_t at, int64_t stride, int64_t n, int64_t k);
 
 typedef struct PlkRowArg {
   void *data;

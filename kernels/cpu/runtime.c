@@ -49,8 +49,8 @@ static _Thread_local const _Atomic bool *own_stop;
 void plk_stop_by(const _Atomic bool *flag) { own_stop = flag; }
 
 PlStatus plk_poll(void) {
-  bool stop = atomic_load_explicit(&interrupted, memory_order_relaxed) ||
-              (own_stop && atomic_load_explicit(own_stop, memory_order_relaxed));
+  bool stop =
+      atomic_load_explicit(&interrupted, memory_order_relaxed) || (own_stop && atomic_load_explicit(own_stop, memory_order_relaxed));
   if (PL_LIKELY(!stop)) return PL_OK;
   PL_FAIL(PL_ERR_INTERRUPT, "interrupted");
 }
@@ -177,10 +177,9 @@ PlStatus plk_parallel(int64_t n, int64_t block, PlkBody body, void *ctx) {
 #endif
 #endif
 
-#define LEVEL(v)                                                                          \
-  static const PlkIsa isa_##v = {                                                         \
-      #v, plk_ew_f32_##v, plk_ew_f64_##v, plk_ew_where_##v, plk_ew_copy_##v, plk_ew_cast_##v, \
-      &plk_convert_##v, &plk_random_##v};
+#define LEVEL(v)                  \
+  static const PlkIsa isa_##v = { \
+      #v, plk_ew_f32_##v, plk_ew_f64_##v, plk_ew_where_##v, plk_ew_copy_##v, plk_ew_cast_##v, &plk_convert_##v, &plk_random_##v};
 #if defined(PLK_HAVE_V2)
 LEVEL(v2)
 #endif
@@ -205,11 +204,10 @@ static const PlkIsa *best_level(void) {
   const char *want = getenv("PERILUNE_ISA");
   const int cap = want == NULL ? 4 : strcmp(want, "v2") == 0 ? 2 : strcmp(want, "v3") == 0 ? 3 : 4;
   __builtin_cpu_init();
-  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                  __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                  __builtin_cpu_supports("avx512vl");
+  const bool v3 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 #if defined(PLK_HAVE_V2)
   best = &isa_v2;
 #endif

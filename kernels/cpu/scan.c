@@ -12,9 +12,7 @@ typedef struct Scan {
   int code;
 } Scan;
 
-static Scan scan_of(const PlkCall *c, const PlArray *x) {
-  return (Scan){.n = plk_dim_size(x, pl_attr_i(c->attrs, 0)), .code = c->code};
-}
+static Scan scan_of(const PlkCall *c, const PlArray *x) { return (Scan){.n = plk_dim_size(x, pl_attr_i(c->attrs, 0)), .code = c->code}; }
 static PlkRows rows_of(const PlkCall *c, const PlArray *x, Scan *s, PlStatus (*body)(void *, int64_t, void *const *)) {
   int64_t dim = pl_attr_i(c->attrs, 0);
   return (PlkRows){.outer = plk_outer(x, dim), .inner = plk_inner(x, dim), .body = body, .ctx = s};
@@ -94,21 +92,21 @@ PlStatus plk_cpu_scan(const PlkCall *c) {
 
 /* ---- maxima: the last index among equals; NaN, once met, stays ---------------------------------------- */
 
-#define CUMEXTREME(T, name)                                                      \
-  static PlStatus name(void *ctx, int64_t row, void *const *p) {                 \
-    (void)row;                                                                   \
-    const Scan *s = ctx;                                                         \
-    const T *x = p[0];                                                           \
-    T *y = p[1];                                                                 \
-    int64_t *at = p[2], best = 0;                                                \
-    bool max = s->code == PLK_S_CUMMAX;                                          \
-    for (int64_t i = 0; i < s->n; i++) {                                         \
-      T v = x[i], b = x[best];                                                   \
-      if (v != v || (b == b && (max ? v >= b : v <= b))) best = i;               \
-      if (y) y[i] = x[best];                                                     \
-      if (at) at[i] = best + s->base;                                            \
-    }                                                                            \
-    return PL_OK;                                                                \
+#define CUMEXTREME(T, name)                                        \
+  static PlStatus name(void *ctx, int64_t row, void *const *p) {   \
+    (void)row;                                                     \
+    const Scan *s = ctx;                                           \
+    const T *x = p[0];                                             \
+    T *y = p[1];                                                   \
+    int64_t *at = p[2], best = 0;                                  \
+    bool max = s->code == PLK_S_CUMMAX;                            \
+    for (int64_t i = 0; i < s->n; i++) {                           \
+      T v = x[i], b = x[best];                                     \
+      if (v != v || (b == b && (max ? v >= b : v <= b))) best = i; \
+      if (y) y[i] = x[best];                                       \
+      if (at) at[i] = best + s->base;                              \
+    }                                                              \
+    return PL_OK;                                                  \
   }
 CUMEXTREME(float, cumextreme_f32)
 CUMEXTREME(double, cumextreme_f64)

@@ -13,8 +13,7 @@ enum { RUN = 128 }; /* elements of a row that one job takes at least */
 typedef enum Mode { SET, ADD, MUL, MAX, MIN, NMODE } Mode;
 
 /* out[l·os + (v[l·vs] - base)·od] op= src[l·ss] for l < n. */
-typedef void (*Row)(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs,
-                    int64_t base, int64_t n);
+typedef void (*Row)(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs, int64_t base, int64_t n);
 
 /* An index that was expanded, also where it was copied since: whole rows go to one place each. */
 static bool one_place(const int64_t *v, int64_t vs, int64_t n) {
@@ -25,25 +24,25 @@ static bool one_place(const int64_t *v, int64_t vs, int64_t n) {
   return other == 0;
 }
 
-#define ROW(NAME, T, EXPR)                                                                       \
-  static void NAME(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs, \
-                   int64_t base, int64_t n) {                                                    \
-    T *o = out;                                                                                  \
-    const T *s = src;                                                                            \
-    if (os == 1 && ss == 1 && one_place(v, vs, n)) {                                             \
-      T *PL_RESTRICT p = o + (v[0] - base) * od;                                                 \
-      for (int64_t l = 0; l < n; l++) {                                                          \
-        T a = p[l], b = s[l];                                                                    \
-        (void)a;                                                                                 \
-        p[l] = EXPR;                                                                             \
-      }                                                                                          \
-      return;                                                                                    \
-    }                                                                                            \
-    for (int64_t l = 0; l < n; l++) {                                                            \
-      T *p = o + l * os + (v[l * vs] - base) * od, a = *p, b = s[l * ss];                        \
-      (void)a;                                                                                   \
-      *p = EXPR;                                                                                 \
-    }                                                                                            \
+#define ROW(NAME, T, EXPR)                                                                                                     \
+  static void NAME(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs, int64_t base, \
+                   int64_t n) {                                                                                                \
+    T *o = out;                                                                                                                \
+    const T *s = src;                                                                                                          \
+    if (os == 1 && ss == 1 && one_place(v, vs, n)) {                                                                           \
+      T *PL_RESTRICT p = o + (v[0] - base) * od;                                                                               \
+      for (int64_t l = 0; l < n; l++) {                                                                                        \
+        T a = p[l], b = s[l];                                                                                                  \
+        (void)a;                                                                                                               \
+        p[l] = EXPR;                                                                                                           \
+      }                                                                                                                        \
+      return;                                                                                                                  \
+    }                                                                                                                          \
+    for (int64_t l = 0; l < n; l++) {                                                                                          \
+      T *p = o + l * os + (v[l * vs] - base) * od, a = *p, b = s[l * ss];                                                      \
+      (void)a;                                                                                                                 \
+      *p = EXPR;                                                                                                               \
+    }                                                                                                                          \
   }
 ROW(set1, uint8_t, b)
 ROW(set2, uint16_t, b)
@@ -55,15 +54,15 @@ ROW(set8, uint64_t, b)
 /* The larger (smaller) of two; NaN wins. */
 #define FMAX(a, b) ((b) > (a) || isnan(b))
 #define FMIN(a, b) ((b) < (a) || isnan(b))
-#define FLOAT_ROWS(N, T, L, S)                                                                   \
-  ROW(add_##N, T, S(L(a) + L(b)))                                                                \
-  ROW(mul_##N, T, S(L(a) * L(b)))                                                                \
-  ROW(max_##N, T, FMAX(L(a), L(b)) ? b : a)                                                      \
+#define FLOAT_ROWS(N, T, L, S)              \
+  ROW(add_##N, T, S(L(a) + L(b)))           \
+  ROW(mul_##N, T, S(L(a) * L(b)))           \
+  ROW(max_##N, T, FMAX(L(a), L(b)) ? b : a) \
   ROW(min_##N, T, FMIN(L(a), L(b)) ? b : a)
-#define INT_ROWS(N, T)                                                                           \
-  ROW(add_##N, T, (T)((uint64_t)a + (uint64_t)b))                                                \
-  ROW(mul_##N, T, (T)((uint64_t)a * (uint64_t)b))                                                \
-  ROW(max_##N, T, b > a ? b : a)                                                                 \
+#define INT_ROWS(N, T)                            \
+  ROW(add_##N, T, (T)((uint64_t)a + (uint64_t)b)) \
+  ROW(mul_##N, T, (T)((uint64_t)a * (uint64_t)b)) \
+  ROW(max_##N, T, b > a ? b : a)                  \
   ROW(min_##N, T, b < a ? b : a)
 #define SAME(x) (x)
 FLOAT_ROWS(f32, float, SAME, SAME)
@@ -76,21 +75,26 @@ INT_ROWS(i32, int32_t)
 INT_ROWS(i64, int64_t)
 INT_ROWS(u8, uint8_t)
 ROW(or_, uint8_t, (uint8_t)(a | b))
-ROW(and_, uint8_t, (uint8_t)(a & b))
+ROW(and_, uint8_t, (uint8_t)((a) & (b)))
 
-#define TABLE(M) {M##_f32, M##_f64, M##_f16, M##_bf16, M##_i8, M##_i16, M##_i32, M##_i64, M##_u8
-static const Row rows[NMODE][PL_NDTYPE] = {
-    [SET] = {set4, set8, set2, set2, set1, set2, set4, set8, set1, set1},
-    [ADD] = TABLE(add), or_},
-    [MUL] = TABLE(mul), and_},
-    [MAX] = TABLE(max), or_},
-    [MIN] = TABLE(min), and_},
-};
+#define TABLE(M) \
+  {              \
+    M##_f32, M##_f64, M##_f16, M##_bf16, M##_i8, M##_i16, M##_i32, M##_i64, M##_u8
+static const Row rows[NMODE][PL_NDTYPE] = {[SET] = {set4, set8, set2, set2, set1, set2, set4, set8, set1, set1}, [ADD] = TABLE(add), or_},
+                 [MUL] = TABLE(mul), and_
+}
+, [MAX] = TABLE(max), or_
+}
+, [MIN] = TABLE(min), and_
+}
+,
+}
+;
 _Static_assert(PL_F32 == 0 && PL_F64 == 1 && PL_F16 == 2 && PL_BF16 == 3 && PL_I8 == 4 && PL_U8 == 8 && PL_BOOL == 9,
                "the row table follows PL_DTYPES");
 
 typedef struct Scatter {
-  int n, dim, part; /* part: the dim that threads share */
+  int n, dim, part;                                                          /* part: the dim that threads share */
   int64_t shape[PL_MAX_DIM], os[PL_MAX_DIM], ss[PL_MAX_DIM], is[PL_MAX_DIM]; /* os[dim] = 0 */
   int64_t od, base;
   char *out;
@@ -108,8 +112,8 @@ static PlStatus scatter_body(void *ctx, int64_t begin, int64_t end) {
   shape[s->part] = end - begin;
   o = begin * s->os[s->part], r = begin * s->ss[s->part], i = begin * s->is[s->part];
   for (;;) {
-    s->row(s->out + o * (int64_t)s->oesize, s->os[last], s->od, s->src + r * (int64_t)s->sesize, s->ss[last], s->v + i,
-           s->is[last], s->base, shape[last]);
+    s->row(s->out + o * (int64_t)s->oesize, s->os[last], s->od, s->src + r * (int64_t)s->sesize, s->ss[last], s->v + i, s->is[last],
+           s->base, shape[last]);
     int d = last - 1;
     for (; d >= 0; d--) {
       o += s->os[d], r += s->ss[d], i += s->is[d];
@@ -122,10 +126,17 @@ static PlStatus scatter_body(void *ctx, int64_t begin, int64_t end) {
 }
 
 /* index and src walk index's shape; src NULL stands for one element at `scalar`. */
-static Scatter scatter_plan(PlArray *out, const PlArray *index, const PlkIndex *iv, const int64_t *steps,
-                            const PlArray *src, int dim) {
-  Scatter s = {.n = index->ndim ? index->ndim : 1, .dim = dim, .part = -1, .shape = {1}, .os = {0}, .ss = {0},
-               .is = {1}, .out = out->data, .v = iv->v, .base = iv->base};
+static Scatter scatter_plan(PlArray *out, const PlArray *index, const PlkIndex *iv, const int64_t *steps, const PlArray *src, int dim) {
+  Scatter s = {.n = index->ndim ? index->ndim : 1,
+               .dim = dim,
+               .part = -1,
+               .shape = {1},
+               .os = {0},
+               .ss = {0},
+               .is = {1},
+               .out = out->data,
+               .v = iv->v,
+               .base = iv->base};
   bool scalar = !src || (src->ndim == 0 && index->ndim > 0);
   s.src = src ? src->data : NULL;
   s.oesize = s.sesize = pl_dtype_size((PlDtype)out->dtype);
@@ -222,8 +233,7 @@ static void divide_counts(PlArray *y, const int64_t *count) {
   }
 }
 
-static PlStatus mean_counts(PlArray *y, const PlArray *index, const PlkIndex *iv, const int64_t *steps, int dim,
-                            bool include_self) {
+static PlStatus mean_counts(PlArray *y, const PlArray *index, const PlkIndex *iv, const int64_t *steps, int dim, bool include_self) {
   void *mem;
   const int64_t one = 1;
   PL_TRY(plk_scratch((size_t)(y->numel + 1) * sizeof(int64_t), &mem));

@@ -100,8 +100,7 @@ static void sort_rows(const uint64_t *key, int64_t m, int64_t *pos, int64_t *tmp
   for (int64_t width = 1; width < n; width *= 2) {
     for (int64_t lo = 0; lo < n; lo += 2 * width) {
       int64_t mid = plk_min64(lo + width, n), hi = plk_min64(lo + 2 * width, n), a = lo, b = mid;
-      for (int64_t i = lo; i < hi; i++)
-        tmp[i] = a < mid && (b >= hi || compare_rows(key, m, pos[a], pos[b]) <= 0) ? pos[a++] : pos[b++];
+      for (int64_t i = lo; i < hi; i++) tmp[i] = a < mid && (b >= hi || compare_rows(key, m, pos[a], pos[b]) <= 0) ? pos[a++] : pos[b++];
     }
     memcpy(pos, tmp, (size_t)n * sizeof *pos);
   }
@@ -154,10 +153,16 @@ static PlStatus search_body(void *ctx, int64_t begin, int64_t end) {
 }
 
 static Search search_of(const PlkCall *call, const PlArray *sorted, const PlArray *values) {
-  Search s = {.sorted = sorted->data, .values = values->data, .st = (PlDtype)sorted->dtype, .vt = (PlDtype)values->dtype,
-              .n = sorted->shape[sorted->ndim - 1], .m = values->ndim ? values->shape[values->ndim - 1] : 1,
-              .base = pl_attr_i(call->attrs, 1), .right = pl_attr_i(call->attrs, 0) != 0,
-              .shared = sorted->ndim == 1, .out = call->out[0]};
+  Search s = {.sorted = sorted->data,
+              .values = values->data,
+              .st = (PlDtype)sorted->dtype,
+              .vt = (PlDtype)values->dtype,
+              .n = sorted->shape[sorted->ndim - 1],
+              .m = values->ndim ? values->shape[values->ndim - 1] : 1,
+              .base = pl_attr_i(call->attrs, 1),
+              .right = pl_attr_i(call->attrs, 0) != 0,
+              .shared = sorted->ndim == 1,
+              .out = call->out[0]};
   return s;
 }
 
@@ -328,8 +333,7 @@ static PlStatus put_group(const PlArray *x, PlArray *y, int dim, int64_t group, 
   PlkNd w = {0};
   for (int d = 0; d < x->ndim; d++)
     if (d != dim) plk_nd_dim(&w, x->shape[d], y->strides[d], x->strides[d]);
-  return plk_nd_copy(plk_at(y->data, group * y->strides[dim], esize), plk_cat(x->data, from * x->strides[dim], esize), &w,
-                     esize);
+  return plk_nd_copy(plk_at(y->data, group * y->strides[dim], esize), plk_cat(x->data, from * x->strides[dim], esize), &w, esize);
 }
 
 PlStatus plk_cpu_unique(const PlkCall *call) {

@@ -95,8 +95,7 @@ PlStatus plk_cpu_slice_bwd(const PlkCall *call) {
   const int64_t start = pl_attr_i(call->attrs, 2), step = pl_attr_i(call->attrs, 3);
   const size_t esize = esize_of(dx);
   PlkNd w = {0};
-  for (int d = 0; d < dy->ndim; d++)
-    plk_nd_dim(&w, dy->shape[d], dx->strides[d] * (d == dim ? step : 1), dy->strides[d]);
+  for (int d = 0; d < dy->ndim; d++) plk_nd_dim(&w, dy->shape[d], dx->strides[d] * (d == dim ? step : 1), dy->strides[d]);
   if (dy->numel < dx->numel) PL_TRY(plk_nd_zero(dx->data, (size_t)dx->numel * esize));
   int64_t offset = dx->ndim ? start * dx->strides[dim] : 0;
   return plk_nd_copy(plk_at(dx->data, offset, esize), dy->data, &w, esize);
@@ -135,8 +134,7 @@ PlStatus plk_cpu_diag_embed(const PlkCall *call) {
 }
 
 PlStatus plk_cpu_diag(const PlkCall *call) {
-  if (call->in[0]->ndim == 1)
-    return put_diagonal(call->in[0], call->out[0], pl_attr_i(call->attrs, 0), 0, 1);
+  if (call->in[0]->ndim == 1) return put_diagonal(call->in[0], call->out[0], pl_attr_i(call->attrs, 0), 0, 1);
   return plk_cpu_copy(call);
 }
 
@@ -146,8 +144,7 @@ PlStatus plk_cpu_unfold_bwd(const PlkCall *call) {
   const int dim = (int)pl_attr_i(call->attrs, 1);
   const int64_t step = pl_attr_i(call->attrs, 3);
   PlkNd w = {0};
-  for (int d = 0; d < dx->ndim; d++)
-    plk_nd_dim(&w, dy->shape[d], dx->strides[d] * (d == dim ? step : 1), dy->strides[d]);
+  for (int d = 0; d < dx->ndim; d++) plk_nd_dim(&w, dy->shape[d], dx->strides[d] * (d == dim ? step : 1), dy->strides[d]);
   plk_nd_dim(&w, dy->shape[dx->ndim], dx->ndim ? dx->strides[dim] : 1, dy->strides[dx->ndim]);
   return plk_nd_zero_add(dx->data, dx->numel, dy->data, &w, (PlDtype)dx->dtype);
 }
@@ -165,8 +162,7 @@ PlStatus plk_cpu_as_strided_bwd(const PlkCall *call) {
     return plk_nd_add(plk_at(dx->data, offset, esize_of(dx)), dy->data, &w, (PlDtype)dx->dtype);
   }
   PL_TRY(plk_nd_zero(dx->data, (size_t)offset * esize_of(dx)));
-  return plk_nd_zero_add(plk_at(dx->data, offset, esize_of(dx)), dx->numel - offset, dy->data, &w,
-                         (PlDtype)dx->dtype);
+  return plk_nd_zero_add(plk_at(dx->data, offset, esize_of(dx)), dx->numel - offset, dy->data, &w, (PlDtype)dx->dtype);
 }
 
 /* ---- triangles ---------------------------------------------------------------------------------------- */

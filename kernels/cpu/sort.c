@@ -240,12 +240,14 @@ PlStatus plk_cpu_sort(const PlkCall *c) {
     j.k = pl_attr_i(c->attrs, 0);
     j.descending = pl_attr_i(c->attrs, 2) != 0;
     break;
-  default:
-    single = true;
-    j.k = c->code == PLK_O_KTH ? pl_attr_i(c->attrs, 0) - 1 : c->code == PLK_O_MEDIAN ? (n - 1) / 2 : 0;
+  default: single = true; j.k = c->code == PLK_O_KTH ? pl_attr_i(c->attrs, 0) - 1 : c->code == PLK_O_MEDIAN ? (n - 1) / 2 : 0;
   }
-  PlkRows r = {.outer = flat ? 1 : plk_outer(x, dim), .inner = flat ? 1 : plk_inner(x, dim), .body = sort_row,
-               .ctx = &j, .temp = 2 * (size_t)n * sizeof(Pair), .cost = 8};
+  PlkRows r = {.outer = flat ? 1 : plk_outer(x, dim),
+               .inner = flat ? 1 : plk_inner(x, dim),
+               .body = sort_row,
+               .ctx = &j,
+               .temp = 2 * (size_t)n * sizeof(Pair),
+               .cost = 8};
   bool only_at = c->code == PLK_O_ARGSORT;
   int64_t len = single ? 1 : j.k;
   r.arg[r.narg++] = plk_row_arg(x, n, j.comp, false);

@@ -14,8 +14,14 @@ enum { BLOCK = 1024, MAX_STEPS = 100000 };
  *   a^(1-s)/(s-1) + a^-s/2 + Σ_j B_2j/(2j)! s(s+1)…(s+2j-2) a^(-s-2j+1)   (DLMF 25.11.28). */
 static double hurwitz(double s, double x) {
   static const double b[] = {/* B_2j / (2j)! */
-                             1.0 / 12, -1.0 / 720, 1.0 / 30240, -1.0 / 1209600, 1.0 / 47900160,
-                             -691.0 / 1307674368000.0, 1.0 / 74724249600.0, -3617.0 / 10670622842880000.0};
+                             1.0 / 12,
+                             -1.0 / 720,
+                             1.0 / 30240,
+                             -1.0 / 1209600,
+                             1.0 / 47900160,
+                             -691.0 / 1307674368000.0,
+                             1.0 / 74724249600.0,
+                             -3617.0 / 10670622842880000.0};
   if (isinf(x)) return x > 0 ? 0 : (double)NAN;
   double sum = 0, a = x;
   for (int k = 0; a < 12 && k < MAX_STEPS; k++, a += 1) {
@@ -68,16 +74,11 @@ static PlStatus body(void *ctx, int64_t begin, int64_t end) {
     switch (c->out[0]->dtype) {
     case PL_F64: ((double *)y)[i] = polygamma(n, ((const double *)x)[i]); break;
     case PL_F32: ((float *)y)[i] = (float)polygamma(n, (double)((const float *)x)[i]); break;
-    case PL_F16:
-      ((uint16_t *)y)[i] = plk_f32_to_f16((float)polygamma(n, (double)plk_f16_to_f32(((const uint16_t *)x)[i])));
-      break;
-    default:
-      ((uint16_t *)y)[i] = plk_f32_to_bf16((float)polygamma(n, (double)plk_bf16_to_f32(((const uint16_t *)x)[i])));
+    case PL_F16: ((uint16_t *)y)[i] = plk_f32_to_f16((float)polygamma(n, (double)plk_f16_to_f32(((const uint16_t *)x)[i]))); break;
+    default: ((uint16_t *)y)[i] = plk_f32_to_bf16((float)polygamma(n, (double)plk_bf16_to_f32(((const uint16_t *)x)[i])));
     }
   }
   return plk_poll();
 }
 
-PlStatus plk_cpu_polygamma(const PlkCall *call) {
-  return plk_parallel(call->out[0]->numel, BLOCK, body, (void *)(uintptr_t)call);
-}
+PlStatus plk_cpu_polygamma(const PlkCall *call) { return plk_parallel(call->out[0]->numel, BLOCK, body, (void *)(uintptr_t)call); }

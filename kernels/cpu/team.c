@@ -23,12 +23,12 @@ static struct {
   pthread_mutex_t owner; /* held by the thread whose job is open */
   pthread_mutex_t sleep; /* with the two conditions */
   pthread_cond_t opened, left;
-  int helpers;             /* under owner */
-  atomic_uint ticket;      /* odd: a job is open */
-  atomic_int inside;       /* helpers that may be running it */
-  atomic_int asleep;       /* helpers that want to be woken */
-  atomic_bool waiting;     /* the owner wants to be woken when the last one leaves */
-  int n;                   /* the job; fixed while the ticket is odd */
+  int helpers;         /* under owner */
+  atomic_uint ticket;  /* odd: a job is open */
+  atomic_int inside;   /* helpers that may be running it */
+  atomic_int asleep;   /* helpers that want to be woken */
+  atomic_bool waiting; /* the owner wants to be woken when the last one leaves */
+  int n;               /* the job; fixed while the ticket is odd */
   void (*work)(void *ctx, int who);
   void *ctx;
 } team = {.owner = PTHREAD_MUTEX_INITIALIZER,
@@ -107,8 +107,7 @@ static void hire(int n) {
   pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
   pthread_sigmask(SIG_SETMASK, &all, &was);
   pthread_t id;
-  while (team.helpers < n && pthread_create(&id, &attr, helper, (void *)(intptr_t)(team.helpers + 1)) == 0)
-    team.helpers++;
+  while (team.helpers < n && pthread_create(&id, &attr, helper, (void *)(intptr_t)(team.helpers + 1)) == 0) team.helpers++;
   pthread_sigmask(SIG_SETMASK, &was, NULL);
   pthread_attr_destroy(&attr);
 }

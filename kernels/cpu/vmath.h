@@ -11,15 +11,15 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VM static inline __attribute__((always_inline, unused))
+#define VM            static inline __attribute__((always_inline, unused))
 #define VM_LN2_HI_F32 0x1.62e4p-1f /* 15 bits, so n * hi is exact for |n| < 2^9 */
 #define VM_LN2_LO_F32 1.42860682e-06f
 #define VM_LN2_HI_F64 0x1.62e42fefp-1 /* 33 bits */
 #define VM_LN2_LO_F64 7.4406171100123968e-11
-#define VM_LOG2E 1.4426950408889634
-#define VM_RINT_F32 0x1.8p23f /* x + this - this rounds to an integer; the low bits hold it */
-#define VM_RINT_F64 0x1.8p52
-#define VM_PI 3.14159265358979323846
+#define VM_LOG2E      1.4426950408889634
+#define VM_RINT_F32   0x1.8p23f /* x + this - this rounds to an integer; the low bits hold it */
+#define VM_RINT_F64   0x1.8p52
+#define VM_PI         3.14159265358979323846
 
 VM uint32_t vm_bits_f32(float x) {
   uint32_t u;
@@ -62,9 +62,7 @@ VM float vm_trunc_f32(float x) { return __builtin_truncf(x); }
 VM double vm_trunc_f64(double x) { return __builtin_trunc(x); }
 VM float vm_rint_f32(float x) { return __builtin_rintf(x); }
 VM double vm_rint_f64(double x) { return __builtin_rint(x); }
-VM float vm_copysign_f32(float x, float y) {
-  return vm_from_f32((vm_bits_f32(x) & 0x7fffffffu) | (vm_bits_f32(y) & 0x80000000u));
-}
+VM float vm_copysign_f32(float x, float y) { return vm_from_f32((vm_bits_f32(x) & 0x7fffffffu) | (vm_bits_f32(y) & 0x80000000u)); }
 VM double vm_copysign_f64(double x, double y) {
   return vm_from_f64((vm_bits_f64(x) & 0x7fffffffffffffffu) | (vm_bits_f64(y) & 0x8000000000000000u));
 }
@@ -227,12 +225,8 @@ VM double vm_log_low(double x) {
   const double k = vm_split_f64(vm_bits_f64(x), &f);
   return vm_logk_low(f, k);
 }
-VM float vm_log2_f32(float x) {
-  return vm_log_edge_f32(x, (float)(vm_log_low((double)x) * VM_LOG2E));
-}
-VM float vm_log10_f32(float x) {
-  return vm_log_edge_f32(x, (float)(vm_log_low((double)x) * 0.43429448190325183));
-}
+VM float vm_log2_f32(float x) { return vm_log_edge_f32(x, (float)(vm_log_low((double)x) * VM_LOG2E)); }
+VM float vm_log10_f32(float x) { return vm_log_edge_f32(x, (float)(vm_log_low((double)x) * 0.43429448190325183)); }
 /* u = 1 + x in double: the rounding of u matters only while its exponent is 0, and then f is x itself. */
 VM float vm_log1p_f32(float x) {
   const double u = 1.0 + (double)x;
@@ -251,7 +245,7 @@ VM double vm_log1p01_f64(double z) {
   return vm_logk_f64(k != 0.0 ? 0.5 * u - 1.0 : z, k);
 }
 
-#include "kernels/cpu/vmath_more.h"
 #include "kernels/cpu/vmath_arc.h"
 #include "kernels/cpu/vmath_f64.h"
+#include "kernels/cpu/vmath_more.h"
 #endif

@@ -105,8 +105,7 @@ static void put_cached(PlcPool *al, Block *b) {
 bool plc_after_done(PlcAfter **list, bool wait) {
   while (*list) {
     PlcAfter *a = *list;
-    if (wait)
-      (void)cudaEventSynchronize(a->event);
+    if (wait) (void)cudaEventSynchronize(a->event);
     else if (cudaEventQuery(a->event) == cudaErrorNotReady) {
       (void)cudaGetLastError();
       return false;
@@ -222,9 +221,10 @@ static PlStatus out_of_memory(const PlcPool *al, size_t bytes) {
   if (al->m.limit >= 0)
     PL_FAIL(PL_ERR_OOM, "%s: out of device memory: %.3f GiB wanted, %.3f GiB in use, the limit is %.3f GiB", plc_name(),
             (double)bytes * gib, (double)al->m.live * gib, (double)al->m.limit * gib);
-  PL_FAIL(PL_ERR_OOM, "%s: out of device memory: %.3f GiB wanted, %.3f GiB in use by tensors, %.3f of %.3f GiB free on the device "
-                      "after giving back all cached blocks; use smaller batches, or free tensors", plc_name(), (double)bytes * gib,
-          (double)al->m.live * gib, (double)left * gib, (double)all * gib);
+  PL_FAIL(PL_ERR_OOM,
+          "%s: out of device memory: %.3f GiB wanted, %.3f GiB in use by tensors, %.3f of %.3f GiB free on the device "
+          "after giving back all cached blocks; use smaller batches, or free tensors",
+          plc_name(), (double)bytes * gib, (double)al->m.live * gib, (double)left * gib, (double)all * gib);
 }
 
 /* New memory in *b, if need be after giving back what waits. */
@@ -271,10 +271,8 @@ static PlStatus get(PlcPool *al, size_t bytes, cudaStream_t s, Block **out) {
   }
   if (*out) return PL_OK;
   Block *b = al->spare;
-  if (b)
-    al->spare = b->next;
-  else if (!(b = malloc(sizeof *b)))
-    PL_FAIL(PL_ERR_OOM, "cuda: out of host memory");
+  if (b) al->spare = b->next;
+  else if (!(b = malloc(sizeof *b))) PL_FAIL(PL_ERR_OOM, "cuda: out of host memory");
   *b = (Block){.bytes = bytes, .stream = s, .owner = owner};
   PlStatus st = owner ? make_aside(al, b) : make(al, b, s);
   if (st == PL_OK) {
@@ -339,8 +337,7 @@ void plc_release(int gpu, void *p) {
         b->next = NULL;
         *(al->last ? al->last : &al->busy) = b;
         al->last = &b->next;
-      } else
-        put_cached(al, b);
+      } else put_cached(al, b);
     }
     al->m.live -= (int64_t)b->bytes;
     al->m.blocks--;

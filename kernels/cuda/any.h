@@ -122,13 +122,14 @@ PLC_DEV uint64_t plc_key(const void *p, int dtype, int64_t i) {
   }
 }
 static __device__ __host__ inline int plc_key_bits(int dtype) {
-  return dtype == PL_F16 || dtype == PL_BF16 ? 32 : dtype == PL_F32 || dtype == PL_I32 ? 32 : dtype == PL_F64 || dtype == PL_I64 ? 64
-         : dtype == PL_I16 ? 16 : 8;
+  return dtype == PL_F16 || dtype == PL_BF16  ? 32
+         : dtype == PL_F32 || dtype == PL_I32 ? 32
+         : dtype == PL_F64 || dtype == PL_I64 ? 64
+         : dtype == PL_I16                    ? 16
+                                              : 8;
 }
 /* The key of NaN; of an integer dtype: none. */
-static __device__ __host__ inline uint64_t plc_key_nan(int dtype) {
-  return dtype == PL_F64 ? ~(uint64_t)0 : (uint64_t)0xffffffffu;
-}
+static __device__ __host__ inline uint64_t plc_key_nan(int dtype) { return dtype == PL_F64 ? ~(uint64_t)0 : (uint64_t)0xffffffffu; }
 
 /* Keys in the opposite order, but NaN above everything all the same. */
 PLC_DEV uint64_t plc_key_down(const void *p, int dtype, int64_t i) {
@@ -137,8 +138,10 @@ PLC_DEV uint64_t plc_key_down(const void *p, int dtype, int64_t i) {
   return k == plc_key_nan(dtype) ? ~(uint64_t)0 : ~(uint64_t)0 - 1 - k;
 }
 static __device__ __host__ inline int plc_size(int dtype) { /* bytes of an element */
-  return dtype == PL_F64 || dtype == PL_I64 ? 8 : dtype == PL_F32 || dtype == PL_I32 ? 4
-         : dtype == PL_F16 || dtype == PL_BF16 || dtype == PL_I16 ? 2 : 1;
+  return dtype == PL_F64 || dtype == PL_I64                       ? 8
+         : dtype == PL_F32 || dtype == PL_I32                     ? 4
+         : dtype == PL_F16 || dtype == PL_BF16 || dtype == PL_I16 ? 2
+                                                                  : 1;
 }
 
 /* A few numbers in any floating dtype, such as parameters and statistics; p NULL: not there. */

@@ -127,9 +127,7 @@ static PlStatus product(const Call *c, int64_t batch, int64_t m, int64_t n, int6
   return plc_gemm(&g);
 }
 
-static char *at_batch(const PlArray *a, int64_t elements) {
-  return (char *)a->data + elements * (int64_t)pl_dtype_size((PlDtype)a->dtype);
-}
+static char *at_batch(const PlArray *a, int64_t elements) { return (char *)a->data + elements * (int64_t)pl_dtype_size((PlDtype)a->dtype); }
 
 static int64_t batches_at_once(const Call *c) {
   const int64_t each = c->rows.L * c->rows.S * (c->wide == PL_F64 ? 8 : 4), fit = SCORE_BYTES / (each > 0 ? each : 1);
@@ -147,8 +145,8 @@ static PlStatus forward(Call *c, int64_t first, int64_t n, void *z, void *p, PlA
   c->rows.first = first;
   PL_TRY(plc_attention_shares(&c->rows, n * r.L, c->dtype, z, p, sums ? sums->data : NULL));
   if (!y) return PL_OK;
-  return product(c, n, r.L, c->D, r.S, dense(p, r.L, r.S), false, side(&c->v, first, c->dtype), false, 1,
-                 at_batch(y, first * r.L * c->D), c->dtype);
+  return product(c, n, r.L, c->D, r.S, dense(p, r.L, r.S), false, side(&c->v, first, c->dtype), false, 1, at_batch(y, first * r.L * c->D),
+                 c->dtype);
 }
 
 static PlStatus all_forward(Call *c, PlArray *y, PlArray *sums) {

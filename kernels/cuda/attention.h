@@ -16,10 +16,10 @@ struct PlcScores {
   int64_t L, S, first; /* first: batch number of the slice's first matrix */
   bool causal;
   PlcMask mask;
-  uint64_t cut;     /* words below it drop; 0: no dropout */
-  double keep;      /* what the others are multiplied with */
+  uint64_t cut;          /* words below it drop; 0: no dropout */
+  double keep;           /* what the others are multiplied with */
   const uint64_t *state; /* seed, stream, offset: in device memory, so that a captured graph reads them anew */
-  const void *sums; /* backward: [B, L, 2], with strides */
+  const void *sums;      /* backward: [B, L, 2], with strides */
   int64_t sums_row, sums_col;
 };
 

@@ -103,8 +103,7 @@ __global__ void note_state(uint64_t *state, PlcRng rng) {
 
 } // namespace
 
-template <typename T, typename A>
-static PlStatus launch_shares(const PlcScores *r, int64_t n, const void *z, void *p, void *sums) {
+template <typename T, typename A> static PlStatus launch_shares(const PlcScores *r, int64_t n, const void *z, void *p, void *sums) {
   PLC_LAUNCH((shares<T, A>), (unsigned)n, ROW_THREADS, 0, *r, (const A *)z, (T *)p, (A *)sums);
   return PL_OK;
 }
@@ -122,10 +121,8 @@ PlStatus plc_attention_slopes(const PlcScores *r, int64_t n, int dtype, const vo
 }
 
 PlStatus plc_attention_kept(const PlcScores *r, int64_t n, int dtype, void *out) {
-  if (dtype == PL_F64)
-    PLC_LAUNCH(keep_rows<double>, plc_grid(n, 1), PLC_BLOCK, 0, *r, n, (double *)out);
-  else
-    PLC_LAUNCH(keep_rows<float>, plc_grid(n, 1), PLC_BLOCK, 0, *r, n, (float *)out);
+  if (dtype == PL_F64) PLC_LAUNCH(keep_rows<double>, plc_grid(n, 1), PLC_BLOCK, 0, *r, n, (double *)out);
+  else PLC_LAUNCH(keep_rows<float>, plc_grid(n, 1), PLC_BLOCK, 0, *r, n, (float *)out);
   return PL_OK;
 }
 

@@ -44,10 +44,10 @@ PlStatus plc_ew_cast(const PlkCall *call) {
   const PlArray *x = call->in[0], *y = call->out[0];
   if (!plc_on_host(x) && even(x) && even(y) && x->numel == y->numel) {
     switch (x->dtype * PL_NDTYPE + y->dtype) {
-    case PL_F32 * PL_NDTYPE + PL_F16: return flat<float, plc_f16>(call);
-    case PL_F32 * PL_NDTYPE + PL_BF16: return flat<float, plc_bf16>(call);
-    case PL_F16 * PL_NDTYPE + PL_F32: return flat<plc_f16, float>(call);
-    case PL_BF16 * PL_NDTYPE + PL_F32: return flat<plc_bf16, float>(call);
+    case PL_F32 *PL_NDTYPE + PL_F16: return flat<float, plc_f16>(call);
+    case PL_F32 *PL_NDTYPE + PL_BF16: return flat<float, plc_bf16>(call);
+    case PL_F16 *PL_NDTYPE + PL_F32: return flat<plc_f16, float>(call);
+    case PL_BF16 *PL_NDTYPE + PL_F32: return flat<plc_bf16, float>(call);
     default: break;
     }
   }
@@ -58,8 +58,8 @@ PlStatus plc_ew_cast(const PlkCall *call) {
   if (number) arr[1] = NULL;
   plc_layout<2> l;
   plc_layout_of<2>(&l, arr);
-  PLC_TYPES(x->dtype, T, call->name,
-            PLC_LAUNCH(cast_any<T>, plc_grid(l.numel, 1), PLC_BLOCK, 0, l, (const T *)(number ? NULL : x->data), nf, ni, y->data,
-                       (int)y->dtype));
+  PLC_TYPES(
+      x->dtype, T, call->name,
+      PLC_LAUNCH(cast_any<T>, plc_grid(l.numel, 1), PLC_BLOCK, 0, l, (const T *)(number ? NULL : x->data), nf, ni, y->data, (int)y->dtype));
   return PL_OK;
 }

@@ -61,9 +61,7 @@ template <typename T, int V> struct DotsOf {
     }
   }
   __device__ __forceinline__ PlcMoments value() const { return PlcMoments{(double)s1, (double)s2, 0}; }
-  static __device__ __forceinline__ PlcMoments join(PlcMoments a, PlcMoments b) {
-    return PlcMoments{a.n + b.n, a.mean + b.mean, 0};
-  }
+  static __device__ __forceinline__ PlcMoments join(PlcMoments a, PlcMoments b) { return PlcMoments{a.n + b.n, a.mean + b.mean, 0}; }
 };
 
 template <typename Sum> PLC_DEV void put_part(double *part, const PlcMoments &m) {
@@ -162,8 +160,7 @@ static PlStatus sums(const PlcChannels *k, const void *dyp, const void *xp, cons
 PlStatus plc_channel_moments(const PlcChannels *k, int dtype, const void *x, double *part) {
   PLC_FLOATS(dtype, T, "normalization", return (sums<T, MomentsOf>(k, NULL, x, NULL, 1, part)));
 }
-PlStatus plc_channel_dots(const PlcChannels *k, int dtype, const void *dy, const void *x, const double *mean, int64_t each,
-                          double *part) {
+PlStatus plc_channel_dots(const PlcChannels *k, int dtype, const void *dy, const void *x, const double *mean, int64_t each, double *part) {
   PLC_FLOATS(dtype, T, "normalization", return (sums<T, DotsOf>(k, dy, x, mean, each, part)));
 }
 
@@ -186,12 +183,11 @@ __global__ void apply(int64_t numel, int64_t C, int64_t S, plc_div by_s, plc_div
     if (many == V) {
       px = *(const plc_pack<T, V> *)(x + at);
       if (BOTH) pd = *(const plc_pack<T, V> *)(dy + at);
-    } else
-      PLC_UNROLL
-      for (int k = 0; k < V; k++) { /* unrolled, like those below: packs lie in registers */
-        px.v[k] = x[at + (k < many ? k : 0)];
-        if (BOTH) pd.v[k] = dy[at + (k < many ? k : 0)];
-      }
+    } else PLC_UNROLL
+    for (int k = 0; k < V; k++) { /* unrolled, like those below: packs lie in registers */
+      px.v[k] = x[at + (k < many ? k : 0)];
+      if (BOTH) pd.v[k] = dy[at + (k < many ? k : 0)];
+    }
     const double *q = coef + c * 4;
     A mean = (A)q[0], a = (A)q[1], b = (A)q[2], e = BOTH ? (A)q[3] : (A)0;
     PLC_UNROLL
@@ -206,10 +202,9 @@ __global__ void apply(int64_t numel, int64_t C, int64_t S, plc_div by_s, plc_div
       }
     }
     if (many == V) *(plc_pack<T, V> *)(y + at) = py;
-    else
-      PLC_UNROLL
-      for (int k = 0; k < V; k++)
-        if (k < many) y[at + k] = py.v[k];
+    else PLC_UNROLL
+    for (int k = 0; k < V; k++)
+      if (k < many) y[at + k] = py.v[k];
   }
 }
 
@@ -218,8 +213,7 @@ static PlStatus copied(void *to, const void *from, size_t bytes) {
   return PL_OK;
 }
 
-template <typename T, bool BOTH>
-static PlStatus applied(const PlcChannels *k, const void *dy, const void *x, const double *coef, void *y) {
+template <typename T, bool BOTH> static PlStatus applied(const PlcChannels *k, const void *dy, const void *x, const double *coef, void *y) {
   const int64_t numel = k->N * k->C * k->S;
   if (numel == 0) return PL_OK;
   if (!even(x) || !even(y) || !even(dy)) { /* a view that begins between packs: in pieces from scratch */
@@ -236,8 +230,8 @@ static PlStatus applied(const PlcChannels *k, const void *dy, const void *x, con
   }
   const bool wide = numel > INT32_MAX;
   const plc_div by_s = plc_div_by(wide ? 1u : (uint32_t)k->S), by_c = plc_div_by(wide ? 1u : (uint32_t)k->C);
-  PLC_LAUNCH((apply<T, BOTH>), plc_grid(numel, 16 / (int)sizeof(T)), PLC_BLOCK, 0, numel, k->C, k->S, by_s, by_c, wide,
-             (const T *)dy, (const T *)x, coef, (T *)y);
+  PLC_LAUNCH((apply<T, BOTH>), plc_grid(numel, 16 / (int)sizeof(T)), PLC_BLOCK, 0, numel, k->C, k->S, by_s, by_c, wide, (const T *)dy,
+             (const T *)x, coef, (T *)y);
   return PL_OK;
 }
 

@@ -14,8 +14,7 @@ PlcChannels plc_channels(int64_t N, int64_t C, int64_t S);
 /* part[c][parts][3]: count, mean, Σ (x - mean)². */
 PlStatus plc_channel_moments(const PlcChannels *k, int dtype, const void *x, double *part);
 /* part[c][parts][2]: Σ dy, Σ dy (x - mean[c / each]). */
-PlStatus plc_channel_dots(const PlcChannels *k, int dtype, const void *dy, const void *x, const double *mean, int64_t each,
-                          double *part);
+PlStatus plc_channel_dots(const PlcChannels *k, int dtype, const void *dy, const void *x, const double *mean, int64_t each, double *part);
 /* y = (x - coef[c][0]) coef[c][1] + coef[c][2] */
 PlStatus plc_channel_affine(const PlcChannels *k, int dtype, const void *x, const double *coef, void *y);
 /* dx = coef[c][1] dy + coef[c][2] (x - coef[c][0]) + coef[c][3] */

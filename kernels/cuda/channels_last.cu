@@ -77,27 +77,22 @@ template <typename T, int V> struct DotsOf {
   }
   template <int M> __device__ __forceinline__ void add(const plc_pack<T, V> *dy, const plc_pack<T, V> *x) {
     PLC_UNROLL
-    for (int k = 0; k < M; k++)
-      PLC_UNROLL
-      for (int i = 0; i < V; i++) {
-        const A d = plc_type<T>::load(dy[k].v[i]);
-        s1[i] += d;
-        s2[i] += d * (plc_type<T>::load(x[k].v[i]) - mean[i]);
-      }
+    for (int k = 0; k < M; k++) PLC_UNROLL
+    for (int i = 0; i < V; i++) {
+      const A d = plc_type<T>::load(dy[k].v[i]);
+      s1[i] += d;
+      s2[i] += d * (plc_type<T>::load(x[k].v[i]) - mean[i]);
+    }
   }
   __device__ __forceinline__ A first(int i) const { return s1[i]; }
   __device__ __forceinline__ A second(int i) const { return s2[i]; }
   static __device__ __forceinline__ PlcMoments value(double, A a, A b) { return PlcMoments{(double)a, (double)b, 0}; }
-  static __device__ __forceinline__ PlcMoments join(PlcMoments a, PlcMoments b) {
-    return PlcMoments{a.n + b.n, a.mean + b.mean, 0};
-  }
+  static __device__ __forceinline__ PlcMoments join(PlcMoments a, PlcMoments b) { return PlcMoments{a.n + b.n, a.mean + b.mean, 0}; }
   static __device__ __forceinline__ void put(double *part, const PlcMoments &m) { part[0] = m.n, part[1] = m.mean; }
 };
 
 /* Rows that thread row `y` of `ty` takes of [begin, end). */
-PLC_DEV int64_t rows_of(int64_t begin, int64_t end, int y, int ty) {
-  return begin + y < end ? (end - begin - y + ty - 1) / ty : 0;
-}
+PLC_DEV int64_t rows_of(int64_t begin, int64_t end, int y, int ty) { return begin + y < end ? (end - begin - y + ty - 1) / ty : 0; }
 
 template <typename T, int V, typename Sum>
 __global__ void down(Columns w, const T *__restrict__ dy, const T *__restrict__ x, const double *mean, double *part) {
@@ -186,8 +181,7 @@ __global__ void apply(Columns w, const T *__restrict__ dy, const T *__restrict__
   }
 }
 
-template <typename T, bool BOTH>
-PlStatus applied(const PlcChannels *k, const void *dy, const void *x, const double *coef, void *y) {
+template <typename T, bool BOTH> PlStatus applied(const PlcChannels *k, const void *dy, const void *x, const double *coef, void *y) {
   const int V = 16 / (int)sizeof(T);
   Columns w = columns_of(k, V);
   const int64_t beside = across(w.packs), ty = THREADS / w.width;

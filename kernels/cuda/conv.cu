@@ -92,8 +92,9 @@ static int64_t images_at_once(const Conv *v, int dtype) {
 static char *element(const PlArray *a, int64_t i) { return (char *)a->data + i * (int64_t)pl_dtype_size((PlDtype)a->dtype); }
 
 static PlStatus columns(const Conv *v, int64_t images, const PlArray *x, int64_t first, void *col) {
-  PLC_BITS(x->dtype, T, PLC_LAUNCH(unfold<T>, plc_grid(images * v->K * v->P, 4), PLC_BLOCK, 0, *v, images,
-                                   (const T *)element(x, first * v->C * v->X), (T *)col))
+  PLC_BITS(x->dtype, T,
+           PLC_LAUNCH(unfold<T>, plc_grid(images * v->K * v->P, 4), PLC_BLOCK, 0, *v, images, (const T *)element(x, first * v->C * v->X),
+                      (T *)col))
   return PL_OK;
 }
 
@@ -138,8 +139,8 @@ static PlDtype column_type(Direction what, int dtype) {
 }
 
 /* Products of `images` images from `first` on with their columns, group by group. */
-static PlStatus products(const Conv *v, Direction what, int64_t images, int64_t first, void *col, const PlArray *w,
-                         const PlArray *y, bool adds) {
+static PlStatus products(const Conv *v, Direction what, int64_t images, int64_t first, void *col, const PlArray *w, const PlArray *y,
+                         bool adds) {
   const int64_t o = v->O / v->groups, k = v->K / v->groups, item = (int64_t)pl_dtype_size((PlDtype)y->dtype);
   const int64_t w_item = (int64_t)pl_dtype_size((PlDtype)w->dtype);
   const int64_t col_item = (int64_t)pl_dtype_size(column_type(what, y->dtype));
@@ -193,10 +194,8 @@ static PlStatus conv_rows(const PlkCall *call) {
   const Conv v = conv_of(call, call->in[0], call->in[1], y);
   if (y->numel == 0) return PL_OK;
   const PlArray *bias = call->nin > 2 ? call->in[2] : NULL;
-  if (bias)
-    PL_TRY(spread_bias(bias, y));
-  else if (v.K == 0)
-    PL_TRY(zero(y));
+  if (bias) PL_TRY(spread_bias(bias, y));
+  else if (v.K == 0) PL_TRY(zero(y));
   return v.K == 0 ? PL_OK : walk(&v, FORWARD, call->in[0], call->in[1], y, bias != NULL);
 }
 

@@ -146,6 +146,6 @@ PlStatus plc_flag_check(void) {
   if (f.set == PLC_FAULT_NO_WEIGHT) PL_FAIL(PL_ERR_ARG, "%s: all weights are zero", f.name);
   if (f.set == PLC_FAULT_FEW_WEIGHTS)
     PL_FAIL(PL_ERR_ARG, "%s: %lld samples without replacement from %lld positive weights", f.name, (long long)f.size, (long long)f.value);
-  PL_FAIL(PL_ERR_INDEX, "%s: index %lld is out of range: %lld to %lld (noticed on the device; results since then are undefined)",
-          f.name, (long long)f.value, (long long)f.base, (long long)(f.base + f.size - 1));
+  PL_FAIL(PL_ERR_INDEX, "%s: index %lld is out of range: %lld to %lld (noticed on the device; results since then are undefined)", f.name,
+          (long long)f.value, (long long)f.base, (long long)(f.base + f.size - 1));
 }

@@ -53,7 +53,9 @@ struct Line {
 };
 
 /* The second half counts back from the end, so both ends are exact. */
-PLC_DEV double space_at(const Line &l, int64_t i) { return i < l.n / 2 ? l.start + (double)i * l.step : l.end - (double)(l.n - 1 - i) * l.step; }
+PLC_DEV double space_at(const Line &l, int64_t i) {
+  return i < l.n / 2 ? l.start + (double)i * l.step : l.end - (double)(l.n - 1 - i) * l.step;
+}
 
 __global__ void line_any(Line l, void *y, int dtype, int64_t n) {
   for (PLC_EACH(i, n)) {

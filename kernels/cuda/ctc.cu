@@ -131,8 +131,17 @@ __global__ void backward(Ctc c, plc_numbers dnll, plc_numbers nlls, const double
 Ctc read_call(const PlkCall *call, int at) {
   const PlArray *x = call->in[at];
   const int64_t base = pl_attr_i(call->attrs, 1);
-  Ctc c = {x->shape[0], x->shape[1], x->shape[2], call->in[at + 1]->shape[1], pl_attr_i(call->attrs, 0) - base, base, plc_numbers_of(x),
-           (const int64_t *)call->in[at + 1]->data, (const int64_t *)call->in[at + 2]->data, (const int64_t *)call->in[at + 3]->data, plc_flag()};
+  Ctc c = {x->shape[0],
+           x->shape[1],
+           x->shape[2],
+           call->in[at + 1]->shape[1],
+           pl_attr_i(call->attrs, 0) - base,
+           base,
+           plc_numbers_of(x),
+           (const int64_t *)call->in[at + 1]->data,
+           (const int64_t *)call->in[at + 2]->data,
+           (const int64_t *)call->in[at + 3]->data,
+           plc_flag()};
   return c;
 }
 unsigned threads_for(int64_t states) { return states <= 32 ? 32 : states <= 128 ? 128 : 256; }
@@ -156,8 +165,8 @@ extern "C" PlStatus plc_ctc_loss_bwd_own(const PlkCall *call, const int *own) {
   if (c.N == 0 || !call->out[0] || call->out[0]->numel == 0) return PL_OK;
   const int64_t doubles = c.N * 2 * (2 * c.S + 1);
   PL_TRY(plc_scratch((size_t)(doubles + c.N * 2 * c.S) * 8, &room));
-  PLC_LAUNCH(forward, (unsigned)c.N, threads_for(2 * c.S + 1), 0, c, (double *)call->in[6]->data, plc_numbers_of(call->in[5]), own,
-             true, (const char *)call->name);
+  PLC_LAUNCH(forward, (unsigned)c.N, threads_for(2 * c.S + 1), 0, c, (double *)call->in[6]->data, plc_numbers_of(call->in[5]), own, true,
+             (const char *)call->name);
   PLC_LAUNCH(backward, (unsigned)c.N, threads_for(c.C > 2 * c.S ? c.C : 2 * c.S + 1), 0, c, plc_numbers_of(call->in[0]),
              plc_numbers_of(call->in[5]), (const double *)call->in[6]->data, plc_numbers_of(call->out[0]), (double *)room,
              (int64_t *)room + doubles, own, (const char *)call->name);

@@ -17,9 +17,9 @@ PlStatus plc_ctc_loss_bwd_own(const PlkCall *call, const int *own);
 /* A call of which a library computes what it can: in memory of the device, one scratch block. */
 typedef struct PlcCtc {
   const PlkCall *call;
-  int at; /* call->in[at]: log_probs */
+  int at;                         /* call->in[at]: log_probs */
   int *labels, *letters, *frames; /* all letters side by side, how many a sequence has, its frames; sound in any case */
-  int *own; /* per sequence: the library must not see it, or did not answer */
+  int *own;                       /* per sequence: the library must not see it, or did not answer */
   float *costs;
 } PlcCtc;
 

@@ -90,8 +90,15 @@ __global__ void gradients(Given g, const float *dnll, const int *own, float *out
 
 Given read_call(const PlkCall *call, int at) {
   const PlArray *x = call->in[at];
-  Given g = {x->shape[0], x->shape[1], x->shape[2], call->in[at + 1]->shape[1], pl_attr_i(call->attrs, 1), (const float *)x->data,
-             (const int64_t *)call->in[at + 1]->data, (const int64_t *)call->in[at + 2]->data, (const int64_t *)call->in[at + 3]->data};
+  Given g = {x->shape[0],
+             x->shape[1],
+             x->shape[2],
+             call->in[at + 1]->shape[1],
+             pl_attr_i(call->attrs, 1),
+             (const float *)x->data,
+             (const int64_t *)call->in[at + 1]->data,
+             (const int64_t *)call->in[at + 2]->data,
+             (const int64_t *)call->in[at + 3]->data};
   return g;
 }
 

@@ -29,10 +29,10 @@ extern "C" {
 /* A status with the call's text, CUDA's name for the error, file and line. A fault that CUDA cannot recover from marks
  * the context dead; every later call says so. */
 PlStatus plc_failed(cudaError_t e, const char *what, const char *file, int line);
-#define PLC_TRY(expr)                                                                                    \
-  do {                                                                                                   \
-    cudaError_t plc_try_ = (expr);                                                                       \
-    if (PL_UNLIKELY(plc_try_ != cudaSuccess)) return plc_failed(plc_try_, #expr, __FILE__, __LINE__);    \
+#define PLC_TRY(expr)                                                                                 \
+  do {                                                                                                \
+    cudaError_t plc_try_ = (expr);                                                                    \
+    if (PL_UNLIKELY(plc_try_ != cudaSuccess)) return plc_failed(plc_try_, #expr, __FILE__, __LINE__); \
   } while (0)
 /* PL_ERR_STATE once the context is dead. */
 PlStatus plc_alive(void);
@@ -74,8 +74,13 @@ typedef struct PlcFlag {
   int64_t value, size;
 } PlcFlag;
 typedef enum PlcFault {
-  PLC_FAULT_NONE, PLC_FAULT_INDEX, PLC_FAULT_ZERO_DIVISION, PLC_FAULT_PROBABILITY,
-  PLC_FAULT_WEIGHT, PLC_FAULT_NO_WEIGHT, PLC_FAULT_FEW_WEIGHTS /* of multinomial; the last: value of size wanted ones */
+  PLC_FAULT_NONE,
+  PLC_FAULT_INDEX,
+  PLC_FAULT_ZERO_DIVISION,
+  PLC_FAULT_PROBABILITY,
+  PLC_FAULT_WEIGHT,
+  PLC_FAULT_NO_WEIGHT,
+  PLC_FAULT_FEW_WEIGHTS /* of multinomial; the last: value of size wanted ones */
 } PlcFault;
 PlcFlag *plc_flag(void);       /* where kernels write; device address */
 PlStatus plc_flag_check(void); /* after a wait: the failure that kernels reported, once */
@@ -106,10 +111,9 @@ typedef struct PlcLibraryEntry {
   extern const type id;                   \
   __attribute__((used, section(section_name), aligned(sizeof(void *)))) const type id
 /* At file scope: PLC_KERNEL(softmax, plk_cuda_softmax). The table is what the linker gathers; no list elsewhere. */
-#define PLC_KERNEL(name, function) PLC_ENTRY(PlcKernel, "plc_kernels", plc_kernel_##name) = {#name, function, NULL};
-#define PLC_KERNEL_SET(name, function, settings) \
-  PLC_ENTRY(PlcKernel, "plc_kernels", plc_kernel_##name) = {#name, function, settings};
-#define PLC_LIBRARY(name, function) PLC_ENTRY(PlcLibraryEntry, "plc_libraries", plc_library_##name) = {#name, function};
+#define PLC_KERNEL(name, function)               PLC_ENTRY(PlcKernel, "plc_kernels", plc_kernel_##name) = {#name, function, NULL};
+#define PLC_KERNEL_SET(name, function, settings) PLC_ENTRY(PlcKernel, "plc_kernels", plc_kernel_##name) = {#name, function, settings};
+#define PLC_LIBRARY(name, function)              PLC_ENTRY(PlcLibraryEntry, "plc_libraries", plc_library_##name) = {#name, function};
 
 /* Runs another family from inside one, e.g. a copy before a product. */
 PlStatus plc_run(const char *family, const PlkCall *call);
@@ -182,12 +186,12 @@ static inline PlStatus plc_settings(const PlcSettings *set, const PlkCall *call,
  * declared in a kernel as PLC_SHARED(type, name). The emulation brings its own (spec/cuda/emulate/cuda_runtime_api.h). */
 #if defined(__CUDACC__)
 #define PLC_UNROLL _Pragma("unroll")
-#define PLC_LAUNCH(kernel, grid, block, shared, ...)                      \
-  do {                                                                    \
-    kernel<<<(grid), (block), (shared), plc_stream()>>>(__VA_ARGS__);     \
-    PLC_TRY(cudaGetLastError());                                          \
+#define PLC_LAUNCH(kernel, grid, block, shared, ...)                  \
+  do {                                                                \
+    kernel<<<(grid), (block), (shared), plc_stream()>>>(__VA_ARGS__); \
+    PLC_TRY(cudaGetLastError());                                      \
   } while (0)
-#define PLC_SHARED(type, name)                               \
+#define PLC_SHARED(type, name)                                 \
   extern __shared__ __align__(16) unsigned char plc_shared_[]; \
   type *name = (type *)plc_shared_
 #else

@@ -15,10 +15,16 @@
 /* ---- element types -------------------------------------------------------------------------------------------- */
 
 /* f16 and bf16 are bit patterns of their own types, so that templates can tell them from u16. */
-struct plc_f16 { uint16_t bits; };
-struct plc_bf16 { uint16_t bits; };
+struct plc_f16 {
+  uint16_t bits;
+};
+struct plc_bf16 {
+  uint16_t bits;
+};
 /* bool is a byte of 0 or 1, apart from u8. */
-struct plc_bool { uint8_t v; };
+struct plc_bool {
+  uint8_t v;
+};
 
 #ifdef PLC_EMULATED
 extern "C++" {
@@ -70,40 +76,40 @@ template <> struct plc_type<plc_bool> {
 };
 
 /* PLC_FLOATS(dtype, T, body): body with T the C++ type of a floating dtype; PLC_TYPES of any. Else DTYPE error by `name`. */
-#define PLC_CASE(D, TYPE, T, ...)  \
-  case D: {                        \
-    typedef TYPE T;                \
-    __VA_ARGS__;                   \
+#define PLC_CASE(D, TYPE, T, ...) \
+  case D: {                       \
+    typedef TYPE T;               \
+    __VA_ARGS__;                  \
   } break;
-#define PLC_FLOATS(dtype, T, name, ...)                                                                       \
-  switch ((PlDtype)(dtype)) {                                                                                 \
-    PLC_CASE(PL_F32, float, T, __VA_ARGS__)                                                                   \
-    PLC_CASE(PL_F64, double, T, __VA_ARGS__)                                                                  \
-    PLC_CASE(PL_F16, plc_f16, T, __VA_ARGS__)                                                                 \
-    PLC_CASE(PL_BF16, plc_bf16, T, __VA_ARGS__)                                                               \
-  default: PL_FAIL(PL_ERR_DTYPE, "%s: not defined for %s", name, pl_dtype_name((PlDtype)(dtype)));            \
+#define PLC_FLOATS(dtype, T, name, ...)                                                            \
+  switch ((PlDtype)(dtype)) {                                                                      \
+    PLC_CASE(PL_F32, float, T, __VA_ARGS__)                                                        \
+    PLC_CASE(PL_F64, double, T, __VA_ARGS__)                                                       \
+    PLC_CASE(PL_F16, plc_f16, T, __VA_ARGS__)                                                      \
+    PLC_CASE(PL_BF16, plc_bf16, T, __VA_ARGS__)                                                    \
+  default: PL_FAIL(PL_ERR_DTYPE, "%s: not defined for %s", name, pl_dtype_name((PlDtype)(dtype))); \
   }
-#define PLC_TYPES(dtype, T, name, ...)                                                                        \
-  switch ((PlDtype)(dtype)) {                                                                                 \
-    PLC_CASE(PL_F32, float, T, __VA_ARGS__)                                                                   \
-    PLC_CASE(PL_F64, double, T, __VA_ARGS__)                                                                  \
-    PLC_CASE(PL_F16, plc_f16, T, __VA_ARGS__)                                                                 \
-    PLC_CASE(PL_BF16, plc_bf16, T, __VA_ARGS__)                                                               \
-    PLC_CASE(PL_I8, int8_t, T, __VA_ARGS__)                                                                   \
-    PLC_CASE(PL_I16, int16_t, T, __VA_ARGS__)                                                                 \
-    PLC_CASE(PL_I32, int32_t, T, __VA_ARGS__)                                                                 \
-    PLC_CASE(PL_I64, int64_t, T, __VA_ARGS__)                                                                 \
-    PLC_CASE(PL_U8, uint8_t, T, __VA_ARGS__)                                                                  \
-    PLC_CASE(PL_BOOL, plc_bool, T, __VA_ARGS__)                                                               \
-  default: PL_FAIL(PL_ERR_DTYPE, "%s: no dtype %d", name, (int)(dtype));                                      \
+#define PLC_TYPES(dtype, T, name, ...)                                   \
+  switch ((PlDtype)(dtype)) {                                            \
+    PLC_CASE(PL_F32, float, T, __VA_ARGS__)                              \
+    PLC_CASE(PL_F64, double, T, __VA_ARGS__)                             \
+    PLC_CASE(PL_F16, plc_f16, T, __VA_ARGS__)                            \
+    PLC_CASE(PL_BF16, plc_bf16, T, __VA_ARGS__)                          \
+    PLC_CASE(PL_I8, int8_t, T, __VA_ARGS__)                              \
+    PLC_CASE(PL_I16, int16_t, T, __VA_ARGS__)                            \
+    PLC_CASE(PL_I32, int32_t, T, __VA_ARGS__)                            \
+    PLC_CASE(PL_I64, int64_t, T, __VA_ARGS__)                            \
+    PLC_CASE(PL_U8, uint8_t, T, __VA_ARGS__)                             \
+    PLC_CASE(PL_BOOL, plc_bool, T, __VA_ARGS__)                          \
+  default: PL_FAIL(PL_ERR_DTYPE, "%s: no dtype %d", name, (int)(dtype)); \
   }
 /* By size alone, for kernels that only move bits: T is uint8_t, uint16_t, uint32_t or uint64_t. */
-#define PLC_BITS(dtype, T, ...)                          \
-  switch (pl_dtype_size((PlDtype)(dtype))) {             \
-    PLC_CASE(1, uint8_t, T, __VA_ARGS__)                 \
-    PLC_CASE(2, uint16_t, T, __VA_ARGS__)                \
-    PLC_CASE(4, uint32_t, T, __VA_ARGS__)                \
-    PLC_CASE(8, uint64_t, T, __VA_ARGS__)                \
+#define PLC_BITS(dtype, T, ...)                                \
+  switch (pl_dtype_size((PlDtype)(dtype))) {                   \
+    PLC_CASE(1, uint8_t, T, __VA_ARGS__)                       \
+    PLC_CASE(2, uint16_t, T, __VA_ARGS__)                      \
+    PLC_CASE(4, uint32_t, T, __VA_ARGS__)                      \
+    PLC_CASE(8, uint64_t, T, __VA_ARGS__)                      \
   default: PL_FAIL(PL_ERR_DTYPE, "no dtype %d", (int)(dtype)); \
   }
 
@@ -114,14 +120,22 @@ template <typename T, int N> struct alignas(sizeof(T) * N) plc_pack { T v[N]; };
 /* ---- grid ------------------------------------------------------------------------------------------------------------ */
 
 /* for (PLC_EACH(i, n)): this thread's items of 0 … n-1, the grid striding over them. */
-#define PLC_EACH(i, n)                                                                                   \
-  int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (int64_t)gridDim.x * blockDim.x
+#define PLC_EACH(i, n)                                        \
+  int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; \
+  i < (n);                                                    \
+  i += (int64_t)gridDim.x * blockDim.x
 
 /* ---- warp and block sums, in one order whatever the timing ----------------------------------------------------------- */
 
-struct plc_sum { template <typename T> __device__ __forceinline__ T operator()(T a, T b) const { return a + b; } };
-struct plc_max { template <typename T> __device__ __forceinline__ T operator()(T a, T b) const { return a > b || a != a ? a : b; } };
-struct plc_min { template <typename T> __device__ __forceinline__ T operator()(T a, T b) const { return a < b || a != a ? a : b; } };
+struct plc_sum {
+  template <typename T> __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
+};
+struct plc_max {
+  template <typename T> __device__ __forceinline__ T operator()(T a, T b) const { return a > b || a != a ? a : b; }
+};
+struct plc_min {
+  template <typename T> __device__ __forceinline__ T operator()(T a, T b) const { return a < b || a != a ? a : b; }
+};
 
 template <typename T, typename Op> PLC_DEV T plc_warp_all(T v, Op op) {
   for (int d = 16; d > 0; d >>= 1) v = op(v, __shfl_xor_sync(0xffffffffu, v, d));
@@ -221,8 +235,7 @@ template <int K> static inline void plc_layout_of(plc_layout<K> *l, const PlArra
     for (int k = 0; k < K; k++) l->stride[k][l->ndim] = s[k];
     l->ndim++;
   }
-  for (int d = 0; d < l->ndim; d++)
-    l->by[d] = plc_div_by(l->wide || l->size[d] > INT32_MAX || l->size[d] < 1 ? 1u : (uint32_t)l->size[d]);
+  for (int d = 0; d < l->ndim; d++) l->by[d] = plc_div_by(l->wide || l->size[d] > INT32_MAX || l->size[d] < 1 ? 1u : (uint32_t)l->size[d]);
 }
 
 /* ---- elementwise ops --------------------------------------------------------------------------------------------------- */

@@ -107,8 +107,7 @@ template <typename Op> static PlStatus ew_launch(const PlkCall *call) {
     const PlArray *x = call->in[k - 1];
     if ((a.number >> k) & 1) continue;
     a.at[k] = x->data;
-    if (x->numel == 1)
-      a.one |= 1u << k;
+    if (x->numel == 1) a.one |= 1u << k;
     else {
       flat = flat && x->contiguous && x->numel == call->out[0]->numel;
       arr[k] = x;

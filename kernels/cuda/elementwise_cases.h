@@ -7,6 +7,7 @@
 #else
 #define EW_UNROLL(how)
 #endif
+/* clang-format off */
 #define EW_EACH EW_UNROLL("unroll") for (int k = 0; k < N; k++)
 #define EW_SLOW EW_UNROLL("unroll 1") for (int k = 0; k < N; k++)
 /* Below BITWISE_AND lies arithmetic: a kernel of its own with few registers. */

@@ -3,8 +3,14 @@
  * reported through the flag; the lowest value divided by -1 wraps to itself. */
 #include "kernels/cuda/elementwise.h"
 
-template <typename T> struct ew_wide { typedef uint32_t W; static const int bits = 8 * (int)sizeof(T); };
-template <> struct ew_wide<int64_t> { typedef uint64_t W; static const int bits = 64; };
+template <typename T> struct ew_wide {
+  typedef uint32_t W;
+  static const int bits = 8 * (int)sizeof(T);
+};
+template <> struct ew_wide<int64_t> {
+  typedef uint64_t W;
+  static const int bits = 64;
+};
 
 template <typename T> PLC_DEV T int_pow(T base, T e) {
   typedef typename ew_wide<T>::W W;
@@ -54,8 +60,12 @@ template <typename T> PLC_DEV T int_op(const EwArgs &g, T x, T y, T z) {
   typedef typename ew_wide<T>::W W;
   const int bits = ew_wide<T>::bits;
   const bool sign = (T)-1 < (T)1;
-  const int64_t LO = !sign ? 0 : bits == 64 ? INT64_MIN : -((int64_t)1 << (bits - 1)),
-                HI = !sign ? 255 : bits == 64 ? INT64_MAX : ((int64_t)1 << (bits - 1)) - 1;
+  const int64_t LO = !sign        ? 0
+                     : bits == 64 ? INT64_MIN
+                                  : -((int64_t)1 << (bits - 1)),
+                HI = !sign        ? 255
+                     : bits == 64 ? INT64_MAX
+                                  : ((int64_t)1 << (bits - 1)) - 1;
   const EwParams &p = g.p;
   const bool p0 = p.set & 1, p1 = (p.set >> 1) & 1;
   switch (g.code) {

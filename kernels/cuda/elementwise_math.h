@@ -9,20 +9,20 @@ extern "C" {
 #include "kernels/elementwise.h"
 }
 
-#define LARGEST F(vm_largest)
+#define LARGEST    F(vm_largest)
 #define SELU_ALPHA K(1.6732632423543772848170429916717)
 #define SELU_SCALE K(1.0507009873554804934193349852946)
 #ifndef SIXTH
 #define SIXTH K(1.0f / 6.0f)
 #endif
-#define T float
+#define T    float
 #define F(f) f##_f32
 #define K(c) ((float)(c))
 #include "kernels/cuda/elementwise_cases.h"
 #undef T
 #undef F
 #undef K
-#define T double
+#define T    double
 #define F(f) f##_f64
 #define K(c) ((double)(c))
 #include "kernels/cuda/elementwise_cases.h"

@@ -115,10 +115,8 @@ __global__ void moves(plc_rows w, int64_t m, int64_t base, bool put, const void 
       for (int64_t j = 1; i + j < m && plc_get_i(index, itype, e + j * w.inner) - base == v; j++)
         sum += plc_get_f(x, from, e + j * w.inner);
       plc_put_f(y, to, at, sum);
-    } else if (from == to)
-      plc_move(y, e, x, at, plc_size(to));
-    else
-      plc_put_f(y, to, e, plc_get_f(x, from, at));
+    } else if (from == to) plc_move(y, e, x, at, plc_size(to));
+    else plc_put_f(y, to, e, plc_get_f(x, from, at));
   }
 }
 

@@ -11,7 +11,7 @@ enum { FUSED_ARGS = 24, FUSED_PARAMS = 16 };
 
 struct FusedArgs {
   int64_t numel, cols;
-  plc_div by_cols;  /* for numel below 2^31 */
+  plc_div by_cols;   /* for numel below 2^31 */
   bool wide, packed; /* packed: every pack of N lies in one row and at a multiple of its size */
   int width;         /* threads of a row, in groups of rows */
   void *at[FUSED_ARGS];
@@ -28,9 +28,7 @@ template <typename E, int N, typename M> PLC_DEV void fused_full(const FusedArgs
   } else
     for (int j = 0; j < N; j++) v[j] = plc_type<E>::load(p[j < valid ? j : valid - 1]);
 }
-PLC_DEV int64_t fused_row_of(const FusedArgs &a, int64_t e) {
-  return a.wide ? e / a.cols : (int64_t)plc_quotient((uint32_t)e, a.by_cols);
-}
+PLC_DEV int64_t fused_row_of(const FusedArgs &a, int64_t e) { return a.wide ? e / a.cols : (int64_t)plc_quotient((uint32_t)e, a.by_cols); }
 template <typename E, int N, typename M> PLC_DEV void fused_row(const FusedArgs &a, int k, int64_t e, int valid, M *v) {
   const E *p = (const E *)a.at[k];
   if (a.packed && valid == N) {
@@ -93,9 +91,9 @@ template <typename T, typename Op> PLC_DEV T fused_all(const FusedArgs &a, T v, 
 }
 
 /* Rows of 32 threads lie eight in a block, others have one of their own. */
-#define FUSED_ROWS                                                                                                       \
-  const int team = (int)blockDim.x / a.width, lane = (int)threadIdx.x % a.width;                                         \
-  const int64_t rows = a.numel / a.cols;                                                                                 \
+#define FUSED_ROWS                                                               \
+  const int team = (int)blockDim.x / a.width, lane = (int)threadIdx.x % a.width; \
+  const int64_t rows = a.numel / a.cols;                                         \
   for (int64_t row = (int64_t)blockIdx.x * team + (int)threadIdx.x / a.width; row < rows; row += (int64_t)gridDim.x * team)
 #define FUSED_ROW for (int64_t i = lane; i < a.cols; i += a.width)
 

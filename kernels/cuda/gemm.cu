@@ -16,8 +16,7 @@ struct Product {
 
 template <typename A> PLC_DEV A gelu(A x) { return x * (A)0.5 * ((A)1 + erf(x * (A)0.70710678118654752440)); }
 
-template <typename T, typename R, typename A>
-__global__ void plain(Product p, const T *a, const T *b, R *c, const R *bias) {
+template <typename T, typename R, typename A> __global__ void plain(Product p, const T *a, const T *b, R *c, const R *bias) {
   __shared__ A as[DEPTH][TILE], bs[DEPTH][TILE];
   int tid = (int)threadIdx.x, tx = tid % 16, ty = tid / 16;
   int64_t i0 = (int64_t)blockIdx.y * TILE, j0 = (int64_t)blockIdx.x * TILE;

@@ -27,10 +27,23 @@ template <typename T> __global__ void int_product(IntProduct p, const T *a, cons
 }
 
 template <typename T> static PlStatus launch(const PlcGemm *g) {
-  const IntProduct p = {g->m, g->n, g->k, g->batch, g->lda, g->ldb, g->ldc, g->sa, g->sb, g->sc, g->ta, g->tb,
-                        g->epilogue == PLC_EPI_BIAS_RELU, (int64_t)g->alpha, (int64_t)g->beta};
-  PLC_LAUNCH(int_product<T>, plc_grid(g->batch * g->m * g->n, 1), PLC_BLOCK, 0, p, (const T *)g->a, (const T *)g->b,
-             (T *)g->c, (const T *)(g->epilogue == PLC_EPI_NONE ? NULL : g->bias));
+  const IntProduct p = {g->m,
+                        g->n,
+                        g->k,
+                        g->batch,
+                        g->lda,
+                        g->ldb,
+                        g->ldc,
+                        g->sa,
+                        g->sb,
+                        g->sc,
+                        g->ta,
+                        g->tb,
+                        g->epilogue == PLC_EPI_BIAS_RELU,
+                        (int64_t)g->alpha,
+                        (int64_t)g->beta};
+  PLC_LAUNCH(int_product<T>, plc_grid(g->batch * g->m * g->n, 1), PLC_BLOCK, 0, p, (const T *)g->a, (const T *)g->b, (T *)g->c,
+             (const T *)(g->epilogue == PLC_EPI_NONE ? NULL : g->bias));
   return PL_OK;
 }
 

@@ -3,8 +3,7 @@
  *   m = h w_nᵀ + b;  n = tanh(gx_n + r m);  h' = (1 - z) n + z h             acts: r, z, n, m */
 #include "kernels/cuda/recurrent.h"
 
-template <typename T>
-__global__ void gru_step(int64_t n, int64_t H, const T *gx, const T *p, const T *b, const T *h, T *acts, T *h2) {
+template <typename T> __global__ void gru_step(int64_t n, int64_t H, const T *gx, const T *p, const T *b, const T *h, T *acts, T *h2) {
   for (PLC_EACH(e, n)) {
     const int64_t row = e / H, j = e % H, at = row * 3 * H + j, to = row * 4 * H + j;
     const T r = logistic(gx[at] + p[at]), z = logistic(gx[at + H] + p[at + H]), m = p[at + 2 * H] + b[j];
@@ -99,8 +98,7 @@ template <typename T> static PlStatus gru_bwd_of(const PlkCall *call) {
   if (s == PL_OK) s = room(q.n, &dh);
   if (s == PL_OK) s = room(q.S * 3 * q.n, &da);
   if (s == PL_OK && q.n > 0) s = gru_back_steps<T>(&c, q, dh, da);
-  if (s == PL_OK)
-    s = product<T>(3 * q.H, q.H, q.S * q.N, da, true, DATA(hs) + (q.reverse ? q.n : 0), false, 0, DATA(c.out[2]), NULL);
+  if (s == PL_OK) s = product<T>(3 * q.H, q.H, q.S * q.N, da, true, DATA(hs) + (q.reverse ? q.n : 0), false, 0, DATA(c.out[2]), NULL);
   if (s == PL_OK) s = sum_bias<T>(q, da, DATA(c.out[3]));
   plc_scratch_free(da);
   plc_scratch_free(dh);

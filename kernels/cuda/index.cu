@@ -16,7 +16,8 @@ PlStatus plc_rows_get(const PlcRows *r, const PlArray *table, PlArray *y) {
   const PlArray *arr[1] = {y};
   plc_layout<1> yl;
   plc_layout_of<1>(&yl, arr);
-  if (n && table->numel) PLC_BITS(y->dtype, T, PLC_LAUNCH(get_rows<T>, plc_grid(n, 1), PLC_BLOCK, 0, *r, (const T *)table->data, yl, (T *)y->data));
+  if (n && table->numel)
+    PLC_BITS(y->dtype, T, PLC_LAUNCH(get_rows<T>, plc_grid(n, 1), PLC_BLOCK, 0, *r, (const T *)table->data, yl, (T *)y->data));
   return PL_OK;
 }
 
@@ -102,12 +103,11 @@ static PlStatus run_gather(const PlkCall *c, int dim, bool flat, int64_t base, b
   g.stride = flat ? 1 : x->ndim ? x->strides[dim] : 1;
   g.flag = plc_flag();
   g.name = (uint64_t)(uintptr_t)c->name;
-  PLC_BITS(y->dtype, T, PLC_LAUNCH(gather_any<T>, plc_grid(y->numel, 1), PLC_BLOCK, 0, g, (const T *)x->data, (const void *)index->data, (T *)y->data));
+  PLC_BITS(y->dtype, T,
+           PLC_LAUNCH(gather_any<T>, plc_grid(y->numel, 1), PLC_BLOCK, 0, g, (const T *)x->data, (const void *)index->data, (T *)y->data));
   return PL_OK;
 }
-static PlStatus gather(const PlkCall *c) {
-  return run_gather(c, (int)pl_attr_i(c->attrs, 0), false, pl_attr_i(c->attrs, 1), c->code == 1);
-}
+static PlStatus gather(const PlkCall *c) { return run_gather(c, (int)pl_attr_i(c->attrs, 0), false, pl_attr_i(c->attrs, 1), c->code == 1); }
 static PlStatus take_along_dim(const PlkCall *c) {
   bool flat = !pl_attr_has(c->attrs, 0) || c->in[0]->ndim == 0;
   return run_gather(c, flat ? 0 : (int)pl_attr_i(c->attrs, 0), flat, pl_attr_i(c->attrs, 1), true);

@@ -3,7 +3,7 @@
 #include "kernels/cuda/any.h"
 #include "kernels/cuda/index.h"
 
-struct Values { /* one index tensor against the positions */
+struct Values {    /* one index tensor against the positions */
   plc_layout<2> l; /* positions, index */
   const void *v;
   int dtype;
@@ -99,7 +99,10 @@ static PlStatus mask_offsets(const PlArray *mask, const int64_t *strides, int64_
 /* NumPy's rule, as kernels/cpu/index_plan.c has it; shapes were checked by the infer rule. */
 PlStatus plc_rows_listed(const PlkCall *c, const PlArray *table, int n, const PlArray *const *index, int ndims, const int64_t *dims,
                          int64_t base, PlcRows *r) {
-  struct { int dim, ndim; int64_t count, *found; } at[PL_MAX_DIM];
+  struct {
+    int dim, ndim;
+    int64_t count, *found;
+  } at[PL_MAX_DIM];
   bool taken[PL_MAX_DIM] = {false};
   int nb = 0, first = -1, last = -1, count = 0;
   int64_t shape[PL_MAX_DIM], next = 0;
@@ -157,8 +160,7 @@ PlStatus plc_rows_listed(const PlkCall *c, const PlArray *table, int n, const Pl
     if (at[k].found) { /* offsets already: every value below the span is fine */
       list.data = at[k].found, list.dtype = PL_I64, list.ndim = 1, list.shape = &at[k].count, list.strides = &one, list.numel = at[k].count;
       v = values(c, &list, INT64_MAX, 1, 0, false);
-    } else
-      v.stride = table->strides[at[k].dim];
+    } else v.stride = table->strides[at[k].dim];
     v.first = k == 0;
     s = make_offsets(r, &v, nb, shape, &list);
   }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * Joins, repeats, flips, rolls and pads (kernels/join.h). What is a product of straight pieces is a strided copy; pads and
  * rolls map each output position to its source. Gradients gather what an element was copied to. */
+#include "kernels/convert.h"
 #include "kernels/cuda/walk.h"
 #include "kernels/join.h"
 #include "kernels/reduce.h"
-#include "kernels/convert.h"
 
 namespace {
 
@@ -172,8 +172,7 @@ PlStatus repeat_each(const PlkCall *call, bool backward) {
   if (backward)
     PLC_FLOATS(x->dtype, T, call->name,
                PLC_LAUNCH(each_backward<T>, plc_grid(x->numel, 1), PLC_BLOCK, 0, e, (const T *)y->data, (T *)x->data))
-  else
-    PLC_BITS(x->dtype, E, PLC_LAUNCH(each_forward<E>, plc_grid(y->numel, 1), PLC_BLOCK, 0, e, (const E *)x->data, (E *)y->data))
+  else PLC_BITS(x->dtype, E, PLC_LAUNCH(each_forward<E>, plc_grid(y->numel, 1), PLC_BLOCK, 0, e, (const E *)x->data, (E *)y->data))
   plc_scratch_free(mem);
   return PL_OK;
 }
@@ -284,11 +283,11 @@ void pad_map(Map *m, const PlAttrs *a, const PlArray *x, const PlArray *y) {
 uint64_t bits_of(double v, int dtype) {
   uint64_t r = 0;
   const int64_t i = v != v ? 0 : v >= 0x1p63 ? INT64_MAX : v > -0x1p63 ? (int64_t)v : INT64_MIN;
-#define SATURATED(T, LO, HI)                                                  \
-  {                                                                           \
+#define SATURATED(T, LO, HI)                                                    \
+  {                                                                             \
     const T t = v != v ? (T)0 : i < (LO) ? (T)(LO) : i > (HI) ? (T)(HI) : (T)i; \
-    memcpy(&r, &t, sizeof t);                                                 \
-  }                                                                           \
+    memcpy(&r, &t, sizeof t);                                                   \
+  }                                                                             \
   break;
   switch (dtype) {
   case PL_F32: {
@@ -320,7 +319,8 @@ PlStatus pad(const PlkCall *call) {
 
 /* One dim's adjoint: dx[o, p, i] = Σ of dy[o, t, i] over the t that read p. */
 template <typename T>
-__global__ void fold(int mode, int64_t outer, int64_t size, int64_t lo, int64_t n, int64_t first, int64_t whole, int64_t inner, const T *dy, T *dx) {
+__global__ void fold(int mode, int64_t outer, int64_t size, int64_t lo, int64_t n, int64_t first, int64_t whole, int64_t inner, const T *dy,
+                     T *dx) {
   typedef typename plc_type<T>::math A;
   for (PLC_EACH(e, outer * whole * inner)) {
     const int64_t in = e % inner, p = e / inner % whole, o = e / inner / whole, r = p - first, hi = size - lo - n;
@@ -369,8 +369,8 @@ PlStatus pad_bwd(const PlkCall *call) { /* dim after dim, outermost first */
         }
       }
       PLC_FLOATS(dx->dtype, T, call->name,
-                 PLC_LAUNCH(fold<T>, plc_grid(count, 1), PLC_BLOCK, 0, m.mode, outer, m.size[d], m.lo[d], m.n[d], m.first[d],
-                            dx->shape[d], inner, (const T *)from, (T *)(d == last ? dx->data : made)))
+                 PLC_LAUNCH(fold<T>, plc_grid(count, 1), PLC_BLOCK, 0, m.mode, outer, m.size[d], m.lo[d], m.n[d], m.first[d], dx->shape[d],
+                            inner, (const T *)from, (T *)(d == last ? dx->data : made)))
       plc_scratch_free(hold);
       hold = d == last ? NULL : made;
       from = hold;
@@ -378,7 +378,8 @@ PlStatus pad_bwd(const PlkCall *call) { /* dim after dim, outermost first */
     outer *= dx->shape[d];
   }
   if (last < 0)
-    PLC_TRY(cudaMemcpyAsync(dx->data, dy->data, (size_t)dx->numel * pl_dtype_size((PlDtype)dx->dtype), cudaMemcpyDeviceToDevice, plc_stream()));
+    PLC_TRY(
+        cudaMemcpyAsync(dx->data, dy->data, (size_t)dx->numel * pl_dtype_size((PlDtype)dx->dtype), cudaMemcpyDeviceToDevice, plc_stream()));
   return PL_OK;
 }
 

@@ -123,7 +123,10 @@ PlStatus loss(const PlkCall *call) {
   PlStatus s;
   if (all.numel > 0) s = run(call, &k, arr, reduction, (double *)part);
   else
-    s = plc_loss_end(PLC_LOSS_SUM, 0, (double *)part, NULL, reduction == 1 ? 0 : reduction == 3 ? (double)(all.ndim ? shape[0] : 1) : 1,
+    s = plc_loss_end(PLC_LOSS_SUM, 0, (double *)part, NULL,
+                     reduction == 1   ? 0
+                     : reduction == 3 ? (double)(all.ndim ? shape[0] : 1)
+                                      : 1,
                      plc_numbers_of(NULL), (double *)part + 1024, plc_numbers_of(call->out[0]));
   plc_scratch_free(part);
   return s;

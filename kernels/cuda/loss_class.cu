@@ -32,9 +32,7 @@ PLC_DEV int64_t target_of(const Class &k, int64_t row, const char *name) {
   }
   return v - k.base;
 }
-PLC_DEV int64_t row_of(const Class &k) {
-  return (int64_t)blockIdx.x * ((int)blockDim.x / k.width) + (int)threadIdx.x / k.width;
-}
+PLC_DEV int64_t row_of(const Class &k) { return (int64_t)blockIdx.x * ((int)blockDim.x / k.width) + (int)threadIdx.x / k.width; }
 PLC_DEV double row_sum(const Class &k, double v, double *room) {
   if (k.width == 1) return v;
   return k.width == 32 ? plc_warp_all(v, plc_sum()) : plc_block_all(v, plc_sum(), 0.0, room);
@@ -51,8 +49,7 @@ template <typename A> PLC_DEV Sum<A> joined(Sum<A> a, Sum<A> b) {
 }
 template <typename A> PLC_DEV Sum<A> row_joined(const Class &k, Sum<A> s, A *room) {
   if (k.width == 1) return s;
-  for (int d = 16; d > 0; d >>= 1)
-    s = joined(s, Sum<A>{__shfl_xor_sync(0xffffffffu, s.max, d), __shfl_xor_sync(0xffffffffu, s.sum, d)});
+  for (int d = 16; d > 0; d >>= 1) s = joined(s, Sum<A>{__shfl_xor_sync(0xffffffffu, s.max, d), __shfl_xor_sync(0xffffffffu, s.sum, d)});
   if (k.width == 32) return s;
   const int warp = (int)threadIdx.x >> 5;
   if (((int)threadIdx.x & 31) == 0) room[warp * 2] = s.max, room[warp * 2 + 1] = s.sum;
@@ -77,8 +74,7 @@ __global__ void ce_forward(Class k, const T *x, double *loss, double *wt, plc_nu
     if (V > 1) {
       const plc_pack<T, V> p = *(const plc_pack<T, V> *)(from + i);
       for (int j = 0; j < V; j++) v[j] = plc_type<T>::load(p.v[j]);
-    } else
-      v[0] = plc_type<T>::load(from[i * k.inner]);
+    } else v[0] = plc_type<T>::load(from[i * k.inner]);
     for (int j = 0; j < V; j++) m = v[j] > m ? v[j] : m;
     for (int j = 0; j < V; j++) sum += v[j] == m ? (A)1 : (A)exp(v[j] - m);
     if (m == -(A)INFINITY) sum = v[0] != v[0] ? v[0] : (A)0;
@@ -88,7 +84,8 @@ __global__ void ce_forward(Class k, const T *x, double *loss, double *wt, plc_nu
   s = row_joined(k, s, room);
   const double lse = (double)s.max + log((double)s.sum);
   double all = 0;
-  for (int64_t i = lane; k.smooth > 0 && mine && i < k.n; i += k.width) all += weight(k, i) * (lse - (double)plc_type<T>::load(from[i * k.inner]));
+  for (int64_t i = lane; k.smooth > 0 && mine && i < k.n; i += k.width)
+    all += weight(k, i) * (lse - (double)plc_type<T>::load(from[i * k.inner]));
   if (k.smooth > 0) all = row_sum(k, all, sums);
   if (!mine || lane != 0) return;
   const int64_t t = target_of(k, row, name);
@@ -273,7 +270,8 @@ PlStatus find_scale(const Job *j, const PlArray *dy) {
 PlStatus nll_run(const PlkCall *call, Job *j) {
   const Class &k = j->k;
   if (k.rows > 0)
-    PLC_LAUNCH(nll_forward, plc_grid(k.rows, 1), PLC_BLOCK, 0, k, plc_numbers_of(call->in[0]), if_none(*j, call->out[0]), j->loss, j->wt, j->name);
+    PLC_LAUNCH(nll_forward, plc_grid(k.rows, 1), PLC_BLOCK, 0, k, plc_numbers_of(call->in[0]), if_none(*j, call->out[0]), j->loss, j->wt,
+               j->name);
   return finish(j, call->out[0], false);
 }
 PlStatus nll_bwd_run(const PlkCall *call, Job *j) {
@@ -291,7 +289,9 @@ PlStatus ce_run(const PlkCall *call, Job *j) {
   const plc_numbers out = if_none(*j, call->out[0]), lse = plc_numbers_of(call->out[1]);
   if (j->k.rows > 0)
     PLC_FLOATS(x->dtype, T, call->name, {
-      if (j->packs) PLC_LAUNCH((ce_forward<T, 16 / (int)sizeof(T)>), j->grid, PLC_BLOCK, 0, j->k, (const T *)x->data, j->loss, j->wt, out, lse, j->name);
+      if (j->packs)
+        PLC_LAUNCH((ce_forward<T, 16 / (int)sizeof(T)>), j->grid, PLC_BLOCK, 0, j->k, (const T *)x->data, j->loss, j->wt, out, lse,
+                   j->name);
       else PLC_LAUNCH((ce_forward<T, 1>), j->grid, PLC_BLOCK, 0, j->k, (const T *)x->data, j->loss, j->wt, out, lse, j->name);
     })
   return finish(j, call->out[0], false);
@@ -306,8 +306,7 @@ PlStatus ce_bwd_run(const PlkCall *call, Job *j) {
   PLC_FLOATS(x->dtype, T, call->name, {
     if (j->packs && (uintptr_t)dx->data % 16 == 0)
       PLC_LAUNCH((ce_backward<T, 16 / (int)sizeof(T)>), j->grid, PLC_BLOCK, 0, j->k, (const T *)x->data, lse, (T *)dx->data, j->name);
-    else
-      PLC_LAUNCH((ce_backward<T, 1>), j->grid, PLC_BLOCK, 0, j->k, (const T *)x->data, lse, (T *)dx->data, j->name);
+    else PLC_LAUNCH((ce_backward<T, 1>), j->grid, PLC_BLOCK, 0, j->k, (const T *)x->data, lse, (T *)dx->data, j->name);
   })
   return PL_OK;
 }
@@ -317,15 +316,16 @@ PlStatus ce_bwd2_run(const PlkCall *call, Job *j) {
   PL_TRY(find_scale(j, NULL));
   j->k.dy = if_none(*j, call->in[0]);
   if (j->k.rows > 0)
-    PLC_LAUNCH(ce_backward2, j->grid, PLC_BLOCK, 0, j->k, plc_numbers_of(call->in[1]), plc_numbers_of(call->in[3]), plc_numbers_of(call->in[4]),
-               plc_numbers_of(call->in[0]), plc_numbers_of(dx), if_none(*j, ddy), j->loss, j->name);
+    PLC_LAUNCH(ce_backward2, j->grid, PLC_BLOCK, 0, j->k, plc_numbers_of(call->in[1]), plc_numbers_of(call->in[3]),
+               plc_numbers_of(call->in[4]), plc_numbers_of(call->in[0]), plc_numbers_of(dx), if_none(*j, ddy), j->loss, j->name);
   if (!ddy || j->reduction == 0) return PL_OK;
   return plc_loss_end(PLC_LOSS_SUM, j->k.rows, j->loss, NULL, 1, none, j->part, plc_numbers_of(ddy));
 }
 PlStatus prob_run(const PlkCall *call, Job *j) {
   j->k.smooth = pl_attr_f(call->attrs, 1);
   if (j->k.rows > 0)
-    PLC_LAUNCH(ce_prob, j->grid, PLC_BLOCK, 0, j->k, plc_numbers_of(call->in[0]), plc_numbers_of(call->in[1]), if_none(*j, call->out[0]), j->loss);
+    PLC_LAUNCH(ce_prob, j->grid, PLC_BLOCK, 0, j->k, plc_numbers_of(call->in[0]), plc_numbers_of(call->in[1]), if_none(*j, call->out[0]),
+               j->loss);
   return finish(j, call->out[0], true);
 }
 

@@ -15,8 +15,7 @@ template <typename T> struct Gates {
   }
 };
 
-template <typename T>
-__global__ void gates_back(int64_t n, int64_t H, const T *dh, const T *dc2, const T *a, const T *c, T *da, T *dc) {
+template <typename T> __global__ void gates_back(int64_t n, int64_t H, const T *dh, const T *dc2, const T *a, const T *c, T *da, T *dc) {
   for (PLC_EACH(e, n)) {
     const Gates<T> s(e, H, dh, dc2, a, c);
     da[s.at] = s.q * s.g * s.i * (1 - s.i);

@@ -159,8 +159,9 @@ static PlStatus masked_select(const PlkCall *c) {
   expanded(x, nd, shape, numel, &l, &room, strides);
   if (count > y->numel) count = y->numel;
   if (count)
-    PLC_BITS(y->dtype, T, PLC_LAUNCH(by_positions<T>, plc_grid(count, 1), PLC_BLOCK, 0, count, (const int64_t *)found, l, true,
-                                     (const T *)x->data, count, (T *)y->data));
+    PLC_BITS(y->dtype, T,
+             PLC_LAUNCH(by_positions<T>, plc_grid(count, 1), PLC_BLOCK, 0, count, (const int64_t *)found, l, true, (const T *)x->data,
+                        count, (T *)y->data));
   plc_scratch_free(found);
   return PL_OK;
 }
@@ -186,8 +187,9 @@ static PlStatus masked_select_bwd(const PlkCall *c) { /* dy, mask: dx of the mas
   PL_TRY(from_mask(c->in[1], dx->ndim, dx->shape, dx->numel, &found, &count));
   expanded(dx, dx->ndim, dx->shape, dx->numel, &l, &room, strides);
   if (count)
-    PLC_BITS(dx->dtype, T, PLC_LAUNCH(by_positions<T>, plc_grid(count, 1), PLC_BLOCK, 0, count, (const int64_t *)found, l, false,
-                                      (const T *)dy->data, dy->numel, (T *)dx->data));
+    PLC_BITS(dx->dtype, T,
+             PLC_LAUNCH(by_positions<T>, plc_grid(count, 1), PLC_BLOCK, 0, count, (const int64_t *)found, l, false, (const T *)dy->data,
+                        dy->numel, (T *)dx->data));
   plc_scratch_free(found);
   return PL_OK;
 }
@@ -203,8 +205,9 @@ static PlStatus masked_scatter(const PlkCall *c) {
   if (s == PL_OK && y->data != x->data) s = plc_run("copy", c);
   expanded(y, y->ndim, y->shape, y->numel, &l, &room, strides);
   if (s == PL_OK && count)
-    PLC_BITS(y->dtype, T, PLC_LAUNCH(by_positions<T>, plc_grid(count, 1), PLC_BLOCK, 0, count, (const int64_t *)found, l, false,
-                                     (const T *)src->data, src->numel, (T *)y->data));
+    PLC_BITS(y->dtype, T,
+             PLC_LAUNCH(by_positions<T>, plc_grid(count, 1), PLC_BLOCK, 0, count, (const int64_t *)found, l, false, (const T *)src->data,
+                        src->numel, (T *)y->data));
   plc_scratch_free(found);
   return s;
 }
@@ -218,8 +221,9 @@ static PlStatus masked_scatter_bwd(const PlkCall *c) { /* dy, mask: dsrc[i] = dy
   expanded(dy, dy->ndim, dy->shape, dy->numel, &l, &room, strides);
   if (count > ds->numel) count = ds->numel;
   if (count)
-    PLC_BITS(ds->dtype, T, PLC_LAUNCH(by_positions<T>, plc_grid(count, 1), PLC_BLOCK, 0, count, (const int64_t *)found, l, true,
-                                      (const T *)dy->data, count, (T *)ds->data));
+    PLC_BITS(ds->dtype, T,
+             PLC_LAUNCH(by_positions<T>, plc_grid(count, 1), PLC_BLOCK, 0, count, (const int64_t *)found, l, true, (const T *)dy->data,
+                        count, (T *)ds->data));
   plc_scratch_free(found);
   return PL_OK;
 }
@@ -249,7 +253,8 @@ static PlStatus nonzero(const PlkCall *c) {
   for (int d = 0; d < x->ndim; d++) s.size[d] = x->shape[d];
   if (count > c->out[0]->shape[0]) count = c->out[0]->shape[0];
   if (count && s.n)
-    PLC_LAUNCH(coordinates, plc_grid(count, 1), PLC_BLOCK, 0, count, (const int64_t *)found, s, pl_attr_i(c->attrs, 0), (int64_t *)c->out[0]->data);
+    PLC_LAUNCH(coordinates, plc_grid(count, 1), PLC_BLOCK, 0, count, (const int64_t *)found, s, pl_attr_i(c->attrs, 0),
+               (int64_t *)c->out[0]->data);
   plc_scratch_free(found);
   return PL_OK;
 }

@@ -7,7 +7,7 @@
 #include "kernels/cuda/device.h"
 
 #define VM PLC_DEV
-#define VM_BOTH(name, arg, f32, f64)                \
+#define VM_BOTH(name, arg, f32, f64)                     \
   PLC_DEV float vm_##name##_f32(float x) { return f32; } \
   PLC_DEV double vm_##name##_f64(double x) { return f64; }
 VM_BOTH(abs, x, fabsf(x), fabs(x))
@@ -33,11 +33,11 @@ PLC_DEV double vm_copysign_f64(double a, double b) { return copysign(a, b); }
 #define vm_largest_f64 1.7976931348623157e308
 
 /* What is too rare or too long for the formulas, out of line so that hot kernels stay small. */
-#define PLK_SF static __device__ __noinline__
+#define PLK_SF        static __device__ __noinline__
 #define PLK_LGAMMA(x) lgamma(x)
 #include "kernels/special_formulas.h"
 
-#define T float
+#define T    float
 #define F(f) f##_f32
 #define K(c) ((float)(c))
 #include "kernels/cpu/isa/activation.h"
@@ -48,7 +48,7 @@ PLC_DEV double vm_copysign_f64(double a, double b) { return copysign(a, b); }
 #undef SELU_ALPHA
 #undef SELU_SCALE
 #undef SIXTH
-#define T double
+#define T    double
 #define F(f) f##_f64
 #define K(c) ((double)(c))
 #include "kernels/cpu/isa/activation.h"

@@ -57,8 +57,7 @@ static double scalar(const PlAttrs *a, int k) {
 static PlStatus addmm(const PlkCall *call) {
   const PlArray *c = call->in[0], *a = call->in[1], *b = call->in[2];
   PlArray *y = call->out[0];
-  PlcGemm g = {.m = a->shape[0], .k = a->shape[1], .n = b->shape[1], .alpha = scalar(call->attrs, 1),
-               .beta = scalar(call->attrs, 0)};
+  PlcGemm g = {.m = a->shape[0], .k = a->shape[1], .n = b->shape[1], .alpha = scalar(call->attrs, 1), .beta = scalar(call->attrs, 0)};
   /* one row of dense values is a bias of the product's own */
   const bool row = c->ndim > 0 && c->shape[c->ndim - 1] == g.n && c->numel == g.n && (g.n == 1 || c->strides[c->ndim - 1] == 1);
   if (g.beta == 1 && row && pl_is_float((PlDtype)y->dtype)) {

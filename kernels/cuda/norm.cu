@@ -12,7 +12,9 @@ PLC_DEV void put_stat(void *p, int dtype, int64_t i, double v) {
   if (dtype == PL_F32) ((float *)p)[i] = (float)v;
   else ((double *)p)[i] = v;
 }
-PLC_DEV double stat(const void *p, int dtype, int64_t i) { return dtype == PL_F32 ? (double)((const float *)p)[i] : ((const double *)p)[i]; }
+PLC_DEV double stat(const void *p, int dtype, int64_t i) {
+  return dtype == PL_F32 ? (double)((const float *)p)[i] : ((const double *)p)[i];
+}
 
 template <typename T, typename W> struct Norm {
   int64_t rows, n;
@@ -146,8 +148,17 @@ static int math_dtype(const PlArray *x) { return x->dtype == PL_F64 ? PL_F64 : P
 template <typename T, typename W> static PlStatus forward(const PlkCall *c, int dtype) {
   const PlArray *x = c->in[0], *w = c->in[1], *b = c->code == 0 ? c->in[2] : NULL;
   PlArray *mean = c->code == 0 ? c->out[1] : NULL, *rstd = c->out[c->code == 0 ? 2 : 1];
-  Norm<T, W> p = {0, row_length(c), c->code == 0, eps_of(c, x->dtype), (const T *)x->data, NULL, NULL, (T *)c->out[0]->data,
-                  mean ? mean->data : NULL, rstd ? rstd->data : NULL, (int)(rstd ? rstd->dtype : (uint8_t)PL_F32)};
+  Norm<T, W> p = {0,
+                  row_length(c),
+                  c->code == 0,
+                  eps_of(c, x->dtype),
+                  (const T *)x->data,
+                  NULL,
+                  NULL,
+                  (T *)c->out[0]->data,
+                  mean ? mean->data : NULL,
+                  rstd ? rstd->data : NULL,
+                  (int)(rstd ? rstd->dtype : (uint8_t)PL_F32)};
   if (x->numel == 0) {
     for (int i = 1; i < c->nout; i++)
       if (c->out[i] && c->out[i]->numel)
@@ -171,7 +182,15 @@ template <typename T, typename W> static PlStatus backward(const PlkCall *c, int
   void *room[3] = {NULL, NULL, NULL};
   const void *dy = NULL;
   const W *none = NULL;
-  Bwd<T, W> p = {0, row_length(c), layer, NULL, (const T *)x->data, NULL, mean ? mean->data : NULL, rstd->data, rstd->dtype,
+  Bwd<T, W> p = {0,
+                 row_length(c),
+                 layer,
+                 NULL,
+                 (const T *)x->data,
+                 NULL,
+                 mean ? mean->data : NULL,
+                 rstd->data,
+                 rstd->dtype,
                  (T *)(c->out[0] ? c->out[0]->data : NULL)};
   p.rows = p.n ? x->numel / p.n : 0;
   PL_TRY(plc_as(c->in[0], x->dtype, &room[2], &dy));

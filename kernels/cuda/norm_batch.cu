@@ -61,7 +61,8 @@ static PlStatus forward(const PlkCall *call, const PlcChannels *k, double *mem) 
   double *coef = mem, *part = mem + k->C * 4;
   if (training) PL_TRY(moments(k, x, part));
   PLC_LAUNCH(forward_coef, plc_grid(k->C * 32, 1), PLC_BLOCK, 0, *k, training, pl_attr_f(call->attrs, 1), part, plc_numbers_of(in[1]),
-             plc_numbers_of(in[2]), plc_numbers_of(in[3]), plc_numbers_of(in[4]), plc_numbers_of(call->out[1]), plc_numbers_of(call->out[2]), coef);
+             plc_numbers_of(in[2]), plc_numbers_of(in[3]), plc_numbers_of(in[4]), plc_numbers_of(call->out[1]),
+             plc_numbers_of(call->out[2]), coef);
   if (!call->out[0]) return PL_OK;
   return affine(k, x, x->data, coef, call->out[0]->data);
 }
@@ -107,8 +108,8 @@ static PlStatus backward(const PlkCall *call, const PlcChannels *k, const void *
   double *coef = mem, *mean = mem + k->C * 4, *part = mean + k->C;
   PLC_LAUNCH(means_of, plc_grid(k->C, 1), PLC_BLOCK, 0, k->C, plc_numbers_of(in[2]), mean);
   PL_TRY(dots(k, x, dy, mean, part));
-  PLC_LAUNCH(backward_coef, plc_grid(k->C * 32, 1), PLC_BLOCK, 0, *k, training, pl_attr_f(call->attrs, 2), part, mean, plc_numbers_of(in[3]),
-             plc_numbers_of(in[4]), plc_numbers_of(call->out[1]), plc_numbers_of(call->out[2]), coef);
+  PLC_LAUNCH(backward_coef, plc_grid(k->C * 32, 1), PLC_BLOCK, 0, *k, training, pl_attr_f(call->attrs, 2), part, mean,
+             plc_numbers_of(in[3]), plc_numbers_of(in[4]), plc_numbers_of(call->out[1]), plc_numbers_of(call->out[2]), coef);
   if (!call->out[0]) return PL_OK;
   if (training) return affine2(k, x, dy, coef, call->out[0]->data);
   return affine(k, x, dy, coef, call->out[0]->data);

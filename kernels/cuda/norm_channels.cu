@@ -43,7 +43,8 @@ static PlStatus forward(const PlkCall *call, const Group *g, const PlcChannels *
   PLC_LAUNCH(group_stat, plc_grid(k->C, 1), PLC_BLOCK, 0, k->C, k->parts, pl_attr_f(call->attrs, 1), part, plc_numbers_of(call->out[1]),
              plc_numbers_of(call->out[2]), stat);
   if (!call->out[0]) return PL_OK;
-  PLC_LAUNCH(forward_coef, plc_grid(g->N * g->C, 1), PLC_BLOCK, 0, *g, stat, plc_numbers_of(call->in[1]), plc_numbers_of(call->in[2]), coef);
+  PLC_LAUNCH(forward_coef, plc_grid(g->N * g->C, 1), PLC_BLOCK, 0, *g, stat, plc_numbers_of(call->in[1]), plc_numbers_of(call->in[2]),
+             coef);
   PlcChannels rows = {1, g->N * g->C, g->S, 1};
   return plc_channel_affine(&rows, x->dtype, x->data, coef, call->out[0]->data);
 }
@@ -66,7 +67,8 @@ __global__ void means_of(int64_t n, plc_numbers from, double *to) {
 }
 
 /* dx = rstd (g - mean g - h mean(g h)) with h = (x - mean) rstd, g = w dy: one thread a channel of a sample. */
-__global__ void backward_coef(Group g, int64_t parts, const double *part, const double *mean, plc_numbers rstds, plc_numbers w, double *coef) {
+__global__ void backward_coef(Group g, int64_t parts, const double *part, const double *mean, plc_numbers rstds, plc_numbers w,
+                              double *coef) {
   for (PLC_EACH(r, g.N * g.C)) {
     const int64_t row = r / g.each, first = row * g.each;
     const double rstd = plc_number(rstds, row, 0), n = (double)(g.each * g.S);

@@ -11,10 +11,10 @@ extern "C" {
 
 typedef struct PlcOperand {
   const void *data;
-  bool trans;              /* the matrix lies transposed */
+  bool trans; /* the matrix lies transposed */
   int64_t ld;
   int64_t step[PL_MAX_DIM]; /* of the batch dims, outermost first; 0 repeats */
-  void *scratch;           /* of a dense copy; give it back */
+  void *scratch;            /* of a dense copy; give it back */
 } PlcOperand;
 
 /* The matrices of the last two dims of a, as they lie or, where no stride is 1, as a dense copy (repeated batches once). */

@@ -102,10 +102,10 @@ PLC_DEV void put(void *p, int dtype, int64_t i, double v) { plc_put_any(p, dtype
 template <typename T> PLC_DEV void element(const Now<T> &r, int k, const Group &g, const int64_t *at) {
   T c[COLUMNS] = {0, 0, 0, 0, 0};
   EACH_COLUMN(j)
-    if (j < k) c[j] = (T)plc_get_f(g.col[j], g.dtype[j], at[j]);
+  if (j < k) c[j] = (T)plc_get_f(g.col[j], g.dtype[j], at[j]);
   step<T>(r, c);
   EACH_COLUMN(j)
-    if (j < k && j != 1) put(g.col[j], g.dtype[j], at[j], (double)c[j]);
+  if (j < k && j != 1) put(g.col[j], g.dtype[j], at[j], (double)c[j]);
 }
 
 /* r: the rule in T, which is f64 where the group is. */
@@ -116,8 +116,7 @@ template <typename T> PLC_DEV void one(const Rule &given, const Now<T> &r, int k
     if (g.dtype[0] == PL_F64) ((double *)g.col[0])[at[0]] *= f;
     else if (g.dtype[0] == PL_F32) ((float *)g.col[0])[at[0]] *= (float)f;
     else put(g.col[0], g.dtype[0], at[0], plc_get_f(g.col[0], g.dtype[0], at[0]) * f);
-  } else
-    element<T>(r, k, g, at);
+  } else element<T>(r, k, g, at);
 }
 
 /* All columns contiguous f32: 4 elements at a time. */
@@ -131,8 +130,8 @@ PLC_DEV void step_packs(const Now<float> &r, int k, const Group &g, int64_t begi
   for (int64_t i = begin + 4 * (int64_t)threadIdx.x; i < end; i += 4 * (int64_t)blockDim.x) {
     plc_pack<float, 4> c[COLUMNS];
     EACH_COLUMN(j)
-      if (j < k) c[j] = *(const plc_pack<float, 4> *)((const float *)g.col[j] + i);
-      else c[j] = plc_pack<float, 4>{{0, 0, 0, 0}};
+    if (j < k) c[j] = *(const plc_pack<float, 4> *)((const float *)g.col[j] + i);
+    else c[j] = plc_pack<float, 4>{{0, 0, 0, 0}};
     PLC_UNROLL
     for (int e = 0; e < 4; e++) {
       float v[COLUMNS];
@@ -141,7 +140,7 @@ PLC_DEV void step_packs(const Now<float> &r, int k, const Group &g, int64_t begi
       EACH_COLUMN(j) c[j].v[e] = v[j];
     }
     EACH_COLUMN(j)
-      if (j < k && j != 1) *(plc_pack<float, 4> *)((float *)g.col[j] + i) = c[j];
+    if (j < k && j != 1) *(plc_pack<float, 4> *)((float *)g.col[j] + i) = c[j];
   }
 }
 template <typename T> PLC_DEV void step_chunk(const Rule &given, const Now<T> &r, int k, const Group &g, int64_t begin, int64_t end) {

@@ -11,7 +11,7 @@ namespace {
 struct Pool {
   bool adaptive, include_pad, wide;
   int64_t planes, insize, outsize, divisor; /* divisor 0: the window's size */
-  int64_t step; /* between neighbours of a plane: 1, or channels last their number */
+  int64_t step;                             /* between neighbours of a plane: 1, or channels last their number */
   int64_t in[3], out[3], k[3], stride[3], pad[3], dil[3];
   plc_div by_in[3], by_out[3], by_stride[3], by_step;
 };
@@ -276,8 +276,8 @@ PlStatus gradient(Kind kind, int nd, const PlkCall *call) {
   const Pool p = describe(kind, nd, call->attrs, dx, dy);
   if (index)
     PLC_FLOATS(dx->dtype, T, call->name,
-               PLC_LAUNCH(max_backward<T>, plc_grid(dx->numel, 1), PLC_BLOCK, 0, p, (const T *)dy->data,
-                          (const int64_t *)index->data, (T *)dx->data))
+               PLC_LAUNCH(max_backward<T>, plc_grid(dx->numel, 1), PLC_BLOCK, 0, p, (const T *)dy->data, (const int64_t *)index->data,
+                          (T *)dx->data))
   else
     PLC_FLOATS(dx->dtype, T, call->name,
                PLC_LAUNCH(avg_backward<T>, plc_grid(dx->numel, 1), PLC_BLOCK, 0, p, (const T *)dy->data, (T *)dx->data))
@@ -289,10 +289,10 @@ PlStatus adaptive_bwd(const PlkCall *call) { return gradient(ADAPTIVE, (int)pl_a
 
 } // namespace
 
-#define POOLS(ND)                                                        \
-  PLC_KERNEL(max_pool##ND##d, (max_pool<MAX, ND>))                       \
-  PLC_KERNEL(avg_pool##ND##d, (avg_pool<AVG, ND>))                       \
-  PLC_KERNEL(adaptive_max_pool##ND##d, (max_pool<ADAPTIVE, ND>))         \
+#define POOLS(ND)                                                \
+  PLC_KERNEL(max_pool##ND##d, (max_pool<MAX, ND>))               \
+  PLC_KERNEL(avg_pool##ND##d, (avg_pool<AVG, ND>))               \
+  PLC_KERNEL(adaptive_max_pool##ND##d, (max_pool<ADAPTIVE, ND>)) \
   PLC_KERNEL(adaptive_avg_pool##ND##d, (avg_pool<ADAPTIVE, ND>))
 POOLS(1)
 POOLS(2)

@@ -87,8 +87,8 @@ static PlStatus write_rows(PlcRows *r, Mode mode, const void *src, bool single, 
   bool scaled = alpha != 1.0 || ialpha != 1;
   if (s == PL_OK)
     PLC_TYPES(table->dtype, T, "index",
-              PLC_LAUNCH(put_rows<T>, plc_grid(n, 1), PLC_BLOCK, 0, *r, (const uint64_t *)p.key, (const uint32_t *)p.at, mode, single, scaled,
-                         alpha, ialpha, (const T *)src, (T *)table->data));
+              PLC_LAUNCH(put_rows<T>, plc_grid(n, 1), PLC_BLOCK, 0, *r, (const uint64_t *)p.key, (const uint32_t *)p.at, mode, single,
+                         scaled, alpha, ialpha, (const T *)src, (T *)table->data));
   plc_scratch_free(room);
   return s;
 }
@@ -109,7 +109,8 @@ static PlStatus index_add(const PlkCall *c) {
   const PlAttrs *a = c->attrs;
   bool whole = (a->isint >> 1) & 1;
   double alpha = whole ? (double)a->v[1].i : a->v[1].f;
-  return along(c, c->in[0], c->in[2], c->in[1], (int)pl_attr_i(a, 0), pl_attr_i(a, 2), false, ADD, alpha, whole ? a->v[1].i : (int64_t)alpha);
+  return along(c, c->in[0], c->in[2], c->in[1], (int)pl_attr_i(a, 0), pl_attr_i(a, 2), false, ADD, alpha,
+               whole ? a->v[1].i : (int64_t)alpha);
 }
 static PlStatus index_copy(const PlkCall *c) {
   return along(c, c->in[0], c->in[2], c->in[1], (int)pl_attr_i(c->attrs, 0), pl_attr_i(c->attrs, 1), false, SET, 1, 1);
@@ -203,7 +204,8 @@ static PlStatus index_bwd(const PlkCall *c) {
   r.offs = NULL;
   PlStatus s = clear(c->out[0]);
   if (s == PL_OK)
-    s = plc_rows_listed(c, c->out[0], c->nin - 1, c->in + 1, given ? pl_attr_n(a, 1) : 0, given ? pl_attr_list(a, 1) : NULL, pl_attr_i(a, 2), &r);
+    s = plc_rows_listed(c, c->out[0], c->nin - 1, c->in + 1, given ? pl_attr_n(a, 1) : 0, given ? pl_attr_list(a, 1) : NULL,
+                        pl_attr_i(a, 2), &r);
   if (s == PL_OK) s = write_rows(&r, ADD, c->in[0]->data, false, 1, 1, c->out[0]);
   plc_scratch_free(r.offs);
   return s;
@@ -238,10 +240,8 @@ static PlStatus index_put(const PlkCall *c) {
   void *value = NULL;
   r.offs = NULL;
   PlStatus s = plc_rows_listed(c, y, n, index, given ? pl_attr_n(a, 0) : 0, given ? pl_attr_list(a, 0) : NULL, pl_attr_i(a, 2), &r);
-  if (s == PL_OK && v->numel == 1)
-    s = one_number(c, v, y->dtype, &value);
-  else if (s == PL_OK)
-    s = dense_value(c, v, r.result_ndim, r.result, r.na * r.np * r.nb, y->dtype, &value);
+  if (s == PL_OK && v->numel == 1) s = one_number(c, v, y->dtype, &value);
+  else if (s == PL_OK) s = dense_value(c, v, r.result_ndim, r.result, r.na * r.np * r.nb, y->dtype, &value);
   if (s == PL_OK) s = start_from(c, x, y);
   if (s == PL_OK) s = write_rows(&r, pl_attr_i(a, 1) ? ADD : SET, value, v->numel == 1, 1, 1, y);
   plc_scratch_free(value);
@@ -273,7 +273,8 @@ template <typename T> __global__ void scatter_lines(Lines s, Mode mode, bool sin
   }
 }
 
-static PlStatus lines_of(const PlkCall *c, const PlArray *index, const PlArray *src, const PlArray *out, int dim, int64_t base, bool wrap, Lines *s) {
+static PlStatus lines_of(const PlkCall *c, const PlArray *index, const PlArray *src, const PlArray *out, int dim, int64_t base, bool wrap,
+                         Lines *s) {
   PlArray a = *index, b = src ? *src : *index, o = *out;
   int64_t shape[3][PL_MAX_DIM], strides[3][PL_MAX_DIM];
   PlArray *arr[3] = {&a, &b, &o};
@@ -290,7 +291,8 @@ static PlStatus lines_of(const PlkCall *c, const PlArray *index, const PlArray *
   int64_t count = 1;
   for (int d = 0; d < n; d++) count *= shape[0][d];
   const PlArray *in[3];
-  for (int k = 0; k < 3; k++) arr[k]->ndim = (uint8_t)n, arr[k]->shape = shape[k], arr[k]->strides = strides[k], arr[k]->numel = count, in[k] = arr[k];
+  for (int k = 0; k < 3; k++)
+    arr[k]->ndim = (uint8_t)n, arr[k]->shape = shape[k], arr[k]->strides = strides[k], arr[k]->numel = count, in[k] = arr[k];
   plc_layout_of<3>(&s->l, in);
   s->len = flat ? 1 : index->shape[dim], s->is = flat ? 0 : index->strides[dim], s->ss = flat || lone ? 0 : src->strides[dim];
   s->os = out->ndim ? out->strides[dim] : 1, s->n = out->ndim ? out->shape[dim] : 1;
@@ -311,8 +313,8 @@ template <typename T> static T number_as(const PlArray *a) {
   return out;
 }
 
-static PlStatus run_lines(const PlkCall *c, const PlArray *index, const PlArray *src, PlArray *y, int dim, int64_t base, bool wrap, Mode mode,
-                          const void *one) {
+static PlStatus run_lines(const PlkCall *c, const PlArray *index, const PlArray *src, PlArray *y, int dim, int64_t base, bool wrap,
+                          Mode mode, const void *one) {
   Lines s;
   if (index->numel == 0) return PL_OK;
   bool single = !src || plc_on_host(src);

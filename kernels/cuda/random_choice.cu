@@ -219,8 +219,16 @@ static PlStatus multinomial(const PlkCall *call) {
   const PlArray *x = call->in[0];
   const int64_t rows = x->ndim == 2 ? x->shape[0] : 1;
   const bool again = pl_attr_has(call->attrs, 1) && pl_attr_i(call->attrs, 1) != 0;
-  Choice c = {x->data, (int)x->dtype, x->shape[x->ndim - 1], pl_attr_i(call->attrs, 0), pl_attr_i(call->attrs, 2), again, NULL,
-              (int64_t *)call->out[0]->data, plc_flag(), (uint64_t)(uintptr_t)call->name};
+  Choice c = {x->data,
+              (int)x->dtype,
+              x->shape[x->ndim - 1],
+              pl_attr_i(call->attrs, 0),
+              pl_attr_i(call->attrs, 2),
+              again,
+              NULL,
+              (int64_t *)call->out[0]->data,
+              plc_flag(),
+              (uint64_t)(uintptr_t)call->name};
   void *room;
   if (rows == 0 || c.n == 0) return PL_OK;
   if (c.k == 0) PL_FAIL(PL_ERR_ARG, "%s: no categories", call->name);

@@ -9,8 +9,7 @@
 template <typename T> PLC_DEV T logistic(T x) { return (T)1 / ((T)1 + exp(-x)); }
 
 /* p[N,4H]: h wᵀ, may be NULL; gx[N,4H]; c[N,H]; out gates[N,4H], c2, h2[N,H]. */
-template <typename T>
-__global__ void lstm_step(int64_t n, int64_t H, const T *gx, const T *p, const T *c, T *gates, T *c2, T *h2) {
+template <typename T> __global__ void lstm_step(int64_t n, int64_t H, const T *gx, const T *p, const T *c, T *gates, T *c2, T *h2) {
   for (PLC_EACH(e, n)) {
     const int64_t at = e / H * 4 * H + e % H;
     T a[4];
@@ -98,10 +97,8 @@ static void give_back(Wanted *v) {
 }
 
 /* The family NAME: FUNCTION of f32 or f64. */
-#define PLC_RECURRENT(NAME, FUNCTION)                                                                \
-  static PlStatus NAME(const PlkCall *call) {                                                        \
-    return call->in[0]->dtype == PL_F64 ? FUNCTION<double>(call) : FUNCTION<float>(call);            \
-  }                                                                                                  \
+#define PLC_RECURRENT(NAME, FUNCTION)                                                                                                 \
+  static PlStatus NAME(const PlkCall *call) { return call->in[0]->dtype == PL_F64 ? FUNCTION<double>(call) : FUNCTION<float>(call); } \
   PLC_KERNEL(NAME, NAME)
 
 #endif

@@ -66,7 +66,9 @@ template <typename A> PLC_DEV A prepared(const Job &j, A v, A aux) {
 }
 template <> __device__ __forceinline__ int64_t prepared<int64_t>(const Job &j, int64_t v, int64_t) { return j.pre == NONZERO ? v != 0 : v; }
 
-struct Any { uint8_t unused; }; /* the dtype is looked up for each element */
+struct Any {
+  uint8_t unused;
+}; /* the dtype is looked up for each element */
 template <typename T, typename A> struct Load {
   static __device__ __forceinline__ A at(const Job &j, int64_t i) { return (A)plc_type<T>::load(((const T *)j.x)[i]); }
 };
@@ -167,8 +169,7 @@ template <typename T, typename A> static PlStatus launch(Job *j, bool side_by_si
   void *part = NULL;
   if (j->chunks > 1) PL_TRY(plc_scratch((size_t)(j->outs * j->chunks) * sizeof(A), &part));
   int64_t tasks = j->outs * j->chunks;
-  if (side_by_side)
-    PLC_LAUNCH((by_thread<T, A>), plc_grid(tasks, 1), PLC_BLOCK, 0, *j, (A *)part);
+  if (side_by_side) PLC_LAUNCH((by_thread<T, A>), plc_grid(tasks, 1), PLC_BLOCK, 0, *j, (A *)part);
   else {
     PLC_LAUNCH((by_block<T, A>), (unsigned)(tasks < 1 << 20 ? tasks : 1 << 20), plc_row_threads(j->chunk), 0, *j, (A *)part);
   }
@@ -205,8 +206,7 @@ static PlStatus run(Job *j, const PlArray *x, uint32_t mask, int64_t outs, int c
   j->n = n;
   j->outs = outs;
   if (outs == 0) return PL_OK;
-  bool side = j->kept.ndim > 0 && j->kept.stride[0][0] == 1 && j->kept.size[0] >= 32 &&
-              !(j->gone.ndim > 0 && j->gone.stride[0][0] == 1);
+  bool side = j->kept.ndim > 0 && j->kept.stride[0][0] == 1 && j->kept.size[0] >= 32 && !(j->gone.ndim > 0 && j->gone.stride[0][0] == 1);
   if (comp == PL_I64) return launch<Any, int64_t>(j, side);
   bool wide = comp == PL_F64;
   switch (x->dtype) {

@@ -44,27 +44,27 @@ PlStatus plk_poll(void) { return plc_host->poll(); }
 static bool fatal(cudaError_t e) {
   return e == cudaErrorIllegalAddress || e == cudaErrorLaunchFailure || e == cudaErrorMisalignedAddress ||
          e == cudaErrorIllegalInstruction || e == cudaErrorInvalidAddressSpace || e == cudaErrorInvalidPc ||
-         e == cudaErrorHardwareStackError || e == cudaErrorAssert || e == cudaErrorECCUncorrectable ||
-         e == cudaErrorLaunchTimeout;
+         e == cudaErrorHardwareStackError || e == cudaErrorAssert || e == cudaErrorECCUncorrectable || e == cudaErrorLaunchTimeout;
 }
 
 PlStatus plc_failed(cudaError_t e, const char *what, const char *file, int line) {
   const char *base = strrchr(file, '/');
   base = base ? base + 1 : file;
   (void)cudaGetLastError(); /* an error that does not stick is taken away */
-  if (e == cudaErrorMemoryAllocation)
-    PL_FAIL(PL_ERR_OOM, "%s: out of device memory in %s (%s:%d)", plc_name(), what, base, line);
+  if (e == cudaErrorMemoryAllocation) PL_FAIL(PL_ERR_OOM, "%s: out of device memory in %s (%s:%d)", plc_name(), what, base, line);
   if (here && fatal(e) && !atomic_exchange(&here->dead, true))
-    snprintf(here->why_dead, sizeof here->why_dead, "%s: %s, noticed in %s (%s:%d)", cudaGetErrorName(e), cudaGetErrorString(e), what,
-             base, line);
+    snprintf(here->why_dead, sizeof here->why_dead, "%s: %s, noticed in %s (%s:%d)", cudaGetErrorName(e), cudaGetErrorString(e), what, base,
+             line);
   if (here && atomic_load(&here->dead)) return plc_alive();
   PL_FAIL(PL_ERR_STATE, "%s: %s: %s, in %s (%s:%d)", plc_name(), cudaGetErrorName(e), cudaGetErrorString(e), what, base, line);
 }
 
 PlStatus plc_alive(void) {
   if (PL_LIKELY(!atomic_load_explicit(&here->dead, memory_order_relaxed))) return PL_OK;
-  PL_FAIL(PL_ERR_STATE, "%s: the device stopped working after %s; tensors on it are lost, the CPU goes on. Run again with "
-                        "PERILUNE_CUDA_SYNC=1 to see which op it was", plc_name(), here->why_dead);
+  PL_FAIL(PL_ERR_STATE,
+          "%s: the device stopped working after %s; tensors on it are lost, the CPU goes on. Run again with "
+          "PERILUNE_CUDA_SYNC=1 to see which op it was",
+          plc_name(), here->why_dead);
 }
 
 /* ---- the device ---------------------------------------------------------------------------------------------- */
@@ -72,19 +72,18 @@ PlStatus plc_alive(void) {
 enum { OLDEST = 80 }; /* compute capability 8.0, Ampere */
 
 static PlStatus too_old(const PlcGpu *g) {
-  PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: device %d has compute capability %d.%d; 8.0 (Ampere) or newer is needed", g->index,
-          g->capability / 10, g->capability % 10);
+  PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: device %d has compute capability %d.%d; 8.0 (Ampere) or newer is needed", g->index, g->capability / 10,
+          g->capability % 10);
 }
 
 static PlStatus no_device(cudaError_t e) {
   (void)cudaGetLastError();
   int driver = 0;
   (void)cudaDriverGetVersion(&driver);
-  if (driver == 0)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: no NVIDIA driver (libcuda.so.1) on this system");
+  if (driver == 0) PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: no NVIDIA driver (libcuda.so.1) on this system");
   if (e == cudaErrorInsufficientDriver)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: the driver supports CUDA %d.%d, the plug-in needs %d.%d; install a newer driver",
-            driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: the driver supports CUDA %d.%d, the plug-in needs %d.%d; install a newer driver", driver / 1000,
+            driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
   if (e == cudaSuccess || e == cudaErrorNoDevice) PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: the driver is there, but no device");
   PL_FAIL(PL_ERR_UNSUPPORTED, "cuda: %s: %s", cudaGetErrorName(e), cudaGetErrorString(e));
 }
@@ -140,8 +139,7 @@ static PlStatus open_gpu(PlcGpu *g) {
 }
 
 PlStatus plc_use_other(int gpu) {
-  if (gpu < 0 || gpu >= rt.count)
-    PL_FAIL(PL_ERR_ARG, "cuda: there is no device \"cuda:%d\"; this process has %d", gpu, rt.count);
+  if (gpu < 0 || gpu >= rt.count) PL_FAIL(PL_ERR_ARG, "cuda: there is no device \"cuda:%d\"; this process has %d", gpu, rt.count);
   PlcGpu *g = &rt.gpu[gpu];
   if (plc_capture_gpu && plc_capture_gpu() >= 0 && plc_capture_gpu() != gpu)
     PL_FAIL(PL_ERR_STATE, "cuda: work for another device while that of cuda:%d is captured", plc_capture_gpu());
@@ -159,8 +157,8 @@ PlcGpu *plc_here(void) { return here; }
 PlcGpu *plc_gpu(int i) { return i >= 0 && i < rt.count && atomic_load(&rt.gpu[i].opened) ? &rt.gpu[i] : NULL; }
 
 const char *plc_name(void) {
-  static const char *const names[] = {"cuda:0",  "cuda:1",  "cuda:2",  "cuda:3",  "cuda:4",  "cuda:5",  "cuda:6",  "cuda:7",
-                                      "cuda:8",  "cuda:9",  "cuda:10", "cuda:11", "cuda:12", "cuda:13", "cuda:14", "cuda:15"};
+  static const char *const names[] = {"cuda:0", "cuda:1", "cuda:2",  "cuda:3",  "cuda:4",  "cuda:5",  "cuda:6",  "cuda:7",
+                                      "cuda:8", "cuda:9", "cuda:10", "cuda:11", "cuda:12", "cuda:13", "cuda:14", "cuda:15"};
   return here && rt.count > 1 ? names[here->index] : "cuda";
 }
 
@@ -185,8 +183,8 @@ PlStatus plc_describe(int gpu, PlDeviceInfo *info) {
   (void)cudaRuntimeGetVersion(&runtime);
   char libraries[160] = "";
   if (plc_libraries_text) plc_libraries_text(libraries, sizeof libraries);
-  snprintf(info->libraries, sizeof info->libraries, "CUDA %d.%d (driver %d.%d)%s%s", runtime / 1000, runtime % 1000 / 10,
-           driver / 1000, driver % 1000 / 10, libraries[0] ? ", " : "", libraries);
+  snprintf(info->libraries, sizeof info->libraries, "CUDA %d.%d (driver %d.%d)%s%s", runtime / 1000, runtime % 1000 / 10, driver / 1000,
+           driver % 1000 / 10, libraries[0] ? ", " : "", libraries);
   return PL_OK;
 }
 

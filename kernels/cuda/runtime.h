@@ -34,7 +34,7 @@ typedef struct PlcGpu {
   char *stage;          /* pinned; two halves, used in turn */
   cudaEvent_t staged[2];
   int half;
-  PlcStream *streams;          /* those that scripts made */
+  PlcStream *streams; /* those that scripts made */
   atomic_int nstreams;
   pthread_mutex_t stream_lock; /* of them */
   atomic_int captures;         /* that run now, in any thread */
@@ -63,9 +63,9 @@ void plc_stream_free(void *stream);
 int plc_stream_gpu(const void *stream);
 void plc_stream_set(int gpu, void *stream); /* a PlcStream, or NULL */
 void *plc_stream_get(int gpu);
-bool plc_streams_exist(const PlcGpu *g); /* that scripts made */
+bool plc_streams_exist(const PlcGpu *g);                                                  /* that scripts made */
 void plc_each_stream(PlcGpu *g, void (*f)(cudaStream_t s, void *context), void *context); /* the compute stream and those */
-void plc_captures(int gpu, int step); /* one more runs, or one less */
+void plc_captures(int gpu, int step);                                                     /* one more runs, or one less */
 PlStatus plc_stream_wait(int gpu, void *stream, void *event);
 PlStatus plc_stream_synchronize(int gpu, void *stream);
 PlStatus plc_stream_query(int gpu, void *stream, bool *done);
@@ -77,9 +77,9 @@ PlStatus plc_event_query(void *event, bool *done);
 PlStatus plc_event_elapsed(void *start, void *end, double *milliseconds);
 
 PlStatus plc_pool_open(PlcGpu *g);
-PlStatus plc_pool_share(PlcGpu *g, int with); /* that GPU may reach g's memory */
+PlStatus plc_pool_share(PlcGpu *g, int with);                         /* that GPU may reach g's memory */
 void plc_memory_moves(PlcGpu *g, cudaStream_t from, cudaStream_t to); /* all work on `from` is done */
-PlStatus plc_alloc_on(cudaStream_t s, size_t bytes, void **out); /* on the current GPU, in that stream's order */
+PlStatus plc_alloc_on(cudaStream_t s, size_t bytes, void **out);      /* on the current GPU, in that stream's order */
 PlStatus plc_alloc(int gpu, size_t bytes, void **out);
 void plc_release(int gpu, void *p);
 void plc_memory(int gpu, PlDeviceMemory *out);

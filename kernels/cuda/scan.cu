@@ -12,9 +12,9 @@ enum { CHUNK = 4096, MANY_ROWS = 8192, EACH = 4 };
 
 struct Shape {
   int64_t outer, n, inner, chunks;
-  int dtype;     /* of x and y */
+  int dtype; /* of x and y */
   bool reverse;
-  int64_t base;  /* of positions */
+  int64_t base; /* of positions */
 };
 /* Element i of a row. */
 PLC_DEV int64_t place(const Shape &s, int64_t row, int64_t i) {
@@ -95,9 +95,7 @@ template <typename Op> __global__ void walk_rows(Shape s, const void *x, void *y
 }
 
 template <typename S> PLC_DEV S shuffled_up(S v, int d) { return __shfl_up_sync(0xffffffffu, v, d); }
-PLC_DEV Best shuffled_up(Best v, int d) {
-  return Best{__shfl_up_sync(0xffffffffu, v.key, d), __shfl_up_sync(0xffffffffu, v.at, d)};
-}
+PLC_DEV Best shuffled_up(Best v, int d) { return Best{__shfl_up_sync(0xffffffffu, v.key, d), __shfl_up_sync(0xffffffffu, v.at, d)}; }
 /* Inclusive over the block, 256 threads; room: 8. *all gets the total. */
 template <typename Op> PLC_DEV typename Op::State block_scan(typename Op::State v, typename Op::State *room, typename Op::State *all) {
   typedef typename Op::State S;
@@ -322,16 +320,16 @@ PlStatus cumprod_bwd2(const PlkCall *call) {
   void *temp;
   if (n == 0) return PL_OK;
   PL_TRY(plc_scratch((size_t)n * 2 * sizeof(double), &temp));
-  PLC_LAUNCH(cumprod_backward2, plc_grid(s.outer * s.inner, 1), PLC_BLOCK, 0, s, in_of(call->in[0]), in_of(call->in[1]),
-             in_of(call->in[2]), out_of(call->out[0]), out_of(call->out[1]), (double *)temp, (double *)temp + n);
+  PLC_LAUNCH(cumprod_backward2, plc_grid(s.outer * s.inner, 1), PLC_BLOCK, 0, s, in_of(call->in[0]), in_of(call->in[1]), in_of(call->in[2]),
+             out_of(call->out[0]), out_of(call->out[1]), (double *)temp, (double *)temp + n);
   plc_scratch_free(temp);
   return PL_OK;
 }
 PlStatus logcumsumexp_bwd(const PlkCall *call) {
   const Shape s = shape_of(call, call->in[1], PL_F64);
   if (call->in[1]->numel == 0) return PL_OK;
-  PLC_LAUNCH(lse_backward, plc_grid(s.outer * s.inner, 1), PLC_BLOCK, 0, s, in_of(call->in[0]), in_of(call->in[1]),
-             in_of(call->in[2]), out_of(call->out[0]));
+  PLC_LAUNCH(lse_backward, plc_grid(s.outer * s.inner, 1), PLC_BLOCK, 0, s, in_of(call->in[0]), in_of(call->in[1]), in_of(call->in[2]),
+             out_of(call->out[0]));
   return PL_OK;
 }
 

@@ -40,8 +40,15 @@ __global__ void find(Search s, int64_t count, const void *sorted, const void *va
 }
 PlStatus search(const PlkCall *call, const PlArray *sorted, const PlArray *values, const PlArray *sorter, bool right) {
   const PlArray *y = call->out[0];
-  Search s = {sorted->shape[sorted->ndim - 1], values->ndim ? values->shape[values->ndim - 1] : 1, pl_attr_i(call->attrs, 1),
-              pl_attr_i(call->attrs, 1), (int)sorted->dtype, (int)values->dtype, (int)y->dtype, sorter ? (int)sorter->dtype : 0, right,
+  Search s = {sorted->shape[sorted->ndim - 1],
+              values->ndim ? values->shape[values->ndim - 1] : 1,
+              pl_attr_i(call->attrs, 1),
+              pl_attr_i(call->attrs, 1),
+              (int)sorted->dtype,
+              (int)values->dtype,
+              (int)y->dtype,
+              sorter ? (int)sorter->dtype : 0,
+              right,
               sorted->ndim == 1};
   if (y->numel == 0) return PL_OK;
   PLC_LAUNCH(find, plc_grid(y->numel, 1), PLC_BLOCK, 0, s, y->numel, sorted->data, values->data, sorter ? sorter->data : NULL,
@@ -65,8 +72,7 @@ __global__ void bins(int64_t n, int type, const void *x, int64_t base, int64_t m
     if (bin < 0 || bin >= m) {
       plc_fault(flag, PLC_FAULT_INDEX, name, bin + base, m, (int)base);
       bin = m; /* sorts behind all bins */
-    } else if (y)
-      atomicAdd(&y[bin], 1ull);
+    } else if (y) atomicAdd(&y[bin], 1ull);
     if (key) key[i] = (uint32_t)bin, at[i] = (uint32_t)i;
   }
 }
@@ -85,8 +91,8 @@ PlStatus bincount(const PlkCall *call) {
   plc_pairs<uint32_t> p;
   void *mem;
   PL_TRY(plc_pairs_room(&p, x->numel, &mem));
-  PLC_LAUNCH(bins, plc_grid(x->numel, 1), PLC_BLOCK, 0, x->numel, (int)x->dtype, x->data, base, m, (unsigned long long *)NULL, p.key,
-             p.at, plc_flag(), (const char *)call->name);
+  PLC_LAUNCH(bins, plc_grid(x->numel, 1), PLC_BLOCK, 0, x->numel, (int)x->dtype, x->data, base, m, (unsigned long long *)NULL, p.key, p.at,
+             plc_flag(), (const char *)call->name);
   int bits = 8;
   while (bits < 32 && m >> bits) bits += 8;
   PlStatus s = plc_sort_pairs(&p, 1, x->numel, bits);
@@ -188,8 +194,8 @@ PlStatus unique_run(const PlkCall *call, const Slices *s, int64_t groups, plc_pa
   PlArray *inverse = want ? call->out[1] : NULL, *counts = call->out[want ? 2 : 1];
   if (s->m == 0) PLC_LAUNCH(in_order, plc_grid(s->n, 1), PLC_BLOCK, 0, s->n, p->at); /* slices of nothing are all equal */
   for (int64_t c = s->m; c-- > 0;) { /* by the last column first: stable passes make the first one count most */
-    PLC_LAUNCH(keys_of, plc_grid(s->n, 1), PLC_BLOCK, 0, s->n, s->outer_step, s->inner, s->inner, c, c == s->m - 1, s->type, x->data, p->key,
-               p->at);
+    PLC_LAUNCH(keys_of, plc_grid(s->n, 1), PLC_BLOCK, 0, s->n, s->outer_step, s->inner, s->inner, c, c == s->m - 1, s->type, x->data,
+               p->key, p->at);
     PL_TRY(plc_sort_pairs(p, 1, s->n, plc_key_bits(s->type)));
   }
   PLC_LAUNCH(begins, plc_grid(s->n, 1), PLC_BLOCK, 0, *s, x->data, p->at, group);

@@ -193,8 +193,8 @@ PlStatus tri(const PlkCall *call) {
   const int64_t diagonal = k > limit ? limit : k < -limit ? -limit : k;
   if (x->numel == 0) return PL_OK;
   PLC_BITS(x->dtype, E,
-           PLC_LAUNCH(triangle<E>, plc_grid(x->numel, 1), PLC_BLOCK, 0, x->numel, rows, cols, diagonal, call->code == 1,
-                      (const E *)x->data, (E *)call->out[0]->data))
+           PLC_LAUNCH(triangle<E>, plc_grid(x->numel, 1), PLC_BLOCK, 0, x->numel, rows, cols, diagonal, call->code == 1, (const E *)x->data,
+                      (E *)call->out[0]->data))
   return PL_OK;
 }
 

@@ -103,14 +103,11 @@ static PlStatus run(const PlkCall *c, const void *in, const void *y, bool backwa
   PLC_FLOATS(c->out[0]->dtype, T, c->name, {
     if (inner > 1 && backward)
       PLC_LAUNCH(soft_columns_bwd<T>, plc_grid(rows, 1), PLC_BLOCK, 0, rows, n, inner, logarithm, (const T *)in, (const T *)y, (T *)out);
-    else if (inner > 1)
-      PLC_LAUNCH(soft_columns<T>, plc_grid(rows, 1), PLC_BLOCK, 0, rows, n, inner, logarithm, (const T *)in, (T *)out);
-    else if (backward)
-      PLC_LAUNCH(soft_rows_bwd<T>, blocks, threads, 0, rows, n, logarithm, (const T *)in, (const T *)y, (T *)out);
+    else if (inner > 1) PLC_LAUNCH(soft_columns<T>, plc_grid(rows, 1), PLC_BLOCK, 0, rows, n, inner, logarithm, (const T *)in, (T *)out);
+    else if (backward) PLC_LAUNCH(soft_rows_bwd<T>, blocks, threads, 0, rows, n, logarithm, (const T *)in, (const T *)y, (T *)out);
     else if (n <= (int64_t)KEEP * threads && n > 128)
       PLC_LAUNCH((soft_rows<T, true>), blocks, threads, 0, rows, n, logarithm, (const T *)in, (T *)out);
-    else
-      PLC_LAUNCH((soft_rows<T, false>), blocks, threads, 0, rows, n, logarithm, (const T *)in, (T *)out);
+    else PLC_LAUNCH((soft_rows<T, false>), blocks, threads, 0, rows, n, logarithm, (const T *)in, (T *)out);
   });
   return PL_OK;
 }

@@ -241,8 +241,14 @@ PlStatus sorted(const PlkCall *call) {
   const bool has_k = call->code == PLK_O_TOPK || call->code == PLK_O_KTH, only_at = call->code == PLK_O_ARGSORT;
   const int kdim = has_k ? 1 : 0, kbase = call->code == PLK_O_TOPK ? 4 : call->code <= PLK_O_ARGSORT || has_k ? 3 : 2;
   const bool flat = !pl_attr_has(call->attrs, kdim);
-  Job j = {plc_rows_of(x, flat ? -1 : pl_attr_i(call->attrs, kdim)), 0, pl_attr_i(call->attrs, kbase), call->code, (int)x->dtype,
-           plc_key_bits(x->dtype), false, false};
+  Job j = {plc_rows_of(x, flat ? -1 : pl_attr_i(call->attrs, kdim)),
+           0,
+           pl_attr_i(call->attrs, kbase),
+           call->code,
+           (int)x->dtype,
+           plc_key_bits(x->dtype),
+           false,
+           false};
   const int64_t n = j.r.n, rows = j.r.outer * j.r.inner;
   PlArray *values = only_at ? NULL : call->out[0], *at = call->out[only_at ? 0 : 1];
   void *y = values ? values->data : NULL;

@@ -14,8 +14,7 @@ template <typename K> __global__ void count(int64_t n, int64_t tiles, int shift,
   const int64_t end = (tile + 1) * TILE < n ? (tile + 1) * TILE : n;
   room[threadIdx.x] = 0;
   __syncthreads();
-  for (int64_t i = tile * TILE + threadIdx.x; i < end; i += PLC_BLOCK)
-    atomicAdd(&room[(uint32_t)(key[row * n + i] >> shift) & 255u], 1u);
+  for (int64_t i = tile * TILE + threadIdx.x; i < end; i += PLC_BLOCK) atomicAdd(&room[(uint32_t)(key[row * n + i] >> shift) & 255u], 1u);
   __syncthreads();
   hist[(row * DIGITS + threadIdx.x) * tiles + tile] = room[threadIdx.x];
 }

@@ -9,8 +9,14 @@ namespace {
 
 /* Hurwitz zeta ζ(s, x) = Σ_{k≥0} (x+k)^-s for s ≥ 2: direct terms up to a ≥ 12, then Euler-Maclaurin (DLMF 25.11.28). */
 static __device__ double hurwitz(double s, double x) {
-  const double b[] = {1.0 / 12, -1.0 / 720, 1.0 / 30240, -1.0 / 1209600, 1.0 / 47900160, -691.0 / 1307674368000.0,
-                      1.0 / 74724249600.0, -3617.0 / 10670622842880000.0}; /* B_2j / (2j)! */
+  const double b[] = {1.0 / 12,
+                      -1.0 / 720,
+                      1.0 / 30240,
+                      -1.0 / 1209600,
+                      1.0 / 47900160,
+                      -691.0 / 1307674368000.0,
+                      1.0 / 74724249600.0,
+                      -3617.0 / 10670622842880000.0}; /* B_2j / (2j)! */
   if (isinf(x)) return x > 0 ? 0 : (double)NAN;
   double sum = 0, a = x;
   for (int k = 0; a < 12 && k < 100000; k++, a += 1) {
@@ -47,8 +53,7 @@ __global__ void polygammas(int64_t count, int n, double factorial, plc_numbers x
     const double v = plc_number(x, i, 0);
     double r;
     if (n == 0) r = digamma(v);
-    else if (n == 1 && v < 0) { /* ψ1(x) = π²/sin²(πx) - ψ1(1-x) */
-      const double s = sin(PI * (v - rint(v)));
+    else if (n == 1 && v < 0) { /* ψ1(x) = π²/sin²(πx) - ψ1(1-x) */ const double s = sin(PI * (v - rint(v)));
       r = (PI / s) * (PI / s) - hurwitz(2, 1 - v);
     } else {
       r = hurwitz(n + 1, v) * factorial;

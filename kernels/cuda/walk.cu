@@ -4,7 +4,9 @@
 
 namespace {
 
-struct alignas(16) Sixteen { uint64_t v[2]; }; /* one access */
+struct alignas(16) Sixteen {
+  uint64_t v[2];
+}; /* one access */
 
 template <typename E> __global__ void copy_walk(plc_layout<2> l, E *y, const E *x) {
   for (PLC_EACH(i, l.numel)) {
@@ -66,8 +68,8 @@ PlStatus plc_walk_copy(const plc_walk *w, int dtype, void *dst, const void *src)
   if (plc_walk_numel(w) == 0) return PL_OK;
   if (collapse(w, &l) < 0) PL_FAIL(PL_ERR_UNSUPPORTED, "a copy over more than %d dims", (int)PL_MAX_DIM);
   /* two elements as one, while everything is even */
-  while (size < 16 && l.ndim > 0 && l.stride[0][0] == 1 && l.stride[1][0] == 1 && l.size[0] % 2 == 0 &&
-         (uintptr_t)dst % (2 * size) == 0 && (uintptr_t)src % (2 * size) == 0) {
+  while (size < 16 && l.ndim > 0 && l.stride[0][0] == 1 && l.stride[1][0] == 1 && l.size[0] % 2 == 0 && (uintptr_t)dst % (2 * size) == 0 &&
+         (uintptr_t)src % (2 * size) == 0) {
     bool even = true;
     for (int d = 1; d < l.ndim; d++) even = even && l.stride[0][d] % 2 == 0 && l.stride[1][d] % 2 == 0;
     if (!even) break;

@@ -42,8 +42,7 @@ PlStatus plm_missing(const PlmWork *w) {
     if (!calls) continue;
     if (w->number >= 0) {
       if (g->id >= plm.left_groups[process] || calls[g->id] <= w->number) return gone(w, process);
-    } else if (r == w->peer && plm_now() - plm.left_at[process] > GRACE)
-      return gone(w, process);
+    } else if (r == w->peer && plm_now() - plm.left_at[process] > GRACE) return gone(w, process);
   }
   return PL_OK;
 }

@@ -14,8 +14,8 @@
 typedef struct PlmGroup {
   MPI_Comm comm;
   int id, rank, size;
-  int64_t calls;     /* collective calls that this process has made on it */
-  int *world;        /* the members' ranks among all processes */
+  int64_t calls; /* collective calls that this process has made on it */
+  int *world;    /* the members' ranks among all processes */
 } PlmGroup;
 
 enum { PLM_MAX_GROUP = 4096 };
@@ -30,7 +30,7 @@ typedef struct PlmWork {
   int64_t number;     /* which collective call of the group; < 0: between two processes */
   int peer, source;
   PlDtype dtype;
-  int64_t expected;  /* elements to be received; < 0: no receive, or in several requests */
+  int64_t expected; /* elements to be received; < 0: no receive, or in several requests */
   bool background, done, released;
   PlStatus status;
   const char *name;
@@ -56,11 +56,11 @@ extern PlmState plm;
 extern const PlGroupHost *plm_host;
 
 PlStatus plm_fail(PlStatus code, const char *fmt, ...) PL_PRINTF(2, 3);
-PlStatus plm_failed(int code, const char *name); /* what MPI says */
+PlStatus plm_failed(int code, const char *name);                   /* what MPI says */
 void plm_text(int code, const char *name, char *out, size_t size); /* the same as text, for any thread */
-#define PLM_TRY(name, expr)                                          \
-  do {                                                               \
-    int plm_code_ = (expr);                                          \
+#define PLM_TRY(name, expr)                                                        \
+  do {                                                                             \
+    int plm_code_ = (expr);                                                        \
     if (PL_UNLIKELY(plm_code_ != MPI_SUCCESS)) return plm_failed(plm_code_, name); \
   } while (0)
 
@@ -73,7 +73,7 @@ MPI_Datatype plm_type(PlDtype d);
 PlStatus plm_op(const PlGroupCall *call, MPI_Op *out);
 
 /* leave.c: under the lock */
-void plm_hear(void); /* notes who has ended */
+void plm_hear(void);                    /* notes who has ended */
 PlStatus plm_missing(const PlmWork *w); /* fails if somebody whom w needs has ended without taking part */
 void plm_close(bool failed);
 

@@ -10,13 +10,12 @@ static inline float lesser(float a, float b) { return a != a || a < b ? a : b; }
 static inline float greater(float a, float b) { return a != a || a > b ? a : b; }
 
 /* A function MPI calls: inout[i] = f(in[i], inout[i]). */
-#define REDUCE(type, name)                                                              \
-  static void type##_##name(void *in, void *inout, int *len, MPI_Datatype *unused) {    \
-    const uint16_t *x = in;                                                             \
-    uint16_t *y = inout;                                                                \
-    (void)unused;                                                                       \
-    for (int i = 0; i < *len; i++)                                                      \
-      y[i] = plk_f32_to_##type(name(plk_##type##_to_f32(x[i]), plk_##type##_to_f32(y[i]))); \
+#define REDUCE(type, name)                                                                                               \
+  static void type##_##name(void *in, void *inout, int *len, MPI_Datatype *unused) {                                     \
+    const uint16_t *x = in;                                                                                              \
+    uint16_t *y = inout;                                                                                                 \
+    (void)unused;                                                                                                        \
+    for (int i = 0; i < *len; i++) y[i] = plk_f32_to_##type(name(plk_##type##_to_f32(x[i]), plk_##type##_to_f32(y[i]))); \
   }
 REDUCE(f16, add)
 REDUCE(f16, multiply)
@@ -39,15 +38,15 @@ PlStatus plm_types_open(void) {
 
 MPI_Datatype plm_type(PlDtype d) {
   switch (d) {
-    case PL_F32: return MPI_FLOAT;
-    case PL_F64: return MPI_DOUBLE;
-    case PL_F16:
-    case PL_BF16: return MPI_UINT16_T;
-    case PL_I8: return MPI_INT8_T;
-    case PL_I16: return MPI_INT16_T;
-    case PL_I32: return MPI_INT32_T;
-    case PL_I64: return MPI_INT64_T;
-    default: return MPI_UINT8_T; /* u8, bool */
+  case PL_F32: return MPI_FLOAT;
+  case PL_F64: return MPI_DOUBLE;
+  case PL_F16:
+  case PL_BF16: return MPI_UINT16_T;
+  case PL_I8: return MPI_INT8_T;
+  case PL_I16: return MPI_INT16_T;
+  case PL_I32: return MPI_INT32_T;
+  case PL_I64: return MPI_INT64_T;
+  default: return MPI_UINT8_T; /* u8, bool */
   }
 }
 
@@ -56,11 +55,8 @@ PlStatus plm_op(const PlGroupCall *call, MPI_Op *out) {
   const MPI_Op plain[PL_GROUP_NOP] = {MPI_SUM, MPI_PROD, MPI_MIN, MPI_MAX, MPI_BAND, MPI_BOR, MPI_BXOR};
   if (pl_is_float(call->dtype) && k > PL_GROUP_MAX)
     return plm_fail(PL_ERR_DTYPE, "%s: bits of floating numbers are not combined; use an integer dtype", call->name);
-  if (call->dtype == PL_F16 || call->dtype == PL_BF16)
-    *out = half[call->dtype == PL_BF16][k];
-  else if (call->dtype == PL_BOOL && k <= PL_GROUP_MAX) /* of 0 and 1 */
-    *out = k == PL_GROUP_SUM || k == PL_GROUP_MAX ? MPI_MAX : MPI_MIN;
-  else
-    *out = plain[k];
+  if (call->dtype == PL_F16 || call->dtype == PL_BF16) *out = half[call->dtype == PL_BF16][k];
+  else if (call->dtype == PL_BOOL && k <= PL_GROUP_MAX) /* of 0 and 1 */ *out = k == PL_GROUP_SUM || k == PL_GROUP_MAX ? MPI_MAX : MPI_MIN;
+  else *out = plain[k];
   return PL_OK;
 }

@@ -102,8 +102,7 @@ static PlStatus start_mpi(void) {
     avoid_forbidden_calls();
     PLM_TRY(who, MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level));
     plm.ours = true;
-  } else
-    PLM_TRY(who, MPI_Query_thread(&level));
+  } else PLM_TRY(who, MPI_Query_thread(&level));
   if (level < MPI_THREAD_SERIALIZED) return plm_fail(PL_ERR_UNSUPPORTED, "init_process_group: this MPI serves one thread only");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* duplicates inherit it */
   MPI_Comm world;
@@ -178,10 +177,17 @@ static void group_info(const void *group, int *rank, int *size) {
 __attribute__((visibility("default"))) const PlGroupTable *perilune_group_plugin(const PlGroupHost *host);
 
 const PlGroupTable *perilune_group_plugin(const PlGroupHost *host) {
-  static const PlGroupTable table = {
-      .abi = PL_GROUP_ABI, .size = sizeof table, .kind = "mpi", .open = mpi_open, .close = plm_close,
-      .group_new = group_new, .group_info = group_info, .start = plm_start, .test = plm_test, .wait = plm_wait,
-      .release = plm_release};
+  static const PlGroupTable table = {.abi = PL_GROUP_ABI,
+                                     .size = sizeof table,
+                                     .kind = "mpi",
+                                     .open = mpi_open,
+                                     .close = plm_close,
+                                     .group_new = group_new,
+                                     .group_info = group_info,
+                                     .start = plm_start,
+                                     .test = plm_test,
+                                     .wait = plm_wait,
+                                     .release = plm_release};
   if (host->abi != PL_GROUP_ABI) return NULL;
   plm_host = host;
   return &table;

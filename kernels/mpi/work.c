@@ -19,12 +19,11 @@ static int issue_cut(const PlGroupCall *c, const PlmGroup *g, MPI_Op op, size_t 
   char *dst = c->dst ? (char *)c->dst + at : NULL;
   const bool in_place = c->src == c->dst;
   switch (c->kind) {
-    case PL_GROUP_ALL_REDUCE: return MPI_Iallreduce(in_place ? MPI_IN_PLACE : src, dst, count, t, op, g->comm, r);
-    case PL_GROUP_REDUCE:
-      return MPI_Ireduce(in_place && g->rank == c->peer ? MPI_IN_PLACE : src, dst, count, t, op, c->peer, g->comm, r);
-    case PL_GROUP_BROADCAST: return MPI_Ibcast(dst, count, t, c->peer, g->comm, r);
-    case PL_GROUP_SEND: return MPI_Isend(src, count, t, c->peer, c->tag, g->comm, r);
-    default: return MPI_Irecv(dst, count, t, c->peer < 0 ? MPI_ANY_SOURCE : c->peer, c->tag, g->comm, r);
+  case PL_GROUP_ALL_REDUCE: return MPI_Iallreduce(in_place ? MPI_IN_PLACE : src, dst, count, t, op, g->comm, r);
+  case PL_GROUP_REDUCE: return MPI_Ireduce(in_place && g->rank == c->peer ? MPI_IN_PLACE : src, dst, count, t, op, c->peer, g->comm, r);
+  case PL_GROUP_BROADCAST: return MPI_Ibcast(dst, count, t, c->peer, g->comm, r);
+  case PL_GROUP_SEND: return MPI_Isend(src, count, t, c->peer, c->tag, g->comm, r);
+  default: return MPI_Irecv(dst, count, t, c->peer < 0 ? MPI_ANY_SOURCE : c->peer, c->tag, g->comm, r);
   }
 }
 
@@ -43,7 +42,8 @@ static PlStatus issue_pieces(const PlGroupCall *c, PlmWork *w, MPI_Datatype t) {
     from += c->send[r];
     to += c->receive[r];
     if (from > INT_MAX || to > INT_MAX)
-      return plm_fail(PL_ERR_UNSUPPORTED, "%s: unequal pieces of more than 2^31 - 1 elements; use a larger dtype or several calls", c->name);
+      return plm_fail(PL_ERR_UNSUPPORTED, "%s: unequal pieces of more than 2^31 - 1 elements; use a larger dtype or several calls",
+                      c->name);
   }
   PLM_TRY(c->name, MPI_Ialltoallv(c->src, send, place, t, c->dst, receive, where, t, w->group->comm, w->request));
   return PL_OK;
@@ -60,31 +60,28 @@ static PlStatus issue_whole(const PlGroupCall *c, PlmWork *w, MPI_Op op) {
     PLM_TRY(c->name, MPI_Type_commit(&w->piece));
     t = w->piece;
     n = 1;
-  } else if (c->count > MAX_COUNT)
-    return plm_fail(PL_ERR_UNSUPPORTED, "%s: more than 2^30 elements a rank; use several calls", c->name);
+  } else if (c->count > MAX_COUNT) return plm_fail(PL_ERR_UNSUPPORTED, "%s: more than 2^30 elements a rank; use several calls", c->name);
   MPI_Request *r = w->request;
   const MPI_Comm comm = g->comm;
   switch (c->kind) {
-    case PL_GROUP_ALL_GATHER: PLM_TRY(c->name, MPI_Iallgather(c->src, n, t, c->dst, n, t, comm, r)); break;
-    case PL_GROUP_GATHER: PLM_TRY(c->name, MPI_Igather(c->src, n, t, c->dst, n, t, c->peer, comm, r)); break;
-    case PL_GROUP_SCATTER: PLM_TRY(c->name, MPI_Iscatter(c->src, n, t, c->dst, n, t, c->peer, comm, r)); break;
-    case PL_GROUP_REDUCE_SCATTER: PLM_TRY(c->name, MPI_Ireduce_scatter_block(c->src, c->dst, n, t, op, comm, r)); break;
-    case PL_GROUP_ALL_TO_ALL: PLM_TRY(c->name, MPI_Ialltoall(c->src, n, t, c->dst, n, t, comm, r)); break;
-    default: PLM_TRY(c->name, MPI_Ibarrier(comm, r));
+  case PL_GROUP_ALL_GATHER: PLM_TRY(c->name, MPI_Iallgather(c->src, n, t, c->dst, n, t, comm, r)); break;
+  case PL_GROUP_GATHER: PLM_TRY(c->name, MPI_Igather(c->src, n, t, c->dst, n, t, c->peer, comm, r)); break;
+  case PL_GROUP_SCATTER: PLM_TRY(c->name, MPI_Iscatter(c->src, n, t, c->dst, n, t, c->peer, comm, r)); break;
+  case PL_GROUP_REDUCE_SCATTER: PLM_TRY(c->name, MPI_Ireduce_scatter_block(c->src, c->dst, n, t, op, comm, r)); break;
+  case PL_GROUP_ALL_TO_ALL: PLM_TRY(c->name, MPI_Ialltoall(c->src, n, t, c->dst, n, t, comm, r)); break;
+  default: PLM_TRY(c->name, MPI_Ibarrier(comm, r));
   }
   return PL_OK;
 }
 
 static bool can_cut(PlGroupKind k) {
-  return k == PL_GROUP_ALL_REDUCE || k == PL_GROUP_REDUCE || k == PL_GROUP_BROADCAST || k == PL_GROUP_SEND ||
-         k == PL_GROUP_RECEIVE;
+  return k == PL_GROUP_ALL_REDUCE || k == PL_GROUP_REDUCE || k == PL_GROUP_BROADCAST || k == PL_GROUP_SEND || k == PL_GROUP_RECEIVE;
 }
 
 /* Under the lock. */
 static PlStatus issue(const PlGroupCall *c, PlmWork *w) {
   MPI_Op op = MPI_OP_NULL;
-  if (c->kind == PL_GROUP_ALL_REDUCE || c->kind == PL_GROUP_REDUCE || c->kind == PL_GROUP_REDUCE_SCATTER)
-    PL_TRY(plm_op(c, &op));
+  if (c->kind == PL_GROUP_ALL_REDUCE || c->kind == PL_GROUP_REDUCE || c->kind == PL_GROUP_REDUCE_SCATTER) PL_TRY(plm_op(c, &op));
   if (!can_cut(c->kind)) {
     w->nrequest = 1;
     PL_TRY(issue_whole(c, w, op));
@@ -92,8 +89,7 @@ static PlStatus issue(const PlGroupCall *c, PlmWork *w) {
     const size_t size = pl_dtype_size(c->dtype);
     for (int64_t at = 0; at < c->count || w->nrequest == 0; at += MAX_COUNT) {
       const int64_t rest = c->count - at;
-      PLM_TRY(c->name, issue_cut(c, w->group, op, (size_t)at * size, (int)(rest < MAX_COUNT ? rest : MAX_COUNT),
-                                 &w->request[w->nrequest]));
+      PLM_TRY(c->name, issue_cut(c, w->group, op, (size_t)at * size, (int)(rest < MAX_COUNT ? rest : MAX_COUNT), &w->request[w->nrequest]));
       w->nrequest++;
     }
   }
@@ -141,10 +137,8 @@ PlStatus plm_start(const PlGroupCall *c, void **out) {
   w->expected = c->kind == PL_GROUP_RECEIVE && c->count <= MAX_COUNT ? c->count : -1;
   pthread_mutex_lock(&plm.lock);
   PlStatus s = issue(c, w);
-  if (s != PL_OK)
-    work_free(w); /* what was issued of it is lost, as the group now is */
-  else if (c->background)
-    into_background(w);
+  if (s != PL_OK) work_free(w); /* what was issued of it is lost, as the group now is */
+  else if (c->background) into_background(w);
   pthread_mutex_unlock(&plm.lock);
   if (s == PL_OK) *out = w;
   return s;
@@ -156,8 +150,7 @@ void plm_look(PlmWork *w) {
   int done = 0;
   if (w->done) return;
   MPI_Status one = {.MPI_SOURCE = -1};
-  const int code = w->nrequest == 1 ? MPI_Test(w->request, &done, &one)
-                                    : MPI_Testall(w->nrequest, w->request, &done, MPI_STATUSES_IGNORE);
+  const int code = w->nrequest == 1 ? MPI_Test(w->request, &done, &one) : MPI_Testall(w->nrequest, w->request, &done, MPI_STATUSES_IGNORE);
   if (code != MPI_SUCCESS) {
     w->status = PL_ERR_STATE;
     plm_text(code, w->name, w->why, sizeof w->why);
@@ -169,8 +162,8 @@ void plm_look(PlmWork *w) {
       if (got == MPI_UNDEFINED)
         snprintf(w->why, sizeof w->why, "%s: what rank %d of the group sent has another dtype", w->name, one.MPI_SOURCE);
       else
-        snprintf(w->why, sizeof w->why, "%s: %lld elements are wanted, rank %d of the group sent %d", w->name,
-                 (long long)w->expected, one.MPI_SOURCE, got);
+        snprintf(w->why, sizeof w->why, "%s: %lld elements are wanted, rank %d of the group sent %d", w->name, (long long)w->expected,
+                 one.MPI_SOURCE, got);
     }
     w->source = w->number < 0 && w->nrequest == 1 ? one.MPI_SOURCE : w->peer;
     w->done = true;
@@ -208,8 +201,8 @@ PlStatus plm_wait(void *work, double seconds, int *source) {
     PL_TRY(s);
     PL_TRY(plm_host->poll());
     if (seconds >= 0 && now - since > seconds)
-      return plm_fail(PL_ERR_STATE, "%s: no end after %.4g s (the timeout); a rank of the group has not made this call, or hangs",
-                      w->name, seconds);
+      return plm_fail(PL_ERR_STATE, "%s: no end after %.4g s (the timeout); a rank of the group has not made this call, or hangs", w->name,
+                      seconds);
     plm_pause(now - since);
   }
   if (source) *source = w->source;

@@ -10,29 +10,28 @@
 #include "kernels/cuda/libs/recurrent_net.h"
 
 static int failures;
-#define CHECK(what, ...)                                                                                             \
-  do {                                                                                                               \
-    if (!(what)) {                                                                                                   \
-      failures++;                                                                                                    \
-      printf("FAILED %s:%d: %s: ", __FILE__, __LINE__, #what);                                                       \
-      printf(__VA_ARGS__);                                                                                           \
-      puts("");                                                                                                      \
-    }                                                                                                                \
+#define CHECK(what, ...)                                       \
+  do {                                                         \
+    if (!(what)) {                                             \
+      failures++;                                              \
+      printf("FAILED %s:%d: %s: ", __FILE__, __LINE__, #what); \
+      printf(__VA_ARGS__);                                     \
+      puts("");                                                \
+    }                                                          \
   } while (0)
 
-static const char h200[] =
-    "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"
-    "\"multiProcessorCount\":132,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
-    "\"maxSharedMemoryPerBlockOptin\":232448,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,"
-    "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,\"isTccDriver\":0,"
-    "\"supportCoopLaunch\":1,\"smClockRateKHz\":1980000,\"memClockRateKHz\":3201000,\"l2CacheSize\":62914560,"
-    "\"deviceName\":\"NVIDIA H200\",\"deviceVer\":900,\"driverVer\":13000,\"cudaDeviceId\":0,"
-    "\"totalGlobalMem\":150754820096}";
+static const char h200[] = "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,"
+                           "\"multiProcessorCount\":132,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
+                           "\"maxSharedMemoryPerBlockOptin\":232448,\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,"
+                           "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,\"isTccDriver\":0,"
+                           "\"supportCoopLaunch\":1,\"smClockRateKHz\":1980000,\"memClockRateKHz\":3201000,\"l2CacheSize\":62914560,"
+                           "\"deviceName\":\"NVIDIA H200\",\"deviceVer\":900,\"driverVer\":13000,\"cudaDeviceId\":0,"
+                           "\"totalGlobalMem\":150754820096}";
 
 static bool describe_device(const PlcDnnApi *api, PlcDnnTarget *t) {
   return api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &t->device) == CUDNN_STATUS_SUCCESS &&
-         api->cudnnBackendSetAttribute(t->device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-                                       (int64_t)strlen(h200), h200) == CUDNN_STATUS_SUCCESS &&
+         api->cudnnBackendSetAttribute(t->device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(h200),
+                                       h200) == CUDNN_STATUS_SUCCESS &&
          api->cudnnBackendFinalize(t->device) == CUDNN_STATUS_SUCCESS;
 }
 
@@ -101,11 +100,11 @@ static void halves(const ConvCase *c, size_t i, PlDtype dtype, PlcDnnTarget t) {
 
 static void convolutions(PlcDnnTarget t) {
   static const ConvCase cases[] = {
-      {2, 32, 64, {56, 56}, 64, {3, 3}, 1, 1, 1, 1},  {2, 2, 3, {64, 64}, 64, {7, 7}, 2, 3, 1, 1},
-      {2, 4, 32, {14, 14}, 32, {3, 3}, 1, 1, 1, 32},  {1, 4, 16, {128}, 32, {5}, 1, 2, 1, 1},
-      {2, 2, 8, {16, 16}, 8, {3, 3}, 1, 2, 2, 2},     {2, 1, 1, {8, 8}, 1, {3, 3}, 1, 0, 1, 1},
-      {2, 2, 5, {9, 7}, 6, {3, 2}, 2, 1, 1, 1},       {3, 2, 4, {6, 7, 8}, 8, {3, 3, 3}, 1, 1, 1, 1},
-      {2, 4, 64, {14, 14}, 256, {1, 1}, 1, 0, 1, 1},  {2, 4, 256, {14, 14}, 512, {1, 1}, 2, 0, 1, 1},
+      {2, 32, 64, {56, 56}, 64, {3, 3}, 1, 1, 1, 1}, {2, 2, 3, {64, 64}, 64, {7, 7}, 2, 3, 1, 1},
+      {2, 4, 32, {14, 14}, 32, {3, 3}, 1, 1, 1, 32}, {1, 4, 16, {128}, 32, {5}, 1, 2, 1, 1},
+      {2, 2, 8, {16, 16}, 8, {3, 3}, 1, 2, 2, 2},    {2, 1, 1, {8, 8}, 1, {3, 3}, 1, 0, 1, 1},
+      {2, 2, 5, {9, 7}, 6, {3, 2}, 2, 1, 1, 1},      {3, 2, 4, {6, 7, 8}, 8, {3, 3, 3}, 1, 1, 1, 1},
+      {2, 4, 64, {14, 14}, 256, {1, 1}, 1, 0, 1, 1}, {2, 4, 256, {14, 14}, 512, {1, 1}, 2, 0, 1, 1},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     for (PlcConvKind kind = PLC_CONV; kind <= PLC_CONV_FILTER; kind++)
@@ -153,8 +152,8 @@ static void attention(PlcDnnTarget t) {
     PlcPlan *plan = NULL;
     sdpa_key(&key, backward, deterministic, causal, dtype, odd ? 100 : 1024, odd ? 77 : 1024, form & 4 ? 64 : 128);
     PlStatus s = plc_sdpa_plan(&key, t, &plan);
-    CHECK(s == PL_OK, "backward %d deterministic %d causal %d %s odd %d: %s", backward, deterministic, causal,
-          pl_dtype_name(dtype), odd, pl_message());
+    CHECK(s == PL_OK, "backward %d deterministic %d causal %d %s odd %d: %s", backward, deterministic, causal, pl_dtype_name(dtype), odd,
+          pl_message());
     plc_plan_release(plan);
   }
 }
@@ -175,9 +174,16 @@ static void recurrent(const PlcDnnApi *api) {
   static const int32_t dtypes[] = {PL_F32, PL_F16, PL_BF16};
   static const int64_t lengths[] = {3, 7, 1}, none[] = {3, 0, 1}, longer[] = {3, 8, 1};
   for (int form = 0; form < 3 * 128; form++) {
-    const PlkRecurrent key = {.mode = form & 3, .dtype = dtypes[form >> 7], .input = 5, .hidden = 6, .proj = form & 4 ? 4 : 0,
-                              .layers = form & 8 ? 3 : 1, .directions = form & 16 ? 2 : 1, .bias = form & 32 ? 1 : 0,
-                              .tf32 = form & 64 ? 1 : 0, .train = 1};
+    const PlkRecurrent key = {.mode = form & 3,
+                              .dtype = dtypes[form >> 7],
+                              .input = 5,
+                              .hidden = 6,
+                              .proj = form & 4 ? 4 : 0,
+                              .layers = form & 8 ? 3 : 1,
+                              .directions = form & 16 ? 2 : 1,
+                              .bias = form & 32 ? 1 : 0,
+                              .tf32 = form & 64 ? 1 : 0,
+                              .train = 1};
     const bool sound = key.mode == PLK_RNN_LSTM || !key.proj;
     PlStatus s = describe_net(api, &key, form & 1 ? lengths : NULL);
     CHECK((s == PL_OK) == sound, "net %d: %s", form, pl_message());
@@ -186,7 +192,8 @@ static void recurrent(const PlcDnnApi *api) {
   PlkRecurrent wide = good;
   wide.dtype = PL_F64;
   CHECK(describe_net(api, &wide, NULL) == PL_ERR_UNSUPPORTED, "f64 was taken");
-  CHECK(describe_net(api, &good, none) == PL_ERR_ARG && describe_net(api, &good, longer) == PL_ERR_ARG, "lengths of 0 or 8 of 7 were taken");
+  CHECK(describe_net(api, &good, none) == PL_ERR_ARG && describe_net(api, &good, longer) == PL_ERR_ARG,
+        "lengths of 0 or 8 of 7 were taken");
 }
 
 /* ---- CTC: what can be described without a device --------------------------------------------------------------------- */
@@ -227,7 +234,8 @@ static void single_dims(void) {
   PlcConvKey last, rows, mixed;
   conv_key(&last, &one, PLC_CONV, PL_F16, true);
   conv_key(&rows, &one, PLC_CONV, PL_F16, false);
-  CHECK(last.ws[0] == 8 && last.ws[1] == 1 && last.ws[2] == 8 && last.ws[3] == 8, "%lld %lld", (long long)last.ws[2], (long long)last.ws[3]);
+  CHECK(last.ws[0] == 8 && last.ws[1] == 1 && last.ws[2] == 8 && last.ws[3] == 8, "%lld %lld", (long long)last.ws[2],
+        (long long)last.ws[3]);
   CHECK(rows.xs[1] == 25 && rows.ys[1] == 25, "%lld", (long long)rows.xs[1]);
   int64_t x[16] = {2, 8, 5, 5}, w[16] = {16, 8, 1, 1}, y[16] = {2, 16, 5, 5}, unit[2] = {1, 1}, zero[2] = {0, 0};
   PlArray a[3] = {{.dtype = PL_F16, .ndim = 4}, {.dtype = PL_F16, .ndim = 4}, {.dtype = PL_F16, .ndim = 4}};

@@ -10,13 +10,15 @@ enum { DONE = 0, NO_DEVICE = 100 };
 
 static long token[8];
 
+/* clang-format off */
 #define TAKES_ALL(X)                                                                                                 \
   X(cuCtxGetCurrent) X(cuCtxGetLimit) X(cuCtxPopCurrent) X(cuCtxPushCurrent) X(cuDeviceGet) X(cuGetErrorName)        \
   X(cuGetErrorString) X(cuKernelGetAttribute) X(cuKernelSetAttribute) X(cuLaunchCooperativeKernel) X(cuLaunchKernel) \
   X(cuLaunchKernelEx) X(cuLibraryLoadFromFile) X(cuLibraryUnload) X(cuLinkAddData) X(cuLinkComplete) X(cuLinkCreate) \
   X(cuLinkDestroy) X(cuOccupancyMaxPotentialClusterSize) X(cuStreamGetCtx)
-#define DEFINE(name)                                                                                                 \
-  int name(void);                                                                                                    \
+/* clang-format on */
+#define DEFINE(name) \
+  int name(void);    \
   int name(void) { return DONE; }
 TAKES_ALL(DEFINE)
 
@@ -40,12 +42,9 @@ int cuGetProcAddress_v2(const char *name, void **out) {
     int (*f)(void);
   } known[] = {
 #define ENTRY(f) {#f, f},
-      TAKES_ALL(ENTRY){"cuInit", (int (*)(void))cuInit},
-      {"cuDriverGetVersion", (int (*)(void))cuDriverGetVersion},
-      {"cuDeviceGetCount", (int (*)(void))cuDeviceGetCount},
-      {"cuLibraryLoadData", (int (*)(void))cuLibraryLoadData},
-      {"cuLibraryGetKernel", (int (*)(void))cuLibraryGetKernel},
-      {"cuGetProcAddress", (int (*)(void))cuGetProcAddress_v2}};
+      TAKES_ALL(ENTRY){"cuInit", (int (*)(void))cuInit},         {"cuDriverGetVersion", (int (*)(void))cuDriverGetVersion},
+      {"cuDeviceGetCount", (int (*)(void))cuDeviceGetCount},     {"cuLibraryLoadData", (int (*)(void))cuLibraryLoadData},
+      {"cuLibraryGetKernel", (int (*)(void))cuLibraryGetKernel}, {"cuGetProcAddress", (int (*)(void))cuGetProcAddress_v2}};
   int (*f)(void) = cuGetErrorName; /* anything else succeeds as well */
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (strcmp(known[i].name, name) == 0) f = known[i].f;

@@ -10,14 +10,14 @@
 #include "kernels/elementwise.h"
 
 static int failures, compiled, members;
-#define CHECK(what, ...)             \
-  do {                               \
-    if (!(what)) {                   \
-      failures++;                    \
-      printf("FAILED %s: ", #what);  \
-      printf(__VA_ARGS__);           \
-      puts("");                      \
-    }                                \
+#define CHECK(what, ...)            \
+  do {                              \
+    if (!(what)) {                  \
+      failures++;                   \
+      printf("FAILED %s: ", #what); \
+      printf(__VA_ARGS__);          \
+      puts("");                     \
+    }                               \
   } while (0)
 
 static const int arity[] = {
@@ -37,8 +37,12 @@ static void begin(PlkFused *g, PlDtype d) {
 
 static void add(PlkFused *g, int code, PlDtype d, PlDtype result) {
   PlkFusedMember *m = &g->member[g->nmember];
-  *m = (PlkFusedMember){.code = (int16_t)code, .dtype = (uint8_t)d, .result = (uint8_t)result, .nin = (uint8_t)arity[code],
-                        .set = (uint8_t)(g->nmember % 2), .out = (int16_t)g->narg};
+  *m = (PlkFusedMember){.code = (int16_t)code,
+                        .dtype = (uint8_t)d,
+                        .result = (uint8_t)result,
+                        .nin = (uint8_t)arity[code],
+                        .set = (uint8_t)(g->nmember % 2),
+                        .out = (int16_t)g->narg};
   for (int k = 0; k < m->nin; k++) m->in[k] = (int16_t)(-1 - (k + g->nmember) % IN);
   if (code == PLK_EW_WHERE) m->in[0] = -1 - IN;
   g->arg[g->narg++] = (PlkFusedArg){.dtype = (uint8_t)result, .out = true};
@@ -79,9 +83,14 @@ static void every_operation(void) {
 
 static int add_row(PlkFused *g, int code, PlDtype d, int nin, const int16_t *in) {
   PlkFusedMember *m = &g->member[g->nmember];
-  *m = (PlkFusedMember){.code = (int16_t)code, .dtype = (uint8_t)d, .result = (uint8_t)d, .nin = (uint8_t)nin, .out = (int16_t)g->narg,
+  *m = (PlkFusedMember){.code = (int16_t)code,
+                        .dtype = (uint8_t)d,
+                        .result = (uint8_t)d,
+                        .nin = (uint8_t)nin,
+                        .out = (int16_t)g->narg,
                         .set = code == PLK_FUSED_VAR || code == PLK_FUSED_STD || code >= PLK_FUSED_LAYER_NORM,
-                        .col = code < PLK_FUSED_SOFTMAX && code >= PLK_FUSED_SUM, .more = {-1, -1}};
+                        .col = code < PLK_FUSED_SOFTMAX && code >= PLK_FUSED_SUM,
+                        .more = {-1, -1}};
   for (int k = 0; k < nin; k++) m->in[k] = in[k];
   if (code == PLK_FUSED_LAYER_NORM_BWD || code == PLK_FUSED_RMS_NORM_BWD) {
     const bool layer = code == PLK_FUSED_LAYER_NORM_BWD;

@@ -16,10 +16,8 @@ static PlStatus ramp(PlTensor **out, PlDtype dtype, int ndim, const int64_t *sha
   PL_TRY(pl_tensor_full(out, dtype, ndim, shape, 0));
   for (int64_t i = 0; i < pl_tensor_numel(*out); i++) {
     double v = (double)((i * 7919) % 1013) / 1013 - 0.5;
-    if (dtype == PL_F64)
-      ((double *)pl_tensor_data(*out))[i] = v;
-    else
-      ((float *)pl_tensor_data(*out))[i] = (float)v;
+    if (dtype == PL_F64) ((double *)pl_tensor_data(*out))[i] = v;
+    else ((float *)pl_tensor_data(*out))[i] = (float)v;
   }
   return PL_OK;
 }
@@ -73,7 +71,8 @@ static int in_child(PlTensor *const *want, int generation) {
   if (waitpid(child, &status, 0) < 0) return perror("waitpid"), 1;
   if (WIFSIGNALED(status))
     return fprintf(stderr, "generation %d ended by signal %d%s\n", generation, WTERMSIG(status),
-                   WTERMSIG(status) == SIGALRM ? ": it hangs" : ""), 1;
+                   WTERMSIG(status) == SIGALRM ? ": it hangs" : ""),
+           1;
   return WEXITSTATUS(status);
 }
 

@@ -109,7 +109,6 @@ int main(void) {
   }
   if (alone[0].result[0] == alone[1].result[0]) bad = fprintf(stderr, "two seeds gave one result\n");
   pl_memory(&after);
-  if (after.blocks != before.blocks)
-    bad = fprintf(stderr, "%lld blocks left\n", (long long)(after.blocks - before.blocks));
+  if (after.blocks != before.blocks) bad = fprintf(stderr, "%lld blocks left\n", (long long)(after.blocks - before.blocks));
   return bad != 0;
 }

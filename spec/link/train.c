@@ -92,8 +92,7 @@ static PlStatus check_refusal(PlTensor *x) {
   PlStatus status = op2("matmul", x, x, &out);
   if (status == PL_ERR_SHAPE && !out && pl_message()[0]) return PL_OK;
   pl_tensor_release(out);
-  return pl_fail(PL_ERR_STATE, "matmul took [4,2] x [4,2]: status %d, message \"%s\"", (int)status,
-                 pl_message());
+  return pl_fail(PL_ERR_STATE, "matmul took [4,2] x [4,2]: status %d, message \"%s\"", (int)status, pl_message());
 }
 
 static PlStatus run(float *first, float *last) {
@@ -124,10 +123,8 @@ int main(void) {
   if (status == PL_OK) status = run(&first, &last);
   if (status != PL_OK) return fprintf(stderr, "status %d: %s\n", (int)status, pl_message()), 1;
   pl_memory(&after);
-  printf("perilune %s: XOR loss %.4f -> %.6f in %d steps\n", pl_version(), (double)first, (double)last,
-         (int)STEPS);
+  printf("perilune %s: XOR loss %.4f -> %.6f in %d steps\n", pl_version(), (double)first, (double)last, (int)STEPS);
   if (!(last < 0.01f && first > 0.1f)) return fputs("it did not learn\n", stderr), 1;
-  if (after.blocks != before.blocks)
-    return fprintf(stderr, "%lld blocks leaked\n", (long long)(after.blocks - before.blocks)), 1;
+  if (after.blocks != before.blocks) return fprintf(stderr, "%lld blocks leaked\n", (long long)(after.blocks - before.blocks)), 1;
   return 0;
 }

@@ -21,9 +21,7 @@ static double ref_lgamma(double x) {
   return lgamma_r(x, &sign);
 }
 static double ref_rsqrt(double x) { return 1 / sqrt(x); }
-static double ref_mish(double x) {
-  return x < -700 ? x * exp(x) : x * tanh(ref_log1p_exp(x));
-}
+static double ref_mish(double x) { return x < -700 ? x * exp(x) : x * tanh(ref_log1p_exp(x)); }
 
 static const struct Case {
   const char *name;
@@ -79,22 +77,20 @@ static double ulps(float got, double ref, float least) {
 
 static PlStatus run(int code, float *x, float *y, int64_t n) {
   static const int64_t stride = 1;
-  const PlArray in = {.data = x, .numel = n, .shape = &n, .strides = &stride, .dtype = PL_F32,
-                      .ndim = 1, .contiguous = 1};
+  const PlArray in = {.data = x, .numel = n, .shape = &n, .strides = &stride, .dtype = PL_F32, .ndim = 1, .contiguous = 1};
   PlArray out = in;
   out.data = y;
   const PlArray *ins[] = {&in};
   PlArray *outs[] = {&out};
   static const PlAttrs none;
-  const PlkCall call = {.name = "ulp", .code = code, .nin = 1, .nout = 1, .in = ins, .out = outs,
-                       .attrs = &none};
+  const PlkCall call = {.name = "ulp", .code = code, .nin = 1, .nout = 1, .in = ins, .out = outs, .attrs = &none};
   return plk_cpu_elementwise(&call);
 }
 
 static int pow_case(uint32_t step) {
   /* random pairs and every pair of special values */
-  static const float special[] = {0.0f,  -0.0f, 1.0f,      -1.0f,     2.0f,   -2.0f, 0.5f, -0.5f, 3.0f,
-                                  -3.0f, 1e-40f, INFINITY, -INFINITY, NAN, 16777216.0f, -7.5f, 1e30f};
+  static const float special[] = {0.0f,  -0.0f,  1.0f,     -1.0f,     2.0f, -2.0f,       0.5f,  -0.5f, 3.0f,
+                                  -3.0f, 1e-40f, INFINITY, -INFINITY, NAN,  16777216.0f, -7.5f, 1e30f};
   enum { S = sizeof special / sizeof *special };
   static float x[N], y[N], z[N];
   double worst = 0;
@@ -104,13 +100,11 @@ static int pow_case(uint32_t step) {
       s = s * 6364136223846793005u + 1442695040888963407u;
       const uint32_t a = (uint32_t)(s >> 32) & 0x7fffffffu;
       memcpy(&x[i], &a, 4);
-      y[i] = (float)((double)(int32_t)((s >> 3) & 0xffffffu) / 0x1p24 * 180.0 - 90.0) /
-             fmaxf(0.05f, fabsf(logf(x[i])));
+      y[i] = (float)((double)(int32_t)((s >> 3) & 0xffffffu) / 0x1p24 * 180.0 - 90.0) / fmaxf(0.05f, fabsf(logf(x[i])));
       if (round == 0 && i < S * S) x[i] = special[i / S], y[i] = special[i % S];
     }
     const int64_t n = N, stride = 1;
-    const PlArray a = {.data = x, .numel = N, .shape = &n, .strides = &stride, .dtype = PL_F32,
-                       .ndim = 1, .contiguous = 1};
+    const PlArray a = {.data = x, .numel = N, .shape = &n, .strides = &stride, .dtype = PL_F32, .ndim = 1, .contiguous = 1};
     PlArray b = a, o = a;
     b.data = y, o.data = z;
     const PlArray *ins[] = {&a, &b};
@@ -152,8 +146,7 @@ int main(int argc, char **argv) {
       }
     }
     const int failed = worst > cases[c].limit;
-    printf("%-10s %8.3f ULP at %a (limit %g)%s\n", cases[c].name, worst, (double)where,
-           cases[c].limit, failed ? "  FAILED" : "");
+    printf("%-10s %8.3f ULP at %a (limit %g)%s\n", cases[c].name, worst, (double)where, cases[c].limit, failed ? "  FAILED" : "");
     bad |= failed;
   }
   return bad | pow_case(step);

@@ -87,7 +87,8 @@ static size_t unescape(char *s) {
 }
 
 static void type(const char *text, size_t n) {
-  for (double start = now_ms(); n > 0 && !gone && now_ms() - start < WAIT_MS;) { /* reading meanwhile: a full terminal would block both sides */
+  for (double start = now_ms();
+       n > 0 && !gone && now_ms() - start < WAIT_MS;) { /* reading meanwhile: a full terminal would block both sides */
     ssize_t put = write(master, text, n > 512 ? 512 : n);
     if (put < 0 && errno != EAGAIN && errno != EINTR) return;
     if (put > 0) text += put, n -= (size_t)put;

@@ -21,8 +21,7 @@ static uint64_t mix(uint64_t h, uint64_t v) {
 }
 
 static bool commutes(const PlOp *op) {
-  return op == &pl_op_add || op == &pl_op_mul || op == &pl_op_eq || op == &pl_op_ne || op == &pl_op_logical_and ||
-         op == &pl_op_logical_or;
+  return op == &pl_op_add || op == &pl_op_mul || op == &pl_op_eq || op == &pl_op_ne || op == &pl_op_logical_and || op == &pl_op_logical_or;
 }
 
 static uint64_t hash_bytes(uint64_t h, const void *p, size_t n) {
@@ -36,8 +35,7 @@ static uint64_t hash_bytes(uint64_t h, const void *p, size_t n) {
 static bool is_number(const PlFValue *v) { return v->kind == PL_FV_CONST && v->ndim == 0 && v->real && v->real->a.contiguous; }
 
 static bool same_number(const PlFValue *a, const PlFValue *b) {
-  return a->dtype == b->dtype && a->weak == b->weak &&
-         memcmp(a->real->a.data, b->real->a.data, pl_dtype_size((PlDtype)a->dtype)) == 0;
+  return a->dtype == b->dtype && a->weak == b->weak && memcmp(a->real->a.data, b->real->a.data, pl_dtype_size((PlDtype)a->dtype)) == 0;
 }
 
 static void merge_number(Cse *c, PlFVal v) {
@@ -67,8 +65,7 @@ static bool may_merge(const Cse *c, const PlFNode *n) {
 
 static uint64_t hash_node(const PlFNode *n) {
   uint64_t h = mix((uint64_t)(uintptr_t)n->op, n->stage);
-  if (n->nin == 2 && commutes(n->op))
-    h = mix(h, (uint64_t)n->in[0] + (uint64_t)n->in[1]);
+  if (n->nin == 2 && commutes(n->op)) h = mix(h, (uint64_t)n->in[0] + (uint64_t)n->in[1]);
   else
     for (int32_t k = 0; k < n->nin; k++) h = mix(h, (uint64_t)n->in[k]);
   return n->attrs ? hash_bytes(h, n->attrs, pl_attrs_size(n->attrs)) : h;

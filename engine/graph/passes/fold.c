@@ -23,15 +23,16 @@ static bool mixes(const PlFlow *f, PlFVal v, int deep) {
   for (int32_t i = f->vals[v].node + 1; i < f->nnodes; i++) {
     const PlFNode *n = &f->nodes[i];
     for (int32_t k = 0; k < n->nin; k++)
-      if (n->in[k] == v && !stays_away(f, n) &&
-          !(deep > 0 && n->op->cls == PL_POINTWISE && n->nout == 1 && mixes(f, n->first, deep - 1)))
+      if (n->in[k] == v && !stays_away(f, n) && !(deep > 0 && n->op->cls == PL_POINTWISE && n->nout == 1 && mixes(f, n->first, deep - 1)))
         return false;
   }
   return true;
 }
 
 static bool foldable(const PlFlow *f, const PlFNode *n, const uint8_t *written) {
-  if (!pl_fnode_pure(n) || n->op == &pl_op_to_device || n->flags & (PL_FN_MIRROR | PL_FN_VIEW) || n->nout != 1 || n->nin > PL_MAX_IN || n->nafter) return false;
+  if (!pl_fnode_pure(n) || n->op == &pl_op_to_device || n->flags & (PL_FN_MIRROR | PL_FN_VIEW) || n->nout != 1 || n->nin > PL_MAX_IN ||
+      n->nafter)
+    return false;
   const PlFValue *y = &f->vals[n->first];
   if (y->dtype == PL_NDTYPE || y->numel > MOST || written[y->store]) return false;
   if (n->nin == 0 && y->numel > 1) return false; /* a tensor of ones says more as it is */

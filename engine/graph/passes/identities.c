@@ -24,8 +24,7 @@ static bool number(const PlFlow *f, PlFVal v, double *out) {
 }
 
 static bool same_type(const PlFValue *a, const PlFValue *b) {
-  return a->dtype == b->dtype && a->ndim == b->ndim && !a->weak && !b->weak &&
-         memcmp(a->dims, b->dims, 2 * a->ndim * sizeof(int64_t)) == 0;
+  return a->dtype == b->dtype && a->ndim == b->ndim && !a->weak && !b->weak && memcmp(a->dims, b->dims, 2 * a->ndim * sizeof(int64_t)) == 0;
 }
 
 static bool same_window(const PlFValue *a, const PlFValue *b) {

@@ -178,10 +178,13 @@ PlStatus pl_pass_slices(PlFlow *f, int32_t *removed) {
   *removed = 0;
   for (int32_t i = 0; i < f->nnodes && !any; i++) any = f->nodes[i].op == &pl_op_slice_bwd;
   if (!any) return PL_OK;
-  Work w = {.uses = calloc(vals, sizeof *w.uses), .made = malloc(nodes * sizeof *w.made), .order = malloc(nodes * sizeof *w.order),
-            .map = malloc(vals * sizeof *w.map), .written = calloc((size_t)f->nstores + nodes, 1)};
-  PlStatus s = w.uses && w.made && w.order && w.map && w.written ? run(f, &w, removed)
-                                                                 : pl_fail(PL_ERR_OOM, "out of memory to plan a graph");
+  Work w = {.uses = calloc(vals, sizeof *w.uses),
+            .made = malloc(nodes * sizeof *w.made),
+            .order = malloc(nodes * sizeof *w.order),
+            .map = malloc(vals * sizeof *w.map),
+            .written = calloc((size_t)f->nstores + nodes, 1)};
+  PlStatus s =
+      w.uses && w.made && w.order && w.map && w.written ? run(f, &w, removed) : pl_fail(PL_ERR_OOM, "out of memory to plan a graph");
   free(w.uses);
   free(w.made);
   free(w.order);

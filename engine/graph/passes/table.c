@@ -15,9 +15,9 @@ enum { MANY = 4, SWAPS = 4 }; /* ids a row, at least; swaps between picking and 
 
 typedef struct Tables {
   PlFlow *f;
-  int32_t *order, n;  /* the new order of nodes */
-  int32_t *version;   /* per store: at the node at hand */
-  int32_t *uses;      /* per value: readers, outputs too */
+  int32_t *order, n; /* the new order of nodes */
+  int32_t *version;  /* per store: at the node at hand */
+  int32_t *uses;     /* per value: readers, outputs too */
   int32_t *changed;
 } Tables;
 
@@ -29,9 +29,7 @@ typedef struct Path {
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph"); }
 
-static const PlFNode *maker(const PlFlow *f, PlFVal v) {
-  return v >= 0 && f->vals[v].node >= 0 ? &f->nodes[f->vals[v].node] : NULL;
-}
+static const PlFNode *maker(const PlFlow *f, PlFVal v) { return v >= 0 && f->vals[v].node >= 0 ? &f->nodes[f->vals[v].node] : NULL; }
 
 static bool current(const Tables *t, PlFVal v) { return t->f->vals[v].version == t->version[t->f->vals[v].store]; }
 
@@ -60,13 +58,12 @@ static bool picked(const Tables *t, PlFVal v, Path *p, int32_t *pick) {
   if (n->op != &pl_op_embedding || n->in[0] < 0 || n->in[1] < 0) return false;
   const PlFValue *table = &f->vals[n->in[0]], *ids = &f->vals[n->in[1]];
   *pick = f->vals[p->from].node;
-  return wide_float(table) && table->ndim == 2 && ids->numel / MANY >= table->dims[0] && current(t, n->in[0]) &&
-         current(t, n->in[1]);
+  return wide_float(table) && table->ndim == 2 && ids->numel / MANY >= table->dims[0] && current(t, n->in[0]) && current(t, n->in[1]);
 }
 
 /* A new node in front of node i. */
-static PlStatus emit(Tables *t, int32_t i, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, PlDesc *d,
-                     double flops, PlFVal *out) {
+static PlStatus emit(Tables *t, int32_t i, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, PlDesc *d, double flops,
+                     PlFVal *out) {
   PlFlow *f = t->f;
   int32_t node;
   f->stage = f->nodes[i].stage;
@@ -179,8 +176,7 @@ static PlStatus by_row(Tables *t, int32_t i) {
   const PlFNode *m = maker(f, p.from);
   if (m->op != &pl_op_matmul || !current(t, m->in[0]) || !current(t, m->in[1])) return PL_OK;
   const PlFValue *dy = &f->vals[m->in[0]], *w = &f->vals[m->in[1]], *out = &f->vals[n->first];
-  if (!wide_float(dy) || w->ndim != 2 || dy->ndim != f->vals[p.from].ndim || f->vals[ids].numel / MANY < out->dims[0])
-    return PL_OK;
+  if (!wide_float(dy) || w->ndim != 2 || dy->ndim != f->vals[p.from].ndim || f->vals[ids].numel / MANY < out->dims[0]) return PL_OK;
   const double flops = 2.0 * (double)w->numel * (double)out->dims[0];
   const PlFVal from = m->in[0];
   const int64_t base = pl_attr_i(n->attrs, 3), count = out->dims[0];
@@ -213,9 +209,11 @@ PlStatus pl_pass_table(PlFlow *f, int32_t *removed) {
   *removed = 0;
   if (!f->unsafe_math) return PL_OK;
   const size_t most = (size_t)nnodes * NEW + 1; /* each with one result */
-  Tables t = {.f = f, .order = malloc((most + (size_t)nnodes) * sizeof *t.order),
+  Tables t = {.f = f,
+              .order = malloc((most + (size_t)nnodes) * sizeof *t.order),
               .version = calloc(most + (size_t)f->nstores, sizeof *t.version),
-              .uses = calloc(most + (size_t)nvals, sizeof *t.uses), .changed = &changed};
+              .uses = calloc(most + (size_t)nvals, sizeof *t.uses),
+              .changed = &changed};
   PlStatus s = t.order && t.version && t.uses ? PL_OK : no_memory();
   if (s == PL_OK) count_uses(f, t.uses);
   for (PlFVal v = 0; v < nvals && s == PL_OK; v++)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * The parts of formulas.h that take more than an expression, for T, F() and K() of the including file. */
-#define LARGEST F(vm_largest)
+#define LARGEST    F(vm_largest)
 #define SELU_ALPHA K(1.6732632423543772848170429916717)
 #define SELU_SCALE K(1.0507009873554804934193349852946)
-#define SIXTH K(1.0f / 6.0f) /* a float also for f64, as the reference corpus has it */
+#define SIXTH      K(1.0f / 6.0f) /* a float also for f64, as the reference corpus has it */
 
 /* Any NaN among value and bounds is the result. */
 VM T F(clamp_nan)(T x, T lo, T hi) { return lo != lo ? lo : hi != hi ? hi : x; }
@@ -13,9 +13,7 @@ VM T F(clamp)(T x, T lo, T hi) {
 }
 VM T F(relu6)(T x) { return x < 0 ? K(0) : x > 6 ? K(6) : x; }
 /* log(1 + e^x) = max(x, 0) + log(1 + e^-|x|) */
-VM T F(softplus)(T x) {
-  return (x < 0 ? K(0) : x) + F(vm_log1p01)(F(vm_exp)(-F(vm_abs)(x)));
-}
+VM T F(softplus)(T x) { return (x < 0 ? K(0) : x) + F(vm_log1p01)(F(vm_exp)(-F(vm_abs)(x))); }
 VM T F(logit)(T x, T eps) {
   const T hi = K(1) - eps, c = x > hi ? hi : x, d = x < eps ? eps : c;
   const T v = eps < 0 ? x : d;
@@ -27,9 +25,7 @@ VM T F(logaddexp)(T x, T y) {
   return ((F(vm_abs)(m) > LARGEST) & (x == y)) ? m : r; /* inf - inf */
 }
 /* sqrt(2/pi) (x + 0.044715 x^3) */
-VM T F(gelu_inner)(T x) {
-  return K(0.79788456080286536) * F(vm_fma)(K(0.044715) * x * x, x, x);
-}
+VM T F(gelu_inner)(T x) { return K(0.79788456080286536) * F(vm_fma)(K(0.044715) * x * x, x, x); }
 VM T F(gelu_slope)(T x) {
   const T cdf = K(0.5) * (K(1) + F(vm_erf_fast)(x * K(0.70710678118654752)));
   return F(vm_fma)(x, K(0.39894228040143268) * F(vm_exp)(K(-0.5) * x * x), cdf);

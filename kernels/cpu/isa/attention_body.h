@@ -6,9 +6,8 @@
 typedef AT_T AT_NAME(V) __attribute__((vector_size(AT_N * sizeof(AT_T)), aligned(sizeof(AT_T)), may_alias));
 
 /* Four rows by `m` vectors. */
-static inline __attribute__((always_inline)) void AT_NAME(panel)(const AT_T *a, int64_t ar, int64_t ak, const AT_T *b,
-                                                                 int64_t ldb, int64_t K, AT_T *c, int64_t ldc,
-                                                                 const int m) {
+static inline __attribute__((always_inline)) void AT_NAME(panel)(const AT_T *a, int64_t ar, int64_t ak, const AT_T *b, int64_t ldb,
+                                                                 int64_t K, AT_T *c, int64_t ldc, const int m) {
   AT_NAME(V) acc[PLK_AT_ROWS][4];
   for (int r = 0; r < PLK_AT_ROWS; r++)
     for (int j = 0; j < m; j++) acc[r][j] = *(const AT_NAME(V) *)(c + r * ldc + j * AT_N);
@@ -21,8 +20,7 @@ static inline __attribute__((always_inline)) void AT_NAME(panel)(const AT_T *a, 
     for (int j = 0; j < m; j++) *(AT_NAME(V) *)(c + r * ldc + j * AT_N) = acc[r][j];
 }
 
-static void AT_NAME(mm4)(const AT_T *a, int64_t ar, int64_t ak, const AT_T *b, int64_t ldb, int64_t K, AT_T *c,
-                         int64_t ldc, int64_t w) {
+static void AT_NAME(mm4)(const AT_T *a, int64_t ar, int64_t ak, const AT_T *b, int64_t ldb, int64_t K, AT_T *c, int64_t ldc, int64_t w) {
   int64_t j = 0;
   for (; j + 4 * AT_N <= w; j += 4 * AT_N) AT_NAME(panel)(a, ar, ak, b + j, ldb, K, c + j, ldc, 4);
   for (; j + 2 * AT_N <= w; j += 2 * AT_N) AT_NAME(panel)(a, ar, ak, b + j, ldb, K, c + j, ldc, 2);
@@ -61,7 +59,7 @@ static void AT_NAME(dots)(const AT_T *q, const AT_T *k, int64_t ks, int64_t E, i
   }
 }
 
-static AT_T AT_NAME(lanes_sum)(const AT_NAME(V) *from) { /* by address: passing vectors differs between levels */
+static AT_T AT_NAME(lanes_sum)(const AT_NAME(V) * from) { /* by address: passing vectors differs between levels */
   AT_NAME(V) v = *from;
   for (int w = AT_N / 2; w; w /= 2)
     for (int j = 0; j < w; j++) v[j] += v[j + w];

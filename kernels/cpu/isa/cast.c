@@ -8,22 +8,21 @@
 #define ARGS char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p
 #define EACH PLK_IVDEP for (int64_t i = 0; i < n; i++)
 
-#define COPY(BITS)                                                                \
-  static int copy_##BITS(ARGS) {                                                  \
-    (void)stride, (void)p;                                                        \
-    if (ptr[0] != ptr[1]) memcpy(ptr[0], ptr[1], (size_t)n * (BITS / 8));         \
-    return 0;                                                                     \
+#define COPY(BITS)                                                        \
+  static int copy_##BITS(ARGS) {                                          \
+    (void)stride, (void)p;                                                \
+    if (ptr[0] != ptr[1]) memcpy(ptr[0], ptr[1], (BITS / 8) * (size_t)n); \
+    return 0;                                                             \
   }
-COPY(8) COPY(16) COPY(32) COPY(64)
-const PlkLoop PLK_SUFFIX(plk_ew_copy)[4] = {copy_8, copy_16, copy_32, copy_64};
+COPY(8) COPY(16) COPY(32) COPY(64) const PlkLoop PLK_SUFFIX(plk_ew_copy)[4] = {copy_8, copy_16, copy_32, copy_64};
 
 /* Saturation: TOP is 2^(bits - sign), the first value above the type; BELOW the largest float under it
  * when the type is too wide for the float, else the type's largest value. */
-#define SATURATE(name, F, T, BOTTOM, BELOW, TOP, HIGHEST)         \
-  static inline T name(F x) {                                     \
+#define SATURATE(name, F, T, BOTTOM, BELOW, TOP, HIGHEST)           \
+  static inline T name(F x) {                                       \
     const F a = x == x ? x : (F)0, b = a < (BOTTOM) ? (BOTTOM) : a; \
-    const T y = (T)(b > (BELOW) ? (BELOW) : b);                   \
-    return b >= (TOP) ? (HIGHEST) : y;                            \
+    const T y = (T)(b > (BELOW) ? (BELOW) : b);                     \
+    return b >= (TOP) ? (HIGHEST) : y;                              \
   }
 SATURATE(f32_to_i8, float, int8_t, -128.0f, 127.0f, 128.0f, INT8_MAX)
 SATURATE(f32_to_i16, float, int16_t, -32768.0f, 32767.0f, 32768.0f, INT16_MAX)
@@ -36,43 +35,43 @@ SATURATE(f64_to_i32, double, int32_t, -0x1p31, 2147483647.0, 0x1p31, INT32_MAX)
 SATURATE(f64_to_i64, double, int64_t, -0x1p63, 0x1.fffffffffffffp62, 0x1p63, INT64_MAX)
 SATURATE(f64_to_u8, double, uint8_t, 0.0, 255.0, 256.0, UINT8_MAX)
 
-#define CAST(name, S, D, E)                              \
-  static int name(ARGS) {                                \
-    D *const o = (D *)(void *)ptr[0];                    \
-    const S *const a = (const S *)(const void *)ptr[1];  \
-    (void)stride, (void)p;                               \
-    EACH {                                               \
-      const S x = a[i];                                  \
-      o[i] = (D)(E);                                     \
-    }                                                    \
-    return 0;                                            \
+#define CAST(name, S, D, E)                             \
+  static int name(ARGS) {                               \
+    D *const o = (D *)(void *)ptr[0];                   \
+    const S *const a = (const S *)(const void *)ptr[1]; \
+    (void)stride, (void)p;                              \
+    EACH {                                              \
+      const S x = a[i];                                 \
+      o[i] = (D)(E);                                    \
+    }                                                   \
+    return 0;                                           \
   }
-#define FROM_FLOAT(S, s)                        \
-  CAST(s##_f32, S, float, x)                    \
-  CAST(s##_f64, S, double, x)                   \
-  CAST(s##_i8, S, int8_t, s##_to_i8(x))         \
-  CAST(s##_i16, S, int16_t, s##_to_i16(x))      \
-  CAST(s##_i32, S, int32_t, s##_to_i32(x))      \
-  CAST(s##_i64, S, int64_t, s##_to_i64(x))      \
-  CAST(s##_u8, S, uint8_t, s##_to_u8(x))        \
+#define FROM_FLOAT(S, s)                   \
+  CAST(s##_f32, S, float, x)               \
+  CAST(s##_f64, S, double, x)              \
+  CAST(s##_i8, S, int8_t, s##_to_i8(x))    \
+  CAST(s##_i16, S, int16_t, s##_to_i16(x)) \
+  CAST(s##_i32, S, int32_t, s##_to_i32(x)) \
+  CAST(s##_i64, S, int64_t, s##_to_i64(x)) \
+  CAST(s##_u8, S, uint8_t, s##_to_u8(x))   \
   CAST(s##_b, S, uint8_t, x != 0)
-#define FROM_INT(S, s)                          \
-  CAST(s##_f32, S, float, x)                    \
-  CAST(s##_f64, S, double, x)                   \
-  CAST(s##_i8, S, int8_t, x)                    \
-  CAST(s##_i16, S, int16_t, x)                  \
-  CAST(s##_i32, S, int32_t, x)                  \
-  CAST(s##_i64, S, int64_t, x)                  \
-  CAST(s##_u8, S, uint8_t, x)                   \
+#define FROM_INT(S, s)         \
+  CAST(s##_f32, S, float, x)   \
+  CAST(s##_f64, S, double, x)  \
+  CAST(s##_i8, S, int8_t, x)   \
+  CAST(s##_i16, S, int16_t, x) \
+  CAST(s##_i32, S, int32_t, x) \
+  CAST(s##_i64, S, int64_t, x) \
+  CAST(s##_u8, S, uint8_t, x)  \
   CAST(s##_b, S, uint8_t, x != 0)
-#define FROM_BOOL(S, s)                         \
-  CAST(s##_f32, S, float, x != 0)               \
-  CAST(s##_f64, S, double, x != 0)              \
-  CAST(s##_i8, S, int8_t, x != 0)               \
-  CAST(s##_i16, S, int16_t, x != 0)             \
-  CAST(s##_i32, S, int32_t, x != 0)             \
-  CAST(s##_i64, S, int64_t, x != 0)             \
-  CAST(s##_u8, S, uint8_t, x != 0)              \
+#define FROM_BOOL(S, s)             \
+  CAST(s##_f32, S, float, x != 0)   \
+  CAST(s##_f64, S, double, x != 0)  \
+  CAST(s##_i8, S, int8_t, x != 0)   \
+  CAST(s##_i16, S, int16_t, x != 0) \
+  CAST(s##_i32, S, int32_t, x != 0) \
+  CAST(s##_i64, S, int64_t, x != 0) \
+  CAST(s##_u8, S, uint8_t, x != 0)  \
   CAST(s##_b, S, uint8_t, x != 0)
 
 FROM_FLOAT(float, f32)
@@ -84,7 +83,8 @@ FROM_INT(int64_t, i64)
 FROM_INT(uint8_t, u8)
 FROM_BOOL(uint8_t, b)
 
-#define ROW(s) {s##_f32, s##_f64, s##_i8, s##_i16, s##_i32, s##_i64, s##_u8, s##_b}
+#define ROW(s) \
+  { s##_f32, s##_f64, s##_i8, s##_i16, s##_i32, s##_i64, s##_u8, s##_b }
 const PlkLoop PLK_SUFFIX(plk_ew_cast)[PLK_NCAST][PLK_NCAST] = {
     ROW(f32), ROW(f64), ROW(i8), ROW(i16), ROW(i32), ROW(i64), ROW(u8), ROW(b),
 };

@@ -42,7 +42,11 @@ PLK_LANE void copy_run(char *PL_RESTRICT to, const char *PL_RESTRICT from, size_
     if (k < n) memcpy(to + (n - 64), from + (n - 64), 64);
     return;
   }
-  ENDS(32) ENDS(16) ENDS(8) ENDS(4) ENDS(2)
+  ENDS(32)
+  ENDS(16)
+  ENDS(8)
+  ENDS(4)
+  ENDS(2)
 #undef ENDS
   if (n) *to = *from;
 }
@@ -53,27 +57,26 @@ static void rows_at(char *to, int64_t step, const char *from, const int64_t *at,
   for (int64_t r = 0; r < rows; r++) copy_run(to + r * step, from + at[r] * size, bytes);
 }
 
-#define STRIDED(T)                                                                               \
-  for (int64_t r = 0; r < rows; r++) {                                                           \
-    T *PL_RESTRICT d = (T *)(void *)(to + r * dr);                                               \
-    const T *PL_RESTRICT s = (const T *)(const void *)(from + r * sr);                           \
-    if (ss == 0 && ds == 1) {                                                                    \
-      const T v = *s;                                                                            \
-      for (int64_t i = 0; i < n; i++) d[i] = v;                                                  \
-    } else if (ds == 1 && ss == -1) {                                                            \
-      for (int64_t i = 0; i < n; i++) d[i] = s[-i];                                              \
-    } else if (ds == 1 && ss == 2) {                                                             \
-      for (int64_t i = 0; i < n; i++) d[i] = s[2 * i];                                           \
-    } else if (ds == 2 && ss == 1) {                                                             \
-      for (int64_t i = 0; i < n; i++) d[2 * i] = s[i];                                           \
-    } else {                                                                                     \
-      for (int64_t i = 0; i < n; i++) d[i * ds] = s[i * ss];                                     \
-    }                                                                                            \
-  }                                                                                              \
+#define STRIDED(T)                                                     \
+  for (int64_t r = 0; r < rows; r++) {                                 \
+    T *PL_RESTRICT d = (T *)(void *)(to + r * dr);                     \
+    const T *PL_RESTRICT s = (const T *)(const void *)(from + r * sr); \
+    if (ss == 0 && ds == 1) {                                          \
+      const T v = *s;                                                  \
+      for (int64_t i = 0; i < n; i++) d[i] = v;                        \
+    } else if (ds == 1 && ss == -1) {                                  \
+      for (int64_t i = 0; i < n; i++) d[i] = s[-i];                    \
+    } else if (ds == 1 && ss == 2) {                                   \
+      for (int64_t i = 0; i < n; i++) d[i] = s[2 * i];                 \
+    } else if (ds == 2 && ss == 1) {                                   \
+      for (int64_t i = 0; i < n; i++) d[2 * i] = s[i];                 \
+    } else {                                                           \
+      for (int64_t i = 0; i < n; i++) d[i * ds] = s[i * ss];           \
+    }                                                                  \
+  }                                                                    \
   break;
 
-static void window(char *to, int64_t dr, int64_t ds, const char *from, int64_t sr, int64_t ss, int64_t rows, int64_t n,
-                   size_t size) {
+static void window(char *to, int64_t dr, int64_t ds, const char *from, int64_t sr, int64_t ss, int64_t rows, int64_t n, size_t size) {
   if (ds == 1 && ss == 1) {
     for (int64_t r = 0; r < rows; r++) copy_run(to + r * dr, from + r * sr, (size_t)n * size);
     return;

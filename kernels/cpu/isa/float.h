@@ -6,85 +6,85 @@
 #include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/vmath.h"
 
-#define ARGS char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p
+#define ARGS                char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p
 #define PARAM(k, otherwise) const T p##k = (T)plk_param(p, k, otherwise);
-#define EACH PLK_IVDEP for (int64_t i = 0; i < n; i++)
-#define IN(k) ((const T *)(const void *)ptr[k])
-#define OUT(type) ((type *)(void *)ptr[0])
+#define EACH                PLK_IVDEP for (int64_t i = 0; i < n; i++)
+#define IN(k)               ((const T *)(const void *)ptr[k])
+#define OUT(type)           ((type *)(void *)ptr[0])
 
 /* ---- loops ---- */
 
-#define U(NAME, PARAMS, E)                       \
-  static int loop_##NAME(ARGS) {                 \
-    T *const o = OUT(T);                         \
-    const T *const a = IN(1);                    \
-    (void)stride, (void)p;                       \
-    PARAMS EACH {                                \
-      const T x = a[i];                          \
-      o[i] = (T)(E);                             \
-    }                                            \
-    return 0;                                    \
+#define U(NAME, PARAMS, E)       \
+  static int loop_##NAME(ARGS) { \
+    T *const o = OUT(T);         \
+    const T *const a = IN(1);    \
+    (void)stride, (void)p;       \
+    PARAMS EACH {                \
+      const T x = a[i];          \
+      o[i] = (T)(E);             \
+    }                            \
+    return 0;                    \
   }
-#define P1(NAME, E)                              \
-  static int loop_##NAME(ARGS) {                 \
-    uint8_t *const o = OUT(uint8_t);             \
-    const T *const a = IN(1);                    \
-    (void)stride, (void)p;                       \
-    EACH {                                       \
-      const T x = a[i];                          \
-      o[i] = (uint8_t)(E);                       \
-    }                                            \
-    return 0;                                    \
+#define P1(NAME, E)                  \
+  static int loop_##NAME(ARGS) {     \
+    uint8_t *const o = OUT(uint8_t); \
+    const T *const a = IN(1);        \
+    (void)stride, (void)p;           \
+    EACH {                           \
+      const T x = a[i];              \
+      o[i] = (uint8_t)(E);           \
+    }                                \
+    return 0;                        \
   }
-#define BINARY(NAME, R, PARAMS, E)               \
-  static int loop_##NAME(ARGS) {                 \
-    R *const o = OUT(R);                         \
-    const T *const a = IN(1), *const b = IN(2);  \
-    (void)p;                                     \
-    PARAMS if (stride[2] == 0) {                 \
-      const T y = *b;                            \
-      EACH {                                     \
-        const T x = a[i];                        \
-        o[i] = (R)(E);                           \
-      }                                          \
-    }                                            \
-    else if (stride[1] == 0) {                   \
-      const T x = *a;                            \
-      EACH {                                     \
-        const T y = b[i];                        \
-        o[i] = (R)(E);                           \
-      }                                          \
-    }                                            \
-    else EACH {                                  \
-      const T x = a[i], y = b[i];                \
-      o[i] = (R)(E);                             \
-    }                                            \
-    return 0;                                    \
+#define BINARY(NAME, R, PARAMS, E)              \
+  static int loop_##NAME(ARGS) {                \
+    R *const o = OUT(R);                        \
+    const T *const a = IN(1), *const b = IN(2); \
+    (void)p;                                    \
+    PARAMS if (stride[2] == 0) {                \
+      const T y = *b;                           \
+      EACH {                                    \
+        const T x = a[i];                       \
+        o[i] = (R)(E);                          \
+      }                                         \
+    }                                           \
+    else if (stride[1] == 0) {                  \
+      const T x = *a;                           \
+      EACH {                                    \
+        const T y = b[i];                       \
+        o[i] = (R)(E);                          \
+      }                                         \
+    }                                           \
+    else EACH {                                 \
+      const T x = a[i], y = b[i];               \
+      o[i] = (R)(E);                            \
+    }                                           \
+    return 0;                                   \
   }
 #define B(NAME, PARAMS, E) BINARY(NAME, T, PARAMS, E)
-#define P2(NAME, E) BINARY(NAME, uint8_t, , E)
+#define P2(NAME, E)        BINARY(NAME, uint8_t, , E)
 /* dy is always a whole array. */
-#define G(NAME, PARAMS, E)                       \
-  static int loop_##NAME(ARGS) {                 \
-    T *const o = OUT(T);                         \
-    const T *const a = IN(1), *const b = IN(2);  \
-    (void)stride, (void)p;                       \
-    PARAMS EACH {                                \
-      const T dy = a[i], x = b[i];               \
-      o[i] = (T)(E);                             \
-    }                                            \
-    return 0;                                    \
+#define G(NAME, PARAMS, E)                      \
+  static int loop_##NAME(ARGS) {                \
+    T *const o = OUT(T);                        \
+    const T *const a = IN(1), *const b = IN(2); \
+    (void)stride, (void)p;                      \
+    PARAMS EACH {                               \
+      const T dy = a[i], x = b[i];              \
+      o[i] = (T)(E);                            \
+    }                                           \
+    return 0;                                   \
   }
-#define T3(NAME, PARAMS, E)                                          \
-  static int loop_##NAME(ARGS) {                                     \
-    T *const o = OUT(T);                                             \
-    const T *const a = IN(1), *const b = IN(2), *const c = IN(3);    \
-    (void)stride, (void)p;                                           \
-    PARAMS EACH {                                                    \
-      const T x = a[i], y = b[i], z = c[i];                          \
-      o[i] = (T)(E);                                                 \
-    }                                                                \
-    return 0;                                                        \
+#define T3(NAME, PARAMS, E)                                       \
+  static int loop_##NAME(ARGS) {                                  \
+    T *const o = OUT(T);                                          \
+    const T *const a = IN(1), *const b = IN(2), *const c = IN(3); \
+    (void)stride, (void)p;                                        \
+    PARAMS EACH {                                                 \
+      const T x = a[i], y = b[i], z = c[i];                       \
+      o[i] = (T)(E);                                              \
+    }                                                             \
+    return 0;                                                     \
   }
 #include "kernels/cpu/isa/formulas.h"
 
@@ -112,11 +112,11 @@ EXTRA_LOOPS
 
 /* ---- table ---- */
 
-#define U(NAME, PARAMS, E) [PLK_EW_##NAME] = loop_##NAME,
-#define P1(NAME, E) [PLK_EW_##NAME] = loop_##NAME,
-#define B(NAME, PARAMS, E) [PLK_EW_##NAME] = loop_##NAME,
-#define P2(NAME, E) [PLK_EW_##NAME] = loop_##NAME,
-#define G(NAME, PARAMS, E) [PLK_EW_##NAME] = loop_##NAME,
+#define U(NAME, PARAMS, E)  [PLK_EW_##NAME] = loop_##NAME,
+#define P1(NAME, E)         [PLK_EW_##NAME] = loop_##NAME,
+#define B(NAME, PARAMS, E)  [PLK_EW_##NAME] = loop_##NAME,
+#define P2(NAME, E)         [PLK_EW_##NAME] = loop_##NAME,
+#define G(NAME, PARAMS, E)  [PLK_EW_##NAME] = loop_##NAME,
 #define T3(NAME, PARAMS, E) [PLK_EW_##NAME] = loop_##NAME,
 const PlkLoop TABLE[PLK_NEW] = {
 #include "kernels/cpu/isa/formulas.h"

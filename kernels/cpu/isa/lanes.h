@@ -73,7 +73,7 @@ PLK_LANE PlkV_f32 plk_min_f32(PlkV_f32 acc, PlkV_f32 v) { return (PlkV_f32)_mm51
 PLK_LANE PlkV_f64 plk_min_f64(PlkV_f64 acc, PlkV_f64 v) { return (PlkV_f64)_mm512_min_pd((__m512d)v, (__m512d)acc); }
 PLK_LANE PlkSeen_f32 plk_nan_f32(PlkV_f32 v) { return _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q); }
 PLK_LANE PlkSeen_f64 plk_nan_f64(PlkV_f64 v) { return _mm512_cmp_pd_mask((__m512d)v, (__m512d)v, _CMP_UNORD_Q); }
-#define PLK_NONE_SEEN 0
+#define PLK_NONE_SEEN           0
 #define PLK_OR_SEEN(type, a, b) ((type)((a) | (b)))
 PLK_LANE bool plk_seen_f32(PlkSeen_f32 m) { return m != 0; }
 PLK_LANE bool plk_seen_f64(PlkSeen_f64 m) { return m != 0; }
@@ -90,7 +90,8 @@ PLK_LANE PlkV_f64 plk_min_f64(PlkV_f64 acc, PlkV_f64 v) {
 }
 PLK_LANE PlkSeen_f32 plk_nan_f32(PlkV_f32 v) { return (PlkM_f32)(v != v); }
 PLK_LANE PlkSeen_f64 plk_nan_f64(PlkV_f64 v) { return (PlkM_f64)(v != v); }
-#define PLK_NONE_SEEN {0}
+#define PLK_NONE_SEEN \
+  { 0 }
 #define PLK_OR_SEEN(type, a, b) ((a) | (b))
 PLK_LANE bool plk_seen_f32(PlkSeen_f32 m) {
   int32_t any = 0;

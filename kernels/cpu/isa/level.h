@@ -31,13 +31,11 @@
 #if defined(__x86_64__) && !defined(PLK_HAVE_GENERIC)
 #define PLK_ISA_DECLARE(type, name) extern type name##_v2, name##_v3, name##_v4
 /* The level's second letter tells them apart. */
-#define PLK_ISA_PICK(name)                                               \
-  (*(plk_isa()[1] == '4'   ? &PLK_ISA_TOP(name)                          \
-     : plk_isa()[1] == '3' ? &PLK_ISA_MIDDLE(name)                       \
-                           : &PLK_ISA_BOTTOM(name)))
+#define PLK_ISA_PICK(name) \
+  (*(plk_isa()[1] == '4' ? &PLK_ISA_TOP(name) : plk_isa()[1] == '3' ? &PLK_ISA_MIDDLE(name) : &PLK_ISA_BOTTOM(name)))
 #else
 #define PLK_ISA_DECLARE(type, name) extern type name##_generic
-#define PLK_ISA_PICK(name) name##_generic
+#define PLK_ISA_PICK(name)          name##_generic
 #endif
 
 #endif

@@ -6,35 +6,35 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/vmath.h"
 
-#define LOSS(name, FORMULA)                                                                                    \
-  static void name(const double *PL_RESTRICT x, const double *PL_RESTRICT target, const double *PL_RESTRICT pos, \
-                   double p, double *PL_RESTRICT y, int64_t n) {                                               \
-    (void)p, (void)pos;                                                                                        \
-    for (int64_t i = 0; i < n; i++) {                                                                          \
-      const double v = x[i], t = target[i];                                                                    \
-      y[i] = (FORMULA);                                                                                        \
-    }                                                                                                          \
+#define LOSS(name, FORMULA)                                                                                                \
+  static void name(const double *PL_RESTRICT x, const double *PL_RESTRICT target, const double *PL_RESTRICT pos, double p, \
+                   double *PL_RESTRICT y, int64_t n) {                                                                     \
+    (void)p, (void)pos;                                                                                                    \
+    for (int64_t i = 0; i < n; i++) {                                                                                      \
+      const double v = x[i], t = target[i];                                                                                \
+      y[i] = (FORMULA);                                                                                                    \
+    }                                                                                                                      \
   }
 
 /* The same of floats, added in fixed lanes while they are in registers. */
 enum { LANES = 32 };
-#define LOSS_SUM(name, FORMULA)                                                               \
-  static double name##_sum(const float *x, const float *target, double p, int64_t n) {        \
-    double lane[LANES] = {0};                                                                 \
-    int64_t i = 0;                                                                            \
-    (void)p;                                                                                  \
-    for (; i + LANES <= n; i += LANES)                                                        \
-      for (int j = 0; j < LANES; j++) {                                                       \
-        const double v = (double)x[i + j], t = (double)target[i + j];                         \
-        lane[j] += (FORMULA);                                                                 \
-      }                                                                                       \
-    for (int j = 0; i < n; i++, j++) {                                                        \
-      const double v = (double)x[i], t = (double)target[i];                                   \
-      lane[j] += (FORMULA);                                                                   \
-    }                                                                                         \
-    for (int h = LANES / 2; h; h /= 2)                                                        \
-      for (int j = 0; j < h; j++) lane[j] += lane[j + h];                                     \
-    return lane[0];                                                                           \
+#define LOSS_SUM(name, FORMULA)                                                        \
+  static double name##_sum(const float *x, const float *target, double p, int64_t n) { \
+    double lane[LANES] = {0};                                                          \
+    int64_t i = 0;                                                                     \
+    (void)p;                                                                           \
+    for (; i + LANES <= n; i += LANES)                                                 \
+      for (int j = 0; j < LANES; j++) {                                                \
+        const double v = (double)x[i + j], t = (double)target[i + j];                  \
+        lane[j] += (FORMULA);                                                          \
+      }                                                                                \
+    for (int j = 0; i < n; i++, j++) {                                                 \
+      const double v = (double)x[i], t = (double)target[i];                            \
+      lane[j] += (FORMULA);                                                            \
+    }                                                                                  \
+    for (int h = LANES / 2; h; h /= 2)                                                 \
+      for (int j = 0; j < h; j++) lane[j] += lane[j + h];                              \
+    return lane[0];                                                                    \
   }
 #define LOSS_AND_SUM(name, FORMULA) LOSS(name, FORMULA) LOSS_SUM(name, FORMULA)
 
@@ -69,16 +69,17 @@ static void kl_div(const double *x, const double *t, const double *pos, double p
 
 extern const PlkLossLoops PLK_ISA_NAME(plk_loss_table);
 const PlkLossLoops PLK_ISA_NAME(plk_loss_table) = {{
-    [PLK_L_MSE] = mse,
-    [PLK_L_L1] = l1,
-    [PLK_L_SMOOTH_L1] = smooth_l1,
-    [PLK_L_HUBER] = huber,
-    [PLK_L_BCE] = bce,
-    [PLK_L_BCE_LOGITS] = bce_logits,
-    [PLK_L_KL_DIV] = kl_div,
-}, {
-    [PLK_L_MSE] = mse_sum,
-    [PLK_L_L1] = l1_sum,
-    [PLK_L_SMOOTH_L1] = smooth_l1_sum,
-    [PLK_L_HUBER] = huber_sum,
-}};
+                                                       [PLK_L_MSE] = mse,
+                                                       [PLK_L_L1] = l1,
+                                                       [PLK_L_SMOOTH_L1] = smooth_l1,
+                                                       [PLK_L_HUBER] = huber,
+                                                       [PLK_L_BCE] = bce,
+                                                       [PLK_L_BCE_LOGITS] = bce_logits,
+                                                       [PLK_L_KL_DIV] = kl_div,
+                                                   },
+                                                   {
+                                                       [PLK_L_MSE] = mse_sum,
+                                                       [PLK_L_L1] = l1_sum,
+                                                       [PLK_L_SMOOTH_L1] = smooth_l1_sum,
+                                                       [PLK_L_HUBER] = huber_sum,
+                                                   }};

@@ -15,8 +15,8 @@ enum { MOST_ROWS = 3 };
 enum { MOST_ROWS = 1 };
 #endif
 
-#define LS_T float
-#define LS_N 16
+#define LS_T       float
+#define LS_N       16
 #define LS_NAME(x) x##_f32
 #if defined(__AVX512F__)
 #define LS_FMA(a, x, c) ((V_f32)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)(x), (__m512)(c)))
@@ -25,8 +25,8 @@ enum { MOST_ROWS = 1 };
 #endif
 #include "kernels/cpu/isa/lstm_seq_body.h"
 
-#define LS_T double
-#define LS_N 8
+#define LS_T       double
+#define LS_N       8
 #define LS_NAME(x) x##_f64
 #if defined(__AVX512F__)
 #define LS_FMA(a, x, c) ((V_f64)_mm512_fmadd_pd(_mm512_set1_pd(a), (__m512d)(x), (__m512d)(c)))

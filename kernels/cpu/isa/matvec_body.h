@@ -2,12 +2,12 @@
  * The loops of isa/matvec.c for one type: T and SFX (f32 or f64) are given. Included twice, no guard. */
 #define CAT2(a, b) a##_##b
 #define CAT1(a, b) CAT2(a, b)
-#define FN(name) CAT1(name, SFX)
-#define V CAT1(PlkV, SFX)
-#define L CAT1(PLK_N, SFX)
-#define LSUM CAT1(plk_lanes_sum, SFX)
-#define TAIL CAT1(plk_tail, SFX)
-#define AT(p) (*(const V *)(p))
+#define FN(name)   CAT1(name, SFX)
+#define V          CAT1(PlkV, SFX)
+#define L          CAT1(PLK_N, SFX)
+#define LSUM       CAT1(plk_lanes_sum, SFX)
+#define TAIL       CAT1(plk_tail, SFX)
+#define AT(p)      (*(const V *)(p))
 
 /* Four rows at a time; a row's bits do not depend on its place among them. */
 PLK_LANE void FN(four)(const T *const a[4], const T *x, int64_t n, int rows, double *y) {

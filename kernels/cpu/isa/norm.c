@@ -18,9 +18,9 @@ static inline __attribute__((always_inline)) float exp_neg_f32(float x) {
   return x < -86.6f ? 0.0f : y;
 }
 
-#define T float
-#define SFX f32
-#define EXPF vm_exp_f32
+#define T      float
+#define SFX    f32
+#define EXPF   vm_exp_f32
 #define EXPNEG exp_neg_f32
 #include "kernels/cpu/isa/norm_body.h"
 #undef T
@@ -28,14 +28,14 @@ static inline __attribute__((always_inline)) float exp_neg_f32(float x) {
 #undef EXPF
 #undef EXPNEG
 
-#define T double
-#define SFX f64
-#define EXPF vm_exp_f64
+#define T      double
+#define SFX    f64
+#define EXPF   vm_exp_f64
 #define EXPNEG vm_exp_f64
 #include "kernels/cpu/isa/norm_body.h"
 
-#define TABLE(s)                                                                                          \
-  softmax_##s, log_softmax_##s, softmax_bwd_##s, log_softmax_bwd_##s, lse_##s, exp_##s, moments_##s, \
-      norm_##s, norm_bwd_##s, dots_##s, affine_##s, affine2_##s
+#define TABLE(s)                                                                                                                       \
+  softmax_##s, log_softmax_##s, softmax_bwd_##s, log_softmax_bwd_##s, lse_##s, exp_##s, moments_##s, norm_##s, norm_bwd_##s, dots_##s, \
+      affine_##s, affine2_##s
 extern const PlkNormLoops PLK_ISA_NAME(plk_norm_table);
 const PlkNormLoops PLK_ISA_NAME(plk_norm_table) = {TABLE(f32), TABLE(f64)};

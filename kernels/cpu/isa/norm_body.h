@@ -3,12 +3,12 @@
  * Row sums run in two vectors of lanes over chunks of 4096 elements, then in double. */
 #define CAT2(a, b) a##_##b
 #define CAT1(a, b) CAT2(a, b)
-#define FN(name) CAT1(name, SFX)
-#define V CAT1(PlkV, SFX)
-#define L CAT1(PLK_N, SFX)
-#define LSUM CAT1(plk_lanes_sum, SFX)
-#define TAIL CAT1(plk_tail, SFX)
-#define VMAX CAT1(plk_max, SFX)
+#define FN(name)   CAT1(name, SFX)
+#define V          CAT1(PlkV, SFX)
+#define L          CAT1(PLK_N, SFX)
+#define LSUM       CAT1(plk_lanes_sum, SFX)
+#define TAIL       CAT1(plk_tail, SFX)
+#define VMAX       CAT1(plk_max, SFX)
 
 #define AT(p) (*(const V *)((p) + i))
 
@@ -30,29 +30,29 @@ static T FN(row_max)(const T *x, int64_t n) {
 
 /* Dot-like sums: TERM of a vector u of row p and w of row q (which may be p), over chunks of 4096 elements.
  * Lanes beyond the end hold PU and PW, which make TERM 0. */
-#define ROWSUM(name, PARAMS, TERM, PU, PW)                           \
-  static double FN(name) PARAMS {                                    \
-    double total = 0;                                                \
-    for (int64_t at = 0; at < n; at += 4096) {                       \
-      int64_t m = n - at < 4096 ? n : at + 4096, i = at;             \
-      V a = {0}, b = {0};                                            \
-      for (; i + 2 * L <= m; i += 2 * L) {                           \
-        V u = AT(p), w = AT(q);                                      \
-        (void)w;                                                     \
-        a += TERM;                                                   \
-        u = AT(p + L), w = AT(q + L);                                \
-        b += TERM;                                                   \
-      }                                                              \
-      for (; i < m; i += L) {                                        \
-        bool whole = i + L <= m;                                     \
-        V u = whole ? AT(p) : TAIL(p + i, m - i, PU);                \
-        V w = whole ? AT(q) : TAIL(q + i, m - i, PW);                \
-        (void)w;                                                     \
-        a += TERM;                                                   \
-      }                                                              \
-      total += LSUM(a + b);                                          \
-    }                                                                \
-    return total;                                                    \
+#define ROWSUM(name, PARAMS, TERM, PU, PW)               \
+  static double FN(name) PARAMS {                        \
+    double total = 0;                                    \
+    for (int64_t at = 0; at < n; at += 4096) {           \
+      int64_t m = n - at < 4096 ? n : at + 4096, i = at; \
+      V a = {0}, b = {0};                                \
+      for (; i + 2 * L <= m; i += 2 * L) {               \
+        V u = AT(p), w = AT(q);                          \
+        (void)w;                                         \
+        a += TERM;                                       \
+        u = AT(p + L), w = AT(q + L);                    \
+        b += TERM;                                       \
+      }                                                  \
+      for (; i < m; i += L) {                            \
+        bool whole = i + L <= m;                         \
+        V u = whole ? AT(p) : TAIL(p + i, m - i, PU);    \
+        V w = whole ? AT(q) : TAIL(q + i, m - i, PW);    \
+        (void)w;                                         \
+        a += TERM;                                       \
+      }                                                  \
+      total += LSUM(a + b);                              \
+    }                                                    \
+    return total;                                        \
   }
 ROWSUM(row_sum, (const T *p, const T *q, int64_t n), u, 0, 0)
 ROWSUM(row_dot, (const T *p, const T *q, int64_t n), u *w, 0, 0)
@@ -141,8 +141,8 @@ static void FN(norm)(const T *x, const T *w, const T *b, T *PL_RESTRICT y, int64
 }
 
 /* g = w dy, h = (x - mean) rstd:  dx = rstd (g - mean g - h mean(g h));  dw += dy h;  db += dy. */
-static void FN(norm_bwd)(const T *dy, const T *x, const T *w, T mean, T rstd, bool center,
-                         T *PL_RESTRICT dx, T *PL_RESTRICT dw, T *PL_RESTRICT db, int64_t n) {
+static void FN(norm_bwd)(const T *dy, const T *x, const T *w, T mean, T rstd, bool center, T *PL_RESTRICT dx, T *PL_RESTRICT dw,
+                         T *PL_RESTRICT db, int64_t n) {
   if (dx) {
     double s1, s2;
     if (w) {

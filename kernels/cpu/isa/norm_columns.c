@@ -5,13 +5,13 @@
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
 
-#define T float
+#define T   float
 #define SFX f32
 #include "kernels/cpu/isa/norm_columns_body.h"
 #undef T
 #undef SFX
 
-#define T double
+#define T   double
 #define SFX f64
 #include "kernels/cpu/isa/norm_columns_body.h"
 

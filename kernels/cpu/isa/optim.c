@@ -9,39 +9,38 @@
 /* SGD (Sutskever et al. 2013, in PyTorch's form):
  *   g = ±grad + decay p;  b = momentum b + (1 - dampening) g  (first step: b = g);
  *   g = nesterov ? g + momentum b : b;  p = p - lr g */
-#define SGD(T, name)                                                                            \
-  static inline __attribute__((always_inline)) void name##_loop(                                \
-      T *PL_RESTRICT p, const T *PL_RESTRICT grad, T *PL_RESTRICT b, int64_t n, const PlkSgd *o, \
-      bool decay, bool momentum, bool nesterov, bool first) {                                   \
-    const T lr = (T)o->lr, mu = (T)o->momentum, damp = (T)(1 - o->dampening);                   \
-    const T wd = (T)o->decay, sign = o->maximize ? (T)-1 : (T)1;                                \
-    for (int64_t i = 0; i < n; i++) {                                                           \
-      T g = sign * grad[i];                                                                     \
-      if (decay) g = g + wd * p[i];                                                             \
-      if (momentum) {                                                                           \
-        T v = first ? g : mu * b[i] + damp * g;                                                 \
-        b[i] = v;                                                                               \
-        g = nesterov ? g + mu * v : v;                                                          \
-      }                                                                                         \
-      p[i] = p[i] - lr * g;                                                                     \
-    }                                                                                           \
-  }                                                                                             \
-  static void name(T *const *col, int64_t n, const PlkSgd *o) {                                 \
-    T *p = col[0], *g = col[1];                                                                 \
-    bool wd = o->decay != 0;                                                                    \
-    if (o->momentum == 0) {                                                                     \
-      if (wd) name##_loop(p, g, NULL, n, o, true, false, false, false);                         \
-      else name##_loop(p, g, NULL, n, o, false, false, false, false);                           \
-    } else if (o->first) {                                                                      \
-      if (o->nesterov) name##_loop(p, g, col[2], n, o, wd, true, true, true);                   \
-      else name##_loop(p, g, col[2], n, o, wd, true, false, true);                              \
-    } else if (o->nesterov) {                                                                   \
-      name##_loop(p, g, col[2], n, o, wd, true, true, false);                                   \
-    } else if (wd) {                                                                            \
-      name##_loop(p, g, col[2], n, o, true, true, false, false);                                \
-    } else {                                                                                    \
-      name##_loop(p, g, col[2], n, o, false, true, false, false);                               \
-    }                                                                                           \
+#define SGD(T, name)                                                                                                                      \
+  static inline __attribute__((always_inline)) void name##_loop(T *PL_RESTRICT p, const T *PL_RESTRICT grad, T *PL_RESTRICT b, int64_t n, \
+                                                                const PlkSgd *o, bool decay, bool momentum, bool nesterov, bool first) {  \
+    const T lr = (T)o->lr, mu = (T)o->momentum, damp = (T)(1 - o->dampening);                                                             \
+    const T wd = (T)o->decay, sign = o->maximize ? (T)-1 : (T)1;                                                                          \
+    for (int64_t i = 0; i < n; i++) {                                                                                                     \
+      T g = sign * grad[i];                                                                                                               \
+      if (decay) g = g + wd * p[i];                                                                                                       \
+      if (momentum) {                                                                                                                     \
+        T v = first ? g : mu * b[i] + damp * g;                                                                                           \
+        b[i] = v;                                                                                                                         \
+        g = nesterov ? g + mu * v : v;                                                                                                    \
+      }                                                                                                                                   \
+      p[i] = p[i] - lr * g;                                                                                                               \
+    }                                                                                                                                     \
+  }                                                                                                                                       \
+  static void name(T *const *col, int64_t n, const PlkSgd *o) {                                                                           \
+    T *p = col[0], *g = col[1];                                                                                                           \
+    bool wd = o->decay != 0;                                                                                                              \
+    if (o->momentum == 0) {                                                                                                               \
+      if (wd) name##_loop(p, g, NULL, n, o, true, false, false, false);                                                                   \
+      else name##_loop(p, g, NULL, n, o, false, false, false, false);                                                                     \
+    } else if (o->first) {                                                                                                                \
+      if (o->nesterov) name##_loop(p, g, col[2], n, o, wd, true, true, true);                                                             \
+      else name##_loop(p, g, col[2], n, o, wd, true, false, true);                                                                        \
+    } else if (o->nesterov) {                                                                                                             \
+      name##_loop(p, g, col[2], n, o, wd, true, true, false);                                                                             \
+    } else if (wd) {                                                                                                                      \
+      name##_loop(p, g, col[2], n, o, true, true, false, false);                                                                          \
+    } else {                                                                                                                              \
+      name##_loop(p, g, col[2], n, o, false, true, false, false);                                                                         \
+    }                                                                                                                                     \
   }
 SGD(float, sgd_f32)
 SGD(double, sgd_f64)
@@ -49,37 +48,37 @@ SGD(double, sgd_f64)
 /* Adam (Kingma & Ba 2015), AdamW (Loshchilov & Hutter 2019), AMSGrad (Reddi et al. 2018):
  *   m = m + (1-β1)(g - m);  v = β2 v + (1-β2) g²;  u = amsgrad ? max(u, v) : v;
  *   p = p - lr/(1-β1^t) m / (sqrt(u)/sqrt(1-β2^t) + eps); decoupled decay first: p = p (1 - lr decay) */
-#define ADAM(T, SQRT, name)                                                                     \
-  static inline __attribute__((always_inline)) void name##_loop(                                \
-      T *PL_RESTRICT p, const T *PL_RESTRICT grad, T *PL_RESTRICT m, T *PL_RESTRICT v,          \
-      T *PL_RESTRICT u, int64_t n, const PlkAdam *o, bool decay, bool decoupled, bool amsgrad) { \
-    const T c1 = (T)(1 - o->beta1), b2 = (T)o->beta2, c2 = (T)(1 - o->beta2);                   \
-    const T step = (T)o->step_size, root = (T)o->root, eps = (T)o->eps;                         \
-    const T wd = (T)o->decay, keep = (T)(1 - o->lr * o->decay);                                 \
-    const T sign = o->maximize ? (T)-1 : (T)1;                                                  \
-    for (int64_t i = 0; i < n; i++) {                                                           \
-      T g = sign * grad[i], x = p[i];                                                           \
-      if (decay) {                                                                              \
-        if (decoupled) x = x * keep;                                                            \
-        else g = g + wd * x;                                                                    \
-      }                                                                                         \
-      T mi = m[i] + c1 * (g - m[i]);                                                            \
-      T vi = b2 * v[i] + c2 * g * g;                                                            \
-      m[i] = mi;                                                                                \
-      v[i] = vi;                                                                                \
-      if (amsgrad) {                                                                            \
-        vi = u[i] > vi ? u[i] : vi;                                                             \
-        u[i] = vi;                                                                              \
-      }                                                                                         \
-      p[i] = x - step * (mi / (SQRT(vi) / root + eps));                                         \
-    }                                                                                           \
-  }                                                                                             \
-  static void name(T *const *col, int64_t n, const PlkAdam *o) {                                \
-    T *p = col[0], *g = col[1], *m = col[2], *v = col[3];                                       \
-    if (o->amsgrad) name##_loop(p, g, m, v, col[4], n, o, o->decay != 0, o->decoupled, true);   \
-    else if (o->decay == 0) name##_loop(p, g, m, v, NULL, n, o, false, false, false);           \
-    else if (o->decoupled) name##_loop(p, g, m, v, NULL, n, o, true, true, false);              \
-    else name##_loop(p, g, m, v, NULL, n, o, true, false, false);                               \
+#define ADAM(T, SQRT, name)                                                                                                      \
+  static inline __attribute__((always_inline)) void name##_loop(T *PL_RESTRICT p, const T *PL_RESTRICT grad, T *PL_RESTRICT m,   \
+                                                                T *PL_RESTRICT v, T *PL_RESTRICT u, int64_t n, const PlkAdam *o, \
+                                                                bool decay, bool decoupled, bool amsgrad) {                      \
+    const T c1 = (T)(1 - o->beta1), b2 = (T)o->beta2, c2 = (T)(1 - o->beta2);                                                    \
+    const T step = (T)o->step_size, root = (T)o->root, eps = (T)o->eps;                                                          \
+    const T wd = (T)o->decay, keep = (T)(1 - o->lr * o->decay);                                                                  \
+    const T sign = o->maximize ? (T)-1 : (T)1;                                                                                   \
+    for (int64_t i = 0; i < n; i++) {                                                                                            \
+      T g = sign * grad[i], x = p[i];                                                                                            \
+      if (decay) {                                                                                                               \
+        if (decoupled) x = x * keep;                                                                                             \
+        else g = g + wd * x;                                                                                                     \
+      }                                                                                                                          \
+      T mi = m[i] + c1 * (g - m[i]);                                                                                             \
+      T vi = b2 * v[i] + c2 * g * g;                                                                                             \
+      m[i] = mi;                                                                                                                 \
+      v[i] = vi;                                                                                                                 \
+      if (amsgrad) {                                                                                                             \
+        vi = u[i] > vi ? u[i] : vi;                                                                                              \
+        u[i] = vi;                                                                                                               \
+      }                                                                                                                          \
+      p[i] = x - step * (mi / (SQRT(vi) / root + eps));                                                                          \
+    }                                                                                                                            \
+  }                                                                                                                              \
+  static void name(T *const *col, int64_t n, const PlkAdam *o) {                                                                 \
+    T *p = col[0], *g = col[1], *m = col[2], *v = col[3];                                                                        \
+    if (o->amsgrad) name##_loop(p, g, m, v, col[4], n, o, o->decay != 0, o->decoupled, true);                                    \
+    else if (o->decay == 0) name##_loop(p, g, m, v, NULL, n, o, false, false, false);                                            \
+    else if (o->decoupled) name##_loop(p, g, m, v, NULL, n, o, true, true, false);                                               \
+    else name##_loop(p, g, m, v, NULL, n, o, true, false, false);                                                                \
   }
 ADAM(float, sqrtf, adam_f32)
 ADAM(double, sqrt, adam_f64)
@@ -87,66 +86,66 @@ ADAM(double, sqrt, adam_f64)
 /* RMSprop (Hinton 2012; centered: Graves 2013):
  *   s = alpha s + (1-alpha) g²;  centered: a = a + (1-alpha)(g - a), r = sqrt(s - a²), else r = sqrt(s);
  *   u = g / (r + eps);  with a buffer: b = momentum b + u, u = b;  p = p - lr u */
-#define RMS(T, SQRT, name)                                                                      \
-  static inline __attribute__((always_inline)) void name##_loop(                                \
-      T *PL_RESTRICT p, const T *PL_RESTRICT grad, T *PL_RESTRICT s, T *PL_RESTRICT b,          \
-      T *PL_RESTRICT a, int64_t n, const PlkRms *o, bool buffer, bool centered) {               \
-    const T lr = (T)o->lr, keep = (T)o->alpha, fresh = (T)(1 - o->alpha), eps = (T)o->eps;      \
-    const T wd = (T)o->decay, mu = (T)o->momentum, sign = o->maximize ? (T)-1 : (T)1;           \
-    for (int64_t i = 0; i < n; i++) {                                                           \
-      T g = sign * grad[i] + wd * p[i];                                                         \
-      T v = keep * s[i] + fresh * g * g;                                                        \
-      s[i] = v;                                                                                 \
-      if (centered) {                                                                           \
-        T m = a[i] + fresh * (g - a[i]);                                                        \
-        a[i] = m;                                                                               \
-        v = v - m * m;                                                                          \
-      }                                                                                         \
-      T u = g / (SQRT(v) + eps);                                                                \
-      if (buffer) {                                                                             \
-        u = mu * b[i] + u;                                                                      \
-        b[i] = u;                                                                               \
-      }                                                                                         \
-      p[i] = p[i] - lr * u;                                                                     \
-    }                                                                                           \
-  }                                                                                             \
-  static void name(T *const *col, int64_t n, const PlkRms *o) {                                 \
-    T *p = col[0], *g = col[1], *s = col[2];                                                    \
-    if (o->buffer && o->centered) name##_loop(p, g, s, col[3], col[4], n, o, true, true);       \
-    else if (o->buffer) name##_loop(p, g, s, col[3], NULL, n, o, true, false);                  \
-    else if (o->centered) name##_loop(p, g, s, NULL, col[3], n, o, false, true);                \
-    else name##_loop(p, g, s, NULL, NULL, n, o, false, false);                                  \
+#define RMS(T, SQRT, name)                                                                                                             \
+  static inline                                                                                                                        \
+      __attribute__((always_inline)) void name##_loop(T *PL_RESTRICT p, const T *PL_RESTRICT grad, T *PL_RESTRICT s, T *PL_RESTRICT b, \
+                                                      T *PL_RESTRICT a, int64_t n, const PlkRms *o, bool buffer, bool centered) {      \
+    const T lr = (T)o->lr, keep = (T)o->alpha, fresh = (T)(1 - o->alpha), eps = (T)o->eps;                                             \
+    const T wd = (T)o->decay, mu = (T)o->momentum, sign = o->maximize ? (T)-1 : (T)1;                                                  \
+    for (int64_t i = 0; i < n; i++) {                                                                                                  \
+      T g = sign * grad[i] + wd * p[i];                                                                                                \
+      T v = keep * s[i] + fresh * g * g;                                                                                               \
+      s[i] = v;                                                                                                                        \
+      if (centered) {                                                                                                                  \
+        T m = a[i] + fresh * (g - a[i]);                                                                                               \
+        a[i] = m;                                                                                                                      \
+        v = v - m * m;                                                                                                                 \
+      }                                                                                                                                \
+      T u = g / (SQRT(v) + eps);                                                                                                       \
+      if (buffer) {                                                                                                                    \
+        u = mu * b[i] + u;                                                                                                             \
+        b[i] = u;                                                                                                                      \
+      }                                                                                                                                \
+      p[i] = p[i] - lr * u;                                                                                                            \
+    }                                                                                                                                  \
+  }                                                                                                                                    \
+  static void name(T *const *col, int64_t n, const PlkRms *o) {                                                                        \
+    T *p = col[0], *g = col[1], *s = col[2];                                                                                           \
+    if (o->buffer && o->centered) name##_loop(p, g, s, col[3], col[4], n, o, true, true);                                              \
+    else if (o->buffer) name##_loop(p, g, s, col[3], NULL, n, o, true, false);                                                         \
+    else if (o->centered) name##_loop(p, g, s, NULL, col[3], n, o, false, true);                                                       \
+    else name##_loop(p, g, s, NULL, NULL, n, o, false, false);                                                                         \
   }
 RMS(float, sqrtf, rms_f32)
 RMS(double, sqrt, rms_f64)
 
 /* Sixteen lanes whatever the vector width, then a fixed tree. */
 enum { LANES = 16 };
-#define SUMSQ(T, name)                                                  \
-  static double name(const T *x, int64_t n) {                           \
-    double acc[LANES] = {0};                                            \
-    int64_t i = 0;                                                      \
-    for (; i + LANES <= n; i += LANES)                                  \
-      for (int j = 0; j < LANES; j++) {                                 \
-        double v = (double)x[i + j];                                    \
-        acc[j] += v * v;                                                \
-      }                                                                 \
+#define SUMSQ(T, name)                                                      \
+  static double name(const T *x, int64_t n) {                               \
+    double acc[LANES] = {0};                                                \
+    int64_t i = 0;                                                          \
+    for (; i + LANES <= n; i += LANES)                                      \
+      for (int j = 0; j < LANES; j++) {                                     \
+        double v = (double)x[i + j];                                        \
+        acc[j] += v * v;                                                    \
+      }                                                                     \
     for (int j = 0; i < n; i++, j++) acc[j] += (double)x[i] * (double)x[i]; \
-    for (int w = LANES / 2; w; w /= 2)                                  \
-      for (int j = 0; j < w; j++) acc[j] += acc[j + w];                 \
-    return acc[0];                                                      \
+    for (int w = LANES / 2; w; w /= 2)                                      \
+      for (int j = 0; j < w; j++) acc[j] += acc[j + w];                     \
+    return acc[0];                                                          \
   }
 SUMSQ(float, sumsq_f32)
 SUMSQ(double, sumsq_f64)
 
-#define SCALE(T, name)                                    \
-  static void name(T *x, int64_t n, double factor) {      \
-    const T f = (T)factor;                                \
-    for (int64_t i = 0; i < n; i++) x[i] *= f;            \
+#define SCALE(T, name)                               \
+  static void name(T *x, int64_t n, double factor) { \
+    const T f = (T)factor;                           \
+    for (int64_t i = 0; i < n; i++) x[i] *= f;       \
   }
 SCALE(float, scale_f32)
 SCALE(double, scale_f64)
 
 extern const PlkOptimLoops PLK_ISA_NAME(plk_optim);
-const PlkOptimLoops PLK_ISA_NAME(plk_optim) = {sgd_f32,   sgd_f64,   adam_f32,  adam_f64,  rms_f32, rms_f64,
-                                                     sumsq_f32, sumsq_f64, scale_f32, scale_f64};
+const PlkOptimLoops PLK_ISA_NAME(plk_optim) = {sgd_f32, sgd_f64,   adam_f32,  adam_f64,  rms_f32,
+                                               rms_f64, sumsq_f32, sumsq_f64, scale_f32, scale_f64};

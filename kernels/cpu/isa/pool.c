@@ -20,16 +20,16 @@ PLK_LANE PlkV_f32 odd_f32(PlkV_f32 a, PlkV_f32 b) {
 PLK_LANE PlkV_f64 even_f64(PlkV_f64 a, PlkV_f64 b) { return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14); }
 PLK_LANE PlkV_f64 odd_f64(PlkV_f64 a, PlkV_f64 b) { return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15); }
 
-#define T float
-#define I int32_t
+#define T   float
+#define I   int32_t
 #define SFX f32
 #include "kernels/cpu/isa/pool_body.h"
 #undef T
 #undef I
 #undef SFX
 
-#define T double
-#define I int64_t
+#define T   double
+#define I   int64_t
 #define SFX f64
 #include "kernels/cpu/isa/pool_body.h"
 
@@ -52,20 +52,20 @@ typedef int64_t L4 __attribute__((vector_size(32), aligned(8), may_alias));
 #define WINS(F, right, left) (((right) > (left)) | ((right) != (right)))
 
 /* N outputs from column j on. */
-#define PAIRS(N, F, I, L)                                                                 \
-  {                                                                                      \
-    const F a0 = *(const F *)(a + 2 * j), a1 = *(const F *)(a + 2 * j + N);              \
-    const F b0 = *(const F *)(b + 2 * j), b1 = *(const F *)(b + 2 * j + N);              \
-    const F v0 = EVEN_##N(a0, a1), v1 = ODD_##N(a0, a1);                                 \
-    const F v2 = EVEN_##N(b0, b1), v3 = ODD_##N(b0, b1);                                 \
-    const I t = WINS(F, v1, v0), u = WINS(F, v3, v2);                                    \
-    const F top = PICK(F, I, t, v1, v0), low = PICK(F, I, u, v3, v2);                    \
-    const I l = WINS(F, low, top);                                                       \
-    I at = {0};                                                                          \
-    for (int i = 0; i < N; i++) at[i] = 2 * i;                                           \
-    at += base + 2 * j + PICK(I, I, l, W - u, -t); /* a mask that is set is -1 */        \
-    *(F *)(d + j) = PICK(F, I, l, low, top);                                             \
-    *(L *)(index + r * Wo + j) = __builtin_convertvector(at, L);                         \
+#define PAIRS(N, F, I, L)                                                         \
+  {                                                                               \
+    const F a0 = *(const F *)(a + 2 * j), a1 = *(const F *)(a + 2 * j + N);       \
+    const F b0 = *(const F *)(b + 2 * j), b1 = *(const F *)(b + 2 * j + N);       \
+    const F v0 = EVEN_##N(a0, a1), v1 = ODD_##N(a0, a1);                          \
+    const F v2 = EVEN_##N(b0, b1), v3 = ODD_##N(b0, b1);                          \
+    const I t = WINS(F, v1, v0), u = WINS(F, v3, v2);                             \
+    const F top = PICK(F, I, t, v1, v0), low = PICK(F, I, u, v3, v2);             \
+    const I l = WINS(F, low, top);                                                \
+    I at = {0};                                                                   \
+    for (int i = 0; i < N; i++) at[i] = 2 * i;                                    \
+    at += base + 2 * j + PICK(I, I, l, W - u, -t); /* a mask that is set is -1 */ \
+    *(F *)(d + j) = PICK(F, I, l, low, top);                                      \
+    *(L *)(index + r * Wo + j) = __builtin_convertvector(at, L);                  \
   }
 
 /* Vectors of eight, then of four, the last of which may overlap what is done; rows below
@@ -86,11 +86,9 @@ static void two_by_two(const PlkPool *p, float *dst, const float *src, int64_t *
 }
 
 static bool is_two_by_two(const PlkPool *p) {
-  bool yes = p->in[0] == 1 &&
-             p->k[0] == 1 && p->out[0] == 1 && p->out[2] >= 4;
+  bool yes = p->in[0] == 1 && p->k[0] == 1 && p->out[0] == 1 && p->out[2] >= 4;
   for (int i = 1; i < 3; i++)
-    yes = yes && p->k[i] == 2 && p->stride[i] == 2 && p->pad[i] == 0 && p->dil[i] == 1 &&
-          2 * p->out[i] <= p->in[i];
+    yes = yes && p->k[i] == 2 && p->stride[i] == 2 && p->pad[i] == 0 && p->dil[i] == 1 && 2 * p->out[i] <= p->in[i];
   return yes;
 }
 

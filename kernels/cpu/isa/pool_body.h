@@ -3,11 +3,11 @@
  * A row with padding is dealt out to `stride` phases, so that the k-th elements of all windows lie side by side. */
 #define CAT2(a, b) a##_##b
 #define CAT1(a, b) CAT2(a, b)
-#define FN(name) CAT1(name, SFX)
-#define V CAT1(PlkV, SFX)
-#define N CAT1(PLK_N, SFX)
-#define EVEN CAT1(even, SFX)
-#define ODD CAT1(odd, SFX)
+#define FN(name)   CAT1(name, SFX)
+#define V          CAT1(PlkV, SFX)
+#define N          CAT1(PLK_N, SFX)
+#define EVEN       CAT1(even, SFX)
+#define ODD        CAT1(odd, SFX)
 
 /* Where things lie in the room. Windows of a row are rounded up to whole steps: what lies beyond is never stored. */
 typedef struct FN(Room) {
@@ -45,7 +45,7 @@ static FN(Room) FN(rooms)(const PlkPool *p, void *mem, T fill, bool fresh) {
 }
 
 /* A row of x into phases: phase f holds what is at f, f + stride … of the row with its padding. */
-static void FN(deal)(const PlkPool *p, const FN(Room) *r, const T *x) {
+static void FN(deal)(const PlkPool *p, const FN(Room) * r, const T *x) {
   const int64_t s = p->stride[2], room = s * r->wp - p->pad[2];
   memcpy(r->line + p->pad[2], x, (size_t)(p->in[2] < room ? p->in[2] : room) * sizeof *x);
   if (s == 2) {
@@ -61,7 +61,7 @@ static void FN(deal)(const PlkPool *p, const FN(Room) *r, const T *x) {
 }
 
 /* The k-th elements of a row's windows. */
-static inline T *FN(kth)(const PlkPool *p, const FN(Room) *r, int64_t k) {
+static inline T *FN(kth)(const PlkPool *p, const FN(Room) * r, int64_t k) {
   const int64_t u = k * p->dil[2];
   return r->phase + u % p->stride[2] * r->wp + u / p->stride[2];
 }
@@ -69,17 +69,19 @@ static inline T *FN(kth)(const PlkPool *p, const FN(Room) *r, int64_t k) {
 /* ---- max ---- */
 
 /* A later NaN always wins, else what is greater: a scan in row-major order. */
-#define TAKE(x, at)                                    \
-  {                                                    \
-    const T v_ = (x);                                  \
-    const int yes_ = (v_ > b) | (v_ != v_);            \
-    const I at_ = (at);                                \
-    b = yes_ ? v_ : b;                                 \
-    c = yes_ ? at_ : c;                                \
+#define TAKE(x, at)                         \
+  {                                         \
+    const T v_ = (x);                       \
+    const int yes_ = (v_ > b) | (v_ != v_); \
+    const I at_ = (at);                     \
+    b = yes_ ? v_ : b;                      \
+    c = yes_ ? at_ : c;                     \
   }
 #define EACH(n, ...)                         \
   for (int64_t q = 0; q < (n); q += STEP)    \
-    for (int64_t i = q; i < q + STEP; i++) { __VA_ARGS__ }
+    for (int64_t i = q; i < q + STEP; i++) { \
+      __VA_ARGS__                            \
+    }
 
 /* The first `count` elements of windows (2 or 3 known to the compiler), then one by one. */
 PLK_LANE void FN(first)(const T *PL_RESTRICT v0, const T *PL_RESTRICT v1, const T *PL_RESTRICT v2, bool three, I base, I dil,
@@ -103,8 +105,7 @@ static void FN(take)(T *PL_RESTRICT best, I *PL_RESTRICT code, const T *PL_RESTR
     code[i] = c;
   })
 }
-static void FN(take_rows)(T *PL_RESTRICT best, I *PL_RESTRICT code, const T *PL_RESTRICT v, const I *PL_RESTRICT from,
-                          int64_t n) {
+static void FN(take_rows)(T *PL_RESTRICT best, I *PL_RESTRICT code, const T *PL_RESTRICT v, const I *PL_RESTRICT from, int64_t n) {
   EACH(n, {
     T b = best[i];
     I c = code[i];
@@ -115,7 +116,7 @@ static void FN(take_rows)(T *PL_RESTRICT best, I *PL_RESTRICT code, const T *PL_
 }
 
 /* The slot with the windows of row `row` of the plane: their maxima, and their places less ox * stride. */
-static int64_t FN(max_row)(const PlkPool *p, const FN(Room) *r, const T *x, int64_t row) {
+static int64_t FN(max_row)(const PlkPool *p, const FN(Room) * r, const T *x, int64_t row) {
   const int64_t slot = row % r->slots;
   if (r->held[slot] == row) return slot;
   r->held[slot] = row;
@@ -167,9 +168,7 @@ static void FN(max)(const PlkPool *p, T *y, const T *x, int64_t *index, void *me
 
 /* ---- average ---- */
 
-static void FN(add)(T *PL_RESTRICT to, const T *PL_RESTRICT v, int64_t n) {
-  EACH(n, to[i] += v[i];)
-}
+static void FN(add)(T *PL_RESTRICT to, const T *PL_RESTRICT v, int64_t n) { EACH(n, to[i] += v[i];) }
 
 static void FN(add_line)(T *PL_RESTRICT to, const T *PL_RESTRICT v, int64_t n) {
   for (int64_t i = 0; i < n; i++) to[i] += v[i];
@@ -188,7 +187,7 @@ static void FN(columns)(const PlkPool *p, T *columns) {
   }
 }
 
-static int64_t FN(sum_row)(const PlkPool *p, const FN(Room) *r, const T *x, int64_t row) {
+static int64_t FN(sum_row)(const PlkPool *p, const FN(Room) * r, const T *x, int64_t row) {
   const int64_t slot = row % r->slots;
   if (r->held[slot] == row) return slot;
   r->held[slot] = row;
@@ -202,12 +201,11 @@ static int64_t FN(sum_row)(const PlkPool *p, const FN(Room) *r, const T *x, int6
 /* Windows side by side. */
 static bool FN(apart)(const PlkPool *p) {
   const int64_t k = p->k[2];
-  return k > 1 && k == p->stride[2] && p->pad[2] == 0 && p->dil[2] == 1 && k * p->out[2] <= p->in[2] &&
-         p->k[1] <= p->stride[1];
+  return k > 1 && k == p->stride[2] && p->pad[2] == 0 && p->dil[2] == 1 && k * p->out[2] <= p->in[2] && p->k[1] <= p->stride[1];
 }
 
 /* Rows are added first, then the columns of each window. */
-static void FN(sum_apart)(const PlkPool *p, const FN(Room) *r, const T *x, const PlkSpan *z, const PlkSpan *v) {
+static void FN(sum_apart)(const PlkPool *p, const FN(Room) * r, const T *x, const PlkSpan *z, const PlkSpan *v) {
   const int64_t k = p->k[2];
   T *line = r->spread;
   bool first = true;
@@ -238,8 +236,7 @@ static void FN(avg)(const PlkPool *p, T *y, const T *x, void *mem, bool fresh) {
       if (apart) FN(sum_apart)(p, &r, x, &z, &v);
       else memset(r.now, 0, (size_t)r.wo * sizeof *y);
       for (int64_t i = z.lo; i < z.hi && !apart; i += z.step)
-        for (int64_t j = v.lo; j < v.hi; j += v.step)
-          FN(add)(r.now, r.best + FN(sum_row)(p, &r, x, i * p->in[1] + j) * r.wo, r.wo);
+        for (int64_t j = v.lo; j < v.hi; j += v.step) FN(add)(r.now, r.best + FN(sum_row)(p, &r, x, i * p->in[1] + j) * r.wo, r.wo);
       FN(divisors)(p, &z, &v, columns, by);
       for (int64_t ox = 0; ox < p->out[2]; ox++) y[ox] = r.now[ox] / by[ox];
     }
@@ -248,7 +245,7 @@ static void FN(avg)(const PlkPool *p, T *y, const T *x, void *mem, bool fresh) {
 /* The row that was dealt out to phases. */
 #define GATHER(S) \
   for (int64_t q = q0; q < q1; q++) line[q * (S) + from] = v[q];
-static void FN(undeal)(const PlkPool *p, const FN(Room) *r) {
+static void FN(undeal)(const PlkPool *p, const FN(Room) * r) {
   T *PL_RESTRICT line = r->spread;
   const int64_t s = p->stride[2];
   for (int64_t ph = 0; ph < s; ph++) {

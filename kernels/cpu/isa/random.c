@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * The vector parts of the random kernels, one ISA level: Philox words, uniform and normal values. */
 #define PLK_PHILOX_FN static inline __attribute__((always_inline))
-#include "kernels/philox.h"
 #include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/vmath.h"
+#include "kernels/philox.h"
 
 static void bits(uint32_t *PL_RESTRICT out, int64_t nblock, const PlkRng *rng, uint64_t block) {
   const uint64_t seed = rng->seed, stream = rng->stream, first = rng->offset + block;
@@ -35,8 +35,7 @@ static void uniform(float *io, const uint32_t *word, int64_t n, double lo, doubl
 
 /* Box-Muller: r = sqrt(-2 ln u), the pair r cos(2 pi v), r sin(2 pi v); u = (31 bits + 1/2) 2^-31 is
  * never 0, so |z| reaches 6.6. */
-static void normal(float *PL_RESTRICT out, const uint32_t *PL_RESTRICT word, int64_t n, double mean,
-                   double std) {
+static void normal(float *PL_RESTRICT out, const uint32_t *PL_RESTRICT word, int64_t n, double mean, double std) {
   const float m = (float)mean, d = (float)std;
   for (int64_t i = 0; i < n / 2; i++) {
     const float u = ((float)(int32_t)(word[2 * i] >> 1) + 0.5f) * 0x1p-31f;
@@ -52,8 +51,7 @@ static void normal(float *PL_RESTRICT out, const uint32_t *PL_RESTRICT word, int
   }
 }
 
-static void normal64(double *PL_RESTRICT out, const uint32_t *PL_RESTRICT word, int64_t n,
-                     double mean, double std) {
+static void normal64(double *PL_RESTRICT out, const uint32_t *PL_RESTRICT word, int64_t n, double mean, double std) {
   for (int64_t i = 0; i < n / 2; i++) {
     const uint32_t *w = word + 4 * i;
     const uint64_t a = ((uint64_t)w[1] << 32 | w[0]) >> 11, b = ((uint64_t)w[3] << 32 | w[2]) >> 11;

@@ -8,16 +8,16 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/vmath.h"
 
-#define T float
-#define SFX f32
+#define T    float
+#define SFX  f32
 #define EXPF vm_exp_f32
 #include "kernels/cpu/isa/softmax_columns_body.h"
 #undef T
 #undef SFX
 #undef EXPF
 
-#define T double
-#define SFX f64
+#define T    double
+#define SFX  f64
 #define EXPF vm_exp_f64
 #include "kernels/cpu/isa/softmax_columns_body.h"
 

@@ -3,22 +3,22 @@
  * Sums run in T over 32 rows, then in double. */
 #define CAT2(a, b) a##_##b
 #define CAT1(a, b) CAT2(a, b)
-#define FN(name) CAT1(name, SFX)
+#define FN(name)   CAT1(name, SFX)
 enum { FN(FLUSH) = 32 };
 
 /* sum[c] = sum over rows of TERM(c, at), `at` being the element's place. */
-#define COLUMN_SUM(TERM)                                                         \
-  for (int64_t c = 0; c < cols; c++) sum[c] = 0;                                 \
-  for (int64_t r0 = 0; r0 < n; r0 += FN(FLUSH)) {                                \
-    T part[PLK_SOFT_COLS];                                                       \
-    const int64_t r1 = n - r0 < FN(FLUSH) ? n : r0 + FN(FLUSH);                  \
-    for (int64_t c = 0; c < cols; c++) part[c] = 0;                              \
-    for (int64_t r = r0; r < r1; r++)                                            \
-      for (int64_t c = 0; c < cols; c++) {                                       \
-        const int64_t at = r * ld + c;                                           \
-        part[c] += (TERM);                                                       \
-      }                                                                          \
-    for (int64_t c = 0; c < cols; c++) sum[c] += (double)part[c];                \
+#define COLUMN_SUM(TERM)                                          \
+  for (int64_t c = 0; c < cols; c++) sum[c] = 0;                  \
+  for (int64_t r0 = 0; r0 < n; r0 += FN(FLUSH)) {                 \
+    T part[PLK_SOFT_COLS];                                        \
+    const int64_t r1 = n - r0 < FN(FLUSH) ? n : r0 + FN(FLUSH);   \
+    for (int64_t c = 0; c < cols; c++) part[c] = 0;               \
+    for (int64_t r = r0; r < r1; r++)                             \
+      for (int64_t c = 0; c < cols; c++) {                        \
+        const int64_t at = r * ld + c;                            \
+        part[c] += (TERM);                                        \
+      }                                                           \
+    for (int64_t c = 0; c < cols; c++) sum[c] += (double)part[c]; \
   }
 
 /* The largest number of each column; NaN is passed over, it comes back with exp(NaN - max). */
@@ -71,8 +71,7 @@ static void FN(backward)(const T *dy, const T *y, T *PL_RESTRICT dx, int64_t ld,
       for (int64_t c = 0; c < cols; c++) dx[r * ld + c] = y[r * ld + c] * (dy[r * ld + c] - s[c]);
 }
 
-static void FN(exp)(const T *x, T *PL_RESTRICT y, int64_t ld, int64_t n, int64_t cols, const T *PL_RESTRICT m,
-                    const T *PL_RESTRICT a) {
+static void FN(exp)(const T *x, T *PL_RESTRICT y, int64_t ld, int64_t n, int64_t cols, const T *PL_RESTRICT m, const T *PL_RESTRICT a) {
   for (int64_t r = 0; r < n; r++)
     for (int64_t c = 0; c < cols; c++) y[r * ld + c] = a[c] * EXPF(x[r * ld + c] - m[c]);
 }

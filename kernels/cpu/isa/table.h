@@ -29,25 +29,25 @@ typedef struct PlkRandomLoops {
 
 typedef struct PlkIsa {
   const char *name;
-  const PlkLoop *f32, *f64; /* [PLK_NEW]; NULL: no loop at this level */
-  const PlkLoop *where;     /* by log2 of the element size */
-  const PlkLoop *copy;      /* likewise */
+  const PlkLoop *f32, *f64;         /* [PLK_NEW]; NULL: no loop at this level */
+  const PlkLoop *where;             /* by log2 of the element size */
+  const PlkLoop *copy;              /* likewise */
   const PlkLoop (*cast)[PLK_NCAST]; /* [from][to], see plk_cast_index */
   const PlkConvert *convert;
   const PlkRandomLoops *random;
 } PlkIsa;
 
-#define PLK_CAT2(a, b) a##b
-#define PLK_CAT(a, b) PLK_CAT2(a, b)
+#define PLK_CAT2(a, b)   a##b
+#define PLK_CAT(a, b)    PLK_CAT2(a, b)
 #define PLK_SUFFIX(name) PLK_CAT(name##_, PLK_ISA)
 
-#define PLK_DECLARE_ISA(level)                                     \
-  extern const PlkLoop plk_ew_f32_##level[PLK_NEW];                \
-  extern const PlkLoop plk_ew_f64_##level[PLK_NEW];                \
-  extern const PlkLoop plk_ew_where_##level[4];                    \
-  extern const PlkLoop plk_ew_copy_##level[4];                     \
-  extern const PlkLoop plk_ew_cast_##level[PLK_NCAST][PLK_NCAST];  \
-  extern const PlkConvert plk_convert_##level;                     \
+#define PLK_DECLARE_ISA(level)                                    \
+  extern const PlkLoop plk_ew_f32_##level[PLK_NEW];               \
+  extern const PlkLoop plk_ew_f64_##level[PLK_NEW];               \
+  extern const PlkLoop plk_ew_where_##level[4];                   \
+  extern const PlkLoop plk_ew_copy_##level[4];                    \
+  extern const PlkLoop plk_ew_cast_##level[PLK_NCAST][PLK_NCAST]; \
+  extern const PlkConvert plk_convert_##level;                    \
   extern const PlkRandomLoops plk_random_##level;
 PLK_DECLARE_ISA(v2)
 PLK_DECLARE_ISA(v3)

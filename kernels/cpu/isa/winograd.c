@@ -12,19 +12,15 @@ enum { LANES = PLK_N_f32, PAD = PLK_WINOGRAD_PAD };
 typedef PlkV_f32 V;
 _Static_assert((int)PAD >= (int)LANES, "room for a whole vector");
 
-static inline V load(const float *p) {
-  return *(const V *)p;
-}
-static inline void store(float *p, V v) {
-  *(V *)p = v;
-}
+static inline V load(const float *p) { return *(const V *)p; }
+static inline void store(float *p, V v) { *(V *)p = v; }
 
 /* ---- weights ---------------------------------------------------------------------------------------------------- */
 
 /* G along one axis: three values to four. */
-#define G4(o0, o1, o2, o3, a, b, c)               \
-  do {                                            \
-    const V half_ = ((a) + (c)) * 0.5f, b_ = (b) * 0.5f; \
+#define G4(o0, o1, o2, o3, a, b, c)                               \
+  do {                                                            \
+    const V half_ = ((a) + (c)) * 0.5f, b_ = (b)*0.5f;            \
     (o0) = (a), (o1) = half_ + b_, (o2) = half_ - b_, (o3) = (c); \
   } while (0)
 
@@ -39,10 +35,8 @@ static void weights_block(const float *w, int64_t k, bool flip, float *u, int64_
     V r[4];
     G4(r[0], r[1], r[2], r[3], t[i][0], t[i][1], t[i][2]);
     for (int j = 0; j < 4; j++) {
-      if (k == LANES)
-        store(u + (4 * i + j) * step, r[j]);
-      else
-        memcpy(u + (4 * i + j) * step, &r[j], (size_t)k * sizeof(float));
+      if (k == LANES) store(u + (4 * i + j) * step, r[j]);
+      else memcpy(u + (4 * i + j) * step, &r[j], (size_t)k * sizeof(float));
     }
   }
 }
@@ -52,9 +46,9 @@ static void weights(const float *w, int64_t n, bool flip, float *u, int64_t step
 }
 
 /* Gᵀ along one axis: four values to three. */
-#define GT3(o0, o1, o2, a, b, c, d)                                \
-  do {                                                             \
-    const V sum_ = ((b) + (c)) * 0.5f;                             \
+#define GT3(o0, o1, o2, a, b, c, d)                                  \
+  do {                                                               \
+    const V sum_ = ((b) + (c)) * 0.5f;                               \
     (o0) = (a) + sum_, (o1) = ((b) - (c)) * 0.5f, (o2) = sum_ + (d); \
   } while (0)
 
@@ -105,9 +99,7 @@ static inline void pairs(const float *p, int64_t k, int64_t n, V *even, V *odd) 
   *odd = __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
 }
 
-static inline V masked(V v, const int32_t *mask) {
-  return (V)((PlkM_f32)v & *(const PlkM_f32 *)mask);
-}
+static inline V masked(V v, const int32_t *mask) { return (V)((PlkM_f32)v & *(const PlkM_f32 *)mask); }
 static inline V one_before(V before, V v) {
   return __builtin_shufflevector(before, v, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30);
 }
@@ -132,7 +124,6 @@ static inline void input_lines(const float *p, int64_t n, const PlkTileMasks *ma
   }
 }
 
-
 /* A line of zeros outside of the plane; what it overwrites behind is written later. */
 static inline void zero_line(const PlkTileScratch *use, int64_t at, int64_t across) {
   for (int64_t j = 0; j < 4; j++)
@@ -140,16 +131,16 @@ static inline void zero_line(const PlkTileScratch *use, int64_t at, int64_t acro
 }
 
 /* One row of tiles from four lines of each of the four columns' arrays, as combined by EXPR; `n` lanes at a time. */
-#define ALONG(TYPE, N, A, B, C, D)                                                                   \
-  for (int j = 0; j < 4; j++) {                                                                      \
-    const float *q = use->lines + j * use->line + at;                                                                   \
-    float *o = out + j * step;                                                                       \
-    for (int64_t t = 0; t < across; t += N) {                                                        \
-      const TYPE a = *(const TYPE *)(q + t), b = *(const TYPE *)(q + t + across);                    \
-      const TYPE c = *(const TYPE *)(q + t + 2 * across), d = *(const TYPE *)(q + t + 3 * across);   \
-      *(TYPE *)(o + t) = A, *(TYPE *)(o + 4 * step + t) = B;                                         \
-      *(TYPE *)(o + 8 * step + t) = C, *(TYPE *)(o + 12 * step + t) = D;                             \
-    }                                                                                                \
+#define ALONG(TYPE, N, A, B, C, D)                                                                 \
+  for (int j = 0; j < 4; j++) {                                                                    \
+    const float *q = use->lines + j * use->line + at;                                              \
+    float *o = out + j * step;                                                                     \
+    for (int64_t t = 0; t < across; t += N) {                                                      \
+      const TYPE a = *(const TYPE *)(q + t), b = *(const TYPE *)(q + t + across);                  \
+      const TYPE c = *(const TYPE *)(q + t + 2 * across), d = *(const TYPE *)(q + t + 3 * across); \
+      *(TYPE *)(o + t) = A, *(TYPE *)(o + 4 * step + t) = B;                                       \
+      *(TYPE *)(o + 8 * step + t) = C, *(TYPE *)(o + 12 * step + t) = D;                           \
+    }                                                                                              \
   }
 typedef float V4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float V8 __attribute__((vector_size(32), aligned(4), may_alias));
@@ -210,16 +201,11 @@ static void store_pairs(float *p, V even, V odd) {
 
 /* Rows of at most 32 values by a few vectors, as most calls of memcpy would be for less. */
 static inline void copy_row(float *to, const float *from, int64_t n) {
-  if (n == 32)
-    store(to, load(from)), store(to + LANES, load(from + LANES));
-  else if (n == 16)
-    store(to, load(from));
-  else if (n == 8)
-    *(V8 *)to = *(const V8 *)from;
-  else if (n == 4)
-    *(V4 *)to = *(const V4 *)from;
-  else
-    memcpy(to, from, (size_t)n * sizeof(float));
+  if (n == 32) store(to, load(from)), store(to + LANES, load(from + LANES));
+  else if (n == 16) store(to, load(from));
+  else if (n == 8) *(V8 *)to = *(const V8 *)from;
+  else if (n == 4) *(V4 *)to = *(const V4 *)from;
+  else memcpy(to, from, (size_t)n * sizeof(float));
 }
 
 static void output(const float *m, int64_t step, const PlkTileRows *r, float bias, float *plane, PlkTileScratch *use) {

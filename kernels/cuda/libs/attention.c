@@ -55,8 +55,7 @@ static PlStatus forward_into(const PlkCall *call, const PlArray *y, void *stats,
   const Numbers num = {.scale = (float)pl_attr_f(call->attrs, 0), .masked = -0x1.fffffep127f, .one = 1};
   k.causal = pl_attr_i(call->attrs, 1) != 0;
   const int64_t uid[] = {PLC_UID_Q, PLC_UID_K, PLC_UID_V, PLC_UID_O, PLC_UID_STATS, PLC_UID_SCALE, PLC_UID_MASKED};
-  void *const at[] = {call->in[0]->data, call->in[1]->data, call->in[2]->data, y->data, stats, (void *)&num.scale,
-                      (void *)&num.masked};
+  void *const at[] = {call->in[0]->data, call->in[1]->data, call->in[2]->data, y->data, stats, (void *)&num.scale, (void *)&num.masked};
   k.align = plc_dnn_align(4, at);
   return plc_dnn_run(&k, sizeof k, plc_sdpa_plan, k.causal ? 7 : 6, uid, at, done);
 }
@@ -113,8 +112,7 @@ static PlStatus backward(const PlkCall *call, PlcSdpaKey *k, Room *r, bool *done
   int64_t B, H, strides[PL_MAX_DIM], *const out_strides[3] = {k->dq, k->dk, k->dv};
   const size_t item = pl_dtype_size((PlDtype)dy->dtype), rows = (size_t)(k->B * k->H * k->L);
   PL_TRY(plc_scratch(rows * sizeof(float), &r->stats));
-  if (given && strides_of(given, &B, &H, k->o))
-    y = *given;
+  if (given && strides_of(given, &B, &H, k->o)) y = *given;
   else {
     PL_TRY(output_again(call, dy, r, &y, strides, done));
     if (!*done) return PL_OK;

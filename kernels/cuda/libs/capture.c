@@ -26,13 +26,13 @@ typedef struct Live {
 } Live;
 
 struct PlkCaptured {
-  PlcOwner *owner;     /* of the memory */
+  PlcOwner *owner; /* of the memory */
   int gpu;
   PlcStream stream; /* that captures: one of its own, so that nothing else of the process gets into the graph */
   void *home;       /* the thread's stream otherwise */
   cudaGraphExec_t exec;
-  cudaEvent_t ran;     /* behind the last launch */
-  PlkCaptured *later;  /* what is to be released once the capture has ended */
+  cudaEvent_t ran;    /* behind the last launch */
+  PlkCaptured *later; /* what is to be released once the capture has ended */
   Pinned *pinned;
   Live *live;
   const PlAttrs *attrs; /* of the calls noted now */

@@ -5,15 +5,14 @@
 #include "kernels/cuda/libs/cudnn.h"
 #include "kernels/elementwise.h"
 
-static PlStatus by_cudnn(const PlkCall *call, PlcConvKind kind, const PlArray *x, const PlArray *w, const PlArray *y,
-                         const PlArray *bias, bool *done) {
+static PlStatus by_cudnn(const PlkCall *call, PlcConvKind kind, const PlArray *x, const PlArray *w, const PlArray *y, const PlArray *bias,
+                         bool *done) {
   const int spatial = x->ndim - 2;
   *done = false;
   if (!pl_is_float((PlDtype)x->dtype) || spatial < 1 || spatial > 3) return PL_OK;
   if (x->numel == 0 || w->numel == 0 || y->numel == 0) return PL_OK;
   PlcConvKey key;
-  plc_conv_key(&key, kind, spatial, x, w, y, pl_attr_list(call->attrs, 0), pl_attr_list(call->attrs, 1),
-               pl_attr_list(call->attrs, 2));
+  plc_conv_key(&key, kind, spatial, x, w, y, pl_attr_list(call->attrs, 0), pl_attr_list(call->attrs, 1), pl_attr_list(call->attrs, 2));
   const int64_t uid[4] = {PLC_UID_X, PLC_UID_W, PLC_UID_Y, PLC_UID_BIAS};
   void *const at[4] = {x->data, w->data, y->data, bias ? bias->data : NULL};
   const int n = bias ? 4 : 3;

@@ -21,8 +21,9 @@ static PlStatus describe(const PlcDnnApi *api, const PlArray *lp, Described *d) 
   PLC_DNN_TRY(api, cudnnCreateTensorDescriptor(&d->probs), "describing CTC");
   PLC_DNN_TRY(api, cudnnSetTensorNdDescriptor(d->probs, CUDNN_DATA_FLOAT, 3, dim, stride), "describing CTC");
   PLC_DNN_TRY(api, cudnnCreateCTCLossDescriptor(&d->loss), "describing CTC");
-  PLC_DNN_TRY(api, cudnnSetCTCLossDescriptor_v9(d->loss, CUDNN_DATA_FLOAT, CUDNN_LOSS_NORMALIZATION_SOFTMAX, CUDNN_CTC_ZERO_OOB_GRADIENTS,
-                                                PLC_CTC_LETTERS),
+  PLC_DNN_TRY(api,
+              cudnnSetCTCLossDescriptor_v9(d->loss, CUDNN_DATA_FLOAT, CUDNN_LOSS_NORMALIZATION_SOFTMAX, CUDNN_CTC_ZERO_OOB_GRADIENTS,
+                                           PLC_CTC_LETTERS),
               "describing CTC");
   return PL_OK;
 }
@@ -32,9 +33,10 @@ static PlStatus described(const PlcDnnApi *api, cudnnHandle_t handle, const PlcC
   void *work = NULL;
   size_t bytes = 0;
   PL_TRY(describe(api, lp, d));
-  PLC_DNN_TRY(api, cudnnGetCTCLossWorkspaceSize_v8(handle, CUDNN_CTC_LOSS_ALGO_DETERMINISTIC, d->loss, d->probs, gradients ? d->probs : NULL,
-                                                   &bytes),
-              "sizing the work of CTC");
+  PLC_DNN_TRY(
+      api,
+      cudnnGetCTCLossWorkspaceSize_v8(handle, CUDNN_CTC_LOSS_ALGO_DETERMINISTIC, d->loss, d->probs, gradients ? d->probs : NULL, &bytes),
+      "sizing the work of CTC");
   PL_TRY(plc_scratch(bytes + 1, &work));
   cudnnStatus_t code = api->cudnnCTCLoss_v8(handle, CUDNN_CTC_LOSS_ALGO_DETERMINISTIC, d->loss, d->probs, lp->data, c->labels, c->letters,
                                             c->frames, c->costs, gradients ? d->probs : NULL, gradients, bytes, work);
@@ -76,7 +78,8 @@ typedef struct Trial {
 } Trial;
 
 static PlArray array(void *data, PlDtype dtype, int ndim, const int64_t *shape, int64_t *strides) {
-  PlArray a = {.data = data, .dtype = (uint8_t)dtype, .ndim = (uint8_t)ndim, .shape = shape, .strides = strides, .contiguous = 1, .device = PL_CUDA};
+  PlArray a = {
+      .data = data, .dtype = (uint8_t)dtype, .ndim = (uint8_t)ndim, .shape = shape, .strides = strides, .contiguous = 1, .device = PL_CUDA};
   a.numel = 1;
   for (int d = ndim - 1; d >= 0; a.numel *= shape[d--]) strides[d] = a.numel;
   return a;

@@ -12,17 +12,17 @@
 #include "kernels/cuda/libs/library.h"
 #include "kernels/cuda/libs/libs.h"
 
-#define PLC_LT_FUNCTIONS(X)                                                                                            \
-  X(cublasLtGetVersion)                                                                                                \
-  X(cublasLtGetStatusString)                                                                                           \
-  X(cublasLtCreate)                                                                                                    \
-  X(cublasLtMatmul)                                                                                                    \
-  X(cublasLtMatmulAlgoGetHeuristic)                                                                                    \
-  X(cublasLtMatmulDescInit_internal)                                                                                   \
-  X(cublasLtMatmulDescSetAttribute)                                                                                    \
-  X(cublasLtMatrixLayoutInit_internal)                                                                                 \
-  X(cublasLtMatrixLayoutSetAttribute)                                                                                  \
-  X(cublasLtMatmulPreferenceInit_internal)                                                                             \
+#define PLC_LT_FUNCTIONS(X)                \
+  X(cublasLtGetVersion)                    \
+  X(cublasLtGetStatusString)               \
+  X(cublasLtCreate)                        \
+  X(cublasLtMatmul)                        \
+  X(cublasLtMatmulAlgoGetHeuristic)        \
+  X(cublasLtMatmulDescInit_internal)       \
+  X(cublasLtMatmulDescSetAttribute)        \
+  X(cublasLtMatrixLayoutInit_internal)     \
+  X(cublasLtMatrixLayoutSetAttribute)      \
+  X(cublasLtMatmulPreferenceInit_internal) \
   X(cublasLtMatmulPreferenceSetAttribute)
 
 typedef struct Api {
@@ -86,8 +86,8 @@ const char *plc_cublas_version(void) {
 
 static PlStatus failed(cublasStatus_t s, const PlcGemm *g) {
   PlStatus code = s == CUBLAS_STATUS_ALLOC_FAILED ? PL_ERR_OOM : PL_ERR_STATE;
-  return pl_fail(code, "cublasLt: product of %s [%lld,%lld] and [%lld,%lld]: %s", pl_dtype_name(g->dtype), (long long)g->m,
-                 (long long)g->k, (long long)g->k, (long long)g->n, lt.api.cublasLtGetStatusString(s));
+  return pl_fail(code, "cublasLt: product of %s [%lld,%lld] and [%lld,%lld]: %s", pl_dtype_name(g->dtype), (long long)g->m, (long long)g->k,
+                 (long long)g->k, (long long)g->n, lt.api.cublasLtGetStatusString(s));
 }
 
 /* ---- describing ------------------------------------------------------------------------------------------------- */
@@ -101,8 +101,7 @@ static cudaDataType_t type_of(PlDtype d) {
   return d == PL_F64 ? CUDA_R_64F : d == PL_F16 ? CUDA_R_16F : d == PL_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-static void layout(cublasLtMatrixLayoutOpaque_t *l, PlDtype d, int64_t rows, int64_t cols, int64_t ld, int64_t batch,
-                   int64_t step) {
+static void layout(cublasLtMatrixLayoutOpaque_t *l, PlDtype d, int64_t rows, int64_t cols, int64_t ld, int64_t batch, int64_t step) {
   (void)lt.api.cublasLtMatrixLayoutInit_internal(l, sizeof *l, type_of(d), (uint64_t)rows, (uint64_t)cols, ld);
   int32_t n = (int32_t)batch;
   (void)lt.api.cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n);
@@ -114,11 +113,11 @@ static cublasStatus_t attribute(Product *p, cublasLtMatmulDescAttributes_t name,
 }
 
 static cublasStatus_t describe(const PlcGemm *g, bool tf32, Product *p) {
-  cublasComputeType_t compute = g->dtype == PL_F64                ? CUBLAS_COMPUTE_64F
+  cublasComputeType_t compute = g->dtype == PL_F64           ? CUBLAS_COMPUTE_64F
                                 : g->dtype == PL_F32 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                              : CUBLAS_COMPUTE_32F;
-  cublasStatus_t s = lt.api.cublasLtMatmulDescInit_internal(&p->desc, sizeof p->desc, compute,
-                                                            g->dtype == PL_F64 ? CUDA_R_64F : CUDA_R_32F);
+  cublasStatus_t s =
+      lt.api.cublasLtMatmulDescInit_internal(&p->desc, sizeof p->desc, compute, g->dtype == PL_F64 ? CUDA_R_64F : CUDA_R_32F);
   const cublasOperation_t n = CUBLAS_OP_N, t = CUBLAS_OP_T;
   if (s == CUBLAS_STATUS_SUCCESS) s = attribute(p, CUBLASLT_MATMUL_DESC_TRANSA, g->tb ? &t : &n, sizeof n);
   if (s == CUBLAS_STATUS_SUCCESS) s = attribute(p, CUBLASLT_MATMUL_DESC_TRANSB, g->ta ? &t : &n, sizeof n);
@@ -162,22 +161,21 @@ static void ask(const Key *k, Product *p, Entry *e) {
   const struct {
     cublasLtMatmulPreferenceAttributes_t name;
     uint32_t value;
-  } small[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->align_b},
-               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->align_a},
-               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->align_c},
-               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->align_c},
-               /* sums of split K in an order of their own: not "in place", where whoever comes first adds first */
-               {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                k->deterministic ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE
-                                 : CUBLASLT_REDUCTION_SCHEME_MASK}};
-  (void)lt.api.cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                                    sizeof workspace);
+  } small[] = {
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->align_b},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->align_a},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->align_c},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->align_c},
+      /* sums of split K in an order of their own: not "in place", where whoever comes first adds first */
+      {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+       k->deterministic ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK}};
+  (void)lt.api.cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
   for (size_t i = 0; i < sizeof small / sizeof *small; i++)
     (void)lt.api.cublasLtMatmulPreferenceSetAttribute(&pref, small[i].name, &small[i].value, sizeof small[i].value);
   cublasLtMatmulHeuristicResult_t best;
   int found = 0;
-  cublasStatus_t s = lt.api.cublasLtMatmulAlgoGetHeuristic(lt.handle[k->gpu], &p->desc, &p->a, &p->b, &p->c, &p->c, &pref, 1, &best,
-                                                           &found);
+  cublasStatus_t s =
+      lt.api.cublasLtMatmulAlgoGetHeuristic(lt.handle[k->gpu], &p->desc, &p->a, &p->b, &p->c, &p->c, &pref, 1, &best, &found);
   e->none = s != CUBLAS_STATUS_SUCCESS || found < 1 || best.state != CUBLAS_STATUS_SUCCESS;
   if (!e->none) e->algo = best.algo;
 }
@@ -254,8 +252,7 @@ static PlStatus product(const PlcGemm *g, bool *done) {
   const float alpha = (float)g->alpha, beta = (float)g->beta;
   const bool wide = g->dtype == PL_F64;
   s = lt.api.cublasLtMatmul(*handle, &p.desc, wide ? (const void *)&g->alpha : &alpha, g->b, &p.a, g->a, &p.b,
-                            wide ? (const void *)&g->beta : &beta, g->c, &p.c, g->c, &p.c, &e->algo, workspace, WORKSPACE,
-                            plc_stream());
+                            wide ? (const void *)&g->beta : &beta, g->c, &p.c, g->c, &p.c, &e->algo, workspace, WORKSPACE, plc_stream());
   if (passing) plc_scratch_free(workspace);
   if (s != CUBLAS_STATUS_SUCCESS) return failed(s, g);
   *done = true;

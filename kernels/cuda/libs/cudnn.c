@@ -2,8 +2,8 @@
  * Running plans: see cudnn.h. */
 #include "kernels/cuda/libs/cudnn.h"
 
-static PlStatus run(cudnnHandle_t handle, const void *key, size_t size, PlcPlanMake make, int n, const int64_t *uid,
-                    void *const *at, bool *done) {
+static PlStatus run(cudnnHandle_t handle, const void *key, size_t size, PlcPlanMake make, int n, const int64_t *uid, void *const *at,
+                    bool *done) {
   PlcPlan *plan = NULL;
   PlStatus s = plc_plan_get(key, size, (PlcDnnTarget){.handle = handle}, make, &plan);
   if (s == PL_ERR_UNSUPPORTED || s == PL_ERR_ARG) return PL_OK; /* own kernels compute it */

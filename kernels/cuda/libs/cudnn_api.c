@@ -23,8 +23,7 @@ static void open_dnn(void) {
   if (!plc_library_open("cuDNN 9", files, symbols, &dnn.api, dnn.missing, sizeof dnn.missing)) return;
   size_t v = dnn.api.cudnnGetVersion();
   snprintf(dnn.version, sizeof dnn.version, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
-  if (v < 90000 || v >= 100000)
-    snprintf(dnn.missing, sizeof dnn.missing, "cuDNN %s was found, 9 is needed", dnn.version);
+  if (v < 90000 || v >= 100000) snprintf(dnn.missing, sizeof dnn.missing, "cuDNN %s was found, 9 is needed", dnn.version);
 }
 
 PlStatus plc_dnn_api(const PlcDnnApi **out) {
@@ -48,8 +47,7 @@ PlStatus plc_dnn_fail(cudnnStatus_t code, const char *doing) {
   case 2000: s = PL_ERR_ARG; break;
   case 3000: s = PL_ERR_UNSUPPORTED; break;
   default:
-    if (code == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
-        code == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)
+    if (code == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED || code == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)
       s = PL_ERR_OOM;
   }
   return pl_fail(s, "cudnn: %s: %s (%s)", doing, words[0] ? words : "no further word", dnn.api.cudnnGetErrorString(code));

@@ -9,39 +9,39 @@
 #include "kernels/base.h"
 
 /* What is taken from the library. */
-#define PLC_DNN_FUNCTIONS(X)                                                                                           \
-  X(cudnnGetVersion)                                                                                                   \
-  X(cudnnGetErrorString)                                                                                               \
-  X(cudnnGetLastErrorString)                                                                                           \
-  X(cudnnCreate)                                                                                                       \
-  X(cudnnDestroy)                                                                                                      \
-  X(cudnnSetStream)                                                                                                    \
-  X(cudnnBackendCreateDescriptor)                                                                                      \
-  X(cudnnBackendDestroyDescriptor)                                                                                     \
-  X(cudnnBackendFinalize)                                                                                              \
-  X(cudnnBackendSetAttribute)                                                                                          \
-  X(cudnnBackendGetAttribute)                                                                                          \
-  X(cudnnBackendExecute)                                                                                               \
-  X(cudnnCreateTensorDescriptor)                                                                                       \
-  X(cudnnDestroyTensorDescriptor)                                                                                      \
-  X(cudnnSetTensorNdDescriptor)                                                                                        \
-  X(cudnnGetTensorNdDescriptor)                                                                                        \
-  X(cudnnCreateRNNDescriptor)                                                                                          \
-  X(cudnnDestroyRNNDescriptor)                                                                                         \
-  X(cudnnSetRNNDescriptor_v8)                                                                                          \
-  X(cudnnGetRNNWeightSpaceSize)                                                                                        \
-  X(cudnnGetRNNWeightParams)                                                                                           \
-  X(cudnnGetRNNTempSpaceSizes)                                                                                         \
-  X(cudnnCreateRNNDataDescriptor)                                                                                      \
-  X(cudnnDestroyRNNDataDescriptor)                                                                                     \
-  X(cudnnSetRNNDataDescriptor)                                                                                         \
-  X(cudnnRNNForward)                                                                                                   \
-  X(cudnnRNNBackwardData_v8)                                                                                           \
-  X(cudnnRNNBackwardWeights_v8)                                                                                        \
-  X(cudnnCreateCTCLossDescriptor)                                                                                      \
-  X(cudnnDestroyCTCLossDescriptor)                                                                                     \
-  X(cudnnSetCTCLossDescriptor_v9)                                                                                      \
-  X(cudnnGetCTCLossWorkspaceSize_v8)                                                                                   \
+#define PLC_DNN_FUNCTIONS(X)         \
+  X(cudnnGetVersion)                 \
+  X(cudnnGetErrorString)             \
+  X(cudnnGetLastErrorString)         \
+  X(cudnnCreate)                     \
+  X(cudnnDestroy)                    \
+  X(cudnnSetStream)                  \
+  X(cudnnBackendCreateDescriptor)    \
+  X(cudnnBackendDestroyDescriptor)   \
+  X(cudnnBackendFinalize)            \
+  X(cudnnBackendSetAttribute)        \
+  X(cudnnBackendGetAttribute)        \
+  X(cudnnBackendExecute)             \
+  X(cudnnCreateTensorDescriptor)     \
+  X(cudnnDestroyTensorDescriptor)    \
+  X(cudnnSetTensorNdDescriptor)      \
+  X(cudnnGetTensorNdDescriptor)      \
+  X(cudnnCreateRNNDescriptor)        \
+  X(cudnnDestroyRNNDescriptor)       \
+  X(cudnnSetRNNDescriptor_v8)        \
+  X(cudnnGetRNNWeightSpaceSize)      \
+  X(cudnnGetRNNWeightParams)         \
+  X(cudnnGetRNNTempSpaceSizes)       \
+  X(cudnnCreateRNNDataDescriptor)    \
+  X(cudnnDestroyRNNDataDescriptor)   \
+  X(cudnnSetRNNDataDescriptor)       \
+  X(cudnnRNNForward)                 \
+  X(cudnnRNNBackwardData_v8)         \
+  X(cudnnRNNBackwardWeights_v8)      \
+  X(cudnnCreateCTCLossDescriptor)    \
+  X(cudnnDestroyCTCLossDescriptor)   \
+  X(cudnnSetCTCLossDescriptor_v9)    \
+  X(cudnnGetCTCLossWorkspaceSize_v8) \
   X(cudnnCTCLoss_v8)
 
 typedef struct PlcDnnApi {
@@ -61,10 +61,10 @@ void plc_dnn_end(void);
 /* "cudnn: <doing>: <cuDNN's own words> (<code>)" as a status: UNSUPPORTED when cuDNN says so, OOM, ARG or STATE else. */
 PlStatus plc_dnn_fail(cudnnStatus_t code, const char *doing);
 
-#define PLC_DNN_TRY(api, call, doing)                                                                                  \
-  do {                                                                                                                 \
-    cudnnStatus_t plc_dnn_ = (api)->call;                                                                              \
-    if (PL_UNLIKELY(plc_dnn_ != CUDNN_STATUS_SUCCESS)) return plc_dnn_fail(plc_dnn_, doing);                           \
+#define PLC_DNN_TRY(api, call, doing)                                                        \
+  do {                                                                                       \
+    cudnnStatus_t plc_dnn_ = (api)->call;                                                    \
+    if (PL_UNLIKELY(plc_dnn_ != CUDNN_STATUS_SUCCESS)) return plc_dnn_fail(plc_dnn_, doing); \
   } while (0)
 
 #endif

@@ -97,8 +97,7 @@ static void backward(Sdpa *s) {
   PlcDesc vt = outer_t(s, PLC_UID_V, k->S, k->D, k->v), o = outer(s, PLC_UID_O, k->L, k->D, k->o);
   PlcDesc dy = outer(s, PLC_UID_DY, k->L, k->D, k->dy), stats = plc_graph_tensor(g, PLC_UID_STATS, F32, &s->rows, 16);
   PlcDesc scale = plc_graph_number(g, PLC_UID_SCALE, 4), one = plc_graph_number(g, PLC_UID_ONE, 4);
-  PlcShape wide = {.ndim = 4, .dim = {k->B, k->H, k->L, k->D},
-                   .stride = {k->H * k->L * k->D, k->L * k->D, k->H * k->D, 1}};
+  PlcShape wide = {.ndim = 4, .dim = {k->B, k->H, k->L, k->D}, .stride = {k->H * k->L * k->D, k->L * k->D, k->H * k->D, 1}};
   PlcDesc r = inner(s, F32, &s->rows), r_kept = plc_graph_tensor(g, PLC_UID_SUM, F32, &s->rows, 16);
   plc_graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, op2(s, CUDNN_POINTWISE_MUL, dy, o, &wide), r);
   plc_graph_pointwise(g, CUDNN_POINTWISE_MUL, F32, r, one, NULL, r_kept, 0); /* the pattern scales by dropout's 1 - p here */
@@ -131,13 +130,10 @@ PlStatus plc_sdpa_plan(const void *key, PlcDnnTarget target, PlcPlan **out) {
   if (k->dtype != PL_F16 && k->dtype != PL_BF16) /* some engine takes f32, with factors rounded to TF32 */
     PL_FAIL(PL_ERR_UNSUPPORTED, "cudnn: attention of f16 and bf16 only");
   if (k->E % 8 || k->D % 8) PL_FAIL(PL_ERR_UNSUPPORTED, "cudnn: attention takes head sizes that are multiples of 8");
-  Sdpa s = {.k = k, .type = plc_dnn_dtype((PlDtype)k->dtype), .scores = dense(k->B, k->H, k->L, k->S),
-            .rows = dense(k->B, k->H, k->L, 1)};
+  Sdpa s = {.k = k, .type = plc_dnn_dtype((PlDtype)k->dtype), .scores = dense(k->B, k->H, k->L, k->S), .rows = dense(k->B, k->H, k->L, 1)};
   plc_graph_begin(&s.g, target);
-  if (k->backward)
-    backward(&s);
-  else
-    forward(&s);
+  if (k->backward) backward(&s);
+  else forward(&s);
   const PlcRules rules = {.deterministic = k->deterministic != 0, .workspace = (size_t)k->workspace};
   PlStatus st = plc_graph_plan(&s.g, &rules, out);
   plc_graph_end(&s.g);

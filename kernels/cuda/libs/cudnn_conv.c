@@ -48,8 +48,8 @@ static void same_layout(PlcConvKey *k, int ndim) {
   memcpy(k->ys, ys, sizeof ys);
 }
 
-void plc_conv_key(PlcConvKey *k, PlcConvKind kind, int spatial, const PlArray *x, const PlArray *w, const PlArray *y,
-                  const int64_t *stride, const int64_t *padding, const int64_t *dilation) {
+void plc_conv_key(PlcConvKey *k, PlcConvKind kind, int spatial, const PlArray *x, const PlArray *w, const PlArray *y, const int64_t *stride,
+                  const int64_t *padding, const int64_t *dilation) {
   memset(k, 0, sizeof *k);
   k->what = 'C';
   k->kind = (int32_t)kind;

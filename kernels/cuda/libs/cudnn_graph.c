@@ -35,8 +35,8 @@ static PlcDesc make(PlcGraph *g, cudnnBackendDescriptorType_t type, const char *
   return g->desc[g->ndesc++] = d;
 }
 
-static void set(PlcGraph *g, PlcDesc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n,
-                const void *v, const char *what) {
+static void set(PlcGraph *g, PlcDesc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n, const void *v,
+                const char *what) {
   if (g->status != PL_OK) return;
   cudnnStatus_t s = g->api->cudnnBackendSetAttribute(d, name, type, n, v);
   if (s != CUDNN_STATUS_SUCCESS) fail(g, s, what);
@@ -61,10 +61,8 @@ static PlcDesc finish(PlcGraph *g, PlcDesc d, const char *what) {
 static void add(PlcGraph *g, PlcDesc d, const char *what) {
   d = finish(g, d, what);
   if (!d) return;
-  if (g->nops == PLC_G_OPS)
-    g->status = pl_fail(PL_ERR_STATE, "cudnn: a graph of more than %d operations", PLC_G_OPS);
-  else
-    g->ops[g->nops++] = d;
+  if (g->nops == PLC_G_OPS) g->status = pl_fail(PL_ERR_STATE, "cudnn: a graph of more than %d operations", PLC_G_OPS);
+  else g->ops[g->nops++] = d;
 }
 
 /* ---- tensors ---------------------------------------------------------------------------------------------------- */
@@ -93,8 +91,7 @@ void plc_shape_normalize(PlcShape *s) {
   }
 }
 
-static PlcDesc tensor(PlcGraph *g, int64_t uid, cudnnDataType_t type, const PlcShape *s, int64_t align, bool inner,
-                      bool number) {
+static PlcDesc tensor(PlcGraph *g, int64_t uid, cudnnDataType_t type, const PlcShape *s, int64_t align, bool inner, bool number) {
   static const char what[] = "describing a tensor";
   PlcDesc d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, what);
   int64_t dense[PLC_G_DIM], step = 1;
@@ -118,9 +115,7 @@ PlcDesc plc_graph_tensor(PlcGraph *g, int64_t uid, cudnnDataType_t d, const PlcS
   return tensor(g, uid, d, s, align, false, false);
 }
 
-PlcDesc plc_graph_inner(PlcGraph *g, cudnnDataType_t d, const PlcShape *s) {
-  return tensor(g, g->next++, d, s, 16, true, false);
-}
+PlcDesc plc_graph_inner(PlcGraph *g, cudnnDataType_t d, const PlcShape *s) { return tensor(g, g->next++, d, s, 16, true, false); }
 
 PlcDesc plc_graph_number(PlcGraph *g, int64_t uid, int ndim) {
   PlcShape one = {.ndim = ndim};
@@ -130,8 +125,8 @@ PlcDesc plc_graph_number(PlcGraph *g, int64_t uid, int ndim) {
 
 /* ---- operations --------------------------------------------------------------------------------------------------- */
 
-void plc_graph_pointwise(PlcGraph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, PlcDesc x, PlcDesc b, PlcDesc t,
-                         PlcDesc y, int64_t axis) {
+void plc_graph_pointwise(PlcGraph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, PlcDesc x, PlcDesc b, PlcDesc t, PlcDesc y,
+                         int64_t axis) {
   static const char what[] = "describing a pointwise operation";
   PlcDesc p = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what);
   set(g, p, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode, what);
@@ -192,14 +187,12 @@ static const struct {
                   CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
                   CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
                   CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y},
-    [PLC_CONV_DATA] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY},
-    [PLC_CONV_FILTER] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
-                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
-                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+    [PLC_CONV_DATA] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY},
+    [PLC_CONV_FILTER] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
                          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
                          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY},
 };

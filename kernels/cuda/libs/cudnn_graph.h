@@ -53,8 +53,8 @@ PlcDesc plc_graph_number(PlcGraph *g, int64_t uid, int ndim);
 
 /* y = mode(x), mode(x, b) or, for BINARY_SELECT, t ? x : b. The mode's parameter is `axis` for GEN_INDEX, the slope
  * below 0 for RELU_FWD. Arguments that a mode lacks are NULL. */
-void plc_graph_pointwise(PlcGraph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, PlcDesc x, PlcDesc b, PlcDesc t,
-                         PlcDesc y, int64_t axis);
+void plc_graph_pointwise(PlcGraph *g, cudnnPointwiseMode_t mode, cudnnDataType_t math, PlcDesc x, PlcDesc b, PlcDesc t, PlcDesc y,
+                         int64_t axis);
 void plc_graph_reduce(PlcGraph *g, cudnnReduceTensorOp_t op, PlcDesc x, PlcDesc y);
 /* c[…,M,N] = a[…,M,K] b[…,K,N], added up in f32. */
 void plc_graph_matmul(PlcGraph *g, PlcDesc a, PlcDesc b, PlcDesc c);

@@ -8,10 +8,10 @@
 
 /* Keys are compared byte by byte: zero them first, fields in an order without holes. */
 typedef struct PlcConvKey {
-  uint32_t what;      /* 'C': keys of all kinds share one cache */
-  int32_t kind;       /* a PlcConvKind */
+  uint32_t what; /* 'C': keys of all kinds share one cache */
+  int32_t kind;  /* a PlcConvKind */
   int32_t dtype, spatial, align;
-  int32_t bias, relu; /* PLC_CONV only: y = relu(conv + bias[O]) */
+  int32_t bias, relu;                 /* PLC_CONV only: y = relu(conv + bias[O]) */
   int32_t deterministic, exact, wide; /* wide: y is f32, whatever dtype */
   int64_t x[PLC_G_DIM], xs[PLC_G_DIM], w[PLC_G_DIM], ws[PLC_G_DIM], y[PLC_G_DIM], ys[PLC_G_DIM];
   int64_t stride[3], padding[3], dilation[3];
@@ -21,8 +21,8 @@ typedef struct PlcConvKey {
 enum { PLC_UID_X = 1, PLC_UID_W, PLC_UID_Y, PLC_UID_BIAS };
 
 /* Shapes and strides of the key from arrays x[N,C,…], w[O,C/g,…], y[N,O,…]; 1 spatial dim becomes 2. */
-void plc_conv_key(PlcConvKey *k, PlcConvKind kind, int spatial, const PlArray *x, const PlArray *w, const PlArray *y,
-                  const int64_t *stride, const int64_t *padding, const int64_t *dilation);
+void plc_conv_key(PlcConvKey *k, PlcConvKind kind, int spatial, const PlArray *x, const PlArray *w, const PlArray *y, const int64_t *stride,
+                  const int64_t *padding, const int64_t *dilation);
 PlStatus plc_conv_plan(const void *key, PlcDnnTarget target, PlcPlan **out); /* a PlcPlanMake */
 
 /* Scaled dot-product attention of f16 or bf16: q[B,H,L,E], k[B,H,S,E], v[B,H,S,D], o[B,H,L,D], any strides whose last is
@@ -38,8 +38,20 @@ typedef struct PlcSdpaKey {
 
 /* Memory that belongs to the caller: SUM_DO [B,H,L,1] f32 and, unless deterministic, ACC [B,H,L,E] f32 are scratch. */
 enum {
-  PLC_UID_Q = 1, PLC_UID_K, PLC_UID_V, PLC_UID_O, PLC_UID_STATS, PLC_UID_DY, PLC_UID_DQ, PLC_UID_DK, PLC_UID_DV,
-  PLC_UID_SUM, PLC_UID_ACC, PLC_UID_SCALE, PLC_UID_MASKED, PLC_UID_ONE
+  PLC_UID_Q = 1,
+  PLC_UID_K,
+  PLC_UID_V,
+  PLC_UID_O,
+  PLC_UID_STATS,
+  PLC_UID_DY,
+  PLC_UID_DQ,
+  PLC_UID_DK,
+  PLC_UID_DV,
+  PLC_UID_SUM,
+  PLC_UID_ACC,
+  PLC_UID_SCALE,
+  PLC_UID_MASKED,
+  PLC_UID_ONE
 };
 PlStatus plc_sdpa_plan(const void *key, PlcDnnTarget target, PlcPlan **out);
 

@@ -26,10 +26,10 @@ static bool keeps(const PlcDnnApi *api, PlcDesc config, const PlcRules *rules) {
   int64_t n = 0;
   if (api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) != CUDNN_STATUS_SUCCESS) return false;
   cudnnBackendNumericalNote_t note[NOTES];
-  bool ok = api->cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n,
-                                          &engine) == CUDNN_STATUS_SUCCESS &&
-            api->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, NOTES, &n,
-                                          note) == CUDNN_STATUS_SUCCESS;
+  bool ok = api->cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine) ==
+                CUDNN_STATUS_SUCCESS &&
+            api->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, NOTES, &n, note) ==
+                CUDNN_STATUS_SUCCESS;
   for (int64_t k = 0; ok && k < n && k < NOTES; k++) {
     if (rules->deterministic && note[k] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) ok = false;
     if (rules->exact && (note[k] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || note[k] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS ||
@@ -45,10 +45,10 @@ static PlcDesc plan_of(const PlcDnnApi *api, PlcDnnTarget target, PlcDesc config
   PlcDesc plan = NULL;
   int64_t n = 0, need = 0;
   if (api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan) != CUDNN_STATUS_SUCCESS) return NULL;
-  cudnnStatus_t s = target.handle ? api->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE,
-                                                                  1, &target.handle)
-                                  : api->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
-                                                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &target.device);
+  cudnnStatus_t s =
+      target.handle
+          ? api->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &target.handle)
+          : api->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &target.device);
   if (s == CUDNN_STATUS_SUCCESS)
     s = api->cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
   if (s == CUDNN_STATUS_SUCCESS) s = api->cudnnBackendFinalize(plan);
@@ -69,13 +69,12 @@ static bool try_mode(PlcGraph *g, PlcDesc graph, cudnnBackendHeurMode_t mode, co
   int made = 0;
   int64_t n = 0;
   bool ok = api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heur) == CUDNN_STATUS_SUCCESS;
-  ok = ok && api->cudnnBackendSetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                                           &graph) == CUDNN_STATUS_SUCCESS;
-  ok = ok && api->cudnnBackendSetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) ==
+  ok = ok && api->cudnnBackendSetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph) ==
                  CUDNN_STATUS_SUCCESS;
+  ok = ok && api->cudnnBackendSetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) == CUDNN_STATUS_SUCCESS;
   if (ok && !g->target.handle)
-    ok = api->cudnnBackendSetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                                       &g->target.device) == CUDNN_STATUS_SUCCESS;
+    ok = api->cudnnBackendSetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &g->target.device) ==
+         CUDNN_STATUS_SUCCESS;
   ok = ok && api->cudnnBackendFinalize(heur) == CUDNN_STATUS_SUCCESS;
   for (; ok && made < CANDIDATES; made++)
     if (api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config[made]) != CUDNN_STATUS_SUCCESS) break;
@@ -102,8 +101,7 @@ static PlStatus operation_graph(PlcGraph *g, PlcDesc *out) {
   PlcDesc d = NULL;
   PLC_DNN_TRY(api, cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &d), doing);
   cudnnStatus_t s = CUDNN_STATUS_SUCCESS;
-  if (g->target.handle)
-    s = api->cudnnBackendSetAttribute(d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->target.handle);
+  if (g->target.handle) s = api->cudnnBackendSetAttribute(d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->target.handle);
   if (s == CUDNN_STATUS_SUCCESS)
     s = api->cudnnBackendSetAttribute(d, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->nops, g->ops);
   if (s == CUDNN_STATUS_SUCCESS) s = api->cudnnBackendFinalize(d);
@@ -200,8 +198,7 @@ static Entry *place(const void *key, size_t size, cudnnHandle_t handle, uint64_t
   if (!copy) return NULL;
   memcpy(copy, key, size);
   Entry *e = &cache.entry[0];
-  if (cache.n < CACHE)
-    e = &cache.entry[cache.n++];
+  if (cache.n < CACHE) e = &cache.entry[cache.n++];
   else {
     for (int k = 1; k < CACHE; k++)
       if (cache.entry[k].used < e->used) e = &cache.entry[k];
@@ -225,14 +222,11 @@ PlStatus plc_plan_get(const void *key, size_t size, PlcDnnTarget target, PlcPlan
     PlcPlan *plan = NULL;
     s = make(key, target, &plan);
     if (s == PL_OK || s == PL_ERR_UNSUPPORTED || s == PL_ERR_ARG) e = place(key, size, target.handle, hash);
-    if (e)
-      e->plan = plan;
-    else if (plan) { /* no memory to keep it: the caller has the only reference */
-      *out = plan;
+    if (e) e->plan = plan;
+    else if (plan) { /* no memory to keep it: the caller has the only reference */ *out = plan;
       plan = NULL;
     }
-  } else if (!e->plan)
-    s = pl_fail(PL_ERR_UNSUPPORTED, "cudnn: no engine computes this");
+  } else if (!e->plan) s = pl_fail(PL_ERR_UNSUPPORTED, "cudnn: no engine computes this");
   if (e) {
     e->used = ++cache.clock;
     if (e->plan) atomic_fetch_add(&e->plan->refs, 1);

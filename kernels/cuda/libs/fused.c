@@ -76,8 +76,7 @@ static PlStatus make(int gpu, const PlkFused *g, const PlkFusedKernel **out) {
   pthread_mutex_lock(&fused.lock);
   PlkFusedKernel *k = fused.all;
   while (k && (k->capability != plc_capability() || strcmp(k->source, source) != 0)) k = k->next;
-  if (k)
-    free(source);
+  if (k) free(source);
   else {
     s = make_new(g, source, &k);
     if (s == PL_OK) {

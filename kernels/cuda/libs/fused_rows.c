@@ -69,10 +69,8 @@ typedef struct Needs {
 
 static void need(const Plan *p, Needs *n, int in) {
   if (in == PLK_FUSED_NONE) return;
-  if (in < 0)
-    n->arg[-1 - in] = true;
-  else if (!p->g->member[in].col)
-    n->member[in] = true;
+  if (in < 0) n->arg[-1 - in] = true;
+  else if (!p->g->member[in].col) n->member[in] = true;
 }
 
 static bool adds_in(const Plan *p, int i, int walk) {
@@ -182,7 +180,8 @@ static void end_sum(const Plan *p, int i, int at) {
   char zero[32];
   zero_of(zero, sizeof zero, m, at);
   if (norm_bwd(m->code)) {
-    if (m->code == PLK_FUSED_LAYER_NORM_BWD) plc_say(p->t, "    s%d_0 = fused_all(a, s%d_0, plc_sum(), %s, room_%c) / (%s)a.cols;\n", i, i, zero, type[0], math);
+    if (m->code == PLK_FUSED_LAYER_NORM_BWD)
+      plc_say(p->t, "    s%d_0 = fused_all(a, s%d_0, plc_sum(), %s, room_%c) / (%s)a.cols;\n", i, i, zero, type[0], math);
     else plc_say(p->t, "    s%d_0 = 0;\n", i);
     plc_say(p->t, "    s%d_1 = fused_all(a, s%d_1, plc_sum(), %s, room_%c) / (%s)a.cols;\n", i, i, zero, type[0], math);
     return;
@@ -208,7 +207,8 @@ static void end_sum(const Plan *p, int i, int at) {
       break;
     } /* fall through */
   case PLK_FUSED_RMS_NORM:
-    plc_say(p->t, "    const %s q%d = (%s)(1.0 / sqrt((double)s%d_%d / (double)a.cols + a.p[%d].f[0]));\n", math, i, math, i, at, p->params[i]);
+    plc_say(p->t, "    const %s q%d = (%s)(1.0 / sqrt((double)s%d_%d / (double)a.cols + a.p[%d].f[0]));\n", math, i, math, i, at,
+            p->params[i]);
     break;
   default: break;
   }
@@ -283,8 +283,8 @@ static void walk_row(const Plan *p, int walk) {
   plc_say(p->t, "    FUSED_ROW {\n      const int64_t e = row * a.cols + i;\n      (void)e;\n");
   for (int k = 0; k < g->narg; k++)
     if (n.arg[k] && g->arg[k].kind <= PLK_FUSED_ROW)
-      plc_say(p->t, "      %s x%d[1]; fused_at<%s>(a, %d, %s, x%d);\n", plc_fused_math(g->arg[k].dtype), k, plc_fused_element(g->arg[k].dtype), k,
-              g->arg[k].kind == PLK_FUSED_FULL ? "e" : "i", k);
+      plc_say(p->t, "      %s x%d[1]; fused_at<%s>(a, %d, %s, x%d);\n", plc_fused_math(g->arg[k].dtype), k,
+              plc_fused_element(g->arg[k].dtype), k, g->arg[k].kind == PLK_FUSED_FULL ? "e" : "i", k);
   for (int i = 0; i < g->nmember; i++) {
     const PlkFusedMember *m = &g->member[i];
     if (!n.member[i]) continue;

@@ -112,7 +112,7 @@ static void load(PlcText *t, const PlkFused *g, int k) {
   const PlkFusedArg *a = &g->arg[k];
   const bool place = a->kind <= PLK_FUSED_COL;
   plc_say(t, "    %s x%d[N]; %s<%s, N>(a, %d, %sx%d);\n", plc_fused_math(a->dtype), k, how[a->kind], plc_fused_element(a->dtype), k,
-      place ? "e, valid, " : "", k);
+          place ? "e, valid, " : "", k);
 }
 
 static void operand(char *name, size_t size, int in) { snprintf(name, size, in < 0 ? "x%d" : "v%d", in < 0 ? -1 - in : in); }
@@ -121,23 +121,18 @@ void plc_fused_compute(PlcText *t, const PlkFusedMember *m, int at, int params) 
   char x[3][16];
   for (int k = 0; k < 3; k++) operand(x[k], sizeof x[k], m->in[k < m->nin ? k : 0]);
   plc_say(t, "    %s v%d[N]; ", plc_fused_math(m->result), at);
-  if (m->code == PLK_EW_COPY)
-    plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = %s[j];\n", at, x[0]);
+  if (m->code == PLK_EW_COPY) plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = %s[j];\n", at, x[0]);
   else if (m->code == PLK_EW_CAST)
     plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = (%s)(%s[j]%s);\n", at, plc_fused_math(m->result), x[0],
-        m->result == PL_BOOL ? " != 0" : "");
-  else if (m->code == PLK_EW_WHERE)
-    plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = %s[j] ? %s[j] : %s[j];\n", at, x[0], x[1], x[2]);
-  else if (m->dtype == PL_BOOL && m->nin == 1)
-    plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = !%s[j];\n", at, x[0]);
+            m->result == PL_BOOL ? " != 0" : "");
+  else if (m->code == PLK_EW_WHERE) plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = %s[j] ? %s[j] : %s[j];\n", at, x[0], x[1], x[2]);
+  else if (m->dtype == PL_BOOL && m->nin == 1) plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = !%s[j];\n", at, x[0]);
   else if (m->dtype == PL_BOOL)
-    plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = (uint8_t)((%s[j] != 0) %s (%s[j] != 0));\n", at, x[0], bool_operator(m->code),
-        x[1]);
-  else if (tests(m->code))
-    plc_say(t, "ew_test<N>(PLK_EW_%s, %s, %s, v%d);\n", code_name[m->code], x[0], x[1], at);
+    plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = (uint8_t)((%s[j] != 0) %s (%s[j] != 0));\n", at, x[0], bool_operator(m->code), x[1]);
+  else if (tests(m->code)) plc_say(t, "ew_test<N>(PLK_EW_%s, %s, %s, v%d);\n", code_name[m->code], x[0], x[1], at);
   else
-    plc_say(t, "ew_same<N, %s>(PLK_EW_%s, %s, %s, %s, v%d, %s[%d]);\n", m->code < PLK_EW_BITWISE_AND ? "true" : "false",
-        code_name[m->code], x[0], x[1], x[2], at, m->set ? "a.p" : "none", m->set ? params : 0);
+    plc_say(t, "ew_same<N, %s>(PLK_EW_%s, %s, %s, %s, v%d, %s[%d]);\n", m->code < PLK_EW_BITWISE_AND ? "true" : "false", code_name[m->code],
+            x[0], x[1], x[2], at, m->set ? "a.p" : "none", m->set ? params : 0);
   if (m->result == PL_F16 || m->result == PL_BF16) plc_say(t, "    fused_round<%s, N>(v%d);\n", plc_fused_element(m->result), at);
 }
 
@@ -161,10 +156,8 @@ PlStatus plc_fused_source(const PlkFused *g, char **out) {
   if (!t.s) PL_FAIL(PL_ERR_OOM, "out of memory to write a kernel");
   plc_say(&t, "#include \"kernels/cuda/fused.h\"\nenum { N = %d };\n", g->rows ? 1 : plc_fused_pack(g));
   plc_say(&t, "FUSED_KERNEL plc_fused(const FusedArgs a) {\n  const EwParams none[1] = {};\n  (void)none;\n");
-  if (g->rows)
-    plc_fused_rows(&t, g);
-  else
-    elementwise(&t, g);
+  if (g->rows) plc_fused_rows(&t, g);
+  else elementwise(&t, g);
   plc_say(&t, "}\n");
   if (t.failed) {
     free(t.s);

@@ -6,8 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-bool plc_library_open(const char *name, const char *const *files, const PlcSymbol *symbols, void *table, char *missing,
-                      size_t size) {
+bool plc_library_open(const char *name, const char *const *files, const PlcSymbol *symbols, void *table, char *missing, size_t size) {
   void *handle = NULL;
   char why[160] = "";
   for (int i = 0; files[i] && !handle; i++) {

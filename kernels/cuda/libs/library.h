@@ -14,7 +14,6 @@ typedef struct PlcSymbol {
 
 /* Opens the first of `files` (ends with NULL) that is there, and fills `table` by `symbols` (ends with a NULL name). On
  * failure writes why into `missing`: the library's name, where it was looked for, what the linker said. */
-bool plc_library_open(const char *name, const char *const *files, const PlcSymbol *symbols, void *table, char *missing,
-                      size_t size);
+bool plc_library_open(const char *name, const char *const *files, const PlcSymbol *symbols, void *table, char *missing, size_t size);
 
 #endif

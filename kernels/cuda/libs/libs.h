@@ -11,9 +11,9 @@
 
 const char *plc_cublas_version(void); /* "13.1.0" */
 const char *plc_nvrtc_version(void);
-const PlkCaptureTable *plc_capture_table(void); /* extension "capture" */
-const PlkFusedTable *plc_fused_table(void); /* extension "fused" */
+const PlkCaptureTable *plc_capture_table(void);     /* extension "capture" */
+const PlkFusedTable *plc_fused_table(void);         /* extension "fused" */
 const PlkRecurrentTable *plc_recurrent_table(void); /* extension "recurrent" */
-const PlkNcclTable *plc_nccl_table(void); /* extension "nccl" */
+const PlkNcclTable *plc_nccl_table(void);           /* extension "nccl" */
 
 #endif

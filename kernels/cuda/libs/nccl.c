@@ -28,8 +28,7 @@ typedef struct Api {
                              cudaStream_t s);
   ncclResult_t (*ncclBroadcast)(const void *src, void *dst, size_t n, ncclDataType_t t, int root, ncclComm_t c, cudaStream_t s);
   ncclResult_t (*ncclAllGather)(const void *src, void *dst, size_t n, ncclDataType_t t, ncclComm_t c, cudaStream_t s);
-  ncclResult_t (*ncclReduceScatter)(const void *src, void *dst, size_t n, ncclDataType_t t, ncclRedOp_t op, ncclComm_t c,
-                                    cudaStream_t s);
+  ncclResult_t (*ncclReduceScatter)(const void *src, void *dst, size_t n, ncclDataType_t t, ncclRedOp_t op, ncclComm_t c, cudaStream_t s);
   ncclResult_t (*ncclSend)(const void *src, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s);
   ncclResult_t (*ncclRecv)(void *dst, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s);
   ncclResult_t (*ncclGroupStart)(void);
@@ -49,12 +48,24 @@ typedef struct Group {
 
 static void open_nccl(void) {
   static const char *const files[] = {"libnccl.so.2", "libnccl.so", NULL};
-#define PLC_X(name) {#name, offsetof(Api, name)}
-  static const PlcSymbol symbols[] = {
-      PLC_X(ncclGetVersion),     PLC_X(ncclGetUniqueId), PLC_X(ncclCommInitRank), PLC_X(ncclCommAbort),
-      PLC_X(ncclCommGetAsyncError), PLC_X(ncclGetErrorString), PLC_X(ncclAllReduce), PLC_X(ncclReduce),
-      PLC_X(ncclBroadcast),      PLC_X(ncclAllGather),   PLC_X(ncclReduceScatter), PLC_X(ncclSend),
-      PLC_X(ncclRecv),           PLC_X(ncclGroupStart),  PLC_X(ncclGroupEnd),     {NULL, 0}};
+#define PLC_X(name) \
+  { #name, offsetof(Api, name) }
+  static const PlcSymbol symbols[] = {PLC_X(ncclGetVersion),
+                                      PLC_X(ncclGetUniqueId),
+                                      PLC_X(ncclCommInitRank),
+                                      PLC_X(ncclCommAbort),
+                                      PLC_X(ncclCommGetAsyncError),
+                                      PLC_X(ncclGetErrorString),
+                                      PLC_X(ncclAllReduce),
+                                      PLC_X(ncclReduce),
+                                      PLC_X(ncclBroadcast),
+                                      PLC_X(ncclAllGather),
+                                      PLC_X(ncclReduceScatter),
+                                      PLC_X(ncclSend),
+                                      PLC_X(ncclRecv),
+                                      PLC_X(ncclGroupStart),
+                                      PLC_X(ncclGroupEnd),
+                                      {NULL, 0}};
 #undef PLC_X
   int v = 0;
   if (!plc_library_open("NCCL", files, symbols, &nccl.api, nccl.missing, sizeof nccl.missing)) return;
@@ -66,10 +77,10 @@ static void open_nccl(void) {
 static PlStatus failed(ncclResult_t code, const char *name) {
   PL_FAIL(PL_ERR_STATE, "%s: NCCL: %s (NCCL_DEBUG=INFO says more)", name, nccl.api.ncclGetErrorString(code));
 }
-#define NCCL_TRY(name, expr)                                       \
-  do {                                                             \
-    ncclResult_t code_ = (expr);                                   \
-    if (PL_UNLIKELY(code_ != 0)) return failed(code_, name);       \
+#define NCCL_TRY(name, expr)                                 \
+  do {                                                       \
+    ncclResult_t code_ = (expr);                             \
+    if (PL_UNLIKELY(code_ != 0)) return failed(code_, name); \
   } while (0)
 
 static PlStatus nccl_open(char *version, size_t size) {
@@ -92,8 +103,10 @@ static PlStatus group_new(int gpu, const PlkNcclId *id, int rank, int n, void **
   const ncclResult_t code = nccl.api.ncclCommInitRank(&g->comm, n, *id, rank);
   if (code != 0) {
     free(g);
-    PL_FAIL(PL_ERR_STATE, "NCCL: %s (NCCL_DEBUG=INFO says more); each rank needs a GPU of its own: "
-                          "T.cuda.set_device(T.distributed.get_node_local_rank())", nccl.api.ncclGetErrorString(code));
+    PL_FAIL(PL_ERR_STATE,
+            "NCCL: %s (NCCL_DEBUG=INFO says more); each rank needs a GPU of its own: "
+            "T.cuda.set_device(T.distributed.get_node_local_rank())",
+            nccl.api.ncclGetErrorString(code));
   }
   g->gpu = gpu;
   g->rank = rank;
@@ -113,16 +126,16 @@ static void group_free(void *group) {
 /* ncclInt8, Uint8, Int32, Uint32, Int64, Uint64, Float16, Float32, Float64, Bfloat16 are 0 to 9; < 0: there is none. */
 static int type_of(PlDtype d) {
   switch (d) {
-    case PL_I8: return 0;
-    case PL_U8:
-    case PL_BOOL: return 1;
-    case PL_I32: return 2;
-    case PL_I64: return 4;
-    case PL_F16: return 6;
-    case PL_F32: return 7;
-    case PL_F64: return 8;
-    case PL_BF16: return 9;
-    default: return -1;
+  case PL_I8: return 0;
+  case PL_U8:
+  case PL_BOOL: return 1;
+  case PL_I32: return 2;
+  case PL_I64: return 4;
+  case PL_F16: return 6;
+  case PL_F32: return 7;
+  case PL_F64: return 8;
+  case PL_BF16: return 9;
+  default: return -1;
   }
 }
 
@@ -168,20 +181,20 @@ static PlStatus nccl_start(const PlGroupCall *c) {
   PL_TRY(plc_alive());
   cudaStream_t s = plc_stream();
   switch (c->kind) {
-    case PL_GROUP_ALL_REDUCE: NCCL_TRY(c->name, a->ncclAllReduce(c->src, c->dst, n, t, op, g->comm, s)); break;
-    case PL_GROUP_REDUCE: NCCL_TRY(c->name, a->ncclReduce(c->src, c->dst, n, t, op, c->peer, g->comm, s)); break;
-    case PL_GROUP_BROADCAST: NCCL_TRY(c->name, a->ncclBroadcast(c->dst, c->dst, n, t, c->peer, g->comm, s)); break;
-    case PL_GROUP_ALL_GATHER: NCCL_TRY(c->name, a->ncclAllGather(c->src, c->dst, n, t, g->comm, s)); break;
-    case PL_GROUP_REDUCE_SCATTER: NCCL_TRY(c->name, a->ncclReduceScatter(c->src, c->dst, n, t, op, g->comm, s)); break;
-    case PL_GROUP_SEND: NCCL_TRY(c->name, a->ncclSend(c->src, n, t, c->peer, g->comm, s)); break;
-    case PL_GROUP_RECEIVE: NCCL_TRY(c->name, a->ncclRecv(c->dst, n, t, c->peer, g->comm, s)); break;
-    default: {
-      NCCL_TRY(c->name, a->ncclGroupStart());
-      PlStatus status = exchange(c, g, s);
-      const ncclResult_t end = a->ncclGroupEnd();
-      PL_TRY(status);
-      NCCL_TRY(c->name, end);
-    }
+  case PL_GROUP_ALL_REDUCE: NCCL_TRY(c->name, a->ncclAllReduce(c->src, c->dst, n, t, op, g->comm, s)); break;
+  case PL_GROUP_REDUCE: NCCL_TRY(c->name, a->ncclReduce(c->src, c->dst, n, t, op, c->peer, g->comm, s)); break;
+  case PL_GROUP_BROADCAST: NCCL_TRY(c->name, a->ncclBroadcast(c->dst, c->dst, n, t, c->peer, g->comm, s)); break;
+  case PL_GROUP_ALL_GATHER: NCCL_TRY(c->name, a->ncclAllGather(c->src, c->dst, n, t, g->comm, s)); break;
+  case PL_GROUP_REDUCE_SCATTER: NCCL_TRY(c->name, a->ncclReduceScatter(c->src, c->dst, n, t, op, g->comm, s)); break;
+  case PL_GROUP_SEND: NCCL_TRY(c->name, a->ncclSend(c->src, n, t, c->peer, g->comm, s)); break;
+  case PL_GROUP_RECEIVE: NCCL_TRY(c->name, a->ncclRecv(c->dst, n, t, c->peer, g->comm, s)); break;
+  default: {
+    NCCL_TRY(c->name, a->ncclGroupStart());
+    PlStatus status = exchange(c, g, s);
+    const ncclResult_t end = a->ncclGroupEnd();
+    PL_TRY(status);
+    NCCL_TRY(c->name, end);
+  }
   }
   return PL_OK;
 }

@@ -14,15 +14,15 @@
 
 #include "kernels/cuda/libs/library.h"
 
-#define PLC_RTC_FUNCTIONS(X)                                                                                           \
-  X(nvrtcVersion)                                                                                                      \
-  X(nvrtcGetErrorString)                                                                                               \
-  X(nvrtcCreateProgram)                                                                                                \
-  X(nvrtcDestroyProgram)                                                                                               \
-  X(nvrtcCompileProgram)                                                                                               \
-  X(nvrtcGetCUBINSize)                                                                                                 \
-  X(nvrtcGetCUBIN)                                                                                                     \
-  X(nvrtcGetProgramLogSize)                                                                                            \
+#define PLC_RTC_FUNCTIONS(X) \
+  X(nvrtcVersion)            \
+  X(nvrtcGetErrorString)     \
+  X(nvrtcCreateProgram)      \
+  X(nvrtcDestroyProgram)     \
+  X(nvrtcCompileProgram)     \
+  X(nvrtcGetCUBINSize)       \
+  X(nvrtcGetCUBIN)           \
+  X(nvrtcGetProgramLogSize)  \
   X(nvrtcGetProgramLog)
 
 typedef struct Api {
@@ -63,8 +63,8 @@ static PlStatus refused(nvrtcProgram p, nvrtcResult r) {
   size_t n = 0;
   char *log = rtc.api.nvrtcGetProgramLogSize(p, &n) == NVRTC_SUCCESS && n > 1 ? malloc(n + 1) : NULL;
   if (log && rtc.api.nvrtcGetProgramLog(p, log) != NVRTC_SUCCESS) log[0] = '\0';
-  PlStatus s = pl_fail(PL_ERR_STATE, "nvrtc: a generated kernel does not compile: %s: %.400s", rtc.api.nvrtcGetErrorString(r),
-                       log ? log : "");
+  PlStatus s =
+      pl_fail(PL_ERR_STATE, "nvrtc: a generated kernel does not compile: %s: %.400s", rtc.api.nvrtcGetErrorString(r), log ? log : "");
   free(log);
   return s;
 }
@@ -90,7 +90,8 @@ static PlStatus compile(const char *source, int arch, void **image, size_t *size
     r = rtc.api.nvrtcGetCUBINSize(p, &bytes);
     code = r == NVRTC_SUCCESS ? malloc(bytes) : NULL;
     if (code) r = rtc.api.nvrtcGetCUBIN(p, code);
-    if (!code || r != NVRTC_SUCCESS) s = pl_fail(PL_ERR_STATE, "nvrtc: no machine code for sm_%d: %s", arch, rtc.api.nvrtcGetErrorString(r));
+    if (!code || r != NVRTC_SUCCESS)
+      s = pl_fail(PL_ERR_STATE, "nvrtc: no machine code for sm_%d: %s", arch, rtc.api.nvrtcGetErrorString(r));
   }
   (void)rtc.api.nvrtcDestroyProgram(&p);
   if (s != PL_OK) {
@@ -127,12 +128,9 @@ static uint64_t key_of(const char *source, int arch) {
 static bool path_of(uint64_t key, int arch, char *path, size_t size) {
   const char *own = getenv("PERILUNE_CACHE_DIR"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
   int n = -1;
-  if (own)
-    n = *own ? snprintf(path, size, "%s", own) : -1;
-  else if (xdg && *xdg)
-    n = snprintf(path, size, "%s/perilune", xdg);
-  else if (home && *home)
-    n = snprintf(path, size, "%s/.cache/perilune", home);
+  if (own) n = *own ? snprintf(path, size, "%s", own) : -1;
+  else if (xdg && *xdg) n = snprintf(path, size, "%s/perilune", xdg);
+  else if (home && *home) n = snprintf(path, size, "%s/.cache/perilune", home);
   if (n < 0 || (size_t)n + 64 > size) return false;
   for (char *at = path + 1; *at; at++) { /* folder by folder; what is there already is fine */
     if (*at != '/') continue;

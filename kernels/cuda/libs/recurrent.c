@@ -50,17 +50,18 @@ static PlStatus weights_of(Work *w, const void *row, const void **space) {
 
 static const char *c_of(const Work *w, const void *state, int64_t N) {
   const PlkRecurrent *n = &w->net->key;
-  return state && n->mode == PLK_RNN_LSTM ? (const char *)state + bytes_of(w->net, N * n->layers * n->directions * plk_recurrent_out(n)) : NULL;
+  return state && n->mode == PLK_RNN_LSTM ? (const char *)state + bytes_of(w->net, N * n->layers * n->directions * plk_recurrent_out(n))
+                                          : NULL;
 }
 
 static PlStatus forward(Work *w, int64_t N, const void *x, const void *state, const void *row, void *y, void *last, void *reserve) {
   const void *space;
   PL_TRY(weights_of(w, row, &space));
   PL_TRY(plc_scratch(w->q.work, &w->work));
-  PLC_DNN_TRY(w->api, cudnnRNNForward(w->handle, w->net->rnn, w->net->key.train ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE,
-                                      NULL, w->q.x, x, w->q.y, y, w->q.h, state, last, w->q.c, c_of(w, state, N),
-                                      (void *)(uintptr_t)c_of(w, last, N), w->net->weight_bytes, space, w->q.work, w->work,
-                                      w->q.reserve, reserve),
+  PLC_DNN_TRY(w->api,
+              cudnnRNNForward(w->handle, w->net->rnn, w->net->key.train ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, NULL, w->q.x,
+                              x, w->q.y, y, w->q.h, state, last, w->q.c, c_of(w, state, N), (void *)(uintptr_t)c_of(w, last, N),
+                              w->net->weight_bytes, space, w->q.work, w->work, w->q.reserve, reserve),
               "a recurrent net");
   return PL_OK;
 }
@@ -74,9 +75,10 @@ static PlStatus backward(Work *w, int64_t N, const PlkCall *call, const void *dy
   PL_TRY(plc_scratch(w->q.work, &w->work));
   PL_TRY(plc_scratch(w->q.reserve, &w->reserve));
   PLC_TRY(cudaMemcpyAsync(w->reserve, call->in[4]->data, w->q.reserve, cudaMemcpyDeviceToDevice, plc_stream()));
-  PLC_DNN_TRY(w->api, cudnnRNNBackwardData_v8(w->handle, net->rnn, NULL, w->q.y, y, dy, w->q.x, dx, w->q.h, state, dlast, dstate, w->q.c,
-                                              c_of(w, state, N), c_of(w, dlast, N), (void *)(uintptr_t)c_of(w, dstate, N),
-                                              net->weight_bytes, space, w->q.work, w->work, w->q.reserve, w->reserve),
+  PLC_DNN_TRY(w->api,
+              cudnnRNNBackwardData_v8(w->handle, net->rnn, NULL, w->q.y, y, dy, w->q.x, dx, w->q.h, state, dlast, dstate, w->q.c,
+                                      c_of(w, state, N), c_of(w, dlast, N), (void *)(uintptr_t)c_of(w, dstate, N), net->weight_bytes, space,
+                                      w->q.work, w->work, w->q.reserve, w->reserve),
               "the gradient of a recurrent net");
   if (!dw) return PL_OK;
   void *dspace = dw;
@@ -85,8 +87,9 @@ static PlStatus backward(Work *w, int64_t N, const PlkCall *call, const void *dy
     dspace = w->dweights;
   }
   PLC_TRY(cudaMemsetAsync(dspace, 0, net->weight_bytes, plc_stream()));
-  PLC_DNN_TRY(w->api, cudnnRNNBackwardWeights_v8(w->handle, net->rnn, CUDNN_WGRAD_MODE_ADD, NULL, w->q.x, x, w->q.h, state, w->q.y, y,
-                                                 net->weight_bytes, dspace, w->q.work, w->work, w->q.reserve, w->reserve),
+  PLC_DNN_TRY(w->api,
+              cudnnRNNBackwardWeights_v8(w->handle, net->rnn, CUDNN_WGRAD_MODE_ADD, NULL, w->q.x, x, w->q.h, state, w->q.y, y,
+                                         net->weight_bytes, dspace, w->q.work, w->work, w->q.reserve, w->reserve),
               "the gradient of a recurrent net's weights");
   return dspace == dw ? PL_OK : arrange(net, dw, dspace, false);
 }
@@ -114,7 +117,8 @@ static PlStatus sequences(Work *w, int64_t S, int64_t N, const int64_t *lengths)
 /* One sequence of two steps, all zeros, there and back. */
 static PlStatus try_out(Work *w) {
   const PlkRecurrent *n = &w->net->key;
-  const int64_t x = 2 * n->input, y = 2 * n->directions * plk_recurrent_out(n), states = plk_recurrent_states(n, 1), row = plk_recurrent_weights(n);
+  const int64_t x = 2 * n->input, y = 2 * n->directions * plk_recurrent_out(n), states = plk_recurrent_states(n, 1),
+                row = plk_recurrent_weights(n);
   const int64_t size[] = {x, states, row, y, states, x, states, row}, pad = 64;
   size_t bytes = 0, at[8];
   PL_TRY(sequences(w, 2, 1, NULL));
@@ -158,8 +162,7 @@ static PlcNet *net_of(Work *w, const PlkRecurrent *key) {
     if (kept.net[k].gpu == gpu && memcmp(&kept.net[k].key, key, sizeof *key) == 0) net = &kept.net[k];
   if (!net) {
     net = &kept.net[0];
-    if (kept.n < NETS)
-      net = &kept.net[kept.n++];
+    if (kept.n < NETS) net = &kept.net[kept.n++];
     else
       for (int k = 1; k < NETS; k++)
         if (kept.net[k].used < net->used) net = &kept.net[k];

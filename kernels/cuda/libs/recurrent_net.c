@@ -13,19 +13,19 @@ static cudnnDataType_t dtype_of(const PlkRecurrent *n) {
 PlStatus plc_net_describe(const PlcDnnApi *api, PlcNet *net) {
   static const char doing[] = "describing a recurrent net";
   const PlkRecurrent *n = &net->key;
-  const cudnnRNNMode_t mode = n->mode == PLK_RNN_LSTM  ? CUDNN_LSTM
-                              : n->mode == PLK_RNN_GRU ? CUDNN_GRU
+  const cudnnRNNMode_t mode = n->mode == PLK_RNN_LSTM   ? CUDNN_LSTM
+                              : n->mode == PLK_RNN_GRU  ? CUDNN_GRU
                               : n->mode == PLK_RNN_RELU ? CUDNN_RNN_RELU
                                                         : CUDNN_RNN_TANH;
   const cudnnMathType_t math = n->dtype != PL_F32 ? CUDNN_TENSOR_OP_MATH : n->tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
   if (n->dtype != PL_F32 && n->dtype != PL_F16 && n->dtype != PL_BF16)
     PL_FAIL(PL_ERR_UNSUPPORTED, "cudnn: %s: no %s", doing, pl_dtype_name((PlDtype)n->dtype));
   PLC_DNN_TRY(api, cudnnCreateRNNDescriptor(&net->rnn), doing);
-  PLC_DNN_TRY(api, cudnnSetRNNDescriptor_v8(net->rnn, CUDNN_RNN_ALGO_STANDARD, mode,
-                                            n->bias ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
-                                            n->directions == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT,
-                                            dtype_of(n), CUDNN_DATA_FLOAT, math, n->input, n->hidden,
-                                            n->proj ? n->proj : n->hidden, n->layers, NULL, CUDNN_RNN_PADDED_IO_ENABLED),
+  PLC_DNN_TRY(api,
+              cudnnSetRNNDescriptor_v8(net->rnn, CUDNN_RNN_ALGO_STANDARD, mode, n->bias ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
+                                       n->directions == 2 ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, dtype_of(n),
+                                       CUDNN_DATA_FLOAT, math, n->input, n->hidden, n->proj ? n->proj : n->hidden, n->layers, NULL,
+                                       CUDNN_RNN_PADDED_IO_ENABLED),
               doing);
   return PL_OK;
 }
@@ -56,10 +56,8 @@ static PlStatus note(Reader *r, int64_t ours, int64_t n, const void *address, co
       bytes + n * item > (int64_t)net->weight_bytes)
     PL_FAIL(PL_ERR_UNSUPPORTED, "cudnn: weights of a recurrent net lie in an unexpected way");
   PlcWeights *last = net->nparts ? &net->part[net->nparts - 1] : NULL;
-  if (last && last->ours + last->n == ours && last->theirs + last->n == bytes / item)
-    last->n += n;
-  else
-    net->part[net->nparts++] = (PlcWeights){ours, bytes / item, n};
+  if (last && last->ours + last->n == ours && last->theirs + last->n == bytes / item) last->n += n;
+  else net->part[net->nparts++] = (PlcWeights){ours, bytes / item, n};
   return PL_OK;
 }
 
@@ -121,8 +119,7 @@ PlStatus plc_net_layout(const PlcDnnApi *api, cudnnHandle_t handle, PlcNet *net,
 
 bool plc_net_direct(const PlcNet *net) {
   const PlcWeights *p = net->part;
-  return net->nparts == 1 && p->ours == 0 && p->theirs == 0 &&
-         (size_t)p->n * pl_dtype_size((PlDtype)net->key.dtype) == net->weight_bytes;
+  return net->nparts == 1 && p->ours == 0 && p->theirs == 0 && (size_t)p->n * pl_dtype_size((PlDtype)net->key.dtype) == net->weight_bytes;
 }
 
 void plc_net_free(const PlcDnnApi *api, PlcNet *net) {
@@ -144,7 +141,8 @@ static PlStatus data(const PlcDnnApi *api, cudnnRNNDataDescriptor_t *out, cudnnD
                      const int *lengths) {
   double zero = 0; /* in every dtype */
   PLC_DNN_TRY(api, cudnnCreateRNNDataDescriptor(out), "describing sequences");
-  PLC_DNN_TRY(api, cudnnSetRNNDataDescriptor(*out, type, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED, (int)S, (int)N, (int)width, lengths, &zero),
+  PLC_DNN_TRY(api,
+              cudnnSetRNNDataDescriptor(*out, type, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED, (int)S, (int)N, (int)width, lengths, &zero),
               "describing sequences");
   return PL_OK;
 }
@@ -175,8 +173,9 @@ PlStatus plc_sequences_describe(const PlcDnnApi *api, const PlcNet *net, int64_t
 }
 
 PlStatus plc_sequences_sizes(const PlcDnnApi *api, cudnnHandle_t handle, const PlcNet *net, PlcSequences *q) {
-  PLC_DNN_TRY(api, cudnnGetRNNTempSpaceSizes(handle, net->rnn, net->key.train ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE,
-                                             q->x, &q->work, &q->reserve),
+  PLC_DNN_TRY(api,
+              cudnnGetRNNTempSpaceSizes(handle, net->rnn, net->key.train ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, q->x,
+                                        &q->work, &q->reserve),
               "sizing the work of a recurrent net");
   return PL_OK;
 }

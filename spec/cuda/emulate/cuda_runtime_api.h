@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PLC_EMULATED 1
-#define PLC_KIND "emulated"
+#define PLC_EMULATED   1
+#define PLC_KIND       "emulated"
 #define CUDART_VERSION 13000
 
 #ifdef __cplusplus
@@ -19,11 +19,26 @@ extern "C" {
 #endif
 
 typedef enum cudaError {
-  cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInsufficientDriver = 35,
-  cudaErrorNoDevice = 100, cudaErrorInvalidDevice = 101, cudaErrorInvalidResourceHandle = 400, cudaErrorECCUncorrectable = 214, cudaErrorInvalidPc = 718, cudaErrorNotReady = 600,
-  cudaErrorIllegalAddress = 700, cudaErrorLaunchTimeout = 702, cudaErrorAssert = 710, cudaErrorHardwareStackError = 714,
-  cudaErrorIllegalInstruction = 715, cudaErrorMisalignedAddress = 716, cudaErrorInvalidAddressSpace = 717,
-  cudaErrorLaunchFailure = 719, cudaErrorStreamCaptureUnsupported = 900, cudaErrorStreamCaptureInvalidated = 901
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorInvalidResourceHandle = 400,
+  cudaErrorECCUncorrectable = 214,
+  cudaErrorInvalidPc = 718,
+  cudaErrorNotReady = 600,
+  cudaErrorIllegalAddress = 700,
+  cudaErrorLaunchTimeout = 702,
+  cudaErrorAssert = 710,
+  cudaErrorHardwareStackError = 714,
+  cudaErrorIllegalInstruction = 715,
+  cudaErrorMisalignedAddress = 716,
+  cudaErrorInvalidAddressSpace = 717,
+  cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901
 } cudaError_t;
 typedef struct plce_stream *cudaStream_t;
 typedef struct plce_event *cudaEvent_t;
@@ -36,15 +51,21 @@ enum { cudaMemAllocationTypePinned = 1, cudaMemLocationTypeDevice = 1, cudaMemAc
 typedef enum { cudaStreamCaptureModeRelaxed = 2 } cudaStreamCaptureMode;
 typedef enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 } cudaMemcpyKind;
 typedef enum {
-  cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76
 } cudaDeviceAttr;
 typedef enum { cudaMemPoolAttrReleaseThreshold = 4, cudaMemPoolAttrReservedMemCurrent = 5 } cudaMemPoolAttr;
 struct cudaMemPoolProps {
   int allocType;
-  struct { int type, id; } location;
+  struct {
+    int type, id;
+  } location;
 };
 struct cudaMemAccessDesc {
-  struct { int type, id; } location;
+  struct {
+    int type, id;
+  } location;
   int flags;
 };
 struct cudaDeviceProp {

@@ -5,7 +5,9 @@
 
 #include "cudnn.h"
 
-struct cudnnContext { cudaStream_t stream; };
+struct cudnnContext {
+  cudaStream_t stream;
+};
 struct cudnnTensorStruct {
   int n, dim[3], stride[3];
   cudnnDataType_t type;

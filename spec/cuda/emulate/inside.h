@@ -10,14 +10,14 @@
 
 enum { PLCE_POISON = 0xA5, PLCE_DEVICES = 4 };
 extern pthread_mutex_t plce_lock;
-extern bool plce_dead[PLCE_DEVICES]; /* a fault happened: noticed at the next wait */
+extern bool plce_dead[PLCE_DEVICES];                /* a fault happened: noticed at the next wait */
 bool plce_word(const char *word, long long *value); /* is it in PERILUNE_EMULATE? value: what follows its = */
 cudaError_t plce_state(int device);
 cudaError_t plce_said(cudaError_t e); /* becomes the last error */
 
-int plce_current(void);         /* the thread's device, or that of the work done now */
-int plce_work_of(int device);   /* such work begins; < 0: ends; what it was before */
-void plce_touch(void);          /* something is made on the current device */
+int plce_current(void);       /* the thread's device, or that of the work done now */
+int plce_work_of(int device); /* such work begins; < 0: ends; what it was before */
+void plce_touch(void);        /* something is made on the current device */
 
 void plce_memory_start(int device);
 int plce_owner(const void *p, size_t n); /* the device whose memory that is; < 0: none */
@@ -33,18 +33,18 @@ size_t plce_capacity(void);
 bool plce_is_captured(cudaStream_t s);
 cudaError_t plce_ends(cudaStream_t on); /* what no capture survives; NULL: of any stream */
 int plce_stream_device(cudaStream_t s);
-void plce_drain(cudaStream_t s); /* all that it holds is done */
+void plce_drain(cudaStream_t s);       /* all that it holds is done */
 extern unsigned char *plce_shared_end; /* of shared memory; a page behind it is nobody's */
-bool plce_captures(void); /* does any stream? */
+bool plce_captures(void);              /* does any stream? */
 
 /* guard.cpp: under "guard" and "twice" memory comes from there. The others are called under the lock, around a launch. */
 bool plce_guards(void);
 int plce_guarded(const void *p); /* on which device; < 0: none of its blocks */
 bool plce_twice(void);
 void plce_launch_begins(const char *name);
-void plce_launch_ends(void); /* did it write where no block is? */
-void plce_keep(void);        /* all memory as it is now */
-void plce_restore(void);     /* the results aside, memory as it was kept */
+void plce_launch_ends(void);         /* did it write where no block is? */
+void plce_keep(void);                /* all memory as it is now */
+void plce_restore(void);             /* the results aside, memory as it was kept */
 void plce_compare(const char *name); /* memory with those results */
 
 #endif

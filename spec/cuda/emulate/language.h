@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The device language for a plain C++ compiler: qualifiers, built-in variables, barriers, shuffles, atomics, launches.
  * A thread is a fiber; a barrier switches to the next one. See emulate.cpp. */
+/* clang-format off */
 #ifndef PL_SPEC_CUDA_LANGUAGE_H
 #define PL_SPEC_CUDA_LANGUAGE_H
 
