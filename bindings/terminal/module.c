@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bindings/guard.h"
+#include "bindings/command/guard.h"
 
 int luaopen_perilune_terminal(lua_State *L) __attribute__((visibility("default")));
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * perilune.terminal: what the REPL needs of the system and Lua lacks. A module of its own, so that scripts never load
  * libedit. module.c puts the parts together. */
-#ifndef PL_BINDINGS_TERMINAL_H
-#define PL_BINDINGS_TERMINAL_H
+#ifndef PL_BINDINGS_TERMINAL_TERMINAL_H
+#define PL_BINDINGS_TERMINAL_TERMINAL_H
 
 #include <lauxlib.h>
 #include <lua.h>

@@ -3,7 +3,7 @@
 local options = require "perilune.options"
 
 return function(T, core)
-  local enter, leave = core.grad_enter, core.grad_leave -- of the running coroutine: bindings/modes.c
+  local enter, leave = core.grad_enter, core.grad_leave -- of the running coroutine: bindings/autograd/grad_mode.c
   local retained = setmetatable({}, { __mode = "k" })
 
   -- Restores the switch however the block is left.

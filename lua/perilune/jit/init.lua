@@ -133,7 +133,7 @@ local function position_of(args, tensors, at)
   return n == #tensors and position or nil
 end
 
--- Calls like this one need no Lua from now on (bindings/jit_quick.c), where all that is asked is which tensors and
+-- Calls like this one need no Lua from now on (bindings/jit/fast_call.c), where all that is asked is which tensors and
 -- numbers come in, and what goes out is outputs, arguments and constants.
 local function make_quick(self, t, args, tensors)
   local g = t.guards

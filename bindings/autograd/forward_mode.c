@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT
+ * Forward mode from Lua: keys of tangents for lua/perilune/forward.lua, and the jvp of a rule of T.custom, which the
+ * engine calls while the rule's call is recorded (engine/grad/forward_rule.c). Not public but for T.custom. */
+#include "bindings/autograd/backward.h"
+#include "bindings/autograd/custom_context.h"
+#include "bindings/ops/call.h"
+#include "engine/grad/forward.h"
+#include "engine/state.h"
+
+/* ---- the jvp of a rule --------------------------------------------------------------------------------------------- */
+
+typedef struct JvpRun {
+  const PlNode *n;
+  const RuleData *r;
+  PlTensor *const *v, *const *out;
+  PlTensor **t;
+  Running *running;
+  PlStatus status;
+} JvpRun;
+
+/* Results above `top` on the stack → tangents. */
+static PlStatus read_tangents(lua_State *L, int top, const JvpRun *run) {
+  const PlNode *n = run->n;
+  int got = lua_gettop(L) - top;
+  if (got == 0 || (got == 1 && lua_isnil(L, top + 1))) return PL_OK;
+  if (got != (int)n->nout)
+    PL_FAIL(PL_ERR_ARG, "custom jvp rule returned wrong number of tangents: %s has %u results, its jvp returned %d", n->name, n->nout, got);
+  for (uint32_t o = 0; o < n->nout; o++) {
+    const int at = top + 1 + (int)o;
+    PlTensor *t = l_to_tensor(L, at);
+    if (!t && lua_isnil(L, at)) continue;
+    if (!t) PL_FAIL(PL_ERR_ARG, "custom jvp rule returned non-tensor: %s for result %u of %s", l_typename(L, at), o + 1, n->name);
+    if (!pl_shape_equal(&t->a, &run->out[o]->a) || t->a.dtype != run->out[o]->a.dtype)
+      PL_FAIL(PL_ERR_SHAPE, "custom jvp rule of %s returned %s for result %u, which is %s", n->name, pl_desc_text(&t->a), o + 1,
+              pl_desc_text(&run->out[o]->a));
+    run->t[o] = pl_retain(t);
+  }
+  return PL_OK;
+}
+
+static PlStatus run_jvp(lua_State *L, const JvpRun *run) {
+  l_kept_push(L, run->r->kept, run->r->rule.kept);
+  if (!lua_istable(L, -1)) PL_FAIL(PL_ERR_STATE, "jvp of %s: its context was collected", run->n->name);
+  const int ctx = lua_gettop(L);
+  if (!lua_getmetatable(L, ctx) || lua_rawgeti(L, -1, META_JVP) == LUA_TNIL)
+    PL_FAIL(PL_ERR_STATE, "jvp of %s: it has no jvp function", run->n->name);
+  const int top = ctx + 1;
+  run->running->ctx = lua_topointer(L, ctx);
+  lua_pushvalue(L, ctx);
+  for (uint32_t i = 0; i < run->n->nin; i++) {
+    if (!run->v[i]) {
+      lua_pushnil(L);
+      continue;
+    }
+    Box *b = l_new_box(L);
+    b->t = pl_retain(run->v[i]);
+  }
+  lua_call(L, 1 + (int)run->n->nin, LUA_MULTRET);
+  return read_tangents(L, top, run);
+}
+
+static int jvp_runner(lua_State *L) {
+  JvpRun *run = lua_touserdata(L, 1);
+  luaL_checkstack(L, 24 + (int)run->n->nout + (int)run->n->nin, NULL);
+  run->status = run_jvp(L, run);
+  return 0;
+}
+
+PlStatus l_rule_jvp(void *ud, PlNode *n, PlTensor *const *v, PlTensor *const *out, PlTensor **t) {
+  lua_State *L = l_running;
+  RuleData *r = ud;
+  if (!L || !lua_checkstack(L, 4)) PL_FAIL(PL_ERR_STATE, "jvp of %s: no room on the Lua stack", n->name);
+  if (!l_kept_here(L, r->kept)) PL_FAIL(PL_ERR_STATE, "jvp of %s: its rule belongs to another Lua state", n->name);
+  uint64_t needs = 0;
+  for (uint32_t i = 0; i < n->nin; i++) needs |= (uint64_t)(v[i] != NULL) << i;
+  Running now = {.needs = needs, .nin = r->nin, .node = n, .nils = r->nils}, *outer = l_rule_running;
+  JvpRun run = {n, r, v, out, t, &now, PL_OK};
+  lua_pushcfunction(L, jvp_runner);
+  lua_pushlightuserdata(L, &run);
+  l_rule_running = &now;
+  PlStatus s = lua_pcall(L, 1, 0, 0) == LUA_OK ? run.status : l_keep_error(L);
+  l_rule_running = outer;
+  if (s != PL_OK) pl_release_all(t, (int)n->nout);
+  return s;
+}
+
+/* ---- keys of tangents ---------------------------------------------------------------------------------------------- */
+
+static PlKey *to_key(lua_State *L) {
+  PlKey **k = luaL_testudata(L, 1, "perilune.GradKey");
+  if (!k || !*k || !(*k)->forward) l_error(L, "a key of tangents expected, got %s", l_typename(L, 1));
+  return *k;
+}
+
+/* core.forward_key() → a key above all others; it closes like a GradKey */
+static int t_forward_key(lua_State *L) {
+  PlKey **k = lua_newuserdatauv(L, sizeof *k, 0);
+  *k = NULL;
+  luaL_setmetatable(L, "perilune.GradKey");
+  CALL(L, pl_forward_key_new(k, pl_key_top_level() + 1));
+  return 1;
+}
+
+/* core.forward_attach(key, x, v): v is the tangent of x */
+static int t_forward_attach(lua_State *L) {
+  PlKey *k = to_key(L);
+  CALL(L, pl_forward_attach(k, l_check_tensor(L, 2), l_check_tensor(L, 3)));
+  lua_settop(L, 2);
+  return 1;
+}
+
+/* core.tangent(key, y) → its tangent, nil: it has none, which means zero */
+static int t_tangent(lua_State *L) {
+  PlKey *k = to_key(L);
+  PlTensor *t;
+  Box *b = l_new_box(L);
+  CALL(L, pl_forward_tangent(k, l_check_tensor(L, 2), &t));
+  if (!t) return 0;
+  CALL(L, pl_tensor_alias(&b->t, t));
+  CALL(L, pl_entries_copy(b->t, t, k));
+  return 1;
+}
+
+/* core.forward_runs() → does a key of tangents record? */
+static int t_forward_runs(lua_State *L) {
+  lua_pushboolean(L, pl_forward_runs());
+  return 1;
+}
+
+void l_forward_register(lua_State *L) {
+  static const luaL_Reg functions[] = {{"forward_key", t_forward_key},
+                                       {"forward_attach", t_forward_attach},
+                                       {"tangent", t_tangent},
+                                       {"forward_runs", t_forward_runs},
+                                       {NULL, NULL}};
+  luaL_setfuncs(L, functions, 0);
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT
+ * When to collect. Lua cannot see the memory of tensors, so at op entry:
+ *   - every OFTEN bytes allocated, few enough for the cache to hold what results are written over: one Lua collection
+ *     step, which in generational mode frees young garbage at a cost that does not depend on what is old;
+ *   - then, where much is live, a full collection once 20 times the duration of the last one has passed (so at most
+ *     5 % of the time goes there);
+ *   - when live bytes have grown by a third (twice, while they are few) in spite of that: a full collection. They grow
+ *     from what the last full one left, or the ones shortly before: a training step's memory swells and shrinks, and
+ *     what one of them found in use at its widest will be in use again.
+ * Devices' memory counts the same way, apart and in larger steps: it is larger, and filled faster. Of several GPUs the
+ * memory of all counts as one, in steps of what the smallest has.
+ * The mode of the collector is the host's and stays as it is. */
+#include <time.h>
+
+#include "bindings/collector/kept.h"
+#include "bindings/core/lib.h"
+#include "engine/device.h"
+
+enum { STEP = 16 << 20, OFTEN = 8 << 20, SMALLEST = 4096, PARTS = 512 };
+
+/* One kind of memory. */
+typedef struct Place {
+  int64_t step;
+  int64_t in_use;  /* after full collections: the last one, or an eighth less for each since */
+  int64_t at_live; /* a full collection when so much is live */
+} Place;
+
+_Thread_local int64_t l_collect_at_alloc = OFTEN, l_collect_at_live = STEP / 4, l_collect_at_device = 1;
+static _Thread_local Place host = {.step = STEP, .at_live = STEP / 4}, there;
+static _Thread_local int64_t memory_there[PL_GPUS]; /* of each GPU in use; 0: not asked yet */
+static _Thread_local double last_end, last_took;
+static _Thread_local bool collecting; /* finalizers run inside: they must not start another collection */
+
+static double seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* How far live bytes may grow from here before a full collection. */
+static int64_t limit_from(const Place *p) {
+  const int64_t few = p->step + p->step / 2, third = p->in_use / 3, least = p->step / 4;
+  const int64_t room = p->in_use <= few ? p->in_use : third > few ? third : few;
+  return p->in_use + (room < least ? least : room);
+}
+static void collected(Place *p, int64_t live) {
+  p->in_use -= p->in_use / 8;
+  if (p->in_use < live) p->in_use = live;
+  p->at_live = limit_from(p);
+}
+static bool too_much(const Place *p, int64_t live) {
+  return live >= p->at_live || (live >= 4 * p->step && seconds() - last_end >= 20 * last_took);
+}
+
+/* Bytes that live on GPUs; the step is a part of the memory of one in use, or of the limit that was set. */
+static int64_t live_there(void) {
+  const PlDeviceTable *t = pl_device_open();
+  int64_t live = 0, least = INT64_MAX;
+  for (int i = 0; i < pl_device_count(); i++) {
+    PlDeviceInfo info;
+    PlDeviceMemory m;
+    t->memory(i, &m);
+    if (m.allocations == 0) continue; /* not in use */
+    if (memory_there[i] == 0) memory_there[i] = t->describe(i, &info) == PL_OK ? info.memory : 1;
+    const int64_t all = m.limit >= 0 && m.limit < memory_there[i] ? m.limit : memory_there[i];
+    live += m.live;
+    least = all < least ? all : least;
+  }
+  if (least != INT64_MAX) there.step = least / PARTS < SMALLEST ? SMALLEST : least / PARTS;
+  return live;
+}
+
+static void next_steps(void) {
+  l_collect_at_alloc = pl_allocated_bytes() + OFTEN;
+  l_collect_at_live = host.at_live;
+  if (there.step) l_collect_at_device = __atomic_load_n(&pl_device_handed_out, __ATOMIC_RELAXED) + there.step;
+}
+
+/* What a collection lets the engine free may have kept Lua objects, which the next one finds, and so on. */
+static void collect(lua_State *L, int rounds) {
+  if (collecting) return;
+  collecting = true;
+  double begin = seconds();
+  lua_gc(L, LUA_GCCOLLECT);
+  while (l_cycles_cut_any(L) && rounds-- > 0) lua_gc(L, LUA_GCCOLLECT);
+  last_end = seconds();
+  last_took = last_end - begin;
+  collecting = false;
+  collected(&host, pl_live_bytes());
+  if (pl_device_open()) collected(&there, live_there());
+  if (PL_LIKELY(!l_collect_tested)) next_steps();
+}
+
+void l_collect_full(lua_State *L) { collect(L, 8); }
+void l_collect_once(lua_State *L) { collect(L, 1); }
+
+void l_collect_slow(lua_State *L) {
+  if (collecting) return;
+  if (PL_UNLIKELY(l_collect_tested)) {
+    l_collect_point(L);
+    return;
+  }
+  collecting = true;
+  lua_gc(L, LUA_GCSTEP, 0);
+  collecting = false;
+  const int64_t device = live_there();
+  next_steps();
+  if (too_much(&host, pl_live_bytes()) || (there.step && too_much(&there, device))) l_collect_once(L);
+}

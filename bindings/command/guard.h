@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT
+ * Calls that Ctrl-C can stop: the script's next instruction raises "interrupted!", running kernels stop at their
+ * next poll. Used by the perilune command and by the terminal module; each has its own copy of guard.c. */
+#ifndef PL_BINDINGS_COMMAND_GUARD_H
+#define PL_BINDINGS_COMMAND_GUARD_H
+
+#include <lua.h>
+
+/* Where loader/loader.c may put the engine's switch once it is loaded (registry "perilune.interrupt.slot"). */
+void *guard_slot(void);
+
+/* lua_pcall with message handler at stack index `handler`, stoppable by `presses` Ctrl-C; one more than these, all
+ * unanswered, ends the process. flags: of sigaction, 0 or SA_RESTART. Restores what SIGINT did before. */
+int guard_call(lua_State *L, int nargs, int nresults, int handler, int presses, int flags);
+
+/* A message handler: the message with a traceback. */
+int guard_traceback(lua_State *L);
+
+#endif

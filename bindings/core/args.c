@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT
+ * Arguments from Lua: strict integers, dtypes, shapes, option tables with "did you mean". */
+#include <stdio.h>
+#include <string.h>
+
+#include "bindings/core/lib.h"
+
+bool l_to_int(lua_State *L, int i, int64_t *out) {
+  if (lua_type(L, i) != LUA_TNUMBER) return false; /* numeric strings do not count */
+  int ok = 0;
+  *out = (int64_t)lua_tointegerx(L, i, &ok);
+  return ok != 0;
+}
+
+const char *l_typename(lua_State *L, int i) {
+  Box *b = l_box(L, i);
+  if (b) return b->t ? pl_desc_text(&b->t->a) : "a freed tensor";
+  if (lua_type(L, i) == LUA_TNUMBER) return lua_isinteger(L, i) ? "an integer" : "a number";
+  if (lua_isnone(L, i)) return "nothing";
+  return luaL_typename(L, i);
+}
+
+int64_t l_check_int(lua_State *L, int i, const char *fn, const char *arg) {
+  int64_t v;
+  if (l_to_int(L, i, &v)) return v;
+  if (lua_type(L, i) == LUA_TNUMBER) return l_error(L, "%s: argument %s must be an integer, got %g", fn, arg, lua_tonumber(L, i));
+  return l_error(L, "%s: argument %s must be an integer, got %s", fn, arg, l_typename(L, i));
+}
+
+bool l_dtype_by_name(const char *s, PlDtype *out) {
+  static const struct {
+    const char *name;
+    PlDtype d;
+  } alias[] = {{"float", PL_F32},   {"float32", PL_F32},   {"double", PL_F64},  {"float64", PL_F64}, {"half", PL_F16},
+               {"float16", PL_F16}, {"bfloat16", PL_BF16}, {"long", PL_I64},    {"int64", PL_I64},   {"int", PL_I32},
+               {"int32", PL_I32},   {"short", PL_I16},     {"int16", PL_I16},   {"char", PL_I8},     {"int8", PL_I8},
+               {"byte", PL_U8},     {"uint8", PL_U8},      {"boolean", PL_BOOL}};
+  for (int d = 0; d < PL_NDTYPE; d++)
+    if (strcmp(s, pl_dtype_name((PlDtype)d)) == 0) {
+      *out = (PlDtype)d;
+      return true;
+    }
+  for (size_t k = 0; k < sizeof alias / sizeof *alias; k++)
+    if (strcmp(s, alias[k].name) == 0) {
+      *out = alias[k].d;
+      return true;
+    }
+  return false;
+}
+
+PlDtype l_check_dtype(lua_State *L, int i, const char *fn) {
+  PlDtype d = PL_F32;
+  if (lua_type(L, i) != LUA_TSTRING) l_error(L, "%s: dtype must be a string such as \"f32\", got %s", fn, l_typename(L, i));
+  else if (!l_dtype_by_name(lua_tostring(L, i), &d))
+    l_error(L, "%s: unknown dtype \"%s\"; there are f32 f64 f16 bf16 i8 i16 i32 i64 u8 bool", fn, lua_tostring(L, i));
+  return d;
+}
+
+int l_check_shape(lua_State *L, int i, const char *fn, int64_t *shape) {
+  int n = 0;
+  if (lua_type(L, i) == LUA_TTABLE) {
+    lua_Integer len = (lua_Integer)lua_rawlen(L, i);
+    if (l_push_stray(L, i, len)) l_error(L, "%s: the shape is a list of sizes; it has the key '%s'", fn, lua_tostring(L, -1));
+    if (len > PL_MAX_DIM) l_error(L, "%s: a tensor has at most %d dimensions, not %d", fn, PL_MAX_DIM, (int)len);
+    for (; n < len; n++) {
+      lua_rawgeti(L, i, n + 1);
+      shape[n] = l_check_int(L, -1, fn, "shape");
+      lua_pop(L, 1);
+    }
+    return n;
+  }
+  for (; i <= lua_gettop(L) && lua_type(L, i) == LUA_TNUMBER; i++) {
+    if (n == PL_MAX_DIM) l_error(L, "%s: a tensor has at most %d dimensions", fn, PL_MAX_DIM);
+    shape[n++] = l_check_int(L, i, fn, "shape");
+  }
+  return n;
+}
+
+int l_at_most(lua_State *L, int n, const char *fn) {
+  int extra = n + 1, top = lua_gettop(L);
+  while (extra <= top && lua_isnil(L, extra)) extra++;
+  if (extra > top) return 0; /* nothing, written out */
+  if (lua_type(L, extra) == LUA_TTABLE) {
+    lua_pushnil(L);
+    if (lua_next(L, extra) && lua_type(L, -2) == LUA_TSTRING)
+      return l_error(L, "%s: unknown option '%s'; it takes no options", fn, lua_tostring(L, -2));
+  }
+  return l_error(L, "%s: takes at most %d argument%s, got %s as #%d", fn, n, n == 1 ? "" : "s", l_typename(L, extra), extra);
+}
+
+bool l_push_stray(lua_State *L, int i, lua_Integer n) {
+  i = lua_absindex(L, i);
+  for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) {
+    if (lua_isinteger(L, -2) && lua_tointeger(L, -2) >= 1 && lua_tointeger(L, -2) <= n) continue;
+    lua_pop(L, 1);
+    luaL_tolstring(L, -1, NULL);
+    lua_remove(L, -2);
+    return true;
+  }
+  return false;
+}
+
+int l_check_fits(lua_State *L, int i, PlDtype d, const char *fn) {
+  static const int64_t least[PL_NDTYPE] = {[PL_I8] = INT8_MIN, [PL_I16] = INT16_MIN, [PL_I32] = INT32_MIN, [PL_U8] = 0};
+  static const int64_t most[PL_NDTYPE] = {[PL_I8] = INT8_MAX, [PL_I16] = INT16_MAX, [PL_I32] = INT32_MAX, [PL_U8] = UINT8_MAX};
+  if (lua_type(L, i) != LUA_TNUMBER || !pl_is_int(d)) return 0;
+  if (lua_isinteger(L, i)) {
+    const int64_t v = lua_tointeger(L, i);
+    if (d == PL_I64 || (v >= least[d] && v <= most[d])) return 0;
+    return l_error(L, "%s: %lld does not fit into %s, which holds %lld to %lld", fn, (long long)v, pl_dtype_name(d), (long long)least[d],
+                   (long long)most[d]);
+  }
+  const double v = lua_tonumber(L, i);
+  if (d == PL_I64 ? v >= -0x1p63 && v < 0x1p63 : v > (double)least[d] - 1 && v < (double)most[d] + 1) return 0;
+  return l_error(L, "%s: %g does not fit into %s", fn, v, pl_dtype_name(d));
+}
+
+bool l_opt_bool(lua_State *L, int table, const char *key, bool def) {
+  if (lua_type(L, table) != LUA_TTABLE) return def;
+  lua_pushstring(L, key);
+  lua_rawget(L, table);
+  if (!lua_isnil(L, -1) && !lua_isboolean(L, -1)) l_error(L, "option %s must be true or false, got %s", key, l_typename(L, -1));
+  bool v = lua_isnil(L, -1) ? def : lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return v;
+}
+
+/* Edit distance with cut-off; words are short. */
+static int distance(const char *a, size_t n, const char *b, size_t m) {
+  int row[33];
+  if (n > 32 || m > 32) return 99;
+  for (size_t j = 0; j <= m; j++) row[j] = (int)j;
+  for (size_t i = 1; i <= n; i++) {
+    int diag = row[0];
+    row[0] = (int)i;
+    for (size_t j = 1; j <= m; j++) {
+      int best = diag + (a[i - 1] != b[j - 1]);
+      diag = row[j];
+      if (row[j] + 1 < best) best = row[j] + 1;
+      if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+      row[j] = best;
+    }
+  }
+  return row[m];
+}
+
+const char *l_did_you_mean(const char *word, const char *allowed) {
+  static _Thread_local char text[80]; /* part of one error message */
+  int best = 3;
+  size_t n = strlen(word);
+  text[0] = 0;
+  for (const char *p = allowed; *p;) {
+    size_t m = strcspn(p, " ");
+    int d = distance(word, n, p, m);
+    if (d < best && m < 33 && d < (int)(n > m ? n : m)) {
+      best = d;
+      snprintf(text, sizeof text, "; did you mean %.*s?", (int)m, p);
+    }
+    p += m;
+    p += *p == ' ';
+  }
+  return text;
+}
+
+void l_check_options(lua_State *L, int i, const char *fn, const char *allowed) {
+  if (lua_isnoneornil(L, i)) return;
+  if (lua_type(L, i) != LUA_TTABLE) {
+    l_error(L, "%s: the last argument must be a table of options (%s), got %s", fn, allowed, l_typename(L, i));
+    return;
+  }
+  for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) {
+    if (lua_type(L, -2) != LUA_TSTRING) {
+      l_error(L, "%s: options are named (%s), got a positional entry", fn, allowed);
+      return;
+    }
+    const char *key = lua_tostring(L, -2);
+    size_t n = strlen(key);
+    bool found = false;
+    for (const char *p = allowed; *p && !found;) {
+      size_t m = strcspn(p, " ");
+      found = m == n && strncmp(p, key, n) == 0;
+      p += m;
+      p += *p == ' ';
+    }
+    if (!found) l_error(L, "%s: unknown option '%s'%s; allowed: %s", fn, key, l_did_you_mean(key, allowed), allowed);
+  }
+}
+
+/* The same words as in lua/perilune/surface.lua. */
+void l_too_many(lua_State *L, const char *fn, int n, const char *names) {
+  int extra = 0;
+  const int given = lua_gettop(L);
+  for (int i = n + 1; i <= given && !extra; i++)
+    if (!lua_isnil(L, i)) extra = i;
+  if (!extra) {
+    lua_settop(L, n); /* nothing, written out */
+    return;
+  }
+  if (lua_type(L, extra) == LUA_TTABLE && !lua_getmetatable(L, extra)) {
+    lua_pushnil(L);
+    if (lua_next(L, extra) && lua_type(L, -2) == LUA_TSTRING)
+      l_error(L, "%s: takes at most %d argument%s (%s): unknown option '%s'", fn, n, n == 1 ? "" : "s", names, lua_tostring(L, -2));
+    lua_settop(L, given);
+  }
+  l_error(L, "%s: takes at most %d argument%s (%s), got %d; the last is %s", fn, n, n == 1 ? "" : "s", names, given, l_typename(L, given));
+}

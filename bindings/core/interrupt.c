@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: MIT
+ * The one symbol of engine.so beside luaopen_*: lets a host's signal handler stop running kernels.
+ * loader/loader.c looks it up for the perilune command. */
+#include "kernels/kernel.h"
+
+void perilune_interrupt(bool on) __attribute__((visibility("default")));
+
+void perilune_interrupt(bool on) { plk_interrupt(on); }

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT
+ * Memory, threads, random state, facts about the build. */
+#include <pthread.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+#include "bindings/core/lib.h"
+#include "engine/alloc.h"
+#include "engine/grad/graph.h"
+#include "engine/state.h"
+
+/* T.memory([device]) → {live, peak, reserved, blocks, budget} in bytes; budget nil: none */
+static int s_memory(lua_State *L) {
+  PlMemory m;
+  l_kept_settle(L, 0);
+  pl_memory(&m);
+  lua_createtable(L, 0, 6);
+  lua_pushinteger(L, (lua_Integer)m.live);
+  lua_setfield(L, -2, "live");
+  lua_pushinteger(L, (lua_Integer)m.peak);
+  lua_setfield(L, -2, "peak");
+  lua_pushinteger(L, (lua_Integer)m.reserved);
+  lua_setfield(L, -2, "reserved");
+  lua_pushinteger(L, (lua_Integer)m.blocks);
+  lua_setfield(L, -2, "blocks");
+  lua_pushinteger(L, (lua_Integer)m.allocations);
+  lua_setfield(L, -2, "allocations");
+  if (m.budget >= 0) {
+    lua_pushinteger(L, (lua_Integer)m.budget);
+    lua_setfield(L, -2, "budget");
+  }
+  return 1;
+}
+
+static int s_reset_peak(lua_State *L) {
+  (void)L;
+  pl_memory_reset_peak();
+  return 0;
+}
+
+/* T.set_memory_budget(bytes|nil) */
+static int s_budget(lua_State *L) {
+  int64_t bytes = lua_isnoneornil(L, 1) ? -1 : l_check_int(L, 1, "set_memory_budget", "bytes");
+  if (bytes < -1) return l_error(L, "set_memory_budget: bytes must not be negative");
+  pl_memory_budget(bytes);
+  return 0;
+}
+
+static int s_trim(lua_State *L) {
+  lua_gc(L, LUA_GCCOLLECT);
+  pl_memory_trim();
+  return 0;
+}
+
+/* core.fail_at(n[, count]): for tests. The allocation after the next n fails, and count − 1 more. */
+static int s_fail_at(lua_State *L) {
+  pl_memory_fail_at(l_check_int(L, 1, "fail_at", "n"), lua_isnoneornil(L, 2) ? 1 : l_check_int(L, 2, "fail_at", "count"));
+  return 0;
+}
+
+static int s_collect(lua_State *L) {
+  l_collect_full(L);
+  return 0;
+}
+
+static int s_set_threads(lua_State *L) {
+  int64_t n = l_check_int(L, 1, "set_num_threads", "n");
+  if (n < 1 || n > 1024) return l_error(L, "set_num_threads: n must be 1 to 1024, got %d", (int)n);
+  plk_set_threads((int)n);
+  return 0;
+}
+
+static int s_threads(lua_State *L) {
+  lua_pushinteger(L, plk_threads());
+  return 1;
+}
+
+static int s_isa(lua_State *L) {
+  lua_pushstring(L, plk_isa());
+  return 1;
+}
+
+/* libraries() -> {name, …}, {whether it is on this machine, …}; opens them */
+static int s_libraries(lua_State *L) {
+  bool found;
+  const char *name;
+  lua_newtable(L);
+  lua_newtable(L);
+  for (int i = 0; (name = plk_library(i, &found)) != NULL; i++) {
+    lua_pushstring(L, name);
+    lua_rawseti(L, -3, i + 1);
+    lua_pushboolean(L, found);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 2;
+}
+
+/* system() -> "Linux 6.1.0 x86_64", "GNU 12.2.0" */
+static int s_system(lua_State *L) {
+  struct utsname u;
+  if (uname(&u) == 0) lua_pushfstring(L, "%s %s %s", u.sysname, u.release, u.machine);
+  else lua_pushliteral(L, "an unknown system");
+#ifdef __clang__
+  lua_pushliteral(L, __VERSION__);
+#else
+  lua_pushliteral(L, "GNU " __VERSION__);
+#endif
+  return 2;
+}
+
+static int s_seed(lua_State *L) {
+  if (pl_state.trace)
+    return l_error(L, "manual_seed: a traced function cannot seed: its graph draws on from the seed of the call; seed outside");
+  pl_manual_seed((uint64_t)l_check_int(L, 1, "manual_seed", "seed"));
+  return 0;
+}
+
+/* T.get_rng_state() → a string that set_rng_state takes back */
+static int s_get_rng(lua_State *L) {
+  pl_rng_take(0);
+  uint64_t v[3] = {pl_state.seed, pl_state.stream, pl_state.offset};
+  lua_pushlstring(L, (const char *)v, sizeof v);
+  return 1;
+}
+
+static int s_set_rng(lua_State *L) {
+  size_t n;
+  uint64_t v[3];
+  if (pl_state.trace) return l_error(L, "set_rng_state: not in a traced function: its graph draws on from the state of the call");
+  const char *s = lua_type(L, 1) == LUA_TSTRING ? lua_tolstring(L, 1, &n) : NULL;
+  if (!s || n != sizeof v) return l_error(L, "set_rng_state: the string that get_rng_state returned is expected");
+  memcpy(v, s, sizeof v);
+  pl_manual_seed(v[0]);
+  pl_state.stream = v[1];
+  pl_state.offset = v[2];
+  return 0;
+}
+
+static int s_ambient_level(lua_State *L) {
+  lua_pushinteger(L, pl_key_top_level());
+  return 1;
+}
+
+static void set_host(void) {
+  static const PlkHost host = {pl_scratch_alloc, pl_scratch_free};
+  plk_set_host(&host);
+}
+
+void l_system_register(lua_State *L) {
+  static const luaL_Reg functions[] = {{"memory", s_memory},
+                                       {"reset_peak_memory", s_reset_peak},
+                                       {"set_memory_budget", s_budget},
+                                       {"empty_cache", s_trim},
+                                       {"fail_at", s_fail_at},
+                                       {"collect", s_collect},
+                                       {"set_num_threads", s_set_threads},
+                                       {"get_num_threads", s_threads},
+                                       {"isa", s_isa},
+                                       {"libraries", s_libraries},
+                                       {"system", s_system},
+                                       {"manual_seed", s_seed},
+                                       {"get_rng_state", s_get_rng},
+                                       {"set_rng_state", s_set_rng},
+                                       {"top_level", s_ambient_level},
+                                       {NULL, NULL}};
+  static pthread_once_t once = PTHREAD_ONCE_INIT; /* states in several threads may load the module at once */
+  pthread_once(&once, set_host);
+  luaL_setfuncs(L, functions, 0);
+  lua_pushstring(L, pl_version());
+  lua_setfield(L, -2, "version");
+}

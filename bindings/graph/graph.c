@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: MIT
+ * Graphs from Lua: the raw functions under T.graph (lua/perilune/graph.lua). A graph is a userdata that retains a
+ * PlFlow; tensors of it are ordinary tensor userdata. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bindings/graph/graph.h"
+#include "bindings/jit/program.h"
+#include "engine/graph/exec.h"
+#include "engine/state.h"
+
+const char l_flow_meta[] = "perilune.flow", l_plan_meta[] = "perilune.plan";
+
+PlFlow *l_check_flow(lua_State *L, int i) {
+  FlowBox *b = luaL_testudata(L, i, l_flow_meta);
+  if (!b || !b->f) {
+    l_error(L, "graph: argument #%d must be a graph, got %s", i, l_typename(L, i));
+    return NULL;
+  }
+  return b->f;
+}
+
+FlowBox *l_new_flow(lua_State *L) {
+  FlowBox *b = lua_newuserdatauv(L, sizeof *b, 0);
+  b->f = NULL;
+  luaL_setmetatable(L, l_flow_meta);
+  l_note_late(L);
+  return b;
+}
+
+static int flow_gc(lua_State *L) {
+  FlowBox *b = luaL_testudata(L, 1, l_flow_meta);
+  PlFlow *f = b ? b->f : NULL;
+  if (!f) return 0;
+  b->f = NULL;
+  l_trace_lost(f);
+  pl_flow_release(f);
+  return 0;
+}
+
+/* graph_new(unsafe_math) → flow */
+static int graph_new(lua_State *L) {
+  bool unsafe_math = lua_toboolean(L, 1);
+  FlowBox *b = l_new_flow(L);
+  CALL(L, pl_flow_new(&b->f));
+  b->f->unsafe_math = unsafe_math;
+  return 1;
+}
+
+/* The value of tensor t in f. Raises: of another graph. */
+static PlFVal value_at(lua_State *L, PlFlow *f, int i) {
+  PlFVal v = -1;
+  PlStatus s = pl_sym_value_of(f, l_check_tensor(L, i), &v);
+  if (s != PL_OK) l_fail(L, s);
+  return v;
+}
+
+/* graph_input(flow, name, shape, dtype, leaf[, device]) → tensor */
+static int graph_input(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  int64_t shape[PL_MAX_DIM];
+  if (lua_type(L, 2) != LUA_TSTRING) return l_error(L, "input: the name must be a string, got %s", l_typename(L, 2));
+  if (lua_type(L, 3) != LUA_TTABLE) return l_error(L, "input: the shape must be a list of sizes, got %s", l_typename(L, 3));
+  int n = l_check_shape(L, 3, "input", shape);
+  PlDtype d = lua_isnoneornil(L, 4) ? pl_default_float() : l_check_dtype(L, 4, "input");
+  int device = lua_isnoneornil(L, 6) ? pl_state.device : l_check_device(L, 6, "input");
+  PlFVal v;
+  Box *b = l_new_box(L);
+  CALL(L, pl_flow_input(f, lua_tostring(L, 2), d, n, shape, lua_toboolean(L, 5), &v));
+  f->vals[v].device = (uint8_t)device;
+  CALL(L, pl_sym_tensor(&b->t, f, v));
+  return 1;
+}
+
+/* The list of tensors at i as values, on a userdata pushed onto the stack; with holes, entries that are false become -1. */
+static PlFVal *values(lua_State *L, PlFlow *f, int i, const char *what, bool holes, int *n) {
+  if (lua_type(L, i) != LUA_TTABLE) l_error(L, "%s must be a list of tensors, got %s", what, l_typename(L, i));
+  *n = (int)lua_rawlen(L, i);
+  PlFVal *v = lua_newuserdatauv(L, (size_t)(*n + 1) * sizeof *v, 0);
+  for (int k = 0; k < *n; k++) {
+    v[k] = -1;
+    if (lua_rawgeti(L, i, k + 1) != LUA_TBOOLEAN || lua_toboolean(L, -1) || !holes) {
+      if (!l_to_tensor(L, -1)) l_error(L, "%s: entry %d must be a tensor, got %s", what, k + 1, l_typename(L, -1));
+      v[k] = value_at(L, f, lua_gettop(L));
+    }
+    lua_pop(L, 1);
+  }
+  return v;
+}
+
+/* graph_outputs(flow, list) */
+static int graph_outputs(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  int n;
+  PlFVal *v = values(L, f, 2, "outputs", false, &n);
+  CALL(L, pl_flow_set_outputs(f, n, v));
+  return 0;
+}
+
+/* ---- gradient ---------------------------------------------------------------------------------------------- */
+
+typedef struct Aggregate {
+  lua_State *L;
+  int fn;
+} Aggregate;
+
+typedef struct AggregateCall {
+  Aggregate *a;
+  PlFlow *f;
+  int n;
+  const PlFVal *v;
+  PlFVal out;
+  PlStatus status;
+} AggregateCall;
+
+static int aggregate_body(lua_State *L) {
+  AggregateCall *c = lua_touserdata(L, 1);
+  lua_settop(L, 2); /* the function */
+  lua_createtable(L, c->n, 0);
+  for (int k = 0; k < c->n; k++) {
+    Box *b = l_new_box(L);
+    c->status = pl_sym_tensor(&b->t, c->f, c->v[k]);
+    if (c->status != PL_OK) return 0;
+    lua_rawseti(L, 3, k + 1);
+  }
+  lua_call(L, 1, 1);
+  PlTensor *t = l_to_tensor(L, -1);
+  PlArray want = pl_fvalue_array(&c->f->vals[c->v[0]]);
+  if (!t) c->status = pl_fail(PL_ERR_ARG, "gradient: aggregate must return one tensor, got %s", l_typename(L, -1));
+  else if (!pl_shape_equal(&t->a, &want))
+    c->status = pl_fail(PL_ERR_SHAPE, "gradient: aggregate returned %s for gradients of %s", pl_desc_text(&t->a), pl_desc_text(&want));
+  else c->status = pl_sym_value_of(c->f, t, &c->out);
+  return 0;
+}
+
+static PlStatus aggregate(void *ud, PlFlow *f, int n, const PlFVal *v, PlFVal *out) {
+  Aggregate *a = ud;
+  AggregateCall c = {.a = a, .f = f, .n = n, .v = v, .status = PL_OK};
+  lua_pushcfunction(a->L, aggregate_body);
+  lua_pushlightuserdata(a->L, &c);
+  lua_pushvalue(a->L, a->fn);
+  if (lua_pcall(a->L, 2, 0, 0) != LUA_OK) return l_keep_error(a->L);
+  if (c.status == PL_OK) *out = c.out;
+  return c.status;
+}
+
+static double opt_number(lua_State *L, int t, const char *key, double def) {
+  lua_getfield(L, t, key);
+  double v = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : def;
+  lua_pop(L, 1);
+  return v;
+}
+
+void l_read_mirror(lua_State *L, int t, int n, PlMirrorOptions *m) {
+  const double policy = opt_number(L, t, "policy", 0), bytes = opt_number(L, t, "bytes", -1);
+  if (!(policy >= PL_MIRROR_NONE && policy <= PL_MIRROR_AUTO)) l_error(L, "gradient: there is no policy %g", policy);
+  if (bytes != bytes) l_error(L, "gradient: budget.bytes is not a number");
+  *m = (PlMirrorOptions){.policy = (int)policy,
+                         .fraction = opt_number(L, t, "fraction", -1),
+                         .bytes = bytes >= 0x1p62 ? (int64_t)1 << 62
+                                  : bytes < 0     ? -1
+                                                  : (int64_t)bytes,
+                         .seeded = l_opt_bool(L, t, "seeded", false),
+                         .heavy = l_opt_bool(L, t, "heavy", false),
+                         .listed = l_opt_bool(L, t, "listed", false)};
+  lua_getfield(L, t, "choice");
+  if (lua_type(L, -1) == LUA_TTABLE && n) {
+    m->choice = calloc((size_t)n, 1);
+    m->nchoice = m->choice ? n : 0;
+    for (int k = 0; m->choice && k < n; k++) {
+      lua_rawgeti(L, -1, k + 1);
+      const lua_Integer choice = lua_tointeger(L, -1);
+      m->choice[k] = choice >= PL_MIRROR_PIN && choice <= PL_MIRROR_FORCE ? (int8_t)choice : PL_MIRROR_BY_POLICY;
+      lua_pop(L, 1);
+    }
+  }
+  lua_pop(L, 1);
+}
+
+/* The op whose name is on top: one tensor in, one out; zeros makes them of nothing. */
+static const PlOp *named_op(lua_State *L, const char *option, bool zeros) {
+  if (lua_type(L, -1) != LUA_TSTRING) l_error(L, "gradient: %s: the name of an op expected, got %s", option, l_typename(L, -1));
+  const PlOp *op = pl_op_find(lua_tostring(L, -1));
+  if (!op) l_error(L, "gradient: %s: there is no op %s", option, lua_tostring(L, -1));
+  bool fits =
+      op && !(op->flags & (PL_F_MUTATES | PL_F_IMPURE | PL_F_SEEDED)) && op->nout == 1 && (op->nin == 1 || (zeros && op == &pl_op_zeros));
+  if (!fits) l_error(L, "gradient: %s: %s is no op of one tensor that gives another", option, op ? op->name : "?");
+  return op;
+}
+
+/* The ops of options zero_ops and copy_op; their list lies on a userdata that is pushed. */
+static void read_ops(lua_State *L, int t, PlGradientOptions *o) {
+  if (lua_getfield(L, t, "copy_op") != LUA_TNIL) o->copy_op = named_op(L, "copy_op", false);
+  lua_pop(L, 1);
+  if (lua_getfield(L, t, "zero_ops") == LUA_TTABLE) {
+    int n = (int)lua_rawlen(L, -1), list = lua_gettop(L);
+    const PlOp **ops = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof *ops, 0);
+    for (int k = 0; k < n; k++) {
+      lua_rawgeti(L, list, k + 1);
+      ops[k] = named_op(L, "zero_ops", true);
+      lua_pop(L, 1);
+    }
+    o->zero_ops = ops;
+    o->nzero_ops = n;
+  }
+}
+
+/* graph_gradient(flow, ys, xs, dys or nil, options, aggregate or nil) → list; false where unused */
+static int graph_gradient(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  int ny, nx, nd = 0;
+  luaL_checktype(L, 5, LUA_TTABLE);
+  lua_settop(L, 6);
+  PlFVal *ys = values(L, f, 2, "gradient: the outputs", false, &ny), *xs = values(L, f, 3, "gradient: the inputs", false, &nx), *dys = NULL;
+  if (!lua_isnil(L, 4)) dys = values(L, f, 4, "gradient: out_grads", true, &nd);
+  if (dys && nd != ny) return l_error(L, "gradient: %d outputs, but %d out_grads", ny, nd);
+  PlFVal *dx = lua_newuserdatauv(L, (size_t)(nx + 1) * sizeof *dx, 0);
+  PlGradientOptions o;
+  Aggregate ag = {L, 6};
+  lua_createtable(L, nx, 0);
+  int res = lua_gettop(L);
+  luaL_checkstack(L, 16, NULL);
+  o = (PlGradientOptions){.copy = l_opt_bool(L, 5, "copy", false), .allow_unused = l_opt_bool(L, 5, "allow_unused", false)};
+  read_ops(L, 5, &o);
+  l_read_mirror(L, 5, f->nnodes, &o.mirror);
+  if (lua_type(L, 6) == LUA_TFUNCTION) {
+    o.aggregate = aggregate;
+    o.ud = &ag;
+  }
+  PlStatus s = pl_flow_gradient(f, ny, ys, dys, nx, xs, &o, dx);
+  free(o.mirror.choice);
+  CALL(L, s);
+  for (int i = 0; i < nx; i++) {
+    if (dx[i] < 0) lua_pushboolean(L, 0);
+    else {
+      Box *b = l_new_box(L);
+      CALL(L, pl_sym_tensor(&b->t, f, dx[i]));
+    }
+    lua_rawseti(L, res, i + 1);
+  }
+  lua_settop(L, res);
+  return 1;
+}
+
+/* graph_trace(flow, f, …) → what f returns. Meanwhile every op becomes a node, also those on real tensors alone. */
+static int graph_trace(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1), *was = pl_state.trace;
+  luaL_checktype(L, 2, LUA_TFUNCTION);
+  pl_state.trace = f;
+  int status = lua_pcall(L, lua_gettop(L) - 2, LUA_MULTRET, 0);
+  pl_state.trace = was;
+  if (status != LUA_OK) return lua_error(L);
+  return lua_gettop(L) - 1;
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------- */
+
+/* graph_run(flow or plan, {tensor per input, in order of declaration}) → list of outputs. A flow runs node by node. */
+static int graph_run(lua_State *L) {
+  PlanBox *plan = luaL_testudata(L, 1, l_plan_meta);
+  PlFlow *f = plan ? l_check_plan(L, 1)->flow : l_check_flow(L, 1);
+  if (plan && !plan->exec) CALL(L, pl_exec_new(&plan->exec, plan->p));
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_settop(L, 2);
+  luaL_checkstack(L, 16, NULL);
+  PlTensor **in = lua_newuserdatauv(L, (size_t)(f->ninputs + 1) * sizeof(PlTensor *), 0);
+  PlTensor **out = lua_newuserdatauv(L, (size_t)(f->noutputs + 1) * sizeof(PlTensor *), 0);
+  l_collect(L);
+  for (PlFVal v = 0; v < f->nvals; v++) {
+    const PlFValue *val = &f->vals[v];
+    if (val->kind == PL_FV_CAPTURE && (val->real->flags & PL_T_LEFT))
+      return l_error(L,
+                     "run: the graph reads the memory that %s was in before its network was converted (net:to); make the "
+                     "graph again",
+                     pl_desc_text(&val->real->a));
+    if (val->kind != PL_FV_INPUT) continue;
+    lua_rawgeti(L, 2, val->slot + 1); /* stays alive through the table */
+    PlTensor *t = l_to_tensor(L, -1);
+    PlArray want = pl_fvalue_array(val);
+    if (!t) return l_error(L, "run: input %s must be a tensor, got %s", val->name, l_typename(L, -1));
+    (void)l_concrete(L, t, "run");
+    if (t->a.dtype != want.dtype || !pl_shape_equal(&t->a, &want))
+      return l_error(L, "run: input %s is %s, the graph was made for %s", val->name, pl_desc_text(&t->a), pl_desc_text(&want));
+    in[val->slot] = t;
+    lua_pop(L, 1);
+  }
+  lua_createtable(L, f->noutputs, 0);
+  int res = lua_gettop(L);
+  for (int32_t o = 0; o < f->noutputs; o++) {
+    l_new_box(L);
+    lua_rawseti(L, res, o + 1);
+  }
+  PlStatus s = plan ? pl_exec_run(plan->exec, in, out) : pl_flow_run(f, in, out);
+  if (s == PL_ERR_OOM) {
+    l_collect_full(L);
+    s = plan ? pl_exec_run(plan->exec, in, out) : pl_flow_run(f, in, out);
+  }
+  CALL(L, s);
+  for (int32_t o = 0; o < f->noutputs; o++) {
+    lua_rawgeti(L, res, o + 1);
+    l_box(L, -1)->t = out[o];
+    lua_pop(L, 1);
+  }
+  return 1;
+}
+
+void l_graph_register(lua_State *L) {
+  static const luaL_Reg regs[] = {{"graph_new", graph_new},
+                                  {"graph_input", graph_input},
+                                  {"graph_outputs", graph_outputs},
+                                  {"graph_gradient", graph_gradient},
+                                  {"graph_run", graph_run},
+                                  {"graph_trace", graph_trace},
+                                  {NULL, NULL}};
+  luaL_setfuncs(L, regs, 0);
+  l_graph_look_register(L);
+  l_graph_file_register(L);
+  luaL_newmetatable(L, l_flow_meta);
+  lua_pushcfunction(L, flow_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "__metatable");
+  lua_pop(L, 1);
+}

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT
+ * What saving and loading graphs needs (lua/perilune/graph_io.lua): leaves, outputs and gradient passes as tables, and ops
+ * applied by name with attributes by name. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bindings/graph/graph.h"
+#include "engine/state.h"
+
+static void set_string(lua_State *L, const char *key, const char *v) {
+  lua_pushstring(L, v);
+  lua_setfield(L, -2, key);
+}
+
+static void set_int(lua_State *L, const char *key, int64_t v) {
+  lua_pushinteger(L, (lua_Integer)v);
+  lua_setfield(L, -2, key);
+}
+
+static void set_bool(lua_State *L, const char *key, bool v) {
+  lua_pushboolean(L, v);
+  lua_setfield(L, -2, key);
+}
+
+static void push_leaf(lua_State *L, const PlFlow *f, PlFVal v) {
+  const PlFValue *val = &f->vals[v];
+  lua_createtable(L, 0, 8);
+  set_int(L, "value", v);
+  set_string(L, "dtype", pl_dtype_name((PlDtype)val->dtype));
+  set_bool(L, "leaf", val->leaf);
+  set_bool(L, "weak", val->weak != 0);
+  lua_createtable(L, val->ndim, 0);
+  for (int d = 0; d < val->ndim; d++) {
+    lua_pushinteger(L, (lua_Integer)val->dims[d]);
+    lua_rawseti(L, -2, d + 1);
+  }
+  lua_setfield(L, -2, "shape");
+  if (val->name) set_string(L, "name", val->name);
+  bool number = val->kind == PL_FV_CONST && val->ndim == 0;
+  set_string(L, "kind", val->kind == PL_FV_INPUT ? "input" : number ? "number" : val->kind == PL_FV_CAPTURE ? "capture" : "constant");
+  if (number) {
+    if (pl_is_float((PlDtype)val->dtype)) lua_pushnumber(L, pl_read_f(&val->real->a, 0));
+    else lua_pushinteger(L, (lua_Integer)pl_read_i(&val->real->a, 0));
+    lua_setfield(L, -2, "number");
+  } else if (val->real) {
+    l_push_shared(L, val->real);
+    lua_setfield(L, -2, "tensor");
+  }
+}
+
+/* graph_leaves(flow) → list of {kind value name dtype shape leaf weak number tensor} */
+static int graph_leaves(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  int n = 0;
+  lua_newtable(L);
+  for (PlFVal v = 0; v < f->nvals; v++) {
+    const PlFValue *val = &f->vals[v];
+    if (val->kind == PL_FV_NODE) continue;
+    if (val->kind == PL_FV_CAPTURE && f->stores[val->store].first != v)
+      return l_error(L, "save_graph: two captured tensors share memory; capture the whole and take views in the graph");
+    push_leaf(L, f, v);
+    lua_rawseti(L, -2, ++n);
+  }
+  return 1;
+}
+
+/* graph_output_values(flow) → list of value numbers */
+static int graph_output_values(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  lua_createtable(L, f->noutputs, 0);
+  for (int32_t o = 0; o < f->noutputs; o++) {
+    lua_pushinteger(L, f->outputs[o]);
+    lua_rawseti(L, -2, o + 1);
+  }
+  return 1;
+}
+
+/* graph_number(flow, number, dtype, weak) → tensor: a constant */
+static int graph_number(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  PlDtype d = l_check_dtype(L, 3, "load_graph");
+  if (lua_type(L, 2) != LUA_TNUMBER) return l_error(L, "load_graph: a number expected, got %s", l_typename(L, 2));
+  Box *b = l_new_box(L);
+  (void)f;
+  CALL(L, pl_tensor_empty(&b->t, d, 0, NULL));
+  if (lua_isinteger(L, 2)) pl_write_i(d, b->t->a.data, (int64_t)lua_tointeger(L, 2));
+  else pl_write_f(d, b->t->a.data, lua_tonumber(L, 2));
+  b->t->a.weak = lua_toboolean(L, 4) != 0;
+  b->t->flags |= PL_T_CONST;
+  return 1;
+}
+
+/* The attributes of op from the table at `at`. */
+static void file_attrs(lua_State *L, const PlOp *op, int at, PlAttrs *a) {
+  for (lua_pushnil(L); lua_next(L, at); lua_pop(L, 1)) {
+    int k = 0;
+    const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
+    while (k < op->nattr && strcmp(op->attrs[k].name, name) != 0) k++;
+    if (k == op->nattr) l_error(L, "load_graph: %s has no attribute '%s'", op->name, name);
+  }
+  pl_attrs_init(op, a);
+  lua_createtable(L, 0, 1);
+  lua_pushvalue(L, at);
+  lua_setfield(L, -2, "attrs");
+  l_read_attrs(L, op, lua_gettop(L), a);
+  lua_pop(L, 1);
+}
+
+/* Emits one node of a file into f, as a trace of it had: of this stage, under this name. */
+static PlStatus emit(PlFlow *f, int stage, int origin, const char *name, const PlOp *op, PlTensor **in, int nin, const PlAttrs *a,
+                     PlTensor **out) {
+  PlFlow *was = pl_state.trace;
+  pl_state.trace = f;
+  f->stage = (uint8_t)stage;
+  f->origin = origin;
+  f->emit_name = name;
+  f->emit_count = 0;
+  PlStatus s = pl_apply(op, in, nin, op->nattr ? a : NULL, out);
+  f->emit_name = NULL;
+  f->stage = 0;
+  f->origin = -1;
+  pl_state.trace = was;
+  return s;
+}
+
+/* Results go into the boxes of the list at `res`; false stands where there is none. */
+static void file_results(lua_State *L, int res, PlTensor **out, int nout) {
+  for (int o = 0; o < nout; o++) {
+    lua_rawgeti(L, res, o + 1);
+    l_box(L, -1)->t = out[o];
+    lua_pop(L, 1);
+    if (out[o]) continue;
+    lua_pushboolean(L, 0);
+    lua_rawseti(L, res, o + 1);
+  }
+}
+
+/* graph_apply(flow, op, {tensor or false, …}, {attribute=…}, stage, name, origin or 0) → {tensor or false, …}, number of
+ * its node */
+static int graph_apply(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  const PlOp *op = lua_type(L, 2) == LUA_TSTRING ? pl_op_find(lua_tostring(L, 2)) : NULL;
+  if (!op) return l_error(L, "load_graph: there is no op %s", lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : l_typename(L, 2));
+  luaL_checktype(L, 3, LUA_TTABLE);
+  luaL_checktype(L, 4, LUA_TTABLE);
+  int nin = (int)lua_rawlen(L, 3);
+  int64_t stage = l_check_int(L, 5, "load_graph", "stage");
+  if (stage < 0 || stage > 255) return l_error(L, "load_graph: stage %d is out of range", (int)stage);
+  const char *name = luaL_checkstring(L, 6);
+  int64_t origin = l_check_int(L, 7, "load_graph", "origin");
+  if (origin < 0 || origin > f->nnodes) return l_error(L, "load_graph: there is no node %lld", (long long)origin);
+  lua_settop(L, 6);
+  PlTensor **in = lua_newuserdatauv(L, (size_t)(nin + 1) * sizeof(PlTensor *), 0);
+  for (int i = 0; i < nin; i++) {
+    lua_rawgeti(L, 3, i + 1);
+    in[i] = l_to_tensor(L, -1);
+    lua_pop(L, 1); /* the list keeps it */
+  }
+  PlAttrs a;
+  file_attrs(L, op, 4, &a);
+  bool lists = (op->flags & PL_F_MUTATES) && op->nin == PL_VARIADIC;
+  lua_createtable(L, op->nout, 0);
+  int res = lua_gettop(L);
+  for (int o = 0; o < op->nout && !lists; o++) {
+    l_new_box(L);
+    lua_rawseti(L, res, o + 1);
+  }
+  PlTensor *out[PL_MAX_OUT] = {NULL};
+  const char *kept = pl_flow_string(f, name);
+  if (!kept) return l_error(L, "load_graph: out of memory");
+  CALL(L, emit(f, (int)stage, (int)origin - 1, kept, op, in, nin, &a, out));
+  if (!lists) file_results(L, res, out, op->nout);
+  else pl_release_all(out, op->nout);
+  for (int i = 0; lists && i < nin; i++) { /* what was written keeps its handle */
+    lua_rawgeti(L, 3, i + 1);
+    lua_rawseti(L, res, i + 1);
+  }
+  lua_pushinteger(L, f->nnodes);
+  return 2;
+}
+
+/* graph_regions(flow) → list of {stage policy fraction bytes seeded heavy listed ys={values} choice={node → number}} */
+static int graph_regions(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  lua_createtable(L, f->nregions, 0);
+  for (int32_t r = 0; r < f->nregions; r++) {
+    const PlFRegion *g = &f->regions[r];
+    lua_createtable(L, 0, 9);
+    set_int(L, "policy", g->mirror.policy);
+    lua_pushnumber(L, g->mirror.fraction);
+    lua_setfield(L, -2, "fraction");
+    set_int(L, "bytes", g->mirror.bytes);
+    set_bool(L, "seeded", g->mirror.seeded);
+    set_bool(L, "heavy", g->mirror.heavy);
+    set_bool(L, "listed", g->mirror.listed);
+    lua_createtable(L, g->ny, 0);
+    for (int32_t k = 0; k < g->ny; k++) {
+      lua_pushinteger(L, g->ys[k]);
+      lua_rawseti(L, -2, k + 1);
+    }
+    lua_setfield(L, -2, "ys");
+    lua_newtable(L);
+    for (int32_t k = 0; k < g->mirror.nchoice; k++)
+      if (g->mirror.choice[k]) {
+        lua_pushinteger(L, g->mirror.choice[k]);
+        lua_rawseti(L, -2, k + 1);
+      }
+    lua_setfield(L, -2, "choice");
+    lua_rawseti(L, -2, r + 1);
+  }
+  return 1;
+}
+
+/* graph_region(flow, table as above, with ys as tensors): one more */
+static int graph_region(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  PlMirrorOptions m;
+  int n = f->nnodes;
+  lua_getfield(L, 2, "ys");
+  luaL_checktype(L, -1, LUA_TTABLE);
+  int ny = (int)lua_rawlen(L, -1), list = lua_gettop(L);
+  PlFVal *ys = lua_newuserdatauv(L, (size_t)(ny + 1) * sizeof *ys, 0);
+  for (int k = 0; k < ny; k++) {
+    lua_rawgeti(L, list, k + 1);
+    CALL(L, pl_sym_value_of(f, l_check_tensor(L, lua_gettop(L)), &ys[k]));
+    lua_pop(L, 1);
+  }
+  l_read_mirror(L, 2, n, &m);
+  PlStatus s = pl_flow_region(f, f->nnodes, ny, ys, &m);
+  free(m.choice);
+  CALL(L, s);
+  return 0;
+}
+
+void l_graph_file_register(lua_State *L) {
+  static const luaL_Reg regs[] = {{"graph_leaves", graph_leaves},
+                                  {"graph_output_values", graph_output_values},
+                                  {"graph_number", graph_number},
+                                  {"graph_apply", graph_apply},
+                                  {"graph_regions", graph_regions},
+                                  {"graph_region", graph_region},
+                                  {NULL, NULL}};
+  luaL_setfuncs(L, regs, 0);
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT
+ * Calls of a jitted function that are like an earlier one, without Lua on the way: do the arguments fit, is all that guards saw
+ * as it was, then run the program and hand its outputs out. Anything else is for lua/perilune/jit/init.lua. */
+#include <string.h>
+
+#include "bindings/core/lib.h"
+#include "bindings/jit/program.h"
+#include "engine/autocast.h"
+#include "engine/state.h"
+
+enum { WHOLE = 100, TENSOR = 101, FEW = 24 };
+enum { PROGRAM = 1, WATCH, READY, FAILED, TRACE, CONSTANTS, NVALUES = CONSTANTS }; /* user values */
+
+/* One argument as it has to be. Of a tensor: dtype, what tracks it as in jit_key, and its shape from dims on. */
+typedef struct Arg {
+  uint8_t type, dtype, ndim, device;
+  char track;
+  int32_t dims;
+  union {
+    int64_t i;
+    double d;
+  } v;
+} Arg;
+
+/* A trace that can be called quickly. results: output number from 1 on, minus the number of an argument, or 0, a constant. */
+typedef struct Quick {
+  const Program *p;
+  int32_t nargs, nresults, nin;
+  uint8_t grad_off, autocast, floating, device;
+  uint64_t rules;
+  int64_t *dims;
+  int32_t *results;
+  Arg args[];
+} Quick;
+
+static const char quick_meta[] = "perilune.quick";
+
+/* As in jit_key: g for a leaf that requires a gradient, G for one that has a .grad, h for a tensor with a history. */
+static char track_of(const PlTensor *t, PlTensor **grad) {
+  PlNode *node = NULL;
+  uint32_t slot;
+  *grad = NULL;
+  if ((!t->node && !t->more) || !pl_entry_get(t, pl_key_ambient(), &node, &slot)) return 0;
+  if (node->kind != PL_NODE_LEAF) return 'h';
+  *grad = node->grad;
+  return node->grad ? 'G' : 'g';
+}
+
+static void read_modes(Quick *q) {
+  q->grad_off = pl_state.grad_off;
+  q->autocast = (uint8_t)pl_autocast_dtype();
+  q->floating = (uint8_t)pl_default_float();
+  q->device = pl_state.device;
+  q->rules = pl_state.rules;
+}
+
+static bool same_modes(const Quick *q) {
+  return q->grad_off == pl_state.grad_off && q->autocast == (uint8_t)pl_autocast_dtype() && q->device == pl_state.device &&
+         q->floating == (uint8_t)pl_default_float() && q->rules == pl_state.rules;
+}
+
+/* ---- does a call fit? ----------------------------------------------------------------------------------------- */
+
+static bool same_tensor(const Arg *a, const int64_t *dims, const PlTensor *t, PlTensor **grad) {
+  if (t->a.dtype != a->dtype || t->a.device != a->device || t->a.ndim != a->ndim || track_of(t, grad) != a->track) return false;
+  for (int d = 0; d < a->ndim; d++)
+    if (t->a.shape[d] != dims[d]) return false;
+  return true;
+}
+
+static bool same_plain(lua_State *L, int i, const Arg *a) {
+  switch (a->type) {
+  case WHOLE: return lua_isinteger(L, i) && lua_tointeger(L, i) == a->v.i;
+  case LUA_TNUMBER: {
+    if (lua_type(L, i) != LUA_TNUMBER || lua_isinteger(L, i)) return false;
+    double d = lua_tonumber(L, i);
+    return memcmp(&d, &a->v.d, sizeof d) == 0;
+  }
+  case LUA_TBOOLEAN: return lua_isboolean(L, i) && lua_toboolean(L, i) == (int)a->v.i;
+  default: return lua_isnil(L, i);
+  }
+}
+
+/* Arguments from `first` on; in[] takes the program's inputs. */
+static bool fits(lua_State *L, const Quick *q, int first, int n, PlTensor **in) {
+  if (n != q->nargs || !same_modes(q)) return false;
+  int32_t at = 0;
+  for (int k = 0; k < n; k++) {
+    const Arg *a = &q->args[k];
+    PlTensor *t = l_to_tensor(L, first + k), *grad;
+    if (!t != (a->type != TENSOR)) return false;
+    if (!t) {
+      if (!same_plain(L, first + k, a)) return false;
+      continue;
+    }
+    if (!same_tensor(a, q->dims + a->dims, t, &grad)) return false;
+    in[at++] = t;
+    if (grad) in[at++] = grad;
+  }
+  return true;
+}
+
+/* ---- making ---------------------------------------------------------------------------------------------------- */
+
+static bool note_arg(lua_State *L, int i, Quick *q, Arg *a, int32_t *ndims) {
+  PlTensor *t = l_to_tensor(L, i), *grad;
+  if (t) {
+    *a = (Arg){.type = TENSOR, .dtype = t->a.dtype, .ndim = t->a.ndim, .device = t->a.device, .track = track_of(t, &grad), .dims = *ndims};
+    memcpy(q->dims + *ndims, t->a.shape, t->a.ndim * sizeof *q->dims);
+    *ndims += t->a.ndim;
+    q->nin += grad ? 2 : 1;
+    return true;
+  }
+  *a = (Arg){.type = (uint8_t)lua_type(L, i)};
+  if (a->type == LUA_TNUMBER && lua_isinteger(L, i)) a->type = WHOLE;
+  if (a->type == WHOLE) a->v.i = lua_tointeger(L, i);
+  if (a->type == LUA_TNUMBER) a->v.d = lua_tonumber(L, i);
+  if (a->type == LUA_TBOOLEAN) a->v.i = lua_toboolean(L, i);
+  return a->type == WHOLE || a->type == LUA_TNUMBER || a->type == LUA_TBOOLEAN || a->type == LUA_TNIL;
+}
+
+/* jit_quick(program, watch, ready or nil, failed or nil, trace, {constants}, {results}, …) → what jit_call tries, or nil if these
+ * arguments have to be looked at in Lua. ready(trace): counters move, settings are asked; false: it is out of date. failed(trace)
+ * takes that back. */
+static int jit_quick(lua_State *L) {
+  enum { FIRST = 8 };
+  const Program *p = l_check_program(L, 1);
+  luaL_checktype(L, 7, LUA_TTABLE);
+  if (!l_to_watch(L, 2)) return l_error(L, "jit_quick: no watch");
+  int n = lua_gettop(L) - FIRST + 1;
+  size_t nresults = lua_rawlen(L, 7), ndims = 0;
+  for (int k = 0; k < n; k++) {
+    const PlTensor *t = l_to_tensor(L, FIRST + k);
+    if (t) ndims += t->a.ndim;
+  }
+  Quick *q = lua_newuserdatauv(L, sizeof *q + (size_t)n * sizeof(Arg) + ndims * sizeof *q->dims + nresults * sizeof *q->results, NVALUES);
+  *q = (Quick){.p = p, .nargs = n, .nresults = (int32_t)nresults};
+  q->dims = (int64_t *)(void *)(q->args + n);
+  q->results = (int32_t *)(void *)(q->dims + ndims);
+  int32_t used = 0;
+  for (int k = 0; k < n; k++)
+    if (!note_arg(L, FIRST + k, q, &q->args[k], &used)) return 0;
+  for (size_t k = 0; k < nresults; k++) {
+    lua_rawgeti(L, 7, (lua_Integer)k + 1);
+    q->results[k] = (int32_t)lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    if (q->results[k] > p->nuser || q->results[k] < -n) return 0;
+  }
+  if (q->nin != p->nargs) return 0;
+  read_modes(q);
+  for (int k = 1; k <= NVALUES; k++) {
+    lua_pushvalue(L, k);
+    lua_setiuservalue(L, -2, k);
+  }
+  luaL_setmetatable(L, quick_meta);
+  return 1;
+}
+
+/* ---- calling --------------------------------------------------------------------------------------------------- */
+
+/* Calls user value `which` of the quick at `at` with its trace → its result as a boolean; true if there is none. */
+static bool tell(lua_State *L, int at, int which) {
+  lua_getiuservalue(L, at, which);
+  if (lua_isnil(L, -1)) {
+    lua_pop(L, 1);
+    return true;
+  }
+  lua_getiuservalue(L, at, TRACE);
+  lua_call(L, 1, 1);
+  bool yes = lua_toboolean(L, -1) != 0;
+  lua_pop(L, 1);
+  return yes;
+}
+
+static int give_results(lua_State *L, const Quick *q, int at, int boxes) {
+  luaL_checkstack(L, q->nresults + 4, NULL);
+  for (int32_t k = 0; k < q->nresults; k++) {
+    int32_t r = q->results[k];
+    if (r > 0) lua_pushvalue(L, boxes + r);
+    else if (r < 0) lua_pushvalue(L, 1 - r);
+    else {
+      lua_getiuservalue(L, at, CONSTANTS);
+      lua_rawgeti(L, -1, k + 1);
+      lua_remove(L, -2);
+    }
+  }
+  return q->nresults;
+}
+
+/* The quick at `at` fits: runs it with in[], the arguments stand at 2 … → how many results; -1: it is out of date. */
+static int run_quick(lua_State *L, const Quick *q, int at, PlTensor **in, PlTensor **out) {
+  const Program *p = q->p;
+  if (!l_program_same(p)) return -1;
+  lua_getiuservalue(L, at, WATCH);
+  bool holds = l_watch_holds(L, lua_gettop(L));
+  lua_pop(L, 1);
+  if (!holds || !l_program_inputs(p, in) || !l_program_apart(p, in) || !tell(L, at, READY)) return -1;
+  l_collect(L);
+  luaL_checkstack(L, p->nuser + 8, NULL);
+  int boxes = lua_gettop(L);
+  for (int32_t o = 0; o < p->nuser; o++) l_new_box(L);
+  /* what the collector ran may have assigned a gradient */
+  PlStatus s = fits(L, q, 2, q->nargs, in) && l_program_inputs(p, in) ? l_program_run(L, p, in, out)
+                                                                      : pl_fail(PL_ERR_STATE, "jit: a gradient that is read is gone");
+  if (s != PL_OK) {
+    lua_getiuservalue(L, at, FAILED);
+    lua_getiuservalue(L, at, TRACE);
+    return l_program_failed(L, s, lua_gettop(L) - 1, lua_gettop(L));
+  }
+  for (int32_t o = 0; o < p->nuser; o++) l_box(L, boxes + 1 + o)->t = out[o];
+  return give_results(L, q, at, boxes);
+}
+
+static int after_slow(lua_State *L, int status, lua_KContext n) {
+  (void)status;
+  return lua_gettop(L) - (int)n;
+}
+
+/* jit(…): tries self._quick, a list; else calls upvalue 1, which may yield. */
+static int jit_call(lua_State *L) {
+  int n = lua_gettop(L);
+  lua_pushliteral(L, "_quick");
+  if (!l_jit_as_written() && lua_istable(L, 1) && lua_rawget(L, 1) == LUA_TTABLE) {
+    Quick *q;
+    for (lua_Integer k = 1; lua_rawgeti(L, n + 1, k) == LUA_TUSERDATA && (q = luaL_testudata(L, n + 2, quick_meta)); k++) {
+      PlTensor *few[FEW], **in = few;
+      int32_t most = q->p->f->ninputs + q->p->f->noutputs;
+      if (n - 1 == q->nargs && most > FEW) {
+        in = lua_newuserdatauv(L, (size_t)most * sizeof *in, 0);
+        lua_insert(L, n + 2); /* stays while it is used */
+      }
+      int at = lua_gettop(L);
+      if (n - 1 == q->nargs && fits(L, q, 2, n - 1, in)) {
+        int res = run_quick(L, q, at, in, in + q->p->f->ninputs);
+        if (res >= 0) {
+          lua_pushliteral(L, "runs");
+          lua_pushvalue(L, -1);
+          lua_rawget(L, 1);
+          lua_pushinteger(L, lua_tointeger(L, -1) + 1);
+          lua_replace(L, -2);
+          lua_rawset(L, 1);
+          lua_pushliteral(L, "last");
+          lua_getiuservalue(L, at, TRACE);
+          lua_rawset(L, 1);
+          return res;
+        }
+      }
+      lua_settop(L, n + 1);
+    }
+  }
+  lua_settop(L, n);
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_callk(L, n, LUA_MULTRET, 0, after_slow);
+  return after_slow(L, LUA_OK, 0);
+}
+
+/* jit_callable(f) → jit_call in front of f */
+static int jit_callable(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  lua_pushcclosure(L, jit_call, 1);
+  return 1;
+}
+
+void l_jit_quick_register(lua_State *L) {
+  lua_pushcfunction(L, jit_quick);
+  lua_setfield(L, -2, "jit_quick");
+  lua_pushcfunction(L, jit_callable);
+  lua_setfield(L, -2, "jit_callable");
+  luaL_newmetatable(L, quick_meta);
+  lua_pop(L, 1);
+}

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT
+ * What every call of a jitted function asks: which trace its arguments belong to, and the common answer of the guards
+ * (lua/perilune/jit/guards.lua), all is as it was. Tables are walked in the order in which they were noted; whatever is not
+ * where it was, also if only that order is another, is for Lua to look at. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bindings/core/lib.h"
+#include "bindings/jit/program.h"
+#include "engine/autocast.h"
+#include "engine/device.h"
+#include "engine/grad/node.h"
+#include "engine/state.h"
+
+enum { UPVALUES, FIELDS, GLOBALS };
+
+/* A value as it was. Objects are told by their address: the list that the watch was made from keeps them where they are. */
+typedef struct Seen {
+  int type; /* LUA_T…; integers: WHOLE */
+  union {
+    const void *p;
+    int64_t i;
+    double d;
+  } v;
+} Seen;
+enum { WHOLE = 100 };
+
+/* One place: an object, entry `at` of the list, and what was there, n pairs from `first` on: name, value. */
+typedef struct Place {
+  lua_Integer at;
+  int kind;
+  int32_t n, first;
+} Place;
+
+struct LWatch {
+  int32_t nplaces, npairs;
+  Place *places; /* behind the struct, then the pairs */
+  Seen *pairs;
+};
+
+static const char watch_meta[] = "perilune.watch";
+
+static Seen see(lua_State *L, int i) {
+  Seen s = {.type = lua_type(L, i), .v.i = 0};
+  switch (s.type) {
+  case LUA_TNIL: break;
+  case LUA_TBOOLEAN: s.v.i = lua_toboolean(L, i); break;
+  case LUA_TNUMBER:
+    if (lua_isinteger(L, i)) {
+      s.type = WHOLE;
+      s.v.i = lua_tointeger(L, i);
+    } else s.v.d = lua_tonumber(L, i);
+    break;
+  default:
+    s.v.p = lua_topointer(L, i);
+    if (s.type == LUA_TLIGHTUSERDATA && !s.v.p) s.type = LUA_TNIL; /* how the list says nothing */
+  }
+  return s;
+}
+
+/* Is the value at i the one that was seen? 1 and 1.0 are not, nor 0.0 and -0.0; not a number is itself. */
+static inline bool same(lua_State *L, int i, const Seen *s) {
+  if (s->type == LUA_TSTRING || s->type >= LUA_TTABLE) {
+    if (s->type != WHOLE) return lua_topointer(L, i) == s->v.p;
+    return lua_isinteger(L, i) && lua_tointeger(L, i) == s->v.i;
+  }
+  Seen now = see(L, i);
+  if (now.type != s->type) return false;
+  return now.v.i == s->v.i || (now.type == LUA_TNUMBER && now.v.d != now.v.d && s->v.d != s->v.d);
+}
+
+/* Replaces the name on top by the field of that name of the table at `at`, through __index where that is a table. */
+static void field_of(lua_State *L, int at) {
+  lua_pushvalue(L, at);
+  for (int depth = 0; depth < 8; depth++) { /* name, table */
+    lua_pushvalue(L, -2);
+    lua_rawget(L, -2);
+    if (!lua_isnil(L, -1) || !lua_getmetatable(L, -2)) break;
+    lua_pushliteral(L, "__index");
+    lua_rawget(L, -2);
+    lua_copy(L, -1, -4); /* the next table */
+    bool more = lua_istable(L, -1);
+    lua_settop(L, -4);
+    if (!more) {
+      lua_pushnil(L);
+      break;
+    }
+    if (depth == 7) lua_pushnil(L);
+  }
+  lua_replace(L, -3);
+  lua_pop(L, 1);
+}
+
+/* All fields of the table on top, in the order in which they were noted. */
+static bool same_fields(lua_State *L, const Seen *pair, int32_t n) {
+  int top = lua_gettop(L);
+  int32_t k = 0;
+  lua_pushnil(L);
+  while (lua_next(L, top)) {
+    if (k < n && same(L, top + 1, &pair[2 * k])) {
+      if (!same(L, top + 2, &pair[2 * k + 1])) return false;
+      k++;
+    } else if (lua_type(L, top + 1) != LUA_TSTRING || strcmp(lua_tostring(L, top + 1), "_opts") != 0)
+      return false; /* else a module's scratch table */
+    lua_settop(L, top + 1);
+  }
+  return k == n;
+}
+
+/* The object of the place is on top, the list at `list`. */
+static bool same_place(lua_State *L, const Place *p, const Seen *pair, int list) {
+  int top = lua_gettop(L);
+  if (p->kind == FIELDS) return same_fields(L, pair, p->n);
+  for (int32_t k = 0; k < p->n; k++, pair += 2) {
+    if (p->kind == UPVALUES) {
+      if (!lua_getupvalue(L, top, (int)pair[0].v.i)) return false;
+    } else {
+      lua_rawgeti(L, list, p->at + 3 + 2 * k);
+      field_of(L, top);
+    }
+    if (!same(L, top + 1, &pair[1])) return false;
+    lua_settop(L, top);
+  }
+  return true;
+}
+
+LWatch *l_to_watch(lua_State *L, int i) { return luaL_testudata(L, i, watch_meta); }
+
+bool l_watch_holds(lua_State *L, int i) {
+  const LWatch *w = lua_touserdata(L, i);
+  int top = lua_gettop(L);
+  luaL_checkstack(L, 12, NULL);
+  lua_getiuservalue(L, i, 1);
+  bool holds = true;
+  for (int32_t k = 0; holds && k < w->nplaces; k++) {
+    lua_settop(L, top + 1);
+    lua_rawgeti(L, top + 1, w->places[k].at);
+    holds = same_place(L, &w->places[k], w->pairs + 2 * w->places[k].first, top + 1);
+  }
+  lua_settop(L, top);
+  return holds;
+}
+
+/* jit_watch({object, kind, n, n times name and value, …}) → what jit_unchanged takes. kind 0: a function's upvalues, names are
+ * their numbers; 1: all fields of a table; 2: fields of a table or of those behind it by __index. The list is kept. */
+static int jit_watch(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  lua_Integer len = (lua_Integer)lua_rawlen(L, 1), n;
+  size_t places = 0, pairs = 0;
+  for (lua_Integer i = 1; i <= len; i += 3 + 2 * n, places++) {
+    lua_rawgeti(L, 1, i + 2);
+    n = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    if (n < 0 || n > len) return l_error(L, "jit_watch: no such list");
+    pairs += (size_t)n;
+  }
+  LWatch *w = lua_newuserdatauv(L, sizeof *w + places * sizeof(Place) + 2 * pairs * sizeof(Seen), 1);
+  *w = (LWatch){.places = (Place *)(void *)(w + 1)};
+  w->pairs = (Seen *)(void *)(w->places + places);
+  luaL_setmetatable(L, watch_meta);
+  lua_pushvalue(L, 1);
+  lua_setiuservalue(L, 2, 1);
+  for (lua_Integer i = 1; i <= len; i += 3 + 2 * n) {
+    lua_rawgeti(L, 1, i + 1);
+    lua_rawgeti(L, 1, i + 2);
+    n = lua_tointeger(L, -1);
+    w->places[w->nplaces++] = (Place){.at = i, .kind = (int)lua_tointeger(L, -2), .n = (int32_t)n, .first = w->npairs};
+    for (lua_Integer k = 0; k < n; k++, w->npairs++) {
+      lua_rawgeti(L, 1, i + 3 + 2 * k);
+      lua_rawgeti(L, 1, i + 4 + 2 * k);
+      w->pairs[2 * w->npairs] = see(L, -2);
+      w->pairs[2 * w->npairs + 1] = see(L, -1);
+      lua_pop(L, 2);
+    }
+    lua_settop(L, 2);
+  }
+  return 1;
+}
+
+/* jit_unchanged(watch) → is all as it was? */
+static int jit_unchanged(lua_State *L) {
+  luaL_checkudata(L, 1, watch_meta);
+  lua_pushboolean(L, l_watch_holds(L, 1));
+  return 1;
+}
+
+/* ---- the key of a call --------------------------------------------------------------------------------------- */
+
+/* f32[2,3], on a GPU with its name, then g for a leaf that requires a gradient, G for one that has a .grad, h for a tensor with a history → that .grad */
+static PlTensor *add_tensor(luaL_Buffer *b, const PlTensor *t) {
+  char text[32 + 24 * PL_MAX_DIM];
+  int n = snprintf(text, sizeof text, "%s[", pl_dtype_name((PlDtype)t->a.dtype));
+  for (int d = 0; d < t->a.ndim; d++) n += snprintf(text + n, sizeof text - (size_t)n, d ? ",%" PRId64 : "%" PRId64, t->a.shape[d]);
+  text[n++] = ']';
+  PlNode *node = NULL;
+  PlTensor *grad = NULL;
+  uint32_t slot;
+  if ((t->node || t->more) && pl_entry_get(t, pl_key_ambient(), &node, &slot)) { /* else nothing tracks it */
+    grad = node->kind == PL_NODE_LEAF ? node->grad : NULL;
+    text[n++] = grad ? 'G' : node->kind == PL_NODE_LEAF ? 'g' : 'h';
+  }
+  luaL_addlstring(b, text, (size_t)n);
+  if (PL_UNLIKELY(t->a.device != PL_CPU)) luaL_addstring(b, pl_device_name(t->a.device));
+  return grad;
+}
+
+/* jit_key({}, text_of, modes, …) → a text of all that a trace depends on in these arguments and, if asked for, in the modes of
+ * the moment. Tensors, each with its .grad behind it, are appended to the list. text_of(value, list) is asked about strings, tables and the like. */
+static int jit_key(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  int top = lua_gettop(L);
+  lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
+  luaL_Buffer b;
+  luaL_buffinit(L, &b);
+  for (int i = 4; i <= top; i++) {
+    PlTensor *t = l_to_tensor(L, i);
+    char text[64];
+    if (t) {
+      PlTensor *grad = add_tensor(&b, t);
+      lua_pushvalue(L, i);
+      lua_rawseti(L, 1, ++n);
+      if (grad) {
+        l_push_shared(L, grad);
+        lua_rawseti(L, 1, ++n);
+      }
+    } else if (lua_type(L, i) == LUA_TNUMBER) {
+      int len = lua_isinteger(L, i) ? snprintf(text, sizeof text, "integer:%" PRId64, (int64_t)lua_tointeger(L, i))
+                                    : snprintf(text, sizeof text, "float:%a", lua_tonumber(L, i));
+      luaL_addlstring(&b, text, (size_t)len);
+    } else if (lua_isnil(L, i) || lua_isboolean(L, i)) luaL_addstring(&b, lua_isnil(L, i) ? "nil" : lua_toboolean(L, i) ? "true" : "false");
+    else {
+      lua_pushvalue(L, 2);
+      lua_pushvalue(L, i);
+      lua_pushvalue(L, 1);
+      lua_call(L, 2, 1);
+      n = (lua_Integer)lua_rawlen(L, 1);
+      luaL_addvalue(&b);
+    }
+    luaL_addchar(&b, ' ');
+  }
+  if (!lua_toboolean(L, 3)) {
+    luaL_pushresult(&b);
+    return 1;
+  }
+  luaL_addstring(&b, pl_state.grad_off ? "no grad " : "grad ");
+  if (pl_autocast_dtype() != PL_NDTYPE) {
+    luaL_addstring(&b, pl_dtype_name(pl_autocast_dtype()));
+    luaL_addchar(&b, ' ');
+  }
+  if (pl_state.rules) {
+    char text[48];
+    snprintf(text, sizeof text, "rules %" PRIu64 " ", pl_state.rules);
+    luaL_addstring(&b, text);
+  }
+  luaL_addstring(&b, pl_dtype_name(pl_default_float()));
+  luaL_addchar(&b, ' ');
+  luaL_addstring(&b, pl_device_name(pl_state.device));
+  luaL_pushresult(&b);
+  return 1;
+}
+
+void l_jit_guards_register(lua_State *L) {
+  lua_pushcfunction(L, jit_key);
+  lua_setfield(L, -2, "jit_key");
+  lua_pushcfunction(L, jit_unchanged);
+  lua_setfield(L, -2, "jit_unchanged");
+  lua_pushcfunction(L, jit_watch);
+  lua_setfield(L, -2, "jit_watch");
+  lua_pushlightuserdata(L, NULL);
+  lua_setfield(L, -2, "jit_nothing");
+  luaL_newmetatable(L, watch_meta);
+  lua_pop(L, 1);
+}

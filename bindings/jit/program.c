@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: MIT
+ * Programs of T.jit (program.h): traced flows that are run with new inputs, put gradients into leaves, and take live
+ * attributes such as an optimizer's learning rate. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bindings/jit/program.h"
+#include "bindings/ops/arguments.h"
+#include "bindings/ops/call.h"
+#include "engine/grad/node.h"
+#include "engine/state.h"
+
+static const char program_meta[] = "perilune.program";
+
+Program *l_check_program(lua_State *L, int i) {
+  Program *p = luaL_testudata(L, i, program_meta);
+  if (!p || !p->f) {
+    l_error(L, "jit: argument #%d must be a program, got %s", i, l_typename(L, i));
+    return NULL;
+  }
+  return p;
+}
+
+static int program_gc(lua_State *L) {
+  Program *p = luaL_testudata(L, 1, program_meta);
+  if (!p) return 0;
+  PlFlow *f = p->f;
+  p->f = NULL;
+  for (int32_t i = 0; p->x && i < p->nx; i++) pl_tensor_release(p->x[i]);
+  free(p->leaf_at);
+  free(p->tracked);
+  free(p->captured);
+  free(p->inputs);
+  free(p->written);
+  free(p->x);
+  free(p->x_at);
+  pl_joint_release(p->joint);
+  pl_exec_release(p->exec);
+  *p = (Program){0};
+  pl_flow_release(f);
+  return 0;
+}
+
+static bool is_written(const PlFlow *f, const PlFValue *v) { return f->stores[v->store].version > 0; }
+
+static PlStatus collect_outputs(PlFlow *f, PlTensor *const *t, int n, Program *p) {
+  PlFVal *v = malloc((size_t)(n + 2 * f->nleaves + 1) * sizeof *v), *grads = v ? v + n + f->nleaves : NULL;
+  p->leaf_at = malloc((size_t)(f->nleaves + 1) * sizeof *p->leaf_at);
+  if (!v || !p->leaf_at) {
+    free(v);
+    PL_FAIL(PL_ERR_OOM, "jit: out of memory");
+  }
+  PlStatus s = PL_OK;
+  for (int i = 0; i < n && s == PL_OK; i++) s = pl_sym_value_of(f, t[i], &v[i]);
+  p->nargs = f->ninputs;
+  PlStatus end = pl_flow_leaf_grads(f, grads);
+  if (s == PL_OK) s = end;
+  p->nuser = n;
+  for (int32_t i = 0; i < f->nleaves && s == PL_OK; i++) {
+    p->leaf_at[i] = grads[i] < 0 ? -1 : n;
+    if (grads[i] >= 0) v[n++] = grads[i];
+  }
+  if (s == PL_OK) s = pl_flow_set_outputs(f, n, v);
+  free(v);
+  p->tracked = calloc((size_t)f->nvals + 1, sizeof *p->tracked);
+  p->captured = calloc((size_t)f->nvals + 1, sizeof *p->captured);
+  p->written = calloc((size_t)f->nvals + 1, sizeof *p->written);
+  p->inputs = calloc((size_t)f->ninputs + 1, sizeof *p->inputs);
+  if (s == PL_OK && !(p->tracked && p->captured && p->written && p->inputs)) s = pl_fail(PL_ERR_OOM, "jit: out of memory");
+  for (PlFVal k = 0; s == PL_OK && k < f->nvals; k++) {
+    const PlFValue *a = &f->vals[k];
+    if (a->kind == PL_FV_INPUT) p->inputs[a->slot] = k;
+    if (a->kind == PL_FV_CAPTURE) {
+      p->tracked[p->ncaptured] = a->real->node != NULL;
+      p->captured[p->ncaptured++] = k;
+    }
+    if ((a->kind == PL_FV_CAPTURE || a->kind == PL_FV_INPUT) && is_written(f, a)) p->written[p->nwritten++] = k;
+  }
+  return s;
+}
+
+/* jit_finish(flow, {tensors}) → program: the trace is over, these are its outputs */
+static int jit_finish(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  int n = (int)lua_rawlen(L, 2);
+  Program *p = lua_newuserdatauv(L, sizeof *p, 0);
+  *p = (Program){0};
+  luaL_setmetatable(L, program_meta);
+  l_note_late(L);
+  PlTensor **t = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof(PlTensor *), 0);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, 2, i + 1);
+    t[i] = l_check_tensor(L, -1);
+    lua_pop(L, 1);
+  }
+  PlStatus s = collect_outputs(f, t, n, p);
+  l_trace_end(f);
+  f->closed = true;
+  CALL(L, s);
+  p->f = pl_flow_retain(f);
+  lua_pop(L, 1);
+  return 1;
+}
+
+/* Captured leaves that a key may record, and the inputs listed at `at` (numbers), are what gradients go to. */
+static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, int32_t ny) {
+  PlFlow *f = p->f;
+  if (f->opaque)
+    PL_FAIL(PL_ERR_UNSUPPORTED,
+            "%s: its results' gradient goes through %s, which the graph would lose; call backward inside of "
+            "the traced function, or do not trace this part",
+            name, f->opaque);
+  int32_t ntracked = (int32_t)lua_rawlen(L, at), n = f->nleaves + ntracked;
+  PlFVal *xs = malloc((size_t)(n + 1) * sizeof *xs);
+  p->x = calloc((size_t)n + 1, sizeof(PlTensor *));
+  p->x_at = calloc((size_t)n + 1, sizeof *p->x_at);
+  if (!xs || !p->x || !p->x_at) {
+    free(xs);
+    PL_FAIL(PL_ERR_OOM, "jit: out of memory");
+  }
+  PlStatus s = PL_OK;
+  for (int32_t i = 0; i < f->nleaves && s == PL_OK; i++) {
+    PlTensor *t = f->leaves[i].t;
+    PlFVal v = -1;
+    for (PlFVal k = 0; k < f->nvals && v < 0; k++)
+      if (f->vals[k].kind == PL_FV_CAPTURE && f->vals[k].real->a.data == t->a.data && pl_shape_equal(&f->vals[k].real->a, &t->a)) v = k;
+    if (v < 0) continue; /* met, but not read */
+    xs[p->nx] = v;
+    p->x[p->nx++] = pl_retain(t);
+  }
+  for (int32_t i = 0; i < ntracked && s == PL_OK; i++) {
+    lua_rawgeti(L, at, i + 1);
+    const lua_Integer slot = lua_tointeger(L, -1) - 1;
+    lua_pop(L, 1);
+    PlFVal v = -1;
+    for (PlFVal k = 0; k < f->nvals; k++)
+      if (f->vals[k].kind == PL_FV_INPUT && f->vals[k].slot == slot && slot < p->nargs) v = k;
+    if (v < 0) {
+      s = pl_fail(PL_ERR_ARG, "jit_joint: there is no argument %lld", (long long)slot + 1);
+      break;
+    }
+    xs[p->nx] = v;
+    p->x_at[p->nx++] = (int32_t)slot;
+  }
+  if (s == PL_OK) s = pl_joint_make(&p->joint, f, ny, p->nx, xs, name);
+  free(xs);
+  return s;
+}
+
+/* jit_joint(program, {numbers of inputs that want gradients}, name, n): its first n results are differentiable from now
+ * on */
+static int jit_joint(lua_State *L) {
+  Program *p = l_check_program(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  int64_t ny = l_check_int(L, 4, "jit_joint", "n");
+  if (p->joint || p->exec || p->x) return l_error(L, "jit_joint: this program is finished");
+  if (ny < 0 || ny > p->nuser) return l_error(L, "jit_joint: %d of %d results", (int)ny, (int)p->nuser);
+  CALL(L, make_joint(L, p, 2, l_intern(L, luaL_checkstring(L, 3)), (int32_t)ny));
+  return 0;
+}
+
+/* jit_spent(tensor) → does its history lead to a backward that has run? */
+static int jit_spent(lua_State *L) {
+  const PlTensor *t = l_check_tensor(L, 1);
+  lua_pushboolean(L, t->node && t->node->spent);
+  return 1;
+}
+
+static PlStatus run_joint(const Program *p, PlTensor *const *in, PlTensor **out) {
+  PlTensor **x = malloc((size_t)(p->nx + 1) * sizeof(PlTensor *));
+  if (!x) PL_FAIL(PL_ERR_OOM, "jit: out of memory");
+  for (int32_t i = 0; i < p->nx; i++) x[i] = p->x[i] ? p->x[i] : in[p->x_at[i]];
+  PlStatus s = pl_joint_run(p->joint, in, x, out);
+  free(x);
+  return s;
+}
+
+static PlStatus run_program(const Program *p, PlTensor *const *in, PlTensor **out) {
+  return p->joint ? run_joint(p, in, out) : p->exec ? pl_exec_run(p->exec, in, out) : pl_flow_run(p->f, in, out);
+}
+
+/* jit_compile(program): plans it and prepares the executor */
+static int jit_compile(lua_State *L) {
+  Program *p = l_check_program(L, 1);
+  PlPlan *plan;
+  if (p->exec || p->joint || p->f->noutputs == 0) return 0;
+  CALL(L, pl_flow_compile(&plan, p->f));
+  PlStatus s = pl_exec_new(&p->exec, plan);
+  pl_plan_release(plan);
+  CALL(L, s);
+  return 0;
+}
+
+bool l_program_same(const Program *p) {
+  const PlFlow *f = p->f;
+  if (!pl_flow_leaves_same(f, p->joint ? p->leaf_at : NULL)) return false; /* with a joint, backward may run outside */
+  for (int32_t k = 0; k < p->ncaptured; k++)
+    if (p->tracked[k] != (f->vals[p->captured[k]].real->node != NULL)) return false;
+  return true;
+}
+
+/* jit_same(program) → as l_program_same */
+static int jit_same(lua_State *L) {
+  lua_pushboolean(L, l_program_same(l_check_program(L, 1)));
+  return 1;
+}
+
+bool l_program_inputs(const Program *p, PlTensor **in) {
+  for (int32_t slot = p->nargs; slot < p->f->ninputs; slot++) in[slot] = NULL;
+  for (int32_t i = 0; i < p->f->nleaves && p->nargs < p->f->ninputs; i++) {
+    const PlFLeaf *l = &p->f->leaves[i];
+    if (l->expects == PL_FGRAD_INPUT && l->t->node) in[l->slot] = l->t->node->grad;
+  }
+  for (int32_t slot = p->nargs; slot < p->f->ninputs; slot++)
+    if (!in[slot]) return false;
+  return true;
+}
+
+/* May input v and leaf w be given, one of which is written? Not if they share memory. */
+static bool share(const PlFlow *f, PlTensor *const *in, const PlTensor *x, PlFVal v, PlFVal w) {
+  const PlFValue *b = &f->vals[w];
+  if (w == v || b->kind == PL_FV_NODE || b->kind == PL_FV_CONST || b->store == f->vals[v].store) return false;
+  return (b->kind == PL_FV_INPUT ? in[b->slot] : b->real)->storage == x->storage;
+}
+
+bool l_program_apart(const Program *p, PlTensor *const *in) {
+  const PlFlow *f = p->f;
+  if (p->nwritten == 0) return true;
+  bool apart = true;
+  for (PlFVal v = 0; apart && v < f->nvals; v++) {
+    const PlFValue *a = &f->vals[v];
+    if (a->kind != PL_FV_INPUT) continue;
+    const PlTensor *x = in[a->slot];
+    if (is_written(f, a)) {
+      apart = x->a.contiguous;
+      for (PlFVal w = 0; apart && w < f->nvals; w++) apart = !share(f, in, x, v, w);
+    } else
+      for (int32_t k = 0; apart && k < p->nwritten; k++) apart = !share(f, in, x, v, p->written[k]);
+  }
+  return apart;
+}
+
+/* The inputs of a run from the list at stack index 2, which keeps them alive, and leaves; pushes the array, with room for
+ * `more`. */
+static PlTensor **inputs_of(lua_State *L, const Program *p, int32_t more) {
+  luaL_checktype(L, 2, LUA_TTABLE);
+  PlTensor **in = lua_newuserdatauv(L, (size_t)(p->f->ninputs + more + 1) * sizeof(PlTensor *), 0);
+  for (int32_t i = 0; i < p->nargs; i++) {
+    lua_rawgeti(L, 2, i + 1);
+    in[i] = l_check_tensor(L, -1);
+    lua_pop(L, 1);
+  }
+  for (int32_t i = 0; i < p->nargs; i++) { /* kernels and plan rely on it */
+    const PlArray want = pl_fvalue_array(&p->f->vals[p->inputs[i]]);
+    if (in[i]->a.symbolic || in[i]->a.dtype != want.dtype || !pl_shape_equal(&in[i]->a, &want))
+      l_error(L, "jit: argument tensor %d is %s, the program was made for %s", (int)i + 1, pl_desc_text(&in[i]->a), pl_desc_text(&want));
+  }
+  if (!l_program_inputs(p, in)) l_error(L, "jit: a gradient that is read is gone");
+  return in;
+}
+
+/* jit_apart(program, {inputs}) → as l_program_apart */
+static int jit_apart(lua_State *L) {
+  const Program *p = l_check_program(L, 1);
+  lua_pushboolean(L, p->nwritten == 0 || l_program_apart(p, inputs_of(L, p, 0)));
+  return 1;
+}
+
+/* The function sets these .grads to nil before it makes new ones, so they need not live next to those. */
+static PlStatus clear_leaf_grads(const Program *p) {
+  for (int32_t i = 0; i < p->f->nleaves; i++)
+    if (p->f->leaves[i].zeroed) PL_TRY(pl_set_grad(p->f->leaves[i].t, NULL));
+  return PL_OK;
+}
+
+static PlStatus set_leaf_grads(const Program *p, PlTensor **out) {
+  for (int32_t i = 0; i < p->f->nleaves; i++)
+    if (p->leaf_at[i] >= 0 || p->f->leaves[i].cleared)
+      PL_TRY(pl_set_grad(p->f->leaves[i].t, p->leaf_at[i] >= 0 ? out[p->leaf_at[i]] : NULL));
+  return PL_OK;
+}
+
+/* Out of memory: what the collector holds is given back, and the run begins again, unless it has written something that
+ * would be written twice. */
+static PlStatus run_or_collect(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out) {
+  uint64_t offset = pl_state.offset;
+  PlStatus s = run_program(p, in, out);
+  if (s != PL_ERR_OOM) return s;
+  const PlExec *e = p->joint ? p->joint->run_forward : p->exec;
+  l_collect_full(L);
+  if (!e || (pl_exec_began(e) && p->nwritten > 0)) return s;
+  pl_state.offset = offset;
+  return run_program(p, in, out);
+}
+
+PlStatus l_program_run(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out) {
+  PL_TRY(clear_leaf_grads(p));
+  PL_TRY(run_or_collect(L, p, in, out));
+  PlStatus s = set_leaf_grads(p, out);
+  for (int32_t o = s == PL_OK ? p->nuser : 0; o < p->f->noutputs; o++) pl_tensor_release(out[o]);
+  return s;
+}
+
+int l_program_failed(lua_State *L, PlStatus s, int undo, int trace) {
+  char text[512];
+  snprintf(text, sizeof text, "%s", pl_message());
+  if (lua_isfunction(L, undo)) { /* Ctrl-C must not stop that half way */
+    lua_Hook hook = lua_gethook(L);
+    int mask = lua_gethookmask(L), count = lua_gethookcount(L);
+    lua_pushvalue(L, undo);
+    lua_pushvalue(L, trace);
+    lua_sethook(L, NULL, 0, 0);
+    int status = lua_pcall(L, 1, 0, 0);
+    lua_sethook(L, hook, mask, count);
+    if (status != LUA_OK) return lua_error(L);
+    if (s != PL_ERR_CALLBACK) s = pl_fail(s, "%s", text);
+  }
+  return l_fail(L, s);
+}
+
+/* jit_run(program, {inputs in order}, undo, trace) → list of the outputs that the function returned; undo(trace) if it fails */
+static int jit_run(lua_State *L) {
+  Program *p = l_check_program(L, 1);
+  lua_settop(L, 4);
+  l_collect(L);
+  PlTensor **in = inputs_of(L, p, p->f->noutputs), **out = in + p->f->ninputs;
+  lua_createtable(L, p->nuser, 0);
+  int list = lua_gettop(L);
+  for (int32_t o = 0; o < p->nuser; o++) {
+    l_new_box(L);
+    lua_rawseti(L, list, o + 1);
+  }
+  PlStatus s = l_program_run(L, p, in, out);
+  if (s != PL_OK) return l_program_failed(L, s, 3, 4);
+  for (int32_t o = 0; o < p->nuser; o++) {
+    lua_rawgeti(L, list, o + 1);
+    l_box(L, -1)->t = out[o];
+    lua_pop(L, 1);
+  }
+  return 1;
+}
+
+/* jit_attrs(program, node, options): the attributes of that node from now on, as in a call of its op */
+static int jit_attrs(lua_State *L) {
+  Program *p = l_check_program(L, 1);
+  int64_t i = l_check_int(L, 2, "jit_attrs", "node");
+  if (i < 1 || i > p->f->nnodes || !p->f->nodes[i - 1].attrs) return l_error(L, "jit_attrs: node %d has no attributes", (int)i);
+  const PlFNode *n = &p->f->nodes[i - 1];
+  Parsed now = {.nin = 0};
+  PlTensor *none = NULL;
+  now.in = &none;
+  lua_settop(L, 3);
+  l_read_attr_args(L, n->op, &now, 3, 3);
+  CALL(L, pl_flow_node_takes(p->f, (int32_t)i - 1, &now.attrs));
+  if (pl_attrs_size(&now.attrs) != pl_attrs_size(n->attrs)) return l_error(L, "jit_attrs: %s has lists of other lengths", n->op->name);
+  memcpy(n->attrs, &now.attrs, pl_attrs_size(&now.attrs));
+  return 0;
+}
+
+void l_program_register(lua_State *L) {
+  static const luaL_Reg regs[] = {{"jit_finish", jit_finish},   {"jit_joint", jit_joint}, {"jit_spent", jit_spent},
+                                  {"jit_compile", jit_compile}, {"jit_same", jit_same},   {"jit_apart", jit_apart},
+                                  {"jit_run", jit_run},         {"jit_attrs", jit_attrs}, {NULL, NULL}};
+  luaL_setfuncs(L, regs, 0);
+  luaL_newmetatable(L, program_meta);
+  lua_pushcfunction(L, program_gc);
+  lua_setfield(L, -2, "__gc");
+  lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "__metatable");
+  lua_pop(L, 1);
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ * Programs: what T.jit keeps of a traced function. A traced flow with its executor, and where gradients of real leaves go.
+ * program.c makes and runs them, program_inspect.c tells about them. */
+#ifndef PL_BINDINGS_JIT_PROGRAM_H
+#define PL_BINDINGS_JIT_PROGRAM_H
+
+#include "bindings/graph/graph.h"
+#include "engine/graph/exec.h"
+
+typedef struct Program {
+  PlFlow *f;
+  int32_t nargs;    /* inputs that are tensors of the call; then come .grads of leaves */
+  int32_t nuser;    /* outputs that the function returned; then come gradients of leaves */
+  int32_t *leaf_at; /* per leaf: its output, -1: none */
+  PlJoint *joint;   /* results have gradients; NULL: no */
+  PlTensor **x;     /* joint: per x the captured leaf; NULL: input x_at */
+  int32_t *x_at, nx;
+  PlFVal *inputs;  /* per argument: its value */
+  PlFVal *written; /* inputs and captured tensors that a run writes */
+  int32_t nwritten;
+  PlFVal *captured; /* tensors from outside */
+  bool *tracked;    /* … and whether they required a gradient */
+  int32_t ncaptured;
+  PlExec *exec; /* NULL: nothing was compiled (no outputs, or a joint, which has its own) */
+} Program;
+
+Program *l_check_program(lua_State *L, int i); /* raises */
+/* in[ninputs]: those of the call are set; .grads of leaves are filled in behind them. false: one that is read is gone. */
+bool l_program_inputs(const Program *p, PlTensor **in);
+/* Are the .grads, and what requires a gradient, as the trace found them? */
+bool l_program_same(const Program *p);
+/* May the graph run with these? Not if one that is written is not contiguous (a copy would be written), or if one of two
+ * that share memory is written: the graph's order knows nothing of that. */
+bool l_program_apart(const Program *p, PlTensor *const *in);
+/* Runs it and puts gradients into leaves; out[noutputs], of which the first nuser are the caller's. */
+PlStatus l_program_run(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out);
+
+/* A run failed with s: calls the function at `undo`, if it is one, with the trace at `trace`, and raises. */
+int l_program_failed(lua_State *L, PlStatus s, int undo, int trace);
+
+/* What guards found, for the quick answer (guards.c). */
+typedef struct LWatch LWatch;
+LWatch *l_to_watch(lua_State *L, int i); /* NULL: it is none */
+bool l_watch_holds(lua_State *L, int i);
+void l_jit_quick_register(lua_State *L);
+bool l_jit_as_written(void); /* (trace.c) */
+/* Ends the trace that fills f. (trace.c) */
+void l_trace_end(PlFlow *f);
+void l_trace_lost(PlFlow *f); /* nobody can end it any more */
+void l_program_register(lua_State *L);
+void l_program_look_register(lua_State *L);
+
+#endif

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: MIT
+ * Tracing for T.jit (lua/perilune/jit/): entering and leaving a trace, and what runs in between. What a trace becomes is
+ * in program.c. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bindings/jit/program.h"
+#include "bindings/ops/call.h"
+#include "engine/graph/symbolic.h"
+#include "engine/state.h"
+
+enum { NCHANGING = 8 };
+
+/* Functions whose next result is another one: a graph would repeat what they gave while it was traced. */
+static const char *const changing[NCHANGING][2] = {{"math", "random"},       {"os", "time"},           {"os", "clock"},
+                                                   {"os", "date"},           {"io", "read"},           {"io", "lines"},
+                                                   {LUA_FILEHANDLE, "read"}, {LUA_FILEHANDLE, "lines"}};
+
+typedef struct Where {
+  lua_State *L; /* kept by the registry */
+  PlFlow *flow; /* held: a script that lets go of it would leave pl_state.trace dangling */
+  char home[512];
+  lua_CFunction changing[NCHANGING];
+  lua_CFunction yield, resume, wrapped; /* of coroutines; what coroutine.wrap gives */
+  lua_Hook before;                      /* the hook that was there, a debugger's or a profiler's: it goes on */
+  int before_mask, before_count;
+} Where;
+static _Thread_local Where *tracing; /* NULL: no trace runs */
+
+static int nothing(lua_State *L) {
+  (void)L;
+  return 0;
+}
+
+/* Field `name` of the table on top, as a C function. */
+static lua_CFunction function_in(lua_State *L, const char *name) {
+  if (!lua_istable(L, -1)) return NULL;
+  lua_getfield(L, -1, name);
+  lua_CFunction f = lua_tocfunction(L, -1);
+  lua_pop(L, 1);
+  return f;
+}
+
+static void find_changing(lua_State *L) {
+  int top = lua_gettop(L);
+  luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  for (int i = 0; i < NCHANGING; i++) {
+    if (strcmp(changing[i][0], LUA_FILEHANDLE) == 0) {
+      if (luaL_getmetatable(L, LUA_FILEHANDLE) == LUA_TTABLE) lua_getfield(L, -1, "__index");
+    } else lua_getfield(L, top + 1, changing[i][0]);
+    tracing->changing[i] = function_in(L, changing[i][1]);
+    lua_settop(L, top + 1);
+  }
+  lua_getfield(L, -1, "coroutine");
+  tracing->yield = function_in(L, "yield");
+  tracing->resume = function_in(L, "resume");
+  if (lua_istable(L, -1) && lua_getfield(L, -1, "wrap") == LUA_TFUNCTION) {
+    lua_pushcfunction(L, nothing);
+    lua_call(L, 1, 1);
+    tracing->wrapped = lua_tocfunction(L, -1);
+  }
+  lua_settop(L, top);
+}
+
+static void watch_calls(lua_State *L, lua_Debug *ar);
+
+/* The C function f, on top, is about to run: is it a coroutine that leaves the trace, or one from before it? What that
+ * does and yields would be frozen. Those that begin inside have our hook. */
+static void check_coroutine(lua_State *L, lua_Debug *ar, lua_CFunction f) {
+  lua_State *other = NULL;
+  if (f == tracing->yield && L == tracing->L)
+    l_error(L, "coroutine.yield in a traced function would leave the trace open; yield outside of it");
+  if (f == tracing->wrapped && lua_getupvalue(L, -1, 1)) {
+    other = lua_tothread(L, -1);
+    lua_pop(L, 1);
+  } else if (f == tracing->resume && lua_getlocal(L, ar, 1)) {
+    other = lua_tothread(L, -1);
+    lua_pop(L, 1);
+  }
+  if (other && lua_gethook(other) != watch_calls)
+    l_error(L, "a coroutine from outside is resumed in a traced function: a graph would repeat what it gives now; resume it "
+               "outside, and pass its value as an argument");
+}
+
+/* Called before every function that the traced one calls, however it came by it. */
+static void watch_calls(lua_State *L, lua_Debug *ar) {
+  bool call = ar->event == LUA_HOOKCALL || ar->event == LUA_HOOKTAILCALL;
+  if (!tracing) { /* a coroutine that was made while the trace ran */
+    lua_sethook(L, NULL, 0, 0);
+    return;
+  }
+  if (call && pl_state.trace) {
+    lua_getinfo(L, "f", ar);
+    lua_CFunction f = lua_tocfunction(L, -1);
+    if (f) check_coroutine(L, ar, f);
+    lua_pop(L, 1);
+    for (int i = 0; f && i < NCHANGING; i++)
+      if (f == tracing->changing[i])
+        l_error(L, "%s.%s in a traced function: a graph would repeat this one value; %s",
+                strcmp(changing[i][0], LUA_FILEHANDLE) == 0 ? "file" : changing[i][0], changing[i][1],
+                i == 0 ? "draw with T.rand or T.randint, or pass the number as an argument"
+                       : "call it outside, or pass the value as an argument");
+  }
+  if (tracing->before && (!call || (tracing->before_mask & LUA_MASKCALL))) tracing->before(L, ar);
+}
+
+static void watch(lua_State *L) {
+  find_changing(L);
+  tracing->before = lua_gethook(L);
+  tracing->before_mask = lua_gethookmask(L);
+  tracing->before_count = lua_gethookcount(L);
+  lua_sethook(L, watch_calls, tracing->before_mask | LUA_MASKCALL, tracing->before_count);
+}
+
+/* Somebody else's hook that came meanwhile stays: Ctrl-C's. */
+static void unwatch(void) {
+  if (lua_gethook(tracing->L) == watch_calls) lua_sethook(tracing->L, tracing->before, tracing->before_mask, tracing->before_count);
+}
+
+/* Line of the script that runs now, kept in the flow's pool. Consecutive nodes share it. */
+static const char *script_line(void *ud) {
+  PlFlow *f = ud;
+  lua_Debug ar;
+  char text[LUA_IDSIZE + 16];
+  if (!tracing || !l_locate(l_running ? l_running : tracing->L, tracing->home, &ar)) return NULL;
+  snprintf(text, sizeof text, "%s:%d", ar.short_src, ar.currentline);
+  const char *last = f->nnodes ? f->nodes[f->nnodes - 1].where : NULL;
+  return last && strcmp(last, text) == 0 ? last : pl_flow_string(f, text);
+}
+
+static const char thread_key = 0;
+
+static void drop(void) {
+  if (tracing) pl_flow_release(tracing->flow);
+  free(tracing);
+  tracing = NULL;
+}
+
+/* jit_enter(flow, mirror options or nil): every op goes into it until jit_finish or jit_abort */
+static int jit_enter(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  if (pl_state.trace) return l_error(L, "jit: a trace is running already; a jitted function cannot trace inside of another trace");
+  if (f->closed) return l_error(L, "jit: this graph's trace is over");
+  drop();
+  lua_pushthread(L);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &thread_key);
+  tracing = calloc(1, sizeof *tracing);
+  if (!tracing) return l_error(L, "jit: out of memory");
+  tracing->flow = pl_flow_retain(f);
+  lua_getfield(L, LUA_REGISTRYINDEX, "perilune.home");
+  const char *home = lua_tostring(L, -1);
+  tracing->L = L;
+  snprintf(tracing->home, sizeof tracing->home, "%s", home ? home : "");
+  f->record = true;
+  f->mirror = (PlMirrorOptions){.fraction = -1, .bytes = -1};
+  if (lua_type(L, 2) == LUA_TTABLE) l_read_mirror(L, 2, 0, &f->mirror);
+  f->where = script_line;
+  f->where_ud = f;
+  watch(L); /* may raise */
+  pl_state.trace = f;
+  return 0;
+}
+
+void l_trace_end(PlFlow *f) {
+  f->where = NULL;
+  if (tracing && tracing->flow != f) return; /* it was not f that was traced */
+  pl_state.trace = NULL;
+  if (tracing) unwatch();
+  drop();
+}
+
+void l_trace_lost(PlFlow *f) {
+  if (!tracing || tracing->flow != f) return;
+  f->closed = true;
+  (void)pl_flow_leaf_grads(f, NULL);
+  l_trace_end(f);
+}
+
+/* jit_abort(flow): ends a trace that failed */
+static int jit_abort(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  l_trace_end(f);
+  f->stage = 0;
+  (void)pl_flow_leaf_grads(f, NULL);
+  f->closed = true;
+  return 0;
+}
+
+/* jit_untraced(f, …) → what f returns; ops in it run, whatever is traced */
+static int jit_untraced(lua_State *L) {
+  PlFlow *was = pl_state.trace;
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  if (was) pl_flow_retain(was); /* f may end the trace */
+  pl_state.trace = NULL;
+  int status = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
+  pl_state.trace = was && !was->closed ? was : NULL;
+  if (was) pl_flow_release(was);
+  return status == LUA_OK ? lua_gettop(L) : lua_error(L);
+}
+/* jit_tracing() → does a trace run? */
+static int jit_tracing(lua_State *L) {
+  lua_pushboolean(L, pl_state.trace != NULL);
+  return 1;
+}
+/* Must a jitted function run as it was written? Inside of a trace, which sees its ops; and while T.vmap or a GradKey (T.vjp,
+ * T.jvp, T.gradcheck, …) follows tensors that a graph would not carry on. */
+bool l_jit_as_written(void) {
+  if (pl_state.trace || pl_state.batch) return true;
+  for (const PlKey *k = pl_state.keys; k; k = k->next)
+    if (k->active && pl_key_records(k)) return true;
+  return false;
+}
+
+/* jit_as_written() → as l_jit_as_written */
+static int jit_as_written(lua_State *L) {
+  lua_pushboolean(L, l_jit_as_written());
+  return 1;
+}
+
+/* jit_node() → number of the trace's newest node */
+static int jit_node(lua_State *L) {
+  lua_pushinteger(L, pl_state.trace ? pl_state.trace->nnodes : 0);
+  return 1;
+}
+
+/* jit_value(flow, tensor) → number of the value that stands for it now */
+static int jit_value(lua_State *L) {
+  PlTensor *h;
+  PlFVal v = -1;
+  CALL(L, pl_sym_enter(l_check_flow(L, 1), l_check_tensor(L, 2), &h));
+  PlStatus s = pl_sym_value_of(l_check_flow(L, 1), h, &v);
+  pl_tensor_release(h);
+  CALL(L, s);
+  lua_pushinteger(L, v);
+  return 1;
+}
+
+/* jit_reads_after(flow, node, tensor) → does a node behind that one read the real tensor? */
+static int jit_reads_after(lua_State *L) {
+  const PlFlow *f = l_check_flow(L, 1);
+  const PlTensor *t = l_check_tensor(L, 3);
+  bool found = false;
+  int64_t i = l_check_int(L, 2, "jit_reads_after", "node");
+  if (i < 0) return l_error(L, "jit_reads_after: there is no node %lld", (long long)i);
+  for (; i < f->nnodes && !found; i++)
+    for (int32_t k = 0; k < f->nodes[i].nin && !found; k++) {
+      PlFVal v = f->nodes[i].in[k];
+      found = v >= 0 && f->vals[v].kind == PL_FV_CAPTURE && f->vals[v].real->storage == t->storage;
+    }
+  lua_pushboolean(L, found);
+  return 1;
+}
+
+/* jit_mirror(flow, options): those of all backward walks of a trace that is over, with a choice for each node */
+static int jit_mirror(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  for (int32_t r = 0; r < f->nregions; r++) {
+    PlMirrorOptions m = {.fraction = -1, .bytes = -1};
+    l_read_mirror(L, 2, f->nnodes, &m);
+    free(f->regions[r].mirror.choice);
+    f->regions[r].mirror = m;
+  }
+  free(f->mirror.choice); /* for a walk that comes later, outside */
+  f->mirror = (PlMirrorOptions){.fraction = -1, .bytes = -1};
+  l_read_mirror(L, 2, f->nnodes, &f->mirror);
+  return 0;
+}
+
+/* ---- views that are results ---------------------------------------------------------------------------------- */
+
+/* jit_root(flow, symbolic tensor) → "argument", its number, or "captured", the real tensor, or "result", a tensor that is no
+ * view; and the nodes (numbers, in order) that take the tensor's view of it, nil if there are none */
+static int jit_root(lua_State *L) {
+  PlFlow *f = l_check_flow(L, 1);
+  PlFVal v;
+  int n = 0;
+  CALL(L, pl_sym_value_of(f, l_check_tensor(L, 2), &v));
+  PlFVal whole = v;
+  lua_settop(L, 2);
+  lua_newtable(L);
+  for (;;) {
+    const PlFValue *val = &f->vals[v];
+    const PlFNode *node = val->kind == PL_FV_NODE ? &f->nodes[val->node] : NULL;
+    if (!node) break;
+    if ((node->flags & PL_FN_MUTATES) && val->slot < pl_fnode_written(node)) v = node->in[val->slot]; /* the same memory */
+    else if ((node->flags & PL_FN_VIEW) && node->nin == 1 && node->nout == 1) {
+      lua_pushinteger(L, val->node + 1);
+      lua_rawseti(L, 3, ++n);
+      v = node->in[0];
+    } else break;
+  }
+  for (int i = 1; 2 * i <= n; i++) { /* from the root on */
+    lua_rawgeti(L, 3, i);
+    lua_rawgeti(L, 3, n + 1 - i);
+    lua_rawseti(L, 3, i);
+    lua_rawseti(L, 3, n + 1 - i);
+  }
+  const PlFValue *root = &f->vals[v];
+  if (root->kind == PL_FV_INPUT) {
+    lua_pushliteral(L, "argument");
+    lua_pushinteger(L, root->slot + 1);
+  } else if (root->kind == PL_FV_CAPTURE && (root->real->node || !l_check_tensor(L, 2)->node)) {
+    lua_pushliteral(L, "captured");
+    l_push_shared(L, root->real);
+  } else {
+    if (root->kind != PL_FV_NODE) { /* a number, whose memory nobody has; or met without its history first */
+      v = whole;
+      n = 0;
+    }
+    lua_pushliteral(L, "result");
+    Box *b = l_new_box(L);
+    CALL(L, pl_sym_tensor(&b->t, f, v));
+  }
+  if (n == 0) lua_pushnil(L);
+  else lua_pushvalue(L, 3);
+  return 3;
+}
+
+/* jit_views(flow, tensor, {nodes}, record) → that view of the real tensor, recorded like the script's */
+static int jit_views(lua_State *L) {
+  const PlFlow *f = l_check_flow(L, 1);
+  l_check_tensor(L, 2);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  int count = (int)lua_rawlen(L, 3);
+  lua_pushvalue(L, 2);
+  for (int i = 1; i <= count; i++) {
+    lua_rawgeti(L, 3, i);
+    lua_Integer k = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    if (k < 1 || k > f->nnodes) return l_error(L, "jit_views: there is no node %d", (int)k);
+    const PlFNode *n = &f->nodes[k - 1];
+    if (!(n->flags & PL_FN_VIEW) || n->nin != 1 || n->nout != 1) return l_error(L, "jit_views: node %d takes no view", (int)k);
+    Box *b = l_new_box(L);
+    PlTensor *in = l_check_tensor(L, -2), *out[PL_MAX_OUT] = {NULL};
+    bool was = pl_grad_enable(false);
+    pl_grad_enable(was && lua_toboolean(L, 4));
+    PlStatus s = pl_apply(n->op, &in, 1, n->attrs, out);
+    pl_grad_enable(was);
+    CALL(L, s);
+    b->t = out[0];
+    lua_remove(L, -2);
+  }
+  return 1;
+}
+
+void l_jit_register(lua_State *L) {
+  static const luaL_Reg regs[] = {{"jit_enter", jit_enter},
+                                  {"jit_abort", jit_abort},
+                                  {"jit_untraced", jit_untraced},
+                                  {"jit_tracing", jit_tracing},
+                                  {"jit_as_written", jit_as_written},
+                                  {"jit_node", jit_node},
+                                  {"jit_reads_after", jit_reads_after},
+                                  {"jit_value", jit_value},
+                                  {"jit_mirror", jit_mirror},
+                                  {"jit_root", jit_root},
+                                  {"jit_views", jit_views},
+                                  {NULL, NULL}};
+  luaL_setfuncs(L, regs, 0);
+  l_program_register(L);
+  l_program_look_register(L);
+  l_jit_quick_register(L);
+}

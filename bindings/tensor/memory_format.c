@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT
+ * Memory formats from Lua: x:is_contiguous(format), and the raw function below x:contiguous(format) and
+ * x:to{memory_format =} (lua/perilune/ops.lua). */
+#include "bindings/core/lib.h"
+
+#include <string.h>
+
+#include "engine/layout.h"
+
+/* The format's dims, 0: row-major. */
+static int format_at(lua_State *L, int at, const char *fn) {
+  static const char *const names[] = {"contiguous", "channels_last", "channels_last_3d"};
+  static const int dims[] = {0, 4, 5};
+  const char *name = lua_type(L, at) == LUA_TSTRING ? lua_tostring(L, at) : NULL;
+  for (int i = 0; name && i < 3; i++)
+    if (strcmp(name, names[i]) == 0) return dims[i];
+  return l_error(L, "%s: a memory format is wanted, \"contiguous\", \"channels_last\" or \"channels_last_3d\", got %s", fn,
+                 name ? lua_pushfstring(L, "'%s'", name) : l_typename(L, at));
+}
+
+/* x:is_contiguous(format = "contiguous") */
+static int m_is_contiguous(lua_State *L) {
+  const PlTensor *t = l_self(L, "is_contiguous");
+  const int dims = lua_isnoneornil(L, 2) ? 0 : format_at(L, 2, "is_contiguous");
+  lua_pushboolean(L, dims ? t->a.ndim == dims && pl_is_channels_last(&t->a) : t->a.contiguous);
+  return 1;
+}
+
+/* core.to_layout(x, format, exact) → x itself where it lies so; exact: where that is open, by its strides too */
+static int t_to_layout(lua_State *L) {
+  PlTensor *t = l_check_tensor(L, 1);
+  const int dims = format_at(L, 2, lua_toboolean(L, 3) ? "to" : "contiguous");
+  const bool is = dims ? t->a.ndim == dims && pl_is_channels_last(&t->a) : t->a.contiguous;
+  const bool exact = lua_toboolean(L, 3) && is && pl_channels_last(&t->a) != (dims != 0);
+  if (is && !exact) {
+    lua_settop(L, 1);
+    return 1;
+  }
+  PlAttrs a;
+  pl_attrs_init(&pl_op_to_layout, &a);
+  pl_attrs_int(&a, 0, dims ? dims - 3 : 0);
+  pl_attrs_int(&a, 1, exact);
+  l_collect(L);
+  Box *b = l_new_box(L);
+  CALL(L, l_apply(L, &pl_op_to_layout, &t, 1, &a, &b->t));
+  return 1;
+}
+
+/* core.layout_of(x) → "channels_last", "channels_last_3d", or nil: row-major, or any other */
+static int t_layout_of(lua_State *L) {
+  const PlTensor *t = l_check_tensor(L, 1);
+  if (!pl_channels_last(&t->a)) return 0;
+  lua_pushstring(L, t->a.ndim == 4 ? "channels_last" : "channels_last_3d");
+  return 1;
+}
+
+void l_layout_register(lua_State *L) {
+  static const luaL_Reg functions[] = {{"to_layout", t_to_layout}, {"layout_of", t_layout_of}, {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"is_contiguous", m_is_contiguous}, {NULL, NULL}};
+  luaL_setfuncs(L, functions, 0);
+  l_add_methods(L, methods);
+}
