@@ -52,8 +52,7 @@ static PlStatus compute_into(Call *c, PlTensor *out) {
                 (out->a.contiguous || !(c->op->flags & PL_F_CONTIGUOUS));
   if (PL_UNLIKELY(c->layout != 0) && (c->op->flags & PL_F_CONTIGUOUS)) direct = pl_is_channels_last(&out->a);
   /* integer division meets its zeros on the way */
-  if (!pl_is_float((PlDtype)out->a.dtype) && (c->op == &pl_op_floor_divide || c->op == &pl_op_remainder || c->op == &pl_op_fmod))
-    direct = false;
+  if ((c->op->flags & PL_F_DIVIDES) && !pl_is_float((PlDtype)out->a.dtype)) direct = false;
   for (int i = 0; i < c->nin && direct; i++)
     direct = !(c->in[i] && c->in[i]->storage == out->storage) ||
              ((c->op->cls == PL_POINTWISE || (i == 0 && (c->op->flags & PL_F_INPLACE))) && !hurts(out, c->in[i]));

@@ -14,12 +14,7 @@
 
 /* ---- where ------------------------------------------------------------------------------------------------------ */
 
-/* Does input i only give sizes? Those are small integer tensors on the CPU. */
-static bool gives_sizes(const PlOp *op, int i) {
-  if (i == 0) return op == &pl_op_zeros_of;
-  if (op == &pl_op_recurrent || op == &pl_op_recurrent_bwd) return i == op->nin - 1; /* lengths */
-  return i == 1 && (op == &pl_op_sum_to || op == &pl_op_expand_to || op == &pl_op_reshape_to);
-}
+static bool gives_sizes(const PlOp *op, int i) { return i < PL_MAX_IN && ((op->sizes >> i) & 1); }
 
 static const char *arg_name(const PlOp *op, int i, char *room, size_t size) {
   if (op->nin != PL_VARIADIC && op->args[i]) return op->args[i];
@@ -43,16 +38,16 @@ PlStatus pl_call_place(PlCall *c) {
     if (pl_on_gpu(c->in[i]->a.device)) on = on < 0 ? i : on;
     else if (!c->in[i]->a.weak && !gives_sizes(op, i)) arrays++;
   }
-  if (op == &pl_op_to_device) {
+  if (op->flags & PL_F_MOVES) {
     c->device = (uint8_t)pl_attr_i(c->attrs, 0);
     return PL_OK;
   }
-  if (op == &pl_op_shape_of) {
+  if (op->flags & PL_F_SIZES) {
     c->device = PL_CPU;
     return PL_OK;
   }
   c->device = on >= 0 ? c->in[on]->a.device : op->cls == PL_CREATION && arrays == 0 ? pl_state.device : PL_CPU;
-  if (on < 0 || op == &pl_op_copy) return PL_OK; /* copy_ crosses devices */
+  if (on < 0 || (op->flags & PL_F_CROSSES)) return PL_OK;
   for (int i = 0; i < c->nin; i++) {
     const PlTensor *t = c->in[i];
     if (!t || t->a.device == c->device) continue;
@@ -68,7 +63,7 @@ PlStatus pl_call_place(PlCall *c) {
 /* Pointwise kernels read 0-d CPU arrays when they are launched. */
 PlStatus pl_call_bring(PlCall *c) {
   const PlOp *op = c->op;
-  if (c->device == PL_CPU || op == &pl_op_to_device || op == &pl_op_copy || pl_state.trace) return PL_OK;
+  if (c->device == PL_CPU || (op->flags & PL_F_CROSSES) || pl_state.trace) return PL_OK;
   for (int i = 0; i < c->nin; i++) {
     PlTensor *t = c->in[i], *moved;
     if (!t || pl_on_gpu(t->a.device) || gives_sizes(op, i) || (op->cls == PL_POINTWISE && t->a.ndim == 0)) continue;
@@ -218,7 +213,7 @@ PlStatus pl_call_run_device(int device, const PlOp *op, const PlkCall *call) {
 }
 
 static PlStatus run_on(int device, const PlOp *op, const PlkCall *call) {
-  if (op == &pl_op_to_device || op == &pl_op_copy) {
+  if (op->flags & PL_F_CROSSES) {
     const PlArray *from = call->in[call->nin - 1];
     return pl_copy_arrays(call->out[0], from);
   }

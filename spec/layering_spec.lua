@@ -98,6 +98,21 @@ local function globals_allowed()
   return set
 end
 
+-- Branches on which op it is, outside the descriptors and the passes, whose subject single ops are: facts of ops
+-- belong into PlOp (engine/ops/op.h). The count only falls: lower it with every branch that goes.
+local branches_allowed = 3
+
+-- How often a line asks which op it has, by pointer or by number.
+local function branches(line)
+  local n = 0
+  for _, name in ipairs { "&pl_op_[%w_]+", "PL_OP_[%w_]+" } do
+    for _, pattern in ipairs { "[=!]=%s*" .. name, name .. "%s*[=!]=", "case%s+" .. name } do
+      n = n + select(2, line:gsub(pattern, ""))
+    end
+  end
+  return n
+end
+
 local function sorted(list)
   table.sort(list)
   return table.concat(list, "\n")
@@ -129,6 +144,33 @@ describe("layering", function()
     assert.is_nil(include_fault("kernels/cpu/a.c", '#include <cblas.h>'))
     assert.is_nil(include_fault("engine/a.c", '#include "kernels/kernel.h"'))
     assert.is_nil(include_fault("bindings/a.c", '#include "engine/perilune.h"'))
+  end)
+
+  it("leaves facts of ops to their descriptors", function()
+    local found, n = {}, 0
+    for layer in pairs(allowed) do
+      for _, path in ipairs(sources(layer)) do
+        local file, number = path:sub(#root + 2), 0
+        local exempt = file:find("^engine/ops/") or file:find("^engine/graph/passes/")
+        for line in io.lines(path) do
+          number = number + 1
+          local here = exempt and 0 or branches(line)
+          n = n + here
+          if here > 0 then found[#found + 1] = ("%s:%d: %s"):format(file, number, line:match("^%s*(.-)%s*$")) end
+        end
+      end
+    end
+    assert.is_true(n <= branches_allowed, "a field or flag of PlOp instead of:\n" .. sorted(found))
+    assert.equal(branches_allowed, n, "branches_allowed can be lowered")
+  end)
+
+  it("sees branches on ops", function()
+    assert.equal(1, branches("if (op == &pl_op_add) {"))
+    assert.equal(2, branches("return n->op != &pl_op_add && n->op !=&pl_op_sub;"))
+    assert.equal(1, branches("if (&pl_op_add == op)"))
+    assert.equal(1, branches("if (pl_op_id(op) == PL_OP_add)"))
+    assert.equal(1, branches("  case PL_OP_add: return 1;"))
+    assert.equal(0, branches("*out = pl_g2(g, &pl_op_add, a, b);"))
   end)
 
   it("holds in the engine archive's undefined symbols", function()

@@ -362,10 +362,10 @@ static int d_has(lua_State *L) {
   const PlOp *op = pl_op_find(luaL_checkstring(L, 1));
   if (!op) return l_error(L, "device.has: no such op");
   (void)l_device_table(L);
-  lua_pushstring(L, op == &pl_op_shape_of || op == &pl_op_to_device || op == &pl_op_copy || pl_op_on_device(op) ? "kernel"
-                    : op->cls == PL_VIEW && !op->kernel[PL_CPU]                                                 ? "view"
-                    : op->expand                                                                                ? "expand"
-                                                                                                                : "host");
+  lua_pushstring(L, (op->flags & (PL_F_SIZES | PL_F_CROSSES)) || pl_op_on_device(op) ? "kernel"
+                    : op->cls == PL_VIEW && !op->kernel[PL_CPU]                      ? "view"
+                    : op->expand                                                     ? "expand"
+                                                                                     : "host");
   return 1;
 }
 

@@ -182,9 +182,9 @@ static const PlOp *named_op(lua_State *L, const char *option, bool zeros) {
   if (lua_type(L, -1) != LUA_TSTRING) l_error(L, "gradient: %s: the name of an op expected, got %s", option, l_typename(L, -1));
   const PlOp *op = pl_op_find(lua_tostring(L, -1));
   if (!op) l_error(L, "gradient: %s: there is no op %s", option, lua_tostring(L, -1));
-  bool fits =
-      op && !(op->flags & (PL_F_MUTATES | PL_F_IMPURE | PL_F_SEEDED)) && op->nout == 1 && (op->nin == 1 || (zeros && op == &pl_op_zeros));
-  if (!fits) l_error(L, "gradient: %s: %s is no op of one tensor that gives another", option, op ? op->name : "?");
+  const bool made = zeros && op->nin == 0 && (op->flags & PL_F_ZEROS);
+  bool fits = !(op->flags & (PL_F_MUTATES | PL_F_IMPURE | PL_F_SEEDED)) && op->nout == 1 && (op->nin == 1 || made);
+  if (!fits) l_error(L, "gradient: %s: %s is no op of one tensor that gives another", option, op->name);
   return op;
 }
 

@@ -166,7 +166,7 @@ static int set_attr(lua_State *L, const PlOp *op, PlAttrs *a, int k, int at) {
     pl_attrs_float(a, k, lua_tonumber(L, at));
     break;
   case PL_A_SCALAR:
-    if (lua_type(L, at) == LUA_TBOOLEAN && (op == &pl_op_full || op == &pl_op_fill)) pl_attrs_int(a, k, lua_toboolean(L, at));
+    if (lua_type(L, at) == LUA_TBOOLEAN && d->truth) pl_attrs_int(a, k, lua_toboolean(L, at));
     else if (lua_type(L, at) != LUA_TNUMBER) return bad_attr(L, op, d, "a number", at);
     else if (lua_isinteger(L, at)) pl_attrs_int(a, k, (int64_t)lua_tointeger(L, at));
     else pl_attrs_float(a, k, lua_tonumber(L, at));
@@ -251,48 +251,36 @@ static int read_options(lua_State *L, const PlOp *op, Parsed *p, int at) {
   return 0;
 }
 
-/* true and false stand beside bool tensors only: elsewhere one came of Lua's ==, which compares objects. */
 /* A number that is written into a tensor of integers must have a place there. */
-static int check_written(lua_State *L, const Parsed *p, const PlOp *op) {
-  const PlTensor *x = p->in[0];
-  double f[2];
-  int64_t v[2];
-  int n = 1;
-  bool whole = true;
-  if (op == &pl_op_randint_fill) {
-    n = 2;
-    for (int k = 0; k < 2; k++) v[k] = pl_attr_i(&p->attrs, k);
-  } else if (op == &pl_op_fill) {
-    whole = (p->attrs.isint & 1) != 0;
-    v[0] = whole ? pl_attr_i(&p->attrs, 0) : 0;
-    f[0] = whole ? 0.0 : pl_attr_f(&p->attrs, 0);
-  } else if (p->in[2] && p->in[2]->a.weak && !p->in[2]->a.symbolic) {
-    whole = !pl_is_float((PlDtype)p->in[2]->a.dtype);
-    v[0] = whole ? pl_read_i(&p->in[2]->a, 0) : 0;
-    f[0] = whole ? 0.0 : pl_read_f(&p->in[2]->a, 0);
-  } else return 0;
-  for (int k = 0; k < n; k++) {
-    if (whole) lua_pushinteger(L, v[k]);
-    else lua_pushnumber(L, f[k]);
-    l_check_fits(L, -1, (PlDtype)x->a.dtype, op->name);
+static void check_stored(lua_State *L, const Parsed *p, const PlOp *op) {
+  const PlDtype d = (PlDtype)p->in[0]->a.dtype;
+  for (int k = 0; k < op->nattr; k++) {
+    if ((op->attrs[k].type != PL_A_SCALAR && op->attrs[k].type != PL_A_INT) || !pl_attr_has(&p->attrs, k)) continue;
+    if (op->attrs[k].type == PL_A_INT || ((p->attrs.isint >> k) & 1)) lua_pushinteger(L, pl_attr_i(&p->attrs, k));
+    else lua_pushnumber(L, pl_attr_f(&p->attrs, k));
+    l_check_fits(L, -1, d, op->name);
     lua_pop(L, 1);
   }
-  return 0;
+  const PlTensor *v = op->nin > 1 ? p->in[op->nin - 1] : NULL;
+  if (!v || !v->a.weak || v->a.symbolic) return;
+  if (pl_is_float((PlDtype)v->a.dtype)) lua_pushnumber(L, pl_read_f(&v->a, 0));
+  else lua_pushinteger(L, pl_read_i(&v->a, 0));
+  l_check_fits(L, -1, d, op->name);
+  lua_pop(L, 1);
 }
 
-static bool writes_number(const PlOp *op) {
-  return op == &pl_op_fill || op == &pl_op_masked_fill || op == &pl_op_index_fill || op == &pl_op_randint_fill;
-}
-
+/* true and false stand beside bool tensors only, or beside a condition: elsewhere one came of Lua's ==, which compares objects. */
 static int check_booleans(lua_State *L, const Parsed *p, const PlOp *op) {
-  const int first = op == &pl_op_where || op == &pl_op_masked_fill; /* where the values begin; masked_fill: x, mask, value */
-  bool fits = op != &pl_op_where || !(p->in[0] && p->in[0]->a.weak), any = false;
-  for (int i = op == &pl_op_masked_fill ? 0 : first; fits && i < p->nin; i++) {
-    if (!p->in[i] || (op == &pl_op_masked_fill && i == 1)) continue;
-    fits = p->in[i]->a.dtype == PL_BOOL;
-    any = any || !p->in[i]->a.weak;
+  bool fits = true, any = op->conditions & 1;
+  for (int i = 0; fits && i < p->nin; i++) {
+    if (!p->in[i]) continue;
+    if ((op->conditions >> i) & 1) fits = i > 0 || !p->in[i]->a.weak;
+    else {
+      fits = p->in[i]->a.dtype == PL_BOOL;
+      any = any || !p->in[i]->a.weak;
+    }
   }
-  if (fits && (any || op == &pl_op_where)) return 0;
+  if (fits && any) return 0;
   return l_error(L,
                  "%s: a boolean stands where a tensor or a number is wanted; == and ~= compare Lua objects, elementwise it is "
                  "a:eq(b), a:ne(b)",
@@ -335,6 +323,6 @@ int l_read_attr_args(lua_State *L, const PlOp *op, Parsed *p, int at, int top) {
   for (int i = 0; op->nin != PL_VARIADIC && i < op->nin - op->nopt; i++)
     if (!p->in[i]) return l_error(L, "%s: argument %s is missing", op->name, op->args[i]);
   if (PL_UNLIKELY(op->nin != PL_VARIADIC && p->boolean)) check_booleans(L, p, op);
-  if (PL_UNLIKELY(writes_number(op)) && pl_is_int((PlDtype)p->in[0]->a.dtype)) check_written(L, p, op);
+  if (PL_UNLIKELY(op->flags & PL_F_STORES) && pl_is_int((PlDtype)p->in[0]->a.dtype)) check_stored(L, p, op);
   return 0;
 }

@@ -53,7 +53,7 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
   const bool writes = op->nin != PL_VARIADIC && (inplace || (op->flags & PL_F_MUTATES));
   if (PL_UNLIKELY(writes && p.in[0] != l_to_tensor(L, 1)))
     return l_error(L, "%s_: argument %s (#1) is written, so it must be a tensor, got %s", op->name, op->args[0], l_typename(L, 1));
-  if (PL_UNLIKELY(op == &pl_op_pow) && p.in[1]->a.weak && pl_is_int((PlDtype)p.in[1]->a.dtype) && !p.in[1]->a.symbolic)
+  if (PL_UNLIKELY(op->flags & PL_F_NATURAL) && p.in[1]->a.weak && pl_is_int((PlDtype)p.in[1]->a.dtype) && !p.in[1]->a.symbolic)
     check_power(L, p.in[0], pl_read_i(&p.in[1]->a, 0));
   if (PL_UNLIKELY(l_overridden_count) && l_override_call(L, op, p.in, p.nin, top,
                                                          inplace ? PL_OVERRIDE_INPLACE
@@ -108,7 +108,7 @@ static PL_ALWAYS_INLINE int call_fast(lua_State *L, const PlOp *op, PlTensor **i
 static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   PlDtype d = (PlDtype)x->a.dtype;
   const double v = lua_tonumber(L, num);
-  if (PL_UNLIKELY(op == &pl_op_pow) && num == 2 && lua_isinteger(L, 2)) check_power(L, x, lua_tointeger(L, 2));
+  if (PL_UNLIKELY(op->flags & PL_F_NATURAL) && num == 2 && lua_isinteger(L, 2)) check_power(L, x, lua_tointeger(L, 2));
   l_collect(L);
   Box *b = l_new_result(L, lua_upvalueindex(UP_RESULT)); /* first: from here on nothing of Lua's can raise before the number is released */
   if (PL_LIKELY(pl_apply_number(op, x, v, num == 1, &b->t) == PL_OK && b->t)) return 1; /* and nothing recorded */

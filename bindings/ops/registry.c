@@ -86,6 +86,7 @@ static void push_op_info(lua_State *L, const PlOp *op) {
   flag(L, op, PL_F_MUTATES, "mutates");
   flag(L, op, PL_F_NOMETHOD, "nomethod");
   flag(L, op, PL_F_NOGRAD_OK, "no_gradient");
+  flag(L, op, PL_F_COMMUTES, "commutes");
   lua_setfield(L, -2, "flags");
 }
 

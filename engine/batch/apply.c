@@ -316,7 +316,7 @@ PlStatus pl_batch_mutate(const PlOp *op, PlTensor *const *in, int nin, const PlA
             "%s: %s shares its memory with others and is tracked inside vmap; put the parts together "
             "with cat, stack or where",
             op->name, pl_desc_text(&in[0]->a));
-  if (op == &pl_op_copy) return store(b, full, in[1]);
+  if ((op->flags & PL_F_SETS) && nin == 2) return store(b, full, in[1]);
   if (nin != 1) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: not inside vmap", op->name);
   if ((op->flags & PL_F_SEEDED) && b->random != PL_RANDOM_DIFFERENT)
     PL_FAIL(PL_ERR_STATE, "vmap: %s draws random numbers; say randomness=\"different\"", op->name);

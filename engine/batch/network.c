@@ -22,7 +22,7 @@ void pl_batch_row_norm(PlBatchCall *c) {
 /* Their gradients: (dy, x, [mean,] rstd, weight) → dx, dw, [db]. dx by the op with w dy for dy; dw = Σ dy h and
  * db = Σ dy, h = (x - mean) rstd, over the dims in front of the normalized ones. */
 void pl_batch_row_norm_bwd(PlBatchCall *c) {
-  int stats = c->op == &pl_op_rms_norm_bwd ? 1 : 2, w = 2 + stats, rank = c->in[1]->a.ndim;
+  int stats = c->op->nin - 3, w = 2 + stats, rank = c->in[1]->a.ndim;
   int64_t wanted = pl_attr_i(c->attrs, 1);
   int lead = rank - pl_attr_n(c->attrs, 0);
   PlDtype d = (PlDtype)c->desc[0].dtype;
@@ -178,8 +178,7 @@ void pl_batch_class_loss(PlBatchCall *c) {
 
 /* index, index_bwd: x or dy alone is batched. The indexed dims move up by one; the indices' own dims then stay where
  * they are only if the indexed ones lie side by side. */
-void pl_batch_index(PlBatchCall *c) {
-  bool bwd = c->op == &pl_op_index_bwd;
+static void index_list(PlBatchCall *c, bool bwd) {
   int at = bwd ? 1 : 0, next = 0;
   int64_t dims[PL_MAX_DIM];
   PlAttrs a;
@@ -207,6 +206,9 @@ void pl_batch_index(PlBatchCall *c) {
   for (int i = 1; i < c->nin; i++) in[i] = c->in[i];
   if (c->status == PL_OK) pl_b_ops(c, c->op, c->nin, in, &a, c->out);
 }
+
+void pl_batch_index(PlBatchCall *c) { index_list(c, false); }
+void pl_batch_index_bwd(PlBatchCall *c) { index_list(c, true); }
 
 /* embedding_bwd: dy[…, D] of all elements side by side in the last dim. */
 void pl_batch_embedding_bwd(PlBatchCall *c) {

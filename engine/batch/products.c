@@ -76,16 +76,8 @@ void pl_batch_linear(PlBatchCall *c) {
   c->out[0] = y;
 }
 
-/* beta input + alpha (product), the product being of inputs 1 and 2; addr: of a column and a row. */
-void pl_batch_addmm(PlBatchCall *c) {
-  PlTensor *p;
-  if (c->op == &pl_op_addr) {
-    if (c->status != PL_OK) return;
-    int64_t x[3] = {c->n, c->in[1]->a.shape[0], 1}, y[3] = {c->n, 1, c->in[2]->a.shape[0]};
-    PlTensor *col = c->full[1] ? pl_b_reshape(c, c->full[1], 3, x) : pl_b_reshape(c, c->in[1], 2, x + 1);
-    PlTensor *row = c->full[2] ? pl_b_reshape(c, c->full[2], 3, y) : pl_b_reshape(c, c->in[2], 2, y + 1);
-    p = pl_b_two(c, &pl_op_mul, col, row);
-  } else p = product(c, 1, 2, &pl_op_matmul, NULL);
+/* beta input + alpha p. */
+static void added(PlBatchCall *c, PlTensor *p) {
   if ((c->full[1] || c->full[2]) && c->status == PL_OK) {
     int64_t sizes[PL_MAX_DIM + 1];
     sizes[0] = c->n;
@@ -109,6 +101,17 @@ void pl_batch_addmm(PlBatchCall *c) {
   }
   if (factor[0]) b = pl_b_two(c, &pl_op_mul, b, factor[0]);
   c->out[0] = pl_b_two(c, &pl_op_add, p, b);
+}
+
+void pl_batch_addmm(PlBatchCall *c) { added(c, product(c, 1, 2, &pl_op_matmul, NULL)); }
+
+/* The product is that of a column and a row. */
+void pl_batch_addr(PlBatchCall *c) {
+  if (c->status != PL_OK) return;
+  int64_t x[3] = {c->n, c->in[1]->a.shape[0], 1}, y[3] = {c->n, 1, c->in[2]->a.shape[0]};
+  PlTensor *col = c->full[1] ? pl_b_reshape(c, c->full[1], 3, x) : pl_b_reshape(c, c->in[1], 2, x + 1);
+  PlTensor *row = c->full[2] ? pl_b_reshape(c, c->full[2], 3, y) : pl_b_reshape(c, c->in[2], 2, y + 1);
+  added(c, pl_b_two(c, &pl_op_mul, col, row));
 }
 
 void pl_batch_outer(PlBatchCall *c) {

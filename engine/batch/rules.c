@@ -78,8 +78,8 @@ static PlStatus shifted(const PlBatchCall *c, int ndim, PlAttrs *a, bool *flat) 
       int n = has ? pl_attr_n(c->attrs, k) : 0;
       for (int i = 0; i < n; i++) list[i] = pl_attr_list(c->attrs, k)[i] + 1;
       if (n == 0) {
-        if (c->op == &pl_op_roll) *flat = true;
-        if (c->op == &pl_op_squeeze || c->op == &pl_op_flip) continue;
+        if (d->flat) *flat = true;
+        if (!d->optional) continue;
         n = *flat ? 1 : ndim;
         for (int i = 0; i < n; i++) list[i] = i + 1;
       }

@@ -273,7 +273,7 @@ static PlStatus transpose(Making *m, PlForward *g) {
   for (int k = 0; k < nx; k++) {
     dy[at[k]] = dx[k];
     /* what is zero for every tangent is none */
-    any |= g->has[at[k]] = dx[k] >= 0 && !(m->f->vals[dx[k]].node >= 0 && m->f->nodes[m->f->vals[dx[k]].node].op == &pl_op_zeros);
+    any |= g->has[at[k]] = dx[k] >= 0 && !(m->f->vals[dx[k]].node >= 0 && (m->f->nodes[m->f->vals[dx[k]].node].op->flags & PL_F_ZEROS));
   }
   if (!any) return PL_OK;
   m->map = malloc((size_t)(m->f->nvals + 1) * sizeof *m->map);

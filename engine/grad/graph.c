@@ -185,15 +185,10 @@ PlStatus pl_graph_run_some(const PlGraph *g, PlTensor *const *in, const bool *ne
 
 bool pl_op_is_pure(const PlOp *op) { return !(op->flags & (PL_F_SEEDED | PL_F_MUTATES | PL_F_IMPURE)); }
 
-/* The same bits with its inputs exchanged. */
-static bool commutes(const PlOp *op) {
-  return op == &pl_op_eq || op == &pl_op_ne || op == &pl_op_mul || op == &pl_op_logical_and || op == &pl_op_logical_or;
-}
-
 static bool same_node(const PlGNode *a, const PlGNode *b) {
   if (a->op != b->op || a->nin != b->nin || !pl_op_is_pure(a->op)) return false;
-  if (memcmp(a->in, b->in, (size_t)a->nin * sizeof *a->in) != 0 && !(commutes(a->op) && a->in[0] == b->in[1] && a->in[1] == b->in[0]))
-    return false;
+  const bool turned = (a->op->flags & PL_F_COMMUTES) && a->in[0] == b->in[1] && a->in[1] == b->in[0];
+  if (memcmp(a->in, b->in, (size_t)a->nin * sizeof *a->in) != 0 && !turned) return false;
   if (!a->attrs || !b->attrs) return a->attrs == b->attrs;
   return pl_attrs_size(a->attrs) == pl_attrs_size(b->attrs) && memcmp(a->attrs, b->attrs, pl_attrs_size(a->attrs)) == 0;
 }

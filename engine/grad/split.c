@@ -26,7 +26,7 @@ typedef struct Split {
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a gradient graph"); }
 
-static bool is_shape(const PlGNode *n) { return n->op == &pl_op_shape_of; }
+static bool is_shape(const PlGNode *n) { return n->op->flags & PL_F_SIZES; }
 
 static void mark_dy(Split *s) {
   const PlGraph *g = s->g;

@@ -195,7 +195,7 @@ PlStatus pl_sym_copy(PlTensor **out, PlTensor *t) {
 static PlStatus overwritten(const PlOp *op, PlTensor *const *in, const PlAttrs *attrs, PlTensor **out) {
   PlTensor *y = in[0], *v = NULL;
   PlAttrs a;
-  if (op == &pl_op_copy) {
+  if (op->nin == 2) {
     PlTensor *src = in[1], *cast = NULL, *moved = NULL;
     PlStatus s = PL_OK;
     if (src->a.device != y->a.device) {
@@ -222,7 +222,7 @@ static PlStatus overwritten(const PlOp *op, PlTensor *const *in, const PlAttrs *
   }
   pl_attrs_init(&pl_op_full, &a);
   PL_TRY(pl_attrs_list(&a, 0, y->a.ndim, y->a.shape));
-  if (op == &pl_op_zero) pl_attrs_int(&a, 1, 0);
+  if (op->nattr == 0) pl_attrs_int(&a, 1, 0);
   else {
     a.v[1] = attrs->v[0];
     a.set |= 2;
@@ -249,7 +249,7 @@ static PlStatus mutate(PlFlow *f, PlCall *c, PlTensor **out) {
   bool leaf = !st || is_leaf_store(f, pl_sym_storage(y)->store);
   /* a part of a leaf that is known as a whole: the whole is put together and written */
   bool value = !leaf || (st && st->root >= 0 && st->root != pl_sym_value(y));
-  if (value && (op == &pl_op_copy || op == &pl_op_fill || op == &pl_op_zero)) {
+  if (value && (op->flags & PL_F_SETS)) {
     s = overwritten(op, c->in, c->attrs, &res);
     if (s == PL_OK) s = pl_sym_assign(y, res);
   } else if (value) { /* on a copy, which the handle names from then on */

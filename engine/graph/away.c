@@ -63,8 +63,8 @@ int32_t pl_away_groups(const PlAway *a, int32_t *members) {
 
 /* Where values lie: with an input on the device, unless it is a question about sizes. */
 static uint8_t device_of(const PlAway *a, const PlFNode *n) {
-  if (n->op == &pl_op_shape_of) return PL_CPU;
-  if (n->op == &pl_op_to_device) return (uint8_t)pl_attr_i(n->attrs, 0);
+  if (n->op->flags & PL_F_SIZES) return PL_CPU;
+  if (n->op->flags & PL_F_MOVES) return (uint8_t)pl_attr_i(n->attrs, 0);
   bool any = false;
   for (int32_t k = 0; k < n->nin; k++) {
     if (n->in[k] >= 0 && a->device[n->in[k]] != PL_CPU) return a->device[n->in[k]];
@@ -97,7 +97,7 @@ static void drop(PlAway *a, PlFVal v) {
 /* The plan takes every value of a node for row-major; as they run, results follow their inputs (engine/layout.h). Views
  * that count on memory get what the plan says. */
 static PlStatus settle(PlAway *a, const PlFNode *n) {
-  if (n->op != &pl_op_as_strided && n->op != &pl_op_view) return PL_OK;
+  if (!(n->op->flags & PL_F_BY_MEMORY)) return PL_OK;
   PlTensor **t = &a->vals[n->in[0]], *copy;
   if ((*t)->a.contiguous || !a->f->vals[n->in[0]].contiguous) return PL_OK;
   PL_TRY(pl_tensor_copy(&copy, *t));

@@ -68,7 +68,7 @@ static void never(PlAway *a, const char *what, const char *why) {
 /* ---- what can be captured ------------------------------------------------------------------------------------- */
 
 static bool has_kernel(const PlFNode *n) {
-  return n->op->cls == PL_VIEW || n->op->expand || n->op == &pl_op_copy || n->op == &pl_op_shape_of || pl_op_on_device(n->op);
+  return n->op->cls == PL_VIEW || n->op->expand || (n->op->flags & (PL_F_SIZES | PL_F_CROSSES)) || pl_op_on_device(n->op);
 }
 
 /* Sizes are the same at every run; other values that an op looks at may change. */
@@ -77,7 +77,7 @@ static bool looks_at_values(const PlFlow *f, const PlFNode *n) {
   for (int32_t k = 0; k < n->nin && k < 8; k++) {
     if (!((n->op->reads_values >> k) & 1) || n->in[k] < 0) continue;
     const PlFValue *v = &f->vals[n->in[k]];
-    if (v->kind == PL_FV_CONST || (v->kind == PL_FV_NODE && f->nodes[v->node].op == &pl_op_shape_of)) continue;
+    if (v->kind == PL_FV_CONST || (v->kind == PL_FV_NODE && (f->nodes[v->node].op->flags & PL_F_SIZES))) continue;
     return true;
   }
   return false;
@@ -89,10 +89,10 @@ static bool allowed(PlAway *a, PlTensor *const *in) {
   uint8_t *device = &a->capture->device;
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlFNode *n = &f->nodes[i];
-    const char *why = looks_at_values(f, n)       ? " looks at values"
-                      : n->op == &pl_op_to_device ? " moves between devices"
-                      : !has_kernel(n)            ? " runs on the CPU"
-                                                  : NULL;
+    const char *why = looks_at_values(f, n)         ? " looks at values"
+                      : (n->op->flags & PL_F_MOVES) ? " moves between devices"
+                      : !has_kernel(n)              ? " runs on the CPU"
+                                                    : NULL;
     if (why) return never(a, n->op->name, why), false;
     for (int32_t k = 0; k < pl_fnode_written(n); k++) {
       const PlFValue *root = &f->vals[f->stores[f->vals[n->in[k]].store].first];

@@ -215,7 +215,7 @@ bool pl_fnode_pure(const PlFNode *n) { return !(n->flags & PL_FN_MUTATES) && !(n
 
 /* Where a node's results lie: see pl_call_place. */
 static uint8_t device_of(const PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs) {
-  if (op == &pl_op_to_device && attrs) return (uint8_t)pl_attr_i(attrs, 0);
+  if ((op->flags & PL_F_MOVES) && attrs) return (uint8_t)pl_attr_i(attrs, 0);
   for (int k = 0; k < nin; k++)
     if (in[k] >= 0 && f->vals[in[k]].device != PL_CPU) return f->vals[in[k]].device;
   return nin == 0 ? pl_state.device : PL_CPU;

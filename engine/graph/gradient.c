@@ -34,7 +34,7 @@ static PlStatus mark_reached(PlGradWalk *w, int ny, const PlFVal *ys) {
   for (int i = 0; i <= ny; i++) {
     while (n) {
       const PlFNode *node = &f->nodes[stack[--n]];
-      bool barred = w->opts->allow_unused && (bars(f, node) || node->op == &pl_op_stop_grad);
+      bool barred = w->opts->allow_unused && (bars(f, node) || (node->op->flags & PL_F_STOPS));
       for (int32_t k = barred ? node->nin : 0; k < node->nin + node->nafter; k++) {
         int32_t to = k < node->nin ? -1 : node->after[k - node->nin];
         if (k < node->nin && node->in[k] >= 0) {

@@ -13,7 +13,7 @@ PlStatus pl_grad_no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for the gr
 bool pl_grad_is_zero(const PlGradWalk *w, PlFVal v) {
   if (w->f->vals[v].node < 0) return false;
   const PlOp *op = w->f->nodes[w->f->vals[v].node].op;
-  if (!w->opts->zero_ops) return op == &pl_op_zeros;
+  if (!w->opts->zero_ops) return op->flags & PL_F_ZEROS;
   for (int k = 0; k < w->opts->nzero_ops; k++)
     if (op == w->opts->zero_ops[k]) return true;
   return false;
@@ -84,7 +84,7 @@ static PlStatus check_type(const PlFlow *f, const char *option, const PlOp *op, 
 
 PlStatus pl_grad_zeros(PlGradWalk *w, PlFVal x, const char *name, PlFVal *out) {
   const PlOp *op = w->opts->nzero_ops > 0 ? w->opts->zero_ops[0] : &pl_op_zeros;
-  if (op == &pl_op_zeros) return pl_grad_constant_like(w->f, op, x, name, out);
+  if (op->nin == 0) return pl_grad_constant_like(w->f, op, x, name, out);
   pl_grad_name_next(w->f, name);
   PL_TRY(pl_grad_apply(w->f, op, 1, &x, NULL, out));
   return check_type(w->f, "zero_ops", op, x, *out);

@@ -11,7 +11,7 @@ bool pl_mirror_cheap(const PlFNode *n, bool seeded, bool heavy) {
   const PlOp *op = n->op;
   if (n->flags & PL_FN_MUTATES || op->flags & (PL_F_MUTATES | PL_F_IMPURE)) return false;
   if (op->flags & PL_F_SEEDED) return seeded;
-  if (op->cls != PL_HEAVY && op != &pl_op_embedding && op != &pl_op_ctc_nll) return true;
+  if (op->cls != PL_HEAVY && !(op->flags & PL_F_COSTLY)) return true;
   return heavy;
 }
 

@@ -91,7 +91,7 @@ static PlStatus give(Run *r, PlTensor **out) {
 bool pl_flow_crosses(const PlFlow *f) {
   bool leaf = false, made = false;
   for (int32_t i = 0; i < f->nnodes; i++)
-    if (f->nodes[i].op == &pl_op_to_device) return true;
+    if (f->nodes[i].op->flags & PL_F_MOVES) return true;
   for (int32_t v = 0; v < f->nvals; v++)
     if (f->vals[v].device != PL_CPU) *(f->vals[v].kind == PL_FV_NODE ? &made : &leaf) = true;
   return made && !leaf;

@@ -132,14 +132,10 @@ static PlStatus shape_tensor(const PlTensor *x, PlTensor **out) {
 
 /* Ops that take a shape as a tensor, and their twins that take it as an attribute: the same, but readable. */
 static PlStatus with_sizes(const PlOp *op, const PlCall *c, PlTensor **out, bool *done) {
-  const PlOp *to = op == &pl_op_sum_to       ? op
-                   : op == &pl_op_expand_to  ? &pl_op_expand
-                   : op == &pl_op_reshape_to ? &pl_op_reshape
-                   : op == &pl_op_zeros_of   ? &pl_op_zeros
-                                             : NULL;
+  const PlOp *to = op->sized;
   *done = false;
   if (!to) return PL_OK;
-  int at = op == &pl_op_zeros_of ? 0 : 1;
+  const int at = op->sizes & 1 ? 0 : 1;
   const PlDesc *d = &c->desc[0];
   PlTensor *x = c->in[0];
   *done = true;
@@ -161,15 +157,10 @@ static PlStatus with_sizes(const PlOp *op, const PlCall *c, PlTensor **out, bool
   return pl_sym_apply(to, &x, 1, &a, out);
 }
 
-/* Positions have a shape, whatever they say; of a mask the shape depends on how often it is true. */
-static bool by_shape_alone(const PlOp *op, const PlTensor *t, const PlAttrs *attrs) {
-  if (op == &pl_op_index || op == &pl_op_index_put) return t->a.dtype != PL_BOOL;
-  return op == &pl_op_one_hot && attrs && pl_attr_i(attrs, 0) != -1;
-}
-
 static PlStatus check_values_known(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs) {
   for (int i = 0; i < nin && i < 8; i++)
-    if (((op->reads_values >> i) & 1) && in[i] && !in[i]->a.weak && !(in[i]->flags & PL_T_CONST) && !by_shape_alone(op, in[i], attrs))
+    if (((op->reads_values >> i) & 1) && in[i] && !in[i]->a.weak && !(in[i]->flags & PL_T_CONST) &&
+        !(op->by_shape && op->by_shape(&in[i]->a, attrs)))
       PL_FAIL(PL_ERR_UNSUPPORTED,
               "%s: its result's shape depends on the values of %s, which a graph does not know; call "
               "it outside, or use a masked form of fixed shape (where, masked_fill)",
@@ -297,7 +288,7 @@ static PlStatus made_away(PlFlow *f, const PlOp *op, const PlAttrs *attrs, PlTen
 
 static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   if (nin == 0 && PL_UNLIKELY(pl_state.device != PL_CPU) && at_home(f)) return made_away(f, op, attrs, out);
-  if (op == &pl_op_shape_of) return shape_tensor(in[0], out);
+  if (op->flags & PL_F_SIZES) return shape_tensor(in[0], out);
   if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
   if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);
   PlCall c;

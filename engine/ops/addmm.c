@@ -218,15 +218,15 @@ static double add_flops(const PlInfer *c) {
   for (int d = 0; d < c->out[0].ndim; d++) n *= (double)c->out[0].shape[d];
   return c->in[1]->ndim == 2 ? n * (double)c->in[1]->shape[1] : n;
 }
-#define ADDED(NAME, CAST, A, B, DOC)                                                                                                \
-  PL_OP(NAME, .doc = DOC, .formula = "beta input + alpha (product)", .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", A, B},      \
-        .cls = PL_HEAVY, .batch = pl_batch_addmm, .autocast = CAST, .flags = PL_F_POLY, .infer = NAME##_infer, .grad = NAME##_grad, \
+#define ADDED(NAME, CAST, BATCH, A, B, DOC)                                                                                    \
+  PL_OP(NAME, .doc = DOC, .formula = "beta input + alpha (product)", .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", A, B}, \
+        .cls = PL_HEAVY, .batch = BATCH, .autocast = CAST, .flags = PL_F_POLY, .infer = NAME##_infer, .grad = NAME##_grad,     \
         .flops = add_flops, PL_KERNEL_EITHER(NAME##_cpu));
-ADDED(addmm, PL_CAST_LOW, "x", "y",
+ADDED(addmm, PL_CAST_LOW, pl_batch_addmm, "x", "y",
       "beta input + alpha x[M,K] y[K,N]; input broadcasts to [M,N]. beta = 0 ignores "
       "input.")
-ADDED(addmv, PL_CAST_NONE, "x", "y", "beta input + alpha x[M,K] y[K]; input broadcasts to [M].")
-ADDED(addr, PL_CAST_NONE, "x", "y", "beta input + alpha times the outer product of x[M] and y[N].")
+ADDED(addmv, PL_CAST_NONE, pl_batch_addmm, "x", "y", "beta input + alpha x[M,K] y[K]; input broadcasts to [M].")
+ADDED(addr, PL_CAST_NONE, pl_batch_addr, "x", "y", "beta input + alpha times the outer product of x[M] and y[N].")
 
 /* ---- with batches: made of other ops, which are recorded one by one ---------------------------------------------- */
 

@@ -23,7 +23,7 @@ static PlStatus line(PlInfer *c, const char *what, int64_t n, int t, PlDtype oth
 static PlStatus zeros_infer(PlInfer *c) { return created(c, 0, 1, pl_default_float()); }
 
 PL_OP(zeros, .doc = "A tensor of zeros.", .nin = 0, .nout = 1, .nattr = 2, .attrs = {A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
-      .cls = PL_CREATION, .infer = zeros_infer, PL_KERNEL(zeros), );
+      .cls = PL_CREATION, .flags = PL_F_ZEROS, .infer = zeros_infer, PL_KERNEL(zeros), );
 
 PL_OP(ones, .doc = "A tensor of ones.", .nin = 0, .nout = 1, .nattr = 2, .attrs = {A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
       .cls = PL_CREATION, .infer = zeros_infer, PL_KERNEL(ones), );
@@ -31,7 +31,7 @@ PL_OP(ones, .doc = "A tensor of ones.", .nin = 0, .nout = 1, .nattr = 2, .attrs 
 static PlStatus full_infer(PlInfer *c) { return created(c, 0, 2, pl_default_float()); }
 
 PL_OP(full, .doc = "A tensor with every element set to value; dtype is the default float unless given.", .nin = 0, .nout = 1, .nattr = 3,
-      .attrs = {A_SHAPE_REQ("shape"), A_SCALAR_REQ("value"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION, .kcode = 1, .infer = full_infer,
+      .attrs = {A_SHAPE_REQ("shape"), A_VALUE_REQ("value"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION, .kcode = 1, .infer = full_infer,
       PL_KERNEL(full), );
 
 static PlStatus eye_infer(PlInfer *c) {
@@ -76,11 +76,11 @@ static PlStatus forget_grad(PlMaker *g) {
 }
 
 PL_OP(fill, .doc = "Sets every element of x to value, in place.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-      .attrs = {A_SCALAR_REQ("value")}, .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_POLY, .infer = pl_infer_same, .grad = forget_grad,
-      PL_KERNEL(full), );
+      .attrs = {A_VALUE_REQ("value")}, .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_SETS | PL_F_STORES | PL_F_POLY,
+      .infer = pl_infer_same, .grad = forget_grad, PL_KERNEL(full), );
 
 PL_OP(zero, .doc = "Sets every element of x to zero, in place.", .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_CREATION,
-      .flags = PL_F_MUTATES | PL_F_POLY, .infer = pl_infer_same, .grad = forget_grad, PL_KERNEL(zeros), );
+      .flags = PL_F_MUTATES | PL_F_SETS | PL_F_POLY, .infer = pl_infer_same, .grad = forget_grad, PL_KERNEL(zeros), );
 
 static PlStatus copy_infer(PlInfer *c) {
   const PlArray *x = c->in[0], *s = c->in[1];
@@ -100,4 +100,5 @@ static PlStatus copy_grad(PlMaker *g) {
 }
 
 PL_OP(copy, .doc = "Overwrites x with src, broadcast and converted to x's dtype, in place.", .nin = 2, .nout = 1, .args = {"x", "src"},
-      .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_POLY | PL_F_SCALAR, .infer = copy_infer, .grad = copy_grad, PL_KERNEL(copy_into), );
+      .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_SETS | PL_F_CROSSES | PL_F_POLY | PL_F_SCALAR, .infer = copy_infer,
+      .grad = copy_grad, PL_KERNEL(copy_into), );

@@ -77,7 +77,7 @@ static PlStatus add_grad(PlMaker *g) {
   g_give(g, 1, g->dy[0]);
   return g->status;
 }
-BINARY_FLAGS(add, FLAGS | PL_F_LINEAR, "x", "y", ADD, PL_PROMOTE_ALL, pl_infer_broadcast, &add_native, "dx = dy; dy' = dy",
+BINARY_FLAGS(add, FLAGS | PL_F_LINEAR | PL_F_COMMUTES, "x", "y", ADD, PL_PROMOTE_ALL, pl_infer_broadcast, &add_native, "dx = dy; dy' = dy",
              "x + y, broadcast and promoted. Of two bool tensors: or.")
 
 static PlStatus sub_grad(PlMaker *g) {
@@ -110,8 +110,8 @@ static PlStatus mul_grad(PlMaker *g) {
   if (g->want[1]) g_give(g, 1, g_mul(g, g->dy[0], g->x[0]));
   return g->status;
 }
-BINARY(mul, "x", "y", MUL, PL_PROMOTE_ALL, pl_infer_broadcast, &mul_native, "dx = dz y; dy = dz x",
-       "x * y elementwise, broadcast and promoted. Of two bool tensors: and.")
+BINARY_FLAGS(mul, FLAGS | PL_F_COMMUTES, "x", "y", MUL, PL_PROMOTE_ALL, pl_infer_broadcast, &mul_native, "dx = dz y; dy = dz x",
+             "x * y elementwise, broadcast and promoted. Of two bool tensors: and.")
 
 static PlStatus div_grad(PlMaker *g) {
   if (g->want[0]) g_give(g, 0, g_div(g, g->dy[0], g->x[1]));
@@ -132,10 +132,10 @@ static PlStatus flat_grad(PlMaker *g) {
 }
 #define floor_divide_grad flat_grad
 #define trunc_divide_grad flat_grad
-BINARY(floor_divide, "x", "y", FLOOR_DIVIDE, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "floor(x / y); gradients are 0",
-       "x / y rounded down, in the common dtype. Integer division by 0 is an error.")
-BINARY(trunc_divide, "x", "y", TRUNC_DIVIDE, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "trunc(x / y); gradients are 0",
-       "x / y rounded toward 0, in the common dtype. Integer division by 0 is an error.")
+BINARY_FLAGS(floor_divide, FLAGS | PL_F_DIVIDES, "x", "y", FLOOR_DIVIDE, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
+             "floor(x / y); gradients are 0", "x / y rounded down, in the common dtype. Integer division by 0 is an error.")
+BINARY_FLAGS(trunc_divide, FLAGS | PL_F_DIVIDES, "x", "y", TRUNC_DIVIDE, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
+             "trunc(x / y); gradients are 0", "x / y rounded toward 0, in the common dtype. Integer division by 0 is an error.")
 
 static PlStatus modulo_grad(PlMaker *g, const PlOp *quotient) {
   g_give(g, 0, g->dy[0]);
@@ -144,10 +144,10 @@ static PlStatus modulo_grad(PlMaker *g, const PlOp *quotient) {
 }
 static PlStatus fmod_grad(PlMaker *g) { return modulo_grad(g, &pl_op_trunc_divide); }
 static PlStatus remainder_grad(PlMaker *g) { return modulo_grad(g, &pl_op_floor_divide); }
-BINARY(fmod, "x", "y", FMOD, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz; dy = -dz trunc(x / y)",
-       "x - y trunc(x / y): C's remainder, with the sign of x.")
-BINARY(remainder, "x", "y", REMAINDER, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz; dy = -dz floor(x / y)",
-       "x - y floor(x / y): Lua's %, with the sign of y.")
+BINARY_FLAGS(fmod, FLAGS | PL_F_DIVIDES, "x", "y", FMOD, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz; dy = -dz trunc(x / y)",
+             "x - y trunc(x / y): C's remainder, with the sign of x.")
+BINARY_FLAGS(remainder, FLAGS | PL_F_DIVIDES, "x", "y", REMAINDER, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
+             "dx = dz; dy = -dz floor(x / y)", "x - y floor(x / y): Lua's %, with the sign of y.")
 
 /* ---- powers ---------------------------------------------------------------------------------------------------- */
 
@@ -165,8 +165,8 @@ static PlStatus pow_grad(PlMaker *g) {
   }
   return g->status;
 }
-BINARY(pow, "x", "exponent", POW, PL_PROMOTE_ALL, pow_infer, NULL, "dx = dz e x^(e-1); de = dz z log x",
-       "x to the power of exponent, broadcast and promoted. Integer x with a negative integer exponent is an error.")
+BINARY_FLAGS(pow, FLAGS | PL_F_NATURAL, "x", "exponent", POW, PL_PROMOTE_ALL, pow_infer, NULL, "dx = dz e x^(e-1); de = dz z log x",
+             "x to the power of exponent, broadcast and promoted. Integer x with a negative integer exponent is an error.")
 
 /* ---- extremes ---------------------------------------------------------------------------------------------------- */
 

@@ -297,7 +297,7 @@ PL_OP(embedding,
              "gradient; scale_grad_by_freq divides each row's gradient by how often its id occurs.",
       .nin = 2, .nout = 1, .nattr = 3, .args = {"weight", "ids"},
       .attrs = {A_INT_OPT("padding_idx"), A_BOOL("scale_grad_by_freq", 0), A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_second,
-      .flags = PL_F_NOMETHOD, .infer = embedding_infer, .grad = embedding_grad, PL_KERNEL(embedding), );
+      .flags = PL_F_NOMETHOD | PL_F_COSTLY, .infer = embedding_infer, .grad = embedding_grad, PL_KERNEL(embedding), );
 
 static PlStatus embedding_bwd_infer(PlInfer *c) {
   const PlArray *dy = c->in[0];
@@ -355,6 +355,12 @@ static PlStatus one_hot_infer(PlInfer *c) {
   return pl_sizes_check(c, c->out[0].ndim, c->out[0].shape);
 }
 
+static bool one_hot_by_shape(const PlArray *x, const PlAttrs *attrs) {
+  (void)x;
+  return attrs && pl_attr_i(attrs, 0) != -1;
+}
+
 PL_OP(one_hot, .doc = "i64 zeros with a 1 at each class of x along a new last dim; num_classes -1: as many as the largest needs.", .nin = 1,
       .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_INT("num_classes", -1), A_BASE}, .cls = PL_INDEXING,
-      .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_IMPURE, .reads_values = 1, .infer = one_hot_infer, PL_KERNEL(one_hot), );
+      .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_IMPURE, .reads_values = 1, .by_shape = one_hot_by_shape, .infer = one_hot_infer,
+      PL_KERNEL(one_hot), );

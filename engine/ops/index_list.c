@@ -43,12 +43,18 @@ static PlStatus index_grad(PlMaker *g) {
   return g->status;
 }
 
+/* Positions have a shape, whatever they say; of a mask the shape depends on how often it is true. */
+static bool list_by_shape(const PlArray *in, const PlAttrs *attrs) {
+  (void)attrs;
+  return in->dtype != PL_BOOL;
+}
+
 PL_OP(index,
       .doc = "x at a list of index tensors: integer tensors broadcast together, a bool mask stands for the positions "
              "of its trues. Their dims come where the indexed dims were if those are adjacent, else first.",
       .nin = PL_VARIADIC, .nout = 1, .nattr = 2, .args = {"x and indices"}, .attrs = {A_DIMS_OPT("dims"), A_BASE}, .cls = PL_INDEXING,
-      .batch = pl_batch_index, .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_IMPURE, .reads_values = 0xFE, .infer = index_infer,
-      .grad = index_grad, PL_KERNEL(index), );
+      .batch = pl_batch_index, .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_IMPURE, .reads_values = 0xFE, .by_shape = list_by_shape,
+      .infer = index_infer, .grad = index_grad, PL_KERNEL(index), );
 
 /* Of a mask only the values tell how many positions there are: there the kernel looks. */
 static PlStatus index_bwd_infer(PlInfer *c) {
@@ -74,8 +80,9 @@ static PlStatus index_bwd_grad(PlMaker *g) {
 }
 
 PL_OP(index_bwd, .doc = "Adds dy into zeros of the shape where index read.", .nin = PL_VARIADIC, .nout = 1, .nattr = 3,
-      .args = {"dy and indices"}, .attrs = {A_SHAPE_REQ("shape"), A_INTS_OPT("dims"), A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_index,
-      .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = index_bwd_infer, .grad = index_bwd_grad, PL_KERNEL(index_bwd), );
+      .args = {"dy and indices"}, .attrs = {A_SHAPE_REQ("shape"), A_INTS_OPT("dims"), A_BASE}, .cls = PL_INDEXING,
+      .batch = pl_batch_index_bwd, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = index_bwd_infer, .grad = index_bwd_grad,
+      PL_KERNEL(index_bwd), );
 
 /* ---- index_put -------------------------------------------------------------------------------------------- */
 
@@ -199,5 +206,5 @@ PL_OP(index_put,
              "value, indices; repeated positions take their values in order.",
       .nin = PL_VARIADIC, .nout = 1, .nattr = 3, .args = {"x, value and indices"},
       .attrs = {A_DIMS_OPT("dims"), A_BOOL("accumulate", 0), A_BASE}, .cls = PL_INDEXING,
-      .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_INPLACE | PL_F_IMPURE, .reads_values = 0xFC, .infer = index_put_infer,
-      .grad = index_put_grad, PL_KERNEL(index_put), );
+      .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_INPLACE | PL_F_IMPURE, .reads_values = 0xFC, .by_shape = list_by_shape,
+      .infer = index_put_infer, .grad = index_put_grad, PL_KERNEL(index_put), );

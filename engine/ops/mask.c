@@ -45,8 +45,8 @@ static PlStatus masked_fill_grad(PlMaker *g) {
 }
 
 PL_OP(masked_fill, .doc = "x with value (a number or 0-d tensor) where the bool mask, broadcast, is true.", .nin = 3, .nout = 1,
-      .args = {"x", "mask", "value"}, .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_SCALAR | PL_F_INPLACE,
-      .infer = masked_fill_infer, .grad = masked_fill_grad, PL_KERNEL(masked_fill), );
+      .args = {"x", "mask", "value"}, .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_SCALAR | PL_F_INPLACE | PL_F_STORES,
+      .conditions = 2, .infer = masked_fill_infer, .grad = masked_fill_grad, PL_KERNEL(masked_fill), );
 
 /* ---- masked_select ------------------------------------------------------------------------------------------ */
 

@@ -36,6 +36,8 @@ typedef struct PlAttrDef {
   int64_t i; /* default: integers, bools, dims (0-based, negative allowed), enum position */
   double f;  /* default: floats */
   const char *choices;
+  bool truth; /* PL_A_SCALAR: may be true or false as well */
+  bool flat;  /* PL_A_DIMS: none means the one dim of the flattened input, not all dims */
 } PlAttrDef;
 
 /* Shorthands for attribute tables. REQ: must be given. OPT: may be none. */
@@ -48,6 +50,7 @@ typedef struct PlAttrDef {
 #define A_FLOAT_OPT(n) {.name = n, .type = PL_A_FLOAT, .optional = true}
 #define A_BOOL(n, d) {.name = n, .type = PL_A_BOOL, .has_def = true, .i = d}
 #define A_SCALAR_REQ(n) {.name = n, .type = PL_A_SCALAR}
+#define A_VALUE_REQ(n) {.name = n, .type = PL_A_SCALAR, .truth = true}
 #define A_SCALAR_OPT(n) {.name = n, .type = PL_A_SCALAR, .optional = true}
 #define A_DIM(n, d) {.name = n, .type = PL_A_DIM, .has_def = true, .i = d}
 #define A_DIM_REQ(n) {.name = n, .type = PL_A_DIM}
@@ -55,6 +58,7 @@ typedef struct PlAttrDef {
 #define A_NEWDIM(n, d) {.name = n, .type = PL_A_NEWDIM, .has_def = true, .i = d}
 #define A_NEWDIM_REQ(n) {.name = n, .type = PL_A_NEWDIM}
 #define A_DIMS_OPT(n) {.name = n, .type = PL_A_DIMS, .optional = true}
+#define A_DIMS_FLAT(n) {.name = n, .type = PL_A_DIMS, .optional = true, .flat = true}
 #define A_DIMS_REQ(n) {.name = n, .type = PL_A_DIMS}
 #define A_INDEX_REQ(n) {.name = n, .type = PL_A_INDEX}
 #define A_INTS_REQ(n) {.name = n, .type = PL_A_INTS}
@@ -175,6 +179,7 @@ void pl_batch_matmul_t(PlBatchCall *c);
 void pl_batch_flat_t(PlBatchCall *c);
 void pl_batch_linear(PlBatchCall *c);
 void pl_batch_addmm(PlBatchCall *c);
+void pl_batch_addr(PlBatchCall *c);
 void pl_batch_outer(PlBatchCall *c);
 void pl_batch_conv(PlBatchCall *c);
 void pl_batch_conv_input(PlBatchCall *c);
@@ -185,6 +190,7 @@ void pl_batch_loss(PlBatchCall *c);
 void pl_batch_loss_bwd(PlBatchCall *c);
 void pl_batch_class_loss(PlBatchCall *c);
 void pl_batch_index(PlBatchCall *c);
+void pl_batch_index_bwd(PlBatchCall *c);
 void pl_batch_embedding_bwd(PlBatchCall *c);
 
 /* ---- the descriptor --------------------------------------------------------------------------------------- */
@@ -231,26 +237,51 @@ typedef enum PlCast {
   PL_CAST_WIDEST /* the widest among them: ops that take one dtype only */
 } PlCast;
 
+/* PlOp.flags: facts that the rest of the engine asks for, so that nothing outside engine/ops names an op to know one. */
 enum {
-  PL_F_CONTIGUOUS = 1,      /* the kernel wants contiguous inputs and outputs; the engine copies where needed */
-  PL_F_INPLACE = 2,         /* has an in-place form name_ (output 0 over input 0) */
-  PL_F_SCALAR = 4,          /* inputs may be numbers */
-  PL_F_POLY = 8,            /* the gradient maker looks at no sizes */
-  PL_F_SEEDED = 16,         /* draws random numbers; `draws` says how many counters */
-  PL_F_MUTATES = 32,        /* always works on input 0 in place; output 0 is input 0 */
-  PL_F_INTERNAL = 64,       /* no function of its own in Lua (backward helpers) */
-  PL_F_NOGRAD_OK = 128,     /* no gradient by nature (comparisons, indices): outputs are never tracked */
-  PL_F_NOMETHOD = 256,      /* function only, no tensor method */
-  PL_F_NO_BOOL = 1024,      /* refuses bool tensors */
-  PL_F_IMPURE = 512,        /* looks at values to decide its shape, or has side effects */
-  PL_F_REPEATED = 4096,     /* with PL_F_CONTIGUOUS: an optional input may repeat one element (strides 0), as missing
-                          * gradients do, which are zeros */
-  PL_F_MOVES = 2048,        /* its result lies on another device than its input */
-  PL_F_SPREAD = 16384,      /* with PL_F_CONTIGUOUS: input 1, an index, may be expanded: strides 0 along some dims */
-  PL_F_ANY_STRIDES = 32768, /* with PL_F_CONTIGUOUS: the device's kernel reads images that are channels last as they lie */
-  PL_F_LINEAR = 65536,      /* linear in all its floating inputs together: the tangent of op(x) is op(tangent of x) */
-  PL_F_OVER = 8192          /* in a planned graph output 0 may lie over input 0: each element is read before its place is
-                          * written, none later. Without an in-place form for users */
+  /* what Lua gets */
+  PL_F_INTERNAL = 1 << 0, /* no function of its own in Lua (backward helpers) */
+  PL_F_NOMETHOD = 1 << 1, /* function only, no tensor method */
+  PL_F_INPLACE = 1 << 2,  /* has an in-place form name_ (output 0 over input 0) */
+
+  /* its inputs */
+  PL_F_SCALAR = 1 << 3,  /* inputs may be numbers */
+  PL_F_NO_BOOL = 1 << 4, /* refuses bool tensors */
+  PL_F_NATURAL = 1 << 5, /* of integers: input 1, given as a number, must not be negative */
+  PL_F_STORES = 1 << 6,  /* its attributes or its last input, given as numbers, become elements of input 0 and must fit its dtype */
+
+  /* what it does besides computing outputs of inputs */
+  PL_F_MUTATES = 1 << 7,  /* always works on input 0 in place; output 0 is input 0 */
+  PL_F_SETS = 1 << 8,     /* with PL_F_MUTATES: input 0 becomes input 1, broadcast, or attribute 0, or without either zero */
+  PL_F_SEEDED = 1 << 9,   /* draws random numbers; `draws` says how many counters */
+  PL_F_IMPURE = 1 << 10,  /* looks at values to decide its shape, or has side effects */
+  PL_F_DIVIDES = 1 << 11, /* of integers: the kernel meets a divisor of 0 when part of the output is written */
+
+  /* its memory */
+  PL_F_CONTIGUOUS = 1 << 12,  /* the kernel wants contiguous inputs and outputs; the engine copies where needed */
+  PL_F_REPEATED = 1 << 13,    /* with PL_F_CONTIGUOUS: an optional input may repeat one element (strides 0), as missing
+                               * gradients do, which are zeros */
+  PL_F_SPREAD = 1 << 14,      /* with PL_F_CONTIGUOUS: input 1, an index, may be expanded: strides 0 along some dims */
+  PL_F_ANY_STRIDES = 1 << 15, /* with PL_F_CONTIGUOUS: the device's kernel reads images that are channels last as they lie */
+  PL_F_OVER = 1 << 16,        /* in a planned graph output 0 may lie over input 0: each element is read before its place is
+                               * written, none later. Without an in-place form for users */
+  PL_F_BY_MEMORY = 1 << 17,   /* a view that depends on the strides of input 0: graphs give it those that were planned */
+
+  /* its gradient */
+  PL_F_NOGRAD_OK = 1 << 18, /* no gradient by nature (comparisons, indices): outputs are never tracked */
+  PL_F_STOPS = 1 << 19,     /* has a gradient, which is zero by intent: nothing before it is differentiated */
+  PL_F_POLY = 1 << 20,      /* the gradient maker looks at no sizes */
+  PL_F_LINEAR = 1 << 21,    /* linear in all its floating inputs together: the tangent of op(x) is op(tangent of x) */
+
+  /* what graphs may count on */
+  PL_F_COMMUTES = 1 << 22, /* of two inputs: the same bits when they are exchanged */
+  PL_F_ZEROS = 1 << 23,    /* all elements of its output are 0 */
+  PL_F_SIZES = 1 << 24,    /* the sizes of input 0 as a tensor on the CPU: a constant wherever sizes are known */
+  PL_F_COSTLY = 1 << 25,   /* recomputed as seldom as a PL_HEAVY op */
+
+  /* devices */
+  PL_F_MOVES = 1 << 26,  /* its result lies on the device that attribute 0 says */
+  PL_F_CROSSES = 1 << 27 /* copies between devices by itself: inputs and output may lie on different ones */
 };
 
 struct PlOp {
@@ -270,9 +301,14 @@ struct PlOp {
   uint8_t promote_mask; /* 0: all */
   uint8_t autocast;     /* a PlCast */
   uint8_t reads_values; /* inputs whose values infer reads (bit mask) */
+  uint8_t sizes;        /* inputs that are sizes (bit mask): small integer tensors, on the CPU wherever the others lie */
+  uint8_t conditions;   /* inputs that choose among the others' elements (bit mask): bool, whatever the others are */
   int kcode;            /* the kernel family's member */
   PlRows rows;
   PlStatus (*infer)(PlInfer *c);
+  /* Whether infer needs of `in`, an input in reads_values, no more than dtype and shape. attrs NULL: defaults. NULL: never */
+  bool (*by_shape)(const PlArray *in, const PlAttrs *attrs);
+  const struct PlOp *sized;     /* of an op with an input in `sizes`: its twin with the sizes in attribute 0, for graphs */
   PlStatus (*grad)(PlMaker *g); /* NULL: no gradient */
   const PlNative *native;
   /* Of an op that is the gradient of <d, f(x)> for its inputs x: a letter for every input, d: linear in it, x: output k is

@@ -212,8 +212,8 @@ PL_OP(exponential_fill, .doc = "Overwrites x with floats of density rate·exp(-r
       .draws = draws_exponential, PL_KERNEL(exponential), );
 
 PL_OP(randint_fill, .doc = "Overwrites x with integers uniform in low … high, both included.", .nin = 1, .nout = 1, .nattr = 2,
-      .args = {"x"}, .attrs = {A_INT_REQ("low"), A_INT_REQ("high")}, .cls = PL_CREATION, .flags = FILL, .infer = randint_fill_infer,
-      .grad = forget_grad, .draws = draws_randint, PL_KERNEL(randint), );
+      .args = {"x"}, .attrs = {A_INT_REQ("low"), A_INT_REQ("high")}, .cls = PL_CREATION, .flags = FILL | PL_F_STORES,
+      .infer = randint_fill_infer, .grad = forget_grad, .draws = draws_randint, PL_KERNEL(randint), );
 
 PL_OP(bernoulli_fill, .doc = "Overwrites x with ones (probability p) and zeros.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
       .attrs = {A_FLOAT("p", 0.5)}, .cls = PL_CREATION, .flags = FILL, .infer = bernoulli_fill_infer, .grad = forget_grad,

@@ -133,8 +133,8 @@ PL_OP(ctc_nll, .autocast = PL_CAST_F32,
              "(Graves et al. 2006). The gradient takes log_probs for a log_softmax, as PyTorch's does. Further output: the "
              "forward variables.",
       .nin = 4, .nout = 2, .nvisible = 1, .nattr = 2, .args = {"log_probs", "targets", "input_lengths", "target_lengths"},
-      .attrs = {CTC_ATTRS}, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = ctc_infer, .grad = ctc_grad,
-      PL_KERNEL(ctc_loss));
+      .attrs = {CTC_ATTRS}, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY | PL_F_COSTLY, .infer = ctc_infer,
+      .grad = ctc_grad, PL_KERNEL(ctc_loss));
 
 static PlStatus ctc_bwd_infer(PlInfer *c) {
   PL_TRY(check_ctc(c, 1));

@@ -78,7 +78,8 @@ PL_OP(recurrent,
       .doc = "All layers of a recurrent net over x[S,N,I], by a device's library. state and w: everything in one row, as "
              "kernels/recurrent_library.h says; lengths[N] on the CPU. Gives y, the last states, and what the library keeps.",
       .nin = 4, .nopt = 1, .nout = 3, .nvisible = 2, .nattr = 8, .args = {"x", "state", "w", "lengths"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
-      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = forward_infer, .grad = forward_grad, .flops = net_flops);
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .sizes = 1 << PL_R_LENGTHS, .infer = forward_infer, .grad = forward_grad,
+      .flops = net_flops);
 
 static PlStatus bwd_infer(PlInfer *c) {
   PlkRecurrent n;
@@ -98,4 +99,5 @@ static PlStatus bwd_infer(PlInfer *c) {
 
 PL_OP(recurrent_bwd, .doc = "The gradients of recurrent for x, state and w.", .nin = PL_RB_NIN, .nopt = 3, .nout = 3, .nattr = 8,
       .args = {"x", "state", "w", "y", "reserve", "dy", "dstate", "lengths"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
-      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = bwd_infer, .grad = pl_recurrent_bwd_grad, .flops = bwd_flops);
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .sizes = 1 << PL_RB_LENGTHS, .infer = bwd_infer, .grad = pl_recurrent_bwd_grad,
+      .flops = bwd_flops);

@@ -104,7 +104,7 @@ PL_OP(sum_to, .doc = "x summed down to a shape that broadcasts to x's: the adjoi
       .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "shape_values"},
       .attrs = {{.name = "shape", .type = PL_A_SHAPE, .optional = true}}, .cls = PL_REDUCTION, .batch = pl_batch_sum_to,
       .rows = {PL_ROWS_TO, 0, "f:c", &plk_cpu_sum_pieces}, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY,
-      .reads_values = 2, .infer = sum_to_infer, .grad = sum_to_grad, PL_KERNEL(sum_to));
+      .reads_values = 2, .sizes = 2, .sized = &pl_op_sum_to, .infer = sum_to_infer, .grad = sum_to_grad, PL_KERNEL(sum_to));
 
 /* ---- prod ---------------------------------------------------------------------------------------------- */
 

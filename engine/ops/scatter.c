@@ -284,4 +284,5 @@ static PlStatus index_fill_grad(PlMaker *g) {
 
 PL_OP(index_fill, .doc = "x with value (a number or 0-d tensor) at the positions of dim that index (1-d) names.", .nin = 3, .nout = 1,
       .nattr = 2, .args = {"x", "index", "value"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_rows,
-      .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE, .infer = index_fill_infer, .grad = index_fill_grad, PL_KERNEL(index_fill), );
+      .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE | PL_F_STORES, .infer = index_fill_infer, .grad = index_fill_grad,
+      PL_KERNEL(index_fill), );

@@ -14,8 +14,8 @@ static PlStatus shape_of_infer(PlInfer *c) {
 }
 
 PL_OP(shape_of, .doc = "The sizes of x as a 1-d i64 tensor; its elements are not looked at.", .nin = 1, .nout = 1, .args = {"x"},
-      .cls = PL_CREATION, .batch = pl_batch_sizes, .flags = PL_F_INTERNAL | PL_F_NOGRAD_OK | PL_F_POLY, .infer = shape_of_infer,
-      PL_KERNEL(shape_of), );
+      .cls = PL_CREATION, .batch = pl_batch_sizes, .flags = PL_F_INTERNAL | PL_F_NOGRAD_OK | PL_F_POLY | PL_F_SIZES,
+      .infer = shape_of_infer, PL_KERNEL(shape_of), );
 
 static PlStatus zeros_of_infer(PlInfer *c) {
   const PlArray *s = c->in[0];
@@ -30,8 +30,8 @@ static PlStatus zeros_of_infer(PlInfer *c) {
 }
 
 PL_OP(zeros_of, .doc = "Zeros of the shape in a 1-d i64 tensor.", .nin = 1, .nout = 1, .nattr = 1, .args = {"shape"},
-      .attrs = {A_DTYPE_REQ("dtype")}, .cls = PL_CREATION, .flags = PL_F_INTERNAL | PL_F_NOGRAD_OK | PL_F_POLY, .reads_values = 1,
-      .infer = zeros_of_infer, PL_KERNEL(zeros), );
+      .attrs = {A_DTYPE_REQ("dtype")}, .cls = PL_CREATION, .flags = PL_F_INTERNAL | PL_F_NOGRAD_OK | PL_F_POLY | PL_F_ZEROS,
+      .reads_values = 1, .sizes = 1, .sized = &pl_op_zeros, .infer = zeros_of_infer, PL_KERNEL(zeros), );
 
 /* ---- triangles, diagonals --------------------------------------------------------------------------------- */
 
@@ -194,6 +194,6 @@ static PlStatus roll_grad(PlMaker *g) {
 PL_OP(roll,
       .doc = "A copy shifted along dims by shifts (one each), wrapping around; without dims the flattened tensor "
              "is shifted.",
-      .nin = 1, .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_INTS_REQ("shifts"), A_DIMS_OPT("dims")}, .cls = PL_INDEXING,
+      .nin = 1, .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_INTS_REQ("shifts"), A_DIMS_FLAT("dims")}, .cls = PL_INDEXING,
       .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS, .infer = roll_infer, .grad = roll_grad,
       PL_KERNEL(roll), );

@@ -32,7 +32,7 @@ PL_OP(where,
              "positions of true elements see nonzero.",
       .formula = "dx = dz where condition, else 0; dy the other way round", .nin = 3, .nout = 1, .args = {"condition", "x", "y"},
       .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_SCALAR | PL_F_POLY | PL_F_NOMETHOD, .promote = PL_PROMOTE_ALL, .promote_mask = 6,
-      .infer = where_infer, .grad = where_grad, ELEMENTWISE(WHERE));
+      .conditions = 1, .infer = where_infer, .grad = where_grad, ELEMENTWISE(WHERE));
 
 /* z = x + w (y - x);  dx = dz (1 - w);  dy = dz w;  dw = dz (y - x) */
 static PlStatus lerp_grad(PlMaker *g) {

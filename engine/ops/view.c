@@ -50,7 +50,7 @@ PL_OP(view,
       .doc = "The same elements under another shape, sharing memory; one size may be -1. Errors if the layout "
              "needs a copy (use reshape).",
       .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SHAPE_REQ("shape")}, .cls = PL_VIEW, .batch = pl_batch_shape,
-      .flags = PL_F_POLY, .kcode = 1, .infer = view_infer, .grad = reshape_grad, );
+      .flags = PL_F_POLY | PL_F_BY_MEMORY, .kcode = 1, .infer = view_infer, .grad = reshape_grad, );
 
 PL_OP(reshape,
       .doc = "The same elements in row-major order under another shape; one size may be -1. Shares memory where "
@@ -121,7 +121,7 @@ static PlStatus reshape_to_infer(PlInfer *c) {
 
 PL_OP(reshape_to, .doc = "reshape with the sizes in an i64 tensor (backward graphs of any shape).", .nin = 2, .nout = 1,
       .args = {"x", "shape"}, .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_INTERNAL, .reads_values = 2,
-      .infer = reshape_to_infer, .grad = reshape_grad, PL_KERNEL(copy), );
+      .sizes = 2, .sized = &pl_op_reshape, .infer = reshape_to_infer, .grad = reshape_grad, PL_KERNEL(copy), );
 
 /* ---- transpose, permute, movedim ----------------------------------------------------------------------------- */
 
@@ -329,7 +329,7 @@ static PlStatus expand_to_infer(PlInfer *c) {
 
 PL_OP(expand_to, .doc = "expand with the sizes in an i64 tensor (backward graphs of any shape).", .nin = 2, .nout = 1,
       .args = {"x", "shape"}, .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_INTERNAL, .reads_values = 2,
-      .infer = expand_to_infer, .grad = expand_grad, );
+      .sizes = 2, .sized = &pl_op_expand, .infer = expand_to_infer, .grad = expand_grad, );
 
 /* ---- copies ------------------------------------------------------------------------------------------------- */
 
@@ -356,7 +356,7 @@ static PlStatus stop_grad_grad(PlMaker *g) {
 }
 
 PL_OP(stop_grad, .doc = "x, through which no gradient flows: what x:detach() becomes in a graph.", .nin = 1, .nout = 1, .args = {"x"},
-      .cls = PL_VIEW, .flags = PL_F_POLY | PL_F_INTERNAL, .infer = stop_infer, .grad = stop_grad_grad, );
+      .cls = PL_VIEW, .flags = PL_F_POLY | PL_F_INTERNAL | PL_F_STOPS, .infer = stop_infer, .grad = stop_grad_grad, );
 
 /* What is asked for by name stays (engine/layout.h); on a device clones follow like all pointwise ops. */
 static PlStatus clone_infer(PlInfer *c) {

@@ -346,7 +346,7 @@ PL_OP(as_strided,
       .doc = "A window on a contiguous tensor with given sizes, strides and offset, all in elements from its first "
              "one. Elements may appear several times.",
       .nin = 1, .nout = 1, .nattr = 3, .args = {"x"}, .attrs = {A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT("offset", 0)},
-      .cls = PL_VIEW, .batch = pl_batch_strided, .infer = as_strided_infer, .grad = as_strided_grad, );
+      .cls = PL_VIEW, .batch = pl_batch_strided, .flags = PL_F_BY_MEMORY, .infer = as_strided_infer, .grad = as_strided_grad, );
 
 static PlStatus as_strided_bwd_infer(PlInfer *c) { return windowed_infer(c, as_strided_infer); }
 

@@ -20,10 +20,6 @@ static uint64_t mix(uint64_t h, uint64_t v) {
   return h ^ h >> 29;
 }
 
-static bool commutes(const PlOp *op) {
-  return op == &pl_op_add || op == &pl_op_mul || op == &pl_op_eq || op == &pl_op_ne || op == &pl_op_logical_and || op == &pl_op_logical_or;
-}
-
 static uint64_t hash_bytes(uint64_t h, const void *p, size_t n) {
   const unsigned char *b = p;
   for (size_t i = 0; i < n; i++) h = mix(h, b[i]);
@@ -65,7 +61,7 @@ static bool may_merge(const Cse *c, const PlFNode *n) {
 
 static uint64_t hash_node(const PlFNode *n) {
   uint64_t h = mix((uint64_t)(uintptr_t)n->op, n->stage);
-  if (n->nin == 2 && commutes(n->op)) h = mix(h, (uint64_t)n->in[0] + (uint64_t)n->in[1]);
+  if (n->op->flags & PL_F_COMMUTES) h = mix(h, (uint64_t)n->in[0] + (uint64_t)n->in[1]);
   else
     for (int32_t k = 0; k < n->nin; k++) h = mix(h, (uint64_t)n->in[k]);
   return n->attrs ? hash_bytes(h, n->attrs, pl_attrs_size(n->attrs)) : h;
@@ -74,7 +70,7 @@ static uint64_t hash_node(const PlFNode *n) {
 static bool same_node(const PlFNode *a, const PlFNode *b) {
   if (a->op != b->op || a->nin != b->nin || a->stage != b->stage) return false;
   if (memcmp(a->in, b->in, (size_t)a->nin * sizeof *a->in) != 0 &&
-      !(a->nin == 2 && commutes(a->op) && a->in[0] == b->in[1] && a->in[1] == b->in[0]))
+      !((a->op->flags & PL_F_COMMUTES) && a->in[0] == b->in[1] && a->in[1] == b->in[0]))
     return false;
   if (!a->attrs || !b->attrs) return a->attrs == b->attrs;
   return pl_attrs_size(a->attrs) == pl_attrs_size(b->attrs) && memcmp(a->attrs, b->attrs, pl_attrs_size(a->attrs)) == 0;

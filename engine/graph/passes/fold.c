@@ -30,7 +30,7 @@ static bool mixes(const PlFlow *f, PlFVal v, int deep) {
 }
 
 static bool foldable(const PlFlow *f, const PlFNode *n, const uint8_t *written) {
-  if (!pl_fnode_pure(n) || n->op == &pl_op_to_device || n->flags & (PL_FN_MIRROR | PL_FN_VIEW) || n->nout != 1 || n->nin > PL_MAX_IN ||
+  if (!pl_fnode_pure(n) || n->op->flags & PL_F_MOVES || n->flags & (PL_FN_MIRROR | PL_FN_VIEW) || n->nout != 1 || n->nin > PL_MAX_IN ||
       n->nafter)
     return false;
   const PlFValue *y = &f->vals[n->first];
