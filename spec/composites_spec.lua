@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- Conveniences made of other ops (lua/perilune/composites.lua), small layers (nn/extra.lua), ConcatDataset,
+-- Conveniences made of other ops (lua/perilune/tensor/conveniences.lua), small layers (nn/extra.lua), ConcatDataset,
 -- SequentialLR, gumbel_softmax. Expected values by hand, or as PyTorch gives them.
 
 local T = require "perilune"

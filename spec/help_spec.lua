@@ -3,7 +3,7 @@
 
 local T = require "perilune"
 local docs = require "spec.support.docs"
-local symbols = require "perilune.symbols"
+local symbols = require "perilune.help.symbols"
 
 local ops = {}
 for _, info in ipairs(T.core.ops()) do ops[info.name] = info end
@@ -20,7 +20,8 @@ local function others()
     if callable and not ops[name] and not ops[name:match("^(.*)_$")] then list[#list + 1] = name end
   end
   for _, space in ipairs { "metrics", "log", "plot", "data" } do
-    for name, value in pairs(require("perilune." .. space)) do
+    local file = space == "metrics" and "tools.metrics" or space
+    for name, value in pairs(require("perilune." .. file)) do
       local inner = type(value) == "table" and getmetatable(value) == nil and value or { [""] = value }
       for key in pairs(inner) do list[#list + 1] = space .. "." .. name .. (key ~= "" and "." .. key or "") end
     end

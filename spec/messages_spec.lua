@@ -6,7 +6,7 @@ local nn = T.nn
 local fails = require("spec.support.near").fails
 
 describe("a name looked for in the wrong place", function()
-  local elsewhere = require "perilune.elsewhere"
+  local elsewhere = require "perilune.help.elsewhere"
 
   it("is found by T.help and named where nil is called", function()
     local function told(kind, name)

@@ -56,11 +56,11 @@ describe("parts that load at first use", function()
   if not term.there() then return end
 
   it("are not loaded before", function()
-    assert.equal("core create gradient init ops options parts autocast surface ", (fresh [[
+    assert.equal("core tensor.create autograd.gradient init tensor.methods options parts autograd.autocast surface ", (fresh [[
       local T = require "perilune"
       T.zeros(2, 3):sum()
-      local known = { "create", "gradient", "init", "ops", "options", "parts", "autocast",
-        "surface" }
+      local known = { "tensor.create", "autograd.gradient", "init", "tensor.methods", "options", "parts",
+        "autograd.autocast", "surface" }
       local n = 0
       for name in pairs(package.loaded) do if name:find "^perilune" then n = n + 1 end end
       assert(n == #known + 1, n)

@@ -3,7 +3,7 @@
 -- its parts. The examples run as blocks of those pages (spec/docs_spec.lua).
 
 local T = require "perilune"
-local reference = require "perilune.reference"
+local reference = require "perilune.help.reference"
 
 local folder = (os.getenv("PERILUNE_ROOT") or ".") .. "/docs/reference/"
 
@@ -63,7 +63,9 @@ describe("docs/reference", function()
     for _, op in ipairs(T.core.ops()) do
       if not op.flags.internal then assert(seen["T." .. op.name], op.name .. " is missing") end
     end
-    for name in pairs(require "perilune.examples") do assert(seen["T." .. name], "an example of no op: " .. name) end
+    for name in pairs(require "perilune.help.examples") do
+      assert(seen["T." .. name], "an example of no op: " .. name)
+    end
     assert.is_true(count > 900, count .. " entries")
   end)
 

@@ -135,7 +135,7 @@ static int read_backward(lua_State *L, PlTensor **given, bool *create_graph, boo
   if (lua_type(L, 2) == LUA_TTABLE) opt = 2;
   else if (!dy && !lua_isnoneornil(L, 2)) return l_error(L, "backward: the gradient must be a tensor, got %s", l_typename(L, 2));
   if (lua_type(L, opt) == LUA_TTABLE && lua_getfield(L, opt, "inputs") != LUA_TNIL) {
-    /* only into these leaves: made of grad_of, in lua/perilune/gradient.lua */
+    /* only into these leaves: made of grad_of, in lua/perilune/autograd/gradient.lua */
     lua_settop(L, opt);
     if (opt == 2) {
       lua_pushnil(L);

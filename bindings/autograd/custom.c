@@ -263,7 +263,7 @@ static int check_unedited(const Making *m, uint64_t needs) {
 }
 
 /* Pushes what runs forward and how many arguments stand before the user's. Inside vmap, where keys outside of it track
- * an input, that is a function of lua/perilune/vmap.lua. */
+ * an input, that is a function of lua/perilune/autograd/vmap.lua. */
 static int push_forward(Making *m, bool outside) {
   lua_State *L = m->L;
   int top = lua_gettop(L);

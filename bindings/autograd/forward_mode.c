@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Forward mode from Lua: keys of tangents for lua/perilune/forward.lua, and the jvp of a rule of T.custom, which the
+ * Forward mode from Lua: keys of tangents for lua/perilune/autograd/forward_mode.lua, and the jvp of a rule of T.custom, which the
  * engine calls while the rule's call is recorded (engine/grad/forward_rule.c). Not public but for T.custom. */
 #include "bindings/autograd/backward.h"
 #include "bindings/autograd/custom_context.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * T.memory_limit; lua/perilune/limit.lua makes scope objects of it. */
+ * T.memory_limit; lua/perilune/autograd/memory_limit.lua makes scope objects of it. */
 #include "bindings/core/lib.h"
 #include "engine/remat/remat.h"
 

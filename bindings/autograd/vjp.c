@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What lua/perilune/functional.lua and manager.lua need of the engine: pulling gradients through a key that stays
+ * What lua/perilune/autograd/functional.lua and grad_manager.lua need of the engine: pulling gradients through a key that stays
  * usable, aliases with history, .grad of any tensor. Not public. */
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What lua/perilune/vmap.lua needs of the engine: batches, and handles that stand for many tensors. Not public. */
+ * What lua/perilune/autograd/vmap.lua needs of the engine: batches, and handles that stand for many tensors. Not public. */
 #include "bindings/core/lib.h"
 #include "engine/batch/batch.h"
 

@@ -112,7 +112,7 @@ static void with_hint(lua_State *L) {
   lua_getfield(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
   bool loaded = lua_getfield(L, -1, "perilune.core") != LUA_TNIL;
   lua_getglobal(L, "require");
-  lua_pushliteral(L, "perilune.elsewhere");
+  lua_pushliteral(L, "perilune.help.elsewhere");
   if (loaded && lua_pcall(L, 1, 1, 0) == LUA_OK && lua_istable(L, -1) && lua_getfield(L, -1, "told") == LUA_TFUNCTION) {
     lua_pushvalue(L, top);
     if (lua_pcall(L, 1, 1, 0) == LUA_OK && lua_type(L, -1) == LUA_TSTRING) lua_replace(L, top);

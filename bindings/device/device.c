@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Devices from Lua: the raw functions below core.device that lua/perilune/cuda.lua dresses, and what other bindings need to
+ * Devices from Lua: the raw functions below core.device that lua/perilune/device/cuda.lua dresses, and what other bindings need to
  * read elements of tensors that lie elsewhere. */
 #include "bindings/core/lib.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Streams and events of GPUs from Lua, for lua/perilune/cuda.lua. */
+ * Streams and events of GPUs from Lua, for lua/perilune/device/cuda.lua. */
 #include <string.h>
 
 #include "bindings/core/lib.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Graphs from Lua: the raw functions under T.graph (lua/perilune/graph.lua). A graph is a userdata that retains a
+ * Graphs from Lua: the raw functions under T.graph (lua/perilune/graph/init.lua). A graph is a userdata that retains a
  * PlFlow; tensors of it are ordinary tensor userdata. */
 #include <stdlib.h>
 #include <string.h>

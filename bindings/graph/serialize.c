@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What saving and loading graphs needs (lua/perilune/graph_io.lua): leaves, outputs and gradient passes as tables, and ops
+ * What saving and loading graphs needs (lua/perilune/graph/file.lua): leaves, outputs and gradient passes as tables, and ops
  * applied by name with attributes by name. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The elements of torch7's files for lua/perilune/t7.lua. Each method gives its value, or nil, message, code. */
+ * The elements of torch7's files for lua/perilune/io/t7.lua. Each method gives its value, or nil, message, code. */
 #include "engine/io/t7.h"
 #include "bindings/core/lib.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Regions of mixed precision from Lua; lua/perilune/autocast.lua makes scope objects of them. */
+ * Regions of mixed precision from Lua; lua/perilune/autograd/autocast.lua makes scope objects of them. */
 #include "engine/autocast.h"
 
 #include "bindings/core/lib.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Recurrent nets by a device's library, for lua/perilune/nn/functional_recurrent.lua: does it compute such a net, and do. */
+ * Recurrent nets by a device's library, for lua/perilune/nn/functional/recurrent.lua: does it compute such a net, and do. */
 #include <string.h>
 
 #include "bindings/core/lib.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Memory formats from Lua: x:is_contiguous(format), and the raw function below x:contiguous(format) and
- * x:to{memory_format =} (lua/perilune/ops.lua). */
+ * x:to{memory_format =} (lua/perilune/tensor/methods.lua). */
 #include "bindings/core/lib.h"
 
 #include <string.h>

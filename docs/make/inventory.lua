@@ -2,7 +2,7 @@
 -- Every public symbol with what is known of it, for the reference in HTML, the definitions for editors, and whatever
 -- else is written from one table: descriptors of ops, perilune.symbols, declared arguments, comments above classes.
 local T = require "perilune"
-local symbols = require "perilune.symbols"
+local symbols = require "perilune.help.symbols"
 local source = require "perilune.repl.source"
 
 local SECTIONS = { { "Making tensors", "creation" }, { "Elementwise", "pointwise" }, { "Reductions", "reduction" },
@@ -50,7 +50,7 @@ local function op_entry(op)
   return { name = "T." .. op.name, signature = ("T.%s(%s)"):format(op.name, table.concat(args, ", ")), text = op.doc,
     formula = op.formula, params = params, notes = notes, section = TITLES[op.class] or "Other operations",
     method = not op.flags.nomethod and op.nin >= 1 and op.name or nil, results = op.nout, op = op,
-    inplace = op.flags.inplace, example = require("perilune.examples")[op.name] }
+    inplace = op.flags.inplace, example = require("perilune.help.examples")[op.name] }
 end
 
 local function written_entry(name, entry)

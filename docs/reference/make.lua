@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- Writes the pages of this folder from the running module: perilune run docs/reference/make.lua [-- FOLDER]
-local reference = require "perilune.reference"
+local reference = require "perilune.help.reference"
 
 local folder = arg[1] or arg[0]:match("^(.*)/[^/]*$") or "."
 local function write(name, text)

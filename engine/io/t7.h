@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The elements of torch7's serialized files (File.lua and DiskFile of torch7): integers, numbers, strings and storages,
- * in the binary or the ascii encoding. What they mean together is decided in lua/perilune/t7.lua. */
+ * in the binary or the ascii encoding. What they mean together is decided in lua/perilune/io/t7.lua. */
 #ifndef PL_ENGINE_IO_T7_H
 #define PL_ENGINE_IO_T7_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Linear algebra of matrices: the last two dims are a matrix, all before them a batch; f32 and f64. In Lua
  * these are T.linalg.inv and so on; what broadcasts, takes vectors or is made of others is in
- * lua/perilune/linalg.lua. */
+ * lua/perilune/linalg/init.lua. */
 #include "engine/ops/linalg.h"
 
 #include <string.h>

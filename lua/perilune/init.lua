@@ -9,7 +9,7 @@ core.set_home(here)
 
 local T = { core = core, debug = core.debug, version = core.version }
 
--- Every public op under its name, then what is written in Lua on top. Those of T.linalg are in linalg.lua.
+-- Every public op under its name, then what is written in Lua on top. Those of T.linalg are in linalg/init.lua.
 for name in pairs(core.op) do
   local inplace = name .. "_"
   if not name:find(".", 1, true) then T[name], T[inplace] = core[name], core[inplace] end
@@ -33,7 +33,9 @@ T.deterministic = function(on)
   return on
 end
 
-for _, part in ipairs { "create", "ops", "gradient", "autocast" } do require("perilune." .. part)(T, core) end
+for _, part in ipairs { "tensor.create", "tensor.methods", "autograd.gradient", "autograd.autocast" } do
+  require("perilune." .. part)(T, core)
+end
 
 -- Pictures of tensors: x:imshow{…}, x:spark{…}.
 for name, kind in pairs { imshow = "image", spark = "spark" } do
@@ -50,7 +52,7 @@ surface.limit(core.metatable().methods, { "is_contiguous x memory_format" })
 seal(T) seal(core.metatable().methods)
 core.speak(require("perilune.options").public, require("perilune.options").speaking)
 core.metatable().__tostring = function(x)
-  if not core.text then local _ = core.metatable().methods.tostring end -- print.lua, a part
+  if not core.text then local _ = core.metatable().methods.tostring end -- tensor/print.lua, a part
   return core.text(x)
 end
 core.seal() -- all metamethods are in place
@@ -58,20 +60,20 @@ core.seal() -- all metamethods are in place
 -- All other parts load at first use: `require "perilune"` stays quick. First the modules,
 local lazy = {
   distributions = "perilune.distributions", distributed = "perilune.distributed",
-  nn = "perilune.nn", optim = "perilune.optim", data = "perilune.data", bar = "perilune.bar",
+  nn = "perilune.nn", optim = "perilune.optim", data = "perilune.data", bar = "perilune.tools.bar",
   save = { "perilune.io", "save" }, load = { "perilune.io", "load" },
-  GradScaler = "perilune.scaler", Generator = "perilune.generator",
+  GradScaler = "perilune.autograd.grad_scaler", Generator = "perilune.tensor.generator",
   load_idx = { "perilune.io", "load_idx" },
-  load_npy = { "perilune.files", "load_npy" }, save_npy = { "perilune.files", "save_npy" },
-  load_npz = { "perilune.files", "load_npz" }, load_t7 = { "perilune.t7", "load_t7" },
-  load_image = { "perilune.files", "load_image" }, save_image = { "perilune.files", "save_image" },
-  graph = { "perilune.graph", "graph" }, save_graph = { "perilune.graph_io", "save" },
-  load_graph = { "perilune.graph_io", "load" },
+  load_npy = { "perilune.io.formats", "load_npy" }, save_npy = { "perilune.io.formats", "save_npy" },
+  load_npz = { "perilune.io.formats", "load_npz" }, load_t7 = { "perilune.io.t7", "load_t7" },
+  load_image = { "perilune.io.formats", "load_image" }, save_image = { "perilune.io.formats", "save_image" },
+  graph = { "perilune.graph", "graph" }, save_graph = { "perilune.graph.file", "save" },
+  load_graph = { "perilune.graph.file", "load" },
   jit = { "perilune.jit", "jit" }, compile = { "perilune.jit", "jit" },
   fit = "perilune.fit", early_stop = "perilune.fit.early_stop",
   snapshot = { "perilune.fit.snapshot", "snapshot" }, restore = { "perilune.fit.snapshot", "restore" },
-  plot = "perilune.plot", metrics = "perilune.metrics",
-  profile = "perilune.profile", timer = "perilune.timer", cli = "perilune.cli",
+  plot = "perilune.plot", metrics = "perilune.tools.metrics",
+  profile = "perilune.tools.profile", timer = "perilune.tools.timer", cli = "perilune.tools.cli",
 }
 core.lazy = lazy
 -- T.log(x) is the logarithm, T.log.csv(path), T.log.jsonl, T.log.tensorboard write figures of a run.

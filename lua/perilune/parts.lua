@@ -2,7 +2,7 @@
 -- What init.lua loads at first use: each part with the names that it defines, in T and as methods of tensors.
 -- spec/parts_spec.lua compares with what they do define.
 return {
-  aliases = {
+  ["tensor.aliases"] = {
     [[
     absolute absolute_ arccos arccos_ arccosh arccosh_ arcsin arcsin_ arcsinh arcsinh_ arctan arctan2 arctan2_
     arctan_ arctanh arctanh_ concatenate detach divide divide_ equal finfo fix fix_ ger get_default_dtype greater
@@ -17,7 +17,7 @@ return {
     ne_ negative negative_ nelement not_equal not_equal_ positive sgn sgn_ subtract subtract_ swapdims tolist
     true_divide true_divide_ vdot where ]],
   },
-  arrange = {
+  ["tensor.rearrange"] = {
     [[
     as_tensor asarray atleast_3d broadcast_shapes cartesian_prod combinations diagflat diagonal_scatter dsplit
     dstack hsplit index_reduce msort put randint_like scalar_tensor select_scatter slice_scatter sum_to_size
@@ -28,12 +28,12 @@ return {
     pixel_shuffle pixel_unshuffle rot90 rows select_scatter slice_scatter sum_to_size tensor_split
     unique_consecutive unravel_index vander vsplit ]],
   },
-  cuda = { [[ cuda get_default_device set_default_device ]], "" },
-  checkpoint = {
+  ["device.cuda"] = { [[ cuda get_default_device set_default_device ]], "" },
+  ["autograd.checkpoint"] = {
     "checkpoint checkpoint_name",
     "",
   },
-  composites = {
+  ["tensor.conveniences"] = {
     [[
     allclose aminmax argwhere atleast_1d atleast_2d bernoulli_ block_diag broadcast_tensors clamp_max
     clamp_max_ clamp_min clamp_min_ clip clip_ column_stack deg2rad deg2rad_ dist exponential_ fliplr flipud
@@ -44,23 +44,23 @@ return {
     new_empty new_full new_ones new_tensor new_zeros normal_ rad2deg rad2deg_ random_ ravel std_mean
     swapaxes uniform_ var_mean ]],
   },
-  distance = {
+  ["math.distance"] = {
     "cdist channel_shuffle diff pairwise_distance tril_indices triu_indices",
     "cdist channel_shuffle diff pairwise_distance",
   },
-  einsum = {
+  ["math.einsum"] = {
     "einsum tensordot",
     "",
   },
-  functional = {
+  ["autograd.functional"] = {
     "grad hessian jacobian value_and_grad vjp",
     "",
   },
-  forward = {
+  ["autograd.forward_mode"] = {
     "hvp jvp linearize",
     "",
   },
-  gradcheck = {
+  ["autograd.gradcheck"] = {
     "anomaly gradcheck gradgradcheck",
     "",
   },
@@ -76,14 +76,14 @@ return {
     cholesky cholesky_inverse cholesky_solve cross det inverse logdet lu_unpack matrix_power pca_lowrank
     pinverse qr slogdet svd svd_lowrank ]],
   },
-  print = { "set_printoptions", "brief tostring" },
-  manager = {
+  ["tensor.print"] = { "set_printoptions", "brief tostring" },
+  ["autograd.grad_manager"] = {
     "GradManager",
     "",
   },
-  limit = { [[ memory_limit ]], "" },
-  saved = { [[ saved_tensors ]], "" },
-  special = {
+  ["autograd.memory_limit"] = { [[ memory_limit ]], "" },
+  ["autograd.saved_tensors"] = { [[ saved_tensors ]], "" },
+  ["math.special"] = {
     [[
     bartlett_window binomial blackman_window entr float_power frexp hamming_window hann_window heaviside igamma
     igammac isneginf isposinf isreal kaiser_window ldexp log_ndtr logaddexp2 mvlgamma ndtr poisson special
@@ -92,7 +92,7 @@ return {
     binomial cauchy_ entr float_power frexp geometric_ heaviside igamma igammac isneginf isposinf isreal ldexp
     log_ndtr log_normal_ logaddexp2 mvlgamma ndtr poisson xlog1py ]],
   },
-  statistics = {
+  ["math.statistics"] = {
     [[
     corrcoef cov cumulative_trapezoid gradient histc histogram nanmedian nanquantile pdist quantile renorm
     trapezoid trapz ]],
@@ -100,7 +100,7 @@ return {
     corrcoef cov cumulative_trapezoid gradient histc histogram nanmedian nanquantile pdist quantile renorm
     renorm_ trapezoid ]],
   },
-  vmap = {
+  ["autograd.vmap"] = {
     "grad_of vmap",
     "",
   },

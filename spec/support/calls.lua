@@ -88,8 +88,8 @@ function M.recorded()
     local chunk = load(code, "=" .. name, "t", env)
     if chunk then pcall(chunk) end
   end
-  for name, code in pairs(require "perilune.examples") do run(name, code) end
-  for name, entry in pairs(require "perilune.symbols") do
+  for name, code in pairs(require "perilune.help.examples") do run(name, code) end
+  for name, entry in pairs(require "perilune.help.symbols") do
     if not name:find "^distributed" and not name:find "^cuda" then run(name, entry[3]) end
   end
   for k = #undo, 1, -1 do undo[k]() end

@@ -3,7 +3,7 @@
 -- attention, indexing, writes in place and an optimizer's step. `try` loads a damaged one, plans it and runs it.
 
 local T = require "perilune"
-local io_ = require "perilune.graph_io"
+local io_ = require "perilune.graph.file"
 local mutate = require "spec.support.mutate"
 local nn = T.nn
 

@@ -6,6 +6,7 @@ local T = require "perilune"
 local base = require "perilune.nn.module"
 local options = require "perilune.options"
 
+local class, fail, describe, read = base.class, options.fail, options.describe, options.read
 local out = {}
 
 -- class, function, arguments in positional order; those of `inplace` also take inplace=, which overwrites the input
@@ -79,5 +80,25 @@ end
 function PReLU:forward(x) return F.prelu(x, self.weight) end
 function PReLU:extra_repr() return ("num_parameters=%d"):format(self.num_parameters) end
 out.PReLU = PReLU
+
+--- leaky_relu with random slopes in training, their mean otherwise.
+local RReLU = class "RReLU"
+local rrelu_spec = options.spec("nn.RReLU", { { "lower", "number", 1 / 8 }, { "upper", "number", 1 / 3 } })
+function RReLU:init(...)
+  local a = read(rrelu_spec, ...)
+  if a.lower > a.upper then fail("nn.RReLU: lower %g is above upper %g", a.lower, a.upper) end
+  self.lower, self.upper = a.lower, a.upper
+end
+function RReLU:forward(x) return F.rrelu(x, self.lower, self.upper, self.training) end
+function RReLU:extra_repr() return ("lower=%g, upper=%g"):format(self.lower, self.upper) end
+out.RReLU = RReLU
+
+--- Softmax over the channels of [N, C, H, W] (or [C, H, W]).
+local Softmax2d = class "Softmax2d"
+function Softmax2d:forward(x)
+  if x:dim() ~= 3 and x:dim() ~= 4 then fail("Softmax2d: [N, C, H, W] or [C, H, W] is wanted, got %s", describe(x)) end
+  return T.softmax(x, -3)
+end
+out.Softmax2d = Softmax2d
 
 return out

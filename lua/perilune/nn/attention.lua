@@ -4,7 +4,7 @@
 local F = require "perilune.nn.functional"
 local T = require "perilune"
 local base = require "perilune.nn.module"
-local init = require "perilune.nn.init_"
+local init = require "perilune.nn.initializers"
 local options = require "perilune.options"
 
 local Linear = require("perilune.nn.linear").Linear

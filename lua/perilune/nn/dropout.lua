@@ -28,4 +28,14 @@ for name, f in pairs { Dropout = "dropout", Dropout1d = "dropout1d", Dropout2d =
   out[name] = C
 end
 
+-- Dropout for networks of SELU: elements, or whole channels.
+for name, f in pairs { AlphaDropout = "alpha_dropout", FeatureAlphaDropout = "feature_alpha_dropout" } do
+  local C = class(name)
+  local spec = options.spec("nn." .. name, { { "p", "probability", 0.5 } })
+  function C:init(...) self.p = read(spec, ...).p end
+  function C:forward(x) return F[f](x, self.p, self.training) end
+  function C:extra_repr() return ("p=%g"):format(self.p) end
+  out[name] = C
+end
+
 return out

@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: MIT
---- A table of vectors looked up by number.
--- @classmod Embedding
+--- Tables of vectors looked up by number: Embedding, EmbeddingBag.
+-- @module perilune.nn.embedding
 local F = require "perilune.nn.functional"
 local T = require "perilune"
 local base = require "perilune.nn.module"
-local init = require "perilune.nn.init_"
+local init = require "perilune.nn.initializers"
 local options = require "perilune.options"
 
 --- ids [*] (integers, 1 … num_embeddings; `index_base=0` for foreign ids) → [*, embedding_dim].
@@ -50,4 +50,44 @@ function Embedding:extra_repr()
     self.padding_idx and (", padding_idx=%d"):format(self.padding_idx) or "")
 end
 
-return { Embedding = Embedding }
+--- Sums, means or maxima of the rows of a table over bags of ids [B, N], or [n] with offsets → [B, embedding_dim].
+-- weight [num_embeddings, embedding_dim], normal. The row `padding_idx` does not count.
+local EmbeddingBag = base.class "EmbeddingBag"
+local bag_spec = options.spec("nn.EmbeddingBag", {
+  { "num_embeddings", "count" }, { "embedding_dim", "count" }, { "mode", { "sum", "mean", "max" }, "mean" },
+  { "include_last_offset", "bool", false }, { "padding_idx", "int", optional = true }, { "index_base", "int", 1 },
+  { "dtype", "string", optional = true } })
+function EmbeddingBag:init(...)
+  local a = options.read(bag_spec, ...)
+  self.num_embeddings, self.embedding_dim, self.mode = a.num_embeddings, a.embedding_dim, a.mode
+  self.weight = base.Parameter(T.empty({ a.num_embeddings, a.embedding_dim }, { dtype = a.dtype }))
+  self._opts = { mode = a.mode, include_last_offset = a.include_last_offset, padding_idx = a.padding_idx,
+    index_base = a.index_base }
+  local row = a.padding_idx and a.padding_idx - a.index_base + 1
+  if row and (row < 1 or row > a.num_embeddings) then
+    options.fail("nn.EmbeddingBag: padding_idx %d is not in %d..%d", a.padding_idx, a.index_base,
+      a.index_base + a.num_embeddings - 1)
+  end
+  self._row = row
+  self:reset_parameters()
+end
+function EmbeddingBag:reset_parameters()
+  init.normal_(self.weight)
+  local row = self._row
+  if row then T.no_grad(function() self.weight:select(1, row):fill_(0) end) end
+end
+--- (ids, offsets, per_sample_weights)
+function EmbeddingBag:forward(ids, offsets, per_sample_weights)
+  local o = self._opts
+  if per_sample_weights then
+    o = {}
+    for key, v in pairs(self._opts) do o[key] = v end
+    o.per_sample_weights = per_sample_weights
+  end
+  return F.embedding_bag(ids, self.weight, offsets, o)
+end
+function EmbeddingBag:extra_repr()
+  return ("%d, %d, mode=%s"):format(self.num_embeddings, self.embedding_dim, self.mode)
+end
+
+return { Embedding = Embedding, EmbeddingBag = EmbeddingBag }

@@ -5,15 +5,15 @@ local base = require "perilune.nn.module"
 
 local nn = {
   Module = base.Module, Parameter = base.Parameter, class = base.class, is_module = base.is_module,
-  F = require "perilune.nn.public", init = require "perilune.nn.init_",
+  F = require "perilune.nn.functional.public", init = require "perilune.nn.initializers",
     utils = require "perilune.nn.utils",
 }
 
 nn.functional = nn.F
 
 for _, part in ipairs { "container", "linear", "shape", "conv", "pool", "norm", "activation", "dropout",
-  "embedding", "loss", "recurrent", "attention", "conv_transpose", "image",
-  "extra", "more", "transformer", "lazy", "adaptive" } do
+  "embedding", "loss", "recurrent", "attention", "conv_transpose", "image", "distance", "padding", "parameters",
+  "transformer", "lazy", "adaptive_softmax" } do
   for name, value in pairs(require("perilune.nn." .. part)) do nn[name] = value end
 end
 

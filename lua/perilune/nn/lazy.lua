@@ -62,7 +62,7 @@ local linear = require "perilune.nn.linear"
 define(linear.Linear, "Linear", "in_features", function(x) return x:dim() > 0 and x:size(-1) end,
   function() return { { "weight", 2 } } end)
 
-local norm, image = require "perilune.nn.norm", require "perilune.nn.image"
+local norm = require "perilune.nn.norm"
 for nd = 1, 3 do
   -- channels come before nd spatial dimensions, the batch may be missing
   local function channels(x)
@@ -76,7 +76,7 @@ for nd = 1, 3 do
   local function second(x) return x:dim() >= 2 and x:size(2) or nil end
   local function own() return { { "weight", 1 }, { "running_mean", 1 } } end
   define(norm[("BatchNorm%dd"):format(nd)], ("BatchNorm%dd"):format(nd), "num_features", second, own)
-  define(image[("InstanceNorm%dd"):format(nd)], ("InstanceNorm%dd"):format(nd), "num_features",
+  define(norm[("InstanceNorm%dd"):format(nd)], ("InstanceNorm%dd"):format(nd), "num_features",
     function(x) return x:dim() == nd + 2 and x:size(2) or x:dim() == nd + 1 and x:size(1) or nil end, own)
 end
 

@@ -3,7 +3,7 @@
 -- @module perilune.nn.linear
 local T = require "perilune"
 local base = require "perilune.nn.module"
-local init = require "perilune.nn.init_"
+local init = require "perilune.nn.initializers"
 local options = require "perilune.options"
 
 local linear = T.linear

@@ -4,7 +4,7 @@
 -- @classmod Module
 local T = require "perilune"
 local options = require "perilune.options"
-local rerun = require "perilune.rerun"
+local rerun = require "perilune.autograd.checkpoint_state"
 
 local classes = require "perilune.classes"
 
@@ -411,9 +411,9 @@ local base = { next_hook = next_hook, Module = Module, Parameter = Parameter, cl
   is_parameter = is_parameter, collect = collect, member_names = member_names, member = member, forget = forget,
   instance = instance, become = become,
   named_modules = function(self, from) return iterate(module_list(self, from)) end }
-require "perilune.nn.state"(base)
-require "perilune.nn.text"(base)
-require "perilune.nn.module_more"(base)
+for _, part in ipairs { "state_dict", "print", "module_path", "module_convert", "module_hooks", "module_clone" } do
+  require("perilune.nn." .. part)(base)
+end
 classes.class(Module, "net")
 
 return base

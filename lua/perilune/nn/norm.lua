@@ -5,6 +5,7 @@ local F = require "perilune.nn.functional"
 local T = require "perilune"
 local base = require "perilune.nn.module"
 local options = require "perilune.options"
+local simple = require "perilune.nn.simple"
 
 local class, Parameter, fail, read = base.class, base.Parameter, options.fail, options.read
 local layer_norm, rms_norm = T.layer_norm, T.rms_norm
@@ -171,4 +172,57 @@ function GroupNorm:extra_repr()
 end
 
 out.LayerNorm, out.RMSNorm, out.GroupNorm = LayerNorm, RMSNorm, GroupNorm
+-- ---- channels: local response, instances ----------------------------------------------------------------
+
+out.LocalResponseNorm = simple.class("LocalResponseNorm", { { "size", "count" }, { "alpha", "number", 1e-4 },
+  { "beta", "number", 0.75 }, { "k", "number", 1.0 } }, function(x, o) return F.local_response_norm(x, o) end)
+
+--- Each channel of each sample normalized by itself (Ulyanov et al. 2016), [N, C, *]. With track_running_stats
+-- evaluation uses running statistics.
+for nd = 1, 3 do
+  local name = ("InstanceNorm%dd"):format(nd)
+  local who = "nn." .. name
+  local C = class(name)
+  local spec = options.spec(who, { { "num_features", "count" }, { "eps", "nonnegative", 1e-5 },
+    { "momentum", "probability", 0.1 }, { "affine", "bool", false }, { "track_running_stats", "bool", false },
+    { "dtype", "string", optional = true } })
+
+  function C:init(...)
+    local a = read(spec, ...)
+    self.num_features, self.eps, self.momentum, self.affine = a.num_features, a.eps, a.momentum, a.affine
+    self.track_running_stats = a.track_running_stats
+    local opts = { dtype = a.dtype }
+    if a.affine then
+      self.weight = Parameter(T.ones({ a.num_features }, opts))
+      self.bias = Parameter(T.zeros({ a.num_features }, opts))
+    end
+    if a.track_running_stats then
+      self:register_buffer("running_mean", T.zeros({ a.num_features }, opts))
+      self:register_buffer("running_var", T.ones({ a.num_features }, opts))
+      self:register_buffer("num_batches_tracked", T.zeros({}, { dtype = "i64" }))
+    end
+  end
+
+  function C:forward(x)
+    local single = x:dim() == nd + 1
+    if single then x = x:unsqueeze(1) end
+    if x:dim() ~= nd + 2 or x:size(2) ~= self.num_features then
+      fail("%s: %d channels with %d further dimensions are wanted, got %s", who, self.num_features, nd,
+        options.describe(x))
+    end
+    local live = self.training or not self.track_running_stats
+    if live and self.track_running_stats then self.num_batches_tracked:add_(1) end
+    local y = F.instance_norm(x, { running_mean = self.running_mean, running_var = self.running_var,
+      weight = self.weight, bias = self.bias, use_input_stats = live, momentum = self.momentum, eps = self.eps })
+    return single and y:squeeze(1) or y
+  end
+
+  function C:extra_repr()
+    return ("%d, eps=%g, momentum=%g, affine=%s, track_running_stats=%s"):format(self.num_features, self.eps,
+      self.momentum, tostring(self.affine), tostring(self.track_running_stats))
+  end
+
+  out[name] = C
+end
+
 return out

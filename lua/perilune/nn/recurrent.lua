@@ -5,7 +5,7 @@
 local F = require "perilune.nn.functional"
 local T = require "perilune"
 local base = require "perilune.nn.module"
-local init = require "perilune.nn.init_"
+local init = require "perilune.nn.initializers"
 local options = require "perilune.options"
 
 local class, Parameter = base.class, base.Parameter

@@ -4,7 +4,7 @@
 local T = require "perilune"
 local attention = require "perilune.nn.attention"
 local base = require "perilune.nn.module"
-local init = require "perilune.nn.init_"
+local init = require "perilune.nn.initializers"
 local options = require "perilune.options"
 
 local LayerNorm = require("perilune.nn.norm").LayerNorm

@@ -115,7 +115,7 @@ function utils.vector_to_parameters(vector, params)
   end
 end
 
-utils.rnn = surface.seal((require "perilune.nn.rnn"))
+utils.rnn = surface.seal((require "perilune.nn.packed_sequence"))
 utils.pad_sequence, utils.unpad_sequence = utils.rnn.pad_sequence, utils.rnn.unpad_sequence
 require "perilune.nn.reparametrize"(utils)
 return utils

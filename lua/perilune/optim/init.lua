@@ -14,10 +14,12 @@ local optim = {
   lr_scheduler = require "perilune.optim.lr_scheduler",
 }
 
-for name, class in pairs(require "perilune.optim.more") do optim[name] = class end
+for _, part in ipairs { "adagrad", "adam_variants", "sign", "asgd", "adafactor", "muon" } do
+  for name, class in pairs(require("perilune.optim." .. part)) do optim[name] = class end
+end
 
 -- Loaded at first use.
-local lazy = { compat = "perilune.optim.compat", swa_utils = "perilune.optim.swa" }
+local lazy = { compat = "perilune.optim.compat", swa_utils = "perilune.optim.swa_utils" }
 return setmetatable(optim, { __index = function(t, key)
   if not lazy[key] then return nil end
   local part = require(lazy[key])

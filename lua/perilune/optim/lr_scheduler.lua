@@ -290,7 +290,7 @@ function Plateau:load_state_dict(sd)
   for key, v in pairs(sd) do if type(v) == type(self[key]) and key ~= "base_lrs" then self[key] = v end end
 end
 
-require "perilune.optim.lr_combine"(sched, define, Scheduler)
+require "perilune.optim.lr_scheduler_combine"(sched, define, Scheduler)
 
 -- In a traced function a step is taken at every run of its graph.
 for _, C in pairs(sched) do

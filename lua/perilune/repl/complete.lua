@@ -190,7 +190,7 @@ local function option_names(callee, path)
     for _, s in ipairs(settings) do if type(s) == "table" and type(s[1]) == "string" then add(s[1]) end end
     return list
   end
-  local entry = require("perilune.symbols")[last]
+  local entry = require("perilune.help.symbols")[last]
   local op = not entry and op_of(last)
   if op then
     for _, a in ipairs(op.attrs) do add(a.name) end

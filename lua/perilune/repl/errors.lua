@@ -141,7 +141,7 @@ local function hint(message, line, vars, env)
   end
   local near = #name > 2 and options.nearest(name, names)
   if near then return ("; did you mean '%s'?"):format(near) end
-  return require("perilune.elsewhere").told(message):sub(#message + 1)
+  return require("perilune.help.elsewhere").told(message):sub(#message + 1)
 end
 
 local function message_text(v)

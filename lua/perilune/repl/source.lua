@@ -2,7 +2,7 @@
 -- What the comments above perilune's own functions and classes say: help for what has no page in the symbol table.
 -- The text is read from the Lua files when somebody asks.
 local options = require "perilune.options"
-local signature = require "perilune.signature"
+local signature = require "perilune.help.signature"
 local original = require("perilune.surface").original
 
 local M = {}

@@ -1,0 +1,118 @@
+-- help(x): what an op is, from its descriptor; what another function is, from symbols.lua. T.help("softmax"),
+-- T.help(T.softmax); T.help() lists all names.
+-- T.info() describes this build for bug reports.
+return function(T, core)
+  local by_name, by_function, symbols, written
+
+  local function load()
+    by_name, by_function, symbols, written = {}, {}, require "perilune.help.symbols", {}
+    for _, op in ipairs(core.ops()) do
+      by_name[op.name] = op
+      local f = core.op[op.name]
+      if f then by_function[f] = op end
+      if T[op.name] then by_function[T[op.name]] = op end
+    end
+    for name, entry in pairs(symbols) do -- another name of an op leads to the op's page
+      local f = rawget(T, name)
+      if name:find(".", 1, true) then
+        f = T
+        for key in name:gmatch("[^.]+") do f = type(f) == "table" and f[key] or nil end
+      end
+      if f and not entry.same and not by_function[f] then written[f] = entry end
+    end
+  end
+
+  -- nn.F.conv2d is the op conv2d with more forms of its arguments.
+  local function of_functional(f)
+    for name, op in pairs(by_name) do if rawget(T.nn.F, name) == f then return op end end
+  end
+
+  local function indented(text) return "  " .. text:gsub("\n", "\n  ") end
+
+  local reference
+  local function page(op)
+    reference = reference or require "perilune.help.reference"
+    local lines = { "T." .. reference.op_signature(op), op.doc }
+    if op.formula then lines[#lines + 1] = op.formula end
+    for _, line in ipairs(reference.op_arguments(op)) do lines[#lines + 1] = "  " .. line end
+    lines[#lines + 1] = "  " .. reference.op_notes(op)
+    local example = reference.op_example(op.name)
+    if example then lines[#lines + 1] = indented(example) end
+    return table.concat(lines, "\n")
+  end
+
+  local function written_page(entry)
+    local lines = { entry[1], entry[2] }
+    if entry.shapes then lines[3] = "  shapes: " .. entry.shapes end
+    for _, line in ipairs(entry.arguments or {}) do lines[#lines + 1] = "  " .. line end
+    lines[#lines + 1] = indented(entry[3])
+    return table.concat(lines, "\n")
+  end
+
+  local function known_names()
+    local ops, others = {}, {}
+    for name, o in pairs(by_name) do if not o.flags.internal then ops[#ops + 1] = name end end
+    for name in pairs(symbols) do others[#others + 1] = name end
+    table.sort(ops)
+    table.sort(others)
+    return table.concat(ops, " "), table.concat(others, " ")
+  end
+
+  -- T.help(name or function) prints and returns nothing; T.help_text(…) returns the text or nil.
+  T.help_text = function(what)
+    if not by_name then load() end
+    local entry
+    if type(what) == "string" then
+      what = what:gsub("^T%.", "")
+      entry = symbols[what]
+    elseif what ~= nil then
+      entry = written[what]
+    end
+    if entry then return written_page(entry) end
+    local op = what ~= nil and (by_function[what] or by_name[what])
+    if not op and type(what) == "string" and rawget(T, what) then op = by_name[what:match("^(.*)_$")] end
+    if op then return page(op) end
+    if type(what) == "function" and of_functional(what) then return page(of_functional(what)) end
+    if what == nil then
+      local ops, others = known_names()
+      return ("ops: %s\nother functions: %s\nT.help(\"name\") says more about one."):format(ops, others)
+    end
+    if core.is_tensor(what) then return what:brief() end
+    if type(what) == "string" then
+      local ops, others = known_names()
+      local path = require("perilune.help.elsewhere").find(what:match "[^.]+$" or what)
+      local entry_text = path and path ~= "T." .. what and T.help_text((path:gsub("^T%.", "")))
+      if path and entry_text and not entry_text:find "^no op" then return entry_text end
+      return ("no op named '%s'%s"):format(what, core.did_you_mean(what, ops .. " " .. others))
+    end
+    return "no help for this value"
+  end
+  T.help = function(what) print(T.help_text(what)) end
+
+  -- T.info() → the block that belongs into a bug report
+  T.info = function()
+    local m = core.memory()
+    local libraries, found = core.libraries()
+    for i, name in ipairs(libraries) do libraries[i] = found[i] and name or name .. " (not found here)" end
+    if #libraries == 0 then libraries[1] = "no libraries" end
+    local system, compiler = core.system()
+    local cpuinfo = io.open "/proc/cpuinfo"
+    local processor = cpuinfo and cpuinfo:read("a"):match "model name%s*:%s*([^\n]+)"
+    if cpuinfo then cpuinfo:close() end
+    local cuda, why = core.device.available()
+    if cuda then
+      local d = core.device.info()
+      why = ("cuda: %s, sm_%d%d, %.1f GiB, %s%s"):format(d.name, d.major, d.minor, d.memory / 2 ^ 30,
+        d.libraries, d.kind == "cuda" and "" or ", " .. d.kind)
+    end
+    return table.concat({
+      "perilune " .. core.version .. ", " .. _VERSION .. ", made by " .. compiler,
+      "system: " .. system .. (processor and ", " .. processor or ""),
+      "kernels: " .. core.isa() .. ", " .. table.concat(libraries, ", "),
+      ("threads: %d"):format(core.get_num_threads()),
+      "device: " .. core.device.default(),
+      why,
+      ("memory: %d bytes live in %d blocks, peak %d"):format(m.live, m.blocks, m.peak),
+    }, "\n")
+  end
+end

@@ -1,0 +1,222 @@
+-- SPDX-License-Identifier: MIT
+--- What there is to say of every op, function, module, optimizer and schedule: for T.help, and for the pages of
+-- docs/reference, which docs/reference/make.lua writes. Ops speak through their descriptors, the rest through
+-- symbols*.lua; signatures come from what the code declares.
+-- @module perilune.help.reference
+local T = require "perilune"
+local core = require "perilune.core"
+local options = require "perilune.options"
+local signature = require "perilune.help.signature"
+
+local M = {}
+
+-- ---- ops ---------------------------------------------------------------------------------------------------
+
+local function default_text(a)
+  if a.default == nil then return a.optional and "?" or "" end
+  if a.choices then
+    local list = {}
+    for word in a.choices:gmatch("[^|]+") do list[#list + 1] = word end
+    return "=" .. (list[a.default + 1] or "?")
+  end
+  if math.type(a.default) == "float" and a.default == math.floor(a.default) then return ("=%g"):format(a.default) end
+  return "=" .. tostring(a.default)
+end
+
+--- "softmax(x, dim=-1, dtype?)"
+function M.op_signature(op)
+  local parts = {}
+  for i, arg in ipairs(op.args) do
+    local name = op.nin < 0 and "{" .. arg .. ", …}" or arg
+    parts[#parts + 1] = name .. (op.nin > 0 and i > op.nin - op.nopt and "?" or "")
+  end
+  for _, a in ipairs(op.attrs) do parts[#parts + 1] = a.name .. default_text(a) end
+  return ("%s(%s)"):format(op.name, table.concat(parts, ", "))
+end
+
+--- One line an attribute: "dim: dim, default -1".
+function M.op_arguments(op)
+  local out = {}
+  for i, a in ipairs(op.attrs) do
+    out[i] = ("%s: %s%s"):format(a.name, a.type == "enum" and a.choices or a.type,
+      a.default ~= nil and ", default " .. default_text(a):sub(2) or a.optional and ", optional" or ", required")
+  end
+  return out
+end
+
+--- "differentiable, in place: relu_"
+function M.op_notes(op)
+  return (op.differentiable and "differentiable" or "no gradient")
+    .. (op.flags.inplace and ", in place: " .. op.name .. "_" or "")
+end
+
+--- The example of an op, or nil.
+function M.op_example(name) return require("perilune.help.examples")[name] end
+
+-- ---- everything by pages -------------------------------------------------------------------------------------
+
+-- Pages of ops: file, title, the first op on the page in the registry's order.
+local op_pages = {
+  { "arithmetic", "Arithmetic and functions of numbers", "add" },
+  { "activations", "Activations", "relu" },
+  { "reductions", "Reductions, order, running sums", "sum" },
+  { "normalization", "Softmax and normalization", "softmax" },
+  { "losses", "Losses", "cross_entropy" },
+  { "sequences", "Sequences and attention", "lstm_gates" },
+  { "products", "Products", "matmul" },
+  { "convolution", "Convolution and pooling", "conv1d" },
+  { "shapes", "Shapes and views", "view" },
+  { "indexing", "Joining and indexing", "cat" },
+  { "creation", "New tensors and random numbers", "zeros" },
+  { "steps", "Steps of optimizers", "sgd_step" },
+  { "linalg-ops", "Factorizations", "linalg.inv" },
+}
+-- Pages of what is no op: file, title, the group that symbols.lua gave.
+local symbol_pages = {
+  { "core", "Gradients, graphs, numbers, help", "core" },
+  { "tensors", "Tensors: dtypes, splitting, filling", "more" },
+  { "conveniences", "Conveniences", "composites" },
+  { "statistics", "Statistics, special functions, other names", "math" },
+  { "linalg", "T.linalg and T.special", "linalg" },
+  { "tools", "Tools", "tools" },
+  { "data", "Data and files", "data" },
+  { "nn", "nn: layers and containers", "layers" },
+  { "nn-spatial", "nn: convolutions, pooling, normalization of channels", "spatial" },
+  { "nn-losses", "nn: losses and padding", "losses" },
+  { "nn-functional", "nn.F", "functional" },
+  { "nn-utils", "nn.init and nn.utils", "utils" },
+  { "optim", "optim", "optim" },
+  { "schedules", "optim.lr_scheduler", "schedules" },
+  { "distributed", "T.distributed", "distributed" },
+  { "distributions", "T.distributions", "distributions" },
+}
+
+local function op_entry(op)
+  return { name = "T." .. op.name, signature = "T." .. M.op_signature(op), text = op.doc, formula = op.formula,
+    arguments = M.op_arguments(op), notes = M.op_notes(op), example = M.op_example(op.name), op = op }
+end
+
+-- The declaration behind a name, if there is one.
+local function declared(name)
+  local plain = name:gsub("^optim%.lr_scheduler", "lr_scheduler"):gsub("^nn%.utils%.", "")
+  return options.specs[name] and name or options.specs[plain] and plain or nil
+end
+local function symbol_entry(name, e)
+  local path = name:match("^nn%.") and name or name:match("^optim%.") and name or "T." .. name
+  local who = declared(name)
+  local settings = name:match("^optim%.(%u%w+)$")
+  local arguments = who and signature.arguments(who) or {}
+  if settings and T.optim[settings] and T.optim[settings].settings then
+    for i, s in ipairs(T.optim[settings].settings) do
+      arguments[i] = s[2] == nil and s[1] .. ": required" or ("%s: default %s"):format(s[1], signature.shown(s[2]))
+    end
+  end
+  return { name = path, signature = e[1], text = e[2], shapes = e.shapes, arguments = arguments, example = e[3],
+    same = e.same, who = who }
+end
+
+--- List of { file, title, entries = { {name, signature, text, formula, shapes, arguments, notes, example} … } }.
+function M.pages()
+  local pages, starts = {}, {}
+  for i, p in ipairs(op_pages) do
+    pages[i] = { file = p[1], title = p[2], entries = {} }
+    starts[p[3]] = pages[i]
+  end
+  local page
+  for _, op in ipairs(core.ops()) do
+    page = starts[op.name] or page
+    if not op.flags.internal then page.entries[#page.entries + 1] = op_entry(op) end
+  end
+  local symbols, groups = require "perilune.help.symbols", {}
+  for _, p in ipairs(symbol_pages) do
+    groups[p[3]] = { file = p[1], title = p[2], entries = {} }
+    pages[#pages + 1] = groups[p[3]]
+  end
+  local names = {}
+  for name in pairs(symbols) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local list = groups[symbols[name].group].entries
+    list[#list + 1] = symbol_entry(name, symbols[name])
+  end
+  return pages
+end
+
+-- ---- errors ------------------------------------------------------------------------------------------------------
+
+-- The value at a path such as "T.linalg.lu" or "nn.Linear".
+function M.resolve(name)
+  local v = { T = T, nn = T.nn, optim = T.optim }
+  for key in name:gmatch("[^.]+") do
+    if type(v) ~= "table" then return nil end
+    v = v[key]
+  end
+  return v
+end
+
+--- A wrong call and what it says: '("x")', 'softmax: argument x (#1) must be a tensor, got string'. Nil where a call
+-- with a text takes it.
+function M.wrong(entry)
+  local op = entry.op
+  local f = op and op.flags.mutates and core.op[op.name] or M.resolve(entry.name)
+  local called = type(f) == "function" or (type(f) == "table" and getmetatable(f) and getmetatable(f).__call)
+  if not called or not (op or entry.who or entry.name:match("^optim%.%u%w+$")) then return nil end
+  local ok, message
+  if op and op.nin == 0 then
+    ok, message = pcall(function()
+      local x = f()
+      return x
+    end)
+  else
+    ok, message = pcall(function()
+      local x = f("x")
+      return x
+    end)
+  end
+  if ok or type(message) ~= "string" then return nil end
+  return op and op.nin == 0 and "()" or '("x")', (message:gsub("^.-:%d+: ", "", 1))
+end
+
+-- ---- Markdown -------------------------------------------------------------------------------------------
+
+local function entry_text(e, out)
+  local function add(line) out[#out + 1] = line end
+  add(("## %s\n"):format(e.name))
+  add(("`%s`\n"):format(e.signature:gsub("\n%s*", " ")))
+  add(e.text:gsub("\n", " ") .. "\n")
+  if e.shapes then add(("Shapes: `%s`\n"):format(e.shapes)) end
+  if e.formula then add(("Formula: `%s`\n"):format(e.formula)) end
+  if #e.arguments > 0 then
+    for _, line in ipairs(e.arguments) do add("- `" .. line .. "`") end
+    add ""
+  end
+  if e.notes then add(e.notes .. "\n") end
+  local call, message = M.wrong(e)
+  if call then add(("Error: `%s%s` → `%s`\n"):format(e.name, call, message:gsub("`", "'"))) end
+  add("```lua\n" .. e.example:gsub("^\n", "") .. "\n```\n")
+end
+
+--- The text of a page.
+function M.markdown(page)
+  local out = { ("# %s\n\n<!-- written by docs/reference/make.lua -->\n"):format(page.title) }
+  local names = {}
+  for i, e in ipairs(page.entries) do names[i] = e.name end
+  out[#out + 1] = table.concat(names, " · ") .. "\n"
+  for _, e in ipairs(page.entries) do entry_text(e, out) end
+  return (table.concat(out, "\n"):gsub("\n\n\n+", "\n\n"))
+end
+
+--- The text of the list of pages.
+function M.index(pages)
+  local out = { "# Reference\n", "<!-- written by docs/reference/make.lua -->\n",
+    "Every op, function, module, optimizer and schedule, from what the code declares: `perilune run "
+      .. "docs/reference/make.lua` writes these pages, `T.help(\"name\")` says the same at the prompt. The examples "
+      .. "run in the tests. `name?` is optional, `name=value` has that default; options go into one table at the "
+      .. "end.\n" }
+  for _, p in ipairs(pages) do
+    out[#out + 1] = ("- [%s](%s.md), %d entries"):format(p.title, p.file, #p.entries)
+  end
+  return table.concat(out, "\n") .. "\n"
+end
+
+return M

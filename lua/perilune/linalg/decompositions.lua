@@ -1,0 +1,292 @@
+-- SPDX-License-Identifier: MIT
+-- Decompositions of T.linalg and what is made of them: LU factors and solutions, least squares, ranks, condition
+-- numbers, eigenvalues of general matrices, tensor equations. Matrices are the last two dims, all before them a batch.
+local options = require "perilune.options"
+
+return function(T, core)
+  local op, fail = core.op, options.fail
+  local L, methods = T.linalg, core.metatable().methods
+  local make = require "perilune.define"(T, core)
+  local unpack = table.unpack
+
+  local function define(name, args, f) return make(name, args, f, L, "linalg.") end
+  local function matrix(who, name, x, square)
+    if x:dim() < 2 then fail("linalg.%s: %s must be a matrix or a batch of them, got %s", who, name, x:describe()) end
+    if square and x:size(-1) ~= x:size(-2) then
+      fail("linalg.%s: %s must be square matrices, got %s", who, name, x:describe())
+    end
+    return x
+  end
+
+  -- ---- LU --------------------------------------------------------------------------------------------
+
+  local factor = op["linalg.lu_factor"]
+  -- A = P L U → LU (both in one matrix), pivots
+  define("lu_factor", { { "A", "tensor" } }, function(a)
+    local LU, pivots = factor(a.A)
+    return LU, pivots
+  end)
+  -- → P, L, U
+  define("lu", { { "A", "tensor" } }, function(a)
+    local LU, _, P = factor(a.A)
+    local m, n = LU:size(-2), LU:size(-1)
+    local k = math.min(m, n)
+    local lower = LU:narrow(-1, 1, k):tril(-1) + T.eye(m, k, { dtype = LU:dtype() })
+    return P, lower, LU:narrow(-2, 1, k):triu()
+  end)
+  -- The order of rows that the pivots (numbered from 1) make, for each of the batch: [..., m], from 0.
+  local function order_of(pivots, m)
+    local k, flat = pivots:size(-1), pivots:reshape(-1):totable()
+    local out, at = {}, 0
+    for b = 1, k > 0 and #flat // k or 0 do
+      local rows = {}
+      for i = 1, m do rows[i] = i - 1 end
+      for i = 1, k do
+        local j = flat[(b - 1) * k + i]
+        if j < 1 or j > m then fail("linalg.lu_solve: pivot %d is not in 1 … %d", j, m) end
+        rows[i], rows[j] = rows[j], rows[i]
+      end
+      for i = 1, m do out[at + i] = rows[i] end
+      at = at + m
+    end
+    local shape = pivots:shape()
+    shape[#shape] = m
+    return T.tensor(out, { dtype = "i64" }):reshape(shape)
+  end
+  -- X with A X = B (adjoint: Aᵀ X = B) from the factors of A
+  define("lu_solve", { { "LU", "tensor" }, { "pivots", "tensor" }, { "B", "tensor" }, { "adjoint", "bool", false } },
+    function(a)
+      local LU, B = matrix("lu_solve", "LU", a.LU, true), matrix("lu_solve", "B", a.B)
+      local n = LU:size(-1)
+      if a.pivots:is_floating_point() or a.pivots:dim() ~= LU:dim() - 1 or a.pivots:size(-1) ~= n then
+        fail("linalg.lu_solve: the pivots of %s must be whole numbers, one a row, got %s", LU:describe(),
+          a.pivots:describe())
+      end
+      if B:size(-2) ~= n then
+        fail("linalg.lu_solve: %s with %s: B must have as many rows as LU", LU:describe(), B:describe())
+      end
+      local order, index = order_of(a.pivots, n), nil
+      local function permuted(x, by)
+        index = by:unsqueeze(-1):expand(x:shape())
+        return T.gather(x, index, { dim = x:dim() - 1, index_base = 0 })
+      end
+      if not a.adjoint then
+        if #B:shape() ~= #LU:shape() then fail("linalg.lu_solve: B must have as many dims as LU") end
+        local Y = L.solve_triangular(LU, permuted(B, order), { upper = false, unitriangular = true })
+        return L.solve_triangular(LU, Y, { upper = true })
+      end
+      local t = LU:transpose(-2, -1)
+      local Y = L.solve_triangular(t, B, { upper = false })
+      local Z = L.solve_triangular(t, Y, { upper = true, unitriangular = true })
+      return permuted(Z, op.argsort(order, { dim = -1 }) - 1)
+    end)
+
+  -- P, L, U from what lu_factor gave
+  make("lu_unpack", { { "LU", "tensor" }, { "pivots", "tensor" } }, function(a)
+    local LU = matrix("lu_unpack", "LU", a.LU)
+    local m, n = LU:size(-2), LU:size(-1)
+    local k = math.min(m, n)
+    if a.pivots:is_floating_point() or a.pivots:dim() ~= LU:dim() - 1 or a.pivots:size(-1) ~= k then
+      fail("lu_unpack: the pivots of %s must be %d whole numbers, got %s", LU:describe(), k, a.pivots:describe())
+    end
+    local P = T.one_hot(order_of(a.pivots, m), { num_classes = m, index_base = 0 }):to(LU:dtype()):transpose(-2, -1)
+    return P, LU:narrow(-1, 1, k):tril(-1) + T.eye(m, k, { dtype = LU:dtype() }), LU:narrow(-2, 1, k):triu()
+  end)
+
+  -- ---- a few singular values ---------------------------------------------------------------------------------
+
+  -- The largest q singular values and vectors, approximately (Halko, Martinsson, Tropp 2011, algorithms 4.4 and 5.1).
+  local function lowrank(A, q, niter)
+    local n = A:size(-1)
+    local shape = A:shape()
+    shape[#shape - 1], shape[#shape] = n, q
+    local At = A:transpose(-2, -1)
+    local Q = L.qr(A:matmul(T.randn(shape, { dtype = A:dtype(), device = A:device() })))
+    for _ = 1, niter do
+      local Z = L.qr(At:matmul(Q))
+      Q = L.qr(A:matmul(Z))
+    end
+    local U, S, Vh = L.svd(Q:transpose(-2, -1):matmul(A), { full_matrices = false })
+    return Q:matmul(U), S, Vh:transpose(-2, -1)
+  end
+  local function check_q(who, A, q)
+    matrix(who, "A", A)
+    if q > math.min(A:size(-1), A:size(-2)) then
+      fail("%s: q is %d, but %s has %d singular values", who, q, A:describe(), math.min(A:size(-1), A:size(-2)))
+    end
+  end
+  make("svd_lowrank", { { "A", "tensor" }, { "q", "count", 6 }, { "niter", "size", 2 } }, function(a)
+    check_q("svd_lowrank", a.A, a.q)
+    return lowrank(a.A, a.q, a.niter)
+  end)
+  make("pca_lowrank", { { "A", "tensor" }, { "q", "count", optional = true }, { "center", "bool", true },
+    { "niter", "size", 2 } }, function(a)
+    local q = a.q or math.min(6, a.A:size(-1), matrix("pca_lowrank", "A", a.A):size(-2))
+    check_q("pca_lowrank", a.A, q)
+    return lowrank(a.center and a.A - a.A:mean(-2, { keepdim = true }) or a.A, q, a.niter)
+  end)
+
+  -- ---- Cholesky ------------------------------------------------------------------------------------------
+
+  -- X with A X = B from the Cholesky factor of A
+  local function cholesky_solve(a)
+    local lower = a.upper and a.L:transpose(-2, -1) or a.L
+    matrix("cholesky_solve", "L", lower, true)
+    local Y = L.solve_triangular(lower, matrix("cholesky_solve", "B", a.B), { upper = false })
+    return L.solve_triangular(lower:transpose(-2, -1), Y, { upper = true })
+  end
+  make("cholesky_solve", { { "B", "tensor" }, { "L", "tensor" }, { "upper", "bool", false } }, cholesky_solve)
+  make("cholesky_inverse", { { "L", "tensor" }, { "upper", "bool", false } }, function(a)
+    matrix("cholesky_inverse", "L", a.L, true)
+    local eye = T.eye(a.L:size(-1), { dtype = a.L:dtype() })
+    return cholesky_solve { L = a.L, B = eye:expand(a.L:shape()), upper = a.upper }
+  end)
+  make("logdet", { { "A", "tensor" } }, function(a)
+    local sign, log = L.slogdet(a.A)
+    return log:masked_fill(sign:lt(0), 0 / 0)
+  end)
+  L.inv_ex = L.inv
+
+  -- ---- ranks and condition ---------------------------------------------------------------------------------
+
+  local epsilon = { f32 = 2.0 ^ -23, f64 = 2.0 ^ -52 }
+  -- Singular values and what counts as zero among them.
+  local function spectrum(who, A, rtol, atol, hermitian)
+    matrix(who, "A", A, hermitian)
+    local s = hermitian and L.eigvalsh(A):abs() or L.svdvals(A)
+    local function known(v) return v == nil and 0.0 or core.is_tensor(v) and v:unsqueeze(-1) or v end
+    if rtol == nil and (atol == nil or atol == 0) then
+      rtol = math.max(A:size(-1), A:size(-2)) * (epsilon[s:dtype()] or epsilon.f32)
+    end
+    if s:numel() == 0 then return s, T.zeros_like(s) end
+    local least = s:amax { dim = -1, keepdim = true } * known(rtol)
+    local floor = known(atol)
+    return s, core.is_tensor(floor) and T.maximum(least, floor) or least:clamp { min = floor }
+  end
+  local tolerances = { { "rtol", "operand", optional = true }, { "atol", "operand", optional = true } }
+  define("matrix_rank", { { "A", "tensor" }, tolerances[1], tolerances[2], { "hermitian", "bool", false } }, function(a)
+    local s, zero = spectrum("matrix_rank", a.A, a.rtol, a.atol, a.hermitian)
+    return s:gt(zero):long():sum(-1)
+  end)
+  -- ‖A‖ ‖A⁻¹‖; for 2 and -2 the ratio of the outer singular values, of matrices of any shape
+  define("cond", { { "A", "tensor" }, { "p", "any", 2 } }, function(a)
+    matrix("cond", "A", a.A)
+    if a.p == 2 or a.p == -2 then
+      local s = L.svdvals(a.A)
+      local high, low = s:select(-1, 1), s:select(-1, -1)
+      if a.p == 2 then return high / low end
+      return low / high
+    end
+    matrix("cond", "A", a.A, true)
+    return L.matrix_norm(a.A, a.p) * L.matrix_norm(L.inv(a.A), a.p)
+  end)
+
+  -- ---- least squares ---------------------------------------------------------------------------------------
+
+  -- The shortest X that minimizes ‖A X - B‖ → X, residuals (where A is tall and of full rank), rank, singular values
+  define("lstsq", { { "A", "tensor" }, { "B", "tensor" }, { "rcond", "nonnegative", optional = true } }, function(a)
+    local A, B = matrix("lstsq", "A", a.A), a.B
+    local vector = B:dim() == 1
+    if vector then B = B:unsqueeze(-1) end
+    matrix("lstsq", "B", B)
+    local m, n = A:size(-2), A:size(-1)
+    if B:size(-2) ~= m then
+      fail("linalg.lstsq: %s with %s: B must have as many rows as A", A:describe(), a.B:describe())
+    end
+    local rtol = a.rcond or math.max(m, n) * (epsilon[A:dtype()] or epsilon.f32)
+    local X = L.pinv(A, { rtol = rtol }):matmul(B)
+    local s, zero = spectrum("lstsq", A:detach(), rtol)
+    local rank = s:gt(zero):long():sum(-1)
+    local residuals = T.zeros({ 0 }, { dtype = A:dtype(), device = A:device() })
+    if m > n and rank:eq(n):all():item() then residuals = (A:matmul(X) - B):square():sum(-2) end
+    return vector and X:squeeze(-1) or X, residuals, rank, s
+  end)
+
+  -- ---- eigenvalues of general matrices ------------------------------------------------------------------------
+
+  local eig = op["linalg.eig"]
+  -- → real and imaginary parts of the values, and of the vectors
+  define("eig", { { "A", "tensor" } }, function(a) return eig(a.A) end)
+  define("eigvals", { { "A", "tensor" } }, function(a)
+    local re, im = eig(a.A)
+    return re, im
+  end)
+
+  -- ---- tensors ------------------------------------------------------------------------------------------------
+
+  define("vecdot", { { "x", "tensor" }, { "y", "tensor" }, { "dim", "int", -1 } },
+    function(a) return (a.x * a.y):sum(a.dim) end)
+  local function count(shape, from, to)
+    local n = 1
+    for i = from, to do n = n * shape[i] end
+    return n
+  end
+  define("tensorinv", { { "A", "tensor" }, { "ind", "count", 2 } }, function(a)
+    local s = a.A:shape()
+    local n = count(s, 1, math.min(a.ind, #s))
+    if a.ind >= #s or n ~= count(s, a.ind + 1, #s) then
+      fail("linalg.tensorinv: the first %d sizes of %s must have the product of the others", a.ind, a.A:describe())
+    end
+    local shape = { unpack(s, a.ind + 1) }
+    for i = 1, a.ind do shape[#shape + 1] = s[i] end
+    return L.inv(a.A:reshape(n, n)):reshape(shape)
+  end)
+  define("tensorsolve", { { "A", "tensor" }, { "B", "tensor" }, { "dims", "ints", optional = true } }, function(a)
+    local A, dims = a.A, a.dims
+    if type(dims) == "number" then dims = { dims } end
+    if dims then
+      local targets = {}
+      for i = 1, #dims do targets[i] = A:dim() - #dims + i end
+      A = A:movedim(dims, targets)
+    end
+    local s = A:shape()
+    local n = a.B:numel()
+    local rest = { unpack(s, a.B:dim() + 1) }
+    if A:numel() ~= n * n or count(rest, 1, #rest) ~= n then
+      fail("linalg.tensorsolve: %s with %s: A must have %d² elements, %d of them in its last dims", A:describe(),
+        a.B:describe(), n, n)
+    end
+    return L.solve(A:reshape(n, n), a.B:reshape(n)):reshape(rest)
+  end)
+  -- The first n columns of (I - tau_1 v_1 v_1ᵀ)(I - tau_2 v_2 v_2ᵀ)…, v_i in column i of A below a one
+  define("householder_product", { { "A", "tensor" }, { "tau", "tensor" } }, function(a)
+    local A, tau = matrix("householder_product", "A", a.A), a.tau
+    local m, n, k = A:size(-2), A:size(-1), tau:size(-1)
+    if n > m or k > n then
+      fail("linalg.householder_product: A needs at least as many rows as columns, and these as tau has numbers, got "
+        .. "%s and %s", A:describe(), tau:describe())
+    end
+    local V = A:narrow(-1, 1, k):tril(-1) + T.eye(m, k, { dtype = A:dtype() })
+    local shape = A:shape()
+    local Q = T.eye(m, n, { dtype = A:dtype() }):expand(shape)
+    for i = k, 1, -1 do
+      local v = V:narrow(-1, i, 1)
+      Q = Q - (v * tau:narrow(-1, i, 1):unsqueeze(-1)):matmul(v:transpose(-2, -1):matmul(Q))
+    end
+    return Q
+  end)
+  define("vander", { { "x", "tensor" }, { "N", "count", optional = true } }, function(a)
+    local powers = T.arange(0, (a.N or a.x:size(-1)) - 1):to(a.x:dtype())
+    return a.x:unsqueeze(-1) ^ powers
+  end)
+  L.matmul, L.matrix_exp, L.diagonal = T.matmul, T.matrix_exp, T.diagonal
+
+  -- ---- under other names -------------------------------------------------------------------------------
+
+  for name, from in pairs { inverse = "inv", det = "det", slogdet = "slogdet", cholesky = "cholesky", qr = "qr",
+    svd = "svd", matrix_power = "matrix_power", pinverse = "pinv", cross = "cross" } do
+    T[name], methods[name], options.aliases[name] = L[from], L[from], "linalg." .. from
+  end
+  -- T.chain_matmul(A, B, …) or of a list
+  T.chain_matmul = options.named("chain_matmul", function(...)
+    local list = { ... }
+    if select("#", ...) == 1 and type(list[1]) == "table" then list = list[1] end
+    for i = 1, select("#", ...) > 1 and select("#", ...) or 0 do
+      if not core.is_tensor(list[i]) then
+        options.fail("chain_matmul: argument #%d must be a tensor, got %s", i, options.describe(list[i]))
+      end
+    end
+    options.tensors("chain_matmul", "the matrices", list, 1)
+    return L.multi_dot(list)
+  end)
+end

@@ -1,0 +1,107 @@
+-- SPDX-License-Identifier: MIT
+--- Rows of tables by number: embedding, embedding_bag.
+-- @module perilune.nn.functional
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+
+-- y, whose gradient is divided by `often`.
+local scaled_by = T.custom { name = "scale_grad_by_freq", forward = function(ctx, y, often)
+  ctx:save(often)
+  return y:view(y:shape())
+end, backward = function(ctx, g) return g / ctx:saved(), nil end }
+
+return function(F)
+  --- Rows of weight [rows, width] for ids of any shape: [*, width]. Options `padding_idx index_base=1`; with
+  -- `scale_grad_by_freq` the gradient of a row is divided by how often ids has it.
+  -- With `max_norm` rows that are read and whose `norm_type`-norm (2) is larger are first scaled down to it, in place.
+  function F.embedding(ids, weight, opts)
+    if opts == nil or (opts.max_norm == nil and not opts.scale_grad_by_freq) then
+      return T.embedding(weight, ids, opts and { padding_idx = opts.padding_idx, index_base = opts.index_base })
+    end
+    local o = { padding_idx = opts.padding_idx, index_base = opts.index_base }
+    if opts.scale_grad_by_freq then -- each row's gradient by how often ids has it
+      local rest = { padding_idx = opts.padding_idx, index_base = opts.index_base, max_norm = opts.max_norm,
+        norm_type = opts.norm_type }
+      local y = F.embedding(ids, weight, rest)
+      if not y.requires_grad then return y end
+      local flat = ids:reshape(-1):long()
+      local counts = T.bincount(flat, { index_base = o.index_base })
+      local often = T.index_select(counts, flat, { dim = 1, index_base = o.index_base })
+      return scaled_by(y, often:to(y:dtype()):reshape(ids:shape()):unsqueeze(-1))
+    end
+    T.no_grad(function()
+      local rows = (ids:reshape(-1):unique())
+      local at = { dim = 1, index_base = o.index_base }
+      local read = T.index_select(weight, rows, at)
+      local norm = read:norm { p = opts.norm_type or 2.0, dim = { 2 }, keepdim = true }
+      local scale = T.where(norm:gt(opts.max_norm), opts.max_norm / (norm + 1e-7), T.ones_like(norm))
+      weight:index_copy_(1, rows, read * scale, { index_base = o.index_base })
+    end)
+    return T.embedding(weight, ids, o)
+  end
+
+  -- The reduction of the rows e [n, D] with weights and without what `skip` marks, into the bags 1 … count.
+  local function bagged(mode, e, bag, count, weights, keep)
+    local n, D = e:size(1), e:size(2)
+    local shape, dtype, device = { count, D }, e:dtype(), e:device()
+    if weights then e = e * weights:unsqueeze(2) end
+    if keep then
+      local kept = keep:nonzero():reshape(-1)
+      e, bag, n = T.index_select(e, kept, 1), T.index_select(bag, kept, 1), kept:numel()
+    end
+    if mode == "max" then
+      return T.scatter_reduce(T.zeros(shape, { dtype = dtype, device = device }), bag:unsqueeze(2):expand(n, D), e,
+        { dim = 1, reduce = "amax", include_self = false })
+    end
+    local sum = T.index_add(T.zeros(shape, { dtype = dtype, device = device }), bag, e, { dim = 1 })
+    if mode == "sum" then return sum end
+    local one = T.ones({ n }, { device = device })
+    local sizes = T.index_add(T.zeros({ count }, { device = device }), bag, one, { dim = 1 }):clamp { min = 1 }
+    return sum / sizes:to(dtype):unsqueeze(2)
+  end
+
+  --- Sums, means or maxima of rows of weight [rows, D] over bags of ids: rows of ids [B, N], or one list [n] cut at
+  -- `offsets`, the positions where bags begin. Options `mode="mean" per_sample_weights padding_idx
+  -- include_last_offset=false index_base=1`; offsets are counted as the ids are.
+  function F.embedding_bag(ids, weight, offsets, opts)
+    local who = "embedding_bag"
+    if type(offsets) == "table" and opts == nil then offsets, opts = nil, offsets end
+    local o = options.check(who, opts, { "mode", "per_sample_weights", "padding_idx", "include_last_offset",
+      "index_base" })
+    local mode, base = o.mode or "mean", o.index_base or 1
+    if mode ~= "sum" and mode ~= "mean" and mode ~= "max" then
+      fail("%s: %s", who, options.unknown("mode", mode, { "sum", "mean", "max" }))
+    end
+    if not T.is_tensor(ids) or ids:is_floating_point() or (ids:dim() ~= 1 and ids:dim() ~= 2) then
+      fail("%s: ids must be integers [B, N], or [n] with offsets, got %s", who, describe(ids))
+    end
+    local w = o.per_sample_weights
+    if w and mode ~= "sum" then fail("%s: per_sample_weights go with mode \"sum\", not \"%s\"", who, mode) end
+    if w and (not T.is_tensor(w) or w:numel() ~= ids:numel()) then
+      fail("%s: per_sample_weights must have one number for each of %s, got %s", who, describe(ids), describe(w))
+    end
+    local count, bag
+    if ids:dim() == 2 then
+      if offsets ~= nil then fail("%s: ids [B, N] are bags already; offsets go with ids [n]", who) end
+      count = ids:size(1)
+      bag = T.arange(count, { device = ids:device() }):unsqueeze(2):expand(count, ids:size(2)):reshape(-1)
+    else
+      if not T.is_tensor(offsets) or offsets:dim() ~= 1 or offsets:is_floating_point() then
+        fail("%s: ids [n] need offsets, a vector of integers, got %s", who, describe(offsets))
+      end
+      count = offsets:numel() - (o.include_last_offset and 1 or 0)
+      local starts = offsets:narrow(1, 1, math.max(count, 0)) - base + 1
+      if count < 1 or starts:get(1) ~= 1 then fail("%s: the first offset must be %d", who, base) end
+      if starts:max():item() > ids:numel() + 1 or (count > 1 and starts:diff():lt(0):any():item()) then
+        fail("%s: offsets must not decrease, nor lie behind the %d ids", who, ids:numel())
+      end
+      bag = T.bucketize(T.arange(ids:numel(), { device = starts:device() }), starts, { right = true, index_base = 0 })
+    end
+    local flat = ids:reshape(-1)
+    local keep = o.padding_idx and flat:ne(o.padding_idx) or nil
+    local e = T.embedding(weight, flat, { padding_idx = o.padding_idx, index_base = base })
+    return bagged(mode, e, bag, count, w and w:reshape(-1), keep)
+  end
+end

@@ -1,0 +1,100 @@
+-- SPDX-License-Identifier: MIT
+--- Pooling made of other ops: by powers (lp_pool), its inverse (max_unpool), maxima with their places.
+-- @module perilune.nn.functional
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, describe, unpack = options.fail, options.describe, table.unpack
+
+return function(F)
+  -- ---- powers -----------------------------------------------------------------------------------------------
+
+  for nd = 1, 3 do
+    local who, avg = ("lp_pool%dd"):format(nd), T[("avg_pool%dd"):format(nd)]
+    --- (Σ over the window of x^p)^(1/p). Options `norm_type kernel_size stride ceil_mode=false`.
+    F[who] = function(x, ...)
+      if not T.is_tensor(x) then fail("%s: argument #1 must be a tensor, got %s", who, describe(x)) end
+      local a = { ... }
+      local o = type(a[#a]) == "table" and a[#a][1] == nil and table.remove(a) or {}
+      options.check(who, o, { "norm_type", "kernel_size", "stride", "ceil_mode" })
+      local p, kernel, stride = o.norm_type or a[1], o.kernel_size or a[2], o.stride or a[3]
+      if type(p) ~= "number" or p == 0 then fail("%s: norm_type must be a number, not 0", who) end
+      if kernel == nil then fail("%s: kernel_size is missing", who) end
+      local count = 1
+      for d = 1, nd do count = count * (type(kernel) == "table" and (kernel[d] or kernel[1]) or kernel) end
+      local y = avg(x ^ p, { kernel_size = kernel, stride = stride, ceil_mode = o.ceil_mode or false })
+      return ((y:sign() * y:abs():relu()) * count) ^ (1 / p)
+    end
+  end
+
+  -- ---- the inverse of max_pool ------------------------------------------------------------------------------
+
+  local function integers(who, name, v, nd)
+    local list = type(v) == "table" and v or nil
+    if not list then
+      list = {}
+      for d = 1, nd do list[d] = v end
+    end
+    for d = 1, nd do
+      if not options.integer(list[d]) then fail("%s: %s must be %d integers, got %s", who, name, nd, describe(v)) end
+    end
+    return list
+  end
+  for nd = 1, 3 do
+    local who = ("max_unpool%dd"):format(nd)
+    --- Zeros with the values of x [N, C, *] at the places that max_pool gave as indices. Options `stride=kernel_size
+    -- padding=0 output_size index_base=1`.
+    F[who] = function(x, indices, kernel_size, opts)
+      if not T.is_tensor(x) or not x:is_floating_point() then
+        fail("%s: a floating tensor is wanted, got %s", who, describe(x))
+      end
+      local o = options.check(who, opts, { "stride", "padding", "output_size", "index_base" })
+      if not T.is_tensor(indices) or indices:is_floating_point()
+        or table.concat(indices:shape(), ",") ~= table.concat(x:shape(), ",") then
+        fail("%s: indices must be integers of x's shape %s, got %s", who, describe(x), describe(indices))
+      end
+      local rank = x:dim()
+      if rank ~= nd + 1 and rank ~= nd + 2 then
+        fail("%s: x must have %d or %d dimensions, got %s", who, nd + 1, nd + 2, describe(x))
+      end
+      local kernel = integers(who, "kernel_size", kernel_size, nd)
+      local stride = integers(who, "stride", o.stride or kernel, nd)
+      local padding = integers(who, "padding", o.padding or 0, nd)
+      local s, size, plane = x:shape(), {}, 1
+      for d = 1, nd do
+        local want = (s[rank - nd + d] - 1) * stride[d] - 2 * padding[d] + kernel[d]
+        local given = o.output_size and o.output_size[#o.output_size - nd + d]
+        if given and (given <= want - stride[d] or given >= want + stride[d]) then
+          fail("%s: output_size %d of dimension %d must lie between %d and %d", who, given, d, want - stride[d] + 1,
+            want + stride[d] - 1)
+        end
+        size[d] = given or want
+        plane = plane * size[d]
+      end
+      local lead, out = { unpack(s, 1, rank - nd) }, { unpack(s, 1, rank - nd) }
+      for d = 1, nd do out[#out + 1] = size[d] end
+      local flat, zeros = { unpack(lead) }, { unpack(lead) }
+      flat[#flat + 1], zeros[#zeros + 1] = -1, plane
+      local y = T.zeros(zeros, { dtype = x:dtype(), device = x:device() })
+      y = T.scatter(y, indices:reshape(flat), x:reshape(flat), { dim = #zeros, index_base = o.index_base or 1 })
+      return y:reshape(out)
+    end
+  end
+
+  -- ---- maxima and their places ------------------------------------------------------------------------------
+
+  for nd = 1, 3 do
+    for _, kind in ipairs { "max_pool", "adaptive_max_pool" } do
+      local pool = ("%s%dd"):format(kind, nd)
+      --- The largest values and their places.
+      F[pool .. "_with_indices"] = function(x, size, opts)
+        local o = { return_indices = true }
+        if opts ~= nil and type(opts) ~= "table" then
+          fail("%s_with_indices: options must be a table, got %s", pool, describe(opts))
+        end
+        for key, v in pairs(opts or {}) do o[key] = v end
+        return T[pool](x, size, o)
+      end
+    end
+  end
+end

@@ -1,0 +1,35 @@
+-- SPDX-License-Identifier: MIT
+--- Modules that do nothing but keep their arguments and call a function with them.
+-- @module perilune.nn.simple
+local base = require "perilune.nn.module"
+local options = require "perilune.options"
+
+local M = {}
+
+local function described(args, self)
+  local parts = {}
+  for _, arg in ipairs(args) do
+    local v = self[arg[1]]
+    if v ~= nil then
+      if type(v) == "table" then v = "{" .. table.concat(v, ", ") .. "}" end
+      parts[#parts + 1] = ("%s=%s"):format(arg[1], math.type(v) == "float" and ("%g"):format(v) or tostring(v))
+    end
+  end
+  return table.concat(parts, ", ")
+end
+
+--- The class `name`, whose instances keep their arguments and call apply(x, arguments).
+function M.class(name, args, apply)
+  local C = base.class(name)
+  local spec = options.spec("nn." .. name, args)
+  function C:init(...)
+    local a = options.read(spec, ...)
+    for key, v in pairs(a) do self[key] = v end
+    self._opts = a
+  end
+  function C:forward(x) return apply(x, self._opts) end
+  function C:extra_repr() return described(args, self) end
+  return C
+end
+
+return M

@@ -1,0 +1,57 @@
+-- SPDX-License-Identifier: MIT
+--- Adafactor.
+-- @module perilune.optim.adafactor
+local T = require "perilune"
+local check = require("perilune.optim.optimizer").check
+local simple = require "perilune.optim.simple"
+
+local decay, zeros, toward = simple.decay, simple.zeros, simple.toward
+local max, min, sqrt = math.max, math.min, math.sqrt
+local out = {}
+
+local function positive(v) return type(v) == "number" and v > 0 and v < math.huge or "a finite number > 0" end
+
+-- The spacing of numbers near 1.
+local spacing = { f32 = 2.0 ^ -23, f64 = 2.0 ^ -52, f16 = 2.0 ^ -10, bf16 = 2.0 ^ -7 }
+local function factors(v)
+  return type(v) == "table" and (v[1] == false or type(v[1]) == "number") and type(v[2]) == "number" or
+    "{a number or false, a number}"
+end
+
+--- Second moments of matrices as a product of row and column means (Shazeer & Stern 2018), steps relative to the
+-- size of the weights. `lr=1e-2 beta2_decay=-0.8 eps={false, 1e-3} d=1 weight_decay=0`; eps[1] false: the dtype's
+-- spacing.
+out.Adafactor = simple.define("Adafactor", 1e-2, {
+  { "beta2_decay", -0.8, check.number }, { "eps", { false, 1e-3 }, factors },
+  { "d", 1.0, positive }, decay() },
+  function(p)
+    if p:dim() < 2 then return { variance = zeros(p) } end
+    local rows, cols = p:shape(), p:shape()
+    rows[#rows], cols[#cols - 1] = 1, 1
+    local o = { dtype = p:dtype(), device = p:device() }
+    return { row_var = T.zeros(rows, o), col_var = T.zeros(cols, o) }
+  end,
+  function(p, g, s, t, group)
+    local w = t ^ group.beta2_decay
+    local eps1 = group.eps[1] or spacing[p:dtype()]
+    local size = sqrt(p:numel())
+    local alpha = max(group.eps[2], p:norm():item() / size) * min(group.lr, 1 / sqrt(t))
+    if group.weight_decay ~= 0 then p:mul_(1 - group.lr * group.weight_decay) end
+    local square = g * g
+    local estimate
+    if s.row_var then
+      toward(s.row_var, square:mean(-1, { keepdim = true }), w)
+      toward(s.col_var, square:mean(-2, { keepdim = true }), w)
+      estimate = s.row_var:matmul(s.col_var) / s.row_var:mean(-2, { keepdim = true }):clamp { min = eps1 }
+    else
+      toward(s.variance, square, w)
+      estimate = s.variance
+    end
+    local step = estimate:clamp({ min = eps1 * eps1 }):rsqrt():mul_(g)
+    local scale = max(1, step:norm():item() / (size * group.d))
+    p:sub_(step * (alpha / scale))
+  end, true)
+
+out.Adafactor.own_shapes = true -- its state is smaller than the parameters
+
+return out

@@ -1,0 +1,23 @@
+-- SPDX-License-Identifier: MIT
+--- ASGD: averaged stochastic gradient descent.
+-- @module perilune.optim.asgd
+local check = require("perilune.optim.optimizer").check
+local simple = require "perilune.optim.simple"
+
+local decay, zeros = simple.decay, simple.zeros
+local max = math.max
+local out = {}
+
+--- Averaged SGD (Polyak & Juditsky 1992); the average is in the state as `ax`.
+-- `lr=1e-2 lambd=1e-4 alpha=0.75 t0=1e6 weight_decay=0`
+out.ASGD = simple.define("ASGD", 1e-2, { { "lambd", 1e-4, check.nonnegative }, { "alpha", 0.75, check.number },
+  { "t0", 1e6, check.nonnegative }, decay() },
+  function(p) return { ax = zeros(p) } end,
+  function(p, g, s, t, group)
+    local eta = group.lr / (1 + group.lambd * group.lr * (t - 1)) ^ group.alpha
+    local mu = 1 / max(1, t - 1 - group.t0)
+    p:mul_(1 - group.lambd * eta):sub_(g * eta)
+    if mu == 1 then s.ax:copy_(p) else s.ax:add_((p - s.ax) * mu) end
+  end)
+
+return out

@@ -1,0 +1,44 @@
+-- SPDX-License-Identifier: MIT
+--- Muon.
+-- @module perilune.optim.muon
+local check = require("perilune.optim.optimizer").check
+local options = require "perilune.options"
+local simple = require "perilune.optim.simple"
+
+local decay, eps, zeros, toward = simple.decay, simple.eps, simple.zeros, simple.toward
+local max, sqrt = math.max, math.sqrt
+local out = {}
+
+-- The nearest matrix with orthonormal rows or columns, roughly: a few steps of a quintic iteration that drives all
+-- singular values towards 1 (Jordan et al. 2024).
+local function orthogonalized(g, steps, epsilon)
+  local a, b, c = 3.4445, -4.7750, 2.0315
+  local tall = g:size(1) > g:size(2)
+  local x = tall and g:t() or g
+  x = x / max(x:norm():item(), epsilon)
+  for _ = 1, steps do
+    local m = x:matmul(x:t())
+    x = x * a + (m * b + m:matmul(m) * c):matmul(x)
+  end
+  return tall and x:t() or x
+end
+
+--- Momentum made orthogonal, for the matrices of hidden layers (Jordan et al. 2024).
+-- `lr=1e-3 weight_decay=0.1 momentum=0.95 nesterov=true ns_steps=5 eps=1e-7`
+out.Muon = simple.define("Muon", 1e-3, { decay(0.1), { "momentum", 0.95, check.nonnegative },
+  { "nesterov", true, check.bool },
+  { "ns_steps", 5, check.nonnegative }, eps(1e-7) },
+  function(p)
+    if p:dim() ~= 2 then options.fail("optim.Muon: only matrices, got %s", options.describe(p)) end
+    return { momentum_buffer = zeros(p) }
+  end,
+  function(p, g, s, _, group)
+    local m = group.momentum
+    toward(s.momentum_buffer, g, 1 - m)
+    local step = group.nesterov and g * (1 - m) + s.momentum_buffer * m or s.momentum_buffer
+    step = orthogonalized(step, group.ns_steps, group.eps)
+    p:mul_(1 - group.lr * group.weight_decay)
+    p:sub_(step * (group.lr * sqrt(max(1, p:size(1) / p:size(2)))))
+  end, true)
+
+return out

@@ -1,0 +1,377 @@
+-- SPDX-License-Identifier: MIT
+--- Measures of how well a model does: `T.metrics.accuracy(logits, target)` is a number at once;
+-- `T.metrics.accuracy{…}`, without tensors, is a meter that batches are added to: `m:update(logits, target)`,
+-- `m:value()`, `m:reset()`. Class predictions are logits or probabilities with the classes in dimension 2 (`dim=` says
+-- otherwise), or the numbers of classes, which start at 1.
+-- @module perilune.tools.metrics
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+local metrics = {}
+
+-- ---- what all share ------------------------------------------------------------------------------------------
+
+local function check(who, pred, target)
+  for i, x in ipairs { pred or false, target or false } do
+    if not T.is_tensor(x) then
+      fail("%s: argument #%d must be a tensor, got %s", who, i, describe(x or nil))
+    end
+  end
+end
+
+local function same_shape(a, b)
+  local p, q = a:shape(), b:shape()
+  if #p ~= #q then return false end
+  for i = 1, #p do if p[i] ~= q[i] then return false end end
+  return true
+end
+
+-- Predicted classes as integers of target's shape, and the number of classes where logits tell it.
+local function classes_of(self, pred, target)
+  local who, d = self.who, self.dim or math.min(2, pred:dim())
+  if pred:dim() == target:dim() + 1 and pred:dim() > 0 then
+    local classes = pred:argmax(d)
+    if same_shape(classes, target) then return classes, pred:size(d) end
+  elseif same_shape(pred, target) then
+    if pred:is_floating_point() then
+      fail("%s: floating predictions of target's shape, %s; give class numbers, or logits with a dimension more", who,
+        pred:describe())
+    end
+    return pred:dtype() == "bool" and pred:long() or pred
+  end
+  fail("%s: predictions %s do not fit targets %s; logits have one dimension more, the classes in dimension %d", who,
+    pred:describe(), target:describe(), d)
+end
+
+-- Flat predictions and targets without those to be ignored.
+local function kept(self, pred, target)
+  pred, target = pred:reshape(-1), target:reshape(-1)
+  if target:dtype() == "bool" then target = target:long() end
+  if self.ignore_index == nil then return pred, target end
+  local keep = target:ne(self.ignore_index)
+  return pred[keep], target[keep]
+end
+
+-- Makes the public function of a class of meters: with tensors the value at once, else a meter.
+local function define(name, names, class)
+  local who = "metrics." .. name
+  class.__index, class.__name = class, who
+  function class.__tostring(self)
+    local v = self:value()
+    return math.type(v) == "float" and ("%s %.4f"):format(name, v) or ("%s %s"):format(name, tostring(v))
+  end
+  class.__call = class.update
+  local function make(opts)
+    opts = options.check(who, opts, names)
+    local self = { who = who, name = name }
+    for key, v in pairs(opts) do self[key] = v end
+    setmetatable(self, class)
+    if class.init then self:init() end
+    self:reset()
+    return self
+  end
+  metrics[name] = function(first, ...)
+    if T.is_tensor(first) or select("#", ...) > 0 then
+      if select("#", ...) > 2 then
+        require("perilune.surface").too_many(who, { "prediction", "target", "options" }, first, ...)
+      end
+      local target, opts = ...
+      local m = make(opts)
+      m:update(first, target)
+      return m:value()
+    end
+    if type(first) == "number" then
+      fail("%s: a prediction tensor, or a table of options, is wanted; got %s", who, describe(first))
+    end
+    return make(first)
+  end
+end
+
+local function check_count(self, key, v, least)
+  if math.type(v) ~= "integer" or v < least then
+    fail("%s: %s must be an integer of at least %d, got %s", self.who, key, least, describe(v))
+  end
+end
+
+local function mean_of(self) return self.n > 0 and self.total / self.n or 0 / 0 end
+
+-- ---- shares of right answers -----------------------------------------------------------------------------------
+
+local Accuracy = { value = mean_of }
+
+function Accuracy:reset() self.total, self.n = 0, 0 end
+
+--- Adds a batch. Floating predictions of target's shape are two classes, cut at `threshold` (0.5); targets are
+-- then booleans, or 0 and 1.
+function Accuracy:update(pred, target)
+  check(self.who, pred, target)
+  local _ <close> = T.no_grad()
+  if same_shape(pred, target) and pred:is_floating_point() then
+    pred = pred:gt(self.threshold or 0.5)
+    target = target:ne(0)
+  else
+    pred = classes_of(self, pred, target)
+  end
+  pred, target = kept(self, pred, target)
+  self.total = self.total + pred:eq(target):sum():item()
+  self.n = self.n + target:numel()
+  return self
+end
+define("accuracy", { "dim", "ignore_index", "threshold" }, Accuracy)
+
+local TopK = { value = mean_of, reset = Accuracy.reset }
+
+function TopK:init()
+  self.k = self.k or 5
+  check_count(self, "k", self.k, 1)
+end
+
+function TopK:update(pred, target)
+  check(self.who, pred, target)
+  local _ <close> = T.no_grad()
+  local d = self.dim or math.min(2, pred:dim())
+  if pred:dim() ~= target:dim() + 1 then
+    fail("%s: predictions %s do not fit targets %s; logits have one dimension more", self.who, pred:describe(),
+      target:describe())
+  end
+  if pred:size(d) < self.k then
+    fail("%s: k = %d, but %s has %d classes in dimension %d", self.who, self.k, pred:describe(), pred:size(d), d)
+  end
+  local _, best = pred:topk(self.k, d)
+  local hits = best:eq(target:unsqueeze(d)):any(d)
+  hits, target = kept(self, hits, target)
+  self.total = self.total + hits:sum():item()
+  self.n = self.n + target:numel()
+  return self
+end
+define("top_k", { "k", "dim", "ignore_index" }, TopK)
+
+-- ---- counts of pairs of classes ----------------------------------------------------------------------------------
+
+local Confusion = {}
+
+function Confusion:init()
+  if self.classes ~= nil then check_count(self, "classes", self.classes, 2) end
+end
+
+function Confusion:reset() self.counts = nil end
+
+-- Pairs of classes 1 … c; a binary question is the classes 1 (no) and 2 (yes).
+local function pairs_of(self, pred, target)
+  check(self.who, pred, target)
+  local count
+  if same_shape(pred, target) and (pred:is_floating_point() or target:dtype() == "bool" or pred:dtype() == "bool") then
+    pred = (pred:is_floating_point() and pred:gt(self.threshold or 0.5) or pred:ne(0)):long() + 1
+    target, count = target:ne(0):long() + 1, 2
+    self.binary = true
+  else
+    pred, count = classes_of(self, pred, target)
+  end
+  pred, target = kept(self, pred:long(), target:long())
+  local c = self.classes or count
+  if not c and self.counts then c = self.counts:size(1) end
+  if not c then
+    c = target:numel() == 0 and 1 or math.max(pred:max():item(), target:max():item())
+  end
+  return pred, target, c
+end
+
+local function in_range(self, x, c, what)
+  if x:numel() == 0 then return end
+  local lo, hi = x:min():item(), x:max():item()
+  if lo < 1 or hi > c then
+    fail("%s: %s class %d is not in 1 … %d%s", self.who, what, lo < 1 and lo or hi, c,
+      self.classes and "" or "; say how many there are: classes =")
+  end
+end
+
+function Confusion:update(pred, target)
+  local _ <close> = T.no_grad()
+  local c
+  pred, target, c = pairs_of(self, pred, target)
+  if not self.counts then self.counts = T.zeros({ c, c }, { dtype = "i64", device = pred:device() }) end
+  if self.counts:size(1) ~= c then
+    fail("%s: %d classes now, %d before", self.who, c, self.counts:size(1))
+  end
+  in_range(self, target, c, "target")
+  in_range(self, pred, c, "predicted")
+  local flat = (target - 1) * c + pred
+  self.counts:view(-1):scatter_add_(1, flat, T.ones_like(flat))
+  return self
+end
+
+--- i64[C, C]: rows are the true classes, columns the predicted ones.
+function Confusion:value()
+  return self.counts or T.zeros({ self.classes or 0, self.classes or 0 }, { dtype = "i64" })
+end
+
+--- A heat map of it; see T.plot.matrix.
+function Confusion:plot(opts)
+  local o = { title = "confusion matrix", xlabel = "predicted", ylabel = "true" }
+  for key, v in pairs(opts or {}) do o[key] = v end
+  return T.plot.matrix(self:value(), o)
+end
+define("confusion_matrix", { "classes", "dim", "ignore_index", "threshold" }, Confusion)
+
+-- Per class: right, predicted, true.
+local function tallies(counts)
+  local right = counts:diagonal():double():totable()
+  return right, counts:sum(1):double():totable(), counts:sum(2):double():totable()
+end
+
+local function ratio(a, b) return b > 0 and a / b or 0.0 end
+
+-- Averages of a score per class: score(right, predicted, true). Nothing predicted or nothing true gives 0; classes
+-- that occur neither way do not count.
+local averages = { "macro", "micro", "weighted", "none", "binary" }
+
+local function averaged(name, score)
+  local C = { reset = Confusion.reset, update = Confusion.update }
+  function C:init()
+    Confusion.init(self)
+    if self.average == nil then return end
+    for _, word in ipairs(averages) do if word == self.average then return end end
+    fail("%s: %s", self.who, options.unknown("average", self.average, averages))
+  end
+  function C:value()
+    if not self.counts then return 0 / 0 end
+    local right, predicted, truth = tallies(self.counts)
+    local average = self.average or (self.binary and "binary" or "macro")
+    if average == "binary" then
+      if #right ~= 2 then fail('%s: average = "binary" needs two classes, there are %d', self.who, #right) end
+      return score(right[2], predicted[2], truth[2])
+    end
+    local sum, weight, r, p, t, each = 0, 0, 0, 0, 0, {}
+    for i = 1, #right do
+      r, p, t = r + right[i], p + predicted[i], t + truth[i]
+      each[i] = score(right[i], predicted[i], truth[i])
+      local w = average == "weighted" and truth[i] or (predicted[i] + truth[i] > 0 and 1 or 0)
+      sum, weight = sum + w * each[i], weight + w
+    end
+    if average == "none" then return T.tensor(each) end
+    if average == "micro" then return score(r, p, t) end
+    return ratio(sum, weight)
+  end
+  define(name, { "average", "classes", "dim", "ignore_index", "threshold" }, C)
+end
+
+averaged("precision", function(right, predicted) return ratio(right, predicted) end)
+averaged("recall", function(right, _, truth) return ratio(right, truth) end)
+averaged("f1", function(right, predicted, truth) return ratio(2 * right, predicted + truth) end)
+
+-- ---- averages ----------------------------------------------------------------------------------------------------
+
+local Mean = { value = mean_of, reset = Accuracy.reset }
+
+--- Adds a number that stands for `n` samples (1), or a tensor's elements.
+function Mean:update(v, n)
+  if T.is_tensor(v) then
+    if n == nil or v:numel() ~= 1 then
+      self.total = self.total + v:detach():double():sum():item()
+      self.n = self.n + v:numel()
+      return self
+    end
+    v = v:item()
+  end
+  if type(v) ~= "number" then fail("%s: a number or a tensor is wanted, got %s", self.who, describe(v)) end
+  if n ~= nil and (type(n) ~= "number" or n < 0) then
+    fail("%s: the weight must be a number >= 0, got %s", self.who, describe(n))
+  end
+  self.total, self.n = self.total + v * (n or 1), self.n + (n or 1)
+  return self
+end
+define("mean", {}, Mean)
+
+local Perplexity = { reset = Accuracy.reset }
+
+--- exp of the mean cross entropy of all targets.
+function Perplexity:update(logits, target)
+  check(self.who, logits, target)
+  local _ <close> = T.no_grad()
+  local loss = T.nn.F.cross_entropy(logits, target, { reduction = "sum", ignore_index = self.ignore_index })
+  self.total = self.total + loss:item()
+  local n = target:numel()
+  if self.ignore_index ~= nil then n = target:ne(self.ignore_index):sum():item() end
+  self.n = self.n + n
+  return self
+end
+function Perplexity:value() return math.exp(mean_of(self)) end
+define("perplexity", { "ignore_index" }, Perplexity)
+
+local function error_of(name, f)
+  local C = { value = mean_of, reset = Accuracy.reset }
+  function C:update(pred, target)
+    check(self.who, pred, target)
+    if not same_shape(pred, target) then
+      fail("%s: predictions %s and targets %s differ in shape", self.who, pred:describe(), target:describe())
+    end
+    local _ <close> = T.no_grad()
+    self.total = self.total + f(pred:double() - target:double()):sum():item()
+    self.n = self.n + target:numel()
+    return self
+  end
+  define(name, {}, C)
+end
+error_of("mse", function(d) return d * d end)
+error_of("mae", function(d) return d:abs() end)
+
+local R2 = {}
+function R2:reset() self.n, self.sum, self.squares, self.rest = 0, 0, 0, 0 end
+
+--- 1 - sum (y - p)² / sum (y - mean y)².
+function R2:update(pred, target)
+  check(self.who, pred, target)
+  if not same_shape(pred, target) then
+    fail("%s: predictions %s and targets %s differ in shape", self.who, pred:describe(), target:describe())
+  end
+  local _ <close> = T.no_grad()
+  local y = target:double()
+  local d = pred:double() - y
+  self.n = self.n + y:numel()
+  self.sum, self.squares = self.sum + y:sum():item(), self.squares + (y * y):sum():item()
+  self.rest = self.rest + (d * d):sum():item()
+  return self
+end
+function R2:value() return 1 - self.rest / (self.squares - self.sum * self.sum / self.n) end
+define("r2", {}, R2)
+
+-- ---- ranking ------------------------------------------------------------------------------------------------------
+
+local Auc = {}
+function Auc:reset() self.scores, self.targets = {}, {} end
+
+--- Scores of any kind, larger for yes; targets are booleans, or 0 and 1. Keeps all of them.
+function Auc:update(scores, target)
+  check(self.who, scores, target)
+  if not same_shape(scores, target) then
+    fail("%s: scores %s and targets %s differ in shape", self.who, scores:describe(), target:describe())
+  end
+  self.scores[#self.scores + 1] = scores:detach():double():reshape(-1)
+  self.targets[#self.targets + 1] = target:ne(0):reshape(-1)
+  return self
+end
+
+--- Area under the ROC curve: the chance that a yes scores above a no, ties counting half (Mann & Whitney 1947).
+function Auc:value()
+  if #self.scores == 0 then return 0 / 0 end
+  local _ <close> = T.no_grad()
+  local scores, order = T.cat(self.scores):sort()
+  local yes = T.cat(self.targets):index_select(order, 1):totable()
+  local s = scores:totable()
+  local ranks, count, i = 0, 0, 1
+  while i <= #s do
+    local j = i
+    while j < #s and s[j + 1] == s[i] do j = j + 1 end
+    for k = i, j do
+      if yes[k] then ranks, count = ranks + (i + j) / 2, count + 1 end
+    end
+    i = j + 1
+  end
+  local no = #s - count
+  if count == 0 or no == 0 then return 0 / 0 end
+  return (ranks - count * (count + 1) / 2) / (count * no)
+end
+define("auc", {}, Auc)
+
+return require("perilune.surface").seal(metrics)
