@@ -243,7 +243,7 @@ specs() { # how, part
     return
   fi
   cd "$root" || return
-  for spec in spec/cuda/*_spec.lua spec/ops/*_spec.lua spec/{autograd,nn,jit,optim,functional}*_spec.lua spec/*_spec.lua spec/*/*_spec.lua; do
+  for spec in spec/cuda/*_spec.lua spec/ops/*_spec.lua spec/{autograd,nn,jit,optim}/*_spec.lua spec/*/*_spec.lua; do
     case " ${list[*]-} " in *" $spec "*) continue ;; esac
     [ -f "$spec" ] || continue
     case $spec in spec/cuda/*) if [ "$how $device" != "specs cuda" ]; then continue; fi ;; esac

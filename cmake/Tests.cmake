@@ -90,7 +90,7 @@ else()
   pl_test(cuda_cudnn unit 60 sh -c "echo 'skipped: the CUDA plug-in is not built'; exit 77")
 endif()
 
-# ---- pty: plays keys to a program on a terminal of its own, for spec/repl_spec.lua -------------------
+# ---- pty: plays keys to a program on a terminal of its own, for spec/command/repl_spec.lua -------------------
 add_executable(pty EXCLUDE_FROM_ALL "${src}/spec/support/pty.c")
 target_link_libraries(pty PRIVATE pl_flags util)
 set_target_properties(pty PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${out}/spec")
@@ -107,7 +107,7 @@ file(GLOB_RECURSE specs CONFIGURE_DEPENDS RELATIVE "${src}/spec" "${src}/spec/*_
 if(PL_BUSTED AND runner)
   foreach(spec IN LISTS specs)
     string(REGEX REPLACE "_spec\\.lua$" "" name "${spec}")
-    if(name STREQUAL "layering")
+    if(name STREQUAL "cmake/layering")
       pl_test(layering lint 120 ${runner} "spec/${spec}")
     else()
       pl_test("spec/${name}" unit 600 ${runner} "spec/${spec}")
@@ -125,13 +125,13 @@ if(PL_BUSTED AND runner)
       if(named MATCHES "spec\\.support")
         pl_needs("spec/${name}" pty)
       endif()
-      if(name STREQUAL "install")
+      if(name STREQUAL "cmake/install")
         set_property(TEST "spec/${name}" APPEND PROPERTY RESOURCE_LOCK build) # it runs targets
       endif()
-      if(name MATCHES "^(threads|random|data.*|reliability|vmap|nn_more|optim_more|ops/values)$")
+      if(name MATCHES "^(kernels/threads|data/.*|call/reliability|autograd/vmap|nn/(attention|functional|recurrent)|optim/optimizers|ops/(random|values))$")
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS tsan) # where threads meet; see ./setup tsan
       endif()
-      if(name MATCHES "^(fuzz|hostile|programs|io/.*|data/(csv|datasets|tokenizer))$")
+      if(name MATCHES "^(fuzz/(scripts|hostile|programs)|io/.*|data/(csv|datasets|tokenizer))$")
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS fuzz) # damaged files, random programs, hostile calls
       endif()
     endif()
@@ -139,11 +139,12 @@ if(PL_BUSTED AND runner)
   # Specs of gradients and traces once more, with collections forced where the bindings may collect (every n-th place from
   # the k-th on), where Lua makes an object, or nowhere. All at every place: cmake -DPERILUNE_COLLECTOR=ON, ctest -L collector-long
   option(PERILUNE_COLLECTOR "ctest -L collector-long: collections at every place, for an hour" OFF)
-  set(kept autograd autograd_page autograd_more autograd_corners aliases functional vmap manager moves jit jit_call jit_inplace
-      jit_more jit_second jit_seen jit_training jit_transforms nn_hooks programs_finds)
+  set(kept autograd/keys autograd/promises autograd/higher_order autograd/corners autograd/aliases autograd/functional autograd/vmap
+      autograd/manager jit/trace jit/aliases jit/call jit/guards jit/inplace jit/second_order jit/training jit/transforms
+      kernels/copies nn/hooks fuzz/programs_found)
   foreach(name IN LISTS kept)
     if(NOT EXISTS "${src}/spec/${name}_spec.lua")
-      continue()
+      message(FATAL_ERROR "cmake/Tests.cmake names spec/${name}_spec.lua, which is not there")
     endif()
     foreach(points 11+2 alloc:701+7 stop)
       string(REGEX REPLACE "[:+].*" "" short "${points}")
@@ -160,13 +161,17 @@ if(PL_BUSTED AND runner)
     endif()
   endforeach()
   # Some of them once more with tensors on the emulated device; all: bench/gpu.sh --device emulated specs moved
-  foreach(spec cuda:autograd cuda:nn cuda:optim cuda:nn_layers cuda:functional cuda:vmap cuda:autocast cuda:data cuda:modules
-               cuda:pytorch cuda:data/loader cuda:io cuda:channels_last cuda:jit_call cuda:tools cuda:graph_passes moved:composites
-               moved:nn_layers_more moved:metrics moved:embedding moved:modules moved:pytorch moved:plot moved:graph
-               moved:jit_inplace moved:random moved:misuse moved:printing moved:graph_io moved:ops/wrong_calls)
+  foreach(spec cuda:autograd/keys cuda:autograd/functional cuda:autograd/vmap cuda:nn/module cuda:nn/layers cuda:nn/pytorch
+               cuda:optim/optimizers cuda:call/autocast cuda:data/datasets cuda:data/loader cuda:ops/pytorch cuda:io/save_load
+               cuda:tensor/channels_last cuda:jit/call cuda:lua/tools cuda:graph/passes moved:ops/composites moved:nn/layers
+               moved:lua/metrics moved:docs/embedding moved:nn/pytorch moved:ops/pytorch moved:lua/plot moved:graph/symbolic
+               moved:jit/inplace moved:ops/random moved:call/misuse moved:tensor/printing moved:graph/io moved:ops/wrong_calls)
     string(REPLACE ":" ";" spec "${spec}")
     list(GET spec 0 mode)
     list(GET spec 1 name)
+    if(NOT EXISTS "${src}/spec/${name}_spec.lua")
+      message(FATAL_ERROR "cmake/Tests.cmake names spec/${name}_spec.lua, which is not there")
+    endif()
     if(PL_CUDA_EMULATED)
       set(test "device/${mode}/${name}")
       pl_test(${test} unit 600 ${runner} "spec/${name}_spec.lua")

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- What init.lua loads at first use: each part with the names that it defines, in T and as methods of tensors.
--- spec/parts_spec.lua compares with what they do define.
+-- spec/lua/parts_spec.lua compares with what they do define.
 return {
   ["tensor.aliases"] = {
     [[

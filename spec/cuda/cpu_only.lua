@@ -10,36 +10,39 @@ local text = "is about texts, without tensors"
 local loaded = "loads what was saved to the default device, here the CPU"
 
 local cuda = {
-  autograd = { ["temporaries of a sum are freed"] = bytes },
-  autograd_rules = { ["row 77"] = "measures times of walks, which wait for kernels there" },
-  autograd_page = { ["drops what a branch held"] = bytes },
-  autocast = { ["frees its casts at the end"] = bytes },
-  misuse = { ["is what it was"] = late },
-  newcomer = { ["cross_entropy(net(x), y - 1)"] = late },
-  nn_layers = { ["cross entropy and its options"] = late },
-  nn_more = { ["CTC takes targets in rows"] = late, ["modules pass all tensors on"] = late },
-  jit_call = { ["takes them back where a run fails"] = late },
-  large = { ["refuse targets that are no class"] = late },
-  jit_failure = {
+  ["autograd/keys"] = { ["temporaries of a sum are freed"] = bytes },
+  ["autograd/custom_rules"] = {
+    ["a short walk does not pay"] = "measures times of walks, which wait for kernels there",
+  },
+  ["autograd/promises"] = { ["drops what a branch held"] = bytes },
+  ["call/autocast"] = { ["frees its casts at the end"] = bytes },
+  ["call/misuse"] = { ["is what it was"] = late },
+  ["call/newcomer"] = { ["cross_entropy(net(x), y - 1)"] = late },
+  ["nn/layers"] = { ["cross entropy and its options"] = late },
+  ["nn/functional"] = { ["CTC takes targets in rows"] = late, ["modules pass all tensors on"] = late },
+  ["jit/call"] = { ["takes them back where a run fails"] = late },
+  ["kernels/large"] = { ["refuse targets that are no class"] = late },
+  ["jit/failure"] = {
     ["an op that fails in a run"] = late, ["the error of a run names the op"] = late,
     ["a memory budget that the arena does not fit into"] = plan,
     ["memory that runs out in the middle of a step"] = "plays lack of CPU memory",
     ["pins, forces and predicates"] = plan,
   },
-  graph_plan = plan, graph_fuse = plan, graph_run = plan,
-  threads = { ["first failure of a team"] = late },
-  split = bytes,
-  command = process, repl = process, prompt = process, install = process, contributing = process,
-  examples = process, environment = process, docs = text, reference = text, help = text, declared = text,
-  generated = text, layering = text, parts = text,
-  collector = "is about when the collector runs, by CPU memory",
+  ["graph/plan"] = plan, ["graph/fuse"] = plan, ["graph/run"] = plan,
+  ["kernels/threads"] = { ["first failure of a team"] = late },
+  ["autograd/backward_split"] = bytes,
+  ["command/subcommands"] = process, ["command/repl"] = process, ["command/prompt"] = process,
+  ["command/environment"] = process, ["cmake/install"] = process, ["cmake/layering"] = text,
+  ["docs/contributing"] = process, ["docs/examples"] = process, ["docs/markdown"] = text, ["docs/reference"] = text,
+  ["docs/help"] = text, ["docs/generated"] = text, ["call/declared"] = text, ["lua/parts"] = text,
+  ["lua/collector"] = "is about when the collector runs, by CPU memory",
   ["io/memory"] = "plays lack of CPU memory",
-  reliability = "plays lack of CPU memory",
+  ["call/reliability"] = "plays lack of CPU memory",
 }
 
 -- The same with defaults on the CPU: what a spec gets from files, loaders and default arguments stays there.
 local moved = {}
 for file, why in pairs(cuda) do moved[file] = why end
-moved.graph_io = { ["loads as the same program"] = loaded, ["may be a traced function's"] = loaded }
+moved["graph/io"] = { ["loads as the same program"] = loaded, ["may be a traced function's"] = loaded }
 
 return { cuda = cuda, moved = moved }

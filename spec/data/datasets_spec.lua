@@ -1,11 +1,14 @@
 -- SPDX-License-Identifier: MIT
--- CIFAR-10, folders of images, text.
+-- Datasets of tensors, functions, streams, parts and stacks of others; MNIST's family, CIFAR-10, folders of images,
+-- text.
 
 local T = require "perilune"
 local mutate = require "spec.support.mutate"
 local near = require "spec.support.near"
 local data = T.data
-local fails = near.fails
+local eq, fails = near.near, near.fails
+
+local function numbers(n) return T.arange(n):to("f32"), T.arange(n) * 10 end
 
 local dir
 local function write(name, bytes)
@@ -175,5 +178,174 @@ describe("data.text", function()
       return data.text { path, length = 120 }
     end))
     clean()
+  end)
+end)
+
+describe("a stream", function()
+  local function stream(n)
+    return data.IterableDataset { iter = function()
+      local i = 0
+      return function()
+        i = i + 1
+        if i <= n then return T.full({ 2 }, i), i end
+      end
+    end }
+  end
+
+  it("comes in batches, pass after pass", function()
+    local loader = data.DataLoader(stream(5), { batch_size = 2 })
+    for _ = 1, 2 do
+      local got = {}
+      for x, y in loader do
+        got[#got + 1] = y:totable()
+        assert.same({ #y, 2 }, x:shape())
+      end
+      assert.same({ { 1, 2 }, { 3, 4 }, { 5 } }, got)
+    end
+    local n = 0
+    for _ in data.DataLoader(stream(5), { batch_size = 2, drop_last = true }) do n = n + 1 end
+    assert.equal(2, n)
+    for list in data.DataLoader(stream(2), { batch_size = 4, collate = function(s) return s end }) do n = n + #list end
+    assert.equal(4, n)
+    for _ in data.DataLoader(stream(0), { batch_size = 2 }) do n = n + 100 end
+    assert.equal(4, n)
+    assert.equal("DataLoader of a stream in batches of 2", tostring(loader))
+  end)
+
+  it("has no length and one reader", function()
+    fails("it has no length", function() return #stream(2) end)
+    fails("leave shuffle, sampler, batch_sampler and workers out", data.DataLoader, stream(2), { shuffle = true })
+    fails("leave shuffle, sampler, batch_sampler and workers out", data.DataLoader, stream(2), { workers = 2 })
+    fails("iter = function(self)", data.IterableDataset, {})
+    fails("iter must return a function, got 3", function()
+      return data.DataLoader(data.IterableDataset { iter = function() return 3 end }):iter()
+    end)
+  end)
+end)
+
+describe("StackDataset", function()
+  it("puts samples side by side", function()
+    local s = data.StackDataset(T.arange(3), { "a", "b", "c" })
+    assert.equal(3, #s)
+    assert.equal("b", s[2][2])
+    local named = data.StackDataset { x = T.arange(3), y = { 4, 5, 6 } }
+    assert.equal(6, named[-1].y)
+    for batch in data.DataLoader(named, { batch_size = 3 }) do assert.same({ 4, 5, 6 }, batch.y:totable()) end
+    fails("datasets of", data.StackDataset, { 1, 2 }, { 1 })
+    fails("at least one dataset", data.StackDataset)
+    fails("entry 2 must be a dataset, got 3", data.StackDataset, { 1 }, 3)
+  end)
+end)
+
+describe("datasets", function()
+  it("TensorDataset gives rows", function()
+    local x, y = T.arange(6):view(3, 2), T.tensor { 7, 8, 9 }
+    local ds = data.TensorDataset(x, y)
+    assert.equal(3, #ds)
+    eq(ds[2][1], { 3, 4 })
+    eq(ds[-1][2], 9)
+    eq(data.TensorDataset(x)[1], { 1, 2 })
+    fails("sample 0 is not in 1..3 (they start at 1)", function() return ds[0] end)
+    fails("sample 4 is not in 1..3", function() return ds[4] end)
+    fails("argument 2 has 2 rows, argument 1 has 3", data.TensorDataset, x, T.ones(2))
+    fails("at least one dimension", data.TensorDataset, T.tensor(1))
+  end)
+
+  it("Dataset is made of two functions", function()
+    local ds = data.Dataset { len = 4, get = function(self, i) return T.tensor { i * self.k }, i end, k = 5 }
+    assert.equal(4, #ds)
+    eq(ds[3][1], 15)
+    assert.equal(3, ds[3][2])
+    fails("get must be a function", data.Dataset, { len = 3 })
+  end)
+
+  it("Subset and random_split", function()
+    local ds = data.TensorDataset((numbers(10)))
+    local sub = data.Subset(ds, { 9, 2 })
+    assert.equal(2, #sub)
+    eq(sub[1], 9)
+    eq(sub:get_batch(T.tensor({ 2, 1 }, { dtype = "i64" })), { 2, 9 })
+    fails("sample 11 is not in 1..10", data.Subset, ds, { 11 })
+    local parts = data.random_split(ds, { 7, 3 }, { seed = 4 })
+    local again = data.random_split(ds, { 0.7, 0.3 }, { seed = 4 })
+    local seen = {}
+    for k = 1, 2 do
+      assert.same(parts[k].indices, again[k].indices)
+      for _, i in ipairs(parts[k].indices) do seen[i] = (seen[i] or 0) + 1 end
+    end
+    assert.equal(7, #parts[1])
+    for i = 1, 10 do assert.equal(1, seen[i]) end
+    fails("the lengths sum to 9, the dataset has 10", data.random_split, ds, { 7, 2 })
+  end)
+end)
+
+it("ConcatDataset joins datasets", function()
+  local both = data.ConcatDataset(data.TensorDataset(T.arange(3)), data.TensorDataset(T.arange(4) * 10))
+  assert.equal(7, #both)
+  assert.same({ 3, 10, 40 }, { both[3]:item(), both[4]:item(), both[7]:item() })
+  local seen = {}
+  for batch in data.DataLoader(both, { batch_size = 5 }) do seen[#seen + 1] = batch:totable() end
+  assert.same({ { 1, 2, 3, 10, 20 }, { 30, 40 } }, seen)
+  fails("entry 2 must be a dataset", data.ConcatDataset, both, 1)
+end)
+
+describe("mnist files", function()
+  before_each(function()
+    fresh()
+    local images, labels = {}, {}
+    for i = 0, 3 * 28 * 28 - 1 do images[i + 1] = string.char(i % 256) end
+    for i, l in ipairs { 0, 9, 4 } do labels[i] = string.char(l) end
+    write("train-images-idx3-ubyte", "\0\0\8\3" .. string.pack(">I4I4I4", 3, 28,
+      28) .. table.concat(images))
+    write("train-labels-idx1-ubyte", "\0\0\8\1" .. string.pack(">I4", 3) .. table.concat(labels))
+  end)
+  after_each(clean)
+
+  it("become images in [0, 1] and classes from 1", function()
+    local ds = assert(data.mnist { root = dir })
+    assert.equal(3, #ds)
+    assert.same({ 3, 1, 28, 28 }, ds.images:shape())
+    eq(ds.images:view(-1)[256], 1)
+    eq(ds.images:view(-1)[52], 51 / 255)
+    assert.same({ 1, 10, 5 }, ds.labels:totable())
+    assert.equal("9", ds.classes[ds.labels:get(2)])
+    local raw = assert(data.fashion_mnist { root = dir, dtype = "u8" })
+    assert.equal("u8", raw.images:dtype())
+    assert.equal("Ankle boot", raw.classes[10])
+    os.execute("gzip " .. dir .. "/*")
+    assert.is_true(assert(data.mnist { root = dir }).images:equal(ds.images))
+  end)
+
+  it("that are missing or broken are told, not raised", function()
+    local ds, message, code = data.fashion_mnist { split = "test", root = dir }
+    assert.is_nil(ds)
+    assert.is_truthy(message:find("t10k-images-idx3-ubyte", 1, true))
+    assert.is_truthy(message:find("dataset-fashion-mnist", 1, true))
+    assert.equal("io", code)
+    write("train-labels-idx1-ubyte", "\0\0\8\1" .. string.pack(">I4", 2) .. "\1\2")
+    ds, message, code = data.mnist { root = dir }
+    assert.is_nil(ds)
+    assert.is_truthy(message:find("3 images", 1, true))
+    assert.equal("format", code)
+    write("train-labels-idx1-ubyte", "\0\0\8\1" .. string.pack(">I4", 3) .. "\1\2\10")
+    ds, message = data.mnist { root = dir }
+    assert.is_nil(ds)
+    assert.is_truthy(message:find("a label is not in 0..9", 1, true))
+    write("train-images-idx3-ubyte", "\0\0\8\3" .. string.pack(">I4I4I4", 3, 28, 28) .. "short")
+    ds, message, code = data.mnist { root = dir }
+    assert.is_nil(ds)
+    assert.is_truthy(message:find("truncated", 1, true))
+    assert.equal("format", code)
+    fails("did you mean 'train'", data.mnist, { split = "trai" })
+    fails("unknown option 'folder'", data.mnist, { folder = dir })
+  end)
+
+  it("of Fashion-MNIST are the real ones, where installed", function()
+    local ds, message = data.fashion_mnist { split = "test", root = "/usr/share/datasets/fashion-mnist" }
+    if not ds then return pending(message) end
+    assert.equal(10000, #ds)
+    for class = 1, 10 do assert.equal(1000, ds.labels:eq(class):sum():item()) end
+    local mean = ds.images:mean():item()
+    assert.is_true(math.abs(mean - 0.2868) < 1e-3, mean)
   end)
 end)

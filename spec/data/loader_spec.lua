@@ -1,11 +1,14 @@
 -- SPDX-License-Identifier: MIT
--- Loader workers: same batches with any number of them, what travels, errors, loops that are left, samplers.
+-- DataLoader: order, collation, seeds; the same batches with any number of workers, what travels, errors, loops that
+-- are left, samplers.
 
 local T = require "perilune"
 local live = require "spec.support.live"
 local near = require "spec.support.near"
 local data = T.data
-local fails = near.fails
+local eq, fails = near.near, near.fails
+
+local function numbers(n) return T.arange(n):to("f32"), T.arange(n) * 10 end
 
 -- All batches of some passes as text. Loaders are closed, so that no memory is in flight.
 local function trace(loader, passes)
@@ -322,5 +325,122 @@ describe("samplers", function()
     assert.same({ 3, 3, 1 }, sizes)
     assert.equal(2, #data.BatchSampler(data.SequentialSampler(7), 3, true))
     fails("must be a positive integer", data.BatchSampler, data.SequentialSampler(7), 0)
+  end)
+end)
+
+describe("DataLoader", function()
+  local function collect(loader)
+    local xs, sizes = {}, {}
+    for x in loader do
+      sizes[#sizes + 1] = x:size(1)
+      for i = 1, x:size(1) do xs[#xs + 1] = x:get(i) end
+    end
+    return xs, sizes
+  end
+
+  it("batches in order, the rest last or dropped", function()
+    local x, y = numbers(7)
+    local ds = data.TensorDataset(x, y)
+    local loader = data.DataLoader(ds, { batch_size = 3 })
+    assert.equal(3, #loader)
+    local xs, sizes = collect(loader)
+    assert.same({ 1, 2, 3, 4, 5, 6, 7 }, xs)
+    assert.same({ 3, 3, 1 }, sizes)
+    xs, sizes = collect(data.DataLoader(ds, { batch_size = 3, drop_last = true }))
+    assert.same({ 1, 2, 3, 4, 5, 6 }, xs)
+    assert.same({ 3, 3 }, sizes)
+    assert.equal(2, #data.DataLoader(ds, { batch_size = 3, drop_last = true }))
+    for a, b in loader do eq(b, (a * 10):totable()) end
+    assert.same({}, (collect(data.DataLoader(data.TensorDataset(T.zeros(0, 2)), { batch_size = 2 }))))
+  end)
+
+  it("shuffles anew each pass, keeping rows together", function()
+    T.manual_seed(1)
+    local x, y = numbers(50)
+    local loader = data.DataLoader(data.TensorDataset(x, y), { batch_size = 8, shuffle = true })
+    local a, b = collect(loader), collect(loader)
+    assert.are_not.same(a, b)
+    table.sort(a)
+    table.sort(b)
+    assert.same(x:totable(), a)
+    assert.same(x:totable(), b)
+    for p, q in loader do eq(q, (p * 10):totable()) end
+  end)
+
+  it("repeats itself with a seed and leaves the global generator alone", function()
+    local ds = data.TensorDataset((numbers(20)))
+    local function loader() return data.DataLoader(ds, { batch_size = 4, shuffle = true, seed = 9 }) end
+    local one, two = loader(), loader()
+    T.manual_seed(5)
+    local a1, a2 = collect(one), collect(one)
+    local after = T.rand(1):item()
+    assert.same(a1, (collect(two)))
+    assert.same(a2, (collect(two)))
+    assert.are_not.same(a1, a2)
+    T.manual_seed(5)
+    assert.equal(after, T.rand(1):item())
+  end)
+
+  it("takes anything with # and [], and joins samples", function()
+    local list = {}
+    for i = 1, 5 do list[i] = { T.full({ 2 }, i), i, "s" .. i, { flag = i > 2 } } end
+    local seen = {}
+    for x, n, s, t in data.DataLoader(list, { batch_size = 2 }) do
+      seen[#seen + 1] = s
+      assert.same({ #s, 2 }, x:shape())
+      assert.equal("i64", n:dtype())
+      assert.equal("bool", t.flag:dtype())
+    end
+    assert.same({ { "s1", "s2" }, { "s3", "s4" }, { "s5" } }, seen)
+    local odd = setmetatable({}, { __len = function() return 3 end, __index = function(_,
+      i) return i * 0.5 end })
+    local got = {}
+    for x in data.DataLoader(odd, { batch_size = 2, shuffle = true }) do got[#got + 1] = x:sum():item() end
+    assert.equal(3.0, got[1] + got[2])
+  end)
+
+  it("collates by a function of one's own", function()
+    local loader = data.DataLoader({ 1, 2, 3 }, { batch_size = 2, collate = function(s) return #s, s[1] end })
+    local got = {}
+    for n, first in loader do got[#got + 1] = n * 10 + first end
+    assert.same({ 21, 13 }, got)
+  end)
+
+  it("may be looped over again after a break, and within itself", function()
+    local loader = data.DataLoader(data.TensorDataset((numbers(6))), { batch_size = 2 })
+    for x in loader do -- luacheck: ignore 512
+      assert.equal(2, x:size(1))
+      break
+    end
+    local pairs_seen = 0
+    local firsts = {}
+    for a in loader do
+      firsts[#firsts + 1] = a:get(1)
+      for _ in loader do pairs_seen = pairs_seen + 1 end
+    end
+    assert.equal(9, pairs_seen)
+    assert.same({ 1, 3, 5 }, firsts)
+  end)
+
+  it("works on subsets without collecting samples", function()
+    local x, y = numbers(10)
+    local sub = data.Subset(data.TensorDataset(x, y), { 10, 1, 5 })
+    local xs = {}
+    for a, b in data.DataLoader(sub, { batch_size = 2 }) do
+      eq(b, (a * 10):totable())
+      for i = 1, a:size(1) do xs[#xs + 1] = a:get(i) end
+    end
+    assert.same({ 10, 1, 5 }, xs)
+  end)
+
+  it("refuses wrong options", function()
+    fails("unknown option 'batchsize'", data.DataLoader, { 1 }, { batchsize = 2 })
+    fails("did you mean 'batch_size'", data.DataLoader, { 1 }, { batchsize = 2 })
+    fails("batch_size must be a positive integer, got 0", data.DataLoader, { 1 }, { batch_size = 0 })
+    fails("say workers = 1", data.DataLoader, { 1 }, { prefetch = 2 })
+    fails("something with #ds and ds[i], got 3", data.DataLoader, 3)
+    fails("sample 2 of a batch has no field b", function()
+      for _ in data.DataLoader({ { a = 1, b = 2 }, { a = 1 } }, { batch_size = 2 }) do end
+    end)
   end)
 end)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The program of docs/tutorial/embedding.md: y = x·w, its gradient, and an error, through the C API alone.
- * spec/embedding_spec.lua compares the two texts. */
+ * spec/docs/embedding_spec.lua compares the two texts. */
 #include <stdio.h>
 
 #include "engine/perilune.h"

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- What T.help knows of functions that are no ops: name → {signature, text, example, example=, group=,
 -- arguments=, shapes=}; names are paths without T., as nn.Linear. The examples run in
--- spec/help_spec.lua and print what stands behind `-->`. symbols_more.lua and symbols_composites.lua hold
+-- spec/docs/help_spec.lua and print what stands behind `-->`. symbols_more.lua and symbols_composites.lua hold
 -- those of tensors.
 require "perilune.core".load_parts() -- all functions are there, with their arguments and other names
 local S = {}

@@ -25,7 +25,7 @@ R.fill = { args = function(g) return rand(g, { 2, 3 }), 7 end, ref = filled(7) }
 R.zero = { args = function(g) return rand(g, { 2, 3 }) end, ref = filled(0) }
 R.copy = { args = function(g) return rand(g, { 3, 4 }), rand(g, { 4 }) end,
   ref = oracle.pointwise(function(_, b) return b end) }
-local function random_op(args) return { args = args, why = "spec/random_spec.lua" } end
+local function random_op(args) return { args = args, why = "spec/ops/random_spec.lua" } end
 R.uniform = random_op(function() return 0, 1, { 2, 3 } end)
 R.normal = random_op(function() return 0, 1, { 2, 3 } end)
 R.randint = random_op(function() return 1, 5, { 2, 3 } end)
@@ -38,7 +38,7 @@ R.normal_fill = random_op(function(g) return rand(g, { 2, 3 }) end)
 R.exponential_fill = random_op(function(g) return rand(g, { 2, 3 }) end)
 R.randint_fill = random_op(function(g) return rand(g, { 2, 3 }), 1, 5 end)
 R.bernoulli_fill = random_op(function(g) return rand(g, { 2, 3 }) end)
-local function optimizer(args) return { args = args, why = "golden optim.*, spec/optim_spec.lua" } end
+local function optimizer(args) return { args = args, why = "golden optim.*, spec/optim/optimizers_spec.lua" } end
 R.sgd_step = optimizer(function(g) return { rand(g, { 3 }), rand(g, { 3 }) }, { lr = 0.1, k = 2 } end)
 R.adam_step = optimizer(function(g)
   return { rand(g, { 3 }), rand(g, { 3 }), rand(g, { 3 }), rand(g, { 3 }, 0, 1) }, { step = 1, k = 4 }

@@ -141,8 +141,8 @@ R.fmod = binary(math.fmod, 0.5, 2)
 R.maximum, R.minimum = binary(math.max), binary(math.min)
 R.fmax, R.fmin = binary(math.max), binary(math.min)
 R.atan2 = binary(function(a, b) return math.atan(a, b) end, 0.2, 2)
--- Values of these: spec/pytorch_spec.lua, which compares with PyTorch.
-local compared = { why = "spec/pytorch_spec.lua compares with PyTorch" }
+-- Values of these: spec/ops/pytorch_spec.lua, which compares with PyTorch.
+local compared = { why = "spec/ops/pytorch_spec.lua compares with PyTorch" }
 for name, range in pairs { i0 = { -3, 3 }, i0e = { 0.3, 3 }, i1 = { -3, 3 }, i1e = { 0.3, 3 }, erfcx = { -1, 3 },
   ndtri = { 0.1, 0.9 } } do
   R[name] = unary(nil, range[1], range[2], compared)

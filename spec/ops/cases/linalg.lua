@@ -42,7 +42,7 @@ row("solve_triangular", function(g) return strong(g, { 3, 3 }), rand(g, { 3, 2 }
   function(g) return strong(g, { 2, 3, 3 }), rand(g, { 3, 2 }), { upper = false } end,
   function(g) return strong(g, { 3, 3 }), rand(g, { 2, 3 }), { upper = true, left = false, unitriangular = true } end,
 })
-local along = "the gradient is the one along symmetric matrices; spec/linalg_spec.lua checks it there"
+local along = "the gradient is the one along symmetric matrices; spec/ops/linalg_spec.lua checks it there"
 row("cholesky", function(g) return symmetric(g, { 3, 3 }) end, nil, { skip_grad = along })
 row("eigh", function(g) return symmetric(g, { 3, 3 }) end, nil, { skip_grad = along })
 row("eigvalsh", function(g) return symmetric(g, { 3, 3 }) end, nil, { skip_grad = along })
@@ -61,7 +61,7 @@ row("pinv", function(g) return rand(g, { 4, 3 }) end, {
 })
 for name, more in pairs { eig = { batch },
   lu_factor = { function(g) return rand(g, { 4, 3 }) end, function(g) return rand(g, { 2, 2, 4 }) end } } do
-  row(name, square, more, { golden = false, why = "spec/pytorch_spec.lua compares with PyTorch" })
+  row(name, square, more, { golden = false, why = "spec/ops/pytorch_spec.lua compares with PyTorch" })
 end
 R.matrix_exp = {
   golden = true, args = function(g) return rand(g, { 3, 3 }, -1, 1) end,

@@ -159,7 +159,7 @@ R.attention_dropout = {
   args = function(g)
     return rand(g, { 2, 5, 3 }), rand(g, { 2, 4, 3 }), rand(g, { 2, 4, 2 }), { scale = 0.7, dropout_p = 0.5 }
   end,
-  why = "spec/attention_spec.lua, with the shares that it kept",
+  why = "spec/nn/attention_spec.lua, with the shares that it kept",
 }
 R.lstm_seq = {
   args = function(g)
@@ -171,7 +171,7 @@ R.lstm_seq = {
     end,
     function(g) return rand(g, { 1, 1, 4 }), rand(g, { 1, 1 }), rand(g, { 1, 1 }), rand(g, { 4, 1 }) end,
   },
-  why = "golden lstm, spec/lstm_spec.lua step by step",
+  why = "golden lstm, spec/nn/recurrent_spec.lua step by step",
 }
 R.lstm_layer = {
   args = function(g)
@@ -184,7 +184,7 @@ R.lstm_layer = {
         rand(g, { 8 }), { reverse = true }
     end,
   },
-  why = "golden lstm, spec/lstm_spec.lua step by step",
+  why = "golden lstm, spec/nn/recurrent_spec.lua step by step",
 }
 R.lstm_gates = {
   args = function(g) return rand(g, { 2, 12 }), rand(g, { 2, 3 }) end,
@@ -201,7 +201,7 @@ R.gru_seq = {
     end,
     function(g) return rand(g, { 1, 1, 3 }), rand(g, { 1, 1 }), rand(g, { 3, 1 }), rand(g, { 1 }) end,
   },
-  why = "golden gru, spec/lstm_spec.lua step by step",
+  why = "golden gru, spec/nn/recurrent_spec.lua step by step",
 }
 R.rnn_seq = {
   args = function(g) return rand(g, { 4, 2, 3 }), rand(g, { 2, 3 }), rand(g, { 3, 3 }) end,
@@ -209,7 +209,7 @@ R.rnn_seq = {
     function(g) return rand(g, { 3, 1, 2 }), rand(g, { 1, 2 }), rand(g, { 2, 2 }), { reverse = true } end,
     function(g) return rand(g, { 1, 1, 1 }), rand(g, { 1, 1 }), rand(g, { 1, 1 }) end,
   },
-  why = "golden rnn, spec/lstm_spec.lua step by step",
+  why = "golden rnn, spec/nn/recurrent_spec.lua step by step",
 }
 R.ctc_nll = {
   args = function(g)

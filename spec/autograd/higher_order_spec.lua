@@ -1,0 +1,467 @@
+-- SPDX-License-Identifier: MIT
+-- Gradient keys, tapes and rules, continued: acceptance scenarios of the autograd design by their row numbers,
+-- and gradients of gradients through the differentiable families.
+
+local T = require "perilune"
+local nn = T.nn
+local near = require "spec.support.near"
+local live = require "spec.support.live"
+local by_key = require "spec.support.watch"
+local oracle = require "spec.support.oracle"
+local eq, fails = near.near, near.fails
+local watch, grad_by_key = by_key.watch, by_key.grad
+
+local f64 = { dtype = "f64" }
+
+local function leaf(v, o) return T.tensor(v, o):requires_grad_() end
+
+describe("explicit keys", function()
+  it("gather with repeated indices adds in index order", function()
+    local x = T.randn(5)
+    local at = T.tensor({ 2, 4, 2, 2, 1 }, { dtype = "i64" })
+    local dy = T.tensor { 1e8, 3, 1, -1e8, 7 }
+    local g = grad_by_key(function(a) return a:gather(at, 1) end, x, dy)
+    -- f32: (1e8 + 1) - 1e8 in this order is 0
+    eq(g, { 7, 0, 0, 3, 0 })
+    local dense = grad_by_key(function(a) return a[at] end, x, T.ones(5))
+    eq(dense, { 1, 3, 0, 1, 0 })
+  end)
+
+  it("bilinear interpolation to half the size", function()
+    local x = T.randn(1, 1, 32, 32)
+    local function half(a) return nn.F.interpolate(a, { size = { 16, 16 }, mode = "bilinear" }) end
+    eq(grad_by_key(half, x, T.ones(1, 1, 16, 16)), 0.25)
+  end)
+
+  it("pixel_shuffle moves 2x back", function()
+    local x = T.randn(2, 4, 3, 3)
+    local g = grad_by_key(function(a)
+      local p = T.pixel_shuffle(a, 2)
+      return p * p
+    end, x, T.ones(2, 1, 6, 6))
+    eq(g, 2 * x)
+  end)
+
+  it("a rule flagged always runs without gradients", function()
+    local wire = {}
+    local send = T.custom { name = "send", always = true, forward = function(_, a)
+      wire.value = a:detach():clone()
+      return T.zeros(0)
+    end, backward = function(_, g)
+      assert.is_nil(g)
+      return wire.grad
+    end }
+    local x = T.randn(6)
+    local sender, got = watch(x)
+    local token = send(x)
+    local r = wire.value
+    local receiver, received = watch(r)
+    receiver:backward(r * r, T.ones(6))
+    wire.grad = received[r]
+    sender:backward({}, {})
+    eq(got[x], 2 * x)
+    assert.equal(0, token:numel())
+
+    local idle = T.custom { name = "idle", forward = function(_, a) return a * 1 end,
+      backward = function() error("must not run") end }
+    local key, none = watch(x)
+    local kept = idle(x)
+    key:backward({}, {})
+    assert.is_nil(none[x])
+    assert.equal(6, kept:numel())
+  end)
+
+  it("a rule that edits its input in place", function()
+    local double = T.custom { name = "double_", forward = function(ctx, a)
+      a:mul_(2)
+      ctx:mark_dirty(a)
+      return a
+    end, backward = function(_, g) return g * 2 end }
+    local x = T.randn(4)
+    local before = x:clone()
+    local key, got = watch(x)
+    local y = x * 3
+    local z = double(y)
+    eq(z, 6 * before)
+    eq(y, 6 * before)
+    key:backward(y * y, T.ones(4))
+    eq(got[x], 2 * 36 * before, 1e-5)
+    assert.is_true(z:numel() == 4)
+    fails("leaf", function() double(leaf { 1, 2 }) end)
+  end)
+
+  it("a rule that edits a tracked input and does not say so is told", function()
+    local function rule(name, forward)
+      return T.custom { name = name, forward = forward, backward = function(_, g) return g * 2 end }
+    end
+    local silent = rule("silent", function(_, a)
+      a:mul_(2)
+      return a + 1
+    end)
+    local itself = rule("itself", function(_, a) return a:mul_(2) end)
+    local lost = rule("lost", function(ctx, a)
+      ctx:mark_dirty(a:mul_(2))
+      return a + 1
+    end)
+    local function tracked() return leaf { 1, 2 } * 1 end
+    fails("silent: forward edited its argument #1, f32[2], in place, and gradients pass through it; work on a copy",
+      function() silent(tracked()) end)
+    fails("ctx:mark_dirty(x) and return x", function() itself(tracked()) end)
+    fails("lost: forward edited its argument #1, f32[2], in place, and gradients pass through it; it must return it",
+      function() lost(tracked()) end)
+    -- what nobody tracks may be edited: statistics, buffers
+    eq(silent(T.ones(2)), 3)
+    local count = rule("count", function(_, a, n)
+      n:add_(1)
+      return a * 2
+    end)
+    local n, x = T.zeros(1), leaf { 1, 2 }
+    local ok, text = pcall(function() return count(x, n):sum():backward() end)
+    assert.is_false(ok) -- two tensors, one gradient
+    assert.truthy(text:find("count has 2 tensor inputs", 1, true))
+    assert.equal(1, n:item())
+    local y = T.no_grad(function() return itself(tracked()) end)
+    eq(y, T.tensor { 2, 4 })
+  end)
+
+  it("calls back nobody where nothing was computed", function()
+    local x, y = T.randn(3), T.randn(3)
+    local key, got = watch(x, y)
+    key:backward(x * 2)
+    eq(got[x], 2)
+    assert.is_nil(got[y])
+  end)
+
+  it("strict names the tensor without a path", function()
+    local x, y = T.randn(3), T.randn(2)
+    local key = watch(x)
+    fails("f32[2]", function() key:backward({ y }, { T.ones(2) }, { strict = true }) end)
+    key:backward({ x * 1 }, { T.ones(3) }, { strict = true })
+  end)
+
+  it("batch norm with only the last output's gradient builds", function()
+    local descs = { { shape = { 4, 3, 2 } } }
+    for i = 2, 5 do descs[i] = { shape = { 3 } } end
+    for which = 1, 3 do
+      local has = { which == 1, which == 2, which == 3 }
+      assert.has_no.errors(function()
+        T.debug.backward_graph("batch_norm", descs, { true, false, false, true, true }, { has_grad = has,
+          attrs = { training = true } })
+      end)
+    end
+    local x, w, b = T.randn(4, 3, 2), T.ones(3), T.zeros(3)
+    local key = watch(x, w, b)
+    local _, _, var = T.batch_norm(x, nil, nil, w, b, { training = true })
+    key:backward(var, T.ones(3))
+  end)
+
+  it("a custom subgraph on and off the path", function()
+    local f = T.custom { name = "sig", forward = function(ctx, a)
+      local y = a:sigmoid()
+      ctx:save(y)
+      return y
+    end, backward = function(ctx, g)
+      local y = ctx:saved()
+      return g * y * (1 - y)
+    end }
+    local x = T.randn(5)
+    for _ = 1, 3 do
+      local key, got = watch(x)
+      local a, b = f(x), f(x * 2)
+      key:backward(a, T.ones(5))
+      eq(got[x], x:sigmoid() * (1 - x:sigmoid()))
+      assert.equal(5, b:numel())
+    end
+  end)
+
+  it("clipping by norm and by value", function()
+    local w = leaf { 3, 4 }
+    local up = w * T.tensor { 3, 4 }
+    up:sum():backward()
+    nn.utils.clip_grad_norm_({ w }, 1)
+    eq(w.grad, { 0.6, 0.8 }, 1e-5)
+    w.grad = nil
+    up = w * T.tensor { -3, 7 }
+    up:sum():backward()
+    w.grad:clamp_(-2, 5)
+    eq(w.grad, { -2, 5 })
+  end)
+
+  it("a loss scaler", function()
+    local x, y = leaf { 1, 2 }, leaf { 3, 4 }
+    local loss = (2 * (x + 2 * y) + 1):sum()
+    loss:backward(T.tensor(16.0))
+    eq(x.grad, 32)
+    eq(y.grad, 64)
+    x.grad:div_(16)
+    eq(x.grad, 2)
+  end)
+
+  it("y/y at 0 and log(exp(x) + 1) at 1e4, eager", function()
+    local x = leaf { 0 }
+    local q = x / x
+    assert.is_true(q:item() ~= q:item())
+    local y = T.tensor { 1e4 }
+    eq(T.log(y:exp() + 1), { math.huge })
+  end)
+end)
+
+describe("in place", function()
+  it("through a view of a tracked base", function()
+    local x, c = T.randn(4, 3), T.randn(4, 3)
+    local views = {
+      function(b) return b[{ { 2, 3 } }] end,
+      function(b) return b:select(2, 1) end,
+      function(b) return b:t()[{ { 1, 2 }, { 2, 4 } }] end,
+      function(b) return b:view(12)[{ { 3, 7 } }] end,
+    }
+    for i, view in ipairs(views) do
+      local mask = T.zeros(4, 3)
+      view(mask):fill_(1)
+      local want = grad_by_key(function(a)
+        local b = a * a
+        return (b + mask * b) * c
+      end, x)
+      local got = grad_by_key(function(a)
+        local b = a * a
+        view(b):mul_(2)
+        return b * c
+      end, x)
+      assert.has_no.errors(function() eq(got, want, 1e-5) end, "view " .. i)
+    end
+  end)
+
+  it("an overwritten operand is an error where it was saved, exact where it was not", function()
+    local ran = 0
+    for _, op in ipairs(T.core.ops()) do
+      local change = T[op.name .. "_"]
+      if op.flags.inplace and op.nin >= 1 and op.nin <= 3 and change then
+        local x = T.full({ 3 }, 0.25):requires_grad_()
+        local w = T.full({ 3 }, 0.5)
+        local saved, unsaved = (x * w):sum(), (x + w):sum()
+        local others = {}
+        for i = 2, op.nin do others[i - 1] = T.full({ 3 }, 0.5) end
+        if pcall(change, w, table.unpack(others)) then
+          ran = ran + 1
+          unsaved:backward()
+          eq(x.grad, 1)
+          local text = fails("mul", function() saved:backward() end)
+          assert.is_truthy(text:find("f32[3]", 1, true), op.name .. ": " .. text)
+          assert.is_truthy(text:find("version 1, saved at 0", 1, true), op.name .. ": " .. text)
+        end
+      end
+    end
+    assert.is_true(ran >= 70, ran .. " ops could be called")
+  end)
+end)
+
+-- Numbers of PyTorch in f64, from
+--   def wave(seed, *shape): n = math.prod(shape)
+--       return torch.sin(torch.arange(1, n + 1, dtype=torch.float64) * 0.7 + seed).reshape(shape)
+-- and otherwise the program below, line by line; each gradient g is told by sum(g * wave(9, *g.shape)).
+describe("second-order training steps equal PyTorch's", function()
+  local function wave(seed, ...)
+    local n = 1
+    for _, s in ipairs { ... } do n = n * s end
+    return ((T.arange(1, n, { dtype = "f64" })) * 0.7 + seed):sin():view(...)
+  end
+  local function net(x, p) return (x:matmul(p[1]) + p[2]):tanh():matmul(p[3]) end
+  local function params() return { wave(1, 3, 4), wave(2, 4), wave(3, 4, 1) } end
+  local function fit(p, x, y) return ((net(x, p) - y) ^ 2):mean() end
+
+  local function judge(loss, grads, want, numbers)
+    eq(loss, { want }, 1e-12)
+    for i, g in ipairs(grads) do eq((g * wave(9, table.unpack(g:shape()))):sum(), { numbers[i] }, 1e-9) end
+  end
+  local maml = { 1.8132062508457938, { 0.005477346273480836, 1.5393546109232683, 1.4408261478915725 } }
+  local wgan = { 14.07771248190359, { -40.41482024436307, -15.059025444246581, 39.87624164945386 } }
+
+  it("MAML, with create_graph and with nested functions", function()
+    local xs, ys, xq, yq = wave(5, 6, 3), wave(6, 6, 1), wave(7, 5, 3), wave(8, 5, 1)
+    local function step(p, g)
+      local q = {}
+      for i in ipairs(p) do q[i] = p[i] - 0.1 * g[i] end
+      return fit(q, xq, yq)
+    end
+    local p = params()
+    for _, w in ipairs(p) do w:requires_grad_() end
+    local loss = step(p, T.grad_of(fit(p, xs, ys), p, { create_graph = true }))
+    judge(loss, T.grad_of(loss, p), table.unpack(maml))
+
+    local value, grads = T.value_and_grad(function(q)
+      return step(q, T.grad(function(r) return fit(r, xs, ys) end)(q))
+    end)(params())
+    judge(value, grads, table.unpack(maml))
+  end)
+
+  it("the gradient penalty of WGAN-GP, by the ambient key and by managers", function()
+    local real, fake, e = wave(10, 6, 3), wave(11, 6, 3), wave(12, 6, 1) * 0.5 + 0.5
+    local function total(p, d)
+      return net(fake, p):mean() - net(real, p):mean() + 10 * ((d:norm(2, 2) - 1) ^ 2):mean()
+    end
+    local p = params()
+    for _, w in ipairs(p) do w:requires_grad_() end
+    local mid = (e * real + (1 - e) * fake):requires_grad_()
+    local loss = total(p, T.grad_of(net(mid, p):sum(), mid, { create_graph = true }))
+    judge(loss, T.grad_of(loss, p), table.unpack(wgan))
+
+    p, mid = params(), mid:detach()
+    local outer, inner = T.GradManager():attach(p), T.GradManager():attach(mid)
+    local _ <close> = outer:record()
+    do
+      local _ <close> = inner:record()
+      inner:backward(net(mid, p):sum())
+    end
+    loss = total(p, mid.grad)
+    outer:backward(loss)
+    judge(loss, { p[1].grad, p[2].grad, p[3].grad }, table.unpack(wgan))
+  end)
+end)
+
+describe("gradients of gradients", function()
+  it("three nested keys", function()
+    local v = { 0.7, -1.3, 0.2 }
+    local x = T.tensor(v, f64)
+    local keys, got = {}, {}
+    for level = 1, 3 do
+      keys[level] = T.GradKey {}
+      keys[level]:attach(x, function(_, g) got[level] = g end)
+    end
+    local y = (x * x):sin()
+    for level = 3, 1, -1 do
+      keys[level]:backward(y, T.ones(3, f64))
+      y = got[level]
+    end
+    local want = {}
+    for i, a in ipairs(v) do want[i] = -12 * a * math.sin(a * a) - 8 * a ^ 3 * math.cos(a * a) end
+    eq(got[1], want, 1e-6)
+  end)
+
+  it("the gradient of a gradient's norm in a network with layer norm and softmax", function()
+    T.manual_seed(75)
+    local x = T.randn({ 3, 4 }, f64)
+    local w1, b1 = T.randn({ 4, 5 }, f64), T.randn({ 5 }, f64)
+    local g1, w2 = T.randn({ 5 }, f64), T.randn({ 5, 2 }, f64)
+    local target = T.rand({ 3, 2 }, f64)
+    local function loss(a)
+      local h = T.layer_norm((a:matmul(w1) + b1):tanh(), g1, b1, { 5 })
+      return ((h:matmul(w2):softmax(2) - target) ^ 2):sum()
+    end
+    local function penalty(a)
+      local g = T.grad_of(loss(a), a, { create_graph = true })
+      return (g * g):sum()
+    end
+    local leaf_x = x:clone():requires_grad_()
+    local got = T.grad_of(penalty(leaf_x), leaf_x)
+    local want = {}
+    for e = 1, 12 do
+      local function at(h)
+        local v = x:clone()
+        v:view(-1):set(e, v:view(-1):get(e) + h)
+        return penalty(v:requires_grad_()):item()
+      end
+      want[e] = (at(1e-6) - at(-1e-6)) / 2e-6
+    end
+    eq(got, want, 1e-5)
+  end)
+
+  local cases = {
+    tanh = { function(a) return a:tanh() end, { { 5 } } },
+    sigmoid = { function(a) return a:sigmoid() * a:exp() end, { { 5 } } },
+    division = { function(a, b) return a / (b * b + 1) end, { { 2, 3 }, { 3 } } },
+    matmul = { T.matmul, { { 2, 3, 4 }, { 4, 2 } } },
+    softmax = { function(a) return a:softmax(2) end, { { 3, 4 } } },
+    log_softmax = { function(a) return a:log_softmax(2) end, { { 3, 4 } } },
+    layer_norm = { function(a, w, b) return (T.layer_norm(a, w, b, { 4 })) end, { { 3, 4 }, { 4 }, { 4 } } },
+    conv2d = { function(a, w, b) return T.conv2d(a, w, b, { padding = 1, stride = 2 }) end,
+      { { 1, 2, 5, 5 }, { 3, 2, 3, 3 }, { 3 } } },
+    cross_entropy = { function(a) return T.cross_entropy(a, T.tensor({ 1, 3, 2 }, { dtype = "i64" })) end,
+      { { 3, 4 } } },
+    indexing = { function(a)
+      local rows = a[T.tensor({ 2, 1, 2 }, { dtype = "i64" })]
+      return rows * rows * a[{ { 1, 3 } }]
+    end, { { 3, 4 } } },
+    ["in place"] = { function(a)
+      local y = a * a
+      y[{ 1 }]:mul_(3)
+      y:mul_(y)
+      return y
+    end, { { 2, 3 } } },
+    reductions = { function(a) return a:std(2) * a:logsumexp(2) end, { { 3, 4 } } },
+    ["max pool"] = { function(a) return (T.max_pool2d(a * a, 2)) end, { { 1, 1, 4, 4 } } },
+  }
+  for name, case in pairs(cases) do
+    it("through " .. name, function()
+      T.manual_seed(11)
+      local inputs = {}
+      for i, shape in ipairs(case[2]) do inputs[i] = T.randn(shape, f64) end
+      assert(T.gradcheck(case[1], inputs))
+      assert(T.gradgradcheck(case[1], inputs))
+      -- and by the ambient key with create_graph
+      local xs = {}
+      for i, t in ipairs(inputs) do xs[i] = t:clone():requires_grad_() end
+      local y = case[1](table.unpack(xs))
+      local g = T.grad_of({ (y * y):sum() }, xs, { create_graph = true })
+      local s = 0
+      for _, t in ipairs(g) do s = s + (t * t):sum() end
+      local second = T.grad_of({ s }, xs, { allow_unused = true })
+      local other = { T.grad(function(...)
+        local h = { T.grad(function(...) return (case[1](...) ^ 2):sum() end)(...) }
+        local sum = 0
+        for _, t in ipairs(h) do sum = sum + (t * t):sum() end
+        return sum
+      end)(table.unpack(inputs)) }
+      for i in ipairs(xs) do eq(second[i], oracle.from(other[i]).data, 1e-9) end
+    end)
+  end
+
+  it("through rules written in Lua, to the third order", function()
+    local cube = T.custom { name = "cube", forward = function(ctx, a)
+      ctx:save(a)
+      return a ^ 3
+    end, backward = function(ctx, g)
+      local a = ctx:saved()
+      return g * 3 * a ^ 2
+    end }
+    assert(T.gradcheck(cube, { T.randn({ 4 }, f64) }))
+    assert(T.gradgradcheck(cube, { T.randn({ 4 }, f64) }))
+    local third = T.grad(T.grad(T.grad(function(a) return cube(a) end)))
+    eq(third(T.tensor(2.0, f64)), { 6 })
+    local x = leaf({ 2.0 }, f64)
+    local g = T.grad_of(cube(x), x, { create_graph = true })
+    local gg = T.grad_of(g, x, { create_graph = true })
+    eq(gg, { 12 })
+    eq(T.grad_of(gg, x), { 6 })
+  end)
+
+  it("a gradient inside a rule", function()
+    local f = T.custom { name = "inner", forward = function(ctx, a)
+      ctx:save(a)
+      return a:sin()
+    end, backward = function(ctx, g)
+      local a = ctx:saved()
+      return g * T.grad(function(b) return b:sin():sum() end)(a)
+    end }
+    local x = leaf({ 0.3, 0.9 }, f64)
+    f(x):sum():backward()
+    eq(x.grad, { math.cos(0.3), math.cos(0.9) })
+    assert(T.gradgradcheck(f, { T.randn({ 3 }, f64) }))
+  end)
+
+  it("end where no further gradient is known, with the op's name", function()
+    local x = leaf({ 1, 2, 3 }, f64)
+    local g = (x:prod())
+    for _ = 1, 2 do g = T.grad_of(g, x, { create_graph = true }):sum() end
+    fails("not three times differentiable: prod", function() T.grad_of(g, x) end)
+  end)
+
+  it("leave nothing behind", function()
+    local x = T.randn({ 3, 4 }, f64)
+    live.flat(T, function()
+      T.hessian(function(a) return (a:softmax(2) * a):sum() end)(x)
+      local a = x:clone():requires_grad_()
+      local g = T.grad_of(a:tanh():sum(), a, { create_graph = true })
+      g:sum():backward()
+    end)
+  end)
+end)

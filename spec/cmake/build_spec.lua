@@ -1,0 +1,106 @@
+-- SPDX-License-Identifier: MIT
+-- What is built when: `all` holds what users run and nothing of the tests, `tests` holds both; a test that needs a
+-- program has it built first, or fails; a plug-in that is no part of the build does not lie where the engine opens it.
+local term = require "spec.support.terminal"
+local q = term.quote
+
+local root = os.getenv "PERILUNE_ROOT" or "."
+local build = os.getenv "PERILUNE_BUILD" or root .. "/build"
+local sanitized = (os.getenv "PERILUNE_SANITIZE" or "") ~= ""
+
+local function has(program) return select(2, term.shell("command -v " .. program)) == 0 end
+local function ok(command)
+  local text, status = term.shell(command)
+  assert.equal(0, status, command .. "\n" .. text)
+  return text
+end
+
+describe("setup", function()
+  it("refuses words it does not know, and builds nothing then", function()
+    for _, words in ipairs { "build --cude", "build --cuda now", "test --cuda", "help me", "biuld", "--cuda" } do
+      local text, status = term.shell(("cd %s && timeout 5 ./setup %s"):format(q(root), words))
+      assert.equal(2, status, words)
+      assert.equal(1, text:find "usage: ./setup COMMAND", words .. "\n" .. text)
+    end
+    assert.truthy(ok(("cd %s && ./setup help"):format(q(root))):find("build --cuda", 1, true))
+  end)
+
+  it("and the other scripts of the shell pass shellcheck", function()
+    if not has "shellcheck" then return pending "needs shellcheck" end
+    ok(("cd %s && shellcheck setup .ci/run bench/*.sh cmake/*.sh"):format(q(root)))
+  end)
+end)
+
+describe("the build", function()
+  local f = not sanitized and has "ninja" and io.open(build .. "/build.ninja")
+  if not f or not io.open(build .. "/CTestTestfile.cmake") then
+    return it("is one with tests", function() pending "needs ninja, and a build with tests and without sanitizers" end)
+  end
+  f:close()
+
+  it("makes nothing of the tests, unless they are asked for", function()
+    local function outputs(target) -- the files that commands write
+      local set = {}
+      for line in ok(("ninja -C %s -t commands %s"):format(q(build), target)):gmatch "[^\n]+" do
+        local file = line:match "%-o ([^%s]+)" or line:match "qc ([^%s]+)"
+        if file then set[file:gsub("^" .. build:gsub("%p", "%%%0") .. "/", "")] = true end
+      end
+      return set
+    end
+    local all, tests = outputs "all", outputs "tests"
+    for file in pairs(all) do
+      assert.is_nil(file:find "^spec/", file)
+      assert.is_nil(file:find("emulated", 1, true), file)
+      assert.is_true(tests[file], file .. " is not built for the tests")
+    end
+    assert.is_true(all["bin/perilune"])
+    assert.is_true(tests["spec/pty"])
+    assert.is_true(tests["spec/link_train"])
+    local asked = term.read(build .. "/CMakeCache.txt"):match "\nPERILUNE_CUDA:%u+=(%u+)"
+    if asked == "OFF" then assert.is_nil(all["lib/perilune/perilune_cuda.so"]) end
+    if asked == "ON" then assert.is_true(all["lib/perilune/perilune_cuda.so"]) end
+    assert.is_nil(tests["lib/perilune/perilune_cuda.so"] and tests["spec/perilune_cuda.so"])
+  end)
+
+  it("is brought up to date before a test that needs a program of it", function()
+    local text = term.read(build .. "/CTestTestfile.cmake")
+    local made, n = {}, 0
+    for target, command, settings in text:gmatch '\nadd_test%(%[=%[build/([%w_]+)%]=%] ([^\n]*)%)\n([^\n]*)' do
+      assert.truthy(command:find(('"--build" "%s" "--target" "%s"'):format(build, target), 1, true), command)
+      assert.truthy(settings:find(('FIXTURES_SETUP "built/%s"'):format(target), 1, true), settings)
+      made["built/" .. target] = true
+    end
+    for name, command, settings in text:gmatch '\nadd_test%(%[=%[([^%]]+)%]=%] ([^\n]*)%)\n([^\n]*)' do
+      local run = command:match(('"(%s/spec/[^"]*)"'):format(build:gsub("%p", "%%%0")))
+      if not name:find "^build/" and (run and command:find('"' .. run, 1, true) == 1 or
+          settings:find("PERILUNE_CUDA_PLUGIN=", 1, true)) then
+        local needs = settings:match 'FIXTURES_REQUIRED "([^"]+)"'
+        assert.truthy(needs, name .. " may run with a program that is old, or without one")
+        for need in needs:gmatch "[^;]+" do assert.is_true(made[need], name .. ": " .. need) end
+        n = n + 1
+      end
+    end
+    assert.is_true(n >= 3, "tests that run programs: " .. n)
+    assert.truthy(text:match '%[=%[spec/command/repl%]=%][^\n]*\n[^\n]*FIXTURES_REQUIRED "[^"]*built/pty')
+    assert.truthy(text:match '%[=%[spec/docs/embedding%]=%][^\n]*\n[^\n]*FIXTURES_REQUIRED "[^"]*built/link_embed')
+  end)
+
+  it("fails specs of the device that was named and is not there", function()
+    local busted = term.read(build .. "/CMakeCache.txt"):match "\nPL_BUSTED:FILEPATH=([^\n]*)"
+    if not busted or busted:find "NOTFOUND" then return pending "needs busted" end
+    local form = "cd %s && PERILUNE_CUDA_PLUGIN=/nowhere/device.so %s run %s -- spec/cuda/user_spec.lua"
+    local text, status = term.shell(form:format(q(root), q(term.command), q(busted)))
+    assert.not_equal(0, status, text)
+    assert.truthy(text:find("no /nowhere/device.so", 1, true), text)
+  end)
+
+  it("takes away a plug-in that it will not build again", function()
+    local dir, remove = term.folder()
+    ok(("mkdir -p %s/lib/perilune && echo old > %s/lib/perilune/perilune_cuda.so"):format(q(dir), q(dir)))
+    local form = "cmake -S %s -B %s -G Ninja -DCMAKE_BUILD_TYPE=Release -DPERILUNE_CUDA=OFF -DPL_TESTS=OFF"
+    ok(form:format(q(root), q(dir)))
+    assert.is_nil(io.open(dir .. "/lib/perilune/perilune_cuda.so"))
+    assert.equal("", ok(("ninja -C %s -t commands all | grep -E 'nvcc|/spec/' || true"):format(q(dir))))
+    remove()
+  end)
+end)

@@ -1,0 +1,321 @@
+-- SPDX-License-Identifier: MIT
+-- nn.parallel.DistributedDataParallel and data.DistributedSampler: the same training as in one process on the joined
+-- batch, whatever is unused, frozen, accumulated, or of another dtype.
+
+local T = require "perilune"
+local D, nn = T.distributed, T.nn
+local processes = require "spec.support.processes"
+
+local missing = processes.missing()
+local function several(name, f)
+  it(name, function()
+    if missing then return pending(missing) end
+    f()
+  end)
+end
+
+-- For programs: are tensors equal up to a tolerance?
+local close = [[
+local function close(want, got, what, tol)
+  if want:shape()[1] ~= nil and want:numel() ~= got:numel() then error(what .. ": sizes", 2) end
+  local d = (want:double() - got:double()):abs():max():item()
+  if not (d <= (tol or 1e-6)) then error(("%s: differs by %g"):format(what, d), 2) end
+end
+]]
+
+describe("data.DistributedSampler", function()
+  it("shares a dataset out", function()
+    local function share(n, world, opts)
+      local seen, all = {}, {}
+      for r = 0, world - 1 do
+        local o = { num_replicas = world, rank = r }
+        for k, v in pairs(opts or {}) do o[k] = v end
+        local s = T.data.DistributedSampler(n, o)
+        local list = s:indices()
+        assert.equal(#s, #list)
+        all[r + 1] = list
+        for _, i in ipairs(list) do
+          assert.is_true(i >= 1 and i <= n)
+          seen[i] = (seen[i] or 0) + 1
+        end
+      end
+      return seen, all
+    end
+    local seen, all = share(10, 3) -- 12 places: two come twice
+    local twice = 0
+    for i = 1, 10 do
+      assert.is_true(seen[i] == 1 or seen[i] == 2)
+      twice = twice + seen[i] - 1
+    end
+    assert.equal(2, twice)
+    for r = 1, 3 do assert.equal(4, #all[r]) end
+    seen = share(10, 3, { drop_last = true })
+    local count = 0
+    for _, n in pairs(seen) do
+      assert.equal(1, n)
+      count = count + n
+    end
+    assert.equal(9, count)
+    assert.same({ { 1, 4, 7, 10 }, { 2, 5, 8, 1 }, { 3, 6, 9, 2 } }, select(2, share(10, 3, { shuffle = false })))
+    assert.same({ 2, 2 }, (share(2, 4, { shuffle = false })))
+  end)
+
+  it("gives another order each epoch, the same everywhere", function()
+    local function order(rank, epoch, seed)
+      return T.data.DistributedSampler(8, { num_replicas = 2, rank = rank, seed = seed }):set_epoch(epoch):indices()
+    end
+    assert.same(order(0, 3), order(0, 3))
+    assert.not_same(order(0, 3), order(0, 4))
+    assert.not_same(order(0, 3), order(0, 3, 9))
+    local joined = {}
+    for r = 0, 1 do for _, i in ipairs(order(r, 5)) do joined[#joined + 1] = i end end
+    table.sort(joined)
+    assert.same({ 1, 2, 3, 4, 5, 6, 7, 8 }, joined)
+    local ds = T.data.TensorDataset(T.arange(6))
+    local s = T.data.DistributedSampler(ds, { num_replicas = 2, rank = 1, shuffle = false })
+    local batches = {}
+    for x in T.data.DataLoader(ds, { batch_size = 2, sampler = s }) do batches[#batches + 1] = x:totable() end
+    assert.same({ { 2, 4 }, { 6 } }, batches)
+    assert.equal("DistributedSampler of 3, 1 of 2", tostring(s))
+  end)
+
+  it("names what is wrong", function()
+    for text, f in pairs {
+      ["call T.distributed.init_process_group() first, or give num_replicas and rank"] = function()
+        T.data.DistributedSampler(4)
+      end,
+      ["rank must be from 0 to 1, got 2"] = function() T.data.DistributedSampler(4, { num_replicas = 2, rank = 2 }) end,
+      ["the epoch must be an integer, got 0.5"] = function()
+        T.data.DistributedSampler(4, { num_replicas = 2, rank = 0 }):set_epoch(0.5)
+      end,
+    } do
+      local ok, message = pcall(f)
+      assert.is_false(ok)
+      assert.truthy(message:find(text, 1, true), message)
+    end
+  end)
+end)
+
+describe("one process with DistributedDataParallel", function()
+  before_each(function() D.init_process_group() end)
+  after_each(function() D.destroy_process_group() end)
+
+  it("trains as without it", function()
+    T.manual_seed(1)
+    local net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
+    local ddp = nn.parallel.DistributedDataParallel(net)
+    local x = T.randn(5, 3)
+    net(x):sum():backward()
+    local want = net:parameters()[1].grad:clone()
+    net:zero_grad()
+    ddp(x):sum():backward()
+    assert.is_true(want:equal(net:parameters()[1].grad))
+    assert.truthy(next(ddp:state_dict()):find "^module%.")
+    assert.equal(#net:parameters(), #ddp:parameters())
+    assert.is_true(rawequal(ddp.module, net))
+  end)
+
+  it("names what is wrong", function()
+    local DDP = nn.parallel.DistributedDataParallel
+    for text, f in pairs {
+      ["a network is wanted, got 3"] = function() DDP(3) end,
+      ["no parameter of the network requires a gradient"] = function() DDP(nn.ReLU()) end,
+      ["unknown option 'bucket_cap'"] = function() DDP(nn.Linear(1, 1), { bucket_cap = 3 }) end,
+      ["bucket_cap_mb must be > 0"] = function() DDP(nn.Linear(1, 1), { bucket_cap_mb = 0 }) end,
+      ["a function that T.jit traces would not average gradients"] = function()
+        local ddp = DDP(nn.Linear(1, 1))
+        T.jit(function(x) return ddp(x) end)(T.ones(1, 1))
+      end,
+    } do
+      local ok, message = pcall(f)
+      assert.is_false(ok)
+      assert.truthy(message:find(text, 1, true), message)
+      assert.truthy(message:find("training_spec.lua:", 1, true), message)
+    end
+  end)
+end)
+
+describe("several processes with DistributedDataParallel", function()
+  several("train as one on the joined batch", function()
+    processes.good(2, close .. [[
+      init()
+      local function make(seed)
+        T.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 3))
+      end
+      T.manual_seed(7)
+      local X, Y = T.randn(16, 6), T.randint(1, 3, { 16 })
+      for _, cap in ipairs { 25, 0.0005 } do -- one bucket, many
+        local alone, net = make(1), make(1 + rank) -- ranks begin differently
+        local ddp = nn.parallel.DistributedDataParallel(net, { bucket_cap_mb = cap })
+        local a, b = optim.Adam(alone:parameters(), { lr = 0.01 }), optim.Adam(ddp:parameters(), { lr = 0.01 })
+        local x, y = X:narrow(1, rank * 8 + 1, 8), Y:narrow(1, rank * 8 + 1, 8)
+        for step = 1, 5 do
+          a:zero_grad() nn.F.cross_entropy(alone(X), Y):backward() a:step()
+          b:zero_grad() nn.F.cross_entropy(ddp(x), y):backward()
+          for i, p in ipairs(net:parameters()) do
+            if step == 1 then close(alone:parameters()[i].grad, p.grad, "gradient " .. i) end
+          end
+          b:step()
+        end
+        for i, p in ipairs(net:parameters()) do close(alone:parameters()[i], p, "parameter " .. i, 1e-5) end
+        -- all ranks have the same bits
+        local all = D.all_gather_object({}, net:parameters()[1]:detach():to_string())
+        assert(all[1] == all[2])
+      end
+    ]])
+  end)
+
+  several("take gradients that are unused, frozen, accumulated, of two passes, of several dtypes", function()
+    processes.good(2, close .. [[
+      init()
+      local Net = nn.class "Net"
+      function Net:init()
+        self.a, self.b, self.c = nn.Linear(2, 2, { bias = false }), nn.Linear(2, 2, { bias = false }), nn.Linear(2, 2)
+        self.d = nn.Linear(2, 2, { bias = false }):to "f64"
+        self.frozen = nn.Linear(2, 2):freeze()
+        for _, p in ipairs(self:parameters()) do T.no_grad(function() p:fill_(1) end) end
+      end
+      function Net:forward(x, way)
+        local y = self.frozen(x)
+        if way == "b" then y = y + self.b(x) elseif way == "d" then y = y + self.d(x:double()):float() end
+        return y + self.a(x)
+      end
+      local net = Net()
+      local ddp = nn.parallel.DistributedDataParallel(net, { find_unused_parameters = true })
+      local x = T.full({ 1, 2 }, rank + 1.0)
+      -- b on rank 0 alone, c nowhere
+      ddp(x, rank == 0 and "b" or nil):sum():backward()
+      equal({ { 1.5, 1.5 }, { 1.5, 1.5 } }, net.a.weight.grad, "everywhere")
+      equal({ { 0.5, 0.5 }, { 0.5, 0.5 } }, net.b.weight.grad, "on one rank")
+      assert(net.c.weight.grad == nil and net.frozen.weight.grad == nil)
+      -- f64 beside f32; two forwards, one backward
+      ddp:zero_grad()
+      local both = ddp(x, "d"):sum() + ddp(x * 2, "d"):sum()
+      both:backward()
+      equal({ { 4.5, 4.5 }, { 4.5, 4.5 } }, net.d.weight.grad, "f64")
+      assert(net.d.weight.grad:dtype() == "f64")
+      -- accumulation: two passes without exchange, then one with
+      ddp:zero_grad()
+      ddp:no_sync(function() ddp(x):sum():backward() end)
+      equal(rank + 1, net.a.weight.grad:get(1, 1), "no_sync")
+      do
+        local _ <close> = ddp:no_sync()
+        ddp(x):sum():backward()
+      end
+      equal(2 * (rank + 1), net.a.weight.grad:get(1, 1), "no_sync as a block")
+      ddp(x):sum():backward()
+      equal(4.5, net.a.weight.grad:get(1, 1), "three passes")
+      -- a hook of the user's, added later, changes what is averaged
+      ddp:zero_grad()
+      net.a.weight:register_hook(function(g) return g * 10 end)
+      ddp(x):sum():backward()
+      equal(15, net.a.weight.grad:get(1, 1), "hook")
+      -- T.grad_of exchanges nothing; nor does evaluation
+      local g = T.grad_of(ddp(x):sum(), net.b.weight, { allow_unused = true })
+      assert(g == nil)
+      T.no_grad(function() ddp(x * (rank + 1)) end)
+      -- backward that fails leaves nothing behind
+      local bad = T.custom { name = "bad", forward = function(ctx, t) return t * 1 end,
+        backward = function() error "no gradient" end }
+      raises("no gradient", function() bad(ddp(bad(x:requires_grad_()))):sum():backward() end)
+      ddp:zero_grad()
+      ddp(x:detach()):sum():backward()
+      equal(15, net.a.weight.grad:get(1, 1), "after a failure")
+    ]])
+  end)
+
+  several("share buffers, work with T.jit inside, in groups, and with bf16", function()
+    processes.good(2, close .. [[
+      init()
+      T.manual_seed(rank)
+      local net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+      local ddp = nn.parallel.DistributedDataParallel(net)
+      for _ = 1, 3 do ddp(T.randn(8, 4)):sum():backward() end
+      ddp(T.randn(8, 4))
+      -- each forward begins with rank 0's statistics: after it they are what the rank saw
+      local seen = D.all_gather_object({}, net[2].running_mean:detach())
+      assert(not seen[1]:equal(seen[2]))
+      D.broadcast(net[2].running_mean, 0)
+      -- a jitted network inside
+      T.manual_seed(3)
+      local plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+      T.manual_seed(3)
+      local inner = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+      local fast = nn.parallel.DistributedDataParallel(T.jit(inner))
+      T.manual_seed(5)
+      local x = T.randn(6, 4)
+      for _ = 1, 3 do
+        plain:zero_grad() inner:zero_grad()
+        plain(x):square():mean():backward()
+        fast(x:narrow(1, rank * 3 + 1, 3)):square():mean():backward()
+        for i, p in ipairs(plain:parameters()) do close(p.grad, inner:parameters()[i].grad, "jit " .. i) end
+      end
+      -- a group of one exchanges nothing
+      local mine = { D.new_group { 0 }, D.new_group { 1 } }
+      local own = nn.Linear(1, 1, { bias = false })
+      local solo = nn.parallel.DistributedDataParallel(own, { process_group = mine[rank + 1] })
+      solo(T.full({ 1, 1 }, rank + 1.0)):sum():backward()
+      equal(rank + 1, own.weight.grad:item(), "alone")
+      -- half precision
+      local half = nn.Linear(2, 2):to "bf16"
+      local h = nn.parallel.DistributedDataParallel(half)
+      h(T.full({ 1, 2 }, rank + 1.0):to "bf16"):sum():backward()
+      equal(1.5, half.weight.grad:float():get(1, 1), "bf16")
+      -- ranks whose networks differ
+      local other = nn.Linear(2, 2 + rank)
+      raises("the networks differ: here entry 1 is weight f32", nn.parallel.DistributedDataParallel, other)
+    ]])
+  end)
+
+  several("run the example with one process's losses", function()
+    if not T.data.fashion_mnist { split = "test" } then return pending "Fashion-MNIST is not installed" end
+    local term = require "spec.support.terminal"
+    local losses = {}
+    for n = 1, 2 do
+      local text, status = term.shell(("%s launch -n %d examples/data_parallel.lua --quick --epochs 1"):format(
+        term.command, n))
+      assert.equal(0, status, text)
+      losses[n] = tonumber(text:match "mean loss ([%d.]+)")
+    end
+    assert.is_true(math.abs(losses[1] - losses[2]) < 2e-3, losses[1] .. " " .. losses[2])
+  end)
+
+  several("are told when a rank ends in the middle of training", function()
+    local text, status = processes.run(2, [[
+      init()
+      local ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+      for step = 1, 3 do
+        if rank == 1 and step == 2 then os.exit(0, true) end
+        ddp(T.ones(1, 2)):sum():backward()
+      end
+    ]])
+    assert.equal(1, status)
+    assert.truthy(text:find("rank 0: script.lua:", 1, true), text)
+    assert.truthy(text:find("all_reduce: rank 1 has ended", 1, true), text)
+  end)
+
+  several("train with T.fit: one progress bar, one report, one checkpoint, another order each epoch", function()
+    local text = processes.good(2, [[
+      init()
+      for _ in T.bar(2, { title = "bar of " .. rank }) do end
+      T.manual_seed(rank)
+      local x = T.randn(32, 3)
+      D.broadcast(x, 0)
+      local net = nn.parallel.DistributedDataParallel(nn.Linear(3, 1))
+      local ds = T.data.TensorDataset(x, x:sum(2, { keepdim = true }))
+      local sampler = T.data.DistributedSampler(ds, { seed = 4 })
+      local orders, indices = {}, sampler.indices
+      function sampler:indices() orders[#orders + 1] = table.concat(indices(self), " ") return indices(self) end
+      local history = T.fit(net, { train = T.data.DataLoader(ds, { batch_size = 4, sampler = sampler }), epochs = 30,
+        optimizer = optim.Adam(net:parameters(), { lr = 0.1 }), loss = nn.MSELoss(), checkpoint = "fit.ckpt" })
+      assert(#orders == 30 and orders[1] ~= orders[2])
+      assert(history[30].loss < 1e-2, history[30].loss)
+      local all = D.all_gather_object({}, net.module.weight:detach():to_string())
+      assert(all[1] == all[2])
+    ]])
+    assert.truthy(text:find("bar of 0", 1, true), text)
+    assert.is_nil(text:find("bar of 1", 1, true), text)
+    assert.equal(1, select(2, text:gsub("epoch 30/30", "")), text)
+  end)
+end)

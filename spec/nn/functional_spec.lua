@@ -1,0 +1,168 @@
+-- SPDX-License-Identifier: MIT
+-- Functions of nn.F: what the golden corpus and spec/nn/pytorch_spec.lua do not show. Gradients by difference
+-- quotients, other spellings of arguments, refusals.
+
+local T = require "perilune"
+local gradcheck = require "spec.support.gradcheck"
+local near = require "spec.support.near"
+local nn = T.nn
+local F = nn.F
+local fails = near.fails
+
+local f64 = { dtype = "f64" }
+
+local function randn(...) return T.randn({ ... }, f64) end
+local function far(a, b) return (a - b):abs():max():item() end
+local function same(a, b, tol)
+  assert.same(b:shape(), a:shape())
+  local d = a:numel() > 0 and far(a:detach(), b:detach()) or 0
+  assert(d <= (tol or 1e-10), ("differs by %g"):format(d))
+end
+local function check(f, ...) assert(gradcheck.check(T, f, { ... }, {})) end
+
+before_each(function() T.manual_seed(11) end)
+
+describe("einsum", function()
+  it("is what its sums say", function()
+    local a, b, c = randn(2, 3, 4), randn(4, 3), randn(2, 4)
+    same(T.einsum("bij,ji->b", a, b), (a * b:t():unsqueeze(1)):sum { dim = { 2, 3 } })
+    same(T.einsum("bij,jk,bj->ki", a, b, c),
+      (a:unsqueeze(4) * b:view(1, 1, 4, 3) * c:view(2, 1, 4, 1)):sum { dim = { 1, 3 } }:t())
+    same(T.einsum("ii->i", a:select(1, 1):narrow(2, 1, 3)), a:select(1, 1):narrow(2, 1, 3):diagonal())
+    same(T.einsum("...j,jk", a, b), a:matmul(b))
+    same(T.einsum("bij,bij", { a, a }), (a * a):sum())
+    same(T.einsum("i,i,i->i", randn(3) * 0 + 2, randn(3) * 0 + 3, randn(3) * 0 + 4), T.full({ 3 }, 24.0, f64))
+  end)
+  it("has exact gradients", function()
+    check(function(x, y, z) return T.einsum("bij,jk,bk->i", x, y, z) end, randn(2, 3, 2), randn(2, 4), randn(2, 4))
+    check(function(x, y) return T.tensordot(x, y, { { 3, 1 }, { 1, 2 } }) end, randn(2, 3, 4), randn(4, 2, 2))
+  end)
+  it("says what does not fit", function()
+    fails("'i' has size 3 in operand 2, but 2 before", T.einsum, "ij,ik->jk", randn(2, 3), randn(3, 3))
+    fails("is in no operand", T.einsum, "ij->ik", randn(2, 3))
+    fails("has 2 operands, 1 tensors", T.einsum, "ij,jk->ik", randn(2, 3))
+    fails("is not a letter", T.einsum, "i1->i", randn(2, 3))
+    fails("differ in size", T.tensordot, randn(2, 3), randn(2, 3), 1)
+  end)
+end)
+
+describe("distances and differences", function()
+  it("many rows take the way through a product", function()
+    local a, b = randn(40, 5), randn(30, 5)
+    same(T.cdist(a, b), T.cdist(a, b, { compute_mode = "donot_use_mm_for_euclid_dist" }), 1e-9)
+    check(function(x, y) return T.cdist(x, y) end, randn(26, 2), randn(2, 2))
+    same(T.cdist(a, a):diagonal(), T.zeros({ 40 }, f64), 1e-6)
+  end)
+  it("counts differing entries for p = 0", function()
+    local a, b = T.tensor({ { 1.0, 2, 3 } }), T.tensor({ { 1.0, 0, 4 }, { 1, 2, 3 } })
+    assert.same({ { 2.0, 0.0 } }, T.cdist(a, b, { p = 0 }):totable())
+  end)
+  it("differences take pieces before and after", function()
+    local x = T.tensor { 4, 1, 7 }
+    assert.same({ 4.0, -3.0, 6.0, -7.0 }, x:diff({ prepend = T.tensor { 0 }, append = T.tensor { 0 } }):totable())
+    assert.same({ 9.0 }, x:diff({ n = 2 }):totable())
+    assert.same({ true, false }, T.tensor({ true, false, false }):diff():totable())
+  end)
+  it("tril_indices lists places from 1", function()
+    assert.same({ { 1, 2, 2 }, { 1, 1, 2 } }, T.tril_indices(2, 2):totable())
+    assert.same({ { 0, 0, 1 }, { 0, 1, 1 } }, T.triu_indices(2, 2, { index_base = 0 }):totable())
+  end)
+end)
+
+describe("a loss", function()
+  it("counts classes from 1", function()
+    local x = randn(3, 4)
+    local one, zero = T.tensor({ 1, 4, 2 }, { dtype = "i64" }), T.tensor({ 0, 3, 1 }, { dtype = "i64" })
+    same(F.multi_margin_loss(x, one), F.multi_margin_loss(x, zero, { index_base = 0 }))
+    local labels = T.tensor({ { 2, 4, 0, 1 }, { 0, 1, 1, 1 }, { 1, 0, 0, 0 } }, { dtype = "i64" })
+    same(F.multilabel_margin_loss(x, labels), F.multilabel_margin_loss(x, labels - 1, { index_base = 0 }))
+  end)
+  it("CTC takes targets in rows or in one list, and sets impossible ones aside", function()
+    local lp = randn(6, 2, 4):log_softmax(-1)
+    local rows = T.tensor({ { 2, 3, 2 }, { 4, 1, 1 } }, { dtype = "i64" })
+    local list = T.tensor({ 2, 3, 2, 4 }, { dtype = "i64" })
+    same(F.ctc_loss(lp, rows, { 6, 5 }, { 3, 1 }), F.ctc_loss(lp, list, { 6, 5 }, { 3, 1 }))
+    same(F.ctc_loss(lp, rows, { 6, 5 }, { 3, 1 }), F.ctc_loss(lp, list - 1, { 6, 5 }, { 3, 1 }, { index_base = 0 }))
+    local x = randn(6, 2, 4):requires_grad_()
+    local y = F.ctc_loss(x:log_softmax(-1), rows, { 2, 5 }, { 3, 1 }, { reduction = "none", zero_infinity = true })
+    assert.equal(0, y:get(1))
+    y:sum():backward()
+    assert.equal(0, x.grad:select(2, 1):abs():max():item())
+    assert.is_true(x.grad:select(2, 2):abs():max():item() > 0)
+    check(function(z) return F.ctc_loss(z:log_softmax(-1), rows, { 6, 5 }, { 3, 1 }, { reduction = "sum" }) end,
+      randn(6, 2, 4))
+    fails("is 5, classes are 1 to 4", F.ctc_loss, lp, rows + 1, { 6, 5 }, { 3, 1 })
+    fails("is not between 0 and 6", F.ctc_loss, lp, rows, { 7, 5 }, { 3, 1 })
+  end)
+  it("modules pass all tensors on", function()
+    local a, b, c = randn(3, 4), randn(3, 4), randn(3, 4)
+    same(nn.TripletMarginLoss { margin = 0.5 }(a, b, c), F.triplet_margin_loss(a, b, c, { margin = 0.5 }))
+    same(nn.GaussianNLLLoss { full = true }(a, b, c:abs()), F.gaussian_nll_loss(a, b, c:abs(), { full = true }))
+    local y = T.tensor({ 1, -1, 1 }, f64)
+    same(nn.CosineEmbeddingLoss()(a, b, y), F.cosine_embedding_loss(a, b, y))
+  end)
+end)
+
+describe("images", function()
+  it("fold is the adjoint of unfold", function()
+    local o = { kernel_size = { 2, 3 }, stride = { 2, 1 }, padding = 1, dilation = { 1, 2 } }
+    local x = randn(2, 3, 5, 6)
+    local cols = F.unfold(x, o)
+    local y = randn(table.unpack(cols:shape()))
+    o.output_size = { 5, 6 }
+    same((cols * y):sum(), (x * F.fold(y, o)):sum(), 1e-9)
+    check(function(z) return F.fold(z, { output_size = 4, kernel_size = 2 }) end, randn(1, 4, 9))
+    -- an infinity stays where it is
+    local inf = T.zeros({ 1, 4, 4 }, f64)
+    inf[{ 1, 1, 1 }] = math.huge
+    assert.equal(1, F.fold(inf, { output_size = 3, kernel_size = 2 }):isinf():sum():item())
+  end)
+  it("sampling at the places of the pixels gives the picture", function()
+    for _, align in ipairs { true, false } do
+      local x = randn(2, 3, 4, 5)
+      local eye = T.tensor({ { 1.0, 0, 0 }, { 0, 1, 0 } }, f64):unsqueeze(1):expand { 2, 2, 3 }
+      local grid = F.affine_grid(eye, { 2, 3, 4, 5 }, { align_corners = align })
+      for _, mode in ipairs { "bilinear", "nearest", "bicubic" } do
+        same(F.grid_sample(x, grid, { mode = mode, align_corners = align }), x, 1e-10)
+      end
+      local v = randn(1, 2, 3, 4, 2)
+      local eye3 = T.eye(4, f64):narrow(1, 1, 3):unsqueeze(1)
+      same(F.grid_sample(v, F.affine_grid(eye3, v:shape(), { align_corners = align }), { align_corners = align }), v)
+    end
+  end)
+  it("sampling has exact gradients, in volumes too", function()
+    check(function(x, g) return F.grid_sample(x, g) end, randn(1, 2, 3, 4), randn(1, 2, 2, 2) * 0.4)
+    check(function(x, g) return F.grid_sample(x, g, { padding_mode = "reflection" }) end, randn(1, 1, 3, 4, 2),
+      randn(1, 2, 1, 2, 3) * 0.4)
+  end)
+  it("NaN places read zeros and nothing out of bounds", function()
+    local grid = T.full({ 1, 1, 1, 2 }, 0 / 0)
+    local y = F.grid_sample(T.ones(1, 1, 2, 2), grid)
+    assert.equal(1, y:numel())
+  end)
+  it("resizing keeps constants, and areas keep means", function()
+    for _, mode in ipairs { "nearest", "nearest-exact", "bilinear", "bicubic", "area" } do
+      local y = F.interpolate(T.full({ 1, 2, 4, 6 }, 3.0, f64), { size = { 7, 5 }, mode = mode })
+      same(y, T.full({ 1, 2, 7, 5 }, 3.0, f64), 1e-12)
+    end
+    local x = randn(1, 2, 4, 6)
+    same(F.interpolate(x, { size = { 2, 3 }, mode = "area" }):mean(), x:mean(), 1e-12)
+    fails("either size or scale_factor", F.interpolate, x, { mode = "bilinear" })
+    fails("did you mean 'bilinear'", F.interpolate, x, { size = 3, mode = "bilinar" })
+    fails("align_corners has no meaning", F.interpolate, x, { size = 3, align_corners = true })
+  end)
+  it("a transposed convolution takes the size it should have", function()
+    local up = nn.ConvTranspose2d(2, 3, 3, { stride = 2, padding = 1 })
+    assert.same({ 1, 3, 8, 7 }, up(T.randn(1, 2, 4, 4), { output_size = { 8, 7 } }):shape())
+    fails("output_size 9 is not one of 7 to 8", function() up(T.randn(1, 2, 4, 4), { output_size = { 9, 7 } }) end)
+  end)
+  it("instance norm in evaluation uses running statistics", function()
+    local m = nn.InstanceNorm1d(2, { track_running_stats = true, momentum = 1.0, dtype = "f64" })
+    local x = randn(3, 2, 5)
+    m(x)
+    same(m.running_mean, x:mean(3):mean(1), 1e-12)
+    same(m.running_var, x:var(3):mean(1), 1e-12)
+    m:eval()
+    same(m(x), (x - m.running_mean:view(1, 2, 1)) / (m.running_var:view(1, 2, 1) + 1e-5):sqrt(), 1e-10)
+  end)
+end)

@@ -1,0 +1,172 @@
+-- SPDX-License-Identifier: MIT
+-- optim.compat against the classes that compute the same, and averaged models.
+
+local T = require "perilune"
+local nn, optim = T.nn, T.optim
+local near = require "spec.support.near"
+local eq, fails = near.near, near.fails
+local compat = optim.compat
+
+local scale = { 1, 3, 0.5, 2 }
+local function start() return T.tensor({ 1.0, -2.0, 0.5, 3.0 }, { dtype = "f64" }) end
+local function value(x)
+  local a = T.tensor(scale, { dtype = "f64" })
+  return ((x * a) ^ 2):sum() + x:sin():sum()
+end
+local function opfunc(x)
+  local leaf = x:detach():clone():requires_grad_()
+  local loss = value(leaf)
+  return loss:item(), T.grad_of(loss, leaf)
+end
+
+-- x after n steps of a method, and of a class.
+local function run(name, config, n, own_state)
+  local x, state = start(), own_state and {} or nil
+  local fx
+  for _ = 1, n do
+    local y
+    y, fx = compat[name](opfunc, x, config, state)
+    assert.equal(x, y)
+  end
+  return x, fx
+end
+local function class(C, opts, n)
+  local p = nn.Parameter(start())
+  local opt = C({ p }, opts)
+  for _ = 1, n do
+    opt:zero_grad()
+    value(p):backward()
+    opt:step()
+  end
+  return p:detach()
+end
+
+describe("optim.compat", function()
+  local same = {
+    { "sgd", { learningRate = 0.01 }, optim.SGD, { lr = 0.01 } },
+    { "sgd", { learningRate = 0.01, weightDecay = 0.1 }, optim.SGD, { lr = 0.01, weight_decay = 0.1 } },
+    { "sgd", { learningRate = 0.01, momentum = 0.9 }, optim.SGD, { lr = 0.01, momentum = 0.9, dampening = 0.9 } },
+    { "sgd", { learningRate = 0.01, momentum = 0.9, dampening = 0, nesterov = true }, optim.SGD,
+      { lr = 0.01, momentum = 0.9, nesterov = true } },
+    { "adagrad", { learningRate = 0.3, learningRateDecay = 0.1 }, optim.Adagrad, { lr = 0.3, lr_decay = 0.1 } },
+    { "adadelta", { rho = 0.8 }, optim.Adadelta, { lr = 1.0, rho = 0.8 } },
+    { "rmsprop", { learningRate = 0.02 }, optim.RMSprop, { lr = 0.02 } },
+    { "adamax", { learningRate = 0.05, epsilon = 1e-8 }, optim.Adamax, { lr = 0.05 } },
+    { "rprop", { stepsize = 0.01 }, optim.Rprop, { lr = 0.01 } },
+    { "adam", { learningRate = 0.05, epsilon = 1e-30 }, optim.Adam, { lr = 0.05, eps = 1e-30 } },
+  }
+  for k, case in ipairs(same) do
+    it(case[1] .. " takes the steps of the class, settings " .. k, function()
+      eq((run(case[1], case[2], 12, true)), class(case[3], case[4], 12), 1e-9)
+    end)
+  end
+
+  it("adam adds epsilon before it corrects the bias, as torch7 does", function()
+    local x, g = run("adam", { learningRate = 0.1, epsilon = 0.01 }, 1, true), select(2, opfunc(start()))
+    local m, v = g * 0.1, g * g * 0.001
+    eq(x, start() - m / (v:sqrt() + 0.01) * (0.1 * math.sqrt(0.001) / 0.1), 1e-12)
+  end)
+
+  it("nag looks ahead, asgd averages", function()
+    local x = run("nag", { learningRate = 0.01, momentum = 0.5 }, 2, true)
+    local g1 = select(2, opfunc(start()))
+    local a = start() - g1 * 0.01
+    local ahead = a - g1 * 0.005
+    eq(x, ahead - select(2, opfunc(ahead)) * 0.01, 1e-12)
+    local y, state = start(), {}
+    local mean = T.zeros_like(y)
+    for k = 1, 5 do
+      local _, _, average = compat.asgd(opfunc, y, { eta0 = 0.01, lambda = 0, alpha = 0, t0 = 0 }, state)
+      mean = mean + (y - mean) / math.max(1, k - 1) -- the first two count as one
+      eq(average, k == 1 and y or mean, 1e-12)
+    end
+  end)
+
+  it("sgd slows down with learningRateDecay and takes rates by element", function()
+    local x = start()
+    compat.sgd(opfunc, x, { learningRate = 1.0, learningRates = T.tensor({ 0, 0, 0, 0.01 }, { dtype = "f64" }) })
+    local g = select(2, opfunc(start()))
+    eq(x - start(), { 0, 0, 0, -0.01 * g:get(4) }, 1e-12)
+    local y = run("sgd", { learningRate = 0.01, learningRateDecay = 1.0 }, 2, true)
+    local a = start() - g * 0.01
+    eq(y, a - select(2, opfunc(a)) * 0.005, 1e-12)
+  end)
+
+  it("lbfgs reaches the minimum", function()
+    for _, config in ipairs { { maxIter = 100 }, { maxIter = 60, lineSearch = true } } do
+      local x, fx = run("lbfgs", config, 1, true)
+      assert.is_true(select(2, opfunc(x)):abs():max():item() < 1e-4)
+      assert.is_true(#fx > 3 and fx[#fx] < fx[1])
+    end
+  end)
+
+  it("keeps its memory in config where no state is given", function()
+    eq((run("adam", { learningRate = 0.05 }, 5)), run("adam", { learningRate = 0.05 }, 5, true), 0)
+    eq((run("sgd", { learningRate = 0.01, momentum = 0.9 }, 5)),
+      run("sgd", { learningRate = 0.01, momentum = 0.9 }, 5, true), 0)
+  end)
+
+  it("refuses what is wrong", function()
+    fails("optim.compat.sgd: unknown option 'learningrate'", compat.sgd, opfunc, start(), { learningrate = 1 })
+    fails("learningRate must be a number", compat.adam, opfunc, start(), { learningRate = "x" })
+    fails("x must be a floating tensor", compat.adam, opfunc, 3)
+    fails("opfunc must be a function", compat.rprop, 3, start())
+    fails("must return f(x) and a gradient", compat.sgd, function() return 1 end, start())
+  end)
+end)
+
+describe("averaged models", function()
+  local function net() return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) end
+
+  it("average weights and copy buffers", function()
+    local m = net()
+    local average = optim.swa_utils.AveragedModel(m)
+    local sum = T.zeros(2, 2)
+    for k = 1, 4 do
+      T.no_grad(function()
+        m[1].weight:normal_()
+        m[2].running_mean:fill_(k)
+      end)
+      sum = sum + m[1].weight:detach()
+      average:update_parameters(m)
+      eq(average.module[1].weight:detach(), (sum / k):reshape(-1):totable(), 1e-6)
+    end
+    eq(average.module[2].running_mean, { 4, 4 })
+    assert.equal(4, average.n_averaged:item())
+    assert.same({ 3, 2 }, average(T.ones(3, 2)):shape())
+    local names = {}
+    for name in pairs(average:state_dict()) do names[name] = true end
+    assert.is_true(names.n_averaged and names["module.1.weight"] and names["module.2.running_var"])
+  end)
+
+  it("take another mean, buffers too", function()
+    local m = net()
+    local average = optim.swa_utils.AveragedModel(m, { avg_fn = optim.swa_utils.get_ema_avg_fn(0.5),
+      use_buffers = true })
+    for k = 1, 3 do
+      T.no_grad(function()
+        m[1].bias:fill_(k)
+        m[2].running_mean:fill_(2 * k)
+      end)
+      average:update_parameters(m)
+    end
+    eq(average.module[1].bias:detach(), { 2.25, 2.25 })
+    eq(average.module[2].running_mean, { 4.5, 4.5 })
+    fails("a module", optim.swa_utils.AveragedModel, 3)
+  end)
+
+  it("get their running statistics by one pass", function()
+    local m = nn.Sequential(nn.BatchNorm1d(2))
+    m:eval()
+    local batches = { T.tensor { { 1, 2 }, { 3, 4 } }, T.tensor { { 5, 6 }, { 7, 8 } } }
+    local k = 0
+    optim.swa_utils.update_bn(function()
+      k = k + 1
+      return batches[k]
+    end, m)
+    eq(m[1].running_mean, { 4, 5 })
+    eq(m[1].running_var, { 2, 2 })
+    assert.equal(0.1, m[1].momentum)
+    assert.is_false(m.training)
+  end)
+end)

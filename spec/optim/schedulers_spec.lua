@@ -1,0 +1,175 @@
+-- SPDX-License-Identifier: MIT
+-- Learning rate schedules, one by one, in sequence and made of others.
+
+local T = require "perilune"
+local near = require "spec.support.near"
+local nn, optim = T.nn, T.optim
+local fails = near.fails
+local S = optim.lr_scheduler
+
+describe("a schedule", function()
+  local function rates(make, n, metric)
+    local opt = optim.SGD({ nn.Parameter(T.zeros(1)) }, { lr = 1.0, momentum = 0.9 })
+    local s, out = make(opt), { opt.param_groups[1].lr }
+    for i = 1, n do
+      s:step(metric and metric[i])
+      out[i + 1] = opt.param_groups[1].lr
+    end
+    return out
+  end
+
+  local function same(want, got)
+    assert.equal(#want, #got)
+    for i = 1, #want do
+      assert.is_true(math.abs(want[i] - got[i]) < 1e-12, ("%d: %g, should be %g"):format(i, got[i], want[i]))
+    end
+  end
+
+  it("StepLR, MultiStepLR, ExponentialLR, LambdaLR", function()
+    same({ 1, 1, 0.5, 0.5, 0.25 }, rates(function(o) return S.StepLR(o, 2, { gamma = 0.5 }) end, 4))
+    same({ 1, 0.1, 0.1, 0.01, 0.01 }, rates(function(o) return S.MultiStepLR(o, { milestones = { 1,
+      3 } }) end, 4))
+    same({ 1, 0.5, 0.25 }, rates(function(o) return S.ExponentialLR(o, 0.5) end, 2))
+    same({ 1, 3, 5 }, rates(function(o) return S.LambdaLR(o, function(t) return 1 + 2 * t end) end, 2))
+  end)
+
+  it("CosineAnnealingLR and warm restarts", function()
+    local h = math.sqrt(0.5)
+    same({ 1, (1 + h) / 2, 0.5, (1 - h) / 2, 0 }, rates(function(o) return S.CosineAnnealingLR(o, 4) end, 4))
+    same({ 1, 0.5, 1, 0.5 }, rates(function(o) return S.CosineAnnealingWarmRestarts(o, 2) end, 3))
+    same({ 1, 0.5, 1, (1 + h) / 2, 0.5 },
+      rates(function(o) return S.CosineAnnealingWarmRestarts(o, { T_0 = 2, T_mult = 2 }) end, 4))
+  end)
+
+  it("ConstantLR, LinearLR, PolynomialLR", function()
+    same({ 0.5, 0.5, 1 }, rates(function(o) return S.ConstantLR(o, { factor = 0.5, total_iters = 2 }) end, 2))
+    same({ 0.5, 0.75, 1, 1 }, rates(function(o) return S.LinearLR(o, { start_factor = 0.5,
+      total_iters = 2 }) end, 3))
+    same({ 1, 0.25, 0, 0 }, rates(function(o) return S.PolynomialLR(o, { total_iters = 2, power = 2 }) end,
+      3))
+  end)
+
+  it("OneCycleLR moves momentum the other way", function()
+    local opt = optim.SGD({ nn.Parameter(T.zeros(1)) }, { lr = 1.0, momentum = 0.9 })
+    local s = S.OneCycleLR(opt, { max_lr = 1, total_steps = 10 })
+    local g = opt.param_groups[1]
+    assert.is_true(math.abs(g.lr - 0.04) < 1e-12 and math.abs(g.momentum - 0.95) < 1e-12)
+    for _ = 1, 2 do s:step() end
+    assert.is_true(math.abs(g.lr - 1) < 1e-12 and math.abs(g.momentum - 0.85) < 1e-12)
+    for _ = 1, 7 do s:step() end
+    assert.is_true(math.abs(g.lr - 4e-6) < 1e-12)
+    s:step() -- after the last batch
+    assert.is_true(math.abs(g.lr - 4e-6) < 1e-12)
+    fails("total_steps is 10", s.step, s)
+  end)
+
+  it("ReduceLROnPlateau waits for patience", function()
+    same({ 1, 1, 1, 1, 0.1, 0.1 },
+      rates(function(o) return S.ReduceLROnPlateau(o, { patience = 1 }) end, 5, { 3, 2, 2, 2, 1 }))
+  end)
+
+  it("saves where it is", function()
+    local opt = optim.SGD({ nn.Parameter(T.zeros(1)) }, { lr = 1.0 })
+    local s = S.StepLR(opt, { step_size = 2, gamma = 0.5 })
+    for _ = 1, 3 do s:step() end
+    local other = S.StepLR(optim.SGD({ nn.Parameter(T.zeros(1)) }, { lr = 7 }), 1)
+    other:load_state_dict(s:state_dict())
+    assert.same({ 0.5 }, other:get_last_lr())
+    other:step()
+    assert.same({ 0.25 }, other:get_last_lr())
+    fails("must be an optimizer", S.StepLR, 3, 1)
+    fails("step_size is missing", S.StepLR, opt)
+  end)
+end)
+
+describe("SequentialLR", function()
+  local function make()
+    local opt = optim.SGD({ nn.Parameter(T.zeros(1)) }, { lr = 1.0 })
+    return opt, S.SequentialLR(opt, { milestones = { 4 },
+      schedulers = { S.LinearLR(opt, { start_factor = 0.1, total_iters = 4 }), S.CosineAnnealingLR(opt, 6) } })
+  end
+
+  it("gives PyTorch's rates, and goes on from a saved state", function()
+    local opt, s = make()
+    local expected = { 0.1, 0.325, 0.55, 0.775, 1, 0.93301, 0.75, 0.5, 0.25, 0.06699 }
+    local again, t
+    for i, lr in ipairs(expected) do
+      assert.is_true(math.abs(opt.param_groups[1].lr - lr) < 1e-5, "step " .. i)
+      if again then assert.equal(opt.param_groups[1].lr, again.param_groups[1].lr) end
+      if i == 6 then
+        again, t = make()
+        t:load_state_dict(s:state_dict())
+        assert.equal(opt.param_groups[1].lr, again.param_groups[1].lr)
+      end
+      s:step()
+      if again then t:step() end
+    end
+  end)
+
+  it("refuses lists that do not fit", function()
+    local opt = make()
+    fails("a list of 2 schedulers", S.SequentialLR, opt, { schedulers = {}, milestones = { 3 } })
+    fails("of the same optimizer", S.SequentialLR, opt,
+      { schedulers = { S.CosineAnnealingLR((make()), 3), S.CosineAnnealingLR(opt, 3) }, milestones = { 3 } })
+  end)
+end)
+
+-- Made by PyTorch 2 with SGD at lr = 0.7.
+local rates = {
+  multiplicative = { 0.7, 0.63, 0.567, 0.2835, 0.25515, 0.229635, 0.1148175, 0.10333575, 0.093002175, 0.0465010875 },
+  chained = { 0.07, 0.063, 0.0567, 0.05103, 0.45927, 0.413343, 0.3720087, 0.33480783, 0.301327047, 0.2711943423 },
+  chained_cosine = { 0.14, 0.300247350888534, 0.355229840855791, 0.27930642597588, 0.113378737371981, 0.05,
+    0.112069476828142, 0.274569476828142, 0.475430523171858, 0.637930523171858, 0.7, 0.637930523171858 },
+  chained_steps = { 0.7, 0.553086419753086, 0.127037037037037, 0.0466666666666667, 0.0324074074074074,
+    0.0207407407407407, 0.00583333333333334, 0.000777777777777778, 0.000194444444444445, 0, 0, 0 },
+  swa_cos = { 0.7, 0.637930523171858, 0.475430523171858, 0.274569476828142, 0.112069476828142, 0.05, 0.05, 0.05 },
+  swa_linear = { 0.7, 0.5375, 0.375, 0.2125, 0.05, 0.05, 0.05 },
+  swa_now = { 0.05, 0.05, 0.05, 0.05 },
+}
+local makers = {
+  multiplicative = function(o) return S.MultiplicativeLR(o, function(e) return e % 3 ~= 0 and 0.9 or 0.5 end) end,
+  chained = function(o) return S.ChainedScheduler { S.ConstantLR(o, 0.1, 4), S.ExponentialLR(o, 0.9) } end,
+  chained_cosine = function(o)
+    return S.ChainedScheduler { S.LinearLR(o, 0.2, 1, 3), S.CosineAnnealingLR(o, 5, 0.05) }
+  end,
+  chained_steps = function(o)
+    return S.ChainedScheduler { S.StepLR(o, 3, 0.5), S.MultiStepLR(o, { 2, 7 }, 0.3), S.PolynomialLR(o, 9, 2.0) }
+  end,
+  swa_cos = function(o) return S.SWALR(o, 0.05, { anneal_epochs = 5 }) end,
+  swa_linear = function(o)
+    return optim.swa_utils.SWALR(o, { 0.05 }, { anneal_epochs = 4, anneal_strategy = "linear" })
+  end,
+  swa_now = function(o) return S.SWALR(o, 0.05, { anneal_epochs = 0 }) end,
+}
+
+describe("schedules made of others:", function()
+  local function sgd() return optim.SGD({ nn.Parameter(T.zeros(1)) }, { lr = 0.7 }) end
+  for name, want in pairs(rates) do
+    it(name .. " gives PyTorch's rates, and goes on from a saved state", function()
+      local o = sgd()
+      local s = makers[name](o)
+      local o2, s2
+      for k, lr in ipairs(want) do
+        assert(math.abs(o.param_groups[1].lr - lr) < 1e-12, ("step %d: %.15g"):format(k, o.param_groups[1].lr))
+        if s2 then assert(math.abs(o2.param_groups[1].lr - lr) < 1e-12, "restored, step " .. k) end
+        if k == 3 then
+          o2 = sgd()
+          s2 = makers[name](o2)
+          s2:load_state_dict(s:state_dict())
+        end
+        s:step()
+        if s2 then s2:step() end
+      end
+    end)
+  end
+
+  it("refuse what does not fit", function()
+    local o = sgd()
+    fails("one list of schedulers", S.ChainedScheduler, {})
+    fails("entry 2 must be a scheduler of the same optimizer", S.ChainedScheduler,
+      { S.StepLR(o, 1), S.StepLR(sgd(), 1) })
+    fails("ReduceLROnPlateau cannot be a part", S.ChainedScheduler, { S.ReduceLROnPlateau(o) })
+    fails("swa_lr must be a number", S.SWALR, o, -1)
+    fails("lr_lambda must be a function", S.MultiplicativeLR, o, 3)
+  end)
+end)
