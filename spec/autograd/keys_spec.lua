@@ -1,13 +1,16 @@
 -- SPDX-License-Identifier: MIT
--- Gradient keys, tapes and rules: the acceptance scenarios of the autograd design, by their row numbers.
--- dy is 1 and x is random f32 unless a row says otherwise.
+-- Gradient keys, tapes and the gradients of built-in ops, one small program each. dy is 1 and x is random f32 unless a
+-- name says otherwise.
 
 local T = require "perilune"
+local nn = T.nn
 local near = require "spec.support.near"
 local live = require "spec.support.live"
 local keys = require "spec.support.watch"
 local eq, fails = near.near, near.fails
 local watch, grad_by_key = keys.watch, keys.grad
+
+local function leaf(v, o) return T.tensor(v, o):requires_grad_() end
 
 local function bytes()
   live.collect()
@@ -233,6 +236,195 @@ describe("explicit keys", function()
     eq(grad, 3)
     eq(a, w:exp())
   end)
+
+  it("gather with repeated indices adds in index order", function()
+    local x = T.randn(5)
+    local at = T.tensor({ 2, 4, 2, 2, 1 }, { dtype = "i64" })
+    local dy = T.tensor { 1e8, 3, 1, -1e8, 7 }
+    local g = grad_by_key(function(a) return a:gather(at, 1) end, x, dy)
+    -- f32: (1e8 + 1) - 1e8 in this order is 0
+    eq(g, { 7, 0, 0, 3, 0 })
+    local dense = grad_by_key(function(a) return a[at] end, x, T.ones(5))
+    eq(dense, { 1, 3, 0, 1, 0 })
+  end)
+
+  it("bilinear interpolation to half the size", function()
+    local x = T.randn(1, 1, 32, 32)
+    local function half(a) return nn.F.interpolate(a, { size = { 16, 16 }, mode = "bilinear" }) end
+    eq(grad_by_key(half, x, T.ones(1, 1, 16, 16)), 0.25)
+  end)
+
+  it("pixel_shuffle moves 2x back", function()
+    local x = T.randn(2, 4, 3, 3)
+    local g = grad_by_key(function(a)
+      local p = T.pixel_shuffle(a, 2)
+      return p * p
+    end, x, T.ones(2, 1, 6, 6))
+    eq(g, 2 * x)
+  end)
+
+  it("a rule flagged always runs without gradients", function()
+    local wire = {}
+    local send = T.custom { name = "send", always = true, forward = function(_, a)
+      wire.value = a:detach():clone()
+      return T.zeros(0)
+    end, backward = function(_, g)
+      assert.is_nil(g)
+      return wire.grad
+    end }
+    local x = T.randn(6)
+    local sender, got = watch(x)
+    local token = send(x)
+    local r = wire.value
+    local receiver, received = watch(r)
+    receiver:backward(r * r, T.ones(6))
+    wire.grad = received[r]
+    sender:backward({}, {})
+    eq(got[x], 2 * x)
+    assert.equal(0, token:numel())
+
+    local idle = T.custom { name = "idle", forward = function(_, a) return a * 1 end,
+      backward = function() error("must not run") end }
+    local key, none = watch(x)
+    local kept = idle(x)
+    key:backward({}, {})
+    assert.is_nil(none[x])
+    assert.equal(6, kept:numel())
+  end)
+
+  it("a rule that edits its input in place", function()
+    local double = T.custom { name = "double_", forward = function(ctx, a)
+      a:mul_(2)
+      ctx:mark_dirty(a)
+      return a
+    end, backward = function(_, g) return g * 2 end }
+    local x = T.randn(4)
+    local before = x:clone()
+    local key, got = watch(x)
+    local y = x * 3
+    local z = double(y)
+    eq(z, 6 * before)
+    eq(y, 6 * before)
+    key:backward(y * y, T.ones(4))
+    eq(got[x], 2 * 36 * before, 1e-5)
+    assert.is_true(z:numel() == 4)
+    fails("leaf", function() double(leaf { 1, 2 }) end)
+  end)
+
+  it("a rule that edits a tracked input and does not say so is told", function()
+    local function rule(name, forward)
+      return T.custom { name = name, forward = forward, backward = function(_, g) return g * 2 end }
+    end
+    local silent = rule("silent", function(_, a)
+      a:mul_(2)
+      return a + 1
+    end)
+    local itself = rule("itself", function(_, a) return a:mul_(2) end)
+    local lost = rule("lost", function(ctx, a)
+      ctx:mark_dirty(a:mul_(2))
+      return a + 1
+    end)
+    local function tracked() return leaf { 1, 2 } * 1 end
+    fails("silent: forward edited its argument #1, f32[2], in place, and gradients pass through it; work on a copy",
+      function() silent(tracked()) end)
+    fails("ctx:mark_dirty(x) and return x", function() itself(tracked()) end)
+    fails("lost: forward edited its argument #1, f32[2], in place, and gradients pass through it; it must return it",
+      function() lost(tracked()) end)
+    -- what nobody tracks may be edited: statistics, buffers
+    eq(silent(T.ones(2)), 3)
+    local count = rule("count", function(_, a, n)
+      n:add_(1)
+      return a * 2
+    end)
+    local n, x = T.zeros(1), leaf { 1, 2 }
+    local ok, text = pcall(function() return count(x, n):sum():backward() end)
+    assert.is_false(ok) -- two tensors, one gradient
+    assert.truthy(text:find("count has 2 tensor inputs", 1, true))
+    assert.equal(1, n:item())
+    local y = T.no_grad(function() return itself(tracked()) end)
+    eq(y, T.tensor { 2, 4 })
+  end)
+
+  it("calls back nobody where nothing was computed", function()
+    local x, y = T.randn(3), T.randn(3)
+    local key, got = watch(x, y)
+    key:backward(x * 2)
+    eq(got[x], 2)
+    assert.is_nil(got[y])
+  end)
+
+  it("strict names the tensor without a path", function()
+    local x, y = T.randn(3), T.randn(2)
+    local key = watch(x)
+    fails("f32[2]", function() key:backward({ y }, { T.ones(2) }, { strict = true }) end)
+    key:backward({ x * 1 }, { T.ones(3) }, { strict = true })
+  end)
+
+  it("batch norm with only the last output's gradient builds", function()
+    local descs = { { shape = { 4, 3, 2 } } }
+    for i = 2, 5 do descs[i] = { shape = { 3 } } end
+    for which = 1, 3 do
+      local has = { which == 1, which == 2, which == 3 }
+      assert.has_no.errors(function()
+        T.debug.backward_graph("batch_norm", descs, { true, false, false, true, true }, { has_grad = has,
+          attrs = { training = true } })
+      end)
+    end
+    local x, w, b = T.randn(4, 3, 2), T.ones(3), T.zeros(3)
+    local key = watch(x, w, b)
+    local _, _, var = T.batch_norm(x, nil, nil, w, b, { training = true })
+    key:backward(var, T.ones(3))
+  end)
+
+  it("a custom subgraph on and off the path", function()
+    local f = T.custom { name = "sig", forward = function(ctx, a)
+      local y = a:sigmoid()
+      ctx:save(y)
+      return y
+    end, backward = function(ctx, g)
+      local y = ctx:saved()
+      return g * y * (1 - y)
+    end }
+    local x = T.randn(5)
+    for _ = 1, 3 do
+      local key, got = watch(x)
+      local a, b = f(x), f(x * 2)
+      key:backward(a, T.ones(5))
+      eq(got[x], x:sigmoid() * (1 - x:sigmoid()))
+      assert.equal(5, b:numel())
+    end
+  end)
+
+  it("clipping by norm and by value", function()
+    local w = leaf { 3, 4 }
+    local up = w * T.tensor { 3, 4 }
+    up:sum():backward()
+    nn.utils.clip_grad_norm_({ w }, 1)
+    eq(w.grad, { 0.6, 0.8 }, 1e-5)
+    w.grad = nil
+    up = w * T.tensor { -3, 7 }
+    up:sum():backward()
+    w.grad:clamp_(-2, 5)
+    eq(w.grad, { -2, 5 })
+  end)
+
+  it("a loss scaler", function()
+    local x, y = leaf { 1, 2 }, leaf { 3, 4 }
+    local loss = (2 * (x + 2 * y) + 1):sum()
+    loss:backward(T.tensor(16.0))
+    eq(x.grad, 32)
+    eq(y.grad, 64)
+    x.grad:div_(16)
+    eq(x.grad, 2)
+  end)
+
+  it("y/y at 0 and log(exp(x) + 1) at 1e4, eager", function()
+    local x = leaf { 0 }
+    local q = x / x
+    assert.is_true(q:item() ~= q:item())
+    local y = T.tensor { 1e4 }
+    eq(T.log(y:exp() + 1), { math.huge })
+  end)
 end)
 
 describe("matmul", function()
@@ -296,5 +488,54 @@ describe("backward graphs", function()
     key:backward(a + b, dy)
     eq(got[a], dy:sum(1), 1e-5)
     near.same_bits(got[b], dy)
+  end)
+end)
+
+describe("in place", function()
+  it("through a view of a tracked base", function()
+    local x, c = T.randn(4, 3), T.randn(4, 3)
+    local views = {
+      function(b) return b[{ { 2, 3 } }] end,
+      function(b) return b:select(2, 1) end,
+      function(b) return b:t()[{ { 1, 2 }, { 2, 4 } }] end,
+      function(b) return b:view(12)[{ { 3, 7 } }] end,
+    }
+    for i, view in ipairs(views) do
+      local mask = T.zeros(4, 3)
+      view(mask):fill_(1)
+      local want = grad_by_key(function(a)
+        local b = a * a
+        return (b + mask * b) * c
+      end, x)
+      local got = grad_by_key(function(a)
+        local b = a * a
+        view(b):mul_(2)
+        return b * c
+      end, x)
+      assert.has_no.errors(function() eq(got, want, 1e-5) end, "view " .. i)
+    end
+  end)
+
+  it("an overwritten operand is an error where it was saved, exact where it was not", function()
+    local ran = 0
+    for _, op in ipairs(T.core.ops()) do
+      local change = T[op.name .. "_"]
+      if op.flags.inplace and op.nin >= 1 and op.nin <= 3 and change then
+        local x = T.full({ 3 }, 0.25):requires_grad_()
+        local w = T.full({ 3 }, 0.5)
+        local saved, unsaved = (x * w):sum(), (x + w):sum()
+        local others = {}
+        for i = 2, op.nin do others[i - 1] = T.full({ 3 }, 0.5) end
+        if pcall(change, w, table.unpack(others)) then
+          ran = ran + 1
+          unsaved:backward()
+          eq(x.grad, 1)
+          local text = fails("mul", function() saved:backward() end)
+          assert.is_truthy(text:find("f32[3]", 1, true), op.name .. ": " .. text)
+          assert.is_truthy(text:find("version 1, saved at 0", 1, true), op.name .. ": " .. text)
+        end
+      end
+    end
+    assert.is_true(ran >= 70, ran .. " ops could be called")
   end)
 end)

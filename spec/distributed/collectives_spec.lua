@@ -45,7 +45,7 @@ describe("one process", function()
     local ok, message = pcall(f, ...)
     assert.is_false(ok)
     assert.truthy(message:find(text, 1, true), message)
-    assert.truthy(message:find("^[^:]*distributed_spec%.lua:%d+: "), message)
+    assert.truthy(message:find("^[^:]*collectives_spec%.lua:%d+: "), message)
   end
 
   it("says how before there is a group", function()
