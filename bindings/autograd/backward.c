@@ -226,7 +226,7 @@ static int m_detach(lua_State *L) {
 }
 
 /* Leaves its family, as what x:detach() returns: a later write to the base does not bring a history back. In a trace and
- * inside vmap histories lie elsewhere, in the graph and in the tensor that stands behind; there the object goes on with the
+ * inside vmap histories are elsewhere, in the graph and in the tensor that stands behind; there the object goes on with the
  * detached handle. */
 static int m_detach_(lua_State *L) {
   l_check_count(L, "detach_", 1, "x");

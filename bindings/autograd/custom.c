@@ -35,7 +35,7 @@ typedef struct Making {
   int arg_at[MAX_CUSTOM];       /* … and where they are on the stack */
   uint32_t version[MAX_CUSTOM]; /* … and their versions before forward */
   PlTensor *in[MAX_CUSTOM], *out[MAX_CUSTOM];
-  int nin, nout, first; /* outputs lie on the stack from `first` */
+  int nin, nout, first; /* outputs are on the stack from `first` */
 } Making;
 
 static int take_place(lua_State *L) {
@@ -363,7 +363,7 @@ static int t_custom(lua_State *L) {
   lua_setfield(L, 2, "__metatable");
   lua_settop(L, 4);
   l_kept_push_table(L, info->kept);
-  lua_pushcclosure(L, custom_call, 4); /* upvalues: what lies at 2 to 5 */
+  lua_pushcclosure(L, custom_call, 4); /* upvalues: what is at 2 to 5 */
   return 1;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Contexts of custom rules: ctx:save, ctx:saved and marks.
  *
- * What forward saves lies at [1 … n] of the context until the call is recorded; then the nodes hold it, as they hold what
+ * What forward saves is at [1 … n] of the context until the call is recorded; then the nodes hold it, as they hold what
  * built-in ops save: it is freed with them, passes through T.saved_tensors, and an output makes no cycle. Only a context
- * that saves outside of its forward keeps the tensors itself, [0] = n and [-1 … -n] their versions. Marks lie under private
+ * that saves outside of its forward keeps the tensors itself, [0] = n and [-1 … -n] their versions. Marks are under private
  * keys. */
 #include "bindings/autograd/custom_context.h"
 

@@ -27,14 +27,14 @@ static PlKey *to_key(lua_State *L, int at) {
   return *k;
 }
 
-/* core.pull(key, ys, dys|nil, xs) → list of gradients, false where there is no path */
-static int t_pull(lua_State *L) {
+/* core.key_gradients(key, ys, dys|nil, xs) → list of gradients, false where there is no path */
+static int t_key_gradients(lua_State *L) {
   lua_settop(L, 4);
   PlKey *k = to_key(L, 1);
   PlTensor **ys, **xs, **dys = NULL;
-  int ny = list(L, 2, "pull", -1, &ys);
-  if (!lua_isnil(L, 3)) list(L, 3, "pull", ny, &dys);
-  int nx = list(L, 4, "pull", -1, &xs);
+  int ny = list(L, 2, "key_gradients", -1, &ys);
+  if (!lua_isnil(L, 3)) list(L, 3, "key_gradients", ny, &dys);
+  int nx = list(L, 4, "key_gradients", -1, &xs);
   PlTensor **out = lua_newuserdatauv(L, (size_t)(nx + 1) * sizeof *out, 0);
   lua_createtable(L, nx, 0);
   int res = lua_gettop(L);
@@ -103,8 +103,9 @@ static int t_adopt_grad(lua_State *L) {
 }
 
 void l_pull_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"pull", t_pull},         {"alias", t_alias},           {"floats", t_floats}, {"alike", t_alike},
-                                       {"grad_add", t_grad_add}, {"adopt_grad", t_adopt_grad}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"key_gradients", t_key_gradients}, {"alias", t_alias},           {"floats", t_floats}, {"alike", t_alike},
+      {"grad_add", t_grad_add},           {"adopt_grad", t_adopt_grad}, {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
   l_batch_register(L);
   l_checkpoint_register(L);

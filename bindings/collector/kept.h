@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Lua objects that the engine's nodes depend on: closures of rules, hooks and callbacks, and what they keep. They lie in
+ * Lua objects that the engine's nodes depend on: closures of rules, hooks and callbacks, and what they keep. They are in
  * one strong table of the state, so a history that backward may walk has what it needs, whenever Lua's collector runs. A
  * cycle through a node and such an object is found by tracing (cycles.c). */
 #ifndef PL_BINDINGS_COLLECTOR_KEPT_H

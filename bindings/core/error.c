@@ -113,7 +113,7 @@ int l_error(lua_State *L, const char *fmt, ...) {
   return lua_error(L);
 }
 
-/* The kept error lies in a user value made beforehand: keeping one allocates nothing, so it cannot raise. */
+/* The kept error is in a user value made beforehand: keeping one allocates nothing, so it cannot raise. */
 void l_errors_register(lua_State *L) {
   lua_newuserdatauv(L, 0, 1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &error_key);

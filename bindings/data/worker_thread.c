@@ -129,7 +129,7 @@ static int job_body(lua_State *L) {
   return 2;
 }
 
-/* The handler lies at 1, the traceback function at 2. */
+/* The handler is at 1, the traceback function at 2. */
 static void run_job(lua_State *L, Worker *w, Message *job) {
   lua_settop(L, 2);
   lua_pushcfunction(L, job_body);

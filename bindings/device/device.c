@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Devices from Lua: the raw functions below core.device that lua/perilune/device/cuda.lua dresses, and what other bindings need to
- * read elements of tensors that lie elsewhere. */
+ * Devices from Lua: the raw functions below core.device that lua/perilune/device/cuda.lua wraps, and what other bindings need to
+ * read elements of tensors that are elsewhere. */
 #include "bindings/core/lib.h"
 
 #include "engine/device.h"
@@ -170,7 +170,7 @@ static int followed(lua_State *L, int status, lua_KContext ctx) {
   return lua_gettop(L);
 }
 
-/* device.follow(f, …): pcall(f, …) with the device that tensors among the arguments lie on as the default one: "cuda" if
+/* device.follow(f, …): pcall(f, …) with the device that tensors among the arguments are on as the default one: "cuda" if
  * any does, the first of several such. */
 static int d_follow(lua_State *L) {
   int n = lua_gettop(L), to = -1;
@@ -189,7 +189,7 @@ static int d_follow(lua_State *L) {
   return followed(L, status, 0);
 }
 
-/* device.groups(list) → nil if its tensors lie together, else a list of lists, one a device, in their order */
+/* device.groups(list) → nil if its tensors are together, else a list of lists, one a device, in their order */
 static int d_groups(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
@@ -228,7 +228,7 @@ static PlStatus moved_later(lua_State *L, PlTensor *t, int device, PlTensor **ou
   return pl_tensor_moved_later(out, t, device, done);
 }
 
-/* device.move(x, name[, non_blocking]) → x itself where it lies there already */
+/* device.move(x, name[, non_blocking]) → x itself where it is there already */
 static int d_move(lua_State *L) {
   PlTensor *t = l_check_tensor(L, 1);
   int d = l_check_device(L, 2, "to");
@@ -253,7 +253,7 @@ static int d_move(lua_State *L) {
   return 1;
 }
 
-/* device.pin(x) → a copy in pinned memory, without history; x itself if it lies there */
+/* device.pin(x) → a copy in pinned memory, without history; x itself if it is there */
 static int d_pin(lua_State *L) {
   PlTensor *t = l_check_tensor(L, 1);
   (void)l_concrete(L, t, "pin_memory");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Process groups from Lua: the raw functions below core.group that lua/perilune/distributed dresses. */
+ * Process groups from Lua: the raw functions below core.group that lua/perilune/distributed wraps. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>

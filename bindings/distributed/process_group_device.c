@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Process groups whose tensors lie on GPUs, from Lua: functions of core.group below those of process_group.c. */
+ * Process groups whose tensors are on GPUs, from Lua: functions of core.group below those of process_group.c. */
 #include <string.h>
 
 #include "bindings/distributed/process_group.h"

@@ -188,7 +188,7 @@ static const PlOp *named_op(lua_State *L, const char *option, bool zeros) {
   return op;
 }
 
-/* The ops of options zero_ops and copy_op; their list lies on a userdata that is pushed. */
+/* The ops of options zero_ops and copy_op; their list is on a userdata that is pushed. */
 static void read_ops(lua_State *L, int t, PlGradientOptions *o) {
   if (lua_getfield(L, t, "copy_op") != LUA_TNIL) o->copy_op = named_op(L, "copy_op", false);
   lua_pop(L, 1);

@@ -15,7 +15,7 @@ typedef struct BinaryMeta {
 } BinaryMeta;
 extern const BinaryMeta l_binary_meta[];
 
-/* l_new_box for the hot path: the metatable lies at `metatable`, an upvalue. */
+/* l_new_box for the hot path: the metatable is at `metatable`, an upvalue. */
 static inline Box *l_new_result(lua_State *L, int metatable) {
   Box *b = lua_newuserdatauv(L, sizeof(Box), 0);
   b->t = NULL;

@@ -26,7 +26,7 @@ static int m_is_contiguous(lua_State *L) {
   return 1;
 }
 
-/* core.to_layout(x, format, exact) → x itself where it lies so; exact: where that is open, by its strides too */
+/* core.to_layout(x, format, exact) → x itself where it is so; exact: where that is open, by its strides too */
 static int t_to_layout(lua_State *L) {
   PlTensor *t = l_check_tensor(L, 1);
   const int dims = format_at(L, 2, lua_toboolean(L, 3) ? "to" : "contiguous");

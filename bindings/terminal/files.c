@@ -28,7 +28,7 @@ static bool is_folder(lua_State *L, const char *folder, const struct dirent *ent
   return yes;
 }
 
-/* The folder's stream lies in a userdata with a finalizer, so running out of memory leaks no descriptor. */
+/* The folder's stream is in a userdata with a finalizer, so running out of memory leaks no descriptor. */
 static int close_folder(lua_State *L) {
   DIR **dir = lua_touserdata(L, 1);
   if (*dir) closedir(*dir);

@@ -82,10 +82,10 @@ local function renamed(name, ok, ...)
   error(message, 0)
 end
 
--- pcall that makes tensors where those among the arguments lie.
+-- pcall that makes tensors where those among the arguments are.
 local follow = core.device.follow
 
---- f, whose errors name `name`, also those of the ops that it is made of. What f makes (T.zeros, T.arange, …) lies
+--- f, whose errors name `name`, also those of the ops that it is made of. What f makes (T.zeros, T.arange, …) is
 -- where the tensors among its arguments do.
 function options.named(name, f)
   local most, any = core.parameters(f)

@@ -56,7 +56,8 @@ describe("parts that load at first use", function()
   if not term.there() then return end
 
   it("are not loaded before", function()
-    assert.equal("core tensor.create autograd.gradient init tensor.methods options parts autograd.autocast surface ", (fresh [[
+    assert.equal("core tensor.create autograd.gradient init tensor.methods options parts autograd.autocast "
+      .. "surface ", (fresh [[
       local T = require "perilune"
       T.zeros(2, 3):sum()
       local known = { "tensor.create", "autograd.gradient", "init", "tensor.methods", "options", "parts",

@@ -52,7 +52,7 @@ return function(T, core)
       local given = table.pack(...)
       if given.n > args.n then fail("linearize: %d tangents for %d arguments", given.n, args.n) end
       local vs, n = tree.beside("linearize", "the tangent", { unpack(zero, 1, args.n) }, { unpack(given, 1, given.n) })
-      local jv, i = S.pull(outer, gs, vs, us, n), 0
+      local jv, i = S.gradients(outer, gs, vs, us, n), 0
       return map(like, function(t)
         if not floating(t) then return nil end
         i = i + 1
@@ -75,9 +75,9 @@ return function(T, core)
       local inner <close> = core.GradKey {}
       local own, again = call(S.attach, inner, wrapped)
       y = S.scalar("hvp", call(f, unpack(again, 1, args.n)))
-      gs = call(core.pull, inner, { y }, nil, own)
+      gs = call(core.key_gradients, inner, { y }, nil, own)
     end
-    local hv = S.unflatten(args, S.pull(outer, gs, vs, xs, n), true)
+    local hv = S.unflatten(args, S.gradients(outer, gs, vs, xs, n), true)
     y = strip(y, outer)
     if is_tensor(primals) then return y, hv[1] end
     hv.n = nil

@@ -40,7 +40,7 @@ return function(T)
   end
 
   -- Gradients of the ys[i] that have a dys[i] (all: dys nil), a list beside xs with false for none.
-  function S.pull(key, ys, dys, xs, n)
+  function S.gradients(key, ys, dys, xs, n)
     local some, given = {}, dys and {}
     for i = 1, n or #ys do
       if ys[i] and (not dys or dys[i]) then
@@ -48,7 +48,7 @@ return function(T)
         if dys then given[#given + 1] = dys[i] end
       end
     end
-    return core.pull(key, some, given, xs)
+    return core.key_gradients(key, some, given, xs)
   end
 
   -- A list beside the floating leaves of args, in their structure: one value for each argument.
@@ -91,7 +91,7 @@ return function(T)
     local y = S.call(f, unpack(wrapped, 1, args.n))
     local ys, us = tree.leaves(y), {}
     for i, t in ipairs(ys) do us[i] = outer:attach(T.zeros_like(t:detach())) end
-    return y, us, S.call(core.pull, inner, ys, us, xs)
+    return y, us, S.call(core.key_gradients, inner, ys, us, xs)
   end
 
   return S

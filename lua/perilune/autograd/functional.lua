@@ -1,4 +1,4 @@
--- Gradients of functions: grad, value_and_grad, vjp, jacobian, hessian; jvp and its kin are in forward_mode.lua.
+-- Gradients of functions: grad, value_and_grad, vjp, jacobian, hessian; jvp and the like are in forward_mode.lua.
 -- Arguments and results are tensors, tables of them (nested at will), and anything else, which passes through. Every
 -- call has a key of its own, so calls nest and an outer program sees the inner one.
 local options = require "perilune.options"
@@ -13,14 +13,15 @@ return function(T, core)
   local check_function = tree.check_function
 
   local S = require "perilune.autograd.function_arguments" (T)
-  local call, attach, pull, unflatten, strip, scalar = S.call, S.attach, S.pull, S.unflatten, S.strip, S.scalar
+  local call, attach, gradients = S.call, S.attach, S.gradients
+  local unflatten, strip, scalar = S.unflatten, S.strip, S.scalar
 
   local function value_and_grad(who, f, like_zero, ...)
     local key <close> = GradKey {}
     local args = pack(...)
     local xs, wrapped = attach(key, args)
     local y = scalar(who, call(f, unpack(wrapped, 1, args.n)))
-    return strip(y, key), unflatten(args, core.pull(key, { y }, nil, xs), like_zero)
+    return strip(y, key), unflatten(args, core.key_gradients(key, { y }, nil, xs), like_zero)
   end
 
   -- T.name(f) is a function; T.name(f, x, …) calls it at once.
@@ -44,7 +45,7 @@ return function(T, core)
     return unpack(g, 1, g.n)
   end)
 
-  -- T.vjp(f, x, …) → y, pull: pull(dy) → dyᵀJ for every argument, as often as wanted. dy has y's structure, nil in it
+  -- T.vjp(f, x, …) → y, vjp_fn: vjp_fn(dy) → dyᵀJ for every argument, as often as wanted. dy has y's structure, nil in it
   -- is zero; it is 1 where y is a scalar and dy is left out.
   T.vjp = function(f, ...)
     check_function("vjp", f)
@@ -71,7 +72,7 @@ return function(T, core)
         dy = T.ones_like(like)
       end
       local dys, n = beside("vjp", "the gradient of the result", like, dy)
-      local g = unflatten(zero, pull(key, ys, dys, xs, n), true)
+      local g = unflatten(zero, gradients(key, ys, dys, xs, n), true)
       return unpack(g, 1, g.n)
     end, key
   end
@@ -225,7 +226,7 @@ return function(T, core)
     if mode ~= "reverse" and total(ys) > 2 * total(xs) then
       local us = {}
       for i, t in ipairs(ys) do us[i] = outer:attach(T.zeros_like(t:detach())) end
-      local gs = call(core.pull, inner, ys, us, xs)
+      local gs = call(core.key_gradients, inner, ys, us, xs)
       for j, x in ipairs(xs) do
         local columns = gs[j] and pull_rows(outer, gs[j], x:detach(), us) or {}
         for i = 1, #ys do m[i][j] = columns[i] and columns[i]:t():contiguous() or zeros(i, j) end

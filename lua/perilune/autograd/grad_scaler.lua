@@ -113,7 +113,7 @@ local function unscale(self, opt)
   if #grads == 0 then return nil end
   local largest
   local inverse = tracing() and held(self).inverse or T.tensor(1 / self._scale, { dtype = "f64", device = "cpu" })
-  for _, list in ipairs(T.core.device.groups(grads) or { grads }) do -- what lies on one device
+  for _, list in ipairs(T.core.device.groups(grads) or { grads }) do -- what is on one device
     local worst = foreach_norm(list, { p = math.huge })
     largest = largest and largest:maximum(worst:to(largest:device())) or worst
     list[#list + 1] = inverse

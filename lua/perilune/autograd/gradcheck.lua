@@ -56,9 +56,9 @@ return function(T, core)
     return m
   end
 
-  -- Gradients: [ny, nx] for every pair, a pull for every element of the results.
+  -- Gradients: [ny, nx] for every pair, a backward for every element of the results.
   local function gradients(f, args)
-    local y, pull, key = vjp(function(...)
+    local y, vjp_fn, key = vjp(function(...)
       local r = pack(f(...))
       return leaves({ unpack(r, 1, r.n) })
     end, unpack(args, 1, args.n))
@@ -69,7 +69,7 @@ return function(T, core)
       for e = 1, t:numel() do
         local dy = T.zeros({ t:numel() }, { dtype = t:dtype(), device = t:device() })
         dy:set(e, 1)
-        for j, g in ipairs(leaves({ pull({ [i] = dy:view(t:shape()) }) })) do
+        for j, g in ipairs(leaves({ vjp_fn({ [i] = dy:view(t:shape()) }) })) do
           rows[j] = rows[j] or {}
           rows[j][e] = g:detach():reshape(-1)
         end
@@ -135,10 +135,10 @@ return function(T, core)
     local function gradient(...)
       local a = pack(...)
       local dys = a[args.n + 1]
-      local y, pull, key = vjp(function(...) return leaves(pack(f(...))) end, unpack(a, 1, args.n))
+      local y, vjp_fn, key = vjp(function(...) return leaves(pack(f(...))) end, unpack(a, 1, args.n))
       local _ <close> = key
       if #y == 0 then fail("gradgradcheck: the function returned no floating tensor") end
-      return leaves({ pull(leaves(dys)) })
+      return leaves({ vjp_fn(leaves(dys)) })
     end
     return gradcheck("gradgradcheck", gradient, all, opts)
   end

@@ -225,12 +225,12 @@ return function(T, core)
     return unpack(got, 1, got.n)
   end)
 
-  -- core.pull for many gradients at once: dys[i] has a dimension of n in front, and so have the results.
+  -- core.key_gradients for many gradients at once: dys[i] has a dimension of n in front, and so have the results.
   function core.pull_batch(key, n, ys, dys, xs)
     local level <close> = core.batch_open(n, "same")
     local wrapped = {}
     for i, dy in ipairs(dys) do wrapped[i] = core.batch_wrap(level, dy) end
-    local got = core.pull(key, ys, wrapped, xs)
+    local got = core.key_gradients(key, ys, wrapped, xs)
     for i = 1, #xs do got[i] = got[i] and core.batch_unwrap(level, got[i]) end
     return got
   end

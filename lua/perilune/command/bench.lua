@@ -11,7 +11,7 @@ local function file_exists(path)
   return f ~= nil
 end
 
--- The checkout that holds this folder, or the one in which these modules lie.
+-- The checkout that holds this folder, or the one in which these modules are.
 local function checkout()
   local own = debug.getinfo(1, "S").source:match "^@(.*)lua/perilune/command/bench%.lua$"
   for _, root in ipairs { ".", "..", own or "." } do

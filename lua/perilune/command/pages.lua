@@ -4,7 +4,7 @@
 local pages = {
   { "repl", "[repl]", "the prompt: reads, evaluates and shows inputs",
     [[Reads inputs from the terminal, or from standard input when that is none. ? at the prompt introduces it; :help
-lists its commands. History lies in $XDG_STATE_HOME/perilune/history (~/.local/state by default), keys can be bound
+lists its commands. History is in $XDG_STATE_HOME/perilune/history (~/.local/state by default), keys can be bound
 in ~/.editrc. NO_COLOR turns colours off. From a pipe, the exit status is 1 if any input raised an error.]] },
   { "run", "run FILE [--] ARGS...", "runs a script; FILE - is standard input",
     [[The arguments are in arg[1]... and in `...`. `perilune FILE.lua ARGS...` does the same. The first Ctrl-C raises an
@@ -37,7 +37,7 @@ read.]] },
     [[Each of the N processes (-n; 1 for each GPU or core without it) runs FILE and joins the others with
 T.distributed.init_process_group(). As under torchrun, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
 MASTER_PORT are set in each.
-  --hosts a:4,b:4     machines and how many processes each takes; the program and FILE lie at the same place on all
+  --hosts a:4,b:4     machines and how many processes each takes; the program and FILE are at the same place on all
   --hostfile PATH     the same from a file of mpirun's
   --threads K         threads for each process (OMP_NUM_THREADS; without it, cores / processes of a machine)
   --tag               each line of output begins with the rank that wrote it

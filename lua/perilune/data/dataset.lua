@@ -289,7 +289,7 @@ function M.random_split(dataset, lengths, opts)
   return parts
 end
 
--- Sample numbers lie on the CPU, whatever the default device: they are read one by one, and datasets on the CPU cannot
+-- Sample numbers are on the CPU, whatever the default device: they are read one by one, and datasets on the CPU cannot
 -- be indexed from elsewhere.
 local function on_cpu(f, ...) return core.device.with("cpu", f, ...) end
 

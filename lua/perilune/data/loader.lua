@@ -62,7 +62,7 @@ local function is_stream(ds) return getmetatable(ds) == dataset.IterableDataset 
 -- worker k; what it returns, if anything, replaces the dataset: open files and connections there. `prefetch` batches
 -- per worker are made ahead. close() ends the workers; so does the collector.
 --
--- With `device`, batches lie there, and the next one is on its way while a loop works on this one: from pinned memory,
+-- With `device`, batches are there, and the next one is on its way while a loop works on this one: from pinned memory,
 -- beside what the GPU computes. `pin_memory` leaves them in pinned memory, for `x:to("cuda", {non_blocking = true})`.
 local function new(ds, opts)
   if (type(ds) ~= "table" and type(ds) ~= "userdata") then

@@ -139,7 +139,7 @@ end
 
 -- What gather and scatter are given: (t, list, root, opts), the list on the root alone; the root may be
 -- among the options, and those behind t where there is no list. Gives the group, the root in it, the
--- list, async, and where the data lie.
+-- list, async, and where the data is.
 local function rooted(who, key, role, t, list, root, opts)
   check(who, "the tensor", t)
   if root == nil and opts == nil and type(list) == "table" and list[1] == nil and next(list) ~= nil then
@@ -261,7 +261,7 @@ local function message(who, t, name, peer, opts)
   return g, { peer = at, tag = tag }
 end
 
--- Where a message's tensor lies: through NCCL once the group has used it, which both ends know.
+-- Where a message's tensor is: through NCCL once the group has used it, which both ends know.
 local function direct(who, g, t, kind, call)
   local place = tensors.place(who, g, t, kind)
   if place ~= "cpu" and (call.peer == nil or call.tag ~= 0) then

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
---- Groups whose tensors lie on GPUs: NCCL carries them from GPU to GPU, where all processes have it. Its communicator
+--- Groups whose tensors are on GPUs: NCCL carries them from GPU to GPU, where all processes have it. Its communicator
 -- is made at the group's first operation on such a tensor, with an id that goes round through MPI.
 -- @module perilune.distributed.gpu
 local T = require "perilune"

@@ -66,7 +66,7 @@ local function staged(why)
 end
 
 --- The device on which an operation on t takes place: "cpu", or t's own where NCCL carries it or nobody else is there.
--- Ranks decide alike as long as their tensors lie on devices alike.
+-- Ranks decide alike as long as their tensors are on devices alike.
 function M.place(who, g, t, kind, op)
   local device = t:device()
   if device == "cpu" or g.n == 1 then return device end

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
---- Where the batches of T.fit come from: a DataLoader, or anything that gives them again and again; and the way back to
--- a batch in the middle of a pass.
+--- Where the batches of T.fit come from: a DataLoader, or anything that gives them again and again; and how to return
+-- to a batch in the middle of a pass.
 -- @module perilune.fit.batches
 local T = require "perilune"
 local options = require "perilune.options"

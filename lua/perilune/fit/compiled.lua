@@ -25,8 +25,8 @@ local function detached(loss, ...)
   return out
 end
 
---- jit: true, or options of T.jit. pull(run, loss) goes backward, move(run) updates the weights.
-return function(run, jit, pull, move)
+--- jit: true, or options of T.jit. backward(run, loss) takes the gradients, move(run) updates the weights.
+return function(run, jit, backward, move)
   if jit ~= true and type(jit) ~= "table" then
     fail("fit: jit must be true, or a table of T.jit's options, got %s", describe(jit))
   end
@@ -40,7 +40,7 @@ return function(run, jit, pull, move)
     if not T.is_tensor(out[1]) then
       fail("fit: the step must return a loss of one element, got %s", describe(out[1]))
     end
-    pull(known, out[1])
+    backward(known, out[1])
     if at_once then move(known) end
     out = detached(table.unpack(out, 1, metrics and out.n or 1))
     return table.unpack(out, 1, out.n)

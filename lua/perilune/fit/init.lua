@@ -131,7 +131,7 @@ local function note(run, n, loss, ...)
 end
 
 -- run: the run, or what a compiled step knows of it.
-local function pull(run, loss)
+local function backward(run, loss)
   local a = run.options
   if a.accumulate > 1 then loss = loss / a.accumulate end
   if a.scaler then loss = a.scaler:scale(loss) end
@@ -171,7 +171,7 @@ local function train_batch(run, ...)
   if run.train_step then
     note(run, samples((...)), run.train_step(...))
   else
-    pull(run, note(run, samples((...)), run.do_step(run, ...)))
+    backward(run, note(run, samples((...)), run.do_step(run, ...)))
   end
   if run.batch % run.options.accumulate == 0 then update_weights(run) end
   if run.progress then run.progress:step() end
@@ -295,7 +295,7 @@ local function new_run(net, ...)
   run.metrics, run.metric_names = read_metrics(a.metrics)
   run.callbacks = read_callbacks(a.callbacks)
   run.checkpoint = checkpoint.settings(a.checkpoint)
-  if a.jit then compiled(run, a.jit, pull, move_weights) end
+  if a.jit then compiled(run, a.jit, backward, move_weights) end
   return run
 end
 

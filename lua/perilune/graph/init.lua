@@ -90,7 +90,7 @@ local function graph(opts)
 end
 
 --- g:input(name, shape, {dtype=, leaf=, device=}) → symbolic tensor, fed at each run. A leaf (a parameter) costs
--- nothing to keep, since somebody keeps it anyway. device: where it will lie, by default the default device.
+-- nothing to keep, since somebody keeps it anyway. device: where it will be, by default the default device.
 function Graph:input(name, shape, opts)
   check("input", self)
   opts = check_options("input", opts, "dtype leaf device")
@@ -309,7 +309,7 @@ local function plan_of(g, handle)
   return setmetatable(plan, Plan)
 end
 
---- g:plan() → what will run and where it lies: stash_bytes recomputed peak_bytes arena_bytes lower_bound_bytes
+--- g:plan() → what will run and where it is: stash_bytes recomputed peak_bytes arena_bytes lower_bound_bytes
 -- leaf_bytes output_bytes nodes flops extra_flops policy passes groups, stage[tensor, name or number of a node], text;
 -- after a run measured_bytes and workspace_bytes, what the executor counted.
 function Graph:plan() return plan_of(check("plan", self), compiled(self)) end

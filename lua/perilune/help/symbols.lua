@@ -89,10 +89,10 @@ S.value_and_grad = { "T.value_and_grad(f) → function, T.value_and_grad(f, x, �
 local value, g = T.value_and_grad(function(x) return (x * x):sum() end)(T.tensor { 1, 2 })
 print(value:item(), g)  --> 5.0	{2., 4.}  -- f32[2] cpu]] }
 
-S.vjp = { "T.vjp(f, x, …) → y, pull",
-  "pull(dy) → dyᵀ J for every argument, as often as wanted; dy has y's structure, nil counts as zero.", [[
-local y, pull = T.vjp(function(x) return x * x end, T.tensor { 1, 2 })
-print(pull(T.tensor { 1, 10 }))  --> { 2., 40.}  -- f32[2] cpu]] }
+S.vjp = { "T.vjp(f, x, …) → y, vjp_fn",
+  "vjp_fn(dy) → dyᵀ J for every argument, as often as wanted; dy has y's structure, nil counts as zero.", [[
+local y, vjp_fn = T.vjp(function(x) return x * x end, T.tensor { 1, 2 })
+print(vjp_fn(T.tensor { 1, 10 }))  --> { 2., 40.}  -- f32[2] cpu]] }
 
 S.jvp = { "T.jvp(f, x, v) → y, J v",
   [[Lists of arguments and of tangents for several: T.jvp(f, {x1, x2}, {v1, v2}); no tangent means zero. Forward mode: f
@@ -324,7 +324,7 @@ print(T.load(path).w)  --> {1., 1.}  -- f32[2] cpu
 os.remove(path)]] }
 
 S.load = { "T.load(path, {map_location=}) → tables of tensors, or nil and a message",
-  "Reads a safetensors file. Its tensors lie on the CPU, or on the device map_location.", S.save[3] }
+  "Reads a safetensors file. Its tensors are on the CPU, or on the device map_location.", S.save[3] }
 
 S.load_idx = { "T.load_idx(path) → tensor, or nil and a message", "Reads an IDX file, as MNIST's, also gzipped.", [[
 print((T.load_idx("/nowhere/images-idx3-ubyte")))  --> nil]] }

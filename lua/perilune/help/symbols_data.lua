@@ -152,8 +152,8 @@ functions with their upvalues, tensors without a copy (read only from then on); 
 batches made ahead per worker. worker_init=function(k, dataset): runs first in worker k; may return a dataset in place,
 with open files for example. An error in a worker is raised at the loop. loader:close() ends the threads.
 loader:iter() is one pass.
-device="cuda": batches lie there; the next one is copied, from pinned memory, while the loop works on this one.
-pin_memory: batches lie in pinned memory.]],
+device="cuda": batches are there; the next one is copied, from pinned memory, while the loop works on this one.
+pin_memory: batches are in pinned memory.]],
   [[
 for x in T.data.DataLoader(T.arange(5), { batch_size = 2, workers = 2 }) do print(x) end
 --> {1, 2}  -- i64[2] cpu

@@ -133,7 +133,7 @@ print(T.corrcoef(T.tensor { { 1, 2, 3 }, { 3, 2, 1 } }))
 -->  {-1.,  1.}}  -- f32[2,2] cpu]] }
 
 S.histc = { sig("histc", "tensor"),
-  "How many elements lie in each of equal bins from min to max (both 0: the extremes of x); others do not count.", [[
+  "How many elements are in each of equal bins from min to max (both 0: the extremes of x); others do not count.", [[
 print(T.tensor { 1, 2, 2, 3 }:histc(3, 1, 4))  --> {1., 2., 1.}  -- f32[3] cpu]] }
 
 S.histogram = { sig("histogram", "counts, edges"),

@@ -66,11 +66,11 @@ same object if nothing changes. non_blocking: a copy from pinned memory to a GPU
 the CPU is right once the GPU has been waited for (T.cuda.synchronize).]],
   'print(T.ones(1):to("f64"):dtype())  --> f64' }
 S.pin_memory = { "x:pin_memory() → tensor", "A copy in memory that GPUs copy from and to by themselves; x itself if it "
-  .. "lies there. For x:to(\"cuda\", {non_blocking = true}).", [[
+  .. "is there. For x:to(\"cuda\", {non_blocking = true}).", [[
 if T.cuda.is_available() then
   print(T.ones(2):pin_memory():is_pinned())
 end]] }
-S.is_pinned = { "x:is_pinned() → boolean", "Whether x lies in pinned memory: see x:pin_memory().",
+S.is_pinned = { "x:is_pinned() → boolean", "Whether x is in pinned memory: see x:pin_memory().",
   "print(T.ones(2):is_pinned())  --> false" }
 S.cpu = { "x:cpu() → x", "On the processor; x itself if it is there.",
   "print(T.ones(1):cpu())  --> {1.}  -- f32[1] cpu" }

@@ -195,9 +195,9 @@ function io_.save(path, t, opts)
 end
 
 --- Reads a safetensors file: the table that was saved, or name → tensor for a file from elsewhere; pairs()
--- of a flat one goes in file order. Tensors lie on the CPU, wherever they were when they were saved.
+-- of a flat one goes in file order. Tensors are on the CPU, wherever they were when they were saved.
 -- @tparam string path
--- @tparam[opt] table opts `map_location=`: the device on which they shall lie
+-- @tparam[opt] table opts `map_location=`: the device on which they shall be
 -- @treturn table; or nil, message, code ("io", "format", "unsupported") for a missing or malformed file
 -- @treturn table the metadata, key → text
 function io_.load(path, opts)

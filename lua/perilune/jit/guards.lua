@@ -6,7 +6,7 @@
 -- A guard is one place {kind, object, snapshot, count, path}: a function's upvalues, the globals that it may name, or a
 -- table's fields. Objects that know how to be traced (optimizers) have the field __jit = "opaque" in their metatable
 -- and are not looked into, unless a function names what would read their settings. Tables are looked at however deep
--- they lie and however many fields they have: what is left out could change without a word.
+-- they are and however many fields they have: what is left out could change without a word.
 -- @module perilune.jit.guards
 local core = require "perilune.core"
 local reach = require "perilune.jit.reach"

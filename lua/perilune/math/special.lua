@@ -217,6 +217,6 @@ return function(T, core)
   filler("geometric_", { { "p", "probability" } }, function(a)
     return (open_uniform(a.x:shape()):log() / math.log(1 - a.p)):ceil():clamp { min = 1 }
   end, function(a)
-    if a.p <= 0 or a.p >= 1 then fail("geometric_: p must lie between 0 and 1, got %s", describe(a.p)) end
+    if a.p <= 0 or a.p >= 1 then fail("geometric_: p must be between 0 and 1, got %s", describe(a.p)) end
   end)
 end

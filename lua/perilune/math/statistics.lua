@@ -65,7 +65,7 @@ return function(T, core)
     if low == high then low, high = low - 1, high + 1 end
     return low, high
   end
-  -- Counts (or weights) of x in `bins` equal bins; the last includes its end, what lies outside is left out.
+  -- Counts (or weights) of x in `bins` equal bins; the last includes its end, what is outside is left out.
   local function counted(x, bins, low, high, weights)
     local flat = x:reshape(-1):to("f64")
     local inside = T.logical_and(flat:ge(low), flat:le(high))

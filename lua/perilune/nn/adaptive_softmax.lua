@@ -25,7 +25,7 @@ function Adaptive:init(...)
   local cut = type(a.cutoffs) == "table" and { table.unpack(a.cutoffs) } or { a.cutoffs }
   for i, v in ipairs(cut) do
     if v < 1 or v >= a.n_classes or i > 1 and v <= cut[i - 1] then
-      fail("nn.AdaptiveLogSoftmaxWithLoss: cutoffs must rise and lie between 1 and n_classes - 1, got %d", v)
+      fail("nn.AdaptiveLogSoftmaxWithLoss: cutoffs must rise and be between 1 and n_classes - 1, got %d", v)
     end
   end
   if #cut == 0 then fail("nn.AdaptiveLogSoftmaxWithLoss: cutoffs must not be empty") end
@@ -69,7 +69,7 @@ function Adaptive:forward(x, target)
   end
   target = (target:long() - self.index_base):reshape(-1)
   if target:numel() > 0 and (target:min():item() < 0 or target:max():item() >= self.n_classes) then
-    fail("%s: targets must lie in %d..%d", class_name(self), self.index_base, self.n_classes - 1 + self.index_base)
+    fail("%s: targets must be in %d..%d", class_name(self), self.index_base, self.n_classes - 1 + self.index_base)
   end
   local head, low = self.head(rows):log_softmax(-1), self.cutoffs[1]
   local entry, parts = target, {}

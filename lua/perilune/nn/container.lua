@@ -32,7 +32,7 @@ local function position(who, self, i, top)
   return n
 end
 
--- Children lie at integer keys, so list[i] and #list need no method; list["1"], list[-1], the last, and list[{2, 4}],
+-- Children are at integer keys, so list[i] and #list need no method; list["1"], list[-1], the last, and list[{2, 4}],
 -- a list of the same modules, work as well.
 local function index_of(C)
   return function(self, key)

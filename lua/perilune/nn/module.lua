@@ -32,7 +32,7 @@ local function note(self, key, kind)
   known[key] = kind or known[key] or true
 end
 
--- A member by its name: parameters lie in a table of their own, behind the instance, so that assigning to one
+-- A member by its name: parameters are in a table of their own, behind the instance, so that assigning to one
 -- always passes __newindex.
 local function member(self, key)
   local value = rawget(self, key)

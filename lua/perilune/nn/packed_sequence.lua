@@ -146,7 +146,7 @@ function rnn.pack_padded_sequence(x, lengths, opts)
   return new(flat:index_select(1, rows), falling, sorted, unsorted, i64(sizes, "cpu"), place):_keep(rows)
 end
 
---- The way back: x [S, N, *] in the order before packing, and the lengths [N]. Options `batch_first=false
+--- The inverse: x [S, N, *] in the order before packing, and the lengths [N]. Options `batch_first=false
 -- padding_value=0 total_length` (steps of the result, at least the longest).
 function rnn.pad_packed_sequence(packed, opts)
   local who = "pad_packed_sequence"
@@ -204,7 +204,7 @@ function rnn.pad_sequence(list, opts)
   return T.stack(parts, o.batch_first and 1 or 2)
 end
 
---- The way back: a list of sequences from x [S, N, *] and their lengths. Option `batch_first=false`.
+--- The inverse: a list of sequences from x [S, N, *] and their lengths. Option `batch_first=false`.
 function rnn.unpad_sequence(x, lengths, opts)
   local who = "unpad_sequence"
   local o = options.check(who, opts, { "batch_first" })

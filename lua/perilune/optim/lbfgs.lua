@@ -75,7 +75,7 @@ local function strong_wolfe(at, start, t, d_size, tolerance)
   local tries, evals, low, high = 0, 1, nil, nil
   local function too_high(p) return p.f > start.f + C1 * p.t * start.slope end
   local function flat(p) return abs(p.slope) <= -C2 * start.slope end
-  -- grow the step until the minimum lies between two points
+  -- grow the step until the minimum is between two points
   while tries < TRIES do
     if too_high(now) or (tries > 1 and now.f >= before.f) then
       low, high = before, now

@@ -2,7 +2,7 @@
 --- Base of the optimizers: parameter groups, state, zero_grad, state_dict.
 --
 -- A group is a table with the settings (lr, …) as plain fields, free to be changed between steps, and
--- `params`. What an optimizer remembers of a parameter lies in per-group arrays beside it, so one step is one
+-- `params`. What an optimizer remembers of a parameter is in per-group arrays beside it, so one step is one
 -- pass over plain tables and one call of the engine.
 -- @classmod Optimizer
 local T = require "perilune"

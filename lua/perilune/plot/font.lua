@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
---- Letters of 5 × 8 dots for pictures made of pixels. A digit of base 32 a row; the eighth row lies below the line.
+--- Letters of 5 × 8 dots for pictures made of pixels. A digit of base 32 a row; the eighth row is below the line.
 -- @module perilune.plot.font
 local M = { width = 5, height = 8 }
 

@@ -244,7 +244,7 @@ local function colored(who, x, opts)
 end
 
 --- A tensor as a picture: [H,W], [C,H,W], [H,W,C], or several as [N,C,H,W]. u8 as it is; other numbers from 0 to 1 if
--- they lie there, else from their least to their greatest, or `lo` to `hi`. One channel goes through `map`.
+-- they are there, else from their least to their greatest, or `lo` to `hi`. One channel goes through `map`.
 function plot.image(x, opts)
   opts = options.check("imshow", opts, { "lo", "hi", "map", "cols", "title", "scale", "file" })
   if not T.is_tensor(x) then fail("imshow: a tensor is wanted, got %s", describe(x)) end

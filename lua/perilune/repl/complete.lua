@@ -201,7 +201,7 @@ local function option_names(callee, path)
   return list, op
 end
 
--- The call whose table of options token i lies in: its value and its name as written, the table's first token.
+-- The call whose table of options token i is in: its value and its name as written, the table's first token.
 function Completer:call_around(tokens, i)
   local depth = 0
   for j = i, 1, -1 do

@@ -56,7 +56,7 @@ return function(T, core)
   -- ---- copies -----------------------------------------------------------------------------------------------------
 
   -- y, but never x's memory. Only what is named a view is one: T.view, reshape, permute, narrow, select, split,
-  -- diagonal, expand and their kin, contiguous and to where nothing changes. What computes, rearranges or resizes gives
+  -- diagonal, expand and the like, contiguous and to where nothing changes. What computes, rearranges or resizes gives
   -- memory of its own, also where there is nothing to do.
   local function own(y, x)
     return y:shares_storage(x) and y:clone() or y
@@ -84,7 +84,7 @@ return function(T, core)
     end)
   end
 
-  -- x:contiguous(), x:contiguous("channels_last"): x itself, or a copy that lies so
+  -- x:contiguous(), x:contiguous("channels_last"): x itself, or a copy that is so
   local to_layout, row_major = core.to_layout, op.contiguous
   def("contiguous", function(x, format)
     if format == nil then return row_major(x) end

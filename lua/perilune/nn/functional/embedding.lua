@@ -95,7 +95,7 @@ return function(F)
       local starts = offsets:narrow(1, 1, math.max(count, 0)) - base + 1
       if count < 1 or starts:get(1) ~= 1 then fail("%s: the first offset must be %d", who, base) end
       if starts:max():item() > ids:numel() + 1 or (count > 1 and starts:diff():lt(0):any():item()) then
-        fail("%s: offsets must not decrease, nor lie behind the %d ids", who, ids:numel())
+        fail("%s: offsets must not decrease, nor be behind the %d ids", who, ids:numel())
       end
       bag = T.bucketize(T.arange(ids:numel(), { device = starts:device() }), starts, { right = true, index_base = 0 })
     end

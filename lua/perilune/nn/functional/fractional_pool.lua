@@ -54,7 +54,7 @@ return function(F)
       if ratios then sizes = {} end
       for d = 1, nd do
         local n = x:size(d + 2)
-        if ratios and ratios[d] >= 1 then fail("%s: output_ratio must lie between 0 and 1, got %g", who, ratios[d]) end
+        if ratios and ratios[d] >= 1 then fail("%s: output_ratio must be between 0 and 1, got %g", who, ratios[d]) end
         if ratios then sizes[d] = floor(n * ratios[d]) end
         if sizes[d] < 1 or sizes[d] + kernel[d] - 1 > n then
           fail("%s: %d windows of %d do not fit into %d elements of %s", who, sizes[d], kernel[d], n, describe(x))

@@ -37,7 +37,7 @@ for name in ([[adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices
   end)
 end
 
--- In f32 within T.autocast, as their kin among the engine's ops.
+-- In f32 within T.autocast, as the losses of the engine are.
 T.core.full_precision(F, { "cosine_embedding_loss", "hinge_embedding_loss", "triplet_margin_loss", "poisson_nll_loss",
   "multi_margin_loss", "multilabel_margin_loss", "margin_ranking_loss", "soft_margin_loss", "grid_sample", "ctc_loss" })
 

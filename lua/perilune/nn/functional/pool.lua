@@ -65,7 +65,7 @@ return function(F)
         local want = (s[rank - nd + d] - 1) * stride[d] - 2 * padding[d] + kernel[d]
         local given = o.output_size and o.output_size[#o.output_size - nd + d]
         if given and (given <= want - stride[d] or given >= want + stride[d]) then
-          fail("%s: output_size %d of dimension %d must lie between %d and %d", who, given, d, want - stride[d] + 1,
+          fail("%s: output_size %d of dimension %d must be between %d and %d", who, given, d, want - stride[d] + 1,
             want + stride[d] - 1)
         end
         size[d] = given or want

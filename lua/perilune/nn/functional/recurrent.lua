@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 --- Recurrent networks as functions: cells (one step) and layers (whole sequences, stacked, in both directions).
--- Weights come as {w_ih, w_hh[, b_ih, b_hh]} for each layer, forward then reverse. Gates lie one below the other in
+-- Weights come as {w_ih, w_hh[, b_ih, b_hh]} for each layer, forward then reverse. Gates are one below the other in
 -- w_ih [G·H, in] and w_hh [G·H, H]: LSTM i, f, g, o (Hochreiter & Schmidhuber 1997; Gers et al. 2000),
 -- GRU r, z, n (Cho et al. 2014, with the reset gate after the product). An LSTM with projections (Sak et al. 2014)
 -- has w_hr [P, H] as its last weight: h = w_hr (o tanh c).
@@ -224,7 +224,7 @@ local function at_steps(x, at)
   return T.gather(x, at:view(1, n, 1):expand(1, n, h), { dim = 1, index_base = 0 }):squeeze(1)
 end
 
--- Where step t of sequence n comes from when each is turned round within its length; what lies behind stays.
+-- Where step t of sequence n comes from when each is turned round within its length; what is behind stays.
 local function turned(length, S)
   local t = T.arange(0, S - 1):long():unsqueeze(2):to(length:device())
   local n = length:unsqueeze(1)

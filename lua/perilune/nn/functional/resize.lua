@@ -19,7 +19,7 @@ end
 
 -- ---- interpolate -------------------------------------------------------------------------------------
 
--- Where output position i (from 0) lies in the input; `scale` is input per output.
+-- Where output position i (from 0) is in the input; `scale` is input per output.
 local function source(i, scale, align)
   if align then return scale * i end
   return scale * (i + 0.5) - 0.5
