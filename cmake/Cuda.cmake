@@ -7,8 +7,9 @@ set(PERILUNE_CUDA AUTO CACHE STRING "The CUDA plug-in: AUTO (where nvcc, cuDNN a
 set(PL_CUDA_ARCHS "auto" CACHE STRING
     "CUDA architectures: a list (80-real;90-real), release, or auto (this machine's GPUs, else 90-real with tests, else release)")
 set(PL_CUDNN_ROOT "" CACHE PATH "Folder of cuDNN (include/, lib/), also that of a Python wheel (nvidia/cudnn)")
-file(GLOB cuda_c CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.c")
-file(GLOB cuda_cu CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu")
+file(GLOB_RECURSE cuda_c CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.c")
+list(FILTER cuda_c EXCLUDE REGEX "/kernels/cuda/libs/")
+file(GLOB_RECURSE cuda_cu CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu")
 file(GLOB cuda_libs CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/libs/*.c")
 # Opened late, so it gets no room in the static thread-local block; a source's options come after the target's.
 set_source_files_properties(${cuda_c} ${cuda_libs} PROPERTIES COMPILE_OPTIONS "-ftls-model=global-dynamic")
@@ -108,9 +109,11 @@ else()
   set(cuda_objects "")
   foreach(file IN LISTS cuda_cu)
     get_filename_component(name "${file}" NAME_WE)
-    set(object "${out}/cuda/${name}.o")
+    get_filename_component(folder "${file}" DIRECTORY)
+    get_filename_component(folder "${folder}" NAME)
+    set(object "${out}/cuda/${folder}/${name}.o")
     add_custom_command(OUTPUT "${object}"
-      COMMAND "${CMAKE_COMMAND}" -E make_directory "${out}/cuda"
+      COMMAND "${CMAKE_COMMAND}" -E make_directory "${out}/cuda/${folder}"
       COMMAND ${cuda_launcher} "${PL_NVCC}" ${nvcc_flags} -MD -MF "${object}.d" -c "${file}" -o "${object}"
       DEPENDS "${file}" DEPFILE "${object}.d" COMMENT "Building CUDA object ${name}.o" VERBATIM)
     list(APPEND cuda_objects "${object}")
@@ -172,13 +175,15 @@ if(PL_TESTS)
             "${emulate}/memory.cpp" "${emulate}/streams.cpp" "${emulate}/guard.cpp" "${emulate}/plant.cpp" "${emulate}/fused.cpp"
             "${emulate}/cudnn.cpp" "${emulate}/cudnn_ctc.cpp" "${emulate}/nccl.cpp")
       get_filename_component(name "${file}" NAME_WE)
-      set(object "${out}/cuda/emulated/${name}.o")
+      get_filename_component(folder "${file}" DIRECTORY)
+      get_filename_component(folder "${folder}" NAME)
+      set(object "${out}/cuda/emulated/${folder}/${name}.o")
       set(defs "")
       if(name STREQUAL "fused") # it compiles what NVRTC would
         set(defs "-DPLC_CXX=\"${PL_CXX}\"" "-DPLC_ROOT=\"${PROJECT_SOURCE_DIR}\"")
       endif()
       add_custom_command(OUTPUT "${object}"
-        COMMAND "${CMAKE_COMMAND}" -E make_directory "${out}/cuda/emulated"
+        COMMAND "${CMAKE_COMMAND}" -E make_directory "${out}/cuda/emulated/${folder}"
         COMMAND ${cuda_launcher} "${PL_CXX}" ${cxx_flags} ${defs} -MD -MF "${object}.d" -x c++ -c "${file}" -o "${object}"
         DEPENDS "${file}" ${emulate_h} DEPFILE "${object}.d" COMMENT "Building emulated CUDA object ${name}.o" VERBATIM)
       list(APPEND emulated_objects "${object}")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Kernels that make tensors out of attributes, and the thin layers over kernels/random.h that count index
- * values from the script's base. Attribute positions are those of engine/ops/create.c and random.c. */
+ * values from the script's base. Attribute positions are those of engine/ops/create/create.c and random.c. */
 #ifndef PL_KERNELS_CREATE_H
 #define PL_KERNELS_CREATE_H
 

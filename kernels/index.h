@@ -2,13 +2,13 @@
  * Kernels that read or write at positions given by tensors, and the searches. Index values are counted from
  * the op's index_base attribute; all of them are checked before anything is written. Where several values
  * meet one position they are taken in index order, at any thread count.
- * Attribute positions are those of engine/ops/{index,scatter,search}.c. */
+ * Attribute positions are those of engine/ops/index/ and engine/ops/sort/search.c. */
 #ifndef PL_KERNELS_INDEX_H
 #define PL_KERNELS_INDEX_H
 
 #include "kernels/kernel.h"
 
-/* kernels/cpu/index.c: reading */
+/* kernels/cpu/index/index.c: reading */
 PlStatus plk_cpu_gather(const PlkCall *call);         /* x, index; dim, base. code 1: negatives wrap */
 PlStatus plk_cpu_take_along_dim(const PlkCall *call); /* x, index; dim or none, base */
 PlStatus plk_cpu_index_select(const PlkCall *call);   /* x, index; dim, base */
@@ -17,7 +17,7 @@ PlStatus plk_cpu_embedding(const PlkCall *call);      /* weight, ids; padding_id
 PlStatus plk_cpu_index(const PlkCall *call);          /* x, indices…; dims, base */
 PlStatus plk_cpu_one_hot(const PlkCall *call);        /* x; num_classes, base */
 
-/* kernels/cpu/mask.c */
+/* kernels/cpu/index/mask.c */
 PlStatus plk_cpu_masked_fill(const PlkCall *call);        /* x, mask, value */
 PlStatus plk_cpu_masked_select(const PlkCall *call);      /* x, mask */
 PlStatus plk_cpu_masked_select_bwd(const PlkCall *call);  /* dy, mask; shape */
@@ -25,12 +25,12 @@ PlStatus plk_cpu_masked_scatter(const PlkCall *call);     /* x, mask, src */
 PlStatus plk_cpu_masked_scatter_bwd(const PlkCall *call); /* dy, mask; shape */
 PlStatus plk_cpu_nonzero(const PlkCall *call);            /* x; base */
 
-/* kernels/cpu/scatter.c: writing */
+/* kernels/cpu/index/scatter.c: writing */
 PlStatus plk_cpu_scatter(const PlkCall *call);        /* x, index, src; dim, base, reduce. code 1: add */
 PlStatus plk_cpu_scatter_reduce(const PlkCall *call); /* x, index, src; dim, reduce, include_self, base */
 PlStatus plk_cpu_gather_bwd(const PlkCall *call);     /* dy, index; shape, dim, base */
 
-/* kernels/cpu/put.c: writing whole rows */
+/* kernels/cpu/index/index_write.c: writing whole rows */
 PlStatus plk_cpu_index_add(const PlkCall *call);        /* x, index, src; dim, alpha, base */
 PlStatus plk_cpu_index_copy(const PlkCall *call);       /* x, index, src; dim, base */
 PlStatus plk_cpu_index_fill(const PlkCall *call);       /* x, index, value; dim, base */
@@ -40,7 +40,7 @@ PlStatus plk_cpu_index_select_bwd(const PlkCall *call); /* dy, index; shape, dim
 PlStatus plk_cpu_take_bwd(const PlkCall *call);         /* dy, index; shape, base */
 PlStatus plk_cpu_embedding_bwd(const PlkCall *call);    /* dy, ids; num, padding_idx, by_freq, base */
 
-/* kernels/cpu/search.c */
+/* kernels/cpu/sort/search.c */
 PlStatus plk_cpu_searchsorted(const PlkCall *call); /* sorted, values, sorter?; right, base, int32, side */
 PlStatus plk_cpu_bucketize(const PlkCall *call);    /* x, boundaries; right, base */
 PlStatus plk_cpu_bincount(const PlkCall *call);     /* x, weights?; minlength, base */

@@ -6,7 +6,7 @@
 
 #include "kernels/kernel.h"
 
-/* kernels/cpu/shape.c */
+/* kernels/cpu/shape/shape.c */
 PlStatus plk_cpu_copy(const PlkCall *call);      /* out = in0 in row-major order, equal numel and dtype */
 PlStatus plk_cpu_copy_into(const PlkCall *call); /* out (= in0) = in1, broadcast and converted */
 PlStatus plk_cpu_shape_of(const PlkCall *call);
@@ -21,7 +21,7 @@ PlStatus plk_cpu_diag(const PlkCall *call);           /* a vector; diagonal: its
 PlStatus plk_cpu_tri(const PlkCall *call);            /* x; diagonal. code 0: lower, 1: upper */
 PlStatus plk_cpu_trace(const PlkCall *call);
 
-/* kernels/cpu/join.c */
+/* kernels/cpu/shape/join.c */
 PlStatus plk_cpu_cat(const PlkCall *call);                   /* list; dim */
 PlStatus plk_cpu_stack(const PlkCall *call);                 /* list; dim */
 PlStatus plk_cpu_tile(const PlkCall *call);                  /* x; repeats */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Kernels of losses. Attribute positions are those of engine/ops/loss.c; attribute 0 is always the
+ * Kernels of losses. Attribute positions are those of engine/ops/nn/loss.c; attribute 0 is always the
  * reduction: 0 none, 1 mean, 2 sum, 3 batchmean. */
 #ifndef PL_KERNELS_LOSS_H
 #define PL_KERNELS_LOSS_H

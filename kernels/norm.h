@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Kernels of softmax and normalization. Attribute positions are those of engine/ops/norm.c. */
+ * Kernels of softmax and normalization. Attribute positions are those of engine/ops/nn/norm.c. */
 #ifndef PL_KERNELS_NORM_H
 #define PL_KERNELS_NORM_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Kernels of reductions and scans. Attribute positions are those of engine/ops/reduce.c and scan.c. */
+ * Kernels of reductions and scans. Attribute positions are those of engine/ops/reduce/reduce.c and scan.c. */
 #ifndef PL_KERNELS_REDUCE_H
 #define PL_KERNELS_REDUCE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Kernels that find positions along a dim: extremes, order statistics, sorting; and the two that move
- * values there and back. Attribute positions are those of engine/ops/sort.c. */
+ * values there and back. Attribute positions are those of engine/ops/sort/sort.c. */
 #ifndef PL_KERNELS_SORT_H
 #define PL_KERNELS_SORT_H
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "bindings/core/lib.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
 
 enum { TEXT = 96 };
 

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "bindings/autograd/backward.h"
-#include "engine/batch/batch.h"
-#include "engine/graph/graph.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
+#include "engine/graph/ir/graph.h"
+#include "engine/vmap/vmap.h"
 
 _Thread_local lua_State *l_running;
 

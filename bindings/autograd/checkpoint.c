@@ -6,7 +6,7 @@
 #include "bindings/autograd/backward.h"
 #include "bindings/collector/kept.h"
 #include "bindings/core/lib.h"
-#include "engine/call.h"
+#include "engine/call/call.h"
 #include "engine/grad/checkpoint.h"
 
 typedef struct Rerun {

@@ -8,9 +8,9 @@
 #include "bindings/autograd/custom_context.h"
 #include "bindings/collector/kept.h"
 #include "bindings/ops/call.h"
-#include "engine/batch/batch.h"
-#include "engine/graph/graph.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
+#include "engine/graph/ir/graph.h"
+#include "engine/vmap/vmap.h"
 
 /* Upvalues of a rule's function. */
 enum { UP_META = 1, UP_FORWARD = 2, UP_INFO = 3, UP_KEPT = 4 };

@@ -3,8 +3,8 @@
  * returns is checked against the inputs it belongs to. custom.c makes the rules. */
 #include "bindings/autograd/custom_context.h"
 #include "bindings/ops/call.h"
-#include "engine/grad/walk.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
+#include "engine/grad/backward_walk.h"
 
 static bool fits(const PlTensor *g, const int64_t *sizes) {
   if (g->a.ndim != sizes[0]) return false;

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "engine/grad/walk.h"
+#include "engine/grad/backward_walk.h"
 
 _Thread_local Running *l_rule_running;
 const char l_non_diff_key = 0, l_dirty_key = 0;

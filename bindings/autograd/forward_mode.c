@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * Forward mode from Lua: keys of tangents for lua/perilune/autograd/forward_mode.lua, and the jvp of a rule of T.custom, which the
- * engine calls while the rule's call is recorded (engine/grad/forward_rule.c). Not public but for T.custom. */
+ * engine calls while the rule's call is recorded (engine/grad/forward_mode_custom.c). Not public but for T.custom. */
+#include "engine/grad/forward_mode.h"
 #include "bindings/autograd/backward.h"
 #include "bindings/autograd/custom_context.h"
 #include "bindings/ops/call.h"
-#include "engine/grad/forward.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
 
 /* ---- the jvp of a rule --------------------------------------------------------------------------------------------- */
 

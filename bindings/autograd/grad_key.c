@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "bindings/autograd/backward.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
 
 static const char keys_key = 0; /* weak values: key → its box */
 

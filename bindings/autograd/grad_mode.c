@@ -8,7 +8,7 @@
  * the last one runs (l_modes_follow, one comparison), and then sets the switch. Nothing of this costs anything until a
  * coroutine opens a scope. */
 #include "bindings/core/lib.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
 
 static const char modes_key = 0;
 

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 
 #include "bindings/autograd/backward.h"
-#include "engine/batch/batch.h"
-#include "engine/graph/graph.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
+#include "engine/graph/ir/graph.h"
+#include "engine/vmap/vmap.h"
 
 /* What a handle in Lua and the hook share: the handle may outlive the hook, and the other way round. */
 typedef struct HookRef {

@@ -2,10 +2,10 @@
  * T.override_gradient: which ops have a Lua rule instead of their own, and calls that go through it. */
 #include "bindings/core/lib.h"
 #include "bindings/ops/call.h"
-#include "engine/batch/batch.h"
+#include "engine/call/thread_state.h"
 #include "engine/grad/node.h"
-#include "engine/graph/graph.h"
-#include "engine/state.h"
+#include "engine/graph/ir/graph.h"
+#include "engine/vmap/vmap.h"
 
 _Thread_local int l_overridden_count;
 static const char overrides_key = 0; /* op name → rule table */

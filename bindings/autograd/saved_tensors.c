@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * T.saved_tensors: pack and unpack written in Lua, and the ready-made ones of engine/grad/offload.c.
+ * T.saved_tensors: pack and unpack written in Lua, and the ready-made ones of engine/grad/saved_tensors_offload.c.
  * The functions and the packed values are kept objects (collector/kept.h). */
 #include "bindings/autograd/backward.h"
 #include "bindings/collector/kept.h"
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/grad/packing.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
+#include "engine/grad/saved_tensors_hooks.h"
 
 /* ---- functions written in Lua ------------------------------------------------------------------------------------ */
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "bindings/autograd/backward.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
 
 /* Tensors of the list at `at`. */
 static int list(lua_State *L, int at, const char *fn, int n, PlTensor ***out) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * What lua/perilune/autograd/vmap.lua needs of the engine: batches, and handles that stand for many tensors. Not public. */
+#include "engine/vmap/vmap.h"
 #include "bindings/core/lib.h"
-#include "engine/batch/batch.h"
 
 #define LEVEL "perilune.Batch"
 

@@ -14,7 +14,7 @@
 
 #include "bindings/collector/kept.h"
 #include "bindings/core/lib.h"
-#include "engine/device.h"
+#include "engine/device/device.h"
 
 enum { STEP = 16 << 20, OFTEN = 8 << 20, SMALLEST = 4096, PARTS = 512 };
 

@@ -18,10 +18,10 @@
 #include <string.h>
 
 #include "bindings/collector/kept.h"
-#include "engine/batch/batch.h"
 #include "engine/grad/checkpoint.h"
 #include "engine/grad/node.h"
-#include "engine/grad/packing.h"
+#include "engine/grad/saved_tensors_hooks.h"
+#include "engine/vmap/vmap.h"
 
 typedef enum Kind { NOTHING, LUA, TENSOR, NODE, CHECKPOINT } Kind;
 

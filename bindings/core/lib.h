@@ -7,9 +7,9 @@
 #include <lauxlib.h>
 #include <lua.h>
 
-#include "engine/alloc.h"
 #include "engine/grad/node.h"
-#include "engine/tensor.h"
+#include "engine/tensor/alloc.h"
+#include "engine/tensor/tensor.h"
 
 /* A tensor's userdata. What its gradient history needs of Lua, the history keeps itself (collector/kept.h). */
 typedef struct Box {

@@ -5,9 +5,9 @@
 #include <sys/utsname.h>
 
 #include "bindings/core/lib.h"
-#include "engine/alloc.h"
-#include "engine/grad/graph.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
+#include "engine/grad/gradient_graph.h"
+#include "engine/tensor/alloc.h"
 
 /* T.memory([device]) → {live, peak, reserved, blocks, budget} in bytes; budget nil: none */
 static int s_memory(lua_State *L) {

@@ -7,7 +7,7 @@
 
 #include <lualib.h>
 
-#include "engine/alloc.h"
+#include "engine/tensor/alloc.h"
 
 enum { HOOK_STEP = 200 };
 

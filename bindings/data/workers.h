@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 #include "bindings/core/lib.h"
-#include "engine/parcel.h"
+#include "engine/tensor/share.h"
 
 /* One job or its answer. */
 typedef struct Message {

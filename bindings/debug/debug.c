@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "bindings/core/lib.h"
-#include "engine/call.h"
-#include "engine/grad/forward.h"
-#include "engine/state.h"
+#include "engine/call/call.h"
+#include "engine/call/thread_state.h"
+#include "engine/grad/forward_mode.h"
 
 typedef struct DescIn {
   PlArray a[PL_MAX_IN];

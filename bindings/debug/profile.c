@@ -7,8 +7,8 @@
 #include <time.h>
 
 #include "bindings/core/lib.h"
-#include "engine/alloc.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
+#include "engine/tensor/alloc.h"
 
 enum { TEXT = 96, PLACES = 4096 /* a power of two; lines beyond it share the last entry */ };
 

@@ -3,9 +3,9 @@
  * read elements of tensors that are elsewhere. */
 #include "bindings/core/lib.h"
 
-#include "engine/device.h"
+#include "engine/call/thread_state.h"
+#include "engine/device/device.h"
 #include "engine/remat/remat.h"
-#include "engine/state.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #define PL_BINDINGS_DISTRIBUTED_PROCESS_GROUP_H
 
 #include "bindings/core/lib.h"
-#include "engine/group.h"
+#include "engine/distributed/process_group.h"
 
 PlGroupKind l_group_kind(lua_State *L, int at); /* by name */
 PlGroupOp l_group_op(lua_State *L, int at);     /* nil: the sum */

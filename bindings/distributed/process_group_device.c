@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "bindings/distributed/process_group.h"
-#include "engine/group.h"
+#include "engine/distributed/process_group.h"
 
 static void device_release(void *p) { pl_group_device_release(p); }
 static const luaL_Reg no_methods[] = {{NULL, NULL}};

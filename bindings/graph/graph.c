@@ -6,8 +6,8 @@
 
 #include "bindings/graph/graph.h"
 #include "bindings/jit/program.h"
-#include "engine/graph/exec.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
+#include "engine/graph/run/executor.h"
 
 const char l_flow_meta[] = "perilune.flow", l_plan_meta[] = "perilune.plan";
 

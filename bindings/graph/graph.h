@@ -4,7 +4,7 @@
 #define PL_BINDINGS_GRAPH_GRAPH_H
 
 #include "bindings/core/lib.h"
-#include "engine/graph/plan.h"
+#include "engine/graph/plan/plan.h"
 
 typedef struct FlowBox {
   PlFlow *f;

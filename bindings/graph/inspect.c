@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "bindings/graph/graph.h"
-#include "engine/batch/batch.h"
-#include "engine/graph/exec.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
+#include "engine/graph/run/executor.h"
+#include "engine/vmap/vmap.h"
 
 /* ---- looking ----------------------------------------------------------------------------------------------- */
 

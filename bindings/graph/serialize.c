@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "bindings/graph/graph.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
 
 static void set_string(lua_State *L, const char *key, const char *v) {
   lua_pushstring(L, v);

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "bindings/core/lib.h"
-#include "engine/io/png.h"
+#include "engine/io/png_write.h"
 #include "engine/remat/remat.h"
 
 /* core.mkdirs(path) → true, or nil, message, code, errno: makes the folder and those above it; one that is there is fine */

@@ -5,8 +5,8 @@
 
 #include "bindings/core/lib.h"
 #include "bindings/jit/program.h"
-#include "engine/autocast.h"
-#include "engine/state.h"
+#include "engine/call/autocast.h"
+#include "engine/call/thread_state.h"
 
 enum { WHOLE = 100, TENSOR = 101, FEW = 24 };
 enum { PROGRAM = 1, WATCH, READY, FAILED, TRACE, CONSTANTS, NVALUES = CONSTANTS }; /* user values */

@@ -8,10 +8,10 @@
 
 #include "bindings/core/lib.h"
 #include "bindings/jit/program.h"
-#include "engine/autocast.h"
-#include "engine/device.h"
+#include "engine/call/autocast.h"
+#include "engine/call/thread_state.h"
+#include "engine/device/device.h"
 #include "engine/grad/node.h"
-#include "engine/state.h"
 
 enum { UPVALUES, FIELDS, GLOBALS };
 

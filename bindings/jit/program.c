@@ -8,8 +8,8 @@
 #include "bindings/jit/program.h"
 #include "bindings/ops/arguments.h"
 #include "bindings/ops/call.h"
+#include "engine/call/thread_state.h"
 #include "engine/grad/node.h"
-#include "engine/state.h"
 
 static const char program_meta[] = "perilune.program";
 

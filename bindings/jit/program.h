@@ -5,7 +5,7 @@
 #define PL_BINDINGS_JIT_PROGRAM_H
 
 #include "bindings/graph/graph.h"
-#include "engine/graph/exec.h"
+#include "engine/graph/run/executor.h"
 
 typedef struct Program {
   PlFlow *f;

@@ -4,7 +4,7 @@
 
 #include "bindings/jit/program.h"
 #include "engine/grad/node.h"
-#include "engine/graph/away.h"
+#include "engine/graph/run/device_run.h"
 #include "engine/remat/remat.h"
 
 /* What runs: one executor, or forward and backward of a joint. NULL: none. */

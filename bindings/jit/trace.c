@@ -7,8 +7,8 @@
 
 #include "bindings/jit/program.h"
 #include "bindings/ops/call.h"
-#include "engine/graph/symbolic.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
+#include "engine/graph/trace/symbolic.h"
 
 enum { NCHANGING = 8 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Regions of mixed precision from Lua; lua/perilune/autograd/autocast.lua makes scope objects of them. */
-#include "engine/autocast.h"
+#include "engine/call/autocast.h"
 
 #include "bindings/core/lib.h"
 #include "kernels/gemm.h"

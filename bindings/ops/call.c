@@ -6,8 +6,8 @@
 #include "bindings/core/lib.h"
 #include "bindings/ops/arguments.h"
 #include "bindings/ops/call.h"
-#include "engine/call.h"
-#include "engine/grad/graph.h"
+#include "engine/call/call.h"
+#include "engine/grad/gradient_graph.h"
 
 enum { UP_OP = 1, UP_INPLACE = 2, UP_RESULT = 3, MAX_ARGS = 250 };
 

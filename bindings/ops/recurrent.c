@@ -3,11 +3,11 @@
 #include <string.h>
 
 #include "bindings/core/lib.h"
-#include "engine/batch/batch.h"
-#include "engine/device.h"
+#include "engine/call/thread_state.h"
+#include "engine/device/device.h"
 #include "engine/grad/node.h"
-#include "engine/ops/recurrent_layers.h"
-#include "engine/state.h"
+#include "engine/ops/recurrent/recurrent_net.h"
+#include "engine/vmap/vmap.h"
 
 /* Arguments at, …: mode, hidden, proj, layers, bidirectional, bias */
 static void read_net(lua_State *L, int at, PlDtype dtype, bool train, PlAttrs *a) {

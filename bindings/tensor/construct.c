@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "bindings/core/lib.h"
-#include "engine/device.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
+#include "engine/device/device.h"
 
 typedef struct Scan {
   int ndim;

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "engine/layout.h"
+#include "engine/tensor/layout.h"
 
 /* The format's dims, 0: row-major. */
 static int format_at(lua_State *L, int at, const char *fn) {

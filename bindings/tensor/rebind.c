@@ -2,8 +2,8 @@
  * A tensor object of Lua that goes on with other memory: how modules convert their parameters in place, so that
  * whoever holds one (an optimizer, another module, the script) holds the converted one. */
 #include "bindings/core/lib.h"
-#include "engine/graph/graph.h"
-#include "engine/state.h"
+#include "engine/call/thread_state.h"
+#include "engine/graph/ir/graph.h"
 
 /* core.rebind(x, y): x's object stands for y's values from now on, in y's dtype and memory; y must be fresh and of x's
  * shape. Hooks, grad keys and the place in recorded histories stay x's; its .grad is left to the caller. Ops recorded

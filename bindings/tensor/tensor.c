@@ -3,10 +3,10 @@
 #include <string.h>
 
 #include "bindings/core/lib.h"
-#include "engine/device.h"
+#include "engine/call/thread_state.h"
+#include "engine/device/device.h"
 #include "engine/grad/checkpoint.h"
 #include "engine/remat/remat.h"
-#include "engine/state.h"
 
 /* ---- looking ----------------------------------------------------------------------------------------------- */
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Looking for the op whose backward first makes NaN or Inf, while the embedding program watches. */
-#include "engine/batch/batch.h"
-#include "engine/device.h"
-#include "engine/grad/graph.h"
-#include "engine/grad/walk.h"
+#include "engine/device/device.h"
+#include "engine/grad/backward_walk.h"
+#include "engine/grad/gradient_graph.h"
+#include "engine/vmap/vmap.h"
 
 /* Does every element count as finite? Through the ops themselves, so any layout and dtype is read right. */
 static PlStatus finite(PlTensor *t, bool *yes) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Backward through the ambient key, y:backward() and T.grad_of: where a walk (walk.c) begins and what it hands out.
- * Explicit keys have the same in key.c and pull.c. */
+ * Backward through the ambient key, y:backward() and T.grad_of: where a walk (backward_walk.c) begins and what it hands out.
+ * Explicit keys have the same in key.c and vjp.c. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/device.h"
-#include "engine/grad/walk.h"
+#include "engine/device/device.h"
+#include "engine/grad/backward_walk.h"
 
 PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node, uint32_t slot, bool scalar_only) {
   PlTensor *one = NULL;

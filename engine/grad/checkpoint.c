@@ -3,13 +3,13 @@
  *
  * A node holds its checkpoint until it is cleared; the checkpoint knows its nodes weakly and holds the arguments (as
  * aliases with their history of then) and the memory from outside. So it goes when the last of its nodes has run. */
-#include "engine/grad/checkpoint_inner.h"
+#include "engine/grad/checkpoint_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/autocast.h"
-#include "engine/grad/forward.h"
+#include "engine/call/autocast.h"
+#include "engine/grad/forward_mode.h"
 #include "kernels/kernel.h"
 
 _Thread_local uint64_t pl_clock;

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/batch/batch.h"
-#include "engine/device.h"
-#include "engine/grad/checkpoint_inner.h"
-#include "engine/graph/graph.h"
+#include "engine/device/device.h"
+#include "engine/grad/checkpoint_internal.h"
+#include "engine/graph/ir/graph.h"
 #include "engine/remat/remat.h"
+#include "engine/vmap/vmap.h"
 
 /* Stamps: 8 to a call. Its results have 1 … 5, an overwritten operand 5, bytes that were looked at 6, what else came into
  * being inside 7, and between calls 0. */

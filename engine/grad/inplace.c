@@ -4,13 +4,13 @@
  * becomes strided_put(old base, new window) and the view's becomes a view of that. Other views carry an older history
  * number and are taken from the base again at their next use. detach() begins a family of its own in the same memory:
  * nothing that is recorded for one of the two becomes part of the other. */
-#include "engine/batch/batch.h"
+#include "engine/call/thread_state.h"
 #include "engine/grad/checkpoint.h"
-#include "engine/grad/graph.h"
+#include "engine/grad/gradient_graph.h"
 #include "engine/grad/node.h"
-#include "engine/graph/graph.h"
-#include "engine/layout.h"
-#include "engine/state.h"
+#include "engine/graph/ir/graph.h"
+#include "engine/tensor/layout.h"
+#include "engine/vmap/vmap.h"
 
 static bool is_leaf(const PlTensor *t) {
   PlNode *n;

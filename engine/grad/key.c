@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/alloc.h"
+#include "engine/call/thread_state.h"
+#include "engine/grad/backward_walk.h"
 #include "engine/grad/checkpoint.h"
 #include "engine/grad/node.h"
-#include "engine/grad/walk.h"
-#include "engine/graph/graph.h"
-#include "engine/state.h"
+#include "engine/graph/ir/graph.h"
+#include "engine/tensor/alloc.h"
 
 static void init_key(PlKey *k, int level) {
   *k = (PlKey){.refs = 1, .level = level, .active = true, .recording = true};

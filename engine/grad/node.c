@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/alloc.h"
+#include "engine/call/thread_state.h"
 #include "engine/grad/checkpoint.h"
-#include "engine/grad/graph.h"
-#include "engine/grad/packing.h"
-#include "engine/state.h"
+#include "engine/grad/gradient_graph.h"
+#include "engine/grad/saved_tensors_hooks.h"
+#include "engine/tensor/alloc.h"
 
 _Thread_local PlState pl_state;
 

@@ -4,8 +4,8 @@
 #ifndef PL_ENGINE_GRAD_NODE_H
 #define PL_ENGINE_GRAD_NODE_H
 
-#include "engine/state.h"
-#include "engine/tensor.h"
+#include "engine/call/thread_state.h"
+#include "engine/tensor/tensor.h"
 
 typedef enum PlHookKind {
   PL_HOOK_REPLACE,    /* may give another gradient */
@@ -53,7 +53,7 @@ typedef struct PlSlot {
 
 typedef struct PlPacking PlPacking;
 typedef struct PlSaved {
-  PlTensor *t; /* NULL: packed (packing.h), left to a checkpoint, or gone */
+  PlTensor *t; /* NULL: packed (saved_tensors_hooks.h), left to a checkpoint, or gone */
   union {
     struct {
       uint32_t version;
@@ -67,7 +67,7 @@ typedef struct PlSavedPacked {
   int32_t relink;
 } PlSavedPacked;
 
-/* TANGENT: of a forward key (forward.h); `grad` is the tangent, NULL where nobody knows it. */
+/* TANGENT: of a forward key (forward_mode.h); `grad` is the tangent, NULL where nobody knows it. */
 typedef enum PlNodeKind { PL_NODE_LEAF, PL_NODE_IDENTITY, PL_NODE_NATIVE, PL_NODE_GRAPH, PL_NODE_RULE, PL_NODE_TANGENT } PlNodeKind;
 
 struct PlNode {
@@ -77,7 +77,7 @@ struct PlNode {
   bool hooked; /* some slot has hooks, or had */
   bool skip;   /* where a backward for chosen inputs begins, and no way leads from here to one of them */
   bool busy;   /* on the list of a running backward */
-  bool shared; /* a kept cast (engine/autocast.c): a backward leaves it whole for the next */
+  bool shared; /* a kept cast (engine/call/autocast.c): a backward leaves it whole for the next */
   uint32_t nin, nout, nsaved;
   int32_t pending;        /* consumers that have not delivered yet; valid while `pass` is the running one */
   uint32_t checkpoint_at; /* which of its checkpoint's nodes it is */
@@ -111,7 +111,7 @@ struct PlKey {
   bool recording; /* false while this key's own rules run, or paused */
   bool mutes_ambient;
   bool is_ambient;
-  bool forward;    /* its entries lead to tangents (forward.h) */
+  bool forward;    /* its entries lead to tangents (forward_mode.h) */
   bool walking;    /* its backward runs: closing waits for the end … */
   bool closed;     /* … but no callback runs any more */
   bool has_always; /* some rule on the tape runs without gradients */
@@ -213,9 +213,9 @@ PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny
 /* .grad += g. Gives t a place for .grad if it is no leaf that requires a gradient. */
 PlStatus pl_grad_add(PlTensor *t, PlTensor *g);
 PlStatus pl_leaf_take_grad(PlNode *leaf, PlTensor *g); /* takes g */
-/* `to`, fresh and without a history, takes over the leaf (and the keys' entries) of `from`, for good (rehome.c). */
+/* `to`, fresh and without a history, takes over the leaf (and the keys' entries) of `from`, for good (leaf_move.c). */
 PlStatus pl_leaf_rehome(PlTensor *to, PlTensor *from);
-/* ---- backward (rule.c) ---- */
+/* ---- backward (node_backward.c) ---- */
 /* Makes the tensor a slot's rule would read, with version check. Owned. */
 PlStatus pl_saved_get(PlNode *n, uint32_t i, PlTensor **out);
 

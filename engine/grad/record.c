@@ -4,14 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/alloc.h"
-#include "engine/device.h"
+#include "engine/call/thread_state.h"
+#include "engine/device/device.h"
 #include "engine/grad/checkpoint.h"
-#include "engine/grad/forward.h"
-#include "engine/grad/graph.h"
+#include "engine/grad/forward_mode.h"
+#include "engine/grad/gradient_graph.h"
 #include "engine/grad/node.h"
-#include "engine/grad/packing.h"
-#include "engine/state.h"
+#include "engine/grad/saved_tensors_hooks.h"
+#include "engine/tensor/alloc.h"
 
 /* Keys that record one op: rarely more than one or two, but scripts may nest them at will. */
 typedef struct Keys {

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "engine/io/file.h"
-#include "engine/io/number.h"
-#include "engine/tensor.h"
+#include "engine/io/parse_number.h"
+#include "engine/tensor/tensor.h"
 #include "kernels/kernel.h"
 
 enum { SEEN_INT = 1, SEEN_FLOAT = 2, SEEN_BOOL = 4, SEEN_TEXT = 8, MAX_COLUMNS = 1 << 20, POLL_LINES = 4096 };

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/tensor.h"
+#include "engine/tensor/tensor.h"
 #include "kernels/kernel.h"
 
 /* Written by the failing function, read by the binding right after: per thread, like the

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "engine/io/png.h"
-#include "engine/tensor.h"
+#include "engine/io/png_write.h"
+#include "engine/tensor/tensor.h"
 #include "kernels/kernel.h"
 
 PlStatus pl_pixels_new(PlPixels *p, const char *path, int64_t h, int64_t w, int c, int64_t max_bytes) {

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/tensor.h"
+#include "engine/tensor/tensor.h"
 #include "kernels/kernel.h"
 
 enum { MAX_HEADER = 1 << 16, PREFIX = 8 };

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/io/header.h"
+#include "engine/io/safetensors_header.h"
 #include "kernels/kernel.h"
 
 struct PlSafetensors {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/io/header.h"
+#include "engine/io/safetensors_header.h"
 #include "kernels/kernel.h"
 
 /* One tensor on its way into the file. */

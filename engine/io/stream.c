@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "engine/io/png.h"
+#include "engine/io/png_write.h"
 #include "kernels/kernel.h"
 
 #ifdef PL_HAVE_ZLIB

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "engine/io/file.h"
-#include "engine/io/number.h"
-#include "engine/tensor.h"
+#include "engine/io/parse_number.h"
+#include "engine/tensor/tensor.h"
 
 enum { BUFFER = 1 << 16, MAX_WORD = 64 };
 

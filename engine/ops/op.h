@@ -73,7 +73,7 @@ typedef struct PlAttrDef {
 
 /* ---- shape and dtype rule ---------------------------------------------------------------------------- */
 
-/* How memory lies (engine/layout.h). A rule says MAY_FOLLOW of output 0 where the op's kernel on a device takes images,
+/* How memory lies (engine/tensor/layout.h). A rule says MAY_FOLLOW of output 0 where the op's kernel on a device takes images,
  * inputs and outputs of 4 or 5 dims, that are all channels last; pointwise ops need not. */
 typedef enum PlLayout { PL_ROW_MAJOR, PL_CHANNELS_LAST, PL_MAY_FOLLOW } PlLayout;
 
@@ -149,7 +149,7 @@ typedef struct PlNative {
   PlStatus (*bwd)(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want, PlTensor **dx);
 } PlNative;
 
-/* ---- batching rules (engine/batch) ------------------------------------------------------------------------ */
+/* ---- batching rules (engine/vmap) ------------------------------------------------------------------------ */
 
 /* How the op is computed for many inputs at once (PlOp.batch). Without a rule elementwise ops broadcast and all others
  * go through their elements one by one. */
@@ -212,7 +212,7 @@ typedef enum PlPromote {
 } PlPromote;
 
 /* Ops that treat every row of the trailing dims by itself, with bits that do not depend on the other rows; graphs run
- * them tile by tile (graph/tile.h). Roles of inputs, ':', of outputs: f all elements, r one row, c one value a row, s one row
+ * them tile by tile (fuse/tile.h). Roles of inputs, ':', of outputs: f all elements, r one row, c one value a row, s one row
  * that is a sum over all of them (`pieces` adds it up); '?' behind an output: the kernel can do without. Ops with roles f:c
  * and `pieces` may also reduce the leading dims or all. Which dims make a row: */
 typedef enum PlRowsRule {
@@ -229,7 +229,7 @@ typedef struct PlRows {
   const PlkPiecewise *pieces;
 } PlRows;
 
-/* What a region of mixed precision does with floating inputs (engine/autocast.h); PyTorch's lists for the CPU. */
+/* What a region of mixed precision does with floating inputs (engine/call/autocast.h); PyTorch's lists for the CPU. */
 typedef enum PlCast {
   PL_CAST_NONE = 0,
   PL_CAST_LOW,   /* the region's dtype: products, where the time goes */
@@ -347,7 +347,7 @@ typedef enum PlOpId {
 
 int pl_op_id(const PlOp *op); /* position in the table */
 
-/* ---- helpers for infer rules (engine/ops/infer.c) ------------------------------------------------------------- */
+/* ---- helpers for infer rules (engine/ops/infer_rules.c) ------------------------------------------------------------- */
 
 /* A message's description of an array, "f32[2,3]"; uses one of four rotating thread-local buffers. */
 const char *pl_desc_text(const PlArray *a);

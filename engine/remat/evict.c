@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "engine/remat/inside.h"
+#include "engine/remat/remat_internal.h"
 
 /* The address of evicted memory has this bit: no processor maps such addresses, so an access that asks nobody stops, and
  * places of views can still be compared and computed. */

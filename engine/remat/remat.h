@@ -5,8 +5,8 @@
 #ifndef PL_ENGINE_REMAT_H
 #define PL_ENGINE_REMAT_H
 
-#include "engine/call.h"
-#include "engine/state.h"
+#include "engine/call/call.h"
+#include "engine/call/thread_state.h"
 
 typedef struct PlValue PlValue;
 

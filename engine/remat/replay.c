@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/remat/inside.h"
+#include "engine/remat/remat_internal.h"
 #include "kernels/gemm.h"
 
 /* ---- one recipe --------------------------------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
  * recipes may be as long as the program ran. */
 #include <string.h>
 
-#include "engine/remat/inside.h"
+#include "engine/remat/remat_internal.h"
 #include "kernels/gemm.h"
 
 /* ---- values ------------------------------------------------------------------------------------------------- */

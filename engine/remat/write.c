@@ -5,7 +5,7 @@
  * contents are kept in a copy. */
 #include <string.h>
 
-#include "engine/remat/inside.h"
+#include "engine/remat/remat_internal.h"
 
 /* ---- cutting ------------------------------------------------------------------------------------------------ */
 

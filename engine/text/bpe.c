@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/io/header.h"
+#include "engine/io/safetensors_header.h"
 #include "kernels/kernel.h"
 
 enum { CACHE_WORDS = 1 << 13, CACHE_BYTES = 24, CACHE_IDS = 8 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The inside of a tokenizer: vocabulary, merges, words to ids. Who calls: tokenizer.c, which fills it from a file, and
- * split.c, which cuts text into words. */
+ * pre_tokenizer.c, which cuts text into words. */
 #ifndef PL_ENGINE_TEXT_BPE_H
 #define PL_ENGINE_TEXT_BPE_H
 

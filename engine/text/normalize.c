@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/io/header.h"
+#include "engine/io/safetensors_header.h"
 
 #ifdef PL_HAVE_UTF8PROC
 #include <utf8proc.h>

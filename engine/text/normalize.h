@@ -4,7 +4,7 @@
 #ifndef PL_ENGINE_TEXT_NORMALIZE_H
 #define PL_ENGINE_TEXT_NORMALIZE_H
 
-#include "engine/text/split.h"
+#include "engine/text/pre_tokenizer.h"
 
 typedef enum PlNormKind {
   PL_NORM_NFC,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Between the files that read tokenizer.json: tokenizer_json.c the whole, the model and the words, tokenizer_parts.c
+ * Between the files that read tokenizer.json: tokenizer_json.c the whole, the model and the words, tokenizer_json_normalizer.c
  * normalizers and decoders. */
 #ifndef PL_ENGINE_TEXT_TOKENIZER_JSON_H
 #define PL_ENGINE_TEXT_TOKENIZER_JSON_H

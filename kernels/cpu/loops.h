@@ -119,7 +119,7 @@ typedef struct PlkSoftmaxColumns {
   PLK_SOFTMAX_COLUMNS(double, f64)
 } PlkSoftmaxColumns;
 
-/* The same columns of batch norm: n rows, ld apart (isa/norm_columns.c); m, a, b, add by column. */
+/* The same columns of batch norm: n rows, ld apart (isa/batch_norm_columns.c); m, a, b, add by column. */
 #define PLK_NORM_COLUMNS(T, sfx)                                                                                                        \
   void (*sum_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, double *sum);                                                      \
   /* sum (x - m)^2 */                                                                                                                   \

@@ -4,9 +4,9 @@
 
 #include <string.h>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/convert.h"
 #include "kernels/cpu/isa/table.h"
-#include "kernels/cpu/transpose.h"
+#include "kernels/cpu/shape/transpose.h"
 
 /* ---- elements ---------------------------------------------------------------------------------- */
 

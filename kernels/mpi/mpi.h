@@ -9,7 +9,7 @@
 
 #include <mpi.h>
 
-#include "kernels/group.h"
+#include "kernels/process_group.h"
 
 typedef struct PlmGroup {
   MPI_Comm comm;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * dtypes and reductions in MPI's terms. f16 and bf16, which MPI does not know, travel as 16-bit numbers and have
  * reductions of their own: each step computes in f32 and rounds to the dtype. */
-#include "kernels/cpu/convert.h"
+#include "kernels/convert.h"
 #include "kernels/mpi/mpi.h"
 
 static inline float add(float a, float b) { return a + b; }

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- The short way of plain arithmetic (engine/plain.c) gives what the general way gives: bits, dtypes, history.
+-- The short way of plain arithmetic (engine/call/fast_path.c) gives what the general way gives: bits, dtypes, history.
 -- While a profile is taken every op goes the general way.
 
 local T = require "perilune"

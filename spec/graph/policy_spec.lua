@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- Random graphs with writes in place, views, several outputs, buffers and random draws: what a plan computes, under
--- every policy and budget, is to the bit what is computed of the graph as it is, node by node (engine/graph/run.c).
+-- every policy and budget, is to the bit what is computed of the graph as it is, node by node
+-- (engine/graph/run/reference.c).
 -- PERILUNE_FUZZ_POLICY=n tries n more graphs, from seed PERILUNE_FUZZ_FIRST on.
 
 local T = require "perilune"

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Products with rows of a table (passes/table.c): what unsafe_math rewrites, what it leaves alone, and that the values
--- are the same but for rounding.
+-- Products with rows of a table (passes/embedding_products.c): what unsafe_math rewrites, what it leaves
+-- alone, and that the values are the same but for rounding.
 
 local T = require "perilune"
 local nn = T.nn

@@ -3,8 +3,8 @@
  * compute them later. They lie on the CPU: a number that only pointwise nodes read serves on a device, too. */
 #include <stdlib.h>
 
+#include "engine/call/thread_state.h"
 #include "engine/graph/passes/pass.h"
-#include "engine/state.h"
 
 enum { MOST = 64 }; /* elements of a result that is kept as a constant */
 

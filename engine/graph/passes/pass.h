@@ -4,7 +4,7 @@
 #ifndef PL_ENGINE_GRAPH_PASSES_PASS_H
 #define PL_ENGINE_GRAPH_PASSES_PASS_H
 
-#include "engine/graph/graph.h"
+#include "engine/graph/ir/graph.h"
 
 #define PASS(name) PlStatus pl_pass_##name(PlFlow *f, int32_t *removed);
 #include "engine/graph/passes/passes.def"

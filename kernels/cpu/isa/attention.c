@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * Inner loops of attention, compiled once per ISA level: a small matrix product that keeps four rows by up to
  * four vectors in registers, and the exponentials. Sums run in fixed lanes and a fixed tree whatever the level. */
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention/attention.h"
 
 #include <math.h>
 
 #include "kernels/base.h"
 #include "kernels/cpu/isa/lanes.h"
 #include "kernels/cpu/isa/level.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/vmath/vmath.h"
 
 #if defined(__AVX512F__)
 #include <immintrin.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Copies of windows of rows, compiled once per ISA level (kernels/cpu/copy.h). Rows of up to some kilobytes are faster in
+ * Copies of windows of rows, compiled once per ISA level (kernels/cpu/shape/copy.h). Rows of up to some kilobytes are faster in
  * vectors of ours than through a call of memcpy for each. */
-#include "kernels/cpu/copy.h"
+#include "kernels/cpu/shape/copy.h"
 
 #include <string.h>
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * Float loops: included by float_f32.c and float_f64.c, which define T (the element type), F(f) (the
- * function f for T) and K(c) (the constant c as a T). Expands formulas.h three times: loops, then table.
+ * function f for T) and K(c) (the constant c as a T). Expands elementwise_formulas.h three times: loops, then table.
  * Every loop body is one expression of x, y, z and the parameters p0 …, so a tail computes what the
  * vector code computes. */
 #include "kernels/cpu/isa/table.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/vmath/vmath.h"
 
 #define ARGS                char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p
 #define PARAM(k, otherwise) const T p##k = (T)plk_param(p, k, otherwise);
@@ -86,7 +86,7 @@
     }                                                             \
     return 0;                                                     \
   }
-#include "kernels/cpu/isa/formulas.h"
+#include "kernels/elementwise_formulas.h"
 
 /* Half to even; with d decimals round(x * 10^d) / 10^d, for negative d the other way round. */
 static int loop_ROUND(ARGS) {
@@ -119,7 +119,7 @@ EXTRA_LOOPS
 #define G(NAME, PARAMS, E)  [PLK_EW_##NAME] = loop_##NAME,
 #define T3(NAME, PARAMS, E) [PLK_EW_##NAME] = loop_##NAME,
 const PlkLoop TABLE[PLK_NEW] = {
-#include "kernels/cpu/isa/formulas.h"
+#include "kernels/elementwise_formulas.h"
     [PLK_EW_ROUND] = loop_ROUND,
 #ifdef EXTRA_TABLE
     EXTRA_TABLE

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
  * f32 loops of one ISA level, with the functions that only floats have in vector form; where() by element
  * size and the f16/bf16 converters live here too. */
-#include "kernels/cpu/convert.h"
+#include "kernels/convert.h"
 #include "kernels/cpu/isa/table.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/vmath/vmath.h"
 
 #define T              float
 #define F(f)           f##_f32
 #define K(c)           ((float)(c))
 #define vm_largest_f32 3.40282347e38f
 #define TABLE          PLK_SUFFIX(plk_ew_f32)
-#include "kernels/cpu/isa/activation.h"
+#include "kernels/activation_formulas.h"
 
 #include "kernels/cpu/isa/chunks.h"
 

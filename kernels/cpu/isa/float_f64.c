@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * f64 loops of one ISA level, with the functions of doubles that have vector form. */
 #include "kernels/cpu/isa/table.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/vmath/vmath.h"
 
 #define T              double
 #define F(f)           f##_f64
 #define K(c)           ((double)(c))
 #define vm_largest_f64 1.7976931348623157e308
 #define TABLE          PLK_SUFFIX(plk_ew_f64)
-#include "kernels/cpu/isa/activation.h"
+#include "kernels/activation_formulas.h"
 #include "kernels/cpu/isa/chunks.h"
 
 #define EXTRA_LOOPS                                                                        \

@@ -2,9 +2,9 @@
  * Rows of GRU gates and their gradient, and of layers without gates, compiled once per ISA level:
  *   r = s(xr + ar), z = s(xz + az), m = an + b, n = tanh(xn + r m), h2 = n + z (h - n)
  *   d = dh + more:  dn = d (1 - z), dz = d (h - n), dm = r da_n, dr = m da_n, da_n = dn (1 - n²), dh <- d z */
-#include "kernels/cpu/gru.h"
+#include "kernels/cpu/recurrent/gru_seq.h"
 #include "kernels/cpu/isa/level.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/vmath/vmath.h"
 
 /* Template of the way back, with the gradients of the activations on top or without. */
 #define BACK(T, DACT)                                                                                \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * See image.h. */
-#include "kernels/cpu/isa/image.h"
+#include "kernels/cpu/image/image.h"
 
 enum { BLOCK = 32 };
 

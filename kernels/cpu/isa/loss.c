@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/vmath/vmath.h"
 
 #define LOSS(name, FORMULA)                                                                                                \
   static void name(const double *PL_RESTRICT x, const double *PL_RESTRICT target, const double *PL_RESTRICT pos, double p, \

@@ -3,8 +3,8 @@
  * weight, and the rows of gates with their gradient. An element's sum runs over k in one order, however many rows go
  * together. */
 #include "kernels/cpu/isa/level.h"
-#include "kernels/cpu/lstm.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/recurrent/lstm.h"
+#include "kernels/cpu/vmath/vmath.h"
 
 #if defined(__AVX512F__)
 #include <immintrin.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * One row of a product of integer matrices, compiled once per ISA level: y = a b in unsigned arithmetic, whose low bits
  * wrap as two's complement does. Columns go in tiles that stay in the first cache, four terms at a time. */
-#include "kernels/cpu/matmul_int.h"
+#include "kernels/cpu/gemm/matmul_int.h"
 #include "kernels/base.h"
 #include "kernels/cpu/isa/level.h"
 

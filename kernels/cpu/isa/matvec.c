@@ -2,7 +2,7 @@
  * A matrix times a vector, compiled once per ISA level: rows times the vector, or rows that the vector weighs. Both
  * add in one order, so that a matrix and its transpose give the same bits: in lanes of T over 4096 terms, then in double.
  * matvec_body.h has the loops. */
-#include "kernels/cpu/matvec.h"
+#include "kernels/cpu/gemm/matvec.h"
 #include "kernels/base.h"
 #include "kernels/cpu/isa/lanes.h"
 #include "kernels/cpu/isa/level.h"

@@ -6,7 +6,7 @@
 #include "kernels/cpu/isa/lanes.h"
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/vmath/vmath.h"
 
 /* e^x for x <= 0 (a little above is fine too), 0 where it would fall under 2^-125; the general function
  * spends a quarter more on its range. No infinite x but -inf. */

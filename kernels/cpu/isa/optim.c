@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "kernels/cpu/isa/level.h"
-#include "kernels/cpu/optim.h"
+#include "kernels/cpu/optim/optim.h"
 
 /* SGD (Sutskever et al. 2013, in PyTorch's form):
  *   g = ±grad + decay p;  b = momentum b + (1 - dampening) g  (first step: b = g);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Pooling of one plane by rows (kernels/cpu/pool.h), compiled once per ISA level; pool_body.h has the loops. */
-#include "kernels/cpu/pool.h"
+ * Pooling of one plane by rows (kernels/cpu/conv/pool.h), compiled once per ISA level; pool_body.h has the loops. */
+#include "kernels/cpu/conv/pool.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * The vector parts of the random kernels, one ISA level: Philox words, uniform and normal values. */
 #define PLK_PHILOX_FN static inline __attribute__((always_inline))
 #include "kernels/cpu/isa/table.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/vmath/vmath.h"
 #include "kernels/philox.h"
 
 static void bits(uint32_t *PL_RESTRICT out, int64_t nblock, const PlkRng *rng, uint64_t block) {

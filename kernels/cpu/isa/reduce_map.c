@@ -6,7 +6,7 @@
 #include "kernels/cpu/isa/lanes.h"
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/vmath/vmath.h"
 
 typedef float F8 __attribute__((vector_size(32), aligned(4), may_alias));
 #define LOAD_f32(p) __builtin_convertvector(*(const F8 *)(p), PlkV_f64)

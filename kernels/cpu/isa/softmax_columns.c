@@ -6,7 +6,7 @@
 #include "kernels/base.h"
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
-#include "kernels/cpu/vmath.h"
+#include "kernels/cpu/vmath/vmath.h"
 
 #define T    float
 #define SFX  f32

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Transposed copies of windows with elements of 2, 4 and 8 bytes, in blocks that fit the registers, compiled once per
  * ISA level: dst[j * ld + r] = src[r * stride + j] for r < n, j < k. */
-#include "kernels/cpu/transpose.h"
+#include "kernels/cpu/shape/transpose.h"
 #include "kernels/base.h"
 #include "kernels/cpu/isa/lanes.h"
 #include "kernels/cpu/isa/level.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Transforms of Winograd convolution (kernels/cpu/winograd.h), compiled once per ISA level. Planes are first split into
+ * Transforms of Winograd convolution (kernels/cpu/conv/winograd.h), compiled once per ISA level. Planes are first split into
  * their even and odd columns, so that a vector's lanes are neighbouring tiles. */
 #include <string.h>
 
+#include "kernels/cpu/conv/winograd.h"
 #include "kernels/cpu/isa/lanes.h"
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/sizes.h"
-#include "kernels/cpu/winograd.h"
 
 enum { LANES = PLK_N_f32, PAD = PLK_WINOGRAD_PAD };
 typedef PlkV_f32 V;

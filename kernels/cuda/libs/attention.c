@@ -3,8 +3,8 @@
  * log Σ exp; ours are the largest score and the sum above it, of which (log Σ exp, 1) is one form. */
 #include <string.h>
 
+#include "kernels/cuda/gemm/operand.h"
 #include "kernels/cuda/libs/cudnn.h"
-#include "kernels/cuda/operand.h"
 
 /* [B, H, rows, cols] from […, rows, cols]: the last of the leading dims is H, the others must walk in one step. */
 static bool strides_of(const PlArray *a, int64_t *B, int64_t *H, int64_t *strides) {

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "kernels/cuda/libs/libs.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 
 enum { LIVE_BYTES = 64 << 10, RNG_BYTES = 3 * sizeof(uint64_t) };
 

@@ -6,8 +6,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "kernels/cuda/ctc.h"
 #include "kernels/cuda/libs/cudnn_api.h"
+#include "kernels/cuda/loss/ctc.h"
 
 /* ---- one call ------------------------------------------------------------------------------------------------------ */
 

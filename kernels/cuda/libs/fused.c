@@ -9,7 +9,7 @@
 #include "kernels/cuda/libs/fused_source.h"
 #include "kernels/cuda/libs/libs.h"
 #include "kernels/cuda/libs/nvrtc.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 
 struct PlkFusedKernel {
   PlkFusedKernel *next;

@@ -22,7 +22,7 @@ static void divide_by(PlcFusedArgs *a, int64_t cols) {
 static double along(const PlkFusedMember *m, const PlAttrs *from) {
   if (from && pl_attr_has(from, 1)) return pl_attr_f(from, 1);
   if (m->code == PLK_FUSED_VAR || m->code == PLK_FUSED_STD) return 1;
-  return m->dtype == PL_F64 ? 0x1p-52 : m->dtype == PL_F32 ? 0x1p-23 : m->dtype == PL_F16 ? 0x1p-10 : 0x1p-7; /* as norm.cu */
+  return m->dtype == PL_F64 ? 0x1p-52 : m->dtype == PL_F32 ? 0x1p-23 : m->dtype == PL_F16 ? 0x1p-10 : 0x1p-7; /* as layer_norm.cu */
 }
 
 static void parameters(PlcFusedArgs *a, const PlkFused *g, const PlAttrs *const *attrs) {

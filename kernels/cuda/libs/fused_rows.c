@@ -2,7 +2,7 @@
  * The source text of a group of rows: a block (or a warp) takes a row and walks it once for every sum that later members
  * wait for. What a walk needs is computed anew from what lies in memory, which the caches hold by then; so rows may be of
  * any length and nothing between members is written down. Each operation along rows is what its own kernel computes
- * (reduce.cu, softmax.cu, norm.cu), in the same order. */
+ * (reduce.cu, softmax.cu, layer_norm.cu), in the same order. */
 #include <stdio.h>
 #include <string.h>
 
@@ -121,7 +121,7 @@ static void begin_sum(const Plan *p, int i, int at) {
   plc_say(p->t, "    %s s%d_%d = %s;\n", sum_type(&p->g->member[i], at), i, at, zero);
 }
 
-/* g<i> = w dy, d<i> = x - mean, in a walk; *rstd: what 1/deviation is called. As backward_rows in norm.cu. */
+/* g<i> = w dy, d<i> = x - mean, in a walk; *rstd: what 1/deviation is called. As backward_rows in layer_norm.cu. */
 static void norm_bwd_terms(const Plan *p, int i, char *rstd) {
   const PlkFusedMember *m = &p->g->member[i];
   const bool layer = m->code == PLK_FUSED_LAYER_NORM_BWD;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The source text of a fused group: one kernel, one line an operation, in the words of kernels/cuda/fused.h. It depends on
+ * The source text of a fused group: one kernel, one line an operation, in the words of kernels/cuda/elementwise/fused.h. It depends on
  * the group alone, not on sizes, addresses or parameters, so equal groups of different shapes share a kernel. */
 #include "kernels/cuda/libs/fused_source.h"
 
@@ -154,7 +154,7 @@ static void elementwise(PlcText *t, const PlkFused *g) {
 PlStatus plc_fused_source(const PlkFused *g, char **out) {
   PlcText t = {.s = malloc(4096), .room = 4096};
   if (!t.s) PL_FAIL(PL_ERR_OOM, "out of memory to write a kernel");
-  plc_say(&t, "#include \"kernels/cuda/fused.h\"\nenum { N = %d };\n", g->rows ? 1 : plc_fused_pack(g));
+  plc_say(&t, "#include \"kernels/cuda/elementwise/fused.h\"\nenum { N = %d };\n", g->rows ? 1 : plc_fused_pack(g));
   plc_say(&t, "FUSED_KERNEL plc_fused(const FusedArgs a) {\n  const EwParams none[1] = {};\n  (void)none;\n");
   if (g->rows) plc_fused_rows(&t, g);
   else elementwise(&t, g);

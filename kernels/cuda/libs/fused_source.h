@@ -33,7 +33,7 @@ const char *plc_fused_math(int dtype);    /* and in arithmetic */
 void plc_fused_compute(PlcText *t, const PlkFusedMember *m, int at, int params);
 void plc_fused_rows(PlcText *t, const PlkFused *group);
 
-/* ---- what a kernel gets (fused_args.c); kernels/cuda/fused.h has the same structs for the device ---- */
+/* ---- what a kernel gets (fused_args.c); kernels/cuda/elementwise/fused.h has the same structs for the device ---- */
 
 enum { PLC_FUSED_PARAMS = 16 };
 typedef struct PlcFusedParams {

@@ -6,7 +6,7 @@
 #include "kernels/capture.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/fused.h"
-#include "kernels/group_device.h"
+#include "kernels/process_group_device.h"
 #include "kernels/recurrent_library.h"
 
 const char *plc_cublas_version(void); /* "13.1.0" */

@@ -2,7 +2,7 @@
  * NCCL, opened when a process group first has tensors on a GPU: the extension "nccl". gather, scatter and all_to_all, which
  * NCCL 2 has not (or only of late), are groups of messages. Its few types and functions are declared here, as they have been
  * since 2.10, so that no header is needed to build. */
-#include "kernels/group_device.h"
+#include "kernels/process_group_device.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/libs/libs.h"
 #include "kernels/cuda/libs/recurrent_net.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 
 enum { NETS = 32 };
 

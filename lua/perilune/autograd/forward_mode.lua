@@ -1,4 +1,4 @@
--- J v and H v: jvp, linearize, hvp. For jvp a key of tangents (engine/grad/forward.c) computes J v beside f, op by op.
+-- J v and H v: jvp, linearize, hvp. For jvp a key of tangents (engine/grad/forward_mode.c) computes J v beside f.
 local options = require "perilune.options"
 local tree = require "perilune.tree"
 

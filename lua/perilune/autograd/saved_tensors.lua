@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- What backward keeps passes through functions: T.saved_tensors. The engine's side is engine/grad/packing.h.
+-- What backward keeps passes through functions: T.saved_tensors. In the engine: engine/grad/saved_tensors_hooks.h.
 local options = require "perilune.options"
 
 return function(T, core)

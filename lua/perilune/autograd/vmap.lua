@@ -1,5 +1,5 @@
 -- T.vmap: a function of one sample becomes a function of many, computed at once; and backward passes for many
--- gradients at once. The engine does the work (engine/batch): inside, a tensor may stand for many of its shape.
+-- gradients at once. The engine does the work (engine/vmap): inside, a tensor may stand for many of its shape.
 local options = require "perilune.options"
 local tree = require "perilune.tree"
 

@@ -17,7 +17,7 @@
 #include "language.h"
 #include "nccl.h"
 extern "C" {
-#include "kernels/group_device.h"
+#include "kernels/process_group_device.h"
 }
 
 namespace {

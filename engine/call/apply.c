@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT
+ * pl_apply_any: one op from its call to its recorded result, the general way through engine/call/call.c. What most calls of
+ * small models need is in fast_path.c. */
+#include "engine/call/autocast.h"
+#include "engine/call/thread_state.h"
+#include "engine/device/device.h"
+#include "engine/grad/checkpoint.h"
+#include "engine/grad/node.h"
+#include "engine/graph/ir/graph.h"
+#include "engine/vmap/vmap.h"
+
+typedef PlCall Call;
+
+/* Inside vmap and batched backward passes: ops on handles that stand for many tensors, and random ops. The keys made
+ * in there record the op as it was called, the others what it is made of. */
+static PlStatus apply_batched(Call *c, PlTensor **out, bool *done) {
+  const PlOp *op = c->op;
+  bool blind = false;
+  if (!pl_any_batched(c->in, c->nin)) {
+    if (!pl_state.batch || !(op->flags & PL_F_SEEDED)) return PL_OK;
+    if (op->flags & PL_F_MUTATES) return pl_batch_random_into(op);
+    return pl_batch_random(op, c->in, c->nin, c->attrs, out, done);
+  }
+  *done = true;
+  for (int i = 0; i < c->nin; i++) blind |= c->in[i] && pl_is_batched(c->in[i]) && i < 8 && ((op->reads_values >> i) & 1);
+  if (!blind) PL_TRY(pl_call_infer(c));
+  if (op->flags & PL_F_MUTATES) {
+    PL_TRY(pl_batch_mutate(op, c->in, c->nin, c->attrs));
+    for (int o = 0; o < op->nout; o++) out[o] = o ? NULL : pl_retain(c->in[0]);
+    return PL_OK;
+  }
+  PL_TRY(pl_batch_compute(op, c->in, c->nin, c->attrs, blind ? NULL : c->desc, out));
+  if (pl_state.grad_off || !pl_may_record(c->in, c->nin)) return PL_OK;
+  uint64_t floor = pl_batch_enter(c->in, c->nin);
+  PlStatus s = pl_record(op, c->in, c->nin, c->attrs, out);
+  pl_state.key_floor = floor;
+  if (s != PL_OK) pl_release_all(out, op->nout);
+  return s;
+}
+
+/* Does a running batch, rather than the graph under construction, say how the op is computed? */
+static bool is_batch_call(const PlOp *op, PlTensor *const *in, int nin) {
+  return pl_state.batch_busy != 0 && (pl_any_batched(in, nin) || (pl_state.batch && (op->flags & PL_F_SEEDED)));
+}
+
+/* An op with both: the device may have no kernel for it. */
+static bool expands_on_device(const PlOp *op, PlTensor *const *in, int nin) {
+  for (int i = 0; i < nin; i++)
+    if (in[i] && in[i]->a.device != PL_CPU) return !pl_op_on_device(op);
+  return false;
+}
+
+static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  if (PL_UNLIKELY(pl_any_symbolic(in, nin)) && !is_batch_call(op, in, nin)) return pl_sym_apply(op, in, nin, attrs, out);
+  if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
+  if (op->expand && (!op->kernel[PL_CPU] || PL_UNLIKELY(expands_on_device(op, in, nin)))) return op->expand(in, nin, attrs, out);
+  Call c;
+  PL_TRY(pl_call_begin(&c, op, in, nin, attrs));
+  if (PL_UNLIKELY(pl_state.batch_busy != 0)) {
+    bool done = false;
+    PlStatus b = apply_batched(&c, out, &done);
+    if (b == PL_OK && !done && (pl_state.trace || pl_any_symbolic(in, nin))) { /* a draw that is the same for all */
+      b = pl_sym_apply(op, in, nin, attrs, out);
+      done = true;
+    }
+    if (b != PL_OK || done) {
+      pl_call_end(&c);
+      return b;
+    }
+  }
+  PlStatus s = pl_call_infer(&c);
+  if (s == PL_OK && (op->flags & PL_F_MUTATES)) s = pl_call_mutate(&c, out);
+  else if (s == PL_OK) {
+    s = pl_call_outputs(&c, out);
+    if (s == PL_OK && !pl_state.grad_off && pl_may_record(c.in, c.nin)) {
+      s = pl_record(op, c.in, c.nin, c.attrs, out);
+      if (s != PL_OK) pl_release_all(out, op->nout);
+    }
+  }
+  pl_call_end(&c);
+  return s;
+}
+
+static PlStatus apply_measured(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  const PlProfile *p = pl_state.profile;
+  if (PL_LIKELY(p == NULL)) return apply_general(op, in, nin, attrs, out);
+  p->begin(op, 1);
+  PlStatus s = apply_general(op, in, nin, attrs, out);
+  p->end();
+  return s;
+}
+
+/* Under a checkpoint: it notes the call. */
+static PlStatus apply_watched(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  const int nwritten = !(op->flags & PL_F_MUTATES) ? 0 : op->nin == PL_VARIADIC ? nin : 1;
+  struct {
+    uint64_t seed, stream, offset;
+  } draws = {pl_state.seed, pl_state.stream, pl_state.offset};
+  const bool seeded = (op->flags & PL_F_SEEDED) != 0;
+  const void *with = seeded ? (const void *)&draws : attrs;
+  PL_TRY(pl_checkpoint_enter(op->name, with, seeded ? sizeof draws : attrs ? pl_attrs_size(attrs) : 0, in, nin, in, nwritten));
+  PlStatus s = apply_measured(op, in, nin, attrs, out);
+  if (s == PL_OK) pl_checkpoint_leave(out, op->nout, in, nwritten);
+  else pl_checkpoint_failed();
+  return s;
+}
+
+PlStatus pl_apply_any(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  if (pl_state.trace) return is_batch_call(op, in, nin) ? apply_general(op, in, nin, attrs, out) : pl_sym_apply(op, in, nin, attrs, out);
+  if (PL_UNLIKELY(pl_state.checkpoint != NULL) && !pl_any_symbolic(in, nin)) return apply_watched(op, in, nin, attrs, out);
+  return apply_measured(op, in, nin, attrs, out);
+}

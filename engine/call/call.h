@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT
+ * One op call on its way through pl_apply: inputs promoted, attributes normalized, outputs inferred. The steps (call.c)
+ * serve the engine's own execution (apply.c, apply_into.c) and graphs under construction (trace/symbolic.c). */
+#ifndef PL_ENGINE_CALL_CALL_H
+#define PL_ENGINE_CALL_CALL_H
+
+#include "engine/tensor/tensor.h"
+
+/* Arrays live here unless the op is variadic and long. */
+typedef struct PlCall {
+  const PlOp *op;
+  const PlAttrs *attrs;
+  PlAttrs normal; /* with dimensions resolved */
+  int nin;
+  PlTensor **in; /* after promotion; entries of `made` are owned */
+  bool *made;
+  const PlArray **arr;
+  PlTensor *few_in[PL_MAX_IN];
+  bool few_made[PL_MAX_IN];
+  const PlArray *few_arr[PL_MAX_IN];
+  PlDtype compute;
+  uint8_t device; /* where it computes (engine/device/device.h) */
+  uint8_t layout; /* on a device: of outputs, and of images that the kernel reads (engine/tensor/layout.h) */
+  PlDesc desc[PL_MAX_OUT];
+} PlCall;
+
+/* pl_apply without its short cut (fast_path.c): every op, traced and measured ones too. */
+PlStatus pl_apply_any(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
+/* op(x, number), or op(number, x) if it stands first, where the number needs no tensor; *out stays NULL where it does. */
+PlStatus pl_apply_number(const PlOp *op, PlTensor *x, double number, bool first, PlTensor **out);
+/* Checks counts, normalizes, promotes; end it when begin succeeded. */
+PlStatus pl_call_begin(PlCall *c, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs);
+/* As many inputs as op takes, and all that it needs: what pl_call_begin checks, for ops that expand without it. */
+PlStatus pl_call_check_count(const PlOp *op, PlTensor *const *in, int nin);
+PlStatus pl_call_infer(PlCall *c);
+void pl_call_end(PlCall *c);
+/* Outputs as inferred, with the kernel's results; views of input 0 where infer said so. */
+PlStatus pl_call_outputs(PlCall *c, PlTensor **out);
+/* Is any of these, or could any be once its history is brought up to date, tracked by a recording key? */
+PlStatus pl_call_tracked(PlTensor *const *in, int nin, PlTensor *out, bool *yes);
+/* Input 0 was changed by the op; its history was `old`'s and goes on through the op. */
+PlStatus pl_call_record_write(PlCall *c, PlTensor *old);
+/* Fails: op, which has no gradient, cannot change y while gradients are recorded. */
+PlStatus pl_call_no_history(const PlOp *op, const PlTensor *y);
+/* The kernel alone, into outputs that are there; NULL for one that this call does not have. */
+PlStatus pl_call_run(PlCall *c, PlTensor *const *out);
+/* An op that always changes input 0: its contents, its version and, where gradients are recorded, its history. */
+PlStatus pl_call_mutate(PlCall *c, PlTensor **out);
+/* pl_call_run on inputs that need no promotion and outputs of the inferred types: graphs know both. arr[nin] are
+ * the inputs' arrays. Copies inputs where the op wants them contiguous; takes random numbers. */
+PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *in, const PlArray **arr, int nin, PlTensor *const *out);
+/* out must have the shape of d, and a dtype that d's values fit into. */
+PlStatus pl_call_check_target(const PlOp *op, const PlTensor *out, const PlDesc *d);
+PlStatus pl_call_no_memory(const PlOp *op);
+extern const PlAttrs pl_no_attrs; /* of ops that have none */
+
+/* Dimensions among the attributes, which may count from the end, become 0-based ones of x (attrs.c). */
+PlStatus pl_attrs_normalize(const PlOp *op, const PlAttrs *in, const PlArray *x, PlAttrs *out);
+PlAttrs *pl_attrs_compact(const PlAttrs *a); /* pooled copy of pl_attrs_size(a) bytes; NULL: no memory */
+
+/* Does an input stand for a value of a graph under construction? */
+static inline bool pl_any_symbolic(PlTensor *const *in, int nin) {
+  for (int i = 0; i < nin; i++)
+    if (in[i] && in[i]->a.symbolic) return true;
+  return false;
+}
+
+/* Floating-point operations of a call: the op's own count, else one for each element of its largest tensor. */
+double pl_flops(const PlInfer *c);
+/* The same of a call that has its results; out[i] is NULL for one that it does not have. */
+double pl_flops_made(const PlOp *op, const PlAttrs *attrs, const PlArray *const *in, int nin, PlArray *const *out);
+
+#endif

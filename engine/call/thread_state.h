@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT
+ * What the engine keeps per thread: which keys record, the ambient key, the default random generator. */
+#ifndef PL_ENGINE_CALL_THREAD_STATE_H
+#define PL_ENGINE_CALL_THREAD_STATE_H
+
+#include "engine/perilune.h"
+
+/* What the embedding program watches while it looks for anomalies. */
+typedef struct PlWatch {
+  void (*recorded)(PlNode *n);                        /* a node was made */
+  void (*wrote)(const char *op, const PlStorage *st); /* an op is about to change this memory */
+  /* Text of at most `size` bytes: where the node was recorded; which op last wrote the memory, and where. */
+  void (*where)(const PlNode *n, char *text, size_t size);
+  void (*writer)(const PlStorage *st, char *text, size_t size);
+} PlWatch;
+
+/* Told of every op while the embedding program measures: begin and end of each, nested where one is made of others.
+ * count: how many ops run as one; op is the first of them. work: what the kernels of the innermost one computed. */
+typedef struct PlProfile {
+  void (*begin)(const PlOp *op, int count);
+  void (*work)(double flops);
+  void (*end)(void);
+} PlProfile;
+
+typedef struct PlState {
+  bool grad_off;          /* inside no_grad: nothing records */
+  bool bookkeeping;       /* histories are brought up to date: every live key records, also one that is off now */
+  const void *mode_owner; /* of the program's coroutines the one that grad_off is of; NULL: no other has its own */
+  uint64_t mode_turn;     /* counts the turns of coroutines */
+  int ambient_muted;      /* > 0: an explicit key with ambient=false records, the ambient one does not */
+  PlKey *ambient;         /* made at first use, never finalized */
+  PlKey *holder;          /* its leaves hold .grad of tensors that the ambient key does not track; made when needed */
+  PlKey *keys;            /* live explicit keys, newest first */
+  uint64_t seq;           /* record numbers */
+  uint64_t key_seq;       /* birth numbers of keys and walks */
+  uint64_t rules;         /* moves when a gradient of a built-in op is replaced or a parameter converted: what was traced before is stale */
+  uint64_t unnamed;       /* keys that were named grad_N */
+  const PlWatch *watch;   /* NULL: nobody looks for anomalies */
+  const PlProfile *profile;      /* NULL: nobody measures */
+  uint64_t seed, stream, offset; /* default generator */
+  bool seeded;
+  int in_backward;                 /* nesting depth */
+  struct PlFlow *trace;            /* every op goes into this graph under construction; NULL: ops run */
+  struct PlBatch *batch;           /* the innermost running one, or NULL (engine/vmap) */
+  uint64_t batch_loops;            /* ops computed element by element, for want of a rule */
+  uint64_t batch_busy;             /* running batches and live batched handles: 0 spares ops the look */
+  uint64_t key_floor, key_ceiling; /* keys born outside [floor, ~ceiling) do not record: batches keep levels apart */
+  bool history_moved;         /* views may have to be taken again, results of rules to be refused: some in-place op was recorded, or … */
+  uint8_t gpu;                /* the thread's current one: what "cuda" means */
+  uint8_t device;             /* where ops without arrays among their inputs compute, and backward graphs make zeros */
+  uint8_t row_major;          /* > 0: results follow no layout (engine/tensor/layout.h) */
+  uint8_t autocast;           /* 1 + the dtype that a region of mixed precision casts to; 0: none */
+  bool autocast_cache;        /* casts of leaves are kept */
+  int autocast_depth;         /* regions that are open */
+  struct PlRematState *remat; /* notes of how results were made, under a limit of memory (remat/remat.h); NULL: none */
+  struct PlPacking *packing;  /* the innermost pair that saved tensors pass through (grad/saved_tensors_hooks.h); NULL: none */
+  struct PlCasts *casts;      /* those casts, until the outermost region ends */
+  struct PlCheckpoint *checkpoint; /* the innermost function that runs under one (grad/checkpoint.h); NULL: none does */
+  int checkpoint_depth;            /* ops that run now, one inside the other, while one is watched */
+} PlState;
+
+extern _Thread_local PlState pl_state;
+
+/* The next random counters of the default generator: n of them belong to the caller. */
+struct PlkRng pl_rng_take(uint64_t n);
+
+#endif

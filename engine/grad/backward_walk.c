@@ -1,0 +1,605 @@
+/* SPDX-License-Identifier: MIT
+ * The walk: from the ys, in reverse record order, over what is reachable and nothing else. One pass counts
+ * the consumers of every reachable node, the second runs rules and delivers gradients; a leaf is final, and
+ * its callbacks run, the moment its last consumer has delivered. Every exit leaves slots and marks clean. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/grad/backward_walk.h"
+#include "engine/grad/checkpoint.h"
+#include "engine/graph/ir/graph.h"
+#include "engine/remat/remat.h"
+#include "engine/tensor/layout.h"
+#include "engine/vmap/vmap.h"
+
+/* Running number of the walk, so that marks of older walks need no clearing. */
+static _Thread_local uint64_t pass_counter;
+
+/* ---- the ready heap, largest record number on top ---------------------------------------------------- */
+
+static PlStatus heap_push(PlWalk *w, PlNode *n) {
+  enum { FEW = sizeof w->few / sizeof *w->few };
+  if (!w->heap) {
+    w->heap = w->few;
+    w->cap = FEW;
+  }
+  if (w->nheap == w->cap) {
+    PlNode **h = realloc(w->heap == w->few ? NULL : w->heap, 2 * w->cap * sizeof *h);
+    if (!h) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
+    if (w->heap == w->few) memcpy(h, w->few, sizeof w->few);
+    w->heap = h;
+    w->cap *= 2;
+  }
+  size_t i = w->nheap++;
+  for (; i > 0 && w->heap[(i - 1) / 2]->seq < n->seq; i = (i - 1) / 2) w->heap[i] = w->heap[(i - 1) / 2];
+  w->heap[i] = n;
+  return PL_OK;
+}
+
+static PlNode *heap_pop(PlWalk *w) {
+  PlNode *top = w->heap[0], *last = w->heap[--w->nheap];
+  size_t i = 0;
+  for (;;) {
+    size_t c = 2 * i + 1;
+    if (c >= w->nheap) break;
+    if (c + 1 < w->nheap && w->heap[c + 1]->seq > w->heap[c]->seq) c++;
+    if (last->seq >= w->heap[c]->seq) break;
+    w->heap[i] = w->heap[c];
+    i = c;
+  }
+  w->heap[i] = last;
+  return top;
+}
+
+/* ---- accumulation --------------------------------------------------------------------------------------- */
+
+/* Only a buffer that this slot alone can see may be added to in place. `holders` is how many handles it has. */
+static bool owned(const PlTensor *t, const PlTensor *g, uint32_t holders) {
+  return t->refs == 1 && t->storage->refs == holders + pl_tensor_base_refs(t) && (t->a.contiguous || pl_channels_last(&t->a)) &&
+         t->a.dtype == g->a.dtype && !t->node && !t->more && !g->node && !g->more && !t->a.weak && pl_shape_equal(&t->a, &g->a) &&
+         !(PL_UNLIKELY(pl_state.trace != NULL) && pl_sym_constant(t));
+}
+
+/* *sum += g where one stands for many tensors. */
+static PlStatus add_batched(PlTensor **sum, PlTensor *g) {
+  PlTensor *in[2] = {*sum, g}, *out = NULL;
+  bool both = pl_is_batched(*sum) && pl_is_batched(g) && pl_batched(*sum)->born == pl_batched(g)->born;
+  if (both && (*sum)->refs == 1 && !(*sum)->node && !(*sum)->more && !g->node && !g->more) {
+    PlTensor *all[2] = {pl_batched(*sum)->full, pl_batched(g)->full};
+    if (!pl_is_batched(all[0]) && !pl_is_batched(all[1]) && owned(all[0], all[1], 2)) return pl_apply_into(&pl_op_add, all, 2, NULL, all);
+  }
+  PL_TRY(pl_apply(&pl_op_add, in, 2, NULL, &out));
+  pl_tensor_release(*sum);
+  *sum = out;
+  return PL_OK;
+}
+
+/* *sum += g; takes g. */
+static PlStatus accumulate(PlTensor **sum, PlTensor *g) {
+  if (!*sum) {
+    *sum = g;
+    return PL_OK;
+  }
+  PlTensor *in[2] = {*sum, g}, *out = NULL;
+  PlStatus s;
+  if (PL_UNLIKELY((((*sum)->flags | g->flags) & PL_T_BATCHED) != 0)) s = add_batched(sum, g);
+  else if (owned(*sum, g, 1)) s = pl_apply_into(&pl_op_add, in, 2, NULL, in);
+  else {
+    s = pl_apply(&pl_op_add, in, 2, NULL, &out);
+    if (s == PL_OK) {
+      pl_tensor_release(*sum);
+      *sum = out;
+    }
+  }
+  pl_tensor_release(g);
+  return s;
+}
+
+/* *g in the leaf's dtype, on its device; on failure released. */
+static PlStatus as_leaf(PlTensor **g, const PlTensor *leaf) {
+  PlAttrs a;
+  for (int move = 0; move < 2; move++) {
+    const PlOp *op = move ? &pl_op_to_device : &pl_op_cast;
+    if (move ? leaf->a.device == (*g)->a.device : leaf->a.dtype == (*g)->a.dtype) continue;
+    PlTensor *out;
+    pl_attrs_init(op, &a);
+    pl_attrs_int(&a, 0, move ? leaf->a.device : leaf->a.dtype);
+    PlStatus s = pl_apply(op, g, 1, &a, &out);
+    pl_tensor_release(*g);
+    PL_TRY(s);
+    *g = out;
+  }
+  return PL_OK;
+}
+
+/* A leaf's .grad is dense and shared with nobody. Takes g. */
+PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
+  if (PL_UNLIKELY(pl_is_batched(g))) {
+    PlStatus b = pl_fail(PL_ERR_STATE,
+                         "backward inside vmap: a gradient for each element, %s, does not fit into .grad; "
+                         "use T.grad or T.grad_of",
+                         pl_desc_text(&g->a));
+    pl_tensor_release(g);
+    return b;
+  }
+  const PlTensor *leaf = n->u.target;
+  if (PL_UNLIKELY(leaf && (leaf->a.dtype != g->a.dtype || leaf->a.device != g->a.device)) && !leaf->a.symbolic && !g->a.symbolic)
+    PL_TRY(as_leaf(&g, leaf)); /* converted since the op was recorded (leaf_move.c) */
+  if (n->grad) {
+    if (n->grad->node || n->grad->more || g->node || g->more || n->grad->a.dtype != g->a.dtype) {
+      PlTensor *in[2] = {n->grad, g}, *out;
+      PlStatus s = pl_apply(&pl_op_add, in, 2, NULL, &out);
+      pl_tensor_release(g);
+      PL_TRY(s);
+      pl_tensor_release(n->grad);
+      n->grad = out;
+      return PL_OK;
+    }
+    PlTensor *in[2] = {n->grad, g};
+    PlStatus s = pl_apply_into(&pl_op_add, in, 2, NULL, in);
+    pl_tensor_release(g);
+    return s;
+  }
+  /* the 1 that a traced backward begins with, and views of it, are read again in every run of the graph */
+  const bool constant = PL_UNLIKELY(pl_state.trace != NULL) && pl_sym_constant(g);
+  if (!constant && pl_tensor_sole(g) && (g->a.contiguous || (g->a.device != PL_CPU && pl_channels_last(&g->a))) && !g->a.weak) {
+    pl_tensor_leave(g);
+    n->grad = g;
+    return pl_settle(g); /* a result of the walk: computing it again would be the walk again */
+  }
+  PlTensor *c;
+  PlStatus s;
+  if (g->node || g->more || constant) s = pl_apply(&pl_op_clone, &g, 1, NULL, &c);
+  else if (PL_UNLIKELY(g->a.device != PL_CPU) && !g->a.symbolic && n->u.target && pl_channels_last(&n->u.target->a))
+    s = pl_tensor_copy_as(&c, PL_CHANNELS_LAST, g); /* as the leaf lies */
+  else s = pl_tensor_copy(&c, g);
+  pl_tensor_release(g);
+  PL_TRY(s);
+  c->a.weak = 0;
+  n->grad = c;
+  return PL_OK;
+}
+
+/* ---- one node ------------------------------------------------------------------------------------------------ */
+
+/* Nobody else sees t, and each element has a place of its own, so that it can be written. */
+static bool is_own(const PlTensor *t) { return pl_tensor_sole(t) && (t->a.symbolic || !pl_self_overlaps(&t->a)); }
+
+/* A gradient that nobody else holds or sees: what a callback is given, what .grad and grad_of hand out. */
+static PlStatus make_own(PlTensor **g) {
+  PlTensor *t = *g, *c;
+  if (is_own(t) || (t->refs == 1 && pl_is_batched(t))) return PL_OK;
+  if (t->node || t->more || t->a.symbolic || pl_is_batched(t)) PL_TRY(pl_apply(&pl_op_clone, &t, 1, NULL, &c));
+  else PL_TRY(pl_tensor_copy(&c, t));
+  pl_tensor_release(t);
+  *g = c;
+  return PL_OK;
+}
+
+static PlStatus run_hook(const PlHook *h, PlSlot *slot) {
+  PlTensor *other = NULL;
+  PL_TRY(h->call(h->ud, slot->grad, &other));
+  if (!other) return PL_OK;
+  pl_tensor_release(slot->grad);
+  slot->grad = other;
+  return PL_OK;
+}
+
+/* Each callback gets a gradient of its own; the last one the slot's, where that goes nowhere else. */
+static PlStatus run_callback(const PlHook *h, const PlSlot *slot, bool last) {
+  const bool given = last && is_own(slot->grad);
+  PlTensor *g = pl_retain(slot->grad), *ignored = NULL;
+  PlStatus s = given ? PL_OK : make_own(&g);
+  if (s == PL_OK) s = h->call(h->ud, g, &ignored);
+  pl_tensor_release(g);
+  pl_tensor_release(ignored);
+  return s;
+}
+
+static bool any_hook(const PlSlot *slot, PlHookKind kind) {
+  for (const PlHook *h = slot->hooks; h; h = h->next)
+    if (h->kind == kind && !h->removed) return true;
+  return false;
+}
+
+/* Hooks may replace the gradient; callbacks then see the final one. Those registered meanwhile wait for the next walk;
+ * those that were removed stay in the list, so that a hook may remove itself or others. `final`: the gradient goes nowhere
+ * from here. */
+static PlStatus run_hooks(const PlNode *n, PlSlot *slot, bool final) {
+  const PlHook *last = slot->hooks;
+  while (last->next) last = last->next;
+  if (any_hook(slot, PL_HOOK_REPLACE)) PL_TRY(make_own(&slot->grad));
+  for (int round = PL_HOOK_REPLACE; round <= PL_HOOK_CALLBACK; round++)
+    for (PlHook *h = slot->hooks, *next; h && slot->grad; h = next) {
+      next = h == last ? NULL : h->next;
+      if (h->kind != round || h->removed || (round == PL_HOOK_CALLBACK && n->key && n->key->closed)) continue;
+      PL_TRY(round == PL_HOOK_REPLACE ? run_hook(h, slot) : run_callback(h, slot, final && h == last));
+    }
+  return PL_OK;
+}
+
+static inline PlStatus finish_slots(PlWalk *w, PlNode *n) {
+  for (uint32_t o = 0; o < n->nout; o++) {
+    PlSlot *slot = &n->slots[o];
+    if (PL_UNLIKELY(slot->hooks != NULL) && slot->grad)
+      PL_TRY(run_hooks(n, slot, n->kind == PL_NODE_LEAF && !slot->capture && !w->fill_leaves));
+    if (PL_UNLIKELY(slot->capture != 0) && slot->grad) w->results[slot->capture - 1] = pl_retain(slot->grad);
+  }
+  return PL_OK;
+}
+
+PlStatus pl_walk_results(PlTensor **out, int nx, const int *same_as) {
+  PlStatus s = PL_OK;
+  for (int i = 0; i < nx; i++)
+    if (same_as[i] >= 0 && out[same_as[i]]) out[i] = pl_retain(out[same_as[i]]);
+  for (int i = 0; i < nx && s == PL_OK; i++)
+    if (out[i]) s = make_own(&out[i]);
+  return s;
+}
+
+static PlStatus arrive(PlWalk *w, PlNode *n);
+
+/* Hands dx to the producers; a leaf that is now complete is finished at once. */
+static PL_ALWAYS_INLINE PlStatus deliver(PlWalk *w, PlNode *n, PlTensor **dx, bool narrow) {
+  PlStatus s = PL_OK;
+  for (uint32_t i = 0; i < n->nin; i++) {
+    PlNode *to = n->dests[i].node;
+    PlTensor *g = dx[i];
+    dx[i] = NULL;
+    if (!to || s != PL_OK || (narrow && !pl_walk_wants(n, i))) {
+      pl_tensor_release(g);
+      continue;
+    }
+    if (g) s = accumulate(&to->slots[n->dests[i].slot].grad, g);
+    if (s == PL_OK && --to->pending == 0) s = arrive(w, to);
+  }
+  return s;
+}
+
+/* A walk for chosen inputs ends at them: a node that only has one of them runs no rule and keeps what it saved. */
+static bool ends_here(const PlWalk *w, const PlNode *n) {
+  if (PL_LIKELY(!w->narrow)) return false;
+  for (uint32_t i = 0; i < n->nin; i++)
+    if (pl_walk_wants(n, i)) return false;
+  return true;
+}
+
+static PL_ALWAYS_INLINE PlStatus run_node(PlWalk *w, PlNode *n, bool narrow) {
+  bool any = false;
+  if (PL_UNLIKELY(pl_state.trace != NULL)) pl_state.trace->tape = n->seq;
+  if (n->kind != PL_NODE_IDENTITY) PL_TRY(finish_slots(w, n));
+  if (narrow && ends_here(w, n)) return PL_OK;
+  for (uint32_t o = 0; o < n->nout; o++) any |= n->slots[o].grad != NULL;
+  PlTensor *few[PL_MAX_IN], **dx = few;
+  if (n->nin > PL_MAX_IN && !(dx = malloc(n->nin * sizeof *dx))) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
+  memset(dx, 0, n->nin * sizeof *dx);
+  PlStatus s = PL_OK;
+  if (any || (n->kind == PL_NODE_RULE && n->u.rule && n->u.rule->always)) s = pl_rule_run(n, dx);
+  if (PL_UNLIKELY(pl_state.watch != NULL) && s == PL_OK) {
+    s = pl_anomaly_check(n, dx, n->nin, false);
+    for (uint32_t i = 0; s != PL_OK && i < n->nin; i++) {
+      pl_tensor_release(dx[i]);
+      dx[i] = NULL;
+    }
+  }
+  for (uint32_t o = 0; o < n->nout; o++) { /* before delivery: producers may then add in place */
+    pl_tensor_release(n->slots[o].grad);
+    n->slots[o].grad = NULL;
+  }
+  if (s == PL_OK) s = deliver(w, n, dx, narrow);
+  else
+    for (uint32_t i = 0; i < n->nin; i++) pl_tensor_release(dx[i]);
+  if (dx != few) free(dx);
+  if (s == PL_OK && !w->retain && !n->shared) pl_node_clear(n);
+  else if (PL_UNLIKELY(n->checkpoint != NULL) && s == PL_OK) pl_checkpoint_drop_again(n);
+  return s;
+}
+
+/* .grad is complete: the leaf's last hooks. */
+static PlStatus accumulated(PlNode *n) {
+  const PlHook *last = n->slots[0].hooks;
+  while (last && last->next) last = last->next;
+  for (PlHook *h = n->slots[0].hooks, *next; h; h = next) {
+    next = h == last ? NULL : h->next;
+    if (h->kind != PL_HOOK_ACCUMULATED || h->removed || !n->u.target) continue;
+    PlTensor *leaf = pl_retain(n->u.target), *ignored = NULL;
+    PlStatus s = h->call(h->ud, leaf, &ignored);
+    pl_tensor_release(leaf);
+    PL_TRY(s);
+  }
+  return PL_OK;
+}
+
+/* Every consumer of n has delivered: its gradients are final. Callbacks of attached tensors run at once; rules wait until
+ * their turn in record order has come. */
+static PlStatus arrive(PlWalk *w, PlNode *n) {
+  if (n->kind == PL_NODE_IDENTITY) PL_TRY(finish_slots(w, n));
+  if (n->kind != PL_NODE_LEAF) return heap_push(w, n);
+  PL_TRY(finish_slots(w, n));
+  PlTensor *g = n->slots[0].grad;
+  n->slots[0].grad = NULL;
+  if (g && w->fill_leaves && n->u.target && n->key && n->key->is_ambient) {
+    PL_TRY(pl_leaf_take_grad(n, g));
+    return PL_UNLIKELY(n->slots[0].hooks != NULL) ? accumulated(n) : PL_OK;
+  }
+  pl_tensor_release(g);
+  return PL_OK;
+}
+
+/* ---- the walk ------------------------------------------------------------------------------------------------- */
+
+/* A walk inside of a rule or hook may reach a leaf that the outer walk has reached, too: a parameter. What the outer one
+ * noted there is put by until the inner one ends. */
+struct PlAside {
+  PlNode *leaf;
+  PlSlot slot;
+  PlNode *link;
+  uint64_t pass;
+  int32_t pending;
+  bool skip;
+  PlAside *next;
+};
+
+static PlStatus put_aside(PlWalk *w, PlNode *n) {
+  PlAside *a = malloc(sizeof *a);
+  if (!a) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
+  *a =
+      (PlAside){.leaf = n, .slot = n->slots[0], .link = n->link, .pass = n->pass, .pending = n->pending, .skip = n->skip, .next = w->aside};
+  n->slots[0].grad = NULL;
+  n->slots[0].capture = 0;
+  n->skip = false;
+  w->aside = a;
+  return PL_OK;
+}
+
+static void put_back(PlWalk *w) {
+  while (w->aside) {
+    PlAside *a = w->aside;
+    PlNode *n = a->leaf;
+    w->aside = a->next;
+    n->slots[0].grad = a->slot.grad;
+    n->slots[0].capture = a->slot.capture;
+    n->link = a->link;
+    n->pass = a->pass;
+    n->pending = a->pending;
+    n->skip = a->skip;
+    n->busy = true;
+    free(a);
+  }
+}
+
+static PlStatus unspent(const PlNode *n) {
+  if (PL_UNLIKELY(n->spent) && n->kind != PL_NODE_LEAF)
+    PL_FAIL(PL_ERR_STATE,
+            "backward: the tape below this tensor was freed by an earlier backward (at %s); "
+            "pass retain_graph=true to that one to go back twice",
+            n->name ? n->name : "a tensor");
+  return PL_OK;
+}
+
+static PlStatus visit(PlWalk *w, PlNode *n) {
+  if (n->pass == w->pass) return PL_OK;
+  if (PL_UNLIKELY(n->busy) && n->kind == PL_NODE_LEAF) PL_TRY(put_aside(w, n));
+  else if (PL_UNLIKELY(n->busy)) PL_FAIL(PL_ERR_STATE, "backward: called again from inside itself over the same tape, at %s", n->name);
+  PL_TRY(unspent(n));
+  n->pass = w->pass;
+  n->pending = 0;
+  n->busy = true;
+  n->refs++;
+  n->link = NULL;
+  if (w->last) w->last->link = n;
+  else w->first = n;
+  w->last = n;
+  return PL_OK;
+}
+
+PlStatus pl_walk_seed(PlWalk *w, PlNode *n, uint32_t slot, PlTensor *dy) {
+  if (!w->pass) w->pass = ++pass_counter;
+  if (PL_UNLIKELY(pl_state.watch != NULL)) PL_TRY(pl_anomaly_check(n, &dy, 1, true));
+  PL_TRY(visit(w, n));
+  return accumulate(&n->slots[slot].grad, pl_retain(dy));
+}
+
+PlStatus pl_walk_touch(PlWalk *w, PlNode *n) {
+  if (!w->pass) w->pass = ++pass_counter;
+  return visit(w, n);
+}
+
+PlStatus pl_walk_touch_always(PlWalk *w, PlKey *k) {
+  if (PL_LIKELY(!k->has_always)) return PL_OK;
+  bool any = false;
+  for (PlNode *m = k->tape.next; m != &k->tape; m = m->next) {
+    if (m->kind != PL_NODE_RULE || !m->u.rule || !m->u.rule->always) continue;
+    any = true;
+    if (!m->busy) PL_TRY(pl_walk_touch(w, m));
+  }
+  k->has_always = any;
+  return PL_OK;
+}
+
+uint64_t pl_walk_number(void) { return ++pass_counter; }
+
+/* ---- a walk for chosen inputs ------------------------------------------------------------------------------------- */
+
+/* A node that can be reached, with the mark of an outer walk that it may carry. */
+typedef struct Found {
+  PlNode *node;
+  uint64_t pass;
+  bool skip;
+  bool leads; /* to a captured slot */
+} Found;
+
+typedef struct Search {
+  Found *at;
+  size_t n, cap;
+  uint64_t mark, oldest; /* nodes that were recorded before any captured one lead nowhere */
+} Search;
+
+static PlStatus find(Search *f, PlNode *n) {
+  if (n->pass == f->mark || n->seq < f->oldest) return PL_OK;
+  if (f->n == f->cap) {
+    size_t cap = f->cap ? 2 * f->cap : 64;
+    Found *at = realloc(f->at, cap * sizeof *at);
+    if (!at) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
+    f->at = at;
+    f->cap = cap;
+  }
+  f->at[f->n++] = (Found){.node = n, .pass = n->pass, .skip = n->skip};
+  n->pass = f->mark;
+  return PL_OK;
+}
+
+static int by_record(const void *a, const void *b) {
+  const uint64_t x = ((const Found *)a)->node->seq, y = ((const Found *)b)->node->seq;
+  return (x > y) - (x < y);
+}
+
+/* Producers are older than what they are read by, so one pass in record order finds what leads to a captured slot; `skip`
+ * says so for the ones that come later. */
+static void find_leading(Search *f) {
+  if (f->n > 1) qsort(f->at, f->n, sizeof *f->at, by_record);
+  for (size_t i = 0; i < f->n; i++) {
+    PlNode *n = f->at[i].node;
+    bool leads = false;
+    for (uint32_t o = 0; o < n->nout; o++) leads |= n->slots[o].capture != 0;
+    for (uint32_t d = 0; d < n->nin && !leads; d++) leads = n->dests[d].node && n->dests[d].node->pass == f->mark && n->dests[d].node->skip;
+    f->at[i].leads = n->skip = leads;
+  }
+}
+
+/* Is n where the walk begins, rather than an input that it was asked about? */
+static bool begins(const PlNode *n) {
+  bool asked = false;
+  for (uint32_t o = 0; o < n->nout; o++) {
+    if (n->slots[o].grad) return true;
+    asked |= n->slots[o].capture != 0;
+  }
+  return !asked;
+}
+
+/* Visits what lies on a way from the seeds to a captured slot; the seeds that do not are to be skipped. Nodes that do not
+ * lead there are as they were before: they may belong to a walk that this one runs inside of. */
+static PlStatus visit_leading(PlWalk *w) {
+  Search f = {.mark = ++pass_counter, .oldest = UINT64_MAX};
+  PlStatus s = PL_OK;
+  for (const PlNode *n = w->first; n; n = n->link)
+    for (uint32_t o = 0; o < n->nout; o++)
+      if (n->slots[o].capture && n->seq < f.oldest) f.oldest = n->seq;
+  for (PlNode *n = w->first; n && s == PL_OK; n = n->link)
+    if (begins(n)) s = find(&f, n);
+  for (size_t i = 0; i < f.n && s == PL_OK; i++) {
+    const PlNode *n = f.at[i].node;
+    s = unspent(n); /* where it led is not known any more: perhaps to a captured slot */
+    for (uint32_t d = 0; d < n->nin && s == PL_OK; d++)
+      if (n->dests[d].node) s = find(&f, n->dests[d].node);
+  }
+  if (s == PL_OK) find_leading(&f);
+  for (PlNode *n = w->first; n && s == PL_OK; n = n->link) n->skip |= n->pass != f.mark; /* an input that nothing leads to */
+  for (size_t i = 0; i < f.n; i++) {
+    f.at[i].node->pass = f.at[i].pass;
+    f.at[i].node->skip = f.at[i].skip;
+  }
+  for (size_t i = f.n; i > 0 && s == PL_OK; i--) {
+    if (f.at[i - 1].leads) s = visit(w, f.at[i - 1].node);
+    else if (f.at[i - 1].pass == w->pass) f.at[i - 1].node->skip = true; /* a seed */
+  }
+  for (PlNode *n = w->first; n; n = n->link) n->skip |= n->seq < f.oldest; /* a seed that was not even looked at */
+  free(f.at);
+  return s;
+}
+
+static PlStatus walk_narrow(PlWalk *w) {
+  PL_TRY(visit_leading(w));
+  for (PlNode *n = w->first; n; n = n->link)
+    for (uint32_t i = 0; i < n->nin && !n->skip; i++)
+      if (pl_walk_wants(n, i)) n->dests[i].node->pending++;
+  w->started = true;
+  /* nodes become ready while others are delivered to: those that wait for nobody are noted before */
+  size_t ready = 0, room = 0;
+  for (PlNode *n = w->first; n; n = n->link) room += n->pending == 0 && !n->skip;
+  PlNode **at = malloc((room + 1) * sizeof *at);
+  if (!at) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
+  for (PlNode *n = w->first; n; n = n->link)
+    if (n->pending == 0 && !n->skip) at[ready++] = n;
+  PlStatus s = PL_OK;
+  for (size_t i = 0; i < ready && s == PL_OK; i++) s = arrive(w, at[i]);
+  free(at);
+  while (w->nheap && s == PL_OK) s = run_node(w, heap_pop(w), true);
+  return s;
+}
+
+static PlStatus walk(PlWalk *w) {
+  if (w->narrow) return walk_narrow(w);
+  PlNode *end_of_seeds = w->last;
+  for (PlNode *n = w->first; n; n = n->link)
+    for (uint32_t i = 0; i < n->nin; i++) {
+      PlNode *to = n->dests[i].node;
+      if (!to) continue;
+      PL_TRY(visit(w, to));
+      to->pending++;
+    }
+  w->started = true;
+  for (PlNode *n = w->first; n; n = n == end_of_seeds ? NULL : n->link)
+    if (n->pending == 0) PL_TRY(arrive(w, n));
+  while (w->nheap) PL_TRY(run_node(w, heap_pop(w), false));
+  return PL_OK;
+}
+
+static void clean(PlWalk *w) {
+  for (PlNode *n = w->first; n;) {
+    PlNode *next = n->link;
+    for (uint32_t o = 0; o < n->nout; o++) {
+      PlTensor *g = n->slots[o].grad;
+      n->slots[o].grad = NULL;
+      n->slots[o].capture = 0;
+      pl_tensor_release(g);
+    }
+    n->busy = false;
+    n->skip = false;
+    n->link = NULL;
+    pl_node_release(n);
+    n = next;
+  }
+  if (PL_UNLIKELY(w->aside != NULL)) put_back(w);
+  if (w->heap != w->few) free(w->heap);
+  w->first = w->last = NULL;
+  w->heap = NULL;
+}
+
+/* Only keys born before the walk: one made and kept by a rule was never muted. */
+/* A walk mutes no forward key: while one is open, the walk is a part of the function that it differentiates. */
+void pl_keys_mute(const PlKey *key, PlMute how, uint64_t born_before, uint32_t by) {
+  PlKey *ambient = pl_key_ambient();
+  if (how == PL_MUTE_NONE) return;
+  if (ambient == key || (how == PL_MUTE_ABOVE && ambient->level >= key->level)) ambient->muted += by;
+  for (PlKey *k = pl_state.keys; k; k = k->next)
+    if (k->born < born_before && (k == key || (how == PL_MUTE_ABOVE && k->level >= key->level && (key->forward || !k->forward))))
+      k->muted += by;
+}
+
+PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
+  uint64_t born = ++pl_state.key_seq;
+  pl_keys_mute(key, mute, born, 1);
+  const uint8_t autocast = pl_state.autocast; /* gradients have the dtypes that forward chose */
+  pl_state.autocast = 0;
+  pl_state.in_backward++;
+  PlStatus s = w->status;
+  if (s == PL_OK && PL_UNLIKELY(pl_state.trace != NULL)) {
+    PlFlow *f = pl_state.trace;
+    const uint64_t outer = f->tape;
+    int32_t begin = pl_flow_backward_begin(f);
+    s = walk(w);
+    f->tape = outer;
+    if (s == PL_OK) s = pl_flow_backward_end(f, begin, w->ny, w->ys);
+  } else if (s == PL_OK) s = walk(w);
+  pl_state.in_backward--;
+  pl_state.autocast = autocast;
+  pl_keys_mute(key, mute, born, (uint32_t)-1);
+  if (s != PL_OK && w->started) /* nothing of a failed tape stays behind */
+    for (PlNode *n = w->first; n; n = n->link)
+      if (n->kind > PL_NODE_IDENTITY && !n->skip && !ends_here(w, n)) pl_node_clear(n);
+  clean(w);
+  return s;
+}
+
+void pl_walk_abandon(PlWalk *w) { clean(w); }

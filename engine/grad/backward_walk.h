@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT
+ * One running backward. Fill the flags, seed, run; run always cleans up. */
+#ifndef PL_ENGINE_GRAD_BACKWARD_WALK_H
+#define PL_ENGINE_GRAD_BACKWARD_WALK_H
+
+#include "engine/grad/node.h"
+
+typedef struct PlAside PlAside; /* a leaf's notes of the walk that this one runs inside of */
+
+typedef struct PlWalk {
+  PlTensor *const *ys; /* what it begins at, for traces; ny 0: unknown */
+  int ny;
+  uint64_t pass;
+  bool retain;      /* keep saved tensors for another backward */
+  bool fill_leaves; /* add into the leaves' .grad */
+  bool narrow;      /* only nodes from which a way leads to a captured slot run, the others stay as they are */
+  bool started;     /* rules have run: a failure from here on empties the tape */
+  PlStatus status;
+  PlNode *first, *last; /* visited nodes, retained, linked through node->link */
+  PlNode **heap;        /* nodes ready to run; `few` until more are ready at once */
+  size_t nheap, cap;
+  PlNode *few[8];
+  PlTensor **results; /* captured gradients */
+  PlAside *aside;
+} PlWalk;
+
+PlStatus pl_walk_seed(PlWalk *w, PlNode *n, uint32_t slot, PlTensor *dy);
+/* Checks dy against y (NULL: ones) and seeds. */
+PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node, uint32_t slot, bool scalar_only);
+/* Notes that the gradients of xs go to w->results. same_as[i]: position of the x that has i's slot already, or -1. */
+PlStatus pl_walk_capture(PlWalk *w, PlKey *key, PlTensor *const *xs, int nx, int *same_as);
+/* Makes the walk pass through n although no gradient may arrive there. */
+PlStatus pl_walk_touch(PlWalk *w, PlNode *n);
+/* Rules of the key's tape flagged `always`, such as a remote send, run even when no y leads there. */
+PlStatus pl_walk_touch_always(PlWalk *w, PlKey *k);
+/* Does the running walk want gradients for dest i of n? */
+static inline bool pl_walk_wants(const PlNode *n, uint32_t i) {
+  const PlNode *to = n->dests[i].node;
+  return to && to->pass == n->pass && !to->skip;
+}
+/* Which keys do not record the walk of `key`: none, itself, or every key of its level and above. Keys made while it
+ * runs are not concerned. */
+typedef enum PlMute { PL_MUTE_NONE, PL_MUTE_SELF, PL_MUTE_ABOVE } PlMute;
+/* Mutes those that were made before `born`; by: 1, and -1 to end it. */
+void pl_keys_mute(const PlKey *key, PlMute how, uint64_t born, uint32_t by);
+PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute);
+/* After it: the captured gradients, each a tensor of its own; same_as from pl_walk_capture. */
+PlStatus pl_walk_results(PlTensor **out, int nx, const int *same_as);
+void pl_walk_abandon(PlWalk *w);
+uint64_t pl_walk_number(void); /* a fresh value for node->pass */
+/* What the walk does at a node: gradients of its inputs, dx[nin] (zeroed, then owned), from those in its slots. node_backward.c */
+PlStatus pl_rule_run(PlNode *n, PlTensor **dx);
+/* While anomalies are looked for: an error if one of the n tensors holds NaN or Inf. NULL entries are skipped. */
+PlStatus pl_anomaly_check(const PlNode *n, PlTensor *const *dx, uint32_t count, bool seeded);
+
+#endif

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: MIT
+ * Graphs of tangents. What an op's gradient maker emits is linear in the gradients dy of the outputs: dx = Jᵀ dy. The
+ * gradient of that graph for dy, with the tangents of the inputs as what arrives at dx, is J v. So every op that is
+ * differentiable twice has a tangent; of the double backward only what does not depend on dy is left. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/call/thread_state.h"
+#include "engine/grad/forward_mode.h"
+#include "engine/grad/gradient_graph_cache.h"
+#include "engine/graph/ir/graph.h"
+
+static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a graph of tangents"); }
+
+void pl_forward_graph_release(PlForward *g) {
+  if (!g || --g->refs) return;
+  pl_graph_free(g->graph);
+  free(g);
+}
+
+/* ---- the gradient in a flow, and its gradient ---------------------------------------------------------------- */
+
+typedef struct Making {
+  const PlMakeArgs *a;
+  PlTensor *const *out;
+  PlFlow *f;
+  PlGraph *gradient;
+  uint8_t *has_grad;
+  PlFVal *value;    /* nin + nout + nin + nout: the flow's inputs in the order of PlForward's graph; -1: not there */
+  PlFVal *ys, *dys; /* gradients of inputs, and the tangents that arrive at them */
+  PlTensor **t, **res;
+  PlFVal *map; /* per value of the flow: of the new graph */
+  bool *need;  /* per node of the flow */
+} Making;
+
+static PlStatus add_input(Making *m, int at, const PlArray *like) {
+  if (!like) {
+    m->value[at] = -1;
+    return PL_OK;
+  }
+  PL_TRY(pl_flow_input(m->f, "x", (PlDtype)like->dtype, like->ndim, like->shape, false, &m->value[at]));
+  m->f->vals[m->value[at]].device = like->device;
+  return PL_OK;
+}
+
+static PlStatus add_inputs(Making *m) {
+  const PlMakeArgs *a = m->a;
+  const int nin = a->nin, nout = a->op->nout;
+  for (int i = 0; i < nin; i++) {
+    PL_TRY(add_input(m, i, a->in[i]));
+    PL_TRY(add_input(m, nin + nout + i, a->want[i] ? a->in[i] : NULL));
+  }
+  for (int o = 0; o < nout; o++) {
+    PL_TRY(add_input(m, nin + o, m->out[o] ? &m->out[o]->a : NULL));
+    PL_TRY(add_input(m, nin + nout + nin + o, a->dy_given[o] ? &m->out[o]->a : NULL));
+  }
+  return PL_OK;
+}
+
+/* Runs the gradient graph on symbolic tensors. */
+static PlStatus run_gradient(Making *m) {
+  const int nin = m->a->nin, nout = m->a->op->nout, n = nin + 2 * nout;
+  PlStatus s = PL_OK;
+  for (int k = 0; k < n; k++) m->t[k] = NULL;
+  for (int k = 0; k < n && s == PL_OK; k++) {
+    const PlFVal v = m->value[k < nin + nout ? k : k + nin];
+    if (v >= 0) s = pl_sym_tensor(&m->t[k], m->f, v);
+  }
+  if (s == PL_OK) s = pl_graph_run(m->gradient, m->t, m->res);
+  for (int k = 0; k < n; k++) pl_tensor_release(m->t[k]);
+  PL_TRY(s);
+  for (int i = 0, r = 0; i < nin; i++) {
+    if (!m->has_grad[i]) continue;
+    if (s == PL_OK) s = pl_sym_value_of(m->f, m->res[r], &m->ys[r]);
+    m->dys[r] = m->value[nin + nout + i];
+    pl_tensor_release(m->res[r++]);
+  }
+  return s;
+}
+
+/* ---- back into a small graph --------------------------------------------------------------------------------- */
+
+static PlStatus map_value(const Making *m, PlGraph *to, PlFVal v, PlVal *out) {
+  if (v < 0) {
+    *out = PL_NONE;
+    return PL_OK;
+  }
+  if (m->map[v] == PL_NONE) PL_TRY(pl_graph_const(to, m->f->vals[v].real, &m->map[v]));
+  *out = m->map[v];
+  return PL_OK;
+}
+
+static PlStatus copy_node(const Making *m, PlGraph *to, const PlFNode *n) {
+  PlVal few[PL_MAX_IN] = {0}, *in = few, first;
+  if (n->flags & PL_FN_MUTATES) PL_FAIL(PL_ERR_UNSUPPORTED, "%s writes into what it reads", n->op->name);
+  if (n->op->flags & PL_F_SEEDED) PL_FAIL(PL_ERR_UNSUPPORTED, "%s draws random numbers", n->op->name);
+  if (n->nin > PL_MAX_IN && !(in = malloc((size_t)n->nin * sizeof *in))) return no_memory();
+  PlStatus s = PL_OK;
+  for (int32_t k = 0; k < n->nin && s == PL_OK; k++) s = map_value(m, to, n->in[k], &in[k]);
+  if (s == PL_OK) s = pl_graph_add(to, n->op, n->nin, in, n->attrs, &first);
+  if (in != few) free(in);
+  PL_TRY(s);
+  for (int32_t o = 0; o < n->nout; o++) m->map[n->first + o] = first + o;
+  return PL_OK;
+}
+
+/* dy[nout]: the gradients for the dys, values of the flow. */
+static PlStatus copy_graph(Making *m, const PlFVal *dy, PlForward *g) {
+  const PlFlow *f = m->f;
+  const int n = 2 * (g->nin + g->nout);
+  PlVal res[PL_MAX_OUT];
+  int nres = 0;
+  PL_TRY(pl_graph_new(&g->graph, n));
+  for (PlFVal v = 0; v < f->nvals; v++) m->map[v] = PL_NONE;
+  for (int k = 0; k < n; k++)
+    if (m->value[k] >= 0) m->map[m->value[k]] = k;
+  for (int o = 0; o < g->nout; o++)
+    if (g->has[o] && f->vals[dy[o]].node >= 0) m->need[f->vals[dy[o]].node] = true;
+  for (int32_t i = f->nnodes - 1; i >= 0; i--)
+    for (int32_t k = 0; m->need[i] && k < f->nodes[i].nin; k++)
+      if (f->nodes[i].in[k] >= 0 && f->vals[f->nodes[i].in[k]].node >= 0) m->need[f->vals[f->nodes[i].in[k]].node] = true;
+  for (int32_t i = 0; i < f->nnodes; i++)
+    if (m->need[i]) PL_TRY(copy_node(m, g->graph, &f->nodes[i]));
+  for (int o = 0; o < g->nout; o++)
+    if (g->has[o]) PL_TRY(map_value(m, g->graph, dy[o], &res[nres++]));
+  PL_TRY(pl_graph_results(g->graph, nres, res));
+  PL_TRY(pl_graph_optimize(&g->graph));
+  for (int o = 0; o < g->nout && o < PL_MAX_OUT; o++) g->zero[o] = g->graph->last[2 * g->nin + g->nout + o] >= 0;
+  return PL_OK;
+}
+
+/* ---- second derivatives that are symmetric ------------------------------------------------------------------ */
+
+/* The input whose gradient output o is. */
+static int input_of(const PlOp *op, int o) {
+  int i = 0;
+  while (op->hessian[i] != 'x' || o-- > 0) i++;
+  return i;
+}
+
+/* The derivative in x: the gradient of the op for its xs, where their tangents arrive at the outputs. */
+static PlStatus through_x(Making *m, PlForward *g, PlVal *t) {
+  const PlMakeArgs *a = m->a;
+  const int nin = g->nin, nout = g->nout;
+  bool want[PL_MAX_IN], given[PL_MAX_OUT], any = false;
+  PlMakeArgs b = *a;
+  b.want = want;
+  b.dy_given = given;
+  for (int i = 0; i < nin; i++) want[i] = a->op->hessian[i] == 'x';
+  for (int o = 0; o < nout; o++) any |= given[o] = a->want[input_of(a->op, o)];
+  if (!any) return PL_OK;
+  PL_TRY(pl_gradient_graph_make(&b, &m->gradient, m->has_grad));
+  const PlGraph *from = m->gradient;
+  if (!(m->map = malloc((size_t)from->nvals * sizeof *m->map))) return no_memory();
+  for (PlVal v = 0; v < from->nvals; v++) m->map[v] = PL_NONE;
+  for (int v = 0; v < nin + nout; v++) m->map[v] = v;
+  for (int o = 0; o < nout; o++) m->map[nin + nout + o] = nin + nout + input_of(a->op, o);
+  PL_TRY(pl_graph_copy_consts(g->graph, from, m->map, NULL));
+  for (int i = 0; i < from->nnodes; i++) PL_TRY(pl_graph_copy_node(g->graph, from, i, m->map));
+  for (int i = 0, r = 0, o = 0; i < nin; i++) {
+    if (m->has_grad[i]) t[o] = m->map[from->results[r++]];
+    o += want[i];
+  }
+  return PL_OK;
+}
+
+/* The op is linear in what it is the gradient of <d, f(x)> for: itself with the tangents of d, zeros where there are none. */
+static PlStatus through_d(Making *m, PlForward *g, PlVal *t) {
+  const PlMakeArgs *a = m->a;
+  const PlOp *op = a->op;
+  PlVal in[PL_MAX_IN] = {0}, first, shape;
+  bool any = false;
+  for (int i = 0; i < g->nin; i++) any |= op->hessian[i] == 'd' && a->want[i];
+  for (int i = 0; any && i < g->nin; i++) {
+    in[i] = a->in[i] ? i : PL_NONE;
+    if (op->hessian[i] != 'd' || !a->in[i]) continue;
+    in[i] = g->nin + g->nout + i;
+    if (a->want[i]) continue;
+    PlAttrs zero;
+    pl_attrs_init(&pl_op_zeros_of, &zero);
+    pl_attrs_int(&zero, 0, a->in[i]->dtype);
+    const PlVal x = i;
+    PL_TRY(pl_graph_add(g->graph, &pl_op_shape_of, 1, &x, NULL, &shape));
+    PL_TRY(pl_graph_add(g->graph, &pl_op_zeros_of, 1, &shape, &zero, &in[i]));
+  }
+  if (any) PL_TRY(pl_graph_add(g->graph, op, g->nin, in, op->nattr ? a->attrs : NULL, &first));
+  for (int o = 0; any && o < g->nout; o++) {
+    PlVal sum[2] = {first + o, t[o]};
+    if (t[o] == PL_NONE) t[o] = first + o;
+    else PL_TRY(pl_graph_add(g->graph, &pl_op_add, 2, sum, NULL, &t[o]));
+  }
+  return PL_OK;
+}
+
+static PlStatus by_symmetry(Making *m, PlForward *g) {
+  PlVal t[PL_MAX_OUT], res[PL_MAX_OUT];
+  int nres = 0;
+  for (int o = 0; o < PL_MAX_OUT; o++) t[o] = PL_NONE;
+  PL_TRY(pl_graph_new(&g->graph, 2 * (g->nin + g->nout)));
+  PL_TRY(through_x(m, g, t));
+  PL_TRY(through_d(m, g, t));
+  for (int o = 0; o < g->nout; o++) {
+    g->has[o] = t[o] != PL_NONE;
+    if (g->has[o]) res[nres++] = t[o];
+  }
+  PL_TRY(pl_graph_results(g->graph, nres, res));
+  return pl_graph_optimize(&g->graph);
+}
+
+/* ---- by a maker of its own ------------------------------------------------------------------------------------ */
+
+/* Without a graph where it declines. */
+static PlStatus by_maker(Making *m, PlForward *g) {
+  const PlMakeArgs *a = m->a;
+  const int nin = g->nin, nout = g->nout;
+  PlVal *vals = malloc((size_t)(2 * nin + 2 * nout) * sizeof *vals), res[PL_MAX_OUT];
+  if (!vals) return no_memory();
+  PlVal *x = vals, *v = x + nin, *y = v + nin, *t = y + nout;
+  for (int i = 0; i < nin; i++) {
+    x[i] = a->in[i] ? i : PL_NONE;
+    v[i] = a->want[i] ? nin + nout + i : PL_NONE;
+  }
+  for (int o = 0; o < nout; o++) {
+    y[o] = m->out[o] ? nin + o : PL_NONE;
+    t[o] = PL_NONE;
+  }
+  PlStatus s = pl_graph_new(&g->graph, 2 * (nin + nout));
+  PlMaker k = {.graph = g->graph,
+               .op = a->op,
+               .attrs = a->attrs,
+               .nin = nin,
+               .nout = nout,
+               .in = a->in,
+               .outd = a->outd,
+               .want = a->want,
+               .same = a->same,
+               .x = x,
+               .y = y,
+               .dy = v,
+               .dx = t};
+  if (s == PL_OK) s = a->op->tangent(&k);
+  if (s == PL_OK) s = k.status;
+  int nres = 0;
+  for (int o = 0; o < nout && s == PL_OK; o++) {
+    g->has[o] = t[o] != PL_NONE;
+    if (g->has[o]) res[nres++] = t[o];
+  }
+  free(vals);
+  if (s == PL_OK && nres > 0) {
+    PL_TRY(pl_graph_results(g->graph, nres, res));
+    return pl_graph_optimize(&g->graph);
+  }
+  pl_graph_free(g->graph);
+  g->graph = NULL;
+  return s;
+}
+
+/* ---- together ------------------------------------------------------------------------------------------------ */
+
+static PlStatus transpose(Making *m, PlForward *g) {
+  const int nin = g->nin, nout = g->nout;
+  int nx = 0, at[PL_MAX_OUT];
+  PlFVal us[PL_MAX_OUT], dx[PL_MAX_OUT], dy[PL_MAX_OUT];
+  PL_TRY(run_gradient(m));
+  for (int o = 0; o < nout; o++)
+    if (m->value[2 * nin + nout + o] >= 0) {
+      us[nx] = m->value[2 * nin + nout + o];
+      at[nx++] = o;
+    }
+  PlGradientOptions opts = {.allow_unused = true};
+  PL_TRY(pl_flow_gradient(m->f, m->gradient->nresults, m->ys, m->dys, nx, us, &opts, dx));
+  bool any = false;
+  for (int k = 0; k < nx; k++) {
+    dy[at[k]] = dx[k];
+    /* what is zero for every tangent is none */
+    any |= g->has[at[k]] = dx[k] >= 0 && !(m->f->vals[dx[k]].node >= 0 && (m->f->nodes[m->f->vals[dx[k]].node].op->flags & PL_F_ZEROS));
+  }
+  if (!any) return PL_OK;
+  m->map = malloc((size_t)(m->f->nvals + 1) * sizeof *m->map);
+  m->need = calloc((size_t)m->f->nnodes + 1, sizeof *m->need);
+  return m->map && m->need ? copy_graph(m, dy, g) : no_memory();
+}
+
+static PlStatus make_in(Making *m, PlForward *g) {
+  if (m->a->op->hessian) return by_symmetry(m, g);
+  if (m->a->op->tangent) PL_TRY(by_maker(m, g));
+  if (g->graph) return PL_OK;
+  PL_TRY(pl_gradient_graph_make(m->a, &m->gradient, m->has_grad));
+  if (m->gradient->nresults == 0) return PL_OK; /* not differentiable */
+  PL_TRY(pl_flow_new(&m->f));
+  PL_TRY(add_inputs(m));
+  PlFlow *trace = pl_state.trace;
+  const uint8_t autocast = pl_state.autocast;
+  pl_state.trace = m->f;
+  pl_state.autocast = 0;
+  PlStatus s = transpose(m, g);
+  pl_state.trace = trace;
+  pl_state.autocast = autocast;
+  return s;
+}
+
+static PlStatus make(const PlMakeArgs *a, PlTensor *const *out, PlForward **result) {
+  const int nin = a->nin, nout = a->op->nout;
+  const size_t n = (size_t)(nin + nout);
+  Making m = {.a = a, .out = out};
+  PlForward *g = calloc(1, sizeof *g);
+  m.value = malloc(2 * n * sizeof *m.value);
+  m.ys = malloc(2 * n * sizeof *m.ys);
+  m.t = calloc(2 * n + (size_t)nin + 1, sizeof(PlTensor *));
+  m.has_grad = calloc(n, 1);
+  PlStatus s = g && m.value && m.ys && m.t && m.has_grad ? PL_OK : no_memory();
+  if (s == PL_OK) {
+    m.dys = m.ys + n;
+    m.res = m.t + 2 * n;
+    *g = (PlForward){.refs = 1, .nin = nin, .nout = nout};
+    s = make_in(&m, g);
+  }
+  pl_graph_free(m.gradient);
+  pl_flow_release(m.f);
+  free(m.value);
+  free(m.ys);
+  free((void *)m.t);
+  free(m.has_grad);
+  free(m.map);
+  free(m.need);
+  if (g && (s != PL_OK || !g->graph)) {
+    pl_graph_free(g->graph);
+    free(g);
+    g = NULL;
+  }
+  if (s == PL_OK) *result = g;
+  return s;
+}
+
+/* ---- the cache ----------------------------------------------------------------------------------------------- */
+
+static void drop_graph(void *g) { pl_forward_graph_release(g); }
+static _Thread_local PlGraphCache cache = {.drop = drop_graph};
+
+static PlStatus make_call(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out, const bool *want,
+                          const bool *same, PlForward **result) {
+  PlMakeRoom room;
+  PL_TRY(pl_make_args(&room, op, in, nin, attrs, out, want, same));
+  PlStatus s = make(&room.args, out, result);
+  pl_make_args_end(&room);
+  return s;
+}
+
+PlStatus pl_forward_graph_get(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out, const bool *want,
+                              PlForward **result) {
+  PlGraphKey k;
+  void *found;
+  bool few[PL_MAX_IN], *same = few;
+  PL_TRY(pl_graph_cache_open(&cache));
+  if (nin > PL_MAX_IN && !(same = malloc((size_t)nin * sizeof *same))) return no_memory();
+  for (int i = 0; i < nin; i++) same[i] = in[i] && out[0] && pl_shape_equal(&in[i]->a, &out[0]->a);
+  pl_graph_key(&k, op, in, nin, attrs, out, want, same, true);
+  PlStatus s = PL_OK;
+  if (pl_graph_cache_find(&cache, op, &k, &found)) {
+    *result = found;
+    if (found) (*result)->refs++;
+  } else if ((s = make_call(op, in, nin, attrs, out, want, same, result)) == PL_OK) {
+    if (*result) (*result)->refs++; /* the caller's and the cache's */
+    pl_graph_cache_put(&cache, op, &k, *result);
+  }
+  if (same != few) free(same);
+  return s;
+}
+
+void pl_forward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries) {
+  *hits = cache.hits;
+  *misses = cache.misses;
+  *entries = cache.entries;
+}
+
+void pl_forward_cache_clear(void) { pl_graph_cache_clear(&cache); }
+
+void pl_forward_cache_end(void) { pl_graph_cache_end(&cache); }

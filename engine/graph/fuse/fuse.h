@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT
+ * Groups of nodes that run together, tile by tile: what passes between them stays in the first-level cache
+ * and needs no memory of the plan. pl_fuse decides before memory is planned, PlFusion runs what it decided. */
+#ifndef PL_ENGINE_GRAPH_FUSE_FUSE_H
+#define PL_ENGINE_GRAPH_FUSE_FUSE_H
+
+#include "engine/graph/fuse/tile.h"
+
+typedef struct PlFusion PlFusion;
+
+/* ---- choosing (fuse.c) ---- */
+/* Fills plan->group (per node: the group's first node, -1: alone), plan->space (of groups, at that node) and plan->inner
+ * (per value: only its group reads it). */
+PlStatus pl_fuse(PlPlan *plan);
+/* One behind the last node of the group that begins at node i. */
+int32_t pl_group_end(const PlPlan *plan, int32_t i);
+/* Last reader of every store, views apart; nnodes: an output lies there; -1: nobody. malloc'ed; NULL: out of memory */
+int32_t *pl_last_readers(const PlFlow *f);
+/* What a walk through a group's members keeps: tiles that are taken. Slots are numbered per kind. */
+typedef struct PlTileSlots {
+  uint32_t full, col; /* taken now */
+  int8_t nfull, ncol; /* the most so far */
+  int8_t *of;         /* per store: its slot; may be NULL: only counts */
+} PlTileSlots;
+/* Node i of the group [begin, end): its results take slots, and what is not read any more gives its back. false: too
+ * many are alive. */
+bool pl_tile_slots(PlTileSlots *t, const PlFlow *f, const int32_t *last, int32_t begin, int32_t end, int32_t i, const PlTileRole *r);
+
+/* ---- running (tile_plan.c prepares, tile_run.c runs) ---- */
+PlStatus pl_fusion_new(PlFusion **out, const PlPlan *plan);
+void pl_fusion_free(PlFusion *f); /* NULL is fine */
+/* One behind the last node of the group that begins at node i; i itself: no group begins there. */
+int32_t pl_fusion_end(const PlFusion *f, int32_t i);
+PlStatus pl_fusion_run(const PlFusion *f, int32_t i, PlTensor *const *vals);
+
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT
+ * Groups before they run: how large their tiles are, which slots members read and make, and what their arrays look like in a
+ * full tile and in the last one. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/graph/fuse/tile_group.h"
+
+enum { TOTAL_TILE = 4096 }; /* elements of a tile that grains of everything can be cut into */
+
+static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph"); }
+
+/* ---- tiles -------------------------------------------------------------------------------------------------- */
+
+/* Arrays as large as the tile that a member reads or makes: slots, and windows of what lies in memory. There may be none,
+ * where values of one a row or one row are spread and added up again at once. */
+static int64_t full_arrays(const PlTileGroup *g) {
+  int64_t n = g->nfull;
+  for (int32_t k = 0; k < g->nop; k++) {
+    bool again = g->op[k].slot >= 0 || g->op[k].kind != PL_TILE_FULL;
+    for (int32_t j = 0; j < k && !again; j++) again = g->op[j].v == g->op[k].v;
+    n += !again;
+  }
+  return n;
+}
+
+/* Rows in a tile: at most `most`, but a multiple of unit that cuts grains of `grain` rows evenly, 0: any. */
+static int64_t rows_in_tile(int64_t most, int64_t unit, int64_t grain) {
+  int64_t n = most / unit * unit;
+  if (n < unit) n = unit;
+  while (grain && n > unit && grain % n) n -= unit;
+  return n;
+}
+
+static void tile_sizes(PlTileGroup *g, int64_t widest, const PlTileSpace *s) {
+  bool rows = s->rows;
+  int64_t arrays = full_arrays(g), fit = PL_TILE_BYTES / (arrays ? arrays : 1);
+  fit = (fit < PL_TILE_LEAST ? PL_TILE_LEAST : fit > PL_TILE_MOST ? PL_TILE_MOST : fit) / widest;
+  if (rows || g->inner <= fit) {
+    g->cols = g->inner;
+    g->rows = g->inner <= fit ? fit / g->inner : 1;
+  } else {
+    g->cols = s->grain && TOTAL_TILE < g->inner ? TOTAL_TILE : fit;
+    g->rows = 1;
+  }
+  int64_t nrow = g->numel / g->inner;
+  int64_t grain = s->grain && s->grain < s->numel ? s->grain : 0;
+  if (g->cols == g->inner && s->unit) g->rows = rows_in_tile(g->rows, s->unit, grain / g->inner);
+  if (g->rows > nrow) g->rows = nrow;
+  g->ncol = (g->inner + g->cols - 1) / g->cols;
+  g->ntile = g->ncol * ((nrow + g->rows - 1) / g->rows);
+  g->chunk = !s->grain ? 1 : !grain ? g->ntile : grain < g->inner ? grain / g->cols : grain / g->inner / g->rows * g->ncol;
+}
+
+/* The array of operand o in a tile of rows x cols; dims has room for 2 * PL_MAX_DIM numbers. */
+static void shape_of(const PlFlow *f, const PlTileOperand *o, bool by_rows, int64_t nrow, int64_t rows, int64_t cols, PlArray *a,
+                     int64_t *dims) {
+  const PlFValue *v = &f->vals[o->v];
+  int n = 0;
+  if (by_rows) { /* the op's attributes speak of the value's dims */
+    int split = o->kind == PL_TILE_ROW ? -1 : pl_tile_split(v, nrow);
+    for (; n < v->ndim; n++) dims[n] = n < split ? 1 : n == split ? rows : v->dims[n];
+  } else if (o->wide) {
+    dims[n++] = rows;
+    dims[n++] = v->numel == nrow ? 1 : cols;
+  } else if (o->kind != PL_TILE_ONE) {
+    if (o->kind != PL_TILE_ROW) dims[n++] = rows;
+    dims[n++] = o->kind == PL_TILE_COL ? 1 : cols;
+  }
+  *a = (PlArray){.numel = 1,
+                 .shape = dims,
+                 .strides = dims + n,
+                 .dtype = v->dtype,
+                 .ndim = (uint8_t)n,
+                 .device = PL_CPU,
+                 .contiguous = 1,
+                 .weak = v->weak};
+  for (int d = n - 1; d >= 0; d--) {
+    dims[n + d] = a->numel;
+    a->numel *= dims[d];
+  }
+  if (!o->wide) return;
+  a->contiguous = 0;
+  dims[n] = o->kind == PL_TILE_COL;
+  dims[n + 1] = o->kind == PL_TILE_ROW;
+}
+
+static PlStatus make_forms(const PlFlow *f, PlTileGroup *g) {
+  int64_t nrow = g->numel / g->inner, last_rows = nrow % g->rows, last_cols = g->inner % g->cols, *dims;
+  g->form[0] = calloc(2 * (size_t)g->nop + 1, sizeof(PlArray));
+  g->dims = dims = calloc(2 * (size_t)g->nop + 1, 2 * PL_MAX_DIM * sizeof(int64_t));
+  if (!g->form[0] || !g->dims) return no_memory();
+  g->form[1] = g->form[0] + g->nop;
+  for (int32_t i = 0; i < g->n; i++)
+    for (int k = 0; k < PL_MAX_IN + PL_MAX_OUT; k++) {
+      int32_t at = g->m[i].at[k];
+      if (at < 0) continue;
+      bool by_rows = g->m[i].node->op->rows.roles && !g->m[i].pieces.grain; /* pieces look at sizes alone */
+      shape_of(f, &g->op[at], by_rows, nrow, g->rows, g->cols, &g->form[0][at], dims);
+      dims += 2 * PL_MAX_DIM;
+      shape_of(f, &g->op[at], by_rows, nrow, last_rows ? last_rows : g->rows, last_cols ? last_cols : g->cols, &g->form[1][at], dims);
+      dims += 2 * PL_MAX_DIM;
+    }
+  return PL_OK;
+}
+
+typedef struct Prepare {
+  const PlPlan *p;
+  const int32_t *last;
+  PlTileSlots slots;
+} Prepare;
+
+static void add_operand(PlTileGroup *g, PlTileMember *m, int k, PlFVal v, uint8_t kind, int8_t slot, const PlFlow *f) {
+  int64_t item = (int64_t)pl_dtype_size((PlDtype)f->vals[v].dtype);
+  m->at[k] = g->nop;
+  PlTileOperand *o = &g->op[g->nop++];
+  const PlFValue *val = &f->vals[v];
+  bool plain = val->contiguous || m->node->op->rows.roles || k >= PL_MAX_IN;
+  *o = (PlTileOperand){.v = v, .kind = kind, .slot = slot, .wide = !plain && kind != PL_TILE_FULL && val->numel > 1};
+  if (kind == PL_TILE_FULL || kind == PL_TILE_ROW) o->by_col = item;
+  if (kind == PL_TILE_COL) o->by_row = item;
+  if (kind == PL_TILE_FULL) o->by_row = item * g->inner;
+}
+
+static PlStatus add_member(const Prepare *a, PlTileGroup *g, int32_t i, int64_t *widest) {
+  const PlFlow *f = a->p->flow;
+  const PlFNode *n = &f->nodes[i];
+  PlTileSpace space = a->p->space[g->begin];
+  PlTileRole role;
+  PlTileSlots *t = (PlTileSlots *)(uintptr_t)&a->slots;
+  if (!pl_tile_join(f, n, &space, &role) || !pl_tile_slots(t, f, a->last, g->begin, g->end, i, &role))
+    PL_FAIL(PL_ERR_STATE, "graph: %s does not fit into its group", n->name);
+  PlTileMember *m = &g->m[g->n++];
+  m->node = n;
+  if (role.summed) {
+    m->pieces = role.pieces;
+    m->shared = g->shared;
+    m->local = g->local;
+    g->shared += pl_round64(role.pieces.shared);
+    g->local += pl_round64(role.pieces.local);
+    g->summed = true;
+  }
+  for (int k = 0; k < PL_MAX_IN + PL_MAX_OUT; k++) m->at[k] = -1;
+  for (int32_t k = 0; k < n->nin; k++)
+    if (n->in[k] >= 0) add_operand(g, m, k, n->in[k], role.in[k], a->p->inner[n->in[k]] ? t->of[f->vals[n->in[k]].store] : -1, f);
+  for (int32_t o = 0; o < n->nout; o++) {
+    PlFVal v = n->first + o;
+    bool inner = a->p->inner[v];
+    if (f->vals[v].dtype == PL_NDTYPE || role.out[o] == PL_TILE_SUM || (inner && a->last[f->vals[v].store] < 0 && (role.spare >> o) & 1))
+      continue;
+    add_operand(g, m, PL_MAX_IN + o, v, role.out[o], inner ? t->of[f->vals[v].store] : -1, f);
+    int64_t item = (int64_t)pl_dtype_size((PlDtype)f->vals[v].dtype);
+    if (role.out[o] == PL_TILE_FULL && item > *widest) *widest = item;
+  }
+  g->nptr += n->nin + n->nout;
+  return PL_OK;
+}
+
+static PlStatus prepare(const PlPlan *p, PlTileGroup *g, int8_t *slot, const int32_t *last) {
+  const PlFlow *f = p->flow;
+  PlTileSpace s = p->space[g->begin];
+  int64_t widest = 4;
+  size_t nop = 0;
+  Prepare a = {p, last, {.of = slot}};
+  for (int32_t i = g->begin; i < g->end; i++) nop += (size_t)f->nodes[i].nin + (size_t)f->nodes[i].nout;
+  g->m = calloc((size_t)(g->end - g->begin), sizeof *g->m);
+  g->op = calloc(nop + 1, sizeof *g->op);
+  if (!g->m || !g->op) return no_memory();
+  g->numel = s.numel;
+  g->inner = s.cols ? s.cols : s.numel;
+  for (int32_t i = g->begin; i < g->end; i++)
+    if (!(f->nodes[i].flags & PL_FN_VIEW)) PL_TRY(add_member(&a, g, i, &widest));
+  g->nfull = a.slots.nfull;
+  g->ncolumn = a.slots.ncol;
+  tile_sizes(g, widest, &s);
+  g->full_bytes = pl_round64((size_t)(g->rows * g->cols * widest));
+  g->column_bytes = pl_round64((size_t)g->rows * 8);
+  g->bytes = (size_t)g->nfull * g->full_bytes + (size_t)g->ncolumn * g->column_bytes + pl_round64((size_t)g->nop * sizeof(PlArray)) +
+             pl_round64((size_t)g->n * sizeof(PlkCall)) + pl_round64((size_t)g->nptr * sizeof(void *)) +
+             pl_round64((size_t)g->nop * sizeof(char *)) + g->local;
+  return make_forms(f, g);
+}
+
+PlStatus pl_fusion_new(PlFusion **out, const PlPlan *p) {
+  *out = NULL;
+  if (!p->group) return PL_OK;
+  const PlFlow *f = p->flow;
+  PlFusion *u = calloc(1, sizeof *u);
+  int8_t *slot = malloc((size_t)f->nstores + 1);
+  int32_t *last = pl_last_readers(f);
+  PlStatus s = u && slot && last ? PL_OK : no_memory();
+  if (s == PL_OK) {
+    u->at = malloc(((size_t)f->nnodes + 1) * sizeof *u->at);
+    u->groups = calloc((size_t)f->nnodes / 2 + 1, sizeof *u->groups);
+    if (!u->at || !u->groups) s = no_memory();
+  }
+  for (int32_t i = 0; s == PL_OK && i < f->nnodes; i++) u->at[i] = -1;
+  for (int32_t i = 0; s == PL_OK && i < f->nnodes;) {
+    if (p->group[i] != i) {
+      i++;
+      continue;
+    }
+    PlTileGroup *g = &u->groups[u->n];
+    g->begin = i;
+    g->end = pl_group_end(p, i);
+    u->at[i] = u->n++;
+    s = prepare(p, g, slot, last);
+    i = g->end;
+  }
+  free(slot);
+  free(last);
+  if (s != PL_OK) pl_fusion_free(u);
+  else *out = u;
+  return s;
+}
+
+void pl_fusion_free(PlFusion *u) {
+  if (!u) return;
+  for (int32_t k = 0; u->groups && k < u->n; k++) {
+    free(u->groups[k].m);
+    free(u->groups[k].op);
+    free(u->groups[k].form[0]);
+    free(u->groups[k].dims);
+  }
+  free(u->groups);
+  free(u->at);
+  free(u);
+}
+
+int32_t pl_fusion_end(const PlFusion *u, int32_t i) { return u && u->at[i] >= 0 ? u->groups[u->at[i]].end : i; }

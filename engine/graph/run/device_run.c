@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: MIT
+ * See device_run.h. Groups are chosen at the first run (device_groups.c), when it is known which leaves are numbers on the host, and
+ * again where that changes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/call/thread_state.h"
+#include "engine/device/device.h"
+#include "engine/graph/run/device_run_internal.h"
+#include "engine/tensor/layout.h"
+
+static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device"); }
+
+/* ---- making --------------------------------------------------------------------------------------------------- */
+
+PlStatus pl_away_new(PlAway **out, const PlFlow *f) {
+  PlAway *a = calloc(1, sizeof *a);
+  if (!a) return no_memory();
+  const size_t nv = (size_t)f->nvals + 1, nn = (size_t)f->nnodes + 1;
+  const PlDeviceTable *t = pl_device_open();
+  a->f = f;
+  a->crosses = pl_flow_crosses(f);
+  a->table = t && !pl_pass_is_off("fuse") ? t->extension("fused") : NULL;
+  a->last = malloc(nv * sizeof *a->last);
+  a->device = calloc(nv, 1);
+  a->at = malloc(nn * sizeof *a->at);
+  a->vals = calloc(nv, sizeof *a->vals);
+  a->drawn = calloc((size_t)f->ndraws + 1, sizeof *a->drawn);
+  if (!a->last || !a->device || !a->at || !a->vals || !a->drawn) {
+    pl_away_free(a);
+    return no_memory();
+  }
+  for (PlFVal v = 0; v < f->nvals; v++) a->last[v] = -1;
+  for (int32_t i = 0; i < f->nnodes; i++) {
+    a->at[i] = -1;
+    for (int32_t k = 0; k < f->nodes[i].nin; k++)
+      if (f->nodes[i].in[k] >= 0) a->last[f->nodes[i].in[k]] = i;
+  }
+  for (int32_t o = 0; o < f->noutputs; o++) a->last[f->outputs[o]] = f->nnodes;
+  *out = a;
+  return PL_OK;
+}
+
+void pl_away_free(PlAway *a) {
+  if (!a) return;
+  pl_away_capture_free(a);
+  free(a->last);
+  free(a->device);
+  free(a->at);
+  free(a->groups);
+  free(a->vals);
+  free(a->drawn);
+  free(a);
+}
+
+int32_t pl_away_groups(const PlAway *a, int32_t *members) {
+  *members = 0;
+  for (int32_t g = 0; g < a->ngroups; g++) *members += a->groups[g].fused.nmember;
+  return a->ngroups;
+}
+
+/* ---- choosing groups -------------------------------------------------------------------------------------------- */
+
+/* Where values lie: with an input on the device, unless it is a question about sizes. */
+static uint8_t device_of(const PlAway *a, const PlFNode *n) {
+  if (n->op->flags & PL_F_SIZES) return PL_CPU;
+  if (n->op->flags & PL_F_MOVES) return (uint8_t)pl_attr_i(n->attrs, 0);
+  bool any = false;
+  for (int32_t k = 0; k < n->nin; k++) {
+    if (n->in[k] >= 0 && a->device[n->in[k]] != PL_CPU) return a->device[n->in[k]];
+    any = any || n->in[k] >= 0;
+  }
+  if (n->op->cls != PL_CREATION && any) return PL_CPU;
+  return pl_flow_makes_on(a->f, n, pl_state.device, a->several);
+}
+
+static PlStatus choose(PlAway *a) {
+  const PlFlow *f = a->f;
+  a->ngroups = 0;
+  for (int32_t i = 0; i < f->nnodes; i++) {
+    const uint8_t d = device_of(a, &f->nodes[i]);
+    a->at[i] = -1;
+    for (int32_t o = 0; o < f->nodes[i].nout; o++) a->device[f->nodes[i].first + o] = d;
+  }
+  for (int32_t i = 0; a->table && i < f->nnodes;) PL_TRY(pl_away_group_from(a, i, &i));
+  a->known = true;
+  return PL_OK;
+}
+
+/* ---- running ------------------------------------------------------------------------------------------------------- */
+
+static void drop(PlAway *a, PlFVal v) {
+  pl_tensor_release(a->vals[v]);
+  a->vals[v] = NULL;
+}
+
+/* The plan takes every value of a node for row-major; as they run, results follow their inputs (engine/tensor/layout.h). Views
+ * that count on memory get what the plan says. */
+static PlStatus settle(PlAway *a, const PlFNode *n) {
+  if (!(n->op->flags & PL_F_BY_MEMORY)) return PL_OK;
+  PlTensor **t = &a->vals[n->in[0]], *copy;
+  if ((*t)->a.contiguous || !a->f->vals[n->in[0]].contiguous) return PL_OK;
+  PL_TRY(pl_tensor_copy(&copy, *t));
+  pl_tensor_release(*t);
+  *t = copy;
+  return PL_OK;
+}
+
+/* A view in the midst of a group: nothing is dropped before the group has run. */
+static PlStatus take_view(PlAway *a, const PlFNode *n) {
+  PlTensor *in[PL_MAX_IN];
+  PL_TRY(settle(a, n));
+  for (int32_t k = 0; k < n->nin; k++) in[k] = n->in[k] < 0 ? NULL : a->vals[n->in[k]];
+  return pl_apply(n->op, in, n->nin, n->attrs, &a->vals[n->first]);
+}
+
+/* How the full arrays of a group lie in this run: channels last where one of them does and nothing in the group depends
+ * on rows. */
+static int layout_of(const PlAway *a, const Group *g) {
+  const PlArray *first = NULL;
+  bool last = false;
+  for (int k = 0; k < g->fused.narg; k++) {
+    const PlkFusedArg *arg = &g->fused.arg[k];
+    if (arg->kind == PLK_FUSED_ROW || arg->kind == PLK_FUSED_COL) return PL_ROW_MAJOR;
+    if (arg->kind != PLK_FUSED_FULL) continue;
+    const PlFValue *val = &a->f->vals[g->arg[k]];
+    PlArray planned = {.shape = val->dims, .ndim = val->ndim};
+    const PlArray *x = arg->out ? &planned : &a->vals[g->arg[k]]->a;
+    if (first && !pl_shape_equal(first, x)) return PL_ROW_MAJOR;
+    if (!arg->out) {
+      first = x;
+      last = last || (!x->contiguous && pl_channels_last(x));
+    } else if (val->ndim != 4 && val->ndim != 5) return PL_ROW_MAJOR;
+  }
+  return last && !g->fused.rows ? PL_CHANNELS_LAST : PL_ROW_MAJOR;
+}
+
+/* Argument k, or a copy in made[k] that lies as the kernel walks it. */
+static PlStatus argument(PlAway *a, const Group *g, int k, int layout, PlTensor **made, const PlArray **arr) {
+  const PlkFusedArg *arg = &g->fused.arg[k];
+  PlTensor *t = a->vals[g->arg[k]];
+  const bool full = arg->kind == PLK_FUSED_FULL && layout == PL_CHANNELS_LAST;
+  *arr = &t->a;
+  if (arg->kind == PLK_FUSED_NUMBER || arg->kind == PLK_FUSED_ONE || (full ? pl_is_channels_last(&t->a) : t->a.contiguous)) return PL_OK;
+  PL_TRY(pl_tensor_copy_as(made, full ? layout : PL_ROW_MAJOR, t));
+  *arr = &(*made)->a;
+  return PL_OK;
+}
+
+/* The op of member m, without its first result, which the group made: sums over rows. It reads what the kernel read and wrote
+ * (arr: the group's arguments). */
+static PlStatus sum_behind(PlAway *a, const Group *g, int m, const PlArray *const *arr) {
+  const PlFNode *n = &a->f->nodes[g->node[m]];
+  const PlkFusedMember *member = &g->fused.member[m];
+  const PlArray *in[PLK_FUSED_IN] = {NULL};
+  PlArray *out[PL_MAX_OUT] = {NULL};
+  for (int k = 0; k < member->nin; k++)
+    if (member->in[k] != PLK_FUSED_NONE) in[k] = arr[member->in[k] < 0 ? -1 - member->in[k] : g->fused.member[member->in[k]].out];
+  for (int32_t o = 1; o < n->nout; o++) {
+    const PlFVal v = n->first + o;
+    const PlFValue *val = &a->f->vals[v];
+    if (val->dtype == PL_NDTYPE || a->last[v] < 0) continue;
+    PL_TRY(pl_tensor_empty_on(&a->vals[v], g->device, (PlDtype)val->dtype, val->ndim, val->dims));
+    out[o] = &a->vals[v]->a;
+  }
+  const PlkCall call = {.name = n->op->name, .code = n->op->kcode, .nin = n->nin, .nout = n->nout, .in = in, .out = out, .attrs = n->attrs};
+  return pl_call_run_device(g->device, n->op, &call);
+}
+
+static PlStatus launch(PlAway *a, const Group *g, PlTensor **made) {
+  const PlArray *arr[PLK_FUSED_ARGS];
+  const PlkFusedRun run = {.numel = g->numel, .cols = g->cols, .arg = arr, .attrs = g->attrs};
+  const int layout = layout_of(a, g);
+  for (int k = 0; k < g->fused.narg; k++) {
+    const PlFVal v = g->arg[k];
+    const PlFValue *val = &a->f->vals[v];
+    if (!g->fused.arg[k].out) {
+      PL_TRY(argument(a, g, k, layout, &made[k], &arr[k]));
+      continue;
+    }
+    PL_TRY(pl_tensor_empty_as(&a->vals[v], layout, g->device, (PlDtype)val->dtype, val->ndim, val->dims));
+    arr[k] = &a->vals[v]->a;
+  }
+  PL_TRY(a->table->run(pl_gpu_index(g->device), g->kernel, &run));
+  for (int m = 0; m < g->fused.nmember; m++)
+    if (pl_away_sums_behind(a, g, m)) PL_TRY(sum_behind(a, g, m, arr));
+  return PL_OK;
+}
+
+static PlStatus run_group(PlAway *a, const Group *g) {
+  PlTensor *made[PLK_FUSED_ARGS] = {NULL};
+  for (int32_t i = g->begin, left = g->views; left > 0 && i < g->end; i++) {
+    if (!(a->f->nodes[i].flags & PL_FN_VIEW) || !pl_away_view_of_others(a, g, i)) continue;
+    PL_TRY(take_view(a, &a->f->nodes[i]));
+    left--;
+  }
+  PlStatus s = launch(a, g, made);
+  pl_release_all(made, PLK_FUSED_ARGS);
+  PL_TRY(s);
+  for (int32_t i = g->begin; i < g->end; i++) {
+    const PlFNode *n = &a->f->nodes[i];
+    for (int32_t k = 0; k < n->nin; k++)
+      if (n->in[k] >= 0 && a->last[n->in[k]] == i && a->vals[n->in[k]]) drop(a, n->in[k]);
+    for (int32_t o = 0; o < n->nout; o++)
+      if (a->last[n->first + o] < 0 && a->vals[n->first + o]) drop(a, n->first + o);
+  }
+  return PL_OK;
+}
+
+/* A repeated draw starts where its original did. */
+static PlStatus apply(PlAway *a, const PlFNode *n, PlTensor *const *in, PlTensor **out) {
+  if (n->draw < 0) return pl_apply(n->op, in, n->nin, n->attrs, out);
+  (void)pl_rng_take(0); /* seeds the generator */
+  const uint64_t now = pl_state.offset;
+  const bool again = (n->flags & PL_FN_MIRROR) != 0;
+  if (again) pl_state.offset = a->drawn[n->draw];
+  else a->drawn[n->draw] = now;
+  PlStatus s = pl_apply(n->op, in, n->nin, n->attrs, out);
+  if (again) pl_state.offset = now;
+  return s;
+}
+
+static PlStatus run_node(PlAway *a, int32_t i) {
+  const PlFNode *n = &a->f->nodes[i];
+  PlTensor *few[PL_MAX_IN], **in = few, *out[PL_MAX_OUT] = {NULL};
+  if (n->flags & PL_FN_VIEW) PL_TRY(settle(a, n));
+  if (n->nin > PL_MAX_IN && !(in = malloc((size_t)n->nin * sizeof *in))) return no_memory();
+  for (int32_t k = 0; k < n->nin; k++) in[k] = n->in[k] < 0 ? NULL : a->vals[n->in[k]];
+  if (PL_UNLIKELY(a->noting != NULL)) a->noting->settings(n->flags & PL_FN_MUTATES ? n->attrs : NULL);
+  const uint8_t was = pl_state.device;
+  if (n->nout > 0) pl_state.device = a->device[n->first];
+  PlStatus s = apply(a, n, in, out);
+  pl_state.device = was;
+  if (s == PL_OK && (n->flags & PL_FN_MUTATES)) {
+    for (int o = 0; o < n->op->nout; o++) pl_tensor_release(out[o]);
+    for (int32_t o = 0; o < n->nout; o++) a->vals[n->first + o] = pl_retain(in[o]);
+  } else if (s == PL_OK)
+    for (int32_t o = 0; o < n->nout; o++) a->vals[n->first + o] = out[o];
+  if (in != few) free(in);
+  PL_TRY(s);
+  for (int32_t k = 0; k < n->nin; k++)
+    if (n->in[k] >= 0 && a->last[n->in[k]] == i) drop(a, n->in[k]);
+  for (int32_t o = 0; o < n->nout; o++)
+    if (a->last[n->first + o] < 0) drop(a, n->first + o);
+  return PL_OK;
+}
+
+/* Inputs, captures and constants; *device: the first that any of them lies on. */
+static PlStatus leaves(PlAway *a, PlTensor *const *in, uint8_t *device) {
+  const PlFlow *f = a->f;
+  bool several = a->crosses;
+  for (PlFVal v = 0; v < f->nvals; v++) {
+    const PlFValue *val = &f->vals[v];
+    if (val->kind == PL_FV_NODE) continue;
+    PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
+    if (t->a.contiguous || val->kind != PL_FV_INPUT || (t->a.device != PL_CPU && pl_channels_last(&t->a))) a->vals[v] = pl_retain(t);
+    else PL_TRY(pl_tensor_copy(&a->vals[v], t));
+    a->known = a->known && a->device[v] == t->a.device;
+    a->device[v] = t->a.device;
+    several = several || (*device && t->a.device && t->a.device != *device);
+    *device = pl_device_first(*device, t->a.device);
+  }
+  a->known = a->known && a->several == several;
+  a->several = several;
+  return PL_OK;
+}
+
+/* Memory that belongs to the caller alone: leaves, pieces, values given before and those of nodes before `from` are
+ * copied. */
+static PlStatus give(PlAway *a, int32_t from, PlTensor **out) {
+  const PlFlow *f = a->f;
+  for (int32_t o = 0; o < f->noutputs; o++) {
+    const PlFValue *v = &f->vals[f->outputs[o]];
+    bool shared = f->vals[f->stores[v->store].first].kind != PL_FV_NODE || pl_fvalue_bytes(v) != f->stores[v->store].bytes;
+    shared = shared || v->kind != PL_FV_NODE || v->node < from;
+    for (int32_t p = 0; p < o && !shared; p++) shared = f->vals[f->outputs[p]].store == v->store;
+    PlStatus s = PL_OK;
+    if (shared) s = pl_tensor_copy_as(&out[o], pl_channels_last(&a->vals[f->outputs[o]]->a), a->vals[f->outputs[o]]);
+    else out[o] = pl_retain(a->vals[f->outputs[o]]);
+    if (s == PL_OK) continue;
+    while (o > 0) pl_tensor_release(out[--o]);
+    return s;
+  }
+  return PL_OK;
+}
+
+/* Leaves, and what of other values is there already; then groups, if they are not chosen for such leaves. */
+static PlStatus prepare(PlAway *a, PlTensor *const *in, PlTensor *const *there) {
+  uint8_t device = PL_CPU;
+  PL_TRY(leaves(a, in, &device));
+  for (PlFVal v = 0; there && v < a->f->nvals; v++)
+    if (there[v]) a->vals[v] = pl_retain(there[v]);
+  pl_state.device = device; /* of what the graph makes out of nothing */
+  return a->known ? PL_OK : choose(a);
+}
+
+/* Do channels-last arrays meet a group that goes by rows? Its nodes, one by one, then keep them as they lie. */
+static bool apart(const PlAway *a, const Group *g) {
+  bool rows = g->fused.rows, last = false;
+  for (int k = 0; k < g->fused.narg; k++) {
+    const PlkFusedArg *arg = &g->fused.arg[k];
+    const PlTensor *t = arg->out ? NULL : a->vals[g->arg[k]]; /* views are taken later */
+    rows = rows || arg->kind == PLK_FUSED_ROW || arg->kind == PLK_FUSED_COL;
+    last = last || (t && arg->kind == PLK_FUSED_FULL && !t->a.contiguous && pl_channels_last(&t->a));
+  }
+  return rows && last;
+}
+
+static PlStatus run(PlAway *a, int32_t from, int32_t to) {
+  for (int32_t i = from; i < to; i++) {
+    if (a->at[i] < 0) {
+      PL_TRY(run_node(a, i));
+      continue;
+    }
+    const Group *g = &a->groups[a->at[i]];
+    if (PL_UNLIKELY(apart(a, g))) {
+      for (; i < g->end; i++) PL_TRY(run_node(a, i));
+      i--;
+      continue;
+    }
+    const PlProfile *p = pl_state.profile; /* nodes alone are measured by pl_apply */
+    if (PL_UNLIKELY(p != NULL)) p->begin(a->f->nodes[g->begin].op, g->fused.nmember);
+    PlStatus s = run_group(a, g);
+    if (PL_UNLIKELY(p != NULL)) {
+      for (int32_t k = g->begin; k < g->end; k++) p->work(a->f->nodes[k].flops);
+      p->end();
+    }
+    PL_TRY(s);
+    i = g->end - 1;
+  }
+  return PL_OK;
+}
+
+static PlStatus finish(PlAway *a, uint8_t device, PlStatus s) {
+  pl_state.device = device;
+  for (PlFVal v = 0; v < a->f->nvals; v++) drop(a, v);
+  return s;
+}
+
+PlStatus pl_away_from(PlAway *a, int32_t from, PlTensor *const *there, PlTensor *const *in, PlTensor **out) {
+  const uint8_t was = pl_state.device;
+  PlStatus s = prepare(a, in, there);
+  if (s == PL_OK) s = run(a, from, a->f->nnodes);
+  if (s == PL_OK) s = give(a, from, out);
+  return finish(a, was, s);
+}
+
+PlStatus pl_away_until(PlAway *a, int32_t to, PlTensor *const *in, PlTensor **kept) {
+  const uint8_t was = pl_state.device;
+  PlStatus s = prepare(a, in, NULL);
+  if (s == PL_OK) s = run(a, 0, to);
+  for (PlFVal v = 0; v < a->f->nvals && s == PL_OK; v++)
+    if (a->f->vals[v].kind == PL_FV_NODE && a->vals[v]) kept[v] = pl_retain(a->vals[v]);
+  return finish(a, was, s);
+}
+
+PlStatus pl_away_run(PlAway *a, PlTensor *const *in, PlTensor **out) {
+  if (a->busy) return pl_flow_run(a->f, in, out);
+  const bool was = pl_grad_enable(false);
+  struct PlFlow *trace = pl_state.trace;
+  bool done = false;
+  pl_state.trace = NULL;
+  a->busy = true;
+  PlStatus s = pl_away_captured(a, in, out, &done);
+  if (s == PL_OK && !done) s = pl_away_from(a, 0, NULL, in, out);
+  a->busy = false;
+  pl_state.trace = trace;
+  pl_grad_enable(was);
+  return s;
+}

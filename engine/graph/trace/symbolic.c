@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: MIT
+ * Symbolic tensors: what pl_apply does when an input is a value of a flow. Ops become nodes. Writes are in symbolic_write.c. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/call/autocast.h"
+#include "engine/call/thread_state.h"
+#include "engine/grad/node.h"
+#include "engine/graph/trace/symbolic.h"
+#include "engine/tensor/alloc.h"
+
+static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a graph"); }
+
+/* ---- handles ------------------------------------------------------------------------------------------- */
+
+void pl_sym_storage_end(PlStorage *s) {
+  PlSymStorage *y = (PlSymStorage *)(void *)s;
+  PlFlow *f = y->flow;
+  if (y->store < f->nstores && f->stores[y->store].live == y) f->stores[y->store].live = NULL;
+  pl_flow_release(f);
+}
+
+static PlStatus storage_new(PlSymStorage **out, PlFlow *f, int32_t store) {
+  size_t size = (sizeof(PlSymStorage) + PL_POOL_STEP - 1) / PL_POOL_STEP * PL_POOL_STEP;
+  PlSymStorage *s = pl_pool_get(size);
+  if (!s) return no_memory();
+  *s = (PlSymStorage){
+      .s = {.refs = 1, .piece = (uint32_t)size, .nbytes = (size_t)f->stores[store].bytes, .block = s, .owns = PL_OWNS_SYMBOLIC},
+      .flow = pl_flow_retain(f),
+      .store = store};
+  f->stores[store].live = s;
+  *out = s;
+  return PL_OK;
+}
+
+PlStatus pl_sym_tensor(PlTensor **out, PlFlow *f, PlFVal v) {
+  const PlFValue *val = &f->vals[v];
+  PlSymStorage *s = f->stores[val->store].live;
+  if (s && s->store == val->store) s->s.refs++;
+  else PL_TRY(storage_new(&s, f, val->store));
+  PlArray a = pl_fvalue_array(val);
+  PlStatus st = pl_tensor_handle(out, &a, &s->s);
+  if (st == PL_OK) pl_sym_point(*out, v);
+  return st;
+}
+
+/* Is the value what the memory that t shares holds now? */
+static bool is_current(const PlTensor *t) {
+  const PlFlow *f = pl_sym_flow(t);
+  const PlFValue *v = &f->vals[pl_sym_value(t)];
+  return v->store == pl_sym_storage(t)->store && v->version == f->stores[v->store].version;
+}
+
+PlStatus pl_sym_window(const PlOp *op, const PlTensor *t, int64_t offset, PlAttrs *a) {
+  pl_attrs_init(op, a);
+  PL_TRY(pl_attrs_list(a, 0, t->a.ndim, t->a.shape));
+  PL_TRY(pl_attrs_list(a, 1, t->a.ndim, t->a.strides));
+  pl_attrs_int(a, 2, offset);
+  return PL_OK;
+}
+
+int64_t pl_sym_offset(const PlTensor *t, const PlTensor *base) {
+  const PlFlow *f = pl_sym_flow(t);
+  return f->vals[pl_sym_value(t)].offset - f->vals[pl_sym_value(base)].offset;
+}
+
+/* t := value of fresh, which is no constant to the graph's gradient pass because t is used where nothing is recorded; but
+ * it is one if t was detached. Takes fresh. */
+static PlStatus point_to(PlFlow *f, PlTensor *t, PlTensor *fresh) {
+  f->nodes[f->vals[pl_sym_value(fresh)].node].flags &= (uint8_t)~PL_FN_NO_GRAD; /* t is as it was, whoever asks first */
+  if (t->flags & PL_T_DETACHED) {
+    PlTensor *stopped;
+    PlStatus s = pl_sym_apply(&pl_op_stop_grad, &fresh, 1, NULL, &stopped);
+    pl_tensor_release(fresh);
+    PL_TRY(s);
+    fresh = stopped;
+  }
+  pl_sym_point(t, pl_sym_value(fresh));
+  pl_tensor_release(fresh);
+  return PL_OK;
+}
+
+PlStatus pl_sym_refresh(PlTensor *t) {
+  if (is_current(t)) return PL_OK;
+  PlFlow *f = pl_sym_flow(t);
+  const PlFStore *st = &f->stores[pl_sym_storage(t)->store];
+  if (st->root < 0)
+    PL_FAIL(PL_ERR_UNSUPPORTED,
+            "%s is used after a window of it was written that the graph does not know as a part of the "
+            "whole; use the whole tensor inside of the graph first and take views there",
+            pl_desc_text(&t->a));
+  const PlFValue *root = &f->vals[st->root], *old = &f->vals[pl_sym_value(t)];
+  if (old->offset == root->offset && old->numel == root->numel && old->contiguous && root->contiguous && old->ndim == root->ndim &&
+      memcmp(old->dims, root->dims, root->ndim * sizeof(int64_t)) == 0) {
+    if (!(t->flags & PL_T_DETACHED)) {
+      pl_sym_point(t, st->root);
+      return PL_OK;
+    }
+  }
+  PlTensor *base, *fresh;
+  PlAttrs a;
+  PL_TRY(pl_sym_window(&pl_op_as_strided, t, old->offset - root->offset, &a));
+  PL_TRY(pl_sym_tensor(&base, f, st->root));
+  PlStatus s = pl_sym_apply(&pl_op_as_strided, &base, 1, &a, &fresh);
+  pl_tensor_release(base);
+  PL_TRY(s);
+  return point_to(f, t, fresh);
+}
+
+PlStatus pl_sym_value_of(PlFlow *f, PlTensor *t, PlFVal *out) {
+  if (!t) {
+    *out = -1;
+    return PL_OK;
+  }
+  if (!t->a.symbolic) return t->a.weak || (t->flags & PL_T_CONST) ? pl_flow_const(f, t, out) : pl_flow_capture(f, t, out);
+  if (pl_sym_flow(t) != f)
+    PL_FAIL(PL_ERR_STATE, "%s belongs to another graph; make it an output there and feed what run returns", pl_desc_text(&t->a));
+  PL_TRY(pl_sym_refresh(t));
+  *out = pl_sym_value(t);
+  return PL_OK;
+}
+
+/* ---- shapes as tensors: known while the graph is made ---------------------------------------------------- */
+
+/* shape_of(x) → a real, constant tensor. */
+static PlStatus shape_tensor(const PlTensor *x, PlTensor **out) {
+  const int64_t n = x->a.ndim;
+  PL_TRY(pl_tensor_from(out, PL_I64, 1, &n, x->a.shape));
+  (*out)->flags |= PL_T_CONST;
+  return PL_OK;
+}
+
+/* Ops that take a shape as a tensor, and their twins that take it as an attribute: the same, but readable. */
+static PlStatus with_sizes(const PlOp *op, const PlCall *c, PlTensor **out, bool *done) {
+  const PlOp *to = op->sized;
+  *done = false;
+  if (!to) return PL_OK;
+  const int at = op->sizes & 1 ? 0 : 1;
+  const PlDesc *d = &c->desc[0];
+  PlTensor *x = c->in[0];
+  *done = true;
+  if (at == 1 && x->a.ndim == d->ndim && memcmp(x->a.shape, d->shape, d->ndim * sizeof(int64_t)) == 0) {
+    *out = pl_retain(x); /* nothing to do */
+    return PL_OK;
+  }
+  if (at == 1 && !c->in[1]) { /* sum_to with sizes already */
+    *done = false;
+    return PL_OK;
+  }
+  PlAttrs a;
+  pl_attrs_init(to, &a);
+  PL_TRY(pl_attrs_list(&a, 0, d->ndim, d->shape));
+  if (at == 0) {
+    pl_attrs_int(&a, 1, d->dtype);
+    return pl_sym_apply(to, NULL, 0, &a, out); /* on the default device, as zeros_of itself: the shape is always the CPU's */
+  }
+  return pl_sym_apply(to, &x, 1, &a, out);
+}
+
+static PlStatus check_values_known(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs) {
+  for (int i = 0; i < nin && i < 8; i++)
+    if (((op->reads_values >> i) & 1) && in[i] && !in[i]->a.weak && !(in[i]->flags & PL_T_CONST) &&
+        !(op->by_shape && op->by_shape(&in[i]->a, attrs)))
+      PL_FAIL(PL_ERR_UNSUPPORTED,
+              "%s: its result's shape depends on the values of %s, which a graph does not know; call "
+              "it outside, or use a masked form of fixed shape (where, masked_fill)",
+              op->name, op->nin != PL_VARIADIC && op->args[i] ? op->args[i] : "an input");
+  return PL_OK;
+}
+
+/* ---- nodes --------------------------------------------------------------------------------------------- */
+
+static double flops_of(const PlCall *c) {
+  return pl_flops(
+      &(PlInfer){.op = c->op, .attrs = c->attrs, .nin = c->nin, .in = c->arr, .compute = c->compute, .out = (PlDesc *)(uintptr_t)c->desc});
+}
+
+PlStatus pl_sym_node(PlFlow *f, PlCall *c, uint8_t flags, int32_t *node) {
+  PlFVal few[PL_MAX_IN] = {0}, *vals = few;
+  if (c->nin > PL_MAX_IN && !(vals = malloc((size_t)c->nin * sizeof *vals))) return no_memory();
+  PlStatus s = PL_OK;
+  for (int i = 0; i < c->nin && s == PL_OK; i++) s = pl_sym_value_of(f, c->in[i], &vals[i]);
+  if (s == PL_OK) s = pl_flow_node(f, c->op, c->nin, vals, c->op->nattr ? c->attrs : NULL, c->desc, flags, node);
+  if (vals != few) free(vals);
+  if (s == PL_OK) f->nodes[*node].flops = flops_of(c);
+  if (s == PL_OK && f->record && f->stage == 0 && pl_state.grad_off) f->nodes[*node].flags |= PL_FN_NO_GRAD;
+  return s;
+}
+
+/* Views belong to the family of what they were taken from: what is written through one of them becomes part of all
+ * histories (grad/inplace.c). */
+static void note_base(PlTensor *whole, PlTensor *view) {
+  if (view->storage == whole->storage && view != whole && !view->base) pl_tensor_join(view, whole);
+}
+
+static PlStatus emit(PlFlow *f, PlCall *c, PlTensor **out) {
+  int32_t node;
+  PL_TRY(pl_sym_node(f, c, 0, &node));
+  for (int o = 0; o < c->op->nout; o++) out[o] = NULL;
+  for (int o = 0; o < c->op->nout; o++) {
+    PlFVal v = f->nodes[node].first + o;
+    if (f->vals[v].dtype == PL_NDTYPE) continue;
+    PlStatus s = pl_sym_tensor(&out[o], f, v);
+    if (s != PL_OK) {
+      pl_release_all(out, o);
+      return s;
+    }
+  }
+  if (f->record && c->desc[0].is_view && c->in[0]->a.symbolic) note_base(c->in[0], out[0]);
+  return PL_OK;
+}
+
+/* ---- the doors ------------------------------------------------------------------------------------------ */
+
+/* Has t a history that is not just being a leaf? */
+static bool is_computed(const PlTensor *t) {
+  PlNode *n;
+  uint32_t slot;
+  return t->node && pl_entry_get(t, pl_state.ambient, &n, &slot) && n->kind != PL_NODE_LEAF;
+}
+
+PlStatus pl_sym_enter(PlFlow *f, PlTensor *t, PlTensor **out) {
+  if (t->a.symbolic || t->a.weak || (t->flags & PL_T_CONST)) {
+    *out = pl_retain(t);
+    return PL_OK;
+  }
+  PlFVal v;
+  PlTensor *h;
+  PL_TRY(pl_history_current(&t, 1));
+  if (!f->record && pl_state.ambient && !pl_state.grad_off && is_computed(t))
+    PL_FAIL(PL_ERR_STATE,
+            "%s was computed from tensors that require a gradient before it came into the graph; compute it "
+            "inside g:trace(f), or detach it",
+            pl_desc_text(&t->a));
+  PL_TRY(pl_flow_capture(f, t, &v));
+  PL_TRY(pl_sym_tensor(&h, f, v));
+  PlStatus s = pl_sym_refresh(h);
+  if (s == PL_OK && f->record && (t->node || t->more)) {
+    if (t->node && t->node->kind == PL_NODE_LEAF) s = pl_flow_leaf(f, t, false);
+    if (s == PL_OK) s = pl_entries_copy(h, t, NULL);
+  }
+  if (s != PL_OK) {
+    pl_tensor_release(h);
+    return s;
+  }
+  *out = h;
+  return PL_OK;
+}
+
+PlFlow *pl_sym_flow_of(PlTensor *const *in, int nin) {
+  for (int i = 0; i < nin; i++)
+    if (in[i] && in[i]->a.symbolic) return pl_sym_flow(in[i]);
+  return pl_state.trace;
+}
+
+/* Are all leaves until now the CPU's? */
+static bool at_home(const PlFlow *f) {
+  for (PlFVal v = 0; v < f->nvals; v++)
+    if (f->vals[v].kind != PL_FV_NODE && f->vals[v].device != PL_CPU) return false;
+  return true;
+}
+
+static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
+
+/* A run makes things out of nothing where its leaves lie. What a call wants elsewhere is moved there. */
+static PlStatus made_away(PlFlow *f, const PlOp *op, const PlAttrs *attrs, PlTensor **out) {
+  const uint8_t device = pl_state.device;
+  pl_state.device = PL_CPU;
+  PlStatus s = apply(f, op, NULL, 0, attrs, out);
+  pl_state.device = device;
+  PL_TRY(s);
+  PlAttrs a;
+  pl_attrs_init(&pl_op_to_device, &a);
+  pl_attrs_int(&a, 0, device);
+  for (int o = 0; o < op->nout; o++) {
+    PlTensor *moved;
+    if (!out[o]) continue;
+    s = apply(f, &pl_op_to_device, &out[o], 1, &a, &moved);
+    if (s != PL_OK) {
+      pl_release_all(out, op->nout);
+      return s;
+    }
+    pl_tensor_release(out[o]);
+    out[o] = moved;
+  }
+  return PL_OK;
+}
+
+static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  if (nin == 0 && PL_UNLIKELY(pl_state.device != PL_CPU) && at_home(f)) return made_away(f, op, attrs, out);
+  if (op->flags & PL_F_SIZES) return shape_tensor(in[0], out);
+  if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
+  if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);
+  PlCall c;
+  PL_TRY(check_values_known(op, in, nin, attrs));
+  PL_TRY(pl_call_begin(&c, op, in, nin, attrs));
+  bool done = false;
+  PlStatus s = pl_call_infer(&c);
+  if (s == PL_OK) s = with_sizes(op, &c, out, &done);
+  if (s == PL_OK && !done) s = (op->flags & PL_F_MUTATES) ? pl_sym_mutate(f, &c, out) : emit(f, &c, out);
+  if (s == PL_OK && !done && f->record && !(op->flags & PL_F_MUTATES) && !pl_state.grad_off && pl_may_record(c.in, c.nin)) {
+    uint64_t first = pl_state.seq + 1;
+    s = pl_record(op, c.in, c.nin, c.attrs, out);
+    if (s == PL_OK) s = pl_flow_note_line(f, first);
+    if (s != PL_OK) pl_release_all(out, op->nout);
+  }
+  pl_call_end(&c);
+  return s;
+}
+
+PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  PlFlow *f = pl_sym_flow_of(in, nin);
+  PL_TRY(pl_call_check_count(op, in, nin));
+  if (!f) PL_FAIL(PL_ERR_STATE, "%s: no graph is being made", op->name);
+  if (f->closed) PL_FAIL(PL_ERR_STATE, "%s: this symbolic tensor's trace is over; return it from the traced function", op->name);
+  PlTensor *few[PL_MAX_IN], **sym = few;
+  if (nin > PL_MAX_IN && !(sym = malloc((size_t)nin * sizeof *sym))) return no_memory();
+  PlStatus s = PL_OK;
+  int n = 0;
+  for (; n < nin && s == PL_OK; n++) {
+    sym[n] = NULL;
+    if (in[n]) s = pl_sym_enter(f, in[n], &sym[n]);
+  }
+  PlFlow *was = pl_state.trace;
+  pl_state.trace = f;
+  pl_flow_retain(f);
+  if (s == PL_OK) s = apply(f, op, sym, nin, attrs, out);
+  pl_state.trace = was;
+  pl_flow_release(f);
+  pl_release_all(sym, n);
+  if (sym != few) free(sym);
+  return s;
+}

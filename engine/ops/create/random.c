@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: MIT
+ * Random tensors. Values depend on (seed, stream, element) only; `draws` says how many counter blocks a call
+ * consumes. The kernels read the distribution's parameters from the first attributes. */
+#include "kernels/random.h"
+#include "engine/ops/shape/view.h"
+#include "kernels/create.h"
+
+/* ---- counters ----------------------------------------------------------------------------------------- */
+
+static uint64_t draws_of(const PlkCall *call, PlkRngKind kind) {
+  const PlArray *y = call->out[0];
+  return plk_rng_advance(kind, (PlDtype)y->dtype, (uint64_t)y->numel);
+}
+static uint64_t draws_uniform(const PlkCall *c) { return draws_of(c, PLK_RNG_UNIFORM); }
+static uint64_t draws_normal(const PlkCall *c) { return draws_of(c, PLK_RNG_NORMAL); }
+static uint64_t draws_exponential(const PlkCall *c) { return draws_of(c, PLK_RNG_EXPONENTIAL); }
+static uint64_t draws_randint(const PlkCall *c) { return draws_of(c, PLK_RNG_RANDINT); }
+static uint64_t draws_bernoulli(const PlkCall *c) { return draws_of(c, PLK_RNG_BERNOULLI); }
+static uint64_t draws_dropout(const PlkCall *c) { return draws_of(c, PLK_RNG_DROPOUT); }
+static uint64_t draws_randperm(const PlkCall *c) { return draws_of(c, PLK_RNG_RANDPERM); }
+static uint64_t draws_multinomial(const PlkCall *c) {
+  int64_t a = c->in[0]->numel, b = c->out[0]->numel;
+  return plk_rng_advance(PLK_RNG_MULTINOMIAL, PL_I64, (uint64_t)(a > b ? a : b));
+}
+
+/* ---- rules --------------------------------------------------------------------------------------------- */
+
+/* Attributes: two parameters, shape, dtype. */
+static PlStatus drawn_infer(PlInfer *c) {
+  int n = pl_attr_n(c->attrs, 2);
+  bool ints = c->op->attrs[0].type == PL_A_INT;
+  PlDtype t = pl_attr_has(c->attrs, 3) ? (PlDtype)pl_attr_i(c->attrs, 3) : ints ? PL_I64 : pl_default_float();
+  PL_TRY(pl_sizes_check(c, n, pl_attr_list(c->attrs, 2)));
+  if (!ints && !pl_is_float(t)) PL_FAIL(PL_ERR_DTYPE, "%s: dtype must be floating, got %s", c->op->name, pl_dtype_name(t));
+  pl_desc_set(&c->out[0], t, n, pl_attr_list(c->attrs, 2));
+  return PL_OK;
+}
+
+static PlStatus range_check(const PlInfer *c) {
+  if (pl_attr_i(c->attrs, 0) > pl_attr_i(c->attrs, 1))
+    PL_FAIL(PL_ERR_ARG, "%s: low %lld is above high %lld", c->op->name, (long long)pl_attr_i(c->attrs, 0),
+            (long long)pl_attr_i(c->attrs, 1));
+  return PL_OK;
+}
+
+/* uniform: low, high; normal: mean, std. NaN is neither. */
+static PlStatus limits_check(const PlInfer *c) {
+  const double a = pl_attr_f(c->attrs, 0), b = pl_attr_f(c->attrs, 1);
+  if (c->op == &pl_op_normal || c->op == &pl_op_normal_fill) {
+    if (!(b >= 0.0)) PL_FAIL(PL_ERR_ARG, "%s: std must be a number >= 0, got %g", c->op->name, b);
+  } else if (!(a <= b)) PL_FAIL(PL_ERR_ARG, "%s: low %g must not exceed high %g", c->op->name, a, b);
+  return PL_OK;
+}
+static PlStatus floats_infer(PlInfer *c) {
+  PL_TRY(limits_check(c));
+  return drawn_infer(c);
+}
+
+static PlStatus randint_infer(PlInfer *c) {
+  PL_TRY(range_check(c));
+  return drawn_infer(c);
+}
+
+PL_OP(uniform, .doc = "Floats uniform in [low, high).", .nin = 0, .nout = 1, .nattr = 4,
+      .attrs = {A_FLOAT_REQ("low"), A_FLOAT_REQ("high"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
+      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = floats_infer, .draws = draws_uniform, PL_KERNEL(uniform), );
+
+PL_OP(normal, .doc = "Floats from the normal distribution with the given mean and standard deviation.", .nin = 0, .nout = 1, .nattr = 4,
+      .attrs = {A_FLOAT_REQ("mean"), A_FLOAT_REQ("std"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
+      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = floats_infer, .draws = draws_normal, PL_KERNEL(normal), );
+
+PL_OP(randint, .doc = "Integers uniform in low … high, both included; i64 unless dtype is given.", .nin = 0, .nout = 1, .nattr = 4,
+      .attrs = {A_INT_REQ("low"), A_INT_REQ("high"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
+      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = randint_infer, .draws = draws_randint, PL_KERNEL(randint), );
+
+static PlStatus randperm_infer(PlInfer *c) {
+  int64_t n = pl_attr_i(c->attrs, 0);
+  if (n < 0) PL_FAIL(PL_ERR_ARG, "randperm: n %lld is negative", (long long)n);
+  pl_desc_set(&c->out[0], PL_I64, 1, &n);
+  return PL_OK;
+}
+
+PL_OP(randperm, .doc = "A random permutation of index_base … n + index_base - 1, i64.", .nin = 0, .nout = 1, .nattr = 2,
+      .attrs = {A_INT_REQ("n"), A_BASE}, .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = randperm_infer,
+      .draws = draws_randperm, PL_KERNEL(randperm_based), );
+
+/* ---- drawing from probabilities --------------------------------------------------------------------------- */
+
+static PlStatus bernoulli_infer(PlInfer *c) {
+  if (!pl_attr_has(c->attrs, 0)) PL_TRY(pl_check_float(c, 0));
+  return pl_infer_same(c);
+}
+
+/* Where x holds probabilities the draw is a constant of them, as in other frameworks: gradient zero. */
+static PlStatus bernoulli_grad(PlMaker *g) {
+  if (g->want[0]) g->dx[0] = pl_g_zeros_like(g, 0);
+  return g->status;
+}
+
+PL_OP(bernoulli,
+      .doc = "Ones and zeros of x's shape and dtype: one with probability p, or without p with the probability that "
+             "x holds there.",
+      .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_FLOAT_OPT("p")}, .cls = PL_CREATION,
+      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY, .infer = bernoulli_infer, .grad = bernoulli_grad, .draws = draws_bernoulli,
+      PL_KERNEL(bernoulli_like), );
+
+static PlStatus multinomial_infer(PlInfer *c) {
+  const PlArray *x = c->in[0];
+  int64_t n = pl_attr_i(c->attrs, 0), k;
+  PL_TRY(pl_check_ndim(c, 0, 1, 2));
+  PL_TRY(pl_check_float(c, 0));
+  k = x->shape[x->ndim - 1];
+  if (n < 1) PL_FAIL(PL_ERR_ARG, "multinomial: num_samples %lld must be at least 1", (long long)n);
+  if (!pl_attr_i(c->attrs, 1) && n > k)
+    PL_FAIL(PL_ERR_ARG, "multinomial: %lld samples without replacement from %lld categories; pass replacement=true", (long long)n,
+            (long long)k);
+  pl_desc_set(&c->out[0], PL_I64, x->ndim, x->shape);
+  c->out[0].shape[x->ndim - 1] = n;
+  return pl_sizes_check(c, x->ndim, c->out[0].shape);
+}
+
+PL_OP(multinomial, .doc = "num_samples categories drawn with the weights in the last dim of x ([k] or [rows,k]), i64.", .nin = 1, .nout = 1,
+      .nattr = 3, .args = {"x"}, .attrs = {A_INT_REQ("num_samples"), A_BOOL("replacement", 0), A_BASE}, .cls = PL_CREATION,
+      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .infer = multinomial_infer, .draws = draws_multinomial,
+      PL_KERNEL(multinomial_based), );
+
+/* ---- dropout ------------------------------------------------------------------------------------------------ */
+
+static PlStatus dropout_infer(PlInfer *c) {
+  double p = pl_attr_f(c->attrs, 0);
+  PL_TRY(pl_check_float(c, 0));
+  if (!(p >= 0.0 && p <= 1.0)) PL_FAIL(PL_ERR_ARG, "%s: p %g must be in 0..1", c->op->name, p);
+  if (c->op == &pl_op_dropout_bwd) {
+    PL_TRY(pl_check_dtype(c, 1, PL_BOOL));
+    PL_TRY(pl_check_like(c, 1, 0));
+  }
+  PL_TRY(pl_infer_same(c));
+  if (c->op->nout > 1) pl_desc_set(&c->out[1], PL_BOOL, c->in[0]->ndim, c->in[0]->shape);
+  return PL_OK;
+}
+
+static PlVal drop(PlMaker *g, PlVal v, PlVal mask) {
+  PlAttrs a;
+  PlVal in[2] = {v, mask};
+  pl_attrs_init(&pl_op_dropout_bwd, &a);
+  pl_attrs_float(&a, 0, pl_attr_f(g->attrs, 0));
+  return pl_g_op(g, &pl_op_dropout_bwd, 2, in, &a, NULL);
+}
+
+static PlStatus dropout_grad(PlMaker *g) {
+  if (g->want[0] && g->dy[0] != PL_NONE) g->dx[0] = drop(g, g->dy[0], g->y[1]);
+  return g->status;
+}
+
+/* y = x·mask / (1 - p), mask ~ Bernoulli(1 - p); dx = dy·mask / (1 - p). */
+PL_OP(dropout,
+      .doc = "Zeroes elements with probability p and scales the others by 1 / (1 - p); also gives the bool mask of "
+             "what was kept.",
+      .nin = 1, .nout = 2, .nvisible = 1, .nattr = 1, .args = {"x"}, .attrs = {A_FLOAT("p", 0.5)}, .cls = PL_OPAQUE,
+      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY, .infer = dropout_infer, .grad = dropout_grad, .draws = draws_dropout,
+      PL_KERNEL(dropout), );
+
+static PlStatus dropout_bwd_grad(PlMaker *g) {
+  if (g->want[0]) g->dx[0] = drop(g, g->dy[0], g->x[1]);
+  return g->status;
+}
+
+PL_OP(dropout_bwd, .doc = "dy where mask, over 1 - p; zero elsewhere.", .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "mask"},
+      .attrs = {A_FLOAT_REQ("p")}, .cls = PL_OPAQUE, .batch = pl_batch_each, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS | PL_F_POLY,
+      .infer = dropout_infer, .grad = dropout_bwd_grad, PL_KERNEL(dropout_bwd), );
+
+/* ---- fills in place ----------------------------------------------------------------------------------------- */
+
+/* The old value does not reach the new one: its gradient is zero. */
+static PlStatus forget_grad(PlMaker *g) {
+  if (g->want[0]) g->dx[0] = pl_g_zeros_like(g, 0);
+  return g->status;
+}
+
+static PlStatus fill_infer(PlInfer *c) {
+  if (c->op->nattr == 2) PL_TRY(limits_check(c));
+  PL_TRY(pl_check_float(c, 0));
+  return pl_infer_same(c);
+}
+static PlStatus exponential_infer(PlInfer *c) {
+  if (!(pl_attr_f(c->attrs, 0) > 0.0)) PL_FAIL(PL_ERR_ARG, "%s: rate %g must be positive", c->op->name, pl_attr_f(c->attrs, 0));
+  return fill_infer(c);
+}
+static PlStatus randint_fill_infer(PlInfer *c) {
+  PL_TRY(range_check(c));
+  if (c->in[0]->dtype == PL_BOOL) PL_FAIL(PL_ERR_DTYPE, "randint_fill: not for bool; use bernoulli_fill");
+  return pl_infer_same(c);
+}
+static PlStatus bernoulli_fill_infer(PlInfer *c) {
+  double p = pl_attr_f(c->attrs, 0);
+  if (!(p >= 0.0 && p <= 1.0)) PL_FAIL(PL_ERR_ARG, "%s: p %g must be in 0..1", c->op->name, p);
+  return pl_infer_same(c);
+}
+
+enum { FILL = PL_F_MUTATES | PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY };
+
+PL_OP(uniform_fill, .doc = "Overwrites x with floats uniform in [low, high).", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
+      .attrs = {A_FLOAT("low", 0.0), A_FLOAT("high", 1.0)}, .cls = PL_CREATION, .flags = FILL, .infer = fill_infer, .grad = forget_grad,
+      .draws = draws_uniform, PL_KERNEL(uniform), );
+
+PL_OP(normal_fill, .doc = "Overwrites x with floats of the normal distribution.", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
+      .attrs = {A_FLOAT("mean", 0.0), A_FLOAT("std", 1.0)}, .cls = PL_CREATION, .flags = FILL, .infer = fill_infer, .grad = forget_grad,
+      .draws = draws_normal, PL_KERNEL(normal), );
+
+PL_OP(exponential_fill, .doc = "Overwrites x with floats of density rate·exp(-rate·x).", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+      .attrs = {A_FLOAT("rate", 1.0)}, .cls = PL_CREATION, .flags = FILL, .infer = exponential_infer, .grad = forget_grad,
+      .draws = draws_exponential, PL_KERNEL(exponential), );
+
+PL_OP(randint_fill, .doc = "Overwrites x with integers uniform in low … high, both included.", .nin = 1, .nout = 1, .nattr = 2,
+      .args = {"x"}, .attrs = {A_INT_REQ("low"), A_INT_REQ("high")}, .cls = PL_CREATION, .flags = FILL | PL_F_STORES,
+      .infer = randint_fill_infer, .grad = forget_grad, .draws = draws_randint, PL_KERNEL(randint), );
+
+PL_OP(bernoulli_fill, .doc = "Overwrites x with ones (probability p) and zeros.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+      .attrs = {A_FLOAT("p", 0.5)}, .cls = PL_CREATION, .flags = FILL, .infer = bernoulli_fill_infer, .grad = forget_grad,
+      .draws = draws_bernoulli, PL_KERNEL(bernoulli_fill), );

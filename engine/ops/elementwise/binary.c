@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: MIT
+ * Elementwise arithmetic of two and three tensors: one paragraph an op, formula, gradient, descriptor.
+ * All broadcast and promote; a gradient is summed back to its input's shape (g_give). The four of the hot
+ * path have hand-written rules beside their graphs. Kernels: kernels/elementwise.h. */
+#include "engine/ops/make.h"
+#include "engine/tensor/tensor.h"
+#include "kernels/elementwise.h"
+
+#define FLAGS             (PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY)
+#define BINARY(NAME, ...) BINARY_FLAGS(NAME, FLAGS, __VA_ARGS__)
+#define BINARY_FLAGS(NAME, BITS, A, B, CODE, PROMOTE, INFER, NATIVE, FORMULA, DOC)                                                         \
+  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 2, .nout = 1, .args = {A, B}, .cls = PL_POINTWISE, .flags = BITS, .promote = PROMOTE, \
+        .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad, .native = NATIVE, PL_KERNEL(elementwise));
+
+/* The rule is pl_infer_broadcast wherever possible: the engine skips it where shapes and dtypes are equal. What
+ * a dtype lacks (bool: sub) the kernel refuses. */
+static PlStatus pow_infer(PlInfer *c) {
+  if (c->compute == PL_BOOL)
+    PL_FAIL(PL_ERR_DTYPE, "pow: %s and %s are bool; convert one: x:to(\"i64\")", pl_desc_text(c->in[0]), pl_desc_text(c->in[1]));
+  return pl_infer_broadcast(c);
+}
+
+/* Input i as an array of the output's dtype: arithmetic between two plain numbers would happen in the
+ * default float and lose digits of f64. */
+static PlVal strong(PlMaker *g, int i) { return g->in[i]->weak ? pl_g_cast(g, g->x[i], (PlDtype)g->outd[0].dtype) : g->x[i]; }
+static PlVal zero(PlMaker *g) { return pl_g_num(g, 0); }
+
+/* ---- native rules ------------------------------------------------------------------------------------ */
+
+/* Number, or like the output: then its gradient needs neither sum nor cast. */
+static inline bool plain(const PlTensor *t, const PlTensor *out) {
+  return t->a.weak || (t->a.dtype == out->a.dtype && pl_shape_equal(&t->a, &out->a));
+}
+static bool linear_ok(PlTensor *const *in, int nin, PlTensor *const *out, const PlAttrs *attrs) {
+  (void)nin, (void)attrs;
+  return plain(in[0], out[0]) && plain(in[1], out[0]);
+}
+static bool div_ok(PlTensor *const *in, int nin, PlTensor *const *out, const PlAttrs *attrs) {
+  (void)nin, (void)attrs;
+  return in[1]->a.weak && plain(in[0], out[0]);
+}
+
+static PlStatus add_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want, PlTensor **dx) {
+  (void)attrs, (void)saved;
+  for (int i = 0; i < 2; i++)
+    if (want[i]) dx[i] = pl_retain(dy[0]);
+  return PL_OK;
+}
+static PlStatus sub_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want, PlTensor **dx) {
+  (void)attrs, (void)saved;
+  if (want[1]) PL_TRY(pl_apply(&pl_op_neg, dy, 1, NULL, &dx[1]));
+  if (want[0]) dx[0] = pl_retain(dy[0]);
+  return PL_OK;
+}
+static PlStatus mul_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want, PlTensor **dx) {
+  (void)attrs;
+  for (int i = 0; i < 2; i++) {
+    PlTensor *const in[2] = {dy[0], saved[1 - i]};
+    if (want[i]) PL_TRY(pl_apply(&pl_op_mul, in, 2, NULL, &dx[i])); /* the caller releases dx on failure */
+  }
+  return PL_OK;
+}
+static PlStatus div_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want, PlTensor **dx) {
+  (void)attrs;
+  PlTensor *const in[2] = {dy[0], saved[1]};
+  return want[0] ? pl_apply(&pl_op_div, in, 2, NULL, &dx[0]) : PL_OK;
+}
+static const PlNative add_native = {.ok = linear_ok, .bwd = add_bwd};
+static const PlNative sub_native = {.ok = linear_ok, .bwd = sub_bwd};
+static const PlNative mul_native = {.reads = {2, 1}, .ok = linear_ok, .bwd = mul_bwd};
+static const PlNative div_native = {.reads = {2}, .ok = div_ok, .bwd = div_bwd};
+
+/* ---- sums and products ---------------------------------------------------------------------------------- */
+
+static PlStatus add_grad(PlMaker *g) {
+  g_give(g, 0, g->dy[0]);
+  g_give(g, 1, g->dy[0]);
+  return g->status;
+}
+BINARY_FLAGS(add, FLAGS | PL_F_LINEAR | PL_F_COMMUTES, "x", "y", ADD, PL_PROMOTE_ALL, pl_infer_broadcast, &add_native, "dx = dy; dy' = dy",
+             "x + y, broadcast and promoted. Of two bool tensors: or.")
+
+static PlStatus sub_grad(PlMaker *g) {
+  g_give(g, 0, g->dy[0]);
+  if (g->want[1]) g_give(g, 1, g_neg(g, g->dy[0]));
+  return g->status;
+}
+BINARY_FLAGS(sub, FLAGS | PL_F_LINEAR | PL_F_NO_BOOL, "x", "y", SUB, PL_PROMOTE_ALL, pl_infer_broadcast, &sub_native, "dx = dz; dy = -dz",
+             "x - y, broadcast and promoted. Not for bool.")
+
+/* x + alpha y: what add and sub do when given alpha. */
+static PlStatus add_scaled_infer(PlInfer *c) {
+  if (!pl_is_float(c->compute) && !(c->attrs->isint & 1))
+    PL_FAIL(PL_ERR_ARG, "add: alpha %g is not an integer, but %s and %s are", pl_attr_f(c->attrs, 0), pl_desc_text(c->in[0]),
+            pl_desc_text(c->in[1]));
+  return pl_infer_broadcast(c);
+}
+static PlStatus add_scaled_grad(PlMaker *g) {
+  double alpha = (g->attrs->isint & 1) ? (double)pl_attr_i(g->attrs, 0) : pl_attr_f(g->attrs, 0);
+  g_give(g, 0, g->dy[0]);
+  if (g->want[1]) g_give(g, 1, g_muln(g, g->dy[0], alpha));
+  return g->status;
+}
+PL_OP(add_scaled, .doc = "x + alpha y, broadcast and promoted; integers need an integer alpha.", .formula = "dx = dz; dy = alpha dz",
+      .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "y"}, .attrs = {A_SCALAR_REQ("alpha")}, .cls = PL_POINTWISE, .flags = FLAGS,
+      .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_ADD_ALPHA, .infer = add_scaled_infer, .grad = add_scaled_grad, PL_KERNEL(elementwise));
+
+static PlStatus mul_grad(PlMaker *g) {
+  if (g->want[0]) g_give(g, 0, g_mul(g, g->dy[0], g->x[1]));
+  if (g->want[1]) g_give(g, 1, g_mul(g, g->dy[0], g->x[0]));
+  return g->status;
+}
+BINARY_FLAGS(mul, FLAGS | PL_F_COMMUTES, "x", "y", MUL, PL_PROMOTE_ALL, pl_infer_broadcast, &mul_native, "dx = dz y; dy = dz x",
+             "x * y elementwise, broadcast and promoted. Of two bool tensors: and.")
+
+static PlStatus div_grad(PlMaker *g) {
+  if (g->want[0]) g_give(g, 0, g_div(g, g->dy[0], g->x[1]));
+  if (g->want[1]) /* -x/y^2, in an order that does not overflow where x/y and 1/y do not */
+    g_give(g, 1, g_mul(g, g_neg(g, g->dy[0]), g_div(g, g_div(g, g->x[0], g->x[1]), g->x[1])));
+  return g->status;
+}
+BINARY(div, "x", "y", DIV, PL_PROMOTE_FLOAT, pl_infer_broadcast, &div_native, "dx = dz / y; dy = -dz x / y^2",
+       "x / y, broadcast; integers give the default float. See floor_divide and trunc_divide for whole quotients.")
+
+/* ---- whole quotients and remainders ------------------------------------------------------------------------ */
+
+/* Piecewise constant in both. */
+static PlStatus flat_grad(PlMaker *g) {
+  g_flat(g, 0);
+  g_flat(g, 1);
+  return g->status;
+}
+#define floor_divide_grad flat_grad
+#define trunc_divide_grad flat_grad
+BINARY_FLAGS(floor_divide, FLAGS | PL_F_DIVIDES, "x", "y", FLOOR_DIVIDE, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
+             "floor(x / y); gradients are 0", "x / y rounded down, in the common dtype. Integer division by 0 is an error.")
+BINARY_FLAGS(trunc_divide, FLAGS | PL_F_DIVIDES, "x", "y", TRUNC_DIVIDE, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
+             "trunc(x / y); gradients are 0", "x / y rounded toward 0, in the common dtype. Integer division by 0 is an error.")
+
+static PlStatus modulo_grad(PlMaker *g, const PlOp *quotient) {
+  g_give(g, 0, g->dy[0]);
+  if (g->want[1]) g_give(g, 1, g_neg(g, g_mul(g, g->dy[0], pl_g2(g, quotient, g->x[0], g->x[1]))));
+  return g->status;
+}
+static PlStatus fmod_grad(PlMaker *g) { return modulo_grad(g, &pl_op_trunc_divide); }
+static PlStatus remainder_grad(PlMaker *g) { return modulo_grad(g, &pl_op_floor_divide); }
+BINARY_FLAGS(fmod, FLAGS | PL_F_DIVIDES, "x", "y", FMOD, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz; dy = -dz trunc(x / y)",
+             "x - y trunc(x / y): C's remainder, with the sign of x.")
+BINARY_FLAGS(remainder, FLAGS | PL_F_DIVIDES, "x", "y", REMAINDER, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
+             "dx = dz; dy = -dz floor(x / y)", "x - y floor(x / y): Lua's %, with the sign of y.")
+
+/* ---- powers ---------------------------------------------------------------------------------------------------- */
+
+/* dx = dz e x^(e-1), 0 where e = 0 (not 0·∞ at x = 0); de = dz z log x, 0 where x = 0 and e ≥ 0. */
+static PlStatus pow_grad(PlMaker *g) {
+  PlVal x = strong(g, 0), e = strong(g, 1), dz = g->dy[0];
+  if (g->want[0]) {
+    PlVal slope = g_mul(g, e, pl_g2(g, &pl_op_pow, x, g_addn(g, e, -1)));
+    g_give(g, 0, g_where(g, pl_g2(g, &pl_op_eq, e, zero(g)), zero(g), g_mul(g, dz, slope)));
+  }
+  if (g->want[1]) {
+    PlVal flat = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, x, zero(g)), pl_g2(g, &pl_op_ge, e, zero(g)));
+    PlVal slope = g_mul(g, g->y[0], pl_g1(g, &pl_op_log, x));
+    g_give(g, 1, g_where(g, flat, zero(g), g_mul(g, dz, slope)));
+  }
+  return g->status;
+}
+BINARY_FLAGS(pow, FLAGS | PL_F_NATURAL, "x", "exponent", POW, PL_PROMOTE_ALL, pow_infer, NULL, "dx = dz e x^(e-1); de = dz z log x",
+             "x to the power of exponent, broadcast and promoted. Integer x with a negative integer exponent is an error.")
+
+/* ---- extremes ---------------------------------------------------------------------------------------------------- */
+
+/* dy where a wins against b (loses(a, b) is false), half of it where they are equal. */
+static PlVal won(PlMaker *g, const PlOp *loses, PlVal a, PlVal b, PlVal dy) {
+  PlVal shared = g_where(g, pl_g2(g, &pl_op_eq, a, b), g_muln(g, dy, 0.5), dy);
+  return g_where(g, pl_g2(g, loses, a, b), zero(g), shared);
+}
+static PlStatus maximum_grad(PlMaker *g) {
+  for (int i = 0; i < 2; i++)
+    if (g->want[i]) g_give(g, i, won(g, &pl_op_lt, g->x[i], g->x[1 - i], g->dy[0]));
+  return g->status;
+}
+static PlStatus minimum_grad(PlMaker *g) {
+  for (int i = 0; i < 2; i++)
+    if (g->want[i]) g_give(g, i, won(g, &pl_op_gt, g->x[i], g->x[1 - i], g->dy[0]));
+  return g->status;
+}
+BINARY(maximum, "x", "y", MAXIMUM, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "equal inputs share the gradient",
+       "The larger of x and y, elementwise; NaN if either is NaN.")
+BINARY(minimum, "x", "y", MINIMUM, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "equal inputs share the gradient",
+       "The smaller of x and y, elementwise; NaN if either is NaN.")
+
+/* x is taken where x > y (fmax) or y is NaN; equal values take half each. */
+static PlStatus fextreme_grad(PlMaker *g, const PlOp *wins) {
+  PlVal x = g->x[0], y = g->x[1], dy = g->dy[0];
+  PlVal first = pl_g2(g, &pl_op_logical_or, pl_g2(g, wins, x, y), pl_g1(g, &pl_op_isnan, strong(g, 1)));
+  PlVal equal = pl_g2(g, &pl_op_eq, x, y), half = g_muln(g, dy, 0.5);
+  if (g->want[0]) g_give(g, 0, g_where(g, equal, half, g_where(g, first, dy, zero(g))));
+  if (g->want[1]) g_give(g, 1, g_where(g, equal, half, g_where(g, first, zero(g), dy)));
+  return g->status;
+}
+static PlStatus fmax_grad(PlMaker *g) { return fextreme_grad(g, &pl_op_gt); }
+static PlStatus fmin_grad(PlMaker *g) { return fextreme_grad(g, &pl_op_lt); }
+BINARY(fmax, "x", "y", FMAX, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "the one taken gets the gradient, equal ones half each",
+       "The larger of x and y, elementwise; a NaN loses against a number.")
+BINARY(fmin, "x", "y", FMIN, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "the one taken gets the gradient, equal ones half each",
+       "The smaller of x and y, elementwise; a NaN loses against a number.")
+
+/* ---- functions of two floats -------------------------------------------------------------------------------------- */
+
+static PlStatus atan2_grad(PlMaker *g) {
+  PlVal y = strong(g, 0), x = strong(g, 1);
+  PlVal square = g_add(g, g_mul(g, y, y), g_mul(g, x, x));
+  PlVal r = g_where(g, pl_g2(g, &pl_op_eq, square, zero(g)), zero(g), g_div(g, g->dy[0], square)); /* 0 at the origin */
+  if (g->want[0]) g_give(g, 0, g_mul(g, r, x));
+  if (g->want[1]) g_give(g, 1, g_mul(g, r, g_neg(g, y)));
+  return g->status;
+}
+BINARY(atan2, "y", "x", ATAN2, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dy = dz x / (x^2+y^2); dx = -dz y / (x^2+y^2)",
+       "The angle of the point (x, y) from the positive x axis, in (-pi, pi].")
+
+static PlStatus hypot_grad(PlMaker *g) {
+  for (int i = 0; i < 2; i++)
+    if (g->want[i]) g_give(g, i, g_mul(g, g->dy[0], g_div(g, g->x[i], g->y[0])));
+  return g->status;
+}
+BINARY(hypot, "x", "y", HYPOT, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz x / z; dy = dz y / z",
+       "sqrt(x^2 + y^2) without overflow on the way. Floating inputs.")
+
+/* The slope is ±1 in x, 0 at x = 0. */
+static PlStatus copysign_grad(PlMaker *g) {
+  if (g->want[0]) {
+    PlVal x = strong(g, 0), ratio = g_div(g, g->y[0], x);
+    g_give(g, 0, g_mul(g, g->dy[0], g_where(g, pl_g2(g, &pl_op_eq, x, zero(g)), zero(g), ratio)));
+  }
+  g_flat(g, 1);
+  return g->status;
+}
+BINARY(copysign, "x", "y", COPYSIGN, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dx = dz z / x; dy = 0",
+       "|x| with the sign of y, that of -0 included.")
+
+static PlStatus logaddexp_grad(PlMaker *g) {
+  for (int i = 0; i < 2; i++)
+    if (g->want[i]) {
+      PlVal e = pl_g1(g, &pl_op_exp, g_sub(g, g->x[1 - i], g->x[i]));
+      g_give(g, i, g_div(g, g->dy[0], g_addn(g, e, 1)));
+    }
+  return g->status;
+}
+BINARY(logaddexp, "x", "y", LOGADDEXP, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz / (1 + e^(y-x)); dy likewise",
+       "log(e^x + e^y) without overflow. Floating inputs.")
+
+/* x log y, 0 where x = 0: there dx is log y, but 0 where y ≤ 0 as well. */
+static PlStatus xlogy_grad(PlMaker *g) {
+  PlVal x = strong(g, 0), y = strong(g, 1);
+  if (g->want[0]) {
+    PlVal flat = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, x, zero(g)), pl_g2(g, &pl_op_le, y, zero(g)));
+    g_give(g, 0, g_mul(g, g->dy[0], g_where(g, flat, zero(g), pl_g1(g, &pl_op_log, y))));
+  }
+  if (g->want[1]) g_give(g, 1, g_mul(g, g->dy[0], g_div(g, x, y)));
+  return g->status;
+}
+BINARY(xlogy, "x", "y", XLOGY, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dx = dz log y; dy = dz x / y",
+       "x log y, and 0 where x is 0 (unless y is NaN).")
+
+/* ---- incomplete gamma functions, neighbours ------------------------------------------------------------- */
+
+/* d/dx P(a, x) = x^(a-1) e^-x / gamma(a), taken through its logarithm. */
+static PlStatus gammainc_slope(PlMaker *g, double sign) {
+  if (g->want[0]) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: it has no gradient for a, only for x; pass a:detach()", g->op->name);
+  PlVal a = strong(g, 0), x = strong(g, 1);
+  PlVal l = g_sub(g, g_sub(g, g_mul(g, g_addn(g, a, -1), pl_g1(g, &pl_op_log, x)), x), pl_g1(g, &pl_op_lgamma, a));
+  g_give(g, 1, g_mul(g, g->dy[0], g_muln(g, pl_g1(g, &pl_op_exp, l), sign)));
+  return g->status;
+}
+static PlStatus gammainc_grad(PlMaker *g) { return gammainc_slope(g, 1); }
+static PlStatus gammaincc_grad(PlMaker *g) { return gammainc_slope(g, -1); }
+BINARY_FLAGS(gammainc, PL_F_SCALAR | PL_F_POLY, "a", "x", GAMMAINC, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL,
+             "dx = dz x^(a-1) e^-x / gamma(a)",
+             "The regularized lower incomplete gamma function P(a, x), for a and x from 0 on; NaN below.")
+BINARY_FLAGS(gammaincc, PL_F_SCALAR | PL_F_POLY, "a", "x", GAMMAINCC, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL,
+             "dx = -dz x^(a-1) e^-x / gamma(a)",
+             "The regularized upper incomplete gamma function, 1 - gammainc(a, x) without its loss of digits.")
+
+static PlStatus nextafter_infer(PlInfer *c) {
+  if (c->compute != PL_F32 && c->compute != PL_F64)
+    PL_FAIL(PL_ERR_DTYPE, "nextafter: needs f32 or f64, got %s and %s", pl_desc_text(c->in[0]), pl_desc_text(c->in[1]));
+  return pl_infer_broadcast(c);
+}
+static PlStatus nextafter_grad(PlMaker *g) {
+  if (g->want[0]) g_give(g, 0, g->dy[0]);
+  g_flat(g, 1);
+  return g->status;
+}
+BINARY(nextafter, "x", "y", NEXTAFTER, PL_PROMOTE_ALL, nextafter_infer, NULL, "dx = dz; dy = 0",
+       "The floating number next to x in the direction of y. f32 and f64.")

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT
+ * Elementwise functions of one tensor: one row each, gradient above. dy is the output's gradient,
+ * x the input, y the output; a gradient reads whichever makes it shortest. Kernels: kernels/elementwise.h. */
+#include <math.h>
+
+#include "engine/ops/make.h"
+#include "kernels/elementwise.h"
+#include "kernels/polygamma.h"
+
+#define PI           3.14159265358979323846
+#define LN2          0.69314718055994530942
+#define LN10         2.30258509299404568402
+#define TWO_RSQRT_PI 1.12837916709551257390 /* 2 / sqrt(pi) */
+#define SQRT_2PI     2.50662827463100050242
+#define HALF_SQRT_PI 0.88622692545275801365 /* sqrt(pi) / 2 */
+
+/* NAME_grad: dx = expr. */
+#define GRAD(NAME, EXPR)                                 \
+  static PlStatus NAME##_grad(PlMaker *g) {              \
+    const PlVal x = g->x[0], y = g->y[0], dy = g->dy[0]; \
+    (void)x, (void)y, (void)dy;                          \
+    g->dx[0] = (EXPR);                                   \
+    return g->status;                                    \
+  }
+#define F1(OP, V) pl_g1(g, &pl_op_##OP, V)
+
+static PlStatus infer_no_bool(PlInfer *c) {
+  if (c->compute == PL_BOOL)
+    PL_FAIL(PL_ERR_DTYPE, "%s: %s has no arithmetic; use logical_not or x:to(\"i64\")", c->op->name, pl_desc_text(c->in[0]));
+  return pl_infer_same(c);
+}
+
+/* The common rule is pl_infer_broadcast, which the engine knows to skip where shape and dtype are plain;
+ * dtypes that an op does not have are refused by the kernel.
+ * UNARY(name, kernel code, promotion, shape and dtype rule, formula, doc): differentiable. */
+#define UNARY(NAME, CODE, PROMOTE, INFER, FORMULA, DOC)                                                                    \
+  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE, .promote = PROMOTE, \
+        .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad,      \
+        PL_KERNEL(elementwise));
+#define FLOATING(NAME, CODE, FORMULA, DOC)       UNARY(NAME, CODE, PL_PROMOTE_FLOAT, pl_infer_broadcast, FORMULA, DOC)
+#define KEEPING(NAME, CODE, INFER, FORMULA, DOC) UNARY(NAME, CODE, PL_PROMOTE_ALL, INFER, FORMULA, DOC)
+
+/* ---- sign, absolute value, rounding --------------------------------------------------------------- */
+
+static bool neg_ok(PlTensor *const *in, int nin, PlTensor *const *out, const PlAttrs *attrs) {
+  (void)in, (void)nin, (void)out, (void)attrs;
+  return pl_tensor_dtype(in[0]) == pl_tensor_dtype(out[0]);
+}
+static PlStatus neg_bwd(const PlAttrs *attrs, PlTensor *const *saved, PlTensor *const *dy, const bool *want, PlTensor **dx) {
+  (void)attrs, (void)saved;
+  if (!want[0] || !dy[0]) return PL_OK;
+  return pl_apply(&pl_op_neg, dy, 1, NULL, dx);
+}
+static const PlNative neg_native = {.ok = neg_ok, .bwd = neg_bwd};
+
+GRAD(neg, g_neg(g, dy))
+PL_OP(neg, .doc = "-x. Any shape; every dtype but bool.", .formula = "y = -x; dx = -dy", .nin = 1, .nout = 1, .args = {"x"},
+      .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_NEG,
+      .infer = pl_infer_broadcast, .grad = neg_grad, .native = &neg_native, PL_KERNEL(elementwise));
+GRAD(abs, g_mul(g, dy, F1(sign, x)))
+KEEPING(abs, ABS, infer_no_bool, "dx = dy sign(x)", "|x|. Any dtype but bool; the gradient at 0 is 0.")
+
+/* Steps are flat where they are smooth. */
+#define FLAT(NAME)                          \
+  static PlStatus NAME##_grad(PlMaker *g) { \
+    g_flat(g, 0);                           \
+    return g->status;                       \
+  }
+#define STEP(NAME, CODE, DOC) \
+  FLAT(NAME)                  \
+  KEEPING(NAME, CODE, pl_infer_broadcast, "dx = 0", DOC)
+STEP(sign, SIGN, "-1, 0 or 1 with the sign of x; NaN gives 0.")
+STEP(floor, FLOOR, "The largest integer not above x, in x's dtype.")
+STEP(ceil, CEIL, "The smallest integer not below x, in x's dtype.")
+STEP(trunc, TRUNC, "x without its fraction, in x's dtype.")
+
+FLAT(round)
+PL_OP(round,
+      .doc = "The nearest integer, halves to even; with decimals, that many digits after the point "
+             "(negative: before it; floating x only).",
+      .formula = "dx = 0", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SCALAR_OPT("decimals")}, .cls = PL_POINTWISE,
+      .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_ROUND, .infer = pl_infer_broadcast,
+      .grad = round_grad, PL_KERNEL(elementwise));
+GRAD(frac, dy)
+KEEPING(frac, FRAC, pl_infer_broadcast, "y = x - trunc(x); dx = dy", "The fraction of x, with x's sign. Floating x.")
+
+/* ---- powers, roots, exponentials, logarithms -------------------------------------------------------- */
+
+/* x and numbers of it; bool counts as i64, as in x ^ 2. */
+static PlStatus square_infer(PlInfer *c) {
+  pl_desc_set(&c->out[0], c->compute == PL_BOOL ? PL_I64 : c->compute, c->in[0]->ndim, c->in[0]->shape);
+  return PL_OK;
+}
+static PlStatus square_cpu(const PlkCall *call) {
+  if (call->in[0]->dtype == call->out[0]->dtype) return plk_cpu_elementwise(call);
+  PlkCall k = *call; /* bool: 0 and 1 are their own squares */
+  k.code = PLK_EW_CAST;
+  return plk_cpu_elementwise(&k);
+}
+GRAD(square, g_mul(g, dy, g_muln(g, x, 2)))
+PL_OP(square, .doc = "x * x. Any shape and dtype; bool gives i64.", .formula = "y = x^2; dx = 2 x dy", .nin = 1, .nout = 1, .args = {"x"},
+      .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_SQUARE,
+      .infer = square_infer, .grad = square_grad, .kernel = {[PL_CPU] = square_cpu});
+GRAD(sqrt, g_div(g, dy, g_muln(g, y, 2)))
+FLOATING(sqrt, SQRT, "dx = dy / (2 y)", "The square root; NaN below 0. Integers give the default float.")
+GRAD(rsqrt, g_mul(g, g_muln(g, dy, -0.5), g_mul(g, y, g_mul(g, y, y))))
+FLOATING(rsqrt, RSQRT, "y = x^(-1/2); dx = -dy y^3 / 2", "1 / sqrt(x). Integers give the default float.")
+GRAD(reciprocal, g_neg(g, g_mul(g, dy, g_mul(g, y, y))))
+FLOATING(reciprocal, RECIPROCAL, "y = 1/x; dx = -dy y^2", "1 / x. Integers give the default float.")
+GRAD(exp, g_mul(g, dy, y))
+FLOATING(exp, EXP, "dx = dy y", "e^x. Integers give the default float.")
+GRAD(exp2, g_mul(g, dy, g_muln(g, y, LN2)))
+FLOATING(exp2, EXP2, "dx = dy y ln 2", "2^x. Integers give the default float.")
+GRAD(expm1, g_mul(g, dy, g_addn(g, y, 1)))
+FLOATING(expm1, EXPM1, "y = e^x - 1; dx = dy (y + 1)", "e^x - 1, exact near 0.")
+GRAD(log, g_div(g, dy, x))
+FLOATING(log, LOG, "dx = dy / x", "The natural logarithm; -inf at 0, NaN below.")
+GRAD(log2, g_div(g, dy, g_muln(g, x, LN2)))
+FLOATING(log2, LOG2, "dx = dy / (x ln 2)", "The logarithm to base 2.")
+GRAD(log10, g_div(g, dy, g_muln(g, x, LN10)))
+FLOATING(log10, LOG10, "dx = dy / (x ln 10)", "The logarithm to base 10.")
+GRAD(log1p, g_div(g, dy, g_addn(g, x, 1)))
+FLOATING(log1p, LOG1P, "y = log(1 + x); dx = dy / (x + 1)", "log(1 + x), exact near 0.")
+
+/* ---- circular and hyperbolic ---------------------------------------------------------------------------- */
+
+GRAD(sin, g_mul(g, dy, F1(cos, x)))
+FLOATING(sin, SIN, "dx = dy cos x", "The sine of x in radians.")
+GRAD(cos, g_neg(g, g_mul(g, dy, F1(sin, x))))
+FLOATING(cos, COS, "dx = -dy sin x", "The cosine of x in radians.")
+GRAD(tan, g_mul(g, dy, g_addn(g, g_mul(g, y, y), 1)))
+FLOATING(tan, TAN, "dx = dy (1 + y^2)", "The tangent of x in radians.")
+/* y = sin(πx)/(πx), y' = (cos(πx) - y) / x, 0 at 0 */
+static PlStatus sinc_grad(PlMaker *g) {
+  PlVal x = g->x[0], slope = g_div(g, g_sub(g, F1(cos, g_muln(g, x, PI)), g->y[0]), x);
+  PlVal zero = pl_g2(g, &pl_op_eq, x, pl_g_num(g, 0));
+  g->dx[0] = g_where(g, zero, pl_g_num(g, 0), g_mul(g, g->dy[0], slope));
+  return g->status;
+}
+FLOATING(sinc, SINC, "y = sin(pi x) / (pi x); dx = dy (cos(pi x) - y) / x", "sin(pi x) / (pi x), and 1 at 0.")
+/* (1-x)(1+x) keeps the digits that 1 - x^2 loses near 1. */
+static PlVal one_minus_square(PlMaker *g, PlVal x) { return g_mul(g, g_rsubn(g, 1, x), g_addn(g, x, 1)); }
+GRAD(asin, g_mul(g, dy, F1(rsqrt, one_minus_square(g, x))))
+FLOATING(asin, ASIN, "dx = dy (1 - x^2)^(-1/2)", "The arc sine, in radians; NaN outside [-1, 1].")
+GRAD(acos, g_neg(g, g_mul(g, dy, F1(rsqrt, one_minus_square(g, x)))))
+FLOATING(acos, ACOS, "dx = -dy (1 - x^2)^(-1/2)", "The arc cosine, in radians; NaN outside [-1, 1].")
+GRAD(atan, g_div(g, dy, g_addn(g, g_mul(g, x, x), 1)))
+FLOATING(atan, ATAN, "dx = dy / (1 + x^2)", "The arc tangent, in radians.")
+GRAD(sinh, g_mul(g, dy, F1(cosh, x)))
+FLOATING(sinh, SINH, "dx = dy cosh x", "The hyperbolic sine, (e^x - e^-x) / 2.")
+GRAD(cosh, g_mul(g, dy, F1(sinh, x)))
+FLOATING(cosh, COSH, "dx = dy sinh x", "The hyperbolic cosine, (e^x + e^-x) / 2.")
+GRAD(tanh, pl_g2(g, &pl_op_tanh_bwd, dy, y))
+FLOATING(tanh, TANH, "dx = dy (1 - y^2)", "The hyperbolic tangent.")
+GRAD(asinh, g_mul(g, dy, F1(rsqrt, g_addn(g, g_mul(g, x, x), 1))))
+FLOATING(asinh, ASINH, "dx = dy (x^2 + 1)^(-1/2)", "The inverse hyperbolic sine.")
+GRAD(acosh, g_mul(g, dy, F1(rsqrt, g_addn(g, g_mul(g, x, x), -1))))
+FLOATING(acosh, ACOSH, "dx = dy (x^2 - 1)^(-1/2)", "The inverse hyperbolic cosine; NaN below 1.")
+GRAD(atanh, g_div(g, dy, one_minus_square(g, x)))
+FLOATING(atanh, ATANH, "dx = dy / (1 - x^2)", "The inverse hyperbolic tangent; NaN outside [-1, 1].")
+GRAD(sigmoid, pl_g2(g, &pl_op_sigmoid_bwd, dy, y))
+FLOATING(sigmoid, SIGMOID, "y = 1 / (1 + e^-x); dx = dy y (1 - y)", "The logistic function.")
+
+/* Without eps NaN outside [0, 1]; with eps x is clamped, so the gradient outside is 0. */
+static PlStatus logit_grad(PlMaker *g) {
+  PlVal x = g->x[0], slope = g_div(g, g->dy[0], g_mul(g, x, g_rsubn(g, 1, x)));
+  bool clamped = pl_attr_has(g->attrs, 0);
+  double eps = clamped ? ((g->attrs->isint & 1) ? (double)pl_attr_i(g->attrs, 0) : pl_attr_f(g->attrs, 0)) : 0;
+  PlVal out = pl_g2(g, &pl_op_logical_or, pl_g2(g, &pl_op_lt, x, pl_g_num(g, eps)), pl_g2(g, &pl_op_gt, x, pl_g_num(g, 1 - eps)));
+  g->dx[0] = g_where(g, out, pl_g_num(g, clamped ? 0 : (double)NAN), slope);
+  return g->status;
+}
+PL_OP(logit,
+      .doc = "log(x / (1 - x)), the inverse of sigmoid. eps clamps x to [eps, 1 - eps] first; without "
+             "it values outside [0, 1] give NaN.",
+      .formula = "dx = dy / (x (1 - x))", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SCALAR_OPT("eps")},
+      .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_FLOAT, .kcode = PLK_EW_LOGIT,
+      .infer = pl_infer_same, .grad = logit_grad, PL_KERNEL(elementwise));
+
+/* ---- error function, gamma function ----------------------------------------------------------------------- */
+
+static PlVal bell(PlMaker *g, PlVal x, double scale) { /* scale e^(-x^2) */
+  return g_muln(g, F1(exp, g_neg(g, g_mul(g, x, x))), scale);
+}
+GRAD(erf, g_mul(g, dy, bell(g, x, TWO_RSQRT_PI)))
+FLOATING(erf, ERF, "dx = dy 2/sqrt(pi) e^(-x^2)", "The error function, 2/sqrt(pi) times the integral of e^(-t^2) from 0 to x.")
+GRAD(erfc, g_mul(g, dy, bell(g, x, -TWO_RSQRT_PI)))
+FLOATING(erfc, ERFC, "dx = -dy 2/sqrt(pi) e^(-x^2)", "1 - erf(x), exact for large x.")
+GRAD(erfinv, g_mul(g, dy, g_muln(g, F1(exp, g_mul(g, y, y)), HALF_SQRT_PI)))
+FLOATING(erfinv, ERFINV, "dx = dy sqrt(pi)/2 e^(y^2)", "The inverse error function; NaN outside [-1, 1].")
+
+static PlVal polygamma(PlMaker *g, int64_t n, PlVal x) {
+  PlAttrs a;
+  pl_attrs_init(&pl_op_polygamma, &a);
+  pl_attrs_int(&a, 0, n);
+  return pl_g_op(g, &pl_op_polygamma, 1, &x, &a, NULL);
+}
+GRAD(lgamma, g_mul(g, dy, F1(digamma, x)))
+FLOATING(lgamma, LGAMMA, "dx = dy digamma(x)", "The logarithm of |gamma(x)|.")
+GRAD(digamma, g_mul(g, dy, polygamma(g, 1, x)))
+FLOATING(digamma, DIGAMMA, "dx = dy polygamma(1, x)", "The derivative of lgamma; NaN at 0, -1, -2, ….")
+
+static PlStatus polygamma_infer(PlInfer *c) {
+  if (pl_attr_i(c->attrs, 0) < 0 || pl_attr_i(c->attrs, 0) > 100)
+    PL_FAIL(PL_ERR_ARG, "polygamma: n is %lld, must be 0 to 100", (long long)pl_attr_i(c->attrs, 0));
+  return pl_infer_same(c);
+}
+GRAD(polygamma, g_mul(g, dy, polygamma(g, pl_attr_i(g->attrs, 0) + 1, x)))
+PL_OP(polygamma, .doc = "The n-th derivative of digamma, n from 0 to 100.",
+      .formula = "y = (-1)^(n+1) n! zeta(n+1, x); dx = dy polygamma(n+1, x)", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+      .attrs = {A_INT_REQ("n")}, .cls = PL_POINTWISE, .flags = PL_F_SCALAR | PL_F_POLY | PL_F_CONTIGUOUS, .promote = PL_PROMOTE_FLOAT,
+      .infer = polygamma_infer, .grad = polygamma_grad, PL_KERNEL(polygamma));
+
+/* ---- Bessel functions, the normal distribution ------------------------------------------------------------ */
+
+/* Where x = 0, the quotients below are 0/0; the limit of I1(x)/x there is 1/2. */
+static PlVal over_x(PlMaker *g, PlVal v, PlVal x) {
+  return g_where(g, pl_g2(g, &pl_op_eq, x, pl_g_num(g, 0)), pl_g_num(g, 0.5), g_div(g, v, x));
+}
+GRAD(i0, g_mul(g, dy, F1(i1, x)))
+FLOATING(i0, I0, "dx = dy i1(x)", "The modified Bessel function of the first kind of order 0.")
+GRAD(i0e, g_mul(g, dy, g_sub(g, F1(i1e, x), g_mul(g, F1(sign, x), y))))
+FLOATING(i0e, I0E, "y = e^-|x| i0(x); dx = dy (i1e(x) - sign(x) y)", "i0 scaled by e^-|x|, so that it does not overflow.")
+GRAD(i1, g_mul(g, dy, g_sub(g, F1(i0, x), over_x(g, y, x))))
+FLOATING(i1, I1, "dx = dy (i0(x) - y / x)", "The modified Bessel function of the first kind of order 1.")
+GRAD(i1e, g_mul(g, dy, g_sub(g, g_sub(g, F1(i0e, x), g_mul(g, F1(sign, x), y)), over_x(g, y, x))))
+FLOATING(i1e, I1E, "y = e^-|x| i1(x); dx = dy (i0e(x) - sign(x) y - y / x)", "i1 scaled by e^-|x|, so that it does not overflow.")
+GRAD(erfcx, g_mul(g, dy, g_addn(g, g_muln(g, g_mul(g, x, y), 2), -TWO_RSQRT_PI)))
+FLOATING(erfcx, ERFCX, "y = e^(x^2) erfc(x); dx = dy (2 x y - 2/sqrt(pi))", "erfc scaled by e^(x^2), so that it does not underflow.")
+GRAD(ndtri, g_mul(g, dy, g_muln(g, F1(exp, g_muln(g, g_mul(g, y, y), 0.5)), SQRT_2PI)))
+FLOATING(ndtri, NDTRI, "dx = dy sqrt(2 pi) e^(y^2/2)",
+         "The quantile of the standard normal distribution: the z below which a share x lies; NaN outside [0, 1].")
+
+/* ---- replacing values ---------------------------------------------------------------------------------------- */
+
+GRAD(nan_to_num, g_mul(g, dy, pl_g_cast(g, F1(isfinite, x), (PlDtype)g->outd[0].dtype)))
+PL_OP(nan_to_num,
+      .doc = "x with NaN, inf and -inf replaced (0, the largest and the lowest number of x's "
+             "dtype unless given). Integers and bool are copied.",
+      .formula = "dx = dy where x is finite", .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
+      .attrs = {A_SCALAR_OPT("nan"), A_SCALAR_OPT("posinf"), A_SCALAR_OPT("neginf")}, .cls = PL_POINTWISE,
+      .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_NAN_TO_NUM, .infer = pl_infer_same,
+      .grad = nan_to_num_grad, PL_KERNEL(elementwise));
+
+/* x converted to another dtype; out of range is wrapped (integers) or infinite (floats). */
+static PlStatus cast_infer(PlInfer *c) {
+  pl_desc_set(&c->out[0], (PlDtype)pl_attr_i(c->attrs, 0), c->in[0]->ndim, c->in[0]->shape);
+  return PL_OK;
+}
+static PlStatus cast_grad(PlMaker *g) {
+  PlDtype from = (PlDtype)g->in[0]->dtype;
+  if (!pl_is_float(from) || !pl_is_float((PlDtype)g->outd[0].dtype)) return g->status;
+  g->dx[0] = from == (PlDtype)g->outd[0].dtype ? g->dy[0] : pl_g_cast(g, g->dy[0], from);
+  return g->status;
+}
+PL_OP(cast,
+      .doc = "A copy of x in the dtype given. Floats are cut toward 0 for integers; numbers that do not "
+             "fit wrap around. x:to(dtype) is the usual spelling.",
+      .formula = "dx = dy in x's dtype", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_DTYPE_REQ("dtype")},
+      .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY, .kcode = PLK_EW_CAST, .infer = cast_infer, .grad = cast_grad,
+      PL_KERNEL(elementwise));

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT
+ * Vector norms, variance and standard deviation. Sums run in double. */
+#include <math.h>
+
+#include "engine/ops/reduce/dims.h"
+#include "kernels/reduce.h"
+
+static PlVal wide(PlMaker *g, PlVal v, uint32_t mask, int keep_at) {
+  return g_undo_reduce(g, v, g->in[0]->ndim, mask, pl_attr_i(g->attrs, keep_at) != 0);
+}
+
+/* ---- norm ------------------------------------------------------------------------------------------- */
+
+static PlStatus norm_infer(PlInfer *c) {
+  const PlArray *x = c->in[0];
+  uint32_t mask = dims_listed(c->attrs, 1, x->ndim);
+  double p = pl_attr_f(c->attrs, 0);
+  PL_TRY(pl_check_float(c, 0));
+  PlDtype d = pl_attr_has(c->attrs, 3) ? (PlDtype)pl_attr_i(c->attrs, 3) : c->compute;
+  if (!pl_is_float(d)) PL_FAIL(PL_ERR_DTYPE, "norm: dtype %s is not floating", pl_dtype_name(d));
+  if ((isinf(p) || p < 0) && p != 0) PL_TRY(dims_nonempty(c, mask));
+  dims_desc(&c->out[0], d, x, mask, pl_attr_i(c->attrs, 2) != 0);
+  return PL_OK;
+}
+
+static PlVal pow_n(PlMaker *g, PlVal v, double e) { return pl_g2(g, &pl_op_pow, v, pl_g_num(g, e)); }
+/* v where c does not hold, else 0. */
+static PlVal zero_where(PlMaker *g, PlVal c, PlVal v) { return g_where(g, c, pl_g_num(g, 0), v); }
+
+/* y = (sum |x|^p)^(1/p):  dx = dy sign(x) (|x| / y)^(p-1), 0 where y = 0; p = 2: dy x / y. */
+static PlStatus norm_grad(PlMaker *g) {
+  const PlArray *a = g->in[0];
+  double p = pl_attr_f(g->attrs, 0);
+  uint32_t mask = dims_listed(g->attrs, 1, a->ndim);
+  PlVal x = g->x[0], y = wide(g, g->y[0], mask, 2), dy = wide(g, g->dy[0], mask, 2), v;
+  PlVal none = p == 1 || p == 0 || isinf(p) ? PL_NONE : pl_g2(g, &pl_op_eq, y, pl_g_num(g, 0));
+  if (p == 0) {
+    v = g_mul(g, pl_g1(g, &pl_op_sign, x), g_muln(g, dy, 0));
+  } else if (p == 1) {
+    v = g_mul(g, pl_g1(g, &pl_op_sign, x), dy);
+  } else if (p == 2) {
+    v = g_mul(g, x, zero_where(g, none, g_div(g, dy, y)));
+  } else if (isinf(p)) {
+    PlVal hit = pl_g2(g, &pl_op_eq, pl_g1(g, &pl_op_abs, x), y), n = g_reduce(g, &pl_op_sum, hit, a->ndim, mask);
+    v = g_mul(g, g_mul(g, pl_g1(g, &pl_op_sign, x), hit), g_div(g, dy, n));
+  } else {
+    PlVal m = pow_n(g, pl_g1(g, &pl_op_abs, x), p - 1);
+    if (p < 1) m = zero_where(g, pl_g2(g, &pl_op_eq, x, pl_g_num(g, 0)), m);
+    PlVal s = zero_where(g, none, g_div(g, dy, pow_n(g, y, p - 1)));
+    v = g_mul(g, g_mul(g, pl_g1(g, &pl_op_sign, x), m), s);
+  }
+  g->dx[0] = g_to_input(g, v, (PlDtype)g->outd[0].dtype, 0);
+  return g->status;
+}
+
+PL_OP(norm,
+      .doc = "The p-norm of the elements, over the dims given or all; p may be inf, -inf or 0 (how many are not 0). "
+             "Floating tensors only.",
+      .formula = "y = (sum |x|^p)^(1/p);  dx = dy sign(x) (|x|/y)^(p-1), 0 where y = 0", .nin = 1, .nout = 1, .nattr = 4, .args = {"x"},
+      .attrs = {A_FLOAT("p", 2), A_DIMS_OPT("dim"), A_BOOL("keepdim", 0), A_DTYPE_OPT("dtype")}, .cls = PL_REDUCTION,
+      .rows = {PL_ROWS_DIMS, 1, "f:c", NULL}, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .infer = norm_infer,
+      .grad = norm_grad, PL_KERNEL(norm));
+
+/* ---- var, std ----------------------------------------------------------------------------------------- */
+
+static PlStatus var_infer(PlInfer *c) {
+  PL_TRY(pl_check_float(c, 0));
+  dims_desc(&c->out[0], c->compute, c->in[0], dims_listed(c->attrs, 0, c->in[0]->ndim), pl_attr_i(c->attrs, 2) != 0);
+  return PL_OK;
+}
+
+/* var: dx = dy 2 (x - mean) / (n - correction); std: dy / (2 y) in place of dy, 0 where y = 0. */
+static PlStatus var_grad(PlMaker *g) {
+  const PlArray *x = g->in[0];
+  uint32_t mask = dims_listed(g->attrs, 0, x->ndim);
+  double n = (double)dims_count(x, mask) - pl_attr_f(g->attrs, 1);
+  PlVal dy = g->dy[0], d = g_sub(g, g->x[0], g_reduce(g, &pl_op_mean, g->x[0], x->ndim, mask));
+  bool std = g->op == &pl_op_std;
+  if (std) {
+    PlVal zero = pl_g2(g, &pl_op_eq, g->y[0], pl_g_num(g, 0));
+    dy = zero_where(g, zero, g_div(g, dy, g->y[0]));
+  }
+  dy = n > 0 ? g_muln(g, dy, (std ? 1 : 2) / n) : g_mul(g, dy, pl_g_num(g, (double)INFINITY));
+  g->dx[0] = g_mul(g, wide(g, dy, mask, 2), d);
+  return g->status;
+}
+
+#define MOMENT(NAME, CODE, FORMULA, DOC)                                                                                             \
+  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},                                        \
+        .attrs = {A_DIMS_OPT("dim"), A_FLOAT("correction", 1), A_BOOL("keepdim", 0)}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS, \
+        .kcode = CODE, .rows = {PL_ROWS_DIMS, 0, "f:c", NULL}, .batch = pl_batch_dims, .infer = var_infer, .grad = var_grad,         \
+        PL_KERNEL(var));
+MOMENT(var, 0, "y = sum (x - mean)^2 / max(0, n - correction);  dx = 2 dy (x - mean) / (n - correction)",
+       "The variance over the dims given or all; correction=1 is the unbiased estimate. Floating tensors only.")
+MOMENT(std, 1, "y = sqrt(var);  dx = dy (x - mean) / (y (n - correction)), 0 where y = 0",
+       "The standard deviation over the dims given or all; correction=1 as in var. Floating tensors only.")

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: MIT
+ * Reductions: sums, means, products, extremes, truth, norms, moments. x is any shape; y has the dims that
+ * are left (keepdim: reduced ones stay as 1). Sums run over fixed blocks, so bits do not depend on threads. */
+#include <math.h>
+
+#include "engine/ops/reduce/dims.h"
+#include "kernels/reduce.h"
+
+#define DIMS A_DIMS_OPT("dim"), A_BOOL("keepdim", 0)
+#define REDUCTION(CODE)                                                           \
+  .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE,         \
+  .rows = {CODE == PLK_R_PROD ? PL_ROWS_DIM : PL_ROWS_DIMS, 0, "f:c",             \
+           CODE == PLK_R_SUM || CODE == PLK_R_MEAN ? &plk_cpu_sum_pieces : NULL}, \
+  PL_KERNEL(reduce)
+
+static uint32_t mask_of(const PlMaker *g) { return dims_listed(g->attrs, 0, g->in[0]->ndim); }
+/* A value of the reduced shape, ready to broadcast against x. */
+static PlVal wide(PlMaker *g, PlVal v, uint32_t mask, int keep_at) {
+  return g_undo_reduce(g, v, g->in[0]->ndim, mask, pl_attr_i(g->attrs, keep_at) != 0);
+}
+
+/* ---- sum, mean ------------------------------------------------------------------------------------- */
+
+static PlStatus sum_infer(PlInfer *c) { return pl_infer_reduced(c, dims_sum_dtype(c, 2)); }
+
+static PlStatus sum_grad(PlMaker *g) {
+  PlVal v = g_to_input(g, g->dy[0], (PlDtype)g->outd[0].dtype, 0);
+  g->dx[0] = pl_g_expand_like(g, wide(g, v, mask_of(g), 1), 0);
+  return g->status;
+}
+
+PL_OP(sum, REDUCTION(PLK_R_SUM),
+      .doc = "The sum over the dims given, or of all elements. Integers and bools add up in i64; "
+             "dtype= converts first.",
+      .formula = "dx = dy", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")},
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer, .grad = sum_grad);
+
+static PlStatus mean_infer(PlInfer *c) {
+  bool given = pl_attr_has(c->attrs, 2);
+  PlDtype d = given ? (PlDtype)pl_attr_i(c->attrs, 2) : c->compute;
+  if (!pl_is_float(d))
+    PL_FAIL(PL_ERR_DTYPE, "%s: %s is no floating %s; say x:%s{dtype=\"f32\"}", c->op->name,
+            given ? pl_dtype_name(d) : pl_desc_text(c->in[0]), given ? "dtype" : "tensor", c->op->name);
+  return pl_infer_reduced(c, d);
+}
+
+static PlStatus mean_grad(PlMaker *g) {
+  uint32_t mask = mask_of(g);
+  int64_t n = dims_count(g->in[0], mask);
+  PlVal v = g_divn(g, g->dy[0], (double)(n ? n : 1));
+  g->dx[0] = pl_g_expand_like(g, wide(g, g_to_input(g, v, (PlDtype)g->outd[0].dtype, 0), mask, 1), 0);
+  return g->status;
+}
+
+PL_OP(mean, REDUCTION(PLK_R_MEAN),
+      .doc = "The mean over the dims given, or of all elements. Floating tensors only, unless "
+             "dtype= says a floating dtype.",
+      .formula = "dx = dy / n", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")},
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES, .batch = pl_batch_dims, .infer = mean_infer, .grad = mean_grad);
+
+static PlStatus nansum_grad(PlMaker *g) {
+  PlVal v = g_to_input(g, g->dy[0], (PlDtype)g->outd[0].dtype, 0);
+  g->dx[0] = g_mul(g, wide(g, v, mask_of(g), 1), pl_g2(g, &pl_op_eq, g->x[0], g->x[0]));
+  return g->status;
+}
+
+PL_OP(nansum, REDUCTION(PLK_R_NANSUM), .doc = "The sum with NaN counted as 0.", .formula = "dx = dy where x is not NaN, else 0", .nattr = 3,
+      .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer,
+      .grad = nansum_grad);
+
+/* ---- sum_to ------------------------------------------------------------------------------------------ */
+
+/* The target shape: attribute 0, or the values of input 1. */
+static PlStatus sum_to_infer(PlInfer *c) {
+  const PlArray *x = c->in[0], *s = c->nin > 1 ? c->in[1] : NULL;
+  int64_t shape[PL_MAX_DIM];
+  const int64_t *to = shape;
+  int64_t n = 0;
+  if (pl_attr_has(c->attrs, 0)) {
+    to = pl_attr_list(c->attrs, 0), n = pl_attr_n(c->attrs, 0);
+  } else if (s) {
+    if (s->dtype != PL_I64 || s->ndim != 1) PL_FAIL(PL_ERR_DTYPE, "sum_to: shape must be a list of sizes, i64[n], got %s", pl_desc_text(s));
+    n = s->shape[0];
+    for (int64_t i = 0; i < n && i < PL_MAX_DIM; i++) shape[i] = ((const int64_t *)s->data)[i * s->strides[0]];
+  } else {
+    PL_FAIL(PL_ERR_ARG, "sum_to: argument shape is missing");
+  }
+  int64_t lead = x->ndim - n;
+  bool fits = lead >= 0;
+  for (int64_t d = 0; fits && d < n; d++) fits = to[d] == x->shape[lead + d] || to[d] == 1;
+  if (!fits)
+    PL_FAIL(PL_ERR_SHAPE, "sum_to: %s cannot be summed to a shape of %lld dims that does not broadcast to it", pl_desc_text(x),
+            (long long)n);
+  pl_desc_set(&c->out[0], c->compute, (int)n, to);
+  return PL_OK;
+}
+
+static PlStatus sum_to_grad(PlMaker *g) {
+  g->dx[0] = pl_g_expand_like(g, g->dy[0], 0);
+  return g->status;
+}
+
+PL_OP(sum_to, .doc = "x summed down to a shape that broadcasts to x's: the adjoint of broadcasting.", .formula = "dx = dy broadcast",
+      .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "shape_values"},
+      .attrs = {{.name = "shape", .type = PL_A_SHAPE, .optional = true}}, .cls = PL_REDUCTION, .batch = pl_batch_sum_to,
+      .rows = {PL_ROWS_TO, 0, "f:c", &plk_cpu_sum_pieces}, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY,
+      .reads_values = 2, .sizes = 2, .sized = &pl_op_sum_to, .infer = sum_to_infer, .grad = sum_to_grad, PL_KERNEL(sum_to));
+
+/* ---- prod ---------------------------------------------------------------------------------------------- */
+
+static PlStatus prod_infer(PlInfer *c) {
+  dims_desc(&c->out[0], dims_sum_dtype(c, 2), c->in[0], dims_single(c->attrs, 0, c->in[0]->ndim), pl_attr_i(c->attrs, 1) != 0);
+  return PL_OK;
+}
+
+static void pass_dim(const PlMaker *g, const PlOp *op, PlAttrs *a) {
+  pl_attrs_init(op, a);
+  if (pl_attr_has(g->attrs, 0)) pl_attrs_int(a, 0, pl_attr_i(g->attrs, 0));
+}
+
+static PlStatus prod_grad(PlMaker *g) {
+  PlAttrs a;
+  PlVal in[2] = {g->x[0], g->dy[0]};
+  pass_dim(g, &pl_op_prod_bwd, &a);
+  g->dx[0] = pl_g_op(g, &pl_op_prod_bwd, 2, in, &a, NULL);
+  return g->status;
+}
+
+PL_OP(prod, .autocast = PL_CAST_F32, REDUCTION(PLK_R_PROD),
+      .doc = "The product along one dim, or of all elements. Integers and bools multiply in i64.",
+      .formula = "dx_j = dy * product of the other elements", .nattr = 3,
+      .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims,
+      .infer = prod_infer, .grad = prod_grad);
+
+static PlStatus prod_bwd_grad(PlMaker *g) {
+  PlAttrs a;
+  const PlArray *x = g->in[0];
+  PlVal v = g->dy[0], in[3] = {g->x[0], g->x[1], v};
+  if (in[1] == PL_NONE) { /* left out: ones */
+    PlAttrs zero;
+    pass_dim(g, &pl_op_prod, &a);
+    pl_attrs_init(&pl_op_zeros_of, &zero);
+    pl_attrs_int(&zero, 0, x->dtype);
+    PlVal shape = pl_g1(g, &pl_op_shape_of, pl_g_op(g, &pl_op_prod, 1, &g->x[0], &a, NULL));
+    in[1] = g_add(g, pl_g_op(g, &pl_op_zeros_of, 1, &shape, &zero, NULL), pl_g_num(g, 1));
+  }
+  if (g->want[1]) {
+    uint32_t mask = dims_single(g->attrs, 0, x->ndim);
+    pass_dim(g, &pl_op_prod_bwd, &a);
+    PlVal others = pl_g_op(g, &pl_op_prod_bwd, 1, &g->x[0], &a, NULL);
+    PlVal s = g_reduce(g, &pl_op_sum, g_mul(g, v, others), x->ndim, mask);
+    g->dx[1] = g_to_input(g, pl_g_reshape_like(g, s, 1), (PlDtype)x->dtype, 1);
+  }
+  if (g->want[0]) {
+    pass_dim(g, &pl_op_prod_bwd2, &a);
+    g->dx[0] = pl_g_op(g, &pl_op_prod_bwd2, 3, in, &a, NULL);
+  }
+  return g->status;
+}
+
+/* dy, where it is given, has the reduced shape, with dim or without; v has x's. */
+static PlStatus prod_bwd_infer(PlInfer *c) {
+  const PlArray *x = c->in[0], *dy = c->nin > 1 ? c->in[1] : NULL;
+  PL_TRY(pl_check_axis(c, 0, x->ndim));
+  const uint32_t mask = dims_single(c->attrs, 0, x->ndim);
+  const int64_t rows = x->numel > 0 ? x->numel / dims_count(x, mask) : dims_count(x, ~mask);
+  if (dy && dy->numel != rows)
+    PL_FAIL(PL_ERR_SHAPE, "%s: dy %s does not have one element a row of %s", c->op->name, pl_desc_text(dy), pl_desc_text(x));
+  if (c->nin > 2) PL_TRY(pl_check_like(c, 2, 0));
+  return pl_infer_same(c);
+}
+
+PL_OP(prod_bwd, .doc = "The gradient of prod: dy (1 if left out) times the product of the other elements.", .nin = 2, .nopt = 1, .nout = 1,
+      .nattr = 1, .args = {"x", "dy"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
+      .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = prod_bwd_infer, .grad = prod_bwd_grad, .hessian = "xd",
+      PL_KERNEL(prod_bwd));
+
+PL_OP(prod_bwd2, .doc = "The gradient of prod_bwd with respect to x; v is the gradient of its result.", .nin = 3, .nout = 1, .nattr = 1,
+      .args = {"x", "dy", "v"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = prod_bwd_infer, PL_KERNEL(prod_bwd2));
+
+/* ---- extremes --------------------------------------------------------------------------------------------- */
+
+static PlStatus extreme_infer(PlInfer *c) {
+  PL_TRY(dims_nonempty(c, dims_listed(c->attrs, 0, c->in[0]->ndim)));
+  return pl_infer_reduced(c, c->compute);
+}
+
+/* Equal elements share: dx = dy [x = y] / count. */
+static PlStatus extreme_grad(PlMaker *g) {
+  uint32_t mask = mask_of(g);
+  PlVal hit = pl_g2(g, &pl_op_eq, g->x[0], wide(g, g->y[0], mask, 1));
+  PlVal count = g_reduce(g, &pl_op_sum, hit, g->in[0]->ndim, mask);
+  g->dx[0] = g_mul(g, hit, g_div(g, wide(g, g->dy[0], mask, 1), count));
+  return g->status;
+}
+
+#define EXTREME(NAME, CODE, WORD)                                                                         \
+  PL_OP(NAME, REDUCTION(CODE),                                                                            \
+        .doc = "The " WORD " over the dims given, or of all elements; NaN wins. Equal elements "          \
+               "share the gradient. A reduced dim must not be empty.",                                    \
+        .formula = "dx = dy [x = y] / count(x = y)", .nattr = 2, .attrs = {DIMS}, .batch = pl_batch_dims, \
+        .flags = PL_F_CONTIGUOUS | PL_F_POLY, .infer = extreme_infer, .grad = extreme_grad);
+EXTREME(amax, PLK_R_AMAX, "largest value")
+EXTREME(amin, PLK_R_AMIN, "smallest value")
+
+static PlStatus whole_infer(PlInfer *c) {
+  PL_TRY(dims_nonempty(c, ~0u));
+  pl_desc_set(&c->out[0], c->compute, 0, NULL);
+  return PL_OK;
+}
+
+/* As above, but a NaN result goes to the NaNs. */
+static PlStatus whole_grad(PlMaker *g) {
+  PlVal hit = pl_g2(g, &pl_op_logical_or, pl_g2(g, &pl_op_eq, g->x[0], g->y[0]), pl_g1(g, &pl_op_isnan, g->x[0]));
+  PlVal count = pl_g1(g, &pl_op_sum, hit);
+  g->dx[0] = g_mul(g, hit, g_div(g, g->dy[0], count));
+  return g->status;
+}
+
+#define WHOLE(NAME, CODE, BATCH, WORD)                                                                                           \
+  PL_OP(NAME, REDUCTION(CODE),                                                                                                   \
+        .doc = "The " WORD " of all elements; what x:max() and x:min() "                                                         \
+               "without a dim do. Equal elements share the gradient.",                                                           \
+        .formula = "dx = dy [x = y] / count(x = y)", .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = BATCH, .infer = whole_infer, \
+        .grad = whole_grad);
+WHOLE(max_all, PLK_R_AMAX, pl_batch_max_all, "largest")
+WHOLE(min_all, PLK_R_AMIN, pl_batch_min_all, "smallest")
+
+/* ---- truth -------------------------------------------------------------------------------------------------- */
+
+static PlStatus truth_infer(PlInfer *c) { return pl_infer_reduced(c, c->compute == PL_U8 ? PL_U8 : PL_BOOL); }
+static PlStatus count_infer(PlInfer *c) { return pl_infer_reduced(c, PL_I64); }
+
+#define TRUTH(NAME, CODE, INFER, DOC)                                                                                                      \
+  PL_OP(NAME, REDUCTION(CODE), .doc = DOC, .nattr = 2, .attrs = {DIMS}, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, \
+        .infer = INFER);
+TRUTH(any, PLK_R_ANY, truth_infer, "Whether any element is not 0, over the dims given or all; bool (u8 for u8).")
+TRUTH(all, PLK_R_ALL, truth_infer, "Whether no element is 0, over the dims given or all; bool (u8 for u8). True of nothing.")
+TRUTH(count_nonzero, PLK_R_COUNT, count_infer, "How many elements are not 0 (NaN is not 0), over the dims given or all; i64.")
+
+/* ---- logsumexp ------------------------------------------------------------------------------------------------ */
+
+static PlStatus logsumexp_infer(PlInfer *c) { return pl_infer_reduced(c, pl_is_float(c->compute) ? c->compute : pl_default_float()); }
+
+static PlStatus logsumexp_grad(PlMaker *g) {
+  uint32_t mask = mask_of(g);
+  PlVal p = pl_g1(g, &pl_op_exp, g_sub(g, g->x[0], wide(g, g->y[0], mask, 1)));
+  g->dx[0] = g_mul(g, wide(g, g->dy[0], mask, 1), p);
+  return g->status;
+}
+
+PL_OP(logsumexp, REDUCTION(PLK_R_LOGSUMEXP), .doc = "log(sum(exp(x))) over the dims given or all, without overflow.",
+      .formula = "dx = dy exp(x - y)", .nattr = 2, .attrs = {DIMS}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims,
+      .infer = logsumexp_infer, .grad = logsumexp_grad);

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT
+ * Scans along one dim: y_i depends on x_1 … x_i. Shapes stay. */
+#include "engine/ops/reduce/dims.h"
+#include "kernels/reduce.h"
+
+#define SCAN(CODE) .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE, PL_KERNEL(scan)
+
+static int64_t dim_of(const PlMaker *g) { return pl_attr_i(g->attrs, 0); }
+
+static PlStatus sum_infer(PlInfer *c) {
+  pl_desc_set(&c->out[0], dims_sum_dtype(c, 1), c->in[0]->ndim, c->in[0]->shape);
+  return PL_OK;
+}
+
+/* ---- cumsum ------------------------------------------------------------------------------------------ */
+
+static PlStatus cumsum_grad(PlMaker *g) {
+  PlVal v = g_with_int(g, &pl_op_cumsum_rev, 1, &g->dy[0], dim_of(g));
+  g->dx[0] = g_to_input(g, v, (PlDtype)g->outd[0].dtype, 0);
+  return g->status;
+}
+static PlStatus cumsum_rev_infer(PlInfer *c) {
+  PL_TRY(pl_check_axis(c, 0, c->in[0]->ndim));
+  return pl_infer_same(c);
+}
+static PlStatus cumsum_rev_grad(PlMaker *g) {
+  g->dx[0] = g_with_int(g, &pl_op_cumsum, 1, &g->dy[0], dim_of(g));
+  return g->status;
+}
+
+PL_OP(cumsum, SCAN(PLK_S_CUMSUM), .doc = "Running sums along dim. Integers and bools add up in i64; dtype= converts first.",
+      .formula = "dx_j = sum of dy_i over i >= j", .nattr = 2, .attrs = {A_DIM_REQ("dim"), A_DTYPE_OPT("dtype")},
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer, .grad = cumsum_grad);
+
+PL_OP(cumsum_rev, SCAN(PLK_S_CUMSUM_REV), .doc = "Running sums along dim from its end: the gradient of cumsum.", .nattr = 1,
+      .attrs = {A_INT_REQ("dim")}, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .batch = pl_batch_dims,
+      .infer = cumsum_rev_infer, .grad = cumsum_rev_grad);
+
+/* ---- cumprod ------------------------------------------------------------------------------------------- */
+
+static PlStatus cumprod_grad(PlMaker *g) {
+  PlVal in[2] = {g->dy[0], g->x[0]};
+  g->dx[0] = g_with_int(g, &pl_op_cumprod_bwd, 2, in, dim_of(g));
+  return g->status;
+}
+
+PL_OP(cumprod, SCAN(PLK_S_CUMPROD), .doc = "Running products along dim. Integers and bools multiply in i64.",
+      .formula = "dx_j = sum over i >= j of dy_i * product of x_k, k <= i, k != j", .nattr = 2,
+      .attrs = {A_DIM_REQ("dim"), A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer,
+      .grad = cumprod_grad);
+
+/* All inputs have one shape, and that dim. */
+static PlStatus check_rows(const PlInfer *c) {
+  for (int i = 0; i < c->nin; i++) PL_TRY(pl_check_like(c, i, 1));
+  return pl_check_axis(c, 0, c->in[1]->ndim);
+}
+static PlStatus like_second(PlInfer *c) {
+  PL_TRY(check_rows(c));
+  pl_desc_set(&c->out[0], (PlDtype)c->in[1]->dtype, c->in[1]->ndim, c->in[1]->shape);
+  return PL_OK;
+}
+static PlStatus cumprod_bwd_grad(PlMaker *g) {
+  PlVal in[3] = {g->x[0], g->x[1], g->dy[0]}, out[2];
+  PlAttrs a;
+  pl_attrs_init(&pl_op_cumprod_bwd2, &a);
+  pl_attrs_int(&a, 0, dim_of(g));
+  out[0] = out[1] = PL_NONE;
+  pl_g_op(g, &pl_op_cumprod_bwd2, 3, in, &a, out);
+  for (int i = 0; i < 2; i++)
+    if (g->want[i]) g->dx[i] = out[i];
+  return g->status;
+}
+
+PL_OP(cumprod_bwd, .doc = "The gradient of cumprod; zeros in x need no care.", .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "x"},
+      .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL,
+      .infer = like_second, .grad = cumprod_bwd_grad, .hessian = "dx", PL_KERNEL(cumprod_bwd));
+
+static PlStatus cumprod_bwd2_infer(PlInfer *c) {
+  PL_TRY(check_rows(c));
+  for (int i = 0; i < 2; i++) pl_desc_set(&c->out[i], (PlDtype)c->in[i]->dtype, c->in[i]->ndim, c->in[i]->shape);
+  return PL_OK;
+}
+PL_OP(cumprod_bwd2, .doc = "The gradients of cumprod_bwd for dy and x; v is the gradient of its result.", .nin = 3, .nout = 2, .nattr = 1,
+      .args = {"dy", "x", "v"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = cumprod_bwd2_infer, PL_KERNEL(cumprod_bwd2));
+
+/* ---- logcumsumexp ----------------------------------------------------------------------------------------- */
+
+static PlStatus lcse_infer(PlInfer *c) {
+  pl_desc_set(&c->out[0], pl_is_float(c->compute) ? c->compute : pl_default_float(), c->in[0]->ndim, c->in[0]->shape);
+  return PL_OK;
+}
+static PlStatus lcse_grad(PlMaker *g) {
+  PlVal in[3] = {g->dy[0], g->x[0], g->y[0]};
+  g->dx[0] = g_with_int(g, &pl_op_logcumsumexp_bwd, 3, in, dim_of(g));
+  return g->status;
+}
+
+PL_OP(logcumsumexp, SCAN(PLK_S_LOGCUMSUMEXP), .doc = "Running log(sum(exp(x))) along dim, without overflow.",
+      .formula = "dx_j = sum over i >= j of dy_i exp(x_j - y_i)", .nattr = 1, .attrs = {A_DIM_REQ("dim")},
+      .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = lcse_infer, .grad = lcse_grad);
+
+/* With v the gradient of dx and m = max x:  ddy = e^(m - y) cumsum(v e^(x - m)),  dx' = v dx,  dy' = -dy ddy. */
+static PlStatus lcse_bwd_grad(PlMaker *g) {
+  PlVal dy = g->x[0], x = g->x[1], y = g->x[2], v = g->dy[0];
+  int64_t dim = dim_of(g);
+  int ndim = g->in[1]->ndim;
+  if (g->want[0] || g->want[2]) {
+    PlVal m = g_reduce(g, &pl_op_amax, x, ndim, ndim ? 1u << dim : 0);
+    PlVal e = g_mul(g, v, pl_g1(g, &pl_op_exp, g_sub(g, x, m)));
+    PlVal s = g_mul(g, pl_g1(g, &pl_op_exp, g_sub(g, m, y)), g_with_int(g, &pl_op_cumsum, 1, &e, dim));
+    if (g->want[0]) g->dx[0] = s;
+    if (g->want[2]) g->dx[2] = g_neg(g, g_mul(g, dy, s));
+  }
+  if (g->want[1]) g->dx[1] = g_mul(g, v, g->y[0]);
+  return g->status;
+}
+
+PL_OP(logcumsumexp_bwd, .doc = "The gradient of logcumsumexp.", .nin = 3, .nout = 1, .nattr = 1, .args = {"dy", "x", "y"},
+      .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL,
+      .infer = like_second, .grad = lcse_bwd_grad, PL_KERNEL(logcumsumexp_bwd));
+
+/* ---- cummax, cummin ----------------------------------------------------------------------------------------- */
+
+static PlStatus cumextreme_infer(PlInfer *c) {
+  pl_desc_set(&c->out[0], c->compute, c->in[0]->ndim, c->in[0]->shape);
+  pl_desc_set(&c->out[1], PL_I64, c->in[0]->ndim, c->in[0]->shape);
+  return PL_OK;
+}
+
+static PlStatus cumextreme_grad(PlMaker *g) {
+  PlVal in[2] = {g->dy[0], g->y[1]};
+  PlAttrs a;
+  pl_attrs_init(&pl_op_dim_put, &a);
+  pl_attrs_int(&a, 0, dim_of(g));
+  pl_g_fail(g, pl_attrs_list(&a, 1, g->in[0]->ndim, g->in[0]->shape));
+  pl_attrs_int(&a, 2, pl_attr_i(g->attrs, 1));
+  g->dx[0] = pl_g_op(g, &pl_op_dim_put, 2, in, &a, NULL);
+  return g->status;
+}
+
+#define CUMEXTREME(NAME, CODE, WORD)                                                                                          \
+  PL_OP(NAME, .nin = 1, .nout = 2, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE,                                         \
+        .doc = "The " WORD " so far along dim, and where it stood (the last place among equals); "                            \
+               "returns values, indices.",                                                                                    \
+        .formula = "dx = dy added at the indices", .nattr = 2, .attrs = {A_DIM_REQ("dim"), A_BASE}, .flags = PL_F_CONTIGUOUS, \
+        .batch = pl_batch_dims, .infer = cumextreme_infer, .grad = cumextreme_grad, PL_KERNEL(cumextreme));
+CUMEXTREME(cummax, PLK_S_CUMMAX, "largest value")
+CUMEXTREME(cummin, PLK_S_CUMMIN, "smallest value")

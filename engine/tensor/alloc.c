@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: MIT
+ * See alloc.h. Freed blocks are kept in bins (eight per power of two) and reused newest first; blocks of
+ * MAP_MIN bytes and more come from mmap, so trimming really returns them. What is cached never exceeds what
+ * the program once needed: a miss first gives back cached blocks of other sizes once live + cached would
+ * pass the peak by a tenth. */
+#include "engine/tensor/alloc.h"
+
+#include "engine/call/autocast.h"
+#include "engine/grad/forward_mode.h"
+#include "engine/remat/remat.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { HEAD = 64, NBIN = 8 * 48, MAP_MIN = 1 << 20, SLAB = 64 * 1024, NPOOL = PL_POOL_MAX / PL_POOL_STEP };
+enum { SLACK = 32 << 20, HUGE_MIN = 4 << 20 };
+
+typedef struct Block {
+  struct Block *next;
+  size_t total; /* with this header */
+  size_t asked;
+  int32_t bin;
+  uint32_t magic;
+} Block;
+_Static_assert(sizeof(Block) <= HEAD, "header fits");
+
+typedef struct Bins {
+  pthread_mutex_t lock;
+  Block *free[NBIN];
+  int64_t peak, cached, blocks, count;
+  int64_t budget; /* < 0: none */
+  int64_t fail_count;
+  int64_t asked, asked_high, scratch, scratch_high;
+  PlPiece *orphans[NPOOL + 1]; /* free pieces of threads that have ended */
+} Bins;
+
+/* One per process: blocks may be freed by another thread than the one that made them. */
+static Bins bins = {.lock = PTHREAD_MUTEX_INITIALIZER, .budget = -1};
+
+_Thread_local PlPool pl_pool;
+int64_t pl_block_bytes[2];
+int64_t pl_device_handed_out;
+int64_t pl_fail_at = -1;
+
+/* The key whose destructor is thread_end; made once, only read afterwards. */
+static pthread_key_t end_key;
+static bool have_end_key;
+static pthread_once_t end_once = PTHREAD_ONCE_INIT;
+
+/* Eight classes per power of two: at most an eighth is lost. */
+static int bin_of(size_t n, size_t *total) {
+  if (n <= 128) {
+    *total = 128;
+    return 0;
+  }
+  int log = 63 - __builtin_clzl(n - 1);
+  size_t step = (size_t)1 << (log - 3);
+  size_t up = (n + step - 1) & ~(step - 1);
+  *total = up;
+  return (log - 7) * 8 + (int)((up >> (log - 3)) & 7) + (up >> (log + 1) ? 8 : 0);
+}
+
+/* Under the lock; others read these two without it. */
+static void count_live(int64_t bytes) { __atomic_store_n(&pl_block_bytes[0], pl_block_bytes[0] + bytes, __ATOMIC_RELAXED); }
+static void count_allocated(int64_t bytes) { __atomic_store_n(&pl_block_bytes[1], pl_block_bytes[1] + bytes, __ATOMIC_RELAXED); }
+
+static bool injected(void) {
+  if (pl_fail_at < 0) return false;
+  if (pl_fail_at > 0) {
+    pl_fail_at--;
+    return false;
+  }
+  if (bins.fail_count > 0 && --bins.fail_count == 0) pl_fail_at = -1;
+  return true;
+}
+
+static void give_back(Block *b) {
+  bins.cached -= (int64_t)b->total;
+  if (b->total >= MAP_MIN) munmap(b, b->total);
+  else free(b);
+}
+
+/* Frees cached blocks, largest first, until at most `keep` bytes are cached. */
+static void trim_to(int64_t keep) {
+  for (int i = NBIN - 1; i >= 0 && bins.cached > keep; i--)
+    while (bins.free[i] && bins.cached > keep) {
+      Block *b = bins.free[i];
+      bins.free[i] = b->next;
+      give_back(b);
+    }
+}
+
+static Block *system_block(size_t total) {
+  if (total < MAP_MIN) {
+    size_t up = (total + 63) & ~(size_t)63;
+    return aligned_alloc(64, up);
+  }
+  void *p = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return NULL;
+#ifdef MADV_HUGEPAGE
+  if (total >= HUGE_MIN) madvise(p, total, MADV_HUGEPAGE);
+#endif
+  return p;
+}
+
+static PlStatus out_of_memory(size_t n) {
+  PL_FAIL(PL_ERR_OOM, "out of memory: %zu bytes wanted, %lld live%s", n, (long long)pl_live_bytes(),
+          bins.budget >= 0 ? " (a memory budget is set)" : "");
+}
+
+static PlStatus block_alloc(size_t n, bool scratch, void **out) {
+  if (n > (size_t)1 << 46) return out_of_memory(n);
+  size_t total;
+  int bin = bin_of(n, &total); /* of what was asked for: the header beside it would push powers of two into the next class */
+  total += HEAD;
+  if (total >= MAP_MIN) total = (total + 4095) & ~(size_t)4095;
+  if (PL_UNLIKELY(pl_state.remat != NULL)) PL_TRY(pl_remat_room(total));
+  pthread_mutex_lock(&bins.lock);
+  bool refuse = injected() || (bins.budget >= 0 && pl_block_bytes[0] + pl_pool.live + (int64_t)total > bins.budget);
+  Block *b = NULL;
+  for (int i = bin; !refuse && i <= bin + 1 && i < NBIN && !b; i++)
+    if ((b = bins.free[i])) {
+      bins.free[i] = b->next;
+      bins.cached -= (int64_t)b->total;
+    }
+  if (!b && !refuse) {
+    int64_t need = pl_block_bytes[0] + (int64_t)total, room = bins.peak + bins.peak / 10 + SLACK;
+    if (PL_UNLIKELY(pl_state.remat != NULL) && room - SLACK > pl_remat_limit_get()) room = pl_remat_limit_get() + SLACK;
+    if (need + bins.cached > room) trim_to(need < room ? room - need : 0);
+    b = system_block(total);
+    if (!b) {
+      trim_to(0);
+      b = system_block(total);
+    }
+    if (b) *b = (Block){.total = total, .bin = bin, .magic = 0x6d6f6f6e};
+  }
+  if (b) {
+    b->asked = n;
+    bins.asked += (int64_t)n;
+    if (bins.asked > bins.asked_high) bins.asked_high = bins.asked;
+    if (scratch && (bins.scratch += (int64_t)n) > bins.scratch_high) bins.scratch_high = bins.scratch;
+    count_live((int64_t)b->total);
+    count_allocated((int64_t)b->total);
+    bins.blocks++;
+    bins.count++;
+    int64_t live = pl_block_bytes[0] + pl_pool.live;
+    if (live > bins.peak) bins.peak = live;
+  }
+  pthread_mutex_unlock(&bins.lock);
+  if (!b) return out_of_memory(n);
+  *out = (char *)b + HEAD;
+  return PL_OK;
+}
+
+PlStatus pl_block_alloc(size_t n, void **out) { return block_alloc(n, false, out); }
+PlStatus pl_scratch_alloc(size_t n, void **out) { return block_alloc(n, true, out); }
+
+static void block_free(void *p, bool scratch) {
+  if (!p) return;
+  Block *b = (Block *)(void *)((char *)p - HEAD);
+  pthread_mutex_lock(&bins.lock);
+  bins.asked -= (int64_t)b->asked;
+  if (scratch) bins.scratch -= (int64_t)b->asked;
+  count_live(-(int64_t)b->total);
+  bins.blocks--;
+  b->next = bins.free[b->bin];
+  bins.free[b->bin] = b;
+  bins.cached += (int64_t)b->total;
+#ifdef PL_ASAN
+  trim_to(0); /* so that the sanitizer sees uses after free */
+#endif
+  pthread_mutex_unlock(&bins.lock);
+}
+
+void pl_block_free(void *p) { block_free(p, false); }
+void pl_scratch_free(void *p) { block_free(p, true); }
+
+void pl_asked_mark(void) {
+  pthread_mutex_lock(&bins.lock);
+  bins.asked_high = bins.asked;
+  bins.scratch_high = bins.scratch;
+  pthread_mutex_unlock(&bins.lock);
+}
+
+PlAsked pl_asked(void) {
+  pthread_mutex_lock(&bins.lock);
+  PlAsked a = {.live = bins.asked, .high = bins.asked_high, .scratch_high = bins.scratch_high};
+  pthread_mutex_unlock(&bins.lock);
+  return a;
+}
+
+/* ---- ends of threads ---- */
+
+/* A thread that ends frees its caches and leaves its free pieces to others. Its slabs stay: some pieces may
+ * belong to tensors that were handed to another thread. */
+static void thread_end(void *unused) {
+  (void)unused;
+  pl_autocast_end();
+  pl_backward_cache_end();
+  pl_forward_cache_end();
+  pl_desc_text_end();
+  pl_message_end();
+  pthread_mutex_lock(&bins.lock);
+#ifndef PL_ASAN
+  for (; pl_pool.left >= PL_POOL_MAX; pl_pool.left -= PL_POOL_MAX, pl_pool.slab += PL_POOL_MAX) {
+    PlPiece *p = (PlPiece *)(void *)pl_pool.slab;
+    p->next = pl_pool.free[NPOOL];
+    pl_pool.free[NPOOL] = p;
+  }
+  for (int k = 0; k <= NPOOL; k++) {
+    PlPiece **end = &pl_pool.free[k];
+    while (*end) end = &(*end)->next;
+    *end = bins.orphans[k];
+    bins.orphans[k] = pl_pool.free[k];
+  }
+#endif
+  count_live(pl_pool.live);
+  bins.blocks += pl_pool.blocks;
+  bins.count += pl_pool.count;
+  count_allocated(pl_pool.allocated);
+  pthread_mutex_unlock(&bins.lock);
+  pl_pool = (PlPool){.watched = false};
+}
+
+static void make_end_key(void) { have_end_key = pthread_key_create(&end_key, thread_end) == 0; }
+
+static void watch_thread(void) {
+  pl_pool.watched = true;
+  pthread_once(&end_once, make_end_key);
+  if (have_end_key) pthread_setspecific(end_key, &pl_pool);
+}
+
+#ifndef PL_ASAN
+static void *adopt(size_t k) {
+  pthread_mutex_lock(&bins.lock);
+  PlPiece *p = bins.orphans[k];
+  bins.orphans[k] = NULL;
+  pthread_mutex_unlock(&bins.lock);
+  if (p) pl_pool.free[k] = p->next;
+  return p;
+}
+#endif
+
+static void *pool_slow(size_t n, size_t k) {
+  if (!pl_pool.watched) watch_thread();
+#ifndef PL_ASAN
+  if (n <= PL_POOL_MAX) {
+    size_t size = k * PL_POOL_STEP;
+    void *orphan = adopt(k);
+    if (orphan) return orphan;
+    if (pl_pool.left < size) {
+      char *slab = malloc(SLAB);
+      if (!slab) return NULL;
+      pl_pool.slab = slab; /* the rest of the old slab is lost: at most one piece */
+      pl_pool.left = SLAB;
+    }
+    void *p = pl_pool.slab;
+    pl_pool.slab += size;
+    pl_pool.left -= size;
+    return p;
+  }
+#else
+  (void)k;
+#endif
+  return malloc(n ? n : 1);
+}
+
+void *pl_pool_get_slow(size_t n) {
+  size_t k = (n + PL_POOL_STEP - 1) / PL_POOL_STEP;
+  if (PL_UNLIKELY(pl_fail_at >= 0) && injected()) return NULL;
+  void *p;
+#ifndef PL_ASAN
+  if (k <= NPOOL && pl_pool.free[k]) {
+    p = pl_pool.free[k];
+    pl_pool.free[k] = pl_pool.free[k]->next;
+  } else
+#endif
+  {
+    p = pool_slow(n, k);
+    if (!p) return NULL;
+  }
+  pl_pool.live += (int64_t)(k * PL_POOL_STEP);
+  pl_pool.allocated += (int64_t)(k * PL_POOL_STEP);
+  pl_pool.blocks++;
+  pl_pool.count++;
+  return p;
+}
+
+void pl_pool_put_slow(void *p) { free(p); }
+
+void pl_memory(PlMemory *out) {
+  pthread_mutex_lock(&bins.lock);
+  int64_t live = pl_block_bytes[0] + pl_pool.live;
+  if (live > bins.peak) bins.peak = live;
+  *out = (PlMemory){.live = live,
+                    .peak = bins.peak,
+                    .reserved = live + bins.cached,
+                    .budget = bins.budget,
+                    .blocks = bins.blocks + pl_pool.blocks,
+                    .allocations = bins.count + pl_pool.count};
+  pthread_mutex_unlock(&bins.lock);
+}
+
+void pl_memory_reset_peak(void) {
+  pthread_mutex_lock(&bins.lock);
+  bins.peak = pl_block_bytes[0] + pl_pool.live;
+  pthread_mutex_unlock(&bins.lock);
+}
+
+void pl_memory_budget(int64_t bytes) {
+  pthread_mutex_lock(&bins.lock);
+  bins.budget = bytes;
+  pthread_mutex_unlock(&bins.lock);
+}
+
+void pl_memory_trim(void) {
+  pthread_mutex_lock(&bins.lock);
+  trim_to(0);
+  pthread_mutex_unlock(&bins.lock);
+}
+
+void pl_memory_fail_at(int64_t n, int64_t count) {
+  pthread_mutex_lock(&bins.lock);
+  pl_fail_at = n;
+  bins.fail_count = count;
+  pthread_mutex_unlock(&bins.lock);
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT
+ * Convolution's entry points: from a call to a PlkConv, then to the way of computing that
+ * fits the dtype and size. The choice depends on the shape alone. */
+#include "kernels/conv.h"
+
+#include <string.h>
+
+#include "kernels/cpu/conv/conv.h"
+#include "kernels/cpu/onednn/onednn_matmul.h"
+#include "kernels/cpu/shape/strided_copy.h"
+
+/* Multiply-adds below which compiling a plan in the library does not pay. */
+static const double LIBRARY_MACS = 1 << 20;
+
+static int64_t product3(const int64_t a[3]) { return a[0] * a[1] * a[2]; }
+
+static void describe(PlkConv *v, int kind, const PlAttrs *a, const PlArray *x, const PlArray *w, const PlArray *y) {
+  memset(v, 0, sizeof *v);
+  v->kind = kind;
+  v->nd = x->ndim - 2;
+  v->dtype = (PlDtype)y->dtype;
+  v->g = pl_attr_i(a, 3);
+  v->n = x->shape[0];
+  v->c = w->shape[1];
+  v->o = w->shape[0] / v->g;
+  for (int i = 0; i < 3; i++) v->in[i] = v->k[i] = v->out[i] = v->stride[i] = v->dil[i] = 1;
+  for (int i = 0; i < v->nd; i++) {
+    const int at = 3 - v->nd + i;
+    v->in[at] = x->shape[2 + i];
+    v->k[at] = w->shape[2 + i];
+    v->out[at] = y->shape[2 + i];
+    v->stride[at] = pl_attr_list(a, 0)[i];
+    v->pad[at] = pl_attr_list(a, 1)[i];
+    v->dil[at] = pl_attr_list(a, 2)[i];
+  }
+  v->insize = product3(v->in), v->ksize = product3(v->k), v->outsize = product3(v->out);
+  v->x = x->data, v->w = w->data, v->y = y->data;
+}
+
+/* Measured: with few input channels, the library's blocked gradients lose to our matrix
+ * products. */
+static bool library_pays(const PlkConv *v) {
+  if (plk_conv_macs(v) * (double)v->n < LIBRARY_MACS) return false;
+  if (v->kind == PLK_CONV_BWD_INPUT) return v->c > 8;
+  if (v->kind == PLK_CONV_BWD_WEIGHT) return v->c < 4 || v->c > 8;
+  return true;
+}
+
+static PlStatus compute(const PlkConv *v) {
+  if (v->dtype > PL_F64) return plk_conv_plain(v);
+  const bool empty = plk_conv_numel(v, PLK_CONV_X) == 0 || plk_conv_numel(v, PLK_CONV_W) == 0 || plk_conv_numel(v, PLK_CONV_Y) == 0;
+  if (empty) return plk_conv_plain(v);
+  if (plk_conv_winograd_pays(v)) return plk_conv_winograd(v);
+  if (v->dtype == PL_F32 && library_pays(v) && plk_onednn_ready()) {
+    bool done = false;
+    PL_TRY(plk_conv_onednn(v, &done));
+    if (done) return PL_OK;
+  }
+  return plk_conv_gemm(v);
+}
+
+static PlStatus convert(void *dst, PlDtype to, const void *src, PlDtype from, int64_t n) {
+  PlkNd walk = {.n = 0};
+  plk_nd_dim(&walk, n, 1, 1);
+  return plk_nd_cast(dst, to, src, from, &walk);
+}
+
+/* f16 and bf16: the same in f32 scratch. */
+static PlStatus compute_half(PlkConv *v) {
+  static const int written[3] = {PLK_CONV_Y, PLK_CONV_X, PLK_CONV_W};
+  const PlDtype half = v->dtype;
+  void **const data[3] = {&v->x, &v->w, &v->y};
+  void *const out = *data[written[v->kind]], *mem[4] = {NULL, NULL, NULL, NULL};
+  PlStatus s = PL_OK;
+  for (int i = 0; i < 3 && s == PL_OK; i++) {
+    const int64_t n = plk_conv_numel(v, i);
+    s = plk_scratch((size_t)plk_max64(n, 1) * sizeof(float), &mem[i]);
+    if (s == PL_OK && i != written[v->kind]) s = convert(mem[i], PL_F32, *data[i], half, n);
+    *data[i] = mem[i];
+  }
+  if (s == PL_OK && v->bias) {
+    s = plk_scratch((size_t)plk_max64(v->g * v->o, 1) * sizeof(float), &mem[3]);
+    if (s == PL_OK) s = convert(mem[3], PL_F32, v->bias, half, v->g * v->o);
+    v->bias = mem[3];
+  }
+  v->dtype = PL_F32;
+  if (s == PL_OK) s = compute(v);
+  if (s == PL_OK) s = convert(out, half, mem[written[v->kind]], PL_F32, plk_conv_numel(v, written[v->kind]));
+  for (int i = 0; i < 4; i++) plk_scratch_free(mem[i]);
+  return s;
+}
+
+static PlStatus run(PlkConv *v, const char *name) {
+  if (v->dtype == PL_BOOL) PL_FAIL(PL_ERR_DTYPE, "%s: bool tensors have no product", name);
+  if (v->dtype != PL_F16 && v->dtype != PL_BF16) return compute(v);
+  if (v->dtype == PL_BF16 && library_pays(v) && plk_onednn_bf16()) {
+    bool done = false;
+    PL_TRY(plk_conv_onednn(v, &done));
+    if (done) return PL_OK;
+  }
+  return compute_half(v);
+}
+
+PlStatus plk_cpu_conv(const PlkCall *call) {
+  PlkConv v;
+  describe(&v, PLK_CONV_FWD, call->attrs, call->in[0], call->in[1], call->out[0]);
+  if (call->nin > 2 && call->in[2]) v.bias = call->in[2]->data;
+  return run(&v, call->name);
+}
+
+PlStatus plk_cpu_conv_bwd_input(const PlkCall *call) {
+  PlkConv v;
+  describe(&v, PLK_CONV_BWD_INPUT, call->attrs, call->out[0], call->in[1], call->in[0]);
+  return run(&v, call->name);
+}
+
+PlStatus plk_cpu_conv_bwd_weight(const PlkCall *call) {
+  PlkConv v;
+  describe(&v, PLK_CONV_BWD_WEIGHT, call->attrs, call->in[1], call->out[0], call->in[0]);
+  return run(&v, call->name);
+}

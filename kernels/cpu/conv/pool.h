@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT
+ * A pooling call as its kernels see it: three spatial dims, planes that are independent of each other. pool.c has the
+ * plain form of each; isa/pool.c one that takes whole rows. */
+#ifndef PL_KERNELS_CPU_CONV_POOL_H
+#define PL_KERNELS_CPU_CONV_POOL_H
+
+#include "kernels/kernel.h"
+
+typedef struct PlkPool {
+  bool adaptive, include_pad;
+  PlDtype dtype;
+  int64_t planes, insize, outsize, divisor; /* divisor 0: the window's size */
+  int64_t in[3], out[3], k[3], stride[3], pad[3], dil[3];
+  void *x, *y; /* or dx, dy */
+  int64_t *index;
+} PlkPool;
+
+/* One dim of a window: positions lo, lo + step … below hi; `full` counts padding too (but
+ * not what lies beyond it, where ceil_mode may reach). */
+typedef struct PlkSpan {
+  int64_t lo, hi, step, full;
+} PlkSpan;
+
+PlkSpan plk_pool_span(const PlkPool *p, int d, int64_t t);
+
+/* One plane by rows: windows along a row first, each row once, then rows into windows. Only where plk_pool_by_rows says
+ * so; room: plk_pool_room bytes; fresh: nothing has been in them, else a plane of the same call. */
+typedef struct PlkPoolLoops {
+  void (*max_f32)(const PlkPool *p, float *y, const float *x, int64_t *index, void *room, bool fresh);
+  void (*max_f64)(const PlkPool *p, double *y, const double *x, int64_t *index, void *room, bool fresh);
+  void (*avg_f32)(const PlkPool *p, float *y, const float *x, void *room, bool fresh);
+  void (*avg_f64)(const PlkPool *p, double *y, const double *x, void *room, bool fresh);
+  void (*avg_back_f32)(const PlkPool *p, float *dx, const float *dy, void *room, bool fresh);
+  void (*avg_back_f64)(const PlkPool *p, double *dx, const double *dy, void *room, bool fresh);
+} PlkPoolLoops;
+
+/* Rows of a plane whose windows are kept; columns of one of a row's `stride` phases, and those that are allocated. */
+static inline int64_t plk_pool_slots(const PlkPool *p) {
+  const int64_t reach = (p->k[1] - 1) * p->dil[1] + 1, rows = p->in[0] * p->in[1];
+  const int64_t n = p->in[0] > 1 ? 64 : reach < 8 ? 8 : reach;
+  return n < rows ? n : rows;
+}
+enum { PLK_POOL_STEP = 16 }; /* columns that loops take at a time */
+static inline int64_t plk_pool_wide(const PlkPool *p) { return (p->out[2] + PLK_POOL_STEP - 1) & -(int64_t)PLK_POOL_STEP; }
+static inline int64_t plk_pool_phase(const PlkPool *p) {
+  const int64_t more = ((p->k[2] < 3 ? 2 : p->k[2] - 1) * p->dil[2] + p->stride[2]) / p->stride[2];
+  return plk_pool_wide(p) + ((more + PLK_POOL_STEP - 1) & -(int64_t)PLK_POOL_STEP);
+}
+size_t plk_pool_room(const PlkPool *p);
+bool plk_pool_by_rows(const PlkPool *p);
+
+#endif

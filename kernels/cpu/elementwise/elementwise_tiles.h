@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT
+ * Elementwise calls whose operands do not all lie as loops want them, cut into tiles: loops only know contiguous runs, and
+ * one value for stride 0. */
+#ifndef PL_KERNELS_CPU_ELEMENTWISE_ELEMENTWISE_TILES_H
+#define PL_KERNELS_CPU_ELEMENTWISE_ELEMENTWISE_TILES_H
+
+#include "kernels/cpu/isa/table.h"
+
+enum {
+  PLK_EW_MAX_OP = 4,    /* the output and three inputs */
+  PLK_EW_DIRECT = 16384 /* elements of a tile that reads and writes in place, and of a parallel block */
+};
+
+typedef struct PlkEwCall {
+  const PlkCall *call;
+  const PlkIsa *isa;
+  PlkLoop loop;
+  const PlAttrs *attrs;
+  bool one_value; /* the loop takes stride 0 */
+  int64_t serial; /* one thread below so many elements */
+} PlkEwCall;
+PlStatus plk_ew_tiles(const PlkEwCall *e);
+
+/* What a loop that returns 1 has met. */
+PlStatus plk_ew_failed(const char *name);
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT
+ * Template: a matrix product of one scalar type at one ISA level, included by
+ * gemm_packed.c after it set GM_T scalar, GM_VL lanes, GM_N(x) names, GM_TARGET attribute,
+ * GM_SET1(s), GM_FMA(a, b, c), GM_MR rows of the register tile, GM_M2, GM_M3, GM_M4 the
+ * heights used for what remains. A goes into panels [k][h], B into panels [k][2 * GM_VL],
+ * zero-padded; an element's sum runs over k in one order whatever the panel, so its bits
+ * do not depend on where a tile was cut. No include guard. */
+
+typedef GM_T GM_N(vec) __attribute__((vector_size(GM_VL * sizeof(GM_T)), aligned(sizeof(GM_T)), may_alias));
+typedef GM_T GM_N(quad) __attribute__((vector_size(4 * sizeof(GM_T)), aligned(sizeof(GM_T)), may_alias));
+
+/* c[h × nv·VL] = beta c + alpha pa·pb; h and nv are constants after inlining. */
+static inline __attribute__((always_inline)) GM_TARGET void GM_N(micro)(const int h, const int nv, int64_t k, const GM_T *pa,
+                                                                        const GM_T *pb, GM_T *c, int64_t ldc, GM_T alpha, GM_T beta) {
+  GM_N(vec) acc[GM_MR][2];
+  GM_UNROLL
+  for (int r = 0; r < GM_MR; r++) acc[r][0] = acc[r][1] = (GM_N(vec)){0};
+  for (int64_t p = 0; p < k; p++) {
+    GM_N(vec) b0 = *(const GM_N(vec) *)pb, b1 = b0;
+    if (nv > 1) b1 = *(const GM_N(vec) *)(pb + GM_VL);
+    GM_UNROLL
+    for (int r = 0; r < h; r++) {
+      GM_N(vec) a = GM_SET1(pa[r]);
+      acc[r][0] = GM_FMA(a, b0, acc[r][0]);
+      if (nv > 1) acc[r][1] = GM_FMA(a, b1, acc[r][1]);
+    }
+    pa += h;
+    pb += 2 * GM_VL;
+  }
+  GM_N(vec) va = GM_SET1(alpha), vb = GM_SET1(beta);
+  GM_UNROLL
+  for (int r = 0; r < h; r++) {
+    for (int v = 0; v < nv; v++) {
+      GM_N(vec) *at = (GM_N(vec) *)(c + r * ldc + v * GM_VL);
+      GM_N(vec) x = va * acc[r][v];
+      if (beta != 0) x = vb * *at + x;
+      *at = x;
+    }
+  }
+}
+
+static GM_TARGET void GM_N(panel)(int h, int nv, int64_t k, const GM_T *pa, const GM_T *pb, GM_T *c, int64_t ldc, GM_T alpha, GM_T beta) {
+#define GM_CASE(H)                                                  \
+  if (h == H) {                                                     \
+    if (nv == 2) GM_N(micro)(H, 2, k, pa, pb, c, ldc, alpha, beta); \
+    else GM_N(micro)(H, 1, k, pa, pb, c, ldc, alpha, beta);         \
+    return;                                                         \
+  }
+  GM_CASE(GM_MR)
+  GM_CASE(GM_M2)
+  GM_CASE(GM_M3)
+  GM_CASE(GM_M4)
+  GM_CASE(1)
+#undef GM_CASE
+}
+
+/* The last columns: into a full-width buffer, then only what exists. */
+static GM_TARGET void GM_N(edge)(int h, int nc, int64_t k, const GM_T *pa, const GM_T *pb, GM_T *c, int64_t ldc, GM_T alpha, GM_T beta) {
+  GM_T full[GM_MR * 2 * GM_VL];
+  GM_N(panel)(h, nc > GM_VL ? 2 : 1, k, pa, pb, full, 2 * GM_VL, alpha, 0);
+  for (int r = 0; r < h; r++)
+    for (int j = 0; j < nc; j++) {
+      GM_T x = full[r * 2 * GM_VL + j], *at = c + r * ldc + j;
+      *at = beta == 0 ? x : beta * *at + x;
+    }
+}
+
+/* dst[p][w] for p < k from src(p, j) = src[p * sp + j * sj], j < n ≤ w; the rest zero. */
+static GM_TARGET void GM_N(pack)(int64_t k, int n, int w, const GM_T *src, int64_t sp, int64_t sj, GM_T *dst) {
+  if (sj == 1 && n == w) {
+    for (int64_t p = 0; p < k; p++) memcpy(dst + p * w, src + p * sp, (size_t)w * sizeof *src);
+    return;
+  }
+  int j = 0;
+  for (; j + 4 <= n; j += 4) {
+    const GM_T *s0 = src + j * sj, *s1 = s0 + sj, *s2 = s1 + sj, *s3 = s2 + sj;
+    GM_T *d = dst + j;
+    int64_t p = 0;
+    if (sp == 1) /* a transpose: in blocks of 4 × 4 */
+      for (; p + 4 <= k; p += 4, d += 4 * w) {
+        const GM_N(quad) a = *(const GM_N(quad) *)(s0 + p), b = *(const GM_N(quad) *)(s1 + p);
+        const GM_N(quad) c = *(const GM_N(quad) *)(s2 + p), e = *(const GM_N(quad) *)(s3 + p);
+        const GM_N(quad) ac0 = __builtin_shufflevector(a, c, 0, 4, 1, 5);
+        const GM_N(quad) ac1 = __builtin_shufflevector(a, c, 2, 6, 3, 7);
+        const GM_N(quad) be0 = __builtin_shufflevector(b, e, 0, 4, 1, 5);
+        const GM_N(quad) be1 = __builtin_shufflevector(b, e, 2, 6, 3, 7);
+        *(GM_N(quad) *)d = __builtin_shufflevector(ac0, be0, 0, 4, 1, 5);
+        *(GM_N(quad) *)(d + w) = __builtin_shufflevector(ac0, be0, 2, 6, 3, 7);
+        *(GM_N(quad) *)(d + 2 * w) = __builtin_shufflevector(ac1, be1, 0, 4, 1, 5);
+        *(GM_N(quad) *)(d + 3 * w) = __builtin_shufflevector(ac1, be1, 2, 6, 3, 7);
+      }
+    for (; p < k; p++, d += w) {
+      d[0] = s0[p * sp];
+      d[1] = s1[p * sp];
+      d[2] = s2[p * sp];
+      d[3] = s3[p * sp];
+    }
+  }
+  for (; j < w; j++)
+    for (int64_t p = 0; p < k; p++) dst[p * w + j] = j < n ? src[p * sp + j * sj] : 0;
+}
+
+/* The whole product; work holds GM_KC * (GM_NC + GM_MR) scalars, fewer when K and N are
+ * less. */
+static GM_TARGET void GM_N(gemm)(const PlkGemm *g, void *work) {
+  const int w = 2 * GM_VL;
+  const GM_T *A = g->A, *B = g->B;
+  GM_T *C = g->C;
+  const int64_t ai = g->ta ? 1 : g->lda, ap = g->ta ? g->lda : 1;
+  const int64_t bp = g->tb ? 1 : g->ldb, bj = g->tb ? g->ldb : 1;
+  for (int64_t p0 = 0; p0 < g->K; p0 += GM_KC) {
+    const int64_t kc = g->K - p0 < GM_KC ? g->K - p0 : GM_KC;
+    const GM_T beta = p0 == 0 ? (GM_T)g->beta : 1;
+    for (int64_t j0 = 0; j0 < g->N; j0 += GM_NC) {
+      const int64_t nc = g->N - j0 < GM_NC ? g->N - j0 : GM_NC;
+      GM_T *pb = work, *pa = pb + kc * ((nc + w - 1) / w * w);
+      for (int64_t j = 0; j < nc; j += w) GM_N(pack)
+      (kc, (int)(nc - j < w ? nc - j : w), w, B + p0 * bp + (j0 + j) * bj, bp, bj, pb + j * kc);
+      int h;
+      for (int64_t i = 0; i < g->M; i += h) {
+        const int64_t left = g->M - i;
+        h = left >= GM_MR ? GM_MR : left >= GM_M2 ? GM_M2 : left >= GM_M3 ? GM_M3 : left >= GM_M4 ? GM_M4 : 1;
+        GM_N(pack)(kc, h, h, A + i * ai + p0 * ap, ap, ai, pa);
+        for (int64_t j = 0; j < nc; j += w) {
+          GM_T *c = C + i * g->ldc + j0 + j;
+          if (nc - j >= w) GM_N(panel)(h, 2, kc, pa, pb + j * kc, c, g->ldc, (GM_T)g->alpha, beta);
+          else GM_N(edge)
+          (h, (int)(nc - j), kc, pa, pb + j * kc, c, g->ldc, (GM_T)g->alpha, beta);
+        }
+      }
+    }
+  }
+}
+
+#undef GM_T
+#undef GM_VL
+#undef GM_N
+#undef GM_TARGET
+#undef GM_SET1
+#undef GM_FMA
+#undef GM_MR
+#undef GM_M2
+#undef GM_M3
+#undef GM_M4

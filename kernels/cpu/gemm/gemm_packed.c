@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT
+ * Our own matrix product on one thread: packed panels and a register tile in vector code,
+ * one instance of gemm_micro.h for each scalar type and ISA level. Serves builds without
+ * BLAS libraries, small shapes (a library need not be opened for them), and f64 where it
+ * is ahead. */
+#include <string.h>
+
+#include "kernels/cpu/gemm/gemm.h"
+
+enum { GM_KC = 256, GM_NC = 256 };
+
+#if defined(__clang__)
+#define GM_UNROLL _Pragma("unroll")
+#else
+#define GM_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/* Any processor: 16-byte vectors, multiply and add rounded apart. */
+#define GM_T    float
+#define GM_VL   4
+#define GM_N(x) x##_base_f32
+#define GM_TARGET
+#define GM_SET1(s)      ((vec_base_f32){(s), (s), (s), (s)})
+#define GM_FMA(a, b, c) ((a) * (b) + (c))
+#define GM_MR           6
+#define GM_M2           4
+#define GM_M3           3
+#define GM_M4           2
+#include "kernels/cpu/gemm/gemm_micro.h"
+
+#define GM_T    double
+#define GM_VL   2
+#define GM_N(x) x##_base_f64
+#define GM_TARGET
+#define GM_SET1(s)      ((vec_base_f64){(s), (s)})
+#define GM_FMA(a, b, c) ((a) * (b) + (c))
+#define GM_MR           6
+#define GM_M2           4
+#define GM_M3           3
+#define GM_M4           2
+#include "kernels/cpu/gemm/gemm_micro.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define GM_T            float
+#define GM_VL           8
+#define GM_N(x)         x##_v3_f32
+#define GM_TARGET       __attribute__((target("avx2,fma")))
+#define GM_SET1(s)      ((vec_v3_f32)_mm256_set1_ps(s))
+#define GM_FMA(a, b, c) ((vec_v3_f32)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
+#define GM_MR           6
+#define GM_M2           4
+#define GM_M3           3
+#define GM_M4           2
+#include "kernels/cpu/gemm/gemm_micro.h"
+
+#define GM_T            double
+#define GM_VL           4
+#define GM_N(x)         x##_v3_f64
+#define GM_TARGET       __attribute__((target("avx2,fma")))
+#define GM_SET1(s)      ((vec_v3_f64)_mm256_set1_pd(s))
+#define GM_FMA(a, b, c) ((vec_v3_f64)_mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(c)))
+#define GM_MR           6
+#define GM_M2           4
+#define GM_M3           3
+#define GM_M4           2
+#include "kernels/cpu/gemm/gemm_micro.h"
+
+#define GM_T            float
+#define GM_VL           16
+#define GM_N(x)         x##_v4_f32
+#define GM_TARGET       __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
+#define GM_SET1(s)      ((vec_v4_f32)_mm512_set1_ps(s))
+#define GM_FMA(a, b, c) ((vec_v4_f32)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
+#define GM_MR           14
+#define GM_M2           8
+#define GM_M3           4
+#define GM_M4           2
+#include "kernels/cpu/gemm/gemm_micro.h"
+
+#define GM_T            double
+#define GM_VL           8
+#define GM_N(x)         x##_v4_f64
+#define GM_TARGET       __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
+#define GM_SET1(s)      ((vec_v4_f64)_mm512_set1_pd(s))
+#define GM_FMA(a, b, c) ((vec_v4_f64)_mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(c)))
+#define GM_MR           14
+#define GM_M2           8
+#define GM_M3           4
+#define GM_M4           2
+#include "kernels/cpu/gemm/gemm_micro.h"
+#endif
+
+typedef void (*Body)(const PlkGemm *, void *);
+
+static Body body_find(PlDtype d) {
+  const char level = plk_isa()[1]; /* "v2" "v3" "v4" "generic" */
+#if defined(__x86_64__)
+  if (level == '4') return d == PL_F64 ? gemm_v4_f64 : gemm_v4_f32;
+  if (level == '3') return d == PL_F64 ? gemm_v3_f64 : gemm_v3_f32;
+#endif
+  (void)level;
+  return d == PL_F64 ? gemm_base_f64 : gemm_base_f32;
+}
+
+PlStatus plk_gemm_plain(const PlkGemm *g) {
+  if (g->M == 0 || g->N == 0 || g->K == 0) return PL_OK; /* the caller scales C */
+  const int64_t kc = g->K < GM_KC ? g->K : GM_KC;
+  const int64_t nc = g->N < GM_NC ? (g->N + 31) / 32 * 32 : GM_NC;
+  const size_t need = (size_t)(kc * (nc + 16)) * pl_dtype_size(g->dtype);
+  char small[8192] __attribute__((aligned(64)));
+  void *work = small;
+  if (need > sizeof small) PL_TRY(plk_scratch(need, &work));
+  body_find(g->dtype)(g, work);
+  if (work != small) plk_scratch_free(work);
+  return PL_OK;
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: MIT
+ * matmul, linear, addmm: from strided arrays to the tiles of gemm.c. An operand with unit
+ * stride in either of its last two dims goes in as it lies; any other, and f16/bf16, is
+ * first copied dense. */
+#include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/gemm/matmul_int.h"
+#include "kernels/cpu/gemm/matvec.h"
+#include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/shape/strided_copy.h"
+#include "kernels/gemm.h"
+
+typedef struct Operand {
+  const void *data;
+  bool trans;
+  int64_t ld, step[PL_MAX_DIM];
+  void *scratch; /* to be freed, or NULL */
+} Operand;
+
+static PlDtype computes_in(PlDtype d) { return d == PL_F16 || d == PL_BF16 ? PL_F32 : d; }
+
+static bool fits_as_is(const PlArray *a, Operand *o) {
+  const int nd = a->ndim;
+  const int64_t r = a->shape[nd - 2], c = a->shape[nd - 1];
+  const int64_t s0 = a->strides[nd - 2], s1 = a->strides[nd - 1];
+  if ((c <= 1 || s1 == 1) && (r <= 1 || s0 >= plk_max64(c, 1))) {
+    o->trans = false;
+    o->ld = r <= 1 ? plk_max64(c, 1) : s0;
+    return true;
+  }
+  if ((r <= 1 || s0 == 1) && (c <= 1 || s1 >= plk_max64(r, 1))) {
+    o->trans = true;
+    o->ld = c <= 1 ? plk_max64(r, 1) : s1;
+    return true;
+  }
+  return false;
+}
+
+/* The matrices of a in dtype `to`. */
+static PlStatus operand(const PlArray *a, PlDtype to, Operand *o) {
+  const int nb = a->ndim - 2;
+  const PlDtype from = (PlDtype)a->dtype;
+  o->data = a->data;
+  o->scratch = NULL;
+  for (int i = 0; i < nb; i++) o->step[i] = a->shape[i] == 1 ? 0 : a->strides[i];
+  if ((from == to && fits_as_is(a, o)) || a->numel == 0) {
+    if (a->numel == 0) o->trans = false, o->ld = plk_max64(a->shape[nb + 1], 1);
+    return PL_OK;
+  }
+  /* dense copy; repeated batches stay one */
+  PlkNd walk = {.n = 0};
+  int64_t numel = 1;
+  for (int i = a->ndim - 1; i >= 0; i--) {
+    const bool repeated = i < nb && o->step[i] == 0;
+    if (i < nb) o->step[i] = repeated ? 0 : numel;
+    walk.dst[i] = repeated ? 0 : numel;
+    walk.src[i] = a->strides[i];
+    walk.shape[i] = repeated ? 1 : a->shape[i];
+    numel *= walk.shape[i];
+  }
+  walk.n = a->ndim;
+  PL_TRY(plk_scratch((size_t)numel * pl_dtype_size(to), &o->scratch));
+  PlStatus s = from == to ? plk_nd_copy(o->scratch, a->data, &walk, pl_dtype_size(to)) : plk_nd_cast(o->scratch, to, a->data, from, &walk);
+  if (s != PL_OK) {
+    plk_scratch_free(o->scratch);
+    return s;
+  }
+  o->data = o->scratch;
+  o->trans = false;
+  o->ld = a->shape[nb + 1];
+  return PL_OK;
+}
+
+/* One big product where b serves all batches and the rows of a follow each other. */
+static void collapse(PlkGemm *g) {
+  int64_t rows = g->M;
+  if (g->ta || g->ldc != g->N) return;
+  for (int i = g->nbatch - 1; i >= 0; i--) {
+    if (g->batch[i] == 1) continue;
+    if (g->bstep[i] != 0 || g->astep[i] != rows * g->lda) return;
+    rows *= g->batch[i];
+  }
+  g->M = rows;
+  g->nbatch = 0;
+}
+
+static PlStatus narrow(void *dst, PlDtype to, const void *src, PlDtype from, int64_t n) {
+  PlkNd walk = {.n = 0};
+  plk_nd_dim(&walk, n, 1, 1);
+  return plk_nd_cast(dst, to, src, from, &walk);
+}
+
+/* Products of bf16 that oneDNN does as they are; and of f32, where T.set_float32_matmul_precision allows it. */
+static bool in_bf16(const PlkGemm *g, PlDtype d) {
+  if (d != PL_BF16 && !(d == PL_F32 && plk_matmul_precision() == PLK_PRECISION_MEDIUM)) return false;
+  return g->alpha == 1 && g->beta == 0 && plk_gemm_bf16(g->M, g->N, g->K);
+}
+
+/* y = op(a) op(b) with g's alpha, beta, bias and relu; a, b and y of one float dtype.
+ * `init`, if given, fills y (in the compute dtype) before it is read through beta. */
+static PlStatus product(PlkGemm *g, const PlArray *a, const PlArray *b, PlArray *y, const PlArray *init) {
+  const PlDtype d = (PlDtype)y->dtype;
+  const bool narrow_in = in_bf16(g, d);
+  const PlDtype to = narrow_in ? PL_BF16 : computes_in(d);
+  Operand oa, ob;
+  void *wide = NULL;
+  PL_TRY(operand(a, to, &oa));
+  PlStatus s = operand(b, to, &ob);
+  if (s != PL_OK) {
+    plk_scratch_free(oa.scratch);
+    return s;
+  }
+  if (d != to && !narrow_in) s = plk_scratch((size_t)plk_max64(y->numel, 1) * pl_dtype_size(to), &wide);
+  if (s == PL_OK) {
+    g->dtype = to;
+    g->c_f32 = g->bias_f32 = narrow_in && d == PL_F32;
+    g->A = oa.data, g->ta = oa.trans, g->lda = oa.ld;
+    g->B = ob.data, g->lda = oa.ld, g->tb = g->tb != ob.trans, g->ldb = ob.ld;
+    g->C = wide ? wide : y->data;
+    g->ldc = plk_max64(g->N, 1), g->cstep = g->M * g->N;
+    for (int i = 0; i < g->nbatch; i++) {
+      g->batch[i] = a->shape[i];
+      g->astep[i] = oa.step[i], g->bstep[i] = ob.step[i];
+    }
+    collapse(g);
+    if (init) {
+      PlkNd walk = {.n = 0};
+      PlArray out = *y;
+      plk_nd_walk(&walk, &out, init);
+      s = plk_nd_cast(g->C, to, init->data, (PlDtype)init->dtype, &walk);
+    }
+    if (s == PL_OK) s = !init && plk_matvec_fits(g) ? plk_matvec_run(g) : plk_gemm_run(g);
+    if (s == PL_OK && wide) s = narrow(y->data, d, wide, to, y->numel);
+  }
+  plk_scratch_free(wide);
+  plk_scratch_free(ob.scratch);
+  plk_scratch_free(oa.scratch);
+  return s;
+}
+
+/* ---- integers ------------------------------------------------------------------------------------------ */
+
+typedef struct IntCall {
+  PlDtype dtype;
+  int64_t M, N, K, as[2], bs[2];
+  const PlArray *a, *b;
+  int nbatch;
+  void *y;
+} IntCall;
+
+PLK_ISA_DECLARE(const PlkMatmulInt, plk_matmul_int);
+
+static PlkIntRow int_row(PlDtype d) {
+  const PlkMatmulInt *l = &PLK_ISA_PICK(plk_matmul_int);
+  return d == PL_I8 ? l->i8 : d == PL_U8 ? l->u8 : d == PL_I16 ? l->i16 : d == PL_I32 ? l->i32 : l->i64;
+}
+
+static PlStatus int_rows(void *ctx, int64_t begin, int64_t end) {
+  const IntCall *q = ctx;
+  const PlkIntRow row_of = int_row(q->dtype);
+  const size_t size = pl_dtype_size(q->dtype);
+  for (int64_t row = begin; row < end; row++) {
+    int64_t batch = row / q->M, a_at = row % q->M * q->as[0], b_at = 0;
+    for (int i = q->nbatch - 1; i >= 0; i--) {
+      const int64_t at = batch % q->a->shape[i];
+      batch /= q->a->shape[i];
+      a_at += at * q->a->strides[i];
+      b_at += at * q->b->strides[i];
+    }
+    row_of(plk_cat(q->a->data, a_at, size), q->as[1], plk_cat(q->b->data, b_at, size), q->bs[0], q->bs[1], plk_at(q->y, row * q->N, size),
+           q->N, q->K);
+  }
+  return PL_OK;
+}
+
+static PlStatus int_product(const PlArray *a, const PlArray *b, bool b_trans, PlArray *y) {
+  const int nb = a->ndim - 2;
+  if (y->numel == 0) return PL_OK;
+  IntCall q = {.dtype = (PlDtype)y->dtype, .a = a, .b = b, .nbatch = nb, .y = y->data};
+  q.M = y->shape[y->ndim - 2], q.N = y->shape[y->ndim - 1], q.K = a->shape[nb + 1];
+  q.as[0] = a->strides[nb], q.as[1] = a->strides[nb + 1];
+  q.bs[0] = b->strides[nb + b_trans], q.bs[1] = b->strides[nb + !b_trans];
+  const int64_t row = q.N * plk_max64(q.K, 1);
+  return plk_parallel(y->numel / q.N, plk_max64(1, PLK_GRAIN / row), int_rows, &q);
+}
+
+/* y = alpha y + beta c in integers; c broadcast. Only reached for small, rare calls: no
+ * parallel region. */
+static PlStatus int_combine(PlArray *y, int64_t alpha, const PlArray *c, int64_t beta) {
+  PlkNd walk = {.n = 0};
+  plk_nd_walk(&walk, y, c);
+  void *mem;
+  PL_TRY(plk_scratch((size_t)plk_max64(y->numel, 1) * sizeof(int64_t), &mem));
+  PlStatus s = plk_nd_cast(mem, PL_I64, c->data, (PlDtype)c->dtype, &walk);
+  const int64_t *add = mem;
+  for (int64_t i = 0; s == PL_OK && i < y->numel; i++) {
+#define ONE(T)                                                                                \
+  {                                                                                           \
+    T *at = (T *)y->data + i;                                                                 \
+    const uint64_t sum = (uint64_t)alpha * (uint64_t)*at + (uint64_t)beta * (uint64_t)add[i]; \
+    *at = (T)sum;                                                                             \
+    break;                                                                                    \
+  }
+    switch ((PlDtype)y->dtype) {
+    case PL_I8: ONE(int8_t)
+    case PL_U8: ONE(uint8_t)
+    case PL_I16: ONE(int16_t)
+    case PL_I32: ONE(int32_t)
+    default: ONE(int64_t)
+    }
+#undef ONE
+  }
+  plk_scratch_free(mem);
+  return s;
+}
+
+/* ---- precision ----------------------------------------------------------------------------------------- */
+
+static _Thread_local PlkPrecision precision;
+
+PlkPrecision plk_matmul_precision(void) { return precision; }
+void plk_set_matmul_precision(PlkPrecision p) { precision = p; }
+
+/* ---- entry points -------------------------------------------------------------------------------------- */
+
+static PlStatus check_dtype(const PlkCall *call) {
+  if (call->out[0]->dtype == PL_BOOL) PL_FAIL(PL_ERR_DTYPE, "%s: bool tensors have no product", call->name);
+  return PL_OK;
+}
+
+PlStatus plk_cpu_matmul(const PlkCall *call) {
+  const PlArray *a = call->in[0], *b = call->in[1];
+  PlArray *y = call->out[0];
+  PL_TRY(check_dtype(call));
+  if (!pl_is_float((PlDtype)y->dtype)) return int_product(a, b, false, y);
+  PlkGemm g = {.alpha = 1, .beta = 0, .nbatch = a->ndim - 2};
+  g.M = a->shape[a->ndim - 2], g.K = a->shape[a->ndim - 1], g.N = b->shape[b->ndim - 1];
+  return product(&g, a, b, y, NULL);
+}
+
+PlStatus plk_cpu_linear(const PlkCall *call) {
+  const PlArray *x = call->in[0], *w = call->in[1];
+  const PlArray *bias = call->nin > 2 ? call->in[2] : NULL;
+  PlArray *y = call->out[0];
+  PL_TRY(check_dtype(call));
+  if (!pl_is_float((PlDtype)y->dtype)) {
+    PL_TRY(int_product(x, w, true, y));
+    return bias ? int_combine(y, 1, bias, 1) : PL_OK;
+  }
+  PlkGemm g = {.alpha = 1, .beta = 0, .tb = true};
+  g.M = x->shape[0], g.K = x->shape[1], g.N = w->shape[0];
+  g.relu = call->attrs && pl_attr_has(call->attrs, 0) && pl_attr_i(call->attrs, 0) == 1;
+  void *wide = NULL;
+  if (bias && computes_in((PlDtype)bias->dtype) != (PlDtype)bias->dtype && !in_bf16(&g, (PlDtype)y->dtype)) {
+    PL_TRY(plk_scratch((size_t)plk_max64(g.N, 1) * sizeof(float), &wide));
+    PlStatus s = narrow(wide, PL_F32, bias->data, (PlDtype)bias->dtype, g.N);
+    if (s != PL_OK) {
+      plk_scratch_free(wide);
+      return s;
+    }
+  }
+  g.bias = wide ? wide : bias ? bias->data : NULL;
+  PlStatus s = product(&g, x, w, y, NULL);
+  plk_scratch_free(wide);
+  return s;
+}
+
+static double scalar(const PlAttrs *a, int k) {
+  if (!a || !pl_attr_has(a, k)) return 1;
+  return (a->isint >> k) & 1 ? (double)a->v[k].i : a->v[k].f;
+}
+
+static int64_t scalar_int(const PlAttrs *a, int k) {
+  if (!a || !pl_attr_has(a, k)) return 1;
+  if ((a->isint >> k) & 1) return a->v[k].i;
+  const double x = a->v[k].f;
+  return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : 0;
+}
+
+PlStatus plk_cpu_addmm(const PlkCall *call) {
+  const PlArray *c = call->in[0], *a = call->in[1], *b = call->in[2];
+  PlArray *y = call->out[0];
+  PL_TRY(check_dtype(call));
+  if (!pl_is_float((PlDtype)y->dtype)) {
+    PL_TRY(int_product(a, b, false, y));
+    return int_combine(y, scalar_int(call->attrs, 1), c, scalar_int(call->attrs, 0));
+  }
+  PlkGemm g = {.alpha = scalar(call->attrs, 1), .beta = scalar(call->attrs, 0)};
+  g.M = a->shape[0], g.K = a->shape[1], g.N = b->shape[1];
+  return product(&g, a, b, y, g.beta == 0 ? NULL : c);
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: MIT
+ * Writing single elements at positions along a dim: scatter, scatter_add, scatter_reduce, and gather's
+ * adjoint. Threads share a dim other than the indexed one, so writes that meet one element stay in index
+ * order. All arrays are contiguous here, but an index may repeat along dims (strides 0): whole rows then go to one place. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/convert.h"
+#include "kernels/cpu/index/rowmove.h"
+
+enum { RUN = 128 }; /* elements of a row that one job takes at least */
+
+typedef enum Mode { SET, ADD, MUL, MAX, MIN, NMODE } Mode;
+
+/* out[l·os + (v[l·vs] - base)·od] op= src[l·ss] for l < n. */
+typedef void (*Row)(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs, int64_t base, int64_t n);
+
+/* An index that was expanded, also where it was copied since: whole rows go to one place each. */
+static bool one_place(const int64_t *v, int64_t vs, int64_t n) {
+  int64_t other = 0;
+  if (vs == 0) return true;
+  if (n < 4 || v[n - 1] != v[0] || v[1] != v[0]) return false;
+  for (int64_t l = 0; l < n; l++) other |= v[l] ^ v[0];
+  return other == 0;
+}
+
+#define ROW(NAME, T, EXPR)                                                                                                     \
+  static void NAME(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs, int64_t base, \
+                   int64_t n) {                                                                                                \
+    T *o = out;                                                                                                                \
+    const T *s = src;                                                                                                          \
+    if (os == 1 && ss == 1 && one_place(v, vs, n)) {                                                                           \
+      T *PL_RESTRICT p = o + (v[0] - base) * od;                                                                               \
+      for (int64_t l = 0; l < n; l++) {                                                                                        \
+        T a = p[l], b = s[l];                                                                                                  \
+        (void)a;                                                                                                               \
+        p[l] = EXPR;                                                                                                           \
+      }                                                                                                                        \
+      return;                                                                                                                  \
+    }                                                                                                                          \
+    for (int64_t l = 0; l < n; l++) {                                                                                          \
+      T *p = o + l * os + (v[l * vs] - base) * od, a = *p, b = s[l * ss];                                                      \
+      (void)a;                                                                                                                 \
+      *p = EXPR;                                                                                                               \
+    }                                                                                                                          \
+  }
+ROW(set1, uint8_t, b)
+ROW(set2, uint16_t, b)
+ROW(set4, uint32_t, b)
+ROW(set8, uint64_t, b)
+
+#define H(x) plk_f16_to_f32(x)
+#define B(x) plk_bf16_to_f32(x)
+/* The larger (smaller) of two; NaN wins. */
+#define FMAX(a, b) ((b) > (a) || isnan(b))
+#define FMIN(a, b) ((b) < (a) || isnan(b))
+#define FLOAT_ROWS(N, T, L, S)              \
+  ROW(add_##N, T, S(L(a) + L(b)))           \
+  ROW(mul_##N, T, S(L(a) * L(b)))           \
+  ROW(max_##N, T, FMAX(L(a), L(b)) ? b : a) \
+  ROW(min_##N, T, FMIN(L(a), L(b)) ? b : a)
+#define INT_ROWS(N, T)                            \
+  ROW(add_##N, T, (T)((uint64_t)a + (uint64_t)b)) \
+  ROW(mul_##N, T, (T)((uint64_t)a * (uint64_t)b)) \
+  ROW(max_##N, T, b > a ? b : a)                  \
+  ROW(min_##N, T, b < a ? b : a)
+#define SAME(x) (x)
+FLOAT_ROWS(f32, float, SAME, SAME)
+FLOAT_ROWS(f64, double, SAME, SAME)
+FLOAT_ROWS(f16, uint16_t, H, plk_f32_to_f16)
+FLOAT_ROWS(bf16, uint16_t, B, plk_f32_to_bf16)
+INT_ROWS(i8, int8_t)
+INT_ROWS(i16, int16_t)
+INT_ROWS(i32, int32_t)
+INT_ROWS(i64, int64_t)
+INT_ROWS(u8, uint8_t)
+ROW(or_, uint8_t, (uint8_t)(a | b))
+ROW(and_, uint8_t, (uint8_t)((a) & (b)))
+
+#define TABLE(M) \
+  {              \
+    M##_f32, M##_f64, M##_f16, M##_bf16, M##_i8, M##_i16, M##_i32, M##_i64, M##_u8
+static const Row rows[NMODE][PL_NDTYPE] = {[SET] = {set4, set8, set2, set2, set1, set2, set4, set8, set1, set1}, [ADD] = TABLE(add), or_},
+                 [MUL] = TABLE(mul), and_
+}
+, [MAX] = TABLE(max), or_
+}
+, [MIN] = TABLE(min), and_
+}
+,
+}
+;
+_Static_assert(PL_F32 == 0 && PL_F64 == 1 && PL_F16 == 2 && PL_BF16 == 3 && PL_I8 == 4 && PL_U8 == 8 && PL_BOOL == 9,
+               "the row table follows PL_DTYPES");
+
+typedef struct Scatter {
+  int n, dim, part;                                                          /* part: the dim that threads share */
+  int64_t shape[PL_MAX_DIM], os[PL_MAX_DIM], ss[PL_MAX_DIM], is[PL_MAX_DIM]; /* os[dim] = 0 */
+  int64_t od, base;
+  char *out;
+  const char *src;
+  const int64_t *v;
+  size_t oesize, sesize;
+  Row row;
+} Scatter;
+
+static PlStatus scatter_body(void *ctx, int64_t begin, int64_t end) {
+  const Scatter *s = ctx;
+  const int last = s->n - 1;
+  int64_t shape[PL_MAX_DIM], coord[PL_MAX_DIM] = {0}, o, r, i;
+  memcpy(shape, s->shape, sizeof shape);
+  shape[s->part] = end - begin;
+  o = begin * s->os[s->part], r = begin * s->ss[s->part], i = begin * s->is[s->part];
+  for (;;) {
+    s->row(s->out + o * (int64_t)s->oesize, s->os[last], s->od, s->src + r * (int64_t)s->sesize, s->ss[last], s->v + i, s->is[last],
+           s->base, shape[last]);
+    int d = last - 1;
+    for (; d >= 0; d--) {
+      o += s->os[d], r += s->ss[d], i += s->is[d];
+      if (++coord[d] < shape[d]) break;
+      o -= coord[d] * s->os[d], r -= coord[d] * s->ss[d], i -= coord[d] * s->is[d];
+      coord[d] = 0;
+    }
+    if (d < 0) return PL_OK;
+  }
+}
+
+/* index and src walk index's shape; src NULL stands for one element at `scalar`. */
+static Scatter scatter_plan(PlArray *out, const PlArray *index, const PlkIndex *iv, const int64_t *steps, const PlArray *src, int dim) {
+  Scatter s = {.n = index->ndim ? index->ndim : 1,
+               .dim = dim,
+               .part = -1,
+               .shape = {1},
+               .os = {0},
+               .ss = {0},
+               .is = {1},
+               .out = out->data,
+               .v = iv->v,
+               .base = iv->base};
+  bool scalar = !src || (src->ndim == 0 && index->ndim > 0);
+  s.src = src ? src->data : NULL;
+  s.oesize = s.sesize = pl_dtype_size((PlDtype)out->dtype);
+  for (int d = 0; d < index->ndim; d++) {
+    s.shape[d] = index->shape[d];
+    s.is[d] = steps[d];
+    s.os[d] = d == dim || out->ndim == 0 ? 0 : out->strides[d];
+    s.ss[d] = scalar || src->ndim == 0 ? 0 : src->strides[d];
+    if (d != dim && (s.part < 0 || s.shape[d] > s.shape[s.part])) s.part = d;
+  }
+  s.od = out->ndim ? out->strides[dim] : 1;
+  return s;
+}
+
+static PlStatus scatter_run(Scatter *s, const PlArray *index) {
+  if (s->part < 0) {
+    s->part = 0;
+    return scatter_body(s, 0, s->shape[0]);
+  }
+  int64_t block = plk_max64(1, PLK_GRAIN / (index->numel / s->shape[s->part]));
+  if (s->part == s->n - 1) block = plk_max64(block, RUN); /* whole lines */
+  return plk_parallel(s->shape[s->part], block, scatter_body, s);
+}
+
+PlStatus plk_cpu_scatter(const PlkCall *call) {
+  static const Mode modes[] = {SET, ADD, MUL}; /* attribute reduce: none, add, multiply */
+  const PlArray *x = call->in[0], *index = call->in[1], *src = call->in[2];
+  PlArray *y = call->out[0];
+  const int dim = (int)pl_attr_i(call->attrs, 0);
+  PlkIndex iv;
+  int64_t steps[PL_MAX_DIM];
+  PL_TRY(plk_index_spread(call->name, index, x->ndim ? x->shape[dim] : 1, pl_attr_i(call->attrs, 1), false, &iv, steps));
+  PlStatus st = plk_start_from(x, y);
+  if (st == PL_OK && index->numel) {
+    Scatter s = scatter_plan(y, index, &iv, steps, src, dim);
+    s.row = rows[call->code == 1 ? ADD : modes[pl_attr_i(call->attrs, 2)]][y->dtype];
+    st = scatter_run(&s, index);
+  }
+  plk_index_free(&iv);
+  return st;
+}
+
+PlStatus plk_cpu_gather_bwd(const PlkCall *call) {
+  const PlArray *dy = call->in[0], *index = call->in[1];
+  PlArray *dx = call->out[0];
+  const int dim = (int)pl_attr_i(call->attrs, 1);
+  PlkIndex iv;
+  int64_t steps[PL_MAX_DIM];
+  PL_TRY(plk_index_spread(call->name, index, dx->ndim ? dx->shape[dim] : 1, pl_attr_i(call->attrs, 2), true, &iv, steps));
+  PlStatus st = plk_nd_zero(dx->data, (size_t)dx->numel * pl_dtype_size((PlDtype)dx->dtype));
+  if (st == PL_OK && index->numel) {
+    Scatter s = scatter_plan(dx, index, &iv, steps, dy, dim);
+    s.row = rows[ADD][dx->dtype];
+    st = scatter_run(&s, index);
+  }
+  plk_index_free(&iv);
+  return st;
+}
+
+/* ---- scatter_reduce ----------------------------------------------------------------------------------------- */
+
+enum { RED_SUM, RED_PROD, RED_MEAN, RED_AMAX, RED_AMIN };
+
+/* What leaves the reduction's other operand alone, as an element of the dtype. */
+static void identity(int64_t reduce, PlDtype t, void *out) {
+  static const int bits[PL_NDTYPE] = {[PL_I8] = 7, [PL_I16] = 15, [PL_I32] = 31, [PL_I64] = 63};
+  if (pl_is_float(t)) {
+    double v = reduce == RED_PROD ? 1.0 : reduce == RED_AMAX ? -INFINITY : reduce == RED_AMIN ? INFINITY : 0.0;
+    plk_nd_store_f64(out, t, &v, 1, 1);
+    return;
+  }
+  int64_t top = bits[t] ? (int64_t)(((uint64_t)1 << bits[t]) - 1) : t == PL_U8 ? 255 : 1;
+  int64_t v = reduce == RED_PROD ? 1 : reduce == RED_AMAX ? (bits[t] ? -top - 1 : 0) : reduce == RED_AMIN ? top : 0;
+  plk_nd_store_i64(out, t, &v, 1, 1);
+}
+
+/* y /= max(count, 1); integers round down. */
+static void divide_counts(PlArray *y, const int64_t *count) {
+  for (int64_t i = 0; i < y->numel; i++) {
+    if (count[i] <= 1) continue;
+    void *p = plk_at(y->data, i, pl_dtype_size((PlDtype)y->dtype));
+    if (pl_is_float((PlDtype)y->dtype)) {
+      double v;
+      plk_nd_load_f64(&v, p, (PlDtype)y->dtype, 1, 1);
+      v /= (double)count[i];
+      plk_nd_store_f64(p, (PlDtype)y->dtype, &v, 1, 1);
+    } else {
+      int64_t v, q;
+      plk_nd_load_i64(&v, p, (PlDtype)y->dtype, 1, 1);
+      q = v / count[i];
+      if (v % count[i] < 0) q--;
+      plk_nd_store_i64(p, (PlDtype)y->dtype, &q, 1, 1);
+    }
+  }
+}
+
+static PlStatus mean_counts(PlArray *y, const PlArray *index, const PlkIndex *iv, const int64_t *steps, int dim, bool include_self) {
+  void *mem;
+  const int64_t one = 1;
+  PL_TRY(plk_scratch((size_t)(y->numel + 1) * sizeof(int64_t), &mem));
+  for (int64_t i = 0; i < y->numel; i++) ((int64_t *)mem)[i] = include_self;
+  PlArray count = *y;
+  count.data = mem;
+  count.dtype = PL_I64;
+  Scatter s = scatter_plan(&count, index, iv, steps, NULL, dim);
+  s.src = (const char *)&one;
+  s.row = rows[ADD][PL_I64];
+  PlStatus st = scatter_run(&s, index);
+  if (st == PL_OK) divide_counts(y, mem);
+  plk_scratch_free(mem);
+  return st;
+}
+
+PlStatus plk_cpu_scatter_reduce(const PlkCall *call) {
+  static const Mode mode[] = {[RED_SUM] = ADD, [RED_PROD] = MUL, [RED_MEAN] = ADD, [RED_AMAX] = MAX, [RED_AMIN] = MIN};
+  const PlArray *x = call->in[0], *index = call->in[1], *src = call->in[2];
+  PlArray *y = call->out[0];
+  const int dim = (int)pl_attr_i(call->attrs, 0);
+  const int64_t reduce = pl_attr_i(call->attrs, 1);
+  const bool self = pl_attr_i(call->attrs, 2) != 0;
+  PlkIndex iv;
+  int64_t steps[PL_MAX_DIM];
+  if (index->numel == 0) return plk_start_from(x, y);
+  PL_TRY(plk_index_spread(call->name, index, x->ndim ? x->shape[dim] : 1, pl_attr_i(call->attrs, 3), false, &iv, steps));
+  PlStatus st = plk_start_from(x, y);
+  if (st == PL_OK && !self) { /* what is reduced into starts afresh */
+    uint64_t start = 0;
+    identity(reduce, (PlDtype)y->dtype, &start);
+    Scatter s = scatter_plan(y, index, &iv, steps, NULL, dim);
+    s.src = (const char *)&start;
+    s.row = rows[SET][y->dtype];
+    st = scatter_run(&s, index);
+  }
+  if (st == PL_OK) {
+    Scatter s = scatter_plan(y, index, &iv, steps, src, dim);
+    s.row = rows[mode[reduce]][y->dtype];
+    st = scatter_run(&s, index);
+  }
+  if (st == PL_OK && reduce == RED_MEAN) st = mean_counts(y, index, &iv, steps, dim, self);
+  plk_index_free(&iv);
+  return st;
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: MIT
+ * Negative log-likelihood and cross entropy over rows of classes. With w the class weights, t the target,
+ * e the label smoothing, W = sum w:
+ *   nll:            l = -w_t x_t
+ *   cross entropy:  l = (1-e) w_t (lse - x_t) + e/C sum_c w_c (lse - x_c),   lse = log sum exp x
+ *   mean divides by the sum of w_t over the targets that are not ignored. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/loss/cross_entropy.h"
+#include "kernels/loss.h"
+
+PlStatus plk_class_target(const PlkClass *k, int64_t row, int64_t v, int64_t *t) {
+  *t = -1;
+  if (v == k->ignore) return PL_OK;
+  if (v < k->base || (uint64_t)v - (uint64_t)k->base >= (uint64_t)k->n)
+    PL_FAIL(PL_ERR_INDEX, "%s: target %lld at position %lld is not in %lld … %lld (the %lld classes of x)%s", k->c->name, (long long)v,
+            (long long)(row + k->base), (long long)k->base, (long long)(k->base + k->n - 1), (long long)k->n,
+            v == 0 && k->base == 1 ? "; classes count from 1, or pass index_base=0" : "");
+  *t = v - k->base;
+  return PL_OK;
+}
+
+static double first(const PlArray *a) {
+  double v;
+  plk_load(PLK_CF64, &v, 1, a->data, a->dtype, 0, 1, 1, 1);
+  return v;
+}
+
+/* x: the array with the class dim; fills geometry, attributes, weights and per-row memory. */
+static PlStatus start(PlkClass *k, const PlkCall *c, const PlArray *x, const PlArray *w, PlkRows *r) {
+  int64_t dim = x->ndim > 1 ? 1 : 0;
+  k->c = c, k->loops = plk_norm_loops(), k->n = plk_dim_size(x, dim), k->heap = NULL, k->w = NULL;
+  k->reduction = pl_attr_i(c->attrs, 0), k->ignore = pl_attr_i(c->attrs, 1), k->base = pl_attr_i(c->attrs, 2);
+  k->smooth = 0, k->scale = 1, k->wsum = (double)k->n, k->f64 = x->dtype == PL_F64;
+  *r = (PlkRows){.outer = plk_outer(x, dim), .inner = plk_inner(x, dim), .ctx = k, .cost = 2};
+  k->rows = r->outer * r->inner;
+  double *mem = k->few;
+  if (k->rows > PLK_CLASS_FEW || w) {
+    PL_TRY(plk_scratch((size_t)(2 * k->rows + k->n) * sizeof(double), &k->heap));
+    mem = k->heap;
+  }
+  k->loss = mem, k->wt = mem + k->rows;
+  if (w) {
+    double *v = mem + 2 * k->rows;
+    plk_load(PLK_CF64, v, k->n, w->data, w->dtype, 0, 1, k->n, 1);
+    k->w = v, k->wsum = 0;
+    for (int64_t i = 0; i < k->n; i++) k->wsum += v[i];
+  }
+  return PL_OK;
+}
+
+static double total(const double *v, int64_t n) {
+  double s = 0;
+  for (int64_t i = 0; i < n; i++) s += v[i];
+  return s;
+}
+
+/* Writes the reduced loss; `none` was written by the rows. */
+static void finish(const PlkClass *k, double divisor) {
+  double v = total(k->loss, k->rows);
+  if (k->reduction == 0) return;
+  if (k->reduction == 1) v /= divisor;
+  plk_store(PLK_CF64, &v, 1, k->c->out[0]->data, k->c->out[0]->dtype, 0, 1, 1, 1);
+}
+
+/* For backward: dy over the weights of all targets that count. */
+static PlStatus find_scale(PlkClass *k, const PlArray *dy, const PlArray *target) {
+  double sum = 0;
+  if (k->reduction == 0) return PL_OK;
+  for (int64_t i = 0; k->reduction == 1 && i < k->rows; i++) {
+    int64_t v, t;
+    plk_load(PLK_CI64, &v, 1, target->data, target->dtype, i, 1, 1, 1);
+    PL_TRY(plk_class_target(k, i, v, &t));
+    if (t >= 0) sum += plk_class_weight(k, t);
+  }
+  k->scale = k->reduction == 1 ? 1 / sum : 1;
+  if (dy) k->scale *= first(dy);
+  return PL_OK;
+}
+
+/* ---- nll ---------------------------------------------------------------------------------------- */
+
+/* p: x, target, loss (none) */
+static PlStatus nll_row(void *ctx, int64_t row, void *const *p) {
+  const PlkClass *k = ctx;
+  int64_t t;
+  PL_TRY(plk_class_target(k, row, *(const int64_t *)p[1], &t));
+  double x = t < 0 ? 0 : k->f64 ? ((const double *)p[0])[t] : (double)((const float *)p[0])[t];
+  k->wt[row] = t < 0 ? 0 : plk_class_weight(k, t);
+  k->loss[row] = t < 0 ? 0 : -x * k->wt[row];
+  if (p[2]) *(double *)p[2] = k->loss[row];
+  return PL_OK;
+}
+
+PlStatus plk_cpu_nll_loss(const PlkCall *c) {
+  const PlArray *x = c->in[0];
+  PlkClass k;
+  PlkRows r;
+  PL_TRY(start(&k, c, x, c->in[2], &r));
+  r.body = nll_row;
+  r.arg[r.narg++] = plk_row_arg(x, k.n, k.f64 ? PLK_CF64 : PLK_CF32, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[1], 1, PLK_CI64, false);
+  r.arg[r.narg++] = plk_row_arg(k.reduction == 0 ? c->out[0] : NULL, 1, PLK_CF64, true);
+  PlStatus s = plk_rows(&r);
+  if (s == PL_OK) finish(&k, total(k.wt, k.rows));
+  plk_scratch_free(k.heap);
+  return s;
+}
+
+/* p: target, dx, dy (none) */
+static PlStatus nll_bwd_row(void *ctx, int64_t row, void *const *p) {
+  const PlkClass *k = ctx;
+  int64_t t;
+  PL_TRY(plk_class_target(k, row, *(const int64_t *)p[0], &t));
+  memset(p[1], 0, (size_t)k->n * (k->f64 ? 8 : 4));
+  if (t < 0) return PL_OK;
+  double v = -plk_class_weight(k, t) * (p[2] ? *(const double *)p[2] : k->scale);
+  if (k->f64) ((double *)p[1])[t] = v;
+  else ((float *)p[1])[t] = (float)v;
+  return PL_OK;
+}
+
+PlStatus plk_cpu_nll_loss_bwd(const PlkCall *c) {
+  PlArray *dx = c->out[0];
+  PlkClass k;
+  PlkRows r;
+  PL_TRY(start(&k, c, dx, c->in[2], &r));
+  PlStatus s = find_scale(&k, c->in[0], c->in[1]);
+  r.body = nll_bwd_row;
+  r.arg[r.narg++] = plk_row_arg(c->in[1], 1, PLK_CI64, false);
+  r.arg[r.narg++] = plk_row_arg(dx, k.n, k.f64 ? PLK_CF64 : PLK_CF32, true);
+  r.arg[r.narg++] = plk_row_arg(k.reduction == 0 ? c->in[0] : NULL, 1, PLK_CF64, false);
+  if (s == PL_OK) s = plk_rows(&r);
+  plk_scratch_free(k.heap);
+  return s;
+}
+
+/* ---- cross entropy -------------------------------------------------------------------------------- */
+
+static inline double value(const PlkClass *k, const void *x, int64_t i) {
+  return k->f64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
+}
+
+static double lse_of(const PlkClass *k, const void *x) {
+  double sum;
+  if (k->f64) {
+    double m;
+    k->loops->lse_f64(x, k->n, &m, &sum);
+    return m + log(sum);
+  }
+  float m;
+  k->loops->lse_f32(x, k->n, &m, &sum);
+  return (double)m + log(sum);
+}
+
+/* p: x, target, loss (none), lse */
+static PlStatus ce_row(void *ctx, int64_t row, void *const *p) {
+  const PlkClass *k = ctx;
+  int64_t t;
+  PL_TRY(plk_class_target(k, row, *(const int64_t *)p[1], &t));
+  double lse = lse_of(k, p[0]), loss = 0;
+  k->wt[row] = t < 0 ? 0 : plk_class_weight(k, t);
+  if (t >= 0) {
+    loss = (1 - k->smooth) * k->wt[row] * (lse - value(k, p[0], t));
+    if (k->smooth > 0) {
+      double s = 0;
+      for (int64_t i = 0; i < k->n; i++) s += plk_class_weight(k, i) * (lse - value(k, p[0], i));
+      loss += k->smooth / (double)k->n * s;
+    }
+  }
+  k->loss[row] = loss;
+  if (p[2]) *(double *)p[2] = loss;
+  if (p[3]) *(double *)p[3] = lse;
+  return PL_OK;
+}
+
+PlStatus plk_cpu_cross_entropy(const PlkCall *c) {
+  const PlArray *x = c->in[0];
+  PlkClass k;
+  PlkRows r;
+  PL_TRY(start(&k, c, x, c->in[2], &r));
+  k.smooth = pl_attr_f(c->attrs, 3);
+  if (plk_class_by_columns(&k, &r, c->in[1])) {
+    PlStatus status = plk_class_columns(&k, &r, c->in[1]);
+    if (status == PL_OK) finish(&k, total(k.wt, k.rows));
+    plk_scratch_free(k.heap);
+    return status;
+  }
+  r.body = ce_row;
+  r.arg[r.narg++] = plk_row_arg(x, k.n, k.f64 ? PLK_CF64 : PLK_CF32, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[1], 1, PLK_CI64, false);
+  r.arg[r.narg++] = plk_row_arg(k.reduction == 0 ? c->out[0] : NULL, 1, PLK_CF64, true);
+  r.arg[r.narg++] = plk_row_arg(c->out[1], 1, PLK_CF64, true);
+  PlStatus s = plk_rows(&r);
+  if (s == PL_OK) finish(&k, total(k.wt, k.rows));
+  plk_scratch_free(k.heap);
+  return s;
+}
+
+/* dx_c = s (K e^(x_c - lse) - (1-e) w_t [c = t] - e/C w_c),  K = (1-e) w_t + e/C W.  p: x, target, lse, dx, dy */
+static PlStatus ce_bwd_row(void *ctx, int64_t row, void *const *p) {
+  const PlkClass *k = ctx;
+  int64_t t;
+  PL_TRY(plk_class_target(k, row, *(const int64_t *)p[1], &t));
+  if (t < 0) {
+    memset(p[3], 0, (size_t)k->n * (k->f64 ? 8 : 4));
+    return PL_OK;
+  }
+  double s = p[4] ? *(const double *)p[4] : k->scale, lse = *(const double *)p[2], e = k->smooth / (double)k->n;
+  double hit = (1 - k->smooth) * plk_class_weight(k, t), K = hit + e * k->wsum;
+  if (k->f64) {
+    double *dx = p[3];
+    k->loops->exp_f64(p[0], lse, s * K, dx, k->n);
+    for (int64_t i = 0; e > 0 && i < k->n; i++) dx[i] -= s * e * plk_class_weight(k, i);
+    dx[t] -= s * hit;
+  } else {
+    float *dx = p[3];
+    k->loops->exp_f32(p[0], (float)lse, (float)(s * K), dx, k->n);
+    for (int64_t i = 0; e > 0 && i < k->n; i++) dx[i] -= (float)(s * e * plk_class_weight(k, i));
+    dx[t] -= (float)(s * hit);
+  }
+  return PL_OK;
+}
+
+PlStatus plk_cpu_cross_entropy_bwd(const PlkCall *c) {
+  const PlArray *x = c->in[1];
+  PlkClass k;
+  PlkRows r;
+  PL_TRY(start(&k, c, x, c->in[4], &r));
+  k.smooth = pl_attr_f(c->attrs, 3);
+  PlkComp comp = k.f64 ? PLK_CF64 : PLK_CF32;
+  PlStatus s = find_scale(&k, c->in[0], c->in[2]);
+  if (s == PL_OK && plk_class_by_columns(&k, &r, c->in[2])) {
+    s = plk_class_columns_bwd(&k, &r);
+    plk_scratch_free(k.heap);
+    return s;
+  }
+  r.body = ce_bwd_row;
+  r.arg[r.narg++] = plk_row_arg(x, k.n, comp, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[2], 1, PLK_CI64, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[3], 1, PLK_CF64, false);
+  r.arg[r.narg++] = plk_row_arg(c->out[0], k.n, comp, true);
+  r.arg[r.narg++] = plk_row_arg(k.reduction == 0 ? c->in[0] : NULL, 1, PLK_CF64, false);
+  if (s == PL_OK) s = plk_rows(&r);
+  plk_scratch_free(k.heap);
+  return s;
+}
+
+/* With q = softmax x:  ddy = sum_c v_c dx_c / dy,  dx_c = s K q_c (v_c - sum q v).
+ * p: x, target, lse, v, dx, ddy (none), dy (none); all double. */
+static PlStatus ce_bwd2_row(void *ctx, int64_t row, void *const *p) {
+  const PlkClass *k = ctx;
+  const double *x = p[0], lse = *(const double *)p[2], *v = p[3];
+  double *dx = p[4], qv = 0, wv = 0, e = k->smooth / (double)k->n;
+  int64_t t;
+  PL_TRY(plk_class_target(k, row, *(const int64_t *)p[1], &t));
+  double hit = t < 0 ? 0 : (1 - k->smooth) * plk_class_weight(k, t), K = t < 0 ? 0 : hit + e * k->wsum;
+  double s = p[6] ? *(const double *)p[6] : k->scale;
+  for (int64_t i = 0; i < k->n; i++) qv += exp(x[i] - lse) * v[i], wv += plk_class_weight(k, i) * v[i];
+  double d = t < 0 ? 0 : K * qv - hit * v[t] - e * wv;
+  k->loss[row] = d;
+  if (p[5]) *(double *)p[5] = d;
+  for (int64_t i = 0; dx && i < k->n; i++) dx[i] = t < 0 ? 0 : s * K * exp(x[i] - lse) * (v[i] - qv);
+  return PL_OK;
+}
+
+PlStatus plk_cpu_cross_entropy_bwd2(const PlkCall *c) {
+  const PlArray *x = c->in[1];
+  PlkClass k;
+  PlkRows r;
+  PL_TRY(start(&k, c, x, c->in[5], &r));
+  k.smooth = pl_attr_f(c->attrs, 3);
+  PlStatus s = find_scale(&k, NULL, c->in[2]);
+  double per_dy = k.scale;
+  if (k.reduction != 0) k.scale *= first(c->in[0]);
+  r.body = ce_bwd2_row;
+  r.arg[r.narg++] = plk_row_arg(x, k.n, PLK_CF64, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[2], 1, PLK_CI64, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[3], 1, PLK_CF64, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[4], k.n, PLK_CF64, false);
+  r.arg[r.narg++] = plk_row_arg(c->out[1], k.n, PLK_CF64, true);
+  r.arg[r.narg++] = plk_row_arg(k.reduction == 0 ? c->out[0] : NULL, 1, PLK_CF64, true);
+  r.arg[r.narg++] = plk_row_arg(k.reduction == 0 ? c->in[0] : NULL, 1, PLK_CF64, false);
+  if (s == PL_OK) s = plk_rows(&r);
+  if (s == PL_OK && c->out[0] && k.reduction != 0) {
+    double v = total(k.loss, k.rows) * per_dy;
+    plk_store(PLK_CF64, &v, 1, c->out[0]->data, c->out[0]->dtype, 0, 1, 1, 1);
+  }
+  plk_scratch_free(k.heap);
+  return s;
+}
+
+/* ---- target probabilities: l = sum_c w_c ((1-e) t_c + e/C) (lse - x_c) --------------------------------- */
+
+static PlStatus prob_row(void *ctx, int64_t row, void *const *p) {
+  const PlkClass *k = ctx;
+  const double *x = p[0], *t = p[1], e = k->smooth / (double)k->n;
+  double m, sum, loss = 0;
+  k->loops->lse_f64(x, k->n, &m, &sum);
+  double lse = m + log(sum);
+  for (int64_t i = 0; i < k->n; i++) loss += plk_class_weight(k, i) * ((1 - k->smooth) * t[i] + e) * (lse - x[i]);
+  k->loss[row] = loss;
+  if (p[2]) *(double *)p[2] = loss;
+  return PL_OK;
+}
+
+PlStatus plk_cpu_cross_entropy_prob(const PlkCall *c) {
+  const PlArray *x = c->in[0];
+  PlkClass k;
+  PlkRows r;
+  PL_TRY(start(&k, c, x, c->in[2], &r));
+  k.smooth = pl_attr_f(c->attrs, 1);
+  r.body = prob_row;
+  r.arg[r.narg++] = plk_row_arg(x, k.n, PLK_CF64, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[1], k.n, PLK_CF64, false);
+  r.arg[r.narg++] = plk_row_arg(k.reduction == 0 ? c->out[0] : NULL, 1, PLK_CF64, true);
+  PlStatus s = plk_rows(&r);
+  if (s == PL_OK) finish(&k, (double)k.rows);
+  plk_scratch_free(k.heap);
+  return s;
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: MIT
+ * oneDNN's matmul primitive: compiled plans lie in a table of small sets by hash, behind one mutex; a plan in use is never evicted. */
+#include "kernels/cpu/onednn/onednn_matmul.h"
+
+#include "kernels/cpu/onednn/onednn_lib.h"
+
+#ifndef PLK_HAVE_ONEDNN
+
+bool plk_onednn_bf16(void) { return false; }
+PlStatus plk_onednn_bf16_get(const PlkBf16Key *key, PlkBf16Plan **out) {
+  (void)key;
+  *out = NULL;
+  return PL_OK;
+}
+void plk_onednn_bf16_put(PlkBf16Plan *plan) { (void)plan; }
+PlStatus plk_onednn_bf16_run(const PlkBf16Plan *plan, const void *a, const void *b, const void *bias, void *c) {
+  (void)plan, (void)a, (void)b, (void)bias, (void)c;
+  PL_FAIL(PL_ERR_UNSUPPORTED, "this build has no oneDNN");
+}
+
+#else
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define lib plk_dnnl()
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool fast_bf16; /* written once under `once` */
+static pthread_mutex_t plans_lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct PlkBf16Plan {
+  PlkBf16Key key;
+  int users;         /* borrowers, under plans_lock */
+  bool listed, none; /* in the table; the library has no fast form */
+  uint64_t tick;
+  dnnl_primitive_t prim;
+  dnnl_primitive_desc_t pd; /* owns what `pad` points to */
+  Md a, b, c, bias;
+  MdRef pad;
+  size_t scratch;
+};
+
+/* ---- making a plan ------------------------------------------------------------------------------------------ */
+
+static dnnl_status_t matrix(Md *md, int64_t rows, int64_t cols, int64_t row, int64_t col, dnnl_data_type_t dt) {
+  const dnnl_dims_t dims = {rows, cols}, st = {row, col};
+#if PLK_DNNL_V3
+  return lib->memory_desc_create_with_strides(md, 2, dims, dt, st);
+#else
+  return lib->memory_desc_init_by_strides(md, 2, dims, dt, st);
+#endif
+}
+
+static dnnl_status_t describe(PlkBf16Plan *p, dnnl_primitive_attr_t at) {
+  const PlkBf16Key *q = &p->key;
+  const dnnl_data_type_t out = q->c_f32 ? dnnl_f32 : dnnl_bf16;
+  dnnl_status_t s = matrix(&p->a, q->m, q->k, q->ta ? 1 : q->lda, q->ta ? q->lda : 1, dnnl_bf16);
+  if (s == dnnl_success) s = matrix(&p->b, q->k, q->n, q->tb ? 1 : q->ldb, q->tb ? q->ldb : 1, dnnl_bf16);
+  if (s == dnnl_success) s = matrix(&p->c, q->m, q->n, q->ldc, 1, out);
+  if (s == dnnl_success && q->bias) s = matrix(&p->bias, 1, q->n, q->n, 1, q->bias == PLK_BIAS_F32 ? dnnl_f32 : dnnl_bf16);
+  if (s != dnnl_success) return s;
+#if PLK_DNNL_V3
+  return lib->matmul_primitive_desc_create(&p->pd, lib->engine, p->a, p->b, q->bias ? p->bias : NULL, p->c, at);
+#else
+  dnnl_matmul_desc_t d;
+  s = lib->matmul_desc_init(&d, &p->a, &p->b, q->bias ? &p->bias : NULL, &p->c);
+  return s != dnnl_success ? s : lib->primitive_desc_create(&p->pd, &d, at, lib->engine, NULL);
+#endif
+}
+
+static void plan_free(PlkBf16Plan *p) {
+  if (!p) return;
+  if (p->prim) lib->primitive_destroy(p->prim);
+  if (p->pd) lib->primitive_desc_destroy(p->pd);
+#if PLK_DNNL_V3
+  if (p->a) lib->memory_desc_destroy(p->a);
+  if (p->b) lib->memory_desc_destroy(p->b);
+  if (p->c) lib->memory_desc_destroy(p->c);
+  if (p->bias) lib->memory_desc_destroy(p->bias);
+#endif
+  free(p);
+}
+
+static PlStatus plan_new(const PlkBf16Key *key, PlkBf16Plan **out) {
+  PlkBf16Plan *p = calloc(1, sizeof *p);
+  if (!p) PL_FAIL(PL_ERR_OOM, "out of memory for a matrix product");
+  p->key = *key;
+  const int saved = plk_dnnl_alone(); /* a primitive fixes its thread count when it is made */
+  dnnl_primitive_attr_t at = NULL;
+  dnnl_status_t s = lib->primitive_attr_create(&at);
+  if (s == dnnl_success) s = lib->primitive_attr_set_scratchpad_mode(at, dnnl_scratchpad_mode_user);
+  if (s == dnnl_success) s = describe(p, at);
+  const char *impl = "";
+  if (s == dnnl_success) lib->primitive_desc_query(p->pd, dnnl_query_impl_info_str, 0, (void *)&impl);
+  if (s == dnnl_success && strncmp(impl, "ref", 3) == 0) s = dnnl_unimplemented;
+  if (s == dnnl_success) s = lib->primitive_create(&p->prim, p->pd);
+  if (at) lib->primitive_attr_destroy(at);
+  plk_dnnl_alone_end(saved);
+  if (s == dnnl_out_of_memory) {
+    plan_free(p);
+    return plk_dnnl_check(s, "product of bf16 matrices");
+  }
+  p->none = s != dnnl_success;
+  if (!p->none) {
+    p->pad = lib->primitive_desc_query_md(p->pd, dnnl_query_scratchpad_md, 0);
+    p->scratch = lib->memory_desc_get_size(p->pad);
+  }
+  *out = p;
+  return PL_OK;
+}
+
+/* ---- the table of plans -------------------------------------------------------------------------------------- */
+
+enum { SETS = 64, WAYS = 4 };
+static PlkBf16Plan *plans[SETS][WAYS]; /* guarded by plans_lock, as is the tick */
+static uint64_t plans_tick;
+
+static PlkBf16Plan **set_of(const PlkBf16Key *key) {
+  const int64_t *v = (const int64_t *)(const void *)key;
+  uint64_t h = 0;
+  for (size_t i = 0; i < sizeof *key / sizeof *v; i++) h = (h ^ (uint64_t)v[i]) * 0x9e3779b97f4a7c15ULL;
+  return plans[(h >> 40) % SETS];
+}
+
+/* The plan's slot, or the one to take for it: free, or its least recently used one; NULL: all are in use. */
+static PlkBf16Plan **slot_of(const PlkBf16Key *key) {
+  PlkBf16Plan **set = set_of(key), **best = NULL;
+  for (int i = 0; i < WAYS; i++) {
+    if (set[i] && memcmp(&set[i]->key, key, sizeof *key) == 0) return &set[i];
+    if (!set[i]) {
+      if (!best || *best) best = &set[i];
+    } else if (set[i]->users == 0 && (!best || (*best && set[i]->tick < (*best)->tick))) best = &set[i];
+  }
+  return best;
+}
+
+static PlStatus plan_get(const PlkBf16Key *key, PlkBf16Plan **out) {
+  PlkBf16Plan **slot = slot_of(key), *p = slot ? *slot : NULL;
+  if (!p || memcmp(&p->key, key, sizeof *key) != 0) {
+    PL_TRY(plan_new(key, &p));
+    if (slot) {
+      plan_free(*slot);
+      *slot = p;
+      p->listed = true;
+    }
+  }
+  p->tick = ++plans_tick;
+  if (p->none) {
+    if (!p->listed) plan_free(p);
+    p = NULL;
+  } else p->users++;
+  *out = p;
+  return PL_OK;
+}
+
+PlStatus plk_onednn_bf16_get(const PlkBf16Key *key, PlkBf16Plan **out) {
+  *out = NULL;
+  if (!fast_bf16) return PL_OK;
+  pthread_mutex_lock(&plans_lock);
+  PlStatus s = plan_get(key, out);
+  pthread_mutex_unlock(&plans_lock);
+  return s;
+}
+
+void plk_onednn_bf16_put(PlkBf16Plan *plan) {
+  if (!plan) return;
+  pthread_mutex_lock(&plans_lock);
+  plan->users--;
+  if (!plan->listed && plan->users == 0) plan_free(plan);
+  pthread_mutex_unlock(&plans_lock);
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------------- */
+
+static void fork_prepare(void) { pthread_mutex_lock(&plans_lock); }
+static void fork_done(void) { pthread_mutex_unlock(&plans_lock); }
+
+/* Without the processor's own products of bf16 the library imitates them, slower than f32. */
+static void probe(void) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (plk_isa()[1] != '4' || !__builtin_cpu_supports("avx512bf16")) return;
+#else
+  return;
+#endif
+  if (!plk_onednn_ready()) return;
+  const PlkBf16Key small = {.m = 64, .n = 64, .k = 64, .lda = 64, .ldb = 64, .ldc = 64};
+  PlkBf16Plan *p = NULL;
+  if (plan_new(&small, &p) != PL_OK) return;
+  const bool fast = !p->none;
+  plan_free(p);
+  fast_bf16 = fast && pthread_atfork(fork_prepare, fork_done, fork_done) == 0;
+}
+
+bool plk_onednn_bf16(void) {
+  pthread_once(&once, probe);
+  return fast_bf16;
+}
+
+/* ---- running --------------------------------------------------------------------------------------------------- */
+
+PlStatus plk_onednn_bf16_run(const PlkBf16Plan *p, const void *a, const void *b, const void *bias, void *c) {
+  void *pad = NULL;
+  if (p->scratch) PL_TRY(plk_scratch(p->scratch, &pad));
+  PlkDnnlArg args[5] = {
+      {DNNL_ARG_SRC, REF(p->a), (void *)(uintptr_t)a}, {DNNL_ARG_WEIGHTS, REF(p->b), (void *)(uintptr_t)b}, {DNNL_ARG_DST, REF(p->c), c}};
+  int n = 3;
+  if (p->key.bias) args[n++] = (PlkDnnlArg){DNNL_ARG_BIAS, REF(p->bias), (void *)(uintptr_t)bias};
+  if (pad) args[n++] = (PlkDnnlArg){DNNL_ARG_SCRATCHPAD, p->pad, pad};
+  PlStatus s = plk_dnnl_execute(p->prim, args, n, "product of bf16 matrices");
+  plk_scratch_free(pad);
+  return s;
+}
+
+#endif

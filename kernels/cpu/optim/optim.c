@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: MIT
+ * Optimizer steps over a list of tensors (see kernels/optim.h).
+ *
+ * All parameters are laid end to end and cut into blocks of BLOCK elements. Where a group is plain f32 or f64
+ * the inner loop works in place; every other mix of dtypes and strides goes through f32 (f64 if the parameter
+ * is f64) in stretches of CHUNK elements. */
+#include "kernels/optim.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/convert.h"
+#include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/optim/optim.h"
+
+enum { BLOCK = 16384, CHUNK = 512, MAX_COLS = 5 };
+
+PLK_ISA_DECLARE(const PlkOptimLoops, plk_optim);
+
+/* ---- reading and writing any layout --------------------------------------------------------------- */
+
+/* Element offset of row-major position `at`, and the odometer that walks on from there. */
+typedef struct Walk {
+  int64_t idx[PL_MAX_DIM], off;
+} Walk;
+
+static void walk_start(Walk *w, const PlArray *a, int64_t at) {
+  w->off = 0;
+  for (int d = a->ndim - 1; d >= 0; d--) {
+    w->idx[d] = at % a->shape[d];
+    at /= a->shape[d];
+    w->off += w->idx[d] * a->strides[d];
+  }
+}
+
+static void walk_next(Walk *w, const PlArray *a) {
+  for (int d = a->ndim - 1; d >= 0; d--) {
+    w->off += a->strides[d];
+    if (++w->idx[d] < a->shape[d]) return;
+    w->off -= w->idx[d] * a->strides[d];
+    w->idx[d] = 0;
+  }
+}
+
+static double get_one(const PlArray *a, int64_t off) {
+  switch (a->dtype) {
+  case PL_F32: return (double)((const float *)a->data)[off];
+  case PL_F64: return ((const double *)a->data)[off];
+  case PL_F16: return (double)plk_f16_to_f32(((const uint16_t *)a->data)[off]);
+  default: return (double)plk_bf16_to_f32(((const uint16_t *)a->data)[off]);
+  }
+}
+
+static void put_one(const PlArray *a, int64_t off, double v) {
+  switch (a->dtype) {
+  case PL_F32: ((float *)a->data)[off] = (float)v; break;
+  case PL_F64: ((double *)a->data)[off] = v; break;
+  case PL_F16: ((uint16_t *)a->data)[off] = plk_f32_to_f16((float)v); break;
+  default: ((uint16_t *)a->data)[off] = plk_f32_to_bf16((float)v); break;
+  }
+}
+
+static void load(const PlArray *a, int64_t at, int64_t n, bool wide, void *out) {
+  Walk w;
+  walk_start(&w, a, at);
+  for (int64_t i = 0; i < n; i++, walk_next(&w, a)) {
+    double v = get_one(a, w.off);
+    if (wide) ((double *)out)[i] = v;
+    else ((float *)out)[i] = (float)v;
+  }
+}
+
+static void store(const PlArray *a, int64_t at, int64_t n, bool wide, const void *from) {
+  Walk w;
+  walk_start(&w, a, at);
+  for (int64_t i = 0; i < n; i++, walk_next(&w, a)) put_one(a, w.off, wide ? ((const double *)from)[i] : (double)((const float *)from)[i]);
+}
+
+/* ---- the list as one long row ---------------------------------------------------------------------- */
+
+typedef struct List List;
+/* Works on elements [at, at + n) of group `g`; `part` is the number of the block. */
+typedef void (*Stretch)(const List *list, int64_t g, int64_t at, int64_t n, int64_t part);
+
+struct List {
+  const PlkCall *call;
+  const PlkOptimLoops *loops;
+  int64_t ngroup, k, total;
+  int64_t *ends; /* elements in groups 0 … g */
+  int64_t few[64];
+  Stretch stretch;
+  const void *opt;
+  double *partial; /* norms: one a block */
+};
+
+static const PlArray *column(const List *l, int64_t g, int64_t j) { return l->call->in[g * l->k + j]; }
+
+static PlStatus list_init(List *l, const PlkCall *call, int64_t ntensor, int64_t k, Stretch stretch, const void *opt) {
+  l->call = call;
+  l->loops = &PLK_ISA_PICK(plk_optim);
+  l->k = k;
+  l->ngroup = ntensor / k;
+  l->stretch = stretch;
+  l->opt = opt;
+  l->partial = NULL;
+  l->ends = l->few;
+  if (l->ngroup > (int64_t)(sizeof l->few / sizeof l->few[0])) {
+    void *p;
+    PL_TRY(plk_scratch((size_t)l->ngroup * sizeof(int64_t), &p));
+    l->ends = p;
+  }
+  l->total = 0;
+  for (int64_t g = 0; g < l->ngroup; g++) l->ends[g] = l->total += column(l, g, 0)->numel;
+  return PL_OK;
+}
+
+static void list_free(List *l) {
+  if (l->ends != l->few) plk_scratch_free(l->ends);
+}
+
+static PlStatus list_block(void *ctx, int64_t begin, int64_t end) {
+  const List *l = ctx;
+  int64_t lo = 0, hi = l->ngroup - 1; /* first group that ends after `begin` */
+  while (lo < hi) {
+    int64_t mid = (lo + hi) / 2;
+    if (l->ends[mid] > begin) hi = mid;
+    else lo = mid + 1;
+  }
+  for (int64_t g = lo; begin < end; g++) {
+    int64_t first = g ? l->ends[g - 1] : 0;
+    while (begin < end && begin < l->ends[g]) { /* never across a block border: partial sums depend on it */
+      int64_t stop = (begin / BLOCK + 1) * BLOCK;
+      if (stop > end) stop = end;
+      if (stop > l->ends[g]) stop = l->ends[g];
+      l->stretch(l, g, begin - first, stop - begin, begin / BLOCK);
+      begin = stop;
+    }
+  }
+  return plk_poll();
+}
+
+static PlStatus list_run(List *l) { return plk_parallel(l->total, BLOCK, list_block, l); }
+
+/* ---- steps ------------------------------------------------------------------------------------------ */
+
+/* Whether all columns of a group are contiguous arrays of one dtype that has loops of its own. */
+static bool plain(const List *l, int64_t g) {
+  uint8_t d = column(l, g, 0)->dtype;
+  if (d != PL_F32 && d != PL_F64) return false;
+  for (int64_t j = 0; j < l->k; j++)
+    if (!column(l, g, j)->contiguous || column(l, g, j)->dtype != d) return false;
+  return true;
+}
+
+/* Which of the steps a list runs: opt points at one of these. */
+typedef struct Rule {
+  enum { RULE_SGD, RULE_ADAM, RULE_RMS } kind;
+  PlkSgd sgd;
+  PlkAdam a;
+  PlkRms rms;
+} Rule;
+
+static void step_f32(const List *l, float *const *col, int64_t n) {
+  const Rule *r = l->opt;
+  if (r->kind == RULE_ADAM) l->loops->adam_f32(col, n, &r->a);
+  else if (r->kind == RULE_RMS) l->loops->rms_f32(col, n, &r->rms);
+  else l->loops->sgd_f32(col, n, &r->sgd);
+}
+
+static void step_f64(const List *l, double *const *col, int64_t n) {
+  const Rule *r = l->opt;
+  if (r->kind == RULE_ADAM) l->loops->adam_f64(col, n, &r->a);
+  else if (r->kind == RULE_RMS) l->loops->rms_f64(col, n, &r->rms);
+  else l->loops->sgd_f64(col, n, &r->sgd);
+}
+
+static void step_plain(const List *l, int64_t g, int64_t at, int64_t n) {
+  if (column(l, g, 0)->dtype == PL_F32) {
+    float *col[MAX_COLS] = {0};
+    for (int64_t j = 0; j < l->k; j++) col[j] = (float *)column(l, g, j)->data + at;
+    step_f32(l, col, n);
+  } else {
+    double *col[MAX_COLS] = {0};
+    for (int64_t j = 0; j < l->k; j++) col[j] = (double *)column(l, g, j)->data + at;
+    step_f64(l, col, n);
+  }
+}
+
+static void step_any(const List *l, int64_t g, int64_t at, int64_t n) {
+  bool wide = column(l, g, 0)->dtype == PL_F64;
+  double room[MAX_COLS][CHUNK];
+  float *col32[MAX_COLS] = {0};
+  double *col64[MAX_COLS] = {0};
+  for (int64_t j = 0; j < l->k; j++) {
+    col64[j] = room[j];
+    col32[j] = (float *)(void *)room[j];
+  }
+  for (int64_t i = 0; i < n; i += CHUNK) {
+    int64_t m = n - i < CHUNK ? n - i : CHUNK;
+    for (int64_t j = 0; j < l->k; j++) load(column(l, g, j), at + i, m, wide, room[j]);
+    if (wide) step_f64(l, col64, m);
+    else step_f32(l, col32, m);
+    for (int64_t j = 0; j < l->k; j++)
+      if (j != 1) store(column(l, g, j), at + i, m, wide, room[j]); /* column 1 is the gradient */
+  }
+}
+
+static void step_stretch(const List *l, int64_t g, int64_t at, int64_t n, int64_t part) {
+  (void)part;
+  if (plain(l, g)) step_plain(l, g, at, n);
+  else step_any(l, g, at, n);
+}
+
+static PlStatus run_step(const PlkCall *call, int64_t k, const Rule *rule) {
+  List l;
+  PL_TRY(list_init(&l, call, call->nin, k, step_stretch, rule));
+  PlStatus s = list_run(&l);
+  list_free(&l);
+  return s;
+}
+
+PlStatus plk_cpu_sgd_step(const PlkCall *call) {
+  const PlAttrs *a = call->attrs;
+  Rule r = {.sgd = {.lr = pl_attr_f(a, PLK_SGD_LR),
+                    .momentum = pl_attr_f(a, PLK_SGD_MOMENTUM),
+                    .dampening = pl_attr_f(a, PLK_SGD_DAMPENING),
+                    .decay = pl_attr_f(a, PLK_SGD_DECAY),
+                    .nesterov = pl_attr_i(a, PLK_SGD_NESTEROV) != 0,
+                    .maximize = pl_attr_i(a, PLK_SGD_MAXIMIZE) != 0,
+                    .first = pl_attr_i(a, PLK_SGD_FIRST) != 0}};
+  return run_step(call, pl_attr_i(a, PLK_SGD_K), &r);
+}
+
+PlStatus plk_cpu_adam_step(const PlkCall *call) {
+  const PlAttrs *a = call->attrs;
+  int64_t flags = pl_attr_i(a, PLK_ADAM_FLAGS), k = pl_attr_i(a, PLK_ADAM_K);
+  double t = (double)pl_attr_i(a, PLK_ADAM_STEP);
+  Rule r = {.kind = RULE_ADAM,
+            .a = {.lr = pl_attr_f(a, PLK_ADAM_LR),
+                  .beta1 = pl_attr_f(a, PLK_ADAM_BETA1),
+                  .beta2 = pl_attr_f(a, PLK_ADAM_BETA2),
+                  .eps = pl_attr_f(a, PLK_ADAM_EPS),
+                  .decay = pl_attr_f(a, PLK_ADAM_DECAY),
+                  .decoupled = (flags & PLK_ADAM_DECOUPLED) != 0,
+                  .maximize = (flags & PLK_ADAM_MAXIMIZE) != 0,
+                  .amsgrad = k == 5}};
+  r.a.step_size = r.a.lr / (1 - pow(r.a.beta1, t));
+  r.a.root = sqrt(1 - pow(r.a.beta2, t));
+  return run_step(call, k, &r);
+}
+
+PlStatus plk_cpu_rmsprop_step(const PlkCall *call) {
+  const PlAttrs *a = call->attrs;
+  int64_t flags = pl_attr_i(a, PLK_RMS_FLAGS);
+  Rule r = {.kind = RULE_RMS,
+            .rms = {.lr = pl_attr_f(a, PLK_RMS_LR),
+                    .alpha = pl_attr_f(a, PLK_RMS_ALPHA),
+                    .eps = pl_attr_f(a, PLK_RMS_EPS),
+                    .decay = pl_attr_f(a, PLK_RMS_DECAY),
+                    .momentum = pl_attr_f(a, PLK_RMS_MOMENTUM),
+                    .buffer = (flags & PLK_RMS_BUFFER) != 0,
+                    .centered = (flags & PLK_RMS_CENTERED) != 0,
+                    .maximize = (flags & PLK_RMS_MAXIMIZE) != 0}};
+  return run_step(call, pl_attr_i(a, PLK_RMS_K), &r);
+}
+
+/* ---- norm, scale, zero ------------------------------------------------------------------------------- */
+
+/* p = 2 in double for both dtypes: the square of any float is in range there. Other p: |x|^p one by one. */
+static double stretch_power(const PlArray *x, int64_t at, int64_t n, double p, double start) {
+  Walk w;
+  walk_start(&w, x, at);
+  double s = start;
+  for (int64_t i = 0; i < n; i++, walk_next(&w, x)) {
+    double v = fabs(get_one(x, w.off));
+    if (isinf(p)) s = isnan(v) || isnan(s) ? (double)NAN : p > 0 ? fmax(s, v) : fmin(s, v);
+    else if (p == 0) s += v != 0;
+    else s += p == 1 ? v : p == 2 ? v * v : pow(v, p);
+  }
+  return s;
+}
+
+static void norm_stretch(const List *l, int64_t g, int64_t at, int64_t n, int64_t part) {
+  const PlArray *x = column(l, g, 0);
+  double p = *(const double *)l->opt;
+  if (p == 2 && x->contiguous && x->dtype == PL_F32) l->partial[part] += l->loops->sumsq_f32((const float *)x->data + at, n);
+  else if (p == 2 && x->contiguous && x->dtype == PL_F64) l->partial[part] += l->loops->sumsq_f64((const double *)x->data + at, n);
+  else l->partial[part] = stretch_power(x, at, n, p, l->partial[part]);
+}
+
+PlStatus plk_cpu_foreach_norm(const PlkCall *call) {
+  double p = pl_attr_f(call->attrs, 0), sum = isinf(p) && p < 0 ? (double)INFINITY : 0;
+  List l;
+  PL_TRY(list_init(&l, call, call->nin, 1, norm_stretch, &p));
+  int64_t nblock = (l.total + BLOCK - 1) / BLOCK;
+  void *room = NULL;
+  PlStatus s = plk_scratch((size_t)(nblock + 1) * sizeof(double), &room);
+  if (s == PL_OK) {
+    l.partial = room;
+    for (int64_t b = 0; b < nblock; b++) l.partial[b] = sum;
+    s = list_run(&l);
+    for (int64_t b = 0; b < nblock && s == PL_OK; b++) {
+      double v = l.partial[b];
+      if (!isinf(p)) sum += v;
+      else if (isnan(v) || isnan(sum)) sum = (double)NAN;
+      else sum = p > 0 ? fmax(sum, v) : fmin(sum, v);
+    }
+  }
+  if (s == PL_OK) {
+    if (l.total == 0) sum = 0;
+    put_one(call->out[0], 0, isinf(p) || p == 0 || p == 1 ? sum : p == 2 ? sqrt(sum) : pow(sum, 1 / p));
+  }
+  plk_scratch_free(room);
+  list_free(&l);
+  return s;
+}
+
+/* Whether the walk is at a repeated element of an expanded array: in-place work must touch each once. */
+static bool repeats(const Walk *w, const PlArray *x) {
+  for (int d = 0; d < x->ndim; d++)
+    if (x->strides[d] == 0 && w->idx[d] > 0) return true;
+  return false;
+}
+
+static void scale_stretch(const List *l, int64_t g, int64_t at, int64_t n, int64_t part) {
+  (void)part;
+  const PlArray *x = column(l, g, 0);
+  double f = *(const double *)l->opt;
+  if (x->contiguous && x->dtype == PL_F32) l->loops->scale_f32((float *)x->data + at, n, f);
+  else if (x->contiguous && x->dtype == PL_F64) l->loops->scale_f64((double *)x->data + at, n, f);
+  else {
+    Walk w;
+    walk_start(&w, x, at);
+    for (int64_t i = 0; i < n; i++, walk_next(&w, x))
+      if (!repeats(&w, x)) put_one(x, w.off, get_one(x, w.off) * f);
+  }
+}
+
+PlStatus plk_cpu_foreach_scale_(const PlkCall *call) {
+  double f = get_one(call->in[call->nin - 1], 0);
+  if (call->nin < 2) return PL_OK;
+  List l;
+  PL_TRY(list_init(&l, call, call->nin - 1, 1, scale_stretch, &f));
+  PlStatus s = list_run(&l);
+  list_free(&l);
+  return s;
+}
+
+static void zero_stretch(const List *l, int64_t g, int64_t at, int64_t n, int64_t part) {
+  (void)part;
+  const PlArray *x = column(l, g, 0);
+  size_t size = pl_dtype_size((PlDtype)x->dtype);
+  if (x->contiguous) {
+    memset((char *)x->data + (size_t)at * size, 0, (size_t)n * size);
+    return;
+  }
+  Walk w;
+  walk_start(&w, x, at);
+  for (int64_t i = 0; i < n; i++, walk_next(&w, x)) memset((char *)x->data + (size_t)w.off * size, 0, size);
+}
+
+PlStatus plk_cpu_foreach_zero_(const PlkCall *call) {
+  List l;
+  PL_TRY(list_init(&l, call, call->nin, 1, zero_stretch, NULL));
+  PlStatus s = list_run(&l);
+  list_free(&l);
+  return s;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT
+ * Between kernels/cpu/optim/optim.c and its inner loops, which are compiled once per ISA level (isa/optim.c). */
+#ifndef PL_KERNELS_CPU_OPTIM_OPTIM_H
+#define PL_KERNELS_CPU_OPTIM_OPTIM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Numbers of one step, ready for use: everything that depends on the step count is worked out once. */
+typedef struct PlkSgd {
+  double lr, momentum, dampening, decay;
+  bool nesterov, maximize, first;
+} PlkSgd;
+
+typedef struct PlkAdam {
+  double lr, beta1, beta2, eps, decay;
+  double step_size; /* lr / (1 - beta1^t) */
+  double root;      /* sqrt(1 - beta2^t) */
+  bool decoupled, maximize, amsgrad;
+} PlkAdam;
+
+typedef struct PlkRms {
+  double lr, alpha, eps, decay, momentum;
+  bool buffer, centered, maximize;
+} PlkRms;
+
+/* col[j][0..n): column j of a stretch of one parameter. */
+typedef struct PlkOptimLoops {
+  void (*sgd_f32)(float *const *col, int64_t n, const PlkSgd *o);
+  void (*sgd_f64)(double *const *col, int64_t n, const PlkSgd *o);
+  void (*adam_f32)(float *const *col, int64_t n, const PlkAdam *o);
+  void (*adam_f64)(double *const *col, int64_t n, const PlkAdam *o);
+  void (*rms_f32)(float *const *col, int64_t n, const PlkRms *o);
+  void (*rms_f64)(double *const *col, int64_t n, const PlkRms *o);
+  double (*sumsq_f32)(const float *x, int64_t n);
+  double (*sumsq_f64)(const double *x, int64_t n);
+  void (*scale_f32)(float *x, int64_t n, double factor);
+  void (*scale_f64)(double *x, int64_t n, double factor);
+} PlkOptimLoops;
+
+#endif

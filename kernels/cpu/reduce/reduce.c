@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT
+ * Reductions over any set of dims, by plk_reduce_run (reduce_run.c): what each op of the family maps,
+ * combines and does at the end. Also sum_to, vector norms, variance and standard deviation. */
+#include "kernels/reduce.h"
+
+#include <math.h>
+
+#include "kernels/cpu/reduce/reduce_run.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/shape/strided_copy.h"
+
+/* Bit d: dimension d of x is reduced. Attribute k is a list of dims, or one dim. */
+static uint32_t dims_mask(const PlkCall *c, int k, bool single) {
+  if (!pl_attr_has(c->attrs, k)) return ~0u;
+  if (single) return 1u << pl_attr_i(c->attrs, k);
+  int n = pl_attr_n(c->attrs, k);
+  const int64_t *d = pl_attr_list(c->attrs, k);
+  uint32_t mask = n == 0 ? ~0u : 0;
+  for (int i = 0; i < n; i++) mask |= 1u << d[i];
+  return mask;
+}
+
+static PlStatus logsumexp(const PlkCall *c, uint32_t mask) {
+  PlkReduceJob job = {.x = c->in[0], .mask = mask, .core = PLK_CORE_MAX, .comp = plk_comp(c->in[0]->dtype)};
+  void *max;
+  PL_TRY(plk_scratch((size_t)(c->out[0]->numel ? c->out[0]->numel : 1) * sizeof(double), &max));
+  double *m = job.to = max;
+  PlStatus s = plk_reduce_run(&job);
+  for (int64_t i = 0; i < c->out[0]->numel; i++)
+    if (isinf(m[i])) m[i] = 0;
+  job = (PlkReduceJob){.x = c->in[0],
+                       .mask = mask,
+                       .core = PLK_CORE_SUM,
+                       .pre = PLK_PRE_EXPDIFF,
+                       .aux = max,
+                       .comp = job.comp == PLK_CF32 ? PLK_CF32 : PLK_CF64,
+                       .post = PLK_POST_LOG,
+                       .out = c->out[0]};
+  if (s == PL_OK) s = plk_reduce_run(&job);
+  plk_scratch_free(max);
+  return s;
+}
+
+PlStatus plk_cpu_reduce(const PlkCall *c) {
+  const PlArray *x = c->in[0];
+  PlkReduceJob job = {.x = x, .mask = dims_mask(c, 0, c->code == PLK_R_PROD), .out = c->out[0], .comp = plk_comp(c->out[0]->dtype)};
+  switch (c->code) {
+  case PLK_R_MEAN: job.post = PLK_POST_MEAN; break;
+  case PLK_R_PROD:
+    job.core = PLK_CORE_PROD;
+    if (job.comp == PLK_CF32) job.comp = PLK_CF64;
+    break;
+  case PLK_R_AMAX: job.core = PLK_CORE_MAX; break;
+  case PLK_R_AMIN: job.core = PLK_CORE_MIN; break;
+  case PLK_R_ANY:
+  case PLK_R_ALL:
+  case PLK_R_COUNT:
+    job.comp = PLK_CI64;
+    job.pre = PLK_PRE_NONZERO;
+    job.core = c->code == PLK_R_ANY ? PLK_CORE_MAX : c->code == PLK_R_ALL ? PLK_CORE_MIN : PLK_CORE_SUM;
+    job.boolean = c->code != PLK_R_COUNT;
+    break;
+  case PLK_R_NANSUM:
+    if (job.comp != PLK_CI64) job.comp = PLK_CF64, job.pre = PLK_PRE_NAN0;
+    break;
+  case PLK_R_LOGSUMEXP: return logsumexp(c, job.mask);
+  default: break;
+  }
+  return plk_reduce_run(&job);
+}
+
+/* Dimensions of x that the output lacks, or has as 1, are reduced. */
+PlStatus plk_cpu_sum_to(const PlkCall *c) {
+  const PlArray *x = c->in[0], *y = c->out[0];
+  uint32_t mask = 0;
+  int lead = x->ndim - y->ndim;
+  for (int d = 0; d < x->ndim; d++)
+    if (d < lead || (y->shape[d - lead] == 1 && x->shape[d] != 1)) mask |= 1u << d;
+  if (x->numel == y->numel) { /* gradient makers ask also where nothing was broadcast */
+    PlkNd w = {.n = 0};
+    plk_nd_dim(&w, x->numel, 1, 1);
+    return plk_nd_cast(y->data, (PlDtype)y->dtype, x->data, (PlDtype)x->dtype, &w);
+  }
+  PlkReduceJob job = {.x = x, .mask = mask, .out = c->out[0], .comp = plk_comp(y->dtype)};
+  return plk_reduce_run(&job);
+}
+
+/* (sum |x|^p)^(1/p); p = inf, -inf: max and min of |x|; p = 0: how many are not 0. */
+PlStatus plk_cpu_norm(const PlkCall *c) {
+  double p = pl_attr_f(c->attrs, 0);
+  PlkReduceJob job = {.x = c->in[0], .mask = dims_mask(c, 1, false), .out = c->out[0], .comp = PLK_CF64, .pre = PLK_PRE_POW, .p = p};
+  if (p == 2) job.pre = PLK_PRE_SQUARE, job.post = PLK_POST_SQRT;
+  else if (p == 1) job.pre = PLK_PRE_ABS;
+  else if (p == 0) job.pre = PLK_PRE_NONZERO;
+  else if (isinf(p)) job.pre = PLK_PRE_ABS, job.core = p > 0 ? PLK_CORE_MAX : PLK_CORE_MIN, job.zero_empty = p > 0;
+  else job.post = PLK_POST_ROOT;
+  return plk_reduce_run(&job);
+}
+
+/* sum (x - mean)^2 / max(0, n - correction), the mean first, both in double. */
+PlStatus plk_cpu_var(const PlkCall *c) {
+  uint32_t mask = dims_mask(c, 0, false);
+  void *mean;
+  PL_TRY(plk_scratch((size_t)(c->out[0]->numel ? c->out[0]->numel : 1) * sizeof(double), &mean));
+  PlkReduceJob job = {.x = c->in[0], .mask = mask, .comp = plk_comp(c->in[0]->dtype), .post = PLK_POST_MEAN, .to = mean};
+  PlStatus s = plk_reduce_run(&job);
+  job = (PlkReduceJob){.x = c->in[0],
+                       .mask = mask,
+                       .comp = PLK_CF64,
+                       .pre = PLK_PRE_SQDIFF,
+                       .aux = mean,
+                       .post = c->code ? PLK_POST_STD : PLK_POST_VAR,
+                       .p = pl_attr_f(c->attrs, 1),
+                       .out = c->out[0]};
+  if (s == PL_OK) s = plk_reduce_run(&job);
+  plk_scratch_free(mean);
+  return s;
+}
+
+/* ---- gradients of prod ----------------------------------------------------------------------------
+ * Rows of the reduced dim: L_j = prod of x before j, R_j = prod of x after j; zeros need no care.
+ *   bwd:  dx_j = dy L_j R_j; with infinities or NaN but no zero dy y / x_j, as PyTorch has it
+ *   bwd2: with v the gradient of dx: dL_j and dR_j are the derivatives of L and R in direction v;
+ *         result_j = dy (dL_j R_j + L_j dR_j). */
+static PlStatus prod_bwd_row(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  int64_t n = *(const int64_t *)ctx;
+  const double *x = p[0];
+  double *dx = p[2], left = p[1] ? *(const double *)p[1] : 1, right = 1;
+  bool zero = false, finite = true;
+  for (int64_t j = 0; j < n; j++) {
+    dx[j] = left, left *= x[j];
+    zero |= x[j] == 0, finite &= isfinite(x[j]) != 0;
+  }
+  if (finite || zero)
+    for (int64_t j = n; j-- > 0;) dx[j] *= right, right *= x[j];
+  else
+    for (int64_t j = 0; j < n; j++) dx[j] = left / x[j];
+  return PL_OK;
+}
+
+static PlStatus prod_bwd2_row(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  int64_t n = *(const int64_t *)ctx;
+  const double *x = p[0], dy = *(const double *)p[1], *v = p[2];
+  double *out = p[3], *l = p[4], *dl = l + n, a = 1, da = 0;
+  for (int64_t j = 0; j < n; j++) {
+    l[j] = a, dl[j] = da;
+    da = da * x[j] + a * v[j], a *= x[j];
+  }
+  a = 1, da = 0;
+  for (int64_t j = n; j-- > 0;) {
+    out[j] = dy * (dl[j] * a + l[j] * da);
+    da = da * x[j] + a * v[j], a *= x[j];
+  }
+  return PL_OK;
+}
+
+/* Attribute 0: the dim, none for all. Inputs x, dy? (and v); dy has the reduced shape, with or without 1s. */
+static PlStatus prod_rows(const PlkCall *c, PlStatus (*body)(void *, int64_t, void *const *), bool second) {
+  const PlArray *x = c->in[0];
+  bool all = !pl_attr_has(c->attrs, 0);
+  int64_t dim = all ? 0 : pl_attr_i(c->attrs, 0), n = all ? x->numel : plk_dim_size(x, dim);
+  PlkRows r = {.outer = all ? 1 : plk_outer(x, dim), .inner = all ? 1 : plk_inner(x, dim), .body = body, .ctx = &n};
+  r.arg[r.narg++] = plk_row_arg(x, n, PLK_CF64, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[1], 1, PLK_CF64, false);
+  if (second) {
+    r.arg[r.narg++] = plk_row_arg(c->in[2], n, PLK_CF64, false);
+    r.temp = 2 * (size_t)n * sizeof(double);
+  }
+  r.arg[r.narg++] = plk_row_arg(c->out[0], n, PLK_CF64, true);
+  return plk_rows(&r);
+}
+
+PlStatus plk_cpu_prod_bwd(const PlkCall *c) { return prod_rows(c, prod_bwd_row, false); }
+PlStatus plk_cpu_prod_bwd2(const PlkCall *c) { return prod_rows(c, prod_bwd2_row, true); }

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT
+ * One reduction job: y = post(combine(pre(x))) over the dims in `mask`. */
+#ifndef PL_KERNELS_CPU_REDUCE_REDUCE_RUN_H
+#define PL_KERNELS_CPU_REDUCE_REDUCE_RUN_H
+
+#include "kernels/cpu/rows.h"
+
+typedef enum PlkCore { PLK_CORE_SUM, PLK_CORE_PROD, PLK_CORE_MAX, PLK_CORE_MIN } PlkCore;
+/* EXPDIFF and SQDIFF take aux[output element]. */
+typedef enum PlkPre {
+  PLK_PRE_NONE,
+  PLK_PRE_NONZERO,
+  PLK_PRE_NAN0,
+  PLK_PRE_ABS,
+  PLK_PRE_SQUARE,
+  PLK_PRE_POW,
+  PLK_PRE_SQDIFF,
+  PLK_PRE_EXPDIFF
+} PlkPre;
+typedef enum PlkPost {
+  PLK_POST_NONE,
+  PLK_POST_MEAN, /* / n */
+  PLK_POST_SQRT,
+  PLK_POST_ROOT, /* ^(1/p) */
+  PLK_POST_VAR,  /* / max(0, n - p) */
+  PLK_POST_STD,
+  PLK_POST_LOG /* log + aux */
+} PlkPost;
+
+typedef struct PlkReduceJob {
+  const PlArray *x; /* contiguous */
+  uint32_t mask;    /* bit d: dimension d is reduced; bits beyond ndim are ignored */
+  PlkCore core;
+  PlkPre pre;
+  PlkPost post;
+  PlkComp comp; /* CF32 with SUM (pre NONE or EXPDIFF), MAX and MIN only */
+  double p;
+  int64_t count;     /* what MEAN divides by; 0: as many as are reduced */
+  bool boolean;      /* ANY, ALL: start values 0 and 1 */
+  bool zero_empty;   /* MAX of nothing is 0 */
+  const double *aux; /* one value per output element */
+  PlArray *out;      /* contiguous; or */
+  double *to;        /* plain doubles */
+} PlkReduceJob;
+
+PlStatus plk_reduce_run(const PlkReduceJob *job);
+
+/* At most PLK_REDUCE_TILE elements of x from offset `at` on, where they lie (direct) or in buf; aux steps by `step`, 0: one
+ * value for all. */
+enum { PLK_REDUCE_TILE = 512 };
+const void *plk_reduce_tile(const PlkReduceJob *job, const void *x, int dtype, bool direct, void *buf, int64_t at, int64_t n,
+                            const double *aux, int step);
+
+/* O kept, R reduced, I kept elements. */
+typedef struct PlkReduceShape {
+  int64_t O, R, I;
+} PlkReduceShape;
+/* Collapses dims of equal kind. Returns false if x is not [kept][reduced][kept]; then a copy of it is, with I = 1. */
+bool plk_reduce_shape(const PlArray *x, uint32_t mask, PlkReduceShape *shape);
+/* Whether x is [reduced][kept][reduced], with rows at its end that are worth a pass of their own. */
+bool plk_reduce_around(const PlArray *x, uint32_t mask, int64_t shape[3]);
+/* Float sums of it, as of biases' gradients: rows first, then what they left. */
+PlStatus plk_reduce_twice(const PlkReduceJob *job, const int64_t shape[3]);
+PlStatus plk_reduce_permute(const PlArray *x, uint32_t mask, PlkReduceShape *shape, void **copy);
+/* Reduced elements in a block, whose results are combined as a tree; for `cols` columns reduced together, 1: rows. */
+int64_t plk_reduce_block(int64_t cols);
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT
+ * ew_same and ew_test: every floating elementwise op for float and for double. For the eager kernels (elementwise_float.h)
+ * and for generated ones (fused.h). */
+#ifndef PL_KERNELS_CUDA_ELEMENTWISE_ELEMENTWISE_MATH_H
+#define PL_KERNELS_CUDA_ELEMENTWISE_ELEMENTWISE_MATH_H
+
+#include "kernels/cuda/elementwise/math.h"
+extern "C" {
+#include "kernels/elementwise.h"
+}
+
+#define LARGEST    F(vm_largest)
+#define SELU_ALPHA K(1.6732632423543772848170429916717)
+#define SELU_SCALE K(1.0507009873554804934193349852946)
+#ifndef SIXTH
+#define SIXTH K(1.0f / 6.0f)
+#endif
+#define T    float
+#define F(f) f##_f32
+#define K(c) ((float)(c))
+#include "kernels/cuda/elementwise/elementwise_cases.h"
+#undef T
+#undef F
+#undef K
+#define T    double
+#define F(f) f##_f64
+#define K(c) ((double)(c))
+#include "kernels/cuda/elementwise/elementwise_cases.h"
+#undef T
+#undef F
+#undef K
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT
+ * Rows at positions of a table, as index.cu reads them and scatter.cu writes them: row p of the table begins at offset offs[p]; within a
+ * row lie the dims before (A) and after (B) the indexed ones. In the dense array of rows element (a, p, b) is number
+ * (a np + p) nb + b. */
+#ifndef PL_KERNELS_CUDA_INDEX_INDEX_H
+#define PL_KERNELS_CUDA_INDEX_INDEX_H
+
+#include "kernels/cuda/device.h"
+extern "C" {
+#include "kernels/index.h"
+}
+
+struct PlcRows {
+  int64_t np, na, nb;
+  plc_layout<1> a, b; /* table offsets of the free dims */
+  int64_t *offs;      /* scratch */
+  int64_t span;       /* offsets lie below this */
+  int result_ndim;    /* of a list of indices: the shape that reading gives */
+  int64_t result[PL_MAX_DIM];
+};
+
+PlStatus plc_rows_along(const PlkCall *c, const PlArray *table, const PlArray *index, int dim, int64_t base, bool wrap, PlcRows *r);
+PlStatus plc_rows_listed(const PlkCall *c, const PlArray *table, int n, const PlArray *const *index, int ndims, const int64_t *dims,
+                         int64_t base, PlcRows *r);
+PlStatus plc_rows_at(const PlkCall *c, const PlArray *table, const PlArray *index, int64_t base, bool wrap, PlcRows *r); /* flat */
+PlStatus plc_rows_get(const PlcRows *r, const PlArray *table, PlArray *y);
+/* *positions (scratch, the caller frees it): the row-major numbers of a's elements that are not 0, ascending; *count of them,
+ * read back from the device (mask.cu). */
+PlStatus plc_nonzero(const PlArray *a, int64_t **positions, int64_t *count);
+PlStatus plc_running_sum(int64_t *v, int64_t n); /* in place; v on the device (mask.cu) */
+
+PLC_DEV int64_t plc_row_offset(const PlcRows &r, int64_t a, int64_t p, int64_t b) {
+  int64_t at[1], bt[1];
+  plc_offsets<1>(r.a, a, at);
+  plc_offsets<1>(r.b, b, bt);
+  return r.offs[p] + at[0] + bt[0];
+}
+
+/* Index value v, counted from base, of a dim of size n: 0 … n-1, or a fault and 0. */
+PLC_DEV int64_t plc_resolved(PlcFlag *flag, uint64_t name, int64_t v, int64_t base, int64_t n, bool wrap) {
+  int64_t i = v - base;
+  if (wrap && v < 0) i = v + n;
+  if (i >= 0 && i < n) return i;
+  plc_fault(flag, PLC_FAULT_INDEX, (const char *)(uintptr_t)name, v, n, (int)base);
+  return n > 0 ? 0 : -1;
+}
+
+#endif

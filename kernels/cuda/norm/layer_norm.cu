@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT
+ * Layer norm and RMS norm, a block a row: statistics in f32 (f64 of f64), two passes so that large means lose no digits.
+ * backward: dx with two sums a row; dw and db are added up over stretches of rows, then over stretches, in one order.
+ * T is x's type, W that of weight and bias: T, or under autocast the type of the statistics. */
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/norm/channels.h"
+extern "C" {
+#include "kernels/norm.h"
+}
+
+PLC_DEV void put_stat(void *p, int dtype, int64_t i, double v) {
+  if (dtype == PL_F32) ((float *)p)[i] = (float)v;
+  else ((double *)p)[i] = v;
+}
+PLC_DEV double stat(const void *p, int dtype, int64_t i) {
+  return dtype == PL_F32 ? (double)((const float *)p)[i] : ((const double *)p)[i];
+}
+
+template <typename T, typename W> struct Norm {
+  int64_t rows, n;
+  bool center;
+  double eps;
+  const T *x;
+  const W *w, *b;
+  T *y;
+  void *mean, *rstd;
+  int stat_dtype;
+};
+
+template <typename T, typename W> __global__ void forward_rows(Norm<T, W> p) {
+  typedef typename plc_type<T>::math M;
+  typedef plc_type<T> E;
+  typedef plc_type<W> V;
+  __shared__ M room[32];
+  for (int64_t r = blockIdx.x; r < p.rows; r += gridDim.x) {
+    const T *x = p.x + r * p.n;
+    M mean = 0, sum = 0;
+    if (p.center) {
+      for (int64_t i = threadIdx.x; i < p.n; i += blockDim.x) sum += E::load(x[i]);
+      mean = plc_block_all(sum, plc_sum(), (M)0, room) / (M)p.n;
+      sum = 0;
+    }
+    for (int64_t i = threadIdx.x; i < p.n; i += blockDim.x) {
+      M d = E::load(x[i]) - mean;
+      sum += d * d;
+    }
+    sum = plc_block_all(sum, plc_sum(), (M)0, room);
+    M rstd = (M)(1.0 / sqrt((double)sum / (double)p.n + p.eps));
+    for (int64_t i = threadIdx.x; i < p.n; i += blockDim.x) {
+      M v = (E::load(x[i]) - mean) * rstd;
+      if (p.w) v *= V::load(p.w[i]);
+      if (p.b) v += V::load(p.b[i]);
+      p.y[r * p.n + i] = E::store(v);
+    }
+    if (threadIdx.x == 0) {
+      if (p.mean) put_stat(p.mean, p.stat_dtype, r, (double)mean);
+      if (p.rstd) put_stat(p.rstd, p.stat_dtype, r, (double)rstd);
+    }
+  }
+}
+
+/* g = dy w, h = (x - mean) rstd: dx = rstd (g - [mean of g] - h mean of g h), the bracket for layer norm only. */
+template <typename T, typename W> struct Bwd {
+  int64_t rows, n;
+  bool center;
+  const T *dy, *x;
+  const W *w;
+  const void *mean, *rstd;
+  int stat_dtype;
+  T *dx;
+};
+template <typename T, typename W> __global__ void backward_rows(Bwd<T, W> p) {
+  typedef typename plc_type<T>::math M;
+  typedef plc_type<T> E;
+  typedef plc_type<W> V;
+  __shared__ M room[32];
+  for (int64_t r = blockIdx.x; r < p.rows; r += gridDim.x) {
+    const T *x = p.x + r * p.n, *dy = p.dy + r * p.n;
+    M mean = p.center ? (M)stat(p.mean, p.stat_dtype, r) : (M)0, rstd = (M)stat(p.rstd, p.stat_dtype, r), a = 0, b = 0;
+    for (int64_t i = threadIdx.x; i < p.n; i += blockDim.x) {
+      M g = E::load(dy[i]) * (p.w ? V::load(p.w[i]) : (M)1);
+      a += g;
+      b += g * (E::load(x[i]) - mean) * rstd;
+    }
+    a = p.center ? plc_block_all(a, plc_sum(), (M)0, room) / (M)p.n : (M)0;
+    b = plc_block_all(b, plc_sum(), (M)0, room) / (M)p.n;
+    for (int64_t i = threadIdx.x; i < p.n; i += blockDim.x) {
+      M g = E::load(dy[i]) * (p.w ? V::load(p.w[i]) : (M)1), h = (E::load(x[i]) - mean) * rstd;
+      p.dx[r * p.n + i] = E::store(rstd * (g - a - h * b));
+    }
+  }
+}
+
+/* part[stretch][2][n]: Σ dy h and Σ dy over the stretch's rows; neighbours take neighbouring columns. */
+template <typename T, typename W, typename M> __global__ void weight_parts(Bwd<T, W> p, int64_t stretch, int64_t stretches, M *part) {
+  typedef plc_type<T> E;
+  for (PLC_EACH(t, stretches * p.n)) {
+    int64_t s = t / p.n, i = t % p.n, end = (s + 1) * stretch < p.rows ? (s + 1) * stretch : p.rows;
+    M dw = 0, db = 0;
+    for (int64_t r = s * stretch; r < end; r++) {
+      M g = E::load(p.dy[r * p.n + i]), mean = p.center ? (M)stat(p.mean, p.stat_dtype, r) : (M)0;
+      dw += g * (E::load(p.x[r * p.n + i]) - mean) * (M)stat(p.rstd, p.stat_dtype, r);
+      db += g;
+    }
+    part[s * 2 * p.n + i] = dw;
+    part[(s * 2 + 1) * p.n + i] = db;
+  }
+}
+template <typename M> __global__ void weight_sums(int64_t n, int64_t stretches, const M *part, M *dw, M *db) {
+  for (PLC_EACH(i, n)) {
+    double a = 0, b = 0;
+    for (int64_t s = 0; s < stretches; s++) a += (double)part[s * 2 * n + i], b += (double)part[(s * 2 + 1) * n + i];
+    if (dw) dw[i] = (M)a;
+    if (db) db[i] = (M)b;
+  }
+}
+
+__global__ void nan_stats(void *p, int dtype, int64_t n) {
+  for (PLC_EACH(i, n)) put_stat(p, dtype, i, (double)NAN);
+}
+
+static int64_t row_length(const PlkCall *c) {
+  int64_t n = 1;
+  for (int i = 0; i < pl_attr_n(c->attrs, 0); i++) n *= pl_attr_list(c->attrs, 0)[i];
+  return n;
+}
+static double eps_of(const PlkCall *c, int dtype) {
+  if (pl_attr_has(c->attrs, 1)) return pl_attr_f(c->attrs, 1);
+  return dtype == PL_F64 ? 0x1p-52 : dtype == PL_F32 ? 0x1p-23 : dtype == PL_F16 ? 0x1p-10 : 0x1p-7;
+}
+static unsigned row_blocks(int64_t rows) { return (unsigned)(rows < 1 << 20 ? rows : 1 << 20); }
+
+/* w and b as arrays of W: themselves, or copies in `room`. */
+template <typename W> static PlStatus params(const PlArray *w, const PlArray *b, int dtype, void **room, const W **pw, const W **pb) {
+  const void *data[2] = {NULL, NULL};
+  if (w) PL_TRY(plc_as(w, dtype, &room[0], &data[0]));
+  if (b) PL_TRY(plc_as(b, dtype, &room[1], &data[1]));
+  *pw = (const W *)data[0];
+  *pb = (const W *)data[1];
+  return PL_OK;
+}
+/* Whether weight and bias are read in x's own dtype. */
+static bool own(const PlArray *x, const PlArray *w, const PlArray *b) {
+  return (!w || w->dtype == x->dtype) && (!b || b->dtype == x->dtype);
+}
+static int math_dtype(const PlArray *x) { return x->dtype == PL_F64 ? PL_F64 : PL_F32; }
+
+template <typename T, typename W> static PlStatus forward(const PlkCall *c, int dtype) {
+  const PlArray *x = c->in[0], *w = c->in[1], *b = c->code == 0 ? c->in[2] : NULL;
+  PlArray *mean = c->code == 0 ? c->out[1] : NULL, *rstd = c->out[c->code == 0 ? 2 : 1];
+  Norm<T, W> p = {0,
+                  row_length(c),
+                  c->code == 0,
+                  eps_of(c, x->dtype),
+                  (const T *)x->data,
+                  NULL,
+                  NULL,
+                  (T *)c->out[0]->data,
+                  mean ? mean->data : NULL,
+                  rstd ? rstd->data : NULL,
+                  (int)(rstd ? rstd->dtype : (uint8_t)PL_F32)};
+  if (x->numel == 0) {
+    for (int i = 1; i < c->nout; i++)
+      if (c->out[i] && c->out[i]->numel)
+        PLC_LAUNCH(nan_stats, plc_grid(c->out[i]->numel, 1), PLC_BLOCK, 0, c->out[i]->data, (int)c->out[i]->dtype, c->out[i]->numel);
+    return PL_OK;
+  }
+  void *room[2] = {NULL, NULL};
+  PL_TRY(params<W>(w, b, dtype, room, &p.w, &p.b));
+  p.rows = x->numel / p.n;
+  PLC_LAUNCH((forward_rows<T, W>), row_blocks(p.rows), plc_row_threads(p.n), 0, p);
+  plc_scratch_free(room[0]);
+  plc_scratch_free(room[1]);
+  return PL_OK;
+}
+
+template <typename T, typename W> static PlStatus backward(const PlkCall *c, int dtype) {
+  typedef typename plc_type<T>::math M;
+  bool layer = c->code == 0;
+  const PlArray *x = c->in[1], *w = c->in[layer ? 4 : 3], *mean = layer ? c->in[2] : NULL, *rstd = c->in[layer ? 3 : 2];
+  PlArray *dw = c->out[1], *db = layer ? c->out[2] : NULL;
+  void *room[3] = {NULL, NULL, NULL};
+  const void *dy = NULL;
+  const W *none = NULL;
+  Bwd<T, W> p = {0,
+                 row_length(c),
+                 layer,
+                 NULL,
+                 (const T *)x->data,
+                 NULL,
+                 mean ? mean->data : NULL,
+                 rstd->data,
+                 rstd->dtype,
+                 (T *)(c->out[0] ? c->out[0]->data : NULL)};
+  p.rows = p.n ? x->numel / p.n : 0;
+  PL_TRY(plc_as(c->in[0], x->dtype, &room[2], &dy));
+  PL_TRY(params<W>(w, NULL, dtype, room, &p.w, &none));
+  p.dy = (const T *)dy;
+  if (p.dx && p.rows) PLC_LAUNCH((backward_rows<T, W>), row_blocks(p.rows), plc_row_threads(p.n), 0, p);
+  if ((dw || db) && p.n) {
+    int64_t stretch = (p.rows + 63) / 64 < 16 ? 16 : (p.rows + 63) / 64, count = (p.rows + stretch - 1) / stretch;
+    void *part;
+    PL_TRY(plc_scratch((size_t)(count ? count : 1) * 2 * (size_t)p.n * sizeof(M), &part));
+    if (count) PLC_LAUNCH((weight_parts<T, W, M>), plc_grid(count * p.n, 1), PLC_BLOCK, 0, p, stretch, count, (M *)part);
+    PLC_LAUNCH(weight_sums<M>, plc_grid(p.n, 1), PLC_BLOCK, 0, p.n, count, (const M *)part, (M *)(dw ? dw->data : NULL),
+               (M *)(db ? db->data : NULL));
+    plc_scratch_free(part);
+  }
+  for (int i = 0; i < 3; i++) plc_scratch_free(room[i]);
+  return PL_OK;
+}
+
+static PlStatus layer_norm(const PlkCall *c) {
+  const PlArray *x = c->in[0];
+  PLC_FLOATS(x->dtype, T, c->name, {
+    if (own(x, c->in[1], c->code == 0 ? c->in[2] : NULL)) return forward<T, T>(c, x->dtype);
+    return forward<T, typename plc_type<T>::math>(c, math_dtype(x));
+  });
+  return PL_OK;
+}
+static PlStatus layer_norm_bwd(const PlkCall *c) {
+  const PlArray *x = c->in[1];
+  PLC_FLOATS(x->dtype, T, c->name, {
+    if (own(x, c->in[c->code == 0 ? 4 : 3], NULL)) return backward<T, T>(c, x->dtype);
+    return backward<T, typename plc_type<T>::math>(c, math_dtype(x));
+  });
+  return PL_OK;
+}
+PLC_KERNEL(layer_norm, layer_norm)
+PLC_KERNEL(layer_norm_bwd, layer_norm_bwd)

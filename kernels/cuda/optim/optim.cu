@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: MIT
+ * Optimizer steps over a list of tensors (kernels/optim.h), many tensors a launch: their addresses travel as the kernel's
+ * argument, a block takes CHUNK elements of one of them. Formulas and papers: kernels/cpu/isa/optim.c. */
+#include "kernels/cuda/any_dtype.h"
+extern "C" {
+#include "kernels/optim.h"
+}
+
+enum { COLUMNS = 5, GROUPS = 24, CHUNK = 4096 };
+/* Unrolled, so that columns lie in registers and not in memory. */
+#define EACH_COLUMN(j) PLC_UNROLL for (int j = 0; j < COLUMNS; j++)
+enum Kind { SGD, ADAM, RMS, SCALE, ZERO };
+
+struct Rule {
+  Kind kind;
+  double lr, momentum, dampening, decay, beta1, beta2, eps, alpha, step, root;
+  bool nesterov, maximize, first, decoupled, amsgrad, buffer, centered;
+  const void *scale; /* one number on the device, or NULL: `factor` */
+  int scale_dtype;
+  double factor;
+};
+
+struct Group {
+  void *col[COLUMNS];
+  int64_t numel;
+  uint8_t dtype[COLUMNS];
+};
+struct Groups {
+  int n, k;
+  int64_t first[GROUPS + 1]; /* chunks before each group */
+  Group g[GROUPS];
+};
+
+/* A rule as one thread uses it: numbers in the dtype that it works in. */
+template <typename T> struct Now {
+  Kind kind;
+  T lr, momentum, undamped, decay, kept, rest1, beta2, rest2, eps, alpha, rest, step, root, sign;
+  bool nesterov, first, decoupled, amsgrad, buffer, centered;
+  __device__ __forceinline__ explicit Now(const Rule &r) {
+    kind = r.kind;
+    lr = (T)r.lr, momentum = (T)r.momentum, undamped = (T)(1 - r.dampening), decay = (T)r.decay;
+    kept = (T)(1 - r.lr * r.decay), rest1 = (T)(1 - r.beta1), beta2 = (T)r.beta2, rest2 = (T)(1 - r.beta2), eps = (T)r.eps;
+    alpha = (T)r.alpha, rest = (T)(1 - r.alpha), step = (T)r.step, root = (T)r.root, sign = r.maximize ? (T)-1 : (T)1;
+    nesterov = r.nesterov, first = r.first, decoupled = r.decoupled, amsgrad = r.amsgrad, buffer = r.buffer, centered = r.centered;
+  }
+};
+
+/* One element: c[0] the parameter, c[1] the gradient, then the state. */
+template <typename T> PLC_DEV void step(const Now<T> &r, T *c) {
+  T g = r.sign * c[1];
+  switch (r.kind) {
+  case SGD:
+    if (r.decay != 0) g = g + r.decay * c[0];
+    if (r.momentum != 0) {
+      const T v = r.first ? g : r.momentum * c[2] + r.undamped * g;
+      c[2] = v;
+      g = r.nesterov ? g + r.momentum * v : v;
+    }
+    c[0] = c[0] - r.lr * g;
+    break;
+  case ADAM: {
+    T x = c[0];
+    if (r.decay != 0) {
+      if (r.decoupled) x = x * r.kept;
+      else g = g + r.decay * x;
+    }
+    const T m = c[2] + r.rest1 * (g - c[2]);
+    T v = r.beta2 * c[3] + r.rest2 * g * g;
+    c[2] = m;
+    c[3] = v;
+    if (r.amsgrad) {
+      v = c[4] > v ? c[4] : v;
+      c[4] = v;
+    }
+    c[0] = x - r.step * (m / (sqrt(v) / r.root + r.eps));
+    break;
+  }
+  case RMS: {
+    g = g + r.decay * c[0];
+    T v = r.alpha * c[2] + r.rest * g * g;
+    c[2] = v;
+    if (r.centered) { /* no index that varies: the columns stay in registers */
+      const T old = r.buffer ? c[4] : c[3], m = old + r.rest * (g - old);
+      if (r.buffer) c[4] = m;
+      else c[3] = m;
+      v = v - m * m;
+    }
+    T u = g / (sqrt(v) + r.eps);
+    if (r.buffer) {
+      u = r.momentum * c[3] + u;
+      c[3] = u;
+    }
+    c[0] = c[0] - r.lr * u;
+    break;
+  }
+  default: break;
+  }
+}
+
+PLC_DEV void put(void *p, int dtype, int64_t i, double v) { plc_put_any(p, dtype, i, false, v, 0); }
+
+template <typename T> PLC_DEV void element(const Now<T> &r, int k, const Group &g, const int64_t *at) {
+  T c[COLUMNS] = {0, 0, 0, 0, 0};
+  EACH_COLUMN(j)
+  if (j < k) c[j] = (T)plc_get_f(g.col[j], g.dtype[j], at[j]);
+  step<T>(r, c);
+  EACH_COLUMN(j)
+  if (j < k && j != 1) put(g.col[j], g.dtype[j], at[j], (double)c[j]);
+}
+
+/* r: the rule in T, which is f64 where the group is. */
+template <typename T> PLC_DEV void one(const Rule &given, const Now<T> &r, int k, const Group &g, const int64_t *at) {
+  if (r.kind == ZERO) plc_put_any(g.col[0], g.dtype[0], at[0], true, 0, 0);
+  else if (r.kind == SCALE) {
+    double f = given.scale ? plc_get_f(given.scale, given.scale_dtype, 0) : given.factor;
+    if (g.dtype[0] == PL_F64) ((double *)g.col[0])[at[0]] *= f;
+    else if (g.dtype[0] == PL_F32) ((float *)g.col[0])[at[0]] *= (float)f;
+    else put(g.col[0], g.dtype[0], at[0], plc_get_f(g.col[0], g.dtype[0], at[0]) * f);
+  } else element<T>(r, k, g, at);
+}
+
+/* All columns contiguous f32: 4 elements at a time. */
+PLC_DEV bool plain(const Group &g, int k) {
+  for (int j = 0; j < k; j++)
+    if (g.dtype[j] != PL_F32 || (uintptr_t)g.col[j] % 16) return false;
+  return true;
+}
+
+PLC_DEV void step_packs(const Now<float> &r, int k, const Group &g, int64_t begin, int64_t end) {
+  for (int64_t i = begin + 4 * (int64_t)threadIdx.x; i < end; i += 4 * (int64_t)blockDim.x) {
+    plc_pack<float, 4> c[COLUMNS];
+    EACH_COLUMN(j)
+    if (j < k) c[j] = *(const plc_pack<float, 4> *)((const float *)g.col[j] + i);
+    else c[j] = plc_pack<float, 4>{{0, 0, 0, 0}};
+    PLC_UNROLL
+    for (int e = 0; e < 4; e++) {
+      float v[COLUMNS];
+      EACH_COLUMN(j) v[j] = c[j].v[e];
+      step<float>(r, v);
+      EACH_COLUMN(j) c[j].v[e] = v[j];
+    }
+    EACH_COLUMN(j)
+    if (j < k && j != 1) *(plc_pack<float, 4> *)((float *)g.col[j] + i) = c[j];
+  }
+}
+template <typename T> PLC_DEV void step_chunk(const Rule &given, const Now<T> &r, int k, const Group &g, int64_t begin, int64_t end) {
+  for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
+    const int64_t at[COLUMNS] = {i, i, i, i, i};
+    one<T>(given, r, k, g, at);
+  }
+}
+
+/* live: the rule of the moment in captured work, else NULL. */
+__global__ void step_groups(const __grid_constant__ Rule given, const Rule *live, const __grid_constant__ Groups gs) {
+  const Rule &rule = live ? *live : given;
+  const Now<float> r(rule);
+  for (int64_t b = blockIdx.x; b < gs.first[gs.n]; b += gridDim.x) {
+    int lo = 0;
+    while (lo + 1 < gs.n && gs.first[lo + 1] <= b) lo++;
+    const Group &g = gs.g[lo];
+    int64_t begin = (b - gs.first[lo]) * CHUNK, end = begin + CHUNK < g.numel ? begin + CHUNK : g.numel;
+    if (r.kind <= RMS && plain(g, gs.k) && end - begin == CHUNK) step_packs(r, gs.k, g, begin, end);
+    else if (g.dtype[0] == PL_F64) step_chunk<double>(given, Now<double>(rule), gs.k, g, begin, end);
+    else step_chunk<float>(given, r, gs.k, g, begin, end);
+  }
+}
+
+/* One group with strides of its own. */
+__global__ void step_strided(const __grid_constant__ Rule given, const Rule *live, int k, const __grid_constant__ Group g,
+                             const __grid_constant__ plc_layout<COLUMNS> l) {
+  const Rule &rule = live ? *live : given;
+  const Now<float> r(rule);
+  const Now<double> wide(rule);
+  for (PLC_EACH(i, l.numel)) {
+    int64_t at[COLUMNS];
+    plc_offsets<COLUMNS>(l, i, at);
+    if (g.dtype[0] == PL_F64) one<double>(given, wide, k, g, at);
+    else one<float>(given, r, k, g, at);
+  }
+}
+
+static PlStatus flush(const Rule *r, const Rule *live, Groups *gs) {
+  if (gs->n && gs->first[gs->n]) {
+    int64_t blocks = gs->first[gs->n], most = (int64_t)plc_processors() * 16;
+    PLC_LAUNCH(step_groups, (unsigned)(blocks < most ? blocks : most), PLC_BLOCK, 0, *r, live, *gs);
+  }
+  gs->n = 0;
+  return PL_OK;
+}
+
+/* Dense, and element by element beside each other: row-major or channels last. */
+static bool in_one_order(const PlArray *a, const PlArray *b) {
+  int64_t step = a->ndim > 1 ? a->shape[1] : 1;
+  if (a->contiguous && b->contiguous) return true;
+  if ((a->ndim != 4 && a->ndim != 5) || b->ndim != a->ndim) return false;
+  for (int k = 0; k < a->ndim; k++) {
+    const int d = k == 0 ? 1 : k == a->ndim - 1 ? 0 : a->ndim - k;
+    if (b->shape[d] != a->shape[d]) return false;
+    if (a->shape[d] == 1) continue;
+    if (b->strides[d] != a->strides[d] || a->strides[d] != (d == 1 ? 1 : step)) return false;
+    if (d != 1) step *= a->shape[d];
+  }
+  return true;
+}
+
+static PlStatus run(const PlkCall *c, int ntensor, int k, const Rule *r, const Rule *live) {
+  Groups gs;
+  memset(&gs, 0, sizeof gs);
+  gs.k = k;
+  for (int t = 0; t + k <= ntensor; t += k) {
+    const PlArray *const *col = c->in + t;
+    Group g;
+    memset(&g, 0, sizeof g);
+    bool dense = true;
+    g.numel = col[0]->numel;
+    if (g.numel == 0) continue;
+    const PlArray *arr[COLUMNS] = {NULL, NULL, NULL, NULL, NULL};
+    for (int j = 0; j < k; j++) {
+      g.col[j] = col[j]->data;
+      g.dtype[j] = col[j]->dtype;
+      dense = dense && col[j]->numel == g.numel && in_one_order(col[0], col[j]);
+      arr[j] = col[j];
+    }
+    if (!dense) {
+      plc_layout<COLUMNS> l;
+      PlArray first = *arr[0];
+      int64_t shape[PL_MAX_DIM];
+      for (int d = 0; d < first.ndim; d++) { /* in-place work touches a repeated element once */
+        shape[d] = first.strides[d] == 0 && r->kind >= SCALE ? 1 : first.shape[d];
+        first.numel = d ? first.numel * shape[d] : shape[d];
+      }
+      if (r->kind >= SCALE) first.shape = shape, arr[0] = &first;
+      plc_layout_of<COLUMNS>(&l, arr);
+      l.numel = r->kind >= SCALE ? first.numel : g.numel;
+      PLC_LAUNCH(step_strided, plc_grid(l.numel, 1), PLC_BLOCK, 0, *r, live, k, g, l);
+      continue;
+    }
+    gs.g[gs.n] = g;
+    gs.first[gs.n + 1] = gs.first[gs.n] + (g.numel + CHUNK - 1) / CHUNK;
+    if (++gs.n == GROUPS) PL_TRY(flush(r, live, &gs));
+  }
+  return flush(r, live, &gs);
+}
+
+/* ---- the rules --------------------------------------------------------------------------------------------------------- */
+
+static Rule blank(Kind kind) {
+  Rule r;
+  memset(&r, 0, sizeof r);
+  r.kind = kind;
+  return r;
+}
+
+static void sgd_rule(const PlAttrs *a, void *out) {
+  Rule r = blank(SGD);
+  r.lr = pl_attr_f(a, PLK_SGD_LR), r.momentum = pl_attr_f(a, PLK_SGD_MOMENTUM), r.dampening = pl_attr_f(a, PLK_SGD_DAMPENING);
+  r.decay = pl_attr_f(a, PLK_SGD_DECAY), r.nesterov = pl_attr_i(a, PLK_SGD_NESTEROV) != 0;
+  r.maximize = pl_attr_i(a, PLK_SGD_MAXIMIZE) != 0, r.first = pl_attr_i(a, PLK_SGD_FIRST) != 0;
+  memcpy(out, &r, sizeof r);
+}
+static void adam_rule(const PlAttrs *a, void *out) {
+  const int64_t flags = pl_attr_i(a, PLK_ADAM_FLAGS);
+  const double t = (double)pl_attr_i(a, PLK_ADAM_STEP);
+  Rule r = blank(ADAM);
+  r.lr = pl_attr_f(a, PLK_ADAM_LR), r.beta1 = pl_attr_f(a, PLK_ADAM_BETA1), r.beta2 = pl_attr_f(a, PLK_ADAM_BETA2);
+  r.eps = pl_attr_f(a, PLK_ADAM_EPS), r.decay = pl_attr_f(a, PLK_ADAM_DECAY);
+  r.decoupled = (flags & PLK_ADAM_DECOUPLED) != 0, r.maximize = (flags & PLK_ADAM_MAXIMIZE) != 0;
+  r.amsgrad = pl_attr_i(a, PLK_ADAM_K) == 5;
+  r.step = r.lr / (1 - pow(r.beta1, t));
+  r.root = sqrt(1 - pow(r.beta2, t));
+  memcpy(out, &r, sizeof r);
+}
+static void rms_rule(const PlAttrs *a, void *out) {
+  const int64_t flags = pl_attr_i(a, PLK_RMS_FLAGS);
+  Rule r = blank(RMS);
+  r.lr = pl_attr_f(a, PLK_RMS_LR), r.alpha = pl_attr_f(a, PLK_RMS_ALPHA), r.eps = pl_attr_f(a, PLK_RMS_EPS);
+  r.decay = pl_attr_f(a, PLK_RMS_DECAY), r.momentum = pl_attr_f(a, PLK_RMS_MOMENTUM);
+  r.buffer = (flags & PLK_RMS_BUFFER) != 0, r.centered = (flags & PLK_RMS_CENTERED) != 0, r.maximize = (flags & PLK_RMS_MAXIMIZE) != 0;
+  memcpy(out, &r, sizeof r);
+}
+
+/* Captured updates follow lr, step and the like; how many tensors a parameter has decides what is launched. */
+enum { K = 0 };
+static_assert((int)PLK_SGD_K == K && (int)PLK_ADAM_K == K && (int)PLK_RMS_K == K, "one attribute for all three");
+static int64_t tensors_each(const PlAttrs *a) { return pl_attr_i(a, K); }
+static const PlcSettings sgd_settings = {sizeof(Rule), sgd_rule, tensors_each};
+static const PlcSettings adam_settings = {sizeof(Rule), adam_rule, tensors_each};
+static const PlcSettings rms_settings = {sizeof(Rule), rms_rule, tensors_each};
+
+static PlStatus update(const PlkCall *c, const PlcSettings *settings) {
+  Rule r;
+  const void *live;
+  PL_TRY(plc_settings(settings, c, &r, &live));
+  return run(c, c->nin, (int)tensors_each(c->attrs), &r, (const Rule *)live);
+}
+static PlStatus sgd_step(const PlkCall *c) { return update(c, &sgd_settings); }
+static PlStatus adam_step(const PlkCall *c) { return update(c, &adam_settings); }
+static PlStatus rmsprop_step(const PlkCall *c) { return update(c, &rms_settings); }
+PLC_KERNEL_SET(sgd_step, sgd_step, &sgd_settings)
+PLC_KERNEL_SET(adam_step, adam_step, &adam_settings)
+PLC_KERNEL_SET(rmsprop_step, rmsprop_step, &rms_settings)
+
+static PlStatus foreach_zero(const PlkCall *c) {
+  const Rule r = blank(ZERO);
+  return run(c, c->nin, 1, &r, NULL);
+}
+static PlStatus foreach_scale(const PlkCall *c) {
+  Rule r = blank(SCALE);
+  const PlArray *f = c->in[c->nin - 1];
+  if (plc_on_host(f)) r.factor = plc_number_f(f);
+  else r.scale = f->data, r.scale_dtype = f->dtype;
+  return run(c, c->nin - 1, 1, &r, NULL);
+}
+PLC_KERNEL(foreach_zero_, foreach_zero)
+PLC_KERNEL(foreach_scale_, foreach_scale)
+
+/* ---- the norm of a whole list: a partial sum for each chunk, then one block over the parts ------------------------------- */
+
+PLC_DEV double joined(double p, double a, double b) {
+  if (!isinf(p)) return a + b;
+  if (a != a || b != b) return (double)NAN;
+  return p > 0 ? (a > b ? a : b) : (a < b ? a : b);
+}
+struct Join {
+  double p;
+  __device__ __forceinline__ double operator()(double a, double b) const { return joined(p, a, b); }
+};
+
+__global__ void norm_part(plc_layout<1> l, const void *x, int dtype, double p, double start, double *part) {
+  __shared__ double room[32];
+  int64_t begin = (int64_t)blockIdx.x * CHUNK, end = begin + CHUNK < l.numel ? begin + CHUNK : l.numel;
+  double s = start;
+  for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
+    int64_t at[1];
+    plc_offsets<1>(l, i, at);
+    double v = fabs(plc_get_f(x, dtype, at[0]));
+    s = joined(p, s, isinf(p) || p == 1 ? v : p == 0 ? (double)(v != 0) : p == 2 ? v * v : pow(v, p));
+  }
+  s = plc_block_all(s, Join{p}, start, room);
+  if (threadIdx.x == 0) part[blockIdx.x] = s;
+}
+__global__ void norm_join(int64_t n, const double *part, double p, double start, bool empty, void *y, int dtype) {
+  __shared__ double room[32];
+  double s = start;
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) s = joined(p, s, part[i]);
+  s = plc_block_all(s, Join{p}, start, room);
+  if (threadIdx.x != 0) return;
+  if (empty) s = 0;
+  put(y, dtype, 0, isinf(p) || p == 0 || p == 1 ? s : p == 2 ? sqrt(s) : pow(s, 1 / p));
+}
+static PlStatus foreach_norm(const PlkCall *c) {
+  const double p = pl_attr_f(c->attrs, 0), start = isinf(p) && p < 0 ? (double)INFINITY : 0;
+  int64_t parts = 0, total = 0;
+  for (int i = 0; i < c->nin; i++) parts += (c->in[i]->numel + CHUNK - 1) / CHUNK, total += c->in[i]->numel;
+  void *room;
+  PL_TRY(plc_scratch((size_t)(parts + 1) * sizeof(double), &room));
+  double *at = (double *)room;
+  for (int i = 0; i < c->nin; i++) {
+    const PlArray *x = c->in[i], *arr[1] = {x};
+    plc_layout<1> l;
+    unsigned blocks = (unsigned)((x->numel + CHUNK - 1) / CHUNK);
+    if (!blocks) continue;
+    plc_layout_of<1>(&l, arr);
+    PLC_LAUNCH(norm_part, blocks, PLC_BLOCK, 0, l, (const void *)x->data, (int)x->dtype, p, start, at);
+    at += blocks;
+  }
+  PLC_LAUNCH(norm_join, 1, PLC_BLOCK, 0, parts, (const double *)room, p, start, total == 0, c->out[0]->data, (int)c->out[0]->dtype);
+  plc_scratch_free(room);
+  return PL_OK;
+}
+PLC_KERNEL(foreach_norm, foreach_norm)

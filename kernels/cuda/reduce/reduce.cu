@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: MIT
+ * Reductions over any set of dims: y = post(combine(pre(x))), the jobs of kernels/cpu/reduce/reduce.c. The order of a sum depends on
+ * sizes alone: each output's elements are cut into chunks, a chunk is summed by one block (or, where outputs lie side by
+ * side, by one thread), and chunks are added one after the other. */
+#include "kernels/cuda/any_dtype.h"
+extern "C" {
+#include "kernels/reduce.h"
+}
+
+enum Core { SUM, PROD, MAX, MIN };
+enum Pre { PLAIN, NONZERO, NAN0, ABS, SQUARE, POW, SQDIFF, EXPDIFF };
+enum Post { NOTHING, MEAN, SQRT, ROOT, VAR, STD, LOG };
+
+struct Job {
+  const void *x;
+  int dtype;
+  Core core;
+  Pre pre;
+  Post post;
+  double p;
+  bool boolean, zero_empty;
+  const double *aux;
+  void *out;
+  int out_dtype; /* PL_F64 and `out` plain doubles for what a second pass reads */
+  int64_t n, chunk, chunks, outs;
+  plc_layout<1> kept, gone; /* offsets of an output's first element; of an element within */
+};
+
+template <typename A> PLC_DEV A lowest();
+template <> __device__ __forceinline__ float lowest<float>() { return -INFINITY; }
+template <> __device__ __forceinline__ double lowest<double>() { return -(double)INFINITY; }
+template <> __device__ __forceinline__ int64_t lowest<int64_t>() { return INT64_MIN; }
+template <typename A> PLC_DEV A highest();
+template <> __device__ __forceinline__ float highest<float>() { return INFINITY; }
+template <> __device__ __forceinline__ double highest<double>() { return (double)INFINITY; }
+template <> __device__ __forceinline__ int64_t highest<int64_t>() { return INT64_MAX; }
+
+template <typename A> PLC_DEV A start(const Job &j) {
+  if (j.boolean) return (A)(j.core == MIN);
+  return j.core == SUM ? (A)0 : j.core == PROD ? (A)1 : j.core == MAX ? lowest<A>() : highest<A>();
+}
+template <typename A> PLC_DEV A combine(Core core, A a, A b) {
+  switch (core) {
+  case SUM: return a + b;
+  case PROD: return a * b;
+  case MAX: return a > b || a != a ? a : b;
+  default: return a < b || a != a ? a : b;
+  }
+}
+struct Combine {
+  Core core;
+  template <typename A> __device__ __forceinline__ A operator()(A a, A b) const { return combine(core, a, b); }
+};
+
+template <typename A> PLC_DEV A prepared(const Job &j, A v, A aux) {
+  switch (j.pre) {
+  case NONZERO: return (A)(v != 0);
+  case NAN0: return v != v ? (A)0 : v;
+  case ABS: return v < 0 ? -v : v;
+  case SQUARE: return v * v;
+  case POW: return (A)pow(fabs((double)v), j.p);
+  case SQDIFF: return (v - aux) * (v - aux);
+  case EXPDIFF: return (A)exp(v - aux);
+  default: return v;
+  }
+}
+template <> __device__ __forceinline__ int64_t prepared<int64_t>(const Job &j, int64_t v, int64_t) { return j.pre == NONZERO ? v != 0 : v; }
+
+struct Any {
+  uint8_t unused;
+}; /* the dtype is looked up for each element */
+template <typename T, typename A> struct Load {
+  static __device__ __forceinline__ A at(const Job &j, int64_t i) { return (A)plc_type<T>::load(((const T *)j.x)[i]); }
+};
+template <typename A> struct Load<Any, A> {
+  static __device__ __forceinline__ A at(const Job &j, int64_t i) {
+    double f = 0;
+    int64_t v = 0;
+    bool whole;
+    plc_get_any(j.x, j.dtype, i, &f, &v, &whole);
+    return whole ? (A)v : (A)f;
+  }
+};
+template <> struct Load<Any, int64_t> { /* floats only arrive to be compared with 0 */
+  static __device__ __forceinline__ int64_t at(const Job &j, int64_t i) {
+    double f = 0;
+    int64_t v = 0;
+    bool whole;
+    plc_get_any(j.x, j.dtype, i, &f, &v, &whole);
+    return whole ? v : f != 0;
+  }
+};
+
+template <typename A> PLC_DEV void finish(const Job &j, int64_t o, A acc) {
+  double n = (double)j.n;
+  if (j.n == 0 && j.zero_empty) acc = 0;
+  if (sizeof(A) == 8 && (A)0.5 == (A)0) {
+    plc_put_any(j.out, j.out_dtype, o, true, 0.0, (int64_t)acc);
+    return;
+  }
+  double v = (double)acc;
+  switch (j.post) {
+  case MEAN: v = v / n; break;
+  case SQRT: v = sqrt(v); break;
+  case ROOT: v = pow(v, 1.0 / j.p); break;
+  case VAR: v = v / (n - j.p > 0 ? n - j.p : 0); break;
+  case STD: v = sqrt(v / (n - j.p > 0 ? n - j.p : 0)); break;
+  case LOG: v = log(v) + j.aux[o]; break;
+  default: break;
+  }
+  plc_put_any(j.out, j.out_dtype, o, false, v, 0);
+}
+
+/* A block for each chunk of each output. */
+template <typename T, typename A> __global__ void by_block(Job j, A *part) {
+  __shared__ A room[32];
+  for (int64_t b = blockIdx.x; b < j.outs * j.chunks; b += gridDim.x) {
+    int64_t o = b / j.chunks, c = b % j.chunks, base[1], at[1];
+    plc_offsets<1>(j.kept, o, base);
+    int64_t end = (c + 1) * j.chunk < j.n ? (c + 1) * j.chunk : j.n;
+    A aux = j.aux ? (A)j.aux[o] : (A)0, acc = start<A>(j);
+    for (int64_t i = c * j.chunk + threadIdx.x; i < end; i += blockDim.x) {
+      plc_offsets<1>(j.gone, i, at);
+      acc = combine(j.core, acc, prepared<A>(j, Load<T, A>::at(j, base[0] + at[0]), aux));
+    }
+    acc = plc_block_all(acc, Combine{j.core}, start<A>(j), room);
+    if (threadIdx.x == 0) {
+      if (part) part[o * j.chunks + c] = acc;
+      else finish<A>(j, o, acc);
+    }
+  }
+}
+
+/* A thread for each chunk of each output: neighbours read neighbours. */
+template <typename T, typename A> __global__ void by_thread(Job j, A *part) {
+  for (PLC_EACH(t, j.outs * j.chunks)) {
+    int64_t o = t % j.outs, c = t / j.outs, base[1], at[1];
+    plc_offsets<1>(j.kept, o, base);
+    int64_t end = (c + 1) * j.chunk < j.n ? (c + 1) * j.chunk : j.n;
+    A aux = j.aux ? (A)j.aux[o] : (A)0, acc = start<A>(j);
+    for (int64_t i = c * j.chunk; i < end; i++) {
+      plc_offsets<1>(j.gone, i, at);
+      acc = combine(j.core, acc, prepared<A>(j, Load<T, A>::at(j, base[0] + at[0]), aux));
+    }
+    if (part) part[o * j.chunks + c] = acc;
+    else finish<A>(j, o, acc);
+  }
+}
+
+/* A warp an output: lane k adds parts k, k + 32, …, then the lanes are joined. */
+template <typename A> __global__ void join_chunks(Job j, const A *part) {
+  const int lane = (int)threadIdx.x & 31;
+  for (int64_t o = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> 5; o < j.outs; o += (int64_t)gridDim.x * blockDim.x >> 5) {
+    A acc = start<A>(j);
+    for (int64_t c = lane; c < j.chunks; c += 32) acc = combine(j.core, acc, part[o * j.chunks + c]);
+    acc = plc_warp_all(acc, Combine{j.core});
+    if (lane == 0) finish<A>(j, o, acc);
+  }
+}
+
+template <typename T, typename A> static PlStatus launch(Job *j, bool side_by_side) {
+  /* about a thousand blocks or 100,000 threads keep a device busy; chunks are not made shorter than 4096 elements */
+  int64_t busy = side_by_side ? (int64_t)1 << 17 : 1024, least = side_by_side ? 256 : 4096;
+  j->chunks = j->outs ? (busy + j->outs - 1) / j->outs : 1;
+  int64_t most = (j->n + least - 1) / least;
+  if (j->chunks > most) j->chunks = most;
+  if (j->chunks < 1) j->chunks = 1;
+  j->chunk = (j->n + j->chunks - 1) / j->chunks;
+  void *part = NULL;
+  if (j->chunks > 1) PL_TRY(plc_scratch((size_t)(j->outs * j->chunks) * sizeof(A), &part));
+  int64_t tasks = j->outs * j->chunks;
+  if (side_by_side) PLC_LAUNCH((by_thread<T, A>), plc_grid(tasks, 1), PLC_BLOCK, 0, *j, (A *)part);
+  else {
+    PLC_LAUNCH((by_block<T, A>), (unsigned)(tasks < 1 << 20 ? tasks : 1 << 20), plc_row_threads(j->chunk), 0, *j, (A *)part);
+  }
+  if (part) PLC_LAUNCH(join_chunks<A>, plc_grid(j->outs * 32, 1), PLC_BLOCK, 0, *j, (const A *)part);
+  plc_scratch_free(part);
+  return PL_OK;
+}
+
+/* comp: PL_F32, PL_F64 or PL_I64. Fills the layouts and runs. */
+static PlStatus run(Job *j, const PlArray *x, uint32_t mask, int64_t outs, int comp) {
+  int64_t ks[PL_MAX_DIM], kt[PL_MAX_DIM], gs[PL_MAX_DIM], gt[PL_MAX_DIM], n = 1;
+  PlArray kept = *x, gone = *x;
+  kept.ndim = gone.ndim = 0;
+  for (int d = 0; d < x->ndim; d++) {
+    PlArray *to = (mask >> d) & 1 ? &gone : &kept;
+    int64_t *shape = (mask >> d) & 1 ? gs : ks, *strides = (mask >> d) & 1 ? gt : kt;
+    shape[to->ndim] = x->shape[d];
+    strides[to->ndim++] = x->strides[d];
+    if ((mask >> d) & 1) n *= x->shape[d];
+  }
+  for (int d = 1; d < gone.ndim && !x->contiguous; d++) /* neighbours in memory come after each other, whatever the layout */
+    for (int k = d; k > 0 && gt[k] > gt[k - 1]; k--) {
+      const int64_t size = gs[k], stride = gt[k];
+      gs[k] = gs[k - 1], gt[k] = gt[k - 1];
+      gs[k - 1] = size, gt[k - 1] = stride;
+    }
+  kept.shape = ks, kept.strides = kt, kept.numel = outs;
+  gone.shape = gs, gone.strides = gt, gone.numel = n;
+  const PlArray *k = &kept, *g = &gone;
+  plc_layout_of<1>(&j->kept, &k);
+  plc_layout_of<1>(&j->gone, &g);
+  j->x = x->data;
+  j->dtype = x->dtype;
+  j->n = n;
+  j->outs = outs;
+  if (outs == 0) return PL_OK;
+  bool side = j->kept.ndim > 0 && j->kept.stride[0][0] == 1 && j->kept.size[0] >= 32 && !(j->gone.ndim > 0 && j->gone.stride[0][0] == 1);
+  if (comp == PL_I64) return launch<Any, int64_t>(j, side);
+  bool wide = comp == PL_F64;
+  switch (x->dtype) {
+  case PL_F32: return wide ? launch<float, double>(j, side) : launch<float, float>(j, side);
+  case PL_F16: return wide ? launch<plc_f16, double>(j, side) : launch<plc_f16, float>(j, side);
+  case PL_BF16: return wide ? launch<plc_bf16, double>(j, side) : launch<plc_bf16, float>(j, side);
+  case PL_F64: return launch<double, double>(j, side);
+  default: return launch<Any, double>(j, side);
+  }
+}
+
+static int computed_in(int dtype) { return dtype == PL_F64 ? PL_F64 : pl_is_float((PlDtype)dtype) ? PL_F32 : PL_I64; }
+
+static uint32_t dims_mask(const PlkCall *c, int k, bool single) {
+  if (!pl_attr_has(c->attrs, k)) return ~0u;
+  if (single) return 1u << pl_attr_i(c->attrs, k);
+  int n = pl_attr_n(c->attrs, k);
+  const int64_t *d = pl_attr_list(c->attrs, k);
+  uint32_t mask = n == 0 ? ~0u : 0;
+  for (int i = 0; i < n; i++) mask |= 1u << d[i];
+  return mask;
+}
+
+static Job job_of(const PlkCall *c, Core core, Pre pre, Post post) {
+  Job j;
+  memset(&j, 0, sizeof j);
+  j.core = core, j.pre = pre, j.post = post;
+  j.out = c->out[0]->data;
+  j.out_dtype = c->out[0]->dtype;
+  return j;
+}
+
+__global__ void finite_only(double *m, int64_t n) {
+  for (PLC_EACH(i, n))
+    if (isinf(m[i])) m[i] = 0;
+}
+
+static PlStatus logsumexp(const PlkCall *c, uint32_t mask) {
+  int64_t outs = c->out[0]->numel;
+  void *max;
+  PL_TRY(plc_scratch((size_t)(outs ? outs : 1) * sizeof(double), &max));
+  Job j = job_of(c, MAX, PLAIN, NOTHING);
+  j.out = max;
+  j.out_dtype = PL_F64;
+  PlStatus s = run(&j, c->in[0], mask, outs, PL_F64);
+  if (s == PL_OK && outs) {
+    PLC_LAUNCH(finite_only, plc_grid(outs, 1), PLC_BLOCK, 0, (double *)max, outs);
+    j = job_of(c, SUM, EXPDIFF, LOG);
+    j.aux = (const double *)max;
+    s = run(&j, c->in[0], mask, outs, computed_in(c->in[0]->dtype) == PL_F32 ? PL_F32 : PL_F64);
+  }
+  plc_scratch_free(max);
+  return s;
+}
+
+static PlStatus reduce(const PlkCall *c) {
+  uint32_t mask = dims_mask(c, 0, c->code == PLK_R_PROD);
+  int comp = computed_in(c->out[0]->dtype);
+  Job j = job_of(c, SUM, PLAIN, NOTHING);
+  switch (c->code) {
+  case PLK_R_MEAN: j.post = MEAN; break;
+  case PLK_R_PROD:
+    j.core = PROD;
+    if (comp == PL_F32) comp = PL_F64;
+    break;
+  case PLK_R_AMAX: j.core = MAX; break;
+  case PLK_R_AMIN: j.core = MIN; break;
+  case PLK_R_ANY:
+  case PLK_R_ALL:
+  case PLK_R_COUNT:
+    comp = PL_I64;
+    j.pre = NONZERO;
+    j.core = c->code == PLK_R_ANY ? MAX : c->code == PLK_R_ALL ? MIN : SUM;
+    j.boolean = c->code != PLK_R_COUNT;
+    break;
+  case PLK_R_NANSUM:
+    if (comp != PL_I64) comp = PL_F64, j.pre = NAN0;
+    break;
+  case PLK_R_LOGSUMEXP: return logsumexp(c, mask);
+  default: break;
+  }
+  return run(&j, c->in[0], mask, c->out[0]->numel, comp);
+}
+PLC_KERNEL(reduce, reduce)
+
+static PlStatus sum_to(const PlkCall *c) {
+  const PlArray *x = c->in[0], *y = c->out[0];
+  uint32_t mask = 0;
+  int lead = x->ndim - y->ndim;
+  for (int d = 0; d < x->ndim; d++)
+    if (d < lead || (y->shape[d - lead] == 1 && x->shape[d] != 1)) mask |= 1u << d;
+  Job j = job_of(c, SUM, PLAIN, NOTHING);
+  return run(&j, x, mask, y->numel, computed_in(y->dtype));
+}
+PLC_KERNEL(sum_to, sum_to)
+
+static PlStatus norm(const PlkCall *c) {
+  double p = pl_attr_f(c->attrs, 0);
+  Job j = job_of(c, SUM, POW, NOTHING);
+  j.p = p;
+  if (p == 2) j.pre = SQUARE, j.post = SQRT;
+  else if (p == 1) j.pre = ABS;
+  else if (p == 0) j.pre = NONZERO;
+  else if (isinf(p)) j.pre = ABS, j.core = p > 0 ? MAX : MIN, j.zero_empty = p > 0;
+  else j.post = ROOT;
+  return run(&j, c->in[0], dims_mask(c, 1, false), c->out[0]->numel, PL_F64);
+}
+PLC_KERNEL(norm, norm)
+
+static PlStatus var(const PlkCall *c) {
+  uint32_t mask = dims_mask(c, 0, false);
+  int64_t outs = c->out[0]->numel;
+  void *mean;
+  PL_TRY(plc_scratch((size_t)(outs ? outs : 1) * sizeof(double), &mean));
+  Job j = job_of(c, SUM, PLAIN, MEAN);
+  j.out = mean;
+  j.out_dtype = PL_F64;
+  PlStatus s = run(&j, c->in[0], mask, outs, PL_F64);
+  j = job_of(c, SUM, SQDIFF, c->code ? STD : VAR);
+  j.aux = (const double *)mean;
+  j.p = pl_attr_f(c->attrs, 1);
+  if (s == PL_OK) s = run(&j, c->in[0], mask, outs, PL_F64);
+  plc_scratch_free(mean);
+  return s;
+}
+PLC_KERNEL(var, var)

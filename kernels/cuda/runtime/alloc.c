@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: MIT
+ * Memory of each GPU, a pool for each. Sizes are rounded to 512 bytes (above 1 MiB to 2 MiB); a freed block waits in a list of its size and stream
+ * and is handed out again in that stream's order without a word to the driver. Below lies one CUDA memory pool that keeps
+ * what it has; it splits and joins blocks itself. Out of memory: every cached block goes back, once, and the request is
+ * tried again. Any stream may have used a block: where scripts have made streams, a freed one first waits, in a list of its own,
+ * until what was queued on the others by then is done. Memory of uploads belongs to
+ * the copy stream (copies.c) and waits like that in any case. */
+#include "kernels/cuda/runtime/runtime.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Block {
+  struct Block *next; /* in its list or in the table of live ones */
+  void *p;
+  size_t bytes;
+  cudaStream_t stream;
+  PlcOwner *owner; /* NULL: everybody */
+  PlcAfter *after; /* while it is freed, but others may use it */
+} Block;
+
+struct PlcOwner {
+  int gpu;
+  Block *free;       /* of any size */
+  cudaStream_t home; /* where the thread works otherwise */
+};
+static _Thread_local PlcOwner *owner; /* of what this thread allocates now */
+
+enum { LIVE = 4096, CACHED = 512 }; /* slots; powers of two */
+
+typedef struct PlcPool {
+  pthread_mutex_t lock;
+  cudaMemPool_t pool;
+  Block *live[LIVE];     /* by address */
+  Block *cached[CACHED]; /* by size and stream */
+  Block *spare;          /* headers without memory */
+  Block *busy, **last;   /* freed, but other streams may use them: the first freed first; where the next one goes */
+  int64_t cached_bytes;
+  cudaStream_t side; /* where memory is made while the usual stream is captured */
+  PlDeviceMemory m;
+} PlcPool;
+
+PlStatus plc_pool_open(PlcGpu *g) {
+  struct cudaMemPoolProps props;
+  PlcPool *al = g->pool ? g->pool : calloc(1, sizeof *al);
+  if (!al) PL_FAIL(PL_ERR_OOM, "cuda: out of host memory");
+  g->pool = al; /* a second try finds it */
+  pthread_mutex_init(&al->lock, NULL);
+  al->m.limit = -1;
+  memset(&props, 0, sizeof props);
+  props.allocType = cudaMemAllocationTypePinned;
+  props.location.type = cudaMemLocationTypeDevice;
+  props.location.id = g->index;
+  PLC_TRY(cudaMemPoolCreate(&al->pool, &props));
+  uint64_t keep = UINT64_MAX; /* memory stays in the pool until trim */
+  PLC_TRY(cudaMemPoolSetAttribute(al->pool, cudaMemPoolAttrReleaseThreshold, &keep));
+  return PL_OK;
+}
+
+PlStatus plc_pool_share(PlcGpu *g, int with) {
+  struct cudaMemAccessDesc access;
+  memset(&access, 0, sizeof access);
+  access.location.type = cudaMemLocationTypeDevice;
+  access.location.id = with;
+  access.flags = cudaMemAccessFlagsProtReadWrite;
+  PLC_TRY(cudaMemPoolSetAccess(g->pool->pool, &access, 1));
+  return PL_OK;
+}
+
+static size_t rounded(size_t n) {
+  size_t step = 512;
+  if (n > (1u << 20)) step = (size_t)2 << 20;
+  if (n == 0) n = 1;
+  return n > SIZE_MAX - step ? 0 : (n + step - 1) / step * step;
+}
+
+static unsigned live_slot(const void *p) {
+  return (unsigned)(((uint64_t)(uintptr_t)p >> 8) * UINT64_C(0x9E3779B97F4A7C15) >> 52) & (LIVE - 1);
+}
+static unsigned cached_slot(size_t bytes, cudaStream_t s) {
+  return (unsigned)((bytes / 512 + ((uint64_t)(uintptr_t)s >> 4) * 31) * UINT64_C(0x9E3779B97F4A7C15) >> 55) & (CACHED - 1);
+}
+
+static Block *take_cached(PlcPool *al, size_t bytes, cudaStream_t s) {
+  for (Block **at = &al->cached[cached_slot(bytes, s)]; *at; at = &(*at)->next) {
+    Block *b = *at;
+    if (b->bytes != bytes || b->stream != s) continue;
+    *at = b->next;
+    al->cached_bytes -= (int64_t)bytes;
+    return b;
+  }
+  return NULL;
+}
+
+static void put_cached(PlcPool *al, Block *b) {
+  Block **list = &al->cached[cached_slot(b->bytes, b->stream)];
+  b->next = *list;
+  *list = b;
+  al->cached_bytes += (int64_t)b->bytes;
+}
+
+/* ---- blocks that other streams may still use ------------------------------------------------------------------- */
+
+bool plc_after_done(PlcAfter **list, bool wait) {
+  while (*list) {
+    PlcAfter *a = *list;
+    if (wait) (void)cudaEventSynchronize(a->event);
+    else if (cudaEventQuery(a->event) == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    *list = a->next;
+    (void)cudaEventDestroy(a->event);
+    free(a);
+  }
+  return true;
+}
+
+void plc_after_note(PlcAfter **list, cudaStream_t s) {
+  PlcAfter *a = malloc(sizeof *a);
+  if (!a) {
+    (void)cudaStreamSynchronize(s);
+    return;
+  }
+  if (cudaEventCreateWithFlags(&a->event, cudaEventDisableTiming) != cudaSuccess || cudaEventRecord(a->event, s) != cudaSuccess) {
+    (void)cudaGetLastError();
+    (void)cudaStreamSynchronize(s);
+    free(a);
+    return;
+  }
+  a->next = *list;
+  *list = a;
+}
+
+static void note_stream(cudaStream_t s, void *block) {
+  Block *b = block;
+  if (s != b->stream) plc_after_note(&b->after, s);
+}
+
+/* Those that were freed later are done later, mostly: the first that waits ends the search. */
+static void look_after(PlcPool *al, bool wait) {
+  while (al->busy && plc_after_done(&al->busy->after, wait)) {
+    Block *b = al->busy;
+    al->busy = b->next;
+    if (!al->busy) al->last = NULL;
+    put_cached(al, b);
+  }
+}
+
+/* A stream is about to go: what waits for it, or was made on it, belongs to another one. */
+void plc_memory_moves(PlcGpu *g, cudaStream_t from, cudaStream_t to) {
+  PlcPool *al = g->pool;
+  Block *moved = NULL;
+  pthread_mutex_lock(&al->lock);
+  for (int i = 0; i < CACHED; i++)
+    for (Block **at = &al->cached[i]; *at;) {
+      Block *b = *at;
+      if (b->stream != from) {
+        at = &b->next;
+        continue;
+      }
+      *at = b->next;
+      b->next = moved;
+      moved = b;
+    }
+  for (int i = 0; i < LIVE; i++)
+    for (Block *b = al->live[i]; b; b = b->next)
+      if (b->stream == from) b->stream = to;
+  for (Block *b = al->busy; b; b = b->next)
+    if (b->stream == from) b->stream = to;
+  while (moved) {
+    Block *b = moved;
+    moved = b->next;
+    al->cached_bytes -= (int64_t)b->bytes;
+    b->stream = to;
+    put_cached(al, b);
+  }
+  pthread_mutex_unlock(&al->lock);
+}
+
+/* ---- making ---------------------------------------------------------------------------------------------------- */
+
+/* Every cached block back to the pool, every unused page of the pool back to the driver. The device as a whole is not
+ * waited for: some thread may be capturing. */
+static void flush(PlcPool *al) {
+  Block *gone = NULL, *last = NULL;
+  look_after(al, true);
+  for (int i = 0; i < CACHED; i++)
+    while (al->cached[i]) {
+      Block *b = al->cached[i];
+      al->cached[i] = b->next;
+      (void)cudaFreeAsync(b->p, b->stream);
+      if (!gone) last = b;
+      b->next = gone;
+      gone = b;
+    }
+  for (const Block *b = gone, *before = NULL; b; before = b, b = b->next)
+    if (!before || before->stream != b->stream) (void)cudaStreamSynchronize(b->stream);
+  if (last) {
+    last->next = al->spare;
+    al->spare = gone;
+  }
+  al->cached_bytes = 0;
+  (void)cudaMemPoolTrimTo(al->pool, 0);
+  (void)cudaGetLastError();
+}
+
+static cudaError_t take_new(PlcPool *al, Block *b, size_t bytes, cudaStream_t s) {
+  if (al->m.limit >= 0 && al->m.live + (int64_t)bytes > al->m.limit) return cudaErrorMemoryAllocation;
+  cudaError_t e = cudaMallocFromPoolAsync(&b->p, bytes, al->pool, s);
+  if (e == cudaErrorMemoryAllocation) (void)cudaGetLastError();
+  return e;
+}
+
+static PlStatus out_of_memory(const PlcPool *al, size_t bytes) {
+  size_t left = 0, all = 0;
+  (void)cudaMemGetInfo(&left, &all);
+  (void)cudaGetLastError();
+  double gib = 1.0 / (1 << 30);
+  if (al->m.limit >= 0)
+    PL_FAIL(PL_ERR_OOM, "%s: out of device memory: %.3f GiB wanted, %.3f GiB in use, the limit is %.3f GiB", plc_name(),
+            (double)bytes * gib, (double)al->m.live * gib, (double)al->m.limit * gib);
+  PL_FAIL(PL_ERR_OOM,
+          "%s: out of device memory: %.3f GiB wanted, %.3f GiB in use by tensors, %.3f of %.3f GiB free on the device "
+          "after giving back all cached blocks; use smaller batches, or free tensors",
+          plc_name(), (double)bytes * gib, (double)al->m.live * gib, (double)left * gib, (double)all * gib);
+}
+
+/* New memory in *b, if need be after giving back what waits. */
+static PlStatus make(PlcPool *al, Block *b, cudaStream_t s) {
+  cudaError_t e = take_new(al, b, b->bytes, s);
+  if (e == cudaErrorMemoryAllocation) {
+    al->m.retries++;
+    if (plc_libraries_trim) plc_libraries_trim();
+    flush(al);
+    e = take_new(al, b, b->bytes, s);
+  }
+  if (e == cudaErrorMemoryAllocation) return out_of_memory(al, b->bytes);
+  return e == cudaSuccess ? PL_OK : plc_failed(e, "cudaMallocFromPoolAsync", __FILE__, __LINE__);
+}
+
+/* Made on a stream of its own: the current one is being captured. */
+static PlStatus make_aside(PlcPool *al, Block *b) {
+  cudaError_t e = al->side ? cudaSuccess : cudaStreamCreateWithFlags(&al->side, cudaStreamNonBlocking);
+  if (e != cudaSuccess) return plc_failed(e, "memory for a captured graph", __FILE__, __LINE__);
+  PL_TRY(make(al, b, al->side));
+  e = cudaStreamSynchronize(al->side);
+  if (e == cudaSuccess) return PL_OK;
+  (void)cudaFreeAsync(b->p, al->side);
+  return plc_failed(e, "memory for a captured graph", __FILE__, __LINE__);
+}
+
+static Block *take_owned(size_t bytes) {
+  for (Block **at = &owner->free; *at; at = &(*at)->next) {
+    Block *b = *at;
+    if (b->bytes != bytes) continue;
+    *at = b->next;
+    return b;
+  }
+  return NULL;
+}
+
+/* s: in whose order it is handed out. */
+static PlStatus get(PlcPool *al, size_t bytes, cudaStream_t s, Block **out) {
+  if (PL_UNLIKELY(al->busy != NULL) && plc_streams_exist(plc_here())) look_after(al, false);
+  *out = owner ? take_owned(bytes) : take_cached(al, bytes, s);
+  if (!*out && al->busy && !owner) { /* of uploads */
+    look_after(al, false);
+    *out = take_cached(al, bytes, s);
+  }
+  if (*out) return PL_OK;
+  Block *b = al->spare;
+  if (b) al->spare = b->next;
+  else if (!(b = malloc(sizeof *b))) PL_FAIL(PL_ERR_OOM, "cuda: out of host memory");
+  *b = (Block){.bytes = bytes, .stream = s, .owner = owner};
+  PlStatus st = owner ? make_aside(al, b) : make(al, b, s);
+  if (st == PL_OK) {
+    *out = b;
+    return PL_OK;
+  }
+  b->next = al->spare;
+  al->spare = b;
+  return st;
+}
+
+PlStatus plc_alloc_on(cudaStream_t s, size_t n, void **out) {
+  PL_TRY(plc_alive());
+  PlcPool *al = plc_here()->pool;
+  size_t bytes = rounded(n);
+  if (bytes == 0) PL_FAIL(PL_ERR_OOM, "%s: out of device memory: a size beyond the address space", plc_name());
+  Block *b = NULL;
+  pthread_mutex_lock(&al->lock);
+  PlStatus st = get(al, bytes, s, &b);
+  if (st == PL_OK) {
+    Block **slot = &al->live[live_slot(b->p)];
+    b->next = *slot;
+    *slot = b;
+    al->m.live += (int64_t)bytes;
+    al->m.blocks++;
+    al->m.allocations++;
+    if (al->m.live > al->m.peak) al->m.peak = al->m.live;
+    *out = b->p;
+  }
+  pthread_mutex_unlock(&al->lock);
+  return st;
+}
+
+PlStatus plc_alloc(int gpu, size_t n, void **out) {
+  PL_TRY(plc_use(gpu));
+  return plc_alloc_on(owner ? owner->home : plc_stream(), n, out);
+}
+
+/* The current GPU stays what it is, unless events must be made on this one. */
+void plc_release(int gpu, void *p) {
+  PlcGpu *g = plc_gpu(gpu);
+  if (!p || !g) return;
+  PlcPool *al = g->pool;
+  const int now = plc_here() ? plc_here()->index : gpu;
+  const bool several = plc_streams_exist(g);
+  bool beside = false;
+  pthread_mutex_lock(&al->lock);
+  for (Block **at = &al->live[live_slot(p)]; *at; at = &(*at)->next) {
+    Block *b = *at;
+    if (b->p != p) continue;
+    *at = b->next;
+    if (b->owner) {
+      b->next = b->owner->free;
+      b->owner->free = b;
+    } else {
+      beside = several || b->stream == g->copy; /* else only its own stream has used it */
+      if (PL_UNLIKELY(beside)) {
+        if (now != gpu) (void)cudaSetDevice(gpu);
+        plc_each_stream(g, note_stream, b);
+      }
+      if (b->after) {
+        b->next = NULL;
+        *(al->last ? al->last : &al->busy) = b;
+        al->last = &b->next;
+      } else put_cached(al, b);
+    }
+    al->m.live -= (int64_t)b->bytes;
+    al->m.blocks--;
+    break;
+  }
+  pthread_mutex_unlock(&al->lock);
+  if (beside && now != gpu) (void)cudaSetDevice(now);
+}
+
+PlStatus plc_owner_begin(PlcOwner **out) {
+  *out = calloc(1, sizeof **out);
+  if (!*out) PL_FAIL(PL_ERR_OOM, "cuda: out of host memory");
+  (*out)->gpu = plc_here()->index;
+  (*out)->home = plc_stream();
+  owner = *out;
+  return PL_OK;
+}
+void plc_owner_pause(void) { owner = NULL; }
+void plc_owner_resume(PlcOwner *o) { owner = o; }
+
+void plc_owner_end(PlcOwner *o) {
+  if (!o) return;
+  PlcPool *al = plc_gpu(o->gpu)->pool;
+  pthread_mutex_lock(&al->lock);
+  if (owner == o) owner = NULL;
+  const cudaStream_t now = plc_stream(); /* the captured work is done; the stream of then may be gone */
+  for (int i = 0; i < LIVE; i++)
+    for (Block *b = al->live[i]; b; b = b->next)
+      if (b->owner == o) b->owner = NULL, b->stream = now;
+  while (o->free) {
+    Block *b = o->free;
+    o->free = b->next;
+    b->owner = NULL;
+    b->stream = now;
+    put_cached(al, b);
+  }
+  pthread_mutex_unlock(&al->lock);
+  free(o);
+}
+
+PlStatus plc_scratch(size_t bytes, void **out) { return plc_alloc(plc_here()->index, bytes, out); }
+void plc_scratch_free(void *p) {
+  if (p) plc_release(plc_here()->index, p);
+}
+
+/* Of a GPU that is not open: nothing. */
+void plc_memory(int gpu, PlDeviceMemory *out) {
+  const PlcGpu *g = plc_gpu(gpu);
+  *out = (PlDeviceMemory){.limit = -1};
+  if (!g) return;
+  PlcPool *al = g->pool;
+  pthread_mutex_lock(&al->lock);
+  *out = al->m;
+  uint64_t reserved = 0;
+  if (cudaMemPoolGetAttribute(al->pool, cudaMemPoolAttrReservedMemCurrent, &reserved) != cudaSuccess)
+    reserved = (uint64_t)(al->m.live + al->cached_bytes);
+  out->reserved = (int64_t)reserved;
+  pthread_mutex_unlock(&al->lock);
+}
+void plc_reset_peak(int gpu) {
+  const PlcGpu *g = plc_gpu(gpu);
+  if (!g) return;
+  pthread_mutex_lock(&g->pool->lock);
+  g->pool->m.peak = g->pool->m.live;
+  pthread_mutex_unlock(&g->pool->lock);
+}
+PlStatus plc_limit(int gpu, int64_t bytes) {
+  PL_TRY(plc_use(gpu));
+  PlcPool *al = plc_here()->pool;
+  pthread_mutex_lock(&al->lock);
+  al->m.limit = bytes < 0 ? -1 : bytes;
+  pthread_mutex_unlock(&al->lock);
+  return PL_OK;
+}
+void plc_trim(int gpu) {
+  if (!plc_gpu(gpu) || plc_use(gpu) != PL_OK) return;
+  PlcPool *al = plc_here()->pool;
+  pthread_mutex_lock(&al->lock);
+  flush(al);
+  pthread_mutex_unlock(&al->lock);
+}

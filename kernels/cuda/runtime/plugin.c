@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT
+ * The plug-in's one door: the table of functions, and how a kernel family is found and run. Families and libraries come
+ * from the sections that PLC_KERNEL and PLC_LIBRARY fill. */
+#include "kernels/cuda/runtime/runtime.h"
+
+#include <string.h>
+
+/* The linker's names for the two sections; a plug-in without libraries has no second one. */
+extern const PlcKernel __start_plc_kernels[], __stop_plc_kernels[];
+extern const PlcLibraryEntry __start_plc_libraries[] __attribute__((weak)), __stop_plc_libraries[] __attribute__((weak));
+
+int plc_find(const char *family) {
+  for (const PlcKernel *k = __start_plc_kernels; k < __stop_plc_kernels; k++)
+    if (strcmp(k->family, family) == 0) return (int)(k - __start_plc_kernels);
+  return -1;
+}
+
+const PlcSettings *plc_settings_of(const char *family) {
+  const int id = plc_find(family);
+  return id < 0 ? NULL : (__start_plc_kernels + id)->settings;
+}
+
+static PlStatus by_library(const char *family, const PlkCall *call, bool *done) {
+  *done = false;
+  if (!__start_plc_libraries) return PL_OK;
+  for (const PlcLibraryEntry *e = __start_plc_libraries; e < __stop_plc_libraries && !*done; e++)
+    if (strcmp(e->family, family) == 0) PL_TRY(e->run(call, done));
+  return PL_OK;
+}
+
+PlStatus plc_run_id(int family, const PlkCall *call) {
+  const PlcKernel *k = __start_plc_kernels + family;
+  bool done;
+  PL_TRY(plc_alive());
+  PL_TRY(by_library(k->family, call, &done));
+  if (!done) PL_TRY(k->run(call));
+  if (PL_UNLIKELY(plc_get(PL_DEVICE_SYNC) != 0) && !(plc_capturing && plc_capturing())) {
+    cudaError_t e = cudaStreamSynchronize(plc_stream());
+    if (e != cudaSuccess) return plc_failed(e, call->name, __FILE__, __LINE__);
+    return plc_flag_check();
+  }
+  return PL_OK;
+}
+
+PlStatus plc_run(const char *family, const PlkCall *call) {
+  int id = plc_find(family);
+  if (id < 0) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: no kernel %s for device cuda", call->name, family);
+  return plc_run_id(id, call);
+}
+
+/* ---- what the engine asks of one GPU ---------------------------------------------------------------------------------- */
+
+static PlStatus run(int gpu, int family, const PlkCall *call) {
+  PL_TRY(plc_use(gpu));
+  return plc_run_id(family, call);
+}
+static PlStatus upload(int gpu, void *dst, const void *src, size_t n) {
+  PL_TRY(plc_use(gpu));
+  return plc_upload(dst, src, n);
+}
+static PlStatus download(int gpu, void *dst, const void *src, size_t n) {
+  PL_TRY(plc_use(gpu));
+  return plc_download(dst, src, n);
+}
+static const void *extension(const char *name) { return plc_libraries_extension ? plc_libraries_extension(name) : NULL; }
+
+#ifndef PLC_KIND
+#define PLC_KIND "cuda"
+#endif
+
+__attribute__((visibility("default"))) const PlDeviceTable *perilune_device_plugin(const PlDeviceHost *host);
+
+const PlDeviceTable *perilune_device_plugin(const PlDeviceHost *host) {
+  static const PlDeviceTable table = {.abi = PL_DEVICE_ABI,
+                                      .size = sizeof table,
+                                      .kind = PLC_KIND,
+                                      .open = plc_open,
+                                      .describe = plc_describe,
+                                      .alloc = plc_alloc,
+                                      .release = plc_release,
+                                      .memory = plc_memory,
+                                      .reset_peak = plc_reset_peak,
+                                      .limit = plc_limit,
+                                      .trim = plc_trim,
+                                      .upload = upload,
+                                      .download = download,
+                                      .copy_peer = plc_copy_peer,
+                                      .host_alloc = plc_host_alloc,
+                                      .host_free = plc_host_free,
+                                      .upload_beside = plc_upload_beside,
+                                      .download_later = plc_download_later,
+                                      .synchronize = plc_synchronize,
+                                      .use = plc_use,
+                                      .find = plc_find,
+                                      .run = run,
+                                      .set = plc_set,
+                                      .get = plc_get,
+                                      .stream_new = plc_stream_new,
+                                      .stream_free = plc_stream_free,
+                                      .stream_gpu = plc_stream_gpu,
+                                      .stream_set = plc_stream_set,
+                                      .stream_get = plc_stream_get,
+                                      .stream_wait = plc_stream_wait,
+                                      .stream_synchronize = plc_stream_synchronize,
+                                      .stream_query = plc_stream_query,
+                                      .event_new = plc_event_new,
+                                      .event_free = plc_event_free,
+                                      .event_record = plc_event_record,
+                                      .event_synchronize = plc_event_synchronize,
+                                      .event_query = plc_event_query,
+                                      .event_elapsed = plc_event_elapsed,
+                                      .extension = extension};
+  if (host->abi != PL_DEVICE_ABI) return NULL;
+  plc_host = host;
+  return &table;
+}
