@@ -69,18 +69,22 @@ function options.colon(what)
   fail("%s: call it with a colon, %s", what:match "[:.](%w[%w_]*)" or what, what)
 end
 
--- The message with the function's name in place of the op's inside that raised it.
+-- What pcall gave, or its error once more: the message with the function's name in place of the op's inside that
+-- raised it.
 local function renamed(name, ok, ...)
   if ok then return ... end
   local message = ...
   if type(message) == "string" then
     local at, inner, rest = message:match("^(.-:%d+: )([%w_.]+)(: .*)$")
-    if inner and inner ~= name and (core.op[inner] or core.metatable().methods[inner] or core[inner]) then
+    if inner and inner ~= name and (published[inner] or core.op[inner] or core.metatable().methods[inner]
+      or core[inner]) then
       message = at .. name .. rest
     end
   end
   error(message, 0)
 end
+
+options.renamed = renamed
 
 -- pcall that makes tensors where those among the arguments are.
 local follow = core.device.follow

@@ -145,6 +145,7 @@ describe("a value that does not fit", function()
     refused("max_norm must be", nn.utils.clip_grad_norm_, { x }, 0 / 0)
     refused("clip_value must be", nn.utils.clip_grad_value_, { x }, -1)
     refused("len must be", T.data.Dataset, { len = -1, get = function() end })
+    for _, sigma in ipairs { 0, -1 } do refused("cauchy_: sigma", x.cauchy_, x, 0, sigma) end
     refused("softshrink: ", T.softshrink, x, -1)
     refused("softshrink_: ", x.softshrink_, x, -0.5)
     refused("margin", nn.F.triplet_margin_loss, T.ones(2, 2), T.ones(2, 2), T.ones(2, 2), { margin = 0 })
@@ -190,5 +191,40 @@ describe("an index", function()
     assert.same({ 1, 2 }, x["1, :2"]:totable())
     assert.same({ 1, 3 }, x["1, ::2"]:totable())
     assert.same({ { 1, 2, 3 } }, x["1 : 1, :"]:totable())
+  end)
+end)
+
+describe("what makes tensors", function()
+  local huge = 1 << 44
+  it("says its own name, not that of the op inside", function()
+    for _, name in ipairs { "zeros", "ones", "empty", "rand", "randn" } do
+      refused(name .. ": out of memory", T[name], huge)
+      refused(name .. ": out of memory", T[name], { huge })
+      refused(name .. ": the sizes multiply", T[name], 1 << 62, 1 << 62)
+      refused(name .. "_like: out of memory", T[name .. "_like"], T.ones(1):expand(huge))
+    end
+    refused("randint: out of memory", T.randint, 1, 3, { huge })
+    refused("full: out of memory", T.full, { huge }, 1)
+    refused("multi_margin_loss: index value 0", nn.F.multi_margin_loss, T.ones(2, 3), T.zeros(2):long())
+    refused("index_base=0", nn.F.cross_entropy, T.ones(2, 3), T.zeros(2):long())
+    refused("empty chunks of f32[0,3] are too many", function() return T.zeros(0, 3):chunk(5 << 40) end)
+    assert.equal(3, #T.ones(3):chunk(1 << 40))
+  end)
+
+  it("takes nils behind its sizes for no options", function()
+    for _, name in ipairs { "zeros", "ones", "empty", "rand", "randn" } do
+      assert.same({ 2, 3 }, T[name](2, 3, nil, nil):shape())
+      assert.same({ 2, 3 }, T[name]({ 2, 3 }, nil):shape())
+      refused(name .. ": size 2 must be an integer, got nil", T[name], 2, nil, 3)
+    end
+    for _, name in ipairs { "zeros", "ones", "empty" } do
+      assert.same({ 2, 3 }, T.ones(1)["new_" .. name](T.ones(1), 2, 3, nil):shape())
+      assert.same({ 2, 3 }, T.ones(1)["new_" .. name](T.ones(1), { 2, 3 }, nil):shape())
+      assert.same({}, T.ones(1)["new_" .. name](T.ones(1), {}, nil):shape())
+    end
+    for _, t in ipairs { T.uniform(0, 1, { 2 }, nil), T.normal(0, 1, { 2 }, nil), T.randint(1, 3, { 2 }, nil),
+      T.randint(3, { 2 }, nil), T.full({ 2 }, 1, nil), T.randint(1, 3, 2, nil) } do
+      assert.same({ 2 }, t:shape())
+    end
   end)
 end)

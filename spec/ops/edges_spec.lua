@@ -55,4 +55,75 @@ describe("at their edges", function()
     T.zeros(3):index_fill(1, T.tensor({ 1 }, { dtype = "i64" }), v):backward(T.tensor { 2, INF, NAN })
     assert.equal(2, v.grad:item())
   end)
+
+  it("qr has no gradient where a pivot is rounding error: infinite or NaN, never noise by noise", function()
+    local function gradient(a, dtype)
+      local x = T.tensor(a, { dtype = dtype }):requires_grad_()
+      local q, r = T.linalg.qr(x)
+      ;(q:sum() + r:sum()):backward()
+      return x.grad
+    end
+    for _, dtype in ipairs { "f32", "f64" } do
+      assert.equal(0, gradient({ { 1, 2 }, { 2, 4 }, { 3, 6 } }, dtype):isfinite():sum():item())
+      local g = gradient({ { 1, 1, 1 }, { 1, 1, 1 }, { 1, 1, 1 } }, dtype)
+      assert.equal(0, g:narrow(2, 1, 2):isfinite():sum():item())
+      g = gradient({ { 0.1, 0.1, 3 }, { 0.3, 0.3, 1 }, { 0.7, 0.7, 2 } }, dtype)
+      assert.equal(0, g:narrow(2, 1, 2):isfinite():sum():item())
+      -- the last pivot of a square or wide matrix is not divided by
+      same({ 1.414214, -1.414214, -1.414214, -2.828427, 0, 0 },
+        gradient({ { 1, 1, 1 }, { 1, 1, 1 } }, dtype):flatten():totable(), "qr")
+      -- columns of very different size are not degenerate
+      assert.is_true(gradient({ { 1, 1e-12 }, { 1, -1e-12 }, { 2, 1e-12 } }, dtype):isfinite():all():item())
+    end
+    local x = T.randn(2, 4, 3, { dtype = "f64" }):requires_grad_()
+    assert.is_true(T.gradcheck(function(a) return T.linalg.qr(a) end, { x }))
+    assert.is_true(T.gradgradcheck(function(a) return T.linalg.qr(a) end, { x }))
+  end)
+
+  it("norms of expanded f32 matrices, thin ones too, are those of their f64 copies", function()
+    for _, sizes in ipairs { { 3, 4 }, { 3000, 4 }, { 4, 3000 }, { 3000, 16 }, { 100, 100 } } do
+      for _, ord in ipairs { "fro", "nuc", 2, 1, -1, INF, -INF } do
+        local x = T.tensor(0.1):requires_grad_()
+        local y = T.linalg.matrix_norm(x:expand(sizes), { ord = ord })
+        y:backward()
+        local d = x:detach():double():requires_grad_()
+        local z = T.linalg.matrix_norm(d:expand(sizes), { ord = ord })
+        z:backward()
+        assert.is_true(math.abs(y:item() / z:item() - 1) < 2e-6, ord .. ": " .. y:item() .. " for " .. z:item())
+        assert.is_true(math.abs(x.grad:item() / d.grad:item() - 1) < 2e-6, ord .. ": gradient " .. x.grad:item())
+      end
+    end
+  end)
+
+  it("pictures of bytes are resized to the bytes that PyTorch gives", function()
+    local list = {}
+    for i = 0, 63 do list[i + 1] = (i * 37 + 11 * (i // 5)) % 256 end
+    local x = T.tensor(list, { dtype = "u8" }):view(1, 1, 8, 8)
+    for _, row in ipairs {
+      { "bilinear", { 5, 7 }, false, false,
+        "18 61 106 149 195 180 43 110 152 195 127 59 81 119 189 118 116 80 122 169 212 40 82 125 " ..
+        "168 200 56 49 129 172 153 84 81 95 141" },
+      { "bilinear", { 9, 4 }, true, false,
+        "0 86 180 14 45 140 228 68 98 186 90 114 145 185 73 166 195 118 123 215 153 82 176 167 45 " ..
+        "134 183 62 91 176 93 114 145 146 73 159" },
+      { "bilinear", { 5, 3 }, false, true,
+        "63 154 135 146 133 103 137 106 165 89 153 105 150 114 102" },
+      { "bicubic", { 5, 7 }, false, false,
+        "13 59 103 149 210 197 37 107 151 214 132 40 74 117 212 114 110 55 118 186 237 27 88 129 " ..
+        "172 232 38 36 132 183 160 73 71 92 145" },
+      { "bicubic", { 9, 4 }, true, false,
+        "0 88 179 14 41 140 255 66 95 205 74 111 143 211 44 164 218 113 118 239 160 65 200 172 21 " ..
+        "142 215 38 93 184 77 118 145 152 72 159" },
+      { "bicubic", { 5, 3 }, false, true,
+        "50 164 135 153 136 93 144 92 178 76 167 98 157 113 98" },
+    } do
+      local mode, size, align, smooth, want = table.unpack(row)
+      local y = T.nn.F.interpolate(x, { size = size, mode = mode, align_corners = align, antialias = smooth })
+      assert.equal("u8", y:dtype())
+      assert.equal(want, table.concat(y:flatten():totable(), " "), mode)
+      local both = T.nn.F.interpolate(T.cat({ x, x }, 2), { size = size, mode = mode, align_corners = align,
+        antialias = smooth })
+      assert.is_true(both:select(2, 2):equal(y:select(2, 1)))
+    end
+  end)
 end)

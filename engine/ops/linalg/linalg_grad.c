@@ -6,6 +6,8 @@
 #include "engine/ops/linalg/matmul_operands.h"
 #include "engine/ops/make.h"
 
+#include <math.h>
+
 /* ---- words -------------------------------------------------------------------------------------------- */
 
 static PlVal mm(PlMaker *g, PlVal a, PlVal b) { return pl_g_matmul(g, a, b, false, false); }
@@ -168,6 +170,22 @@ static PlVal qr_wide(PlMaker *g, PlVal Q, PlVal R, PlVal dQ, PlVal dR) {
   return mm(g, Q, cat2(g, first, part(g, G, -1, m - 1, n - m + 1), g->in[0]->ndim - 1));
 }
 
+/* R with 0 for each pivot that is rounding error beside its column: there the gradient does not exist. Divided by 0 it
+ * comes out infinite or NaN; divided by what rounding left, it would be a number like any other. */
+static PlVal qr_pivots(PlMaker *g, PlVal R) {
+  const int64_t m = m_of(g), n = n_of(g), k = m < n ? m : n, first = -2;
+  if (k == 0) return R;
+  const double eps = g->in[0]->dtype == PL_F64 ? 0x1p-50 : 0x1p-21; /* four times that of the dtype */
+  PlAttrs at;
+  pl_attrs_init(&pl_op_sum, &at);
+  pl_g_fail(g, pl_attrs_list(&at, 0, 1, &first));
+  PlVal lead = part(g, R, -1, 0, k), sizes = pl_g1(g, &pl_op_abs, lead), pivots = diag_of(g, lead);
+  PlVal least = g_muln(g, pl_g_op(g, &pl_op_sum, 1, &sizes, &at, NULL), eps * sqrt((double)(m > n ? m : n)));
+  PlVal lost = pl_g2(g, &pl_op_le, pl_g1(g, &pl_op_abs, pivots), least);
+  lead = g_sub(g, lead, diag(g, g_where(g, lost, pivots, pl_g_num(g, 0))));
+  return n > k ? cat2(g, lead, part(g, R, -1, k, n - k), g->in[0]->ndim - 1) : lead;
+}
+
 PlStatus pl_grad_qr(PlMaker *g) {
   const int64_t mode = pl_attr_i(g->attrs, 0), m = m_of(g), n = n_of(g);
   PlVal Q = g->y[0], R = g->y[1], dQ = g->dy[0], dR = dy_of(g, 1);
@@ -182,6 +200,7 @@ PlStatus pl_grad_qr(PlMaker *g) {
     Q = out[0], R = out[1], dQ = PL_NONE;
   }
   Q = exact(g, Q), R = exact(g, R), dQ = exact(g, dQ), dR = exact(g, dR);
+  R = qr_pivots(g, R);
   g->dx[0] = rounded(g, m > n ? qr_tall(g, Q, R, dQ, dR) : qr_wide(g, Q, R, dQ, dR));
   return g->status;
 }

@@ -80,13 +80,15 @@ void plk_la_fill(PlArray *a, int64_t b, double v, double d) {
 /* ---- batches ---------------------------------------------------------------------------------------------- */
 
 /* Small f32 matrices are worked on in f64: there LAPACK's time goes into its calls, not its arithmetic, and
- * results, rounded once, are what gradients of factorizations want. */
-enum { SMALL = 128 };
+ * results, rounded once, are what gradients of factorizations want. Thin ones, too: LAPACK adds up their long sides one by
+ * one, and of equal numbers (an expanded tensor) all roundings go the same way. */
+enum { SMALL = 128, THIN = 16 };
 
 PlStatus plk_la_begin(LaJob *job, const PlkCall *call) {
   const PlArray *a = call->in[0];
   const int64_t r = plk_la_rows(a), c = plk_la_cols(a);
-  const PlDtype work = r <= SMALL && c <= SMALL ? PL_F64 : (PlDtype)a->dtype;
+  const bool exact = (r <= SMALL && c <= SMALL) || r <= THIN || c <= THIN;
+  const PlDtype work = exact ? PL_F64 : (PlDtype)a->dtype;
   *job = (LaJob){.call = call, .dtype = work, .es = pl_dtype_size(work), .batch = 1};
   /* Work areas grow with 4 n² and are counted in 32 bits. */
   if (r > 20000 || c > 20000)

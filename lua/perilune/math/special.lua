@@ -207,7 +207,7 @@ return function(T, core)
       return a.x
     end, methods)
   end
-  filler("cauchy_", { { "median", "number", 0.0 }, { "sigma", "number", 1.0 } }, function(a)
+  filler("cauchy_", { { "median", "number", 0.0 }, { "sigma", "positive", 1.0 } }, function(a)
     return ((open_uniform(a.x:shape()) - 0.5) * pi):tan() * a.sigma + a.median
   end)
   filler("log_normal_", { { "mean", "number", 1.0 }, { "std", "nonnegative", 2.0 } }, function(a)

@@ -116,6 +116,7 @@ return function(T, core)
     methods["new_" .. name] = function(x, ...)
       check("new_" .. name, x)
       local n = select("#", ...)
+      while n > 1 and (select(n, ...)) == nil do n = n - 1 end -- no options, written out
       local given = n > 0 and (select(n, ...)) or nil
       local named = type(given) == "table" and next(given) ~= nil and given[1] == nil
       local o = made_like("new_" .. name, x, named and given or nil)

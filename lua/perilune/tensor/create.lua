@@ -91,6 +91,9 @@ return function(T, core)
   placed("bernoulli", "generator")
   placed("multinomial", "generator")
 
+  -- What the op inside refuses, memory above all, is said in the name that was called.
+  local function as(name, ...) return options.renamed(name, pcall(on, ...)) end
+
   local function finish(t, opts)
     if opts.requires_grad then t:requires_grad_() end
     return t
@@ -107,7 +110,7 @@ return function(T, core)
   -- T.empty(2, 3): memory that was not set; here it holds zeros, so nothing leaks through it.
   T.empty = function(...)
     local shape, opts = shape_and_options("empty", ...)
-    return finish(on(opts, op.zeros, shape, { dtype = opts.dtype }), opts)
+    return finish(as("empty", opts, op.zeros, shape, { dtype = opts.dtype }), opts)
   end
 
   -- T.full({2, 3}, value, {dtype=}): dtype follows the value: integer → i64, boolean → bool, float → default.
@@ -140,17 +143,17 @@ return function(T, core)
     n = math.tointeger(n)
     local integral = math.type(a) == "integer" and math.type(b) == "integer" and math.type(step) == "integer"
     local dtype = o.dtype or (integral and "i64") or T.default_dtype()
-    return finish(on(o, op.linear_fill, n, a, step, { dtype = dtype }), o)
+    return finish(as("arange", o, op.linear_fill, n, a, step, { dtype = dtype }), o)
   end
 
   -- T.rand(2, 3): uniform in [0, 1); T.randn: standard normal.
   T.rand = function(...)
     local shape, opts = shape_and_options("rand", ...)
-    return finish(on(opts, op.uniform, 0, 1, shape, { dtype = opts.dtype }), opts)
+    return finish(as("rand", opts, op.uniform, 0, 1, shape, { dtype = opts.dtype }), opts)
   end
   T.randn = function(...)
     local shape, opts = shape_and_options("randn", ...)
-    return finish(on(opts, op.normal, 0, 1, shape, { dtype = opts.dtype }), opts)
+    return finish(as("randn", opts, op.normal, 0, 1, shape, { dtype = opts.dtype }), opts)
   end
   -- T.uniform(lo, hi, shape, {dtype=}) and T.normal(mean, std, shape, {dtype=})
   T.uniform = function(lo, hi, ...)
@@ -214,8 +217,8 @@ return function(T, core)
       local format = opts.memory_format
       if format == nil or format == "preserve" then format = core.layout_of(x) end
       local after = format and opts.requires_grad or nil -- a leaf is what comes out in the end
-      local t = make(x, { dtype = opts.dtype or x:dtype(), requires_grad = not format and opts.requires_grad or nil,
-        device = device, generator = opts.generator }, v)
+      local t = options.renamed(name, pcall(make, x, { dtype = opts.dtype or x:dtype(), device = device,
+        requires_grad = not format and opts.requires_grad or nil, generator = opts.generator }, v))
       if format then t = core.to_layout(t, format, true) end
       if after then t:requires_grad_() end
       return core.is_batched(x) and core.batch_like(x, t) or t -- inside vmap: one for each element

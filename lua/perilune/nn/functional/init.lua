@@ -28,8 +28,9 @@ surface.one("interpolate", F.interpolate) -- which has the other name as well
 -- Functions made of several ops speak in their own name, whichever op inside refuses.
 for name in ([[adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices
   max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices cosine_similarity ctc_loss dropout1d dropout2d
-  dropout3d embedding_bag glu gumbel_softmax hinge_embedding_loss margin_ranking_loss multilabel_soft_margin_loss
-  normalize poisson_nll_loss prelu soft_margin_loss softmin upsample]]):gmatch "%S+" do
+  dropout3d embedding_bag glu gumbel_softmax hinge_embedding_loss margin_ranking_loss
+  multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss normalize poisson_nll_loss prelu
+  soft_margin_loss softmin upsample]]):gmatch "%S+" do
   local f = surface.one(name, F[name])
   F[name] = options.named(name, function(x, ...)
     if not core.is_tensor(x) then fail("%s: argument #1 must be a tensor, got %s", name, describe(x)) end

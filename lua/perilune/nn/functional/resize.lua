@@ -52,15 +52,15 @@ local function taps_of(mode, n, out, scale, align)
   return taps
 end
 
--- One dimension resized. lerp: two taps in one pass, which rounds otherwise than their weighted sum.
-local function resize(x, dim, out, scale, mode, align, lerp)
+-- One dimension resized.
+local function resize(x, dim, out, scale, mode, align)
   local n, nd = x:size(dim), x:dim()
   local whole = { dtype = "i64", device = x:device() }
   if n == out and mode ~= "bicubic" and (align or scale == 1) then return x end
   local taps = taps_of(mode, n, out, scale, align)
   local shape = {}
   for d = 1, nd do shape[d] = d == dim and out or 1 end
-  if lerp and #taps == 2 then
+  if #taps == 2 then
     local function at(k)
       return T.index_select(x, T.tensor(taps[k][1], whole), { dim = dim, index_base = 0 })
     end
@@ -85,10 +85,10 @@ local filters = { bilinear = { 2, function(x) return max(0.0, 1 - math.abs(x)) e
     return x < 2 and ((-0.5 * x + 2.5) * x - 4) * x + 2 or 0.0
   end } }
 
--- One dimension resized with a filter that is as wide as an output pixel, so that shrinking looks at every input: a
--- product with the matrix of weights, its rows adding up to 1.
-local function resize_smooth(x, dim, out, scale, mode)
-  local n, width, weigh = x:size(dim), table.unpack(filters[mode])
+-- rows[i][j]: the weight of input j for output i, with a filter that is as wide as an output pixel, so that shrinking
+-- looks at every input. Rows add up to 1.
+local function smooth_weights(n, out, scale, mode)
+  local width, weigh = table.unpack(filters[mode])
   local stretch = max(scale, 1.0)
   local support, rows = width / 2 * stretch, {}
   for i = 0, out - 1 do
@@ -102,9 +102,71 @@ local function resize_smooth(x, dim, out, scale, mode)
     for j = first + 1, sum ~= 0 and last or first do row[j] = row[j] / sum end
     rows[i + 1] = row
   end
-  local weights = T.tensor(rows, { dtype = x:dtype(), device = x:device() })
+  return rows
+end
+
+-- One dimension resized by a product with the matrix of weights.
+local function product(x, dim, rows, dtype)
+  local weights = T.tensor(rows, { dtype = dtype, device = x:device() })
   if dim == x:dim() then return x:matmul(weights:t()) end
   return T.matmul(weights, x) -- the last dimension but one
+end
+
+local function resize_smooth(x, dim, out, scale, mode)
+  return product(x, dim, smooth_weights(x:size(dim), out, scale, mode), x:dtype())
+end
+
+-- ---- pictures of bytes ----------------------------------------------------------------------------------
+
+-- Weights as whole numbers of 2^-bits, the finest at which the largest fits 16 bits, as PyTorch and Pillow count
+-- them: so every byte of the result is theirs. Lists of lists, changed in place.
+local function whole_weights(lists)
+  local largest, bits = 0.0, 0
+  for _, list in ipairs(lists) do
+    for _, w in ipairs(list) do largest = max(largest, w) end
+  end
+  while bits < 22 and floor(largest * (1 << bits + 1) + 0.5) < 1 << 15 do bits = bits + 1 end
+  for _, list in ipairs(lists) do
+    for j, w in ipairs(list) do
+      w = w * (1 << bits)
+      list[j] = w < 0 and -floor(0.5 - w) or floor(w + 0.5)
+    end
+  end
+  return bits
+end
+
+-- One dimension of a u8 tensor resized, in integers; the sums are rounded to bytes again.
+local function resize_bytes(x, dim, out, scale, mode, align, smooth)
+  local n = x:size(dim)
+  if n == out and (align or scale == 1) then return x end
+  local sum, bits
+  if smooth then
+    local rows = smooth_weights(n, out, scale, mode)
+    bits = whole_weights(rows)
+    sum = product(x:to("f64"), dim, rows, "f64"):to("i64")
+  else
+    local taps, lists, shape = taps_of(mode, n, out, scale, align), {}, {}
+    for k, tap in ipairs(taps) do lists[k] = tap[2] end
+    for i = 1, out do -- at a border, where taps meet, their weights are one
+      for k = 2, #taps do
+        for l = 1, k - 1 do
+          if taps[k][1][i] == taps[l][1][i] then
+            lists[l][i], lists[k][i] = lists[l][i] + lists[k][i], 0.0
+            break
+          end
+        end
+      end
+    end
+    bits = whole_weights(lists)
+    for d = 1, x:dim() do shape[d] = d == dim and out or 1 end
+    for k, tap in ipairs(taps) do
+      local at = T.tensor(tap[1], { dtype = "i64", device = x:device() })
+      local weight = T.tensor(lists[k], { dtype = "i32", device = x:device() }):view(shape)
+      local part = T.index_select(x, at, { dim = dim, index_base = 0 }):to("i32") * weight
+      sum = sum and sum + part or part
+    end
+  end
+  return ((sum + (1 << bits - 1)) >> bits):clamp({ min = 0, max = 255 }):to("u8")
 end
 
 local modes = { "nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area" }
@@ -269,9 +331,9 @@ return function(F)
     local given = x
     if mode == "area" then return T[("adaptive_avg_pool%dd"):format(#sizes)](x, { output_size = sizes }) end
     local dtype, narrow = x:dtype(), nil
-    if ranks[mode] and not x:is_floating_point() then
-      if dtype ~= "u8" then fail("%s: mode %s takes floating tensors or u8, got %s", who, mode, describe(x)) end
-      x, narrow = x:float(), true
+    local bytes = ranks[mode] and dtype == "u8"
+    if ranks[mode] and not x:is_floating_point() and not bytes then
+      fail("%s: mode %s takes floating tensors or u8, got %s", who, mode, describe(x))
     elseif ranks[mode] and (dtype == "f16" or dtype == "bf16") then
       x, narrow = x:float(), true
     end
@@ -281,13 +343,13 @@ return function(F)
     table.sort(order, function(a, b) return scales[a] > scales[b] or scales[a] == scales[b] and a < b end)
     if dtype == "u8" or o.antialias then table.sort(order, function(p, q) return p > q end) end
     for _, d in ipairs(order) do
-      if o.antialias then
+      if bytes then
+        x = resize_bytes(x, d + 2, sizes[d], scales[d], mode, o.align_corners, o.antialias)
+      elseif o.antialias then
         x = resize_smooth(x, d + 2, sizes[d], scales[d], mode)
       else
-        x = resize(x, d + 2, sizes[d], scales[d], mode, o.align_corners, dtype ~= "u8")
+        x = resize(x, d + 2, sizes[d], scales[d], mode, o.align_corners)
       end
-      -- pictures of bytes are bytes again after each dimension
-      if dtype == "u8" and narrow then x = (x + 0.5):floor():clamp { min = 0, max = 255 } end
     end
     if not narrow then return T.core.own(x, given) end
     return T.core.own(x:to(dtype), given)
