@@ -25,7 +25,8 @@ typedef enum PlStatus {
   PL_ERR_FORMAT,    /* malformed file */
   PL_ERR_CALLBACK,  /* a callback failed; its own error value is kept by the caller */
   PL_ERR_INTERRUPT, /* Ctrl-C */
-  PL_ERR_UNSUPPORTED
+  PL_ERR_UNSUPPORTED,
+  PL_ERR_TRACE /* a graph under construction cannot stand for it, as it runs it would do */
 } PlStatus;
 
 #if defined(__GNUC__)

@@ -234,10 +234,10 @@ static int m_detach_(lua_State *L) {
   if (PL_UNLIKELY(t->a.symbolic || pl_is_batched(t))) {
     PlTensor *d;
     if (t->a.symbolic && pl_sym_flow(t)->vals[pl_sym_value(t)].kind == PL_FV_INPUT)
-      return l_error(L,
-                     "detach_: %s is an argument of the traced function, whose own history would stay; detach it before "
-                     "the call, or use x = x:detach()",
-                     pl_desc_text(&t->a));
+      return l_error_as(L, PL_ERR_TRACE,
+                        "detach_: %s is an argument of the traced function, whose own history would stay; detach it before "
+                        "the call, or use x = x:detach()",
+                        pl_desc_text(&t->a));
     CALL(L, pl_tensor_detach(&d, t));
     l_empty_box(L);
     l_box(L, 1)->t = d;

@@ -251,15 +251,15 @@ PlTensor *l_concrete(lua_State *L, PlTensor *t, const char *fn) {
   if (PL_UNLIKELY(t->flags & PL_T_BATCHED))
     l_error(L, "%s: %s stands for many tensors inside vmap, which differ; use tensor operations, such as T.where", fn, pl_desc_text(&t->a));
   if (PL_UNLIKELY(t->a.symbolic))
-    l_error(L,
-            "%s: %s is symbolic: it has no values until its graph runs; make it an output and read what run returns "
-            "(in T.jit: return it, and decide outside)",
-            fn, pl_desc_text(&t->a));
+    l_error_as(L, PL_ERR_TRACE,
+               "%s: %s is symbolic: it has no values until its graph runs; make it an output and read what run returns "
+               "(in T.jit: return it, and decide outside)",
+               fn, pl_desc_text(&t->a));
   if (PL_UNLIKELY(pl_state.trace != NULL))
-    l_error(L,
-            "%s: %s is read while a function is traced: it has no values that would stay; read it outside and pass "
-            "the number as an argument",
-            fn, pl_desc_text(&t->a));
+    l_error_as(L, PL_ERR_TRACE,
+               "%s: %s is read while a function is traced: it has no values that would stay; read it outside and pass "
+               "the number as an argument",
+               fn, pl_desc_text(&t->a));
   return t;
 }
 

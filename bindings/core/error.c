@@ -95,22 +95,44 @@ done:
   lua_settop(L, top);
 }
 
-int l_error(lua_State *L, const char *fmt, ...) {
-  char text[2048];
-  va_list args;
-  va_start(args, fmt);
-  vsnprintf(text, sizeof text, fmt, args);
-  va_end(args);
+/* Since T.jit's last trace began: did Lua get an error with PL_ERR_TRACE? */
+static _Thread_local bool refused;
+
+int l_jit_refused(lua_State *L) {
+  lua_pushboolean(L, refused);
+  if (!lua_isnone(L, 1)) refused = lua_toboolean(L, 1);
+  return 1;
+}
+
+static int raise(lua_State *L, PlStatus s, const char *text) {
   luaL_checkstack(L, 16, NULL);
+  refused = refused || s == PL_ERR_TRACE;
   l_where(L);
   size_t skip = 0;
-  if (l_push_op_name(L, text, &skip)) {
+  if (l_push_op_name(L, s, text, &skip)) {
     lua_pushstring(L, text + skip);
     lua_concat(L, 2);
   } else lua_pushstring(L, text);
   speak(L);
   lua_concat(L, 2);
   return lua_error(L);
+}
+
+#define FORMAT(TEXT, FMT)                  \
+  char TEXT[2048];                         \
+  va_list args;                            \
+  va_start(args, FMT);                     \
+  vsnprintf(TEXT, sizeof TEXT, FMT, args); \
+  va_end(args)
+
+int l_error(lua_State *L, const char *fmt, ...) {
+  FORMAT(text, fmt);
+  return raise(L, PL_ERR_ARG, text);
+}
+
+int l_error_as(lua_State *L, PlStatus s, const char *fmt, ...) {
+  FORMAT(text, fmt);
+  return raise(L, s, text);
 }
 
 /* The kept error is in a user value made beforehand: keeping one allocates nothing, so it cannot raise. */
@@ -141,7 +163,7 @@ int l_fail(lua_State *L, PlStatus s) {
     snprintf(text, sizeof text, "%s", pl_message());
     take_interrupt(L);
     lua_settop(L, top);
-    return l_error(L, "%s", text);
+    return raise(L, s, text);
   }
   if (s == PL_ERR_CALLBACK) { /* the same object that was raised inside */
     lua_rawgetp(L, LUA_REGISTRYINDEX, &error_key);
@@ -150,12 +172,12 @@ int l_fail(lua_State *L, PlStatus s) {
     lua_setiuservalue(L, -3, 1);
     return lua_error(L);
   }
-  return l_error(L, "%s", pl_message());
+  return l_error_as(L, s, "%s", pl_message());
 }
 
 const char *l_status_name(PlStatus s) {
-  static const char *const names[] = {"ok",    "argument", "shape",  "dtype",    "index",     "memory",
-                                      "state", "io",       "format", "callback", "interrupt", "unsupported"};
+  static const char *const names[] = {"ok", "argument", "shape",    "dtype",     "index",       "memory", "state",
+                                      "io", "format",   "callback", "interrupt", "unsupported", "trace"};
   return (size_t)s < sizeof names / sizeof *names ? names[s] : "error";
 }
 

@@ -74,12 +74,14 @@ int l_result_metatable(lua_State *L); /* pushes the metatable of new boxes; with
 int l_box_metatable(lua_State *L);    /* pushes the metatable, made at first call */
 
 /* ---- errors (error.c) ---- */
-int l_fail(lua_State *L, PlStatus s);                            /* raises pl_message() at the caller's line */
-int l_error(lua_State *L, const char *fmt, ...) PL_PRINTF(2, 3); /* raises this text there */
-int l_parameters(lua_State *L);                                  /* core.parameters, see error.c */
-int l_is_one_object(lua_State *L);                               /* core.is_one_object, see error.c */
-int l_speak(lua_State *L);                                       /* core.speak, see error.c */
-int l_where(lua_State *L);                                       /* pushes "file:line: " of the caller */
+int l_fail(lua_State *L, PlStatus s);                                           /* raises pl_message() at the caller's line */
+int l_error(lua_State *L, const char *fmt, ...) PL_PRINTF(2, 3);                /* raises this text there */
+int l_error_as(lua_State *L, PlStatus s, const char *fmt, ...) PL_PRINTF(3, 4); /* the same with a status: PL_ERR_TRACE */
+int l_jit_refused(lua_State *L);   /* core.jit_refused([on]) → did an error with PL_ERR_TRACE reach Lua since it was set to false? */
+int l_parameters(lua_State *L);    /* core.parameters, see error.c */
+int l_is_one_object(lua_State *L); /* core.is_one_object, see error.c */
+int l_speak(lua_State *L);         /* core.speak, see error.c */
+int l_where(lua_State *L);         /* pushes "file:line: " of the caller */
 /* Finds the first frame outside the files below `home`; pushes nothing. Fields S and l of ar are filled. */
 bool l_locate(lua_State *L, const char *home, lua_Debug *ar);
 int l_failure(lua_State *L, PlStatus s); /* pushes nil, message, code; returns 3 */

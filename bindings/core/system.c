@@ -110,7 +110,8 @@ static int s_system(lua_State *L) {
 
 static int s_seed(lua_State *L) {
   if (pl_state.trace)
-    return l_error(L, "manual_seed: a traced function cannot seed: its graph draws on from the seed of the call; seed outside");
+    return l_error_as(L, PL_ERR_TRACE,
+                      "manual_seed: a traced function cannot seed: its graph draws on from the seed of the call; seed outside");
   pl_manual_seed((uint64_t)l_check_int(L, 1, "manual_seed", "seed"));
   return 0;
 }
@@ -126,7 +127,8 @@ static int s_get_rng(lua_State *L) {
 static int s_set_rng(lua_State *L) {
   size_t n;
   uint64_t v[3];
-  if (pl_state.trace) return l_error(L, "set_rng_state: not in a traced function: its graph draws on from the state of the call");
+  if (pl_state.trace)
+    return l_error_as(L, PL_ERR_TRACE, "set_rng_state: not in a traced function: its graph draws on from the state of the call");
   const char *s = lua_type(L, 1) == LUA_TSTRING ? lua_tolstring(L, 1, &n) : NULL;
   if (!s || n != sizeof v) return l_error(L, "set_rng_state: the string that get_rng_state returned is expected");
   memcpy(v, s, sizeof v);

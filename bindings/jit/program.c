@@ -108,7 +108,7 @@ static int jit_finish(lua_State *L) {
 static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, int32_t ny) {
   PlFlow *f = p->f;
   if (f->opaque)
-    PL_FAIL(PL_ERR_UNSUPPORTED,
+    PL_FAIL(PL_ERR_TRACE,
             "%s: its results' gradient goes through %s, which the graph would lose; call backward inside of "
             "the traced function, or do not trace this part",
             name, f->opaque);

@@ -70,7 +70,7 @@ static void watch_calls(lua_State *L, lua_Debug *ar);
 static void check_coroutine(lua_State *L, lua_Debug *ar, lua_CFunction f) {
   lua_State *other = NULL;
   if (f == tracing->yield && L == tracing->L)
-    l_error(L, "coroutine.yield in a traced function would leave the trace open; yield outside of it");
+    l_error_as(L, PL_ERR_TRACE, "coroutine.yield in a traced function would leave the trace open; yield outside of it");
   if (f == tracing->wrapped && lua_getupvalue(L, -1, 1)) {
     other = lua_tothread(L, -1);
     lua_pop(L, 1);
@@ -79,7 +79,8 @@ static void check_coroutine(lua_State *L, lua_Debug *ar, lua_CFunction f) {
     lua_pop(L, 1);
   }
   if (other && lua_gethook(other) != watch_calls)
-    l_error(L, "a coroutine from outside is resumed in a traced function: a graph would repeat what it gives now; resume it "
+    l_error_as(L, PL_ERR_TRACE,
+               "a coroutine from outside is resumed in a traced function: a graph would repeat what it gives now; resume it "
                "outside, and pass its value as an argument");
 }
 
@@ -97,10 +98,10 @@ static void watch_calls(lua_State *L, lua_Debug *ar) {
     lua_pop(L, 1);
     for (int i = 0; f && i < NCHANGING; i++)
       if (f == tracing->changing[i])
-        l_error(L, "%s.%s in a traced function: a graph would repeat this one value; %s",
-                strcmp(changing[i][0], LUA_FILEHANDLE) == 0 ? "file" : changing[i][0], changing[i][1],
-                i == 0 ? "draw with T.rand or T.randint, or pass the number as an argument"
-                       : "call it outside, or pass the value as an argument");
+        l_error_as(L, PL_ERR_TRACE, "%s.%s in a traced function: a graph would repeat this one value; %s",
+                   strcmp(changing[i][0], LUA_FILEHANDLE) == 0 ? "file" : changing[i][0], changing[i][1],
+                   i == 0 ? "draw with T.rand or T.randint, or pass the number as an argument"
+                          : "call it outside, or pass the value as an argument");
   }
   if (tracing->before && (!call || (tracing->before_mask & LUA_MASKCALL))) tracing->before(L, ar);
 }
@@ -350,6 +351,7 @@ void l_jit_register(lua_State *L) {
                                   {"jit_abort", jit_abort},
                                   {"jit_untraced", jit_untraced},
                                   {"jit_tracing", jit_tracing},
+                                  {"jit_refused", l_jit_refused},
                                   {"jit_as_written", jit_as_written},
                                   {"jit_node", jit_node},
                                   {"jit_reads_after", jit_reads_after},

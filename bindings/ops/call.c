@@ -171,7 +171,7 @@ static size_t leading_name(const char *text, bool *named) {
   return 0;
 }
 
-bool l_push_op_name(lua_State *L, const char *text, size_t *skip) {
+bool l_push_op_name(lua_State *L, PlStatus s, const char *text, size_t *skip) {
   lua_Debug ar;
   if (!lua_getstack(L, 0, &ar) || !lua_getinfo(L, "f", &ar)) return false;
   const int f = lua_gettop(L);
@@ -183,10 +183,10 @@ bool l_push_op_name(lua_State *L, const char *text, size_t *skip) {
     inplace = lua_toboolean(L, -1) || ((op->flags & PL_F_MUTATES) && op->nin != PL_VARIADIC);
   }
   lua_settop(L, f - 1);
-  if (!op || strncmp(text, "interrupted", 11) == 0) return false;
+  if (!op) return false;
   bool named;
   *skip = leading_name(text, &named);
-  if (*skip == 0 && named) return false;
+  if (*skip == 0 && (named || s == PL_ERR_INTERRUPT)) return false;
   lua_pushfstring(L, *skip > 0 ? "%s%s" : "%s%s: ", op->name, inplace ? "_" : "");
   return true;
 }

@@ -28,7 +28,7 @@ static inline Box *l_new_result(lua_State *L, int metatable) {
 
 /* If the running function is an op's: pushes the start of its message, the name under which the op was called, and
  * says how much of text that replaces: the op's name, that of an op it is made of, or nothing. */
-bool l_push_op_name(lua_State *L, const char *text, size_t *skip);
+bool l_push_op_name(lua_State *L, PlStatus s, const char *text, size_t *skip);
 
 /* How many ops have a gradient rule of their own in Lua; the hot path looks only at this. */
 extern _Thread_local int l_overridden_count;

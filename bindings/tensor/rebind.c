@@ -11,7 +11,7 @@
 static int rebind(lua_State *L) {
   PlTensor *from = l_check_tensor(L, 1), *to = l_check_tensor(L, 2);
   if (pl_state.trace || from->a.symbolic || to->a.symbolic)
-    return l_error(L, "to: a network cannot be converted while a function is traced; convert it before");
+    return l_error_as(L, PL_ERR_TRACE, "to: a network cannot be converted while a function is traced; convert it before");
   if ((from->flags | to->flags) & PL_T_BATCHED) return l_error(L, "to: a network cannot be converted inside vmap");
   if (from == to) return 0;
   if (to->node || to->more || (to->flags & PL_T_BOXED) || !pl_shape_equal(&to->a, &from->a))

@@ -260,7 +260,7 @@ static PlStatus compute(const Call *c) {
   bool itself = runs_itself(c);
   const bool native = !itself && has_native(c);
   if (!itself && !native) s = pl_forward_graph_get(c->op, c->in, c->nin, c->attrs, c->out, c->want, &g);
-  if (s == PL_ERR_UNSUPPORTED) {
+  if (s == PL_ERR_UNSUPPORTED || s == PL_ERR_TRACE) {
     if (!(c->op->flags & PL_F_LINEAR)) return set_unknown(c, c->op->name);
     itself = true; /* its shape depends on values, which a graph does not know */
     s = PL_OK;

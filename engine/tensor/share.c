@@ -71,7 +71,7 @@ static PlStatus fill(PlParcel *p, PlTensor *t) {
 }
 
 PlStatus pl_parcel_make(PlParcel **out, PlTensor *t) {
-  if (t->a.symbolic) PL_FAIL(PL_ERR_STATE, "%s is symbolic: it has no values to hand over", pl_desc_text(&t->a));
+  if (t->a.symbolic) PL_FAIL(PL_ERR_TRACE, "%s is symbolic: it has no values to hand over", pl_desc_text(&t->a));
   PL_TRY(pl_writes(t->storage)); /* the other thread knows nothing of notes */
   PlParcel *p = calloc(1, sizeof *p);
   if (!p) return no_memory();

@@ -412,7 +412,7 @@ static PlStatus copy_data(PlTensor *dst, PlTensor *src) {
 PlStatus pl_copy_data(PlTensor *dst, PlTensor *src) {
   if (PL_UNLIKELY(dst->a.symbolic | src->a.symbolic)) {
     if (dst->a.symbolic) return pl_sym_assign(dst, src);
-    PL_FAIL(PL_ERR_STATE, "%s is symbolic: it has no values yet to copy", pl_desc_text(&src->a));
+    PL_FAIL(PL_ERR_TRACE, "%s is symbolic: it has no values yet to copy", pl_desc_text(&src->a));
   }
   if (PL_LIKELY(pl_state.remat == NULL)) return copy_data(dst, src);
   PlPins pins;

@@ -52,6 +52,12 @@ function options.fail(fmt, ...)
 end
 local fail = options.fail
 
+--- The same for what a graph cannot stand for: T.jit(f, {fallback = true}) runs f as it is written.
+function options.untraceable(...)
+  core.jit_refused(true)
+  fail(...)
+end
+
 --- "file:line: text" of the first stack level outside perilune's own Lua files.
 function options.here(text)
   for level = 2, 200 do

@@ -48,7 +48,7 @@ static PlStatus need(Split *s, PlFVal v) {
     if (val->kind != PL_FV_NODE || !is_forward(s, val->node) || s->kept[v] || s->keep[val->node]) return PL_OK;
     const PlFNode *n = &f->nodes[val->node];
     if (n->flags & PL_FN_MUTATES)
-      PL_FAIL(PL_ERR_UNSUPPORTED, "jit: the gradient reads %s after %s wrote it in place; use the out-of-place form",
+      PL_FAIL(PL_ERR_TRACE, "jit: the gradient reads %s after %s wrote it in place; use the out-of-place form",
               f->vals[f->stores[val->store].first].name ? f->vals[f->stores[val->store].first].name : "a tensor", n->op->name);
     if (!(n->flags & PL_FN_VIEW)) {
       s->kept[v] = true;

@@ -85,7 +85,7 @@ PlStatus pl_sym_refresh(PlTensor *t) {
   PlFlow *f = pl_sym_flow(t);
   const PlFStore *st = &f->stores[pl_sym_storage(t)->store];
   if (st->root < 0)
-    PL_FAIL(PL_ERR_UNSUPPORTED,
+    PL_FAIL(PL_ERR_TRACE,
             "%s is used after a window of it was written that the graph does not know as a part of the "
             "whole; use the whole tensor inside of the graph first and take views there",
             pl_desc_text(&t->a));
@@ -161,7 +161,7 @@ static PlStatus check_values_known(const PlOp *op, PlTensor *const *in, int nin,
   for (int i = 0; i < nin && i < 8; i++)
     if (((op->reads_values >> i) & 1) && in[i] && !in[i]->a.weak && !(in[i]->flags & PL_T_CONST) &&
         !(op->by_shape && op->by_shape(&in[i]->a, attrs)))
-      PL_FAIL(PL_ERR_UNSUPPORTED,
+      PL_FAIL(PL_ERR_TRACE,
               "%s: its result's shape depends on the values of %s, which a graph does not know; call "
               "it outside, or use a masked form of fixed shape (where, masked_fill)",
               op->name, op->nin != PL_VARIADIC && op->args[i] ? op->args[i] : "an input");
@@ -228,7 +228,7 @@ PlStatus pl_sym_enter(PlFlow *f, PlTensor *t, PlTensor **out) {
   PlTensor *h;
   PL_TRY(pl_history_current(&t, 1));
   if (!f->record && pl_state.ambient && !pl_state.grad_off && is_computed(t))
-    PL_FAIL(PL_ERR_STATE,
+    PL_FAIL(PL_ERR_TRACE,
             "%s was computed from tensors that require a gradient before it came into the graph; compute it "
             "inside g:trace(f), or detach it",
             pl_desc_text(&t->a));

@@ -59,8 +59,8 @@ static PlStatus copy_into(PlFlow *f, PlTensor *t, PlTensor *v) {
 static PlStatus root_of(PlFlow *f, const PlTensor *t, PlTensor **out) {
   const PlFStore *st = &f->stores[pl_sym_storage(t)->store];
   if (st->root < 0)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "a window of a tensor that the graph does not know as a whole was written; use the whole "
-                                "tensor inside of the graph and take views there");
+    PL_FAIL(PL_ERR_TRACE, "a window of a tensor that the graph does not know as a whole was written; use the whole "
+                          "tensor inside of the graph and take views there");
   return pl_sym_tensor(out, f, st->root);
 }
 
@@ -79,7 +79,7 @@ PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
   if (leaf && (whole || f->stores[pl_sym_storage(t)->store].root == pl_sym_value(t))) return copy_into(f, t, v);
   bool recorded = f->record ? pl_may_record(&t, 1) || pl_may_record(&v, 1) : !leaf;
   if (PL_UNLIKELY(t->flags & PL_T_DETACHED) && recorded && !pl_state.grad_off)
-    PL_FAIL(PL_ERR_UNSUPPORTED,
+    PL_FAIL(PL_ERR_TRACE,
             "%s was detached and is written while gradients are recorded: what it was detached from would "
             "get that history in a graph; write into a clone",
             pl_desc_text(&t->a));
@@ -155,7 +155,7 @@ static PlStatus cast_like(PlTensor **r, const PlTensor *y) {
 
 /* A tensor from outside would carry the trace's history on when the trace is over. */
 static PlStatus from_outside(const PlOp *op, const PlTensor *y) {
-  PL_FAIL(PL_ERR_UNSUPPORTED,
+  PL_FAIL(PL_ERR_TRACE,
           "%s: %s comes from outside of the traced function, and what is written has a gradient; detach it, "
           "or make the tensor inside",
           op->name, pl_desc_text(&y->a));

@@ -278,7 +278,8 @@ end
 -- A function that returns batch after batch of one pass, and what to close when it is left early.
 local function pass(self)
   if T.core.jit_tracing() then
-    fail("data.DataLoader: a loop over it in a traced function would read one pass for ever; pass batches as arguments")
+    options.untraceable("data.DataLoader: a loop over it in a traced function would read one pass for ever; pass "
+      .. "batches as arguments")
   end
   if is_stream(self.dataset) then return for_gpu(self, stream_pass(self)) end
   local count = #self

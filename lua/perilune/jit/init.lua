@@ -103,17 +103,6 @@ local function tell_cost(self, t)
     .. "not use out of its reach, or pass what it uses as arguments\n"):format(self.name, t.guards.fields))
 end
 
--- What a trace says of a function that a graph cannot stand for; the script itself can still run.
-local UNTRACEABLE = { "has no values", "is read while a function is traced", "which a graph does not know",
-  "in a traced function", "the traced function changes", "a traced function cannot", "which the graph would lose",
-  "use the out-of-place form", "comes from outside of the traced function",
-  "optimizer updates after the graph has run" }
-local function is_untraceable(err)
-  for _, text in ipairs(UNTRACEABLE) do
-    if type(err) == "string" and err:find(text, 1, true) then return true end
-  end
-end
-
 -- Settings of optimizers are asked, counters move; false: the trace does not fit their state.
 local function ready(t)
   if not holds(t) then return false end
@@ -189,11 +178,11 @@ local function slow_call(self, ...)
     too_many(self, why)
     return self.f(...)
   end
-  local err, seen
+  local err, seen, refused
   local began = core.clock and core.clock() or os.clock()
-  t, err, seen = trace(self, args, tensors)
+  t, err, seen, refused = trace(self, args, tensors)
   if not t then
-    if not self.opts.fallback or not is_untraceable(err) then error(err, 0) end
+    if not self.opts.fallback or not refused then error(err, 0) end
     guards.restore(seen)
     return eager(self, ...)
   end

@@ -7,7 +7,7 @@
 local T = require "perilune"
 local options = require "perilune.options"
 
-local core, fail = T.core, options.fail
+local core = T.core
 
 local optimizers = {}
 
@@ -126,8 +126,8 @@ end
 local function place_update(self, t, d, out)
   for i, p in ipairs(d.group.params) do
     if core.jit_reads_after(t.flow, d.node, p) then
-      fail("%s: a parameter is used after %s:step(); this optimizer updates after the graph has run. Make the step "
-        .. "the last thing that the traced function does, or use SGD, Adam, AdamW or RMSprop", self.name,
+      options.untraceable("%s: a parameter is used after %s:step(); this optimizer updates after the graph has run. "
+        .. "Make the step the last thing that the traced function does, or use SGD, Adam, AdamW or RMSprop", self.name,
         d.optimizer.name)
     end
     local g, last = d.grads[i], p.grad

@@ -8,12 +8,13 @@ local guards = require "perilune.jit.guards"
 local optimizers = require "perilune.jit.optimizers"
 local values = require "perilune.jit.values"
 
-local core, fail, describe = T.core, options.fail, options.describe
+local core, untraceable, describe = T.core, options.untraceable, options.describe
 local map, MARK = values.map, values.MARK
 
 local function wrong_write(self, name, old, new)
-  fail("%s: the traced function changes %s (from %s to %s); a graph does not repeat that. Return the value and assign "
-    .. "it outside, or keep it in a tensor and write that in place", self.name, name, describe(old), describe(new))
+  untraceable("%s: the traced function changes %s (from %s to %s); a graph does not repeat that. Return the value "
+    .. "and assign it outside, or keep it in a tensor and write that in place", self.name, name, describe(old),
+    describe(new))
 end
 
 -- Results by the memory that they look at: views are taken again after each run, of an argument, of a captured tensor
@@ -95,12 +96,12 @@ local function inner_gradients(t, a, out)
   for k, x in ipairs(a.inputs) do
     local g, had = x.grad, a.grads[k]
     if (x.requires_grad and x.is_leaf) ~= (a.wants[k] or false) then
-      fail("the traced function changes whether argument tensor %d requires a gradient; call requires_grad_() outside",
-        k)
+      untraceable("the traced function changes whether argument tensor %d requires a gradient; call requires_grad_() "
+        .. "outside", k)
     end
     if t.grad and x.requires_grad and not x.is_leaf and not core.jit_spent(x) then
-      fail("the traced function writes argument tensor %d in place with a value that has a gradient, which a graph "
-        .. "would lose; use the out-of-place form, and return the result", k)
+      untraceable("the traced function writes argument tensor %d in place with a value that has a gradient, which a "
+        .. "graph would lose; use the out-of-place form, and return the result", k)
     end
     local kind, at, views
     if had and g then kind, at, views = core.jit_root(t.flow, g) end
@@ -140,7 +141,8 @@ local function finish(self, t, a, args, seen, results)
   return tracked
 end
 
---- trace(jit, args, its tensors) → the trace, or nil, the error object and what the function could see before.
+--- trace(jit, args, its tensors) → the trace, or nil, the error object, what the function could see before, and whether
+-- it is one that a graph cannot stand for while the script itself can still run.
 local trace
 function trace(self, args, tensors)
   local flow = core.graph_new(self.opts.unsafe_math)
@@ -150,6 +152,7 @@ function trace(self, args, tensors)
   t.objects = a.objects
   local seen = guards.take(self.root, args, args.n)
   core.jit_enter(flow, self.opts.mirror)
+  core.jit_refused(false)
   local outer = optimizers.enter(t)
   local res = table.pack(pcall(self.f, table.unpack(a.symbolic, 1, args.n)))
   optimizers.enter(outer)
@@ -169,9 +172,10 @@ function trace(self, args, tensors)
     end
   end
   if not ok then
+    local refused = core.jit_refused()
     core.jit_abort(flow)
     optimizers.undo(t, true) -- nothing has run
-    return nil, err, seen
+    return nil, err, seen, refused
   end
   t.guards = guards.take(self.root, args, args.n) -- after it ran: what it made lazily is there now
   return t

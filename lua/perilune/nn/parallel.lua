@@ -114,8 +114,8 @@ end
 function DDP:forward(...)
   local d = self._ddp
   if core.jit_tracing() then
-    fail("nn.parallel.DistributedDataParallel: a function that T.jit traces would not average gradients; compile the "
-      .. "network inside instead: DistributedDataParallel(T.jit(net))")
+    options.untraceable("nn.parallel.DistributedDataParallel: a function that T.jit traces would not average "
+      .. "gradients; compile the network inside instead: DistributedDataParallel(T.jit(net))")
   end
   if self.group.gone then fail("nn.parallel.DistributedDataParallel: its process group was destroyed") end
   if core.grad_mode() then

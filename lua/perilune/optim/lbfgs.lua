@@ -176,8 +176,8 @@ function LBFGS:step(closure)
     fail("optim.LBFGS:step: a closure that computes the loss is needed")
   end
   if T.core.jit_tracing() then
-    fail("optim.LBFGS:step in a traced function: how often it computes the loss depends on the loss, which has no "
-      .. "values while it is traced; jit the closure, and call opt:step(closure) outside")
+    options.untraceable("optim.LBFGS:step in a traced function: how often it computes the loss depends on the loss, "
+      .. "which has no values while it is traced; jit the closure, and call opt:step(closure) outside")
   end
   local group, m = self.param_groups[1], self._memory
   local params, o = group.params, group

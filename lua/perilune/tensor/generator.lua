@@ -14,8 +14,8 @@ local FIRST = 67280421310721 -- PyTorch's, too
 -- f(…) while the global generator stands where this one does.
 local function run(self, f, ...)
   if core.jit_tracing() then
-    options.fail("generator: its state would stay where the trace left it, so a traced function cannot draw from it; "
-      .. "draw outside and pass the tensor, or use the default generator")
+    options.untraceable("generator: its state would stay where the trace left it, so a traced function cannot draw "
+      .. "from it; draw outside and pass the tensor, or use the default generator")
   end
   local was = core.get_rng_state()
   core.set_rng_state(self.state)
