@@ -17,7 +17,7 @@ describe("rules written in Lua", function()
     opt:step()
   end
 
-  it("one input, one output", function()
+  it("one input, one output: backward gives the gradient that the rule returns", function()
     local f = T.custom { name = "ten", forward = function(_, a) return a * 10 end,
       backward = function(_, g) return g * 10 end }
     local a = leaf { 1, 2, 3 }
@@ -25,7 +25,7 @@ describe("rules written in Lua", function()
     eq(a, { -9, -8, -7 })
   end)
 
-  it("two inputs, gradients of its own", function()
+  it("two inputs get the gradients that the rule returns, right or not", function()
     local f = T.custom { name = "prod", forward = function(ctx, a, b)
       ctx:save(a, b)
       return a * b
@@ -39,7 +39,7 @@ describe("rules written in Lua", function()
     eq(b, { 5 - 3, 7 - 6 })
   end)
 
-  it("two outputs", function()
+  it("two outputs bring two gradients", function()
     local f = T.custom { name = "both", forward = function(ctx, a, b)
       ctx:save(a, b)
       return a * b, a + b
@@ -54,7 +54,7 @@ describe("rules written in Lua", function()
     eq(b, { 5 - 2 - 1 })
   end)
 
-  it("the same constant returned twice", function()
+  it("the same constant may be the gradient of both inputs", function()
     local c = T.tensor { 3 }
     local f = T.custom { name = "constant", forward = function(_, a, b) return a + b end,
       backward = function() return c, c end }
@@ -65,7 +65,7 @@ describe("rules written in Lua", function()
     eq(c, { 3 })
   end)
 
-  it("straight-through rounding", function()
+  it("straight-through rounding passes the gradient on", function()
     local f = T.custom { name = "ste", forward = function(_, a) return a:round() end,
       backward = function(_, g) return g end }
     local a = leaf { 0.4, 2.7 }
@@ -73,7 +73,7 @@ describe("rules written in Lua", function()
     eq(a, { 0.4 - 2, 2.7 - 2 })
   end)
 
-  it("inputs returned unchanged, one output unused", function()
+  it("inputs may be returned unchanged; an unused output brings nil", function()
     local seen
     local f = T.custom { name = "pass", forward = function(_, a, b) return a, b end,
       backward = function(_, g1, g2)
@@ -97,14 +97,14 @@ describe("rules written in Lua", function()
     eq(a, { -3 })
   end)
 
-  it("detach", function()
+  it("detach stops the gradient", function()
     local x, a, b = T.ones(10, 10), leaf { 1 }, leaf { 1 }
     step({ a, b }, ((x * a):detach() * b):sum())
     eq(a, { 1 })
     eq(b, { -99 })
   end)
 
-  it("a wrong count, a value that is no tensor, a wrong shape", function()
+  it("a wrong count, a value that is no tensor and a wrong shape are errors", function()
     local function run(back)
       local f = T.custom { name = "bad", forward = function(_, a, b) return a + b end, backward = back }
       local a, b = leaf { 1 }, leaf { 2 }
@@ -146,7 +146,7 @@ describe("rules written in Lua", function()
 end)
 
 describe("long and broken walks", function()
-  it("a million adds under a small stack", function()
+  it("a chain of a million adds is walked on a stack of 256 kB", function()
     local code = "local T = require 'perilune' local x = T.ones(1):requires_grad_() "
       .. "local one, y = T.ones(1), x "
       .. "for _ = 1, 1000000 do y = y + one end y:backward() assert(x.grad:item() == 1) y = nil "
@@ -161,7 +161,7 @@ describe("long and broken walks", function()
     assert.equal("done\n", text)
   end)
 
-  it("an error in the k-th of 50 nodes, for every k", function()
+  it("an error in the k-th of 50 nodes leaves nothing, for every k", function()
     local bad
     local f = T.custom { name = "fragile", forward = function(ctx, a, k)
       ctx.k = k
@@ -222,7 +222,7 @@ describe("long and broken walks", function()
     assert.is_true(crowded <= 2 * alone + 2e-6, text)
   end)
 
-  it("every subset of three outputs' gradients", function()
+  it("every subset of three outputs' gradients counts as if the others were zero", function()
     local three = T.custom { name = "three", forward = function(_, a) return a * 2, a * 3, a * 5 end,
       backward = function(_, g1, g2, g3)
         local s = T.zeros(4)

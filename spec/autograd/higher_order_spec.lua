@@ -75,7 +75,7 @@ describe("second-order training steps equal PyTorch's", function()
 end)
 
 describe("gradients of gradients", function()
-  it("three nested keys", function()
+  it("three nested keys give the third derivative", function()
     local v = { 0.7, -1.3, 0.2 }
     local x = T.tensor(v, f64)
     local keys, got = {}, {}
@@ -93,7 +93,7 @@ describe("gradients of gradients", function()
     eq(got[1], want, 1e-6)
   end)
 
-  it("the gradient of a gradient's norm in a network with layer norm and softmax", function()
+  it("the gradient of a gradient's norm is right in a network with layer norm and softmax", function()
     T.manual_seed(75)
     local x = T.randn({ 3, 4 }, f64)
     local w1, b1 = T.randn({ 4, 5 }, f64), T.randn({ 5 }, f64)

@@ -26,12 +26,12 @@ local function saves_nothing(y, op)
 end
 
 describe("explicit keys", function()
-  it("cos", function()
+  it("the gradient of cos x is -sin x", function()
     local x = T.randn(10)
     eq(grad_by_key(function(a) return a:cos() end, x, T.ones(10)), -x:sin())
   end)
 
-  it("x*x squared", function()
+  it("an intermediate result that is used twice adds both gradients", function()
     local x = T.randn(10)
     eq(grad_by_key(function(a)
       local y = a * a
@@ -39,7 +39,7 @@ describe("explicit keys", function()
     end, x, T.ones(10)), 4 * x * x * x, 1e-5)
   end)
 
-  it("in place y:mul_(y)", function()
+  it("an in-place product with itself has the gradient of the product", function()
     local x = T.randn(10)
     eq(grad_by_key(function(a)
       local y = a * a
@@ -98,7 +98,7 @@ describe("explicit keys", function()
     end
   end)
 
-  it("identity passes dy through exactly", function()
+  it("the identity passes dy through, bit for bit", function()
     local x, dy = T.randn(10), T.randn(10)
     near.same_bits(grad_by_key(function(a) return a end, x, dy), dy)
     near.same_bits(grad_by_key(function(a) return a:clone() end, x, dy), dy)
@@ -140,20 +140,20 @@ describe("explicit keys", function()
     assert.same({ 2, 5 }, got[x]:shape())
   end)
 
-  it("a window's gradient lands in the window", function()
+  it("the gradient of a window is zero outside of it", function()
     local x = T.randn(3, 3)
     local g = grad_by_key(function(a) return a[{ { 2, -2 }, { 1, 2 } }] end, x, T.ones(1, 2))
     eq(g, { { 0, 0, 0 }, { 1, 1, 0 }, { 0, 0, 0 } })
   end)
 
-  it("a row mask of one and of none", function()
+  it("the gradient of a selection by a row mask is zero in the other rows", function()
     local x = T.randn(3, 2)
     local one, none = T.tensor { true, false, false }, T.tensor { false, false, false }
     eq(grad_by_key(function(a) return a[one] end, x, T.ones(1, 2)), { 1, 1, 0, 0, 0, 0 })
     eq(grad_by_key(function(a) return a[none] end, x, T.ones(0, 2)), 0)
   end)
 
-  it("squeeze of expand", function()
+  it("squeeze of expand has a gradient of ones and keeps nothing", function()
     local x = T.randn(1, 5)
     local key, got = watch(x)
     local z = x:expand(1, 5):squeeze(1)
@@ -164,21 +164,21 @@ describe("explicit keys", function()
     eq(grad_by_key(function(a) return a:unsqueeze(1):squeeze(1) end, x, T.ones(1, 5)), 1)
   end)
 
-  it("broadcasting sums back", function()
+  it("the gradient of a broadcast input is the sum over what it was repeated along", function()
     eq(grad_by_key(function(a) return a:expand(3, 3, 10) end, T.randn(3, 3, 1), T.ones(3, 3, 10)), 10)
   end)
 
-  it("sum and mean over rows", function()
+  it("sum and mean over rows have gradients 1 and 1/n", function()
     eq(grad_by_key(function(a) return a:sum(1) end, T.randn(3, 3), T.ones(3)), 1)
     eq(grad_by_key(function(a) return a:mean(1) end, T.randn(3, 3), T.ones(3)), 1 / 3)
   end)
 
-  it("dot of a vector and a matrix-vector product", function()
+  it("the dot of a vector and a matrix-vector product has the outer product for its gradient", function()
     local u, v = T.ones(2), T.ones(2)
     eq(grad_by_key(function(a) return u:matmul(a:matmul(v)) end, T.randn(2, 2)), 1)
   end)
 
-  it("the maximum of x and x", function()
+  it("the maximum of x and x shares the gradient between both sides", function()
     eq(grad_by_key(function(a) return T.maximum(a, a) end, T.randn(10), T.ones(10)), 1)
   end)
 
@@ -192,7 +192,7 @@ describe("explicit keys", function()
     eq(second[x], -x:cos())
   end)
 
-  it("where", function()
+  it("where passes the gradient to the side that was chosen", function()
     local x, y = T.full({ 100 }, 0.5), T.ones(100)
     local key, got = watch(x, y)
     key:backward(T.where(x:gt(0.7), x, y), T.ones(100))
@@ -213,7 +213,7 @@ describe("explicit keys", function()
     end
   end)
 
-  it("finalized keys and mismatched lists", function()
+  it("finalized keys and mismatched lists are errors", function()
     local x = T.randn(4)
     local key = watch(x)
     local y = x:cos()
@@ -223,7 +223,7 @@ describe("explicit keys", function()
     fails("grad key finalized", function() key:attach(x, function() end) end)
   end)
 
-  it("an unused branch recorded first delays nothing", function()
+  it("an unused branch that was recorded first delays nothing", function()
     local w, calls, grad = T.randn(5), 0, nil
     local key = T.GradKey {}
     key:attach(w, function(_, g)
@@ -237,7 +237,7 @@ describe("explicit keys", function()
     eq(a, w:exp())
   end)
 
-  it("gather with repeated indices adds in index order", function()
+  it("gather adds the gradients of a repeated index in index order", function()
     local x = T.randn(5)
     local at = T.tensor({ 2, 4, 2, 2, 1 }, { dtype = "i64" })
     local dy = T.tensor { 1e8, 3, 1, -1e8, 7 }
@@ -248,13 +248,13 @@ describe("explicit keys", function()
     eq(dense, { 1, 3, 0, 1, 0 })
   end)
 
-  it("bilinear interpolation to half the size", function()
+  it("bilinear interpolation to half the size gives every pixel a quarter", function()
     local x = T.randn(1, 1, 32, 32)
     local function half(a) return nn.F.interpolate(a, { size = { 16, 16 }, mode = "bilinear" }) end
     eq(grad_by_key(half, x, T.ones(1, 1, 16, 16)), 0.25)
   end)
 
-  it("pixel_shuffle moves 2x back", function()
+  it("pixel_shuffle moves the gradient to where the pixels came from", function()
     local x = T.randn(2, 4, 3, 3)
     local g = grad_by_key(function(a)
       local p = T.pixel_shuffle(a, 2)
@@ -263,7 +263,7 @@ describe("explicit keys", function()
     eq(g, 2 * x)
   end)
 
-  it("a rule flagged always runs without gradients", function()
+  it("a rule with always=true runs without gradients", function()
     local wire = {}
     local send = T.custom { name = "send", always = true, forward = function(_, a)
       wire.value = a:detach():clone()
@@ -292,7 +292,7 @@ describe("explicit keys", function()
     assert.equal(6, kept:numel())
   end)
 
-  it("a rule that edits its input in place", function()
+  it("a rule that edits its input in place gives what it says", function()
     local double = T.custom { name = "double_", forward = function(ctx, a)
       a:mul_(2)
       ctx:mark_dirty(a)
@@ -360,7 +360,7 @@ describe("explicit keys", function()
     key:backward({ x * 1 }, { T.ones(3) }, { strict = true })
   end)
 
-  it("batch norm with only the last output's gradient builds", function()
+  it("batch norm takes a gradient for its last output only", function()
     local descs = { { shape = { 4, 3, 2 } } }
     for i = 2, 5 do descs[i] = { shape = { 3 } } end
     for which = 1, 3 do
@@ -376,7 +376,7 @@ describe("explicit keys", function()
     key:backward(var, T.ones(3))
   end)
 
-  it("a custom subgraph on and off the path", function()
+  it("a rule on and off the path runs in every round", function()
     local f = T.custom { name = "sig", forward = function(ctx, a)
       local y = a:sigmoid()
       ctx:save(y)
@@ -395,7 +395,7 @@ describe("explicit keys", function()
     end
   end)
 
-  it("clipping by norm and by value", function()
+  it("gradients are clipped by norm and by value", function()
     local w = leaf { 3, 4 }
     local up = w * T.tensor { 3, 4 }
     up:sum():backward()
@@ -408,7 +408,7 @@ describe("explicit keys", function()
     eq(w.grad, { -2, 5 })
   end)
 
-  it("a loss scaler", function()
+  it("a scaled loss has scaled gradients", function()
     local x, y = leaf { 1, 2 }, leaf { 3, 4 }
     local loss = (2 * (x + 2 * y) + 1):sum()
     loss:backward(T.tensor(16.0))
@@ -418,7 +418,7 @@ describe("explicit keys", function()
     eq(x.grad, 2)
   end)
 
-  it("y/y at 0 and log(exp(x) + 1) at 1e4, eager", function()
+  it("eager programs keep NaN and infinities", function()
     local x = leaf { 0 }
     local q = x / x
     assert.is_true(q:item() ~= q:item())
@@ -428,7 +428,7 @@ describe("explicit keys", function()
 end)
 
 describe("matmul", function()
-  it("gradients for ranks 1 to 4, transposed or not", function()
+  it("has right gradients for ranks 1 to 4, transposed or not", function()
     local gradcheck = require "spec.support.gradcheck"
     local random = require "spec.support.random"
     local g = random.new(22)
@@ -492,7 +492,7 @@ describe("backward graphs", function()
 end)
 
 describe("in place", function()
-  it("through a view of a tracked base", function()
+  it("a write through a view of a tracked base has the gradients of the program without it", function()
     local x, c = T.randn(4, 3), T.randn(4, 3)
     local views = {
       function(b) return b[{ { 2, 3 } }] end,

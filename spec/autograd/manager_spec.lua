@@ -7,7 +7,7 @@ local live = require "spec.support.live"
 local eq, fails = near.near, near.fails
 
 describe("GradManager", function()
-  it("two managers, the inner one unused", function()
+  it("an unused inner manager changes nothing", function()
     local f = T.custom { name = "twice", forward = function(_, a) return a * 10 end,
       backward = function(_, g) return g * 20 end }
     local a = T.tensor { 1, 2 }:requires_grad_()
@@ -38,7 +38,7 @@ describe("GradManager", function()
     assert.is_false(gm:recording())
   end)
 
-  it("record, backward, release, reuse", function()
+  it("a manager that was released records again", function()
     local x = T.tensor { { 1, 3, 5 } }
     local w, b = T.tensor { { 2 }, { 4 }, { 6 } }, T.tensor { -1 }
     local gm = T.GradManager():attach { w, b }
@@ -59,7 +59,7 @@ describe("GradManager", function()
     eq(w, { 2, 4, 6 })
   end)
 
-  it("attaching while it records", function()
+  it("a tensor that is attached while a manager records gets a gradient", function()
     local a = T.tensor { 2 }
     local gm = T.GradManager():attach(a)
     local _ <close> = gm:record()
@@ -70,7 +70,7 @@ describe("GradManager", function()
     eq(a.grad, { 3 })
   end)
 
-  it("a temporary with a callback is the same object, and is freed", function()
+  it("a callback is given the same object; a temporary is freed afterwards", function()
     local w = T.tensor { 2 }
     local gm = T.GradManager():attach(w)
     local function round(i)
@@ -96,7 +96,7 @@ describe("GradManager", function()
     end
   end)
 
-  it("attaching twice lists once and concatenates callbacks", function()
+  it("attaching twice lists once and runs both callbacks", function()
     local w1, w2, order = T.tensor { 1 }, T.tensor { 2 }, {}
     local gm = T.GradManager()
     gm:attach(w1, function() order[#order + 1] = "first" end)
@@ -113,7 +113,7 @@ describe("GradManager", function()
     eq(w2.grad, { 1 })
   end)
 
-  it("an unused result gives nothing", function()
+  it("a result that is not in the loss gives no gradient", function()
     local x, w, w2 = T.tensor { 3 }, T.tensor { 2 }, T.tensor { 5 }
     local gm = T.GradManager():attach { w, w2 }
     local _ <close> = gm:record()
@@ -198,7 +198,7 @@ describe("GradManager", function()
     end
   end)
 
-  it("the outer backward first, then the inner one", function()
+  it("a backward of the outer manager that comes first sees nothing of the inner one", function()
     local x = T.randn(8)
     local outer, inner = T.GradManager():attach(x), T.GradManager():attach(x)
     local _ <close> = outer:record()
