@@ -2,7 +2,7 @@
  * The one door to oneDNN (v2.6 and v3). The library is opened on first use, not at
  * start-up: loading it costs milliseconds and megabytes that scripts without large
  * matrices need not pay. Everything here runs on the calling thread alone; callers cut
- * the work (architecture.md §4). Without PLK_HAVE_ONEDNN, or where the library cannot be
+ * the work (docs/design/determinism.md). Without PLK_HAVE_ONEDNN, or where the library cannot be
  * opened, plk_onednn_ready() is false and the others must not be called. */
 #ifndef PL_KERNELS_CPU_ONEDNN_ONEDNN_H
 #define PL_KERNELS_CPU_ONEDNN_ONEDNN_H
