@@ -6,9 +6,7 @@ local q = term.quote
 
 local root = os.getenv "PERILUNE_ROOT" or "."
 local build = os.getenv "PERILUNE_BUILD" or root .. "/build"
-local sanitized = (os.getenv "PERILUNE_SANITIZE" or "") ~= ""
 
-local function has(program) return select(2, term.shell("command -v " .. program)) == 0 end
 local function ok(command)
   local text, status = term.shell(command)
   assert.equal(0, status, command .. "\n" .. text)
@@ -26,17 +24,21 @@ describe("setup", function()
   end)
 
   it("and the other scripts of the shell pass shellcheck", function()
-    if not has "shellcheck" then return pending "needs shellcheck" end
+    local missing = term.missing "shellcheck"
+    if missing then return pending(missing) end
     ok(("cd %s && shellcheck setup .ci/run bench/*.sh cmake/*.sh"):format(q(root)))
   end)
 end)
 
 describe("the build", function()
-  local f = not sanitized and has "ninja" and io.open(build .. "/build.ninja")
-  if not f or not io.open(build .. "/CTestTestfile.cmake") then
-    return it("is one with tests", function() pending "needs ninja, and a build with tests and without sanitizers" end)
+  local missing = term.missing("plain", "ninja")
+  for _, name in ipairs { "build.ninja", "CTestTestfile.cmake" } do
+    local f = io.open(build .. "/" .. name)
+    if f then f:close() else missing = missing or ("%s has no %s"):format(build, name) end
   end
-  f:close()
+  if missing then
+    return it("is one with tests", function() pending(missing) end)
+  end
 
   it("makes nothing of the tests, unless they are asked for", function()
     local function outputs(target) -- the files that commands write
@@ -87,7 +89,7 @@ describe("the build", function()
 
   it("fails specs of the device that was named and is not there", function()
     local busted = term.read(build .. "/CMakeCache.txt"):match "\nPL_BUSTED:FILEPATH=([^\n]*)"
-    if not busted or busted:find "NOTFOUND" then return pending "needs busted" end
+    if not busted or busted:find "NOTFOUND" then return pending "the build found no busted" end
     local form = "cd %s && PERILUNE_CUDA_PLUGIN=/nowhere/device.so %s run %s -- spec/cuda/user_spec.lua"
     local text, status = term.shell(form:format(q(root), q(term.command), q(busted)))
     assert.not_equal(0, status, text)

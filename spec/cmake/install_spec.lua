@@ -17,9 +17,9 @@ local function ok(command)
 end
 
 describe("an installed perilune", function()
-  local sanitized = (os.getenv "PERILUNE_SANITIZE" or "") ~= ""
-  if sanitized or not term.there() or not has "cmake" then
-    return it("is installed", function() pending "needs cmake and a build without sanitizers" end)
+  local missing = term.missing("plain", "perilune", "cmake")
+  if missing then
+    return it("is installed", function() pending(missing) end)
   end
   local dir, remove, prefix
   setup(function()
@@ -57,11 +57,12 @@ describe("an installed perilune", function()
   end)
 
   it("serves C programs through pkg-config", function()
-    if not has "pkg-config" or not has "cc" then return pending "needs pkg-config and cc" end
+    local lacks = term.missing("pkg-config", "cc")
+    if lacks then return pending(lacks) end
     ok(("cp %s/spec/link/train.c %s/c.c"):format(q(root), q(dir)))
     ok(("cd %s && cc -std=gnu11 -include perilune.h c.c -o c $(%s)"):format(q(dir), pkg "--cflags --libs perilune"))
     ok(dir .. "/c")
-    if select(2, term.shell "pkg-config --exists lua5.4") ~= 0 then return pending "no lua5.4.pc" end
+    if select(2, term.shell "pkg-config --exists lua5.4") ~= 0 then return pending "pkg-config knows no lua5.4" end
     local doc = prefix .. "/share/doc/perilune/embed"
     ok(([[cd %s && cc -Wall -Wextra -Werror %s/embed.c -o embed $(pkg-config --cflags --libs lua5.4) -lm \
       -DLUA_PATH_="\"$(%s)\"" -DLUA_CPATH_="\"$(%s)\""]]):format(q(dir), q(doc), pkg "--variable=lua_path perilune",
@@ -77,7 +78,8 @@ describe("an installed perilune", function()
   end)
 
   it("comes as a Debian package", function()
-    if not has "dpkg-deb" or not has "dpkg-shlibdeps" then return pending "needs dpkg-dev" end
+    local lacks = term.missing("dpkg-deb", "dpkg-shlibdeps")
+    if lacks then return pending(lacks) end
     ok(("cd %s && cpack -G DEB --config CPackConfig.cmake -B %s/package"):format(q(build), q(dir)))
     local deb = ok(("ls %s/package/*.deb"):format(q(dir))):match "[^\n]+"
     local info = ok("dpkg-deb --info " .. q(deb))
@@ -92,7 +94,8 @@ describe("an installed perilune", function()
   end)
 
   it("comes as a source rock", function()
-    if not has "luarocks" then return pending "needs luarocks" end
+    local lacks = term.missing "luarocks"
+    if lacks then return pending(lacks) end
     ok(("cmake -DSOURCE=%s -DOUT=%s/rock -DVERSION=%s -DLUAROCKS=luarocks -P %s/cmake/rock.cmake"):format(
       q(ok(("realpath %s"):format(q(root))):match "[^\n]+"), q(dir), T.version, q(root)))
     local rock = ("%s/rock/perilune-%s-1.src.rock"):format(dir, T.version)

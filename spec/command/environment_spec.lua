@@ -16,7 +16,7 @@ local function run(code, around)
 end
 
 describe("where the environment fails,", function()
-  if not term.there() then return it("nothing", function() pending "no perilune command" end) end
+  if not term.there() then return it("nothing", function() pending(term.missing "perilune") end) end
   before_each(function() dir, remove = term.folder() end)
   after_each(function() remove() end)
 

@@ -2,8 +2,12 @@
 -- Ctrl-C: an op that would take minutes stops at once with an error, kernels work again afterwards, and the rest of
 -- the session runs. The command reads its lines from a pipe; the signal comes from outside.
 
-local root = os.getenv "PERILUNE_ROOT" or "."
-local command = (os.getenv "PERILUNE_BUILD" or root .. "/build") .. "/bin/perilune"
+local term = require "spec.support.terminal"
+
+local command = term.command
+if not term.there() then
+  return describe("Ctrl-C", function() it("needs the command", function() pending(term.missing "perilune") end) end)
+end
 
 -- Sends SIGINT as soon as the line after `setup` runs; returns what the session printed and how long it took from
 -- the signal to its end.
@@ -80,11 +84,8 @@ local CASES = {
 }
 
 describe("Ctrl-C stops", function()
-  local there = io.open(command)
-  if there then there:close() end
   for _, case in ipairs(CASES) do
     it(case[1], function()
-      if not there then return pending "no perilune command" end
       local text, took = session(case[2], case[3])
       assert.is_truthy(text:find("interrupted", 1, true), text)
       assert.is_truthy(text:find("after\t27000000.0\t50000", 1, true), text)
@@ -95,9 +96,6 @@ end)
 
 describe("a jitted function that Ctrl-C stopped", function()
   it("runs again, with the same results", function()
-    local there = io.open(command)
-    if not there then return pending "no perilune command" end
-    there:close()
     local text = session([[x = T.randn(300, 300) s = T.zeros(300, 300)
 function g(a) for i = 1, 400 do a = (a:matmul(x) * 0.01):tanh() end return a end f = T.jit(g) y = f(x)]],
       [[repeat ok, e = pcall(f, x) until not ok print(e) print('next', f(x):equal(y), y:equal(g(x)), f)]])
@@ -108,9 +106,6 @@ end)
 
 describe("a graph whose gradient pass or plan Ctrl-C stopped", function()
   local function stopped(setup, line)
-    local there = io.open(command)
-    if not there then return end
-    there:close()
     local text = session(LONG .. setup, line)
     assert.is_truthy(text:find("interrupted", 1, true), text)
     assert.is_nil(text:find("interrupted.*interrupted"), text) -- one error, which pcall gets
@@ -122,7 +117,6 @@ describe("a graph whose gradient pass or plan Ctrl-C stopped", function()
       [[print(pcall(function() while true do G:gradient(Y, X) end end)) ]]
       .. [[for _, n in ipairs(G:nodes()) do top = math.max(top, n.stage) end ]]
       .. [[print('same', top == #core.graph_regions(G.flow))]])
-    if not text then return pending "no perilune command" end
     assert.is_truthy(text:find("same\ttrue", 1, true), text:sub(1, 2000))
   end)
 
@@ -131,7 +125,6 @@ describe("a graph whose gradient pass or plan Ctrl-C stopped", function()
       .. "G:outputs { (G:gradient(Y, X, { mirror = 'auto', heavy = true })) }",
       [[ok, e = pcall(G.plan, G) print(ok, e) G:outputs { X * 2 } print('planned', G:plan().nodes, ]]
       .. [[G:run({ x = T.ones(4, 4), w = T.ones(4, 4) })[1]:sum():item())]])
-    if not text then return pending "no perilune command" end
     assert.is_truthy(text:find("planned\t1\t32.0", 1, true), text:sub(1, 2000))
   end)
 end)
@@ -167,12 +160,10 @@ show(coroutine.close(coroutine.create(print)))
       pipe:close()
       return (text:gsub("table: 0x%x+", "table"):gsub("coroutine expected", "thread expected"))
     end
-    local there = io.open(command)
-    if not there then return pending "no perilune command" end
-    there:close()
+    local missing = term.missing "lua5.4"
     local ours, lua = output(command), output "lua5.4"
     os.remove(file)
-    if lua:find("not found", 1, true) then return pending "no lua5.4" end
+    if missing then return pending(missing) end
     assert.equal(lua, ours)
   end)
 end)

@@ -32,7 +32,7 @@ local function session(list, settings)
 end
 
 describe("the prompt", function()
-  if not term.there() then return it("is built", function() pending "no perilune command" end) end
+  if not term.there() then return it("is built", function() pending(term.missing "perilune") end) end
   before_each(function() home, remove_home = term.folder() end)
   after_each(function() remove_home() end)
 

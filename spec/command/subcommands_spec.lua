@@ -16,7 +16,7 @@ end
 local function at(name) return dir .. "/" .. name end
 
 describe("perilune", function()
-  if not term.there() then return it("is built", function() pending "no perilune command" end) end
+  if not term.there() then return it("is built", function() pending(term.missing "perilune") end) end
   before_each(function() dir, remove_dir = term.folder() end)
   after_each(function() remove_dir() end)
 
@@ -218,12 +218,13 @@ describe("plain lua5.4", function()
   local root = os.getenv "PERILUNE_ROOT" or "."
   local paths = ("LUA_PATH='%s/lua/?.lua;%s/lua/?/init.lua;;' LUA_CPATH='%s/lib/?.so;;'"):format(root, root,
     os.getenv "PERILUNE_BUILD" or root .. "/build")
-  local linked = term.shell "ldd $(command -v lua5.4)":find("readline", 1, true)
 
   it("completes with readline, from lua5.4 -i -l perilune", function()
-    if not linked or not term.there() or (os.getenv "PERILUNE_SANITIZE" or "") ~= "" then
-      return pending "lua5.4 has no readline here"
+    local missing = term.missing("plain", "perilune", "lua5.4")
+    if not missing and not term.shell "ldd $(command -v lua5.4)":find("readline", 1, true) then
+      missing = "lua5.4 is not linked with readline"
     end
+    if missing then return pending(missing) end
     local got = term.play({ { "expect", "> " }, { "send", "T = perilune\n" }, { "expect", "> " },
       { "send", "T.softm\t(T.ones(2)):nume\t()\n" }, { "expect", "\r2\r\n" }, { "expect", "> " },
       { "send", "T.ones(2):sum{keepd\ttrue}:nume\t()\n" }, { "expect", "\r1\r\n" }, { "expect", "> " },
@@ -235,7 +236,8 @@ describe("plain lua5.4", function()
   end)
 
   it("runs the prompt: require 'perilune.repl' ()", function()
-    if (os.getenv "PERILUNE_SANITIZE" or "") ~= "" or not term.there() then return pending "no lua5.4" end
+    local missing = term.missing("plain", "perilune", "lua5.4")
+    if missing then return pending(missing) end
     local home, remove = term.folder()
     local got = term.play({ { "expect", "[1]> " }, { "send", "T.ones(6000, 6000):matmul(T.ones(6000, 6000))\n" },
       { "running" }, { "pause", 150 }, { "send", "\3" }, { "expect", "interrupted" }, { "expect", "[1]> " },

@@ -4,7 +4,7 @@ local term = require "spec.support.terminal"
 local root = os.getenv "PERILUNE_ROOT" or "."
 
 describe("generated files", function()
-  if not term.there() then return it("need the command", function() pending "no perilune command" end) end
+  if not term.there() then return it("need the command", function() pending(term.missing "perilune") end) end
   it("are up to date", function()
     local text, status = term.shell(("%s run %s/docs/make/run.lua -- --check"):format(term.quote(term.command),
       term.quote(root)))

@@ -14,6 +14,20 @@ local function exists(path)
 end
 function M.there() return exists(M.command) end
 
+-- What is wanted and not here, in words, or nil: names of programs, "perilune" (the command of this build), "plain" (a
+-- build that lua5.4 can load: a sanitizer's runtime must come first in the process, and lua5.4 is not linked with it).
+function M.missing(...)
+  for _, what in ipairs { ... } do
+    if what == "perilune" then
+      if not M.there() then return M.command .. " is not built" end
+    elseif what == "plain" then
+      if (os.getenv "PERILUNE_SANITIZE" or "") ~= "" then return "a build with sanitizers" end
+    elseif not os.execute("command -v " .. what .. " >/dev/null 2>&1") then
+      return what .. " is not installed"
+    end
+  end
+end
+
 function M.quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
 
 function M.read(path)
