@@ -233,7 +233,7 @@ static int m_detach_(lua_State *L) {
   PlTensor *t = l_self(L, "detach_");
   if (PL_UNLIKELY(t->a.symbolic || pl_is_batched(t))) {
     PlTensor *d;
-    if (t->a.symbolic && pl_sym_flow(t)->vals[pl_sym_value(t)].kind == PL_FV_INPUT)
+    if (t->a.symbolic && pl_sym_graph(t)->vals[pl_sym_value(t)].kind == PL_FV_INPUT)
       return l_error_as(L, PL_ERR_TRACE,
                         "detach_: %s is an argument of the traced function, whose own history would stay; detach it before "
                         "the call, or use x = x:detach()",

@@ -227,7 +227,7 @@ static int read_arguments(Making *m, int nargs, uint64_t *needs) {
     Box *b = l_box(L, i);
     if (!b) continue;
     if (!b->t) return l_error(L, "custom: argument #%d: this tensor was freed", i);
-    if (PL_UNLIKELY(pl_behind(b->t)->a.symbolic) && !pl_sym_flow(pl_behind(b->t))->record)
+    if (PL_UNLIKELY(pl_behind(b->t)->a.symbolic) && !pl_sym_graph(pl_behind(b->t))->record)
       return l_error(L,
                      "custom: %s is a tensor of T.graph, whose gradient pass would not see this rule; write the "
                      "function with ops alone there, or trace it with T.jit",

@@ -13,7 +13,7 @@ static const char overrides_key = 0; /* op name → rule table */
 /* The gradient pass of T.graph knows built-in gradients only: an op whose gradient was replaced is refused there. */
 static void refuse_in_graph(lua_State *L, const PlOp *op, PlTensor *const *in, int nin) {
   bool graph = false;
-  for (int i = 0; i < nin && !graph; i++) graph = in[i] && pl_behind(in[i])->a.symbolic && !pl_sym_flow(pl_behind(in[i]))->record;
+  for (int i = 0; i < nin && !graph; i++) graph = in[i] && pl_behind(in[i])->a.symbolic && !pl_sym_graph(pl_behind(in[i]))->record;
   if (!graph || lua_rawgetp(L, LUA_REGISTRYINDEX, &overrides_key) != LUA_TTABLE) {
     if (graph) lua_pop(L, 1);
     return;

@@ -17,7 +17,7 @@ static const char pool_key = 0; /* in the registry: this state's Worker */
 
 void l_message_free(Message *m) {
   if (!m) return;
-  for (int i = 0; i < m->ntensor; i++) pl_parcel_release(m->tensor[i]);
+  for (int i = 0; i < m->ntensor; i++) pl_tensor_share_release(m->tensor[i]);
   free(m->text);
   free(m);
 }
@@ -45,7 +45,7 @@ Message *l_message_take(lua_State *L, int i) {
     lua_rawgeti(L, i + 1, k + 1);
     PlTensor *t = l_to_tensor(L, -1);
     lua_pop(L, 1); /* the list keeps it */
-    if (t && pl_parcel_make(&m->tensor[k], t) == PL_OK) {
+    if (t && pl_tensor_share(&m->tensor[k], t) == PL_OK) {
       m->ntensor = k + 1;
       continue;
     }
@@ -60,7 +60,7 @@ int l_message_push(lua_State *L, const Message *m) {
   lua_createtable(L, m->ntensor, 0);
   for (int k = 0; k < m->ntensor; k++) {
     Box *b = l_new_box(L);
-    CALL(L, pl_parcel_open(m->tensor[k], &b->t));
+    CALL(L, pl_tensor_share_open(m->tensor[k], &b->t));
     lua_rawseti(L, -2, k + 1);
   }
   return 2;

@@ -20,7 +20,7 @@ typedef struct Message {
   char *text;
   size_t n;
   int ntensor;
-  PlParcel *tensor[];
+  PlTensorShare *tensor[];
 } Message;
 
 typedef struct Worker {

@@ -54,13 +54,13 @@ static void push_mask(lua_State *L, const uint8_t *m, int n) {
 /* A graph made for inspection; what push_made leaves unfinished when Lua raises, its caller frees. */
 typedef struct Made {
   const PlBackward *b;
-  const PlGraph *whole;
+  const PlGradGraph *whole;
   char *text;
   PlStatus status;
 } Made;
 
-static void set_text(lua_State *L, Made *m, const PlGraph *g, const char *field) {
-  m->text = g ? pl_graph_text(g) : NULL;
+static void set_text(lua_State *L, Made *m, const PlGradGraph *g, const char *field) {
+  m->text = g ? pl_grad_graph_text(g) : NULL;
   if (m->text) {
     lua_pushstring(L, m->text);
     lua_setfield(L, -2, field);
@@ -70,17 +70,17 @@ static void set_text(lua_State *L, Made *m, const PlGraph *g, const char *field)
 }
 
 /* Runs split and unsplit graph on the same tensors: results under `split` and `unsplit`. */
-static PlStatus run_both(const PlBackward *b, const PlGraph *whole, PlTensor **all, PlTensor **split, PlTensor **unsplit) {
+static PlStatus run_both(const PlBackward *b, const PlGradGraph *whole, PlTensor **all, PlTensor **split, PlTensor **unsplit) {
   PlTensor *args[64], *pre[64];
   int k = 0, total = b->nin + 2 * b->nout;
-  PL_TRY(pl_graph_run(whole, all, unsplit));
+  PL_TRY(pl_grad_graph_run(whole, all, unsplit));
   if (b->precomp) {
-    PL_TRY(pl_graph_run(b->precomp, all, pre));
+    PL_TRY(pl_grad_graph_run(b->precomp, all, pre));
     for (; k < b->precomp->nresults; k++) args[k] = pre[k];
   }
   for (int v = 0; v < total && k < 64; v++)
     if (b->save[v]) args[k++] = all[v];
-  PlStatus s = pl_graph_run(b->backward, args, split);
+  PlStatus s = pl_grad_graph_run(b->backward, args, split);
   for (int i = 0; b->precomp && i < b->precomp->nresults; i++) pl_tensor_release(pre[i]);
   return s;
 }
@@ -103,7 +103,7 @@ static void fill_boxes(lua_State *L, int list, PlTensor **t, int n) {
 }
 
 /* Boxes first: nothing can raise between the results and their owners. */
-static PlStatus push_runs(lua_State *L, const PlBackward *b, const PlGraph *whole, int values) {
+static PlStatus push_runs(lua_State *L, const PlBackward *b, const PlGradGraph *whole, int values) {
   PlTensor *all[3 * PL_MAX_IN], *split[PL_MAX_IN], *unsplit[PL_MAX_IN] = {NULL};
   int total = b->nin + 2 * b->nout, n = whole->nresults, res = lua_gettop(L);
   for (int v = 0; v < total; v++) {
@@ -217,7 +217,7 @@ static int d_backward_graph(lua_State *L) {
   }
   PlMakeArgs a = {op, nin, dp->ptr, &attrs, out, want, given, same};
   PlBackward *b;
-  PlGraph *whole = NULL;
+  PlGradGraph *whole = NULL;
   CALL(L, pl_backward_graph_make(&a, &b, &whole));
   if (!b) return 0;
   Made made = {.b = b, .whole = whole, .status = PL_OK};
@@ -226,7 +226,7 @@ static int d_backward_graph(lua_State *L) {
   lua_pushvalue(L, 4);
   int rc = lua_pcall(L, 2, 1, 0);
   free(made.text);
-  pl_graph_free(whole);
+  pl_grad_graph_free(whole);
   pl_backward_graph_release(b);
   if (rc != LUA_OK) return lua_error(L);
   CALL(L, made.status);

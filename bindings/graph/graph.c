@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Graphs from Lua: the raw functions under T.graph (lua/perilune/graph/init.lua). A graph is a userdata that retains a
- * PlFlow; tensors of it are ordinary tensor userdata. */
+ * PlGraph; tensors of it are ordinary tensor userdata. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,10 +9,10 @@
 #include "engine/call/thread_state.h"
 #include "engine/graph/run/executor.h"
 
-const char l_flow_meta[] = "perilune.flow", l_plan_meta[] = "perilune.plan";
+const char l_graph_meta[] = "perilune.graph_ir", l_plan_meta[] = "perilune.plan";
 
-PlFlow *l_check_flow(lua_State *L, int i) {
-  FlowBox *b = luaL_testudata(L, i, l_flow_meta);
+PlGraph *l_check_graph(lua_State *L, int i) {
+  GraphBox *b = luaL_testudata(L, i, l_graph_meta);
   if (!b || !b->f) {
     l_error(L, "graph: argument #%d must be a graph, got %s", i, l_typename(L, i));
     return NULL;
@@ -20,63 +20,63 @@ PlFlow *l_check_flow(lua_State *L, int i) {
   return b->f;
 }
 
-FlowBox *l_new_flow(lua_State *L) {
-  FlowBox *b = lua_newuserdatauv(L, sizeof *b, 0);
+GraphBox *l_new_graph(lua_State *L) {
+  GraphBox *b = lua_newuserdatauv(L, sizeof *b, 0);
   b->f = NULL;
-  luaL_setmetatable(L, l_flow_meta);
+  luaL_setmetatable(L, l_graph_meta);
   l_note_late(L);
   return b;
 }
 
-static int flow_gc(lua_State *L) {
-  FlowBox *b = luaL_testudata(L, 1, l_flow_meta);
-  PlFlow *f = b ? b->f : NULL;
+static int graph_gc(lua_State *L) {
+  GraphBox *b = luaL_testudata(L, 1, l_graph_meta);
+  PlGraph *f = b ? b->f : NULL;
   if (!f) return 0;
   b->f = NULL;
   l_trace_lost(f);
-  pl_flow_release(f);
+  pl_graph_release(f);
   return 0;
 }
 
-/* graph_new(unsafe_math) → flow */
+/* graph_new(unsafe_math) → graph */
 static int graph_new(lua_State *L) {
   bool unsafe_math = lua_toboolean(L, 1);
-  FlowBox *b = l_new_flow(L);
-  CALL(L, pl_flow_new(&b->f));
+  GraphBox *b = l_new_graph(L);
+  CALL(L, pl_graph_new(&b->f));
   b->f->unsafe_math = unsafe_math;
   return 1;
 }
 
 /* The value of tensor t in f. Raises: of another graph. */
-static PlFVal value_at(lua_State *L, PlFlow *f, int i) {
-  PlFVal v = -1;
+static PlGVal value_at(lua_State *L, PlGraph *f, int i) {
+  PlGVal v = -1;
   PlStatus s = pl_sym_value_of(f, l_check_tensor(L, i), &v);
   if (s != PL_OK) l_fail(L, s);
   return v;
 }
 
-/* graph_input(flow, name, shape, dtype, leaf[, device]) → tensor */
+/* graph_input(graph, name, shape, dtype, leaf[, device]) → tensor */
 static int graph_input(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   int64_t shape[PL_MAX_DIM];
   if (lua_type(L, 2) != LUA_TSTRING) return l_error(L, "input: the name must be a string, got %s", l_typename(L, 2));
   if (lua_type(L, 3) != LUA_TTABLE) return l_error(L, "input: the shape must be a list of sizes, got %s", l_typename(L, 3));
   int n = l_check_shape(L, 3, "input", shape);
   PlDtype d = lua_isnoneornil(L, 4) ? pl_default_float() : l_check_dtype(L, 4, "input");
   int device = lua_isnoneornil(L, 6) ? pl_state.device : l_check_device(L, 6, "input");
-  PlFVal v;
+  PlGVal v;
   Box *b = l_new_box(L);
-  CALL(L, pl_flow_input(f, lua_tostring(L, 2), d, n, shape, lua_toboolean(L, 5), &v));
+  CALL(L, pl_graph_input(f, lua_tostring(L, 2), d, n, shape, lua_toboolean(L, 5), &v));
   f->vals[v].device = (uint8_t)device;
   CALL(L, pl_sym_tensor(&b->t, f, v));
   return 1;
 }
 
 /* The list of tensors at i as values, on a userdata pushed onto the stack; with holes, entries that are false become -1. */
-static PlFVal *values(lua_State *L, PlFlow *f, int i, const char *what, bool holes, int *n) {
+static PlGVal *values(lua_State *L, PlGraph *f, int i, const char *what, bool holes, int *n) {
   if (lua_type(L, i) != LUA_TTABLE) l_error(L, "%s must be a list of tensors, got %s", what, l_typename(L, i));
   *n = (int)lua_rawlen(L, i);
-  PlFVal *v = lua_newuserdatauv(L, (size_t)(*n + 1) * sizeof *v, 0);
+  PlGVal *v = lua_newuserdatauv(L, (size_t)(*n + 1) * sizeof *v, 0);
   for (int k = 0; k < *n; k++) {
     v[k] = -1;
     if (lua_rawgeti(L, i, k + 1) != LUA_TBOOLEAN || lua_toboolean(L, -1) || !holes) {
@@ -88,12 +88,12 @@ static PlFVal *values(lua_State *L, PlFlow *f, int i, const char *what, bool hol
   return v;
 }
 
-/* graph_outputs(flow, list) */
+/* graph_outputs(graph, list) */
 static int graph_outputs(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   int n;
-  PlFVal *v = values(L, f, 2, "outputs", false, &n);
-  CALL(L, pl_flow_set_outputs(f, n, v));
+  PlGVal *v = values(L, f, 2, "outputs", false, &n);
+  CALL(L, pl_graph_set_outputs(f, n, v));
   return 0;
 }
 
@@ -106,10 +106,10 @@ typedef struct Aggregate {
 
 typedef struct AggregateCall {
   Aggregate *a;
-  PlFlow *f;
+  PlGraph *f;
   int n;
-  const PlFVal *v;
-  PlFVal out;
+  const PlGVal *v;
+  PlGVal out;
   PlStatus status;
 } AggregateCall;
 
@@ -125,7 +125,7 @@ static int aggregate_body(lua_State *L) {
   }
   lua_call(L, 1, 1);
   PlTensor *t = l_to_tensor(L, -1);
-  PlArray want = pl_fvalue_array(&c->f->vals[c->v[0]]);
+  PlArray want = pl_gvalue_array(&c->f->vals[c->v[0]]);
   if (!t) c->status = pl_fail(PL_ERR_ARG, "gradient: aggregate must return one tensor, got %s", l_typename(L, -1));
   else if (!pl_shape_equal(&t->a, &want))
     c->status = pl_fail(PL_ERR_SHAPE, "gradient: aggregate returned %s for gradients of %s", pl_desc_text(&t->a), pl_desc_text(&want));
@@ -133,7 +133,7 @@ static int aggregate_body(lua_State *L) {
   return 0;
 }
 
-static PlStatus aggregate(void *ud, PlFlow *f, int n, const PlFVal *v, PlFVal *out) {
+static PlStatus aggregate(void *ud, PlGraph *f, int n, const PlGVal *v, PlGVal *out) {
   Aggregate *a = ud;
   AggregateCall c = {.a = a, .f = f, .n = n, .v = v, .status = PL_OK};
   lua_pushcfunction(a->L, aggregate_body);
@@ -205,16 +205,16 @@ static void read_ops(lua_State *L, int t, PlGradientOptions *o) {
   }
 }
 
-/* graph_gradient(flow, ys, xs, dys or nil, options, aggregate or nil) → list; false where unused */
+/* graph_gradient(graph, ys, xs, dys or nil, options, aggregate or nil) → list; false where unused */
 static int graph_gradient(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   int ny, nx, nd = 0;
   luaL_checktype(L, 5, LUA_TTABLE);
   lua_settop(L, 6);
-  PlFVal *ys = values(L, f, 2, "gradient: the outputs", false, &ny), *xs = values(L, f, 3, "gradient: the inputs", false, &nx), *dys = NULL;
+  PlGVal *ys = values(L, f, 2, "gradient: the outputs", false, &ny), *xs = values(L, f, 3, "gradient: the inputs", false, &nx), *dys = NULL;
   if (!lua_isnil(L, 4)) dys = values(L, f, 4, "gradient: out_grads", true, &nd);
   if (dys && nd != ny) return l_error(L, "gradient: %d outputs, but %d out_grads", ny, nd);
-  PlFVal *dx = lua_newuserdatauv(L, (size_t)(nx + 1) * sizeof *dx, 0);
+  PlGVal *dx = lua_newuserdatauv(L, (size_t)(nx + 1) * sizeof *dx, 0);
   PlGradientOptions o;
   Aggregate ag = {L, 6};
   lua_createtable(L, nx, 0);
@@ -227,7 +227,7 @@ static int graph_gradient(lua_State *L) {
     o.aggregate = aggregate;
     o.ud = &ag;
   }
-  PlStatus s = pl_flow_gradient(f, ny, ys, dys, nx, xs, &o, dx);
+  PlStatus s = pl_graph_gradient(f, ny, ys, dys, nx, xs, &o, dx);
   free(o.mirror.choice);
   CALL(L, s);
   for (int i = 0; i < nx; i++) {
@@ -242,9 +242,9 @@ static int graph_gradient(lua_State *L) {
   return 1;
 }
 
-/* graph_trace(flow, f, …) → what f returns. Meanwhile every op becomes a node, also those on real tensors alone. */
+/* graph_trace(graph, f, …) → what f returns. Meanwhile every op becomes a node, also those on real tensors alone. */
 static int graph_trace(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1), *was = pl_state.trace;
+  PlGraph *f = l_check_graph(L, 1), *was = pl_state.trace;
   luaL_checktype(L, 2, LUA_TFUNCTION);
   pl_state.trace = f;
   int status = lua_pcall(L, lua_gettop(L) - 2, LUA_MULTRET, 0);
@@ -255,10 +255,10 @@ static int graph_trace(lua_State *L) {
 
 /* ---- running ----------------------------------------------------------------------------------------------- */
 
-/* graph_run(flow or plan, {tensor per input, in order of declaration}) → list of outputs. A flow runs node by node. */
+/* graph_run(graph or plan, {tensor per input, in order of declaration}) → list of outputs. A graph runs node by node. */
 static int graph_run(lua_State *L) {
   PlanBox *plan = luaL_testudata(L, 1, l_plan_meta);
-  PlFlow *f = plan ? l_check_plan(L, 1)->flow : l_check_flow(L, 1);
+  PlGraph *f = plan ? l_check_plan(L, 1)->graph : l_check_graph(L, 1);
   if (plan && !plan->exec) CALL(L, pl_exec_new(&plan->exec, plan->p));
   luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
@@ -266,8 +266,8 @@ static int graph_run(lua_State *L) {
   PlTensor **in = lua_newuserdatauv(L, (size_t)(f->ninputs + 1) * sizeof(PlTensor *), 0);
   PlTensor **out = lua_newuserdatauv(L, (size_t)(f->noutputs + 1) * sizeof(PlTensor *), 0);
   l_collect(L);
-  for (PlFVal v = 0; v < f->nvals; v++) {
-    const PlFValue *val = &f->vals[v];
+  for (PlGVal v = 0; v < f->nvals; v++) {
+    const PlGValue *val = &f->vals[v];
     if (val->kind == PL_FV_CAPTURE && (val->real->flags & PL_T_LEFT))
       return l_error(L,
                      "run: the graph reads the memory that %s was in before its network was converted (net:to); make the "
@@ -276,7 +276,7 @@ static int graph_run(lua_State *L) {
     if (val->kind != PL_FV_INPUT) continue;
     lua_rawgeti(L, 2, val->slot + 1); /* stays alive through the table */
     PlTensor *t = l_to_tensor(L, -1);
-    PlArray want = pl_fvalue_array(val);
+    PlArray want = pl_gvalue_array(val);
     if (!t) return l_error(L, "run: input %s must be a tensor, got %s", val->name, l_typename(L, -1));
     (void)l_concrete(L, t, "run");
     if (t->a.dtype != want.dtype || !pl_shape_equal(&t->a, &want))
@@ -290,10 +290,10 @@ static int graph_run(lua_State *L) {
     l_new_box(L);
     lua_rawseti(L, res, o + 1);
   }
-  PlStatus s = plan ? pl_exec_run(plan->exec, in, out) : pl_flow_run(f, in, out);
+  PlStatus s = plan ? pl_exec_run(plan->exec, in, out) : pl_graph_run(f, in, out);
   if (s == PL_ERR_OOM) {
     l_collect_full(L);
-    s = plan ? pl_exec_run(plan->exec, in, out) : pl_flow_run(f, in, out);
+    s = plan ? pl_exec_run(plan->exec, in, out) : pl_graph_run(f, in, out);
   }
   CALL(L, s);
   for (int32_t o = 0; o < f->noutputs; o++) {
@@ -315,8 +315,8 @@ void l_graph_register(lua_State *L) {
   luaL_setfuncs(L, regs, 0);
   l_graph_look_register(L);
   l_graph_file_register(L);
-  luaL_newmetatable(L, l_flow_meta);
-  lua_pushcfunction(L, flow_gc);
+  luaL_newmetatable(L, l_graph_meta);
+  lua_pushcfunction(L, graph_gc);
   lua_setfield(L, -2, "__gc");
   lua_pushboolean(L, 0);
   lua_setfield(L, -2, "__metatable");

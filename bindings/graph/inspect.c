@@ -17,16 +17,16 @@ static int push_text(lua_State *L, char *text) {
   return 1;
 }
 
-static int graph_text(lua_State *L) { return push_text(L, pl_flow_text(l_check_flow(L, 1), NULL)); }
-static int graph_dot(lua_State *L) { return push_text(L, pl_flow_dot(l_check_flow(L, 1))); }
+static int graph_text(lua_State *L) { return push_text(L, pl_graph_text(l_check_graph(L, 1), NULL)); }
+static int graph_dot(lua_State *L) { return push_text(L, pl_graph_dot(l_check_graph(L, 1))); }
 
 static int graph_verify(lua_State *L) {
-  CALL(L, pl_flow_verify(l_check_flow(L, 1)));
+  CALL(L, pl_graph_verify(l_check_graph(L, 1)));
   lua_pushboolean(L, 1);
   return 1;
 }
 
-static void push_type(lua_State *L, const PlFValue *v) {
+static void push_type(lua_State *L, const PlGValue *v) {
   lua_createtable(L, v->ndim, 0);
   for (int d = 0; d < v->ndim; d++) {
     lua_pushinteger(L, (lua_Integer)v->dims[d]);
@@ -77,8 +77,8 @@ void l_push_attr(lua_State *L, const PlAttrDef *d, const PlAttrs *a, int k) {
 }
 
 /* Pushes {name op attrs shapes dtypes bytes flops inputs outputs stage index after}: values and nodes by number. */
-void l_push_fnode(lua_State *L, const PlFlow *f, int32_t i) {
-  const PlFNode *n = &f->nodes[i];
+void l_push_fnode(lua_State *L, const PlGraph *f, int32_t i) {
+  const PlGNode *n = &f->nodes[i];
   luaL_checkstack(L, 12, NULL);
   lua_createtable(L, 0, 12);
   lua_pushstring(L, n->name);
@@ -97,14 +97,14 @@ void l_push_fnode(lua_State *L, const PlFlow *f, int32_t i) {
   lua_createtable(L, n->nout, 0);
   int64_t bytes = 0;
   for (int32_t o = 0; o < n->nout; o++) {
-    const PlFValue *v = &f->vals[n->first + o];
+    const PlGValue *v = &f->vals[n->first + o];
     lua_pushinteger(L, n->first + o);
     lua_rawseti(L, -2, o + 1);
     lua_pushstring(L, v->dtype == PL_NDTYPE ? "none" : pl_dtype_name((PlDtype)v->dtype));
     lua_rawseti(L, -3, o + 1);
     push_type(L, v);
     lua_rawseti(L, -4, o + 1);
-    if (!(n->flags & (PL_FN_VIEW | PL_FN_MUTATES))) bytes += pl_fvalue_bytes(v);
+    if (!(n->flags & (PL_FN_VIEW | PL_FN_MUTATES))) bytes += pl_gvalue_bytes(v);
   }
   lua_setfield(L, -4, "outputs");
   lua_setfield(L, -3, "dtypes");
@@ -136,9 +136,9 @@ void l_push_fnode(lua_State *L, const PlFlow *f, int32_t i) {
   lua_setfield(L, -2, "view");
 }
 
-/* graph_nodes(flow) → list of node tables */
+/* graph_nodes(graph) → list of node tables */
 static int graph_nodes(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   lua_createtable(L, f->nnodes, 0);
   for (int32_t i = 0; i < f->nnodes; i++) {
     l_push_fnode(L, f, i);
@@ -152,11 +152,11 @@ static int graph_nodes(lua_State *L) {
 static int graph_mark(lua_State *L) {
   int64_t mark = l_check_int(L, 1, "graph_mark", "mark");
   if (mark < PL_MIRROR_PIN || mark > PL_MIRROR_FORCE) return l_error(L, "graph_mark: no such mark");
-  PlFlow *f = pl_state.trace;
+  PlGraph *f = pl_state.trace;
   for (int i = 2, n = lua_gettop(L); i <= n; i++) {
     PlTensor *t = l_to_tensor(L, i);
     if (!t || !pl_behind(t)->a.symbolic) continue;
-    f = pl_sym_flow(pl_behind(t));
+    f = pl_sym_graph(pl_behind(t));
     break;
   }
   if (!f) return 0;
@@ -169,13 +169,13 @@ static int graph_mark(lua_State *L) {
 /* graph_pin_since(n, ask, …): of the nodes from number n on that are forced to be repeated, those of which ask(op, node) holds
  * are not repeated at all; the graph is that of graph_mark */
 static int graph_pin_since(lua_State *L) {
-  PlFlow *f = pl_state.trace;
+  PlGraph *f = pl_state.trace;
   int64_t from = l_check_int(L, 1, "graph_pin_since", "n");
   luaL_checktype(L, 2, LUA_TFUNCTION);
   for (int i = 3, n = lua_gettop(L); i <= n; i++) {
     PlTensor *t = l_to_tensor(L, i);
     if (!t || !pl_behind(t)->a.symbolic) continue;
-    f = pl_sym_flow(pl_behind(t));
+    f = pl_sym_graph(pl_behind(t));
     break;
   }
   for (int32_t i = (int32_t)(from > 0 ? from : 0); f && i < f->nnodes; i++) {
@@ -195,8 +195,8 @@ static int graph_pin(lua_State *L) {
   PlTensor *t = l_to_tensor(L, 1);
   if (!t || !pl_behind(t)->a.symbolic) return 0;
   t = pl_behind(t);
-  PlFlow *f = pl_sym_flow(t);
-  const PlFValue *v = &f->vals[f->stores[f->vals[pl_sym_value(t)].store].first];
+  PlGraph *f = pl_sym_graph(t);
+  const PlGValue *v = &f->vals[f->stores[f->vals[pl_sym_value(t)].store].first];
   if (v->node >= 0) f->nodes[v->node].mark = PL_MIRROR_PIN;
   return 0;
 }
@@ -211,29 +211,29 @@ static int is_symbolic(lua_State *L) {
 static int graph_value(lua_State *L) {
   PlTensor *t = l_check_tensor(L, 1);
   if (!t->a.symbolic) return l_error(L, "graph_value: %s is no symbolic tensor", pl_desc_text(&t->a));
-  PlFVal v = pl_sym_value(t);
+  PlGVal v = pl_sym_value(t);
   lua_pushinteger(L, v);
-  int32_t node = pl_sym_flow(t)->vals[v].node;
+  int32_t node = pl_sym_graph(t)->vals[v].node;
   if (node < 0) lua_pushnil(L);
   else lua_pushinteger(L, node + 1);
   return 2;
 }
 
-/* graph_maker(flow, tensor) → number of the node that computes its memory: views are nobody's work; nil: a leaf */
+/* graph_maker(graph, tensor) → number of the node that computes its memory: views are nobody's work; nil: a leaf */
 static int graph_maker(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   PlTensor *t = l_check_tensor(L, 2);
-  if (!t->a.symbolic || pl_sym_flow(t) != f) return l_error(L, "graph: %s is no tensor of this graph", pl_desc_text(&t->a));
-  PlFVal v = pl_sym_value(t);
+  if (!t->a.symbolic || pl_sym_graph(t) != f) return l_error(L, "graph: %s is no tensor of this graph", pl_desc_text(&t->a));
+  PlGVal v = pl_sym_value(t);
   while (f->vals[v].node >= 0 && f->nodes[f->vals[v].node].flags & PL_FN_VIEW) v = f->nodes[f->vals[v].node].in[0]; /* ever earlier */
   if (f->vals[v].node < 0) return 0;
   lua_pushinteger(L, f->vals[v].node + 1);
   return 1;
 }
 
-/* graph_after(flow, node, before): node runs after `before`, which stands in front of it */
+/* graph_after(graph, node, before): node runs after `before`, which stands in front of it */
 static int graph_after(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   int64_t i = l_check_int(L, 2, "after", "node"), b = l_check_int(L, 3, "after", "before");
   if (i < 1 || i > f->nnodes || b < 1 || b > f->nnodes)
     return l_error(L, "after: there is no node %lld", (long long)(i < 1 || i > f->nnodes ? i : b));
@@ -241,15 +241,15 @@ static int graph_after(lua_State *L) {
   if (i == b) return l_error(L, "after: %s cannot run after itself", name);
   if (b > i)
     return l_error(L, "after: %s was made after %s; nodes run in the order in which they were made, so make it first", other, name);
-  CALL(L, pl_flow_after(f, (int32_t)i - 1, (int32_t)b - 1));
+  CALL(L, pl_graph_after(f, (int32_t)i - 1, (int32_t)b - 1));
   return 0;
 }
 
-/* graph_inputs(flow) → names in order of declaration */
+/* graph_inputs(graph) → names in order of declaration */
 static int graph_inputs(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   lua_createtable(L, f->ninputs, 0);
-  for (PlFVal v = 0; v < f->nvals; v++) {
+  for (PlGVal v = 0; v < f->nvals; v++) {
     if (f->vals[v].kind != PL_FV_INPUT) continue;
     lua_pushstring(L, f->vals[v].name);
     lua_rawseti(L, -2, f->vals[v].slot + 1);
@@ -257,19 +257,19 @@ static int graph_inputs(lua_State *L) {
   return 1;
 }
 
-/* graph_edition(flow) → a number that moves with every change */
+/* graph_edition(graph) → a number that moves with every change */
 static int graph_edition(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)l_check_flow(L, 1)->edition);
+  lua_pushinteger(L, (lua_Integer)l_check_graph(L, 1)->edition);
   return 1;
 }
 
-/* graph_name(flow, node number, name) */
+/* graph_name(graph, node number, name) */
 static int graph_name(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   int64_t i = l_check_int(L, 2, "name", "node");
   const char *name = luaL_checkstring(L, 3);
   if (i < 1 || i > f->nnodes) return l_error(L, "name: there is no node %lld", (long long)i);
-  const char *kept = pl_flow_string(f, name);
+  const char *kept = pl_graph_string(f, name);
   if (!kept) return l_error(L, "name: out of memory");
   f->nodes[i - 1].name = kept;
   f->edition++;
@@ -298,14 +298,14 @@ static int plan_gc(lua_State *L) {
   return 0;
 }
 
-/* graph_compile(flow) → plan */
+/* graph_compile(graph) → plan */
 static int graph_compile(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   PlanBox *b = lua_newuserdatauv(L, sizeof *b, 0);
   *b = (PlanBox){0};
   luaL_setmetatable(L, l_plan_meta);
   l_note_late(L);
-  CALL(L, pl_flow_compile(&b->p, f));
+  CALL(L, pl_graph_compile(&b->p, f));
   return 1;
 }
 
@@ -317,14 +317,14 @@ static void set_number(lua_State *L, const char *key, double v) {
 /* Lists of the names of nodes that run as one. */
 static void push_groups(lua_State *L, const PlPlan *p) {
   lua_newtable(L);
-  for (int32_t i = 0; p->group && i < p->flow->nnodes; i++) {
-    if (p->group[i] < 0 || (p->flow->nodes[i].flags & PL_FN_VIEW)) continue;
+  for (int32_t i = 0; p->group && i < p->graph->nnodes; i++) {
+    if (p->group[i] < 0 || (p->graph->nodes[i].flags & PL_FN_VIEW)) continue;
     if (p->group[i] == i) {
       lua_newtable(L);
       lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
     }
     lua_rawgeti(L, -1, (lua_Integer)lua_rawlen(L, -1));
-    lua_pushstring(L, p->flow->nodes[i].name);
+    lua_pushstring(L, p->graph->nodes[i].name);
     lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
     lua_pop(L, 1);
   }
@@ -347,7 +347,7 @@ static int plan_figures(lua_State *L) {
     set_int(L, "measured_bytes", p->measured_bytes);
     set_int(L, "workspace_bytes", p->workspace_bytes);
   }
-  set_int(L, "nodes", p->flow->nnodes);
+  set_int(L, "nodes", p->graph->nnodes);
   set_number(L, "flops", p->flops);
   set_number(L, "extra_flops", p->extra_flops);
   lua_pushstring(L, p->policy);
@@ -375,29 +375,29 @@ static int plan_figures(lua_State *L) {
 /* plan_nodes(plan) → the nodes that run, in order, as graph_nodes gives them */
 static int plan_nodes(lua_State *L) {
   const PlPlan *p = l_check_plan(L, 1);
-  lua_createtable(L, p->flow->nnodes, 0);
-  for (int32_t i = 0; i < p->flow->nnodes; i++) {
-    l_push_fnode(L, p->flow, i);
+  lua_createtable(L, p->graph->nnodes, 0);
+  for (int32_t i = 0; i < p->graph->nnodes; i++) {
+    l_push_fnode(L, p->graph, i);
     lua_rawseti(L, -2, i + 1);
   }
   return 1;
 }
 
-static int plan_text(lua_State *L) { return push_text(L, pl_flow_text(l_check_plan(L, 1)->flow, NULL)); }
+static int plan_text(lua_State *L) { return push_text(L, pl_graph_text(l_check_plan(L, 1)->graph, NULL)); }
 
 /* plan_buffers(plan) → list of {place="leaf", "output" or "arena", at=, bytes=, birth=, death=, name=}; nodes count from
  * 1, a death of nodes + 1 is the end. */
 static int plan_buffers(lua_State *L) {
   static const char *const places[] = {"nothing", "leaf", "output", "arena"};
   const PlPlan *p = l_check_plan(L, 1);
-  const PlFlow *f = p->flow;
+  const PlGraph *f = p->graph;
   int n = 0;
   bool *listed = lua_newuserdatauv(L, (size_t)p->nbuffers + 1, 0);
   memset(listed, 0, (size_t)p->nbuffers);
   lua_newtable(L);
   for (int32_t s = 0; s < f->nstores; s++) { /* in the order of their first stores */
     const PlBuffer *b = &p->buffers[p->buffer[s]];
-    const PlFValue *v = &f->vals[f->stores[s].first];
+    const PlGValue *v = &f->vals[f->stores[s].first];
     if (b->place == PL_AT_NOTHING || listed[p->buffer[s]]) continue;
     listed[p->buffer[s]] = true;
     lua_createtable(L, 0, 6);
@@ -415,7 +415,7 @@ static int plan_buffers(lua_State *L) {
 }
 
 static int plan_verify(lua_State *L) {
-  CALL(L, pl_flow_verify(l_check_plan(L, 1)->flow));
+  CALL(L, pl_graph_verify(l_check_plan(L, 1)->graph));
   lua_pushboolean(L, 1);
   return 1;
 }

@@ -22,8 +22,8 @@ static void set_bool(lua_State *L, const char *key, bool v) {
   lua_setfield(L, -2, key);
 }
 
-static void push_leaf(lua_State *L, const PlFlow *f, PlFVal v) {
-  const PlFValue *val = &f->vals[v];
+static void push_leaf(lua_State *L, const PlGraph *f, PlGVal v) {
+  const PlGValue *val = &f->vals[v];
   lua_createtable(L, 0, 8);
   set_int(L, "value", v);
   set_string(L, "dtype", pl_dtype_name((PlDtype)val->dtype));
@@ -48,13 +48,13 @@ static void push_leaf(lua_State *L, const PlFlow *f, PlFVal v) {
   }
 }
 
-/* graph_leaves(flow) → list of {kind value name dtype shape leaf weak number tensor} */
+/* graph_leaves(graph) → list of {kind value name dtype shape leaf weak number tensor} */
 static int graph_leaves(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   int n = 0;
   lua_newtable(L);
-  for (PlFVal v = 0; v < f->nvals; v++) {
-    const PlFValue *val = &f->vals[v];
+  for (PlGVal v = 0; v < f->nvals; v++) {
+    const PlGValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE) continue;
     if (val->kind == PL_FV_CAPTURE && f->stores[val->store].first != v)
       return l_error(L, "save_graph: two captured tensors share memory; capture the whole and take views in the graph");
@@ -64,9 +64,9 @@ static int graph_leaves(lua_State *L) {
   return 1;
 }
 
-/* graph_output_values(flow) → list of value numbers */
+/* graph_output_values(graph) → list of value numbers */
 static int graph_output_values(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   lua_createtable(L, f->noutputs, 0);
   for (int32_t o = 0; o < f->noutputs; o++) {
     lua_pushinteger(L, f->outputs[o]);
@@ -75,9 +75,9 @@ static int graph_output_values(lua_State *L) {
   return 1;
 }
 
-/* graph_number(flow, number, dtype, weak) → tensor: a constant */
+/* graph_number(graph, number, dtype, weak) → tensor: a constant */
 static int graph_number(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   PlDtype d = l_check_dtype(L, 3, "load_graph");
   if (lua_type(L, 2) != LUA_TNUMBER) return l_error(L, "load_graph: a number expected, got %s", l_typename(L, 2));
   Box *b = l_new_box(L);
@@ -107,9 +107,9 @@ static void file_attrs(lua_State *L, const PlOp *op, int at, PlAttrs *a) {
 }
 
 /* Emits one node of a file into f, as a trace of it had: of this stage, under this name. */
-static PlStatus emit(PlFlow *f, int stage, int origin, const char *name, const PlOp *op, PlTensor **in, int nin, const PlAttrs *a,
+static PlStatus emit(PlGraph *f, int stage, int origin, const char *name, const PlOp *op, PlTensor **in, int nin, const PlAttrs *a,
                      PlTensor **out) {
-  PlFlow *was = pl_state.trace;
+  PlGraph *was = pl_state.trace;
   pl_state.trace = f;
   f->stage = (uint8_t)stage;
   f->origin = origin;
@@ -135,10 +135,10 @@ static void file_results(lua_State *L, int res, PlTensor **out, int nout) {
   }
 }
 
-/* graph_apply(flow, op, {tensor or false, …}, {attribute=…}, stage, name, origin or 0) → {tensor or false, …}, number of
+/* graph_apply(graph, op, {tensor or false, …}, {attribute=…}, stage, name, origin or 0) → {tensor or false, …}, number of
  * its node */
 static int graph_apply(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   const PlOp *op = lua_type(L, 2) == LUA_TSTRING ? pl_op_find(lua_tostring(L, 2)) : NULL;
   if (!op) return l_error(L, "load_graph: there is no op %s", lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : l_typename(L, 2));
   luaL_checktype(L, 3, LUA_TTABLE);
@@ -166,7 +166,7 @@ static int graph_apply(lua_State *L) {
     lua_rawseti(L, res, o + 1);
   }
   PlTensor *out[PL_MAX_OUT] = {NULL};
-  const char *kept = pl_flow_string(f, name);
+  const char *kept = pl_graph_string(f, name);
   if (!kept) return l_error(L, "load_graph: out of memory");
   CALL(L, emit(f, (int)stage, (int)origin - 1, kept, op, in, nin, &a, out));
   if (!lists) file_results(L, res, out, op->nout);
@@ -179,12 +179,12 @@ static int graph_apply(lua_State *L) {
   return 2;
 }
 
-/* graph_regions(flow) → list of {stage policy fraction bytes seeded heavy listed ys={values} choice={node → number}} */
+/* graph_regions(graph) → list of {stage policy fraction bytes seeded heavy listed ys={values} choice={node → number}} */
 static int graph_regions(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   lua_createtable(L, f->nregions, 0);
   for (int32_t r = 0; r < f->nregions; r++) {
-    const PlFRegion *g = &f->regions[r];
+    const PlGRegion *g = &f->regions[r];
     lua_createtable(L, 0, 9);
     set_int(L, "policy", g->mirror.policy);
     lua_pushnumber(L, g->mirror.fraction);
@@ -211,23 +211,23 @@ static int graph_regions(lua_State *L) {
   return 1;
 }
 
-/* graph_region(flow, table as above, with ys as tensors): one more */
+/* graph_region(graph, table as above, with ys as tensors): one more */
 static int graph_region(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   PlMirrorOptions m;
   int n = f->nnodes;
   lua_getfield(L, 2, "ys");
   luaL_checktype(L, -1, LUA_TTABLE);
   int ny = (int)lua_rawlen(L, -1), list = lua_gettop(L);
-  PlFVal *ys = lua_newuserdatauv(L, (size_t)(ny + 1) * sizeof *ys, 0);
+  PlGVal *ys = lua_newuserdatauv(L, (size_t)(ny + 1) * sizeof *ys, 0);
   for (int k = 0; k < ny; k++) {
     lua_rawgeti(L, list, k + 1);
     CALL(L, pl_sym_value_of(f, l_check_tensor(L, lua_gettop(L)), &ys[k]));
     lua_pop(L, 1);
   }
   l_read_mirror(L, 2, n, &m);
-  PlStatus s = pl_flow_region(f, f->nnodes, ny, ys, &m);
+  PlStatus s = pl_graph_region(f, f->nnodes, ny, ys, &m);
   free(m.choice);
   CALL(L, s);
   return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Programs of T.jit (program.h): traced flows that are run with new inputs, put gradients into leaves, and take live
+ * Programs of T.jit (program.h): traced graphs that are run with new inputs, put gradients into leaves, and take live
  * attributes such as an optimizer's learning rate. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ Program *l_check_program(lua_State *L, int i) {
 static int program_gc(lua_State *L) {
   Program *p = luaL_testudata(L, 1, program_meta);
   if (!p) return 0;
-  PlFlow *f = p->f;
+  PlGraph *f = p->f;
   p->f = NULL;
   for (int32_t i = 0; p->x && i < p->nx; i++) pl_tensor_release(p->x[i]);
   free(p->leaf_at);
@@ -38,14 +38,14 @@ static int program_gc(lua_State *L) {
   pl_joint_release(p->joint);
   pl_exec_release(p->exec);
   *p = (Program){0};
-  pl_flow_release(f);
+  pl_graph_release(f);
   return 0;
 }
 
-static bool is_written(const PlFlow *f, const PlFValue *v) { return f->stores[v->store].version > 0; }
+static bool is_written(const PlGraph *f, const PlGValue *v) { return f->stores[v->store].version > 0; }
 
-static PlStatus collect_outputs(PlFlow *f, PlTensor *const *t, int n, Program *p) {
-  PlFVal *v = malloc((size_t)(n + 2 * f->nleaves + 1) * sizeof *v), *grads = v ? v + n + f->nleaves : NULL;
+static PlStatus collect_outputs(PlGraph *f, PlTensor *const *t, int n, Program *p) {
+  PlGVal *v = malloc((size_t)(n + 2 * f->nleaves + 1) * sizeof *v), *grads = v ? v + n + f->nleaves : NULL;
   p->leaf_at = malloc((size_t)(f->nleaves + 1) * sizeof *p->leaf_at);
   if (!v || !p->leaf_at) {
     free(v);
@@ -54,22 +54,22 @@ static PlStatus collect_outputs(PlFlow *f, PlTensor *const *t, int n, Program *p
   PlStatus s = PL_OK;
   for (int i = 0; i < n && s == PL_OK; i++) s = pl_sym_value_of(f, t[i], &v[i]);
   p->nargs = f->ninputs;
-  PlStatus end = pl_flow_leaf_grads(f, grads);
+  PlStatus end = pl_graph_leaf_grads(f, grads);
   if (s == PL_OK) s = end;
   p->nuser = n;
   for (int32_t i = 0; i < f->nleaves && s == PL_OK; i++) {
     p->leaf_at[i] = grads[i] < 0 ? -1 : n;
     if (grads[i] >= 0) v[n++] = grads[i];
   }
-  if (s == PL_OK) s = pl_flow_set_outputs(f, n, v);
+  if (s == PL_OK) s = pl_graph_set_outputs(f, n, v);
   free(v);
   p->tracked = calloc((size_t)f->nvals + 1, sizeof *p->tracked);
   p->captured = calloc((size_t)f->nvals + 1, sizeof *p->captured);
   p->written = calloc((size_t)f->nvals + 1, sizeof *p->written);
   p->inputs = calloc((size_t)f->ninputs + 1, sizeof *p->inputs);
   if (s == PL_OK && !(p->tracked && p->captured && p->written && p->inputs)) s = pl_fail(PL_ERR_OOM, "jit: out of memory");
-  for (PlFVal k = 0; s == PL_OK && k < f->nvals; k++) {
-    const PlFValue *a = &f->vals[k];
+  for (PlGVal k = 0; s == PL_OK && k < f->nvals; k++) {
+    const PlGValue *a = &f->vals[k];
     if (a->kind == PL_FV_INPUT) p->inputs[a->slot] = k;
     if (a->kind == PL_FV_CAPTURE) {
       p->tracked[p->ncaptured] = a->real->node != NULL;
@@ -80,9 +80,9 @@ static PlStatus collect_outputs(PlFlow *f, PlTensor *const *t, int n, Program *p
   return s;
 }
 
-/* jit_finish(flow, {tensors}) → program: the trace is over, these are its outputs */
+/* jit_finish(graph, {tensors}) → program: the trace is over, these are its outputs */
 static int jit_finish(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   int n = (int)lua_rawlen(L, 2);
   Program *p = lua_newuserdatauv(L, sizeof *p, 0);
@@ -99,21 +99,21 @@ static int jit_finish(lua_State *L) {
   l_trace_end(f);
   f->closed = true;
   CALL(L, s);
-  p->f = pl_flow_retain(f);
+  p->f = pl_graph_retain(f);
   lua_pop(L, 1);
   return 1;
 }
 
 /* Captured leaves that a key may record, and the inputs listed at `at` (numbers), are what gradients go to. */
 static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, int32_t ny) {
-  PlFlow *f = p->f;
+  PlGraph *f = p->f;
   if (f->opaque)
     PL_FAIL(PL_ERR_TRACE,
             "%s: its results' gradient goes through %s, which the graph would lose; call backward inside of "
             "the traced function, or do not trace this part",
             name, f->opaque);
   int32_t ntracked = (int32_t)lua_rawlen(L, at), n = f->nleaves + ntracked;
-  PlFVal *xs = malloc((size_t)(n + 1) * sizeof *xs);
+  PlGVal *xs = malloc((size_t)(n + 1) * sizeof *xs);
   p->x = calloc((size_t)n + 1, sizeof(PlTensor *));
   p->x_at = calloc((size_t)n + 1, sizeof *p->x_at);
   if (!xs || !p->x || !p->x_at) {
@@ -123,8 +123,8 @@ static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, i
   PlStatus s = PL_OK;
   for (int32_t i = 0; i < f->nleaves && s == PL_OK; i++) {
     PlTensor *t = f->leaves[i].t;
-    PlFVal v = -1;
-    for (PlFVal k = 0; k < f->nvals && v < 0; k++)
+    PlGVal v = -1;
+    for (PlGVal k = 0; k < f->nvals && v < 0; k++)
       if (f->vals[k].kind == PL_FV_CAPTURE && f->vals[k].real->a.data == t->a.data && pl_shape_equal(&f->vals[k].real->a, &t->a)) v = k;
     if (v < 0) continue; /* met, but not read */
     xs[p->nx] = v;
@@ -134,8 +134,8 @@ static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, i
     lua_rawgeti(L, at, i + 1);
     const lua_Integer slot = lua_tointeger(L, -1) - 1;
     lua_pop(L, 1);
-    PlFVal v = -1;
-    for (PlFVal k = 0; k < f->nvals; k++)
+    PlGVal v = -1;
+    for (PlGVal k = 0; k < f->nvals; k++)
       if (f->vals[k].kind == PL_FV_INPUT && f->vals[k].slot == slot && slot < p->nargs) v = k;
     if (v < 0) {
       s = pl_fail(PL_ERR_ARG, "jit_joint: there is no argument %lld", (long long)slot + 1);
@@ -178,7 +178,7 @@ static PlStatus run_joint(const Program *p, PlTensor *const *in, PlTensor **out)
 }
 
 static PlStatus run_program(const Program *p, PlTensor *const *in, PlTensor **out) {
-  return p->joint ? run_joint(p, in, out) : p->exec ? pl_exec_run(p->exec, in, out) : pl_flow_run(p->f, in, out);
+  return p->joint ? run_joint(p, in, out) : p->exec ? pl_exec_run(p->exec, in, out) : pl_graph_run(p->f, in, out);
 }
 
 /* jit_compile(program): plans it and prepares the executor */
@@ -186,7 +186,7 @@ static int jit_compile(lua_State *L) {
   Program *p = l_check_program(L, 1);
   PlPlan *plan;
   if (p->exec || p->joint || p->f->noutputs == 0) return 0;
-  CALL(L, pl_flow_compile(&plan, p->f));
+  CALL(L, pl_graph_compile(&plan, p->f));
   PlStatus s = pl_exec_new(&p->exec, plan);
   pl_plan_release(plan);
   CALL(L, s);
@@ -194,8 +194,8 @@ static int jit_compile(lua_State *L) {
 }
 
 bool l_program_same(const Program *p) {
-  const PlFlow *f = p->f;
-  if (!pl_flow_leaves_same(f, p->joint ? p->leaf_at : NULL)) return false; /* with a joint, backward may run outside */
+  const PlGraph *f = p->f;
+  if (!pl_graph_leaves_same(f, p->joint ? p->leaf_at : NULL)) return false; /* with a joint, backward may run outside */
   for (int32_t k = 0; k < p->ncaptured; k++)
     if (p->tracked[k] != (f->vals[p->captured[k]].real->node != NULL)) return false;
   return true;
@@ -210,7 +210,7 @@ static int jit_same(lua_State *L) {
 bool l_program_inputs(const Program *p, PlTensor **in) {
   for (int32_t slot = p->nargs; slot < p->f->ninputs; slot++) in[slot] = NULL;
   for (int32_t i = 0; i < p->f->nleaves && p->nargs < p->f->ninputs; i++) {
-    const PlFLeaf *l = &p->f->leaves[i];
+    const PlGLeaf *l = &p->f->leaves[i];
     if (l->expects == PL_FGRAD_INPUT && l->t->node) in[l->slot] = l->t->node->grad;
   }
   for (int32_t slot = p->nargs; slot < p->f->ninputs; slot++)
@@ -219,23 +219,23 @@ bool l_program_inputs(const Program *p, PlTensor **in) {
 }
 
 /* May input v and leaf w be given, one of which is written? Not if they share memory. */
-static bool share(const PlFlow *f, PlTensor *const *in, const PlTensor *x, PlFVal v, PlFVal w) {
-  const PlFValue *b = &f->vals[w];
+static bool share(const PlGraph *f, PlTensor *const *in, const PlTensor *x, PlGVal v, PlGVal w) {
+  const PlGValue *b = &f->vals[w];
   if (w == v || b->kind == PL_FV_NODE || b->kind == PL_FV_CONST || b->store == f->vals[v].store) return false;
   return (b->kind == PL_FV_INPUT ? in[b->slot] : b->real)->storage == x->storage;
 }
 
 bool l_program_apart(const Program *p, PlTensor *const *in) {
-  const PlFlow *f = p->f;
+  const PlGraph *f = p->f;
   if (p->nwritten == 0) return true;
   bool apart = true;
-  for (PlFVal v = 0; apart && v < f->nvals; v++) {
-    const PlFValue *a = &f->vals[v];
+  for (PlGVal v = 0; apart && v < f->nvals; v++) {
+    const PlGValue *a = &f->vals[v];
     if (a->kind != PL_FV_INPUT) continue;
     const PlTensor *x = in[a->slot];
     if (is_written(f, a)) {
       apart = x->a.contiguous;
-      for (PlFVal w = 0; apart && w < f->nvals; w++) apart = !share(f, in, x, v, w);
+      for (PlGVal w = 0; apart && w < f->nvals; w++) apart = !share(f, in, x, v, w);
     } else
       for (int32_t k = 0; apart && k < p->nwritten; k++) apart = !share(f, in, x, v, p->written[k]);
   }
@@ -253,7 +253,7 @@ static PlTensor **inputs_of(lua_State *L, const Program *p, int32_t more) {
     lua_pop(L, 1);
   }
   for (int32_t i = 0; i < p->nargs; i++) { /* kernels and plan rely on it */
-    const PlArray want = pl_fvalue_array(&p->f->vals[p->inputs[i]]);
+    const PlArray want = pl_gvalue_array(&p->f->vals[p->inputs[i]]);
     if (in[i]->a.symbolic || in[i]->a.dtype != want.dtype || !pl_shape_equal(&in[i]->a, &want))
       l_error(L, "jit: argument tensor %d is %s, the program was made for %s", (int)i + 1, pl_desc_text(&in[i]->a), pl_desc_text(&want));
   }
@@ -347,13 +347,13 @@ static int jit_attrs(lua_State *L) {
   Program *p = l_check_program(L, 1);
   int64_t i = l_check_int(L, 2, "jit_attrs", "node");
   if (i < 1 || i > p->f->nnodes || !p->f->nodes[i - 1].attrs) return l_error(L, "jit_attrs: node %d has no attributes", (int)i);
-  const PlFNode *n = &p->f->nodes[i - 1];
+  const PlGNode *n = &p->f->nodes[i - 1];
   Parsed now = {.nin = 0};
   PlTensor *none = NULL;
   now.in = &none;
   lua_settop(L, 3);
   l_read_attr_args(L, n->op, &now, 3, 3);
-  CALL(L, pl_flow_node_takes(p->f, (int32_t)i - 1, &now.attrs));
+  CALL(L, pl_graph_node_takes(p->f, (int32_t)i - 1, &now.attrs));
   if (pl_attrs_size(&now.attrs) != pl_attrs_size(n->attrs)) return l_error(L, "jit_attrs: %s has lists of other lengths", n->op->name);
   memcpy(n->attrs, &now.attrs, pl_attrs_size(&now.attrs));
   return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Programs: what T.jit keeps of a traced function. A traced flow with its executor, and where gradients of real leaves go.
+ * Programs: what T.jit keeps of a traced function. A traced graph with its executor, and where gradients of real leaves go.
  * program.c makes and runs them, program_inspect.c tells about them. */
 #ifndef PL_BINDINGS_JIT_PROGRAM_H
 #define PL_BINDINGS_JIT_PROGRAM_H
@@ -8,17 +8,17 @@
 #include "engine/graph/run/executor.h"
 
 typedef struct Program {
-  PlFlow *f;
+  PlGraph *f;
   int32_t nargs;    /* inputs that are tensors of the call; then come .grads of leaves */
   int32_t nuser;    /* outputs that the function returned; then come gradients of leaves */
   int32_t *leaf_at; /* per leaf: its output, -1: none */
   PlJoint *joint;   /* results have gradients; NULL: no */
   PlTensor **x;     /* joint: per x the captured leaf; NULL: input x_at */
   int32_t *x_at, nx;
-  PlFVal *inputs;  /* per argument: its value */
-  PlFVal *written; /* inputs and captured tensors that a run writes */
+  PlGVal *inputs;  /* per argument: its value */
+  PlGVal *written; /* inputs and captured tensors that a run writes */
   int32_t nwritten;
-  PlFVal *captured; /* tensors from outside */
+  PlGVal *captured; /* tensors from outside */
   bool *tracked;    /* … and whether they required a gradient */
   int32_t ncaptured;
   PlExec *exec; /* NULL: nothing was compiled (no outputs, or a joint, which has its own) */
@@ -45,8 +45,8 @@ bool l_watch_holds(lua_State *L, int i);
 void l_jit_quick_register(lua_State *L);
 bool l_jit_as_written(void); /* (trace.c) */
 /* Ends the trace that fills f. (trace.c) */
-void l_trace_end(PlFlow *f);
-void l_trace_lost(PlFlow *f); /* nobody can end it any more */
+void l_trace_end(PlGraph *f);
+void l_trace_lost(PlGraph *f); /* nobody can end it any more */
 void l_program_register(lua_State *L);
 void l_program_look_register(lua_State *L);
 

@@ -33,11 +33,11 @@ static int jit_device_groups(lua_State *L) {
   const PlExec *e[2];
   executors(l_check_program(L, 1), e);
   lua_settop(L, 1);
-  for (int k = 0; k < 2 && e[k] && pl_exec_away(e[k]); k++) {
+  for (int k = 0; k < 2 && e[k] && pl_exec_device_run(e[k]); k++) {
     int32_t members = 0;
-    lua_pushinteger(L, pl_away_groups(pl_exec_away(e[k]), &members));
+    lua_pushinteger(L, pl_device_run_groups(pl_exec_device_run(e[k]), &members));
     lua_pushinteger(L, members);
-    lua_pushstring(L, pl_away_how(pl_exec_away(e[k])));
+    lua_pushstring(L, pl_device_run_how(pl_exec_device_run(e[k])));
   }
   return lua_gettop(L) - 1;
 }
@@ -48,16 +48,16 @@ static double seconds_of(const PlExec *e, int32_t i) {
   int32_t begin = p->group ? p->group[i] : -1, n = 0;
   double all = 0;
   if (begin < 0) return pl_exec_seconds(e, i);
-  for (int32_t k = begin; k < p->flow->nnodes && p->group[k] == begin; k++, n++) all += p->flow->nodes[k].flops;
-  return pl_exec_seconds(e, begin) * (all > 0 ? p->flow->nodes[i].flops / all : 1.0 / n);
+  for (int32_t k = begin; k < p->graph->nnodes && p->group[k] == begin; k++, n++) all += p->graph->nodes[k].flops;
+  return pl_exec_seconds(e, begin) * (all > 0 ? p->graph->nodes[i].flops / all : 1.0 / n);
 }
 
 static void set_entry(lua_State *L, const PlExec *e, int32_t i) {
   const PlPlan *p = pl_exec_plan(e);
-  const PlFNode *n = &p->flow->nodes[i];
+  const PlGNode *n = &p->graph->nodes[i];
   int64_t bytes = 0;
   for (int32_t o = 0; o < n->nout && !(n->flags & PL_FN_MUTATES); o++)
-    if (!p->inner || !p->inner[n->first + o]) bytes += pl_fvalue_bytes(&p->flow->vals[n->first + o]);
+    if (!p->inner || !p->inner[n->first + o]) bytes += pl_gvalue_bytes(&p->graph->vals[n->first + o]);
   lua_createtable(L, 0, 6);
   lua_pushstring(L, n->where ? n->where : "results");
   lua_setfield(L, -2, "line");
@@ -81,7 +81,7 @@ static int jit_lines(lua_State *L) {
   executors(l_check_program(L, 1), e);
   lua_newtable(L);
   for (int k = 0; k < 2 && e[k]; k++) {
-    const PlFlow *f = pl_exec_plan(e[k])->flow;
+    const PlGraph *f = pl_exec_plan(e[k])->graph;
     for (int32_t i = 0; i < f->nnodes; i++) {
       if (f->nodes[i].flags & PL_FN_VIEW) continue;
       set_entry(L, e[k], i);
@@ -93,7 +93,7 @@ static int jit_lines(lua_State *L) {
 
 /* jit_leaves(program) → list of the real leaves whose gradients the trace dealt with */
 static int jit_leaves(lua_State *L) {
-  const PlFlow *f = l_check_program(L, 1)->f;
+  const PlGraph *f = l_check_program(L, 1)->f;
   lua_createtable(L, f->nleaves, 0);
   for (int32_t i = 0; i < f->nleaves; i++) {
     l_push_shared(L, f->leaves[i].t);
@@ -104,10 +104,10 @@ static int jit_leaves(lua_State *L) {
 
 /* jit_origin(program, k) → "name at file:line" of the node that makes output k, or nil */
 static int jit_origin(lua_State *L) {
-  const PlFlow *f = l_check_program(L, 1)->f;
+  const PlGraph *f = l_check_program(L, 1)->f;
   int64_t k = l_check_int(L, 2, "jit_origin", "output");
   if (k < 1 || k > f->noutputs || f->vals[f->outputs[k - 1]].node < 0) return 0;
-  const PlFNode *n = &f->nodes[f->vals[f->outputs[k - 1]].node];
+  const PlGNode *n = &f->nodes[f->vals[f->outputs[k - 1]].node];
   lua_pushfstring(L, "%s at %s", n->name, n->where ? n->where : "?");
   return 1;
 }
@@ -117,7 +117,7 @@ static int jit_writes_inputs(lua_State *L) {
   const Program *p = l_check_program(L, 1);
   lua_newtable(L);
   for (int32_t v = 0; v < p->f->nvals; v++) {
-    const PlFValue *val = &p->f->vals[v];
+    const PlGValue *val = &p->f->vals[v];
     if (val->kind != PL_FV_INPUT || val->slot >= p->nargs || p->f->stores[val->store].version == 0) continue;
     lua_pushinteger(L, val->slot + 1);
     lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
@@ -127,16 +127,16 @@ static int jit_writes_inputs(lua_State *L) {
 
 /* jit_writes(program) → list of the real tensors that a run writes */
 static int jit_writes(lua_State *L) {
-  const PlFlow *f = l_check_program(L, 1)->f;
+  const PlGraph *f = l_check_program(L, 1)->f;
   lua_newtable(L);
   for (int32_t v = 0; v < f->nvals; v++) {
-    const PlFValue *val = &f->vals[v];
+    const PlGValue *val = &f->vals[v];
     if (val->kind != PL_FV_CAPTURE || f->stores[val->store].version == 0) continue;
     l_push_shared(L, val->real);
     lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
   }
   for (int32_t i = 0; i < f->nleaves; i++) { /* gradients, as they are now */
-    const PlFLeaf *l = &f->leaves[i];
+    const PlGLeaf *l = &f->leaves[i];
     if (l->expects != PL_FGRAD_INPUT || !l->t->node || !l->t->node->grad) continue;
     l_push_shared(L, l->t->node->grad);
     lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
@@ -147,9 +147,9 @@ static int jit_writes(lua_State *L) {
 /* ---- where two traces of a function part -------------------------------------------------------------------- */
 
 /* Pushes what value v is: a number itself, or its description. */
-static void push_value(lua_State *L, const PlFlow *f, PlFVal v) {
-  const PlFValue *a = v < 0 ? NULL : &f->vals[v];
-  PlArray type = a ? pl_fvalue_array(a) : (PlArray){.numel = 0};
+static void push_value(lua_State *L, const PlGraph *f, PlGVal v) {
+  const PlGValue *a = v < 0 ? NULL : &f->vals[v];
+  PlArray type = a ? pl_gvalue_array(a) : (PlArray){.numel = 0};
   if (!a) lua_pushliteral(L, "absent");
   else if (a->kind == PL_FV_CONST && a->numel == 1 && pl_is_float((PlDtype)a->dtype))
     lua_pushfstring(L, "%f", (LUAI_UACNUMBER)pl_read_f(&a->real->a, 0));
@@ -158,9 +158,9 @@ static void push_value(lua_State *L, const PlFlow *f, PlFVal v) {
   else lua_pushfstring(L, "%s %s", a->kind == PL_FV_INPUT ? "an argument" : "a tensor", pl_desc_text(&type));
 }
 
-static bool same_value(const PlFlow *f, PlFVal v, const PlFlow *g, PlFVal w) {
+static bool same_value(const PlGraph *f, PlGVal v, const PlGraph *g, PlGVal w) {
   if (v < 0 || w < 0) return v == w;
-  const PlFValue *a = &f->vals[v], *b = &g->vals[w];
+  const PlGValue *a = &f->vals[v], *b = &g->vals[w];
   if (a->kind != b->kind || a->dtype != b->dtype || a->numel != b->numel) return false;
   if (a->kind == PL_FV_NODE) return a->node == b->node && v - f->nodes[a->node].first == w - g->nodes[b->node].first;
   if (a->kind == PL_FV_INPUT) return a->slot == b->slot;
@@ -169,12 +169,12 @@ static bool same_value(const PlFlow *f, PlFVal v, const PlFlow *g, PlFVal w) {
   return a->numel != 1 || memcmp(a->real->a.data, b->real->a.data, pl_dtype_size((PlDtype)a->dtype)) == 0;
 }
 
-/* jit_differ(flow, other) → text: the first node that is another one, or has another operand; nil if there is none */
+/* jit_differ(graph, other) → text: the first node that is another one, or has another operand; nil if there is none */
 static int jit_differ(lua_State *L) {
-  const PlFlow *f = l_check_flow(L, 1), *g = l_check_flow(L, 2);
+  const PlGraph *f = l_check_graph(L, 1), *g = l_check_graph(L, 2);
   int32_t n = f->nnodes < g->nnodes ? f->nnodes : g->nnodes;
   for (int32_t i = 0; i < n; i++) {
-    const PlFNode *a = &f->nodes[i], *b = &g->nodes[i];
+    const PlGNode *a = &f->nodes[i], *b = &g->nodes[i];
     const char *where = b->where ? b->where : "?";
     if (a->op != b->op || a->nin != b->nin) {
       lua_pushfstring(L, "%s at %s is a call of %s in the graph, of %s in the script now", a->name, where, a->op->name, b->op->name);
@@ -195,7 +195,7 @@ static int jit_differ(lua_State *L) {
     }
   }
   if (f->nnodes == g->nnodes) return 0;
-  const PlFlow *longer = f->nnodes > g->nnodes ? f : g;
+  const PlGraph *longer = f->nnodes > g->nnodes ? f : g;
   lua_pushfstring(L, "%s at %s is in %s alone", longer->nodes[n].name, longer->nodes[n].where ? longer->nodes[n].where : "?",
                   longer == f ? "the graph" : "the script now");
   return 1;

@@ -18,8 +18,8 @@ static const char *const changing[NCHANGING][2] = {{"math", "random"},       {"o
                                                    {LUA_FILEHANDLE, "read"}, {LUA_FILEHANDLE, "lines"}};
 
 typedef struct Where {
-  lua_State *L; /* kept by the registry */
-  PlFlow *flow; /* held: a script that lets go of it would leave pl_state.trace dangling */
+  lua_State *L;   /* kept by the registry */
+  PlGraph *graph; /* held: a script that lets go of it would leave pl_state.trace dangling */
   char home[512];
   lua_CFunction changing[NCHANGING];
   lua_CFunction yield, resume, wrapped; /* of coroutines; what coroutine.wrap gives */
@@ -119,28 +119,28 @@ static void unwatch(void) {
   if (lua_gethook(tracing->L) == watch_calls) lua_sethook(tracing->L, tracing->before, tracing->before_mask, tracing->before_count);
 }
 
-/* Line of the script that runs now, kept in the flow's pool. Consecutive nodes share it. */
+/* Line of the script that runs now, kept in the graph's pool. Consecutive nodes share it. */
 static const char *script_line(void *ud) {
-  PlFlow *f = ud;
+  PlGraph *f = ud;
   lua_Debug ar;
   char text[LUA_IDSIZE + 16];
   if (!tracing || !l_locate(l_running ? l_running : tracing->L, tracing->home, &ar)) return NULL;
   snprintf(text, sizeof text, "%s:%d", ar.short_src, ar.currentline);
   const char *last = f->nnodes ? f->nodes[f->nnodes - 1].where : NULL;
-  return last && strcmp(last, text) == 0 ? last : pl_flow_string(f, text);
+  return last && strcmp(last, text) == 0 ? last : pl_graph_string(f, text);
 }
 
 static const char thread_key = 0;
 
 static void drop(void) {
-  if (tracing) pl_flow_release(tracing->flow);
+  if (tracing) pl_graph_release(tracing->graph);
   free(tracing);
   tracing = NULL;
 }
 
-/* jit_enter(flow, mirror options or nil): every op goes into it until jit_finish or jit_abort */
+/* jit_enter(graph, mirror options or nil): every op goes into it until jit_finish or jit_abort */
 static int jit_enter(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   if (pl_state.trace) return l_error(L, "jit: a trace is running already; a jitted function cannot trace inside of another trace");
   if (f->closed) return l_error(L, "jit: this graph's trace is over");
   drop();
@@ -148,7 +148,7 @@ static int jit_enter(lua_State *L) {
   lua_rawsetp(L, LUA_REGISTRYINDEX, &thread_key);
   tracing = calloc(1, sizeof *tracing);
   if (!tracing) return l_error(L, "jit: out of memory");
-  tracing->flow = pl_flow_retain(f);
+  tracing->graph = pl_graph_retain(f);
   lua_getfield(L, LUA_REGISTRYINDEX, "perilune.home");
   const char *home = lua_tostring(L, -1);
   tracing->L = L;
@@ -163,40 +163,40 @@ static int jit_enter(lua_State *L) {
   return 0;
 }
 
-void l_trace_end(PlFlow *f) {
+void l_trace_end(PlGraph *f) {
   f->where = NULL;
-  if (tracing && tracing->flow != f) return; /* it was not f that was traced */
+  if (tracing && tracing->graph != f) return; /* it was not f that was traced */
   pl_state.trace = NULL;
   if (tracing) unwatch();
   drop();
 }
 
-void l_trace_lost(PlFlow *f) {
-  if (!tracing || tracing->flow != f) return;
+void l_trace_lost(PlGraph *f) {
+  if (!tracing || tracing->graph != f) return;
   f->closed = true;
-  (void)pl_flow_leaf_grads(f, NULL);
+  (void)pl_graph_leaf_grads(f, NULL);
   l_trace_end(f);
 }
 
-/* jit_abort(flow): ends a trace that failed */
+/* jit_abort(graph): ends a trace that failed */
 static int jit_abort(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   l_trace_end(f);
   f->stage = 0;
-  (void)pl_flow_leaf_grads(f, NULL);
+  (void)pl_graph_leaf_grads(f, NULL);
   f->closed = true;
   return 0;
 }
 
 /* jit_untraced(f, …) → what f returns; ops in it run, whatever is traced */
 static int jit_untraced(lua_State *L) {
-  PlFlow *was = pl_state.trace;
+  PlGraph *was = pl_state.trace;
   luaL_checktype(L, 1, LUA_TFUNCTION);
-  if (was) pl_flow_retain(was); /* f may end the trace */
+  if (was) pl_graph_retain(was); /* f may end the trace */
   pl_state.trace = NULL;
   int status = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
   pl_state.trace = was && !was->closed ? was : NULL;
-  if (was) pl_flow_release(was);
+  if (was) pl_graph_release(was);
   return status == LUA_OK ? lua_gettop(L) : lua_error(L);
 }
 /* jit_tracing() → does a trace run? */
@@ -225,37 +225,37 @@ static int jit_node(lua_State *L) {
   return 1;
 }
 
-/* jit_value(flow, tensor) → number of the value that stands for it now */
+/* jit_value(graph, tensor) → number of the value that stands for it now */
 static int jit_value(lua_State *L) {
   PlTensor *h;
-  PlFVal v = -1;
-  CALL(L, pl_sym_enter(l_check_flow(L, 1), l_check_tensor(L, 2), &h));
-  PlStatus s = pl_sym_value_of(l_check_flow(L, 1), h, &v);
+  PlGVal v = -1;
+  CALL(L, pl_sym_enter(l_check_graph(L, 1), l_check_tensor(L, 2), &h));
+  PlStatus s = pl_sym_value_of(l_check_graph(L, 1), h, &v);
   pl_tensor_release(h);
   CALL(L, s);
   lua_pushinteger(L, v);
   return 1;
 }
 
-/* jit_reads_after(flow, node, tensor) → does a node behind that one read the real tensor? */
+/* jit_reads_after(graph, node, tensor) → does a node behind that one read the real tensor? */
 static int jit_reads_after(lua_State *L) {
-  const PlFlow *f = l_check_flow(L, 1);
+  const PlGraph *f = l_check_graph(L, 1);
   const PlTensor *t = l_check_tensor(L, 3);
   bool found = false;
   int64_t i = l_check_int(L, 2, "jit_reads_after", "node");
   if (i < 0) return l_error(L, "jit_reads_after: there is no node %lld", (long long)i);
   for (; i < f->nnodes && !found; i++)
     for (int32_t k = 0; k < f->nodes[i].nin && !found; k++) {
-      PlFVal v = f->nodes[i].in[k];
+      PlGVal v = f->nodes[i].in[k];
       found = v >= 0 && f->vals[v].kind == PL_FV_CAPTURE && f->vals[v].real->storage == t->storage;
     }
   lua_pushboolean(L, found);
   return 1;
 }
 
-/* jit_mirror(flow, options): those of all backward walks of a trace that is over, with a choice for each node */
+/* jit_mirror(graph, options): those of all backward walks of a trace that is over, with a choice for each node */
 static int jit_mirror(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
+  PlGraph *f = l_check_graph(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   for (int32_t r = 0; r < f->nregions; r++) {
     PlMirrorOptions m = {.fraction = -1, .bytes = -1};
@@ -271,21 +271,21 @@ static int jit_mirror(lua_State *L) {
 
 /* ---- views that are results ---------------------------------------------------------------------------------- */
 
-/* jit_root(flow, symbolic tensor) → "argument", its number, or "captured", the real tensor, or "result", a tensor that is no
+/* jit_root(graph, symbolic tensor) → "argument", its number, or "captured", the real tensor, or "result", a tensor that is no
  * view; and the nodes (numbers, in order) that take the tensor's view of it, nil if there are none */
 static int jit_root(lua_State *L) {
-  PlFlow *f = l_check_flow(L, 1);
-  PlFVal v;
+  PlGraph *f = l_check_graph(L, 1);
+  PlGVal v;
   int n = 0;
   CALL(L, pl_sym_value_of(f, l_check_tensor(L, 2), &v));
-  PlFVal whole = v;
+  PlGVal whole = v;
   lua_settop(L, 2);
   lua_newtable(L);
   for (;;) {
-    const PlFValue *val = &f->vals[v];
-    const PlFNode *node = val->kind == PL_FV_NODE ? &f->nodes[val->node] : NULL;
+    const PlGValue *val = &f->vals[v];
+    const PlGNode *node = val->kind == PL_FV_NODE ? &f->nodes[val->node] : NULL;
     if (!node) break;
-    if ((node->flags & PL_FN_MUTATES) && val->slot < pl_fnode_written(node)) v = node->in[val->slot]; /* the same memory */
+    if ((node->flags & PL_FN_MUTATES) && val->slot < pl_gnode_written(node)) v = node->in[val->slot]; /* the same memory */
     else if ((node->flags & PL_FN_VIEW) && node->nin == 1 && node->nout == 1) {
       lua_pushinteger(L, val->node + 1);
       lua_rawseti(L, 3, ++n);
@@ -298,7 +298,7 @@ static int jit_root(lua_State *L) {
     lua_rawseti(L, 3, i);
     lua_rawseti(L, 3, n + 1 - i);
   }
-  const PlFValue *root = &f->vals[v];
+  const PlGValue *root = &f->vals[v];
   if (root->kind == PL_FV_INPUT) {
     lua_pushliteral(L, "argument");
     lua_pushinteger(L, root->slot + 1);
@@ -319,9 +319,9 @@ static int jit_root(lua_State *L) {
   return 3;
 }
 
-/* jit_views(flow, tensor, {nodes}, record) → that view of the real tensor, recorded like the script's */
+/* jit_views(graph, tensor, {nodes}, record) → that view of the real tensor, recorded like the script's */
 static int jit_views(lua_State *L) {
-  const PlFlow *f = l_check_flow(L, 1);
+  const PlGraph *f = l_check_graph(L, 1);
   l_check_tensor(L, 2);
   luaL_checktype(L, 3, LUA_TTABLE);
   int count = (int)lua_rawlen(L, 3);
@@ -331,7 +331,7 @@ static int jit_views(lua_State *L) {
     lua_Integer k = lua_tointeger(L, -1);
     lua_pop(L, 1);
     if (k < 1 || k > f->nnodes) return l_error(L, "jit_views: there is no node %d", (int)k);
-    const PlFNode *n = &f->nodes[k - 1];
+    const PlGNode *n = &f->nodes[k - 1];
     if (!(n->flags & PL_FN_VIEW) || n->nin != 1 || n->nout != 1) return l_error(L, "jit_views: node %d takes no view", (int)k);
     Box *b = l_new_box(L);
     PlTensor *in = l_check_tensor(L, -2), *out[PL_MAX_OUT] = {NULL};

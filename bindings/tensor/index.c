@@ -253,7 +253,7 @@ static int get_field(lua_State *L, const char *key) {
   PlTensor *t = l_box(L, 1)->t;
   if (!t) return l_error(L, "%s: this tensor was freed", key);
   if (strcmp(key, "grad") == 0) {
-    if (pl_state.trace) CALL(L, pl_flow_leaf_look(pl_state.trace, t));
+    if (pl_state.trace) CALL(L, pl_graph_leaf_look(pl_state.trace, t));
     l_push_grad(L, 1);
     return 1;
   }
@@ -382,8 +382,8 @@ static int box_newindex(lua_State *L) {
     return 0;
   }
   if (pl_state.trace && !pl_behind(b->t)->a.symbolic) { /* a graph that writes a part knows the whole */
-    PlFVal whole;
-    CALL(L, pl_flow_capture(pl_state.trace, pl_behind(b->t), &whole));
+    PlGVal whole;
+    CALL(L, pl_graph_capture(pl_state.trace, pl_behind(b->t), &whole));
   }
   apply_views(L, 1, items, n, tens + 2, dims, &ntens);
   PlTensor *target = l_to_tensor(L, -1);

@@ -40,7 +40,7 @@ typedef struct PlState {
   uint64_t seed, stream, offset; /* default generator */
   bool seeded;
   int in_backward;                 /* nesting depth */
-  struct PlFlow *trace;            /* every op goes into this graph under construction; NULL: ops run */
+  struct PlGraph *trace;           /* every op goes into this graph under construction; NULL: ops run */
   struct PlBatch *batch;           /* the innermost running one, or NULL (engine/vmap) */
   uint64_t batch_loops;            /* ops computed element by element, for want of a rule */
   uint64_t batch_busy;             /* running batches and live batched handles: 0 spares ops the look */

@@ -585,12 +585,12 @@ PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
   pl_state.in_backward++;
   PlStatus s = w->status;
   if (s == PL_OK && PL_UNLIKELY(pl_state.trace != NULL)) {
-    PlFlow *f = pl_state.trace;
+    PlGraph *f = pl_state.trace;
     const uint64_t outer = f->tape;
-    int32_t begin = pl_flow_backward_begin(f);
+    int32_t begin = pl_graph_backward_begin(f);
     s = walk(w);
     f->tape = outer;
-    if (s == PL_OK) s = pl_flow_backward_end(f, begin, w->ny, w->ys);
+    if (s == PL_OK) s = pl_graph_backward_end(f, begin, w->ny, w->ys);
   } else if (s == PL_OK) s = walk(w);
   pl_state.in_backward--;
   pl_state.autocast = autocast;

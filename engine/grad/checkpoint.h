@@ -9,7 +9,7 @@
 #include "engine/grad/node.h"
 
 typedef struct PlCheckpoint PlCheckpoint;
-struct PlFlow;
+struct PlGraph;
 
 /* The function, in the embedding program: runs again on args, which stand for those of the first run; drop: at the end. */
 typedef struct PlCkMade { /* what a kernel has computed */
@@ -54,8 +54,8 @@ PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, P
 void pl_checkpoint_leave(PlTensor *const *out, int nout, PlTensor *const *written, int nwritten);
 void pl_checkpoint_failed(void); /* in place of leave: the op is as if it had not been called, it may be called again */
 /* The same around a compiled graph. */
-PlStatus pl_checkpoint_enter_flow(const struct PlFlow *f, PlTensor *const *in);
-void pl_checkpoint_leave_flow(const struct PlFlow *f, PlTensor *const *out); /* out NULL: it failed */
+PlStatus pl_checkpoint_enter_graph(const struct PlGraph *f, PlTensor *const *in);
+void pl_checkpoint_leave_graph(const struct PlGraph *f, PlTensor *const *out); /* out NULL: it failed */
 /* Before and after a kernel computes out, which no memory has yet: *given: a second run has the results from forward. */
 PlStatus pl_checkpoint_given(const PlOp *op, const PlDesc *desc, PlTensor **out, bool *given);
 PlStatus pl_checkpoint_result(const PlOp *op, const PlAttrs *attrs, const PlArray *const *in, int nin, PlTensor *const *out);

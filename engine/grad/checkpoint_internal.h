@@ -73,7 +73,7 @@ typedef struct PlCkModes {
   uint64_t key_floor, key_ceiling;
   struct PlBatch *batch;
   struct PlPacking *packing;
-  struct PlFlow *trace;
+  struct PlGraph *trace;
   PlDtype floating;
   int precision;
   int settings; /* of the device plug-in, one bit each; -1: not asked */

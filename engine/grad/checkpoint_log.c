@@ -338,22 +338,22 @@ void pl_checkpoint_failed(void) {
 
 /* ---- compiled graphs --------------------------------------------------------------------------------------------- */
 
-static PlTensor *captured(const PlFlow *f, PlFVal v) {
+static PlTensor *captured(const PlGraph *f, PlGVal v) {
   return f->vals[v].kind == PL_FV_CAPTURE && f->vals[v].real && !f->vals[v].real->a.symbolic ? f->vals[v].real : NULL;
 }
 
-PlStatus pl_checkpoint_enter_flow(const PlFlow *f, PlTensor *const *in) {
+PlStatus pl_checkpoint_enter_graph(const PlGraph *f, PlTensor *const *in) {
   const size_t room = (size_t)f->ninputs + (size_t)f->nvals;
   PlTensor **all = malloc((room + 1) * sizeof *all), **written = calloc((size_t)f->nvals + 1, sizeof *written);
   int n = 0, nwritten = 0;
   PlStatus s = all && written ? PL_OK : pl_fail(PL_ERR_OOM, "checkpoint: out of memory");
   if (s == PL_OK && pl_state.checkpoint_depth == 0) {
     for (int32_t i = 0; i < f->ninputs; i++) all[n++] = in[i];
-    for (PlFVal v = 0; v < f->nvals; v++)
+    for (PlGVal v = 0; v < f->nvals; v++)
       if (captured(f, v)) all[n++] = captured(f, v);
     for (int32_t i = 0; i < f->nnodes; i++)
-      for (int32_t k = 0; k < pl_fnode_written(&f->nodes[i]); k++) {
-        PlFVal root = f->stores[f->vals[f->nodes[i].in[k]].store].first;
+      for (int32_t k = 0; k < pl_gnode_written(&f->nodes[i]); k++) {
+        PlGVal root = f->stores[f->vals[f->nodes[i].in[k]].store].first;
         PlTensor *t = f->vals[root].kind == PL_FV_INPUT ? in[f->vals[root].slot] : captured(f, root);
         if (t && !among(written, nwritten, t)) written[nwritten++] = t;
       }
@@ -367,13 +367,13 @@ PlStatus pl_checkpoint_enter_flow(const PlFlow *f, PlTensor *const *in) {
   return s;
 }
 
-void pl_checkpoint_leave_flow(const PlFlow *f, PlTensor *const *out) {
+void pl_checkpoint_leave_graph(const PlGraph *f, PlTensor *const *out) {
   if (!out) {
     pl_checkpoint_failed();
     return;
   }
   pl_checkpoint_leave(out, f->noutputs, NULL, 0);
-  for (PlFVal v = 0; v < f->nvals; v++) {
+  for (PlGVal v = 0; v < f->nvals; v++) {
     PlTensor *t = captured(f, v);
     if (t && pl_ck_inside(pl_state.checkpoint, t->storage)) pl_checkpoint_wrote(t); /* perhaps written: looked at again */
   }

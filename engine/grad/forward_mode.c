@@ -245,7 +245,7 @@ static PlStatus run_graph(const Call *c, const PlForward *g, PlTensor **t) {
     if (g->zero[o] && s == PL_OK) s = pl_forward_zero(&zero[o], c->out[o]);
     args[2 * g->nin + g->nout + o] = zero[o];
   }
-  if (s == PL_OK) s = pl_graph_run(g->graph, args, res);
+  if (s == PL_OK) s = pl_grad_graph_run(g->graph, args, res);
   for (int o = 0, r = 0; s == PL_OK && o < g->nout; o++)
     if (g->has[o]) t[o] = res[r++];
   pl_release_all(zero, g->nout);

@@ -12,7 +12,7 @@
 typedef struct PlForward {
   uint32_t refs;
   int nin, nout;
-  PlGraph *graph;           /* over [inputs | outputs | tangents | a zero like each output]; the results are the tangents that exist */
+  PlGradGraph *graph;       /* over [inputs | outputs | tangents | a zero like each output]; the results are the tangents that exist */
   uint8_t has[PL_MAX_OUT];  /* which outputs have one, in order of the results */
   uint8_t zero[PL_MAX_OUT]; /* which of the zeros are read */
 } PlForward;

@@ -14,23 +14,23 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a graph
 
 void pl_forward_graph_release(PlForward *g) {
   if (!g || --g->refs) return;
-  pl_graph_free(g->graph);
+  pl_grad_graph_free(g->graph);
   free(g);
 }
 
-/* ---- the gradient in a flow, and its gradient ---------------------------------------------------------------- */
+/* ---- the gradient in a graph, and its gradient ---------------------------------------------------------------- */
 
 typedef struct Making {
   const PlMakeArgs *a;
   PlTensor *const *out;
-  PlFlow *f;
-  PlGraph *gradient;
+  PlGraph *f;
+  PlGradGraph *gradient;
   uint8_t *has_grad;
-  PlFVal *value;    /* nin + nout + nin + nout: the flow's inputs in the order of PlForward's graph; -1: not there */
-  PlFVal *ys, *dys; /* gradients of inputs, and the tangents that arrive at them */
+  PlGVal *value;    /* nin + nout + nin + nout: the graph's inputs in the order of PlForward's graph; -1: not there */
+  PlGVal *ys, *dys; /* gradients of inputs, and the tangents that arrive at them */
   PlTensor **t, **res;
-  PlFVal *map; /* per value of the flow: of the new graph */
-  bool *need;  /* per node of the flow */
+  PlGVal *map; /* per value of the graph: of the new graph */
+  bool *need;  /* per node of the graph */
 } Making;
 
 static PlStatus add_input(Making *m, int at, const PlArray *like) {
@@ -38,7 +38,7 @@ static PlStatus add_input(Making *m, int at, const PlArray *like) {
     m->value[at] = -1;
     return PL_OK;
   }
-  PL_TRY(pl_flow_input(m->f, "x", (PlDtype)like->dtype, like->ndim, like->shape, false, &m->value[at]));
+  PL_TRY(pl_graph_input(m->f, "x", (PlDtype)like->dtype, like->ndim, like->shape, false, &m->value[at]));
   m->f->vals[m->value[at]].device = like->device;
   return PL_OK;
 }
@@ -63,10 +63,10 @@ static PlStatus run_gradient(Making *m) {
   PlStatus s = PL_OK;
   for (int k = 0; k < n; k++) m->t[k] = NULL;
   for (int k = 0; k < n && s == PL_OK; k++) {
-    const PlFVal v = m->value[k < nin + nout ? k : k + nin];
+    const PlGVal v = m->value[k < nin + nout ? k : k + nin];
     if (v >= 0) s = pl_sym_tensor(&m->t[k], m->f, v);
   }
-  if (s == PL_OK) s = pl_graph_run(m->gradient, m->t, m->res);
+  if (s == PL_OK) s = pl_grad_graph_run(m->gradient, m->t, m->res);
   for (int k = 0; k < n; k++) pl_tensor_release(m->t[k]);
   PL_TRY(s);
   for (int i = 0, r = 0; i < nin; i++) {
@@ -80,38 +80,38 @@ static PlStatus run_gradient(Making *m) {
 
 /* ---- back into a small graph --------------------------------------------------------------------------------- */
 
-static PlStatus map_value(const Making *m, PlGraph *to, PlFVal v, PlVal *out) {
+static PlStatus map_value(const Making *m, PlGradGraph *to, PlGVal v, PlVal *out) {
   if (v < 0) {
     *out = PL_NONE;
     return PL_OK;
   }
-  if (m->map[v] == PL_NONE) PL_TRY(pl_graph_const(to, m->f->vals[v].real, &m->map[v]));
+  if (m->map[v] == PL_NONE) PL_TRY(pl_grad_graph_const(to, m->f->vals[v].real, &m->map[v]));
   *out = m->map[v];
   return PL_OK;
 }
 
-static PlStatus copy_node(const Making *m, PlGraph *to, const PlFNode *n) {
+static PlStatus copy_node(const Making *m, PlGradGraph *to, const PlGNode *n) {
   PlVal few[PL_MAX_IN] = {0}, *in = few, first;
   if (n->flags & PL_FN_MUTATES) PL_FAIL(PL_ERR_UNSUPPORTED, "%s writes into what it reads", n->op->name);
   if (n->op->flags & PL_F_SEEDED) PL_FAIL(PL_ERR_UNSUPPORTED, "%s draws random numbers", n->op->name);
   if (n->nin > PL_MAX_IN && !(in = malloc((size_t)n->nin * sizeof *in))) return no_memory();
   PlStatus s = PL_OK;
   for (int32_t k = 0; k < n->nin && s == PL_OK; k++) s = map_value(m, to, n->in[k], &in[k]);
-  if (s == PL_OK) s = pl_graph_add(to, n->op, n->nin, in, n->attrs, &first);
+  if (s == PL_OK) s = pl_grad_graph_add(to, n->op, n->nin, in, n->attrs, &first);
   if (in != few) free(in);
   PL_TRY(s);
   for (int32_t o = 0; o < n->nout; o++) m->map[n->first + o] = first + o;
   return PL_OK;
 }
 
-/* dy[nout]: the gradients for the dys, values of the flow. */
-static PlStatus copy_graph(Making *m, const PlFVal *dy, PlForward *g) {
-  const PlFlow *f = m->f;
+/* dy[nout]: the gradients for the dys, values of the graph. */
+static PlStatus copy_graph(Making *m, const PlGVal *dy, PlForward *g) {
+  const PlGraph *f = m->f;
   const int n = 2 * (g->nin + g->nout);
   PlVal res[PL_MAX_OUT];
   int nres = 0;
-  PL_TRY(pl_graph_new(&g->graph, n));
-  for (PlFVal v = 0; v < f->nvals; v++) m->map[v] = PL_NONE;
+  PL_TRY(pl_grad_graph_new(&g->graph, n));
+  for (PlGVal v = 0; v < f->nvals; v++) m->map[v] = PL_NONE;
   for (int k = 0; k < n; k++)
     if (m->value[k] >= 0) m->map[m->value[k]] = k;
   for (int o = 0; o < g->nout; o++)
@@ -123,8 +123,8 @@ static PlStatus copy_graph(Making *m, const PlFVal *dy, PlForward *g) {
     if (m->need[i]) PL_TRY(copy_node(m, g->graph, &f->nodes[i]));
   for (int o = 0; o < g->nout; o++)
     if (g->has[o]) PL_TRY(map_value(m, g->graph, dy[o], &res[nres++]));
-  PL_TRY(pl_graph_results(g->graph, nres, res));
-  PL_TRY(pl_graph_optimize(&g->graph));
+  PL_TRY(pl_grad_graph_results(g->graph, nres, res));
+  PL_TRY(pl_grad_graph_optimize(&g->graph));
   for (int o = 0; o < g->nout && o < PL_MAX_OUT; o++) g->zero[o] = g->graph->last[2 * g->nin + g->nout + o] >= 0;
   return PL_OK;
 }
@@ -150,13 +150,13 @@ static PlStatus through_x(Making *m, PlForward *g, PlVal *t) {
   for (int o = 0; o < nout; o++) any |= given[o] = a->want[input_of(a->op, o)];
   if (!any) return PL_OK;
   PL_TRY(pl_gradient_graph_make(&b, &m->gradient, m->has_grad));
-  const PlGraph *from = m->gradient;
+  const PlGradGraph *from = m->gradient;
   if (!(m->map = malloc((size_t)from->nvals * sizeof *m->map))) return no_memory();
   for (PlVal v = 0; v < from->nvals; v++) m->map[v] = PL_NONE;
   for (int v = 0; v < nin + nout; v++) m->map[v] = v;
   for (int o = 0; o < nout; o++) m->map[nin + nout + o] = nin + nout + input_of(a->op, o);
-  PL_TRY(pl_graph_copy_consts(g->graph, from, m->map, NULL));
-  for (int i = 0; i < from->nnodes; i++) PL_TRY(pl_graph_copy_node(g->graph, from, i, m->map));
+  PL_TRY(pl_grad_graph_copy_consts(g->graph, from, m->map, NULL));
+  for (int i = 0; i < from->nnodes; i++) PL_TRY(pl_grad_graph_copy_node(g->graph, from, i, m->map));
   for (int i = 0, r = 0, o = 0; i < nin; i++) {
     if (m->has_grad[i]) t[o] = m->map[from->results[r++]];
     o += want[i];
@@ -180,14 +180,14 @@ static PlStatus through_d(Making *m, PlForward *g, PlVal *t) {
     pl_attrs_init(&pl_op_zeros_of, &zero);
     pl_attrs_int(&zero, 0, a->in[i]->dtype);
     const PlVal x = i;
-    PL_TRY(pl_graph_add(g->graph, &pl_op_shape_of, 1, &x, NULL, &shape));
-    PL_TRY(pl_graph_add(g->graph, &pl_op_zeros_of, 1, &shape, &zero, &in[i]));
+    PL_TRY(pl_grad_graph_add(g->graph, &pl_op_shape_of, 1, &x, NULL, &shape));
+    PL_TRY(pl_grad_graph_add(g->graph, &pl_op_zeros_of, 1, &shape, &zero, &in[i]));
   }
-  if (any) PL_TRY(pl_graph_add(g->graph, op, g->nin, in, op->nattr ? a->attrs : NULL, &first));
+  if (any) PL_TRY(pl_grad_graph_add(g->graph, op, g->nin, in, op->nattr ? a->attrs : NULL, &first));
   for (int o = 0; any && o < g->nout; o++) {
     PlVal sum[2] = {first + o, t[o]};
     if (t[o] == PL_NONE) t[o] = first + o;
-    else PL_TRY(pl_graph_add(g->graph, &pl_op_add, 2, sum, NULL, &t[o]));
+    else PL_TRY(pl_grad_graph_add(g->graph, &pl_op_add, 2, sum, NULL, &t[o]));
   }
   return PL_OK;
 }
@@ -196,15 +196,15 @@ static PlStatus by_symmetry(Making *m, PlForward *g) {
   PlVal t[PL_MAX_OUT], res[PL_MAX_OUT];
   int nres = 0;
   for (int o = 0; o < PL_MAX_OUT; o++) t[o] = PL_NONE;
-  PL_TRY(pl_graph_new(&g->graph, 2 * (g->nin + g->nout)));
+  PL_TRY(pl_grad_graph_new(&g->graph, 2 * (g->nin + g->nout)));
   PL_TRY(through_x(m, g, t));
   PL_TRY(through_d(m, g, t));
   for (int o = 0; o < g->nout; o++) {
     g->has[o] = t[o] != PL_NONE;
     if (g->has[o]) res[nres++] = t[o];
   }
-  PL_TRY(pl_graph_results(g->graph, nres, res));
-  return pl_graph_optimize(&g->graph);
+  PL_TRY(pl_grad_graph_results(g->graph, nres, res));
+  return pl_grad_graph_optimize(&g->graph);
 }
 
 /* ---- by a maker of its own ------------------------------------------------------------------------------------ */
@@ -224,7 +224,7 @@ static PlStatus by_maker(Making *m, PlForward *g) {
     y[o] = m->out[o] ? nin + o : PL_NONE;
     t[o] = PL_NONE;
   }
-  PlStatus s = pl_graph_new(&g->graph, 2 * (nin + nout));
+  PlStatus s = pl_grad_graph_new(&g->graph, 2 * (nin + nout));
   PlMaker k = {.graph = g->graph,
                .op = a->op,
                .attrs = a->attrs,
@@ -247,10 +247,10 @@ static PlStatus by_maker(Making *m, PlForward *g) {
   }
   free(vals);
   if (s == PL_OK && nres > 0) {
-    PL_TRY(pl_graph_results(g->graph, nres, res));
-    return pl_graph_optimize(&g->graph);
+    PL_TRY(pl_grad_graph_results(g->graph, nres, res));
+    return pl_grad_graph_optimize(&g->graph);
   }
-  pl_graph_free(g->graph);
+  pl_grad_graph_free(g->graph);
   g->graph = NULL;
   return s;
 }
@@ -260,7 +260,7 @@ static PlStatus by_maker(Making *m, PlForward *g) {
 static PlStatus transpose(Making *m, PlForward *g) {
   const int nin = g->nin, nout = g->nout;
   int nx = 0, at[PL_MAX_OUT];
-  PlFVal us[PL_MAX_OUT], dx[PL_MAX_OUT], dy[PL_MAX_OUT];
+  PlGVal us[PL_MAX_OUT], dx[PL_MAX_OUT], dy[PL_MAX_OUT];
   PL_TRY(run_gradient(m));
   for (int o = 0; o < nout; o++)
     if (m->value[2 * nin + nout + o] >= 0) {
@@ -268,7 +268,7 @@ static PlStatus transpose(Making *m, PlForward *g) {
       at[nx++] = o;
     }
   PlGradientOptions opts = {.allow_unused = true};
-  PL_TRY(pl_flow_gradient(m->f, m->gradient->nresults, m->ys, m->dys, nx, us, &opts, dx));
+  PL_TRY(pl_graph_gradient(m->f, m->gradient->nresults, m->ys, m->dys, nx, us, &opts, dx));
   bool any = false;
   for (int k = 0; k < nx; k++) {
     dy[at[k]] = dx[k];
@@ -287,9 +287,9 @@ static PlStatus make_in(Making *m, PlForward *g) {
   if (g->graph) return PL_OK;
   PL_TRY(pl_gradient_graph_make(m->a, &m->gradient, m->has_grad));
   if (m->gradient->nresults == 0) return PL_OK; /* not differentiable */
-  PL_TRY(pl_flow_new(&m->f));
+  PL_TRY(pl_graph_new(&m->f));
   PL_TRY(add_inputs(m));
-  PlFlow *trace = pl_state.trace;
+  PlGraph *trace = pl_state.trace;
   const uint8_t autocast = pl_state.autocast;
   pl_state.trace = m->f;
   pl_state.autocast = 0;
@@ -315,8 +315,8 @@ static PlStatus make(const PlMakeArgs *a, PlTensor *const *out, PlForward **resu
     *g = (PlForward){.refs = 1, .nin = nin, .nout = nout};
     s = make_in(&m, g);
   }
-  pl_graph_free(m.gradient);
-  pl_flow_release(m.f);
+  pl_grad_graph_free(m.gradient);
+  pl_graph_release(m.f);
   free(m.value);
   free(m.ys);
   free((void *)m.t);
@@ -324,7 +324,7 @@ static PlStatus make(const PlMakeArgs *a, PlTensor *const *out, PlForward **resu
   free(m.map);
   free(m.need);
   if (g && (s != PL_OK || !g->graph)) {
-    pl_graph_free(g->graph);
+    pl_grad_graph_free(g->graph);
     free(g);
     g = NULL;
   }
@@ -335,7 +335,7 @@ static PlStatus make(const PlMakeArgs *a, PlTensor *const *out, PlForward **resu
 /* ---- the cache ----------------------------------------------------------------------------------------------- */
 
 static void drop_graph(void *g) { pl_forward_graph_release(g); }
-static _Thread_local PlGraphCache cache = {.drop = drop_graph};
+static _Thread_local PlGradGraphCache cache = {.drop = drop_graph};
 
 static PlStatus make_call(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out, const bool *want,
                           const bool *same, PlForward **result) {
@@ -348,20 +348,20 @@ static PlStatus make_call(const PlOp *op, PlTensor *const *in, int nin, const Pl
 
 PlStatus pl_forward_graph_get(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out, const bool *want,
                               PlForward **result) {
-  PlGraphKey k;
+  PlGradGraphKey k;
   void *found;
   bool few[PL_MAX_IN], *same = few;
-  PL_TRY(pl_graph_cache_open(&cache));
+  PL_TRY(pl_grad_graph_cache_open(&cache));
   if (nin > PL_MAX_IN && !(same = malloc((size_t)nin * sizeof *same))) return no_memory();
   for (int i = 0; i < nin; i++) same[i] = in[i] && out[0] && pl_shape_equal(&in[i]->a, &out[0]->a);
-  pl_graph_key(&k, op, in, nin, attrs, out, want, same, true);
+  pl_grad_graph_key(&k, op, in, nin, attrs, out, want, same, true);
   PlStatus s = PL_OK;
-  if (pl_graph_cache_find(&cache, op, &k, &found)) {
+  if (pl_grad_graph_cache_find(&cache, op, &k, &found)) {
     *result = found;
     if (found) (*result)->refs++;
   } else if ((s = make_call(op, in, nin, attrs, out, want, same, result)) == PL_OK) {
     if (*result) (*result)->refs++; /* the caller's and the cache's */
-    pl_graph_cache_put(&cache, op, &k, *result);
+    pl_grad_graph_cache_put(&cache, op, &k, *result);
   }
   if (same != few) free(same);
   return s;
@@ -373,6 +373,6 @@ void pl_forward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries) {
   *entries = cache.entries;
 }
 
-void pl_forward_cache_clear(void) { pl_graph_cache_clear(&cache); }
+void pl_forward_cache_clear(void) { pl_grad_graph_cache_clear(&cache); }
 
-void pl_forward_cache_end(void) { pl_graph_cache_end(&cache); }
+void pl_forward_cache_end(void) { pl_grad_graph_cache_end(&cache); }

@@ -5,16 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct PlGraphEntry {
-  PlGraphEntry *next;
+struct PlGradGraphEntry {
+  PlGradGraphEntry *next;
   void *graph;
   uint64_t hash;
   size_t size;
   unsigned char key[];
 };
 
-static void put(PlGraphKey *k, const void *p, size_t n) {
-  if (k->n + n > PL_GRAPH_KEY_MAX) {
+static void put(PlGradGraphKey *k, const void *p, size_t n) {
+  if (k->n + n > PL_GRAD_GRAPH_KEY_MAX) {
     k->over = true;
     return;
   }
@@ -34,8 +34,8 @@ static uint64_t hash_bytes(const unsigned char *p, size_t n) {
   return h;
 }
 
-void pl_graph_key(PlGraphKey *k, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out, const bool *want,
-                  const bool *same, bool sizes) {
+void pl_grad_graph_key(PlGradGraphKey *k, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out,
+                       const bool *want, const bool *same, bool sizes) {
   k->n = 0;
   k->over = false;
   uint32_t head = (uint32_t)nin;
@@ -60,22 +60,22 @@ void pl_graph_key(PlGraphKey *k, const PlOp *op, PlTensor *const *in, int nin, c
   k->hash = hash_bytes(k->b, k->n);
 }
 
-PlStatus pl_graph_cache_open(PlGraphCache *c) {
-  if (!c->at && !(c->at = calloc(PL_NOP, sizeof(PlGraphEntry *)))) PL_FAIL(PL_ERR_OOM, "out of memory for a gradient graph");
+PlStatus pl_grad_graph_cache_open(PlGradGraphCache *c) {
+  if (!c->at && !(c->at = calloc(PL_NOP, sizeof(PlGradGraphEntry *)))) PL_FAIL(PL_ERR_OOM, "out of memory for a gradient graph");
   return PL_OK;
 }
 
-static void drop_entry(PlGraphCache *c, PlGraphEntry *e) {
+static void drop_entry(PlGradGraphCache *c, PlGradGraphEntry *e) {
   c->drop(e->graph);
   free(e);
   c->entries--;
 }
 
 /* The entry found moves to the front. */
-bool pl_graph_cache_find(PlGraphCache *c, const PlOp *op, const PlGraphKey *k, void **out) {
-  PlGraphEntry **list = &c->at[pl_op_id(op)], **p = list;
+bool pl_grad_graph_cache_find(PlGradGraphCache *c, const PlOp *op, const PlGradGraphKey *k, void **out) {
+  PlGradGraphEntry **list = &c->at[pl_op_id(op)], **p = list;
   for (int n = 0; !k->over && *p; p = &(*p)->next, n++) {
-    PlGraphEntry *e = *p;
+    PlGradGraphEntry *e = *p;
     if (e->hash == k->hash && e->size == k->n && memcmp(e->key, k->b, k->n) == 0) {
       *p = e->next;
       e->next = *list;
@@ -85,10 +85,10 @@ bool pl_graph_cache_find(PlGraphCache *c, const PlOp *op, const PlGraphKey *k, v
       return true;
     }
     if (n >= PL_GRAPHS_PER_OP) { /* what lies behind has not been used for long */
-      PlGraphEntry *rest = e->next;
+      PlGradGraphEntry *rest = e->next;
       e->next = NULL;
       while (rest) {
-        PlGraphEntry *next = rest->next;
+        PlGradGraphEntry *next = rest->next;
         drop_entry(c, rest);
         rest = next;
       }
@@ -98,30 +98,30 @@ bool pl_graph_cache_find(PlGraphCache *c, const PlOp *op, const PlGraphKey *k, v
   return false;
 }
 
-void pl_graph_cache_put(PlGraphCache *c, const PlOp *op, const PlGraphKey *k, void *graph) {
-  PlGraphEntry *e = k->over ? NULL : malloc(sizeof *e + k->n);
+void pl_grad_graph_cache_put(PlGradGraphCache *c, const PlOp *op, const PlGradGraphKey *k, void *graph) {
+  PlGradGraphEntry *e = k->over ? NULL : malloc(sizeof *e + k->n);
   if (!e) { /* the graph is merely not cached */
     c->drop(graph);
     return;
   }
-  PlGraphEntry **list = &c->at[pl_op_id(op)];
-  *e = (PlGraphEntry){.next = *list, .graph = graph, .hash = k->hash, .size = k->n};
+  PlGradGraphEntry **list = &c->at[pl_op_id(op)];
+  *e = (PlGradGraphEntry){.next = *list, .graph = graph, .hash = k->hash, .size = k->n};
   memcpy(e->key, k->b, k->n);
   *list = e;
   c->entries++;
 }
 
-void pl_graph_cache_clear(PlGraphCache *c) {
+void pl_grad_graph_cache_clear(PlGradGraphCache *c) {
   for (int i = 0; c->at && i < PL_NOP; i++)
     while (c->at[i]) {
-      PlGraphEntry *e = c->at[i];
+      PlGradGraphEntry *e = c->at[i];
       c->at[i] = e->next;
       drop_entry(c, e);
     }
 }
 
-void pl_graph_cache_end(PlGraphCache *c) {
-  pl_graph_cache_clear(c);
+void pl_grad_graph_cache_end(PlGradGraphCache *c) {
+  pl_grad_graph_cache_clear(c);
   free(c->at);
   c->at = NULL;
 }

@@ -6,32 +6,32 @@
 
 #include "engine/tensor/tensor.h"
 
-enum { PL_GRAPH_KEY_MAX = 1536, PL_GRAPHS_PER_OP = 64 };
+enum { PL_GRAD_GRAPH_KEY_MAX = 1536, PL_GRAPHS_PER_OP = 64 };
 
 /* All that the graph of a call depends on. */
-typedef struct PlGraphKey {
+typedef struct PlGradGraphKey {
   size_t n;
   uint64_t hash;
   bool over; /* too long: such a call is not cached */
-  _Alignas(8) unsigned char b[PL_GRAPH_KEY_MAX];
-} PlGraphKey;
+  _Alignas(8) unsigned char b[PL_GRAD_GRAPH_KEY_MAX];
+} PlGradGraphKey;
 
-typedef struct PlGraphEntry PlGraphEntry;
-typedef struct PlGraphCache {
-  PlGraphEntry **at;         /* PL_NOP lists */
+typedef struct PlGradGraphEntry PlGradGraphEntry;
+typedef struct PlGradGraphCache {
+  PlGradGraphEntry **at;     /* PL_NOP lists */
   void (*drop)(void *graph); /* takes NULL */
   int64_t hits, misses, entries;
-} PlGraphCache;
+} PlGradGraphCache;
 
 /* want[i]: input i takes part; same[i]: it has the shape of output 0. sizes: shapes count, too. */
-void pl_graph_key(PlGraphKey *k, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out, const bool *want,
-                  const bool *same, bool sizes);
-PlStatus pl_graph_cache_open(PlGraphCache *c);
+void pl_grad_graph_key(PlGradGraphKey *k, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out,
+                       const bool *want, const bool *same, bool sizes);
+PlStatus pl_grad_graph_cache_open(PlGradGraphCache *c);
 /* True and *out set (borrowed; NULL: known to be none) when found. */
-bool pl_graph_cache_find(PlGraphCache *c, const PlOp *op, const PlGraphKey *k, void **out);
+bool pl_grad_graph_cache_find(PlGradGraphCache *c, const PlOp *op, const PlGradGraphKey *k, void **out);
 /* Takes over `graph`, or drops it where it does not fit. */
-void pl_graph_cache_put(PlGraphCache *c, const PlOp *op, const PlGraphKey *k, void *graph);
-void pl_graph_cache_clear(PlGraphCache *c);
-void pl_graph_cache_end(PlGraphCache *c);
+void pl_grad_graph_cache_put(PlGradGraphCache *c, const PlOp *op, const PlGradGraphKey *k, void *graph);
+void pl_grad_graph_cache_clear(PlGradGraphCache *c);
+void pl_grad_graph_cache_end(PlGradGraphCache *c);
 
 #endif

@@ -15,7 +15,7 @@ enum { MAX_PASSES = 6, MAX_VALUES = 256 };
 static _Thread_local bool split_off;
 
 typedef struct Split {
-  const PlGraph *g;
+  const PlGradGraph *g;
   const PlMakeArgs *a;
   int nfwd;   /* values known in forward: inputs and outputs */
   bool *dy;   /* depends on a dy */
@@ -26,10 +26,10 @@ typedef struct Split {
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a gradient graph"); }
 
-static bool is_shape(const PlGNode *n) { return n->op->flags & PL_F_SIZES; }
+static bool is_shape(const PlGradNode *n) { return n->op->flags & PL_F_SIZES; }
 
 static void mark_dy(Split *s) {
-  const PlGraph *g = s->g;
+  const PlGradGraph *g = s->g;
   for (int v = s->nfwd; v < g->ninputs; v++) s->dy[v] = true;
   for (int i = 0; i < g->nnodes; i++) {
     bool dep = false;
@@ -40,7 +40,7 @@ static void mark_dy(Split *s) {
 
 /* From the nodes that run in forward: which values backward reads. */
 static void mark_back(Split *s) {
-  const PlGraph *g = s->g;
+  const PlGradGraph *g = s->g;
   memset(s->back, 0, (size_t)g->nvals * sizeof *s->back);
   for (int r = 0; r < g->nresults; r++) s->back[g->results[r]] = true;
   for (int i = 0; i < g->nnodes; i++)
@@ -50,7 +50,7 @@ static void mark_back(Split *s) {
 
 /* Shapes move unless all they are read from is kept anyway. */
 static void choose_shapes(Split *s) {
-  const PlGraph *g = s->g;
+  const PlGradGraph *g = s->g;
   for (int i = 0; i < g->nnodes; i++) s->pre[i] = !split_off && is_shape(&g->nodes[i]) && !s->dy[g->nodes[i].first];
   mark_back(s);
   for (int i = 0; i < g->nnodes; i++) {
@@ -75,7 +75,7 @@ typedef struct Value {
 
 static const int64_t ENDLESS = (int64_t)1 << 60;
 
-static bool cheap(const PlGNode *n) {
+static bool cheap(const PlGradNode *n) {
   return pl_op_is_pure(n->op) && !n->op->reads_values &&
          (n->op->cls == PL_POINTWISE || n->op->cls == PL_REDUCTION || n->op->cls == PL_VIEW);
 }
@@ -101,8 +101,8 @@ static bool know_desc(Value *v) {
 }
 
 /* Output 0 of a cheap node from its inputs, whose tensors must agree on a dtype. */
-static bool infer_node(const PlGraph *g, int i, Value *vals) {
-  const PlGNode *n = &g->nodes[i];
+static bool infer_node(const PlGradGraph *g, int i, Value *vals) {
+  const PlGradNode *n = &g->nodes[i];
   const PlArray *in[PL_MAX_IN] = {NULL};
   int compute = -1;
   bool fixed = (n->op->flags & PL_F_NOGRAD_OK) != 0, all_fixed = true, bulk = false, mixed = false;
@@ -139,7 +139,7 @@ static bool infer_node(const PlGraph *g, int i, Value *vals) {
 }
 
 static void learn(const Split *s, Value *vals) {
-  const PlGraph *g = s->g;
+  const PlGradGraph *g = s->g;
   const PlMakeArgs *a = s->a;
   for (int v = 0; v < s->nfwd; v++) {
     Value *x = &vals[v];
@@ -230,20 +230,20 @@ static bool cut(Net *t, int source, int sink) {
 }
 
 /* The node before i that makes value v; -1: a constant. */
-static int maker_of(const PlGraph *g, int i, PlVal v) {
+static int maker_of(const PlGradGraph *g, int i, PlVal v) {
   while (--i >= 0)
     if (v >= g->nodes[i].first && v < g->nodes[i].first + g->nodes[i].nout) return i;
   return -1;
 }
 
 static void build_net(const Split *s, const Value *vals, Net *t, int source, int sink) {
-  const PlGraph *g = s->g;
+  const PlGradGraph *g = s->g;
   for (int v = 0; v < t->n; v++) t->head[v] = -1;
   for (int v = 0; v < s->nfwd; v++) connect(t, source, v, weight(s, &vals[v], true));
   for (int r = 0; r < g->nresults; r++)
     if (!s->dy[g->results[r]]) connect(t, g->results[r], sink, ENDLESS);
   for (int i = 0; i < g->nnodes; i++) {
-    const PlGNode *n = &g->nodes[i];
+    const PlGradNode *n = &g->nodes[i];
     int me = s->dy[n->first] ? sink : g->nvals + i; /* what reads a dy stays in backward, and so do dear ops */
     if (me != sink && !cheap(n) && !is_shape(n)) connect(t, me, sink, ENDLESS);
     for (int k = 0; k < n->nin; k++) {
@@ -259,7 +259,7 @@ static void build_net(const Split *s, const Value *vals, Net *t, int source, int
 
 /* Looks for the cut and takes it where it needs few passes; otherwise the choice stays as it is. */
 static PlStatus choose_cut(Split *s) {
-  const PlGraph *g = s->g;
+  const PlGradGraph *g = s->g;
   int source = g->nvals + g->nnodes, sink = source + 1, passes = 0;
   size_t nedges = (size_t)(s->nfwd + g->nresults + g->nnodes);
   for (int i = 0; i < g->nnodes; i++) nedges += (size_t)(2 * g->nodes[i].nin + g->nodes[i].nout);
@@ -293,7 +293,7 @@ static PlStatus choose_cut(Split *s) {
 
 /* Is there anything but shapes that could be kept instead of what it is made of? */
 static bool worth_a_cut(const Split *s) {
-  const PlGraph *g = s->g;
+  const PlGradGraph *g = s->g;
   if (split_off || g->nvals > MAX_VALUES || g->nnodes > MAX_VALUES) return false;
   for (int i = 0; i < g->nnodes; i++)
     if (!s->dy[g->nodes[i].first] && cheap(&g->nodes[i]) && (g->nodes[i].op->flags & PL_F_NOGRAD_OK)) return true;
@@ -303,51 +303,51 @@ static bool worth_a_cut(const Split *s) {
 /* ---- the halves ------------------------------------------------------------------------------------------------ */
 
 static PlStatus build_precomp(Split *s, PlBackward *b, int npre, PlVal *next) {
-  const PlGraph *g = s->g;
+  const PlGradGraph *g = s->g;
   PlVal outs[64];
   if (npre > 64) PL_FAIL(PL_ERR_UNSUPPORTED, "a gradient with more than 64 values to compute in forward");
-  PL_TRY(pl_graph_new(&b->precomp, s->nfwd));
+  PL_TRY(pl_grad_graph_new(&b->precomp, s->nfwd));
   for (int v = 0; v < s->nfwd; v++) s->fmap[v] = v;
-  PL_TRY(pl_graph_copy_consts(b->precomp, g, s->fmap, NULL));
+  PL_TRY(pl_grad_graph_copy_consts(b->precomp, g, s->fmap, NULL));
   for (int i = 0; i < g->nnodes; i++) {
     if (!s->pre[i]) continue;
-    PL_TRY(pl_graph_copy_node(b->precomp, g, i, s->fmap));
+    PL_TRY(pl_grad_graph_copy_node(b->precomp, g, i, s->fmap));
     for (int o = 0; o < g->nodes[i].nout; o++)
       if (s->back[g->nodes[i].first + o]) {
         outs[*next] = s->fmap[g->nodes[i].first + o];
         s->bmap[g->nodes[i].first + o] = (*next)++;
       }
   }
-  PL_TRY(pl_graph_results(b->precomp, npre, outs));
-  return pl_graph_finish(b->precomp);
+  PL_TRY(pl_grad_graph_results(b->precomp, npre, outs));
+  return pl_grad_graph_finish(b->precomp);
 }
 
 static PlStatus build_halves(Split *s, PlBackward *b) {
-  const PlGraph *g = s->g;
+  const PlGradGraph *g = s->g;
   int npre = 0;
   for (int i = 0; i < g->nnodes; i++)
     for (int o = 0; s->pre[i] && o < g->nodes[i].nout; o++) npre += s->back[g->nodes[i].first + o];
   int nsave = 0;
   for (int v = 0; v < g->ninputs; v++) nsave += b->save[v] = s->back[v];
-  PL_TRY(pl_graph_new(&b->backward, npre + nsave));
+  PL_TRY(pl_grad_graph_new(&b->backward, npre + nsave));
   for (int v = 0; v < g->nvals; v++) s->fmap[v] = s->bmap[v] = PL_NONE;
   PlVal next = 0;
   if (npre) PL_TRY(build_precomp(s, b, npre, &next));
   for (int v = 0; v < g->ninputs; v++)
     if (b->save[v]) s->bmap[v] = next++;
-  PL_TRY(pl_graph_copy_consts(b->backward, g, s->bmap, NULL));
+  PL_TRY(pl_grad_graph_copy_consts(b->backward, g, s->bmap, NULL));
   for (int i = 0; i < g->nnodes; i++)
-    if (!s->pre[i]) PL_TRY(pl_graph_copy_node(b->backward, g, i, s->bmap));
+    if (!s->pre[i]) PL_TRY(pl_grad_graph_copy_node(b->backward, g, i, s->bmap));
   PlVal *res = malloc((size_t)(g->nresults ? g->nresults : 1) * sizeof *res);
   if (!res) return no_memory();
   for (int r = 0; r < g->nresults; r++) res[r] = s->bmap[g->results[r]];
-  PlStatus st = pl_graph_results(b->backward, g->nresults, res);
+  PlStatus st = pl_grad_graph_results(b->backward, g->nresults, res);
   free(res);
   PL_TRY(st);
-  return pl_graph_finish(b->backward);
+  return pl_grad_graph_finish(b->backward);
 }
 
-PlStatus pl_backward_graph_split(const PlGraph *g, const PlMakeArgs *a, PlBackward *b) {
+PlStatus pl_backward_graph_split(const PlGradGraph *g, const PlMakeArgs *a, PlBackward *b) {
   size_t nv = (size_t)g->nvals + 1, nn = (size_t)g->nnodes + 1;
   Split s = {.g = g, .a = a, .nfwd = b->nin + b->nout};
   bool *flags = calloc(2 * nv + nn, sizeof *flags);

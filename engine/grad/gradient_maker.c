@@ -16,7 +16,7 @@ void pl_g_fail(PlMaker *g, PlStatus s) {
 PlVal pl_g_op(PlMaker *g, const PlOp *op, int nin, const PlVal *in, const PlAttrs *attrs, PlVal *outs) {
   if (g->status != PL_OK) return PL_NONE;
   PlVal first;
-  pl_g_fail(g, pl_graph_add(g->graph, op, nin, in, attrs, &first));
+  pl_g_fail(g, pl_grad_graph_add(g->graph, op, nin, in, attrs, &first));
   if (g->status != PL_OK) return PL_NONE;
   for (int o = 0; outs && o < op->nout; o++) outs[o] = first + o;
   return first;
@@ -41,7 +41,7 @@ PlVal pl_g_num(PlMaker *g, double v) {
   bool whole = v > -1e15 && v < 1e15 && v == (double)(int64_t)v;
   pl_g_fail(g, pl_tensor_number(&t, whole, whole ? (int64_t)v : 0, v));
   if (g->status != PL_OK) return PL_NONE;
-  pl_g_fail(g, pl_graph_const(g->graph, t, &out));
+  pl_g_fail(g, pl_grad_graph_const(g->graph, t, &out));
   pl_tensor_release(t);
   return out;
 }
@@ -92,8 +92,8 @@ PlVal pl_g_cast(PlMaker *g, PlVal v, PlDtype d) {
 
 void pl_backward_graph_release(PlBackward *b) {
   if (!b || --b->refs) return;
-  pl_graph_free(b->precomp);
-  pl_graph_free(b->backward);
+  pl_grad_graph_free(b->precomp);
+  pl_grad_graph_free(b->backward);
   free(b->save);
   free(b);
 }
@@ -102,13 +102,13 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a gradi
 
 /* Runs the maker; *g receives the graph over [inputs | outputs | dys] whose results are the gradients that
  * exist, has_grad says of which inputs. */
-static PlStatus emit(const PlMakeArgs *a, PlGraph **out, uint8_t *has_grad) {
+static PlStatus emit(const PlMakeArgs *a, PlGradGraph **out, uint8_t *has_grad) {
   int nin = a->nin, nout = a->op->nout;
   size_t n = (size_t)(2 * nin + 2 * nout);
   PlVal *vals = malloc(n * sizeof *vals);
-  PlGraph *g = NULL;
+  PlGradGraph *g = NULL;
   if (!vals) return no_memory();
-  PlStatus s = pl_graph_new(&g, nin + 2 * nout);
+  PlStatus s = pl_grad_graph_new(&g, nin + 2 * nout);
   PlVal *x = vals, *dx = vals + nin, *y = dx + nin, *dy = y + nout;
   for (int i = 0; i < nin; i++) {
     x[i] = a->in[i] ? i : PL_NONE;
@@ -140,33 +140,33 @@ static PlStatus emit(const PlMakeArgs *a, PlGraph **out, uint8_t *has_grad) {
     has_grad[i] = a->want[i] && dx[i] != PL_NONE;
     if (has_grad[i]) dx[k++] = dx[i];
   }
-  if (s == PL_OK) s = pl_graph_results(g, k, dx);
+  if (s == PL_OK) s = pl_grad_graph_results(g, k, dx);
   free(vals);
   if (s != PL_OK) {
-    pl_graph_free(g);
+    pl_grad_graph_free(g);
     return s;
   }
   *out = g;
   return PL_OK;
 }
 
-PlStatus pl_gradient_graph_make(const PlMakeArgs *a, PlGraph **out, uint8_t *has_grad) {
-  PlGraph *g;
+PlStatus pl_gradient_graph_make(const PlMakeArgs *a, PlGradGraph **out, uint8_t *has_grad) {
+  PlGradGraph *g;
   PL_TRY(emit(a, &g, has_grad));
-  PlStatus s = pl_graph_optimize(&g);
+  PlStatus s = pl_grad_graph_optimize(&g);
   if (s != PL_OK) {
-    pl_graph_free(g);
+    pl_grad_graph_free(g);
     return s;
   }
   *out = g;
   return PL_OK;
 }
 
-PlStatus pl_backward_graph_make(const PlMakeArgs *a, PlBackward **out, PlGraph **unsplit) {
+PlStatus pl_backward_graph_make(const PlMakeArgs *a, PlBackward **out, PlGradGraph **unsplit) {
   int nin = a->nin, nout = a->op->nout;
   PlBackward *b = calloc(1, sizeof *b);
   uint8_t *masks = calloc((size_t)(2 * nin + 2 * nout) + 1, 1);
-  PlGraph *g = NULL;
+  PlGradGraph *g = NULL;
   PlStatus s = b && masks ? PL_OK : no_memory();
   if (s != PL_OK) {
     free(b);
@@ -176,20 +176,20 @@ PlStatus pl_backward_graph_make(const PlMakeArgs *a, PlBackward **out, PlGraph *
   *b = (PlBackward){.refs = 1, .nin = nin, .nout = nout, .save = masks, .has_grad = masks + nin + 2 * nout};
   s = emit(a, &g, b->has_grad);
   if (s == PL_OK && g->nresults == 0) { /* not differentiable */
-    pl_graph_free(g);
+    pl_grad_graph_free(g);
     pl_backward_graph_release(b);
     *out = NULL;
     return PL_OK;
   }
-  if (s == PL_OK) s = pl_graph_optimize(&g);
+  if (s == PL_OK) s = pl_grad_graph_optimize(&g);
   if (s == PL_OK) s = pl_backward_graph_split(g, a, b);
   if (s != PL_OK) {
-    pl_graph_free(g);
+    pl_grad_graph_free(g);
     pl_backward_graph_release(b);
     return s;
   }
   if (unsplit) *unsplit = g;
-  else pl_graph_free(g);
+  else pl_grad_graph_free(g);
   *out = b;
   return PL_OK;
 }
@@ -197,7 +197,7 @@ PlStatus pl_backward_graph_make(const PlMakeArgs *a, PlBackward **out, PlGraph *
 /* ---- the cache ---------------------------------------------------------------------------------------- */
 
 static void drop_graph(void *b) { pl_backward_graph_release(b); }
-static _Thread_local PlGraphCache cache = {.drop = drop_graph};
+static _Thread_local PlGradGraphCache cache = {.drop = drop_graph};
 
 static void desc_of(PlDesc *d, const PlTensor *t) {
   if (!t) return;
@@ -233,20 +233,20 @@ static PlStatus make(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs
 
 PlStatus pl_backward_graph_get(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out, const bool *want,
                                PlBackward **result) {
-  PlGraphKey k;
+  PlGradGraphKey k;
   void *found;
   bool few[PL_MAX_IN], *same = few;
-  PL_TRY(pl_graph_cache_open(&cache));
+  PL_TRY(pl_grad_graph_cache_open(&cache));
   if (nin > PL_MAX_IN && !(same = malloc((size_t)nin * sizeof *same))) return no_memory();
   for (int i = 0; i < nin; i++) same[i] = in[i] && out[0] && pl_shape_equal(&in[i]->a, &out[0]->a);
   PlStatus s = PL_OK;
-  pl_graph_key(&k, op, in, nin, attrs, out, want, same, !(op->flags & PL_F_POLY));
-  if (pl_graph_cache_find(&cache, op, &k, &found)) {
+  pl_grad_graph_key(&k, op, in, nin, attrs, out, want, same, !(op->flags & PL_F_POLY));
+  if (pl_grad_graph_cache_find(&cache, op, &k, &found)) {
     *result = found;
     if (found) (*result)->refs++;
   } else if ((s = make(op, in, nin, attrs, out, want, same, result)) == PL_OK) {
     if (*result) (*result)->refs++; /* the caller's and the cache's */
-    pl_graph_cache_put(&cache, op, &k, *result);
+    pl_grad_graph_cache_put(&cache, op, &k, *result);
   }
   if (same != few) free(same);
   return s;
@@ -258,6 +258,6 @@ void pl_backward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries) {
   *entries = cache.entries;
 }
 
-void pl_backward_cache_end(void) { pl_graph_cache_end(&cache); }
+void pl_backward_cache_end(void) { pl_grad_graph_cache_end(&cache); }
 
-void pl_backward_cache_clear(void) { pl_graph_cache_clear(&cache); }
+void pl_backward_cache_clear(void) { pl_grad_graph_cache_clear(&cache); }

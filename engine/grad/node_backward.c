@@ -108,11 +108,11 @@ static PlStatus run_graph(PlNode *n, PlTensor **dx) {
   memset(args, 0, (size_t)total * sizeof *args);
   const bool *wants = wanted_results(n, b, flags), *need = NULL;
   if (wants) {
-    pl_graph_needed(b->backward, wants, flags + results);
+    pl_grad_graph_needed(b->backward, wants, flags + results);
     need = flags + results;
   }
   PlStatus s = graph_args(n, b, need, args);
-  if (s == PL_OK) s = pl_graph_run_some(b->backward, args, need, wants, res);
+  if (s == PL_OK) s = pl_grad_graph_run_some(b->backward, args, need, wants, res);
   for (int i = 0; i < total; i++) pl_tensor_release(args[i]);
   if (s == PL_OK)
     for (int i = 0, r = 0; i < b->nin; i++)

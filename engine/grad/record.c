@@ -206,7 +206,7 @@ static PlStatus save_for_graph(PlNode *n, PlBackward *b, PlTensor *const *in, in
     bool off = pl_grad_enable(false); /* what it keeps has no gradient: nothing to record */
     struct PlCheckpoint *running = pl_state.checkpoint;
     pl_state.checkpoint = NULL; /* this is recording, no work of its function */
-    PlStatus s = pl_graph_run(b->precomp, args, res);
+    PlStatus s = pl_grad_graph_run(b->precomp, args, res);
     pl_state.checkpoint = running;
     pl_grad_enable(off);
     if (args != few) free(args);

@@ -111,7 +111,7 @@ typedef int32_t PlVal; /* a value of a graph under construction */
  * Ops without PL_F_POLY: in[i]->shape holds real sizes and the graph is cached per shape. With it: only dtype,
  * ndim and `same` (input has the shape of output 0) may be looked at. */
 typedef struct PlMaker {
-  struct PlGraph *graph;
+  struct PlGradGraph *graph;
   const PlOp *op;
   const PlAttrs *attrs;
   int nin, nout;

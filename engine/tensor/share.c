@@ -17,7 +17,7 @@ struct PlShared {
   void *block;
 };
 
-struct PlParcel {
+struct PlTensorShare {
   PlShared *shared; /* NULL: the elements are in `small` */
   PlDtype dtype;
   int ndim;
@@ -47,7 +47,7 @@ static PlStatus share(PlStorage *st) {
   return PL_OK;
 }
 
-static PlStatus fill(PlParcel *p, PlTensor *t) {
+static PlStatus fill(PlTensorShare *p, PlTensor *t) {
   PlStorage *st = t->storage;
   p->dtype = (PlDtype)t->a.dtype;
   p->ndim = t->a.ndim;
@@ -70,10 +70,10 @@ static PlStatus fill(PlParcel *p, PlTensor *t) {
   return PL_OK;
 }
 
-PlStatus pl_parcel_make(PlParcel **out, PlTensor *t) {
+PlStatus pl_tensor_share(PlTensorShare **out, PlTensor *t) {
   if (t->a.symbolic) PL_FAIL(PL_ERR_TRACE, "%s is symbolic: it has no values to hand over", pl_desc_text(&t->a));
   PL_TRY(pl_writes(t->storage)); /* the other thread knows nothing of notes */
-  PlParcel *p = calloc(1, sizeof *p);
+  PlTensorShare *p = calloc(1, sizeof *p);
   if (!p) return no_memory();
   PlStatus s = fill(p, t);
   if (s != PL_OK) {
@@ -85,7 +85,7 @@ PlStatus pl_parcel_make(PlParcel **out, PlTensor *t) {
 }
 
 /* A tensor of all of the block, then the window on it. */
-PlStatus pl_parcel_open(const PlParcel *p, PlTensor **out) {
+PlStatus pl_tensor_share_open(const PlTensorShare *p, PlTensor **out) {
   if (!p->shared) return pl_tensor_from(out, p->dtype, p->ndim, p->shape, p->small);
   PlTensor *whole;
   const int64_t none = 0;
@@ -104,7 +104,7 @@ PlStatus pl_parcel_open(const PlParcel *p, PlTensor **out) {
   return s;
 }
 
-void pl_parcel_release(PlParcel *p) {
+void pl_tensor_share_release(PlTensorShare *p) {
   if (!p) return;
   if (p->shared) pl_shared_release(p->shared);
   free(p);

@@ -116,7 +116,7 @@ describe("a graph whose gradient pass or plan Ctrl-C stopped", function()
     local text = stopped("core = require 'perilune.core' top = 0",
       [[print(pcall(function() while true do G:gradient(Y, X) end end)) ]]
       .. [[for _, n in ipairs(G:nodes()) do top = math.max(top, n.stage) end ]]
-      .. [[print('same', top == #core.graph_regions(G.flow))]])
+      .. [[print('same', top == #core.graph_regions(G.ir))]])
     assert.is_truthy(text:find("same\ttrue", 1, true), text:sub(1, 2000))
   end)
 

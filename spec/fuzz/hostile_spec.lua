@@ -115,13 +115,13 @@ describe("hostile calls", function()
     assert.has_error(function() core.fill_(7, 3) end)
     local f = T.jit(function(x) return x * 2 end, { name = "f" })
     f(T.ones(3))
-    local program, flow = f.last.program, f.last.flow
+    local program, ir = f.last.program, f.last.ir
     assert.has_error(function() core.jit_run(program, { T.ones(2, 2) }) end)
     assert.has_error(function() core.jit_run(program, { T.ones(3):to("f64") }) end)
-    assert.has_error(function() core.jit_reads_after(flow, -5, T.ones(1)) end)
-    assert.has_error(function() core.jit_views(flow, T.ones(3), { 1 }, false) end)
+    assert.has_error(function() core.jit_reads_after(ir, -5, T.ones(1)) end)
+    assert.has_error(function() core.jit_views(ir, T.ones(3), { 1 }, false) end)
     assert.has_error(function() core.jit_joint(program, { 99 }, "f", 1) end)
-    assert.has_error(function() core.graph_region(T.graph().flow, { policy = 0 / 0, ys = {} }) end)
+    assert.has_error(function() core.graph_region(T.graph().ir, { policy = 0 / 0, ys = {} }) end)
   end)
 
   it("leave no trace behind whose graph nobody holds", function()

@@ -48,7 +48,7 @@ describe("g:after", function()
     assert.equal(2, plan.nodes)
     local X, Y = T.randn(8), T.randn(8)
     assert.is_true(Y:exp():equal(g:run({ x = X, y = Y })[1]))
-    assert.is_true(Y:exp():equal(core.graph_run(g.flow, { X, Y })[1]))
+    assert.is_true(Y:exp():equal(core.graph_run(g.ir, { X, Y })[1]))
   end)
 
   it("plans anew when an edge comes", function()
@@ -135,7 +135,7 @@ describe("g:after", function()
         assert.same({ both and plan.policy ~= "peak" and "sigmoid_1_mirror" or "sigmoid_1" }, before)
         assert.same({ "sigmoid_1" }, waits(plan, "tanh_1"))
         local X, Y = T.randn(8), T.randn(8)
-        local out, want = g:run { x = X, y = Y }, core.graph_run(g.flow, { X, Y })
+        local out, want = g:run { x = X, y = Y }, core.graph_run(g.ir, { X, Y })
         for i = 1, 3 do assert.is_true(want[i]:equal(out[i])) end
       end
     end

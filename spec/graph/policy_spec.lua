@@ -61,7 +61,7 @@ local steps = {
   function(v, s) -- behind something else
     local y = T.tanh(v() * 0.7)
     local first = s.any()
-    if s.g and core.graph_maker(s.g.flow, first) and core.graph_maker(s.g.flow, y) then s.g:after(y, first) end
+    if s.g and core.graph_maker(s.g.ir, first) and core.graph_maker(s.g.ir, y) then s.g:after(y, first) end
     return y
   end,
   function(v) return v():mean(1, { keepdim = true }) + v() end,
@@ -128,7 +128,7 @@ local function run(seed, options, plain)
   local out = {}
   T.manual_seed(seed + 1)
   for _ = 1, 3 do
-    local res = plain and core.graph_run(g.flow, ins) or g:run(feed)
+    local res = plain and core.graph_run(g.ir, ins) or g:run(feed)
     for _, t in ipairs(res) do out[#out + 1] = t:clone() end
   end
   for _, b in ipairs(buffers) do out[#out + 1] = b end

@@ -96,7 +96,7 @@ end
 
 local function feed_of(g)
   local feed = {}
-  for _, leaf in ipairs(T.core.graph_leaves(g.flow)) do
+  for _, leaf in ipairs(T.core.graph_leaves(g.ir)) do
     if leaf.kind == "input" then
       local t = leaf.dtype:match "^b?f" and T.rand(leaf.shape):to(leaf.dtype) or T.ones(leaf.shape):to(leaf.dtype)
       feed[leaf.name] = t

@@ -106,7 +106,7 @@ local function nodes_of(name, args, into)
     end
   end
   local values = {}
-  for _, leaf in ipairs(core.graph_leaves(graph.flow)) do
+  for _, leaf in ipairs(core.graph_leaves(graph.ir)) do
     values[leaf.value] = { shape = leaf.shape, dtype = leaf.dtype }
   end
   for _, node in ipairs(graph:nodes()) do
@@ -272,7 +272,7 @@ local function apply(g, op, attrs, inputs)
       list[i] = made[x]
     end
   end
-  local got = core.graph_apply(graph.flow, op, list, attrs, 0, "node", 0)
+  local got = core.graph_apply(graph.ir, op, list, attrs, 0, "node", 0)
   local outs = {}
   for _, y in ipairs(got) do
     if T.is_tensor(y) and T.core.is_symbolic(y) then outs[#outs + 1] = y end
@@ -404,7 +404,7 @@ local function new_env()
   env.functions = { function() end, function(...) return ... end, function() error "hostile" end, tostring,
     function(x) return T.is_tensor(x) and x * 2 or x end, function() return T.ones(2, 3) end, T.ones, T.sin }
   local graph = T.graph()
-  env.objects[#env.objects + 1] = graph.flow
+  env.objects[#env.objects + 1] = graph.ir
   env.tensors[1] = graph:input("x", { 2, 3 })
   return env
 end

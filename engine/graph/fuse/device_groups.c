@@ -11,7 +11,7 @@
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device"); }
 
-int pl_away_code(const PlFNode *n) {
+int pl_device_group_code(const PlGNode *n) {
   const char *family = n->op->family ? n->op->family : n->op->name;
   if (n->op == &pl_op_to_layout) return -1; /* asks for a layout: results of groups lie as their arguments do */
   if (strcmp(family, "elementwise") == 0) return n->op->kcode;
@@ -22,19 +22,19 @@ int pl_away_code(const PlFNode *n) {
   return -1;
 }
 
-static bool same_sizes(const PlFValue *a, const PlFValue *b) {
+static bool same_sizes(const PlGValue *a, const PlGValue *b) {
   return a->ndim == b->ndim && memcmp(a->dims, b->dims, a->ndim * sizeof(int64_t)) == 0;
 }
 
 /* How x lies against s; false: in no way that kernels know. *cols: the row length that this needs, 0: any. */
-static bool kind_of(const PlFValue *x, const PlFValue *s, PlkFusedKind *kind, int64_t *cols) {
+static bool kind_of(const PlGValue *x, const PlGValue *s, PlkFusedKind *kind, int64_t *cols) {
   const int lead = s->ndim - x->ndim;
   int d = s->ndim - 1;
   int64_t row = 1;
   *cols = 0;
   if (x->dtype == PL_NDTYPE || lead < 0) return false;
   if (!x->contiguous) { /* a parameter that is channels last */
-    const PlArray a = pl_fvalue_array(x);
+    const PlArray a = pl_gvalue_array(x);
     return *kind = PLK_FUSED_FULL, x->kind == PL_FV_CAPTURE && same_sizes(x, s) && pl_channels_last(&a);
   }
   if (x->numel == 1) return *kind = PLK_FUSED_ONE, true;
@@ -52,7 +52,7 @@ static bool kind_of(const PlFValue *x, const PlFValue *s, PlkFusedKind *kind, in
   return *kind = PLK_FUSED_COL, true;
 }
 
-int pl_away_argument(Group *g, PlFVal v, PlkFusedArg as) {
+int pl_device_group_argument(Group *g, PlGVal v, PlkFusedArg as) {
   for (int k = 0; k < g->fused.narg; k++)
     if (g->arg[k] == v && g->fused.arg[k].out == as.out) return k;
   if (g->fused.narg == PLK_FUSED_ARGS) return -1;
@@ -61,7 +61,7 @@ int pl_away_argument(Group *g, PlFVal v, PlkFusedArg as) {
   return g->fused.narg++;
 }
 
-static int member_of(const PlAway *a, const Group *g, PlFVal v) { /* the member that makes v, -1: none */
+static int member_of(const PlDeviceRun *a, const Group *g, PlGVal v) { /* the member that makes v, -1: none */
   int at = 0;
   for (int32_t i = g->begin; i < g->end; i++, at++)
     if (a->f->nodes[i].first == v) return at;
@@ -69,15 +69,15 @@ static int member_of(const PlAway *a, const Group *g, PlFVal v) { /* the member 
 }
 
 /* Adds node i = g->end to the group if it fits. */
-static bool join(const PlAway *a, Group *g) {
-  const PlFlow *f = a->f;
-  const PlFNode *n = &f->nodes[g->end];
-  if (pl_fnode_waits(n, g->begin)) return false;
+static bool join(const PlDeviceRun *a, Group *g) {
+  const PlGraph *f = a->f;
+  const PlGNode *n = &f->nodes[g->end];
+  if (pl_gnode_waits(n, g->begin)) return false;
   if (n->nout != 1 || n->nin < 1 || n->nin > 3 || n->draw >= 0 || (n->flags & (PL_FN_MUTATES | PL_FN_VIEW))) return false;
   if (g->fused.nmember == PLK_FUSED_MEMBERS || (n->op->cls != PL_POINTWISE && !(n->op->family && strcmp(n->op->family, "copy") == 0)))
     return false;
-  const PlFValue *y = &f->vals[n->first], *s = &f->vals[f->nodes[g->begin].first];
-  const int code = pl_away_code(n);
+  const PlGValue *y = &f->vals[n->first], *s = &f->vals[f->nodes[g->begin].first];
+  const int code = pl_device_group_code(n);
   if (code < 0 || !y->contiguous || y->numel == 0 || !same_sizes(y, s) || a->device[n->first] != g->device) return false;
   PlkFusedMember m = {.code = (int16_t)code,
                       .nin = (uint8_t)n->nin,
@@ -93,7 +93,7 @@ static bool join(const PlAway *a, Group *g) {
   if (code == PLK_EW_CAST && m.dtype == m.result) m.code = PLK_EW_COPY;
   ok = ok && a->table->takes(m.code, (PlDtype)m.dtype, (PlDtype)m.result);
   for (int32_t k = 0; k < n->nin && ok; k++) {
-    const PlFVal v = n->in[k];
+    const PlGVal v = n->in[k];
     PlkFusedKind kind;
     int64_t need = 0;
     ok = v >= 0 && f->vals[v].dtype == (code == PLK_EW_WHERE && k == 0 ? PL_BOOL : m.dtype);
@@ -106,7 +106,7 @@ static bool join(const PlAway *a, Group *g) {
       ok = f->vals[v].ndim == 0;
       kind = PLK_FUSED_NUMBER;
     }
-    const int at = ok ? pl_away_argument(g, v, (PlkFusedArg){.dtype = f->vals[v].dtype, .kind = (uint8_t)kind}) : -1;
+    const int at = ok ? pl_device_group_argument(g, v, (PlkFusedArg){.dtype = f->vals[v].dtype, .kind = (uint8_t)kind}) : -1;
     ok = ok && at >= 0;
     m.in[k] = (int16_t)(-1 - at);
   }
@@ -123,11 +123,11 @@ static bool join(const PlAway *a, Group *g) {
 }
 
 /* Values that somebody outside reads become arguments that are written. False: no room. */
-static bool outputs(const PlAway *a, Group *g) {
+static bool outputs(const PlDeviceRun *a, Group *g) {
   for (int m = 0; m < g->fused.nmember; m++) {
-    const PlFVal v = a->f->nodes[g->begin + m].first;
+    const PlGVal v = a->f->nodes[g->begin + m].first;
     if (a->last[v] < g->end && a->last[v] >= 0) continue;
-    const int at = pl_away_argument(g, v, (PlkFusedArg){.dtype = a->f->vals[v].dtype, .kind = PLK_FUSED_FULL, .out = true});
+    const int at = pl_device_group_argument(g, v, (PlkFusedArg){.dtype = a->f->vals[v].dtype, .kind = PLK_FUSED_FULL, .out = true});
     if (at < 0) return false;
     g->fused.member[m].out = (int16_t)at;
   }
@@ -135,7 +135,7 @@ static bool outputs(const PlAway *a, Group *g) {
 }
 
 /* The longest group of elementwise nodes from node i on, shortened until its results fit; a single node is none. */
-static bool elementwise(const PlAway *a, Group *g, int32_t i) {
+static bool elementwise(const PlDeviceRun *a, Group *g, int32_t i) {
   g->end = i; /* the last node finds nothing to join */
   if (a->device[a->f->nodes[i].first] == PL_CPU) return false;
   for (int32_t most = a->f->nnodes; most > i + 1; most = g->end - 1) {
@@ -152,17 +152,17 @@ static bool elementwise(const PlAway *a, Group *g, int32_t i) {
   return true;
 }
 
-static bool along_rows(const PlAway *a, Group *g, int32_t i) {
+static bool along_rows(const PlDeviceRun *a, Group *g, int32_t i) {
   for (int32_t most = a->f->nnodes; most > i + 1; most = g->end - 1) {
     memset(g, 0, sizeof *g);
     g->begin = g->end = i;
-    if (pl_away_rows(a, g, most)) return true;
+    if (pl_device_group_rows(a, g, most)) return true;
     if (g->end < i + 2) return false;
   }
   return false;
 }
 
-PlStatus pl_away_group_from(PlAway *a, int32_t i, int32_t *end) {
+PlStatus pl_device_group_from(PlDeviceRun *a, int32_t i, int32_t *end) {
   *end = i + 1;
   if (a->ngroups + 2 > a->room) {
     const int32_t room = 2 * a->room + 8;

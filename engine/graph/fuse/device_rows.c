@@ -9,7 +9,7 @@
 #include "kernels/reduce.h"
 
 /* What the device calls an operation along rows; < 0: it has no such member. */
-static int row_code(const PlFNode *n) {
+static int row_code(const PlGNode *n) {
   const char *family = n->op->family ? n->op->family : n->op->name;
   if (n->op == &pl_op_sum_to) return PLK_FUSED_SUM;
   if (strcmp(family, "reduce") == 0) {
@@ -33,8 +33,8 @@ static int row_code(const PlFNode *n) {
 /* Sums over the rows of the space, of which the group computes what goes along them: the op's own kernel adds up behind it. */
 static bool sums_behind(int code) { return code == PLK_FUSED_LAYER_NORM_BWD || code == PLK_FUSED_RMS_NORM_BWD; }
 
-bool pl_away_sums_behind(const PlAway *a, const Group *g, int m) {
-  const PlFNode *n = &a->f->nodes[g->node[m]];
+bool pl_device_group_sums_after(const PlDeviceRun *a, const Group *g, int m) {
+  const PlGNode *n = &a->f->nodes[g->node[m]];
   bool any = false;
   for (int32_t o = 1; o < n->nout; o++) any = any || a->last[n->first + o] >= 0;
   return any && sums_behind(g->fused.member[m].code);
@@ -47,8 +47,8 @@ static bool is_weight(int code, int k) {
 static bool is_statistic(int code, int k) { return sums_behind(code) && k > 1 && !is_weight(code, k); }
 
 /* The member whose result value v is, itself or a view of it; -1: none. *slot: which of the node's results. */
-static int maker(const PlAway *a, const Group *g, PlFVal v, int *slot) {
-  const PlFValue *root = &a->f->vals[a->f->stores[a->f->vals[v].store].first];
+static int maker(const PlDeviceRun *a, const Group *g, PlGVal v, int *slot) {
+  const PlGValue *root = &a->f->vals[a->f->stores[a->f->vals[v].store].first];
   if (root->kind != PL_FV_NODE || root->node < g->begin || root->node >= g->end) return -1;
   for (int m = 0; m < g->fused.nmember; m++)
     if (g->node[m] == root->node) {
@@ -58,35 +58,35 @@ static int maker(const PlAway *a, const Group *g, PlFVal v, int *slot) {
   return -1;
 }
 
-bool pl_away_view_of_others(const PlAway *a, const Group *g, int32_t i) {
+bool pl_device_group_outside_view(const PlDeviceRun *a, const Group *g, int32_t i) {
   int slot;
   return maker(a, g, a->f->nodes[i].first, &slot) < 0;
 }
 
 /* Input k of a member as the kernel sees it; PLK_FUSED_NONE: it cannot. */
-static int16_t operand(const PlAway *a, Group *g, PlFVal v, uint8_t role, PlDtype dtype) {
+static int16_t operand(const PlDeviceRun *a, Group *g, PlGVal v, uint8_t role, PlDtype dtype) {
   static const uint8_t kinds[] = {
       [PL_TILE_FULL] = PLK_FUSED_FULL, [PL_TILE_ROW] = PLK_FUSED_ROW, [PL_TILE_COL] = PLK_FUSED_COL, [PL_TILE_ONE] = PLK_FUSED_ONE};
-  const PlFValue *val = &a->f->vals[v];
+  const PlGValue *val = &a->f->vals[v];
   int slot = 0;
   const int made = maker(a, g, v, &slot);
   if (val->dtype != dtype || role > PL_TILE_ONE) return PLK_FUSED_NONE;
   if (made >= 0) {
-    const PlFValue *root = &a->f->vals[a->f->stores[val->store].first];
+    const PlGValue *root = &a->f->vals[a->f->stores[val->store].first];
     const bool whole = slot == 0 && val->offset == 0 && root->dtype == val->dtype;
     return whole && role == (g->fused.member[made].col ? PL_TILE_COL : PL_TILE_FULL) ? (int16_t)made : PLK_FUSED_NONE;
   }
   const bool number = a->device[v] == PL_CPU;
   if (number && val->ndim > 0) return PLK_FUSED_NONE;
-  const int at = pl_away_argument(g, v, (PlkFusedArg){.dtype = val->dtype, .kind = number ? PLK_FUSED_NUMBER : kinds[role]});
+  const int at = pl_device_group_argument(g, v, (PlkFusedArg){.dtype = val->dtype, .kind = number ? PLK_FUSED_NUMBER : kinds[role]});
   return at < 0 ? PLK_FUSED_NONE : (int16_t)(-1 - at);
 }
 
 /* What the device needs to know of node n, by its roles; false: it has no such member. */
-static bool describe(const PlAway *a, const PlFNode *n, const PlTileRole *r, PlkFusedMember *m) {
-  const PlFlow *f = a->f;
+static bool describe(const PlDeviceRun *a, const PlGNode *n, const PlTileRole *r, PlkFusedMember *m) {
+  const PlGraph *f = a->f;
   const bool along = n->op->rows.roles != NULL;
-  const int code = along ? row_code(n) : pl_away_code(n);
+  const int code = along ? row_code(n) : pl_device_group_code(n);
   if (code < 0 || n->nin < 1 || n->in[0] < 0) return false;
   *m = (PlkFusedMember){.code = (int16_t)code,
                         .nin = (uint8_t)(n->nin < PLK_FUSED_IN ? n->nin : PLK_FUSED_IN),
@@ -108,19 +108,19 @@ static bool describe(const PlAway *a, const PlFNode *n, const PlTileRole *r, Plk
   return a->table->takes(m->code, (PlDtype)m->dtype, (PlDtype)m->result);
 }
 
-static bool join(const PlAway *a, Group *g) {
-  const PlFlow *f = a->f;
-  const PlFNode *n = &f->nodes[g->end];
+static bool join(const PlDeviceRun *a, Group *g) {
+  const PlGraph *f = a->f;
+  const PlGNode *n = &f->nodes[g->end];
   PlTileSpace space = g->space;
   PlTileRole role;
   PlkFusedMember m;
   if (n->flags & PL_FN_VIEW) {
     if (n->nin < 1 || n->nin > PL_MAX_IN || n->nout != 1 || n->in[0] < 0 || a->device[n->in[0]] != g->device) return false;
-    g->views += pl_away_view_of_others(a, g, g->end);
+    g->views += pl_device_group_outside_view(a, g, g->end);
     g->end++;
     return true;
   }
-  if (pl_fnode_waits(n, g->begin)) return false;
+  if (pl_gnode_waits(n, g->begin)) return false;
   if (g->fused.nmember == PLK_FUSED_MEMBERS || !pl_tile_join_rows(f, n, &space, &role)) return false;
   if (a->device[n->first] != g->device || !describe(a, n, &role, &m)) return false;
   /* where eager kernels cut a row in pieces, sums would be other ones */
@@ -154,28 +154,28 @@ static bool join(const PlAway *a, Group *g) {
 }
 
 /* Members that the sums behind the group read. */
-static void read_behind(const PlAway *a, const Group *g, bool *read) {
+static void read_behind(const PlDeviceRun *a, const Group *g, bool *read) {
   for (int m = 0; m < g->fused.nmember; m++)
-    for (int k = 0; k < 2 && pl_away_sums_behind(a, g, m); k++)
+    for (int k = 0; k < 2 && pl_device_group_sums_after(a, g, m); k++)
       if (g->fused.member[m].in[k] >= 0) read[g->fused.member[m].in[k]] = true;
 }
 
 /* Values that somebody outside reads become arguments that are written; views of them cannot. */
-static bool outputs(const PlAway *a, Group *g) {
-  const PlFlow *f = a->f;
+static bool outputs(const PlDeviceRun *a, Group *g) {
+  const PlGraph *f = a->f;
   bool read[PLK_FUSED_MEMBERS] = {false};
   read_behind(a, g, read);
   for (int32_t i = g->begin; i < g->end; i++)
-    if ((f->nodes[i].flags & PL_FN_VIEW) && a->last[f->nodes[i].first] >= g->end && !pl_away_view_of_others(a, g, i)) return false;
+    if ((f->nodes[i].flags & PL_FN_VIEW) && a->last[f->nodes[i].first] >= g->end && !pl_device_group_outside_view(a, g, i)) return false;
   for (int m = 0; m < g->fused.nmember; m++) {
-    const PlFNode *n = &f->nodes[g->node[m]];
+    const PlGNode *n = &f->nodes[g->node[m]];
     PlkFusedMember *member = &g->fused.member[m];
     for (int32_t o = 0; o < (sums_behind(member->code) ? 1 : n->nout) && o < 3; o++) {
-      const PlFVal v = n->first + o;
+      const PlGVal v = n->first + o;
       const bool inside = a->last[v] < g->end && a->last[v] >= 0 && !(o == 0 && read[m]);
       if (f->vals[v].dtype == PL_NDTYPE || (o > 0 && a->last[v] < 0) || inside) continue;
       const uint8_t kind = o > 0 || member->col ? PLK_FUSED_COL : PLK_FUSED_FULL;
-      const int at = pl_away_argument(g, v, (PlkFusedArg){.dtype = f->vals[v].dtype, .kind = kind, .out = true});
+      const int at = pl_device_group_argument(g, v, (PlkFusedArg){.dtype = f->vals[v].dtype, .kind = kind, .out = true});
       if (at < 0) return false;
       *(o > 0 ? &member->more[o - 1] : &member->out) = (int16_t)at;
     }
@@ -184,7 +184,7 @@ static bool outputs(const PlAway *a, Group *g) {
 }
 
 /* Members from g->begin on in a given space (numel 0: that of the first). */
-static void fill(const PlAway *a, Group *g, PlTileSpace space, int32_t most) {
+static void fill(const PlDeviceRun *a, Group *g, PlTileSpace space, int32_t most) {
   const int32_t begin = g->begin;
   memset(g, 0, sizeof *g);
   g->begin = g->end = begin;
@@ -194,13 +194,13 @@ static void fill(const PlAway *a, Group *g, PlTileSpace space, int32_t most) {
   }
   while (g->end > begin && (a->f->nodes[g->end - 1].flags & PL_FN_VIEW)) { /* views at the end are nobody's */
     g->end--;
-    g->views -= pl_away_view_of_others(a, g, g->end);
+    g->views -= pl_device_group_outside_view(a, g, g->end);
   }
 }
 
 /* g->end behind begin: a shorter one may do. */
-bool pl_away_rows(const PlAway *a, Group *g, int32_t most) {
-  const PlFlow *f = a->f;
+bool pl_device_group_rows(const PlDeviceRun *a, Group *g, int32_t most) {
+  const PlGraph *f = a->f;
   const int32_t begin = g->begin;
   PlTileSpace space = {.numel = 0};
   g->end = begin;

@@ -15,7 +15,7 @@ PlStatus pl_fuse(PlPlan *plan);
 /* One behind the last node of the group that begins at node i. */
 int32_t pl_group_end(const PlPlan *plan, int32_t i);
 /* Last reader of every store, views apart; nnodes: an output lies there; -1: nobody. malloc'ed; NULL: out of memory */
-int32_t *pl_last_readers(const PlFlow *f);
+int32_t *pl_last_readers(const PlGraph *f);
 /* What a walk through a group's members keeps: tiles that are taken. Slots are numbered per kind. */
 typedef struct PlTileSlots {
   uint32_t full, col; /* taken now */
@@ -24,7 +24,7 @@ typedef struct PlTileSlots {
 } PlTileSlots;
 /* Node i of the group [begin, end): its results take slots, and what is not read any more gives its back. false: too
  * many are alive. */
-bool pl_tile_slots(PlTileSlots *t, const PlFlow *f, const int32_t *last, int32_t begin, int32_t end, int32_t i, const PlTileRole *r);
+bool pl_tile_slots(PlTileSlots *t, const PlGraph *f, const int32_t *last, int32_t begin, int32_t end, int32_t i, const PlTileRole *r);
 
 /* ---- running (tile_plan.c prepares, tile_run.c runs) ---- */
 PlStatus pl_fusion_new(PlFusion **out, const PlPlan *plan);

@@ -8,7 +8,7 @@
 /* ---- operands of pointwise nodes -------------------------------------------------------------------------- */
 
 /* Steps of x through the dims of s, 0 where it is repeated; false: x does not broadcast to s. */
-static bool steps_of(const PlFValue *x, const PlFValue *s, int64_t *step) {
+static bool steps_of(const PlGValue *x, const PlGValue *s, int64_t *step) {
   int lead = s->ndim - x->ndim;
   if (lead < 0) return false;
   for (int d = 0; d < s->ndim; d++) {
@@ -20,7 +20,7 @@ static bool steps_of(const PlFValue *x, const PlFValue *s, int64_t *step) {
 }
 
 /* What x is to elements of shape s; *inner: the row length that this needs, 0: any. */
-static bool kind_of(const PlFValue *x, const PlFValue *s, PlTileKind *kind, int64_t *inner) {
+static bool kind_of(const PlGValue *x, const PlGValue *s, PlTileKind *kind, int64_t *inner) {
   int64_t step[PL_MAX_DIM], seen = 1; /* elements of s in the dims looked at */
   int64_t row = 0;
   bool dense = false, begun = false;
@@ -42,9 +42,9 @@ static bool kind_of(const PlFValue *x, const PlFValue *s, PlTileKind *kind, int6
   return true;
 }
 
-static bool pointwise(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTileRole *r) {
+static bool pointwise(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r) {
   if (n->op->cls != PL_POINTWISE || n->nout != 1 || n->nin < 1 || n->nin > 4 || (n->op->flags & PL_F_CONTIGUOUS)) return false;
-  const PlFValue *y = &f->vals[n->first];
+  const PlGValue *y = &f->vals[n->first];
   if (!y->contiguous || y->numel < 2) return false;
   if (s->numel == 0) s->numel = y->numel;
   bool column = y->numel != s->numel;
@@ -63,7 +63,7 @@ static bool pointwise(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTileR
 
 /* ---- nodes that need rows ---------------------------------------------------------------------------------- */
 
-int pl_tile_split(const PlFValue *v, int64_t rows) {
+int pl_tile_split(const PlGValue *v, int64_t rows) {
   int64_t n = 1;
   for (int d = 0; d < v->ndim; d++) {
     n *= v->dims[d];
@@ -73,10 +73,10 @@ int pl_tile_split(const PlFValue *v, int64_t rows) {
 }
 
 /* Dims of x that the node works along, as bits; 0: not known. */
-static uint32_t along(const PlFlow *f, const PlFNode *n, const PlFValue *x) {
+static uint32_t along(const PlGraph *f, const PlGNode *n, const PlGValue *x) {
   uint32_t all = (1u << x->ndim) - 1, mask = 0;
   if (n->op->rows.rule == PL_ROWS_TO) {
-    const PlFValue *y = &f->vals[n->first];
+    const PlGValue *y = &f->vals[n->first];
     int lead = x->ndim - y->ndim;
     for (int d = 0; d < x->ndim; d++)
       if (d < lead || (y->dims[d - lead] == 1 && x->dims[d] != 1)) mask |= 1u << d;
@@ -100,7 +100,7 @@ static uint32_t along(const PlFlow *f, const PlFNode *n, const PlFValue *x) {
 }
 
 /* The value of role 'f' that comes first: x of reductions, the result of dim_put. */
-static const PlFValue *full_value(const PlFlow *f, const PlFNode *n) {
+static const PlGValue *full_value(const PlGraph *f, const PlGNode *n) {
   int at = 0;
   bool out = false;
   for (const char *p = n->op->rows.roles; *p; p++) {
@@ -119,9 +119,9 @@ static const PlFValue *full_value(const PlFlow *f, const PlFNode *n) {
   return NULL;
 }
 
-bool pl_tile_rows(const PlFlow *f, const PlFNode *n, PlTileSpace *s) {
+bool pl_tile_rows(const PlGraph *f, const PlGNode *n, PlTileSpace *s) {
   if (!n->op->rows.roles) return false;
-  const PlFValue *x = full_value(f, n);
+  const PlGValue *x = full_value(f, n);
   if (!x || x->dtype == PL_NDTYPE || x->ndim < 2 || x->numel == 0) return false;
   uint32_t mask = along(f, n, x);
   int64_t cols = 1;
@@ -139,7 +139,7 @@ bool pl_tile_rows(const PlFlow *f, const PlFNode *n, PlTileSpace *s) {
 }
 
 /* Is v what the role says? */
-static bool fits(const PlFValue *v, char role, const PlTileSpace *s, uint8_t *kind) {
+static bool fits(const PlGValue *v, char role, const PlTileSpace *s, uint8_t *kind) {
   int64_t rows = s->numel / s->cols;
   if (!v->contiguous) return false;
   switch (role) {
@@ -151,7 +151,7 @@ static bool fits(const PlFValue *v, char role, const PlTileSpace *s, uint8_t *ki
   }
 }
 
-static bool row_member(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTileRole *r) {
+static bool row_member(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r) {
   PlTileSpace own;
   if (!pl_tile_rows(f, n, &own)) return false;
   if (s->numel && (s->numel != own.numel || (s->cols && s->cols != own.cols))) return false;
@@ -167,7 +167,7 @@ static bool row_member(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTile
       if (at < n->nin && n->in[at] >= 0 && !fits(&f->vals[n->in[at]], *p, &own, &r->in[at])) return false;
       at++;
     } else {
-      const PlFValue *v = &f->vals[n->first + at];
+      const PlGValue *v = &f->vals[n->first + at];
       if (v->dtype != PL_NDTYPE && !fits(v, *p, &own, &r->out[at])) return false;
       at++;
     }
@@ -181,9 +181,9 @@ static bool row_member(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTile
 /* ---- sums over rows ---------------------------------------------------------------------------------------- */
 
 /* A sum over the leading dims, or over all. */
-static bool sum_member(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTileRole *r) {
+static bool sum_member(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r) {
   if (n->op->rows.rule != PL_ROWS_DIMS && n->op->rows.rule != PL_ROWS_TO) return false;
-  const PlFValue *x = &f->vals[n->in[0]];
+  const PlGValue *x = &f->vals[n->in[0]];
   if (!x->contiguous || x->numel < 2 || (s->numel && s->numel != x->numel)) return false;
   uint32_t mask = along(f, n, x);
   int64_t cols = 1;
@@ -208,19 +208,19 @@ static bool sum_member(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTile
 }
 
 /* How the member adds rows up, and what that asks of tiles. */
-static bool plan_sums(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTileRole *r) {
+static bool plan_sums(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r) {
   static const PlAttrs none;
   PlArray arr[PL_MAX_IN + PL_MAX_OUT], *out[PL_MAX_OUT];
   const PlArray *in[PL_MAX_IN];
   int at = 0;
   for (int32_t k = 0; k < n->nin; k++) {
     in[k] = n->in[k] < 0 ? NULL : &arr[at];
-    if (n->in[k] >= 0) arr[at++] = pl_fvalue_array(&f->vals[n->in[k]]);
+    if (n->in[k] >= 0) arr[at++] = pl_gvalue_array(&f->vals[n->in[k]]);
   }
   for (int32_t o = 0; o < n->nout; o++) {
     bool there = f->vals[n->first + o].dtype != PL_NDTYPE;
     out[o] = there ? &arr[at] : NULL;
-    if (there) arr[at++] = pl_fvalue_array(&f->vals[n->first + o]);
+    if (there) arr[at++] = pl_gvalue_array(&f->vals[n->first + o]);
   }
   PlkCall call = {.name = n->op->name,
                   .code = n->op->kcode,
@@ -248,12 +248,12 @@ static bool grains_fit(const PlTileSpace *s) {
   return s->unit <= 1 || (s->cols && s->grain / s->cols % s->unit == 0);
 }
 
-static bool may_join(const PlFNode *n) {
+static bool may_join(const PlGNode *n) {
   if ((n->flags & (PL_FN_MUTATES | PL_FN_VIEW)) || (n->op->flags & (PL_F_MUTATES | PL_F_SEEDED)) || n->draw >= 0) return false;
   return n->op->kernel[PL_CPU] && n->nin <= PL_MAX_IN;
 }
 
-bool pl_tile_join_rows(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTileRole *r) {
+bool pl_tile_join_rows(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r) {
   PlTileSpace mine = *s;
   *r = (PlTileRole){.spare = 0};
   if (!may_join(n) || !(n->op->rows.roles ? row_member(f, n, &mine, r) : pointwise(f, n, &mine, r))) return false;
@@ -262,7 +262,7 @@ bool pl_tile_join_rows(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTile
   return true;
 }
 
-bool pl_tile_join(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTileRole *r) {
+bool pl_tile_join(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r) {
   if (!may_join(n)) return false;
   *r = (PlTileRole){.spare = 0};
   PlTileSpace mine = *s;

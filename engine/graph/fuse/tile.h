@@ -38,13 +38,13 @@ enum {
 };
 
 /* May node n work on tiles of this space? A space of numel 0 takes n's. On success the space is what n makes of it. */
-bool pl_tile_join(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTileRole *r);
+bool pl_tile_join(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r);
 /* The same where the op's own kernel adds rows up, not the group: r->summed then only says that it does so. Sums alone are no
  * members. */
-bool pl_tile_join_rows(const PlFlow *f, const PlFNode *n, PlTileSpace *s, PlTileRole *r);
+bool pl_tile_join_rows(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r);
 /* The space of a node that needs whole rows; false: it is none. */
-bool pl_tile_rows(const PlFlow *f, const PlFNode *n, PlTileSpace *s);
+bool pl_tile_rows(const PlGraph *f, const PlGNode *n, PlTileSpace *s);
 /* The dim of v whose sizes up to there multiply to `rows` (> 1); -1: none does. */
-int pl_tile_split(const PlFValue *v, int64_t rows);
+int pl_tile_split(const PlGValue *v, int64_t rows);
 
 #endif

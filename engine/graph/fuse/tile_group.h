@@ -8,7 +8,7 @@
 
 /* One array of one member: where its tile lies is base + row * by_row + col * by_col bytes. */
 typedef struct PlTileOperand {
-  PlFVal v;
+  PlGVal v;
   uint8_t kind;
   int8_t slot; /* ≥ 0: lies in the tile's memory */
   bool wide;   /* repeated by steps of 0 (expand), not by being broadcast */
@@ -16,7 +16,7 @@ typedef struct PlTileOperand {
 } PlTileOperand;
 
 typedef struct PlTileMember {
-  const PlFNode *node;
+  const PlGNode *node;
   int32_t at[PL_MAX_IN + PL_MAX_OUT]; /* operands: inputs, then outputs; -1: none */
   PlkPieces pieces;                   /* of a member that adds rows up; grain 0: it does not */
   size_t shared, local;               /* where its memory begins in that of the group and of a block */

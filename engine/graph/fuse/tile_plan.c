@@ -53,9 +53,9 @@ static void tile_sizes(PlTileGroup *g, int64_t widest, const PlTileSpace *s) {
 }
 
 /* The array of operand o in a tile of rows x cols; dims has room for 2 * PL_MAX_DIM numbers. */
-static void shape_of(const PlFlow *f, const PlTileOperand *o, bool by_rows, int64_t nrow, int64_t rows, int64_t cols, PlArray *a,
+static void shape_of(const PlGraph *f, const PlTileOperand *o, bool by_rows, int64_t nrow, int64_t rows, int64_t cols, PlArray *a,
                      int64_t *dims) {
-  const PlFValue *v = &f->vals[o->v];
+  const PlGValue *v = &f->vals[o->v];
   int n = 0;
   if (by_rows) { /* the op's attributes speak of the value's dims */
     int split = o->kind == PL_TILE_ROW ? -1 : pl_tile_split(v, nrow);
@@ -85,7 +85,7 @@ static void shape_of(const PlFlow *f, const PlTileOperand *o, bool by_rows, int6
   dims[n + 1] = o->kind == PL_TILE_ROW;
 }
 
-static PlStatus make_forms(const PlFlow *f, PlTileGroup *g) {
+static PlStatus make_forms(const PlGraph *f, PlTileGroup *g) {
   int64_t nrow = g->numel / g->inner, last_rows = nrow % g->rows, last_cols = g->inner % g->cols, *dims;
   g->form[0] = calloc(2 * (size_t)g->nop + 1, sizeof(PlArray));
   g->dims = dims = calloc(2 * (size_t)g->nop + 1, 2 * PL_MAX_DIM * sizeof(int64_t));
@@ -110,11 +110,11 @@ typedef struct Prepare {
   PlTileSlots slots;
 } Prepare;
 
-static void add_operand(PlTileGroup *g, PlTileMember *m, int k, PlFVal v, uint8_t kind, int8_t slot, const PlFlow *f) {
+static void add_operand(PlTileGroup *g, PlTileMember *m, int k, PlGVal v, uint8_t kind, int8_t slot, const PlGraph *f) {
   int64_t item = (int64_t)pl_dtype_size((PlDtype)f->vals[v].dtype);
   m->at[k] = g->nop;
   PlTileOperand *o = &g->op[g->nop++];
-  const PlFValue *val = &f->vals[v];
+  const PlGValue *val = &f->vals[v];
   bool plain = val->contiguous || m->node->op->rows.roles || k >= PL_MAX_IN;
   *o = (PlTileOperand){.v = v, .kind = kind, .slot = slot, .wide = !plain && kind != PL_TILE_FULL && val->numel > 1};
   if (kind == PL_TILE_FULL || kind == PL_TILE_ROW) o->by_col = item;
@@ -123,8 +123,8 @@ static void add_operand(PlTileGroup *g, PlTileMember *m, int k, PlFVal v, uint8_
 }
 
 static PlStatus add_member(const Prepare *a, PlTileGroup *g, int32_t i, int64_t *widest) {
-  const PlFlow *f = a->p->flow;
-  const PlFNode *n = &f->nodes[i];
+  const PlGraph *f = a->p->graph;
+  const PlGNode *n = &f->nodes[i];
   PlTileSpace space = a->p->space[g->begin];
   PlTileRole role;
   PlTileSlots *t = (PlTileSlots *)(uintptr_t)&a->slots;
@@ -144,7 +144,7 @@ static PlStatus add_member(const Prepare *a, PlTileGroup *g, int32_t i, int64_t 
   for (int32_t k = 0; k < n->nin; k++)
     if (n->in[k] >= 0) add_operand(g, m, k, n->in[k], role.in[k], a->p->inner[n->in[k]] ? t->of[f->vals[n->in[k]].store] : -1, f);
   for (int32_t o = 0; o < n->nout; o++) {
-    PlFVal v = n->first + o;
+    PlGVal v = n->first + o;
     bool inner = a->p->inner[v];
     if (f->vals[v].dtype == PL_NDTYPE || role.out[o] == PL_TILE_SUM || (inner && a->last[f->vals[v].store] < 0 && (role.spare >> o) & 1))
       continue;
@@ -157,7 +157,7 @@ static PlStatus add_member(const Prepare *a, PlTileGroup *g, int32_t i, int64_t 
 }
 
 static PlStatus prepare(const PlPlan *p, PlTileGroup *g, int8_t *slot, const int32_t *last) {
-  const PlFlow *f = p->flow;
+  const PlGraph *f = p->graph;
   PlTileSpace s = p->space[g->begin];
   int64_t widest = 4;
   size_t nop = 0;
@@ -184,7 +184,7 @@ static PlStatus prepare(const PlPlan *p, PlTileGroup *g, int8_t *slot, const int
 PlStatus pl_fusion_new(PlFusion **out, const PlPlan *p) {
   *out = NULL;
   if (!p->group) return PL_OK;
-  const PlFlow *f = p->flow;
+  const PlGraph *f = p->graph;
   PlFusion *u = calloc(1, sizeof *u);
   int8_t *slot = malloc((size_t)f->nstores + 1);
   int32_t *last = pl_last_readers(f);

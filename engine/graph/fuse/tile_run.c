@@ -51,7 +51,7 @@ static void set_up(const Run *r, char *memory, Block *b) {
     b->arr[k].data = b->base[k];
   }
   for (int32_t i = 0; i < g->n; i++) {
-    const PlFNode *n = g->m[i].node;
+    const PlGNode *n = g->m[i].node;
     b->call[i] = (PlkCall){.name = n->op->name,
                            .code = n->op->kcode,
                            .nin = n->nin,
@@ -117,7 +117,7 @@ static PlStatus finish_sums(const Run *r) {
   const PlTileGroup *g = r->g;
   for (int32_t i = 0; i < g->n; i++) {
     const PlTileMember *m = &g->m[i];
-    const PlFNode *n = m->node;
+    const PlGNode *n = m->node;
     if (!m->pieces.grain) continue;
     const PlArray *in[PL_MAX_IN];
     PlArray *out[PL_MAX_OUT];

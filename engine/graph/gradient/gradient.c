@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The gradient pass: walks a flow backwards from ys and appends the nodes that compute the gradients of xs. What an
+ * The gradient pass: walks a graph backwards from ys and appends the nodes that compute the gradients of xs. What an
  * op's gradient is, its maker says (engine/grad/gradient_maker.c); the small graph it emits is run on symbolic tensors. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,12 +12,12 @@
 
 /* ---- what matters ---------------------------------------------------------------------------------------- */
 
-static bool is_floating(const PlFValue *v) { return v->dtype != PL_NDTYPE && pl_is_float((PlDtype)v->dtype); }
+static bool is_floating(const PlGValue *v) { return v->dtype != PL_NDTYPE && pl_is_float((PlDtype)v->dtype); }
 
-static bool may_float(const PlFValue *v) { return v->dtype == PL_NDTYPE || pl_is_float((PlDtype)v->dtype); }
+static bool may_float(const PlGValue *v) { return v->dtype == PL_NDTYPE || pl_is_float((PlDtype)v->dtype); }
 
 /* Does no gradient ever pass node n? */
-static bool bars(const PlFlow *f, const PlFNode *n) {
+static bool bars(const PlGraph *f, const PlGNode *n) {
   if (n->flags & PL_FN_THROUGH) return false;
   if ((n->op->flags & PL_F_NOGRAD_OK) || (n->flags & PL_FN_NO_GRAD)) return true;
   for (int32_t o = 0; o < n->nout; o++)
@@ -27,13 +27,13 @@ static bool bars(const PlFlow *f, const PlFNode *n) {
 
 /* Who may do without a gradient hears of zeros only where the tape would have had them: not behind comparisons, detach and
  * the like. */
-static PlStatus mark_reached(PlGradWalk *w, int ny, const PlFVal *ys) {
-  PlFlow *f = w->f;
+static PlStatus mark_reached(PlGradWalk *w, int ny, const PlGVal *ys) {
+  PlGraph *f = w->f;
   int32_t *stack = malloc((size_t)(w->nnodes + 1) * sizeof *stack), n = 0;
   if (!stack) return pl_grad_no_memory();
   for (int i = 0; i <= ny; i++) {
     while (n) {
-      const PlFNode *node = &f->nodes[stack[--n]];
+      const PlGNode *node = &f->nodes[stack[--n]];
       bool barred = w->opts->allow_unused && (bars(f, node) || (node->op->flags & PL_F_STOPS));
       for (int32_t k = barred ? node->nin : 0; k < node->nin + node->nafter; k++) {
         int32_t to = k < node->nin ? -1 : node->after[k - node->nin];
@@ -59,11 +59,11 @@ static PlStatus mark_reached(PlGradWalk *w, int ny, const PlFVal *ys) {
   return PL_OK;
 }
 
-static void mark_dependent(PlGradWalk *w, int nx, const PlFVal *xs) {
-  PlFlow *f = w->f;
+static void mark_dependent(PlGradWalk *w, int nx, const PlGVal *xs) {
+  PlGraph *f = w->f;
   for (int i = 0; i < nx; i++) w->dep[xs[i]] = 1;
   for (int32_t i = 0; i < w->nnodes; i++) {
-    const PlFNode *n = &f->nodes[i];
+    const PlGNode *n = &f->nodes[i];
     if (n->flags & PL_FN_THROUGH) {
       w->dep[n->first] = w->dep[n->in[0]];
       continue;
@@ -78,7 +78,7 @@ static void mark_dependent(PlGradWalk *w, int nx, const PlFVal *xs) {
 
 /* ---- one node -------------------------------------------------------------------------------------------- */
 
-static bool all_zero(const PlGradWalk *w, const PlFNode *n) {
+static bool all_zero(const PlGradWalk *w, const PlGNode *n) {
   if (w->opts->zero_ops && w->opts->nzero_ops == 0) return false;
   for (int32_t o = 0; o < n->nout; o++)
     if (w->sum[n->first + o] >= 0 && !pl_grad_is_zero(w, w->sum[n->first + o])) return false;
@@ -87,8 +87,8 @@ static bool all_zero(const PlGradWalk *w, const PlFNode *n) {
 
 /* Gradients are linear in those that arrive: zeros stay zeros. Without a rule others have no way on. */
 static PlStatus without_rule(PlGradWalk *w, int32_t i) {
-  PlFlow *f = w->f;
-  const PlFNode *n = &f->nodes[i];
+  PlGraph *f = w->f;
+  const PlGNode *n = &f->nodes[i];
   bool ruled = n->op->grad != NULL;
   if (!all_zero(w, n))
     PL_FAIL(PL_ERR_UNSUPPORTED,
@@ -97,27 +97,27 @@ static PlStatus without_rule(PlGradWalk *w, int32_t i) {
             n->op->name, n->name);
   int32_t nin = n->nin;
   for (int32_t k = 0; k < nin; k++) {
-    PlFVal x = f->nodes[i].in[k], z;
+    PlGVal x = f->nodes[i].in[k], z;
     if (x < 0 || !w->dep[x]) continue;
     char name[160];
     snprintf(name, sizeof name, nin == 1 ? "%.120s_backward" : "%.120s_in%d_backward", f->nodes[i].name, (int)k + 1);
-    const char *kept = pl_flow_string(f, name);
+    const char *kept = pl_graph_string(f, name);
     if (!kept) return pl_grad_no_memory();
     PL_TRY(pl_grad_zeros(w, x, kept, &z));
-    if (!ruled) PL_TRY(pl_flow_after(f, f->vals[z].node, i));
+    if (!ruled) PL_TRY(pl_graph_after(f, f->vals[z].node, i));
     PL_TRY(pl_grad_add_term(w, x, z));
   }
   return PL_OK;
 }
 
 /* Runs the gradient graph on symbolic tensors: those of the node that it reads. */
-static PlStatus inline_graph(PlGradWalk *w, int32_t i, const PlGraph *g, const uint8_t *has_grad) {
-  PlFlow *f = w->f;
+static PlStatus inline_graph(PlGradWalk *w, int32_t i, const PlGradGraph *g, const uint8_t *has_grad) {
+  PlGraph *f = w->f;
   int32_t nin = f->nodes[i].nin, nout = f->nodes[i].nout, n = nin + 2 * nout;
   PlTensor **t = calloc((size_t)(n + g->nresults + 1), sizeof *t), **res = t ? t + n : NULL;
   PlStatus s = t ? PL_OK : pl_grad_no_memory();
   for (int32_t k = 0; k < n && s == PL_OK; k++) {
-    PlFVal v = k < nin ? f->nodes[i].in[k] : k < nin + nout ? f->nodes[i].first + k - nin : w->sum[f->nodes[i].first + k - nin - nout];
+    PlGVal v = k < nin ? f->nodes[i].in[k] : k < nin + nout ? f->nodes[i].first + k - nin : w->sum[f->nodes[i].first + k - nin - nout];
     if (v < 0 || g->last[k] < 0) continue;
     if (f->vals[v].version != f->stores[f->vals[v].store].version) {
       s = pl_fail(PL_ERR_STATE,
@@ -129,11 +129,11 @@ static PlStatus inline_graph(PlGradWalk *w, int32_t i, const PlGraph *g, const u
     if (f->vals[v].weak && f->vals[v].real) t[k] = pl_retain(f->vals[v].real);
     else s = pl_sym_tensor(&t[k], f, v);
   }
-  if (s == PL_OK) s = pl_graph_run(g, t, res);
+  if (s == PL_OK) s = pl_grad_graph_run(g, t, res);
   int r = 0;
   for (int32_t k = 0; k < nin && s == PL_OK; k++) {
     if (!has_grad[k]) continue;
-    PlFVal v;
+    PlGVal v;
     s = pl_sym_value_of(f, res[r++], &v);
     if (s == PL_OK) s = pl_grad_add_term(w, f->nodes[i].in[k], v);
   }
@@ -151,26 +151,26 @@ typedef struct Types {
   bool given[PL_MAX_OUT];
 } Types;
 
-static void describe(const PlGradWalk *w, const PlFNode *n, Types *t) {
-  const PlFlow *f = w->f;
+static void describe(const PlGradWalk *w, const PlGNode *n, Types *t) {
+  const PlGraph *f = w->f;
   for (int32_t k = 0; k < n->nin; k++) {
     if (n->in[k] < 0) continue;
-    const PlFValue *v = &f->vals[n->in[k]];
-    t->arr[k] = pl_fvalue_array(v);
+    const PlGValue *v = &f->vals[n->in[k]];
+    t->arr[k] = pl_gvalue_array(v);
     t->ptr[k] = &t->arr[k];
     t->want[k] = w->dep[n->in[k]];
-    const PlFValue *y = &f->vals[n->first];
+    const PlGValue *y = &f->vals[n->first];
     t->same[k] = y->dtype != PL_NDTYPE && v->ndim == y->ndim && memcmp(v->dims, y->dims, v->ndim * sizeof(int64_t)) == 0;
   }
   for (int32_t o = 0; o < n->nout && o < PL_MAX_OUT; o++) {
-    const PlFValue *y = &f->vals[n->first + o];
+    const PlGValue *y = &f->vals[n->first + o];
     if (y->dtype != PL_NDTYPE) pl_desc_set(&t->outd[o], (PlDtype)y->dtype, y->ndim, y->dims);
     t->given[o] = w->sum[n->first + o] >= 0;
   }
 }
 
 static PlStatus with_rule(PlGradWalk *w, int32_t i) {
-  const PlFNode *n = &w->f->nodes[i];
+  const PlGNode *n = &w->f->nodes[i];
   size_t nin = (size_t)n->nin;
   Types t = {.arr = NULL};
   memset(t.outd, 0, sizeof t.outd);
@@ -183,17 +183,17 @@ static PlStatus with_rule(PlGradWalk *w, int32_t i) {
   t.has_grad = (uint8_t *)(t.same + nin);
   describe(w, n, &t);
   PlMakeArgs a = {n->op, n->nin, t.ptr, n->attrs, t.outd, t.want, t.given, t.same};
-  PlGraph *g = NULL;
+  PlGradGraph *g = NULL;
   PlStatus s = pl_gradient_graph_make(&a, &g, t.has_grad);
   if (s == PL_OK) s = inline_graph(w, i, g, t.has_grad);
-  pl_graph_free(g);
+  pl_grad_graph_free(g);
   free(room);
   return s;
 }
 
 static PlStatus node_backward(PlGradWalk *w, int32_t i) {
-  PlFlow *f = w->f;
-  const PlFNode *n = &f->nodes[i];
+  PlGraph *f = w->f;
+  const PlGNode *n = &f->nodes[i];
   bool any = false, dep = false;
   for (int32_t o = 0; o < n->nout; o++) {
     PL_TRY(pl_grad_sum_terms(w, f->nodes[i].first + o));
@@ -205,7 +205,7 @@ static PlStatus node_backward(PlGradWalk *w, int32_t i) {
   if (!any || !dep || (n->op->flags & PL_F_NOGRAD_OK)) return PL_OK;
   char name[160];
   snprintf(name, sizeof name, "%.140s_backward", n->name);
-  const char *kept = pl_flow_string(f, name);
+  const char *kept = pl_graph_string(f, name);
   if (!kept) return pl_grad_no_memory();
   f->origin = i;
   pl_grad_name_next(f, kept);
@@ -214,16 +214,16 @@ static PlStatus node_backward(PlGradWalk *w, int32_t i) {
 
 /* ---- the pass -------------------------------------------------------------------------------------------- */
 
-static PlStatus seed(PlGradWalk *w, int ny, const PlFVal *ys, const PlFVal *dys) {
-  PlFlow *f = w->f;
+static PlStatus seed(PlGradWalk *w, int ny, const PlGVal *ys, const PlGVal *dys) {
+  PlGraph *f = w->f;
   for (int i = 0; i < ny; i++) {
-    PlFVal g = dys ? dys[i] : -1;
-    const PlFValue *y = &f->vals[ys[i]];
-    PlArray a = pl_fvalue_array(y);
+    PlGVal g = dys ? dys[i] : -1;
+    const PlGValue *y = &f->vals[ys[i]];
+    PlArray a = pl_gvalue_array(y);
     if (!is_floating(y)) PL_FAIL(PL_ERR_DTYPE, "gradient: output %d is %s; only floating ones have gradients", i + 1, pl_desc_text(&a));
     if (g < 0) PL_TRY(pl_grad_constant_like(f, &pl_op_ones, ys[i], "ones", &g));
     else {
-      PlArray b = pl_fvalue_array(&f->vals[g]);
+      PlArray b = pl_gvalue_array(&f->vals[g]);
       if (b.dtype != a.dtype || !pl_shape_equal(&a, &b))
         PL_FAIL(PL_ERR_SHAPE, "gradient: output %d is %s, its out-gradient is %s", i + 1, pl_desc_text(&a), pl_desc_text(&b));
     }
@@ -232,7 +232,7 @@ static PlStatus seed(PlGradWalk *w, int ny, const PlFVal *ys, const PlFVal *dys)
   return PL_OK;
 }
 
-static PlStatus unreachable(const PlFlow *f, PlFVal x, int i) {
+static PlStatus unreachable(const PlGraph *f, PlGVal x, int i) {
   const char *name = f->vals[x].name;
   char number[24];
   if (!name && f->vals[x].node >= 0) name = f->nodes[f->vals[x].node].name;
@@ -243,8 +243,8 @@ static PlStatus unreachable(const PlFlow *f, PlFVal x, int i) {
   PL_FAIL(PL_ERR_ARG, "cannot differentiate with respect to input %s: not reachable from the outputs", name);
 }
 
-static PlStatus collect(PlGradWalk *w, int nx, const PlFVal *xs, PlFVal *dx) {
-  PlFlow *f = w->f;
+static PlStatus collect(PlGradWalk *w, int nx, const PlGVal *xs, PlGVal *dx) {
+  PlGraph *f = w->f;
   for (int i = 0; i < nx; i++) {
     dx[i] = -1;
     if (!w->reached[xs[i]]) continue; /* allow_unused */
@@ -254,33 +254,33 @@ static PlStatus collect(PlGradWalk *w, int nx, const PlFVal *xs, PlFVal *dx) {
   }
   for (int i = 0; w->opts->copy && i < nx; i++) {
     int k = 0;
-    PlFVal g = dx[i];
+    PlGVal g = dx[i];
     for (int j = 0; j < i; j++) k += dx[i] >= 0 && w->sum[xs[j]] == w->sum[xs[i]];
     if (!k) continue;
     char name[160];
     const char *of = f->vals[g].node >= 0 ? f->nodes[f->vals[g].node].name : f->vals[g].name ? f->vals[g].name : "grad";
     snprintf(name, sizeof name, "%.120s_%d_copy", of, k);
-    const char *kept = pl_flow_string(f, name);
+    const char *kept = pl_graph_string(f, name);
     if (!kept) return pl_grad_no_memory();
     PL_TRY(pl_grad_copy(w, g, kept, &dx[i]));
   }
   return PL_OK;
 }
 
-PlStatus pl_flow_region(PlFlow *f, int32_t begin, int ny, const PlFVal *ys, PlMirrorOptions *m) {
-  PlFRegion *r = realloc(f->regions, (size_t)(f->nregions + 1) * sizeof *r);
+PlStatus pl_graph_region(PlGraph *f, int32_t begin, int ny, const PlGVal *ys, PlMirrorOptions *m) {
+  PlGRegion *r = realloc(f->regions, (size_t)(f->nregions + 1) * sizeof *r);
   if (!r) return pl_grad_no_memory();
   f->regions = r;
-  PlFVal *copy = malloc((size_t)(ny ? ny : 1) * sizeof *copy);
+  PlGVal *copy = malloc((size_t)(ny ? ny : 1) * sizeof *copy);
   if (!copy) return pl_grad_no_memory();
   memcpy(copy, ys, (size_t)ny * sizeof *ys);
-  f->regions[f->nregions++] = (PlFRegion){.begin = begin, .end = f->nnodes, .ny = ny, .ys = copy, .mirror = *m};
+  f->regions[f->nregions++] = (PlGRegion){.begin = begin, .end = f->nnodes, .ny = ny, .ys = copy, .mirror = *m};
   m->choice = NULL;
   f->edition++;
   return PL_OK;
 }
 
-static PlStatus pass(PlGradWalk *w, int ny, const PlFVal *ys, const PlFVal *dys, int nx, const PlFVal *xs, PlFVal *dx) {
+static PlStatus pass(PlGradWalk *w, int ny, const PlGVal *ys, const PlGVal *dys, int nx, const PlGVal *xs, PlGVal *dx) {
   PL_TRY(mark_reached(w, ny, ys));
   for (int i = 0; i < nx && !w->opts->allow_unused; i++)
     if (!w->reached[xs[i]]) return unreachable(w->f, xs[i], i);
@@ -297,21 +297,21 @@ static PlStatus pass(PlGradWalk *w, int ny, const PlFVal *ys, const PlFVal *dys,
   return collect(w, nx, xs, dx);
 }
 
-PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys, int nx, const PlFVal *xs, PlGradientOptions *opts,
-                          PlFVal *dx) {
+PlStatus pl_graph_gradient(PlGraph *f, int ny, const PlGVal *ys, const PlGVal *dys, int nx, const PlGVal *xs, PlGradientOptions *opts,
+                           PlGVal *dx) {
   size_t nv = (size_t)f->nvals, nn = (size_t)f->nnodes;
   PlGradWalk w = {.f = f, .opts = opts, .nvals = f->nvals, .nnodes = f->nnodes};
   w.terms = calloc(nv + 1, sizeof *w.terms);
   w.sum = malloc((nv + 1) * sizeof *w.sum);
   w.reached = calloc(2 * nv + nn + 1, 1);
-  PlFMark mark = {.counts = NULL};
-  PlStatus s = w.terms && w.sum && w.reached ? pl_flow_mark(f, &mark) : pl_grad_no_memory();
+  PlGMark mark = {.counts = NULL};
+  PlStatus s = w.terms && w.sum && w.reached ? pl_graph_mark(f, &mark) : pl_grad_no_memory();
   if (s == PL_OK) {
     w.dep = w.reached + nv;
     w.touched = w.dep + nv;
     for (size_t v = 0; v < nv; v++) w.sum[v] = -1;
     uint8_t stage = f->stage;
-    PlFlow *was = pl_state.trace;
+    PlGraph *was = pl_state.trace;
     uint8_t cast = pl_state.autocast; /* gradients have the dtypes of what they belong to */
     pl_state.autocast = 0;
     bool rec = f->record;
@@ -324,7 +324,7 @@ PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys
     f->stage = (uint8_t)(f->nregions < 254 ? f->nregions + 1 : 255);
     int32_t begin = f->nnodes;
     s = pass(&w, ny, ys, dys, nx, xs, dx);
-    if (s == PL_OK) s = pl_flow_region(f, begin, ny, ys, &opts->mirror);
+    if (s == PL_OK) s = pl_graph_region(f, begin, ny, ys, &opts->mirror);
     f->record = rec;
     pl_state.trace = was;
     pl_state.device = device;
@@ -332,7 +332,7 @@ PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys
     f->stage = stage;
     f->origin = -1;
     f->emit_name = NULL;
-    if (s != PL_OK && !opts->aggregate) pl_flow_back(f, &mark); /* half a pass is none; a script's sums may be held by it */
+    if (s != PL_OK && !opts->aggregate) pl_graph_back(f, &mark); /* half a pass is none; a script's sums may be held by it */
   }
   free(mark.counts);
   free(w.terms);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The gradient pass, inside: gradient.c walks the flow backwards, gradient_sum.c adds up what arrives at a value. */
+ * The gradient pass, inside: gradient.c walks the graph backwards, gradient_sum.c adds up what arrives at a value. */
 #ifndef PL_ENGINE_GRAPH_GRADIENT_GRADIENT_INTERNAL_H
 #define PL_ENGINE_GRAPH_GRADIENT_GRADIENT_INTERNAL_H
 
@@ -7,36 +7,36 @@
 
 typedef struct PlGradTerm {
   struct PlGradTerm *next;
-  PlFVal v;
+  PlGVal v;
 } PlGradTerm;
 
 typedef struct PlGradWalk {
-  PlFlow *f;
+  PlGraph *f;
   const PlGradientOptions *opts;
-  int32_t nvals, nnodes;  /* of the flow before the pass */
+  int32_t nvals, nnodes;  /* of the graph before the pass */
   uint8_t *reached, *dep; /* per value: ys depend on it; it depends on xs */
   uint8_t *touched;       /* per node */
   PlGradTerm **terms;     /* per value: its gradients so far, newest first */
-  PlFVal *sum;            /* per value: their sum, once made; -1 */
+  PlGVal *sum;            /* per value: their sum, once made; -1 */
 } PlGradWalk;
 
 /* One more gradient of v. Summed on arrival, so that terms do not wait for each other; zeros are dropped. */
-PlStatus pl_grad_add_term(PlGradWalk *w, PlFVal v, PlFVal g);
+PlStatus pl_grad_add_term(PlGradWalk *w, PlGVal v, PlGVal g);
 /* The gradient of v, in w->sum[v]: of no term -1, of one the term; of more, where somebody else sums, what aggregate makes of
  * all that are not zero, oldest first. */
-PlStatus pl_grad_sum_terms(PlGradWalk *w, PlFVal v);
+PlStatus pl_grad_sum_terms(PlGradWalk *w, PlGVal v);
 /* Is v a tensor of zeros that the pass knows as such? */
-bool pl_grad_is_zero(const PlGradWalk *w, PlFVal v);
+bool pl_grad_is_zero(const PlGradWalk *w, PlGVal v);
 /* Zeros in the type of x, an input of a node without a rule. */
-PlStatus pl_grad_zeros(PlGradWalk *w, PlFVal x, const char *name, PlFVal *out);
-/* One op on values of the flow; its first result. */
-PlStatus pl_grad_apply(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, PlFVal *out);
+PlStatus pl_grad_zeros(PlGradWalk *w, PlGVal x, const char *name, PlGVal *out);
+/* One op on values of the graph; its first result. */
+PlStatus pl_grad_apply(PlGraph *f, const PlOp *op, int nin, const PlGVal *in, const PlAttrs *attrs, PlGVal *out);
 /* zeros or ones in the shape and dtype of `like`. */
-PlStatus pl_grad_constant_like(PlFlow *f, const PlOp *op, PlFVal like, const char *name, PlFVal *out);
+PlStatus pl_grad_constant_like(PlGraph *f, const PlOp *op, PlGVal like, const char *name, PlGVal *out);
 /* A copy of gradient g. */
-PlStatus pl_grad_copy(PlGradWalk *w, PlFVal g, const char *name, PlFVal *out);
+PlStatus pl_grad_copy(PlGradWalk *w, PlGVal g, const char *name, PlGVal *out);
 /* What the nodes that come next are called. */
-void pl_grad_name_next(PlFlow *f, const char *name);
+void pl_grad_name_next(PlGraph *f, const char *name);
 PlStatus pl_grad_no_memory(void);
 
 #endif

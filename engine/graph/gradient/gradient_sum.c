@@ -10,7 +10,7 @@
 
 PlStatus pl_grad_no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for the gradients of a graph"); }
 
-bool pl_grad_is_zero(const PlGradWalk *w, PlFVal v) {
+bool pl_grad_is_zero(const PlGradWalk *w, PlGVal v) {
   if (w->f->vals[v].node < 0) return false;
   const PlOp *op = w->f->nodes[w->f->vals[v].node].op;
   if (!w->opts->zero_ops) return op->flags & PL_F_ZEROS;
@@ -19,7 +19,7 @@ bool pl_grad_is_zero(const PlGradWalk *w, PlFVal v) {
   return false;
 }
 
-PlStatus pl_grad_add_term(PlGradWalk *w, PlFVal v, PlFVal g) {
+PlStatus pl_grad_add_term(PlGradWalk *w, PlGVal v, PlGVal g) {
   PlGradTerm *have = w->terms[v];
   if (have && !w->opts->aggregate) {
     if (pl_grad_is_zero(w, g)) return PL_OK;
@@ -27,7 +27,7 @@ PlStatus pl_grad_add_term(PlGradWalk *w, PlFVal v, PlFVal g) {
       have->v = g;
       return PL_OK;
     }
-    PlFVal in[2] = {have->v, g};
+    PlGVal in[2] = {have->v, g};
     const char *name = w->f->emit_name;
     int32_t count = w->f->emit_count;
     pl_grad_name_next(w->f, "grad_sum");
@@ -36,14 +36,14 @@ PlStatus pl_grad_add_term(PlGradWalk *w, PlFVal v, PlFVal g) {
     w->f->emit_count = count;
     return s;
   }
-  PlGradTerm *t = pl_flow_alloc(w->f, sizeof *t);
+  PlGradTerm *t = pl_graph_alloc(w->f, sizeof *t);
   if (!t) return pl_grad_no_memory();
   *t = (PlGradTerm){.next = w->terms[v], .v = g};
   w->terms[v] = t;
   return PL_OK;
 }
 
-PlStatus pl_grad_apply(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, PlFVal *out) {
+PlStatus pl_grad_apply(PlGraph *f, const PlOp *op, int nin, const PlGVal *in, const PlAttrs *attrs, PlGVal *out) {
   PlTensor *t[2] = {NULL, NULL}, *y = NULL;
   PlStatus s = PL_OK;
   for (int i = 0; i < nin && s == PL_OK; i++) s = pl_sym_tensor(&t[i], f, in[i]);
@@ -54,13 +54,13 @@ PlStatus pl_grad_apply(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, con
   return s;
 }
 
-void pl_grad_name_next(PlFlow *f, const char *name) {
+void pl_grad_name_next(PlGraph *f, const char *name) {
   f->emit_name = name;
   f->emit_count = 0;
 }
 
-PlStatus pl_grad_constant_like(PlFlow *f, const PlOp *op, PlFVal like, const char *name, PlFVal *out) {
-  const PlFValue *v = &f->vals[like];
+PlStatus pl_grad_constant_like(PlGraph *f, const PlOp *op, PlGVal like, const char *name, PlGVal *out) {
+  const PlGValue *v = &f->vals[like];
   PlAttrs a;
   pl_attrs_init(op, &a);
   PL_TRY(pl_attrs_list(&a, 0, v->ndim, v->dims));
@@ -74,15 +74,15 @@ PlStatus pl_grad_constant_like(PlFlow *f, const PlOp *op, PlFVal like, const cha
 }
 
 /* What an op of the options gave for a value of the type of x must be of that type. */
-static PlStatus check_type(const PlFlow *f, const char *option, const PlOp *op, PlFVal x, PlFVal y) {
-  PlArray want = pl_fvalue_array(&f->vals[x]), got = pl_fvalue_array(&f->vals[y]);
+static PlStatus check_type(const PlGraph *f, const char *option, const PlOp *op, PlGVal x, PlGVal y) {
+  PlArray want = pl_gvalue_array(&f->vals[x]), got = pl_gvalue_array(&f->vals[y]);
   char text[128];
   if (want.dtype == got.dtype && pl_shape_equal(&want, &got)) return PL_OK;
   snprintf(text, sizeof text, "%.120s", pl_desc_text(&want));
   PL_FAIL(PL_ERR_SHAPE, "gradient: %s: %s gives %s of %s; the same shape and dtype are wanted", option, op->name, pl_desc_text(&got), text);
 }
 
-PlStatus pl_grad_zeros(PlGradWalk *w, PlFVal x, const char *name, PlFVal *out) {
+PlStatus pl_grad_zeros(PlGradWalk *w, PlGVal x, const char *name, PlGVal *out) {
   const PlOp *op = w->opts->nzero_ops > 0 ? w->opts->zero_ops[0] : &pl_op_zeros;
   if (op->nin == 0) return pl_grad_constant_like(w->f, op, x, name, out);
   pl_grad_name_next(w->f, name);
@@ -90,21 +90,21 @@ PlStatus pl_grad_zeros(PlGradWalk *w, PlFVal x, const char *name, PlFVal *out) {
   return check_type(w->f, "zero_ops", op, x, *out);
 }
 
-PlStatus pl_grad_copy(PlGradWalk *w, PlFVal g, const char *name, PlFVal *out) {
+PlStatus pl_grad_copy(PlGradWalk *w, PlGVal g, const char *name, PlGVal *out) {
   const PlOp *op = w->opts->copy_op ? w->opts->copy_op : &pl_op_clone;
   pl_grad_name_next(w->f, name);
   PL_TRY(pl_grad_apply(w->f, op, 1, &g, NULL, out));
   return check_type(w->f, "copy_op", op, g, *out);
 }
 
-PlStatus pl_grad_sum_terms(PlGradWalk *w, PlFVal v) {
-  PlFlow *f = w->f;
+PlStatus pl_grad_sum_terms(PlGradWalk *w, PlGVal v) {
+  PlGraph *f = w->f;
   if (w->sum[v] >= 0 || !w->terms[v]) return PL_OK;
   int n = 0;
   for (PlGradTerm *t = w->terms[v]; t; t = t->next) n += !pl_grad_is_zero(w, t->v);
-  PlFVal sum = w->terms[v]->v;
+  PlGVal sum = w->terms[v]->v;
   if (n > 0 && w->terms[v]->next) {
-    PlFVal *list = malloc((size_t)n * sizeof *list);
+    PlGVal *list = malloc((size_t)n * sizeof *list);
     if (!list) return pl_grad_no_memory();
     int k = n;
     for (PlGradTerm *t = w->terms[v]; t; t = t->next)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A traced function whose results are differentiated outside: its flow becomes two, forward and backward, with what
+ * A traced function whose results are differentiated outside: its graph becomes two, forward and backward, with what
  * backward reads of forward passed between them. Views are not passed but taken again. */
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +17,8 @@ void pl_joint_release(PlJoint *j) {
   free(j->xs);
   pl_exec_release(j->run_forward);
   pl_exec_release(j->run_backward);
-  pl_flow_release(j->forward);
-  pl_flow_release(j->backward);
+  pl_graph_release(j->forward);
+  pl_graph_release(j->backward);
   free(j->dx_at);
   free(j->reach);
   free(j->inside);
@@ -30,23 +30,23 @@ void pl_joint_release(PlJoint *j) {
 /* ---- making ------------------------------------------------------------------------------------------------ */
 
 typedef struct Split {
-  PlFlow *f;    /* joint flow, becomes backward */
+  PlGraph *f;   /* joint graph, becomes backward */
   int stage;    /* of backward's nodes; below: forward's */
   bool *keep;   /* per forward node: a view that backward takes again */
   bool *kept;   /* per value: passed from forward to backward */
-  PlFVal *list; /* those values in order */
+  PlGVal *list; /* those values in order */
   int32_t n;
 } Split;
 
 static bool is_forward(const Split *s, int32_t node) { return s->f->nodes[node].stage < s->stage; }
 
 /* Value v of the forward half is read by backward. */
-static PlStatus need(Split *s, PlFVal v) {
-  const PlFlow *f = s->f;
+static PlStatus need(Split *s, PlGVal v) {
+  const PlGraph *f = s->f;
   for (;;) { /* up a chain of views, whose nodes stand ever earlier */
-    const PlFValue *val = &f->vals[v];
+    const PlGValue *val = &f->vals[v];
     if (val->kind != PL_FV_NODE || !is_forward(s, val->node) || s->kept[v] || s->keep[val->node]) return PL_OK;
-    const PlFNode *n = &f->nodes[val->node];
+    const PlGNode *n = &f->nodes[val->node];
     if (n->flags & PL_FN_MUTATES)
       PL_FAIL(PL_ERR_TRACE, "jit: the gradient reads %s after %s wrote it in place; use the out-of-place form",
               f->vals[f->stores[val->store].first].name ? f->vals[f->stores[val->store].first].name : "a tensor", n->op->name);
@@ -60,8 +60,8 @@ static PlStatus need(Split *s, PlFVal v) {
   }
 }
 
-static PlStatus find_kept(Split *s, int32_t nx, const PlFVal *dx) {
-  const PlFlow *f = s->f;
+static PlStatus find_kept(Split *s, int32_t nx, const PlGVal *dx) {
+  const PlGraph *f = s->f;
   for (int32_t i = 0; i < f->nnodes; i++)
     for (int32_t k = 0; k < f->nodes[i].nin && !is_forward(s, i); k++)
       if (f->nodes[i].in[k] >= 0) PL_TRY(need(s, f->nodes[i].in[k]));
@@ -71,78 +71,78 @@ static PlStatus find_kept(Split *s, int32_t nx, const PlFVal *dx) {
 }
 
 /* Kept values become inputs, the rest of forward goes. */
-static PlStatus cut(Split *s, PlJoint *j, int32_t nx, const PlFVal *dx) {
-  PlFlow *f = s->f;
+static PlStatus cut(Split *s, PlJoint *j, int32_t nx, const PlGVal *dx) {
+  PlGraph *f = s->f;
   for (int32_t k = 0; k < s->n; k++) {
-    PlFValue *v = &f->vals[s->list[k]];
+    PlGValue *v = &f->vals[s->list[k]];
     v->kind = PL_FV_INPUT;
     v->node = -1;
     v->slot = f->ninputs++;
     v->name = "kept";
-    PlFStore *st = &f->stores[v->store];
+    PlGStore *st = &f->stores[v->store];
     st->first = s->list[k];
   }
   for (int32_t i = 0; i < f->nnodes; i++)
     if (is_forward(s, i) && !s->keep[i]) f->nodes[i].flags |= PL_FN_DEAD;
-  PlFVal *outs = malloc((size_t)(nx + 1) * sizeof *outs);
+  PlGVal *outs = malloc((size_t)(nx + 1) * sizeof *outs);
   if (!outs) return no_memory();
   int32_t n = 0;
   for (int32_t i = 0; i < nx; i++) {
     j->dx_at[i] = dx[i] < 0 ? -1 : n;
     if (dx[i] >= 0) outs[n++] = dx[i];
   }
-  PlStatus st = pl_flow_set_outputs(f, n, outs);
+  PlStatus st = pl_graph_set_outputs(f, n, outs);
   free(outs);
-  pl_flow_regions_drop(f);
-  if (st == PL_OK) st = pl_flow_compact(f, NULL);
-  if (st == PL_OK) st = pl_flow_verify(f);
+  pl_graph_regions_drop(f);
+  if (st == PL_OK) st = pl_graph_compact(f, NULL);
+  if (st == PL_OK) st = pl_graph_verify(f);
   return st;
 }
 
-/* Kept values as f numbers them, to whose nodes those of the joint flow go back. mirrored: there are copies in between. */
-static PlStatus keep_outputs(const Split *s, PlFlow *f, PlJoint *j, bool mirrored, int64_t *bytes) {
-  PlFVal *outs = malloc((size_t)(j->nout + s->n + 1) * sizeof *outs);
+/* Kept values as f numbers them, to whose nodes those of the joint graph go back. mirrored: there are copies in between. */
+static PlStatus keep_outputs(const Split *s, PlGraph *f, PlJoint *j, bool mirrored, int64_t *bytes) {
+  PlGVal *outs = malloc((size_t)(j->nout + s->n + 1) * sizeof *outs);
   if (!outs) return no_memory();
   memcpy(outs, f->outputs, (size_t)j->nout * sizeof *outs);
   for (int32_t k = 0; k < s->n; k++) {
-    const PlFValue *v = &s->f->vals[s->list[k]];
-    PlFVal at = mirrored ? f->nodes[s->f->nodes[v->node].source].first + v->slot : s->list[k];
+    const PlGValue *v = &s->f->vals[s->list[k]];
+    PlGVal at = mirrored ? f->nodes[s->f->nodes[v->node].source].first + v->slot : s->list[k];
     bool result = false;
     for (int32_t o = 0; o < j->nout && !result; o++) result = f->vals[outs[o]].store == f->vals[at].store;
     if (!result) *bytes += f->stores[f->vals[at].store].bytes;
     outs[j->nout + k] = at;
   }
   j->nkept = s->n;
-  PlStatus st = pl_flow_clone(&j->forward, f);
-  if (st == PL_OK) st = pl_flow_set_outputs(j->forward, j->nout + s->n, outs);
+  PlStatus st = pl_graph_clone(&j->forward, f);
+  if (st == PL_OK) st = pl_graph_set_outputs(j->forward, j->nout + s->n, outs);
   free(outs);
   return st;
 }
 
-PlStatus pl_joint_differentiate(PlFlow **out, PlFlow *f, const PlJoint *j, PlFVal *dys, PlFVal *dx) {
-  PL_TRY(pl_flow_clone(out, f));
-  PlFlow *g = *out;
+PlStatus pl_joint_differentiate(PlGraph **out, PlGraph *f, const PlJoint *j, PlGVal *dys, PlGVal *dx) {
+  PL_TRY(pl_graph_clone(out, f));
+  PlGraph *g = *out;
   g->closed = g->record = false;
   int32_t n0 = g->nnodes;
   PlStatus st = PL_OK;
   for (int32_t i = 0; i < j->ny && st == PL_OK; i++) {
-    PlArray a = pl_fvalue_array(&g->vals[g->outputs[i]]);
-    st = pl_flow_input(g, "dy", (PlDtype)a.dtype, a.ndim, a.shape, false, &dys[i]);
+    PlArray a = pl_gvalue_array(&g->vals[g->outputs[i]]);
+    st = pl_graph_input(g, "dy", (PlDtype)a.dtype, a.ndim, a.shape, false, &dys[i]);
     if (st == PL_OK) g->vals[dys[i]].device = a.device;
   }
   PlGradientOptions o = {.allow_unused = true};
   o.mirror.fraction = -1;
   o.mirror.bytes = -1;
-  if (st == PL_OK) st = pl_flow_gradient(g, j->ny, g->outputs, dys, j->nx, j->xs, &o, dx);
+  if (st == PL_OK) st = pl_graph_gradient(g, j->ny, g->outputs, dys, j->nx, j->xs, &o, dx);
   for (int32_t i = n0; i < g->nnodes && st == PL_OK; i++) { /* the line whose gradient it is */
-    PlFNode *n = &g->nodes[i];
+    PlGNode *n = &g->nodes[i];
     if (!n->where && n->origin >= 0) n->where = g->nodes[n->origin].where;
   }
   return st;
 }
 
 /* Which dys each dx is made of. A node that writes into memory may pass a gradient on to whatever shares it: then all are. */
-static PlStatus find_reach(PlJoint *j, const PlFlow *g, const PlFVal *dys, const PlFVal *dx) {
+static PlStatus find_reach(PlJoint *j, const PlGraph *g, const PlGVal *dys, const PlGVal *dx) {
   j->reach = malloc((size_t)j->nx * (size_t)j->ny + 1);
   bool *met = malloc((size_t)g->nvals + 1);
   for (int32_t y = 0; y < j->ny && j->reach && met; y++) {
@@ -150,7 +150,7 @@ static PlStatus find_reach(PlJoint *j, const PlFlow *g, const PlFVal *dys, const
     memset(met, 0, (size_t)g->nvals);
     met[dys[y]] = true;
     for (int32_t i = 0; i < g->nnodes; i++) {
-      const PlFNode *n = &g->nodes[i];
+      const PlGNode *n = &g->nodes[i];
       bool hit = false;
       for (int32_t k = 0; k < n->nin && !hit; k++) hit = n->in[k] >= 0 && met[n->in[k]];
       if (!hit) continue;
@@ -165,14 +165,14 @@ static PlStatus find_reach(PlJoint *j, const PlFlow *g, const PlFVal *dys, const
 }
 
 /* Which results others are computed from. */
-static PlStatus find_inside(PlJoint *j, const PlFlow *f) {
+static PlStatus find_inside(PlJoint *j, const PlGraph *f) {
   j->inside = calloc((size_t)j->ny + 1, sizeof *j->inside);
   bool *met = malloc((size_t)f->nvals + 1);
   for (int32_t y = 0; y < j->ny && j->inside && met; y++) {
     memset(met, 0, (size_t)f->nvals);
     met[f->outputs[y]] = true;
     for (int32_t i = 0; i < f->nnodes; i++) {
-      const PlFNode *n = &f->nodes[i];
+      const PlGNode *n = &f->nodes[i];
       bool hit = false;
       for (int32_t k = 0; k < n->nin && !hit; k++) hit = n->in[k] >= 0 && met[n->in[k]];
       for (int32_t o = 0; o < n->nout && hit; o++) met[n->first + o] = true;
@@ -185,7 +185,7 @@ static PlStatus find_inside(PlJoint *j, const PlFlow *f) {
 }
 
 /* Captured tensors that f reads, but does not only write, and that are not listed before `from`. */
-static PlStatus find_read(PlJoint *j, const PlFlow *f, int32_t from) {
+static PlStatus find_read(PlJoint *j, const PlGraph *f, int32_t from) {
   bool *met = calloc((size_t)f->nvals + 1, sizeof *met);
   PlTensor **more = realloc(j->read, ((size_t)j->nread + (size_t)f->nvals + 1) * sizeof *more);
   if (more) j->read = more;
@@ -195,7 +195,7 @@ static PlStatus find_read(PlJoint *j, const PlFlow *f, int32_t from) {
   }
   for (int32_t i = 0; i < f->nnodes; i++)
     for (int32_t k = 0; k < f->nodes[i].nin && !(f->nodes[i].flags & PL_FN_MUTATES); k++) {
-      PlFVal v = f->nodes[i].in[k];
+      PlGVal v = f->nodes[i].in[k];
       if (v < 0 || met[v] || f->vals[v].kind != PL_FV_CAPTURE) continue;
       met[v] = true;
       bool before = false;
@@ -206,13 +206,13 @@ static PlStatus find_read(PlJoint *j, const PlFlow *f, int32_t from) {
   return PL_OK;
 }
 
-static void note_input(PlJoint *j, const PlFlow *f, PlFVal v) {
+static void note_input(PlJoint *j, const PlGraph *f, PlGVal v) {
   if (v >= 0 && f->vals[v].kind == PL_FV_INPUT && f->vals[v].slot < j->nin) j->input_read[f->vals[v].slot] = true;
 }
 
 /* What backward reads by reference must not be written between the two; nor what forward reads, if it is to run again. */
 static PlStatus find_all_read(PlJoint *j) {
-  const PlFlow *b = j->backward;
+  const PlGraph *b = j->backward;
   if (!(j->input_read = calloc((size_t)j->nin + 1, sizeof *j->input_read))) return no_memory();
   for (int32_t i = 0; i < b->nnodes; i++)
     for (int32_t k = 0; k < b->nodes[i].nin; k++) note_input(j, b, b->nodes[i].in[k]);
@@ -222,18 +222,18 @@ static PlStatus find_all_read(PlJoint *j) {
   return find_read(j, j->forward, j->nread_back);
 }
 
-static PlStatus compile(PlExec **out, PlFlow *f) {
+static PlStatus compile(PlExec **out, PlGraph *f) {
   PlPlan *plan;
   if (f->noutputs == 0) return PL_OK;
-  PL_TRY(pl_flow_compile(&plan, f));
+  PL_TRY(pl_graph_compile(&plan, f));
   PlStatus s = pl_exec_new(out, plan);
   pl_plan_release(plan);
   return s;
 }
 
-PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const PlFVal *xs, const char *name) {
+PlStatus pl_joint_make(PlJoint **out, PlGraph *f, int32_t ny, int32_t nx, const PlGVal *xs, const char *name) {
   PlJoint *j = calloc(1, sizeof *j);
-  PlFVal *dx = malloc((size_t)(nx + ny + 1) * sizeof *dx);
+  PlGVal *dx = malloc((size_t)(nx + ny + 1) * sizeof *dx);
   Split s = {.f = NULL};
   PlPlan *decided = NULL;
   int64_t kept = 0;
@@ -250,8 +250,8 @@ PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const P
   if (st == PL_OK) {
     s.stage = j->backward->nregions;
     if (decided) {
-      pl_flow_release(j->backward);
-      j->backward = pl_flow_retain(decided->flow);
+      pl_graph_release(j->backward);
+      j->backward = pl_graph_retain(decided->graph);
     }
     s.f = j->backward;
     s.keep = calloc((size_t)s.f->nnodes + 1, sizeof *s.keep);

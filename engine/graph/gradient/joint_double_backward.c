@@ -11,23 +11,23 @@
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a traced function"); }
 
 /* Does node n write a leaf, or read one that forward writes? Another run would do so again, or find another value. */
-static bool unrepeatable(const PlFlow *f, const PlFNode *n) {
+static bool unrepeatable(const PlGraph *f, const PlGNode *n) {
   if (n->flags & PL_FN_MUTATES) return true;
   for (int32_t k = 0; k < n->nin; k++) {
-    const PlFStore *s = n->in[k] < 0 ? NULL : &f->stores[f->vals[n->in[k]].store];
+    const PlGStore *s = n->in[k] < 0 ? NULL : &f->stores[f->vals[n->in[k]].store];
     if (s && s->version > 0 && f->vals[s->first].kind != PL_FV_NODE) return true;
   }
   return false;
 }
 
 /* Nodes that no output needs go, draws apart: those that write what forward has written already among them. */
-static PlStatus drop_unneeded(PlFlow *f, const char *name) {
+static PlStatus drop_unneeded(PlGraph *f, const char *name) {
   uint8_t *need = calloc((size_t)f->nvals + 1, 1);
   if (!need) return no_memory();
   for (int32_t o = 0; o < f->noutputs; o++) need[f->outputs[o]] = 1;
   PlStatus s = PL_OK;
   for (int32_t i = f->nnodes - 1; i >= 0 && s == PL_OK; i--) {
-    PlFNode *n = &f->nodes[i];
+    PlGNode *n = &f->nodes[i];
     bool live = n->draw >= 0;
     for (int32_t o = 0; o < n->nout && !live; o++) live = need[n->first + o];
     if (live && unrepeatable(f, n))
@@ -40,25 +40,25 @@ static PlStatus drop_unneeded(PlFlow *f, const char *name) {
       if (n->in[k] >= 0) need[n->in[k]] = 1;
   }
   free(need);
-  if (s == PL_OK) pl_flow_regions_drop(f);
-  return s == PL_OK ? pl_flow_compact(f, NULL) : s;
+  if (s == PL_OK) pl_graph_regions_drop(f);
+  return s == PL_OK ? pl_graph_compact(f, NULL) : s;
 }
 
 /* g's outputs become dxs, then xs, then dys, so that all of them are numbered anew with it. */
-static PlStatus reduce(const PlJoint *j, PlFlow *g, PlFVal *room, int32_t ndx) {
-  PL_TRY(pl_flow_set_outputs(g, ndx + j->nx + j->ny, room));
+static PlStatus reduce(const PlJoint *j, PlGraph *g, PlGVal *room, int32_t ndx) {
+  PL_TRY(pl_graph_set_outputs(g, ndx + j->nx + j->ny, room));
   PL_TRY(drop_unneeded(g, j->name));
   memcpy(room, g->outputs, (size_t)(ndx + j->nx + j->ny) * sizeof *room);
-  PL_TRY(pl_flow_set_outputs(g, ndx, room));
-  return pl_flow_verify(g);
+  PL_TRY(pl_graph_set_outputs(g, ndx, room));
+  return pl_graph_verify(g);
 }
 
 static PlStatus make_second(PlJoint *j) {
   int32_t nx = j->nx, ny = j->ny, ndx = 0;
-  PlFVal *dx = malloc((size_t)(3 * nx + 2 * ny + 1) * sizeof *dx), *room = dx ? dx + nx : NULL;
-  PlFlow *g = NULL;
+  PlGVal *dx = malloc((size_t)(3 * nx + 2 * ny + 1) * sizeof *dx), *room = dx ? dx + nx : NULL;
+  PlGraph *g = NULL;
   PlStatus s = dx ? PL_OK : no_memory();
-  PlFVal *dys = room ? room + 2 * nx : NULL;
+  PlGVal *dys = room ? room + 2 * nx : NULL;
   if (s == PL_OK) s = pl_joint_differentiate(&g, j->forward, j, dys, dx);
   if (s == PL_OK) {
     for (int32_t i = 0; i < nx; i++)
@@ -68,7 +68,7 @@ static PlStatus make_second(PlJoint *j) {
     s = reduce(j, g, room, ndx);
   }
   if (s == PL_OK) s = pl_joint_make(&j->second, g, ndx, nx + ny, room + ndx, j->name);
-  pl_flow_release(g);
+  pl_graph_release(g);
   free(dx);
   return s;
 }
@@ -86,11 +86,11 @@ static void restart(const PlJointDraws *d) {
 
 PlStatus pl_joint_again(PlJoint *j, const PlJointDraws *draws, PlTensor *const *in, PlTensor **out) {
   if (!j->second) PL_TRY(make_second(j));
-  const PlFlow *f = j->forward;
+  const PlGraph *f = j->forward;
   PlTensor **x = malloc((size_t)(j->nx + j->ny + 1) * sizeof(PlTensor *));
   if (!x) return no_memory();
   for (int32_t i = 0; i < j->nx; i++) {
-    const PlFValue *v = &f->vals[j->xs[i]];
+    const PlGValue *v = &f->vals[j->xs[i]];
     x[i] = v->kind == PL_FV_INPUT ? in[v->slot] : v->real;
   }
   for (int32_t o = 0; o < j->ny; o++) x[j->nx + o] = in[j->nin + o];

@@ -12,14 +12,14 @@ typedef struct PlJointDraws {
 
 /* A clone of f with inputs for the gradients of its first j->ny outputs, dys[ny], and the nodes that compute the gradients
  * dx[nx] of j->xs, -1: none. *out is the caller's even after a failure. */
-PlStatus pl_joint_differentiate(PlFlow **out, PlFlow *f, const PlJoint *j, PlFVal *dys, PlFVal *dx);
+PlStatus pl_joint_differentiate(PlGraph **out, PlGraph *f, const PlJoint *j, PlGVal *dys, PlGVal *dx);
 /* What run_backward computes, as tensors whose tape leads to inputs, captured tensors and dys. in: inputs, then dys; out:
  * as run_backward's outputs. */
 PlStatus pl_joint_again(PlJoint *j, const PlJointDraws *draws, PlTensor *const *in, PlTensor **out);
 PlJointDraws pl_joint_draws(const PlJoint *j);
-/* Decides what backward computes again, if the trace f asks for that: *out is a plan without memory whose flow is g with these
+/* Decides what backward computes again, if the trace f asks for that: *out is a plan without memory whose graph is g with these
  * copies; its outputs are f's, then dx, which are renumbered. NULL: nothing was asked. (joint_recompute.c) */
-PlStatus pl_joint_mirror(PlPlan **out, PlFlow *g, const PlFlow *f, int32_t nx, PlFVal *dx);
+PlStatus pl_joint_mirror(PlPlan **out, PlGraph *g, const PlGraph *f, int32_t nx, PlGVal *dx);
 /* Figures of that, and the bytes that forward keeps for backward, in the plans of both. */
 void pl_joint_report(const PlPlan *decided, int64_t kept, PlPlan *forward, PlPlan *backward);
 

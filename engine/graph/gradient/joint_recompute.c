@@ -10,13 +10,13 @@
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a traced function"); }
 
-static bool is_wanted(const PlFlow *f) {
+static bool is_wanted(const PlGraph *f) {
   if (f->base) return false; /* numbers of nodes would not be those of f */
   return f->mirror.policy != PL_MIRROR_NONE || pl_mirror_forced(f, &f->mirror);
 }
 
 /* The trace's options, with draws pinned. */
-static PlStatus options_of(PlMirrorOptions *o, const PlFlow *f) {
+static PlStatus options_of(PlMirrorOptions *o, const PlGraph *f) {
   *o = f->mirror;
   o->choice = calloc((size_t)f->nnodes + 1, 1);
   if (!o->choice) return no_memory();
@@ -28,16 +28,16 @@ static PlStatus options_of(PlMirrorOptions *o, const PlFlow *f) {
   return PL_OK;
 }
 
-PlStatus pl_joint_mirror(PlPlan **out, PlFlow *g, const PlFlow *f, int32_t nx, PlFVal *dx) {
+PlStatus pl_joint_mirror(PlPlan **out, PlGraph *g, const PlGraph *f, int32_t nx, PlGVal *dx) {
   int32_t n = f->noutputs, region = g->nregions - 1;
   *out = NULL;
   if (!is_wanted(f) || region < 0 || region >= 253) return PL_OK;
-  PlFVal *outs = malloc(((size_t)n + (size_t)nx + 1) * sizeof *outs);
+  PlGVal *outs = malloc(((size_t)n + (size_t)nx + 1) * sizeof *outs);
   if (!outs) return no_memory();
   memcpy(outs, g->outputs, (size_t)n * sizeof *outs);
   for (int32_t i = 0; i < nx; i++)
     if (dx[i] >= 0) outs[n++] = dx[i];
-  PlStatus s = pl_flow_set_outputs(g, n, outs);
+  PlStatus s = pl_graph_set_outputs(g, n, outs);
   free(outs);
   PlMirrorOptions *o = &g->regions[region].mirror;
   free(o->choice);
@@ -47,14 +47,14 @@ PlStatus pl_joint_mirror(PlPlan **out, PlFlow *g, const PlFlow *f, int32_t nx, P
   if (s != PL_OK) return s;
   n = f->noutputs;
   for (int32_t i = 0; i < nx; i++)
-    if (dx[i] >= 0) dx[i] = (*out)->flow->outputs[n++];
+    if (dx[i] >= 0) dx[i] = (*out)->graph->outputs[n++];
   return PL_OK;
 }
 
 void pl_joint_report(const PlPlan *decided, int64_t kept, PlPlan *forward, PlPlan *backward) {
   if (forward) forward->stash_bytes = kept;
   if (!decided) return;
-  const PlFlow *g = decided->flow;
+  const PlGraph *g = decided->graph;
   for (int32_t i = 0; forward && i < g->nnodes; i++)
     if ((g->nodes[i].flags & PL_FN_MIRROR) && g->nodes[i].source >= 0 && g->nodes[i].source < forward->nsource)
       forward->recomputed[g->nodes[i].source] = 1;

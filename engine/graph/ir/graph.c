@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Flows: pool, values, leaves, nodes. See graph.h. Functions either do all of their work or leave the flow as it was. */
+ * Graphs: pool, values, leaves, nodes. See graph.h. Functions either do all of their work or leave the graph as it was. */
 #include "engine/graph/ir/graph.h"
 #include "engine/call/thread_state.h"
 
@@ -17,7 +17,7 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a graph
 
 /* ---- pool and arrays ----------------------------------------------------------------------------------- */
 
-void *pl_flow_alloc(PlFlow *f, size_t n) {
+void *pl_graph_alloc(PlGraph *f, size_t n) {
   n = (n + 15) & ~(size_t)15;
   PlChunk *c = f->chunks;
   if (!c || c->size - c->used < n) {
@@ -32,9 +32,9 @@ void *pl_flow_alloc(PlFlow *f, size_t n) {
   return memset(p, 0, n);
 }
 
-const char *pl_flow_string(PlFlow *f, const char *s) {
+const char *pl_graph_string(PlGraph *f, const char *s) {
   size_t n = strlen(s) + 1;
-  char *p = pl_flow_alloc(f, n);
+  char *p = pl_graph_alloc(f, n);
   return p ? memcpy(p, s, n) : NULL;
 }
 
@@ -50,8 +50,8 @@ static PlStatus grow(void *array, int32_t n, int32_t *cap, int32_t more, size_t 
   return PL_OK;
 }
 
-PlStatus pl_flow_new(PlFlow **out) {
-  PlFlow *f = calloc(1, sizeof *f);
+PlStatus pl_graph_new(PlGraph **out) {
+  PlGraph *f = calloc(1, sizeof *f);
   if (!f) return no_memory();
   f->refs = 1;
   f->origin = -1;
@@ -64,12 +64,12 @@ PlStatus pl_flow_new(PlFlow **out) {
   return PL_OK;
 }
 
-PlFlow *pl_flow_retain(PlFlow *f) {
+PlGraph *pl_graph_retain(PlGraph *f) {
   f->refs++;
   return f;
 }
 
-void pl_flow_regions_drop(PlFlow *f) {
+void pl_graph_regions_drop(PlGraph *f) {
   for (int32_t r = 0; r < f->nregions; r++) {
     free(f->regions[r].ys);
     free(f->regions[r].mirror.choice);
@@ -77,16 +77,16 @@ void pl_flow_regions_drop(PlFlow *f) {
   f->nregions = 0;
 }
 
-void pl_flow_release(PlFlow *f) {
+void pl_graph_release(PlGraph *f) {
   if (!f || --f->refs) return;
   for (int32_t v = 0; v < f->nvals; v++) pl_tensor_release(f->vals[v].real);
-  pl_flow_regions_drop(f);
-  pl_flow_leaves_drop(f);
+  pl_graph_regions_drop(f);
+  pl_graph_leaves_drop(f);
   for (PlChunk *c = f->chunks, *next; c; c = next) {
     next = c->next;
     free(c);
   }
-  pl_flow_release(f->base);
+  pl_graph_release(f->base);
   free(f->vals);
   free(f->nodes);
   free(f->stores);
@@ -101,17 +101,17 @@ void pl_flow_release(PlFlow *f) {
 
 /* ---- values -------------------------------------------------------------------------------------------- */
 
-PlStatus pl_flow_value(PlFlow *f, PlFKind kind, const PlArray *type, int32_t store, int64_t offset, PlFVal *out) {
+PlStatus pl_graph_value(PlGraph *f, PlGKind kind, const PlArray *type, int32_t store, int64_t offset, PlGVal *out) {
   PL_TRY(grow(&f->vals, f->nvals, &f->cap_vals, 1, sizeof *f->vals));
   PL_TRY(grow(&f->stores, f->nstores, &f->cap_stores, 1, sizeof *f->stores));
-  int64_t *dims = pl_flow_alloc(f, 2 * (size_t)type->ndim * sizeof *dims + 1);
+  int64_t *dims = pl_graph_alloc(f, 2 * (size_t)type->ndim * sizeof *dims + 1);
   if (!dims) return no_memory();
-  PlFVal v = f->nvals++;
+  PlGVal v = f->nvals++;
   if (type->ndim) {
     memcpy(dims, type->shape, type->ndim * sizeof *dims);
     memcpy(dims + type->ndim, type->strides, type->ndim * sizeof *dims);
   }
-  f->vals[v] = (PlFValue){.kind = (uint8_t)kind,
+  f->vals[v] = (PlGValue){.kind = (uint8_t)kind,
                           .dtype = type->dtype,
                           .ndim = type->ndim,
                           .weak = type->weak,
@@ -125,14 +125,14 @@ PlStatus pl_flow_value(PlFlow *f, PlFKind kind, const PlArray *type, int32_t sto
                           .dims = dims};
   if (store < 0) {
     f->vals[v].store = f->nstores;
-    f->stores[f->nstores++] = (PlFStore){.bytes = pl_fvalue_bytes(&f->vals[v]), .first = v, .root = v};
+    f->stores[f->nstores++] = (PlGStore){.bytes = pl_gvalue_bytes(&f->vals[v]), .first = v, .root = v};
   } else f->vals[v].version = f->stores[store].version;
   f->edition++;
   *out = v;
   return PL_OK;
 }
 
-PlStatus pl_flow_input(PlFlow *f, const char *name, PlDtype d, int ndim, const int64_t *shape, bool leaf, PlFVal *out) {
+PlStatus pl_graph_input(PlGraph *f, const char *name, PlDtype d, int ndim, const int64_t *shape, bool leaf, PlGVal *out) {
   int64_t numel, strides[PL_MAX_DIM], step = 1;
   size_t bytes;
   PL_TRY(pl_count(ndim, shape, d, &numel, &bytes));
@@ -140,18 +140,18 @@ PlStatus pl_flow_input(PlFlow *f, const char *name, PlDtype d, int ndim, const i
     strides[k] = step;
     step *= shape[k] ? shape[k] : 1;
   }
-  const char *copy = pl_flow_string(f, name);
+  const char *copy = pl_graph_string(f, name);
   if (!copy) return no_memory();
   PlArray a = {.numel = numel, .shape = shape, .strides = strides, .dtype = (uint8_t)d, .ndim = (uint8_t)ndim, .contiguous = 1};
-  PL_TRY(pl_flow_value(f, PL_FV_INPUT, &a, -1, 0, out));
+  PL_TRY(pl_graph_value(f, PL_FV_INPUT, &a, -1, 0, out));
   f->vals[*out].name = copy;
   f->vals[*out].leaf = leaf;
   f->vals[*out].slot = f->ninputs++;
   return PL_OK;
 }
 
-PlStatus pl_flow_const(PlFlow *f, PlTensor *t, PlFVal *out) {
-  PL_TRY(pl_flow_value(f, PL_FV_CONST, &t->a, -1, 0, out));
+PlStatus pl_graph_const(PlGraph *f, PlTensor *t, PlGVal *out) {
+  PL_TRY(pl_graph_value(f, PL_FV_CONST, &t->a, -1, 0, out));
   f->vals[*out].real = pl_retain(t);
   return PL_OK;
 }
@@ -168,7 +168,7 @@ static bool same_window(const PlTensor *a, const PlTensor *b) {
          memcmp(a->a.strides, b->a.strides, a->a.ndim * sizeof(int64_t)) == 0;
 }
 
-static PlStatus grow_captures(PlFlow *f) {
+static PlStatus grow_captures(PlGraph *f) {
   if (2 * (f->ncaptures + 1) <= f->cap_captures) return PL_OK;
   int32_t cap = f->cap_captures ? 2 * f->cap_captures : 64;
   int32_t *slots = malloc((size_t)cap * sizeof *slots);
@@ -186,12 +186,12 @@ static PlStatus grow_captures(PlFlow *f) {
   return PL_OK;
 }
 
-PlStatus pl_flow_capture(PlFlow *f, PlTensor *t, PlFVal *out) {
+PlStatus pl_graph_capture(PlGraph *f, PlTensor *t, PlGVal *out) {
   PL_TRY(grow_captures(f));
   uint32_t mask = (uint32_t)(f->cap_captures - 1), s = hash_storage(t) & mask;
   int32_t store = -1;
   for (; f->captures[s] >= 0; s = (s + 1) & mask) {
-    const PlFValue *v = &f->vals[f->captures[s]];
+    const PlGValue *v = &f->vals[f->captures[s]];
     if (same_window(v->real, t)) {
       *out = f->captures[s];
       return PL_OK;
@@ -199,8 +199,8 @@ PlStatus pl_flow_capture(PlFlow *f, PlTensor *t, PlFVal *out) {
     if (v->real->storage == t->storage) store = v->store;
   }
   int64_t at = ((char *)t->a.data - (char *)t->storage->data) / (ptrdiff_t)pl_dtype_size((PlDtype)t->a.dtype);
-  PL_TRY(pl_flow_value(f, PL_FV_CAPTURE, &t->a, store, at, out));
-  PlFValue *v = &f->vals[*out];
+  PL_TRY(pl_graph_value(f, PL_FV_CAPTURE, &t->a, store, at, out));
+  PlGValue *v = &f->vals[*out];
   v->leaf = true;
   v->real = pl_retain(t);
   if (store < 0) f->stores[v->store].bytes = (int64_t)t->storage->nbytes;
@@ -211,10 +211,10 @@ PlStatus pl_flow_capture(PlFlow *f, PlTensor *t, PlFVal *out) {
 
 /* ---- nodes --------------------------------------------------------------------------------------------- */
 
-bool pl_fnode_pure(const PlFNode *n) { return !(n->flags & PL_FN_MUTATES) && !(n->op->flags & (PL_F_SEEDED | PL_F_MUTATES | PL_F_IMPURE)); }
+bool pl_gnode_pure(const PlGNode *n) { return !(n->flags & PL_FN_MUTATES) && !(n->op->flags & (PL_F_SEEDED | PL_F_MUTATES | PL_F_IMPURE)); }
 
 /* Where a node's results lie: see pl_call_place. */
-static uint8_t device_of(const PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs) {
+static uint8_t device_of(const PlGraph *f, const PlOp *op, int nin, const PlGVal *in, const PlAttrs *attrs) {
   if ((op->flags & PL_F_MOVES) && attrs) return (uint8_t)pl_attr_i(attrs, 0);
   for (int k = 0; k < nin; k++)
     if (in[k] >= 0 && f->vals[in[k]].device != PL_CPU) return f->vals[in[k]].device;
@@ -222,14 +222,14 @@ static uint8_t device_of(const PlFlow *f, const PlOp *op, int nin, const PlFVal 
 }
 
 /* The type of output o: a window of input 0's store, or row-major memory of its own. */
-static PlStatus output(PlFlow *f, const PlFNode *n, const PlDesc *d, int32_t slot) {
-  PlFVal v;
+static PlStatus output(PlGraph *f, const PlGNode *n, const PlDesc *d, int32_t slot) {
+  PlGVal v;
   int64_t numel, strides[PL_MAX_DIM], step = 1;
   size_t bytes;
   PlArray a = {.shape = d->shape, .strides = d->strides, .dtype = d->dtype, .ndim = d->ndim};
   if (d->dtype == PL_NDTYPE) {
     a.ndim = 0;
-    PL_TRY(pl_flow_value(f, PL_FV_NODE, &a, -1, 0, &v));
+    PL_TRY(pl_graph_value(f, PL_FV_NODE, &a, -1, 0, &v));
   } else {
     PL_TRY(pl_count(d->ndim, d->shape, (PlDtype)d->dtype, &numel, &bytes));
     a.numel = numel;
@@ -241,41 +241,41 @@ static PlStatus output(PlFlow *f, const PlFNode *n, const PlDesc *d, int32_t slo
     }
     if (!d->is_view) a.strides = strides;
     int32_t store = d->is_view ? f->vals[n->in[0]].store : -1;
-    PL_TRY(pl_flow_value(f, PL_FV_NODE, &a, store, d->is_view ? f->vals[n->in[0]].offset + d->offset : 0, &v));
+    PL_TRY(pl_graph_value(f, PL_FV_NODE, &a, store, d->is_view ? f->vals[n->in[0]].offset + d->offset : 0, &v));
   }
   f->vals[v].slot = slot;
   return PL_OK;
 }
 
 /* A mutated input's new value: the whole of what the store's newest root shows. */
-static PlStatus written(PlFlow *f, PlFVal in, int32_t slot) {
-  PlFVal v;
-  const PlFValue *old = &f->vals[in];
-  PlArray a = pl_fvalue_array(old);
-  PL_TRY(pl_flow_value(f, PL_FV_NODE, &a, old->store, old->offset, &v));
+static PlStatus written(PlGraph *f, PlGVal in, int32_t slot) {
+  PlGVal v;
+  const PlGValue *old = &f->vals[in];
+  PlArray a = pl_gvalue_array(old);
+  PL_TRY(pl_graph_value(f, PL_FV_NODE, &a, old->store, old->offset, &v));
   f->vals[v].slot = slot;
   return PL_OK;
 }
 
-static const char *numbered(PlFlow *f, const char *base, int32_t k) {
+static const char *numbered(PlGraph *f, const char *base, int32_t k) {
   char text[160];
   snprintf(text, sizeof text, "%.140s_%d", base, (int)k);
-  return pl_flow_string(f, text);
+  return pl_graph_string(f, text);
 }
 
-static const char *node_name(PlFlow *f, const PlOp *op) {
+static const char *node_name(PlGraph *f, const PlOp *op) {
   if (!f->emit_name) return numbered(f, op->name, ++f->counts[pl_op_id(op)]);
   return f->emit_count++ ? numbered(f, f->emit_name, f->emit_count) : f->emit_name;
 }
 
-PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, const PlDesc *desc, uint8_t flags,
-                      int32_t *node) {
+PlStatus pl_graph_node(PlGraph *f, const PlOp *op, int nin, const PlGVal *in, const PlAttrs *attrs, const PlDesc *desc, uint8_t flags,
+                       int32_t *node) {
   int32_t nout = flags & PL_FN_MUTATES ? (op->nin == PL_VARIADIC ? nin : 1) : op->nout;
   PL_TRY(plk_poll()); /* whatever makes nodes, a trace, a gradient pass or copies, stops at Ctrl-C */
   PL_TRY(grow(&f->nodes, f->nnodes, &f->cap_nodes, 1, sizeof *f->nodes));
   PL_TRY(grow(&f->vals, f->nvals, &f->cap_vals, nout, sizeof *f->vals));
   PL_TRY(grow(&f->stores, f->nstores, &f->cap_stores, nout, sizeof *f->stores));
-  PlFNode n = {.op = op,
+  PlGNode n = {.op = op,
                .nin = nin,
                .nout = nout,
                .flags = flags,
@@ -285,13 +285,13 @@ PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, cons
                .source = -1,
                .mark = f->mark,
                .first = f->nvals,
-               .where = pl_flow_line(f)};
-  n.in = pl_flow_alloc(f, (size_t)nin * sizeof *n.in + 1);
+               .where = pl_graph_line(f)};
+  n.in = pl_graph_alloc(f, (size_t)nin * sizeof *n.in + 1);
   n.name = node_name(f, op);
   if (!n.in || !n.name) return no_memory();
   memcpy(n.in, in, (size_t)nin * sizeof *in);
   if (op->nattr && attrs) {
-    n.attrs = pl_flow_alloc(f, pl_attrs_size(attrs));
+    n.attrs = pl_graph_alloc(f, pl_attrs_size(attrs));
     if (!n.attrs) return no_memory();
     memcpy(n.attrs, attrs, pl_attrs_size(attrs));
   }
@@ -321,8 +321,8 @@ PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, cons
 
 /* ---- undoing ------------------------------------------------------------------------------------------- */
 
-PlStatus pl_flow_mark(const PlFlow *f, PlFMark *m) {
-  *m = (PlFMark){.nvals = f->nvals, .nnodes = f->nnodes, .nstores = f->nstores, .ndraws = f->ndraws, .ncaptures = f->ncaptures};
+PlStatus pl_graph_mark(const PlGraph *f, PlGMark *m) {
+  *m = (PlGMark){.nvals = f->nvals, .nnodes = f->nnodes, .nstores = f->nstores, .ndraws = f->ndraws, .ncaptures = f->ncaptures};
   m->counts = malloc(PL_NOP * sizeof *m->counts);
   if (!m->counts) return no_memory();
   memcpy(m->counts, f->counts, PL_NOP * sizeof *m->counts);
@@ -330,7 +330,7 @@ PlStatus pl_flow_mark(const PlFlow *f, PlFMark *m) {
 }
 
 /* Does anybody outside know of what came after the mark, or did that write into what was there before? */
-static bool may_go_back(const PlFlow *f, const PlFMark *m) {
+static bool may_go_back(const PlGraph *f, const PlGMark *m) {
   for (int32_t s = 0; s < f->nstores; s++)
     if (s < m->nstores ? f->stores[s].root >= m->nvals : f->stores[s].live != NULL) return false;
   for (int32_t i = m->nnodes; i < f->nnodes; i++)
@@ -338,9 +338,9 @@ static bool may_go_back(const PlFlow *f, const PlFMark *m) {
   return f->ncaptures == m->ncaptures;
 }
 
-void pl_flow_back(PlFlow *f, const PlFMark *m) {
+void pl_graph_back(PlGraph *f, const PlGMark *m) {
   if (!may_go_back(f, m)) return;
-  for (PlFVal v = m->nvals; v < f->nvals; v++) pl_tensor_release(f->vals[v].real);
+  for (PlGVal v = m->nvals; v < f->nvals; v++) pl_tensor_release(f->vals[v].real);
   f->nvals = m->nvals;
   f->nnodes = m->nnodes;
   f->nstores = m->nstores;
@@ -349,8 +349,8 @@ void pl_flow_back(PlFlow *f, const PlFMark *m) {
   f->edition++;
 }
 
-PlStatus pl_flow_set_outputs(PlFlow *f, int n, const PlFVal *v) {
-  PlFVal *copy = malloc((size_t)(n ? n : 1) * sizeof *copy);
+PlStatus pl_graph_set_outputs(PlGraph *f, int n, const PlGVal *v) {
+  PlGVal *copy = malloc((size_t)(n ? n : 1) * sizeof *copy);
   if (!copy) return no_memory();
   memcpy(copy, v, (size_t)n * sizeof *v);
   free(f->outputs);
@@ -360,11 +360,11 @@ PlStatus pl_flow_set_outputs(PlFlow *f, int n, const PlFVal *v) {
   return PL_OK;
 }
 
-PlStatus pl_flow_after(PlFlow *f, int32_t node, int32_t before) {
-  PlFNode *n = &f->nodes[node];
+PlStatus pl_graph_after(PlGraph *f, int32_t node, int32_t before) {
+  PlGNode *n = &f->nodes[node];
   for (int32_t k = 0; k < n->nafter; k++)
     if (n->after[k] == before) return PL_OK;
-  int32_t *list = pl_flow_alloc(f, (size_t)(n->nafter + 1) * sizeof *list);
+  int32_t *list = pl_graph_alloc(f, (size_t)(n->nafter + 1) * sizeof *list);
   if (!list) return no_memory();
   if (n->nafter) memcpy(list, n->after, (size_t)n->nafter * sizeof *list);
   list[n->nafter++] = before;

@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: MIT
- * Flows: whole programs as data. A flow is a list of nodes (calls of ops) over typed values, in an order in which
+ * Graphs: whole programs as data. A graph is a list of nodes (calls of ops) over typed values, in an order in which
  * they may run. T.graph builds one by hand, T.jit by tracing; passes rewrite it, the planner places it in memory,
- * an executor runs it. The small PlGraph of engine/grad is what gradient makers emit for one op, without sizes;
- * it enters a flow by being run on symbolic tensors.
+ * an executor runs it. The small PlGradGraph of engine/grad is what gradient makers emit for one op, without sizes;
+ * it enters a graph by being run on symbolic tensors.
  *
- * Ownership: a flow is counted; whoever keeps one retains it. Nodes, values and stores are positions (int32) in the
- * flow's arrays, never pointers, since arrays grow; names, sizes and attributes live in the flow's pool until its end.
+ * Ownership: a graph is counted; whoever keeps one retains it. Nodes, values and stores are positions (int32) in the
+ * graph's arrays, never pointers, since arrays grow; names, sizes and attributes live in the graph's pool until its end.
  * A symbolic tensor is an ordinary PlTensor whose array says `symbolic`: its shape, strides and dtype are real, its
- * data is no address but the value's position (pl_sym_value), its storage (PlSymStorage) retains the flow. Values never
+ * data is no address but the value's position (pl_sym_value), its storage (PlSymStorage) retains the graph. Values never
  * refer to tensors, except leaves of kind CAPTURE and CONST, which retain the real tensor they stand for.
  *
  * Order: nodes[0 …) is the order of execution. An input is a leaf or an output of an earlier node. A node that
  * `mutates` writes into the memory (store) of inputs and gives each of them a new value in the same store: who
- * reads after it reads the new value, who reads the old one runs before it (pl_flow_verify checks both). */
+ * reads after it reads the new value, who reads the old one runs before it (pl_graph_verify checks both). */
 #ifndef PL_ENGINE_GRAPH_IR_GRAPH_H
 #define PL_ENGINE_GRAPH_IR_GRAPH_H
 
 #include "engine/tensor/tensor.h"
 
-typedef int32_t PlFVal; /* position of a value; -1: none (an optional input not given) */
+typedef int32_t PlGVal; /* position of a value; -1: none (an optional input not given) */
 
-typedef enum PlFKind {
+typedef enum PlGKind {
   PL_FV_NODE,    /* output `slot` of `node` */
   PL_FV_INPUT,   /* fed at each run; `slot` counts inputs */
   PL_FV_CAPTURE, /* a real tensor read, or written, by reference at each run: parameters, buffers */
   PL_FV_CONST    /* a real tensor that never changes: numbers of scripts, shapes */
-} PlFKind;
+} PlGKind;
 
 /* dtype PL_NDTYPE: an output that this call does not have; nobody reads it. */
-typedef struct PlFValue {
+typedef struct PlGValue {
   uint8_t kind, dtype, ndim, weak, contiguous;
   uint8_t device; /* while building: where it lay, or would lie, in the call that is traced */
   bool leaf;      /* inputs declared as leaves (parameters); always true for captures */
@@ -40,37 +40,37 @@ typedef struct PlFValue {
   int64_t *dims;    /* shape, then strides in elements */
   const char *name; /* inputs; NULL: made from the node's */
   PlTensor *real;   /* CAPTURE, CONST */
-} PlFValue;
+} PlGValue;
 
 /* One piece of memory. Views share the store of what they look at. */
-typedef struct PlFStore {
+typedef struct PlGStore {
   int64_t bytes;
-  PlFVal first;              /* the value that came with it */
-  PlFVal root;               /* while building: the newest value that covers it all; -1: nobody knows it */
+  PlGVal first;              /* the value that came with it */
+  PlGVal root;               /* while building: the newest value that covers it all; -1: nobody knows it */
   int32_t version;           /* moves with every write */
   struct PlSymStorage *live; /* while building: the storage object of symbolic handles on it, weak */
-} PlFStore;
+} PlGStore;
 
 enum {
-  PL_FN_MUTATES = 1, /* output k is a new value in the store of its k-th written input (pl_flow_written) */
+  PL_FN_MUTATES = 1, /* output k is a new value in the store of its k-th written input (pl_graph_written) */
   PL_FN_MIRROR = 2,  /* repeats node `origin` for the backward half; never merged with it */
-  PL_FN_DEAD = 4,    /* nobody needs it; the next pl_flow_compact drops it */
+  PL_FN_DEAD = 4,    /* nobody needs it; the next pl_graph_compact drops it */
   PL_FN_VIEW = 8,    /* output 0 is a window of input 0's store: costs nothing */
   PL_FN_NAMED = 16,
   PL_FN_NO_GRAD = 32, /* the script ran it where gradients are off: none goes through it */
   PL_FN_THROUGH = 64  /* a write that no history knows of: the gradient of output 0 is that of input 0 */
 };
 
-typedef struct PlFNode {
+typedef struct PlGNode {
   const PlOp *op;
   PlAttrs *attrs; /* normalized, in the pool; NULL: the op has none */
   int32_t nin, nout;
-  PlFVal *in;
-  PlFVal first; /* outputs are values first … first + nout - 1 */
+  PlGVal *in;
+  PlGVal first; /* outputs are values first … first + nout - 1 */
   uint8_t flags;
   uint8_t stage;  /* 0: forward; n: emitted by the n-th gradient pass */
   int32_t origin; /* MIRROR: the node repeated; gradient nodes: the forward node; else -1 */
-  int32_t source; /* its number in the flow that was cloned (a mirror has its original's); -1: a pass made it */
+  int32_t source; /* its number in the graph that was cloned (a mirror has its original's); -1: a pass made it */
   int8_t mark;    /* PlMirrorChoice: what the script said where the node was made */
   int32_t draw;   /* seeded ops: number of the draw, counted in program order; a mirror has its original's; else -1 */
   const char *name;
@@ -79,7 +79,7 @@ typedef struct PlFNode {
   int64_t window; /* VIEW: where output 0 begins, in elements behind input 0 */
   int32_t *after; /* nodes that must run before it though it reads nothing of theirs */
   int32_t nafter;
-} PlFNode;
+} PlGNode;
 
 /* Which forward nodes may be computed again in the backward half, and how that is decided (recompute.h). */
 typedef struct PlMirrorOptions {
@@ -88,52 +88,52 @@ typedef struct PlMirrorOptions {
   int64_t bytes;      /* budget in bytes of planned peak; < 0: none */
   bool seeded, heavy; /* may random, may heavy ops be repeated */
   bool listed;        /* only nodes that `choice` names may */
-  int8_t *choice;     /* per node of the flow: PlMirrorChoice; or NULL */
+  int8_t *choice;     /* per node of the graph: PlMirrorChoice; or NULL */
   int32_t nchoice;
 } PlMirrorOptions;
 typedef enum PlMirrorChoice { PL_MIRROR_PIN = -1, PL_MIRROR_BY_POLICY = 0, PL_MIRROR_MAY = 1, PL_MIRROR_FORCE = 2 } PlMirrorChoice;
 typedef enum PlMirrorPolicy { PL_MIRROR_NONE, PL_MIRROR_GREEDY, PL_MIRROR_MINCUT, PL_MIRROR_AUTO } PlMirrorPolicy;
 
-/* One gradient pass: which part of the flow it added (nodes of stage `stage`), and what the mirror pass may do. */
-typedef struct PlFRegion {
+/* One gradient pass: which part of the graph it added (nodes of stage `stage`), and what the mirror pass may do. */
+typedef struct PlGRegion {
   int32_t begin, end; /* its nodes when it was made; nodes of clones are found by stage and source */
   int32_t ny;
-  PlFVal *ys;
+  PlGVal *ys;
   PlMirrorOptions mirror;
-} PlFRegion;
+} PlGRegion;
 
 typedef struct PlChunk PlChunk;
 
 /* What a traced function expects of a leaf's .grad. */
-typedef enum PlFGrad {
+typedef enum PlGGrad {
   PL_FGRAD_NONE,  /* to be nil */
   PL_FGRAD_SOME,  /* to be there: it asks whether it is */
   PL_FGRAD_ANY,   /* nothing: it does not read it, or sets it to nil first */
   PL_FGRAD_INPUT, /* to be there: it reads whatever tensor it is, as input `slot` */
   PL_FGRAD_SAME   /* to be this very tensor */
-} PlFGrad;
+} PlGGrad;
 
 /* A real leaf that a trace met: its .grad belongs to what the traced function reads and leaves behind. */
-typedef struct PlFLeaf {
+typedef struct PlGLeaf {
   PlTensor *t;
   PlTensor *grad;  /* its .grad when it was first met, or NULL; after the trace only of SAME */
   bool zeroed;     /* the function set .grad to nil, or to another tensor, before it read the one that was there */
   bool looked;     /* it asked for .grad before that */
   bool had;        /* there was a .grad when it was first met */
   bool cleared;    /* there was a .grad that the function read, and there is none when it has ended */
-  PlFGrad expects; /* known when the trace is over */
+  PlGGrad expects; /* known when the trace is over */
   int32_t slot;
-} PlFLeaf;
+} PlGLeaf;
 
 /* A line of the script, and the record numbers of what it put on tapes. */
-typedef struct PlFLine {
+typedef struct PlGLine {
   uint64_t first, last;
   const char *where;
-} PlFLine;
+} PlGLine;
 
-typedef struct PlFlow {
+typedef struct PlGraph {
   uint32_t refs;
-  struct PlFlow *base;   /* a clone retains what it was made from: names, sizes and attributes lie there */
+  struct PlGraph *base;  /* a clone retains what it was made from: names, sizes and attributes lie there */
   bool record;           /* tapes see ops on its symbolic tensors (tracing); T.graph: no */
   bool closed;           /* tracing is over: no more nodes */
   const char *opaque;    /* a gradient that only the tape knows (a hook, a rule of T.custom) was met; NULL: none */
@@ -144,77 +144,77 @@ typedef struct PlFlow {
   const char *emit_name; /* base name of nodes added from now on, or NULL: after their ops */
   int32_t emit_count;
   uint64_t edition; /* moves with every change: what was compiled before is stale */
-  PlFValue *vals;
-  PlFNode *nodes;
-  PlFStore *stores;
+  PlGValue *vals;
+  PlGNode *nodes;
+  PlGStore *stores;
   int32_t nvals, nnodes, nstores, ninputs, ndraws;
   int32_t cap_vals, cap_nodes, cap_stores;
-  PlFVal *outputs;
+  PlGVal *outputs;
   int32_t noutputs;
-  PlFRegion *regions;
+  PlGRegion *regions;
   int32_t nregions;
   int32_t *captures; /* hash of (storage, window) → value */
   int32_t ncaptures, cap_captures;
   int32_t *counts;        /* per op: how many nodes were named after it */
   PlMirrorOptions mirror; /* of backward walks that are traced; policy 0: none */
-  PlFLeaf *leaves;        /* met while recording (trace.c) */
+  PlGLeaf *leaves;        /* met while recording (trace.c) */
   int32_t nleaves, cap_leaves;
-  PlFLine *lines; /* of what tapes recorded, in order (trace.c) */
+  PlGLine *lines; /* of what tapes recorded, in order (trace.c) */
   int32_t nlines, cap_lines;
   uint64_t tape;   /* record number of the tape's node whose gradient is emitted now; 0: none */
   PlChunk *chunks; /* the pool */
   /* Text of the script's current line, asked once per node; NULL: nobody knows. */
   const char *(*where)(void *ud);
   void *where_ud;
-} PlFlow;
+} PlGraph;
 
 /* ---- making (graph.c) ---- */
-PlStatus pl_flow_new(PlFlow **out);
-PlFlow *pl_flow_retain(PlFlow *f);
-void pl_flow_release(PlFlow *f);
-void *pl_flow_alloc(PlFlow *f, size_t n);             /* from the pool, zeroed; NULL: out of memory */
-const char *pl_flow_string(PlFlow *f, const char *s); /* a copy in the pool; NULL: out of memory */
+PlStatus pl_graph_new(PlGraph **out);
+PlGraph *pl_graph_retain(PlGraph *f);
+void pl_graph_release(PlGraph *f);
+void *pl_graph_alloc(PlGraph *f, size_t n);             /* from the pool, zeroed; NULL: out of memory */
+const char *pl_graph_string(PlGraph *f, const char *s); /* a copy in the pool; NULL: out of memory */
 /* A value with a store of its own (store < 0) or in an existing one. */
-PlStatus pl_flow_value(PlFlow *f, PlFKind kind, const PlArray *type, int32_t store, int64_t offset, PlFVal *out);
-PlStatus pl_flow_input(PlFlow *f, const char *name, PlDtype d, int ndim, const int64_t *shape, bool leaf, PlFVal *out);
+PlStatus pl_graph_value(PlGraph *f, PlGKind kind, const PlArray *type, int32_t store, int64_t offset, PlGVal *out);
+PlStatus pl_graph_input(PlGraph *f, const char *name, PlDtype d, int ndim, const int64_t *shape, bool leaf, PlGVal *out);
 /* The leaf that stands for a real tensor: the same one each time. */
-PlStatus pl_flow_capture(PlFlow *f, PlTensor *t, PlFVal *out);
-PlStatus pl_flow_const(PlFlow *f, PlTensor *t, PlFVal *out);
-PlStatus pl_flow_node(PlFlow *f, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, const PlDesc *desc, uint8_t flags,
-                      int32_t *node);
-PlStatus pl_flow_set_outputs(PlFlow *f, int n, const PlFVal *v);
-/* How far a flow has come, to take back what was added since; `counts` is freed by the caller. */
-typedef struct PlFMark {
+PlStatus pl_graph_capture(PlGraph *f, PlTensor *t, PlGVal *out);
+PlStatus pl_graph_const(PlGraph *f, PlTensor *t, PlGVal *out);
+PlStatus pl_graph_node(PlGraph *f, const PlOp *op, int nin, const PlGVal *in, const PlAttrs *attrs, const PlDesc *desc, uint8_t flags,
+                       int32_t *node);
+PlStatus pl_graph_set_outputs(PlGraph *f, int n, const PlGVal *v);
+/* How far a graph has come, to take back what was added since; `counts` is freed by the caller. */
+typedef struct PlGMark {
   int32_t nvals, nnodes, nstores, ndraws, ncaptures;
   int32_t *counts;
-} PlFMark;
-PlStatus pl_flow_mark(const PlFlow *f, PlFMark *m);
+} PlGMark;
+PlStatus pl_graph_mark(const PlGraph *f, PlGMark *m);
 /* What came since goes, unless somebody holds a tensor of it: then it stays, as nodes that no output needs. */
-void pl_flow_back(PlFlow *f, const PlFMark *m);
-PlStatus pl_flow_after(PlFlow *f, int32_t node, int32_t before); /* ordering edge */
+void pl_graph_back(PlGraph *f, const PlGMark *m);
+PlStatus pl_graph_after(PlGraph *f, int32_t node, int32_t before); /* ordering edge */
 /* ---- rewriting (rewrite.c) ---- */
 /* A copy that passes may change; node and value numbers are the same, symbolic tensors of f do not belong to it. */
-PlStatus pl_flow_clone(PlFlow **out, PlFlow *f);
+PlStatus pl_graph_clone(PlGraph **out, PlGraph *f);
 /* Drops dead nodes, unread captures and constants, empty stores; renumbers. order[] (NULL: as they are) is a new order
  * of all nodes, dead ones included. */
-PlStatus pl_flow_compact(PlFlow *f, const int32_t *order);
+PlStatus pl_graph_compact(PlGraph *f, const int32_t *order);
 /* written[s] = 1 for stores that some node writes into. */
-void pl_flow_written(const PlFlow *f, uint8_t *written);
+void pl_graph_written(const PlGraph *f, uint8_t *written);
 /* All readers of v, outputs too, read map[v] instead. */
-void pl_flow_rewire(PlFlow *f, const PlFVal *map);
+void pl_graph_rewire(PlGraph *f, const PlGVal *map);
 /* A further node like node i, reading in[] instead; attributes and what it waits for are the same. Its outputs have new stores. */
-PlStatus pl_flow_repeat(PlFlow *f, int32_t i, const PlFVal *in, const char *name, int32_t *node);
+PlStatus pl_graph_repeat(PlGraph *f, int32_t i, const PlGVal *in, const char *name, int32_t *node);
 /* The same inputs give the same outputs, nothing else happens. */
-bool pl_fnode_pure(const PlFNode *n);
+bool pl_gnode_pure(const PlGNode *n);
 /* How many of n's first inputs it writes. */
-static inline int32_t pl_fnode_written(const PlFNode *n) { return n->flags & PL_FN_MUTATES ? n->nout : 0; }
+static inline int32_t pl_gnode_written(const PlGNode *n) { return n->flags & PL_FN_MUTATES ? n->nout : 0; }
 /* Must n run after a node at `begin` or behind it that it reads nothing of? Then it is not fused with that one. */
-static inline bool pl_fnode_waits(const PlFNode *n, int32_t begin) {
+static inline bool pl_gnode_waits(const PlGNode *n, int32_t begin) {
   for (int32_t k = 0; k < n->nafter; k++)
     if (n->after[k] >= begin) return true;
   return false;
 }
-static inline PlArray pl_fvalue_array(const PlFValue *v) {
+static inline PlArray pl_gvalue_array(const PlGValue *v) {
   return (PlArray){.numel = v->numel,
                    .shape = v->dims,
                    .strides = v->dims ? v->dims + v->ndim : NULL,
@@ -225,26 +225,26 @@ static inline PlArray pl_fvalue_array(const PlFValue *v) {
                    .device = v->device,
                    .symbolic = 1};
 }
-static inline int64_t pl_fvalue_bytes(const PlFValue *v) {
+static inline int64_t pl_gvalue_bytes(const PlGValue *v) {
   return v->dtype == PL_NDTYPE ? 0 : v->numel * (int64_t)pl_dtype_size((PlDtype)v->dtype);
 }
 
 /* ---- symbolic tensors (symbolic.c) ---- */
 typedef struct PlSymStorage {
   PlStorage s; /* first */
-  PlFlow *flow;
+  PlGraph *graph;
   int32_t store;
 } PlSymStorage;
 
 static inline bool pl_is_symbolic(const PlTensor *t) { return t->a.symbolic != 0; }
-static inline PlFlow *pl_sym_flow(const PlTensor *t) { return ((PlSymStorage *)(void *)t->storage)->flow; }
-static inline PlFVal pl_sym_value(const PlTensor *t) { return (PlFVal)((uintptr_t)t->a.data - 1); }
+static inline PlGraph *pl_sym_graph(const PlTensor *t) { return ((PlSymStorage *)(void *)t->storage)->graph; }
+static inline PlGVal pl_sym_value(const PlTensor *t) { return (PlGVal)((uintptr_t)t->a.data - 1); }
 /* Where t begins in base, in elements. */
 int64_t pl_sym_offset(const PlTensor *t, const PlTensor *base);
 /* A handle on value v. */
-PlStatus pl_sym_tensor(PlTensor **out, PlFlow *f, PlFVal v);
+PlStatus pl_sym_tensor(PlTensor **out, PlGraph *f, PlGVal v);
 /* The value that stands for t in f: of a symbolic tensor, a captured real one, or a number. */
-PlStatus pl_sym_value_of(PlFlow *f, PlTensor *t, PlFVal *out);
+PlStatus pl_sym_value_of(PlGraph *f, PlTensor *t, PlGVal *out);
 void pl_sym_storage_end(PlStorage *s);
 /* pl_apply and its kin come here when an input is symbolic or a trace runs. */
 PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
@@ -264,57 +264,57 @@ typedef struct PlGradientOptions {
   int nzero_ops;
   bool allow_unused; /* unreachable xs give -1 */
   /* Replaces the sum of two and more gradients of one value; NULL: add in a chain. */
-  PlStatus (*aggregate)(void *ud, PlFlow *f, int n, const PlFVal *v, PlFVal *out);
+  PlStatus (*aggregate)(void *ud, PlGraph *f, int n, const PlGVal *v, PlGVal *out);
   void *ud;
   PlMirrorOptions mirror; /* taken over (choice: malloc'ed) on success */
 } PlGradientOptions;
 /* Gradients of ys, seeded with dys (-1: ones), for xs. dx[i] is -1 for an unused x. */
-PlStatus pl_flow_gradient(PlFlow *f, int ny, const PlFVal *ys, const PlFVal *dys, int nx, const PlFVal *xs, PlGradientOptions *opts,
-                          PlFVal *dx);
+PlStatus pl_graph_gradient(PlGraph *f, int ny, const PlGVal *ys, const PlGVal *dys, int nx, const PlGVal *xs, PlGradientOptions *opts,
+                           PlGVal *dx);
 
 /* Notes a gradient pass: nodes from `begin` on; takes over m->choice. */
-void pl_flow_regions_drop(PlFlow *f);
-PlStatus pl_flow_region(PlFlow *f, int32_t begin, int ny, const PlFVal *ys, PlMirrorOptions *m);
+void pl_graph_regions_drop(PlGraph *f);
+PlStatus pl_graph_region(PlGraph *f, int32_t begin, int ny, const PlGVal *ys, PlMirrorOptions *m);
 /* ---- tracing (trace.c) ---- */
-/* t is a real leaf whose gradient entry goes into the flow; zeroed: the script assigns another .grad. */
-PlStatus pl_flow_leaf(PlFlow *f, PlTensor *t, bool zeroed);
+/* t is a real leaf whose gradient entry goes into the graph; zeroed: the script assigns another .grad. */
+PlStatus pl_graph_leaf(PlGraph *f, PlTensor *t, bool zeroed);
 /* The script reads its .grad. */
-PlStatus pl_flow_leaf_look(PlFlow *f, PlTensor *t);
+PlStatus pl_graph_leaf_look(PlGraph *f, PlTensor *t);
 /* Ends the recording: symbolic .grads of leaves leave them and become grads[nleaves] (values, -1: none); real ones that
  * were read become inputs. On failure of the traced function call it too: no symbolic tensor stays in a leaf. */
-PlStatus pl_flow_leaf_grads(PlFlow *f, PlFVal *grads);
-void pl_flow_leaves_drop(PlFlow *f);
+PlStatus pl_graph_leaf_grads(PlGraph *f, PlGVal *grads);
+void pl_graph_leaves_drop(PlGraph *f);
 /* What was recorded from number `first` on belongs to the newest node's line; gradients of it will, too. */
-PlStatus pl_flow_note_line(PlFlow *f, uint64_t first);
+PlStatus pl_graph_note_line(PlGraph *f, uint64_t first);
 /* The line that the next node belongs to. */
-const char *pl_flow_line(const PlFlow *f);
+const char *pl_graph_line(const PlGraph *f);
 /* A backward walk runs while f is recorded: its nodes are a region, which f->mirror may have recomputed. */
-int32_t pl_flow_backward_begin(PlFlow *f);
-PlStatus pl_flow_backward_end(PlFlow *f, int32_t begin, int ny, PlTensor *const *ys);
+int32_t pl_graph_backward_begin(PlGraph *f);
+PlStatus pl_graph_backward_end(PlGraph *f, int32_t begin, int ny, PlTensor *const *ys);
 /* Would the function, called now, read the same .grads as when it was traced? */
-bool pl_flow_leaves_same(const PlFlow *f, const int32_t *given);
+bool pl_graph_leaves_same(const PlGraph *f, const int32_t *given);
 
 /* ---- programs whose results have gradients (joint.c) ---- */
-/* A traced flow as a differentiable function: `forward` gives ys and then what backward keeps; `backward` takes the same
+/* A traced graph as a differentiable function: `forward` gives ys and then what backward keeps; `backward` takes the same
  * inputs, then dys, then what was kept, and gives gradients of xs. */
 typedef struct PlJoint {
   uint32_t refs;
-  PlFlow *forward, *backward;
+  PlGraph *forward, *backward;
   struct PlExec *run_forward, *run_backward;
   const char *name;                 /* outlives it */
   int32_t nin, ny, nout, nkept, nx; /* ny of the nout results have gradients */
   int32_t *dx_at;                   /* per x: output of backward, -1: no gradient goes there */
   bool *reach;                      /* [x][y]: does the gradient of y reach x? Where none of those that arrive does x has no gradient */
   bool *inside;                     /* [y]: another result is computed from it: only a part of its gradient arrives from outside */
-  PlTensor **read;                  /* captured tensors, held by the flows: those that backward reads, and what else forward does */
+  PlTensor **read;                  /* captured tensors, held by the graphs: those that backward reads, and what else forward does */
   int32_t nread_back, nread;
   bool *input_read;       /* which inputs backward reads */
-  PlFVal *xs;             /* values of forward */
+  PlGVal *xs;             /* values of forward */
   struct PlJoint *second; /* dxs as a function of inputs and dys, differentiable in turn; made when first asked for */
 } PlJoint;
 /* ys, xs: values of f. xs are inputs or captured leaves. outputs of f must be set; ys are the first of them, the
  * rest comes without a gradient. */
-PlStatus pl_joint_make(PlJoint **out, PlFlow *f, int32_t ny, int32_t nx, const PlFVal *xs, const char *name);
+PlStatus pl_joint_make(PlJoint **out, PlGraph *f, int32_t ny, int32_t nx, const PlGVal *xs, const char *name);
 void pl_joint_release(PlJoint *j);
 /* Runs forward; where the tape of a key sees an x, the results are recorded on it. x[nx] are the real tensors of xs.
  * out[nout] owned by the caller. */
@@ -322,20 +322,20 @@ PlStatus pl_joint_run(PlJoint *j, PlTensor *const *in, PlTensor *const *x, PlTen
 
 /* ---- looking (text.c, verify.c) ---- */
 /* malloc'ed; NULL: out of memory. stage_of (per node: 1 recomputed) may be NULL. */
-char *pl_flow_text(const PlFlow *f, const uint8_t *recomputed);
-char *pl_flow_dot(const PlFlow *f);
+char *pl_graph_text(const PlGraph *f, const uint8_t *recomputed);
+char *pl_graph_dot(const PlGraph *f);
 /* Do node i's inputs and these attributes, in place of its own, still give what it gives? What was compiled relies on it. */
-PlStatus pl_flow_node_takes(const PlFlow *f, int32_t i, const PlAttrs *attrs);
-/* Our own bugs only: a flow that any pass made must pass. */
-PlStatus pl_flow_verify(const PlFlow *f);
+PlStatus pl_graph_node_takes(const PlGraph *f, int32_t i, const PlAttrs *attrs);
+/* Our own bugs only: a graph that any pass made must pass. */
+PlStatus pl_graph_verify(const PlGraph *f);
 
 /* ---- running (reference.c): node by node through pl_apply, the judge of faster executors ---- */
 /* in[ninputs], out[noutputs] (owned by the caller). */
-PlStatus pl_flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out);
+PlStatus pl_graph_run(const PlGraph *f, PlTensor *const *in, PlTensor **out);
 /* Does the graph itself decide about devices: values move between them, or are made on a GPU though no leaf lies on one? */
-bool pl_flow_crosses(const PlFlow *f);
+bool pl_graph_crosses(const PlGraph *f);
 /* Where a node makes something out of nothing: with the leaves (the first device of theirs), or, as_traced (they lie on
  * several GPUs, or the graph crosses), where it did so in the trace. */
-uint8_t pl_flow_makes_on(const PlFlow *f, const PlFNode *n, uint8_t leaves, bool as_traced);
+uint8_t pl_graph_makes_on(const PlGraph *f, const PlGNode *n, uint8_t leaves, bool as_traced);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What passes do to a flow: clone it, repeat a node, drop and reorder nodes. Immutable parts (names, sizes, attributes)
- * are shared with the flow that a clone was made from. */
+ * What passes do to a graph: clone it, repeat a node, drop and reorder nodes. Immutable parts (names, sizes, attributes)
+ * are shared with the graph that a clone was made from. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,11 +14,11 @@ static void *copy_of(const void *p, int32_t n, size_t size) {
   return c;
 }
 
-static PlStatus copy_regions(PlFlow *to, const PlFlow *f) {
+static PlStatus copy_regions(PlGraph *to, const PlGraph *f) {
   to->regions = calloc((size_t)f->nregions + 1, sizeof *to->regions);
   if (!to->regions) return no_memory();
   for (int32_t r = 0; r < f->nregions; r++) {
-    PlFRegion *d = &to->regions[r];
+    PlGRegion *d = &to->regions[r];
     *d = f->regions[r];
     d->ys = copy_of(d->ys, d->ny, sizeof *d->ys);
     if (d->mirror.choice) d->mirror.choice = copy_of(d->mirror.choice, d->mirror.nchoice, 1);
@@ -28,11 +28,11 @@ static PlStatus copy_regions(PlFlow *to, const PlFlow *f) {
   return PL_OK;
 }
 
-static PlStatus copy_inputs(PlFlow *to, bool original) {
+static PlStatus copy_inputs(PlGraph *to, bool original) {
   for (int32_t i = 0; i < to->nnodes; i++) {
-    PlFNode *n = &to->nodes[i];
-    PlFVal *in = pl_flow_alloc(to, (size_t)n->nin * sizeof *in + 1);
-    int32_t *after = n->nafter ? pl_flow_alloc(to, (size_t)n->nafter * sizeof *after) : NULL;
+    PlGNode *n = &to->nodes[i];
+    PlGVal *in = pl_graph_alloc(to, (size_t)n->nin * sizeof *in + 1);
+    int32_t *after = n->nafter ? pl_graph_alloc(to, (size_t)n->nafter * sizeof *after) : NULL;
     if (!in || (n->nafter && !after)) return no_memory();
     if (n->nin) memcpy(in, n->in, (size_t)n->nin * sizeof *in);
     if (n->nafter) memcpy(after, n->after, (size_t)n->nafter * sizeof *after);
@@ -43,9 +43,9 @@ static PlStatus copy_inputs(PlFlow *to, bool original) {
   return PL_OK;
 }
 
-PlStatus pl_flow_clone(PlFlow **out, PlFlow *f) {
-  PlFlow *c;
-  PL_TRY(pl_flow_new(&c));
+PlStatus pl_graph_clone(PlGraph **out, PlGraph *f) {
+  PlGraph *c;
+  PL_TRY(pl_graph_new(&c));
   memcpy(c->counts, f->counts, PL_NOP * sizeof *c->counts);
   c->vals = copy_of(f->vals, f->nvals, sizeof *c->vals);
   c->nodes = copy_of(f->nodes, f->nnodes, sizeof *c->nodes);
@@ -53,10 +53,10 @@ PlStatus pl_flow_clone(PlFlow **out, PlFlow *f) {
   c->outputs = copy_of(f->outputs, f->noutputs, sizeof *c->outputs);
   PlStatus s = c->vals && c->nodes && c->stores && c->outputs ? PL_OK : no_memory();
   if (s == PL_OK) {
-    c->base = pl_flow_retain(f);
+    c->base = pl_graph_retain(f);
     c->nvals = f->nvals;
     c->cap_vals = f->nvals > 0 ? f->nvals : 1;
-    for (PlFVal v = 0; v < c->nvals; v++)
+    for (PlGVal v = 0; v < c->nvals; v++)
       if (c->vals[v].real) pl_retain(c->vals[v].real);
     c->nnodes = f->nnodes;
     c->cap_nodes = f->nnodes > 0 ? f->nnodes : 1;
@@ -71,19 +71,19 @@ PlStatus pl_flow_clone(PlFlow **out, PlFlow *f) {
   }
   if (s == PL_OK) s = copy_inputs(c, !f->base);
   if (s != PL_OK) {
-    pl_flow_release(c);
+    pl_graph_release(c);
     return s;
   }
   *out = c;
   return PL_OK;
 }
 
-PlStatus pl_flow_repeat(PlFlow *f, int32_t i, const PlFVal *in, const char *name, int32_t *node) {
+PlStatus pl_graph_repeat(PlGraph *f, int32_t i, const PlGVal *in, const char *name, int32_t *node) {
   PlDesc few[PL_MAX_OUT], *desc = few;
-  const PlFNode *n = &f->nodes[i];
+  const PlGNode *n = &f->nodes[i];
   memset(few, 0, sizeof few);
   for (int32_t o = 0; o < n->nout && o < PL_MAX_OUT; o++) {
-    const PlFValue *v = &f->vals[n->first + o];
+    const PlGValue *v = &f->vals[n->first + o];
     desc[o].dtype = v->dtype;
     if (v->dtype == PL_NDTYPE) continue;
     pl_desc_set(&desc[o], (PlDtype)v->dtype, v->ndim, v->dims);
@@ -95,45 +95,45 @@ PlStatus pl_flow_repeat(PlFlow *f, int32_t i, const PlFVal *in, const char *name
   f->emit_name = name;
   f->emit_count = 0;
   int32_t draws = f->ndraws;
-  PlStatus s = pl_flow_node(f, n->op, n->nin, in, n->attrs, desc, 0, node);
+  PlStatus s = pl_graph_node(f, n->op, n->nin, in, n->attrs, desc, 0, node);
   f->emit_name = NULL;
   f->ndraws = draws;
   PL_TRY(s);
   n = &f->nodes[i];
-  PlFNode *c = &f->nodes[*node];
+  PlGNode *c = &f->nodes[*node];
   c->source = n->source;
   c->draw = n->draw;
   c->flops = n->flops;
   c->where = n->where;
-  c->after = n->nafter ? pl_flow_alloc(f, (size_t)n->nafter * sizeof *c->after) : NULL;
+  c->after = n->nafter ? pl_graph_alloc(f, (size_t)n->nafter * sizeof *c->after) : NULL;
   if (n->nafter && !c->after) return no_memory();
   if (n->nafter) memcpy(c->after, n->after, (size_t)n->nafter * sizeof *c->after);
   c->nafter = n->nafter;
   return PL_OK;
 }
 
-void pl_flow_written(const PlFlow *f, uint8_t *written) {
+void pl_graph_written(const PlGraph *f, uint8_t *written) {
   for (int32_t i = 0; i < f->nnodes; i++)
-    for (int32_t o = 0; o < pl_fnode_written(&f->nodes[i]); o++) written[f->vals[f->nodes[i].first + o].store] = 1;
+    for (int32_t o = 0; o < pl_gnode_written(&f->nodes[i]); o++) written[f->vals[f->nodes[i].first + o].store] = 1;
 }
 
 /* A view lies where its input lies: passes may have given it another one. */
-static void rebase_views(PlFlow *f) {
+static void rebase_views(PlGraph *f) {
   for (int32_t i = 0; i < f->nnodes; i++) {
-    const PlFNode *n = &f->nodes[i];
+    const PlGNode *n = &f->nodes[i];
     if (!(n->flags & PL_FN_VIEW) || (n->flags & PL_FN_DEAD) || n->in[0] < 0) continue;
-    const PlFValue *x = &f->vals[n->in[0]];
-    PlFValue *v = &f->vals[n->first];
+    const PlGValue *x = &f->vals[n->in[0]];
+    PlGValue *v = &f->vals[n->first];
     v->store = x->store;
     v->offset = x->offset + n->window;
   }
 }
 
 /* Who waits for a node that another one stands for now waits for that one. */
-static void rewire_after(PlFlow *f, PlFNode *n, const PlFVal *map) {
+static void rewire_after(PlGraph *f, PlGNode *n, const PlGVal *map) {
   int32_t kept = 0;
   for (int32_t k = 0; k < n->nafter; k++) {
-    const PlFNode *b = &f->nodes[n->after[k]];
+    const PlGNode *b = &f->nodes[n->after[k]];
     int32_t to = n->after[k];
     if (b->flags & PL_FN_DEAD && b->nout > 0 && map[b->first] != b->first) to = f->vals[map[b->first]].node;
     if (to >= 0) n->after[kept++] = to;
@@ -141,7 +141,7 @@ static void rewire_after(PlFlow *f, PlFNode *n, const PlFVal *map) {
   n->nafter = kept;
 }
 
-void pl_flow_rewire(PlFlow *f, const PlFVal *map) {
+void pl_graph_rewire(PlGraph *f, const PlGVal *map) {
   for (int32_t i = 0; i < f->nnodes; i++) rewire_after(f, &f->nodes[i], map);
   for (int32_t i = 0; i < f->nnodes; i++)
     for (int32_t k = 0; k < f->nodes[i].nin; k++)
@@ -159,24 +159,24 @@ typedef struct Maps {
   int32_t *node, *val, *store;
 } Maps;
 
-static bool keeps_leaf(const PlFlow *f, PlFVal v, const uint8_t *read) {
+static bool keeps_leaf(const PlGraph *f, PlGVal v, const uint8_t *read) {
   return f->vals[v].kind == PL_FV_INPUT || (f->vals[v].kind != PL_FV_NODE && read[v]);
 }
 
-static void mark_read(const PlFlow *f, uint8_t *read) {
+static void mark_read(const PlGraph *f, uint8_t *read) {
   for (int32_t i = 0; i < f->nnodes; i++) {
-    const PlFNode *n = &f->nodes[i];
+    const PlGNode *n = &f->nodes[i];
     for (int32_t k = 0; k < n->nin && !(n->flags & PL_FN_DEAD); k++)
       if (n->in[k] >= 0) read[n->in[k]] = 1;
   }
   for (int32_t o = 0; o < f->noutputs; o++) read[f->outputs[o]] = 1;
 }
 
-/* New arrays in new order; the flow still has the old ones. */
-static void renumber(const PlFlow *f, const int32_t *order, const uint8_t *read, Maps m, PlFValue *vals, PlFNode *nodes, int32_t *nvals,
+/* New arrays in new order; the graph still has the old ones. */
+static void renumber(const PlGraph *f, const int32_t *order, const uint8_t *read, Maps m, PlGValue *vals, PlGNode *nodes, int32_t *nvals,
                      int32_t *nnodes) {
   int32_t nv = 0, nn = 0;
-  for (PlFVal v = 0; v < f->nvals; v++) {
+  for (PlGVal v = 0; v < f->nvals; v++) {
     m.val[v] = -1;
     if (!keeps_leaf(f, v, read)) continue;
     m.val[v] = nv;
@@ -200,9 +200,9 @@ static void renumber(const PlFlow *f, const int32_t *order, const uint8_t *read,
   *nnodes = nn;
 }
 
-static void rewire(PlFlow *f, Maps m) {
+static void rewire(PlGraph *f, Maps m) {
   for (int32_t i = 0; i < f->nnodes; i++) {
-    PlFNode *n = &f->nodes[i];
+    PlGNode *n = &f->nodes[i];
     for (int32_t k = 0; k < n->nin; k++)
       if (n->in[k] >= 0) n->in[k] = m.val[n->in[k]];
     int32_t kept = 0;
@@ -218,10 +218,10 @@ static void rewire(PlFlow *f, Maps m) {
 }
 
 /* Stores in the order of their first values; what covered them may be gone. */
-static void renumber_stores(PlFlow *f, Maps m, PlFStore *stores) {
+static void renumber_stores(PlGraph *f, Maps m, PlGStore *stores) {
   int32_t n = 0;
   for (int32_t s = 0; s < f->nstores; s++) m.store[s] = -1;
-  for (PlFVal v = 0; v < f->nvals; v++) {
+  for (PlGVal v = 0; v < f->nvals; v++) {
     int32_t s = f->vals[v].store;
     if (m.store[s] < 0) {
       m.store[s] = n;
@@ -235,19 +235,19 @@ static void renumber_stores(PlFlow *f, Maps m, PlFStore *stores) {
   f->nstores = n;
 }
 
-PlStatus pl_flow_compact(PlFlow *f, const int32_t *order) {
+PlStatus pl_graph_compact(PlGraph *f, const int32_t *order) {
   size_t nv = (size_t)f->nvals + 1, nn = (size_t)f->nnodes + 1, ns = (size_t)f->nstores + 1;
   Maps m = {malloc(nn * sizeof(int32_t)), malloc(nv * sizeof(int32_t)), malloc(ns * sizeof(int32_t))};
-  PlFValue *vals = malloc(nv * sizeof *vals);
-  PlFNode *nodes = malloc(nn * sizeof *nodes);
-  PlFStore *stores = malloc(ns * sizeof *stores);
+  PlGValue *vals = malloc(nv * sizeof *vals);
+  PlGNode *nodes = malloc(nn * sizeof *nodes);
+  PlGStore *stores = malloc(ns * sizeof *stores);
   uint8_t *read = calloc(nv, 1);
   PlStatus s = m.node && m.val && m.store && vals && nodes && stores && read ? PL_OK : no_memory();
   if (s == PL_OK) {
     int32_t nvals, nnodes;
     mark_read(f, read);
     renumber(f, order, read, m, vals, nodes, &nvals, &nnodes);
-    for (PlFVal v = 0; v < f->nvals; v++)
+    for (PlGVal v = 0; v < f->nvals; v++)
       if (m.val[v] < 0) pl_tensor_release(f->vals[v].real);
     free(f->vals);
     free(f->nodes);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Flows as text, one line a node, which specs compare and people read; and as Graphviz dot. */
+ * Graphs as text, one line a node, which specs compare and people read; and as Graphviz dot. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,18 +7,18 @@
 
 #include "engine/graph/ir/graph.h"
 
-static void put_type(FILE *f, const PlFValue *v) {
+static void put_type(FILE *f, const PlGValue *v) {
   fprintf(f, "%s[", v->dtype == PL_NDTYPE ? "none" : pl_dtype_name((PlDtype)v->dtype));
   for (int d = 0; d < v->ndim; d++) fprintf(f, "%s%" PRId64, d ? "," : "", v->dims[d]);
   fputc(']', f);
 }
 
-static void put_value(FILE *out, const PlFlow *f, PlFVal v) {
+static void put_value(FILE *out, const PlGraph *f, PlGVal v) {
   if (v < 0) {
     fputs("nil", out);
     return;
   }
-  const PlFValue *val = &f->vals[v];
+  const PlGValue *val = &f->vals[v];
   if (val->kind == PL_FV_CONST && val->numel == 1) { /* a number */
     if (pl_is_float((PlDtype)val->dtype)) fprintf(out, "%.9g", pl_read_f(&val->real->a, 0));
     else fprintf(out, "%" PRId64, pl_read_i(&val->real->a, 0));
@@ -66,7 +66,7 @@ static void put_attr(FILE *out, const PlAttrDef *d, const PlAttrs *a, int k) {
 }
 
 /* Those that differ from their defaults. */
-static void put_attrs(FILE *out, const PlFNode *n) {
+static void put_attrs(FILE *out, const PlGNode *n) {
   if (!n->attrs) return;
   PlAttrs def;
   pl_attrs_init(n->op, &def);
@@ -86,9 +86,9 @@ static void put_attrs(FILE *out, const PlFNode *n) {
 
 /* ---- text ---------------------------------------------------------------------------------------------------- */
 
-static void put_leaves(FILE *out, const PlFlow *f) {
-  for (PlFVal v = 0; v < f->nvals; v++) {
-    const PlFValue *val = &f->vals[v];
+static void put_leaves(FILE *out, const PlGraph *f) {
+  for (PlGVal v = 0; v < f->nvals; v++) {
+    const PlGValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE || (val->kind == PL_FV_CONST && val->numel == 1)) continue;
     fprintf(out, "%%%d = %s", (int)v, val->kind == PL_FV_INPUT ? "input" : val->kind == PL_FV_CAPTURE ? "capture" : "constant");
     if (val->name) fprintf(out, " %s", val->name);
@@ -98,8 +98,8 @@ static void put_leaves(FILE *out, const PlFlow *f) {
   }
 }
 
-static void put_node(FILE *out, const PlFlow *f, int32_t i, const uint8_t *recomputed) {
-  const PlFNode *n = &f->nodes[i];
+static void put_node(FILE *out, const PlGraph *f, int32_t i, const uint8_t *recomputed) {
+  const PlGNode *n = &f->nodes[i];
   bool any = false;
   for (int32_t o = 0; o < n->nout; o++) {
     if (f->vals[n->first + o].dtype == PL_NDTYPE) continue;
@@ -127,7 +127,7 @@ static void put_node(FILE *out, const PlFlow *f, int32_t i, const uint8_t *recom
   fputc('\n', out);
 }
 
-char *pl_flow_text(const PlFlow *f, const uint8_t *recomputed) {
+char *pl_graph_text(const PlGraph *f, const uint8_t *recomputed) {
   char *buf = NULL;
   size_t size = 0;
   FILE *out = open_memstream(&buf, &size);
@@ -156,19 +156,19 @@ static void put_quoted(FILE *out, const char *s) {
   }
 }
 
-static void put_dot_source(FILE *out, const PlFlow *f, PlFVal v) {
+static void put_dot_source(FILE *out, const PlGraph *f, PlGVal v) {
   if (f->vals[v].kind == PL_FV_NODE) fprintf(out, "n%d", (int)f->vals[v].node);
   else fprintf(out, "v%d", (int)v);
 }
 
-char *pl_flow_dot(const PlFlow *f) {
+char *pl_graph_dot(const PlGraph *f) {
   char *buf = NULL;
   size_t size = 0;
   FILE *out = open_memstream(&buf, &size);
   if (!out) return NULL;
   fputs("digraph graph_ {\n  rankdir=TB; node [fontname=\"sans-serif\", fontsize=10];\n", out);
-  for (PlFVal v = 0; v < f->nvals; v++) {
-    const PlFValue *val = &f->vals[v];
+  for (PlGVal v = 0; v < f->nvals; v++) {
+    const PlGValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE || (val->kind == PL_FV_CONST && val->numel == 1)) continue;
     fprintf(out, "  v%d [shape=box, label=\"", (int)v);
     put_quoted(out, val->name ? val->name : val->kind == PL_FV_CAPTURE ? "capture" : "constant");
@@ -177,7 +177,7 @@ char *pl_flow_dot(const PlFlow *f) {
     fputs("\"];\n", out);
   }
   for (int32_t i = 0; i < f->nnodes; i++) {
-    const PlFNode *n = &f->nodes[i];
+    const PlGNode *n = &f->nodes[i];
     fprintf(out, "  n%d [shape=ellipse%s, label=\"", (int)i,
             n->flags & PL_FN_MIRROR ? ", style=filled, fillcolor=lightyellow"
             : n->stage              ? ", style=filled, fillcolor=lightblue"

@@ -5,20 +5,20 @@
 
 #include "engine/graph/passes/pass.h"
 
-static bool has_effect(const PlFlow *f, const PlFNode *n) {
+static bool has_effect(const PlGraph *f, const PlGNode *n) {
   if (n->draw >= 0 && !(n->flags & PL_FN_MIRROR)) return true;
-  for (int32_t o = 0; o < pl_fnode_written(n); o++)
+  for (int32_t o = 0; o < pl_gnode_written(n); o++)
     if (f->vals[f->stores[f->vals[n->first + o].store].first].kind != PL_FV_NODE) return true;
   return false;
 }
 
-PlStatus pl_pass_dce(PlFlow *f, int32_t *removed) {
+PlStatus pl_pass_dce(PlGraph *f, int32_t *removed) {
   uint8_t *need = calloc((size_t)f->nvals + (size_t)f->nnodes + 1, 1), *order = need ? need + f->nvals : NULL;
   if (!need) PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph");
   for (int32_t o = 0; o < f->noutputs; o++) need[f->outputs[o]] = 1;
   *removed = 0;
   for (int32_t i = f->nnodes - 1; i >= 0; i--) {
-    PlFNode *n = &f->nodes[i];
+    PlGNode *n = &f->nodes[i];
     bool live = order[i] || has_effect(f, n);
     for (int32_t o = 0; o < n->nout && !live; o++) live = need[n->first + o];
     if (n->flags & PL_FN_DEAD) live = false;
@@ -32,5 +32,5 @@ PlStatus pl_pass_dce(PlFlow *f, int32_t *removed) {
     for (int32_t k = 0; k < n->nafter; k++) order[n->after[k]] = 1;
   }
   free(need);
-  return *removed ? pl_flow_compact(f, NULL) : PL_OK;
+  return *removed ? pl_graph_compact(f, NULL) : PL_OK;
 }

@@ -14,7 +14,7 @@
 enum { MANY = 4, SWAPS = 4 }; /* ids a row, at least; swaps between picking and product, at most */
 
 typedef struct Tables {
-  PlFlow *f;
+  PlGraph *f;
   int32_t *order, n; /* the new order of nodes */
   int32_t *version;  /* per store: at the node at hand */
   int32_t *uses;     /* per value: readers, outputs too */
@@ -23,22 +23,22 @@ typedef struct Tables {
 
 /* A value, and the swaps of dims that lead to it, the last one first. */
 typedef struct Path {
-  PlFVal from;
+  PlGVal from;
   int n, swap[SWAPS][2];
 } Path;
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph"); }
 
-static const PlFNode *maker(const PlFlow *f, PlFVal v) { return v >= 0 && f->vals[v].node >= 0 ? &f->nodes[f->vals[v].node] : NULL; }
+static const PlGNode *maker(const PlGraph *f, PlGVal v) { return v >= 0 && f->vals[v].node >= 0 ? &f->nodes[f->vals[v].node] : NULL; }
 
-static bool current(const Tables *t, PlFVal v) { return t->f->vals[v].version == t->version[t->f->vals[v].store]; }
+static bool current(const Tables *t, PlGVal v) { return t->f->vals[v].version == t->version[t->f->vals[v].store]; }
 
 /* Back over transposes that leave the last dim alone. `alone`: nobody else may read what lies between. */
-static bool back(const Tables *t, PlFVal v, bool alone, Path *p) {
-  const PlFlow *f = t->f;
+static bool back(const Tables *t, PlGVal v, bool alone, Path *p) {
+  const PlGraph *f = t->f;
   for (p->n = 0;; v = maker(f, v)->in[0]) {
     if (alone && t->uses[v] != 1) return false;
-    const PlFNode *n = maker(f, v);
+    const PlGNode *n = maker(f, v);
     p->from = v;
     if (!n) return false;
     if (n->op != &pl_op_transpose || !(n->flags & PL_FN_VIEW)) return true;
@@ -48,27 +48,27 @@ static bool back(const Tables *t, PlFVal v, bool alone, Path *p) {
   }
 }
 
-static bool wide_float(const PlFValue *v) { return v->dtype == PL_F32 || v->dtype == PL_F64; }
+static bool wide_float(const PlGValue *v) { return v->dtype == PL_F32 || v->dtype == PL_F64; }
 
 /* Is v table[ids], both still what they were, and worth it? *pick: the node. */
-static bool picked(const Tables *t, PlFVal v, Path *p, int32_t *pick) {
-  const PlFlow *f = t->f;
+static bool picked(const Tables *t, PlGVal v, Path *p, int32_t *pick) {
+  const PlGraph *f = t->f;
   if (v < 0 || !back(t, v, false, p)) return false;
-  const PlFNode *n = maker(f, p->from);
+  const PlGNode *n = maker(f, p->from);
   if (n->op != &pl_op_embedding || n->in[0] < 0 || n->in[1] < 0) return false;
-  const PlFValue *table = &f->vals[n->in[0]], *ids = &f->vals[n->in[1]];
+  const PlGValue *table = &f->vals[n->in[0]], *ids = &f->vals[n->in[1]];
   *pick = f->vals[p->from].node;
   return wide_float(table) && table->ndim == 2 && ids->numel / MANY >= table->dims[0] && current(t, n->in[0]) && current(t, n->in[1]);
 }
 
 /* A new node in front of node i. */
-static PlStatus emit(Tables *t, int32_t i, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, PlDesc *d, double flops,
-                     PlFVal *out) {
-  PlFlow *f = t->f;
+static PlStatus emit(Tables *t, int32_t i, const PlOp *op, int nin, const PlGVal *in, const PlAttrs *attrs, PlDesc *d, double flops,
+                     PlGVal *out) {
+  PlGraph *f = t->f;
   int32_t node;
   f->stage = f->nodes[i].stage;
   f->origin = f->nodes[i].origin;
-  PlStatus s = pl_flow_node(f, op, nin, in, attrs, d, 0, &node);
+  PlStatus s = pl_graph_node(f, op, nin, in, attrs, d, 0, &node);
   f->stage = 0;
   f->origin = -1;
   PL_TRY(s);
@@ -80,11 +80,11 @@ static PlStatus emit(Tables *t, int32_t i, const PlOp *op, int nin, const PlFVal
 }
 
 /* Node i does this instead; its results keep their types. */
-static PlStatus become(Tables *t, int32_t i, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *attrs, double flops) {
-  PlFlow *f = t->f;
-  PlFNode *n = &f->nodes[i];
-  PlFVal *kept = pl_flow_alloc(f, (size_t)nin * sizeof *kept);
-  PlAttrs *a = attrs ? pl_flow_alloc(f, pl_attrs_size(attrs)) : NULL;
+static PlStatus become(Tables *t, int32_t i, const PlOp *op, int nin, const PlGVal *in, const PlAttrs *attrs, double flops) {
+  PlGraph *f = t->f;
+  PlGNode *n = &f->nodes[i];
+  PlGVal *kept = pl_graph_alloc(f, (size_t)nin * sizeof *kept);
+  PlAttrs *a = attrs ? pl_graph_alloc(f, pl_attrs_size(attrs)) : NULL;
   if (!kept || (attrs && !a)) return no_memory();
   memcpy(kept, in, (size_t)nin * sizeof *kept);
   if (a) memcpy(a, attrs, pl_attrs_size(attrs));
@@ -94,11 +94,11 @@ static PlStatus become(Tables *t, int32_t i, const PlOp *op, int nin, const PlFV
 }
 
 /* ids with p's swaps: forwards, as they were made, or backwards. */
-static PlStatus swapped(Tables *t, int32_t i, PlFVal ids, const Path *p, bool forwards, PlFVal *out) {
+static PlStatus swapped(Tables *t, int32_t i, PlGVal ids, const Path *p, bool forwards, PlGVal *out) {
   *out = ids;
   for (int k = 0; k < p->n; k++) {
     const int *swap = p->swap[forwards ? p->n - 1 - k : k];
-    const PlFValue *v = &t->f->vals[*out];
+    const PlGValue *v = &t->f->vals[*out];
     PlDesc d = {.dtype = v->dtype};
     PlAttrs a;
     pl_desc_set(&d, (PlDtype)v->dtype, v->ndim, v->dims);
@@ -115,10 +115,10 @@ static PlStatus swapped(Tables *t, int32_t i, PlFVal ids, const Path *p, bool fo
 }
 
 /* Σ of dy's rows by id. */
-static PlStatus rows(Tables *t, int32_t i, PlFVal dy, PlFVal ids, int64_t count, int64_t base, PlFVal *out) {
-  const PlFValue *v = &t->f->vals[dy];
+static PlStatus rows(Tables *t, int32_t i, PlGVal dy, PlGVal ids, int64_t count, int64_t base, PlGVal *out) {
+  const PlGValue *v = &t->f->vals[dy];
   const int64_t shape[2] = {count, v->dims[v->ndim - 1]};
-  const PlFVal in[2] = {dy, ids};
+  const PlGVal in[2] = {dy, ids};
   PlDesc d = {.dtype = v->dtype};
   PlAttrs a;
   pl_desc_set(&d, (PlDtype)v->dtype, 2, shape);
@@ -130,18 +130,18 @@ static PlStatus rows(Tables *t, int32_t i, PlFVal dy, PlFVal ids, int64_t count,
 }
 
 static PlStatus linear(Tables *t, int32_t i) {
-  PlFlow *f = t->f;
-  const PlFNode *n = &f->nodes[i];
+  PlGraph *f = t->f;
+  const PlGNode *n = &f->nodes[i];
   Path p;
   PlAttrs a;
   int32_t pick;
   if (!picked(t, n->in[0], &p, &pick) || f->vals[n->first].dtype != f->vals[n->in[0]].dtype) return PL_OK;
-  const PlFVal from[3] = {f->nodes[pick].in[0], n->in[1], n->nin > 2 ? n->in[2] : -1}, ids = f->nodes[pick].in[1];
-  const PlFValue *x = &f->vals[from[0]], *w = &f->vals[from[1]];
+  const PlGVal from[3] = {f->nodes[pick].in[0], n->in[1], n->nin > 2 ? n->in[2] : -1}, ids = f->nodes[pick].in[1];
+  const PlGValue *x = &f->vals[from[0]], *w = &f->vals[from[1]];
   const int64_t shape[2] = {x->dims[0], w->dims[0]};
   const double flops = 2.0 * (double)x->numel * (double)shape[1];
   PlDesc d = {.dtype = x->dtype};
-  PlFVal in[2];
+  PlGVal in[2];
   pl_desc_set(&d, (PlDtype)x->dtype, 2, shape);
   pl_attrs_init(&pl_op_embedding, &a);
   pl_attrs_int(&a, 1, 0);
@@ -152,11 +152,11 @@ static PlStatus linear(Tables *t, int32_t i) {
 }
 
 static PlStatus weight(Tables *t, int32_t i) {
-  PlFlow *f = t->f;
-  const PlFNode *n = &f->nodes[i];
-  const PlFVal dy = n->in[0];
+  PlGraph *f = t->f;
+  const PlGNode *n = &f->nodes[i];
+  const PlGVal dy = n->in[0];
   Path p;
-  PlFVal in[2], ids;
+  PlGVal in[2], ids;
   int32_t pick;
   if (!picked(t, n->in[1], &p, &pick) || !wide_float(&f->vals[dy]) || f->vals[dy].ndim != f->vals[n->in[1]].ndim) return PL_OK;
   in[1] = f->nodes[pick].in[0];
@@ -168,26 +168,26 @@ static PlStatus weight(Tables *t, int32_t i) {
 }
 
 static PlStatus by_row(Tables *t, int32_t i) {
-  PlFlow *f = t->f;
-  const PlFNode *n = &f->nodes[i];
-  const PlFVal ids = n->in[1];
+  PlGraph *f = t->f;
+  const PlGNode *n = &f->nodes[i];
+  const PlGVal ids = n->in[1];
   Path p;
   if (pl_attr_has(n->attrs, 1) || pl_attr_i(n->attrs, 2) || !back(t, n->in[0], true, &p)) return PL_OK;
-  const PlFNode *m = maker(f, p.from);
+  const PlGNode *m = maker(f, p.from);
   if (m->op != &pl_op_matmul || !current(t, m->in[0]) || !current(t, m->in[1])) return PL_OK;
-  const PlFValue *dy = &f->vals[m->in[0]], *w = &f->vals[m->in[1]], *out = &f->vals[n->first];
+  const PlGValue *dy = &f->vals[m->in[0]], *w = &f->vals[m->in[1]], *out = &f->vals[n->first];
   if (!wide_float(dy) || w->ndim != 2 || dy->ndim != f->vals[p.from].ndim || f->vals[ids].numel / MANY < out->dims[0]) return PL_OK;
   const double flops = 2.0 * (double)w->numel * (double)out->dims[0];
-  const PlFVal from = m->in[0];
+  const PlGVal from = m->in[0];
   const int64_t base = pl_attr_i(n->attrs, 3), count = out->dims[0];
-  PlFVal in[2] = {-1, m->in[1]}, there;
+  PlGVal in[2] = {-1, m->in[1]}, there;
   PL_TRY(swapped(t, i, ids, &p, false, &there));
   PL_TRY(rows(t, i, from, there, count, base, &in[0]));
   return become(t, i, &pl_op_matmul, 2, in, NULL, flops);
 }
 
 static PlStatus rewrite(Tables *t, int32_t i) {
-  const PlFNode *n = &t->f->nodes[i];
+  const PlGNode *n = &t->f->nodes[i];
   if (n->flags & (PL_FN_MIRROR | PL_FN_MUTATES | PL_FN_VIEW)) return PL_OK;
   if (n->op == &pl_op_linear) return linear(t, i);
   if (n->op == &pl_op_matmul_flat_t) return weight(t, i);
@@ -195,14 +195,14 @@ static PlStatus rewrite(Tables *t, int32_t i) {
   return PL_OK;
 }
 
-static void count_uses(const PlFlow *f, int32_t *uses) {
+static void count_uses(const PlGraph *f, int32_t *uses) {
   for (int32_t i = 0; i < f->nnodes; i++)
     for (int32_t k = 0; k < f->nodes[i].nin; k++)
       if (f->nodes[i].in[k] >= 0) uses[f->nodes[i].in[k]]++;
   for (int32_t o = 0; o < f->noutputs; o++) uses[f->outputs[o]]++;
 }
 
-PlStatus pl_pass_table(PlFlow *f, int32_t *removed) {
+PlStatus pl_pass_table(PlGraph *f, int32_t *removed) {
   enum { NEW = SWAPS + 3 }; /* nodes in front of one, at most */
   const int32_t nnodes = f->nnodes, nvals = f->nvals;
   int32_t changed = 0;
@@ -216,17 +216,17 @@ PlStatus pl_pass_table(PlFlow *f, int32_t *removed) {
               .changed = &changed};
   PlStatus s = t.order && t.version && t.uses ? PL_OK : no_memory();
   if (s == PL_OK) count_uses(f, t.uses);
-  for (PlFVal v = 0; v < nvals && s == PL_OK; v++)
+  for (PlGVal v = 0; v < nvals && s == PL_OK; v++)
     if (f->vals[v].kind != PL_FV_NODE) t.version[f->vals[v].store] = f->vals[v].version;
   for (int32_t i = 0; i < nnodes && s == PL_OK; i++) {
     s = rewrite(&t, i);
     t.order[t.n++] = i;
     for (int32_t o = 0; o < f->nodes[i].nout; o++) {
-      const PlFValue *v = &f->vals[f->nodes[i].first + o];
+      const PlGValue *v = &f->vals[f->nodes[i].first + o];
       if (v->dtype != PL_NDTYPE && v->version > t.version[v->store]) t.version[v->store] = v->version;
     }
   }
-  if (s == PL_OK && changed) s = pl_flow_compact(f, t.order);
+  if (s == PL_OK && changed) s = pl_graph_compact(f, t.order);
   free(t.order);
   free(t.version);
   free(t.uses);

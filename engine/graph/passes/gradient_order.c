@@ -6,9 +6,9 @@
 #include "engine/graph/passes/pass.h"
 
 /* All outputs of node i go to the caller, and nothing it reads is made at `from` or behind it. */
-static bool goes_first(const PlFlow *f, int32_t i, int32_t from, const uint8_t *read) {
-  const PlFNode *n = &f->nodes[i];
-  if (!pl_fnode_pure(n) || n->nafter || n->nout < 1) return false;
+static bool goes_first(const PlGraph *f, int32_t i, int32_t from, const uint8_t *read) {
+  const PlGNode *n = &f->nodes[i];
+  if (!pl_gnode_pure(n) || n->nafter || n->nout < 1) return false;
   for (int32_t o = 0; o < n->nout; o++)
     if (read[n->first + o]) return false;
   for (int32_t k = 0; k < n->nin; k++)
@@ -16,7 +16,7 @@ static bool goes_first(const PlFlow *f, int32_t i, int32_t from, const uint8_t *
   return true;
 }
 
-PlStatus pl_pass_order(PlFlow *f, int32_t *removed) {
+PlStatus pl_pass_order(PlGraph *f, int32_t *removed) {
   int32_t *order = malloc(((size_t)f->nnodes + 1) * sizeof *order), n = 0;
   uint8_t *read = calloc((size_t)f->nvals + 1, 1);
   PlStatus s = order && read ? PL_OK : pl_fail(PL_ERR_OOM, "out of memory to plan a graph");
@@ -26,7 +26,7 @@ PlStatus pl_pass_order(PlFlow *f, int32_t *removed) {
       if (f->nodes[i].in[k] >= 0) read[f->nodes[i].in[k]] = 1;
   bool moved = false;
   for (int32_t i = 0, end; i < f->nnodes && s == PL_OK; i = end) {
-    const PlFNode *a = &f->nodes[i];
+    const PlGNode *a = &f->nodes[i];
     for (end = i + 1; end < f->nnodes && a->stage && a->origin >= 0; end++)
       if (f->nodes[end].stage != a->stage || f->nodes[end].origin != a->origin) break;
     for (int pass = 0; pass < 2; pass++)
@@ -36,7 +36,7 @@ PlStatus pl_pass_order(PlFlow *f, int32_t *removed) {
         order[n++] = j;
       }
   }
-  if (s == PL_OK && moved) s = pl_flow_compact(f, order);
+  if (s == PL_OK && moved) s = pl_graph_compact(f, order);
   free(order);
   free(read);
   return s;

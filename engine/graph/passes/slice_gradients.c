@@ -10,27 +10,27 @@
 enum { PARTS = 16 };
 
 typedef struct Parts {
-  PlFlow *f;
+  PlGraph *f;
   const int32_t *uses;
   const uint8_t *written;
-  const PlFNode *part[PARTS]; /* slice_bwd nodes, by where they begin once sorted */
+  const PlGNode *part[PARTS]; /* slice_bwd nodes, by where they begin once sorted */
   int n, sums;
 } Parts;
 
-static const PlFNode *maker(const PlFlow *f, PlFVal v) {
+static const PlGNode *maker(const PlGraph *f, PlGVal v) {
   return v >= 0 && f->vals[v].kind == PL_FV_NODE ? &f->nodes[f->vals[v].node] : NULL;
 }
 
-static bool same_sizes(const PlFValue *a, const PlFValue *b) {
+static bool same_sizes(const PlGValue *a, const PlGValue *b) {
   return a->dtype == b->dtype && a->ndim == b->ndim && memcmp(a->dims, b->dims, a->ndim * sizeof(int64_t)) == 0;
 }
 
-static bool plain(const PlFNode *n) { return n->nout == 1 && !(n->flags & (PL_FN_MUTATES | PL_FN_MIRROR | PL_FN_DEAD)) && !n->nafter; }
+static bool plain(const PlGNode *n) { return n->nout == 1 && !(n->flags & (PL_FN_MUTATES | PL_FN_MIRROR | PL_FN_DEAD)) && !n->nafter; }
 
 /* The parts that value v, of the sum's sizes, is made of. A tree with so many leaves has one sum less: that bounds its depth. */
-static bool gather(Parts *p, PlFVal v, bool root) {
-  const PlFlow *f = p->f;
-  const PlFNode *n = maker(f, v);
+static bool gather(Parts *p, PlGVal v, bool root) {
+  const PlGraph *f = p->f;
+  const PlGNode *n = maker(f, v);
   if (!n || !plain(n) || (!root && p->uses[v] != 1) || p->written[f->vals[v].store]) return false;
   if (n->op == &pl_op_add) {
     if (++p->sums == PARTS) return false;
@@ -43,16 +43,16 @@ static bool gather(Parts *p, PlFVal v, bool root) {
   return true;
 }
 
-static int64_t start_of(const PlFNode *n) { return pl_attr_i(n->attrs, 2); }
+static int64_t start_of(const PlGNode *n) { return pl_attr_i(n->attrs, 2); }
 
 /* One dim, one after the other, from end to end. */
-static bool covers(Parts *p, const PlFValue *whole, int *dim) {
-  const PlFlow *f = p->f;
+static bool covers(Parts *p, const PlGValue *whole, int *dim) {
+  const PlGraph *f = p->f;
   int64_t at = 0;
   *dim = (int)pl_attr_i(p->part[0]->attrs, 1);
   for (int i = 1; i < p->n; i++)
     for (int k = i; k > 0 && start_of(p->part[k]) < start_of(p->part[k - 1]); k--) {
-      const PlFNode *t = p->part[k];
+      const PlGNode *t = p->part[k];
       p->part[k] = p->part[k - 1];
       p->part[k - 1] = t;
     }
@@ -64,21 +64,21 @@ static bool covers(Parts *p, const PlFValue *whole, int *dim) {
 }
 
 /* What value v, whose last dim is `dim`, was before dims were merged into that one; v itself where none were. */
-static PlFVal unmerged(const Parts *p, PlFVal v, int dim) {
-  const PlFlow *f = p->f;
-  const PlFValue *y = &f->vals[v];
-  const PlFNode *n = maker(f, v);
+static PlGVal unmerged(const Parts *p, PlGVal v, int dim) {
+  const PlGraph *f = p->f;
+  const PlGValue *y = &f->vals[v];
+  const PlGNode *n = maker(f, v);
   if (!n || n->op != &pl_op_reshape || !plain(n) || dim != y->ndim - 1) return v;
   if (!(n->flags & PL_FN_VIEW) && p->uses[v] != 1) return v; /* the copy is made anyway */
-  const PlFValue *x = &f->vals[n->in[0]];
+  const PlGValue *x = &f->vals[n->in[0]];
   if (x->ndim <= y->ndim || x->numel == 0 || p->written[x->store] || memcmp(x->dims, y->dims, (size_t)dim * sizeof(int64_t)) != 0) return v;
   return n->in[0];
 }
 
-static PlStatus emit(PlFlow *f, int32_t i, const PlOp *op, int nin, const PlFVal *in, const PlAttrs *a, const PlDesc *d, int32_t *node) {
+static PlStatus emit(PlGraph *f, int32_t i, const PlOp *op, int nin, const PlGVal *in, const PlAttrs *a, const PlDesc *d, int32_t *node) {
   f->stage = f->nodes[i].stage;
   f->origin = f->nodes[i].origin;
-  PlStatus s = pl_flow_node(f, op, nin, in, a, d, 0, node);
+  PlStatus s = pl_graph_node(f, op, nin, in, a, d, 0, node);
   f->stage = 0;
   f->origin = -1;
   PL_TRY(s);
@@ -88,19 +88,19 @@ static PlStatus emit(PlFlow *f, int32_t i, const PlOp *op, int nin, const PlFVal
 
 /* made[2]: the join, and the view of it with the sum's sizes if need be, else -1. */
 static PlStatus join(Parts *p, int32_t i, int dim, int32_t *made) {
-  PlFlow *f = p->f;
-  PlFVal in[PARTS];
+  PlGraph *f = p->f;
+  PlGVal in[PARTS];
   PlAttrs a;
   PlDesc d = {.dtype = f->vals[f->nodes[i].first].dtype};
   bool merged = true;
   for (int k = 0; k < p->n; k++) {
     in[k] = unmerged(p, p->part[k]->in[0], dim);
-    const PlFValue *x = &f->vals[in[k]], *first = &f->vals[in[0]];
+    const PlGValue *x = &f->vals[in[k]], *first = &f->vals[in[0]];
     merged = merged && in[k] != p->part[k]->in[0] && x->ndim == first->ndim &&
              memcmp(x->dims + dim + 1, first->dims + dim + 1, (size_t)(x->ndim - dim - 1) * sizeof(int64_t)) == 0;
   }
   for (int k = 0; k < p->n && !merged; k++) in[k] = p->part[k]->in[0];
-  const PlFValue *first = &f->vals[in[0]];
+  const PlGValue *first = &f->vals[in[0]];
   pl_desc_set(&d, (PlDtype)d.dtype, first->ndim, first->dims);
   d.shape[dim] = 0;
   for (int k = 0; k < p->n; k++) d.shape[dim] += f->vals[in[k]].dims[dim];
@@ -109,8 +109,8 @@ static PlStatus join(Parts *p, int32_t i, int dim, int32_t *made) {
   PL_TRY(emit(f, i, &pl_op_slices_bwd, p->n, in, &a, &d, &made[0]));
   f->nodes[made[0]].flops = (double)f->vals[f->nodes[made[0]].first].numel;
   if (!merged) return PL_OK;
-  const PlFVal joined = f->nodes[made[0]].first;
-  const PlFValue *whole = &f->vals[f->nodes[i].first];
+  const PlGVal joined = f->nodes[made[0]].first;
+  const PlGValue *whole = &f->vals[f->nodes[i].first];
   PlDesc w = {.dtype = whole->dtype};
   pl_desc_set(&w, (PlDtype)w.dtype, whole->ndim, whole->dims);
   w.is_view = true;
@@ -122,13 +122,13 @@ static PlStatus join(Parts *p, int32_t i, int dim, int32_t *made) {
 
 typedef struct Work {
   int32_t *uses, *made, *order;
-  PlFVal *map;
+  PlGVal *map;
   uint8_t *written;
 } Work;
 
-static PlStatus rewrite(PlFlow *f, Work *w, int32_t i, int32_t *removed) {
-  const PlFNode *n = &f->nodes[i];
-  const PlFVal v = n->first;
+static PlStatus rewrite(PlGraph *f, Work *w, int32_t i, int32_t *removed) {
+  const PlGNode *n = &f->nodes[i];
+  const PlGVal v = n->first;
   Parts p = {.f = f, .uses = w->uses, .written = w->written};
   int dim;
   if (n->op != &pl_op_add || !pl_is_float((PlDtype)f->vals[v].dtype) || !f->vals[v].contiguous) return PL_OK;
@@ -142,7 +142,7 @@ static PlStatus rewrite(PlFlow *f, Work *w, int32_t i, int32_t *removed) {
   return PL_OK;
 }
 
-static void count_uses(const PlFlow *f, int32_t *uses) {
+static void count_uses(const PlGraph *f, int32_t *uses) {
   for (int32_t i = 0; i < f->nnodes; i++)
     for (int32_t k = 0; k < f->nodes[i].nin; k++)
       if (f->nodes[i].in[k] >= 0) uses[f->nodes[i].in[k]]++;
@@ -153,26 +153,26 @@ static void count_uses(const PlFlow *f, int32_t *uses) {
 }
 
 /* The outermost sums come first, so that none is taken for the parts of a larger one. */
-static PlStatus run(PlFlow *f, Work *w, int32_t *removed) {
+static PlStatus run(PlGraph *f, Work *w, int32_t *removed) {
   const int32_t nnodes = f->nnodes;
-  const PlFVal nvals = f->nvals;
+  const PlGVal nvals = f->nvals;
   int32_t n = 0;
-  pl_flow_written(f, w->written);
+  pl_graph_written(f, w->written);
   count_uses(f, w->uses);
-  for (PlFVal v = 0; v < nvals + 2 * nnodes; v++) w->map[v] = v;
+  for (PlGVal v = 0; v < nvals + 2 * nnodes; v++) w->map[v] = v;
   for (int32_t i = 0; i < 2 * nnodes; i++) w->made[i] = -1;
   for (int32_t i = nnodes - 1; i >= 0; i--) PL_TRY(rewrite(f, w, i, removed));
   if (!*removed) return PL_OK;
-  pl_flow_rewire(f, w->map);
+  pl_graph_rewire(f, w->map);
   for (int32_t i = 0; i < nnodes; i++) {
     for (int k = 0; k < 2; k++)
       if (w->made[2 * i + k] >= 0) w->order[n++] = w->made[2 * i + k];
     w->order[n++] = i;
   }
-  return pl_flow_compact(f, w->order);
+  return pl_graph_compact(f, w->order);
 }
 
-PlStatus pl_pass_slices(PlFlow *f, int32_t *removed) {
+PlStatus pl_pass_slices(PlGraph *f, int32_t *removed) {
   const size_t nodes = 3 * (size_t)f->nnodes + 1, vals = (size_t)f->nvals + nodes;
   bool any = false;
   *removed = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * From a flow to a plan: clone, passes, recomputation, memory. See plan.h. */
+ * From a graph to a plan: clone, passes, recomputation, memory. See plan.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "engine/graph/recompute/policy.h"
 #include "engine/graph/recompute/recompute.h"
 
-typedef PlStatus (*Pass)(PlFlow *f, int32_t *removed);
+typedef PlStatus (*Pass)(PlGraph *f, int32_t *removed);
 static const struct {
   const char *name;
   Pass run;
@@ -23,7 +23,7 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a g
 
 void pl_plan_release(PlPlan *p) {
   if (!p || --p->refs) return;
-  pl_flow_release(p->flow);
+  pl_graph_release(p->graph);
   free(p->buffer);
   free(p->buffers);
   free(p->recomputed);
@@ -47,9 +47,9 @@ bool pl_pass_is_off(const char *name) {
   return false;
 }
 
-static PlStatus verify(const PlFlow *f) {
+static PlStatus verify(const PlGraph *f) {
 #ifndef NDEBUG
-  return pl_flow_verify(f);
+  return pl_graph_verify(f);
 #else
   (void)f;
   return PL_OK;
@@ -65,18 +65,18 @@ static PlStatus run_passes(PlPlan *p) {
     if (pl_pass_is_off(passes[k].name)) continue;
     p->passes[k].ran = true;
     PL_TRY(plk_poll());
-    PL_TRY(passes[k].run(p->flow, &p->passes[k].removed));
-    PL_TRY(verify(p->flow));
+    PL_TRY(passes[k].run(p->graph, &p->passes[k].removed));
+    PL_TRY(verify(p->graph));
   }
   return PL_OK;
 }
 
 /* Every requested output gets memory that is its own: a copy of leaves, of pieces, and of what was given before. */
-static PlStatus own_outputs(PlFlow *f) {
+static PlStatus own_outputs(PlGraph *f) {
   for (int32_t o = 0; o < f->noutputs; o++) {
-    const PlFValue *v = &f->vals[f->outputs[o]];
+    const PlGValue *v = &f->vals[f->outputs[o]];
     bool own = f->vals[f->stores[v->store].first].kind == PL_FV_NODE && v->contiguous && v->offset == 0 &&
-               pl_fvalue_bytes(v) == f->stores[v->store].bytes;
+               pl_gvalue_bytes(v) == f->stores[v->store].bytes;
     for (int32_t p = 0; p < o && own; p++) own = f->vals[f->outputs[p]].store != v->store;
     if (own) continue;
     PlDesc d = {.dtype = v->dtype};
@@ -85,7 +85,7 @@ static PlStatus own_outputs(PlFlow *f) {
     f->stage = v->node >= 0 ? f->nodes[v->node].stage : 0;
     f->emit_name = "output";
     f->emit_count = o;
-    PlStatus s = pl_flow_node(f, &pl_op_clone, 1, &f->outputs[o], NULL, &d, 0, &node);
+    PlStatus s = pl_graph_node(f, &pl_op_clone, 1, &f->outputs[o], NULL, &d, 0, &node);
     f->emit_name = NULL;
     f->stage = 0;
     PL_TRY(s);
@@ -95,62 +95,62 @@ static PlStatus own_outputs(PlFlow *f) {
 }
 
 static PlStatus mirror_region(PlPlan *p, int32_t r) {
-  PlMirrorOptions *o = &p->flow->regions[r].mirror;
+  PlMirrorOptions *o = &p->graph->regions[r].mirror;
   if (o->policy == PL_MIRROR_NONE) { /* only what the script marked (checkpointed modules) or forced */
-    if (!pl_mirror_forced(p->flow, o)) return PL_OK;
+    if (!pl_mirror_forced(p->graph, o)) return PL_OK;
     o->policy = PL_MIRROR_MINCUT;
     o->listed = true;
   }
   if (o->policy == PL_MIRROR_AUTO || o->fraction >= 0 || o->bytes >= 0) return pl_mirror_choose(p, r);
   PlMirror *m;
-  PL_TRY(pl_mirror_new(&m, p->flow, r));
+  PL_TRY(pl_mirror_new(&m, p->graph, r));
   if (!m) return PL_OK;
   PlStatus s = o->policy == PL_MIRROR_GREEDY ? pl_mirror_greedy(m) : pl_mirror_mincut(m);
-  if (s == PL_OK) s = pl_mirror_apply(p->flow, m, &p->copies, &p->extra_flops);
+  if (s == PL_OK) s = pl_mirror_apply(p->graph, m, &p->copies, &p->extra_flops);
   p->policy = o->policy == PL_MIRROR_GREEDY ? "mirror" : "mincut";
   pl_mirror_free(m);
   return s;
 }
 
 static PlStatus figures(PlPlan *p) {
-  const PlFlow *f = p->flow;
+  const PlGraph *f = p->graph;
   p->recomputed = calloc((size_t)p->nsource + 1, 1);
   if (!p->recomputed) return no_memory();
   p->flops = 0;
   for (int32_t i = 0; i < f->nnodes; i++) {
-    const PlFNode *n = &f->nodes[i];
+    const PlGNode *n = &f->nodes[i];
     p->flops += n->flops;
     if (n->flags & PL_FN_MIRROR && n->source >= 0 && n->source < p->nsource) p->recomputed[n->source] = 1;
   }
   return pl_mirror_stash(f, &p->stash_bytes);
 }
 
-static PlStatus build(PlPlan *p, PlFlow *f) {
-  PL_TRY(pl_flow_clone(&p->flow, f));
+static PlStatus build(PlPlan *p, PlGraph *f) {
+  PL_TRY(pl_graph_clone(&p->graph, f));
   PL_TRY(run_passes(p));
-  PL_TRY(own_outputs(p->flow));
-  PL_TRY(verify(p->flow));
-  for (int32_t r = 0; r < p->flow->nregions; r++) {
+  PL_TRY(own_outputs(p->graph));
+  PL_TRY(verify(p->graph));
+  for (int32_t r = 0; r < p->graph->nregions; r++) {
     PL_TRY(mirror_region(p, r));
-    PL_TRY(verify(p->flow));
+    PL_TRY(verify(p->graph));
   }
-  PL_TRY(pl_flow_verify(p->flow)); /* in every build: better refused than wrong */
+  PL_TRY(pl_graph_verify(p->graph)); /* in every build: better refused than wrong */
   PL_TRY(figures(p));
   return pl_plan_memory(p);
 }
 
-static PlPlan *new_plan(const PlFlow *f) {
+static PlPlan *new_plan(const PlGraph *f) {
   PlPlan *p = calloc(1, sizeof *p);
   if (p) *p = (PlPlan){.refs = 1, .policy = "none", .nsource = f->nnodes};
   return p;
 }
 
-PlStatus pl_plan_mirror(PlPlan **out, PlFlow *f, int32_t region) {
+PlStatus pl_plan_mirror(PlPlan **out, PlGraph *f, int32_t region) {
   PlPlan *p = new_plan(f);
   if (!p) return no_memory();
-  PlStatus s = pl_flow_clone(&p->flow, f);
+  PlStatus s = pl_graph_clone(&p->graph, f);
   if (s == PL_OK) s = mirror_region(p, region);
-  if (s == PL_OK) s = pl_flow_verify(p->flow);
+  if (s == PL_OK) s = pl_graph_verify(p->graph);
   if (s != PL_OK) {
     pl_plan_release(p);
     return s;
@@ -160,7 +160,7 @@ PlStatus pl_plan_mirror(PlPlan **out, PlFlow *f, int32_t region) {
 }
 
 /* A budget where no gradient pass is, so that nothing can be computed again. */
-static PlStatus check_budget(const PlPlan *p, const PlFlow *f) {
+static PlStatus check_budget(const PlPlan *p, const PlGraph *f) {
   if (f->mirror.policy == PL_MIRROR_NONE || f->mirror.bytes < 0 || f->nregions > 0 || p->peak_bytes <= f->mirror.bytes) return PL_OK;
   PL_FAIL(PL_ERR_ARG,
           "a budget of %lld bytes cannot be met: the planned peak is %lld bytes (of which %lld are inputs and parameters, "
@@ -168,7 +168,7 @@ static PlStatus check_budget(const PlPlan *p, const PlFlow *f) {
           (long long)f->mirror.bytes, (long long)p->peak_bytes, (long long)p->leaf_bytes, (long long)p->output_bytes);
 }
 
-PlStatus pl_flow_compile(PlPlan **out, PlFlow *f) {
+PlStatus pl_graph_compile(PlPlan **out, PlGraph *f) {
   if (f->noutputs == 0) PL_FAIL(PL_ERR_STATE, "the graph has no outputs; call g:outputs{…} first");
   PlPlan *p = new_plan(f);
   if (!p) return no_memory();

@@ -8,7 +8,7 @@
 
 typedef struct Mem {
   PlPlan *p;
-  PlFlow *f;
+  PlGraph *f;
   int32_t *parent; /* per store: union-find over stores that share memory */
   int32_t *birth, *death;
   int32_t *last;   /* per store: the node that touches it last; before its death if that lies in a group */
@@ -23,19 +23,19 @@ static int32_t find(const Mem *m, int32_t s) {
   return s;
 }
 
-static bool is_leaf(const PlFlow *f, int32_t s) { return f->vals[f->stores[s].first].kind != PL_FV_NODE; }
+static bool is_leaf(const PlGraph *f, int32_t s) { return f->vals[f->stores[s].first].kind != PL_FV_NODE; }
 
 /* A group of fused nodes is one moment: its tiles go through all of them in turn. */
 static int32_t group_begin(const PlPlan *p, int32_t i) { return p->group && p->group[i] >= 0 ? p->group[i] : i; }
 static int32_t group_end(const PlPlan *p, int32_t i) {
   if (!p->group || p->group[i] < 0) return i;
   int32_t begin = p->group[i];
-  while (i + 1 < p->flow->nnodes && p->group[i + 1] == begin) i++;
+  while (i + 1 < p->graph->nnodes && p->group[i + 1] == begin) i++;
   return i;
 }
 
 static void lifetimes(Mem *m) {
-  const PlFlow *f = m->f;
+  const PlGraph *f = m->f;
   for (int32_t s = 0; s < f->nstores; s++) {
     m->parent[s] = s;
     m->birth[s] = f->nnodes;
@@ -43,7 +43,7 @@ static void lifetimes(Mem *m) {
     m->output[s] = -1;
   }
   for (int32_t i = 0; i < f->nnodes; i++) {
-    const PlFNode *n = &f->nodes[i];
+    const PlGNode *n = &f->nodes[i];
     int32_t begin = group_begin(m->p, i), end = m->p->group && m->p->group[i] >= 0 && begin < i ? m->end : group_end(m->p, i);
     m->end = end;
     for (int32_t k = 0; k < n->nin; k++)
@@ -68,21 +68,21 @@ static void lifetimes(Mem *m) {
 
 /* ---- in place --------------------------------------------------------------------------------------------- */
 
-static bool covers(const PlFlow *f, const PlFValue *v) {
-  return v->contiguous && v->offset == 0 && pl_fvalue_bytes(v) == f->stores[v->store].bytes;
+static bool covers(const PlGraph *f, const PlGValue *v) {
+  return v->contiguous && v->offset == 0 && pl_gvalue_bytes(v) == f->stores[v->store].bytes;
 }
 
-static bool same_window(const PlFValue *a, const PlFValue *b) {
+static bool same_window(const PlGValue *a, const PlGValue *b) {
   return a->offset == b->offset && a->dtype == b->dtype && a->ndim == b->ndim &&
          memcmp(a->dims, b->dims, 2 * a->ndim * sizeof(int64_t)) == 0;
 }
 
 /* Output v of node i over value x, which i or an earlier node of its group reads: the kernels' contract is the very same
  * array, read element by element; a group comes back to x with every tile. */
-static bool may_take(const Mem *m, int32_t i, PlFVal in, const PlFValue *v) {
-  const PlFlow *f = m->f;
+static bool may_take(const Mem *m, int32_t i, PlGVal in, const PlGValue *v) {
+  const PlGraph *f = m->f;
   if (in < 0 || (m->p->inner && m->p->inner[in])) return false;
-  const PlFValue *x = &f->vals[in];
+  const PlGValue *x = &f->vals[in];
   if (group_begin(m->p, i) < m->end && v->numel != m->p->space[group_begin(m->p, i)].numel) return false;
   if (is_leaf(f, x->store) || v->dtype != x->dtype || !covers(f, x) || v->ndim != x->ndim ||
       memcmp(v->dims, x->dims, v->ndim * sizeof(int64_t)) != 0)
@@ -92,7 +92,7 @@ static bool may_take(const Mem *m, int32_t i, PlFVal in, const PlFValue *v) {
   for (int32_t g = group_begin(m->p, i); g <= i; g++)
     for (int32_t j = 0; j < f->nodes[g].nin; j++) {
       if (f->nodes[g].in[j] < 0) continue;
-      const PlFValue *y = &f->vals[f->nodes[g].in[j]];
+      const PlGValue *y = &f->vals[f->nodes[g].in[j]];
       if (find(m, y->store) == t && !same_window(x, y)) return false;
     }
   return true;
@@ -107,14 +107,14 @@ static void take(Mem *m, int32_t t, int32_t s) {
 }
 
 static void in_place(Mem *m) {
-  const PlFlow *f = m->f;
+  const PlGraph *f = m->f;
   for (int32_t i = 0; i < f->nnodes; i++) {
-    const PlFNode *n = &f->nodes[i];
+    const PlGNode *n = &f->nodes[i];
     bool pointwise = n->op->cls == PL_POINTWISE;
     const bool over = n->op->flags & PL_F_OVER;
     if (!pointwise && !over && !(n->op->flags & PL_F_INPLACE)) continue;
     if (n->flags & (PL_FN_MUTATES | PL_FN_VIEW) || n->nout < 1 || (n->nout > 1 && !over)) continue;
-    const PlFValue *v = &f->vals[n->first];
+    const PlGValue *v = &f->vals[n->first];
     if (v->dtype == PL_NDTYPE || v->numel == 0) continue;
     if (m->p->inner && m->p->inner[n->first]) continue;
     m->end = group_end(m->p, i);
@@ -128,7 +128,7 @@ static void in_place(Mem *m) {
 /* ---- places ----------------------------------------------------------------------------------------------- */
 
 static void make_buffers(Mem *m) {
-  const PlFlow *f = m->f;
+  const PlGraph *f = m->f;
   PlPlan *p = m->p;
   p->nbuffers = 0;
   for (int32_t s = 0; s < f->nstores; s++) {
@@ -164,7 +164,7 @@ static PlStatus place(PlPlan *p) {
 }
 
 PlStatus pl_plan_live(PlPlan *p) {
-  PlFlow *f = p->flow;
+  PlGraph *f = p->graph;
   if (!pl_pass_is_off("fuse")) PL_TRY(pl_fuse(p));
   size_t ns = (size_t)f->nstores + 1;
   Mem m = {.p = p, .f = f, .parent = malloc(5 * ns * sizeof *m.parent)};

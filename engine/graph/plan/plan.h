@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * From a flow to something that can run: pl_flow_compile clones it, runs the passes, decides what is computed again in
+ * From a graph to something that can run: pl_graph_compile clones it, runs the passes, decides what is computed again in
  * the backward half, and gives every store a place. The plan is what executors take.
  *
  * Memory of a plan: leaves are the caller's tensors; every requested output has a store of its own, which is the
@@ -32,11 +32,11 @@ typedef struct PlPassReport {
 
 typedef struct PlPlan {
   uint32_t refs;
-  PlFlow *flow;    /* the rewritten clone; its nodes in the order in which they run */
-  int32_t *buffer; /* per store of flow */
+  PlGraph *graph;  /* the rewritten clone; its nodes in the order in which they run */
+  int32_t *buffer; /* per store of graph */
   PlBuffer *buffers;
   int32_t nbuffers;
-  uint8_t *recomputed; /* per node of the *source* flow: 1: some copy of it runs in a backward half */
+  uint8_t *recomputed; /* per node of the *source* graph: 1: some copy of it runs in a backward half */
   int32_t nsource;
   int32_t *group;            /* per node: first node of the group that runs as one, tile by tile; -1: alone (fuse.c) */
   struct PlTileSpace *space; /* per node where a group begins: what its members work on (tile.h) */
@@ -59,12 +59,12 @@ typedef struct PlPlan {
 
 /* The plan of f for its requested outputs. Errors: no outputs; a budget that cannot be met; a leaf that is overwritten
  * before it would be read again. */
-PlStatus pl_flow_compile(PlPlan **out, PlFlow *f);
-/* A plan that says only what region r of f computes again: its flow is f with the copies, nothing else has run. */
-PlStatus pl_plan_mirror(PlPlan **out, PlFlow *f, int32_t region);
+PlStatus pl_graph_compile(PlPlan **out, PlGraph *f);
+/* A plan that says only what region r of f computes again: its graph is f with the copies, nothing else has run. */
+PlStatus pl_plan_mirror(PlPlan **out, PlGraph *f, int32_t region);
 void pl_plan_release(PlPlan *p);
 bool pl_pass_is_off(const char *name); /* by PERILUNE_PASSES=-name,… */
-/* Lifetimes, in-place pairs and offsets of p->flow as it is; fills buffers and figures. (memory.c) */
+/* Lifetimes, in-place pairs and offsets of p->graph as it is; fills buffers and figures. (memory.c) */
 PlStatus pl_plan_memory(PlPlan *p);
 /* The same, but for the offsets. */
 PlStatus pl_plan_live(PlPlan *p);

@@ -35,13 +35,13 @@ static void drop(PlPeak *k) {
 }
 
 static void list_uses(PlPeak *k) {
-  const PlFlow *f = k->p->flow;
+  const PlGraph *f = k->p->graph;
   int32_t ns = f->nstores;
   memset(k->use_at, 0, ((size_t)ns + 2) * sizeof *k->use_at);
   for (int pass = 0; pass < 2; pass++) {
     for (int32_t s = 0; s < ns; s++) k->kin[s] = -1; /* the node that was listed last */
     for (int32_t i = 0; i < f->nnodes; i++) {
-      const PlFNode *n = &f->nodes[i];
+      const PlGNode *n = &f->nodes[i];
       if (n->flags & PL_FN_VIEW) continue;
       for (int32_t j = 0; j < n->nin; j++) {
         if (n->in[j] < 0) continue;
@@ -58,10 +58,10 @@ static void list_uses(PlPeak *k) {
 }
 
 static void sum_up(PlPeak *k) {
-  const PlFlow *f = k->p->flow;
+  const PlGraph *f = k->p->graph;
   int32_t ns = f->nstores;
   for (int32_t s = 0; s < ns; s++) {
-    const PlFValue *v = &f->vals[f->stores[s].first];
+    const PlGValue *v = &f->vals[f->stores[s].first];
     PlPeakUse *u = &k->use[s];
     *u = (PlPeakUse){.at_most = -1, .first = v->node, .last = v->node};
     for (int32_t e = k->use_at[s]; e < k->use_at[s + 1]; e++) {
@@ -74,7 +74,7 @@ static void sum_up(PlPeak *k) {
   }
   for (int32_t o = 0; o < f->noutputs; o++) k->use[f->vals[f->outputs[o]].store].at_most = f->nnodes;
   for (int32_t i = 0; i < f->nnodes; i++)
-    for (int32_t o = 0; o < pl_fnode_written(&f->nodes[i]); o++) {
+    for (int32_t o = 0; o < pl_gnode_written(&f->nodes[i]); o++) {
       int32_t s = f->vals[f->nodes[i].first + o].store;
       if (k->writes[s] == f->nnodes) k->writes[s] = i;
       k->writes[ns + s] = i;
@@ -83,9 +83,9 @@ static void sum_up(PlPeak *k) {
 
 /* Results of a node and of its copies in one ring per result. */
 static void find_kin(PlPeak *k) {
-  const PlFlow *f = k->p->flow;
+  const PlGraph *f = k->p->graph;
   for (int32_t i = 0; i < f->nnodes; i++) {
-    const PlFNode *n = &f->nodes[i];
+    const PlGNode *n = &f->nodes[i];
     if (n->flags & (PL_FN_VIEW | PL_FN_MUTATES)) continue;
     int32_t r = pl_peak_root(f, i);
     for (int32_t o = 0; o < n->nout; o++) {
@@ -101,7 +101,7 @@ static void find_kin(PlPeak *k) {
 
 static PlStatus find_peak(PlPeak *k) {
   const PlPlan *p = k->p;
-  int32_t n = p->flow->nnodes;
+  int32_t n = p->graph->nnodes;
   int64_t *live = calloc((size_t)n + 2, sizeof *live), now = 0;
   if (!live) return no_memory();
   for (int32_t b = 0; b < p->nbuffers; b++) {
@@ -130,7 +130,7 @@ static PlStatus find_peak(PlPeak *k) {
 
 /* Lists for p, whose buffers are known. */
 static PlStatus look(PlPeak *k) {
-  const PlFlow *f = k->p->flow;
+  const PlGraph *f = k->p->graph;
   size_t ns = (size_t)f->nstores + 2, edges = 1;
   for (int32_t i = 0; i < f->nnodes; i++) edges += (size_t)f->nodes[i].nin;
   drop(k);
@@ -158,10 +158,10 @@ static PlStatus look(PlPeak *k) {
  * is none, or others than this backward half read it afterwards. Best is what lies idle at the moment. In a group that is one
  * moment, what it reads could be made inside, and what it makes for later could be made later: it may take no memory then. */
 static int32_t idle_until(const PlPeak *k, int32_t s, int32_t *since, bool *idle) {
-  const PlFlow *f = k->p->flow;
-  const PlFValue *v = &f->vals[f->stores[s].first];
+  const PlGraph *f = k->p->graph;
+  const PlGValue *v = &f->vals[f->stores[s].first];
   if (v->kind != PL_FV_NODE || k->banned[s]) return -1;
-  const PlFNode *n = &f->nodes[v->node];
+  const PlGNode *n = &f->nodes[v->node];
   const PlBuffer *b = &k->p->buffers[k->p->buffer[s]];
   const PlPeakUse *u = &k->use[s];
   if (b->place != PL_AT_ARENA || b->birth > k->until || b->death < k->at || u->first > k->until || u->last < k->at) return -1;
@@ -203,7 +203,7 @@ static int by_cost(const void *a, const void *b) {
 
 /* Chooses stores until an eighth of the peak is given up; a store that others of the round now need is left for the next. */
 static PlStatus choose(PlPeak *k) {
-  const PlFlow *f = k->p->flow;
+  const PlGraph *f = k->p->graph;
   Offer *offer = malloc(((size_t)f->nstores + 1) * sizeof *offer);
   PlPeakClosure c;
   if (!offer) return no_memory();
@@ -250,7 +250,7 @@ static PlStatus round_of(PlPeak *k, int64_t *work, bool level, int *stood) {
   while (k->npick > 0 && *stood == 0 && *work > 0) { /* halves each time */
     PlPeak next = {.stage = k->stage};
     PL_TRY(plk_poll());
-    *work -= k->p->flow->nnodes;
+    *work -= k->p->graph->nnodes;
     PlStatus s = pl_peak_apply(k, &next.p, &next.may);
     if (s == PL_OK) s = look(&next);
     if (s == PL_OK && next.most <= k->most) *stood = next.most < k->most ? 3 : level || next.places < k->places ? 2 : 0;
@@ -281,7 +281,7 @@ static PlStatus rounds(PlPeak *k, PlPlan **best, int64_t enough) {
     failed = stood ? 0 : failed + 1;
     level = stood == 2 ? level + 1 : stood == 3 ? 0 : level;
     if (stood != 3) continue;
-    for (int32_t i = 0; i < k->p->flow->nnodes; i++) k->may[i] &= 1;
+    for (int32_t i = 0; i < k->p->graph->nnodes; i++) k->may[i] &= 1;
     most = k->most;
     pl_plan_release(*best);
     *best = k->p;
@@ -293,7 +293,7 @@ static PlStatus rounds(PlPeak *k, PlPlan **best, int64_t enough) {
 PlStatus pl_peak_lower(PlPlan **plan, const PlMirror *m, int64_t enough) {
   PlPeak k = {.p = *plan, .stage = m->stage};
   k.p->refs++;
-  k.may = calloc((size_t)k.p->flow->nnodes + 1, 1);
+  k.may = calloc((size_t)k.p->graph->nnodes + 1, 1);
   PlStatus s = k.may ? PL_OK : no_memory();
   if (s == PL_OK) memcpy(k.may, m->may, (size_t)m->first); /* copies come behind; they are asked about by the node they repeat */
   if (s == PL_OK) s = pl_plan_live(k.p);

@@ -6,7 +6,7 @@
 #include "engine/graph/plan/plan.h"
 #include "engine/graph/recompute/recompute.h"
 
-/* *plan, whose flow is m's, with copies behind its forward nodes or without, becomes one with less alive at once, as far as
+/* *plan, whose graph is m's, with copies behind its forward nodes or without, becomes one with less alive at once, as far as
  * rounds bring it, or until the peak is at most `enough`. Buffers are known afterwards, their places are not. */
 PlStatus pl_peak_lower(PlPlan **plan, const PlMirror *m, int64_t enough);
 

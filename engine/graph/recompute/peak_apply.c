@@ -16,19 +16,19 @@ int32_t pl_peak_alive(const PlPeak *k, int32_t s, int32_t u) {
 
 /* Would node i, run in front of u, read leaves as they were? */
 static bool unwritten(const PlPeak *k, int32_t s, int32_t i, int32_t u) {
-  const int32_t ns = k->p->flow->nstores;
+  const int32_t ns = k->p->graph->nstores;
   return k->writes[s] >= u || k->writes[ns + s] < i;
 }
 
 /* Adds node i (a root) after what it reads and is not alive in front of u. false: it cannot be. */
 static bool close_over(const PlPeak *k, PlPeakClosure *c, int32_t i, int32_t u, int depth) {
-  const PlFlow *f = k->p->flow;
-  const PlFNode *n = &f->nodes[i];
+  const PlGraph *f = k->p->graph;
+  const PlGNode *n = &f->nodes[i];
   if (!(k->may[i] & 1) || depth > PL_PEAK_CLOSURE) return false;
   for (int32_t j = 0; j < n->nin; j++) {
     if (n->in[j] < 0) continue;
     int32_t s = f->vals[n->in[j]].store;
-    const PlFValue *v = &f->vals[f->stores[s].first];
+    const PlGValue *v = &f->vals[f->stores[s].first];
     if (v->kind != PL_FV_NODE) {
       if (!unwritten(k, s, i, u)) return false;
       continue;
@@ -50,7 +50,7 @@ static bool close_over(const PlPeak *k, PlPeakClosure *c, int32_t i, int32_t u, 
 }
 
 bool pl_peak_close(const PlPeak *k, PlPeakClosure *c, int32_t s, int32_t u) {
-  const PlFlow *f = k->p->flow;
+  const PlGraph *f = k->p->graph;
   c->n = c->nread = 0;
   c->flops = 0;
   return close_over(k, c, pl_peak_root(f, f->vals[f->stores[s].first].node), u, 0);
@@ -58,14 +58,14 @@ bool pl_peak_close(const PlPeak *k, PlPeakClosure *c, int32_t s, int32_t u) {
 
 typedef struct Trial {
   const PlPeak *k;
-  PlFlow *f;                      /* a clone, which grows */
+  PlGraph *f;                     /* a clone, which grows */
   int32_t nnodes, nvals, nstores; /* before */
   int32_t *order, n, cap;
   int32_t *again;              /* per store: the copy that readers from now on read, -1 */
   int32_t *temp;               /* per node: its copy for the store at hand, -1 */
-  PlFVal *view;                /* per value of a view: its copy, -1 */
+  PlGVal *view;                /* per value of a view: its copy, -1 */
   int32_t *seen, nseen, nview; /* nodes with a temp; values of views with a copy */
-  PlFVal *views;
+  PlGVal *views;
   int32_t copies;
   double flops;
 } Trial;
@@ -81,8 +81,8 @@ static PlStatus put(Trial *t, int32_t node) {
   return PL_OK;
 }
 
-static PlStatus repeat(Trial *t, int32_t i, const PlFVal *in, int32_t *node) {
-  PlFlow *f = t->f;
+static PlStatus repeat(Trial *t, int32_t i, const PlGVal *in, int32_t *node) {
+  PlGraph *f = t->f;
   PL_TRY(pl_mirror_repeat(f, i, t->k->stage, in, node));
   if (!(f->nodes[i].flags & PL_FN_VIEW)) {
     t->copies++;
@@ -92,14 +92,14 @@ static PlStatus repeat(Trial *t, int32_t i, const PlFVal *in, int32_t *node) {
 }
 
 /* Value v as it is read in front of node u by a copy (again_only: by node u itself, which reads copies that stay). */
-static PlStatus fetch(Trial *t, PlFVal v, int32_t u, bool again_only, PlFVal *out) {
-  PlFlow *f = t->f;
+static PlStatus fetch(Trial *t, PlGVal v, int32_t u, bool again_only, PlGVal *out) {
+  PlGraph *f = t->f;
   *out = v;
   if (v < 0 || v >= t->nvals) return PL_OK;
   int32_t i = f->vals[v].node, s = f->vals[v].store;
   if (i < 0 || f->vals[v].dtype == PL_NDTYPE) return PL_OK;
   if (f->nodes[i].flags & PL_FN_VIEW) {
-    PlFVal in, *list;
+    PlGVal in, *list;
     int32_t node;
     if (again_only && (t->again[s] < 0 || i >= t->k->cut[s])) return PL_OK; /* made behind the copy: it shows that */
     PL_TRY(fetch(t, f->nodes[i].in[0], u, again_only, &in));
@@ -108,7 +108,7 @@ static PlStatus fetch(Trial *t, PlFVal v, int32_t u, bool again_only, PlFVal *ou
       *out = t->view[v];
       return PL_OK;
     }
-    list = pl_flow_alloc(f, (size_t)f->nodes[i].nin * sizeof *list + 1);
+    list = pl_graph_alloc(f, (size_t)f->nodes[i].nin * sizeof *list + 1);
     if (!list) return no_memory();
     memcpy(list, f->nodes[i].in, (size_t)f->nodes[i].nin * sizeof *list);
     list[0] = in;
@@ -123,7 +123,7 @@ static PlStatus fetch(Trial *t, PlFVal v, int32_t u, bool again_only, PlFVal *ou
     return PL_OK;
   }
   if (f->nodes[i].flags & PL_FN_MUTATES) return PL_OK;
-  int32_t r = pl_peak_root(t->k->p->flow, i);
+  int32_t r = pl_peak_root(t->k->p->graph, i);
   if (t->temp[r] >= 0) {
     *out = f->nodes[t->temp[r]].first + f->vals[v].slot;
     return PL_OK;
@@ -144,7 +144,7 @@ static int ascending(const void *a, const void *b) { return *(const int32_t *)a 
 
 /* Store s again in front of node u; what it needs in the order of the originals, so that what is needed late comes late. */
 static PlStatus emit(Trial *t, int32_t s, int32_t u) {
-  PlFlow *f = t->f;
+  PlGraph *f = t->f;
   PlPeakClosure c;
   if (!pl_peak_close(t->k, &c, s, u)) PL_FAIL(PL_ERR_STATE, "recomputation cannot reach what it chose");
   int32_t node = -1;
@@ -152,7 +152,7 @@ static PlStatus emit(Trial *t, int32_t s, int32_t u) {
   qsort(c.node, (size_t)c.n, sizeof *c.node, ascending);
   for (int32_t q = 0; q < c.n; q++) {
     int32_t i = c.node[q];
-    PlFVal *in = pl_flow_alloc(f, (size_t)f->nodes[i].nin * sizeof *in + 1);
+    PlGVal *in = pl_graph_alloc(f, (size_t)f->nodes[i].nin * sizeof *in + 1);
     if (!in) return no_memory();
     for (int32_t j = 0; j < f->nodes[i].nin; j++) PL_TRY(fetch(t, f->nodes[i].in[j], u, false, &in[j]));
     PL_TRY(repeat(t, i, in, &node));
@@ -165,13 +165,13 @@ static PlStatus emit(Trial *t, int32_t s, int32_t u) {
 }
 
 static PlStatus rewrite(Trial *t) {
-  PlFlow *f = t->f;
+  PlGraph *f = t->f;
   for (int32_t i = 0; i < t->nnodes; i++) {
     for (int32_t q = 0; q < t->k->npick; q++)
       if (t->k->cut[t->k->pick[q]] == i) PL_TRY(emit(t, t->k->pick[q], i));
     if (f->nodes[i].stage == t->k->stage)
       for (int32_t j = 0; j < f->nodes[i].nin; j++) {
-        PlFVal v;
+        PlGVal v;
         PL_TRY(fetch(t, f->nodes[i].in[j], i, true, &v));
         f->nodes[i].in[j] = v;
       }
@@ -182,10 +182,10 @@ static PlStatus rewrite(Trial *t) {
 
 /* Copies that nobody reads any more go; who waited for one waits for what it repeated. */
 static void sweep(Trial *t, uint8_t *read) {
-  PlFlow *f = t->f;
+  PlGraph *f = t->f;
   for (int32_t o = 0; o < f->noutputs; o++) read[f->outputs[o]] = 1;
   for (int32_t j = t->n - 1; j >= 0; j--) {
-    PlFNode *n = &f->nodes[t->order[j]];
+    PlGNode *n = &f->nodes[t->order[j]];
     bool any = !(n->flags & PL_FN_MIRROR);
     for (int32_t o = 0; o < n->nout && !any; o++) any = read[n->first + o];
     if (!any) {
@@ -201,7 +201,7 @@ static void sweep(Trial *t, uint8_t *read) {
   }
   for (int32_t i = 0; i < f->nnodes; i++)
     for (int32_t q = 0; q < f->nodes[i].nafter; q++) {
-      const PlFNode *b = &f->nodes[f->nodes[i].after[q]];
+      const PlGNode *b = &f->nodes[f->nodes[i].after[q]];
       if (b->flags & PL_FN_DEAD && b->origin >= 0) f->nodes[i].after[q] = b->origin;
     }
 }
@@ -221,12 +221,12 @@ PlStatus pl_peak_apply(const PlPeak *k, PlPlan **out, uint8_t **may) {
   PlPlan *c = calloc(1, sizeof *c);
   if (!c) return no_memory();
   *c = (PlPlan){.refs = 1, .copies = k->p->copies, .extra_flops = k->p->extra_flops};
-  PlStatus s = pl_flow_clone(&c->flow, k->p->flow);
+  PlStatus s = pl_graph_clone(&c->graph, k->p->graph);
   if (s != PL_OK) {
     pl_plan_release(c);
     return s;
   }
-  PlFlow *f = c->flow;
+  PlGraph *f = c->graph;
   size_t nn = (size_t)f->nnodes + 1, nv = (size_t)f->nvals + 1, ns = (size_t)f->nstores + 1;
   Trial t = {.k = k, .f = f, .nnodes = f->nnodes, .nvals = f->nvals, .nstores = f->nstores, .cap = (int32_t)(2 * nn)};
   t.order = malloc((size_t)t.cap * sizeof *t.order);
@@ -248,7 +248,7 @@ PlStatus pl_peak_apply(const PlPeak *k, PlPlan **out, uint8_t **may) {
     c->copies += t.copies;
     c->extra_flops += t.flops;
     *may = carry(&t, k->may);
-    s = *may ? pl_flow_compact(f, t.order) : no_memory();
+    s = *may ? pl_graph_compact(f, t.order) : no_memory();
   }
   if (s == PL_OK) s = pl_plan_live(c);
   free(t.order);

@@ -27,9 +27,9 @@ static bool better(const Search *s, const PlPlan *c, const PlPlan *than) {
   return c->extra_flops != than->extra_flops ? c->extra_flops < than->extra_flops : c->peak_bytes < than->peak_bytes;
 }
 
-/* c's flow is there: it is planned and compared. Takes c over. */
+/* c's graph is there: it is planned and compared. Takes c over. */
 static PlStatus rank(Search *s, PlPlan *c) {
-  PlStatus st = pl_mirror_stash(c->flow, &c->stash_bytes);
+  PlStatus st = pl_mirror_stash(c->graph, &c->stash_bytes);
   if (st == PL_OK) st = pl_plan_memory(c);
   if (st != PL_OK) {
     pl_plan_release(c);
@@ -54,8 +54,8 @@ PlStatus pl_choose_consider(Search *s, const PlMirror *m, const char *name) {
   PL_TRY(plk_poll());
   PlPlan *c = new_candidate(s, name);
   if (!c) return no_memory();
-  PlStatus st = pl_flow_clone(&c->flow, s->p->flow);
-  if (st == PL_OK) st = pl_mirror_apply(c->flow, m, &c->copies, &c->extra_flops);
+  PlStatus st = pl_graph_clone(&c->graph, s->p->graph);
+  if (st == PL_OK) st = pl_mirror_apply(c->graph, m, &c->copies, &c->extra_flops);
   if (st == PL_OK) return rank(s, c);
   pl_plan_release(c);
   return st;
@@ -239,14 +239,14 @@ static PlStatus lower_peak(Search *s) {
   for (int k = 0; k < 3; k++) {
     PlPlan *c = new_candidate(s, "peak");
     if (!c) return no_memory();
-    PlStatus st = pl_flow_clone(&c->flow, k == 0 ? s->best->flow : s->p->flow);
+    PlStatus st = pl_graph_clone(&c->graph, k == 0 ? s->best->graph : s->p->graph);
     if (k == 0) {
       c->copies = s->best->copies;
       c->extra_flops = s->best->extra_flops;
     }
     if (k == 1) memcpy(m->again, m->force, (size_t)m->first);
     if (k == 2 && st == PL_OK) st = pl_mirror_mincut(m);
-    if (k > 0 && st == PL_OK) st = pl_mirror_apply(c->flow, m, &c->copies, &c->extra_flops);
+    if (k > 0 && st == PL_OK) st = pl_mirror_apply(c->graph, m, &c->copies, &c->extra_flops);
     if (st != PL_OK) {
       pl_plan_release(c);
       return st;
@@ -290,11 +290,11 @@ static PlStatus search(Search *s, const PlMirrorOptions *o) {
 /* The problem with cheap and random ops only, or with everything unlocked that has no effect, but for what the user
  * pinned. */
 static PlStatus problem(PlMirror **out, PlPlan *p, int32_t region, bool unlocked) {
-  PlMirrorOptions *o = &p->flow->regions[region].mirror;
+  PlMirrorOptions *o = &p->graph->regions[region].mirror;
   bool heavy = o->heavy, seeded = o->seeded;
   o->heavy = unlocked;
   o->seeded = true;
-  PlStatus st = pl_mirror_new(out, p->flow, region);
+  PlStatus st = pl_mirror_new(out, p->graph, region);
   o->heavy = heavy;
   o->seeded = seeded;
   return st;
@@ -302,16 +302,16 @@ static PlStatus problem(PlMirror **out, PlPlan *p, int32_t region, bool unlocked
 
 PlStatus pl_mirror_choose(PlPlan *p, int32_t region) {
   Search s = {.p = p, .region = region, .most_stash = INT64_MAX, .most_peak = INT64_MAX, .low_peak = INT64_MAX, .low_stash = INT64_MAX};
-  PlMirrorOptions o = p->flow->regions[region].mirror;
+  PlMirrorOptions o = p->graph->regions[region].mirror;
   s.by_peak = o.fraction < 0 && o.bytes < 0;
   PL_TRY(problem(&s.m, p, region, false));
   if (!s.m) return PL_OK;
   PlStatus st = problem(&s.all, p, region, true);
   if (st == PL_OK) st = search(&s, &o);
-  if (st == PL_OK) { /* the candidate's flow and figures become the plan's */
-    PlFlow *f = p->flow;
-    p->flow = s.best->flow;
-    s.best->flow = f;
+  if (st == PL_OK) { /* the candidate's graph and figures become the plan's */
+    PlGraph *f = p->graph;
+    p->graph = s.best->graph;
+    s.best->graph = f;
     p->copies = s.best->copies;
     p->extra_flops = s.best->extra_flops;
     p->policy = s.best->policy;

@@ -6,7 +6,7 @@
 #include "engine/graph/plan/plan.h"
 #include "engine/graph/recompute/recompute.h"
 
-/* Policy "auto", or a budget: tries candidates for region r of p->flow and puts the best into p. Errors: a budget in bytes
+/* Policy "auto", or a budget: tries candidates for region r of p->graph and puts the best into p. Errors: a budget in bytes
  * that none meets; the message names the lowest peak. */
 PlStatus pl_mirror_choose(PlPlan *p, int32_t region);
 

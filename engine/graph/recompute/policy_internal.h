@@ -7,7 +7,7 @@
 #include "engine/graph/recompute/policy.h"
 
 typedef struct Search {
-  PlPlan *p; /* its flow has run through the passes */
+  PlPlan *p; /* its graph has run through the passes */
   int32_t region;
   PlMirror *m;                   /* the problem with cheap ops; `again` is the candidate's decision */
   PlMirror *all;                 /* the problem with every op that has no effect */
@@ -17,7 +17,7 @@ typedef struct Search {
   int64_t low_peak, low_stash; /* of all candidates */
 } Search;
 
-/* The plan of s->p's flow under m's decision, compared with the best so far. */
+/* The plan of s->p's graph under m's decision, compared with the best so far. */
 PlStatus pl_choose_consider(Search *s, const PlMirror *m, const char *name);
 /* All decisions about m's nodes, where there are few. */
 PlStatus pl_choose_all(Search *s, PlMirror *m);

@@ -7,7 +7,7 @@
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph"); }
 
-bool pl_mirror_cheap(const PlFNode *n, bool seeded, bool heavy) {
+bool pl_mirror_cheap(const PlGNode *n, bool seeded, bool heavy) {
   const PlOp *op = n->op;
   if (n->flags & PL_FN_MUTATES || op->flags & (PL_F_MUTATES | PL_F_IMPURE)) return false;
   if (op->flags & PL_F_SEEDED) return seeded;
@@ -15,7 +15,7 @@ bool pl_mirror_cheap(const PlFNode *n, bool seeded, bool heavy) {
   return heavy;
 }
 
-bool pl_mirror_forced(const PlFlow *f, const PlMirrorOptions *o) {
+bool pl_mirror_forced(const PlGraph *f, const PlMirrorOptions *o) {
   for (int32_t i = 0; i < f->nnodes; i++)
     if (f->nodes[i].mark == PL_MIRROR_FORCE) return true;
   for (int32_t i = 0; i < o->nchoice; i++)
@@ -42,15 +42,15 @@ void pl_mirror_free(PlMirror *m) {
   free(m);
 }
 
-static bool is_real(const PlFNode *n) { return !(n->flags & PL_FN_VIEW); }
+static bool is_real(const PlGNode *n) { return !(n->flags & PL_FN_VIEW); }
 
 /* Does option force name it? */
-static bool is_named(const PlFNode *n, const PlMirrorOptions *o) {
+static bool is_named(const PlGNode *n, const PlMirrorOptions *o) {
   return o->choice && n->source >= 0 && n->source < o->nchoice && o->choice[n->source] == PL_MIRROR_FORCE;
 }
 
 static void mark_stores(PlMirror *m) {
-  const PlFlow *f = m->f;
+  const PlGraph *f = m->f;
   for (int32_t s = 0; s < m->nstores; s++) {
     m->maker[s] = -1;
     m->bytes[s] = f->stores[s].bytes;
@@ -59,7 +59,7 @@ static void mark_stores(PlMirror *m) {
   }
   for (int32_t o = 0; o < f->noutputs; o++) m->held[f->vals[f->outputs[o]].store] = 1;
   for (int32_t i = m->first; i < f->nnodes; i++) {
-    const PlFNode *n = &f->nodes[i];
+    const PlGNode *n = &f->nodes[i];
     if (n->stage != m->stage || !is_real(n)) continue;
     for (int32_t k = 0; k < n->nin; k++)
       if (n->in[k] >= 0) m->back[f->vals[n->in[k]].store] = 1;
@@ -68,11 +68,11 @@ static void mark_stores(PlMirror *m) {
 
 /* Lists of stores per node; seen[] has one stamp a store. */
 static void list_edges(PlMirror *m, int32_t *seen) {
-  const PlFlow *f = m->f;
+  const PlGraph *f = m->f;
   int32_t nin = 0, nout = 0;
   for (int32_t s = 0; s < m->nstores; s++) seen[s] = -1;
   for (int32_t i = 0; i < m->first; i++) {
-    const PlFNode *n = &f->nodes[i];
+    const PlGNode *n = &f->nodes[i];
     m->in_at[i] = nin;
     m->out_at[i] = nout;
     for (int32_t k = 0; k < n->nin && is_real(n); k++) {
@@ -100,12 +100,12 @@ static void list_edges(PlMirror *m, int32_t *seen) {
 /* What cannot be made again: results that somebody writes into, and those of nodes that read a store which is written between
  * them and the backward half. Only who names such a node gets an error: nothing else would come of the option. */
 static PlStatus mark_overwritten(PlMirror *m, const PlMirrorOptions *opts, int32_t *written) {
-  const PlFlow *f = m->f;
+  const PlGraph *f = m->f;
   for (int32_t s = 0; s < m->nstores; s++) written[s] = -1;
   for (int32_t i = 0; i < m->first; i++)
-    for (int32_t o = 0; o < pl_fnode_written(&f->nodes[i]); o++) written[f->vals[f->nodes[i].first + o].store] = i;
+    for (int32_t o = 0; o < pl_gnode_written(&f->nodes[i]); o++) written[f->vals[f->nodes[i].first + o].store] = i;
   for (int32_t i = 0; i < m->first; i++) {
-    const PlFNode *n = &f->nodes[i];
+    const PlGNode *n = &f->nodes[i];
     bool stale = false;
     for (int32_t e = m->in_at[i]; e < m->in_at[i + 1]; e++) stale |= written[m->in[e]] > i;
     if (stale && m->force[i] && is_named(n, opts))
@@ -120,7 +120,7 @@ static PlStatus mark_overwritten(PlMirror *m, const PlMirrorOptions *opts, int32
 }
 
 static PlStatus fill(PlMirror *m, const PlMirrorOptions *o) {
-  const PlFlow *f = m->f;
+  const PlGraph *f = m->f;
   size_t ns = (size_t)m->nstores + 1, nn = (size_t)m->first + 1, edges = 1, outs = 1;
   for (int32_t i = 0; i < m->first; i++) {
     edges += (size_t)f->nodes[i].nin;
@@ -149,7 +149,7 @@ static PlStatus fill(PlMirror *m, const PlMirrorOptions *o) {
     mark_stores(m);
     list_edges(m, room);
     for (int32_t i = 0; i < m->first; i++) {
-      const PlFNode *n = &f->nodes[i];
+      const PlGNode *n = &f->nodes[i];
       int c = o->choice && n->source >= 0 && n->source < o->nchoice ? o->choice[n->source] : 0;
       if (!c) c = n->mark;
       bool able = is_real(n) && pl_mirror_cheap(n, true, true);
@@ -164,7 +164,7 @@ static PlStatus fill(PlMirror *m, const PlMirrorOptions *o) {
   return s;
 }
 
-PlStatus pl_mirror_new(PlMirror **out, const PlFlow *f, int32_t region) {
+PlStatus pl_mirror_new(PlMirror **out, const PlGraph *f, int32_t region) {
   int32_t first = 0;
   *out = NULL;
   while (first < f->nnodes && f->nodes[first].stage != region + 1) first++;
@@ -201,17 +201,17 @@ PlStatus pl_mirror_cost(const PlMirror *m, int64_t *stash, double *flops) {
   return PL_OK;
 }
 
-PlStatus pl_mirror_stash(const PlFlow *f, int64_t *bytes) {
+PlStatus pl_mirror_stash(const PlGraph *f, int64_t *bytes) {
   uint8_t *kept = calloc((size_t)f->nstores + 1, 1);
   if (!kept) return no_memory();
   *bytes = 0;
   for (int32_t o = 0; o < f->noutputs; o++) kept[f->vals[f->outputs[o]].store] = 1;
   for (int32_t i = 0; i < f->nnodes; i++) {
-    const PlFNode *n = &f->nodes[i];
+    const PlGNode *n = &f->nodes[i];
     for (int32_t k = 0; k < n->nin && n->stage && is_real(n); k++) {
       if (n->in[k] < 0) continue;
       int32_t s = f->vals[n->in[k]].store;
-      const PlFValue *v = &f->vals[f->stores[s].first];
+      const PlGValue *v = &f->vals[f->stores[s].first];
       if (kept[s] || v->kind != PL_FV_NODE || f->nodes[v->node].stage >= n->stage) continue;
       kept[s] = 1;
       *bytes += f->stores[s].bytes;

@@ -10,7 +10,7 @@
 enum { NONE = -1, COMING = -2 };
 
 typedef struct Redo {
-  PlFlow *f;
+  PlGraph *f;
   const PlMirror *m;
   int32_t nnodes; /* before copies */
   int32_t nvals;
@@ -25,7 +25,7 @@ typedef struct Redo {
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph"); }
 
 /* Does backward read a copy of value v rather than v itself? */
-static bool moved(const Redo *r, PlFVal v) {
+static bool moved(const Redo *r, PlGVal v) {
   if (v < 0 || v >= r->nvals) return false;
   int32_t i = r->f->vals[v].node;
   return i >= 0 && i < r->m->first && r->want[i];
@@ -33,13 +33,13 @@ static bool moved(const Redo *r, PlFVal v) {
 
 /* Which nodes need copies: those of R that are read, and views of what they make. Backwards, so each once. */
 static void close_wants(Redo *r, uint8_t *need) {
-  const PlFlow *f = r->f;
+  const PlGraph *f = r->f;
   const PlMirror *m = r->m;
   for (int32_t i = m->first; i < r->nnodes; i++)
     for (int32_t k = 0; k < f->nodes[i].nin && f->nodes[i].stage == m->stage; k++)
       if (f->nodes[i].in[k] >= 0) need[f->nodes[i].in[k]] = 1;
   for (int32_t i = m->first - 1; i >= 0; i--) {
-    const PlFNode *n = &f->nodes[i];
+    const PlGNode *n = &f->nodes[i];
     bool read = false, view = (n->flags & PL_FN_VIEW) != 0;
     for (int32_t o = 0; o < n->nout; o++) read |= need[n->first + o] != 0;
     if (view && read) {
@@ -62,15 +62,15 @@ static PlStatus put(Redo *r, int32_t node) {
   return PL_OK;
 }
 
-PlStatus pl_mirror_repeat(PlFlow *f, int32_t i, int32_t stage, const PlFVal *in, int32_t *node) {
+PlStatus pl_mirror_repeat(PlGraph *f, int32_t i, int32_t stage, const PlGVal *in, int32_t *node) {
   char name[160];
   int32_t of = f->nodes[i].flags & PL_FN_MIRROR && f->nodes[i].origin >= 0 ? f->nodes[i].origin : i;
   snprintf(name, sizeof name, "%.140s_mirror", f->nodes[of].name);
-  const char *kept = pl_flow_string(f, name);
+  const char *kept = pl_graph_string(f, name);
   if (!kept) return no_memory();
   f->stage = (uint8_t)stage;
   f->origin = of;
-  PlStatus s = pl_flow_repeat(f, i, in, kept, node);
+  PlStatus s = pl_graph_repeat(f, i, in, kept, node);
   f->stage = 0;
   f->origin = -1;
   PL_TRY(s);
@@ -79,12 +79,12 @@ PlStatus pl_mirror_repeat(PlFlow *f, int32_t i, int32_t stage, const PlFVal *in,
 }
 
 static PlStatus copy_node(Redo *r, int32_t i) {
-  PlFlow *f = r->f;
+  PlGraph *f = r->f;
   int32_t nin = f->nodes[i].nin, node;
-  PlFVal *in = pl_flow_alloc(f, (size_t)nin * sizeof *in + 1);
+  PlGVal *in = pl_graph_alloc(f, (size_t)nin * sizeof *in + 1);
   if (!in) return no_memory();
   for (int32_t k = 0; k < nin; k++) {
-    PlFVal v = f->nodes[i].in[k];
+    PlGVal v = f->nodes[i].in[k];
     in[k] = moved(r, v) ? f->nodes[r->copy[f->vals[v].node]].first + f->vals[v].slot : v;
   }
   PL_TRY(pl_mirror_repeat(f, i, r->m->stage, in, &node));
@@ -105,15 +105,15 @@ static int ascending(const void *a, const void *b) { return *(const int32_t *)a 
 
 /* Emits the copy of node `top` after those it reads or waits for, in the order of the originals: what is needed late comes late. */
 static PlStatus demand(Redo *r, int32_t top) {
-  const PlFlow *f = r->f;
+  const PlGraph *f = r->f;
   int32_t n = 0, found = 0;
   if (r->copy[top] >= 0) return PL_OK;
   r->made[found++] = top;
   r->copy[top] = COMING;
   for (; n < found; n++) {
-    const PlFNode *node = &f->nodes[r->made[n]];
+    const PlGNode *node = &f->nodes[r->made[n]];
     for (int32_t k = 0; k < node->nin; k++) {
-      PlFVal v = node->in[k];
+      PlGVal v = node->in[k];
       if (!moved(r, v) || r->copy[f->vals[v].node] != NONE) continue;
       r->copy[f->vals[v].node] = COMING;
       r->made[found++] = f->vals[v].node;
@@ -133,7 +133,7 @@ static PlStatus demand(Redo *r, int32_t top) {
 /* Node i is about to overwrite a store: copies that would read it afterwards come first. */
 static PlStatus before_write(Redo *r, int32_t i) {
   const PlMirror *m = r->m;
-  for (int32_t o = 0; o < pl_fnode_written(&r->f->nodes[i]); o++) {
+  for (int32_t o = 0; o < pl_gnode_written(&r->f->nodes[i]); o++) {
     int32_t s = r->f->vals[r->f->nodes[i].first + o].store;
     if (s >= m->nstores) continue;
     for (int32_t e = m->reader_at[s]; e < m->reader_at[s + 1]; e++)
@@ -147,19 +147,19 @@ static PlStatus rewrite(Redo *r) {
   for (int32_t i = 0; i < r->nnodes; i++) {
     if (i >= m->first && r->f->nodes[i].stage == m->stage) {
       for (int32_t k = 0; k < r->f->nodes[i].nin; k++) {
-        PlFVal v = r->f->nodes[i].in[k];
+        PlGVal v = r->f->nodes[i].in[k];
         if (!moved(r, v)) continue;
         PL_TRY(demand(r, r->f->vals[v].node));
         r->f->nodes[i].in[k] = r->f->nodes[r->copy[r->f->vals[v].node]].first + r->f->vals[v].slot;
       }
     }
-    if (i >= m->first && pl_fnode_written(&r->f->nodes[i])) PL_TRY(before_write(r, i));
+    if (i >= m->first && pl_gnode_written(&r->f->nodes[i])) PL_TRY(before_write(r, i));
     PL_TRY(put(r, i));
   }
   return PL_OK;
 }
 
-PlStatus pl_mirror_apply(PlFlow *f, const PlMirror *m, int32_t *copies, double *flops) {
+PlStatus pl_mirror_apply(PlGraph *f, const PlMirror *m, int32_t *copies, double *flops) {
   size_t nn = (size_t)f->nnodes + 1;
   Redo r = {.f = f, .m = m, .nnodes = f->nnodes, .nvals = f->nvals};
   r.want = calloc(nn, 1);
@@ -173,7 +173,7 @@ PlStatus pl_mirror_apply(PlFlow *f, const PlMirror *m, int32_t *copies, double *
     r.made = r.copy + nn;
     close_wants(&r, need);
     s = rewrite(&r);
-    if (s == PL_OK) s = pl_flow_compact(f, r.order);
+    if (s == PL_OK) s = pl_graph_compact(f, r.order);
   }
   *copies += r.copies;
   *flops += r.flops;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * Recomputation: which forward nodes of a joint graph are computed again in its backward half, so that their results
  * need not be kept in between. problem.c states the problem over stores (views are transparent), policy_mirror.c and policy_mincut.c
- * decide, recompute.c rewrites the flow. */
+ * decide, recompute.c rewrites the graph. */
 #ifndef PL_ENGINE_GRAPH_RECOMPUTE_RECOMPUTE_H
 #define PL_ENGINE_GRAPH_RECOMPUTE_RECOMPUTE_H
 
 #include "engine/graph/ir/graph.h"
 
 typedef struct PlMirror {
-  const PlFlow *f;
+  const PlGraph *f;
   int32_t stage; /* of the backward nodes */
   int32_t first; /* the first of them: forward nodes stand before it */
   int32_t nstores;
@@ -26,12 +26,12 @@ typedef struct PlMirror {
 } PlMirror;
 
 /* What may be decided about region r of f, by its options. NULL in *out: the region has no nodes left. */
-PlStatus pl_mirror_new(PlMirror **out, const PlFlow *f, int32_t region);
+PlStatus pl_mirror_new(PlMirror **out, const PlGraph *f, int32_t region);
 void pl_mirror_free(PlMirror *m);
 /* May this op be computed again unasked? seeded, heavy: those, too. */
-bool pl_mirror_cheap(const PlFNode *n, bool seeded, bool heavy);
+bool pl_mirror_cheap(const PlGNode *n, bool seeded, bool heavy);
 /* Is something to be computed again whatever the policy, as marked where the script made it or by name? */
-bool pl_mirror_forced(const PlFlow *f, const PlMirrorOptions *o);
+bool pl_mirror_forced(const PlGraph *f, const PlMirrorOptions *o);
 /* Each sets `again`. */
 PlStatus pl_mirror_greedy(PlMirror *m);
 PlStatus pl_mirror_mincut(PlMirror *m);
@@ -40,10 +40,10 @@ PlStatus pl_mirror_cost(const PlMirror *m, int64_t *stash, double *flops);
 /* Stores through which all paths from inputs to ys go, in forward order: block outputs. malloc'ed list. */
 PlStatus pl_mirror_cuts(const PlMirror *m, int32_t **stores, int32_t *n);
 /* Appends the copies that `again` asks for, each just before its first reader, and compacts f. */
-PlStatus pl_mirror_apply(PlFlow *f, const PlMirror *m, int32_t *copies, double *flops);
+PlStatus pl_mirror_apply(PlGraph *f, const PlMirror *m, int32_t *copies, double *flops);
 /* Appends a copy of node i for the backward half `stage`; it reads in[]. */
-PlStatus pl_mirror_repeat(PlFlow *f, int32_t i, int32_t stage, const PlFVal *in, int32_t *node);
+PlStatus pl_mirror_repeat(PlGraph *f, int32_t i, int32_t stage, const PlGVal *in, int32_t *node);
 /* Bytes of forward stores read by region r's backward nodes as f stands. */
-PlStatus pl_mirror_stash(const PlFlow *f, int64_t *bytes);
+PlStatus pl_mirror_stash(const PlGraph *f, int64_t *bytes);
 
 #endif

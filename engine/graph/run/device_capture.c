@@ -17,7 +17,7 @@
 
 enum { WARM = 3, MOST_AGAIN = 16 }; /* runs one by one first: libraries choose their algorithms, kernels are loaded */
 
-struct PlAwayCapture {
+struct PlDeviceCapture {
   const PlkCaptureTable *table; /* NULL: no further try */
   char why[160];                /* "captured", or why not */
   int runs;
@@ -33,23 +33,23 @@ struct PlAwayCapture {
   uint64_t *drawn;       /* per draw: where it began, counted from the run's begin */
 };
 
-const char *pl_away_how(const PlAway *a) {
+const char *pl_device_run_how(const PlDeviceRun *a) {
   if (!a->capture) return "not captured: it has not run";
   return a->capture->why;
 }
 
-static void forget(PlAway *a) {
-  struct PlAwayCapture *c = a->capture;
+static void forget(PlDeviceRun *a) {
+  struct PlDeviceCapture *c = a->capture;
   if (c->table) c->table->release(c->work);
   c->work = NULL;
   for (int32_t i = 0; c->in && i < a->f->ninputs; i++) pl_tensor_release(c->in[i]);
-  for (PlFVal v = 0; c->kept && v < a->f->nvals; v++) pl_tensor_release(c->kept[v]);
+  for (PlGVal v = 0; c->kept && v < a->f->nvals; v++) pl_tensor_release(c->kept[v]);
   free(c->in);
   free(c->kept);
   c->in = c->kept = NULL;
 }
 
-void pl_away_capture_free(PlAway *a) {
+void pl_device_capture_free(PlDeviceRun *a) {
   if (!a->capture) return;
   forget(a);
   free(a->capture->at);
@@ -59,7 +59,7 @@ void pl_away_capture_free(PlAway *a) {
   free(a->capture);
 }
 
-static void never(PlAway *a, const char *what, const char *why) {
+static void never(PlDeviceRun *a, const char *what, const char *why) {
   forget(a);
   a->capture->table = NULL;
   snprintf(a->capture->why, sizeof a->capture->why, "not captured: %s%s", what, why);
@@ -67,16 +67,16 @@ static void never(PlAway *a, const char *what, const char *why) {
 
 /* ---- what can be captured ------------------------------------------------------------------------------------- */
 
-static bool has_kernel(const PlFNode *n) {
+static bool has_kernel(const PlGNode *n) {
   return n->op->cls == PL_VIEW || n->op->expand || (n->op->flags & (PL_F_SIZES | PL_F_CROSSES)) || pl_op_on_device(n->op);
 }
 
 /* Sizes are the same at every run; other values that an op looks at may change. */
-static bool looks_at_values(const PlFlow *f, const PlFNode *n) {
+static bool looks_at_values(const PlGraph *f, const PlGNode *n) {
   if (n->op->flags & PL_F_IMPURE) return true;
   for (int32_t k = 0; k < n->nin && k < 8; k++) {
     if (!((n->op->reads_values >> k) & 1) || n->in[k] < 0) continue;
-    const PlFValue *v = &f->vals[n->in[k]];
+    const PlGValue *v = &f->vals[n->in[k]];
     if (v->kind == PL_FV_CONST || (v->kind == PL_FV_NODE && (f->nodes[v->node].op->flags & PL_F_SIZES))) continue;
     return true;
   }
@@ -84,25 +84,25 @@ static bool looks_at_values(const PlFlow *f, const PlFNode *n) {
 }
 
 /* Writes why not. */
-static bool allowed(PlAway *a, PlTensor *const *in) {
-  const PlFlow *f = a->f;
+static bool allowed(PlDeviceRun *a, PlTensor *const *in) {
+  const PlGraph *f = a->f;
   uint8_t *device = &a->capture->device;
   for (int32_t i = 0; i < f->nnodes; i++) {
-    const PlFNode *n = &f->nodes[i];
+    const PlGNode *n = &f->nodes[i];
     const char *why = looks_at_values(f, n)         ? " looks at values"
                       : (n->op->flags & PL_F_MOVES) ? " moves between devices"
                       : !has_kernel(n)              ? " runs on the CPU"
                                                     : NULL;
     if (why) return never(a, n->op->name, why), false;
-    for (int32_t k = 0; k < pl_fnode_written(n); k++) {
-      const PlFValue *root = &f->vals[f->stores[f->vals[n->in[k]].store].first];
+    for (int32_t k = 0; k < pl_gnode_written(n); k++) {
+      const PlGValue *root = &f->vals[f->stores[f->vals[n->in[k]].store].first];
       if (root->kind == PL_FV_INPUT) return never(a, n->op->name, " writes into an argument"), false;
       if (root->kind == PL_FV_CAPTURE && root->real->a.device == PL_CPU)
         return never(a, n->op->name, " writes into a tensor on the CPU"), false;
     }
   }
-  for (PlFVal v = 0; v < f->nvals; v++) {
-    const PlFValue *val = &f->vals[v];
+  for (PlGVal v = 0; v < f->nvals; v++) {
+    const PlGValue *val = &f->vals[v];
     const PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->kind == PL_FV_CAPTURE ? val->real : NULL;
     if (t && *device && t->a.device && t->a.device != *device) return never(a, "its tensors lie on several devices", ""), false;
     if (t) *device = pl_device_first(*device, t->a.device);
@@ -122,13 +122,13 @@ static uint64_t bits_of(const PlTensor *t) {
   return bits;
 }
 
-static PlStatus copy_in(PlAway *a, PlTensor *const *in) {
+static PlStatus copy_in(PlDeviceRun *a, PlTensor *const *in) {
   for (int32_t i = 0; i < a->f->ninputs; i++) PL_TRY(pl_copy_arrays(&a->capture->in[i]->a, &in[i]->a));
   return PL_OK;
 }
 
-static PlStatus make_inputs(PlAway *a, PlTensor *const *in) {
-  struct PlAwayCapture *c = a->capture;
+static PlStatus make_inputs(PlDeviceRun *a, PlTensor *const *in) {
+  struct PlDeviceCapture *c = a->capture;
   c->in = calloc((size_t)a->f->ninputs + 1, sizeof(PlTensor *));
   c->kept = calloc((size_t)a->f->nvals + 1, sizeof(PlTensor *));
   if (!c->in || !c->kept) PL_FAIL(PL_ERR_OOM, "out of memory to capture a graph");
@@ -139,9 +139,9 @@ static PlStatus make_inputs(PlAway *a, PlTensor *const *in) {
 }
 
 /* Numbers drawn on the CPU would be the same at every repetition. Known once it has run. */
-static bool draws_elsewhere(PlAway *a) {
+static bool draws_elsewhere(PlDeviceRun *a) {
   for (int32_t i = 0; i < a->f->nnodes; i++) {
-    const PlFNode *n = &a->f->nodes[i];
+    const PlGNode *n = &a->f->nodes[i];
     if (n->draw < 0 || pl_on_gpu(a->device[n->first])) continue;
     never(a, n->op->name, " draws random numbers on the CPU");
     return true;
@@ -151,13 +151,13 @@ static bool draws_elsewhere(PlAway *a) {
 
 /* Notes the nodes before the tail. Versions of what they write move as they run, which was for nothing if the work is not
  * captured; the generator ends where it began. */
-static PlStatus note(PlAway *a) {
-  struct PlAwayCapture *c = a->capture;
+static PlStatus note(PlDeviceRun *a) {
+  struct PlDeviceCapture *c = a->capture;
   const PlkRng begin = pl_rng_take(0);
   PlkCaptured *work = NULL;
   PL_TRY(c->table->begin(pl_gpu_index(c->device), &begin));
   a->noting = c->table;
-  PlStatus s = pl_away_until(a, c->tail, c->in, c->kept);
+  PlStatus s = pl_device_run_until(a, c->tail, c->in, c->kept);
   a->noting = NULL;
   PlStatus e = c->table->end(&work);
   if (s == PL_OK) s = e;
@@ -169,13 +169,13 @@ static PlStatus note(PlAway *a) {
   return s;
 }
 
-static PlStatus capture(PlAway *a, PlTensor *const *in) {
-  struct PlAwayCapture *c = a->capture;
+static PlStatus capture(PlDeviceRun *a, PlTensor *const *in) {
+  struct PlDeviceCapture *c = a->capture;
   PL_TRY(make_inputs(a, in));
-  PL_TRY(pl_away_until(a, 0, c->in, c->kept)); /* groups are compiled before anything is noted */
+  PL_TRY(pl_device_run_until(a, 0, c->in, c->kept)); /* groups are compiled before anything is noted */
   PL_TRY(note(a));
-  for (PlFVal v = 0; v < a->f->nvals; v++) {
-    const PlFValue *val = &a->f->vals[v];
+  for (PlGVal v = 0; v < a->f->nvals; v++) {
+    const PlGValue *val = &a->f->vals[v];
     c->at[v] = val->kind == PL_FV_CAPTURE ? val->real->a.data : NULL;
     c->number[v] = val->kind == PL_FV_CAPTURE ? bits_of(val->real) : 0;
   }
@@ -193,18 +193,18 @@ static uint64_t hash_of(const PlAttrs *attrs) {
 }
 
 /* A number for the settings of an update that must not change under captured work. */
-static uint64_t frozen(const struct PlAwayCapture *c, const PlFNode *n) {
+static uint64_t frozen(const struct PlDeviceCapture *c, const PlGNode *n) {
   int64_t few;
   if (c->table->follows(n->op->family ? n->op->family : n->op->name, n->attrs, &few)) return (uint64_t)few + 1;
   return hash_of(n->attrs);
 }
 
 /* Notes the settings of updates; one that changed since the last run, and what is behind it, is captured no more. */
-static bool settings_moved(PlAway *a) {
-  struct PlAwayCapture *c = a->capture;
+static bool settings_moved(PlDeviceRun *a) {
+  struct PlDeviceCapture *c = a->capture;
   const int32_t tail = c->tail;
   for (int32_t i = 0; i < a->f->nnodes; i++) {
-    const PlFNode *n = &a->f->nodes[i];
+    const PlGNode *n = &a->f->nodes[i];
     if (!(n->flags & PL_FN_MUTATES) || !n->attrs) continue;
     const uint64_t h = frozen(c, n);
     if (c->settings[i] && c->settings[i] != h && i < c->tail) c->tail = i;
@@ -213,9 +213,9 @@ static bool settings_moved(PlAway *a) {
   return c->tail < tail;
 }
 
-static bool moved(const PlAway *a) {
-  for (PlFVal v = 0; v < a->f->nvals; v++) {
-    const PlFValue *val = &a->f->vals[v];
+static bool moved(const PlDeviceRun *a) {
+  for (PlGVal v = 0; v < a->f->nvals; v++) {
+    const PlGValue *val = &a->f->vals[v];
     if (val->kind != PL_FV_CAPTURE) continue;
     if (val->real->a.data != a->capture->at[v] || bits_of(val->real) != a->capture->number[v]) return true;
   }
@@ -225,30 +225,30 @@ static bool moved(const PlAway *a) {
 /* ---- repeating --------------------------------------------------------------------------------------------------- */
 
 /* Tensors that the work writes into have new contents. */
-static void touch(const PlFlow *f, int32_t tail) {
+static void touch(const PlGraph *f, int32_t tail) {
   for (int32_t i = 0; i < tail; i++) {
-    const PlFNode *n = &f->nodes[i];
-    for (int32_t k = 0; k < pl_fnode_written(n); k++) {
-      const PlFValue *root = &f->vals[f->stores[f->vals[n->in[k]].store].first];
+    const PlGNode *n = &f->nodes[i];
+    for (int32_t k = 0; k < pl_gnode_written(n); k++) {
+      const PlGValue *root = &f->vals[f->stores[f->vals[n->in[k]].store].first];
       if (root->kind == PL_FV_CAPTURE) root->real->storage->version++;
     }
   }
 }
 
-static PlStatus repeat(PlAway *a, PlTensor *const *in, PlTensor **out) {
-  struct PlAwayCapture *c = a->capture;
+static PlStatus repeat(PlDeviceRun *a, PlTensor *const *in, PlTensor **out) {
+  struct PlDeviceCapture *c = a->capture;
   const PlkRng rng = pl_rng_take(0);
   PL_TRY(copy_in(a, in));
   PL_TRY(c->table->launch(c->work, &rng));
   (void)pl_rng_take(c->draws);
   for (int32_t d = 0; d < a->f->ndraws; d++) a->drawn[d] = rng.offset + c->drawn[d]; /* for draws behind it that repeat one */
   touch(a->f, c->tail);
-  return pl_away_from(a, c->tail, c->kept, c->in, out);
+  return pl_device_run_from(a, c->tail, c->kept, c->in, out);
 }
 
-static PlStatus begin(PlAway *a, PlTensor *const *in) {
+static PlStatus begin(PlDeviceRun *a, PlTensor *const *in) {
   const char *off = getenv("PERILUNE_CUDA_GRAPHS");
-  struct PlAwayCapture *c = calloc(1, sizeof *c);
+  struct PlDeviceCapture *c = calloc(1, sizeof *c);
   if (!c) PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device");
   a->capture = c;
   c->at = calloc((size_t)a->f->nvals + 1, sizeof *c->at);
@@ -264,10 +264,10 @@ static PlStatus begin(PlAway *a, PlTensor *const *in) {
   return PL_OK;
 }
 
-PlStatus pl_away_captured(PlAway *a, PlTensor *const *in, PlTensor **out, bool *done) {
+PlStatus pl_device_run_captured(PlDeviceRun *a, PlTensor *const *in, PlTensor **out, bool *done) {
   *done = false;
   if (!a->capture) PL_TRY(begin(a, in));
-  struct PlAwayCapture *c = a->capture;
+  struct PlDeviceCapture *c = a->capture;
   if (!c->table || pl_state.profile || pl_device_open()->get(PL_DEVICE_SYNC)) return PL_OK;
   if (settings_moved(a)) forget(a);
   if (c->runs < WARM) {

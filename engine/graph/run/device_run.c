@@ -13,13 +13,13 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a gr
 
 /* ---- making --------------------------------------------------------------------------------------------------- */
 
-PlStatus pl_away_new(PlAway **out, const PlFlow *f) {
-  PlAway *a = calloc(1, sizeof *a);
+PlStatus pl_device_run_new(PlDeviceRun **out, const PlGraph *f) {
+  PlDeviceRun *a = calloc(1, sizeof *a);
   if (!a) return no_memory();
   const size_t nv = (size_t)f->nvals + 1, nn = (size_t)f->nnodes + 1;
   const PlDeviceTable *t = pl_device_open();
   a->f = f;
-  a->crosses = pl_flow_crosses(f);
+  a->crosses = pl_graph_crosses(f);
   a->table = t && !pl_pass_is_off("fuse") ? t->extension("fused") : NULL;
   a->last = malloc(nv * sizeof *a->last);
   a->device = calloc(nv, 1);
@@ -27,10 +27,10 @@ PlStatus pl_away_new(PlAway **out, const PlFlow *f) {
   a->vals = calloc(nv, sizeof *a->vals);
   a->drawn = calloc((size_t)f->ndraws + 1, sizeof *a->drawn);
   if (!a->last || !a->device || !a->at || !a->vals || !a->drawn) {
-    pl_away_free(a);
+    pl_device_run_free(a);
     return no_memory();
   }
-  for (PlFVal v = 0; v < f->nvals; v++) a->last[v] = -1;
+  for (PlGVal v = 0; v < f->nvals; v++) a->last[v] = -1;
   for (int32_t i = 0; i < f->nnodes; i++) {
     a->at[i] = -1;
     for (int32_t k = 0; k < f->nodes[i].nin; k++)
@@ -41,9 +41,9 @@ PlStatus pl_away_new(PlAway **out, const PlFlow *f) {
   return PL_OK;
 }
 
-void pl_away_free(PlAway *a) {
+void pl_device_run_free(PlDeviceRun *a) {
   if (!a) return;
-  pl_away_capture_free(a);
+  pl_device_capture_free(a);
   free(a->last);
   free(a->device);
   free(a->at);
@@ -53,7 +53,7 @@ void pl_away_free(PlAway *a) {
   free(a);
 }
 
-int32_t pl_away_groups(const PlAway *a, int32_t *members) {
+int32_t pl_device_run_groups(const PlDeviceRun *a, int32_t *members) {
   *members = 0;
   for (int32_t g = 0; g < a->ngroups; g++) *members += a->groups[g].fused.nmember;
   return a->ngroups;
@@ -62,7 +62,7 @@ int32_t pl_away_groups(const PlAway *a, int32_t *members) {
 /* ---- choosing groups -------------------------------------------------------------------------------------------- */
 
 /* Where values lie: with an input on the device, unless it is a question about sizes. */
-static uint8_t device_of(const PlAway *a, const PlFNode *n) {
+static uint8_t device_of(const PlDeviceRun *a, const PlGNode *n) {
   if (n->op->flags & PL_F_SIZES) return PL_CPU;
   if (n->op->flags & PL_F_MOVES) return (uint8_t)pl_attr_i(n->attrs, 0);
   bool any = false;
@@ -71,32 +71,32 @@ static uint8_t device_of(const PlAway *a, const PlFNode *n) {
     any = any || n->in[k] >= 0;
   }
   if (n->op->cls != PL_CREATION && any) return PL_CPU;
-  return pl_flow_makes_on(a->f, n, pl_state.device, a->several);
+  return pl_graph_makes_on(a->f, n, pl_state.device, a->several);
 }
 
-static PlStatus choose(PlAway *a) {
-  const PlFlow *f = a->f;
+static PlStatus choose(PlDeviceRun *a) {
+  const PlGraph *f = a->f;
   a->ngroups = 0;
   for (int32_t i = 0; i < f->nnodes; i++) {
     const uint8_t d = device_of(a, &f->nodes[i]);
     a->at[i] = -1;
     for (int32_t o = 0; o < f->nodes[i].nout; o++) a->device[f->nodes[i].first + o] = d;
   }
-  for (int32_t i = 0; a->table && i < f->nnodes;) PL_TRY(pl_away_group_from(a, i, &i));
+  for (int32_t i = 0; a->table && i < f->nnodes;) PL_TRY(pl_device_group_from(a, i, &i));
   a->known = true;
   return PL_OK;
 }
 
 /* ---- running ------------------------------------------------------------------------------------------------------- */
 
-static void drop(PlAway *a, PlFVal v) {
+static void drop(PlDeviceRun *a, PlGVal v) {
   pl_tensor_release(a->vals[v]);
   a->vals[v] = NULL;
 }
 
 /* The plan takes every value of a node for row-major; as they run, results follow their inputs (engine/tensor/layout.h). Views
  * that count on memory get what the plan says. */
-static PlStatus settle(PlAway *a, const PlFNode *n) {
+static PlStatus settle(PlDeviceRun *a, const PlGNode *n) {
   if (!(n->op->flags & PL_F_BY_MEMORY)) return PL_OK;
   PlTensor **t = &a->vals[n->in[0]], *copy;
   if ((*t)->a.contiguous || !a->f->vals[n->in[0]].contiguous) return PL_OK;
@@ -107,7 +107,7 @@ static PlStatus settle(PlAway *a, const PlFNode *n) {
 }
 
 /* A view in the midst of a group: nothing is dropped before the group has run. */
-static PlStatus take_view(PlAway *a, const PlFNode *n) {
+static PlStatus take_view(PlDeviceRun *a, const PlGNode *n) {
   PlTensor *in[PL_MAX_IN];
   PL_TRY(settle(a, n));
   for (int32_t k = 0; k < n->nin; k++) in[k] = n->in[k] < 0 ? NULL : a->vals[n->in[k]];
@@ -116,14 +116,14 @@ static PlStatus take_view(PlAway *a, const PlFNode *n) {
 
 /* How the full arrays of a group lie in this run: channels last where one of them does and nothing in the group depends
  * on rows. */
-static int layout_of(const PlAway *a, const Group *g) {
+static int layout_of(const PlDeviceRun *a, const Group *g) {
   const PlArray *first = NULL;
   bool last = false;
   for (int k = 0; k < g->fused.narg; k++) {
     const PlkFusedArg *arg = &g->fused.arg[k];
     if (arg->kind == PLK_FUSED_ROW || arg->kind == PLK_FUSED_COL) return PL_ROW_MAJOR;
     if (arg->kind != PLK_FUSED_FULL) continue;
-    const PlFValue *val = &a->f->vals[g->arg[k]];
+    const PlGValue *val = &a->f->vals[g->arg[k]];
     PlArray planned = {.shape = val->dims, .ndim = val->ndim};
     const PlArray *x = arg->out ? &planned : &a->vals[g->arg[k]]->a;
     if (first && !pl_shape_equal(first, x)) return PL_ROW_MAJOR;
@@ -136,7 +136,7 @@ static int layout_of(const PlAway *a, const Group *g) {
 }
 
 /* Argument k, or a copy in made[k] that lies as the kernel walks it. */
-static PlStatus argument(PlAway *a, const Group *g, int k, int layout, PlTensor **made, const PlArray **arr) {
+static PlStatus argument(PlDeviceRun *a, const Group *g, int k, int layout, PlTensor **made, const PlArray **arr) {
   const PlkFusedArg *arg = &g->fused.arg[k];
   PlTensor *t = a->vals[g->arg[k]];
   const bool full = arg->kind == PLK_FUSED_FULL && layout == PL_CHANNELS_LAST;
@@ -149,16 +149,16 @@ static PlStatus argument(PlAway *a, const Group *g, int k, int layout, PlTensor 
 
 /* The op of member m, without its first result, which the group made: sums over rows. It reads what the kernel read and wrote
  * (arr: the group's arguments). */
-static PlStatus sum_behind(PlAway *a, const Group *g, int m, const PlArray *const *arr) {
-  const PlFNode *n = &a->f->nodes[g->node[m]];
+static PlStatus sum_behind(PlDeviceRun *a, const Group *g, int m, const PlArray *const *arr) {
+  const PlGNode *n = &a->f->nodes[g->node[m]];
   const PlkFusedMember *member = &g->fused.member[m];
   const PlArray *in[PLK_FUSED_IN] = {NULL};
   PlArray *out[PL_MAX_OUT] = {NULL};
   for (int k = 0; k < member->nin; k++)
     if (member->in[k] != PLK_FUSED_NONE) in[k] = arr[member->in[k] < 0 ? -1 - member->in[k] : g->fused.member[member->in[k]].out];
   for (int32_t o = 1; o < n->nout; o++) {
-    const PlFVal v = n->first + o;
-    const PlFValue *val = &a->f->vals[v];
+    const PlGVal v = n->first + o;
+    const PlGValue *val = &a->f->vals[v];
     if (val->dtype == PL_NDTYPE || a->last[v] < 0) continue;
     PL_TRY(pl_tensor_empty_on(&a->vals[v], g->device, (PlDtype)val->dtype, val->ndim, val->dims));
     out[o] = &a->vals[v]->a;
@@ -167,13 +167,13 @@ static PlStatus sum_behind(PlAway *a, const Group *g, int m, const PlArray *cons
   return pl_call_run_device(g->device, n->op, &call);
 }
 
-static PlStatus launch(PlAway *a, const Group *g, PlTensor **made) {
+static PlStatus launch(PlDeviceRun *a, const Group *g, PlTensor **made) {
   const PlArray *arr[PLK_FUSED_ARGS];
   const PlkFusedRun run = {.numel = g->numel, .cols = g->cols, .arg = arr, .attrs = g->attrs};
   const int layout = layout_of(a, g);
   for (int k = 0; k < g->fused.narg; k++) {
-    const PlFVal v = g->arg[k];
-    const PlFValue *val = &a->f->vals[v];
+    const PlGVal v = g->arg[k];
+    const PlGValue *val = &a->f->vals[v];
     if (!g->fused.arg[k].out) {
       PL_TRY(argument(a, g, k, layout, &made[k], &arr[k]));
       continue;
@@ -183,14 +183,14 @@ static PlStatus launch(PlAway *a, const Group *g, PlTensor **made) {
   }
   PL_TRY(a->table->run(pl_gpu_index(g->device), g->kernel, &run));
   for (int m = 0; m < g->fused.nmember; m++)
-    if (pl_away_sums_behind(a, g, m)) PL_TRY(sum_behind(a, g, m, arr));
+    if (pl_device_group_sums_after(a, g, m)) PL_TRY(sum_behind(a, g, m, arr));
   return PL_OK;
 }
 
-static PlStatus run_group(PlAway *a, const Group *g) {
+static PlStatus run_group(PlDeviceRun *a, const Group *g) {
   PlTensor *made[PLK_FUSED_ARGS] = {NULL};
   for (int32_t i = g->begin, left = g->views; left > 0 && i < g->end; i++) {
-    if (!(a->f->nodes[i].flags & PL_FN_VIEW) || !pl_away_view_of_others(a, g, i)) continue;
+    if (!(a->f->nodes[i].flags & PL_FN_VIEW) || !pl_device_group_outside_view(a, g, i)) continue;
     PL_TRY(take_view(a, &a->f->nodes[i]));
     left--;
   }
@@ -198,7 +198,7 @@ static PlStatus run_group(PlAway *a, const Group *g) {
   pl_release_all(made, PLK_FUSED_ARGS);
   PL_TRY(s);
   for (int32_t i = g->begin; i < g->end; i++) {
-    const PlFNode *n = &a->f->nodes[i];
+    const PlGNode *n = &a->f->nodes[i];
     for (int32_t k = 0; k < n->nin; k++)
       if (n->in[k] >= 0 && a->last[n->in[k]] == i && a->vals[n->in[k]]) drop(a, n->in[k]);
     for (int32_t o = 0; o < n->nout; o++)
@@ -208,7 +208,7 @@ static PlStatus run_group(PlAway *a, const Group *g) {
 }
 
 /* A repeated draw starts where its original did. */
-static PlStatus apply(PlAway *a, const PlFNode *n, PlTensor *const *in, PlTensor **out) {
+static PlStatus apply(PlDeviceRun *a, const PlGNode *n, PlTensor *const *in, PlTensor **out) {
   if (n->draw < 0) return pl_apply(n->op, in, n->nin, n->attrs, out);
   (void)pl_rng_take(0); /* seeds the generator */
   const uint64_t now = pl_state.offset;
@@ -220,8 +220,8 @@ static PlStatus apply(PlAway *a, const PlFNode *n, PlTensor *const *in, PlTensor
   return s;
 }
 
-static PlStatus run_node(PlAway *a, int32_t i) {
-  const PlFNode *n = &a->f->nodes[i];
+static PlStatus run_node(PlDeviceRun *a, int32_t i) {
+  const PlGNode *n = &a->f->nodes[i];
   PlTensor *few[PL_MAX_IN], **in = few, *out[PL_MAX_OUT] = {NULL};
   if (n->flags & PL_FN_VIEW) PL_TRY(settle(a, n));
   if (n->nin > PL_MAX_IN && !(in = malloc((size_t)n->nin * sizeof *in))) return no_memory();
@@ -246,11 +246,11 @@ static PlStatus run_node(PlAway *a, int32_t i) {
 }
 
 /* Inputs, captures and constants; *device: the first that any of them lies on. */
-static PlStatus leaves(PlAway *a, PlTensor *const *in, uint8_t *device) {
-  const PlFlow *f = a->f;
+static PlStatus leaves(PlDeviceRun *a, PlTensor *const *in, uint8_t *device) {
+  const PlGraph *f = a->f;
   bool several = a->crosses;
-  for (PlFVal v = 0; v < f->nvals; v++) {
-    const PlFValue *val = &f->vals[v];
+  for (PlGVal v = 0; v < f->nvals; v++) {
+    const PlGValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE) continue;
     PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
     if (t->a.contiguous || val->kind != PL_FV_INPUT || (t->a.device != PL_CPU && pl_channels_last(&t->a))) a->vals[v] = pl_retain(t);
@@ -267,11 +267,11 @@ static PlStatus leaves(PlAway *a, PlTensor *const *in, uint8_t *device) {
 
 /* Memory that belongs to the caller alone: leaves, pieces, values given before and those of nodes before `from` are
  * copied. */
-static PlStatus give(PlAway *a, int32_t from, PlTensor **out) {
-  const PlFlow *f = a->f;
+static PlStatus give(PlDeviceRun *a, int32_t from, PlTensor **out) {
+  const PlGraph *f = a->f;
   for (int32_t o = 0; o < f->noutputs; o++) {
-    const PlFValue *v = &f->vals[f->outputs[o]];
-    bool shared = f->vals[f->stores[v->store].first].kind != PL_FV_NODE || pl_fvalue_bytes(v) != f->stores[v->store].bytes;
+    const PlGValue *v = &f->vals[f->outputs[o]];
+    bool shared = f->vals[f->stores[v->store].first].kind != PL_FV_NODE || pl_gvalue_bytes(v) != f->stores[v->store].bytes;
     shared = shared || v->kind != PL_FV_NODE || v->node < from;
     for (int32_t p = 0; p < o && !shared; p++) shared = f->vals[f->outputs[p]].store == v->store;
     PlStatus s = PL_OK;
@@ -285,17 +285,17 @@ static PlStatus give(PlAway *a, int32_t from, PlTensor **out) {
 }
 
 /* Leaves, and what of other values is there already; then groups, if they are not chosen for such leaves. */
-static PlStatus prepare(PlAway *a, PlTensor *const *in, PlTensor *const *there) {
+static PlStatus prepare(PlDeviceRun *a, PlTensor *const *in, PlTensor *const *there) {
   uint8_t device = PL_CPU;
   PL_TRY(leaves(a, in, &device));
-  for (PlFVal v = 0; there && v < a->f->nvals; v++)
+  for (PlGVal v = 0; there && v < a->f->nvals; v++)
     if (there[v]) a->vals[v] = pl_retain(there[v]);
   pl_state.device = device; /* of what the graph makes out of nothing */
   return a->known ? PL_OK : choose(a);
 }
 
 /* Do channels-last arrays meet a group that goes by rows? Its nodes, one by one, then keep them as they lie. */
-static bool apart(const PlAway *a, const Group *g) {
+static bool apart(const PlDeviceRun *a, const Group *g) {
   bool rows = g->fused.rows, last = false;
   for (int k = 0; k < g->fused.narg; k++) {
     const PlkFusedArg *arg = &g->fused.arg[k];
@@ -306,7 +306,7 @@ static bool apart(const PlAway *a, const Group *g) {
   return rows && last;
 }
 
-static PlStatus run(PlAway *a, int32_t from, int32_t to) {
+static PlStatus run(PlDeviceRun *a, int32_t from, int32_t to) {
   for (int32_t i = from; i < to; i++) {
     if (a->at[i] < 0) {
       PL_TRY(run_node(a, i));
@@ -331,13 +331,13 @@ static PlStatus run(PlAway *a, int32_t from, int32_t to) {
   return PL_OK;
 }
 
-static PlStatus finish(PlAway *a, uint8_t device, PlStatus s) {
+static PlStatus finish(PlDeviceRun *a, uint8_t device, PlStatus s) {
   pl_state.device = device;
-  for (PlFVal v = 0; v < a->f->nvals; v++) drop(a, v);
+  for (PlGVal v = 0; v < a->f->nvals; v++) drop(a, v);
   return s;
 }
 
-PlStatus pl_away_from(PlAway *a, int32_t from, PlTensor *const *there, PlTensor *const *in, PlTensor **out) {
+PlStatus pl_device_run_from(PlDeviceRun *a, int32_t from, PlTensor *const *there, PlTensor *const *in, PlTensor **out) {
   const uint8_t was = pl_state.device;
   PlStatus s = prepare(a, in, there);
   if (s == PL_OK) s = run(a, from, a->f->nnodes);
@@ -345,24 +345,24 @@ PlStatus pl_away_from(PlAway *a, int32_t from, PlTensor *const *there, PlTensor 
   return finish(a, was, s);
 }
 
-PlStatus pl_away_until(PlAway *a, int32_t to, PlTensor *const *in, PlTensor **kept) {
+PlStatus pl_device_run_until(PlDeviceRun *a, int32_t to, PlTensor *const *in, PlTensor **kept) {
   const uint8_t was = pl_state.device;
   PlStatus s = prepare(a, in, NULL);
   if (s == PL_OK) s = run(a, 0, to);
-  for (PlFVal v = 0; v < a->f->nvals && s == PL_OK; v++)
+  for (PlGVal v = 0; v < a->f->nvals && s == PL_OK; v++)
     if (a->f->vals[v].kind == PL_FV_NODE && a->vals[v]) kept[v] = pl_retain(a->vals[v]);
   return finish(a, was, s);
 }
 
-PlStatus pl_away_run(PlAway *a, PlTensor *const *in, PlTensor **out) {
-  if (a->busy) return pl_flow_run(a->f, in, out);
+PlStatus pl_device_run(PlDeviceRun *a, PlTensor *const *in, PlTensor **out) {
+  if (a->busy) return pl_graph_run(a->f, in, out);
   const bool was = pl_grad_enable(false);
-  struct PlFlow *trace = pl_state.trace;
+  struct PlGraph *trace = pl_state.trace;
   bool done = false;
   pl_state.trace = NULL;
   a->busy = true;
-  PlStatus s = pl_away_captured(a, in, out, &done);
-  if (s == PL_OK && !done) s = pl_away_from(a, 0, NULL, in, out);
+  PlStatus s = pl_device_run_captured(a, in, out, &done);
+  if (s == PL_OK && !done) s = pl_device_run_from(a, 0, NULL, in, out);
   a->busy = false;
   pl_state.trace = trace;
   pl_grad_enable(was);

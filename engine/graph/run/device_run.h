@@ -10,17 +10,17 @@
 
 #include "engine/graph/plan/plan.h"
 
-typedef struct PlAway PlAway;
+typedef struct PlDeviceRun PlDeviceRun;
 
-/* For the flow of a plan (borrowed: it must outlive this). */
-PlStatus pl_away_new(PlAway **out, const PlFlow *f);
-void pl_away_free(PlAway *a); /* NULL is fine */
-/* in[ninputs], out[noutputs] as pl_flow_run's. */
-PlStatus pl_away_run(PlAway *a, PlTensor *const *in, PlTensor **out);
+/* For the graph of a plan (borrowed: it must outlive this). */
+PlStatus pl_device_run_new(PlDeviceRun **out, const PlGraph *f);
+void pl_device_run_free(PlDeviceRun *a); /* NULL is fine */
+/* in[ninputs], out[noutputs] as pl_graph_run's. */
+PlStatus pl_device_run(PlDeviceRun *a, PlTensor *const *in, PlTensor **out);
 /* Groups that run as one kernel, and the nodes in them. */
-int32_t pl_away_groups(const PlAway *a, int32_t *members);
+int32_t pl_device_run_groups(const PlDeviceRun *a, int32_t *members);
 
 /* How runs go: "captured", or why not: "not captured: a node looks at values"; also what of it is left out. */
-const char *pl_away_how(const PlAway *a);
+const char *pl_device_run_how(const PlDeviceRun *a);
 
 #endif

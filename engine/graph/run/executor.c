@@ -19,7 +19,7 @@
 
 /* What one node needs at a run. */
 typedef struct Step {
-  const PlFNode *node;
+  const PlGNode *node;
   PlTensor **in, **out;
   const PlArray **arr;
   double seconds; /* the least of the runs that were timed */
@@ -34,8 +34,8 @@ struct PlExec {
   const PlArray **arrs;
   PlFusion *fusion; /* groups of pointwise nodes, or NULL */
   uint64_t *drawn;
-  char *arena, *placed; /* of the running call; what handles point into */
-  PlAway *away;         /* runs it where tensors lie on a device; made when they first do */
+  char *arena, *placed;    /* of the running call; what handles point into */
+  PlDeviceRun *device_run; /* runs it where tensors lie on a device; made when they first do */
   bool busy, began, crosses;
   int timed;          /* runs that were timed */
   int64_t leaf_bytes; /* of this run's leaves, each store once */
@@ -43,17 +43,17 @@ struct PlExec {
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a graph"); }
 
-static bool is_leaf(const PlFlow *f, PlFVal v) { return f->vals[v].kind != PL_FV_NODE; }
+static bool is_leaf(const PlGraph *f, PlGVal v) { return f->vals[v].kind != PL_FV_NODE; }
 
-static const PlBuffer *buffer_of(const PlExec *e, PlFVal v) { return &e->plan->buffers[e->plan->buffer[e->plan->flow->vals[v].store]]; }
+static const PlBuffer *buffer_of(const PlExec *e, PlGVal v) { return &e->plan->buffers[e->plan->buffer[e->plan->graph->vals[v].store]]; }
 
 /* ---- making ------------------------------------------------------------------------------------------------ */
 
 static PlStatus make_handles(PlExec *e) {
-  const PlFlow *f = e->plan->flow;
-  for (PlFVal v = 0; v < f->nvals; v++) {
+  const PlGraph *f = e->plan->graph;
+  for (PlGVal v = 0; v < f->nvals; v++) {
     if (is_leaf(f, v) || f->vals[v].dtype == PL_NDTYPE) continue;
-    PlArray a = pl_fvalue_array(&f->vals[v]);
+    PlArray a = pl_gvalue_array(&f->vals[v]);
     a.symbolic = a.device = 0;
     a.data = NULL;
     e->memory.refs++;
@@ -63,7 +63,7 @@ static PlStatus make_handles(PlExec *e) {
 }
 
 static PlStatus make_steps(PlExec *e) {
-  const PlFlow *f = e->plan->flow;
+  const PlGraph *f = e->plan->graph;
   size_t n = 0;
   for (int32_t i = 0; i < f->nnodes; i++) n += (size_t)f->nodes[i].nin + (size_t)f->nodes[i].nout;
   e->steps = calloc((size_t)f->nnodes + 1, sizeof *e->steps);
@@ -73,7 +73,7 @@ static PlStatus make_steps(PlExec *e) {
   PlTensor **t = e->args;
   const PlArray **a = e->arrs;
   for (int32_t i = 0; i < f->nnodes; i++) {
-    const PlFNode *p = &f->nodes[i];
+    const PlGNode *p = &f->nodes[i];
     e->steps[i] = (Step){.node = p, .in = t, .out = t + p->nin, .arr = a};
     t += p->nin + p->nout;
     a += p->nin;
@@ -83,9 +83,9 @@ static PlStatus make_steps(PlExec *e) {
 
 /* Inputs and outputs of steps by the handles that stand now. */
 static void wire(PlExec *e) {
-  const PlFlow *f = e->plan->flow;
+  const PlGraph *f = e->plan->graph;
   for (int32_t i = 0; i < f->nnodes; i++) {
-    const PlFNode *p = &f->nodes[i];
+    const PlGNode *p = &f->nodes[i];
     Step *s = &e->steps[i];
     for (int32_t k = 0; k < p->nin; k++) {
       s->in[k] = p->in[k] < 0 ? NULL : e->vals[p->in[k]];
@@ -98,9 +98,9 @@ static void wire(PlExec *e) {
 PlStatus pl_exec_new(PlExec **out, PlPlan *plan) {
   PlExec *e = calloc(1, sizeof *e);
   if (!e) return no_memory();
-  const PlFlow *f = plan->flow;
+  const PlGraph *f = plan->graph;
   e->plan = plan;
-  e->crosses = pl_flow_crosses(f);
+  e->crosses = pl_graph_crosses(f);
   plan->refs++;
   e->memory = (PlStorage){.refs = 1};
   e->vals = calloc((size_t)f->nvals + 1, sizeof *e->vals);
@@ -120,10 +120,10 @@ PlStatus pl_exec_new(PlExec **out, PlPlan *plan) {
 
 void pl_exec_release(PlExec *e) {
   if (!e) return;
-  for (PlFVal v = 0; e->vals && v < e->plan->flow->nvals; v++)
-    if (!is_leaf(e->plan->flow, v)) pl_tensor_release(e->vals[v]);
+  for (PlGVal v = 0; e->vals && v < e->plan->graph->nvals; v++)
+    if (!is_leaf(e->plan->graph, v)) pl_tensor_release(e->vals[v]);
   pl_fusion_free(e->fusion);
-  pl_away_free(e->away);
+  pl_device_run_free(e->device_run);
   free(e->vals);
   free(e->steps);
   free(e->args);
@@ -140,10 +140,10 @@ double pl_exec_seconds(const PlExec *e, int32_t i) { return e->steps[i].seconds;
 /* ---- memory of one run ------------------------------------------------------------------------------------- */
 
 static PlStatus take_leaves(PlExec *e, PlTensor *const *in, bool *moved) {
-  const PlFlow *f = e->plan->flow;
+  const PlGraph *f = e->plan->graph;
   e->leaf_bytes = 0;
-  for (PlFVal v = 0; v < f->nvals; v++) {
-    const PlFValue *val = &f->vals[v];
+  for (PlGVal v = 0; v < f->nvals; v++) {
+    const PlGValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE) continue;
     PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real, *copy = NULL;
     if (val->kind == PL_FV_INPUT && !t->a.contiguous) {
@@ -159,8 +159,8 @@ static PlStatus take_leaves(PlExec *e, PlTensor *const *in, bool *moved) {
 }
 
 static void give_leaves(PlExec *e) {
-  const PlFlow *f = e->plan->flow;
-  for (PlFVal v = 0; v < f->nvals; v++) {
+  const PlGraph *f = e->plan->graph;
+  for (PlGVal v = 0; v < f->nvals; v++) {
     if (!is_leaf(f, v)) continue;
     pl_tensor_release(e->vals[v]);
     e->vals[v] = NULL;
@@ -168,31 +168,31 @@ static void give_leaves(PlExec *e) {
 }
 
 /* Address of value v of a node: in the arena, in output `at`, or a window of a leaf. */
-static void point(PlExec *e, PlFVal v, PlTensor *const *out) {
-  const PlFlow *f = e->plan->flow;
-  const PlFValue *val = &f->vals[v];
+static void point(PlExec *e, PlGVal v, PlTensor *const *out) {
+  const PlGraph *f = e->plan->graph;
+  const PlGValue *val = &f->vals[v];
   const PlBuffer *b = buffer_of(e, v);
   int64_t item = (int64_t)pl_dtype_size((PlDtype)val->dtype);
   char *at = NULL;
   if (b->place == PL_AT_ARENA) at = e->arena + b->at + val->offset * item;
   else if (b->place == PL_AT_OUTPUT) at = (char *)out[b->at]->a.data + val->offset * item;
   else if (b->place == PL_AT_LEAF) {
-    PlFVal root = f->stores[val->store].first;
+    PlGVal root = f->stores[val->store].first;
     at = (char *)e->vals[root]->a.data + (val->offset - f->vals[root].offset) * item;
   }
   e->vals[v]->a.data = at;
 }
 
 static void point_all(PlExec *e, PlTensor *const *out, bool arena_too) {
-  const PlFlow *f = e->plan->flow;
-  for (PlFVal v = 0; v < f->nvals; v++)
+  const PlGraph *f = e->plan->graph;
+  for (PlGVal v = 0; v < f->nvals; v++)
     if (!is_leaf(f, v) && e->vals[v] && (arena_too || buffer_of(e, v)->place != PL_AT_ARENA)) point(e, v, out);
 }
 
-static PlStatus make_outputs(const PlFlow *f, PlTensor **out) {
+static PlStatus make_outputs(const PlGraph *f, PlTensor **out) {
   for (int32_t o = 0; o < f->noutputs; o++) out[o] = NULL;
   for (int32_t o = 0; o < f->noutputs; o++) {
-    const PlFValue *v = &f->vals[f->outputs[o]];
+    const PlGValue *v = &f->vals[f->outputs[o]];
     PL_TRY(pl_tensor_empty(&out[o], (PlDtype)v->dtype, v->ndim, v->dims));
   }
   return PL_OK;
@@ -210,7 +210,7 @@ static PlStatus run_mutating(const Step *s) {
 
 /* A repeated draw starts where its original did. */
 static PlStatus run_seeded(PlExec *e, const Step *s) {
-  const PlFNode *n = s->node;
+  const PlGNode *n = s->node;
   (void)pl_rng_take(0); /* seeds the generator */
   uint64_t now = pl_state.offset;
   bool again = (n->flags & PL_FN_MIRROR) != 0;
@@ -224,7 +224,7 @@ static PlStatus run_seeded(PlExec *e, const Step *s) {
 /* Node i, or the group of nodes from i to before `end`. */
 static PlStatus run_step(PlExec *e, int32_t i, int32_t end) {
   const Step *s = &e->steps[i];
-  const PlFNode *n = s->node;
+  const PlGNode *n = s->node;
   if (end > i) return pl_fusion_run(e->fusion, i, e->vals);
   if (n->draw >= 0) return run_seeded(e, s);
   if (n->flags & PL_FN_MUTATES) return run_mutating(s);
@@ -238,12 +238,12 @@ static double now(void) {
 }
 
 static PlStatus run_steps(PlExec *e) {
-  const PlFlow *f = e->plan->flow;
+  const PlGraph *f = e->plan->graph;
   bool timed = e->timed < PL_EXEC_TIMED;
   double begin = timed ? now() : 0;
   e->began = true;
   for (int32_t i = 0; i < f->nnodes; i++) {
-    const PlFNode *n = e->steps[i].node;
+    const PlGNode *n = e->steps[i].node;
     if (n->flags & PL_FN_VIEW) continue;
     PL_TRY(plk_poll()); /* many small kernels never ask */
     int32_t end = pl_fusion_end(e->fusion, i);
@@ -272,7 +272,7 @@ static void measure(PlExec *e, int64_t before, PlTensor *const *out) {
   PlPlan *p = e->plan;
   PlAsked a = pl_asked();
   int64_t small = 0;
-  for (int32_t o = 0; o < p->flow->noutputs; o++)
+  for (int32_t o = 0; o < p->graph->noutputs; o++)
     if (out[o]->storage->owns != PL_OWNS_BLOCK) small += (int64_t)out[o]->storage->nbytes;
   p->workspace_bytes = a.scratch_high;
   p->measured_bytes = a.high - before + small + e->leaf_bytes;
@@ -285,7 +285,7 @@ static PlStatus run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   e->began = false;
   pl_asked_mark();
   int64_t before = pl_asked().live;
-  PlStatus s = make_outputs(p->flow, out);
+  PlStatus s = make_outputs(p->graph, out);
   if (s == PL_OK) s = take_leaves(e, in, &moved);
   if (s == PL_OK && p->arena_bytes > 0) s = pl_block_alloc((size_t)p->arena_bytes, &arena);
   if (s == PL_OK) {
@@ -300,7 +300,7 @@ static PlStatus run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   if (arena) pl_block_free(arena);
   e->arena = NULL;
   if (s != PL_OK)
-    for (int32_t o = 0; o < p->flow->noutputs; o++) {
+    for (int32_t o = 0; o < p->graph->noutputs; o++) {
       pl_tensor_release(out[o]);
       out[o] = NULL;
     }
@@ -308,9 +308,9 @@ static PlStatus run(PlExec *e, PlTensor *const *in, PlTensor **out) {
 }
 
 /* Planned memory is the CPU's. */
-static bool any_on_device(const PlFlow *f, PlTensor *const *in) {
-  for (PlFVal v = 0; v < f->nvals; v++) {
-    const PlFValue *val = &f->vals[v];
+static bool any_on_device(const PlGraph *f, PlTensor *const *in) {
+  for (PlGVal v = 0; v < f->nvals; v++) {
+    const PlGValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE) continue;
     const PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
     if (t && t->a.device != PL_CPU) return true;
@@ -320,11 +320,11 @@ static bool any_on_device(const PlFlow *f, PlTensor *const *in) {
 
 /* Under a limit of memory: leaves stay while kernels that know only addresses run. */
 static PlStatus run_pinned(PlExec *e, PlTensor *const *in, PlTensor **out) {
-  const PlFlow *f = e->plan->flow;
+  const PlGraph *f = e->plan->graph;
   PlTensor **leaves = malloc(((size_t)f->nvals + 1) * sizeof *leaves);
   int n = 0;
   if (!leaves) PL_FAIL(PL_ERR_OOM, "jit: out of memory");
-  for (PlFVal v = 0; v < f->nvals; v++)
+  for (PlGVal v = 0; v < f->nvals; v++)
     if (f->vals[v].kind != PL_FV_NODE) leaves[n++] = f->vals[v].kind == PL_FV_INPUT ? in[f->vals[v].slot] : f->vals[v].real;
   PlPins pins;
   PlStatus s = pl_remat_pin(&pins, "jit", leaves, n);
@@ -336,15 +336,15 @@ static PlStatus run_pinned(PlExec *e, PlTensor *const *in, PlTensor **out) {
 }
 
 static PlStatus exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
-  if (e->busy) return pl_flow_run(e->plan->flow, in, out);
-  if (e->crosses || any_on_device(e->plan->flow, in)) {
+  if (e->busy) return pl_graph_run(e->plan->graph, in, out);
+  if (e->crosses || any_on_device(e->plan->graph, in)) {
     const PlDeviceTable *t;
     PL_TRY(pl_device(&t));
-    if (!e->away) PL_TRY(pl_away_new(&e->away, e->plan->flow));
-    return pl_away_run(e->away, in, out);
+    if (!e->device_run) PL_TRY(pl_device_run_new(&e->device_run, e->plan->graph));
+    return pl_device_run(e->device_run, in, out);
   }
   bool was = pl_grad_enable(false);
-  struct PlFlow *trace = pl_state.trace;
+  struct PlGraph *trace = pl_state.trace;
   pl_state.trace = NULL;
   e->busy = true;
   PlStatus s = PL_UNLIKELY(pl_state.remat != NULL) ? run_pinned(e, in, out) : run(e, in, out);
@@ -356,11 +356,11 @@ static PlStatus exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
 
 PlStatus pl_exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   if (PL_LIKELY(!pl_watched())) return exec_run(e, in, out);
-  const PlFlow *f = e->plan->flow;
-  PL_TRY(pl_checkpoint_enter_flow(f, in));
+  const PlGraph *f = e->plan->graph;
+  PL_TRY(pl_checkpoint_enter_graph(f, in));
   PlStatus s = exec_run(e, in, out);
-  pl_checkpoint_leave_flow(f, s == PL_OK ? out : NULL);
+  pl_checkpoint_leave_graph(f, s == PL_OK ? out : NULL);
   return s;
 }
 
-const PlAway *pl_exec_away(const PlExec *e) { return e->away; }
+const PlDeviceRun *pl_exec_device_run(const PlExec *e) { return e->device_run; }

@@ -12,16 +12,16 @@ typedef struct PlExec PlExec;
 PlStatus pl_exec_new(PlExec **out, PlPlan *plan);
 void pl_exec_release(PlExec *e); /* NULL is fine */
 /* in[ninputs]: any strides; out[noutputs]: fresh tensors, owned by the caller. Called from inside itself it falls back
- * to pl_flow_run. After a failure captured tensors may be partly new, as after the same ops run one by one. */
+ * to pl_graph_run. After a failure captured tensors may be partly new, as after the same ops run one by one. */
 PlStatus pl_exec_run(PlExec *e, PlTensor *const *in, PlTensor **out);
 PlPlan *pl_exec_plan(const PlExec *e);
 /* Has the newest run begun to compute? Until then a failure has changed nothing. */
 bool pl_exec_began(const PlExec *e);
-/* Least seconds that node i of the plan's flow took in the first PL_EXEC_TIMED runs; of a group its first node says all. */
+/* Least seconds that node i of the plan's graph took in the first PL_EXEC_TIMED runs; of a group its first node says all. */
 enum { PL_EXEC_TIMED = 3 };
 double pl_exec_seconds(const PlExec *e, int32_t i);
 
 /* What runs it on a device, NULL: it has not run there (device_run.h). */
-const struct PlAway *pl_exec_away(const PlExec *e);
+const struct PlDeviceRun *pl_exec_device_run(const PlExec *e);
 
 #endif

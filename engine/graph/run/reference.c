@@ -10,7 +10,7 @@
 #include "engine/graph/ir/graph.h"
 
 typedef struct Run {
-  const PlFlow *f;
+  const PlGraph *f;
   PlTensor **vals; /* owned */
   int32_t *last;   /* per value: its last reader, -1: dies at birth, nnodes: an output */
   uint64_t *drawn; /* per draw: the generator's offset before it */
@@ -21,7 +21,7 @@ typedef struct Run {
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a graph"); }
 
 static void find_last(Run *r) {
-  const PlFlow *f = r->f;
+  const PlGraph *f = r->f;
   for (int32_t v = 0; v < f->nvals; v++) r->last[v] = -1;
   for (int32_t i = 0; i < f->nnodes; i++)
     for (int32_t k = 0; k < f->nodes[i].nin; k++)
@@ -30,7 +30,7 @@ static void find_last(Run *r) {
 }
 
 /* A repeated draw starts where its original did. */
-static PlStatus apply(Run *r, const PlFNode *n, PlTensor *const *in, PlTensor **out) {
+static PlStatus apply(Run *r, const PlGNode *n, PlTensor *const *in, PlTensor **out) {
   if (n->draw < 0) return pl_apply(n->op, in, n->nin, n->attrs, out);
   (void)pl_rng_take(0); /* seeds the generator */
   uint64_t now = pl_state.offset;
@@ -42,18 +42,18 @@ static PlStatus apply(Run *r, const PlFNode *n, PlTensor *const *in, PlTensor **
   return s;
 }
 
-static void drop(Run *r, PlFVal v) {
+static void drop(Run *r, PlGVal v) {
   pl_tensor_release(r->vals[v]);
   r->vals[v] = NULL;
 }
 
 static PlStatus run_node(Run *r, int32_t i) {
-  const PlFlow *f = r->f;
-  const PlFNode *n = &f->nodes[i];
+  const PlGraph *f = r->f;
+  const PlGNode *n = &f->nodes[i];
   PlTensor *few[PL_MAX_IN], **in = few, *out[PL_MAX_OUT] = {NULL};
   if (n->nin > PL_MAX_IN && !(in = malloc((size_t)n->nin * sizeof *in))) return no_memory();
   for (int32_t k = 0; k < n->nin; k++) in[k] = n->in[k] < 0 ? NULL : r->vals[n->in[k]];
-  pl_state.device = pl_flow_makes_on(f, n, r->device, r->crosses);
+  pl_state.device = pl_graph_makes_on(f, n, r->device, r->crosses);
   PlStatus s = apply(r, n, in, out);
   if (s == PL_OK && (n->flags & PL_FN_MUTATES)) {
     for (int o = 0; o < n->op->nout; o++) pl_tensor_release(out[o]);
@@ -71,10 +71,10 @@ static PlStatus run_node(Run *r, int32_t i) {
 
 /* Memory that belongs to the caller alone: leaves and values given before are copied. */
 static PlStatus give(Run *r, PlTensor **out) {
-  const PlFlow *f = r->f;
+  const PlGraph *f = r->f;
   for (int32_t o = 0; o < f->noutputs; o++) {
-    const PlFValue *v = &f->vals[f->outputs[o]];
-    bool shared = f->vals[f->stores[v->store].first].kind != PL_FV_NODE || pl_fvalue_bytes(v) != f->stores[v->store].bytes;
+    const PlGValue *v = &f->vals[f->outputs[o]];
+    bool shared = f->vals[f->stores[v->store].first].kind != PL_FV_NODE || pl_gvalue_bytes(v) != f->stores[v->store].bytes;
     for (int32_t p = 0; p < o && !shared; p++) shared = f->vals[f->outputs[p]].store == v->store;
     PlTensor *t = r->vals[f->outputs[o]];
     PlStatus s = PL_OK;
@@ -88,7 +88,7 @@ static PlStatus give(Run *r, PlTensor **out) {
   return PL_OK;
 }
 
-bool pl_flow_crosses(const PlFlow *f) {
+bool pl_graph_crosses(const PlGraph *f) {
   bool leaf = false, made = false;
   for (int32_t i = 0; i < f->nnodes; i++)
     if (f->nodes[i].op->flags & PL_F_MOVES) return true;
@@ -97,26 +97,26 @@ bool pl_flow_crosses(const PlFlow *f) {
   return made && !leaf;
 }
 
-uint8_t pl_flow_makes_on(const PlFlow *f, const PlFNode *n, uint8_t leaves, bool as_traced) {
+uint8_t pl_graph_makes_on(const PlGraph *f, const PlGNode *n, uint8_t leaves, bool as_traced) {
   const uint8_t traced = n->nout > 0 ? f->vals[n->first].device : PL_CPU;
   return as_traced && traced ? traced : leaves;
 }
 
-static PlStatus flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out) {
-  Run r = {.f = f, .crosses = pl_flow_crosses(f)};
+static PlStatus flow_run(const PlGraph *f, PlTensor *const *in, PlTensor **out) {
+  Run r = {.f = f, .crosses = pl_graph_crosses(f)};
   r.vals = calloc((size_t)f->nvals + 1, sizeof *r.vals);
   r.last = malloc((size_t)(f->nvals + 1) * sizeof *r.last);
   r.drawn = calloc((size_t)f->ndraws + 1, sizeof *r.drawn);
   PlStatus s = r.vals && r.last && r.drawn ? PL_OK : no_memory();
   bool was = pl_grad_enable(false);
   const uint8_t device_was = pl_state.device;
-  PlFlow *trace = pl_state.trace;
+  PlGraph *trace = pl_state.trace;
   pl_state.trace = NULL;
   pl_state.row_major++; /* as the values of the graph are */
   if (s == PL_OK) {
     find_last(&r);
     for (int32_t v = 0; v < f->nvals && s == PL_OK; v++) {
-      const PlFValue *val = &f->vals[v];
+      const PlGValue *val = &f->vals[v];
       if (val->kind == PL_FV_NODE) continue;
       PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
       r.crosses = r.crosses || (r.device && t->a.device && t->a.device != r.device);
@@ -138,10 +138,10 @@ static PlStatus flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out) {
   return s;
 }
 
-PlStatus pl_flow_run(const PlFlow *f, PlTensor *const *in, PlTensor **out) {
+PlStatus pl_graph_run(const PlGraph *f, PlTensor *const *in, PlTensor **out) {
   if (PL_LIKELY(!pl_watched())) return flow_run(f, in, out);
-  PL_TRY(pl_checkpoint_enter_flow(f, in));
+  PL_TRY(pl_checkpoint_enter_graph(f, in));
   PlStatus s = flow_run(f, in, out);
-  pl_checkpoint_leave_flow(f, s == PL_OK ? out : NULL);
+  pl_checkpoint_leave_graph(f, s == PL_OK ? out : NULL);
   return s;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Symbolic tensors: what pl_apply does when an input is a value of a flow. Ops become nodes. Writes are in symbolic_write.c. */
+ * Symbolic tensors: what pl_apply does when an input is a value of a graph. Ops become nodes. Writes are in symbolic_write.c. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,30 +15,30 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a graph
 
 void pl_sym_storage_end(PlStorage *s) {
   PlSymStorage *y = (PlSymStorage *)(void *)s;
-  PlFlow *f = y->flow;
+  PlGraph *f = y->graph;
   if (y->store < f->nstores && f->stores[y->store].live == y) f->stores[y->store].live = NULL;
-  pl_flow_release(f);
+  pl_graph_release(f);
 }
 
-static PlStatus storage_new(PlSymStorage **out, PlFlow *f, int32_t store) {
+static PlStatus storage_new(PlSymStorage **out, PlGraph *f, int32_t store) {
   size_t size = (sizeof(PlSymStorage) + PL_POOL_STEP - 1) / PL_POOL_STEP * PL_POOL_STEP;
   PlSymStorage *s = pl_pool_get(size);
   if (!s) return no_memory();
   *s = (PlSymStorage){
       .s = {.refs = 1, .piece = (uint32_t)size, .nbytes = (size_t)f->stores[store].bytes, .block = s, .owns = PL_OWNS_SYMBOLIC},
-      .flow = pl_flow_retain(f),
+      .graph = pl_graph_retain(f),
       .store = store};
   f->stores[store].live = s;
   *out = s;
   return PL_OK;
 }
 
-PlStatus pl_sym_tensor(PlTensor **out, PlFlow *f, PlFVal v) {
-  const PlFValue *val = &f->vals[v];
+PlStatus pl_sym_tensor(PlTensor **out, PlGraph *f, PlGVal v) {
+  const PlGValue *val = &f->vals[v];
   PlSymStorage *s = f->stores[val->store].live;
   if (s && s->store == val->store) s->s.refs++;
   else PL_TRY(storage_new(&s, f, val->store));
-  PlArray a = pl_fvalue_array(val);
+  PlArray a = pl_gvalue_array(val);
   PlStatus st = pl_tensor_handle(out, &a, &s->s);
   if (st == PL_OK) pl_sym_point(*out, v);
   return st;
@@ -46,8 +46,8 @@ PlStatus pl_sym_tensor(PlTensor **out, PlFlow *f, PlFVal v) {
 
 /* Is the value what the memory that t shares holds now? */
 static bool is_current(const PlTensor *t) {
-  const PlFlow *f = pl_sym_flow(t);
-  const PlFValue *v = &f->vals[pl_sym_value(t)];
+  const PlGraph *f = pl_sym_graph(t);
+  const PlGValue *v = &f->vals[pl_sym_value(t)];
   return v->store == pl_sym_storage(t)->store && v->version == f->stores[v->store].version;
 }
 
@@ -60,13 +60,13 @@ PlStatus pl_sym_window(const PlOp *op, const PlTensor *t, int64_t offset, PlAttr
 }
 
 int64_t pl_sym_offset(const PlTensor *t, const PlTensor *base) {
-  const PlFlow *f = pl_sym_flow(t);
+  const PlGraph *f = pl_sym_graph(t);
   return f->vals[pl_sym_value(t)].offset - f->vals[pl_sym_value(base)].offset;
 }
 
 /* t := value of fresh, which is no constant to the graph's gradient pass because t is used where nothing is recorded; but
  * it is one if t was detached. Takes fresh. */
-static PlStatus point_to(PlFlow *f, PlTensor *t, PlTensor *fresh) {
+static PlStatus point_to(PlGraph *f, PlTensor *t, PlTensor *fresh) {
   f->nodes[f->vals[pl_sym_value(fresh)].node].flags &= (uint8_t)~PL_FN_NO_GRAD; /* t is as it was, whoever asks first */
   if (t->flags & PL_T_DETACHED) {
     PlTensor *stopped;
@@ -82,14 +82,14 @@ static PlStatus point_to(PlFlow *f, PlTensor *t, PlTensor *fresh) {
 
 PlStatus pl_sym_refresh(PlTensor *t) {
   if (is_current(t)) return PL_OK;
-  PlFlow *f = pl_sym_flow(t);
-  const PlFStore *st = &f->stores[pl_sym_storage(t)->store];
+  PlGraph *f = pl_sym_graph(t);
+  const PlGStore *st = &f->stores[pl_sym_storage(t)->store];
   if (st->root < 0)
     PL_FAIL(PL_ERR_TRACE,
             "%s is used after a window of it was written that the graph does not know as a part of the "
             "whole; use the whole tensor inside of the graph first and take views there",
             pl_desc_text(&t->a));
-  const PlFValue *root = &f->vals[st->root], *old = &f->vals[pl_sym_value(t)];
+  const PlGValue *root = &f->vals[st->root], *old = &f->vals[pl_sym_value(t)];
   if (old->offset == root->offset && old->numel == root->numel && old->contiguous && root->contiguous && old->ndim == root->ndim &&
       memcmp(old->dims, root->dims, root->ndim * sizeof(int64_t)) == 0) {
     if (!(t->flags & PL_T_DETACHED)) {
@@ -107,13 +107,13 @@ PlStatus pl_sym_refresh(PlTensor *t) {
   return point_to(f, t, fresh);
 }
 
-PlStatus pl_sym_value_of(PlFlow *f, PlTensor *t, PlFVal *out) {
+PlStatus pl_sym_value_of(PlGraph *f, PlTensor *t, PlGVal *out) {
   if (!t) {
     *out = -1;
     return PL_OK;
   }
-  if (!t->a.symbolic) return t->a.weak || (t->flags & PL_T_CONST) ? pl_flow_const(f, t, out) : pl_flow_capture(f, t, out);
-  if (pl_sym_flow(t) != f)
+  if (!t->a.symbolic) return t->a.weak || (t->flags & PL_T_CONST) ? pl_graph_const(f, t, out) : pl_graph_capture(f, t, out);
+  if (pl_sym_graph(t) != f)
     PL_FAIL(PL_ERR_STATE, "%s belongs to another graph; make it an output there and feed what run returns", pl_desc_text(&t->a));
   PL_TRY(pl_sym_refresh(t));
   *out = pl_sym_value(t);
@@ -175,12 +175,12 @@ static double flops_of(const PlCall *c) {
       &(PlInfer){.op = c->op, .attrs = c->attrs, .nin = c->nin, .in = c->arr, .compute = c->compute, .out = (PlDesc *)(uintptr_t)c->desc});
 }
 
-PlStatus pl_sym_node(PlFlow *f, PlCall *c, uint8_t flags, int32_t *node) {
-  PlFVal few[PL_MAX_IN] = {0}, *vals = few;
+PlStatus pl_sym_node(PlGraph *f, PlCall *c, uint8_t flags, int32_t *node) {
+  PlGVal few[PL_MAX_IN] = {0}, *vals = few;
   if (c->nin > PL_MAX_IN && !(vals = malloc((size_t)c->nin * sizeof *vals))) return no_memory();
   PlStatus s = PL_OK;
   for (int i = 0; i < c->nin && s == PL_OK; i++) s = pl_sym_value_of(f, c->in[i], &vals[i]);
-  if (s == PL_OK) s = pl_flow_node(f, c->op, c->nin, vals, c->op->nattr ? c->attrs : NULL, c->desc, flags, node);
+  if (s == PL_OK) s = pl_graph_node(f, c->op, c->nin, vals, c->op->nattr ? c->attrs : NULL, c->desc, flags, node);
   if (vals != few) free(vals);
   if (s == PL_OK) f->nodes[*node].flops = flops_of(c);
   if (s == PL_OK && f->record && f->stage == 0 && pl_state.grad_off) f->nodes[*node].flags |= PL_FN_NO_GRAD;
@@ -193,12 +193,12 @@ static void note_base(PlTensor *whole, PlTensor *view) {
   if (view->storage == whole->storage && view != whole && !view->base) pl_tensor_join(view, whole);
 }
 
-static PlStatus emit(PlFlow *f, PlCall *c, PlTensor **out) {
+static PlStatus emit(PlGraph *f, PlCall *c, PlTensor **out) {
   int32_t node;
   PL_TRY(pl_sym_node(f, c, 0, &node));
   for (int o = 0; o < c->op->nout; o++) out[o] = NULL;
   for (int o = 0; o < c->op->nout; o++) {
-    PlFVal v = f->nodes[node].first + o;
+    PlGVal v = f->nodes[node].first + o;
     if (f->vals[v].dtype == PL_NDTYPE) continue;
     PlStatus s = pl_sym_tensor(&out[o], f, v);
     if (s != PL_OK) {
@@ -219,12 +219,12 @@ static bool is_computed(const PlTensor *t) {
   return t->node && pl_entry_get(t, pl_state.ambient, &n, &slot) && n->kind != PL_NODE_LEAF;
 }
 
-PlStatus pl_sym_enter(PlFlow *f, PlTensor *t, PlTensor **out) {
+PlStatus pl_sym_enter(PlGraph *f, PlTensor *t, PlTensor **out) {
   if (t->a.symbolic || t->a.weak || (t->flags & PL_T_CONST)) {
     *out = pl_retain(t);
     return PL_OK;
   }
-  PlFVal v;
+  PlGVal v;
   PlTensor *h;
   PL_TRY(pl_history_current(&t, 1));
   if (!f->record && pl_state.ambient && !pl_state.grad_off && is_computed(t))
@@ -232,11 +232,11 @@ PlStatus pl_sym_enter(PlFlow *f, PlTensor *t, PlTensor **out) {
             "%s was computed from tensors that require a gradient before it came into the graph; compute it "
             "inside g:trace(f), or detach it",
             pl_desc_text(&t->a));
-  PL_TRY(pl_flow_capture(f, t, &v));
+  PL_TRY(pl_graph_capture(f, t, &v));
   PL_TRY(pl_sym_tensor(&h, f, v));
   PlStatus s = pl_sym_refresh(h);
   if (s == PL_OK && f->record && (t->node || t->more)) {
-    if (t->node && t->node->kind == PL_NODE_LEAF) s = pl_flow_leaf(f, t, false);
+    if (t->node && t->node->kind == PL_NODE_LEAF) s = pl_graph_leaf(f, t, false);
     if (s == PL_OK) s = pl_entries_copy(h, t, NULL);
   }
   if (s != PL_OK) {
@@ -247,23 +247,23 @@ PlStatus pl_sym_enter(PlFlow *f, PlTensor *t, PlTensor **out) {
   return PL_OK;
 }
 
-PlFlow *pl_sym_flow_of(PlTensor *const *in, int nin) {
+PlGraph *pl_sym_graph_of(PlTensor *const *in, int nin) {
   for (int i = 0; i < nin; i++)
-    if (in[i] && in[i]->a.symbolic) return pl_sym_flow(in[i]);
+    if (in[i] && in[i]->a.symbolic) return pl_sym_graph(in[i]);
   return pl_state.trace;
 }
 
 /* Are all leaves until now the CPU's? */
-static bool at_home(const PlFlow *f) {
-  for (PlFVal v = 0; v < f->nvals; v++)
+static bool at_home(const PlGraph *f) {
+  for (PlGVal v = 0; v < f->nvals; v++)
     if (f->vals[v].kind != PL_FV_NODE && f->vals[v].device != PL_CPU) return false;
   return true;
 }
 
-static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
+static PlStatus apply(PlGraph *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
 
 /* A run makes things out of nothing where its leaves lie. What a call wants elsewhere is moved there. */
-static PlStatus made_away(PlFlow *f, const PlOp *op, const PlAttrs *attrs, PlTensor **out) {
+static PlStatus made_on_device(PlGraph *f, const PlOp *op, const PlAttrs *attrs, PlTensor **out) {
   const uint8_t device = pl_state.device;
   pl_state.device = PL_CPU;
   PlStatus s = apply(f, op, NULL, 0, attrs, out);
@@ -286,8 +286,8 @@ static PlStatus made_away(PlFlow *f, const PlOp *op, const PlAttrs *attrs, PlTen
   return PL_OK;
 }
 
-static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  if (nin == 0 && PL_UNLIKELY(pl_state.device != PL_CPU) && at_home(f)) return made_away(f, op, attrs, out);
+static PlStatus apply(PlGraph *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  if (nin == 0 && PL_UNLIKELY(pl_state.device != PL_CPU) && at_home(f)) return made_on_device(f, op, attrs, out);
   if (op->flags & PL_F_SIZES) return shape_tensor(in[0], out);
   if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
   if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);
@@ -301,7 +301,7 @@ static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, c
   if (s == PL_OK && !done && f->record && !(op->flags & PL_F_MUTATES) && !pl_state.grad_off && pl_may_record(c.in, c.nin)) {
     uint64_t first = pl_state.seq + 1;
     s = pl_record(op, c.in, c.nin, c.attrs, out);
-    if (s == PL_OK) s = pl_flow_note_line(f, first);
+    if (s == PL_OK) s = pl_graph_note_line(f, first);
     if (s != PL_OK) pl_release_all(out, op->nout);
   }
   pl_call_end(&c);
@@ -309,7 +309,7 @@ static PlStatus apply(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, c
 }
 
 PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  PlFlow *f = pl_sym_flow_of(in, nin);
+  PlGraph *f = pl_sym_graph_of(in, nin);
   PL_TRY(pl_call_check_count(op, in, nin));
   if (!f) PL_FAIL(PL_ERR_STATE, "%s: no graph is being made", op->name);
   if (f->closed) PL_FAIL(PL_ERR_STATE, "%s: this symbolic tensor's trace is over; return it from the traced function", op->name);
@@ -321,12 +321,12 @@ PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttr
     sym[n] = NULL;
     if (in[n]) s = pl_sym_enter(f, in[n], &sym[n]);
   }
-  PlFlow *was = pl_state.trace;
+  PlGraph *was = pl_state.trace;
   pl_state.trace = f;
-  pl_flow_retain(f);
+  pl_graph_retain(f);
   if (s == PL_OK) s = apply(f, op, sym, nin, attrs, out);
   pl_state.trace = was;
-  pl_flow_release(f);
+  pl_graph_release(f);
   pl_release_all(sym, n);
   if (sym != few) free(sym);
   return s;

@@ -8,17 +8,17 @@
 
 static inline PlSymStorage *pl_sym_storage(const PlTensor *t) { return (PlSymStorage *)(void *)t->storage; }
 /* t names value v from now on. */
-static inline void pl_sym_point(PlTensor *t, PlFVal v) { t->a.data = (void *)(uintptr_t)(v + 1); } /* no address: graph.h */
+static inline void pl_sym_point(PlTensor *t, PlGVal v) { t->a.data = (void *)(uintptr_t)(v + 1); } /* no address: graph.h */
 /* After its memory changed through another handle, a view is taken again. */
 PlStatus pl_sym_refresh(PlTensor *t);
 /* Attributes of as_strided and strided_put for t's window, `offset` elements into the whole. */
 PlStatus pl_sym_window(const PlOp *op, const PlTensor *t, int64_t offset, PlAttrs *a);
-/* Real tensors become handles on leaves of the flow, which carry their gradient entries where tapes are kept. */
-PlStatus pl_sym_enter(PlFlow *f, PlTensor *t, PlTensor **out);
-/* The flow of a symbolic one among the inputs, else the one that is traced. */
-PlFlow *pl_sym_flow_of(PlTensor *const *in, int nin);
-PlStatus pl_sym_node(PlFlow *f, PlCall *c, uint8_t flags, int32_t *node);
+/* Real tensors become handles on leaves of the graph, which carry their gradient entries where tapes are kept. */
+PlStatus pl_sym_enter(PlGraph *f, PlTensor *t, PlTensor **out);
+/* The graph of a symbolic one among the inputs, else the one that is traced. */
+PlGraph *pl_sym_graph_of(PlTensor *const *in, int nin);
+PlStatus pl_sym_node(PlGraph *f, PlCall *c, uint8_t flags, int32_t *node);
 /* Ops that always write into inputs. */
-PlStatus pl_sym_mutate(PlFlow *f, PlCall *c, PlTensor **out);
+PlStatus pl_sym_mutate(PlGraph *f, PlCall *c, PlTensor **out);
 
 #endif

@@ -8,31 +8,31 @@
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
-static bool is_leaf_store(const PlFlow *f, int32_t store) { return f->vals[f->stores[store].first].kind != PL_FV_NODE; }
+static bool is_leaf_store(const PlGraph *f, int32_t store) { return f->vals[f->stores[store].first].kind != PL_FV_NODE; }
 
-bool pl_sym_constant(const PlTensor *t) { return !t->a.symbolic || is_leaf_store(pl_sym_flow(t), pl_sym_storage(t)->store); }
+bool pl_sym_constant(const PlTensor *t) { return !t->a.symbolic || is_leaf_store(pl_sym_graph(t), pl_sym_storage(t)->store); }
 
-static bool covers(const PlFlow *f, const PlTensor *t) {
-  const PlFStore *s = &f->stores[pl_sym_storage(t)->store];
+static bool covers(const PlGraph *f, const PlTensor *t) {
+  const PlGStore *s = &f->stores[pl_sym_storage(t)->store];
   return t->a.contiguous && t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype) == s->bytes;
 }
 
 /* Does t's memory have a history that this write is not to become a part of? Where gradients are off, or through a
  * detached handle. v may be NULL. */
-static bool is_unknown(const PlFlow *f, PlTensor *t, PlTensor *v) {
+static bool is_unknown(const PlGraph *f, PlTensor *t, PlTensor *v) {
   if (!f->record || !t->storage->has_history) return false;
   return pl_state.grad_off || !(pl_may_record(&t, 1) || (v && pl_may_record(&v, 1)));
 }
 
 /* A node that writes into leaf memory; its new values become the newest of their stores. */
-static PlStatus write_leaf(PlFlow *f, PlCall *c, PlTensor *const *targets) {
+static PlStatus write_leaf(PlGraph *f, PlCall *c, PlTensor *const *targets) {
   int32_t node;
   const bool unknown = c->in[0]->a.symbolic && is_unknown(f, c->in[0], c->nin > 1 ? c->in[1] : NULL);
   PL_TRY(pl_sym_node(f, c, PL_FN_MUTATES, &node));
   if (unknown && f->nodes[node].nout == 1) f->nodes[node].flags |= PL_FN_THROUGH;
   for (int32_t k = 0; k < f->nodes[node].nout; k++) {
-    PlFVal v = f->nodes[node].first + k;
-    PlFStore *st = &f->stores[f->vals[v].store];
+    PlGVal v = f->nodes[node].first + k;
+    PlGStore *st = &f->stores[f->vals[v].store];
     bool root = f->nodes[node].in[k] == st->root;
     f->vals[v].version = ++st->version;
     if (root) st->root = v;
@@ -45,7 +45,7 @@ static PlStatus write_leaf(PlFlow *f, PlCall *c, PlTensor *const *targets) {
   return PL_OK;
 }
 
-static PlStatus copy_into(PlFlow *f, PlTensor *t, PlTensor *v) {
+static PlStatus copy_into(PlGraph *f, PlTensor *t, PlTensor *v) {
   PlCall c;
   PlTensor *in[2] = {t, v};
   PL_TRY(pl_call_begin(&c, &pl_op_copy, in, 2, NULL));
@@ -56,8 +56,8 @@ static PlStatus copy_into(PlFlow *f, PlTensor *t, PlTensor *v) {
 }
 
 /* A handle on the whole of t's memory. */
-static PlStatus root_of(PlFlow *f, const PlTensor *t, PlTensor **out) {
-  const PlFStore *st = &f->stores[pl_sym_storage(t)->store];
+static PlStatus root_of(PlGraph *f, const PlTensor *t, PlTensor **out) {
+  const PlGStore *st = &f->stores[pl_sym_storage(t)->store];
   if (st->root < 0)
     PL_FAIL(PL_ERR_TRACE, "a window of a tensor that the graph does not know as a whole was written; use the whole "
                           "tensor inside of the graph and take views there");
@@ -65,14 +65,14 @@ static PlStatus root_of(PlFlow *f, const PlTensor *t, PlTensor **out) {
 }
 
 /* The storage object of t and its views stands for another store from now on. */
-static void move_storage(PlFlow *f, PlSymStorage *s, int32_t store) {
+static void move_storage(PlGraph *f, PlSymStorage *s, int32_t store) {
   if (s->store != store && f->stores[s->store].live == s) f->stores[s->store].live = NULL;
   s->store = store;
   f->stores[store].live = s; /* further views of it belong to t's family */
 }
 
 PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
-  PlFlow *f = pl_sym_flow(t);
+  PlGraph *f = pl_sym_graph(t);
   PlTensor *root = NULL, *now = NULL, *dense = NULL;
   PL_TRY(pl_sym_refresh(t));
   bool leaf = is_leaf_store(f, pl_sym_storage(t)->store), whole = covers(f, t);
@@ -84,11 +84,11 @@ PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
             "get that history in a graph; write into a clone",
             pl_desc_text(&t->a));
   PlStatus s = PL_OK;
-  PlFVal nv;
+  PlGVal nv;
   PL_TRY(pl_sym_value_of(f, v, &nv));
-  const PlFValue *val = &f->vals[nv];
+  const PlGValue *val = &f->vals[nv];
   if (!v->a.symbolic || val->kind != PL_FV_NODE || !val->contiguous || is_leaf_store(f, val->store) ||
-      pl_fvalue_bytes(val) != f->stores[val->store].bytes)
+      pl_gvalue_bytes(val) != f->stores[val->store].bytes)
     s = pl_sym_apply(&pl_op_clone, &v, 1, NULL, &dense);
   else dense = pl_retain(v);
   PL_TRY(s);
@@ -116,7 +116,7 @@ PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
 }
 
 /* A copy of t as it is, which carries its history on; the graph's own gradient pass goes through it, too. */
-static PlStatus history_copy(PlFlow *f, PlTensor **out, PlTensor *t) {
+static PlStatus history_copy(PlGraph *f, PlTensor **out, PlTensor *t) {
   PL_TRY(pl_sym_copy(out, t));
   f->nodes[f->vals[pl_sym_value(*out)].node].flags &= (uint8_t)~PL_FN_NO_GRAD;
   PlStatus s = pl_entries_copy(*out, t, NULL);
@@ -127,7 +127,7 @@ static PlStatus history_copy(PlFlow *f, PlTensor **out, PlTensor *t) {
 }
 
 /* Computes op(in…) for a write into y; where gradients are recorded, with a copy in y's place: as apply_tracked does. */
-static PlStatus compute_for(PlFlow *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *y, bool tracked,
+static PlStatus compute_for(PlGraph *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *y, bool tracked,
                             PlTensor **r) {
   if (!tracked) return pl_sym_apply(op, in, nin, attrs, r);
   PlTensor *old = NULL, **args = malloc((size_t)(nin ? nin : 1) * sizeof *args);
@@ -163,8 +163,8 @@ static PlStatus from_outside(const PlOp *op, const PlTensor *y) {
 
 PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
   PlTensor *y = out[0], *r[PL_MAX_OUT], *target = NULL;
-  PlFlow *f = pl_sym_flow_of(in, nin);
-  if (!f && y->a.symbolic) f = pl_sym_flow(y);
+  PlGraph *f = pl_sym_graph_of(in, nin);
+  if (!f && y->a.symbolic) f = pl_sym_graph(y);
   bool tracked = false;
   if (f->record) PL_TRY(pl_call_tracked(in, nin, y, &tracked));
   if (tracked) PL_TRY(pl_inplace_check(op->name, y));
@@ -236,7 +236,7 @@ static PlStatus overwritten(const PlOp *op, PlTensor *const *in, const PlAttrs *
   return s;
 }
 
-static PlStatus mutate(PlFlow *f, PlCall *c, PlTensor **out) {
+static PlStatus mutate(PlGraph *f, PlCall *c, PlTensor **out) {
   const PlOp *op = c->op;
   bool variadic = op->nin == PL_VARIADIC;
   PlTensor *y = c->in[0], *res = NULL;
@@ -245,7 +245,7 @@ static PlStatus mutate(PlFlow *f, PlCall *c, PlTensor **out) {
   PlStatus s = PL_OK;
   for (int i = 0; i < c->nin; i++)
     if (c->in[i] && c->in[i]->a.symbolic) PL_TRY(pl_sym_refresh(c->in[i]));
-  const PlFStore *st = variadic ? NULL : &f->stores[pl_sym_storage(y)->store];
+  const PlGStore *st = variadic ? NULL : &f->stores[pl_sym_storage(y)->store];
   bool leaf = !st || is_leaf_store(f, pl_sym_storage(y)->store);
   /* a part of a leaf that is known as a whole: the whole is put together and written */
   bool value = !leaf || (st && st->root >= 0 && st->root != pl_sym_value(y));
@@ -266,7 +266,7 @@ static PlStatus mutate(PlFlow *f, PlCall *c, PlTensor **out) {
   return s;
 }
 
-PlStatus pl_sym_mutate(PlFlow *f, PlCall *c, PlTensor **out) {
+PlStatus pl_sym_mutate(PlGraph *f, PlCall *c, PlTensor **out) {
   const PlOp *op = c->op;
   PlTensor *y = c->in[0], *old = NULL;
   bool tracked = false;

@@ -9,21 +9,21 @@
 
 static PlNode *leaf_of(const PlTensor *t) { return t->node && t->node->kind == PL_NODE_LEAF ? t->node : NULL; }
 
-static bool captured(const PlFlow *f, const PlTensor *t) {
+static bool captured(const PlGraph *f, const PlTensor *t) {
   for (int32_t v = 0; v < f->nvals; v++)
     if (f->vals[v].kind == PL_FV_CAPTURE && f->vals[v].real->storage == t->storage) return true;
   return false;
 }
 
 /* The script replaces a .grad that nothing in the graph has read so far. */
-static void forget_grad(const PlFlow *f, PlFLeaf *l) {
+static void forget_grad(const PlGraph *f, PlGLeaf *l) {
   if (leaf_of(l->t)->grad != l->grad || (l->grad && (l->looked || captured(f, l->grad)))) return;
   pl_tensor_release(l->grad);
   l->grad = NULL;
   l->zeroed = true;
 }
 
-PlStatus pl_flow_leaf(PlFlow *f, PlTensor *t, bool zeroed) {
+PlStatus pl_graph_leaf(PlGraph *f, PlTensor *t, bool zeroed) {
   if (!leaf_of(t) || t->a.symbolic || !f->record || f->closed) return PL_OK;
   for (int32_t i = 0; i < f->nleaves; i++)
     if (f->leaves[i].t->node == t->node) {
@@ -32,33 +32,33 @@ PlStatus pl_flow_leaf(PlFlow *f, PlTensor *t, bool zeroed) {
     }
   if (f->nleaves == f->cap_leaves) {
     int32_t cap = f->cap_leaves ? 2 * f->cap_leaves : 32;
-    PlFLeaf *more = realloc(f->leaves, (size_t)cap * sizeof *more);
+    PlGLeaf *more = realloc(f->leaves, (size_t)cap * sizeof *more);
     if (!more) PL_FAIL(PL_ERR_OOM, "out of memory for a trace");
     f->leaves = more;
     f->cap_leaves = cap;
   }
   PlTensor *g = zeroed ? NULL : leaf_of(t)->grad;
   f->leaves[f->nleaves++] =
-      (PlFLeaf){.t = pl_retain(t), .grad = g ? pl_retain(g) : NULL, .zeroed = zeroed, .had = leaf_of(t)->grad != NULL};
+      (PlGLeaf){.t = pl_retain(t), .grad = g ? pl_retain(g) : NULL, .zeroed = zeroed, .had = leaf_of(t)->grad != NULL};
   return PL_OK;
 }
 
-PlStatus pl_flow_leaf_look(PlFlow *f, PlTensor *t) {
-  PL_TRY(pl_flow_leaf(f, t, false));
+PlStatus pl_graph_leaf_look(PlGraph *f, PlTensor *t) {
+  PL_TRY(pl_graph_leaf(f, t, false));
   for (int32_t i = 0; i < f->nleaves; i++) {
-    PlFLeaf *l = &f->leaves[i];
+    PlGLeaf *l = &f->leaves[i];
     if (l->t->node == t->node && !l->zeroed && leaf_of(t) && leaf_of(t)->grad == l->grad) l->looked = true;
   }
   return PL_OK;
 }
 
 /* The trace is over. A .grad that it read is another tensor at each run, since backward makes a new one. */
-static void settle(PlFlow *f, PlFLeaf *l) {
-  PlFVal at = -1;
+static void settle(PlGraph *f, PlGLeaf *l) {
+  PlGVal at = -1;
   int n = 0;
   l->expects = l->zeroed && !l->looked ? PL_FGRAD_ANY : l->had ? PL_FGRAD_SOME : PL_FGRAD_NONE;
   if (!l->grad) return;
-  for (PlFVal v = 0; v < f->nvals; v++) {
+  for (PlGVal v = 0; v < f->nvals; v++) {
     if (f->vals[v].kind != PL_FV_CAPTURE || f->vals[v].real->storage != l->grad->storage) continue;
     n++;
     if (f->vals[v].real == l->grad) at = v;
@@ -68,7 +68,7 @@ static void settle(PlFlow *f, PlFLeaf *l) {
                                                             : PL_FGRAD_SAME;
   if (l->expects == PL_FGRAD_SAME) return;
   if (l->expects == PL_FGRAD_INPUT) {
-    PlFValue *v = &f->vals[at];
+    PlGValue *v = &f->vals[at];
     pl_tensor_release(v->real);
     v->real = NULL;
     v->kind = PL_FV_INPUT;
@@ -80,7 +80,7 @@ static void settle(PlFlow *f, PlFLeaf *l) {
 }
 
 /* What the script did to a .grad so far happens in each run instead: the one that was there comes back. */
-static PlStatus take_grad(PlFlow *f, PlFLeaf *l, PlFVal *grad) {
+static PlStatus take_grad(PlGraph *f, PlGLeaf *l, PlGVal *grad) {
   PlNode *n = leaf_of(l->t);
   PlTensor *g = n ? n->grad : NULL;
   bool untouched = g && !g->a.symbolic && g == l->grad && !l->zeroed;
@@ -92,7 +92,7 @@ static PlStatus take_grad(PlFlow *f, PlFLeaf *l, PlFVal *grad) {
   return s;
 }
 
-PlStatus pl_flow_leaf_grads(PlFlow *f, PlFVal *grads) {
+PlStatus pl_graph_leaf_grads(PlGraph *f, PlGVal *grads) {
   PlStatus s = PL_OK;
   for (int32_t i = 0; i < f->nleaves; i++) {
     if (grads) grads[i] = -1;
@@ -103,7 +103,7 @@ PlStatus pl_flow_leaf_grads(PlFlow *f, PlFVal *grads) {
   return s;
 }
 
-void pl_flow_leaves_drop(PlFlow *f) {
+void pl_graph_leaves_drop(PlGraph *f) {
   for (int32_t i = 0; i < f->nleaves; i++) {
     pl_tensor_release(f->leaves[i].t);
     pl_tensor_release(f->leaves[i].grad);
@@ -114,9 +114,9 @@ void pl_flow_leaves_drop(PlFlow *f) {
 }
 
 /* given: look only at leaves where it is not negative, and at those whose .grad is read; NULL: at all. */
-bool pl_flow_leaves_same(const PlFlow *f, const int32_t *given) {
+bool pl_graph_leaves_same(const PlGraph *f, const int32_t *given) {
   for (int32_t i = 0; i < f->nleaves; i++) {
-    const PlFLeaf *l = &f->leaves[i];
+    const PlGLeaf *l = &f->leaves[i];
     const PlNode *n = leaf_of(l->t);
     bool read = l->looked || l->expects == PL_FGRAD_INPUT || l->expects == PL_FGRAD_SAME;
     if (given && given[i] < 0 && !read) continue;
@@ -133,26 +133,26 @@ bool pl_flow_leaves_same(const PlFlow *f, const int32_t *given) {
 
 /* ---- lines ------------------------------------------------------------------------------------------------- */
 
-PlStatus pl_flow_note_line(PlFlow *f, uint64_t first) {
+PlStatus pl_graph_note_line(PlGraph *f, uint64_t first) {
   const char *where = f->nnodes ? f->nodes[f->nnodes - 1].where : NULL;
   if (!where || pl_state.seq < first) return PL_OK;
-  PlFLine *last = f->nlines ? &f->lines[f->nlines - 1] : NULL;
+  PlGLine *last = f->nlines ? &f->lines[f->nlines - 1] : NULL;
   if (last && last->where == where && last->last + 1 == first) {
     last->last = pl_state.seq;
     return PL_OK;
   }
   if (f->nlines == f->cap_lines) {
     int32_t cap = f->cap_lines ? 2 * f->cap_lines : 64;
-    PlFLine *more = realloc(f->lines, (size_t)cap * sizeof *more);
+    PlGLine *more = realloc(f->lines, (size_t)cap * sizeof *more);
     if (!more) PL_FAIL(PL_ERR_OOM, "out of memory for a trace");
     f->lines = more;
     f->cap_lines = cap;
   }
-  f->lines[f->nlines++] = (PlFLine){.first = first, .last = pl_state.seq, .where = where};
+  f->lines[f->nlines++] = (PlGLine){.first = first, .last = pl_state.seq, .where = where};
   return PL_OK;
 }
 
-const char *pl_flow_line(const PlFlow *f) {
+const char *pl_graph_line(const PlGraph *f) {
   int32_t lo = 0, hi = f->tape ? f->nlines : 0;
   while (lo < hi) { /* the first that does not end before it */
     int32_t mid = lo + (hi - lo) / 2;
@@ -164,23 +164,23 @@ const char *pl_flow_line(const PlFlow *f) {
 }
 
 /* Only the outermost walk is a region: what runs inside of it belongs to it. */
-int32_t pl_flow_backward_begin(PlFlow *f) {
+int32_t pl_graph_backward_begin(PlGraph *f) {
   if (!f->record || f->stage != 0) return -1;
   f->stage = (uint8_t)(f->nregions < 254 ? f->nregions + 1 : 255);
   return f->nnodes;
 }
 
-PlStatus pl_flow_backward_end(PlFlow *f, int32_t begin, int ny, PlTensor *const *ys) {
+PlStatus pl_graph_backward_end(PlGraph *f, int32_t begin, int ny, PlTensor *const *ys) {
   if (begin < 0) return PL_OK;
   f->stage = 0;
   if (begin == f->nnodes || f->nregions >= 254) return PL_OK;
-  PlFVal *v = malloc((size_t)(ny + 1) * sizeof *v);
+  PlGVal *v = malloc((size_t)(ny + 1) * sizeof *v);
   if (!v) PL_FAIL(PL_ERR_OOM, "out of memory for a trace");
   int n = 0;
   for (int i = 0; i < ny; i++)
-    if (ys[i]->a.symbolic && pl_sym_flow(ys[i]) == f) v[n++] = pl_sym_value(ys[i]);
+    if (ys[i]->a.symbolic && pl_sym_graph(ys[i]) == f) v[n++] = pl_sym_value(ys[i]);
   PlMirrorOptions m = f->mirror;
-  PlStatus s = pl_flow_region(f, begin, n, v, &m);
+  PlStatus s = pl_graph_region(f, begin, n, v, &m);
   free(v);
   return s;
 }

@@ -96,7 +96,7 @@ static PlVal steps(Net *t, int64_t n) { /* 0 … n-1, i64[n,1,1] */
   PlStatus s = pl_tensor_empty(&x, PL_I64, 3, shape);
   if (s == PL_OK) {
     for (int64_t k = 0; k < n; k++) ((int64_t *)x->a.data)[k] = k;
-    s = pl_graph_const(t->g->graph, x, &v);
+    s = pl_grad_graph_const(t->g->graph, x, &v);
     pl_tensor_release(x);
   }
   pl_g_fail(t->g, s);

@@ -100,9 +100,9 @@ end
 --- T.save_graph(path, graph) → true, or nil, message, code. Writes path and path .. ".safetensors".
 function M.save(path, g)
   if type(path) ~= "string" then fail("save_graph: the path must be a string, got %s", describe(path)) end
-  if type(g) ~= "table" or not g.flow then fail("save_graph: a graph expected, got %s", describe(g)) end
+  if type(g) ~= "table" or not g.ir then fail("save_graph: a graph expected, got %s", describe(g)) end
   local lines, tensors, named = { HEADER }, {}, {}
-  for _, leaf in ipairs(core.graph_leaves(g.flow)) do
+  for _, leaf in ipairs(core.graph_leaves(g.ir)) do
     if leaf.kind == "input" then
       local own, k = leaf.name, 1
       while named[own] do own, k = ("%s_%d"):format(leaf.name, k + 1), k + 1 end -- as graph.lua calls them
@@ -121,11 +121,11 @@ function M.save(path, g)
     lines[#lines + 1] = node_line(node)
     if node.after then lines[#lines + 1] = "after " .. sizes(node.after) end
   end
-  for i, v in ipairs(core.graph_output_values(g.flow)) do
+  for i, v in ipairs(core.graph_output_values(g.ir)) do
     local key = g.keys[i]
     lines[#lines + 1] = ("output %d %s"):format(v, type(key) == "number" and "#" .. key or "=" .. escape(key))
   end
-  for _, region in ipairs(core.graph_regions(g.flow)) do
+  for _, region in ipairs(core.graph_regions(g.ir)) do
     local ys, chosen = {}, {}
     for i, v in ipairs(region.ys) do ys[i] = tostring(v) end
     for k, c in pairs(region.choice) do chosen[#chosen + 1] = ("%d:%d"):format(k, c) end
@@ -190,7 +190,7 @@ function readers.number(state, line)
   if number == nil or kind ~= "weak" and kind ~= "tensor" then return "a number line" end
   local v, problem = new_value(state, s)
   if not v then return problem end
-  state.values[v] = core.graph_number(state.graph.flow, number, dtype, kind == "weak")
+  state.values[v] = core.graph_number(state.graph.ir, number, dtype, kind == "weak")
 end
 
 local function stored(state, line)
@@ -255,7 +255,7 @@ function readers.node(state, line)
     if not v then return problem end
     numbers[i], said[i] = v, type_
   end
-  local made, node = core.graph_apply(state.graph.flow, op, inputs, attrs, level, unescape(name),
+  local made, node = core.graph_apply(state.graph.ir, op, inputs, attrs, level, unescape(name),
     state.nodes[from] or 0)
   if #made ~= #numbers then return ("%s has %d outputs, the line names %d"):format(op, #made, #numbers) end
   state.nodes[#state.nodes + 1] = node
@@ -273,7 +273,7 @@ function readers.after(state, line)
   for _, s in ipairs(list_of(list)) do
     local k = read_integer(s, 1, #state.nodes - 1)
     if not k then return "a node that comes first but is not there" end
-    core.graph_after(state.graph.flow, state.nodes[#state.nodes], state.nodes[k])
+    core.graph_after(state.graph.ir, state.nodes[#state.nodes], state.nodes[k])
   end
 end
 
@@ -304,7 +304,7 @@ function readers.region(state, line)
       region.choice[node] = choice
     end
   end
-  core.graph_region(state.graph.flow, region)
+  core.graph_region(state.graph.ir, region)
 end
 
 function readers.output(state, line)
@@ -357,7 +357,7 @@ function M.build(text, tensors, pair)
   if next(state.outputs) == nil then return nil, "it names no outputs" end
   local ok, problem = pcall(state.graph.outputs, state.graph, state.outputs)
   if not ok then return nil, tostring(problem) end
-  ok, problem = pcall(core.graph_verify, state.graph.flow)
+  ok, problem = pcall(core.graph_verify, state.graph.ir)
   if not ok then return nil, tostring(problem) end
   return state.graph
 end

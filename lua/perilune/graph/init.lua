@@ -86,7 +86,7 @@ end
 -- does not keep (x + 0 = x, x / x = 1, log(exp a + exp b) = logaddexp(a, b)).
 local function graph(opts)
   opts = check_options("graph", opts, "unsafe_math")
-  return setmetatable({ flow = core.graph_new(flag("graph", opts, "unsafe_math")), names = {}, keys = {} }, Graph)
+  return setmetatable({ ir = core.graph_new(flag("graph", opts, "unsafe_math")), names = {}, keys = {} }, Graph)
 end
 
 --- g:input(name, shape, {dtype=, leaf=, device=}) → symbolic tensor, fed at each run. A leaf (a parameter) costs
@@ -96,8 +96,8 @@ function Graph:input(name, shape, opts)
   opts = check_options("input", opts, "dtype leaf device")
   if type(name) ~= "string" or name == "" then fail("input: the name must be a string, got %s", describe(name)) end
   if self.names[name] then fail("input: there is an input named '%s' already", name) end
-  local t = core.graph_input(self.flow, name, shape, opts.dtype, flag("input", opts, "leaf"), opts.device)
-  self.names[name] = #core.graph_inputs(self.flow)
+  local t = core.graph_input(self.ir, name, shape, opts.dtype, flag("input", opts, "leaf"), opts.device)
+  self.names[name] = #core.graph_inputs(self.ir)
   return t
 end
 
@@ -106,7 +106,7 @@ end
 function Graph:trace(f, ...)
   check("trace", self)
   if type(f) ~= "function" then fail("trace: a function expected, got %s", describe(f)) end
-  return core.graph_trace(self.flow, f, ...)
+  return core.graph_trace(self.ir, f, ...)
 end
 
 --- g:name(tensor, name) → tensor: the node that computes it is called so in texts, predicates and plans.
@@ -115,7 +115,7 @@ function Graph:name(t, name)
   if not core.is_symbolic(t) then fail("name: a symbolic tensor expected, got %s", describe(t)) end
   local _, node = core.graph_value(t)
   if not node then fail("name: an input has its name already") end
-  core.graph_name(self.flow, node, name)
+  core.graph_name(self.ir, node, name)
   return t
 end
 
@@ -130,7 +130,7 @@ local function node_of(g, what, t)
   if not core.is_symbolic(t) then
     fail("after: %s must be a tensor of the graph or the name of a node, got %s", what, describe(t))
   end
-  return core.graph_maker(g.flow, t) or fail("after: %s is an input or a view of one; nothing computes it", what)
+  return core.graph_maker(g.ir, t) or fail("after: %s is an input or a view of one; nothing computes it", what)
 end
 
 --- g:after(t, first, …) → t: the node that computes t runs after those that compute first, …, though it reads
@@ -142,7 +142,7 @@ function Graph:after(t, ...)
   if n == 0 then fail("after: what must run first? g:after(t, first, …)") end
   local list = {}
   for i = 1, n do list[i] = node_of(self, ("argument %d"):format(i + 1), (select(i, ...))) end
-  for _, first in ipairs(list) do core.graph_after(self.flow, node, first) end
+  for _, first in ipairs(list) do core.graph_after(self.ir, node, first) end
   return t
 end
 
@@ -160,7 +160,7 @@ function Graph:outputs(list)
   for i, t in ipairs(all) do tensors[#tensors + 1], order[#order + 1] = t, i end
   for _, k in ipairs(keys) do tensors[#tensors + 1], order[#order + 1] = all[k], k end
   if #tensors == 0 then fail("outputs: at least one tensor is wanted") end
-  core.graph_outputs(self.flow, tensors)
+  core.graph_outputs(self.ir, tensors)
   self.keys = order
   return self
 end
@@ -193,7 +193,7 @@ local function mark(g, nodes, what, list, choice, value)
       if node then choice[node], marked[node], hit = value, true, true end
     end
     if core.is_symbolic(entry) then
-      set(core.graph_maker(g.flow, entry))
+      set(core.graph_maker(g.ir, entry))
     elseif type(entry) == "string" then
       for _, node in ipairs(nodes) do
         if node.name == entry then set(behind(nodes, node)) end
@@ -274,7 +274,7 @@ function Graph:gradient(ys, xs, opts)
     if raw.copy == false then fail("gradient: copy_op says what makes copies, copy=false that none are made") end
     raw.copy = true
   end
-  local res = core.graph_gradient(self.flow, ys, xs, dys, raw, opts.aggregate)
+  local res = core.graph_gradient(self.ir, ys, xs, dys, raw, opts.aggregate)
   for i = 1, #xs do res[i] = res[i] or nil end
   if one then return res[1] end
   return res
@@ -282,8 +282,8 @@ end
 
 -- The plan of the graph as it is now.
 local function compiled(g)
-  local edition = core.graph_edition(g.flow)
-  if g.edition ~= edition then g.compiled, g.edition = core.graph_compile(g.flow), edition end
+  local edition = core.graph_edition(g.ir)
+  if g.edition ~= edition then g.compiled, g.edition = core.graph_compile(g.ir), edition end
   return g.compiled
 end
 
@@ -355,27 +355,27 @@ function Graph:run(feed, opts)
 end
 
 --- The graph as text, one line a node.
-function Graph:text() return core.graph_text(check("text", self).flow) end
+function Graph:text() return core.graph_text(check("text", self).ir) end
 Graph.__tostring = Graph.text
 
 --- The graph in Graphviz' language.
-function Graph:dot() return core.graph_dot(check("dot", self).flow) end
+function Graph:dot() return core.graph_dot(check("dot", self).ir) end
 
 --- g:nodes() → list of {name op attrs shapes dtypes bytes flops inputs outputs stage index}.
-function Graph:nodes() return core.graph_nodes(check("nodes", self).flow) end
+function Graph:nodes() return core.graph_nodes(check("nodes", self).ir) end
 
 --- Raises if the graph breaks a rule that every graph keeps: a bug of perilune.
-function Graph:verify() return core.graph_verify(check("verify", self).flow) end
+function Graph:verify() return core.graph_verify(check("verify", self).ir) end
 
--- The object for a flow that was traced.
-local function wrap(flow)
-  local g = setmetatable({ flow = flow, names = {}, shapes = {}, keys = {} }, Graph)
-  for slot, name in ipairs(core.graph_inputs(flow)) do
+-- The object for a graph that was traced.
+local function wrap(ir)
+  local g = setmetatable({ ir = ir, names = {}, shapes = {}, keys = {} }, Graph)
+  for slot, name in ipairs(core.graph_inputs(ir)) do
     local own, k = name, 1
     while g.names[own] do own, k = ("%s_%d"):format(name, k + 1), k + 1 end -- gradients that it reads are called grad
     g.names[own] = slot
   end
-  for i in ipairs(core.graph_output_values(flow)) do g.keys[i] = i end
+  for i in ipairs(core.graph_output_values(ir)) do g.keys[i] = i end
   return g
 end
 

@@ -101,7 +101,7 @@ local function first_difference(self, t, args, tensors)
   local ok, other = pcall(trace, self, args, tensors)
   if not ok or not other then return "" end
   optimizers.undo(other, true)
-  local text = core.jit_differ(t.flow, other.flow)
+  local text = core.jit_differ(t.ir, other.ir)
   return text and "; first, " .. text or ""
 end
 

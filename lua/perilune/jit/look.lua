@@ -14,10 +14,10 @@ return function(Jit)
   end
 
   --- The newest trace as a graph (T.graph's object: print it, ask for its nodes).
-  function Jit:graph() return graphs.wrap(last(self, "graph").flow) end
+  function Jit:graph() return graphs.wrap(last(self, "graph").ir) end
 
   --- The text of the newest trace.
-  function Jit:source() return core.graph_text(last(self, "source").flow) end
+  function Jit:source() return core.graph_text(last(self, "source").ir) end
 
   -- What the halves of a program did on a device, if they ran there: {groups=, operations=, capture="captured", or why
   -- not}.

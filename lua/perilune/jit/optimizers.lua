@@ -117,7 +117,7 @@ function optimizers.defer(optimizer, group, tensor, unless)
   T.no_grad(function()
     for i, p in ipairs(group.params) do
       local g = p.grad
-      if g then d.grads[i] = { now = g:clone(), value = core.jit_value(current.flow, g) } end
+      if g then d.grads[i] = { now = g:clone(), value = core.jit_value(current.ir, g) } end
     end
   end)
   current.deferred[#current.deferred + 1] = d
@@ -125,13 +125,13 @@ end
 
 local function place_update(self, t, d, out)
   for i, p in ipairs(d.group.params) do
-    if core.jit_reads_after(t.flow, d.node, p) then
+    if core.jit_reads_after(t.ir, d.node, p) then
       options.untraceable("%s: a parameter is used after %s:step(); this optimizer updates after the graph has run. "
         .. "Make the step the last thing that the traced function does, or use SGD, Adam, AdamW or RMSprop", self.name,
         d.optimizer.name)
     end
     local g, last = d.grads[i], p.grad
-    if g and not (last and core.jit_value(t.flow, last) == g.value) then -- it was cleared or written afterwards
+    if g and not (last and core.jit_value(t.ir, last) == g.value) then -- it was cleared or written afterwards
       out[#out + 1] = g.now
       d.at[i] = #out
     end

@@ -28,7 +28,7 @@ local function results_of(t, results, inputs)
     if not core.is_symbolic(x) then return x end
     if argument[x] and (x.is_leaf or not x.requires_grad) then return { [MARK] = "argument", at = argument[x] } end
     if marks[x] then return marks[x] end
-    local kind, what, views = core.jit_root(t.flow, x)
+    local kind, what, views = core.jit_root(t.ir, x)
     local mark
     if kind == "argument" then
       mark = { [MARK] = kind, at = what, views = views, recorded = x.requires_grad }
@@ -63,10 +63,10 @@ end
 
 -- Symbolic tensors in place of the arguments' tensors, and what is to be known of them. The .grad of one is an input
 -- behind it: grads[k] is its number.
-local function symbolic_arguments(flow, args)
+local function symbolic_arguments(ir, args)
   local a = { inputs = {}, wanting = {}, wants = {}, real = {}, grads = {} }
   local function input(x, name)
-    local s = core.graph_input(flow, name, x:shape(), x:dtype(), false, x:device())
+    local s = core.graph_input(ir, name, x:shape(), x:dtype(), false, x:device())
     a.inputs[#a.inputs + 1], a.real[s] = s, x
     return s
   end
@@ -104,7 +104,7 @@ local function inner_gradients(t, a, out)
         .. "graph would lose; use the out-of-place form, and return the result", k)
     end
     local kind, at, views
-    if had and g then kind, at, views = core.jit_root(t.flow, g) end
+    if had and g then kind, at, views = core.jit_root(t.ir, g) end
     if had and not g then
       list[#list + 1] = { input = k }
     elseif g and not (kind == "argument" and at == had and not views) then
@@ -117,13 +117,13 @@ local function inner_gradients(t, a, out)
 end
 
 -- Recomputation by a predicate, or with nodes pinned or forced by name: known when all nodes are.
-local function choose(self, flow)
+local function choose(self, ir)
   local given, o = self.opts.by_node, {}
   for k, v in pairs(given) do o[k] = v end
   if type(given.mirror) == "function" then
     o.mirror = function(node) return node.stage == 0 and given.mirror(node) end
   end
-  core.jit_mirror(flow, graphs.mirror_options("jit", o, graphs.wrap(flow)))
+  core.jit_mirror(ir, graphs.mirror_options("jit", o, graphs.wrap(ir)))
 end
 
 -- The traced function has returned: its results become outputs, and the trace is over. → how many have gradients
@@ -136,8 +136,8 @@ local function finish(self, t, a, args, seen, results)
   t.nresults = results.n
   optimizers.place(self, t, out)
   t.inner = inner_gradients(t, a, out)
-  t.program = core.jit_finish(t.flow, out)
-  if self.opts.by_node then choose(self, t.flow) end
+  t.program = core.jit_finish(t.ir, out)
+  if self.opts.by_node then choose(self, t.ir) end
   return tracked
 end
 
@@ -145,13 +145,13 @@ end
 -- it is one that a graph cannot stand for while the script itself can still run.
 local trace
 function trace(self, args, tensors)
-  local flow = core.graph_new(self.opts.unsafe_math)
-  local t = { flow = flow, live = {}, deferred = {}, grad = core.grad_mode() }
-  local a = symbolic_arguments(flow, args)
+  local ir = core.graph_new(self.opts.unsafe_math)
+  local t = { ir = ir, live = {}, deferred = {}, grad = core.grad_mode() }
+  local a = symbolic_arguments(ir, args)
   assert(#a.inputs == #tensors)
   t.objects = a.objects
   local seen = guards.take(self.root, args, args.n)
-  core.jit_enter(flow, self.opts.mirror)
+  core.jit_enter(ir, self.opts.mirror)
   core.jit_refused(false)
   local outer = optimizers.enter(t)
   local res = table.pack(pcall(self.f, table.unpack(a.symbolic, 1, args.n)))
@@ -159,7 +159,7 @@ function trace(self, args, tensors)
   guards.put_back(seen)
   local ok, err = res[1], res[2]
   if ok and t.stale then
-    core.jit_abort(flow)
+    core.jit_abort(ir)
     optimizers.undo(t, true)
     return trace(self, args, tensors)
   end
@@ -173,7 +173,7 @@ function trace(self, args, tensors)
   end
   if not ok then
     local refused = core.jit_refused()
-    core.jit_abort(flow)
+    core.jit_abort(ir)
     optimizers.undo(t, true) -- nothing has run
     return nil, err, seen, refused
   end

@@ -80,7 +80,7 @@ local function put(t, list, tensors)
   local function tensor(v, at)
     if made[v] then return made[v] end
     local x = at == "argument" and tensors[v.at] or at == "captured" and v.tensor or list[at]
-    if v.views then x = core.jit_views(t.flow, x, v.views, v.recorded) end
+    if v.views then x = core.jit_views(t.ir, x, v.views, v.recorded) end
     made[v] = x
     return x
   end
