@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Worker threads for data loading, each with a Lua state of its own. The loader's thread submits jobs (text and
- * tensors), workers answer with text and tensors; lua/perilune/data/pack.lua makes the texts. Tensors travel as parcels
- * (engine/tensor/share.h), everything else by copy. The queues below are all that threads share; no thread touches another's
+ * tensors), workers answer with text and tensors; lua/perilune/data/pack.lua makes the texts. Tensors are shared
+ * (engine/tensor/share.h), everything else is copied. The queues below are all that threads share; no thread touches another's
  * Lua state. */
 #include "bindings/data/workers.h"
 
