@@ -18,7 +18,7 @@ typedef struct Header {
   bool fortran, swap;
   PlDtype dtype;
   size_t wire; /* bytes of an element in the file */
-  bool widen;  /* u16 and u32 are read as i32 and i64 */
+  bool widen;  /* u16 is read as i32, u32 and u64 as i64 */
   int ndim, seen;
   int64_t shape[PL_MAX_DIM];
 } Header;
@@ -103,7 +103,7 @@ static PlStatus dtype_of(const Cursor *c, Header *h) {
     PlDtype dtype;
     uint8_t wire;
   } known[] = {{"b1", PL_BOOL, 1}, {"i1", PL_I8, 1},  {"i2", PL_I16, 2}, {"i4", PL_I32, 4}, {"i8", PL_I64, 8}, {"u1", PL_U8, 1},
-               {"u2", PL_I32, 2},  {"u4", PL_I64, 4}, {"f2", PL_F16, 2}, {"f4", PL_F32, 4}, {"f8", PL_F64, 8}};
+               {"u2", PL_I32, 2},  {"u4", PL_I64, 4}, {"u8", PL_I64, 8}, {"f2", PL_F16, 2}, {"f4", PL_F32, 4}, {"f8", PL_F64, 8}};
   const char *d = h->descr;
   char order = *d == '<' || *d == '>' || *d == '|' || *d == '=' ? *d++ : '=';
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -148,25 +148,6 @@ static PlStatus read_header(PlStream *s, Header *h) {
   return st;
 }
 
-/* The file's u16 or u32 elements lie at the end of the tensor's memory; front to back none is overwritten unread. */
-static void widen(void *data, int64_t n, size_t wire) {
-  char *to = data;
-  const char *from = to + (size_t)n * wire;
-  for (int64_t i = 0; i < n; i++, from += wire, to += 2 * wire) {
-    uint32_t v = 0;
-    uint16_t h = 0;
-    if (wire == 2) {
-      memcpy(&h, from, 2);
-      int32_t out = h;
-      memcpy(to, &out, 4);
-    } else {
-      memcpy(&v, from, 4);
-      int64_t out = v;
-      memcpy(to, &out, 8);
-    }
-  }
-}
-
 static PlStatus check_bools(const PlStream *s, const unsigned char *p, int64_t n) {
   for (int64_t i = 0; i < n; i++)
     if (p[i] > 1) return pl_file_bad(s->path, "a bool is neither 0 nor 1");
@@ -180,7 +161,7 @@ static PlStatus read_data(PlStream *s, const Header *h, PlTensor *t, int64_t byt
   PL_TRY(pl_stream_take(s, data + ((size_t)bytes - wire), wire));
   PL_TRY(pl_stream_expect_end(s));
   if (h->swap) pl_file_swap(data + ((size_t)bytes - wire), n, h->wire);
-  if (h->widen) widen(data, n, h->wire);
+  if (h->widen) PL_TRY(pl_file_widen(s->path, data, n, h->wire));
   return h->dtype == PL_BOOL ? check_bools(s, pl_tensor_data(t), n) : PL_OK;
 }
 
@@ -191,7 +172,7 @@ PlStatus pl_npy_read(PlStream *s, PlTensor **out, int64_t max_bytes) {
   int64_t bytes, numel = 1, dims[PL_MAX_DIM], strides[PL_MAX_DIM];
   for (int d = 0; d < h.ndim; d++) dims[d] = h.fortran ? h.shape[h.ndim - 1 - d] : h.shape[d];
   PL_TRY(pl_file_shape(s->path, h.dtype, h.ndim, dims, &bytes));
-  PL_TRY(pl_stream_check_size(s, bytes / (h.widen ? 2 : 1), max_bytes));
+  PL_TRY(pl_stream_check_size(s, bytes / (int64_t)pl_dtype_size(h.dtype) * (int64_t)h.wire, max_bytes));
   PlTensor *t, *view = NULL;
   PL_TRY(pl_file_code(pl_tensor_empty(&t, h.dtype, h.ndim, dims)));
   PlStatus st = read_data(s, &h, t, bytes);

@@ -16,15 +16,72 @@ struct PlSafetensors {
   PlHeader header;
 };
 
+/* ---- files that are something else ------------------------------------------------------------------------------ */
+
+static bool names(const char *text, size_t n, const char *part) { return memmem(text, n, part, strlen(part)) != NULL; }
+
+/* What a zip archive is, by the name of its first file: at byte 30, its length at 26. */
+static const char *archive(const char *b, size_t n) {
+  const size_t len = n < 30 ? 0 : (size_t)(unsigned char)b[26] | (size_t)(unsigned char)b[27] << 8;
+  const size_t name = n < 30 ? 0 : len < n - 30 ? len : n - 30;
+  if (name >= 4 && memcmp(b + 30 + name - 4, ".npy", 4) == 0) return "an npz archive; T.load_npz reads it";
+  if (names(b + 30, name, ".pkl") || names(b + 30, name, "/version") || names(b + 30, name, "/byteorder"))
+    return "a PyTorch file, which is pickled code; save it there with safetensors.torch.save_file";
+  return "a zip archive";
+}
+
+/* A file of another kind that someone may take for a safetensors file; NULL for none that is known. */
+static const char *other_kind(const char *b, size_t n) {
+#define MAGIC(text, what) \
+  { text, sizeof text - 1, what }
+  static const struct {
+    const char *magic;
+    size_t n;
+    const char *what;
+  } kinds[] = {
+      MAGIC("\x93NUMPY", "an npy file; T.load_npy reads it"),
+      MAGIC("GGUF", "a GGUF file, which perilune does not read"),
+      MAGIC("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46",
+            "an old PyTorch file, which is pickled code; save it there with safetensors.torch.save_file"),
+      MAGIC("\x89HDF\r\n", "an HDF5 file, which perilune does not read"),
+      MAGIC("\x89PNG\r\n", "a PNG image; T.load_image reads it"),
+      MAGIC("\x1f\x8b", "compressed by gzip; unpack it first"),
+      MAGIC("version https://git-lfs", "a Git LFS pointer, not the file itself; git lfs pull fetches it"),
+      MAGIC("3\n1\n", "a file of torch7; T.load_t7 reads it"),
+      MAGIC("4\n1\n", "a file of torch7; T.load_t7 reads it"),
+      MAGIC("\3\0\0\0\1\0\0\0", "a file of torch7; T.load_t7 reads it"),
+      MAGIC("\4\0\0\0\1\0\0\0", "a file of torch7; T.load_t7 reads it"),
+  };
+#undef MAGIC
+  if (n >= 4 && memcmp(b, "PK\x03\x04", 4) == 0) return archive(b, n);
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    if (n >= kinds[i].n && memcmp(b, kinds[i].magic, kinds[i].n) == 0) return kinds[i].what;
+  const unsigned char version = n >= 2 && b[0] == '\x80' ? (unsigned char)b[1] : 0;
+  return version >= 2 && version <= 5 ? "a pickle of Python, which is code" : NULL;
+}
+
+/* The header cannot be as long as the first bytes say. */
+static PlStatus no_header(const PlSafetensors *s, uint64_t len, int64_t size) {
+  char b[256];
+  const size_t n = size < (int64_t)sizeof b ? (size_t)size : sizeof b;
+  PL_TRY(pl_file_read_at(s->fd, s->path, b, n, 0));
+  const char *kind = other_kind(b, n);
+  if (kind) return pl_file_bad(s->path, "not a safetensors file but %s", kind);
+  if (size < 8) return pl_file_bad(s->path, "not a safetensors file (%lld bytes)", (long long)size);
+  if (len <= (uint64_t)(size - 8))
+    return pl_file_bad(s->path, "a header of %llu bytes; safetensors files have at most %lld", (unsigned long long)len,
+                       (long long)PL_SAFETENSORS_MAX_HEADER);
+  return pl_file_bad(s->path, "not a safetensors file, or truncated: a header of %llu bytes in a file of %lld", (unsigned long long)len,
+                     (long long)size);
+}
+
 static PlStatus read_header(PlSafetensors *s, int64_t size) {
   unsigned char b[8];
-  if (size < 8) return pl_file_bad(s->path, "not a safetensors file (%lld bytes)", (long long)size);
+  if (size < 8) return no_header(s, 0, size);
   PL_TRY(pl_file_read_at(s->fd, s->path, b, 8, 0));
   uint64_t len = 0;
   for (int i = 7; i >= 0; i--) len = len << 8 | b[i];
-  if (len > PL_SAFETENSORS_MAX_HEADER || len > (uint64_t)(size - 8))
-    return pl_file_bad(s->path, "not a safetensors file, or truncated: a header of %llu bytes in a file of %lld", (unsigned long long)len,
-                       (long long)size);
+  if (len > PL_SAFETENSORS_MAX_HEADER || len > (uint64_t)(size - 8)) return no_header(s, len, size);
   void *mem;
   PL_TRY(pl_file_code(plk_scratch((size_t)len + 1, &mem)));
   s->header.text = mem;
@@ -89,19 +146,22 @@ PlStatus pl_safetensors_read(PlSafetensors *s, int64_t i, PlTensor **out) {
   PlTensor *t;
   pl_header_shape(&s->header, e, shape);
   PL_TRY(pl_file_code(pl_tensor_empty(&t, dtype, e->ndim, shape)));
-  size_t n = (size_t)(e->end - e->begin);
-  PlStatus st = pl_file_read_at(s->fd, s->path, pl_tensor_data(t), n, s->data_at + e->begin);
+  const size_t n = (size_t)(e->end - e->begin);
+  const int64_t numel = pl_tensor_numel(t);
+  char *wire = (char *)pl_tensor_data(t) + ((size_t)numel * pl_dtype_size(dtype) - n);
+  PlStatus st = pl_file_read_at(s->fd, s->path, wire, n, s->data_at + e->begin);
   if (st == PL_OK && dtype == PL_BOOL) {
     const unsigned char *b = pl_tensor_data(t);
     unsigned char any = 0;
     for (size_t k = 0; k < n; k++) any |= b[k];
     if (any > 1) st = pl_file_bad(s->path, "a BOOL tensor holds a byte that is neither 0 nor 1");
   }
+  if (PL_BIG_ENDIAN && st == PL_OK) pl_file_swap(wire, numel, e->wire);
+  if (e->widen && st == PL_OK) st = pl_file_widen(s->path, pl_tensor_data(t), numel, e->wire);
   if (st != PL_OK) {
     pl_tensor_release(t);
     return st;
   }
-  if (PL_BIG_ENDIAN) pl_file_swap(pl_tensor_data(t), pl_tensor_numel(t), pl_dtype_size(dtype));
   *out = t;
   return PL_OK;
 }

@@ -178,6 +178,14 @@ static PlStatus take_dtype(Cursor *c, PlEntry *e) {
   for (int d = 0; d < PL_NDTYPE; d++)
     if (is_text(s, n, dtype_text[d])) {
       e->dtype = (uint8_t)d;
+      e->wire = (uint8_t)pl_dtype_size((PlDtype)d);
+      return PL_OK;
+    }
+  for (int k = 0; k < 3; k++)
+    if (is_text(s, n, ((const char *const[]){"U16", "U32", "U64"})[k])) {
+      e->dtype = k == 0 ? PL_I32 : PL_I64;
+      e->wire = (uint8_t)(2 << k);
+      e->widen = true;
       return PL_OK;
     }
   return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: tensor \"%.*s\" has dtype %.*s, which perilune does not have", c->path,
@@ -233,6 +241,7 @@ static PlStatus take_entry(Cursor *c, PlEntry *e) {
   PL_TRY(expect(c, '}'));
   if (seen != (DTYPE | SHAPE | OFFSETS)) return bad(c, "a tensor needs dtype, shape and data_offsets");
   if (__builtin_mul_overflow(numel, (int64_t)pl_dtype_size((PlDtype)e->dtype), &bytes)) return bad(c, "a tensor's size overflows");
+  bytes = bytes / (int64_t)pl_dtype_size((PlDtype)e->dtype) * e->wire;
   if (e->begin > e->end || e->end - e->begin != bytes) return bad(c, "data_offsets do not fit the dtype and shape");
   return PL_OK;
 }
@@ -310,8 +319,7 @@ PlStatus pl_header_parse(PlHeader *h, const char *path, int64_t data) {
   h->entry = mem;
   h->n = 0;
   h->meta_at = 0;
-  if (h->len == 0 || h->text[0] != '{') return bad(&c, "it must begin with '{'");
-  c.p++;
+  if (!accept(&c, '{')) return bad(&c, "it must begin with '{'");
   if (!accept(&c, '}')) {
     do {
       const char *name;

@@ -12,6 +12,8 @@ typedef struct PlEntry {
   uint32_t name_len, shape_at;
   int64_t begin, end; /* bytes from the end of the header */
   uint8_t dtype, ndim;
+  uint8_t wire; /* bytes of an element in the file */
+  bool widen;   /* unsigned there, in a wider signed dtype here */
 } PlEntry;
 
 typedef struct PlHeader {

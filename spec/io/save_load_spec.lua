@@ -204,8 +204,11 @@ describe("load", function()
     refuses("\1\2\3", "not a safetensors file")
     refuses(string.pack("<I8", 1 << 40) .. "{}", "truncated")
     refuses(("\xff"):rep(8) .. "{}", "truncated")
+    write(string.pack("<I8", 100000001) .. "{}")
+    os.execute(("truncate -s 100000100 '%s'"):format(path))
+    local _, message = T.load(path)
+    assert.truthy(message:find("a header of 100000001 bytes; safetensors files have at most 100000000", 1, true))
     refuses(file("[]"), "must begin with '{'")
-    refuses(file(' {}'), "must begin with '{'")
     refuses(file("{"), "expected '\"'")
     refuses(file("{}x"), "behind the closing")
     refuses(file('{"a":3}'), "expected '{'")
@@ -228,6 +231,49 @@ describe("load", function()
     refuses(file('{"\xc0\x80":{}}'), "not UTF-8")
     refuses(file('{"__metadata__":{"a":1}}'), "expected '\"'")
     refuses(file('{"__metadata__":{},"__metadata__":{"a":"b"},"__metadata__":{}}'), "twice")
+  end)
+
+  it("reads unsigned integers into the next wider dtype, and white space before a header", function()
+    write(file(' \n{"a":{"dtype":"U16","shape":[3],"data_offsets":[0,6]},' ..
+      '"b":{"dtype":"U32","shape":[1,2],"data_offsets":[6,14]},' ..
+      '"c":{"dtype":"U64","shape":[2],"data_offsets":[14,30]},' ..
+      '"d":{"dtype":"U64","shape":[0],"data_offsets":[30,30]},"e":{"dtype":"U8","shape":[1],"data_offsets":[30,31]}}',
+      string.pack("<I2I2I2I4I4I8I8B", 1, 65535, 32768, 7, 0xffffffff, 5, math.maxinteger, 200)))
+    local t = assert(T.load(path))
+    assert.same({ { 1, 65535, 32768 }, { { 7, 0xffffffff } }, { 5, math.maxinteger }, {}, { 200 } },
+      { t.a:totable(), t.b:totable(), t.c:totable(), t.d:totable(), t.e:totable() })
+    assert.same({ "i32", "i64", "i64", "u8" }, { t.a:dtype(), t.b:dtype(), t.c:dtype(), t.e:dtype() })
+    refuses(file('{"c":{"dtype":"U64","shape":[1],"data_offsets":[0,8]}}', ("\xff"):rep(8)),
+      "18446744073709551615 does not fit into i64")
+    refuses(file('{"c":{"dtype":"U16","shape":[2],"data_offsets":[0,8]}}', ("\0"):rep(8)), "do not fit")
+    refuses(file('{"c":{"dtype":"U32","shape":[4611686018427387904],"data_offsets":[0,8]}}', ("\0"):rep(8)), "overflow")
+  end)
+
+  it("names files of other kinds", function()
+    local function member(name)
+      return "PK\3\4" .. ("\0"):rep(22) .. string.pack("<I2I2", #name, 0) .. name .. "rest"
+    end
+    for bytes, text in pairs {
+      [member "x.npy"] = "an npz archive; T.load_npz", [member "archive/data.pkl"] = "a PyTorch file",
+      [member "net/byteorder"] = "a PyTorch file", [member "readme"] = "a zip archive",
+      ["PK\3\4"] = "a zip archive", ["PK\3\4" .. ("\xff"):rep(40)] = "a zip archive",
+      ["\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P"] = "an old PyTorch file", ["\x80\4\x95\20\0\0\0\0\0\0\0}"] = "a pickle",
+      ["GGUF\3\0\0\0\5\0\0\0\0\0\0\0"] = "a GGUF file", ["\x89HDF\r\n\x1a\n\0\0"] = "an HDF5 file",
+      ["\x1f\x8b\8\0\0\0\0\0\0\3"] = "gzip", ["version https://git-lfs.github.com/spec/v1\n"] = "Git LFS pointer",
+    } do
+      refuses(bytes, "not a safetensors file but ")
+      refuses(bytes, text)
+    end
+    assert(T.save_npy(path, T.ones(3)))
+    refuses(read(), "T.load_npy")
+    for _, kind in ipairs { 3, 4 } do
+      refuses(string.pack("<i4i4i4", kind, 1, 3) .. "V 1", "T.load_t7")
+      refuses(("%d\n1\n3\nV 1\n"):format(kind), "T.load_t7")
+    end
+    -- a header of as many bytes as a pickle's first bytes say is one
+    local text = "{}" .. (" "):rep(0x280 - 2)
+    write(file(text))
+    assert.same({}, assert(T.load(path)))
   end)
 
   it("refuses offsets that overlap, leave holes or miss the end", function()

@@ -249,6 +249,40 @@ describe("load_t7", function()
     end)
   end
 
+  it("leaves functions out where that is asked for", function()
+    for _, ascii in ipairs { false, true } do
+      local shared = { n = 1 }
+      local function code(kind, index, upvalues)
+        return function(w)
+          w.int(kind)
+          if kind ~= 6 then w.int(index) end
+          if index then
+            w.text "\27LJ code that is not run"
+            w.value(upvalues)
+          end
+        end
+      end
+      local function again(w) -- the function that was written before
+        w.int(8)
+        w.int(1001)
+      end
+      save(bytes_of(ascii, { 5, code(8, 1001, { shared, again }), again, code(7, 1002, {}), code(6, 0, nil),
+        shared = shared, net = function(w)
+          w.object(4, {})
+          w.class("nn.Module")
+          w.value { train = true, updateOutput = code(8, 1003, { "name", shared }) }
+        end }))
+      assert.equal("unsupported", select(3, T.load_t7(path)))
+      assert.same({ 5, shared = { n = 1 }, net = { torch_class = "nn.Module", train = true } },
+        (assert(T.load_t7(path, { functions = "skip" }))))
+      save(bytes_of(ascii, code(8, 99, {})))
+      assert.same({ nil, path .. ": a function and nothing else", "unsupported" },
+        { T.load_t7(path, { functions = "skip" }) })
+    end
+    fails("unknown functions 'run'", T.load_t7, path, { functions = "run" })
+    fails("unknown option", T.load_t7, path, { function_ = "skip" })
+  end)
+
   it("tells what is missing", function()
     assert.equal("io", select(3, T.load_t7(path .. ".none")))
     save("")

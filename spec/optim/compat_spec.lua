@@ -100,6 +100,98 @@ describe("optim.compat", function()
     end
   end)
 
+  -- torch7's rules, written out once more for a quadratic without a line search.
+  local function plain_lbfgs(f, x, c)
+    local dirs, steps, rho, size, evals = {}, {}, {}, 1, 1
+    local fx, g = f(x)
+    local d, t, last_g
+    local hist = { fx }
+    if g:abs():sum():item() <= c.tolFun then return x, hist, evals end
+    for n = 1, c.maxIter do
+      if n == 1 then
+        d = -g
+      else
+        local y, s = g - last_g, d * t
+        local ys = y:dot(s):item()
+        if ys > 1e-10 then
+          dirs[#dirs + 1], steps[#steps + 1], rho[#rho + 1] = y, s, 1 / ys
+          size = ys / y:dot(y):item()
+        end
+        local q, a = -g, {}
+        for i = #dirs, 1, -1 do
+          a[i] = steps[i]:dot(q):item() * rho[i]
+          q = q - dirs[i] * a[i]
+        end
+        q = q * size
+        for i = 1, #dirs do q = q + steps[i] * (a[i] - dirs[i]:dot(q):item() * rho[i]) end
+        d = q
+      end
+      last_g = g:clone()
+      local last_f, slope = fx, g:dot(d):item()
+      if slope > -c.tolX then break end
+      t = n == 1 and math.min(1, 1 / g:abs():sum():item()) * c.learningRate or c.learningRate
+      x:add_(d * t)
+      if n ~= c.maxIter then
+        fx, g = f(x)
+        evals = evals + 1
+        hist[#hist + 1] = fx
+      end
+      if n == c.maxIter or evals >= c.maxEval or g:abs():sum():item() <= c.tolFun
+        or (d * t):abs():sum():item() <= c.tolX or math.abs(fx - last_f) < c.tolX then
+        break
+      end
+    end
+    return x, hist, evals
+  end
+
+  it("lbfgs stops where sums are small, as torch7 does", function()
+    local curve = T.arange(1, 200):to("f64")
+    local function f(x) return (curve * x * x):sum():item() / 2, curve * x end
+    for _, c in ipairs { { tolFun = 1e-2, tolX = 1e-9 }, { tolFun = 1e-12, tolX = 1e-2 }, { tolFun = 1e-3, tolX = 1e-9,
+      maxEval = 7.5 }, { tolFun = 1e9, tolX = 1 }, { tolFun = 1e-9, tolX = 1e-9, maxIter = 3 } } do
+      c.learningRate, c.maxIter = 1, c.maxIter or 60
+      c.maxEval = c.maxEval or c.maxIter * 1.25
+      local x, y = T.ones(200, { dtype = "f64" }), T.ones(200, { dtype = "f64" })
+      local _, want, n = plain_lbfgs(f, x, c)
+      local _, got, m = compat.lbfgs(f, y, c, {})
+      assert.equal(n, m)
+      assert.equal(#want, #got)
+      eq(y, x, 1e-9)
+    end
+  end)
+
+  it("lbfgs takes a line search, and settings and x anew with each call", function()
+    local seen = {}
+    local function halving(f, x, t, d, fx, g, slope, o)
+      seen[#seen + 1] = o
+      assert.is_true(slope < 0 and T.is_tensor(g))
+      local from, n = x:clone(), 0
+      repeat
+        x:copy_(from + d * t)
+        local f1, g1 = f(x)
+        n = n + 1
+        if f1 <= fx + 1e-4 * t * slope then return f1, g1, x, t, n end
+        t = t / 2
+      until n == 50
+    end
+    local options = { tries = 50 }
+    local x, fx, n = compat.lbfgs(opfunc, start(), { maxIter = 60, maxEval = 500, lineSearch = halving,
+      lineSearchOptions = options })
+    assert.is_true(select(2, opfunc(x)):abs():max():item() < 1e-3)
+    assert.equal(options, seen[1])
+    assert.equal(#seen + 1, #fx)
+    assert.is_true(n >= #fx)
+    fails("lineSearch must return f, g, x, t", compat.lbfgs, opfunc, start(), { lineSearch = function() return 1 end })
+    fails("lineSearch must be a boolean or a function", compat.lbfgs, opfunc, start(), { lineSearch = "wolfe" })
+    local state = {}
+    compat.lbfgs(opfunc, start(), { maxIter = 2 }, state)
+    local other = start() + 1
+    local before = other:clone()
+    local _, hist = compat.lbfgs(opfunc, other, { maxIter = 1 }, state)
+    assert.equal(1, #hist)
+    assert.is_false(other:equal(before))
+  end)
+
   it("keeps its memory in config where no state is given", function()
     eq((run("adam", { learningRate = 0.05 }, 5)), run("adam", { learningRate = 0.05 }, 5, true), 0)
     eq((run("sgd", { learningRate = 0.01, momentum = 0.9 }, 5)),

@@ -26,9 +26,10 @@ S.save_image = { "T.save_image(path, x, {quality=90, cols=8, padding=2}) → tru
 [N, C, H, W], becomes one sheet with cols pictures in a row and padding black pixels around each.]], [[
 print((T.save_image("/nowhere/picture.png", T.zeros(3, 8, 8))))  --> nil]] }
 
-S.load_t7 = { "T.load_t7(path) → value, or nil, message, code",
+S.load_t7 = { "T.load_t7(path, {functions=\"error\"}) → value, or nil, message, code",
   [[Reads what torch7 saved, binary or ascii: tensors, tables, strings, numbers, booleans, with cycles. Functions are
-refused; objects of other classes become tables of their fields with the class's name in torch_class.]], [[
+refused, or left out with functions="skip"; objects of other classes become tables of their fields with the class's
+name in torch_class.]], [[
 print((T.load_t7("/nowhere/model.t7")))  --> nil]] }
 
 -- ---- datasets ------------------------------------------------------------------------------------------------

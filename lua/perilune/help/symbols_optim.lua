@@ -230,8 +230,10 @@ print(fx[1], (x * x):sum():item() < 5)  --> 5.0	true]] }
 
 S["optim.compat.lbfgs"] = {
   [[optim.compat.lbfgs(opfunc, x, {maxIter=20, maxEval=, learningRate=1, tolFun=1e-5, tolX=1e-9,
-  nCorrection=100, lineSearch=false}, state) → x, {f(x), …}]],
-  "torch7's way: opfunc(x) returns f(x) and df/dx, x is changed in place, state (or the settings) remembers.", [[
+  nCorrection=100, lineSearch=, lineSearchOptions=}, state) → x, {f(x), …}, evaluations]],
+  [[torch7's way: opfunc(x) returns f(x) and df/dx, x is changed in place, state (or the settings) remembers.
+lineSearch is true (strong Wolfe conditions) or a function (opfunc, x, t, d, f, g, slope, lineSearchOptions) that
+returns f, g, x, t and how often it called opfunc.]], [[
 local x, state = T.tensor { 1, -2 }, {}
 local _, fx = optim.compat.lbfgs(function(x) return (x * x):sum():item(), 2 * x end, x, {}, state)
 print(fx[1], (x * x):sum():item() < 5)  --> 5.0	true]] }

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
---- Files of torch7 (torch.save), binary or ascii: data only. Functions in them are refused; objects of other classes
--- than tensors and storages, such as networks, come as tables of their fields with the class's name in `torch_class`.
+--- Files of torch7 (torch.save), binary or ascii: data only. Functions in them are refused, or left out; objects of
+-- other classes than tensors and storages, such as networks, come as tables of their fields with the class's name in
+-- `torch_class`.
 -- @module perilune.io.t7
 local core = require "perilune.core"
 local options = require "perilune.options"
@@ -9,7 +10,8 @@ local fail, describe = options.fail, options.describe
 
 -- torch7's type numbers (File.lua)
 local NIL, NUMBER, STRING, TABLE, TORCH, BOOLEAN = 0, 1, 2, 3, 4, 5
-local FUNCTIONS = { [6] = true, [7] = true, [8] = true }
+local FUNCTION, FUNCTIONS = 6, { [6] = true, [7] = true, [8] = true } -- those above 6 are numbered as objects are
+local SKIPPED = {} -- stands for a function that is left out
 local MAX_DEPTH = 1000
 
 local dtypes = { Byte = "u8", Char = "i8", Short = "i16", Int = "i32", Long = "i64", Float = "f32", Double = "f64",
@@ -49,7 +51,7 @@ local function read_table(r, t, depth)
     local key = read(r, depth + 1)
     local value = read(r, depth + 1)
     if key == nil or key ~= key then bad(r, "a table with a key that is nil or not a number") end
-    t[key] = value
+    if key ~= SKIPPED and value ~= SKIPPED then t[key] = value end
   end
 end
 
@@ -74,6 +76,23 @@ local function read_torch(r, index, depth)
   return object
 end
 
+-- Its code is not looked at; what it refers to is read and dropped, as objects behind it may refer to that.
+local function read_function(r, kind, depth)
+  if not r.skip then
+    local _, message = r.file:bad("a function; only data is loaded from torch7's files; functions = \"skip\" leaves "
+      .. "them out")
+    stop(message, "unsupported")
+  end
+  if kind ~= FUNCTION then
+    local index = take(r.file:int())
+    if r.objects[index] ~= nil then return r.objects[index] end
+    r.objects[index] = SKIPPED
+  end
+  take(r.file:string())
+  read(r, depth + 1)
+  return SKIPPED
+end
+
 function read(r, depth)
   if depth > MAX_DEPTH then bad(r, "nested deeper than " .. MAX_DEPTH .. " values") end
   local kind = take(r.file:int())
@@ -81,10 +100,7 @@ function read(r, depth)
   if kind == NUMBER then return take(r.file:double()) end
   if kind == STRING then return take(r.file:string()) end
   if kind == BOOLEAN then return take(r.file:int()) ~= 0 end
-  if FUNCTIONS[kind] then
-    local _, message = r.file:bad("a function; only data is loaded from torch7's files")
-    stop(message, "unsupported")
-  end
+  if FUNCTIONS[kind] then return read_function(r, kind, depth) end
   if kind ~= TABLE and kind ~= TORCH then bad(r, ("type %d, which torch7 does not have"):format(kind)) end
   local index = take(r.file:int())
   if r.objects[index] ~= nil then return r.objects[index] end
@@ -97,15 +113,22 @@ end
 
 --- Reads a file that torch7 wrote: tensors (views of one storage share their memory), tables, strings, numbers and
 -- booleans, with cycles. Integer-valued keys of tables become integers, as Lua has it.
+-- @tparam[opt] table opts `functions="error"`, or "skip": entries that are functions are left out, no code is run
 -- @treturn value; or nil, message, code ("io", "format", "unsupported" when there is code in it)
-local function load_t7(path)
+local function load_t7(path, opts)
+  opts = options.check("load_t7", opts, { "functions" })
+  local functions = opts.functions or "error"
+  if functions ~= "error" and functions ~= "skip" then
+    fail("load_t7: %s", options.unknown("functions", functions, { "error", "skip" }))
+  end
   if type(path) ~= "string" then fail("load_t7: the path must be a string, got %s", describe(path)) end
   local file, message, code = core.open_t7(path)
   if not file then return nil, message, code end
-  local r = { file = file, objects = {} }
+  local r = { file = file, objects = {}, skip = functions == "skip" }
   local ok, value = pcall(function()
     local v = read(r, 1)
     if not take(file:over()) then bad(r, "more data behind the object") end
+    if v == SKIPPED then stop(path .. ": a function and nothing else", "unsupported") end
     return v
   end)
   file:close()

@@ -10,7 +10,21 @@ local fail, describe = options.fail, options.describe
 local sqrt, max = math.sqrt, math.max
 local compat = {}
 
--- names: the settings a method knows and their defaults; step(x, fx, g, c, s) updates x.
+-- A setting is given by its default, by "?" for a number or tensor that has none, or by the types of what has none.
+local function fits(setting, v)
+  if setting == "?" then return type(v) == "number" or T.is_tensor(v) end
+  if type(setting) ~= "table" then return type(v) == type(setting) end
+  for _, kind in ipairs(setting) do
+    if type(v) == kind then return true end
+  end
+  return false
+end
+local function wanted(setting)
+  if type(setting) == "table" then return table.concat(setting, " or a ") end
+  return setting == "?" and "number" or type(setting)
+end
+
+-- settings: those that a method knows; step(x, evaluate, c, s, opfunc) updates x.
 local function define(name, settings, step)
   local who = "optim.compat." .. name
   local known = {}
@@ -31,15 +45,13 @@ local function define(name, settings, step)
       if settings[key] == nil and not (own and type(key) == "string" and key:sub(1, 1) == "_") then
         fail("%s: %s", who, options.unknown("option", tostring(key), known))
       end
-      if settings[key] ~= nil and type(settings[key]) ~= "function" and type(v) ~= type(settings[key])
-        and not (settings[key] == "?" and (type(v) == "number" or T.is_tensor(v))) then
-        fail("%s: %s must be a %s, got %s", who, key, settings[key] == "?" and "number" or type(settings[key]),
-          describe(v))
+      if settings[key] ~= nil and not fits(settings[key], v) then
+        fail("%s: %s must be a %s, got %s", who, key, wanted(settings[key]), describe(v))
       end
     end
     local c = setmetatable({}, { __index = function(_, key)
       local v = config[key]
-      if v == nil and settings[key] ~= "?" then v = settings[key] end
+      if v == nil and settings[key] ~= "?" and type(settings[key]) ~= "table" then v = settings[key] end
       return v
     end })
     local function evaluate()
@@ -50,7 +62,7 @@ local function define(name, settings, step)
       if c.weightDecay and c.weightDecay ~= 0 then g = g + x:detach() * c.weightDecay end
       return fx, g:detach()
     end
-    return step(x, evaluate, c, state)
+    return step(x, evaluate, c, state, opfunc)
   end
 end
 
@@ -182,23 +194,43 @@ define("rprop", { stepsize = 0.1, etaplus = 1.2, etaminus = 0.5, stepsizemax = 5
     return x, hist
   end)
 
---- L-BFGS, by optim.LBFGS: maxIter=20 maxEval learningRate=1 tolFun=1e-5 tolX=1e-9 nCorrection=100 lineSearch=false.
+--- L-BFGS, by optim.LBFGS, with torch7's rules for stopping (sums of absolute values against tolFun and tolX):
+-- maxIter=20 maxEval=1.25·maxIter learningRate=1 tolFun=1e-5 tolX=1e-9 nCorrection=100; lineSearch: a function
+-- `(opfunc, x, t, d, f, g, slope, lineSearchOptions) → f, g, x, t, evaluations` that moves x by t·d, or true for a
+-- search by the strong Wolfe conditions. Returns the number of evaluations as a third value.
 define("lbfgs", { maxIter = 20, maxEval = "?", learningRate = 1, tolFun = 1e-5, tolX = 1e-9, nCorrection = 100,
-  lineSearch = false }, function(x, evaluate, c, s)
-  local hist = {}
-  if not s._optimizer then
-    s._leaf = x:detach():requires_grad_() -- the same memory
-    s._optimizer = require("perilune.optim.lbfgs")({ s._leaf }, { lr = c.learningRate, max_iter = c.maxIter,
-      max_eval = c.maxEval or c.maxIter + c.maxIter // 4, tolerance_grad = c.tolFun, tolerance_change = c.tolX,
-      history_size = c.nCorrection, line_search_fn = c.lineSearch and "strong_wolfe" or false })
-  end
-  s._optimizer:step(function()
+  lineSearch = { "boolean", "function" }, lineSearchOptions = { "table" } }, function(x, evaluate, c, s, opfunc)
+  local who, hist, evals = "optim.compat.lbfgs", {}, 0
+  local leaf = x:detach():requires_grad_() -- the same memory
+  local search = c.lineSearch
+  if not s._optimizer then s._optimizer = require("perilune.optim.lbfgs")({ leaf }) end
+  local o = s._optimizer
+  local group = o.param_groups[1]
+  group.params[1], group.lr, group.max_iter, group.history_size = leaf, c.learningRate, c.maxIter, c.nCorrection
+  group.max_eval = c.maxEval or c.maxIter * 1.25
+  group.tolerance_grad, group.tolerance_change = c.tolFun, c.tolX
+  group.line_search_fn = search == true and "strong_wolfe" or false
+  o._sums = true
+  o._search = type(search) == "function" and function(t, d, f, g, slope)
+    local _ <close> = T.enable_grad()
+    local f1, g1, x1, t1, n = search(opfunc, x, t, d:view(x:shape()), f, g:view(x:shape()), slope, c.lineSearchOptions)
+    if not T.is_tensor(x1) or x1:numel() ~= x:numel() or not T.is_tensor(g1) or g1:numel() ~= x:numel()
+      or type(t1) ~= "number" or math.type(n) ~= "integer" then
+      fail("%s: lineSearch must return f, g, x, t and the number of evaluations, got %s, %s, %s, %s, %s", who,
+        describe(f1), describe(g1), describe(x1), describe(t1), describe(n))
+    end
+    if x1 ~= x then x:copy_(x1:view(x:shape())) end
+    hist[#hist + 1], evals = f1, evals + n
+    return T.is_tensor(f1) and f1:item() or f1, g1:detach():reshape(-1), t1, n
+  end or nil
+  o:step(function()
     local fx, g = evaluate()
-    s._leaf.grad = g:reshape(x:shape())
+    evals = evals + 1
+    leaf.grad = g:reshape(x:shape())
     hist[#hist + 1] = fx
     return T.is_tensor(fx) and fx or T.tensor(fx, { dtype = x:dtype(), device = x:device() })
   end)
-  return x, hist
+  return x, hist, evals
 end)
 
 return compat

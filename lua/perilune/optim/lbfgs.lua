@@ -50,6 +50,8 @@ local function move(params, d, t)
 end
 
 local function dot(a, b) return a:dot(b):item() end
+-- optim.compat stops where sums, not maxima, are small.
+local function absolute_sum(v) return v:numel() > 0 and v:abs():sum():item() or 0.0 end
 local function largest(v) return v:numel() > 0 and v:abs():max():item() or 0.0 end
 
 -- ---- line search -------------------------------------------------------------------------------------
@@ -197,7 +199,8 @@ function LBFGS:step(closure)
 
   local first, loss, g = evaluate()
   local evals = 1
-  if largest(g) <= o.tolerance_grad then return first end
+  local size = self._sums and absolute_sum or largest
+  if size(g) <= o.tolerance_grad then return first end
 
   for n = 1, o.max_iter do
     m.n_iter = m.n_iter + 1
@@ -206,7 +209,11 @@ function LBFGS:step(closure)
     m.t = m.n_iter == 1 and min(1.0, 1 / g:abs():sum():item()) * o.lr or o.lr
     local slope = dot(g, m.d)
     if slope > -o.tolerance_change then break end
-    if o.line_search_fn then
+    if self._search then -- of optim.compat: it moves the parameters itself
+      local used
+      loss, g, m.t, used = self._search(m.t, m.d, loss, g, slope)
+      evals = evals + used
+    elseif o.line_search_fn then
       local function at(t)
         local kept = {}
         for i, p in ipairs(params) do kept[i] = p:clone() end
@@ -228,8 +235,8 @@ function LBFGS:step(closure)
         evals = evals + 1
       end
     end
-    if n == o.max_iter or evals >= most or largest(g) <= o.tolerance_grad then break end
-    if largest(m.d * m.t) <= o.tolerance_change or abs(loss - m.last_loss) < o.tolerance_change then break end
+    if n == o.max_iter or evals >= most or size(g) <= o.tolerance_grad then break end
+    if size(m.d * m.t) <= o.tolerance_change or abs(loss - m.last_loss) < o.tolerance_change then break end
   end
   return first
 end
