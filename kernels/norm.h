@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * Kernels of softmax and normalization. Attribute positions are those of engine/ops/nn/norm.c. */
+ * Kernels of normalization. Attribute positions are those of engine/ops/nn/norm.c. */
 #ifndef PL_KERNELS_NORM_H
 #define PL_KERNELS_NORM_H
 
 #include "kernels/kernel.h"
-
-/* attr 0 = dim. kcode 1: the logarithm. bwd: inputs dy, y. */
-PlStatus plk_cpu_softmax(const PlkCall *call);
-PlStatus plk_cpu_softmax_bwd(const PlkCall *call);
 
 /* kcode 0: layer norm (mean and variance), 1: RMS norm. Attributes normalized_shape, eps.
  * layer_norm: x, weight?, bias? -> y, mean, rstd; rms_norm: x, weight? -> y, rstd. */

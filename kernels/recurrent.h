@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Kernels of sequence models: the pointwise half of an LSTM step, and connectionist temporal classification. */
+ * Kernels of recurrent layers: the pointwise half of an LSTM step, and LSTM, GRU and plain layers over whole sequences. */
 #ifndef PL_KERNELS_RECURRENT_H
 #define PL_KERNELS_RECURRENT_H
 
@@ -34,11 +34,5 @@ PlStatus plk_cpu_gru_seq_bwd(const PlkCall *call);
 PlStatus plk_cpu_rnn_seq(const PlkCall *call);
 /* in hs, w, dhs; out dgx, dh0, dw. */
 PlStatus plk_cpu_rnn_seq_bwd(const PlkCall *call);
-
-/* CTC: in log_probs[T,N,C] (f32 or f64), targets[N,S], input_lengths[N], target_lengths[N] (i64); out nll[N],
- * alpha[N,T,2S+1] (f64). attrs: 0 blank, 1 index_base; class numbers count from the base. */
-PlStatus plk_cpu_ctc_loss(const PlkCall *call);
-/* in dnll, log_probs, targets, input_lengths, target_lengths, nll, alpha; out dlog_probs. Same attrs. */
-PlStatus plk_cpu_ctc_loss_bwd(const PlkCall *call);
 
 #endif

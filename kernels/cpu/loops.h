@@ -57,16 +57,24 @@ typedef struct PlkMapLoops {
   void (*colsum_i64)(const int64_t *x, int64_t ld, int64_t rows, int64_t cols, int64_t *acc);
 } PlkMapLoops;
 
+/* Softmax of one row. */
+#define PLK_SOFTMAX_LOOPS(T, sfx)                                                 \
+  void (*softmax_##sfx)(const T *x, T *y, int64_t n);                             \
+  void (*log_softmax_##sfx)(const T *x, T *y, int64_t n);                         \
+  void (*softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);           \
+  void (*log_softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);       \
+  /* max x and sum exp(x - max), over a row; max of infinite rows counts as 0. */ \
+  void (*lse_##sfx)(const T *x, int64_t n, T *max, double *sum);                  \
+  /* y = a exp(x - m) */                                                          \
+  void (*exp_##sfx)(const T *x, T m, T a, T *y, int64_t n);
+
+typedef struct PlkSoftmaxLoops {
+  PLK_SOFTMAX_LOOPS(float, f32)
+  PLK_SOFTMAX_LOOPS(double, f64)
+} PlkSoftmaxLoops;
+
 /* One normalized row. w, b may be NULL (ones, zeros); so may dx, dw, db (not wanted; dw and db add up). */
 #define PLK_NORM_LOOPS(T, sfx)                                                                                              \
-  void (*softmax_##sfx)(const T *x, T *y, int64_t n);                                                                       \
-  void (*log_softmax_##sfx)(const T *x, T *y, int64_t n);                                                                   \
-  void (*softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);                                                     \
-  void (*log_softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);                                                 \
-  /* max x and sum exp(x - max), over a row; max of infinite rows counts as 0. */                                           \
-  void (*lse_##sfx)(const T *x, int64_t n, T *max, double *sum);                                                            \
-  /* y = a exp(x - m) */                                                                                                    \
-  void (*exp_##sfx)(const T *x, T m, T a, T *y, int64_t n);                                                                 \
   /* mean and the sum of squared differences; with center false 0 and the sum of squares */                                 \
   void (*moments_##sfx)(const T *x, int64_t n, bool center, double *mean, double *m2);                                      \
   void (*norm_##sfx)(const T *x, const T *w, const T *b, T *y, int64_t n, T mean, T rstd);                                  \
@@ -136,6 +144,7 @@ typedef struct PlkNormColumns {
   PLK_NORM_COLUMNS(double, f64)
 } PlkNormColumns;
 
+const PlkSoftmaxLoops *plk_softmax_loops(void);
 const PlkSoftmaxColumns *plk_softmax_columns_loops(void);
 const PlkReduceLoops *plk_reduce_loops(void);
 const PlkMapLoops *plk_map_loops(void);

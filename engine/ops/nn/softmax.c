@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * softmax and log_softmax along a dim, each with its own one-pass gradient. */
+#include "kernels/softmax.h"
 #include "engine/ops/reduce/dims.h"
-#include "kernels/norm.h"
 
 static PlStatus soft_infer(PlInfer *c) {
   PlDtype d = pl_attr_has(c->attrs, 1) ? (PlDtype)pl_attr_i(c->attrs, 1) : c->compute;

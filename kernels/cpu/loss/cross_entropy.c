@@ -30,7 +30,7 @@ static double first(const PlArray *a) {
 /* x: the array with the class dim; fills geometry, attributes, weights and per-row memory. */
 static PlStatus start(PlkClass *k, const PlkCall *c, const PlArray *x, const PlArray *w, PlkRows *r) {
   int64_t dim = x->ndim > 1 ? 1 : 0;
-  k->c = c, k->loops = plk_norm_loops(), k->n = plk_dim_size(x, dim), k->heap = NULL, k->w = NULL;
+  k->c = c, k->loops = plk_softmax_loops(), k->n = plk_dim_size(x, dim), k->heap = NULL, k->w = NULL;
   k->reduction = pl_attr_i(c->attrs, 0), k->ignore = pl_attr_i(c->attrs, 1), k->base = pl_attr_i(c->attrs, 2);
   k->smooth = 0, k->scale = 1, k->wsum = (double)k->n, k->f64 = x->dtype == PL_F64;
   *r = (PlkRows){.outer = plk_outer(x, dim), .inner = plk_inner(x, dim), .ctx = k, .cost = 2};

@@ -11,7 +11,7 @@ enum { PLK_CLASS_FEW = 256 };
 
 typedef struct PlkClass {
   const PlkCall *c;
-  const PlkNormLoops *loops;
+  const PlkSoftmaxLoops *loops;
   int64_t n, rows, ignore, base, reduction;
   double smooth, wsum, scale; /* scale: dy / (what mean divides by), for reductions */
   const double *w;            /* [n], NULL: ones */

@@ -40,7 +40,7 @@ static void pre_f64(const PlkReduceJob *j, double *v, int64_t n, const double *a
 /* exp(v - aux) of a tile of floats: the only map that floats have. */
 static void exp_f32(float *v, int64_t n, const double *aux, int step) {
   if (step == 0) {
-    plk_norm_loops()->exp_f32(v, (float)*aux, 1, v, n);
+    plk_softmax_loops()->exp_f32(v, (float)*aux, 1, v, n);
     return;
   }
   for (int64_t i = 0; i < n; i++) v[i] = vm_exp_f32(v[i] - (float)aux[i]);

@@ -3,7 +3,7 @@
  * parallel, frames one after the other. What frames of one class add up to is found along chains of equal letters, in order. */
 #include "kernels/cuda/any_dtype.h"
 #include "kernels/cuda/loss/ctc.h"
-#include "kernels/recurrent.h"
+#include "kernels/ctc.h"
 
 namespace {
 

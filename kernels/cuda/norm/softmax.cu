@@ -4,7 +4,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/norm/channels.h"
 extern "C" {
-#include "kernels/norm.h"
+#include "kernels/softmax.h"
 }
 
 enum { KEEP = 16 };
