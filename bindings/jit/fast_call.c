@@ -63,6 +63,7 @@ static bool same_modes(const Quick *q) {
 
 static bool same_tensor(const Arg *a, const int64_t *dims, const PlTensor *t, PlTensor **grad) {
   if (t->a.dtype != a->dtype || t->a.device != a->device || t->a.ndim != a->ndim || track_of(t, grad) != a->track) return false;
+  if (PL_UNLIKELY(pl_history_old(t))) return false; /* jit_key brings it up to date */
   for (int d = 0; d < a->ndim; d++)
     if (t->a.shape[d] != dims[d]) return false;
   return true;

@@ -218,6 +218,7 @@ static int jit_key(lua_State *L) {
     PlTensor *t = l_to_tensor(L, i);
     char text[64];
     if (t) {
+      CALL(L, pl_history_current(&t, 1)); /* of a view whose base was written since */
       PlTensor *grad = add_tensor(&b, t);
       lua_pushvalue(L, i);
       lua_rawseti(L, 1, ++n);

@@ -104,7 +104,16 @@ static int jit_finish(lua_State *L) {
   return 1;
 }
 
-/* Captured leaves that a key may record, and the inputs listed at `at` (numbers), are what gradients go to. */
+/* Has a captured tensor a history of its own, which goes on outside of the program? */
+static bool is_computed(const PlGValue *v) {
+  PlNode *node;
+  uint32_t slot;
+  return v->kind == PL_FV_CAPTURE && v->real->node && pl_is_float((PlDtype)v->dtype) &&
+         pl_entry_get(v->real, pl_key_ambient(), &node, &slot) && node->kind != PL_NODE_LEAF;
+}
+
+/* Captured leaves that a key may record, captured tensors that were computed from some, and the inputs listed at `at` (numbers)
+ * are what gradients go to. */
 static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, int32_t ny) {
   PlGraph *f = p->f;
   if (f->opaque)
@@ -113,6 +122,7 @@ static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, i
             "the traced function, or do not trace this part",
             name, f->opaque);
   int32_t ntracked = (int32_t)lua_rawlen(L, at), n = f->nleaves + ntracked;
+  for (PlGVal k = 0; k < f->nvals; k++) n += is_computed(&f->vals[k]);
   PlGVal *xs = malloc((size_t)(n + 1) * sizeof *xs);
   p->x = calloc((size_t)n + 1, sizeof(PlTensor *));
   p->x_at = calloc((size_t)n + 1, sizeof *p->x_at);
@@ -130,6 +140,11 @@ static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, i
     xs[p->nx] = v;
     p->x[p->nx++] = pl_retain(t);
   }
+  for (PlGVal k = 0; k < f->nvals; k++)
+    if (is_computed(&f->vals[k])) {
+      xs[p->nx] = k;
+      p->x[p->nx++] = pl_retain(f->vals[k].real);
+    }
   for (int32_t i = 0; i < ntracked && s == PL_OK; i++) {
     lua_rawgeti(L, at, i + 1);
     const lua_Integer slot = lua_tointeger(L, -1) - 1;
@@ -196,8 +211,11 @@ static int jit_compile(lua_State *L) {
 bool l_program_same(const Program *p) {
   const PlGraph *f = p->f;
   if (!pl_graph_leaves_same(f, p->joint ? p->leaf_at : NULL)) return false; /* with a joint, backward may run outside */
-  for (int32_t k = 0; k < p->ncaptured; k++)
-    if (p->tracked[k] != (f->vals[p->captured[k]].real->node != NULL)) return false;
+  for (int32_t k = 0; k < p->ncaptured; k++) {
+    PlTensor *real = f->vals[p->captured[k]].real;
+    if (pl_history_current(&real, 1) != PL_OK) return false; /* the new trace says why */
+    if (p->tracked[k] != (real->node != NULL)) return false;
+  }
   return true;
 }
 

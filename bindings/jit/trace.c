@@ -154,6 +154,7 @@ static int jit_enter(lua_State *L) {
   tracing->L = L;
   snprintf(tracing->home, sizeof tracing->home, "%s", home ? home : "");
   f->record = true;
+  f->began = pl_state.seq;
   f->mirror = (PlMirrorOptions){.fraction = -1, .bytes = -1};
   if (lua_type(L, 2) == LUA_TTABLE) l_read_mirror(L, 2, 0, &f->mirror);
   f->where = script_line;

@@ -264,9 +264,20 @@ static bool ends_here(const PlWalk *w, const PlNode *n) {
   return true;
 }
 
+/* A graph sees neither that a tape from outside is freed by its backward nor that what it saved is written later. */
+static PlStatus traced_node(PlGraph *f, const PlNode *n) {
+  if (f->record && n->seq <= f->began && n->kind != PL_NODE_LEAF)
+    PL_FAIL(PL_ERR_TRACE,
+            "backward in a traced function reaches %s, which was computed before the trace began; pass its result as an "
+            "argument, or compute it inside",
+            n->name ? n->name : "a tensor");
+  f->tape = n->seq;
+  return PL_OK;
+}
+
 static PL_ALWAYS_INLINE PlStatus run_node(PlWalk *w, PlNode *n, bool narrow) {
   bool any = false;
-  if (PL_UNLIKELY(pl_state.trace != NULL)) pl_state.trace->tape = n->seq;
+  if (PL_UNLIKELY(pl_state.trace != NULL)) PL_TRY(traced_node(pl_state.trace, n));
   if (n->kind != PL_NODE_IDENTITY) PL_TRY(finish_slots(w, n));
   if (narrow && ends_here(w, n)) return PL_OK;
   for (uint32_t o = 0; o < n->nout; o++) any |= n->slots[o].grad != NULL;

@@ -161,6 +161,7 @@ typedef struct PlGraph {
   int32_t nleaves, cap_leaves;
   PlGLine *lines; /* of what tapes recorded, in order (trace.c) */
   int32_t nlines, cap_lines;
+  uint64_t began;  /* tracing: the tapes' newest record number when it began */
   uint64_t tape;   /* record number of the tape's node whose gradient is emitted now; 0: none */
   PlChunk *chunks; /* the pool */
   /* Text of the script's current line, asked once per node; NULL: nobody knows. */

@@ -107,7 +107,7 @@ return function(K)
     for i, id in ipairs(s.a) do args[i] = tensor(r, id) end
     for _, id in ipairs(s.uses or {}) do
       local t = tensor(r, id)
-      if not t.leaf and follows(r, t) then invalid "computed outside" end
+      if s.k == "checkpoint" and not t.leaf and follows(r, t) then invalid "computed outside" end
       r.captured[id] = true
     end
     return args
@@ -145,7 +145,7 @@ return function(K)
     end,
     run = function(r, s)
       for _, c in ipairs(s.calls) do
-        local args, since = args_of(r, { a = c.a, uses = s.uses }), r.seq
+        local args, since = args_of(r, { k = s.k, a = c.a, uses = s.uses }), r.seq
         local all = with_outside(r, s, args)
         r.loose = true
         local out = own(r, all, guarded(r, all, "traced", function() return run_call(r, s, args) end))

@@ -347,10 +347,10 @@ local function themselves(self) return function(a)
   return l
 end end
 
--- A leaf that the body reads although it is no argument.
-local function use(self, s)
+-- A leaf, or any tensor, that the body reads although it is no argument.
+local function use(self, s, computed)
   if not s or not self:chance(0.4) then return s end
-  local id = self:some(function(t) return t.leaf ~= nil end)
+  local id = self:some(function(t) return computed or t.leaf ~= nil end)
   local y = self.r.vars[s.returns[1]]
   local t = id and self.r.vars[id]
   local shape = t and y and K.broadcast_shape(t.shape, y.shape)
@@ -383,7 +383,7 @@ end
 
 function make.jit(self)
   local s = use(self, functional(self, self:int(1, 2), themselves(self), self:int(1, 2), { custom = true,
-    checkpoint = true }))
+    checkpoint = true }), true)
   if not s then return nil end
   s.k, s.calls = "jit", {}
   s.options = self:pick { false, false, "{ mirror = \"mirror\" }", "{ mirror = \"mincut\" }",
