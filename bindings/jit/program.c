@@ -29,6 +29,8 @@ static int program_gc(lua_State *L) {
   p->f = NULL;
   for (int32_t i = 0; p->x && i < p->nx; i++) pl_tensor_release(p->x[i]);
   free(p->leaf_at);
+  for (int32_t i = 0; i < p->ncaptured; i++) pl_tensor_release(p->real[i]);
+  free(p->real);
   free(p->tracked);
   free(p->captured);
   free(p->inputs);
@@ -43,6 +45,28 @@ static int program_gc(lua_State *L) {
 }
 
 static bool is_written(const PlGraph *f, const PlGValue *v) { return f->stores[v->store].version > 0; }
+
+static bool is_leaf(const PlTensor *t) {
+  PlNode *node;
+  uint32_t slot;
+  return t->node && pl_entry_get(t, pl_key_ambient(), &node, &slot) && node->kind == PL_NODE_LEAF;
+}
+
+/* Notes captured value k, whose tensor becomes the program's. A node that the program records holds the flow: a tensor that is
+ * written with its results must not be held by the flow in turn. Leaves are never written so. */
+static PlStatus keep_real(Program *p, PlGraph *f, PlGVal k) {
+  PlTensor *real = f->vals[k].real, *alias;
+  if (is_leaf(real)) pl_retain(real);
+  else {
+    PL_TRY(pl_tensor_alias(&alias, real));
+    alias->a.weak = real->a.weak;
+    f->vals[k].real = alias;
+  }
+  p->real[p->ncaptured] = real;
+  p->tracked[p->ncaptured] = real->node != NULL;
+  p->captured[p->ncaptured++] = k;
+  return PL_OK;
+}
 
 static PlStatus collect_outputs(PlGraph *f, PlTensor *const *t, int n, Program *p) {
   PlGVal *v = malloc((size_t)(n + 2 * f->nleaves + 1) * sizeof *v), *grads = v ? v + n + f->nleaves : NULL;
@@ -65,16 +89,14 @@ static PlStatus collect_outputs(PlGraph *f, PlTensor *const *t, int n, Program *
   free(v);
   p->tracked = calloc((size_t)f->nvals + 1, sizeof *p->tracked);
   p->captured = calloc((size_t)f->nvals + 1, sizeof *p->captured);
+  p->real = calloc((size_t)f->nvals + 1, sizeof(PlTensor *));
   p->written = calloc((size_t)f->nvals + 1, sizeof *p->written);
   p->inputs = calloc((size_t)f->ninputs + 1, sizeof *p->inputs);
-  if (s == PL_OK && !(p->tracked && p->captured && p->written && p->inputs)) s = pl_fail(PL_ERR_OOM, "jit: out of memory");
+  if (s == PL_OK && !(p->tracked && p->captured && p->real && p->written && p->inputs)) s = pl_fail(PL_ERR_OOM, "jit: out of memory");
   for (PlGVal k = 0; s == PL_OK && k < f->nvals; k++) {
     const PlGValue *a = &f->vals[k];
     if (a->kind == PL_FV_INPUT) p->inputs[a->slot] = k;
-    if (a->kind == PL_FV_CAPTURE) {
-      p->tracked[p->ncaptured] = a->real->node != NULL;
-      p->captured[p->ncaptured++] = k;
-    }
+    if (a->kind == PL_FV_CAPTURE) s = keep_real(p, f, k);
     if ((a->kind == PL_FV_CAPTURE || a->kind == PL_FV_INPUT) && is_written(f, a)) p->written[p->nwritten++] = k;
   }
   return s;
@@ -104,14 +126,6 @@ static int jit_finish(lua_State *L) {
   return 1;
 }
 
-/* Has a captured tensor a history of its own, which goes on outside of the program? */
-static bool is_computed(const PlGValue *v) {
-  PlNode *node;
-  uint32_t slot;
-  return v->kind == PL_FV_CAPTURE && v->real->node && pl_is_float((PlDtype)v->dtype) &&
-         pl_entry_get(v->real, pl_key_ambient(), &node, &slot) && node->kind != PL_NODE_LEAF;
-}
-
 /* Captured leaves that a key may record, captured tensors that were computed from some, and the inputs listed at `at` (numbers)
  * are what gradients go to. */
 static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, int32_t ny) {
@@ -121,8 +135,7 @@ static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, i
             "%s: its results' gradient goes through %s, which the graph would lose; call backward inside of "
             "the traced function, or do not trace this part",
             name, f->opaque);
-  int32_t ntracked = (int32_t)lua_rawlen(L, at), n = f->nleaves + ntracked;
-  for (PlGVal k = 0; k < f->nvals; k++) n += is_computed(&f->vals[k]);
+  int32_t ntracked = (int32_t)lua_rawlen(L, at), n = f->nleaves + ntracked + p->ncaptured;
   PlGVal *xs = malloc((size_t)(n + 1) * sizeof *xs);
   p->x = calloc((size_t)n + 1, sizeof(PlTensor *));
   p->x_at = calloc((size_t)n + 1, sizeof *p->x_at);
@@ -140,10 +153,10 @@ static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, i
     xs[p->nx] = v;
     p->x[p->nx++] = pl_retain(t);
   }
-  for (PlGVal k = 0; k < f->nvals; k++)
-    if (is_computed(&f->vals[k])) {
-      xs[p->nx] = k;
-      p->x[p->nx++] = pl_retain(f->vals[k].real);
+  for (int32_t k = 0; k < p->ncaptured; k++)
+    if (p->real[k]->node && !is_leaf(p->real[k]) && pl_is_float((PlDtype)p->real[k]->a.dtype)) {
+      xs[p->nx] = p->captured[k];
+      p->x[p->nx++] = pl_retain(p->real[k]);
     }
   for (int32_t i = 0; i < ntracked && s == PL_OK; i++) {
     lua_rawgeti(L, at, i + 1);
@@ -212,9 +225,8 @@ bool l_program_same(const Program *p) {
   const PlGraph *f = p->f;
   if (!pl_graph_leaves_same(f, p->joint ? p->leaf_at : NULL)) return false; /* with a joint, backward may run outside */
   for (int32_t k = 0; k < p->ncaptured; k++) {
-    PlTensor *real = f->vals[p->captured[k]].real;
-    if (pl_history_current(&real, 1) != PL_OK) return false; /* the new trace says why */
-    if (p->tracked[k] != (real->node != NULL)) return false;
+    if (pl_history_current(&p->real[k], 1) != PL_OK) return false; /* the new trace says why */
+    if (p->tracked[k] != (p->real[k]->node != NULL)) return false;
   }
   return true;
 }

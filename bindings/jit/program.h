@@ -13,12 +13,13 @@ typedef struct Program {
   int32_t nuser;    /* outputs that the function returned; then come gradients of leaves */
   int32_t *leaf_at; /* per leaf: its output, -1: none */
   PlJoint *joint;   /* results have gradients; NULL: no */
-  PlTensor **x;     /* joint: per x the captured leaf; NULL: input x_at */
+  PlTensor **x;     /* joint: per x the captured tensor; NULL: input x_at */
   int32_t *x_at, nx;
   PlGVal *inputs;  /* per argument: its value */
   PlGVal *written; /* inputs and captured tensors that a run writes */
   int32_t nwritten;
-  PlGVal *captured; /* tensors from outside */
+  PlGVal *captured; /* values of tensors from outside */
+  PlTensor **real;  /* … themselves: the flow has handles without a history in place of all but leaves */
   bool *tracked;    /* … and whether they required a gradient */
   int32_t ncaptured;
   PlExec *exec; /* NULL: nothing was compiled (no outputs, or a joint, which has its own) */

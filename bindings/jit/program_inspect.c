@@ -164,7 +164,7 @@ static bool same_value(const PlGraph *f, PlGVal v, const PlGraph *g, PlGVal w) {
   if (a->kind != b->kind || a->dtype != b->dtype || a->numel != b->numel) return false;
   if (a->kind == PL_FV_NODE) return a->node == b->node && v - f->nodes[a->node].first == w - g->nodes[b->node].first;
   if (a->kind == PL_FV_INPUT) return a->slot == b->slot;
-  if (a->kind == PL_FV_CAPTURE) return a->real == b->real;
+  if (a->kind == PL_FV_CAPTURE) return a->real->a.data == b->real->a.data && a->real->storage == b->real->storage;
   if (a->numel == 1 && (pl_present(a->real) != PL_OK || pl_present(b->real) != PL_OK)) return false;
   return a->numel != 1 || memcmp(a->real->a.data, b->real->a.data, pl_dtype_size((PlDtype)a->dtype)) == 0;
 }

@@ -264,20 +264,9 @@ static bool ends_here(const PlWalk *w, const PlNode *n) {
   return true;
 }
 
-/* A graph sees neither that a tape from outside is freed by its backward nor that what it saved is written later. */
-static PlStatus traced_node(PlGraph *f, const PlNode *n) {
-  if (f->record && n->seq <= f->began && n->kind != PL_NODE_LEAF)
-    PL_FAIL(PL_ERR_TRACE,
-            "backward in a traced function reaches %s, which was computed before the trace began; pass its result as an "
-            "argument, or compute it inside",
-            n->name ? n->name : "a tensor");
-  f->tape = n->seq;
-  return PL_OK;
-}
-
 static PL_ALWAYS_INLINE PlStatus run_node(PlWalk *w, PlNode *n, bool narrow) {
   bool any = false;
-  if (PL_UNLIKELY(pl_state.trace != NULL)) PL_TRY(traced_node(pl_state.trace, n));
+  if (PL_UNLIKELY(pl_state.trace != NULL)) pl_state.trace->tape = n->seq;
   if (n->kind != PL_NODE_IDENTITY) PL_TRY(finish_slots(w, n));
   if (narrow && ends_here(w, n)) return PL_OK;
   for (uint32_t o = 0; o < n->nout; o++) any |= n->slots[o].grad != NULL;
@@ -519,8 +508,23 @@ static PlStatus visit_leading(PlWalk *w) {
   return s;
 }
 
+/* A graph sees neither that a tape from outside is freed by its backward nor that what it saved is written later. Such a tape
+ * may be asked about, but not walked. */
+static PlStatus all_traced(const PlWalk *w) {
+  const PlGraph *f = pl_state.trace;
+  if (PL_LIKELY(!f) || !f->record) return PL_OK;
+  for (const PlNode *n = w->first; n; n = n->link)
+    if (n->seq <= f->began && n->kind != PL_NODE_LEAF && !n->skip && !ends_here(w, n))
+      PL_FAIL(PL_ERR_TRACE,
+              "backward in a traced function reaches %s, which was computed before the trace began; pass its result as "
+              "an argument, or compute it inside",
+              n->name ? n->name : "a tensor");
+  return PL_OK;
+}
+
 static PlStatus walk_narrow(PlWalk *w) {
   PL_TRY(visit_leading(w));
+  PL_TRY(all_traced(w));
   for (PlNode *n = w->first; n; n = n->link)
     for (uint32_t i = 0; i < n->nin && !n->skip; i++)
       if (pl_walk_wants(n, i)) n->dests[i].node->pending++;
@@ -549,6 +553,7 @@ static PlStatus walk(PlWalk *w) {
       PL_TRY(visit(w, to));
       to->pending++;
     }
+  PL_TRY(all_traced(w));
   w->started = true;
   for (PlNode *n = w->first; n; n = n == end_of_seeds ? NULL : n->link)
     if (n->pending == 0) PL_TRY(arrive(w, n));

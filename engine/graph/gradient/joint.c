@@ -261,6 +261,7 @@ PlStatus pl_joint_make(PlJoint **out, PlGraph *f, int32_t ny, int32_t nx, const 
   }
   if (st == PL_OK) st = keep_outputs(&s, f, j, decided != NULL, &kept);
   if (st == PL_OK) st = cut(&s, j, nx, dx);
+  for (int32_t i = 0; i < nx && st == PL_OK; i++) j->noutside += pl_joint_outside(j, i);
   if (st == PL_OK) st = find_all_read(j);
   if (st == PL_OK) st = compile(&j->run_forward, j->forward);
   if (st == PL_OK) st = compile(&j->run_backward, j->backward);
@@ -283,7 +284,7 @@ PlStatus pl_joint_make(PlJoint **out, PlGraph *f, int32_t ny, int32_t nx, const 
 typedef struct Kept {
   PlRule rule; /* first: the engine frees the piece through it */
   PlJoint *j;
-  int32_t n;          /* inputs, then values kept */
+  int32_t n;          /* inputs, then values kept, then captured tensors that were computed outside */
   uint32_t *versions; /* of the inputs, then of what is read by reference */
   PlJointDraws draws; /* where the generator stood */
   PlTensor *t[];
@@ -333,7 +334,8 @@ static PlStatus backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *w
   }
   if (s != PL_OK) made--;
   memcpy(in + j->nin + j->ny, k->t + j->nin, (size_t)j->nkept * sizeof *in);
-  if (s == PL_OK && j->run_backward) s = again ? pl_joint_again(j, &k->draws, in, out) : pl_exec_run(j->run_backward, in, out);
+  if (s == PL_OK && j->run_backward)
+    s = again ? pl_joint_again(j, &k->draws, in, k->t + j->nin + j->nkept, out) : pl_exec_run(j->run_backward, in, out);
   for (int32_t o = 0; o < made; o++) pl_tensor_release(in[j->nin + o]);
   for (int32_t i = 0; s == PL_OK && i < j->nx; i++)
     if (j->dx_at[i] >= 0) {
@@ -348,7 +350,7 @@ static PlStatus backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *w
 
 typedef struct Making {
   PlJoint *j;
-  PlTensor *const *in, *const *kept;
+  PlTensor *const *in, *const *kept, *const *x;
   PlJointDraws draws;
 } Making;
 
@@ -356,7 +358,7 @@ static PlRule *make_rule(void *ctx, PlNode *node) {
   const Making *m = ctx;
   (void)node;
   PlJoint *j = m->j;
-  int32_t n = j->nin + j->nkept;
+  int32_t n = j->nin + j->nkept + j->noutside;
   Kept *k = malloc(sizeof *k + (size_t)n * sizeof *k->t);
   uint32_t *versions = malloc((size_t)(j->nin + j->nread + 1) * sizeof *versions);
   if (!k || !versions) {
@@ -372,7 +374,10 @@ static PlRule *make_rule(void *ctx, PlNode *node) {
   j->refs++;
   PlStatus s = PL_OK;
   for (int32_t i = 0; i < n; i++) k->t[i] = NULL;
-  for (int32_t i = 0; i < n && s == PL_OK; i++) s = pl_history_alias(&k->t[i], i < j->nin ? m->in[i] : m->kept[i - j->nin]);
+  int32_t at = 0;
+  for (; at < j->nin + j->nkept && s == PL_OK; at++) s = pl_history_alias(&k->t[at], at < j->nin ? m->in[at] : m->kept[at - j->nin]);
+  for (int32_t i = 0; i < j->nx && s == PL_OK; i++)
+    if (pl_joint_outside(j, i)) s = pl_history_alias(&k->t[at++], m->x[i]);
   if (s != PL_OK) {
     drop(k);
     free(k);
@@ -390,7 +395,7 @@ PlStatus pl_joint_run(PlJoint *j, PlTensor *const *in, PlTensor *const *x, PlTen
   PlJointDraws draws = pl_joint_draws(j);
   PlStatus s = pl_exec_run(j->run_forward, in, res);
   if (s == PL_OK && !pl_state.grad_off) {
-    Making m = {.j = j, .in = in, .kept = res + j->nout, .draws = draws};
+    Making m = {.j = j, .in = in, .kept = res + j->nout, .x = x, .draws = draws};
     s = pl_record_rule(x, j->nx, res, j->ny, NULL, NULL, j->name, make_rule, &m);
     for (int32_t o = s == PL_OK ? j->nout : 0; o < n; o++) pl_tensor_release(res[o]);
   } else if (s == PL_OK)

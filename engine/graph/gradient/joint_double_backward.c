@@ -84,14 +84,14 @@ static void restart(const PlJointDraws *d) {
   pl_state.offset = d->offset;
 }
 
-PlStatus pl_joint_again(PlJoint *j, const PlJointDraws *draws, PlTensor *const *in, PlTensor **out) {
+PlStatus pl_joint_again(PlJoint *j, const PlJointDraws *draws, PlTensor *const *in, PlTensor *const *outside, PlTensor **out) {
   if (!j->second) PL_TRY(make_second(j));
   const PlGraph *f = j->forward;
   PlTensor **x = malloc((size_t)(j->nx + j->ny + 1) * sizeof(PlTensor *));
   if (!x) return no_memory();
   for (int32_t i = 0; i < j->nx; i++) {
     const PlGValue *v = &f->vals[j->xs[i]];
-    x[i] = v->kind == PL_FV_INPUT ? in[v->slot] : v->real;
+    x[i] = v->kind == PL_FV_INPUT ? in[v->slot] : pl_joint_outside(j, i) ? *outside++ : v->real;
   }
   for (int32_t o = 0; o < j->ny; o++) x[j->nx + o] = in[j->nin + o];
   PlJointDraws now = pl_joint_draws(j);

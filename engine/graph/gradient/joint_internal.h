@@ -13,9 +13,14 @@ typedef struct PlJointDraws {
 /* A clone of f with inputs for the gradients of its first j->ny outputs, dys[ny], and the nodes that compute the gradients
  * dx[nx] of j->xs, -1: none. *out is the caller's even after a failure. */
 PlStatus pl_joint_differentiate(PlGraph **out, PlGraph *f, const PlJoint *j, PlGVal *dys, PlGVal *dx);
-/* What run_backward computes, as tensors whose tape leads to inputs, captured tensors and dys. in: inputs, then dys; out:
- * as run_backward's outputs. */
-PlStatus pl_joint_again(PlJoint *j, const PlJointDraws *draws, PlTensor *const *in, PlTensor **out);
+/* Is x number i a captured tensor that was computed outside? */
+static inline bool pl_joint_outside(const PlJoint *j, int32_t i) {
+  const PlGValue *v = &j->forward->vals[j->xs[i]];
+  return v->kind == PL_FV_CAPTURE && !v->real->node;
+}
+/* What run_backward computes, as tensors whose tape leads to inputs, captured tensors and dys. in: inputs, then dys; outside:
+ * captured tensors that were computed outside; out: as run_backward's outputs. */
+PlStatus pl_joint_again(PlJoint *j, const PlJointDraws *draws, PlTensor *const *in, PlTensor *const *outside, PlTensor **out);
 PlJointDraws pl_joint_draws(const PlJoint *j);
 /* Decides what backward computes again, if the trace f asks for that: *out is a plan without memory whose graph is g with these
  * copies; its outputs are f's, then dx, which are renumbered. NULL: nothing was asked. (joint_recompute.c) */

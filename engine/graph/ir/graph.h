@@ -311,6 +311,7 @@ typedef struct PlJoint {
   int32_t nread_back, nread;
   bool *input_read;       /* which inputs backward reads */
   PlGVal *xs;             /* values of forward */
+  int32_t noutside;       /* xs that are captured tensors with a history, of which the flows have handles without it */
   struct PlJoint *second; /* dxs as a function of inputs and dys, differentiable in turn; made when first asked for */
 } PlJoint;
 /* ys, xs: values of f. xs are inputs or captured leaves. outputs of f must be set; ys are the first of them, the
