@@ -4,6 +4,7 @@
 #ifndef PL_KERNELS_CUDA_INDEX_WRITE_H
 #define PL_KERNELS_CUDA_INDEX_WRITE_H
 
+#include "kernels/cuda/any_dtype.h"
 #include "kernels/cuda/index/index.h"
 
 enum Mode { SET, ADD, MUL, MAX, MIN };
