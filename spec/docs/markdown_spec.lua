@@ -150,6 +150,23 @@ describe("names in", function()
   end
 end)
 
+-- Words of our own for what the field has a term for, and the term.
+local house_words = { ["way back"] = "backward", ["%f[%w]lies?%f[%W]"] = "is at, is in, aliases", ["put by"] = "saved",
+  ["made away"] = "freed", ["turn[se]?d? over"] = "transpose, convert" }
+
+describe("terms in", function()
+  for _, file in ipairs(files) do
+    it(file .. " are the field's", function()
+      local text, found = prose(root .. "/" .. file):lower(), {}
+      for word, term in pairs(house_words) do
+        local hit = text:match("[^\n]-" .. word .. "[^\n]?[^\n]?[^\n]?")
+        if hit then found[#found + 1] = ("'%s': say %s"):format(hit:sub(-50), term) end
+      end
+      assert.same({}, found)
+    end)
+  end
+end)
+
 describe("the README", function()
   it("calls missing only what is missing", function()
     local text = prose(root .. "/README.md"):match("## What is not there yet(.-)\n## ")
