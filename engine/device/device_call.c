@@ -25,7 +25,7 @@ static const char *arg_name(const PlOp *op, int i, char *room, size_t size) {
 static PlStatus apart(const PlCall *c, int here, int there) {
   char a[32], b[32];
   const char *home = pl_device_name(c->in[here]->a.device);
-  PL_FAIL(PL_ERR_ARG, "%s: %s is %s on %s, %s is %s on %s; tensors of one operation lie on one device: move one, %s:to(\"%s\")",
+  PL_FAIL(PL_ERR_ARG, "%s: %s is %s on %s, %s is %s on %s; tensors of one operation must be on one device: move one, %s:to(\"%s\")",
           c->op->name, arg_name(c->op, here, a, sizeof a), pl_desc_text(&c->in[here]->a), home, arg_name(c->op, there, b, sizeof b),
           pl_desc_text(&c->in[there]->a), pl_device_name(c->in[there]->a.device), arg_name(c->op, there, b, sizeof b), home);
 }

@@ -72,7 +72,7 @@ PlStatus pl_group_device_start(PlGroupDevice *g, const PlGroupCall *call, PlTens
   const PlTensor *t = dst ? dst : src;
   if (t && t->a.device != PL_CUDA + g->gpu)
     PL_FAIL(PL_ERR_ARG,
-            "%s: %s lies on %s, this group on GPU %d, where its first call was; one GPU a process, "
+            "%s: %s is on %s, this group on GPU %d, where its first call was; one GPU a process, "
             "T.cuda.set_device(T.distributed.get_node_local_rank())",
             c.name, pl_desc_text(&t->a), pl_device_name(t->a.device), g->gpu);
   PL_TRY(pl_group_fit(&c, src, dst, g->rank, g->n, PL_CUDA + g->gpu));

@@ -351,7 +351,7 @@ PlStatus pl_checkpoint_restore(PlNode *n) {
   for (const PlCheckpoint *r = pl_state.checkpoint; r; r = r->outer)
     if (r == c)
       PL_FAIL(PL_ERR_STATE,
-              "backward of %s: it lies in a checkpoint whose function is running; inside of it use T.grad, or go back "
+              "backward of %s: it is in a checkpoint whose function is running; inside of it use T.grad, or go back "
               "outside",
               n->name);
   if (c->replaying) PL_FAIL(PL_ERR_STATE, "backward of %s: its checkpoint is already run again", n->name);

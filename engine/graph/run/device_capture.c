@@ -104,12 +104,12 @@ static bool allowed(PlDeviceRun *a, PlTensor *const *in) {
   for (PlGVal v = 0; v < f->nvals; v++) {
     const PlGValue *val = &f->vals[v];
     const PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->kind == PL_FV_CAPTURE ? val->real : NULL;
-    if (t && *device && t->a.device && t->a.device != *device) return never(a, "its tensors lie on several devices", ""), false;
+    if (t && *device && t->a.device && t->a.device != *device) return never(a, "its tensors are on several devices", ""), false;
     if (t) *device = pl_device_first(*device, t->a.device);
     if (!t || t->a.device != PL_CPU) continue;
     if (val->kind == PL_FV_CAPTURE && t->a.numel == 1) continue; /* a number: looked at before every run */
     if (val->kind == PL_FV_CAPTURE) return never(a, "it reads a tensor on the CPU", ""), false;
-    if (t->a.ndim > 0) return never(a, "an argument lies on the CPU", ""), false;
+    if (t->a.ndim > 0) return never(a, "an argument is on the CPU", ""), false;
   }
   return true;
 }

@@ -229,7 +229,7 @@ GRAD(erfcx, g_mul(g, dy, g_addn(g, g_muln(g, g_mul(g, x, y), 2), -TWO_RSQRT_PI))
 FLOATING(erfcx, ERFCX, "y = e^(x^2) erfc(x); dx = dy (2 x y - 2/sqrt(pi))", "erfc scaled by e^(x^2), so that it does not underflow.")
 GRAD(ndtri, g_mul(g, dy, g_muln(g, F1(exp, g_muln(g, g_mul(g, y, y), 0.5)), SQRT_2PI)))
 FLOATING(ndtri, NDTRI, "dx = dy sqrt(2 pi) e^(y^2/2)",
-         "The quantile of the standard normal distribution: the z below which a share x lies; NaN outside [0, 1].")
+         "The quantile of the standard normal distribution: the z with the share x below it; NaN outside [0, 1].")
 
 /* ---- replacing values ---------------------------------------------------------------------------------------- */
 

@@ -29,7 +29,7 @@ static PlStatus check_weight(const PlInfer *c, int i, const PlArray *x) {
 
 static PlStatus check_smooth(const PlInfer *c, int k) {
   double e = pl_attr_f(c->attrs, k);
-  if (!(e >= 0 && e <= 1)) PL_FAIL(PL_ERR_ARG, "%s: label_smoothing must lie between 0 and 1, got %g", c->op->name, e);
+  if (!(e >= 0 && e <= 1)) PL_FAIL(PL_ERR_ARG, "%s: label_smoothing must be between 0 and 1, got %g", c->op->name, e);
   return PL_OK;
 }
 

@@ -26,7 +26,7 @@ static PlStatus to_layout_grad(PlMaker *g) {
 }
 
 PL_OP(to_layout,
-      .doc = "x itself if its elements lie in memory as the format says, else a copy that does. exact: where sizes of 1 leave "
+      .doc = "x itself if its elements are in memory as the format says, else a copy whose are. exact: where sizes of 1 leave "
              "it open, the strides must say so too.",
       .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
       .attrs = {A_ENUM("memory_format", "contiguous|channels_last|channels_last_3d", 0), A_BOOL("exact", 0)}, .cls = PL_VIEW,

@@ -340,7 +340,7 @@ static PlStatus contiguous_infer(PlInfer *c) {
 }
 
 PL_OP(contiguous,
-      .doc = "x itself if its elements lie in row-major order without gaps, else a copy that does. "
+      .doc = "x itself if it is contiguous (row-major, without gaps), else a contiguous copy. "
              "x:contiguous(\"channels_last\"), of 5 dims \"channels_last_3d\": the same with the channels, dim 2, innermost.",
       .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_VIEW, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY,
       .infer = contiguous_infer, .grad = same_grad, PL_KERNEL(copy), );

@@ -25,7 +25,7 @@ static PlStatus check_move(const PlInfer *c, int ndim, const int64_t *wide, cons
   for (int d = 0; fits && d < ndim; d++)
     if (d != dim) fits = few->shape[kept || d < dim ? d : d - 1] == wide[d];
   if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "%s: index %s does not lie along dim %lld of the %d dims", c->op->name, pl_desc_text(at), (long long)dim + 1,
+    PL_FAIL(PL_ERR_SHAPE, "%s: index %s does not fit along dim %lld of the %d dims", c->op->name, pl_desc_text(at), (long long)dim + 1,
             ndim);
   return PL_OK;
 }
@@ -91,7 +91,7 @@ static PlStatus arg_infer(PlInfer *c) {
 
 #define ARG(NAME, CODE, WORD)                                                                                                           \
   PL_OP(NAME,                                                                                                                           \
-        .doc = "Where the " WORD " lies along dim, or in the flattened tensor; the first among "                                        \
+        .doc = "The index of the " WORD " along dim, or in the flattened tensor; the first among "                                      \
                "equals, NaN before all. i64, counted from index_base.",                                                                 \
         .nin = 1, .nout = 1, .nattr = 3, .args = {"x"}, .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, \
         .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_NO_BOOL, .kcode = CODE, .infer = arg_infer,                                    \
@@ -116,9 +116,9 @@ static PlStatus pair0_grad(PlMaker *g) { return give(g, 0, 2); }
         .attrs = {DIM, A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, \
         .kcode = CODE, .infer = pair0_infer, .grad = pair0_grad, .rows = {PL_ROWS_DIM, 0, "f:cc", NULL}, .kernel = {[PL_CPU] = KERNEL});
 PAIR(max_dim, plk_cpu_max_dim, 0, A_DIM_REQ("dim"),
-     "The largest value along dim and where it lies (the first among equals; NaN before all): values, indices. x:max(dim).")
+     "The largest value along dim and its index (the first among equals; NaN before all): values, indices. x:max(dim).")
 PAIR(min_dim, plk_cpu_max_dim, 1, A_DIM_REQ("dim"),
-     "The smallest value along dim and where it lies (the first among equals; NaN before all): values, indices. x:min(dim).")
+     "The smallest value along dim and its index (the first among equals; NaN before all): values, indices. x:min(dim).")
 PAIR(mode, plk_cpu_sort, PLK_O_MODE, A_DIM("dim", -1),
      "The value met most often along dim (the least among equals) and its last place: values, indices.")
 

@@ -81,7 +81,7 @@ static void load(const Loss *l, int i, int64_t at, int64_t n, double *to) {
 static PlStatus bce_check(const Loss *l, const double *x, int64_t n) {
   for (int64_t i = 0; i < n; i++)
     if (x[i] < 0 || x[i] > 1)
-      PL_FAIL(PL_ERR_ARG, "%s: x holds %g, but probabilities lie between 0 and 1; apply sigmoid first", l->c->name, x[i]);
+      PL_FAIL(PL_ERR_ARG, "%s: x holds %g, but probabilities are between 0 and 1; apply sigmoid first", l->c->name, x[i]);
   return PL_OK;
 }
 

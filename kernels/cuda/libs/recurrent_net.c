@@ -51,10 +51,10 @@ static PlStatus note(Reader *r, int64_t ours, int64_t n, const void *address, co
   const int64_t item = (int64_t)pl_dtype_size((PlDtype)net->key.dtype), bytes = (const char *)address - r->space;
   cudnnDataType_t type;
   int ndim, dim[3] = {1, 1, 1}, stride[3];
-  PLC_DNN_TRY(r->api, cudnnGetTensorNdDescriptor(desc, 3, &type, &ndim, dim, stride), "reading where weights lie");
+  PLC_DNN_TRY(r->api, cudnnGetTensorNdDescriptor(desc, 3, &type, &ndim, dim, stride), "reading the places of weights");
   if (!address || ndim != 3 || (int64_t)dim[0] * dim[1] * dim[2] != n || bytes < 0 || bytes % item ||
       bytes + n * item > (int64_t)net->weight_bytes)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "cudnn: weights of a recurrent net lie in an unexpected way");
+    PL_FAIL(PL_ERR_UNSUPPORTED, "cudnn: the weights of a recurrent net have an unexpected layout");
   PlcWeights *last = net->nparts ? &net->part[net->nparts - 1] : NULL;
   if (last && last->ours + last->n == ours && last->theirs + last->n == bytes / item) last->n += n;
   else net->part[net->nparts++] = (PlcWeights){ours, bytes / item, n};
