@@ -2,6 +2,7 @@
  * pl_apply_any: one op from its call to its recorded result, the general way through engine/call/call.c. What most calls of
  * small models need is in fast_path.c. */
 #include "engine/call/autocast.h"
+#include "engine/call/call.h"
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
 #include "engine/grad/checkpoint.h"

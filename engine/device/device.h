@@ -7,8 +7,10 @@
 #ifndef PL_ENGINE_DEVICE_DEVICE_H
 #define PL_ENGINE_DEVICE_DEVICE_H
 
-#include "engine/call/call.h"
+#include "engine/tensor/tensor.h"
 #include "kernels/device.h"
+
+typedef struct PlCall PlCall; /* engine/call/call.h */
 
 /* The plug-in's table; opens it at first use. Failing says why there is no device, each time the same. */
 PlStatus pl_device(const PlDeviceTable **out);

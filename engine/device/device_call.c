@@ -115,7 +115,7 @@ static int family(const PlOp *op) {
   return known == 1 ? -1 : known - 2;
 }
 
-/* Its kernel calls families (engine/ops/dispatch.h). */
+/* Its kernel calls families (engine/device/dispatch.h). */
 static bool picks_itself(const PlOp *op) { return op->family && !op->family[0]; }
 
 bool pl_op_on_device(const PlOp *op) { return picks_itself(op) || family(op) >= 0; }

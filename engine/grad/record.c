@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/call/call.h"
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
 #include "engine/grad/checkpoint.h"

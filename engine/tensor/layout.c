@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Memory formats: see layout.h. */
 #include "engine/tensor/layout.h"
+#include "engine/call/call.h"
 
 #include <string.h>
 

@@ -10,7 +10,9 @@
 #ifndef PL_ENGINE_TENSOR_LAYOUT_H
 #define PL_ENGINE_TENSOR_LAYOUT_H
 
-#include "engine/call/call.h"
+#include "engine/tensor/tensor.h"
+
+typedef struct PlCall PlCall; /* engine/call/call.h */
 
 /* Does a lie dense with its channels innermost? Where sizes of 1 leave that open, so it may be row-major as well. */
 bool pl_is_channels_last(const PlArray *a);

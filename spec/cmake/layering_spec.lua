@@ -1,5 +1,6 @@
--- The layers hold: lua -> bindings -> engine -> kernels, never back. Reads every #include line, the
--- undefined symbols of both archives, and their writable globals (spec/globals.allow).
+-- SPDX-License-Identifier: MIT
+-- The layers hold: lua -> bindings -> engine -> kernels, never back, and no folders include each other in a ring. Reads
+-- every #include line, the undefined symbols of both archives, their writable globals (spec/globals.allow), file names.
 local root = os.getenv("PERILUNE_ROOT") or "."
 local build = os.getenv("PERILUNE_BUILD") or root .. "/build"
 local sanitized = (os.getenv("PERILUNE_SANITIZE") or "") ~= ""
@@ -56,6 +57,47 @@ local function include_fault(file, line)
     return ("%s includes \"%s\""):format(file, header)
   end
   return nil
+end
+
+-- Folders whose headers include each other in a ring, as text, or nil. reads: folder → set of folders. A .c file takes
+-- any header of its layer; headers that need each other cannot be read one after the other.
+local function ring(reads)
+  local state, path = {}, {}
+  local function visit(folder)
+    state[folder] = "open"
+    path[#path + 1] = folder
+    local names = {}
+    for other in pairs(reads[folder] or {}) do names[#names + 1] = other end
+    table.sort(names)
+    for _, other in ipairs(names) do
+      if state[other] == "open" then
+        local from = 1
+        while path[from] ~= other do from = from + 1 end
+        return table.concat(path, " -> ", from) .. " -> " .. other
+      end
+      local found = not state[other] and visit(other)
+      if found then return found end
+    end
+    path[#path] = nil
+    state[folder] = "done"
+  end
+  local folders = {}
+  for folder in pairs(reads) do folders[#folders + 1] = folder end
+  table.sort(folders)
+  for _, folder in ipairs(folders) do
+    local found = not state[folder] and visit(folder)
+    if found then return found end
+  end
+end
+
+-- What is wrong with a file's name, or nil: it says what the file is about, not when or why it was split off.
+local function name_fault(file)
+  local name = file:match("([^/]+)$"):gsub("%..*", ""):gsub("_spec$", "")
+  for age in ("more extra second rare inside again misc new old rest other"):gmatch "%l+" do
+    if name:find("_" .. age .. "$") then
+      return ("%s is named by its age (_%s): name its subject"):format(file, age)
+    end
+  end
 end
 
 -- Symbols that an archive takes from elsewhere: name -> true.
@@ -131,10 +173,52 @@ describe("layering", function()
     end)
   end
 
+  it("holds between folders: no ring of headers that include each other", function()
+    local reads = {}
+    for layer in pairs(allowed) do
+      for _, path in ipairs(sources(layer)) do
+        local file = path:sub(#root + 2)
+        local folder = file:match("^(.*)/")
+        for line in io.lines(path) do
+          local other = file:find("%.h$") and line:match('^%s*#%s*include%s*"([^"]+)/[^"/]+"')
+          if other and other ~= folder then
+            reads[folder] = reads[folder] or {}
+            reads[folder][other] = true
+          end
+        end
+      end
+    end
+    assert.is_true(next(reads) ~= nil)
+    assert.is_nil(ring(reads))
+    assert.equal("a -> b -> c -> a", ring { a = { b = true }, b = { c = true, d = true }, c = { a = true } })
+    assert.is_nil(ring { a = { b = true, c = true }, b = { c = true } })
+  end)
+
+  it("keeps folders small, and names files by their subject", function()
+    local count, faults = {}, {}
+    local where = "cd '%s' && find engine kernels bindings lua spec examples bench docs/design cmake -type f"
+    for _, file in ipairs(lines_of(where:format(root))) do
+      local folder = file:match("^(.*)/")
+      count[folder] = (count[folder] or 0) + 1
+      if file ~= "lua/perilune/help/symbols_more.lua" then faults[#faults + 1] = name_fault(file) end
+    end
+    for folder, n in pairs(count) do
+      if n > 40 then faults[#faults + 1] = ("%s has %d files: give its subjects folders"):format(folder, n) end
+    end
+    assert.equal("", sorted(faults))
+    for _, file in ipairs { "a/linalg_more.lua", "a/choose_second.c", "a/put_rare.h", "spec/nn_more_spec.lua" } do
+      assert.truthy(name_fault(file), file)
+    end
+    assert.is_nil(name_fault("engine/more/second_order.c"))
+  end)
+
   it("sees the faults that it is there for", function()
     assert.truthy(include_fault("engine/a.c", '#include <lua.h>'))
     assert.truthy(include_fault("engine/a.c", '#include "kernels/cpu/gemm/gemm.h"'))
     assert.truthy(include_fault("engine/a.c", '#include "bindings/box.h"'))
+    assert.truthy(include_fault("engine/graph/fuse/a.c", '#include "bindings/core/lib.h"'))
+    assert.truthy(include_fault("engine/graph/fuse/a.c", '#include "kernels/cpu/conv/conv.h"'))
+    assert.truthy(include_fault("kernels/cpu/conv/a.c", '#include "engine/tensor/tensor.h"'))
     assert.truthy(include_fault("engine/a.c", '  # include <cblas.h>'))
     assert.truthy(include_fault("kernels/cpu/a.c", '#include "engine/tensor/tensor.h"'))
     assert.truthy(include_fault("kernels/cpu/a.c", '#include <cuda_runtime.h>'))

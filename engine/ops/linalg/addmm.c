@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Products with something added: linear, and the addmm family  beta·input + alpha·(product). */
-#include "engine/ops/dispatch.h"
+#include "engine/device/dispatch.h"
 #include "engine/ops/linalg/matmul_operands.h"
 #include "engine/ops/make.h"
 #include "kernels/elementwise.h"

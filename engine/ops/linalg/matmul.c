@@ -3,7 +3,7 @@
  * Gradients of z = a b:  da = dz bᵀ,  db = aᵀ dz, summed over broadcast batch dims. */
 #include <string.h>
 
-#include "engine/ops/dispatch.h"
+#include "engine/device/dispatch.h"
 #include "engine/ops/linalg/matmul_operands.h"
 #include "engine/ops/make.h"
 #include "kernels/elementwise.h"

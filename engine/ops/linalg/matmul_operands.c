@@ -2,7 +2,7 @@
  * Matrix products: shape rule, and the way from tensors of any rank to the kernels' form. No data moves
  * here unless leading dimensions cannot be seen as one. */
 #include "engine/ops/linalg/matmul_operands.h"
-#include "engine/ops/dispatch.h"
+#include "engine/device/dispatch.h"
 
 #include <string.h>
 

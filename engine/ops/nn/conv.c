@@ -3,7 +3,7 @@
  *   conv (x, w → y), conv_bwd_input (dy, w → dx), conv_bwd_weight (dy, x → dw);
  * each one's gradients are the other two, and a transposed convolution is conv_bwd_input. */
 #include "kernels/conv.h"
-#include "engine/ops/dispatch.h"
+#include "engine/device/dispatch.h"
 #include "engine/ops/make.h"
 #include "engine/ops/nn/conv_pool_attrs.h"
 #include "kernels/elementwise.h"

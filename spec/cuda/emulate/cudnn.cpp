@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cudnn_inside.h"
+#include "cudnn_internal.h"
 #include "inside.h"
 #include "kernels/convert.h"
 #include "nccl.h"

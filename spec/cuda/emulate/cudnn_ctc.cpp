@@ -4,7 +4,7 @@
 // What the library's documentation does not allow (a label that is blank, more labels than fit) stops the process: there it
 // reads outside of its memory. PERILUNE_EMULATE: cudnn-ctc=0 takes inputs for probabilities already, =1 supports nothing,
 // =2 gives no number for the first sequence (but of three), =3 adds 5 to costs of batches of seven, which shows whose they are.
-#include "cudnn_inside.h"
+#include "cudnn_internal.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * For kernels of ops that bring their inputs into form and then call another kernel: PL_EITHER(matmul) makes either_matmul,
- * which is plk_cpu_matmul or the device's family "matmul", by where the output lies. Descriptors with such a kernel say
+ * which is plk_cpu_matmul or the device's family "matmul", by where the output is. Descriptors with such a kernel say
  * PL_KERNEL_EITHER. They look at shapes, never at values. */
-#ifndef PL_ENGINE_OPS_DISPATCH_H
-#define PL_ENGINE_OPS_DISPATCH_H
+#ifndef PL_ENGINE_DEVICE_DISPATCH_H
+#define PL_ENGINE_DEVICE_DISPATCH_H
 
 #include "engine/device/device.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Between the files of the emulated cuDNN. */
-#ifndef PL_SPEC_CUDA_CUDNN_INSIDE_H
-#define PL_SPEC_CUDA_CUDNN_INSIDE_H
+#ifndef PL_SPEC_CUDA_CUDNN_INTERNAL_H
+#define PL_SPEC_CUDA_CUDNN_INTERNAL_H
 
 #include "cudnn.h"
 
