@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: MIT
 -- Instructions per call of what small models pay for, counted by callgrind, in one build or in several side by side:
 --   perilune run bench/instructions.lua -- [--only NAME] [--calls N] [EXECUTABLE ...]
--- Each workload runs N and 2 N times; the difference of the two counts is that of N calls, without the start. Builds are
--- ones of the same kind (the same flags); more than one: each line has the ratio of the last to the first. Needs valgrind.
+-- Each workload runs N and 2 N times; the difference of the counts is that of N calls, without the start. With several
+-- builds, of the same flags, "ratio" is the last one's count over the first one's. Needs valgrind.
 
 local o, executables = { calls = 1000 }, {}
 
@@ -64,11 +64,10 @@ end)
 workload("mlp", function(T)
   local nn = T.nn
   local net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-  local x, step = T.ones(2, 4), T.optim and nil
+  local x = T.ones(2, 4)
   return function()
     net:zero_grad()
     net(x):sum():backward()
-    return step
   end
 end)
 

@@ -19,6 +19,7 @@ typedef struct RuleInfo {
   Kept *kept;       /* held by the state */
   const char *name; /* interned */
   bool always, has_jvp;
+  int room; /* how much the last call's context kept, which the next one will likely, too */
 } RuleInfo;
 
 /* ---- forward ------------------------------------------------------------------------------------------------------- */
@@ -26,7 +27,7 @@ typedef struct RuleInfo {
 /* One call of a rule while it is being recorded. */
 typedef struct Making {
   lua_State *L;
-  const RuleInfo *info;
+  RuleInfo *info;
   const Running *running;
   int ctx;                      /* stack position of the context */
   uint64_t nils;                /* bit i: ctx:save got nil at i */
@@ -134,24 +135,32 @@ static int record_rule(Making *m, const bool *diff, const char *name) {
   PlRuleSaved list = {.t = saved, .version = version};
   const int all = m->running->nsaved;
   m->nils = 0;
+  int last = 0;
   for (int i = 0; i < all; i++) {
-    lua_rawgeti(L, m->ctx, i + 1); /* the context keeps them until the nodes do */
-    PlTensor *t = l_to_tensor(L, -1);
-    if (!t && !lua_isnil(L, -1)) return l_error(L, "%s: saved tensor %d was freed", name, i + 1);
+    const Box *b = m->running->saved[i];
+    PlTensor *t = b ? b->t : NULL;
+    bool none = false;
+    if (!b) {
+      none = lua_rawgeti(L, m->ctx, i + 1) == LUA_TNIL; /* the context keeps them until the nodes do */
+      t = l_to_tensor(L, -1);
+      last = i + 1;
+      lua_pop(L, 1);
+    }
+    if (!t && !none) return l_error(L, "%s: saved tensor %d was freed", name, i + 1);
     if (!t) m->nils |= (uint64_t)1 << i;
     version[list.n] = m->running->versions[i];
     if (t) saved[list.n++] = t;
-    lua_pop(L, 1);
   }
+  m->info->room = last;
   if (pl_state.trace) pl_state.trace->opaque = "a rule of T.custom";
   m->place = l_kept_put_in(L, m->info->kept, lua_upvalueindex(UP_KEPT), m->ctx);
   lua_State *was = l_running; /* for tangents the rule runs at once */
   l_running = L;
   PlStatus s = pl_record_rule(m->in, m->nin, m->out, m->nout, diff, list.n ? &list : NULL, name, make_rule, m);
   l_running = was;
-  l_kept_leave(m->info->kept, m->place); /* if nobody wanted it */
+  if (PL_UNLIKELY(m->place != 0)) l_kept_leave(m->info->kept, m->place); /* nobody wanted it */
   CALL(L, s);
-  for (int i = 1; i <= all; i++) {
+  for (int i = 1; i <= last; i++) {
     lua_pushnil(L);
     lua_rawseti(L, m->ctx, i);
   }
@@ -287,14 +296,16 @@ static int custom_call(lua_State *L) {
   l_collect(L);
   Making m;
   uint32_t versions[MAX_CUSTOM];
-  Running now = {.forward = true, .versions = versions}, *outer = l_rule_running;
+  Box *saved[MAX_CUSTOM];
+  Running now = {.forward = true, .versions = versions, .saved = saved, .args = m.args}, *outer = l_rule_running;
   m.L = L;
   m.nin = 0;
   m.running = &now;
   m.ctx = nargs + 1;
   bool outside = read_arguments(&m, nargs, &now.needs) != 0;
   now.nin = (uint32_t)m.nin;
-  lua_createtable(L, 1, 0); /* the context */
+  m.info = lua_touserdata(L, lua_upvalueindex(UP_INFO));
+  lua_createtable(L, m.info->room, 0); /* the context */
   lua_pushvalue(L, lua_upvalueindex(UP_META));
   lua_setmetatable(L, m.ctx);
   now.ctx = lua_topointer(L, m.ctx);
@@ -313,7 +324,6 @@ static int custom_call(lua_State *L) {
   for (int i = 0; i < m.nin; i++) /* forward is free to do anything, also to free its inputs */
     if (!(m.in[i] = m.args[i]->t)) return l_error(L, "custom: forward freed its argument #%d", m.arg_at[i]);
   if (now.needs) {
-    m.info = lua_touserdata(L, lua_upvalueindex(UP_INFO));
     check_unedited(&m, now.needs);
     record(&m);
   } else
@@ -341,6 +351,7 @@ static int t_custom(lua_State *L) {
   lua_rawseti(L, 2, META_BACKWARD);
   field_function(L, 1, "forward", "custom");              /* 3 */
   RuleInfo *info = lua_newuserdatauv(L, sizeof *info, 0); /* 4 */
+  info->room = 0;
   info->kept = l_kept(L);
   l_rule_runner_ref(L, info->kept);
   if (lua_getfield(L, 1, "jvp") != LUA_TNIL && lua_type(L, -1) != LUA_TFUNCTION)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Contexts of custom rules: ctx:save, ctx:saved and marks.
  *
- * What forward saves is at [1 … n] of the context until the call is recorded; then the nodes hold it, as they hold what
- * built-in ops save: it is freed with them, passes through T.saved_tensors, and an output makes no cycle. Only a context
+ * What forward saves is at [1 … n] of the context until the call is recorded, or among the call's arguments, which need no other
+ * place; then the nodes hold it, as they hold what built-in ops save: it is freed with them, passes through T.saved_tensors, and
+ * an output makes no cycle. Only a context
  * that saves outside of its forward keeps the tensors itself, [0] = n and [-1 … -n] their versions. Marks are under private
  * keys. */
 #include "bindings/autograd/custom_context.h"
@@ -37,21 +38,37 @@ static void save_in_table(lua_State *L, int n) {
   lua_rawseti(L, 1, 0);
 }
 
+static bool is_argument(const Running *r, const Box *b) {
+  for (uint32_t k = 0; k < r->nin; k++)
+    if (r->args[k] == b) return true;
+  return false;
+}
+
 static int ctx_save(lua_State *L) {
   check_context(L, "save");
   int n = lua_gettop(L) - 1;
   Running *r = running(L);
   bool noted = r && r->forward && n <= MAX_CUSTOM;
-  for (int i = n; i > 0; i--) { /* from the top: each value is popped into its place */
-    PlTensor *t = l_to_tensor(L, i + 1);
-    if (!t && !lua_isnil(L, i + 1))
+  for (int i = 1; r && PL_UNLIKELY(i <= r->nsaved); i++) { /* what it replaces */
+    lua_pushnil(L);
+    lua_rawseti(L, 1, i);
+  }
+  for (int i = n; i > 0; i--) {
+    Box *b = l_box(L, i + 1);
+    if (PL_UNLIKELY(!b || !b->t) && !lua_isnil(L, i + 1))
       return l_error(L, "ctx:save: argument #%d must be a tensor or nil, got %s; keep other values as fields of ctx", i,
                      l_typename(L, i + 1));
-    if (noted) r->versions[i - 1] = t ? t->storage->version : 0;
+    if (!noted) continue;
+    r->versions[i - 1] = b ? b->t->storage->version : 0;
+    r->saved[i - 1] = b && is_argument(r, b) ? b : NULL;
   }
   if (!noted) save_in_table(L, n);
-  for (int i = n; i > 0; i--) lua_rawseti(L, 1, i);
-  if (noted) r->nsaved = n;
+  if (r) r->nsaved = noted ? n : 0;
+  for (int i = n; i > 0; i--) {
+    if (noted && r->saved[i - 1]) continue;
+    lua_pushvalue(L, i + 1);
+    lua_rawseti(L, 1, i);
+  }
   return 0;
 }
 
@@ -66,8 +83,8 @@ static int stale(lua_State *L, int i, const PlTensor *t, uint32_t version) {
 
 /* What the running node holds. */
 static int push_of_node(lua_State *L, PlNode *node, uint64_t nils) {
-  const int n = (int)node->nsaved + __builtin_popcountll(nils);
-  luaL_checkstack(L, n + 4, NULL);
+  const int n = (int)node->nsaved + (PL_UNLIKELY(nils != 0) ? __builtin_popcountll(nils) : 0);
+  if (n + 4 > LUA_MINSTACK) luaL_checkstack(L, n + 4, NULL);
   for (int k = 0, i = 0; k < n; k++) {
     const PlSaved *s = &node->saved[i];
     if (nils >> k & 1) {
@@ -76,8 +93,8 @@ static int push_of_node(lua_State *L, PlNode *node, uint64_t nils) {
     }
     i++;
     if (s->t && PL_UNLIKELY(s->t->storage->version != s->version)) return stale(L, k + 1, s->t, s->version);
-    if (s->t && (s->t->flags & PL_T_BOXED) && (s->relink < 0 || pl_state.grad_off)) {
-      l_push_shared(L, s->t); /* a leaf, most often: the same Lua object */
+    if (s->t && (s->t->flags & PL_T_BOXED) && (s->relink < 0 || pl_state.grad_off)) { /* a leaf, most often: the same Lua object */
+      if (!l_push_known(L, lua_upvalueindex(1), s->t)) l_push_shared(L, s->t);
       continue;
     }
     Box *b = l_new_box(L);
@@ -86,16 +103,18 @@ static int push_of_node(lua_State *L, PlNode *node, uint64_t nils) {
   return n;
 }
 
-/* While forward runs, or of a context that saved outside of it: versions NULL, they are in the table. */
-static int push_of_table(lua_State *L, int n, const uint32_t *versions) {
+/* Of the forward that runs, or, NULL, of a context that saved outside of it: the versions are in the table. */
+static int push_of_table(lua_State *L, int n, const Running *r) {
   luaL_checkstack(L, n + 4, NULL);
   for (int i = 1; i <= n; i++) {
-    lua_rawgeti(L, 1, i);
+    if (r && r->saved[i - 1] && r->saved[i - 1]->t) l_push_shared(L, r->saved[i - 1]->t);
+    else if (r && r->saved[i - 1]) return l_error(L, "ctx:saved: saved tensor %d was freed", i);
+    else lua_rawgeti(L, 1, i);
     const PlTensor *t = l_to_tensor(L, -1);
     if (!t && l_box(L, -1)) return l_error(L, "ctx:saved: saved tensor %d was freed", i);
     if (!t) continue;
     uint32_t version = t->storage->version;
-    if (versions) version = versions[i - 1];
+    if (r) version = r->versions[i - 1];
     else {
       if (lua_rawgeti(L, 1, -i) == LUA_TNUMBER) version = (uint32_t)lua_tointeger(L, -1);
       lua_pop(L, 1);
@@ -114,7 +133,7 @@ static int ctx_saved(lua_State *L) {
   lua_settop(L, 1);
   if (n < 0 || n > 1 << 16) return l_error(L, "ctx:saved: ctx[0] was overwritten; it belongs to ctx:save");
   if (in_table) return push_of_table(L, (int)n, NULL);
-  if (r) return r->forward ? push_of_table(L, r->nsaved, r->versions) : 0;
+  if (r) return r->forward ? push_of_table(L, r->nsaved, r) : 0;
   return l_error(L, "ctx:saved: what forward saved is there while backward of this call runs, not before or after");
 }
 
@@ -170,7 +189,8 @@ void l_push_context_methods(lua_State *L) {
   static const luaL_Reg methods[] = {
       {"save", ctx_save}, {"saved", ctx_saved}, {"mark_non_differentiable", ctx_non_diff}, {"mark_dirty", ctx_dirty}, {NULL, NULL}};
   lua_newtable(L);
-  luaL_setfuncs(L, methods, 0);
+  l_push_boxes(L);
+  luaL_setfuncs(L, methods, 1);
   lua_createtable(L, 0, 1);
   lua_pushcfunction(L, ctx_other);
   lua_setfield(L, -2, "__index");

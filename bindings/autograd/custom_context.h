@@ -23,8 +23,10 @@ typedef struct Running {
   const void *ctx; /* lua_topointer of the context */
   uint64_t needs;
   uint32_t nin;
-  int nsaved;         /* in forward: what ctx:save noted so far, and … */
-  uint32_t *versions; /* … their versions */
+  int nsaved;         /* in forward: what ctx:save noted so far, … */
+  uint32_t *versions; /* … their versions, … */
+  Box **saved;        /* … and which of args they are; NULL: the value is in the context */
+  Box *const *args;   /* nin of them, on the stack as long as forward runs */
   PlNode *node;       /* in backward: it holds what was saved, but … */
   uint64_t nils;      /* … where a bit is set, nil was */
   bool forward;

@@ -200,16 +200,21 @@ void l_remember_box(lua_State *L, int i) {
   b->t->flags |= PL_T_BOXED;
 }
 
+void l_push_boxes(lua_State *L) { push_boxes(L); }
+
+bool l_push_known(lua_State *L, int boxes, PlTensor *t) {
+  if (lua_rawgetp(L, boxes, t) == LUA_TUSERDATA && l_to_tensor(L, -1) == t) return true;
+  lua_pop(L, 1);
+  return false;
+}
+
 /* Pushes t's living box; false if there is none. */
 static bool push_known(lua_State *L, PlTensor *t) {
   if (!(t->flags & PL_T_BOXED)) return false;
   push_boxes(L);
-  if (lua_rawgetp(L, -1, t) == LUA_TUSERDATA && l_to_tensor(L, -1) == t) {
-    lua_remove(L, -2);
-    return true;
-  }
-  lua_pop(L, 2);
-  return false;
+  const bool known = l_push_known(L, -1, t);
+  lua_remove(L, known ? -2 : -1);
+  return known;
 }
 
 int l_push_shared(lua_State *L, PlTensor *t) {

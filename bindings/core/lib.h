@@ -48,6 +48,9 @@ void l_recurrent_register(lua_State *L);
 Box *l_new_box(lua_State *L); /* pushes an empty box */
 /* The same Lua object each time the same handle is pushed. Borrows t. */
 int l_push_shared(lua_State *L, PlTensor *t);
+/* For callers that have the table of boxes (l_push_boxes) as an upvalue: pushes the living box of t; false if there is none. */
+void l_push_boxes(lua_State *L);
+bool l_push_known(lua_State *L, int boxes, PlTensor *t);
 int l_push_grad(lua_State *L, int i); /* pushes the .grad of the full box at i, or nil */
 void l_made_late(lua_State *L);
 /* Call with each new object that has a finalizer on top of the stack. */

@@ -176,7 +176,7 @@ static PL_NOINLINE void leave_lists(PlTensor *t) {
   if (t->flags & PL_T_LISTED) pl_remat_unlist(t);
 }
 
-static void storage_release(PlStorage *s) {
+static inline __attribute__((always_inline)) void storage_release(PlStorage *s) { /* with every tensor */
   if (--s->refs) return;
   if (s->owns) {
     if (PL_UNLIKELY(s->owns >= PL_OWNS_SYMBOLIC)) {

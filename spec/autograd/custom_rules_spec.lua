@@ -89,6 +89,45 @@ describe("rules written in Lua", function()
     assert.is_nil(b.grad)
   end)
 
+  it("saves arguments, nils and results in any order; another ctx:save replaces what one before it kept", function()
+    local seen
+    local f = T.custom { name = "mixed", forward = function(ctx, a, b)
+      local y = a * b
+      ctx:save(y, a, b, y)
+      ctx:save(nil, b, y)
+      local n, b2, y2, more = ctx:saved()
+      assert(n == nil and more == nil and T.equal(b2, b) and T.equal(y2, y))
+      ctx:save(b, nil, y, a)
+      seen = setmetatable({ y }, { __mode = "v" })
+      return y
+    end, backward = function(ctx, g)
+      local b, n, y, a = ctx:saved()
+      assert(n == nil and select("#", ctx:saved()) == 4)
+      eq(y, a * b)
+      return g * b, g * a
+    end }
+    for _ = 1, 3 do
+      local a, b = leaf { 1, 2 }, leaf { 3, 4 }
+      f(a, b):sum():backward()
+      eq(a.grad, { 3, 4 })
+      eq(b.grad, { 1, 2 })
+    end
+    collectgarbage()
+    assert.is_nil(seen[1]) -- no context keeps what its first ctx:save took
+  end)
+
+  it("a saved argument that forward edits is stale in forward", function()
+    local f = T.custom { name = "edits", forward = function(ctx, a, b)
+      ctx:save(b)
+      b:add_(1)
+      ctx:saved()
+      return a * b
+    end, backward = function(_, g) return g, g end }
+    fails("saved tensor 1, f32[2], was modified in place afterwards", function()
+      f(leaf { 1, 2 }, T.tensor { 1, 2 })
+    end)
+  end)
+
   it("a rule that returns nil gives no gradient", function()
     local f = T.custom { name = "stop", forward = function(_, a) return a * 1 end,
       backward = function() return nil end }
