@@ -19,6 +19,25 @@ target_compile_options(pl_flags INTERFACE
   -ffp-contract=off -ffunction-sections -fdata-sections
   # Thread-locals (message, scratch) are read on the hot path: no call of __tls_get_addr.
   -ftls-model=initial-exec -fno-plt)
+# Hardening, checked by spec/cmake/hardened_spec.lua: canaries, checked library calls, and tables of the linker that are
+# read-only from the start. Sanitizers check more than FORTIFY does, and want the plain calls.
+include(CheckCCompilerFlag)
+include(CheckPIESupported)
+check_pie_supported(LANGUAGES C) # with POSITION_INDEPENDENT_CODE above: programs are position-independent
+check_c_compiler_flag(-fstack-protector-strong PL_CC_STACK_PROTECTOR)
+if(PL_CC_STACK_PROTECTOR)
+  target_compile_options(pl_flags INTERFACE -fstack-protector-strong)
+endif()
+if(NOT PL_SANITIZE)
+  target_compile_options(pl_flags INTERFACE "$<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>")
+endif()
+target_link_options(pl_flags INTERFACE "LINKER:-z,relro,-z,now" "LINKER:-z,noexecstack")
+# The same bytes wherever the tree and the build folder lie.
+check_c_compiler_flag(-ffile-prefix-map=/a=b PL_CC_PREFIX_MAP)
+if(PL_CC_PREFIX_MAP)
+  target_compile_options(pl_flags INTERFACE "-ffile-prefix-map=${PROJECT_SOURCE_DIR}=." "-ffile-prefix-map=${PROJECT_BINARY_DIR}=build")
+endif()
+
 # The kernels open BLAS and oneDNN on first use; then nothing needs these libraries at start.
 target_link_options(pl_flags INTERFACE "LINKER:--as-needed")
 if(NOT OpenMP_C_FOUND)

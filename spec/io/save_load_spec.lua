@@ -21,8 +21,8 @@ local function write(bytes, where)
   f:close()
 end
 
-local function read()
-  local f = assert(io.open(path, "rb"))
+local function read(where)
+  local f = assert(io.open(where or path, "rb"))
   local s = f:read("a")
   f:close()
   return s
@@ -404,5 +404,36 @@ describe("load_idx", function()
     local t, message = load_idx(path, { max_bytes = 1999 })
     assert.is_nil(t)
     assert.is_truthy(message:find("max_bytes", 1, true))
+  end)
+end)
+
+describe("a file beside the target that someone put there", function()
+  before_each(fresh)
+  after_each(clean)
+
+  it("is never written through: temporary files are made new", function()
+    local f = assert(io.open "/proc/self/stat")
+    local pid = f:read "n"
+    f:close()
+    local victim = os.tmpname()
+    local writers = {
+      save = function(p) return T.save(p, { x = T.ones(3) }) end,
+      save_npy = function(p) return T.save_npy(p, T.ones(3)) end,
+      save_png = function(p) return T.save_image(p, T.zeros({ 3, 4, 4 }, { dtype = "u8" })) end,
+      write_file = function(p) return T.core.write_file(p, "text") end,
+    }
+    for name, save in pairs(writers) do
+      local target = path .. (name == "save_png" and ".png" or "")
+      write("untouched", victim)
+      for k = 0, 2 do
+        assert(os.execute(("ln -s '%s' '%s.tmp-%d-%d'"):format(victim, target, pid, k)))
+      end
+      assert.is_true(save(target), name)
+      assert.equal("untouched", read(victim))
+      assert.is_true(#read(target) > 3)
+      assert(os.execute(("test ! -L '%s' && test -L '%s.tmp-%d-2'"):format(target, target, pid)))
+      assert(os.execute(("rm -f '%s.tmp-'* '%s.png'"):format(target, path)))
+    end
+    os.remove(victim)
   end)
 end)
