@@ -95,6 +95,14 @@ add_executable(pty EXCLUDE_FROM_ALL "${src}/spec/support/pty.c")
 target_link_libraries(pty PRIVATE pl_flags util)
 set_target_properties(pty PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${out}/spec")
 
+# ---- faults: system calls and allocations that fail, for spec/lanes/; by LD_PRELOAD --------------------
+add_library(faults SHARED EXCLUDE_FROM_ALL "${src}/spec/support/faults.c")
+target_include_directories(faults PRIVATE "${PROJECT_SOURCE_DIR}")
+target_compile_options(faults PRIVATE -Wall -Wextra -O1)
+target_compile_definitions(faults PRIVATE _GNU_SOURCE)
+target_link_libraries(faults PRIVATE ${CMAKE_DL_LIBS})
+set_target_properties(faults PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${out}/spec")
+
 # ---- specs -----------------------------------------------------------------------------------------
 # A sanitizer's runtime must come first in the process: our interpreter is linked with it, lua5.4 is not.
 set(runner "")
@@ -118,12 +126,20 @@ if(PL_BUSTED AND runner)
         pl_needs("spec/${name}" perilune_cuda)
       endif()
       # the programs that its text names, pty through spec/support/terminal.lua
-      file(STRINGS "${src}/spec/${spec}" named REGEX "spec\\.support\\.terminal|spec/link_[a-z]+")
+      file(STRINGS "${src}/spec/${spec}" named REGEX "spec\\.support\\.terminal|spec/link_[a-z]+|libfaults")
       if(named MATCHES "spec/link_([a-z]+)")
         pl_needs("spec/${name}" "link_${CMAKE_MATCH_1}")
       endif()
       if(named MATCHES "spec\\.support")
         pl_needs("spec/${name}" pty)
+      endif()
+      if(named MATCHES "libfaults" AND NOT PL_SANITIZE)
+        pl_needs("spec/${name}" faults)
+      endif()
+      if(name MATCHES "^lanes/")
+        # short here; ./setup lanes sets PERILUNE_LANES=long
+        set_property(TEST "spec/${name}" APPEND PROPERTY LABELS lanes)
+        set_tests_properties("spec/${name}" PROPERTIES TIMEOUT 7200)
       endif()
       if(name STREQUAL "cmake/install")
         set_property(TEST "spec/${name}" APPEND PROPERTY RESOURCE_LOCK build) # it runs targets

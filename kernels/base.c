@@ -11,6 +11,7 @@
  * module that is loaded late is scarce. pl_message_end frees it. */
 enum { MESSAGE = 640 };
 static _Thread_local char *last_message;
+static const char no_room[] = "out of memory, also for the message that says so";
 
 PlStatus pl_fail(PlStatus code, const char *fmt, ...) {
   /* An argument may point into last_message (a message passed on), so format aside first. */
@@ -19,13 +20,14 @@ PlStatus pl_fail(PlStatus code, const char *fmt, ...) {
   va_start(args, fmt);
   if (vsnprintf(text, sizeof text, fmt, args) < 0) text[0] = '\0';
   va_end(args);
-  if (!last_message) last_message = malloc(MESSAGE);
+  if (!last_message || last_message == no_room) last_message = malloc(MESSAGE);
   if (last_message) memcpy(last_message, text, MESSAGE);
+  else last_message = (char *)no_room; /* never written to */
   return code;
 }
 
 void pl_message_end(void) {
-  free(last_message);
+  if (last_message != no_room) free(last_message);
   last_message = NULL;
 }
 

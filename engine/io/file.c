@@ -44,12 +44,19 @@ PlStatus pl_file_code(PlStatus s) {
   return s;
 }
 
+/* A signal may interrupt any of these calls on file systems that wait for a network. */
+#define AGAIN(rc, call) \
+  do rc = (call);       \
+  while (rc < 0 && errno == EINTR)
+
 /* O_NONBLOCK: opening a FIFO must not wait for a writer; regular files do not care. */
 PlStatus pl_file_open(const char *path, int *fd, int64_t *size) {
-  int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  int f, rc;
+  AGAIN(f, open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (f < 0) return pl_file_fail("open", path, errno);
   struct stat st;
-  if (fstat(f, &st) != 0) {
+  AGAIN(rc, fstat(f, &st));
+  if (rc != 0) {
     int code = errno;
     close(f);
     return pl_file_fail("inspect", path, code);
@@ -163,15 +170,17 @@ PlStatus pl_file_temp_open(PlFileTemp *f, const char *path) {
   }
   for (int k = 0; k < 1000 && f->fd < 0; k++) {
     snprintf(f->temp, room, "%s.tmp-%ld-%d", f->target, (long)getpid(), k);
-    f->fd = open(f->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (f->fd < 0 && errno != EEXIST && errno != EINTR) break;
+    AGAIN(f->fd, open(f->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (f->fd < 0 && errno != EEXIST) break;
   }
   if (f->fd < 0) {
     int code = errno;
     temp_free(f);
     return pl_file_fail("write", path, code);
   }
-  if (exists && fchmod(f->fd, st.st_mode & 07777) != 0) {
+  int rc = 0;
+  if (exists) AGAIN(rc, fchmod(f->fd, st.st_mode & 07777));
+  if (rc != 0) {
     int code = errno;
     pl_file_temp_abort(f);
     return pl_file_fail("write", path, code);
@@ -191,25 +200,30 @@ static int sync_folder(const char *target) {
   const char *slash = strrchr(target, '/');
   char *dir = slash ? strndup(target, slash == target ? 1 : (size_t)(slash - target)) : strdup(".");
   if (!dir) return ENOMEM;
-  int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int fd, rc;
+  AGAIN(fd, open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   free(dir);
   if (fd < 0) return errno == EACCES ? 0 : errno; /* a folder we may write but not list */
-  int code = fsync(fd) == 0 || errno == EINVAL || errno == EROFS ? 0 : errno;
+  AGAIN(rc, fsync(fd));
+  int code = rc == 0 || errno == EINVAL || errno == EROFS ? 0 : errno;
   close(fd);
   return code;
 }
 
 PlStatus pl_file_temp_flush(PlFileTemp *f) {
   if (f->fd < 0) return PL_OK;
-  if (fsync(f->fd) != 0 && errno != EINVAL) return pl_file_fail("flush", f->target, errno);
-  int fd = f->fd;
+  int fd = f->fd, rc;
+  AGAIN(rc, fsync(fd));
+  if (rc != 0 && errno != EINVAL) return pl_file_fail("flush", f->target, errno);
   f->fd = -1;
   return close(fd) == 0 || errno == EINTR ? PL_OK : pl_file_fail("close", f->target, errno);
 }
 
 static PlStatus rename_temp(PlFileTemp *f) {
   PL_TRY(pl_file_temp_flush(f));
-  if (rename(f->temp, f->target) != 0) return pl_file_fail("rename onto", f->target, errno);
+  int rc;
+  AGAIN(rc, rename(f->temp, f->target));
+  if (rc != 0) return pl_file_fail("rename onto", f->target, errno);
   free(f->temp);
   f->temp = NULL;
   int code = sync_folder(f->target);

@@ -4,7 +4,7 @@
 local T = require "perilune"
 local near = require "spec.support.near"
 local live = require "spec.support.live"
-local nn, optim = T.nn, T.optim
+local nn = T.nn
 local fails = near.fails
 
 describe("tensors after free", function()
@@ -143,112 +143,7 @@ end)
 
 -- ---- failing allocations -----------------------------------------------------------------------
 
-local function training_step()
-  local net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-  local opt = optim.Adam(net:parameters(), { lr = 1e-3 })
-  local x, y = T.randn(5, 4), T.randint(1, 3, { 5 })
-  local loss = nn.F.cross_entropy(net(x), y)
-  opt:zero_grad()
-  loss:backward()
-  opt:step()
-  return loss:item()
-end
-
-local SCRIPTS = {
-  { "arithmetic", function() return ((T.ones(100) + 1) * 2):sum():item() end },
-  { "broadcasting", function() return (T.ones(30, 1) * T.ones(1, 40)):mean():item() end },
-  { "a table", function() return T.tensor { { 1, 2 }, { 3, 4 } }:sum(1):sum():item() end },
-  { "random numbers", function() return T.randn(100):numel() end },
-  { "products", function() return T.ones(20, 30):matmul(T.ones(30, 10)):sum():item() end },
-  { "rows", function() return T.ones(20, 30):softmax(-1):sum():item() end },
-  { "views", function()
-    return T.ones(20, 30):transpose(1, 2):reshape(600):narrow(1, 1, 100):sum():item()
-  end },
-  { "joining", function() return T.cat({ T.ones(20), T.zeros(20) }, 1):sum():item() end },
-  { "indexing", function()
-    local x = T.arange(100):view(10, 10)
-    x[{ 2, { 1, 5 } }] = 7
-    return x[T.tensor({ 1, 2 }, { dtype = "i64" })]:sum():item()
-  end },
-  { "text", function() return #tostring(T.ones(4, 4)) end },
-  { "convolution", function()
-    return nn.F.conv2d(T.ones(1, 2, 6, 6), T.ones(3, 2, 3, 3), { padding = 1 }):sum():item()
-  end },
-  { "backward", function()
-    local x = T.ones(100):requires_grad_()
-    local y = (x * x + x):sum()
-    y:backward()
-    return x.grad:sum():item()
-  end },
-  { "second order", function()
-    local x = T.ones(10):requires_grad_()
-    local g = T.grad_of({ (x * x * x):sum() }, { x }, { create_graph = true })
-    if type(g) == "table" then g = g[1] end
-    g:sum():backward()
-    return x.grad:sum():item()
-  end },
-  { "a key", function()
-    local x, sum = T.ones(100), 0
-    local key = T.GradKey {}
-    key:attach(x, function(_, g) sum = g:sum():item() end)
-    key:backward(x:cos(), T.ones(100))
-    return sum
-  end },
-  { "a custom rule", function()
-    local f = T.custom { name = "faulty", forward = function(ctx, a)
-      ctx:save(a)
-      return a * a
-    end, backward = function(ctx, g) return g * 2 * ctx:saved() end }
-    local x = T.ones(100):requires_grad_()
-    f(x):sum():backward()
-    return x.grad:sum():item()
-  end },
-  { "in place", function()
-    local x = T.ones(10, 10):requires_grad_()
-    local y = x * 1
-    y:mul_(2):add_(1)
-    y:sum():backward()
-    return x.grad:sum():item()
-  end },
-  { "layer norm", function()
-    local x, w, b = T.randn(4, 32):requires_grad_(), T.ones(32), T.zeros(32)
-    nn.F.layer_norm(x, { 32 }, w, b):sum():backward()
-    return 1
-  end },
-  { "embedding", function()
-    local w = T.ones(50, 8):requires_grad_()
-    nn.F.embedding(T.tensor({ 1, 50, 7 }, { dtype = "i64" }), w):sum():backward()
-    return w.grad:sum():item()
-  end },
-  { "half precision", function() return (T.ones(100, { dtype = "f16" }) * 2):to("f32"):sum():item() end },
-  { "a training step", training_step },
-  { "a jitted function with gradients", function()
-    local w = T.ones(20, 3):requires_grad_()
-    local f = T.jit(function(x) return (x:matmul(w) * 2):tanh(), T.rand(3) end)
-    local out = 0
-    for _ = 1, 2 do
-      local y = f(T.ones(7, 20))
-      y:sum():backward()
-      out = out + y:sum():item()
-    end
-    return out + w.grad:sum():item()
-  end },
-  { "a jitted training step", function()
-    T.manual_seed(1)
-    local net = nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 4))
-    local opt = T.optim.Adam(net:parameters(), { lr = 0.1 })
-    local step = T.jit(function(x, y)
-      opt:zero_grad()
-      local loss = nn.F.cross_entropy(net(x), y)
-      loss:backward()
-      opt:step()
-      return loss
-    end, { mirror = "auto" })
-    local x, y = T.ones(9, 20), T.ones({ 9 }, { dtype = "i64" })
-    step(x, y)
-    return step(x, y):item()
-  end },
-}
+local SCRIPTS = require "spec.support.fault_scripts"
 
 describe("a failing allocation in", function()
   local function run(script, n, count)
