@@ -35,8 +35,10 @@ static int run_body(lua_State *L) {
   if (!lua_isfunction(L, -1)) return l_error(L, "checkpoint: its function was collected as garbage; please report this");
   lua_createtable(L, run->nargs, 0);
   for (int i = 0; i < run->nargs; i++) {
-    Box *b = l_new_box(L);
-    b->t = pl_retain(run->args[i]);
+    int first = 0;
+    while (run->args[first] != run->args[i]) first++;
+    if (first < i) lua_rawgeti(L, -1, first + 1); /* one object, as for the script */
+    else l_new_box(L)->t = pl_retain(run->args[i]);
     lua_rawseti(L, -2, i + 1);
   }
   lua_call(L, 1, 0);

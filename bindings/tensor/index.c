@@ -257,7 +257,8 @@ static int get_field(lua_State *L, const char *key) {
     l_push_grad(L, 1);
     return 1;
   }
-  (void)pl_history_current(&t, 1); /* where that fails, using the tensor says why */
+  /* where the history cannot be followed, using the tensor says why; it has one if its base does */
+  if (pl_history_current(&t, 1) != PL_OK) t = t->base ? t->base : t;
   if (strcmp(key, "requires_grad") == 0) return lua_pushboolean(L, pl_tensor_requires_grad(t)), 1;
   PlNode *n = NULL;
   uint32_t slot;

@@ -21,6 +21,7 @@ static void release(PlCheckpoint *c) {
   for (int i = 0; i < c->nheld; i++) pl_tensor_release(c->args[i]);
   free(c->args);
   free(c->family);
+  free(c->same);
   free(c->roots);
   free(c->keys);
   free(c->nodes);
@@ -53,9 +54,13 @@ static PlStatus hold_arguments(PlCheckpoint *c, PlTensor *const *args, int nargs
   c->args = calloc(room, sizeof *c->args);
   c->roots = calloc(room, sizeof *c->roots);
   c->family = calloc(room, sizeof *c->family);
-  if (!c->args || !c->roots || !c->family) PL_FAIL(PL_ERR_OOM, "checkpoint: out of memory");
+  c->same = calloc(room, sizeof *c->same);
+  if (!c->args || !c->roots || !c->family || !c->same) PL_FAIL(PL_ERR_OOM, "checkpoint: out of memory");
   PL_TRY(pl_history_current(args, nargs));
-  for (int i = 0; i < nargs; i++) PL_TRY(hold(c, args[i]));
+  for (int i = 0; i < nargs; i++) {
+    PL_TRY(hold(c, args[i]));
+    while (args[c->same[i]] != args[i]) c->same[i]++;
+  }
   c->nargs = nargs;
   for (int i = 0; i < nargs; i++) {
     int at = args[i]->base ? 0 : -1;
@@ -282,17 +287,25 @@ void pl_checkpoint_drop_again(PlNode *n) {
 
 /* ---- running again ------------------------------------------------------------------------------------------------ */
 
+/* The first argument that is the same tensor as number i. */
+static int first_of(const PlCheckpoint *c, int i) { return i < c->nargs ? c->same[i] : i; }
+
 /* The arguments, under handles of their own: the function may change their histories. */
 static PlStatus stand_ins(PlCheckpoint *c, PlTensor ***out) {
   PlTensor **args = calloc((size_t)c->nheld + 1, sizeof *args);
   PlStatus s = args ? PL_OK : pl_fail(PL_ERR_OOM, "checkpoint: out of memory");
   for (int i = 0; i < c->nheld && s == PL_OK; i++) {
+    const int first = first_of(c, i);
+    if (first != i) {
+      args[i] = pl_retain(args[first]);
+      continue;
+    }
     s = pl_tensor_alias(&args[i], c->args[i]);
     if (s == PL_OK) s = pl_entries_copy(args[i], c->args[i], NULL);
     if (s == PL_OK) args[i]->flags |= c->args[i]->flags & PL_T_STANDS_IN;
   }
   for (int i = 0; i < c->nargs && s == PL_OK; i++) {
-    if (c->family[i] < 0) continue;
+    if (c->family[i] < 0 || first_of(c, i) != i) continue;
     args[i]->base = pl_retain(args[c->family[i]]);
     args[i]->history = args[i]->base->history;
   }

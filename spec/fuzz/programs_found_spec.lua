@@ -48,6 +48,75 @@ describe("gradients of chosen inputs", function()
   end)
 end)
 
+describe("gradients with a history that were asked for twice", function()
+  it("do not lead to each other", function()
+    local x = f64(1, 2):requires_grad_()
+    local a, b = table.unpack(T.grad_of({ (x * x):sum() }, { x, x }, { create_graph = true }))
+    local called = 0
+    a:register_hook(function() called = called + 1 end)
+    b:register_hook(function() called = called + 10 end)
+    a:sum():backward { retain_graph = true }
+    assert.equal(1, called)
+    b:sum():backward { retain_graph = true }
+    assert.equal(11, called)
+    for _, pair in ipairs { { a, b }, { b, a } } do
+      assert.is_nil(T.grad_of({ pair[1]:sum() }, { pair[2] }, { allow_unused = true, retain_graph = true })[1])
+    end
+    T.no_grad(function() a:add_(1) end)
+    assert.same({ 2, 4 }, list(b))
+  end)
+end)
+
+describe("a view that its base's history does not reach", function()
+  it("does not say that it needs no gradient", function() -- detached with gaps in memory, then written
+    local x = f64(1, 2, 3, 4):requires_grad_():view(2, 2)
+    local column = x:select(2, 1)
+    local whole = column:detach()
+    local part = whole[{ { 2, 2 } }]
+    whole:copy_(column:sin())
+    assert.is_true(whole.requires_grad)
+    assert.is_true(part.requires_grad)
+    assert.error_matches(function() return part * 2 end, "gaps in memory")
+  end)
+end)
+
+describe("T.checkpoint", function()
+  it("runs again with one tensor where it was given one twice", function()
+    local function body(a, b)
+      assert(rawequal(a, b))
+      a[{ { 1, 1 } }] = -0.5
+      local c = b:sigmoid()
+      a:mul_(2)
+      return c * b
+    end
+    local grads = {}
+    for i, checkpointed in ipairs { false, true } do
+      local x = f64(1, 2):requires_grad_()
+      local y = x * 3
+      local z
+      if checkpointed then z = T.checkpoint(body, y, y) else z = body(y, y) end
+      z:sum():backward()
+      grads[i] = list(x.grad)
+    end
+    assert.same(grads[1], grads[2])
+  end)
+end)
+
+describe("a result of a traced function", function()
+  it("that was written where nothing is recorded still leads to what was computed of it before", function()
+    local x = f64(1, 2):requires_grad_()
+    local f = T.jit(function(a)
+      local b = a:sin()
+      local c = b:sum()
+      T.no_grad(function() b:mul_(-2) end)
+      return b, c
+    end)
+    local b, c = f(x)
+    assert.error_matches(function() T.grad_of({ c }, { b }, { allow_unused = true }) end,
+      "computes further results from this one")
+  end)
+end)
+
 describe("a view of a leaf", function()
   it("is not written, whether Lua has collected the leaf or not", function()
     local x = f64(1, 2, 3):requires_grad_()

@@ -164,13 +164,16 @@ static PlStatus find_reach(PlJoint *j, const PlGraph *g, const PlGVal *dys, cons
   return ok ? PL_OK : no_memory();
 }
 
-/* Which results others are computed from. */
+/* Which results others are computed from. One that was written where no history saw it has the history that it had before. */
 static PlStatus find_inside(PlJoint *j, const PlGraph *f) {
   j->inside = calloc((size_t)j->ny + 1, sizeof *j->inside);
   bool *met = malloc((size_t)f->nvals + 1);
   for (int32_t y = 0; y < j->ny && j->inside && met; y++) {
     memset(met, 0, (size_t)f->nvals);
-    met[f->outputs[y]] = true;
+    PlGVal v = f->outputs[y];
+    met[v] = true;
+    while (f->vals[v].kind == PL_FV_NODE && f->nodes[f->vals[v].node].flags & PL_FN_THROUGH)
+      met[v = f->nodes[f->vals[v].node].in[0]] = true;
     for (int32_t i = 0; i < f->nnodes; i++) {
       const PlGNode *n = &f->nodes[i];
       bool hit = false;

@@ -221,7 +221,7 @@ return function(K)
       local list = {}
       for i, id in ipairs(s.o) do
         if not got[i] then invalid "unused" end
-        list[i] = r:tensor(got[i], args[i].shape, false)
+        list[i] = r:tensor(r:scale(got[i], 1), args[i].shape, false)
         list[i].frozen = true
         set(r, id, list[i])
       end

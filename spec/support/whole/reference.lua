@@ -167,6 +167,9 @@ end }
 
 local function mute(self, keys, by) for _, k in ipairs(keys) do self.muted[k] = (self.muted[k] or 0) + by end end
 
+-- Was it freed, itself or with the call that it is a part of?
+local function spent(node) return node.spent or node.call and node.call.spent end
+
 -- From the seeds {entry, Vec} back. captures: list of entries whose gradients are returned; then only nodes on a way
 -- to one
 -- of them are walked. opts: leaves (accumulate into .grad), retain, mute (list of keys that record nothing meanwhile).
@@ -190,12 +193,12 @@ function R:walk(seeds, captures, opts)
     end
   end
   for i = 1, captures and captures.n or 0 do
-    if captures[i] and captures[i].node.spent then self:allow "freed" end
+    if captures[i] and spent(captures[i].node) then self:allow "freed" end
   end
   table.sort(order, function(a, b) return a.seq > b.seq end)
   local walked = {}
   for _, node in ipairs(order) do
-    if node.spent or node.call and node.call.spent then self:allow "freed" end -- nobody knows any more where it leads
+    if spent(node) then self:allow "freed" end -- nobody knows any more where it leads
     if not wanted or wanted[node] then
       walked[#walked + 1] = node
       for _, s in ipairs(node.saves or {}) do if s.storage.version ~= s.version then self:allow "modified" end end

@@ -170,6 +170,7 @@ local function execute(program, judged, pressure)
       if t.is_leaf and t.requires_grad then out.grads[id] = t.grad and flat(t.grad) or false end
     end
   end
+  T.core.collect() -- a key that an earlier program left behind would keep jitted functions from their graphs
   T.manual_seed(program.seed)
   local ok, err = pcall(chunk, T, N, C, L, S, X, O, collectgarbage)
   T.core.grad_enabled(true)
