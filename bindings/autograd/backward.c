@@ -8,15 +8,19 @@
 #include "bindings/autograd/backward.h"
 #include "engine/call/thread_state.h"
 #include "engine/graph/ir/graph.h"
+#include "engine/remat/remat.h"
 #include "engine/vmap/vmap.h"
 
 _Thread_local lua_State *l_running;
 
 /* ---- entering the engine's walk --------------------------------------------------------------------------- */
 
-/* Rules and callbacks need a state to run in; nested walks put the outer one back. */
+/* Rules and callbacks need a state to run in; nested walks put the outer one back. Under a limit of memory garbage goes
+ * first: a walk makes next to no Lua objects, so the collector would not run before its end, and what only waits for it
+ * would be kept, and with it all that it can be computed again from. */
 lua_State *l_enter_walk(lua_State *L) {
   lua_State *was = l_running;
+  if (PL_UNLIKELY(pl_state.remat != NULL) && !was && pl_remat_is_tight()) l_collect_full(L);
   l_running = L;
   return was;
 }

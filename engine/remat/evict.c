@@ -5,21 +5,20 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "engine/grad/node.h"
 #include "engine/remat/remat_internal.h"
 
 /* The address of evicted memory has this bit: no processor maps such addresses, so an access that asks nobody stops, and
  * places of views can still be compared and computed. */
 #define AWAY ((uintptr_t)1 << 53)
 
-/* How many candidates are looked at, from the least recently used on; how much dearer a gradient is than it looks: the
- * walk frees what it was computed from. */
-enum { LOOK_AT = 1024, WALKED = 1000 };
+/* How many candidates are looked at, from the least recently used on. */
+enum { LOOK_AT = 1024 };
 
 void remat_evict(PlValue *v) {
   PlRematState *rs = remat();
   PlStorage *s = v->storage;
   rs->stats.evictions++;
-  v->chain = remat_estimate(v);
   if (v->held) {
     void *data = s->data;
     remat_let_go(v);
@@ -48,7 +47,7 @@ static PlValue *choose(PlRematState *rs) {
     if (v->pins || v->bytes < rs->worth) continue;
     looked++;
     const double stale = sqrt(rs->clock - v->used + 1000);
-    const double score = remat_estimate(v) / ((double)v->bytes * stale) * (v->walked ? WALKED : 1);
+    const double score = remat_estimate(v) / ((double)v->bytes * stale);
     if (best && score >= least) continue;
     best = v;
     least = score;
@@ -67,13 +66,38 @@ static bool shrink_to(PlRematState *rs, int64_t bytes) {
   return true;
 }
 
+/* Who has the memory that is left, where nothing can be evicted any more. */
+typedef struct Holders {
+  int64_t leaves, grads, read;
+} Holders;
+
+static Holders holders(const PlRematState *rs) {
+  const PlKey *k = pl_key_ambient();
+  Holders h = {0};
+  for (const PlNode *n = k->tape.next; n != &k->tape; n = n->next) {
+    if (n->kind != PL_NODE_LEAF) continue;
+    if (n->u.target && n->u.target->a.device == PL_CPU) h.leaves += (int64_t)n->u.target->storage->nbytes;
+    if (n->grad && n->grad->a.device == PL_CPU) h.grads += (int64_t)n->grad->storage->nbytes;
+  }
+  for (const PlValue *v = rs->lru.next; v != &rs->lru; v = v->next)
+    if (v->pins) h.read += (int64_t)v->bytes;
+  return h;
+}
+
 PlStatus pl_remat_room(size_t n) {
   PlRematState *rs = remat();
-  if ((uint64_t)n <= (uint64_t)rs->limit && shrink_to(rs, rs->limit - (int64_t)n)) return PL_OK;
+  if ((uint64_t)n <= (uint64_t)rs->limit) {
+    const int64_t room = rs->limit - (int64_t)n;
+    if (shrink_to(rs, room - pl_scratch_of_others()) || in_use() <= room) return PL_OK;
+  }
+  const Holders h = holders(rs);
+  const int64_t rest = in_use() - h.leaves - h.grads - h.read;
   PL_FAIL(PL_ERR_OOM,
-          "%s%sthe memory limit of %lld bytes cannot be met: %zu more are needed, and %lld are in use that cannot "
-          "be computed again or are being read",
-          rs->op ? rs->op : "", rs->op ? ": " : "", (long long)rs->limit, n, (long long)in_use());
+          "%s%sthe memory limit of %lld bytes cannot be met: %zu more are needed, and nothing more can be evicted of the %lld in "
+          "use: leaves that require gradients have %lld, their .grad %lld, results that this op is computed from %lld, and all "
+          "else %lld (optimizer states, gradients on their way, data, what was made before the limit or written through views)",
+          rs->op ? rs->op : "", rs->op ? ": " : "", (long long)rs->limit, n, (long long)in_use(), (long long)h.leaves, (long long)h.grads,
+          (long long)h.read, (long long)(rest > 0 ? rest : 0));
 }
 
 void pl_remat_evict_all(bool always) {
@@ -128,6 +152,7 @@ PlStatus pl_remat_limit(int64_t bytes) {
   const int64_t was = rs->limit;
   rs->limit = bytes;
   rs->worth = (size_t)bytes >> 16;
+  pl_scratch_of_others_mark();
   if (shrink_to(rs, bytes)) return PL_OK;
   PlStatus s = pl_fail(PL_ERR_OOM, "memory_limit: %lld bytes cannot be met: %lld are in use that cannot be computed again",
                        (long long)bytes, (long long)in_use());
@@ -138,6 +163,11 @@ PlStatus pl_remat_limit(int64_t bytes) {
     free(rs);
   }
   return s;
+}
+
+bool pl_remat_is_tight(void) {
+  const PlRematState *rs = remat();
+  return rs && (rs->stats.evicted || in_use() > rs->limit / 4 * 3);
 }
 
 int64_t pl_remat_limit_get(void) { return remat() ? remat()->limit : -1; }

@@ -20,6 +20,7 @@ typedef struct PlPins {
  * and nothing noted any more. Errors: OOM where so few cannot be met; then the old limit holds. */
 PlStatus pl_remat_limit(int64_t bytes);
 int64_t pl_remat_limit_get(void);
+bool pl_remat_is_tight(void); /* something had to be evicted, or will be soon */
 
 typedef struct PlRematStats {
   int64_t values, evicted, evicted_bytes; /* noted results that are alive; those of them without memory */

@@ -50,15 +50,14 @@ struct PlValue {
   Read *readers;
   PlTensor *handles;    /* those with PL_T_LISTED; the embedded one is found through the storage */
   PlValue *prev, *next; /* in one of the rings of PlRematState; NULL: in none */
-  PlValue *link;        /* worklists */
+  PlValue *link;        /* worklists: of values that were reached in this pass */
   uint64_t pass;
-  double used, chain; /* when it was used last; what computing it again costs with all that would be missing */
+  double used; /* on rs->clock, when it was used last */
   size_t bytes;
   uint32_t pins;
   uint16_t out; /* which result of its recipe */
   uint8_t was;  /* the storage's `owns` */
   bool held, evicted, orphan;
-  bool walked; /* made by a backward: what it was made from is being freed */
 };
 
 struct PlRematState {
@@ -81,6 +80,10 @@ static inline PlRematState *remat(void) { return pl_state.remat; }
 static inline bool is_resident(const PlValue *v) { return v->storage && !v->evicted; }
 static inline bool is_live(const PlValue *v) { return v->storage && !v->held; }
 
+/* cost.c */
+double remat_cost(const PlCall *c, PlTensor *const *out);
+double remat_estimate(PlValue *v);
+
 /* values.c */
 void remat_recipe_release(Recipe *r);
 PlValue *remat_value_new(PlStorage *s);
@@ -92,7 +95,6 @@ void remat_drop_recipe(PlValue *v); /* it stays in memory from now on */
 /* Frees v, and what only it needed, where nobody has it any more. */
 void remat_check(PlValue *v);
 void remat_let_go(PlValue *v); /* the storage is an ordinary one again */
-double remat_estimate(const PlValue *v);
 
 /* evict.c */
 void remat_evict(PlValue *v);

@@ -157,9 +157,14 @@ static void unpin_inputs(Recipe *r) {
  * again than to do without their memory. */
 static Read *hardest(const Recipe *r) {
   Read *hard = NULL;
+  double most = 0;
   for (int i = 0; i < r->nin; i++) {
     Read *in = &r->in[i];
-    if (in->of && !is_resident(in->of) && (!hard || in->of->chain > hard->of->chain)) hard = in;
+    if (!in->of || is_resident(in->of)) continue;
+    const double cost = remat_estimate(in->of);
+    if (hard && cost <= most) continue;
+    hard = in;
+    most = cost;
   }
   return hard;
 }

@@ -3,6 +3,7 @@
  * recipes may be as long as the program ran. */
 #include <string.h>
 
+#include "engine/grad/node.h"
 #include "engine/remat/remat_internal.h"
 #include "kernels/gemm.h"
 
@@ -11,7 +12,7 @@
 PlValue *remat_value_new(PlStorage *s) {
   PlValue *v = pl_pool_get(sizeof *v);
   if (!v) return NULL;
-  *v = (PlValue){.storage = s, .bytes = s->nbytes, .was = s->owns, .used = remat()->clock, .walked = pl_state.in_backward > 0};
+  *v = (PlValue){.storage = s, .bytes = s->nbytes, .was = s->owns, .used = remat()->clock};
   s->owns = PL_OWNS_REMAT;
   s->value = v;
   remat()->stats.values++;
@@ -37,15 +38,6 @@ void remat_lru_add(PlValue *v) {
 void remat_touch(PlValue *v) {
   v->used = remat()->clock;
   if (v->next) remat_lru_add(v);
-}
-
-double remat_estimate(const PlValue *v) {
-  const Recipe *r = v->recipe;
-  if (!r) return 0;
-  double cost = r->cost;
-  for (int i = 0; i < r->nin; i++)
-    if (r->in[i].of && !is_resident(r->in[i].of)) cost += r->in[i].of->chain;
-  return cost < 1e300 ? cost : 1e300;
 }
 
 /* ---- handles ------------------------------------------------------------------------------------------------ */
@@ -227,20 +219,6 @@ static void fill_read(Read *in, const PlTensor *t, Recipe *by) {
   memcpy(in->few, s->data, s->nbytes);
 }
 
-/* Estimated nanoseconds: arithmetic, memory, and what every call takes. Figures, not a clock: the same program evicts the
- * same values in every run. */
-static double cost_of(const PlCall *c, PlTensor *const *out) {
-  double bytes = 0;
-  PlArray *made[PL_MAX_OUT];
-  for (int o = 0; o < c->op->nout; o++) {
-    made[o] = out[o] ? &out[o]->a : NULL;
-    if (out[o]) bytes += (double)out[o]->storage->nbytes;
-  }
-  for (int i = 0; i < c->nin; i++)
-    if (c->in[i]) bytes += (double)c->in[i]->a.numel * (double)pl_dtype_size((PlDtype)c->in[i]->a.dtype);
-  return 2000 + 0.15 * bytes + 0.03 * pl_flops_made(c->op, c->attrs, c->arr, c->nin, made);
-}
-
 /* Links the inputs; false: no memory for the record of one. The storage of `rewritten` means its old value. */
 static bool link_inputs(Recipe *r, const PlCall *c, const PlTensor *rewritten, PlValue *old) {
   for (int i = 0; i < c->nin; i++) {
@@ -269,7 +247,7 @@ static Recipe *make_recipe(const PlCall *c, PlTensor *const *out, PlDrawn drawn,
   *r = (Recipe){.refs = 1, .piece = (uint32_t)size, .op = c->op, .nin = c->nin, .drawn = drawn, .precision = (int)plk_matmul_precision()};
   lay_out(r, (char *)r, c, out);
   if (r->attrs) memcpy(r->attrs, c->attrs, pl_attrs_size(c->attrs));
-  r->cost = cost_of(c, out);
+  r->cost = remat_cost(c, out);
   remat()->clock += r->cost;
   for (int i = 0; i < c->nin; i++)
     if (c->in[i]) fill_read(&r->in[i], c->in[i], r);
@@ -308,9 +286,13 @@ static void prune(PlRematState *rs) {
   }
 }
 
+/* Gradients of a walk that records nothing: few are alive at a time and each is read soon, while its recipe would keep, or
+ * have computed again, what the walk has done with. */
+static bool passes(const PlCall *c) { return pl_state.in_backward > 0 && !pl_may_record(c->in, c->nin); }
+
 void pl_remat_note(const PlCall *c, PlTensor *const *out, PlDrawn drawn) {
   PlRematState *rs = remat();
-  if (rs->replaying || !can_note(c, out)) return;
+  if (rs->replaying || passes(c) || !can_note(c, out)) return;
   Recipe *r = make_recipe(c, out, drawn, NULL, NULL);
   if (!r) return;
   for (int o = 0; o < c->op->nout; o++) {
@@ -338,16 +320,10 @@ PlStatus pl_remat_rewrite_begin(PlRewrite *w, const PlCall *c, const PlTensor *y
       return st;
     }
   }
-  *now = (PlValue){.storage = s,
-                   .bytes = s->nbytes,
-                   .was = old->was,
-                   .used = remat()->clock,
-                   .handles = old->handles,
-                   .walked = pl_state.in_backward > 0};
+  *now = (PlValue){.storage = s, .bytes = s->nbytes, .was = old->was, .used = remat()->clock, .handles = old->handles};
   if (now->handles) links(now->handles)->at = &now->handles;
   old->handles = NULL;
   old->storage = NULL;
-  old->chain = remat_estimate(old);
   remat_lru_remove(old);
   s->value = now;
   now->pins++;

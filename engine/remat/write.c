@@ -108,7 +108,6 @@ static PlStatus detach(PlValue *v) {
     PL_TRY(bring_dependents(v));
     remat_cut(v);
   }
-  if (v->recipe && v->readers) v->chain = remat_estimate(v);
   remat_let_go(v);
   remat()->stats.dead++;
   return PL_OK;
@@ -145,7 +144,7 @@ void pl_remat_end(PlStorage *s) {
     v->evicted = false;
     rs->stats.evicted--;
     rs->stats.evicted_bytes -= (int64_t)v->bytes;
-  } else v->chain = remat_estimate(v);
+  }
   const bool away = ((uintptr_t)s->data >> 53) & 1;
   remat_let_go(v);
   if (s->owns == PL_OWNS_BLOCK && !away) pl_block_free(s->data);

@@ -32,6 +32,7 @@ typedef struct Bins {
   int64_t budget; /* < 0: none */
   int64_t fail_count;
   int64_t asked, asked_high, scratch, scratch_high;
+  int64_t others, others_high; /* scratch of threads without a limit of memory: what kernels use in the team of one that has one */
   PlPiece *orphans[NPOOL + 1]; /* free pieces of threads that have ended */
 } Bins;
 
@@ -140,6 +141,7 @@ static PlStatus block_alloc(size_t n, bool scratch, void **out) {
     bins.asked += (int64_t)n;
     if (bins.asked > bins.asked_high) bins.asked_high = bins.asked;
     if (scratch && (bins.scratch += (int64_t)n) > bins.scratch_high) bins.scratch_high = bins.scratch;
+    if (scratch && !pl_state.remat && (bins.others += (int64_t)b->total) > bins.others_high) bins.others_high = bins.others;
     count_live((int64_t)b->total);
     count_allocated((int64_t)b->total);
     bins.blocks++;
@@ -162,6 +164,7 @@ static void block_free(void *p, bool scratch) {
   pthread_mutex_lock(&bins.lock);
   bins.asked -= (int64_t)b->asked;
   if (scratch) bins.scratch -= (int64_t)b->asked;
+  if (scratch && !pl_state.remat) bins.others -= (int64_t)b->total;
   count_live(-(int64_t)b->total);
   bins.blocks--;
   b->next = bins.free[b->bin];
@@ -175,6 +178,19 @@ static void block_free(void *p, bool scratch) {
 
 void pl_block_free(void *p) { block_free(p, false); }
 void pl_scratch_free(void *p) { block_free(p, true); }
+
+void pl_scratch_of_others_mark(void) {
+  pthread_mutex_lock(&bins.lock);
+  bins.others_high = bins.others;
+  pthread_mutex_unlock(&bins.lock);
+}
+
+int64_t pl_scratch_of_others(void) {
+  pthread_mutex_lock(&bins.lock);
+  const int64_t n = bins.others_high - bins.others;
+  pthread_mutex_unlock(&bins.lock);
+  return n;
+}
 
 void pl_asked_mark(void) {
   pthread_mutex_lock(&bins.lock);

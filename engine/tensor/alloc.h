@@ -21,6 +21,10 @@ typedef struct PlAsked {
   int64_t live, high, scratch_high;
 } PlAsked;
 void pl_asked_mark(void);
+/* How much more scratch threads without a limit of memory (remat/remat.h) had at a time since the mark than they have now:
+ * the team of one that has a limit, above all, which cannot make room itself. */
+void pl_scratch_of_others_mark(void);
+int64_t pl_scratch_of_others(void);
 PlAsked pl_asked(void);
 /* Handles and nodes are made and dropped by one thread at a rate of millions a second: no lock, no header, and the usual
  * way inline. */
