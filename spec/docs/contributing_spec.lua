@@ -110,14 +110,18 @@ describe("CONTRIBUTING.md", function()
       return pending(reason)
     end
     copy_tree(tree)
-    local edits, tried = 0, 0
+    local edits, tried, files, touched = 0, 0, {}, 0
     for _, block in ipairs(blocks) do
       if block.mark and block.mark:find("^edit:") then
         apply(tree, block)
         edits = edits + 1
+        local file = block.mark:match "^edit: (%S+)"
+        if not files[file] then touched = touched + 1 end
+        files[file] = true
       end
     end
     assert.equal(6, edits, "blocks that edit a file")
+    assert.is_true(touched <= 7, touched .. " files for one op")
     compile(tree)
 
     for i, block in ipairs(blocks) do
