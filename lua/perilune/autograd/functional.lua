@@ -45,8 +45,8 @@ return function(T, core)
     return unpack(g, 1, g.n)
   end)
 
-  -- T.vjp(f, x, …) → y, vjp_fn: vjp_fn(dy) → dyᵀJ for every argument, as often as wanted. dy has y's structure, nil in it
-  -- is zero; it is 1 where y is a scalar and dy is left out.
+  -- T.vjp(f, x, …) → y, vjp_fn: vjp_fn(dy) → dyᵀJ for every argument, as often as wanted. dy has y's structure, nil in
+  -- it is zero; it is 1 where y is a scalar and dy is left out.
   T.vjp = function(f, ...)
     check_function("vjp", f)
     local y, back = core.vjp(f, ...)
