@@ -110,7 +110,7 @@ static const PlWatch watch = {.recorded = recorded, .wrote = wrote, .where = whe
 static int notes_gc(lua_State *L) {
   Notes *n = lua_touserdata(L, 1);
   if (n == notes) {
-    pl_state.watch = NULL;
+    pl_set_watch(NULL);
     notes = NULL;
   }
   free(n->slot);
@@ -134,7 +134,7 @@ static void start(lua_State *L) {
   lua_pop(L, 2);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &notes_key);
   notes = n;
-  pl_state.watch = &watch;
+  pl_set_watch(&watch);
 }
 
 /* core.anomaly(on) → was it on? */
@@ -143,7 +143,7 @@ static int t_anomaly(lua_State *L) {
   if (!lua_isnoneornil(L, 1) && on != was) {
     if (on) start(L);
     else {
-      pl_state.watch = NULL;
+      pl_set_watch(NULL);
       notes = NULL;
       lua_pushnil(L);
       lua_rawsetp(L, LUA_REGISTRYINDEX, &notes_key); /* its finalizer frees the rest */

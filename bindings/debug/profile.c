@@ -116,7 +116,7 @@ static const PlProfile hooks = {.begin = begin, .work = work, .end = end};
 
 static void off(Profile *p) {
   if (p != measuring) return;
-  pl_state.profile = NULL;
+  pl_set_profile(NULL);
   measuring = NULL;
 }
 
@@ -146,7 +146,7 @@ static void start(lua_State *L) {
   lua_pop(L, 1);
   p->L = L;
   measuring = p;
-  pl_state.profile = &hooks;
+  pl_set_profile(&hooks);
 }
 
 /* The event as fields of a table, pushed. Times are seconds of core.clock(). */

@@ -246,9 +246,9 @@ static int graph_gradient(lua_State *L) {
 static int graph_trace(lua_State *L) {
   PlGraph *f = l_check_graph(L, 1), *was = pl_state.trace;
   luaL_checktype(L, 2, LUA_TFUNCTION);
-  pl_state.trace = f;
+  pl_set_trace(f);
   int status = lua_pcall(L, lua_gettop(L) - 2, LUA_MULTRET, 0);
-  pl_state.trace = was;
+  pl_set_trace(was);
   if (status != LUA_OK) return lua_error(L);
   return lua_gettop(L) - 1;
 }

@@ -109,8 +109,7 @@ static void file_attrs(lua_State *L, const PlOp *op, int at, PlAttrs *a) {
 /* Emits one node of a file into f, as a trace of it had: of this stage, under this name. */
 static PlStatus emit(PlGraph *f, int stage, int origin, const char *name, const PlOp *op, PlTensor **in, int nin, const PlAttrs *a,
                      PlTensor **out) {
-  PlGraph *was = pl_state.trace;
-  pl_state.trace = f;
+  PlGraph *was = pl_set_trace(f);
   f->stage = (uint8_t)stage;
   f->origin = origin;
   f->emit_name = name;
@@ -119,7 +118,7 @@ static PlStatus emit(PlGraph *f, int stage, int origin, const char *name, const 
   f->emit_name = NULL;
   f->stage = 0;
   f->origin = -1;
-  pl_state.trace = was;
+  pl_set_trace(was);
   return s;
 }
 

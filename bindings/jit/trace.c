@@ -160,14 +160,14 @@ static int jit_enter(lua_State *L) {
   f->where = script_line;
   f->where_ud = f;
   watch(L); /* may raise */
-  pl_state.trace = f;
+  pl_set_trace(f);
   return 0;
 }
 
 void l_trace_end(PlGraph *f) {
   f->where = NULL;
   if (tracing && tracing->graph != f) return; /* it was not f that was traced */
-  pl_state.trace = NULL;
+  pl_set_trace(NULL);
   if (tracing) unwatch();
   drop();
 }
@@ -194,9 +194,9 @@ static int jit_untraced(lua_State *L) {
   PlGraph *was = pl_state.trace;
   luaL_checktype(L, 1, LUA_TFUNCTION);
   if (was) pl_graph_retain(was); /* f may end the trace */
-  pl_state.trace = NULL;
+  pl_set_trace(NULL);
   int status = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
-  pl_state.trace = was && !was->closed ? was : NULL;
+  pl_set_trace(was && !was->closed ? was : NULL);
   if (was) pl_graph_release(was);
   return status == LUA_OK ? lua_gettop(L) : lua_error(L);
 }

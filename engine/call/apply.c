@@ -39,11 +39,6 @@ static PlStatus apply_batched(Call *c, PlTensor **out, bool *done) {
   return s;
 }
 
-/* Does a running batch, rather than the graph under construction, say how the op is computed? */
-static bool is_batch_call(const PlOp *op, PlTensor *const *in, int nin) {
-  return pl_state.batch_busy != 0 && (pl_any_batched(in, nin) || (pl_state.batch && (op->flags & PL_F_SEEDED)));
-}
-
 /* An op with both: the device may have no kernel for it. */
 static bool expands_on_device(const PlOp *op, PlTensor *const *in, int nin) {
   for (int i = 0; i < nin; i++)
@@ -51,13 +46,13 @@ static bool expands_on_device(const PlOp *op, PlTensor *const *in, int nin) {
   return false;
 }
 
-static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  if (PL_UNLIKELY(pl_any_symbolic(in, nin)) && !is_batch_call(op, in, nin)) return pl_sym_apply(op, in, nin, attrs, out);
+PlStatus pl_apply_inside(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  if (PL_UNLIKELY(pl_any_symbolic(in, nin)) && !pl_batch_call(op, in, nin)) return pl_sym_apply(op, in, nin, attrs, out);
   if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
   if (op->expand && (!op->kernel[PL_CPU] || PL_UNLIKELY(expands_on_device(op, in, nin)))) return op->expand(in, nin, attrs, out);
   Call c;
   PL_TRY(pl_call_begin(&c, op, in, nin, attrs));
-  if (PL_UNLIKELY(pl_state.batch_busy != 0)) {
+  if (PL_UNLIKELY(pl_state.modes & PL_MODE_BATCH)) {
     bool done = false;
     PlStatus b = apply_batched(&c, out, &done);
     if (b == PL_OK && !done && (pl_state.trace || pl_any_symbolic(in, nin))) { /* a draw that is the same for all */
@@ -82,32 +77,8 @@ static PlStatus apply_general(const PlOp *op, PlTensor *const *in, int nin, cons
   return s;
 }
 
-static PlStatus apply_measured(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  const PlProfile *p = pl_state.profile;
-  if (PL_LIKELY(p == NULL)) return apply_general(op, in, nin, attrs, out);
-  p->begin(op, 1);
-  PlStatus s = apply_general(op, in, nin, attrs, out);
-  p->end();
-  return s;
-}
-
-/* Under a checkpoint: it notes the call. */
-static PlStatus apply_watched(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  const int nwritten = !(op->flags & PL_F_MUTATES) ? 0 : op->nin == PL_VARIADIC ? nin : 1;
-  struct {
-    uint64_t seed, stream, offset;
-  } draws = {pl_state.seed, pl_state.stream, pl_state.offset};
-  const bool seeded = (op->flags & PL_F_SEEDED) != 0;
-  const void *with = seeded ? (const void *)&draws : attrs;
-  PL_TRY(pl_checkpoint_enter(op->name, with, seeded ? sizeof draws : attrs ? pl_attrs_size(attrs) : 0, in, nin, in, nwritten));
-  PlStatus s = apply_measured(op, in, nin, attrs, out);
-  if (s == PL_OK) pl_checkpoint_leave(out, op->nout, in, nwritten);
-  else pl_checkpoint_failed();
-  return s;
-}
-
 PlStatus pl_apply_any(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  if (pl_state.trace) return is_batch_call(op, in, nin) ? apply_general(op, in, nin, attrs, out) : pl_sym_apply(op, in, nin, attrs, out);
-  if (PL_UNLIKELY(pl_state.checkpoint != NULL) && !pl_any_symbolic(in, nin)) return apply_watched(op, in, nin, attrs, out);
-  return apply_measured(op, in, nin, attrs, out);
+  if (PL_LIKELY((pl_state.modes & PL_MODES_AROUND) == 0)) return pl_apply_inside(op, in, nin, attrs, out);
+  const PlApplied a = {.op = op, .in = in, .nin = nin, .attrs = attrs, .out = out};
+  return pl_apply_around(&a);
 }

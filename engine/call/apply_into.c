@@ -114,18 +114,19 @@ PlStatus pl_call_tracked(PlTensor *const *in, int nin, PlTensor *out, bool *yes)
   return PL_OK;
 }
 
-static PlStatus apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
+PlStatus pl_apply_into_inside(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
   if (op->flags & PL_F_MUTATES) PL_FAIL(PL_ERR_ARG, "%s: has no out argument", op->name);
   if (op->nout != 1) PL_FAIL(PL_ERR_ARG, "%s: several results cannot be written in place", op->name);
   PlTensor *y = out[0];
-  bool batched = pl_state.batch_busy != 0 && (pl_is_batched(y) || pl_any_batched(in, nin));
-  if (PL_UNLIKELY(pl_state.trace || y->a.symbolic || pl_any_symbolic(in, nin)) && !batched)
+  const uint32_t modes = pl_state.modes;
+  bool batched = (modes & PL_MODE_BATCH) && (pl_is_batched(y) || pl_any_batched(in, nin));
+  if (PL_UNLIKELY((modes & PL_MODE_TRACE) || y->a.symbolic || pl_any_symbolic(in, nin)) && !batched)
     return pl_sym_apply_into(op, in, nin, attrs, out);
   Call c;
   PL_TRY(pl_call_begin(&c, op, in, nin, attrs));
   PlStatus s = pl_call_infer(&c);
   if (s == PL_OK) s = pl_call_check_target(op, y, &c.desc[0]);
-  if (PL_UNLIKELY(pl_state.batch_busy != 0) && s == PL_OK && (pl_is_batched(y) || pl_any_batched(c.in, c.nin))) {
+  if (PL_UNLIKELY(modes & PL_MODE_BATCH) && s == PL_OK && (pl_is_batched(y) || pl_any_batched(c.in, c.nin))) {
     s = pl_batch_into(op, c.in, c.nin, c.attrs, y);
     pl_call_end(&c);
     return s;
@@ -139,28 +140,10 @@ static PlStatus apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
   return s;
 }
 
-static PlStatus apply_measured(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
-  const PlProfile *p = pl_state.profile;
-  if (PL_LIKELY(p == NULL)) return apply_into(op, in, nin, attrs, out);
-  p->begin(op, 1);
-  PlStatus s = apply_into(op, in, nin, attrs, out);
-  p->end();
-  return s;
-}
-
-/* Under a checkpoint: it notes the call, and what the tensor held. */
-static PlStatus apply_watched(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
-  PL_TRY(pl_checkpoint_enter(op->name, attrs, attrs ? pl_attrs_size(attrs) : 0, in, nin, out, 1));
-  PlStatus s = pl_checkpoint_writes(op->name, out[0]);
-  if (s == PL_OK) s = apply_measured(op, in, nin, attrs, out);
-  if (s == PL_OK) pl_checkpoint_leave(NULL, 0, out, 1);
-  else pl_checkpoint_failed();
-  return s;
-}
-
 PlStatus pl_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
-  if (PL_UNLIKELY(pl_watched()) && !out[0]->a.symbolic && !pl_any_symbolic(in, nin)) return apply_watched(op, in, nin, attrs, out);
-  return apply_measured(op, in, nin, attrs, out);
+  if (PL_LIKELY((pl_state.modes & PL_MODES_AROUND) == 0)) return pl_apply_into_inside(op, in, nin, attrs, out);
+  const PlApplied a = {.op = op, .in = in, .nin = nin, .attrs = attrs, .into = out};
+  return pl_apply_around(&a);
 }
 
 PlStatus pl_call_no_history(const PlOp *op, const PlTensor *y) {

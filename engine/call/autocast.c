@@ -140,13 +140,13 @@ PlStatus pl_autocast_one(PlTensor **out, PlTensor *t, PlDtype to) {
 PlAutocast pl_autocast_enter(PlDtype dtype, bool cache) {
   PlAutocast was = {.dtype = pl_state.autocast, .cache = pl_state.autocast_cache};
   pl_state.autocast_depth++;
-  pl_state.autocast = dtype == PL_NDTYPE ? 0 : (uint8_t)(dtype + 1);
+  pl_set_autocast(dtype == PL_NDTYPE ? 0 : (uint8_t)(dtype + 1));
   pl_state.autocast_cache = cache;
   return was;
 }
 
 void pl_autocast_leave(PlAutocast was) {
-  pl_state.autocast = was.dtype;
+  pl_set_autocast(was.dtype);
   pl_state.autocast_cache = was.cache;
   if (pl_state.autocast_depth > 0) pl_state.autocast_depth--;
   if (pl_state.autocast_depth == 0) cache_clear();
@@ -186,10 +186,9 @@ PlStatus pl_autocast_apply(const PlOp *op, PlTensor *const *in, int nin, const P
     in = args;
   }
   if (s == PL_OK) { /* what the op is made of has its dtypes now */
-    const uint8_t was = pl_state.autocast;
-    pl_state.autocast = 0;
+    const uint8_t was = pl_set_autocast(0);
     s = pl_apply(op, in, nin, attrs, out);
-    pl_state.autocast = was;
+    pl_set_autocast(was);
   }
   for (int i = 0; i < made; i++) pl_tensor_release(args[i]);
   if (args != few) free(args);

@@ -24,6 +24,23 @@ typedef struct PlCall {
   PlDesc desc[PL_MAX_OUT];
 } PlCall;
 
+/* One call of pl_apply or pl_apply_into. */
+typedef struct PlApplied {
+  const PlOp *op;
+  PlTensor *const *in;
+  int nin;
+  const PlAttrs *attrs;
+  PlTensor **out;        /* of pl_apply: for its results */
+  PlTensor *const *into; /* of pl_apply_into: what it writes; else NULL */
+} PlApplied;
+
+/* The call with the modes around it that are on (modes.c): PL_MODES_AROUND. */
+PlStatus pl_apply_around(const PlApplied *a);
+/* What they lie around: the call alone, as it is computed, or batched, or put into a graph by its inputs. */
+PlStatus pl_apply_inside(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
+PlStatus pl_apply_into_inside(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out);
+/* Does a running batch, rather than the graph under construction, say how the op is computed? */
+bool pl_batch_call(const PlOp *op, PlTensor *const *in, int nin);
 /* pl_apply without its short cut (fast_path.c): every op, traced and measured ones too. */
 PlStatus pl_apply_any(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
 /* op(x, number), or op(number, x) if it stands first, where the number needs no tensor; *out stays NULL where it does. */

@@ -10,10 +10,7 @@
 #include "kernels/elementwise.h"
 
 /* Is an op just to be run? */
-static inline bool undisturbed(void) {
-  return ((uintptr_t)pl_state.profile | (uintptr_t)pl_state.trace | (uintptr_t)pl_state.checkpoint | (uintptr_t)pl_state.remat |
-          pl_state.batch_busy) == 0;
-}
+static inline bool undisturbed(void) { return (pl_state.modes & PL_MODES_OF_ALL) == 0; }
 
 /* Arrays alike give an array like them. */
 static inline bool keeps_type(const PlOp *op) { return op->infer == pl_infer_broadcast && op->promote != PL_PROMOTE_NONE; }

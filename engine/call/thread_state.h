@@ -22,7 +22,24 @@ typedef struct PlProfile {
   void (*end)(void);
 } PlProfile;
 
+/* What makes an op more than to be run: bits of PlState.modes. Whoever asks for several asks the word, once. */
+enum {
+  PL_MODE_TRACE = 1 << 0,      /* trace */
+  PL_MODE_BATCH = 1 << 1,      /* batch_busy */
+  PL_MODE_PROFILE = 1 << 2,    /* profile */
+  PL_MODE_CHECKPOINT = 1 << 3, /* checkpoint */
+  PL_MODE_REMAT = 1 << 4,      /* remat */
+  PL_MODE_WATCH = 1 << 5,      /* watch */
+  PL_MODE_PACKING = 1 << 6,    /* packing */
+  PL_MODE_AUTOCAST = 1 << 7,   /* autocast */
+  /* those that lie around every call (modes.c) */
+  PL_MODES_AROUND = PL_MODE_TRACE | PL_MODE_CHECKPOINT | PL_MODE_PROFILE,
+  /* those that see every op; a region of mixed precision only sees ops that have a rule for it */
+  PL_MODES_OF_ALL = PL_MODES_AROUND | PL_MODE_BATCH | PL_MODE_REMAT
+};
+
 typedef struct PlState {
+  uint32_t modes;         /* which of the fields that stand for modes are set; pl_set_NAME keeps both, nobody else */
   bool grad_off;          /* inside no_grad: nothing records */
   bool bookkeeping;       /* histories are brought up to date: every live key records, also one that is off now */
   const void *mode_owner; /* of the program's coroutines the one that grad_off is of; NULL: no other has its own */
@@ -60,6 +77,24 @@ typedef struct PlState {
 } PlState;
 
 extern _Thread_local PlState pl_state;
+
+/* pl_set_NAME(now) → what the mode NAME was: whoever opens a mode puts back what was there. */
+#define PL_MODE(TYPE, NAME, BIT)                                                       \
+  static inline TYPE pl_set_##NAME(TYPE now) {                                         \
+    TYPE was = pl_state.NAME;                                                          \
+    pl_state.NAME = now;                                                               \
+    pl_state.modes = now ? pl_state.modes | (BIT) : pl_state.modes & ~(uint32_t)(BIT); \
+    return was;                                                                        \
+  }
+PL_MODE(struct PlGraph *, trace, PL_MODE_TRACE)
+PL_MODE(uint64_t, batch_busy, PL_MODE_BATCH)
+PL_MODE(const PlProfile *, profile, PL_MODE_PROFILE)
+PL_MODE(struct PlCheckpoint *, checkpoint, PL_MODE_CHECKPOINT)
+PL_MODE(struct PlRematState *, remat, PL_MODE_REMAT)
+PL_MODE(const PlWatch *, watch, PL_MODE_WATCH)
+PL_MODE(struct PlPacking *, packing, PL_MODE_PACKING)
+PL_MODE(uint8_t, autocast, PL_MODE_AUTOCAST)
+#undef PL_MODE
 
 /* The next random counters of the default generator: n of them belong to the caller. */
 struct PlkRng pl_rng_take(uint64_t n);

@@ -601,8 +601,7 @@ void pl_keys_mute(const PlKey *key, PlMute how, uint64_t born_before, uint32_t b
 PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
   uint64_t born = ++pl_state.key_seq;
   pl_keys_mute(key, mute, born, 1);
-  const uint8_t autocast = pl_state.autocast; /* gradients have the dtypes that forward chose */
-  pl_state.autocast = 0;
+  const uint8_t autocast = pl_set_autocast(0); /* gradients have the dtypes that forward chose */
   pl_state.in_backward++;
   PlStatus s = w->status;
   if (s == PL_OK && PL_UNLIKELY(pl_state.trace != NULL)) {
@@ -614,7 +613,7 @@ PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
     if (s == PL_OK) s = pl_graph_backward_end(f, begin, w->ny, w->ys);
   } else if (s == PL_OK) s = walk(w);
   pl_state.in_backward--;
-  pl_state.autocast = autocast;
+  pl_set_autocast(autocast);
   pl_keys_mute(key, mute, born, (uint32_t)-1);
   if (s != PL_OK && w->started) /* nothing of a failed tape stays behind */
     for (PlNode *n = w->first; n; n = n->link)

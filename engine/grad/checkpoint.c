@@ -35,8 +35,7 @@ static void release(PlCheckpoint *c) {
 static void push(PlCheckpoint *c) {
   pl_clock = (pl_clock | 7) + 1;
   c->base = pl_clock;
-  c->outer = pl_state.checkpoint;
-  pl_state.checkpoint = c;
+  c->outer = pl_set_checkpoint(c);
 }
 
 static PlStatus hold(PlCheckpoint *c, PlTensor *t) {
@@ -105,9 +104,10 @@ PlStatus pl_checkpoint_begin(PlCheckpoint **out, const PlRerun *rerun, PlTensor 
 
 void pl_checkpoint_end(PlCheckpoint *c) {
   if (!c) return;
-  PlCheckpoint **at = &pl_state.checkpoint;
+  PlCheckpoint *top = pl_state.checkpoint, **at = &top;
   while (*at && *at != c) at = &(*at)->outer;
   if (*at) *at = c->outer;
+  pl_set_checkpoint(top);
   c->outer = NULL;
   free(c->roots);
   c->roots = NULL;
@@ -342,13 +342,13 @@ static PlStatus run_then(PlCheckpoint *c) {
   PL_TRY(pl_ck_keys_set(c, &keys));
   pl_ck_modes_read(&now);
   pl_ck_modes_set(&c->modes);
-  pl_state.packing = NULL; /* what it saves now is used at once */
+  pl_set_packing(NULL); /* what it saves now is used at once */
   pl_state.casts = NULL;
-  pl_state.checkpoint = NULL; /* what is around sees nothing of it */
+  pl_set_checkpoint(NULL); /* what is around sees nothing of it */
   pl_state.checkpoint_depth = 0;
   push(c);
   PlStatus s = run(c);
-  pl_state.checkpoint = outer;
+  pl_set_checkpoint(outer);
   pl_state.checkpoint_depth = depth;
   pl_state.in_backward = in_backward;
   pl_autocast_end();

@@ -103,9 +103,9 @@ PlStatus pl_checkpoint_result(const PlOp *op, const PlAttrs *attrs, const PlArra
   if (c->replaying || !c->rerun.keeps) return PL_OK;
   const PlCkMade made = {op, attrs, in, nin, out};
   bool yes = false;
-  pl_state.checkpoint = NULL; /* what the answer takes is no work of the function's */
+  pl_set_checkpoint(NULL); /* what the answer takes is no work of the function's */
   PlStatus s = c->rerun.keeps(c->rerun.ud, &made, &yes);
-  pl_state.checkpoint = c;
+  pl_set_checkpoint(c);
   if (s == PL_OK && yes) s = keep(c, c->kernel - 1, c->made_draws, out, op->nout);
   return s;
 }

@@ -93,7 +93,7 @@ PlForwardPause pl_forward_pause(const PlKey *k) {
                       .bookkeeping = pl_state.bookkeeping};
   pl_keys_mute(k, PL_MUTE_ABOVE, p.born, 1);
   pl_state.key_floor = 0;
-  pl_state.autocast = 0;
+  pl_set_autocast(0);
   pl_state.grad_off = pl_state.bookkeeping = false;
   return p;
 }
@@ -101,7 +101,7 @@ PlForwardPause pl_forward_pause(const PlKey *k) {
 void pl_forward_resume(PlForwardPause p) {
   pl_state.grad_off = p.grad_off;
   pl_state.bookkeeping = p.bookkeeping;
-  pl_state.autocast = p.autocast;
+  pl_set_autocast(p.autocast);
   pl_state.key_floor = p.floor;
   pl_keys_mute(p.key, PL_MUTE_ABOVE, p.born, (uint32_t)-1);
 }

@@ -291,11 +291,11 @@ static PlStatus make_in(Making *m, PlForward *g) {
   PL_TRY(add_inputs(m));
   PlGraph *trace = pl_state.trace;
   const uint8_t autocast = pl_state.autocast;
-  pl_state.trace = m->f;
-  pl_state.autocast = 0;
+  pl_set_trace(m->f);
+  pl_set_autocast(0);
   PlStatus s = transpose(m, g);
-  pl_state.trace = trace;
-  pl_state.autocast = autocast;
+  pl_set_trace(trace);
+  pl_set_autocast(autocast);
   return s;
 }
 

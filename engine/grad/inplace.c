@@ -180,9 +180,9 @@ PlStatus pl_history_refresh(PlTensor *t) {
             pl_desc_text(&t->a));
   if (!pl_history_old(t)) return PL_OK;
   struct PlCheckpoint *running = pl_state.checkpoint;
-  if (PL_UNLIKELY(running != NULL) && pl_checkpoint_foreign(t->storage)) pl_state.checkpoint = NULL; /* no work of its function */
+  if (PL_UNLIKELY(running != NULL) && pl_checkpoint_foreign(t->storage)) pl_set_checkpoint(NULL); /* no work of its function */
   PlStatus s = take_from_base(t, t->base);
-  pl_state.checkpoint = running;
+  pl_set_checkpoint(running);
   return s;
 }
 

@@ -204,11 +204,10 @@ static PlStatus save_for_graph(PlNode *n, PlBackward *b, PlTensor *const *in, in
       PL_FAIL(PL_ERR_OOM, "out of memory for a gradient node");
     memcpy(args, in, (size_t)nin * sizeof *args);
     memcpy(args + nin, out, (size_t)b->nout * sizeof *args);
-    bool off = pl_grad_enable(false); /* what it keeps has no gradient: nothing to record */
-    struct PlCheckpoint *running = pl_state.checkpoint;
-    pl_state.checkpoint = NULL; /* this is recording, no work of its function */
+    bool off = pl_grad_enable(false);                       /* what it keeps has no gradient: nothing to record */
+    struct PlCheckpoint *running = pl_set_checkpoint(NULL); /* this is recording, no work of its function */
     PlStatus s = pl_grad_graph_run(b->precomp, args, res);
-    pl_state.checkpoint = running;
+    pl_set_checkpoint(running);
     pl_grad_enable(off);
     if (args != few) free(args);
     PL_TRY(s);

@@ -16,17 +16,16 @@ struct PlPacked {
 
 void pl_packing_open(PlPacking *p) {
   p->refs = 1;
-  p->outer = pl_state.packing;
-  pl_state.packing = p;
+  p->outer = pl_set_packing(p);
 }
 
 void pl_packing_close(PlPacking *p) {
-  for (PlPacking **at = &pl_state.packing; *at; at = &(*at)->outer)
-    if (*at == p) {
-      *at = p->outer;
-      pl_packing_release(p);
-      return;
-    }
+  PlPacking *top = pl_state.packing, **at = &top;
+  while (*at && *at != p) at = &(*at)->outer;
+  if (!*at) return;
+  *at = p->outer;
+  pl_set_packing(top);
+  pl_packing_release(p);
 }
 
 void pl_packing_release(PlPacking *p) {
@@ -42,11 +41,11 @@ typedef struct Outside {
 } Outside;
 static Outside go_outside(void) {
   Outside o = {pl_state.packing, pl_grad_enable(false)};
-  pl_state.packing = NULL;
+  pl_set_packing(NULL);
   return o;
 }
 static void come_back(Outside o) {
-  pl_state.packing = o.packing;
+  pl_set_packing(o.packing);
   pl_grad_enable(o.grad);
 }
 

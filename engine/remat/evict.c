@@ -118,7 +118,7 @@ static PlStatus begin(int64_t bytes) {
   rs->lru.next = rs->lru.prev = &rs->lru;
   rs->away.next = rs->away.prev = &rs->away;
   rs->limit = bytes;
-  pl_state.remat = rs;
+  pl_set_remat(rs);
   return PL_OK;
 }
 
@@ -136,7 +136,7 @@ static PlStatus end(PlRematState *rs) {
     PlValue *v = rs->lru.next;
     remat_drop_recipe(v);
   }
-  pl_state.remat = NULL;
+  pl_set_remat(NULL);
   free(rs);
   return PL_OK;
 }
@@ -159,7 +159,7 @@ PlStatus pl_remat_limit(int64_t bytes) {
   rs->limit = was;
   rs->worth = (size_t)was >> 16;
   if (fresh) {
-    pl_state.remat = NULL;
+    pl_set_remat(NULL);
     free(rs);
   }
   return s;

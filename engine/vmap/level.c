@@ -12,7 +12,7 @@ PlStatus pl_batch_open(PlBatch **out, int64_t size, PlRandomness random) {
   if (!b) PL_FAIL(PL_ERR_OOM, "vmap: out of memory");
   *b = (PlBatch){.size = size, .born = ++pl_state.key_seq, .random = random, .outer = pl_state.batch};
   pl_state.batch = b;
-  pl_state.batch_busy++;
+  pl_set_batch_busy(pl_state.batch_busy + 1);
   *out = b;
   return PL_OK;
 }
@@ -25,7 +25,7 @@ void pl_batch_close(PlBatch *b) {
   while (pl_state.batch != stop) {
     PlBatch *p = pl_state.batch;
     pl_state.batch = p->outer;
-    pl_state.batch_busy--;
+    pl_set_batch_busy(pl_state.batch_busy - 1);
     free(p);
   }
 }
@@ -42,7 +42,7 @@ static PlStatus handle(PlTensor **out, uint64_t born, PlTensor *full) {
   t->flags |= PL_T_BATCHED;
   t->a.symbolic = 0;
   *pl_batched(t) = (PlBatched){.full = pl_retain(full), .born = born};
-  pl_state.batch_busy++;
+  pl_set_batch_busy(pl_state.batch_busy + 1);
   *out = t;
   return PL_OK;
 }
@@ -82,7 +82,7 @@ PlStatus pl_batch_detach(PlTensor **out, PlTensor *t) {
 
 void pl_batch_drop(PlTensor *t) {
   pl_tensor_release(pl_batched(t)->full);
-  pl_state.batch_busy--;
+  pl_set_batch_busy(pl_state.batch_busy - 1);
 }
 
 uint64_t pl_batch_enter(PlTensor *const *in, int nin) {

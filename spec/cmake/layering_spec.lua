@@ -248,6 +248,37 @@ describe("layering", function()
     assert.equal(branches_allowed, n, "branches_allowed can be lowered")
   end)
 
+  -- PlState.modes has a bit for each of these fields; only pl_set_NAME keeps both.
+  it("has modes set by their functions alone", function()
+    local header, modes = assert(io.open(root .. "/engine/call/thread_state.h")):read "a", {}
+    for name in header:gmatch "\nPL_MODE%([^\n]-, ([%w_]+), PL_MODE_" do modes[name] = true end
+    assert.is_true(modes.trace and modes.batch_busy and modes.checkpoint)
+    local function writes(line)
+      local name, behind = line:match "pl_state%.([%w_]+)%s*([^%s]?[^%s]?)"
+      local address = line:match "&%s*pl_state%.([%w_]+)%f[^%w_][^.]"
+      local changes = behind and (behind:find "^=[^=]" or behind == "=" or behind:find "^[-+|&]=" or behind == "++"
+        or behind == "--")
+      return modes[name] and changes or modes[address or ""] and not line:find "&& *pl_state" or false
+    end
+    assert.truthy(writes "  pl_state.trace = f;")
+    assert.truthy(writes "pl_state.batch_busy++;")
+    assert.truthy(writes "PlCheckpoint **at = &pl_state.checkpoint;")
+    assert.falsy(writes "if (pl_state.trace == f && pl_state.batch_busy) return;")
+    assert.falsy(writes "if (n && pl_state.trace) return;")
+    local found = {}
+    for _, layer in ipairs { "engine", "bindings" } do
+      for _, path in ipairs(sources(layer)) do
+        local number = 0
+        for line in io.lines(path) do
+          number = number + 1
+          if writes(line) then found[#found + 1] = ("%s:%d: %s"):format(path:sub(#root + 2), number, line) end
+        end
+      end
+    end
+    found = sorted(found)
+    assert.equal("", found:gsub("engine/call/thread_state.h:%d+: +pl_state.NAME = now;[^\n]*", ""))
+  end)
+
   it("sees branches on ops", function()
     assert.equal(1, branches("if (op == &pl_op_add) {"))
     assert.equal(2, branches("return n->op != &pl_op_add && n->op !=&pl_op_sub;"))

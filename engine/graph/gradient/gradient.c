@@ -312,23 +312,22 @@ PlStatus pl_graph_gradient(PlGraph *f, int ny, const PlGVal *ys, const PlGVal *d
     for (size_t v = 0; v < nv; v++) w.sum[v] = -1;
     uint8_t stage = f->stage;
     PlGraph *was = pl_state.trace;
-    uint8_t cast = pl_state.autocast; /* gradients have the dtypes of what they belong to */
-    pl_state.autocast = 0;
+    uint8_t cast = pl_set_autocast(0); /* gradients have the dtypes of what they belong to */
     bool rec = f->record;
     uint8_t device = pl_state.device; /* ones and zeros lie with what they are gradients of */
     pl_state.device = PL_CPU;
     for (int i = 0; i < ny; i++) pl_state.device = pl_device_first(pl_state.device, f->vals[ys[i]].device);
     pl_state.device = pl_device_first(pl_state.device, device);
     f->record = false;
-    pl_state.trace = f;
+    pl_set_trace(f);
     f->stage = (uint8_t)(f->nregions < 254 ? f->nregions + 1 : 255);
     int32_t begin = f->nnodes;
     s = pass(&w, ny, ys, dys, nx, xs, dx);
     if (s == PL_OK) s = pl_graph_region(f, begin, ny, ys, &opts->mirror);
     f->record = rec;
-    pl_state.trace = was;
+    pl_set_trace(was);
     pl_state.device = device;
-    pl_state.autocast = cast;
+    pl_set_autocast(cast);
     f->stage = stage;
     f->origin = -1;
     f->emit_name = NULL;

@@ -78,11 +78,11 @@ PlStatus pl_pass_fold(PlGraph *f, int32_t *removed) {
     bool was = pl_grad_enable(false);
     PlGraph *trace = pl_state.trace;
     const uint8_t device = pl_state.device;
-    pl_state.trace = NULL;
+    pl_set_trace(NULL);
     pl_state.device = PL_CPU;
     s = fold_all(f, map, written, removed);
     pl_state.device = device;
-    pl_state.trace = trace;
+    pl_set_trace(trace);
     pl_grad_enable(was);
     pl_graph_rewire(f, map);
     if (s == PL_OK && *removed) s = pl_graph_compact(f, NULL);

@@ -359,12 +359,12 @@ PlStatus pl_device_run(PlDeviceRun *a, PlTensor *const *in, PlTensor **out) {
   const bool was = pl_grad_enable(false);
   struct PlGraph *trace = pl_state.trace;
   bool done = false;
-  pl_state.trace = NULL;
+  pl_set_trace(NULL);
   a->busy = true;
   PlStatus s = pl_device_run_captured(a, in, out, &done);
   if (s == PL_OK && !done) s = pl_device_run_from(a, 0, NULL, in, out);
   a->busy = false;
-  pl_state.trace = trace;
+  pl_set_trace(trace);
   pl_grad_enable(was);
   return s;
 }

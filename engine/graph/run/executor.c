@@ -344,12 +344,11 @@ static PlStatus exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
     return pl_device_run(e->device_run, in, out);
   }
   bool was = pl_grad_enable(false);
-  struct PlGraph *trace = pl_state.trace;
-  pl_state.trace = NULL;
+  struct PlGraph *trace = pl_set_trace(NULL);
   e->busy = true;
   PlStatus s = PL_UNLIKELY(pl_state.remat != NULL) ? run_pinned(e, in, out) : run(e, in, out);
   e->busy = false;
-  pl_state.trace = trace;
+  pl_set_trace(trace);
   pl_grad_enable(was);
   return s;
 }

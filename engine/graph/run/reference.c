@@ -110,8 +110,7 @@ static PlStatus flow_run(const PlGraph *f, PlTensor *const *in, PlTensor **out) 
   PlStatus s = r.vals && r.last && r.drawn ? PL_OK : no_memory();
   bool was = pl_grad_enable(false);
   const uint8_t device_was = pl_state.device;
-  PlGraph *trace = pl_state.trace;
-  pl_state.trace = NULL;
+  PlGraph *trace = pl_set_trace(NULL);
   pl_state.row_major++; /* as the values of the graph are */
   if (s == PL_OK) {
     find_last(&r);
@@ -128,7 +127,7 @@ static PlStatus flow_run(const PlGraph *f, PlTensor *const *in, PlTensor **out) 
   for (int32_t i = 0; i < f->nnodes && s == PL_OK; i++) s = run_node(&r, i);
   pl_state.device = device_was;
   if (s == PL_OK) s = give(&r, out);
-  pl_state.trace = trace;
+  pl_set_trace(trace);
   pl_state.row_major--;
   pl_grad_enable(was);
   for (int32_t v = 0; r.vals && v < f->nvals; v++) pl_tensor_release(r.vals[v]);

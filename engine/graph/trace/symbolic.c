@@ -321,11 +321,10 @@ PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttr
     sym[n] = NULL;
     if (in[n]) s = pl_sym_enter(f, in[n], &sym[n]);
   }
-  PlGraph *was = pl_state.trace;
-  pl_state.trace = f;
+  PlGraph *was = pl_set_trace(f);
   pl_graph_retain(f);
   if (s == PL_OK) s = apply(f, op, sym, nin, attrs, out);
-  pl_state.trace = was;
+  pl_set_trace(was);
   pl_graph_release(f);
   pl_release_all(sym, n);
   if (sym != few) free(sym);
