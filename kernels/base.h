@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The vocabulary that every layer shares: status codes, dtypes, attribute values, strided arrays.
- * It sits in the lowest layer, so kernels need nothing from the engine. No function here allocates. */
+ * It is in the lowest layer, so kernels need nothing from the engine. No function here allocates. */
 #ifndef PL_KERNELS_BASE_H
 #define PL_KERNELS_BASE_H
 
@@ -26,7 +26,7 @@ typedef enum PlStatus {
   PL_ERR_CALLBACK,  /* a callback failed; its own error value is kept by the caller */
   PL_ERR_INTERRUPT, /* Ctrl-C */
   PL_ERR_UNSUPPORTED,
-  PL_ERR_TRACE /* a graph under construction cannot stand for it, as it runs it would do */
+  PL_ERR_TRACE /* a graph under construction cannot represent it, as it runs it would do */
 } PlStatus;
 
 #if defined(__GNUC__)

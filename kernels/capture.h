@@ -9,7 +9,7 @@ typedef struct PlkCaptured PlkCaptured;
 
 typedef struct PlkCaptureTable {
   /* From begin to end the calling thread's work on GPU number `gpu` is noted and not done. Memory that it takes meanwhile belongs
-   * to what is captured: it is handed out again within, and elsewhere only after release. What needs a value from the
+   * to what is captured: it is reused within, and elsewhere only after release. What needs a value from the
    * device fails; bytes that go to the device are the same at every repetition, but for two things:
    * Random numbers are drawn from what launch is given, as far behind it as they were behind begin's.
    * Settings: those of calls noted after settings(attrs) are read from `attrs` again at every launch, where their family

@@ -10,7 +10,7 @@
 
 enum { PLK_FUSED_MEMBERS = 32, PLK_FUSED_ARGS = 24 };
 
-/* How an argument lies against the space of numel elements, seen as rows of cols. */
+/* How an argument broadcasts against the space of numel elements, seen as rows of cols. */
 typedef enum PlkFusedKind {
   PLK_FUSED_FULL,  /* all of it, dense */
   PLK_FUSED_ROW,   /* one row */

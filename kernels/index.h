@@ -53,7 +53,7 @@ PlStatus plk_cpu_index_max(const PlArray *x, int64_t *max); /* INT64_MIN if empt
 PlStatus plk_cpu_unique_count(const PlArray *x, int dim, int64_t *count);
 
 /* How a list of index tensors addresses x: which dims, what broadcast shape, where it goes in the result.
- * A bool mask stands for the positions of its trues and takes as many dims as it has. */
+ * A bool mask means the positions of its trues and takes as many dims as it has. */
 typedef struct PlkIndexPlan {
   int n; /* indices */
   struct {

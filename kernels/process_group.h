@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The contract between the engine and the plug-in that joins processes (MPI): one table of functions, found by dlopen and
- * checked by its ABI number. No MPI header is needed to include this. Data lies in the CPU's memory, contiguous.
+ * checked by its ABI number. No MPI header is needed to include this. Data is in the CPU's memory, contiguous.
  * Ranks are those of the group that a call names. All members of a group make the same calls on it in the same order. */
 #ifndef PL_KERNELS_PROCESS_GROUP_H
 #define PL_KERNELS_PROCESS_GROUP_H

@@ -17,7 +17,7 @@ typedef struct PlkNcclTable {
   PlStatus (*id)(PlkNcclId *out);
   /* On one GPU of each of n processes; waits for all of them. */
   PlStatus (*group_new)(int gpu, const PlkNcclId *id, int rank, int n, void **out);
-  void (*group_free)(void *group); /* after a failure, too: what is queued on it is given up */
+  void (*group_free)(void *group); /* after a failure, too: what is queued on it is abandoned */
   bool (*takes)(PlGroupKind kind, PlGroupOp op, PlDtype dtype);
   PlStatus (*start)(const PlGroupCall *call); /* call->group is one of group_new */
   PlStatus (*check)(void *group);             /* what went wrong in what was queued */

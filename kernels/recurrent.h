@@ -15,8 +15,8 @@ PlStatus plk_cpu_lstm_gates_bwd(const PlkCall *call);
 PlStatus plk_cpu_lstm_gates_bwd2(const PlkCall *call);
 
 /* An LSTM over a sequence: in gx[S,N,4H], h0[N,H], c0[N,H], w[4H,H]; out hs and cs [S+1,N,H] (the states before, between
- * and after the steps), gates[S,N,4H] after their activations. attrs: 0 reverse: walk from the end; hs and cs then lie
- * backwards, too. f32 or f64, all contiguous. */
+ * and after the steps), gates[S,N,4H] after their activations. attrs: 0 reverse: walk from the end; hs and cs are then
+ * reversed, too. f32 or f64, all contiguous. */
 PlStatus plk_cpu_lstm_seq(const PlkCall *call);
 /* in gates, cs, hs, w, dhs, dcs or NULL, dgates or NULL; out dgx, dh0, dc0, dw. Same attrs. */
 PlStatus plk_cpu_lstm_seq_bwd(const PlkCall *call);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Recurrent nets that a device's library computes as a whole, all layers and both directions in one call: what the engine
- * says of a net, how its weights lie one behind the other, and the table "recurrent" (PlDeviceTable.extension). */
+ * says of a net, the layout of its weights, and the table "recurrent" (PlDeviceTable.extension). */
 #ifndef PL_KERNELS_RECURRENT_LIBRARY_H
 #define PL_KERNELS_RECURRENT_LIBRARY_H
 
@@ -26,7 +26,7 @@ static inline int64_t plk_recurrent_in(const PlkRecurrent *n, int l) { return l 
 static inline int64_t plk_recurrent_states(const PlkRecurrent *n, int64_t N) {
   return N * n->layers * n->directions * (plk_recurrent_out(n) + (n->mode == PLK_RNN_LSTM ? n->hidden : 0));
 }
-/* Weights lie by layer and direction: w_ih, w_hh, w_hr; behind them all, by layer and direction, b_ih, b_hh. Where those of
+/* Weights are ordered by layer and direction: w_ih, w_hh, w_hr; behind them all, by layer and direction, b_ih, b_hh. Where those of
  * layer l, direction d begin: */
 static inline int64_t plk_recurrent_matrices(const PlkRecurrent *n, int l, int d) {
   const int64_t out = plk_recurrent_out(n), rows = plk_recurrent_gates(n) * n->hidden;
@@ -65,7 +65,7 @@ static inline bool plk_recurrent_of(PlkRecurrent *n, const PlAttrs *a, const PlA
 typedef struct PlkRecurrentTable {
   /* Does the library compute such a net? The first question about one may take a moment: it is tried. */
   bool (*takes)(int gpu, const PlkRecurrent *n);
-  /* Bytes that the way back wants to find again, for S steps of N sequences. */
+  /* Bytes that backward reads, for S steps of N sequences. */
   PlStatus (*reserve)(int gpu, const PlkRecurrent *n, int64_t S, int64_t N, int64_t *bytes);
 } PlkRecurrentTable;
 

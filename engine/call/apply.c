@@ -12,7 +12,7 @@
 
 typedef PlCall Call;
 
-/* Inside vmap and batched backward passes: ops on handles that stand for many tensors, and random ops. The keys made
+/* Inside vmap and batched backward passes: ops on handles that represent many tensors, and random ops. The keys made
  * in there record the op as it was called, the others what it is made of. */
 static PlStatus apply_batched(Call *c, PlTensor **out, bool *done) {
   const PlOp *op = c->op;

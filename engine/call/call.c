@@ -69,7 +69,7 @@ static PlStatus promote(Call *c) {
       PL_FAIL(PL_ERR_DTYPE, "%s: %s has no order or difference; use logical_xor, or convert: x:to(\"i64\")", op->name,
               pl_desc_text(&c->in[i]->a));
   if (op->promote == PL_PROMOTE_NONE) {
-    for (int i = 0; i < c->nin; i++) /* a number stands for a tensor of input 0's dtype */
+    for (int i = 0; i < c->nin; i++) /* a number represents a tensor of input 0's dtype */
       if (c->in[i] && c->in[i]->a.weak && i > 0 && first && c->in[i]->a.dtype != first->a.dtype)
         PL_TRY(cast_input(c, i, (PlDtype)first->a.dtype));
     return PL_OK;
@@ -202,7 +202,7 @@ static bool spread(const Call *c, int i) {
   return true;
 }
 
-/* Does input i lie as the kernel wants it? */
+/* Is input i laid out as the kernel wants it? */
 static bool lies_right(const Call *c, int i) {
   const PlArray *a = c->arr[i];
   if (PL_UNLIKELY(c->layout != 0) && (a->ndim == 4 || a->ndim == 5)) return pl_is_channels_last(a);

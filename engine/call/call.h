@@ -43,7 +43,7 @@ PlStatus pl_apply_into_inside(const PlOp *op, PlTensor *const *in, int nin, cons
 bool pl_batch_call(const PlOp *op, PlTensor *const *in, int nin);
 /* pl_apply without its short cut (fast_path.c): every op, traced and measured ones too. */
 PlStatus pl_apply_any(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
-/* op(x, number), or op(number, x) if it stands first, where the number needs no tensor; *out stays NULL where it does. */
+/* op(x, number), or op(number, x) if it comes first, where the number needs no tensor; *out stays NULL where it does. */
 PlStatus pl_apply_number(const PlOp *op, PlTensor *x, double number, bool first, PlTensor **out);
 /* Checks counts, normalizes, promotes; end it when begin succeeded. */
 PlStatus pl_call_begin(PlCall *c, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs);
@@ -75,7 +75,7 @@ extern const PlAttrs pl_no_attrs; /* of ops that have none */
 PlStatus pl_attrs_normalize(const PlOp *op, const PlAttrs *in, const PlArray *x, PlAttrs *out);
 PlAttrs *pl_attrs_compact(const PlAttrs *a); /* pooled copy of pl_attrs_size(a) bytes; NULL: no memory */
 
-/* Does an input stand for a value of a graph under construction? */
+/* Does an input represent a value of a graph under construction? */
 static inline bool pl_any_symbolic(PlTensor *const *in, int nin) {
   for (int i = 0; i < nin; i++)
     if (in[i] && in[i]->a.symbolic) return true;

@@ -31,7 +31,7 @@ static inline PlStatus done(const PlOp *op, PlTensor *const *in, int nin, PlTens
 
 /* ---- a few floats ------------------------------------------------------------------------------------------------ */
 
-/* Bytes of data where it is at most PL_SMALL, of floats with a loop, and lies flat; else 0. */
+/* Bytes of data where it is at most PL_SMALL, of floats with a loop, and contiguous; else 0. */
 static inline size_t small_bytes(const PlArray *a) {
   if (a->dtype > PL_F64 || !a->contiguous || (a->weak | a->elsewhere) || (uint64_t)a->numel > PL_SMALL) return 0;
   const size_t bytes = (size_t)a->numel * pl_dtype_size((PlDtype)a->dtype);

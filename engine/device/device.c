@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Opening the device plug-in: PERILUNE_CUDA_PLUGIN names the file, else perilune_cuda.so lies beside the module (or program)
+ * Opening the device plug-in: PERILUNE_CUDA_PLUGIN names the file, else perilune_cuda.so is beside the module (or program)
  * that this code is part of. What went wrong is kept, so that every later question gets the same answer at once. */
 #include "engine/device/device.h"
 

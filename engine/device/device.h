@@ -2,8 +2,8 @@
  * Devices that are not the CPU, as the engine sees them: the plug-in that is opened when somebody first asks for one,
  * tensors in its memory, and calls of ops on them. A device is a number: PL_CPU, or PL_CUDA + i for GPU i, "cuda:i".
  *
- * Where a call computes: on the device if any input lies there, else on the CPU; ops without arrays among their inputs use
- * pl_state.device. Numbers and 0-d CPU tensors mix with device tensors; inputs that only give sizes always lie on the CPU. */
+ * Where a call computes: on the device if any input is there, else on the CPU; ops without arrays among their inputs use
+ * pl_state.device. Numbers and 0-d CPU tensors mix with device tensors; inputs that only give sizes are always on the CPU. */
 #ifndef PL_ENGINE_DEVICE_DEVICE_H
 #define PL_ENGINE_DEVICE_DEVICE_H
 
@@ -37,7 +37,7 @@ PlStatus pl_tensor_moved_later(PlTensor **out, PlTensor *t, int device, bool *do
 
 /* ---- calls (device_call.c) ---- */
 
-PlStatus pl_call_place(PlCall *c);        /* sets c->device, checks that the inputs lie together; before promotion */
+PlStatus pl_call_place(PlCall *c);        /* sets c->device, checks that the inputs are on one device; before promotion */
 PlStatus pl_call_bring(PlCall *c);        /* what the kernel cannot read on the CPU goes to the device; after promotion */
 PlStatus pl_call_infer_device(PlCall *c); /* the infer rule, with host copies of inputs whose values it reads */
 PlStatus pl_call_run_device(int device, const PlOp *op, const PlkCall *call);

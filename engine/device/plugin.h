@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Plug-ins lie beside the module (or program) that the engine is part of, or where the linker looks. */
+ * Plug-ins are beside the module (or program) that the engine is part of, or where the linker looks. */
 #ifndef PL_ENGINE_DEVICE_PLUGIN_H
 #define PL_ENGINE_DEVICE_PLUGIN_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Opening the plug-in that joins processes (PERILUNE_MPI_PLUGIN names the file, else perilune_mpi.so lies beside this
+ * Opening the plug-in that joins processes (PERILUNE_MPI_PLUGIN names the file, else perilune_mpi.so is beside this
  * code), and calls on tensors. */
 #include "engine/distributed/process_group.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Backward through the ambient key, y:backward() and T.grad_of: where a walk (backward_walk.c) begins and what it hands out.
+ * Backward through the ambient key, y:backward() and T.grad_of: where a walk (backward_walk.c) begins and what it returns.
  * Explicit keys have the same in key.c and vjp.c. */
 #include <stdlib.h>
 #include <string.h>

@@ -60,7 +60,7 @@ static bool owned(const PlTensor *t, const PlTensor *g, uint32_t holders) {
          !(PL_UNLIKELY(pl_state.trace != NULL) && pl_sym_constant(t));
 }
 
-/* *sum += g where one stands for many tensors. */
+/* *sum += g where one represents many tensors. */
 static PlStatus add_batched(PlTensor **sum, PlTensor *g) {
   PlTensor *in[2] = {*sum, g}, *out = NULL;
   bool both = pl_is_batched(*sum) && pl_is_batched(g) && pl_batched(*sum)->born == pl_batched(g)->born;
@@ -151,7 +151,7 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
   PlStatus s;
   if (g->node || g->more || constant) s = pl_apply(&pl_op_clone, &g, 1, NULL, &c);
   else if (PL_UNLIKELY(g->a.device != PL_CPU) && !g->a.symbolic && n->u.target && pl_channels_last(&n->u.target->a))
-    s = pl_tensor_copy_as(&c, PL_CHANNELS_LAST, g); /* as the leaf lies */
+    s = pl_tensor_copy_as(&c, PL_CHANNELS_LAST, g); /* in the layout of the leaf */
   else s = pl_tensor_copy(&c, g);
   pl_tensor_release(g);
   PL_TRY(s);
@@ -334,7 +334,7 @@ static PlStatus arrive(PlWalk *w, PlNode *n) {
 /* ---- the walk ------------------------------------------------------------------------------------------------- */
 
 /* A walk inside of a rule or hook may reach a leaf that the outer walk has reached, too: a parameter. What the outer one
- * noted there is put by until the inner one ends. */
+ * noted there is deferred until the inner one ends. */
 struct PlAside {
   PlNode *leaf;
   PlSlot slot;
@@ -482,7 +482,7 @@ static bool begins(const PlNode *n) {
   return !asked;
 }
 
-/* Visits what lies on a way from the seeds to a captured slot; the seeds that do not are to be skipped. Nodes that do not
+/* Visits what is on a path from the seeds to a captured slot; the seeds that do not are to be skipped. Nodes that do not
  * lead there are as they were before: they may belong to a walk that this one runs inside of. */
 static PlStatus visit_leading(PlWalk *w) {
   Search f = {.mark = ++pass_counter, .oldest = UINT64_MAX};

@@ -203,7 +203,7 @@ static PlStatus not_the_same(PlCheckpoint *c, const char *name, const char *was)
           name, was ? was : "nothing more");
 }
 
-/* A leaf that the function makes is made anew; it stands for the first one if nobody can ask that one. */
+/* A leaf that the function makes is made again; it represents the first one unless that one is still reachable. */
 static bool same_leaf(const PlNode *was, const PlNode *now) {
   return was->kind == PL_NODE_LEAF && now->kind == PL_NODE_LEAF && !was->u.target;
 }
@@ -360,7 +360,7 @@ static PlStatus run_then(PlCheckpoint *c) {
 
 PlStatus pl_checkpoint_restore(PlNode *n) {
   PlCheckpoint *c = n->checkpoint;
-  if (!c) PL_FAIL(PL_ERR_STATE, "backward of %s: what it saved is gone", n->name);
+  if (!c) PL_FAIL(PL_ERR_STATE, "backward of %s: what it saved has been freed", n->name);
   for (const PlCheckpoint *r = pl_state.checkpoint; r; r = r->outer)
     if (r == c)
       PL_FAIL(PL_ERR_STATE,

@@ -11,7 +11,7 @@
 typedef struct PlCheckpoint PlCheckpoint;
 struct PlGraph;
 
-/* The function, in the embedding program: runs again on args, which stand for those of the first run; drop: at the end. */
+/* The function, in the embedding program: runs again on args, which represent those of the first run; drop: at the end. */
 typedef struct PlCkMade { /* what a kernel has computed */
   const PlOp *op;
   const PlAttrs *attrs;

@@ -92,7 +92,7 @@ struct PlCheckpoint {
   int nargs, nheld;
   int *family;      /* of each argument that is a view: where its base is in args; -1: it is none */
   int *same;        /* per argument: the first one that is the same tensor */
-  PlTensor **roots; /* while the function runs: the tensors themselves, or what stands for them, weak */
+  PlTensor **roots; /* while the function runs: the tensors themselves, or what represents them, weak */
   PlCkCall *calls;
   size_t ncalls, calls_cap, call;
   PlCkNode *nodes;

@@ -205,7 +205,7 @@ static PlStatus mix_place(PlCheckpoint *c, uint64_t *h, PlTensor *t, const char 
   if (t->a.weak) return PL_OK;
   PlTensor *real = pl_behind(t);
   const PlStorage *st = real->storage;
-  PL_TRY(pl_present(real)); /* where it lies is asked */
+  PL_TRY(pl_present(real)); /* its address is asked for */
   for (int d = 0; d < real->a.ndim; d++) *h = mix(*h, (uint64_t)real->a.strides[d]);
   *h = mix(*h, real->a.numel ? (uint64_t)((char *)real->a.data - (char *)st->data) : 0);
   if (!pl_ck_inside(c, st)) return mix_outside(c, h, real, by);

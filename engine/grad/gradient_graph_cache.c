@@ -84,7 +84,7 @@ bool pl_grad_graph_cache_find(PlGradGraphCache *c, const PlOp *op, const PlGradG
       c->hits++;
       return true;
     }
-    if (n >= PL_GRAPHS_PER_OP) { /* what lies behind has not been used for long */
+    if (n >= PL_GRAPHS_PER_OP) { /* what follows has not been used for long */
       PlGradGraphEntry *rest = e->next;
       e->next = NULL;
       while (rest) {

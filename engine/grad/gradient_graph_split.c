@@ -86,7 +86,7 @@ static void know(Value *v, const PlArray *a) {
   v->fixed = !pl_is_float((PlDtype)a->dtype);
 }
 
-/* A value that has been inferred: dense, unless it is a view, whose rule said how it lies. */
+/* A value that has been inferred: dense, unless it is a view, whose rule gave its strides. */
 static bool know_desc(Value *v) {
   PlArray a = {.shape = v->d.shape, .strides = v->d.strides, .ndim = v->d.ndim, .dtype = v->d.dtype, .contiguous = !v->d.is_view};
   size_t bytes;
@@ -244,7 +244,7 @@ static void build_net(const Split *s, const Value *vals, Net *t, int source, int
     if (!s->dy[g->results[r]]) connect(t, g->results[r], sink, ENDLESS);
   for (int i = 0; i < g->nnodes; i++) {
     const PlGradNode *n = &g->nodes[i];
-    int me = s->dy[n->first] ? sink : g->nvals + i; /* what reads a dy stays in backward, and so do dear ops */
+    int me = s->dy[n->first] ? sink : g->nvals + i; /* what reads a dy stays in backward, and so do costly ops */
     if (me != sink && !cheap(n) && !is_shape(n)) connect(t, me, sink, ENDLESS);
     for (int k = 0; k < n->nin; k++) {
       PlVal v = n->in[k];

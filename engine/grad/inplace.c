@@ -19,7 +19,7 @@ static bool is_leaf(const PlTensor *t) {
          (n->u.target == t || !n->u.target); /* which is cut when the leaf's last Lua object goes */
 }
 
-/* Dims of a base in the order in which its elements lie in memory, largest stride first; false if they leave gaps. */
+/* Dims of a base in the order in which its elements are in memory, largest stride first; false if they leave gaps. */
 static bool memory_order(const PlArray *a, int64_t *order) {
   int n = 0;
   for (int d = 0; d < a->ndim; d++) {
@@ -112,8 +112,8 @@ PlStatus pl_history_alias(PlTensor **out, PlTensor *t) {
   return s;
 }
 
-/* Windows are places in memory, so a base whose elements lie in another order than row-major, say channels last, is seen
- * permuted, as they lie. out[0]: the base, or that view of it with its history; attrs: how to turn it back. */
+/* Windows are ranges of memory, so a base whose elements are in another order than row-major, say channels last, is seen
+ * permuted, in memory order. out[0]: the base, or that view of it with its history; attrs: how to turn it back. */
 static PlStatus as_it_lies(PlTensor *base, PlTensor **out, PlAttrs *back) {
   PlAttrs a;
   const int n = base->a.ndim;
@@ -143,7 +143,7 @@ static PlStatus as_it_lies(PlTensor *base, PlTensor **out, PlAttrs *back) {
   return s;
 }
 
-/* Where t lies in its base. */
+/* Where t is in its base. */
 static PlStatus window_attrs(const PlOp *op, const PlTensor *t, const PlTensor *base, PlAttrs *a) {
   pl_attrs_init(op, a);
   PL_TRY(pl_attrs_list(a, 0, t->a.ndim, t->a.shape));

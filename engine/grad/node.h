@@ -53,13 +53,13 @@ typedef struct PlSlot {
 
 typedef struct PlPacking PlPacking;
 typedef struct PlSaved {
-  PlTensor *t; /* NULL: packed (saved_tensors_hooks.h), left to a checkpoint, or gone */
+  PlTensor *t; /* NULL: packed (saved_tensors_hooks.h), left to a checkpoint, or freed */
   union {
     struct {
       uint32_t version;
       int32_t relink; /* ≥ 0: an alias of this output; linked to its slot when the key records its own backward */
     };
-    struct PlSavedPacked *packed; /* t is NULL; NULL: left to a checkpoint, or gone */
+    struct PlSavedPacked *packed; /* t is NULL; NULL: left to a checkpoint, or freed */
   };
 } PlSaved;
 typedef struct PlSavedPacked {
@@ -73,7 +73,7 @@ typedef enum PlNodeKind { PL_NODE_LEAF, PL_NODE_IDENTITY, PL_NODE_NATIVE, PL_NOD
 struct PlNode {
   uint32_t refs;
   uint8_t kind;
-  bool spent;  /* its saved tensors are gone: backward ran without retain_graph */
+  bool spent;  /* its saved tensors have been freed: backward ran without retain_graph */
   bool hooked; /* some slot has hooks, or had */
   bool skip;   /* where a backward for chosen inputs begins, and no way leads from here to one of them */
   bool busy;   /* on the list of a running backward */
@@ -83,7 +83,7 @@ struct PlNode {
   uint32_t checkpoint_at; /* which of its checkpoint's nodes it is */
   uint64_t pass;
   uint64_t seq;
-  PlKey *key;                      /* weak: NULL once the key is gone */
+  PlKey *key;                      /* weak: NULL once the key is freed */
   PlNode *prev, *next;             /* the key's tape */
   PlNode *link;                    /* worklists: release, walk */
   struct PlCheckpoint *checkpoint; /* strong: makes what the node lacks (checkpoint.h); NULL: it lacks nothing */

@@ -8,7 +8,7 @@
 
 /* All functions but drop and discard may fail. Inside them nothing is recorded and nothing is packed. */
 struct PlPacking {
-  /* *packed stands for t from now on; it stays NULL where t shall be saved as it is. */
+  /* *packed represents t from now on; it stays NULL where t shall be saved as it is. */
   PlStatus (*pack)(void *ud, PlTensor *t, void **packed);
   /* *out (owned) := what was packed; `like` has its shape, dtype and device, but no values. May run several times. */
   PlStatus (*unpack)(void *ud, void *packed, const PlTensor *like, PlTensor **out);

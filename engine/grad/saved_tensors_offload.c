@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Ready-made packing: saved tensors of a device go to the host, or saved tensors go to a file. The file has no name once
- * it is open, so it is gone with the process however that ends; places of freed tensors are used again. */
+ * it is open, so it is deleted with the process however that ends; places of freed tensors are used again. */
 #include "engine/grad/saved_tensors_hooks.h"
 
 #include <errno.h>

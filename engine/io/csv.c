@@ -33,7 +33,7 @@ struct PlCsv {
   size_t room;
 };
 
-/* One field. Inside quotes: `s … n` is what stands between them, doubled quotes still doubled. */
+/* One field. Inside quotes: `s … n` is what is between them, doubled quotes still doubled. */
 typedef struct Field {
   const char *s;
   size_t n;

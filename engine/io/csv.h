@@ -11,7 +11,7 @@ typedef struct PlCsv PlCsv;
 typedef struct PlCsvOptions {
   char delimiter, quote, comment; /* comment: lines that begin with it are skipped; 0: none. quote 0: none */
   bool header;                    /* the first line names the columns */
-  const PlText *missing;          /* words that stand for no value; the empty field always does */
+  const PlText *missing;          /* words that mean no value; the empty field always does */
   int nmissing;
   int64_t max_bytes; /* of the file; < 0: 4 GiB */
 } PlCsvOptions;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Images as u8 tensors [C, H, W]: PNG and JPEG are told apart by their first bytes when read, by the file name's ending
+ * Images as u8 tensors [C, H, W]: PNG and JPEG are distinguished by their first bytes when read, by the file name's ending
  * when written. The memory stays interleaved as the decoders leave it; [C, H, W] is a view. */
 #include "engine/io/image.h"
 

@@ -83,7 +83,7 @@ static PlStatus read_end(PlNpz *z) {
 
 /* ---- the directory -------------------------------------------------------------------------------------------------- */
 
-/* Sizes that do not fit 32 bits stand in an extra field with the mark 1, in this order. */
+/* Sizes that do not fit 32 bits are in an extra field with the mark 1, in this order. */
 static PlStatus read_extra(const PlNpz *z, const unsigned char *p, size_t n, uint64_t *field[3]) {
   while (n >= 4) {
     size_t mark = le(p, 2), len = le(p + 2, 2);

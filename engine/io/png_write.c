@@ -28,7 +28,7 @@ static void put32(uint8_t *to, uint32_t v) {
   for (int i = 0; i < 4; i++) to[i] = (uint8_t)(v >> (24 - 8 * i));
 }
 
-/* Closes a chunk of n data bytes that begins (with its length) at `at`; returns what lies behind it. */
+/* Closes a chunk of n data bytes that begins (with its length) at `at`; returns what follows it. */
 static uint8_t *finish_chunk(uint8_t *at, const char *type, size_t n) {
   put32(at, (uint32_t)n);
   memcpy(at + 4, type, 4);

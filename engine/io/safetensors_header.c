@@ -270,7 +270,7 @@ static int by_name(const void *a, const void *b) {
   return d ? d : x->name_len < y->name_len ? -1 : x->name_len > y->name_len;
 }
 
-/* Empty tensors lie between their neighbours; the name keeps the order a total one. */
+/* Empty tensors are between their neighbours; the name keeps the order a total one. */
 static int by_offset(const void *a, const void *b) {
   const PlEntry *x = a, *y = b;
   if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;

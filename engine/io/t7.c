@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * See t7.h. Binary files hold little-endian integers of 4 and 8 bytes; ascii ones decimal numbers between blanks, with a
- * line end behind each array, while bytes stand as they are. */
+ * line end behind each array, while bytes are written as they are. */
 #include "engine/io/t7.h"
 
 #include <stdlib.h>

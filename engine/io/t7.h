@@ -8,10 +8,10 @@
 
 typedef struct PlT7 PlT7;
 
-/* Opens a file; the encoding is told by its first bytes. */
+/* Opens a file; its first bytes give the encoding. */
 PlStatus pl_t7_open(PlT7 **out, const char *path);
 void pl_t7_release(PlT7 *t);
-/* 32-bit integer. Errors of all: IO, FORMAT (the file ends, or something else stands there). */
+/* 32-bit integer. Errors of all: IO, FORMAT (the file ends, or something else is there). */
 PlStatus pl_t7_int(PlT7 *t, int64_t *v);
 PlStatus pl_t7_long(PlT7 *t, int64_t *v); /* 64 bits */
 PlStatus pl_t7_double(PlT7 *t, double *v);

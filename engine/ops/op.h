@@ -73,7 +73,7 @@ typedef struct PlAttrDef {
 
 /* ---- shape and dtype rule ---------------------------------------------------------------------------- */
 
-/* How memory lies (engine/tensor/layout.h). A rule says MAY_FOLLOW of output 0 where the op's kernel on a device takes images,
+/* The layout of memory (engine/tensor/layout.h). A rule says MAY_FOLLOW of output 0 where the op's kernel on a device takes images,
  * inputs and outputs of 4 or 5 dims, that are all channels last; pointwise ops need not. */
 typedef enum PlLayout { PL_ROW_MAJOR, PL_CHANNELS_LAST, PL_MAY_FOLLOW } PlLayout;
 
@@ -81,7 +81,7 @@ typedef enum PlLayout { PL_ROW_MAJOR, PL_CHANNELS_LAST, PL_MAY_FOLLOW } PlLayout
 typedef struct PlDesc {
   uint8_t dtype, ndim;
   bool is_view;
-  uint8_t layout; /* how memory of its own lies (a PlLayout) */
+  uint8_t layout; /* the layout of memory of its own (a PlLayout) */
   int64_t shape[PL_MAX_DIM];
   int64_t strides[PL_MAX_DIM]; /* views only */
   int64_t offset;              /* views only */
@@ -262,8 +262,8 @@ enum {
   PL_F_REPEATED = 1 << 13,    /* with PL_F_CONTIGUOUS: an optional input may repeat one element (strides 0), as missing
                                * gradients do, which are zeros */
   PL_F_SPREAD = 1 << 14,      /* with PL_F_CONTIGUOUS: input 1, an index, may be expanded: strides 0 along some dims */
-  PL_F_ANY_STRIDES = 1 << 15, /* with PL_F_CONTIGUOUS: the device's kernel reads images that are channels last as they lie */
-  PL_F_OVER = 1 << 16,        /* in a planned graph output 0 may lie over input 0: each element is read before its place is
+  PL_F_ANY_STRIDES = 1 << 15, /* with PL_F_CONTIGUOUS: the device's kernel reads images that are channels last in place */
+  PL_F_OVER = 1 << 16,        /* in a planned graph output 0 may use the memory of input 0: each element is read before its place is
                                * written, none later. Without an in-place form for users */
   PL_F_BY_MEMORY = 1 << 17,   /* a view that depends on the strides of input 0: graphs give it those that were planned */
 
@@ -280,8 +280,8 @@ enum {
   PL_F_COSTLY = 1 << 25,   /* recomputed as seldom as a PL_HEAVY op */
 
   /* devices */
-  PL_F_MOVES = 1 << 26,  /* its result lies on the device that attribute 0 says */
-  PL_F_CROSSES = 1 << 27 /* copies between devices by itself: inputs and output may lie on different ones */
+  PL_F_MOVES = 1 << 26,  /* its result is on the device that attribute 0 says */
+  PL_F_CROSSES = 1 << 27 /* copies between devices by itself: inputs and output may be on different ones */
 };
 
 struct PlOp {
@@ -301,7 +301,7 @@ struct PlOp {
   uint8_t promote_mask; /* 0: all */
   uint8_t autocast;     /* a PlCast */
   uint8_t reads_values; /* inputs whose values infer reads (bit mask) */
-  uint8_t sizes;        /* inputs that are sizes (bit mask): small integer tensors, on the CPU wherever the others lie */
+  uint8_t sizes;        /* inputs that are sizes (bit mask): small integer tensors, on the CPU whatever the device of the others */
   uint8_t conditions;   /* inputs that choose among the others' elements (bit mask): bool, whatever the others are */
   int kcode;            /* the kernel family's member */
   PlRows rows;

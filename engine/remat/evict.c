@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The limit, and who gives memory up for it: of what can be computed again, the value with the least cost for each byte
  * and for the time since its last use (Kirisame et al., Dynamic Tensor Rematerialization, 2021). Of that time the root is
- * taken: measured on residual nets, cheap values then go before dear ones that are old. */
+ * taken: measured on residual nets, cheap values then go before costly ones that are old. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -67,7 +67,7 @@ PlStatus pl_remat_rewrite_begin(PlRewrite *w, const PlCall *c, const PlTensor *y
 void pl_remat_rewrite_end(PlRewrite *w, const PlCall *c, PlTensor *y, PlDrawn drawn, bool ok);
 /* n bytes more are about to be allocated. Errors: OOM. */
 PlStatus pl_remat_room(size_t n);
-void pl_remat_end(PlStorage *s); /* its last handle is gone */
+void pl_remat_end(PlStorage *s); /* its last handle is released */
 void pl_remat_list(PlTensor *t); /* a handle made on it; has room for PlListed behind its sizes */
 void pl_remat_unlist(PlTensor *t);
 

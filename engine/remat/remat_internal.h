@@ -25,7 +25,7 @@ typedef struct Read {
 } Read;
 
 typedef struct Result {
-  PlValue *value; /* weak; NULL: gone, or too small to be noted */
+  PlValue *value; /* weak; NULL: freed, or too small to be noted */
   int64_t *shape;
   uint8_t dtype, ndim;
   bool given;

@@ -67,7 +67,7 @@ void remat_move(PlValue *v, void *data) {
   PlStorage *s = v->storage;
   const uintptr_t by = (uintptr_t)data - (uintptr_t)s->data;
   s->data = data;
-  PlTensor *first = s->block; /* gone or not: its piece is the storage's */
+  PlTensor *first = s->block; /* freed or not: its piece is the storage's */
   first->a.data = (void *)((uintptr_t)first->a.data + by);
   for (PlTensor *t = v->handles; t; t = links(t)->next) t->a.data = (void *)((uintptr_t)t->a.data + by);
 }
@@ -175,7 +175,7 @@ static bool can_note(const PlCall *c, PlTensor *const *out) {
   return any;
 }
 
-/* All parts of a recipe lie in one piece; `at` walks over it, from NULL to count. */
+/* All parts of a recipe are in one piece; `at` walks over it, from NULL to count. */
 static void *part(char **at, size_t n) {
   char *p = *at;
   *at = (char *)((uintptr_t)p + pl_round16(n));

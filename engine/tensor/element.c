@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Single elements of any dtype as doubles and integers, and the 0-d tensors that stand for numbers. See tensor.h. */
+ * Single elements of any dtype as doubles and integers, and the 0-d tensors that represent numbers. See tensor.h. */
 #include "engine/tensor/tensor.h"
 
 #include "kernels/convert.h"

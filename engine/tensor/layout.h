@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * Memory formats: images [N,C,H,W] and volumes [N,C,D,H,W] whose channels lie innermost in memory ("channels last"). Sizes
+ * Memory formats: images [N,C,H,W] and volumes [N,C,D,H,W] whose channels are innermost in memory ("channels last"). Sizes
  * and values never depend on it, only strides do.
  *
  * On a device results follow their inputs: after every infer rule pl_layout_follow says which outputs get channels last.
- * Pointwise ops then run on their arrays turned to [N,H,W,C], where they lie dense, so their kernels know nothing of it;
+ * Pointwise ops then run on their arrays turned to [N,H,W,C], where they are dense, so their kernels know nothing of it;
  * those whose rule says PL_MAY_FOLLOW have kernels that look at the strides. All other ops take such arrays as they take
  * any strided one.
  * On the CPU results are row-major, but for what is asked for by name. */
@@ -14,7 +14,7 @@
 
 typedef struct PlCall PlCall; /* engine/call/call.h */
 
-/* Does a lie dense with its channels innermost? Where sizes of 1 leave that open, so it may be row-major as well. */
+/* Is a dense with its channels innermost? Where sizes of 1 leave that open, so it may be row-major as well. */
 bool pl_is_channels_last(const PlArray *a);
 /* The same, but what could be both is so only by the strides of its dims of size 1, as those of pl_layout_strides are. */
 bool pl_channels_last(const PlArray *a);

@@ -24,7 +24,7 @@ extern _Thread_local uint64_t pl_clock;
 /* Memory with its version: every write after creation moves the version, saved tensors remember it. */
 struct PlStorage {
   uint32_t refs, version;
-  uint32_t piece;   /* size of the pooled piece this header lies in */
+  uint32_t piece;   /* size of the pooled piece this header is in */
   uint8_t owns;     /* PL_OWNS_…: what data is */
   uint8_t device;   /* whose memory */
   bool has_history; /* of a graph under construction: some handle on it had a gradient history */
@@ -47,12 +47,12 @@ typedef struct PlEntry {
 } PlEntry;
 
 enum {
-  PL_T_EMBEDDED = 1,    /* the storage header lies in this handle's piece */
+  PL_T_EMBEDDED = 1,    /* the storage header is in this handle's piece */
   PL_T_BOXED = 2,       /* known to the bindings' table of boxes */
   PL_T_LEAF = 4,        /* the inline entry is this tensor's own leaf node */
-  PL_T_FOREIGN = 8,     /* result of a rule that lies in the memory of its input: refused once that was written */
+  PL_T_FOREIGN = 8,     /* result of a rule that is an alias of its input: refused once that was written */
   PL_T_CONST = 16,      /* never changes: a graph under construction may look at its values */
-  PL_T_BATCHED = 32,    /* stands for many tensors, see engine/vmap/vmap.h */
+  PL_T_BATCHED = 32,    /* represents many tensors, see engine/vmap/vmap.h */
   PL_T_SAVED = 64,      /* some node saved this very handle */
   PL_T_DETACHED = 128,  /* of a graph under construction: made by detach, or a view of such a one */
   PL_T_LEFT = 256,      /* a leaf that went on with other memory: this handle keeps what it was (grad/leaf_move.c) */

@@ -164,7 +164,7 @@ static PlStatus add_char_bytes(PlBpe *b, PlToken *t) {
   return PL_OK;
 }
 
-/* The bytes behind a token's characters; a token with other characters stands for its own text. */
+/* The bytes behind a token's characters; a token with other characters means its own text. */
 static PlStatus add_bytes(PlBpe *b, PlToken *t) {
   if (b->chars) return add_char_bytes(b, t);
   PL_TRY(grow(&b->arena, &b->arena_room, b->used + t->len + 1, 1));

@@ -8,7 +8,7 @@
 
 typedef struct PlToken {
   uint32_t at, len;             /* its text in the arena */
-  uint32_t bytes_at, bytes_len; /* what it stands for */
+  uint32_t bytes_at, bytes_len; /* what it means */
   bool present, special;
 } PlToken;
 
@@ -57,12 +57,12 @@ typedef struct PlBpe {
 } PlBpe;
 
 PlStatus pl_ids_push(PlIds *ids, int32_t id);
-/* The byte-level alphabet: bytes that print stand for themselves, the others for U+0100 on, in order. Writes the UTF-8
+/* The byte-level alphabet: bytes that print are themselves, the others for U+0100 on, in order. Writes the UTF-8
  * of a byte's character, returns its length. */
 int pl_byte_char(uint8_t byte, char *to);
 
 PlStatus pl_bpe_add(PlBpe *b, int64_t id, const char *text, size_t n);
-/* The token stands for what another text would stand for. */
+/* The token means what another text would mean. */
 PlStatus pl_bpe_means(PlBpe *b, int32_t id, const char *text, size_t n);
 int32_t pl_bpe_find(const PlBpe *b, const char *text, size_t n);
 /* Call after the last token: fills byte_id (with chars only where `fallback`), makes room for nmerge merges. */

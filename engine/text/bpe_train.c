@@ -45,7 +45,7 @@ struct PlTrainer {
   size_t nword, word_room;
   int32_t *slot; /* text -> word */
   size_t nslot;
-  int32_t *symbol; /* of all words; a word's lie at its text's place */
+  int32_t *symbol; /* of all words; a word's are at its text's place */
   Pair *pair;
   size_t npair, pair_room;
   int32_t *pair_slot;
@@ -74,7 +74,7 @@ static PlStatus grow(void *array, size_t *room, size_t want, size_t size) {
 
 /* ---- symbols of bytes --------------------------------------------------------------------------------------------- */
 
-/* Bytes whose character is below U+0100 stand for themselves and come first, each in order. */
+/* Bytes whose character is below U+0100 are themselves and come first, each in order. */
 void pl_trainer_alphabet(uint8_t byte[256]) {
   int n = 0;
   for (int high = 0; high < 2; high++)
@@ -217,7 +217,7 @@ static Entry pop(PlTrainer *t) {
 
 /* ---- merging ------------------------------------------------------------------------------------------------------------ */
 
-/* Writes the new symbol wherever the pair stands in a word, left to right, and moves the neighbours' counts. */
+/* Writes the new symbol wherever the pair occurs in a word, left to right, and moves the neighbours' counts. */
 static PlStatus merge_in_word(PlTrainer *t, int32_t number, int32_t left, int32_t right, int32_t fresh) {
   Word *w = &t->word[number];
   int32_t *s = t->symbol + w->at;

@@ -78,7 +78,7 @@ static PlStatus by_character(PlNormKind kind, const char *s, size_t n, Text *to)
   return PL_OK;
 }
 
-/* Bytes that are no characters stand between texts of their own. */
+/* Bytes that are no characters are between texts of their own. */
 static PlStatus characters(PlNormKind kind, const char *s, size_t n, Text *to) {
   if (kind == PL_NORM_LOWER || kind == PL_NORM_NO_ACCENTS) return by_character(kind, s, n, to);
   for (size_t from = 0, i = 0; i <= n;) {

@@ -30,8 +30,8 @@ void pl_trie_free(PlTrie *t);
 /* ---- patterns ---- */
 
 typedef enum PlCut {
-  PL_CUT_ISOLATED, /* matches and what lies between are pieces */
-  PL_CUT_REMOVED,  /* only what lies between */
+  PL_CUT_ISOLATED, /* matches and what is between are pieces */
+  PL_CUT_REMOVED,  /* only what is between */
   PL_CUT_KEPT,     /* only the matches ("Removed", inverted) */
   PL_CUT_BEFORE,   /* a piece begins at each match ("MergedWithNext") */
   PL_CUT_BEHIND    /* a piece ends with each match ("MergedWithPrevious") */
@@ -49,7 +49,7 @@ typedef PlStatus (*PlPieceFn)(void *ctx, const char *s, size_t n);
 /* Calls f for each piece of the text. Errors: f's, FORMAT (matching takes too long), INTERRUPT. */
 PlStatus pl_pattern_cut(PlPattern *p, const char *s, size_t n, PlPieceFn f, void *ctx);
 
-/* All of the text, piece by piece: matches and what lies between. Errors as above. */
+/* All of the text, piece by piece: matches and what is between. Errors as above. */
 typedef PlStatus (*PlMatchFn)(void *ctx, const char *s, size_t n, bool match);
 PlStatus pl_pattern_each(PlPattern *p, const char *s, size_t n, PlMatchFn f, void *ctx);
 

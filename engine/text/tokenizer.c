@@ -114,7 +114,7 @@ static bool counts(const PlAdded *a, const char *s, size_t n, size_t done, size_
 
 static PlStatus cut_added(Walk *w, const PlTrie *trie, const char *s, size_t n);
 
-/* What lies between added tokens of the raw trie, normalized. */
+/* What is between added tokens of the raw trie, normalized. */
 static PlStatus between(Walk *w, const char *s, size_t n) {
   Walk next = *w;
   if (w->t->nnorm == 0) return cut_added(&next, &w->t->cooked, s, n);
@@ -128,7 +128,7 @@ static PlStatus between(Walk *w, const char *s, size_t n) {
   return st;
 }
 
-/* Cuts at the added tokens of a trie; what lies between goes to the next trie, or to the steps. */
+/* Cuts at the added tokens of a trie; what is between goes to the next trie, or to the steps. */
 static PlStatus cut_added(Walk *w, const PlTrie *trie, const char *s, size_t n) {
   const bool last = trie == &w->t->cooked;
   size_t done = 0;

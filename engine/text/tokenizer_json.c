@@ -108,7 +108,7 @@ static PlStatus read_model(PlTokReader *r, json_t *model) {
 
 /* ---- added tokens --------------------------------------------------------------------------------------------------- */
 
-/* Into the trie where it is looked for; in normalized text it stands normalized. */
+/* Into the trie where it is looked for; in normalized text it is normalized. */
 static PlStatus find_added(PlTokenizer *t, const char *s, size_t n, int32_t i) {
   if (!t->added[i].normalized || t->nnorm == 0) return pl_trie_add(t->added[i].normalized ? &t->cooked : &t->raw, s, n, i);
   char *text;

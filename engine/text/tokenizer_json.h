@@ -25,7 +25,7 @@ PlStatus pl_tok_pattern(const PlTokReader *r, const json_t *pattern, PlCut cut, 
 
 /* Fills t->norm. */
 PlStatus pl_tok_read_normalizer(PlTokReader *r, const json_t *o);
-/* Fills what tokens stand for; before the vocabulary is read. */
+/* Fills what tokens mean; before the vocabulary is read. */
 PlStatus pl_tok_read_decoder(PlTokReader *r, const json_t *o);
 
 #endif

@@ -177,7 +177,7 @@ void pl_batch_class_loss(PlBatchCall *c) {
 /* ---- lists of indices ----------------------------------------------------------------------------------------- */
 
 /* index, index_bwd: x or dy alone is batched. The indexed dims move up by one; the indices' own dims then stay where
- * they are only if the indexed ones lie side by side. */
+ * they are only if the indexed ones are adjacent. */
 static void index_list(PlBatchCall *c, bool bwd) {
   int at = bwd ? 1 : 0, next = 0;
   int64_t dims[PL_MAX_DIM];

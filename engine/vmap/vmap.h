@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Many calls at once. Inside a batch of n, a handle may stand for n tensors of one shape: its `full` handle holds
+ * Many calls at once. Inside a batch of n, a handle may represent n tensors of one shape: its `full` handle holds
  * them with a leading dimension of n. Ops see the shape of one; the engine computes all n, by the op's batching rule
  * (PlOp.batch) or, where there is none, one after the other. What keys made before the batch record are the ops on
  * full handles; keys made inside it record the ops as they were called. See docs/design/batching.md. */
@@ -25,7 +25,7 @@ typedef struct PlBatch {
 
 PlStatus pl_batch_open(PlBatch **out, int64_t size, PlRandomness random);
 void pl_batch_close(PlBatch *b); /* takes NULL; batches opened later and still open are closed, too */
-/* full[n, …] → a handle that stands for its n elements. */
+/* full[n, …] → a handle that represents its n elements. */
 PlStatus pl_batch_wrap(PlTensor **out, const PlBatch *b, PlTensor *full);
 /* The other way; a tensor that is the same for all n is repeated (expanded). */
 PlStatus pl_batch_unwrap(PlTensor **out, const PlBatch *b, PlTensor *t);

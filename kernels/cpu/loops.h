@@ -112,7 +112,7 @@ typedef struct PlkLossLoops {
   double (*sum_f32[8])(const float *x, const float *t, double p, int64_t n); /* the sum of y; NULL: none such */
 } PlkLossLoops;
 
-/* Columns of n rows that lie ld apart, at most PLK_SOFT_COLS of them (isa/softmax_columns.c). */
+/* Columns of n rows that are ld apart, at most PLK_SOFT_COLS of them (isa/softmax_columns.c). */
 enum { PLK_SOFT_COLS = 256 };
 #define PLK_SOFTMAX_COLUMNS(T, sfx)                                                                      \
   /* as lse of a row */                                                                                  \

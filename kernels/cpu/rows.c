@@ -124,8 +124,8 @@ enum { GROUP = 16, STACK_BYTES = 8192, GROUP_LIMIT = 1 << 22 }; /* elements of o
 typedef struct Plan {
   const PlkRows *r;
   int64_t group, per_outer;              /* rows taken together; groups in one outer index */
-  bool direct[PLK_ROW_ARGS], all_direct; /* rows used where they lie; those of all arguments */
-  size_t at[PLK_ROW_ARGS + 1], bytes;    /* where each argument's rows lie in a block's buffer */
+  bool direct[PLK_ROW_ARGS], all_direct; /* rows used in place; those of all arguments */
+  size_t at[PLK_ROW_ARGS + 1], bytes;    /* where each argument's rows are in a block's buffer */
 } Plan;
 
 static PlStatus run_group(const Plan *p, int64_t g, char *buf) {
@@ -155,7 +155,7 @@ static PlStatus run_group(const Plan *p, int64_t g, char *buf) {
   return PL_OK;
 }
 
-/* Rows begin … end - 1 where nothing is converted: each argument's next row lies behind the last. */
+/* Rows begin … end - 1 where nothing is converted: each argument's next row follows the last. */
 static PlStatus run_direct(const PlkRows *r, int64_t begin, int64_t end, char *buf) {
   void *ptr[PLK_ROW_ARGS + 1];
   int64_t step[PLK_ROW_ARGS];

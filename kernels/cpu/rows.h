@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Work along one dimension of arrays seen as [outer][len][inner], whatever the dtype: the driver hands a
- * body contiguous rows of float, double or int64_t and stores what it wrote. Rows that lie strided are
+ * body contiguous rows of float, double or int64_t and stores what it wrote. Strided rows are
  * copied, sixteen neighbours at a time, so a row's bits do not depend on its layout. */
 #ifndef PL_KERNELS_CPU_ROWS_H
 #define PL_KERNELS_CPU_ROWS_H
@@ -19,7 +19,7 @@ static inline bool plk_comp_direct(int dtype, PlkComp c) {
 
 /* dst[j * ld + r] = x[at + r * stride + j] for r < n, j < k, converted. Floats to integers saturate. */
 void plk_load(PlkComp c, void *dst, int64_t ld, const void *x, int dtype, int64_t at, int64_t stride, int64_t n, int64_t k);
-/* The way back; to bool: v != 0. */
+/* The reverse; to bool: v != 0. */
 void plk_store(PlkComp c, const void *src, int64_t ld, void *x, int dtype, int64_t at, int64_t stride, int64_t n, int64_t k);
 
 typedef struct PlkRowArg {

@@ -3,7 +3,7 @@
  * The same files are compiled by nvcc for a GPU and by a plain C++ compiler against spec/cuda/emulate, where a kernel
  * runs on the CPU (PLC_EMULATED); so no <<< >>> and no CUDA header outside this one and libs/.
  *
- * A family is one function of a PlkCall, entered by PLC_KERNEL(name, function) next to it. call->in[i] lie on the device,
+ * A family is one function of a PlkCall, entered by PLC_KERNEL(name, function) next to it. call->in[i] are on the device,
  * but for two cases: 0-d CPU arrays (numbers) given to pointwise ops, read by plc_number_*, and inputs that the CPU
  * kernel also only reads as sizes. A library (cuBLASLt, cuDNN) takes calls before the family does: PLC_LIBRARY. */
 #ifndef PL_KERNELS_CUDA_CUDA_H
@@ -106,7 +106,7 @@ typedef struct PlcLibraryEntry {
   PlcLibrary run;
 } PlcLibraryEntry;
 
-/* Entries lie side by side: compilers must not align them further. */
+/* Entries are adjacent: compilers must not align them further. */
 #define PLC_ENTRY(type, section_name, id) \
   extern const type id;                   \
   __attribute__((used, section(section_name), aligned(sizeof(void *)))) const type id

@@ -13,7 +13,7 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a gr
 
 int pl_device_group_code(const PlGNode *n) {
   const char *family = n->op->family ? n->op->family : n->op->name;
-  if (n->op == &pl_op_to_layout) return -1; /* asks for a layout: results of groups lie as their arguments do */
+  if (n->op == &pl_op_to_layout) return -1; /* asks for a layout: results of groups have the layout of their arguments */
   if (strcmp(family, "elementwise") == 0) return n->op->kcode;
   if (strcmp(family, "copy") == 0) return PLK_EW_CAST;
   if (strcmp(family, "square") == 0) return PLK_EW_SQUARE;
@@ -26,7 +26,7 @@ static bool same_sizes(const PlGValue *a, const PlGValue *b) {
   return a->ndim == b->ndim && memcmp(a->dims, b->dims, a->ndim * sizeof(int64_t)) == 0;
 }
 
-/* How x lies against s; false: in no way that kernels know. *cols: the row length that this needs, 0: any. */
+/* How x broadcasts against s; false: in no way that kernels know. *cols: the row length that this needs, 0: any. */
 static bool kind_of(const PlGValue *x, const PlGValue *s, PlkFusedKind *kind, int64_t *cols) {
   const int lead = s->ndim - x->ndim;
   int d = s->ndim - 1;

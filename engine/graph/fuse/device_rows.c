@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Groups of rows on the device: nodes that can all work on rows of one space, as the CPU's tiles take them (tile.h), with at
- * least one that works along them. Views may lie between: those of values that were there before are taken before the kernel
+ * least one that works along them. Views may be between: those of values that were there before are taken before the kernel
  * runs, those of a member's result (a sum that gradients spread over its row again) are the result itself. */
 #include <string.h>
 

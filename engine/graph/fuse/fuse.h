@@ -14,7 +14,7 @@ typedef struct PlFusion PlFusion;
 PlStatus pl_fuse(PlPlan *plan);
 /* One behind the last node of the group that begins at node i. */
 int32_t pl_group_end(const PlPlan *plan, int32_t i);
-/* Last reader of every store, views apart; nnodes: an output lies there; -1: nobody. malloc'ed; NULL: out of memory */
+/* Last reader of every store, views apart; nnodes: an output is there; -1: nobody. malloc'ed; NULL: out of memory */
 int32_t *pl_last_readers(const PlGraph *f);
 /* What a walk through a group's members keeps: tiles that are taken. Slots are numbered per kind. */
 typedef struct PlTileSlots {

@@ -207,7 +207,7 @@ static bool sum_member(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTil
   return true;
 }
 
-/* How the member adds rows up, and what that asks of tiles. */
+/* How the member sums over rows, and what that asks of tiles. */
 static bool plan_sums(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r) {
   static const PlAttrs none;
   PlArray arr[PL_MAX_IN + PL_MAX_OUT], *out[PL_MAX_OUT];

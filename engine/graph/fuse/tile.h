@@ -10,14 +10,14 @@
 typedef enum PlTileKind { PL_TILE_FULL, PL_TILE_ROW, PL_TILE_COL, PL_TILE_ONE, PL_TILE_SUM } PlTileKind;
 
 /* cols 0: rows of any length do. rows: some member needs whole rows. grain: elements that one thread takes in order, for
- * members that add rows up, 0: no matter; unit: rows in a tile are a multiple of it. */
+ * members that sum over rows, 0: no matter; unit: rows in a tile are a multiple of it. */
 typedef struct PlTileSpace {
   int64_t numel, cols, grain;
   int32_t unit;
   bool rows;
 } PlTileSpace;
 
-/* What one member reads and makes. spare: outputs (bit mask) that its kernel can do without. summed: it adds rows up, and
+/* What one member reads and makes. spare: outputs (bit mask) that its kernel can do without. summed: it sums over rows, and
  * pieces says how. */
 typedef struct PlTileRole {
   uint8_t in[PL_MAX_IN], out[PL_MAX_OUT];
@@ -39,7 +39,7 @@ enum {
 
 /* May node n work on tiles of this space? A space of numel 0 takes n's. On success the space is what n makes of it. */
 bool pl_tile_join(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r);
-/* The same where the op's own kernel adds rows up, not the group: r->summed then only says that it does so. Sums alone are no
+/* The same where the op's own kernel sums over rows, not the group: r->summed then only says that it does so. Sums alone are no
  * members. */
 bool pl_tile_join_rows(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r);
 /* The space of a node that needs whole rows; false: it is none. */

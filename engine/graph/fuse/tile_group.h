@@ -6,11 +6,11 @@
 #include "engine/graph/fuse/fuse.h"
 #include "kernels/kernel.h"
 
-/* One array of one member: where its tile lies is base + row * by_row + col * by_col bytes. */
+/* One array of one member: its tile is at base + row * by_row + col * by_col bytes. */
 typedef struct PlTileOperand {
   PlGVal v;
   uint8_t kind;
-  int8_t slot; /* ≥ 0: lies in the tile's memory */
+  int8_t slot; /* ≥ 0: is in the tile's memory */
   bool wide;   /* repeated by steps of 0 (expand), not by being broadcast */
   int64_t by_row, by_col;
 } PlTileOperand;
@@ -18,7 +18,7 @@ typedef struct PlTileOperand {
 typedef struct PlTileMember {
   const PlGNode *node;
   int32_t at[PL_MAX_IN + PL_MAX_OUT]; /* operands: inputs, then outputs; -1: none */
-  PlkPieces pieces;                   /* of a member that adds rows up; grain 0: it does not */
+  PlkPieces pieces;                   /* of a member that sums over rows; grain 0: it does not */
   size_t shared, local;               /* where its memory begins in that of the group and of a block */
 } PlTileMember;
 
@@ -30,7 +30,7 @@ typedef struct PlTileGroup {
   PlTileMember *m;
   PlTileOperand *op;
   PlArray *form[2]; /* the operands' arrays in a full tile and in the last one; data NULL */
-  bool summed;      /* some member adds rows up */
+  bool summed;      /* some member sums over rows */
   int64_t *dims;
   int32_t nop, nptr;
   int32_t nfull, ncolumn;          /* slots */

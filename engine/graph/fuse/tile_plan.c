@@ -12,7 +12,7 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a g
 
 /* ---- tiles -------------------------------------------------------------------------------------------------- */
 
-/* Arrays as large as the tile that a member reads or makes: slots, and windows of what lies in memory. There may be none,
+/* Arrays as large as the tile that a member reads or makes: slots, and windows of what is in memory. There may be none,
  * where values of one a row or one row are spread and added up again at once. */
 static int64_t full_arrays(const PlTileGroup *g) {
   int64_t n = g->nfull;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Groups at work. A tile is some rows of the group's space, or a piece of one long row; on it all members run, each with
- * the very kernel that would run it alone on everything, so the bits are the same. What passes between members lies in
+ * the very kernel that would run it alone on everything, so the bits are the same. What passes between members is in
  * slots, which stay in the first-level cache. */
 #include <string.h>
 

@@ -314,7 +314,7 @@ PlStatus pl_graph_gradient(PlGraph *f, int ny, const PlGVal *ys, const PlGVal *d
     PlGraph *was = pl_state.trace;
     uint8_t cast = pl_set_autocast(0); /* gradients have the dtypes of what they belong to */
     bool rec = f->record;
-    uint8_t device = pl_state.device; /* ones and zeros lie with what they are gradients of */
+    uint8_t device = pl_state.device; /* ones and zeros are on the device of what they are gradients of */
     pl_state.device = PL_CPU;
     for (int i = 0; i < ny; i++) pl_state.device = pl_device_first(pl_state.device, f->vals[ys[i]].device);
     pl_state.device = pl_device_first(pl_state.device, device);

@@ -43,7 +43,7 @@ static bool is_forward(const Split *s, int32_t node) { return s->f->nodes[node].
 /* Value v of the forward half is read by backward. */
 static PlStatus need(Split *s, PlGVal v) {
   const PlGraph *f = s->f;
-  for (;;) { /* up a chain of views, whose nodes stand ever earlier */
+  for (;;) { /* up a chain of views, whose nodes come ever earlier */
     const PlGValue *val = &f->vals[v];
     if (val->kind != PL_FV_NODE || !is_forward(s, val->node) || s->kept[v] || s->keep[val->node]) return PL_OK;
     const PlGNode *n = &f->nodes[val->node];
@@ -289,7 +289,7 @@ typedef struct Kept {
   PlJoint *j;
   int32_t n;          /* inputs, then values kept, then captured tensors that were computed outside */
   uint32_t *versions; /* of the inputs, then of what is read by reference */
-  PlJointDraws draws; /* where the generator stood */
+  PlJointDraws draws; /* the state of the generator */
   PlTensor *t[];
 } Kept;
 

@@ -5,7 +5,7 @@
 
 #include "engine/graph/plan/plan.h"
 
-/* Where the generator stood before forward ran. */
+/* The state of the generator before forward ran. */
 typedef struct PlJointDraws {
   uint64_t seed, stream, offset;
 } PlJointDraws;

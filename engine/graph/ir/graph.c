@@ -213,7 +213,7 @@ PlStatus pl_graph_capture(PlGraph *f, PlTensor *t, PlGVal *out) {
 
 bool pl_gnode_pure(const PlGNode *n) { return !(n->flags & PL_FN_MUTATES) && !(n->op->flags & (PL_F_SEEDED | PL_F_MUTATES | PL_F_IMPURE)); }
 
-/* Where a node's results lie: see pl_call_place. */
+/* On which device a node's results are: see pl_call_place. */
 static uint8_t device_of(const PlGraph *f, const PlOp *op, int nin, const PlGVal *in, const PlAttrs *attrs) {
   if ((op->flags & PL_F_MOVES) && attrs) return (uint8_t)pl_attr_i(attrs, 0);
   for (int k = 0; k < nin; k++)

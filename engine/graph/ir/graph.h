@@ -8,7 +8,7 @@
  * graph's arrays, never pointers, since arrays grow; names, sizes and attributes live in the graph's pool until its end.
  * A symbolic tensor is an ordinary PlTensor whose array says `symbolic`: its shape, strides and dtype are real, its
  * data is no address but the value's position (pl_sym_value), its storage (PlSymStorage) retains the graph. Values never
- * refer to tensors, except leaves of kind CAPTURE and CONST, which retain the real tensor they stand for.
+ * refer to tensors, except leaves of kind CAPTURE and CONST, which retain the real tensor they represent.
  *
  * Order: nodes[0 …) is the order of execution. An input is a leaf or an output of an earlier node. A node that
  * `mutates` writes into the memory (store) of inputs and gives each of them a new value in the same store: who
@@ -30,7 +30,7 @@ typedef enum PlGKind {
 /* dtype PL_NDTYPE: an output that this call does not have; nobody reads it. */
 typedef struct PlGValue {
   uint8_t kind, dtype, ndim, weak, contiguous;
-  uint8_t device; /* while building: where it lay, or would lie, in the call that is traced */
+  uint8_t device; /* while building: its device in the call that is traced */
   bool leaf;      /* inputs declared as leaves (parameters); always true for captures */
   int32_t node, slot;
   int32_t store;
@@ -133,7 +133,7 @@ typedef struct PlGLine {
 
 typedef struct PlGraph {
   uint32_t refs;
-  struct PlGraph *base;  /* a clone retains what it was made from: names, sizes and attributes lie there */
+  struct PlGraph *base;  /* a clone retains what it was made from: it owns names, sizes and attributes */
   bool record;           /* tapes see ops on its symbolic tensors (tracing); T.graph: no */
   bool closed;           /* tracing is over: no more nodes */
   const char *opaque;    /* a gradient that only the tape knows (a hook, a rule of T.custom) was met; NULL: none */
@@ -178,7 +178,7 @@ const char *pl_graph_string(PlGraph *f, const char *s); /* a copy in the pool; N
 /* A value with a store of its own (store < 0) or in an existing one. */
 PlStatus pl_graph_value(PlGraph *f, PlGKind kind, const PlArray *type, int32_t store, int64_t offset, PlGVal *out);
 PlStatus pl_graph_input(PlGraph *f, const char *name, PlDtype d, int ndim, const int64_t *shape, bool leaf, PlGVal *out);
-/* The leaf that stands for a real tensor: the same one each time. */
+/* The leaf that represents a real tensor: the same one each time. */
 PlStatus pl_graph_capture(PlGraph *f, PlTensor *t, PlGVal *out);
 PlStatus pl_graph_const(PlGraph *f, PlTensor *t, PlGVal *out);
 PlStatus pl_graph_node(PlGraph *f, const PlOp *op, int nin, const PlGVal *in, const PlAttrs *attrs, const PlDesc *desc, uint8_t flags,
@@ -244,7 +244,7 @@ static inline PlGVal pl_sym_value(const PlTensor *t) { return (PlGVal)((uintptr_
 int64_t pl_sym_offset(const PlTensor *t, const PlTensor *base);
 /* A handle on value v. */
 PlStatus pl_sym_tensor(PlTensor **out, PlGraph *f, PlGVal v);
-/* The value that stands for t in f: of a symbolic tensor, a captured real one, or a number. */
+/* The value that represents t in f: of a symbolic tensor, a captured real one, or a number. */
 PlStatus pl_sym_value_of(PlGraph *f, PlTensor *t, PlGVal *out);
 void pl_sym_storage_end(PlStorage *s);
 /* pl_apply and its kin come here when an input is symbolic or a trace runs. */
@@ -253,7 +253,7 @@ PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
 /* t's contents := those of v (same shape and dtype). */
 PlStatus pl_sym_assign(PlTensor *t, PlTensor *v);
 PlStatus pl_sym_copy(PlTensor **out, PlTensor *t); /* without history */
-bool pl_sym_constant(const PlTensor *t);           /* in a trace: does t lie in memory that every run reads, such as the 1 of a backward? */
+bool pl_sym_constant(const PlTensor *t);           /* in a trace: is t in memory that every run reads, such as the 1 of a backward? */
 
 /* ---- gradients (gradient.c) ---- */
 typedef struct PlGradientOptions {
@@ -334,9 +334,9 @@ PlStatus pl_graph_verify(const PlGraph *f);
 /* ---- running (reference.c): node by node through pl_apply, the judge of faster executors ---- */
 /* in[ninputs], out[noutputs] (owned by the caller). */
 PlStatus pl_graph_run(const PlGraph *f, PlTensor *const *in, PlTensor **out);
-/* Does the graph itself decide about devices: values move between them, or are made on a GPU though no leaf lies on one? */
+/* Does the graph itself decide about devices: values move between them, or are made on a GPU though no leaf is on one? */
 bool pl_graph_crosses(const PlGraph *f);
-/* Where a node makes something out of nothing: with the leaves (the first device of theirs), or, as_traced (they lie on
+/* Where a node makes something out of nothing: with the leaves (the first device of theirs), or, as_traced (they are on
  * several GPUs, or the graph crosses), where it did so in the trace. */
 uint8_t pl_graph_makes_on(const PlGraph *f, const PlGNode *n, uint8_t leaves, bool as_traced);
 

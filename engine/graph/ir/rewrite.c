@@ -117,7 +117,7 @@ void pl_graph_written(const PlGraph *f, uint8_t *written) {
     for (int32_t o = 0; o < pl_gnode_written(&f->nodes[i]); o++) written[f->vals[f->nodes[i].first + o].store] = 1;
 }
 
-/* A view lies where its input lies: passes may have given it another one. */
+/* A view is in the store of its input: passes may have given it another one. */
 static void rebase_views(PlGraph *f) {
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlGNode *n = &f->nodes[i];
@@ -129,7 +129,7 @@ static void rebase_views(PlGraph *f) {
   }
 }
 
-/* Who waits for a node that another one stands for now waits for that one. */
+/* Who waits for a node that another one has replaced waits for that one. */
 static void rewire_after(PlGraph *f, PlGNode *n, const PlGVal *map) {
   int32_t kept = 0;
   for (int32_t k = 0; k < n->nafter; k++) {

@@ -49,7 +49,7 @@ static PlStatus check_node(const PlGraph *f, int32_t i, PlGVal *written_at) {
     if (v->store != x->store || v->offset != x->offset + n->window) BAD("%s is a view of other memory than its input's", n->name);
   }
   for (int32_t k = 0; k < n->nafter; k++)
-    if (n->after[k] >= i) BAD("%s must run after %s, which stands behind it", n->name, f->nodes[n->after[k]].name);
+    if (n->after[k] >= i) BAD("%s must run after %s, which comes after it", n->name, f->nodes[n->after[k]].name);
   for (int32_t o = 0; o < pl_gnode_written(n); o++) {
     const PlGValue *val = &f->vals[n->first + o];
     if (val->store != f->vals[n->in[o]].store) BAD("%s writes into another store than it reads", n->name);

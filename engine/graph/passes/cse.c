@@ -9,7 +9,7 @@
 
 typedef struct Cse {
   PlGraph *f;
-  PlGVal *map;      /* per value: what stands for it */
+  PlGVal *map;      /* per value: what replaces it */
   uint8_t *written; /* per store */
   int32_t *slots;   /* hash of nodes and of constants (as -2 - value); -1: free */
   uint32_t mask;

@@ -33,7 +33,7 @@ static const PlGNode *maker(const PlGraph *f, PlGVal v) { return v >= 0 && f->va
 
 static bool current(const Tables *t, PlGVal v) { return t->f->vals[v].version == t->version[t->f->vals[v].store]; }
 
-/* Back over transposes that leave the last dim alone. `alone`: nobody else may read what lies between. */
+/* Back over transposes that leave the last dim alone. `alone`: nobody else may read what is between. */
 static bool back(const Tables *t, PlGVal v, bool alone, Path *p) {
   const PlGraph *f = t->f;
   for (p->n = 0;; v = maker(f, v)->in[0]) {

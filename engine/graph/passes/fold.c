@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Constants: nodes that read nothing but constants and give few elements are computed now, by the very kernels that would
- * compute them later. They lie on the CPU: a number that only pointwise nodes read serves on a device, too. */
+ * compute them later. They are on the CPU: a number that only pointwise nodes read serves on a device, too. */
 #include <stdlib.h>
 
 #include "engine/call/thread_state.h"

@@ -31,7 +31,7 @@ static bool same_window(const PlGValue *a, const PlGValue *b) {
   return a->store == b->store && a->offset == b->offset && a->version == b->version && same_type(a, b);
 }
 
-/* Where leaves lie, and what is made out of nothing with them; -1: there are none. */
+/* The device of leaves, and of what is made out of nothing with them; -1: there are none. */
 static int home(const PlGraph *f) {
   int d = -1;
   for (PlGVal v = 0; v < f->nvals; v++)

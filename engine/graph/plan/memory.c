@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Memory of a plan: how long each store lives, which nodes may work in place, and where buffers lie. */
+ * Memory of a plan: how long each store lives, which nodes may work in place, and the offsets of buffers. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,9 +11,9 @@ typedef struct Mem {
   PlGraph *f;
   int32_t *parent; /* per store: union-find over stores that share memory */
   int32_t *birth, *death;
-  int32_t *last;   /* per store: the node that touches it last; before its death if that lies in a group */
+  int32_t *last;   /* per store: the node that touches it last; before its death if that is in a group */
   int32_t end;     /* of the group at hand */
-  int32_t *output; /* per store: the requested output that lies there, -1 */
+  int32_t *output; /* per store: the requested output that is there, -1 */
 } Mem;
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph"); }

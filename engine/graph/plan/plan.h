@@ -3,7 +3,7 @@
  * the backward half, and gives every store a place. The plan is what executors take.
  *
  * Memory of a plan: leaves are the caller's tensors; every requested output has a store of its own, which is the
- * caller's memory too; all other stores lie in one arena at fixed offsets. Stores that share memory because a node works
+ * caller's memory too; all other stores are in one arena at fixed offsets. Stores that share memory because a node works
  * in place form one buffer. A store is alive from the node that makes it to its last reader. */
 #ifndef PL_ENGINE_GRAPH_PLAN_PLAN_H
 #define PL_ENGINE_GRAPH_PLAN_PLAN_H
@@ -70,7 +70,7 @@ PlStatus pl_plan_memory(PlPlan *p);
 PlStatus pl_plan_live(PlPlan *p);
 /* Places n buffers with lifetimes into one arena; sets their `at`, returns the arena's size. (arena.c) */
 PlStatus pl_arena_place(int32_t n, PlBuffer *const *b, int64_t *size, int64_t *lower_bound);
-/* One printed table: what was kept, what is computed again, what lies where. malloc'ed. (report.c) */
+/* One printed table: what was kept, what is computed again, what is where. malloc'ed. (report.c) */
 char *pl_plan_text(const PlPlan *p);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Recomputation for the peak. A plan is looked at where most is alive: what lies idle there, read before and not again until
- * later in the backward half, is given up and computed again in front of its next reader, from what is alive there; what is not
+ * Recomputation for the peak. A plan is looked at where most is alive: what is idle there, read before and not again until
+ * later in the backward half, is evicted and computed again in front of its next reader, from what is alive there; what is not
  * is computed again on the way. So a value may be computed several times, and each time lives as briefly as it can.
- * A round does that to a batch of stores, cheapest operations per byte first, and stands if no more is alive at the most then,
+ * A round does that to a batch of stores, cheapest operations per byte first, and is kept if no more is alive at the most then,
  * else half of the batch is tried. The best plan met is taken. Rounds are bounded, and by WORK nodes planned in all. */
 #include "engine/graph/recompute/peak_internal.h"
 
@@ -15,7 +15,7 @@ enum {
   MOST_FAILED = 12, /* one after the other */
   MOST_LEVEL = 32,  /* rounds, one after the other, after which as much is alive as before */
   TRIED = 2,
-  MOST_TRIED = 3, /* till less is alive; twice as often where it lies idle */
+  MOST_TRIED = 3, /* till less is alive; twice as often where it is idle */
   BATCH = 8       /* a round gives up to a part of so many of the peak */
 };
 
@@ -152,10 +152,10 @@ static PlStatus look(PlPeak *k) {
   return find_peak(k);
 }
 
-/* ---- what can be given up --------------------------------------------------------------------------------- */
+/* ---- what can be evicted --------------------------------------------------------------------------------- */
 
-/* The reader in front of which s could be computed again to be given up at the moment, and the last one before that; -1: there
- * is none, or others than this backward half read it afterwards. Best is what lies idle at the moment. In a group that is one
+/* The reader in front of which s could be computed again to be evicted at the moment, and the last one before that; -1: there
+ * is none, or others than this backward half read it afterwards. Best is what is idle at the moment. In a group that is one
  * moment, what it reads could be made inside, and what it makes for later could be made later: it may take no memory then. */
 static int32_t idle_until(const PlPeak *k, int32_t s, int32_t *since, bool *idle) {
   const PlGraph *f = k->p->graph;
@@ -192,7 +192,7 @@ typedef struct Offer {
   bool idle;
 } Offer;
 
-/* What lies idle first, then cheap ones; of equals those that are read last. */
+/* What is idle first, then cheap ones; of equals those that are read last. */
 static int by_cost(const void *a, const void *b) {
   const Offer *x = a, *y = b;
   if (x->idle != y->idle) return x->idle ? -1 : 1;
@@ -201,7 +201,7 @@ static int by_cost(const void *a, const void *b) {
   return x->s < y->s ? -1 : x->s > y->s;
 }
 
-/* Chooses stores until an eighth of the peak is given up; a store that others of the round now need is left for the next. */
+/* Chooses stores until an eighth of the peak is evicted; a store that others of the round now need is left for the next. */
 static PlStatus choose(PlPeak *k) {
   const PlGraph *f = k->p->graph;
   Offer *offer = malloc(((size_t)f->nstores + 1) * sizeof *offer);
@@ -241,7 +241,7 @@ static PlStatus choose(PlPeak *k) {
 
 /* ---- rounds --------------------------------------------------------------------------------------------------- */
 
-/* One round: *stood is 0 if nothing was given up, 1 if there is nothing to be given up, 2 if as much is alive at the most as
+/* One round: *stood is 0 if nothing was evicted, 1 if there is nothing to be evicted, 2 if as much is alive at the most as
  * before, though elsewhere, and 3 if less is. */
 static PlStatus round_of(PlPeak *k, int64_t *work, bool level, int *stood) {
   *stood = 0;

@@ -47,7 +47,7 @@ typedef struct PlPeakClosure {
 int32_t pl_peak_alive(const PlPeak *k, int32_t s, int32_t u);
 /* What must be computed in front of node u to have store s again, without what is alive there. false: it cannot be. */
 bool pl_peak_close(const PlPeak *k, PlPeakClosure *c, int32_t s, int32_t u);
-/* The plan with the chosen stores given up; *may goes with it. */
+/* The plan with the chosen stores evicted; *may goes with it. */
 PlStatus pl_peak_apply(const PlPeak *k, PlPlan **out, uint8_t **may);
 
 #endif

@@ -80,7 +80,7 @@ static PlStatus pinned(Search *s) {
   return st;
 }
 
-/* Segments: checkpoints among the cuts so that what lies between two of them is at most `most` bytes; all nodes but those
+/* Segments: checkpoints among the cuts so that what is between two of them is at most `most` bytes; all nodes but those
  * of the last segment, whose backward comes at once, are repeated. */
 static void segments(PlMirror *m, const int32_t *cuts, int32_t n, int64_t most) {
   int64_t held = 0;

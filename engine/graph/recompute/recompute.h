@@ -10,7 +10,7 @@
 typedef struct PlMirror {
   const PlGraph *f;
   int32_t stage; /* of the backward nodes */
-  int32_t first; /* the first of them: forward nodes stand before it */
+  int32_t first; /* the first of them: forward nodes come before it */
   int32_t nstores;
   int64_t *bytes;
   uint8_t *held; /* per store: a leaf or a requested output, which stays anyway */
@@ -43,7 +43,7 @@ PlStatus pl_mirror_cuts(const PlMirror *m, int32_t **stores, int32_t *n);
 PlStatus pl_mirror_apply(PlGraph *f, const PlMirror *m, int32_t *copies, double *flops);
 /* Appends a copy of node i for the backward half `stage`; it reads in[]. */
 PlStatus pl_mirror_repeat(PlGraph *f, int32_t i, int32_t stage, const PlGVal *in, int32_t *node);
-/* Bytes of forward stores read by region r's backward nodes as f stands. */
+/* Bytes of forward stores read by region r's backward nodes as f is. */
 PlStatus pl_mirror_stash(const PlGraph *f, int64_t *bytes);
 
 #endif

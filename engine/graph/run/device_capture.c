@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * A graph on the device as one captured piece of work: see device_run.h. What is noted are kernels with addresses, so inputs
  * have tensors of their own that every call's are copied into, results are copied out, and captured tensors (parameters)
- * must lie where they lay, and captured numbers be what they were: else the work is captured again. Random numbers go on from
+ * must be where they were, and captured numbers be what they were: else the work is captured again. Random numbers go on from
  * where the generator is, and updates read their settings (an optimizer's rate and step count) anew each time, where the
  * device's kernels can. What would be frozen though it changes is no part of such a graph, and then nodes run one by one: host
  * tensors that the script may change, ops that look at values or run on the CPU. Updates whose settings change from run to run

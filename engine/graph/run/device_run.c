@@ -61,7 +61,7 @@ int32_t pl_device_run_groups(const PlDeviceRun *a, int32_t *members) {
 
 /* ---- choosing groups -------------------------------------------------------------------------------------------- */
 
-/* Where values lie: with an input on the device, unless it is a question about sizes. */
+/* Which device values are on: that of an input on the device, unless it is a question about sizes. */
 static uint8_t device_of(const PlDeviceRun *a, const PlGNode *n) {
   if (n->op->flags & PL_F_SIZES) return PL_CPU;
   if (n->op->flags & PL_F_MOVES) return (uint8_t)pl_attr_i(n->attrs, 0);
@@ -114,7 +114,7 @@ static PlStatus take_view(PlDeviceRun *a, const PlGNode *n) {
   return pl_apply(n->op, in, n->nin, n->attrs, &a->vals[n->first]);
 }
 
-/* How the full arrays of a group lie in this run: channels last where one of them does and nothing in the group depends
+/* The layout of the full arrays of a group in this run: channels last where one of them does and nothing in the group depends
  * on rows. */
 static int layout_of(const PlDeviceRun *a, const Group *g) {
   const PlArray *first = NULL;
@@ -135,7 +135,7 @@ static int layout_of(const PlDeviceRun *a, const Group *g) {
   return last && !g->fused.rows ? PL_CHANNELS_LAST : PL_ROW_MAJOR;
 }
 
-/* Argument k, or a copy in made[k] that lies as the kernel walks it. */
+/* Argument k, or a copy in made[k] in the layout that the kernel walks. */
 static PlStatus argument(PlDeviceRun *a, const Group *g, int k, int layout, PlTensor **made, const PlArray **arr) {
   const PlkFusedArg *arg = &g->fused.arg[k];
   PlTensor *t = a->vals[g->arg[k]];
@@ -245,7 +245,7 @@ static PlStatus run_node(PlDeviceRun *a, int32_t i) {
   return PL_OK;
 }
 
-/* Inputs, captures and constants; *device: the first that any of them lies on. */
+/* Inputs, captures and constants; *device: the first that any of them is on. */
 static PlStatus leaves(PlDeviceRun *a, PlTensor *const *in, uint8_t *device) {
   const PlGraph *f = a->f;
   bool several = a->crosses;
@@ -294,7 +294,7 @@ static PlStatus prepare(PlDeviceRun *a, PlTensor *const *in, PlTensor *const *th
   return a->known ? PL_OK : choose(a);
 }
 
-/* Do channels-last arrays meet a group that goes by rows? Its nodes, one by one, then keep them as they lie. */
+/* Do channels-last arrays meet a group that goes by rows? Its nodes, one by one, then keep their layout. */
 static bool apart(const PlDeviceRun *a, const Group *g) {
   bool rows = g->fused.rows, last = false;
   for (int k = 0; k < g->fused.narg; k++) {

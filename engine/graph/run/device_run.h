@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Graphs whose tensors lie on a device: nodes run one by one through pl_apply, as reference.c does it, but neighbouring
+ * Graphs whose tensors are on a device: nodes run one by one through pl_apply, as reference.c does it, but neighbouring
  * elementwise nodes become one kernel, compiled for the group (kernels/fused.h). Memory comes from the device's caching
  * allocator; what passes between the nodes of a group has none.
  *

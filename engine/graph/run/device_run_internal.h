@@ -10,11 +10,11 @@
 #include "kernels/capture.h"
 #include "kernels/fused.h"
 
-/* Nodes [begin, end). In a group of rows views lie among the members: such of what was there before are taken when the
+/* Nodes [begin, end). In a group of rows views are among the members: such of what was there before are taken when the
  * group runs (`views` of them); one of what a member makes is that member, seen as it is. */
 typedef struct Group {
   int32_t begin, end, views;
-  uint8_t device; /* that all of it lies on */
+  uint8_t device; /* that all of it is on */
   int64_t numel, cols;
   PlTileSpace space;               /* of a group of rows */
   int32_t node[PLK_FUSED_MEMBERS]; /* of each member */
@@ -28,14 +28,14 @@ struct PlDeviceRun {
   const PlGraph *f;
   const PlkFusedTable *table; /* NULL: the device has no such kernels */
   int32_t *last;              /* per value: its last reader, -1: nobody, nnodes: an output */
-  uint8_t *device;            /* per value: where it lies; leaves: at the last run */
+  uint8_t *device;            /* per value: its device; leaves: at the last run */
   int32_t *at;                /* per node: the group that begins there, -1 */
   Group *groups;
   int32_t ngroups, room;
   PlTensor **vals;
   uint64_t *drawn;
   bool known, busy;
-  bool crosses, several;           /* the graph decides about devices; at the last run it did, or leaves lay on more than one GPU */
+  bool crosses, several;           /* the graph decides about devices; at the last run it did, or leaves were on more than one GPU */
   struct PlDeviceCapture *capture; /* NULL: not tried yet */
   const PlkCaptureTable *noting;   /* set while nodes are noted and not run */
 };

@@ -35,7 +35,7 @@ struct PlExec {
   PlFusion *fusion; /* groups of pointwise nodes, or NULL */
   uint64_t *drawn;
   char *arena, *placed;    /* of the running call; what handles point into */
-  PlDeviceRun *device_run; /* runs it where tensors lie on a device; made when they first do */
+  PlDeviceRun *device_run; /* runs it where tensors are on a device; made when they first do */
   bool busy, began, crosses;
   int timed;          /* runs that were timed */
   int64_t leaf_bytes; /* of this run's leaves, each store once */
@@ -81,7 +81,7 @@ static PlStatus make_steps(PlExec *e) {
   return PL_OK;
 }
 
-/* Inputs and outputs of steps by the handles that stand now. */
+/* Inputs and outputs of steps by the current handles. */
 static void wire(PlExec *e) {
   const PlGraph *f = e->plan->graph;
   for (int32_t i = 0; i < f->nnodes; i++) {
@@ -267,7 +267,7 @@ static PlStatus run_steps(PlExec *e) {
 }
 
 /* What the run held at its peak, counted by the allocator: outputs, the arena, kernels' own memory, and whatever else there
- * might be; and the leaves. Small outputs lie within their handles. */
+ * might be; and the leaves. Small outputs are inside their handles. */
 static void measure(PlExec *e, int64_t before, PlTensor *const *out) {
   PlPlan *p = e->plan;
   PlAsked a = pl_asked();

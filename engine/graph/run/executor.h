@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Executors of plans: everything that can be known before a run is prepared once, so a run is a loop over kernel calls
- * without allocation (besides requested outputs, and the arena, which goes back between runs). reference.c is its judge. */
+ * without allocation (besides requested outputs, and the arena, which is freed between runs). reference.c is its judge. */
 #ifndef PL_ENGINE_GRAPH_RUN_EXECUTOR_H
 #define PL_ENGINE_GRAPH_RUN_EXECUTOR_H
 

@@ -262,7 +262,7 @@ static bool at_home(const PlGraph *f) {
 
 static PlStatus apply(PlGraph *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
 
-/* A run makes things out of nothing where its leaves lie. What a call wants elsewhere is moved there. */
+/* A run makes things out of nothing on the device of its leaves. What a call wants elsewhere is moved there. */
 static PlStatus made_on_device(PlGraph *f, const PlOp *op, const PlAttrs *attrs, PlTensor **out) {
   const uint8_t device = pl_state.device;
   pl_state.device = PL_CPU;

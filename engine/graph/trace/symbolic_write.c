@@ -64,7 +64,7 @@ static PlStatus root_of(PlGraph *f, const PlTensor *t, PlTensor **out) {
   return pl_sym_tensor(out, f, st->root);
 }
 
-/* The storage object of t and its views stands for another store from now on. */
+/* The storage object of t and its views represents another store from now on. */
 static void move_storage(PlGraph *f, PlSymStorage *s, int32_t store) {
   if (s->store != store && f->stores[s->store].live == s) f->stores[s->store].live = NULL;
   s->store = store;

@@ -99,7 +99,7 @@ PL_OP(gather,
       .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD, .infer = gather_infer, .grad = gather_grad,
       PL_KERNEL(gather), );
 
-/* take_along_dim's adjoint is gather_bwd too, and its negative values must survive the way back. */
+/* take_along_dim's adjoint is gather_bwd too, and its negative values must survive backward. */
 PL_OP(gather_wrapping, .doc = "gather that counts negative index values from the end.", .nin = 2, .nout = 1, .nattr = 2,
       .args = {"x", "index"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_dims,
       .flags = PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_INTERNAL, .kcode = 1, .infer = gather_infer, .grad = gather_grad, PL_KERNEL(gather), );
@@ -343,7 +343,7 @@ static PlStatus one_hot_infer(PlInfer *c) {
   PL_TRY(pl_index_check(c, 0));
   if (x->ndim == PL_MAX_DIM) PL_FAIL(PL_ERR_SHAPE, "one_hot: %s has the most dims possible", pl_desc_text(x));
   if (n == -1) {
-    if (x->numel == 0) PL_FAIL(PL_ERR_ARG, "one_hot: num_classes cannot be told from an empty tensor; give it");
+    if (x->numel == 0) PL_FAIL(PL_ERR_ARG, "one_hot: num_classes cannot be inferred from an empty tensor; give it");
     PL_TRY(plk_cpu_index_max(x, &n));
     if (__builtin_sub_overflow(n, pl_attr_i(c->attrs, 1) - 1, &n)) n = -2;
     if (n < 1) n = 1; /* the kernel names the value that is too small */

@@ -50,7 +50,7 @@ static bool list_by_shape(const PlArray *in, const PlAttrs *attrs) {
 }
 
 PL_OP(index,
-      .doc = "x at a list of index tensors: integer tensors broadcast together, a bool mask stands for the positions "
+      .doc = "x at a list of index tensors: integer tensors broadcast together, a bool mask means the positions "
              "of its trues. Their dims come where the indexed dims were if those are adjacent, else first.",
       .nin = PL_VARIADIC, .nout = 1, .nattr = 2, .args = {"x and indices"}, .attrs = {A_DIMS_OPT("dims"), A_BASE}, .cls = PL_INDEXING,
       .batch = pl_batch_index, .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_IMPURE, .reads_values = 0xFE, .by_shape = list_by_shape,
@@ -117,7 +117,7 @@ static PlVal read_again(PlMaker *g, PlVal v) {
 }
 
 /* The positions that integer index tensors name together: their broadcast shape, in place of the dims they take, behind
- * which lie `tail` others. false: fewer than two positions, or a mask among the index tensors, whose trues are distinct
+ * which are `tail` others. false: fewer than two positions, or a mask among the index tensors, whose trues are distinct
  * (a mask beside integers that repeat is left alone: how many positions there are is not known here). */
 static bool positions(const PlMaker *g, int *nb, int64_t *shape, int *tail) {
   int64_t count = 1;

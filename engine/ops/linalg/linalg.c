@@ -96,7 +96,7 @@ static PlStatus eig_infer(PlInfer *c) {
   return PL_OK;
 }
 
-/* Attribute `at` says on which side A stands. */
+/* Attribute `at` says on which side A is. */
 static PlStatus system_infer(PlInfer *c, int at) {
   const PlArray *a = c->in[0], *b = c->in[1];
   const bool left = pl_attr_i(c->attrs, at) != 0;

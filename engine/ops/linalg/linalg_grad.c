@@ -53,7 +53,7 @@ static PlVal solve_tri(PlMaker *g, PlVal a, PlVal b, bool upper, bool left, bool
 static PlVal no_zeros(PlMaker *g, PlVal v) { return g_where(g, pl_g2(g, &pl_op_eq, v, pl_g_num(g, 0)), pl_g_num(g, 1), v); }
 static PlVal skew(PlMaker *g, PlVal a) { return g_sub(g, a, tr(g, a)); }
 
-/* Factorizations are dear and their gradients lose digits: f32 ones are computed in f64 and rounded once. */
+/* Factorizations are costly and their gradients lose digits: f32 ones are computed in f64 and rounded once. */
 static PlVal exact(PlMaker *g, PlVal v) { return v != PL_NONE && g->in[0]->dtype == PL_F32 ? pl_g_cast(g, v, PL_F64) : v; }
 
 /* The gradient of output o; zeros where none arrives. */

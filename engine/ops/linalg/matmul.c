@@ -136,8 +136,8 @@ static PlStatus matmul_grad(PlMaker *g) {
   return g->status;
 }
 PL_OP(matmul, .autocast = PL_CAST_LOW,
-      .doc = "The matrix product of x[...,M,K] and y[...,K,N] over broadcast batch dims; vectors stand "
-             "for one row (x) or one column (y), two vectors give their 0-d dot product. Both need one dtype.",
+      .doc = "The matrix product of x[...,M,K] and y[...,K,N] over broadcast batch dims; vectors "
+             "count as one row (x) or one column (y), two vectors give their 0-d dot product. Both need one dtype.",
       .formula = "z = x y; dx = dz y^T; dy = x^T dz, summed over broadcast dims", .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY,
       .batch = pl_batch_matmul, .flags = PL_F_POLY, .infer = matmul_infer, .grad = matmul_grad, .flops = pl_flops_matmul,
       PL_KERNEL_EITHER(matmul_cpu));

@@ -90,7 +90,7 @@ static PlVal widen(PlMaker *g, const Parts *p, PlVal v) { return p->narrow == p-
 static PlVal narrowed(PlMaker *g, const Parts *p, PlVal v) { return p->narrow == p->wide ? v : pl_g_cast(g, v, p->narrow); }
 static PlVal kept(PlMaker *g, const Parts *p, PlVal v) { return p->D == PL_NONE ? v : g_mul(g, v, p->D); }
 
-/* Scores that are hidden count as this; what lies near it has no share. */
+/* Scores that are hidden count as this; what is near it has no share. */
 #define LOW (-1e30)
 
 static PlVal shares(PlMaker *g, const Parts *p, PlVal mask, PlDtype mask_dtype, bool causal) {

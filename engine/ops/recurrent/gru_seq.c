@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * A GRU over a whole sequence as one op, and its gradient as one; the gradient of that is unrolled into primitives, as
  * for an LSTM (lstm_seq.c). Step k: r, z = s of gx_k + h w^T;  m = h w_n^T + b;  n = tanh(gx_n + r m);
- * h' = n + z (h - n). hs holds h_0 … h_S; `reverse` walks from the end, and then it lies backwards. */
+ * h' = n + z (h - n). hs holds h_0 … h_S; `reverse` walks from the end, and then it is reversed. */
 #include <stdlib.h>
 
 #include "engine/ops/recurrent/unroll.h"
@@ -78,7 +78,7 @@ static PlStatus seq_bwd_infer(PlInfer *c) {
   return PL_OK;
 }
 
-/* What a step of the way back computes: d of h', and the gradients of r, z, n before their slopes; an = that of n's
+/* What a step of backward computes: d of h', and the gradients of r, z, n before their slopes; an = that of n's
  * argument, da [N,3H] that of h w^T. */
 typedef struct Step {
   PlVal r, z, n, m, h, d, dr, dz, dn, an, da, slope_r, slope_z, slope_n;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * An LSTM over a whole sequence as one op, and its gradient as one; the gradient of that is unrolled into primitives.
  * Step k: (i, f, g, o) = activations of gx_k + h_k w^T;  c_{k+1} = f c_k + i g;  h_{k+1} = o tanh(c_{k+1}).
- * hs and cs hold h_0 … h_S and c_0 … c_S; `reverse` walks from the end of the sequence, and then both lie backwards. */
+ * hs and cs hold h_0 … h_S and c_0 … c_S; `reverse` walks from the end of the sequence, and then both are reversed. */
 #include <stdlib.h>
 
 #include "engine/ops/recurrent/unroll.h"
@@ -57,7 +57,7 @@ static PlTensor *joined(PlBatchCall *c, int i, int at) {
   PlTensor *t = i < c->nin && c->in[i] ? pl_b_each(c, i) : NULL;
   return t ? pl_b_merge(c, pl_b_move(c, t, 0, at), at) : NULL;
 }
-/* The way back for a result. */
+/* The backward pass for a result. */
 static PlTensor *parted(PlBatchCall *c, PlTensor *t, int at) {
   if (!t || c->status != PL_OK) return NULL;
   int64_t shape[PL_MAX_DIM];
@@ -193,13 +193,13 @@ static PlStatus seq_bwd_infer(PlInfer *c) {
   return PL_OK;
 }
 
-/* What a step of the way back computes, and the derivatives of the activations. */
+/* What a step of backward computes, and the derivatives of the activations. */
 typedef struct Step {
   PlVal act[4], slope[4], d[4], da; /* d: gradients of the activations; da [N,4H]: before them */
   PlVal c, t, dt, dh, q, h;         /* c and h before the step, t = tanh of c after it, dt = 1 - t² */
 } Step;
 
-/* Emits the way back, so that all of its values can be named. */
+/* Emits backward, so that all of its values can be named. */
 static void replay(PlMaker *g, Step *s, int64_t S, int64_t H, bool reverse) {
   PlVal dh_next = PL_NONE, dc_next = PL_NONE;
   for (int64_t k = S - 1; k >= 0; k--) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * A recurrent net as one op that a device's library computes (kernels/recurrent_library.h), and its gradient as one; the
- * gradient of that is made of our own ops (recurrent_net_double_backward.c). What the library keeps for the way back is a tensor of bytes
+ * gradient of that is made of our own ops (recurrent_net_double_backward.c). What the library keeps for backward is a tensor of bytes
  * whose form only it knows. nn.RNN, nn.GRU and nn.LSTM ask core.recurrent_takes first; there is no such op on the CPU. */
 #include "engine/ops/recurrent/recurrent_net.h"
 #include "engine/device/device.h"
@@ -59,7 +59,7 @@ static PlStatus forward_grad(PlMaker *g) {
   const PlVal lengths = g->nin > PL_R_LENGTHS && g->in[PL_R_LENGTHS] ? g->x[PL_R_LENGTHS] : PL_NONE;
   PlVal in[PL_RB_NIN] = {g->x[PL_R_X], g->x[PL_R_STATE], g->x[PL_R_W], g->y[0], g->y[2], g->dy[0], g->dy[1], lengths};
   PlVal out[3] = {PL_NONE, PL_NONE, PL_NONE};
-  if (!pl_attr_i(g->attrs, PLK_RNN_TRAIN)) PL_FAIL(PL_ERR_STATE, "%s: it was computed without a way back", g->op->name);
+  if (!pl_attr_i(g->attrs, PLK_RNN_TRAIN)) PL_FAIL(PL_ERR_STATE, "%s: it was computed without what backward reads", g->op->name);
   if (g->dy[0] == PL_NONE && g->dy[1] == PL_NONE) return g->status;
   const int nin = lengths != PL_NONE ? PL_RB_NIN : g->dy[1] != PL_NONE ? PL_RB_DSTATE + 1 : PL_RB_DY + 1;
   pl_g_op(g, &pl_op_recurrent_bwd, nin, in, g->attrs, out);

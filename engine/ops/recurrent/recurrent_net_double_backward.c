@@ -22,7 +22,7 @@ typedef struct Cell {
   bool reverse;                                        /* walks backwards; with lengths the sequences are turned round instead */
   PlVal x, w_ih, w_hh, bias, inner;                    /* inner: b_hh of n */
   PlVal h0, c0, hs, cs, kept;                          /* kept: gates, or a GRU's activations */
-  PlVal dhs, dcs, dgx;                                 /* the way back */
+  PlVal dhs, dcs, dgx;                                 /* backward */
   PlVal u_x, u_ih, g_kept, g_cs, g_hs;                 /* what arrived for dx and dw_ih, and its effect on the states */
   PlVal z_ih, z_hh, z_gx, z_b, z_h0, z_c0, z_hh_below; /* the answers */
 } Cell;
@@ -31,7 +31,7 @@ typedef struct Net {
   PlMaker *g;
   PlkRecurrent n;
   PlDtype narrow, wide;
-  uint8_t device; /* that all of it lies on */
+  uint8_t device; /* that all of it is on */
   int64_t S, N, H;
   PlVal within, at_end, order; /* with lengths: t < L [S,N,1], t = L [S+1,N,1] in `wide`, and who comes where when turned */
   bool lengths;
@@ -62,7 +62,7 @@ static PlVal on_device(Net *t, PlVal v) {
   pl_attrs_int(&a, 0, t->device);
   return pl_g_op(t->g, &pl_op_to_device, 1, &v, &a, NULL);
 }
-static PlVal zeros(Net *t, int ndim, const int64_t *shape, PlVal like) { /* like: lies where these shall */
+static PlVal zeros(Net *t, int ndim, const int64_t *shape, PlVal like) { /* like: on its device */
   const int64_t one[1] = {1};
   PlVal v = shaped(t, window(t, shaped(t, like, 1, (const int64_t[]){-1}), 0, 0, 1), 1, one);
   PlAttrs a;

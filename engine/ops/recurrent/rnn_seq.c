@@ -61,7 +61,7 @@ static PlStatus seq_bwd_infer(PlInfer *c) {
   return PL_OK;
 }
 
-/* A step of the way back: the state after it, the gradient d of that, the slope there, and da = d slope. */
+/* A step of backward: the state after it, the gradient d of that, the slope there, and da = d slope. */
 typedef struct Step {
   PlVal after, before, d, slope, da;
 } Step;

@@ -14,7 +14,7 @@ PlVal pl_unroll_part(PlMaker *g, PlVal v, int64_t j, int64_t H); /* columns j H 
 PlVal pl_unroll_plus(PlMaker *g, PlVal a, PlVal b);
 PlVal pl_unroll_times(PlMaker *g, PlVal a, PlVal b);
 PlVal pl_unroll_product(PlMaker *g, PlVal a, PlVal b, bool ta, bool tb);
-/* n values stacked, backwards if `reverse`; PL_NONE stands for zeros like `like`. */
+/* n values stacked, backwards if `reverse`; PL_NONE means zeros like `like`. */
 PlVal pl_unroll_stack(PlMaker *g, const PlVal *v, int64_t n, bool reverse, PlVal like);
 
 #endif

@@ -141,7 +141,7 @@ static PlStatus cumextreme_grad(PlMaker *g) {
 
 #define CUMEXTREME(NAME, CODE, WORD)                                                                                          \
   PL_OP(NAME, .nin = 1, .nout = 2, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE,                                         \
-        .doc = "The " WORD " so far along dim, and where it stood (the last place among equals); "                            \
+        .doc = "The " WORD " so far along dim, and where it is (the last place among equals); "                               \
                "returns values, indices.",                                                                                    \
         .formula = "dx = dy added at the indices", .nattr = 2, .attrs = {A_DIM_REQ("dim"), A_BASE}, .flags = PL_F_CONTIGUOUS, \
         .batch = pl_batch_dims, .infer = cumextreme_infer, .grad = cumextreme_grad, PL_KERNEL(cumextreme));

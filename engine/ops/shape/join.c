@@ -58,7 +58,7 @@ PL_OP(cat, .autocast = PL_CAST_WIDEST, .doc = "Joins a list of tensors along dim
       .attrs = {{.name = "dim", .type = PL_A_INDEX, .has_def = true, .i = 0}}, .cls = PL_INDEXING, .flags = PL_F_LINEAR,
       .batch = pl_batch_list, .promote = PL_PROMOTE_ALL, .infer = cat_infer, .grad = cat_grad, PL_KERNEL(cat), );
 
-/* No list of the script's: no empty 1-d tensor stands among others, and dim is as the maker resolved it. */
+/* No list of the script's: no empty 1-d tensor is among others, and dim is as the maker resolved it. */
 static PlStatus slices_bwd_infer(PlInfer *c) {
   for (int i = 1; i < c->nin; i++) PL_TRY(pl_check_ndim(c, i, c->in[0]->ndim, c->in[0]->ndim));
   PL_TRY(pl_check_axis(c, 0, c->in[0]->ndim));
@@ -140,7 +140,7 @@ static PlVal with_shape(PlMaker *g, const PlOp *op, int nin, const PlVal *in) {
   return pl_g_op(g, op, nin, in, &a, NULL);
 }
 
-/* The way back: the forward op with the backward op's attributes but the last. */
+/* The gradient: the forward op with the backward op's attributes but the last. */
 static PlVal without_shape(PlMaker *g, const PlOp *op, int nin, const PlVal *in) {
   PlAttrs a;
   pl_attrs_init(op, &a);

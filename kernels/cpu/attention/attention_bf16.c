@@ -20,14 +20,14 @@ bool plk_at_bf16(const PlkAtCall *c) {
   return rows_dense(&c->q) && rows_dense(&c->k) && rows_dense(&c->v) && rows_dense(&c->dy) && plk_onednn_bf16();
 }
 
-/* A matrix in memory: its rows lie ld apart; `t`: its transpose is meant. */
+/* A matrix in memory: its rows are ld apart; `t`: its transpose is meant. */
 typedef struct Factor {
   const uint16_t *x;
   int64_t ld;
   bool t;
 } Factor;
 
-/* c[m,n] f32 = a b, rows of c lie ldc apart. */
+/* c[m,n] f32 = a b, rows of c are ldc apart. */
 static PlStatus product(int64_t m, int64_t n, int64_t k, Factor a, Factor b, float *c, int64_t ldc) {
   const PlkBf16Key key = {.m = m, .n = n, .k = k, .lda = a.ld, .ldb = b.ld, .ldc = ldc, .ta = a.t, .tb = b.t, .c_f32 = 1};
   PlkBf16Plan *plan;

@@ -21,7 +21,7 @@ static PlStatus zeroed(int64_t n, T **out) {
 static void rows(T *dst, int64_t ld, const PlkAtMat *m, int64_t at, int64_t i, int64_t n) {
   for (int64_t r = 0; r < n; r++) NAME(plk_at_row)(m, at, i + r, m->c, dst + r * ld);
 }
-/* Whether the elements of a row lie side by side, as T. */
+/* Whether the elements of a row are adjacent, as T. */
 static bool plain(const PlkAtMat *m) { return m->dtype == (sizeof(T) == sizeof(double) ? PL_F64 : PL_F32) && (m->cs == 1 || m->c == 1); }
 static void transposed(T *dst, int64_t ld, const PlkAtMat *m, int64_t at, int64_t n, T *row) {
   if (plain(m)) {
@@ -45,7 +45,7 @@ static const T *mask_row(const PlkAtCall *c, int64_t at, int64_t i, int64_t n, T
 
 typedef struct Forward {
   T *kt, *s, *q, *o, *add, *row; /* [E][Sp], [R][Sp], [R][E], [R][Dp], [Sp], [max(E, D)] */
-  const T *v;                    /* [keys][vs], where it lies if its rows are whole vectors */
+  const T *v;                    /* [keys][vs], in place if its rows are whole vectors */
   int64_t vs;
   uint32_t *word; /* [S + 3] */
 } Forward;
@@ -77,7 +77,7 @@ static void forward_rows(const PlkAtCall *c, const Forward *t, int64_t b, int64_
   }
 }
 
-/* Keys or values i … i + n, where they lie if that is how loops want them (*ld apart), else copied to `room`. */
+/* Keys or values i … i + n, in place if that is how loops want them (*ld apart), else copied to `room`. */
 static const T *block(const PlkAtMat *m, int64_t at, bool as_is, int64_t i, int64_t n, T *room, int64_t width, int64_t *ld) {
   *ld = as_is ? m->rs : width;
   if (as_is) return (const T *)m->data + at + i * m->rs;
@@ -168,7 +168,7 @@ typedef struct Backward {
 /* p d and ds of GROUP queries from i on, the last of which are zero where there are fewer. */
 static void group_scores(const PlkAtCall *c, const Backward *t, int64_t b, int64_t i, int64_t m, int64_t w) {
   const int64_t E = c->E, D = c->D, Sp = padded(c->S), Ep = padded(E), Dp = padded(D);
-  memset(t->q, 0, (size_t)(GROUP * (2 * Ep + Dp)) * sizeof(T)); /* q, dy and dq lie side by side */
+  memset(t->q, 0, (size_t)(GROUP * (2 * Ep + Dp)) * sizeof(T)); /* q, dy and dq are adjacent */
   rows(t->q, Ep, &c->q, plk_at_offset(&c->q, b), i, m);
   rows(t->dy, Dp, &c->dy, plk_at_offset(&c->dy, b), i, m);
   for (int64_t r = 0; r < GROUP; r++) {

@@ -16,7 +16,7 @@ typedef struct PlkPool {
 } PlkPool;
 
 /* One dim of a window: positions lo, lo + step … below hi; `full` counts padding too (but
- * not what lies beyond it, where ceil_mode may reach). */
+ * not what is beyond it, where ceil_mode may reach). */
 typedef struct PlkSpan {
   int64_t lo, hi, step, full;
 } PlkSpan;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Elementwise calls: which loop, how many threads are worth it, and shortcuts for calls that lie as loops want them; the
+ * Elementwise calls: which loop, how many threads are worth it, and shortcuts for calls laid out as loops want them; the
  * others are cut into tiles (elementwise_tiles.c), in parallel from serial_below() elements on. */
 #include "kernels/cpu/elementwise/elementwise_tiles.h"
 #include "kernels/cpu/shape/copy.h"
@@ -101,7 +101,7 @@ static void half_bounds(PlAttrs *a, int dtype) {
   }
 }
 
-/* One or two inputs that lie like the output, nothing to convert. */
+/* One or two inputs laid out like the output, nothing to convert. */
 static bool same_flat(const PlkCall *call, int64_t n) {
   const PlArray *o = call->out[0], *a = call->in[0], *b = call->in[call->nin - 1];
   const unsigned halves = 1U << PL_F16 | 1U << PL_BF16;

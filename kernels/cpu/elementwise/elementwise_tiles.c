@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The elementwise engine's tiles (elementwise_tiles.h): dimensions are collapsed, the index space is cut into tiles of R
- * rows by C columns, operands that do not lie contiguously in a tile are gathered into small buffers (f16 and bf16 become
+ * rows by C columns, operands that are not contiguous in a tile are gathered into small buffers (f16 and bf16 become
  * f32 on the way), and results are scattered back. So layout never changes the bits of a result. */
 #include "kernels/cpu/elementwise/elementwise_tiles.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Elementwise calls whose operands do not all lie as loops want them, cut into tiles: loops only know contiguous runs, and
+ * Elementwise calls whose operands are not all laid out as loops want them, cut into tiles: loops only know contiguous runs, and
  * one value for stride 0. */
 #ifndef PL_KERNELS_CPU_ELEMENTWISE_ELEMENTWISE_TILES_H
 #define PL_KERNELS_CPU_ELEMENTWISE_ELEMENTWISE_TILES_H

@@ -23,7 +23,7 @@ typedef struct PlkGemm {
   void *C;
   const void *bias; /* NULL, or N values added to every row */
   bool relu;        /* then max(·, 0) */
-  /* batch dims, outermost first: sizes, element strides of A and B; C's matrices lie
+  /* batch dims, outermost first: sizes, element strides of A and B; C's matrices are
    * cstep apart */
   int nbatch;
   int64_t batch[PL_MAX_DIM], astep[PL_MAX_DIM], bstep[PL_MAX_DIM], cstep;

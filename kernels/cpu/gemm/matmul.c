@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * matmul, linear, addmm: from strided arrays to the tiles of gemm.c. An operand with unit
- * stride in either of its last two dims goes in as it lies; any other, and f16/bf16, is
+ * stride in either of its last two dims is used in place; any other, and f16/bf16, is
  * first copied dense. */
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/gemm/matmul_int.h"

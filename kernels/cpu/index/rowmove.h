@@ -17,7 +17,7 @@ typedef struct PlkIndex {
 /* Loads and checks a tensor of index values against 0 … limit-1, counted from base. wrap: negative values
  * count from the end. PL_ERR_INDEX names value, range and position. */
 PlStatus plk_index_load(const char *op, const PlArray *index, int64_t limit, int64_t base, bool wrap, PlkIndex *out);
-/* The same for an index that may be expanded: its values without repetitions, and where they stand: strides[d] is 0 along
+/* The same for an index that may be expanded: its values without repetitions, and their positions: strides[d] is 0 along
  * dims in which it repeats. */
 PlStatus plk_index_spread(const char *op, const PlArray *index, int64_t limit, int64_t base, bool wrap, PlkIndex *out, int64_t *strides);
 static inline void plk_index_free(PlkIndex *i) { plk_scratch_free(i->scratch); }

@@ -125,7 +125,7 @@ static PlStatus scatter_body(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-/* index and src walk index's shape; src NULL stands for one element at `scalar`. */
+/* index and src walk index's shape; src NULL means one element at `scalar`. */
 static Scatter scatter_plan(PlArray *out, const PlArray *index, const PlkIndex *iv, const int64_t *steps, const PlArray *src, int dim) {
   Scatter s = {.n = index->ndim ? index->ndim : 1,
                .dim = dim,

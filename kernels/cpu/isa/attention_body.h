@@ -65,7 +65,7 @@ static AT_T AT_NAME(lanes_sum)(const AT_NAME(V) * from) { /* by address: passing
     for (int j = 0; j < w; j++) v[j] += v[j + w];
   return v[0];
 }
-/* w is a multiple of the lanes, and what lies beyond the end is zero. */
+/* w is a multiple of the lanes, and what is beyond the end is zero. */
 static AT_T AT_NAME(row_sum)(const AT_T *s, int64_t w) {
   AT_NAME(V) acc = {0};
   for (int64_t j = 0; j < w; j += AT_N) acc += *(const AT_NAME(V) *)(s + j);

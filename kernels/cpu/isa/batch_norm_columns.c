@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Batch norm of x[N, C]: all columns of a tile at once, n rows that lie ld apart; compiled once per ISA level. Sums run in
+ * Batch norm of x[N, C]: all columns of a tile at once, n rows that are ld apart; compiled once per ISA level. Sums run in
  * T over 32 rows, then in double; batch_norm_columns_body.h has the loops. */
 #include "kernels/base.h"
 #include "kernels/cpu/isa/level.h"

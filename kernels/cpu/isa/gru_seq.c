@@ -6,7 +6,7 @@
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/vmath/vmath.h"
 
-/* Template of the way back, with the gradients of the activations on top or without. */
+/* Template of backward, with the gradients of the activations on top or without. */
 #define BACK(T, DACT)                                                                                \
   PLK_IVDEP for (int64_t j = 0; j < H; j++) {                                                        \
     const T r = act[j], z = act[H + j], n = act[2 * H + j], m = act[3 * H + j], d = dh[j] + more[j]; \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The loops of isa/pool.c for one type: T, I (an integer as wide) and SFX are given. Included twice, no guard.
- * A row with padding is dealt out to `stride` phases, so that the k-th elements of all windows lie side by side. */
+ * A row with padding is dealt out to `stride` phases, so that the k-th elements of all windows are adjacent. */
 #define CAT2(a, b) a##_##b
 #define CAT1(a, b) CAT2(a, b)
 #define FN(name)   CAT1(name, SFX)
@@ -9,7 +9,7 @@
 #define EVEN       CAT1(even, SFX)
 #define ODD        CAT1(odd, SFX)
 
-/* Where things lie in the room. Windows of a row are rounded up to whole steps: what lies beyond is never stored. */
+/* The parts of the room. Windows of a row are rounded up to whole steps: what is beyond is never stored. */
 typedef struct FN(Room) {
   int64_t slots, wo, wp;   /* rows kept, windows in a row rounded up, columns of a phase */
   T *line, *phase;         /* a row with its padding [stride * wp]; the same dealt out [stride][wp] */
@@ -151,7 +151,7 @@ static void FN(max)(const PlkPool *p, T *y, const T *x, int64_t *index, void *me
           const T *best = r.best + slot * r.wo;
           const I *code = r.code + slot * r.wo;
           if (!now) {
-            now = best, code_now = code; /* where it lies, until another row is joined with it */
+            now = best, code_now = code; /* where it is, until another row is joined with it */
             continue;
           }
           if (now != r.now) {

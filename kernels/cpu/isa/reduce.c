@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Inner loops of reductions, compiled once per ISA level. f32 sums run in four times sixteen lanes over
- * chunks of 4096 elements, chunks add up in double: at most 64 rounded additions stand behind a partial
+ * chunks of 4096 elements, chunks add up in double: at most 64 rounded additions are behind a partial
  * sum. Maxima keep the first NaN they meet. */
 #include "kernels/base.h"
 #include "kernels/cpu/isa/lanes.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Softmax down columns: n rows of `cols` numbers that lie ld apart, all columns at once, so that memory is read as it
- * lies. Compiled once per ISA level; softmax_columns_body.h has the loops. */
+ * Softmax down columns: n rows of `cols` numbers that are ld apart, all columns at once, so that memory is read in
+ * order. Compiled once per ISA level; softmax_columns_body.h has the loops. */
 #include <math.h>
 
 #include "kernels/base.h"

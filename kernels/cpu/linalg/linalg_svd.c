@@ -43,7 +43,7 @@ static PlStatus no_svd(const LaJob *job, int64_t b, const char *why) {
 #define NONFINITE      "holds NaN or infinity and has no singular values"
 #define NO_CONVERGENCE "did not converge"
 
-/* The plan is the same for all matrices of a call and lies in mem, behind the buffers of the caller. */
+/* The plan is the same for all matrices of a call and is in mem, behind the buffers of the caller. */
 enum { B_A = 0, B_S, B_U, B_VH, B_WORK, B_IWORK, B_EXTRA, B_MORE };
 
 static PlStatus svd_buffers(LaJob *job, char mode, Svd *plan) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * What the losses over classes share (cross_entropy.c): one call's geometry, options and results by row; and cross entropy
- * down columns (cross_entropy_columns.c), for classes that do not lie next to each other. */
+ * down columns (cross_entropy_columns.c), for classes that are not adjacent. */
 #ifndef PL_KERNELS_CPU_LOSS_CROSS_ENTROPY_H
 #define PL_KERNELS_CPU_LOSS_CROSS_ENTROPY_H
 
@@ -26,7 +26,7 @@ static inline double plk_class_weight(const PlkClass *k, int64_t i) { return k->
 /* The 0-based class of a row's target; -1: ignored. */
 PlStatus plk_class_target(const PlkClass *k, int64_t row, int64_t v, int64_t *t);
 
-/* Whether x (and so dx) can be read as it lies, column by column. */
+/* Whether x (and so dx) can be read in place, column by column. */
 bool plk_class_by_columns(const PlkClass *k, const PlkRows *r, const PlArray *target);
 /* Cross entropy: losses and weights of all rows, and the outputs but for the reduced loss. Its gradient. */
 PlStatus plk_class_columns(PlkClass *k, const PlkRows *r, const PlArray *target);

@@ -99,7 +99,7 @@ static PlStatus compute(const Loss *l, int64_t at, int64_t n, double *y) {
   return PL_OK;
 }
 
-/* Floats that lie as the loss wants them, added up in one pass. */
+/* Floats laid out as the loss wants them, added up in one pass. */
 static bool sums_at_once(const Loss *l) {
   const PlArray *const *in = l->c->in;
   return l->part && l->linear[0] && l->linear[1] && in[0]->dtype == PL_F32 && in[1]->dtype == PL_F32 && !(l->nin > 2 && in[2]) &&

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Batch norm over x[N,C,S]: all numbers of a channel share mean and deviation. f32 and f64 are read where they
- * lie, N runs of S numbers; halves, and runs too short for vectors, are gathered into one run first. */
+ * Batch norm over x[N,C,S]: all numbers of a channel share mean and deviation. f32 and f64 are read in
+ * place, N runs of S numbers; halves, and runs too short for vectors, are gathered into one run first. */
 #include <math.h>
 
 #include "kernels/cpu/isa/level.h"
@@ -81,7 +81,7 @@ static Batch batch_of(const PlkCall *c, const PlArray *x, double eps) {
   return k;
 }
 
-/* Channels that one block takes: some work, and whole lines where channels lie side by side. */
+/* Channels that one block takes: some work, and whole lines where channels are adjacent. */
 static int64_t channels(const Batch *k) {
   const int64_t some = PLK_GRAIN / (k->N * k->S + 1) + 1;
   return k->S == 1 && some < CHANNELS ? CHANNELS : some;

@@ -5,7 +5,7 @@
 
 #include "kernels/kernel.h"
 
-/* Whether x (and dy, NULL forward) can be read as it lies. */
+/* Whether x (and dy, NULL forward) can be read in place. */
 bool plk_batch_by_columns(const PlkCall *c, const PlArray *x, const PlArray *dy);
 PlStatus plk_batch_columns(const PlkCall *c);
 PlStatus plk_batch_columns_bwd(const PlkCall *c);

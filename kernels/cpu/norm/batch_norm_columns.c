@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Batch norm of x[N, C] in f32 or f64 (batch_norm.c has the formulas): a tile of channels at a time, read as it lies. */
+ * Batch norm of x[N, C] in f32 or f64 (batch_norm.c has the formulas): a tile of channels at a time, read in place. */
 #include <math.h>
 
 #include "kernels/cpu/isa/level.h"

@@ -115,7 +115,7 @@ static dnnl_status_t plan_describe(PlkConvPlan *p, dnnl_primitive_attr_t at) {
     g.stride[i] = q->stride[i], g.dil[i] = q->dil[i] - 1; /* the library counts gaps */
     g.lo[i] = g.hi[i] = q->pad[i];
   }
-  Md asked[3], narrow_w; /* the forward pass that backward is told of has narrow weights */
+  Md asked[3], narrow_w; /* the forward pass that backward is given has narrow weights */
   memset(asked, 0, sizeof asked);
   memset(&narrow_w, 0, sizeof narrow_w);
   dnnl_status_t s = dnnl_success;

@@ -12,7 +12,7 @@ struct PlkConvPlan {
   int users;                         /* borrowers, under plans_lock */
   uint64_t tick;                     /* last borrow */
   bool none;                         /* the library has no fast form: remembered, so it is asked once */
-  dnnl_primitive_t conv, reorder[3]; /* reorder NULL: that tensor is used as it lies */
+  dnnl_primitive_t conv, reorder[3]; /* reorder NULL: that tensor is used in place */
   dnnl_primitive_desc_t pd;          /* owns what `blocked` and `pad` point to */
   Md plain[3], bias;
   MdRef blocked[3], pad;

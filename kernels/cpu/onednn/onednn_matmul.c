@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * oneDNN's matmul primitive: compiled plans lie in a table of small sets by hash, behind one mutex; a plan in use is never evicted. */
+ * oneDNN's matmul primitive: compiled plans are in a table of small sets by hash, behind one mutex; a plan in use is never evicted. */
 #include "kernels/cpu/onednn/onednn_matmul.h"
 
 #include "kernels/cpu/onednn/onednn_lib.h"

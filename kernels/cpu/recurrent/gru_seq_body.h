@@ -2,7 +2,7 @@
  * Template: some rows of a batch through all steps of a GRU, in scalar T with the loops LOOPS; NAME(x) makes names.
  * Included by gru_seq.c once per scalar. No include guard. */
 
-/* gx lies [S][N][3H], acts [S][N][4H], hs [S + 1][N][H]. */
+/* gx is [S][N][3H], acts [S][N][4H], hs [S + 1][N][H]. */
 static PlStatus NAME(forward_rows)(const Seq *q, int64_t from, int64_t to) {
   const int64_t N = q->N, H = q->H, wide = plk_panels(3 * H, sizeof(T)), rows = to - from;
   void *room;

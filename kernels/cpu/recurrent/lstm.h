@@ -22,8 +22,8 @@ enum { PLK_LSTM_PANEL = 128 };
   void (*product)(const T *a, int64_t lda, const T *panels, int64_t K, T *c, int64_t ldc, int64_t rows, int64_t cols, bool add); \
   /* One row of a step: gates before activation are x + a; act[4H] receives them after, c2 and h the new state. */               \
   void (*step)(const T *x, const T *a, const T *c, T *act, T *c2, T *h, int64_t H);                                              \
-  /* The way back: gradients dh + more of h, dc of c2 and dact[4H] of act (NULL: none) become da[4H], that of x + a, \
-   * and dc, that of c. */           \
+  /* Backward: gradients dh + more of h, dc of c2 and dact[4H] of act (NULL: none) become da[4H], that of x + a, \
+   * and dc, that of c. */               \
   void (*back)(const T *act, const T *c, const T *c2, const T *dh, const T *more, const T *dact, T *dc, T *da, int64_t H);
 
 typedef struct PlkLstmSeqF32 {
@@ -53,8 +53,8 @@ int64_t plk_recurrent_tasks(int64_t N, int64_t H);
 /* dw[M,H] = Σ_k dgx_kᵀ (h before step k): dgx [S][N][M], hs [S + 1][N][H], whose matrices follow each other. */
 PlStatus plk_recurrent_weight(const PlArray *hs, const void *dgx, int64_t M, bool reverse, const PlArray *dw);
 
-/* For a struct Seq of a file with S, N, tasks, reverse. Where step k = 0 … S - 1 lies in the sequence, and where the state
- * after k steps lies among the S + 1. */
+/* For a struct Seq of a file with S, N, tasks, reverse. Where step k = 0 … S - 1 is in the sequence, and where the state
+ * after k steps is among the S + 1. */
 #define PLK_SEQ_PLACES                                                                    \
   static int64_t place(const Seq *q, int64_t k) { return q->reverse ? q->S - 1 - k : k; } \
   static int64_t state(const Seq *q, int64_t k) { return q->reverse ? q->S - k : k; }

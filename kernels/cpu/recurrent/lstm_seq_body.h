@@ -31,7 +31,7 @@ static void NAME(pack)(const Pack *p, int64_t at) {
     for (int64_t k = 0; k < K; k++) dst[k * P + e] = j + e >= n ? 0 : p->transpose ? w[(j + e) * K + k] : w[k * n + j + e];
 }
 
-/* gx and gates lie [S][N][4H], hs and cs [S + 1][N][H], x [S][N][I]. */
+/* gx and gates are [S][N][4H], hs and cs [S + 1][N][H], x [S][N][I]. */
 static PlStatus NAME(forward_rows)(const Seq *q, int64_t from, int64_t to) {
   const int64_t N = q->N, H = q->H, G = 4 * H, wide = plk_panels(G, sizeof(T)), rows = to - from;
   void *room;

@@ -35,7 +35,7 @@ static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlAttrs *attrs) {
                .relu = pl_attr_i(attrs, 1) != 0};
 }
 
-/* Some rows of the batch through all steps, forward and back. gx lies [S][N][H], hs [S + 1][N][H]. */
+/* Some rows of the batch through all steps, forward and back. gx is [S][N][H], hs [S + 1][N][H]. */
 #define ROWS(T, X)                                                                                                                      \
   static PlStatus forward_rows_##X(const Seq *q, int64_t from, int64_t to) {                                                            \
     const int64_t N = q->N, H = q->H, wide = plk_panels(H, sizeof(T)), rows = to - from;                                                \

@@ -22,7 +22,7 @@ typedef union Acc {
   int64_t i;
 } Acc;
 
-/* What reads the elements: tiles of the job's type, or loops that map and join the elements as they lie. */
+/* What reads the elements: tiles of the job's type, or loops that map and join the elements in place. */
 typedef enum How { TILES, MAP, COUNT, SUM_I64 } How;
 
 typedef struct Run {
@@ -250,7 +250,7 @@ static PlStatus finish_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
-/* Rows of floats that lie one after the other, with their results. */
+/* Rows of floats one after the other, with their results. */
 static PlStatus short_rows_body(void *ctx, int64_t begin, int64_t end) {
   const Run *r = ctx;
   Acc acc[TILE];

@@ -45,7 +45,7 @@ typedef struct PlkReduceJob {
 
 PlStatus plk_reduce_run(const PlkReduceJob *job);
 
-/* At most PLK_REDUCE_TILE elements of x from offset `at` on, where they lie (direct) or in buf; aux steps by `step`, 0: one
+/* At most PLK_REDUCE_TILE elements of x from offset `at` on, in place (direct) or in buf; aux steps by `step`, 0: one
  * value for all. */
 enum { PLK_REDUCE_TILE = 512 };
 const void *plk_reduce_tile(const PlkReduceJob *job, const void *x, int dtype, bool direct, void *buf, int64_t at, int64_t n,

@@ -185,7 +185,7 @@ static void piece_add(Pieces *p, int d, int64_t out, int64_t len, int64_t src, i
   if (len > 0) p->piece[d][p->n[d]++] = (Piece){out, len, src, step};
 }
 
-/* Rows of the last dimension, where both lie straight in it: all of a row's pieces at once, so that narrow borders cost
+/* Rows of the last dimension, where both are straight in it: all of a row's pieces at once, so that narrow borders cost
  * no walk of their own. from[d][o]: the place in small of position o of dimension d, or -1 where no piece is. */
 typedef struct RowCopy {
   const Pieces *p;

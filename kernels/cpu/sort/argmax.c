@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Where the largest or smallest value of a row lies: argmax, argmin, max and min with indices. The first of
+ * Where the largest or smallest value of a row is: argmax, argmin, max and min with indices. The first of
  * equals wins; NaN beats everything. Also the moves along a dim that gradients of index results are made of. */
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/rows.h"

@@ -53,7 +53,7 @@ static PlStatus dense_copy(const PlArray *a, PlcOperand *o) {
   return plc_run("copy", &copy);
 }
 
-/* An operand whose batches lie at one step: collapsed, or a dense copy where they cannot be. */
+/* An operand whose batches have one stride: collapsed, or a dense copy where they cannot be. */
 static PlStatus stack(const PlArray *a, PlcOperand *o) {
   const int nb = a->ndim - 2;
   int64_t step = 0, size = 1;
@@ -218,7 +218,7 @@ static PlStatus all_backward(Call *c, PlArray *const *out) {
   return s;
 }
 
-/* The sums of all rows, one behind the other; a copy (in *copy) where they lie otherwise. */
+/* The sums of all rows, one behind the other; a copy (in *copy) where they are not. */
 static PlStatus even_sums(const PlArray *sums, PlcScores *r, void **copy) {
   PlcOperand o;
   const int64_t L = sums->shape[sums->ndim - 2];

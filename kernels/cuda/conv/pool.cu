@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Pooling (kernels/pool.h): one thread an output, or, for gradients, one thread an input that gathers from every window it
- * lies in, in one order, so nothing is added atomically. Spatial dims are padded to three. Planes lie one after the other, or
+ * is in, in one order, so nothing is added atomically. Spatial dims are padded to three. Planes are one after the other, or
  * side by side (channels last: neighbouring threads then have neighbouring channels). */
 #include "kernels/cuda/norm/channels.h"
 #include "kernels/elementwise.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The elementwise engine, for the files that instantiate it by dtype. A kernel takes 16 bytes of each operand at once: flat
- * where all operands lie contiguous or are one number, else by offsets (plc_layout), a pack at a time where the
+ * where all operands are contiguous or are one number, else by offsets (plc_layout), a pack at a time where the
  * innermost dimension allows it. The op is a uniform switch inside the kernel. */
 #ifndef PL_KERNELS_CUDA_ELEMENTWISE_ELEMENTWISE_H
 #define PL_KERNELS_CUDA_ELEMENTWISE_ELEMENTWISE_H

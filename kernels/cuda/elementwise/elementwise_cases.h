@@ -10,7 +10,7 @@
 /* clang-format off */
 #define EW_EACH EW_UNROLL("unroll") for (int k = 0; k < N; k++)
 #define EW_SLOW EW_UNROLL("unroll 1") for (int k = 0; k < N; k++)
-/* Below BITWISE_AND lies arithmetic: a kernel of its own with few registers. */
+/* Below BITWISE_AND is arithmetic: a kernel of its own with few registers. */
 #define EW_CASE(NAME, PARAMS, ...)                                      \
   case PLK_EW_##NAME:                                                   \
     if constexpr (LIGHT == (PLK_EW_##NAME < PLK_EW_BITWISE_AND)) { PARAMS __VA_ARGS__ } \

@@ -12,7 +12,7 @@ enum { FUSED_ARGS = 24, FUSED_PARAMS = 16 };
 struct FusedArgs {
   int64_t numel, cols;
   plc_div by_cols;   /* for numel below 2^31 */
-  bool wide, packed; /* packed: every pack of N lies in one row and at a multiple of its size */
+  bool wide, packed; /* packed: every pack of N is in one row and at a multiple of its size */
   int width;         /* threads of a row, in groups of rows */
   void *at[FUSED_ARGS];
   double number[FUSED_ARGS];
@@ -90,7 +90,7 @@ template <typename T, typename Op> PLC_DEV T fused_all(const FusedArgs &a, T v, 
   return a.width == 32 ? plc_warp_all(v, op) : plc_block_all(v, op, zero, room);
 }
 
-/* Rows of 32 threads lie eight in a block, others have one of their own. */
+/* Rows of 32 threads are eight in a block, others have one of their own. */
 #define FUSED_ROWS                                                               \
   const int team = (int)blockDim.x / a.width, lane = (int)threadIdx.x % a.width; \
   const int64_t rows = a.numel / a.cols;                                         \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * matmul, linear, addmm (kernels/gemm.h) through plc_gemm: an operand with unit stride in either of its last two dims
- * goes in as it lies, any other is copied dense first. */
+ * is used in place, any other is copied dense first. */
 #include "kernels/cuda/gemm/operand.h"
 #include "kernels/elementwise.h"
 

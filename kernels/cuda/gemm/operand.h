@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Stacks of matrices as plc_gemm wants them: one stride of each is 1, batches lie at one step. */
+ * Stacks of matrices as plc_gemm wants them: one stride of each is 1, batches have one stride. */
 #ifndef PL_KERNELS_CUDA_GEMM_OPERAND_H
 #define PL_KERNELS_CUDA_GEMM_OPERAND_H
 
@@ -11,13 +11,13 @@ extern "C" {
 
 typedef struct PlcOperand {
   const void *data;
-  bool trans; /* the matrix lies transposed */
+  bool trans; /* the matrix is transposed */
   int64_t ld;
   int64_t step[PL_MAX_DIM]; /* of the batch dims, outermost first; 0 repeats */
   void *scratch;            /* of a dense copy; give it back */
 } PlcOperand;
 
-/* The matrices of the last two dims of a, as they lie or, where no stride is 1, as a dense copy (repeated batches once). */
+/* The matrices of the last two dims of a, in place or, where no stride is 1, as a dense copy (repeated batches once). */
 PlStatus plc_operand(const PlArray *a, PlcOperand *o);
 
 /* y[…,M,N] (dense) = alpha op(a) op(b) + beta y over all batches, with g's epilogue and bias; g->m, n, k, dtype, result, ta,

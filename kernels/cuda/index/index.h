@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Rows at positions of a table, as index.cu reads them and scatter.cu writes them: row p of the table begins at offset offs[p]; within a
- * row lie the dims before (A) and after (B) the indexed ones. In the dense array of rows element (a, p, b) is number
+ * row are the dims before (A) and after (B) the indexed ones. In the dense array of rows element (a, p, b) is number
  * (a np + p) nb + b. */
 #ifndef PL_KERNELS_CUDA_INDEX_INDEX_H
 #define PL_KERNELS_CUDA_INDEX_INDEX_H
@@ -14,7 +14,7 @@ struct PlcRows {
   int64_t np, na, nb;
   plc_layout<1> a, b; /* table offsets of the free dims */
   int64_t *offs;      /* scratch */
-  int64_t span;       /* offsets lie below this */
+  int64_t span;       /* offsets are below this */
   int result_ndim;    /* of a list of indices: the shape that reading gives */
   int64_t result[PL_MAX_DIM];
 };

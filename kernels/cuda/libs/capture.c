@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Capture by CUDA graphs: see kernels/capture.h. A stream in capture mode becomes the thread's current one, so libraries and
  * own kernels are noted alike. Bytes from the host are kept in pinned memory that lives as long as the graph. What changes between
- * launches (where random numbers begin, settings) lies in one block of device memory that is written before each. */
+ * launches (where random numbers begin, settings) is in one block of device memory that is written before each. */
 #include "kernels/capture.h"
 
 #include <stdlib.h>

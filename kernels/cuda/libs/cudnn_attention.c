@@ -41,7 +41,7 @@ static PlcDesc op2(Sdpa *s, cudnnPointwiseMode_t mode, PlcDesc x, PlcDesc b, con
   return y;
 }
 
-/* Z with what lies behind the diagonal hidden: column ≤ row ? Z : masked. */
+/* Z with what is behind the diagonal hidden: column ≤ row ? Z : masked. */
 static PlcDesc causal(Sdpa *s, PlcDesc z) {
   PlcGraph *g = &s->g;
   PlcDesc row = inner(s, CUDNN_DATA_INT32, &s->scores), col = inner(s, CUDNN_DATA_INT32, &s->scores);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The source text of a group of rows: a block (or a warp) takes a row and walks it once for every sum that later members
- * wait for. What a walk needs is computed anew from what lies in memory, which the caches hold by then; so rows may be of
+ * wait for. What a walk needs is computed again from what is in memory, which the caches hold by then; so rows may be of
  * any length and nothing between members is written down. Each operation along rows is what its own kernel computes
  * (reduce.cu, softmax.cu, layer_norm.cu), in the same order. */
 #include <stdio.h>

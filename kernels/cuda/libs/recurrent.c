@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Recurrent nets that cuDNN computes as a whole (kernels/recurrent_library.h): all layers, both directions, all steps in one
- * call, and two calls for the way back. The families "recurrent" and "recurrent_bwd" have no kernel of their own: the engine
+ * call, and two calls for backward. The families "recurrent" and "recurrent_bwd" have no kernel of their own: the engine
  * asks `takes` first, which tries a net of that kind once on one short sequence. */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ typedef struct Work {
 
 static size_t bytes_of(const PlcNet *net, int64_t n) { return (size_t)n * pl_dtype_size((PlDtype)net->key.dtype); }
 
-/* The row of weights in cuDNN's order, or the way back. */
+/* The row of weights in cuDNN's order, or the reverse. */
 static PlStatus arrange(const PlcNet *net, char *to, const char *from, bool theirs) {
   for (int k = 0; k < net->nparts; k++) {
     const PlcWeights *p = &net->part[k];
@@ -66,7 +66,7 @@ static PlStatus forward(Work *w, int64_t N, const void *x, const void *state, co
   return PL_OK;
 }
 
-/* The reserve is written by the way back, which may come again: it works on a copy. dy, dlast, dstate and dw may be NULL. */
+/* The reserve is written by backward, which may come again: it works on a copy. dy, dlast, dstate and dw may be NULL. */
 static PlStatus backward(Work *w, int64_t N, const PlkCall *call, const void *dy, void *dx, void *dstate, void *dw) {
   const void *x = call->in[0]->data, *state = call->in[1]->data, *y = call->in[3]->data, *space;
   const void *dlast = call->nin > 6 && call->in[6] ? call->in[6]->data : NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A recurrent net as cuDNN's RNN interface (version 8) describes it, and where its weights lie there and with us. */
+ * A recurrent net as cuDNN's RNN interface (version 8) describes it, and the layouts of its weights there and here. */
 #ifndef PL_KERNELS_CUDA_LIBS_RECURRENT_NET_H
 #define PL_KERNELS_CUDA_LIBS_RECURRENT_NET_H
 

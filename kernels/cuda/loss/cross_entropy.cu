@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Negative log-likelihood and cross entropy over rows of classes (formulas: kernels/cpu/loss/cross_entropy.c). Cross entropy reads x
- * once forward, with a running maximum, and once backward. A row belongs to a block, to a warp, or, where rows lie side by
+ * once forward, with a running maximum, and once backward. A row belongs to a block, to a warp, or, where rows are
  * side, to a thread. */
 #include "kernels/cuda/any_dtype.h"
 #include "kernels/cuda/loss/loss.h"
@@ -219,7 +219,7 @@ struct Job {
   const char *name;
   int64_t reduction;
   unsigned grid;
-  bool packs; /* rows lie in whole packs */
+  bool packs; /* rows are in whole packs */
   void *mem;
   double *loss, *wt, *part, *sums; /* device: a number a row each; room of plc_loss_end; Σ w and the scale */
 };

@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 /* Our own kernels, for all sequences or for those with own[n] != 0. What a library computed has no forward variables, so the
- * first of them is +infinity; the way back makes them where it needs them. */
+ * first of them is +infinity; backward makes them where it needs them. */
 PlStatus plc_ctc_loss_own(const PlkCall *call, const int *own);
 PlStatus plc_ctc_loss_bwd_own(const PlkCall *call, const int *own);
 

@@ -29,7 +29,7 @@ struct Loss {
   plc_layout<5> l; /* y, x, target, weight, pos_weight */
   int code;
   double param;
-  bool flat; /* the four lie as the result does */
+  bool flat; /* the four have the layout of the result */
   PlcFlag *flag;
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * See channels.h. Three ways to walk a channel, whose numbers lie in N runs of S: a block a part; a warp a channel where
+ * See channels.h. Three ways to walk a channel, whose numbers are in N runs of S: a block a part; a warp a channel where
  * channels are short; a lane a channel where S is so small that neighbours in memory are other channels. */
 #include "kernels/cuda/norm/channels.h"
 #include "kernels/elementwise.h"
@@ -184,7 +184,7 @@ __global__ void apply(int64_t numel, int64_t C, int64_t S, plc_div by_s, plc_div
       px = *(const plc_pack<T, V> *)(x + at);
       if (BOTH) pd = *(const plc_pack<T, V> *)(dy + at);
     } else PLC_UNROLL
-    for (int k = 0; k < V; k++) { /* unrolled, like those below: packs lie in registers */
+    for (int k = 0; k < V; k++) { /* unrolled, like those below: packs are in registers */
       px.v[k] = x[at + (k < many ? k : 0)];
       if (BOTH) pd.v[k] = dy[at + (k < many ? k : 0)];
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What channels.h does, for x[R,C] whose channels lie innermost (images that are channels last): a thread keeps to 16 bytes
+ * What channels.h does, for x[R,C] whose channels are innermost (images that are channels last): a thread keeps to 16 bytes
  * of channels and walks down the rows, a block takes 32 such packs or fewer side by side. Statistics of the threads below
  * each other are joined in shared memory, in one order. */
 #include "kernels/cuda/norm/channels.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Group norm over x[N,C,S]: the channels of one group of one sample share mean and deviation. Groups lie in one piece, so
+ * Group norm over x[N,C,S]: the channels of one group of one sample share mean and deviation. Groups are in one piece, so
  * for channels.cu they are channels of one sample; N C rows of S apply the result. */
 #include "kernels/cuda/norm/channels.h"
 #include "kernels/norm.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * softmax and log_softmax along one dim, forward and backward. Rows that lie dense are one block's work, with the row in
+ * softmax and log_softmax along one dim, forward and backward. Dense rows are one block's work, with the row in
  * registers up to 4096 elements; rows across an inner dim are a thread's each, neighbours reading neighbours. */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/norm/channels.h"

@@ -7,7 +7,7 @@ extern "C" {
 }
 
 enum { COLUMNS = 5, GROUPS = 24, CHUNK = 4096 };
-/* Unrolled, so that columns lie in registers and not in memory. */
+/* Unrolled, so that columns are in registers and not in memory. */
 #define EACH_COLUMN(j) PLC_UNROLL for (int j = 0; j < COLUMNS; j++)
 enum Kind { SGD, ADAM, RMS, SCALE, ZERO };
 

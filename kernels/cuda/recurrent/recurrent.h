@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What lstm_cell.cu, lstm_seq.cu, gru_seq.cu and rnn_seq.cu share: how a sequence lies in memory, the product of a step, results
+ * What lstm_cell.cu, lstm_seq.cu, gru_seq.cu and rnn_seq.cu share: the layout of a sequence in memory, the product of a step, results
  * that nobody wants. */
 #ifndef PL_KERNELS_CUDA_RECURRENT_RECURRENT_H
 #define PL_KERNELS_CUDA_RECURRENT_RECURRENT_H
@@ -37,7 +37,7 @@ static Seq seq_of(int64_t S, int64_t N, int64_t H, const PlkCall *call) {
   Seq q = {S, N, H, N * H, pl_attr_i(call->attrs, 0) != 0};
   return q;
 }
-/* Where step k lies in the sequence, and the state after k steps among the S + 1. */
+/* Where step k is in the sequence, and the state after k steps among the S + 1. */
 static int64_t place(const Seq &q, int64_t k) { return q.reverse ? q.S - 1 - k : k; }
 static int64_t state(const Seq &q, int64_t k) { return q.reverse ? q.S - k : k; }
 

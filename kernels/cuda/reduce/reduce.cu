@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Reductions over any set of dims: y = post(combine(pre(x))), the jobs of kernels/cpu/reduce/reduce.c. The order of a sum depends on
- * sizes alone: each output's elements are cut into chunks, a chunk is summed by one block (or, where outputs lie side by
+ * sizes alone: each output's elements are cut into chunks, a chunk is summed by one block (or, where outputs are side by
  * side, by one thread), and chunks are added one after the other. */
 #include "kernels/cuda/any_dtype.h"
 extern "C" {

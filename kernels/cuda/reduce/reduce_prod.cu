@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Gradients of prod: a thread for each row; the formulas stand in kernels/cpu/reduce/reduce.c. */
+ * Gradients of prod: a thread for each row; the formulas are in kernels/cpu/reduce/reduce.c. */
 #include "kernels/cuda/any_dtype.h"
 
 struct ProdRows {

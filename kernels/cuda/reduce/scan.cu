@@ -116,7 +116,7 @@ template <typename Op> PLC_DEV typename Op::State block_scan(typename Op::State 
   return Op::join(before, v);
 }
 
-/* totals NULL: scans the chunk and stores; before: what lies before each chunk, NULL: nothing. Else its total alone. */
+/* totals NULL: scans the chunk and stores; before: what is before each chunk, NULL: nothing. Else its total alone. */
 template <typename Op>
 __global__ void scan_chunks(Shape s, const void *x, const typename Op::State *before, typename Op::State *totals, void *y, int64_t *index) {
   typedef typename Op::State S;
@@ -133,7 +133,7 @@ __global__ void scan_chunks(Shape s, const void *x, const typename Op::State *be
     }
     const S upto = block_scan<Op>(sum, room, &all);
     if (!totals) {
-      S left = shuffled_up(upto, 1); /* what lies before this thread's items */
+      S left = shuffled_up(upto, 1); /* what is before this thread's items */
       if (((int)threadIdx.x & 31) == 0) {
         left = Op::zero();
         for (int k = 0; k < (int)threadIdx.x >> 5; k++) left = Op::join(left, room[k]);
@@ -148,7 +148,7 @@ __global__ void scan_chunks(Shape s, const void *x, const typename Op::State *be
   }
   if (totals && threadIdx.x == 0) totals[blockIdx.x] = carry;
 }
-/* A block a row: its chunks' totals become what lies before each. */
+/* A block a row: its chunks' totals become what is before each. */
 template <typename Op> __global__ void before_chunks(int64_t chunks, typename Op::State *t) {
   typedef typename Op::State S;
   __shared__ S room[8];

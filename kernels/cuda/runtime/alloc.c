@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Memory of each GPU, a pool for each. Sizes are rounded to 512 bytes (above 1 MiB to 2 MiB); a freed block waits in a list of its size and stream
- * and is handed out again in that stream's order without a word to the driver. Below lies one CUDA memory pool that keeps
- * what it has; it splits and joins blocks itself. Out of memory: every cached block goes back, once, and the request is
+ * and is handed out again in that stream's order without a word to the driver. Below is one CUDA memory pool that keeps
+ * what it has; it splits and joins blocks itself. Out of memory: every cached block is freed, once, and the request is
  * tried again. Any stream may have used a block: where scripts have made streams, a freed one first waits, in a list of its own,
  * until what was queued on the others by then is done. Memory of uploads belongs to
  * the copy stream (copies.c) and waits like that in any case. */
@@ -363,7 +363,7 @@ void plc_owner_end(PlcOwner *o) {
   PlcPool *al = plc_gpu(o->gpu)->pool;
   pthread_mutex_lock(&al->lock);
   if (owner == o) owner = NULL;
-  const cudaStream_t now = plc_stream(); /* the captured work is done; the stream of then may be gone */
+  const cudaStream_t now = plc_stream(); /* the captured work is done; the stream of then may be destroyed */
   for (int i = 0; i < LIVE; i++)
     for (Block *b = al->live[i]; b; b = b->next)
       if (b->owner == o) b->owner = NULL, b->stream = now;

@@ -78,7 +78,7 @@ PlStatus plc_upload_beside(int gpu, void **out, const void *src, size_t n) {
   return PL_OK;
 }
 
-/* Work of the thread's stream: what computed the bytes lies before it. */
+/* Work of the thread's stream: what computed the bytes is before it. */
 PlStatus plc_download_later(int gpu, void *dst, const void *src, size_t n) {
   PL_TRY(plc_use(gpu));
   PL_TRY(plc_alive());

@@ -55,7 +55,7 @@ static Pinned *take(size_t bytes) {
   return NULL;
 }
 
-/* Every block that waits for nobody goes back to the driver. */
+/* Every block that waits for nobody is returned to the driver. */
 static void flush(void) {
   for (int i = 0; i < SLOTS; i++)
     while (host.cached[i]) {

@@ -98,7 +98,7 @@ PlStatus unfold_bwd(const PlkCall *call) {
   return PL_OK;
 }
 
-/* Do no two elements of a window lie at one place? Enough: each stride steps over all that smaller ones reach. */
+/* Are all elements of a window at different places? Enough: each stride steps over all that smaller ones reach. */
 bool apart(int n, const int64_t *size, const int64_t *stride) {
   bool used[PL_MAX_DIM] = {false};
   int64_t reach = 0;

@@ -147,7 +147,7 @@ PlStatus isin(const PlkCall *call) {
 
 /* ---- unique ------------------------------------------------------------------------------------------------------------------ */
 
-/* x as rows along dim: n of them, each m numbers; number c of row r lies at c / inner outer_step + r inner + c % inner. */
+/* x as rows along dim: n of them, each m numbers; number c of row r is at c / inner outer_step + r inner + c % inner. */
 struct Slices {
   int64_t n, m, inner, outer_step;
   int type;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * See sort.h. A pass counts the digits of each tile, sums up what lies before each digit of each tile, and moves the tile's
+ * See sort.h. A pass counts the digits of each tile, sums up what is before each digit of each tile, and moves the tile's
  * pairs there in order: warps own runs of a tile, and ballots rank equal digits inside a warp. */
 #include "kernels/cuda/sort/sort.h"
 
@@ -39,7 +39,7 @@ PLC_DEV uint32_t before(uint32_t v, uint32_t *room, uint32_t *all) {
   return left + s - v;
 }
 
-/* A block for each digit of each row: its tiles' counts become what lies before them, total[row][digit] their sum. */
+/* A block for each digit of each row: its tiles' counts become what is before them, total[row][digit] their sum. */
 __global__ void over_tiles(int64_t tiles, uint32_t *hist, uint32_t *total) {
   __shared__ uint32_t room[WARPS];
   uint32_t *h = hist + (int64_t)blockIdx.x * tiles, carry = 0, all;
@@ -54,7 +54,7 @@ __global__ void over_tiles(int64_t tiles, uint32_t *hist, uint32_t *total) {
 
 template <typename K>
 __global__ void scatter(int64_t n, int64_t tiles, int shift, const K *key, const uint32_t *at, const uint32_t *hist, const uint32_t *total,
-                        K *key2, uint32_t *at2) { /* hist NULL: one tile, nothing lies before it */
+                        K *key2, uint32_t *at2) { /* hist NULL: one tile, nothing is before it */
   __shared__ uint32_t next[WARPS][DIGITS], room[WARPS];
   const int t = (int)threadIdx.x, lane = t & 31, warp = t >> 5;
   const int64_t row = (int64_t)blockIdx.x / tiles, tile = (int64_t)blockIdx.x % tiles;
