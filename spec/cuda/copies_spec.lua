@@ -100,7 +100,7 @@ end)
 
 describe("copies beside the work", function()
   if not plugin or not plugin:find("emulated", 1, true) then
-    pending("no emulation in this build")
+    pending("PERILUNE_CUDA_PLUGIN names no emulated device")
     return
   end
 

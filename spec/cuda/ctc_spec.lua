@@ -141,7 +141,7 @@ describe("CTC on the device", function()
   end)
 
   if not plugin or not plugin:find("emulated", 1, true) then
-    pending("no emulation, whose cuDNN can err")
+    pending("PERILUNE_CUDA_PLUGIN names no emulated device, whose cuDNN can err")
     return
   end
 

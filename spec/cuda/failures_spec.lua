@@ -41,11 +41,11 @@ describe("without a device", function()
       assert.truthy(text:find("cpu\t2.0\t", 1, true), text)
     end)
   else
-    pending("no CUDA plug-in in this build")
+    pending("this build has no perilune_cuda.so (PERILUNE_CUDA=OFF, or no nvcc)")
   end
 
   if not plugin or not plugin:find("emulated", 1, true) then
-    pending("no emulation in this build")
+    pending("PERILUNE_CUDA_PLUGIN names no emulated device")
     return
   end
   for what, says in pairs {

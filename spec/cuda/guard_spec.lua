@@ -27,7 +27,7 @@ end
 
 describe("the emulation's guard", function()
   if not plugin or not plugin:find("emulated", 1, true) then
-    pending("no emulation in this build")
+    pending("PERILUNE_CUDA_PLUGIN names no emulated device")
     return
   end
 

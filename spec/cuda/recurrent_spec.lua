@@ -265,7 +265,7 @@ describe("recurrent nets of cuDNN", function()
   end)
 
   if not plugin or not plugin:find("emulated", 1, true) then
-    pending("no emulation, whose cuDNN can be taken away")
+    pending("PERILUNE_CUDA_PLUGIN names no emulated device, whose cuDNN can be taken away")
     return
   end
   for _, bad in ipairs { "no-cudnn", "old-cudnn", "cudnn-refuses=3" } do

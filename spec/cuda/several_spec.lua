@@ -9,7 +9,7 @@ local plugin = os.getenv "PERILUNE_CUDA_PLUGIN"
 
 describe("several GPUs", function()
   if not plugin or not plugin:find("emulated", 1, true) then
-    pending("no emulation in this build")
+    pending("PERILUNE_CUDA_PLUGIN names no emulated device")
     return
   end
 

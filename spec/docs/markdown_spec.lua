@@ -167,6 +167,16 @@ describe("terms in", function()
   end
 end)
 
+it("docs/design/README.md lists all pages beside it", function()
+  local text, missing = read(root .. "/docs/design/README.md"), {}
+  for _, file in ipairs(files) do
+    local page = file:match "^docs/design/([%w_-]+%.md)$"
+    local listed = not page or page == "README.md" or text:find("](" .. page .. ")", 1, true)
+    if not listed then missing[#missing + 1] = page end
+  end
+  assert.same({}, missing)
+end)
+
 describe("the README", function()
   it("calls missing only what is missing", function()
     local text = prose(root .. "/README.md"):match("## What is not there yet(.-)\n## ")

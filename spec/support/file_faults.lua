@@ -2,7 +2,7 @@
 -- A process in which system calls on files fail (faults.c), at every call of every writer and reader: with EIO, ENOSPC,
 -- an interruption, or half of the bytes, once and from there on. A writer leaves the old file or the new one, nothing
 -- beside it and no descriptor open; a reader gives what is there or says what failed; after an interruption and with
--- short transfers both come through. Arguments: a folder, how many elements. Prints what went wrong, and counts at last.
+-- short transfers both come through. Arguments: a folder, how many elements. Prints what went wrong, then counts.
 
 local T = require "perilune"
 local folder, size = arg[1], tonumber(arg[2])
