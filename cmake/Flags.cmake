@@ -32,7 +32,7 @@ if(NOT PL_SANITIZE)
   target_compile_options(pl_flags INTERFACE "$<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>")
 endif()
 target_link_options(pl_flags INTERFACE "LINKER:-z,relro,-z,now" "LINKER:-z,noexecstack")
-# The same bytes wherever the tree and the build folder lie.
+# The same bytes wherever the tree and the build folder are.
 check_c_compiler_flag(-ffile-prefix-map=/a=b PL_CC_PREFIX_MAP)
 if(PL_CC_PREFIX_MAP)
   target_compile_options(pl_flags INTERFACE "-ffile-prefix-map=${PROJECT_SOURCE_DIR}=." "-ffile-prefix-map=${PROJECT_BINARY_DIR}=build")

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- A generative adversarial network (Goodfellow et al. 2014) that learns to make points on a noisy ring.
 --   perilune run examples/gan.lua -- [--steps 3000] [--seed 1] [--svg FILE] [--quick]
--- Draws true and made points in the terminal. Ends with "ok" when 90 % of 2,000 made points lie within 0.2 of the
+-- Draws true and made points in the terminal. Ends with "ok" when 90 % of 2,000 made points are within 0.2 of the
 -- ring and each of its 12 sectors has some (--quick, 2,000 steps: 75 % within 0.25, 10 sectors).
 local T = require "perilune"
 local nn, optim, F = T.nn, T.optim, T.nn.F

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- The workloads of bench/gpu.lua: names, work per call, units and modes are those of the PyTorch side, which stands in
--- ../shared/bench/README.md, "On a GPU". `tools.device` says where tensors lie, `tools.tiny` asks for small sizes.
+-- ../shared/bench/README.md, "On a GPU". `tools.device` says where tensors are, `tools.tiny` asks for small sizes.
 
 return function(T, W, tools)
   local nn, optim, F = T.nn, T.optim, T.nn.F

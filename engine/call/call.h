@@ -36,7 +36,7 @@ typedef struct PlApplied {
 
 /* The call with the modes around it that are on (modes.c): PL_MODES_AROUND. */
 PlStatus pl_apply_around(const PlApplied *a);
-/* What they lie around: the call alone, as it is computed, or batched, or put into a graph by its inputs. */
+/* What they wrap: the call alone, as it is computed, or batched, or put into a graph by its inputs. */
 PlStatus pl_apply_inside(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
 PlStatus pl_apply_into_inside(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out);
 /* Does a running batch, rather than the graph under construction, say how the op is computed? */

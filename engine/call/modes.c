@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Ops under modes that lie around every call: a graph under construction takes it, a checkpoint notes it, a measurement
+ * Ops under modes that wrap every call: a graph under construction takes it, a checkpoint notes it, a measurement
  * counts it. One way for results of their own and for op_ and out=; what runs inside is apply.c's and apply_into.c's. */
 #include "engine/call/call.h"
 #include "engine/call/thread_state.h"

@@ -32,7 +32,7 @@ enum {
   PL_MODE_WATCH = 1 << 5,      /* watch */
   PL_MODE_PACKING = 1 << 6,    /* packing */
   PL_MODE_AUTOCAST = 1 << 7,   /* autocast */
-  /* those that lie around every call (modes.c) */
+  /* those that wrap every call (modes.c) */
   PL_MODES_AROUND = PL_MODE_TRACE | PL_MODE_CHECKPOINT | PL_MODE_PROFILE,
   /* those that see every op; a region of mixed precision only sees ops that have a rule for it */
   PL_MODES_OF_ALL = PL_MODES_AROUND | PL_MODE_BATCH | PL_MODE_REMAT

@@ -181,7 +181,7 @@ describe("keys", function()
     key:attach(x)
     local h = x * 2
     key:attach(h, function() order[#order + 1] = "h" end)
-    local first = h * 3 -- recorded after h, walked before what lies between
+    local first = h * 3 -- recorded after h, walked before what is between
     local rule = T.custom { forward = function(_, a) return a * 1 end, backward = function(_, g)
       order[#order + 1] = "rule"
       return g
@@ -275,7 +275,7 @@ describe("gradients for chosen tensors", function()
     end }, function() return ran end
   end
 
-  it("walk only what lies between", function()
+  it("walk only what is between", function()
     local below, ran_below = counting()
     local beside, ran_beside = counting()
     local w, hooks = leaf(1, 2), 0

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- What is built when: `all` holds what users run and nothing of the tests, `tests` holds both; a test that needs a
--- program has it built first, or fails; a plug-in that is no part of the build does not lie where the engine opens it.
+-- program has it built first, or fails; a plug-in that is no part of the build is not where the engine opens it.
 local term = require "spec.support.terminal"
 local q = term.quote
 

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- What is installed works from where it lies: the command, the modules in plain lua5.4, the C library through
+-- What is installed works from where it is: the command, the modules in plain lua5.4, the C library through
 -- pkg-config, the example of embedding; uninstall leaves nothing; the Debian package and the source rock hold it all.
 
 local T = require "perilune"

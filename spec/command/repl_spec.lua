@@ -15,7 +15,7 @@ local function session(list, settings)
   for i, text in ipairs(list) do
     steps[#steps + 1] = { "send", text .. "\n" }
     steps[#steps + 1] = { "expect", "]> " }
-    steps[#steps + 1] = { "send", ("print('%s%d')\n"):format("mark ", i) } -- what lies before belongs to the input
+    steps[#steps + 1] = { "send", ("print('%s%d')\n"):format("mark ", i) } -- what is before belongs to the input
     steps[#steps + 1] = { "expect", ("\nmark %d\r"):format(i) }
     steps[#steps + 1] = { "expect", "]> " }
   end

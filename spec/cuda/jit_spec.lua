@@ -35,7 +35,7 @@ describe("T.jit on the device", function()
     return
   end
 
-  it("joins elementwise operations, whatever lies beside them", function()
+  it("joins elementwise operations, whatever is beside them", function()
     T.manual_seed(1)
     for _, dtype in ipairs { "f32", "f64", "f16", "bf16" } do
       local function make(...) return T.randn(...):to(dtype) end
@@ -151,7 +151,7 @@ describe("T.jit on the device", function()
     end, ...)
   end
 
-  it("the way back through a norm is one kernel with its neighbours, sums over rows come behind it", function()
+  it("the backward of a norm is one kernel with its neighbours, sums over rows come behind it", function()
     T.manual_seed(8)
     for _, dtype in ipairs { "f32", "bf16" } do -- a kernel of each is compiled once
       for _, shape in ipairs { { 7, 12 }, { 2, 3, 33 }, { 3, 129 }, { 40, 1030 }, { 2, 5000 } } do
@@ -220,7 +220,7 @@ describe("T.jit on the device", function()
     local mine = T.zeros(3)
     for run = 1, 7 do
       local x, k = T.randn(5, 4), T.tensor(run * 0.5)
-      if run == 6 then w:mul_(2) end -- where it lies: no new capture
+      if run == 6 then w:mul_(2) end -- in place: no new capture
       local y, z = jitted(x:cuda(), run % 2 == 0 and k or k:cuda())
       local want = (x:matmul(w:cpu()) * k):tanh()
       mine = mine + want:sum(1)
@@ -364,7 +364,7 @@ describe("T.jit on the device", function()
     end
   end)
 
-  it("makes noise on the device without a copy, where only what it captures lies there", function()
+  it("makes noise on the device without a copy, where only what it captures is there", function()
     local w = T.randn(5):cuda()
     local f = T.jit(function() return (T.randn(5, { device = "cuda" }) * w):sum() end)
     for _ = 1, 5 do assert.equal("cuda", f():device()) end

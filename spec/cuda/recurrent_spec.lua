@@ -164,7 +164,7 @@ describe("recurrent nets of cuDNN", function()
     close({ first.cuda }, { first.cpu }, 1e-5, "one weight")
   end)
 
-  it("infer without a way back; projections only so", function()
+  it("infer without backward; projections only so", function()
     local function project(device, grad)
       T.manual_seed(2)
       local layer = nn.LSTM(I, 4, { proj_size = 2, num_layers = 2, bidirectional = true })

@@ -227,7 +227,7 @@ print("freed", (y * 2):sum():item())
       "recorded on cuda:1 before, the stream is one of cuda:0", "never\ttrue\tfalse", "freed\t6000.0" })
   end)
 
-  it("take a net apart: gradients go back to where their tensors lie", function()
+  it("take a net apart: gradients go back to the GPUs of their tensors", function()
     both([[
 local nn, optim = T.nn, T.optim
 local function train(first, second)

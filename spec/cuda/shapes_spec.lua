@@ -350,7 +350,7 @@ describe("device kernels of all sizes", function()
     check("sum", 0, function(a) return a:sum(), a:float():amax(), a:float():sum() end, x)
   end)
 
-  it("convolutions take a bias that lies apart, and round once", function()
+  it("convolutions take a bias that is not contiguous, and round once", function()
     local x, w, b = T.randn(2, 3, 6, 5), T.randn(4, 3, 3, 3), T.randn(4, 2)
     local function f(a, k, c) return (T.nn.F.conv2d(a, k, c:select(2, 2), { padding = 1 })) end
     check("f32", 1e-5, f, x, w, b)

@@ -19,7 +19,7 @@ local function signs(T, got, want, k)
   return T.where(d:lt(0), T.full({}, -1, { dtype = got:dtype() }), T.full({}, 1, { dtype = got:dtype() }))
 end
 
--- t with the signs on its first k columns (or rows); what lies behind is kept.
+-- t with the signs on its first k columns (or rows); the rest is kept.
 local function turned(T, t, kind, s)
   if kind == "values" then return t end
   if kind == "rows" then return turned(T, t:transpose(-2, -1), "columns", s):transpose(-2, -1):contiguous() end

@@ -150,7 +150,7 @@ describe("slices", function()
     assert.equal(2, (compare(along_two, "f32")))
   end)
 
-  it("are left alone where they leave holes, overlap, or lie along two dims", function()
+  it("are left alone where they leave holes, overlap, or are along two dims", function()
     assert.equal(0, (compare(function(y) return (part(y, 1) * part(y, 3)):sum() end, "f32")))
     assert.equal(0, (compare(function(y) return (y:narrow(3, 1, 7) * y:narrow(3, 6, 7)):sum() end, "f32")))
     assert.equal(0, (compare(function(y) return y:narrow(3, 1, 6):exp():sum() + y:narrow(2, 1, 2):sum() end, "f32")))

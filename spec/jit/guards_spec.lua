@@ -79,7 +79,7 @@ describe("T.jit sees", function()
     end
   end)
 
-  it("fields of tables of any size and depth, and calls of functions that lie there", function()
+  it("fields of tables of any size and depth, and calls of functions that are there", function()
     local big, deep, chain = {}, {}, {}
     for i = 1, 6000 do big[i] = i end
     big.scale = { k = 1 }

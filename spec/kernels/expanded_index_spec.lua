@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- Indices that repeat along dims (expanded, strides 0) are read where they lie: the same bits as from a copy, for
+-- Indices that repeat along dims (expanded, strides 0) are read without a copy: the same bits as from a copy, for
 -- reading and writing, every dtype and reduction, and the gradients.
 
 local T = require "perilune"

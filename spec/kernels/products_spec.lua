@@ -27,7 +27,7 @@ describe("products of tall matrices", function()
         local M, K, N = table.unpack(size)
         local x, w = T.randn(M, K, { dtype = dtype }), T.randn(N, K, { dtype = dtype })
         check(x, w)
-        check(x, w:t():contiguous():t()) -- it lies turned over already
+        check(x, w:t():contiguous():t()) -- it is transposed in memory already
         check(x, T.randn(N, K + 3, { dtype = dtype }):narrow(2, 2, K)) -- rows of a wider one
         check(x:t():contiguous():t(), w)
       end

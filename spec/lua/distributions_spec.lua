@@ -208,7 +208,7 @@ describe("rsample", function()
     eq(g, T.grad_of((logits:softmax(-1) * w):sum(), logits), 1e-6)
   end)
 
-  it("of the relaxed ones lies between, and sums to 1", function()
+  it("of the relaxed ones is between, and sums to 1", function()
     local b = D.RelaxedBernoulli(T.tensor(0.5), { probs = T.tensor { 0.3, 0.9 } }):rsample(100)
     assert.is_true(b:gt(0):logical_and(b:lt(1)):all():item())
     local logits = T.zeros(3):requires_grad_()

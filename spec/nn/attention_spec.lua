@@ -215,12 +215,12 @@ describe("attention", function()
     assert.is_true(both <= 20, both .. " shares differ")
   end)
 
-  it("does not care how its inputs lie", function()
+  it("does not depend on the layout of its inputs", function()
     for _, dtype in ipairs { "f32", "f64", "bf16" } do
       local qkv = T.randn({ 2, 70, 3, 4, 16 }, { dtype = dtype })
       local list, dense = {}, {}
       for i = 1, 3 do
-        list[i] = qkv:select(3, i):transpose(2, 3) -- heads lie between the places
+        list[i] = qkv:select(3, i):transpose(2, 3) -- heads are between the places
         dense[i] = list[i]:contiguous()
       end
       local function all(x)

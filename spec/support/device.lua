@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- The whole folder with tensors on the device, from one source. PERILUNE_TEST_DEVICE says how:
---   cuda    the device is the default one: whatever a spec or the library makes lies there
---   moved   what a spec makes is moved there, networks too; what the library makes beside it, lies where it puts it
+--   cuda    the device is the default one: whatever a spec or the library makes is there
+--   moved   what a spec makes is moved there, networks too; what the library makes beside it, stays where it puts it
 -- Without it, or with "cpu", nothing changes. What makes no sense there stands in spec/cuda/cpu_only.lua with its
 -- reason, and is counted as pending. The specs of spec/cuda place tensors themselves and stay as they are.
 

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- Memory formats: what is asked for by name lies so on every device; on a device results follow, on the CPU they are
+-- Memory formats: what is asked for by name has it on every device; on a device results follow, on the CPU they are
 -- row-major. Shapes and values never depend on it.
 local T = require "perilune"
 local nn, F = T.nn, T.nn.functional
@@ -10,7 +10,7 @@ local function format_of(x) return x:dim() == 4 and "channels_last" or "channels
 
 local function last(x) return x:detach():to { memory_format = format_of(x) } end
 
--- y lies channels last on a device, row-major on the CPU.
+-- y is channels last on a device, row-major on the CPU.
 local function follows(y, what)
   what = (what or "") .. " " .. strides(y)
   if on_device() then
@@ -59,7 +59,7 @@ describe("channels last", function()
   before_each(function() T.manual_seed(1) end)
 
   describe("by name", function()
-    it("lies so, with the same values", function()
+    it("has that layout, with the same values", function()
       local x = T.randn(2, 3, 4, 5)
       local y = x:contiguous("channels_last")
       assert.equal("60,1,15,3", strides(y))

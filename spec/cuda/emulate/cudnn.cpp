@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // For tests: cuDNN's recurrent nets on the CPU, straight from the formulas that its documentation gives, in double. As with the
-// library, weights lie where it pleases (with gaps if the hidden size is odd), what the way back needs lies in the reserve in
+// library, weights are where it pleases (with gaps if the hidden size is odd), what backward needs is in the reserve in
 // a form of its own, the data pass writes there what the weight pass reads, and weight gradients are added to what is there.
 // PERILUNE_EMULATE: no-cudnn, old-cudnn; cudnn-refuses=MODE: nets of that cudnnRNNMode_t are not supported.
 #include "cudnn.h"

@@ -35,7 +35,7 @@ struct Guarded {
   size_t room, bytes; // pages from `at`; what was asked for from `user`
   void *real;         // the allocator's block
   bool captured;      // a captured graph may write here after it was freed
-  size_t was;         // where its bytes lie in `kept` and `results`
+  size_t was;         // where its bytes are in `kept` and `results`
 };
 Guarded *slots[1 << 14], *all;
 char *base;

@@ -90,7 +90,7 @@ void put_int(int t, void *p, size_t i, int64_t v) {
 }
 template <typename N> N fold(int op, N a, N b) { return op == 0 ? a + b : op == 1 ? a * b : op == 2 ? (a > b ? a : b) : a < b ? a : b; }
 
-// The reduction of what lies in all places.
+// The reduction of what is in all places.
 void reduce_places(Comm *c, int t, int op, void *dst, size_t n) {
   for (size_t i = 0; i < n; i++) {
     if (t >= 6) {

@@ -11,7 +11,7 @@
 --
 -- In-place ops are made functional: a write computes a new Vec, puts it over the places of the whole, and everything
 -- else
--- that lies there is taken from the whole again when it is used next.
+-- that is there is taken from the whole again when it is used next.
 
 local M = {}
 local R = {}
