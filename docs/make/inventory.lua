@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: MIT
 -- Every public symbol with what is known of it, for the reference in HTML, the definitions for editors, and whatever
--- else is written from one table: descriptors of ops, perilune.symbols, declared arguments, comments above classes.
+-- else is written from one table: descriptors of ops, declared arguments, comments above functions
+-- and classes.
 local T = require "perilune"
-local symbols = require "perilune.help.symbols"
+local symbols = require("perilune.help.pages").all()
 local source = require "perilune.repl.source"
 
 local SECTIONS = { { "Making tensors", "creation" }, { "Elementwise", "pointwise" }, { "Reductions", "reduction" },
@@ -61,7 +62,8 @@ local function written_entry(name, entry)
   local space = name:match "^(%w+)%."
   local section = ({ nn = "Networks", optim = "Optimizers", data = "Data", F = "Networks" })[space]
     or "Functions of T"
-  return { name = path, signature = entry[1], text = entry[2], example = entry[3], section = section, params = {},
+  return { name = path, signature = entry.signature, text = entry.text, example = entry.example, section = section,
+    params = {},
     notes = entry.shapes and { "shapes: " .. entry.shapes } or {}, same = entry.same, arguments = written.arguments,
     class = written.class, methods = written.class and source.methods(written.class) or nil }
 end

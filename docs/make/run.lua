@@ -2,7 +2,8 @@
 -- Makes what is written from the symbol table and the command's pages: perilune run docs/make/run.lua [-- OPTION].
 --   (nothing)     the files of docs/ that are kept in the repository
 --   --check       writes nothing; status 1 if one of these is out of date
---   --into DIR    the reference in HTML and the definitions for editors, into DIR/html and DIR/luals
+--   --into DIR    the reference as HTML and Markdown, and the definitions for editors, into DIR/html, DIR/reference and
+--                 DIR/luals
 local here = arg[0]:match "^(.*)docs/make/run%.lua$" or "./"
 
 local FILES = {
@@ -19,10 +20,13 @@ if arg[1] == "--into" then
   local dir = assert(arg[2], "--into wants a folder")
   local make_dirs = require("perilune.terminal").make_dirs
   local inventory = dofile(here .. "docs/make/inventory.lua")
-  assert(make_dirs(dir .. "/html", 511))
-  assert(make_dirs(dir .. "/luals", 511))
+  for _, name in ipairs { "html", "luals", "reference" } do assert(make_dirs(dir .. "/" .. name, 511)) end
   for name, text in pairs(dofile(here .. "docs/make/html.lua")(inventory)) do write(dir .. "/html/" .. name, text) end
   write(dir .. "/luals/perilune.lua", dofile(here .. "docs/make/meta.lua")(inventory))
+  local reference = require "perilune.help.reference"
+  local pages = reference.pages()
+  for _, page in ipairs(pages) do write(("%s/reference/%s.md"):format(dir, page.file), reference.markdown(page)) end
+  write(dir .. "/reference/README.md", reference.index(pages))
   return
 end
 

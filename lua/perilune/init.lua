@@ -15,7 +15,7 @@ for name in pairs(core.op) do
   if not name:find(".", 1, true) then T[name], T[inplace] = core[name], core[inplace] end
 end
 for _, name in ipairs {
-  "tensor", "from_string", "is_tensor", "default_dtype", "promote_types", "grad_of", "GradKey", "grad_keys", "custom",
+  "tensor", "from_string", "is_tensor", "default_dtype", "promote_types", "GradKey", "grad_keys", "custom",
   "memory", "reset_peak_memory", "set_memory_budget", "empty_cache", "set_num_threads", "get_num_threads",
   "manual_seed", "get_rng_state", "set_rng_state",
 } do T[name] = core[name] end
@@ -52,7 +52,7 @@ surface.limit(core.metatable().methods, { "is_contiguous x memory_format" })
 seal(T) seal(core.metatable().methods)
 core.speak(require("perilune.options").public, require("perilune.options").speaking)
 core.metatable().__tostring = function(x)
-  if not core.text then local _ = core.metatable().methods.tostring end -- tensor/print.lua, a part
+  if not core.text then core.load_part "tensor.print" end
   return core.text(x)
 end
 core.seal() -- all metamethods are in place
@@ -75,7 +75,10 @@ local lazy = {
   plot = "perilune.plot", metrics = "perilune.tools.metrics",
   profile = "perilune.tools.profile", timer = "perilune.tools.timer", cli = "perilune.tools.cli",
 }
-core.lazy = lazy
+function core.lazy() -- after which all that is not in this table is loaded
+  core.load_parts()
+  return lazy
+end
 -- T.log(x) is the logarithm, T.log.csv(path), T.log.jsonl, T.log.tensorboard write figures of a run.
 local logarithm = T.log
 T.log = setmetatable({}, {
@@ -84,53 +87,104 @@ T.log = setmetatable({}, {
   __index = function(_, key) return require("perilune.log")[key] end,
 })
 
--- then the parts that define several names of T and methods of tensors.
-local methods, lazy_methods, loading = core.metatable().methods, {}, {}
-local parts = require "perilune.parts"
-for part, names in pairs(parts) do
-  for name in names[1]:gmatch "%S+" do lazy[name], T[name] = { part = part }, nil end
-  for name in names[2]:gmatch "%S+" do lazy_methods[name], methods[name] = part, nil end
+-- then the parts: files that define several names of T and methods of tensors. Which file has a name is read from the
+-- comments above its functions, "--- T.name(", when a name is asked for that is not there. Other names of functions
+-- have no comment of their own: they are in the last two.
+local parts = {
+  "autograd.checkpoint", "autograd.forward_mode", "autograd.functional", "autograd.gradcheck", "autograd.grad_manager",
+  "autograd.memory_limit", "autograd.saved_tensors", "autograd.vmap", "device.cuda", "help", "math.distance",
+  "math.einsum", "math.special", "math.statistics", "tensor.conveniences", "tensor.print", "tensor.rearrange",
+  "tensor.aliases", "linalg",
+}
+local beside = { ["linalg.decompositions"] = "linalg" } -- a file that a part loads
+local methods, loading, part_of = core.metatable().methods, {}, nil
+methods.index_put_ = nil -- takes its arguments in PyTorch's order in tensor/aliases.lua
+
+local function read_heads(file, part)
+  local path = here .. file:gsub("%.", "/")
+  local f = io.open(path .. ".lua") or io.open(path .. "/init.lua")
+  if not f then return end
+  local text, at = f:read "a", 1
+  f:close()
+  while true do
+    local _, last = text:find("--- ", at, true)
+    if not last then return end
+    local name = text:match("^[Tx][.:]([%a_][%w_]*)[({ ]", last + 1)
+    if name then part_of[name] = part end
+    at = last + 1
+  end
+end
+
+local function copied(t)
+  local copy = {}
+  for key, value in next, t do copy[key] = value end
+  return copy
 end
 
 -- Runs a part. What the user has put under one of its names meanwhile stays.
 local function load_part(part)
   if loading[part] then return end
   loading[part] = true
-  local kept = {}
-  for name in parts[part][1]:gmatch "%S+" do kept[name] = rawget(T, name) end
+  local before = { copied(T), copied(methods) }
   local ok, message = pcall(require("perilune." .. part), T, core)
   for of, t in ipairs { T, methods } do
-    local names = {}
-    for name in parts[part][of]:gmatch "%S+" do names[#names + 1] = name end
+    local names, was = {}, before[of]
+    for name, value in next, t do
+      if was[name] == nil then
+        names[#names + 1] = name
+      elseif was[name] ~= value then
+        rawset(t, name, was[name])
+      end
+    end
     seal(t, names)
+    for _, name in ipairs(names) do -- T.linalg, T.special
+      local space = rawget(t, name)
+      if type(space) == "table" and getmetatable(space) == nil then seal(space, nil, name .. ".") end
+    end
   end
-  for name in parts[part][1]:gmatch "%S+" do -- T.linalg, T.special
-    local space = rawget(T, name)
-    if type(space) == "table" and getmetatable(space) == nil then seal(space, nil, name .. ".") end
-  end
-  for name, value in next, kept do rawset(T, name, value) end
   loading[part] = ok
   if not ok then error(message, 0) end
 end
-function core.load_parts() for part in pairs(parts) do load_part(part) end end
+core.parts, core.load_part = parts, load_part
+function core.load_parts() for _, part in ipairs(parts) do load_part(part) end end
 
-setmetatable(methods, {
-  __lazy = lazy_methods,
-  __index = function(t, key)
-    local part = lazy_methods[key]
-    if not part then return nil end
+-- The part with a comment for a name of T or of a method.
+function core.part_of(key)
+  if not part_of then
+    part_of = { linalg = "linalg", special = "math.special", cuda = "device.cuda" }
+    for _, part in ipairs(parts) do read_heads(part, part) end
+    for file, part in pairs(beside) do read_heads(file, part) end
+  end
+  return part_of[key]
+end
+
+-- What a part defines under a name in t, T or the methods; nil if none does.
+local function from_parts(t, key)
+  if type(key) ~= "string" then return nil end
+  local part = core.part_of(key)
+  if part then
     load_part(part)
     return rawget(t, key)
-  end,
-})
+  end
+  for n = #parts - 1, #parts do
+    if loading[parts[n]] == nil then
+      load_part(parts[n])
+      if rawget(t, key) ~= nil then return rawget(t, key) end
+    end
+  end
+  return nil
+end
+
+setmetatable(methods, { __index = from_parts, __lazy = function()
+  core.load_parts()
+  return {}
+end })
 
 local function value_of(t, key)
   local where = lazy[key]
-  if not where then return nil end
+  if not where then return from_parts(t, key) end
   if type(where) == "string" then
     rawset(t, key, require(where))
-  elseif where.part then
-    load_part(where.part)
   else
     rawset(t, key, require(where[1])[where[2]])
   end
@@ -139,9 +193,10 @@ local function value_of(t, key)
 end
 
 return setmetatable(T, {
-  __lazy = lazy, -- what completion may offer before it is loaded
+  __lazy = core.lazy, -- what completion may offer before it is loaded
   __index = value_of,
   __pairs = function(t) -- sees everything
+    core.load_parts()
     for key in next, lazy do if rawget(t, key) == nil then value_of(t, key) end end
     return next, t, nil
   end,

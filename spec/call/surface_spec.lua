@@ -22,8 +22,9 @@ for path in ([[T.is_tensor T.help T.help_text T.save T.snapshot T.restore T.cli 
 end
 -- A list of empty lists is a dataset of two samples, or a tensor without elements.
 local LISTS = {}
-for path in ([[T.tensor T.as_tensor T.asarray T.data.DataLoader T.data.SequentialSampler T.data.RandomSampler
-  T.data.BatchSampler T.data.DistributedSampler T.data.ConcatDataset T.data.random_split T.data.Subset]]):gmatch
+for path in ([[T.tensor T.as_tensor T.asarray x:new_tensor T.data.DataLoader T.data.SequentialSampler
+  T.data.RandomSampler T.data.BatchSampler T.data.DistributedSampler T.data.ConcatDataset T.data.random_split
+  T.data.Subset]]):gmatch
   "%S+" do
   LISTS[path] = true
 end

@@ -1,51 +1,13 @@
 -- SPDX-License-Identifier: MIT
--- The pages of docs/reference are what docs/reference/make.lua writes from the running module, and every entry has
--- its parts. The examples run as blocks of those pages (spec/docs/markdown_spec.lua).
+-- The pages that docs/make/run.lua writes from the running module have every op and function, every entry has its
+-- parts, and the examples of ops print what they say; those of other functions run in help_spec.lua.
 
 local T = require "perilune"
+local doctest = require "perilune.command.doctest"
 local reference = require "perilune.help.reference"
 
-local folder = (os.getenv("PERILUNE_ROOT") or ".") .. "/docs/reference/"
-
-local function read(name)
-  local f = io.open(folder .. name)
-  if not f then return nil end
-  local text = f:read("a")
-  f:close()
-  return text
-end
-
--- The first line in which two texts differ, for the message.
-local function difference(a, b)
-  local x, y = a:gmatch("[^\n]*"), b:gmatch("[^\n]*")
-  for line in x do
-    local other = y()
-    if line ~= other then return ("'%s' here, '%s' made"):format(line, tostring(other)) end
-  end
-  return "one is longer"
-end
-
-describe("docs/reference", function()
+describe("the reference", function()
   local pages = reference.pages()
-  local advice = "; run: perilune run docs/reference/make.lua"
-
-  for _, page in ipairs(pages) do
-    it(page.file .. ".md is what make.lua writes", function()
-      local have, want = read(page.file .. ".md"), reference.markdown(page)
-      assert(have, "missing" .. advice)
-      assert(have == want, have ~= want and difference(have, want) .. advice)
-    end)
-  end
-
-  it("has a list of its pages, and no others", function()
-    assert(read("README.md") == reference.index(pages), "README.md is old" .. advice)
-    local known, strays = { ["README.md"] = true, ["make.lua"] = true }, {}
-    for _, page in ipairs(pages) do known[page.file .. ".md"] = true end
-    local pipe = assert(io.popen("ls '" .. folder .. "'"))
-    for name in pipe:lines() do if not known[name] then strays[#strays + 1] = name end end
-    pipe:close()
-    assert.same({}, strays)
-  end)
 
   it("has every op once, and every entry has signature, text and example", function()
     local seen, count = {}, 0
@@ -83,4 +45,14 @@ describe("docs/reference", function()
     end
     assert.is_true(told > 400, told .. " errors")
   end)
+
+  for _, page in ipairs(pages) do
+    for _, e in ipairs(page.entries) do
+      if e.op then
+        it("has an example of " .. e.name .. " that runs and prints what it says", function()
+          assert(doctest.run(e.name, { code = e.example:gsub("^\n", ""), line = 1 }, T))
+        end)
+      end
+    end
+  end
 end)

@@ -89,8 +89,8 @@ function M.recorded()
     if chunk then pcall(chunk) end
   end
   for name, code in pairs(require "perilune.help.examples") do run(name, code) end
-  for name, entry in pairs(require "perilune.help.symbols") do
-    if not name:find "^distributed" and not name:find "^cuda" then run(name, entry[3]) end
+  for name, entry in pairs(require("perilune.help.pages").all()) do
+    if not name:find "^distributed" and not name:find "^cuda" then run(name, entry.example) end
   end
   for k = #undo, 1, -1 do undo[k]() end
   T.set_rng_state(state)

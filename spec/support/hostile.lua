@@ -322,7 +322,7 @@ local function inventory()
     for k in pairs(t) do
       if type(k) == "string" then keys[#keys + 1] = k end
     end
-    for k in pairs(rawget(t, "lazy") and {} or t == T and core.lazy or {}) do keys[#keys + 1] = k end
+    for k in pairs(rawget(t, "lazy") and {} or t == T and core.lazy() or {}) do keys[#keys + 1] = k end
     table.sort(keys)
     for _, k in ipairs(keys) do
       local ok, v = pcall(function() return t[k] end)

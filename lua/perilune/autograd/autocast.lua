@@ -22,6 +22,11 @@ return function(T, core)
 
   -- local _ <close> = T.autocast("bf16")   or   T.autocast("bf16", f, …); options {enabled=true, cache_enabled=true}
   -- come after the dtype, or with it in one table.
+  --- T.autocast :: local _ <close> = T.autocast("bf16", {enabled=true, cache_enabled=true}), or T.autocast("bf16", f,
+  --   …)
+  -- Inside, products, convolutions and attention take bf16 (or f16), losses f32; f64 is left alone.
+  --   local x = T.ones(2, 2)
+  --   print(T.autocast("bf16", function() return x:matmul(x):dtype() end), x:matmul(x):dtype())  --> bf16	f32
   T.autocast = function(dtype, ...)
     local args, opts, at = table.pack(...), nil, 1
     if type(dtype) == "table" then
@@ -45,19 +50,35 @@ return function(T, core)
     return restore(was, pcall(f, table.unpack(args, at + 1, args.n)))
   end
 
-  -- T.get_autocast_dtype() → "bf16" or "f16" inside a region, else nil.
+  --- T.get_autocast_dtype() → "bf16", "f16" or nil
+  -- What the open region casts to.
+  --   print(T.autocast("f16", T.get_autocast_dtype))  --> f16
   T.get_autocast_dtype = function() return region() end
+
+  --- T.is_autocast_enabled() → boolean
+  -- Whether a region of T.autocast is open.
+  --   print(T.is_autocast_enabled())  --> false
   T.is_autocast_enabled = function() return region() ~= nil end
 
   -- "highest" (the default) and "high": products of f32 are f32 throughout. "medium": large ones may round their
   -- factors to bf16, where the processor has instructions for that. Of this thread.
   local precisions = { "highest", "high", "medium" }
+
+  --- T.set_float32_matmul_precision("highest", "high" or "medium")
+  -- How exact large products of f32 are: medium may round their factors to bf16 where that is faster.
+  --   T.set_float32_matmul_precision("medium")
+  --   print(T.get_float32_matmul_precision())  --> medium
+  --   T.set_float32_matmul_precision("highest")
   T.set_float32_matmul_precision = function(name)
     for _, p in ipairs(precisions) do
       if p == name then core.matmul_precision(name) return end
     end
     fail("set_float32_matmul_precision: %s", options.unknown("precision", name, precisions))
   end
+
+  --- T.get_float32_matmul_precision() → "highest", "high" or "medium"
+  -- What T.set_float32_matmul_precision set.
+  --   print(T.get_float32_matmul_precision())  --> highest
   T.get_float32_matmul_precision = function() return core.matmul_precision() end
 
   local cast = core.autocast_cast

@@ -107,7 +107,14 @@ return function(T, core)
 
   local wanted -- names of values that the running function keeps
 
-  --- T.checkpoint_name(x, name) → x. A checkpoint around it that has this name among its `names` keeps the value.
+  --- T.checkpoint_name(x, name) → x
+  -- Names a value that a function under T.checkpoint or nn.checkpointed computes. It is kept if that was given names
+  -- with this one among them, and then not computed again in backward. x must be what an op has returned, or a view of
+  -- that; anything else, and a name that nobody wants, changes nothing.
+  --   local w = T.ones(4, 4):requires_grad_()
+  --   local function f(x) return T.checkpoint_name(x:mm(w), "product"):tanh():exp() end
+  --   T.checkpoint({ f, names = { "product" } }, T.ones(2, 4)):sum():backward()
+  --   print(w.grad:shape()[1])  --> 4
   T.checkpoint_name = function(x, name)
     if not core.is_tensor(x) then fail("checkpoint_name: a tensor expected, got %s", describe(x)) end
     if type(name) ~= "string" then fail("checkpoint_name: a name expected, got %s", describe(name)) end
@@ -169,6 +176,18 @@ return function(T, core)
   end
   core.run_checkpoint = run
 
+  --- T.checkpoint(f, x, …), or T.checkpoint({f, save=, names=, policy=}, x, …) → what f(x, …) returns
+  -- The values that f computes on its way are dropped; backward runs f again where it needs them, with the same random
+  -- numbers and modes. Gradients have the bits of f(x, …) alone. What f changes in place is changed once. Where f would
+  -- not do the same again, because a tensor it reads was changed or for any other reason, backward says so. Inside of
+  -- T.vmap f runs as it is and keeps all. With f in a table, results of some ops are kept and not computed again: save
+  -- lists names of ops ("heavy": all products, convolutions, attention), names those of T.checkpoint_name, policy(op,
+  -- info) returns "save" or "recompute"; info has shapes, dtypes, bytes, flops, heavy.
+  --   local x = T.tensor { 2 }:requires_grad_()
+  --   T.checkpoint(function(a) return (a * a):relu() end, x):backward()
+  --   print(x.grad)  --> {4.}  -- f32[1] cpu
+  --   local layer = T.nn.Linear(8, 8)
+  --   T.checkpoint({ function(a) return layer(a):tanh() end, save = { "linear" } }, T.ones(2, 8)):sum():backward()
   T.checkpoint = function(f, ...)
     if not tree.is_tree(f) then
       tree.check_function("checkpoint", f)

@@ -29,7 +29,12 @@ return function(T, core)
     end)
   end
 
-  -- T.jvp(f, x, v) → y, J v; T.jvp(f, {x1, x2, …}, {v1, v2, …}) for several arguments.
+  --- T.jvp(f, x, v) → y, J v
+  -- Lists of arguments and of tangents for several: T.jvp(f, {x1, x2}, {v1, v2}); no tangent means zero. Forward mode:
+  -- f runs once, each op computes its tangent beside its result, and nothing is kept for backward. Nests with T.grad,
+  -- T.vmap, T.jit and itself.
+  --   local _, jv = T.jvp(function(x) return x * x:sum() end, T.tensor { 1, 2 }, T.tensor { 1, 0 })
+  --   print(jv)  --> {4., 2.}  -- f32[2] cpu
   T.jvp = function(f, primals, given)
     tree.check_function("jvp", f)
     local args = tree.arguments("jvp", primals)
@@ -40,7 +45,11 @@ return function(T, core)
     end)
   end
 
-  -- T.linearize(f, x, …) → y, push: push(v, …) → J v with one tangent for each argument, nil for zero. Computes f once.
+  --- T.linearize(f, x, …) → y, push
+  -- push(v, …) → J v at x, with one tangent for each argument (none means zero), as often as wanted: f runs once, and
+  -- only what depends on v is computed again.
+  --   local y, push = T.linearize(function(x) return x * x end, T.tensor { 1, 2 })
+  --   print(y, push(T.tensor { 1, 10 }))  --> {1., 4.}  -- f32[2] cpu	{ 2., 40.}  -- f32[2] cpu
   T.linearize = function(f, ...)
     tree.check_function("linearize", f)
     local args = table.pack(...)
@@ -64,6 +73,10 @@ return function(T, core)
   -- T.hvp(f, x, v) → y, H v of a scalar function; lists for several arguments, as for jvp. The gradient of
   -- ⟨gradient, v⟩: that takes less time than the tangent of the gradient (bench/forward.lua), and checkpoints save
   -- memory in it.
+  --- T.hvp(f, x, v) → y, H v
+  -- The second derivative of a scalar function times a vector; lists as for T.jvp.
+  --   local _, hv = T.hvp(function(x) return (x ^ 3):sum() end, T.tensor { 1, 2 }, T.tensor { 1, 1 })
+  --   print(hv)  --> { 6., 12.}  -- f32[2] cpu
   T.hvp = function(f, primals, given)
     tree.check_function("hvp", f)
     local args = tree.arguments("hvp", primals)

@@ -34,19 +34,28 @@ return function(T, core)
   end
 
   -- T.value_and_grad(f)(x, …) → f's value, then a gradient for every argument, nil where f does not depend on it.
+  --- T.value_and_grad(f) → function, T.value_and_grad(f, x, …) → value, gradients
+  -- As T.grad, with the function's value in front.
+  --   local value, g = T.value_and_grad(function(x) return (x * x):sum() end)(T.tensor { 1, 2 })
+  --   print(value:item(), g)  --> 5.0	{2., 4.}  -- f32[2] cpu
   T.value_and_grad = transform("value_and_grad", function(f, ...)
     local y, g = value_and_grad("value_and_grad", f, false, ...)
     return y, unpack(g, 1, g.n)
   end)
 
-  -- T.grad(f)(x, …) → gradients of a scalar function.
+  --- T.grad(f) → function, T.grad(f, x, …) → gradients
+  -- The gradient of a function that returns a scalar, for every argument, in the argument's structure (tensors, tables
+  -- of them); nil where it does not depend on it. Nests to any depth.
+  --   print(T.grad(T.grad(function(x) return x ^ 3 end))(T.tensor(2.0)))  --> 12.  -- f32[] cpu
   T.grad = transform("grad", function(f, ...)
     local _, g = value_and_grad("grad", f, false, ...)
     return unpack(g, 1, g.n)
   end)
 
-  -- T.vjp(f, x, …) → y, vjp_fn: vjp_fn(dy) → dyᵀJ for every argument, as often as wanted. dy has y's structure, nil in
-  -- it is zero; it is 1 where y is a scalar and dy is left out.
+  --- T.vjp(f, x, …) → y, vjp_fn
+  -- vjp_fn(dy) → dyᵀ J for every argument, as often as wanted; dy has y's structure, nil counts as zero.
+  --   local y, vjp_fn = T.vjp(function(x) return x * x end, T.tensor { 1, 2 })
+  --   print(vjp_fn(T.tensor { 1, 10 }))  --> { 2., 40.}  -- f32[2] cpu
   T.vjp = function(f, ...)
     check_function("vjp", f)
     local y, back = core.vjp(f, ...)
@@ -263,9 +272,21 @@ return function(T, core)
     end
     return unpack(out, 1, args.n)
   end
+
+  --- T.jacobian(f, {mode=}?) → function, T.jacobian(f, x, …, {mode=}?) → tensors
+  -- For every argument a tensor [shape of the result, shape of the argument], in their structures. mode="reverse": a
+  -- backward pass for each element of the result; "forward": a tangent for each element of the arguments, which keeps
+  -- nothing; many at once either way. Left out: whatever side is the smaller, by backward passes.
+  --   print(T.jacobian(function(x) return x * x end)(T.tensor { 1, 2 }))
+  --   --> {{2., 0.},
+  --   -->  {0., 4.}}  -- f32[2,2] cpu
   T.jacobian = transform_mode("jacobian", jacobian)
 
-  -- T.hessian(f)(x) → tensor [shape of x, shape of x]; H[i][j] for several arguments.
+  --- T.hessian(f, {mode=}?) → function, T.hessian(f, x, …, {mode=}?) → tensor, or H[i][j] for several arguments
+  -- Second derivatives of a scalar function. mode="forward": tangents of the gradient; else backward passes of it.
+  --   print(T.hessian(function(x) return (x * x):sum() end)(T.tensor { 1, 2 }))
+  --   --> {{2., 0.},
+  --   -->  {0., 2.}}  -- f32[2,2] cpu
   T.hessian = transform_mode("hessian", function(mode, f, ...)
     local n = select("#", ...)
     local function gradient(...)

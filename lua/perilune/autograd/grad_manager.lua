@@ -143,7 +143,7 @@ return function(T, core)
     return setmetatable({ specs = specs, count = 0, ambient = o.ambient or false }, Manager)
   end
 
-  --- T.GradManager.group{gm1, gm2, …} → the list. They record on one level: none sees another's backward.
+  -- T.GradManager.group{gm1, gm2, …} → the list. They record on one level: none sees another's backward.
   local function group(list)
     if type(list) ~= "table" or getmetatable(list) == Manager then
       fail("GradManager.group: a list of managers expected, got %s", options.describe(list))
@@ -160,5 +160,17 @@ return function(T, core)
     return list
   end
 
+  --- T.GradManager{ambient=false} → manager
+  -- Knows which tensors have gradients. gm:attach(tensor or list, fn) → gm; local _ <close> = gm:record();
+  -- gm:backward(y, dy) adds to .grad after calling fn(tensor, gradient); gm:release() ends a recording without
+  -- gradients; gm:attached(). While it records, requires_grad_ does not, unless ambient=true. T.GradManager.group{gm1,
+  -- gm2}: none sees another's backward.
+  --   local w = T.tensor { 2 }
+  --   local gm = T.GradManager():attach(w)
+  --   do
+  --     local _ <close> = gm:record()
+  --     gm:backward(w * 3)
+  --   end
+  --   print(w.grad)  --> {3.}  -- f32[1] cpu
   T.GradManager = setmetatable({ group = group }, { __call = new })
 end

@@ -9,6 +9,15 @@ local fail, describe = options.fail, options.describe
 local tracing = T.core.jit_tracing
 local foreach_norm, foreach_scale = T.core.op.foreach_norm, T.core.op.foreach_scale_
 
+--- T.GradScaler{init_scale=65536, growth_factor=2, backoff_factor=0.5, growth_interval=2000, enabled=true}
+-- s:scale(loss):backward(), s:unscale_(opt), s:step(opt), s:update(): gradients in f16 that do not vanish.
+--   local p = T.tensor({ 1.0, 2 }):requires_grad_()
+--   local opt = T.optim.SGD({ p }, { lr = 0.1 })
+--   local s = T.GradScaler { init_scale = 8 }
+--   s:scale((p * 3):sum()):backward()
+--   s:step(opt)
+--   s:update()
+--   print(p:get(1), s:get_scale())  --> 0.69999998807907	8.0
 local Scaler = { __name = "GradScaler", __jit = "opaque" } -- knows how to be traced: perilune/jit/guards.lua
 Scaler.__index = Scaler
 
@@ -257,5 +266,4 @@ function Scaler:__tostring()
   return ("GradScaler(scale=%g%s)"):format(self:get_scale(), self._enabled and "" or ", off")
 end
 
---- T.GradScaler{init_scale=65536, growth_factor=2, backoff_factor=0.5, growth_interval=2000, enabled=true}
 return setmetatable(Scaler, { __call = new })

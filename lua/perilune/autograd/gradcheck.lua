@@ -112,13 +112,17 @@ return function(T, core)
     return true
   end
 
-  -- T.gradcheck(f, {x, …}, {eps=1e-6, atol=1e-5, rtol=1e-3}) → true, or false and what differs. Inputs in f64.
+  --- T.gradcheck(f, {x, …}, {eps=1e-6, atol=1e-5, rtol=1e-3}) → true, or false and what differs
+  -- Compares f's gradients with difference quotients. The inputs are f64.
+  --   print(T.gradcheck(T.tanh, { T.randn({ 3 }, { dtype = "f64" }) }))  --> true
   T.gradcheck = function(f, inputs, opts)
     check_function("gradcheck", f)
     return gradcheck("gradcheck", f, inputs, opts)
   end
 
-  -- The same for the gradient of f, against random directions.
+  --- T.gradgradcheck(f, {x, …}, {eps=1e-6, atol=1e-5, rtol=1e-3}) → true, or false and what differs
+  -- As T.gradcheck, for the gradient of f along random directions.
+  --   print(T.gradgradcheck(T.tanh, { T.randn({ 3 }, { dtype = "f64" }) }))  --> true
   T.gradgradcheck = function(f, inputs, opts)
     check_function("gradgradcheck", f)
     local args = list_of("gradgradcheck", inputs)
@@ -148,9 +152,14 @@ return function(T, core)
     self.was = nil
   end }
 
-  -- T.anomaly(true): backward stops at the op whose gradient first holds NaN or Inf and names the line that recorded
-  -- it; errors about overwritten tensors name both lines. Slow. Returns a scope object that restores. T.anomaly() → is
-  -- it on?
+  --- T.anomaly(on) → scope, T.anomaly() → is it on?
+  -- While on, backward stops at the op whose gradient first holds NaN or Inf and names the line that recorded it;
+  -- errors about overwritten tensors name both lines. Slow. The scope restores what was.
+  --   do
+  --     local _ <close> = T.anomaly(true)
+  --     print(T.anomaly())  --> true
+  --   end
+  --   print(T.anomaly())    --> false
   T.anomaly = function(on)
     if on == nil then return core.anomaly() end
     if type(on) ~= "boolean" then fail("anomaly: true or false expected, got %s", type(on)) end

@@ -29,18 +29,46 @@ return function(T, core)
     end
   end
 
-  -- local _ <close> = T.no_grad()   or   T.no_grad(f, …): nothing inside is recorded. enable_grad turns recording on.
+  --- T.no_grad :: local _ <close> = T.no_grad(), or T.no_grad(f, …) → what f returns
+  -- Nothing is recorded until the end of the block, or inside f.
+  --   local w = T.ones(2):requires_grad_()
+  --   print(T.no_grad(function() return (w * 2).requires_grad end))  --> false
   T.no_grad = switch(false)
+
+  --- T.enable_grad :: local _ <close> = T.enable_grad(), or T.enable_grad(f, …)
+  -- Records also inside T.no_grad.
+  --   local _ <close> = T.no_grad()
+  --   print(T.enable_grad(T.is_grad_enabled))  --> true
   T.enable_grad = switch(true)
+
+  --- T.inference_mode(…)
+  -- Another name of T.no_grad.
+  --   local _ <close> = T.inference_mode()
+  --   print(T.is_grad_enabled())  --> false
   T.inference_mode = T.no_grad
+
+  --- T.set_grad_enabled(on) → scope
+  -- Turns recording on or off; the scope restores what was.
+  --   do
+  --     local _ <close> = T.set_grad_enabled(false)
+  --     print(T.is_grad_enabled())  --> false
+  --   end
+  --   print(T.is_grad_enabled())    --> true
   T.set_grad_enabled = function(on)
     if type(on) ~= "boolean" then options.fail("set_grad_enabled: true or false expected, got %s", type(on)) end
     return setmetatable({ was = enter(on) }, scope)
   end
+
+  --- T.is_grad_enabled() → boolean
+  -- Whether ops are recorded.
+  --   print(T.is_grad_enabled())  --> true
   T.is_grad_enabled = function() return core.grad_mode() end
 
-  -- T.override_gradient("relu", function(ctx, g) return g * ctx.inputs[1] end): replaces the gradient of a built-in op.
-  -- ctx.inputs lists the call's tensors, ctx.outputs its results. nil restores. Returns the rule replaced, or nil.
+  --- T.override_gradient("op", function(ctx, g…) … end or nil) → the rule replaced, or nil
+  -- Replaces the gradient of a built-in op; ctx.inputs and ctx.outputs list the call's tensors. nil restores.
+  --   T.override_gradient("relu", function(ctx, g) return g * 5 end)
+  --   print(T.grad(function(x) return x:relu():sum() end)(T.tensor { 1, -1 }))  --> {5., 5.}  -- f32[2] cpu
+  --   T.override_gradient("relu", nil)
   T.override_gradient = function(name, rule)
     local raw = core.op[name]
     if not raw then options.fail("override_gradient: there is no op '%s'", tostring(name)) end
@@ -129,6 +157,15 @@ return function(T, core)
       self[i] = nil
     end
   end
+
+  --- T.scope :: local s <close> = T.scope()
+  -- s:add(t) → t: frees the tensor's memory at the end of the block.
+  --   local t
+  --   do
+  --     local s <close> = T.scope()
+  --     t = s:add(T.zeros(1000))
+  --   end
+  --   print(t:is_freed())  --> true
   T.scope = function() return setmetatable({}, Scope) end
 
   -- y:backward(dy, {inputs = {…}}) accumulates only into these; the engine's backward calls this for it.

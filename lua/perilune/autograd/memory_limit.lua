@@ -29,7 +29,20 @@ return function(T, core)
     core.memory_limit(self.was)
   end }
 
-  -- T.memory_limit(bytes or "2 GB" or nil) → a scope object; T.memory_limit() → bytes or nil
+  --- T.memory_limit("2 GB" or bytes or nil) → scope; T.memory_limit() → bytes or nil
+  -- While it holds, eager programs stay below so many bytes of the CPU's memory: results that can be computed again
+  -- give their memory up, and are computed again when they are read, to the same bits. Units: kB, MB, GB, KiB, MiB,
+  -- GiB. nil: no limit; everything is computed. Where too much cannot be computed again: an out-of-memory error that
+  -- names the op. The scope restores what was. Of this thread; see docs/design/rematerialization.md.
+  --   do
+  --     local _ <close> = T.memory_limit "1 GB"
+  --     print(T.memory_limit())  --> 1000000000
+  --     local x = T.ones(1000):requires_grad_()
+  --     local y = x
+  --     for _ = 1, 10 do y = (y * 1.1):sin() end
+  --     y:sum():backward()
+  --   end
+  --   print(T.memory_limit())    --> nil
   T.memory_limit = function(...)
     if select("#", ...) == 0 then return (core.memory_limit()) end
     if select("#", ...) > 1 then require("perilune.surface").too_many("memory_limit", { "limit" }, ...) end

@@ -48,7 +48,17 @@ return function(T, core)
     return ...
   end
 
-  -- local _ <close> = T.saved_tensors{…}   or   T.saved_tensors({…}, f, …) → what f returns
+  --- T.saved_tensors :: local _ <close> = T.saved_tensors{pack=, unpack=}, or T.saved_tensors({…}, f, …) → what f
+  --   returns
+  -- What ops recorded inside keep for backward, also with ctx:save, passes through pack(t), which returns anything but
+  -- nil; backward gets unpack(of that), a tensor of the same shape, dtype and device. Neither is recorded; the
+  -- innermost pair counts; what T.jit and T.checkpoint keep does not pass. Or offload="host": tensors of a GPU go to
+  -- the CPU's memory; offload="disk": tensors go to a file without a name in folder= (TMPDIR, else /tmp).
+  -- min_bytes=1048576: smaller ones stay, and so do parameters.
+  --   local x = T.ones(3):requires_grad_()
+  --   local half = { pack = function(t) return t:to("bf16") end, unpack = function(t) return t:to("f32") end }
+  --   T.saved_tensors(half, function() return (x * x):sum() end):backward()
+  --   print(x.grad)  --> {2., 2., 2.}  -- f32[3] cpu
   T.saved_tensors = function(opts, f, ...)
     if f ~= nil and not callable(f) then fail("saved_tensors: a function or nothing expected, got %s", describe(f)) end
     local s = open(opts)

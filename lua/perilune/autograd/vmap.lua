@@ -123,8 +123,16 @@ return function(T, core)
 
   local modes = { error = true, same = true, different = true }
 
-  -- T.vmap(f, {in_dims=1, out_dims=1, randomness="error", chunk_size=}) → a function that takes tensors with one
-  -- dimension more and returns them so, as if f ran for every element of that dimension.
+  --- T.vmap(f, {in_dims=1, out_dims=1, randomness="error", chunk_size=}) → function
+  -- What f does to one sample, done to many at once: tensors come with a dimension more, which in_dims names (a number,
+  -- or a list with a number, a table, or false for "the same for all" for each argument), and results get it back where
+  -- out_dims says. Gradients inside f are one for each sample. randomness: "error", "same" or "different" numbers for
+  -- all.
+  --   local w, x = T.tensor { 1, 2 }, T.tensor { { 1, 1 }, { 2, 0 } }
+  --   local each = T.vmap(T.grad(function(p, v) return p:dot(v) ^ 2 end), { in_dims = { false, 1 } })
+  --   print((each(w, x)))
+  --   --> {{6., 6.},
+  --   -->  {8., 0.}}  -- f32[2,2] cpu
   T.vmap = function(f, opts)
     local meta = getmetatable(f)
     if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
@@ -237,6 +245,14 @@ return function(T, core)
 
   -- T.grad_of(ys, xs, {…, is_grads_batched = true}): grad_outputs have a leading dimension, and so have the results.
   local grad_of = core.grad_of
+
+  --- T.grad_of(ys, xs, {grad_outputs=, retain_graph=, create_graph=, allow_unused=, …}) → gradients
+  -- Gradients of ys for xs, a tensor or a list each; adds to no .grad. create_graph: the gradients have gradients.
+  -- allow_unused: nil instead of an error where there is no path. is_grads_batched: many at once, grad_outputs and
+  -- results have a dimension more in front.
+  --   local x = T.tensor { 2 }:requires_grad_()
+  --   local g = T.grad_of(x ^ 3, x, { create_graph = true })
+  --   print(T.grad_of(g, x))  --> {12.}  -- f32[1] cpu
   T.grad_of = function(ys, xs, opts)
     if type(ys) == "table" then options.list("grad_of", "ys", ys, "tensors") end
     if type(xs) == "table" then options.list("grad_of", "xs", xs, "tensors") end

@@ -33,8 +33,10 @@ local function folders(root)
   return out
 end
 
---- `data.cifar10{split="train", root=, dtype="f32"}` → a TensorDataset of images [N, 3, 32, 32], f32 in [0, 1] or u8,
--- and labels i64 [N] from 1 to 10, with fields `images labels classes`; or nil, message, code.
+--- T.data.cifar10{split="train", root=, dtype="f32"} → dataset, or nil, message, code
+-- CIFAR-10 from local files in the binary format. Images [N, 3, 32, 32] in 0 … 1 (or u8), labels 1 … 10; fields images,
+-- labels, classes.
+--   print((T.data.cifar10 { root = "/nowhere" }))  --> nil
 local function cifar10(...)
   local a = options.read(spec, ...)
   local dirs, dir = folders(a.root), nil

@@ -21,8 +21,9 @@ local function check_like(first, sample, i)
   end
 end
 
---- Joins samples into a batch: tensors are stacked, numbers become a tensor, lists and tables are joined field by
--- field, anything else stays a list.
+--- T.data.default_collate{sample, …} → batch
+-- Tensors are stacked, numbers become a tensor, tables are joined field by field, anything else stays a list.
+--   print(T.data.default_collate { 1, 2 })  --> {1, 2}  -- i64[2] cpu
 function M.default(samples)
   if type(samples) ~= "table" or samples[1] == nil then
     fail("data.default_collate: a list of samples is wanted, got %s", options.describe(samples))

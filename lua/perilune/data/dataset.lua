@@ -59,8 +59,10 @@ local function is_dataset(who, ds)
 end
 M.is_dataset = is_dataset
 
---- A dataset from two functions: `data.Dataset{len = function(self) … end, get = function(self, i) … end}`.
--- get returns the values of sample i; several make a list. Other fields are kept.
+--- T.data.Dataset{len=n or function, get=function(self, i) … end, …} → dataset
+-- Made of two functions; get returns the values of sample i. Other fields are kept.
+--   local ds = T.data.Dataset { len = 3, get = function(self, i) return i * i end }
+--   print(#ds, ds[3])  --> 3	9
 M.Dataset = class "Dataset"
 
 function M.Dataset.new(fields)
@@ -82,8 +84,10 @@ function M.Dataset.new(fields)
   return setmetatable(self, M.Dataset)
 end
 
---- Tensors of equal first size side by side: sample i is row i of each.
--- `data.TensorDataset(x, y)`; `ds[i]` → {x[i], y[i]}, of a single tensor the row itself.
+--- T.data.TensorDataset(x, y, …) → dataset
+-- Tensors of equal first size side by side: ds[i] is {x[i], y[i], …}, of one tensor x[i].
+--   local ds = T.data.TensorDataset(T.eye(2), T.arange(2))
+--   print(#ds, ds[2][2]:item())  --> 2	2
 M.TensorDataset = class "TensorDataset"
 
 function M.TensorDataset.new(...)
@@ -129,7 +133,9 @@ function M.TensorDataset:get_range(first, last)
   return table.unpack(out)
 end
 
---- Some samples of a dataset, by number: `data.Subset(ds, {3, 1, 4})`, a list or an i64 tensor.
+--- T.data.Subset(dataset, indices) → dataset
+-- Some samples of a dataset, by number.
+--   print(T.data.Subset({ "a", "b", "c" }, { 3, 1 })[1])  --> c
 M.Subset = class "Subset"
 
 -- Looks where methods are, without running a user's __index function: it may know integers only.
@@ -168,7 +174,9 @@ function M.Subset:get_batch(idx)
   return rawget(self, "dataset"):get_batch(index_select(rawget(self, "positions"), idx:cpu(), 1))
 end
 
---- Datasets one after the other: `data.ConcatDataset(a, b, …)` or of a list of them.
+--- T.data.ConcatDataset(a, b, …) → dataset
+-- Datasets one after the other.
+--   print(T.data.ConcatDataset({ 1, 2 }, { 3 })[3])  --> 3
 M.ConcatDataset = class "ConcatDataset"
 
 function M.ConcatDataset.new(first, ...)
@@ -199,9 +207,19 @@ function M.ConcatDataset:get(i)
   end
 end
 
---- Samples that come one after the other, from a stream whose length nobody knows:
+-- Samples that come one after the other, from a stream whose length nobody knows:
 -- `data.IterableDataset{iter = function(self) return next_sample end}`. iter begins a pass and returns a function that
 -- gives one sample a call, nil at the end; several values make a list. Other fields are kept.
+--- T.data.IterableDataset{iter=function(self) return next_sample end, …} → dataset
+-- A stream: iter begins a pass and returns a function that gives a sample a call, nil at the end. A DataLoader makes
+-- batches of it, in its order, without workers.
+--   local set = T.data.IterableDataset { iter = function()
+--     local i = 0
+--     return function() i = i + 1 if i <= 3 then return i end end
+--   end }
+--   for x in T.data.DataLoader(set, { batch_size = 2 }) do print(x) end
+--   --> {1, 2}  -- i64[2] cpu
+--   --> {3}  -- i64[1] cpu
 M.IterableDataset = { __name = "IterableDataset" }
 M.IterableDataset.__index = M.IterableDataset
 M.IterableDataset.__tostring = function() return "IterableDataset" end
@@ -216,8 +234,9 @@ setmetatable(M.IterableDataset, { __call = function(_, fields)
   return setmetatable(self, M.IterableDataset)
 end })
 
---- Samples of several datasets side by side: `data.StackDataset(a, b, …)`; ds[i] → {a[i], b[i], …}, with names
--- `data.StackDataset{image = a, label = b}` → {image = a[i], label = b[i]}.
+--- T.data.StackDataset(a, b, …) → dataset
+-- Samples of several datasets side by side; of a table with names, by name.
+--   print(T.data.StackDataset({ "a", "b" }, { 3, 4 })[2][2])  --> 4
 M.StackDataset = class "StackDataset"
 
 function M.StackDataset.new(first, ...)
@@ -244,11 +263,15 @@ function M.StackDataset:get(i)
   return out
 end
 
---- Cuts a dataset at random into parts of the given sizes (or shares that sum to 1).
+-- Cuts a dataset at random into parts of the given sizes (or shares that sum to 1).
 -- @param dataset
 -- @tparam table lengths
 -- @tparam[opt] table opts `seed=`: the same cut every time
 -- @treturn {Subset,…}
+--- T.data.random_split(dataset, {lengths or shares}, {seed=}) → list of datasets
+-- Cuts a dataset at random into parts.
+--   local parts = T.data.random_split({ 1, 2, 3, 4, 5 }, { 0.8, 0.2 }, { seed = 1 })
+--   print(#parts[1], #parts[2])  --> 4	1
 function M.random_split(dataset, lengths, opts)
   opts = options.check("data.random_split", opts, { "seed" })
   local n, sizes, total = #is_dataset("data.random_split", dataset), {}, 0

@@ -17,9 +17,12 @@ local spec = options.spec("data.DistributedSampler", { { "num_replicas", "count"
   { "rank", "size", optional = true }, { "shuffle", "bool", true }, { "seed", "int", 0 },
   { "drop_last", "bool", false } })
 
---- Samples rank, rank + num_replicas, … of an order that is the same in all processes: `seed + epoch` makes it. Where
--- they cannot be shared out evenly, the first ones come again, or with drop_last the last ones are left out. Call
--- set_epoch(e) before each epoch, else every epoch has one order.
+--- T.data.DistributedSampler(dataset or n, {num_replicas=, rank=, shuffle=true, seed=0, drop_last=false}) → sampler
+-- This process's share of a dataset, for T.data.DataLoader(ds, {sampler = s}). s:set_epoch(e) before each epoch gives
+-- another order, the same in all processes (T.fit calls it). Where samples cannot be shared out evenly the first ones
+-- come again, or with drop_last the last are left out.
+--   local s = T.data.DistributedSampler(5, { num_replicas = 2, rank = 1, shuffle = false })
+--   print(table.concat(s:indices(), " "))  --> 2 4 1
 function Distributed.new(what, opts)
   local a = options.read(spec, opts or {})
   if not a.num_replicas or not a.rank then

@@ -31,10 +31,14 @@ local function get(self, i)
   return { x, self.labels[i] }
 end
 
---- `data.image_folder{root, transform=, mode="rgb"}`: every .png, .jpg and .jpeg file in the folders below root,
+-- `data.image_folder{root, transform=, mode="rgb"}`: every .png, .jpg and .jpeg file in the folders below root,
 -- sorted; sample i is {image, class}: the image u8 [C, H, W] or what transform makes of it, classes from 1 in the order
 -- of the folders' names. Fields `paths labels classes`. A file that cannot be read raises when its sample is wanted.
 -- @treturn dataset; or nil, message, code when the folder cannot be read or holds no images
+--- T.data.image_folder{root, transform=, mode="rgb"} → dataset of {image, class}, or nil, message, code
+-- PNG and JPEG files in folders, one folder a class; fields paths, labels, classes. transform gets u8 [C, H, W]; see
+-- data.transforms.compose.
+--   print((T.data.image_folder("/nowhere")))  --> nil
 local function image_folder(...)
   local a = options.read(spec, ...)
   local root = a.root

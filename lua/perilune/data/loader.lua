@@ -295,8 +295,20 @@ local function pass(self)
   return for_gpu(self, local_pass(self, samples, count))
 end
 
---- An iterator of its own for one pass; `for x, y in loader do` makes one by itself. `for x, y in loader:iter() do`
--- frees what workers made ahead as soon as the loop is left.
+--- T.data.DataLoader(dataset, {batch_size=1, shuffle=, drop_last=, seed=, collate=, sampler=, workers=0, …}) → loader
+-- Batches for a generic for; #loader counts them. Samples are joined by collate (data.default_collate). Also
+-- batch_sampler=, prefetch=, worker_init=, pin_memory=, device=. Random numbers drawn for sample i depend on the seed,
+-- the pass and i alone. workers=n: threads, each with a Lua state of its own, which gets a copy of the dataset at the
+-- first pass: tables, functions with their upvalues, tensors without a copy (read only from then on); modules are
+-- required anew. prefetch=2: batches made ahead per worker. worker_init=function(k, dataset): runs first in worker k;
+-- may return a dataset in place, with open files for example. An error in a worker is raised at the loop.
+-- loader:close() ends the threads. loader:iter() is one pass. device="cuda": batches are there; the next one is copied,
+-- from pinned memory, while the loop works on this one. pin_memory: batches are in pinned memory.
+--   for x in T.data.DataLoader(T.arange(5), { batch_size = 2, workers = 2 }) do print(x) end
+--   --> {1, 2}  -- i64[2] cpu
+--   --> {3, 4}  -- i64[2] cpu
+--   --> {5}  -- i64[1] cpu
+--   print(#T.data.DataLoader(T.arange(5), { batch_size = 2 }))  --> 3
 function DataLoader:iter()
   local step, guard = pass(self)
   return step, nil, nil, guard

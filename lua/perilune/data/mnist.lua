@@ -42,6 +42,15 @@ local function find(dirs, file)
   end
 end
 
+--- T.data.fashion_mnist{split="train", root=, dtype="f32"} → dataset, or nil, message, code
+-- Fashion-MNIST: clothes in 28 x 28 pixels, from local IDX files. Images [N, 1, 28, 28] in 0 … 1 (or u8), labels 1 …
+-- 10; fields images, labels, classes.
+--   print((T.data.fashion_mnist { root = "/nowhere" }))  --> nil
+
+--- T.data.mnist{split="train", root=, dtype="f32"} → dataset, or nil, message, code
+-- MNIST: digits in 28 x 28 pixels, from local IDX files. Images [N, 1, 28, 28] in 0 … 1 (or u8), labels 1 … 10; fields
+-- images, labels, classes.
+--   print((T.data.mnist { root = "/nowhere" }))  --> nil
 local function make(kind)
   local info = names[kind]
   local spec = options.spec("data." .. kind, {

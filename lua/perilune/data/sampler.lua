@@ -48,13 +48,16 @@ local function seeded(seed, make)
   return v
 end
 
---- 1, 2, … n: `data.SequentialSampler(ds or n)`.
+--- T.data.SequentialSampler(dataset or n) → sampler
+-- 1, 2, … n.
+--   print(T.data.SequentialSampler(3):indices())  --> {1, 2, 3}  -- i64[3] cpu
 local Sequential = class "SequentialSampler"
 function Sequential.new(what) return setmetatable({ n = count("data.SequentialSampler", what) }, Sequential) end
 function Sequential:indices() return T.arange(self.n, { device = "cpu" }) end
 
---- A random order: `data.RandomSampler(ds or n, {replacement=false, num_samples=n, seed=})`. With a seed pass p has the
--- order of seed + p - 1.
+--- T.data.RandomSampler(dataset or n, {replacement=false, num_samples=n, seed=}) → sampler
+-- A random order, another one each pass.
+--   print(#T.data.RandomSampler(10, { num_samples = 4 }))  --> 4
 local Random = class "RandomSampler"
 local random_spec = options.spec("data.RandomSampler", { { "replacement", "bool", false },
   { "num_samples", "count", optional = true }, { "seed", "int", optional = true } })
@@ -77,8 +80,9 @@ function Random:indices()
   return self.n < self.of and order:narrow(1, 1, self.n) or order
 end
 
---- Samples by weight: `data.WeightedSampler(weights, n, {replacement=true, seed=})`; weights are a list or a tensor,
--- not necessarily of sum 1.
+--- T.data.WeightedSampler(weights, n, {replacement=true, seed=}) → sampler
+-- n samples drawn by weight.
+--   print(T.data.WeightedSampler({ 0, 1 }, 3):indices())  --> {2, 2, 2}  -- i64[3] cpu
 local Weighted = class "WeightedSampler"
 local weighted_spec = options.spec("data.WeightedSampler", { { "replacement", "bool", true },
   { "seed", "int", optional = true } })
@@ -110,7 +114,9 @@ function Weighted:indices()
   return seeded(seed, function() return T.multinomial(self.weights, self.n, { replacement = self.replacement }) end)
 end
 
---- Batches of another sampler's order: `data.BatchSampler(sampler, batch_size, drop_last=false)`.
+--- T.data.BatchSampler(sampler, batch_size, drop_last=false) → batch sampler
+-- Lists of sample numbers; an own one is anything with #s and s:batches().
+--   print(#T.data.BatchSampler(T.data.SequentialSampler(5), 2))  --> 3
 local Batch = class "BatchSampler"
 function Batch.new(sampler, size, drop_last)
   size = options.integer(size)

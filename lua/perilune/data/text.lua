@@ -86,10 +86,15 @@ local spec = options.spec("data.text", { { "path", "string", optional = true }, 
   { "stride", "count", optional = true }, { "tokenizer", "any", optional = true },
   { "text", "string", optional = true } })
 
---- `data.text{path, length=64, stride=length, tokenizer=}` or `{text = "…"}`: sample i is {x, y}, i64 [length] each, y
+-- `data.text{path, length=64, stride=length, tokenizer=}` or `{text = "…"}`: sample i is {x, y}, i64 [length] each, y
 -- one token after x. Without a tokenizer (anything with `encode(text)` → ids from 1) tokens are the characters of the
 -- text; `ds.tokenizer` decodes. Fields `tokens vocab_size tokenizer`.
 -- @treturn dataset; or nil, message, code
+--- T.data.text{path, length=64, stride=length, tokenizer=} → dataset of {x, y}, or nil, message, code
+-- Windows of tokens, y one token after x. Tokens are characters, or what tokenizer:encode(text) gives. text= instead of
+-- a path. Fields tokens, vocab_size, tokenizer (with decode).
+--   local ds = T.data.text { text = "to be or not", length = 3 }
+--   print(#ds, ds.tokenizer:decode(ds[1][2]))  --> 3	o b
 local function text(...)
   local a = options.read(spec, ...)
   if (a.path == nil) == (a.text == nil) then fail("data.text: either a path or text is wanted") end

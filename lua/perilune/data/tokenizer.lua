@@ -24,9 +24,16 @@ end
 -- How it travels to a loader's worker: from_json(json, name) there. See data.pack.
 Tokenizer.__pack = function(self) return M.from_json, { self.json, self.name } end
 
---- Reads a tokenizer.json file: BPE of bytes, as of GPT-2 and its successors, or of characters, as of Llama. Other
+-- Reads a tokenizer.json file: BPE of bytes, as of GPT-2 and its successors, or of characters, as of Llama. Other
 -- kinds are refused by name.
 -- @treturn Tokenizer or nil, message, code
+--- T.data.tokenizer(path) → tokenizer, or nil, message, code
+-- BPE from a tokenizer.json file: of bytes, as of GPT-2 and its successors, or of characters, as of Llama, with normal
+-- forms, lower case, Metaspace and byte_fallback. t:encode(text, {add_special=true, split_special=true, index_base=1})
+-- → i64 [n]; t:decode(ids, {skip_special=true, index_base=1}) → text; t:token(id), t:id(token), #t, t:save(path). Ids
+-- count from 1 unless index_base=0. Needs Jansson and PCRE2 when perilune is built, utf8proc for normal forms and lower
+-- case.
+--   print((T.data.tokenizer("/nowhere/tokenizer.json")))  --> nil
 function M.tokenizer(path)
   if type(path) ~= "string" then fail("data.tokenizer: the path must be a string, got %s", describe(path)) end
   local f, message = io.open(path, "rb")
@@ -77,10 +84,14 @@ local function check_special(list)
   return list
 end
 
---- Learns a tokenizer of vocab_size tokens: `data.train_bpe{vocab_size, text=, files={path, …}, special={"<|end|>"},
+-- Learns a tokenizer of vocab_size tokens: `data.train_bpe{vocab_size, text=, files={path, …}, special={"<|end|>"},
 -- min_count=2}`. Special tokens have the first ids, then come the 256 bytes, then what merging gives. The merges are
 -- those that the tokenizers library learns from the same words (cut by GPT-2's expression).
 -- @treturn Tokenizer or nil, message, code when a file cannot be read
+--- T.data.train_bpe{vocab_size, text=, files={path, …}, special=, min_count=2} → tokenizer, or nil, message, code
+-- Learns byte-level BPE from text; t:save(path) writes a tokenizer.json. See data.tokenizer.
+--   local t = T.data.train_bpe { 260, text = ("low lower lowest "):rep(9), special = { "<|end|>" } }
+--   print(#t, t:decode(t:encode("lowest low")))  --> 260	lowest low
 function M.train_bpe(...)
   local a = options.read(train_spec, ...)
   local special = check_special(a.special or {})

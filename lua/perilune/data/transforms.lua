@@ -10,7 +10,9 @@ local options = require "perilune.options"
 local fail, describe, integer = options.fail, options.describe, options.integer
 local M = {}
 
---- The class of all transforms: `t(image)`, `tostring(t)`.
+--- T.data.transforms.Transform :: T.data.transforms.Transform: the class of transforms
+-- A transform is called with an image; tostring tells its arguments. Any function may stand in its place.
+--   print(getmetatable(T.data.transforms.gray()) == T.data.transforms.Transform)  --> true
 M.Transform = { __name = "transform" }
 M.Transform.__call = function(self, ...) return self.apply(...) end
 M.Transform.__tostring = function(self) return self.text end
@@ -55,7 +57,10 @@ local function part(x, top, left, h, w) return x:narrow(-2, top, h):narrow(-1, l
 
 -- ---- places and sizes ---------------------------------------------------------------------------------------------
 
---- The h x w pixels from row `top` and column `left` on, a view: `crop(top, left, h, w)`.
+--- T.data.transforms.crop(top, left, h, w) → transform
+-- Those pixels, a view; places count from 1. Called with an image [C, H, W], u8 or f32.
+--   local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to("u8")
+--   print(T.data.transforms.crop(1, 1, 2, 3)(picture):size(2))  --> 2
 function M.crop(top, left, h, w)
   for _, v in ipairs { top or 0, left or 0, h or 0, w or 0 } do
     if not integer(v) or v < 1 then fail("transforms.crop: top, left, height and width are integers from 1") end
@@ -93,7 +98,10 @@ local function padding_of(who, v)
   return v
 end
 
---- More pixels at the sides: `pad(n or {x, y} or {left, top, right, bottom}, value=0)`.
+--- T.data.transforms.pad(n or {x, y} or {left, top, right, bottom}, value=0) → transform
+-- More pixels at the sides. Called with an image [C, H, W], u8 or f32.
+--   local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to("u8")
+--   print(T.data.transforms.pad(1)(picture):size(2))  --> 10
 function M.pad(by, value)
   by, value = padding_of("transforms.pad", by), value or 0
   if type(value) ~= "number" then fail("transforms.pad: value must be a number, got %s", describe(value)) end
@@ -103,7 +111,11 @@ function M.pad(by, value)
   end)
 end
 
---- The middle: `center_crop(size or {h, w})`. Smaller images are padded with zeros.
+-- The middle: `center_crop(size or {h, w})`. Smaller images are padded with zeros.
+--- T.data.transforms.center_crop(n or {h, w}) → transform
+-- The middle. Called with an image [C, H, W], u8 or f32.
+--   local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to("u8")
+--   print(T.data.transforms.center_crop(4)(picture):size(2))  --> 4
 function M.center_crop(size)
   local h, w = pair("transforms.center_crop", size)
   return transform(("center_crop(%d, %d)"):format(h, w), function(x)
@@ -122,7 +134,10 @@ function M.center_crop(size)
   end)
 end
 
---- A random place: `random_crop(size or {h, w}, {padding=0, fill=0})`.
+--- T.data.transforms.random_crop(n or {h, w}, {padding=0, fill=0}) → transform
+-- A random place. Called with an image [C, H, W], u8 or f32.
+--   local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to("u8")
+--   print(T.data.transforms.random_crop(5)(picture):size(2))  --> 5
 function M.random_crop(size, opts)
   opts = options.check("transforms.random_crop", opts, { "padding", "fill" })
   local h, w = pair("transforms.random_crop", size)
@@ -146,8 +161,13 @@ local function filter_of(who, opts)
   return filters[mode], opts.antialias ~= false
 end
 
---- Resampling: `resize(n)` makes the shorter side n, `resize{h, w}` both; `{mode="bilinear", antialias=true}`, also
+-- Resampling: `resize(n)` makes the shorter side n, `resize{h, w}` both; `{mode="bilinear", antialias=true}`, also
 -- "nearest" and "bicubic". Shrinking with antialias agrees with Pillow to one step of 255.
+--- T.data.transforms.resize(n or {h, w}, {mode="bilinear", antialias=true}) → transform
+-- Resampling; a number is for the shorter side. Modes nearest, bilinear, bicubic. Called with an image [C, H, W], u8 or
+-- f32.
+--   local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to("u8")
+--   print(T.data.transforms.resize(3)(picture):size(2))  --> 4
 function M.resize(size, opts)
   opts = options.check("transforms.resize", opts, { "mode", "antialias" })
   local h, w = pair("transforms.resize", size)
@@ -163,8 +183,11 @@ function M.resize(size, opts)
   end)
 end
 
---- A random part of random size and shape, resampled: `random_resized_crop(size, {scale={0.08, 1}, ratio={3/4, 4/3},
--- mode=, antialias=})` (Szegedy et al. 2015).
+--- T.data.transforms.random_resized_crop(n or {h, w}, {scale={0.08, 1}, ratio={3/4, 4/3}, mode=, antialias=}) →
+--   transform
+-- A random part of random size and shape, resampled. Called with an image [C, H, W], u8 or f32.
+--   local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to("u8")
+--   print(T.data.transforms.random_resized_crop(5)(picture):size(2))  --> 5
 function M.random_resized_crop(size, opts)
   local who = "transforms.random_resized_crop"
   opts = options.check(who, opts, { "scale", "ratio", "mode", "antialias" })
@@ -209,9 +232,16 @@ local function flipping(name, dim)
   end
 end
 
---- Left and right exchanged with probability p: `random_horizontal_flip(p=0.5)`; p = 1 always does.
+--- T.data.transforms.random_horizontal_flip(p=0.5) → transform
+-- Left and right exchanged with probability p. Called with an image [C, H, W], u8 or f32.
+--   local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to("u8")
+--   print(T.data.transforms.random_horizontal_flip(1)(picture):size(2))  --> 8
 M.random_horizontal_flip = flipping("random_horizontal_flip", -1)
---- Top and bottom exchanged with probability p: `random_vertical_flip(p=0.5)`.
+
+--- T.data.transforms.random_vertical_flip(p=0.5) → transform
+-- Top and bottom exchanged with probability p. Called with an image [C, H, W], u8 or f32.
+--   local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to("u8")
+--   print(T.data.transforms.random_vertical_flip(1)(picture):size(2))  --> 8
 M.random_vertical_flip = flipping("random_vertical_flip", -2)
 
 -- ---- values ---------------------------------------------------------------------------------------------------------
@@ -230,7 +260,10 @@ local function to_floats(x, scales, shifts)
   return core.image_to_float(x, scales, shifts)
 end
 
---- u8 in 0 … 255 becomes f32 in 0 … 1, floats stay: `to_tensor()`.
+--- T.data.transforms.to_tensor() → transform
+-- u8 in 0 … 255 becomes f32 in 0 … 1. Called with an image [C, H, W], u8 or f32.
+--   local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to("u8")
+--   print(T.data.transforms.to_tensor()(picture):size(2))  --> 8
 function M.to_tensor()
   return transform("to_tensor()", function(x)
     if core.is_tensor(x) and x:is_floating_point() then return x end
@@ -238,7 +271,9 @@ function M.to_tensor()
   end, { kind = "to_tensor" })
 end
 
---- (x - mean) / std by channel, of floats: `normalize(mean, std)`, numbers or lists.
+--- T.data.transforms.normalize(mean, std) → transform
+-- (x - mean) / std of floats, by channel; numbers or lists. Right behind to_tensor() both are one pass.
+--   print(T.data.transforms.normalize(0.5, 0.5)(T.ones(1, 1, 1)):item())  --> 1.0
 function M.normalize(mean, std)
   mean, std = list("transforms.normalize", "mean", mean), list("transforms.normalize", "std", std)
   local scales, shifts = {}, {}
@@ -262,8 +297,11 @@ local function factors(name, v, center, lo, hi)
   return range("transforms.color_jitter", name, v, lo, hi)
 end
 
---- Random changes of colour, in random order: `color_jitter{brightness=, contrast=, saturation=, hue=}`. A number v is
--- a factor of 1 - v … 1 + v (hue: a turn of -v … v, v up to 1/2); or give {low, high}.
+--- T.data.transforms.color_jitter{brightness=, contrast=, saturation=, hue=} → transform
+-- Random changes of colour, in random order; v means factors of 1 - v … 1 + v, for hue a turn of -v … v. Called with an
+-- image [C, H, W], u8 or f32.
+--   local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to("u8")
+--   print(T.data.transforms.color_jitter{ hue = 0.1 }(picture):size(2))  --> 8
 function M.color_jitter(opts)
   opts = options.check("transforms.color_jitter", opts, { "brightness", "contrast", "saturation", "hue" })
   local ranges = { [0] = factors("brightness", opts.brightness, 1, 0, math.huge),
@@ -286,7 +324,10 @@ function M.color_jitter(opts)
   end)
 end
 
---- One gray channel, or three equal ones: `gray(channels=1)` (ITU-R BT.601).
+--- T.data.transforms.gray(channels=1) → transform
+-- One gray channel, or three equal ones. Called with an image [C, H, W], u8 or f32.
+--   local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to("u8")
+--   print(T.data.transforms.gray()(picture):size(2))  --> 8
 function M.gray(channels)
   channels = channels or 1
   if channels ~= 1 and channels ~= 3 then fail("transforms.gray: 1 or 3 channels, got %s", describe(channels)) end
@@ -298,8 +339,10 @@ function M.gray(channels)
   end)
 end
 
---- A random rectangle set to a value with probability p: `random_erasing{p=0.5, scale={0.02, 0.33}, ratio={0.3, 3.3},
--- value=0 or "random"}` (Zhong et al. 2017).
+--- T.data.transforms.random_erasing{p=0.5, scale={0.02, 0.33}, ratio={0.3, 3.3}, value=0 or "random"} → transform
+-- A random rectangle set to a value with probability p. Called with an image [C, H, W], u8 or f32.
+--   local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to("u8")
+--   print(T.data.transforms.random_erasing()(picture):size(2))  --> 8
 function M.random_erasing(opts)
   local who = "transforms.random_erasing"
   opts = options.check(who, opts, { "p", "scale", "ratio", "value" })
@@ -328,7 +371,10 @@ end
 
 -- ---- one after the other -------------------------------------------------------------------------------------
 
---- Transforms, or any functions, one after the other: `compose{f, g, …}`.
+--- T.data.transforms.compose{f, g, …} → transform
+-- Transforms or functions one after the other. Called with an image [C, H, W], u8 or f32.
+--   local picture = T.arange(3 * 8 * 6):view(3, 8, 6):to("u8")
+--   print(T.data.transforms.compose{ T.data.transforms.resize(4) }(picture):size(2))  --> 5
 function M.compose(steps)
   if type(steps) ~= "table" or getmetatable(steps) == M.Transform then
     fail("transforms.compose: a list of transforms is wanted, got %s", describe(steps))

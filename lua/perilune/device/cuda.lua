@@ -8,47 +8,121 @@ return function(T, core)
   local cuda = {}
   T.cuda = cuda
 
-  -- T.cuda.is_available() → true, or false and why not
+  --- T.cuda.is_available() → true, or false and a message
+  -- Whether there is a GPU that tensors can live on; the message says what is missing.
+  --   local yes, why = T.cuda.is_available()
+  --   print(yes or type(why) == "string")  --> true
   function cuda.is_available() return raw.available() end
+
+  --- T.cuda.device_count() → integer
+  -- The GPUs that this process sees, at most 16; CUDA_VISIBLE_DEVICES says which. Where several are, their names are
+  -- "cuda:0", "cuda:1", …, else "cuda".
+  --   print(T.cuda.device_count() >= 0)  --> true
   function cuda.device_count() return raw.count() end
 
   -- ---- which GPU: a number from 0 on, or a name such as "cuda:1"; nil is the thread's current one -------------------
 
+  --- T.cuda.current_device() → integer
+  -- The number of this thread's current GPU, 0 at first; an error without one.
+  --   if T.cuda.is_available() then
+  --     print(T.cuda.current_device())
+  --   end
   function cuda.current_device() return raw.current() end
-  -- "cuda" means this GPU from now on, in this thread
+
+  --- T.cuda.set_device(gpu)
+  -- "cuda" means this GPU in this thread from now on: a number from 0 on, or a name such as "cuda:1".
+  --   if T.cuda.device_count() > 1 then
+  --     T.cuda.set_device(1)
+  --   end
   function cuda.set_device(gpu)
     if gpu == nil then fail("set_device: a GPU's number from 0 on, or its name, is wanted, got nil") end
     raw.current(gpu)
   end
-  -- T.cuda.device(1, f, …): f(…) with that one as the current GPU
+
+  --- T.cuda.device(gpu, f, …) → what f returns
+  -- f(…) with that GPU as the current one, which is what "cuda" means.
+  --   if T.cuda.is_available() then
+  --     T.cuda.device(0, function() return T.ones(2, { device = "cuda" }) end)
+  --   end
   function cuda.device(gpu, f, ...)
     if gpu == nil then fail("device: a GPU's number from 0 on, or its name, is wanted, got nil") end
     if type(f) ~= "function" then fail("device: a function is wanted after the GPU, got %s", options.describe(f)) end
     return raw.within(gpu, f, ...)
   end
 
+  --- T.cuda.get_device_name([gpu]) → string
+  -- The GPU's name.
+  --   if T.cuda.is_available() then
+  --     print(T.cuda.get_device_name())
+  --   end
   function cuda.get_device_name(gpu) return raw.info(gpu).name end
+
+  --- T.cuda.get_device_capability([gpu]) → major, minor
+  -- The compute capability: 9, 0 for Hopper.
+  --   if T.cuda.is_available() then
+  --     print(T.cuda.get_device_capability())
+  --   end
   function cuda.get_device_capability(gpu)
     local info = raw.info(gpu)
     return info.major, info.minor
   end
-  -- {name, libraries, major, minor, processors, memory, available}
+
+  --- T.cuda.get_device_properties([gpu]) → table
+  -- name, libraries, major, minor, processors, memory, available.
+  --   if T.cuda.is_available() then
+  --     print(T.cuda.get_device_properties().processors)
+  --   end
   function cuda.get_device_properties(gpu) return raw.info(gpu) end
-  -- Waits for everything that was queued on the GPU; raises what its kernels reported meanwhile.
+
+  --- T.cuda.synchronize([gpu])
+  -- Waits for all queued work; raises what kernels reported meanwhile, such as an index out of range.
+  --   T.cuda.synchronize()
   function cuda.synchronize(gpu) if raw.available() then raw.synchronize(gpu) end end
 
   -- ---- memory, in bytes -----------------------------------------------------------------------------------
 
+  --- T.cuda.memory_allocated([gpu]) → bytes
+  -- What tensors on the GPU hold.
+  --   print(T.cuda.memory_allocated() >= 0)  --> true
   function cuda.memory_allocated(gpu) return raw.memory(gpu).live end
+
+  --- T.cuda.max_memory_allocated([gpu]) → bytes
+  -- The most since the start or T.cuda.reset_peak_memory_stats().
+  --   print(T.cuda.max_memory_allocated() >= T.cuda.memory_allocated())  --> true
   function cuda.max_memory_allocated(gpu) return raw.memory(gpu).peak end
+
+  --- T.cuda.memory_reserved([gpu]) → bytes
+  -- What was taken from the driver, cached blocks included.
+  --   print(T.cuda.memory_reserved() >= 0)  --> true
   function cuda.memory_reserved(gpu) return raw.memory(gpu).reserved end
-  -- {live, peak, reserved, blocks, allocations, retries, limit}
+
+  --- T.cuda.memory_stats([gpu]) → {live, peak, reserved, blocks, allocations, retries, limit}
+  -- Bytes of tensors, their peak, bytes taken from the driver; counts.
+  --   print(T.cuda.memory_stats().blocks >= 0)  --> true
   function cuda.memory_stats(gpu) return raw.memory(gpu) end
+
+  --- T.cuda.reset_peak_memory_stats([gpu])
+  -- The peak starts again from what is held now.
+  --   T.cuda.reset_peak_memory_stats()
   function cuda.reset_peak_memory_stats(gpu) raw.reset_peak(gpu) end
+
+  --- T.cuda.empty_cache()
+  -- Gives cached blocks back to the driver.
+  --   T.cuda.empty_cache()
   function cuda.empty_cache() raw.trim() end -- of all GPUs
-  -- At most this many bytes for tensors; nil: what the GPU has.
+
+  --- T.cuda.set_memory_limit(bytes or nil[, gpu])
+  -- At most this many bytes for tensors; more is an error. nil: what the GPU has.
+  --   if T.cuda.is_available() then
+  --     T.cuda.set_memory_limit(nil)
+  --   end
   function cuda.set_memory_limit(bytes, gpu) raw.limit(bytes, gpu) end
-  -- free, total
+
+  --- T.cuda.mem_get_info([gpu]) → free, total
+  -- Bytes of the GPU's memory.
+  --   if T.cuda.is_available() then
+  --     print(T.cuda.mem_get_info())
+  --   end
   function cuda.mem_get_info(gpu)
     local info = raw.info(gpu, true)
     return info.available, info.memory
@@ -58,10 +132,21 @@ return function(T, core)
 
   -- T.cuda.Stream{priority=, device=} → a stream of one GPU; T.cuda.stream(s, f, …) runs f on it, with its GPU as the
   -- current one
+  --- T.cuda.Stream{priority=, device=} → stream
+  -- A queue of work beside the usual one: synchronize(), query(), wait_event(e), wait_stream(s), record_event().
+  --   if T.cuda.is_available() then
+  --     T.cuda.Stream():synchronize()
+  --   end
   function cuda.Stream(opts)
     local o = options.check("Stream", opts, { "priority", "device" })
     return raw.stream(o.priority or 0, o.device)
   end
+
+  --- T.cuda.stream(s, f, …) → what f returns
+  -- Runs f with s as the current stream.
+  --   if T.cuda.is_available() then
+  --     T.cuda.stream(T.cuda.Stream(), function() return T.ones(2):cuda() end)
+  --   end
   function cuda.stream(s, f, ...)
     if type(f) ~= "function" then fail("stream: a function is wanted after the stream, got %s", options.describe(f)) end
     return raw.on_stream(s, f, ...)
@@ -82,7 +167,11 @@ return function(T, core)
     return event
   end
 
-  -- T.cuda.Event{enable_timing=} → an event
+  --- T.cuda.Event{enable_timing=} → event
+  -- A mark in a stream: record(), wait(), synchronize(), query(), elapsed_time(later) in milliseconds.
+  --   if T.cuda.is_available() then
+  --     T.cuda.Event():record()
+  --   end
   function cuda.Event(opts)
     local o = options.check("Event", opts, { "enable_timing" })
     return raw.event(o.enable_timing or false)
@@ -96,16 +185,38 @@ return function(T, core)
 
   -- ---- settings -----------------------------------------------------------------------------------------------
 
-  -- Products of f32 may round their factors to TF32 (off at first) → what it was
+  --- T.cuda.allow_tf32(on) → what it was
+  -- Products of f32 may round their factors to TF32; off at first.
+  --   if T.cuda.is_available() then
+  --     T.cuda.allow_tf32(false)
+  --   end
   function cuda.allow_tf32(on) return raw.setting("tf32", on) end
-  -- The same bits in every run (on at first) → what it was
+
+  --- T.cuda.deterministic(on) → what it was
+  -- The same bits in every run; on at first.
+  --   if T.cuda.is_available() then
+  --     T.cuda.deterministic(true)
+  --   end
   function cuda.deterministic(on) return raw.setting("deterministic", on) end
-  -- Libraries may time their algorithms and keep the fastest → what it was
+
+  --- T.cuda.benchmark(on) → what it was
+  -- Libraries may time their algorithms and keep the fastest; off at first.
+  --   if T.cuda.is_available() then
+  --     T.cuda.benchmark(false)
+  --   end
   function cuda.benchmark(on) return raw.setting("benchmark", on) end
-  -- cuDNN may compute what it can (on at first); false: own kernels → what it was
+
+  --- T.cuda.cudnn(on) → what it was
+  -- cuDNN computes convolutions, attention and recurrent nets where it can; on at first. Off: kernels of our own.
+  --   if T.cuda.is_available() then
+  --     T.cuda.cudnn(true)
+  --   end
   function cuda.cudnn(on) return raw.setting("cudnn", on) end
 
-  -- T.set_default_device("cuda"): where tensors are made from then on; T.get_default_device() says where
+  --- T.set_default_device(name)
+  -- Makes tensors on this device from now on: "cpu", or "cuda" where there is a GPU.
+  --   T.set_default_device("cpu")
+  --   print(T.zeros(1))  --> {0.}  -- f32[1] cpu
   function T.set_default_device(name)
     if type(name) ~= "string" then
       fail("set_default_device: a device is wanted, \"cpu\", \"cuda\" or \"cuda:1\", got %s",
@@ -113,5 +224,9 @@ return function(T, core)
     end
     raw.default(name)
   end
+
+  --- T.get_default_device() → name
+  -- Where tensors are made: "cpu" or "cuda".
+  --   print(T.get_default_device())  --> cpu
   function T.get_default_device() return raw.default() end
 end

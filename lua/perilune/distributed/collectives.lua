@@ -51,10 +51,21 @@ local function in_place(who, kind, t, opts, root_name, root)
   return result(work, async, t)
 end
 
---- t := the reduction of all ranks' t. op: "sum", "avg", "min", "max", "prod", "band", "bor", "bxor".
+--- T.distributed.all_reduce(x, {op="sum", group=, async_op=}) → x or work
+-- x := the reduction of all ranks' x, everywhere. op: "sum", "avg" (floats), "min", "max", "prod", "band", "bor",
+-- "bxor" (integers, booleans). Any dtype and layout; f16 and bf16 are rounded after each addition. Options: group,
+-- async_op (a work is returned; work:wait() ends the operation).
+--   T.distributed.init_process_group()
+--   print(T.distributed.all_reduce(T.ones(2)))  --> {1., 1.}  -- f32[2] cpu
+--   T.distributed.destroy_process_group()
 function M.all_reduce(t, opts) return in_place("all_reduce", "all_reduce", t, opts) end
 
---- The same on rank `dst` alone; what the others then have in t is undefined.
+--- T.distributed.reduce(x, dst=0, {op="sum", …}) → x or work
+-- The same on rank dst alone; what the others have in x then is undefined. Options: group, async_op (a work is
+-- returned; work:wait() ends the operation).
+--   T.distributed.init_process_group()
+--   print(T.distributed.reduce(T.ones(2), 0))  --> {1., 1.}  -- f32[2] cpu
+--   T.distributed.destroy_process_group()
 function M.reduce(t, dst, opts)
   dst, opts = root_of("dst", dst, opts, 0)
   return in_place("reduce", "reduce", t, opts, "dst", dst)
@@ -73,7 +84,12 @@ local function reduce_pieces(who, out, pieces, opts)
   return result(work, async, out)
 end
 
---- out := the reduction of what the ranks have for this one: entry 1 + rank of each one's list.
+--- T.distributed.reduce_scatter(out, list, {op="sum", …}) → out or work
+-- out := the reduction of what the ranks have in entry 1 + rank of their lists. Options: group, async_op (a work is
+-- returned; work:wait() ends the operation).
+--   T.distributed.init_process_group()
+--   print(T.distributed.reduce_scatter(T.zeros(1), { T.ones(1) }))  --> {1.}  -- f32[1] cpu
+--   T.distributed.destroy_process_group()
 function M.reduce_scatter(out, list, opts)
   check("reduce_scatter", "the result", out)
   return reduce_pieces("reduce_scatter", out, function(g, place)
@@ -81,7 +97,12 @@ function M.reduce_scatter(out, list, opts)
   end, opts)
 end
 
---- The same with the pieces in one tensor, along its first dimension.
+--- T.distributed.reduce_scatter_tensor(out, x, {op="sum", …}) → out or work
+-- The same with the pieces joined along the first dimension of x. Options: group, async_op (a work is returned;
+-- work:wait() ends the operation).
+--   T.distributed.init_process_group()
+--   print(T.distributed.reduce_scatter_tensor(T.zeros(2), T.ones(2)))  --> {1., 1.}  -- f32[2] cpu
+--   T.distributed.destroy_process_group()
 function M.reduce_scatter_tensor(out, input, opts)
   local who = "reduce_scatter_tensor"
   check(who, "the result", out)
@@ -96,7 +117,11 @@ end
 
 -- ---- copies -----------------------------------------------------------------------------------------------
 
---- t := rank src's t.
+--- T.distributed.broadcast(x, src=0, {…}) → x or work
+-- x := rank src's x. Options: group, async_op (a work is returned; work:wait() ends the operation).
+--   T.distributed.init_process_group()
+--   print(T.distributed.broadcast(T.ones(2), 0))  --> {1., 1.}  -- f32[2] cpu
+--   T.distributed.destroy_process_group()
 function M.broadcast(t, src, opts)
   check("broadcast", "the tensor", t)
   src, opts = root_of("src", src, opts, 0)
@@ -109,7 +134,12 @@ function M.broadcast(t, src, opts)
   return result(state.start("broadcast", "broadcast", g, nil, there, { peer = peer }, async, back), async, t)
 end
 
---- list[1 + r] := rank r's t, everywhere.
+--- T.distributed.all_gather(list, x, {…}) → list or work
+-- The tensors of the list, one a rank, become those ranks' x. Options: group, async_op (a work is returned; work:wait()
+-- ends the operation).
+--   T.distributed.init_process_group()
+--   print(T.distributed.all_gather({ T.zeros(1) }, T.ones(1))[1])  --> {1.}  -- f32[1] cpu
+--   T.distributed.destroy_process_group()
 function M.all_gather(list, t, opts)
   check("all_gather", "the tensor", t)
   local _, g, async = read_options("all_gather", opts)
@@ -122,7 +152,12 @@ function M.all_gather(list, t, opts)
   return result(work, async, list)
 end
 
---- out := all ranks' t, joined (or stacked) along the first dimension.
+--- T.distributed.all_gather_into_tensor(out, x, {…}) → out or work
+-- out := all ranks' x, joined along the first dimension. Options: group, async_op (a work is returned; work:wait() ends
+-- the operation).
+--   T.distributed.init_process_group()
+--   print(T.distributed.all_gather_into_tensor(T.zeros(2), T.ones(2)))  --> {1., 1.}  -- f32[2] cpu
+--   T.distributed.destroy_process_group()
 function M.all_gather_into_tensor(out, t, opts)
   local who = "all_gather_into_tensor"
   check(who, "the result", out)
@@ -157,7 +192,12 @@ local function rooted(who, key, role, t, list, root, opts)
   return g, peer, list, async, tensors.place(who, g, t, who)
 end
 
---- On rank dst: list[1 + r] := rank r's t. The others give no list.
+--- T.distributed.gather(x, list, dst=0, {…}) → list or work
+-- On rank dst the tensors of the list become the ranks' x; the others give nil. Options: group, async_op (a work is
+-- returned; work:wait() ends the operation).
+--   T.distributed.init_process_group()
+--   print(T.distributed.gather(T.ones(1), { T.zeros(1) })[1])  --> {1.}  -- f32[1] cpu
+--   T.distributed.destroy_process_group()
 function M.gather(t, list, dst, opts)
   local g, peer, all_of, async, place = rooted("gather", "dst", "destination", t, list, dst, opts)
   local all = peer == g.mine and tensors.room(t, g.n, place) or nil
@@ -166,7 +206,12 @@ function M.gather(t, list, dst, opts)
   return result(work, async, all_of)
 end
 
---- t := entry 1 + rank of rank src's list. The others give no list.
+--- T.distributed.scatter(x, list, src=0, {…}) → x or work
+-- x := entry 1 + rank of rank src's list; the others give nil. Options: group, async_op (a work is returned;
+-- work:wait() ends the operation).
+--   T.distributed.init_process_group()
+--   print(T.distributed.scatter(T.zeros(1), { T.ones(1) }))  --> {1.}  -- f32[1] cpu
+--   T.distributed.destroy_process_group()
 function M.scatter(t, list, src, opts)
   local g, peer, all_of, async, place = rooted("scatter", "src", "source", t, list, src, opts)
   local all = peer == g.mine and tensors.joined(all_of, place) or nil
@@ -174,7 +219,12 @@ function M.scatter(t, list, src, opts)
   return result(state.start("scatter", "scatter", g, all, there, { peer = peer }, async, back), async, t)
 end
 
---- out[1 + r] := what rank r has for this one. Pieces of one number of elements.
+--- T.distributed.all_to_all(out, list, {…}) → out or work
+-- Entry 1 + r of out becomes what rank r has in its list for this rank. Options: group, async_op (a work is returned;
+-- work:wait() ends the operation).
+--   T.distributed.init_process_group()
+--   print(T.distributed.all_to_all({ T.zeros(1) }, { T.ones(1) })[1])  --> {1.}  -- f32[1] cpu
+--   T.distributed.destroy_process_group()
 function M.all_to_all(out, list, opts)
   local _, g, async = read_options("all_to_all", opts)
   if type(out) ~= "table" or type(list) ~= "table" then
@@ -218,8 +268,12 @@ local function sizes(who, what, list, n, t)
   return out
 end
 
---- out := the pieces that the ranks have for this one, joined along the first dimension; pieces are equal, or of
--- output_split_sizes and input_split_sizes rows.
+--- T.distributed.all_to_all_single(out, x, {output_split_sizes=, input_split_sizes=, …}) → out or work
+-- The same along the first dimension of tensors; pieces are equal, or of the given numbers of rows. Options: group,
+-- async_op (a work is returned; work:wait() ends the operation).
+--   T.distributed.init_process_group()
+--   print(T.distributed.all_to_all_single(T.zeros(2), T.ones(2)))  --> {1., 1.}  -- f32[2] cpu
+--   T.distributed.destroy_process_group()
 function M.all_to_all_single(out, input, opts)
   local who = "all_to_all_single"
   check(who, "the result", out)
@@ -237,7 +291,11 @@ function M.all_to_all_single(out, input, opts)
   return result(work, async, out)
 end
 
---- Waits until all ranks are here.
+--- T.distributed.barrier({group=, async_op=})
+-- Waits until all ranks are here.
+--   T.distributed.init_process_group()
+--   T.distributed.barrier()
+--   T.distributed.destroy_process_group()
 function M.barrier(opts)
   local _, g, async = read_options("barrier", opts)
   agree(g, "barrier", "")
@@ -283,18 +341,42 @@ local function receive(who, t, src, opts, async)
   return state.start(who, "receive", g, nil, there, call, async, back), g
 end
 
---- t goes to rank dst, which calls recv. {group=, tag=}
+--- T.distributed.send(x, dst, {group=, tag=0})
+-- x goes to rank dst, which calls recv.
+--   T.distributed.init_process_group()
+--   print(pcall(T.distributed.send, T.ones(1), 0) == false)  --> true
+--   T.distributed.destroy_process_group()
 function M.send(t, dst, opts) send("send", t, dst, opts, false) end
+
+--- T.distributed.isend(x, dst, {group=, tag=0}) → work
+-- send that does not wait; x must stay as it is.
+--   T.distributed.init_process_group()
+--   print(pcall(T.distributed.isend, T.ones(1), 0) == false)  --> true
+--   T.distributed.destroy_process_group()
 function M.isend(t, dst, opts) return send("isend", t, dst, opts, true) end
 
---- t := what rank src (without one: any) sends → the sender's rank.
+--- T.distributed.recv(x, src=any, {group=, tag=0}) → rank
+-- x := what rank src sends, or any; returns who sent.
+--   T.distributed.init_process_group()
+--   print(pcall(T.distributed.recv, T.ones(1), 0) == false)  --> true
+--   T.distributed.destroy_process_group()
 function M.recv(t, src, opts)
   local work, g = receive("recv", t, src, opts, false)
   return g.ranks[work.source + 1]
 end
+
+--- T.distributed.irecv(x, src=any, {group=, tag=0}) → work
+-- recv that does not wait.
+--   T.distributed.init_process_group()
+--   print(pcall(T.distributed.irecv, T.ones(1), 0) == false)  --> true
+--   T.distributed.destroy_process_group()
 function M.irecv(t, src, opts) return receive("irecv", t, src, opts, true) end
 
---- Several messages at once: {{isend or irecv, tensor, peer}, …} → list of works.
+--- T.distributed.batch_isend_irecv{{T.distributed.isend, x, rank}, …} → list of works
+-- Several messages at once.
+--   T.distributed.init_process_group()
+--   print(#T.distributed.batch_isend_irecv {})  --> 0
+--   T.distributed.destroy_process_group()
 function M.batch_isend_irecv(list)
   if type(list) ~= "table" then fail("batch_isend_irecv: a list of {function, tensor, rank} is wanted") end
   local works = {}

@@ -44,7 +44,15 @@ local function check_backend(name)
     options.unknown("backend", name, backends))
 end
 
---- Joins the processes that one command started: init_process_group([backend,] {timeout=1800}).
+--- T.distributed.init_process_group(["mpi" or "nccl",] {timeout=1800})
+-- Joins the processes that `perilune launch -n N script.lua` (or mpirun) started; alone, one process is a group.
+-- timeout: seconds after which an operation that others do not take part in raises an error. Groups need Open MPI
+-- (Debian: openmpi-bin libopenmpi-dev). Tensors of GPUs go through NCCL where it is there, else through the host's
+-- memory; "nccl" insists on it. Each rank has a GPU of its own: T.cuda.set_device, with
+-- T.distributed.get_node_local_rank().
+--   T.distributed.init_process_group()
+--   print(T.distributed.get_rank(), T.distributed.get_world_size())  --> 0	1
+--   T.distributed.destroy_process_group()
 function M.init_process_group(backend, opts)
   local who = "init_process_group"
   if type(backend) == "table" then backend, opts = nil, backend end
@@ -81,7 +89,11 @@ function M.init_process_group(backend, opts)
   end
 end
 
---- Ends the group (or one made by new_group); waits for what is under way in it.
+--- T.distributed.destroy_process_group([group])
+-- Ends the group of all, or one of new_group, after what is under way in it.
+--   T.distributed.init_process_group()
+--   print(T.distributed.is_initialized())  --> true
+--   T.distributed.destroy_process_group()
 function M.destroy_process_group(group)
   local g = state.group("destroy_process_group", group)
   for work in pairs(state.pending) do
@@ -95,8 +107,12 @@ function M.destroy_process_group(group)
   if g == state.world then state.world, core.rank = nil, nil end
 end
 
---- A group of some processes: new_group({0, 2}, {timeout=}). Every process makes this call, those that are not in the
--- group, too. Without ranks: all.
+--- T.distributed.new_group(ranks, {timeout=}) → group
+-- A group of some processes, for the option group of other functions. Every process makes this call, also those that
+-- are not in the list. group:rank() (-1: not in it), group:size().
+--   T.distributed.init_process_group()
+--   print(T.distributed.new_group({ 0 }))  --> process group {0}
+--   T.distributed.destroy_process_group()
 function M.new_group(ranks, opts)
   local who = "new_group"
   local world = state.group(who)
@@ -120,7 +136,9 @@ end
 
 -- ---- who is who -------------------------------------------------------------------------------------------
 
---- Can several processes be joined here? → true; or false and why not.
+--- T.distributed.is_available() → true; or false, why not
+-- Can several processes be joined in this build?
+--   print(type(T.distributed.is_available()))  --> boolean
 function M.is_available()
   for entry in package.cpath:gmatch "[^;]+" do
     local file = io.open((entry:gsub("%?", "perilune/perilune_mpi")))
@@ -132,35 +150,71 @@ function M.is_available()
   if os.getenv "PERILUNE_MPI_PLUGIN" then return true end
   return false, "this build of perilune has no MPI (Debian: openmpi-bin libopenmpi-dev, then build again)"
 end
+
+--- T.distributed.is_mpi_available() → true; or false, why not
+-- The same as T.distributed.is_available().
+--   print(type(T.distributed.is_mpi_available()))  --> boolean
 function M.is_mpi_available() return M.is_available() end
+
+--- T.distributed.is_initialized() → boolean
+-- Was init_process_group called?
+--   print(T.distributed.is_initialized())  --> false
 function M.is_initialized() return state.world ~= nil end
 
---- The rank of this process (in the group; -1: it is no member), the number of processes.
+--- T.distributed.get_rank([group]) → 0 …
+-- The number of this process, from 0; -1 outside of the group.
+--   T.distributed.init_process_group()
+--   print(T.distributed.get_rank())  --> 0
+--   T.distributed.destroy_process_group()
 function M.get_rank(group)
   if group == nil then return state.group("get_rank").mine end
   if getmetatable(group) ~= state.Group then return state.group("get_rank", group).mine end
   return group:rank()
 end
+
+--- T.distributed.get_world_size([group]) → count
+-- How many processes there are.
+--   T.distributed.init_process_group()
+--   print(T.distributed.get_world_size())  --> 1
+--   T.distributed.destroy_process_group()
 function M.get_world_size(group)
   if group ~= nil and getmetatable(group) == state.Group then return group.n end
   return state.group("get_world_size", group).n
 end
+
+--- T.distributed.get_backend([group]) → name
+-- What the group was made with.
+--   T.distributed.init_process_group()
+--   print(T.distributed.get_backend())  --> mpi
+--   T.distributed.destroy_process_group()
 function M.get_backend(group)
   state.group("get_backend", group)
   return state.backend
 end
 
---- The rank among the processes of this machine: which GPU is whose. From LOCAL_RANK, or MPI; 0 for one process.
+--- T.distributed.get_node_local_rank() → 0 …
+-- The number of this process among those of its machine: which GPU is whose. LOCAL_RANK, where it is set.
+--   print(T.distributed.get_node_local_rank() >= 0)  --> true
 function M.get_node_local_rank()
   return number_of "LOCAL_RANK" or number_of "OMPI_COMM_WORLD_LOCAL_RANK" or (state.info or {}).local_rank or 0
 end
 
---- Ranks of a group's members among all processes, and the other way.
+--- T.distributed.get_process_group_ranks(group) → list
+-- The ranks of the members among all processes.
+--   T.distributed.init_process_group()
+--   print(#T.distributed.get_process_group_ranks())  --> 1
+--   T.distributed.destroy_process_group()
 function M.get_process_group_ranks(group)
   local g = group or state.group("get_process_group_ranks")
   if getmetatable(g) ~= state.Group then state.group("get_process_group_ranks", g) end
   return table.move(g.ranks, 1, g.n, 1, {})
 end
+
+--- T.distributed.get_global_rank(group, rank in it) → rank among all
+-- Where a member of a group is among all processes.
+--   T.distributed.init_process_group()
+--   print(T.distributed.get_global_rank(T.distributed.new_group({ 0 }), 0))  --> 0
+--   T.distributed.destroy_process_group()
 function M.get_global_rank(group, rank)
   local g = state.group("get_global_rank", group)
   local r = options.integer(rank)
@@ -169,6 +223,12 @@ function M.get_global_rank(group, rank)
   end
   return g.ranks[r + 1]
 end
+
+--- T.distributed.get_group_rank(group, rank among all) → rank in it
+-- Where a process is in a group that it is a member of.
+--   T.distributed.init_process_group()
+--   print(T.distributed.get_group_rank(T.distributed.new_group({ 0 }), 0))  --> 0
+--   T.distributed.destroy_process_group()
 function M.get_group_rank(group, rank)
   local g = state.group("get_group_rank", group)
   return state.member("get_group_rank", "the rank", g, rank)

@@ -82,7 +82,11 @@ end
 
 -- ---- operations -------------------------------------------------------------------------------------------
 
---- list[1 + r] := rank r's value, everywhere. {group=}
+--- T.distributed.all_gather_object(list, value, {group=}) → list
+-- list[1 + r] := rank r's value. Tables, numbers, strings, booleans and tensors; no code runs when they arrive.
+--   T.distributed.init_process_group()
+--   print(T.distributed.all_gather_object({}, { name = "a" })[1].name)  --> a
+--   T.distributed.destroy_process_group()
 function M.all_gather_object(list, value, opts)
   local who = "all_gather_object"
   local _, g = read_group(who, opts)
@@ -96,7 +100,12 @@ function M.all_gather_object(list, value, opts)
   return list
 end
 
---- On rank dst: list[1 + r] := rank r's value. The others give no list.
+--- T.distributed.gather_object(value, list, dst=0, {group=}) → list
+-- The same on rank dst alone; the others give nil. Tables, numbers, strings, booleans and tensors; no code runs when
+-- they arrive.
+--   T.distributed.init_process_group()
+--   print(T.distributed.gather_object("a", {})[1])  --> a
+--   T.distributed.destroy_process_group()
 function M.gather_object(value, list, dst, opts)
   local who = "gather_object"
   if type(dst) == "table" then dst, opts = nil, dst end
@@ -113,7 +122,12 @@ function M.gather_object(value, list, dst, opts)
   return list
 end
 
---- The entries of `list` become those of rank src's. {group=}
+--- T.distributed.broadcast_object_list(list, src=0, {group=}) → list
+-- The entries of the list become those of rank src's. Tables, numbers, strings, booleans and tensors; no code runs when
+-- they arrive.
+--   T.distributed.init_process_group()
+--   print(T.distributed.broadcast_object_list({ 3 })[1])  --> 3
+--   T.distributed.destroy_process_group()
 function M.broadcast_object_list(list, src, opts)
   local who = "broadcast_object_list"
   if type(src) == "table" then src, opts = nil, src end
@@ -131,7 +145,12 @@ function M.broadcast_object_list(list, src, opts)
   return list
 end
 
---- out[1] := entry 1 + rank of rank src's list. The others give no list.
+--- T.distributed.scatter_object_list(out, list, src=0, {group=}) → out
+-- out[1] := entry 1 + rank of rank src's list; the others give nil. Tables, numbers, strings, booleans and tensors; no
+-- code runs when they arrive.
+--   T.distributed.init_process_group()
+--   print(T.distributed.scatter_object_list({}, { 3 })[1])  --> 3
+--   T.distributed.destroy_process_group()
 function M.scatter_object_list(out, list, src, opts)
   local who = "scatter_object_list"
   if type(src) == "table" then src, opts = nil, src end

@@ -94,7 +94,15 @@ end
 
 -- ---- classes -------------------------------------------------------------------------------------------------------
 
---- What every distribution can do.
+--- T.distributions.Distribution :: T.distributions.Distribution, the parent of all
+-- What all have: d:sample(shape?) without gradients, d:rsample(shape?) with gradients where has_rsample, d:log_prob(x),
+-- d:entropy(), d:expand(shape), d:type(); cdf, icdf, enumerate_support, perplexity where they make sense; fields mean,
+-- variance, stddev, mode, batch_shape, event_shape. Parameters are numbers or tensors and broadcast. A sample has shape
+-- .. batch_shape .. event_shape, a log_prob shape .. batch_shape. Parameters and values are checked unless
+-- validate_args=false is given, during T.jit's tracing or in T.vmap.
+--   local d = T.distributions.Normal(T.zeros(3), 1) -- a T.distributions.Distribution
+--   print(d:sample(2):describe(), d:log_prob(d:sample(2)):describe())  --> f32[2,3]	f32[2,3]
+--   print(d.variance)  --> {1., 1., 1.}  -- f32[3] cpu
 local Distribution = { has_rsample = false, has_enumerate_support = false, event_dim = 0 }
 M.Distribution = Distribution
 local props = {}
@@ -190,9 +198,12 @@ end
 --- e to the entropy (of a Categorical: how many equally likely classes it is worth).
 function Distribution:perplexity() return self:entropy():exp() end
 
---- Makes a class. args: options.spec's list, kind "operand" for parameters. `inner`: name → dimensions of the
+-- Makes a class. args: options.spec's list, kind "operand" for parameters. `inner`: name → dimensions of the
 -- parameter that belong to one draw; `sets`: name → set. C.init(self, a, who), in place of
 -- store, reads the checked arguments.
+--- T.distributions.Chi2(…) → distribution
+-- The sum of df squared normal draws.
+--   print(T.distributions.Chi2(3).mean)  --> 3.  -- f32[] cpu
 function M.class(name, args, settings)
   local C = { __name = name, props = setmetatable({}, { __index = (settings.parent or Distribution).props }),
     inner = settings.inner or {}, names = settings.names or {} }

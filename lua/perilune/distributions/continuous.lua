@@ -23,6 +23,9 @@ end
 
 -- ---- Normal -------------------------------------------------------------------------------------------------
 
+--- T.distributions.Normal(…) → distribution
+-- loc + scale ε with ε standard normal.
+--   print(T.distributions.Normal(0, 1):log_prob(0))  --> -0.9189  -- f32[] cpu
 local Normal = define("Normal", location, { sets = location_sets })
 Normal.support = "real"
 function Normal.props.mean(d) return d.loc end
@@ -41,6 +44,9 @@ function Normal:icdf(p) return self.loc + self.scale * T.special.ndtri(self:prob
 
 -- ---- functions of a normal draw -----------------------------------------------------------------------------
 
+--- T.distributions.LogNormal(…) → distribution
+-- e to a normal draw.
+--   print(T.distributions.LogNormal(0, 1).median)  --> 1.  -- f32[] cpu
 local LogNormal = define("LogNormal", location, { sets = location_sets })
 LogNormal.support = "positive"
 function LogNormal.props.mean(d) return (d.loc + d.scale:square() / 2):exp() end
@@ -60,6 +66,10 @@ function LogNormal:cdf(x) return T.special.ndtr((self:value(x, "cdf"):log() - se
 function LogNormal:icdf(p) return (self.loc + self.scale * T.special.ndtri(self:probability(p))):exp() end
 
 local scale_only = { { "scale", "operand", 1 } }
+
+--- T.distributions.HalfNormal(…) → distribution
+-- |scale ε| with ε standard normal.
+--   print(T.distributions.HalfNormal(2):cdf(0))  --> 0.  -- f32[] cpu
 local HalfNormal = define("HalfNormal", scale_only, { sets = { scale = "positive" } })
 HalfNormal.support = "nonnegative"
 function HalfNormal.props.mean(d) return d.scale * math.sqrt(2 / pi) end
@@ -75,6 +85,9 @@ function HalfNormal:icdf(p) return self.scale * T.special.ndtri((self:probabilit
 
 -- ---- by inversion -------------------------------------------------------------------------------------------
 
+--- T.distributions.Uniform(…) → distribution
+-- All of low <= x < high alike.
+--   print(T.distributions.Uniform(0, 4):log_prob(T.tensor { 1, 5 }):exp())  --> {0.2500, 0.0000}  -- f32[2] cpu
 local Uniform = define("Uniform", { { "low", "operand", 0 }, { "high", "operand", 1 } }, {})
 function Uniform:init(a, who)
   base.store(self, a, who)
@@ -99,6 +112,9 @@ function Uniform:entropy() return (self.high - self.low):log() end
 function Uniform:cdf(x) return ((self:value(x, "cdf") - self.low) / (self.high - self.low)):clamp(0, 1) end
 function Uniform:icdf(p) return self.low + (self.high - self.low) * self:probability(p) end
 
+--- T.distributions.Exponential(…) → distribution
+-- Waiting times: rate e^(-rate x).
+--   print(T.distributions.Exponential(2).mean)  --> 0.5000  -- f32[] cpu
 local Exponential = define("Exponential", { { "rate", "operand", 1 } }, { sets = { rate = "positive" } })
 Exponential.support = "nonnegative"
 function Exponential.props.mean(d) return 1 / d.rate end
@@ -111,6 +127,9 @@ function Exponential:entropy() return 1 - self.rate:log() end
 function Exponential:cdf(x) return -(-self.rate * self:value(x, "cdf")):expm1() end
 function Exponential:icdf(p) return -(-self:probability(p)):log1p() / self.rate end
 
+--- T.distributions.Laplace(…) → distribution
+-- e^(-|x - loc| / scale) / (2 scale).
+--   print(T.distributions.Laplace(0, 1):log_prob(0):exp())  --> 0.5000  -- f32[] cpu
 local Laplace = define("Laplace", location, { sets = location_sets })
 Laplace.support = "real"
 function Laplace.props.mean(d) return d.loc end
@@ -128,6 +147,9 @@ function Laplace:cdf(x)
   return 0.5 - 0.5 * t:sign() * (-t:abs()):expm1()
 end
 
+--- T.distributions.Cauchy(…) → distribution
+-- 1 / (π scale (1 + ((x - loc)/scale)²)); it has no mean.
+--   print(T.distributions.Cauchy(3, 1).median)  --> 3.  -- f32[] cpu
 local Cauchy = define("Cauchy", location, { sets = location_sets })
 Cauchy.support = "real"
 function Cauchy.props.mean(d) return T.full_like(d.loc, 0 / 0) end
@@ -142,6 +164,9 @@ end
 function Cauchy:entropy() return (4 * pi * self.scale):log() end
 function Cauchy:cdf(x) return ((self:value(x, "cdf") - self.loc) / self.scale):atan() / pi + 0.5 end
 
+--- T.distributions.HalfCauchy(…) → distribution
+-- The size of a Cauchy draw around 0.
+--   print(T.distributions.HalfCauchy(1):cdf(1))  --> 0.5000  -- f32[] cpu
 local HalfCauchy = define("HalfCauchy", scale_only, { sets = { scale = "positive" } })
 HalfCauchy.support = "nonnegative"
 function HalfCauchy.props.mean(d) return T.full_like(d.scale, math.huge) end
@@ -155,6 +180,9 @@ end
 function HalfCauchy:entropy() return (2 * pi * self.scale):log() end
 function HalfCauchy:cdf(x) return (self:value(x, "cdf") / self.scale):atan() * (2 / pi) end
 
+--- T.distributions.Gumbel(…) → distribution
+-- The largest of many; loc - scale log(-log u).
+--   print(T.distributions.Gumbel(1, 1).mode)  --> 1.  -- f32[] cpu
 local Gumbel = define("Gumbel", location, { sets = location_sets })
 Gumbel.support = "real"
 function Gumbel.props.mean(d) return d.loc + d.scale * euler end
@@ -171,6 +199,9 @@ end
 function Gumbel:entropy() return self.scale:log() + (1 + euler) end
 function Gumbel:cdf(x) return (-((self.loc - self:value(x, "cdf")) / self.scale):exp()):exp() end
 
+--- T.distributions.Weibull(…) → distribution
+-- scale (-log u)^(1/concentration).
+--   print(T.distributions.Weibull(2, 1).mean)  --> 2.  -- f32[] cpu
 local Weibull = define("Weibull", { { "scale", "operand" }, { "concentration", "operand" } },
   { sets = { scale = "positive", concentration = "positive" } })
 Weibull.support = "positive"
@@ -196,6 +227,9 @@ end
 function Weibull:cdf(x) return -(-(self:value(x, "cdf") / self.scale) ^ self.concentration):expm1() end
 function Weibull:icdf(p) return self.scale * (-(-self:probability(p)):log1p()) ^ (1 / self.concentration) end
 
+--- T.distributions.Pareto(…) → distribution
+-- scale u^(-1/alpha): a power law from scale on.
+--   print(T.distributions.Pareto(1, 3).mean)  --> 1.5000  -- f32[] cpu
 local Pareto = define("Pareto", { { "scale", "operand" }, { "alpha", "operand" } },
   { sets = { scale = "positive", alpha = "positive" } })
 function Pareto.props.mean(d)

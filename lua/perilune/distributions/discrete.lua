@@ -61,6 +61,10 @@ end
 function Bernoulli:sample(shape)
   return T.bernoulli(self.probs:detach():expand(self:shape_of(shape)):contiguous())
 end
+
+--- T.distributions.Bernoulli(…) → distribution
+-- 1 with probability probs, else 0. logits = log(p / (1 - p)).
+--   print(T.distributions.Bernoulli { logits = 0 }.mean)  --> 0.5000  -- f32[] cpu
 function Bernoulli:log_prob(x)
   return -cross(self.logits, self:value(x))
 end
@@ -83,6 +87,10 @@ function Geometric:sample(shape)
   local p = self.probs:detach()
   return (base.uniform(p, self:shape_of(shape)):log() / (-p):log1p()):floor()
 end
+
+--- T.distributions.Geometric(…) → distribution
+-- Failures before the first success.
+--   print(T.distributions.Geometric(0.25).mean)  --> 3.  -- f32[] cpu
 function Geometric:log_prob(x)
   local p = self.probs
   return T.xlog1py(self:value(x), -p) + p:log()
@@ -99,7 +107,11 @@ function Binomial:sample(shape)
   local n, p = self.total_count:detach(), self.probs:detach()
   return T.binomial(n:expand(shape):contiguous(), p:expand(shape):contiguous())
 end
---- log n! - log k! - log (n - k)! + k logits - n log(1 + e^logits)
+
+--- T.distributions.Binomial(…) → distribution
+-- Successes among total_count.
+--   print(T.distributions.Binomial(2, 0.5):log_prob(T.tensor { 0, 1, 2 }):exp())
+--   --> {0.2500, 0.5000, 0.2500}  -- f32[3] cpu
 function Binomial:log_prob(x)
   local n, k, l = self.total_count, self:value(x), self.logits
   if self.validate_args then base.check("Binomial: log_prob", "total_count - the value", n - k, "nonnegative") end
@@ -133,11 +145,18 @@ function NegativeBinomial:sample(shape)
     return T.poisson(z * self.logits:exp())
   end)
 end
+
+--- T.distributions.NegativeBinomial(…) → distribution
+-- Successes before total_count failures.
+--   print(T.distributions.NegativeBinomial(3, 0.5).mean)  --> 3.  -- f32[] cpu
 function NegativeBinomial:log_prob(x)
   local n, k, l = self.total_count, self:value(x), self.logits
   return n * F.logsigmoid(-l) + k * F.logsigmoid(l) + (n + k):lgamma() - (k + 1):lgamma() - n:lgamma()
 end
 
+--- T.distributions.Poisson(…) → distribution
+-- Events of a mean of rate.
+--   print(T.distributions.Poisson(2).variance)  --> 2.  -- f32[] cpu
 local Poisson = class("Poisson", { { "rate", "operand" } }, { sets = { rate = "nonnegative" } })
 out.Poisson = Poisson
 Poisson.support = "count"
@@ -174,6 +193,10 @@ local function classes(name, args, settings)
 end
 out.classes = classes
 
+--- T.distributions.Categorical(…) → distribution
+-- One of the classes 1 … n, by probs (of any sum) or logits along the last dimension.
+--   local d = T.distributions.Categorical(T.tensor { 1, 1, 2 })
+--   print(d:log_prob(3):exp(), d.mode, d:sample(5):size(1))  --> 0.5000  -- f32[] cpu	3  -- i64[] cpu	5
 local Categorical = classes("Categorical", either, {})
 Categorical.has_enumerate_support = true
 function Categorical.props.mean(d) return T.full_like(d.probs:select(-1, 1), 0 / 0) end
@@ -209,6 +232,10 @@ function Categorical:log_prob(x)
   local n = l:size(-1)
   return l:expand(base.join(batch, { n })):gather(-1, x:expand(base.join(batch, { 1 }))):squeeze(-1)
 end
+
+--- T.distributions.OneHotCategorical(…) → distribution
+-- The same as a vector with one 1.
+--   print(T.distributions.OneHotCategorical(T.tensor { 0, 1 }):sample())  --> {0., 1.}  -- f32[2] cpu
 function Categorical:entropy()
   local p = self.probs
   return -(p * self.logits:clamp(-3.4e38, nil)):sum(-1)
@@ -244,13 +271,19 @@ end
 -- The gradient of a sample is taken as that of probs (Bengio, Léonard & Courville 2013).
 local Straight = classes("OneHotCategoricalStraightThrough", either, { parent = OneHot })
 Straight.has_rsample = true
+
+--- T.distributions.OneHotCategoricalStraightThrough(…) → distribution
+-- OneHotCategorical; rsample has the gradient of probs.
+--   print(T.distributions.OneHotCategoricalStraightThrough(T.tensor { 0, 1 }):rsample())  --> {0., 1.}  -- f32[2] cpu
 function Straight:rsample(shape)
   local p = self.probs
   return OneHot.sample(self, shape) + (p - p:detach())
 end
 Straight.sample = OneHot.sample
 
+--- T.distributions.Multinomial(…) → distribution
 -- How often each class came in total_count draws.
+--   print(T.distributions.Multinomial(4, T.tensor { 1, 1 }).mean)  --> {2., 2.}  -- f32[2] cpu
 local Multinomial = classes("Multinomial", { { "total_count", "size", 1 }, either[1], either[2] },
   { names = { "probs", "logits" } })
 Multinomial.event_dim, Multinomial.support = 1, "count"

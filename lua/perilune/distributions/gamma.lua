@@ -78,6 +78,9 @@ local function lbeta(a, b) return a:lgamma() + b:lgamma() - (a + b):lgamma() end
 local positive = { concentration = "positive", rate = "positive" }
 local shape_rate = { { "concentration", "operand" }, { "rate", "operand", 1 } }
 
+--- T.distributions.Gamma(…) → distribution
+-- rate^α x^(α-1) e^(-rate x) / Γ(α), α the concentration. Drawn as by Marsaglia & Tsang (2000).
+--   print(T.distributions.Gamma(3, 2).mean)  --> 1.5000  -- f32[] cpu
 local Gamma = class("Gamma", shape_rate, { sets = positive })
 out.Gamma = Gamma
 Gamma.has_rsample, Gamma.support = true, "nonnegative"
@@ -104,6 +107,9 @@ out.Chi2 = Chi2
 function Chi2.props.concentration(d) return d.df / 2 end
 function Chi2.props.rate(d) return T.full_like(d.df, 0.5) end
 
+--- T.distributions.InverseGamma(…) → distribution
+-- 1 over a Gamma draw.
+--   print(T.distributions.InverseGamma(3, 2).mean)  --> 1.  -- f32[] cpu
 local InverseGamma = class("InverseGamma", shape_rate, { sets = positive })
 out.InverseGamma = InverseGamma
 InverseGamma.has_rsample, InverseGamma.support = true, "positive"
@@ -129,6 +135,9 @@ end
 
 -- ---- Dirichlet, Beta ----------------------------------------------------------------------------------------
 
+--- T.distributions.Dirichlet(…) → distribution
+-- Shares that sum to 1; the last dimension of concentration is one draw.
+--   print(T.distributions.Dirichlet(T.tensor { 1, 3 }).mean)  --> {0.2500, 0.7500}  -- f32[2] cpu
 local Dirichlet = class("Dirichlet", { { "concentration", "operand" } },
   { sets = { concentration = "positive" }, inner = { concentration = 1 } })
 out.Dirichlet = Dirichlet
@@ -161,6 +170,9 @@ function Dirichlet:entropy()
 end
 
 -- Its first parameter belongs to 1, the second to 0.
+--- T.distributions.Beta(…) → distribution
+-- x^(a-1) (1-x)^(b-1) / B(a, b): a belongs to 1, b to 0.
+--   print(T.distributions.Beta(2, 2).mean)  --> 0.5000  -- f32[] cpu
 local Beta = class("Beta", { { "concentration1", "operand" }, { "concentration0", "operand" } },
   { sets = { concentration1 = "positive", concentration0 = "positive" } })
 out.Beta = Beta
@@ -191,6 +203,9 @@ end
 
 -- ---- StudentT -----------------------------------------------------------------------------------------------
 
+--- T.distributions.StudentT(…) → distribution
+-- A normal draw over a mean of df squared ones.
+--   print(T.distributions.StudentT(4).variance)  --> 2.  -- f32[] cpu
 local StudentT = class("StudentT", { { "df", "operand" }, { "loc", "operand", 0 }, { "scale", "operand", 1 } },
   { sets = { df = "positive", loc = "real", scale = "positive" } })
 out.StudentT = StudentT

@@ -18,6 +18,12 @@ end
 
 -- ---- MultivariateNormal -------------------------------------------------------------------------------------
 
+--- T.distributions.MultivariateNormal(…) → distribution
+-- loc + L ε; L from the covariance, its inverse, or given as scale_tril.
+--   local d = T.distributions.MultivariateNormal(T.zeros(2), { covariance_matrix = T.tensor { { 4, 0 }, { 0, 1 } } })
+--   print(d.scale_tril, d:log_prob(T.zeros(2)))
+--   --> {{2., 0.},
+--   -->  {0., 1.}}  -- f32[2,2] cpu	-2.5310  -- f32[] cpu
 local Multi = class("MultivariateNormal", { { "loc", "operand" }, { "covariance_matrix", "operand", optional = true },
   { "precision_matrix", "operand", optional = true }, { "scale_tril", "operand", optional = true } },
   { names = { "loc", "scale_tril" }, inner = { loc = 1, scale_tril = 2 }, sets = { loc = "real" } })
@@ -88,7 +94,10 @@ local function need(who, name, v)
   if not is_distribution(v) then fail("%s: %s must be a distribution, got %s", who, name, describe(v)) end
 end
 
--- The last n dimensions of the batch count as one draw: their log probabilities are added.
+--- T.distributions.Independent(…) → distribution
+-- The last dimensions of the batch as parts of one draw: log_prob sums over them.
+--   local d = T.distributions.Independent(T.distributions.Normal(T.zeros(3), 1), 1)
+--   print(d:log_prob(T.zeros(3)))  --> -2.7568  -- f32[] cpu
 local Independent = class("Independent", { { "base", "any" }, { "reinterpreted_batch_ndims", "size" } }, { names = {} })
 out.Independent = Independent
 function Independent:init(a, who)
@@ -117,7 +126,11 @@ function Independent:expand(shape)
 end
 function Independent:__tostring() return ("Independent(%s, %d)"):format(tostring(self.base), self.n) end
 
--- A Categorical over the last dimension of the components' batch.
+--- T.distributions.MixtureSameFamily(…) → distribution
+-- A draw of one component, chosen by a Categorical over the batch's last dimension.
+--   local which, each = T.distributions.Categorical(T.tensor { 1, 1 }), T.distributions.Normal(T.tensor { -1, 1 }, 1)
+--   local d = T.distributions.MixtureSameFamily(which, each)
+--   print(d.mean, d.variance)  --> 0.  -- f32[] cpu	2.  -- f32[] cpu
 local Mixture = class("MixtureSameFamily", { { "mixture_distribution", "any" }, { "component_distribution", "any" } },
   { names = {} })
 out.MixtureSameFamily = Mixture
@@ -174,6 +187,35 @@ end
 
 local Transform = { __name = "Transform" }
 -- call: y of x; inverse: x of y; slope(x, y): log |dy/dx|. All elementwise and rising or falling.
+--- T.distributions.AffineTransform(…) → transform
+-- loc + scale x, for TransformedDistribution: t(x), t:inv(y), t:log_abs_det_jacobian(x, y).
+--   local t = T.distributions.AffineTransform()
+--   print(t:inv(t(T.tensor { 0.5 })))  --> {0.5000}  -- f32[1] cpu
+
+--- T.distributions.ExpTransform(…) → transform
+-- e^x, for TransformedDistribution: t(x), t:inv(y), t:log_abs_det_jacobian(x, y).
+--   local t = T.distributions.ExpTransform()
+--   print(t:inv(t(T.tensor { 0.5 })))  --> {0.5000}  -- f32[1] cpu
+
+--- T.distributions.PowerTransform(…) → transform
+-- x^exponent, x above 0, for TransformedDistribution: t(x), t:inv(y), t:log_abs_det_jacobian(x, y).
+--   local t = T.distributions.PowerTransform(2)
+--   print(t:inv(t(T.tensor { 0.5 })))  --> {0.5000}  -- f32[1] cpu
+
+--- T.distributions.SigmoidTransform(…) → transform
+-- 1 / (1 + e^-x), for TransformedDistribution: t(x), t:inv(y), t:log_abs_det_jacobian(x, y).
+--   local t = T.distributions.SigmoidTransform()
+--   print(t:inv(t(T.tensor { 0.5 })))  --> {0.5000}  -- f32[1] cpu
+
+--- T.distributions.SoftplusTransform(…) → transform
+-- log(1 + e^x), for TransformedDistribution: t(x), t:inv(y), t:log_abs_det_jacobian(x, y).
+--   local t = T.distributions.SoftplusTransform()
+--   print(t:inv(t(T.tensor { 0.5 })))  --> {0.5000}  -- f32[1] cpu
+
+--- T.distributions.TanhTransform(…) → transform
+-- tanh x, for TransformedDistribution: t(x), t:inv(y), t:log_abs_det_jacobian(x, y).
+--   local t = T.distributions.TanhTransform()
+--   print(t:inv(t(T.tensor { 0.5 })))  --> {0.5000}  -- f32[1] cpu
 local function transform(name, args, make)
   local spec = options.spec("distributions." .. name, args)
   out[name] = setmetatable({}, { __call = function(_, ...)
@@ -212,7 +254,11 @@ transform("SoftplusTransform", {}, function()
     slope = function(x) return -F.softplus(-x) end }
 end)
 
--- Draws of base through transforms, first to last.
+--- T.distributions.TransformedDistribution(…) → distribution
+-- A draw of base through a transform, or a list of them, first to last.
+--   local steps = { T.distributions.AffineTransform(1, 2), T.distributions.ExpTransform() }
+--   local d = T.distributions.TransformedDistribution(T.distributions.Normal(0, 1), steps)
+--   print(d:log_prob(1))  --> -1.7371  -- f32[] cpu
 local Transformed = class("TransformedDistribution", { { "base", "any" }, { "transforms", "any" } }, { names = {} })
 out.TransformedDistribution = Transformed
 function Transformed:init(a, who)
@@ -256,6 +302,9 @@ end
 
 local temperature = { "temperature", "operand" }
 
+--- T.distributions.RelaxedBernoulli(…) → distribution
+-- Between 0 and 1, near them for a small temperature (Maddison et al. 2017).
+--   print(T.distributions.RelaxedBernoulli(0.5, 0.5):rsample(3):size(1))  --> 3
 local Relaxed = discrete.binary("RelaxedBernoulli", { temperature, { "probs", "operand", optional = true },
   { "logits", "operand", optional = true } }, { sets = { temperature = "positive" } })
 out.RelaxedBernoulli = Relaxed
@@ -271,6 +320,10 @@ function Relaxed:log_prob(y)
   return self.temperature:log() + diff - 2 * F.softplus(diff) + F.softplus(x) + F.softplus(-x)
 end
 
+--- T.distributions.RelaxedOneHotCategorical(…) → distribution
+-- Softmax of logits and Gumbel noise over a temperature (Jang et al. 2017).
+--   local d = T.distributions.RelaxedOneHotCategorical(0.5, { logits = T.zeros(4) })
+--   print(d:rsample():size(1))  --> 4
 local RelaxedOneHot = discrete.classes("RelaxedOneHotCategorical", { temperature,
   { "probs", "operand", optional = true }, { "logits", "operand", optional = true } }, {})
 out.RelaxedOneHotCategorical = RelaxedOneHot

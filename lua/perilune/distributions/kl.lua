@@ -16,7 +16,13 @@ local function name_of(v)
   return type(name) == "string" and name or nil
 end
 
---- Adds a rule: `register_kl(D.Normal, D.Laplace, function(p, q) … end)`.
+--- T.distributions.register_kl(P, Q, function(p, q) … end)
+-- Adds a rule to kl_divergence for two classes.
+--   T.distributions.register_kl(T.distributions.Normal, T.distributions.Laplace, function(p, q)
+--     local x = p:rsample(20000)
+--     return (p:log_prob(x) - q:log_prob(x)):mean(1)
+--   end)
+--   print(T.distributions.kl_divergence(T.distributions.Normal(), T.distributions.Laplace()):lt(0.1):item())  --> true
 function M.register_kl(p, q, f)
   if not name_of(p) or not name_of(q) or type(f) ~= "function" then
     fail("distributions.register_kl: two classes and a function are wanted")
@@ -24,7 +30,10 @@ function M.register_kl(p, q, f)
   rules[name_of(p) .. " " .. name_of(q)] = f
 end
 
---- KL(p ‖ q), of batch_shape.
+--- T.distributions.kl_divergence(p, q) → tensor
+-- E_p[log p(x) - log q(x)] of two distributions of one family, of batch_shape.
+--   local p, q = T.distributions.Normal(0, 1), T.distributions.Normal(1, 1)
+--   print(T.distributions.kl_divergence(p, q))  --> 0.5000  -- f32[] cpu
 function M.kl_divergence(p, q)
   for i, d in ipairs { p, q } do
     if type(d) ~= "table" or type(d.log_prob) ~= "function" or type(d.type) ~= "function" then

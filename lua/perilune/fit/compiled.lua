@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
---- T.fit{jit = true}: a batch's forward pass, backward and update as one graph; validation as another. The bits are
--- those of the loop that is not compiled.
+--- Compiled training for T.fit: with jit = true a batch's forward pass, backward and update are one graph, validation
+-- is another. The bits are those of the loop that is not compiled.
 -- @module perilune.fit.compiled
 local T = require "perilune"
 local options = require "perilune.options"

@@ -63,6 +63,11 @@ function Early:load_state_dict(sd)
   self.weights = sd.weights
 end
 
+--- T.early_stop{patience=3, monitor="valid_loss", min_delta=0, mode=, restore=false} → callback
+-- mode: "min" or "max", by default as the name says. Ends T.fit when `patience` epochs in a row brought nothing better;
+-- restore: the network gets its best weights back. By hand: `if stop(loss) then break end`.
+--   local stop = T.early_stop { patience = 2 }
+--   print(stop(0.5), stop(0.6), stop(0.55))  --> false	false	true
 return function(...)
   local self = setmetatable(options.read(spec, ...), Early)
   self.bad, self.seen, self.stopped = 0, 0, false

@@ -302,7 +302,24 @@ end
 --- Writes the whole state of the run; T.fit{…, resume = true} goes on from it. True, or nil, message, code.
 function Run:save(path) return checkpoint.save(self, path) end
 
---- Trains. Returns the history, a list of rows, and the run; nil, message, code where a checkpoint cannot be read.
+--- T.fit(net, {train=, optimizer=, epochs=1, …}) → history, run; or nil, message, code
+-- A training loop. train, valid: DataLoaders, lists of batches, or functions that return an iterator. loss: a function
+-- of output and targets (nn.F.cross_entropy); or step = function(run, x, y) … return loss, output, target end. metrics:
+-- names or meters, measured on valid, else on train. scheduler, schedule = "epoch"|"batch", clip (norm of the
+-- gradients), accumulate (batches a step), autocast = "bf16", scaler = T.GradScaler{…}, bar, quiet, jit = true (each
+-- step compiled by T.jit, same bits; or a table of its options). callbacks: tables with on_start, on_epoch_start,
+-- on_batch, on_epoch, on_end (callback, run), or functions of run after each epoch; T.early_stop and T.log.* fit.
+-- run.stop = true ends. checkpoint: a path, or {path=, every=steps, best="valid_loss"}; with resume = true a killed run
+-- goes on with the same bits; state= names further objects with state_dict. The history is a list of rows: print(h),
+-- h:column(name), h:best(name), h:plot().
+--   T.manual_seed(1)
+--   local nn = T.nn
+--   local x = T.randn(64, 4)
+--   local train = T.data.DataLoader(T.data.TensorDataset(x, x:argmax(-1)), { batch_size = 16, shuffle = true })
+--   local net = nn.Linear(4, 4)
+--   local history = T.fit(net, { train = train, epochs = 5, quiet = true, metrics = "accuracy",
+--     optimizer = T.optim.Adam(net:parameters(), { lr = 0.1 }) })
+--   print(#history, history[5].accuracy > history[1].accuracy)  --> 5	true
 local function fit(net, ...)
   local run = new_run(net, ...)
   batches.check(run.options)

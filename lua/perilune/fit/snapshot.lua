@@ -13,8 +13,14 @@ local function has(v, method)
   return ok and type(f) == "function"
 end
 
---- `T.snapshot{net = net, optimizer = opt, epoch = 3}`: the state_dict() of what has one, everything else as it is, and
--- the state of the random numbers as `rng`. Tensors are shared with their owners: save it before training goes on.
+--- T.snapshot{net = net, optimizer = opt, epoch = 3, …} → table
+-- state_dict() of whatever has one, everything else as it is, and the state of the random numbers: what T.save takes
+-- and T.restore hands back. Tensors are shared, not copied.
+--   local net = T.nn.Linear(2, 2)
+--   local path = os.tmpname()
+--   assert(T.save(path, T.snapshot { net = net, epoch = 3 }))
+--   print(T.restore({ net = net }, T.load(path)).epoch)  --> 3
+--   os.remove(path)
 function M.snapshot(objects)
   if type(objects) ~= "table" then fail("snapshot: a table of objects by name is wanted, got %s", describe(objects)) end
   local out = { rng = T.get_rng_state() }
@@ -25,8 +31,13 @@ function M.snapshot(objects)
   return out
 end
 
---- `local rest = T.restore({net = net, optimizer = opt}, state)`: hands every object its state, and the random numbers
--- theirs. Returns what belongs to none of the objects, `{epoch = 3}`.
+--- T.restore({net = net, optimizer = opt, …}, state) → the rest of the state
+-- Hands every object what T.snapshot took from it, and restores the random numbers.
+--   local net = T.nn.Linear(2, 2)
+--   local path = os.tmpname()
+--   assert(T.save(path, T.snapshot { net = net, epoch = 3 }))
+--   print(T.restore({ net = net }, T.load(path)).epoch)  --> 3
+--   os.remove(path)
 function M.restore(objects, state, _, _) -- T.load gives more than the state
   if type(objects) ~= "table" then fail("restore: a table of objects by name is wanted, got %s", describe(objects)) end
   if type(state) ~= "table" then

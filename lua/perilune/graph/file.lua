@@ -97,7 +97,13 @@ local function node_line(node)
     table.concat(parts, " "))
 end
 
---- T.save_graph(path, graph) → true, or nil, message, code. Writes path and path .. ".safetensors".
+--- T.save_graph(path, graph) → true, or nil, message, code
+-- Writes a text (path) and the captured tensors (path .. ".safetensors"); both are replaced, or neither.
+--   local g = T.graph()
+--   g:outputs { g:input("x", { 2 }) * 2 }
+--   local path = os.tmpname()
+--   print(T.save_graph(path, g))  --> true
+--   os.remove(path .. ".safetensors")
 function M.save(path, g)
   if type(path) ~= "string" then fail("save_graph: the path must be a string, got %s", describe(path)) end
   if type(g) ~= "table" or not g.ir then fail("save_graph: a graph expected, got %s", describe(g)) end
@@ -362,7 +368,9 @@ function M.build(text, tensors, pair)
   return state.graph
 end
 
---- T.load_graph(path) → graph, the table of its captured tensors; or nil, message, code. Both on the default device.
+--- T.load_graph(path) → graph, captured tensors; or nil, message, code
+-- Builds a saved graph again, gradient passes and their recomputation included.
+--   print(T.load_graph("/no/such/graph") == nil)  --> true
 function M.load(path)
   if type(path) ~= "string" then fail("load_graph: the path must be a string, got %s", describe(path)) end
   local f, why = io.open(path, "rb")

@@ -82,8 +82,20 @@ local function flag(who, opts, key)
   return v
 end
 
---- T.graph{unsafe_math=} → an empty graph. unsafe_math: passes may use identities of real numbers that floating point
+-- T.graph{unsafe_math=} → an empty graph. unsafe_math: passes may use identities of real numbers that floating point
 -- does not keep (x + 0 = x, x / x = 1, log(exp a + exp b) = logaddexp(a, b)).
+--- T.graph() → graph
+-- A program as data. g:input(name, shape) makes tensors without values: every op on them adds a node. g:gradient(ys,
+-- xs), g:outputs{…}, g:run{name = tensor}; print(g) shows it. Options of gradient: out_grads={…} one for each of ys
+-- (all left out: ones), allow_unused, aggregate, copy, copy_op="clone", zero_ops={"zeros"}, and what may be computed
+-- again: mirror="auto" | "mincut" | "mirror" | function(node), budget={bytes=} or {fraction=}, pin, force, seeded,
+-- heavy. g:after(t, first): t's node runs after that of first, though it reads nothing of it.
+--   local g = T.graph()
+--   local x = g:input("x", { 3 })
+--   local z = x:sin()
+--   local y = g:after((x * x):sum(), z)
+--   g:outputs { g:gradient({ y }, x, { out_grads = { g:input("dy", {}) }, mirror = "auto" }) }
+--   print(g:run({ x = T.tensor { 1, 2, 3 }, dy = T.tensor(1.0) })[1])  --> {2., 4., 6.}  -- f32[3] cpu
 local function graph(opts)
   opts = check_options("graph", opts, "unsafe_math")
   return setmetatable({ ir = core.graph_new(flag("graph", opts, "unsafe_math")), names = {}, keys = {} }, Graph)

@@ -28,7 +28,7 @@ local function load()
     index[plain(last)] = list
     list[#list + 1] = path
   end
-  for name in pairs(require "perilune.help.symbols") do add(name:match "[^.]+$", "T." .. name) end
+  for name in pairs(require("perilune.help.pages").all()) do add(name:match "[^.]+$", "T." .. name) end
   for _, op in ipairs(core.ops()) do
     if not op.flags.internal then add(op.name:match "[^.]+$", "T." .. op.name) end
   end

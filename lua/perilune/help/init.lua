@@ -1,11 +1,11 @@
--- help(x): what an op is, from its descriptor; what another function is, from symbols.lua. T.help("softmax"),
+-- help(x): what an op is, from its descriptor; what another function is, from pages.lua. T.help("softmax"),
 -- T.help(T.softmax); T.help() lists all names.
 -- T.info() describes this build for bug reports.
 return function(T, core)
   local by_name, by_function, symbols, written
 
   local function load()
-    by_name, by_function, symbols, written = {}, {}, require "perilune.help.symbols", {}
+    by_name, by_function, symbols, written = {}, {}, require("perilune.help.pages").all(), {}
     for _, op in ipairs(core.ops()) do
       by_name[op.name] = op
       local f = core.op[op.name]
@@ -42,10 +42,10 @@ return function(T, core)
   end
 
   local function written_page(entry)
-    local lines = { entry[1], entry[2] }
+    local lines = { entry.signature, entry.text }
     if entry.shapes then lines[3] = "  shapes: " .. entry.shapes end
-    for _, line in ipairs(entry.arguments or {}) do lines[#lines + 1] = "  " .. line end
-    lines[#lines + 1] = indented(entry[3])
+    for _, line in ipairs(entry.arguments) do lines[#lines + 1] = "  " .. line end
+    lines[#lines + 1] = indented(entry.example)
     return table.concat(lines, "\n")
   end
 
@@ -59,6 +59,9 @@ return function(T, core)
   end
 
   -- T.help(name or function) prints and returns nothing; T.help_text(…) returns the text or nil.
+  --- T.help_text(what) → string
+  -- What T.help prints.
+  --   print(T.help_text(T.relu):match("^[^\n]+"))  --> T.relu(x)
   T.help_text = function(what)
     if not by_name then load() end
     local entry
@@ -87,9 +90,15 @@ return function(T, core)
     end
     return "no help for this value"
   end
+
+  --- T.help(what)
+  -- Prints what an op or a function is: by name or by value. T.help() lists the names.
+  --   T.help("help_text")
   T.help = function(what) print(T.help_text(what)) end
 
-  -- T.info() → the block that belongs into a bug report
+  --- T.info() → string
+  -- Version, libraries, threads, memory: the block for a bug report.
+  --   print(T.info():match("^%a+"))  --> perilune
   T.info = function()
     local m = core.memory()
     local libraries, found = core.libraries()

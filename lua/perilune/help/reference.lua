@@ -1,11 +1,10 @@
 -- SPDX-License-Identifier: MIT
 --- What there is to say of every op, function, module, optimizer and schedule: for T.help, and for the pages of
--- docs/reference, which docs/reference/make.lua writes. Ops speak through their descriptors, the rest through
--- symbols*.lua; signatures come from what the code declares.
+-- the reference, which docs/make/run.lua writes. Ops speak through their descriptors, the rest through
+-- pages.lua; signatures come from what the code declares.
 -- @module perilune.help.reference
 local T = require "perilune"
 local core = require "perilune.core"
-local options = require "perilune.options"
 local signature = require "perilune.help.signature"
 
 local M = {}
@@ -71,48 +70,51 @@ local op_pages = {
   { "steps", "Steps of optimizers", "sgd_step" },
   { "linalg-ops", "Factorizations", "linalg.inv" },
 }
--- Pages of what is no op: file, title, the group that symbols.lua gave.
+-- Pages of what is no op: file, title, the files that it is about: the first pattern that fits decides.
 local symbol_pages = {
-  { "core", "Gradients, graphs, numbers, help", "core" },
-  { "tensors", "Tensors: dtypes, splitting, filling", "more" },
-  { "conveniences", "Conveniences", "composites" },
-  { "statistics", "Statistics, special functions, other names", "math" },
-  { "linalg", "T.linalg and T.special", "linalg" },
-  { "tools", "Tools", "tools" },
-  { "data", "Data and files", "data" },
-  { "nn", "nn: layers and containers", "layers" },
-  { "nn-spatial", "nn: convolutions, pooling, normalization of channels", "spatial" },
-  { "nn-losses", "nn: losses and padding", "losses" },
-  { "nn-functional", "nn.F", "functional" },
-  { "nn-utils", "nn.init and nn.utils", "utils" },
-  { "optim", "optim", "optim" },
-  { "schedules", "optim.lr_scheduler", "schedules" },
-  { "distributed", "T.distributed", "distributed" },
-  { "distributions", "T.distributions", "distributions" },
+  { "gradients", "Gradients and memory", "^autograd/" },
+  { "tensors", "Tensors", "^tensor/" },
+  { "bindings", "Tensors and gradients: functions written in C", "^help/bindings" },
+  { "math", "Statistics, special functions, distances, sums of products", "^math/" },
+  { "linalg", "T.linalg", "^linalg/" },
+  { "graph", "Graphs and T.jit", "^graph/", "^jit/" },
+  { "data", "Data", "^data/" },
+  { "files", "Files", "^io/" },
+  { "distributed", "T.distributed", "^distributed/", "^nn/parallel" },
+  { "distributions", "T.distributions", "^distributions/" },
+  { "nn-functional", "nn.F", "^nn/functional/" },
+  { "nn-utils", "nn.init and nn.utils", "^nn/initializers", "^nn/utils", "^nn/packed_sequence", "^nn/reparametrize" },
+  { "nn-losses", "nn: losses", "^nn/loss", "^nn/adaptive_softmax" },
+  { "nn-spatial", "nn: convolutions, pooling, padding, normalization, images", "^nn/conv", "^nn/pool", "^nn/padding",
+    "^nn/norm", "^nn/image", "^nn/lazy" },
+  { "nn", "nn: layers and containers", "^nn/" },
+  { "schedules", "optim.lr_scheduler", "^optim/lr_scheduler" },
+  { "optim", "optim", "^optim/" },
+  { "tools", "Tools", "" },
 }
+
+local function page_of(file)
+  for _, page in ipairs(symbol_pages) do
+    for k = 3, #page do if file:find(page[k]) then return page end end
+  end
+end
 
 local function op_entry(op)
   return { name = "T." .. op.name, signature = "T." .. M.op_signature(op), text = op.doc, formula = op.formula,
     arguments = M.op_arguments(op), notes = M.op_notes(op), example = M.op_example(op.name), op = op }
 end
 
--- The declaration behind a name, if there is one.
-local function declared(name)
-  local plain = name:gsub("^optim%.lr_scheduler", "lr_scheduler"):gsub("^nn%.utils%.", "")
-  return options.specs[name] and name or options.specs[plain] and plain or nil
-end
 local function symbol_entry(name, e)
   local path = name:match("^nn%.") and name or name:match("^optim%.") and name or "T." .. name
-  local who = declared(name)
   local settings = name:match("^optim%.(%u%w+)$")
-  local arguments = who and signature.arguments(who) or {}
+  local arguments = { table.unpack(e.arguments) }
   if settings and T.optim[settings] and T.optim[settings].settings then
     for i, s in ipairs(T.optim[settings].settings) do
       arguments[i] = s[2] == nil and s[1] .. ": required" or ("%s: default %s"):format(s[1], signature.shown(s[2]))
     end
   end
-  return { name = path, signature = e[1], text = e[2], shapes = e.shapes, arguments = arguments, example = e[3],
-    same = e.same, who = who }
+  return { name = path, signature = e.signature, text = e.text, shapes = e.shapes, arguments = arguments,
+    example = e.example, same = e.same, who = e.who }
 end
 
 --- List of { file, title, entries = { {name, signature, text, formula, shapes, arguments, notes, example} … } }.
@@ -127,16 +129,16 @@ function M.pages()
     page = starts[op.name] or page
     if not op.flags.internal then page.entries[#page.entries + 1] = op_entry(op) end
   end
-  local symbols, groups = require "perilune.help.symbols", {}
+  local symbols, groups = require("perilune.help.pages").all(), {}
   for _, p in ipairs(symbol_pages) do
-    groups[p[3]] = { file = p[1], title = p[2], entries = {} }
-    pages[#pages + 1] = groups[p[3]]
+    groups[p] = { file = p[1], title = p[2], entries = {} }
+    pages[#pages + 1] = groups[p]
   end
   local names = {}
   for name in pairs(symbols) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do
-    local list = groups[symbols[name].group].entries
+    local list = groups[page_of(symbols[name].file)].entries
     list[#list + 1] = symbol_entry(name, symbols[name])
   end
   return pages
@@ -198,7 +200,7 @@ end
 
 --- The text of a page.
 function M.markdown(page)
-  local out = { ("# %s\n\n<!-- written by docs/reference/make.lua -->\n"):format(page.title) }
+  local out = { ("# %s\n"):format(page.title) }
   local names = {}
   for i, e in ipairs(page.entries) do names[i] = e.name end
   out[#out + 1] = table.concat(names, " · ") .. "\n"
@@ -208,11 +210,10 @@ end
 
 --- The text of the list of pages.
 function M.index(pages)
-  local out = { "# Reference\n", "<!-- written by docs/reference/make.lua -->\n",
-    "Every op, function, module, optimizer and schedule, from what the code declares: `perilune run "
-      .. "docs/reference/make.lua` writes these pages, `T.help(\"name\")` says the same at the prompt. The examples "
-      .. "run in the tests. `name?` is optional, `name=value` has that default; options go into one table at the "
-      .. "end.\n" }
+  local out = { "# Reference\n",
+    "Every op, function, module, optimizer and schedule, from what the code declares. `T.help(\"name\")` says the same "
+      .. "at the prompt. The examples run in the tests. `name?` is optional, `name=value` has that default; "
+      .. "options go into one table at the end.\n" }
   for _, p in ipairs(pages) do
     out[#out + 1] = ("- [%s](%s.md), %d entries"):format(p.title, p.file, #p.entries)
   end

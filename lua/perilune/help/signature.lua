@@ -56,31 +56,18 @@ function M.arguments(who)
   return out
 end
 
---- For the symbol tables: "T.name(x, dim=-1) → returns".
-function M.of(name, returns, prefix)
-  return ("%s → %s"):format(M.call(name, (prefix or "T.") .. name), returns)
-end
-
---- Of a module: "nn.Linear(in_features, out_features, bias=true) → module".
-function M.module(name)
-  local _ = require "perilune.nn" -- modules declare their arguments where they are defined
-  return (options.specs[name] and M.call(name) or name .. "()") .. " → module"
-end
-
---- Of an optimizer: "optim.SGD(params, {lr=0.001, momentum=0}) → optimizer".
+--- Of an optimizer: "optim.SGD(params, {lr=0.001, momentum=0})".
 function M.settings(name)
   local parts = {}
   for i, s in ipairs(require("perilune.optim")[name:match("[^.]+$")].settings) do
     parts[i] = s[1] .. "=" .. (s[2] ~= nil and shown(s[2]) or "")
   end
-  return ("%s(params, {%s}) → optimizer"):format(name, table.concat(parts, ", "))
+  return ("%s(params, {%s})"):format(name, table.concat(parts, ", "))
 end
 
---- Of a schedule: "optim.lr_scheduler.StepLR(opt, step_size, gamma=0.1) → schedule".
+--- Of a schedule: "optim.lr_scheduler.StepLR(opt, step_size, gamma=0.1)".
 function M.schedule(name)
-  local _ = require "perilune.optim.lr_scheduler"
-  local call = M.call(name:gsub("^optim%.", ""), name):gsub("%(", "(opt, ", 1)
-  return call .. " → schedule"
+  return (M.call(name:gsub("^optim%.", ""), name):gsub("%(", "(opt, ", 1))
 end
 
 return M

@@ -21,24 +21,39 @@ local function max_bytes(who, opts)
   return n
 end
 
---- Reads an npy file. An array in Fortran order comes as a view with strides of its own; u16 and u32 become i32
+-- Reads an npy file. An array in Fortran order comes as a view with strides of its own; u16 and u32 become i32
 -- and i64.
 -- @treturn Tensor or nil, message, code
+--- T.load_npy(path, {max_bytes=}) → tensor, or nil, message, code
+-- Reads NumPy's npy. Fortran order gives a view with strides of its own; u16 and u32 become i32 and i64. Objects,
+-- structures and complex numbers are refused.
+--   local path = os.tmpname()
+--   assert(T.save_npy(path, T.arange(3)))
+--   print(T.load_npy(path))  --> {1, 2, 3}  -- i64[3] cpu
+--   os.remove(path)
 function files.load_npy(path, opts)
   opts = options.check("load_npy", opts, { "max_bytes" })
   check_path("load_npy", path)
   return core.load_npy(path, max_bytes("load_npy", opts))
 end
 
---- Writes a tensor as npy, as safely as T.save.
+--- T.save_npy(path, x) → true, or nil, message, code
+-- Writes NumPy's npy, as safely as T.save. Every dtype but bf16.
+--   local path = os.tmpname()
+--   assert(T.save_npy(path, T.arange(3)))
+--   print(T.load_npy(path))  --> {1, 2, 3}  -- i64[3] cpu
+--   os.remove(path)
 function files.save_npy(path, t)
   check_path("save_npy", path)
   if not core.is_tensor(t) then fail("save_npy: a tensor is wanted, got %s", describe(t)) end
   return core.save_npy(path, t)
 end
 
---- Reads all arrays of an npz archive.
+-- Reads all arrays of an npz archive.
 -- @treturn {name=Tensor} and the names in the file's order; or nil, message, code
+--- T.load_npz(path, {max_bytes=4 GiB}) → {name = tensor}, names; or nil, message, code
+-- Reads all arrays of an npz archive, stored or deflated; names are in the file's order.
+--   print((T.load_npz("/nowhere/arrays.npz")))  --> nil
 function files.load_npz(path, opts)
   opts = options.check("load_npz", opts, { "max_bytes" })
   check_path("load_npz", path)
@@ -47,9 +62,13 @@ end
 
 local channels = { unchanged = 0, gray = 1, rgb = 3, rgba = 4 }
 
---- Reads a PNG or JPEG file as u8 [C, H, W].
+-- Reads a PNG or JPEG file as u8 [C, H, W].
 -- @tparam[opt] table opts `mode="unchanged"`, "gray", "rgb" or "rgba"; `max_bytes`: of pixels, 512 MiB
 -- @treturn Tensor or nil, message, code
+--- T.load_image(path, {mode="unchanged", max_bytes=512 MiB}) → u8 [C, H, W], or nil, message, code
+-- Reads a PNG or JPEG file, whatever its name. mode: unchanged, gray, rgb or rgba. Needs libspng or libturbojpeg when
+-- perilune is built; the message says so.
+--   print((T.load_image("/nowhere/picture.png")))  --> nil
 function files.load_image(path, opts)
   opts = options.check("load_image", opts, { "mode", "max_bytes" })
   check_path("load_image", path)
@@ -83,9 +102,13 @@ local function whole(opts, name, otherwise, least)
   return v
 end
 
---- Writes u8 [C, H, W] or [H, W], or floats from 0 to 1, as PNG or JPEG by the ending of the name; a batch,
+-- Writes u8 [C, H, W] or [H, W], or floats from 0 to 1, as PNG or JPEG by the ending of the name; a batch,
 -- [N, C, H, W], as one sheet of pictures.
 -- @tparam[opt] table opts `quality=90` of a JPEG; `cols=8`, `padding=2` of a sheet
+--- T.save_image(path, x, {quality=90, cols=8, padding=2}) → true, or nil, message, code
+-- Writes u8 [C, H, W] or [H, W], or floats from 0 to 1, as PNG or JPEG by the ending of the name. A batch, [N, C, H,
+-- W], becomes one sheet with cols pictures in a row and padding black pixels around each.
+--   print((T.save_image("/nowhere/picture.png", T.zeros(3, 8, 8))))  --> nil
 function files.save_image(path, t, opts)
   check_path("save_image", path)
   if not core.is_tensor(t) then fail("save_image: a tensor is wanted, got %s", describe(t)) end

@@ -152,12 +152,18 @@ end
 
 -- ---- the two functions -------------------------------------------------------------------------------
 
---- Writes a table of tensors (nested, with plain values among them, if you like) to a safetensors file:
+-- Writes a table of tensors (nested, with plain values among them, if you like) to a safetensors file:
 -- into a temporary file beside it, flushed to disk, then renamed, so the old file stays good until then.
 -- @tparam string path
 -- @tparam table t for example `net:state_dict()`, or `{net = …, optimizer = opt:state_dict(), epoch = 3}`
 -- @tparam[opt] table opts `metadata={key = "text"}`: kept in the file's header
 -- @treturn boolean true; or nil, message, code ("io") when the file cannot be written
+--- T.save(path, tables of tensors, {…}) → true, or nil and a message
+-- Writes a safetensors file; T.load reads it. See docs/design/safetensors-header.md.
+--   local path = os.tmpname()
+--   assert(T.save(path, { w = T.ones(2) }))
+--   print(T.load(path).w)  --> {1., 1.}  -- f32[2] cpu
+--   os.remove(path)
 function io_.save(path, t, opts)
   opts = options.check("save", opts, { "metadata" })
   if type(path) ~= "string" then
@@ -194,12 +200,18 @@ function io_.save(path, t, opts)
   return core.save_safetensors(path, state.names, state.tensors, meta)
 end
 
---- Reads a safetensors file: the table that was saved, or name → tensor for a file from elsewhere; pairs()
+-- Reads a safetensors file: the table that was saved, or name → tensor for a file from elsewhere; pairs()
 -- of a flat one goes in file order. Tensors are on the CPU, wherever they were when they were saved.
 -- @tparam string path
 -- @tparam[opt] table opts `map_location=`: the device on which they shall be
 -- @treturn table; or nil, message, code ("io", "format", "unsupported") for a missing or malformed file
 -- @treturn table the metadata, key → text
+--- T.load(path, {map_location=}) → tables of tensors, or nil and a message
+-- Reads a safetensors file. Its tensors are on the CPU, or on the device map_location.
+--   local path = os.tmpname()
+--   assert(T.save(path, { w = T.ones(2) }))
+--   print(T.load(path).w)  --> {1., 1.}  -- f32[2] cpu
+--   os.remove(path)
 function io_.load(path, opts)
   if type(path) ~= "string" then fail("load: the path must be a string, got %s", describe(path)) end
   local where = options.check("load", opts, { "map_location" }).map_location
@@ -223,8 +235,11 @@ function io_.load(path, opts)
   return t, meta
 end
 
---- Reads an IDX file, gzipped or not, into a tensor of its dtype; `max_bytes` bounds the memory (4 GiB).
+-- Reads an IDX file, gzipped or not, into a tensor of its dtype; `max_bytes` bounds the memory (4 GiB).
 -- @treturn Tensor or nil, message, code
+--- T.load_idx(path) → tensor, or nil and a message
+-- Reads an IDX file, as MNIST's, also gzipped.
+--   print((T.load_idx("/nowhere/images-idx3-ubyte")))  --> nil
 function io_.load_idx(path, opts)
   opts = options.check("load_idx", opts, { "max_bytes" })
   if type(path) ~= "string" then fail("load_idx: the path must be a string, got %s", describe(path)) end

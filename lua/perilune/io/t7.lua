@@ -111,10 +111,15 @@ function read(r, depth)
   return t
 end
 
---- Reads a file that torch7 wrote: tensors (views of one storage share their memory), tables, strings, numbers and
+-- Reads a file that torch7 wrote: tensors (views of one storage share their memory), tables, strings, numbers and
 -- booleans, with cycles. Integer-valued keys of tables become integers, as Lua has it.
 -- @tparam[opt] table opts `functions="error"`, or "skip": entries that are functions are left out, no code is run
 -- @treturn value; or nil, message, code ("io", "format", "unsupported" when there is code in it)
+--- T.load_t7(path, {functions="error"}) → value, or nil, message, code
+-- Reads what torch7 saved, binary or ascii: tensors, tables, strings, numbers, booleans, with cycles. Functions are
+-- refused, or left out with functions="skip"; objects of other classes become tables of their fields with the class's
+-- name in torch_class.
+--   print((T.load_t7("/nowhere/model.t7")))  --> nil
 local function load_t7(path, opts)
   opts = options.check("load_t7", opts, { "functions" })
   local functions = opts.functions or "error"

@@ -234,8 +234,21 @@ function Jit.__tostring(self)
 end
 Jit.__jit = "opaque"
 
---- T.jit(f, {check=, fallback=, max_traces=, name=, mirror=, budget=, seeded=, heavy=, pin=, force=, unsafe_math=}) →
--- what is called like f. f: a function or a module.
+--- T.compile(f, options) → what is called like f
+-- The same as T.jit.
+--   local f = T.compile(function(x, y) return (x * y + x):tanh() end)
+--   print(f(T.zeros(2), T.ones(2)))  --> {0., 0.}  -- f32[2] cpu
+
+--- T.jit(f, {check=, fallback=, max_traces=, name=, mirror=, budget=, …}) → what is called like f
+-- f, a function or a module, becomes a graph at its first call: planned memory, fused pointwise ops, no Lua between.
+-- Whole training steps work. What changes around it is traced again; what cannot be known while tracing is an error, or
+-- with fallback=true runs eagerly. check=true compares every call with the script. mirror="auto" | "mincut" | "mirror"
+-- computes cheap tensors again in backward, in less memory; mirror=function(node), pin= and force={names} choose by
+-- node, heavy=true, seeded=true, budget={bytes=} or {fraction=} as in g:gradient. unsafe_math=true allows what holds
+-- for real numbers only, so sums are rounded otherwise. j:source() j:graph() j:plan(), j:explain(): ops, bytes and
+-- seconds per line of the script; j:reset(). Inside of T.vmap, T.vjp and their like f runs as it is written.
+--   local f = T.jit(function(x, y) return (x * y + x):tanh() end)
+--   print(f(T.zeros(2), T.ones(2)))  --> {0., 0.}  -- f32[2] cpu
 local function jit(f, opts)
   opts = options.check("jit", opts,
     { "check", "fallback", "max_traces", "name", "mirror", "budget", "seeded", "heavy", "pin", "force",

@@ -26,7 +26,14 @@ return function(T, core)
     local LU, pivots = factor(a.A)
     return LU, pivots
   end)
-  -- → P, L, U
+
+  --- T.linalg.lu(…) → P, L, U
+  -- A = P L U with row exchanges; every size of matrix.
+  --   print(T.linalg.lu(T.tensor { { 1, 2 }, { 4, 4 } }))
+  --   --> {{0., 1.},
+  --   -->  {1., 0.}}  -- f32[2,2] cpu	{{1.0000, 0.0000},
+  --   -->  {0.2500, 1.0000}}  -- f32[2,2] cpu	{{4., 4.},
+  --   -->  {0., 1.}}  -- f32[2,2] cpu
   define("lu", { { "A", "tensor" } }, function(a)
     local LU, _, P = factor(a.A)
     local m, n = LU:size(-2), LU:size(-1)
@@ -53,7 +60,13 @@ return function(T, core)
     shape[#shape] = m
     return T.tensor(out, { dtype = "i64" }):reshape(shape)
   end
-  -- X with A X = B (adjoint: Aᵀ X = B) from the factors of A
+
+  --- T.linalg.lu_solve(…) → tensor
+  -- X with A X = B (adjoint=true: Aᵀ X = B) from what lu_factor gave.
+  --   local LU, pivots = T.linalg.lu_factor(T.tensor { { 0, 2 }, { 4, 0 } })
+  --   print(T.linalg.lu_solve(LU, pivots, T.tensor { { 2 }, { 4 } }))
+  --   --> {{1.},
+  --   -->  {1.}}  -- f32[2,1] cpu
   define("lu_solve", { { "LU", "tensor" }, { "pivots", "tensor" }, { "B", "tensor" }, { "adjoint", "bool", false } },
     function(a)
       local LU, B = matrix("lu_solve", "LU", a.LU, true), matrix("lu_solve", "B", a.B)
@@ -81,7 +94,12 @@ return function(T, core)
       return permuted(Z, op.argsort(order, { dim = -1 }) - 1)
     end)
 
-  -- P, L, U from what lu_factor gave
+  --- T.lu_unpack(…) → P, L, U
+  -- The factors from what T.linalg.lu_factor gave.
+  --   local P, L, U = T.lu_unpack(T.linalg.lu_factor(T.tensor { { 1, 2 }, { 4, 4 } }))
+  --   print(P:matmul(L):matmul(U))
+  --   --> {{1., 2.},
+  --   -->  {4., 4.}}  -- f32[2,2] cpu
   make("lu_unpack", { { "LU", "tensor" }, { "pivots", "tensor" } }, function(a)
     local LU = matrix("lu_unpack", "LU", a.LU)
     local m, n = LU:size(-2), LU:size(-1)
@@ -115,10 +133,20 @@ return function(T, core)
       fail("%s: q is %d, but %s has %d singular values", who, q, A:describe(), math.min(A:size(-1), A:size(-2)))
     end
   end
+
+  --- T.svd_lowrank(…) → U, S, V
+  -- The largest q singular values and vectors, approximately, from a random sketch (Halko et al. 2011).
+  --   local A = T.outer(T.tensor { 1, 2, 2 }, T.tensor { 3, 4 })
+  --   print((select(2, T.svd_lowrank(A, 1)):round()))  --> {15.}  -- f32[1] cpu
   make("svd_lowrank", { { "A", "tensor" }, { "q", "count", 6 }, { "niter", "size", 2 } }, function(a)
     check_q("svd_lowrank", a.A, a.q)
     return lowrank(a.A, a.q, a.niter)
   end)
+
+  --- T.pca_lowrank(…) → U, S, V
+  -- Principal components of rows of observations: svd_lowrank after taking the mean away.
+  --   local A = T.tensor { { 1, 1 }, { 2, 2 }, { 3, 3 } }
+  --   print((select(2, T.pca_lowrank(A, 1)):round()))  --> {2.}  -- f32[1] cpu
   make("pca_lowrank", { { "A", "tensor" }, { "q", "count", optional = true }, { "center", "bool", true },
     { "niter", "size", 2 } }, function(a)
     local q = a.q or math.min(6, a.A:size(-1), matrix("pca_lowrank", "A", a.A):size(-2))
@@ -135,12 +163,29 @@ return function(T, core)
     local Y = L.solve_triangular(lower, matrix("cholesky_solve", "B", a.B), { upper = false })
     return L.solve_triangular(lower:transpose(-2, -1), Y, { upper = true })
   end
+
+  --- T.cholesky_solve(…) → tensor
+  -- X with A X = B, from the Cholesky factor L of A (upper=true: from its transpose).
+  --   local A = T.tensor { { 4, 0 }, { 0, 9 } }
+  --   print(T.cholesky_solve(T.tensor { { 8 }, { 9 } }, T.linalg.cholesky(A)))
+  --   --> {{2.},
+  --   -->  {1.}}  -- f32[2,1] cpu
   make("cholesky_solve", { { "B", "tensor" }, { "L", "tensor" }, { "upper", "bool", false } }, cholesky_solve)
+
+  --- T.cholesky_inverse(…) → tensor
+  -- The inverse of A from its Cholesky factor L.
+  --   print(T.cholesky_inverse(T.tensor { { 2, 0 }, { 0, 1 } }))
+  --   --> {{0.2500, 0.0000},
+  --   -->  {0.0000, 1.0000}}  -- f32[2,2] cpu
   make("cholesky_inverse", { { "L", "tensor" }, { "upper", "bool", false } }, function(a)
     matrix("cholesky_inverse", "L", a.L, true)
     local eye = T.eye(a.L:size(-1), { dtype = a.L:dtype() })
     return cholesky_solve { L = a.L, B = eye:expand(a.L:shape()), upper = a.upper }
   end)
+
+  --- T.logdet(…) → tensor
+  -- The logarithm of the determinant of square matrices; NaN where it is negative.
+  --   print(T.logdet(T.eye(2) * math.exp(1)))  --> 2.0000  -- f32[] cpu
   make("logdet", { { "A", "tensor" } }, function(a)
     local sign, log = L.slogdet(a.A)
     return log:masked_fill(sign:lt(0), 0 / 0)
@@ -164,11 +209,18 @@ return function(T, core)
     return s, core.is_tensor(floor) and T.maximum(least, floor) or least:clamp { min = floor }
   end
   local tolerances = { { "rtol", "operand", optional = true }, { "atol", "operand", optional = true } }
+
+  --- T.linalg.matrix_rank(…) → i64 tensor
+  -- How many singular values are above max(atol, rtol · largest).
+  --   print(T.linalg.matrix_rank(T.ones(2, 2)))  --> 1  -- i64[] cpu
   define("matrix_rank", { { "A", "tensor" }, tolerances[1], tolerances[2], { "hermitian", "bool", false } }, function(a)
     local s, zero = spectrum("matrix_rank", a.A, a.rtol, a.atol, a.hermitian)
     return s:gt(zero):long():sum(-1)
   end)
-  -- ‖A‖ ‖A⁻¹‖; for 2 and -2 the ratio of the outer singular values, of matrices of any shape
+
+  --- T.linalg.cond(…) → tensor
+  -- ‖A‖ ‖A⁻¹‖ in the norm p; for 2 the ratio of the outer singular values.
+  --   print(T.linalg.cond(T.tensor { { 2, 0 }, { 0, 4 } }))  --> 2.  -- f32[] cpu
   define("cond", { { "A", "tensor" }, { "p", "any", 2 } }, function(a)
     matrix("cond", "A", a.A)
     if a.p == 2 or a.p == -2 then
@@ -183,7 +235,10 @@ return function(T, core)
 
   -- ---- least squares ---------------------------------------------------------------------------------------
 
-  -- The shortest X that minimizes ‖A X - B‖ → X, residuals (where A is tall and of full rank), rank, singular values
+  --- T.linalg.lstsq(…) → X, residuals, rank, singular values
+  -- The shortest X that minimizes ‖A X - B‖.
+  --   print((T.linalg.lstsq(T.tensor { { 1, 1 }, { 1, 2 }, { 1, 3 } }, T.tensor { 2, 4, 6 }):round(3)))
+  --   --> {0., 2.}  -- f32[2] cpu
   define("lstsq", { { "A", "tensor" }, { "B", "tensor" }, { "rcond", "nonnegative", optional = true } }, function(a)
     local A, B = matrix("lstsq", "A", a.A), a.B
     local vector = B:dim() == 1
@@ -207,6 +262,11 @@ return function(T, core)
   local eig = op["linalg.eig"]
   -- → real and imaginary parts of the values, and of the vectors
   define("eig", { { "A", "tensor" } }, function(a) return eig(a.A) end)
+
+  --- T.linalg.eigvals(…) → real parts, imaginary parts
+  -- Eigenvalues of square matrices that need not be symmetric.
+  --   print(T.linalg.eigvals(T.tensor { { 0, -1 }, { 1, 0 } }))
+  --   --> {0., 0.}  -- f32[2] cpu	{ 1., -1.}  -- f32[2] cpu
   define("eigvals", { { "A", "tensor" } }, function(a)
     local re, im = eig(a.A)
     return re, im
@@ -214,6 +274,9 @@ return function(T, core)
 
   -- ---- tensors ------------------------------------------------------------------------------------------------
 
+  --- T.linalg.vecdot(…) → tensor
+  -- The sum of x y along dim.
+  --   print(T.linalg.vecdot(T.tensor { 1, 2 }, T.tensor { 3, 4 }))  --> 11.  -- f32[] cpu
   define("vecdot", { { "x", "tensor" }, { "y", "tensor" }, { "dim", "int", -1 } },
     function(a) return (a.x * a.y):sum(a.dim) end)
   local function count(shape, from, to)
@@ -221,6 +284,10 @@ return function(T, core)
     for i = from, to do n = n * shape[i] end
     return n
   end
+
+  --- T.linalg.tensorinv(…) → tensor
+  -- The inverse of a tensor as a map from its last dims to its first ind.
+  --   print(T.linalg.tensorinv(T.eye(2):view(2, 1, 2), 1):shape()[1])  --> 1
   define("tensorinv", { { "A", "tensor" }, { "ind", "count", 2 } }, function(a)
     local s = a.A:shape()
     local n = count(s, 1, math.min(a.ind, #s))
@@ -231,6 +298,10 @@ return function(T, core)
     for i = 1, a.ind do shape[#shape + 1] = s[i] end
     return L.inv(a.A:reshape(n, n)):reshape(shape)
   end)
+
+  --- T.linalg.tensorsolve(…) → tensor
+  -- X with the sum of A X over X's dims equal to B.
+  --   print(T.linalg.tensorsolve(T.eye(2) * 2, T.tensor { 2, 4 }))  --> {1., 2.}  -- f32[2] cpu
   define("tensorsolve", { { "A", "tensor" }, { "B", "tensor" }, { "dims", "ints", optional = true } }, function(a)
     local A, dims = a.A, a.dims
     if type(dims) == "number" then dims = { dims } end
@@ -248,7 +319,12 @@ return function(T, core)
     end
     return L.solve(A:reshape(n, n), a.B:reshape(n)):reshape(rest)
   end)
-  -- The first n columns of (I - tau_1 v_1 v_1ᵀ)(I - tau_2 v_2 v_2ᵀ)…, v_i in column i of A below a one
+
+  --- T.linalg.householder_product(…) → tensor
+  -- The first columns of the product of reflectors I - tau v vᵀ.
+  --   print(T.linalg.householder_product(T.tensor { { 0 }, { 1 } }, T.tensor { 1 }))
+  --   --> {{ 0.},
+  --   -->  {-1.}}  -- f32[2,1] cpu
   define("householder_product", { { "A", "tensor" }, { "tau", "tensor" } }, function(a)
     local A, tau = matrix("householder_product", "A", a.A), a.tau
     local m, n, k = A:size(-2), A:size(-1), tau:size(-1)
@@ -265,10 +341,32 @@ return function(T, core)
     end
     return Q
   end)
+
+  --- T.linalg.vander(…) → tensor
+  -- Powers 0 … N-1 of vectors in columns.
+  --   print(T.linalg.vander(T.tensor { 2, 3 }))
+  --   --> {{1., 2.},
+  --   -->  {1., 3.}}  -- f32[2,2] cpu
   define("vander", { { "x", "tensor" }, { "N", "count", optional = true } }, function(a)
     local powers = T.arange(0, (a.N or a.x:size(-1)) - 1):to(a.x:dtype())
     return a.x:unsqueeze(-1) ^ powers
   end)
+
+  --- T.linalg.diagonal(A, {offset=0}) → tensor
+  -- Another name of T.diagonal.
+  --   print(T.linalg.diagonal(T.eye(2)))  --> {1., 1.}  -- f32[2] cpu
+
+  --- T.linalg.inv_ex(A) → tensor
+  -- Another name of T.linalg.inv.
+  --   print(T.linalg.inv_ex(T.eye(1)))  --> {{1.}}  -- f32[1,1] cpu
+
+  --- T.linalg.matmul(x, y) → tensor
+  -- Another name of T.matmul.
+  --   print(T.linalg.matmul(T.eye(1), T.eye(1)))  --> {{1.}}  -- f32[1,1] cpu
+
+  --- T.linalg.matrix_exp(A) → tensor
+  -- Another name of T.matrix_exp.
+  --   print(T.linalg.matrix_exp(T.zeros(1, 1)))  --> {{1.}}  -- f32[1,1] cpu
   L.matmul, L.matrix_exp, L.diagonal = T.matmul, T.matrix_exp, T.diagonal
 
   -- ---- under other names -------------------------------------------------------------------------------
@@ -277,7 +375,10 @@ return function(T, core)
     svd = "svd", matrix_power = "matrix_power", pinverse = "pinv", cross = "cross" } do
     T[name], methods[name], options.aliases[name] = L[from], L[from], "linalg." .. from
   end
-  -- T.chain_matmul(A, B, …) or of a list
+
+  --- T.chain_matmul(A, B, C, …) → matrix
+  -- The product in the order with the fewest multiplications; T.linalg.multi_dot takes a list.
+  --   print(T.chain_matmul(T.ones(1, 2), T.ones(2, 3), T.ones(3, 1)):item())  --> 6.0
   T.chain_matmul = options.named("chain_matmul", function(...)
     local list = { ... }
     if select("#", ...) == 1 and type(list[1]) == "table" then list = list[1] end

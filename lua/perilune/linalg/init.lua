@@ -123,7 +123,11 @@ return function(T, core)
 
   -- ---- products --------------------------------------------------------------------------------------
 
-  -- T.linalg.matrix_power(A, n): n-fold product, of the inverse for n < 0, by squaring
+  --- T.linalg.matrix_power(A, n) → tensor
+  -- The n-fold product, of the inverse for n < 0.
+  --   print(T.linalg.matrix_power(T.tensor { { 1, 1 }, { 0, 1 } }, 5))
+  --   --> {{1., 5.},
+  --   -->  {0., 1.}}  -- f32[2,2] cpu
   L.matrix_power = function(A, n, ...)
     local s = need("linalg.matrix_power", "A", A, 2)
     if s[#s] ~= s[#s - 1] then fail("linalg.matrix_power: A must be square matrices, got %s", A:describe()) end
@@ -147,6 +151,9 @@ return function(T, core)
 
   -- T.linalg.multi_dot{A, B, C, …}: the product in the order with the fewest multiplications (dynamic programming
   -- over the places of the outermost product). The first may be a row vector, the last a column.
+  --- T.linalg.multi_dot{A, B, …} → tensor
+  -- The product in the order with the fewest multiplications.
+  --   print(T.linalg.multi_dot { T.ones(1, 2), T.ones(2, 3), T.ones(3, 1) })  --> {{6.}}  -- f32[1,1] cpu
   L.multi_dot = function(list, ...)
     local fn = "linalg.multi_dot"
     if type(list) ~= "table" or is_tensor(list) or #list < 2 then
@@ -189,7 +196,9 @@ return function(T, core)
     return y
   end
 
-  -- T.linalg.cross(x, y, {dim = -1}): (x × y)_i = x_{i+1} y_{i+2} - x_{i+2} y_{i+1}, indices modulo 3
+  --- T.linalg.cross(x, y, {dim=-1}) → tensor
+  -- The vector product over a dimension of size 3.
+  --   print(T.linalg.cross(T.tensor { 1, 0, 0 }, T.tensor { 0, 1, 0 }))  --> {0., 0., 1.}  -- f32[3] cpu
   L.cross = function(x, y, dim, ...)
     local fn = "linalg.cross"
     need(fn, "x", x, 1)
@@ -284,19 +293,24 @@ return function(T, core)
     return y:unsqueeze(math.min(r, c)):unsqueeze(math.max(r, c))
   end
 
-  -- T.linalg.vector_norm(x, ord = 2, dim = all, {keepdim =, dtype =})
+  --- T.linalg.vector_norm(x, ord=2, dim=all, {keepdim=, dtype=}) → tensor
+  -- The ord-norm over dims.
+  --   print(T.linalg.vector_norm(T.tensor { 3, -4 }, 1))  --> 7.  -- f32[] cpu
   L.vector_norm = function(...)
     return (vector_norm("linalg.vector_norm", norm_args("linalg.vector_norm", ...))) -- no tail call: errors look for it
   end
 
-  -- T.linalg.matrix_norm(A, ord = "fro", dim = {-2, -1}, {keepdim =, dtype =})
+  --- T.linalg.matrix_norm(A, ord="fro", dim={-2, -1}, {keepdim=, dtype=}) → tensor
+  -- "fro", "nuc", 1, -1, 2, -2, inf or -inf norms of matrices.
+  --   print(T.linalg.matrix_norm(T.tensor { { 3, 0 }, { 0, 4 } }))  --> 5.  -- f32[] cpu
   L.matrix_norm = function(A, ...)
     need("linalg.matrix_norm", "A", A, 2)
     return matrix_norm("linalg.matrix_norm", norm_args("linalg.matrix_norm", A, ...))
   end
 
-  -- T.linalg.norm(x, ord, dim, …): of a matrix for two dims, of vectors for one; without ord the 2-norm of all
-  -- elements. Without dim, ord asks for a vector or a matrix.
+  --- T.linalg.norm(x, ord, dim, {keepdim=, dtype=}) → tensor
+  -- A matrix norm for two dims, a vector norm for one; without ord the 2-norm of all elements.
+  --   print(T.linalg.norm(T.tensor { 3, 4 }))  --> 5.  -- f32[] cpu
   L.norm = function(...)
     local fn = "linalg.norm"
     local x, ord, dim, keepdim = norm_args(fn, ...)

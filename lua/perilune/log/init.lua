@@ -4,6 +4,39 @@
 -- @module perilune.log
 local log = {}
 
+--- T.log.csv(path, {append=false}) → log, or nil and a message
+-- log:write{…} adds a row; the first names the columns. log:close(). Also a callback of T.fit: a row an epoch.
+--   local path = os.tmpname()
+--   local log = assert(T.log.csv(path))
+--   log:write { step = 1, loss = 0.5 }
+--   log:close()
+--   for line in io.lines(path) do print(line) end
+--   --> step,loss
+--   --> 1,0.5
+--   os.remove(path)
+
+--- T.log.jsonl(path, {append=false}) → log, or nil and a message
+-- log:write{…} adds a line that is a JSON object. log:close(). Also a callback of T.fit: a row an epoch.
+--   local path = os.tmpname()
+--   local log = assert(T.log.jsonl(path))
+--   log:write { step = 1, loss = 0.5 }
+--   log:close()
+--   for line in io.lines(path) do print(line) end  --> {"step":1,"loss":0.5}
+--   os.remove(path)
+
+--- T.log.tensorboard(dir, {flush=10}) → log, or nil and a message
+-- An event file in dir for TensorBoard. log:scalar(tag, v, step), log:scalars(tag, {name = v}, step),
+-- log:histogram(tag, x, step, {bins=30}), log:image(tag, x, step), log:text(tag, s, step), log:write(row), log:flush(),
+-- log:close(). Also a callback of T.fit.
+--   local dir = os.tmpname()
+--   os.remove(dir)
+--   local log = assert(T.log.tensorboard(dir))
+--   log:scalar("loss", 0.5, 1)
+--   log:histogram("weights", T.randn(100), 1)
+--   log:close()
+--   print(log.path:find("events.out.tfevents.", 1, true) ~= nil)  --> true
+--   os.remove(log.path)
+--   os.remove(dir)
 for name, part in pairs { csv = "table", jsonl = "table", tensorboard = "tensorboard" } do
   log[name] = function(...)
     local made = require("perilune.log." .. part)

@@ -16,8 +16,9 @@ return function(T, core)
     return x
   end
 
-  -- x:diff{n=1, dim=-1, prepend=, append=}: differences of neighbours along dim, n times. Also diff(x, prepend,
-  -- append, {…}).
+  --- x:diff{n=1, dim=-1, prepend=, append=} → tensor
+  -- Differences of neighbours, n times.
+  --   print(T.tensor({ 1, 4, 9 }):diff())  --> {3., 5.}  -- f32[2] cpu
   def("diff", function(x, prepend, append, opts)
     check("diff", x, 1)
     if not is_tensor(prepend) and prepend ~= nil and append == nil and opts == nil then prepend, opts = nil, prepend end
@@ -53,7 +54,9 @@ return function(T, core)
     return x
   end)
 
-  -- pairwise_distance(x1, x2, {p=2, eps=1e-6, keepdim=false}): ‖x1 - x2 + eps‖_p over the last dimension
+  --- T.pairwise_distance(x1, x2, {p=2, eps=1e-6, keepdim=false}) → tensor
+  -- The norm of x1 - x2 + eps over the last dimension.
+  --   print(T.pairwise_distance(T.zeros(1, 2), T.tensor { { 3.0, 4 } }, { eps = 0 }):item())  --> 5.0
   def("pairwise_distance", function(x1, x2, opts)
     check("pairwise_distance", x1, 1)
     check("pairwise_distance", x2, 2)
@@ -71,6 +74,9 @@ return function(T, core)
 
   -- cdist(x1[…,P,M], x2[…,R,M], {p=2, compute_mode=}): distances of all rows, […,P,R]. With many rows Euclidean
   -- distances come from a matrix product ("use_mm_for_euclid_dist_if_necessary", the default: above 25 rows).
+  --- T.cdist(x1 […, P, M], x2 […, R, M], {p=2, compute_mode=}) → […, P, R]
+  -- Distances of all pairs of rows.
+  --   print(T.cdist(T.zeros(1, 2), T.tensor { { 3.0, 4 } }):item())  --> 5.0
   def("cdist", function(x1, x2, opts)
     check("cdist", x1, 1)
     check("cdist", x2, 2)
@@ -101,7 +107,9 @@ return function(T, core)
   core.full_precision(T, { "cdist" })
   core.full_precision(methods, { "cdist" })
 
-  -- [N, C, *] → the channels of `groups` groups interleaved
+  --- x:channel_shuffle(groups) → tensor
+  -- [N, C, …] with the channels of its groups interleaved.
+  --   print(T.arange(4):reshape(1, 4, 1):channel_shuffle(2):flatten())  --> {1, 3, 2, 4}  -- i64[4] cpu
   def("channel_shuffle", function(x, groups)
     check("channel_shuffle", x, 1)
     if type(groups) == "table" then groups = options.check("channel_shuffle", groups, { "groups" }).groups end
@@ -118,8 +126,17 @@ return function(T, core)
     return core.own(op.reshape(op.transpose(y, 2, 3), shape), x)
   end)
 
-  -- T.tril_indices(rows, cols, {offset=0, dtype=, index_base=1}) → i64 [2, n]: places of the lower triangle;
-  -- triu_indices
+  --- T.tril_indices(rows, cols, {offset=0, dtype=, index_base=1}) → i64 [2, n]
+  -- The places of the lower triangle: their rows, then their columns.
+  --   print(T.tril_indices(2, 2))
+  --   --> {{1, 2, 2},
+  --   -->  {1, 1, 2}}  -- i64[2,3] cpu
+
+  --- T.triu_indices(rows, cols, {offset=0, dtype=, index_base=1}) → i64 [2, n]
+  -- The places of the upper triangle: their rows, then their columns.
+  --   print(T.triu_indices(2, 2))
+  --   --> {{1, 1, 2},
+  --   -->  {1, 2, 2}}  -- i64[2,3] cpu
   for name, inside in pairs {
     tril_indices = function(i, j, offset) return op.le(j, i + offset) end,
     triu_indices = function(i, j, offset) return op.ge(j, i + offset) end,

@@ -208,6 +208,9 @@ return function(T, core)
 
   -- T.einsum("bij,bjk->bik", x, y): sums of products over the subscripts that the result lacks. Labels are letters,
   -- "..." stands for any leading dimensions; without "->" the result has the labels that occur once, sorted.
+  --- T.einsum("ij,jk->ik", x, y) → tensor
+  -- Sums of products by index letters; … for the other dimensions.
+  --   print(T.einsum("i,i->", T.arange(3), T.arange(3)):item())  --> 14
   T.einsum = function(equation, ...)
     local tensors = { ... }
     if #tensors == 1 and type(tensors[1]) == "table" then tensors = tensors[1] end
@@ -255,8 +258,9 @@ return function(T, core)
     return out
   end
 
-  -- T.tensordot(x, y, n): sums over the last n dimensions of x and the first n of y; T.tensordot(x, y, {dims_x,
-  -- dims_y}) over those (from 1). Also as option: {dims=}.
+  --- T.tensordot(x, y, dims) → tensor
+  -- Sums over the last dims dimensions of x and the first of y, or lists.
+  --   print(T.tensordot(T.ones(2, 3), T.ones(3, 4), 1):size(2))  --> 4
   T.tensordot = function(x, y, dims)
     if not is_tensor(x) or not is_tensor(y) then fail("tensordot: two tensors expected") end
     if type(dims) == "table" and dims.dims ~= nil then dims = options.check("tensordot", dims, { "dims" }).dims end

@@ -25,11 +25,19 @@ return function(T, core)
   -- ---- two operands ----------------------------------------------------------------------------------------
 
   local two = { { "x", "operand" }, { "y", "operand" } }
+
+  --- T.logaddexp2(…) → tensor
+  -- log2(2^x + 2^y) without overflow.
+  --   print(T.logaddexp2(T.tensor { 1.0 }, T.tensor { 1.0 }))  --> {2.}  -- f32[1] cpu
   define("logaddexp2", two, function(a)
     local x, y = floats(a.x, a.y)
     local ln2 = math.log(2)
     return T.logaddexp(x * ln2, y * ln2) / ln2
   end)
+
+  --- T.heaviside(…) → tensor
+  -- 0 below 0, 1 above, and values at 0.
+  --   print(T.tensor { -2, 0, 2 }:heaviside(0.5))  --> {0.0000, 0.5000, 1.0000}  -- f32[3] cpu
   define("heaviside", { { "x", "tensor" }, { "values", "operand" } }, function(a)
     local v = a.values
     if not core.is_tensor(v) then v = T.tensor(v, { dtype = a.x:dtype(), device = a.x:device() }) end
@@ -38,16 +46,27 @@ return function(T, core)
     end
     return T.where(a.x:eq(0), v, a.x:gt(0):to(a.x:dtype()))
   end)
+
+  --- T.float_power(…) → tensor
+  -- x^y in f64.
+  --   print(T.float_power(T.arange(3), 2))  --> {1., 4., 9.}  -- f64[3] cpu
   define("float_power", two, function(a)
     local function f64(v) return core.is_tensor(v) and v:to("f64") or T.tensor(v, { dtype = "f64" }) end
     return f64(a.x) ^ f64(a.y)
   end)
+
+  --- T.ldexp(…) → tensor
+  -- x 2^y.
+  --   print(T.ldexp(T.tensor { 1, 3 }, 2))  --> { 4., 12.}  -- f32[2] cpu
   define("ldexp", two, function(a)
     local x, y = floats(a.x, a.y)
     return x * T.exp2(y)
   end)
   -- x = m 2^e with 0.5 <= |m| < 1, or 0, inf and NaN with e = 0: m, e (i32). Small numbers are scaled up first, so that
   -- those below the normal ones keep their digits.
+  --- T.frexp(…) → mantissa, exponent
+  -- x = m 2^e with 0.5 <= |m| < 1; zeros, infinities and NaN come back with e = 0.
+  --   print(T.frexp(T.tensor { 8, -0.3 }))  --> { 0.5000, -0.6000}  -- f32[2] cpu	{ 4, -1}  -- i32[2] cpu
   define("frexp", { { "x", "tensor" } }, function(a)
     local x = floats(a.x, 0)
     local wide = x:detach():to("f64")
@@ -67,7 +86,14 @@ return function(T, core)
     if x.requires_grad then value = value + (x - x:detach()) * slope:to(x:dtype()) end
     return value, e:to("i32")
   end)
-  -- x log1p(y), 0 where x is 0 unless y is NaN
+
+  --- T.special.xlog1py(…), as T.xlog1py
+  -- Another name of T.xlog1py.
+  --   print(T.special.xlog1py == T.xlog1py)  --> true
+
+  --- T.xlog1py(…) → tensor
+  -- x log(1 + y), and 0 where x is 0 (unless y is NaN).
+  --   print(T.xlog1py(T.tensor { 0, 2 }, T.tensor { 5, 0 }))  --> {0., 0.}  -- f32[2] cpu
   local xlog1py = define("xlog1py", two, function(a)
     local x, y = floats(a.x, a.y)
     local zero = T.logical_and(x:eq(0), y:isnan():logical_not())
@@ -76,11 +102,25 @@ return function(T, core)
 
   -- ---- one operand -------------------------------------------------------------------------------------------
 
+  --- T.isneginf(…) → bool tensor
+  -- Whether each element is -inf.
+  --   print(T.tensor { 1, -math.huge }:isneginf())  --> {false,  true}  -- bool[2] cpu
+
+  --- T.isposinf(…) → bool tensor
+  -- Whether each element is inf.
+  --   print(T.tensor { 1, math.huge }:isposinf())  --> {false,  true}  -- bool[2] cpu
   for name, bound in pairs { isposinf = math.huge, isneginf = -math.huge } do
     define(name, { { "x", "tensor" } }, function(a) return a.x:eq(bound) end)
   end
+
+  --- T.isreal(…) → bool tensor
+  -- Whether each element is real: always.
+  --   print(T.ones(2):isreal())  --> {true, true}  -- bool[2] cpu
   define("isreal", { { "x", "tensor" } }, function(a) return T.ones_like(a.x, { dtype = "bool" }) end)
-  -- log of Γ_p(x) = π^(p(p-1)/4) Π_j Γ(x + (1-j)/2), j = 1 … p
+
+  --- T.mvlgamma(…) → tensor
+  -- The logarithm of the multivariate gamma function of dimension p, for x above (p - 1)/2.
+  --   print(T.mvlgamma(T.tensor { 1.0 }, 1))  --> {0.}  -- f32[1] cpu
   define("mvlgamma", { { "x", "tensor" }, { "p", "count" } }, function(a)
     local x = floats(a.x, 0)
     if a.p > 1 and x:numel() > 0 and x:le((a.p - 1) / 2):any():item() then
@@ -90,15 +130,37 @@ return function(T, core)
     for j = 2, a.p do y = y + (x + (1 - j) / 2):lgamma() end
     return y + a.p * (a.p - 1) / 4 * math.log(pi)
   end)
-  -- -x log x, 0 at 0, -inf below
+
+  --- T.entr(…) → tensor
+  -- -x log x, 0 at 0 and -inf below.
+  --   print(T.entr(T.tensor { 0, 1 }))  --> {-0., -0.}  -- f32[2] cpu
+
+  --- T.special.entr(…), as T.entr
+  -- Another name of T.entr.
+  --   print(T.special.entr == T.entr)  --> true
   local entr = define("entr", { { "x", "tensor" } }, function(a)
     local x = floats(a.x, 0)
     return T.where(x:lt(0), T.full_like(x, -math.huge), -T.xlogy(x, x))
   end)
+
+  --- T.ndtr(…) → tensor
+  -- The distribution function of the standard normal distribution: the share below x.
+  --   print(T.ndtr(T.tensor { 0.0, 1.96 }))  --> {0.5000, 0.9750}  -- f32[2] cpu
+
+  --- T.special.ndtr(…), as T.ndtr
+  -- Another name of T.ndtr.
+  --   print(T.special.ndtr == T.ndtr)  --> true
   local ndtr = define("ndtr", { { "x", "tensor" } }, function(a)
     return (floats(a.x, 0) * -math.sqrt(0.5)):erfc() / 2
   end)
   -- The logarithm of ndtr; below -1 through erfcx, which does not underflow.
+  --- T.log_ndtr(…) → tensor
+  -- The logarithm of ndtr, exact also where that underflows.
+  --   print(T.log_ndtr(T.tensor { 0.0, -40 }))  --> {-6.9315e-01, -8.0461e+02}  -- f32[2] cpu
+
+  --- T.special.log_ndtr(…), as T.log_ndtr
+  -- Another name of T.log_ndtr.
+  --   print(T.special.log_ndtr == T.log_ndtr)  --> true
   local log_ndtr = define("log_ndtr", { { "x", "tensor" } }, function(a)
     local x = floats(a.x, 0)
     local low = x:lt(-1)
@@ -108,6 +170,121 @@ return function(T, core)
     return T.where(low, tail, body)
   end)
 
+  --- T.special.digamma(…), as T.digamma
+  -- Another name of T.digamma.
+  --   print(T.special.digamma == T.digamma)  --> true
+
+  --- T.special.erf(…), as T.erf
+  -- Another name of T.erf.
+  --   print(T.special.erf == T.erf)  --> true
+
+  --- T.special.erfc(…), as T.erfc
+  -- Another name of T.erfc.
+  --   print(T.special.erfc == T.erfc)  --> true
+
+  --- T.special.erfcx(…), as T.erfcx
+  -- Another name of T.erfcx.
+  --   print(T.special.erfcx == T.erfcx)  --> true
+
+  --- T.special.erfinv(…), as T.erfinv
+  -- Another name of T.erfinv.
+  --   print(T.special.erfinv == T.erfinv)  --> true
+
+  --- T.special.exp2(…), as T.exp2
+  -- Another name of T.exp2.
+  --   print(T.special.exp2 == T.exp2)  --> true
+
+  --- T.special.expit(…), as T.sigmoid
+  -- Another name of T.sigmoid.
+  --   print(T.special.expit == T.sigmoid)  --> true
+
+  --- T.special.expm1(…), as T.expm1
+  -- Another name of T.expm1.
+  --   print(T.special.expm1 == T.expm1)  --> true
+
+  --- T.special.gammainc(…), as T.gammainc
+  -- Another name of T.gammainc.
+  --   print(T.special.gammainc == T.gammainc)  --> true
+
+  --- T.special.gammaincc(…), as T.gammaincc
+  -- Another name of T.gammaincc.
+  --   print(T.special.gammaincc == T.gammaincc)  --> true
+
+  --- T.special.gammaln(…), as T.lgamma
+  -- Another name of T.lgamma.
+  --   print(T.special.gammaln == T.lgamma)  --> true
+
+  --- T.special.i0(…), as T.i0
+  -- Another name of T.i0.
+  --   print(T.special.i0 == T.i0)  --> true
+
+  --- T.special.i0e(…), as T.i0e
+  -- Another name of T.i0e.
+  --   print(T.special.i0e == T.i0e)  --> true
+
+  --- T.special.i1(…), as T.i1
+  -- Another name of T.i1.
+  --   print(T.special.i1 == T.i1)  --> true
+
+  --- T.special.i1e(…), as T.i1e
+  -- Another name of T.i1e.
+  --   print(T.special.i1e == T.i1e)  --> true
+
+  --- T.special.log1p(…), as T.log1p
+  -- Another name of T.log1p.
+  --   print(T.special.log1p == T.log1p)  --> true
+
+  --- T.special.log_softmax(…), as T.log_softmax
+  -- Another name of T.log_softmax.
+  --   print(T.special.log_softmax == T.log_softmax)  --> true
+
+  --- T.special.logit(…), as T.logit
+  -- Another name of T.logit.
+  --   print(T.special.logit == T.logit)  --> true
+
+  --- T.special.logsumexp(…), as T.logsumexp
+  -- Another name of T.logsumexp.
+  --   print(T.special.logsumexp == T.logsumexp)  --> true
+
+  --- T.special.modified_bessel_i0(…), as T.i0
+  -- Another name of T.i0.
+  --   print(T.special.modified_bessel_i0 == T.i0)  --> true
+
+  --- T.special.modified_bessel_i1(…), as T.i1
+  -- Another name of T.i1.
+  --   print(T.special.modified_bessel_i1 == T.i1)  --> true
+
+  --- T.special.multigammaln(…), as T.mvlgamma
+  -- Another name of T.mvlgamma.
+  --   print(T.special.multigammaln == T.mvlgamma)  --> true
+
+  --- T.special.ndtri(…), as T.ndtri
+  -- Another name of T.ndtri.
+  --   print(T.special.ndtri == T.ndtri)  --> true
+
+  --- T.special.polygamma(…), as T.polygamma
+  -- Another name of T.polygamma.
+  --   print(T.special.polygamma == T.polygamma)  --> true
+
+  --- T.special.psi(…), as T.digamma
+  -- Another name of T.digamma.
+  --   print(T.special.psi == T.digamma)  --> true
+
+  --- T.special.round(…), as T.round
+  -- Another name of T.round.
+  --   print(T.special.round == T.round)  --> true
+
+  --- T.special.sinc(…), as T.sinc
+  -- Another name of T.sinc.
+  --   print(T.special.sinc == T.sinc)  --> true
+
+  --- T.special.softmax(…), as T.softmax
+  -- Another name of T.softmax.
+  --   print(T.special.softmax == T.softmax)  --> true
+
+  --- T.special.xlogy(…), as T.xlogy
+  -- Another name of T.xlogy.
+  --   print(T.special.xlogy == T.xlogy)  --> true
   T.special = {
     digamma = T.digamma, psi = T.digamma, entr = entr, erf = T.erf, erfc = T.erfc, erfcx = T.erfcx, erfinv = T.erfinv,
     exp2 = T.exp2, expit = T.sigmoid, expm1 = T.expm1, gammainc = T.gammainc, gammaincc = T.gammaincc,
@@ -116,7 +293,15 @@ return function(T, core)
     ndtri = T.ndtri, polygamma = T.polygamma, round = T.round, sinc = T.sinc, softmax = T.softmax,
     xlog1py = xlog1py, xlogy = T.xlogy, modified_bessel_i0 = T.i0, modified_bessel_i1 = T.i1,
   }
+
+  --- T.igamma(a, x) → tensor
+  -- Another name of T.gammainc.
+  --   print(T.igamma(T.tensor { 1.0 }, T.tensor { 0.0 }))  --> {0.}  -- f32[1] cpu
   T.igamma, methods.igamma = T.gammainc, T.gammainc
+
+  --- T.igammac(a, x) → tensor
+  -- Another name of T.gammaincc.
+  --   print(T.igammac(T.tensor { 1.0 }, T.tensor { 0.0 }))  --> {1.}  -- f32[1] cpu
   T.igammac, methods.igammac = T.gammaincc, T.gammaincc
 
   -- ---- windows -------------------------------------------------------------------------------------------------
@@ -137,6 +322,26 @@ return function(T, core)
       return T.i0((1 - r * r):clamp { min = 0 }:sqrt() * a.beta) / T.i0(T.tensor(a.beta, { dtype = "f64" }))
     end, { "beta", "number", 12.0 } },
   }
+
+  --- T.bartlett_window(…) → tensor
+  -- The triangle from 0 to 1 and back.
+  --   print(T.bartlett_window(4))  --> {0.0000, 0.5000, 1.0000, 0.5000}  -- f32[4] cpu
+
+  --- T.blackman_window(…) → tensor
+  -- 0.42 - 0.5 cos 2πt + 0.08 cos 4πt.
+  --   print(T.blackman_window(4))  --> {-1.3878e-17,  3.4000e-01,  1.0000e+00,  3.4000e-01}  -- f32[4] cpu
+
+  --- T.hamming_window(…) → tensor
+  -- alpha - beta cos 2πt.
+  --   print(T.hamming_window(4))  --> {0.0800, 0.5400, 1.0000, 0.5400}  -- f32[4] cpu
+
+  --- T.hann_window(…) → tensor
+  -- (1 - cos 2πt)/2, t from 0 to 1; periodic leaves the last point out.
+  --   print(T.hann_window(4))  --> {0.0000, 0.5000, 1.0000, 0.5000}  -- f32[4] cpu
+
+  --- T.kaiser_window(…) → tensor
+  -- I0(beta sqrt(1 - (2t - 1)²)) / I0(beta).
+  --   print(T.kaiser_window(4, { beta = 3 }))  --> {0.2049, 0.7269, 1.0000, 0.7269}  -- f32[4] cpu
   for name, w in pairs(windows) do
     local args = { { "n", "size" }, { "periodic", "bool", true } }
     for k = 2, #w do args[#args + 1] = w[k] end
@@ -161,6 +366,9 @@ return function(T, core)
     if x:numel() > 0 and x:ge(0):logical_not():any():item() then fail("%s: every rate must be at least 0", who) end
   end
   -- By inversion: the smallest k with P(X ≤ k) = Q(k + 1, λ) ≥ u, found from the normal approximation on.
+  --- T.poisson(…) → tensor
+  -- Numbers from Poisson distributions with the given rates, one for each element.
+  --   print(T.poisson(T.zeros(2)))  --> {0., 0.}  -- f32[2] cpu
   define("poisson", { { "rates", "tensor" } }, function(a)
     nonnegative("poisson", a.rates)
     local _ <close> = T.no_grad()
@@ -180,7 +388,10 @@ return function(T, core)
     end
     return T.where(rate:eq(0), rate, k):to(a.rates:dtype())
   end)
-  -- How many of count trials succeed with probability prob.
+
+  --- T.binomial(…) → tensor
+  -- How many of count trials succeed with probability prob, drawn for each element.
+  --   print(T.binomial(T.tensor { 3, 5 }, T.tensor { 1.0, 0.0 }))  --> {3., 0.}  -- f32[2] cpu
   define("binomial", { { "count", "tensor" }, { "prob", "tensor" } }, function(a)
     nonnegative("binomial", a.count)
     nonnegative("binomial", a.prob)
@@ -207,13 +418,21 @@ return function(T, core)
       return a.x
     end, methods)
   end
+  --- x:cauchy_(median=0, sigma=1) → x
+  -- Fills with draws of a Cauchy distribution.
+  --   print(T.zeros(9):cauchy_():isfinite():all():item())  --> true
   filler("cauchy_", { { "median", "number", 0.0 }, { "sigma", "positive", 1.0 } }, function(a)
     return ((open_uniform(a.x:shape()) - 0.5) * pi):tan() * a.sigma + a.median
   end)
+  --- x:log_normal_(mean=1, std=2) → x
+  -- Fills with exponentials of normal numbers of this mean and standard deviation.
+  --   print(T.zeros(9):log_normal_():gt(0):all():item())  --> true
   filler("log_normal_", { { "mean", "number", 1.0 }, { "std", "nonnegative", 2.0 } }, function(a)
     return T.normal(a.mean, a.std, a.x:shape(), { dtype = "f64" }):exp()
   end)
-  -- trials up to the first success, from 1 on
+  --- x:geometric_(p) → x
+  -- Fills with how many trials, from 1 on, the first success takes.
+  --   print(T.zeros(9):geometric_(0.5):ge(1):all():item())  --> true
   filler("geometric_", { { "p", "probability" } }, function(a)
     return (open_uniform(a.x:shape()):log() / math.log(1 - a.p)):ceil():clamp { min = 1 }
   end, function(a)

@@ -44,9 +44,22 @@ return function(T, core)
     local y = (w and c * w or c):matmul(c:t()) / norm
     return one and y:reshape {} or y
   end
+
+  --- T.cov(…) → tensor
+  -- The covariance matrix of variables in rows and observations in columns, divided by n - correction; fweights counts
+  -- observations, aweights weighs them.
+  --   print(T.cov(T.tensor { { 1, 2, 3 }, { 3, 2, 1 } }))
+  --   --> {{ 1., -1.},
+  --   -->  {-1.,  1.}}  -- f32[2,2] cpu
   define("cov", { { "x", "tensor" }, { "correction", "int", 1 }, { "fweights", "tensor", optional = true },
     { "aweights", "tensor", optional = true } },
     function(a) return cov("cov", a.x, a.correction, a.fweights, a.aweights) end)
+
+  --- T.corrcoef(…) → tensor
+  -- The correlation coefficients of variables in rows.
+  --   print(T.corrcoef(T.tensor { { 1, 2, 3 }, { 3, 2, 1 } }))
+  --   --> {{ 1., -1.},
+  --   -->  {-1.,  1.}}  -- f32[2,2] cpu
   define("corrcoef", { { "x", "tensor" } }, function(a)
     local c = cov("corrcoef", a.x, 1)
     if c:dim() == 0 then return c / c end
@@ -76,6 +89,10 @@ return function(T, core)
     opts.weights = weights:reshape(-1):masked_select(inside)
     return T.bincount(index, opts)
   end
+
+  --- T.histc(…) → tensor
+  -- How many elements are in each of equal bins from min to max (both 0: the extremes of x); others do not count.
+  --   print(T.tensor { 1, 2, 2, 3 }:histc(3, 1, 4))  --> {1., 2., 1.}  -- f32[3] cpu
   define("histc", { { "x", "tensor" }, { "bins", "count", 100 }, { "min", "number", 0 }, { "max", "number", 0 } },
     function(a)
       floating("histc", a.x)
@@ -83,6 +100,11 @@ return function(T, core)
       return counted(a.x, a.bins, low, high):to(a.x:dtype())
     end)
   -- counts and edges; bins: how many between the extremes (or range), or the edges themselves
+  --- T.histogram(…) → counts, edges
+  -- As histc, with the edges of the bins; bins may be the edges themselves. range={low, high}; density=true scales to
+  -- area 1.
+  --   print(T.histogram(T.tensor { 1, 2, 2, 3 }, 2, { range = { 1, 3 } }))
+  --   --> {1., 3.}  -- f32[2] cpu	{1., 2., 3.}  -- f32[3] cpu
   define("histogram", { { "x", "tensor" }, { "bins", "any" }, { "range", "any", optional = true },
     { "weight", "tensor", optional = true }, { "density", "bool", false } }, function(a)
     floating("histogram", a.x)
@@ -129,6 +151,10 @@ return function(T, core)
 
   local modes = { "linear", "lower", "higher", "midpoint", "nearest" }
   -- The value at rank q (n - 1) of each line, between neighbours as `mode` says. skip: NaN does not count.
+  --- T.quantile(…) → tensor
+  -- The value that a share q of the elements does not exceed, of all or along dim; NaN if one is. q may be a vector:
+  -- then its dimension comes first.
+  --   print(T.tensor { 1, 2, 3, 4 }:quantile(0.5):item())  --> 2.5
   local function quantile(who, a, skip)
     local x, q = floating(who, a.x), a.q
     if type(q) == "number" then q = T.tensor({ q }, { dtype = x:dtype(), device = x:device() })
@@ -165,13 +191,20 @@ return function(T, core)
     if vector then table.insert(rest, 1, q:numel()) end
     return y:reshape(rest)
   end
+
+  --- T.nanquantile(…) → tensor
+  -- As quantile, of the elements that are not NaN.
+  --   print(T.tensor { 1, 0 / 0, 3 }:nanquantile(0.5):item())  --> 2.0
   for name, skip in pairs { quantile = false, nanquantile = true } do
     define(name, { { "x", "tensor" }, { "q", "any" }, { "dim", "int", optional = true }, { "keepdim", "bool", false },
       { "interpolation", modes, "linear" } }, function(a) return quantile(name, a, skip) end)
   end
   core.full_precision(T, { "quantile" })
   core.full_precision(core.metatable().methods, { "quantile" })
-  -- The lower median of what is not NaN: of all, or along dim with its places.
+
+  --- T.nanmedian(…) → value, or values, indices along dim
+  -- The lower median of the elements that are not NaN.
+  --   print(T.tensor { 1, 0 / 0, 3, 2 }:nanmedian():item())  --> 2.0
   define("nanmedian", { { "x", "tensor" }, { "dim", "int", optional = true }, { "keepdim", "bool", false },
     { "index_base", "int", 1 } }, function(a)
     if not a.x:is_floating_point() then
@@ -190,7 +223,11 @@ return function(T, core)
 
   -- ---- norms and distances -----------------------------------------------------------------------------------
 
-  -- Slices along dim whose p-norm is above maxnorm are scaled down to it (1e-7: as in PyTorch).
+  --- T.renorm(…) → tensor
+  -- x with every slice along dim whose p-norm exceeds maxnorm scaled down to it.
+  --   print(T.tensor { { 3, 4 }, { 0.3, 0.4 } }:renorm(2, 1, 1))
+  --   --> {{0.6000, 0.8000},
+  --   -->  {0.3000, 0.4000}}  -- f32[2,2] cpu
   local renorm = define("renorm", { { "x", "tensor" }, { "p", "number" }, { "dim", "int" },
     { "maxnorm", "nonnegative" } }, function(a)
     floating("renorm", a.x)
@@ -203,11 +240,17 @@ return function(T, core)
     local scale = T.where(norm:gt(a.maxnorm), a.maxnorm / (norm + 1e-7), T.ones_like(norm))
     return a.x * scale
   end)
+  --- x:renorm_(p, dim, maxnorm) → x
+  -- renorm in place.
+  --   print(T.tensor { { 3, 4 }, { 0, 1 } }:renorm_(2, 1, 1)[1])  --> {0.6000, 0.8000}  -- f32[2] cpu
   core.metatable().methods.renorm_ = options.named("renorm_", function(x, ...)
     if not core.is_tensor(x) then fail("renorm_: argument #1 must be a tensor, got %s", options.describe(x)) end
     return x:copy_(renorm(x, ...))
   end)
-  -- Distances of all pairs i < j of the rows of [N, M]: [N (N-1) / 2].
+
+  --- T.pdist(…) → tensor
+  -- The distances of all pairs of rows of [N, M], N (N - 1)/2 numbers.
+  --   print(T.pdist(T.tensor { { 0, 0 }, { 3, 4 }, { 3, 0 } }))  --> {5., 3., 4.}  -- f32[3] cpu
   define("pdist", { { "x", "tensor" }, { "p", "nonnegative_or_inf", 2.0 } }, function(a)
     floating("pdist", a.x)
     if a.x:dim() ~= 2 then fail("pdist: rows [N, M] are wanted, got %s", a.x:describe()) end
@@ -237,6 +280,14 @@ return function(T, core)
     end
     return sums * widths
   end
+
+  --- T.cumulative_trapezoid(…) → tensor
+  -- The integrals of y up to each position by the trapezoidal rule.
+  --   print(T.tensor { 0, 1, 2 }:cumulative_trapezoid())  --> {0.5000, 2.0000}  -- f32[2] cpu
+
+  --- T.trapezoid(…) → tensor
+  -- The integral of y over dim by the trapezoidal rule, at positions x or with the step dx.
+  --   print(T.tensor { 0, 1, 2 }:trapezoid():item())  --> 2.0
   local function calculus(name, sum)
     define(name, { { "y", "tensor" }, { "x", "tensor", optional = true }, { "dx", "number", 1 }, { "dim", "int", -1 } },
       function(a)
@@ -248,6 +299,10 @@ return function(T, core)
   calculus("cumulative_trapezoid", function(parts, a)
     return parts and parts:cumsum(a.dim) or T.narrow(a.y, a.dim, 1, 0) * 1.0
   end)
+
+  --- T.trapz(y, x?, {dx=1, dim=-1}) → tensor
+  -- Another name of T.trapezoid.
+  --   print(T.trapz(T.tensor { 0, 1, 2 }):item())  --> 2.0
   T.trapz = T.trapezoid
 
   -- The derivative along d at positions with the given step, or with coordinates h (a vector): second order inside
@@ -287,6 +342,11 @@ return function(T, core)
     end
     return inner and T.cat({ first, inner, last }, d) or T.cat({ first, last }, d)
   end
+
+  --- T.gradient(…) → list of tensors
+  -- The derivatives of values on a grid, one tensor a dimension: second order inside, of edge_order at the ends.
+  -- spacing: a step, or one or the coordinates for each dimension.
+  --   print(T.gradient(T.tensor { 1, 4, 9, 16 })[1])  --> {3., 4., 6., 7.}  -- f32[4] cpu
   define("gradient", { { "y", "tensor" }, { "spacing", "any", 1 }, { "dim", "ints", optional = true },
     { "edge_order", "count", 1 } }, function(a)
     local y, dims = a.y, a.dim

@@ -11,10 +11,17 @@ local class_name = require("perilune.surface").class_name
 local class, fail, describe = base.class, options.fail, options.describe
 local out = {}
 
---- A softmax over many classes, common ones first, of which most are rarely asked for (Grave et al. 2017): the head
+-- A softmax over many classes, common ones first, of which most are rarely asked for (Grave et al. 2017): the head
 -- has the first cutoffs[1] classes and one entry for each cluster of the others; a cluster has a small matrix of its
 -- own. Called as (x [N, in] or [in], target [N] or one number) it gives each target's log probability, and the loss,
 -- minus their mean.
+--- nn.AdaptiveLogSoftmaxWithLoss(…) → module
+-- A softmax over many classes of which most are rare (Grave et al. 2017): common ones first, cutoffs between clusters,
+-- whose matrices get smaller by div_value. Called with x and targets; log_prob(x), predict(x).
+-- Shapes: x [N, in], target [N] → log probabilities [N], loss
+--   local m = nn.AdaptiveLogSoftmaxWithLoss(8, 100, { 10, 50 })
+--   local logs, loss = m(T.ones(3, 8), T.tensor({ 1, 20, 100 }, { dtype = "i64" }))
+--   print(logs:size(1), loss:dim(), table.concat(m:log_prob(T.ones(3, 8)):shape(), " "))  --> 3	0	3 100
 local Adaptive = class "AdaptiveLogSoftmaxWithLoss"
 local spec = options.spec("nn.AdaptiveLogSoftmaxWithLoss", {
   { "in_features", "size" }, { "n_classes", "size" }, { "cutoffs", "ints" }, { "div_value", "number", 4.0 },

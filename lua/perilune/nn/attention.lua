@@ -17,9 +17,16 @@ local out = {}
 
 -- ---- MultiheadAttention ------------------------------------------------------------------------------
 
---- Several heads of attention with learned projections (Vaswani et al. 2017). Queries [L, N, E], keys [S, N, kdim],
+-- Several heads of attention with learned projections (Vaswani et al. 2017). Queries [L, N, E], keys [S, N, kdim],
 -- values [S, N, vdim] (`batch_first`: [N, L, E]; or without N). State: in_proj_weight [3E, E] (or q_, k_,
 -- v_proj_weight), in_proj_bias, out_proj.weight, out_proj.bias.
+--- nn.MultiheadAttention(…) → module
+-- Several heads of attention with learned projections (Vaswani et al. 2017); batch_first: [N, L, E]. Options of the
+-- call: attn_mask, key_padding_mask (true: not seen), is_causal, need_weights, cache.
+-- Shapes: query [L, N, E], key [S, N, E], value [S, N, E] → [L, N, E], weights
+--   local attend = nn.MultiheadAttention(8, 2)
+--   local x = T.ones(5, 1, 8)
+--   print(table.concat((attend(x, x, x)):shape(), " "))  --> 5 1 8
 local MHA = class "MultiheadAttention"
 local mha_spec = options.spec("nn.MultiheadAttention", {
   { "embed_dim", "count" }, { "num_heads", "count" }, { "dropout", "probability", 0.0 }, { "bias", "bool", true },
@@ -172,7 +179,11 @@ local function feed(self, x)
   return self.linear2(self.dropout(self._activation(self.linear1(x))))
 end
 
---- x + attention, then x + feed-forward, each normalized after (or with norm_first before).
+--- nn.TransformerEncoderLayer(…) → module
+-- x + attention, then x + feed-forward, each normalized after it, or before with norm_first. Options of the call:
+-- src_mask, src_key_padding_mask, is_causal, cache.
+-- Shapes: [L, N, E] → the same
+--   print(table.concat(nn.TransformerEncoderLayer(8, 2, 16)(T.ones(5, 1, 8)):shape(), " "))  --> 5 1 8
 local Encoder = class "TransformerEncoderLayer"
 local encoder_spec = options.spec("nn.TransformerEncoderLayer", layer_args)
 function Encoder:init(...) build(self, "nn.TransformerEncoderLayer", read(encoder_spec, ...), false) end
@@ -192,7 +203,11 @@ function Encoder:forward(x, opts)
 end
 out.TransformerEncoderLayer = Encoder
 
---- The same with attention to a memory in the middle.
+--- nn.TransformerDecoderLayer(…) → module
+-- As the encoder's layer, with attention to a memory in the middle.
+-- Shapes: tgt [L, N, E], memory [S, N, E] → [L, N, E]
+--   print(table.concat(nn.TransformerDecoderLayer(8, 2, 16)(T.ones(3, 1, 8), T.ones(5, 1, 8)):shape(), " "))
+--   --> 3 1 8
 local Decoder = class "TransformerDecoderLayer"
 local decoder_spec = options.spec("nn.TransformerDecoderLayer", layer_args)
 function Decoder:init(...) build(self, "nn.TransformerDecoderLayer", read(decoder_spec, ...), true) end
@@ -219,7 +234,17 @@ function Decoder:forward(x, memory, opts)
 end
 out.TransformerDecoderLayer = Decoder
 
--- num_layers copies of a layer, one after the other, then an optional norm.
+--- nn.TransformerDecoder(…) → module
+-- num_layers copies of a layer, then an optional norm.
+-- Shapes: tgt [L, N, E], memory [S, N, E] → [L, N, E]
+--   local net = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16), 2)
+--   print(table.concat(net(T.ones(3, 1, 8), T.ones(5, 1, 8)):shape(), " "))  --> 3 1 8
+
+--- nn.TransformerEncoder(…) → module
+-- num_layers copies of a layer, then an optional norm.
+-- Shapes: [L, N, E] → the same
+--   print(table.concat(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2)(T.ones(5, 1, 8)):shape(), " "))
+--   --> 5 1 8
 for name, Layer in pairs { TransformerEncoder = Encoder, TransformerDecoder = Decoder } do
   local C = class(name)
   local spec = options.spec("nn." .. name, { { "layer", "any" }, { "num_layers", "count" },

@@ -105,8 +105,13 @@ local function list_class(name)
   return C
 end
 
---- Calls its modules in turn, each on what the one before returned.
--- `nn.Sequential(a, b)` or `nn.Sequential{a, b}`; `net[1]`, `#net`; children are named "1", "2", ….
+--- nn.Sequential(a, b, …) or nn.Sequential{a, b, …} → module
+-- Calls its modules in turn, each on what the one before returned. net[1], #net, append, insert, extend, pop; children
+-- are named "1", "2", ….
+-- Shapes: what the first takes → what the last returns
+--   local net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+--   print(#net, net[2])  --> 3	ReLU()
+--   print(table.concat(net(T.ones(4, 2)):shape(), " "))  --> 4 1
 local Sequential = list_class "Sequential"
 
 function Sequential:forward(x, ...)
@@ -121,10 +126,15 @@ function Sequential:forward(x, ...)
   return self[n](x)
 end
 
---- A list of modules; it computes nothing itself.
+--- nn.ModuleList{a, b, …} → module
+-- A list of modules that registers them and computes nothing. append, insert, extend, pop, #list, list[i].
+--   local list = nn.ModuleList { nn.Linear(1, 1), nn.ReLU() }
+--   print(#list, list[2])  --> 2	ReLU()
 local ModuleList = list_class "ModuleList"
 
---- Modules by name; it computes nothing itself. `d:get(name)` or `d[name]`, `d:set(name, m)`, `d:keys()`.
+--- nn.ModuleDict{name = module, …} → module
+-- Modules by name: d.name, d:get(name), d:set(name, m), d:keys().
+--   print(nn.ModuleDict { act = nn.ReLU() }.act)  --> ReLU()
 local ModuleDict = class "ModuleDict"
 
 function ModuleDict:init(modules)
@@ -158,14 +168,21 @@ end
 
 function ModuleDict:__len() return #self:keys() end
 
---- Returns its input unchanged.
+--- nn.Identity() → module
+-- Returns its arguments.
+-- Shapes: x → x
+--   print(nn.Identity()(T.ones(2)))  --> {1., 1.}  -- f32[2] cpu
 local Identity = class "Identity"
 function Identity:init() end
 function Identity:forward(...) return ... end
 
---- nn.checkpointed(m) → a module that computes what m does and keeps only its arguments: backward computes m again,
--- eager through T.checkpoint, in a graph by recomputing its nodes. m is its child `inner`. Options as of T.checkpoint;
--- `segments = n` cuts a Sequential into n pieces, each of which keeps its own arguments.
+--- nn.checkpointed(module, {save=, names=, policy=, segments=}) → module
+-- Computes what the module does and keeps only its arguments: backward computes the module again, with the same random
+-- numbers and modes, adds the same gradients; running statistics are updated once. Memory for time: T.checkpoint, whose
+-- options it takes. segments = n cuts an nn.Sequential into n pieces, each of which keeps its own arguments.
+--   local block = nn.checkpointed(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+--   block(T.ones(1, 4)):sum():backward()
+--   print(#block:parameters(), block:parameters()[1].grad:shape()[1])  --> 2	4
 local Checkpointed = class "Checkpointed"
 function Checkpointed:init(m, opts)
   if not is_module(m) then fail("nn.checkpointed: a module expected, got %s", options.describe(m)) end

@@ -28,6 +28,23 @@ local function text(list)
   return "{" .. table.concat(list, ", ") .. "}"
 end
 
+--- nn.Conv1d(…) → module
+-- Cross-correlation with learned kernels. weight [out, in/groups, kernel], bias [out]; both uniform within ±1/√fan_in.
+-- padding: sizes, "same" or "valid".
+-- Shapes: [N, in, L] → [N, out, L'] (or without N)
+--   print(table.concat(nn.Conv1d(2, 3, 3, { padding = 1 })(T.ones(1, 2, 4)):shape(), " "))  --> 1 3 4
+
+--- nn.Conv2d(…) → module
+-- Cross-correlation with learned kernels. weight [out, in/groups, kernel], bias [out]; both uniform within ±1/√fan_in.
+-- padding: sizes, "same" or "valid".
+-- Shapes: [N, in, H, W] → [N, out, H, W'] (or without N)
+--   print(table.concat(nn.Conv2d(2, 3, 3, { padding = 1 })(T.ones(1, 2, 4, 4)):shape(), " "))  --> 1 3 4 4
+
+--- nn.Conv3d(…) → module
+-- Cross-correlation with learned kernels. weight [out, in/groups, kernel], bias [out]; both uniform within ±1/√fan_in.
+-- padding: sizes, "same" or "valid".
+-- Shapes: [N, in, D, H, W] → [N, out, D, H, W'] (or without N)
+--   print(table.concat(nn.Conv3d(2, 3, 3, { padding = 1 })(T.ones(1, 2, 4, 4, 4)):shape(), " "))  --> 1 3 4 4 4
 local function define(nd)
   local name = ("Conv%dd"):format(nd)
   local who = "nn." .. name

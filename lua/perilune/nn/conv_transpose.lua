@@ -25,6 +25,24 @@ end
 
 local function text(list) return "{" .. table.concat(list, ", ") .. "}" end
 
+--- nn.ConvTranspose1d(…) → module
+-- The gradient of a convolution for its input, as a layer: size (n - 1) stride - 2 padding + dilation (kernel - 1) +
+-- output_padding + 1. weight [in, out/groups, kernel].
+-- Shapes: [N, in, L] → [N, out, L'] (or without N)
+--   print(table.concat(nn.ConvTranspose1d(2, 3, 2, { stride = 2 })(T.ones(1, 2, 4)):shape(), " "))  --> 1 3 8
+
+--- nn.ConvTranspose2d(…) → module
+-- The gradient of a convolution for its input, as a layer: size (n - 1) stride - 2 padding + dilation (kernel - 1) +
+-- output_padding + 1. weight [in, out/groups, kernel].
+-- Shapes: [N, in, H, W] → [N, out, H, W'] (or without N)
+--   print(table.concat(nn.ConvTranspose2d(2, 3, 2, { stride = 2 })(T.ones(1, 2, 4, 4)):shape(), " "))  --> 1 3 8 8
+
+--- nn.ConvTranspose3d(…) → module
+-- The gradient of a convolution for its input, as a layer: size (n - 1) stride - 2 padding + dilation (kernel - 1) +
+-- output_padding + 1. weight [in, out/groups, kernel].
+-- Shapes: [N, in, D, H, W] → [N, out, D, H, W'] (or without N)
+--   print(table.concat(nn.ConvTranspose3d(2, 3, 2, { stride = 2 })(T.ones(1, 2, 4, 4, 4)):shape(), " "))
+--   --> 1 3 8 8 8
 for nd = 1, 3 do
   local name = ("ConvTranspose%dd"):format(nd)
   local who = "nn." .. name

@@ -7,8 +7,11 @@ local base = require "perilune.nn.module"
 local init = require "perilune.nn.initializers"
 local options = require "perilune.options"
 
---- ids [*] (integers, 1 … num_embeddings; `index_base=0` for foreign ids) → [*, embedding_dim].
--- weight [num_embeddings, embedding_dim], normal. The row `padding_idx` starts as zeros and gets no gradient.
+--- nn.Embedding(…) → module
+-- Rows of a table by number, from 1 (index_base=0: from 0). weight [num_embeddings, embedding_dim], normal; the row
+-- padding_idx starts as zeros and gets no gradient.
+-- Shapes: ids [*] → [*, embedding_dim]
+--   print(table.concat(nn.Embedding(10, 4)(T.tensor({ 1, 7 }, { dtype = "i64" })):shape(), " "))  --> 2 4
 local Embedding = base.class "Embedding"
 
 local spec = options.spec("nn.Embedding", {
@@ -50,8 +53,12 @@ function Embedding:extra_repr()
     self.padding_idx and (", padding_idx=%d"):format(self.padding_idx) or "")
 end
 
---- Sums, means or maxima of the rows of a table over bags of ids [B, N], or [n] with offsets → [B, embedding_dim].
--- weight [num_embeddings, embedding_dim], normal. The row `padding_idx` does not count.
+--- nn.EmbeddingBag(…) → module
+-- Sums, means or maxima of rows of a table over bags of ids; padding_idx does not count.
+-- Shapes: ids [B, N], or [n] with offsets [B] → [B, embedding_dim]
+--   local bag = nn.EmbeddingBag(10, 4, { mode = "sum" })
+--   local ids = T.tensor({ 1, 2, 7 }, { dtype = "i64" })
+--   print(table.concat(bag(ids, T.tensor({ 1, 3 }, { dtype = "i64" })):shape(), " "))  --> 2 4
 local EmbeddingBag = base.class "EmbeddingBag"
 local bag_spec = options.spec("nn.EmbeddingBag", {
   { "num_embeddings", "count" }, { "embedding_dim", "count" }, { "mode", { "sum", "mean", "max" }, "mean" },

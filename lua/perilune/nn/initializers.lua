@@ -51,30 +51,48 @@ end
 local function uniform(t, a, b) return quietly(t, t.uniform_, a, b) end
 local function normal(t, mean, std) return quietly(t, t.normal_, mean, std) end
 
---- Uniform on [a, b).
+--- nn.init.uniform_(t, a=0, b=1) → t
+-- Uniform on [a, b). Fills t in place, without recording.
+--   print(nn.init.uniform_(T.zeros(2), 3, 3))  --> {3., 3.}  -- f32[2] cpu
 function init.uniform_(t, ...)
   local a, b = read("uniform_", t, { "a", "b" }, { 0.0, 1.0 }, ...)
   if a ~= a or b ~= b or a > b then fail("nn.init.uniform_: a = %g must not exceed b = %g", a, b) end
   return uniform(t, a, b)
 end
 
---- Normal with the given mean and standard deviation.
+-- Normal with the given mean and standard deviation.
+--- nn.init.normal_(t, mean=0, std=1) → t
+-- Normal with mean and std. Fills t in place, without recording.
+--   print(nn.init.normal_(T.zeros(2), 3, 0))  --> {3., 3.}  -- f32[2] cpu
 function init.normal_(t, ...)
   local mean, std = read("normal_", t, { "mean", "std" }, { 0.0, 1.0 }, ...)
   if std ~= std or std < 0 then fail("nn.init.normal_: std must be a number >= 0, got %g", std) end
   return normal(t, mean, std)
 end
 
---- One value everywhere.
+--- nn.init.constant_(t, value) → t
+-- One value everywhere. Fills t in place, without recording.
+--   print(nn.init.constant_(T.zeros(2), 7))  --> {7., 7.}  -- f32[2] cpu
 function init.constant_(t, ...)
   tensor("constant_", t)
   return quietly(t, t.fill_, (read("constant_", t, { "value" }, { 0.0 }, ...)))
 end
 
+--- nn.init.zeros_(t) → t
+-- Zeros. Fills t in place, without recording.
+--   print(nn.init.zeros_(T.ones(2)))  --> {0., 0.}  -- f32[2] cpu
 function init.zeros_(t) return quietly(tensor("zeros_", t), t.fill_, 0.0) end
+
+--- nn.init.ones_(t) → t
+-- Ones. Fills t in place, without recording.
+--   print(nn.init.ones_(T.zeros(2)))  --> {1., 1.}  -- f32[2] cpu
 function init.ones_(t) return quietly(tensor("ones_", t), t.fill_, 1.0) end
 
---- The identity matrix; t is 2-d.
+--- nn.init.eye_(t) → t
+-- The identity matrix. Fills t in place, without recording.
+--   print(nn.init.eye_(T.zeros(2, 2)))
+--   --> {{1., 0.},
+--   -->  {0., 1.}}  -- f32[2,2] cpu
 function init.eye_(t)
   if tensor("eye_", t):dim() ~= 2 then fail("nn.init.eye_: a 2-d tensor is wanted, got %d-d", t:dim()) end
   return quietly(t, t.copy_, core.device.with(t:device(), T.eye, t:size(1), t:size(2)))
@@ -94,7 +112,10 @@ local gain_names = { "linear", "identity", "conv1d", "conv2d", "conv3d", "sigmoi
   "leaky_relu",
   "selu" }
 
---- The factor by which a nonlinearity's weights are scaled; `param` is leaky_relu's slope (0.01).
+-- The factor by which a nonlinearity's weights are scaled; `param` is leaky_relu's slope (0.01).
+--- nn.init.calculate_gain(nonlinearity, param) → number
+-- The factor by which a nonlinearity shrinks a normal signal.
+--   print(nn.init.calculate_gain("relu"))  --> 1.4142135623731
 function init.calculate_gain(nonlinearity, param)
   if param ~= nil and type(param) ~= "number" then
     fail("nn.init.calculate_gain: the slope must be a number, got %s", options.describe(param))
@@ -107,7 +128,9 @@ function init.calculate_gain(nonlinearity, param)
     fail("nn.init.calculate_gain: %s", options.unknown("nonlinearity", nonlinearity, gain_names))
 end
 
---- Uniform with bound gain·√(6 / (fan_in + fan_out)).
+--- nn.init.xavier_uniform_(t, gain=1) → t
+-- Uniform within ±gain √(6/(fan_in + fan_out)) (Glorot & Bengio 2010). Fills t in place, without recording.
+--   print(nn.init.xavier_uniform_(T.zeros(3, 3)):abs():le(1):all():item())  --> true
 function init.xavier_uniform_(t, ...)
   local gain = read("xavier_uniform_", t, { "gain" }, { 1.0 }, ...)
   local fan_in, fan_out = fans("xavier_uniform_", t)
@@ -115,7 +138,9 @@ function init.xavier_uniform_(t, ...)
   return uniform(t, -bound, bound)
 end
 
---- Normal with deviation gain·√(2 / (fan_in + fan_out)).
+--- nn.init.xavier_normal_(t, gain=1) → t
+-- Normal with std gain √(2/(fan_in + fan_out)). Fills t in place, without recording.
+--   print(nn.init.xavier_normal_(T.zeros(3, 3)):isfinite():all():item())  --> true
 function init.xavier_normal_(t, ...)
   local gain = read("xavier_normal_", t, { "gain" }, { 1.0 }, ...)
   local fan_in, fan_out = fans("xavier_normal_", t)
@@ -131,18 +156,25 @@ local function kaiming_std(who, t, ...)
   return init.calculate_gain(nonlinearity, a) / math.sqrt(math.max(fan, 1))
 end
 
---- Uniform with bound gain·√(3 / fan). Options `a=0 mode="fan_in" nonlinearity="leaky_relu"`.
+--- nn.init.kaiming_uniform_(t, a=0, mode="fan_in", nonlinearity="leaky_relu") → t
+-- Uniform within ±gain √(3/fan) (He et al. 2015). Fills t in place, without recording.
+--   print(nn.init.kaiming_uniform_(T.zeros(3, 3)):abs():le(1.5):all():item())  --> true
 function init.kaiming_uniform_(t, ...)
   local bound = math.sqrt(3) * kaiming_std("kaiming_uniform_", t, ...)
   return uniform(t, -bound, bound)
 end
 
---- Normal with deviation gain/√fan. Options as kaiming_uniform_.
+--- nn.init.kaiming_normal_(t, a=0, mode="fan_in", nonlinearity="leaky_relu") → t
+-- Normal with std gain/√fan. Fills t in place, without recording.
+--   print(nn.init.kaiming_normal_(T.zeros(3, 3)):isfinite():all():item())  --> true
 function init.kaiming_normal_(t, ...)
   return normal(t, 0.0, kaiming_std("kaiming_normal_", t, ...))
 end
 
---- Normal, drawn again where outside [a, b]: by the inverse of its distribution function, so in one pass.
+-- Normal, drawn again where outside [a, b]: by the inverse of its distribution function, so in one pass.
+--- nn.init.trunc_normal_(t, mean=0, std=1, a=-2, b=2) → t
+-- Normal, drawn again outside [a, b]. Fills t in place, without recording.
+--   print(nn.init.trunc_normal_(T.zeros(50), 0, 1, -0.5, 0.5):abs():le(0.5):all():item())  --> true
 function init.trunc_normal_(t, ...)
   local mean, std, a, b = read("trunc_normal_", t, { "mean", "std", "a", "b" }, { 0.0, 1.0, -2.0, 2.0 }, ...)
   if std ~= std or std <= 0 then fail("nn.init.trunc_normal_: std must be a number > 0, got %g", std) end
@@ -156,7 +188,10 @@ function init.trunc_normal_(t, ...)
   end)
 end
 
---- The identity as a convolution: a one in the middle of each kernel from channel i to channel i, of each of `groups`.
+-- The identity as a convolution: a one in the middle of each kernel from channel i to channel i, of each of `groups`.
+--- nn.init.dirac_(t, groups=1) → t
+-- The identity as a convolution: ones in the middle. Fills t in place, without recording.
+--   print(nn.init.dirac_(T.zeros(1, 1, 3)))  --> {{{0., 1., 0.}}}  -- f32[1,1,3] cpu
 function init.dirac_(t, ...)
   local groups = read("dirac_", t, { "groups" }, { 1 }, ...)
   local nd = t:dim()
@@ -178,7 +213,9 @@ function init.dirac_(t, ...)
   end)
 end
 
---- Normal, with a share `sparsity` of each column, drawn anew, zero (Martens 2010); t is 2-d.
+--- nn.init.sparse_(t, sparsity, std=0.01) → t
+-- Normal, with a share sparsity of each column zero. Fills t in place, without recording.
+--   print(nn.init.sparse_(T.zeros(4, 2), 0.5):eq(0):sum(1))  --> {2, 2}  -- i64[2] cpu
 function init.sparse_(t, ...)
   local sparsity, std = read("sparse_", t, { "sparsity", "std" }, { 0.1, 0.01 }, ...)
   if t:dim() ~= 2 then fail("nn.init.sparse_: a 2-d tensor is wanted, got %d-d", t:dim()) end
@@ -196,7 +233,11 @@ function init.sparse_(t, ...)
   end)
 end
 
---- Rows (or columns, whichever are fewer) orthonormal, times gain; dimensions from 2 on are flattened.
+-- Rows (or columns, whichever are fewer) orthonormal, times gain; dimensions from 2 on are flattened.
+--- nn.init.orthogonal_(t, gain=1) → t
+-- Orthogonal rows or columns (Saxe et al. 2013). Fills t in place, without recording.
+--   local q = nn.init.orthogonal_(T.zeros(2, 2))
+--   print(T.allclose(q:matmul(q:t()), T.eye(2), { atol = 1e-5 }))  --> true
 function init.orthogonal_(t, ...)
   local gain = read("orthogonal_", t, { "gain" }, { 1.0 }, ...)
   if t:dim() < 2 then fail("nn.init.orthogonal_: needs at least 2 dimensions, got %d", t:dim()) end

@@ -12,6 +12,96 @@ local out = {}
 
 -- plain class, the argument that is found out, where a tensor has it: of the input (dimension counted from the
 -- channels on) and of a state (name, dimension)
+--- nn.LazyBatchNorm1d(…) → module
+-- A nn.BatchNorm1d whose num_features is found at the first call.
+-- Shapes: as nn.BatchNorm1d
+--   local l = nn.LazyBatchNorm1d()
+--   l(T.ones(1, 2, 4))
+--   print(l:type(), l.num_features)  --> BatchNorm1d	2
+
+--- nn.LazyBatchNorm2d(…) → module
+-- A nn.BatchNorm2d whose num_features is found at the first call.
+-- Shapes: as nn.BatchNorm2d
+--   local l = nn.LazyBatchNorm2d()
+--   l(T.ones(1, 2, 4, 4))
+--   print(l:type(), l.num_features)  --> BatchNorm2d	2
+
+--- nn.LazyBatchNorm3d(…) → module
+-- A nn.BatchNorm3d whose num_features is found at the first call.
+-- Shapes: as nn.BatchNorm3d
+--   local l = nn.LazyBatchNorm3d()
+--   l(T.ones(1, 2, 4, 4, 4))
+--   print(l:type(), l.num_features)  --> BatchNorm3d	2
+
+--- nn.LazyConv1d(…) → module
+-- A nn.Conv1d whose in_channels is found at the first call.
+-- Shapes: as nn.Conv1d
+--   local l = nn.LazyConv1d(3, 2)
+--   l(T.ones(1, 2, 4))
+--   print(l)  --> Conv1d(2, 3, kernel_size={2}, stride={1})
+
+--- nn.LazyConv2d(…) → module
+-- A nn.Conv2d whose in_channels is found at the first call.
+-- Shapes: as nn.Conv2d
+--   local l = nn.LazyConv2d(3, 2)
+--   l(T.ones(1, 2, 4, 4))
+--   print(l)  --> Conv2d(2, 3, kernel_size={2, 2}, stride={1, 1})
+
+--- nn.LazyConv3d(…) → module
+-- A nn.Conv3d whose in_channels is found at the first call.
+-- Shapes: as nn.Conv3d
+--   local l = nn.LazyConv3d(3, 2)
+--   l(T.ones(1, 2, 4, 4, 4))
+--   print(l)  --> Conv3d(2, 3, kernel_size={2, 2, 2}, stride={1, 1, 1})
+
+--- nn.LazyConvTranspose1d(…) → module
+-- A nn.ConvTranspose1d whose in_channels is found at the first call.
+-- Shapes: as nn.ConvTranspose1d
+--   local l = nn.LazyConvTranspose1d(3, 2)
+--   l(T.ones(1, 2, 4))
+--   print(l)  --> ConvTranspose1d(2, 3, kernel_size={2}, stride={1})
+
+--- nn.LazyConvTranspose2d(…) → module
+-- A nn.ConvTranspose2d whose in_channels is found at the first call.
+-- Shapes: as nn.ConvTranspose2d
+--   local l = nn.LazyConvTranspose2d(3, 2)
+--   l(T.ones(1, 2, 4, 4))
+--   print(l)  --> ConvTranspose2d(2, 3, kernel_size={2, 2}, stride={1, 1})
+
+--- nn.LazyConvTranspose3d(…) → module
+-- A nn.ConvTranspose3d whose in_channels is found at the first call.
+-- Shapes: as nn.ConvTranspose3d
+--   local l = nn.LazyConvTranspose3d(3, 2)
+--   l(T.ones(1, 2, 4, 4, 4))
+--   print(l)  --> ConvTranspose3d(2, 3, kernel_size={2, 2, 2}, stride={1, 1, 1})
+
+--- nn.LazyInstanceNorm1d(…) → module
+-- A nn.InstanceNorm1d whose num_features is found at the first call.
+-- Shapes: as nn.InstanceNorm1d
+--   local l = nn.LazyInstanceNorm1d()
+--   l(T.ones(1, 2, 4))
+--   print(l:type(), l.num_features)  --> InstanceNorm1d	2
+
+--- nn.LazyInstanceNorm2d(…) → module
+-- A nn.InstanceNorm2d whose num_features is found at the first call.
+-- Shapes: as nn.InstanceNorm2d
+--   local l = nn.LazyInstanceNorm2d()
+--   l(T.ones(1, 2, 4, 4))
+--   print(l:type(), l.num_features)  --> InstanceNorm2d	2
+
+--- nn.LazyInstanceNorm3d(…) → module
+-- A nn.InstanceNorm3d whose num_features is found at the first call.
+-- Shapes: as nn.InstanceNorm3d
+--   local l = nn.LazyInstanceNorm3d()
+--   l(T.ones(1, 2, 4, 4, 4))
+--   print(l:type(), l.num_features)  --> InstanceNorm3d	2
+
+--- nn.LazyLinear(…) → module
+-- A nn.Linear whose in_features is found at the first call.
+-- Shapes: as nn.Linear
+--   local l = nn.LazyLinear(2)
+--   l(T.ones(4, 3))
+--   print(l)  --> Linear(in_features=3, out_features=2, bias=true)
 local function define(Plain, plain, argument, at_input, at_state)
   local name, who = "Lazy" .. plain, "nn.Lazy" .. plain
   local known = options.specs["nn." .. plain]

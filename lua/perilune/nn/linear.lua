@@ -9,8 +9,12 @@ local options = require "perilune.options"
 local linear = T.linear
 local class, Parameter, read = base.class, base.Parameter, options.read
 
---- y = x Wᵀ + b on the last dimension: [*, in_features] → [*, out_features].
--- weight [out, in], bias [out]; both uniform within ±1/√in.
+--- nn.Linear(…) → module
+-- y = x Wᵀ + b on the last dimension. weight [out, in], bias [out]; both start uniform within ±1/√in.
+-- Shapes: [*, in_features] → [*, out_features]
+--   local l = nn.Linear(3, 2)
+--   print(l)  --> Linear(in_features=3, out_features=2, bias=true)
+--   print(table.concat(l(T.ones(4, 3)):shape(), " "))  --> 4 2
 local Linear = class "Linear"
 
 local linear_spec = options.spec("nn.Linear", {
@@ -41,7 +45,10 @@ function Linear:extra_repr()
     tostring(self.bias ~= nil))
 end
 
---- y_k = x1ᵀ W_k x2 + b_k: [*, in1], [*, in2] → [*, out]. weight [out, in1, in2].
+--- nn.Bilinear(…) → module
+-- y_k = x1ᵀ W_k x2 + b_k. weight [out, in1, in2], bias [out].
+-- Shapes: [*, in1], [*, in2] → [*, out]
+--   print(table.concat(nn.Bilinear(2, 3, 4)(T.ones(5, 2), T.ones(5, 3)):shape(), " "))  --> 5 4
 local Bilinear = class "Bilinear"
 
 local bilinear_spec = options.spec("nn.Bilinear", {

@@ -16,9 +16,27 @@ local rawget, rawset, type, getmetatable, setmetatable = rawget, rawset, type, g
 -- Tensors made by nn.Parameter. Weak: a parameter lives as long as something uses it.
 local is_parameter = setmetatable({}, { __mode = "k" })
 
+--- nn.Module :: nn.class("Name") → class; class(…) → module
+-- The base of all modules. Called like a function: forward. parameters(), named_parameters(), buffers(), modules(),
+-- children(), state_dict{index_base=}, load_state_dict(sd, {strict=, index_base=}), train(), eval(), to(dtype or
+-- device), to{dtype=, device=, memory_format="channels_last"}, half(), bfloat16(), freeze(), zero_grad(), apply(f),
+-- clone(), get_parameter(path), get_submodule(path), register_buffer(name, t), register_parameter(name, p),
+-- register_forward_hook(f), register_forward_pre_hook(f), register_full_backward_hook(f),
+-- register_full_backward_pre_hook(f), summary(x).
+--   local Double = nn.class("Double")
+--   function Double:init(n) self.fc = nn.Linear(n, n) end
+--   function Double:forward(x) return 2 * self.fc(x) end
+--   print(Double(3))
+--   --> Double(
+--   -->   (fc): Linear(in_features=3, out_features=3, bias=true)
+--   --> )
+--   print(nn.Module.is_a == nil)  --> true
 local Module = { __name = "Module" }
 Module.__index = Module
 
+--- nn.is_module(value) → boolean
+-- Whether it is a module.
+--   print(nn.is_module(nn.ReLU()), nn.is_module(3))  --> true	false
 local function is_module(v)
   if type(v) ~= "table" then return false end
   local class = getmetatable(v)
@@ -152,9 +170,16 @@ end
 -- Metamethods are looked up raw, so every class has its own copies.
 local meta_names = { "__call", "__newindex", "__tostring", "__len", "__pairs" }
 
---- Makes a module class: define `:init(...)` and `:forward(...)`, then call the class to make instances.
+-- Makes a module class: define `:init(...)` and `:forward(...)`, then call the class to make instances.
 -- @tparam string name shown by tostring
 -- @param[opt=Module] parent a class to inherit from
+--- nn.class(name, parent = nn.Module) → class
+-- A class of modules: define init(self, …) and forward(self, …). Parameters, buffers and modules assigned to fields
+-- register in that order.
+--   local Scale = nn.class("Scale")
+--   function Scale:init() self.factor = nn.Parameter(T.ones(1) * 3) end
+--   function Scale:forward(x) return x * self.factor end
+--   print(Scale()(T.ones(2)):detach())  --> {3., 3.}  -- f32[2] cpu
 local function class(name, parent)
   if type(name) ~= "string" then
     fail("nn.class: the name must be a string, got %s", options.describe(name))
@@ -186,10 +211,13 @@ function Module:type() return getmetatable(self).__name end
 
 -- ---- registration ------------------------------------------------------------------------------------
 
---- A leaf tensor that training changes: shares the storage of `t`, requires a gradient, and registers when
+-- A leaf tensor that training changes: shares the storage of `t`, requires a gradient, and registers when
 -- assigned to a field of a module.
 -- @tparam Tensor t floating, any shape
 -- @tparam[opt] table opts `requires_grad=true`
+--- nn.Parameter(t, {requires_grad=true}) → tensor
+-- A leaf that training changes: shares t's memory, and registers when assigned to a field of a module.
+--   print(nn.Parameter(T.ones(1)).requires_grad)  --> true
 local function Parameter(t, opts)
   options.check("nn.Parameter", opts, { "requires_grad" })
   if type(t) ~= "userdata" then fail("nn.Parameter: a tensor is wanted, got %s", options.describe(t)) end

@@ -15,8 +15,10 @@ local function text(v) return "{" .. table.concat(v, ", ") .. "}" end
 
 -- ---- over the last dimensions --------------------------------------------------------------------------
 
---- y = (x - mean) / √(var + eps) · weight + bias over the last dimensions (Ba et al. 2016).
--- `normalized_shape` is their sizes, a number or a list.
+--- nn.LayerNorm(…) → module
+-- (x - mean) / √(var + eps) over the last dimensions, then weight and bias (Ba et al. 2016).
+-- Shapes: [*, normalized_shape] → the same
+--   print(nn.LayerNorm(3)(T.tensor { 1, 2, 3 }):detach())  --> {-1.2247,  0.0000,  1.2247}  -- f32[3] cpu
 local LayerNorm = class "LayerNorm"
 local layer_spec = options.spec("nn.LayerNorm", {
   { "normalized_shape", "ints" }, { "eps", "nonnegative", 1e-5 }, { "elementwise_affine", "bool", true },
@@ -48,8 +50,10 @@ function LayerNorm:extra_repr()
     tostring(self.elementwise_affine))
 end
 
---- y = x / √(mean x² + eps) · weight over the last dimensions (Zhang & Sennrich 2019). eps: the dtype's
--- rounding unit unless given.
+--- nn.RMSNorm(…) → module
+-- x / √(mean x² + eps) over the last dimensions, then weight (Zhang & Sennrich 2019).
+-- Shapes: [*, normalized_shape] → the same
+--   print(nn.RMSNorm(2)(T.tensor { 3, 4 }):detach())  --> {0.8485, 1.1314}  -- f32[2] cpu
 local RMSNorm = class "RMSNorm"
 local rms_spec = options.spec("nn.RMSNorm", {
   { "normalized_shape", "ints" }, { "eps", "nonnegative", optional = true },
@@ -139,14 +143,37 @@ local function batch_norm(name, ranks, wanted)
   out[name] = C
 end
 
---- Normalizes each feature over the batch (Ioffe & Szegedy 2015), with running statistics for evaluation.
--- `momentum=false` keeps a plain average. State: weight, bias, running_mean, running_var,
--- num_batches_tracked.
+--- nn.BatchNorm1d(…) → module
+-- Each channel minus its mean over its deviation, of the batch in training, of running statistics in evaluation; then
+-- weight and bias. momentum=false keeps a plain average.
+-- Shapes: [N, C, L] or [N, C] → the same
+--   local norm = nn.BatchNorm1d(2)
+--   print(table.concat(norm(T.ones(1, 2, 4)):shape(), " "))  --> 1 2 4
+--   print(norm.running_mean)  --> {0.1000, 0.1000}  -- f32[2] cpu
 batch_norm("BatchNorm1d", { [2] = true, [3] = true }, "[N, C] or [N, C, L]")
+
+--- nn.BatchNorm2d(…) → module
+-- Each channel minus its mean over its deviation, of the batch in training, of running statistics in evaluation; then
+-- weight and bias. momentum=false keeps a plain average.
+-- Shapes: [N, C, H, W] → the same
+--   local norm = nn.BatchNorm2d(2)
+--   print(table.concat(norm(T.ones(1, 2, 4, 4)):shape(), " "))  --> 1 2 4 4
+--   print(norm.running_mean)  --> {0.1000, 0.1000}  -- f32[2] cpu
 batch_norm("BatchNorm2d", { [4] = true }, "[N, C, H, W]")
+
+--- nn.BatchNorm3d(…) → module
+-- Each channel minus its mean over its deviation, of the batch in training, of running statistics in evaluation; then
+-- weight and bias. momentum=false keeps a plain average.
+-- Shapes: [N, C, D, H, W] → the same
+--   local norm = nn.BatchNorm3d(2)
+--   print(table.concat(norm(T.ones(1, 2, 4, 4, 4)):shape(), " "))  --> 1 2 4 4 4
+--   print(norm.running_mean)  --> {0.1000, 0.1000}  -- f32[2] cpu
 batch_norm("BatchNorm3d", { [5] = true }, "[N, C, D, H, W]")
 
---- Normalizes groups of channels of each sample (Wu & He 2018): [N, C, *].
+--- nn.GroupNorm(…) → module
+-- Groups of channels of each sample minus their mean over their deviation (Wu & He 2018).
+-- Shapes: [N, C, *] → the same
+--   print(table.concat(nn.GroupNorm(2, 4)(T.ones(1, 4, 3)):shape(), " "))  --> 1 4 3
 local GroupNorm = class "GroupNorm"
 local group_spec = options.spec("nn.GroupNorm", {
   { "num_groups", "count" }, { "num_channels", "count" }, { "eps", "nonnegative", 1e-5 },
@@ -174,11 +201,30 @@ end
 out.LayerNorm, out.RMSNorm, out.GroupNorm = LayerNorm, RMSNorm, GroupNorm
 -- ---- channels: local response, instances ----------------------------------------------------------------
 
+--- nn.LocalResponseNorm(…) → module
+-- x / (k + alpha mean of squares over size neighbouring channels)^beta (Krizhevsky et al. 2012).
+-- Shapes: [N, C, *] → the same
+--   print(table.concat(nn.LocalResponseNorm(3)(T.ones(1, 4, 2)):shape(), " "))  --> 1 4 2
 out.LocalResponseNorm = simple.class("LocalResponseNorm", { { "size", "count" }, { "alpha", "number", 1e-4 },
   { "beta", "number", 0.75 }, { "k", "number", 1.0 } }, function(x, o) return F.local_response_norm(x, o) end)
 
---- Each channel of each sample normalized by itself (Ulyanov et al. 2016), [N, C, *]. With track_running_stats
--- evaluation uses running statistics.
+--- nn.InstanceNorm1d(…) → module
+-- Each channel of each sample minus its mean over its deviation. Weight and bias with affine=true, running statistics
+-- with track_running_stats=true.
+-- Shapes: [N, C, L] → the same
+--   print(table.concat(nn.InstanceNorm1d(2)(T.ones(1, 2, 4)):shape(), " "))  --> 1 2 4
+
+--- nn.InstanceNorm2d(…) → module
+-- Each channel of each sample minus its mean over its deviation. Weight and bias with affine=true, running statistics
+-- with track_running_stats=true.
+-- Shapes: [N, C, H, W] → the same
+--   print(table.concat(nn.InstanceNorm2d(2)(T.ones(1, 2, 4, 4)):shape(), " "))  --> 1 2 4 4
+
+--- nn.InstanceNorm3d(…) → module
+-- Each channel of each sample minus its mean over its deviation. Weight and bias with affine=true, running statistics
+-- with track_running_stats=true.
+-- Shapes: [N, C, D, H, W] → the same
+--   print(table.concat(nn.InstanceNorm3d(2)(T.ones(1, 2, 4, 4, 4)):shape(), " "))  --> 1 2 4 4 4
 for nd = 1, 3 do
   local name = ("InstanceNorm%dd"):format(nd)
   local who = "nn." .. name

@@ -13,7 +13,9 @@ local rnn = {}
 local Packed = { __name = "PackedSequence" }
 Packed.__index = Packed
 
---- Whether x is a packed sequence.
+--- nn.utils.rnn.is_packed(x) → boolean
+-- Whether x is a packed batch.
+--   print(nn.utils.rnn.is_packed(T.ones(1)))  --> false
 function rnn.is_packed(x) return type(x) == "table" and getmetatable(x) == Packed end
 
 local function i64(list, device) return T.tensor(list, { dtype = "i64", device = device }) end
@@ -96,7 +98,9 @@ local function lengths_of(who, lengths, n, longest)
   return out
 end
 
---- The places that a permutation (numbers from 1) sends things back from.
+--- nn.utils.rnn.invert_permutation(permutation) → tensor
+-- The permutation that undoes one; numbers from 1.
+--   print(nn.utils.rnn.invert_permutation(T.tensor({ 2, 3, 1 }, { dtype = "i64" })))  --> {3, 1, 2}  -- i64[3] cpu
 function rnn.invert_permutation(permutation)
   if permutation == nil then return nil end
   if not T.is_tensor(permutation) or permutation:dim() ~= 1 then
@@ -112,9 +116,15 @@ local function batch_second(who, x, batch_first, least)
   return batch_first and x:transpose(1, 2) or x
 end
 
---- Packs x [S, N, *] (`batch_first`: [N, S, *]) whose sequence n has lengths[n] steps (a list or tensor) for nn.RNN,
--- nn.GRU and nn.LSTM. Options `batch_first=false enforce_sorted=true`: lengths must fall; with false they are sorted
--- here, and `sorted_indices`, `unsorted_indices` remember how.
+--- nn.utils.rnn.pack_padded_sequence(x, lengths, {batch_first=false, enforce_sorted=true}) → packed
+-- A batch x [S, N, *] of sequences with those lengths, packed for nn.RNN, nn.GRU and nn.LSTM, whose last states are
+-- then each sequence's own. Lengths must fall unless enforce_sorted is false. Fields data [Σ lengths, *], batch_sizes,
+-- sorted_indices, unsorted_indices.
+--   local x = T.tensor { { 1, 4 }, { 2, 0 }, { 3, 0 } }:unsqueeze(3) -- two sequences, of three steps and of one
+--   local packed = nn.utils.rnn.pack_padded_sequence(x, { 3, 1 })
+--   print(packed.data:flatten(), packed.batch_sizes)  --> {1., 4., 2., 3.}  -- f32[4] cpu	{2, 1, 1}  -- i64[3] cpu
+--   local y, h = nn.GRU(1, 5)(packed)
+--   print(table.concat(y.data:shape(), " "), table.concat(h:shape(), " "))  --> 4 5	1 2 5
 function rnn.pack_padded_sequence(x, lengths, opts)
   local who = "pack_padded_sequence"
   local o = options.check(who, opts, { "batch_first", "enforce_sorted" })
@@ -146,8 +156,13 @@ function rnn.pack_padded_sequence(x, lengths, opts)
   return new(flat:index_select(1, rows), falling, sorted, unsorted, i64(sizes, "cpu"), place):_keep(rows)
 end
 
---- The inverse: x [S, N, *] in the order before packing, and the lengths [N]. Options `batch_first=false
--- padding_value=0 total_length` (steps of the result, at least the longest).
+--- nn.utils.rnn.pad_packed_sequence(packed, {batch_first=false, padding_value=0, total_length=}) → x, lengths
+-- A packed batch padded again, in the order before packing, and the lengths.
+--   local packed = nn.utils.rnn.pack_sequence({ T.ones(1), T.ones(2) * 2 }, { enforce_sorted = false })
+--   local x, lengths = nn.utils.rnn.pad_packed_sequence(packed, { batch_first = true, padding_value = -1 })
+--   print(x, lengths)
+--   --> {{ 1., -1.},
+--   -->  { 2.,  2.}}  -- f32[2,2] cpu	{1, 2}  -- i64[2] cpu
 function rnn.pad_packed_sequence(packed, opts)
   local who = "pad_packed_sequence"
   if not rnn.is_packed(packed) then fail("%s: a packed sequence is wanted, got %s", who, describe(packed)) end
@@ -183,8 +198,17 @@ local function check_list(who, list)
   end
 end
 
---- Stacks sequences [length, *] into [longest, N, *]. Options `batch_first=false padding_value=0
--- padding_side="right"` ("left").
+--- nn.utils.pad_sequence({x, …}, {batch_first=false, padding_value=0, padding_side="right"}) → [longest, N, *]
+-- Sequences [l_i, *] of different lengths in one tensor.
+--   print(nn.utils.pad_sequence({ T.ones(1), T.ones(2) }, { batch_first = true }))
+--   --> {{1., 0.},
+--   -->  {1., 1.}}  -- f32[2,2] cpu
+
+--- nn.utils.rnn.pad_sequence({x, …}, {batch_first=false, padding_value=0, padding_side="right"}) → [longest, N, *]
+-- Sequences [l_i, *] of different lengths in one tensor; nn.utils.pad_sequence is the same.
+--   print(nn.utils.rnn.pad_sequence({ T.ones(1), T.ones(2) }, { batch_first = true, padding_side = "left" }))
+--   --> {{0., 1.},
+--   -->  {1., 1.}}  -- f32[2,2] cpu
 function rnn.pad_sequence(list, opts)
   local who = "pad_sequence"
   check_list(who, list)
@@ -204,7 +228,13 @@ function rnn.pad_sequence(list, opts)
   return T.stack(parts, o.batch_first and 1 or 2)
 end
 
---- The inverse: a list of sequences from x [S, N, *] and their lengths. Option `batch_first=false`.
+--- nn.utils.rnn.unpad_sequence(x, lengths, {batch_first=false}) → list
+-- The sequences again, from their lengths; nn.utils.unpad_sequence is the same.
+--   print(nn.utils.rnn.unpad_sequence(T.ones(2, 2), { 1, 2 })[1])  --> {1.}  -- f32[1] cpu
+
+--- nn.utils.unpad_sequence(x, lengths, {batch_first=false}) → list
+-- The sequences again, from their lengths.
+--   print(nn.utils.unpad_sequence(T.ones(2, 2), { 1, 2 })[1])  --> {1.}  -- f32[1] cpu
 function rnn.unpad_sequence(x, lengths, opts)
   local who = "unpad_sequence"
   local o = options.check(who, opts, { "batch_first" })
@@ -214,7 +244,9 @@ function rnn.unpad_sequence(x, lengths, opts)
   return out
 end
 
---- Packs a list of sequences [length, *]. Option `enforce_sorted=true`.
+--- nn.utils.rnn.pack_sequence({x, …}, {enforce_sorted=true}) → packed
+-- Packs a list of sequences [l_i, *], the longest first unless enforce_sorted is false.
+--   print(nn.utils.rnn.pack_sequence { T.ones(2), T.ones(1) * 5 }.data)  --> {1., 5., 1.}  -- f32[3] cpu
 function rnn.pack_sequence(list, opts)
   local who = "pack_sequence"
   check_list(who, list)
@@ -224,7 +256,10 @@ function rnn.pack_sequence(list, opts)
   return rnn.pack_padded_sequence(rnn.pad_sequence(list), lengths, { enforce_sorted = o.enforce_sorted })
 end
 
---- The sequences of a packed one, as a list in the order before packing.
+--- nn.utils.rnn.unpack_sequence(packed) → list
+-- The sequences of a packed batch, in the order before packing.
+--   print(nn.utils.rnn.unpack_sequence(nn.utils.rnn.pack_sequence { T.ones(2), T.ones(1) * 5 })[2])
+--   --> {5.}  -- f32[1] cpu
 function rnn.unpack_sequence(packed)
   if not rnn.is_packed(packed) then fail("unpack_sequence: a packed sequence is wanted, got %s", describe(packed)) end
   return rnn.unpad_sequence(rnn.pad_packed_sequence(packed))

@@ -37,6 +37,89 @@ local function padding(name, nd, mode)
   out[name] = C
 end
 
+--- nn.CircularPad1d(…) → module
+-- Adds the values from the other side around. padding: one number, or before and after for each dimension, the last
+-- dimension first.
+-- Shapes: [*, L] → [*, L']
+--   print(nn.CircularPad1d(1)(T.tensor { { 1, 2, 3 } }))  --> {{3., 1., 2., 3., 1.}}  -- f32[1,5] cpu
+
+--- nn.CircularPad2d(…) → module
+-- Adds the values from the other side around. padding: one number, or before and after for each dimension, the last
+-- dimension first.
+-- Shapes: [*, H, W] → [*, H, W']
+--   print(table.concat(nn.CircularPad2d(1)(T.ones(1, 1, 4, 4)):shape(), " "))  --> 1 1 6 6
+
+--- nn.CircularPad3d(…) → module
+-- Adds the values from the other side around. padding: one number, or before and after for each dimension, the last
+-- dimension first.
+-- Shapes: [*, D, H, W] → [*, D, H, W']
+--   print(table.concat(nn.CircularPad3d(1)(T.ones(1, 1, 4, 4, 4)):shape(), " "))  --> 1 1 6 6 6
+
+--- nn.ConstantPad1d(…) → module
+-- Adds a number around. padding: one number, or before and after for each dimension, the last dimension first.
+-- Shapes: [*, L] → [*, L']
+--   print(nn.ConstantPad1d({ 1, 1 }, 7)(T.tensor { { 1, 2, 3 } }))  --> {{7., 1., 2., 3., 7.}}  -- f32[1,5] cpu
+
+--- nn.ConstantPad2d(…) → module
+-- Adds a number around. padding: one number, or before and after for each dimension, the last dimension first.
+-- Shapes: [*, H, W] → [*, H, W']
+--   print(table.concat(nn.ConstantPad2d(1, 7)(T.ones(1, 1, 4, 4)):shape(), " "))  --> 1 1 6 6
+
+--- nn.ConstantPad3d(…) → module
+-- Adds a number around. padding: one number, or before and after for each dimension, the last dimension first.
+-- Shapes: [*, D, H, W] → [*, D, H, W']
+--   print(table.concat(nn.ConstantPad3d(1, 7)(T.ones(1, 1, 4, 4, 4)):shape(), " "))  --> 1 1 6 6 6
+
+--- nn.ReflectionPad1d(…) → module
+-- Adds the values mirrored at the border around. padding: one number, or before and after for each dimension, the last
+-- dimension first.
+-- Shapes: [*, L] → [*, L']
+--   print(nn.ReflectionPad1d(1)(T.tensor { { 1, 2, 3 } }))  --> {{2., 1., 2., 3., 2.}}  -- f32[1,5] cpu
+
+--- nn.ReflectionPad2d(…) → module
+-- Adds the values mirrored at the border around. padding: one number, or before and after for each dimension, the last
+-- dimension first.
+-- Shapes: [*, H, W] → [*, H, W']
+--   print(table.concat(nn.ReflectionPad2d(1)(T.ones(1, 1, 4, 4)):shape(), " "))  --> 1 1 6 6
+
+--- nn.ReflectionPad3d(…) → module
+-- Adds the values mirrored at the border around. padding: one number, or before and after for each dimension, the last
+-- dimension first.
+-- Shapes: [*, D, H, W] → [*, D, H, W']
+--   print(table.concat(nn.ReflectionPad3d(1)(T.ones(1, 1, 4, 4, 4)):shape(), " "))  --> 1 1 6 6 6
+
+--- nn.ReplicationPad1d(…) → module
+-- Adds the border's values around. padding: one number, or before and after for each dimension, the last dimension
+-- first.
+-- Shapes: [*, L] → [*, L']
+--   print(nn.ReplicationPad1d(1)(T.tensor { { 1, 2, 3 } }))  --> {{1., 1., 2., 3., 3.}}  -- f32[1,5] cpu
+
+--- nn.ReplicationPad2d(…) → module
+-- Adds the border's values around. padding: one number, or before and after for each dimension, the last dimension
+-- first.
+-- Shapes: [*, H, W] → [*, H, W']
+--   print(table.concat(nn.ReplicationPad2d(1)(T.ones(1, 1, 4, 4)):shape(), " "))  --> 1 1 6 6
+
+--- nn.ReplicationPad3d(…) → module
+-- Adds the border's values around. padding: one number, or before and after for each dimension, the last dimension
+-- first.
+-- Shapes: [*, D, H, W] → [*, D, H, W']
+--   print(table.concat(nn.ReplicationPad3d(1)(T.ones(1, 1, 4, 4, 4)):shape(), " "))  --> 1 1 6 6 6
+
+--- nn.ZeroPad1d(…) → module
+-- Adds zeros around. padding: one number, or before and after for each dimension, the last dimension first.
+-- Shapes: [*, L] → [*, L']
+--   print(nn.ZeroPad1d(1)(T.tensor { { 1, 2, 3 } }))  --> {{0., 1., 2., 3., 0.}}  -- f32[1,5] cpu
+
+--- nn.ZeroPad2d(…) → module
+-- Adds zeros around. padding: one number, or before and after for each dimension, the last dimension first.
+-- Shapes: [*, H, W] → [*, H, W']
+--   print(table.concat(nn.ZeroPad2d(1)(T.ones(1, 1, 4, 4)):shape(), " "))  --> 1 1 6 6
+
+--- nn.ZeroPad3d(…) → module
+-- Adds zeros around. padding: one number, or before and after for each dimension, the last dimension first.
+-- Shapes: [*, D, H, W] → [*, D, H, W']
+--   print(table.concat(nn.ZeroPad3d(1)(T.ones(1, 1, 4, 4, 4)):shape(), " "))  --> 1 1 6 6 6
 for nd = 1, 3 do
   padding(("ZeroPad%dd"):format(nd), nd, "constant")
   padding(("ConstantPad%dd"):format(nd), nd, "constant")

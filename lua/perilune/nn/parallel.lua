@@ -14,6 +14,16 @@ local base = require "perilune.nn.module"
 local fail = options.fail
 local MB, FIRST_MB = 2 ^ 20, 1 -- the first bucket is small: communication begins early
 
+--- nn.parallel.DistributedDataParallel(net, {bucket_cap_mb=25, broadcast_buffers=true, process_group=}) → module
+-- Trains net in all processes, each with its share of a batch: backward leaves in .grad the averages over the ranks, in
+-- buckets that travel while backward computes others. Parameters and buffers begin as rank 0's; buffers become rank 0's
+-- before each forward in training. The network is .module; ddp:no_sync(f) only accumulates. Parameters may be unused on
+-- some ranks. Inside of it a network may be jitted; T.jit around it is refused.
+--   T.distributed.init_process_group()
+--   local ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 1, { bias = false }))
+--   ddp(T.ones(1, 2)):sum():backward()
+--   print(ddp.module.weight.grad)  --> {{1., 1.}}  -- f32[1,2] cpu
+--   T.distributed.destroy_process_group()
 local DDP = base.class("DistributedDataParallel")
 local spec = options.spec("nn.parallel.DistributedDataParallel", { { "bucket_cap_mb", "number", 25 },
   { "broadcast_buffers", "bool", true }, { "find_unused_parameters", "bool", true },
@@ -70,11 +80,6 @@ local function make_buckets(parameters, cap)
   return buckets, where
 end
 
---- nn.parallel.DistributedDataParallel(net, {bucket_cap_mb=25, broadcast_buffers=true, process_group=}): a module that
--- is called as net is (which may be jitted), with the network in .module. Parameters and buffers become rank 0's; after
--- backward the gradients are the averages over all ranks. Parameters without a gradient on some ranks are averaged with
--- zeros there, those without one anywhere keep none (find_unused_parameters = false changes nothing: it costs nothing
--- here). broadcast_buffers: buffers become rank 0's before each forward in training mode.
 function DDP:init(net, opts)
   local a = options.read(spec, opts or {})
   local jitted = type(net) == "table" and not base.is_module(net) and rawget(net, "module") or nil

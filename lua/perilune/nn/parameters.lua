@@ -8,8 +8,10 @@ local options = require "perilune.options"
 local class, fail, describe = base.class, options.fail, options.describe
 local out = {}
 
---- Parameters by number: `nn.ParameterList{T.zeros(2), nn.Parameter(…)}`; tensors become parameters. `#list`,
--- `list[i]`, `ipairs(list)`, `list:append(p)`.
+--- nn.ParameterList{tensor, …} → module
+-- Parameters by number; tensors become parameters. append, #list, list[i].
+--   local list = nn.ParameterList { T.ones(2), T.zeros(3) }
+--   print(#list, list[2].requires_grad)  --> 2	true
 local ParameterList = class "ParameterList"
 function ParameterList:init(list)
   if list ~= nil then options.list("nn.ParameterList", "the parameters", list, "tensors") end
@@ -23,8 +25,9 @@ end
 function ParameterList.__len(self) return rawlen(self._parameters) end
 out.ParameterList = ParameterList
 
---- Parameters by name: `nn.ParameterDict{a = T.zeros(2)}`; tensors become parameters. `d.a`, `d:get(name)`,
--- `d:set(name, t)`, `d:keys()`.
+--- nn.ParameterDict{name = tensor, …} → module
+-- Parameters by name: d.name, d:get(name), d:set(name, t), d:keys().
+--   print(nn.ParameterDict { scale = T.ones(1) }.scale)  --> {1.}  -- f32[1] cpu requires_grad
 local ParameterDict = class "ParameterDict"
 function ParameterDict:init(given)
   if given ~= nil and type(given) ~= "table" then

@@ -38,6 +38,51 @@ local function define(name, op, args, settings)
   out[name] = C
 end
 
+--- nn.AdaptiveAvgPool1d(…) → module
+-- Means of windows cut so that the output has the given size.
+-- Shapes: [N, C, L] → [N, C, output_size]
+--   print(nn.AdaptiveAvgPool1d(1)(T.arange(2):float():view(1, 1, 2)))  --> {{{1.5000}}}  -- f32[1,1,1] cpu
+
+--- nn.AdaptiveAvgPool2d(…) → module
+-- Means of windows cut so that the output has the given size.
+-- Shapes: [N, C, H, W] → [N, C, output_size]
+--   print(nn.AdaptiveAvgPool2d(1)(T.arange(4):float():view(1, 1, 2, 2)))  --> {{{{2.5000}}}}  -- f32[1,1,1,1] cpu
+
+--- nn.AdaptiveAvgPool3d(…) → module
+-- Means of windows cut so that the output has the given size.
+-- Shapes: [N, C, D, H, W] → [N, C, output_size]
+--   print(nn.AdaptiveAvgPool3d(1)(T.arange(8):float():view(1, 1, 2, 2, 2)))
+--   --> {{{{{4.5000}}}}}  -- f32[1,1,1,1,1] cpu
+
+--- nn.AvgPool1d(…) → module
+-- The mean of each window.
+-- Shapes: [N, C, L] → [N, C, L']
+--   print(nn.AvgPool1d(2)(T.arange(2):float():view(1, 1, 2)))  --> {{{1.5000}}}  -- f32[1,1,1] cpu
+
+--- nn.AvgPool2d(…) → module
+-- The mean of each window.
+-- Shapes: [N, C, H, W] → [N, C, H, W']
+--   print(nn.AvgPool2d(2)(T.arange(4):float():view(1, 1, 2, 2)))  --> {{{{2.5000}}}}  -- f32[1,1,1,1] cpu
+
+--- nn.AvgPool3d(…) → module
+-- The mean of each window.
+-- Shapes: [N, C, D, H, W] → [N, C, D, H, W']
+--   print(nn.AvgPool3d(2)(T.arange(8):float():view(1, 1, 2, 2, 2)))  --> {{{{{4.5000}}}}}  -- f32[1,1,1,1,1] cpu
+
+--- nn.MaxPool1d(…) → module
+-- The largest value of each window; with return_indices also its place.
+-- Shapes: [N, C, L] → [N, C, L']
+--   print((nn.MaxPool1d(2)(T.arange(2):float():view(1, 1, 2))))  --> {{{2.}}}  -- f32[1,1,1] cpu
+
+--- nn.MaxPool2d(…) → module
+-- The largest value of each window; with return_indices also its place.
+-- Shapes: [N, C, H, W] → [N, C, H, W']
+--   print((nn.MaxPool2d(2)(T.arange(4):float():view(1, 1, 2, 2))))  --> {{{{4.}}}}  -- f32[1,1,1,1] cpu
+
+--- nn.MaxPool3d(…) → module
+-- The largest value of each window; with return_indices also its place.
+-- Shapes: [N, C, D, H, W] → [N, C, D, H, W']
+--   print((nn.MaxPool3d(2)(T.arange(8):float():view(1, 1, 2, 2, 2))))  --> {{{{{8.}}}}}  -- f32[1,1,1,1,1] cpu
 for nd = 1, 3 do
   -- Largest value in each window. `{3, 2}` as the only argument means kernel 3, stride 2.
   define(("MaxPool%dd"):format(nd), ("max_pool%dd"):format(nd), {
@@ -54,6 +99,21 @@ for nd = 1, 3 do
     { list_first = true })
 end
 
+--- nn.AdaptiveMaxPool1d(…) → module
+-- Largest values of windows cut so that the output has the given size.
+-- Shapes: [N, C, L] → [N, C, output_size]
+--   print((nn.AdaptiveMaxPool1d(1)(T.arange(2):float():view(1, 1, 2))))  --> {{{2.}}}  -- f32[1,1,1] cpu
+
+--- nn.AdaptiveMaxPool2d(…) → module
+-- Largest values of windows cut so that the output has the given size.
+-- Shapes: [N, C, H, W] → [N, C, output_size]
+--   print((nn.AdaptiveMaxPool2d(1)(T.arange(4):float():view(1, 1, 2, 2))))  --> {{{{4.}}}}  -- f32[1,1,1,1] cpu
+
+--- nn.AdaptiveMaxPool3d(…) → module
+-- Largest values of windows cut so that the output has the given size.
+-- Shapes: [N, C, D, H, W] → [N, C, output_size]
+--   print((nn.AdaptiveMaxPool3d(1)(T.arange(8):float():view(1, 1, 2, 2, 2))))
+--   --> {{{{{8.}}}}}  -- f32[1,1,1,1,1] cpu
 for nd = 1, 3 do
   -- Windows cut so that the output has the given size: the largest value of each.
   local name, op = ("AdaptiveMaxPool%dd"):format(nd), ("adaptive_max_pool%dd"):format(nd)
@@ -73,6 +133,30 @@ for nd = 1, 3 do
   out[name] = C
 end
 
+--- nn.MaxUnpool1d(…) → module
+-- Zeros with the values at the places that a max pooling gave.
+-- Shapes: [N, C, L], indices → [N, C, L']
+--   local y, where = nn.MaxPool1d(2, { return_indices = true })(T.arange(2):float():view(1, 1, 2))
+--   print(nn.MaxUnpool1d(2)(y, where))  --> {{{0., 2.}}}  -- f32[1,1,2] cpu
+
+--- nn.MaxUnpool2d(…) → module
+-- Zeros with the values at the places that a max pooling gave.
+-- Shapes: [N, C, H, W], indices → [N, C, H, W']
+--   local y, where = nn.MaxPool2d(2, { return_indices = true })(T.arange(4):float():view(1, 1, 2, 2))
+--   print(nn.MaxUnpool2d(2)(y, where))
+--   --> {{{{0., 0.},
+--   -->    {0., 4.}}}}  -- f32[1,1,2,2] cpu
+
+--- nn.MaxUnpool3d(…) → module
+-- Zeros with the values at the places that a max pooling gave.
+-- Shapes: [N, C, D, H, W], indices → [N, C, D, H, W']
+--   local y, where = nn.MaxPool3d(2, { return_indices = true })(T.arange(8):float():view(1, 1, 2, 2, 2))
+--   print(nn.MaxUnpool3d(2)(y, where))
+--   --> {{{{{0., 0.},
+--   -->     {0., 0.}},
+--   -->
+--   -->    {{0., 0.},
+--   -->     {0., 8.}}}}}  -- f32[1,1,2,2,2] cpu
 for nd = 1, 3 do
   local name, f = ("MaxUnpool%dd"):format(nd), ("max_unpool%dd"):format(nd)
   local C = class(name)
@@ -91,6 +175,20 @@ for nd = 1, 3 do
   out[name] = C
 end
 
+--- nn.LPPool1d(…) → module
+-- The p-norm of each window (norm_type p).
+-- Shapes: [N, C, L] → [N, C, L']
+--   print(nn.LPPool1d(1, 2)(T.ones(1, 1, 2)))  --> {{{2.}}}  -- f32[1,1,1] cpu
+
+--- nn.LPPool2d(…) → module
+-- The p-norm of each window (norm_type p).
+-- Shapes: [N, C, H, W] → [N, C, H, W']
+--   print(nn.LPPool2d(1, 2)(T.ones(1, 1, 2, 2)))  --> {{{{4.}}}}  -- f32[1,1,1,1] cpu
+
+--- nn.LPPool3d(…) → module
+-- The p-norm of each window (norm_type p).
+-- Shapes: [N, C, D, H, W] → [N, C, D, H, W']
+--   print(nn.LPPool3d(1, 2)(T.ones(1, 1, 2, 2, 2)))  --> {{{{{8.}}}}}  -- f32[1,1,1,1,1] cpu
 for nd = 1, 3 do
   local f = F[("lp_pool%dd"):format(nd)]
   local name = ("LPPool%dd"):format(nd)
@@ -98,7 +196,18 @@ for nd = 1, 3 do
     { "stride", "window", optional = true }, { "ceil_mode", "bool", false } }, function(x, o) return f(x, o) end)
 end
 
--- Windows whose places are drawn at random (Graham 2014).
+--- nn.FractionalMaxPool2d(…) → module
+-- Maxima over windows at random places, as many as output_size or output_ratio say (Graham 2014). _random_samples [N,
+-- C, 2] in [0, 1) decide in place of the generator.
+-- Shapes: [N, C, H, W] → [N, C, h, w]
+--   print(table.concat(nn.FractionalMaxPool2d(2, { output_size = 3 })(T.ones(1, 2, 7, 8)):shape(), " "))  --> 1 2 3 3
+
+--- nn.FractionalMaxPool3d(…) → module
+-- Maxima over windows at random places, as many as output_size or output_ratio say (Graham 2014). _random_samples [N,
+-- C, 3] in [0, 1) decide in place of the generator.
+-- Shapes: [N, C, D, H, W] → [N, C, d, h, w]
+--   print(table.concat(nn.FractionalMaxPool3d(2, { output_ratio = 0.5 })(T.ones(1, 2, 4, 6, 8)):shape(), " "))
+--   --> 1 2 2 3 4
 for nd = 2, 3 do
   local name, f = ("FractionalMaxPool%dd"):format(nd), ("fractional_max_pool%dd"):format(nd)
   local C = class(name)

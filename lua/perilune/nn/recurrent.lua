@@ -98,24 +98,44 @@ local function layer(name, gates, extra, behind)
   return C
 end
 
---- h = tanh(W_ih x + b_ih + W_hh h + b_hh) (or relu) over sequences [S, N, input_size]; `batch_first`: [N, S, *].
+-- h = tanh(W_ih x + b_ih + W_hh h + b_hh) (or relu) over sequences [S, N, input_size]; `batch_first`: [N, S, *].
 -- `rnn(x[, h_0])` → outputs [S, N, D·H], h_n [layers·D, N, H]; D is 2 if bidirectional. Dropout acts between
 -- layers. x may be a packed sequence (nn.utils.rnn); then so are the outputs.
+--- nn.RNN(…) → module
+-- Layers of RNN cells over a sequence, num_layers deep, bidirectional on request. State: weight_ih_l0, weight_hh_l0,
+-- bias_ih_l0, bias_hh_l0 …, as in PyTorch. x may be a packed batch of nn.utils.rnn.
+-- Shapes: x [L, N, in] (or [L, in]; batch_first: [N, L, in]), state → y [L, N, hidden], state
+--   local net = nn.RNN(3, 4)
+--   local y = net(T.ones(5, 2, 3))
+--   print(table.concat(y:shape(), " "))  --> 5 2 4
 local RNN = layer("RNN", 1, { "nonlinearity", { "tanh", "relu" }, "tanh" })
 function RNN:forward(x, h)
   self._opts.training = self.training
   return F.rnn(self:checked(x), h, self:weights(), self._opts)
 end
 
---- The same with GRU cells (Cho et al. 2014).
+-- The same with GRU cells (Cho et al. 2014).
+--- nn.GRU(…) → module
+-- Layers of GRU cells over a sequence, num_layers deep, bidirectional on request. State: weight_ih_l0, weight_hh_l0,
+-- bias_ih_l0, bias_hh_l0 …, as in PyTorch. x may be a packed batch of nn.utils.rnn.
+-- Shapes: x [L, N, in] (or [L, in]; batch_first: [N, L, in]), state → y [L, N, hidden], state
+--   local net = nn.GRU(3, 4)
+--   local y = net(T.ones(5, 2, 3))
+--   print(table.concat(y:shape(), " "))  --> 5 2 4
 local GRU = layer("GRU", 3)
 function GRU:forward(x, h)
   self._opts.training = self.training
   return F.gru(self:checked(x), h, self:weights(), self._opts)
 end
 
---- The same with LSTM cells (Hochreiter & Schmidhuber 1997): `local y, state = lstm(x[, {h_0, c_0}])`, state
--- {h_n, c_n}. `proj_size=P`: h is W_hr (o tanh c) with P entries, W_hr [P, H] (Sak et al. 2014).
+--- nn.LSTM(…) → module
+-- Layers of LSTM cells over a sequence, num_layers deep, bidirectional on request. State: weight_ih_l0, weight_hh_l0,
+-- bias_ih_l0, bias_hh_l0 …, as in PyTorch. x may be a packed batch of nn.utils.rnn. proj_size=P: the state h is
+-- weight_hr_l0 (o tanh c), with P entries (Sak et al. 2014).
+-- Shapes: x [L, N, in] (or [L, in]; batch_first: [N, L, in]), state → y [L, N, hidden], state
+--   local net = nn.LSTM(3, 4)
+--   local y = net(T.ones(5, 2, 3))
+--   print(table.concat(y:shape(), " "))  --> 5 2 4
 local LSTM = layer("LSTM", 4, nil, { "proj_size", "count", 0 })
 function LSTM:forward(x, state)
   if state ~= nil then options.kind("nn.LSTM", "the state", "state", state) end
@@ -156,19 +176,31 @@ local function cell_class(name, gates, extra)
   return C
 end
 
---- One step: (x [N, in], h [N, H] or nil) → h.
+--- nn.RNNCell(…) → module
+-- One step of a RNN.
+-- Shapes: x [N, in], state → state
+--   local h = nn.RNNCell(3, 4)(T.ones(2, 3))
+--   print(table.concat(h:shape(), " "))  --> 2 4
 local RNNCell = cell_class("RNNCell", 1, { "nonlinearity", { "tanh", "relu" }, "tanh" })
 function RNNCell:forward(x, h)
   return F["rnn_" .. self.nonlinearity .. "_cell"](x, h, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
 end
 
---- One step: (x, h) → h.
+--- nn.GRUCell(…) → module
+-- One step of a GRU.
+-- Shapes: x [N, in], state → state
+--   local h = nn.GRUCell(3, 4)(T.ones(2, 3))
+--   print(table.concat(h:shape(), " "))  --> 2 4
 local GRUCell = cell_class("GRUCell", 3)
 function GRUCell:forward(x, h)
   return F.gru_cell(x, h, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
 end
 
---- One step: (x, {h, c} or nil) → h, c.
+--- nn.LSTMCell(…) → module
+-- One step of a LSTM.
+-- Shapes: x [N, in], state → state
+--   local h = nn.LSTMCell(3, 4)(T.ones(2, 3))
+--   print(table.concat(h:shape(), " "))  --> 2 4
 local LSTMCell = cell_class("LSTMCell", 4)
 function LSTMCell:forward(x, state)
   if state ~= nil then options.kind("nn.LSTMCell", "the state", "state", state) end

@@ -53,8 +53,15 @@ return function(utils)
   end
   local weight_spec = options.spec("weight_norm", { { "module", "any" }, { "name", "string", "weight" },
     { "dim", "any", 1 } })
-  --- The parameter becomes g v / ‖v‖ with parameters name_g and name_v; a norm for each index of dimension `dim`
-  -- (false: one for all). Returns the module.
+
+  --- nn.utils.weight_norm(…) → module
+  -- The parameter becomes g v / ‖v‖ with parameters name_g and name_v (Salimans & Kingma 2016); dim=false: one norm for
+  -- all.
+  --   local l = nn.utils.weight_norm(nn.Linear(3, 2))
+  --   for name in l:named_parameters() do print(name) end
+  --   --> bias
+  --   --> weight_g
+  --   --> weight_v
   function utils.weight_norm(...)
     local a = options.read(weight_spec, ...)
     local m, name, dim = a.module, a.name, a.dim
@@ -75,7 +82,11 @@ return function(utils)
       return w * (base.member(self, name .. "_g") / norm_but(w, dim))
     end)
   end
-  --- Back to a plain parameter of the same values.
+
+  --- nn.utils.remove_weight_norm(module, name="weight") → module
+  -- Back to a plain parameter of the same values.
+  --   local l = nn.utils.remove_weight_norm(nn.utils.weight_norm(nn.Linear(3, 2)))
+  --   print(#l:parameters())  --> 2
   function utils.remove_weight_norm(m, name)
     name = name or "weight"
     local value = removed("remove_weight_norm", "weight_norm", m, name)
@@ -90,8 +101,13 @@ return function(utils)
   local function unit(v, eps) return v / v:norm():clamp { min = eps } end
   local spectral_spec = options.spec("spectral_norm", { { "module", "any" }, { "name", "string", "weight" },
     { "n_power_iterations", "count", 1 }, { "eps", "nonnegative", 1e-12 }, { "dim", "int", optional = true } })
-  --- The parameter becomes name_orig / σ, σ its largest singular value as a matrix with the rows of dimension `dim`
+  -- The parameter becomes name_orig / σ, σ its largest singular value as a matrix with the rows of dimension `dim`
   -- (1; 2 for transposed convolutions), by n_power_iterations steps in each call in training. Buffers name_u, name_v.
+  --- nn.utils.spectral_norm(…) → module
+  -- The parameter becomes name_orig over its largest singular value (Miyato et al. 2018).
+  --   local l = nn.utils.spectral_norm(nn.Linear(3, 2), { n_power_iterations = 30 })
+  --   l(T.ones(1, 3))
+  --   print(T.linalg.svdvals(l.weight:detach()):get(1) < 1.001)  --> true
   function utils.spectral_norm(...)
     local a = options.read(spectral_spec, ...)
     local m, name, eps = a.module, a.name, a.eps
@@ -119,7 +135,11 @@ return function(utils)
       return weight / u:dot(W:mv(v))
     end)
   end
-  --- Back to a plain parameter, divided by its largest singular value.
+
+  --- nn.utils.remove_spectral_norm(module, name="weight") → module
+  -- Back to a plain parameter, divided by its largest singular value.
+  --   local l = nn.utils.remove_spectral_norm(nn.utils.spectral_norm(nn.Linear(3, 2)))
+  --   print(#l:parameters())  --> 2
   function utils.remove_spectral_norm(m, name)
     name = name or "weight"
     local value = removed("remove_spectral_norm", "spectral_norm", m, name)
@@ -135,8 +155,11 @@ return function(utils)
 
   -- ---- other tensors in place of a module's own -------------------------------------------------------------
 
-  --- Calls the module with tensors by name ("layers.1.weight") in place of its parameters and buffers; gradients go to
-  -- those tensors. (module, table, arguments …)
+  --- nn.utils.functional_call(module, {name = tensor, …}, …) → what the module returns
+  -- Calls the module with tensors in place of its parameters and buffers; gradients go to those.
+  --   local l = nn.Linear(1, 1)
+  --   print(nn.utils.functional_call(l, { weight = T.ones(1, 1) * 3, bias = T.zeros(1) }, T.ones(1)))
+  --   --> {3.}  -- f32[1] cpu
   function utils.functional_call(m, tensors, ...)
     if not base.is_module(m) then fail("functional_call: a module is wanted, got %s", describe(m)) end
     if type(tensors) ~= "table" then
@@ -180,17 +203,26 @@ return function(utils)
       return new
     end)
   end
-  --- A convolution that computes bn(conv(x)); both in evaluation mode. transpose=true for transposed ones.
+
+  --- nn.utils.fuse_conv_bn_eval(conv, bn, {transpose=false}) → conv
+  -- One convolution that computes bn(conv(x)); both in evaluation mode.
+  --   local conv, bn = nn.Conv1d(1, 1, 1):eval(), nn.BatchNorm1d(1):eval()
+  --   print(nn.utils.fuse_conv_bn_eval(conv, bn):type())  --> Conv1d
   function utils.fuse_conv_bn_eval(conv, bn, opts)
     local o = options.check("fuse_conv_bn_eval", opts, { "transpose" })
     return fused("fuse_conv_bn_eval", conv, bn, o.transpose and 2 or 1)
   end
-  --- A Linear that computes bn(linear(x)); both in evaluation mode.
+
+  --- nn.utils.fuse_linear_bn_eval(linear, bn) → linear
+  -- One Linear that computes bn(linear(x)); both in evaluation mode.
+  --   print(nn.utils.fuse_linear_bn_eval(nn.Linear(2, 1):eval(), nn.BatchNorm1d(1):eval()):type())  --> Linear
   function utils.fuse_linear_bn_eval(linear, bn) return fused("fuse_linear_bn_eval", linear, bn, 1) end
 
   -- ---- gradients and sequences -------------------------------------------------------------------------------------
 
-  --- The joint p-norm of tensors, 0-d. Options `norm_type=2`.
+  --- nn.utils.get_total_norm(tensors, {norm_type=2}) → 0-d tensor
+  -- The joint norm of tensors.
+  --   print(nn.utils.get_total_norm { T.tensor { 3 }, T.tensor { 4 } })  --> 5.  -- f32[] cpu
   function utils.get_total_norm(tensors, opts)
     local o = options.check("get_total_norm", opts, { "norm_type" })
     tensors = options.tensors("get_total_norm", "tensors", tensors)
@@ -207,7 +239,14 @@ return function(utils)
       return T.stack(norms, 1):norm { p = o.norm_type or 2.0 }
     end)
   end
-  --- Scales the gradients by max_norm / total_norm, at most 1.
+
+  --- nn.utils.clip_grads_with_norm_(params, max_norm, total_norm)
+  -- Scales gradients by max_norm / total_norm, at most 1.
+  --   local p = nn.Parameter(T.tensor { 3, 4 })
+  --   local loss = (p * p / 2):sum()
+  --   loss:backward()
+  --   nn.utils.clip_grads_with_norm_({ p }, 1, T.tensor(10.0))
+  --   print(p.grad)  --> {0.3000, 0.4000}  -- f32[2] cpu
   function utils.clip_grads_with_norm_(params, max_norm, total_norm)
     params = options.tensors("clip_grads_with_norm_", "params", params)
     if type(max_norm) ~= "number" or max_norm ~= max_norm or max_norm < 0 then

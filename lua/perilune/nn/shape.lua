@@ -6,7 +6,10 @@ local options = require "perilune.options"
 
 local class, read = base.class, options.read
 
---- Joins the dimensions start_dim … end_dim into one; by default all but the first.
+--- nn.Flatten(…) → module
+-- Joins the dimensions start_dim … end_dim into one.
+-- Shapes: [N, *] → [N, product]
+--   print(table.concat(nn.Flatten()(T.ones(2, 3, 4)):shape(), " "))  --> 2 12
 local Flatten = class "Flatten"
 local flatten_spec = options.spec("nn.Flatten", { { "start_dim", "int", 2 }, { "end_dim", "int", -1 } })
 
@@ -19,7 +22,10 @@ function Flatten:forward(x) return x:flatten(self.start_dim, self.end_dim) end
 
 function Flatten:extra_repr() return ("start_dim=%d, end_dim=%d"):format(self.start_dim, self.end_dim) end
 
---- Splits dimension `dim` into `sizes`; one of them may be -1.
+--- nn.Unflatten(…) → module
+-- Splits a dimension into sizes; one of them may be -1.
+-- Shapes: [*, n, *] → [*, sizes, *]
+--   print(table.concat(nn.Unflatten(2, { 3, -1 })(T.ones(2, 6)):shape(), " "))  --> 2 3 2
 local Unflatten = class "Unflatten"
 local unflatten_spec = options.spec("nn.Unflatten", { { "dim", "int" }, { "sizes", "ints" } })
 

@@ -10,7 +10,13 @@ local options = require "perilune.options"
 local LayerNorm = require("perilune.nn.norm").LayerNorm
 local fail = options.fail
 
---- (src, tgt, opts) → [T, N, E], as tgt. Both stacks end in a LayerNorm; matrices start as xavier_uniform.
+-- (src, tgt, opts) → [T, N, E], as tgt. Both stacks end in a LayerNorm; matrices start as xavier_uniform.
+--- nn.Transformer(…) → module
+-- An encoder and a decoder. Options of the call: src_mask, tgt_mask, memory_mask, …_key_padding_mask, …_is_causal.
+-- Shapes: src [S, N, E], tgt [L, N, E] → [L, N, E]
+--   local net = nn.Transformer { d_model = 8, nhead = 2, num_encoder_layers = 1, num_decoder_layers = 1,
+--     dim_feedforward = 16 }
+--   print(table.concat(net(T.ones(5, 1, 8), T.ones(3, 1, 8)):shape(), " "))  --> 3 1 8
 local Transformer = base.class "Transformer"
 
 local spec = options.spec("nn.Transformer", {

@@ -43,10 +43,16 @@ local function norm_over(lists, p)
   return foreach_norm(norms, { p = p })
 end
 
---- Scales all gradients so that their joint p-norm is at most max_norm. Returns the norm before, 0-d.
+-- Scales all gradients so that their joint p-norm is at most max_norm. Returns the norm before, 0-d.
 -- @tparam {Tensor,…} params
 -- @tparam number max_norm
 -- @tparam[opt] table opts `norm_type=2` (math.huge: largest magnitude), `error_if_nonfinite=false`
+--- nn.utils.clip_grad_norm_(params, max_norm, {norm_type=2, error_if_nonfinite=false}) → norm
+-- Scales all gradients so that their joint norm is at most max_norm; returns the norm before.
+--   local p = nn.Parameter(T.tensor { 3, 4 })
+--   local loss = (p * p / 2):sum()
+--   loss:backward()
+--   print(nn.utils.clip_grad_norm_({ p }, 1):item(), p.grad)  --> 5.0	{0.6000, 0.8000}  -- f32[2] cpu
 function utils.clip_grad_norm_(params, max_norm, opts)
   if type(opts) == "number" then opts = { norm_type = opts } end
   opts = options.check("clip_grad_norm_", opts, { "norm_type", "error_if_nonfinite" })
@@ -77,7 +83,13 @@ function utils.clip_grad_norm_(params, max_norm, opts)
   return norm
 end
 
---- Clamps every gradient element to [-clip_value, clip_value].
+--- nn.utils.clip_grad_value_(params, value)
+-- Limits every element of the gradients to ±value.
+--   local p = nn.Parameter(T.tensor { 3, -4 })
+--   local loss = (p * p / 2):sum()
+--   loss:backward()
+--   nn.utils.clip_grad_value_({ p }, 2)
+--   print(p.grad)  --> { 2., -2.}  -- f32[2] cpu
 function utils.clip_grad_value_(params, clip_value)
   if type(clip_value) ~= "number" or clip_value ~= clip_value or clip_value < 0 then
     fail("clip_grad_value_: clip_value must be a number >= 0, got %s", options.describe(clip_value))
@@ -88,14 +100,20 @@ function utils.clip_grad_value_(params, clip_value)
   end
 end
 
---- All parameters end to end in one 1-d tensor.
+--- nn.utils.parameters_to_vector(params) → vector
+-- All parameters end to end.
+--   print(nn.utils.parameters_to_vector { T.ones(2), T.zeros(1, 1) })  --> {1., 1., 0.}  -- f32[3] cpu
 function utils.parameters_to_vector(params)
   local flat = {}
   for i, p in ipairs(options.tensors("parameters_to_vector", "params", params, 1)) do flat[i] = p:reshape(-1) end
   return T.cat(flat)
 end
 
---- Copies slices of a 1-d tensor into the parameters, in order.
+--- nn.utils.vector_to_parameters(vector, params)
+-- Copies slices of a vector into parameters.
+--   local a, b = T.zeros(2), T.zeros(1)
+--   nn.utils.vector_to_parameters(T.tensor { 1, 2, 3 }, { a, b })
+--   print(a, b)  --> {1., 2.}  -- f32[2] cpu	{3.}  -- f32[1] cpu
 function utils.vector_to_parameters(vector, params)
   if not T.is_tensor(vector) then
     fail("vector_to_parameters: vector must be a tensor, got %s", options.describe(vector))

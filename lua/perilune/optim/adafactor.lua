@@ -18,9 +18,18 @@ local function factors(v)
     "{a number or false, a number}"
 end
 
---- Second moments of matrices as a product of row and column means (Shazeer & Stern 2018), steps relative to the
+-- Second moments of matrices as a product of row and column means (Shazeer & Stern 2018), steps relative to the
 -- size of the weights. `lr=1e-2 beta2_decay=-0.8 eps={false, 1e-3} d=1 weight_decay=0`; eps[1] false: the dtype's
 -- spacing.
+--- optim.Adafactor(…) → optimizer
+-- Adam with factored second moments (Shazeer & Stern 2018).
+--   local p = nn.Parameter(T.tensor { 1, -2 })
+--   local opt = optim.Adafactor({ p }, { lr = 0.1 })
+--   local before = (p * p):sum()
+--   before:backward()
+--   opt:step()
+--   opt:zero_grad()
+--   print((p * p):sum():item() < before:item())  --> true
 out.Adafactor = simple.define("Adafactor", 1e-2, {
   { "beta2_decay", -0.8, check.number }, { "eps", { false, 1e-3 }, factors },
   { "d", 1.0, positive }, decay() },

@@ -48,6 +48,25 @@ local function define(name, decay, decoupled)
   return C
 end
 
+--- optim.Adam(…) → optimizer
+-- Adam (Kingma & Ba 2015); amsgrad on request.
+--   local p = nn.Parameter(T.tensor { 1, -2 })
+--   local opt = optim.Adam({ p }, { lr = 0.1 })
+--   local before = (p * p):sum()
+--   before:backward()
+--   opt:step()
+--   opt:zero_grad()
+--   print((p * p):sum():item() < before:item())  --> true
+
+--- optim.AdamW(…) → optimizer
+-- Adam whose weight decay does not pass through the moments (Loshchilov & Hutter 2019).
+--   local p = nn.Parameter(T.tensor { 1, -2 })
+--   local opt = optim.AdamW({ p }, { lr = 0.1 })
+--   local before = (p * p):sum()
+--   before:backward()
+--   opt:step()
+--   opt:zero_grad()
+--   print((p * p):sum():item() < before:item())  --> true
 return {
   --- Kingma & Ba 2015: m, v are running means of g and g²; p -= lr · m̂ / (√v̂ + eps), with weight_decay
   -- added

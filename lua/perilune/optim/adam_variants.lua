@@ -10,8 +10,17 @@ local betas, decay, eps, decoupled, zeros, moments, toward =
 local sqrt = math.sqrt
 local out = {}
 
---- Kingma & Ba 2015, section 7.1: the second moment by the largest magnitude.
+-- Kingma & Ba 2015, section 7.1: the second moment by the largest magnitude.
 -- `lr=2e-3 betas={0.9, 0.999} eps=1e-8 weight_decay=0`
+--- optim.Adamax(…) → optimizer
+-- Adam with the largest gradient in place of the second moment.
+--   local p = nn.Parameter(T.tensor { 1, -2 })
+--   local opt = optim.Adamax({ p }, { lr = 0.1 })
+--   local before = (p * p):sum()
+--   before:backward()
+--   opt:step()
+--   opt:zero_grad()
+--   print((p * p):sum():item() < before:item())  --> true
 out.Adamax = simple.define("Adamax", 2e-3, { betas, eps(1e-8), decay() },
   function(p) return { exp_avg = zeros(p), exp_inf = zeros(p) } end,
   function(p, g, s, t, group)
@@ -21,8 +30,17 @@ out.Adamax = simple.define("Adamax", 2e-3, { betas, eps(1e-8), decay() },
     p:sub_(s.exp_avg / s.exp_inf * (group.lr / (1 - b1 ^ t)))
   end)
 
---- Adam with Nesterov's momentum (Dozat 2016), its weight growing with t by momentum_decay.
+-- Adam with Nesterov's momentum (Dozat 2016), its weight growing with t by momentum_decay.
 -- `lr=2e-3 betas={0.9, 0.999} eps=1e-8 weight_decay=0 momentum_decay=4e-3 decoupled_weight_decay=false`
+--- optim.NAdam(…) → optimizer
+-- Adam with Nesterov's momentum (Dozat 2016).
+--   local p = nn.Parameter(T.tensor { 1, -2 })
+--   local opt = optim.NAdam({ p }, { lr = 0.1 })
+--   local before = (p * p):sum()
+--   before:backward()
+--   opt:step()
+--   opt:zero_grad()
+--   print((p * p):sum():item() < before:item())  --> true
 out.NAdam = simple.define("NAdam", 2e-3, { betas, eps(1e-8), decay(), { "momentum_decay", 4e-3,
   check.nonnegative }, decoupled },
   moments, function(p, g, s, t, group)
@@ -37,8 +55,17 @@ out.NAdam = simple.define("NAdam", 2e-3, { betas, eps(1e-8), decay(), { "momentu
     p:sub_(s.exp_avg / denom * (group.lr * next_mu / (1 - s.mu_product * next_mu)))
   end)
 
---- Adam that waits with the second moment until its variance is bounded (Liu et al. 2020).
+-- Adam that waits with the second moment until its variance is bounded (Liu et al. 2020).
 -- `lr=1e-3 betas={0.9, 0.999} eps=1e-8 weight_decay=0 decoupled_weight_decay=false`
+--- optim.RAdam(…) → optimizer
+-- Adam that corrects for the variance of its rate in the first steps (Liu et al. 2020).
+--   local p = nn.Parameter(T.tensor { 1, -2 })
+--   local opt = optim.RAdam({ p }, { lr = 0.1 })
+--   local before = (p * p):sum()
+--   before:backward()
+--   opt:step()
+--   opt:zero_grad()
+--   print((p * p):sum():item() < before:item())  --> true
 out.RAdam = simple.define("RAdam", 1e-3, { betas, eps(1e-8), decay(), decoupled }, moments, function(p, g, s, t, group)
   local b1, b2 = group.betas[1], group.betas[2]
   toward(s.exp_avg, g, 1 - b1)

@@ -8,8 +8,17 @@ local decay, zeros = simple.decay, simple.zeros
 local max = math.max
 local out = {}
 
---- Averaged SGD (Polyak & Juditsky 1992); the average is in the state as `ax`.
+-- Averaged SGD (Polyak & Juditsky 1992); the average is in the state as `ax`.
 -- `lr=1e-2 lambd=1e-4 alpha=0.75 t0=1e6 weight_decay=0`
+--- optim.ASGD(…) → optimizer
+-- Averaged gradient descent (Polyak & Juditsky 1992).
+--   local p = nn.Parameter(T.tensor { 1, -2 })
+--   local opt = optim.ASGD({ p }, { lr = 0.1 })
+--   local before = (p * p):sum()
+--   before:backward()
+--   opt:step()
+--   opt:zero_grad()
+--   print((p * p):sum():item() < before:item())  --> true
 out.ASGD = simple.define("ASGD", 1e-2, { { "lambd", 1e-4, check.nonnegative }, { "alpha", 0.75, check.number },
   { "t0", 1e6, check.nonnegative }, decay() },
   function(p) return { ax = zeros(p) } end,

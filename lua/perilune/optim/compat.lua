@@ -74,8 +74,12 @@ end
 local function rate(c, s, t) return c.learningRate / (1 + (t or s._evals or 0) * c.learningRateDecay) end
 local function counted(s) s._evals = (s._evals or 0) + 1 end
 
---- Stochastic gradient descent: learningRate=1e-3 learningRateDecay=0 weightDecay=0 momentum=0 dampening=momentum
--- nesterov=false; learningRates: a tensor of factors, one an element.
+--- optim.compat.sgd(opfunc, x, {learningRate=1e-3, learningRateDecay=0, weightDecay=0, momentum=0, dampening=momentum,
+--   nesterov=false, learningRates=}, state) → x, {f(x), …}
+-- torch7's way: opfunc(x) returns f(x) and df/dx, x is changed in place, state (or the settings) remembers.
+--   local x, state = T.tensor { 1, -2 }, {}
+--   local _, fx = optim.compat.sgd(function(x) return (x * x):sum():item(), 2 * x end, x, {}, state)
+--   print(fx[1], (x * x):sum():item() < 5)  --> 5.0	true
 define("sgd", { learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0, momentum = 0, dampening = "?",
   nesterov = false, learningRates = "?" }, function(x, evaluate, c, s)
   local fx, g = evaluate()
@@ -91,8 +95,12 @@ define("sgd", { learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0, mom
   return x, { fx }
 end)
 
---- Adam (Kingma & Ba 2015): learningRate=1e-3 learningRateDecay=0 beta1=0.9 beta2=0.999 epsilon=1e-8 weightDecay=0.
--- epsilon is added before the correction of the bias, as torch7 does.
+--- optim.compat.adam(opfunc, x, {learningRate=1e-3, learningRateDecay=0, beta1=0.9, beta2=0.999, epsilon=1e-8,
+--   weightDecay=0}, state) → x, {f(x), …}
+-- torch7's way: opfunc(x) returns f(x) and df/dx, x is changed in place, state (or the settings) remembers.
+--   local x, state = T.tensor { 1, -2 }, {}
+--   local _, fx = optim.compat.adam(function(x) return (x * x):sum():item(), 2 * x end, x, {}, state)
+--   print(fx[1], (x * x):sum():item() < 5)  --> 5.0	true
 define("adam", { learningRate = 1e-3, learningRateDecay = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8,
   weightDecay = 0 }, function(x, evaluate, c, s)
   local fx, g = evaluate()
@@ -106,7 +114,12 @@ define("adam", { learningRate = 1e-3, learningRateDecay = 0, beta1 = 0.9, beta2 
   return x, { fx }
 end)
 
---- Adamax (Kingma & Ba 2015): learningRate=0.002 beta1=0.9 beta2=0.999 epsilon=1e-38 weightDecay=0.
+--- optim.compat.adamax(opfunc, x, {learningRate=2e-3, beta1=0.9, beta2=0.999, epsilon=1e-38, weightDecay=0}, state) →
+--   x, {f(x), …}
+-- torch7's way: opfunc(x) returns f(x) and df/dx, x is changed in place, state (or the settings) remembers.
+--   local x, state = T.tensor { 1, -2 }, {}
+--   local _, fx = optim.compat.adamax(function(x) return (x * x):sum():item(), 2 * x end, x, {}, state)
+--   print(fx[1], (x * x):sum():item() < 5)  --> 5.0	true
 define("adamax", { learningRate = 0.002, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-38, weightDecay = 0 },
   function(x, evaluate, c, s)
     local fx, g = evaluate()
@@ -117,7 +130,11 @@ define("adamax", { learningRate = 0.002, beta1 = 0.9, beta2 = 0.999, epsilon = 1
     return x, { fx }
   end)
 
---- Adagrad (Duchi et al. 2011): learningRate=1e-3 learningRateDecay=0 weightDecay=0.
+--- optim.compat.adagrad(opfunc, x, {learningRate=1e-3, learningRateDecay=0, weightDecay=0}, state) → x, {f(x), …}
+-- torch7's way: opfunc(x) returns f(x) and df/dx, x is changed in place, state (or the settings) remembers.
+--   local x, state = T.tensor { 1, -2 }, {}
+--   local _, fx = optim.compat.adagrad(function(x) return (x * x):sum():item(), 2 * x end, x, {}, state)
+--   print(fx[1], (x * x):sum():item() < 5)  --> 5.0	true
 define("adagrad", { learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0 }, function(x, evaluate, c, s)
   local fx, g = evaluate()
   s._sum = (s._sum or T.zeros_like(g)) + g * g
@@ -126,7 +143,11 @@ define("adagrad", { learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0 
   return x, { fx }
 end)
 
---- Adadelta (Zeiler 2012): rho=0.9 eps=1e-6 weightDecay=0.
+--- optim.compat.adadelta(opfunc, x, {rho=0.9, eps=1e-6, weightDecay=0}, state) → x, {f(x), …}
+-- torch7's way: opfunc(x) returns f(x) and df/dx, x is changed in place, state (or the settings) remembers.
+--   local x, state = T.tensor { 1, -2 }, {}
+--   local _, fx = optim.compat.adadelta(function(x) return (x * x):sum():item(), 2 * x end, x, {}, state)
+--   print(fx[1], (x * x):sum():item() < 5)  --> 5.0	true
 define("adadelta", { rho = 0.9, eps = 1e-6, weightDecay = 0 }, function(x, evaluate, c, s)
   local fx, g = evaluate()
   s._square = (s._square or T.zeros_like(g)) * c.rho + g * g * (1 - c.rho)
@@ -138,7 +159,12 @@ define("adadelta", { rho = 0.9, eps = 1e-6, weightDecay = 0 }, function(x, evalu
   return x, { fx }
 end)
 
---- RMSprop (Hinton 2012): learningRate=1e-2 alpha=0.99 epsilon=1e-8 weightDecay=0 initialMean=0.
+--- optim.compat.rmsprop(opfunc, x, {learningRate=1e-2, alpha=0.99, epsilon=1e-8, weightDecay=0, initialMean=0}, state)
+--   → x, {f(x), …}
+-- torch7's way: opfunc(x) returns f(x) and df/dx, x is changed in place, state (or the settings) remembers.
+--   local x, state = T.tensor { 1, -2 }, {}
+--   local _, fx = optim.compat.rmsprop(function(x) return (x * x):sum():item(), 2 * x end, x, {}, state)
+--   print(fx[1], (x * x):sum():item() < 5)  --> 5.0	true
 define("rmsprop", { learningRate = 1e-2, alpha = 0.99, epsilon = 1e-8, weightDecay = 0, initialMean = 0 },
   function(x, evaluate, c, s)
     local fx, g = evaluate()
@@ -147,8 +173,14 @@ define("rmsprop", { learningRate = 1e-2, alpha = 0.99, epsilon = 1e-8, weightDec
     return x, { fx }
   end)
 
---- Nesterov's accelerated gradient (Sutskever et al. 2013), evaluated ahead of x: learningRate=1e-3 learningRateDecay=0
+-- Nesterov's accelerated gradient (Sutskever et al. 2013), evaluated ahead of x: learningRate=1e-3 learningRateDecay=0
 -- momentum=0.9 weightDecay=0.
+--- optim.compat.nag(opfunc, x, {learningRate=1e-3, learningRateDecay=0, momentum=0.9, weightDecay=0}, state) → x,
+--   {f(x), …}
+-- torch7's way: opfunc(x) returns f(x) and df/dx, x is changed in place, state (or the settings) remembers.
+--   local x, state = T.tensor { 1, -2 }, {}
+--   local _, fx = optim.compat.nag(function(x) return (x * x):sum():item(), 2 * x end, x, {}, state)
+--   print(fx[1], (x * x):sum():item() < 5)  --> 5.0	true
 define("nag", { learningRate = 1e-3, learningRateDecay = 0, momentum = 0.9, weightDecay = 0 },
   function(x, evaluate, c, s)
     if s._velocity then move(x, s._velocity * c.momentum) end
@@ -160,8 +192,13 @@ define("nag", { learningRate = 1e-3, learningRateDecay = 0, momentum = 0.9, weig
     return x, { fx }
   end)
 
---- Averaged gradient descent (Bottou 2012): eta0=1e-4 lambda=1e-4 alpha=0.75 t0=1e6 weightDecay=0. Returns the average
+-- Averaged gradient descent (Bottou 2012): eta0=1e-4 lambda=1e-4 alpha=0.75 t0=1e6 weightDecay=0. Returns the average
 -- of x as a third value.
+--- optim.compat.asgd(opfunc, x, {eta0=1e-4, lambda=1e-4, alpha=0.75, t0=1e6, weightDecay=0}, state) → x, {f(x), …}
+-- torch7's way: opfunc(x) returns f(x) and df/dx, x is changed in place, state (or the settings) remembers.
+--   local x, state = T.tensor { 1, -2 }, {}
+--   local _, fx = optim.compat.asgd(function(x) return (x * x):sum():item(), 2 * x end, x, {}, state)
+--   print(fx[1], (x * x):sum():item() < 5)  --> 5.0	true
 define("asgd", { eta0 = 1e-4, lambda = 1e-4, alpha = 0.75, t0 = 1e6, weightDecay = 0 },
   function(x, evaluate, c, s)
     local fx, g = evaluate()
@@ -175,7 +212,12 @@ define("asgd", { eta0 = 1e-4, lambda = 1e-4, alpha = 0.75, t0 = 1e6, weightDecay
     return x, { fx }, s._average
   end)
 
---- Rprop (Riedmiller & Braun 1993): stepsize=0.1 etaplus=1.2 etaminus=0.5 stepsizemax=50 stepsizemin=1e-6 niter=1.
+--- optim.compat.rprop(opfunc, x, {stepsize=0.1, etaplus=1.2, etaminus=0.5, stepsizemax=50, stepsizemin=1e-6, niter=1},
+--   state) → x, {f(x), …}
+-- torch7's way: opfunc(x) returns f(x) and df/dx, x is changed in place, state (or the settings) remembers.
+--   local x, state = T.tensor { 1, -2 }, {}
+--   local _, fx = optim.compat.rprop(function(x) return (x * x):sum():item(), 2 * x end, x, {}, state)
+--   print(fx[1], (x * x):sum():item() < 5)  --> 5.0	true
 define("rprop", { stepsize = 0.1, etaplus = 1.2, etaminus = 0.5, stepsizemax = 50, stepsizemin = 1e-6, niter = 1 },
   function(x, evaluate, c, s)
     local hist = {}
@@ -194,10 +236,15 @@ define("rprop", { stepsize = 0.1, etaplus = 1.2, etaminus = 0.5, stepsizemax = 5
     return x, hist
   end)
 
---- L-BFGS, by optim.LBFGS, with torch7's rules for stopping (sums of absolute values against tolFun and tolX):
--- maxIter=20 maxEval=1.25·maxIter learningRate=1 tolFun=1e-5 tolX=1e-9 nCorrection=100; lineSearch: a function
--- `(opfunc, x, t, d, f, g, slope, lineSearchOptions) → f, g, x, t, evaluations` that moves x by t·d, or true for a
--- search by the strong Wolfe conditions. Returns the number of evaluations as a third value.
+-- By optim.LBFGS, with torch7's rules for stopping: sums of absolute values against tolFun and tolX.
+--- optim.compat.lbfgs(opfunc, x, {maxIter=20, maxEval=, learningRate=1, tolFun=1e-5, tolX=1e-9, nCorrection=100,
+--   lineSearch=, lineSearchOptions=}, state) → x, {f(x), …}, evaluations
+-- torch7's way: opfunc(x) returns f(x) and df/dx, x is changed in place, state (or the settings) remembers. lineSearch
+-- is true (strong Wolfe conditions) or a function (opfunc, x, t, d, f, g, slope, lineSearchOptions) that returns f, g,
+-- x, t and how often it called opfunc.
+--   local x, state = T.tensor { 1, -2 }, {}
+--   local _, fx = optim.compat.lbfgs(function(x) return (x * x):sum():item(), 2 * x end, x, {}, state)
+--   print(fx[1], (x * x):sum():item() < 5)  --> 5.0	true
 define("lbfgs", { maxIter = 20, maxEval = "?", learningRate = 1, tolFun = 1e-5, tolX = 1e-9, nCorrection = 100,
   lineSearch = { "boolean", "function" }, lineSearchOptions = { "table" } }, function(x, evaluate, c, s, opfunc)
   local who, hist, evals = "optim.compat.lbfgs", {}, 0

@@ -15,8 +15,19 @@ local function count(v) return math.type(v) == "integer" and v >= 1 or "a positi
 local function evaluations(v) return v == false or count(v) == true or "a positive integer or false" end
 local function search(v) return v == false or v == "strong_wolfe" or "\"strong_wolfe\" or false" end
 
---- `lr=1 max_iter=20 max_eval=1.25·max_iter tolerance_grad=1e-7 tolerance_change=1e-9 history_size=100
+-- `lr=1 max_iter=20 max_eval=1.25·max_iter tolerance_grad=1e-7 tolerance_change=1e-9 history_size=100
 -- line_search_fn=false` ("strong_wolfe"). One parameter group only.
+--- optim.LBFGS(…) → optimizer
+-- Limited-memory BFGS (Liu & Nocedal 1989); step(closure) runs the closure several times.
+--   local p = nn.Parameter(T.tensor { 1, -2 })
+--   local opt = optim.LBFGS({ p }, { lr = 1 })
+--   opt:step(function()
+--     opt:zero_grad()
+--     local loss = (p * p):sum()
+--     loss:backward()
+--     return loss
+--   end)
+--   print(p:detach():abs():max():item() < 1e-3)  --> true
 local LBFGS = base.class("LBFGS", {
   { "lr", 1.0, check.nonnegative }, { "max_iter", 20, count }, { "max_eval", false, evaluations },
   { "tolerance_grad", 1e-7, check.nonnegative }, { "tolerance_change", 1e-9, check.nonnegative },

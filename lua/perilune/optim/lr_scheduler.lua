@@ -9,6 +9,13 @@ local fail, tracing = options.fail, T.core.jit_tracing
 local cos, pi, max, min, floor = math.cos, math.pi, math.max, math.min, math.floor
 local sched = {}
 
+--- optim.lr_scheduler.LRScheduler :: schedule:step(), schedule:get_last_lr(), schedule:state_dict(),
+--   schedule:load_state_dict(sd)
+-- What all schedules have; last_epoch counts the steps.
+--   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+--   local schedule = optim.lr_scheduler.StepLR(opt, 1)
+--   schedule:step()
+--   print(schedule:get_last_lr()[1], schedule.last_epoch, optim.lr_scheduler.LRScheduler ~= nil)  --> 0.1	1	true
 local Scheduler = {}
 Scheduler.__index = Scheduler
 
@@ -74,41 +81,113 @@ local function define(name, args, lr_at, setup)
   return C
 end
 
---- lr · gamma^(t // step_size)
+--- optim.lr_scheduler.StepLR(…) → schedule
+-- lr · gamma^(t // step_size).
+--   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+--   local schedule = optim.lr_scheduler.StepLR(opt, 2)
+--   local rates = {}
+--   for t = 1, 4 do
+--     rates[t] = ("%.3g"):format(opt.param_groups[1].lr)
+--     schedule:step()
+--   end
+--   print(table.concat(rates, " "))  --> 1 1 0.1 0.1
 define("StepLR", { { "step_size", "count" }, { "gamma", "number", 0.1 } },
   function(self, t, base) return base * self.gamma ^ (t // self.step_size) end)
 
---- lr · gamma^(number of milestones reached)
+--- optim.lr_scheduler.MultiStepLR(…) → schedule
+-- lr · gamma^(number of milestones reached).
+--   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+--   local schedule = optim.lr_scheduler.MultiStepLR(opt, { 1, 3 })
+--   local rates = {}
+--   for t = 1, 4 do
+--     rates[t] = ("%.3g"):format(opt.param_groups[1].lr)
+--     schedule:step()
+--   end
+--   print(table.concat(rates, " "))  --> 1 3 3 3
 define("MultiStepLR", { { "milestones", "window" }, { "gamma", "number", 0.1 } }, function(self, t, base)
   local n = 0
   for _, m in ipairs(self.milestones) do if t >= m then n = n + 1 end end
   return base * self.gamma ^ n
 end, function(self) if type(self.milestones) ~= "table" then self.milestones = { self.milestones } end end)
 
---- lr · gamma^t
+--- optim.lr_scheduler.ExponentialLR(…) → schedule
+-- lr · gamma^t.
+--   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+--   local schedule = optim.lr_scheduler.ExponentialLR(opt, 0.5)
+--   local rates = {}
+--   for t = 1, 4 do
+--     rates[t] = ("%.3g"):format(opt.param_groups[1].lr)
+--     schedule:step()
+--   end
+--   print(table.concat(rates, " "))  --> 1 0.5 0.25 0.125
 define("ExponentialLR", { { "gamma", "number" } }, function(self, t, base) return base * self.gamma ^ t end)
 
---- lr · factor during the first total_iters steps, then lr
+--- optim.lr_scheduler.ConstantLR(…) → schedule
+-- lr · factor during the first total_iters steps, then lr.
+--   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+--   local schedule = optim.lr_scheduler.ConstantLR(opt, 0.5, 2)
+--   local rates = {}
+--   for t = 1, 4 do
+--     rates[t] = ("%.3g"):format(opt.param_groups[1].lr)
+--     schedule:step()
+--   end
+--   print(table.concat(rates, " "))  --> 0.5 0.5 1 1
 define("ConstantLR", { { "factor", "number", 1 / 3 }, { "total_iters", "size", 5 } },
   function(self, t, base) return t < self.total_iters and base * self.factor or base end)
 
---- The factor goes from start_factor to end_factor in total_iters steps.
+--- optim.lr_scheduler.LinearLR(…) → schedule
+-- The factor goes from start_factor to end_factor in total_iters steps.
+--   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+--   local schedule = optim.lr_scheduler.LinearLR(opt, 0.5, 1, 2)
+--   local rates = {}
+--   for t = 1, 4 do
+--     rates[t] = ("%.3g"):format(opt.param_groups[1].lr)
+--     schedule:step()
+--   end
+--   print(table.concat(rates, " "))  --> 0.5 0.75 1 1
 define("LinearLR", { { "start_factor", "number", 1 / 3 }, { "end_factor", "number", 1.0 },
   { "total_iters", "count", 5 } }, function(self, t, base)
   local part = min(t, self.total_iters) / self.total_iters
   return base * (self.start_factor + (self.end_factor - self.start_factor) * part)
 end)
 
---- lr · (1 - t/total_iters)^power, then 0
+--- optim.lr_scheduler.PolynomialLR(…) → schedule
+-- lr (1 - t/total_iters)^power, then 0.
+--   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+--   local schedule = optim.lr_scheduler.PolynomialLR(opt, 4)
+--   local rates = {}
+--   for t = 1, 4 do
+--     rates[t] = ("%.3g"):format(opt.param_groups[1].lr)
+--     schedule:step()
+--   end
+--   print(table.concat(rates, " "))  --> 1 0.75 0.5 0.25
 define("PolynomialLR", { { "total_iters", "count", 5 }, { "power", "number", 1.0 } },
   function(self, t, base) return base * (1 - min(t, self.total_iters) / self.total_iters) ^ self.power end)
 
---- Half a cosine from lr to eta_min in T_max steps (Loshchilov & Hutter 2017), and back up after it.
+--- optim.lr_scheduler.CosineAnnealingLR(…) → schedule
+-- Half a cosine from lr to eta_min in T_max steps (Loshchilov & Hutter 2017).
+--   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+--   local schedule = optim.lr_scheduler.CosineAnnealingLR(opt, 4)
+--   local rates = {}
+--   for t = 1, 4 do
+--     rates[t] = ("%.3g"):format(opt.param_groups[1].lr)
+--     schedule:step()
+--   end
+--   print(table.concat(rates, " "))  --> 1 0.854 0.5 0.146
 define("CosineAnnealingLR", { { "T_max", "count" }, { "eta_min", "number", 0.0 } }, function(self, t, base)
   return self.eta_min + (base - self.eta_min) * (1 + cos(pi * t / self.T_max)) / 2
 end)
 
---- The same, starting again every T_0 steps, each period T_mult times as long as the one before.
+--- optim.lr_scheduler.CosineAnnealingWarmRestarts(…) → schedule
+-- The same, starting again every T_0 steps, each period T_mult times as long.
+--   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+--   local schedule = optim.lr_scheduler.CosineAnnealingWarmRestarts(opt, 2)
+--   local rates = {}
+--   for t = 1, 4 do
+--     rates[t] = ("%.3g"):format(opt.param_groups[1].lr)
+--     schedule:step()
+--   end
+--   print(table.concat(rates, " "))  --> 1 0.5 1 0.5
 define("CosineAnnealingWarmRestarts", { { "T_0", "count" }, { "T_mult", "count", 1 }, { "eta_min", "number",
   0.0 } },
   function(self, t, base)
@@ -124,7 +203,16 @@ define("CosineAnnealingWarmRestarts", { { "T_0", "count" }, { "T_mult", "count",
     return self.eta_min + (base - self.eta_min) * (1 + cos(pi * t / period)) / 2
   end)
 
---- lr · f(t); one function for all groups, or a list of functions.
+--- optim.lr_scheduler.LambdaLR(…) → schedule
+-- lr · f(t); a function, or one a group.
+--   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+--   local schedule = optim.lr_scheduler.LambdaLR(opt, function(t) return 1 / (t + 1) end)
+--   local rates = {}
+--   for t = 1, 4 do
+--     rates[t] = ("%.3g"):format(opt.param_groups[1].lr)
+--     schedule:step()
+--   end
+--   print(table.concat(rates, " "))  --> 1 0.5 0.333 0.25
 define("LambdaLR", { { "lr_lambda", "any" } }, function(self, t, base, i)
   local f = type(self.lr_lambda) == "table" and self.lr_lambda[i] or self.lr_lambda
   return base * f(t)
@@ -141,9 +229,19 @@ local function set_momentum(group, v)
   if group.betas then group.betas[1] = v elseif group.momentum then group.momentum = v end
 end
 
---- One cycle (Smith & Topin 2018): from max_lr/div_factor up to max_lr in pct_start of the steps, then down to
+-- One cycle (Smith & Topin 2018): from max_lr/div_factor up to max_lr in pct_start of the steps, then down to
 -- a final_div_factor-th of the start; momentum goes the other way. Steps in all: total_steps, or
 -- epochs · steps_per_epoch. A step() after the last batch too keeps the last rate.
+--- optim.lr_scheduler.OneCycleLR(…) → schedule
+-- Up to max_lr and down again in total_steps; momentum the other way (Smith & Topin 2018).
+--   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+--   local schedule = optim.lr_scheduler.OneCycleLR(opt, 1.0, { total_steps = 10 })
+--   local rates = {}
+--   for t = 1, 4 do
+--     rates[t] = ("%.3g"):format(opt.param_groups[1].lr)
+--     schedule:step()
+--   end
+--   print(table.concat(rates, " "))  --> 0.04 0.52 1 0.95
 define("OneCycleLR", {
   { "max_lr", "number" }, { "total_steps", "count", optional = true }, { "epochs", "count", optional = true },
   { "steps_per_epoch", "count", optional = true }, { "pct_start", "probability", 0.3 },
@@ -184,7 +282,16 @@ end, function(self, who)
   end
 end)
 
---- Back and forth between base_lr and max_lr (Smith 2017).
+--- optim.lr_scheduler.CyclicLR(…) → schedule
+-- Back and forth between base_lr and max_lr (Smith 2017).
+--   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+--   local schedule = optim.lr_scheduler.CyclicLR(opt, 0.1, 0.5, 2, { cycle_momentum = false })
+--   local rates = {}
+--   for t = 1, 4 do
+--     rates[t] = ("%.3g"):format(opt.param_groups[1].lr)
+--     schedule:step()
+--   end
+--   print(table.concat(rates, " "))  --> 0.1 0.3 0.5 0.3
 define("CyclicLR", {
   { "base_lr", "number" }, { "max_lr", "number" }, { "step_size_up", "count", 2000 },
   { "step_size_down", "count", optional = true },
@@ -206,8 +313,14 @@ define("CyclicLR", {
     return self.base_lr + (self.max_lr - self.base_lr) * scale * factor
   end)
 
---- One schedule after the other: `SequentialLR(opt, {schedulers={warmup, cosine}, milestones={5}})` runs the second
--- from step 5 on, with its own count from 0. Make the parts first, on the same optimizer, with the same learning rate.
+--- optim.lr_scheduler.SequentialLR(…) → schedule
+-- One schedule after the other, each with its own count from 0; the parts are made first, on the same optimizer.
+--   local S = optim.lr_scheduler
+--   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+--   local schedule = optim.lr_scheduler.SequentialLR(opt, {
+--     schedulers = { S.LinearLR(opt, 0.5, 1, 2), S.ExponentialLR(opt, 0.5) }, milestones = { 2 } })
+--   schedule:step()
+--   print(opt.param_groups[1].lr)  --> 0.75
 local Sequential = define("SequentialLR", { { "schedulers", "any" }, { "milestones", "window" } },
   function(self, t, base, i, group)
     local k = 1
@@ -246,7 +359,12 @@ function Sequential:load_state_dict(sd)
   self:apply()
 end
 
---- lr · factor whenever `step(metric)` has not improved for more than `patience` steps.
+--- optim.lr_scheduler.ReduceLROnPlateau(…) → schedule
+-- lr · factor whenever step(metric) has not improved for more than patience steps.
+--   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+--   local schedule = optim.lr_scheduler.ReduceLROnPlateau(opt, { patience = 1 })
+--   for _ = 1, 4 do schedule:step(2.5) end
+--   print(opt.param_groups[1].lr)  --> 0.1
 local Plateau = define("ReduceLROnPlateau", {
   { "mode", { "min", "max" }, "min" }, { "factor", "number", 0.1 }, { "patience", "size", 10 },
   { "threshold", "number", 1e-4 }, { "threshold_mode", { "rel", "abs" }, "rel" }, { "cooldown", "size", 0 },

@@ -6,7 +6,17 @@ local options = require "perilune.options"
 local fail, cos, pi, max, min = options.fail, math.cos, math.pi, math.max, math.min
 
 return function(sched, define, Scheduler)
-  --- lr · f(1) · f(2) · … · f(t); one function for all groups, or a list of functions.
+
+  --- optim.lr_scheduler.MultiplicativeLR(…) → schedule
+  -- lr · f(1) · f(2) · … · f(t); a function, or one a group.
+  --   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+  --   local schedule = optim.lr_scheduler.MultiplicativeLR(opt, function() return 0.5 end)
+  --   local rates = {}
+  --   for t = 1, 4 do
+  --     rates[t] = ("%.3g"):format(opt.param_groups[1].lr)
+  --     schedule:step()
+  --   end
+  --   print(table.concat(rates, " "))  --> 1 0.5 0.25 0.125
   define("MultiplicativeLR", { { "lr_lambda", "any" } }, function(self, t, base, i)
     local f = type(self.lr_lambda) == "table" and self.lr_lambda[i] or self.lr_lambda
     local known = self._products[i] or { at = 0, value = 1.0 }
@@ -24,8 +34,20 @@ return function(sched, define, Scheduler)
     self._products = {}
   end)
 
-  --- From the rate that is there to swa_lr in anneal_epochs steps, then constant (Izmailov et al. 2018). swa_lr: a
-  -- number, or one a group.
+  --- optim.lr_scheduler.SWALR(…) → schedule
+  -- From the rate that is there to swa_lr in anneal_epochs steps.
+  --   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+  --   local schedule = optim.lr_scheduler.SWALR(opt, 0.05, 2)
+  --   local rates = {}
+  --   for t = 1, 4 do
+  --     rates[t] = ("%.3g"):format(opt.param_groups[1].lr)
+  --     schedule:step()
+  --   end
+  --   print(table.concat(rates, " "))  --> 1 0.525 0.05 0.05
+
+  --- optim.swa_utils.SWALR(opt, swa_lr, anneal_epochs=10, anneal_strategy="cos") → schedule
+  -- Another name of optim.lr_scheduler.SWALR.
+  --   print(optim.swa_utils.SWALR == optim.lr_scheduler.SWALR)  --> true
   define("SWALR", { { "swa_lr", "any" }, { "anneal_epochs", "size", 10 },
     { "anneal_strategy", { "cos", "linear" }, "cos" } }, function(self, t, base, i)
     local part = self.anneal_epochs == 0 and 1 or max(0, min(1, t / self.anneal_epochs))
@@ -62,7 +84,13 @@ return function(sched, define, Scheduler)
   Chained.__index = Chained
   local spec = options.spec("lr_scheduler.ChainedScheduler", { { "schedulers", "any" } }, { list_first = true })
 
-  --- All schedules at once: each step() steps every part, one on top of the other. `ChainedScheduler{warmup, decay}`.
+  --- optim.lr_scheduler.ChainedScheduler{schedule, …} → schedule
+  -- All schedules at once, one on top of the other.
+  --   local S = optim.lr_scheduler
+  --   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
+  --   local schedule = optim.lr_scheduler.ChainedScheduler { S.ConstantLR(opt, 0.5, 1), S.ExponentialLR(opt, 0.1) }
+  --   schedule:step()
+  --   print(("%.3g"):format(opt.param_groups[1].lr))  --> 0.1
   sched.ChainedScheduler = setmetatable(Chained, { __index = Scheduler, __call = function(_, list, ...)
     local who = "lr_scheduler.ChainedScheduler"
     if type(list) == "table" and list.schedulers then list = options.read(spec, list).schedulers end

@@ -23,8 +23,17 @@ local function orthogonalized(g, steps, epsilon)
   return tall and x:t() or x
 end
 
---- Momentum made orthogonal, for the matrices of hidden layers (Jordan et al. 2024).
+-- Momentum made orthogonal, for the matrices of hidden layers (Jordan et al. 2024).
 -- `lr=1e-3 weight_decay=0.1 momentum=0.95 nesterov=true ns_steps=5 eps=1e-7`
+--- optim.Muon(…) → optimizer
+-- Orthogonalized momentum for matrices (Jordan et al. 2024).
+--   local p = nn.Parameter(T.eye(2))
+--   local opt = optim.Muon({ p }, { lr = 0.1 })
+--   local before = (p * p):sum()
+--   before:backward()
+--   opt:step()
+--   opt:zero_grad()
+--   print((p * p):sum():item() < before:item())  --> true
 out.Muon = simple.define("Muon", 1e-3, { decay(0.1), { "momentum", 0.95, check.nonnegative },
   { "nesterov", true, check.bool },
   { "ns_steps", 5, check.nonnegative }, eps(1e-7) },

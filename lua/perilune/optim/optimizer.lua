@@ -19,6 +19,12 @@ local function real(f, ...)
   return f(...)
 end
 
+--- optim.Optimizer :: optim.X(params or groups, {lr=, …}) → optimizer
+-- What all optimizers have: step(closure?), zero_grad{set_to_none=true}, param_groups (tables with the settings as
+-- fields), add_param_group{params=, …}, state_dict(), load_state_dict(sd).
+--   local a, b = nn.Parameter(T.ones(1)), nn.Parameter(T.ones(1))
+--   local opt = optim.SGD({ { params = { a } }, { params = { b }, lr = 0.5 } }, { lr = 0.1 })
+--   print(opt.param_groups[1].lr, opt.param_groups[2].lr, getmetatable(opt) ~= optim.Optimizer)  --> 0.1	0.5	true
 local Optimizer = {}
 Optimizer.__index = Optimizer
 

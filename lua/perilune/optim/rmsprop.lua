@@ -7,8 +7,17 @@ local base = require "perilune.optim.optimizer"
 local check, gather, forget_grads, call = base.check, base.gather, base.forget_grads, base.call
 local rmsprop_step = T.core.op.rmsprop_step
 
---- Hinton 2012: s = alpha·s + (1 - alpha)·g²; p -= lr·g / (√s + eps). momentum: of the steps. centered: the variance in
+-- Hinton 2012: s = alpha·s + (1 - alpha)·g²; p -= lr·g / (√s + eps). momentum: of the steps. centered: the variance in
 -- place of s (Graves 2013). `lr=1e-2 alpha=0.99 eps=1e-8 weight_decay=0 momentum=0 centered=false maximize=false`
+--- optim.RMSprop(…) → optimizer
+-- Gradients over the root of their mean square (Hinton 2012).
+--   local p = nn.Parameter(T.tensor { 1, -2 })
+--   local opt = optim.RMSprop({ p }, { lr = 0.01 })
+--   local before = (p * p):sum()
+--   before:backward()
+--   opt:step()
+--   opt:zero_grad()
+--   print((p * p):sum():item() < before:item())  --> true
 local RMSprop = base.class("RMSprop", {
   { "lr", 1e-2, check.nonnegative }, { "alpha", 0.99, check.nonnegative }, { "eps", 1e-8, check.nonnegative },
   { "weight_decay", 0.0, check.nonnegative }, { "momentum", 0.0, check.nonnegative },

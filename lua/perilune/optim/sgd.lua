@@ -8,10 +8,19 @@ local options = require "perilune.options"
 local check, gather, forget_grads, call = base.check, base.gather, base.forget_grads, base.call
 local sgd_step = T.core.op.sgd_step
 
---- g = grad + weight_decay·p; b = momentum·b + (1 - dampening)·g (b = g at first); p -= lr·b, with nesterov
+-- g = grad + weight_decay·p; b = momentum·b + (1 - dampening)·g (b = g at first); p -= lr·b, with nesterov
 -- p -= lr·(g + momentum·b) (Sutskever et al. 2013).
 -- @tparam table params
 -- @tparam[opt] table opts `lr=1e-3 momentum=0 dampening=0 weight_decay=0 nesterov=false maximize=false`
+--- optim.SGD(…) → optimizer
+-- Stochastic gradient descent, with momentum and Nesterov's form.
+--   local p = nn.Parameter(T.tensor { 1, -2 })
+--   local opt = optim.SGD({ p }, { lr = 0.1, momentum = 0.9 })
+--   local before = (p * p):sum()
+--   before:backward()
+--   opt:step()
+--   opt:zero_grad()
+--   print((p * p):sum():item() < before:item())  --> true
 local SGD = base.class("SGD", {
   { "lr", 1e-3, check.nonnegative }, { "momentum", 0.0, check.nonnegative }, { "dampening", 0.0,
     check.number },

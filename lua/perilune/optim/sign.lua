@@ -12,8 +12,17 @@ local function pair(v)
   return type(v) == "table" and #v == 2 and type(v[1]) == "number" and type(v[2]) == "number" or "two numbers"
 end
 
---- Steps by sign alone, each weight with a size of its own that grows while signs agree (Riedmiller & Braun 1993).
+-- Steps by sign alone, each weight with a size of its own that grows while signs agree (Riedmiller & Braun 1993).
 -- For full batches. `lr=1e-2 etas={0.5, 1.2} step_sizes={1e-6, 50}`
+--- optim.Rprop(…) → optimizer
+-- Steps by the sign of the gradient alone (Riedmiller & Braun 1993).
+--   local p = nn.Parameter(T.tensor { 1, -2 })
+--   local opt = optim.Rprop({ p }, { lr = 0.1 })
+--   local before = (p * p):sum()
+--   before:backward()
+--   opt:step()
+--   opt:zero_grad()
+--   print((p * p):sum():item() < before:item())  --> true
 out.Rprop = simple.define("Rprop", 1e-2, { { "etas", { 0.5, 1.2 }, pair }, { "step_sizes", { 1e-6, 50.0 }, pair } },
   function(p, group) return { prev = zeros(p), step_size = zeros(p):fill_(group.lr) } end,
   function(p, g, s, _, group)
@@ -26,8 +35,17 @@ out.Rprop = simple.define("Rprop", 1e-2, { { "etas", { 0.5, 1.2 }, pair }, { "st
     s.prev:copy_(kept)
   end, true)
 
---- The sign of an interpolation of momentum and gradient (Chen et al. 2023); decay apart from the gradient.
+-- The sign of an interpolation of momentum and gradient (Chen et al. 2023); decay apart from the gradient.
 -- `lr=1e-4 betas={0.9, 0.99} weight_decay=0`
+--- optim.Lion(…) → optimizer
+-- The sign of a mixed momentum (Chen et al. 2023).
+--   local p = nn.Parameter(T.tensor { 1, -2 })
+--   local opt = optim.Lion({ p }, { lr = 0.01 })
+--   local before = (p * p):sum()
+--   before:backward()
+--   opt:step()
+--   opt:zero_grad()
+--   print((p * p):sum():item() < before:item())  --> true
 out.Lion = simple.define("Lion", 1e-4, { { "betas", { 0.9, 0.99 }, check.betas }, decay() },
   function(p) return { exp_avg = zeros(p) } end,
   function(p, g, s, _, group)

@@ -9,7 +9,9 @@ local sched = require "perilune.optim.lr_scheduler"
 local fail, describe = options.fail, options.describe
 local swa = { SWALR = sched.SWALR }
 
---- avg_fn of an exponential average: decay · average + (1 - decay) · new.
+--- optim.swa_utils.get_ema_avg_fn(decay=0.999) → function
+-- avg_fn of an exponential average.
+--   print(optim.swa_utils.get_ema_avg_fn(0.5)(1, 3))  --> 2.0
 function swa.get_ema_avg_fn(decay)
   decay = decay or 0.999
   if type(decay) ~= "number" or not (decay >= 0 and decay <= 1) then
@@ -17,14 +19,20 @@ function swa.get_ema_avg_fn(decay)
   end
   return function(average, new) return average * decay + new * (1 - decay) end
 end
---- avg_fn of the plain mean, the default.
+
+--- optim.swa_utils.get_swa_avg_fn() → function
+-- avg_fn of the plain mean.
+--   print(optim.swa_utils.get_swa_avg_fn()(1, 3, 1))  --> 2.0
 function swa.get_swa_avg_fn()
   return function(average, new, n) return average + (new - average) / (n + 1) end
 end
 
---- A copy of the model whose parameters are averages: call `update_parameters(model)` after each step or epoch, use it
--- like the model. avg_fn(average, new, n) gives the next average after n of them. Buffers are averaged as well with
--- use_buffers, else copied. State: n_averaged and the model's under "module.".
+--- optim.swa_utils.AveragedModel(model, {avg_fn=, use_buffers=false}) → module
+-- A copy of the model whose parameters are averages: update_parameters(model) after each step or epoch.
+--   local net = nn.Linear(1, 1)
+--   local average = optim.swa_utils.AveragedModel(net)
+--   average:update_parameters(net)
+--   print(average.n_averaged:item(), average(T.ones(1)):equal(net(T.ones(1))))  --> 1	true
 local Averaged = nn_base.class "AveragedModel"
 local spec = options.spec("optim.swa_utils.AveragedModel", { { "model", "any" },
   { "avg_fn", "func", optional = true }, { "use_buffers", "bool", false } })
@@ -68,8 +76,15 @@ function Averaged:update_parameters(model)
 end
 swa.AveragedModel = Averaged
 
---- Computes the running statistics of all BatchNorm layers anew: one pass over the batches of a loader (inputs, or
--- inputs and more) in training mode.
+--- optim.swa_utils.update_bn(loader, model)
+-- Computes the running statistics of BatchNorm layers anew, in one pass over a loader.
+--   local net, once = nn.BatchNorm1d(1), true
+--   optim.swa_utils.update_bn(function()
+--     local x = once and T.tensor { { 1 }, { 3 } } or nil
+--     once = false
+--     return x
+--   end, net)
+--   print(net.running_mean)  --> {2.}  -- f32[1] cpu
 function swa.update_bn(loader, model)
   if not nn_base.is_module(model) then fail("update_bn: a module is wanted, got %s", describe(model)) end
   local meta = getmetatable(loader)

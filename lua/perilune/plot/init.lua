@@ -112,10 +112,14 @@ local function lines(who, style, a, b, opts)
     yscale = opts.yscale, legend = opts.legend }, 640, 400)
 end
 
---- Points at x and y.
+--- T.plot.scatter(x, y, options) → figure
+-- Points; options as for T.plot.
+--   print(#T.plot.scatter({ 1, 2 }, { 3, 4 }).series)  --> 1
 function plot.scatter(x, y, opts) return lines("plot.scatter", "points", x, y, opts) end
 
---- How often values fall into each of `bins` intervals of equal width.
+--- T.plot.hist(x, {bins=30, xlim=, …}) → figure
+-- How often the elements of a tensor or list fall into each of `bins` intervals.
+--   print(T.plot.hist({ 1, 1, 2, 9 }, { bins = 2 }).series[1].y[1])  --> 3.0
 function plot.hist(x, opts)
   opts = options.check("plot.hist", opts, names("bins", "xlim"))
   limits("plot.hist", opts)
@@ -151,8 +155,13 @@ local function list_of_names(given, n)
   return out
 end
 
---- A matrix as coloured squares with the values in them. `names` (or rows=, cols=) are written at the sides, `map`
--- is "blues", "grey", "viridis" or "diverging"; `values=false` leaves the numbers out.
+--- T.plot.matrix(m, {names=, rows=, cols=, map="blues", values=true, lo=, hi=, …}) → figure
+-- Coloured squares with the values in them; names at both sides, or rows= and cols=. map: "blues", "grey", "viridis",
+-- "diverging".
+--   print(T.plot.matrix({ { 5, 1 }, { 0, 6 } }, { names = { "cat", "dog" } }):text { color = false })
+--   -->     cat dog
+--   --> cat   5   1
+--   --> dog   0   6
 function plot.matrix(m, opts)
   opts = options.check("plot.matrix", opts, names("names", "rows", "cols", "map", "values", "lo", "hi"))
   if type(m) == "table" then m = T.tensor(m) end
@@ -243,8 +252,11 @@ local function colored(who, x, opts)
   return rows:index_select(pixels:long():reshape(-1) + 1, 1):view(s[1], s[2], 3)
 end
 
---- A tensor as a picture: [H,W], [C,H,W], [H,W,C], or several as [N,C,H,W]. u8 as it is; other numbers from 0 to 1 if
+-- A tensor as a picture: [H,W], [C,H,W], [H,W,C], or several as [N,C,H,W]. u8 as it is; other numbers from 0 to 1 if
 -- they are there, else from their least to their greatest, or `lo` to `hi`. One channel goes through `map`.
+--- T.plot.image(x, {…}) → figure
+-- What x:imshow{…} does.
+--   print(T.plot.image(T.zeros(4, 6)).kind)  --> image
 function plot.image(x, opts)
   opts = options.check("imshow", opts, { "lo", "hi", "map", "cols", "title", "scale", "file" })
   if not T.is_tensor(x) then fail("imshow: a tensor is wanted, got %s", describe(x)) end
@@ -273,8 +285,28 @@ function plot.image(x, opts)
   return f
 end
 
---- The values of a list, of a vector, or of each row of a matrix as a line of blocks, ▁ the least, █ the greatest;
+-- The values of a list, of a vector, or of each row of a matrix as a line of blocks, ▁ the least, █ the greatest;
 -- more than `width` (60) values are averaged. Not finite: a blank.
+--- T.plot(y), T.plot(x, y), T.plot{{x=, y=, label=, style=, color=}, …}, each with options → figure
+-- print(figure) draws in the terminal. figure:svg(path), figure:png(path, {scale=2}) write files (without a path: the
+-- text, the bytes), figure:save(path) by the name's end, figure:text{width=, height=16, color=}. Options: title,
+-- xlabel, ylabel, xlim={lo, hi}, ylim, xscale="log", yscale, labels={…}, style="line"|"points"|"both"|"bars",
+-- legend=false, width, height in pixels. Lists or tensors; the rows of a matrix are series.
+--   local f = T.plot({ 3, 1, 2, 5 }, { title = "loss" })
+--   print(f:text { width = 16, height = 5 })
+--   -->        loss
+--   -->  │            ⡔
+--   --> 4┤          ⢀⠎
+--   -->  │⠤⡀       ⢠⠊
+--   --> 2┤ ⠈⠢⡀   ⣀⠴⠁
+--   -->  │   ⠑⠤⠒⠉
+--   -->  └─────────────
+--   -->       2       4
+--   print(f:svg():sub(1, 4))  --> <svg
+
+--- T.plot.spark(x, {…}) → string
+-- What x:spark{…} does; x may be a list.
+--   print(T.plot.spark { 1, 2, 3, 2 })  --> ▁▅█▅
 function plot.spark(x, opts)
   opts = options.check("spark", opts, { "width", "lo", "hi" })
   if T.is_tensor(x) and x:dim() == 0 then x = x:view(1) end

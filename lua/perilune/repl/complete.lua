@@ -190,13 +190,13 @@ local function option_names(callee, path)
     for _, s in ipairs(settings) do if type(s) == "table" and type(s[1]) == "string" then add(s[1]) end end
     return list
   end
-  local entry = require("perilune.help.symbols")[last]
+  local entry = require("perilune.help.pages").all()[last]
   local op = not entry and op_of(last)
   if op then
     for _, a in ipairs(op.attrs) do add(a.name) end
     add "out"
   elseif entry then
-    for _, name in ipairs(signature_options(entry[1])) do add(name) end
+    for _, name in ipairs(signature_options(entry.signature)) do add(name) end
   end
   return list, op
 end

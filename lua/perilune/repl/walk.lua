@@ -29,8 +29,8 @@ local home = debug.getinfo(1, "S").source:gsub("repl/walk%.lua$", "")
 local function lazy_names(v)
   local meta = meta_of(v)
   local lazy, index = meta and rawget(meta, "__lazy"), meta and rawget(meta, "__index")
-  if type(lazy) ~= "table" or type(index) ~= "function" then return nil end
-  return debug.getinfo(index, "S").source:sub(1, #home) == home and lazy or nil
+  if not lazy or type(index) ~= "function" or debug.getinfo(index, "S").source:sub(1, #home) ~= home then return nil end
+  return type(lazy) == "function" and lazy() or lazy
 end
 
 -- Is key a member of v? Its value; also true for a tensor's field, whose value is not read.

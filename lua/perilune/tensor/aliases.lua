@@ -20,6 +20,21 @@ return function(T, core)
   end
 
   -- Methods that are functions too.
+  --- T.detach(x), x:detach() → tensor
+  -- x's values as a constant: same memory, no gradient.
+  --   print(T.detach(T.ones(1):requires_grad_()).requires_grad)  --> false
+
+  --- T.equal(x, y), x:equal(y) → boolean
+  -- Whether shapes and all values are equal.
+  --   print(T.equal(T.ones(2), T.ones(2)))  --> true
+
+  --- T.is_floating_point(x), x:is_floating_point() → boolean
+  -- Whether the dtype is f32, f64, f16 or bf16.
+  --   print(T.is_floating_point(T.arange(2)))  --> false
+
+  --- T.numel(x), x:numel() → number
+  -- How many elements x has.
+  --   print(T.numel(T.ones(2, 3)))  --> 6
   for _, name in ipairs { "numel", "detach", "equal", "is_floating_point" } do T[name] = methods[name] end
 
   also("abs", "absolute")
@@ -81,7 +96,17 @@ return function(T, core)
   end
 
   -- ---- dtypes -------------------------------------------------------------------------------------------
+
+  --- T.get_default_dtype() → dtype
+  -- The dtype of tensors made from floats.
+  --   print(T.get_default_dtype())  --> f32
   function T.get_default_dtype() return T.default_dtype() end
+
+  --- T.set_default_dtype(dtype)
+  -- Sets the dtype of tensors made from floats.
+  --   T.set_default_dtype("f64")
+  --   print(T.ones(1):dtype())  --> f64
+  --   T.set_default_dtype("f32")
   function T.set_default_dtype(dtype) T.default_dtype(dtype) end
   local floats = { f64 = { 64, 52, -1022, 1023, 1e-15 }, f32 = { 32, 23, -126, 127, 1e-6 },
     bf16 = { 16, 7, -126, 127, 1e-2 }, f16 = { 16, 10, -14, 15, 1e-3 } }
@@ -95,18 +120,27 @@ return function(T, core)
     return among[v] or options.fail("%s: %s is no %s dtype", fn, v, what), v
   end
   -- Of a floating dtype: eps, the distance from 1 to the next number; tiny, the smallest normal one; max, min.
+  --- T.finfo(dtype or tensor?) → {eps=, tiny=, max=, min=, bits=, …}
+  -- The limits of a floating dtype.
+  --   print(T.finfo("bf16").eps, T.finfo("f16").max)  --> 0.0078125	65504.0
   T.finfo = options.named("finfo", function(dtype)
     local f, name = dtype_of("finfo", dtype, floats, "floating")
     local max, tiny = (2 - 2.0 ^ -f[2]) * 2.0 ^ f[4], 2.0 ^ f[3]
     return { dtype = name, bits = f[1], eps = 2.0 ^ -f[2], max = max, min = -max, tiny = tiny, smallest_normal = tiny,
       resolution = f[5] }
   end)
-  -- Of an integer dtype: max, min, bits.
+
+  --- T.iinfo(dtype or tensor) → {max=, min=, bits=, dtype=}
+  -- The limits of an integer dtype.
+  --   print(T.iinfo("i16").max)  --> 32767
   T.iinfo = options.named("iinfo", function(dtype)
     local f, name = dtype_of("iinfo", dtype, integers, "integer")
     return { dtype = name, bits = f[1], min = f[2], max = f[3] }
   end)
-  -- The dtype of x op y; numbers take part as they do in arithmetic.
+
+  --- T.result_type(x, y) → dtype
+  -- The dtype of an op of both; numbers take part as in arithmetic.
+  --   print(T.result_type(T.arange(2), 0.5))  --> f32
   T.result_type = options.named("result_type", function(x, y)
     for i = 1, 2 do
       local v
@@ -125,10 +159,18 @@ return function(T, core)
     return logical and "bool" or (a + b):dtype()
   end)
   local define = require "perilune.define"(T, core)
+
+  --- T.is_signed(…) → boolean
+  -- Whether the dtype has negative numbers.
+  --   print(T.is_signed(T.ones(1, { dtype = "u8" })))  --> false
   define("is_signed", { { "x", "tensor" } }, function(a)
     local dtype = a.x:dtype()
     return dtype ~= "u8" and dtype ~= "bool"
   end)
+
+  --- T.is_nonzero(…) → boolean
+  -- Whether the only element is not 0.
+  --   print(T.is_nonzero(T.tensor { 3 }))  --> true
   define("is_nonzero", { { "x", "tensor" } }, function(a)
     if a.x:numel() ~= 1 then
       options.fail("is_nonzero: one element is wanted, got %s", a.x:describe())
@@ -136,10 +178,18 @@ return function(T, core)
     local v = a.x:item()
     return v ~= 0 and v ~= false
   end)
+
+  --- T.is_same_size(…) → boolean
+  -- Whether both have the same sizes.
+  --   print(T.is_same_size(T.ones(2), T.zeros(2)))  --> true
   define("is_same_size", { { "x", "tensor" }, { "y", "tensor" } },
     function(a) return table.concat(a.x:shape(), ",") == table.concat(a.y:shape(), ",") end)
 
   -- x:where(condition, y): x where condition holds, else y
   function methods.where(x, condition, y) return T.where(condition, x, y) end
+
+  --- T.positive(…) → x
+  -- x itself.
+  --   print(T.positive(T.ones(1)))  --> {1.}  -- f32[1] cpu
   require "perilune.define"(T, core)("positive", { { "x", "tensor" } }, function(a) return a.x end)
 end

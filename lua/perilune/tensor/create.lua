@@ -107,7 +107,9 @@ return function(T, core)
     end
   end
 
-  -- T.empty(2, 3): memory that was not set; here it holds zeros, so nothing leaks through it.
+  --- T.empty(2, 3) or T.empty({2, 3}, {dtype=, requires_grad=}) → tensor
+  -- Memory that was not set; here it holds zeros, so nothing leaks through it.
+  --   print(T.empty(2, 3):numel())  --> 6
   T.empty = function(...)
     local shape, opts = shape_and_options("empty", ...)
     return finish(as("empty", opts, op.zeros, shape, { dtype = opts.dtype }), opts)
@@ -127,6 +129,9 @@ return function(T, core)
   end
 
   -- T.arange(n) = 1 … n; T.arange(a, b, step): inclusive. i64 if all are integers, else the default float.
+  --- T.arange(n), T.arange(a, b, step, {dtype=}) → tensor
+  -- 1 … n, or a … b, both included. i64 if all are integers.
+  --   print(T.arange(2, 8, 3))  --> {2, 5, 8}  -- i64[3] cpu
   T.arange = function(a, b, step, opts)
     if type(b) == "table" then b, opts = nil, b elseif type(step) == "table" then step, opts = nil, step end
     if b == nil then a, b = 1, a end
@@ -146,11 +151,17 @@ return function(T, core)
     return finish(as("arange", o, op.linear_fill, n, a, step, { dtype = dtype }), o)
   end
 
-  -- T.rand(2, 3): uniform in [0, 1); T.randn: standard normal.
+  --- T.rand(2, 3) or T.rand({2, 3}, {dtype=}) → tensor
+  -- Uniform in [0, 1).
+  --   print(T.rand(4):ge(0):all():item())  --> true
   T.rand = function(...)
     local shape, opts = shape_and_options("rand", ...)
     return finish(as("rand", opts, op.uniform, 0, 1, shape, { dtype = opts.dtype }), opts)
   end
+
+  --- T.randn(2, 3) or T.randn({2, 3}, {dtype=}) → tensor
+  -- Standard normal.
+  --   print(T.randn(4, { dtype = "f64" }):dtype())  --> f64
   T.randn = function(...)
     local shape, opts = shape_and_options("randn", ...)
     return finish(as("randn", opts, op.normal, 0, 1, shape, { dtype = opts.dtype }), opts)
@@ -198,6 +209,30 @@ return function(T, core)
   -- x:zeros_like(), ones_like, full_like(v), empty_like, rand_like, randn_like: same shape; dtype, device and memory
   -- format, too, unless given.
   local like_options = { "dtype", "requires_grad", "device", "memory_format" }
+
+  --- T.empty_like(x, {dtype=, requires_grad=}) → tensor
+  -- As T.empty, of x's shape and dtype.
+  --   print(T.empty_like(T.ones(2, 3)):numel())  --> 6
+
+  --- T.full_like(x, value, {dtype=, requires_grad=}) → tensor
+  -- value everywhere, of x's shape and dtype.
+  --   print(T.full_like(T.ones(2), 7))  --> {7., 7.}  -- f32[2] cpu
+
+  --- T.ones_like(x, {dtype=, requires_grad=}) → tensor
+  -- Ones of x's shape and dtype.
+  --   print(T.ones_like(T.zeros(2)))  --> {1., 1.}  -- f32[2] cpu
+
+  --- T.rand_like(x, {dtype=, requires_grad=}) → tensor
+  -- Uniform in [0, 1), of x's shape and dtype.
+  --   print(T.rand_like(T.ones(2)):lt(1):all():item())  --> true
+
+  --- T.randn_like(x, {dtype=, requires_grad=}) → tensor
+  -- Standard normal, of x's shape and dtype.
+  --   print(T.randn_like(T.ones(2)):dtype())  --> f32
+
+  --- T.zeros_like(x, {dtype=, requires_grad=}) → tensor
+  -- Zeros of x's shape and dtype.
+  --   print(T.zeros_like(T.ones(2)))  --> {0., 0.}  -- f32[2] cpu
   local function like(name, make, valued)
     local names = valued and { "x", "value", "options" } or { "x", "options" }
     local allowed = { table.unpack(like_options) }

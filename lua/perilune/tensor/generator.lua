@@ -32,7 +32,14 @@ local function own(self, method)
   return self
 end
 
---- Runs f(…) with this generator in place of the global one; returns what f does.
+-- Runs f(…) with this generator in place of the global one; returns what f does.
+--- T.Generator(seed?) → generator
+-- Random numbers with a state of their own: generator= in T.rand, randn, randint, randperm, uniform, normal, bernoulli
+-- and multinomial; g:run(f, …) for anything else. g:manual_seed(n), g:initial_seed(), g:get_state(), g:set_state(s).
+--   local g = T.Generator(1)
+--   local a = T.rand(2, { generator = g })
+--   print(a:equal(T.rand(2, { generator = g:manual_seed(1) })))  --> true
+--   print(a:equal(T.rand(2, { generator = g })))                 --> false
 function Generator:run(f, ...)
   own(self, "run(f)")
   if type(f) ~= "function" then options.fail("Generator: run: a function is wanted, got %s", options.describe(f)) end

@@ -31,7 +31,13 @@ return function(T, core)
 
   -- ---- max, min -----------------------------------------------------------------------------------------
 
-  -- x:max() → 0-d tensor; x:max(dim, {keepdim=}) → values, indices (1-based); x:max(y) → elementwise maximum.
+  --- x:max() → 0-d; x:max(dim, {keepdim=, index_base=}) → values, indices; x:max(y) → tensor
+  -- The largest value of all or along a dimension, or of two tensors elementwise.
+  --   print(T.tensor({ 3, 3 }):max():item(), (T.tensor({ { 1, 1 } }):max(2)))  --> 3.0	{1.}  -- f32[1] cpu
+
+  --- x:min() → 0-d; x:min(dim, {keepdim=, index_base=}) → values, indices; x:min(y) → tensor
+  -- The smallest value of all or along a dimension, or of two tensors elementwise.
+  --   print(T.tensor({ 3, 3 }):min():item(), (T.tensor({ { 1, 1 } }):min(2)))  --> 3.0	{1.}  -- f32[1] cpu
   local function extreme(name, all, along, pair)
     def(name, options.named(name, function(x, dim, opts, more)
       check(name, x)
@@ -76,6 +82,46 @@ return function(T, core)
     long = "i64", byte = "u8", bool = "bool",
   }
   local cast, move = op.cast, core.device.move
+
+  --- x:bfloat16() → tensor
+  -- x as bf16; x itself if it is.
+  --   print(T.ones(1):bfloat16():dtype())  --> bf16
+
+  --- x:bool() → tensor
+  -- x as bool; x itself if it is.
+  --   print(T.ones(1):bool():dtype())  --> bool
+
+  --- x:byte() → tensor
+  -- x as u8; x itself if it is.
+  --   print(T.ones(1):byte():dtype())  --> u8
+
+  --- x:char() → tensor
+  -- x as i8; x itself if it is.
+  --   print(T.ones(1):char():dtype())  --> i8
+
+  --- x:double() → tensor
+  -- x as f64; x itself if it is.
+  --   print(T.ones(1):double():dtype())  --> f64
+
+  --- x:float() → tensor
+  -- x as f32; x itself if it is.
+  --   print(T.ones(1):float():dtype())  --> f32
+
+  --- x:half() → tensor
+  -- x as f16; x itself if it is.
+  --   print(T.ones(1):half():dtype())  --> f16
+
+  --- x:int() → tensor
+  -- x as i32; x itself if it is.
+  --   print(T.ones(1):int():dtype())  --> i32
+
+  --- x:long() → tensor
+  -- x as i64; x itself if it is.
+  --   print(T.ones(1):long():dtype())  --> i64
+
+  --- x:short() → tensor
+  -- x as i16; x itself if it is.
+  --   print(T.ones(1):short():dtype())  --> i16
   for name, dtype in pairs(dtypes) do
     def(name, function(x)
       check(name, x)
@@ -94,8 +140,11 @@ return function(T, core)
     return to_layout(check("contiguous", x), format)
   end)
 
-  -- x:to("f64"), x:to("cpu"), x:to(y) (y's dtype), x:to{dtype=, device=, copy=, memory_format=, non_blocking=}. The
-  -- same object if nothing changes.
+  --- x:to("f64"), x:to("cpu"), x:to(y), x:to{dtype=, device=, copy=, memory_format=, non_blocking=} → tensor
+  -- Another dtype or device (or y's), another memory format ("channels_last", "channels_last_3d", "contiguous"); the
+  -- same object if nothing changes. non_blocking: a copy from pinned memory to a GPU runs beside its work; one to the
+  -- CPU is right once the GPU has been waited for (T.cuda.synchronize).
+  --   print(T.ones(1):to("f64"):dtype())  --> f64
   def("to", function(x, what, opts)
     check("to", x)
     local dtype, copy, device, format
@@ -127,30 +176,55 @@ return function(T, core)
   -- T.can_cast(from, to): whether values of one dtype may go into another without a change of kind: not from floats
   -- to integers, nor from numbers to bool
   local rank = { bool = 0, i8 = 1, i16 = 1, i32 = 1, i64 = 1, u8 = 1, f16 = 2, bf16 = 2, f32 = 2, f64 = 2 }
+
+  --- T.can_cast(from, to) → boolean
+  -- Whether no kind is lost: not from floats to integers, nor to bool.
+  --   print(T.can_cast("f32", "i64"), T.can_cast("i64", "f16"))  --> false	true
   T.can_cast = function(from, to)
     for _, d in ipairs { from or false, to or false } do
       if not rank[dtypes[d] or d] then fail("can_cast: a dtype is wanted, got %s", options.describe(d)) end
     end
     return rank[dtypes[from] or from] <= rank[dtypes[to] or to]
   end
+
+  --- x:type_as(y) → tensor
+  -- x as y's dtype.
+  --   print(T.ones(1):type_as(T.arange(1)):dtype())  --> i64
   def("type_as", function(x, y) return check("type_as", x):to(check("type_as", y, 2)) end)
+
+  --- x:cpu() → x
+  -- On the processor; x itself if it is there.
+  --   print(T.ones(1):cpu())  --> {1.}  -- f32[1] cpu
   def("cpu", function(x)
     check("cpu", x):device() -- refuses a freed one
     return move(x, "cpu")
   end)
   -- x:cuda(index, {non_blocking=})
-  def("cuda", function(x, index, opts)
+  function methods.cuda(x, index, opts)
     check("cuda", x)
     if type(index) == "table" then index, opts = nil, index end
     local later = opts ~= nil and options.check("cuda", opts, { "non_blocking" }).non_blocking
     return move(x, index and "cuda:" .. tostring(index) or "cuda", later)
-  end)
+  end
+
+  --- x:pin_memory() → tensor
+  -- A copy in memory that GPUs copy from and to by themselves; x itself if it is there. For x:to("cuda", {non_blocking
+  -- = true}).
+  --   if T.cuda.is_available() then
+  --     print(T.ones(2):pin_memory():is_pinned())
+  --   end
   def("pin_memory", function(x) return core.device.pin(check("pin_memory", x)) end)
+
+  --- x:is_pinned() → boolean
+  -- Whether x is in pinned memory: see x:pin_memory().
+  --   print(T.ones(2):is_pinned())  --> false
   def("is_pinned", function(x) return core.device.is_pinned(check("is_pinned", x)) end)
 
   -- ---- splitting ------------------------------------------------------------------------------------------------
 
-  -- x:split(size | {sizes}, dim = 1) → list of views
+  --- x:split(size or {sizes}, dim = 1) → list of views
+  -- Pieces of a size, the last may be smaller.
+  --   print(#T.arange(5):split(2), T.arange(5):split({ 1, 4 })[1])  --> 3	{1}  -- i64[1] cpu
   def("split", function(x, sizes, dim)
     check("split", x)
     if type(dim) == "table" then dim = options.check("split", dim, { "dim" }).dim end
@@ -187,7 +261,9 @@ return function(T, core)
     return out
   end)
 
-  -- x:chunk(n, dim = 1) → at most n views of equal size (the last may be smaller)
+  --- x:chunk(n, dim = 1) → list of views
+  -- At most n pieces of equal size, the last may be smaller.
+  --   print(T.arange(5):chunk(2)[2])  --> {4, 5}  -- i64[2] cpu
   def("chunk", function(x, n, dim)
     check("chunk", x)
     if type(dim) == "table" then dim = options.check("chunk", dim, { "dim" }).dim end
@@ -206,7 +282,9 @@ return function(T, core)
     return x:split(each, dim)
   end)
 
-  -- x:unbind(dim = 1) → list of x:select(dim, i)
+  --- x:unbind(dim = 1) → list of views
+  -- x[1], x[2], … along a dimension.
+  --   print(T.eye(2):unbind()[2])  --> {0., 1.}  -- f32[2] cpu
   def("unbind", function(x, dim)
     check("unbind", x)
     if type(dim) == "table" then dim = options.check("unbind", dim, { "dim" }).dim end
@@ -218,8 +296,19 @@ return function(T, core)
 
   -- ---- shapes -----------------------------------------------------------------------------------------------------
 
+  --- x:view_as(y) → view
+  -- x with y's shape, sharing memory.
+  --   print(T.arange(4):view_as(T.eye(2)):size(2))  --> 2
   def("view_as", function(x, y) return op.view(check("view_as", x), check("view_as", y, 2):shape()) end)
+
+  --- x:reshape_as(y) → tensor
+  -- x with y's shape, a copy only where a view is not possible.
+  --   print(T.arange(4):reshape_as(T.eye(2)):size(2))  --> 2
   def("reshape_as", function(x, y) return op.reshape(check("reshape_as", x), check("reshape_as", y, 2):shape()) end)
+
+  --- T.concat({x, …}, dim = 1) → tensor
+  -- Another name of T.cat.
+  --   print(T.concat { T.ones(1), T.zeros(1) })  --> {1., 0.}  -- f32[2] cpu
   T.concat = T.cat
 
   -- ---- composites --------------------------------------------------------------------------------------------------

@@ -5,8 +5,11 @@ local options = require "perilune.options"
 return function(T, core)
   local settings = { precision = 4, threshold = 1000, edgeitems = 3, linewidth = 80 }
 
-  -- T.set_printoptions{precision=, threshold=, edgeitems=, linewidth=}: digits, elements before abridging, items kept
-  -- at each end, columns. nil restores the defaults.
+  --- T.set_printoptions{precision=4, threshold=1000, edgeitems=3, linewidth=80}
+  -- How tensors print: digits, elements before abridging, items kept at each end, columns. No table: as at first.
+  --   T.set_printoptions { precision = 2 }
+  --   print(T.tensor { 0.123456 })  --> {0.12}  -- f32[1] cpu
+  --   T.set_printoptions()
   T.set_printoptions = function(opts)
     local defaults = { precision = 4, threshold = 1000, edgeitems = 3, linewidth = 80 }
     if opts == nil then settings = defaults return end
@@ -117,14 +120,22 @@ return function(T, core)
     return body(x, 0, abridged, fmt, width) .. "  " .. summary(x)
   end
   core.text = text
-  core.metatable().methods.tostring = text
+  --- x:tostring() → text
+  -- What print shows of a tensor.
+  --   print(T.ones(2):tostring())  --> {1., 1.}  -- f32[2] cpu
+  core.metatable().methods.tostring = function(x)
+    if not core.is_tensor(x) then core.fail("tostring: argument #1 must be a tensor, got " .. type(x)) end
+    return text(x)
+  end
 
   local function short(v)
     if v ~= v or v == math.huge or v == -math.huge then return special(v) end
     return (("%.3g"):format(v):gsub("^(-?)0%.", "%1."))
   end
 
-  -- x:brief() → "f32[196,196,3] x∈[-2.1,2.6] μ=-.39 σ=1.1 NaN:0"
+  --- x:brief() → text
+  -- One line with dtype, sizes, range, mean, deviation and how many NaN there are.
+  --   print(T.ones(2):brief())  --> f32[2] x∈[1,1] μ=1 σ=0 NaN:0
   core.metatable().methods.brief = function(x)
     if not core.is_tensor(x) then core.fail("brief: argument #1 must be a tensor, got " .. type(x)) end
     local _ <close> = T.no_grad()

@@ -36,8 +36,25 @@ return function(T, core)
     end
     return out
   end
+
+  --- T.tensor_split(…) → list of views
+  -- Pieces of nearly equal size, or, for a list of positions, pieces that begin at 1 and at each of them.
+  --   print(T.arange(5):tensor_split(2)[1], T.arange(5):tensor_split({ 2 })[2])
+  --   --> {1, 2, 3}  -- i64[3] cpu	{2, 3, 4, 5}  -- i64[4] cpu
   define("tensor_split", { { "x", "tensor" }, { "sections", "ints" }, { "dim", "int", 1 } },
     function(a) return tensor_split(a.x, a.sections, a.dim) end)
+
+  --- T.dsplit(…) → list of views
+  -- Equal pieces along dimension 3, or pieces that begin at the positions given.
+  --   print(T.ones(1, 1, 4):dsplit(2)[1]:size(3))  --> 2
+
+  --- T.hsplit(…) → list of views
+  -- Equal pieces along dimension 2 (of a vector: 1), or pieces that begin at the positions given.
+  --   print(T.arange(4):hsplit(2)[2])  --> {3, 4}  -- i64[2] cpu
+
+  --- T.vsplit(…) → list of views
+  -- Equal pieces along dimension 1, or pieces that begin at the positions given.
+  --   print(T.eye(2):vsplit(2)[1])  --> {{1., 0.}}  -- f32[1,2] cpu
   for name, least in pairs { hsplit = 1, vsplit = 2, dsplit = 3 } do
     define(name, { { "x", "tensor" }, { "sections", "ints" } }, function(a)
       if a.x:dim() < least then fail("%s: at least %d dimensions are wanted, got %s", name, least, describe(a.x)) end
@@ -57,7 +74,17 @@ return function(T, core)
     if nd == 1 then return x:unsqueeze(1):unsqueeze(3) end
     return nd == 2 and x:unsqueeze(3) or x
   end
+
+  --- T.atleast_3d(…) → tensor
+  -- x with dimensions of size 1 added until there are three.
+  --   print(table.concat(T.ones(2):atleast_3d():shape(), " "))  --> 1 2 1
   define("atleast_3d", { { "x", "tensor" } }, function(a) return atleast_3d(a.x) end)
+
+  --- T.dstack(…) → tensor
+  -- Joined along dimension 3; tensors with fewer dimensions get them.
+  --   print(T.dstack { T.tensor { 1, 2 }, T.tensor { 3, 4 } }[1])
+  --   --> {{1., 3.},
+  --   -->  {2., 4.}}  -- f32[2,2] cpu
   define("dstack", { { "tensors", "tensors" } }, function(a)
     local out = {}
     for i, x in ipairs(a.tensors) do out[i] = atleast_3d(x) end
@@ -68,6 +95,14 @@ return function(T, core)
       if x:dim() ~= 1 then fail("%s: entry %d must be a vector, got %s", who, i, describe(x)) end
     end
   end
+
+  --- T.cartesian_prod(…) → tensor
+  -- All combinations of one element of each vector, one a row.
+  --   print(T.cartesian_prod { T.arange(2), T.tensor({ 7, 8 }, { dtype = "i64" }) })
+  --   --> {{1, 7},
+  --   -->  {1, 8},
+  --   -->  {2, 7},
+  --   -->  {2, 8}}  -- i64[4,2] cpu
   define("cartesian_prod", { { "tensors", "tensors" } }, function(a)
     vectors("cartesian_prod", a.tensors)
     if #a.tensors == 1 then return a.tensors[1] end
@@ -92,6 +127,13 @@ return function(T, core)
     go(1, 1)
     return out
   end
+
+  --- T.combinations(…) → tensor
+  -- All choices of r elements of a vector in order, one a row.
+  --   print(T.combinations(T.arange(3), 2))
+  --   --> {{1, 2},
+  --   -->  {1, 3},
+  --   -->  {2, 3}}  -- i64[3,2] cpu
   define("combinations", { { "x", "tensor" }, { "r", "size", 2 }, { "with_replacement", "bool", false } }, function(a)
     vectors("combinations", { a.x })
     local n, r = a.x:numel(), a.r
@@ -103,8 +145,21 @@ return function(T, core)
     local index = T.tensor(choices(n, r, a.with_replacement), { dtype = "i64" })
     return T.index_select(a.x, index, 1):reshape(-1, r)
   end)
+
+  --- T.diagflat(…) → tensor
+  -- A matrix with the flattened x on a diagonal.
+  --   print(T.diagflat(T.tensor { 1, 2 }))
+  --   --> {{1., 0.},
+  --   -->  {0., 2.}}  -- f32[2,2] cpu
   define("diagflat", { { "x", "tensor" }, { "offset", "int", 0 } },
     function(a) return a.x:reshape(-1):diag_embed { offset = a.offset } end)
+
+  --- T.vander(…) → tensor
+  -- Powers of a vector in columns, the highest first unless increasing; N of them, as many as x has elements by
+  -- default.
+  --   print(T.tensor { 2, 3 }:vander { N = 3 })
+  --   --> {{4., 2., 1.},
+  --   -->  {9., 3., 1.}}  -- f32[2,3] cpu
   define("vander", { { "x", "tensor" }, { "N", "size", optional = true }, { "increasing", "bool", false } },
     function(a)
       vectors("vander", { a.x })
@@ -114,7 +169,10 @@ return function(T, core)
       if not a.increasing then powers = powers:flip(1) end
       return a.x:unsqueeze(-1) ^ powers:to(a.x:dtype())
     end)
-  -- The shape that shapes broadcast to: T.broadcast_shapes({2, 1}, {3}) → {2, 3}
+
+  --- T.broadcast_shapes({2, 1}, {3}, …) → list
+  -- The shape that shapes broadcast to.
+  --   print(table.concat(T.broadcast_shapes({ 2, 1 }, { 3 }), " "))  --> 2 3
   function T.broadcast_shapes(...)
     local out, top = {}, 0
     for i = 1, select("#", ...) do
@@ -138,19 +196,35 @@ return function(T, core)
     for k = 1, top do shape[k] = out[top + 1 - k] end
     return shape
   end
-  -- The tensor itself if nothing changes, else a copy.
+
+  --- T.as_tensor(value, {dtype=, device=}) → tensor
+  -- The value itself if it is a tensor of that dtype, else a new one.
+  --   local x = T.ones(2)
+  --   print(T.as_tensor(x) == x, T.as_tensor { 1, 2 })  --> true	{1., 2.}  -- f32[2] cpu
   function T.as_tensor(v, opts)
     local o = options.check("as_tensor", opts, { "dtype", "device" })
     if not core.is_tensor(v) then return T.tensor(v, { dtype = o.dtype, device = o.device }) end
     return (o.dtype or o.device) and v:to { dtype = o.dtype, device = o.device } or v
   end
+
+  --- T.asarray(value, {dtype=, device=}) → tensor
+  -- Another name of T.as_tensor.
+  --   print(T.asarray { 1, 2 })  --> {1., 2.}  -- f32[2] cpu
   T.asarray = T.as_tensor
+
+  --- T.scalar_tensor(number, {dtype=}) → 0-d tensor
+  -- A tensor of one number.
+  --   print(T.scalar_tensor(3))  --> 3.  -- f32[] cpu
   function T.scalar_tensor(v, opts)
     if type(v) ~= "number" and type(v) ~= "boolean" then
       fail("scalar_tensor: a number or boolean is wanted, got %s", describe(v))
     end
     return T.tensor(v, opts)
   end
+
+  --- T.randint_like(x, low, high, {dtype=}) → tensor
+  -- Integers low … high, both included, of x's shape and dtype.
+  --   print(T.randint_like(T.zeros(2), 5, 5))  --> {5., 5.}  -- f32[2] cpu
   function T.randint_like(x, low, high, opts)
     if not core.is_tensor(x) then fail("randint_like: argument #1 must be a tensor, got %s", describe(x)) end
     if math.type(low) ~= "integer" or math.type(high) ~= "integer" then
@@ -173,10 +247,20 @@ return function(T, core)
     view:copy_(src)
     return y
   end
+
+  --- T.select_scatter(…) → tensor
+  -- A copy of x in which x:select(dim, index) is src.
+  --   print(T.zeros(2, 2):select_scatter(T.tensor { 1, 2 }, 1, 2))
+  --   --> {{0., 0.},
+  --   -->  {1., 2.}}  -- f32[2,2] cpu
   define("select_scatter", { { "x", "tensor" }, { "src", "tensor" }, { "dim", "int" }, { "index", "int" } },
     function(a)
       return written("select_scatter", a.x, a.src, function(y) return y:select(a.dim, a.index) end)
     end)
+
+  --- T.slice_scatter(…) → tensor
+  -- A copy of x in which positions first, first + step, … up to last of dim are src.
+  --   print(T.zeros(4):slice_scatter(T.tensor { 1, 2 }, 1, 2, 3))  --> {0., 1., 2., 0.}  -- f32[4] cpu
   define("slice_scatter", { { "x", "tensor" }, { "src", "tensor" }, { "dim", "int", 1 }, { "first", "int", 1 },
     { "last", "int", -1 }, { "step", "count", 1 } }, function(a)
     local n = a.x:size(a.dim)
@@ -188,12 +272,23 @@ return function(T, core)
     local length = math.max(0, (last - first) // a.step + 1)
     return written("slice_scatter", a.x, a.src, function(y) return T.slice(y, a.dim, first, length, a.step) end)
   end)
+
+  --- T.diagonal_scatter(…) → tensor
+  -- A copy of x with src on a diagonal.
+  --   print(T.zeros(2, 2):diagonal_scatter(T.tensor { 1, 2 }))
+  --   --> {{1., 0.},
+  --   -->  {0., 2.}}  -- f32[2,2] cpu
   define("diagonal_scatter", { { "x", "tensor" }, { "src", "tensor" }, { "offset", "int", 0 }, { "dim1", "int", 1 },
     { "dim2", "int", 2 } }, function(a)
     return written("diagonal_scatter", a.x, a.src,
       function(y) return y:diagonal { offset = a.offset, dim1 = a.dim1, dim2 = a.dim2 } end)
   end)
-  -- x with source written (or added) at positions of the flattened x
+
+  --- T.put(…) → tensor
+  -- A copy of x with source written, or added, at positions of the flattened x.
+  --   print(T.zeros(2, 2):put(T.tensor({ 1, 4 }, { dtype = "i64" }), T.tensor { 5, 6 }))
+  --   --> {{5., 0.},
+  --   -->  {0., 6.}}  -- f32[2,2] cpu
   local put = define("put", { { "x", "tensor" }, { "index", "tensor" }, { "source", "tensor" },
     { "accumulate", "bool", false }, { "index_base", "int", 1 } }, function(a)
     if a.index:numel() ~= a.source:numel() then
@@ -203,11 +298,18 @@ return function(T, core)
     local how = a.accumulate and T.index_add or T.scatter -- whose gradient is exact where positions repeat
     return how(flat, index, source, { dim = 1, index_base = a.index_base }):reshape(a.x:shape())
   end)
+  --- x:put_(index, source, accumulate=false, index_base=1) → x
+  -- put in place.
+  --   print(T.zeros(3):put_(T.tensor({ 2 }, { dtype = "i64" }), T.ones(1)))  --> {0., 1., 0.}  -- f32[3] cpu
   methods.put_ = options.named("put_", function(x, ...)
     if not core.is_tensor(x) then fail("put_: argument #1 must be a tensor, got %s", describe(x)) end
     return x:copy_(put(x, ...))
   end)
-  -- x with rows of src reduced into the positions that index (1-d) names
+
+  --- T.index_reduce(…) → tensor
+  -- x with the rows of src (along dim) reduced into the positions that index names: prod, mean, amax or amin.
+  --   print(T.ones(2):index_reduce(1, T.tensor({ 1, 1 }, { dtype = "i64" }), T.tensor { 3, 5 }, "amax"))
+  --   --> {5., 1.}  -- f32[2] cpu
   define("index_reduce", { { "x", "tensor" }, { "dim", "int" }, { "index", "tensor" }, { "src", "tensor" },
     { "reduce", { "prod", "mean", "amax", "amin" } }, { "include_self", "bool", true }, { "index_base", "int", 1 } },
     function(a)
@@ -218,7 +320,11 @@ return function(T, core)
       return T.scatter_reduce(a.x, index, a.src, { dim = dim, reduce = a.reduce, include_self = a.include_self,
         index_base = a.index_base })
     end)
-  -- Places of the flattened shape as one tensor of indices a dimension.
+
+  --- T.unravel_index(…) → list of tensors
+  -- Positions of a flattened shape as one index a dimension.
+  --   local places = T.unravel_index(T.tensor({ 5 }, { dtype = "i64" }), { 2, 3 })
+  --   print(places[1]:item(), places[2]:item())  --> 2	2
   define("unravel_index", { { "index", "tensor" }, { "shape", "ints" }, { "index_base", "int", 1 } }, function(a)
     local shape = type(a.shape) == "table" and a.shape or { a.shape }
     if a.index:is_floating_point() then fail("unravel_index: index must hold integers, got %s", describe(a.index)) end
@@ -236,11 +342,19 @@ return function(T, core)
 
   -- ---- order and runs -----------------------------------------------------------------------------------------
 
+  --- T.msort(…) → tensor
+  -- x sorted along dimension 1.
+  --   print(T.tensor { 3, 1, 2 }:msort())  --> {1., 2., 3.}  -- f32[3] cpu
   define("msort", { { "x", "tensor" } }, function(a)
     if a.x:dim() == 0 then return a.x:clone() end
     return (a.x:sort(1))
   end)
-  -- x without repetitions of neighbours; on request where each element went, and the lengths of the runs
+
+  --- T.unique_consecutive(…) → tensor[, inverse][, counts]
+  -- x without repetitions of neighbours, of the flattened x or of slices along dim; on request also where each went,
+  -- and the lengths of the runs.
+  --   print(T.unique_consecutive(T.tensor { 1, 1, 2, 1 }, { return_counts = true }))
+  --   --> {1., 2., 1.}  -- f32[3] cpu	{2, 1, 1}  -- i64[3] cpu
   define("unique_consecutive", { { "x", "tensor" }, { "return_inverse", "bool", false },
     { "return_counts", "bool", false }, { "dim", "int", optional = true }, { "index_base", "int", 1 } }, function(a)
     local x = a.dim and a.x or a.x:reshape(-1)
@@ -283,18 +397,27 @@ return function(T, core)
     end
     return T.tensor(values, { dtype = x:dtype() }):reshape(x:shape())
   end
-  -- x:apply_(f): each element becomes f(element), or stays where f returns nil; for small tensors
+  --- x:apply_(f) → x
+  -- Each element becomes f(element), or stays where f returns nil; for small tensors.
+  --   print(T.tensor { 1, 2 }:apply_(function(v) return v * v end))  --> {1., 4.}  -- f32[2] cpu
   define("apply_", { { "x", "tensor" }, { "f", "func" } }, function(a)
     local _ <close> = T.no_grad()
     return a.x:copy_(mapped("apply_", a.x, a.f))
   end, methods)
-  -- x:map_(y, f): each element becomes f(element of x, element of y)
+  --- x:map_(y, f) → x
+  -- Each element becomes f(element of x, element of y); for small tensors.
+  --   print(T.tensor { 1, 2 }:map_(T.tensor { 3, 4 }, function(a, b) return a * b end))  --> {3., 8.}  -- f32[2] cpu
   define("map_", { { "x", "tensor" }, { "y", "tensor" }, { "f", "func" } }, function(a)
     local others = a.y:expand(a.x:shape()):reshape(-1):totable()
     local _ <close> = T.no_grad()
     return a.x:copy_(mapped("map_", a.x, function(v, i) return a.f(v, others[i]) end))
   end, methods)
 
+  --- T.sum_to_size(…) → tensor
+  -- The sum over the dimensions in which x is larger: what undoes broadcasting.
+  --   print(T.ones(2, 3):sum_to_size { 2, 1 })
+  --   --> {{3.},
+  --   -->  {3.}}  -- f32[2,1] cpu
   define("sum_to_size", { { "x", "tensor" }, { "shape", "ints" } }, function(a)
     local shape = type(a.shape) == "table" and a.shape or { a.shape }
     local have, dims = a.x:shape(), {}
@@ -325,7 +448,11 @@ return function(T, core)
     return x
   end
 
-  -- for i, row in x:rows() do … end
+  --- T.rows :: for i, row in x:rows() do … end
+  -- The slices of the first dimension, with their numbers.
+  --   for i, row in T.eye(2):rows() do print(i, row:sum():item()) end
+  --   --> 1	1.0
+  --   --> 2	1.0
   def("rows", function(x)
     check("rows", x)
     if x:dim() == 0 then fail("rows: a 0-d tensor has no rows") end
@@ -335,6 +462,13 @@ return function(T, core)
     end, x, 0
   end)
 
+  --- T.hstack{x, …} → tensor
+  -- Joined along columns (dimension 2; vectors along 1).
+  --   print(T.hstack { T.ones(1), T.zeros(1) })  --> {1., 0.}  -- f32[2] cpu
+
+  --- T.vstack{x, …} → tensor
+  -- Joined along rows; vectors become rows.
+  --   print(T.vstack { T.ones(2), T.zeros(2) }:size(1))  --> 2
   local function joined(name, least, how)
     T[name] = function(list)
       options.tensors(name, "tensors", not is_tensor(list) and list or {}, 1)
@@ -353,6 +487,11 @@ return function(T, core)
     return x:dim() == 1 and x:unsqueeze(1) or x
   end)
   -- T.meshgrid(x, y, …, {indexing = "ij"|"xy"}), or with the vectors in a list → list of expanded grids
+  --- T.meshgrid({x, y, …}, {indexing="ij" or "xy"}) → list
+  -- Coordinates of a grid, as expanded views.
+  --   print(T.meshgrid({ T.arange(2), T.arange(3) })[2])
+  --   --> {{1, 2, 3},
+  --   -->  {1, 2, 3}}  -- i64[2,3] cpu
   T.meshgrid = function(first, ...)
     local list, opts
     if is_tensor(first) then
@@ -387,7 +526,11 @@ return function(T, core)
     return out
   end
 
-  -- rotations by k quarter turns in the plane of two dims
+  --- x:rot90(k = 1, dims = {1, 2}) → tensor
+  -- k quarter turns in the plane of two dimensions.
+  --   print(T.tensor { { 1, 2 } }:rot90())
+  --   --> {{2.},
+  --   -->  {1.}}  -- f32[2,1] cpu
   def("rot90", function(x, k, dims)
     check("rot90", x)
     if k ~= nil and not math.tointeger(k) then fail("rot90: k must be an integer, got %s", tostring(k)) end
@@ -415,7 +558,10 @@ return function(T, core)
     local n = #s
     return s, n, s[n - 2], s[n - 1], s[n]
   end
-  -- [.., C r², H, W] → [.., C, H r, W r]
+
+  --- x:pixel_shuffle(r) → tensor
+  -- […, C r², H, W] → […, C, H r, W r].
+  --   print(T.rand(1, 4, 2, 2):pixel_shuffle(2):size(3))  --> 4
   def("pixel_shuffle", function(x, r)
     local s, n, c, h, w = blocks("pixel_shuffle", x, r)
     if c % (r * r) ~= 0 then fail("pixel_shuffle: %d channels are not a multiple of %d", c, r * r) end
@@ -427,7 +573,10 @@ return function(T, core)
     for i, size in ipairs { oc, h * r, w * r } do out[k + i] = size end
     return own(op.reshape(op.permute(op.reshape(x, sizes), order), out), x)
   end)
-  -- [.., C, H r, W r] → [.., C r², H, W]
+
+  --- x:pixel_unshuffle(r) → tensor
+  -- […, C, H r, W r] → […, C r², H, W].
+  --   print(T.rand(1, 1, 4, 4):pixel_unshuffle(2):size(2))  --> 4
   def("pixel_unshuffle", function(x, r)
     local s, n, c, h, w = blocks("pixel_unshuffle", x, r)
     if h % r ~= 0 or w % r ~= 0 then

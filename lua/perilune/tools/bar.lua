@@ -183,12 +183,18 @@ local function source(what)
   fail("bar: an iterator, a list, a loader or a number is wanted, got %s", options.describe(what))
 end
 
---- @param what a DataLoader, a list (gives i, value), a number n (gives 1 … n), or an iterator as pairs
+-- @param what a DataLoader, a list (gives i, value), a number n (gives 1 … n), or an iterator as pairs
 -- returns it
 -- (then the options come fourth)
 -- @tparam[opt] table opts `title= total= file=io.stderr width= every=` (plain lines every so many turns)
 -- `quiet=false`
 -- @return for a generic for; the first value is the bar, with `bar:set{loss = v}`
+--- T.bar(loop, {title=, total=, every=, quiet=, file=, width=}) → the loop with a progress bar
+-- For a generic for: over a DataLoader, an iterator, a list, or 1 … n. On a terminal one line that is redrawn;
+-- elsewhere a line at each tenth. bar:set{loss = 0.3} shows figures behind it.
+--   local sum = 0
+--   for i in T.bar(4, { quiet = true }) do sum = sum + i end
+--   print(sum)  --> 10
 local function new(what, opts, control, more)
   local s, c, total
   if type(what) == "function" and (more ~= nil or control ~= nil or getmetatable(opts) ~= nil) then

@@ -222,8 +222,15 @@ local function parse(spec, list, by_flag, args)
   return values
 end
 
---- Reads the script's arguments, or the list `args`. Wrong ones: a message on standard error, exit status 2;
--- `--help`: the help, status 0. With a list of arguments nothing is printed and nothing ends: nil, message, code.
+--- T.cli({about=, rest=, {name, default, help, …}, …}, args?) → table
+-- An option may also have type=, choices=, required=, short=, min=, max=, list=. Reads the script's options: --name
+-- value, --name=value, -n value, --flag, --no-flag. The type is the default's, or type= "integer", "number", "string",
+-- "boolean". Wrong ones: a message, exit status 2; --help: a page made from the table, status 0. rest= names further
+-- arguments, which come as .rest. With a list of arguments: the table, or nil, message, code.
+--   local spec = { { "epochs", 3, "passes" }, { "lr", 1e-3 }, { "quick", false } }
+--   local opt = T.cli(spec, { "--epochs", "5", "--quick" })
+--   print(opt.epochs, opt.lr, opt.quick)    --> 5	0.001	true
+--   print(T.cli(spec, { "--epoch", "5" }))  --> nil	unknown option --epoch; did you mean --epochs?	usage
 return function(spec, args)
   local list, by_flag = read_spec(spec)
   if args ~= nil and type(args) ~= "table" then fail("cli: the arguments must be a list, got %s", describe(args)) end

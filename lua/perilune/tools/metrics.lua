@@ -54,6 +54,29 @@ local function kept(self, pred, target)
 end
 
 -- Makes the public function of a class of meters: with tensors the value at once, else a meter.
+--- T.metrics.f1(pred, target, {average="macro"|…, classes=, …}) → number; or a meter
+-- 2 PR / (P + R) of precision P and recall R; options as for T.metrics.precision.
+--   print(T.metrics.f1(T.tensor { 0.9, 0.2 }, T.tensor { true, false }))  --> 1.0
+
+--- T.metrics.mae(pred, target) → number; T.metrics.mae() → meter
+-- Mean absolute error.
+--   print(T.metrics.mae(T.tensor { 1, 2 }, T.tensor { 1, 4 }))  --> 1.0
+
+--- T.metrics.mse(pred, target) → number; T.metrics.mse() → meter
+-- Mean squared error.
+--   print(T.metrics.mse(T.tensor { 1, 2 }, T.tensor { 1, 4 }))  --> 2.0
+
+--- T.metrics.precision(pred, target, {average="macro", classes=, dim=, …}) → number; or a meter
+-- average: "macro", "micro", "weighted", "none", "binary". Right among predicted. Of two classes given as scores or
+-- booleans: of yes alone ("binary"). "macro" averages over the classes that occur, "none" gives a tensor. 0 where
+-- nothing was predicted.
+--   local yes = T.tensor { true, true, false, true }
+--   print(T.metrics.precision(T.tensor { 0.9, 0.2, 0.7, 0.8 }, yes) * 3)  --> 2.0
+
+--- T.metrics.recall(pred, target, {average="macro"|…, classes=, …}) → number; or a meter
+-- Right among true; options as for T.metrics.precision.
+--   local yes = T.tensor { true, true, false, true }
+--   print(T.metrics.recall(T.tensor { 0.9, 0.2, 0.7, 0.1 }, yes) * 3)  --> 1.0
 local function define(name, names, class)
   local who = "metrics." .. name
   class.__index, class.__name = class, who
@@ -118,6 +141,16 @@ function Accuracy:update(pred, target)
   self.n = self.n + target:numel()
   return self
 end
+
+--- T.metrics.accuracy(pred, target, {dim=2, ignore_index=, threshold=0.5}) → number; or a meter
+-- The share of right classes. pred: logits or probabilities with the classes in dimension `dim`, class numbers, or
+-- floating scores of target's shape, where more than `threshold` means yes. Without tensors, T.metrics.accuracy{…} is a
+-- meter: m:update(pred, target), m:value(), m:reset(). That holds for all metrics.
+--   local logits = T.tensor { { 2, 1 }, { 0, 3 }, { 5, 4 } }
+--   print(T.metrics.accuracy(logits, T.tensor({ 1, 2, 2 }, { dtype = "i64" })) * 3)  --> 2.0
+--   local m = T.metrics.accuracy()
+--   m:update(logits, T.tensor({ 1, 2, 1 }, { dtype = "i64" }))
+--   print(m:value(), m)  --> 1.0	accuracy 1.0000
 define("accuracy", { "dim", "ignore_index", "threshold" }, Accuracy)
 
 local TopK = { value = mean_of, reset = Accuracy.reset }
@@ -145,6 +178,11 @@ function TopK:update(pred, target)
   self.n = self.n + target:numel()
   return self
 end
+
+--- T.metrics.top_k(logits, target, {k=5, dim=2, ignore_index=}) → number; or a meter
+-- The share of samples whose class is among the k highest logits.
+--   local logits = T.tensor { { 2, 1, 0 }, { 0, 3, 1 } }
+--   print(T.metrics.top_k(logits, T.tensor({ 2, 1 }, { dtype = "i64" }), { k = 2 }))  --> 0.5
 define("top_k", { "k", "dim", "ignore_index" }, TopK)
 
 -- ---- counts of pairs of classes ----------------------------------------------------------------------------------
@@ -212,6 +250,13 @@ function Confusion:plot(opts)
   for key, v in pairs(opts or {}) do o[key] = v end
   return T.plot.matrix(self:value(), o)
 end
+
+--- T.metrics.confusion_matrix(pred, target, {classes=, dim=2, ignore_index=, threshold=0.5}) → i64[C,C]; or a meter
+-- How often a class (row) was taken for another (column). The meter's :plot{names=} is a heat map.
+--   local pred = T.tensor({ 1, 2, 2 }, { dtype = "i64" })
+--   print(T.metrics.confusion_matrix(pred, T.tensor({ 1, 1, 2 }, { dtype = "i64" })))
+--   --> {{1, 1},
+--   -->  {0, 1}}  -- i64[2,2] cpu
 define("confusion_matrix", { "classes", "dim", "ignore_index", "threshold" }, Confusion)
 
 -- Per class: right, predicted, true.
@@ -281,6 +326,13 @@ function Mean:update(v, n)
   self.total, self.n = self.total + v * (n or 1), self.n + (n or 1)
   return self
 end
+
+--- T.metrics.mean(x) → number; T.metrics.mean() → meter
+-- m:update(value, n): a mean that stands for n samples; m:update(tensor): all its elements.
+--   local m = T.metrics.mean()
+--   m:update(2, 10)
+--   m:update(5, 20)
+--   print(m:value())  --> 4.0
 define("mean", {}, Mean)
 
 local Perplexity = { reset = Accuracy.reset }
@@ -297,6 +349,10 @@ function Perplexity:update(logits, target)
   return self
 end
 function Perplexity:value() return math.exp(mean_of(self)) end
+
+--- T.metrics.perplexity(logits, target, {ignore_index=}) → number; or a meter
+-- exp of the mean cross entropy; logits [N,C,…], target [N,…].
+--   print(T.metrics.perplexity(T.zeros(2, 8), T.tensor({ 1, 8 }, { dtype = "i64" })) - 8 < 1e-5)  --> true
 define("perplexity", { "ignore_index" }, Perplexity)
 
 local function error_of(name, f)
@@ -334,6 +390,10 @@ function R2:update(pred, target)
   return self
 end
 function R2:value() return 1 - self.rest / (self.squares - self.sum * self.sum / self.n) end
+
+--- T.metrics.r2(pred, target) → number; T.metrics.r2() → meter
+-- 1 - Σ(y - p)² / Σ(y - mean y)²: the share of variance that is explained.
+--   print(T.metrics.r2(T.tensor { 1, 2, 4 }, T.tensor { 1, 2, 3 }))  --> 0.5
 define("r2", {}, R2)
 
 -- ---- ranking ------------------------------------------------------------------------------------------------------
@@ -372,6 +432,10 @@ function Auc:value()
   if count == 0 or no == 0 then return 0 / 0 end
   return (ranks - count * (count + 1) / 2) / (count * no)
 end
+
+--- T.metrics.auc(scores, target) → number; T.metrics.auc() → meter
+-- Area under the ROC curve of yes/no targets: the chance that a yes scores above a no.
+--   print(T.metrics.auc(T.tensor { 0.1, 0.4, 0.35, 0.8 }, T.tensor { false, false, true, true }))  --> 0.75
 define("auc", {}, Auc)
 
 return require("perilune.surface").seal(metrics)

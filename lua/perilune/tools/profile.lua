@@ -131,8 +131,14 @@ local function region_maker(self)
   end
 end
 
---- Runs f(region) and measures every op. With a path, also writes the trace. Returns the profile, then f's results;
--- f's error is raised as it is.
+--- T.profile(f, "trace.json"?) → profile, what f returns
+-- Measures every op while f runs: time, bytes allocated, floating-point operations of its kernels, the script's line,
+-- in backward and in functions of T.jit too. print(p) shows the sums by op; p:table{by="line"|"both", limit=20};
+-- p:rows(by) as a list; p:trace(path) for chrome://tracing or ui.perfetto.dev. f gets a function: local _ <close> =
+-- region("name") marks a stretch in the trace.
+--   local p, y = T.profile(function() return T.ones(100) * 2 end)
+--   print(p:rows()[1].calls, y:numel())  --> 1	100
+--   for _, row in ipairs(p:rows("op")) do if row.key == "mul" then print(row.bytes >= 400) end end  --> true
 return function(f, path)
   local meta = getmetatable(f)
   if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then

@@ -82,6 +82,13 @@ local function measure(f, opts)
   return setmetatable(self, Result)
 end
 
+--- T.timer() → stopwatch; T.timer(f, {seconds=0.5, runs=7}) → measurement
+-- A stopwatch: t() or t:elapsed() seconds, t:lap() since the last lap, t:pause(), t:resume(), t:reset(). Of a function:
+-- calls it until figures settle; .median and .min seconds a call, .calls in a run, the runs at 1, 2 ….
+--   local t = T.timer()
+--   print(t() >= 0, t:lap() >= 0)  --> true	true
+--   local m = T.timer(function() return T.ones(2) + 1 end, { seconds = 0.02 })
+--   print(m.median > 0, #m)        --> true	7
 return function(f, opts)
   if f == nil then
     if opts ~= nil then fail("timer: options are for a function to measure, and it is nil") end

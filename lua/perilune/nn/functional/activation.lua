@@ -8,10 +8,16 @@ local fail, describe = options.fail, options.describe
 local core = T.core
 
 return function(F)
-  --- softmax(-x)
+
+  --- nn.F.softmin(x, dim=-1) → tensor
+  -- softmax of -x.
+  --   print(nn.F.softmin(T.tensor { 0, 0 }))  --> {0.5000, 0.5000}  -- f32[2] cpu
   function F.softmin(x, ...) return T.softmax(T.neg(x), ...) end
 
-  --- Splits dimension `dim` (the last) in halves a, b and returns a · sigmoid(b).
+  -- Splits dimension `dim` (the last) in halves a, b and returns a · sigmoid(b).
+  --- nn.F.glu(…) → tensor
+  -- a · sigmoid(b) of the halves a, b of x along dim.
+  --   print(nn.F.glu(T.tensor { 2, 0 }))  --> {1.}  -- f32[1] cpu
   function F.glu(x, dim)
     if type(dim) == "table" then dim = options.check("glu", dim, { "dim" }).dim end
     dim = dim or -1
@@ -20,7 +26,10 @@ return function(F)
     return x:narrow(dim, 1, n // 2) * x:narrow(dim, n // 2 + 1, n // 2):sigmoid()
   end
 
-  --- x where x > 0, else weight · x; weight has one element, or one a channel (dimension 2).
+  -- x where x > 0, else weight · x; weight has one element, or one a channel (dimension 2).
+  --- nn.F.prelu(…) → tensor
+  -- x, or weight x below 0; one weight, or one a channel.
+  --   print(nn.F.prelu(T.tensor { -2, 3 }, T.tensor { 0.5 }))  --> {-1.,  3.}  -- f32[2] cpu
   function F.prelu(x, weight)
     if not core.is_tensor(weight) then fail("prelu: weight must be a tensor, got %s", describe(weight)) end
     local n, nd = weight:numel(), x:dim()
@@ -39,8 +48,11 @@ return function(F)
     return T.core.op.prelu_core(x, weight)
   end
 
-  --- x where positive, else a x: in training a is uniform in [lower, upper) for each element, else their mean (Xu et
+  -- x where positive, else a x: in training a is uniform in [lower, upper) for each element, else their mean (Xu et
   -- al. 2015). Options `lower=1/8 upper=1/3 training=false`.
+  --- nn.F.rrelu(x, lower=1/8, upper=1/3, training=false) → tensor
+  -- x, or a x below 0, a uniform in lower … upper in training, else their mean.
+  --   print(nn.F.rrelu(T.tensor { -1, 1 }, 0.2, 0.4))  --> {-0.3000,  1.0000}  -- f32[2] cpu
   function F.rrelu(x, lower, upper, training)
     if not T.is_tensor(x) or not x:is_floating_point() then
       fail("rrelu: a floating tensor is wanted, got %s", describe(x))
@@ -57,8 +69,9 @@ return function(F)
     return T.where(x:ge(0), x, x * T.uniform(lower, upper, x:shape(), { dtype = x:dtype(), device = x:device() }))
   end
 
-  --- Softmax of (x + Gumbel noise)/tau along dim (Jang et al. 2017). `hard`: one-hot forward, with the soft one's
-  -- gradient. Options `tau=1 hard=false dim=-1`.
+  --- nn.F.gumbel_softmax(logits, {tau=1, hard=false, dim=-1}) → tensor
+  -- A random draw with the probabilities softmax(logits) that has a gradient; hard: one-hot forward.
+  --   print(nn.F.gumbel_softmax(T.tensor { 0, 100 }, { hard = true }))  --> {0., 1.}  -- f32[2] cpu
   function F.gumbel_softmax(x, opts)
     if not T.is_tensor(x) then fail("gumbel_softmax: argument #1 must be a tensor, got %s", describe(x)) end
     if type(opts) == "number" then opts = { tau = opts } end

@@ -66,9 +66,13 @@ local function grouped(q, k, v, mask)
 end
 
 return function(F)
-  --- softmax(q kᵀ · scale + mask) v (Vaswani et al. 2017): q [..., L, E], k [..., S, E], v [..., S, V] → [..., L, V].
+  -- softmax(q kᵀ · scale + mask) v (Vaswani et al. 2017): q [..., L, E], k [..., S, E], v [..., S, V] → [..., L, V].
   -- attn_mask [..., L, S]: booleans (false: not seen) or numbers that are added. A query that sees no key gives zeros.
   -- Options `attn_mask dropout_p=0 is_causal=false scale=1/√E enable_gqa=false` (fewer key heads than query heads).
+  --- nn.F.scaled_dot_product_attention(q, k, v, {attn_mask=, dropout_p=0, is_causal=false, scale=}) → tensor
+  -- softmax(q kᵀ scale + mask) v; true in a mask of bools: seen.
+  --   local q = T.ones(1, 1, 2, 4)
+  --   print(nn.F.scaled_dot_product_attention(q, q, q):sum():item())  --> 8.0
   function F.scaled_dot_product_attention(q, k, v, mask, opts)
     if mask ~= nil and not T.is_tensor(mask) and opts == nil then mask, opts = nil, mask end
     local o = options.check(who, opts, { "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa" })

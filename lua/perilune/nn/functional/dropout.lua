@@ -28,6 +28,17 @@ return function(F)
   end
 
   -- Whole channels at once: the mask has size 1 in the last `nd` dimensions.
+  --- nn.F.dropout1d(…) → tensor
+  -- Zeros whole channels with probability p and scales the others by 1/(1 - p).
+  --   print(nn.F.dropout1d(T.ones(1, 1, 2), 0.5, false):sum():item())  --> 2.0
+
+  --- nn.F.dropout2d(…) → tensor
+  -- Zeros whole channels with probability p and scales the others by 1/(1 - p).
+  --   print(nn.F.dropout2d(T.ones(1, 1, 2, 2), 0.5, false):sum():item())  --> 4.0
+
+  --- nn.F.dropout3d(…) → tensor
+  -- Zeros whole channels with probability p and scales the others by 1/(1 - p).
+  --   print(nn.F.dropout3d(T.ones(1, 1, 2, 2, 2), 0.5, false):sum():item())  --> 8.0
   for nd = 1, 3 do
     local who = ("dropout%dd"):format(nd)
     F[who] = function(x, p, training)
@@ -60,11 +71,17 @@ return function(F)
     local a = ((1 - p) * (1 + p * limit * limit)) ^ -0.5
     return (x * keep + (1 - keep) * limit) * a - a * limit * p
   end
-  --- Dropout that keeps the mean and variance of SELU's outputs. Options `p=0.5 training=false`.
+
+  --- nn.F.alpha_dropout(…) → tensor
+  -- Dropout that keeps mean and variance of SELU's outputs.
+  --   print(nn.F.alpha_dropout(T.ones(2), 0.5, false))  --> {1., 1.}  -- f32[2] cpu
   function F.alpha_dropout(x, p, training)
     return alpha("alpha_dropout", x, function(t) return t:shape() end, p, training)
   end
-  --- The same for whole channels of [N, C, *].
+
+  --- nn.F.feature_alpha_dropout(…) → tensor
+  -- alpha_dropout of whole channels of [N, C, *].
+  --   print(nn.F.feature_alpha_dropout(T.ones(1, 2), 0.5, false))  --> {{1., 1.}}  -- f32[1,2] cpu
   function F.feature_alpha_dropout(x, p, training)
     return alpha("feature_alpha_dropout", x, function(t)
       local shape = t:shape()

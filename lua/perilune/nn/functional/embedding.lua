@@ -62,9 +62,11 @@ return function(F)
     return sum / sizes:to(dtype):unsqueeze(2)
   end
 
-  --- Sums, means or maxima of rows of weight [rows, D] over bags of ids: rows of ids [B, N], or one list [n] cut at
-  -- `offsets`, the positions where bags begin. Options `mode="mean" per_sample_weights padding_idx
-  -- include_last_offset=false index_base=1`; offsets are counted as the ids are.
+  --- nn.F.embedding_bag(ids, weight, offsets, {mode="mean", per_sample_weights=, padding_idx=,
+  --   include_last_offset=false, index_base=1}) → [B, D]
+  -- Sums, means or maxima of rows of weight over bags of ids [B, N], or [n] cut at offsets.
+  --   print(nn.F.embedding_bag(T.tensor({ { 1, 2 } }, { dtype = "i64" }), T.tensor { { 1 }, { 3 } }))
+  --   --> {{2.}}  -- f32[1,1] cpu
   function F.embedding_bag(ids, weight, offsets, opts)
     local who = "embedding_bag"
     if type(offsets) == "table" and opts == nil then offsets, opts = nil, offsets end

@@ -68,8 +68,13 @@ return function(F)
     return single and y:squeeze(1) or y
   end
 
-  --- The adjoint of unfold: columns [N, C·kh·kw, L] (or without N) added up into [N, C, H, W].
+  -- The adjoint of unfold: columns [N, C·kh·kw, L] (or without N) added up into [N, C, H, W].
   -- Options `output_size kernel_size dilation=1 padding=0 stride=1`.
+  --- nn.F.fold(x, {output_size=, kernel_size=, dilation=1, padding=0, stride=1}) → [N, C, H, W]
+  -- Adds sliding blocks [N, C k, L] back into images.
+  --   print(nn.F.fold(T.ones(1, 4, 1), { output_size = 2, kernel_size = 2 }))
+  --   --> {{{{1., 1.},
+  --   -->    {1., 1.}}}}  -- f32[1,1,2,2] cpu
   function F.fold(x, opts)
     local who = "fold"
     if not T.is_tensor(x) or x:dim() < 2 or x:dim() > 3 then

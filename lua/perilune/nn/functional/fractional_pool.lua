@@ -32,6 +32,19 @@ local function starts(u, n, out, k)
 end
 
 return function(F)
+
+  --- nn.F.fractional_max_pool2d(x, kernel_size, {output_size=, output_ratio=, return_indices=false, index_base=1,
+  --   _random_samples=}) → tensor[, indices]
+  -- Maxima over windows at random places (Graham 2014).
+  --   print(nn.F.fractional_max_pool2d(T.ones(1, 5, 5), 2, { output_size = 2 }))
+  --   --> {{{1., 1.},
+  --   -->   {1., 1.}}}  -- f32[1,2,2] cpu
+
+--- nn.F.fractional_max_pool3d(x, kernel_size, {output_size=, output_ratio=, return_indices=false, index_base=1,
+--   _random_samples=}) → tensor[, indices]
+-- Maxima over windows at random places (Graham 2014).
+--   print(table.concat(nn.F.fractional_max_pool3d(T.ones(1, 5, 5, 5), 2, { output_size = { 2, 3, 4 } }):shape(), " "))
+--   --> 1 2 3 4
   for nd = 2, 3 do
     local who = ("fractional_max_pool%dd"):format(nd)
     --- Maxima of x [N, C, *] (or [C, *]) over windows of kernel_size, as many as output_size or output_ratio say.

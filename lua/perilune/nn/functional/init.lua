@@ -22,6 +22,10 @@ for _, part in ipairs { "activation", "loss", "conv", "dropout", "norm", "embedd
   require("perilune.nn.functional." .. part)(F)
 end
 
+--- nn.F.upsample(x, {size=, scale_factor=, mode="nearest"}) → tensor
+-- Another name of nn.F.interpolate.
+--   print(nn.F.upsample(T.tensor { { { 1, 3 } } }, { scale_factor = 2 }))
+--   --> {{{1., 1., 3., 3.}}}  -- f32[1,1,4] cpu
 F.upsample = F.interpolate
 surface.one("interpolate", F.interpolate) -- which has the other name as well
 

@@ -55,7 +55,9 @@ return function(F)
 
   -- ---- pairs and triplets ------------------------------------------------------------------------------
 
-  --- Cosine of the angle between x and y along `dim` (2): x·y / max(‖x‖‖y‖, eps).
+  --- nn.F.cosine_similarity(x, y, {dim=2, eps=1e-8}) → tensor
+  -- x·y / max(‖x‖ ‖y‖, eps) along dim.
+  --   print(nn.F.cosine_similarity(T.tensor { { 1, 0 } }, T.tensor { { 1, 1 } }))  --> {0.7071}  -- f32[1] cpu
   function F.cosine_similarity(x, y, opts)
     opts = options.check("cosine_similarity", opts, { "dim", "eps" })
     local dim, eps = opts.dim or 2, opts.eps or 1e-8
@@ -66,19 +68,26 @@ return function(F)
     return (a * b):sum(dim)
   end
 
-  --- max(0, -y (x1 - x2) + margin). Options `margin=0 reduction="mean"`.
+  --- nn.F.margin_ranking_loss(x1, x2, y, {margin=0, reduction="mean"}) → tensor
+  -- max(0, -y (x1 - x2) + margin).
+  --   print(nn.F.margin_ranking_loss(T.tensor { 1 }, T.tensor { 3 }, T.tensor { 1 }))  --> 2.  -- f32[] cpu
   function F.margin_ranking_loss(x1, x2, y, opts)
     opts = options.check("margin_ranking_loss", opts, { "margin", "reduction" })
     return reduced("margin_ranking_loss", ((x2 - x1) * y + (opts.margin or 0)):relu(), opts.reduction)
   end
 
-  --- log(1 + exp(-y x)), y ∈ {-1, 1}.
+  --- nn.F.soft_margin_loss(x, y, {reduction="mean"}) → tensor
+  -- log(1 + e^(-y x)), y -1 or 1.
+  --   print(nn.F.soft_margin_loss(T.tensor { 1 }, T.tensor { 1 }))  --> 0.3133  -- f32[] cpu
   function F.soft_margin_loss(x, y, opts)
     opts = options.check("soft_margin_loss", opts, { "reduction" })
     return reduced("soft_margin_loss", T.softplus(-(y * x)), opts.reduction)
   end
 
-  --- 1 - cos(x1, x2) where y is 1, max(0, cos - margin) where it is -1; rows of [N, D] or one row [D].
+  --- nn.F.cosine_embedding_loss(x1, x2, y, {margin=0, reduction="mean"}) → tensor
+  -- 1 - cos(x1, x2) where y is 1, max(0, cos - margin) where it is -1.
+  --   print(nn.F.cosine_embedding_loss(T.tensor { { 1, 0 } }, T.tensor { { 0, 1 } }, T.tensor { 1 }))
+  --   --> 1.  -- f32[] cpu
   function F.cosine_embedding_loss(x1, x2, y, opts)
     local who = "cosine_embedding_loss"
     tensors(who, x1, x2, y)
@@ -97,7 +106,9 @@ return function(F)
     return reduced(who, loss, o.reduction)
   end
 
-  --- x where y is 1, max(0, margin - x) where it is -1.
+  --- nn.F.hinge_embedding_loss(x, y, {margin=1, reduction="mean"}) → tensor
+  -- x where y is 1, max(0, margin - x) where it is -1.
+  --   print(nn.F.hinge_embedding_loss(T.tensor { 0.5 }, T.tensor { -1 }))  --> 0.5000  -- f32[] cpu
   function F.hinge_embedding_loss(x, y, opts)
     tensors("hinge_embedding_loss", x, y)
     local o = read("hinge_embedding_loss", opts, { "margin", "reduction" })
@@ -106,8 +117,12 @@ return function(F)
     return reduced("hinge_embedding_loss", loss, o.reduction)
   end
 
-  --- max(0, d(anchor, positive) - d(anchor, negative) + margin); d: pairwise_distance. With swap the negative's
+  -- max(0, d(anchor, positive) - d(anchor, negative) + margin); d: pairwise_distance. With swap the negative's
   -- distance is the smaller of those to anchor and positive (Balntas et al. 2016).
+  --- nn.F.triplet_margin_loss(anchor, positive, negative, {margin=1, p=2, eps=1e-6, swap=false, reduction="mean"}) →
+  --   tensor
+  -- max(0, d(a, p) - d(a, n) + margin).
+  --   print(nn.F.triplet_margin_loss(T.zeros(1, 2), T.zeros(1, 2), T.tensor { { 3, 4 } }))  --> 0.  -- f32[] cpu
   function F.triplet_margin_loss(anchor, positive, negative, opts)
     local who = "triplet_margin_loss"
     tensors(who, anchor, positive, negative)
@@ -123,7 +138,11 @@ return function(F)
     return reduced(who, ((o.margin or 1.0) + near - far):relu(), o.reduction)
   end
 
-  --- triplet_margin_loss with a distance of one's own: options `distance_function margin=1 swap=false reduction`.
+  --- nn.F.triplet_margin_with_distance_loss(anchor, positive, negative, {distance_function=, margin=1, swap=false,
+  --   reduction="mean"}) → tensor
+  -- triplet_margin_loss with a distance of one's own.
+  --   print(nn.F.triplet_margin_with_distance_loss(T.zeros(1, 2), T.zeros(1, 2), T.tensor { { 3, 4 } }))
+  --   --> 0.  -- f32[] cpu
   function F.triplet_margin_with_distance_loss(anchor, positive, negative, opts)
     local who = "triplet_margin_with_distance_loss"
     tensors(who, anchor, positive, negative)
@@ -136,8 +155,11 @@ return function(F)
 
   -- ---- likelihoods -------------------------------------------------------------------------------------
 
-  --- Gaussian: ½ (log v + (x - y)²/v), v = max(var, eps); eps does not stop the gradient to var. `full` adds ½
+  -- Gaussian: ½ (log v + (x - y)²/v), v = max(var, eps); eps does not stop the gradient to var. `full` adds ½
   -- log 2π. var has the input's shape, or lacks its last dimension, or has size 1 where the input has more.
+  --- nn.F.gaussian_nll_loss(x, y, var, {full=false, eps=1e-6, reduction="mean"}) → tensor
+  -- (log v + (x - y)²/v)/2 with v = max(var, eps).
+  --   print(nn.F.gaussian_nll_loss(T.tensor { 0.0 }, T.tensor { 2.0 }, T.tensor { 1.0 }))  --> 2.  -- f32[] cpu
   function F.gaussian_nll_loss(x, y, var, opts)
     local who = "gaussian_nll_loss"
     tensors(who, x, y, var)
@@ -166,7 +188,10 @@ return function(F)
     return reduced(who, loss, o.reduction)
   end
 
-  --- Poisson: exp(x) - y x, or with log_input=false x - y log(x + eps); `full` adds Stirling's term for y > 1.
+  -- Poisson: exp(x) - y x, or with log_input=false x - y log(x + eps); `full` adds Stirling's term for y > 1.
+  --- nn.F.poisson_nll_loss(x, y, {log_input=true, full=false, eps=1e-8, reduction="mean"}) → tensor
+  -- e^x - y x, or x - y log(x + eps) without log_input.
+  --   print(nn.F.poisson_nll_loss(T.tensor { 0 }, T.tensor { 1 }))  --> 1.  -- f32[] cpu
   function F.poisson_nll_loss(x, y, opts)
     local who = "poisson_nll_loss"
     tensors(who, x, y)
@@ -198,8 +223,12 @@ return function(F)
     return x:reshape(1, x:numel()), true
   end
 
-  --- (1/C) Σ_{j≠y} w_y max(0, margin - x_y + x_j)^p; x [N, C] or [C], y class numbers. Options
+  -- (1/C) Σ_{j≠y} w_y max(0, margin - x_y + x_j)^p; x [N, C] or [C], y class numbers. Options
   -- `p=1 margin=1 weight reduction index_base=1`.
+  --- nn.F.multi_margin_loss(x, y, {p=1, margin=1, weight=, reduction="mean"}) → tensor
+  -- The mean over other classes of max(0, margin - x[y] + x[i])^p.
+  --   print(nn.F.multi_margin_loss(T.tensor { { 1, 0.5 } }, T.tensor({ 1 }, { dtype = "i64" })))
+  --   --> 0.2500  -- f32[] cpu
   function F.multi_margin_loss(x, y, weight, opts)
     local who = "multi_margin_loss"
     if opts == nil and not T.is_tensor(weight) then weight, opts = nil, weight end
@@ -230,8 +259,12 @@ return function(F)
     return reduced(who, loss, o.reduction)
   end
 
-  --- (1/C) Σ over labels j of the row, Σ over classes i that are none: max(0, 1 - x_j + x_i). y [N, C] or [C]
+  -- (1/C) Σ over labels j of the row, Σ over classes i that are none: max(0, 1 - x_j + x_i). y [N, C] or [C]
   -- lists the labels, up to the first entry below index_base.
+  --- nn.F.multilabel_margin_loss(x, y, {reduction="mean"}) → tensor
+  -- The hinge between each of a sample's classes and each of the others.
+  --   print(nn.F.multilabel_margin_loss(T.tensor { { 1, 0.5 } }, T.tensor({ { 1, 0 } }, { dtype = "i64" })))
+  --   --> 0.2500  -- f32[] cpu
   function F.multilabel_margin_loss(x, y, opts)
     local who = "multilabel_margin_loss"
     tensors(who, x, y)
@@ -254,7 +287,9 @@ return function(F)
     return reduced(who, loss, o.reduction)
   end
 
-  --- The mean over classes of -w (y log σ(x) + (1 - y) log σ(-x)). Also (x, y, weight, opts).
+  --- nn.F.multilabel_soft_margin_loss(x, y, weight, {reduction="mean"}) → tensor
+  -- The mean over classes of binary cross-entropy with logits.
+  --   print(nn.F.multilabel_soft_margin_loss(T.tensor { { 0, 2 } }, T.tensor { { 1, 1 } }))  --> 0.4100  -- f32[] cpu
   function F.multilabel_soft_margin_loss(x, y, weight, opts)
     local who = "multilabel_soft_margin_loss"
     tensors(who, x, y)
@@ -288,10 +323,17 @@ return function(F)
     return T.stack(out, 1)
   end
 
-  --- Connectionist temporal classification (Graves et al. 2006): log_probs [T, N, C] (log_softmax over the
+  -- Connectionist temporal classification (Graves et al. 2006): log_probs [T, N, C] (log_softmax over the
   -- classes; or [T, C]), targets [N, S] or in one list, lengths [N] (tensors or lists). "mean" divides each
   -- loss by its target's length first. Options `blank` (the first class) `reduction zero_infinity=false
   -- index_base=1`.
+  --- nn.F.ctc_loss(log_probs, targets, input_lengths, target_lengths, {blank=, reduction="mean",
+  --   zero_infinity=false}) → tensor
+  -- -log of the probability of all alignments of targets with log_probs [T, N, C] (Graves et al. 2006).
+  --   local i64 = { dtype = "i64" }
+  --   local logs = T.zeros(2, 1, 2):log_softmax(-1)
+  --   print(nn.F.ctc_loss(logs, T.tensor({ { 2 } }, i64), T.tensor({ 2 }, i64), T.tensor({ 1 }, i64), { blank = 1 }))
+  --   --> 0.2877  -- f32[] cpu
   function F.ctc_loss(log_probs, targets, input_lengths, target_lengths, opts)
     local who = "ctc_loss"
     tensors(who, log_probs, targets)

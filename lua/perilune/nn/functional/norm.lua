@@ -51,14 +51,19 @@ return function(F)
     return y
   end
 
-  --- x / max(‖x‖_p, eps) along a dimension. Options `p=2 dim=2 eps=1e-12`.
+  --- nn.F.normalize(x, {p=2, dim=2, eps=1e-12}) → tensor
+  -- x / max(‖x‖_p, eps) along dim.
+  --   print(nn.F.normalize(T.tensor { { 3, 4 } }))  --> {{0.6000, 0.8000}}  -- f32[1,2] cpu
   function F.normalize(x, opts)
     opts = options.check("normalize", opts, { "p", "dim", "eps" })
     local norm = x:norm { p = opts.p or 2.0, dim = opts.dim or 2, keepdim = true }
     return x / norm:clamp { min = opts.eps or 1e-12 }
   end
 
-  --- x / (k + alpha · mean of x² over `size` neighbouring channels)^beta (Krizhevsky et al. 2012); x [N, C, *].
+  --- nn.F.local_response_norm(x, size, {alpha=1e-4, beta=0.75, k=1}) → tensor
+  -- x / (k + alpha mean of squares over neighbouring channels)^beta.
+  --   print(nn.F.local_response_norm(T.ones(1, 1, 1), 1, { alpha = 3, beta = 1 }))
+  --   --> {{{0.2500}}}  -- f32[1,1,1] cpu
   function F.local_response_norm(x, size, opts)
     local who = "local_response_norm"
     tensor(who, x)
@@ -83,9 +88,10 @@ return function(F)
     if var then running_update(var, flat:var(3):mean(1), { momentum = momentum }) end
   end
 
-  --- Each channel of each sample normalized by its own mean and variance (Ulyanov et al. 2016), x [N, C, *];
-  -- `use_input_stats=false`: by the running statistics. Options `running_mean running_var weight bias
-  -- use_input_stats=true momentum=0.1 eps=1e-5`.
+  --- nn.F.instance_norm(x, {running_mean=, running_var=, weight=, bias=, use_input_stats=true, momentum=0.1, eps=1e-5})
+  --   → tensor
+  -- Each channel of each sample minus its mean over its deviation.
+  --   print(nn.F.instance_norm(T.tensor { { { 1, 3 } } }))  --> {{{-1.0000,  1.0000}}}  -- f32[1,1,2] cpu
   function F.instance_norm(x, opts)
     local who = "instance_norm"
     tensor(who, x)

@@ -9,6 +9,17 @@ local fail, describe, unpack = options.fail, options.describe, table.unpack
 return function(F)
   -- ---- powers -----------------------------------------------------------------------------------------------
 
+  --- nn.F.lp_pool1d(x, norm_type, kernel_size, {stride=, ceil_mode=false}) → tensor
+  -- The p-norm of each window.
+  --   print(nn.F.lp_pool1d(T.ones(1, 1, 2), 1, 2))  --> {{{2.}}}  -- f32[1,1,1] cpu
+
+  --- nn.F.lp_pool2d(x, norm_type, kernel_size, {stride=, ceil_mode=false}) → tensor
+  -- The p-norm of each window.
+  --   print(nn.F.lp_pool2d(T.ones(1, 1, 2, 2), 1, 2))  --> {{{{4.}}}}  -- f32[1,1,1,1] cpu
+
+  --- nn.F.lp_pool3d(x, norm_type, kernel_size, {stride=, ceil_mode=false}) → tensor
+  -- The p-norm of each window.
+  --   print(nn.F.lp_pool3d(T.ones(1, 1, 2, 2, 2), 1, 2))  --> {{{{{8.}}}}}  -- f32[1,1,1,1,1] cpu
   for nd = 1, 3 do
     local who, avg = ("lp_pool%dd"):format(nd), T[("avg_pool%dd"):format(nd)]
     --- (Σ over the window of x^p)^(1/p). Options `norm_type kernel_size stride ceil_mode=false`.
@@ -40,6 +51,28 @@ return function(F)
     end
     return list
   end
+
+  --- nn.F.max_unpool1d(x, indices, kernel_size, {stride=, padding=0, output_size=, index_base=1}) → tensor
+  -- Zeros with the values of x at the places that max_pool gave as indices.
+  --   local y, where = T.max_pool1d(T.arange(2):float():view(1, 1, 2), 2, { return_indices = true })
+  --   print(nn.F.max_unpool1d(y, where, 2))  --> {{{0., 2.}}}  -- f32[1,1,2] cpu
+
+  --- nn.F.max_unpool2d(x, indices, kernel_size, {stride=, padding=0, output_size=, index_base=1}) → tensor
+  -- Zeros with the values of x at the places that max_pool gave as indices.
+  --   local y, where = T.max_pool2d(T.arange(4):float():view(1, 1, 2, 2), 2, { return_indices = true })
+  --   print(nn.F.max_unpool2d(y, where, 2))
+  --   --> {{{{0., 0.},
+  --   -->    {0., 4.}}}}  -- f32[1,1,2,2] cpu
+
+  --- nn.F.max_unpool3d(x, indices, kernel_size, {stride=, padding=0, output_size=, index_base=1}) → tensor
+  -- Zeros with the values of x at the places that max_pool gave as indices.
+  --   local y, where = T.max_pool3d(T.arange(8):float():view(1, 1, 2, 2, 2), 2, { return_indices = true })
+  --   print(nn.F.max_unpool3d(y, where, 2))
+  --   --> {{{{{0., 0.},
+  --   -->     {0., 0.}},
+  --   -->
+  --   -->    {{0., 0.},
+  --   -->     {0., 8.}}}}}  -- f32[1,1,2,2,2] cpu
   for nd = 1, 3 do
     local who = ("max_unpool%dd"):format(nd)
     --- Zeros with the values of x [N, C, *] at the places that max_pool gave as indices. Options `stride=kernel_size
@@ -83,6 +116,38 @@ return function(F)
 
   -- ---- maxima and their places ------------------------------------------------------------------------------
 
+  --- nn.F.adaptive_max_pool1d_with_indices(x, output_size, {index_base=1}) → values, indices
+  -- Largest values of windows cut for the output's size, and their places.
+  --   local y, where = nn.F.adaptive_max_pool1d_with_indices(T.arange(2):float():view(1, 1, 2), 1)
+  --   print(y:item(), where:item())  --> 2.0	2
+
+  --- nn.F.adaptive_max_pool2d_with_indices(x, output_size, {index_base=1}) → values, indices
+  -- Largest values of windows cut for the output's size, and their places.
+  --   local y, where = nn.F.adaptive_max_pool2d_with_indices(T.arange(4):float():view(1, 1, 2, 2), 1)
+  --   print(y:item(), where:item())  --> 4.0	4
+
+  --- nn.F.adaptive_max_pool3d_with_indices(x, output_size, {index_base=1}) → values, indices
+  -- Largest values of windows cut for the output's size, and their places.
+  --   local y, where = nn.F.adaptive_max_pool3d_with_indices(T.arange(8):float():view(1, 1, 2, 2, 2), 1)
+  --   print(y:item(), where:item())  --> 8.0	8
+
+  --- nn.F.max_pool1d_with_indices(x, kernel_size, {stride=, padding=0, dilation=1, ceil_mode=false, index_base=1}) →
+  --   values, indices
+  -- The largest value of each window and its place.
+  --   local y, where = nn.F.max_pool1d_with_indices(T.arange(2):float():view(1, 1, 2), 2)
+  --   print(y:item(), where:item())  --> 2.0	2
+
+  --- nn.F.max_pool2d_with_indices(x, kernel_size, {stride=, padding=0, dilation=1, ceil_mode=false, index_base=1}) →
+  --   values, indices
+  -- The largest value of each window and its place.
+  --   local y, where = nn.F.max_pool2d_with_indices(T.arange(4):float():view(1, 1, 2, 2), 2)
+  --   print(y:item(), where:item())  --> 4.0	4
+
+  --- nn.F.max_pool3d_with_indices(x, kernel_size, {stride=, padding=0, dilation=1, ceil_mode=false, index_base=1}) →
+  --   values, indices
+  -- The largest value of each window and its place.
+  --   local y, where = nn.F.max_pool3d_with_indices(T.arange(8):float():view(1, 1, 2, 2, 2), 2)
+  --   print(y:item(), where:item())  --> 8.0	8
   for nd = 1, 3 do
     for _, kind in ipairs { "max_pool", "adaptive_max_pool" } do
       local pool = ("%s%dd"):format(kind, nd)

@@ -30,6 +30,11 @@ function steps.relu(gx, h, w_hh, b_hh)
   return h, h
 end
 
+--- nn.F.lstm(x, state, weights, {…}) → y, state
+-- What nn.LSTM computes, from its weights in order.
+--   -- nn.LSTM calls it
+--   local net = nn.LSTM(2, 3)
+--   print(nn.F.lstm ~= nil, net(T.ones(4, 1, 2)):size(3))  --> true	3
 function steps.lstm(gx, state, w_hh, b_hh, w_hr)
   local h, c = state[1], state[2]
   local a = gx + linear(h, w_hh, b_hh)
@@ -46,6 +51,11 @@ function steps.lstm(gx, state, w_hh, b_hh, w_hr)
   return h, { h, c }
 end
 
+--- nn.F.gru(x, state, weights, {…}) → y, state
+-- What nn.GRU computes, from its weights in order.
+--   -- nn.GRU calls it
+--   local net = nn.GRU(2, 3)
+--   print(nn.F.gru ~= nil, net(T.ones(4, 1, 2)):size(3))  --> true	3
 function steps.gru(gx, h, w_hh, b_hh)
   local n = h:size(2)
   local gh = linear(h, w_hh, b_hh)
@@ -392,13 +402,36 @@ local function layers(who, kind, x, hx, cx, weights, o)
 end
 
 return function(F)
+
+  --- nn.F.gru_cell(x, state, w_ih, w_hh, b_ih, b_hh) → state
+  -- One step, as nn.GRUCell.
+  --   -- nn.GRUCell calls it
+  --   local cell = nn.GRUCell(2, 3)
+  --   print(nn.F.gru_cell ~= nil, (cell(T.ones(1, 2))):size(2))  --> true	3
+
+  --- nn.F.rnn_relu_cell(x, state, w_ih, w_hh, b_ih, b_hh) → state
+  -- One step, as nn.RNNCell.
+  --   -- nn.RNNCell calls it
+  --   local cell = nn.RNNCell(2, 3)
+  --   print(nn.F.rnn_relu_cell ~= nil, (cell(T.ones(1, 2))):size(2))  --> true	3
+
+  --- nn.F.rnn_tanh_cell(x, state, w_ih, w_hh, b_ih, b_hh) → state
+  -- One step, as nn.RNNCell.
+  --   -- nn.RNNCell calls it
+  --   local cell = nn.RNNCell(2, 3)
+  --   print(nn.F.rnn_tanh_cell ~= nil, (cell(T.ones(1, 2))):size(2))  --> true	3
   for name, kind in pairs { rnn_tanh_cell = "tanh", rnn_relu_cell = "relu", gru_cell = "gru" } do
     --- One step: (x [N, in], h [N, H], w_ih, w_hh, b_ih, b_hh) → h. h nil: zeros.
     F[name] = function(x, h, w_ih, w_hh, b_ih, b_hh)
       return (cell(name, kind, x, h, nil, { w_ih, w_hh, b_ih, b_hh }))
     end
   end
-  --- One step: (x, {h, c}, w_ih, w_hh, b_ih, b_hh) → h, c.
+
+  --- nn.F.lstm_cell(x, state, w_ih, w_hh, b_ih, b_hh) → state
+  -- One step, as nn.LSTMCell.
+  --   -- nn.LSTMCell calls it
+  --   local cell = nn.LSTMCell(2, 3)
+  --   print(nn.F.lstm_cell ~= nil, (cell(T.ones(1, 2))):size(2))  --> true	3
   function F.lstm_cell(x, state, w_ih, w_hh, b_ih, b_hh)
     if state ~= nil and type(state) ~= "table" then
       fail("lstm_cell: the state must be {h, c}, got %s", describe(state))
@@ -406,10 +439,15 @@ return function(F)
     return cell("lstm_cell", "lstm", x, state and state[1], state and state[2], { w_ih, w_hh, b_ih, b_hh })
   end
 
-  --- Layers: (x, h_0, weights, opts) → y, h_n. x [S, N, in] (batch_first: [N, S, in]; or [S, in]), h_0 and h_n
+  -- Layers: (x, h_0, weights, opts) → y, h_n. x [S, N, in] (batch_first: [N, S, in]; or [S, in]), h_0 and h_n
   -- [layers · directions, N, H], y [S, N, directions · H]; x may be a packed sequence (nn.utils.rnn), then y is one.
   -- Options `nonlinearity="tanh"` (rnn), `num_layers=1 bias=true batch_first=false bidirectional=false dropout=0
   -- training=false`.
+  --- nn.F.rnn(x, state, weights, {…}) → y, state
+  -- What nn.RNN computes, from its weights in order.
+  --   -- nn.RNN calls it
+  --   local net = nn.RNN(2, 3)
+  --   print(nn.F.rnn ~= nil, net(T.ones(4, 1, 2)):size(3))  --> true	3
   function F.rnn(x, hx, weights, opts)
     local o = options.check("rnn", opts, { "nonlinearity", table.unpack(names) })
     local kind = o.nonlinearity or "tanh"

@@ -309,9 +309,12 @@ local function check_grid(who, x, grid)
 end
 
 return function(F)
-  --- x [N, C, *] resized to `size`, or by `scale_factor` (numbers or lists). Options `mode="nearest"`
-  -- ("nearest-exact" "linear" "bilinear" "bicubic" "trilinear" "area"), `align_corners=false
-  -- recompute_scale_factor=false antialias=false` (bilinear and bicubic: shrinking looks at every pixel).
+
+  --- nn.F.interpolate(x, {size=, scale_factor=, mode="nearest", align_corners=false, antialias=false}) → tensor
+  -- x [N, C, *] resized; modes nearest, nearest-exact, linear, bilinear, bicubic, trilinear, area. antialias: bilinear
+  -- and bicubic look at every pixel when they shrink.
+  --   print(nn.F.interpolate(T.tensor { { { 1, 3 } } }, { size = 3, mode = "linear", align_corners = true }))
+  --   --> {{{1., 2., 3.}}}  -- f32[1,1,3] cpu
   function F.interpolate(x, opts)
     local who = "interpolate"
     if not T.is_tensor(x) or x:dim() < 3 or x:dim() > 5 then
@@ -355,9 +358,12 @@ return function(F)
     return T.core.own(x:to(dtype), given)
   end
 
-  --- x [N, C, H, W] read at grid [N, h, w, 2], whose last dimension holds x (width), y (height) in [-1, 1] →
+  -- x [N, C, H, W] read at grid [N, h, w, 2], whose last dimension holds x (width), y (height) in [-1, 1] →
   -- [N, C, h, w] (Jaderberg et al. 2015); with one dimension more in 3-d. Options `mode="bilinear"` ("nearest"
   -- "bicubic"), `padding_mode="zeros"` ("border" "reflection"), `align_corners=false`.
+  --- nn.F.grid_sample(x, grid, {mode="bilinear", padding_mode="zeros", align_corners=false}) → [N, C, h, w]
+  -- x [N, C, H, W] read at places grid [N, h, w, 2] in [-1, 1] (Jaderberg et al. 2015).
+  --   print(nn.F.grid_sample(T.ones(1, 1, 2, 2), T.zeros(1, 1, 1, 2)))  --> {{{{1.}}}}  -- f32[1,1,1,1] cpu
   function F.grid_sample(x, grid, opts)
     local who = "grid_sample"
     local nd = check_grid(who, x, grid)
@@ -389,7 +395,10 @@ return function(F)
     return y:reshape(out)
   end
 
-  --- The grid for grid_sample of affine maps theta [N, 2, 3]; `size` {N, C, H, W}. Options `align_corners=false`.
+  --- nn.F.affine_grid(theta, {N, C, H, W}, {align_corners=false}) → [N, H, W, 2]
+  -- The grid for grid_sample of affine maps theta [N, 2, 3]; one dimension more in 3-d.
+  --   print(nn.F.affine_grid(T.tensor { { { 1, 0, 0 }, { 0, 1, 0 } } }, { 1, 1, 1, 2 }):flatten())
+  --   --> {-0.5000,  0.0000,  0.5000,  0.0000}  -- f32[4] cpu
   function F.affine_grid(theta, size, opts)
     local who = "affine_grid"
     local o = options.check(who, opts, { "align_corners" })

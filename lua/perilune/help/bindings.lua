@@ -1,0 +1,128 @@
+-- SPDX-License-Identifier: MIT
+-- What T.help says of functions that are written in C (bindings/) or made in init.lua; see pages.lua. Nothing to run.
+
+--- T.GradKey{name=, level=, ambient=true} → key
+-- One tape. key:attach(t, fn) → t watches a tensor; key:backward(ys, dys, {strict=}) walks the tape once, calls fn(t,
+-- gradient) as soon as a gradient is final, and closes the key; key:close() gives up; key:is_attached_to(t),
+-- key:attached(), key.active. Works with <close>. level: by default one above the highest active key; keys of lower
+-- levels record the backward of higher ones. ambient=false: requires_grad_ records nothing meanwhile.
+--   local key, x = T.GradKey {}, T.tensor { 1, 2 }
+--   key:attach(x, function(t, g) print(g) end)
+--   key:backward((x * x):sum())
+--   --> {2., 4.}  -- f32[2] cpu
+
+--- T.custom{name=, forward=f(ctx, …), backward=f(ctx, g…), jvp=f(ctx, t…), always=false, state=} → function
+-- An op with a gradient of your own. forward's tensors are constants to it; ctx:save(…) and ctx:saved() keep tensors
+-- and notice if they are overwritten; other values may be fields of ctx. backward gets a gradient or nil for each
+-- result and returns one or nil for each tensor argument. ctx.needs_input_grad[i]; ctx:mark_non_differentiable(t);
+-- ctx:mark_dirty(t) for an input edited in place. jvp, which is optional, gets a tangent or nil for each tensor
+-- argument and returns one or nil for each result (forward mode: T.jvp); without it backward is differentiated for
+-- that. always: backward also runs without gradients. state: one table or object for all calls, ctx.state.
+--   local square = T.custom {
+--     name = "square",
+--     state = { calls = 0 },
+--     forward = function(ctx, x)
+--       ctx:save(x)
+--       ctx.state.calls = ctx.state.calls + 1
+--       return x * x
+--     end,
+--     backward = function(ctx, g) return 2 * g * ctx:saved() end,
+--   }
+--   print(T.grad(function(x) return square(x):sum() end)(T.tensor { 3 }))  --> {6.}  -- f32[1] cpu
+
+--- T.default_dtype() → dtype, T.default_dtype(dtype)
+-- The dtype of tensors made from floats.
+--   print(T.default_dtype())  --> f32
+
+--- T.deterministic(on) → what holds from now on
+-- The same bits in every run. The CPU's kernels give them at any number of threads, always; false lets a GPU's
+-- libraries take faster algorithms that do not.
+--   print(T.deterministic(true))  --> true
+
+--- T.empty_cache()
+-- Collects garbage and gives free memory back to the system.
+--   T.empty_cache()
+
+--- T.from_string(bytes, dtype, shape) → tensor
+-- Little-endian, row-major elements; without a shape, as many as there are. x:to_string() is the other way.
+--   print(T.from_string(T.arange(2):to_string(), "i64"))  --> {1, 2}  -- i64[2] cpu
+
+--- T.get_num_threads() → n
+-- How many threads kernels use.
+--   print(T.get_num_threads() >= 1)  --> true
+
+--- T.get_rng_state() → string
+-- Where the generator stands; for T.set_rng_state.
+--   local state = T.get_rng_state()
+--   local a = T.rand(3)
+--   T.set_rng_state(state)
+--   print(T.rand(3):equal(a))  --> true
+
+--- T.grad_keys() → list
+-- The keys that are alive: explicit ones and the ambient one.
+--   local key = T.GradKey { name = "mine" }
+--   local found = false
+--   for _, k in ipairs(T.grad_keys()) do found = found or tostring(k):find("mine", 1, true) ~= nil end
+--   print(found)  --> true
+--   key:close()
+
+--- x:imshow{map="grey", lo=, hi=, cols=, scale=, title=, file=} → figure
+-- A picture of [H,W], [C,H,W], [H,W,C], or a grid of [N,C,H,W] with cols in a row. print(figure) shows it in the
+-- terminal: half blocks with colours, characters without. u8 as it is; other numbers from 0 to 1, or from their least
+-- to their greatest, or lo to hi. file= or figure:png(path), figure:svg(path) write it.
+--   print(T.eye(3):imshow():text { color = false })
+--   --> @@
+--   -->   @@
+--   -->     @@
+
+--- T.is_tensor(value) → boolean
+-- Whether it is a tensor.
+--   print(T.is_tensor(1))  --> false
+
+--- T.manual_seed(seed) → T
+-- Starts the random numbers over: the same seed, the same numbers.
+--   local a = T.manual_seed(1).rand(3)
+--   print(T.manual_seed(1).rand(3):equal(a))  --> true
+
+--- T.memory() → {live, peak, reserved, blocks, allocations, budget}
+-- Bytes of tensors: held now, at most so far, taken from the system; the number of blocks; the limit, if any.
+--   local before = T.memory().live
+--   local x = T.zeros(1024)
+--   print(T.memory().live - before >= 4096)  --> true
+
+--- T.promote_types(a, b) → dtype
+-- What an op of both computes in.
+--   print(T.promote_types("i64", "f16"))  --> f16
+
+--- T.reset_peak_memory()
+-- T.memory().peak starts again from what is live.
+--   T.reset_peak_memory()
+--   print(T.memory().peak == T.memory().live)  --> true
+
+--- T.set_memory_budget(bytes or nil)
+-- Tensors beyond this many bytes are an out-of-memory error; nil: no limit.
+--   T.set_memory_budget(T.memory().live + (1 << 20))
+--   print((pcall(T.zeros, 1 << 20)))  --> false
+--   T.set_memory_budget(nil)
+
+--- T.set_num_threads(n)
+-- How many threads kernels use, 1 to 1024. Results do not depend on it.
+--   local n = T.get_num_threads()
+--   T.set_num_threads(1)
+--   print(T.get_num_threads())  --> 1
+--   T.set_num_threads(n)
+
+--- T.set_rng_state(string)
+-- Puts the generator where it stood at T.get_rng_state.
+--   local state = T.get_rng_state()
+--   local a = T.rand(3)
+--   T.set_rng_state(state)
+--   print(T.rand(3):equal(a))  --> true
+
+--- x:spark{width=60, lo=, hi=} → string
+-- The values of a vector, or of each row of a matrix, as a line of blocks; more than width are averaged.
+--   print(T.tensor({ 1, 5, 3 }):spark())  --> ▁█▅
+
+--- T.tensor(number or nested list, {dtype=, requires_grad=}) → tensor
+-- Copies the values. Numbers become f32 (T.default_dtype), booleans bool, unless dtype says otherwise.
+--   print(T.tensor { { 1.5, 2 }, { 3, 4 } }:size(1))  --> 2

@@ -1,0 +1,127 @@
+-- SPDX-License-Identifier: MIT
+--- What there is to say of functions that are no ops. It stands above each of them in its Lua file, as a comment that
+-- is read when somebody asks:
+--
+--   --- T.hstack(tensors) → tensor
+--   -- Joined side by side.
+--   -- Shapes: [N, *] … → [M, *]
+--   --   print(T.hstack { T.ones(1), T.zeros(1) })  --> {1., 0.}  -- f32[2] cpu
+--
+-- The first line is the signature, behind "NAME :: " where it does not begin with the name, and may go on in indented
+-- lines; "(…)" behind the name is written from the declared arguments. Then comes the text, then, indented, the
+-- example, which prints what stands behind `-->`. What is written in C has its comments in bindings.lua, beside this
+-- file.
+-- @module perilune.help.pages
+local core = require "perilune.core"
+local options = require "perilune.options"
+local signature = require "perilune.help.signature"
+
+local M = {}
+
+local home = debug.getinfo(1, "S").source:match "^@(.*)help/pages%.lua$" or ""
+
+-- The path that a line of comment begins an entry for, and its signature; nil for other lines. The names of T have no
+-- "T." in paths, methods of tensors neither.
+local function head(text)
+  local path, rest = text:match "^%-%-%- ([%a_][%w_.:]*) :: (.+)$"
+  if not path then
+    path = text:match "^%-%-%- ([%a_][%w_.:]*)[({]"
+    rest = path and text:sub(5)
+  end
+  local space = path and path:match "^(%a+)[.:]"
+  if space == "T" or space == "x" then return path:sub(3), rest end
+  if space == "nn" or space == "optim" then return path, rest end
+  return nil
+end
+M.head = head
+
+--- Adds the entries of a file's text to the table: path → {signature, text, example, shapes, file}.
+function M.read(source, file, entries)
+  local entry, in_head
+  for line in source:gmatch "[^\n]*" do
+    local comment = line:match "^%s*(%-%-.*)$"
+    local path, sig = head(comment or "")
+    if path then
+      if entries[path] then error(("%s: %s is described twice, first in %s"):format(file, path, entries[path].file)) end
+      entry = { signature = sig, text = {}, example = {}, file = file }
+      entries[path], in_head = entry, true
+    elseif not comment then
+      entry = nil
+    elseif entry then
+      local code, text = comment:match "^%-%-   (.*)$", comment:match "^%-%- ?(.*)$"
+      in_head = in_head and code ~= nil
+      if in_head then
+        entry.signature = entry.signature .. " " .. code
+      elseif code or #entry.example > 0 then
+        table.insert(entry.example, code or text)
+      elseif text:find "^Shapes: " then
+        entry.shapes = text:match "^Shapes: (.*)$"
+      else
+        table.insert(entry.text, text)
+      end
+    end
+  end
+end
+
+-- The declaration behind a path, if there is one.
+local function declared(path)
+  local plain = path:gsub("^optim%.lr_scheduler", "lr_scheduler"):gsub("^nn%.utils%.", "")
+  return options.specs[path] and path or options.specs[plain] and plain or nil
+end
+
+local function complete(path, entry)
+  entry.text, entry.example = table.concat(entry.text, "\n"), table.concat(entry.example, "\n")
+  entry.who = declared(path)
+  entry.arguments = entry.who and signature.arguments(entry.who) or {}
+  entry.same = not path:find(".", 1, true) and entry.text:match "^Another name of T%.([%w_.]+)%."
+    or entry.text:match "^T%.([%w_.]+) under its other name" or nil
+  local name, returns = entry.signature:match "^([%w_.]+)%(…%)(.*)$"
+  if name and entry.who then
+    entry.signature = (path:find "^optim%.lr_scheduler%." and signature.schedule(path)
+      or signature.call(entry.who, name)) .. returns
+  elseif name and path:find "^optim%.%u%w+$" then
+    entry.signature = signature.settings(path) .. returns
+  end
+end
+
+-- The Lua files below a folder, in order.
+local function files(folder, list)
+  local found = assert(core.list_folder(home .. folder))
+  table.sort(found)
+  for _, item in ipairs(found) do
+    local kind, name = item:sub(1, 1), item:sub(2)
+    if kind == "d" then
+      files(folder .. name .. "/", list)
+    elseif name:find "%.lua$" then
+      list[#list + 1] = folder .. name
+    end
+  end
+  return list
+end
+
+local entries
+
+--- All entries: path → {signature, text, example, shapes, arguments, file, same}; same: of what it is another name.
+function M.all()
+  if entries then return entries end
+  core.load_parts() -- all functions are there, with their arguments and other names
+  for _, part in ipairs { "nn", "optim" } do require("perilune." .. part) end -- they declare arguments when they load
+  local all = {}
+  for _, file in ipairs(files("", {})) do
+    local f = assert(io.open(home .. file))
+    M.read(f:read "a", file, all)
+    f:close()
+  end
+  for path, entry in pairs(all) do complete(path, entry) end
+  for name, from in pairs(options.aliases) do
+    if not all[name] then
+      all[name] = { signature = ("T.%s(…), as T.%s"):format(name, from), arguments = {}, file = "tensor/aliases.lua",
+        text = ("Another name of T.%s."):format(from), same = from,
+        example = ("print(T.%s == T.%s)  --> true"):format(name, from) }
+    end
+  end
+  entries = all
+  return all
+end
+
+return M
