@@ -7,6 +7,7 @@
 -- @classmod Optimizer
 local T = require "perilune"
 local options = require "perilune.options"
+local surface = require "perilune.surface"
 
 local fail, describe = options.fail, options.describe
 local core = T.core
@@ -28,6 +29,14 @@ end
 local Optimizer = {}
 Optimizer.__index = Optimizer
 
+-- What a list has beside its entries would be dropped: optim.SGD{p, lr = 0.1}.
+local function check_list(who, list, what)
+  local key = options.stray(list)
+  if key ~= nil then
+    fail("%s: the list of %s has the key %s; settings come in a table behind it", who, what, describe(key))
+  end
+end
+
 local function check_params(who, list, seen)
   if type(list) == "userdata" then list = { list } end
   if type(list) ~= "table" then
@@ -45,6 +54,7 @@ local function check_params(who, list, seen)
     out[i] = p
   end
   if #out == 0 then fail("%s: the list of parameters is empty", who) end
+  check_list(who, list, "parameters")
   return out
 end
 
@@ -89,11 +99,13 @@ end
 
 --- @tparam table params a list of parameters, or of groups `{params={…}, lr=…, …}`
 -- @tparam[opt] table opts settings for all groups that do not say otherwise
-function Optimizer.new(C, params, opts)
+function Optimizer.new(C, params, opts, ...)
   local who = "optim." .. C.name
+  if select("#", ...) > 0 then surface.too_many(who, { "params", "options" }, params, opts, ...) end
   local self = setmetatable({ param_groups = {}, _seen = {}, _converted = core.converted }, C)
   self.defaults = checked(C, who, opts, {})
   if type(params) == "table" and type(params[1]) == "table" and getmetatable(params[1]) == nil then
+    check_list(who, params, "groups")
     for _, group in ipairs(params) do self:add_param_group(group) end
   else
     self:add_param_group { params = params }
