@@ -10,7 +10,7 @@
 
 #include "kernels/kernel.h"
 
-#define PL_DEVICE_ABI   3u
+#define PL_DEVICE_ABI   4u
 #define PL_DEVICE_ENTRY "perilune_device_plugin"
 
 /* What the engine lends to the plug-in. */
@@ -38,7 +38,6 @@ typedef enum PlDeviceSetting {
   PL_DEVICE_DETERMINISTIC, /* 1: same bits in every run (the default) */
   PL_DEVICE_TF32,          /* 1: f32 products may round their factors to TF32 (0 by default) */
   PL_DEVICE_SYNC,          /* 1: wait after every kernel, so that a failure names its op */
-  PL_DEVICE_BENCHMARK,     /* 1: libraries may time their algorithms and keep the fastest */
   PL_DEVICE_CUDNN,         /* 0: own kernels where cuDNN would compute (1 by default) */
   PL_DEVICE_NSETTING
 } PlDeviceSetting;

@@ -213,7 +213,6 @@ void l_jit_guards_register(lua_State *L);
 
 /* Adds functions to the table at the top; `methods` are put into the metatable's method table. */
 void l_add_methods(lua_State *L, const luaL_Reg *regs);
-int l_index_get(lua_State *L); /* t[key]: t at 1, key at 2 */
 
 /* The table kept in the registry under key, made at first use; mode: "v" weak values, "k" weak keys. */
 void l_push_weak_table(lua_State *L, const void *key, const char *mode);

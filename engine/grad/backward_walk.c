@@ -422,8 +422,6 @@ PlStatus pl_walk_touch_always(PlWalk *w, PlKey *k) {
   return PL_OK;
 }
 
-uint64_t pl_walk_number(void) { return ++pass_counter; }
-
 /* ---- a walk for chosen inputs ------------------------------------------------------------------------------------- */
 
 /* A node that can be reached, with the mark of an outer walk that it may carry. */

@@ -94,7 +94,6 @@ typedef struct PlListed {
 } PlListed;
 
 /* Writable views of the sizes: only while a tensor is being made. */
-static inline int64_t *pl_dims(PlTensor *t) { return t->dims; }
 static inline int64_t *pl_strides(PlTensor *t) { return t->dims + t->a.ndim; }
 
 PlStatus pl_tensor_like(PlTensor **out, const PlTensor *t, PlDtype dtype); /* empty, same shape */

@@ -87,14 +87,6 @@ PLC_DEV void plc_move(void *y, int64_t j, const void *x, int64_t i, int size) {
   default: ((uint64_t *)y)[j] = ((const uint64_t *)x)[i]; break;
   }
 }
-PLC_DEV void plc_move_zero(void *y, int64_t j, int size) {
-  switch (size) {
-  case 1: ((uint8_t *)y)[j] = 0; break;
-  case 2: ((uint16_t *)y)[j] = 0; break;
-  case 4: ((uint32_t *)y)[j] = 0; break;
-  default: ((uint64_t *)y)[j] = 0; break;
-  }
-}
 
 /* Unsigned keys in the order of the values: NaN above everything, -0 equal to 0. Bits above `plc_key_bits` are 0, so radix
  * passes skip them. */

@@ -46,7 +46,6 @@ int plc_processors(void);      /* multiprocessors */
 int plc_capability(void);      /* 90 for sm_90 */
 bool plc_deterministic(void);
 bool plc_tf32(void);
-bool plc_benchmark(void);
 bool plc_cudnn(void); /* may it compute? */
 
 /* Temporary device memory, 256-byte aligned; freed in stream order. NULL is fine. */
@@ -146,7 +145,6 @@ PlStatus plc_gemm_plain(const PlcGemm *g);
 /* What libs/ adds to the plug-in's description and to its extensions; weak as well. */
 __attribute__((weak)) void plc_libraries_text(char *text, size_t size);
 __attribute__((weak)) const void *plc_libraries_extension(const char *name);
-__attribute__((weak)) void plc_libraries_trim(void); /* out of memory: give back what can be made again */
 
 /* ---- work that is captured (kernels/capture.h; weak: libs/capture.c) ---------------------------------------------------- */
 

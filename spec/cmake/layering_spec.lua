@@ -18,7 +18,7 @@ local function lines_of(command)
 end
 
 local function sources(layer)
-  local names = "-name '*.[ch]' -o -name '*.inc' -o -name '*.def' -o -name '*.cu'"
+  local names = "-name '*.[ch]' -o -name '*.inc' -o -name '*.def' -o -name '*.cu' -o -name '*.cpp'"
   return lines_of(("find '%s/%s' -type f \\( %s \\)"):format(root, layer, names))
 end
 
@@ -160,6 +160,26 @@ local function sorted(list)
   return table.concat(list, "\n")
 end
 
+-- Functions that headers declare and nothing uses: files (path -> text) -> list of faults. A prototype needs a
+-- definition and a caller, an inline function a caller. Names that macros paste together (kernels, batching rules) are not seen.
+local function unused_functions(files)
+  local times, faults = {}, {}
+  for path, text in pairs(files) do
+    files[path] = text:gsub("/%*.-%*/", " ")
+    for word in files[path]:gmatch "[%a_][%w_]*" do times[word] = (times[word] or 0) + 1 end
+  end
+  for path, text in pairs(files) do
+    if path:find "%.h$" and not path:find "^spec/" and path ~= "engine/perilune.h" then
+      for head, name, tail in ("\n" .. text):gmatch "\n([%a_][%w_ %*]-[ %*])([plrs]%w*_[%w_]+)%b()([^\n]*)" do
+        local pasted = name:find "^plk_" or name:find "^pl_batch_" or head:find "define" or head:find "return"
+        local least = tail:find "^;" and 3 or 2
+        if not pasted and times[name] < least then faults[#faults + 1] = ("%s: nothing uses %s"):format(path, name) end
+      end
+    end
+  end
+  return faults
+end
+
 describe("layering", function()
   for layer in pairs(allowed) do
     it("holds in the #include lines of " .. layer, function()
@@ -286,6 +306,18 @@ describe("layering", function()
     assert.equal(1, branches("if (pl_op_id(op) == PL_OP_add)"))
     assert.equal(1, branches("  case PL_OP_add: return 1;"))
     assert.equal(0, branches("*out = pl_g2(g, &pl_op_add, a, b);"))
+  end)
+
+  it("declares no function that nothing defines or calls", function()
+    local files = {}
+    for _, layer in ipairs { "engine", "kernels", "bindings", "spec", "examples" } do
+      for _, path in ipairs(sources(layer)) do files[path:sub(#root + 2)] = assert(io.open(path)):read "a" end
+    end
+    assert.equal("", sorted(unused_functions(files)))
+    assert.same({ "a.h: nothing uses pl_a", "a.h: nothing uses pl_c" }, unused_functions {
+      ["a.h"] = "int pl_a(void);\nint pl_b(int x);\nstatic inline int pl_c(void) { return pl_b(1); } /* pl_a */\n",
+      ["b.c"] = "int pl_b(int x) { return x; }\n",
+    })
   end)
 
   it("holds in the engine archive's undefined symbols", function()

@@ -237,7 +237,6 @@ typedef struct PlSymStorage {
   int32_t store;
 } PlSymStorage;
 
-static inline bool pl_is_symbolic(const PlTensor *t) { return t->a.symbolic != 0; }
 static inline PlGraph *pl_sym_graph(const PlTensor *t) { return ((PlSymStorage *)(void *)t->storage)->graph; }
 static inline PlGVal pl_sym_value(const PlTensor *t) { return (PlGVal)((uintptr_t)t->a.data - 1); }
 /* Where t begins in base, in elements. */

@@ -70,7 +70,5 @@ PlStatus pl_plan_memory(PlPlan *p);
 PlStatus pl_plan_live(PlPlan *p);
 /* Places n buffers with lifetimes into one arena; sets their `at`, returns the arena's size. (arena.c) */
 PlStatus pl_arena_place(int32_t n, PlBuffer *const *b, int64_t *size, int64_t *lower_bound);
-/* One printed table: what was kept, what is computed again, what is where. malloc'ed. (report.c) */
-char *pl_plan_text(const PlPlan *p);
 
 #endif

@@ -232,7 +232,6 @@ static PlStatus make(PlcPool *al, Block *b, cudaStream_t s) {
   cudaError_t e = take_new(al, b, b->bytes, s);
   if (e == cudaErrorMemoryAllocation) {
     al->m.retries++;
-    if (plc_libraries_trim) plc_libraries_trim();
     flush(al);
     e = take_new(al, b, b->bytes, s);
   }
@@ -356,7 +355,6 @@ PlStatus plc_owner_begin(PlcOwner **out) {
   return PL_OK;
 }
 void plc_owner_pause(void) { owner = NULL; }
-void plc_owner_resume(PlcOwner *o) { owner = o; }
 
 void plc_owner_end(PlcOwner *o) {
   if (!o) return;

@@ -87,13 +87,12 @@ void plc_reset_peak(int gpu);
 PlStatus plc_limit(int gpu, int64_t bytes);
 void plc_trim(int gpu);
 
-/* Memory apart, for captured work: between begin and pause (resume and pause) the thread's allocations come from the owner,
+/* Memory apart, for captured work: between begin and pause the thread's allocations come from the owner,
  * and what it frees of them goes back there; end gives all of it to everybody. Other memory that is freed meanwhile counts
  * as freed on the stream that was the current one at begin. */
 typedef struct PlcOwner PlcOwner;
 PlStatus plc_owner_begin(PlcOwner **out);
 void plc_owner_pause(void);
-void plc_owner_resume(PlcOwner *o);
 void plc_owner_end(PlcOwner *o); /* its GPU is the current one */
 
 /* What has to happen before memory is handed out again. */

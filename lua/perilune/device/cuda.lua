@@ -199,13 +199,6 @@ return function(T, core)
   --   end
   function cuda.deterministic(on) return raw.setting("deterministic", on) end
 
-  --- T.cuda.benchmark(on) → what it was
-  -- Libraries may time their algorithms and keep the fastest; off at first.
-  --   if T.cuda.is_available() then
-  --     T.cuda.benchmark(false)
-  --   end
-  function cuda.benchmark(on) return raw.setting("benchmark", on) end
-
   --- T.cuda.cudnn(on) → what it was
   -- cuDNN computes convolutions, attention and recurrent nets where it can; on at first. Off: kernels of our own.
   --   if T.cuda.is_available() then
