@@ -161,7 +161,8 @@ local function sorted(list)
 end
 
 -- Functions that headers declare and nothing uses: files (path -> text) -> list of faults. A prototype needs a
--- definition and a caller, an inline function a caller. Names that macros paste together (kernels, batching rules) are not seen.
+-- definition and a caller, an inline function a caller. Names that macros paste together (kernels, batching rules)
+-- are not seen.
 local function unused_functions(files)
   local times, faults = {}, {}
   for path, text in pairs(files) do
