@@ -4,7 +4,8 @@
 -- and classes.
 local T = require "perilune"
 local symbols = require("perilune.help.pages").all()
-local source = require "perilune.repl.source"
+local reference = require "perilune.help.reference"
+local source = require "perilune.help.source"
 
 local SECTIONS = { { "Making tensors", "creation" }, { "Elementwise", "pointwise" }, { "Reductions", "reduction" },
   { "Shapes and views", "view" }, { "Indexing and joining", "indexing" },
@@ -20,38 +21,21 @@ local function callable(v)
   return type(v) == "function" or (meta and rawget(meta, "__call") ~= nil)
 end
 
-local function default_text(a)
-  if a.default == nil then return nil end
-  if a.choices then
-    local n = 0
-    for word in a.choices:gmatch "[^|]+" do
-      if n == a.default then return word end
-      n = n + 1
-    end
-  end
-  if math.type(a.default) == "float" and a.default == math.floor(a.default) then return ("%g"):format(a.default) end
-  return tostring(a.default)
-end
-
 local function op_entry(op)
-  local args, params = {}, {}
+  local params = {}
   for i, name in ipairs(op.args) do
     local list, optional = op.nin < 0, op.nin > 0 and i > op.nin - op.nopt
-    args[#args + 1] = list and "{" .. name .. ", …}" or name .. (optional and "?" or "")
     params[#params + 1] = { name = name, type = list and "tensors" or "tensor", optional = optional }
   end
   for _, a in ipairs(op.attrs) do
-    local default = default_text(a)
-    args[#args + 1] = a.name .. (default and "=" .. default or a.optional and "?" or "")
+    local default = reference.default(a)
     params[#params + 1] = { name = a.name, type = a.choices or a.type, default = default,
       optional = a.optional or default ~= nil }
   end
-  local notes = { op.differentiable and "differentiable" or "no gradient" }
-  if op.flags.inplace then notes[#notes + 1] = "in place: " .. op.name .. "_" end
-  return { name = "T." .. op.name, signature = ("T.%s(%s)"):format(op.name, table.concat(args, ", ")), text = op.doc,
-    formula = op.formula, params = params, notes = notes, section = TITLES[op.class] or "Other operations",
+  return { name = "T." .. op.name, signature = "T." .. reference.op_signature(op), text = op.doc,
+    formula = op.formula, params = params, notes = { reference.op_notes(op) }, section = TITLES[op.class] or "Other operations",
     method = not op.flags.nomethod and op.nin >= 1 and op.name or nil, results = op.nout, op = op,
-    inplace = op.flags.inplace, example = require("perilune.help.examples")[op.name] }
+    inplace = op.flags.inplace, example = reference.op_example(op.name) }
 end
 
 local function written_entry(name, entry)

@@ -2,7 +2,7 @@
 -- Definitions for the Lua language server (github.com/LuaLS, "annotations"): editors complete and check perilune's
 -- names with them. Made from the same inventory as the reference.
 local T = require "perilune"
-local source = require "perilune.repl.source"
+local source = require "perilune.help.source"
 local core = T.core
 
 local TYPES = { dim = "integer", index = "integer|perilune.Tensor", newdim = "integer",

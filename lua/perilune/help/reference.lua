@@ -11,15 +11,21 @@ local M = {}
 
 -- ---- ops ---------------------------------------------------------------------------------------------------
 
-local function default_text(a)
-  if a.default == nil then return a.optional and "?" or "" end
+--- The default of an attribute as one writes it, or nil.
+function M.default(a)
+  if a.default == nil then return nil end
   if a.choices then
     local list = {}
     for word in a.choices:gmatch("[^|]+") do list[#list + 1] = word end
-    return "=" .. (list[a.default + 1] or "?")
+    return list[a.default + 1] or "?"
   end
-  if math.type(a.default) == "float" and a.default == math.floor(a.default) then return ("=%g"):format(a.default) end
-  return "=" .. tostring(a.default)
+  if math.type(a.default) == "float" and a.default == math.floor(a.default) then return ("%g"):format(a.default) end
+  return tostring(a.default)
+end
+
+local function default_text(a)
+  local text = M.default(a)
+  return text and "=" .. text or a.optional and "?" or ""
 end
 
 --- "softmax(x, dim=-1, dtype?)"

@@ -7,14 +7,7 @@ return function(T, core)
   local op, is_tensor, fail = core.op, core.is_tensor, options.fail
   local methods = core.metatable().methods
 
-  local function def(name, f)
-    T[name] = f
-    methods[name] = f
-  end
-  local function check(fn, x, i)
-    if not is_tensor(x) then fail("%s: argument #%d must be a tensor, got %s", fn, i, options.describe(x)) end
-    return x
-  end
+  local def, check = core.def, core.check_tensor
 
   --- x:diff{n=1, dim=-1, prepend=, append=} → tensor
   -- Differences of neighbours, n times.

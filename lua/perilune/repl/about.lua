@@ -2,7 +2,7 @@
 -- What `?x` and help(x) say: the page of a symbol, or what a value is. Looking never runs a user's __index.
 local T = require "perilune"
 local show = require "perilune.repl.show"
-local source = require "perilune.repl.source"
+local source = require "perilune.help.source"
 local walk = require "perilune.repl.walk"
 
 local M = {}

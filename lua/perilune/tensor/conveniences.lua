@@ -8,14 +8,7 @@ return function(T, core)
   local is_tensor, fail, describe = core.is_tensor, options.fail, options.describe
   local methods = core.metatable().methods
 
-  local function def(name, f)
-    T[name] = f
-    methods[name] = f
-  end
-  local function check(fn, x, i)
-    if not is_tensor(x) then fail("%s: argument #%d must be a tensor, got %s", fn, i or 1, describe(x)) end
-    return x
-  end
+  local def, check = core.def, core.check_tensor
   local function tensors(fn, list)
     return options.tensors(fn, "tensors", list, 1)
   end

@@ -8,14 +8,16 @@ return function(T, core)
   local too_many = require("perilune.surface").too_many
   local fail = options.fail
 
+  -- A function of T that is a method, too, and reads its arguments itself; declared ones: perilune.define.
   local function def(name, f)
     T[name] = f
     methods[name] = f
   end
   local function check(fn, x, i)
-    if not is_tensor(x) then fail("%s: argument #%d must be a tensor, got %s", fn, i or 1, type(x)) end
+    if not is_tensor(x) then fail("%s: argument #%d must be a tensor, got %s", fn, i or 1, options.describe(x)) end
     return x
   end
+  core.def, core.check_tensor = def, check
   -- trailing options: returns dim and the option table
   local function dim_of(fn, dim, opts, allowed)
     if type(dim) == "table" and not is_tensor(dim) then

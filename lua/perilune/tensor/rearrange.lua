@@ -439,14 +439,7 @@ return function(T, core)
 
   local op, is_tensor, own, unpack = core.op, core.is_tensor, core.own, table.unpack
   local too_many = require("perilune.surface").too_many
-  local function def(name, f)
-    T[name] = f
-    methods[name] = f
-  end
-  local function check(fn, x, i)
-    if not is_tensor(x) then fail("%s: argument #%d must be a tensor, got %s", fn, i or 1, type(x)) end
-    return x
-  end
+  local def, check = core.def, core.check_tensor
 
   --- T.rows :: for i, row in x:rows() do … end
   -- The slices of the first dimension, with their numbers.

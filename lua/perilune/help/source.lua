@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- What the comments above perilune's own functions and classes say: help for what has no page in the symbol table.
+-- What the comments above perilune's own functions and classes say: help for what has no entry of its own (pages.lua).
 -- The text is read from the Lua files when somebody asks.
 local options = require "perilune.options"
 local signature = require "perilune.help.signature"
@@ -7,7 +7,7 @@ local original = require("perilune.surface").original
 
 local M = {}
 
-local home = debug.getinfo(1, "S").source:match "^@(.*)repl/source%.lua$"
+local home = debug.getinfo(1, "S").source:match "^@(.*)help/source%.lua$"
 local files = {}
 
 local function lines_of(path)
