@@ -109,15 +109,26 @@ static int t_forward_attach(lua_State *L) {
   return 1;
 }
 
-/* core.tangent(key, y) → its tangent, nil: it has none, which means zero */
+/* core.tangent(key, y, {tangents that were given} or nil) → its tangent, a copy of what was given itself, nil: it has none, which means
+ * zero */
 static int t_tangent(lua_State *L) {
   PlKey *k = to_key(L);
   PlTensor *t;
+  lua_settop(L, 3);
   Box *b = l_new_box(L);
   CALL(L, pl_forward_tangent(k, l_check_tensor(L, 2), &t));
   if (!t) return 0;
   CALL(L, pl_tensor_alias(&b->t, t));
   CALL(L, pl_entries_copy(b->t, t, k));
+  for (lua_Integer i = 1, n = lua_istable(L, 3) ? (lua_Integer)lua_rawlen(L, 3) : 0; i <= n; i++) {
+    lua_rawgeti(L, 3, i);
+    const PlTensor *given = l_to_tensor(L, -1);
+    lua_pop(L, 1);
+    if (!given || given->storage != t->storage) continue;
+    Box *own = l_new_box(L);
+    CALL(L, l_apply(L, &pl_op_clone, &b->t, 1, NULL, &own->t));
+    break;
+  }
   return 1;
 }
 

@@ -101,9 +101,25 @@ static PlStatus apply_tracked(const PlOp *op, PlTensor *const *in, int nin, cons
   return s;
 }
 
-PlStatus pl_call_tracked(PlTensor *const *in, int nin, PlTensor *out, bool *yes) {
+/* A view without a history of a tensor that has one was taken where nothing is recorded. A write through it would change
+ * values under that history. */
+static PlStatus check_view(const char *op, const PlTensor *t) {
+  PlNode *n;
+  uint32_t slot;
+  const PlTensor *base = t->base;
+  if (PL_LIKELY(!base || t->node || !base->node) || pl_history_old(t) || !pl_is_float((PlDtype)t->a.dtype)) return PL_OK;
+  if (!pl_state.ambient || !pl_key_records(pl_state.ambient) || !pl_entry_get(base, pl_state.ambient, &n, &slot)) return PL_OK;
+  PL_FAIL(PL_ERR_STATE,
+          "%s: %s is a view that was taken where no gradients are recorded, of %s, which requires a gradient; take the view "
+          "outside of T.no_grad(), or change it inside",
+          op, pl_desc_text(&t->a), pl_desc_text(&base->a));
+}
+
+PlStatus pl_call_tracked(const char *op, PlTensor *const *in, int nin, PlTensor *out, bool *yes) {
   *yes = false;
-  if (pl_state.grad_off || !(pl_may_record(in, nin) || pl_may_record(&out, 1))) return PL_OK;
+  if (pl_state.grad_off) return PL_OK;
+  PL_TRY(check_view(op, out));
+  if (!(pl_may_record(in, nin) || pl_may_record(&out, 1))) return PL_OK;
   PL_TRY(pl_history_refresh(out));
   *yes = pl_tracked(out);
   for (int i = 0; i < nin && !*yes; i++) {
@@ -132,7 +148,7 @@ PlStatus pl_apply_into_inside(const PlOp *op, PlTensor *const *in, int nin, cons
     return s;
   }
   bool tracked = false;
-  if (s == PL_OK) s = pl_call_tracked(in, nin, y, &tracked);
+  if (s == PL_OK) s = pl_call_tracked(op->name, in, nin, y, &tracked);
   if (s == PL_OK && !tracked) s = compute_into(&c, y);
   pl_call_end(&c);
   if (s == PL_OK && tracked) s = apply_tracked(op, in, nin, attrs, y);
@@ -167,7 +183,7 @@ PlStatus pl_call_mutate(Call *c, PlTensor **out) {
   PlTensor *y = c->in[0];
   if (c->made[0]) PL_FAIL(PL_ERR_DTYPE, "%s: input 0 would have to be cast", op->name);
   bool tracked = false, variadic = op->nin == PL_VARIADIC;
-  if (!variadic) PL_TRY(pl_call_tracked(c->in, c->nin, y, &tracked));
+  if (!variadic) PL_TRY(pl_call_tracked(op->name, c->in, c->nin, y, &tracked));
   if (tracked && !op->grad) return pl_call_no_history(op, y);
   for (int i = 0; PL_UNLIKELY(pl_watched()) && i < (variadic ? c->nin : 1); i++) PL_TRY(pl_checkpoint_writes(op->name, c->in[i]));
   if (!variadic && pl_self_overlaps(&y->a))

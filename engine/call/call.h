@@ -54,7 +54,7 @@ void pl_call_end(PlCall *c);
 /* Outputs as inferred, with the kernel's results; views of input 0 where infer said so. */
 PlStatus pl_call_outputs(PlCall *c, PlTensor **out);
 /* Is any of these, or could any be once its history is brought up to date, tracked by a recording key? */
-PlStatus pl_call_tracked(PlTensor *const *in, int nin, PlTensor *out, bool *yes);
+PlStatus pl_call_tracked(const char *op, PlTensor *const *in, int nin, PlTensor *out, bool *yes);
 /* Input 0 was changed by the op; its history was `old`'s and goes on through the op. */
 PlStatus pl_call_record_write(PlCall *c, PlTensor *old);
 /* Fails: op, which has no gradient, cannot change y while gradients are recorded. */

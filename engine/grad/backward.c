@@ -38,6 +38,16 @@ static PlStatus not_tracked(const PlTensor *y) {
           pl_desc_text(&y->a));
 }
 
+/* Gradients that a running walk would leave without a history are no answer to create_graph. */
+static PlStatus check_create(const char *what, bool create_graph) {
+  if (create_graph && pl_state.in_backward && pl_key_ambient()->muted)
+    PL_FAIL(PL_ERR_STATE,
+            "%s: create_graph = true inside of a backward without it records nothing; run the outer one with "
+            "create_graph = true, or use T.grad, T.vjp or a T.GradKey in rules and hooks",
+            what);
+  return PL_OK;
+}
+
 static PlStatus seed_all(PlWalk *w, PlTensor *const *ys, PlTensor *const *dys, int n) {
   PlKey *key = pl_key_ambient();
   for (int i = 0; i < n; i++) {
@@ -55,6 +65,7 @@ static PlStatus seed_all(PlWalk *w, PlTensor *const *ys, PlTensor *const *dys, i
 
 PlStatus pl_backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool retain_graph, bool create_graph) {
   PlWalk w = {.retain = retain_graph || create_graph, .fill_leaves = true, .ys = ys, .ny = n};
+  PL_TRY(check_create("backward", create_graph));
   PlStatus s = seed_all(&w, ys, dys, n);
   if (s == PL_OK) s = pl_walk_touch_always(&w, pl_key_ambient());
   if (s != PL_OK) {
@@ -81,6 +92,7 @@ PlStatus pl_walk_capture(PlWalk *w, PlKey *key, PlTensor *const *xs, int nx, int
 
 PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx, bool retain_graph, bool create_graph,
                     bool allow_unused, PlTensor **out) {
+  PL_TRY(check_create("grad_of", create_graph));
   PlWalk w = {.retain = retain_graph || create_graph, .narrow = true, .results = out, .ys = ys, .ny = ny};
   int *same_as = malloc((size_t)(nx ? nx : 1) * sizeof *same_as);
   if (!same_as) PL_FAIL(PL_ERR_OOM, "grad_of: out of memory");

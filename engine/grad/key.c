@@ -111,12 +111,15 @@ static PlStatus check_float(const char *what, const PlTensor *t) {
   return PL_OK;
 }
 
-/* Takes hooks out that were removed, unless a walk may be among them. */
-static void append_hook(PlNode *n, uint32_t slot, PlHook *hook) {
-  PlHook **p = &n->slots[slot].hooks;
-  while (*p) {
+/* Takes hooks out that were removed. */
+static void purge_hooks(PlSlot *slot) {
+  PlHook *last = NULL;
+  uint32_t n = 0;
+  for (PlHook **p = &slot->hooks; *p;) {
     PlHook *h = *p;
-    if (!h->removed || n->busy) {
+    if (!h->removed) {
+      last = h;
+      n++;
       p = &h->next;
       continue;
     }
@@ -124,8 +127,26 @@ static void append_hook(PlNode *n, uint32_t slot, PlHook *hook) {
     if (h->drop) h->drop(h->ud);
     free(h);
   }
+  if (!slot->hooks) return;
+  slot->hooks->last = last;
+  slot->hooks->length = n;
+}
+
+/* Removed ones go where that is cheap, at the latest when the list has grown to twice its length; but not while a walk may be
+ * among them. */
+static void append_hook(PlNode *n, uint32_t at, PlHook *hook) {
+  PlSlot *slot = &n->slots[at];
+  const PlHook *first = slot->hooks;
+  if (first && !n->busy && (first->removed || first->last->removed || !(first->length & (first->length - 1)))) purge_hooks(slot);
   n->hooked = true;
-  *p = hook;
+  if (!slot->hooks) {
+    hook->last = slot->hooks = hook;
+    hook->length = 1;
+    return;
+  }
+  slot->hooks->last->next = hook;
+  slot->hooks->last = hook;
+  slot->hooks->length++;
 }
 
 PlStatus pl_slot_whole(const char *what, const PlNode *n, uint32_t slot) {

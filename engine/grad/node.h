@@ -18,10 +18,11 @@ typedef struct PlHook {
   PlStatus (*call)(void *ud, PlTensor *grad, PlTensor **replaced); /* *replaced stays NULL: keep grad */
   void (*drop)(void *ud);
   void *ud;
-  struct PlHook *next;
+  struct PlHook *next, *last; /* last: of the list's first one: where it ends */
   uint8_t kind;
-  bool removed; /* does not run any more */
-  int kept;     /* for the embedding program: what of its own the hook keeps alive */
+  bool removed;    /* does not run any more */
+  uint32_t length; /* of the list's first one: at most so many are in it */
+  int kept;        /* for the embedding program: what of its own the hook keeps alive */
 } PlHook;
 
 /* A gradient rule of the embedding program: dx[i] (owned) for every i with want[i], NULL: none. */

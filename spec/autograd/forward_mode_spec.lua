@@ -669,3 +669,14 @@ describe("forward mode leaves nothing behind", function()
     assert.same({}, T.grad_keys())
   end)
 end)
+
+describe("what T.jvp gives", function()
+  it("is not the tangent that it was given, nor a view of it", function()
+    for _, f in ipairs { function(x) return x end, function(x) return x[1] end, function(x) return x:view(4) end } do
+      local v = T.ones(2, 2)
+      local _, jv = T.jvp(f, T.zeros(2, 2), v)
+      jv:mul_(5)
+      assert.same({ { 1, 1 }, { 1, 1 } }, v:totable())
+    end
+  end)
+end)

@@ -389,3 +389,56 @@ describe("a result of a jitted function that the function uses further", functio
     hook:remove()
   end)
 end)
+
+describe("many hooks", function()
+  it("take time in proportion", function()
+    local x = leaf(1, 2)
+    local began, sum = os.clock(), 0
+    for _ = 1, 100000 do x:register_hook(function() sum = sum + 1 end) end
+    assert.is_true(os.clock() - began < 10) -- 35 s when each one walked along the others
+    x:sum():backward()
+    assert.equal(100000, sum)
+  end)
+
+  it("that are removed go", function()
+    local x, seen = leaf(1, 2), {}
+    local first = x:register_hook(function() seen[#seen + 1] = "first" end)
+    local kept = {}
+    for i = 1, 9 do
+      kept[i] = x:register_hook(function() seen[#seen + 1] = i end)
+    end
+    first:remove()
+    for i = 2, 9, 2 do kept[i]:remove() end
+    x:register_hook(function() seen[#seen + 1] = "last" end)
+    x:sum():backward()
+    assert.same({ 1, 3, 5, 7, 9, "last" }, seen)
+    local weak = setmetatable({}, { __mode = "k" })
+    for _ = 1, 200 do
+      local f = function(g) return g * 1, weak end
+      weak[f] = true
+      x:register_hook(f):remove()
+    end
+    T.core.collect()
+    local left = 0
+    for _ in pairs(weak) do left = left + 1 end
+    assert.is_true(left < 40, left)
+  end)
+end)
+
+describe("create_graph inside of a hook", function()
+  it("is refused where the walk records nothing", function()
+    local x = leaf(1, 2)
+    local old = (x * x * x):sum()
+    local function second(create_graph)
+      local got
+      local y = x * 2
+      y:register_hook(function()
+        got = T.grad_of({ old }, { x }, { create_graph = true, retain_graph = true })[1]
+      end)
+      y:sum():backward { create_graph = create_graph }
+      return got
+    end
+    fails("create_graph = true inside of a backward without it records nothing", second, false)
+    assert.is_true(second(true).requires_grad)
+  end)
+end)

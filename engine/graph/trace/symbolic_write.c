@@ -166,7 +166,7 @@ PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
   PlGraph *f = pl_sym_graph_of(in, nin);
   if (!f && y->a.symbolic) f = pl_sym_graph(y);
   bool tracked = false;
-  if (f->record) PL_TRY(pl_call_tracked(in, nin, y, &tracked));
+  if (f->record) PL_TRY(pl_call_tracked(op->name, in, nin, y, &tracked));
   if (tracked) PL_TRY(pl_inplace_check(op->name, y));
   if (tracked && !y->a.symbolic) return from_outside(op, y);
   PL_TRY(compute_for(f, op, in, nin, attrs, y, tracked, r));
@@ -273,7 +273,7 @@ PlStatus pl_sym_mutate(PlGraph *f, PlCall *c, PlTensor **out) {
   for (int o = 0; o < op->nout; o++) out[o] = NULL; /* mutate may fail before it says so itself */
   for (int i = 0; i < (op->nin == PL_VARIADIC ? c->nin : 1); i++)
     if (!c->in[i]->a.symbolic) PL_FAIL(PL_ERR_ARG, "%s: input %d is a constant of the graph, which cannot be written", op->name, i + 1);
-  if (f->record && op->nin != PL_VARIADIC) PL_TRY(pl_call_tracked(c->in, c->nin, y, &tracked));
+  if (f->record && op->nin != PL_VARIADIC) PL_TRY(pl_call_tracked(op->name, c->in, c->nin, y, &tracked));
   if (!tracked) return mutate(f, c, out);
   if (!op->grad) return pl_call_no_history(op, y);
   PL_TRY(pl_inplace_check(op->name, y));

@@ -18,11 +18,11 @@ return function(T, core)
     return take(key, call(f, unpack(wrapped, 1, args.n)))
   end
 
-  -- The tangents of the tensors in y, zeros where there is none.
-  local function tangents(key, y)
+  -- The tangents of the tensors in y, zeros where there is none; in memory that none of vs has.
+  local function tangents(key, y, vs)
     return map(y, function(t)
       if not floating(t) then return nil end
-      local v = core.tangent(key, t)
+      local v = core.tangent(key, t, vs)
       if not v then return T.zeros_like(t:detach()) end
       v = v:contiguous()
       return core.grad_mode() and v or v:detach()
@@ -40,7 +40,7 @@ return function(T, core)
     local args = tree.arguments("jvp", primals)
     local vs = S.directions("jvp", "the tangent", args, given)
     return with_tangents(f, args, vs, function(key, y)
-      local jv = tangents(key, y)
+      local jv = tangents(key, y, vs)
       return strip(y, key), jv
     end)
   end

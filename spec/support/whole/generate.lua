@@ -215,7 +215,7 @@ local BODY = { { 5, "unary" }, { 5, "binary" }, { 3, "number" }, { 3, "reduce" }
   "assign" },
   { 1, "detach" }, { 1, "clone" }, { 1, "join" }, { 1, "rows" }, { 1, "leaf" }, { 1, "custom" }, { 1, "nograd" },
   { 1, "checkpoint" } }
-local NOGRAD = { { 6, "write" }, { 3, "assign" }, { 1, "unary" }, { 1, "binary" }, { 1, "rand" } }
+local NOGRAD = { { 6, "write" }, { 3, "assign" }, { 1, "unary" }, { 1, "binary" }, { 1, "rand" }, { 2, "view" } }
 
 local function weigh(list)
   local sum = 0

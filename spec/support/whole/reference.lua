@@ -25,6 +25,7 @@ M.patterns = {
   modified = "modified in place",
   freed = "freed by an earlier backward",
   leaf = "leaf that requires a gradient",
+  unseen = "taken where no gradients are recorded",
   expanded = "several of its elements share memory",
   untracked = "does not depend on a tensor that requires a gradient",
   unused = "was not used to compute the outputs",
@@ -392,6 +393,7 @@ function R:check_write(t, other)
     for key in pairs(x.e) do any = any or recording(self, key) end
   end
   if any and (t.leaf or t.history.root.leaf) then raise "leaf" end
+  if t ~= t.history.root and not next(t.e) and t.history.e[AMBIENT] and recording(self, AMBIENT) then raise "unseen" end
 end
 
 -- t's elements := vec's.
