@@ -6,7 +6,7 @@
 #include "bindings/collector/kept.h"
 #include "bindings/core/lib.h"
 
-/* Rules and callbacks need a state to run in: makes L the running one, returns the outer one to put back. */
+/* Rules and callbacks need a state to run in: makes L the running one, returns the outer one to restore. */
 lua_State *l_enter_walk(lua_State *L);
 /* Around the walk of a backward() that accumulates; the second runs what core.after_backward was given, and may raise. */
 void l_backward_begins(void);

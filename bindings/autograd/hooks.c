@@ -50,7 +50,7 @@ static PlStatus run_body(lua_CFunction body, HookRun *r) {
   return lua_pcall(L, 1, 0, 0) == LUA_OK ? r->status : l_keep_error(L);
 }
 
-/* What was kept is there: tracing takes it away only where nobody can run a backward any more. */
+/* What was kept is there: tracing removes it only where nobody can run a backward any more. */
 static bool push_kept(lua_State *L, HookRun *r) {
   l_kept_push(L, r->h->kept, r->h->place);
   if (lua_toboolean(L, -1)) return true;

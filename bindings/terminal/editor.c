@@ -97,7 +97,7 @@ static int read_char(EditLine *el, wchar_t *out) {
 /* ---- completion ----------------------------------------------------------------------------- */
 
 /* Calls the editor's function with the line and how many of its bytes are before the cursor. It returns how many
- * characters to take away before the cursor, the text to put there, and lines to show below, or nil. */
+ * characters to remove before the cursor, the text to put there, and lines to show below, or nil. */
 static unsigned char complete(EditLine *el, int key) {
   Editor *e;
   (void)key;

@@ -33,7 +33,8 @@ local function op_entry(op)
       optional = a.optional or default ~= nil }
   end
   return { name = "T." .. op.name, signature = "T." .. reference.op_signature(op), text = op.doc,
-    formula = op.formula, params = params, notes = { reference.op_notes(op) }, section = TITLES[op.class] or "Other operations",
+    formula = op.formula, params = params, notes = { reference.op_notes(op) },
+    section = TITLES[op.class] or "Other operations",
     method = not op.flags.nomethod and op.nin >= 1 and op.name or nil, results = op.nout, op = op,
     inplace = op.flags.inplace, example = reference.op_example(op.name) }
 end

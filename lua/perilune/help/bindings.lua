@@ -44,7 +44,7 @@
 --   T.empty_cache()
 
 --- T.from_string(bytes, dtype, shape) → tensor
--- Little-endian, row-major elements; without a shape, as many as there are. x:to_string() is the other way.
+-- Little-endian, row-major elements; without a shape, as many as there are. x:to_string() is the inverse.
 --   print(T.from_string(T.arange(2):to_string(), "i64"))  --> {1, 2}  -- i64[2] cpu
 
 --- T.get_num_threads() → n

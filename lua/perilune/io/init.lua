@@ -136,7 +136,7 @@ local function decode(s, at, tensors, depth)
   return nil
 end
 
---- A value as text and a list of the tensors in it with their names; io_.from_text is the other way, and runs no code.
+--- A value as text and a list of the tensors in it with their names; io_.from_text is the inverse, and runs no code.
 function io_.to_text(who, v)
   local state = { who = who, out = {}, names = {}, tensors = {}, taken = {} }
   encode(v, "", state, 1)

@@ -144,7 +144,7 @@ return function(T, core)
   end)
 
   --- T.pca_lowrank(…) → U, S, V
-  -- Principal components of rows of observations: svd_lowrank after taking the mean away.
+  -- Principal components of rows of observations: svd_lowrank after subtracting the mean.
   --   local A = T.tensor { { 1, 1 }, { 2, 2 }, { 3, 3 } }
   --   print((select(2, T.pca_lowrank(A, 1)):round()))  --> {2.}  -- f32[1] cpu
   make("pca_lowrank", { { "A", "tensor" }, { "q", "count", optional = true }, { "center", "bool", true },

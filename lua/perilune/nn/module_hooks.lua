@@ -11,7 +11,7 @@ return function(base)
   local Handle = {}
   Handle.__index = Handle
   base.HookHandle = Handle
-  --- Takes the hook away again.
+  --- Removes the hook.
   function Handle:remove()
     local kept = {} -- another list: a call may be going through the old one
     for _, hook in ipairs(self.hooks[self.which]) do

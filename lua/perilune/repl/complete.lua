@@ -340,7 +340,7 @@ local function common_start(list)
   return start
 end
 
--- For the line editor: characters to take away, text to put, lines to show below (or nil).
+-- For the line editor: characters to remove, text to put, lines to show below (or nil).
 function Completer:for_editor(pending, line, cursor, width)
   local before = line:sub(1, cursor)
   if pending == "" and before:match "^%s*:%a*$" then

@@ -307,7 +307,7 @@ return function(T, core)
   end
 
   --- T.rsub(x, y) → y - x
-  -- Subtraction the other way round.
+  -- Subtraction with the operands reversed.
   --   print(T.rsub(T.ones(1), 3))  --> {2.}  -- f32[1] cpu
   T.rsub = function(x, y) return op.sub(y, check("rsub", x)) end
 end

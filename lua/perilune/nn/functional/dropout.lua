@@ -53,7 +53,7 @@ return function(F)
     end
   end
 
-  -- Dropped elements become SELU's lower limit; then mean and variance are put back (Klambauer et al. 2017).
+  -- Dropped elements become SELU's lower limit; then mean and variance are restored (Klambauer et al. 2017).
   local limit = -1.7580993408473766
   local function alpha(who, x, mask_shape, p, training)
     if not T.is_tensor(x) or not x:is_floating_point() then
