@@ -119,6 +119,7 @@ static PlStatus begin(int64_t bytes) {
   rs->away.next = rs->away.prev = &rs->away;
   rs->limit = bytes;
   pl_set_remat(rs);
+  pl_alloc_limited(true);
   return PL_OK;
 }
 
@@ -137,6 +138,7 @@ static PlStatus end(PlRematState *rs) {
     remat_drop_recipe(v);
   }
   pl_set_remat(NULL);
+  pl_alloc_limited(false);
   free(rs);
   return PL_OK;
 }
@@ -160,6 +162,7 @@ PlStatus pl_remat_limit(int64_t bytes) {
   rs->worth = (size_t)was >> 16;
   if (fresh) {
     pl_set_remat(NULL);
+    pl_alloc_limited(false);
     free(rs);
   }
   return s;

@@ -8,6 +8,7 @@
 #include "engine/call/autocast.h"
 #include "engine/grad/forward_mode.h"
 #include "engine/remat/remat.h"
+#include "engine/tensor/arena.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -33,6 +34,8 @@ typedef struct Bins {
   int64_t fail_count;
   int64_t asked, asked_high, scratch, scratch_high;
   int64_t others, others_high; /* scratch of threads without a limit of memory: what kernels use in the team of one that has one */
+  PlArena arena;               /* large blocks of threads with a limit of memory */
+  int limits;                  /* such threads */
   PlPiece *orphans[NPOOL + 1]; /* free pieces of threads that have ended */
 } Bins;
 
@@ -92,6 +95,29 @@ static void trim_to(int64_t keep) {
     }
 }
 
+/* The same for what is idle in the arena, too. */
+static void trim_all(int64_t keep) {
+  trim_to(keep > bins.arena.idle ? keep - bins.arena.idle : 0);
+  pl_arena_trim(&bins.arena, keep - bins.cached);
+}
+
+static void leave_arena(void) {
+  pl_arena_trim(&bins.arena, 0);
+  pl_arena_end(&bins.arena);
+}
+
+/* A place in the arena, of an address range that leaves room for gaps; NULL: there is none. */
+static Block *arena_block(size_t total) {
+#ifdef PL_ASAN /* it sees uses after free in blocks of their own */
+  (void)total;
+  return NULL;
+#else
+  const uint64_t limit = (uint64_t)pl_remat_limit_get();
+  if (total < MAP_MIN || limit > (uint64_t)1 << 44) return NULL;
+  return pl_arena_take(&bins.arena, total, (size_t)(4 * limit + ((uint64_t)1 << 30)));
+#endif
+}
+
 static Block *system_block(size_t total) {
   if (total < MAP_MIN) {
     size_t up = (total + 63) & ~(size_t)63;
@@ -128,10 +154,11 @@ static PlStatus block_alloc(size_t n, bool scratch, void **out) {
   if (!b && !refuse) {
     int64_t need = pl_block_bytes[0] + (int64_t)total, room = bins.peak + bins.peak / 10 + SLACK;
     if (PL_UNLIKELY(pl_state.remat != NULL) && room - SLACK > pl_remat_limit_get()) room = pl_remat_limit_get() + SLACK;
-    if (need + bins.cached > room) trim_to(need < room ? room - need : 0);
-    b = system_block(total);
+    if (PL_UNLIKELY(pl_state.remat != NULL)) b = arena_block(total);
+    if (need + bins.cached + bins.arena.idle > room) trim_all(need < room ? room - need : 0);
+    if (!b) b = system_block(total);
     if (!b) {
-      trim_to(0);
+      trim_all(0);
       b = system_block(total);
     }
     if (b) *b = (Block){.total = total, .bin = bin, .magic = 0x6d6f6f6e};
@@ -167,9 +194,14 @@ static void block_free(void *p, bool scratch) {
   if (scratch && !pl_state.remat) bins.others -= (int64_t)b->total;
   count_live(-(int64_t)b->total);
   bins.blocks--;
-  b->next = bins.free[b->bin];
-  bins.free[b->bin] = b;
-  bins.cached += (int64_t)b->total;
+  if (PL_UNLIKELY(pl_arena_has(&bins.arena, b))) {
+    pl_arena_give(&bins.arena, b);
+    if (!bins.limits) leave_arena();
+  } else {
+    b->next = bins.free[b->bin];
+    bins.free[b->bin] = b;
+    bins.cached += (int64_t)b->total;
+  }
 #ifdef PL_ASAN
   trim_to(0); /* so that the sanitizer sees uses after free */
 #endif
@@ -178,6 +210,13 @@ static void block_free(void *p, bool scratch) {
 
 void pl_block_free(void *p) { block_free(p, false); }
 void pl_scratch_free(void *p) { block_free(p, true); }
+
+void pl_alloc_limited(bool on) {
+  pthread_mutex_lock(&bins.lock);
+  bins.limits += on ? 1 : -1;
+  if (!bins.limits) leave_arena();
+  pthread_mutex_unlock(&bins.lock);
+}
 
 void pl_scratch_of_others_mark(void) {
   pthread_mutex_lock(&bins.lock);
@@ -311,7 +350,7 @@ void pl_memory(PlMemory *out) {
   if (live > bins.peak) bins.peak = live;
   *out = (PlMemory){.live = live,
                     .peak = bins.peak,
-                    .reserved = live + bins.cached,
+                    .reserved = live + bins.cached + bins.arena.idle,
                     .budget = bins.budget,
                     .blocks = bins.blocks + pl_pool.blocks,
                     .allocations = bins.count + pl_pool.count};
@@ -332,7 +371,7 @@ void pl_memory_budget(int64_t bytes) {
 
 void pl_memory_trim(void) {
   pthread_mutex_lock(&bins.lock);
-  trim_to(0);
+  trim_all(0);
   pthread_mutex_unlock(&bins.lock);
 }
 

@@ -21,6 +21,8 @@ typedef struct PlAsked {
   int64_t live, high, scratch_high;
 } PlAsked;
 void pl_asked_mark(void);
+/* This thread gets a limit of memory, or has none any more: its large blocks lie in an arena (arena.h). */
+void pl_alloc_limited(bool on);
 /* How much more scratch threads without a limit of memory (remat/remat.h) had at a time since the mark than they have now:
  * the team of one that has a limit, above all, which cannot make room itself. */
 void pl_scratch_of_others_mark(void);

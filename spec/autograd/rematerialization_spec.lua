@@ -364,6 +364,69 @@ describe("T.memory_limit", function()
     assert.is_true(noted(true) > 0)
   end)
 
+  it("gives large tensors of any sizes, made and freed in any order, memory of their own", function()
+    live.flat(T, function()
+      local limit <close> = T.memory_limit(1 << 30)
+      local at, kept = 7, {}
+      local function draw(n)
+        at = (at * 48271) % 2147483647
+        return at % n + 1
+      end
+      local function check(t)
+        if not t then return end
+        local want = { t.value, t.value, t.value * t.n }
+        assert.same(want, { t.x:min():item(), t.x:max():item(), t.x:sum():item() })
+      end
+      for i = 1, 300 do
+        local k, n = draw(24), 200000 + draw(900000)
+        check(kept[k])
+        if kept[k] then kept[k].x:free() end
+        local x = T.zeros(n, { dtype = "i32" })
+        x:narrow(1, 1, n):fill_(i) -- what is written through a view stays in memory
+        kept[k] = { x = x, n = n, value = i }
+        if i % 50 == 0 then T.empty_cache() end
+      end
+      for k = 1, 24 do check(kept[k]) end
+      assert.is_truthy(limit)
+      if not os.getenv "PERILUNE_SANITIZE" or os.getenv "PERILUNE_SANITIZE" == "" then
+        T.memory_limit(nil) -- pages that are still in use outlive the limit
+        for k = 1, 24 do
+          check(kept[k])
+          if kept[k] then kept[k].x:free() end
+        end
+      end
+    end)
+  end)
+
+  it("uses the pages of what is evicted again, and keeps few more than the limit", function()
+    local function faults()
+      local f = assert(io.open "/proc/self/stat")
+      local fields = {}
+      for w in f:read("a"):match("%) (.*)"):gmatch("%S+") do fields[#fields + 1] = tonumber(w) or w end
+      f:close()
+      return fields[8]
+    end
+    if not io.open "/proc/self/stat" or (os.getenv "PERILUNE_SANITIZE" or "") ~= "" then
+      pending("page faults are counted on Linux, without sanitizers")
+      return
+    end
+    live.collect()
+    T.empty_cache()
+    local bytes = T.memory().live + 48 * MB
+    local _ <close> = T.memory_limit(bytes)
+    local x, all = T.rand(1 << 21), {}
+    for k = 1, 16 do all[k] = x:narrow(1, 1, 400000 + k * 99991) * k end
+    local function pass()
+      for _, y in ipairs(all) do y:sum() end
+    end
+    pass()
+    local before, evicted = faults(), stats().evictions
+    for _ = 1, 4 do pass() end
+    assert.is_true(stats().evictions - evicted >= 20)
+    assert.is_true(faults() - before < 1000) -- of 7,000 and more where each block is mapped for itself
+    assert.is_true(T.memory().reserved <= bytes + 40 * MB)
+  end)
+
   it("says who holds the memory where a limit cannot be met", function()
     local w = T.rand(100, 1000):requires_grad_()
     w:sum():backward()
