@@ -304,6 +304,8 @@ struct PlOp {
   uint8_t sizes;        /* inputs that are sizes (bit mask): small integer tensors, on the CPU whatever the device of the others */
   uint8_t conditions;   /* inputs that choose among the others' elements (bit mask): bool, whatever the others are */
   int kcode;            /* the kernel family's member */
+  int16_t fused[2];     /* 1 + its code as a member of a fused kernel on a device, PLK_EW_… or along rows PLK_FUSED_… (kernels/fused.h);
+                         * the second one where attribute 0, otherwise not looked at, is not 0. 0: it runs alone */
   PlRows rows;
   PlStatus (*infer)(PlInfer *c);
   /* Whether infer needs of `in`, an input in reads_values, no more than dtype and shape. attrs NULL: defaults. NULL: never */
@@ -330,6 +332,10 @@ struct PlOp {
 /* The CPU kernel of an op with its family. An op whose kernel is another function, such as one around plk_cpu_NAME, is a
  * family of its own, called like the op. */
 #define PL_KERNEL(NAME) .kernel = {[PL_CPU] = plk_cpu_##NAME}, .family = #NAME
+
+/* One of the elementwise family: CODE says which, alone and in fused kernels. PL_COPY: a copy, which may convert. */
+#define PL_ELEMENTWISE(CODE) .kcode = CODE, .fused = {1 + (CODE)}, PL_KERNEL(elementwise)
+#define PL_COPY              .fused = {1 + PLK_EW_CAST}, PL_KERNEL(copy)
 
 /* Defines an op: PL_OP(softmax, .doc = …, .nin = 1, …) is pl_op_softmax, called "softmax". Its fields are PlOp's. */
 #define PL_OP(NAME, ...) const PlOp pl_op_##NAME = {.name = #NAME, __VA_ARGS__}

@@ -12,14 +12,8 @@
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device"); }
 
 int pl_device_group_code(const PlGNode *n) {
-  const char *family = n->op->family ? n->op->family : n->op->name;
-  if (n->op == &pl_op_to_layout) return -1; /* asks for a layout: results of groups have the layout of their arguments */
-  if (strcmp(family, "elementwise") == 0) return n->op->kcode;
-  if (strcmp(family, "copy") == 0) return PLK_EW_CAST;
-  if (strcmp(family, "square") == 0) return PLK_EW_SQUARE;
-  if (strcmp(family, "clamp") == 0) return PLK_EW_CLAMP;
-  if (strcmp(family, "gelu") == 0) return pl_attr_i(n->attrs, 0) ? PLK_EW_GELU_TANH : PLK_EW_GELU;
-  return -1;
+  const int16_t *code = n->op->fused;
+  return (code[1] && pl_attr_i(n->attrs, 0) ? code[1] : code[0]) - 1;
 }
 
 static bool same_sizes(const PlGValue *a, const PlGValue *b) {
@@ -74,8 +68,7 @@ static bool join(const PlDeviceRun *a, Group *g) {
   const PlGNode *n = &f->nodes[g->end];
   if (pl_gnode_waits(n, g->begin)) return false;
   if (n->nout != 1 || n->nin < 1 || n->nin > 3 || n->draw >= 0 || (n->flags & (PL_FN_MUTATES | PL_FN_VIEW))) return false;
-  if (g->fused.nmember == PLK_FUSED_MEMBERS || (n->op->cls != PL_POINTWISE && !(n->op->family && strcmp(n->op->family, "copy") == 0)))
-    return false;
+  if (g->fused.nmember == PLK_FUSED_MEMBERS || n->op->rows.roles) return false;
   const PlGValue *y = &f->vals[n->first], *s = &f->vals[f->nodes[g->begin].first];
   const int code = pl_device_group_code(n);
   if (code < 0 || !y->contiguous || y->numel == 0 || !same_sizes(y, s) || a->device[n->first] != g->device) return false;
@@ -89,7 +82,7 @@ static bool join(const PlDeviceRun *a, Group *g) {
   const int nargs = g->fused.narg;
   bool ok = n->in[n->nin - 1] >= 0;
   if (ok) m.dtype = f->vals[n->in[n->nin - 1]].dtype;
-  if (code == PLK_EW_GELU || code == PLK_EW_GELU_TANH) m.set = 0; /* its attribute is the code */
+  if (n->op->fused[1]) m.set = 0; /* its attribute is the code */
   if (code == PLK_EW_CAST && m.dtype == m.result) m.code = PLK_EW_COPY;
   ok = ok && a->table->takes(m.code, (PlDtype)m.dtype, (PlDtype)m.result);
   for (int32_t k = 0; k < n->nin && ok; k++) {

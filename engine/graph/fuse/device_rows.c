@@ -8,28 +8,6 @@
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 
-/* What the device calls an operation along rows; < 0: it has no such member. */
-static int row_code(const PlGNode *n) {
-  const char *family = n->op->family ? n->op->family : n->op->name;
-  if (n->op == &pl_op_sum_to) return PLK_FUSED_SUM;
-  if (strcmp(family, "reduce") == 0) {
-    switch (n->op->kcode) {
-    case PLK_R_SUM: return PLK_FUSED_SUM;
-    case PLK_R_MEAN: return PLK_FUSED_MEAN;
-    case PLK_R_AMAX: return PLK_FUSED_AMAX;
-    case PLK_R_AMIN: return PLK_FUSED_AMIN;
-    case PLK_R_LOGSUMEXP: return PLK_FUSED_LOGSUMEXP;
-    default: return -1;
-    }
-  }
-  if (strcmp(family, "var") == 0) return n->op->kcode ? PLK_FUSED_STD : PLK_FUSED_VAR;
-  if (strcmp(family, "softmax") == 0) return n->op->kcode ? PLK_FUSED_LOG_SOFTMAX : PLK_FUSED_SOFTMAX;
-  if (strcmp(family, "softmax_bwd") == 0) return n->op->kcode ? PLK_FUSED_LOG_SOFTMAX_BWD : PLK_FUSED_SOFTMAX_BWD;
-  if (strcmp(family, "layer_norm") == 0) return n->op->kcode ? PLK_FUSED_RMS_NORM : PLK_FUSED_LAYER_NORM;
-  if (strcmp(family, "layer_norm_bwd") == 0) return n->op->kcode ? PLK_FUSED_RMS_NORM_BWD : PLK_FUSED_LAYER_NORM_BWD;
-  return -1;
-}
-
 /* Sums over the rows of the space, of which the group computes what goes along them: the op's own kernel adds up behind it. */
 static bool sums_behind(int code) { return code == PLK_FUSED_LAYER_NORM_BWD || code == PLK_FUSED_RMS_NORM_BWD; }
 
@@ -86,7 +64,7 @@ static int16_t operand(const PlDeviceRun *a, Group *g, PlGVal v, uint8_t role, P
 static bool describe(const PlDeviceRun *a, const PlGNode *n, const PlTileRole *r, PlkFusedMember *m) {
   const PlGraph *f = a->f;
   const bool along = n->op->rows.roles != NULL;
-  const int code = along ? row_code(n) : pl_device_group_code(n);
+  const int code = pl_device_group_code(n);
   if (code < 0 || n->nin < 1 || n->in[0] < 0) return false;
   *m = (PlkFusedMember){.code = (int16_t)code,
                         .nin = (uint8_t)(n->nin < PLK_FUSED_IN ? n->nin : PLK_FUSED_IN),
@@ -97,12 +75,12 @@ static bool describe(const PlDeviceRun *a, const PlGNode *n, const PlTileRole *r
   if (along) {
     m->dtype = f->vals[n->in[0]].dtype;
     m->set = code >= PLK_FUSED_LAYER_NORM || code == PLK_FUSED_VAR || code == PLK_FUSED_STD;
-    if (n->op == &pl_op_sum_to) m->nin = 1; /* its other input is a shape */
+    while (m->nin && ((n->op->sizes >> (m->nin - 1)) & 1)) m->nin--; /* the kernel does without sizes */
   } else {
     if (n->nin > 3 || n->in[n->nin - 1] < 0) return false;
     m->dtype = f->vals[n->in[n->nin - 1]].dtype;
     m->set = (uint8_t)(n->attrs ? n->attrs->set & 7 : 0);
-    if (code == PLK_EW_GELU || code == PLK_EW_GELU_TANH) m->set = 0; /* its attribute is the code */
+    if (n->op->fused[1]) m->set = 0; /* its attribute is the code */
     if (code == PLK_EW_CAST && m->dtype == m->result) m->code = PLK_EW_COPY;
   }
   return a->table->takes(m->code, (PlDtype)m->dtype, (PlDtype)m->result);
@@ -206,7 +184,7 @@ bool pl_device_group_rows(const PlDeviceRun *a, Group *g, int32_t most) {
   g->end = begin;
   if ((f->nodes[begin].flags & PL_FN_VIEW) || a->device[f->nodes[begin].first] == PL_CPU) return false;
   for (int32_t i = begin; i < most && i < begin + PLK_FUSED_MEMBERS; i++) /* what is one a row shows when rows come */
-    if (f->nodes[i].op->rows.roles && row_code(&f->nodes[i]) >= 0 && pl_tile_rows(f, &f->nodes[i], &space)) break;
+    if (f->nodes[i].op->rows.roles && pl_device_group_code(&f->nodes[i]) >= 0 && pl_tile_rows(f, &f->nodes[i], &space)) break;
   if (space.numel == 0) return false;
   fill(a, g, space, most);
   g->numel = g->space.numel;

@@ -31,13 +31,12 @@ static PlStatus twice(PlMaker *g, PlVal (*second)(PlMaker *g, PlVal x)) {
     return g->status;                                                                                                                     \
   }                                                                                                                                       \
   PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, PARAMS, .args = {"x"}, .cls = PL_POINTWISE, .promote = PL_PROMOTE_ALL, \
-        .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad,                     \
-        PL_KERNEL(elementwise));
+        .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .infer = INFER, .grad = NAME##_grad, PL_ELEMENTWISE(PLK_EW_##CODE));
 #define BACKWARD(NAME, CODE, SECOND, ...)                                                                                            \
   static PlStatus NAME##_bwd_grad(PlMaker *g) { return twice(g, SECOND); }                                                           \
   PL_OP(NAME##_bwd, .doc = "The gradient of " #NAME ".", .nin = 2, .nout = 1, __VA_ARGS__, .args = {"dy", "x"}, .cls = PL_POINTWISE, \
-        .promote = PL_PROMOTE_ALL, .flags = PL_F_POLY | PL_F_INTERNAL, .kcode = PLK_EW_##CODE##_BWD, .infer = pl_infer_broadcast,    \
-        .grad = NAME##_bwd_grad, PL_KERNEL(elementwise));
+        .promote = PL_PROMOTE_ALL, .flags = PL_F_POLY | PL_F_INTERNAL, .infer = pl_infer_broadcast, .grad = NAME##_bwd_grad,         \
+        PL_ELEMENTWISE(PLK_EW_##CODE##_BWD));
 
 /* ---- piecewise linear: f'' = 0 --------------------------------------------------------------------- */
 
@@ -114,7 +113,8 @@ static PlStatus gelu_cpu(const PlkCall *call) {
 PL_OP(gelu, .doc = "x times the normal distribution function of x; approximate=\"tanh\" uses its tanh formula.",
       .formula = "x (1 + erf(x / sqrt 2)) / 2 (Hendrycks & Gimpel 2016)", .nin = 1, .nout = 1, .args = {"x"},
       PARAM1(A_ENUM("approximate", "none|tanh", 0)), .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY,
-      .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_GELU, .infer = pl_infer_broadcast, .grad = gelu_grad, .kernel = {[PL_CPU] = gelu_cpu});
+      .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_GELU, .infer = pl_infer_broadcast, .grad = gelu_grad, .kernel = {[PL_CPU] = gelu_cpu},
+      .fused = {1 + PLK_EW_GELU, 1 + PLK_EW_GELU_TANH});
 
 /* β s(1-s) with s = sigmoid(βx); 0 where βx > threshold */
 static PlVal softplus_second(PlMaker *g, PlVal x) {
@@ -192,8 +192,7 @@ static PlStatus tanhshrink_grad(PlMaker *g) {
 }
 #define FROM_INTEGERS(NAME, CODE, FORMULA, DOC)                                                                                     \
   PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE, .promote = PL_PROMOTE_FLOAT, \
-        .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .kcode = PLK_EW_##CODE, .infer = pl_infer_broadcast, .grad = NAME##_grad,  \
-        PL_KERNEL(elementwise));
+        .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .infer = pl_infer_broadcast, .grad = NAME##_grad, PL_ELEMENTWISE(PLK_EW_##CODE));
 FROM_INTEGERS(softsign, SOFTSIGN, "x / (1 + |x|)", "x / (1 + |x|); integers give the default float.")
 FROM_INTEGERS(tanhshrink, TANHSHRINK, "x - tanh(x)", "x - tanh(x); integers give the default float.")
 

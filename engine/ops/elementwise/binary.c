@@ -10,7 +10,7 @@
 #define BINARY(NAME, ...) BINARY_FLAGS(NAME, FLAGS, __VA_ARGS__)
 #define BINARY_FLAGS(NAME, BITS, A, B, CODE, PROMOTE, INFER, NATIVE, FORMULA, DOC)                                                         \
   PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 2, .nout = 1, .args = {A, B}, .cls = PL_POINTWISE, .flags = BITS, .promote = PROMOTE, \
-        .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad, .native = NATIVE, PL_KERNEL(elementwise));
+        .infer = INFER, .grad = NAME##_grad, .native = NATIVE, PL_ELEMENTWISE(PLK_EW_##CODE));
 
 /* The rule is pl_infer_broadcast wherever possible: the engine skips it where shapes and dtypes are equal. What
  * a dtype lacks (bool: sub) the kernel refuses. */
@@ -103,7 +103,7 @@ static PlStatus add_scaled_grad(PlMaker *g) {
 }
 PL_OP(add_scaled, .doc = "x + alpha y, broadcast and promoted; integers need an integer alpha.", .formula = "dx = dz; dy = alpha dz",
       .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "y"}, .attrs = {A_SCALAR_REQ("alpha")}, .cls = PL_POINTWISE, .flags = FLAGS,
-      .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_ADD_ALPHA, .infer = add_scaled_infer, .grad = add_scaled_grad, PL_KERNEL(elementwise));
+      .promote = PL_PROMOTE_ALL, .infer = add_scaled_infer, .grad = add_scaled_grad, PL_ELEMENTWISE(PLK_EW_ADD_ALPHA));
 
 static PlStatus mul_grad(PlMaker *g) {
   if (g->want[0]) g_give(g, 0, g_mul(g, g->dy[0], g->x[1]));

@@ -5,7 +5,7 @@
 
 #define ROW(NAME, CODE, NIN, A, B, INFER, FLAGS, DOC)                                                                                \
   PL_OP(NAME, .doc = DOC, .nin = NIN, .nout = 1, .args = {A, B}, .cls = PL_POINTWISE, .flags = PL_F_SCALAR | PL_F_NOGRAD_OK | FLAGS, \
-        .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_##CODE, .infer = INFER, PL_KERNEL(elementwise));
+        .promote = PL_PROMOTE_ALL, .infer = INFER, PL_ELEMENTWISE(PLK_EW_##CODE));
 #define COMPARE(NAME, CODE, DOC)   ROW(NAME, CODE, 2, "x", "y", pl_infer_predicate, 0, DOC)
 #define SYMMETRIC(NAME, CODE, DOC) ROW(NAME, CODE, 2, "x", "y", pl_infer_predicate, PL_F_COMMUTES, DOC)
 #define ASK(NAME, CODE, DOC)       ROW(NAME, CODE, 1, "x", NULL, pl_infer_predicate, 0, DOC)

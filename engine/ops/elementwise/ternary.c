@@ -6,7 +6,7 @@
 #include "kernels/elementwise.h"
 
 #define FLAGS             (PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY)
-#define ELEMENTWISE(CODE) .kcode = PLK_EW_##CODE, PL_KERNEL(elementwise)
+#define ELEMENTWISE(CODE) PL_ELEMENTWISE(PLK_EW_##CODE)
 
 static PlVal zero(PlMaker *g) { return pl_g_num(g, 0); }
 static PlVal strong(PlMaker *g, int i) { /* see binary.c */
@@ -115,7 +115,7 @@ PL_OP(clamp,
              "tensors see clamp_tensor.",
       .formula = "dx = dz where min < x < max, else 0", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
       .attrs = {A_SCALAR_OPT("min"), A_SCALAR_OPT("max")}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL,
-      .kcode = PLK_EW_CLAMP, .infer = clamp_infer, .grad = clamp_grad, .kernel = {[PL_CPU] = clamp_cpu});
+      .kcode = PLK_EW_CLAMP, .infer = clamp_infer, .grad = clamp_grad, .kernel = {[PL_CPU] = clamp_cpu}, .fused = {1 + PLK_EW_CLAMP});
 
 static PlStatus clamp_bwd_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = g_again2(g, g->dy[0], g->x[1]);

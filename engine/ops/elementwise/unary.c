@@ -35,8 +35,7 @@ static PlStatus infer_no_bool(PlInfer *c) {
  * UNARY(name, kernel code, promotion, shape and dtype rule, formula, doc): differentiable. */
 #define UNARY(NAME, CODE, PROMOTE, INFER, FORMULA, DOC)                                                                    \
   PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE, .promote = PROMOTE, \
-        .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .kcode = PLK_EW_##CODE, .infer = INFER, .grad = NAME##_grad,      \
-        PL_KERNEL(elementwise));
+        .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .infer = INFER, .grad = NAME##_grad, PL_ELEMENTWISE(PLK_EW_##CODE));
 #define FLOATING(NAME, CODE, FORMULA, DOC)       UNARY(NAME, CODE, PL_PROMOTE_FLOAT, pl_infer_broadcast, FORMULA, DOC)
 #define KEEPING(NAME, CODE, INFER, FORMULA, DOC) UNARY(NAME, CODE, PL_PROMOTE_ALL, INFER, FORMULA, DOC)
 
@@ -55,8 +54,8 @@ static const PlNative neg_native = {.ok = neg_ok, .bwd = neg_bwd};
 
 GRAD(neg, g_neg(g, dy))
 PL_OP(neg, .doc = "-x. Any shape; every dtype but bool.", .formula = "y = -x; dx = -dy", .nin = 1, .nout = 1, .args = {"x"},
-      .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_NEG,
-      .infer = pl_infer_broadcast, .grad = neg_grad, .native = &neg_native, PL_KERNEL(elementwise));
+      .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL,
+      .infer = pl_infer_broadcast, .grad = neg_grad, .native = &neg_native, PL_ELEMENTWISE(PLK_EW_NEG));
 GRAD(abs, g_mul(g, dy, F1(sign, x)))
 KEEPING(abs, ABS, infer_no_bool, "dx = dy sign(x)", "|x|. Any dtype but bool; the gradient at 0 is 0.")
 
@@ -79,8 +78,8 @@ PL_OP(round,
       .doc = "The nearest integer, halves to even; with decimals, that many digits after the point "
              "(negative: before it; floating x only).",
       .formula = "dx = 0", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SCALAR_OPT("decimals")}, .cls = PL_POINTWISE,
-      .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_ROUND, .infer = pl_infer_broadcast,
-      .grad = round_grad, PL_KERNEL(elementwise));
+      .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast, .grad = round_grad,
+      PL_ELEMENTWISE(PLK_EW_ROUND));
 GRAD(frac, dy)
 KEEPING(frac, FRAC, pl_infer_broadcast, "y = x - trunc(x); dx = dy", "The fraction of x, with x's sign. Floating x.")
 
@@ -100,7 +99,7 @@ static PlStatus square_cpu(const PlkCall *call) {
 GRAD(square, g_mul(g, dy, g_muln(g, x, 2)))
 PL_OP(square, .doc = "x * x. Any shape and dtype; bool gives i64.", .formula = "y = x^2; dx = 2 x dy", .nin = 1, .nout = 1, .args = {"x"},
       .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_SQUARE,
-      .infer = square_infer, .grad = square_grad, .kernel = {[PL_CPU] = square_cpu});
+      .infer = square_infer, .grad = square_grad, .kernel = {[PL_CPU] = square_cpu}, .fused = {1 + PLK_EW_SQUARE});
 GRAD(sqrt, g_div(g, dy, g_muln(g, y, 2)))
 FLOATING(sqrt, SQRT, "dx = dy / (2 y)", "The square root; NaN below 0. Integers give the default float.")
 GRAD(rsqrt, g_mul(g, g_muln(g, dy, -0.5), g_mul(g, y, g_mul(g, y, y))))
@@ -174,8 +173,8 @@ PL_OP(logit,
       .doc = "log(x / (1 - x)), the inverse of sigmoid. eps clamps x to [eps, 1 - eps] first; without "
              "it values outside [0, 1] give NaN.",
       .formula = "dx = dy / (x (1 - x))", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SCALAR_OPT("eps")},
-      .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_FLOAT, .kcode = PLK_EW_LOGIT,
-      .infer = pl_infer_same, .grad = logit_grad, PL_KERNEL(elementwise));
+      .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_FLOAT, .infer = pl_infer_same,
+      .grad = logit_grad, PL_ELEMENTWISE(PLK_EW_LOGIT));
 
 /* ---- error function, gamma function ----------------------------------------------------------------------- */
 
@@ -239,8 +238,8 @@ PL_OP(nan_to_num,
              "dtype unless given). Integers and bool are copied.",
       .formula = "dx = dy where x is finite", .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
       .attrs = {A_SCALAR_OPT("nan"), A_SCALAR_OPT("posinf"), A_SCALAR_OPT("neginf")}, .cls = PL_POINTWISE,
-      .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_NAN_TO_NUM, .infer = pl_infer_same,
-      .grad = nan_to_num_grad, PL_KERNEL(elementwise));
+      .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .infer = pl_infer_same, .grad = nan_to_num_grad,
+      PL_ELEMENTWISE(PLK_EW_NAN_TO_NUM));
 
 /* x converted to another dtype; out of range is wrapped (integers) or infinite (floats). */
 static PlStatus cast_infer(PlInfer *c) {
@@ -257,5 +256,4 @@ PL_OP(cast,
       .doc = "A copy of x in the dtype given. Floats are cut toward 0 for integers; numbers that do not "
              "fit wrap around. x:to(dtype) is the usual spelling.",
       .formula = "dx = dy in x's dtype", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_DTYPE_REQ("dtype")},
-      .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY, .kcode = PLK_EW_CAST, .infer = cast_infer, .grad = cast_grad,
-      PL_KERNEL(elementwise));
+      .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY, .infer = cast_infer, .grad = cast_grad, PL_ELEMENTWISE(PLK_EW_CAST));

@@ -4,6 +4,7 @@
  * backward op each; its own gradient is composed of primitives (norm_double_backward.c). */
 #include "engine/ops/nn/norm.h"
 
+#include "kernels/fused.h"
 #include "kernels/norm.h"
 
 static PlDtype stat_dtype(PlDtype d) { return d == PL_F64 ? PL_F64 : PL_F32; }
@@ -117,7 +118,8 @@ PL_OP(layer_norm,
       .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2, .args = {"x", "weight", "bias"},
       .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
       .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 0, .rows = {PL_ROWS_SHAPE, 0, "frr:f?c?c?", NULL},
-      .infer = layer_infer, .grad = layer_norm_grad, .tangent = layer_norm_tangent, PL_KERNEL(layer_norm));
+      .infer = layer_infer, .grad = layer_norm_grad, .tangent = layer_norm_tangent, .fused = {1 + PLK_FUSED_LAYER_NORM},
+      PL_KERNEL(layer_norm));
 PL_OP(rms_norm,
       .doc = "x over the root of its mean square in the last dims (normalized_shape), times weight (optional). eps: the "
              "dtype's epsilon unless given. Further output: 1/root.",
@@ -125,7 +127,7 @@ PL_OP(rms_norm,
       .nout = 2, .nvisible = 1, .nattr = 2, .args = {"x", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT_OPT("eps")},
       .cls = PL_REDUCTION, .batch = pl_batch_row_norm, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 1,
       .rows = {PL_ROWS_SHAPE, 0, "fr:f?c?", NULL}, .infer = layer_infer, .grad = rms_norm_grad, .tangent = rms_norm_tangent,
-      PL_KERNEL(layer_norm));
+      .fused = {1 + PLK_FUSED_RMS_NORM}, PL_KERNEL(layer_norm));
 
 /* Of a backward op: dy and x of one shape and dtype, statistics of `ndim` sizes, a weight of `wdim` sizes, all floating.
  * Inputs: dy, x, 1 or 2 statistics, weight. */
@@ -166,11 +168,11 @@ PL_OP(layer_norm_bwd, .doc = "The gradients of layer_norm: dx, dw, db.", .nin = 
       .args = {"dy", "x", "mean", "rstd", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_INT_REQ("wanted")}, .cls = PL_REDUCTION,
       .batch = pl_batch_row_norm_bwd, .flags = BWD_FLAGS, .kcode = 0,
       .rows = {PL_ROWS_SHAPE, 0, "ffccr:fss", &plk_cpu_layer_norm_bwd_pieces}, .infer = layer_bwd_infer, .grad = norm_second_layer,
-      PL_KERNEL(layer_norm_bwd));
+      .fused = {1 + PLK_FUSED_LAYER_NORM_BWD}, PL_KERNEL(layer_norm_bwd));
 PL_OP(rms_norm_bwd, .doc = "The gradients of rms_norm: dx, dw.", .nin = 4, .nopt = 1, .nout = 2, .nattr = 2,
       .args = {"dy", "x", "rstd", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_INT_REQ("wanted")}, .cls = PL_REDUCTION,
       .batch = pl_batch_row_norm_bwd, .flags = BWD_FLAGS, .kcode = 1, .rows = {PL_ROWS_SHAPE, 0, "ffcr:fs", &plk_cpu_layer_norm_bwd_pieces},
-      .infer = layer_bwd_infer, .grad = norm_second_rms, PL_KERNEL(layer_norm_bwd));
+      .infer = layer_bwd_infer, .grad = norm_second_rms, .fused = {1 + PLK_FUSED_RMS_NORM_BWD}, PL_KERNEL(layer_norm_bwd));
 
 /* ---- group norm ------------------------------------------------------------------------------------------ */
 

@@ -2,6 +2,7 @@
  * softmax and log_softmax along a dim, each with its own one-pass gradient. */
 #include "kernels/softmax.h"
 #include "engine/ops/reduce/dims.h"
+#include "kernels/fused.h"
 
 static PlStatus soft_infer(PlInfer *c) {
   PlDtype d = pl_attr_has(c->attrs, 1) ? (PlDtype)pl_attr_i(c->attrs, 1) : c->compute;
@@ -56,14 +57,16 @@ static PlStatus log_softmax_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-#define SOFT(NAME, CODE, FORMULA, DOC)                                                                                                  \
+#define SOFT(NAME, CODE, FUSED, FORMULA, DOC)                                                                                           \
   PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},                                           \
         .attrs = {A_DIM("dim", -1), A_DTYPE_OPT("dtype")}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .kcode = CODE,    \
-        .rows = {PL_ROWS_DIM, 0, "f:f", NULL}, .batch = pl_batch_dims, .infer = soft_infer, .grad = NAME##_grad, PL_KERNEL(softmax));   \
+        .rows = {PL_ROWS_DIM, 0, "f:f", NULL}, .batch = pl_batch_dims, .infer = soft_infer, .grad = NAME##_grad,                        \
+        .fused = {1 + PLK_FUSED_##FUSED}, PL_KERNEL(softmax));                                                                          \
   PL_OP(NAME##_bwd, .doc = "The gradient of " #NAME ".", .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "y"},                          \
         .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .batch = pl_batch_dims, \
-        .rows = {PL_ROWS_DIM, 0, "ff:f", NULL}, .kcode = CODE, .infer = soft_bwd_infer, .grad = NAME##_bwd_grad, PL_KERNEL(softmax_bwd));
-SOFT(softmax, 0, "y = exp(x - max x) / sum;  dx = y (dy - sum(dy y))",
+        .rows = {PL_ROWS_DIM, 0, "ff:f", NULL}, .kcode = CODE, .infer = soft_bwd_infer, .grad = NAME##_bwd_grad,                        \
+        .fused = {1 + PLK_FUSED_##FUSED##_BWD}, PL_KERNEL(softmax_bwd));
+SOFT(softmax, 0, SOFTMAX, "y = exp(x - max x) / sum;  dx = y (dy - sum(dy y))",
      "exp(x) over its sum along dim: positive numbers that add up to 1. Floating tensors, or dtype= to convert first.")
-SOFT(log_softmax, 1, "y = x - logsumexp(x);  dx = dy - exp(y) sum(dy)",
+SOFT(log_softmax, 1, LOG_SOFTMAX, "y = x - logsumexp(x);  dx = dy - exp(y) sum(dy)",
      "The logarithm of softmax along dim, computed without overflow. Floating tensors, or dtype= to convert first.")

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "engine/ops/reduce/dims.h"
+#include "kernels/fused.h"
 #include "kernels/reduce.h"
 
 static PlVal wide(PlMaker *g, PlVal v, uint32_t mask, int keep_at) {
@@ -85,12 +86,12 @@ static PlStatus var_grad(PlMaker *g) {
   return g->status;
 }
 
-#define MOMENT(NAME, CODE, FORMULA, DOC)                                                                                             \
+#define MOMENT(NAME, CODE, FUSED, FORMULA, DOC)                                                                                      \
   PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},                                        \
         .attrs = {A_DIMS_OPT("dim"), A_FLOAT("correction", 1), A_BOOL("keepdim", 0)}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS, \
         .kcode = CODE, .rows = {PL_ROWS_DIMS, 0, "f:c", NULL}, .batch = pl_batch_dims, .infer = var_infer, .grad = var_grad,         \
-        PL_KERNEL(var));
-MOMENT(var, 0, "y = sum (x - mean)^2 / max(0, n - correction);  dx = 2 dy (x - mean) / (n - correction)",
+        .fused = {1 + PLK_FUSED_##FUSED}, PL_KERNEL(var));
+MOMENT(var, 0, VAR, "y = sum (x - mean)^2 / max(0, n - correction);  dx = 2 dy (x - mean) / (n - correction)",
        "The variance over the dims given or all; correction=1 is the unbiased estimate. Floating tensors only.")
-MOMENT(std, 1, "y = sqrt(var);  dx = dy (x - mean) / (y (n - correction)), 0 where y = 0",
+MOMENT(std, 1, STD, "y = sqrt(var);  dx = dy (x - mean) / (y (n - correction)), 0 where y = 0",
        "The standard deviation over the dims given or all; correction=1 as in var. Floating tensors only.")

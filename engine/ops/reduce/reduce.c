@@ -4,14 +4,23 @@
 #include <math.h>
 
 #include "engine/ops/reduce/dims.h"
+#include "kernels/fused.h"
 #include "kernels/reduce.h"
 
 #define DIMS A_DIMS_OPT("dim"), A_BOOL("keepdim", 0)
+/* What fused kernels call a reduction; others have no member there. */
+#define FUSED(CODE)                                    \
+  (CODE == PLK_R_SUM         ? 1 + PLK_FUSED_SUM       \
+   : CODE == PLK_R_MEAN      ? 1 + PLK_FUSED_MEAN      \
+   : CODE == PLK_R_AMAX      ? 1 + PLK_FUSED_AMAX      \
+   : CODE == PLK_R_AMIN      ? 1 + PLK_FUSED_AMIN      \
+   : CODE == PLK_R_LOGSUMEXP ? 1 + PLK_FUSED_LOGSUMEXP \
+                             : 0)
 #define REDUCTION(CODE)                                                           \
   .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE,         \
   .rows = {CODE == PLK_R_PROD ? PL_ROWS_DIM : PL_ROWS_DIMS, 0, "f:c",             \
            CODE == PLK_R_SUM || CODE == PLK_R_MEAN ? &plk_cpu_sum_pieces : NULL}, \
-  PL_KERNEL(reduce)
+  .fused = {FUSED(CODE)}, PL_KERNEL(reduce)
 
 static uint32_t mask_of(const PlMaker *g) { return dims_listed(g->attrs, 0, g->in[0]->ndim); }
 /* A value of the reduced shape, ready to broadcast against x. */
@@ -104,7 +113,8 @@ PL_OP(sum_to, .doc = "x summed down to a shape that broadcasts to x's: the adjoi
       .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "shape_values"},
       .attrs = {{.name = "shape", .type = PL_A_SHAPE, .optional = true}}, .cls = PL_REDUCTION, .batch = pl_batch_sum_to,
       .rows = {PL_ROWS_TO, 0, "f:c", &plk_cpu_sum_pieces}, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY,
-      .reads_values = 2, .sizes = 2, .sized = &pl_op_sum_to, .infer = sum_to_infer, .grad = sum_to_grad, PL_KERNEL(sum_to));
+      .reads_values = 2, .sizes = 2, .sized = &pl_op_sum_to, .infer = sum_to_infer, .grad = sum_to_grad, .fused = {1 + PLK_FUSED_SUM},
+      PL_KERNEL(sum_to));
 
 /* ---- prod ---------------------------------------------------------------------------------------------- */
 

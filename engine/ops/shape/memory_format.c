@@ -25,6 +25,7 @@ static PlStatus to_layout_grad(PlMaker *g) {
   return g->status;
 }
 
+/* No member of fused kernels, whose results have the layout of their arguments. */
 PL_OP(to_layout,
       .doc = "x itself if its elements are in memory as the format says, else a copy whose are. exact: where sizes of 1 leave "
              "it open, the strides must say so too.",

@@ -7,6 +7,7 @@
 
 #include "engine/call/thread_state.h"
 #include "engine/tensor/layout.h"
+#include "kernels/elementwise.h"
 #include "kernels/join.h"
 
 /* dx = dy in the shape of x: every op here that only renames positions. */
@@ -56,7 +57,7 @@ PL_OP(reshape,
       .doc = "The same elements in row-major order under another shape; one size may be -1. Shares memory where "
              "the layout allows, else copies.",
       .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SHAPE_REQ("shape")}, .cls = PL_VIEW, .batch = pl_batch_shape,
-      .flags = PL_F_LINEAR | PL_F_POLY, .infer = view_infer, .grad = reshape_grad, PL_KERNEL(copy), );
+      .flags = PL_F_LINEAR | PL_F_POLY, .infer = view_infer, .grad = reshape_grad, PL_COPY, );
 
 static PlStatus flatten_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
@@ -77,7 +78,7 @@ static PlStatus flatten_infer(PlInfer *c) {
 
 PL_OP(flatten, .doc = "Merges dims start_dim … end_dim (default: all) into one. Shares memory where the layout allows.", .nin = 1,
       .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_DIM("start_dim", 0), A_DIM("end_dim", -1)}, .cls = PL_VIEW, .batch = pl_batch_shape,
-      .flags = PL_F_LINEAR | PL_F_POLY, .infer = flatten_infer, .grad = reshape_grad, PL_KERNEL(copy), );
+      .flags = PL_F_LINEAR | PL_F_POLY, .infer = flatten_infer, .grad = reshape_grad, PL_COPY, );
 
 static PlStatus unflatten_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
@@ -98,7 +99,7 @@ static PlStatus unflatten_infer(PlInfer *c) {
 
 PL_OP(unflatten, .doc = "Splits dim into the given sizes, which multiply to its size; one may be -1.", .nin = 1, .nout = 1, .nattr = 2,
       .args = {"x"}, .attrs = {A_DIM_REQ("dim"), A_SHAPE_REQ("sizes")}, .cls = PL_VIEW, .batch = pl_batch_shape,
-      .flags = PL_F_LINEAR | PL_F_POLY, .infer = unflatten_infer, .grad = reshape_grad, PL_KERNEL(copy), );
+      .flags = PL_F_LINEAR | PL_F_POLY, .infer = unflatten_infer, .grad = reshape_grad, PL_COPY, );
 
 /* Reads the sizes in a 1-d i64 shape tensor (input 1). */
 static PlStatus shape_tensor(const PlInfer *c, int i, int *n, int64_t *sizes) {
@@ -121,7 +122,7 @@ static PlStatus reshape_to_infer(PlInfer *c) {
 
 PL_OP(reshape_to, .doc = "reshape with the sizes in an i64 tensor (backward graphs of any shape).", .nin = 2, .nout = 1,
       .args = {"x", "shape"}, .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_INTERNAL, .reads_values = 2,
-      .sizes = 2, .sized = &pl_op_reshape, .infer = reshape_to_infer, .grad = reshape_grad, PL_KERNEL(copy), );
+      .sizes = 2, .sized = &pl_op_reshape, .infer = reshape_to_infer, .grad = reshape_grad, PL_COPY, );
 
 /* ---- transpose, permute, movedim ----------------------------------------------------------------------------- */
 
@@ -343,7 +344,7 @@ PL_OP(contiguous,
       .doc = "x itself if it is contiguous (row-major, without gaps), else a contiguous copy. "
              "x:contiguous(\"channels_last\"), of 5 dims \"channels_last_3d\": the same with the channels, dim 2, innermost.",
       .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_VIEW, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY,
-      .infer = contiguous_infer, .grad = same_grad, PL_KERNEL(copy), );
+      .infer = contiguous_infer, .grad = same_grad, PL_COPY, );
 
 /* In a graph a detached tensor must be a node of its own: the gradient that arrives there ends. */
 static PlStatus stop_infer(PlInfer *c) {
@@ -366,5 +367,4 @@ static PlStatus clone_infer(PlInfer *c) {
 }
 
 PL_OP(clone, .doc = "A copy of x, contiguous or, as x may be, channels last; gradients flow through.", .nin = 1, .nout = 1, .args = {"x"},
-      .cls = PL_POINTWISE, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY, .infer = clone_infer, .grad = same_grad,
-      PL_KERNEL(copy), );
+      .cls = PL_POINTWISE, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY, .infer = clone_infer, .grad = same_grad, PL_COPY, );
