@@ -6,7 +6,6 @@
 
 local T = require "perilune"
 local folder, size = arg[1], tonumber(arg[2])
-local nn, optim, data = T.nn, T.optim, T.data
 
 local tried, failed, calls, finds = 0, 0, 0, 0
 local function find(fmt, ...)
@@ -40,71 +39,7 @@ local function under(kind, n, count, f, ...)
   return r, tonumber(made), tonumber(fell)
 end
 
-local x, y = T.arange(size):to("f32"), T.arange(size):to("f32") * 2
-local picture = T.arange(3 * 16 * 16):view(3, 16, 16):to("u8")
-
-local function fitted(path, which)
-  T.manual_seed(which)
-  local net = nn.Linear(4, 2)
-  local loader = data.DataLoader(data.TensorDataset(T.ones(8, 4), T.ones({ 8 }, { dtype = "i64" })), { batch_size = 4 })
-  local h, why, code = T.fit(net, { train = loader, optimizer = optim.SGD(net:parameters(), { lr = 0.1 }), epochs = 1,
-    quiet = true, checkpoint = path })
-  return h and true or nil, why, code
-end
-
-local graph
-do
-  graph = T.graph()
-  local a = graph:input("a", { 2, 2 })
-  graph:outputs { b = T.relu(a) }
-end
-
--- Each writes version 1 or 2 of its file; reads and compares it.
-local FORMATS = {
-  { "safetensors", "x.st", function(p, k) return T.save(p, { x = k == 1 and x or y, n = { k } }) end,
-    function(p)
-      local t, why, code = T.load(p)
-      if not t then return nil, why, code end
-      return t.n[1] == 1 and t.x:equal(x) or t.n[1] == 2 and t.x:equal(y)
-    end },
-  { "npy", "x.npy", function(p, k) return T.save_npy(p, k == 1 and x or y) end, function(p)
-    local t, why, code = T.load_npy(p)
-    if not t then return nil, why, code end
-    return t:equal(x) or t:equal(y)
-  end },
-  { "png", "x.png", function(p, k) return T.save_image(p, k == 1 and picture or picture:flip { 1 }) end, function(p)
-    local t, why, code = T.load_image(p)
-    if not t then return nil, why, code end
-    return t:equal(picture) or t:equal(picture:flip { 1 })
-  end },
-  { "jpeg", "x.jpg", function(p, k) return T.save_image(p, k == 1 and picture or picture:flip { 1 }) end, function(p)
-    local t, why, code = T.load_image(p)
-    if not t then return nil, why, code end
-    return t:size(1) == 3
-  end },
-  { "plain bytes", "x.txt", function(p, k) return T.core.write_file(p, ("%d"):format(k):rep(size)) end },
-  { "graph", "x.graph", function(p, _) return T.save_graph(p, graph) end, function(p)
-    local g, why, code = T.load_graph(p)
-    return g and tostring(g) == tostring(graph), why, code
-  end },
-  -- goes on where a checkpoint cannot be written, and says so; its bytes hold times
-  { "checkpoint of T.fit", "x.fit", fitted, function(p)
-    local t, why, code = T.load(p)
-    return t and true, why, code
-  end, loose = true },
-  { "npz", "arrays.npz", nil, function(p)
-    local t, why, code = T.load_npz(p)
-    return t and true, why, code
-  end },
-  { "tokenizer", "gpt2.json", nil, function(p)
-    local t, why, code = data.tokenizer(p)
-    return t and #t:encode("the king"):totable() > 0, why, code
-  end },
-  { "csv", "x.csv", nil, function(p)
-    local t, why, code = data.csv(p)
-    return t and t:tensor { "a", "b" }:sum():item() == 10, why, code
-  end },
-}
+local FORMATS = require "spec.support.writers"(size)
 
 local KINDS = { { "EIO", 1 }, { "EIO", 0 }, { "ENOSPC", 1 }, { "ENOSPC", 0 }, { "EINTR", 1 }, { "SHORT", 1 },
   { "SHORT", 0 } }
@@ -145,9 +80,8 @@ for _, format in ipairs(FORMATS) do
         find("%s: %s reports success, the file is another", name, where)
       end
       if not good then said(name, "writing with " .. where, r) end
-      if format.loose then
-        if not T.load(path) then find("%s: %s leaves no checkpoint", name, where) end
-      elseif now ~= was and now ~= versions[k] then
+      if read and reads and not read(path) then find("%s: %s leaves what cannot be read", name, where) end
+      if not format.loose and now ~= was and now ~= versions[k] then
         find("%s: %s leaves %d bytes", name, where, #(now or ""))
       end
       if must and not good then find("%s: %s is not come through: %s", name, where, tostring(r[3] or r[2])) end

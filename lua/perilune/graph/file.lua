@@ -14,6 +14,9 @@ local M = {}
 
 local HEADER = "perilune graph 1"
 local PAIR = "perilune.graph" -- the metadata key of the tensors' file that holds its text's checksum
+-- Two files cannot get their names at once. The tensors come first, with the new text and the checksum of the one that
+-- it replaces: where a save was cut in between, the old text is told by that and the new one taken.
+local REPLACES, TEXT = "perilune.graph.replaces", "perilune.graph.text"
 
 -- ---- values as text --------------------------------------------------------------------------------------------
 
@@ -97,6 +100,8 @@ local function node_line(node)
     table.concat(parts, " "))
 end
 
+local function pair_of(text) return text:match("^[^\n]*\npair (%x+)\n") end
+
 --- T.save_graph(path, graph) → true, or nil, message, code
 -- Writes a text (path) and the captured tensors (path .. ".safetensors"); both are replaced, or neither.
 --   local g = T.graph()
@@ -145,7 +150,15 @@ function M.save(path, g)
   for name, t in pairs(tensors) do names[#names + 1], list[#list + 1] = name, t end
   local sum = ("%08x"):format(core.crc32c(table.concat(lines, "\n")))
   table.insert(lines, 2, "pair " .. sum)
-  return core.save_safetensors(path .. ".safetensors", names, list, { PAIR, sum }, path, table.concat(lines, "\n"))
+  local text, metadata = table.concat(lines, "\n"), { PAIR, sum }
+  local old = io.open(path, "rb")
+  local replaced = old and pair_of(old:read(256) or "")
+  if old then old:close() end
+  if replaced and replaced ~= sum then
+    local utf8 = text:gsub("[%%\128-\255]", function(c) return ("%%%02X"):format(c:byte()) end)
+    metadata = { PAIR, sum, REPLACES, replaced, TEXT, utf8 }
+  end
+  return core.save_safetensors(path .. ".safetensors", names, list, metadata, path, text)
 end
 
 -- ---- loading -------------------------------------------------------------------------------------------------------
@@ -381,6 +394,8 @@ function M.load(path)
   local tensors, message, code = T.load(path .. ".safetensors")
   if not tensors then return nil, message, code end
   for name, t in pairs(tensors) do tensors[name] = t:to(T.get_default_device()) end
+  local sum = pair_of(text)
+  if sum and sum ~= message[PAIR] and sum == message[REPLACES] and message[TEXT] then text = unescape(message[TEXT]) end
   local g, problem = M.build(text, tensors, message[PAIR])
   if not g then return nil, ("%s: %s"):format(path, problem), "format" end
   return g, tensors
