@@ -254,6 +254,7 @@ static int m_detach_(lua_State *L) {
 
 /* core.grad_enabled([on]) → previous state */
 static int t_grad_enabled(lua_State *L) {
+  l_modes_follow(L);
   if (lua_isnoneornil(L, 1)) {
     lua_pushboolean(L, !pl_state.grad_off);
     return 1;

@@ -220,6 +220,7 @@ static int after_slow(lua_State *L, int status, lua_KContext n) {
 /* jit(…): tries self._quick, a list; else calls upvalue 1, which may yield. */
 static int jit_call(lua_State *L) {
   int n = lua_gettop(L);
+  l_modes_follow(L); /* the switch may still be that of a coroutine that yielded */
   lua_pushliteral(L, "_quick");
   if (!l_jit_as_written() && lua_istable(L, 1) && lua_rawget(L, 1) == LUA_TTABLE) {
     Quick *q;

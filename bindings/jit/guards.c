@@ -209,6 +209,7 @@ static PlTensor *add_tensor(luaL_Buffer *b, const PlTensor *t) {
 /* jit_key({}, text_of, modes, …) → a text of all that a trace depends on in these arguments and, if asked for, in the modes of
  * the moment. Tensors, each with its .grad behind it, are appended to the list. text_of(value, list) is asked about strings, tables and the like. */
 static int jit_key(lua_State *L) {
+  l_modes_follow(L);
   luaL_checktype(L, 1, LUA_TTABLE);
   int top = lua_gettop(L);
   lua_Integer n = (lua_Integer)lua_rawlen(L, 1);

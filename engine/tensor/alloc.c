@@ -26,6 +26,11 @@ typedef struct Block {
 } Block;
 _Static_assert(sizeof(Block) <= HEAD, "header fits");
 
+typedef struct Rest {
+  struct Rest *next;
+  size_t left; /* bytes from here on */
+} Rest;
+
 typedef struct Bins {
   pthread_mutex_t lock;
   Block *free[NBIN];
@@ -37,6 +42,7 @@ typedef struct Bins {
   PlArena arena;               /* large blocks of threads with a limit of memory */
   int limits;                  /* such threads */
   PlPiece *orphans[NPOOL + 1]; /* free pieces of threads that have ended */
+  struct Rest *rests;          /* what was left of their slabs */
 } Bins;
 
 /* One per process: blocks may be freed by another thread than the one that made them. */
@@ -258,10 +264,10 @@ static void thread_end(void *unused) {
   pl_message_end();
   pthread_mutex_lock(&bins.lock);
 #ifndef PL_ASAN
-  for (; pl_pool.left >= PL_POOL_MAX; pl_pool.left -= PL_POOL_MAX, pl_pool.slab += PL_POOL_MAX) {
-    PlPiece *p = (PlPiece *)(void *)pl_pool.slab;
-    p->next = pl_pool.free[NPOOL];
-    pl_pool.free[NPOOL] = p;
+  if (pl_pool.left >= PL_POOL_MAX) { /* whole, for pieces of any size: else each thread that comes and goes took a slab */
+    Rest *r = (Rest *)(void *)pl_pool.slab;
+    *r = (Rest){.next = bins.rests, .left = pl_pool.left};
+    bins.rests = r;
   }
   for (int k = 0; k <= NPOOL; k++) {
     PlPiece **end = &pl_pool.free[k];
@@ -297,6 +303,22 @@ static void *adopt(size_t k) {
 }
 #endif
 
+/* Makes room for a piece: what another thread left of its slab, or a new one. The end of the old one is lost: less than a
+ * piece. */
+#ifndef PL_ASAN
+static bool next_slab(void) {
+  pthread_mutex_lock(&bins.lock);
+  Rest *r = bins.rests;
+  if (r) bins.rests = r->next;
+  pthread_mutex_unlock(&bins.lock);
+  char *slab = r ? (char *)r : malloc(SLAB);
+  if (!slab) return false;
+  pl_pool.left = r ? r->left : SLAB;
+  pl_pool.slab = slab;
+  return true;
+}
+#endif
+
 static void *pool_slow(size_t n, size_t k) {
   if (!pl_pool.watched) watch_thread();
 #ifndef PL_ASAN
@@ -304,12 +326,7 @@ static void *pool_slow(size_t n, size_t k) {
     size_t size = k * PL_POOL_STEP;
     void *orphan = adopt(k);
     if (orphan) return orphan;
-    if (pl_pool.left < size) {
-      char *slab = malloc(SLAB);
-      if (!slab) return NULL;
-      pl_pool.slab = slab; /* the rest of the old slab is lost: at most one piece */
-      pl_pool.left = SLAB;
-    }
+    if (pl_pool.left < size && !next_slab()) return NULL;
     void *p = pl_pool.slab;
     pl_pool.slab += size;
     pl_pool.left -= size;

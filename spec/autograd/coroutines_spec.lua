@@ -3,6 +3,7 @@
 -- of who resumed it.
 
 local T = require "perilune"
+local in_child = require "spec.support.child"
 
 local function records() return (T.ones(2):requires_grad_() * 2).requires_grad end
 
@@ -148,5 +149,28 @@ describe("T.no_grad in a coroutine", function()
     end
     collectgarbage()
     assert.is_true(records())
+  end)
+
+  it("have no part in which trace of a jitted function runs", function()
+    local text, fine = in_child("", [[
+      local w = T.ones(3):requires_grad_()
+      local f = T.jit(function(x) return (x * w):sum() end)
+      local x = T.ones(3)
+      f(x)
+      f(x)
+      for _ = 1, 5 do
+        local co = coroutine.wrap(function()
+          local _ <close> = T.no_grad()
+          f(x)
+          f(x)
+          coroutine.yield()
+        end)
+        co()
+        w.grad = nil
+        f(x):backward() -- the first thing that happens here since
+        io.write(table.concat(w.grad:totable(), " "), "\n")
+      end]])
+    assert.is_true(fine, text)
+    assert.equal(("1.0 1.0 1.0\n"):rep(5), text)
   end)
 end)
