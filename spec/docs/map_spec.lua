@@ -183,6 +183,22 @@ describe("the map: guessed by name alone,", function()
     assert.same({}, missing)
   end)
 
+  it("CONTRIBUTING names files of a folder that are there", function()
+    local missing = {}
+    for folders, text in read("CONTRIBUTING.md"):match("\n### Rooms\n(.-)\n### "):gmatch "\n| ([^|\n]+) | ([^|\n]+) |" do
+      for name in text:gmatch "`([%w_]+%.%l+)`" do
+        local there = false
+        for folder in folders:gmatch "`([^`]+)`" do
+          local f = io.open(("%s/%s/%s"):format(root, folder, name))
+          if f then f:close() end
+          there = there or f ~= nil
+        end
+        if not there then missing[#missing + 1] = folders .. ": " .. name end
+      end
+    end
+    assert.same({}, missing)
+  end)
+
   it("has questions enough, and words that are used", function()
     local n = 0
     for _ in pairs(questions) do n = n + 1 end
