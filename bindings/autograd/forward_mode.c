@@ -86,19 +86,68 @@ PlStatus l_rule_jvp(void *ud, PlNode *n, PlTensor *const *v, PlTensor *const *ou
 
 /* ---- keys of tangents ---------------------------------------------------------------------------------------------- */
 
+/* Upvalue of the functions below: the metatable of keys. */
+enum { UP_KEYS = 1 };
+
 static PlKey *to_key(lua_State *L) {
-  PlKey **k = luaL_testudata(L, 1, "perilune.GradKey");
+  PlKey **k = lua_touserdata(L, 1);
+  if (k && lua_getmetatable(L, 1)) {
+    if (!lua_rawequal(L, -1, lua_upvalueindex(UP_KEYS))) k = NULL;
+    lua_pop(L, 1);
+  } else k = NULL;
   if (!k || !*k || !(*k)->forward) l_error(L, "a key of tangents expected, got %s", l_typename(L, 1));
   return *k;
 }
 
-/* core.forward_key() → a key above all others; it closes like a GradKey */
-static int t_forward_key(lua_State *L) {
+static int push_key(lua_State *L) {
   PlKey **k = lua_newuserdatauv(L, sizeof *k, 0);
   *k = NULL;
-  luaL_setmetatable(L, "perilune.GradKey");
+  lua_pushvalue(L, lua_upvalueindex(UP_KEYS));
+  lua_setmetatable(L, -2);
   CALL(L, pl_forward_key_new(k, pl_key_top_level() + 1));
   return 1;
+}
+
+/* core.forward_key() → a key above all others; it closes like a GradKey */
+static int t_forward_key(lua_State *L) { return push_key(L); }
+
+/* Pushes another handle of t without what k recorded. */
+static int push_alias(lua_State *L, PlTensor *t, const PlKey *k) {
+  Box *b = l_new_box(L);
+  CALL(L, pl_tensor_alias(&b->t, t));
+  CALL(L, pl_entries_copy(b->t, t, k));
+  return 1;
+}
+
+static bool is_plain(const Box *b) { return b && b->t && !b->t->a.symbolic && pl_is_float((PlDtype)b->t->a.dtype); }
+
+/* core.jvp_open(f, x, v) → a key of tangents, and x with the tangent v. Nothing where it is not one tensor and its tangent
+ * for a plain function, with gradients on: those calls take the general way. */
+static int t_jvp_open(lua_State *L) {
+  const Box *x = l_box(L, 2), *v = l_box(L, 3);
+  if (pl_state.grad_off || lua_type(L, 1) != LUA_TFUNCTION || !is_plain(x) || !is_plain(v)) return 0;
+  if (x->t->a.dtype != v->t->a.dtype || !pl_shape_equal(&x->t->a, &v->t->a)) return 0;
+  lua_settop(L, 3);
+  push_key(L);
+  PlKey *const *k = lua_touserdata(L, -1);
+  CALL(L, pl_history_refresh(x->t));
+  push_alias(L, x->t, NULL);
+  CALL(L, pl_forward_attach(*k, l_box(L, -1)->t, v->t));
+  return 2;
+}
+
+/* core.jvp_results(key, y, v) → y without tangent, its tangent. Nothing where y is not one tensor with a dense tangent in memory
+ * that the given v does not have. */
+static int t_jvp_results(lua_State *L) {
+  const PlKey *k = to_key(L);
+  const Box *y = l_box(L, 2), *given = l_box(L, 3);
+  PlTensor *t;
+  if (pl_state.grad_off || !is_plain(y) || !is_plain(given)) return 0;
+  CALL(L, pl_forward_tangent(k, y->t, &t));
+  if (!t || !t->a.contiguous || t->a.symbolic || t->storage == given->t->storage) return 0;
+  push_alias(L, y->t, k);
+  push_alias(L, t, k);
+  return 2;
 }
 
 /* core.forward_attach(key, x, v): v is the tangent of x */
@@ -143,6 +192,9 @@ void l_forward_register(lua_State *L) {
                                        {"forward_attach", t_forward_attach},
                                        {"tangent", t_tangent},
                                        {"forward_runs", t_forward_runs},
+                                       {"jvp_open", t_jvp_open},
+                                       {"jvp_results", t_jvp_results},
                                        {NULL, NULL}};
-  luaL_setfuncs(L, functions, 0);
+  luaL_newmetatable(L, "perilune.GradKey"); /* or the one that is there */
+  luaL_setfuncs(L, functions, UP_KEYS);
 }

@@ -74,8 +74,7 @@ static PlStatus add_batched(PlTensor **sum, PlTensor *g) {
   return PL_OK;
 }
 
-/* *sum += g; takes g. */
-static PlStatus accumulate(PlTensor **sum, PlTensor *g) {
+PlStatus pl_gradient_accumulate(PlTensor **sum, PlTensor *g) {
   if (!*sum) {
     *sum = g;
     return PL_OK;
@@ -255,7 +254,7 @@ static PL_ALWAYS_INLINE PlStatus deliver(PlWalk *w, PlNode *n, PlTensor **dx, bo
       pl_tensor_release(g);
       continue;
     }
-    if (g) s = accumulate(&to->slots[n->dests[i].slot].grad, g);
+    if (g) s = pl_gradient_accumulate(&to->slots[n->dests[i].slot].grad, g);
     if (s == PL_OK && --to->pending == 0) s = arrive(w, to);
   }
   return s;
@@ -402,7 +401,7 @@ PlStatus pl_walk_seed(PlWalk *w, PlNode *n, uint32_t slot, PlTensor *dy) {
   if (!w->pass) w->pass = ++pass_counter;
   if (PL_UNLIKELY(pl_state.watch != NULL)) PL_TRY(pl_anomaly_check(n, &dy, 1, true));
   PL_TRY(visit(w, n));
-  return accumulate(&n->slots[slot].grad, pl_retain(dy));
+  return pl_gradient_accumulate(&n->slots[slot].grad, pl_retain(dy));
 }
 
 PlStatus pl_walk_touch(PlWalk *w, PlNode *n) {

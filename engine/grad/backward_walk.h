@@ -47,6 +47,8 @@ PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute);
 /* After it: the captured gradients, each a tensor of its own; same_as from pl_walk_capture. */
 PlStatus pl_walk_results(PlTensor **out, int nx, const int *same_as);
 void pl_walk_abandon(PlWalk *w);
+/* *sum += g, in place where nobody else can see *sum; takes g. */
+PlStatus pl_gradient_accumulate(PlTensor **sum, PlTensor *g);
 /* What the walk does at a node: gradients of its inputs, dx[nin] (zeroed, then owned), from those in its slots. node_backward.c */
 PlStatus pl_rule_run(PlNode *n, PlTensor **dx);
 /* While anomalies are looked for: an error if one of the n tensors holds NaN or Inf. NULL entries are skipped. */

@@ -216,14 +216,8 @@ static PlStatus run_native(const Call *c, PlTensor **t) {
     const bool want[2] = {i == 0, i == 1};
     PlTensor *dx[2] = {NULL, NULL};
     s = c->op->native->bwd(c->attrs, c->in, &c->v[i], want, dx);
-    if (s == PL_OK && t[0]) {
-      PlTensor *const sum[2] = {t[0], dx[i]};
-      PlTensor *both;
-      s = pl_apply(&pl_op_add, sum, 2, NULL, &both);
-      pl_tensor_release(t[0]);
-      pl_tensor_release(dx[i]);
-      t[0] = s == PL_OK ? both : NULL;
-    } else if (s == PL_OK) t[0] = dx[i];
+    if (s == PL_OK && t[0]) s = pl_gradient_accumulate(&t[0], dx[i]);
+    else if (s == PL_OK) t[0] = dx[i];
   }
   if (s != PL_OK) {
     pl_tensor_release(t[0]);

@@ -41,6 +41,17 @@ static bool name_taken(const char *name) {
   return false;
 }
 
+/* grad_N; every T.jvp makes a key. */
+static void number_name(char name[sizeof((PlKey *)0)->name], uint64_t n) {
+  char digits[20];
+  int k = 0;
+  do digits[k++] = (char)('0' + n % 10);
+  while (n /= 10);
+  memcpy(name, "grad_", 5);
+  for (name += 5; k > 0;) *name++ = digits[--k];
+  *name = 0;
+}
+
 PlStatus pl_key_new(PlKey **out, const char *name, int level, bool mutes_ambient) {
   if (level < 1) PL_FAIL(PL_ERR_ARG, "GradKey: level must be at least 1, not %d; the ambient key has level 0", level);
   if (name && name_taken(name)) PL_FAIL(PL_ERR_ARG, "GradKey: a live key is already named '%s'", name);
@@ -50,7 +61,7 @@ PlStatus pl_key_new(PlKey **out, const char *name, int level, bool mutes_ambient
   k->mutes_ambient = mutes_ambient;
   if (name) snprintf(k->name, sizeof k->name, "%s", name);
   else do
-      snprintf(k->name, sizeof k->name, "grad_%llu", (unsigned long long)pl_state.unnamed++);
+      number_name(k->name, pl_state.unnamed++);
     while (name_taken(k->name));
   k->born = ++pl_state.key_seq;
   k->next = pl_state.keys;

@@ -148,6 +148,67 @@ describe("levels of forward mode", function()
     end
   end)
 
+  it("one tensor and a list of one are the same, whatever the function returns and wherever it runs", function()
+    local x, v, w = vec(0.3, -2, 1.5), vec(1, 0.5, -3), vec(2, 1, 4):requires_grad_()
+    local functions = {
+      dense = function(a) return (a * a):sin() * w end,
+      expanded = function(a) return a:sum():expand(4) end,
+      transposed = function(a) return (a:view(3, 1) * w):t() end,
+      constant = function() return w * 2 end,
+      itself = function(a) return a end,
+      written = function(a) a:mul_(a) return a end,
+      list = function(a) return { a * 2, { n = a:exp(), name = "text" } } end,
+      integer = function(a) return a:gt(0) end,
+      number = function() return 7 end,
+      more = function(a) return a * 3, a end,
+      callable = setmetatable({}, { __call = function(_, a) return a:tanh() end }),
+      yielding = function(a) coroutine.yield() return a * w end,
+    }
+    local function flat(t)
+      local out = {}
+      for _, k in ipairs { 1, 2, "n", "name" } do
+        if type(t) == "table" and t[k] ~= nil then out[#out + 1] = T.is_tensor(t[k]) and t[k] or flat(t[k]) end
+      end
+      return out
+    end
+    local function same(a, b)
+      if T.is_tensor(a) then
+        assert.is_true(T.equal(a, b))
+        assert.equal(a.requires_grad, b.requires_grad)
+        assert.is_true(a.requires_grad or a:is_contiguous() == b:is_contiguous())
+      elseif type(a) == "table" then
+        local list, other = flat(a), flat(b)
+        assert.equal(#list, #other)
+        for i = 1, #list do same(list[i], other[i]) end
+      else
+        assert.equal(a, b)
+      end
+    end
+    for _, around in ipairs { function(f, ...) return f(...) end, T.no_grad } do
+      for name, f in pairs(functions) do
+        local results = {}
+        for way, primals in ipairs { x:clone(), { x:clone() } } do
+          local run = coroutine.wrap(function()
+            results[way] = table.pack(around(T.jvp, f, primals, way == 1 and v or { v }))
+          end)
+          local yielded = run()
+          if results[way] == nil then run(yielded) end
+        end
+        if results[1] or results[2] then -- yields across no_grad are refused for both
+          assert.equal(2, results[1].n, name)
+          same(results[1][1], results[2][1])
+          same(results[1][2], results[2][2])
+          assert.is_true(not T.is_tensor(results[1][2]) or results[1][2]:is_contiguous(), name)
+        end
+      end
+    end
+    fails("but must be like", T.jvp, functions.dense, x, vec(1, 2))
+    fails("the tangent must be a table like the other, got 3", T.jvp, functions.dense, x, 3)
+    fails("a function expected", T.jvp, 3, x, v)
+    fails("nonsense", T.jvp, function() error("nonsense") end, x, v)
+    assert.equal(0, #T.grad_keys())
+  end)
+
   it("what is kept of an ended jvp is a constant", function()
     local kept
     T.jvp(function(a)

@@ -36,6 +36,14 @@ return function(T, core)
   --   local _, jv = T.jvp(function(x) return x * x:sum() end, T.tensor { 1, 2 }, T.tensor { 1, 0 })
   --   print(jv)  --> {4., 2.}  -- f32[2] cpu
   T.jvp = function(f, primals, given)
+    local simple <close>, x = core.jvp_open(f, primals, given) -- the common case: the bookkeeping in two calls
+    if simple then
+      local y = f(x)
+      local out, v = core.jvp_results(simple, y, given)
+      if out then return out, v end
+      v = tangents(simple, y, { given })
+      return strip(y, simple), v
+    end
     tree.check_function("jvp", f)
     local args = tree.arguments("jvp", primals)
     local vs = S.directions("jvp", "the tangent", args, given)
