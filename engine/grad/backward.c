@@ -85,7 +85,10 @@ PlStatus pl_walk_capture(PlWalk *w, PlKey *key, PlTensor *const *xs, int nx, int
     PL_TRY(pl_slot_whole("grad_of", node, slot));
     PL_TRY(pl_walk_touch(w, node));
     if (node->slots[slot].capture) same_as[i] = (int)node->slots[slot].capture - 1;
-    else node->slots[slot].capture = (uint32_t)i + 1;
+    else {
+      node->slots[slot].capture = (uint32_t)i + 1;
+      if (node->nin) same_as[i] = PL_GOES_ON;
+    }
   }
   return PL_OK;
 }

@@ -233,8 +233,8 @@ PlStatus pl_walk_results(PlTensor **out, int nx, const int *same_as) {
     if (same_as[i] >= 0 && out[same_as[i]]) out[i] = pl_retain(out[same_as[i]]);
   for (int i = 0; i < nx && s == PL_OK; i++) {
     if (!out[i]) continue;
-    /* of what was asked for twice neither is the other's history */
-    PlTensor *shared = same_as[i] >= 0 && out[i]->node ? pl_retain(out[i]) : NULL;
+    /* of what was asked for twice neither is the other's history, nor is what other gradients were made of */
+    PlTensor *shared = same_as[i] != -1 && out[i]->node ? pl_retain(out[i]) : NULL;
     s = make_own(&out[i]);
     pl_tensor_release(shared);
   }

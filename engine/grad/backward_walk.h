@@ -27,7 +27,9 @@ typedef struct PlWalk {
 PlStatus pl_walk_seed(PlWalk *w, PlNode *n, uint32_t slot, PlTensor *dy);
 /* Checks dy against y (NULL: ones) and seeds. */
 PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node, uint32_t slot, bool scalar_only);
-/* Notes that the gradients of xs go to w->results. same_as[i]: position of the x that has i's slot already, or -1. */
+/* Notes that the gradients of xs go to w->results. same_as[i]: position of the x that has i's slot already, or -1, or
+ * PL_GOES_ON where other gradients are made of it. */
+enum { PL_GOES_ON = -2 };
 PlStatus pl_walk_capture(PlWalk *w, PlKey *key, PlTensor *const *xs, int nx, int *same_as);
 /* Makes the walk pass through n although no gradient may arrive there. */
 PlStatus pl_walk_touch(PlWalk *w, PlNode *n);

@@ -53,29 +53,38 @@ PlStatus pl_inplace_check(const char *op, const PlTensor *t) {
   return PL_UNLIKELY(pl_watched()) ? pl_checkpoint_rewrites(op, t) : PL_OK;
 }
 
-/* Nodes since t's own that saved this very handle would keep alive the history that t gets now, and be kept alive
- * by it. They get an alias with the old history. Without memory for it nothing is wrong but the cycle. */
+/* In one key: see unsave. */
+static PlStatus unsave_in(const PlKey *key, PlTensor *t, PlTensor **alias) {
+  if (key->forward) return PL_OK; /* saves nothing */
+  PlNode *own = NULL;
+  uint32_t slot;
+  pl_entry_get(t, key, &own, &slot);
+  for (PlNode *n = key->tape.prev; n != &key->tape && n != own; n = n->prev)
+    for (uint32_t i = 0; i < n->nsaved; i++) {
+      if (n->saved[i].t != t) continue;
+      if (!*alias) PL_TRY(pl_tensor_alias(alias, t));
+      n->saved[i].t = pl_retain(*alias);
+      pl_tensor_release(t);
+    }
+  return PL_OK;
+}
+
+/* Nodes since t's own that saved this very handle would keep alive the history that t gets now, or with a later write, and be
+ * kept alive by it. They get an alias with the old history. Without memory for it nothing is wrong but the cycle. */
 static void unsave(PlTensor *t, const PlTensor *fresh) {
   PlTensor *alias = NULL;
-  PlEntry first = {.next = fresh->more, .node = fresh->node};
-  for (const PlEntry *e = &first; e && e->node && e->node->key; e = e->next) {
-    PlKey *key = e->node->key;
-    if (key->forward) continue; /* saves nothing */
-    PlNode *own = NULL;
-    uint32_t slot;
-    pl_entry_get(t, key, &own, &slot);
-    for (PlNode *n = key->tape.prev; n != &key->tape && n != own; n = n->prev)
-      for (uint32_t i = 0; i < n->nsaved; i++) {
-        if (n->saved[i].t != t) continue;
-        if (!alias && pl_tensor_alias(&alias, t) != PL_OK) return;
-        n->saved[i].t = pl_retain(alias);
-        pl_tensor_release(t);
-      }
-  }
-  if (alias) {
-    (void)pl_entries_copy(alias, t, NULL);
-  }
-  t->flags &= (uint16_t)~PL_T_SAVED;
+  const PlEntry after = {.next = fresh->more, .node = fresh->node}, before = {.next = t->more, .node = t->node};
+  const PlEntry *lists[2] = {&before, &after};
+  PlNode *had;
+  uint32_t slot;
+  PlStatus s = PL_OK;
+  for (int k = 0; k < 2; k++)
+    for (const PlEntry *e = lists[k]; e && e->node && s == PL_OK; e = e->next) {
+      if (!e->node->key || (k == 1 && pl_entry_get(t, e->node->key, &had, &slot))) continue;
+      s = unsave_in(e->node->key, t, &alias);
+    }
+  if (alias) (void)pl_entries_copy(alias, t, NULL);
+  if (!pl_state.keys) t->flags &= (uint16_t)~PL_T_SAVED; /* a key that tracks neither may have saved it, too */
   pl_tensor_release(alias);
 }
 

@@ -224,3 +224,28 @@ describe("backward without retain_graph", function()
     end
   end)
 end)
+
+describe("a tensor that is written with what was computed of it", function()
+  it("is freed, also when a write in between left it without a history", function()
+    local function once()
+      local w = T.ones(4):requires_grad_()
+      local h = w * 2
+      local y = h * h
+      h:zero_()
+      h:mul_(y)
+      local k = w:sum(1, true)
+      local z = k * k
+      k:fill_(0.5)
+      k:copy_(z)
+    end
+    local function blocks()
+      T.core.collect()
+      T.debug.cache_clear()
+      return (live.blocks(T))
+    end
+    once()
+    local before = blocks()
+    for _ = 1, 5 do once() end
+    assert.equal(before, blocks())
+  end)
+end)

@@ -67,6 +67,19 @@ describe("gradients with a history that were asked for twice", function()
   end)
 end)
 
+describe("a gradient with a history that others were made of", function()
+  it("is no part of theirs", function()
+    local x = f64(1, 2):requires_grad_()
+    local h = x:sin() * 1
+    local dx, dh = table.unpack(T.grad_of({ (-h):cos():sum() }, { x, h }, { create_graph = true }))
+    local called = 0
+    dh:register_hook(function() called = called + 1 end)
+    dx:sum():backward { retain_graph = true }
+    assert.equal(0, called)
+    assert.is_nil(T.grad_of({ dx:sum() }, { dh }, { allow_unused = true, retain_graph = true })[1])
+  end)
+end)
+
 describe("a view that its base's history does not reach", function()
   it("does not say that it needs no gradient", function() -- detached with gaps in memory, then written
     local x = f64(1, 2, 3, 4):requires_grad_():view(2, 2)

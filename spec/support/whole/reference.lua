@@ -171,6 +171,22 @@ local function mute(self, keys, by) for _, k in ipairs(keys) do self.muted[k] = 
 -- Was it freed, itself or with the call that it is a part of?
 local function spent(node) return node.spent or node.call and node.call.spent end
 
+-- One call is one node: what leads to a result that was not asked for is walked when another one of that call was.
+function R:allow_mates(order, captures)
+  local calls, leads = {}, {}
+  for i = 1, captures.n do
+    if captures[i] and captures[i].node.call then calls[captures[i].node.call] = true end
+  end
+  for k = #order, 1, -1 do -- oldest first
+    local node = order[k]
+    leads[node] = node.call and calls[node.call]
+    for i = 1, node.nin do leads[node] = leads[node] or node.ins[i] and leads[node.ins[i].node] end
+    for _, s in ipairs(leads[node] and node.saves or {}) do
+      if s.storage.version ~= s.version then self:allow "modified" end
+    end
+  end
+end
+
 -- From the seeds {entry, Vec} back. captures: list of entries whose gradients are returned; then only nodes on a way
 -- to one
 -- of them are walked. opts: leaves (accumulate into .grad), retain, mute (list of keys that record nothing meanwhile).
@@ -198,6 +214,7 @@ function R:walk(seeds, captures, opts)
   end
   table.sort(order, function(a, b) return a.seq > b.seq end)
   local walked = {}
+  if captures then self:allow_mates(order, captures) end
   for _, node in ipairs(order) do
     if spent(node) then self:allow "freed" end -- nobody knows any more where it leads
     if not wanted or wanted[node] then
