@@ -93,29 +93,37 @@ typedef struct PlcSettings {
   void (*make)(const PlAttrs *attrs, void *out);
   int64_t (*frozen)(const PlAttrs *attrs);
 } PlcSettings;
+/* A library's turn: sets *done where it computed the call, leaves it false where the family's own kernel must. */
+typedef PlStatus (*PlcLibrary)(const PlkCall *call, bool *done);
 typedef struct PlcKernel {
   const char *family;
   PlKernel run;
   const PlcSettings *settings; /* NULL: all that it was captured with stays */
+  PlcLibrary library;          /* NULL: none computes this family */
 } PlcKernel;
-/* A library's turn: sets *done where it computed the call, leaves it false where the family's own kernel must. */
-typedef PlStatus (*PlcLibrary)(const PlkCall *call, bool *done);
-typedef struct PlcLibraryEntry {
-  const char *family;
-  PlcLibrary run;
-} PlcLibraryEntry;
 
 /* Entries are adjacent: compilers must not align them further. */
 #define PLC_ENTRY(type, section_name, id) \
   extern const type id;                   \
   __attribute__((used, section(section_name), aligned(sizeof(void *)))) const type id
-/* At file scope: PLC_KERNEL(softmax, plk_cuda_softmax). The table is what the linker gathers; no list elsewhere. */
-#define PLC_KERNEL(name, function)               PLC_ENTRY(PlcKernel, "plc_kernels", plc_kernel_##name) = {#name, function, NULL};
-#define PLC_KERNEL_SET(name, function, settings) PLC_ENTRY(PlcKernel, "plc_kernels", plc_kernel_##name) = {#name, function, settings};
-#define PLC_LIBRARY(name, function)              PLC_ENTRY(PlcLibraryEntry, "plc_libraries", plc_library_##name) = {#name, function};
+/* At file scope: PLC_KERNEL(softmax, plk_cuda_softmax). The table is what the linker gathers; no list elsewhere. The linker
+ * also finds the family's library, if a file has PLC_LIBRARY(softmax, function). */
+#define PLC_KERNEL(name, function) PLC_KERNEL_SET(name, function, NULL)
+#define PLC_KERNEL_SET(name, function, settings)                                                                     \
+  PLC_C PlStatus plc_by_library_##name(const PlkCall *call, bool *done) __attribute__((weak, visibility("hidden"))); \
+  PLC_ENTRY(PlcKernel, "plc_kernels", plc_kernel_##name) = {#name, function, settings, plc_by_library_##name};
+#define PLC_LIBRARY(name, function)                                      \
+  PLC_C PlStatus plc_by_library_##name(const PlkCall *call, bool *done); \
+  PLC_C PlStatus plc_by_library_##name(const PlkCall *call, bool *done) { return function(call, done); }
+#ifdef __cplusplus
+#define PLC_C extern "C"
+#else
+#define PLC_C
+#endif
 
 /* Runs another family from inside one, e.g. a copy before a product. */
-PlStatus plc_run(const char *family, const PlkCall *call);
+PlStatus plc_run(const PlcKernel *family, const PlkCall *call);
+extern const PlcKernel plc_kernel_copy, plc_kernel_elementwise, plc_kernel_scan, plc_kernel_sort;
 
 /* ---- matrix products ------------------------------------------------------------------------------------------------ */
 

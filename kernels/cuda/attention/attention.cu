@@ -50,7 +50,7 @@ static PlStatus dense_copy(const PlArray *a, PlcOperand *o) {
   o->data = o->scratch;
   o->ld = a->shape[nb + 1] > 1 ? a->shape[nb + 1] : 1;
   o->step[0] = a->shape[nb] * a->shape[nb + 1];
-  return plc_run("copy", &copy);
+  return plc_run(&plc_kernel_copy, &copy);
 }
 
 /* An operand whose batches have one stride: collapsed, or a dense copy where they cannot be. */

@@ -116,7 +116,7 @@ static PlStatus elementwise(const char *name, int code, const PlArray *a, const 
   PlkCall k;
   memset(&k, 0, sizeof k);
   k.name = name, k.code = code, k.nin = b ? 2 : 1, k.nout = 1, k.in = in, k.out = out, k.attrs = attrs;
-  return plc_run("elementwise", &k);
+  return plc_run(&plc_kernel_elementwise, &k);
 }
 
 /* y = bias of each channel: what the product is added to, so that sums are rounded once. */

@@ -228,7 +228,7 @@ PlStatus through_f64(PlStatus (*forward)(const Pool *, const PlkCall *), const P
   k.in = in, k.out = out;
   s = forward(p, &k);
   k.name = "cast", k.code = PLK_EW_CAST, k.nin = k.nout = 1, k.in = back, k.out = done, k.attrs = &none;
-  if (s == PL_OK) s = plc_run("elementwise", &k);
+  if (s == PL_OK) s = plc_run(&plc_kernel_elementwise, &k);
   plc_scratch_free(my);
   plc_scratch_free(mx);
   return s;

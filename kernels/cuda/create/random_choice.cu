@@ -205,7 +205,7 @@ static PlStatus smallest(const PlkCall *call, const Choice &c, int64_t rows) {
   PlArray *out[2] = {NULL, &y};
   PlkCall sort = *call;
   sort.code = PLK_O_TOPK, sort.nin = 1, sort.nout = 2, sort.in = in, sort.out = out, sort.attrs = &attrs;
-  return plc_run("sort", &sort);
+  return plc_run(&plc_kernel_sort, &sort);
 }
 
 static PlStatus draw(const PlkCall *call, const Choice &c, int64_t rows) {

@@ -32,7 +32,7 @@ static PlStatus combine(const char *name, int code, const PlArray *x, const PlAr
   const PlArray *in[2] = {x, w};
   PlArray *out[1] = {y};
   const PlkCall k = {.name = name, .code = code, .nin = w ? 2 : 1, .nout = 1, .in = in, .out = out, .attrs = &none};
-  return plc_run("elementwise", &k);
+  return plc_run(&plc_kernel_elementwise, &k);
 }
 
 /* in x[M,K], w[N,K], optional bias[N]; out y = x wᵀ + bias. attrs: 0 activation (1 relu) */
@@ -76,7 +76,7 @@ static PlStatus addmm(const PlkCall *call) {
     const PlArray *in[1] = {&wide};
     PlArray *out[1] = {y};
     const PlkCall copy = {.name = "copy", .nin = 1, .nout = 1, .in = in, .out = out, .attrs = &none};
-    PL_TRY(plc_run("copy", &copy));
+    PL_TRY(plc_run(&plc_kernel_copy, &copy));
   }
   return product(&g, a, b, y);
 }

@@ -46,7 +46,7 @@ PlStatus plc_operand(const PlArray *a, PlcOperand *o) {
   const PlArray *in[1] = {&src};
   PlArray *out[1] = {&dst};
   const PlkCall copy = {.name = "copy", .nin = 1, .nout = 1, .in = in, .out = out, .attrs = &none};
-  PlStatus s = plc_run("copy", &copy);
+  PlStatus s = plc_run(&plc_kernel_copy, &copy);
   if (s != PL_OK) {
     plc_scratch_free(o->scratch);
     o->scratch = NULL;

@@ -89,7 +89,7 @@ static PlStatus one_number(const PlkCall *c, const PlArray *v, int dtype, void *
   PlkCall k = *c;
   cast.data = *scratch, cast.dtype = (uint8_t)dtype, cast.device = PL_CUDA, cast.ndim = 0, cast.numel = 1, cast.contiguous = 1;
   k.code = v->dtype == dtype ? PLK_EW_COPY : PLK_EW_CAST, k.nin = 1, k.in = in, k.out = out;
-  return plc_run("elementwise", &k);
+  return plc_run(&plc_kernel_elementwise, &k);
 }
 static PlStatus index_fill(const PlkCall *c) {
   PlArray *y = c->out[0];
@@ -186,7 +186,7 @@ static PlStatus dense_value(const PlkCall *c, const PlArray *v, int ndim, const 
   PlArray *out[1] = {&dst};
   PlkCall k = *c;
   k.code = v->dtype == dtype ? PLK_EW_COPY : PLK_EW_CAST, k.nin = 1, k.in = in, k.out = out;
-  return numel ? plc_run("elementwise", &k) : PL_OK;
+  return numel ? plc_run(&plc_kernel_elementwise, &k) : PL_OK;
 }
 
 static PlStatus index_put(const PlkCall *c) {

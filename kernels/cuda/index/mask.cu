@@ -59,7 +59,7 @@ PlStatus plc_running_sum(int64_t *v, int64_t n) {
   PlkCall k;
   memset(&k, 0, sizeof k);
   k.name = "cumsum", k.code = PLK_S_CUMSUM, k.nin = k.nout = 1, k.in = in, k.out = out, k.attrs = &attrs;
-  return plc_run("scan", &k);
+  return plc_run(&plc_kernel_scan, &k);
 }
 
 static PlStatus count_tiles(const plc_layout<1> &l, const PlArray *a, int64_t tiles, int64_t *counts, int64_t *count) {
@@ -105,12 +105,12 @@ static PlStatus masked_fill(const PlkCall *c) {
     const PlArray *from[1] = {v};
     PlkCall k = *c;
     k.code = PLK_EW_CAST, k.nin = 1, k.in = from, k.out = to;
-    if (s == PL_OK) s = plc_run("elementwise", &k);
+    if (s == PL_OK) s = plc_run(&plc_kernel_elementwise, &k);
   }
   const PlArray *in[3] = {c->in[1], &cast, c->in[0]};
   PlkCall k = *c;
   k.code = PLK_EW_WHERE, k.nin = 3, k.in = in;
-  if (s == PL_OK) s = plc_run("elementwise", &k);
+  if (s == PL_OK) s = plc_run(&plc_kernel_elementwise, &k);
   plc_scratch_free(scratch);
   return s;
 }
@@ -202,7 +202,7 @@ static PlStatus masked_scatter(const PlkCall *c) {
   PlStatus s = PL_OK;
   if (count > src->numel)
     s = pl_fail(PL_ERR_SHAPE, "%s: the mask has %lld trues, but src only %lld elements", c->name, (long long)count, (long long)src->numel);
-  if (s == PL_OK && y->data != x->data) s = plc_run("copy", c);
+  if (s == PL_OK && y->data != x->data) s = plc_run(&plc_kernel_copy, c);
   expanded(y, y->ndim, y->shape, y->numel, &l, &room, strides);
   if (s == PL_OK && count)
     PLC_BITS(y->dtype, T,

@@ -40,7 +40,7 @@ static inline PlStatus start_from(const PlkCall *c, const PlArray *x, PlArray *y
   PlArray *out[1] = {y};
   PlkCall k = *c;
   k.nin = 1, k.in = in, k.out = out;
-  return plc_run("copy", &k);
+  return plc_run(&plc_kernel_copy, &k);
 }
 static inline PlStatus clear(PlArray *y) {
   if (y->numel) PLC_TRY(cudaMemsetAsync(y->data, 0, (size_t)y->numel * pl_dtype_size((PlDtype)y->dtype), plc_stream()));

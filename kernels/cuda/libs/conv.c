@@ -30,7 +30,7 @@ static PlStatus elementwise(const char *name, int code, const PlArray *a, const 
   const PlArray *in[2] = {a, b};
   PlArray *out[1] = {y};
   const PlkCall k = {.name = name, .code = code, .nin = b ? 2 : 1, .nout = 1, .in = in, .out = out, .attrs = &none};
-  return plc_run("elementwise", &k);
+  return plc_run(&plc_kernel_elementwise, &k);
 }
 
 /* to = y + bias of each channel; all of one dtype */

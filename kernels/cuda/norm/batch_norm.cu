@@ -130,7 +130,7 @@ static PlStatus as_it_lies(const PlArray *x, int dtype, void **scratch, const vo
   PlkCall k;
   memset(&k, 0, sizeof k);
   k.name = "cast", k.code = PLK_EW_CAST, k.nin = 1, k.nout = 1, k.in = in, k.out = out, k.attrs = &none;
-  return plc_run("elementwise", &k);
+  return plc_run(&plc_kernel_elementwise, &k);
 }
 
 static PlStatus batch_norm_bwd(const PlkCall *call) {

@@ -263,5 +263,5 @@ PlStatus plc_as(const PlArray *x, int dtype, void **scratch, const void **data) 
   memset(&k, 0, sizeof k);
   k.name = "cast", k.code = PLK_EW_CAST, k.nin = 1, k.nout = 1, k.in = in, k.out = out, k.attrs = &none;
   *data = *scratch;
-  return plc_run("elementwise", &k);
+  return plc_run(&plc_kernel_elementwise, &k);
 }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * The plug-in's one door: the table of functions, and how a kernel family is found and run. Families and libraries come
- * from the sections that PLC_KERNEL and PLC_LIBRARY fill. */
+ * The plug-in's one door: the table of functions, and how a kernel family is found and run. Families come
+ * from the section that PLC_KERNEL fills. */
 #include "kernels/cuda/runtime/runtime.h"
 
 #include <string.h>
 
-/* The linker's names for the two sections; a plug-in without libraries has no second one. */
+/* The linker's names for the section. */
 extern const PlcKernel __start_plc_kernels[], __stop_plc_kernels[];
-extern const PlcLibraryEntry __start_plc_libraries[] __attribute__((weak)), __stop_plc_libraries[] __attribute__((weak));
 
 int plc_find(const char *family) {
   for (const PlcKernel *k = __start_plc_kernels; k < __stop_plc_kernels; k++)
@@ -20,19 +19,10 @@ const PlcSettings *plc_settings_of(const char *family) {
   return id < 0 ? NULL : (__start_plc_kernels + id)->settings;
 }
 
-static PlStatus by_library(const char *family, const PlkCall *call, bool *done) {
-  *done = false;
-  if (!__start_plc_libraries) return PL_OK;
-  for (const PlcLibraryEntry *e = __start_plc_libraries; e < __stop_plc_libraries && !*done; e++)
-    if (strcmp(e->family, family) == 0) PL_TRY(e->run(call, done));
-  return PL_OK;
-}
-
-PlStatus plc_run_id(int family, const PlkCall *call) {
-  const PlcKernel *k = __start_plc_kernels + family;
-  bool done;
+PlStatus plc_run(const PlcKernel *k, const PlkCall *call) {
+  bool done = false;
   PL_TRY(plc_alive());
-  PL_TRY(by_library(k->family, call, &done));
+  if (k->library) PL_TRY(k->library(call, &done));
   if (!done) PL_TRY(k->run(call));
   if (PL_UNLIKELY(plc_get(PL_DEVICE_SYNC) != 0) && !(plc_capturing && plc_capturing())) {
     cudaError_t e = cudaStreamSynchronize(plc_stream());
@@ -42,17 +32,11 @@ PlStatus plc_run_id(int family, const PlkCall *call) {
   return PL_OK;
 }
 
-PlStatus plc_run(const char *family, const PlkCall *call) {
-  int id = plc_find(family);
-  if (id < 0) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: no kernel %s for device cuda", call->name, family);
-  return plc_run_id(id, call);
-}
-
 /* ---- what the engine asks of one GPU ---------------------------------------------------------------------------------- */
 
 static PlStatus run(int gpu, int family, const PlkCall *call) {
   PL_TRY(plc_use(gpu));
-  return plc_run_id(family, call);
+  return plc_run(__start_plc_kernels + family, call);
 }
 static PlStatus upload(int gpu, void *dst, const void *src, size_t n) {
   PL_TRY(plc_use(gpu));

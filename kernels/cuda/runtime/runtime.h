@@ -108,7 +108,6 @@ void plc_host_free(void *p);
 void plc_host_used(const void *p, cudaStream_t s); /* what that stream holds now reads or writes this pinned memory */
 
 int plc_find(const char *family);
-PlStatus plc_run_id(int family, const PlkCall *call);
 const PlcSettings *plc_settings_of(const char *family); /* NULL: it has none */
 
 #endif

@@ -157,7 +157,7 @@ PlStatus each_ends(const PlArray *counts, Each *e, void **mem) {
   k.name = "cumsum", k.code = PLK_S_CUMSUM, k.nin = k.nout = 1, k.in = in, k.out = out, k.attrs = &attrs;
   e->ends = (const int64_t *)*mem;
   e->one = counts->numel == 1;
-  return plc_run("scan", &k);
+  return plc_run(&plc_kernel_scan, &k);
 }
 
 PlStatus repeat_each(const PlkCall *call, bool backward) {

@@ -44,7 +44,7 @@ PlStatus diag_embed(const PlkCall *call) {
 }
 PlStatus diag(const PlkCall *call) {
   if (call->in[0]->ndim == 1) return put_diagonal(call->in[0], call->out[0], pl_attr_i(call->attrs, 0), 0, 1);
-  return plc_run("copy", call);
+  return plc_run(&plc_kernel_copy, call);
 }
 
 /* ---- windows that overlap ---------------------------------------------------------------------------------------------- */
