@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: MIT
- * Whether ops record belongs to the coroutine. A scope (local _ <close> = T.no_grad()) that a coroutine opened holds
- * while that coroutine runs: not for who resumed it, when it yields or is abandoned inside. Other coroutines have the
- * switch of the innermost one that resumed them.
+ * Whether ops record, and in what precision they compute, belongs to the coroutine. A scope (local _ <close> = T.no_grad(),
+ * T.autocast("bf16")) that a coroutine opened holds while that coroutine runs: not for who resumed it, when it yields or is
+ * abandoned inside. Other coroutines have the modes of the innermost one that resumed them.
  *
- * The engine knows one switch. A table of the registry keeps, for every coroutine with open scopes and for the main
- * thread, the switch, the number of scopes and when it last ran; what enters an op looks whether another coroutine than
- * the last one runs (l_modes_follow, one comparison), and then sets the switch. Nothing of this costs anything until a
+ * The engine knows one set of modes. A table of the registry keeps, for every coroutine with open scopes and for the main
+ * thread, its modes, the number of scopes and when it last ran; what enters an op looks whether another coroutine than
+ * the last one runs (l_modes_follow, one comparison), and then sets the modes. Nothing of this costs anything until a
  * coroutine opens a scope. */
 #include "bindings/core/lib.h"
 #include "engine/call/thread_state.h"
 
 static const char modes_key = 0;
 
-/* A record is an integer: when it last ran << 32 | scopes << 1 | recording. */
-static lua_Integer record(uint64_t when, lua_Integer scopes, bool on) { return (lua_Integer)(when << 32) | (scopes << 1) | on; }
-static bool is_on(lua_Integer r) { return (r & 1) != 0; }
-static lua_Integer scopes_of(lua_Integer r) { return (lua_Integer)(((uint64_t)r & 0xffffffff) >> 1); }
-static uint64_t when_of(lua_Integer r) { return (uint64_t)r >> 32; }
+typedef struct Modes {
+  uint64_t when;   /* it last ran */
+  int64_t nscopes; /* that it has open */
+  PlAutocast autocast;
+  bool recording;
+} Modes;
 
 /* Is co running, or waiting for one that it resumed? Not where it yielded, ended or has not begun. */
 static bool in_chain(lua_State *co) {
@@ -24,28 +25,30 @@ static bool in_chain(lua_State *co) {
   return lua_status(co) == LUA_OK && lua_getstack(co, 0, &ar);
 }
 
-/* L's own record, or 0. The table is at `at`. */
-static lua_Integer own(lua_State *L, int at) {
+/* L's own modes, or NULL. The table is at `at`, and holds them. */
+static Modes *own(lua_State *L, int at) {
   lua_pushthread(L);
   lua_rawget(L, at);
-  lua_Integer r = lua_tointeger(L, -1);
+  Modes *m = lua_touserdata(L, -1);
   lua_pop(L, 1);
-  return r;
+  return m;
 }
 
-static void keep(lua_State *L, int at, lua_Integer r) {
-  lua_pushthread(L);
-  lua_pushinteger(L, r);
+/* Those of the coroutine at the top of the stack, which it takes; made where it has none. */
+static Modes *make(lua_State *L, int at) {
+  Modes *m = lua_newuserdatauv(L, sizeof *m, 0);
+  *m = (Modes){.recording = true};
   lua_rawset(L, at);
+  return m;
 }
 
-/* The record of the innermost coroutine of those that resumed L. */
-static lua_Integer inherited(lua_State *L, int at) {
-  lua_Integer best = 1; /* recording */
+/* Those of the innermost coroutine of those that resumed L. */
+static Modes inherited(lua_State *L, int at) {
+  Modes best = {.recording = true};
   for (lua_pushnil(L); lua_next(L, at); lua_pop(L, 1)) {
     lua_State *co = lua_tothread(L, -2);
-    lua_Integer r = lua_tointeger(L, -1);
-    if (co != L && in_chain(co) && when_of(r) >= when_of(best)) best = r;
+    const Modes *m = lua_touserdata(L, -1);
+    if (co != L && in_chain(co) && m->when >= best.when) best = *m;
   }
   return best;
 }
@@ -56,12 +59,13 @@ void l_modes_switch(lua_State *L) {
     lua_pop(L, 1);
     return;
   }
-  int at = lua_gettop(L);
-  lua_Integer r = own(L, at);
-  if (r) keep(L, at, record(++pl_state.mode_turn, scopes_of(r), is_on(r)));
-  else r = inherited(L, at);
+  const int at = lua_gettop(L);
+  Modes *mine = own(L, at);
+  if (mine) mine->when = ++pl_state.mode_turn;
+  const Modes m = mine ? *mine : inherited(L, at);
   pl_state.mode_owner = L;
-  pl_state.grad_off = !is_on(r);
+  pl_state.grad_off = !m.recording;
+  pl_autocast_set(m.autocast);
   lua_pop(L, 1);
 }
 
@@ -69,7 +73,7 @@ void l_modes_switch(lua_State *L) {
 static bool push_modes(lua_State *L) {
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &modes_key) == LUA_TTABLE) return true;
   lua_pop(L, 1);
-  bool main = lua_pushthread(L);
+  const bool main = lua_pushthread(L);
   lua_pop(L, 1);
   if (main) return false;
   lua_createtable(L, 0, 2);
@@ -77,35 +81,41 @@ static bool push_modes(lua_State *L) {
   lua_pushliteral(L, "k");
   lua_setfield(L, -2, "__mode");
   lua_setmetatable(L, -2);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD); /* has its modes as they are, for good */
+  *make(L, lua_gettop(L) - 1) = (Modes){++pl_state.mode_turn, 1, pl_autocast_now(), !pl_state.grad_off};
   lua_pushvalue(L, -1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &modes_key);
-  lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD); /* has the switch as it stands, for good */
-  lua_pushinteger(L, record(++pl_state.mode_turn, 1, !pl_state.grad_off));
-  lua_rawset(L, -3);
   pl_state.mode_owner = L;
   return true;
 }
 
-/* core.grad_enter(on) → what it was: a scope begins. core.grad_leave(was): it ends. core.grad_mode() → recording? */
-static int set_mode(lua_State *L, lua_Integer step) {
-  bool on = lua_toboolean(L, 1);
+void l_modes_set(lua_State *L, int step, bool recording, PlAutocast autocast) {
   luaL_checkstack(L, 8, NULL);
-  l_modes_follow(L);
-  bool was = !pl_state.grad_off;
   if (push_modes(L)) {
-    int at = lua_gettop(L);
-    lua_Integer scopes = scopes_of(own(L, at)) + step;
-    bool main = lua_pushthread(L);
-    lua_pop(L, 1);
-    if (main && scopes < 1) scopes = 1;
-    if (scopes > 0) keep(L, at, record(++pl_state.mode_turn, scopes, on));
-    else { /* none is open: it goes with who resumes it */ lua_pushthread(L);
+    const int at = lua_gettop(L);
+    const bool main = lua_pushthread(L);
+    Modes *m = own(L, at);
+    if (!m) m = make(L, at); /* takes the thread */
+    else lua_pop(L, 1);
+    *m = (Modes){++pl_state.mode_turn, m->nscopes + step, autocast, recording};
+    if (main && m->nscopes < 1) m->nscopes = 1;
+    if (m->nscopes < 1) { /* none is open: it goes with who resumes it */
+      lua_pushthread(L);
       lua_pushnil(L);
       lua_rawset(L, at);
     }
     lua_pop(L, 1);
   }
-  pl_grad_enable(on);
+  pl_grad_enable(recording);
+  pl_autocast_set(autocast);
+}
+
+/* core.grad_enter(on) → what it was: a scope begins. core.grad_leave(was): it ends. core.grad_mode() → recording? */
+static int set_mode(lua_State *L, int step) {
+  const bool on = lua_toboolean(L, 1);
+  l_modes_follow(L);
+  const bool was = !pl_state.grad_off;
+  l_modes_set(L, step, on, pl_autocast_now());
   lua_pushboolean(L, was);
   return 1;
 }

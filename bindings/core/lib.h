@@ -7,6 +7,7 @@
 #include <lauxlib.h>
 #include <lua.h>
 
+#include "engine/call/autocast.h"
 #include "engine/grad/node.h"
 #include "engine/tensor/alloc.h"
 #include "engine/tensor/tensor.h"
@@ -105,6 +106,8 @@ void l_collect_full(lua_State *L); /* until nothing more goes */
 void l_collect_once(lua_State *L);
 /* Another coroutine than at the last look may have another switch for recording (autograd/grad_mode.c). */
 void l_modes_switch(lua_State *L);
+/* A scope of this coroutine begins (step 1) or ends (-1); from here on these are its modes. */
+void l_modes_set(lua_State *L, int step, bool recording, PlAutocast autocast);
 static inline void l_modes_follow(lua_State *L) {
   if (PL_UNLIKELY(pl_state.mode_owner && pl_state.mode_owner != L)) l_modes_switch(L);
 }

@@ -3,27 +3,36 @@
 #include "engine/call/autocast.h"
 
 #include "bindings/core/lib.h"
+#include "engine/call/thread_state.h"
 #include "kernels/gemm.h"
 
-/* core.autocast_enter(dtype or nil, cache) → a number for core.autocast_leave; nil: a region without casts */
+/* core.autocast_enter(dtype or nil, cache) → a number for core.autocast_leave; nil: a region without casts. A region is the
+ * coroutine's, as in bindings/autograd/grad_mode.c. */
 static int a_enter(lua_State *L) {
   const PlDtype d = lua_isnoneornil(L, 1) ? PL_NDTYPE : l_check_dtype(L, 1, "autocast");
   if (d != PL_NDTYPE && !pl_is_float(d)) return l_error(L, "autocast: dtype must be floating, got %s", pl_dtype_name(d));
-  const PlAutocast was = pl_autocast_enter(d, lua_toboolean(L, 2) != 0);
-  lua_pushinteger(L, was.dtype | (was.cache ? 256 : 0));
+  const bool cache = lua_toboolean(L, 2) != 0;
+  l_modes_follow(L);
+  const PlAutocast was = pl_autocast_now();
+  if (was.depth == INT16_MAX) return l_error(L, "autocast: %d regions are open within each other; close some", was.depth);
+  l_modes_set(L, 1, !pl_state.grad_off,
+              (PlAutocast){.dtype = d == PL_NDTYPE ? 0 : (uint8_t)(d + 1), .cache = cache, .depth = (int16_t)(was.depth + 1)});
+  lua_pushinteger(L, was.dtype | (was.cache ? 256 : 0) | was.depth << 9);
   return 1;
 }
 
 static int a_leave(lua_State *L) {
   const int64_t was = l_check_int(L, 1, "autocast", "state"), d = was & 255;
-  if (was >> 9 || d > PL_NDTYPE || (d > 0 && !pl_is_float((PlDtype)(d - 1))))
+  if (was < 0 || was >> 9 > INT16_MAX || d > PL_NDTYPE || (d > 0 && !pl_is_float((PlDtype)(d - 1))))
     return l_error(L, "autocast: %lld is not what autocast_enter gave", (long long)was);
-  pl_autocast_leave((PlAutocast){.dtype = (uint8_t)(was & 255), .cache = (was & 256) != 0});
+  l_modes_follow(L);
+  l_modes_set(L, -1, !pl_state.grad_off, (PlAutocast){.dtype = (uint8_t)d, .cache = (was & 256) != 0, .depth = (int16_t)(was >> 9)});
   return 0;
 }
 
 /* core.autocast_dtype() → "bf16" …, or nil outside regions */
 static int a_dtype(lua_State *L) {
+  l_modes_follow(L);
   const PlDtype d = pl_autocast_dtype();
   if (d == PL_NDTYPE) return 0;
   lua_pushstring(L, pl_dtype_name(d));

@@ -137,19 +137,15 @@ PlStatus pl_autocast_one(PlTensor **out, PlTensor *t, PlDtype to) {
 
 /* ---- regions --------------------------------------------------------------------------------------------- */
 
-PlAutocast pl_autocast_enter(PlDtype dtype, bool cache) {
-  PlAutocast was = {.dtype = pl_state.autocast, .cache = pl_state.autocast_cache};
-  pl_state.autocast_depth++;
-  pl_set_autocast(dtype == PL_NDTYPE ? 0 : (uint8_t)(dtype + 1));
-  pl_state.autocast_cache = cache;
-  return was;
+PlAutocast pl_autocast_now(void) {
+  return (PlAutocast){.dtype = pl_state.autocast, .cache = pl_state.autocast_cache, .depth = (int16_t)pl_state.autocast_depth};
 }
 
-void pl_autocast_leave(PlAutocast was) {
-  pl_set_autocast(was.dtype);
-  pl_state.autocast_cache = was.cache;
-  if (pl_state.autocast_depth > 0) pl_state.autocast_depth--;
-  if (pl_state.autocast_depth == 0) cache_clear();
+void pl_autocast_set(PlAutocast region) {
+  pl_set_autocast(region.dtype);
+  pl_state.autocast_cache = region.cache;
+  pl_state.autocast_depth = region.depth;
+  if (region.depth == 0) cache_clear();
 }
 
 PlDtype pl_autocast_dtype(void) { return pl_state.autocast ? (PlDtype)(pl_state.autocast - 1) : PL_NDTYPE; }

@@ -6,16 +6,17 @@
 
 #include "engine/tensor/tensor.h"
 
-/* What a region replaced; give it back to pl_autocast_leave. */
+/* The region that is open. */
 typedef struct PlAutocast {
-  uint8_t dtype; /* 1 + a PlDtype; 0: off */
-  bool cache;
+  uint8_t dtype; /* 1 + a PlDtype; 0: no casts */
+  bool cache;    /* casts of leaves that require a gradient are kept until the outermost region ends */
+  int16_t depth; /* regions around this one, itself included; 0: none is open */
 } PlAutocast;
 
-/* Opens a region that casts to `dtype` (f16 or bf16), or with PL_NDTYPE one without casts. With `cache` the casts of
- * leaves that require a gradient are kept until the outermost region ends. */
-PlAutocast pl_autocast_enter(PlDtype dtype, bool cache);
-void pl_autocast_leave(PlAutocast was);
+PlAutocast pl_autocast_now(void);
+/* Opens, leaves or changes the region of this thread: what pl_autocast_now gave before ends the region again. At depth 0 kept
+ * casts are freed. dtype: of f16 and bf16. */
+void pl_autocast_set(PlAutocast region);
 /* The dtype that the region casts to; PL_NDTYPE outside. */
 PlDtype pl_autocast_dtype(void);
 /* op with its inputs cast as its descriptor says; called by pl_apply inside regions. */
