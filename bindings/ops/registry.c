@@ -52,6 +52,10 @@ static void push_op_info(lua_State *L, const PlOp *op) {
   lua_setfield(L, -2, "name");
   lua_pushstring(L, op->doc ? op->doc : "");
   lua_setfield(L, -2, "doc");
+  if (op->example) {
+    lua_pushstring(L, op->example);
+    lua_setfield(L, -2, "example");
+  }
   if (op->formula) {
     lua_pushstring(L, op->formula);
     lua_setfield(L, -2, "formula");

@@ -36,7 +36,7 @@ local function op_entry(op)
     formula = op.formula, params = params, notes = { reference.op_notes(op) },
     section = TITLES[op.class] or "Other operations",
     method = not op.flags.nomethod and op.nin >= 1 and op.name or nil, results = op.nout, op = op,
-    inplace = op.flags.inplace, example = reference.op_example(op.name) }
+    inplace = op.flags.inplace, example = op.example }
 end
 
 local function written_entry(name, entry)

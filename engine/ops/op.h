@@ -287,6 +287,7 @@ enum {
 struct PlOp {
   const char *name;
   const char *doc;     /* one or two sentences: what, shapes, errors. help() and the reference print it */
+  const char *example; /* a few lines of Lua, each result behind `-->`: help() and the reference show it, a spec runs it */
   const char *formula; /* optional */
   int8_t nin;          /* number of inputs, PL_VARIADIC: a list of tensors */
   int8_t nopt;         /* the last nopt inputs are optional */

@@ -44,6 +44,9 @@ static PlStatus adam_infer(PlInfer *c) {
 PL_OP(sgd_step,
       .doc = "One step of SGD over the list {param, grad [, buffer], param, grad …}, k tensors a "
              "parameter, in place. first: the buffers take the gradient as it is.",
+      .example = "local p, grad = T.tensor { 1 }, T.tensor { 2 }\n"
+                 "T.core.op.sgd_step({ p, grad }, { k = 2, lr = 0.1 }) -- what optim.SGD calls\n"
+                 "print(p)  --> {0.8000}  -- f32[1] cpu",
       .formula = "g = +-grad + weight_decay p; b = momentum b + (1 - dampening) g; p = p - lr (nesterov ? g + momentum b : b)", LIST,
       .nattr = 8, .args = {"tensors"},
       .attrs = {[PLK_SGD_K] = A_INT("k", 2),
@@ -60,6 +63,9 @@ PL_OP(adam_step,
       .doc = "One step of Adam over the list {param, grad, m, v [, vmax], param …}, k tensors a "
              "parameter (5: AMSGrad), in place. flags: 1 decoupled decay (AdamW), 2 maximize. step "
              "counts from 1.",
+      .example = "local p, grad, m, v = T.tensor { 1 }, T.tensor { 2 }, T.zeros(1), T.zeros(1)\n"
+                 "T.core.op.adam_step({ p, grad, m, v }, { k = 4, lr = 0.1, step = 1 }) -- what optim.Adam calls\n"
+                 "print(p)  --> {0.9000}  -- f32[1] cpu",
       .formula = "m = lerp(m, g, 1 - beta1); v = beta2 v + (1 - beta2) g^2; "
                  "p = p - lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)",
       LIST, .nattr = 8, .args = {"tensors"},
@@ -85,6 +91,9 @@ static PlStatus rmsprop_infer(PlInfer *c) {
 PL_OP(rmsprop_step,
       .doc = "One step of RMSprop over the list {param, grad, s [, b] [, a], param …}, k tensors a "
              "parameter, in place. flags: 1 a momentum buffer b, 2 centered by a, 4 maximize.",
+      .example = "local p, grad, v = T.tensor { 1 }, T.tensor { 2 }, T.zeros(1)\n"
+                 "T.core.op.rmsprop_step({ p, grad, v }, { k = 3, lr = 0.1 }) -- what optim.RMSprop calls\n"
+                 "print(p)  --> {5.9605e-08}  -- f32[1] cpu",
       .formula = "s = alpha s + (1 - alpha) g^2; u = g / (sqrt(s - a^2) + eps); b = momentum b + u; p = p - lr b", LIST, .nattr = 7,
       .args = {"tensors"},
       .attrs = {[PLK_RMS_K] = A_INT("k", 3),
@@ -106,8 +115,9 @@ static PlStatus norm_infer(PlInfer *c) {
   return PL_OK;
 }
 PL_OP(foreach_norm, .doc = "The p-norm (inf: the largest magnitude) of all elements of a list of tensors, 0-d.",
-      .formula = "(sum |x|^p)^(1/p)", LIST, .nattr = 1, .args = {"tensors"}, .attrs = {A_FLOAT("p", 2)},
-      .flags = PL_F_NOMETHOD | PL_F_NOGRAD_OK, .infer = norm_infer, PL_KERNEL(foreach_norm));
+      .example = "print(T.foreach_norm { T.tensor { 3 }, T.tensor { 4 } })  --> 5.  -- f32[] cpu", .formula = "(sum |x|^p)^(1/p)", LIST,
+      .nattr = 1, .args = {"tensors"}, .attrs = {A_FLOAT("p", 2)}, .flags = PL_F_NOMETHOD | PL_F_NOGRAD_OK, .infer = norm_infer,
+      PL_KERNEL(foreach_norm));
 
 static PlStatus scale_infer(PlInfer *c) {
   const PlArray *f = c->in[c->nin - 1];
@@ -117,12 +127,18 @@ static PlStatus scale_infer(PlInfer *c) {
   pl_desc_set(&c->out[0], (PlDtype)c->in[0]->dtype, c->in[0]->ndim, c->in[0]->shape);
   return PL_OK;
 }
-PL_OP(foreach_scale_, .doc = "Multiplies all tensors of a list, in place, by the last one, which holds one number.", LIST,
-      .args = {"tensors"}, .flags = STEP_FLAGS, .infer = scale_infer, PL_KERNEL(foreach_scale_));
+PL_OP(foreach_scale_, .doc = "Multiplies all tensors of a list, in place, by the last one, which holds one number.",
+      .example = "local a, b = T.ones(1), T.ones(2)\n"
+                 "T.core.op.foreach_scale_ { a, b, T.tensor(0.5) } -- the last one is the factor\n"
+                 "print(a, b)  --> {0.5000}  -- f32[1] cpu\t{0.5000, 0.5000}  -- f32[2] cpu",
+      LIST, .args = {"tensors"}, .flags = STEP_FLAGS, .infer = scale_infer, PL_KERNEL(foreach_scale_));
 
 static PlStatus zero_infer(PlInfer *c) {
   pl_desc_set(&c->out[0], (PlDtype)c->in[0]->dtype, c->in[0]->ndim, c->in[0]->shape);
   return PL_OK;
 }
-PL_OP(foreach_zero_, .doc = "Sets all elements of a list of tensors to 0, in place.", LIST, .args = {"tensors"}, .flags = STEP_FLAGS,
-      .infer = zero_infer, PL_KERNEL(foreach_zero_));
+PL_OP(foreach_zero_, .doc = "Sets all elements of a list of tensors to 0, in place.",
+      .example = "local a = T.ones(2)\n"
+                 "T.core.op.foreach_zero_ { a }\n"
+                 "print(a)  --> {0., 0.}  -- f32[2] cpu",
+      LIST, .args = {"tensors"}, .flags = STEP_FLAGS, .infer = zero_infer, PL_KERNEL(foreach_zero_));

@@ -120,8 +120,8 @@ describe("CONTRIBUTING.md", function()
         files[file] = true
       end
     end
-    assert.equal(6, edits, "blocks that edit a file")
-    assert.is_true(touched <= 7, touched .. " files for one op")
+    assert.equal(5, edits, "blocks that edit a file")
+    assert.is_true(touched <= 6, touched .. " files for one op")
     compile(tree)
 
     for i, block in ipairs(blocks) do

@@ -25,9 +25,6 @@ describe("the reference", function()
     for _, op in ipairs(T.core.ops()) do
       if not op.flags.internal then assert(seen["T." .. op.name], op.name .. " is missing") end
     end
-    for name in pairs(require "perilune.help.examples") do
-      assert(seen["T." .. name], "an example of no op: " .. name)
-    end
     assert.is_true(count > 900, count .. " entries")
   end)
 

@@ -88,7 +88,9 @@ function M.recorded()
     local chunk = load(code, "=" .. name, "t", env)
     if chunk then pcall(chunk) end
   end
-  for name, code in pairs(require "perilune.help.examples") do run(name, code) end
+  for _, op in ipairs(T.core.ops()) do
+    if op.example then run(op.name, op.example) end
+  end
   for name, entry in pairs(require("perilune.help.pages").all()) do
     if not name:find "^distributed" and not name:find "^cuda" then run(name, entry.example) end
   end

@@ -22,15 +22,21 @@ static PlStatus line(PlInfer *c, const char *what, int64_t n, int t, PlDtype oth
 
 static PlStatus zeros_infer(PlInfer *c) { return created(c, 0, 1, pl_default_float()); }
 
-PL_OP(zeros, .doc = "A tensor of zeros.", .nin = 0, .nout = 1, .nattr = 2, .attrs = {A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
-      .cls = PL_CREATION, .flags = PL_F_ZEROS, .infer = zeros_infer, PL_KERNEL(zeros), );
+PL_OP(zeros, .doc = "A tensor of zeros.",
+      .example = "print(T.zeros(2, 2))\n"
+                 "--> {{0., 0.},\n"
+                 "-->  {0., 0.}}  -- f32[2,2] cpu",
+      .nin = 0, .nout = 1, .nattr = 2, .attrs = {A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION, .flags = PL_F_ZEROS,
+      .infer = zeros_infer, PL_KERNEL(zeros), );
 
-PL_OP(ones, .doc = "A tensor of ones.", .nin = 0, .nout = 1, .nattr = 2, .attrs = {A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
-      .cls = PL_CREATION, .infer = zeros_infer, PL_KERNEL(ones), );
+PL_OP(ones, .doc = "A tensor of ones.", .example = "print(T.ones({ 2 }, { dtype = \"i64\" }))  --> {1, 1}  -- i64[2] cpu", .nin = 0,
+      .nout = 1, .nattr = 2, .attrs = {A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION, .infer = zeros_infer,
+      PL_KERNEL(ones), );
 
 static PlStatus full_infer(PlInfer *c) { return created(c, 0, 2, pl_default_float()); }
 
-PL_OP(full, .doc = "A tensor with every element set to value; dtype is the default float unless given.", .nin = 0, .nout = 1, .nattr = 3,
+PL_OP(full, .doc = "A tensor with every element set to value; dtype is the default float unless given.",
+      .example = "print(T.full({ 2 }, 7))  --> {7, 7}  -- i64[2] cpu", .nin = 0, .nout = 1, .nattr = 3,
       .attrs = {A_SHAPE_REQ("shape"), A_VALUE_REQ("value"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION, .kcode = 1, .infer = full_infer,
       PL_KERNEL(full), );
 
@@ -42,8 +48,12 @@ static PlStatus eye_infer(PlInfer *c) {
   return PL_OK;
 }
 
-PL_OP(eye, .doc = "The n by m (default n) matrix with ones on the main diagonal and zeros elsewhere.", .nin = 0, .nout = 1, .nattr = 3,
-      .attrs = {A_INT_REQ("n"), A_INT_OPT("m"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION, .infer = eye_infer, PL_KERNEL(eye), );
+PL_OP(eye, .doc = "The n by m (default n) matrix with ones on the main diagonal and zeros elsewhere.",
+      .example = "print(T.eye(2))\n"
+                 "--> {{1., 0.},\n"
+                 "-->  {0., 1.}}  -- f32[2,2] cpu",
+      .nin = 0, .nout = 1, .nattr = 3, .attrs = {A_INT_REQ("n"), A_INT_OPT("m"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
+      .infer = eye_infer, PL_KERNEL(eye), );
 
 /* ---- number lines ---------------------------------------------------------------------------------------- */
 
@@ -53,18 +63,21 @@ static PlStatus linear_fill_infer(PlInfer *c) {
 }
 
 /* y[i] = start + i·step; arange counts n and calls this. */
-PL_OP(linear_fill, .doc = "n numbers start, start + step, …; i64 if both are integers, else the default float.", .nin = 0, .nout = 1,
-      .nattr = 4, .attrs = {A_INT_REQ("n"), A_SCALAR_REQ("start"), A_SCALAR_REQ("step"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
+PL_OP(linear_fill, .doc = "n numbers start, start + step, …; i64 if both are integers, else the default float.",
+      .example = "print(T.linear_fill(3, 1, 0.5))  --> {1.0000, 1.5000, 2.0000}  -- f32[3] cpu", .nin = 0, .nout = 1, .nattr = 4,
+      .attrs = {A_INT_REQ("n"), A_SCALAR_REQ("start"), A_SCALAR_REQ("step"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
       .flags = PL_F_CONTIGUOUS, .infer = linear_fill_infer, PL_KERNEL(linear_fill), );
 
 static PlStatus linspace_infer(PlInfer *c) { return line(c, "steps", pl_attr_i(c->attrs, 2), c->op->nattr - 1, pl_default_float()); }
 
-PL_OP(linspace, .doc = "`steps` evenly spaced numbers from start to end, both included.", .nin = 0, .nout = 1, .nattr = 4,
+PL_OP(linspace, .doc = "`steps` evenly spaced numbers from start to end, both included.",
+      .example = "print(T.linspace(0, 1, 5))  --> {0.0000, 0.2500, 0.5000, 0.7500, 1.0000}  -- f32[5] cpu", .nin = 0, .nout = 1, .nattr = 4,
       .attrs = {A_FLOAT_REQ("start"), A_FLOAT_REQ("end"), A_INT_REQ("steps"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
       .flags = PL_F_CONTIGUOUS, .infer = linspace_infer, PL_KERNEL(linspace), );
 
-PL_OP(logspace, .doc = "base to the power of `steps` evenly spaced numbers from start to end, both included.", .nin = 0, .nout = 1,
-      .nattr = 5, .attrs = {A_FLOAT_REQ("start"), A_FLOAT_REQ("end"), A_INT_REQ("steps"), A_FLOAT("base", 10.0), A_DTYPE_OPT("dtype")},
+PL_OP(logspace, .doc = "base to the power of `steps` evenly spaced numbers from start to end, both included.",
+      .example = "print(T.logspace(0, 2, 3))  --> {  1.,  10., 100.}  -- f32[3] cpu", .nin = 0, .nout = 1, .nattr = 5,
+      .attrs = {A_FLOAT_REQ("start"), A_FLOAT_REQ("end"), A_INT_REQ("steps"), A_FLOAT("base", 10.0), A_DTYPE_OPT("dtype")},
       .cls = PL_CREATION, .flags = PL_F_CONTIGUOUS, .infer = linspace_infer, PL_KERNEL(logspace), );
 
 /* ---- overwriting -------------------------------------------------------------------------------------------- */
@@ -75,12 +88,19 @@ static PlStatus forget_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(fill, .doc = "Sets every element of x to value, in place.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-      .attrs = {A_VALUE_REQ("value")}, .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_SETS | PL_F_STORES | PL_F_POLY,
-      .infer = pl_infer_same, .grad = forget_grad, PL_KERNEL(full), );
+PL_OP(fill, .doc = "Sets every element of x to value, in place.",
+      .example = "local x = T.zeros(2)\n"
+                 "x:fill_(7)\n"
+                 "print(x)  --> {7., 7.}  -- f32[2] cpu",
+      .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_VALUE_REQ("value")}, .cls = PL_CREATION,
+      .flags = PL_F_MUTATES | PL_F_SETS | PL_F_STORES | PL_F_POLY, .infer = pl_infer_same, .grad = forget_grad, PL_KERNEL(full), );
 
-PL_OP(zero, .doc = "Sets every element of x to zero, in place.", .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_CREATION,
-      .flags = PL_F_MUTATES | PL_F_SETS | PL_F_POLY, .infer = pl_infer_same, .grad = forget_grad, PL_KERNEL(zeros), );
+PL_OP(zero, .doc = "Sets every element of x to zero, in place.",
+      .example = "local x = T.ones(2)\n"
+                 "x:zero_()\n"
+                 "print(x)  --> {0., 0.}  -- f32[2] cpu",
+      .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_SETS | PL_F_POLY, .infer = pl_infer_same,
+      .grad = forget_grad, PL_KERNEL(zeros), );
 
 static PlStatus copy_infer(PlInfer *c) {
   const PlArray *x = c->in[0], *s = c->in[1];
@@ -99,6 +119,10 @@ static PlStatus copy_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(copy, .doc = "Overwrites x with src, broadcast and converted to x's dtype, in place.", .nin = 2, .nout = 1, .args = {"x", "src"},
-      .cls = PL_CREATION, .flags = PL_F_MUTATES | PL_F_SETS | PL_F_CROSSES | PL_F_POLY | PL_F_SCALAR, .infer = copy_infer,
-      .grad = copy_grad, PL_KERNEL(copy_into), );
+PL_OP(copy, .doc = "Overwrites x with src, broadcast and converted to x's dtype, in place.",
+      .example = "local x = T.zeros(2)\n"
+                 "x:copy_(T.tensor { 1, 2 })\n"
+                 "print(x)  --> {1., 2.}  -- f32[2] cpu",
+      .nin = 2, .nout = 1, .args = {"x", "src"}, .cls = PL_CREATION,
+      .flags = PL_F_MUTATES | PL_F_SETS | PL_F_CROSSES | PL_F_POLY | PL_F_SCALAR, .infer = copy_infer, .grad = copy_grad,
+      PL_KERNEL(copy_into), );

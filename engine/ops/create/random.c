@@ -61,17 +61,23 @@ static PlStatus randint_infer(PlInfer *c) {
   return drawn_infer(c);
 }
 
-PL_OP(uniform, .doc = "Floats uniform in [low, high).", .nin = 0, .nout = 1, .nattr = 4,
-      .attrs = {A_FLOAT_REQ("low"), A_FLOAT_REQ("high"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
-      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = floats_infer, .draws = draws_uniform, PL_KERNEL(uniform), );
+PL_OP(uniform, .doc = "Floats uniform in [low, high).",
+      .example = "local x = T.uniform(2, 3, { 100 })\n"
+                 "print(x:ge(2):all():item(), x:lt(3):all():item())  --> true\ttrue",
+      .nin = 0, .nout = 1, .nattr = 4, .attrs = {A_FLOAT_REQ("low"), A_FLOAT_REQ("high"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
+      .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = floats_infer, .draws = draws_uniform, PL_KERNEL(uniform), );
 
-PL_OP(normal, .doc = "Floats from the normal distribution with the given mean and standard deviation.", .nin = 0, .nout = 1, .nattr = 4,
-      .attrs = {A_FLOAT_REQ("mean"), A_FLOAT_REQ("std"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
-      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = floats_infer, .draws = draws_normal, PL_KERNEL(normal), );
+PL_OP(normal, .doc = "Floats from the normal distribution with the given mean and standard deviation.",
+      .example = "T.manual_seed(1)\n"
+                 "print(math.abs(T.normal(5, 0.1, { 1000 }):mean():item() - 5) < 0.05)  --> true",
+      .nin = 0, .nout = 1, .nattr = 4, .attrs = {A_FLOAT_REQ("mean"), A_FLOAT_REQ("std"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
+      .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = floats_infer, .draws = draws_normal, PL_KERNEL(normal), );
 
-PL_OP(randint, .doc = "Integers uniform in low … high, both included; i64 unless dtype is given.", .nin = 0, .nout = 1, .nattr = 4,
-      .attrs = {A_INT_REQ("low"), A_INT_REQ("high"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
-      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = randint_infer, .draws = draws_randint, PL_KERNEL(randint), );
+PL_OP(randint, .doc = "Integers uniform in low … high, both included; i64 unless dtype is given.",
+      .example = "local x = T.randint(1, 6, { 100 })\n"
+                 "print(x:min():item() >= 1, x:max():item() <= 6, x:dtype())  --> true\ttrue\ti64",
+      .nin = 0, .nout = 1, .nattr = 4, .attrs = {A_INT_REQ("low"), A_INT_REQ("high"), A_SHAPE_REQ("shape"), A_DTYPE_OPT("dtype")},
+      .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = randint_infer, .draws = draws_randint, PL_KERNEL(randint), );
 
 static PlStatus randperm_infer(PlInfer *c) {
   int64_t n = pl_attr_i(c->attrs, 0);
@@ -80,7 +86,8 @@ static PlStatus randperm_infer(PlInfer *c) {
   return PL_OK;
 }
 
-PL_OP(randperm, .doc = "A random permutation of index_base … n + index_base - 1, i64.", .nin = 0, .nout = 1, .nattr = 2,
+PL_OP(randperm, .doc = "A random permutation of index_base … n + index_base - 1, i64.",
+      .example = "print((T.randperm(4):sort()))  --> {1, 2, 3, 4}  -- i64[4] cpu", .nin = 0, .nout = 1, .nattr = 2,
       .attrs = {A_INT_REQ("n"), A_BASE}, .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS, .infer = randperm_infer,
       .draws = draws_randperm, PL_KERNEL(randperm_based), );
 
@@ -100,9 +107,9 @@ static PlStatus bernoulli_grad(PlMaker *g) {
 PL_OP(bernoulli,
       .doc = "Ones and zeros of x's shape and dtype: one with probability p, or without p with the probability that "
              "x holds there.",
-      .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_FLOAT_OPT("p")}, .cls = PL_CREATION,
-      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY, .infer = bernoulli_infer, .grad = bernoulli_grad, .draws = draws_bernoulli,
-      PL_KERNEL(bernoulli_like), );
+      .example = "print(T.bernoulli(T.tensor { 0, 1 }))  --> {0., 1.}  -- f32[2] cpu", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+      .attrs = {A_FLOAT_OPT("p")}, .cls = PL_CREATION, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY, .infer = bernoulli_infer,
+      .grad = bernoulli_grad, .draws = draws_bernoulli, PL_KERNEL(bernoulli_like), );
 
 static PlStatus multinomial_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
@@ -119,8 +126,9 @@ static PlStatus multinomial_infer(PlInfer *c) {
   return pl_sizes_check(c, x->ndim, c->out[0].shape);
 }
 
-PL_OP(multinomial, .doc = "num_samples categories drawn with the weights in the last dim of x ([k] or [rows,k]), i64.", .nin = 1, .nout = 1,
-      .nattr = 3, .args = {"x"}, .attrs = {A_INT_REQ("num_samples"), A_BOOL("replacement", 0), A_BASE}, .cls = PL_CREATION,
+PL_OP(multinomial, .doc = "num_samples categories drawn with the weights in the last dim of x ([k] or [rows,k]), i64.",
+      .example = "print(T.multinomial(T.tensor { 0, 1, 0 }, 1))  --> {2}  -- i64[1] cpu", .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
+      .attrs = {A_INT_REQ("num_samples"), A_BOOL("replacement", 0), A_BASE}, .cls = PL_CREATION,
       .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .infer = multinomial_infer, .draws = draws_multinomial,
       PL_KERNEL(multinomial_based), );
 
@@ -156,9 +164,9 @@ static PlStatus dropout_grad(PlMaker *g) {
 PL_OP(dropout,
       .doc = "Zeroes elements with probability p and scales the others by 1 / (1 - p); also gives the bool mask of "
              "what was kept.",
-      .nin = 1, .nout = 2, .nvisible = 1, .nattr = 1, .args = {"x"}, .attrs = {A_FLOAT("p", 0.5)}, .cls = PL_OPAQUE,
-      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY, .infer = dropout_infer, .grad = dropout_grad, .draws = draws_dropout,
-      PL_KERNEL(dropout), );
+      .example = "print(T.dropout(T.ones(2), 0))  --> {1., 1.}  -- f32[2] cpu", .nin = 1, .nout = 2, .nvisible = 1, .nattr = 1,
+      .args = {"x"}, .attrs = {A_FLOAT("p", 0.5)}, .cls = PL_OPAQUE, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY,
+      .infer = dropout_infer, .grad = dropout_grad, .draws = draws_dropout, PL_KERNEL(dropout), );
 
 static PlStatus dropout_bwd_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = drop(g, g->dy[0], g->x[1]);
@@ -199,22 +207,41 @@ static PlStatus bernoulli_fill_infer(PlInfer *c) {
 
 enum { FILL = PL_F_MUTATES | PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY };
 
-PL_OP(uniform_fill, .doc = "Overwrites x with floats uniform in [low, high).", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-      .attrs = {A_FLOAT("low", 0.0), A_FLOAT("high", 1.0)}, .cls = PL_CREATION, .flags = FILL, .infer = fill_infer, .grad = forget_grad,
-      .draws = draws_uniform, PL_KERNEL(uniform), );
+PL_OP(uniform_fill, .doc = "Overwrites x with floats uniform in [low, high).",
+      .example = "local x = T.zeros(2)\n"
+                 "x:uniform_(3, 3)\n"
+                 "print(x)  --> {3., 3.}  -- f32[2] cpu\n"
+                 "T.uniform_fill_(x, 4, 4)\n"
+                 "print(x)  --> {4., 4.}  -- f32[2] cpu",
+      .nin = 1, .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_FLOAT("low", 0.0), A_FLOAT("high", 1.0)}, .cls = PL_CREATION,
+      .flags = FILL, .infer = fill_infer, .grad = forget_grad, .draws = draws_uniform, PL_KERNEL(uniform), );
 
-PL_OP(normal_fill, .doc = "Overwrites x with floats of the normal distribution.", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-      .attrs = {A_FLOAT("mean", 0.0), A_FLOAT("std", 1.0)}, .cls = PL_CREATION, .flags = FILL, .infer = fill_infer, .grad = forget_grad,
-      .draws = draws_normal, PL_KERNEL(normal), );
+PL_OP(normal_fill, .doc = "Overwrites x with floats of the normal distribution.",
+      .example = "local x = T.zeros(2)\n"
+                 "x:normal_(3, 0)\n"
+                 "print(x)  --> {3., 3.}  -- f32[2] cpu\n"
+                 "T.normal_fill_(x, 4, 0)\n"
+                 "print(x)  --> {4., 4.}  -- f32[2] cpu",
+      .nin = 1, .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_FLOAT("mean", 0.0), A_FLOAT("std", 1.0)}, .cls = PL_CREATION,
+      .flags = FILL, .infer = fill_infer, .grad = forget_grad, .draws = draws_normal, PL_KERNEL(normal), );
 
-PL_OP(exponential_fill, .doc = "Overwrites x with floats of density rate·exp(-rate·x).", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-      .attrs = {A_FLOAT("rate", 1.0)}, .cls = PL_CREATION, .flags = FILL, .infer = exponential_infer, .grad = forget_grad,
-      .draws = draws_exponential, PL_KERNEL(exponential), );
+PL_OP(exponential_fill, .doc = "Overwrites x with floats of density rate·exp(-rate·x).",
+      .example = "local x = T.zeros(2)\n"
+                 "T.exponential_fill_(x, 2)\n"
+                 "print(x:gt(0):all():item())  --> true",
+      .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_FLOAT("rate", 1.0)}, .cls = PL_CREATION, .flags = FILL,
+      .infer = exponential_infer, .grad = forget_grad, .draws = draws_exponential, PL_KERNEL(exponential), );
 
-PL_OP(randint_fill, .doc = "Overwrites x with integers uniform in low … high, both included.", .nin = 1, .nout = 1, .nattr = 2,
-      .args = {"x"}, .attrs = {A_INT_REQ("low"), A_INT_REQ("high")}, .cls = PL_CREATION, .flags = FILL | PL_F_STORES,
-      .infer = randint_fill_infer, .grad = forget_grad, .draws = draws_randint, PL_KERNEL(randint), );
+PL_OP(randint_fill, .doc = "Overwrites x with integers uniform in low … high, both included.",
+      .example = "local x = T.zeros(2)\n"
+                 "T.randint_fill_(x, 5, 5)\n"
+                 "print(x)  --> {5., 5.}  -- f32[2] cpu",
+      .nin = 1, .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_INT_REQ("low"), A_INT_REQ("high")}, .cls = PL_CREATION,
+      .flags = FILL | PL_F_STORES, .infer = randint_fill_infer, .grad = forget_grad, .draws = draws_randint, PL_KERNEL(randint), );
 
-PL_OP(bernoulli_fill, .doc = "Overwrites x with ones (probability p) and zeros.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-      .attrs = {A_FLOAT("p", 0.5)}, .cls = PL_CREATION, .flags = FILL, .infer = bernoulli_fill_infer, .grad = forget_grad,
-      .draws = draws_bernoulli, PL_KERNEL(bernoulli_fill), );
+PL_OP(bernoulli_fill, .doc = "Overwrites x with ones (probability p) and zeros.",
+      .example = "local x = T.zeros(2)\n"
+                 "T.bernoulli_fill_(x, 1)\n"
+                 "print(x)  --> {1., 1.}  -- f32[2] cpu",
+      .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_FLOAT("p", 0.5)}, .cls = PL_CREATION, .flags = FILL,
+      .infer = bernoulli_fill_infer, .grad = forget_grad, .draws = draws_bernoulli, PL_KERNEL(bernoulli_fill), );

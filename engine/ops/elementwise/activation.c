@@ -23,15 +23,16 @@ static PlStatus twice(PlMaker *g, PlVal (*second)(PlMaker *g, PlVal x)) {
 }
 
 /* ACTIVATION: the pair. ARG is what the gradient keeps: x[0] or y[0]. SECOND: f'' as a maker, or NULL. */
-#define ACTIVATION(NAME, CODE, INFER, ARG, SECOND, PARAMS, FORMULA, DOC)                                                                  \
-  BACKWARD(NAME, CODE, SECOND, PARAMS)                                                                                                    \
-  static PlStatus NAME##_grad(PlMaker *g) {                                                                                               \
-    const PlVal in[2] = {g->dy[0], g->ARG};                                                                                               \
-    g->dx[0] = pl_g_op(g, &pl_op_##NAME##_bwd, 2, in, g->attrs, NULL);                                                                    \
-    return g->status;                                                                                                                     \
-  }                                                                                                                                       \
-  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, PARAMS, .args = {"x"}, .cls = PL_POINTWISE, .promote = PL_PROMOTE_ALL, \
-        .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .infer = INFER, .grad = NAME##_grad, PL_ELEMENTWISE(PLK_EW_##CODE));
+#define ACTIVATION(NAME, CODE, INFER, ARG, SECOND, PARAMS, FORMULA, DOC, EXAMPLE)                                                  \
+  BACKWARD(NAME, CODE, SECOND, PARAMS)                                                                                             \
+  static PlStatus NAME##_grad(PlMaker *g) {                                                                                        \
+    const PlVal in[2] = {g->dy[0], g->ARG};                                                                                        \
+    g->dx[0] = pl_g_op(g, &pl_op_##NAME##_bwd, 2, in, g->attrs, NULL);                                                             \
+    return g->status;                                                                                                              \
+  }                                                                                                                                \
+  PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = FORMULA, .nin = 1, .nout = 1, PARAMS, .args = {"x"}, .cls = PL_POINTWISE, \
+        .promote = PL_PROMOTE_ALL, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .infer = INFER, .grad = NAME##_grad,           \
+        PL_ELEMENTWISE(PLK_EW_##CODE));
 #define BACKWARD(NAME, CODE, SECOND, ...)                                                                                            \
   static PlStatus NAME##_bwd_grad(PlMaker *g) { return twice(g, SECOND); }                                                           \
   PL_OP(NAME##_bwd, .doc = "The gradient of " #NAME ".", .nin = 2, .nout = 1, __VA_ARGS__, .args = {"dy", "x"}, .cls = PL_POINTWISE, \
@@ -41,24 +42,30 @@ static PlStatus twice(PlMaker *g, PlVal (*second)(PlMaker *g, PlVal x)) {
 /* ---- piecewise linear: f'' = 0 --------------------------------------------------------------------- */
 
 /* The gradient reads y: x > 0 and y > 0 say the same, and y is often kept by the next op anyway. */
-ACTIVATION(relu, RELU, pl_infer_broadcast, y[0], NULL, NO_ATTRS, "max(x, 0); dx = dy where x > 0", "max(x, 0); the gradient at 0 is 0.")
+ACTIVATION(relu, RELU, pl_infer_broadcast, y[0], NULL, NO_ATTRS, "max(x, 0); dx = dy where x > 0", "max(x, 0); the gradient at 0 is 0.",
+           "print(T.tensor { -1, 2 }:relu())  --> {0., 2.}  -- f32[2] cpu")
 ACTIVATION(relu6, RELU6, pl_infer_broadcast, x[0], NULL, NO_ATTRS, "min(max(x, 0), 6); dx = dy where 0 < x < 6",
-           "x limited to [0, 6]; no gradient at or beyond the limits.")
+           "x limited to [0, 6]; no gradient at or beyond the limits.",
+           "print(T.tensor { -1, 2, 9 }:relu6())  --> {0., 2., 6.}  -- f32[3] cpu")
 ACTIVATION(leaky_relu, LEAKY_RELU, pl_infer_broadcast, x[0], NULL, PARAM1(A_FLOAT("negative_slope", 0.01)), "x > 0 ? x : slope x",
-           "x where positive, negative_slope x elsewhere.")
+           "x where positive, negative_slope x elsewhere.",
+           "print(T.tensor { -1, 2 }:leaky_relu(0.1))  --> {-0.1000,  2.0000}  -- f32[2] cpu")
 ACTIVATION(hardsigmoid, HARDSIGMOID, pl_infer_broadcast, x[0], NULL, NO_ATTRS, "min(max(x + 3, 0), 6) / 6",
-           "A piecewise linear sigmoid: 0 below -3, 1 above 3.")
+           "A piecewise linear sigmoid: 0 below -3, 1 above 3.",
+           "print(T.tensor { -4, 0, 4 }:hardsigmoid())  --> {0.0000, 0.5000, 1.0000}  -- f32[3] cpu")
 ACTIVATION(hardshrink, HARDSHRINK, pl_infer_broadcast, x[0], NULL, PARAM1(A_FLOAT("lambd", 0.5)), "|x| > lambd ? x : 0",
-           "x where |x| > lambd, else 0.")
+           "x where |x| > lambd, else 0.", "print(T.tensor { -1, 0.2, 1 }:hardshrink())  --> {-1.,  0.,  1.}  -- f32[3] cpu")
 static PlStatus softshrink_infer(PlInfer *c) {
   double by = pl_attr_f(c->attrs, 0);
   if (!(by >= 0)) PL_FAIL(PL_ERR_ARG, "softshrink: lambd must be a number >= 0, got %g", by);
   return pl_infer_broadcast(c);
 }
 ACTIVATION(softshrink, SOFTSHRINK, softshrink_infer, x[0], NULL, PARAM1(A_FLOAT("lambd", 0.5)), "sign(x) max(|x| - lambd, 0)",
-           "x moved toward 0 by lambd, 0 where |x| <= lambd.")
+           "x moved toward 0 by lambd, 0 where |x| <= lambd.",
+           "print(T.tensor { -1, 0.2, 1 }:softshrink())  --> {-0.5000,  0.0000,  0.5000}  -- f32[3] cpu")
 ACTIVATION(threshold, THRESHOLD, pl_infer_broadcast, x[0], NULL, PARAM2(A_FLOAT_REQ("threshold"), A_FLOAT_REQ("value")),
-           "x > threshold ? x : value", "x where above threshold, else value.")
+           "x > threshold ? x : value", "x where above threshold, else value.",
+           "print(T.tensor { -1, 0.2, 1 }:threshold(0.5, 0))  --> {0., 0., 1.}  -- f32[3] cpu")
 
 static PlStatus hardtanh_infer(PlInfer *c) {
   double lo = pl_attr_f(c->attrs, 0), hi = pl_attr_f(c->attrs, 1);
@@ -66,7 +73,8 @@ static PlStatus hardtanh_infer(PlInfer *c) {
   return pl_infer_broadcast(c);
 }
 ACTIVATION(hardtanh, HARDTANH, hardtanh_infer, x[0], NULL, PARAM2(A_FLOAT("min_val", -1), A_FLOAT("max_val", 1)),
-           "min(max(x, min_val), max_val)", "x limited to [min_val, max_val]; no gradient at or beyond the limits.")
+           "min(max(x, min_val), max_val)", "x limited to [min_val, max_val]; no gradient at or beyond the limits.",
+           "print(T.tensor { -3, 0.5, 3 }:hardtanh())  --> {-1.0000,  0.5000,  1.0000}  -- f32[3] cpu")
 
 /* ---- smooth ------------------------------------------------------------------------------------------- */
 
@@ -81,7 +89,8 @@ static PlVal silu_second(PlMaker *g, PlVal x) {
   PlVal s = F1(sigmoid, x), ds = g_mul(g, s, g_rsubn(g, 1, s));
   return g_mul(g, ds, g_addn(g, g_mul(g, x, g_rsubn(g, 1, g_muln(g, s, 2))), 2));
 }
-ACTIVATION(silu, SILU, pl_infer_broadcast, x[0], silu_second, NO_ATTRS, "x sigmoid(x)", "x sigmoid(x), also known as swish.")
+ACTIVATION(silu, SILU, pl_infer_broadcast, x[0], silu_second, NO_ATTRS, "x sigmoid(x)", "x sigmoid(x), also known as swish.",
+           "print(T.tensor { -1, 0, 1 }:silu())  --> {-0.2689,  0.0000,  0.7311}  -- f32[3] cpu")
 
 /* e^(-x²/2)/√(2π) (2 - x²) */
 static PlVal gelu_second(PlMaker *g, PlVal x) {
@@ -111,6 +120,8 @@ static PlStatus gelu_cpu(const PlkCall *call) {
   return plk_cpu_elementwise(&k);
 }
 PL_OP(gelu, .doc = "x times the normal distribution function of x; approximate=\"tanh\" uses its tanh formula.",
+      .example = "print(T.tensor { -1, 0, 1 }:gelu())  --> {-0.1587,  0.0000,  0.8413}  -- f32[3] cpu\n"
+                 "print(T.tensor { 1 }:gelu { approximate = \"tanh\" })  --> {0.8412}  -- f32[1] cpu",
       .formula = "x (1 + erf(x / sqrt 2)) / 2 (Hendrycks & Gimpel 2016)", .nin = 1, .nout = 1, .args = {"x"},
       PARAM1(A_ENUM("approximate", "none|tanh", 0)), .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY,
       .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_GELU, .infer = pl_infer_broadcast, .grad = gelu_grad, .kernel = {[PL_CPU] = gelu_cpu},
@@ -124,7 +135,8 @@ static PlVal softplus_second(PlMaker *g, PlVal x) {
   return g_where(g, linear, zero(g), g_muln(g, g_mul(g, s, g_rsubn(g, 1, s)), beta));
 }
 ACTIVATION(softplus, SOFTPLUS, pl_infer_broadcast, x[0], softplus_second, PARAM2(A_FLOAT("beta", 1), A_FLOAT("threshold", 20)),
-           "log(1 + e^(beta x)) / beta", "A smooth relu, log(1 + e^(beta x)) / beta; x itself where beta x > threshold.")
+           "log(1 + e^(beta x)) / beta", "A smooth relu, log(1 + e^(beta x)) / beta; x itself where beta x > threshold.",
+           "print(T.tensor { -1, 0, 1 }:softplus())  --> {0.3133, 0.6931, 1.3133}  -- f32[3] cpu")
 
 /* a e^(x/b)/b where x ≤ 0 */
 static PlVal exp_tail(PlMaker *g, PlVal x, double scale, double b) {
@@ -137,15 +149,17 @@ static PlVal selu_second(PlMaker *g, PlVal x) {
   return exp_tail(g, x, 1.0507009873554804934193349852946 * 1.6732632423543772848170429916717, 1);
 }
 ACTIVATION(elu, ELU, pl_infer_broadcast, x[0], elu_second, PARAM1(A_FLOAT("alpha", 1)), "x > 0 ? x : alpha (e^x - 1)",
-           "x where positive, alpha (e^x - 1) elsewhere.")
+           "x where positive, alpha (e^x - 1) elsewhere.", "print(T.tensor { -1, 1 }:elu())  --> {-0.6321,  1.0000}  -- f32[2] cpu")
 ACTIVATION(selu, SELU, pl_infer_broadcast, x[0], selu_second, NO_ATTRS, "scale (x > 0 ? x : alpha (e^x - 1))",
-           "elu with the two constants that keep mean 0 and variance 1 (Klambauer et al. 2017).")
+           "elu with the two constants that keep mean 0 and variance 1 (Klambauer et al. 2017).",
+           "print(T.tensor { -1, 1 }:selu())  --> {-1.1113,  1.0507}  -- f32[2] cpu")
 static PlStatus celu_infer(PlInfer *c) {
   if (pl_attr_f(c->attrs, 0) == 0) PL_FAIL(PL_ERR_ARG, "celu: alpha must not be 0");
   return pl_infer_broadcast(c);
 }
 ACTIVATION(celu, CELU, celu_infer, x[0], celu_second, PARAM1(A_FLOAT("alpha", 1)), "x > 0 ? x : alpha (e^(x/alpha) - 1)",
-           "x where positive, alpha (e^(x/alpha) - 1) elsewhere.")
+           "x where positive, alpha (e^(x/alpha) - 1) elsewhere.",
+           "print(T.tensor { -1, 1 }:celu(2))  --> {-0.7869,  1.0000}  -- f32[2] cpu")
 
 /* 1/3 between -3 and 3 */
 static PlVal hardswish_second(PlMaker *g, PlVal x) {
@@ -153,7 +167,8 @@ static PlVal hardswish_second(PlMaker *g, PlVal x) {
   return g_divn(g, pl_g_cast(g, inside, (PlDtype)g->outd[0].dtype), 3);
 }
 ACTIVATION(hardswish, HARDSWISH, pl_infer_broadcast, x[0], hardswish_second, NO_ATTRS, "x min(max(x + 3, 0), 6) / 6",
-           "x hardsigmoid(x) (Howard et al. 2019).")
+           "x hardsigmoid(x) (Howard et al. 2019).",
+           "print(T.tensor { -4, 1, 4 }:hardswish())  --> {-0.0000,  0.6667,  4.0000}  -- f32[3] cpu")
 
 /* t = tanh(softplus x), s = sigmoid x: (1-t²)(2s + x s(1-s) - 2x t s²) */
 static PlVal mish_second(PlMaker *g, PlVal x) {
@@ -162,7 +177,8 @@ static PlVal mish_second(PlMaker *g, PlVal x) {
   PlVal b = g_muln(g, g_mul(g, g_mul(g, x, t), g_mul(g, s, s)), 2);
   return g_mul(g, g_rsubn(g, 1, g_mul(g, t, t)), g_sub(g, a, b));
 }
-ACTIVATION(mish, MISH, pl_infer_broadcast, x[0], mish_second, NO_ATTRS, "x tanh(softplus(x))", "x tanh(log(1 + e^x)) (Misra 2019).")
+ACTIVATION(mish, MISH, pl_infer_broadcast, x[0], mish_second, NO_ATTRS, "x tanh(softplus(x))", "x tanh(log(1 + e^x)) (Misra 2019).",
+           "print(T.tensor { -1, 1 }:mish())  --> {-0.3034,  0.8651}  -- f32[2] cpu")
 
 /* -s(1-s) */
 static PlVal logsigmoid_second(PlMaker *g, PlVal x) {
@@ -170,7 +186,7 @@ static PlVal logsigmoid_second(PlMaker *g, PlVal x) {
   return g_neg(g, g_mul(g, s, g_rsubn(g, 1, s)));
 }
 ACTIVATION(logsigmoid, LOGSIGMOID, pl_infer_broadcast, x[0], logsigmoid_second, NO_ATTRS, "-log(1 + e^-x)",
-           "log(sigmoid(x)) without underflow.")
+           "log(sigmoid(x)) without underflow.", "print(T.tensor { -1, 1 }:logsigmoid())  --> {-1.3133, -0.3133}  -- f32[2] cpu")
 
 /* ---- these two take integers as well: the default float comes out --------------------------------------- */
 
@@ -190,11 +206,14 @@ static PlStatus tanhshrink_grad(PlMaker *g) {
   g->dx[0] = g_mul(g, g->dy[0], g_mul(g, t, t));
   return g->status;
 }
-#define FROM_INTEGERS(NAME, CODE, FORMULA, DOC)                                                                                     \
-  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE, .promote = PL_PROMOTE_FLOAT, \
-        .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .infer = pl_infer_broadcast, .grad = NAME##_grad, PL_ELEMENTWISE(PLK_EW_##CODE));
-FROM_INTEGERS(softsign, SOFTSIGN, "x / (1 + |x|)", "x / (1 + |x|); integers give the default float.")
-FROM_INTEGERS(tanhshrink, TANHSHRINK, "x - tanh(x)", "x - tanh(x); integers give the default float.")
+#define FROM_INTEGERS(NAME, CODE, FORMULA, DOC, EXAMPLE)                                                                                \
+  PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = FORMULA, .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE,              \
+        .promote = PL_PROMOTE_FLOAT, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .infer = pl_infer_broadcast, .grad = NAME##_grad, \
+        PL_ELEMENTWISE(PLK_EW_##CODE));
+FROM_INTEGERS(softsign, SOFTSIGN, "x / (1 + |x|)", "x / (1 + |x|); integers give the default float.",
+              "print(T.tensor { -1, 3 }:softsign())  --> {-0.5000,  0.7500}  -- f32[2] cpu")
+FROM_INTEGERS(tanhshrink, TANHSHRINK, "x - tanh(x)", "x - tanh(x); integers give the default float.",
+              "print(T.tensor { -1, 1 }:tanhshrink())  --> {-0.2384,  0.2384}  -- f32[2] cpu")
 
 /* ---- with a learned slope ----------------------------------------------------------------------------------- */
 
@@ -215,5 +234,6 @@ static PlStatus prelu_expand(PlTensor *const *in, int nin, const PlAttrs *attrs,
   return s;
 }
 PL_OP(prelu_core, .autocast = PL_CAST_LOW, .doc = "x where positive, weight x elsewhere; weight broadcasts against x.",
+      .example = "print(T.prelu_core(T.tensor { -2, 3 }, T.tensor { 0.5 }))  --> {-1.,  3.}  -- f32[2] cpu",
       .formula = "x > 0 ? x : w x (He et al. 2015)", .nin = 2, .nout = 1, .args = {"x", "weight"}, .cls = PL_POINTWISE,
       .flags = PL_F_POLY | PL_F_NOMETHOD, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast, .expand = prelu_expand);

@@ -30,6 +30,8 @@ static PlStatus where_grad(PlMaker *g) {
 PL_OP(where,
       .doc = "x where condition (bool) holds, else y; all three broadcast, x and y promote. For the "
              "positions of true elements see nonzero.",
+      .example = "local x = T.tensor { -1, 2 }\n"
+                 "print(T.where(x:gt(0), x, 0))  --> {0., 2.}  -- f32[2] cpu",
       .formula = "dx = dz where condition, else 0; dy the other way round", .nin = 3, .nout = 1, .args = {"condition", "x", "y"},
       .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_SCALAR | PL_F_POLY | PL_F_NOMETHOD, .promote = PL_PROMOTE_ALL, .promote_mask = 6,
       .conditions = 1, .infer = where_infer, .grad = where_grad, ELEMENTWISE(WHERE));
@@ -45,6 +47,7 @@ static PlStatus lerp_grad(PlMaker *g) {
 PL_OP(lerp,
       .doc = "x + weight (y - x): from x at weight 0 to y at weight 1. weight is a tensor or a number; "
              "floating inputs.",
+      .example = "print(T.lerp(T.tensor { 0, 10 }, T.tensor { 1, 20 }, 0.5))  --> { 0.5000, 15.0000}  -- f32[2] cpu",
       .formula = "dx = dz (1 - w); dy = dz w; dw = dz (y - x)", .nin = 3, .nout = 1, .args = {"x", "y", "weight"}, .cls = PL_POINTWISE,
       .flags = FLAGS, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast, .grad = lerp_grad, ELEMENTWISE(LERP));
 
@@ -63,6 +66,7 @@ static PlStatus addcmul_grad(PlMaker *g) {
   return g->status;
 }
 PL_OP(addcmul, .doc = "x + value a b, broadcast and promoted; value is 1 unless given.",
+      .example = "print(T.addcmul(T.tensor { 1 }, T.tensor { 2 }, T.tensor { 3 }, { value = 10 }))  --> {61.}  -- f32[1] cpu",
       .formula = "dx = dz; da = value dz b; db = value dz a", .nin = 3, .nout = 1, .nattr = 1, .args = {"x", "a", "b"},
       .attrs = {A_SCALAR_OPT("value")}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL, .infer = addcmul_infer,
       .grad = addcmul_grad, ELEMENTWISE(ADDCMUL));
@@ -77,6 +81,7 @@ static PlStatus addcdiv_grad(PlMaker *g) {
   return g->status;
 }
 PL_OP(addcdiv, .doc = "x + value a / b, broadcast and promoted; floating inputs, value is 1 unless given.",
+      .example = "print(T.addcdiv(T.tensor { 1 }, T.tensor { 6 }, T.tensor { 3 }, { value = 10 }))  --> {21.}  -- f32[1] cpu",
       .formula = "dx = dz; da = value dz / b; db = -value dz a / b^2", .nin = 3, .nout = 1, .nattr = 1, .args = {"x", "a", "b"},
       .attrs = {A_SCALAR_OPT("value")}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast,
       .grad = addcdiv_grad, ELEMENTWISE(ADDCDIV));
@@ -113,6 +118,8 @@ static PlStatus clamp_grad(PlMaker *g) {
 PL_OP(clamp,
       .doc = "x limited to [min, max]; either bound may be left out. NaN stays. For bounds that are "
              "tensors see clamp_tensor.",
+      .example = "print(T.tensor { -2, 0.5, 9 }:clamp(0, 1))  --> {0.0000, 0.5000, 1.0000}  -- f32[3] cpu\n"
+                 "print(T.tensor { -2, 9 }:clamp { min = 0 })  --> {0., 9.}  -- f32[2] cpu",
       .formula = "dx = dz where min < x < max, else 0", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
       .attrs = {A_SCALAR_OPT("min"), A_SCALAR_OPT("max")}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL,
       .kcode = PLK_EW_CLAMP, .infer = clamp_infer, .grad = clamp_grad, .kernel = {[PL_CPU] = clamp_cpu}, .fused = {1 + PLK_EW_CLAMP});
@@ -157,6 +164,8 @@ static PlStatus clamp_tensor_cpu(const PlkCall *call) {
 PL_OP(clamp_tensor,
       .doc = "x limited to [min, max], all three broadcast and promoted: min(max(x, min), max). "
              "Either bound may be left out.",
+      .example = "print(T.clamp_tensor(T.tensor { -2, 0.5, 9 }, T.zeros(3), T.tensor { 1, 2, 3 }))\n"
+                 "--> {0.0000, 0.5000, 3.0000}  -- f32[3] cpu",
       .formula = "each of two equal values takes half of the gradient", .nin = 3, .nopt = 2, .nout = 1, .args = {"x", "min", "max"},
       .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_CLAMP_T, .infer = clamp_tensor_infer,
       .grad = clamp_tensor_grad, .kernel = {[PL_CPU] = clamp_tensor_cpu});

@@ -95,6 +95,9 @@ static PlStatus gather_grad(PlMaker *g) {
 PL_OP(gather,
       .doc = "Element by element: the position along dim comes from index, the others from where the element is. "
              "The result has index's shape, which may exceed x only along dim.",
+      .example = "print(T.tensor { { 1, 2 }, { 3, 4 } }:gather(2, T.tensor({ { 2 }, { 1 } }, { dtype = \"i64\" })))\n"
+                 "--> {{2.},\n"
+                 "-->  {3.}}  -- f32[2,1] cpu",
       .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING,
       .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD, .infer = gather_infer, .grad = gather_grad,
       PL_KERNEL(gather), );
@@ -170,6 +173,10 @@ static PlStatus take_along_dim_grad(PlMaker *g) {
 PL_OP(take_along_dim,
       .doc = "gather whose index broadcasts with x in the other dims; without dim both are flattened. "
              "Negative index values count from the end.",
+      .example = "local x = T.tensor { { 3, 1 }, { 2, 4 } }\n"
+                 "print(x:take_along_dim(x:argsort(2), 2))\n"
+                 "--> {{1., 3.},\n"
+                 "-->  {2., 4.}}  -- f32[2,2] cpu",
       .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"}, .attrs = {A_DIM_OPT("dim"), A_BASE}, .cls = PL_INDEXING,
       .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD, .infer = take_along_dim_infer, .grad = take_along_dim_grad,
       PL_KERNEL(take_along_dim), );
@@ -192,9 +199,10 @@ static PlStatus index_select_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(index_select, .doc = "The positions of dim that index (1-d) lists, in its order, copied.", .nin = 2, .nout = 1, .nattr = 2,
-      .args = {"x", "index"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING, .flags = PL_F_LINEAR, .batch = pl_batch_rows,
-      .infer = index_select_infer, .grad = index_select_grad, PL_KERNEL(index_select), );
+PL_OP(index_select, .doc = "The positions of dim that index (1-d) lists, in its order, copied.",
+      .example = "print(T.tensor { 10, 20, 30 }:index_select(1, T.tensor({ 3, 1 }, { dtype = \"i64\" })))  --> {30., 10.}  -- f32[2] cpu",
+      .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING,
+      .flags = PL_F_LINEAR, .batch = pl_batch_rows, .infer = index_select_infer, .grad = index_select_grad, PL_KERNEL(index_select), );
 
 static PlStatus index_select_bwd_infer(PlInfer *c) {
   int64_t rows[PL_MAX_DIM];
@@ -235,8 +243,9 @@ static PlStatus take_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(take, .doc = "Elements of the flattened x at the positions in index; negative ones count from the end.", .nin = 2, .nout = 1,
-      .nattr = 1, .args = {"x", "index"}, .attrs = {A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_second,
+PL_OP(take, .doc = "Elements of the flattened x at the positions in index; negative ones count from the end.",
+      .example = "print(T.tensor { { 1, 2 }, { 3, 4 } }:take(T.tensor({ 1, 4 }, { dtype = \"i64\" })))  --> {1., 4.}  -- f32[2] cpu",
+      .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "index"}, .attrs = {A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_second,
       .flags = PL_F_LINEAR | PL_F_CONTIGUOUS, .infer = take_infer, .grad = take_grad, PL_KERNEL(take), );
 
 static PlStatus take_bwd_infer(PlInfer *c) {
@@ -295,6 +304,10 @@ static PlStatus embedding_grad(PlMaker *g) {
 PL_OP(embedding,
       .doc = "Rows of weight [rows,width] for ids of any shape: ids.shape + [width]. The row padding_idx gets no "
              "gradient; scale_grad_by_freq divides each row's gradient by how often its id occurs.",
+      .example = "local table_of_vectors = T.tensor { { 1, 1 }, { 2, 2 } }\n"
+                 "print(T.embedding(table_of_vectors, T.tensor({ 2, 1 }, { dtype = \"i64\" })))\n"
+                 "--> {{2., 2.},\n"
+                 "-->  {1., 1.}}  -- f32[2,2] cpu",
       .nin = 2, .nout = 1, .nattr = 3, .args = {"weight", "ids"},
       .attrs = {A_INT_OPT("padding_idx"), A_BOOL("scale_grad_by_freq", 0), A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_second,
       .flags = PL_F_NOMETHOD | PL_F_COSTLY, .infer = embedding_infer, .grad = embedding_grad, PL_KERNEL(embedding), );
@@ -360,7 +373,10 @@ static bool one_hot_by_shape(const PlArray *x, const PlAttrs *attrs) {
   return attrs && pl_attr_i(attrs, 0) != -1;
 }
 
-PL_OP(one_hot, .doc = "i64 zeros with a 1 at each class of x along a new last dim; num_classes -1: as many as the largest needs.", .nin = 1,
-      .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_INT("num_classes", -1), A_BASE}, .cls = PL_INDEXING,
+PL_OP(one_hot, .doc = "i64 zeros with a 1 at each class of x along a new last dim; num_classes -1: as many as the largest needs.",
+      .example = "print(T.one_hot(T.tensor({ 1, 3 }, { dtype = \"i64\" })))\n"
+                 "--> {{1, 0, 0},\n"
+                 "-->  {0, 0, 1}}  -- i64[2,3] cpu",
+      .nin = 1, .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_INT("num_classes", -1), A_BASE}, .cls = PL_INDEXING,
       .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_IMPURE, .reads_values = 1, .by_shape = one_hot_by_shape, .infer = one_hot_infer,
       PL_KERNEL(one_hot), );

@@ -52,6 +52,9 @@ static bool list_by_shape(const PlArray *in, const PlAttrs *attrs) {
 PL_OP(index,
       .doc = "x at a list of index tensors: integer tensors broadcast together, a bool mask means the positions "
              "of its trues. Their dims come where the indexed dims were if those are adjacent, else first.",
+      .example = "print(T.tensor { { 1, 2 }, { 3, 4 } }[T.tensor({ 2, 1 }, { dtype = \"i64\" })])\n"
+                 "--> {{3., 4.},\n"
+                 "-->  {1., 2.}}  -- f32[2,2] cpu",
       .nin = PL_VARIADIC, .nout = 1, .nattr = 2, .args = {"x and indices"}, .attrs = {A_DIMS_OPT("dims"), A_BASE}, .cls = PL_INDEXING,
       .batch = pl_batch_index, .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_IMPURE, .reads_values = 0xFE, .by_shape = list_by_shape,
       .infer = index_infer, .grad = index_grad, PL_KERNEL(index), );
@@ -204,6 +207,10 @@ static PlStatus index_put_grad(PlMaker *g) {
 PL_OP(index_put,
       .doc = "x with value (broadcast) written, or with accumulate added, at a list of index tensors. The list is x, "
              "value, indices; repeated positions take their values in order.",
+      .example = "local x = T.zeros(3)\n"
+                 "print(T.index_put({ x, T.tensor { 5, 6 }, T.tensor({ 1, 3 }, { dtype = \"i64\" }) }))  --> {5., 0., 6.}  -- f32[3] cpu\n"
+                 "x[T.tensor({ 2 }, { dtype = \"i64\" })] = 7 -- the usual way\n"
+                 "print(x)  --> {0., 7., 0.}  -- f32[3] cpu",
       .nin = PL_VARIADIC, .nout = 1, .nattr = 3, .args = {"x, value and indices"},
       .attrs = {A_DIMS_OPT("dims"), A_BOOL("accumulate", 0), A_BASE}, .cls = PL_INDEXING,
       .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_INPLACE | PL_F_IMPURE, .reads_values = 0xFC, .by_shape = list_by_shape,

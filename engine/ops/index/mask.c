@@ -44,9 +44,12 @@ static PlStatus masked_fill_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(masked_fill, .doc = "x with value (a number or 0-d tensor) where the bool mask, broadcast, is true.", .nin = 3, .nout = 1,
-      .args = {"x", "mask", "value"}, .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_SCALAR | PL_F_INPLACE | PL_F_STORES,
-      .conditions = 2, .infer = masked_fill_infer, .grad = masked_fill_grad, PL_KERNEL(masked_fill), );
+PL_OP(masked_fill, .doc = "x with value (a number or 0-d tensor) where the bool mask, broadcast, is true.",
+      .example = "local x = T.tensor { 1, -2, 3 }\n"
+                 "print(x:masked_fill(x:lt(0), 0))  --> {1., 0., 3.}  -- f32[3] cpu",
+      .nin = 3, .nout = 1, .args = {"x", "mask", "value"}, .cls = PL_POINTWISE,
+      .flags = PL_F_LINEAR | PL_F_POLY | PL_F_SCALAR | PL_F_INPLACE | PL_F_STORES, .conditions = 2, .infer = masked_fill_infer,
+      .grad = masked_fill_grad, PL_KERNEL(masked_fill), );
 
 /* ---- masked_select ------------------------------------------------------------------------------------------ */
 
@@ -78,9 +81,11 @@ static PlStatus masked_select_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(masked_select, .doc = "The elements of x where the bool mask is true, as a 1-d tensor; both broadcast.", .nin = 2, .nout = 1,
-      .args = {"x", "mask"}, .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_IMPURE, .reads_values = 2, .infer = masked_select_infer,
-      .grad = masked_select_grad, PL_KERNEL(masked_select), );
+PL_OP(masked_select, .doc = "The elements of x where the bool mask is true, as a 1-d tensor; both broadcast.",
+      .example = "local x = T.tensor { 1, -2, 3 }\n"
+                 "print(x:masked_select(x:gt(0)))  --> {1., 3.}  -- f32[2] cpu",
+      .nin = 2, .nout = 1, .args = {"x", "mask"}, .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_IMPURE, .reads_values = 2,
+      .infer = masked_select_infer, .grad = masked_select_grad, PL_KERNEL(masked_select), );
 
 /* How many are true is not known here: the kernel looks. */
 static PlStatus masked_bwd_infer(PlInfer *c) {
@@ -129,6 +134,7 @@ static PlStatus masked_scatter_grad(PlMaker *g) {
 PL_OP(masked_scatter,
       .doc = "x with consecutive elements of src where the bool mask, broadcast, is true. src needs at least as many "
              "elements as there are trues.",
+      .example = "print(T.zeros(3):masked_scatter(T.tensor({ true, false, true }), T.tensor { 5, 6 }))  --> {5., 0., 6.}  -- f32[3] cpu",
       .nin = 3, .nout = 1, .args = {"x", "mask", "src"}, .cls = PL_INDEXING, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_INPLACE,
       .infer = masked_scatter_infer, .grad = masked_scatter_grad, PL_KERNEL(masked_scatter), );
 
@@ -151,6 +157,9 @@ static PlStatus nonzero_infer(PlInfer *c) {
   return PL_OK;
 }
 
-PL_OP(nonzero, .doc = "The positions of all elements that are not zero, one a row: i64 [n,ndim], in row-major order.", .nin = 1, .nout = 1,
-      .nattr = 1, .args = {"x"}, .attrs = {A_BASE}, .cls = PL_INDEXING, .flags = PL_F_NOGRAD_OK | PL_F_IMPURE, .reads_values = 1,
-      .infer = nonzero_infer, PL_KERNEL(nonzero), );
+PL_OP(nonzero, .doc = "The positions of all elements that are not zero, one a row: i64 [n,ndim], in row-major order.",
+      .example = "print(T.tensor { 0, 5, 0, 7 }:nonzero())\n"
+                 "--> {{2},\n"
+                 "-->  {4}}  -- i64[2,1] cpu",
+      .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_BASE}, .cls = PL_INDEXING, .flags = PL_F_NOGRAD_OK | PL_F_IMPURE,
+      .reads_values = 1, .infer = nonzero_infer, PL_KERNEL(nonzero), );

@@ -97,6 +97,8 @@ static PlStatus scatter_grad(PlMaker *g) {
 PL_OP(scatter,
       .doc = "x with src's elements written where index says along dim (the other positions stay), or with reduce "
              "added or multiplied there; src may be a number. Of elements written to one position the last stays.",
+      .example = "print(T.zeros(3):scatter(1, T.tensor({ 3, 1 }, { dtype = \"i64\" }), T.tensor { 5, 6 }))\n"
+                 "--> {6., 0., 5.}  -- f32[3] cpu",
       .nin = 3, .nout = 1, .nattr = 3, .args = {"x", "index", "src"},
       .attrs = {A_DIM_REQ("dim"), A_BASE, A_ENUM("reduce", "none|add|multiply", 0)}, .cls = PL_INDEXING, .batch = pl_batch_dims,
       .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .infer = scatter_infer, .grad = scatter_grad,
@@ -108,10 +110,11 @@ static PlStatus scatter_add_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(scatter_add, .doc = "x with src's elements added where index says along dim; src may be a number.", .nin = 3, .nout = 1, .nattr = 2,
-      .args = {"x", "index", "src"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_dims,
-      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .kcode = 1, .infer = scatter_infer,
-      .grad = scatter_add_grad, PL_KERNEL(scatter), );
+PL_OP(scatter_add, .doc = "x with src's elements added where index says along dim; src may be a number.",
+      .example = "print(T.zeros(2):scatter_add(1, T.tensor({ 1, 1, 2 }, { dtype = \"i64\" }), T.ones(3)))  --> {2., 1.}  -- f32[2] cpu",
+      .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "src"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING,
+      .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .kcode = 1,
+      .infer = scatter_infer, .grad = scatter_add_grad, PL_KERNEL(scatter), );
 
 /* ---- scatter_reduce ---------------------------------------------------------------------------------------- */
 
@@ -189,6 +192,8 @@ static PlStatus scatter_reduce_infer(PlInfer *c) {
 PL_OP(scatter_reduce,
       .doc = "x with all elements of src that index sends to one position reduced there (sum, prod, mean, amax, amin); "
              "include_self: together with x's own.",
+      .example = "local index = T.tensor({ 1, 1, 2 }, { dtype = \"i64\" })\n"
+                 "print(T.zeros(2):scatter_reduce(1, index, T.tensor { 3, 5, 4 }, \"amax\"))  --> {5., 4.}  -- f32[2] cpu",
       .nin = 3, .nout = 1, .nattr = 4, .args = {"x", "index", "src"},
       .attrs = {A_DIM_REQ("dim"), A_ENUM("reduce", "sum|prod|mean|amax|amin", 0), A_BOOL("include_self", 1), A_BASE}, .cls = PL_INDEXING,
       .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_INPLACE, .infer = scatter_reduce_infer,
@@ -229,8 +234,9 @@ static PlStatus index_add_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(index_add, .doc = "x with alpha times each row of src (along dim) added at the position that index (1-d) names.", .nin = 3, .nout = 1,
-      .nattr = 3, .args = {"x", "index", "src"},
+PL_OP(index_add, .doc = "x with alpha times each row of src (along dim) added at the position that index (1-d) names.",
+      .example = "print(T.zeros(2):index_add(1, T.tensor({ 1, 1 }, { dtype = \"i64\" }), T.tensor { 3, 4 }))  --> {7., 0.}  -- f32[2] cpu",
+      .nin = 3, .nout = 1, .nattr = 3, .args = {"x", "index", "src"},
       .attrs = {A_DIM_REQ("dim"), {.name = "alpha", .type = PL_A_SCALAR, .has_def = true, .i = 1}, A_BASE}, .cls = PL_INDEXING,
       .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_add_grad,
       PL_KERNEL(index_add), );
@@ -258,6 +264,8 @@ static PlStatus index_copy_grad(PlMaker *g) {
 PL_OP(index_copy, .autocast = PL_CAST_WIDEST,
       .doc = "x with each row of src (along dim) written at the position that index (1-d) names. Of rows written to one "
              "position the last stays, but all of them get its gradient.",
+      .example = "print(T.zeros(3):index_copy(1, T.tensor({ 3, 1 }, { dtype = \"i64\" }), T.tensor { 5, 6 }))\n"
+                 "--> {6., 0., 5.}  -- f32[3] cpu",
       .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "src"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING,
       .batch = pl_batch_rows, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_INPLACE, .infer = rows_infer, .grad = index_copy_grad,
       PL_KERNEL(index_copy), );
@@ -282,7 +290,8 @@ static PlStatus index_fill_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(index_fill, .doc = "x with value (a number or 0-d tensor) at the positions of dim that index (1-d) names.", .nin = 3, .nout = 1,
-      .nattr = 2, .args = {"x", "index", "value"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING, .batch = pl_batch_rows,
-      .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE | PL_F_STORES, .infer = index_fill_infer, .grad = index_fill_grad,
-      PL_KERNEL(index_fill), );
+PL_OP(index_fill, .doc = "x with value (a number or 0-d tensor) at the positions of dim that index (1-d) names.",
+      .example = "print(T.zeros(3):index_fill(1, T.tensor({ 2 }, { dtype = \"i64\" }), 9))  --> {0., 9., 0.}  -- f32[3] cpu", .nin = 3,
+      .nout = 1, .nattr = 2, .args = {"x", "index", "value"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING,
+      .batch = pl_batch_rows, .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_INPLACE | PL_F_STORES, .infer = index_fill_infer,
+      .grad = index_fill_grad, PL_KERNEL(index_fill), );

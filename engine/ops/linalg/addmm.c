@@ -94,6 +94,8 @@ static double linear_flops(const PlInfer *c) {
   return c->in[1]->ndim == 2 ? n * (double)c->in[1]->shape[0] : n;
 }
 PL_OP(linear, .autocast = PL_CAST_LOW, .doc = "x[...,K] times the transpose of weight[N,K], plus bias[N] if given: [...,N]. One dtype.",
+      .example = "print(T.linear(T.tensor { 1, 2 }, T.tensor { { 1, 0 }, { 1, 1 } }, T.tensor { 10, 20 }))\n"
+                 "--> {11., 23.}  -- f32[2] cpu",
       .formula = "y = x w^T + b; dx = dy w; dw = dy^T x; db = sum of dy over all but the last dim", .nin = 3, .nopt = 1, .nout = 1,
       .args = {"x", "weight", "bias"}, .cls = PL_HEAVY, .batch = pl_batch_linear, .flags = PL_F_POLY | PL_F_NOMETHOD, .infer = linear_infer,
       .grad = linear_grad, .flops = linear_flops, PL_KERNEL_EITHER(linear_cpu));
@@ -218,15 +220,22 @@ static double add_flops(const PlInfer *c) {
   for (int d = 0; d < c->out[0].ndim; d++) n *= (double)c->out[0].shape[d];
   return c->in[1]->ndim == 2 ? n * (double)c->in[1]->shape[1] : n;
 }
-#define ADDED(NAME, CAST, BATCH, A, B, DOC)                                                                                    \
-  PL_OP(NAME, .doc = DOC, .formula = "beta input + alpha (product)", .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", A, B}, \
-        .cls = PL_HEAVY, .batch = BATCH, .autocast = CAST, .flags = PL_F_POLY, .infer = NAME##_infer, .grad = NAME##_grad,     \
-        .flops = add_flops, PL_KERNEL_EITHER(NAME##_cpu));
+#define ADDED(NAME, CAST, BATCH, A, B, DOC, EXAMPLE)                                                                           \
+  PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = "beta input + alpha (product)", .nin = 3, .nout = 1, BETA_ALPHA,      \
+        .args = {"input", A, B}, .cls = PL_HEAVY, .batch = BATCH, .autocast = CAST, .flags = PL_F_POLY, .infer = NAME##_infer, \
+        .grad = NAME##_grad, .flops = add_flops, PL_KERNEL_EITHER(NAME##_cpu));
 ADDED(addmm, PL_CAST_LOW, pl_batch_addmm, "x", "y",
       "beta input + alpha x[M,K] y[K,N]; input broadcasts to [M,N]. beta = 0 ignores "
-      "input.")
-ADDED(addmv, PL_CAST_NONE, pl_batch_addmm, "x", "y", "beta input + alpha x[M,K] y[K]; input broadcasts to [M].")
-ADDED(addr, PL_CAST_NONE, pl_batch_addr, "x", "y", "beta input + alpha times the outer product of x[M] and y[N].")
+      "input.",
+      "print(T.addmm(T.zeros(2, 2), T.eye(2), T.eye(2), { alpha = 3 }))\n"
+      "--> {{3., 0.},\n"
+      "-->  {0., 3.}}  -- f32[2,2] cpu")
+ADDED(addmv, PL_CAST_NONE, pl_batch_addmm, "x", "y", "beta input + alpha x[M,K] y[K]; input broadcasts to [M].",
+      "print(T.addmv(T.tensor { 1, 1 }, T.eye(2), T.tensor { 2, 3 }))  --> {3., 4.}  -- f32[2] cpu")
+ADDED(addr, PL_CAST_NONE, pl_batch_addr, "x", "y", "beta input + alpha times the outer product of x[M] and y[N].",
+      "print(T.addr(T.zeros(2, 2), T.tensor { 1, 2 }, T.tensor { 3, 4 }))\n"
+      "--> {{3., 4.},\n"
+      "-->  {6., 8.}}  -- f32[2,2] cpu")
 
 /* ---- with batches: made of other ops, which are recorded one by one ---------------------------------------------- */
 
@@ -287,8 +296,10 @@ static PlStatus addbmm_expand(PlTensor *const *in, int nin, const PlAttrs *attrs
 /* The shape rule of an op that never comes here: its parts have their own. */
 static PlStatus parts_infer(PlInfer *c) { PL_FAIL(PL_ERR_UNSUPPORTED, "%s: made of other ops", c->op->name); }
 PL_OP(baddbmm, .autocast = PL_CAST_LOW, .doc = "beta input + alpha x[B,M,K] y[B,K,N], product by product; input broadcasts.",
+      .example = "print(T.baddbmm(T.ones(1, 1, 1), T.ones(1, 1, 3), T.ones(1, 3, 1)))  --> {{{4.}}}  -- f32[1,1,1] cpu",
       .formula = "beta input + alpha x y", .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", "x", "y"}, .cls = PL_HEAVY,
       .infer = parts_infer, .expand = baddbmm_expand);
 PL_OP(addbmm, .autocast = PL_CAST_LOW, .doc = "beta input + alpha times the sum over b of x[b] y[b], of x[B,M,K] and y[B,K,N].",
+      .example = "print(T.addbmm(T.zeros(1, 1), T.ones(2, 1, 3), T.ones(2, 3, 1)))  --> {{6.}}  -- f32[1,1] cpu",
       .formula = "beta input + alpha sum_b x_b y_b", .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", "x", "y"}, .cls = PL_HEAVY,
       .infer = parts_infer, .expand = addbmm_expand);

@@ -64,8 +64,8 @@ static PlStatus inner_expand(PlTensor *const *in, int nin, const PlAttrs *attrs,
   return chain_end(&z, out);
 }
 PL_OP(inner, .doc = "Products over the last dims: z[i...,j...] = sum_k x[i...,k] y[j...,k]; a 0-d factor multiplies.",
-      .formula = "sum_k x[i...,k] y[j...,k]", .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY, .infer = parts_infer,
-      .expand = inner_expand);
+      .example = "print(T.inner(T.tensor { 1, 2 }, T.tensor { 3, 4 }))  --> 11.  -- f32[] cpu", .formula = "sum_k x[i...,k] y[j...,k]",
+      .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY, .infer = parts_infer, .expand = inner_expand);
 
 /* z[i s + j] = x[i] y[j] in every dim, s the size of y there: x as [a,1,b,1…] times y as [1,c,1,d…]. */
 static PlStatus kron_expand(PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
@@ -96,6 +96,9 @@ static PlStatus kron_expand(PlTensor *const *in, int nin, const PlAttrs *attrs, 
   return chain_end(&last, out);
 }
 PL_OP(kron, .doc = "The Kronecker product: every element of x times all of y, in blocks. Promotes.",
+      .example = "print(T.kron(T.eye(2), T.tensor { { 1, 2 } }))\n"
+                 "--> {{1., 2., 0., 0.},\n"
+                 "-->  {0., 0., 1., 2.}}  -- f32[2,4] cpu",
       .formula = "z[i s + j] = x[i] y[j] in every dim, s the size of y there", .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_POINTWISE,
       .infer = parts_infer, .expand = kron_expand);
 
@@ -142,6 +145,7 @@ static PlStatus bilinear_expand(PlTensor *const *in, int nin, const PlAttrs *att
   for (size_t i = 0; i < sizeof used / sizeof *used; i++) pl_tensor_release(used[i]);
   return chain_end(&last, out);
 }
-PL_OP(bilinear, .doc = "z[...,o] = sum over i, j of x[...,i] weight[o,i,j] y[...,j], plus bias[o] if given.", .formula = "z = x w y + b",
-      .nin = 4, .nopt = 1, .nout = 1, .args = {"x", "y", "weight", "bias"}, .cls = PL_HEAVY, .flags = PL_F_NOMETHOD, .infer = parts_infer,
-      .expand = bilinear_expand);
+PL_OP(bilinear, .doc = "z[...,o] = sum over i, j of x[...,i] weight[o,i,j] y[...,j], plus bias[o] if given.",
+      .example = "print(T.bilinear(T.tensor { { 1, 2 } }, T.tensor { { 3 } }, T.ones(1, 2, 1)))  --> {{9.}}  -- f32[1,1] cpu",
+      .formula = "z = x w y + b", .nin = 4, .nopt = 1, .nout = 1, .args = {"x", "y", "weight", "bias"}, .cls = PL_HEAVY,
+      .flags = PL_F_NOMETHOD, .infer = parts_infer, .expand = bilinear_expand);

@@ -137,25 +137,36 @@ static PlStatus pinv_infer(PlInfer *c) {
 #define ON_A_B                      .nin = 2, .batch = pl_batch_solve, .args = {"A", "B"}
 
 PL_OP_LINALG(inv, .autocast = PL_CAST_F32, LINALG(plk_cpu_inv, square_infer, pl_grad_inv), ON_A, .nout = 1,
-             .doc = "The inverse of square matrices A[...,n,n]. A singular matrix is an error.", .formula = "Y = A^-1;  dA = -Y^T dY Y^T");
+             .doc = "The inverse of square matrices A[...,n,n]. A singular matrix is an error.",
+             .example = "print(T.linalg.inv(T.tensor { { 2, 0 }, { 0, 4 } }))\n"
+                        "--> {{0.5000, 0.0000},\n"
+                        "-->  {0.0000, 0.2500}}  -- f32[2,2] cpu",
+             .formula = "Y = A^-1;  dA = -Y^T dY Y^T");
 
 PL_OP_LINALG(solve, .autocast = PL_CAST_F32, LINALG(plk_cpu_solve, solve_infer, pl_grad_solve), ON_A_B, .nout = 1, .nattr = 1,
              .attrs = {A_BOOL("left", 1)},
              .doc = "X with A X = B (left=false: X A = B), A[...,n,n]; B is a batch of matrices, or of vectors if it has "
                     "one dim or the shape of A without its last dim. Batch dims broadcast. A singular A is an error.",
+             .example = "print(T.linalg.solve(T.tensor { { 2, 0 }, { 0, 4 } }, T.tensor { 2, 8 }))  --> {1., 2.}  -- f32[2] cpu",
              .formula = "dB = A^-T dX;  dA = -dB X^T");
 
 PL_OP_LINALG(solve_triangular, .autocast = PL_CAST_F32, LINALG(plk_cpu_solve_triangular, solve_triangular_infer, pl_grad_solve_triangular),
              ON_A_B, .nout = 1, .nattr = 3, .attrs = {{.name = "upper", .type = PL_A_BOOL}, A_BOOL("left", 1), A_BOOL("unitriangular", 0)},
              .doc = "X with A X = B (left=false: X A = B), where only A's upper (upper=true) or lower triangle is read; "
                     "unitriangular=true takes its diagonal as ones. Batch dims broadcast. Zeros on the diagonal give inf.",
+             .example = "print(T.linalg.solve_triangular(T.tensor { { 1, 0 }, { 1, 1 } }, T.tensor { { 1 }, { 3 } }, { upper = false }))\n"
+                        "--> {{1.},\n"
+                        "-->  {2.}}  -- f32[2,1] cpu",
              .formula = "dB = A^-T dX;  dA = -dB X^T within the triangle");
 
 PL_OP_LINALG(det, .autocast = PL_CAST_F32, LINALG(plk_cpu_det, det_infer, pl_grad_det), ON_A, .nout = 1,
-             .doc = "The determinants of square matrices A[...,n,n].", .formula = "dA = dy det(A) A^-T, the cofactors");
+             .doc = "The determinants of square matrices A[...,n,n].",
+             .example = "print(T.linalg.det(T.tensor { { 1, 2 }, { 3, 4 } }))  --> -2.  -- f32[] cpu",
+             .formula = "dA = dy det(A) A^-T, the cofactors");
 
 PL_OP_LINALG(slogdet, .autocast = PL_CAST_F32, LINALG(plk_cpu_slogdet, det_infer, pl_grad_slogdet), ON_A, .nout = 2,
              .doc = "Sign and logarithm of the absolute value of the determinants of A[...,n,n]; 0 and -inf if singular.",
+             .example = "print(T.linalg.slogdet(T.tensor { { 0, 1 }, { 1, 0 } }))  --> -1.  -- f32[] cpu\t0.  -- f32[] cpu",
              .formula = "dA = dlog A^-T");
 
 /* What det's gradient reads, so that singular matrices have one too. */
@@ -167,52 +178,78 @@ PL_OP_LINALG(cholesky, .autocast = PL_CAST_F32, LINALG(plk_cpu_cholesky, square_
              .attrs = {A_BOOL("upper", 0)},
              .doc = "The lower triangular L with A = L L^T of symmetric positive definite matrices A[...,n,n], of which the "
                     "lower triangle is read; upper=true: U with A = U^T U from the upper one. Else an error.",
+             .example = "print(T.linalg.cholesky(T.tensor { { 4, 2 }, { 2, 5 } }))\n"
+                        "--> {{2., 0.},\n"
+                        "-->  {1., 2.}}  -- f32[2,2] cpu",
              .formula = "dA = L^-T sym(phi(L^T dL)) L^-1, phi: the lower triangle with half the diagonal");
 
 PL_OP_LINALG(qr, .autocast = PL_CAST_F32, LINALG(plk_cpu_qr, qr_infer, pl_grad_qr), ON_A, .nout = 2, .nattr = 1,
              .attrs = {A_ENUM("mode", "reduced|complete|r", 0)},
              .doc = "Q with orthonormal columns and upper triangular R, A[...,m,n] = Q R. Q is [m,min(m,n)], in mode "
                     "\"complete\" [m,m]; mode \"r\" gives nil and R.",
+             .example = "local Q, R = T.linalg.qr(T.tensor { { 3, 1 }, { 4, 2 } })\n"
+                        "print(T.allclose(Q:matmul(R), T.tensor { { 3, 1 }, { 4, 2 } }, { atol = 1e-5 }))  --> true",
              .formula = "dA = (dQ + Q copyltu(M)) R^-T, M = R dR^T - dQ^T Q");
 
 PL_OP_LINALG(svd, .autocast = PL_CAST_F32, LINALG(plk_cpu_svd, svd_infer, pl_grad_svd), ON_A, .nout = 3, .nattr = 1,
              .attrs = {A_BOOL("full_matrices", 1)},
              .doc = "U, S, Vh with A[...,m,n] = U diag(S) Vh, S descending; full_matrices=false gives min(m,n) columns of U "
                     "and rows of Vh. Singular vectors are unique up to sign only; gradients want distinct singular values.",
+             .example = "local U, S, Vh = T.linalg.svd(T.tensor { { 0, 2 }, { 1, 0 } })\n"
+                        "print(S, (U * S):matmul(Vh):round())\n"
+                        "--> {2., 1.}  -- f32[2] cpu\t{{0., 2.},\n"
+                        "-->  {1., 0.}}  -- f32[2,2] cpu",
              .formula = "dA = U ((F skew(U^T dU)) S + S (F skew(V^T dV)) + diag(dS)) Vh + (I - U U^T) dU S^-1 Vh + "
                         "U S^-1 dVh (I - V V^T), F_ij = 1 / (s_j^2 - s_i^2)");
 
 PL_OP_LINALG(svdvals, .autocast = PL_CAST_F32, LINALG(plk_cpu_svdvals, svdvals_infer, pl_grad_svdvals), ON_A, .nout = 1,
-             .doc = "The singular values of A[...,m,n], descending.", .formula = "dA = U diag(dS) Vh");
+             .doc = "The singular values of A[...,m,n], descending.",
+             .example = "print(T.linalg.svdvals(T.tensor { { 0, 2 }, { 1, 0 } }))  --> {2., 1.}  -- f32[2] cpu",
+             .formula = "dA = U diag(dS) Vh");
 
 PL_OP_LINALG(eigh, .autocast = PL_CAST_F32, LINALG(plk_cpu_eigh, eigh_infer, pl_grad_eigh), ON_A, .nout = 2, .nattr = 1,
              .attrs = {A_ENUM("UPLO", "L|U", 0)},
              .doc = "Eigenvalues, ascending, and eigenvectors (columns) of symmetric matrices A[...,n,n], of which the lower "
                     "triangle (UPLO=\"U\": the upper) is read.",
+             .example = "local w, V = T.linalg.eigh(T.tensor { { 2, 0 }, { 0, 1 } })\n"
+                        "print(w, V:abs())\n"
+                        "--> {1., 2.}  -- f32[2] cpu\t{{0., 1.},\n"
+                        "-->  {1., 0.}}  -- f32[2,2] cpu",
              .formula = "dA = V (diag(dw) + skew(V^T dV) / E) V^T, E_ij = w_j - w_i");
 
 PL_OP_LINALG(eigvalsh, .autocast = PL_CAST_F32, LINALG(plk_cpu_eigvalsh, eigh_infer, pl_grad_eigvalsh), ON_A, .nout = 1, .nattr = 1,
              .attrs = {A_ENUM("UPLO", "L|U", 0)},
              .doc = "Eigenvalues, ascending, of symmetric matrices A[...,n,n], of which the lower triangle (UPLO=\"U\": the "
                     "upper) is read.",
+             .example = "print(T.linalg.eigvalsh(T.tensor { { 2, 1 }, { 1, 2 } }))  --> {1., 3.}  -- f32[2] cpu",
              .formula = "dA = V diag(dw) V^T");
 
 PL_OP_LINALG(lu_factor, LINALG(plk_cpu_lu, lu_infer, pl_grad_lu), ON_A, .nout = 3,
              .doc = "A[...,m,n] = P L U with row exchanges: L below the diagonal (its diagonal is ones) and U above in one "
                     "matrix, the pivots (i64, row i was exchanged with row pivots[i]), and P.",
+             .example = "local LU, pivots = T.linalg.lu_factor(T.tensor { { 1, 2 }, { 4, 4 } })\n"
+                        "print(LU, pivots)\n"
+                        "--> {{4.0000, 4.0000},\n"
+                        "-->  {0.2500, 1.0000}}  -- f32[2,2] cpu\t{2, 2}  -- i64[2] cpu",
              .formula = "dA1 = P L1^-T (tril(L1^T dL1 - dU2 U2^T, -1) + triu(dU1 U1^T - L2^T dL2)) U1^-T, likewise the rest");
 
 PL_OP_LINALG(eig, LINALG(plk_cpu_eig, eig_infer, pl_grad_eig), ON_A, .nout = 4,
              .doc = "Eigenvalues and eigenvectors (columns of length 1) of square matrices A[...,n,n] that need not be "
                     "symmetric: real parts, imaginary parts, and those of the vectors.",
+             .example = "local re, im = T.linalg.eig(T.tensor { { 0, -1 }, { 1, 0 } })\n"
+                        "print(re, im)  --> {0., 0.}  -- f32[2] cpu\t{ 1., -1.}  -- f32[2] cpu",
              .formula = "dA = Re(V^-H (diag(dw) + (V^H dV - V^H V Re(diag(V^H dV))) / conj(E)) V^H), E_ij = w_j - w_i");
 
 PL_OP_LINALG(pinv, .autocast = PL_CAST_F32, LINALG(plk_cpu_pinv, pinv_infer, pl_grad_pinv), .nin = 3, .nopt = 2, .nout = 1,
              .args = {"A", "rtol", "atol"},
              .doc = "The Moore-Penrose inverse of A[...,m,n]; singular values up to max(atol, rtol s_1) count as zero "
                     "(default: rtol = max(m,n) eps if atol is not given or 0). Both may be numbers or tensors.",
+             .example = "print(T.linalg.pinv(T.tensor { { 2 }, { 0 } }))  --> {{0.5000, 0.0000}}  -- f32[1,2] cpu",
              .formula = "dA = -P^T G P^T + (I - A P) G^T P P^T + P^T P G^T (I - P A)");
 
-PL_OP(matrix_exp, .doc = "The exponential of square matrices x[...,n,n], not of their elements.", .nin = 1, .nout = 1, .args = {"x"},
-      .cls = PL_HEAVY, .batch = pl_batch_each, .infer = square_infer, .grad = pl_grad_matrix_exp,
+PL_OP(matrix_exp, .doc = "The exponential of square matrices x[...,n,n], not of their elements.",
+      .example = "print(T.matrix_exp(T.zeros(2, 2)))\n"
+                 "--> {{1., 0.},\n"
+                 "-->  {0., 1.}}  -- f32[2,2] cpu",
+      .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_HEAVY, .batch = pl_batch_each, .infer = square_infer, .grad = pl_grad_matrix_exp,
       .formula = "dx is the upper right block of exp([[x^T, dy], [0, x^T]])", PL_KERNEL(matrix_exp));

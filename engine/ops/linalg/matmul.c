@@ -138,13 +138,18 @@ static PlStatus matmul_grad(PlMaker *g) {
 PL_OP(matmul, .autocast = PL_CAST_LOW,
       .doc = "The matrix product of x[...,M,K] and y[...,K,N] over broadcast batch dims; vectors "
              "count as one row (x) or one column (y), two vectors give their 0-d dot product. Both need one dtype.",
+      .example = "local a = T.tensor { { 1, 2 }, { 3, 4 } }\n"
+                 "print(a:matmul(a))\n"
+                 "--> {{ 7., 10.},\n"
+                 "-->  {15., 22.}}  -- f32[2,2] cpu\n"
+                 "print(a:matmul(T.tensor { 1, 1 }))  --> {3., 7.}  -- f32[2] cpu",
       .formula = "z = x y; dx = dz y^T; dy = x^T dz, summed over broadcast dims", .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY,
       .batch = pl_batch_matmul, .flags = PL_F_POLY, .infer = matmul_infer, .grad = matmul_grad, .flops = pl_flops_matmul,
       PL_KERNEL_EITHER(matmul_cpu));
 
 /* ---- strict ranks ------------------------------------------------------------------------------------------- */
 
-#define STRICT(NAME, NA, NB, CAST, DOC)                                                                                                 \
+#define STRICT(NAME, NA, NB, CAST, DOC, EXAMPLE)                                                                                        \
   static PlStatus NAME##_infer(PlInfer *c) {                                                                                            \
     PL_TRY(pl_check_ndim(c, 0, NA, NA));                                                                                                \
     PL_TRY(pl_check_ndim(c, 1, NB, NB));                                                                                                \
@@ -153,8 +158,8 @@ PL_OP(matmul, .autocast = PL_CAST_LOW,
               pl_desc_text(c->in[1]));                                                                                                  \
     return pl_infer_matmul(c, 0, 1, false, false);                                                                                      \
   }                                                                                                                                     \
-  PL_OP(NAME, .doc = DOC, .formula = "see matmul", .nin = 2, .nout = 1, .batch = pl_batch_matmul, .autocast = CAST, .args = {"x", "y"}, \
-        .cls = PL_HEAVY, .flags = PL_F_POLY, .infer = NAME##_infer, .grad = NAME##_grad, .flops = pl_flops_matmul,                      \
+  PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = "see matmul", .nin = 2, .nout = 1, .batch = pl_batch_matmul, .autocast = CAST, \
+        .args = {"x", "y"}, .cls = PL_HEAVY, .flags = PL_F_POLY, .infer = NAME##_infer, .grad = NAME##_grad, .flops = pl_flops_matmul,  \
         PL_KERNEL_EITHER(matmul_cpu));
 
 #define mm_grad  matmul_grad
@@ -166,10 +171,16 @@ static PlStatus bmm_grad(PlMaker *g) {
   if (g->want[1]) g->dx[1] = pl_g_matmul(g, g->x[0], g->dy[0], true, false);
   return g->status;
 }
-STRICT(mm, 2, 2, PL_CAST_LOW, "The product of two matrices, x[M,K] and y[K,N]. matmul takes any ranks.")
-STRICT(bmm, 3, 3, PL_CAST_LOW, "Products of two batches of matrices, x[B,M,K] and y[B,K,N]. matmul takes any ranks.")
-STRICT(mv, 2, 1, PL_CAST_NONE, "A matrix x[M,K] times a vector y[K].")
-STRICT(dot, 1, 1, PL_CAST_NONE, "The sum of products of two vectors of equal size, 0-d.")
+STRICT(mm, 2, 2, PL_CAST_LOW, "The product of two matrices, x[M,K] and y[K,N]. matmul takes any ranks.",
+       "print(T.eye(2):mm(T.tensor { { 1, 2 }, { 3, 4 } }))\n"
+       "--> {{1., 2.},\n"
+       "-->  {3., 4.}}  -- f32[2,2] cpu")
+STRICT(bmm, 3, 3, PL_CAST_LOW, "Products of two batches of matrices, x[B,M,K] and y[B,K,N]. matmul takes any ranks.",
+       "print(T.bmm(T.ones(2, 1, 3), T.ones(2, 3, 1)):flatten())  --> {3., 3.}  -- f32[2] cpu")
+STRICT(mv, 2, 1, PL_CAST_NONE, "A matrix x[M,K] times a vector y[K].",
+       "print(T.tensor { { 1, 2 }, { 3, 4 } }:mv(T.tensor { 1, 1 }))  --> {3., 7.}  -- f32[2] cpu")
+STRICT(dot, 1, 1, PL_CAST_NONE, "The sum of products of two vectors of equal size, 0-d.",
+       "print(T.dot(T.tensor { 1, 2 }, T.tensor { 3, 4 }))  --> 11.  -- f32[] cpu")
 
 /* z[M,N] = x[M] y[N]ᵀ;  dx = dz y,  dy = dzᵀ x */
 static PlStatus outer_infer(PlInfer *c) {
@@ -193,6 +204,10 @@ static PlStatus outer_grad(PlMaker *g) {
   if (g->want[1]) g->dx[1] = pl_g2(g, &pl_op_matmul, g->x[0], g->dy[0]);
   return g->status;
 }
-PL_OP(outer, .doc = "All products of two vectors: z[i,j] = x[i] y[j]. Promotes.", .formula = "dx = dz y; dy = x dz", .nin = 2, .nout = 1,
-      .args = {"x", "y"}, .cls = PL_HEAVY, .batch = pl_batch_outer, .flags = PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_MUL,
-      .infer = outer_infer, .grad = outer_grad, PL_KERNEL_EITHER(outer_cpu));
+PL_OP(outer, .doc = "All products of two vectors: z[i,j] = x[i] y[j]. Promotes.",
+      .example = "print(T.outer(T.tensor { 1, 2 }, T.tensor { 3, 4 }))\n"
+                 "--> {{3., 4.},\n"
+                 "-->  {6., 8.}}  -- f32[2,2] cpu",
+      .formula = "dx = dz y; dy = x dz", .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY, .batch = pl_batch_outer,
+      .flags = PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_MUL, .infer = outer_infer, .grad = outer_grad,
+      PL_KERNEL_EITHER(outer_cpu));

@@ -190,11 +190,18 @@ static PlStatus pure_infer(PlInfer *c) {
 PL_OP(attention,
       .doc = "softmax(scale q k^T + mask) v without the matrix of scores: " SHAPES "Further output: each row's largest score "
              "and sum. See nn.F.scaled_dot_product_attention.",
+      .example = "local q = T.ones(1, 2, 4)\n"
+                 "print((T.attention(q, q, T.tensor { { { 1 }, { 3 } } }:expand(1, 2, 4), { scale = 0.5 })))\n"
+                 "--> {{{2., 2., 2., 2.},\n"
+                 "-->   {2., 2., 2., 2.}}}  -- f32[1,2,4] cpu",
       .nout = 2, .batch = attention_batch, .flags = PL_F_NOMETHOD | PL_F_POLY, COMMON_BUT(pure_infer));
 
 PL_OP(attention_dropout,
       .doc = "attention with each share dropped with probability dropout_p and the others over 1 - dropout_p: " SHAPES
              "Further outputs: each row's largest score and sum; the random state.",
+      .example = "local q = T.ones(1, 2, 4)\n"
+                 "print((T.attention_dropout(q, q, q, nil, { scale = 0.5, dropout_p = 0.0 })):flatten())\n"
+                 "--> {1., 1., 1., 1., 1., 1., 1., 1.}  -- f32[8] cpu",
       .nout = 3, .flags = PL_F_NOMETHOD | PL_F_POLY | PL_F_SEEDED, .draws = plk_attention_draws, COMMON_BUT(attention_infer));
 
 static PlStatus attention_bwd_infer(PlInfer *c) {

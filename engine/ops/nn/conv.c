@@ -354,30 +354,46 @@ static double bwd_weight_flops(const PlInfer *c) { return bwd_flops(c, true); }
 CORE(bwd_input, input, "w", "The gradient of a convolution with respect to its input.")
 CORE(bwd_weight, weight, "x", "The gradient of a convolution with respect to its weight.")
 
-#define CONV(ND, X, W, Y)                                                                                                             \
-  static PlStatus conv##ND##d_infer(PlInfer *c) { return conv_infer(c, ND); }                                                         \
-  PL_OP(conv##ND##d, .autocast = PL_CAST_LOW,                                                                                         \
-        .doc = "Cross-correlation of x[N,C," X "] (or without N) with weight[O,C/groups," W "], plus bias[O]: [N,O," Y                \
-               "]. stride, padding and dilation are numbers or "                                                                      \
-               "one for each spatial dim.",                                                                                           \
-        .formula = "y[n,o,t] = b[o] + sum_{c,k} x[n, c, t stride - padding + k dilation] w[o,c,k]", .nin = 3, .batch = pl_batch_conv, \
-        .nopt = 1, .nout = 1, .nattr = 4, .args = {"x", "weight", "bias"}, .attrs = {CONV_ATTRS}, .cls = PL_HEAVY,                    \
-        .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = conv##ND##d_infer, .grad = conv_grad, .flops = conv_flops,                 \
+#define CONV(ND, X, W, Y, EXAMPLE)                                                                                                         \
+  static PlStatus conv##ND##d_infer(PlInfer *c) { return conv_infer(c, ND); }                                                              \
+  PL_OP(conv##ND##d, .autocast = PL_CAST_LOW,                                                                                              \
+        .doc = "Cross-correlation of x[N,C," X "] (or without N) with weight[O,C/groups," W "], plus bias[O]: [N,O," Y                     \
+               "]. stride, padding and dilation are numbers or "                                                                           \
+               "one for each spatial dim.",                                                                                                \
+        .example = EXAMPLE, .formula = "y[n,o,t] = b[o] + sum_{c,k} x[n, c, t stride - padding + k dilation] w[o,c,k]", .nin = 3,          \
+        .batch = pl_batch_conv, .nopt = 1, .nout = 1, .nattr = 4, .args = {"x", "weight", "bias"}, .attrs = {CONV_ATTRS}, .cls = PL_HEAVY, \
+        .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = conv##ND##d_infer, .grad = conv_grad, .flops = conv_flops,                      \
         PL_KERNEL_EITHER(conv_cpu));
-CONV(1, "L", "k", "L'")
-CONV(2, "H,W", "kh,kw", "H',W'")
-CONV(3, "D,H,W", "kd,kh,kw", "D',H',W'")
+CONV(1, "L", "k", "L'",
+     "print(T.conv1d(T.tensor { { { 1, 2, 3, 4 } } }, T.tensor { { { 1, 1 } } }))  --> {{{3., 5., 7.}}}  -- f32[1,1,3] cpu")
+CONV(2, "H,W", "kh,kw", "H',W'",
+     "local image = T.ones(1, 1, 3, 3)\n"
+     "print(T.conv2d(image, T.ones(1, 1, 2, 2)))\n"
+     "--> {{{{4., 4.},\n"
+     "-->    {4., 4.}}}}  -- f32[1,1,2,2] cpu\n"
+     "print(T.conv2d(image, T.ones(1, 1, 3, 3), { padding = 1 }):shape()[4])  --> 3")
+CONV(3, "D,H,W", "kd,kh,kw", "D',H',W'",
+     "print(T.conv3d(T.ones(1, 1, 2, 2, 2), T.ones(1, 1, 2, 2, 2)))  --> {{{{{8.}}}}}  -- f32[1,1,1,1,1] cpu")
 
-#define TRANSPOSED(ND, X, W, Y)                                                                                                       \
+#define TRANSPOSED(ND, X, W, Y, EXAMPLE)                                                                                              \
   static PlStatus conv_transpose##ND##d_infer(PlInfer *c) { return transposed_infer(c, ND); }                                         \
   PL_OP(conv_transpose##ND##d, .autocast = PL_CAST_LOW,                                                                               \
         .doc = "The adjoint of conv" #ND "d: x[N,C," X "] (or without N), weight[C,O/groups," W "], bias[O]: [N,O," Y                 \
                "]. output_padding adds to the far end of the output.",                                                                \
-        .formula = "size' = (size - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1", .nin = 3, .batch = pl_batch_conv, \
-        .nopt = 1, .nout = 1, .nattr = 5, .args = {"x", "weight", "bias"},                                                            \
+        .example = EXAMPLE, .formula = "size' = (size - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1", .nin = 3,     \
+        .batch = pl_batch_conv, .nopt = 1, .nout = 1, .nattr = 5, .args = {"x", "weight", "bias"},                                    \
         .attrs = {A_INTS("stride", 1), A_INTS("padding", 0), A_INTS("output_padding", 0), A_INT("groups", 1), A_INTS("dilation", 1)}, \
         .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = conv_transpose##ND##d_infer, .grad = transposed_grad,     \
         .flops = transposed_flops, PL_KERNEL_EITHER(transposed_cpu));
-TRANSPOSED(1, "L", "k", "L'")
-TRANSPOSED(2, "H,W", "kh,kw", "H',W'")
-TRANSPOSED(3, "D,H,W", "kd,kh,kw", "D',H',W'")
+TRANSPOSED(1, "L", "k", "L'",
+           "print(T.conv_transpose1d(T.tensor { { { 1, 2 } } }, T.tensor { { { 1, 10 } } }, { stride = 2 }))\n"
+           "--> {{{ 1., 10.,  2., 20.}}}  -- f32[1,1,4] cpu")
+TRANSPOSED(2, "H,W", "kh,kw", "H',W'",
+           "print(T.conv_transpose2d(T.ones(1, 1, 2, 2), T.ones(1, 1, 2, 2)))\n"
+           "--> {{{{1., 2., 1.},\n"
+           "-->    {2., 4., 2.},\n"
+           "-->    {1., 2., 1.}}}}  -- f32[1,1,3,3] cpu")
+TRANSPOSED(3, "D,H,W", "kd,kh,kw", "D',H',W'",
+           "print(T.conv_transpose3d(T.ones(1, 1, 1, 1, 1), T.ones(1, 1, 1, 2, 2)))\n"
+           "--> {{{{{1., 1.},\n"
+           "-->     {1., 1.}}}}}  -- f32[1,1,1,2,2] cpu")

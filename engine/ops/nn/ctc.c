@@ -48,6 +48,10 @@ PL_OP(ctc_nll, .autocast = PL_CAST_F32,
              "target_lengths[N] of each row count) within the first input_lengths[N] frames, blanks and repetitions removed "
              "(Graves et al. 2006). The gradient takes log_probs for a log_softmax, as PyTorch's does. Further output: the "
              "forward variables.",
+      .example = "local log_probs = T.zeros(2, 1, 2):log_softmax(-1) -- two steps, one sample, blank and one letter\n"
+                 "local i64 = { dtype = \"i64\" }\n"
+                 "print((T.ctc_nll(log_probs, T.tensor({ { 2 } }, i64), T.tensor({ 2 }, i64), T.tensor({ 1 }, i64), { blank = 1 })))\n"
+                 "--> {0.2877}  -- f32[1] cpu",
       .nin = 4, .nout = 2, .nvisible = 1, .nattr = 2, .args = {"log_probs", "targets", "input_lengths", "target_lengths"},
       .attrs = {CTC_ATTRS}, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY | PL_F_COSTLY, .infer = ctc_infer,
       .grad = ctc_grad, PL_KERNEL(ctc_loss));

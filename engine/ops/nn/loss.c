@@ -87,19 +87,21 @@ static PlVal clamp(PlMaker *g, PlVal v, double lo, double hi) {
   return pl_g_op(g, &pl_op_clamp, 1, &v, &a, NULL);
 }
 
-#define LOSS(NAME, CODE, NIN, NOPT, NATTR, INFER, FORMULA, DOC, ...)                                                              \
-  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = NIN, .nopt = NOPT, .nout = 1, .autocast = PL_CAST_F32, .nattr = NATTR,       \
-        .args = {"x", "target", "weight", "pos_weight"}, .attrs = {__VA_ARGS__}, .cls = PL_REDUCTION,                             \
+#define LOSS(NAME, CODE, NIN, NOPT, NATTR, INFER, FORMULA, DOC, EXAMPLE, ...)                                                     \
+  PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = FORMULA, .nin = NIN, .nopt = NOPT, .nout = 1, .autocast = PL_CAST_F32,   \
+        .nattr = NATTR, .args = {"x", "target", "weight", "pos_weight"}, .attrs = {__VA_ARGS__}, .cls = PL_REDUCTION,             \
         .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_NOMETHOD, .promote = PL_PROMOTE_ALL, .batch = pl_batch_loss, .kcode = CODE, \
         .infer = INFER, .grad = NAME##_grad, PL_KERNEL(loss));
 
 static PlStatus mse_loss_grad(PlMaker *g) { return hand_difference(g, g_mul(g, difference(g), g_muln(g, scale(g), 2))); }
 LOSS(mse_loss, PLK_L_MSE, 2, 0, 1, loss_infer, "l = (x - t)^2;  dx = 2 (x - t) dy, dt = -dx",
-     "The squared difference of x and target, averaged (reduction: none, mean, sum).", REDUCTION)
+     "The squared difference of x and target, averaged (reduction: none, mean, sum).",
+     "print(T.mse_loss(T.tensor { 1, 2 }, T.tensor { 1, 4 }))  --> 2.  -- f32[] cpu", REDUCTION)
 
 static PlStatus l1_loss_grad(PlMaker *g) { return hand_difference(g, g_mul(g, pl_g1(g, &pl_op_sign, difference(g)), scale(g))); }
 LOSS(l1_loss, PLK_L_L1, 2, 0, 1, loss_infer, "l = |x - t|;  dx = sign(x - t) dy, dt = -dx",
-     "The absolute difference of x and target, averaged (reduction: none, mean, sum).", REDUCTION)
+     "The absolute difference of x and target, averaged (reduction: none, mean, sum).",
+     "print(T.l1_loss(T.tensor { 1, 2 }, T.tensor { 1, 4 }))  --> 1.  -- f32[] cpu", REDUCTION)
 
 static PlStatus smooth_infer(PlInfer *c) {
   double v = pl_attr_f(c->attrs, 1);
@@ -115,7 +117,10 @@ static PlStatus smooth_l1_loss_grad(PlMaker *g) {
 }
 LOSS(smooth_l1_loss, PLK_L_SMOOTH_L1, 2, 0, 2, smooth_infer,
      "d = x - t;  l = d^2/(2 beta) if |d| < beta, else |d| - beta/2;  dx = clamp(d/beta, -1, 1) dy",
-     "Squared difference near 0, absolute difference beyond beta, averaged. beta = 0 is l1_loss.", REDUCTION, A_FLOAT("beta", 1))
+     "Squared difference near 0, absolute difference beyond beta, averaged. beta = 0 is l1_loss.",
+     "print(T.smooth_l1_loss(T.tensor { 0, 0 }, T.tensor { 0.5, 3 }, { reduction = \"none\" }))\n"
+     "--> {0.1250, 2.5000}  -- f32[2] cpu",
+     REDUCTION, A_FLOAT("beta", 1))
 
 static PlStatus huber_loss_grad(PlMaker *g) {
   double delta = pl_attr_f(g->attrs, 1);
@@ -123,7 +128,10 @@ static PlStatus huber_loss_grad(PlMaker *g) {
 }
 LOSS(huber_loss, PLK_L_HUBER, 2, 0, 2, smooth_infer,
      "d = x - t;  l = d^2/2 if |d| < delta, else delta (|d| - delta/2);  dx = clamp(d, -delta, delta) dy",
-     "Squared difference near 0, linear beyond delta, averaged.", REDUCTION, A_FLOAT("delta", 1))
+     "Squared difference near 0, linear beyond delta, averaged.",
+     "print(T.huber_loss(T.tensor { 0, 0 }, T.tensor { 0.5, 3 }, { reduction = \"none\" }))\n"
+     "--> {0.1250, 2.5000}  -- f32[2] cpu",
+     REDUCTION, A_FLOAT("delta", 1))
 
 /* ---- binary cross entropy ---------------------------------------------------------------------------------- */
 
@@ -147,7 +155,8 @@ static PlStatus binary_cross_entropy_grad(PlMaker *g) {
 }
 LOSS(binary_cross_entropy, PLK_L_BCE, 3, 1, 1, bce_infer,
      "l = -w (t log x + (1 - t) log(1 - x)), logs at least -100;  dx = w (x - t)/(x (1 - x)) dy",
-     "Cross entropy of probabilities x in [0, 1] with targets of the same shape, averaged; weight broadcasts.", REDUCTION)
+     "Cross entropy of probabilities x in [0, 1] with targets of the same shape, averaged; weight broadcasts.",
+     "print(T.binary_cross_entropy(T.tensor { 0.5, 0.9 }, T.tensor { 1, 1 }))  --> 0.3993  -- f32[] cpu", REDUCTION)
 
 static PlStatus binary_cross_entropy_with_logits_grad(PlMaker *g) {
   PlVal x = g->x[0], t = g->x[1], p = g->in[3] ? g->x[3] : PL_NONE, s = scale_weighted(g);
@@ -168,7 +177,8 @@ static PlStatus binary_cross_entropy_with_logits_grad(PlMaker *g) {
 }
 LOSS(binary_cross_entropy_with_logits, PLK_L_BCE_LOGITS, 4, 2, 1, bce_infer,
      "l = w ((1 - t) x + q log(1 + exp(-x))), q = 1 + (pos_weight - 1) t;  dx = w (q sigmoid(x) - pos_weight t) dy",
-     "Cross entropy of sigmoid(x) with targets of the same shape, averaged; weight and pos_weight broadcast.", REDUCTION)
+     "Cross entropy of sigmoid(x) with targets of the same shape, averaged; weight and pos_weight broadcast.",
+     "print(T.binary_cross_entropy_with_logits(T.tensor { 0, 2 }, T.tensor { 1, 1 }))  --> 0.4100  -- f32[] cpu", REDUCTION)
 
 /* ---- kl_div -------------------------------------------------------------------------------------------------- */
 
@@ -189,4 +199,6 @@ static PlStatus kl_div_grad(PlMaker *g) {
 LOSS(kl_div, PLK_L_KL_DIV, 2, 0, 2, loss_infer, "l = t (log t - x), 0 log 0 = 0;  dx = -t dy",
      "Kullback-Leibler divergence of target from x, x being logarithms of probabilities (log_target: target too). "
      "reduction batchmean divides the sum by the first size.",
+     "local p = T.tensor { 0.5, 0.5 }\n"
+     "print(T.kl_div(p:log(), T.tensor { 0.9, 0.1 }, { reduction = \"sum\" }))  --> 0.3681  -- f32[] cpu",
      A_ENUM("reduction", "none|mean|sum|batchmean", 1), A_BOOL("log_target", 0))

@@ -114,6 +114,8 @@ static PlStatus rms_norm_tangent(PlMaker *g) {
 PL_OP(layer_norm,
       .doc = "x normalized over its last dims (normalized_shape), times weight plus bias, both of that shape and optional. "
              "Further outputs: mean and 1/deviation.",
+      .example = "print((T.layer_norm(T.tensor { { 1, 2, 3 } }, { normalized_shape = { 3 } })))\n"
+                 "--> {{-1.2247,  0.0000,  1.2247}}  -- f32[1,3] cpu",
       .formula = "h = (x - mean)/sqrt(var + eps);  y = h w + b;  dx = (g - mean g - h mean(g h))/sqrt(var + eps), g = w dy", .nin = 3,
       .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2, .args = {"x", "weight", "bias"},
       .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
@@ -123,6 +125,7 @@ PL_OP(layer_norm,
 PL_OP(rms_norm,
       .doc = "x over the root of its mean square in the last dims (normalized_shape), times weight (optional). eps: the "
              "dtype's epsilon unless given. Further output: 1/root.",
+      .example = "print((T.rms_norm(T.tensor { { 3, 4 } }, { normalized_shape = { 2 } })))  --> {{0.8485, 1.1314}}  -- f32[1,2] cpu",
       .formula = "h = x/sqrt(mean(x^2) + eps);  y = h w;  dx = (g - h mean(g h))/sqrt(mean(x^2) + eps), g = w dy", .nin = 2, .nopt = 1,
       .nout = 2, .nvisible = 1, .nattr = 2, .args = {"x", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT_OPT("eps")},
       .cls = PL_REDUCTION, .batch = pl_batch_row_norm, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 1,
@@ -229,6 +232,8 @@ static PlStatus group_bwd_infer(PlInfer *c) {
 PL_OP(group_norm,
       .doc = "x[N,C,...] normalized over groups of channels of each sample, times weight[C] plus bias[C] (optional). "
              "num_groups = C is instance norm. Further outputs: mean and 1/deviation.",
+      .example = "print((T.group_norm(T.arange(4):float():view(1, 4), nil, nil, { num_groups = 2 })))\n"
+                 "--> {{-1.0000,  1.0000, -1.0000,  1.0000}}  -- f32[1,4] cpu",
       .formula = "as layer_norm over C/num_groups channels and all positions", .nin = 3, .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2,
       .args = {"x", "weight", "bias"}, .attrs = {A_INT_REQ("num_groups"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION,
       .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = group_infer, .grad = group_norm_grad,
@@ -293,6 +298,9 @@ PL_OP(batch_norm,
       .doc = "x[N,C,...] normalized per channel with the batch's statistics (training) or the running ones, times weight[C] "
              "plus bias[C] (optional). Does not touch the running statistics: see running_update. Further outputs: mean and "
              "variance used (biased).",
+      .example = "print((T.batch_norm(T.tensor { { 1 }, { 3 } }, nil, nil, nil, nil, { training = true })))\n"
+                 "--> {{-1.0000},\n"
+                 "-->  { 1.0000}}  -- f32[2,1] cpu",
       .formula = "as layer_norm, per channel over samples and positions; not training: dx = w dy / sqrt(running_var + eps)", .nin = 5,
       .nopt = 4, .nout = 3, .nattr = 2, .args = {"x", "running_mean", "running_var", "weight", "bias"},
       .attrs = {A_BOOL("training", 0), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_channels,
@@ -315,6 +323,9 @@ static PlStatus running_infer(PlInfer *c) {
 PL_OP(running_update,
       .doc = "running = (1 - momentum) running + momentum factor stat, in place: how batch norm keeps its running mean and "
              "variance (factor n/(n-1) for the unbiased one).",
+      .example = "local mean = T.zeros(1)\n"
+                 "T.running_update_(mean, T.ones(1), { momentum = 0.1 })\n"
+                 "print(mean)  --> {0.1000}  -- f32[1] cpu",
       .nin = 2, .nout = 1, .nattr = 2, .args = {"running", "stat"}, .attrs = {A_FLOAT("momentum", 0.1), A_FLOAT("factor", 1)},
       .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_MUTATES | PL_F_NOGRAD_OK | PL_F_NOMETHOD, .infer = running_infer,
       PL_KERNEL(running_update));

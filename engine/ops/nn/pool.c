@@ -380,23 +380,23 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
     A_INT_REQ("spatial"))
 
 #define ASKED A_BOOL("return_indices", 0), A_BASE
-#define POOLS(ND, IN, OUT)                                                                                                                 \
+#define POOLS(ND, IN, OUT, MAX, AVG, ADAPTIVE_MAX, ADAPTIVE_AVG)                                                                           \
   static PlStatus max##ND##_infer(PlInfer *c) { return max_infer(c, ND); }                                                                 \
   static PlStatus max##ND##_cpu(const PlkCall *call) { return max_run(call, ND); }                                                         \
   static PlStatus max##ND##_grad(PlMaker *g) { return max_grad(g, ND); }                                                                   \
   PL_OP(max_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                                 \
         .doc = "Largest values of windows over x[N,C," IN "] (or without N); with return_indices also their places "                       \
                "in the planes of x. stride is kernel_size unless given.",                                                                  \
-        .nin = 1, .nout = 3, .nvisible = 2, .nattr = 7, .args = {"x"}, .attrs = {MAX_ATTRS, ASKED}, .batch = pl_batch_samples,             \
-        .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = max##ND##_infer, .grad = max##ND##_grad, .flops = pool_flops, \
-        .kernel = {[PL_CPU] = max##ND##_cpu});                                                                                             \
+        .example = MAX, .nin = 1, .nout = 3, .nvisible = 2, .nattr = 7, .args = {"x"}, .attrs = {MAX_ATTRS, ASKED},                        \
+        .batch = pl_batch_samples, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = max##ND##_infer,                   \
+        .grad = max##ND##_grad, .flops = pool_flops, .kernel = {[PL_CPU] = max##ND##_cpu});                                                \
   static PlStatus avg##ND##_infer(PlInfer *c) { return avg_infer(c, ND); }                                                                 \
   static PlStatus avg##ND##_cpu(const PlkCall *call) { return avg_call(call, ND, plk_cpu_avg_pool); }                                      \
   static PlStatus avg##ND##_grad(PlMaker *g) { return avg_grad(g, ND); }                                                                   \
   PL_OP(avg_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                                 \
         .doc = "Means of windows over x[N,C," IN "] (or without N). stride is kernel_size unless given; padding "                          \
                "counts as zeros if count_include_pad.",                                                                                    \
-        .nin = 1, .nout = 1, .nattr = 6, .args = {"x"}, .attrs = {AVG_ATTRS}, .cls = PL_OPAQUE, .batch = pl_batch_samples,                 \
+        .example = AVG, .nin = 1, .nout = 1, .nattr = 6, .args = {"x"}, .attrs = {AVG_ATTRS}, .cls = PL_OPAQUE, .batch = pl_batch_samples, \
         .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = avg##ND##_infer, .grad = avg##ND##_grad, .flops = pool_flops,                   \
         .kernel = {[PL_CPU] = avg##ND##_cpu});                                                                                             \
   static PlStatus adaptive##ND##_infer(PlInfer *c) { return adaptive_infer(c, ND); }                                                       \
@@ -410,19 +410,36 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
   PL_OP(adaptive_max_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                        \
         .doc = "x[N,C," IN "] (or without N) cut into output_size windows of nearly equal size: their largest "                            \
                "values; with return_indices also their places in the planes of x.",                                                        \
-        .nin = 1, .nout = 3, .nvisible = 2, .nattr = 3, .args = {"x"}, .attrs = {A_INTS_REQ("output_size"), ASKED},                        \
-        .batch = pl_batch_samples, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = adaptive##ND##_infer,              \
-        .grad = adaptive_max##ND##_grad, .kernel = {[PL_CPU] = adaptive_max##ND##_cpu});                                                   \
+        .example = ADAPTIVE_MAX, .nin = 1, .nout = 3, .nvisible = 2, .nattr = 3, .args = {"x"},                                            \
+        .attrs = {A_INTS_REQ("output_size"), ASKED}, .batch = pl_batch_samples, .cls = PL_OPAQUE,                                          \
+        .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = adaptive##ND##_infer, .grad = adaptive_max##ND##_grad,                          \
+        .kernel = {[PL_CPU] = adaptive_max##ND##_cpu});                                                                                    \
   static PlStatus adaptive_avg##ND##_cpu(const PlkCall *call) { return planes(call, ND, plk_cpu_adaptive_avg_pool); }                      \
   static PlStatus adaptive_avg##ND##_grad(PlMaker *g) {                                                                                    \
     g->dx[0] = adaptive_emit(g, &pl_op_adaptive_avg_pool_bwd, 1, &g->dy[0], ND);                                                           \
     return g->status;                                                                                                                      \
   }                                                                                                                                        \
   PL_OP(adaptive_avg_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                        \
-        .doc = "x[N,C," IN "] (or without N) cut into output_size windows of nearly equal size: their means.",                             \
+        .doc = "x[N,C," IN "] (or without N) cut into output_size windows of nearly equal size: their means.", .example = ADAPTIVE_AVG,    \
         .formula = "the mean of x[floor(t in / out) ... ceil((t + 1) in / out) - 1]", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},      \
         .attrs = {A_INTS_REQ("output_size")}, .cls = PL_OPAQUE, .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD,       \
         .infer = adaptive##ND##_infer, .grad = adaptive_avg##ND##_grad, .kernel = {[PL_CPU] = adaptive_avg##ND##_cpu});
-POOLS(1, "L", "L'")
-POOLS(2, "H,W", "H',W'")
-POOLS(3, "D,H,W", "D',H',W'")
+POOLS(1, "L", "L'", "print((T.max_pool1d(T.tensor { { 1, 3, 2, 4 } }, 2)))  --> {{3., 4.}}  -- f32[1,2] cpu",
+      "print(T.avg_pool1d(T.tensor { { 1, 3, 2, 4 } }, 2))  --> {{2., 3.}}  -- f32[1,2] cpu",
+      "print((T.adaptive_max_pool1d(T.tensor { { 1, 3, 2, 4, 0 } }, 2)))  --> {{3., 4.}}  -- f32[1,2] cpu",
+      "print(T.adaptive_avg_pool1d(T.tensor { { 1, 3, 2, 4 } }, 2))  --> {{2., 3.}}  -- f32[1,2] cpu")
+POOLS(2, "H,W", "H',W'",
+      "local x = T.arange(16):float():view(1, 1, 4, 4)\n"
+      "print((T.max_pool2d(x, 2)))\n"
+      "--> {{{{ 6.,  8.},\n"
+      "-->    {14., 16.}}}}  -- f32[1,1,2,2] cpu",
+      "local x = T.arange(16):float():view(1, 1, 4, 4)\n"
+      "print(T.avg_pool2d(x, 2))\n"
+      "--> {{{{ 3.5000,  5.5000},\n"
+      "-->    {11.5000, 13.5000}}}}  -- f32[1,1,2,2] cpu",
+      "print((T.adaptive_max_pool2d(T.arange(9):float():view(1, 3, 3), 1)))  --> {{{9.}}}  -- f32[1,1,1] cpu",
+      "print(T.adaptive_avg_pool2d(T.arange(9):float():view(1, 3, 3), 1))  --> {{{5.}}}  -- f32[1,1,1] cpu")
+POOLS(3, "D,H,W", "D',H',W'", "print((T.max_pool3d(T.arange(8):float():view(1, 1, 2, 2, 2), 2)))  --> {{{{{8.}}}}}  -- f32[1,1,1,1,1] cpu",
+      "print(T.avg_pool3d(T.arange(8):float():view(1, 1, 2, 2, 2), 2))  --> {{{{{4.5000}}}}}  -- f32[1,1,1,1,1] cpu",
+      "print((T.adaptive_max_pool3d(T.arange(8):float():view(1, 2, 2, 2), 1)))  --> {{{{8.}}}}  -- f32[1,1,1,1] cpu",
+      "print(T.adaptive_avg_pool3d(T.arange(8):float():view(1, 2, 2, 2), 1))  --> {{{{4.5000}}}}  -- f32[1,1,1,1] cpu")

@@ -57,8 +57,8 @@ static PlStatus log_softmax_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-#define SOFT(NAME, CODE, FUSED, FORMULA, DOC)                                                                                           \
-  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},                                           \
+#define SOFT(NAME, CODE, FUSED, FORMULA, DOC, EXAMPLE)                                                                                  \
+  PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = FORMULA, .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},                       \
         .attrs = {A_DIM("dim", -1), A_DTYPE_OPT("dtype")}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .kcode = CODE,    \
         .rows = {PL_ROWS_DIM, 0, "f:f", NULL}, .batch = pl_batch_dims, .infer = soft_infer, .grad = NAME##_grad,                        \
         .fused = {1 + PLK_FUSED_##FUSED}, PL_KERNEL(softmax));                                                                          \
@@ -67,6 +67,8 @@ static PlStatus log_softmax_bwd_grad(PlMaker *g) {
         .rows = {PL_ROWS_DIM, 0, "ff:f", NULL}, .kcode = CODE, .infer = soft_bwd_infer, .grad = NAME##_bwd_grad,                        \
         .fused = {1 + PLK_FUSED_##FUSED##_BWD}, PL_KERNEL(softmax_bwd));
 SOFT(softmax, 0, SOFTMAX, "y = exp(x - max x) / sum;  dx = y (dy - sum(dy y))",
-     "exp(x) over its sum along dim: positive numbers that add up to 1. Floating tensors, or dtype= to convert first.")
+     "exp(x) over its sum along dim: positive numbers that add up to 1. Floating tensors, or dtype= to convert first.",
+     "print(T.tensor { 1, 2, 3 }:softmax())  --> {0.0900, 0.2447, 0.6652}  -- f32[3] cpu")
 SOFT(log_softmax, 1, LOG_SOFTMAX, "y = x - logsumexp(x);  dx = dy - exp(y) sum(dy)",
-     "The logarithm of softmax along dim, computed without overflow. Floating tensors, or dtype= to convert first.")
+     "The logarithm of softmax along dim, computed without overflow. Floating tensors, or dtype= to convert first.",
+     "print(T.tensor { 1, 2, 3 }:log_softmax())  --> {-2.4076, -1.4076, -0.4076}  -- f32[3] cpu")

@@ -55,6 +55,8 @@ PL_OP(gru_seq, .autocast = PL_CAST_F32,
       .doc = "A GRU over gx[S,N,3H] (inputs times their weight, with all biases but that within the reset), from h0[N,H] with "
              "w[3H,H] and that bias b[H]. Gives hs[S+1,N,H]: the states before, between and after the steps; backwards if "
              "reverse. f32 or f64.",
+      .example = "local hs = T.gru_seq(T.zeros(2, 1, 3), T.ones(1, 1), T.zeros(3, 1), T.zeros(1))\n"
+                 "print(hs:flatten())  --> {1.0000, 0.5000, 0.2500}  -- f32[3] cpu",
       .formula = "r, z = s of gx + h w^T; n = tanh(gx + r (h w^T + b)); h = n + z (h - n)", .nin = 4, .nout = 2, .nvisible = 1, .nattr = 1,
       .args = {"gx", "h0", "w", "b"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY,
       .infer = seq_infer, .grad = seq_grad, .flops = seq_flops, PL_KERNEL(gru_seq));

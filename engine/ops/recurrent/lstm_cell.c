@@ -41,6 +41,8 @@ static PlStatus gates_grad(PlMaker *g) {
 PL_OP(lstm_gates,
       .doc = "The pointwise half of an LSTM step: a[N,4H] holds the gates i, f, g, o before their activations, c[N,H] the cell. "
              "Gives the new h and c. f32 or f64.",
+      .example = "local h, c = T.lstm_gates(T.zeros(1, 4), T.ones(1, 1))\n"
+                 "print(h, c)  --> {{0.2311}}  -- f32[1,1] cpu\t{{0.5000}}  -- f32[1,1] cpu",
       .formula = "c2 = s(f) c + s(i) tanh(g); h = s(o) tanh(c2)", .nin = 2, .nout = 2, .args = {"a", "c"}, .cls = PL_OPAQUE,
       .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = gates_infer, .grad = gates_grad,
       PL_KERNEL(lstm_gates));

@@ -107,6 +107,9 @@ static double seq_flops(const PlInfer *c) {
 PL_OP(lstm_seq, .autocast = PL_CAST_F32,
       .doc = "An LSTM over gx[S,N,4H] (inputs times their weight, with biases), from h0[N,H] and c0[N,H] with w[4H,H]. Gives "
              "hs and cs [S+1,N,H]: the states before, between and after the steps; backwards if reverse. f32 or f64.",
+      .example = "local hs, cs = T.lstm_seq(T.zeros(2, 1, 4), T.zeros(1, 1), T.ones(1, 1), T.zeros(4, 1))\n"
+                 "print(hs:flatten(), cs:flatten())\n"
+                 "--> {0.0000, 0.2311, 0.1225}  -- f32[3] cpu\t{1.0000, 0.5000, 0.2500}  -- f32[3] cpu",
       .formula = "i, f, g, o = s, s, tanh, s of gx + h w^T; c = f c + i g; h = o tanh(c)", .nin = 4, .nout = 3, .nvisible = 2, .nattr = 1,
       .args = {"gx", "h0", "c0", "w"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .batch = seq_batch,
       .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = seq_infer, .grad = seq_grad, .flops = seq_flops, PL_KERNEL(lstm_seq));
@@ -167,6 +170,8 @@ static double layer_flops(const PlInfer *c) {
 PL_OP(lstm_layer, .autocast = PL_CAST_F32,
       .doc = "lstm_seq over inputs x[S,N,I], whose product with wx[4H,I] and biases b[4H] it takes itself, step by step: "
              "gx = x wx^T + b is never in memory. Gives hs and cs [S+1,N,H].",
+      .example = "local hs = T.lstm_layer(T.ones(2, 1, 1), T.zeros(1, 1), T.ones(1, 1), T.zeros(4, 1), T.zeros(4, 1), T.zeros(4))\n"
+                 "print(hs:flatten())  --> {0.0000, 0.2311, 0.1225}  -- f32[3] cpu",
       .formula = "i, f, g, o = s, s, tanh, s of x wx^T + h w^T + b; c = f c + i g; h = o tanh(c)", .nin = L_NIN, .nout = 3, .nvisible = 2,
       .nattr = 1, .args = {"x", "h0", "c0", "wx", "w", "b"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .batch = layer_batch,
       .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = layer_infer, .grad = layer_grad, .flops = layer_flops,

@@ -42,6 +42,8 @@ static double seq_flops(const PlInfer *c) { return 2.0 * (double)c->in[0]->numel
 PL_OP(rnn_seq, .autocast = PL_CAST_F32,
       .doc = "A plain recurrent layer over gx[S,N,H] (inputs times their weight, with biases), from h0[N,H] with w[H,H]; tanh, "
              "or relu. Gives hs[S+1,N,H]: the states before, between and after the steps; backwards if reverse. f32 or f64.",
+      .example = "local hs = T.rnn_seq(T.ones(2, 1, 1), T.zeros(1, 1), T.ones(1, 1), { relu = true })\n"
+                 "print(hs:flatten())  --> {0., 1., 2.}  -- f32[3] cpu",
       .formula = "h = tanh(gx + h w^T)", .nin = 3, .nout = 1, .nattr = 2, .args = {"gx", "h0", "w"}, .attrs = {ATTRS}, .cls = PL_HEAVY,
       .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = seq_infer, .grad = seq_grad, .flops = seq_flops, PL_KERNEL(rnn_seq));
 

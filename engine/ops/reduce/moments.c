@@ -57,6 +57,7 @@ static PlStatus norm_grad(PlMaker *g) {
 PL_OP(norm,
       .doc = "The p-norm of the elements, over the dims given or all; p may be inf, -inf or 0 (how many are not 0). "
              "Floating tensors only.",
+      .example = "print(T.tensor { 3, 4 }:norm(), T.tensor { 3, -4 }:norm(1))  --> 5.  -- f32[] cpu\t7.  -- f32[] cpu",
       .formula = "y = (sum |x|^p)^(1/p);  dx = dy sign(x) (|x|/y)^(p-1), 0 where y = 0", .nin = 1, .nout = 1, .nattr = 4, .args = {"x"},
       .attrs = {A_FLOAT("p", 2), A_DIMS_OPT("dim"), A_BOOL("keepdim", 0), A_DTYPE_OPT("dtype")}, .cls = PL_REDUCTION,
       .rows = {PL_ROWS_DIMS, 1, "f:c", NULL}, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .infer = norm_infer,
@@ -86,12 +87,14 @@ static PlStatus var_grad(PlMaker *g) {
   return g->status;
 }
 
-#define MOMENT(NAME, CODE, FUSED, FORMULA, DOC)                                                                                      \
-  PL_OP(NAME, .doc = DOC, .formula = FORMULA, .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},                                        \
+#define MOMENT(NAME, CODE, FUSED, FORMULA, DOC, EXAMPLE)                                                                             \
+  PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = FORMULA, .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},                    \
         .attrs = {A_DIMS_OPT("dim"), A_FLOAT("correction", 1), A_BOOL("keepdim", 0)}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS, \
         .kcode = CODE, .rows = {PL_ROWS_DIMS, 0, "f:c", NULL}, .batch = pl_batch_dims, .infer = var_infer, .grad = var_grad,         \
         .fused = {1 + PLK_FUSED_##FUSED}, PL_KERNEL(var));
 MOMENT(var, 0, VAR, "y = sum (x - mean)^2 / max(0, n - correction);  dx = 2 dy (x - mean) / (n - correction)",
-       "The variance over the dims given or all; correction=1 is the unbiased estimate. Floating tensors only.")
+       "The variance over the dims given or all; correction=1 is the unbiased estimate. Floating tensors only.",
+       "print(T.tensor { 1, 2, 3, 4 }:var())  --> 1.6667  -- f32[] cpu")
 MOMENT(std, 1, STD, "y = sqrt(var);  dx = dy (x - mean) / (y (n - correction)), 0 where y = 0",
-       "The standard deviation over the dims given or all; correction=1 as in var. Floating tensors only.")
+       "The standard deviation over the dims given or all; correction=1 as in var. Floating tensors only.",
+       "print(T.tensor { 1, 2, 3 }:std())  --> 1.  -- f32[] cpu")

@@ -29,8 +29,9 @@ static PlStatus cumsum_rev_grad(PlMaker *g) {
 }
 
 PL_OP(cumsum, SCAN(PLK_S_CUMSUM), .doc = "Running sums along dim. Integers and bools add up in i64; dtype= converts first.",
-      .formula = "dx_j = sum of dy_i over i >= j", .nattr = 2, .attrs = {A_DIM_REQ("dim"), A_DTYPE_OPT("dtype")},
-      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer, .grad = cumsum_grad);
+      .example = "print(T.tensor { 1, 2, 3 }:cumsum(1))  --> {1., 3., 6.}  -- f32[3] cpu", .formula = "dx_j = sum of dy_i over i >= j",
+      .nattr = 2, .attrs = {A_DIM_REQ("dim"), A_DTYPE_OPT("dtype")}, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_POLY,
+      .batch = pl_batch_dims, .infer = sum_infer, .grad = cumsum_grad);
 
 PL_OP(cumsum_rev, SCAN(PLK_S_CUMSUM_REV), .doc = "Running sums along dim from its end: the gradient of cumsum.", .nattr = 1,
       .attrs = {A_INT_REQ("dim")}, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .batch = pl_batch_dims,
@@ -45,6 +46,7 @@ static PlStatus cumprod_grad(PlMaker *g) {
 }
 
 PL_OP(cumprod, SCAN(PLK_S_CUMPROD), .doc = "Running products along dim. Integers and bools multiply in i64.",
+      .example = "print(T.tensor { 1, 2, 3 }:cumprod(1))  --> {1., 2., 6.}  -- f32[3] cpu",
       .formula = "dx_j = sum over i >= j of dy_i * product of x_k, k <= i, k != j", .nattr = 2,
       .attrs = {A_DIM_REQ("dim"), A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer,
       .grad = cumprod_grad);
@@ -97,6 +99,7 @@ static PlStatus lcse_grad(PlMaker *g) {
 }
 
 PL_OP(logcumsumexp, SCAN(PLK_S_LOGCUMSUMEXP), .doc = "Running log(sum(exp(x))) along dim, without overflow.",
+      .example = "print(T.tensor { 0, 0, 0 }:logcumsumexp(1))  --> {0.0000, 0.6931, 1.0986}  -- f32[3] cpu",
       .formula = "dx_j = sum over i >= j of dy_i exp(x_j - y_i)", .nattr = 1, .attrs = {A_DIM_REQ("dim")},
       .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = lcse_infer, .grad = lcse_grad);
 
@@ -139,11 +142,13 @@ static PlStatus cumextreme_grad(PlMaker *g) {
   return g->status;
 }
 
-#define CUMEXTREME(NAME, CODE, WORD)                                                                                          \
-  PL_OP(NAME, .nin = 1, .nout = 2, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE,                                         \
-        .doc = "The " WORD " so far along dim, and where it is (the last place among equals); "                               \
-               "returns values, indices.",                                                                                    \
-        .formula = "dx = dy added at the indices", .nattr = 2, .attrs = {A_DIM_REQ("dim"), A_BASE}, .flags = PL_F_CONTIGUOUS, \
-        .batch = pl_batch_dims, .infer = cumextreme_infer, .grad = cumextreme_grad, PL_KERNEL(cumextreme));
-CUMEXTREME(cummax, PLK_S_CUMMAX, "largest value")
-CUMEXTREME(cummin, PLK_S_CUMMIN, "smallest value")
+#define CUMEXTREME(NAME, CODE, WORD, EXAMPLE)                                                                           \
+  PL_OP(NAME, .nin = 1, .nout = 2, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE,                                   \
+        .doc = "The " WORD " so far along dim, and where it is (the last place among equals); "                         \
+               "returns values, indices.",                                                                              \
+        .example = EXAMPLE, .formula = "dx = dy added at the indices", .nattr = 2, .attrs = {A_DIM_REQ("dim"), A_BASE}, \
+        .flags = PL_F_CONTIGUOUS, .batch = pl_batch_dims, .infer = cumextreme_infer, .grad = cumextreme_grad, PL_KERNEL(cumextreme));
+CUMEXTREME(cummax, PLK_S_CUMMAX, "largest value",
+           "print(T.tensor { 1, 3, 2 }:cummax(1))  --> {1., 3., 3.}  -- f32[3] cpu\t{1, 2, 2}  -- i64[3] cpu")
+CUMEXTREME(cummin, PLK_S_CUMMIN, "smallest value",
+           "print(T.tensor { 3, 1, 2 }:cummin(1))  --> {3., 1., 1.}  -- f32[3] cpu\t{1, 2, 2}  -- i64[3] cpu")

@@ -53,6 +53,9 @@ static PlStatus cat_grad(PlMaker *g) {
 }
 
 PL_OP(cat, .autocast = PL_CAST_WIDEST, .doc = "Joins a list of tensors along dim; the other sizes must be equal, dtypes are promoted.",
+      .example = "print(T.cat({ T.ones(1, 2), T.zeros(1, 2) }, 1))\n"
+                 "--> {{1., 1.},\n"
+                 "-->  {0., 0.}}  -- f32[2,2] cpu",
       .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"tensors"},
       /* Not a DIM: those are dims of input 0, which may be an empty 1-d tensor beside larger ones. */
       .attrs = {{.name = "dim", .type = PL_A_INDEX, .has_def = true, .i = 0}}, .cls = PL_INDEXING, .flags = PL_F_LINEAR,
@@ -102,6 +105,9 @@ static PlStatus stack_grad(PlMaker *g) {
 }
 
 PL_OP(stack, .autocast = PL_CAST_WIDEST, .doc = "Joins a list of tensors of one shape along a new dim; dtypes are promoted.",
+      .example = "print(T.stack({ T.tensor { 1, 2 }, T.tensor { 3, 4 } }, 2))\n"
+                 "--> {{1., 3.},\n"
+                 "-->  {2., 4.}}  -- f32[2,2] cpu",
       .nin = PL_VARIADIC, .nout = 1, .nattr = 1, .args = {"tensors"}, .attrs = {A_NEWDIM("dim", 0)}, .cls = PL_INDEXING,
       .batch = pl_batch_list, .flags = PL_F_LINEAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .infer = stack_infer, .grad = stack_grad,
       PL_KERNEL(stack), );
@@ -179,9 +185,10 @@ static PlStatus tile_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(tile, .doc = "x repeated the given number of times along each dim (the last ones, if fewer are given), copied.", .nin = 1, .nout = 1,
-      .nattr = 1, .args = {"x"}, .attrs = {A_SHAPE_REQ("dims")}, .cls = PL_INDEXING, .flags = PL_F_LINEAR, .batch = pl_batch_tile,
-      .infer = tile_infer, .grad = tile_grad, PL_KERNEL(tile), );
+PL_OP(tile, .doc = "x repeated the given number of times along each dim (the last ones, if fewer are given), copied.",
+      .example = "print(T.tensor { 1, 2 }:tile(2))  --> {1., 2., 1., 2.}  -- f32[4] cpu", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+      .attrs = {A_SHAPE_REQ("dims")}, .cls = PL_INDEXING, .flags = PL_F_LINEAR, .batch = pl_batch_tile, .infer = tile_infer,
+      .grad = tile_grad, PL_KERNEL(tile), );
 
 static PlStatus tile_bwd_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = without_shape(g, &pl_op_tile, 1, &g->dy[0]);
@@ -225,9 +232,10 @@ static PlStatus repeat_interleave_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(repeat_interleave, .doc = "Every position along dim `repeats` times in a row; without dim, of the flattened tensor.", .nin = 1,
-      .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_INT_REQ("repeats"), A_DIM_OPT("dim")}, .cls = PL_INDEXING, .flags = PL_F_LINEAR,
-      .batch = pl_batch_dims, .infer = repeat_interleave_infer, .grad = repeat_interleave_grad, PL_KERNEL(repeat_interleave), );
+PL_OP(repeat_interleave, .doc = "Every position along dim `repeats` times in a row; without dim, of the flattened tensor.",
+      .example = "print(T.tensor { 1, 2 }:repeat_interleave(2))  --> {1., 1., 2., 2.}  -- f32[4] cpu", .nin = 1, .nout = 1, .nattr = 2,
+      .args = {"x"}, .attrs = {A_INT_REQ("repeats"), A_DIM_OPT("dim")}, .cls = PL_INDEXING, .flags = PL_F_LINEAR, .batch = pl_batch_dims,
+      .infer = repeat_interleave_infer, .grad = repeat_interleave_grad, PL_KERNEL(repeat_interleave), );
 
 static PlStatus repeat_interleave_bwd_infer(PlInfer *c) { return last_shape_infer(c, repeat_interleave_infer, 1); }
 static PlStatus repeat_interleave_bwd_grad(PlMaker *g) {
@@ -277,6 +285,8 @@ static PlStatus repeat_each_grad(PlMaker *g) {
 PL_OP(repeat_each,
       .doc = "Position i along dim counts[i] times in a row (counts: 1-d i64 or i32); without dim, of the flattened "
              "tensor. repeat_interleave calls this when its repeats are a tensor.",
+      .example = "print(T.repeat_each(T.tensor { 1, 2 }, T.tensor({ 2, 1 }, { dtype = \"i64\" }), { dim = 1 }))\n"
+                 "--> {1., 1., 2.}  -- f32[3] cpu",
       .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "counts"}, .attrs = {A_DIM_OPT("dim")}, .cls = PL_INDEXING, .batch = pl_batch_rows,
       .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_IMPURE | PL_F_NOMETHOD, .reads_values = 2, .infer = repeat_each_infer,
       .grad = repeat_each_grad, PL_KERNEL(repeat_each), );
@@ -368,6 +378,8 @@ static PlStatus pad_grad(PlMaker *g) {
 PL_OP(pad,
       .doc = "Widens (or, with negative pads, crops) dims; pads are pairs (before, after), the last dim's first. "
              "Modes: constant (value), reflect, replicate, circular.",
+      .example = "print(T.tensor { 1, 2 }:pad({ 1, 2 }))  --> {0., 1., 2., 0., 0.}  -- f32[5] cpu\n"
+                 "print(T.tensor { 1, 2, 3 }:pad({ 1, 1 }, { mode = \"circular\" }))  --> {3., 1., 2., 3., 1.}  -- f32[5] cpu",
       .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
       .attrs = {A_INTS_REQ("pad"), A_ENUM("mode", "constant|reflect|replicate|circular", 0), A_FLOAT("value", 0)}, .cls = PL_INDEXING,
       .batch = pl_batch_each, .infer = pad_infer, .grad = pad_grad, PL_KERNEL(pad), );

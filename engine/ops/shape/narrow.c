@@ -66,7 +66,8 @@ static PlStatus narrow_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(narrow, .doc = "length positions of dim from start on; shares memory.", .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
+PL_OP(narrow, .doc = "length positions of dim from start on; shares memory.",
+      .example = "print(T.arange(5):narrow(1, 2, 3))  --> {2, 3, 4}  -- i64[3] cpu", .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
       .attrs = {A_DIM_REQ("dim"), A_INDEX_REQ("start"), A_INT_REQ("length")}, .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims,
       .infer = narrow_infer, .grad = narrow_grad, );
 
@@ -79,7 +80,8 @@ static PlStatus slice_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(slice, .doc = "length positions of dim: start, start + step, …; shares memory.", .nin = 1, .nout = 1, .nattr = 4, .args = {"x"},
+PL_OP(slice, .doc = "length positions of dim: start, start + step, …; shares memory.",
+      .example = "print(T.arange(6):slice(1, 2, 2, 3))  --> {2, 5}  -- i64[2] cpu", .nin = 1, .nout = 1, .nattr = 4, .args = {"x"},
       .attrs = {A_DIM_REQ("dim"), A_INDEX_REQ("start"), A_INT_REQ("length"), A_INT("step", 1)}, .cls = PL_VIEW, .flags = PL_F_LINEAR,
       .batch = pl_batch_dims, .infer = slice_infer, .grad = slice_grad, );
 
@@ -111,8 +113,9 @@ static PlStatus select_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(select, .doc = "One position of dim; the result has a dim less and shares memory.", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-      .attrs = {A_DIM_REQ("dim"), A_INDEX_REQ("index")}, .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims,
+PL_OP(select, .doc = "One position of dim; the result has a dim less and shares memory.",
+      .example = "print(T.tensor { { 1, 2 }, { 3, 4 } }:select(1, 2))  --> {3., 4.}  -- f32[2] cpu", .nin = 1, .nout = 1, .nattr = 2,
+      .args = {"x"}, .attrs = {A_DIM_REQ("dim"), A_INDEX_REQ("index")}, .cls = PL_VIEW, .flags = PL_F_LINEAR, .batch = pl_batch_dims,
       .infer = select_infer, .grad = select_grad, );
 
 /* The adjoints' output: the shape in attribute 0, the dtype of dy. */
@@ -219,6 +222,10 @@ static PlStatus unfold_grad(PlMaker *g) {
 PL_OP(unfold,
       .doc = "Sliding windows: dim becomes the number of windows of `size` taken every `step`, and a new last dim "
              "holds each window. Shares memory.",
+      .example = "print(T.arange(4):unfold(1, 2, 1))\n"
+                 "--> {{1, 2},\n"
+                 "-->  {2, 3},\n"
+                 "-->  {3, 4}}  -- i64[3,2] cpu",
       .nin = 1, .nout = 1, .nattr = 3, .args = {"x"}, .attrs = {A_DIM_REQ("dim"), A_INT_REQ("size"), A_INT("step", 1)}, .cls = PL_VIEW,
       .flags = PL_F_LINEAR, .batch = pl_batch_dims, .infer = unfold_infer, .grad = unfold_grad, );
 
@@ -275,8 +282,9 @@ static PlStatus diagonal_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(diagonal, .doc = "The diagonal over dim1 and dim2 as a new last dim; offset > 0 is above it. Shares memory.", .nin = 1, .nout = 1,
-      .nattr = 3, .args = {"x"}, .attrs = {A_INT("offset", 0), A_DIM("dim1", 0), A_DIM("dim2", 1)}, .cls = PL_VIEW, .flags = PL_F_LINEAR,
+PL_OP(diagonal, .doc = "The diagonal over dim1 and dim2 as a new last dim; offset > 0 is above it. Shares memory.",
+      .example = "print(T.tensor { { 1, 2 }, { 3, 4 } }:diagonal())  --> {1., 4.}  -- f32[2] cpu", .nin = 1, .nout = 1, .nattr = 3,
+      .args = {"x"}, .attrs = {A_INT("offset", 0), A_DIM("dim1", 0), A_DIM("dim2", 1)}, .cls = PL_VIEW, .flags = PL_F_LINEAR,
       .batch = pl_batch_dims, .infer = diagonal_infer, .grad = diagonal_grad, );
 
 static PlStatus diagonal_bwd_infer(PlInfer *c) {
@@ -345,6 +353,9 @@ static PlStatus as_strided_grad(PlMaker *g) {
 PL_OP(as_strided,
       .doc = "A window on a contiguous tensor with given sizes, strides and offset, all in elements from its first "
              "one. Elements may appear several times.",
+      .example = "print(T.arange(4):as_strided({ 2, 2 }, { 1, 2 }))\n"
+                 "--> {{1, 3},\n"
+                 "-->  {2, 4}}  -- i64[2,2] cpu",
       .nin = 1, .nout = 1, .nattr = 3, .args = {"x"}, .attrs = {A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT("offset", 0)},
       .cls = PL_VIEW, .batch = pl_batch_strided, .flags = PL_F_BY_MEMORY, .infer = as_strided_infer, .grad = as_strided_grad, );
 

@@ -45,12 +45,18 @@ static PlStatus linear_self_grad(PlMaker *g) { /* the op is its own adjoint */
   return g->status;
 }
 
-#define TRI(NAME, CODE, DOC)                                                                                                            \
-  PL_OP(NAME, .doc = DOC, .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_INT("diagonal", 0)}, .cls = PL_POINTWISE,         \
-        .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS | PL_F_INPLACE, .kcode = CODE, .infer = tri_infer, .grad = linear_self_grad, \
-        PL_KERNEL(tri), )
-TRI(tril, 0, "The lower triangle of the last two dims, zeros above diagonal `diagonal` (0: main, > 0: above).");
-TRI(triu, 1, "The upper triangle of the last two dims, zeros below diagonal `diagonal` (0: main, > 0: above).");
+#define TRI(NAME, CODE, DOC, EXAMPLE)                                                                                              \
+  PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_INT("diagonal", 0)},     \
+        .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS | PL_F_INPLACE, .kcode = CODE, .infer = tri_infer, \
+        .grad = linear_self_grad, PL_KERNEL(tri), )
+TRI(tril, 0, "The lower triangle of the last two dims, zeros above diagonal `diagonal` (0: main, > 0: above).",
+    "print(T.ones(2, 2):tril())\n"
+    "--> {{1., 0.},\n"
+    "-->  {1., 1.}}  -- f32[2,2] cpu");
+TRI(triu, 1, "The upper triangle of the last two dims, zeros below diagonal `diagonal` (0: main, > 0: above).",
+    "print(T.ones(2, 2):triu())\n"
+    "--> {{1., 1.},\n"
+    "-->  {0., 1.}}  -- f32[2,2] cpu");
 
 /* Square of size n + |offset|; PL_ERR_SHAPE if that overflows. */
 static PlStatus square_size(const PlInfer *c, int64_t n, int64_t offset, int64_t *size) {
@@ -101,6 +107,9 @@ static PlStatus diag_grad(PlMaker *g) {
 
 PL_OP(diag,
       .doc = "Of a vector: the matrix with it on diagonal `diagonal`. Of a matrix: a copy of that diagonal (x:diagonal() is a view of it).",
+      .example = "print(T.diag(T.tensor { 1, 2 }))\n"
+                 "--> {{1., 0.},\n"
+                 "-->  {0., 2.}}  -- f32[2,2] cpu",
       .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_INT("diagonal", 0)}, .cls = PL_VIEW,
       .flags = PL_F_LINEAR | PL_F_CONTIGUOUS, .infer = diag_infer, .grad = diag_grad, PL_KERNEL(diag), );
 
@@ -131,8 +140,11 @@ static PlStatus diag_embed_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(diag_embed, .doc = "Zeros with the last dim of x on the diagonal over dims dim1 and dim2 of the result.", .nin = 1, .nout = 1,
-      .nattr = 3, .args = {"x"},
+PL_OP(diag_embed, .doc = "Zeros with the last dim of x on the diagonal over dims dim1 and dim2 of the result.",
+      .example = "print(T.tensor { 1, 2 }:diag_embed())\n"
+                 "--> {{1., 0.},\n"
+                 "-->  {0., 2.}}  -- f32[2,2] cpu",
+      .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
       /* Dims of the result: NEWDIM counts over one dim more than x has. */
       .attrs = {A_INT("offset", 0), A_NEWDIM("dim1", -2), A_NEWDIM("dim2", -1)}, .cls = PL_INDEXING, .batch = pl_batch_dims,
       .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS, .infer = diag_embed_infer, .grad = diag_embed_grad, PL_KERNEL(diag_embed), );
@@ -159,12 +171,14 @@ static PlStatus trace_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(trace, .autocast = PL_CAST_F32, .doc = "The sum of a matrix's main diagonal, 0-d; integers sum in i64.", .nin = 1, .nout = 1,
-      .args = {"x"}, .cls = PL_REDUCTION, .flags = PL_F_LINEAR, .infer = trace_infer, .grad = trace_grad, PL_KERNEL(trace), );
+PL_OP(trace, .autocast = PL_CAST_F32, .doc = "The sum of a matrix's main diagonal, 0-d; integers sum in i64.",
+      .example = "print(T.tensor { { 1, 2 }, { 3, 4 } }:trace())  --> 5.  -- f32[] cpu", .nin = 1, .nout = 1, .args = {"x"},
+      .cls = PL_REDUCTION, .flags = PL_F_LINEAR, .infer = trace_infer, .grad = trace_grad, PL_KERNEL(trace), );
 
 /* ---- flip, roll -------------------------------------------------------------------------------------------- */
 
-PL_OP(flip, .doc = "A copy with the order along the named dims reversed.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+PL_OP(flip, .doc = "A copy with the order along the named dims reversed.",
+      .example = "print(T.tensor { 1, 2, 3 }:flip(1))  --> {3., 2., 1.}  -- f32[3] cpu", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
       .attrs = {A_DIMS_REQ("dims")}, .cls = PL_INDEXING, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY, .infer = pl_infer_same,
       .grad = linear_self_grad, PL_KERNEL(flip), );
 
@@ -194,6 +208,6 @@ static PlStatus roll_grad(PlMaker *g) {
 PL_OP(roll,
       .doc = "A copy shifted along dims by shifts (one each), wrapping around; without dims the flattened tensor "
              "is shifted.",
-      .nin = 1, .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_INTS_REQ("shifts"), A_DIMS_FLAT("dims")}, .cls = PL_INDEXING,
-      .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS, .infer = roll_infer, .grad = roll_grad,
-      PL_KERNEL(roll), );
+      .example = "print(T.tensor { 1, 2, 3 }:roll(1))  --> {3., 1., 2.}  -- f32[3] cpu", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
+      .attrs = {A_INTS_REQ("shifts"), A_DIMS_FLAT("dims")}, .cls = PL_INDEXING, .batch = pl_batch_dims,
+      .flags = PL_F_LINEAR | PL_F_POLY | PL_F_CONTIGUOUS, .infer = roll_infer, .grad = roll_grad, PL_KERNEL(roll), );

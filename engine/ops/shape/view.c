@@ -50,12 +50,18 @@ static PlStatus view_infer(PlInfer *c) {
 PL_OP(view,
       .doc = "The same elements under another shape, sharing memory; one size may be -1. Errors if the layout "
              "needs a copy (use reshape).",
+      .example = "print(T.arange(4):view(2, 2))\n"
+                 "--> {{1, 2},\n"
+                 "-->  {3, 4}}  -- i64[2,2] cpu",
       .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SHAPE_REQ("shape")}, .cls = PL_VIEW, .batch = pl_batch_shape,
       .flags = PL_F_POLY | PL_F_BY_MEMORY, .kcode = 1, .infer = view_infer, .grad = reshape_grad, );
 
 PL_OP(reshape,
       .doc = "The same elements in row-major order under another shape; one size may be -1. Shares memory where "
              "the layout allows, else copies.",
+      .example = "print(T.arange(6):reshape(2, -1))\n"
+                 "--> {{1, 2, 3},\n"
+                 "-->  {4, 5, 6}}  -- i64[2,3] cpu",
       .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SHAPE_REQ("shape")}, .cls = PL_VIEW, .batch = pl_batch_shape,
       .flags = PL_F_LINEAR | PL_F_POLY, .infer = view_infer, .grad = reshape_grad, PL_COPY, );
 
@@ -76,9 +82,10 @@ static PlStatus flatten_infer(PlInfer *c) {
   return reshaped(c, n, sizes, true);
 }
 
-PL_OP(flatten, .doc = "Merges dims start_dim … end_dim (default: all) into one. Shares memory where the layout allows.", .nin = 1,
-      .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_DIM("start_dim", 0), A_DIM("end_dim", -1)}, .cls = PL_VIEW, .batch = pl_batch_shape,
-      .flags = PL_F_LINEAR | PL_F_POLY, .infer = flatten_infer, .grad = reshape_grad, PL_COPY, );
+PL_OP(flatten, .doc = "Merges dims start_dim … end_dim (default: all) into one. Shares memory where the layout allows.",
+      .example = "print(T.ones(2, 3, 4):flatten(2):size(2))  --> 12", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
+      .attrs = {A_DIM("start_dim", 0), A_DIM("end_dim", -1)}, .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY,
+      .infer = flatten_infer, .grad = reshape_grad, PL_COPY, );
 
 static PlStatus unflatten_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
@@ -97,9 +104,12 @@ static PlStatus unflatten_infer(PlInfer *c) {
   return reshaped(c, n, sizes, true);
 }
 
-PL_OP(unflatten, .doc = "Splits dim into the given sizes, which multiply to its size; one may be -1.", .nin = 1, .nout = 1, .nattr = 2,
-      .args = {"x"}, .attrs = {A_DIM_REQ("dim"), A_SHAPE_REQ("sizes")}, .cls = PL_VIEW, .batch = pl_batch_shape,
-      .flags = PL_F_LINEAR | PL_F_POLY, .infer = unflatten_infer, .grad = reshape_grad, PL_COPY, );
+PL_OP(unflatten, .doc = "Splits dim into the given sizes, which multiply to its size; one may be -1.",
+      .example = "print(T.arange(6):unflatten(1, { 2, 3 }))\n"
+                 "--> {{1, 2, 3},\n"
+                 "-->  {4, 5, 6}}  -- i64[2,3] cpu",
+      .nin = 1, .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_DIM_REQ("dim"), A_SHAPE_REQ("sizes")}, .cls = PL_VIEW,
+      .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = unflatten_infer, .grad = reshape_grad, PL_COPY, );
 
 /* Reads the sizes in a 1-d i64 shape tensor (input 1). */
 static PlStatus shape_tensor(const PlInfer *c, int i, int *n, int64_t *sizes) {
@@ -153,9 +163,12 @@ static PlStatus transpose_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(transpose, .doc = "Swaps two dims; shares memory.", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
-      .attrs = {A_DIM_REQ("dim0"), A_DIM_REQ("dim1")}, .cls = PL_VIEW, .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY,
-      .infer = transpose_infer, .grad = transpose_grad, );
+PL_OP(transpose, .doc = "Swaps two dims; shares memory.",
+      .example = "print(T.tensor { { 1, 2 }, { 3, 4 } }:transpose(1, 2))\n"
+                 "--> {{1., 3.},\n"
+                 "-->  {2., 4.}}  -- f32[2,2] cpu",
+      .nin = 1, .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_DIM_REQ("dim0"), A_DIM_REQ("dim1")}, .cls = PL_VIEW,
+      .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY, .infer = transpose_infer, .grad = transpose_grad, );
 
 static PlStatus t_infer(PlInfer *c) {
   int order[2] = {1, 0};
@@ -170,8 +183,13 @@ static PlStatus t_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(t, .doc = "The transpose of a matrix; shares memory. 0-d and 1-d tensors stay as they are.", .nin = 1, .nout = 1, .args = {"x"},
-      .cls = PL_VIEW, .batch = pl_batch_transpose2, .flags = PL_F_LINEAR | PL_F_POLY, .infer = t_infer, .grad = t_grad, );
+PL_OP(t, .doc = "The transpose of a matrix; shares memory. 0-d and 1-d tensors stay as they are.",
+      .example = "print(T.tensor { { 1, 2, 3 } }:t())\n"
+                 "--> {{1.},\n"
+                 "-->  {2.},\n"
+                 "-->  {3.}}  -- f32[3,1] cpu",
+      .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_VIEW, .batch = pl_batch_transpose2, .flags = PL_F_LINEAR | PL_F_POLY, .infer = t_infer,
+      .grad = t_grad, );
 
 static PlStatus permute_infer(PlInfer *c) {
   int n = pl_attr_n(c->attrs, 0), order[PL_MAX_DIM];
@@ -189,7 +207,8 @@ static PlStatus permute_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(permute, .doc = "Reorders the dims: dim k of the result is dims[k] of x; shares memory.", .nin = 1, .nout = 1, .nattr = 1,
+PL_OP(permute, .doc = "Reorders the dims: dim k of the result is dims[k] of x; shares memory.",
+      .example = "print(table.concat(T.ones(2, 3, 4):permute(3, 1, 2):shape(), \" \"))  --> 4 2 3", .nin = 1, .nout = 1, .nattr = 1,
       .args = {"x"}, .attrs = {A_DIMS_REQ("dims")}, .cls = PL_VIEW, .batch = pl_batch_permute, .flags = PL_F_LINEAR | PL_F_POLY,
       .infer = permute_infer, .grad = permute_grad, );
 
@@ -235,8 +254,9 @@ static PlStatus movedim_grad(PlMaker *g) {
 PL_OP(movedim,
       .doc = "Moves dims source (a dim or a list) to positions destination; the others keep their order. Shares "
              "memory.",
-      .nin = 1, .nout = 1, .nattr = 2, .args = {"x"}, .attrs = {A_DIMS_REQ("source"), A_DIMS_REQ("destination")}, .cls = PL_VIEW,
-      .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_POLY, .infer = movedim_infer, .grad = movedim_grad, );
+      .example = "print(table.concat(T.ones(2, 3, 4):movedim(1, 3):shape(), \" \"))  --> 3 4 2", .nin = 1, .nout = 1, .nattr = 2,
+      .args = {"x"}, .attrs = {A_DIMS_REQ("source"), A_DIMS_REQ("destination")}, .cls = PL_VIEW, .batch = pl_batch_dims,
+      .flags = PL_F_LINEAR | PL_F_POLY, .infer = movedim_infer, .grad = movedim_grad, );
 
 /* ---- squeeze, unsqueeze -------------------------------------------------------------------------------------- */
 
@@ -259,7 +279,8 @@ static PlStatus squeeze_infer(PlInfer *c) {
   return PL_OK;
 }
 
-PL_OP(squeeze, .doc = "Drops dims of size 1: the named ones, or all. Shares memory.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+PL_OP(squeeze, .doc = "Drops dims of size 1: the named ones, or all. Shares memory.",
+      .example = "print(T.ones(1, 2, 1):squeeze())  --> {1., 1.}  -- f32[2] cpu", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
       .attrs = {A_DIMS_OPT("dim")}, .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = squeeze_infer,
       .grad = reshape_grad, );
 
@@ -277,7 +298,8 @@ static PlStatus unsqueeze_infer(PlInfer *c) {
   return PL_OK;
 }
 
-PL_OP(unsqueeze, .doc = "A new dim of size 1 at position dim; shares memory.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
+PL_OP(unsqueeze, .doc = "A new dim of size 1 at position dim; shares memory.",
+      .example = "print(T.tensor { 1, 2 }:unsqueeze(1))  --> {{1., 2.}}  -- f32[1,2] cpu", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
       .attrs = {A_NEWDIM_REQ("dim")}, .cls = PL_VIEW, .batch = pl_batch_shape, .flags = PL_F_LINEAR | PL_F_POLY, .infer = unsqueeze_infer,
       .grad = reshape_grad, );
 
@@ -307,18 +329,27 @@ static PlStatus expanded(PlInfer *c, int n, const int64_t *sizes) {
 
 static PlStatus expand_infer(PlInfer *c) { return expanded(c, pl_attr_n(c->attrs, 0), pl_attr_list(c->attrs, 0)); }
 
-PL_OP(expand, .doc = "Repeats sizes of 1 (and new leading dims) to the given sizes without copying; -1 keeps a size.", .nin = 1, .nout = 1,
-      .nattr = 1, .args = {"x"}, .attrs = {A_SHAPE_REQ("sizes")}, .cls = PL_VIEW, .batch = pl_batch_expand,
+PL_OP(expand, .doc = "Repeats sizes of 1 (and new leading dims) to the given sizes without copying; -1 keeps a size.",
+      .example = "print(T.tensor { { 1 }, { 2 } }:expand(2, 3))\n"
+                 "--> {{1., 1., 1.},\n"
+                 "-->  {2., 2., 2.}}  -- f32[2,3] cpu",
+      .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SHAPE_REQ("sizes")}, .cls = PL_VIEW, .batch = pl_batch_expand,
       .flags = PL_F_LINEAR | PL_F_POLY, .infer = expand_infer, .grad = expand_grad, );
 
-PL_OP(broadcast_to, .doc = "x broadcast to a shape without copying; the same as expand.", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},
-      .attrs = {A_SHAPE_REQ("shape")}, .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_LINEAR | PL_F_POLY, .infer = expand_infer,
-      .grad = expand_grad, );
+PL_OP(broadcast_to, .doc = "x broadcast to a shape without copying; the same as expand.",
+      .example = "print(T.tensor { 1, 2 }:broadcast_to(2, 2))\n"
+                 "--> {{1., 2.},\n"
+                 "-->  {1., 2.}}  -- f32[2,2] cpu",
+      .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SHAPE_REQ("shape")}, .cls = PL_VIEW, .batch = pl_batch_expand,
+      .flags = PL_F_LINEAR | PL_F_POLY, .infer = expand_infer, .grad = expand_grad, );
 
 static PlStatus expand_as_infer(PlInfer *c) { return expanded(c, c->in[1]->ndim, c->in[1]->shape); }
 
-PL_OP(expand_as, .doc = "x broadcast to the shape of other without copying; other's elements are not looked at.", .nin = 2, .nout = 1,
-      .args = {"x", "other"}, .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_POLY, .infer = expand_as_infer,
+PL_OP(expand_as, .doc = "x broadcast to the shape of other without copying; other's elements are not looked at.",
+      .example = "print(T.tensor { 1, 2 }:expand_as(T.ones(2, 2)))\n"
+                 "--> {{1., 2.},\n"
+                 "-->  {1., 2.}}  -- f32[2,2] cpu",
+      .nin = 2, .nout = 1, .args = {"x", "other"}, .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_POLY, .infer = expand_as_infer,
       .grad = expand_grad, );
 
 static PlStatus expand_to_infer(PlInfer *c) {
@@ -343,6 +374,9 @@ static PlStatus contiguous_infer(PlInfer *c) {
 PL_OP(contiguous,
       .doc = "x itself if it is contiguous (row-major, without gaps), else a contiguous copy. "
              "x:contiguous(\"channels_last\"), of 5 dims \"channels_last_3d\": the same with the channels, dim 2, innermost.",
+      .example = "print(T.ones(2, 3):t():contiguous():is_contiguous())  --> true\n"
+                 "local x = T.zeros(2, 3, 4, 5):contiguous(\"channels_last\")\n"
+                 "print(x:is_contiguous(\"channels_last\"), x:stride(2))  --> true\t1",
       .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_VIEW, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY,
       .infer = contiguous_infer, .grad = same_grad, PL_COPY, );
 
@@ -366,5 +400,10 @@ static PlStatus clone_infer(PlInfer *c) {
   return PL_OK;
 }
 
-PL_OP(clone, .doc = "A copy of x, contiguous or, as x may be, channels last; gradients flow through.", .nin = 1, .nout = 1, .args = {"x"},
-      .cls = PL_POINTWISE, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY, .infer = clone_infer, .grad = same_grad, PL_COPY, );
+PL_OP(clone, .doc = "A copy of x, contiguous or, as x may be, channels last; gradients flow through.",
+      .example = "local x = T.ones(2)\n"
+                 "local y = x:clone()\n"
+                 "y:zero_()\n"
+                 "print(x, y)  --> {1., 1.}  -- f32[2] cpu\t{0., 0.}  -- f32[2] cpu",
+      .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY,
+      .infer = clone_infer, .grad = same_grad, PL_COPY, );

@@ -33,7 +33,8 @@ static PlStatus searchsorted_infer(PlInfer *c) {
 PL_OP(searchsorted,
       .doc = "Where each value would be inserted into the last dim of sorted (1-d, or with values' leading dims) to keep "
              "it sorted: before equal items, or after them if right (or side is right). sorter: index values that sort it.",
-      .nin = 3, .nopt = 1, .nout = 1, .nattr = 4, .args = {"sorted", "values", "sorter"},
+      .example = "print(T.searchsorted(T.tensor { 1, 3, 5 }, T.tensor { 0, 3, 9 }))  --> {1, 2, 4}  -- i64[3] cpu", .nin = 3, .nopt = 1,
+      .nout = 1, .nattr = 4, .args = {"sorted", "values", "sorter"},
       .attrs = {A_BOOL("right", 0),
                 A_BASE,
                 A_BOOL("out_int32", 0),
@@ -49,9 +50,9 @@ static PlStatus bucketize_infer(PlInfer *c) {
 PL_OP(bucketize,
       .doc = "The bucket of each element between sorted 1-d boundaries; a boundary belongs to the bucket below it, or "
              "above it if right.",
-      .nin = 2, .nout = 1, .nattr = 3, .args = {"x", "boundaries"}, .attrs = {A_BOOL("right", 0), A_BASE, A_BOOL("out_int32", 0)},
-      .cls = PL_INDEXING, .batch = pl_batch_first, .flags = NO_GRAD, .promote = PL_PROMOTE_ALL, .infer = bucketize_infer,
-      PL_KERNEL(bucketize), );
+      .example = "print(T.bucketize(T.tensor { 0, 2, 9 }, T.tensor { 1, 5 }))  --> {1, 2, 3}  -- i64[3] cpu", .nin = 2, .nout = 1,
+      .nattr = 3, .args = {"x", "boundaries"}, .attrs = {A_BOOL("right", 0), A_BASE, A_BOOL("out_int32", 0)}, .cls = PL_INDEXING,
+      .batch = pl_batch_first, .flags = NO_GRAD, .promote = PL_PROMOTE_ALL, .infer = bucketize_infer, PL_KERNEL(bucketize), );
 
 static PlStatus bincount_infer(PlInfer *c) {
   const PlArray *x = c->in[0], *w = c->in[1];
@@ -67,8 +68,9 @@ static PlStatus bincount_infer(PlInfer *c) {
   return pl_sizes_check(c, 1, &n);
 }
 
-PL_OP(bincount, .doc = "How often each class occurs in x (1-d index values), or the sum of its weights; at least minlength bins.", .nin = 2,
-      .nopt = 1, .nout = 1, .nattr = 2, .args = {"x", "weights"}, .attrs = {A_INT("minlength", 0), A_BASE}, .cls = PL_INDEXING,
+PL_OP(bincount, .doc = "How often each class occurs in x (1-d index values), or the sum of its weights; at least minlength bins.",
+      .example = "print(T.bincount(T.tensor({ 1, 3, 3 }, { dtype = \"i64\" })))  --> {1, 0, 2}  -- i64[3] cpu", .nin = 2, .nopt = 1,
+      .nout = 1, .nattr = 2, .args = {"x", "weights"}, .attrs = {A_INT("minlength", 0), A_BASE}, .cls = PL_INDEXING,
       .flags = NO_GRAD | PL_F_IMPURE, .reads_values = 1, .infer = bincount_infer, PL_KERNEL(bincount), );
 
 static PlStatus isin_infer(PlInfer *c) {
@@ -76,9 +78,10 @@ static PlStatus isin_infer(PlInfer *c) {
   return PL_OK;
 }
 
-PL_OP(isin, .doc = "Whether each element occurs in test; with invert, whether it does not.", .nin = 2, .nout = 1, .nattr = 1,
-      .args = {"x", "test"}, .attrs = {A_BOOL("invert", 0)}, .cls = PL_INDEXING, .batch = pl_batch_first, .flags = NO_GRAD | PL_F_SCALAR,
-      .promote = PL_PROMOTE_ALL, .infer = isin_infer, PL_KERNEL(isin), );
+PL_OP(isin, .doc = "Whether each element occurs in test; with invert, whether it does not.",
+      .example = "print(T.isin(T.arange(3), T.tensor({ 1, 3 }, { dtype = \"i64\" })))  --> { true, false,  true}  -- bool[3] cpu", .nin = 2,
+      .nout = 1, .nattr = 1, .args = {"x", "test"}, .attrs = {A_BOOL("invert", 0)}, .cls = PL_INDEXING, .batch = pl_batch_first,
+      .flags = NO_GRAD | PL_F_SCALAR, .promote = PL_PROMOTE_ALL, .infer = isin_infer, PL_KERNEL(isin), );
 
 static PlStatus unique_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
@@ -102,6 +105,7 @@ static PlStatus unique_infer(PlInfer *c) {
 PL_OP(unique,
       .doc = "The distinct elements of x in ascending order, or its distinct slices along dim; on request also where "
              "each element went (inverse) and how often each occurs (counts).",
+      .example = "print(T.unique(T.tensor { 3, 1, 3 }, { return_counts = true }))  --> {1., 3.}  -- f32[2] cpu\t{1, 2}  -- i64[2] cpu",
       .nin = 1, .nout = 3, .nattr = 5, .args = {"x"},
       .attrs = {A_BOOL("sorted", 1), A_BOOL("return_inverse", 0), A_BOOL("return_counts", 0), A_DIM_OPT("dim"), A_BASE}, .cls = PL_INDEXING,
       .flags = NO_GRAD | PL_F_IMPURE, .reads_values = 1, .infer = unique_infer, PL_KERNEL(unique), );

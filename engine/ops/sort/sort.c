@@ -89,15 +89,17 @@ static PlStatus arg_infer(PlInfer *c) {
   return PL_OK;
 }
 
-#define ARG(NAME, CODE, WORD)                                                                                                           \
-  PL_OP(NAME,                                                                                                                           \
-        .doc = "The index of the " WORD " along dim, or in the flattened tensor; the first among "                                      \
-               "equals, NaN before all. i64, counted from index_base.",                                                                 \
-        .nin = 1, .nout = 1, .nattr = 3, .args = {"x"}, .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, \
-        .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_NO_BOOL, .kcode = CODE, .infer = arg_infer,                                    \
+#define ARG(NAME, CODE, WORD, EXAMPLE)                                                                                                 \
+  PL_OP(NAME,                                                                                                                          \
+        .doc = "The index of the " WORD " along dim, or in the flattened tensor; the first among "                                     \
+               "equals, NaN before all. i64, counted from index_base.",                                                                \
+        .example = EXAMPLE, .nin = 1, .nout = 1, .nattr = 3, .args = {"x"}, .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, \
+        .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_NO_BOOL, .kcode = CODE, .infer = arg_infer,              \
         .rows = {PL_ROWS_DIM, 0, "f:c", NULL}, .batch = pl_batch_dims, PL_KERNEL(argmax));
-ARG(argmax, 0, "largest value")
-ARG(argmin, 1, "smallest value")
+ARG(argmax, 0, "largest value",
+    "print(T.tensor { 1, 5, 2 }:argmax())  --> 2  -- i64[] cpu\n"
+    "print(T.tensor { { 1, 5 }, { 7, 2 } }:argmax(2))  --> {2, 1}  -- i64[2] cpu")
+ARG(argmin, 1, "smallest value", "print(T.tensor { 4, 1, 2 }:argmin())  --> 2  -- i64[] cpu")
 
 /* Values and indices of the reduced shape; attributes dim_at = dim, next = keepdim. */
 static PlStatus pair_infer(PlInfer *c, int dim_at) {
@@ -111,16 +113,19 @@ static PlStatus pair_infer(PlInfer *c, int dim_at) {
 static PlStatus pair0_infer(PlInfer *c) { return pair_infer(c, 0); }
 static PlStatus pair0_grad(PlMaker *g) { return give(g, 0, 2); }
 
-#define PAIR(NAME, KERNEL, CODE, DIM, DOC)                                                                                   \
-  PL_OP(NAME, .doc = DOC, .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 3, .args = {"x"},       \
-        .attrs = {DIM, A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, \
+#define PAIR(NAME, KERNEL, CODE, DIM, DOC, EXAMPLE)                                                                                        \
+  PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 3, .args = {"x"}, \
+        .attrs = {DIM, A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS,               \
         .kcode = CODE, .infer = pair0_infer, .grad = pair0_grad, .rows = {PL_ROWS_DIM, 0, "f:cc", NULL}, .kernel = {[PL_CPU] = KERNEL});
 PAIR(max_dim, plk_cpu_max_dim, 0, A_DIM_REQ("dim"),
-     "The largest value along dim and its index (the first among equals; NaN before all): values, indices. x:max(dim).")
+     "The largest value along dim and its index (the first among equals; NaN before all): values, indices. x:max(dim).",
+     "print(T.max_dim(T.tensor { { 1, 5 }, { 7, 2 } }, 2))  --> {5., 7.}  -- f32[2] cpu\t{2, 1}  -- i64[2] cpu")
 PAIR(min_dim, plk_cpu_max_dim, 1, A_DIM_REQ("dim"),
-     "The smallest value along dim and its index (the first among equals; NaN before all): values, indices. x:min(dim).")
+     "The smallest value along dim and its index (the first among equals; NaN before all): values, indices. x:min(dim).",
+     "print(T.min_dim(T.tensor { { 1, 5 }, { 7, 2 } }, 2))  --> {1., 2.}  -- f32[2] cpu\t{1, 2}  -- i64[2] cpu")
 PAIR(mode, plk_cpu_sort, PLK_O_MODE, A_DIM("dim", -1),
-     "The value met most often along dim (the least among equals) and its last place: values, indices.")
+     "The value met most often along dim (the least among equals) and its last place: values, indices.",
+     "print(T.tensor { 1, 2, 2, 3 }:mode())  --> 2.  -- f32[] cpu\t3  -- i64[] cpu")
 
 /* ---- sorting ------------------------------------------------------------------------------------------------- */
 
@@ -137,11 +142,14 @@ static PlStatus sort_grad(PlMaker *g) { return give(g, 0, 3); }
 PL_OP(sort,
       .doc = "x sorted along dim, and the places the values came from: values, indices. Always stable; NaN "
              "counts as largest.",
+      .example = "print(T.tensor { 3, 1, 2 }:sort())  --> {1., 2., 3.}  -- f32[3] cpu\t{2, 3, 1}  -- i64[3] cpu\n"
+                 "print((T.tensor { 3, 1, 2 }:sort { descending = true }))  --> {3., 2., 1.}  -- f32[3] cpu",
       .formula = "dx = dy put back at the indices", .nin = 1, .nout = 2, .nattr = 4, .args = {"x"}, .attrs = {ORDER}, .cls = PL_REDUCTION,
       .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_SORT, .infer = sort_infer, .grad = sort_grad, PL_KERNEL(sort));
-PL_OP(argsort, .doc = "The places of x's values in sorted order along dim; stable, NaN counts as largest. i64.", .nin = 1, .nout = 1,
-      .nattr = 4, .args = {"x"}, .attrs = {ORDER}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK,
-      .kcode = PLK_O_ARGSORT, .infer = sort_infer, PL_KERNEL(sort));
+PL_OP(argsort, .doc = "The places of x's values in sorted order along dim; stable, NaN counts as largest. i64.",
+      .example = "print(T.tensor { 3, 1, 2 }:argsort())  --> {2, 3, 1}  -- i64[3] cpu", .nin = 1, .nout = 1, .nattr = 4, .args = {"x"},
+      .attrs = {ORDER}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .kcode = PLK_O_ARGSORT,
+      .infer = sort_infer, PL_KERNEL(sort));
 
 static PlStatus topk_infer(PlInfer *c) {
   const PlArray *x = c->in[0];
@@ -160,6 +168,7 @@ static PlStatus topk_grad(PlMaker *g) { return give(g, 1, 4); }
 PL_OP(topk,
       .doc = "The k largest (largest=false: smallest) values along dim in order, and their places: values, "
              "indices. NaN counts as largest.",
+      .example = "print(T.tensor { 4, 1, 3 }:topk(2))  --> {4., 3.}  -- f32[2] cpu\t{1, 3}  -- i64[2] cpu",
       .formula = "dx = dy put back at the indices", .nin = 1, .nout = 2, .nattr = 5, .args = {"x"},
       .attrs = {A_INT_REQ("k"), A_DIM("dim", -1), A_BOOL("largest", 1), A_BOOL("sorted", 1), A_BASE}, .cls = PL_REDUCTION,
       .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_TOPK, .infer = topk_infer, .grad = topk_grad, PL_KERNEL(sort));
@@ -176,6 +185,7 @@ static PlStatus kth_infer(PlInfer *c) {
 static PlStatus kth_grad(PlMaker *g) { return give(g, 1, 3); }
 
 PL_OP(kthvalue, .doc = "The k-th smallest value along dim (k counts from 1) and its place: values, indices.",
+      .example = "print(T.tensor { 4, 1, 3 }:kthvalue(2))  --> 3.  -- f32[] cpu\t3  -- i64[] cpu",
       .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 4, .args = {"x"},
       .attrs = {A_INT_REQ("k"), A_DIM("dim", -1), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
       .flags = PL_F_CONTIGUOUS, .kcode = PLK_O_KTH, .infer = kth_infer, .grad = kth_grad, PL_KERNEL(sort));
@@ -197,6 +207,8 @@ static PlStatus median_grad(PlMaker *g) {
 PL_OP(median,
       .doc = "The median along dim, or of all elements, and its place: values, indices. The lower one of two; "
              "NaN if there is one.",
+      .example = "print(T.tensor { 3, 1, 2 }:median())  --> 2.  -- f32[] cpu\n"
+                 "print(T.tensor { { 3, 1, 2 } }:median(2))  --> {2.}  -- f32[1] cpu\t{3}  -- i64[1] cpu",
       .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 3, .args = {"x"},
       .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS,
       .kcode = PLK_O_MEDIAN, .infer = median_infer, .grad = median_grad, PL_KERNEL(sort));

@@ -36,8 +36,7 @@ return function(T, core)
     if op.formula then lines[#lines + 1] = op.formula end
     for _, line in ipairs(reference.op_arguments(op)) do lines[#lines + 1] = "  " .. line end
     lines[#lines + 1] = "  " .. reference.op_notes(op)
-    local example = reference.op_example(op.name)
-    if example then lines[#lines + 1] = indented(example) end
+    if op.example then lines[#lines + 1] = indented(op.example) end
     return table.concat(lines, "\n")
   end
 

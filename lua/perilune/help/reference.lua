@@ -55,9 +55,6 @@ function M.op_notes(op)
     .. (op.flags.inplace and ", in place: " .. op.name .. "_" or "")
 end
 
---- The example of an op, or nil.
-function M.op_example(name) return require("perilune.help.examples")[name] end
-
 -- ---- everything by pages -------------------------------------------------------------------------------------
 
 -- Pages of ops: file, title, the first op on the page in the registry's order.
@@ -107,7 +104,7 @@ end
 
 local function op_entry(op)
   return { name = "T." .. op.name, signature = "T." .. M.op_signature(op), text = op.doc, formula = op.formula,
-    arguments = M.op_arguments(op), notes = M.op_notes(op), example = M.op_example(op.name), op = op }
+    arguments = M.op_arguments(op), notes = M.op_notes(op), example = op.example, op = op }
 end
 
 local function symbol_entry(name, e)
