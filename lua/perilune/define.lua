@@ -1,24 +1,47 @@
 -- SPDX-License-Identifier: MIT
---- Defines functions made of other ops from a list of their arguments: T.name(x, …) and x:name(…) at once. Every
--- argument may come by position or, in one final table, by name; a wrong one is an error that names the function.
+--- Defines functions that are written in Lua: T.name(x, …) and x:name(…) at once.
+--   local define = require "perilune.define"(T, core)
+--   define("name", function(x, …) … end)       which reads its arguments itself
+--   define("name", args, function(a) … end)    which gets the checked values by name; args as for options.spec
+-- Every declared argument may come by position or, in one final table, by name; a wrong one is an error that names the
+-- function. With `space`, {into = table, prefix = "linalg."}, they are functions of that table alone.
 -- @module perilune.define
 local options = require "perilune.options"
 
-local read, named = options.read, options.named
-
--- define = bound to T; define(name, args, f): f(a) gets the checked values by name. args as for options.spec;
--- `where`: a table for the function instead of T and the methods, with the prefix of its messages.
-return function(T, core)
-  local methods = core.metatable().methods
-  return function(name, args, f, where, prefix)
-    local spec = options.spec((prefix or "") .. name, args, { list_first = args[1] and args[1][2] == "tensors" })
-    local made = named(spec.who, function(...) return f(read(spec, ...)) end)
-    if where then
-      where[name] = made
-    else
-      T[name] = made
-      if args[1] and (args[1][2] == "tensor" or args[1][2] == "operand") then methods[name] = made end
+-- f(values of the first n arguments, the others that are given in one table).
+local function spread(f, a, names, n)
+  local list, rest = {}, nil
+  for i, name in ipairs(names) do
+    if i <= n then
+      list[i] = a[name]
+    elseif a[name] ~= nil then
+      rest = rest or {}
+      rest[name] = a[name]
     end
+  end
+  list[n + 1] = rest
+  return f(table.unpack(list, 1, rest and n + 1 or n))
+end
+
+return function(T, core, space)
+  local methods, into = core.metatable().methods, space and space.into or T
+
+  -- n: f(x, …, {…}) takes the first n values by position, the others in a table, and names itself in its errors.
+  return function(name, args, f, n)
+    local method, made = not space, args
+    if type(args) == "table" then
+      local read, kind = options.read, args[1] and args[1][2]
+      local spec = options.spec((space and space.prefix or "") .. name, args, { list_first = kind == "tensors" })
+      method = method and (kind == "tensor" or kind == "operand")
+      if n then
+        spec.who = name
+        made = function(...) return spread(f, read(spec, ...), spec.names, n) end
+      else
+        made = options.named(spec.who, function(...) return f(read(spec, ...)) end)
+      end
+    end
+    into[name] = made
+    if method then methods[name] = made end
     return made
   end
 end

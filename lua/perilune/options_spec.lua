@@ -222,13 +222,6 @@ local function split(spec, n, ...)
   return values, n, {}
 end
 
---- Values by name as a list in the order of `names`.
-function options.values(by_name, names)
-  local out = {}
-  for i, name in ipairs(names) do out[i] = by_name[name] end
-  return out
-end
-
 --- Reads arguments by a spec and returns a table of checked values by name.
 function options.read(spec, ...)
   local values, n, named = split(spec, select("#", ...), ...)

@@ -13,12 +13,11 @@
 -- file.
 -- @module perilune.help.pages
 local core = require "perilune.core"
+local comments = require "perilune.help.comments"
 local options = require "perilune.options"
 local signature = require "perilune.help.signature"
 
 local M = {}
-
-local home = debug.getinfo(1, "S").source:match "^@(.*)help/pages%.lua$" or ""
 
 -- The path that a line of comment begins an entry for, and its signature; nil for other lines. The names of T have no
 -- "T." in paths, methods of tensors neither.
@@ -33,31 +32,30 @@ local function head(text)
   if space == "nn" or space == "optim" then return path, rest end
   return nil
 end
-M.head = head
 
---- Adds the entries of a file's text to the table: path → {signature, text, example, shapes, file}.
-function M.read(source, file, entries)
-  local entry, in_head
-  for line in source:gmatch "[^\n]*" do
-    local comment = line:match "^%s*(%-%-.*)$"
-    local path, sig = head(comment or "")
-    if path then
-      if entries[path] then error(("%s: %s is described twice, first in %s"):format(file, path, entries[path].file)) end
-      entry = { signature = sig, text = {}, example = {}, file = file }
-      entries[path], in_head = entry, true
-    elseif not comment then
-      entry = nil
-    elseif entry then
-      local code, text = comment:match "^%-%-   (.*)$", comment:match "^%-%- ?(.*)$"
-      in_head = in_head and code ~= nil
-      if in_head then
-        entry.signature = entry.signature .. " " .. code
-      elseif code or #entry.example > 0 then
-        table.insert(entry.example, code or text)
-      elseif text:find "^Shapes: " then
-        entry.shapes = text:match "^Shapes: (.*)$"
-      else
-        table.insert(entry.text, text)
+-- Adds the entries of a file to the table: path → {signature, text, example, shapes, file}.
+local function read(file, entries)
+  for _, block in ipairs(comments.blocks(comments.home .. file)) do
+    local entry, in_head
+    for _, comment in ipairs(block.lines) do
+      local path, sig = head(comment)
+      if path then
+        local first = entries[path]
+        if first then error(("%s: %s is described twice, first in %s"):format(file, path, first.file)) end
+        entry = { signature = sig, text = {}, example = {}, file = file }
+        entries[path], in_head = entry, true
+      elseif entry then
+        local code, text = comment:match "^%-%-   (.*)$", comment:match "^%-%- ?(.*)$"
+        in_head = in_head and code ~= nil
+        if in_head then
+          entry.signature = entry.signature .. " " .. code
+        elseif code or #entry.example > 0 then
+          table.insert(entry.example, code or text)
+        elseif text:find "^Shapes: " then
+          entry.shapes = text:match "^Shapes: (.*)$"
+        else
+          table.insert(entry.text, text)
+        end
       end
     end
   end
@@ -84,21 +82,6 @@ local function complete(path, entry)
   end
 end
 
--- The Lua files below a folder, in order.
-local function files(folder, list)
-  local found = assert(core.list_folder(home .. folder))
-  table.sort(found)
-  for _, item in ipairs(found) do
-    local kind, name = item:sub(1, 1), item:sub(2)
-    if kind == "d" then
-      files(folder .. name .. "/", list)
-    elseif name:find "%.lua$" then
-      list[#list + 1] = folder .. name
-    end
-  end
-  return list
-end
-
 local entries
 
 --- All entries: path → {signature, text, example, shapes, arguments, file, same}; same: of what it is another name.
@@ -107,11 +90,7 @@ function M.all()
   core.load_parts() -- all functions are there, with their arguments and other names
   for _, part in ipairs { "nn", "optim" } do require("perilune." .. part) end -- they declare arguments when they load
   local all = {}
-  for _, file in ipairs(files("", {})) do
-    local f = assert(io.open(home .. file))
-    M.read(f:read "a", file, all)
-    f:close()
-  end
+  for _, file in ipairs(comments.files()) do read(file, all) end
   for path, entry in pairs(all) do complete(path, entry) end
   for name, from in pairs(options.aliases) do
     if not all[name] then

@@ -1,62 +1,30 @@
 -- SPDX-License-Identifier: MIT
 -- What the comments above perilune's own functions and classes say: help for what has no entry of its own (pages.lua).
 -- The text is read from the Lua files when somebody asks.
+local comments = require "perilune.help.comments"
 local options = require "perilune.options"
 local signature = require "perilune.help.signature"
 local original = require("perilune.surface").original
 
 local M = {}
 
-local home = debug.getinfo(1, "S").source:match "^@(.*)help/source%.lua$"
-local files = {}
-
-local function lines_of(path)
-  if files[path] then return files[path] end
-  local list, f = {}, io.open(path)
-  if f then
-    for line in f:lines() do list[#list + 1] = line end
-    f:close()
-  end
-  files[path] = list
-  return list
-end
-
--- The comment that ends above a line, without dashes and tags of ldoc; nil without one.
-local function comment_above(lines, number)
-  local first = number
-  while first > 1 and lines[first - 1]:find "^%s*%-%-" do first = first - 1 end
-  local out, tags = {}, {}
-  for i = first, number - 1 do
-    local text = lines[i]:gsub("^%s*%-%-+%s?", "")
-    if text:find "^%s*SPDX" or text:find "^[- ]*%-%-%-%-" then
-      out, tags = {}, {} -- a licence line, a heading
-    elseif text:find "^@" then
-      local kind, rest = text:match "^@(%a+)[%[%]%w]*%s+(.*)$"
-      if kind == "tparam" or kind == "param" or kind == "treturn" or kind == "return" then
-        tags[#tags + 1] = kind:find "return" and "→ " .. rest or "  " .. rest
-      end
-    else
-      out[#out + 1] = text
-    end
-  end
-  table.move(tags, 1, #tags, #out + 1, out)
-  local text = table.concat(out, "\n"):match "^%s*(.-)%s*$"
-  return text ~= "" and text or nil
-end
+local home = comments.home
 
 -- Where a function of perilune's own is written: path, line; nil for others.
 local function place(f)
   f = original[f] or f
   local info = debug.getinfo(f, "S")
   local path = info.source:match "^@(.*)$"
-  if info.what == "C" or not home or not path or path:sub(1, #home) ~= home then return nil end
+  if info.what == "C" or not path or path:sub(1, #home) ~= home then return nil end
   return path, info.linedefined
 end
 
 -- The comment above a function.
 function M.of_function(f)
   local path, line = place(f)
-  return path and comment_above(lines_of(path), line)
+  for _, block in ipairs(path and comments.blocks(path) or {}) do
+    if block.at == line then return comments.text(block) end
+  end
 end
 
 local function own_functions(class)
@@ -72,9 +40,9 @@ end
 function M.of_class(class, name)
   for _, entry in ipairs(own_functions(class)) do
     local path = place(entry[2])
-    for number, line in ipairs(path and lines_of(path) or {}) do
-      if line:find("class[%s(]*[\"']" .. name .. "[\"']") or line:find("^%s+" .. name .. " = ") then
-        return comment_above(lines_of(path), number)
+    for _, block in ipairs(path and comments.blocks(path) or {}) do
+      if block.code:find("class[%s(]*[\"']" .. name .. "[\"']") or block.code:find("^%s+" .. name .. " = ") then
+        return comments.text(block)
       end
     end
   end

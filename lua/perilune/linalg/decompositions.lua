@@ -7,9 +7,9 @@ return function(T, core)
   local op, fail = core.op, options.fail
   local L, methods = T.linalg, core.metatable().methods
   local make = require "perilune.define"(T, core)
+  local define = require "perilune.define"(T, core, { into = L, prefix = "linalg." })
   local unpack = table.unpack
 
-  local function define(name, args, f) return make(name, args, f, L, "linalg.") end
   local function matrix(who, name, x, square)
     if x:dim() < 2 then fail("linalg.%s: %s must be a matrix or a batch of them, got %s", who, name, x:describe()) end
     if square and x:size(-1) ~= x:size(-2) then

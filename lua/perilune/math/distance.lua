@@ -7,12 +7,13 @@ return function(T, core)
   local op, is_tensor, fail = core.op, core.is_tensor, options.fail
   local methods = core.metatable().methods
 
-  local def, check = core.def, core.check_tensor
+  local define = require "perilune.define"(T, core)
+  local check = core.check_tensor
 
   --- x:diff{n=1, dim=-1, prepend=, append=} → tensor
   -- Differences of neighbours, n times.
   --   print(T.tensor({ 1, 4, 9 }):diff())  --> {3., 5.}  -- f32[2] cpu
-  def("diff", function(x, prepend, append, opts)
+  define("diff", function(x, prepend, append, opts)
     check("diff", x, 1)
     if not is_tensor(prepend) and prepend ~= nil and append == nil and opts == nil then prepend, opts = nil, prepend end
     if not is_tensor(append) and append ~= nil and opts == nil then append, opts = nil, append end
@@ -50,7 +51,7 @@ return function(T, core)
   --- T.pairwise_distance(x1, x2, {p=2, eps=1e-6, keepdim=false}) → tensor
   -- The norm of x1 - x2 + eps over the last dimension.
   --   print(T.pairwise_distance(T.zeros(1, 2), T.tensor { { 3.0, 4 } }, { eps = 0 }):item())  --> 5.0
-  def("pairwise_distance", function(x1, x2, opts)
+  define("pairwise_distance", function(x1, x2, opts)
     check("pairwise_distance", x1, 1)
     check("pairwise_distance", x2, 2)
     local o = options.check("pairwise_distance", opts, { "p", "eps", "keepdim" })
@@ -70,7 +71,7 @@ return function(T, core)
   --- T.cdist(x1 […, P, M], x2 […, R, M], {p=2, compute_mode=}) → […, P, R]
   -- Distances of all pairs of rows.
   --   print(T.cdist(T.zeros(1, 2), T.tensor { { 3.0, 4 } }):item())  --> 5.0
-  def("cdist", function(x1, x2, opts)
+  define("cdist", function(x1, x2, opts)
     check("cdist", x1, 1)
     check("cdist", x2, 2)
     local o = options.check("cdist", opts, { "p", "compute_mode" })
@@ -103,7 +104,7 @@ return function(T, core)
   --- x:channel_shuffle(groups) → tensor
   -- [N, C, …] with the channels of its groups interleaved.
   --   print(T.arange(4):reshape(1, 4, 1):channel_shuffle(2):flatten())  --> {1, 3, 2, 4}  -- i64[4] cpu
-  def("channel_shuffle", function(x, groups)
+  define("channel_shuffle", function(x, groups)
     check("channel_shuffle", x, 1)
     if type(groups) == "table" then groups = options.check("channel_shuffle", groups, { "groups" }).groups end
     groups = options.integer(groups) or 0

@@ -408,15 +408,17 @@ return function(T, core)
     return k
   end)
 
+  local define_method = require "perilune.define"(T, core, { into = methods })
+
   -- x:name_(a, b) overwrites x with draws of f(u, a, b), u uniform in (0, 1).
   local function filler(name, args, f, check)
     table.insert(args, 1, { "x", "tensor" })
-    define(name, args, function(a)
+    define_method(name, args, function(a)
       if check then check(a) end
       local _ <close> = T.no_grad()
       a.x:copy_(f(a))
       return a.x
-    end, methods)
+    end)
   end
   --- x:cauchy_(median=0, sigma=1) → x
   -- Fills with draws of a Cauchy distribution.

@@ -8,7 +8,8 @@ return function(T, core)
   local is_tensor, fail, describe = core.is_tensor, options.fail, options.describe
   local methods = core.metatable().methods
 
-  local def, check = core.def, core.check_tensor
+  local define = require "perilune.define"(T, core)
+  local check = core.check_tensor
   local function tensors(fn, list)
     return options.tensors(fn, "tensors", list, 1)
   end
@@ -18,22 +19,24 @@ return function(T, core)
   --- T.clip(x, min?, max?) → tensor
   -- T.clamp under its other name: x limited to [min, max].
   --   print(T.tensor { 1, 5 }:clip(2, 3))  --> {2., 3.}  -- f32[2] cpu
-  def("clip", T.clamp)
+  define("clip", T.clamp)
 
   --- T.clip_(x, min?, max?) → x
   -- T.clamp_ under its other name: limits x in place.
   --   print(T.tensor { 1, 5 }:clip_(2, 3))  --> {2., 3.}  -- f32[2] cpu
-  def("clip_", T.clamp_)
+  define("clip_", T.clamp_)
 
   --- T.clamp_min(x, lo) → tensor
   -- The larger of x and lo, a number or a tensor.
   --   print(T.tensor { 1, 5 }:clamp_min(2))  --> {2., 5.}  -- f32[2] cpu
-  def("clamp_min", function(x, lo) return is_tensor(lo) and T.maximum(x, lo) or T.clamp(check("clamp_min", x), lo) end)
+  define("clamp_min", function(x, lo)
+    return is_tensor(lo) and T.maximum(x, lo) or T.clamp(check("clamp_min", x), lo)
+  end)
 
   --- T.clamp_max(x, hi) → tensor
   -- The smaller of x and hi, a number or a tensor.
   --   print(T.tensor { 1, 5 }:clamp_max(2))  --> {1., 2.}  -- f32[2] cpu
-  def("clamp_max", function(x, hi)
+  define("clamp_max", function(x, hi)
     if hi == nil then fail("clamp_max: a number or a tensor is wanted, got nil") end
     if is_tensor(hi) then return T.minimum(x, hi) end
     if type(hi) ~= "number" then fail("clamp_max: a number or a tensor is wanted, got %s", describe(hi)) end
@@ -43,12 +46,12 @@ return function(T, core)
   --- T.deg2rad(x) → tensor
   -- Degrees to radians: x · π/180.
   --   print(T.tensor { 180 }:deg2rad())  --> {3.1416}  -- f32[1] cpu
-  def("deg2rad", function(x) return check("deg2rad", x) * (math.pi / 180) end)
+  define("deg2rad", function(x) return check("deg2rad", x) * (math.pi / 180) end)
 
   --- T.rad2deg(x) → tensor
   -- Radians to degrees: x · 180/π.
   --   print(T.tensor { 0 }:rad2deg())  --> {0.}  -- f32[1] cpu
-  def("rad2deg", function(x) return check("rad2deg", x) * (180 / math.pi) end)
+  define("rad2deg", function(x) return check("rad2deg", x) * (180 / math.pi) end)
 
   --- x:clamp_max_(hi) → x
   -- Nothing above hi, in place.
@@ -66,7 +69,7 @@ return function(T, core)
   -- Radians become degrees, in place.
   --   print(T.rad2deg_(T.tensor { 0 }))  --> {0.}  -- f32[1] cpu
   for _, name in ipairs { "deg2rad", "rad2deg", "clamp_min", "clamp_max" } do
-    def(name .. "_", options.named(name .. "_", function(x, ...)
+    define(name .. "_", options.named(name .. "_", function(x, ...)
       return check(name .. "_", x):copy_(T[name](x, ...))
     end))
   end
@@ -76,22 +79,22 @@ return function(T, core)
   --- T.ravel(x) → tensor
   -- All elements in one dimension; a view where the layout allows it.
   --   print(T.ones(2, 3):ravel():size(1))  --> 6
-  def("ravel", function(x) return check("ravel", x):reshape(-1) end)
+  define("ravel", function(x) return check("ravel", x):reshape(-1) end)
 
   --- T.moveaxis(x, from, to) → view
   -- T.movedim under its other name.
   --   print(T.zeros(1, 2, 3):moveaxis(1, -1):size(3))  --> 1
-  def("moveaxis", T.movedim)
+  define("moveaxis", T.movedim)
 
   --- T.swapaxes(x, a, b) → view
   -- T.transpose under its other name.
   --   print(T.zeros(2, 3):swapaxes(1, 2):size(1))  --> 3
-  def("swapaxes", T.transpose)
+  define("swapaxes", T.transpose)
 
   --- T.fliplr(x) → tensor
   -- Columns (dimension 2) in reverse order.
   --   print(T.tensor { { 1, 2 } }:fliplr())  --> {{2., 1.}}  -- f32[1,2] cpu
-  def("fliplr", function(x)
+  define("fliplr", function(x)
     if check("fliplr", x):dim() < 2 then fail("fliplr: at least 2 dimensions are wanted, got %s", describe(x)) end
     return x:flip(2)
   end)
@@ -99,17 +102,17 @@ return function(T, core)
   --- T.flipud(x) → tensor
   -- Rows (dimension 1) in reverse order.
   --   print(T.tensor { 1, 2 }:flipud())  --> {2., 1.}  -- f32[2] cpu
-  def("flipud", function(x) return check("flipud", x):flip(1) end)
+  define("flipud", function(x) return check("flipud", x):flip(1) end)
 
   --- T.atleast_1d(x) → tensor
   -- A 0-d tensor as a vector of one; others unchanged.
   --   print(T.tensor(3):atleast_1d())  --> {3.}  -- f32[1] cpu
-  def("atleast_1d", function(x) return check("atleast_1d", x):dim() == 0 and x:reshape(1) or x end)
+  define("atleast_1d", function(x) return check("atleast_1d", x):dim() == 0 and x:reshape(1) or x end)
 
   --- T.atleast_2d(x) → tensor
   -- A number or vector as a matrix of one row; others unchanged.
   --   print(T.tensor { 3, 4 }:atleast_2d())  --> {{3., 4.}}  -- f32[1,2] cpu
-  def("atleast_2d", function(x)
+  define("atleast_2d", function(x)
     x = T.atleast_1d(check("atleast_2d", x))
     return x:dim() == 1 and x:unsqueeze(1) or x
   end)
@@ -168,12 +171,12 @@ return function(T, core)
   --- T.argwhere(x) → i64 [n, dims]
   -- Places of what is not zero, one a row.
   --   print(T.tensor { 0, 7 }:argwhere())  --> {{2}}  -- i64[1,1] cpu
-  def("argwhere", function(x) return check("argwhere", x):nonzero() end)
+  define("argwhere", function(x) return check("argwhere", x):nonzero() end)
 
   --- T.nanmean(x, dim?, {keepdim=false}) → tensor
   -- Mean of what is not NaN.
   --   print(T.tensor { 1, 0 / 0, 3 }:nanmean():item())  --> 2.0
-  def("nanmean", function(x, dim, opts)
+  define("nanmean", function(x, dim, opts)
     if type(dim) == "table" and #dim == 0 and opts == nil then dim, opts = dim.dim, dim end
     local o = { keepdim = options.check("nanmean", opts, { "dim", "keepdim" }).keepdim }
     local there = check("nanmean", x):isnan():logical_not():to(x:dtype())
@@ -183,7 +186,7 @@ return function(T, core)
   --- T.dist(x, y, p=2) → 0-d tensor
   -- The p-norm of x - y.
   --   print(T.tensor { 3, 0 }:dist(T.tensor { 0, 4 }):item())  --> 5.0
-  def("dist", function(x, y, p) return T.norm(check("dist", x) - check("dist", y, 2), p or 2) end)
+  define("dist", function(x, y, p) return T.norm(check("dist", x) - check("dist", y, 2), p or 2) end)
   -- ---- makers with the dtype of another tensor ------------------------------------------------------------------
   local function made_like(fn, x, opts)
     local o = options.check(fn, opts, { "dtype", "device", "requires_grad" })
@@ -243,7 +246,7 @@ return function(T, core)
   --- x:isclose(y, {rtol=1e-5, atol=1e-8, equal_nan=false}) → bool tensor
   -- |x - y| <= atol + rtol |y|.
   --   print(T.tensor({ 1.0, 2 }):isclose(T.tensor { 1.0, 3 }))  --> { true, false}  -- bool[2] cpu
-  def("isclose", function(x, y, opts)
+  define("isclose", function(x, y, opts)
     check("isclose", x)
     if type(y) ~= "number" then check("isclose", y, 2) end
     local o = options.check("isclose", opts, { "rtol", "atol", "equal_nan" })
@@ -259,7 +262,7 @@ return function(T, core)
   --- x:allclose(y, {rtol=1e-5, atol=1e-8, equal_nan=false}) → boolean
   -- Whether all elements are close.
   --   print(T.ones(2):allclose(T.ones(2) + 1e-9))  --> true
-  def("allclose", function(x, y, opts) return op.all(T.isclose(x, y, opts)):item() end)
+  define("allclose", function(x, y, opts) return op.all(T.isclose(x, y, opts)):item() end)
 
   --- x:std_mean(dim, {correction=1, keepdim=}) → tensor, tensor
   -- The standard deviation and the mean.
@@ -271,7 +274,7 @@ return function(T, core)
   --   local s, mean = T.tensor({ 1, 2, 3 }):var_mean()
   --   print(s:item(), mean:item())  --> 1.0	2.0
   for name, spread in pairs { std_mean = op.std, var_mean = op.var } do
-    def(name, function(x, dim, opts)
+    define(name, function(x, dim, opts)
       local d, o = dim_of(name, dim, opts, { "dim", "correction", "keepdim" })
       return spread(x, d, { correction = o.correction, keepdim = o.keepdim }), op.mean(x, d, { keepdim = o.keepdim })
     end)
@@ -281,7 +284,7 @@ return function(T, core)
   -- Both extremes.
   --   local lo, hi = T.arange(5):aminmax()
   --   print(lo:item(), hi:item())  --> 1	5
-  def("aminmax", function(x, ...) return T.amin(x, ...), T.amax(x, ...) end)
+  define("aminmax", function(x, ...) return T.amin(x, ...), T.amax(x, ...) end)
   --- x:uniform_(lo = 0, hi = 1) → x
   -- Fills with uniform numbers from lo to hi.
   --   print(T.zeros(9):uniform_(2, 3):ge(2):all():item())  --> true
@@ -303,7 +306,7 @@ return function(T, core)
   --   print(T.zeros(3):random_(5, 5))  --> {5., 5., 5.}  -- f32[3] cpu
   for name, raw in pairs { uniform_ = "uniform_fill_", normal_ = "normal_fill_", random_ = "randint_fill_",
     bernoulli_ = "bernoulli_fill_", exponential_ = "exponential_fill_" } do
-    if core[raw] then def(name, options.named(name, core[raw])) end
+    if core[raw] then define(name, options.named(name, core[raw])) end
   end
 
   --- T.rsub(x, y) → y - x

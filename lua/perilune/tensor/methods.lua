@@ -8,16 +8,13 @@ return function(T, core)
   local too_many = require("perilune.surface").too_many
   local fail = options.fail
 
-  -- A function of T that is a method, too, and reads its arguments itself; declared ones: perilune.define.
-  local function def(name, f)
-    T[name] = f
-    methods[name] = f
-  end
+  local define = require "perilune.define"(T, core)
+
   local function check(fn, x, i)
     if not is_tensor(x) then fail("%s: argument #%d must be a tensor, got %s", fn, i or 1, options.describe(x)) end
     return x
   end
-  core.def, core.check_tensor = def, check
+  core.check_tensor = check
   -- trailing options: returns dim and the option table
   local function dim_of(fn, dim, opts, allowed)
     if type(dim) == "table" and not is_tensor(dim) then
@@ -41,7 +38,7 @@ return function(T, core)
   -- The smallest value of all or along a dimension, or of two tensors elementwise.
   --   print(T.tensor({ 3, 3 }):min():item(), (T.tensor({ { 1, 1 } }):min(2)))  --> 3.0	{1.}  -- f32[1] cpu
   local function extreme(name, all, along, pair)
-    def(name, options.named(name, function(x, dim, opts, more)
+    define(name, options.named(name, function(x, dim, opts, more)
       check(name, x)
       if is_tensor(dim) then return pair(x, dim) end
       if type(opts) == "boolean" then opts = { keepdim = opts } end
@@ -56,7 +53,7 @@ return function(T, core)
 
   -- x:median() → value; x:median(dim, {keepdim=}) → values, indices
   local median = op.median
-  def("median", function(x, dim, ...)
+  define("median", function(x, dim, ...)
     if dim == nil or (type(dim) == "table" and dim.dim == nil) then return (median(x, dim, ...)) end
     return median(x, dim, ...)
   end)
@@ -72,7 +69,7 @@ return function(T, core)
   core.own = own
 
   local diag = op.diag
-  def("diag", function(x, ...)
+  define("diag", function(x, ...)
     local y = diag(x, ...)
     return own(y, x)
   end)
@@ -125,7 +122,7 @@ return function(T, core)
   -- x as i16; x itself if it is.
   --   print(T.ones(1):short():dtype())  --> i16
   for name, dtype in pairs(dtypes) do
-    def(name, function(x)
+    define(name, function(x)
       check(name, x)
       if x:dtype() == dtype then return x end
       return cast(x, dtype)
@@ -134,7 +131,7 @@ return function(T, core)
 
   -- x:contiguous(), x:contiguous("channels_last"): x itself, or a copy that is so
   local to_layout, row_major = core.to_layout, op.contiguous
-  def("contiguous", function(x, format)
+  define("contiguous", function(x, format)
     if format == nil then return row_major(x) end
     if type(format) == "table" then
       format = options.check("contiguous", format, { "memory_format" }).memory_format or "contiguous"
@@ -147,7 +144,7 @@ return function(T, core)
   -- same object if nothing changes. non_blocking: a copy from pinned memory to a GPU runs beside its work; one to the
   -- CPU is right once the GPU has been waited for (T.cuda.synchronize).
   --   print(T.ones(1):to("f64"):dtype())  --> f64
-  def("to", function(x, what, opts)
+  define("to", function(x, what, opts)
     check("to", x)
     local dtype, copy, device, format
     if is_tensor(what) then
@@ -192,12 +189,12 @@ return function(T, core)
   --- x:type_as(y) → tensor
   -- x as y's dtype.
   --   print(T.ones(1):type_as(T.arange(1)):dtype())  --> i64
-  def("type_as", function(x, y) return check("type_as", x):to(check("type_as", y, 2)) end)
+  define("type_as", function(x, y) return check("type_as", x):to(check("type_as", y, 2)) end)
 
   --- x:cpu() → x
   -- On the processor; x itself if it is there.
   --   print(T.ones(1):cpu())  --> {1.}  -- f32[1] cpu
-  def("cpu", function(x)
+  define("cpu", function(x)
     check("cpu", x):device() -- refuses a freed one
     return move(x, "cpu")
   end)
@@ -215,19 +212,19 @@ return function(T, core)
   --   if T.cuda.is_available() then
   --     print(T.ones(2):pin_memory():is_pinned())
   --   end
-  def("pin_memory", function(x) return core.device.pin(check("pin_memory", x)) end)
+  define("pin_memory", function(x) return core.device.pin(check("pin_memory", x)) end)
 
   --- x:is_pinned() → boolean
   -- Whether x is in pinned memory: see x:pin_memory().
   --   print(T.ones(2):is_pinned())  --> false
-  def("is_pinned", function(x) return core.device.is_pinned(check("is_pinned", x)) end)
+  define("is_pinned", function(x) return core.device.is_pinned(check("is_pinned", x)) end)
 
   -- ---- splitting ------------------------------------------------------------------------------------------------
 
   --- x:split(size or {sizes}, dim = 1) → list of views
   -- Pieces of a size, the last may be smaller.
   --   print(#T.arange(5):split(2), T.arange(5):split({ 1, 4 })[1])  --> 3	{1}  -- i64[1] cpu
-  def("split", function(x, sizes, dim)
+  define("split", function(x, sizes, dim)
     check("split", x)
     if type(dim) == "table" then dim = options.check("split", dim, { "dim" }).dim end
     dim = dim or 1
@@ -266,7 +263,7 @@ return function(T, core)
   --- x:chunk(n, dim = 1) → list of views
   -- At most n pieces of equal size, the last may be smaller.
   --   print(T.arange(5):chunk(2)[2])  --> {4, 5}  -- i64[2] cpu
-  def("chunk", function(x, n, dim)
+  define("chunk", function(x, n, dim)
     check("chunk", x)
     if type(dim) == "table" then dim = options.check("chunk", dim, { "dim" }).dim end
     dim = dim or 1
@@ -287,7 +284,7 @@ return function(T, core)
   --- x:unbind(dim = 1) → list of views
   -- x[1], x[2], … along a dimension.
   --   print(T.eye(2):unbind()[2])  --> {0., 1.}  -- f32[2] cpu
-  def("unbind", function(x, dim)
+  define("unbind", function(x, dim)
     check("unbind", x)
     if type(dim) == "table" then dim = options.check("unbind", dim, { "dim" }).dim end
     dim = dim or 1
@@ -301,12 +298,12 @@ return function(T, core)
   --- x:view_as(y) → view
   -- x with y's shape, sharing memory.
   --   print(T.arange(4):view_as(T.eye(2)):size(2))  --> 2
-  def("view_as", function(x, y) return op.view(check("view_as", x), check("view_as", y, 2):shape()) end)
+  define("view_as", function(x, y) return op.view(check("view_as", x), check("view_as", y, 2):shape()) end)
 
   --- x:reshape_as(y) → tensor
   -- x with y's shape, a copy only where a view is not possible.
   --   print(T.arange(4):reshape_as(T.eye(2)):size(2))  --> 2
-  def("reshape_as", function(x, y) return op.reshape(check("reshape_as", x), check("reshape_as", y, 2):shape()) end)
+  define("reshape_as", function(x, y) return op.reshape(check("reshape_as", x), check("reshape_as", y, 2):shape()) end)
 
   --- T.concat({x, …}, dim = 1) → tensor
   -- Another name of T.cat.
@@ -341,12 +338,12 @@ return function(T, core)
     end
     -- the plain forms stay the engine's closures, as do the operators: they count what stands behind a nil themselves
     local with_alpha = form(plain, op.add_scaled)
-    def(name, function(x, y, opts, ...)
+    define(name, function(x, y, opts, ...)
       if opts == nil and (...) == nil then return plain(x, y, ...) end
       return with_alpha(x, y, opts, ...)
     end)
     local with_alpha_ = form(inplace, core.add_scaled_)
-    def(name .. "_", function(x, y, opts, ...)
+    define(name .. "_", function(x, y, opts, ...)
       if opts == nil and (...) == nil then return inplace(x, y, ...) end
       return with_alpha_(x, y, opts, ...)
     end)
@@ -356,7 +353,7 @@ return function(T, core)
   for _, name in ipairs { "div", "div_" } do
     local plain, floor, trunc = core[name], core[(name:gsub("div", "floor_divide"))],
       core[(name:gsub("div", "trunc_divide"))]
-    def(name, function(x, y, opts, ...)
+    define(name, function(x, y, opts, ...)
       if opts == nil and (...) == nil then return plain(x, y, ...) end
       if type(opts) ~= "table" or opts.rounding_mode == nil then return plain(x, y, opts, ...) end
       if select("#", ...) > 0 then too_many(name, { "x", "other", "options" }, x, y, opts, ...) end
@@ -372,7 +369,7 @@ return function(T, core)
 
   if op.clamp_tensor then
     local plain = T.clamp
-    def("clamp", function(x, lo, hi, opts, ...)
+    define("clamp", function(x, lo, hi, opts, ...)
       if select("#", ...) > 0 or (opts ~= nil and type(opts) ~= "table") then fail("clamp: too many arguments") end
       if type(lo) == "table" and not is_tensor(lo) then
         if hi ~= nil then fail("clamp: too many arguments after the options") end
@@ -388,7 +385,7 @@ return function(T, core)
   -- class probabilities (floating, same shape as the logits)
   if op.cross_entropy_prob then
     local by_index, by_prob = op.cross_entropy, op.cross_entropy_prob
-    def("cross_entropy", function(x, target, ...)
+    define("cross_entropy", function(x, target, ...)
       -- floating numbers, one a row, are classes of the wrong dtype, not probabilities
       local floating = is_tensor(target) and not target:is_freed() and target:is_floating_point()
       if floating and not (is_tensor(x) and not x:is_freed() and target:dim() == x:dim() - 1) then

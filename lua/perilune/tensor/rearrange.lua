@@ -397,21 +397,23 @@ return function(T, core)
     end
     return T.tensor(values, { dtype = x:dtype() }):reshape(x:shape())
   end
+  local define_method = require "perilune.define"(T, core, { into = methods })
+
   --- x:apply_(f) → x
   -- Each element becomes f(element), or stays where f returns nil; for small tensors.
   --   print(T.tensor { 1, 2 }:apply_(function(v) return v * v end))  --> {1., 4.}  -- f32[2] cpu
-  define("apply_", { { "x", "tensor" }, { "f", "func" } }, function(a)
+  define_method("apply_", { { "x", "tensor" }, { "f", "func" } }, function(a)
     local _ <close> = T.no_grad()
     return a.x:copy_(mapped("apply_", a.x, a.f))
-  end, methods)
+  end)
   --- x:map_(y, f) → x
   -- Each element becomes f(element of x, element of y); for small tensors.
   --   print(T.tensor { 1, 2 }:map_(T.tensor { 3, 4 }, function(a, b) return a * b end))  --> {3., 8.}  -- f32[2] cpu
-  define("map_", { { "x", "tensor" }, { "y", "tensor" }, { "f", "func" } }, function(a)
+  define_method("map_", { { "x", "tensor" }, { "y", "tensor" }, { "f", "func" } }, function(a)
     local others = a.y:expand(a.x:shape()):reshape(-1):totable()
     local _ <close> = T.no_grad()
     return a.x:copy_(mapped("map_", a.x, function(v, i) return a.f(v, others[i]) end))
-  end, methods)
+  end)
 
   --- T.sum_to_size(…) → tensor
   -- The sum over the dimensions in which x is larger: what undoes broadcasting.
@@ -439,14 +441,14 @@ return function(T, core)
 
   local op, is_tensor, own, unpack = core.op, core.is_tensor, core.own, table.unpack
   local too_many = require("perilune.surface").too_many
-  local def, check = core.def, core.check_tensor
+  local check = core.check_tensor
 
   --- T.rows :: for i, row in x:rows() do … end
   -- The slices of the first dimension, with their numbers.
   --   for i, row in T.eye(2):rows() do print(i, row:sum():item()) end
   --   --> 1	1.0
   --   --> 2	1.0
-  def("rows", function(x)
+  define("rows", function(x)
     check("rows", x)
     if x:dim() == 0 then fail("rows: a 0-d tensor has no rows") end
     local n = x:size(1)
@@ -524,7 +526,7 @@ return function(T, core)
   --   print(T.tensor { { 1, 2 } }:rot90())
   --   --> {{2.},
   --   -->  {1.}}  -- f32[2,1] cpu
-  def("rot90", function(x, k, dims)
+  define("rot90", function(x, k, dims)
     check("rot90", x)
     if k ~= nil and not math.tointeger(k) then fail("rot90: k must be an integer, got %s", tostring(k)) end
     if dims ~= nil and (type(dims) ~= "table" or #dims ~= 2) then
@@ -555,7 +557,7 @@ return function(T, core)
   --- x:pixel_shuffle(r) → tensor
   -- […, C r², H, W] → […, C, H r, W r].
   --   print(T.rand(1, 4, 2, 2):pixel_shuffle(2):size(3))  --> 4
-  def("pixel_shuffle", function(x, r)
+  define("pixel_shuffle", function(x, r)
     local s, n, c, h, w = blocks("pixel_shuffle", x, r)
     if c % (r * r) ~= 0 then fail("pixel_shuffle: %d channels are not a multiple of %d", c, r * r) end
     local k, oc = n - 3, c // (r * r)
@@ -570,7 +572,7 @@ return function(T, core)
   --- x:pixel_unshuffle(r) → tensor
   -- […, C, H r, W r] → […, C r², H, W].
   --   print(T.rand(1, 1, 4, 4):pixel_unshuffle(2):size(2))  --> 4
-  def("pixel_unshuffle", function(x, r)
+  define("pixel_unshuffle", function(x, r)
     local s, n, c, h, w = blocks("pixel_unshuffle", x, r)
     if h % r ~= 0 or w % r ~= 0 then
       fail("pixel_unshuffle: %s is not divisible by %d in its last two dimensions", x:describe(), r)

@@ -16,29 +16,8 @@ end })
 for name, f in next, raw do F[name] = surface.one(name, f) end
 
 -- The first `n` arguments go to the function one by one, the others in one table.
-local function declare(who, n, args)
-  local f = raw[who]
-  local spec = options.spec("nn.F." .. who, args)
-  spec.who = who
-  local names = spec.names
-  F[who] = function(...)
-    local a = options.read(spec, ...)
-    if n == #names then return f(table.unpack(options.values(a, names), 1, n)) end
-    local o, list = nil, {}
-    for i, name in ipairs(names) do
-      local v = a[name]
-      if i <= n then
-        list[i] = v
-      elseif v ~= nil then
-        o = o or {}
-        o[name] = v
-      end
-    end
-    list[n + 1] = o
-    return f(table.unpack(list, 1, n + 1))
-  end
-  options.publish(F[who], who)
-end
+local define = require "perilune.define"(T, T.core, { into = F, prefix = "nn.F." })
+local function declare(who, n, args) options.publish(define(who, args, raw[who], n), who) end
 
 local function may(name, kind) return { name, kind, optional = true } end
 local x, y, weight = { "x", "tensor" }, { "y", "tensor" }, may("weight", "tensor")
