@@ -8,12 +8,13 @@ set(golden_dir "${src}/../shared/golden")
 
 # Semicolons separate list items in CMake; Lua's paths need real ones.
 set(lua_path "${src}/lua/?.lua\;${src}/lua/?/init.lua\;${src}/?.lua\;\;")
+# the last option: otherwise LeakSanitizer now and then crashes at exit, where threads have ended
+set(asan_options "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1:intercept_tls_get_addr=0")
 set(PL_TEST_ENV
   "LUA_PATH_5_4=${lua_path}" "LUA_CPATH_5_4=${out}/lib/?.so\;\;"
   "PERILUNE_ROOT=${src}" "PERILUNE_BUILD=${out}" "PERILUNE_SANITIZE=${PL_SANITIZE}"
   "OMP_NUM_THREADS=2" # several test processes share the cores
-  # the last option: otherwise LeakSanitizer now and then crashes at exit, where threads have ended
-  "ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1:intercept_tls_get_addr=0"
+  "ASAN_OPTIONS=${asan_options}"
   "LSAN_OPTIONS=suppressions=${src}/cmake/lsan.supp:print_suppressions=0"
   "UBSAN_OPTIONS=print_stacktrace=1"
   "TSAN_OPTIONS=ignore_noninstrumented_modules=1")
@@ -147,8 +148,15 @@ if(PL_BUSTED AND runner)
       if(name MATCHES "^(kernels/threads|data/.*|call/reliability|autograd/vmap|nn/(attention|functional|recurrent)|optim/optimizers|ops/(random|values))$")
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS tsan) # where threads meet; see ./setup tsan
       endif()
-      if(name MATCHES "^(fuzz/(scripts|hostile|programs)|io/.*|data/(csv|datasets|tokenizer))$")
+      if(name MATCHES "^fuzz/(scripts|hostile|programs|readers)$")
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS fuzz) # damaged files, random programs, hostile calls
+      endif()
+      if(name STREQUAL "fuzz/readers")
+        # no file justifies an allocation of that size; ./setup lanes runs this in the sanitizer build
+        set_property(TEST "spec/${name}" APPEND PROPERTY ENVIRONMENT
+          "ASAN_OPTIONS=${asan_options}:allocator_may_return_null=1:max_allocation_size_mb=64")
+        set_property(TEST "spec/${name}" APPEND PROPERTY LABELS lanes-asan)
+        set_tests_properties("spec/${name}" PROPERTIES TIMEOUT 20000)
       endif()
     endif()
   endforeach()

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/io/file.h"
 #include "kernels/kernel.h"
 
 typedef struct Cursor {
@@ -192,25 +193,19 @@ static PlStatus take_dtype(Cursor *c, PlEntry *e) {
                               (int)(e->name_len < 80 ? e->name_len : 80), e->name, (int)(n < 20 ? n : 20), s));
 }
 
-/* Only checks and counts; pl_header_shape reads the numbers again when they are wanted.
- */
-static PlStatus take_shape(Cursor *c, PlEntry *e, int64_t *numel) {
+/* The entry keeps where the numbers are; pl_header_shape reads them again when they are wanted. */
+static PlStatus take_shape(Cursor *c, PlEntry *e, int64_t *shape) {
   PL_TRY(expect(c, '['));
   e->shape_at = (uint32_t)(c->p - c->text);
-  int64_t total = 1, nonzero = 1;
   int ndim = 0;
   if (!accept(c, ']')) {
     do {
-      int64_t v;
-      PL_TRY(take_size(c, &v));
-      if (++ndim > PL_MAX_DIM) return bad(c, "too many dimensions (at most 16)");
-      if (v > 0 && __builtin_mul_overflow(nonzero, v, &nonzero)) return bad(c, "a shape overflows");
-      total = v == 0 ? 0 : total == 0 ? 0 : nonzero;
+      if (ndim == PL_MAX_DIM) return bad(c, "too many dimensions (at most 16)");
+      PL_TRY(take_size(c, &shape[ndim++]));
     } while (accept(c, ','));
     PL_TRY(expect(c, ']'));
   }
   e->ndim = (uint8_t)ndim;
-  *numel = total;
   return PL_OK;
 }
 
@@ -225,7 +220,7 @@ static PlStatus take_offsets(Cursor *c, PlEntry *e) {
 static PlStatus take_entry(Cursor *c, PlEntry *e) {
   enum { DTYPE = 1, SHAPE = 2, OFFSETS = 4 };
   int seen = 0;
-  int64_t numel = 0, bytes;
+  int64_t bytes, shape[PL_MAX_DIM];
   PL_TRY(expect(c, '{'));
   do {
     const char *key;
@@ -236,11 +231,12 @@ static PlStatus take_entry(Cursor *c, PlEntry *e) {
     if (which == 0) return bad(c, "a tensor has dtype, shape and data_offsets, nothing else");
     if (seen & which) return bad(c, "a key appears twice");
     seen |= which;
-    PL_TRY(which == DTYPE ? take_dtype(c, e) : which == SHAPE ? take_shape(c, e, &numel) : take_offsets(c, e));
+    PL_TRY(which == DTYPE ? take_dtype(c, e) : which == SHAPE ? take_shape(c, e, shape) : take_offsets(c, e));
   } while (accept(c, ','));
   PL_TRY(expect(c, '}'));
   if (seen != (DTYPE | SHAPE | OFFSETS)) return bad(c, "a tensor needs dtype, shape and data_offsets");
-  if (__builtin_mul_overflow(numel, (int64_t)pl_dtype_size((PlDtype)e->dtype), &bytes)) return bad(c, "a tensor's size overflows");
+  /* the same rule as for any tensor: also sizes beside a 0 must multiply to something */
+  if (pl_file_shape(c->path, (PlDtype)e->dtype, e->ndim, shape, &bytes) != PL_OK) return bad(c, "a tensor's sizes overflow");
   bytes = bytes / (int64_t)pl_dtype_size((PlDtype)e->dtype) * e->wire;
   if (e->begin > e->end || e->end - e->begin != bytes) return bad(c, "data_offsets do not fit the dtype and shape");
   return PL_OK;

@@ -2,7 +2,6 @@
 -- Tables of text: kinds of columns, quotes, missing values, malformed files.
 
 local T = require "perilune"
-local mutate = require "spec.support.mutate"
 local near = require "spec.support.near"
 local data = T.data
 local eq, fails = near.near, near.fails
@@ -123,17 +122,5 @@ describe("data.csv", function()
     c, _, why = data.csv(path)
     assert.is_nil(c)
     assert.equal("io", why)
-  end)
-
-  it("survives damage", function()
-    assert.equal("", mutate.fuzz({ 'a,b,c,d\n1,2.5,true,"x ""y"""\n3,,false,"multi\nline"\n-4,1e3,true,\n',
-      "x;y\n1;2\n" .. ("3;4\n"):rep(50) }, data.csv))
-    local types = { a = "u8", b = "f16", c = "bool" }
-    assert.equal("", mutate.fuzz({ 'a,b,c\n1,2.5,true\n3,4,false\n' }, function(path)
-      local c, why, code = data.csv(path)
-      if not c then return c, why, code end
-      for name in pairs(types) do if not c.columns[name] then return c end end
-      return data.csv(path, { types = types, columns = { "a", "b", "c" } })
-    end))
   end)
 end)

@@ -3,7 +3,6 @@
 -- text.
 
 local T = require "perilune"
-local mutate = require "spec.support.mutate"
 local near = require "spec.support.near"
 local data = T.data
 local eq, fails = near.near, near.fails
@@ -174,9 +173,6 @@ describe("data.text", function()
     assert.equal("format", code)
     assert.truthy(message:find("13 tokens are too few for a window of 64", 1, true))
     assert.equal("io", select(3, data.text(dir)))
-    assert.equal("", mutate.fuzz({ ("some text "):rep(20) }, function(path)
-      return data.text { path, length = 120 }
-    end))
     clean()
   end)
 end)

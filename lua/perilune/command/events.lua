@@ -5,7 +5,7 @@
 local core = require "perilune.core"
 
 local M = {}
-local MAX_RECORD = 1 << 28
+local MAX_RECORD, MAX_PIECE = 1 << 28, 1 << 16
 
 local function masked(s)
   local crc = core.crc32c(s)
@@ -15,6 +15,17 @@ end
 -- Do these first 12 bytes or more begin a record?
 function M.is_record(head) return #head >= 12 and ("<I4"):unpack(head, 9) == masked(head:sub(1, 8)) end
 
+-- n bytes, or as many as there are, a piece at a time: Lua makes room for all that is asked for before it reads.
+local function read_bytes(f, n)
+  local pieces = {}
+  while n > 0 do
+    local s = f:read(math.min(n, MAX_PIECE))
+    if not s then break end
+    pieces[#pieces + 1], n = s, n - #s
+  end
+  return table.concat(pieces)
+end
+
 -- The records of a file, one a call; nil at the end, nil and a message where the file is broken.
 local function records(f)
   return function()
@@ -23,9 +34,9 @@ local function records(f)
     if #head < 12 then return nil, "ends in the middle of a record" end
     local n, crc = ("<I8I4"):unpack(head)
     if crc ~= masked(head:sub(1, 8)) or n < 0 or n > MAX_RECORD then return nil, "a record's length is damaged" end
-    local data = n > 0 and f:read(n) or ""
+    local data = read_bytes(f, n)
     local tail = f:read(4)
-    if not data or #data < n or not tail or #tail < 4 then return nil, "ends in the middle of a record" end
+    if #data < n or not tail or #tail < 4 then return nil, "ends in the middle of a record" end
     if ("<I4"):unpack(tail) ~= masked(data) then return nil, "a record's content is damaged" end
     return data
   end

@@ -94,6 +94,48 @@ local function exists(path)
   return f ~= nil
 end
 
+-- What is wrong with a checkpoint's own table, or nil: a file is not trusted to hold what M.save wrote.
+local function damage(f, metrics, meters)
+  for _, name in ipairs { "epoch", "batch", "step" } do
+    if math.type(f[name]) ~= "integer" or f[name] < 0 then return name end
+  end
+  for _, name in ipairs { "total", "count" } do
+    if type(f[name]) ~= "number" then return name end
+  end
+  local function is_row(row)
+    if type(row) ~= "table" then return false end
+    for name, v in pairs(row) do
+      if type(name) ~= "string" or type(v) ~= "number" then return false end
+    end
+    return true
+  end
+  if type(f.history) ~= "table" then return "history" end
+  local n = 0
+  for _ in pairs(f.history) do n = n + 1 end
+  for i = 1, n do
+    if not is_row(f.history[i]) then return "history" end
+  end
+  if f.batch > 0 then
+    if not is_row(f.row) then return "row" end
+    if type(f.start) ~= "table" or f.start.rng == nil then return "start" end
+  end
+  for _, name in ipairs { "train_epoch", "valid_epoch" } do
+    if f[name] ~= nil and math.type(f[name]) ~= "integer" then return name end
+  end
+  local epoch = f.start and f.start.epoch
+  if epoch ~= nil and math.type(epoch) ~= "integer" then return "start" end
+  if f.stop ~= nil and type(f.stop) ~= "boolean" and type(f.stop) ~= "string" then return "stop" end
+  -- a meter's figures stay of their kind, and none stands in a method's place
+  if metrics ~= nil and type(metrics) ~= "table" then return "metrics" end
+  for name, m in pairs(meters) do
+    local figures = metrics and metrics[name]
+    if figures ~= nil and type(figures) ~= "table" then return "metrics" end
+    for key, v in pairs(figures or {}) do
+      if m[key] ~= nil and type(m[key]) ~= type(v) then return "metrics" end
+    end
+  end
+end
+
 --- Goes back to where the checkpoint was written; without a file, to the start.
 function M.resume(run)
   local c = run.checkpoint
@@ -105,6 +147,8 @@ function M.resume(run)
   if type(f) ~= "table" or f.format ~= FORMAT then
     return nil, c.path .. ": not a checkpoint of T.fit", "format"
   end
+  local wrong = damage(f, state.metrics, run.metrics)
+  if wrong then return nil, ("%s: a damaged checkpoint ('%s')"):format(c.path, wrong), "format" end
   T.restore(objects_of(run), state)
   for name, m in pairs(run.metrics) do
     for key, v in pairs(state.metrics and state.metrics[name] or {}) do m[key] = v end

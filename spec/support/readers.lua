@@ -1,0 +1,349 @@
+-- SPDX-License-Identifier: MIT
+-- Every reader of files with good files to damage, for mutate.fuzz. What a build cannot read (no library for it) is not
+-- in the list. Files are made here, or are in spec/fixtures; `kept` are files that were once read wrongly, or that
+-- declare more than they have.
+
+local T = require "perilune"
+local mutate = require "spec.support.mutate"
+local numpy = require "spec.support.numpy_writer"
+local t7 = require "spec.support.t7_writer"
+local graphs = require "spec.support.graph_texts"
+local events = require "perilune.command.events"
+local files = require "perilune.command.files"
+local nn, data = T.nn, T.data
+
+local fixtures = (os.getenv "PERILUNE_ROOT" or ".") .. "/spec/fixtures/"
+local function fixture(name) return mutate.read(fixtures .. name) end
+
+-- The bytes of a file that f(path) writes.
+local function bytes_of(f)
+  local path = os.tmpname()
+  assert(f(path))
+  local s = mutate.read(path)
+  os.remove(path)
+  return s
+end
+
+local function write(path, bytes)
+  local f = assert(io.open(path, "wb"))
+  f:write(bytes)
+  f:close()
+end
+
+-- Can it be read here?
+local function readable(bytes, load)
+  local path = os.tmpname()
+  write(path, bytes)
+  local ok = load(path) and true or false
+  os.remove(path)
+  return ok
+end
+
+local list = {}
+local function reader(r) list[#list + 1] = r end
+
+-- Compressed files: what they may declare is what max_bytes allows.
+local MOST = 1 << 18
+local function within(load)
+  return function(path) return load(path, { max_bytes = MOST }) end
+end
+
+-- ---- safetensors ------------------------------------------------------------------------------------------
+
+local function framed(header, body) return string.pack("<s8", header) .. (body or "") end
+local flat = bytes_of(function(p)
+  return T.save(p, { w = T.rand(3, 4), b = T.arange(5), ok = T.ones(2):gt(0), e = T.zeros(0, 3) })
+end)
+local nested = bytes_of(function(p)
+  return T.save(p, { net = { w = T.rand(2) }, epoch = 3, name = "x\0y", list = { 1, { 2.5, true } } })
+end)
+local unsigned = framed('{"a":{"dtype":"U16","shape":[3],"data_offsets":[0,6]},"b":{"dtype":"U32","shape":[1,2],'
+  .. '"data_offsets":[6,14]},"c":{"dtype":"U64","shape":[2],"data_offsets":[14,30]}}', ("abcdefgh"):rep(4):sub(1, 28)
+  .. "\0\0")
+local single = framed('{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', "abcd")
+
+reader { name = "safetensors", good = { flat, nested, unsigned, single }, load = T.load, kept = {
+  string.pack("<I8", 1 << 62) .. "{}", string.pack("<I8", (1 << 64) - 1) .. "{}",
+  framed '{"x":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0]}}',
+  framed '{"x":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4398046511104]}}',
+  framed '{"x":{"dtype":"U16","shape":[4611686018427387904],"data_offsets":[0,8]}}',
+  framed '{"x":{"dtype":"F32","shape":[0,9223372036854775807],"data_offsets":[0,0]}}',
+  framed('{"x":' .. ("["):rep(5000) .. "}"),
+} }
+reader { name = "safetensors, tensor by tensor", good = { flat, nested, unsigned, single }, load = function(path)
+  local file, message, code = files.open(path)
+  if not file then return nil, message, code end
+  for _, name in ipairs(file.names) do
+    file.describe(name)
+    local t
+    t, message, code = file.read(name)
+    if not t then return nil, message, code end
+  end
+  return true
+end }
+do -- only the header is damaged, and its length is right: what reaches the parser behind it
+  local function body(s) return (s:sub(select(2, string.unpack("<s8", s)))) end
+  local headers, tails = {}, {}
+  for i, s in ipairs { flat, nested, unsigned } do headers[i], tails[i] = string.unpack("<s8", s), body(s) end
+  reader { name = "safetensors headers", good = headers, load = T.load,
+    damage = function(seed, k) return framed(mutate.damage(headers[k], seed, headers), tails[k]) end,
+    wrap = function(h)
+      for k, header in ipairs(headers) do if header == h then return framed(h, tails[k]) end end
+    end }
+end
+
+-- ---- checkpoints of T.fit -----------------------------------------------------------------------------------
+
+-- A training that was stopped in the middle of an epoch; `resume` goes on with it.
+local function training(path, resume)
+  T.manual_seed(2)
+  local net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+  local opt = T.optim.Adam(net:parameters(), { lr = 0.1 })
+  local samples = data.TensorDataset(T.ones(4, 2), T.ones({ 4 }, { dtype = "i64" }))
+  local stop = 0
+  return T.fit(net, { train = data.DataLoader(samples, { batch_size = 2 }), optimizer = opt, epochs = 2, quiet = true,
+    scheduler = T.optim.lr_scheduler.StepLR(opt, { step_size = 1 }), metrics = "accuracy", resume = resume,
+    checkpoint = { path = path, every = 1 }, callbacks = { { on_batch = function(_, run)
+      stop = stop + 1
+      if resume or stop == 3 then run.stop = "here" end
+    end } } })
+end
+do
+  local checkpoint = bytes_of(function(p) return training(p) end)
+  local header, at = string.unpack("<s8", checkpoint)
+  local rest = checkpoint:sub(at)
+  local function without(what, with)
+    local from, to = header:find(what)
+    return framed(header:sub(1, from - 1) .. with .. header:sub(to + 1), rest)
+  end
+  reader { name = "checkpoints of T.fit", good = { checkpoint }, slow = true, room = 1 << 22,
+    kept = { without("s5:batchi%d+;", "s5:batchb1"), without("s5:epochi%d+;", ""), without("s5:total", "s5:tatol"),
+      without("s4:stepi", "s4:stepi-") },
+    damage = function(seed)
+      if seed % 4 == 0 then return mutate.damage(checkpoint, seed) end
+      return framed(mutate.damage(header, seed), rest)
+    end,
+    load = function(path)
+      local ok, h, why, code = pcall(training, path, true)
+      os.remove(path .. ".best")
+      if ok then return h, why, code end
+      -- a state that fits no object is refused by that object, in its own words
+      if tostring(h):find("attempt to", 1, true) or tostring(h):find("lua/perilune/", 1, true) then error(h, 0) end
+      return nil, h, "format"
+    end }
+end
+
+-- ---- npy, npz ---------------------------------------------------------------------------------------------
+
+local head = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }"
+local arrays = { numpy.npy(head, ("abcd"):rep(6)), numpy.npy(head:gsub("False", "True"), ("abcd"):rep(6), 2) }
+for i, descr in ipairs { "<u2", "<u4", "<u8", ">i4", "|b1", "<f2", ">f8" } do
+  local size = tonumber(descr:sub(3))
+  arrays[2 + i] = numpy.npy(head:gsub("<f4", descr), ("\1\0\0\0\0\0\0\0"):rep(6):sub(1, 6 * size):sub(-6 * size),
+    i % 3 + 1)
+end
+reader { name = "npy", good = arrays, load = T.load_npy, kept = {
+  numpy.npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }"),
+  numpy.npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296), }"),
+  "\x93NUMPY\2\0" .. string.pack("<I4", 0xffffffff) .. "{",
+} }
+
+local zipped = { numpy.zip { { "a.npy", arrays[1] }, { "b.npy", arrays[4] } } }
+if readable(fixture "arrays.npz", T.load_npz) then zipped[2] = fixture "arrays.npz" end
+reader { name = "npz", good = zipped, load = within(T.load_npz), room = 2 * MOST, kept = {
+  numpy.zip { { "a.npy", arrays[1], { size = 0xffffffff, packed = 0xffffffff } } },
+  numpy.zip { { "a.npy", arrays[1], { size = 0x7fffffff, method = 8 } } },
+} }
+reader { name = "npz members", good = arrays, load = within(T.load_npz), room = 2 * MOST, all_may_pass = true,
+  wrap = function(bytes) return numpy.zip { { "a.npy", bytes } } end }
+
+-- ---- IDX --------------------------------------------------------------------------------------------------
+
+local idx = { "\0\0\8\2" .. string.pack(">I4I4", 3, 4) .. "abcdefghijkl", "\0\0\13\1" .. string.pack(">I4ff", 2, 1, 2) }
+reader { name = "IDX", good = idx, load = within(T.load_idx), room = MOST, kept = {
+  "\0\0\8\3" .. string.pack(">I4I4I4", 0xffffffff, 0xffffffff, 0xffffffff),
+  "\0\0\8\1" .. string.pack(">I4", 0x7fffffff),
+} }
+local gzipped = bytes_of(function(p)
+  write(p, "\0\0\8\2" .. string.pack(">I4I4", 100, 40) .. ("abcd"):rep(1000))
+  return os.execute(("gzip -nc '%s' > '%s.gz' && mv '%s.gz' '%s'"):format(p, p, p, p))
+end)
+if readable(gzipped, T.load_idx) then
+  reader { name = "IDX, gzipped", good = { gzipped }, load = within(T.load_idx), room = 2 * MOST }
+end
+
+-- ---- pictures ---------------------------------------------------------------------------------------------
+
+local pictures = { fixture "pixels.png", fixture "palette.png", fixture "gray16.png" }
+if readable(pictures[1], T.load_image) then
+  local load = within(T.load_image)
+  local huge = pictures[1]:sub(1, 16) .. string.pack(">I4I4", 0x7fffffff, 0x7fffffff) .. pictures[1]:sub(25)
+  -- chunks with the right checksum, whatever is in them
+  local function summed(bytes)
+    local out, at = { bytes:sub(1, 8) }, 9
+    while at + 11 <= #bytes do
+      local n = string.unpack(">I4", bytes, at)
+      if at + 11 + n > #bytes then break end
+      local chunk = bytes:sub(at + 4, at + 7 + n)
+      out[#out + 1] = bytes:sub(at, at + 3) .. chunk .. string.pack(">I4", numpy.crc32(chunk))
+      at = at + 12 + n
+    end
+    return table.concat(out) .. bytes:sub(at)
+  end
+  reader { name = "PNG", good = pictures, load = load, room = 8 * MOST, kept = { huge, summed(huge) } }
+  reader { name = "PNG, checksums right", good = pictures, load = load, room = 8 * MOST, wrap = summed }
+end
+local photo = fixture "photo.jpg"
+if readable(photo, T.load_image) then
+  reader { name = "JPEG", good = { photo }, load = within(T.load_image), room = 8 * MOST }
+end
+
+-- ---- tables and texts -------------------------------------------------------------------------------------
+
+local tables = { 'a,b,c,d\n1,2.5,true,"x ""y"""\n3,,false,"multi\nline"\n-4,1e3,true,\n',
+  "x;y\n1;2\n" .. ("3;4\n"):rep(50) }
+reader { name = "CSV", good = tables, room = 1 << 16, load = data.csv }
+local types = { a = "u8", b = "f16", c = "bool" }
+reader { name = "CSV with types", good = { "a,b,c\n1,2.5,true\n3,4,false\n" }, room = 1 << 16,
+  load = function(path)
+    local c, why, code = data.csv(path)
+    if not c then return c, why, code end
+    for name in pairs(types) do if not c.columns[name] then return c end end
+    return data.csv(path, { types = types, columns = { "a", "b", "c" } })
+  end }
+reader { name = "texts", good = { ("some text "):rep(20) }, all_may_pass = true, room = 1 << 16,
+  load = function(path) return data.text { path, length = 120 } end }
+
+local tokenizers = {}
+for _, name in ipairs { "gpt2.json", "split.json", "llama.json", "metaspace.json" } do
+  local json = fixture(name)
+  if readable(json, data.tokenizer) then tokenizers[#tokenizers + 1] = json end
+end
+local forms = fixture("gpt2.json"):gsub('"normalizer":null', (([["normalizer":{"type":"Sequence","normalizers":[
+  {"type":"NFKD"},{"type":"StripAccents"},{"type":"Lowercase"},{"type":"Strip","strip_left":true,"strip_right":true},
+  {"type":"Replace","pattern":{"Regex":"\\s+"},"content":" "}]}]]):gsub("%%", "%%%%")), 1)
+if readable(forms, data.tokenizer) then tokenizers[#tokenizers + 1] = forms end
+if #tokenizers > 0 then
+  -- the vocabulary is most of a file: what is around it is damaged as often
+  local function parts(json)
+    local from, to = json:match '"vocab":()%b{}()'
+    local merges_from, merges_to = json:match('"merges":()%b[]()', to)
+    return { json:sub(1, from - 1), json:sub(from, to - 1), json:sub(to, merges_from - 1),
+      json:sub(merges_from, merges_to - 1), json:sub(merges_to) }
+  end
+  local pieces = {}
+  for k, json in ipairs(tokenizers) do pieces[k] = parts(json) end
+  reader { name = "tokenizer.json", good = tokenizers, slow = true, room = 1 << 22,
+    damage = function(seed, k)
+      if seed % 4 == 0 then return mutate.damage(tokenizers[k], seed, tokenizers) end
+      local p = { table.unpack(pieces[k]) }
+      local which = seed // 4 % 6 + 1
+      if which == 6 then which = 1 end
+      p[which] = mutate.damage(p[which], seed)
+      return table.concat(p)
+    end,
+    load = function(path)
+      local t, why, kind = data.tokenizer(path)
+      if not t then return nil, why, kind end
+      local ids
+      ids, why, kind = t:encode("The king's 12 <mask> <|endoftext|>\n\n\240\159\152\128 \255")
+      if not ids then return nil, why, kind end
+      t:decode(ids)
+      return t
+    end }
+end
+
+-- ---- TensorBoard's events ---------------------------------------------------------------------------------
+
+do
+  local dir = os.tmpname()
+  os.remove(dir)
+  local log = T.log.tensorboard(dir)
+  for step = 1, 3 do log:scalar("loss", 1 / step, step) end
+  log:close()
+  local pipe = assert(io.popen(("cat '%s'/events*; rm -r '%s'"):format(dir, dir)))
+  local file = pipe:read "a"
+  pipe:close()
+  local function masked(x)
+    local crc = T.core.crc32c(x)
+    return ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff
+  end
+  local function record(s, length)
+    local n = string.pack("<I8", length or #s)
+    return n .. string.pack("<I4", masked(n)) .. s .. string.pack("<I4", masked(s))
+  end
+  local at, records = 1, {}
+  while at < #file do
+    local n = string.unpack("<I8", file, at)
+    records[#records + 1] = file:sub(at + 12, at + 11 + n)
+    at = at + 16 + n
+  end
+  -- lengths with the right checksum, and nothing behind them
+  local kept = { record("x", (1 << 28) - 1), record("x", 1 << 28), record("x", 1 << 62) }
+  reader { name = "TensorBoard", good = { file }, load = events.summary, kept = kept }
+  reader { name = "TensorBoard events", good = records, load = events.summary, all_may_pass = true, wrap = record }
+end
+
+-- ---- torch7 -----------------------------------------------------------------------------------------------
+
+do
+  local good = {}
+  for _, ascii in ipairs { false, true } do
+    local values, t = { 1, 2, 3, 4 }, { "text", 1.5, true, { key = "value" } }
+    t.self = t
+    t.x = function(w) w.tensor("Float", { 2, 2 }, { 2, 1 }, 1, values) end
+    t.y = function(w) w.tensor("Float", { 2 }, { 2 }, 2, values) end
+    t.z = function(w) w.tensor("Byte", { 4 }, { 1 }, 1, values) end
+    good[#good + 1] = t7.bytes_of(ascii, t)
+    for _, kind in ipairs { "Char", "Short", "Int", "Long", "Double" } do
+      local function tensor(w) w.tensor(kind, { 2, 2 }, { 2, 1 }, 1, { 1, 2, 3, 4 }) end
+      good[#good + 1] = t7.bytes_of(ascii, { tensor, "s" })
+    end
+  end
+  reader { name = "t7", good = good, load = function(p)
+    local v, message, code = T.load_t7(p)
+    return v == nil and message == nil or v, message, code -- a damaged file may hold nil
+  end, kept = {
+    string.pack("<i4i4i4", 3, 1, 0x7fffffff), string.pack("<i4i4", 2, 0x7fffffff),
+    t7.bytes_of(false, { function(w) w.tensor("Float", { 1 << 40 }, { 1 }, 1, { 1 }) end }),
+  } }
+end
+
+-- ---- graphs -----------------------------------------------------------------------------------------------
+
+do
+  local texts, by_text = graphs.make()
+  -- a text is at home in the file of its tensors: named by its last line, which is no part of the text
+  local function named(text, k) return text .. "\n#" .. k end
+  local good = {}
+  for k, text in ipairs(texts) do good[k] = named(text, k) end
+  reader { name = "graphs", good = good, room = 1 << 24, slow = true,
+    damage = function(seed, k)
+      local lines = { texts[k], texts[k], texts[seed // 7 % #texts + 1] }
+      return named(mutate.damage_text(lines, seed), k)
+    end,
+    load = function(path)
+      local text, k = mutate.read(path):match "^(.*)\n#(%d+)$"
+      local is_graph, problem = graphs.try(text, by_text[tonumber(k)])
+      return is_graph, problem, "format"
+    end }
+
+  local path = os.tmpname()
+  local g = T.graph()
+  g:outputs { g:input("x", { 2, 3 }) * T.rand(2, 3) + T.rand(3) }
+  assert(T.save_graph(path, g))
+  local text, bytes = mutate.read(path), mutate.read(path .. ".safetensors")
+  os.remove(path)
+  os.remove(path .. ".safetensors")
+  reader { name = "graphs' tensors", good = { bytes }, load = function(p) -- the damaged file is that of the tensors
+    local to = p .. ".graph"
+    write(to, text)
+    assert(os.rename(p, to .. ".safetensors"))
+    return T.load_graph(to)
+  end, after = function(p)
+    os.remove(p .. ".graph")
+    os.remove(p .. ".graph.safetensors")
+  end }
+end
+
+return list
