@@ -236,7 +236,7 @@ static PlStatus take_entry(Cursor *c, PlEntry *e) {
   PL_TRY(expect(c, '}'));
   if (seen != (DTYPE | SHAPE | OFFSETS)) return bad(c, "a tensor needs dtype, shape and data_offsets");
   /* the same rule as for any tensor: also sizes beside a 0 must multiply to something */
-  if (pl_file_shape(c->path, (PlDtype)e->dtype, e->ndim, shape, &bytes) != PL_OK) return bad(c, "a tensor's sizes overflow");
+  if (pl_file_shape(c->path, (PlDtype)e->dtype, e->ndim, shape, &bytes) != PL_OK) return bad(c, "a shape overflows");
   bytes = bytes / (int64_t)pl_dtype_size((PlDtype)e->dtype) * e->wire;
   if (e->begin > e->end || e->end - e->begin != bytes) return bad(c, "data_offsets do not fit the dtype and shape");
   return PL_OK;
