@@ -104,6 +104,12 @@ target_compile_definitions(faults PRIVATE _GNU_SOURCE)
 target_link_libraries(faults PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(faults PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${out}/spec")
 
+# ---- states: further Lua states on one thread, for spec/lua/states_spec.lua; Lua's own symbols are the host's ---------
+add_library(states SHARED EXCLUDE_FROM_ALL "${src}/spec/support/states.c")
+target_include_directories(states SYSTEM PRIVATE "${PL_LUA_INCLUDE}")
+target_link_libraries(states PRIVATE pl_flags)
+set_target_properties(states PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${out}/spec")
+
 # ---- specs -----------------------------------------------------------------------------------------
 # A sanitizer's runtime must come first in the process: our interpreter is linked with it, lua5.4 is not.
 set(runner "")
@@ -127,12 +133,15 @@ if(PL_BUSTED AND runner)
         pl_needs("spec/${name}" perilune_cuda)
       endif()
       # the programs that its text names, pty through spec/support/terminal.lua
-      file(STRINGS "${src}/spec/${spec}" named REGEX "spec\\.support\\.terminal|spec/link_[a-z]+|libfaults")
+      file(STRINGS "${src}/spec/${spec}" named REGEX "spec\\.support\\.terminal|spec/link_[a-z]+|lib(faults|states)")
       if(named MATCHES "spec/link_([a-z]+)")
         pl_needs("spec/${name}" "link_${CMAKE_MATCH_1}")
       endif()
       if(named MATCHES "spec\\.support")
         pl_needs("spec/${name}" pty)
+      endif()
+      if(named MATCHES "libstates")
+        pl_needs("spec/${name}" states)
       endif()
       if(named MATCHES "libfaults" AND NOT PL_SANITIZE)
         pl_needs("spec/${name}" faults)

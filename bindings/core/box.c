@@ -10,37 +10,57 @@ static const char meta_key = 0, light_key = 0, boxes_key = 0, late_key = 0, sent
 /* Becomes true for good with the first state of the process whose new boxes have __gc. */
 bool l_boxes_have_gc;
 
-static void push_boxes(lua_State *L);
-
 /* A leaf whose .grad has a history of its own (create_graph) is part of a cycle: leaf -> grad -> nodes -> saved
  * leaf. When its last Lua object goes, nobody can ask for its .grad any more: cut there, and let later walks give
  * it none. */
-static void cut_cycle(lua_State *L, const PlTensor *t) {
+static void cut_cycle(const PlTensor *t) {
   PlNode *n;
   uint32_t slot;
-  if (!pl_entry_get(t, pl_key_ambient(), &n, &slot) || n->kind != PL_NODE_LEAF || n->u.target != t) return;
-  push_boxes(L);
-  bool other = lua_rawgetp(L, -1, t) == LUA_TUSERDATA && !lua_rawequal(L, -1, 1);
-  lua_pop(L, 2);
-  if (other) return;
+  if (t->boxes || !pl_entry_get(t, pl_key_ambient(), &n, &slot) || n->kind != PL_NODE_LEAF || n->u.target != t) return;
   n->u.target = NULL;
   PlTensor *g = n->grad;
   n->grad = NULL;
   pl_tensor_release(g);
 }
 
+/* Is the box at i the tensor's object, rather than a result of an op that nobody has looked at? It has the full metatable. */
+static bool is_remembered(lua_State *L, int i) {
+  if (!lua_getmetatable(L, i)) return false;
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &meta_key);
+  const bool same = lua_rawequal(L, -1, -2);
+  lua_pop(L, 2);
+  return same;
+}
+
+static void forget(lua_State *L, int i, PlTensor *t) {
+  if (!is_remembered(L, i)) return;
+  t->boxes--;
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &light_key);
+  lua_setmetatable(L, i);
+}
+
 void l_empty_box(lua_State *L) {
   Box *b = l_box(L, 1);
   PlTensor *t = b->t;
   b->t = NULL;
-  if (PL_UNLIKELY(t->node)) cut_cycle(L, t);
+  forget(L, 1, t);
+  if (PL_UNLIKELY(t->node)) cut_cycle(t);
   pl_tensor_release(t);
+}
+
+void l_box_moves(lua_State *L, PlTensor *to) {
+  Box *b = l_box(L, 1);
+  PlTensor *from = b->t;
+  forget(L, 1, from);
+  b->t = pl_retain(to);
+  l_remember_box(L, 1);
+  pl_tensor_release(from);
 }
 
 static int box_gc(lua_State *L) {
   Box *b = l_box(L, 1);
   if (!b || !b->t) return 0;
-  if (PL_UNLIKELY(b->t->node)) {
+  if (PL_UNLIKELY(b->t->boxes)) {
     l_empty_box(L);
     return 0;
   }
@@ -68,8 +88,8 @@ static void *probe(void *ud, void *p, size_t old_size, size_t new_size) {
 
 static void release(void *tensor) { pl_tensor_release(tensor); }
 
-/* The perilune command's allocator can tell when a box dies (command/lua_alloc.h). Then results get a metatable without
- * __gc; boxes that need a finalizer (l_remember_box) take the full one. The size of a box is asked, not guessed. */
+/* Results have a metatable of their own; l_remember_box gives them the full one. The perilune command's allocator can tell
+ * when a box dies (command/lua_alloc.h), so the results' has no __gc there. The size of a box is asked, not guessed. */
 static bool connect_release(lua_State *L) {
   lua_getfield(L, LUA_REGISTRYINDEX, "perilune.release.slot");
   LuaRelease *r = lua_touserdata(L, -1);
@@ -87,10 +107,10 @@ static bool connect_release(lua_State *L) {
   return true;
 }
 
-/* core.seal(): the light metatable becomes a copy of the full one without __gc, once all metamethods are there. */
+/* core.seal(): the results' metatable becomes a copy of the full one but for __gc, once all metamethods are there. */
 int l_seal(lua_State *L) {
   l_box_metatable(L);
-  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &light_key) != LUA_TTABLE || lua_rawequal(L, -1, -2)) return 0;
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &light_key) != LUA_TTABLE) return 0;
   for (lua_pushnil(L); lua_next(L, -3); lua_pop(L, 1)) {
     if (lua_type(L, -2) == LUA_TSTRING && strcmp(lua_tostring(L, -2), "__gc") == 0) continue;
     lua_pushvalue(L, -2);
@@ -121,11 +141,13 @@ int l_box_metatable(lua_State *L) {
   make_sentinel(L);
   lua_pushvalue(L, -1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &meta_key);
-  if (connect_release(L)) lua_newtable(L); /* filled by l_seal */
-  else {
+  const bool released = connect_release(L);
+  lua_newtable(L); /* filled by l_seal */
+  if (!released) {
     __atomic_store_n(&l_boxes_have_gc, true, __ATOMIC_RELAXED);
     __atomic_or_fetch(&l_box_notes, L_NOTE_LATE, __ATOMIC_RELAXED);
-    lua_pushvalue(L, -1);
+    lua_pushcfunction(L, box_gc);
+    lua_setfield(L, -2, "__gc");
   }
   lua_rawsetp(L, LUA_REGISTRYINDEX, &light_key);
   return 1;
@@ -186,6 +208,7 @@ void l_remember_box(lua_State *L, int i) {
   Box *b = l_box(L, i);
   i = lua_absindex(L, i);
   if (!b || !b->t) return;
+  if (!is_remembered(L, i)) b->t->boxes++;
   l_box_metatable(L); /* with __gc: a leaf may have a cycle to cut */
   lua_setmetatable(L, i);
   if (PL_UNLIKELY(!l_boxes_have_gc)) {

@@ -69,8 +69,9 @@ static inline void l_note_box(lua_State *L) {
   if (notes & L_NOTE_LATE) l_note_late(L);
   if (PL_UNLIKELY(notes & L_NOTE_POINT)) l_collect_point(L);
 }
-void l_empty_box(lua_State *L);           /* releases the tensor of the full box at 1 */
-void l_remember_box(lua_State *L, int i); /* box i is what l_push_shared will find */
+void l_empty_box(lua_State *L);               /* releases the tensor of the full box at 1 */
+void l_remember_box(lua_State *L, int i);     /* box i is what l_push_shared will find */
+void l_box_moves(lua_State *L, PlTensor *to); /* the full box at 1 is `to`'s from now on */
 /* Inside vmap: do keys made outside of it track what t stands for? */
 bool l_outer_tracked(PlTensor *t);
 int l_seal(lua_State *L);             /* core.seal(): see box.c */

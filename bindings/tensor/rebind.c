@@ -18,9 +18,7 @@ static int rebind(lua_State *L) {
     return l_error(L, "rebind: the second tensor must be fresh and of the first one's shape");
   CALL(L, pl_leaf_rehome(to, from));
   pl_state.rules++; /* traces hold the memory that they saw */
-  l_box(L, 1)->t = pl_retain(to);
-  l_remember_box(L, 1);
-  pl_tensor_release(from);
+  l_box_moves(L, to);
   return 0;
 }
 

@@ -428,7 +428,8 @@ typedef struct Found {
   PlNode *node;
   uint64_t pass;
   bool skip;
-  bool leads; /* to a captured slot */
+  bool leads;  /* to a captured slot, be it one of its own */
+  bool onward; /* to one of another node */
 } Found;
 
 typedef struct Search {
@@ -457,15 +458,20 @@ static int by_record(const void *a, const void *b) {
 }
 
 /* Producers are older than what they are read by, so one pass in record order finds what leads to a captured slot; `skip`
- * says so for the ones that come later. */
+ * says to the ones that come later whether a way leads on from here. Of a node's results each is on its own: where one is
+ * asked about, nothing leads there by the others. */
 static void find_leading(Search *f) {
   if (f->n > 1) qsort(f->at, f->n, sizeof *f->at, by_record);
   for (size_t i = 0; i < f->n; i++) {
     PlNode *n = f->at[i].node;
-    bool leads = false;
-    for (uint32_t o = 0; o < n->nout; o++) leads |= n->slots[o].capture != 0;
-    for (uint32_t d = 0; d < n->nin && !leads; d++) leads = n->dests[d].node && n->dests[d].node->pass == f->mark && n->dests[d].node->skip;
-    f->at[i].leads = n->skip = leads;
+    bool own = false, onward = false;
+    for (uint32_t o = 0; o < n->nout; o++) own |= n->slots[o].capture != 0;
+    for (uint32_t d = 0; d < n->nin && !onward; d++) {
+      const PlNode *to = n->dests[d].node;
+      onward = to && to->pass == f->mark && (to->skip || to->slots[n->dests[d].slot].capture);
+    }
+    f->at[i].onward = n->skip = onward;
+    f->at[i].leads = own || onward;
   }
 }
 
@@ -477,6 +483,16 @@ static bool begins(const PlNode *n) {
     asked |= n->slots[o].capture != 0;
   }
   return !asked;
+}
+
+/* n's results that are asked about are all that the walk wants of it: what it began with at others goes nowhere. */
+static void end_at(PlNode *n) {
+  n->ends = true;
+  for (uint32_t o = 0; o < n->nout; o++) {
+    if (n->slots[o].capture) continue;
+    pl_tensor_release(n->slots[o].grad);
+    n->slots[o].grad = NULL;
+  }
 }
 
 /* Visits what is on a path from the seeds to a captured slot; the seeds that do not are to be skipped. Nodes that do not
@@ -502,8 +518,11 @@ static PlStatus visit_leading(PlWalk *w) {
     f.at[i].node->skip = f.at[i].skip;
   }
   for (size_t i = f.n; i > 0 && s == PL_OK; i--) {
-    if (f.at[i - 1].leads) s = visit(w, f.at[i - 1].node);
-    else if (f.at[i - 1].pass == w->pass) f.at[i - 1].node->skip = true; /* a seed */
+    PlNode *n = f.at[i - 1].node;
+    if (f.at[i - 1].leads) {
+      s = visit(w, n);
+      if (s == PL_OK && n->nout > 1 && !f.at[i - 1].onward) end_at(n);
+    } else if (f.at[i - 1].pass == w->pass) n->skip = true; /* a seed */
   }
   for (PlNode *n = w->first; n; n = n->link) n->skip |= n->seq < f.oldest; /* a seed that was not even looked at */
   free(f.at);
@@ -573,7 +592,7 @@ static void clean(PlWalk *w) {
       pl_tensor_release(g);
     }
     n->busy = false;
-    n->skip = false;
+    n->skip = n->ends = false;
     n->link = NULL;
     pl_node_release(n);
     n = next;

@@ -38,7 +38,7 @@ PlStatus pl_walk_touch_always(PlWalk *w, PlKey *k);
 /* Does the running walk want gradients for dest i of n? */
 static inline bool pl_walk_wants(const PlNode *n, uint32_t i) {
   const PlNode *to = n->dests[i].node;
-  return to && to->pass == n->pass && !to->skip;
+  return to && to->pass == n->pass && !to->skip && (!to->ends || to->slots[n->dests[i].slot].capture);
 }
 /* Which keys do not record the walk of `key`: none, itself, or every key of its level and above. Keys made while it
  * runs are not concerned. */

@@ -77,6 +77,7 @@ struct PlNode {
   bool spent;  /* its saved tensors have been freed: backward ran without retain_graph */
   bool hooked; /* some slot has hooks, or had */
   bool skip;   /* where a backward for chosen inputs begins, and no way leads from here to one of them */
+  bool ends;   /* the same, of several results: some are among the inputs, and from here no way leads on to others */
   bool busy;   /* on the list of a running backward */
   bool shared; /* a kept cast (engine/call/autocast.c): a backward leaves it whole for the next */
   uint32_t nin, nout, nsaved;

@@ -53,6 +53,7 @@ static PlTensor *new_handle(PlDtype dtype, int ndim, size_t extra) {
   t->slot = 0;
   t->history = 0;
   t->base = NULL;
+  t->boxes = 0;
   return t;
 }
 

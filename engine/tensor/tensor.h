@@ -73,6 +73,8 @@ struct PlTensor {
                      * PL_T_FOREIGN: the version of the storage at birth */
   PlTensor *base;   /* a view: the handle that views were taken from and whose history its own is a part of, strong.
                      * NULL: a family of its own; detach begins one */
+  uint32_t boxes;   /* for the embedding program: how many of its objects, of whatever Lua state, are the tensor itself
+                     * rather than a use of it */
   int64_t dims[];   /* shape, then strides */
 };
 

@@ -67,6 +67,33 @@ describe("gradients with a history that were asked for twice", function()
   end)
 end)
 
+describe("one result of a call that another gradient is asked for", function()
+  local calls = {
+    ["T.jit"] = function() return T.jit(function(a) return a * 2, a * 3 end) end,
+    ["T.custom"] = function() return T.custom { name = "twice", forward = function(_, a) return a * 2, a * 3 end,
+      backward = function(_, g, h) return (g and g * 2 or 0) + (h and h * 3 or 0) end } end,
+  }
+  for name, make in pairs(calls) do
+    it("is not walked through: " .. name, function()
+      local x = f64(1, 2):requires_grad_()
+      local y, z = make()(x)
+      local called = 0
+      z:register_hook(function() called = called + 1 end)
+      local o = { allow_unused = true, retain_graph = true }
+      assert.is_nil(T.grad_of({ z:sum() }, { y }, o)[1])
+      assert.is_nil(T.grad_of({ z }, { y }, { grad_outputs = { T.ones_like(z) }, allow_unused = true,
+        retain_graph = true })[1])
+      assert.equal(0, called)
+      local both = T.grad_of({ (y + z):sum() }, { y, x }, o)
+      assert.equal(1, called)
+      assert.same({ { 1, 1 }, { 5, 5 } }, { list(both[1]), list(both[2]) })
+      both = T.grad_of({ (z * y):sum() }, { y, z }, o)
+      assert.equal(2, called)
+      assert.same({ { 3, 6 }, { 2, 4 } }, { list(both[1]), list(both[2]) })
+    end)
+  end
+end)
+
 describe("a gradient with a history that others were made of", function()
   it("is no part of theirs", function()
     local x = f64(1, 2):requires_grad_()
@@ -241,6 +268,19 @@ describe("traced functions", function()
       local ok, err = pcall(function() T.jit(f)(y):sum():backward() end)
       if ok then assert.same(list(x.grad), list(y.grad)) else assert.matches("wrote it in place", err) end
     end
+  end)
+
+  it("whose gradient reads the sizes of a tensor alone let its values be overwritten", function()
+    local function f(a)
+      local s = a:sum()
+      local m = a:mean()
+      T.no_grad(function() a:mul_(2) end)
+      return s + m
+    end
+    local x, y = f64(1, 3):requires_grad_(), f64(1, 3):requires_grad_()
+    f(x * 1):backward()
+    T.jit(f)(y * 1):backward()
+    assert.same(list(x.grad), list(y.grad))
   end)
 
   it("refuse a tracked write through a detached alias without harm", function()

@@ -48,6 +48,13 @@ describe("parts that load at first use", function()
   end
   if not term.there() then return end
 
+  it("are found in a traced function, too, which reads no files", function()
+    assert.equal("6.0", (fresh [[
+      local T = require "perilune"
+      print(T.jit(function(a) return T.einsum("i,i->", a, a) end)(T.tensor { 1, 1, 2 }):item())
+    ]]):match "%S+")
+  end)
+
   it("are not loaded before", function()
     assert.equal("core tensor.create autograd.gradient init tensor.methods options autograd.autocast "
       .. "surface ", (fresh [[

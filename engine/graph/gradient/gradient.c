@@ -110,6 +110,16 @@ static PlStatus without_rule(PlGradWalk *w, int32_t i) {
   return PL_OK;
 }
 
+/* Of input k only the sizes? */
+static bool reads_sizes_alone(const PlGradGraph *g, int32_t k) {
+  for (int i = 0; i < g->nnodes; i++)
+    for (int d = 0; d < g->nodes[i].nin; d++)
+      if (g->nodes[i].in[d] == k && !(g->nodes[i].op->flags & PL_F_SIZES)) return false;
+  for (int i = 0; i < g->nresults; i++)
+    if (g->results[i] == k) return false;
+  return true;
+}
+
 /* Runs the gradient graph on symbolic tensors: those of the node that it reads. */
 static PlStatus inline_graph(PlGradWalk *w, int32_t i, const PlGradGraph *g, const uint8_t *has_grad) {
   PlGraph *f = w->f;
@@ -119,7 +129,7 @@ static PlStatus inline_graph(PlGradWalk *w, int32_t i, const PlGradGraph *g, con
   for (int32_t k = 0; k < n && s == PL_OK; k++) {
     PlGVal v = k < nin ? f->nodes[i].in[k] : k < nin + nout ? f->nodes[i].first + k - nin : w->sum[f->nodes[i].first + k - nin - nout];
     if (v < 0 || g->last[k] < 0) continue;
-    if (f->vals[v].version != f->stores[f->vals[v].store].version) {
+    if (f->vals[v].version != f->stores[f->vals[v].store].version && !reads_sizes_alone(g, k)) {
       s = pl_fail(PL_ERR_STATE,
                   "the gradient of %s reads a tensor whose memory was overwritten after it; take the "
                   "gradient before the write, or write into a clone",

@@ -151,6 +151,7 @@ function trace(self, args, tensors)
   assert(#a.inputs == #tensors)
   t.objects = a.objects
   local seen = guards.take(self.root, args, args.n)
+  core.part_of "" -- a name that is asked for first in the traced function is found without reading files there
   core.jit_enter(ir, self.opts.mirror)
   core.jit_refused(false)
   local outer = optimizers.enter(t)

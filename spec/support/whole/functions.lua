@@ -76,6 +76,27 @@ return function(K)
     return list
   end
 
+  -- Marks results of one call that others of it were computed from: what passes between them is seen by nobody
+  -- outside of a graph, and by everybody where the function runs as written.
+  local function mark_inside(out, results)
+    local nodes, reached = {}, {}
+    for i, t in ipairs(out) do for _, e in pairs(t.e) do nodes[e.node] = i end end
+    local function go(node, from)
+      if reached[node] == from then return end
+      reached[node] = from
+      for i = 1, node.nin do
+        local to = node.ins[i] and node.ins[i].node
+        if to then
+          if nodes[to] and nodes[to] ~= from then
+            for _, e in pairs(results[nodes[to]].e) do e.node.inside = true end
+          end
+          go(to, from)
+        end
+      end
+    end
+    for i, t in ipairs(out) do for _, e in pairs(t.e) do go(e.node, i) end end
+  end
+
   -- Runs f, during which a write to the memory of these tensors may be refused with that message.
   local function guarded(r, tensors, what, f)
     local was = r.given
@@ -148,7 +169,9 @@ return function(K)
         local args, since = args_of(r, { k = s.k, a = c.a, uses = s.uses }), r.seq
         local all = with_outside(r, s, args)
         r.loose = true
-        local out = own(r, all, guarded(r, all, "traced", function() return run_call(r, s, args) end))
+        local inner = guarded(r, all, "traced", function() return run_call(r, s, args) end)
+        local out = own(r, all, inner)
+        mark_inside(inner, out)
         for _, t in ipairs(out) do all[#all + 1] = t end
         keeps(r, since, out, r:saved(table.unpack(all)))
         for i, id in ipairs(c.o) do set(r, id, out[i]) end
@@ -178,7 +201,7 @@ return function(K)
           rows[k].frozen = true
         end
         lists[i] = run_call(r, s, rows)
-        lists[i] = own(r, rows, lists[i])
+        own(r, rows, lists[i]) -- only to see that it makes sense
       end
       for o, id in ipairs(s.o) do
         local sum, one = nil, lists[1][o]

@@ -450,6 +450,7 @@ end
 function R:hook(t, fn)
   local e = self:entry(t, AMBIENT)
   if not e then raise "hook" end
+  if e.node.inside then self:allow "part" end
   local hooks = e.node.hooks
   hooks[e.slot] = hooks[e.slot] or {}
   table.insert(hooks[e.slot], fn)
@@ -471,7 +472,10 @@ function R:grad_of(ys, xs, opts)
     local e = self:entry(y, AMBIENT)
     if e then seeds[#seeds + 1] = { e, seed_of(y) } elseif #ys == 1 then raise "untracked" end
   end
-  for i, x in ipairs(xs) do captures[i] = self:entry(x, AMBIENT) or false end
+  for i, x in ipairs(xs) do
+    captures[i] = self:entry(x, AMBIENT) or false
+    if captures[i] and captures[i].node.inside then self:allow "part" end
+  end
   local got = self:walk(seeds, captures, { retain = opts.retain or opts.create, mute = opts.create and {}
     or self:above(0) })
   local out = {}
@@ -492,6 +496,7 @@ function R:attach(key, t, fn)
   if key.closed then raise "finalized" end
   self:current(t)
   local e = t.e[key]
+  if e and e.node.inside then self:allow "part" end
   if e and e.node.attached then -- again: both callbacks
     if fn then table.insert(e.node.hooks[1], fn) end
     return t

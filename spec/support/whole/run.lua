@@ -229,7 +229,7 @@ end
 -- Answers that a program may give instead of a result.
 local function accepted(may, err)
   for what in pairs(may) do if err:find(ref.patterns[what], 1, true) then return true end end
-  return err:find(ref.patterns.part, 1, true) ~= nil
+  return false
 end
 
 local function differs(judged, want, got, same_errors)
