@@ -8,7 +8,7 @@
 
 #include "kernels/kernel.h"
 
-enum { PLK_FUSED_MEMBERS = 32, PLK_FUSED_ARGS = 24 };
+enum { PLK_FUSED_MEMBERS = 32, PLK_FUSED_ARGS = 24, PLK_FUSED_PARAMS = 16 }; /* most of them; PARAMS: members that have parameters */
 
 /* How an argument broadcasts against the space of numel elements, seen as rows of cols. */
 typedef enum PlkFusedKind {

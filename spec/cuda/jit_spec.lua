@@ -94,6 +94,55 @@ describe("T.jit on the device", function()
     end
   end)
 
+  it("takes operands that are repeated (expand) for what they are, views between members too", function()
+    T.manual_seed(7)
+    local x, col, row, one = T.randn(7, 12), T.randn(7, 1), T.randn(12), T.randn(1)
+    for what, small in pairs { column = col, row = row, one = one } do
+      local groups, members = both(what .. " repeated, along rows", function(a, c)
+        return (a * c:expand(7, 12)):sum(-1)
+      end, x, small)
+      assert.same({ 1, 2 }, { groups, members })
+      groups, members = both(what .. " repeated", function(a, c) return (a * c:expand(7, 12)):relu() end, x, small)
+      assert.same({ 1, 2 }, { groups, members })
+    end
+    -- a window of an image that is channels last, planned as one row
+    local image = T.randn(1, 3, 4, 5):to { memory_format = "channels_last" }
+    both("a channel repeated", function(a, c) return (a:narrow(2, 2, 1):expand(1, 6, 4, 5) * c):relu() end, image,
+      T.randn(1, 6, 4, 5))
+    local groups, members = both("views between", function(a) return ((a * 2):view(12, 7) + 1):relu() end, x)
+    assert.same({ 1, 3 }, { groups, members })
+    groups, members = both("views that others read", function(a)
+      local s = (a * 2):sum(-1):unsqueeze(-1)
+      return ((a / s):softmax(-1)):t():matmul(s)
+    end, x)
+    assert.same({ 1, 4 }, { groups, members })
+  end)
+
+  it("ends a group where a kernel has no more room: arguments, results, parameters", function()
+    local x = T.randn(3, 4)
+    local groups, members = both("parameters", function(a)
+      for i = 1, 20 do a = a:clamp(-i, 2 * i) end
+      return a
+    end, x)
+    assert.same({ 2, 20 }, { groups, members }) -- sixteen at once
+    local inputs = {}
+    for i = 1, 30 do inputs[i] = T.randn(3, 4) end
+    groups, members = both("arguments", function(s, ...)
+      for _, y in ipairs { ... } do s = s + y end
+      return s
+    end, table.unpack(inputs))
+    assert.same({ 2, 29 }, { groups, members })
+    groups, members = both("results", function(a)
+      local list = {}
+      for i = 1, 28 do
+        a = (a * 0.5):tanh()
+        list[i] = a
+      end
+      return table.unpack(list)
+    end, x)
+    assert.is_true(groups <= 3 and members == 56, ("%d groups of %d"):format(groups, members))
+  end)
+
   it("gradients along rows are one kernel as well, views between them and all", function()
     T.manual_seed(6)
     for _, shape in ipairs { { 9, 40 }, { 3, 5, 200 } } do

@@ -1,12 +1,13 @@
 -- SPDX-License-Identifier: MIT
--- Groups of nodes that run tile by tile: the same bits as the ops one by one, over random programs of pointwise ops and
--- of ops that work along rows, and no memory for what stays inside.
+-- Fused groups, tile by tile on the CPU and as kernels of a device: the same bits as the ops one by one, over random
+-- programs of pointwise ops and of ops that work along rows, and no memory for what stays inside.
 local T = require "perilune"
 local F = T.nn.F
 local near = require "spec.support.near"
 
 local seed = math.tointeger(tonumber(os.getenv("PERILUNE_FUZZ_SEED") or 1))
-local rounds = math.tointeger(tonumber(os.getenv("PERILUNE_FUZZ_ROUNDS") or 60))
+local few = require("spec.support.device").mode and 6 -- there each program compiles kernels of its own
+local rounds = math.tointeger(tonumber(os.getenv("PERILUNE_FUZZ_ROUNDS") or few or 60))
 
 -- A generator of its own, so that a failure can be repeated by its seed.
 local function generator(s)
@@ -105,7 +106,7 @@ local function groups(f)
   return table.concat(out, "\n")
 end
 
-describe("groups that run tile by tile", function()
+describe("fused groups", function()
   it("take in what works along rows, and rows' statistics that are read again", function()
     local x, dy = T.randn(64, 100):requires_grad_(), T.randn(64, 100)
     local soft = T.jit(function()

@@ -1,278 +1,108 @@
 /* SPDX-License-Identifier: MIT
- * Which nodes can work on tiles, and how: see tile.h. Pointwise ops can if their operands broadcast by rows or columns;
- * ops whose descriptor has row roles (PlOp.rows) can if they work along the trailing dims. */
+ * The CPU as the search for groups sees it: there is room for as many results as a tile has slots. See tile.h. */
 #include "engine/graph/fuse/tile.h"
 
-#include <string.h>
+#include <stdlib.h>
 
-/* ---- operands of pointwise nodes -------------------------------------------------------------------------- */
+static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph"); }
 
-/* Steps of x through the dims of s, 0 where it is repeated; false: x does not broadcast to s. */
-static bool steps_of(const PlGValue *x, const PlGValue *s, int64_t *step) {
-  int lead = s->ndim - x->ndim;
-  if (lead < 0) return false;
-  for (int d = 0; d < s->ndim; d++) {
-    int64_t n = d < lead ? 1 : x->dims[d - lead];
-    if (n != 1 && n != s->dims[d]) return false;
-    step[d] = n == 1 ? 0 : x->dims[x->ndim + d - lead];
-  }
+int32_t pl_tile_end(const PlPlan *plan, int32_t i) {
+  int32_t end = i + 1;
+  while (end < plan->graph->nnodes && plan->group[end] == i) end++;
+  return end;
+}
+
+static bool take(PlTileSlots *t, const PlGraph *f, PlGVal v, bool col) {
+  uint32_t *taken = col ? &t->col : &t->full;
+  int8_t *most = col ? &t->ncol : &t->nfull;
+  int at = 0, room = col ? PL_TILE_COLUMNS : PL_TILE_SLOTS;
+  while (at < room && (*taken >> at) & 1) at++;
+  if (at == room) return false;
+  *taken |= 1u << at;
+  if (at + 1 > *most) *most = (int8_t)(at + 1);
+  if (t->of) t->of[f->vals[v].store] = (int8_t)at;
   return true;
 }
 
-/* What x is to elements of shape s; *inner: the row length that this needs, 0: any. */
-static bool kind_of(const PlGValue *x, const PlGValue *s, PlTileKind *kind, int64_t *inner) {
-  int64_t step[PL_MAX_DIM], seen = 1; /* elements of s in the dims looked at */
-  int64_t row = 0;
-  bool dense = false, begun = false;
-  *inner = 0;
-  if (x->dtype == PL_NDTYPE || !steps_of(x, s, step)) return false;
-  for (int d = s->ndim - 1; d >= 0; d--) {
-    if (s->dims[d] == 1) continue;
-    if (!begun) {
-      dense = step[d] != 0;
-      begun = true;
-    }
-    if (!row && dense != (step[d] != 0)) row = seen; /* from here on the other way */
-    int64_t want = !row ? (dense ? seen : 0) : dense ? 0 : seen / row;
-    if (step[d] != want) return false;
-    seen *= s->dims[d];
-  }
-  *inner = row;
-  *kind = !begun ? PL_TILE_ONE : row ? (dense ? PL_TILE_ROW : PL_TILE_COL) : dense ? PL_TILE_FULL : PL_TILE_ONE;
-  return true;
+static bool seen_before(const PlGraph *f, const PlGNode *n, int32_t k) {
+  for (int32_t j = 0; j < k; j++)
+    if (n->in[j] >= 0 && f->vals[n->in[j]].store == f->vals[n->in[k]].store) return true;
+  return false;
 }
 
-static bool pointwise(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r) {
-  if (n->op->cls != PL_POINTWISE || n->nout != 1 || n->nin < 1 || n->nin > 4 || (n->op->flags & PL_F_CONTIGUOUS)) return false;
-  const PlGValue *y = &f->vals[n->first];
-  if (!y->contiguous || y->numel < 2) return false;
-  if (s->numel == 0) s->numel = y->numel;
-  bool column = y->numel != s->numel;
-  if (column && (!s->rows || y->numel * s->cols != s->numel)) return false;
-  for (int32_t k = 0; k < n->nin; k++) {
-    PlTileKind kind;
-    int64_t need;
-    if (n->in[k] < 0 || !kind_of(&f->vals[n->in[k]], y, &kind, &need)) return false;
-    if (need && (column || (s->cols && s->cols != need))) return false;
-    if (need) s->cols = need;
-    r->in[k] = (uint8_t)(column && kind == PL_TILE_FULL ? PL_TILE_COL : kind);
-  }
-  r->out[0] = column ? PL_TILE_COL : PL_TILE_FULL;
-  return true;
+/* Counting only (of is NULL) slots are anonymous: any one is given back. */
+static void give(PlTileSlots *t, const PlGraph *f, PlGVal v, bool col) {
+  uint32_t *taken = col ? &t->col : &t->full;
+  *taken &= t->of ? ~(1u << t->of[f->vals[v].store]) : *taken - 1;
 }
 
-/* ---- nodes that need rows ---------------------------------------------------------------------------------- */
-
-int pl_tile_split(const PlGValue *v, int64_t rows) {
-  int64_t n = 1;
-  for (int d = 0; d < v->ndim; d++) {
-    n *= v->dims[d];
-    if (n == rows) return d;
-  }
-  return -1;
-}
-
-/* Dims of x that the node works along, as bits; 0: not known. */
-static uint32_t along(const PlGraph *f, const PlGNode *n, const PlGValue *x) {
-  uint32_t all = (1u << x->ndim) - 1, mask = 0;
-  if (n->op->rows.rule == PL_ROWS_TO) {
-    const PlGValue *y = &f->vals[n->first];
-    int lead = x->ndim - y->ndim;
-    for (int d = 0; d < x->ndim; d++)
-      if (d < lead || (y->dims[d - lead] == 1 && x->dims[d] != 1)) mask |= 1u << d;
-    return mask;
-  }
-  int k = n->op->rows.attr;
-  if (!n->attrs || !pl_attr_has(n->attrs, k)) return n->op->rows.rule == PL_ROWS_DIMS ? all : 0;
-  switch (n->op->rows.rule) {
-  case PL_ROWS_DIM:
-    if (pl_attr_i(n->attrs, k) < 0 || pl_attr_i(n->attrs, k) >= x->ndim) return 0;
-    return 1u << pl_attr_i(n->attrs, k);
-  case PL_ROWS_DIMS:
-    for (int i = 0; i < pl_attr_n(n->attrs, k); i++) mask |= 1u << pl_attr_list(n->attrs, k)[i];
-    return mask ? mask : all;
-  case PL_ROWS_SHAPE:
-    if (pl_attr_n(n->attrs, k) >= x->ndim) return 0;
-    for (int i = 0; i < pl_attr_n(n->attrs, k); i++) mask |= 1u << (x->ndim - 1 - i);
-    return mask;
-  default: return 0;
-  }
-}
-
-/* The value of role 'f' that comes first: x of reductions, the result of dim_put. */
-static const PlGValue *full_value(const PlGraph *f, const PlGNode *n) {
-  int at = 0;
-  bool out = false;
-  for (const char *p = n->op->rows.roles; *p; p++) {
-    if (*p == ':') {
-      out = true;
-      at = 0;
-      continue;
-    }
-    if (*p == '?') continue;
-    if (*p == 'f') {
-      if (out) return &f->vals[n->first + at];
-      return n->in[at] >= 0 ? &f->vals[n->in[at]] : NULL;
-    }
-    at++;
-  }
-  return NULL;
-}
-
-bool pl_tile_rows(const PlGraph *f, const PlGNode *n, PlTileSpace *s) {
-  if (!n->op->rows.roles) return false;
-  const PlGValue *x = full_value(f, n);
-  if (!x || x->dtype == PL_NDTYPE || x->ndim < 2 || x->numel == 0) return false;
-  uint32_t mask = along(f, n, x);
-  int64_t cols = 1;
-  bool kept = false;
-  for (int d = x->ndim - 1; d >= 0; d--) {
-    if (x->dims[d] == 1) continue;
-    bool in = (mask >> d) & 1;
-    if (in && kept) return false; /* not the trailing ones */
-    kept |= !in;
-    if (in) cols *= x->dims[d];
-  }
-  if (cols < 2 || cols > PL_TILE_LONGEST || cols == x->numel) return false;
-  *s = (PlTileSpace){.numel = x->numel, .cols = cols, .rows = true};
-  return true;
-}
-
-/* Is v what the role says? */
-static bool fits(const PlGValue *v, char role, const PlTileSpace *s, uint8_t *kind) {
-  int64_t rows = s->numel / s->cols;
-  if (!v->contiguous) return false;
-  switch (role) {
-  case 'f': return *kind = PL_TILE_FULL, v->numel == s->numel && pl_tile_split(v, rows) >= 0;
-  case 'c': return *kind = PL_TILE_COL, v->numel == rows && pl_tile_split(v, rows) >= 0;
-  case 'r': return *kind = PL_TILE_ROW, v->numel == s->cols;
-  case 's': return *kind = PL_TILE_SUM, v->numel == s->cols;
-  default: return false;
-  }
-}
-
-static bool row_member(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r) {
-  PlTileSpace own;
-  if (!pl_tile_rows(f, n, &own)) return false;
-  if (s->numel && (s->numel != own.numel || (s->cols && s->cols != own.cols))) return false;
-  int at = 0;
-  bool out = false;
-  for (const char *p = n->op->rows.roles; *p; p++) {
-    if (*p == ':') {
-      out = true;
-      at = 0;
-    } else if (*p == '?') {
-      if (out) r->spare |= (uint8_t)(1u << (at - 1));
-    } else if (!out) {
-      if (at < n->nin && n->in[at] >= 0 && !fits(&f->vals[n->in[at]], *p, &own, &r->in[at])) return false;
-      at++;
-    } else {
-      const PlGValue *v = &f->vals[n->first + at];
-      if (v->dtype != PL_NDTYPE && !fits(v, *p, &own, &r->out[at])) return false;
-      at++;
-    }
-  }
-  own.grain = s->grain;
-  own.unit = s->unit;
-  *s = own;
-  return true;
-}
-
-/* ---- sums over rows ---------------------------------------------------------------------------------------- */
-
-/* A sum over the leading dims, or over all. */
-static bool sum_member(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r) {
-  if (n->op->rows.rule != PL_ROWS_DIMS && n->op->rows.rule != PL_ROWS_TO) return false;
-  const PlGValue *x = &f->vals[n->in[0]];
-  if (!x->contiguous || x->numel < 2 || (s->numel && s->numel != x->numel)) return false;
-  uint32_t mask = along(f, n, x);
-  int64_t cols = 1;
-  bool summed = false, kept = false;
-  for (int d = x->ndim - 1; d >= 0; d--) {
-    if (x->dims[d] == 1) continue;
-    bool in = (mask >> d) & 1;
-    if (!in && summed) return false; /* not the leading ones */
-    summed |= in;
-    kept |= !in;
-    if (!in) cols *= x->dims[d];
-  }
-  if (!summed || (kept && ((s->cols && s->cols != cols) || cols > PL_TILE_LONGEST))) return false;
-  s->numel = x->numel;
-  if (kept) {
-    s->cols = cols;
-    s->rows = true;
-  }
-  r->in[0] = PL_TILE_FULL;
-  r->out[0] = PL_TILE_SUM;
-  return true;
-}
-
-/* How the member sums over rows, and what that asks of tiles. */
-static bool plan_sums(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r) {
-  static const PlAttrs none;
-  PlArray arr[PL_MAX_IN + PL_MAX_OUT], *out[PL_MAX_OUT];
-  const PlArray *in[PL_MAX_IN];
-  int at = 0;
-  for (int32_t k = 0; k < n->nin; k++) {
-    in[k] = n->in[k] < 0 ? NULL : &arr[at];
-    if (n->in[k] >= 0) arr[at++] = pl_gvalue_array(&f->vals[n->in[k]]);
+/* Results take slots before inputs give theirs back: a kernel may not be told that they are one. */
+bool pl_tile_slots(PlTileSlots *t, const PlGraph *f, const int32_t *last, int32_t begin, int32_t end, int32_t i, const PlFuseRoles *r) {
+  const PlGNode *n = &f->nodes[i];
+  for (int32_t o = 0; o < n->nout; o++) {
+    PlGVal v = n->first + o;
+    int32_t until = last[f->vals[v].store];
+    if (f->vals[v].dtype == PL_NDTYPE || until >= end || (until < 0 && (r->spare >> o) & 1)) continue;
+    if (r->out[o] == PL_ROLE_SUM) continue;
+    if (!take(t, f, v, r->out[o] == PL_ROLE_COL)) return false;
   }
   for (int32_t o = 0; o < n->nout; o++) {
-    bool there = f->vals[n->first + o].dtype != PL_NDTYPE;
-    out[o] = there ? &arr[at] : NULL;
-    if (there) arr[at++] = pl_gvalue_array(&f->vals[n->first + o]);
+    PlGVal v = n->first + o;
+    if (f->vals[v].dtype != PL_NDTYPE && last[f->vals[v].store] < 0 && !((r->spare >> o) & 1) && r->out[o] != PL_ROLE_SUM)
+      give(t, f, v, r->out[o] == PL_ROLE_COL);
   }
-  PlkCall call = {.name = n->op->name,
-                  .code = n->op->kcode,
-                  .nin = n->nin,
-                  .nout = n->nout,
-                  .in = in,
-                  .out = out,
-                  .attrs = n->attrs ? n->attrs : &none};
-  int64_t cols = s->cols ? s->cols : s->numel;
-  r->summed = true;
-  r->pieces = (PlkPieces){.rows = s->numel / cols, .cols = cols, .unit = 1};
-  if (!n->op->rows.pieces->plan(&call, &r->pieces)) return false;
-  int64_t grain = r->pieces.grain < s->numel ? r->pieces.grain : s->numel;
-  if (s->grain && (grain > s->grain ? grain % s->grain : s->grain % grain)) return false;
-  if (grain > s->grain) s->grain = grain;
-  if (r->pieces.unit > s->unit) s->unit = (int32_t)r->pieces.unit;
+  for (int32_t k = 0; k < n->nin; k++) {
+    PlGVal v = n->in[k];
+    if (v < 0 || seen_before(f, n, k) || last[f->vals[v].store] != i || pl_fuse_maker(f, v, begin, end) < 0) continue;
+    give(t, f, v, r->in[k] == PL_ROLE_COL);
+  }
   return true;
 }
 
-/* Tiles of the space end where grains do, and threads find enough of them. */
-static bool grains_fit(const PlTileSpace *s) {
-  if (!s->grain) return true;
-  if (s->grain == s->numel) return s->numel <= PL_TILE_ALONE;
-  if (s->cols && s->grain % s->cols) return false;
-  return s->unit <= 1 || (s->cols && s->grain / s->cols % s->unit == 0);
+/* Slots that the group needs, and rows that stay in the second-level cache with what becomes of them. */
+static PlFuseRoom room(const PlFuse *u, const PlFuseGroup *g) {
+  const PlFuseSpace *s = &g->space;
+  PlTileSlots t = {.full = 0};
+  for (int32_t i = g->begin; i < g->end; i++)
+    if (!(u->graph->nodes[i].flags & PL_FN_VIEW) && !pl_tile_slots(&t, u->graph, u->last, g->begin, g->end, i, &g->roles[i - g->begin]))
+      return PL_ROOM_NONE;
+  return !s->rows || t.nfull * s->cols * 8 * (s->unit > 1 ? s->unit : 1) <= 1 << 19 ? PL_ROOM_ENOUGH : PL_ROOM_NONE;
 }
 
-static bool may_join(const PlGNode *n) {
-  if ((n->flags & (PL_FN_MUTATES | PL_FN_VIEW)) || (n->op->flags & (PL_F_MUTATES | PL_F_SEEDED)) || n->draw >= 0) return false;
-  return n->op->kernel[PL_CPU] && n->nin <= PL_MAX_IN;
+const PlFuseDevice pl_tile_device = {.members = 64, .least = 2, .sums = true, .room = room};
+
+static void note(const PlFuse *u, PlPlan *p, const PlFuseGroup *g) {
+  p->space[g->begin] = g->space;
+  for (int32_t i = g->begin; i < g->end; i++) {
+    p->group[i] = g->begin;
+    for (int32_t o = 0; o < u->graph->nodes[i].nout; o++) {
+      const PlGVal v = u->graph->nodes[i].first + o;
+      const PlGValue *val = &u->graph->vals[v];
+      p->inner[v] = val->dtype != PL_NDTYPE && pl_fuse_maker(u->graph, v, g->begin, g->end) >= 0 && u->last[val->store] < g->end;
+    }
+  }
 }
 
-bool pl_tile_join_rows(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r) {
-  PlTileSpace mine = *s;
-  *r = (PlTileRole){.spare = 0};
-  if (!may_join(n) || !(n->op->rows.roles ? row_member(f, n, &mine, r) : pointwise(f, n, &mine, r))) return false;
-  r->summed = n->op->rows.pieces && n->op->rows.roles && strchr(n->op->rows.roles, 's');
-  *s = mine;
-  return true;
-}
-
-bool pl_tile_join(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r) {
-  if (!may_join(n)) return false;
-  *r = (PlTileRole){.spare = 0};
-  PlTileSpace mine = *s;
-  bool sums = n->op->rows.pieces != NULL;
-  if (!n->op->rows.roles) {
-    if (!pointwise(f, n, &mine, r)) return false;
-  } else if (!row_member(f, n, &mine, r)) {
-    if (!sums || !sum_member(f, n, &mine, r)) return false;
-  } else sums = sums && strchr(n->op->rows.roles, 's');
-  if ((sums && !plan_sums(f, n, &mine, r)) || !grains_fit(&mine)) return false;
-  *s = mine;
-  return true;
+PlStatus pl_fuse(PlPlan *plan) {
+  const PlGraph *f = plan->graph;
+  const size_t n = (size_t)f->nnodes + 1;
+  free(plan->group);
+  free(plan->inner);
+  free(plan->space);
+  plan->group = malloc(n * sizeof *plan->group);
+  plan->space = malloc(n * sizeof *plan->space);
+  plan->inner = calloc((size_t)f->nvals + 1, 1);
+  int32_t *last = pl_last_readers(f, false);
+  PlFuse u = {.graph = f, .device = &pl_tile_device, .last = last};
+  PlStatus s = plan->group && plan->space && plan->inner && last ? pl_fuse_begin(&u) : no_memory();
+  for (int32_t i = 0; s == PL_OK && i < f->nnodes; i++) plan->group[i] = -1;
+  for (int32_t i = 0; s == PL_OK && i < f->nnodes;) {
+    PlFuseGroup g;
+    const bool found = pl_fuse_from(&u, i, &g);
+    if (found) note(&u, plan, &g);
+    i = found ? g.end : i + 1;
+  }
+  free(last);
+  free(u.next);
+  return s;
 }

@@ -1,50 +1,43 @@
 /* SPDX-License-Identifier: MIT
- * How nodes look at the rows of a group (fuse.c). A group works on a space of numel elements, seen as rows of `cols`
- * elements. Every value that its members touch is all of it, one row, one value a row, or one value; or a sum over all
- * rows, which is there when the group has ended. */
+ * Fused groups on the CPU: they run tile by tile, and what passes between members stays in the first-level cache and needs no
+ * memory of the plan. pl_fuse decides before memory is planned, PlFusion runs what it decided. */
 #ifndef PL_ENGINE_GRAPH_FUSE_TILE_H
 #define PL_ENGINE_GRAPH_FUSE_TILE_H
 
-#include "engine/graph/plan/plan.h"
+#include "engine/graph/fuse/fuse.h"
 
-typedef enum PlTileKind { PL_TILE_FULL, PL_TILE_ROW, PL_TILE_COL, PL_TILE_ONE, PL_TILE_SUM } PlTileKind;
-
-/* cols 0: rows of any length do. rows: some member needs whole rows. grain: elements that one thread takes in order, for
- * members that sum over rows, 0: no matter; unit: rows in a tile are a multiple of it. */
-typedef struct PlTileSpace {
-  int64_t numel, cols, grain;
-  int32_t unit;
-  bool rows;
-} PlTileSpace;
-
-/* What one member reads and makes. spare: outputs (bit mask) that its kernel can do without. summed: it sums over rows, and
- * pieces says how. */
-typedef struct PlTileRole {
-  uint8_t in[PL_MAX_IN], out[PL_MAX_OUT];
-  uint8_t spare;
-  bool summed;
-  PlkPieces pieces;
-} PlTileRole;
+typedef struct PlFusion PlFusion;
 
 enum {
   PL_TILE_SLOTS = 8,     /* results as large as the tile that are alive at once */
   PL_TILE_COLUMNS = 16,  /* the same, of one value a row */
   PL_TILE_BYTES = 20480, /* of a tile of all arrays together, if rows are not longer: what the first-level cache holds */
   PL_TILE_LEAST = 4096,  /* of one array, lest calls cost more than work */
-  PL_TILE_MOST = 16384,
-  PL_TILE_LONGEST = 16384, /* elements of the longest row that is worked on as a whole */
-  PL_TILE_MEMBERS = 64,
-  PL_TILE_ALONE = 1 << 17 /* elements up to which one thread may take all, if that is the grain */
+  PL_TILE_MOST = 16384
 };
 
-/* May node n work on tiles of this space? A space of numel 0 takes n's. On success the space is what n makes of it. */
-bool pl_tile_join(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r);
-/* The same where the op's own kernel sums over rows, not the group: r->summed then only says that it does so. Sums alone are no
- * members. */
-bool pl_tile_join_rows(const PlGraph *f, const PlGNode *n, PlTileSpace *s, PlTileRole *r);
-/* The space of a node that needs whole rows; false: it is none. */
-bool pl_tile_rows(const PlGraph *f, const PlGNode *n, PlTileSpace *s);
-/* The dim of v whose sizes up to there multiply to `rows` (> 1); -1: none does. */
-int pl_tile_split(const PlGValue *v, int64_t rows);
+/* ---- choosing (tile.c) ---- */
+extern const PlFuseDevice pl_tile_device;
+/* Fills plan->group (per node: the group's first node, -1: alone), plan->space (of groups, at that node) and plan->inner
+ * (per value: only its group reads it). */
+PlStatus pl_fuse(PlPlan *plan);
+/* One behind the last node of the group that begins at node i. */
+int32_t pl_tile_end(const PlPlan *plan, int32_t i);
+/* What a walk through a group's members keeps: tiles that are taken. Slots are numbered per kind. */
+typedef struct PlTileSlots {
+  uint32_t full, col; /* taken now */
+  int8_t nfull, ncol; /* the most so far */
+  int8_t *of;         /* per store: its slot; may be NULL: only counts */
+} PlTileSlots;
+/* Node i of the group [begin, end): its results take slots, and what is not read any more gives its back. false: too
+ * many are alive. */
+bool pl_tile_slots(PlTileSlots *t, const PlGraph *f, const int32_t *last, int32_t begin, int32_t end, int32_t i, const PlFuseRoles *r);
+
+/* ---- running (tile_plan.c prepares, tile_run.c runs) ---- */
+PlStatus pl_fusion_new(PlFusion **out, const PlPlan *plan);
+void pl_fusion_free(PlFusion *f); /* NULL is fine */
+/* One behind the last node of the group that begins at node i; i itself: no group begins there. */
+int32_t pl_fusion_end(const PlFusion *f, int32_t i);
+PlStatus pl_fusion_run(const PlFusion *f, int32_t i, PlTensor *const *vals);
 
 #endif

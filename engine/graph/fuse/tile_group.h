@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * Groups that are ready to run: what tile_plan.c makes of what fuse.c chose, and tile_run.c runs. */
+ * Groups that are ready to run: what tile_plan.c makes of what tile.c chose, and tile_run.c runs. */
 #ifndef PL_ENGINE_GRAPH_FUSE_TILE_GROUP_H
 #define PL_ENGINE_GRAPH_FUSE_TILE_GROUP_H
 
-#include "engine/graph/fuse/fuse.h"
+#include "engine/graph/fuse/tile.h"
 #include "kernels/kernel.h"
 
 /* One array of one member: its tile is at base + row * by_row + col * by_col bytes. */

@@ -17,7 +17,7 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a g
 static int64_t full_arrays(const PlTileGroup *g) {
   int64_t n = g->nfull;
   for (int32_t k = 0; k < g->nop; k++) {
-    bool again = g->op[k].slot >= 0 || g->op[k].kind != PL_TILE_FULL;
+    bool again = g->op[k].slot >= 0 || g->op[k].kind != PL_ROLE_FULL;
     for (int32_t j = 0; j < k && !again; j++) again = g->op[j].v == g->op[k].v;
     n += !again;
   }
@@ -32,7 +32,7 @@ static int64_t rows_in_tile(int64_t most, int64_t unit, int64_t grain) {
   return n;
 }
 
-static void tile_sizes(PlTileGroup *g, int64_t widest, const PlTileSpace *s) {
+static void tile_sizes(PlTileGroup *g, int64_t widest, const PlFuseSpace *s) {
   bool rows = s->rows;
   int64_t arrays = full_arrays(g), fit = PL_TILE_BYTES / (arrays ? arrays : 1);
   fit = (fit < PL_TILE_LEAST ? PL_TILE_LEAST : fit > PL_TILE_MOST ? PL_TILE_MOST : fit) / widest;
@@ -58,14 +58,14 @@ static void shape_of(const PlGraph *f, const PlTileOperand *o, bool by_rows, int
   const PlGValue *v = &f->vals[o->v];
   int n = 0;
   if (by_rows) { /* the op's attributes speak of the value's dims */
-    int split = o->kind == PL_TILE_ROW ? -1 : pl_tile_split(v, nrow);
+    int split = o->kind == PL_ROLE_ROW ? -1 : pl_fuse_split(v, nrow);
     for (; n < v->ndim; n++) dims[n] = n < split ? 1 : n == split ? rows : v->dims[n];
   } else if (o->wide) {
     dims[n++] = rows;
     dims[n++] = v->numel == nrow ? 1 : cols;
-  } else if (o->kind != PL_TILE_ONE) {
-    if (o->kind != PL_TILE_ROW) dims[n++] = rows;
-    dims[n++] = o->kind == PL_TILE_COL ? 1 : cols;
+  } else if (o->kind != PL_ROLE_ONE) {
+    if (o->kind != PL_ROLE_ROW) dims[n++] = rows;
+    dims[n++] = o->kind == PL_ROLE_COL ? 1 : cols;
   }
   *a = (PlArray){.numel = 1,
                  .shape = dims,
@@ -81,8 +81,8 @@ static void shape_of(const PlGraph *f, const PlTileOperand *o, bool by_rows, int
   }
   if (!o->wide) return;
   a->contiguous = 0;
-  dims[n] = o->kind == PL_TILE_COL;
-  dims[n + 1] = o->kind == PL_TILE_ROW;
+  dims[n] = o->kind == PL_ROLE_COL;
+  dims[n + 1] = o->kind == PL_ROLE_ROW;
 }
 
 static PlStatus make_forms(const PlGraph *f, PlTileGroup *g) {
@@ -116,19 +116,19 @@ static void add_operand(PlTileGroup *g, PlTileMember *m, int k, PlGVal v, uint8_
   PlTileOperand *o = &g->op[g->nop++];
   const PlGValue *val = &f->vals[v];
   bool plain = val->contiguous || m->node->op->rows.roles || k >= PL_MAX_IN;
-  *o = (PlTileOperand){.v = v, .kind = kind, .slot = slot, .wide = !plain && kind != PL_TILE_FULL && val->numel > 1};
-  if (kind == PL_TILE_FULL || kind == PL_TILE_ROW) o->by_col = item;
-  if (kind == PL_TILE_COL) o->by_row = item;
-  if (kind == PL_TILE_FULL) o->by_row = item * g->inner;
+  *o = (PlTileOperand){.v = v, .kind = kind, .slot = slot, .wide = !plain && kind != PL_ROLE_FULL && val->numel > 1};
+  if (kind == PL_ROLE_FULL || kind == PL_ROLE_ROW) o->by_col = item;
+  if (kind == PL_ROLE_COL) o->by_row = item;
+  if (kind == PL_ROLE_FULL) o->by_row = item * g->inner;
 }
 
 static PlStatus add_member(const Prepare *a, PlTileGroup *g, int32_t i, int64_t *widest) {
   const PlGraph *f = a->p->graph;
   const PlGNode *n = &f->nodes[i];
-  PlTileSpace space = a->p->space[g->begin];
-  PlTileRole role;
+  PlFuseSpace space = a->p->space[g->begin];
+  PlFuseRoles role;
   PlTileSlots *t = (PlTileSlots *)(uintptr_t)&a->slots;
-  if (!pl_tile_join(f, n, &space, &role) || !pl_tile_slots(t, f, a->last, g->begin, g->end, i, &role))
+  if (!pl_fuse_roles(f, n, &pl_tile_device, &space, &role) || !pl_tile_slots(t, f, a->last, g->begin, g->end, i, &role))
     PL_FAIL(PL_ERR_STATE, "graph: %s does not fit into its group", n->name);
   PlTileMember *m = &g->m[g->n++];
   m->node = n;
@@ -146,11 +146,11 @@ static PlStatus add_member(const Prepare *a, PlTileGroup *g, int32_t i, int64_t 
   for (int32_t o = 0; o < n->nout; o++) {
     PlGVal v = n->first + o;
     bool inner = a->p->inner[v];
-    if (f->vals[v].dtype == PL_NDTYPE || role.out[o] == PL_TILE_SUM || (inner && a->last[f->vals[v].store] < 0 && (role.spare >> o) & 1))
+    if (f->vals[v].dtype == PL_NDTYPE || role.out[o] == PL_ROLE_SUM || (inner && a->last[f->vals[v].store] < 0 && (role.spare >> o) & 1))
       continue;
     add_operand(g, m, PL_MAX_IN + o, v, role.out[o], inner ? t->of[f->vals[v].store] : -1, f);
     int64_t item = (int64_t)pl_dtype_size((PlDtype)f->vals[v].dtype);
-    if (role.out[o] == PL_TILE_FULL && item > *widest) *widest = item;
+    if (role.out[o] == PL_ROLE_FULL && item > *widest) *widest = item;
   }
   g->nptr += n->nin + n->nout;
   return PL_OK;
@@ -158,7 +158,7 @@ static PlStatus add_member(const Prepare *a, PlTileGroup *g, int32_t i, int64_t 
 
 static PlStatus prepare(const PlPlan *p, PlTileGroup *g, int8_t *slot, const int32_t *last) {
   const PlGraph *f = p->graph;
-  PlTileSpace s = p->space[g->begin];
+  PlFuseSpace s = p->space[g->begin];
   int64_t widest = 4;
   size_t nop = 0;
   Prepare a = {p, last, {.of = slot}};
@@ -187,7 +187,7 @@ PlStatus pl_fusion_new(PlFusion **out, const PlPlan *p) {
   const PlGraph *f = p->graph;
   PlFusion *u = calloc(1, sizeof *u);
   int8_t *slot = malloc((size_t)f->nstores + 1);
-  int32_t *last = pl_last_readers(f);
+  int32_t *last = pl_last_readers(f, false);
   PlStatus s = u && slot && last ? PL_OK : no_memory();
   if (s == PL_OK) {
     u->at = malloc(((size_t)f->nnodes + 1) * sizeof *u->at);
@@ -202,7 +202,7 @@ PlStatus pl_fusion_new(PlFusion **out, const PlPlan *p) {
     }
     PlTileGroup *g = &u->groups[u->n];
     g->begin = i;
-    g->end = pl_group_end(p, i);
+    g->end = pl_tile_end(p, i);
     u->at[i] = u->n++;
     s = prepare(p, g, slot, last);
     i = g->end;

@@ -46,7 +46,7 @@ static void set_up(const Run *r, char *memory, Block *b) {
   for (int32_t k = 0; k < g->nop; k++) {
     const PlTileOperand *o = &g->op[k];
     b->base[k] = o->slot < 0              ? r->vals[o->v]->a.data
-                 : o->kind == PL_TILE_COL ? column + (size_t)o->slot * g->column_bytes
+                 : o->kind == PL_ROLE_COL ? column + (size_t)o->slot * g->column_bytes
                                           : full + (size_t)o->slot * g->full_bytes;
     b->arr[k].data = b->base[k];
   }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/graph/fuse/fuse.h"
+#include "engine/graph/fuse/tile.h"
 #include "engine/graph/plan/plan.h"
 
 typedef struct Mem {

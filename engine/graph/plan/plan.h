@@ -38,8 +38,8 @@ typedef struct PlPlan {
   int32_t nbuffers;
   uint8_t *recomputed; /* per node of the *source* graph: 1: some copy of it runs in a backward half */
   int32_t nsource;
-  int32_t *group;            /* per node: first node of the group that runs as one, tile by tile; -1: alone (fuse.c) */
-  struct PlTileSpace *space; /* per node where a group begins: what its members work on (tile.h) */
+  int32_t *group;            /* per node: first node of the group that runs as one, tile by tile; -1: alone (tile.h) */
+  struct PlFuseSpace *space; /* per node where a group begins: what its members work on (roles.h) */
   uint8_t *inner;            /* per value: exists only inside of its group's tiles, has no memory */
   /* figures, in bytes and operations */
   int64_t stash_bytes;                    /* forward tensors that backward reads: neither leaves nor requested outputs */

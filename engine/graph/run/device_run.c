@@ -76,13 +76,12 @@ static uint8_t device_of(const PlDeviceRun *a, const PlGNode *n) {
 
 static PlStatus choose(PlDeviceRun *a) {
   const PlGraph *f = a->f;
-  a->ngroups = 0;
   for (int32_t i = 0; i < f->nnodes; i++) {
     const uint8_t d = device_of(a, &f->nodes[i]);
     a->at[i] = -1;
     for (int32_t o = 0; o < f->nodes[i].nout; o++) a->device[f->nodes[i].first + o] = d;
   }
-  for (int32_t i = 0; a->table && i < f->nnodes;) PL_TRY(pl_device_group_from(a, i, &i));
+  if (a->table) PL_TRY(pl_device_groups(a));
   a->known = true;
   return PL_OK;
 }
@@ -106,17 +105,23 @@ static PlStatus settle(PlDeviceRun *a, const PlGNode *n) {
   return PL_OK;
 }
 
-/* A view in the midst of a group: nothing is dropped before the group has run. */
-static PlStatus take_view(PlDeviceRun *a, const PlGNode *n) {
-  PlTensor *in[PL_MAX_IN];
-  PL_TRY(settle(a, n));
-  for (int32_t k = 0; k < n->nin; k++) in[k] = n->in[k] < 0 ? NULL : a->vals[n->in[k]];
-  return pl_apply(n->op, in, n->nin, n->attrs, &a->vals[n->first]);
+/* Views between members of what is there: before the kernel runs those of earlier values, then those of results that others
+ * read. Nothing is dropped before the group has run. */
+static PlStatus take_views(PlDeviceRun *a, const PlDeviceGroup *g) {
+  for (int32_t i = g->begin; i < g->end; i++) {
+    const PlGNode *n = &a->f->nodes[i];
+    PlTensor *in[PL_MAX_IN];
+    if (!(n->flags & PL_FN_VIEW) || a->vals[n->first] || !a->vals[n->in[0]]) continue;
+    PL_TRY(settle(a, n));
+    for (int32_t k = 0; k < n->nin; k++) in[k] = n->in[k] < 0 ? NULL : a->vals[n->in[k]];
+    PL_TRY(pl_apply(n->op, in, n->nin, n->attrs, &a->vals[n->first]));
+  }
+  return PL_OK;
 }
 
 /* The layout of the full arrays of a group in this run: channels last where one of them does and nothing in the group depends
  * on rows. */
-static int layout_of(const PlDeviceRun *a, const Group *g) {
+static int layout_of(const PlDeviceRun *a, const PlDeviceGroup *g) {
   const PlArray *first = NULL;
   bool last = false;
   for (int k = 0; k < g->fused.narg; k++) {
@@ -135,21 +140,39 @@ static int layout_of(const PlDeviceRun *a, const Group *g) {
   return last && !g->fused.rows ? PL_CHANNELS_LAST : PL_ROW_MAJOR;
 }
 
+/* What the plan repeats of t (strides 0), once: the kernel repeats it by its kind. */
+static PlStatus once(PlTensor **out, const PlGValue *planned, const PlTensor *t) {
+  int64_t shape[PL_MAX_DIM];
+  for (int d = 0; d < planned->ndim; d++) shape[d] = planned->dims[planned->ndim + d] ? planned->dims[d] : 1;
+  return pl_tensor_window(out, t, planned->ndim, shape, t->a.strides, t->a.data);
+}
+
 /* Argument k, or a copy in made[k] in the layout that the kernel walks. */
-static PlStatus argument(PlDeviceRun *a, const Group *g, int k, int layout, PlTensor **made, const PlArray **arr) {
+static PlStatus argument(PlDeviceRun *a, const PlDeviceGroup *g, int k, int layout, PlTensor **made, const PlArray **arr) {
   const PlkFusedArg *arg = &g->fused.arg[k];
-  PlTensor *t = a->vals[g->arg[k]];
+  PlTensor *t = a->vals[g->arg[k]], *part = NULL;
   const bool full = arg->kind == PLK_FUSED_FULL && layout == PL_CHANNELS_LAST;
   *arr = &t->a;
   if (arg->kind == PLK_FUSED_NUMBER || arg->kind == PLK_FUSED_ONE || (full ? pl_is_channels_last(&t->a) : t->a.contiguous)) return PL_OK;
-  PL_TRY(pl_tensor_copy_as(made, full ? layout : PL_ROW_MAJOR, t));
+  if (arg->kind != PLK_FUSED_FULL) {
+    PL_TRY(once(&part, &a->f->vals[g->arg[k]], t));
+    if (part->a.contiguous) {
+      *made = part;
+      *arr = &part->a;
+      return PL_OK;
+    }
+    t = part;
+  }
+  PlStatus s = pl_tensor_copy_as(made, full ? layout : PL_ROW_MAJOR, t);
+  pl_tensor_release(part);
+  PL_TRY(s);
   *arr = &(*made)->a;
   return PL_OK;
 }
 
 /* The op of member m, without its first result, which the group made: sums over rows. It reads what the kernel read and wrote
  * (arr: the group's arguments). */
-static PlStatus sum_behind(PlDeviceRun *a, const Group *g, int m, const PlArray *const *arr) {
+static PlStatus sum_behind(PlDeviceRun *a, const PlDeviceGroup *g, int m, const PlArray *const *arr) {
   const PlGNode *n = &a->f->nodes[g->node[m]];
   const PlkFusedMember *member = &g->fused.member[m];
   const PlArray *in[PLK_FUSED_IN] = {NULL};
@@ -167,7 +190,7 @@ static PlStatus sum_behind(PlDeviceRun *a, const Group *g, int m, const PlArray 
   return pl_call_run_device(g->device, n->op, &call);
 }
 
-static PlStatus launch(PlDeviceRun *a, const Group *g, PlTensor **made) {
+static PlStatus launch(PlDeviceRun *a, const PlDeviceGroup *g, PlTensor **made) {
   const PlArray *arr[PLK_FUSED_ARGS];
   const PlkFusedRun run = {.numel = g->numel, .cols = g->cols, .arg = arr, .attrs = g->attrs};
   const int layout = layout_of(a, g);
@@ -187,15 +210,12 @@ static PlStatus launch(PlDeviceRun *a, const Group *g, PlTensor **made) {
   return PL_OK;
 }
 
-static PlStatus run_group(PlDeviceRun *a, const Group *g) {
+static PlStatus run_group(PlDeviceRun *a, const PlDeviceGroup *g) {
   PlTensor *made[PLK_FUSED_ARGS] = {NULL};
-  for (int32_t i = g->begin, left = g->views; left > 0 && i < g->end; i++) {
-    if (!(a->f->nodes[i].flags & PL_FN_VIEW) || !pl_device_group_outside_view(a, g, i)) continue;
-    PL_TRY(take_view(a, &a->f->nodes[i]));
-    left--;
-  }
+  PL_TRY(take_views(a, g));
   PlStatus s = launch(a, g, made);
   pl_release_all(made, PLK_FUSED_ARGS);
+  if (s == PL_OK) s = take_views(a, g);
   PL_TRY(s);
   for (int32_t i = g->begin; i < g->end; i++) {
     const PlGNode *n = &a->f->nodes[i];
@@ -295,7 +315,7 @@ static PlStatus prepare(PlDeviceRun *a, PlTensor *const *in, PlTensor *const *th
 }
 
 /* Do channels-last arrays meet a group that goes by rows? Its nodes, one by one, then keep their layout. */
-static bool apart(const PlDeviceRun *a, const Group *g) {
+static bool apart(const PlDeviceRun *a, const PlDeviceGroup *g) {
   bool rows = g->fused.rows, last = false;
   for (int k = 0; k < g->fused.narg; k++) {
     const PlkFusedArg *arg = &g->fused.arg[k];
@@ -312,7 +332,7 @@ static PlStatus run(PlDeviceRun *a, int32_t from, int32_t to) {
       PL_TRY(run_node(a, i));
       continue;
     }
-    const Group *g = &a->groups[a->at[i]];
+    const PlDeviceGroup *g = &a->groups[a->at[i]];
     if (PL_UNLIKELY(apart(a, g))) {
       for (; i < g->end; i++) PL_TRY(run_node(a, i));
       i--;

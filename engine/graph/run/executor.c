@@ -11,7 +11,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
 #include "engine/grad/checkpoint.h"
-#include "engine/graph/fuse/fuse.h"
+#include "engine/graph/fuse/tile.h"
 #include "engine/graph/run/device_run.h"
 #include "engine/remat/remat.h"
 #include "engine/tensor/alloc.h"

@@ -67,7 +67,7 @@ static PlStatus make(int gpu, const PlkFused *g, const PlkFusedKernel **out) {
   char *source = NULL;
   int params = 0;
   for (int i = 0; i < g->nmember; i++) params += g->member[i].set != 0;
-  if (g->nmember > PLK_FUSED_MEMBERS || g->narg > PLK_FUSED_ARGS || params > PLC_FUSED_PARAMS)
+  if (g->nmember > PLK_FUSED_MEMBERS || g->narg > PLK_FUSED_ARGS || params > PLK_FUSED_PARAMS)
     PL_FAIL(PL_ERR_UNSUPPORTED, "a fused group of %d operations, %d arrays, %d of them with parameters", g->nmember, g->narg, params);
   PL_TRY(plc_use(gpu));
   PL_TRY(plc_alive());

@@ -35,7 +35,6 @@ void plc_fused_rows(PlcText *t, const PlkFused *group);
 
 /* ---- what a kernel gets (fused_args.c); kernels/cuda/elementwise/fused.h has the same structs for the device ---- */
 
-enum { PLC_FUSED_PARAMS = 16 };
 typedef struct PlcFusedParams {
   double f[3];
   int64_t i[3];
@@ -50,7 +49,7 @@ typedef struct PlcFusedArgs {
   int width;
   void *at[PLK_FUSED_ARGS];
   double number[PLK_FUSED_ARGS];
-  PlcFusedParams p[PLC_FUSED_PARAMS];
+  PlcFusedParams p[PLK_FUSED_PARAMS];
 } PlcFusedArgs;
 
 /* Elements that a thread takes at once: 16 bytes of the widest argument. */
