@@ -100,7 +100,7 @@ local beside = { ["linalg.decompositions"] = "linalg" } -- a file that a part lo
 local methods, loading, part_of = core.metatable().methods, {}, nil
 methods.index_put_ = nil -- takes its arguments in PyTorch's order in tensor/aliases.lua
 
-local function read_heads(file, part)
+local function read_heads(heads, file, part)
   local path = here .. file:gsub("%.", "/")
   local f = io.open(path .. ".lua") or io.open(path .. "/init.lua")
   if not f then return end
@@ -110,7 +110,7 @@ local function read_heads(file, part)
     local _, last = text:find("--- ", at, true)
     if not last then return end
     local name = text:match("^[Tx][.:]([%a_][%w_]*)[({ ]", last + 1)
-    if name then part_of[name] = part end
+    if name then heads[name] = part end
     at = last + 1
   end
 end
@@ -119,6 +119,12 @@ local function copied(t)
   local copy = {}
   for key, value in next, t do copy[key] = value end
   return copy
+end
+
+-- f(…), of which a trace that runs sees nothing: files are read and values made once, whoever asked first.
+local function outside(f, ...)
+  if core.jit_tracing() then return core.jit_untraced(f, ...) end
+  return f(...)
 end
 
 -- Runs a part. What the user has put under one of its names meanwhile stays.
@@ -151,9 +157,10 @@ function core.load_parts() for _, part in ipairs(parts) do load_part(part) end e
 -- The part with a comment for a name of T or of a method.
 function core.part_of(key)
   if not part_of then
-    part_of = { linalg = "linalg", special = "math.special", cuda = "device.cuda" }
-    for _, part in ipairs(parts) do read_heads(part, part) end
-    for file, part in pairs(beside) do read_heads(file, part) end
+    local heads = { linalg = "linalg", special = "math.special", cuda = "device.cuda" }
+    for _, part in ipairs(parts) do read_heads(heads, part, part) end
+    for file, part in pairs(beside) do read_heads(heads, file, part) end
+    part_of = heads -- whole or not at all: Ctrl-C may come meanwhile
   end
   return part_of[key]
 end
@@ -175,7 +182,7 @@ local function from_parts(t, key)
   return nil
 end
 
-setmetatable(methods, { __index = from_parts, __lazy = function()
+setmetatable(methods, { __index = function(t, key) return outside(from_parts, t, key) end, __lazy = function()
   core.load_parts()
   return {}
 end })
@@ -194,7 +201,7 @@ end
 
 return setmetatable(T, {
   __lazy = core.lazy, -- what completion may offer before it is loaded
-  __index = value_of,
+  __index = function(t, key) return outside(value_of, t, key) end,
   __pairs = function(t) -- sees everything
     core.load_parts()
     for key in next, lazy do if rawget(t, key) == nil then value_of(t, key) end end

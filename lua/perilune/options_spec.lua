@@ -172,11 +172,16 @@ function options.kind(who, name, kind, v)
   return got
 end
 
+-- Kinds whose values may be written as a list of numbers. Where the first argument is of such a kind, a table of
+-- numbers that is the whole call is that list, as in f({3, 2}): it never spreads over the arguments that follow.
+local lists = { window = true, ints = true, numbers = true, lengths = true, padding = true }
+
 --- Describes the arguments of `who`: a list of {name, kind[, default]}, in positional order. A missing
 -- argument without default is an error, unless `optional` is set in its entry.
 function options.spec(who, args, settings)
   local spec = { who = who, key = who, args = args, names = {}, by_name = {}, list_first = settings and
     settings.list_first }
+  if spec.list_first == nil then spec.list_first = args[1] ~= nil and lists[args[1][2]] or false end
   for i, arg in ipairs(args) do
     spec.names[i] = arg[1]
     spec.by_name[arg[1]] = arg
@@ -202,6 +207,7 @@ local function split(spec, n, ...)
       for key, v in pairs(mixed) do
         if type(key) == "string" then named[key] = v else list[key] = v end
       end
+      if #list == 1 and lists[spec.args[1][2]] then list = list[1] end
       return { list }, 1, named
     end
     local named, top = {}, 0

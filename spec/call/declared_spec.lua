@@ -140,5 +140,26 @@ describe("wrong calls of", function()
     end
   end
 
+  -- f({3, 2}) is what PyTorch reads it as; it must not spread over two arguments without a word.
+  it("none: a table of numbers that is the whole call is the list that the first argument takes", function()
+    local n = 0
+    for who, spec in pairs(options.specs) do
+      local kind = spec.args[1] and spec.args[1][2]
+      if kind == "window" or kind == "ints" or kind == "numbers" or kind == "lengths" then
+        local ok, got = pcall(options.read, spec, { 3, 2 })
+        if ok then
+          assert.same({ 3, 2 }, got[spec.args[1][1]], who)
+        else
+          assert.truthy(tostring(got):find " is missing", who .. ": " .. tostring(got))
+        end
+        n = n + 1
+      end
+    end
+    assert.is_true(n >= 20, n)
+    assert.same({ 3, 2 }, T.nn.MaxPool2d({ 3, 2 }).kernel_size)
+    assert.same({ 3, 2 }, T.optim.lr_scheduler.MultiStepLR(T.optim.SGD({ T.ones(1):requires_grad_() }, { lr = 1 }),
+      { 3, 2 }).milestones)
+  end)
+
   it("them are many", function() assert.is_true(#names >= 150, #names .. " declarations") end)
 end)

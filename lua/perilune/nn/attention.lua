@@ -22,7 +22,8 @@ local out = {}
 -- v_proj_weight), in_proj_bias, out_proj.weight, out_proj.bias.
 --- nn.MultiheadAttention(…) → module
 -- Several heads of attention with learned projections (Vaswani et al. 2017); batch_first: [N, L, E]. Options of the
--- call: attn_mask, key_padding_mask (true: not seen), is_causal, need_weights, cache.
+-- call: attn_mask, key_padding_mask (true: not seen), is_causal, need_weights, cache. add_bias_kv appends a learned
+-- key and value to all others (bias_k, bias_v [1, 1, E]), add_zero_attn one of zeros; every query sees both.
 -- Shapes: query [L, N, E], key [S, N, E], value [S, N, E] → [L, N, E], weights
 --   local attend = nn.MultiheadAttention(8, 2)
 --   local x = T.ones(5, 1, 8)
@@ -31,7 +32,7 @@ local MHA = class "MultiheadAttention"
 local mha_spec = options.spec("nn.MultiheadAttention", {
   { "embed_dim", "count" }, { "num_heads", "count" }, { "dropout", "probability", 0.0 }, { "bias", "bool", true },
   { "kdim", "count", optional = true }, { "vdim", "count", optional = true }, { "batch_first", "bool", false },
-  { "dtype", "string", optional = true } })
+  { "add_bias_kv", "bool", false }, { "add_zero_attn", "bool", false }, { "dtype", "string", optional = true } })
 
 function MHA:init(...)
   local a = read(mha_spec, ...)
@@ -52,6 +53,12 @@ function MHA:init(...)
       init.xavier_uniform_(p)
     end
   end
+  if a.add_bias_kv then
+    self.bias_k, self.bias_v = Parameter(T.empty({ 1, 1, E }, opts)), Parameter(T.empty({ 1, 1, E }, opts))
+    init.xavier_normal_(self.bias_k)
+    init.xavier_normal_(self.bias_v)
+  end
+  self.add_zero_attn = a.add_zero_attn
   if a.bias then self.in_proj_bias = Parameter(T.zeros({ 3 * E }, opts)) end
   self.out_proj = Linear(E, E, { bias = a.bias, dtype = a.dtype })
   if a.bias then init.zeros_(self.out_proj.bias) end
@@ -73,6 +80,20 @@ end
 local function added(mask, dtype)
   if mask:dtype() ~= "bool" then return mask end
   return T.zeros(mask:shape(), { dtype = dtype, device = mask:device() }):masked_fill(mask, -math.huge)
+end
+
+-- The keys or values [N, H, S, D] and what the module appends to them.
+local function appended(self, x, learned)
+  local n, h, d = x:size(1), x:size(2), x:size(4)
+  local list = { x }
+  if learned then list[#list + 1] = learned:reshape(1, h, 1, d):expand(n, h, 1, d) end
+  if self.add_zero_attn then list[#list + 1] = x:new_zeros { n, h, 1, d } end
+  return #list > 1 and T.cat(list, 3) or x
+end
+
+-- The mask over `more` further keys, which every query sees.
+local function widened(mask, more)
+  return mask and more > 0 and F.pad(mask, { 0, more }) or mask
 end
 
 local function combined_mask(self, q, o, n, l, s)
@@ -114,19 +135,21 @@ function MHA:forward(q, k, v, opts)
     o.cache.k, o.cache.v = pk, pv
   end
   local s = pk:size(3)
+  pk, pv = appended(self, pk, self.bias_k), appended(self, pv, self.bias_v)
+  local more = pk:size(3) - s
   local drop = self.training and self.dropout or 0.0
   local y, share
   if o.need_weights then
     local score = (pq * (1 / math.sqrt(pq:size(4)))):matmul(pk:transpose(3, 4))
-    local mask = combined_mask(self, pq, o, n, l, s)
+    local mask = widened(combined_mask(self, pq, o, n, l, s), more)
     if mask then score = score + mask end
     share = score:softmax(-1)
     y = (drop > 0 and T.dropout(share, drop) or share):matmul(pv)
     if o.average_attn_weights ~= false then share = share:mean(2) end
     if single then share = share:squeeze(1) end
   else
-    local only_causal = o.is_causal and not o.attn_mask and not o.key_padding_mask and l == s
-    local mask = not only_causal and combined_mask(self, pq, o, n, l, s) or nil
+    local only_causal = o.is_causal and not o.attn_mask and not o.key_padding_mask and l == s and more == 0
+    local mask = not only_causal and widened(combined_mask(self, pq, o, n, l, s), more) or nil
     y = F.scaled_dot_product_attention(pq, pk, pv, { attn_mask = mask, is_causal = only_causal or false,
       dropout_p = drop })
   end

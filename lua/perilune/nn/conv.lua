@@ -30,19 +30,19 @@ end
 
 --- nn.Conv1d(…) → module
 -- Cross-correlation with learned kernels. weight [out, in/groups, kernel], bias [out]; both uniform within ±1/√fan_in.
--- padding: sizes, "same" or "valid".
+-- padding: sizes, "same" or "valid", of what padding_mode says.
 -- Shapes: [N, in, L] → [N, out, L'] (or without N)
 --   print(table.concat(nn.Conv1d(2, 3, 3, { padding = 1 })(T.ones(1, 2, 4)):shape(), " "))  --> 1 3 4
 
 --- nn.Conv2d(…) → module
 -- Cross-correlation with learned kernels. weight [out, in/groups, kernel], bias [out]; both uniform within ±1/√fan_in.
--- padding: sizes, "same" or "valid".
+-- padding: sizes, "same" or "valid", of what padding_mode says.
 -- Shapes: [N, in, H, W] → [N, out, H, W'] (or without N)
 --   print(table.concat(nn.Conv2d(2, 3, 3, { padding = 1 })(T.ones(1, 2, 4, 4)):shape(), " "))  --> 1 3 4 4
 
 --- nn.Conv3d(…) → module
 -- Cross-correlation with learned kernels. weight [out, in/groups, kernel], bias [out]; both uniform within ±1/√fan_in.
--- padding: sizes, "same" or "valid".
+-- padding: sizes, "same" or "valid", of what padding_mode says.
 -- Shapes: [N, in, D, H, W] → [N, out, D, H, W'] (or without N)
 --   print(table.concat(nn.Conv3d(2, 3, 3, { padding = 1 })(T.ones(1, 2, 4, 4, 4)):shape(), " "))  --> 1 3 4 4 4
 local function define(nd)
@@ -56,7 +56,21 @@ local function define(nd)
       1 },
     { "padding", "padding", 0 }, { "dilation", "window", 1 }, { "groups", "count", 1 }, { "bias", "bool",
       true },
+    { "padding_mode", { "zeros", "reflect", "replicate", "circular" }, "zeros" },
     { "dtype", "string", optional = true } })
+
+  -- What F.pad puts around x where the padding is no zeros: {before, after} for each dim, the last one first.
+  local function around(self)
+    if self.padding_mode == "zeros" or self.padding == "valid" then return nil end
+    local list, any = {}, false
+    for d = nd, 1, -1 do
+      local all = self.padding == "same" and self.dilation[d] * (self.kernel_size[d] - 1) or 2 * self.padding[d]
+      list[#list + 1] = all // 2
+      list[#list + 1] = all - all // 2
+      any = any or all > 0
+    end
+    return any and list or nil
+  end
 
   function C:init(...)
     local a = options.read(spec, ...)
@@ -78,7 +92,9 @@ local function define(nd)
     else
       self.padding = per_dim(who, "padding", a.padding, nd, 0)
     end
-    self._opts = { stride = self.stride, padding = self.padding, dilation = self.dilation,
+    self.padding_mode = a.padding_mode
+    self._around = around(self)
+    self._opts = { stride = self.stride, padding = self._around and 0 or self.padding, dilation = self.dilation,
       groups = self.groups }
     local shape = { a.out_channels, a.in_channels // a.groups, table.unpack(self.kernel_size) }
     self.weight = Parameter(T.empty(shape, { dtype = a.dtype }))
@@ -96,7 +112,10 @@ local function define(nd)
     end
   end
 
-  function C:forward(x) return conv(x, self.weight, self.bias, self._opts) end
+  function C:forward(x)
+    if self._around then x = F.pad(x, self._around, { mode = self.padding_mode }) end
+    return conv(x, self.weight, self.bias, self._opts)
+  end
 
   function C:extra_repr()
     local parts = { ("%d, %d, kernel_size=%s, stride=%s"):format(self.in_channels, self.out_channels,
@@ -110,6 +129,7 @@ local function define(nd)
     if math.max(table.unpack(self.dilation)) > 1 then add("dilation=%s", text(self.dilation)) end
     if self.groups > 1 then add("groups=%d", self.groups) end
     if not self.bias then add("bias=false") end
+    if self.padding_mode ~= "zeros" then add("padding_mode=%s", self.padding_mode) end
     return table.concat(parts, ", ")
   end
 

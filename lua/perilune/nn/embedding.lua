@@ -9,7 +9,8 @@ local options = require "perilune.options"
 
 --- nn.Embedding(…) → module
 -- Rows of a table by number, from 1 (index_base=0: from 0). weight [num_embeddings, embedding_dim], normal; the row
--- padding_idx starts as zeros and gets no gradient.
+-- padding_idx starts as zeros and gets no gradient. scale_grad_by_freq: each row's gradient divided by how often the
+-- ids of a call have it.
 -- Shapes: ids [*] → [*, embedding_dim]
 --   print(table.concat(nn.Embedding(10, 4)(T.tensor({ 1, 7 }, { dtype = "i64" })):shape(), " "))  --> 2 4
 local Embedding = base.class "Embedding"
@@ -17,7 +18,7 @@ local Embedding = base.class "Embedding"
 local spec = options.spec("nn.Embedding", {
   { "num_embeddings", "count" }, { "embedding_dim", "count" }, { "padding_idx", "int", optional = true },
   { "max_norm", "positive", optional = true }, { "norm_type", "number", 2.0 },
-  { "index_base", "int", 1 }, { "dtype", "string", optional = true } })
+  { "scale_grad_by_freq", "bool", false }, { "index_base", "int", 1 }, { "dtype", "string", optional = true } })
 
 function Embedding:init(...)
   local a = options.read(spec, ...)
@@ -34,6 +35,7 @@ function Embedding:init(...)
   end
   self.max_norm, self.norm_type = a.max_norm, a.norm_type
   self._opts = { padding_idx = self.padding_idx, index_base = a.index_base }
+  if a.scale_grad_by_freq then self._opts.scale_grad_by_freq = true end
   if a.max_norm then self._opts.max_norm, self._opts.norm_type = a.max_norm, a.norm_type end
   self:reset_parameters()
 end

@@ -257,7 +257,6 @@ for nd = 1, 3 do
         options.describe(x))
     end
     local live = self.training or not self.track_running_stats
-    if live and self.track_running_stats then self.num_batches_tracked:add_(1) end
     local y = F.instance_norm(x, { running_mean = self.running_mean, running_var = self.running_var,
       weight = self.weight, bias = self.bias, use_input_stats = live, momentum = self.momentum, eps = self.eps })
     return single and y:squeeze(1) or y

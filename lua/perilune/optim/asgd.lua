@@ -8,7 +8,8 @@ local decay, zeros = simple.decay, simple.zeros
 local max = math.max
 local out = {}
 
--- Averaged SGD (Polyak & Juditsky 1992); the average is in the state as `ax`.
+-- Averaged SGD (Polyak & Juditsky 1992); the average is in the state as `ax`. As in PyTorch the rate `eta` of a step was
+-- computed at the end of the step before: a change of the group's lr is seen one step later.
 -- `lr=1e-2 lambd=1e-4 alpha=0.75 t0=1e6 weight_decay=0`
 --- optim.ASGD(…) → optimizer
 -- Averaged gradient descent (Polyak & Juditsky 1992).
@@ -21,12 +22,12 @@ local out = {}
 --   print((p * p):sum():item() < before:item())  --> true
 out.ASGD = simple.define("ASGD", 1e-2, { { "lambd", 1e-4, check.nonnegative }, { "alpha", 0.75, check.number },
   { "t0", 1e6, check.nonnegative }, decay() },
-  function(p) return { ax = zeros(p) } end,
+  function(p, group) return { ax = zeros(p), eta = group.lr } end,
   function(p, g, s, t, group)
-    local eta = group.lr / (1 + group.lambd * group.lr * (t - 1)) ^ group.alpha
     local mu = 1 / max(1, t - 1 - group.t0)
-    p:mul_(1 - group.lambd * eta):sub_(g * eta)
+    p:mul_(1 - group.lambd * s.eta):sub_(g * s.eta)
     if mu == 1 then s.ax:copy_(p) else s.ax:add_((p - s.ax) * mu) end
+    s.eta = group.lr / (1 + group.lambd * group.lr * t) ^ group.alpha
   end)
 
 return out

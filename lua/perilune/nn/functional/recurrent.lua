@@ -138,7 +138,7 @@ local apart = T.custom {
 }
 
 local function unbound(x)
-  if not x.requires_grad then return x:unbind(1) end
+  if not x.requires_grad or core.jit_tracing() then return x:unbind(1) end -- a graph joins gradients of slices itself
   local n = x:size(1)
   if n <= MOST then return { apart(x) } end
   local out = {}
