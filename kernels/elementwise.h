@@ -26,5 +26,24 @@ typedef int (*PlkLoop)(char *const *ptr, const int64_t *stride, int64_t n, const
 /* The loop of a member for f32 or f64, for arrays so small that nothing else is worth its time; one_value: one that takes
  * stride 0. NULL: there is none. */
 PlkLoop plk_cpu_elementwise_loop(int code, int dtype, bool one_value);
+/* Rough time of an element in units of an addition's. */
+int plk_cpu_elementwise_cost(int code);
+
+/* Several members that run over the same n elements of one dtype, f32 or f64, in one pass over memory: tile by tile, and what
+ * passes between them stays in the first-level cache. The bits are those of the members one by one. */
+enum { PLK_EW_MAX_OP = 4 /* the output and three inputs */, PLK_STEPS_TEMPS = 8, PLK_STEPS_ARRAYS = 16 };
+typedef struct PlkStep {
+  PlkLoop loop;
+  const PlAttrs *attrs;
+  int64_t stride[PLK_EW_MAX_OP]; /* 1, or 0: one value */
+  uint8_t at[PLK_EW_MAX_OP];     /* the output, then the inputs: which array of the caller's, or behind those which temporary */
+} PlkStep;
+typedef struct PlkSteps {
+  const PlkStep *step;
+  int n, arrays;
+  size_t size;  /* bytes of an element */
+  int64_t cost; /* of an element, all steps together */
+} PlkSteps;
+PlStatus plk_cpu_elementwise_steps(const PlkSteps *s, char *const *array, int64_t n);
 
 #endif

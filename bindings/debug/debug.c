@@ -327,12 +327,15 @@ static int d_tape(lua_State *L) {
   return push_rows(L, rows, n);
 }
 
-/* debug.cache_stats("tangents"?) → {hits, misses, entries} of the cache of backward graphs, or of graphs of tangents */
+/* debug.cache_stats("tangents" or "pointwise"?) → {hits, misses, entries} of the cache of backward graphs, of graphs of tangents, or
+ * of pointwise ops that run with their tangents in one pass */
 static int d_cache_stats(lua_State *L) {
   int64_t hits, misses, entries;
-  bool tangents = lua_type(L, 1) == LUA_TSTRING && strcmp(lua_tostring(L, 1), "tangents") == 0;
-  if (!tangents && !lua_isnoneornil(L, 1)) return l_error(L, "cache_stats: nil or \"tangents\" expected, got %s", l_typename(L, 1));
-  (tangents ? pl_forward_cache_stats : pl_backward_cache_stats)(&hits, &misses, &entries);
+  const char *which = lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : "";
+  if (strcmp(which, "tangents") == 0) pl_forward_cache_stats(&hits, &misses, &entries);
+  else if (strcmp(which, "pointwise") == 0) pl_forward_pointwise_stats(&hits, &misses, &entries);
+  else if (lua_isnoneornil(L, 1)) pl_backward_cache_stats(&hits, &misses, &entries);
+  else return l_error(L, "cache_stats: nil, \"tangents\" or \"pointwise\" expected, got %s", l_typename(L, 1));
   lua_createtable(L, 0, 3);
   lua_pushinteger(L, (lua_Integer)hits);
   lua_setfield(L, -2, "hits");

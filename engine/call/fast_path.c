@@ -6,6 +6,7 @@
 
 #include "engine/call/call.h"
 #include "engine/call/thread_state.h"
+#include "engine/grad/forward_mode.h"
 #include "engine/grad/node.h"
 #include "kernels/elementwise.h"
 
@@ -108,8 +109,14 @@ static PlStatus apply_plain(const PlOp *op, PlTensor *const *in, int nin, const 
 }
 
 PlStatus pl_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  if (PL_UNLIKELY(!undisturbed()) || !plain_op(op) || nin != op->nin || (unsigned)nin - 1 > 1 || !in[0] || !in[nin - 1])
-    return pl_apply_any(op, in, nin, attrs, out);
+  const uint32_t modes = pl_state.modes & (PL_MODES_OF_ALL | PL_MODE_FORWARD);
+  if (PL_UNLIKELY(modes != 0)) {
+    bool made = false;
+    if (modes != PL_MODE_FORWARD) return pl_apply_any(op, in, nin, attrs, out);
+    PlStatus s = pl_forward_pointwise(op, in, nin, attrs, out, &made);
+    if (made || s != PL_OK) return s;
+  }
+  if (!plain_op(op) || nin != op->nin || (unsigned)nin - 1 > 1 || !in[0] || !in[nin - 1]) return pl_apply_any(op, in, nin, attrs, out);
   const PlTensor *x = in[0];
   const PlArray *b = &in[nin - 1]->a;
   size_t bytes;

@@ -32,6 +32,7 @@ enum {
   PL_MODE_WATCH = 1 << 5,      /* watch */
   PL_MODE_PACKING = 1 << 6,    /* packing */
   PL_MODE_AUTOCAST = 1 << 7,   /* autocast */
+  PL_MODE_FORWARD = 1 << 8,    /* forward */
   /* those that wrap every call (modes.c) */
   PL_MODES_AROUND = PL_MODE_TRACE | PL_MODE_CHECKPOINT | PL_MODE_PROFILE,
   /* those that see every op; a region of mixed precision only sees ops that have a rule for it */
@@ -69,6 +70,7 @@ typedef struct PlState {
   uint8_t autocast;           /* 1 + the dtype that a region of mixed precision casts to; 0: none */
   bool autocast_cache;        /* casts of leaves are kept */
   int autocast_depth;         /* regions that are open */
+  uint32_t forward;           /* open keys of tangents (grad/forward_mode.h) */
   struct PlRematState *remat; /* notes of how results were made, under a limit of memory (remat/remat.h); NULL: none */
   struct PlPacking *packing;  /* the innermost pair that saved tensors pass through (grad/saved_tensors_hooks.h); NULL: none */
   struct PlCasts *casts;      /* those casts, until the outermost region ends */
@@ -94,6 +96,7 @@ PL_MODE(struct PlRematState *, remat, PL_MODE_REMAT)
 PL_MODE(const PlWatch *, watch, PL_MODE_WATCH)
 PL_MODE(struct PlPacking *, packing, PL_MODE_PACKING)
 PL_MODE(uint8_t, autocast, PL_MODE_AUTOCAST)
+PL_MODE(uint32_t, forward, PL_MODE_FORWARD)
 #undef PL_MODE
 
 /* The next random counters of the default generator: n of them belong to the caller. */

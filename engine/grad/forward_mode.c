@@ -15,6 +15,7 @@
 PlStatus pl_forward_key_new(PlKey **out, int level) {
   PL_TRY(pl_key_new(out, NULL, level, false));
   (*out)->forward = true;
+  pl_set_forward(pl_state.forward + 1);
   return PL_OK;
 }
 

@@ -26,6 +26,13 @@ void pl_forward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries);
 void pl_forward_cache_clear(void);
 void pl_forward_cache_end(void); /* this thread ends */
 
+/* While a forward key is open: a pointwise op with its tangent in one pass, where it is plain enough (forward_mode_pointwise.c). *done:
+ * the call is made; else nothing has happened. */
+PlStatus pl_forward_pointwise(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out, bool *done);
+void pl_forward_pointwise_clear(void); /* what it has compiled */
+void pl_forward_pointwise_stats(int64_t *hits, int64_t *misses, int64_t *entries);
+void pl_forward_pointwise_end(void);
+
 /* ---- keys ---- */
 PlStatus pl_forward_key_new(PlKey **out, int level);
 /* t's tangent under k is v, of its shape and dtype, from now on. */

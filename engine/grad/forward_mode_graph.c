@@ -373,6 +373,12 @@ void pl_forward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries) {
   *entries = cache.entries;
 }
 
-void pl_forward_cache_clear(void) { pl_grad_graph_cache_clear(&cache); }
+void pl_forward_cache_clear(void) {
+  pl_forward_pointwise_clear();
+  pl_grad_graph_cache_clear(&cache);
+}
 
-void pl_forward_cache_end(void) { pl_grad_graph_cache_end(&cache); }
+void pl_forward_cache_end(void) {
+  pl_forward_pointwise_end();
+  pl_grad_graph_cache_end(&cache);
+}

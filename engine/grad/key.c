@@ -84,6 +84,7 @@ static void leave_list(const PlKey *k) {
   for (PlKey **p = &pl_state.keys; *p; p = &(*p)->next)
     if (*p == k) {
       *p = k->next;
+      if (k->forward) pl_set_forward(pl_state.forward - 1);
       break;
     }
 }

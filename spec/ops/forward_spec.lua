@@ -14,6 +14,9 @@ local ONCE = { ctc_nll = true }
 -- tangents are unknown.
 local TWICE = { prod = true, cumprod = false, cross_entropy = true, lstm_gates = false }
 
+-- Ops that take contiguous tensors alone.
+local DENSE = { view = true, as_strided = true }
+
 local function numbers(g, like, lo, hi)
   return random.tensor(T, g:list(like:numel(), lo, hi), like:shape(), like:dtype())
 end
@@ -95,6 +98,37 @@ local function tracked(f, xs)
   return which
 end
 
+-- The same numbers, apart from each other in memory and in reverse order of dims.
+local function strided(t)
+  local order = {}
+  for d = 1, t:dim() do order[d] = t:dim() + 1 - d end
+  local wide = T.stack({ t:permute(order), t:permute(order) }, -1):contiguous():select(-1, 2)
+  return wide:permute(order)
+end
+
+local function mapped(list, f)
+  local out = {}
+  for i, t in ipairs(list) do out[i] = f(t) end
+  return out
+end
+
+-- The same tangent in another layout, under a limit of memory, and in f32.
+local function variants(what, name, args, row, f, xs, vs, jv)
+  if not DENSE[name] then
+    close(what .. ": strided", select(2, T.jvp(f, mapped(xs, strided), mapped(vs, strided))), jv, 1e-9)
+  end
+  do
+    local _ <close> = T.memory_limit(1 << 30)
+    local function computed(...) return table.unpack(mapped({ ... }, function(t) return t * 1 end)) end
+    local _, got = T.jvp(function(...) return f(computed(...)) end, xs, vs)
+    close(what .. ": under a limit of memory", got, jv, 1e-9)
+  end
+  local function narrow(t) return t:dtype() == "f64" and t:float() or t end
+  local _, got = T.jvp(reduced(name, support.map(args, narrow), row), mapped(xs, narrow), mapped(vs, narrow))
+  for _, t in ipairs(got) do assert.equal("f32", t:dtype(), what) end
+  close(what .. ": in f32", mapped(got, function(t) return t:double() end), jv, 2e-3)
+end
+
 local count = 0
 local function check(name, i, args, row)
   local f, xs = reduced(name, args, row)
@@ -109,6 +143,7 @@ local function check(name, i, args, row)
   local slope = quotient(f, xs, vs)
   for k, yes in ipairs(tracked(f, xs)) do slope[k] = yes and slope[k] or slope[k] * 0 end
   close(what .. ": difference quotient", jv, slope, row.gtol or 1e-5)
+  if i == 1 then variants(what, name, args, row, f, xs, vs, jv) end
   -- one argument alone, the others are constants
   for k = 1, #xs > 1 and #xs < 5 and #xs or 0 do
     local _, part = T.jvp(f, xs, { [k] = vs[k] })
@@ -168,6 +203,36 @@ describe("the tangent of", function()
             check(info.name, i, args, row)
           end
         end
+      end)
+    end
+  end
+
+  for _, info in ipairs(support.public()) do
+    local row = support.cases[info.name]
+    local in_place = T[info.name .. "_"]
+    if row and info.differentiable and info.flags.inplace and not info.flags.seeded and in_place then
+      it(info.name .. " in place", function()
+        local args = support.arguments(info.name)[1]
+        local f, flat = support.spread(support.func(info.name), args)
+        local g = support.spread(function(x, ...)
+          if type(x) ~= "table" then return in_place(x * 1, ...) end
+          return in_place({ x[1] * 1, table.unpack(x, 2) }, ...)
+        end, args)
+        local random_numbers, vs = random.new(7), {}
+        for i, t in ipairs(flat) do vs[i] = gradcheck.is_floating(t) and numbers(random_numbers, t, -1, 1) or false end
+        local function moving(h)
+          local xs, ds, at = {}, {}, {}
+          for i, t in ipairs(flat) do
+            if vs[i] then xs[#xs + 1], ds[#ds + 1], at[#at + 1] = t, vs[i], i end
+          end
+          return floats(select(2, T.jvp(function(...)
+            local now = table.move(flat, 1, #flat, 1, {})
+            for k, i in ipairs(at) do now[i] = (select(k, ...)) end
+            return h(table.unpack(now, 1, #flat))
+          end, xs, ds)))
+        end
+        local want = moving(f)
+        close(info.name .. "_", { table.unpack(moving(g), 1, #want) }, want, 1e-12)
       end)
     end
   end

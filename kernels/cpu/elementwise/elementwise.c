@@ -16,7 +16,7 @@ static const uint8_t arity[PLK_NEW] = {
 /* Rough time of an element in units of an addition's, for the choice between one thread and several:
  * waking the others costs about what PARALLEL_COST additions do. */
 #define PARALLEL_COST ((int64_t)1 << 19)
-static int cost_of(int code) {
+int plk_cpu_elementwise_cost(int code) {
   switch (code) {
   case PLK_EW_POW:
   case PLK_EW_FMOD:
@@ -49,7 +49,7 @@ static int cost_of(int code) {
   }
 }
 static int64_t serial_below(int code) {
-  const int64_t n = PARALLEL_COST / cost_of(code);
+  const int64_t n = PARALLEL_COST / plk_cpu_elementwise_cost(code);
   return n > PLK_GRAIN ? n : PLK_GRAIN;
 }
 
@@ -181,4 +181,37 @@ PlkLoop plk_cpu_elementwise_loop(int code, int dtype, bool one_value) {
   const PlkIsa *isa = plk_isa_tables();
   if (one_value && !takes_one_value(code, dtype)) return NULL;
   return dtype == PL_F32 ? isa->f32[code] : isa->f64[code];
+}
+
+/* ---- several in one pass ---- */
+
+enum { STEP_BYTES = 4096 };
+
+typedef struct StepsRun {
+  const PlkSteps *s;
+  char *const *array;
+} StepsRun;
+
+static PlStatus steps_body(void *ctx, int64_t begin, int64_t end) {
+  const StepsRun *r = ctx;
+  const PlkSteps *s = r->s;
+  _Alignas(64) char temp[PLK_STEPS_TEMPS][STEP_BYTES];
+  const int64_t tile = STEP_BYTES / (int64_t)s->size;
+  for (int64_t at = begin; at < end; at += tile) {
+    const int64_t n = end - at < tile ? end - at : tile, skip = at * (int64_t)s->size;
+    for (int i = 0; i < s->n; i++) {
+      const PlkStep *p = &s->step[i];
+      char *ptr[PLK_EW_MAX_OP];
+      for (int k = 0; k < PLK_EW_MAX_OP; k++)
+        ptr[k] = p->at[k] < s->arrays ? r->array[p->at[k]] + skip * p->stride[k] : temp[p->at[k] - s->arrays];
+      p->loop(ptr, p->stride, n, p->attrs);
+    }
+  }
+  return PL_OK;
+}
+
+PlStatus plk_cpu_elementwise_steps(const PlkSteps *s, char *const *array, int64_t n) {
+  StepsRun r = {s, array};
+  if (n < PLK_GRAIN || n * s->cost < PARALLEL_COST) return steps_body(&r, 0, n);
+  return plk_parallel(n, PLK_EW_DIRECT, steps_body, &r);
 }

@@ -7,7 +7,6 @@
 #include "kernels/cpu/isa/table.h"
 
 enum {
-  PLK_EW_MAX_OP = 4,    /* the output and three inputs */
   PLK_EW_DIRECT = 16384 /* elements of a tile that reads and writes in place, and of a parallel block */
 };
 
