@@ -63,9 +63,9 @@ static PlStatus missing_grad(PlNode *n, uint32_t o, PlTensor **out) {
 }
 
 static PlStatus no_gradient(const PlNode *n) {
-  const char *bwd = strstr(n->name, "_bwd");
-  if (bwd)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "not %s differentiable: %.*s", bwd[4] == '2' ? "three times" : "twice", (int)(bwd - n->name), n->name);
+  const PlOp *of = n->op ? n->op->gradient_of : NULL;
+  if (of && of->gradient_of) PL_FAIL(PL_ERR_UNSUPPORTED, "not three times differentiable: %s", of->gradient_of->name);
+  if (of) PL_FAIL(PL_ERR_UNSUPPORTED, "not twice differentiable: %s", of->name);
   PL_FAIL(PL_ERR_UNSUPPORTED, "backward: op %s has no gradient; compute it under no_grad, or give it a rule with T.custom", n->name);
 }
 

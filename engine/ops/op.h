@@ -311,8 +311,9 @@ struct PlOp {
   PlStatus (*infer)(PlInfer *c);
   /* Whether infer needs of `in`, an input in reads_values, no more than dtype and shape. attrs NULL: defaults. NULL: never */
   bool (*by_shape)(const PlArray *in, const PlAttrs *attrs);
-  const struct PlOp *sized;     /* of an op with an input in `sizes`: its twin with the sizes in attribute 0, for graphs */
-  PlStatus (*grad)(PlMaker *g); /* NULL: no gradient */
+  const struct PlOp *sized;       /* of an op with an input in `sizes`: its twin with the sizes in attribute 0, for graphs */
+  PlStatus (*grad)(PlMaker *g);   /* NULL: no gradient */
+  const struct PlOp *gradient_of; /* of a gradient's op that has none itself: whose it is, for the message; its own has one, too */
   const PlNative *native;
   /* Of an op that is the gradient of <d, f(x)> for its inputs x: a letter for every input, d: linear in it, x: output k is
    * the gradient of the k-th of these; '.': neither. Its derivative in x is symmetric, so that what `grad` makes of it, with

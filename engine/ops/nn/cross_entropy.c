@@ -182,8 +182,8 @@ static PlStatus ce_bwd_grad(PlMaker *g) {
     if (g->want[i]) g->dx[i] = out[i];
   return g->status;
 }
-PL_OP(cross_entropy_bwd, .doc = "The gradient of cross_entropy.", .nin = 5, .nopt = 1, .nout = 1, .nattr = 4,
-      .args = {"dy", "x", "target", "lse", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION, .batch = pl_batch_loss_bwd,
+PL_OP(cross_entropy_bwd, .doc = "The gradient of cross_entropy.", .gradient_of = &pl_op_cross_entropy, .nin = 5, .nopt = 1, .nout = 1,
+      .nattr = 4, .args = {"dy", "x", "target", "lse", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION, .batch = pl_batch_loss_bwd,
       .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = ce_bwd_infer, .grad = ce_bwd_grad, .hessian = "dx...",
       PL_KERNEL(cross_entropy_bwd));
 
@@ -194,8 +194,9 @@ static PlStatus ce_bwd2_infer(PlInfer *c) {
   for (int i = 0; i < 2; i++) pl_desc_set(&c->out[i], (PlDtype)c->in[i]->dtype, c->in[i]->ndim, c->in[i]->shape);
   return PL_OK;
 }
-PL_OP(cross_entropy_bwd2, .doc = "The gradients of cross_entropy_bwd for dy and x; v is the gradient of its result.", .nin = 6, .nopt = 1,
-      .nout = 2, .nattr = 4, .args = {"dy", "x", "target", "lse", "v", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION,
+PL_OP(cross_entropy_bwd2, .doc = "The gradients of cross_entropy_bwd for dy and x; v is the gradient of its result.",
+      .gradient_of = &pl_op_cross_entropy_bwd, .nin = 6, .nopt = 1, .nout = 2, .nattr = 4,
+      .args = {"dy", "x", "target", "lse", "v", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION,
       .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = ce_bwd2_infer, PL_KERNEL(cross_entropy_bwd2));
 
 /* ---- cross entropy with probabilities --------------------------------------------------------------------------- */

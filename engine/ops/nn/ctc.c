@@ -70,6 +70,6 @@ static PlStatus ctc_bwd_infer(PlInfer *c) {
   return PL_OK;
 }
 
-PL_OP(ctc_loss_bwd, .doc = "The gradient of ctc_nll for log_probs.", .nin = 7, .nout = 1, .nattr = 2,
+PL_OP(ctc_loss_bwd, .doc = "The gradient of ctc_nll for log_probs.", .gradient_of = &pl_op_ctc_nll, .nin = 7, .nout = 1, .nattr = 2,
       .args = {"dy", "log_probs", "targets", "input_lengths", "target_lengths", "nll", "alpha"}, .attrs = {CTC_ATTRS}, .cls = PL_OPAQUE,
       .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = ctc_bwd_infer, PL_KERNEL(ctc_loss_bwd));

@@ -67,9 +67,9 @@ static PlStatus gates_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(lstm_gates_bwd, .doc = "The gradients of lstm_gates for a and c.", .nin = 4, .nout = 2, .args = {"dh", "dc", "a", "c"},
-      .cls = PL_OPAQUE, .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = gates_bwd_infer,
-      .grad = gates_bwd_grad, .hessian = "ddxx", PL_KERNEL(lstm_gates_bwd));
+PL_OP(lstm_gates_bwd, .doc = "The gradients of lstm_gates for a and c.", .gradient_of = &pl_op_lstm_gates, .nin = 4, .nout = 2,
+      .args = {"dh", "dc", "a", "c"}, .cls = PL_OPAQUE, .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY,
+      .infer = gates_bwd_infer, .grad = gates_bwd_grad, .hessian = "ddxx", PL_KERNEL(lstm_gates_bwd));
 
 static PlStatus gates_bwd2_infer(PlInfer *c) {
   PL_TRY(check_gates(c, 2, 3));
@@ -81,6 +81,7 @@ static PlStatus gates_bwd2_infer(PlInfer *c) {
   return PL_OK;
 }
 
-PL_OP(lstm_gates_bwd2, .doc = "The gradients of lstm_gates_bwd for its inputs; va and vc are those of its results.", .nin = 6, .nout = 4,
-      .args = {"dh", "dc", "a", "c", "va", "vc"}, .cls = PL_OPAQUE, .batch = pl_batch_samples,
-      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = gates_bwd2_infer, PL_KERNEL(lstm_gates_bwd2));
+PL_OP(lstm_gates_bwd2, .doc = "The gradients of lstm_gates_bwd for its inputs; va and vc are those of its results.",
+      .gradient_of = &pl_op_lstm_gates_bwd, .nin = 6, .nout = 4, .args = {"dh", "dc", "a", "c", "va", "vc"}, .cls = PL_OPAQUE,
+      .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = gates_bwd2_infer,
+      PL_KERNEL(lstm_gates_bwd2));

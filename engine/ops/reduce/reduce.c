@@ -189,13 +189,13 @@ static PlStatus prod_bwd_infer(PlInfer *c) {
   return pl_infer_same(c);
 }
 
-PL_OP(prod_bwd, .doc = "The gradient of prod: dy (1 if left out) times the product of the other elements.", .nin = 2, .nopt = 1, .nout = 1,
-      .nattr = 1, .args = {"x", "dy"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
-      .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = prod_bwd_infer, .grad = prod_bwd_grad, .hessian = "xd",
-      PL_KERNEL(prod_bwd));
+PL_OP(prod_bwd, .doc = "The gradient of prod: dy (1 if left out) times the product of the other elements.", .gradient_of = &pl_op_prod,
+      .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "dy"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION,
+      .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = prod_bwd_infer, .grad = prod_bwd_grad,
+      .hessian = "xd", PL_KERNEL(prod_bwd));
 
-PL_OP(prod_bwd2, .doc = "The gradient of prod_bwd with respect to x; v is the gradient of its result.", .nin = 3, .nout = 1, .nattr = 1,
-      .args = {"x", "dy", "v"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
+PL_OP(prod_bwd2, .doc = "The gradient of prod_bwd with respect to x; v is the gradient of its result.", .gradient_of = &pl_op_prod_bwd,
+      .nin = 3, .nout = 1, .nattr = 1, .args = {"x", "dy", "v"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
       .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = prod_bwd_infer, PL_KERNEL(prod_bwd2));
 
 /* ---- extremes --------------------------------------------------------------------------------------------- */

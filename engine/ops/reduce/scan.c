@@ -73,17 +73,18 @@ static PlStatus cumprod_bwd_grad(PlMaker *g) {
   return g->status;
 }
 
-PL_OP(cumprod_bwd, .doc = "The gradient of cumprod; zeros in x need no care.", .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "x"},
-      .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL,
-      .infer = like_second, .grad = cumprod_bwd_grad, .hessian = "dx", PL_KERNEL(cumprod_bwd));
+PL_OP(cumprod_bwd, .doc = "The gradient of cumprod; zeros in x need no care.", .gradient_of = &pl_op_cumprod, .nin = 2, .nout = 1,
+      .nattr = 1, .args = {"dy", "x"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
+      .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = like_second, .grad = cumprod_bwd_grad, .hessian = "dx",
+      PL_KERNEL(cumprod_bwd));
 
 static PlStatus cumprod_bwd2_infer(PlInfer *c) {
   PL_TRY(check_rows(c));
   for (int i = 0; i < 2; i++) pl_desc_set(&c->out[i], (PlDtype)c->in[i]->dtype, c->in[i]->ndim, c->in[i]->shape);
   return PL_OK;
 }
-PL_OP(cumprod_bwd2, .doc = "The gradients of cumprod_bwd for dy and x; v is the gradient of its result.", .nin = 3, .nout = 2, .nattr = 1,
-      .args = {"dy", "x", "v"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
+PL_OP(cumprod_bwd2, .doc = "The gradients of cumprod_bwd for dy and x; v is the gradient of its result.", .gradient_of = &pl_op_cumprod_bwd,
+      .nin = 3, .nout = 2, .nattr = 1, .args = {"dy", "x", "v"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
       .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = cumprod_bwd2_infer, PL_KERNEL(cumprod_bwd2));
 
 /* ---- logcumsumexp ----------------------------------------------------------------------------------------- */
