@@ -3,7 +3,7 @@
  * interleaved memory, but for to_float, whose are contiguous. */
 #include "kernels/image.h"
 #include "bindings/core/lib.h"
-#include "engine/remat/remat.h"
+#include "engine/tensor/presence.h"
 
 /* The tensor at i as a picture. One on a device is computed on the CPU: its copy is pushed, *device says where results
  * belong. */

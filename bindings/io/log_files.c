@@ -8,7 +8,7 @@
 
 #include "bindings/core/lib.h"
 #include "engine/io/png_write.h"
-#include "engine/remat/remat.h"
+#include "engine/tensor/presence.h"
 
 /* core.mkdirs(path) → true, or nil, message, code, errno: makes the folder and those above it; one that is there is fine */
 static int mkdirs(lua_State *L) {

@@ -5,7 +5,7 @@
 #include "bindings/jit/program.h"
 #include "engine/grad/node.h"
 #include "engine/graph/run/device_run.h"
-#include "engine/remat/remat.h"
+#include "engine/tensor/presence.h"
 
 /* What runs: one executor, or forward and backward of a joint. NULL: none. */
 static void executors(const Program *p, const PlExec *e[2]) {

@@ -4,7 +4,7 @@
 #ifndef PL_ENGINE_CALL_AUTOCAST_H
 #define PL_ENGINE_CALL_AUTOCAST_H
 
-#include "engine/tensor/tensor.h"
+#include "engine/tensor/hooks.h"
 
 /* The region that is open. */
 typedef struct PlAutocast {
@@ -23,6 +23,5 @@ PlDtype pl_autocast_dtype(void);
 PlStatus pl_autocast_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
 /* t itself (retained), or its cast to `to`, from the cache where that applies. */
 PlStatus pl_autocast_one(PlTensor **out, PlTensor *t, PlDtype to);
-void pl_autocast_end(void); /* frees the cache: this thread ends */
 
 #endif

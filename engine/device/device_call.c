@@ -6,10 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/call/call.h"
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
-#include "engine/remat/remat.h"
 #include "engine/tensor/layout.h"
+#include "engine/tensor/presence.h"
 #include "kernels/elementwise.h"
 
 /* ---- where ------------------------------------------------------------------------------------------------------ */

@@ -2,8 +2,8 @@
  * Tensors in pinned memory of the host, and copies from and to GPUs that nobody waits for. */
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
-#include "engine/remat/remat.h"
 #include "engine/tensor/alloc.h"
+#include "engine/tensor/presence.h"
 #include "engine/tensor/tensor.h"
 
 void pl_device_pinned_free(void *p) {

@@ -12,7 +12,7 @@
 #include "engine/device/device.h"
 #include "engine/device/plugin.h"
 #include "engine/grad/checkpoint.h"
-#include "engine/remat/remat.h"
+#include "engine/tensor/presence.h"
 #include "engine/tensor/tensor.h"
 
 static struct {

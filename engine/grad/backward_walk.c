@@ -8,9 +8,8 @@
 #include "engine/grad/backward_walk.h"
 #include "engine/grad/checkpoint.h"
 #include "engine/graph/ir/graph.h"
-#include "engine/remat/remat.h"
 #include "engine/tensor/layout.h"
-#include "engine/vmap/vmap.h"
+#include "engine/tensor/presence.h"
 
 /* Running number of the walk, so that marks of older walks need no clearing. */
 static _Thread_local uint64_t pass_counter;

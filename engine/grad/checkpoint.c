@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/call/autocast.h"
 #include "engine/grad/forward_mode.h"
 #include "kernels/kernel.h"
 

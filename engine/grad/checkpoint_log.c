@@ -9,8 +9,7 @@
 #include "engine/device/device.h"
 #include "engine/grad/checkpoint_internal.h"
 #include "engine/graph/ir/graph.h"
-#include "engine/remat/remat.h"
-#include "engine/vmap/vmap.h"
+#include "engine/tensor/presence.h"
 
 /* Stamps: 8 to a call. Its results have 1 … 5, an overwritten operand 5, bytes that were looked at 6, what else came into
  * being inside 7, and between calls 0. */

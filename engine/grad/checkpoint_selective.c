@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "engine/grad/checkpoint_internal.h"
-#include "engine/vmap/vmap.h"
 
 static PlCkKept *kept_at(const PlCheckpoint *c, size_t kernel) {
   for (size_t a = 0, b = c->nkept; a < b;) {

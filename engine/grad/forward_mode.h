@@ -24,7 +24,6 @@ PlStatus pl_forward_graph_get(const PlOp *op, PlTensor *const *in, int nin, cons
                               PlForward **result);
 void pl_forward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries);
 void pl_forward_cache_clear(void);
-void pl_forward_cache_end(void); /* this thread ends */
 
 /* While a forward key is open: a pointwise op with its tangent in one pass, where it is plain enough (forward_mode_pointwise.c). *done:
  * the call is made; else nothing has happened. */

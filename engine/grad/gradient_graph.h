@@ -3,7 +3,7 @@
 #ifndef PL_ENGINE_GRAD_GRADIENT_GRAPH_H
 #define PL_ENGINE_GRAD_GRADIENT_GRAPH_H
 
-#include "engine/tensor/tensor.h"
+#include "engine/tensor/hooks.h"
 
 typedef struct PlGradNode {
   const PlOp *op;
@@ -90,6 +90,5 @@ PlStatus pl_backward_graph_split(const PlGradGraph *g, const PlMakeArgs *a, PlBa
 bool pl_backward_split_enable(bool on);
 void pl_backward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries);
 void pl_backward_cache_clear(void);
-void pl_backward_cache_end(void); /* frees it all: this thread ends */
 
 #endif

@@ -10,7 +10,6 @@
 #include "engine/grad/node.h"
 #include "engine/graph/ir/graph.h"
 #include "engine/tensor/layout.h"
-#include "engine/vmap/vmap.h"
 
 static bool is_leaf(const PlTensor *t) {
   PlNode *n;

@@ -5,7 +5,7 @@
 #define PL_ENGINE_GRAD_NODE_H
 
 #include "engine/call/thread_state.h"
-#include "engine/tensor/tensor.h"
+#include "engine/tensor/hooks.h"
 
 typedef enum PlHookKind {
   PL_HOOK_REPLACE,    /* may give another gradient */
@@ -136,7 +136,6 @@ void pl_node_link(PlNode *n, uint32_t i, PlNode *to, uint32_t slot); /* dests[i]
 bool pl_entry_get(const PlTensor *t, const PlKey *key, PlNode **node, uint32_t *slot);
 PlStatus pl_entry_set(PlTensor *t, PlNode *node, uint32_t slot); /* replaces the key's entry */
 void pl_entry_remove(PlTensor *t, const PlKey *key);
-void pl_entries_drop(PlTensor *t);
 /* Copies entries of all keys (but `except`) from one handle to another. */
 PlStatus pl_entries_copy(PlTensor *to, const PlTensor *from, const PlKey *except);
 void pl_entries_move(PlTensor *to, PlTensor *from);

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "engine/device/device.h"
-#include "engine/vmap/vmap.h"
 
 struct PlPacked {
   PlPacking *by;

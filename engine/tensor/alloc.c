@@ -5,10 +5,9 @@
  * pass the peak by a tenth. */
 #include "engine/tensor/alloc.h"
 
-#include "engine/call/autocast.h"
-#include "engine/grad/forward_mode.h"
-#include "engine/remat/remat.h"
+#include "engine/call/thread_state.h"
 #include "engine/tensor/arena.h"
+#include "engine/tensor/hooks.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "engine/device/device.h"
-#include "engine/remat/remat.h"
 #include "engine/tensor/alloc.h"
+#include "engine/tensor/presence.h"
 #include "engine/tensor/tensor.h"
 
 struct PlShared {

@@ -7,12 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/grad/node.h"
-#include "engine/graph/ir/graph.h"
-#include "engine/remat/remat.h"
+#include "engine/call/thread_state.h"
 #include "engine/tensor/alloc.h"
+#include "engine/tensor/hooks.h"
+#include "engine/tensor/presence.h"
 #include "engine/tensor/share.h"
-#include "engine/vmap/vmap.h"
 #include "kernels/elementwise.h"
 
 PlStatus pl_count(int ndim, const int64_t *shape, PlDtype dtype, int64_t *numel, size_t *nbytes) {
@@ -277,14 +276,7 @@ PlStatus pl_tensor_handle(PlTensor **out, const PlArray *type, PlStorage *s) {
 PlStatus pl_tensor_view(PlTensor **out, PlTensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset) {
   int64_t numel, size = (int64_t)pl_dtype_size((PlDtype)t->a.dtype);
   size_t nbytes;
-  if (t->a.symbolic) {
-    PlAttrs a;
-    pl_attrs_init(&pl_op_as_strided, &a);
-    PL_TRY(pl_attrs_list(&a, 0, ndim, shape));
-    PL_TRY(pl_attrs_list(&a, 1, ndim, strides));
-    pl_attrs_int(&a, 2, offset);
-    return pl_apply(&pl_op_as_strided, &t, 1, &a, out);
-  }
+  if (t->a.symbolic) return pl_sym_view(out, t, ndim, shape, strides, offset);
   PL_TRY(pl_count(ndim, shape, (PlDtype)t->a.dtype, &numel, &nbytes));
   int64_t start = ((char *)t->a.data - (char *)t->storage->data) / size;
   int64_t last;
@@ -308,13 +300,7 @@ PlStatus pl_tensor_alias(PlTensor **out, PlTensor *t) {
 
 PlStatus pl_tensor_detach(PlTensor **out, PlTensor *t) {
   if (PL_UNLIKELY(pl_is_batched(t))) return pl_batch_detach(out, t);
-  if (PL_UNLIKELY(t->a.symbolic)) { /* the graph's own gradient pass hears of it as well */
-    PL_TRY(pl_apply(&pl_op_stop_grad, &t, 1, NULL, out));
-    pl_entries_drop(*out);
-    pl_tensor_leave(*out);
-    (*out)->flags |= PL_T_DETACHED;
-    return PL_OK;
-  }
+  if (PL_UNLIKELY(t->a.symbolic)) return pl_sym_detach(out, t);
   return pl_tensor_alias(out, t); /* a family of its own: it never has the history of t */
 }
 

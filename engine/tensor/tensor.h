@@ -95,6 +95,21 @@ typedef struct PlListed {
   PlTensor *next, **at;
 } PlListed;
 
+/* Behind the sizes of a handle with PL_T_BATCHED (engine/vmap/), at the end of its piece. */
+typedef struct PlBatched {
+  PlTensor *full; /* holds all of them */
+  uint64_t born;  /* of its batch */
+} PlBatched;
+static inline bool pl_is_batched(const PlTensor *t) { return (t->flags & PL_T_BATCHED) != 0; }
+static inline PlBatched *pl_batched(const PlTensor *t) {
+  return (PlBatched *)(void *)((char *)(uintptr_t)t + (size_t)t->piece * PL_POOL_STEP - sizeof(PlBatched));
+}
+/* What t is a handle of: all elements of all batches that run. */
+static inline PlTensor *pl_behind(PlTensor *t) {
+  while (pl_is_batched(t)) t = pl_batched(t)->full;
+  return t;
+}
+
 /* Writable views of the sizes: only while a tensor is being made. */
 static inline int64_t *pl_strides(PlTensor *t) { return t->dims + t->a.ndim; }
 

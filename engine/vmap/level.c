@@ -30,10 +30,6 @@ void pl_batch_close(PlBatch *b) {
   }
 }
 
-PlBatched *pl_batched(const PlTensor *t) {
-  return (PlBatched *)(void *)((char *)(uintptr_t)t + (size_t)t->piece * PL_POOL_STEP - sizeof(PlBatched));
-}
-
 /* A handle on full's memory without its first dimension. Of a graph's value it is no value itself: ops on it become nodes
  * on the full ones. */
 static PlStatus handle(PlTensor **out, uint64_t born, PlTensor *full) {

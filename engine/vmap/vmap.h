@@ -7,7 +7,7 @@
 #define PL_ENGINE_VMAP_VMAP_H
 
 #include "engine/call/thread_state.h"
-#include "engine/tensor/tensor.h"
+#include "engine/tensor/hooks.h"
 
 typedef enum PlRandomness {
   PL_RANDOM_ERROR,    /* drawing random numbers is an error */
@@ -29,25 +29,6 @@ void pl_batch_close(PlBatch *b); /* takes NULL; batches opened later and still o
 PlStatus pl_batch_wrap(PlTensor **out, const PlBatch *b, PlTensor *full);
 /* The other way; a tensor that is the same for all n is repeated (expanded). */
 PlStatus pl_batch_unwrap(PlTensor **out, const PlBatch *b, PlTensor *t);
-/* The same tensors under a fresh handle, without the history that keys made inside the batch know; detach: without
- * any. */
-PlStatus pl_batch_alias(PlTensor **out, PlTensor *t);
-PlStatus pl_batch_detach(PlTensor **out, PlTensor *t);
-void pl_batch_drop(PlTensor *t); /* the end of a batched handle */
-
-/* What a batched handle keeps behind its sizes. */
-typedef struct PlBatched {
-  PlTensor *full;
-  uint64_t born; /* of its batch */
-} PlBatched;
-static inline bool pl_is_batched(const PlTensor *t) { return (t->flags & PL_T_BATCHED) != 0; }
-PlBatched *pl_batched(const PlTensor *t);
-/* What t is a handle of: all elements of all batches that run. */
-static inline PlTensor *pl_behind(PlTensor *t) {
-  while (pl_is_batched(t)) t = pl_batched(t)->full;
-  return t;
-}
-
 /* ---- from pl_apply ---- */
 static inline bool pl_any_batched(PlTensor *const *in, int nin) {
   for (int i = 0; i < nin; i++)

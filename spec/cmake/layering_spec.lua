@@ -59,6 +59,33 @@ local function include_fault(file, line)
   return nil
 end
 
+-- The rooms of the engine, each above those before it: a file includes headers of its own room and of lower ones. What
+-- a lower room needs done by a higher one it declares itself (tensor/hooks.h). Folders of graph/ but ir/ are one room.
+local order = { "tensor", "device", "io", "text", "graph/ir", "grad", "vmap", "remat", "call", "graph", "ops",
+  "distributed" }
+-- What all rooms speak of: the descriptor of an op, one call of it, the thread's state, the device's contract. These
+-- headers include nothing but each other and tensor/.
+local common = { ["engine/perilune.h"] = true, ["engine/ops/op.h"] = true, ["engine/ops/ops.def"] = true,
+  ["engine/call/call.h"] = true, ["engine/call/thread_state.h"] = true, ["engine/device/device.h"] = true }
+
+local height = {}
+for i, room in ipairs(order) do height[room] = i end
+
+local function room_of(file)
+  return file:find "^engine/graph/ir/" and "graph/ir" or file:match "^engine/([^/]+)/"
+end
+
+-- What is wrong with an engine file's include of a header, by the order of rooms, or nil.
+local function order_fault(file, header)
+  local from, to = room_of(file), room_of(header)
+  if not from or not to or common[header] then return nil end
+  if not height[from] or not height[to] then
+    return ("%s: room %s has no place in the order"):format(file, height[from] and to or from)
+  end
+  local limit = common[file] and 1 or height[from]
+  return height[to] > limit and ("%s, in %s, includes \"%s\" of a higher room"):format(file, from, header) or nil
+end
+
 -- Folders whose headers include each other in a ring, as text, or nil. reads: folder → set of folders. A .c file takes
 -- any header of its layer; headers that need each other cannot be read one after the other.
 local function ring(reads)
@@ -209,6 +236,28 @@ describe("layering", function()
     assert.is_nil(ring(reads))
     assert.equal("a -> b -> c -> a", ring { a = { b = true }, b = { c = true, d = true }, c = { a = true } })
     assert.is_nil(ring { a = { b = true, c = true }, b = { c = true } })
+  end)
+
+  it("holds between the rooms of the engine: nobody includes a header of a higher one", function()
+    local faults, seen = {}, {}
+    for _, path in ipairs(sources("engine")) do
+      local file = path:sub(#root + 2)
+      for line in io.lines(path) do
+        local header = line:match('^%s*#%s*include%s*"(engine/[^"]+)"')
+        if header then
+          faults[#faults + 1] = order_fault(file, header)
+          seen[room_of(file) or ""] = true
+        end
+      end
+    end
+    assert.equal("", sorted(faults))
+    for _, room in ipairs(order) do assert.is_true(seen[room] or false, room .. " is no room of the engine") end
+    assert.truthy(order_fault("engine/tensor/tensor.c", "engine/vmap/vmap.h"))
+    assert.truthy(order_fault("engine/grad/record.c", "engine/graph/trace/symbolic.h"))
+    assert.truthy(order_fault("engine/call/call.h", "engine/grad/node.h"))
+    assert.truthy(order_fault("engine/attic/a.c", "engine/tensor/tensor.h"))
+    assert.is_nil(order_fault("engine/grad/record.c", "engine/graph/ir/graph.h"))
+    assert.is_nil(order_fault("engine/tensor/tensor.c", "engine/ops/op.h"))
   end)
 
   it("keeps folders small, and names files by their subject", function()

@@ -245,14 +245,10 @@ int64_t pl_sym_offset(const PlTensor *t, const PlTensor *base);
 PlStatus pl_sym_tensor(PlTensor **out, PlGraph *f, PlGVal v);
 /* The value that represents t in f: of a symbolic tensor, a captured real one, or a number. */
 PlStatus pl_sym_value_of(PlGraph *f, PlTensor *t, PlGVal *out);
-void pl_sym_storage_end(PlStorage *s);
 /* pl_apply and its kin come here when an input is symbolic or a trace runs. */
 PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
 PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out);
-/* t's contents := those of v (same shape and dtype). */
-PlStatus pl_sym_assign(PlTensor *t, PlTensor *v);
-PlStatus pl_sym_copy(PlTensor **out, PlTensor *t); /* without history */
-bool pl_sym_constant(const PlTensor *t);           /* in a trace: is t in memory that every run reads, such as the 1 of a backward? */
+bool pl_sym_constant(const PlTensor *t); /* in a trace: is t in memory that every run reads, such as the 1 of a backward? */
 
 /* ---- gradients (gradient.c) ---- */
 typedef struct PlGradientOptions {

@@ -13,8 +13,8 @@
 #include "engine/grad/checkpoint.h"
 #include "engine/graph/fuse/tile.h"
 #include "engine/graph/run/device_run.h"
-#include "engine/remat/remat.h"
 #include "engine/tensor/alloc.h"
+#include "engine/tensor/presence.h"
 #include "kernels/kernel.h"
 
 /* What one node needs at a run. */

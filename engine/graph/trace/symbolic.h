@@ -5,6 +5,7 @@
 
 #include "engine/call/call.h"
 #include "engine/graph/ir/graph.h"
+#include "engine/tensor/hooks.h"
 
 static inline PlSymStorage *pl_sym_storage(const PlTensor *t) { return (PlSymStorage *)(void *)t->storage; }
 /* t names value v from now on. */

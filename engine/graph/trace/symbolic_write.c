@@ -191,6 +191,24 @@ PlStatus pl_sym_copy(PlTensor **out, PlTensor *t) {
   return s;
 }
 
+PlStatus pl_sym_view(PlTensor **out, PlTensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset) {
+  PlAttrs a;
+  pl_attrs_init(&pl_op_as_strided, &a);
+  PL_TRY(pl_attrs_list(&a, 0, ndim, shape));
+  PL_TRY(pl_attrs_list(&a, 1, ndim, strides));
+  pl_attrs_int(&a, 2, offset);
+  return pl_apply(&pl_op_as_strided, &t, 1, &a, out);
+}
+
+/* The graph's own gradient pass hears of it as well. */
+PlStatus pl_sym_detach(PlTensor **out, PlTensor *t) {
+  PL_TRY(pl_apply(&pl_op_stop_grad, &t, 1, NULL, out));
+  pl_entries_drop(*out);
+  pl_tensor_leave(*out);
+  (*out)->flags |= PL_T_DETACHED;
+  return PL_OK;
+}
+
 /* copy_, fill_ and zero_ on values of the graph need no write: what they leave behind is known. */
 static PlStatus overwritten(const PlOp *op, PlTensor *const *in, const PlAttrs *attrs, PlTensor **out) {
   PlTensor *y = in[0], *v = NULL;
