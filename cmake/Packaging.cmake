@@ -29,7 +29,15 @@ if(PL_DEVEL)
 endif()
 
 # ---- uninstall ---------------------------------------------------------------------------------------
-add_custom_target(uninstall COMMAND "${CMAKE_COMMAND}" "-DMANIFEST=${out}/install_manifest.txt"
+# CPack runs the installation, too, and so overwrites install_manifest.txt: what is to be taken away stands in a list of its
+# own, below the prefix.
+set(manifest "${out}/installed.txt")
+install(CODE "
+  if(NOT \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\" MATCHES \"/_CPack_Packages/\" AND NOT CMAKE_INSTALL_COMPONENT)
+    list(JOIN CMAKE_INSTALL_MANIFEST_FILES \"\\n\" files)
+    file(WRITE \"${manifest}\" \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\\n\${files}\\n\")
+  endif()")
+add_custom_target(uninstall COMMAND "${CMAKE_COMMAND}" "-DMANIFEST=${manifest}"
                   -P "${PROJECT_SOURCE_DIR}/cmake/uninstall.cmake")
 
 # ---- source rock: build/rock/perilune-VERSION-1.src.rock ----------------------------------------------
@@ -55,4 +63,5 @@ set(CPACK_DEBIAN_PACKAGE_SECTION "science")
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libopenblas0-openmp, libdnnl2")
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "lua5.4, dataset-fashion-mnist")
+set(CPACK_PROJECT_CONFIG_FILE "${PROJECT_SOURCE_DIR}/cmake/package_tools.cmake")
 include(CPack)

@@ -2,6 +2,7 @@
  * Gradients from Lua: requires_grad_, backward, grad_of, detach; and entering walks (backward.h). Hooks are in hooks.c,
  * explicit keys in grad_key.c. */
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -161,6 +162,28 @@ static int read_backward(lua_State *L, PlTensor **given, bool *create_graph, boo
   return 0;
 }
 
+static const char recording_key = 0;
+
+/* core.recording_off(f): f() → "FILE:LINE" of the scope that turned recording off, or nil */
+static int t_recording_off(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &recording_key);
+  return 0;
+}
+
+/* Where nothing is recorded the fault is there, not in the tensor: the message says which line turned recording off. */
+static int backward_failed(lua_State *L, PlStatus s) {
+  if (s != PL_ERR_STATE || !pl_state.grad_off) return l_fail(L, s);
+  char text[512];
+  snprintf(text, sizeof text, "%s", pl_message());
+  luaL_checkstack(L, 8, NULL);
+  const char *place = NULL;
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &recording_key) == LUA_TFUNCTION && lua_pcall(L, 0, 1, 0) == LUA_OK) place = lua_tostring(L, -1);
+  if (!place) return l_error_as(L, s, "%s", text);
+  return l_error_as(L, s, "%s since %s", text, place);
+}
+
 /* x:backward(dy, {retain_graph=, create_graph=}) */
 static int m_backward(lua_State *L) {
   l_check_count(L, "backward", 3, "x, gradient, options");
@@ -173,7 +196,7 @@ static int m_backward(lua_State *L) {
   PlStatus s = pl_backward(&y, &dy, 1, retain, create);
   l_running = was;
   l_backward_ends(L, s == PL_OK);
-  CALL(L, s);
+  if (PL_UNLIKELY(s != PL_OK)) return backward_failed(L, s);
   return 0;
 }
 
@@ -264,8 +287,11 @@ static int t_grad_enabled(lua_State *L) {
 }
 
 void l_grad_register(lua_State *L) {
-  static const luaL_Reg functions[] = {
-      {"grad_of", t_grad_of}, {"grad_enabled", t_grad_enabled}, {"after_backward", t_after_backward}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"grad_of", t_grad_of},
+                                       {"grad_enabled", t_grad_enabled},
+                                       {"after_backward", t_after_backward},
+                                       {"recording_off", t_recording_off},
+                                       {NULL, NULL}};
   static const luaL_Reg methods[] = {{"requires_grad_", m_requires_grad_},
                                      {"backward", m_backward},
                                      {"detach", m_detach},

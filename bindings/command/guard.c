@@ -105,14 +105,15 @@ static int first_level(lua_State *L, const char *message) {
   return level;
 }
 
-/* The message on top with a hint where a name of perilune's is that the script looked for elsewhere. */
-static void with_hint(lua_State *L) {
-  if (!strstr(lua_tostring(L, -1), "attempt to call a nil value (") || !lua_checkstack(L, 8)) return;
+void guard_hint(lua_State *L) {
+  const char *message = lua_tostring(L, -1);
+  const bool syntax = strstr(message, " near ") != NULL;
+  if (!(syntax || strstr(message, "attempt to ")) || !lua_checkstack(L, 8)) return;
   int top = lua_gettop(L);
   lua_getfield(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
-  bool loaded = lua_getfield(L, -1, "perilune.core") != LUA_TNIL;
+  bool loaded = syntax || lua_getfield(L, -1, "perilune.core") != LUA_TNIL;
   lua_getglobal(L, "require");
-  lua_pushliteral(L, "perilune.help.elsewhere");
+  lua_pushliteral(L, "perilune.help.hints");
   if (loaded && lua_pcall(L, 1, 1, 0) == LUA_OK && lua_istable(L, -1) && lua_getfield(L, -1, "told") == LUA_TFUNCTION) {
     lua_pushvalue(L, top);
     if (lua_pcall(L, 1, 1, 0) == LUA_OK && lua_type(L, -1) == LUA_TSTRING) lua_replace(L, top);
@@ -127,7 +128,7 @@ int guard_traceback(lua_State *L) {
   } else {
     lua_pushvalue(L, 1);
   }
-  with_hint(L);
+  guard_hint(L);
   luaL_traceback(L, L, lua_tostring(L, -1), first_level(L, lua_tostring(L, -1)));
   return 1;
 }

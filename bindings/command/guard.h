@@ -13,6 +13,9 @@ void *guard_slot(void);
  * unanswered, ends the process. flags: of sigaction, 0 or SA_RESTART. Restores what SIGINT did before. */
 int guard_call(lua_State *L, int nargs, int nresults, int handler, int presses, int flags);
 
+/* The message on top, a string, with a hint behind it where Lua names a fault and perilune knows what is meant. */
+void guard_hint(lua_State *L);
+
 /* A message handler: the message with a traceback. */
 int guard_traceback(lua_State *L);
 

@@ -56,6 +56,7 @@ static int push_args(lua_State *L) {
 
 /* Runs the loaded chunk on top (or complains about what stopped it from loading). */
 static int run_chunk(lua_State *L, int load_status) {
+  if (load_status == LUA_ERRSYNTAX) guard_hint(L);
   if (load_status != LUA_OK || !call(L, push_args(L), 0)) {
     complain(L);
     return EXIT_SCRIPT;
@@ -188,6 +189,8 @@ static int dispatch(lua_State *L, int argc, char **argv) {
   if (strcmp(first, "-e") == 0) {
     if (argc < 3) return usage("%s needs code", first);
     set_args(L, argc, argv, 0, 3);
+    lua_pushstring(L, argv[2]);
+    lua_setfield(L, LUA_REGISTRYINDEX, "perilune.code"); /* for hints: help/hints.lua */
     return run_chunk(L, luaL_loadbuffer(L, argv[2], strlen(argv[2]), "=(command line)"));
   }
   if (is_command(first)) {

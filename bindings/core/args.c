@@ -125,41 +125,32 @@ bool l_opt_bool(lua_State *L, int table, const char *key, bool def) {
   return v;
 }
 
-/* Edit distance with cut-off; words are short. */
-static int distance(const char *a, size_t n, const char *b, size_t m) {
-  int row[33];
-  if (n > 32 || m > 32) return 99;
-  for (size_t j = 0; j <= m; j++) row[j] = (int)j;
-  for (size_t i = 1; i <= n; i++) {
-    int diag = row[0];
-    row[0] = (int)i;
-    for (size_t j = 1; j <= m; j++) {
-      int best = diag + (a[i - 1] != b[j - 1]);
-      diag = row[j];
-      if (row[j] + 1 < best) best = row[j] + 1;
-      if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-      row[j] = best;
-    }
-  }
-  return row[m];
+static const char nearest_key = 0;
+
+/* core.nearest(f): f(word, "a b c") → the one that is meant, or nil; options.nearest of Lua, which judges for all. */
+int l_nearest(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &nearest_key);
+  return 0;
 }
 
-const char *l_did_you_mean(const char *word, const char *allowed) {
-  static _Thread_local char text[80]; /* part of one error message */
-  int best = 3;
-  size_t n = strlen(word);
-  text[0] = 0;
-  for (const char *p = allowed; *p;) {
-    size_t m = strcspn(p, " ");
-    int d = distance(word, n, p, m);
-    if (d < best && m < 33 && d < (int)(n > m ? n : m)) {
-      best = d;
-      snprintf(text, sizeof text, "; did you mean %.*s?", (int)m, p);
+/* "; did you mean a?" or "", on top of the stack. */
+const char *l_did_you_mean(lua_State *L, const char *word, const char *allowed) {
+  const int top = lua_gettop(L) + 1;
+  luaL_checkstack(L, 8, NULL);
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &nearest_key) == LUA_TFUNCTION) {
+    lua_pushstring(L, word);
+    lua_pushstring(L, allowed);
+    if (lua_pcall(L, 2, 1, 0) == LUA_OK && lua_type(L, -1) == LUA_TSTRING) {
+      lua_pushfstring(L, "; did you mean %s?", lua_tostring(L, -1));
+      lua_replace(L, top);
+      lua_settop(L, top);
+      return lua_tostring(L, top);
     }
-    p += m;
-    p += *p == ' ';
   }
-  return text;
+  lua_settop(L, top - 1);
+  return lua_pushliteral(L, "");
 }
 
 void l_check_options(lua_State *L, int i, const char *fn, const char *allowed) {
@@ -182,7 +173,7 @@ void l_check_options(lua_State *L, int i, const char *fn, const char *allowed) {
       p += m;
       p += *p == ' ';
     }
-    if (!found) l_error(L, "%s: unknown option '%s'%s; allowed: %s", fn, key, l_did_you_mean(key, allowed), allowed);
+    if (!found) l_error(L, "%s: unknown option '%s'%s; allowed: %s", fn, key, l_did_you_mean(L, key, allowed), allowed);
   }
 }
 

@@ -95,6 +95,27 @@ done:
   lua_settop(L, top);
 }
 
+static const char modules_key = 0;
+
+/* core.in_modules(f): f() → "; in out: Linear(…)", the module of a network that is being called; nn/module.lua */
+int l_in_modules(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &modules_key);
+  return 0;
+}
+
+/* Puts that behind the text on top. */
+static void add_module(lua_State *L) {
+  const int top = lua_gettop(L);
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &modules_key) == LUA_TFUNCTION && lua_pcall(L, 0, 1, 0) == LUA_OK && lua_type(L, -1) == LUA_TSTRING)
+    lua_concat(L, 2);
+  else lua_settop(L, top);
+}
+
+/* core.same(...) → ...: `return same(f(x))` keeps the caller's frame, which a tail call would take away. */
+int l_same(lua_State *L) { return lua_gettop(L); }
+
 /* Since T.jit's last trace began: did Lua get an error with PL_ERR_TRACE? */
 static _Thread_local bool refused;
 
@@ -114,6 +135,7 @@ static int raise(lua_State *L, PlStatus s, const char *text) {
     lua_concat(L, 2);
   } else lua_pushstring(L, text);
   speak(L);
+  if (s != PL_ERR_INTERRUPT) add_module(L);
   lua_concat(L, 2);
   return lua_error(L);
 }

@@ -143,7 +143,10 @@ int l_at_most(lua_State *L, int n, const char *fn);
 bool l_push_stray(lua_State *L, int i, lua_Integer n);
 /* Raises if the number at i has no place in an integer dtype; 0. Fractions are cut off, as in PyTorch. */
 int l_check_fits(lua_State *L, int i, PlDtype d, const char *fn);
-const char *l_did_you_mean(const char *word, const char *allowed);
+const char *l_did_you_mean(lua_State *L, const char *word, const char *allowed);
+int l_nearest(lua_State *L);
+int l_in_modules(lua_State *L);
+int l_same(lua_State *L);
 const char *l_typename(lua_State *L, int i); /* "f32[2,3]", "a freed tensor", "nil", "number" … */
 
 /* ---- ops (ops/call.c) ---- */

@@ -18,7 +18,7 @@ static int metatable(lua_State *L) { return l_box_metatable(L); }
 
 /* core.did_you_mean(word, "a b c") → "; did you mean a?" or "" */
 static int did_you_mean(lua_State *L) {
-  lua_pushstring(L, l_did_you_mean(luaL_checkstring(L, 1), luaL_checkstring(L, 2)));
+  l_did_you_mean(L, luaL_checkstring(L, 1), luaL_checkstring(L, 2));
   return 1;
 }
 
@@ -28,6 +28,9 @@ int luaopen_perilune_engine(lua_State *L) {
                                        {"metatable", metatable},
                                        {"seal", l_seal},
                                        {"did_you_mean", did_you_mean},
+                                       {"nearest", l_nearest},
+                                       {"in_modules", l_in_modules},
+                                       {"same", l_same},
                                        {"speak", l_speak},
                                        {"parameters", l_parameters},
                                        {"is_one_object", l_is_one_object},

@@ -210,7 +210,7 @@ static int unknown_option(lua_State *L, const PlOp *op, const char *key) {
     n = strlen(allowed);
   }
   if (op->nout == 1 && !(op->flags & PL_F_MUTATES)) strcat(allowed, n ? " out" : "out");
-  return l_error(L, "%s: unknown option '%s'%s; allowed: %s", op->name, key, l_did_you_mean(key, allowed), allowed);
+  return l_error(L, "%s: unknown option '%s'%s; allowed: %s", op->name, key, l_did_you_mean(L, key, allowed), allowed);
 }
 
 void l_read_attrs(lua_State *L, const PlOp *op, int options, PlAttrs *a) {

@@ -118,7 +118,7 @@ static int check_mixed(lua_State *L, const char *allowed) {
       return l_error(L, "tensor: the table has the key %s; elements are its entries 1 to n", luaL_tolstring(L, -1, NULL));
     }
     if (strcmp(key, "dtype") != 0 && strcmp(key, "requires_grad") != 0 && strcmp(key, "device") != 0)
-      return l_error(L, "tensor: unknown option '%s'%s; allowed: %s", key, l_did_you_mean(key, allowed), allowed);
+      return l_error(L, "tensor: unknown option '%s'%s; allowed: %s", key, l_did_you_mean(L, key, allowed), allowed);
   }
   return 0;
 }

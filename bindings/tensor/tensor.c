@@ -254,6 +254,21 @@ static int m_len(lua_State *L) {
   return 1;
 }
 
+/* Lua turns x > y into y < x: which of the two was written cannot be told, but that of a tensor and a number the tensor's method
+ * is meant, and which one. */
+static int not_ordered(lua_State *L, const char *op, bool or_equal, int wrong) {
+  const char *less = or_equal ? "le" : "lt", *greater = or_equal ? "ge" : "gt", *sign = or_equal ? ">=" : ">";
+  const char *what = l_typename(L, wrong);
+  if (lua_type(L, 1) == LUA_TNUMBER)
+    return l_error(L, "'%s' and '%s' compare 0-dim tensors and numbers, not %s; elementwise: x:%s(%s) for x %s %s", op, sign, what, greater,
+                   luaL_tolstring(L, 1, NULL), sign, luaL_tolstring(L, 1, NULL));
+  if (lua_type(L, 2) == LUA_TNUMBER)
+    return l_error(L, "'%s' and '%s' compare 0-dim tensors and numbers, not %s; elementwise: x:%s(%s) for x %s %s", op, sign, what, less,
+                   luaL_tolstring(L, 2, NULL), op, luaL_tolstring(L, 2, NULL));
+  return l_error(L, "'%s' and '%s' compare 0-dim tensors and numbers, not %s; elementwise: x:%s(y) for x %s y, x:%s(y) for x %s y", op,
+                 sign, what, less, op, greater, sign);
+}
+
 /* `<` and `<=` order 0-d tensors and numbers only: Lua turns the result into one boolean. */
 static int compare(lua_State *L, const char *op, bool or_equal) {
   double v[2];
@@ -264,9 +279,7 @@ static int compare(lua_State *L, const char *op, bool or_equal) {
       PlArray a = l_element(L, l_concrete(L, t, op), 0, &room);
       v[i] = pl_read_f(&a, 0);
     } else if (lua_type(L, i + 1) == LUA_TNUMBER) v[i] = lua_tonumber(L, i + 1);
-    else
-      return l_error(L, "'%s' compares 0-dim tensors and numbers, not %s; use x:%s(y) for elementwise comparison", op, l_typename(L, i + 1),
-                     or_equal ? "le" : "lt");
+    else return not_ordered(L, op, or_equal, i + 1);
   }
   lua_pushboolean(L, or_equal ? v[0] <= v[1] : v[0] < v[1]);
   return 1;

@@ -32,6 +32,8 @@ static PlStatus not_tracked(const PlTensor *y) {
             "backward: %s does not depend on a tensor that requires a gradient: while a backward runs, "
             "requires_grad_() records nothing; inside rules and hooks use T.grad, T.vjp or a T.GradKey",
             pl_desc_text(&y->a));
+  if (pl_state.grad_off)
+    PL_FAIL(PL_ERR_STATE, "backward: %s does not depend on a tensor that requires a gradient: recording is off", pl_desc_text(&y->a));
   PL_FAIL(PL_ERR_STATE,
           "backward: %s does not depend on a tensor that requires a gradient; "
           "call requires_grad_() on a leaf before computing it",

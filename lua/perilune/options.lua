@@ -36,19 +36,23 @@ local function speaking(name, message)
 end
 options.speaking = speaking
 
+--- Text behind a message: of what module of a network it speaks. nn/module.lua says it.
+function options.in_modules() return "" end
+
 --- Raises at the first stack level outside perilune's own Lua files.
 function options.fail(fmt, ...)
   local message = select("#", ...) > 0 and fmt:format(...) or fmt
   local level = 2
   while true do
     local info = getinfo(level, "S")
-    if not info then error(message, 0) end -- the caller's frame went with a tail call: better none than ours
+    -- where the caller's frame went with a tail call: better none than ours
+    if not info then error(message .. options.in_modules(), 0) end
     if info.what ~= "C" and info.source:sub(1, #here) ~= here then break end
     level = level + 1
   end
   local called = level > 2 and options.public[getinfo(level - 1, "f").func]
   if called then message = speaking(called, message) end
-  error(message, level)
+  error(message .. options.in_modules(), level)
 end
 local fail = options.fail
 
@@ -175,6 +179,12 @@ end
 options.specs = {}
 --- Other names of functions: name → the name it stands for. Help and reference list them.
 options.aliases = {}
+
+core.nearest(function(word, allowed)
+  local names = {}
+  for name in allowed:gmatch "%S+" do names[#names + 1] = name end
+  return options.nearest(word, names)
+end)
 
 -- What is in options_spec.lua: read when one asks for it.
 return setmetatable(options, { __index = function(_, key)

@@ -29,19 +29,29 @@ end
 local elsewhere = { learning_rate = "lr", n_epochs = "epochs", num_epochs = "epochs", validation = "valid",
   val = "valid", axis = "dim", keepdims = "keepdim", batchsize = "batch_size", bs = "batch_size" }
 
---- The entry of `names` nearest to `word`, or nil when none is near.
+-- Capitals and underscores do not count.
+local function plain(name) return (name:lower():gsub("_", "")) end
+
+--- The entry of `names` that is meant by `word`, which is none of them, or nil: the same but for capitals and
+-- underscores; what another library calls so; the only one that begins so (acc, accuracy); the nearest one by edits;
+-- the longest one that it contains (num_workers, workers).
 function options.nearest(word, names)
-  local best, least, inside
-  word = word:sub(1, 40):lower()
+  if type(word) ~= "string" or #word > 40 then return nil end
+  local best, least, inside, same, longer
+  local low, bare = word:lower(), plain(word)
   for _, name in ipairs(names) do
-    local known = name:lower()
-    if elsewhere[word] == name then return name end
-    local d = distance(word, known)
-    if d <= math.max(1, #name // 3) and (not least or d < least) then best, least = name, d end
-    -- num_workers for workers
-    if #known > 3 and word:find(known, 1, true) and #known > #(inside or "") then inside = name end
+    if name ~= word then
+      local known = name:lower()
+      if plain(name) == bare then same = same or name end
+      if elsewhere[low] == name then return name end
+      if #word >= 3 and known:sub(1, #low) == low then longer = longer == nil and name or false end
+      local most = math.min(math.max(1, math.min(#name, #word) // 3), #word - 1, (least or 99) - 1)
+      local d = math.abs(#known - #low) <= most and distance(low, known) or 99
+      if d <= most then best, least = name, d end
+      if #known > 3 and low:find(known, 1, true) and #known > #(inside or "") then inside = name end
+    end
   end
-  return best or inside
+  return same or longer or best or inside
 end
 
 --- Text for an unknown name: "unknown <what> 'x' (allowed: a, b); did you mean 'a'?"

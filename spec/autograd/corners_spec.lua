@@ -18,6 +18,41 @@ local copy = T.custom {
   backward = function(_, g) return g end,
 }
 
+describe("recording that was turned off", function()
+  local term = require "spec.support.terminal"
+
+  it("is told by backward, with the line", function()
+    local w = T.ones(2):requires_grad_()
+    local line = debug.getinfo(1, "l").currentline + 2
+    local function f()
+      local _ <close> = T.no_grad()
+      local y = (w * w):sum()
+      y:backward()
+    end
+    local _, text = pcall(f)
+    assert.truthy(text:find(("recording is off since [^\n]*corners_spec.lua:%d$"):format(line)), text)
+    _, text = pcall(T.no_grad, function() (w * w):sum():backward() end)
+    assert.truthy(text:find "recording is off$", text)
+    _, text = pcall(function() T.ones(2):sum():backward() end)
+    assert.truthy(text:find "call requires_grad_%(%)", text)
+  end)
+
+  it("by a scope that nothing ends is warned of", function()
+    local missing = term.missing "perilune"
+    if missing then return pending(missing) end
+    local function stderr(code)
+      return (term.shell(("%s -e %s"):format(term.quote(term.command), term.quote('local T = require "perilune" '
+        .. code))))
+    end
+    assert.truthy(stderr "T.no_grad() collectgarbage()":find(
+      "warning: (command line):1: the scope of T.no_grad() was thrown away, so recording stays off; write", 1, true))
+    assert.equal("", stderr "do local _ <close> = T.no_grad() end T.no_grad(print) collectgarbage()":gsub("^\n", ""))
+    assert.equal("", stderr "T.set_grad_enabled(false) collectgarbage()")
+    assert.equal("",
+      stderr "coroutine.wrap(function() local _ <close> = T.no_grad() coroutine.yield() end)() collectgarbage()")
+  end)
+end)
+
 describe("a view whose base was changed in place since", function()
   -- The gradient that x gets where `use` reads such a view of 3 x.
   local function through(use)

@@ -57,7 +57,7 @@ describe("wrong calls say what is wrong:", function()
     refused("call it as x:numel()", x.numel, 3)
     refused("argument #2 must be a tensor, got table", x.shares_storage, x, {})
     refused("has no length", function() return #T.tensor(1) end)
-    refused("use x:lt(y)", function() return x < x end)
+    refused("x:lt(y) for x < y", function() return x < x end)
     refused("must be a tensor", T.core.op.exp, io.stdout)
   end)
 

@@ -47,7 +47,7 @@ local wrong = {
   ["net(x):backward()"] = "y:sum():backward()",
   ["x:sum():backward()"] = "call requires_grad_() on a leaf before",
   ["T.save('/tmp/never.safetensors', net)"] = "save net:state_dict(), not the module itself",
-  ["if x > 0 then end"] = "use x:lt(y) for elementwise comparison",
+  ["if x > 0 then end"] = "x:gt(0) for x > 0",
   ["local first = x[0]"] = "indices start at 1",
   ["x.foo = 1"] = "only grad and requires_grad",
 }

@@ -70,11 +70,50 @@ describe("an installed perilune", function()
     assert.truthy(ok(("cd / && %s/embed %s/model.lua"):format(q(dir), q(doc))):find "\nok\n$")
   end)
 
-  it("goes away without a trace", function()
-    ok(("cp -r %s %s/kept"):format(q(prefix), q(dir)))
+  it("goes away without a trace, and nothing else does", function()
+    ok(("cp -r %s %s/kept && echo mine > %s/bin/mine && mkdir %s/lib/empty"):format(q(prefix), q(dir), q(prefix), q(
+      prefix)))
+    -- making a package installs, too: into a folder of its own, which is not what uninstall takes away
+    ok(("cp %s/install_manifest.txt %s/manifest && echo /tmp/nowhere/perilune > %s/install_manifest.txt"):format(q(
+      build),
+      q(dir), q(build)))
     ok(("cmake --build %s --target uninstall"):format(q(build)))
-    assert.equal("", (ok(("ls -A %s 2>/dev/null || true"):format(q(prefix)))))
-    ok(("mv %s/kept %s"):format(q(dir), q(prefix)))
+    ok(("mv %s/manifest %s/install_manifest.txt"):format(q(dir), q(build)))
+    assert.equal("bin\nbin/mine\nlib\nlib/empty\n", (ok(("cd %s && find . -mindepth 1 | sed 's|^./||' | sort"):format(
+      q(prefix)))))
+    ok(("rm -r %s && mv %s/kept %s"):format(q(prefix), q(dir), q(prefix)))
+  end)
+
+  it("leaves the prefix where it stands, though it is empty", function()
+    local own = dir .. "/opt/perilune"
+    ok(("mkdir -p %s/bin && touch %s/bin/perilune && printf '%%s\\n' %s %s/bin/perilune > %s/l"):format(q(own), q(
+      own), q(own), q(own), q(dir)))
+    ok(("cmake -DMANIFEST=%s/l -P %s/cmake/uninstall.cmake"):format(q(dir), q(root)))
+    assert.equal("opt\nopt/perilune\n", ok(("cd %s && find opt | sort"):format(q(dir))))
+  end)
+
+  it("is packed only where its dependencies can be told", function()
+    local cmake = ok("command -v cmake"):match "[^\n]+"
+    local text, status = term.shell((
+      "PATH=%s %s -DCPACK_GENERATOR=DEB -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF -P %s/cmake/package_tools.cmake"):format(
+      q(dir), q(cmake), q(root)))
+    assert.not_equal(0, status)
+    assert.truthy(text:gsub("%s+", " "):find(
+      "the package needs file dpkg-shlibdeps, which is not here: apt-get install file "
+      .. "dpkg-dev", 1, true), text)
+  end)
+
+  it("is found from a checkout that was moved", function()
+    if not build:find(root, 1, true) and root ~= "." then return pending "the build is not below the checkout" end
+    ok((
+      "mkdir -p %s/moved/lua && cp -r %s/lua/perilune %s/moved/lua && mkdir %s/moved/build && "
+      .. "cp -r %s/bin %s/lib %s/share %s/moved/build")
+      :format(q(dir), q(root), q(dir), q(dir), q(build), q(build), q(build), q(dir)))
+    assert.equal("../../lua/perilune\n", ok(("readlink %s/moved/build/share/perilune"):format(q(dir))))
+    assert.truthy(ok((
+      "cd / && env -u LUA_PATH_5_4 -u LUA_CPATH_5_4 %s/moved/build/bin/perilune -e 'print(package.searchpath("
+      .. "[[perilune]], package.path), require([[perilune]]).ones(2):sum():item())'"):format(q(dir))):find(
+      "moved/build/share/perilune/init.lua\t2.0", 1, true))
   end)
 
   it("comes as a Debian package", function()

@@ -53,6 +53,61 @@ local function temporary()
 end
 
 describe("T.fit", function()
+  it("refuses targets for which its own loss is no loss", function()
+    local x, y = T.randn(8, 3), T.randn(8, 1)
+    local function message(target, out, more)
+      local net = nn.Linear(3, out)
+      local o = { train = { { x, target } }, optimizer = optim.SGD(net:parameters(), { lr = 0.1 }), quiet = true }
+      for key, v in pairs(more or {}) do o[key] = v end
+      local ok, text = pcall(T.fit, net, o)
+      return ok or text
+    end
+    for _, more in ipairs { {}, { jit = true } } do
+      assert.truthy(message(y, 1, more):find("the targets are f32[8,1]: without loss = they are classes", 1, true))
+      assert.truthy(message(y, 1, more):find("nn.F.mse_loss", 1, true))
+      assert.truthy(message(T.ones(8, { dtype = "i64" }), 1, more):find(
+        "one class, of which cross_entropy is always 0", 1,
+        true))
+      assert.is_true(message(T.ones(8, { dtype = "i64" }), 2, more))
+      assert.is_true(message(y, 1, { loss = nn.F.mse_loss, jit = more.jit }))
+    end
+  end)
+
+  it("says where it goes on, and its log goes on there", function()
+    local path, log = temporary(), temporary()
+    local lines, old = {}, print
+    local function run(epochs, stop, kind)
+      lines = {}
+      rawset(_G, "print", function(text) lines[#lines + 1] = text end)
+      local o = setup()
+      local ok, err = pcall(T.fit, o.net, { train = o.train, optimizer = o.opt, epochs = epochs, bar = false,
+        checkpoint = path, resume = true, callbacks = { assert(T.log[kind](log)), stop } })
+      rawset(_G, "print", old)
+      return ok, err
+    end
+    local function rows()
+      local list = {}
+      for line in io.lines(log) do list[#list + 1] = line:match "^(%d+)," or line:match '"epoch":(%d+)' or "head" end
+      return table.concat(list, " ")
+    end
+    for kind, head in pairs { csv = "head ", jsonl = "" } do
+      os.remove(path)
+      os.remove(log)
+      assert.is_true(run(2, nil, kind))
+      assert.equal(("no checkpoint at %s yet: training begins"):format(path), lines[1])
+      assert.equal(head .. "1 2", rows())
+      -- killed between the log and the checkpoint: the row of epoch 3 is there, its checkpoint is not
+      assert.is_false((run(3, function() error "killed" end, kind)))
+      assert.equal(("resumed after epoch 2 (step 12) from %s"):format(path), lines[1])
+      assert.equal(head .. "1 2 3", rows())
+      assert.is_true(run(4, nil, kind))
+      assert.equal(head .. "1 2 3 4", rows())
+    end
+    os.remove(path)
+    assert.is_true(run(1, nil, "csv")) -- a run that begins begins its log, too
+    assert.equal("head 1", rows())
+  end)
+
   after_each(function()
     for _, p in ipairs(paths) do
       os.remove(p)

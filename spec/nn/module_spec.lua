@@ -26,6 +26,45 @@ local function names_of(iterator)
   return out
 end
 
+describe("an error inside a network", function()
+  local Net = nn.class("Net")
+  function Net:init() self.fc, self.out = nn.Linear(4, 6), nn.Linear(6, 2) end
+  function Net:forward(x)
+    local h = self.fc(x)
+    return self.out(h:narrow(2, 1, 5)) -- the tail call leaves no line of this function
+  end
+  local net
+  before_each(function() net = nn.Sequential(nn.ReLU(), Net()) end)
+  after_each(function() net = nil end)
+  local out = "; in 2.out: Linear(in_features=6, out_features=2, bias=true)"
+
+  it("says in which module", function()
+    local _, text = pcall(net, T.ones(3, 4))
+    assert.equal(out, text:sub(-#out))
+    _, text = pcall(net, T.ones(3, 5))
+    assert.truthy(text:find("5 features given, 4 expected; in 2.fc: Linear(", 1, true), text)
+    _, text = pcall(net, "x")
+    assert.truthy(text:find('ReLU: x must be a tensor, got "x"; in 1: ReLU', 1, true), text)
+    _, text = pcall(net[2].out, T.ones(3, 4)) -- alone it needs no path
+    assert.is_nil(text:find("; in ", 1, true))
+    net[1]:register_forward_hook(function() end)
+    net[2]:register_forward_hook(function() end)
+    _, text = pcall(net, T.ones(3, 4))
+    assert.equal(out, text:sub(-#out))
+    assert.equal("f32[2]", net[2].fc(T.ones(2, 4)):sum(2):describe()) -- the way stays one of all results
+    assert.equal(3, select("#", nn.Identity()(1, nil, nil)))
+  end)
+
+  it("leaves summary with what came before it", function()
+    local ok, text = pcall(net.summary, net, T.ones(3, 4))
+    assert.is_false(ok)
+    assert.truthy(text:find(out .. "\nuntil then:\nmodule ", 1, true), text)
+    assert.truthy(text:find("fc %(Linear%) +f32%[3,6%]"), text)
+    assert.truthy(text:find("out %(Linear%) +%-"), text)
+    assert.is_true(net[2].fc.training)
+  end)
+end)
+
 describe("a module", function()
   it("knows its parameters in order of assignment, shared ones once", function()
     local net = make_net()

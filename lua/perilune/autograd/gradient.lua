@@ -1,13 +1,54 @@
 -- Gradient switches and rules on top of the engine: no_grad, enable_grad, override_gradient, scopes,
 -- and the options of backward. Gradients of functions: functional.lua.
 local options = require "perilune.options"
+local getinfo = debug.getinfo
 
 return function(T, core)
   local enter, leave = core.grad_enter, core.grad_leave -- of the running coroutine: bindings/autograd/grad_mode.c
   local retained = setmetatable({}, { __mode = "k" })
 
-  -- Restores the switch however the block is left.
-  local scope = { __close = function(self) if self.was ~= nil then leave(self.was) self.was = nil end end }
+  -- Restores the switch however the block is left. Where recording was turned off is noted, for backward's message
+  -- and for this one: T.no_grad() on a line of its own, which nothing ends.
+  local since = setmetatable({}, { __mode = "k" }) -- open scopes
+  local latest = 0
+  local function place(at) return at and ("%s:%d"):format(at.short_src, at.currentline) or "?" end
+  local scope = { __name = "scope" }
+  function scope:__close()
+    if self.was ~= nil then leave(self.was) end
+    self.was, since[self] = nil, nil
+  end
+  function scope:__tostring()
+    local what = self.on and "recording is on" or "recording is off"
+    return self.was == nil and "a scope that has ended"
+      or ("%s until this scope is closed: local _ <close> = T.%s()"):format(what, self.on and "enable_grad"
+        or "no_grad")
+  end
+  local block = { __name = "scope", __close = scope.__close, __tostring = scope.__tostring }
+  function block:__gc()
+    if self.was == nil or not self.main then return end
+    io.stderr:write(("warning: %s: the scope of T.%s() was thrown away, so recording stays %s; write "
+      .. "local _ <close> = T.%s(), or T.%s(function() … end)\n"):format(place(self.at), self.name,
+      self.on and "on" or "off", self.name, self.name))
+  end
+
+  -- The line that turned recording off, if a scope that is open did: for the message of backward.
+  core.recording_off(function()
+    local found
+    for s in next, since do
+      if not s.on and (not found or s.number > found.number) then found = s end
+    end
+    return found and place(found.at) or nil
+  end)
+
+  local function opened(on, name, meta)
+    local _, main = coroutine.running()
+    latest = latest + 1
+    -- it is called by tail calls: level 2 is the script
+    local s = setmetatable({ on = on, name = name, at = getinfo(2, "Sl"), main = main, number = latest }, meta)
+    s.was = enter(on)
+    since[s] = true
+    return s
+  end
 
   local function restore(was, ok, ...)
     leave(was)
@@ -19,7 +60,7 @@ return function(T, core)
     return function(f, ...)
       if f == nil then
         if select("#", ...) > 0 then options.fail("%s: the function is nil", on and "enable_grad" or "no_grad") end
-        return setmetatable({ was = enter(on) }, scope)
+        return opened(on, on and "enable_grad" or "no_grad", block)
       end
       if type(f) ~= "function" and not (getmetatable(f) or {}).__call then
         local name = on and "enable_grad" or "no_grad"
@@ -56,7 +97,7 @@ return function(T, core)
   --   print(T.is_grad_enabled())    --> true
   T.set_grad_enabled = function(on)
     if type(on) ~= "boolean" then options.fail("set_grad_enabled: true or false expected, got %s", type(on)) end
-    return setmetatable({ was = enter(on) }, scope)
+    return opened(on, "set_grad_enabled", scope)
   end
 
   --- T.is_grad_enabled() → boolean

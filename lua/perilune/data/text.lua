@@ -9,7 +9,8 @@ local fail, describe = options.fail, options.describe
 
 -- ---- characters as tokens ---------------------------------------------------------------------------------------
 
---- A vocabulary of characters: `encode(text)` → list of ids from 1, `decode(ids)` → text, `#vocabulary`.
+--- A vocabulary of characters: `encode(text)` → ids from 1, i64 [n], as of T.data.tokenizer; `decode(ids)` → text, a
+-- tensor or a list; `#vocabulary`.
 local Characters = { __name = "characters" }
 Characters.__index = Characters
 Characters.__len = function(self) return #self.list end
@@ -43,7 +44,7 @@ function Characters:encode(text)
     if not id then fail("encode: %q is not in the vocabulary of %d characters", ch, #self) end
     out[i] = id
   end
-  return out
+  return T.tensor(out, { dtype = "i64", device = "cpu" })
 end
 
 function Characters:decode(ids)

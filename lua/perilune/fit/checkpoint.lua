@@ -159,6 +159,7 @@ function M.resume(run)
   local train, valid = run.options.train, run.options.valid
   if f.train_epoch ~= nil and type(train) == "table" then train.epoch = f.train_epoch end
   if f.valid_epoch ~= nil and type(valid) == "table" then valid.epoch = f.valid_epoch end
+  run.resumed_from = f.batch > 0 and f.epoch or f.epoch + 1 -- the first epoch whose row is still to come
   if f.batch > 0 then
     run.row = f.row
     run.resumed = batches.continue(run, f.start, f.batch)

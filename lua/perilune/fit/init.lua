@@ -79,10 +79,27 @@ local function read_callbacks(given)
   return out
 end
 
--- Class targets or anything else: nn.F.cross_entropy(net(x), y).
 local function default_step(run, x, ...)
   local y = run.net(x)
   return run.loss_function(y, ...), y, ...
+end
+
+-- Without loss = targets are classes. Of numbers to come near to cross_entropy would make class probabilities, and
+-- of one class the loss is 0 whatever the network says.
+local function default_loss(y, target, ...)
+  if T.is_tensor(y) and T.is_tensor(target) then
+    if target:dtype():find "^b?f" then
+      fail(
+        "fit: the targets are %s: without loss = they are classes, integers; give loss = T.nn.F.mse_loss for numbers "
+        .. "to come near to, loss = T.nn.F.cross_entropy for probabilities of classes", target:describe())
+    end
+    if y:dim() == 2 and y:size(2) == 1 then
+      fail(
+        "fit: the network returns %s, one class, of which cross_entropy is always 0; give loss = T.nn.F.mse_loss for "
+        .. "numbers, loss = T.nn.F.binary_cross_entropy_with_logits for yes or no", y:describe())
+    end
+  end
+  return T.nn.F.cross_entropy(y, target, ...)
 end
 
 -- ---- the loop -------------------------------------------------------------------------------------------------
@@ -286,7 +303,7 @@ local function new_run(net, ...)
   if a.state ~= nil and type(a.state) ~= "table" then fail("fit: state must be a table of objects by name") end
   local run = setmetatable({ net = net, optimizer = a.optimizer, scheduler = a.scheduler, options = a, epoch = 0,
     batch = 0, step = 0, history = History.new(), stop = false, row = {}, total = 0.0, count = 0 }, Run)
-  run.loss_function = a.loss or T.nn.F.cross_entropy
+  run.loss_function = a.loss or default_loss
   run.do_step = a.step or default_step
   if a.autocast then
     local step = run.do_step
@@ -326,6 +343,13 @@ local function fit(net, ...)
   if run.options.resume then
     local ok, message, code = checkpoint.resume(run)
     if not ok then return nil, message, code end
+    if not silent(run.options) then
+      local path = run.checkpoint.path
+      print(not run.resumed_from and ("no checkpoint at %s yet: training begins"):format(path)
+        or run.batch > 0 and ("resumed in epoch %d after batch %d (step %d) from %s"):format(run.epoch, run.batch,
+          run.step, path)
+        or ("resumed after epoch %d (step %d) from %s"):format(run.epoch, run.step, path))
+    end
   end
   run.optimizer:zero_grad()
   run:call("on_start")

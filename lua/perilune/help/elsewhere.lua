@@ -1,7 +1,9 @@
 -- SPDX-License-Identifier: MIT
---- Where a name is that somebody looked for in the wrong place: `find("functional_call")` → its path below T.
--- For scripts that stop with "attempt to call a nil value", and for T.help. Knows what PyTorch calls differently.
+--- Where a name is that somebody looked for in the wrong place, or wrote a little differently:
+-- `find("functional_call")` → its path below T. Knows what PyTorch calls differently.
 -- @module perilune.help.elsewhere
+local options = require "perilune.options"
+
 local M = {}
 
 -- Names of PyTorch's world that have no counterpart of nearly the same name.
@@ -15,42 +17,91 @@ local others = {
   memory_allocated = "T.memory", numpy = "x:totable()", safe_open = "T.load", save_file = "T.save",
   load_file = "T.load", resize_ = "x = x:reshape(…)", squeeze_ = "x = x:squeeze()", t_ = "x = x:t()",
   transpose_ = "x = x:transpose(…)", unsqueeze_ = "x = x:unsqueeze(…)", tqdm = "T.bar", trange = "T.bar",
+  float32 = "x:float()", float64 = "x:double()", int64 = "x:long()", astype = "x:to(dtype)",
 }
 
 local function plain(name) return (name:gsub("_", ""):lower()) end
 
-local index -- plain name → list of paths
+local index, spaces -- plain last name → list of paths; space ("nn.", "" for T) → list of names
 local function load()
   local core = require "perilune.core"
-  index = {}
-  local function add(last, path)
+  index, spaces = {}, { x = {} }
+  local function add(path)
+    local space, last = path:match "^(.*%.)([^.]+)$"
+    space, last = space or "", last or path
     local list = index[plain(last)] or {}
     index[plain(last)] = list
     list[#list + 1] = path
+    spaces[space] = spaces[space] or {}
+    table.insert(spaces[space], last)
   end
-  for name in pairs(require("perilune.help.pages").all()) do add(name:match "[^.]+$", "T." .. name) end
+  for name in pairs(require("perilune.help.pages").all()) do add(name) end
   for _, op in ipairs(core.ops()) do
-    if not op.flags.internal then add(op.name:match "[^.]+$", "T." .. op.name) end
+    if not op.flags.internal then add(op.name) end
   end
-  for _, list in pairs(index) do
-    table.sort(list, function(a, b) if #a ~= #b then return #a < #b end return a < b end)
-  end
+  for name in pairs(core.metatable().methods) do table.insert(spaces.x, name) end
+  for _, list in pairs(spaces) do table.sort(list) end
 end
 
---- The path of what is called `name`, but for capitals and underscores, or nil.
-function M.find(name)
+-- What is shown for a path: nn.Linear, optim.Adam, T.relu.
+local function shown(path) return "T." .. path end
+
+-- torch7's and the like come last.
+local function rank(path, name, space)
+  local own, last = path:match "^(.*%.)[^.]+$" or "", path:match "[^.]+$"
+  return (own == space and 0 or 8) + (path:find "compat" and 4 or 0) + (last == name and 0 or 2)
+end
+
+--- The path of what is called `name` but for capitals and underscores, or nil: first in `space` ("nn.", "" for T,
+-- "x" for a tensor's methods), then anywhere. Never what was asked for itself.
+function M.find(name, space)
   if others[name] then return others[name] end
   if not index then load() end
-  local list = index[plain(name)] or {}
-  for _, path in ipairs(list) do if path:match "[^.]+$" == name then return path end end
-  return list[1]
+  local best, least
+  for _, path in ipairs(index[plain(name)] or {}) do
+    if not (space and path == space .. name) then
+      local r = rank(path, name, space)
+      if not least or r < least or r == least and (#path < #best or #path == #best and path < best) then
+        best, least = path, r
+      end
+    end
+  end
+  return best and shown(best)
 end
 
---- A message with a place to look at, where it says that something called is nil.
-function M.told(message)
-  local kind, name = message:match "attempt to call a nil value %((%a+) '([%a_][%w_]*)'%)$"
-  local path = (kind == "field" or kind == "method" or kind == "global") and #name > 2 and M.find(name)
-  return path and ("%s; is %s meant?"):format(message, path) or message
+--- The one of the names that is meant by `name`; of a name of one or two letters only one that differs in capitals.
+function M.nearest(name, names)
+  local near = options.nearest(name, names)
+  if near and #name <= 2 and near:lower() ~= name:lower() then return nil end
+  return near
+end
+
+--- The path that is meant by one with a mistake, "optim.adam", "nn.Conv2D", "optim.Adm", "x:sumn"; or nil.
+function M.meant(path)
+  if not index then load() end
+  path = path:gsub("^T[.:]", "")
+  local space, mark, name = path:match "^(.-)([.:])([^.:]+)$"
+  if not name then name, space, mark = path, "", "" end
+  local own = mark == ":" and "x" or space == "" and "" or space .. "."
+  if not spaces[own] then
+    local near = M.nearest(space, (function()
+      local list = {}
+      for key in pairs(spaces) do if key ~= "" and key ~= "x" then list[#list + 1] = key:sub(1, -2) end end
+      table.sort(list)
+      return list
+    end)())
+    own = near and near .. "." or ""
+  end
+  local found = M.find(name, own)
+  local near = M.nearest(name, spaces[own] or {})
+  if near and plain(near) == plain(name) and own ~= "x" then return shown(own .. near) end
+  if found and found:sub(1, 2) == "T." then return found end
+  if near then return own == "x" and "x:" .. near or shown(own .. near) end
+  local all = {}
+  for _, list in pairs(index) do for _, p in ipairs(list) do all[#all + 1] = p:match "[^.]+$" end end
+  table.sort(all)
+  near = space == "" and M.nearest(name, all)
+  return near and M.find(near) or found
 end
 
 return M

@@ -81,11 +81,15 @@ return function(T, core)
     end
     if core.is_tensor(what) then return what:brief() end
     if type(what) == "string" then
-      local ops, others = known_names()
-      local path = require("perilune.help.elsewhere").find(what:match "[^.]+$" or what)
-      local entry_text = path and path ~= "T." .. what and T.help_text((path:gsub("^T%.", "")))
-      if path and entry_text and not entry_text:find "^no op" then return entry_text end
-      return ("no op named '%s'%s"):format(what, core.did_you_mean(what, ops .. " " .. others))
+      local path = require("perilune.help.elsewhere").meant(what)
+      local plain = path and path:gsub("^T%.", ""):gsub("^x:", "")
+      local function bare(name) return name:match("[^.:]*$"):lower():gsub("_", "") end
+      local known = plain and plain ~= what and (symbols[plain] or by_name[plain])
+      if known and bare(plain) == bare(what) then
+        return ("There is no %s; this is %s.\n%s"):format(what, path, T.help_text(plain))
+      end
+      return ("no op named '%s'%s"):format(what, known and ("; did you mean %s?"):format(plain)
+        or path and ("; is %s meant?"):format(path) or "")
     end
     return "no help for this value"
   end

@@ -43,18 +43,34 @@ end
 
 local Log = {}
 
+-- The file is opened at once, so that a wrong path is told where it was written; what it holds from an earlier run goes
+-- when the first row is written: by then T.fit has said whether it goes on with that run.
 local function open(who, path, opts)
   opts = options.check(who, opts, { "append" })
   if type(path) ~= "string" then fail("%s: the path must be a string, got %s", who, describe(path)) end
-  local f, message, code = io.open(path, opts.append and "a+" or "w")
+  local f, message, code = io.open(path, "a+")
   if not f then return nil, message, "io", code end
   f:setvbuf("full")
-  return f
+  return { file = f, path = path, who = who, fresh = not opts.append }
+end
+
+-- Without the rows of an earlier run. → true; or nil, message, "io", code
+local function begin(self)
+  if not self.fresh then return true end
+  self.fresh = false
+  self.file:close()
+  local message, code
+  self.file, message, code = io.open(self.path, "w")
+  if not self.file then return nil, message, "io", code end
+  self.file:setvbuf("full")
+  return true
 end
 
 local function put(self, text)
   if not self.file then fail("%s: %s is closed", self.who, self.path) end
-  local ok, message, code = self.file:write(text)
+  local ok, message, code = begin(self)
+  if not ok then return nil, message, "io", code end
+  ok, message, code = self.file:write(text)
   if ok then ok, message, code = self.file:flush() end
   if not ok then return nil, ("%s: %s"):format(self.path, message), "io", code end
   return true
@@ -62,7 +78,9 @@ end
 
 function Log:close()
   if not self.file then return true end
-  local ok, message, code = self.file:close()
+  local ok, message, code = begin(self)
+  if not ok then return nil, message, "io", code end
+  ok, message, code = self.file:close()
   self.file = nil
   if not ok then return nil, ("%s: %s"):format(self.path, message), "io", code end
   return true
@@ -74,8 +92,25 @@ local function on_epoch(self, run)
   if not ok then error(message, 0) end
 end
 
+-- A run that goes on: rows of its own that are there already stay, those behind the epoch in which it goes on are
+-- written anew. A file of another kind is an error, not overwritten.
+local function on_start(self, run)
+  if not run.resumed_from then return end
+  self.file:seek("set", 0)
+  local kept, epoch_of = {}, nil
+  for line in self.file:lines "L" do
+    epoch_of = epoch_of or self:epochs(line)
+    local epoch = epoch_of(line)
+    if not epoch or epoch < run.resumed_from then kept[#kept + 1] = line end
+  end
+  local text = table.concat(kept)
+  self.fresh, self.columns = true, self.header and self.header(text)
+  local ok, message = put(self, text:sub(-1) == "\n" and text or text ~= "" and text .. "\n" or "")
+  if not ok then error(message, 0) end
+end
+
 local function class(name, methods)
-  local C = { __name = name, close = Log.close, on_epoch = on_epoch }
+  local C = { __name = name, close = Log.close, on_epoch = on_epoch, on_start = on_start }
   for key, f in pairs(methods) do C[key] = f end
   C.__index, C.__close, C.__gc = C, Log.close, Log.close
   return C
@@ -96,7 +131,22 @@ local function cells(list)
   return table.concat(out, ",") .. "\n"
 end
 
+local function words_of(line)
+  local out = {}
+  for word in (line:gsub("[\r\n]+$", "") .. ","):gmatch('([^,]*),') do out[#out + 1] = word:match('^"(.*)"$')
+    or word end
+  return out
+end
+
 local Csv = class("log.csv", {
+  -- A line → the epoch of its row: its number in the column of that name.
+  epochs = function(_, header)
+    local at
+    for i, word in ipairs(words_of(header)) do if word == "epoch" then at = i end end
+    return function(line) return at and math.tointeger(tonumber(words_of(line)[at])) end
+  end,
+  header = function(text) return text ~= "" and words_of(text:match "^[^\n]*") or nil end,
+
   --- Adds a row. The first one names the columns; later ones may lack some of them, but not bring new ones.
   write = function(self, row)
     if type(row) ~= "table" then fail("log.csv: a table of values is wanted, got %s", describe(row)) end
@@ -117,23 +167,16 @@ local Csv = class("log.csv", {
   end,
 })
 
--- The columns of a file that is continued.
-local function header_of(f)
-  f:seek("set", 0)
-  local line = f:read("l")
-  f:seek("end", 0)
-  if not line or line == "" then return nil end
-  local out = {}
-  for word in (line:gsub("\r$", "") .. ","):gmatch('([^,]*),') do out[#out + 1] = word:match('^"(.*)"$') or word end
-  return out
-end
-
 --- @treturn log, or nil, message, code where the file cannot be opened
 function M.csv(path, opts)
-  local f, message, code = open("log.csv", path, opts)
-  if not f then return nil, message, code end
-  local columns = opts and opts.append and header_of(f) or nil
-  return setmetatable({ file = f, path = path, who = "log.csv", columns = columns }, Csv)
+  local self, message, code = open("log.csv", path, opts)
+  if not self then return nil, message, code end
+  if not self.fresh then -- the columns of a file that is continued
+    self.file:seek("set", 0)
+    self.columns = Csv.header(self.file:read "L" or "")
+    self.file:seek("end", 0)
+  end
+  return setmetatable(self, Csv)
 end
 
 -- ---- JSON Lines -----------------------------------------------------------------------------------------------
@@ -152,6 +195,7 @@ local function json(v)
 end
 
 local Jsonl = class("log.jsonl", {
+  epochs = function() return function(line) return math.tointeger(tonumber(line:match '"epoch":(%d+)')) end end,
   --- Adds a row, an object a line.
   write = function(self, row)
     if type(row) ~= "table" then fail("log.jsonl: a table of values is wanted, got %s", describe(row)) end
@@ -163,9 +207,9 @@ local Jsonl = class("log.jsonl", {
 
 --- @treturn log, or nil, message, code where the file cannot be opened
 function M.jsonl(path, opts)
-  local f, message, code = open("log.jsonl", path, opts)
-  if not f then return nil, message, code end
-  return setmetatable({ file = f, path = path, who = "log.jsonl" }, Jsonl)
+  local self, message, code = open("log.jsonl", path, opts)
+  if not self then return nil, message, code end
+  return setmetatable(self, Jsonl)
 end
 
 return M

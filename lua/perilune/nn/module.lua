@@ -9,7 +9,7 @@ local rerun = require "perilune.autograd.checkpoint_state"
 local classes = require "perilune.classes"
 
 local fail, look, forms, init = options.fail, classes.look, classes.forms, classes.init
-local is_one_object = T.core.is_one_object
+local is_one_object, same = T.core.is_one_object, T.core.same
 local class_name = require("perilune.surface").class_name
 local rawget, rawset, type, getmetatable, setmetatable = rawget, rawset, type, getmetatable, setmetatable
 
@@ -103,13 +103,25 @@ local function call_hooked(self, ...)
   return after(self:forward(table.unpack(args, 1, args.n)))
 end
 
+-- Its frame stays while forward runs (same): errors say from it in which module of a network they are.
 function Module.__call(self, ...)
   if rerun.running then rerun.module(self) end
-  if self._hooks then return call_hooked(self, ...) end
+  if self._hooks then return same(call_hooked(self, ...)) end
   local f = self.forward
   local form = forms[f] -- false: a script's
   if form ~= false and not (form and form.n > 0 and is_one_object(...)) then look(self, f, ...) end
-  return f(self, ...)
+  return same(f(self, ...))
+end
+
+-- The modules that are being called, innermost first.
+local function calling()
+  local list, level = {}, 2
+  while true do
+    local info = debug.getinfo(level, "f")
+    if not info then return list end
+    if info.func == Module.__call then list[#list + 1] = select(2, debug.getlocal(level, 1)) end
+    level = level + 1
+  end
 end
 
 function Module.__newindex(self, key, value)
@@ -434,6 +446,22 @@ function Module:zero_grad(opts)
     end
   end
 end
+
+-- "; in out: Linear(6, 2)", for messages of what runs inside a network.
+function options.in_modules()
+  local list = calling()
+  local m, root = list[1], list[#list]
+  if #list < 2 or m == root then return "" end
+  for name, other in iterate(module_list(root)) do
+    if other == m then
+      local ok, extra = pcall(m.extra_repr, m)
+      local leaf = ok and extra ~= "" and #m:children() == 0
+      return ("; in %s: %s%s"):format(name, class_name(m), leaf and "(" .. extra .. ")" or "")
+    end
+  end
+  return ""
+end
+T.core.in_modules(options.in_modules)
 
 local base = { next_hook = next_hook, Module = Module, Parameter = Parameter, class = class, is_module = is_module,
   is_parameter = is_parameter, collect = collect, member_names = member_names, member = member, forget = forget,

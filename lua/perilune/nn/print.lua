@@ -67,8 +67,7 @@ return function(base)
     end, ...)
     for m, was in pairs(modes) do rawset(m, "training", was) end
     for _, handle in ipairs(handles) do handle:remove() end
-    if not ok then error(err, 0) end
-    return outputs
+    return outputs, not ok and err or nil
   end
 
   -- Elements and bytes of what belongs to the module itself, not to its children; buffers count as bytes alone.
@@ -113,7 +112,8 @@ return function(base)
       local p = self:parameters()[1]
       return self:summary(T.zeros(..., { device = p and p:device(), dtype = p and p:dtype() }))
     end
-    local outputs = select("#", ...) > 0 and run_once(self, ...) or nil
+    local outputs, failed
+    if select("#", ...) > 0 then outputs, failed = run_once(self, ...) end
     local rows = { outputs and { "module", "output", "parameters", "bytes" } or { "module", "parameters", "bytes" } }
     local activations = 0
     for name, m in self:named_modules() do
@@ -139,6 +139,8 @@ return function(base)
     lines[#lines + 1] = rule
     lines[#lines + 1] = ("%s parameters, %s trainable; %s of weights%s"):format(with_commas(total),
       with_commas(trainable), bytes_text(bytes), outputs and (", %s of results"):format(bytes_text(activations)) or "")
-    return table.concat(lines, "\n")
+    local text = table.concat(lines, "\n")
+    if failed then error(("%s\nuntil then:\n%s"):format(tostring(failed), text), 0) end
+    return text
   end
 end

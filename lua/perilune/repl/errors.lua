@@ -3,31 +3,10 @@
 -- calls that led there. perilune's own files and C functions are left out.
 local lex = require "perilune.repl.lex"
 local show = require "perilune.repl.show"
-local walk = require "perilune.repl.walk"
-local options = require "perilune.options"
+local hints = require "perilune.help.hints"
 
 local M = {}
 local MAX_NAMES, MAX_FRAMES = 8, 12
-
-local home = debug.getinfo(1, "S").source:gsub("repl/errors%.lua$", "")
-
-local function own(source) return source:sub(1, #home) == home end
-
--- The variables that a frame sees: locals over upvalues.
-local function variables(level, f)
-  local vars = {}
-  for i = 1, 250 do
-    local name, value = debug.getupvalue(f, i)
-    if not name then break end
-    vars[name] = { value }
-  end
-  for i = 1, 250 do
-    local name, value = debug.getlocal(level + 1, i)
-    if not name then break end
-    if name:find "^[%a_]" then vars[name] = { value } end
-  end
-  return vars
-end
 
 -- A message handler: {message=, frames={{source, line, name, vars}}}.
 function M.capture(message)
@@ -35,10 +14,10 @@ function M.capture(message)
   for level = 2, 200 do
     local info = debug.getinfo(level, "Slnf")
     if not info then break end
-    if info.what ~= "C" and not own(info.source) and #report.frames < MAX_FRAMES then
+    if info.what ~= "C" and not hints.own(info.source) and #report.frames < MAX_FRAMES then
       local frame = { source = info.source, short = info.short_src, line = info.currentline, name = info.name,
         main = info.what == "main" }
-      if #report.frames == 0 then frame.vars = variables(level, info.func) end
+      if #report.frames == 0 then frame.vars = hints.variables(level, info.func) end
       report.frames[#report.frames + 1] = frame
     end
   end
@@ -54,22 +33,11 @@ local function source_line(frame, sources)
   end
   if not text then
     local path = frame.source:match "^@(.*)"
-    local f = path and frame.line > 0 and io.open(path)
-    if not f then return nil end
-    local n = 0
-    for line in f:lines() do
-      n = n + 1
-      if n == frame.line then text = line break end
-    end
-    f:close()
+    text = path and hints.file_line(path, frame.line)
     return text and #text < 500 and text:match "^%s*(.-)%s*$" or nil
   end
-  local n = 0
-  for line in (text .. "\n"):gmatch "([^\n]*)\n" do
-    n = n + 1
-    if n == frame.line then return #line < 500 and line:match "^%s*(.-)%s*$" or line:sub(1, 500) .. " …" end
-  end
-  return nil
+  local line = hints.line_of(text, frame.line)
+  return line and (#line < 500 and line:match "^%s*(.-)%s*$" or line:sub(1, 500) .. " …")
 end
 
 local function field(value, key)
@@ -107,43 +75,6 @@ local function names_of(line, vars, env)
   return list
 end
 
--- The value of a path such as nn.F, of locals first.
-local function at_path(path, vars, env)
-  local first, rest = path:match "^([%a_][%w_]*)(.*)$"
-  local slot = first and vars and vars[first]
-  if slot then
-    local found, value = walk.resolve("slot" .. rest, { slot = slot[1] })
-    return found and value or nil
-  end
-  local found, value = walk.resolve(path, env)
-  return found and value or nil
-end
-
--- "; did you mean …?" for a global, a field or a method that is nil.
-local function hint(message, line, vars, env)
-  local names
-  local name = message:match "global '([%a_][%w_]*)'%)?$"
-  local wanted = message:match "field '([%a_][%w_]*)'%)?$"
-  local holder = wanted and line and line:match("([%a_][%w_.]*)%s*%.%s*" .. wanted .. "%f[^%w_]")
-  if name and rawget(env, name) == nil then
-    names = walk.members(env)
-  elseif wanted then
-    name = wanted
-    local value = holder and at_path(holder, vars, env)
-    if value == nil then return "" end
-    names = walk.members(value)
-  else
-    name = message:match "method '([%a_][%w_]*)'%)?$"
-    local receiver = name and line and line:match("([%a_][%w_]*)%s*:%s*" .. name)
-    if not receiver then return "" end
-    local slot = vars and vars[receiver]
-    names = walk.members(slot and slot[1] or rawget(env, receiver), true)
-  end
-  local near = #name > 2 and options.nearest(name, names)
-  if near then return ("; did you mean '%s'?"):format(near) end
-  return require("perilune.help.elsewhere").told(message):sub(#message + 1)
-end
-
 local function message_text(v)
   if type(v) == "string" then return v end
   local meta = debug.getmetatable(v)
@@ -164,7 +95,7 @@ function M.text(report, session, style)
   end
   local line = first and source_line(first, session.sources)
   lines[1] = show.paint(style, "red", "error: ") .. show.printable(message) ..
-    hint(message, line, first and first.vars, session.env)
+    hints.runtime(message, line, first and first.vars, session.env)
   if not first then return lines[1] end
   local place = ("%s, line %d"):format(first.short, first.line)
   lines[2] = ("  %s%s"):format(show.paint(style, "dim", place), line and ":  " .. show.printable(line) or "")

@@ -1,0 +1,244 @@
+-- SPDX-License-Identifier: MIT
+--- What is probably meant where Lua's own message names a fault and no way out: "attempt to call a nil value (field
+-- 'Relu')", "')' expected near '='". For the prompt, for scripts that the command runs, and for T.help. A hint names
+-- something that is there and is not what was asked for, or nothing.
+-- @module perilune.help.hints
+local M = {}
+
+local home = debug.getinfo(1, "S").source:gsub("help/hints%.lua$", "")
+
+--- Is a chunk's source one of perilune's own files?
+function M.own(source) return source:sub(1, #home) == home end
+
+-- ---- what a line sees ---------------------------------------------------------------------------------------
+
+--- The variables that a frame sees, name → {value}: locals over upvalues.
+function M.variables(level, f)
+  local vars = {}
+  for i = 1, 250 do
+    local name, value = debug.getupvalue(f, i)
+    if not name then break end
+    vars[name] = { value }
+  end
+  for i = 1, 250 do
+    local name, value = debug.getlocal(level + 1, i)
+    if not name then break end
+    if name:find "^[%a_]" then vars[name] = { value } end
+  end
+  return vars
+end
+
+--- Line n of a text, or of a file.
+function M.line_of(text, n)
+  local at = 0
+  for line in (text .. "\n"):gmatch "([^\n]*)\n" do
+    at = at + 1
+    if at == n then return line end
+  end
+  return nil
+end
+
+function M.file_line(path, n)
+  local f = n > 0 and io.open(path)
+  if not f then return nil end
+  local line
+  for _ = 1, n do line = f:read "l" end
+  f:close()
+  return line
+end
+
+-- The value of a path such as nn.F, of locals first.
+local function at_path(path, vars, env)
+  local walk = require "perilune.repl.walk"
+  local first, rest = path:match "^([%a_][%w_]*)(.*)$"
+  local slot = first and vars and vars[first]
+  if slot then
+    local found, value = walk.resolve("slot" .. rest, { slot = slot[1] })
+    return found and value or nil
+  end
+  local found, value = walk.resolve(path, env)
+  return found and value or nil
+end
+
+local function is_tensor(v)
+  local meta = type(v) == "userdata" and debug.getmetatable(v)
+  return type(meta) == "table" and rawget(meta, "__name") == "tensor"
+end
+
+-- Names of other languages and of other prompts.
+local GLOBALS = { exit = "Ctrl-D or :quit ends the prompt, os.exit() a script", True = "Lua writes true",
+  False = "Lua writes false", None = "Lua writes nil", null = "Lua writes nil", len = "the length of t is #t",
+  range = "for i = 1, n do … end counts; T.arange(n) is a tensor", torch = "perilune's functions are in T",
+  np = "perilune's functions are in T", F = "it is nn.F", str = "Lua has tostring", int = "x:long() of a tensor, "
+  .. "math.tointeger(v) of a number", float = "x:float() of a tensor, tonumber(v) of a text",
+    dir = "a name and Tab shows "
+  .. "what is in it", enumerate = "for i, v in ipairs(list) do … end", cls = nil, isinstance = "T.is_tensor(v), "
+  .. "nn.is_module(v), type(v)" }
+GLOBALS.quit = GLOBALS.exit
+
+-- The space that a path of a script stands for, by its last part: "T.nn" is nn.
+local SPACES = { nn = "nn.", F = "nn.F.", optim = "optim.", data = "data.", T = "", init = "nn.init.",
+  linalg = "linalg.",
+  lr_scheduler = "optim.lr_scheduler.", metrics = "metrics.", utils = "nn.utils.", transforms = "data.transforms.",
+  plot = "plot.", log = "log.", special = "special.", distributions = "distributions.", distributed = "distributed." }
+
+local function told_path(path) return ("; is %s meant?"):format(path) end
+
+local function called_nil(kind, name, line, vars, env)
+  local walk = require "perilune.repl.walk"
+  local elsewhere = require "perilune.help.elsewhere"
+  local near
+  if kind == "global" then
+    if GLOBALS[name] then return "; " .. GLOBALS[name] end
+    near = #name > 2 and elsewhere.nearest(name, walk.members(env))
+    if near then return ("; did you mean '%s'?"):format(near) end
+    return #name > 2 and elsewhere.find(name) and told_path(elsewhere.find(name)) or ""
+  end
+  local mark = kind == "method" and ":" or "%."
+  local holder = line and line:match("([%a_][%w_.]*)%s*" .. mark .. "%s*" .. name .. "%f[^%w_]")
+  local value
+  if holder then value = at_path(holder, vars, env) end
+  if value ~= nil then
+    near = elsewhere.nearest(name, walk.members(value, kind == "method"), #name <= 2)
+    if near then return ("; did you mean '%s'?"):format(near) end
+  end
+  local space = holder and SPACES[holder:match "[^.]+$"]
+  local path = #name > 2 and elsewhere.find(name, is_tensor(value) and "x" or space)
+  return path and path ~= (holder or "") .. "." .. name and told_path(path) or ""
+end
+
+-- What is to be done where a method was taken as a field.
+local function uncalled(name, line)
+  local holder = line and line:match("([%a_][%w_]*)%s*%.%s*" .. name .. "%f[^%w_]") or "x"
+  return ("; %s is a method: %s:%s()"):format(name, holder, name)
+end
+
+--- A hint for a message of Lua at run time: text to add behind it, or "". line: the script's line, if known; vars:
+-- what it sees (M.variables), env: its globals.
+function M.runtime(message, line, vars, env)
+  local kind, name = message:match "attempt to call a nil value %((%a+) '([%a_][%w_]*)'%)$"
+  if kind == "field" or kind == "method" or kind == "global" then return called_nil(kind, name, line, vars, env) end
+  name = message:match "a function value %(field '([%a_][%w_]*)'%)"
+  if name then return uncalled(name, line) end
+  kind, name = message:match "attempt to index a nil value %((%a+) '([%a_][%w_]*)'%)$"
+  if kind == "field" then
+    local holder = line and line:match("([%a_][%w_.]*)%s*%.%s*" .. name .. "%f[^%w_]")
+    local value
+    if holder then value = at_path(holder, vars, env) end
+    if is_tensor(value) and name == "grad" then
+      return (
+        "; %s.grad is nil until a backward has reached it: %s:requires_grad_() before, y:backward() after"):format(
+        holder, holder)
+    end
+    if value == nil then return "" end
+    local near = require("perilune.help.elsewhere").nearest(name, require("perilune.repl.walk").members(value))
+    return near and ("; did you mean '%s'?"):format(near) or ""
+  end
+  if kind == "global" then
+    if GLOBALS[name] then return "; " .. GLOBALS[name] end
+    local near = #name > 2 and require("perilune.help.elsewhere").nearest(name, require("perilune.repl.walk").members(
+      env))
+    return near and ("; did you mean '%s'?"):format(near) or ""
+  end
+  return ""
+end
+
+-- ---- syntax -------------------------------------------------------------------------------------------------
+
+local KEYWORDS = {
+  import = 'local T = require "perilune"', from = 'local T = require "perilune"',
+  def = "function f(x) … end", class = 'local Net = nn.class("Net")', elif = "elseif … then",
+  with = "do local _ <close> = T.no_grad() … end, or T.no_grad(function() … end)", lambda = "function(x) return … end",
+  print = "print(…), with brackets", try = "pcall(f)", except = "local ok, message = pcall(f)",
+    raise = "error(message)",
+  pass = "nothing: a block may be empty", var = "local", let = "local", const = "local", switch = "if … elseif … end",
+}
+
+-- {what the line contains, hint; or function of the captures that makes one}
+local PATTERNS = {
+  { "([%a_][%w_.]*)%s*(%S)=%f[^=]", function(name, sign)
+    local op = ({ ["+"] = "add", ["-"] = "sub", ["*"] = "mul", ["/"] = "div" })[sign]
+    if op then
+      return ("Lua has no %s=: %s = %s %s …, or in place %s:%s_(…)"):format(sign, name, name, sign, name, op)
+    end
+    if sign == "!" then return "Lua writes ~= for 'not equal'; elementwise it is x:ne(y)" end
+  end },
+  { "@", function() return "the matrix product is a:matmul(b)" end, "@" },
+  { "%*%*", function() return "the power is x ^ y" end, "%*" },
+  { "&&", function() return "Lua writes and; elementwise it is x:logical_and(y)" end, "&" },
+  { "||", function() return "Lua writes or; elementwise it is x:logical_or(y)" end, "|" },
+  { "!%s*[%a_(]", function() return "Lua writes not" end, "!" },
+  { "^%s*#", function() return "comments begin with --" end },
+  { "([%a_][%w_.]*)%s*%[([^%[%]{}\"']*[:,][^%[%]{}\"']*)%]", function(name, inner)
+    local text = inner:gsub("^%s+", ""):gsub("%s+$", ""):gsub("%s*,%s*", ", ")
+    local parts = {}
+    for part in (text .. ","):gmatch "%s*([^,]*)," do
+      local from, to = part:match "^(%-?%w*):(%-?%w*)$"
+      parts[#parts + 1] = not from and part or from == "" and to == "" and "{}"
+        or ("{%s, %s}"):format(from == "" and "1" or from, to == "" and "-1" or to)
+    end
+    return ('an index of several dimensions is one table or one text: %s[{%s}] or %s["%s"]; ranges count from 1 and '
+      .. "include both ends"):format(name, table.concat(parts, ", "), name, text)
+  end },
+  { "for%s+[%a_][%w_]*%s+in%s+range", function() return "for i = 1, n do … end counts" end },
+  { "([%a_][%w_.:]*)%(([^()]*)%f[%w_]([%a_][%w_]*)%s*=%s*([^=,()]+)", function(name, before, key, value)
+    before = before:gsub("[%s]+$", "")
+    if before:find "{[^}]*$" then return nil end
+    return ("named arguments go into a table at the end: %s(%s{%s = %s})"):format(name, before ~= "" and before
+      .. " " or
+      "", key, (value:gsub("%s+$", "")))
+  end, "=" },
+}
+
+--- A hint for a message of Lua's compiler, which is about this line; or "".
+function M.syntax(message, line)
+  if not line then return "" end
+  local near = message:match "near (.*)$" or ""
+  local first = line:match "^%s*([%a_][%w_]*)%s+[%a_\"']" or line:match "^%s*([%a_][%w_]*)%s*:"
+  if first and KEYWORDS[first] and not (first == "print" and line:find "^%s*print%s*%(") then
+    return ("; in Lua: %s"):format(KEYWORDS[first])
+  end
+  local code = line:gsub("%-%-.*$", ""):gsub('"[^"]*"', '""'):gsub("'[^']*'", "''")
+  if message:find("function arguments expected", 1, true) then
+    for name, method, after in code:gmatch "([%a_][%w_.]*):([%a_][%w_]*)%s*()" do
+      if not code:find("^[({\"'%[]", after) then return ("; a method is called: %s:%s()"):format(name, method) end
+    end
+  end
+  for _, p in ipairs(PATTERNS) do
+    local wanted = p[3]
+    local fits = not wanted or (#wanted > 2 and message:find(wanted, 1, true) or #wanted <= 2 and near:find(wanted))
+    if fits then
+      local text = code:find(p[1]) and p[2](code:match(p[1]))
+      if text then return "; " .. text end
+    end
+  end
+  return ""
+end
+
+-- ---- scripts ------------------------------------------------------------------------------------------------
+
+--- A message with its hint. Called by what handles the error, while the script's frames are there; a compiler's
+-- message has none.
+function M.told(message)
+  if type(message) ~= "string" then return message end
+  local path, number, rest = message:match "^(.-):(%d+): (.*)$"
+  if rest and not rest:find "^attempt to " then
+    local typed = path == "(command line)" and debug.getregistry()["perilune.code"] -- of perilune -e
+    local line
+    if typed then line = M.line_of(typed, tonumber(number)) else line = M.file_line(path, tonumber(number)) end
+    return line and rest:find " near " and message .. M.syntax(rest, line) or message
+  end
+  for level = 2, 60 do
+    local info = debug.getinfo(level, "Slf")
+    if not info then break end
+    if info.what ~= "C" and not M.own(info.source) then
+      local file = info.source:match "^@(.*)$"
+      local line = file and M.file_line(file, info.currentline) or
+        info.source:sub(1, 1) ~= "@" and M.line_of(info.source, info.currentline) or nil
+      return message .. M.runtime(message, line, M.variables(level, info.func), _G)
+    end
+  end
+  return message
+end
+
+return M

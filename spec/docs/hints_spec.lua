@@ -1,0 +1,207 @@
+-- SPDX-License-Identifier: MIT
+-- Hints name something that is there and is not what was asked for: over every public name, each written with the
+-- mistakes that hands make, and asked through each of the doors that give hints.
+
+local T = require "perilune"
+local elsewhere = require "perilune.help.elsewhere"
+local hints = require "perilune.help.hints"
+local options = require "perilune.options"
+local reference = require "perilune.help.reference"
+
+-- Every fourth of the public names: {path, space, last}, "nn.Linear" → "nn.", "Linear".
+local function inventory()
+  local list, count = {}, 0
+  for _, page in ipairs(reference.pages()) do
+    for _, e in ipairs(page.entries) do
+      local path = e.name:gsub("^T%.", "")
+      local space, last = path:match "^(.*%.)([^.]+)$"
+      count = count + 1
+      if count % 4 == 0 then list[#list + 1] = { path = path, space = space or "", last = last or path } end
+    end
+  end
+  return list
+end
+
+local function value(path)
+  local v = T
+  for key in path:gmatch "[^.]+" do
+    if type(v) ~= "table" then return nil end
+    v = v[key]
+  end
+  return v
+end
+
+-- Is there something under this path? Methods are written x:name.
+local function exists(path)
+  local method = path:match "^x:([%w_]+)"
+  local methods = T.core.metatable().methods
+  if method then return methods[method] ~= nil end
+  path = path:gsub("^T%.", "")
+  return value(path) ~= nil or methods[path] ~= nil or T.core.op[path] ~= nil or path:find "^[xn]e?t? ?[=:]" ~= nil
+end
+
+-- Of the mistakes two for each name in turn.
+local turn = 0
+local function mistakes(word)
+  local out = { word:lower(), word:upper(), word:gsub("_", ""), word:sub(1, 1):upper() .. word:sub(2) }
+  if #word > 4 then
+    local at = #word // 2
+    out[#out + 1] = word:sub(1, at) .. word:sub(at + 2) -- one left out
+    out[#out + 1] = word:sub(1, at) .. word:sub(at, at) .. word:sub(at + 1) -- one twice
+    out[#out + 1] = word:sub(1, at - 1) .. word:sub(at + 1, at + 1) .. word:sub(at, at) .. word:sub(
+      at + 2) -- two swapped
+  end
+  turn = turn + 1
+  return { out[turn % #out + 1], out[(turn + 3) % #out + 1] }
+end
+
+describe("a hint", function()
+  local names = inventory()
+
+  it("of T.help leads to a name that exists and is another one", function()
+    local wrong, given, asked = {}, 0, 0
+    for _, n in ipairs(names) do
+      for _, word in ipairs(mistakes(n.last)) do
+        local path = n.space .. word
+        if not exists(path) then
+          asked = asked + 1
+          local found = elsewhere.meant(path)
+          if found then given = given + 1 end
+          if found and (not exists(found) or found:gsub("^T%.", "") == path) then
+            wrong[#wrong + 1] = path .. " → " .. found
+          end
+        end
+      end
+    end
+    assert.same({}, wrong)
+    assert.is_true(asked > 250 and given > 0.95 * asked, given .. " hints of " .. asked)
+  end)
+
+  it("of a call of nothing is a name of the same table, or a path that exists", function()
+    local wrong, given, asked = {}, 0, 0
+    local env = { T = T, nn = T.nn, optim = T.optim, x = T.ones(2) }
+    for _, n in ipairs(names) do
+      local holder = n.space == "" and "T" or (n.space:find "^nn%." or n.space:find "^optim%.") and n.space:sub(1, -2)
+        or "T." .. n.space:sub(1, -2)
+      local method = n.space == "" and T.core.metatable().methods[n.last] ~= nil
+      for _, word in ipairs(mistakes(n.last)) do
+        for _, kind in ipairs { "field", method and "method" or nil } do
+          local there
+          if kind == "method" then
+            there = T.core.metatable().methods[word] ~= nil
+          else
+            there = exists(n.space .. word)
+          end
+          if not there then
+            asked = asked + 1
+            local line = (kind == "field" and holder .. "." or "x:") .. word .. "()"
+            local text = hints.runtime(("attempt to call a nil value (%s '%s')"):format(kind, word), line, nil, env)
+            local near, path = text:match "^; did you mean '(.-)'%?$", text:match "^; is (.-) meant%?$"
+            if near or path then given = given + 1 end
+            if text ~= "" and not near and not path or near == word or (near and not exists(kind == "method" and
+              "x:" .. near or n.space .. near)) or path and (not exists(path) or path == holder .. "." .. word) then
+              wrong[#wrong + 1] = line .. " → " .. text
+            end
+          end
+        end
+      end
+    end
+    assert.same({}, wrong)
+    assert.is_true(asked > 300 and given > 0.95 * asked, given .. " hints of " .. asked)
+  end)
+
+  it("of an option is an option", function()
+    local wrong, asked, given = {}, 0, 0
+    local function judge(who, list)
+      local known = {}
+      for _, name in ipairs(list) do known[name] = true end
+      for _, name in ipairs(list) do
+        for _, word in ipairs(mistakes(name)) do
+          if not known[word] then
+            asked = asked + 1
+            local near = options.nearest(word, list)
+            if near then given = given + 1 end
+            if near and (near == word or not known[near]) then wrong[#wrong + 1] = ("%s %s"):format(who, word) end
+            local text = T.core.did_you_mean(word, table.concat(list, " "))
+            assert.equal(near and ("; did you mean %s?"):format(near) or "", text)
+          end
+        end
+        assert.not_equal(name, options.nearest(name, list), who)
+      end
+    end
+    for who, spec in pairs(options.specs) do judge(who, spec.names) end
+    for _, op in ipairs(T.core.ops()) do
+      local list = {}
+      for i, a in ipairs(op.attrs) do list[i] = a.name end
+      judge(op.name, list)
+    end
+    assert.same({}, wrong)
+    assert.is_true(asked > 600 and given > 0.95 * asked, given .. " hints of " .. asked)
+  end)
+
+  it("follows the words of other libraries", function()
+    assert.equal("accuracy", options.nearest("acc", { "accuracy", "auc", "f1" }))
+    assert.equal("dim", options.nearest("axis", { "dim", "keepdim", "dtype" }))
+    assert.equal("lr", options.nearest("learning_rate", { "lr", "eps" }))
+    assert.equal("T.optim.Adam", elsewhere.meant "optim.adam")
+    assert.equal("T.nn.Conv2d", elsewhere.meant "nn.Conv2D")
+    assert.equal("T.nn.Conv2d", elsewhere.meant "nn.conv2d")
+    assert.equal("T.nn.ReLU", elsewhere.meant "nn.Relu")
+    assert.equal("T.nn.ReLU", elsewhere.find("Relu", "nn."))
+    assert.truthy(T.help_text("optim.adam"):find("There is no optim.adam; this is T.optim.Adam.\noptim.Adam(", 1, true))
+    local _, message = pcall(T.fit, T.nn.Linear(1, 2), { train = {}, metrics = "acc",
+      optimizer = T.optim.SGD(T.nn.Linear(1, 2):parameters(), { lr = 1 }) })
+    assert.truthy(message:find("did you mean 'accuracy'?", 1, true), message)
+  end)
+
+  it("of an ordering names the method that does it", function()
+    local x, y = T.ones(3), T.ones(3)
+    local function text(f) return select(2, pcall(f)) end
+    assert.truthy(text(function() return x > 0 end):find("x:gt(0) for x > 0", 1, true))
+    assert.truthy(text(function() return x >= 2 end):find("x:ge(2) for x >= 2", 1, true))
+    assert.truthy(text(function() return x < 0.5 end):find("x:lt(0.5) for x < 0.5", 1, true))
+    assert.truthy(text(function() return x <= 1 end):find("x:le(1) for x <= 1", 1, true))
+    assert.truthy(text(function() return x > y end):find("x:lt(y) for x < y, x:gt(y) for x > y", 1, true))
+  end)
+
+  it("of a method that is not called says that it is one", function()
+    local env = { x = T.ones(2) }
+    local function runtime(message, line) return hints.runtime(message, line, nil, env) end
+    assert.equal("; shape is a method: x:shape()", runtime("attempt to index a function value (field 'shape')",
+      "x.shape[1]"))
+    assert.equal("; numel is a method: x:numel()",
+      runtime("attempt to perform arithmetic on a function value (field 'numel')", "n = x.numel + 1"))
+    assert.truthy(runtime("attempt to index a nil value (field 'grad')", "print(x.grad[1])"):find(
+      "; x.grad is nil until a backward has reached it", 1, true))
+  end)
+
+  it("of a syntax error says how Lua writes it", function()
+    for line, want in pairs {
+      ["y = x[1, 2]"] = { "']' expected near ','", 'x[{1, 2}] or x["1, 2"]' },
+      ["y = x[:, 1]"] = { "unexpected symbol near ':'", 'x[{{}, 1}] or x[":, 1"]' },
+      ["y = x[2:3]"] = { "']' expected near ':'", 'x[{{2, 3}}] or x["2:3"]' },
+      ["x:sum(dim=1)"] = { "')' expected near '='", "x:sum({dim = 1})" },
+      ["T.zeros(2, 3, dtype='f64')"] = { "')' expected near '='", "T.zeros(2, 3, {dtype = '" },
+      ["c = a @ b"] = { "unexpected symbol near '@'", "a:matmul(b)" },
+      ["x += 1"] = { "syntax error near '+'", "x = x + …, or in place x:add_(…)" },
+      ["if a != b then"] = { "'then' expected near '!'", "Lua writes ~=" },
+      ["a && b"] = { "syntax error near '&'", "Lua writes and" },
+      ["y = x ** 2"] = { "unexpected symbol near '*'", "x ^ y" },
+      ["x:shape"] = { "function arguments expected near <eof>", "x:shape()" },
+      ["import torch"] = { "syntax error near 'torch'", 'local T = require "perilune"' },
+      ["def f(x):"] = { "syntax error near 'f'", "function f(x)" },
+      ["for i in range(3):"] = { "'do' expected near ':'", "for i = 1, n do" },
+      ["print x"] = { "syntax error near 'x'", "print(…)" },
+    } do
+      local text = hints.syntax(want[1], line)
+      assert.truthy(text:find(want[2], 1, true), line .. " → " .. text)
+    end
+    -- and says nothing where it knows nothing
+    for line, message in pairs { ["x = = 3"] = "unexpected symbol near '='", ["for i = 1, 3 print(i) end"] =
+      "'do' expected near 'print'", ["f({a = 1}"] = "')' expected near <eof>",
+        ["x = 'a"] = "unfinished string near ''a'" }
+    do
+      assert.equal("", hints.syntax(message, line), line)
+    end
+  end)
+end)
