@@ -20,8 +20,12 @@ PlStatus plk_cpu_det(const PlkCall *call);
 PlStatus plk_cpu_slogdet(const PlkCall *call);  /* out sign, log |det| */
 PlStatus plk_cpu_cofactor(const PlkCall *call); /* det(a) a^-T, also of singular matrices */
 PlStatus plk_cpu_cholesky(const PlkCall *call); /* attr 0: upper */
-PlStatus plk_cpu_qr(const PlkCall *call);       /* attr 0: 0 reduced, 1 complete, 2 r; out q, r (2: only out 1) */
-PlStatus plk_cpu_svd(const PlkCall *call);      /* attr 0: full; out u, s, vh */
+/* attrs: 0 upper, 1 tol (below 0: n u max a_ii, u half the distance from 1 to the next number); out the factor, pivots
+ * (i64, from 1), ranks (i64), the permutation matrix. */
+PlStatus plk_cpu_pivoted_cholesky(const PlkCall *call);
+PlStatus plk_cpu_geqrf(const PlkCall *call); /* out r with the reflectors below its diagonal, their factors */
+PlStatus plk_cpu_qr(const PlkCall *call);    /* attr 0: 0 reduced, 1 complete, 2 r; out q, r (2: only out 1) */
+PlStatus plk_cpu_svd(const PlkCall *call);   /* attr 0: full; out u, s, vh */
 PlStatus plk_cpu_svdvals(const PlkCall *call);
 PlStatus plk_cpu_eigh(const PlkCall *call); /* attr 0: 0 lower, 1 upper triangle is read; out values, vectors */
 PlStatus plk_cpu_eigvalsh(const PlkCall *call);

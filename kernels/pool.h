@@ -10,7 +10,7 @@
 #include "kernels/kernel.h"
 
 /* in x; out y, indices (either may be unwanted).
- * attrs: 0 kernel, 1 stride, 2 padding, 3 dilation lists, 4 ceil_mode. */
+ * attrs: 0 kernel, 1 stride, 2 padding (all before, then all behind), 3 dilation lists, 4 ceil_mode. */
 PlStatus plk_cpu_max_pool(const PlkCall *call);
 /* in x; out y, indices; windows as in adaptive_avg_pool. */
 PlStatus plk_cpu_adaptive_max_pool(const PlkCall *call);
@@ -18,8 +18,8 @@ PlStatus plk_cpu_adaptive_max_pool(const PlkCall *call);
  * 0's length, or, without attributes, all dims but two. */
 PlStatus plk_cpu_max_pool_bwd(const PlkCall *call);
 
-/* in x; out y. attrs: 0 kernel, 1 stride, 2 padding lists, 3 count_include_pad, 4
- * ceil_mode, 5 divisor_override (optional). */
+/* in x; out y. attrs: 0 kernel, 1 stride, 2 padding lists (as above), 3 count_include_pad, 4
+ * ceil_mode, 5 divisor_override (optional), 6 dilation list. */
 PlStatus plk_cpu_avg_pool(const PlkCall *call);
 /* in dy; out dx; same attrs. */
 PlStatus plk_cpu_avg_pool_bwd(const PlkCall *call);

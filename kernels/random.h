@@ -47,5 +47,7 @@ PlStatus plk_cpu_randperm(const PlkCall *call);
 /* in[0] float weights [K] or [rows, K], not negative, not all zero; attrs number of samples (i),
  * replacement (i). out[0] i64 [samples] or [rows, samples]: indices. */
 PlStatus plk_cpu_multinomial(const PlkCall *call);
+/* in weights[k]; out the other category of each place (i64, 0-based), and the probability of the place's own. */
+PlStatus plk_cpu_multinomial_alias_setup(const PlkCall *call);
 
 #endif

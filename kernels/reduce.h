@@ -19,7 +19,7 @@ typedef enum PlkReduce {
   PLK_R_LOGSUMEXP
 } PlkReduce;
 
-/* Attributes 0 = dims (none or empty: all; a single dim for prod), further ones are not read. */
+/* Attributes 0 = dims (none or empty: all), further ones are not read. */
 PlStatus plk_cpu_reduce(const PlkCall *call);
 PlStatus plk_cpu_sum_to(const PlkCall *call); /* the output's shape says what is reduced */
 PlStatus plk_cpu_norm(const PlkCall *call);   /* attributes p, dims */

@@ -48,6 +48,23 @@ describe("factorizations multiply back:", function()
         same((v * w:unsqueeze(-2)):matmul(mt(v)), a, big)
         same(w, L.eigvalsh(a, { UPLO = "U" }), big)
       end)
+      it("pivoted cholesky, " .. name, function()
+        local x = rand({ 2, n, math.max(1, n // 2) }, dtype)
+        local a = x:matmul(mt(x))
+        for _, upper in ipairs { false, true } do
+          local l, p, rank = L.pivoted_cholesky(a, upper)
+          assert.equal("i64", p:dtype())
+          for b = 1, 2 do
+            assert.equal(x:size(-1), rank:get(b))
+            local f = upper and l[b] or mt(l[b])
+            same(mt(f):matmul(f), a[b]:index_select(1, p[b]):index_select(2, p[b]), big * 5)
+            assert.is_true(f:narrow(1, 1, rank:get(b)):diagonal():diff():le(big):all():item())
+          end
+        end
+        local l, _, rank = L.pivoted_cholesky(a[1], { tol = 1e30 }) -- the first is always taken
+        assert.equal(1, rank:item())
+        assert.equal(0, l:narrow(2, 2, n - 1):abs():sum():item())
+      end)
       it("qr and svd, " .. name, function()
         for _, shape in ipairs { { n, n }, { n + 3, n }, { n, n + 3 } } do
           local a = rand(shape, dtype)
@@ -143,6 +160,15 @@ describe("gradients", function()
   local cases = {
     { "cholesky", along(L.cholesky) }, { "cholesky upper", along(function(x) return L.cholesky(x, true) end) },
     { "eigh", along(function(x) return L.eigh(x) end) }, { "eigvalsh", along(L.eigvalsh) },
+    { "pivoted cholesky", function(x) return (L.pivoted_cholesky(x:matmul(mt(x)))) end },
+    { "pivoted cholesky of rank 2", function(x)
+      local b = x:narrow(-1, 1, 2)
+      return (L.pivoted_cholesky(b:matmul(mt(b)), { upper = true, tol = 1e-9 }))
+    end },
+    { "reflectors", function(x) return L.householder_product(x, x:select(-2, 1) / 4) end },
+    { "products with reflectors", function(x)
+      return T.ormqr(x, x:select(-2, 1) / 4, x, { left = false, transpose = true })
+    end },
     { "inv", L.inv }, { "det", L.det }, { "slogdet", L.slogdet }, { "qr", L.qr }, { "svdvals", L.svdvals },
     { "svd", function(x) return L.svd(x, { full_matrices = false }) end }, { "pinv", L.pinv },
     { "matrix_exp", function(x) return T.matrix_exp(x / 8) end },

@@ -1,15 +1,15 @@
 -- SPDX-License-Identifier: MIT
--- Functions made of other ops against PyTorch: values and gradients of spec/fixtures/functions.py.
+-- Functions made of other ops against PyTorch, ONNX Runtime, SciPy and torchvision: values and gradients of
+-- spec/fixtures/functions.py and operators.py.
 
 local T = require "perilune"
 
 local root = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/"
-local calls = dofile(root .. "functions.lua")
 
 -- The file as { key = { in = {…}, out = {…}, grad = {…} } }.
-local function fixtures()
+local function fixtures(name)
   local cases = {}
-  for key, t in pairs(assert(T.load(root .. "functions.safetensors"))) do
+  for key, t in pairs(assert(T.load(root .. name .. ".safetensors"))) do
     local case, kind, k = key:match("^(.+)/(%a+)/(%d+)$")
     local c = cases[case] or { ["in"] = {}, out = {}, grad = {} }
     cases[case] = c
@@ -63,14 +63,16 @@ local function run(call, case)
   for i, want in pairs(case.grad) do compare("gradient " .. i, values[i].grad, want, 1e-7) end
 end
 
-describe("as PyTorch:", function()
-  local cases
-  for _, item in ipairs(calls) do
-    it(item[1] .. " " .. item[2], function()
-      cases = cases or fixtures()
-      run(item[2], assert(cases[item[1]], "not in the file"))
-    end)
-  end
+for name, who in pairs { functions = "PyTorch", operators = "ONNX Runtime, SciPy, torchvision" } do
+  describe("as " .. who .. ":", function()
+    local cases
+    for _, item in ipairs(dofile(root .. name .. ".lua")) do
+      it(item[1] .. " " .. item[2], function()
+        cases = cases or fixtures(name)
+        run(item[2], assert(cases[item[1]], "not in the file"))
+      end)
+    end
 
-  teardown(function() cases = nil end)
-end)
+    teardown(function() cases = nil end)
+  end)
+end

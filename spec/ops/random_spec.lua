@@ -132,6 +132,40 @@ describe("random numbers", function()
     assert.is_false((pcall(w.multinomial, w, 4)))
   end)
 
+  it("the alias method: the shares that its tables say, and the frequencies drawn", function()
+    for _, dtype in ipairs { "f64", "f32", "f16", "bf16" } do
+      local w = T.tensor({ 3, 1, 0, 4, 8 }, { dtype = dtype })
+      local J, q = T.multinomial_alias_setup(w)
+      local share = q:to("f64"):tolist()
+      for i, j in ipairs(J:tolist()) do share[j] = share[j] + 1 - q:get(i) end
+      for i, v in ipairs { 3, 1, 0, 4, 8 } do within(share[i] / 5, v / 16, 0.01, "share of " .. i) end
+      assert.equal(0, q:get(3))
+    end
+    local J, q = T.multinomial_alias_setup(T.tensor { 3, 1, 0, 4 })
+    local draws = T.multinomial_alias_draw(J, q, 50000)
+    assert.equal("i64", draws:dtype())
+    for k, share in ipairs { 0.375, 0.125, 0, 0.5 } do
+      within(draws:eq(k):to("f64"):mean():item(), share, share == 0 and 0 or 0.015, "share of " .. k)
+    end
+    local function seeded()
+      return T.multinomial_alias_draw(J, q, 9, { generator = T.Generator(3), index_base = 0 })
+    end
+    assert.is_true(seeded():equal(seeded()))
+    assert.equal(0, T.multinomial_alias_draw(J, q, 0):numel())
+    -- shares that rounding leaves a little short: nothing of weight 0 may be drawn
+    local rough = T.full({ 1000 }, 0.1)
+    rough[500] = 0
+    local J2, q2 = T.multinomial_alias_setup(rough)
+    assert.equal(0, q2:get(500))
+    assert.equal(0, J2:eq(500):sum():item())
+    for text, bad in pairs { ["is empty"] = T.zeros(0), ["all weights are zero"] = T.zeros(3),
+      ["not a finite number"] = T.tensor { 1, -1 }, ["sum of the weights"] = T.full({ 2 }, 1e308, { dtype = "f64" }),
+    } do
+      near.fails(text, T.multinomial_alias_setup, bad)
+    end
+    near.fails("must be what", T.multinomial_alias_draw, q, q, 3)
+  end)
+
   it("fillers: the distributions of their names, in place", function()
     local x = T.zeros(100000)
     assert.equal(x, x:uniform_(2, 4))

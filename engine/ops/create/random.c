@@ -132,6 +132,29 @@ PL_OP(multinomial, .doc = "num_samples categories drawn with the weights in the 
       .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .infer = multinomial_infer, .draws = draws_multinomial,
       PL_KERNEL(multinomial_based), );
 
+static PlStatus alias_infer(PlInfer *c) {
+  PL_TRY(pl_check_ndim(c, 0, 1, 1));
+  PL_TRY(pl_check_float(c, 0));
+  if (c->in[0]->shape[0] == 0) PL_FAIL(PL_ERR_SHAPE, "%s: probs is empty", c->op->name);
+  pl_desc_set(&c->out[0], PL_I64, 1, c->in[0]->shape);
+  pl_desc_set(&c->out[1], (PlDtype)c->in[0]->dtype, 1, c->in[0]->shape);
+  return PL_OK;
+}
+static PlStatus alias_run(const PlkCall *call) {
+  PL_TRY(plk_cpu_multinomial_alias_setup(call));
+  const int64_t base = pl_attr_i(call->attrs, 0);
+  for (int64_t i = 0; call->out[0] && i < call->out[0]->numel; i++) ((int64_t *)call->out[0]->data)[i] += base;
+  return PL_OK;
+}
+
+PL_OP(multinomial_alias_setup,
+      .example = "local J, q = T.multinomial_alias_setup(T.tensor { 3, 1 })\n"
+                 "print(J, q)  --> {1, 1}  -- i64[2] cpu\t{1.0000, 0.5000}  -- f32[2] cpu",
+      .doc = "Tables J (i64) and q for drawing from the weights probs[k] in constant time (Walker 1977): place i, all being "
+             "equally likely, stands for category i with probability q[i], else for J[i]. T.multinomial_alias_draw draws.",
+      .nin = 1, .nout = 2, .nattr = 1, .args = {"probs"}, .attrs = {A_BASE}, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK,
+      .infer = alias_infer, .kernel = {[PL_CPU] = alias_run});
+
 /* ---- dropout ------------------------------------------------------------------------------------------------ */
 
 static PlStatus dropout_infer(PlInfer *c) {

@@ -67,6 +67,23 @@ static PlStatus qr_infer(PlInfer *c) {
   set_out(c, 1, 2, k, cols(c));
   return PL_OK;
 }
+static PlStatus pivoted_cholesky_infer(PlInfer *c) {
+  PL_TRY(check_square(c));
+  const double tol = pl_attr_f(c->attrs, 1);
+  if (!(tol <= 0x1.fffffffffffffp1023)) PL_FAIL(PL_ERR_ARG, "%s: tol must be a number, got %g", c->op->name, tol);
+  set_out(c, 0, 2, rows(c), rows(c));
+  set_out(c, 1, 1, rows(c), 0);
+  set_out(c, 2, 0, 0, 0);
+  c->out[1].dtype = c->out[2].dtype = PL_I64;
+  set_out(c, 3, 2, rows(c), rows(c));
+  return PL_OK;
+}
+static PlStatus geqrf_infer(PlInfer *c) {
+  PL_TRY(check_matrix(c, 0));
+  set_out(c, 0, 2, rows(c), cols(c));
+  set_out(c, 1, 1, least(c), 0);
+  return PL_OK;
+}
 static PlStatus svd_infer(PlInfer *c) {
   PL_TRY(check_matrix(c, 0));
   const bool full = pl_attr_i(c->attrs, 0) != 0;
@@ -182,6 +199,34 @@ PL_OP_LINALG(cholesky, .autocast = PL_CAST_F32, LINALG(plk_cpu_cholesky, square_
                         "--> {{2., 0.},\n"
                         "-->  {1., 2.}}  -- f32[2,2] cpu",
              .formula = "dA = L^-T sym(phi(L^T dL)) L^-1, phi: the lower triangle with half the diagonal");
+
+PL_OP_LINALG(
+    pivoted_cholesky, .autocast = PL_CAST_F32, LINALG(plk_cpu_pivoted_cholesky, pivoted_cholesky_infer, pl_grad_pivoted_cholesky), ON_A,
+    .nout = 4, .nvisible = 3, .nattr = 2, .attrs = {A_BOOL("upper", 0), A_FLOAT("tol", -1)},
+    .doc = "L, pivots p and ranks r with A[p,p] = L L^T of symmetric positive semidefinite matrices A[...,n,n], of which "
+           "the lower triangle is read; upper=true: U with A[p,p] = U^T U from the upper one. The largest diagonal "
+           "element that is left is taken each time, until after the first it is no more than tol (below 0: n u max(diag A), u = 2^-53 "
+           "or 2^-24); columns of L from r on are zeros.",
+    .example = "local L, p, rank = T.linalg.pivoted_cholesky(T.tensor { { 1, 2 }, { 2, 4 } })\n"
+               "print(p, rank:item())  --> {2, 1}  -- i64[2] cpu\t1\n"
+               "print(L)\n"
+               "--> {{2., 0.},\n"
+               "-->  {1., 0.}}  -- f32[2,2] cpu",
+    .formula = "dA = P cholesky's dA of (L, dL) P^T");
+
+static PlStatus no_geqrf_grad(PlMaker *g) {
+  (void)g;
+  return pl_fail(PL_ERR_UNSUPPORTED, "linalg.geqrf: its reflectors have no gradient; linalg.qr has one");
+}
+
+PL_OP_LINALG(geqrf, .autocast = PL_CAST_F32, LINALG(plk_cpu_geqrf, geqrf_infer, no_geqrf_grad), ON_A, .nout = 2,
+             .doc = "The QR factorization of A[...,m,n] as LAPACK keeps it: R on and above the diagonal, below it the reflectors "
+                    "v_i of Q = (I - tau_1 v_1 v_1^T) (I - tau_2 v_2 v_2^T)..., whose first 1 is left out, and tau. T.ormqr "
+                    "and T.linalg.householder_product take both. No gradient; linalg.qr has one.",
+             .example = "local a, tau = T.linalg.geqrf(T.tensor { { 3 }, { 4 } })\n"
+                        "print(a, tau)\n"
+                        "--> {{-5.0000},\n"
+                        "-->  { 0.5000}}  -- f32[2,1] cpu\t{1.6000}  -- f32[1] cpu");
 
 PL_OP_LINALG(qr, .autocast = PL_CAST_F32, LINALG(plk_cpu_qr, qr_infer, pl_grad_qr), ON_A, .nout = 2, .nattr = 1,
              .attrs = {A_ENUM("mode", "reduced|complete|r", 0)},

@@ -12,6 +12,7 @@ PlStatus pl_grad_det(PlMaker *g);
 PlStatus pl_grad_slogdet(PlMaker *g);
 PlStatus pl_grad_cofactor(PlMaker *g);
 PlStatus pl_grad_cholesky(PlMaker *g);
+PlStatus pl_grad_pivoted_cholesky(PlMaker *g);
 PlStatus pl_grad_qr(PlMaker *g);
 PlStatus pl_grad_svd(PlMaker *g);
 PlStatus pl_grad_svdvals(PlMaker *g);

@@ -134,13 +134,28 @@ PlStatus pl_grad_cofactor(PlMaker *g) {
 
 /* I. Murray, "Differentiation of the Cholesky decomposition" (2016): dA = L^-T sym(Φ(Lᵀ dL)) L^-1, where Φ takes the
  * lower triangle with half its diagonal. The gradient is the symmetric one. */
-PlStatus pl_grad_cholesky(PlMaker *g) {
-  const bool upper = pl_attr_i(g->attrs, 0) != 0;
-  PlVal L = upper ? tr(g, g->y[0]) : g->y[0], dL = upper ? tr(g, g->dy[0]) : g->dy[0];
+static PlVal cholesky_back(PlMaker *g, PlVal L, PlVal dL) {
   PlVal M = mm_tn(g, L, dL), low = tril(g, M, 0);
   PlVal S = g_muln(g, g_sub(g, g_add(g, low, tr(g, low)), diag(g, diag_of(g, M))), 0.5);
   PlVal W = solve_tri(g, tr(g, L), S, true, true, false);
-  g->dx[0] = solve_tri(g, L, W, false, false, false);
+  return solve_tri(g, L, W, false, false, false);
+}
+PlStatus pl_grad_cholesky(PlMaker *g) {
+  const bool upper = pl_attr_i(g->attrs, 0) != 0;
+  g->dx[0] = cholesky_back(g, upper ? tr(g, g->y[0]) : g->y[0], upper ? tr(g, g->dy[0]) : g->dy[0]);
+  return g->status;
+}
+
+/* That of A' = PT A P. The columns from the rank on are zeros whatever A is, and those before are also the first ones of
+ * the factor of L LT with ones added to the diagonal where L has zeros, which can be solved with. */
+PlStatus pl_grad_pivoted_cholesky(PlMaker *g) {
+  const bool upper = pl_attr_i(g->attrs, 0) != 0;
+  if (g->dy[0] == PL_NONE) return g->status;
+  PlVal L = upper ? tr(g, g->y[0]) : g->y[0], dL = upper ? tr(g, g->dy[0]) : g->dy[0], P = g->y[3];
+  PlVal d = diag_of(g, L), dead = pl_g2(g, &pl_op_eq, d, pl_g_num(g, 0));
+  PlVal whole = g_add(g, L, diag(g, pl_g_cast(g, dead, (PlDtype)g->in[0]->dtype)));
+  PlVal B = cholesky_back(g, whole, g_where(g, row(g, dead), pl_g_num(g, 0), dL));
+  g->dx[0] = mm_nt(g, mm(g, P, B), P);
   return g->status;
 }
 

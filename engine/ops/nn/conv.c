@@ -89,7 +89,7 @@ static PlStatus forward_sizes(const char *op, const Conv *v, const PlArray *x, c
   for (int d = 0; d < lead; d++) y[d] = x->shape[d];
   y[lead - 1] = w->shape[0];
   for (int d = 0; d < nd; d++) {
-    int64_t n = pl_window_count(x->shape[lead + d], w->shape[2 + d], v->geo.stride[d], v->geo.pad[d], v->geo.dil[d], false);
+    int64_t n = pl_window_count(x->shape[lead + d], w->shape[2 + d], v->geo.stride[d], v->geo.pad[d], v->geo.pad[d], v->geo.dil[d], false);
     if (n < 1)
       PL_FAIL(PL_ERR_SHAPE, "%s: x %s is smaller than the window of weight %s in spatial dim %d; use padding", op, pl_desc_text(x),
               pl_desc_text(w), d + 1);
@@ -261,7 +261,8 @@ static PlVal emit_conv_like(PlMaker *g, const Conv *v, PlVal dy, PlVal w, const 
   PlVal r = emit_conv(g, v, dy, w);
   int nd = v->geo.nd, lead = like->ndim - nd;
   for (int d = 0; d < nd; d++) {
-    int64_t n = pl_window_count(big->shape[lead + d], weight->shape[2 + d], v->geo.stride[d], v->geo.pad[d], v->geo.dil[d], false);
+    int64_t n =
+        pl_window_count(big->shape[lead + d], weight->shape[2 + d], v->geo.stride[d], v->geo.pad[d], v->geo.pad[d], v->geo.dil[d], false);
     if (n == like->shape[lead + d]) continue;
     PlAttrs a;
     pl_attrs_init(&pl_op_narrow, &a);
@@ -320,7 +321,7 @@ static PlStatus bwd_infer(PlInfer *c, bool weight) {
   int lead = x->ndim - nd;
   bool ok = dy->shape[lead - 1] == w->shape[0] && (lead == 1 || dy->shape[0] == x->shape[0]);
   for (int d = 0; ok && d < nd; d++) {
-    int64_t most = pl_window_count(x->shape[lead + d], w->shape[2 + d], v.geo.stride[d], v.geo.pad[d], v.geo.dil[d], false);
+    int64_t most = pl_window_count(x->shape[lead + d], w->shape[2 + d], v.geo.stride[d], v.geo.pad[d], v.geo.pad[d], v.geo.dil[d], false);
     ok = dy->shape[lead + d] <= (most < 0 ? 0 : most);
   }
   if (!ok)

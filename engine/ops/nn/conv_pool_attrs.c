@@ -15,8 +15,8 @@ PlStatus pl_spatial_list(const char *op, const char *name, const PlAttrs *a, int
   return PL_OK;
 }
 
-int64_t pl_window_count(int64_t size, int64_t kernel, int64_t stride, int64_t pad, int64_t dil, bool ceil_mode) {
-  __int128 room = (__int128)size + 2 * (__int128)pad - (__int128)dil * (kernel - 1) - 1;
+int64_t pl_window_count(int64_t size, int64_t kernel, int64_t stride, int64_t pad, int64_t end, int64_t dil, bool ceil_mode) {
+  __int128 room = (__int128)size + pad + end - (__int128)dil * (kernel - 1) - 1;
   if (ceil_mode) room += stride - 1;
   if (room < 0) return -1;
   __int128 n = room / stride + 1;

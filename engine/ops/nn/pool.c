@@ -13,7 +13,7 @@ enum { KERNEL, STRIDE, PADDING, MAX_DILATION, MAX_CEIL, MAX_RETURN, MAX_BASE, MA
 /* Outputs of max pooling; INDICES are the caller's, PLACES the gradient's. */
 enum { VALUES, INDICES, PLACES };
 /* avg_pool as users see it (PyTorch's order); the kernel has the two flags the other way round. */
-enum { AVG_CEIL = 3, AVG_INCLUDE, AVG_DIVISOR, AVG_SIZES };
+enum { AVG_CEIL = 3, AVG_INCLUDE, AVG_DIVISOR, AVG_DILATION, AVG_SIZES /* in avg_pool_bwd */ };
 
 /* With a batch. Integers take other ways through kernels. */
 static void may_follow(PlInfer *c, int nd) {
@@ -28,21 +28,39 @@ static PlStatus check_rank(const PlInfer *c, const PlArray *x, int nd) {
   return PL_OK;
 }
 
-/* Windows of max (with dilation) and avg pooling; stride none: the kernel's size. */
-static PlStatus read_pool(const char *op, const PlAttrs *a, int nd, bool max, PlGeometry *v) {
+/* Padding: one number, nd, or 2 nd, those before all dims and then those behind, as ONNX has them. */
+static PlStatus read_padding(const char *op, const PlAttrs *a, PlGeometry *v) {
+  const int nd = v->nd;
+  int64_t both[6];
+  if (pl_attr_n(a, PADDING) != 2 * nd) {
+    PL_TRY(pl_spatial_list(op, "padding", a, PADDING, nd, 0, v->pad));
+    memcpy(v->end, v->pad, sizeof v->pad);
+    return PL_OK;
+  }
+  PL_TRY(pl_spatial_list(op, "padding", a, PADDING, 2 * nd, 0, both));
+  memcpy(v->pad, both, (size_t)nd * sizeof *both);
+  memcpy(v->end, both + nd, (size_t)nd * sizeof *both);
+  return PL_OK;
+}
+
+/* Windows of max and avg pooling; stride none: the kernel's size. dilation: its attribute. */
+static PlStatus read_pool(const char *op, const PlAttrs *a, int nd, int dilation, PlGeometry *v) {
   v->nd = nd;
   PL_TRY(pl_spatial_list(op, "kernel_size", a, KERNEL, nd, 1, v->kernel));
   if (pl_attr_has(a, STRIDE) && pl_attr_n(a, STRIDE)) PL_TRY(pl_spatial_list(op, "stride", a, STRIDE, nd, 1, v->stride));
   else memcpy(v->stride, v->kernel, sizeof v->kernel);
-  PL_TRY(pl_spatial_list(op, "padding", a, PADDING, nd, 0, v->pad));
-  for (int d = 0; d < nd; d++) v->dil[d] = 1;
-  if (max) PL_TRY(pl_spatial_list(op, "dilation", a, MAX_DILATION, nd, 1, v->dil));
+  PL_TRY(read_padding(op, a, v));
+  PL_TRY(pl_spatial_list(op, "dilation", a, dilation, nd, 1, v->dil));
+  const bool apart = pl_attr_n(a, PADDING) == 2 * nd;
   for (int d = 0; d < nd; d++) {
     __int128 window = (__int128)(v->kernel[d] - 1) * v->dil[d] + 1;
     if (window > INT64_MAX)
       PL_FAIL(PL_ERR_ARG, "%s: kernel_size %lld with dilation %lld is too large", op, (long long)v->kernel[d], (long long)v->dil[d]);
-    if (v->pad[d] > window / 2)
-      PL_FAIL(PL_ERR_ARG, "%s: padding %lld is more than half of the window %lld", op, (long long)v->pad[d], (long long)window);
+    const int64_t most = v->pad[d] > v->end[d] ? v->pad[d] : v->end[d];
+    if (apart && most >= window)
+      PL_FAIL(PL_ERR_ARG, "%s: padding %lld must be less than the window %lld", op, (long long)most, (long long)window);
+    if (!apart && most > window / 2)
+      PL_FAIL(PL_ERR_ARG, "%s: padding %lld is more than half of the window %lld", op, (long long)most, (long long)window);
   }
   return PL_OK;
 }
@@ -52,7 +70,7 @@ static PlStatus pooled_sizes(const PlInfer *c, const PlGeometry *v, bool ceil_mo
   int lead = x->ndim - v->nd;
   for (int d = 0; d < lead; d++) y[d] = x->shape[d];
   for (int d = 0; d < v->nd; d++) {
-    int64_t n = pl_window_count(x->shape[lead + d], v->kernel[d], v->stride[d], v->pad[d], v->dil[d], ceil_mode);
+    int64_t n = pl_window_count(x->shape[lead + d], v->kernel[d], v->stride[d], v->pad[d], v->end[d], v->dil[d], ceil_mode);
     if (n < 1)
       PL_FAIL(PL_ERR_SHAPE, "%s: %s: the window of %lld does not fit spatial dim %d; use padding or ceil_mode", c->op->name,
               pl_desc_text(x), (long long)v->kernel[d], d + 1);
@@ -70,11 +88,19 @@ static double pool_flops(const PlInfer *c) {
 
 /* ---- max -------------------------------------------------------------------------------------------------- */
 
+/* Kernels always get the padding of both ends. */
+static void kernel_padding(PlAttrs *a, const PlGeometry *v) {
+  int64_t both[6];
+  memcpy(both, v->pad, (size_t)v->nd * sizeof *both);
+  memcpy(both + v->nd, v->end, (size_t)v->nd * sizeof *both);
+  pl_kernel_list(a, PADDING, 2 * v->nd, both);
+}
+
 static void max_attrs(const PlGeometry *v, const PlAttrs *user, PlAttrs *a) {
   *a = (PlAttrs){.nval = 5};
   pl_kernel_list(a, KERNEL, v->nd, v->kernel);
   pl_kernel_list(a, STRIDE, v->nd, v->stride);
-  pl_kernel_list(a, PADDING, v->nd, v->pad);
+  kernel_padding(a, v);
   pl_kernel_list(a, MAX_DILATION, v->nd, v->dil);
   pl_kernel_int(a, MAX_CEIL, pl_attr_i(user, MAX_CEIL));
 }
@@ -102,7 +128,7 @@ static PlStatus max_infer(PlInfer *c, int nd) {
   int64_t y[5];
   if (c->in[0]->dtype == PL_BOOL) PL_FAIL(PL_ERR_DTYPE, "%s: not defined for bool", c->op->name);
   PL_TRY(check_rank(c, c->in[0], nd));
-  PL_TRY(read_pool(c->op->name, c->attrs, nd, true, &v));
+  PL_TRY(read_pool(c->op->name, c->attrs, nd, MAX_DILATION, &v));
   PL_TRY(pooled_sizes(c, &v, pl_attr_i(c->attrs, MAX_CEIL) != 0, y));
   pl_desc_set(&c->out[0], (PlDtype)c->in[0]->dtype, c->in[0]->ndim, y);
   may_follow(c, nd);
@@ -140,7 +166,7 @@ static PlStatus integer_max_pool(const PlkCall *call) { return through_f64(call,
 static PlStatus max_run(const PlkCall *call, int nd) {
   PlGeometry v;
   PlAttrs a;
-  PL_TRY(read_pool(call->name, call->attrs, nd, true, &v));
+  PL_TRY(read_pool(call->name, call->attrs, nd, MAX_DILATION, &v));
   max_attrs(&v, call->attrs, &a);
   PlkCall k = *call;
   k.attrs = &a;
@@ -152,7 +178,7 @@ static PlStatus max_run(const PlkCall *call, int nd) {
 static PlStatus max_grad(PlMaker *g, int nd) {
   PlGeometry v;
   PlAttrs a;
-  PL_TRY(read_pool(g->op->name, g->attrs, nd, true, &v));
+  PL_TRY(read_pool(g->op->name, g->attrs, nd, MAX_DILATION, &v));
   if (g->dy[0] == PL_NONE) return g->status;
   max_attrs(&v, g->attrs, &a);
   a.nval = 6;
@@ -180,8 +206,9 @@ static PlStatus max_bwd_infer(PlInfer *c) {
   if (nd < 1 || nd > 3 || lead < 0 || memcmp(c->in[0]->shape, c->out[0].shape, (size_t)lead * sizeof(int64_t)) != 0)
     PL_FAIL(PL_ERR_SHAPE, "%s: %s does not fit the sizes", c->op->name, pl_desc_text(c->in[0]));
   PlGeometry v;
-  PL_TRY(read_pool(c->op->name, c->attrs, nd, true, &v));
-  if (pl_attr_n(c->attrs, STRIDE) != nd || pl_attr_n(c->attrs, PADDING) != nd || pl_attr_n(c->attrs, MAX_DILATION) != nd)
+  PL_TRY(read_pool(c->op->name, c->attrs, nd, MAX_DILATION, &v));
+  const int pads = pl_attr_n(c->attrs, PADDING);
+  if (pl_attr_n(c->attrs, STRIDE) != nd || (pads != nd && pads != 2 * nd) || pl_attr_n(c->attrs, MAX_DILATION) != nd)
     PL_FAIL(PL_ERR_ARG, "%s: stride, padding and dilation need an entry a spatial dim", c->op->name);
   may_follow(c, nd);
   return PL_OK;
@@ -216,13 +243,14 @@ static PlStatus max_bwd_grad(PlMaker *g) { return gather_planes(g, pl_attr_n(g->
 /* ---- average ------------------------------------------------------------------------------------------------ */
 
 static void avg_attrs(const PlGeometry *v, const PlAttrs *user, PlAttrs *a) {
-  *a = (PlAttrs){.nval = 6};
-  pl_kernel_list(a, 0, v->nd, v->kernel);
-  pl_kernel_list(a, 1, v->nd, v->stride);
-  pl_kernel_list(a, 2, v->nd, v->pad);
+  *a = (PlAttrs){.nval = 7};
+  pl_kernel_list(a, KERNEL, v->nd, v->kernel);
+  pl_kernel_list(a, STRIDE, v->nd, v->stride);
+  kernel_padding(a, v);
   pl_kernel_int(a, 3, pl_attr_i(user, AVG_INCLUDE));
   pl_kernel_int(a, 4, pl_attr_i(user, AVG_CEIL));
   if (pl_attr_has(user, AVG_DIVISOR)) pl_kernel_int(a, 5, pl_attr_i(user, AVG_DIVISOR));
+  pl_kernel_list(a, AVG_DILATION, v->nd, v->dil);
 }
 static PlStatus check_divisor(const char *op, const PlAttrs *a) {
   if (pl_attr_has(a, AVG_DIVISOR) && pl_attr_i(a, AVG_DIVISOR) == 0) PL_FAIL(PL_ERR_ARG, "%s: divisor_override must not be 0", op);
@@ -233,7 +261,7 @@ static PlStatus avg_infer(PlInfer *c, int nd) {
   int64_t y[5];
   if (c->in[0]->dtype == PL_BOOL) PL_FAIL(PL_ERR_DTYPE, "%s: not defined for bool", c->op->name);
   PL_TRY(check_rank(c, c->in[0], nd));
-  PL_TRY(read_pool(c->op->name, c->attrs, nd, false, &v));
+  PL_TRY(read_pool(c->op->name, c->attrs, nd, AVG_DILATION, &v));
   PL_TRY(check_divisor(c->op->name, c->attrs));
   PL_TRY(pooled_sizes(c, &v, pl_attr_i(c->attrs, AVG_CEIL) != 0, y));
   pl_desc_set(&c->out[0], (PlDtype)c->in[0]->dtype, c->in[0]->ndim, y);
@@ -243,7 +271,7 @@ static PlStatus avg_infer(PlInfer *c, int nd) {
 static PlStatus avg_call(const PlkCall *call, int nd, PlKernel kernel) {
   PlGeometry v;
   PlAttrs a;
-  PL_TRY(read_pool(call->name, call->attrs, nd, false, &v));
+  PL_TRY(read_pool(call->name, call->attrs, nd, AVG_DILATION, &v));
   avg_attrs(&v, call->attrs, &a);
   PlkCall k = *call;
   k.attrs = &a;
@@ -258,9 +286,9 @@ static void avg_again(const PlGeometry *v, const PlAttrs *user, PlAttrs *a) {
 static PlStatus avg_grad(PlMaker *g, int nd) {
   PlGeometry v;
   PlAttrs a;
-  PL_TRY(read_pool(g->op->name, g->attrs, nd, false, &v));
+  PL_TRY(read_pool(g->op->name, g->attrs, nd, AVG_DILATION, &v));
   avg_again(&v, g->attrs, &a);
-  a.nval = 7;
+  a.nval = 8;
   pl_kernel_list(&a, AVG_SIZES, g->in[0]->ndim, g->in[0]->shape);
   g->dx[0] = pl_g_op(g, &pl_op_avg_pool_bwd, 1, &g->dy[0], &a, NULL);
   return g->status;
@@ -270,11 +298,11 @@ static PlStatus avg_bwd_infer(PlInfer *c) {
   PlGeometry v;
   PL_TRY(sizes_infer(c, AVG_SIZES));
   if (nd < 1 || nd > 3 || lead < 0) PL_FAIL(PL_ERR_SHAPE, "%s: kernel_size needs 1 to 3 entries", c->op->name);
-  PL_TRY(read_pool(c->op->name, c->attrs, nd, false, &v));
+  PL_TRY(read_pool(c->op->name, c->attrs, nd, AVG_DILATION, &v));
   PL_TRY(check_divisor(c->op->name, c->attrs));
   for (int d = 0; d < c->in[0]->ndim; d++) {
     int64_t n = c->out[0].shape[d], i = d - lead;
-    if (i >= 0) n = pl_window_count(n, v.kernel[i], v.stride[i], v.pad[i], 1, pl_attr_i(c->attrs, AVG_CEIL) != 0);
+    if (i >= 0) n = pl_window_count(n, v.kernel[i], v.stride[i], v.pad[i], v.end[i], v.dil[i], pl_attr_i(c->attrs, AVG_CEIL) != 0);
     if (n != c->in[0]->shape[d]) PL_FAIL(PL_ERR_SHAPE, "%s: %s does not fit the sizes", c->op->name, pl_desc_text(c->in[0]));
   }
   may_follow(c, nd);
@@ -286,7 +314,7 @@ static PlStatus avg_bwd_grad(PlMaker *g) {
   PlGeometry v;
   PlAttrs a;
   int nd = pl_attr_n(g->attrs, KERNEL);
-  PL_TRY(read_pool(g->op->name, g->attrs, nd, false, &v));
+  PL_TRY(read_pool(g->op->name, g->attrs, nd, AVG_DILATION, &v));
   avg_again(&v, g->attrs, &a);
   g->dx[0] = pl_g_op(g, op[nd - 1], 1, &g->dy[0], &a, NULL);
   return g->status;
@@ -367,13 +395,13 @@ static PlStatus adaptive_avg_bwd_grad(PlMaker *g) {
 
 #define WINDOW    A_INTS_REQ("kernel_size"), A_INTS_OPT("stride"), A_INTS("padding", 0)
 #define MAX_ATTRS WINDOW, A_INTS("dilation", 1), A_BOOL("ceil_mode", 0)
-#define AVG_ATTRS WINDOW, A_BOOL("ceil_mode", 0), A_BOOL("count_include_pad", 1), A_INT_OPT("divisor_override")
+#define AVG_ATTRS WINDOW, A_BOOL("ceil_mode", 0), A_BOOL("count_include_pad", 1), A_INT_OPT("divisor_override"), A_INTS("dilation", 1)
 #define BWD(NAME, NIN, NATTR, INFER, GRAD, CPU, ...)                                                                                   \
   PL_OP(NAME, .doc = "The gradient of pooling.", .nin = NIN, .nout = 1, .nattr = NATTR, .args = {"dy", NIN > 1 ? "indices" : NULL},    \
         .attrs = {__VA_ARGS__}, .cls = PL_OPAQUE, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = INFER, .batch = pl_batch_samples, \
         .grad = GRAD, .kernel = {[PL_CPU] = CPU});
 BWD(max_pool_bwd, 2, 6, max_bwd_infer, max_bwd_grad, plk_cpu_max_pool_bwd, MAX_ATTRS, A_SHAPE_REQ("sizes"))
-BWD(avg_pool_bwd, 1, 7, avg_bwd_infer, avg_bwd_grad, avg_bwd_cpu, AVG_ATTRS, A_SHAPE_REQ("sizes"))
+BWD(avg_pool_bwd, 1, 8, avg_bwd_infer, avg_bwd_grad, avg_bwd_cpu, AVG_ATTRS, A_SHAPE_REQ("sizes"))
 BWD(adaptive_max_pool_bwd, 2, 2, adaptive_bwd_infer, adaptive_max_bwd_grad, adaptive_max_bwd_cpu, A_SHAPE_REQ("sizes"),
     A_INT_REQ("spatial"))
 BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adaptive_avg_bwd_cpu, A_SHAPE_REQ("sizes"),
@@ -386,7 +414,8 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
   static PlStatus max##ND##_grad(PlMaker *g) { return max_grad(g, ND); }                                                                   \
   PL_OP(max_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                                 \
         .doc = "Largest values of windows over x[N,C," IN "] (or without N); with return_indices also their places "                       \
-               "in the planes of x. stride is kernel_size unless given.",                                                                  \
+               "in the planes of x. stride is kernel_size unless given; padding has one number, one a dim, or all before and then "        \
+               "all behind: {top, left, bottom, right}.",                                                                                  \
         .example = MAX, .nin = 1, .nout = 3, .nvisible = 2, .nattr = 7, .args = {"x"}, .attrs = {MAX_ATTRS, ASKED},                        \
         .batch = pl_batch_samples, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = max##ND##_infer,                   \
         .grad = max##ND##_grad, .flops = pool_flops, .kernel = {[PL_CPU] = max##ND##_cpu});                                                \
@@ -395,8 +424,9 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
   static PlStatus avg##ND##_grad(PlMaker *g) { return avg_grad(g, ND); }                                                                   \
   PL_OP(avg_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                                 \
         .doc = "Means of windows over x[N,C," IN "] (or without N). stride is kernel_size unless given; padding "                          \
-               "counts as zeros if count_include_pad.",                                                                                    \
-        .example = AVG, .nin = 1, .nout = 1, .nattr = 6, .args = {"x"}, .attrs = {AVG_ATTRS}, .cls = PL_OPAQUE, .batch = pl_batch_samples, \
+               "counts as zeros if count_include_pad; it has one number, one a dim, or all before and then all behind: "                   \
+               "{top, left, bottom, right}.",                                                                                              \
+        .example = AVG, .nin = 1, .nout = 1, .nattr = 7, .args = {"x"}, .attrs = {AVG_ATTRS}, .cls = PL_OPAQUE, .batch = pl_batch_samples, \
         .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = avg##ND##_infer, .grad = avg##ND##_grad, .flops = pool_flops,                   \
         .kernel = {[PL_CPU] = avg##ND##_cpu});                                                                                             \
   static PlStatus adaptive##ND##_infer(PlInfer *c) { return adaptive_infer(c, ND); }                                                       \

@@ -16,11 +16,10 @@
    : CODE == PLK_R_AMIN      ? 1 + PLK_FUSED_AMIN      \
    : CODE == PLK_R_LOGSUMEXP ? 1 + PLK_FUSED_LOGSUMEXP \
                              : 0)
-#define REDUCTION(CODE)                                                           \
-  .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE,         \
-  .rows = {CODE == PLK_R_PROD ? PL_ROWS_DIM : PL_ROWS_DIMS, 0, "f:c",             \
-           CODE == PLK_R_SUM || CODE == PLK_R_MEAN ? &plk_cpu_sum_pieces : NULL}, \
-  .fused = {FUSED(CODE)}, PL_KERNEL(reduce)
+#define REDUCTION(CODE)                                                                                                           \
+  .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE,                                                         \
+  .rows = {PL_ROWS_DIMS, 0, "f:c", CODE == PLK_R_SUM || CODE == PLK_R_MEAN ? &plk_cpu_sum_pieces : NULL}, .fused = {FUSED(CODE)}, \
+  PL_KERNEL(reduce)
 
 static uint32_t mask_of(const PlMaker *g) { return dims_listed(g->attrs, 0, g->in[0]->ndim); }
 /* A value of the reduced shape, ready to broadcast against x. */
@@ -127,29 +126,53 @@ PL_OP(sum_to, .doc = "x summed down to a shape that broadcasts to x's: the adjoi
 
 /* ---- prod ---------------------------------------------------------------------------------------------- */
 
-static PlStatus prod_infer(PlInfer *c) {
-  dims_desc(&c->out[0], dims_sum_dtype(c, 2), c->in[0], dims_single(c->attrs, 0, c->in[0]->ndim), pl_attr_i(c->attrs, 1) != 0);
-  return PL_OK;
+static PlStatus prod_infer(PlInfer *c) { return pl_infer_reduced(c, dims_sum_dtype(c, 2)); }
+
+/* The gradient's kernel takes one dim, or all; several become one behind the others. */
+static PlStatus prod_grad(PlMaker *g) {
+  const int n = g->in[0]->ndim;
+  const uint32_t mask = mask_of(g), every = (1u << n) - 1;
+  const int count = __builtin_popcount(mask);
+  PlAttrs a;
+  PlVal in[2] = {g->x[0], g->dy[0]};
+  pl_attrs_init(&pl_op_prod_bwd, &a);
+  if (mask == every || count < 2) {
+    if (mask != every) pl_attrs_int(&a, 0, __builtin_ctz(mask));
+    g->dx[0] = pl_g_op(g, &pl_op_prod_bwd, 2, in, &a, NULL);
+    return g->status;
+  }
+  int64_t order[PL_MAX_DIM], back[PL_MAX_DIM];
+  int kept = 0, last = n - count;
+  for (int d = 0; d < n; d++) {
+    back[d] = mask >> d & 1 ? last++ : kept++;
+    order[back[d]] = d;
+  }
+  PlAttrs by;
+  pl_attrs_init(&pl_op_permute, &by);
+  pl_g_fail(g, pl_attrs_list(&by, 0, n, order));
+  PlVal x = pl_g_op(g, &pl_op_permute, 1, &g->x[0], &by, NULL), shape = pl_g1(g, &pl_op_shape_of, x);
+  pl_attrs_init(&pl_op_flatten, &by);
+  pl_attrs_int(&by, 0, kept);
+  pl_attrs_int(&by, 1, n - 1);
+  in[0] = pl_g_op(g, &pl_op_flatten, 1, &x, &by, NULL);
+  pl_attrs_int(&a, 0, kept);
+  PlVal v = pl_g2(g, &pl_op_reshape_to, pl_g_op(g, &pl_op_prod_bwd, 2, in, &a, NULL), shape);
+  pl_attrs_init(&pl_op_permute, &by);
+  pl_g_fail(g, pl_attrs_list(&by, 0, n, back));
+  g->dx[0] = pl_g_op(g, &pl_op_permute, 1, &v, &by, NULL);
+  return g->status;
 }
+
+PL_OP(prod, .autocast = PL_CAST_F32, REDUCTION(PLK_R_PROD),
+      .doc = "The product over the dims given, or of all elements. Integers and bools multiply in i64.",
+      .example = "print(T.tensor { 2, 3, 4 }:prod())  --> 24.  -- f32[] cpu", .formula = "dx_j = dy * product of the other elements",
+      .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = prod_infer,
+      .grad = prod_grad);
 
 static void pass_dim(const PlMaker *g, const PlOp *op, PlAttrs *a) {
   pl_attrs_init(op, a);
   if (pl_attr_has(g->attrs, 0)) pl_attrs_int(a, 0, pl_attr_i(g->attrs, 0));
 }
-
-static PlStatus prod_grad(PlMaker *g) {
-  PlAttrs a;
-  PlVal in[2] = {g->x[0], g->dy[0]};
-  pass_dim(g, &pl_op_prod_bwd, &a);
-  g->dx[0] = pl_g_op(g, &pl_op_prod_bwd, 2, in, &a, NULL);
-  return g->status;
-}
-
-PL_OP(prod, .autocast = PL_CAST_F32, REDUCTION(PLK_R_PROD),
-      .doc = "The product along one dim, or of all elements. Integers and bools multiply in i64.",
-      .example = "print(T.tensor { 2, 3, 4 }:prod())  --> 24.  -- f32[] cpu", .formula = "dx_j = dy * product of the other elements",
-      .nattr = 3, .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY,
-      .batch = pl_batch_dims, .infer = prod_infer, .grad = prod_grad);
 
 static PlStatus prod_bwd_grad(PlMaker *g) {
   PlAttrs a;
@@ -157,7 +180,9 @@ static PlStatus prod_bwd_grad(PlMaker *g) {
   PlVal v = g->dy[0], in[3] = {g->x[0], g->x[1], v};
   if (in[1] == PL_NONE) { /* left out: ones */
     PlAttrs zero;
-    pass_dim(g, &pl_op_prod, &a);
+    pl_attrs_init(&pl_op_prod, &a);
+    const int64_t dim = pl_attr_has(g->attrs, 0) ? pl_attr_i(g->attrs, 0) : 0;
+    if (pl_attr_has(g->attrs, 0)) pl_g_fail(g, pl_attrs_list(&a, 0, 1, &dim));
     pl_attrs_init(&pl_op_zeros_of, &zero);
     pl_attrs_int(&zero, 0, x->dtype);
     PlVal shape = pl_g1(g, &pl_op_shape_of, pl_g_op(g, &pl_op_prod, 1, &g->x[0], &a, NULL));

@@ -13,18 +13,19 @@
 #include "kernels/cpu/shape/strided_copy.h"
 
 PlkSpan plk_pool_span(const PlkPool *p, int d, int64_t t) {
-  PlkSpan s = {0, 0, 1, 0};
+  PlkSpan s = {.step = 1};
   if (p->adaptive) {
     s.lo = t * p->in[d] / p->out[d];
     s.hi = ((t + 1) * p->in[d] + p->out[d] - 1) / p->out[d];
-    s.full = s.hi - s.lo;
+    s.count = s.full = s.hi - s.lo;
     return s;
   }
   const int64_t from = t * p->stride[d] - p->pad[d];
   s.step = p->dil[d];
   s.lo = from < 0 ? from + (-from + s.step - 1) / s.step * s.step : from;
   s.hi = plk_min64(from + (p->k[d] - 1) * s.step + 1, p->in[d]);
-  s.full = plk_min64(from + p->k[d], p->in[d] + p->pad[d]) - from;
+  s.count = s.hi > s.lo ? (s.hi - s.lo + s.step - 1) / s.step : 0;
+  s.full = plk_min64(p->k[d], (p->in[d] + p->end[d] - from + s.step - 1) / s.step);
   return s;
 }
 
@@ -52,7 +53,7 @@ PlkSpan plk_pool_span(const PlkPool *p, int d, int64_t t) {
 static double divisor(const PlkPool *p, const PlkSpan *z, const PlkSpan *y, const PlkSpan *x) {
   if (p->divisor) return (double)p->divisor;
   if (p->include_pad) return (double)(z->full * y->full * x->full);
-  return (double)((z->hi - z->lo) * (y->hi - y->lo) * (x->hi - x->lo));
+  return (double)(z->count * y->count * x->count);
 }
 
 static bool empty(const PlkSpan *z, const PlkSpan *y, const PlkSpan *x) { return z->hi <= z->lo || y->hi <= y->lo || x->hi <= x->lo; }
@@ -123,7 +124,7 @@ bool plk_pool_by_rows(const PlkPool *p) {
 /* The mean of all of each plane. */
 static bool is_whole(const PlkPool *p) {
   bool yes = p->outsize == 1 && p->divisor == 0;
-  for (int d = 0; d < 3; d++) yes = yes && (p->adaptive || (p->k[d] == p->in[d] && p->pad[d] == 0));
+  for (int d = 0; d < 3; d++) yes = yes && (p->adaptive || (p->k[d] == p->in[d] && p->pad[d] == 0 && p->dil[d] == 1));
   return yes;
 }
 
@@ -227,8 +228,11 @@ static void even_windows(PlkPool *p) {
   for (int d = 0; d < 3; d++) p->k[d] = p->stride[d] = p->in[d] / p->out[d];
 }
 
-/* attrs NULL: adaptive. `lists` of kernel, stride, padding and, for max, dilation. */
-static void describe(PlkPool *p, const PlAttrs *attrs, int lists, const PlArray *x, const PlArray *y) {
+/* How attributes read (kernels/pool.h): the one with dilations. */
+enum { MAX = 3, AVG = 6 };
+
+/* attrs NULL: adaptive. */
+static void describe(PlkPool *p, const PlAttrs *attrs, int dilation, const PlArray *x, const PlArray *y) {
   memset(p, 0, sizeof *p);
   const int nd = attrs ? pl_attr_n(attrs, 0) : x->ndim - 2;
   p->adaptive = attrs == NULL;
@@ -245,12 +249,13 @@ static void describe(PlkPool *p, const PlAttrs *attrs, int lists, const PlArray 
     p->k[d] = pl_attr_list(attrs, 0)[i];
     p->stride[d] = pl_attr_list(attrs, 1)[i];
     p->pad[d] = pl_attr_list(attrs, 2)[i];
-    if (lists > 3) p->dil[d] = pl_attr_list(attrs, 3)[i];
+    p->end[d] = pl_attr_list(attrs, 2)[pl_attr_n(attrs, 2) > nd ? nd + i : i];
+    p->dil[d] = pl_attr_list(attrs, dilation)[i];
   }
   p->planes = 1;
   for (int i = 0; i < x->ndim - nd; i++) p->planes *= x->shape[i];
   even_windows(p);
-  if (attrs && lists == 3) {
+  if (attrs && dilation == AVG) {
     p->include_pad = pl_attr_i(attrs, 3) != 0;
     p->divisor = pl_attr_has(attrs, 5) ? pl_attr_i(attrs, 5) : 0;
   }
@@ -289,7 +294,7 @@ static PlStatus run_max(const PlkCall *call, const PlAttrs *attrs) {
   PlkPool p;
   PlArray *y = call->out[0], *index = call->nout > 1 ? call->out[1] : NULL;
   if (!y && !index) return PL_OK;
-  describe(&p, attrs, 4, call->in[0], y ? y : index);
+  describe(&p, attrs, MAX, call->in[0], y ? y : index);
   p.y = y ? y->data : NULL;
   p.index = index ? index->data : NULL;
   return run(&p, max_body, false);
@@ -301,20 +306,20 @@ PlStatus plk_cpu_adaptive_max_pool(const PlkCall *call) { return run_max(call, N
 PlStatus plk_cpu_max_pool_bwd(const PlkCall *call) {
   PlkPool p;
   const PlAttrs *a = call->attrs && call->attrs->nval > 3 ? call->attrs : NULL;
-  describe(&p, a, 4, call->out[0], call->in[0]);
+  describe(&p, a, MAX, call->out[0], call->in[0]);
   p.index = call->in[1]->data;
   return run(&p, max_back_body, true);
 }
 
 PlStatus plk_cpu_avg_pool(const PlkCall *call) {
   PlkPool p;
-  describe(&p, call->attrs, 3, call->in[0], call->out[0]);
+  describe(&p, call->attrs, AVG, call->in[0], call->out[0]);
   return run(&p, avg_body, false);
 }
 
 PlStatus plk_cpu_avg_pool_bwd(const PlkCall *call) {
   PlkPool p;
-  describe(&p, call->attrs, 3, call->out[0], call->in[0]);
+  describe(&p, call->attrs, AVG, call->out[0], call->in[0]);
   return run(&p, avg_back_body, true);
 }
 

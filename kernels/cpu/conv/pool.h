@@ -9,16 +9,16 @@
 typedef struct PlkPool {
   bool adaptive, include_pad;
   PlDtype dtype;
-  int64_t planes, insize, outsize, divisor; /* divisor 0: the window's size */
-  int64_t in[3], out[3], k[3], stride[3], pad[3], dil[3];
-  void *x, *y; /* or dx, dy */
+  int64_t planes, insize, outsize, divisor;                       /* divisor 0: the window's size */
+  int64_t in[3], out[3], k[3], stride[3], pad[3], end[3], dil[3]; /* pad: before, end: behind */
+  void *x, *y;                                                    /* or dx, dy */
   int64_t *index;
 } PlkPool;
 
-/* One dim of a window: positions lo, lo + step … below hi; `full` counts padding too (but
+/* One dim of a window: positions lo, lo + step … below hi, `count` of them; `full` counts padding too (but
  * not what is beyond it, where ceil_mode may reach). */
 typedef struct PlkSpan {
-  int64_t lo, hi, step, full;
+  int64_t lo, hi, step, count, full;
 } PlkSpan;
 
 PlkSpan plk_pool_span(const PlkPool *p, int d, int64_t t);

@@ -160,3 +160,65 @@ PlStatus plk_cpu_multinomial(const PlkCall *call) {
   plk_scratch_free(mem);
   return status;
 }
+
+/* ---- the alias method ---- */
+
+/* Vose's form of Walker's tables (1991): a place that has less than its share is filled up from one that has more. */
+static PlStatus fill_tables(const PlkCall *call, Row *r, int64_t *alias, int64_t *work) {
+  const int64_t k = r->k;
+  double sum = 0.0;
+  PL_TRY(read_weights(call, call->in[0], 0, r));
+  for (int64_t i = 0; i < k; i++) sum += r->w[i];
+  if (!(sum <= 1.7976931348623157e308)) PL_FAIL(PL_ERR_ARG, "%s: the sum of the weights is not finite", call->name);
+  int64_t less = 0, more = k, largest = 0; /* stacks at both ends of `work` */
+  for (int64_t i = 0; i < k; i++) {
+    r->w[i] = r->w[i] / sum * (double)k;
+    alias[i] = i;
+    if (r->w[i] > r->w[largest]) largest = i;
+    if (r->w[i] < 1.0) work[less++] = i;
+    else work[--more] = i;
+  }
+  for (int64_t n = 0; less > 0 && more < k; n++) {
+    if (n % POLL == 0) PL_TRY(plk_poll());
+    const int64_t small = work[--less], large = work[more];
+    alias[small] = large;
+    r->w[large] -= 1.0 - r->w[small];
+    if (r->w[large] < 1.0) {
+      more++;
+      work[less++] = large;
+    }
+  }
+  /* What is left has its whole share, but for rounding; or next to nothing, and nobody to fill it up. */
+  while (less > 0) {
+    const int64_t i = work[--less];
+    if (r->w[i] < 0.5) alias[i] = largest;
+    else r->w[i] = 1.0;
+  }
+  for (; more < k; more++) r->w[work[more]] = 1.0;
+  return PL_OK;
+}
+
+PlStatus plk_cpu_multinomial_alias_setup(const PlkCall *call) {
+  const PlArray *x = call->in[0];
+  PlArray *alias = call->out[0], *q = call->out[1];
+  if (!pl_is_float((PlDtype)x->dtype)) PL_FAIL(PL_ERR_DTYPE, "%s: not defined for %s", call->name, pl_dtype_name((PlDtype)x->dtype));
+  Row r = {.k = x->numel};
+  void *mem;
+  if (r.k == 0) return PL_OK;
+  PL_TRY(plk_scratch((size_t)r.k * 24, &mem));
+  r.w = mem;
+  int64_t *work = (int64_t *)(r.w + r.k), *to = work + r.k;
+  PlStatus s = fill_tables(call, &r, to, work);
+  const PlkConvert *cv = plk_isa_tables()->convert;
+  for (int64_t i = 0; s == PL_OK && i < r.k; i++) {
+    if (alias) ((int64_t *)alias->data)[i] = to[i];
+    if (!q) continue;
+    const float f = (float)r.w[i];
+    if (q->dtype == PL_F16) cv->f16_store(&f, (uint16_t *)q->data + i, 1);
+    if (q->dtype == PL_BF16) cv->bf16_store(&f, (uint16_t *)q->data + i, 1);
+    if (q->dtype == PL_F32) ((float *)q->data)[i] = f;
+    if (q->dtype == PL_F64) ((double *)q->data)[i] = r.w[i];
+  }
+  plk_scratch_free(mem);
+  return s;
+}

@@ -176,14 +176,14 @@ static void FN(add_line)(T *PL_RESTRICT to, const T *PL_RESTRICT v, int64_t n) {
 
 /* What the windows of an output row are divided by: `rows` of them times the columns that each has. */
 static void FN(divisors)(const PlkPool *p, const PlkSpan *z, const PlkSpan *y, const T *columns, T *PL_RESTRICT by) {
-  const int64_t rows = p->include_pad ? z->full * y->full : (z->hi - z->lo) * (y->hi - y->lo);
+  const int64_t rows = p->include_pad ? z->full * y->full : z->count * y->count;
   const T d = (T)p->divisor, n = (T)rows;
   for (int64_t ox = 0; ox < p->out[2]; ox++) by[ox] = p->divisor ? d : n * columns[ox];
 }
 static void FN(columns)(const PlkPool *p, T *columns) {
   for (int64_t ox = 0; ox < p->out[2]; ox++) {
     const PlkSpan x = plk_pool_span(p, 2, ox);
-    columns[ox] = (T)(p->include_pad ? x.full : x.hi - x.lo);
+    columns[ox] = (T)(p->include_pad ? x.full : x.count);
   }
 }
 

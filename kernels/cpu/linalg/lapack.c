@@ -26,9 +26,9 @@ static bool find(void *lib, char prefix, const char *name, void *slot) {
 
 static bool find_all(void *lib, char prefix, PlkLapack *l) {
   return find(lib, prefix, "getrf", &l->getrf) && find(lib, prefix, "getri", &l->getri) && find(lib, prefix, "getrs", &l->getrs) &&
-         find(lib, prefix, "trsm", &l->trsm) && find(lib, prefix, "potrf", &l->potrf) && find(lib, prefix, "gelqf", &l->gelqf) &&
-         find(lib, prefix, "orglq", &l->orglq) && find(lib, prefix, "gesdd", &l->gesdd) && find(lib, prefix, "syevd", &l->syevd) &&
-         find(lib, prefix, "geev", &l->geev);
+         find(lib, prefix, "trsm", &l->trsm) && find(lib, prefix, "potrf", &l->potrf) && find(lib, prefix, "pstrf", &l->pstrf) &&
+         find(lib, prefix, "gelqf", &l->gelqf) && find(lib, prefix, "orglq", &l->orglq) && find(lib, prefix, "gesdd", &l->gesdd) &&
+         find(lib, prefix, "syevd", &l->syevd) && find(lib, prefix, "geev", &l->geev);
 }
 
 static void open_library(void) {

@@ -17,6 +17,8 @@ typedef struct PlkLapack {
   void (*trsm)(const char *side, const char *uplo, const char *trans, const char *diag, const LaInt *m, const LaInt *n, const void *alpha,
                const void *a, const LaInt *lda, void *b, const LaInt *ldb, size_t, size_t, size_t, size_t);
   void (*potrf)(const char *uplo, const LaInt *n, void *a, const LaInt *lda, LaInt *info, size_t);
+  void (*pstrf)(const char *uplo, const LaInt *n, void *a, const LaInt *lda, LaInt *piv, LaInt *rank, const void *tol, void *work,
+                LaInt *info, size_t);
   void (*gelqf)(const LaInt *m, const LaInt *n, void *a, const LaInt *lda, void *tau, void *work, const LaInt *lwork, LaInt *info);
   void (*orglq)(const LaInt *m, const LaInt *n, const LaInt *k, void *a, const LaInt *lda, const void *tau, void *work, const LaInt *lwork,
                 LaInt *info);

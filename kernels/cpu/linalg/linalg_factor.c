@@ -74,6 +74,51 @@ PlStatus plk_cpu_cholesky(const PlkCall *call) {
   return plk_la_run(&job);
 }
 
+/* PT A P = L LT. LAPACK counts what is below tol as zero and leaves there what it met: those columns become zeros. mem: 0 matrix,
+ * 1 pivots, 2 work. */
+static PlStatus pivoted_one(const LaJob *job, int64_t b, void *const *mem) {
+  PlArray *const *out = job->call->out;
+  const bool upper = pl_attr_i(job->call->attrs, 0) != 0;
+  const LaInt n = job->n;
+  LaInt *pivots = mem[1], rank = 0, info = 0;
+  double largest = 0, tol = pl_attr_f(job->call->attrs, 1);
+  if (!plk_la_load(job, mem[0], job->call->in[0], b, false)) return nonfinite(job, b, "Cholesky factor");
+  for (LaInt i = 0; i < n; i++) {
+    const double a = la_get(mem[0], job->dtype, (int64_t)i * (n + 1));
+    if (a > largest) largest = a;
+    pivots[i] = i + 1;
+  }
+  if (tol < 0) tol = (double)n * (job->call->in[0]->dtype == PL_F64 ? 0x1p-53 : 0x1p-24) * largest;
+  const float tol32 = (float)tol;
+  if (largest > 0)
+    job->lp->pstrf(upper ? "L" : "U", &n, mem[0], &n, pivots, &rank, job->dtype == PL_F64 ? (const void *)&tol : (const void *)&tol32,
+                   mem[2], &info, 1);
+  clear_triangle(mem[0], job->dtype, n, n, upper);
+  for (LaInt i = 0; i < n; i++)
+    for (LaInt j = 0; j < n; j++)
+      if ((upper ? i : j) >= rank) la_set(mem[0], job->dtype, (int64_t)i * n + j, 0);
+  if (out[0]) plk_la_store(job, out[0], b, mem[0], n, false);
+  if (out[1])
+    for (LaInt i = 0; i < n; i++) ((int64_t *)plk_la_at(out[1], b, 1))[i * out[1]->strides[out[1]->ndim - 1]] = pivots[i];
+  if (out[2]) *(int64_t *)plk_la_at(out[2], b, 0) = rank;
+  if (out[3]) {
+    plk_la_fill(out[3], b, 0, 0);
+    const int64_t rs = out[3]->strides[out[3]->ndim - 2], cs = out[3]->strides[out[3]->ndim - 1];
+    for (LaInt i = 0; i < n; i++) la_set(plk_la_at(out[3], b, 2), (PlDtype)out[3]->dtype, (pivots[i] - 1) * rs + i * cs, 1);
+  }
+  return PL_OK;
+}
+
+PlStatus plk_cpu_pivoted_cholesky(const PlkCall *call) {
+  LaJob job;
+  PL_TRY(plk_la_begin(&job, call));
+  job.buffer[0] = la_bytes(&job, job.n, job.n);
+  job.buffer[1] = (size_t)la_max(1, job.n) * sizeof(LaInt);
+  job.buffer[2] = la_bytes(&job, la_max(1, job.n), 2);
+  job.one = pivoted_one;
+  return plk_la_run(&job);
+}
+
 /* ---- QR ---------------------------------------------------------------------------------------------------- */
 
 /* mem: 0 aᵀ with its reflectors in rows, 1 tau, 2 work, 3 q. */
@@ -117,6 +162,33 @@ PlStatus plk_cpu_qr(const PlkCall *call) {
   job.buffer[2] = la_bytes(&job, la_max(job.m, job.n), 64);
   job.buffer[3] = call->out[0] ? la_bytes(&job, job.m, plk_la_cols(call->out[0])) : 0;
   job.one = qr_one;
+  return plk_la_run(&job);
+}
+
+/* A as it is after geqrf: gelqf of the transpose writes the same numbers, rows for columns. mem: 0 matrix, 1 tau, 2 work. */
+static PlStatus geqrf_one(const LaJob *job, int64_t b, void *const *mem) {
+  PlArray *a = job->call->out[0], *tau = job->call->out[1];
+  const LaInt m = job->m, n = job->n, lwork = la_max(1, la_max(m, n)) * 64, ld = la_max(1, n);
+  LaInt info = 0;
+  if (!plk_la_load(job, mem[0], job->call->in[0], b, false)) {
+    if (a) plk_la_fill(a, b, (double)NAN, (double)NAN);
+    for (LaInt i = 0; i < job->k; i++) la_set(mem[1], job->dtype, i, (double)NAN);
+  } else if (job->k > 0) {
+    job->lp->gelqf(&n, &m, mem[0], &ld, mem[1], mem[2], &lwork, &info);
+    if (a) plk_la_store(job, a, b, mem[0], n, false);
+  }
+  if (tau && job->k > 0) plk_la_store_vector(job, tau, b, mem[1]);
+  return PL_OK;
+}
+
+PlStatus plk_cpu_geqrf(const PlkCall *call) {
+  LaJob job;
+  PL_TRY(plk_la_begin(&job, call));
+  if (call->in[0]->numel == 0) return PL_OK;
+  job.buffer[0] = la_bytes(&job, job.m, job.n);
+  job.buffer[1] = la_bytes(&job, job.k, 1);
+  job.buffer[2] = la_bytes(&job, la_max(job.m, job.n), 64);
+  job.one = geqrf_one;
   return plk_la_run(&job);
 }
 

@@ -9,10 +9,9 @@
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/shape/strided_copy.h"
 
-/* Bit d: dimension d of x is reduced. Attribute k is a list of dims, or one dim. */
-static uint32_t dims_mask(const PlkCall *c, int k, bool single) {
+/* Bit d: dimension d of x is reduced. Attribute k is a list of dims. */
+static uint32_t dims_mask(const PlkCall *c, int k) {
   if (!pl_attr_has(c->attrs, k)) return ~0u;
-  if (single) return 1u << pl_attr_i(c->attrs, k);
   int n = pl_attr_n(c->attrs, k);
   const int64_t *d = pl_attr_list(c->attrs, k);
   uint32_t mask = n == 0 ? ~0u : 0;
@@ -43,7 +42,7 @@ static PlStatus logsumexp(const PlkCall *c, uint32_t mask) {
 
 PlStatus plk_cpu_reduce(const PlkCall *c) {
   const PlArray *x = c->in[0];
-  PlkReduceJob job = {.x = x, .mask = dims_mask(c, 0, c->code == PLK_R_PROD), .out = c->out[0], .comp = plk_comp(c->out[0]->dtype)};
+  PlkReduceJob job = {.x = x, .mask = dims_mask(c, 0), .out = c->out[0], .comp = plk_comp(c->out[0]->dtype)};
   switch (c->code) {
   case PLK_R_MEAN: job.post = PLK_POST_MEAN; break;
   case PLK_R_PROD:
@@ -88,7 +87,7 @@ PlStatus plk_cpu_sum_to(const PlkCall *c) {
 /* (sum |x|^p)^(1/p); p = inf, -inf: max and min of |x|; p = 0: how many are not 0. */
 PlStatus plk_cpu_norm(const PlkCall *c) {
   double p = pl_attr_f(c->attrs, 0);
-  PlkReduceJob job = {.x = c->in[0], .mask = dims_mask(c, 1, false), .out = c->out[0], .comp = PLK_CF64, .pre = PLK_PRE_POW, .p = p};
+  PlkReduceJob job = {.x = c->in[0], .mask = dims_mask(c, 1), .out = c->out[0], .comp = PLK_CF64, .pre = PLK_PRE_POW, .p = p};
   if (p == 2) job.pre = PLK_PRE_SQUARE, job.post = PLK_POST_SQRT;
   else if (p == 1) job.pre = PLK_PRE_ABS;
   else if (p == 0) job.pre = PLK_PRE_NONZERO;
@@ -99,7 +98,7 @@ PlStatus plk_cpu_norm(const PlkCall *c) {
 
 /* sum (x - mean)^2 / max(0, n - correction), the mean first, both in double. */
 PlStatus plk_cpu_var(const PlkCall *c) {
-  uint32_t mask = dims_mask(c, 0, false);
+  uint32_t mask = dims_mask(c, 0);
   void *mean;
   PL_TRY(plk_scratch((size_t)(c->out[0]->numel ? c->out[0]->numel : 1) * sizeof(double), &mean));
   PlkReduceJob job = {.x = c->in[0], .mask = mask, .comp = plk_comp(c->in[0]->dtype), .post = PLK_POST_MEAN, .to = mean};

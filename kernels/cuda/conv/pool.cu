@@ -10,15 +10,15 @@ namespace {
 
 struct Pool {
   bool adaptive, include_pad, wide;
-  int64_t planes, insize, outsize, divisor; /* divisor 0: the window's size */
-  int64_t step;                             /* between neighbours of a plane: 1, or channels last their number */
-  int64_t in[3], out[3], k[3], stride[3], pad[3], dil[3];
+  int64_t planes, insize, outsize, divisor;                       /* divisor 0: the window's size */
+  int64_t step;                                                   /* between neighbours of a plane: 1, or channels last their number */
+  int64_t in[3], out[3], k[3], stride[3], pad[3], end[3], dil[3]; /* pad: before, end: behind */
   plc_div by_in[3], by_out[3], by_stride[3], by_step;
 };
 
-/* One dim of a window: positions lo, lo + step … below hi; `full` counts padding too. */
+/* One dim of a window: positions lo, lo + step … below hi, `count` of them; `full` counts padding too. */
 struct Span {
-  int64_t lo, hi, step, full;
+  int64_t lo, hi, step, count, full;
 };
 
 PLC_DEV Span span(const Pool &p, int d, int64_t t) {
@@ -27,15 +27,17 @@ PLC_DEV Span span(const Pool &p, int d, int64_t t) {
     s.lo = t * p.in[d] / p.out[d];
     s.hi = ((t + 1) * p.in[d] + p.out[d] - 1) / p.out[d];
     s.step = 1;
-    s.full = s.hi - s.lo;
+    s.count = s.full = s.hi - s.lo;
     return s;
   }
   const int64_t from = t * p.stride[d] - p.pad[d];
   s.step = p.dil[d];
   s.lo = from < 0 ? (s.step == 1 ? 0 : from + (-from + s.step - 1) / s.step * s.step) : from;
-  const int64_t end = from + (p.k[d] - 1) * s.step + 1, wall = p.in[d] + p.pad[d];
+  const int64_t end = from + (p.k[d] - 1) * s.step + 1, wall = p.in[d] + p.end[d];
   s.hi = end < p.in[d] ? end : p.in[d];
-  s.full = (from + p.k[d] < wall ? from + p.k[d] : wall) - from;
+  s.count = s.hi <= s.lo ? 0 : s.step == 1 ? s.hi - s.lo : (s.hi - s.lo + s.step - 1) / s.step;
+  s.full = s.step == 1 ? wall - from : (wall - from + s.step - 1) / s.step;
+  if (s.full > p.k[d]) s.full = p.k[d];
   return s;
 }
 
@@ -73,10 +75,13 @@ PLC_DEV void windows(const Pool &p, int d, int64_t i, int64_t *first, int64_t *l
   if (*last > p.out[d] - 1) *last = p.out[d] - 1;
 }
 
+/* Whether window t has position i, which is between its first and its last. */
+PLC_DEV bool holds(const Pool &p, int d, int64_t t, int64_t i) { return p.dil[d] == 1 || (i + p.pad[d] - t * p.stride[d]) % p.dil[d] == 0; }
+
 template <typename A> PLC_DEV A divisor(const Pool &p, const Span &z, const Span &y, const Span &x) {
   if (p.divisor) return (A)p.divisor;
   if (p.include_pad) return (A)(z.full * y.full * x.full);
-  return (A)((z.hi - z.lo) * (y.hi - y.lo) * (x.hi - x.lo));
+  return (A)(z.count * y.count * x.count);
 }
 PLC_DEV bool empty(const Span &z, const Span &y, const Span &x) { return z.hi <= z.lo || y.hi <= y.lo || x.hi <= x.lo; }
 
@@ -125,9 +130,9 @@ template <typename T> __global__ void avg_forward(Pool p, const T *x, T *y) {
     const T *src = x + split(p, o, p.by_out, p.out, p.insize, t);
     const Span sz = span(p, 0, t[0]), sy = span(p, 1, t[1]), sx = span(p, 2, t[2]);
     A sum = 0;
-    for (int64_t i = sz.lo; i < sz.hi; i++)
-      for (int64_t j = sy.lo; j < sy.hi; j++)
-        for (int64_t k = sx.lo; k < sx.hi; k++) sum += plc_type<T>::load(src[place(p.in, i, j, k) * p.step]);
+    for (int64_t i = sz.lo; i < sz.hi; i += sz.step)
+      for (int64_t j = sy.lo; j < sy.hi; j += sy.step)
+        for (int64_t k = sx.lo; k < sx.hi; k += sx.step) sum += plc_type<T>::load(src[place(p.in, i, j, k) * p.step]);
     y[o] = plc_type<T>::store(empty(sz, sy, sx) ? (A)0 : sum / divisor<A>(p, sz, sy, sx));
   }
 }
@@ -152,10 +157,13 @@ template <typename T> __global__ void avg_backward(Pool p, const T *dy, T *dx) {
     for (int d = 0; d < 3; d++) windows(p, d, t[d], &a[d], &b[d]);
     A sum = 0;
     for (int64_t i = a[0]; i <= b[0]; i++) {
+      if (!holds(p, 0, i, t[0])) continue;
       const Span z = span(p, 0, i);
       for (int64_t j = a[1]; j <= b[1]; j++) {
+        if (!holds(p, 1, j, t[1])) continue;
         const Span y = span(p, 1, j);
         for (int64_t k = a[2]; k <= b[2]; k++) {
+          if (!holds(p, 2, k, t[2])) continue;
           const Span x = span(p, 2, k);
           sum += plc_type<T>::load(dy[plane + place(p.out, i, j, k) * p.step]) / divisor<A>(p, z, y, x);
         }
@@ -189,7 +197,8 @@ Pool describe(Kind kind, int nd, const PlAttrs *attrs, const PlArray *x, const P
     p.k[d] = entry(attrs, 0, i);
     p.stride[d] = pl_attr_has(attrs, 1) && pl_attr_n(attrs, 1) > 0 ? entry(attrs, 1, i) : p.k[d];
     p.pad[d] = entry(attrs, 2, i);
-    if (kind == MAX) p.dil[d] = entry(attrs, 3, i);
+    p.end[d] = pl_attr_n(attrs, 2) == 2 * nd ? entry(attrs, 2, nd + i) : p.pad[d];
+    p.dil[d] = entry(attrs, kind == MAX ? 3 : 6, i);
   }
   for (int i = 0; i < x->ndim - nd; i++) p.planes *= x->shape[i];
   if (kind == AVG) {

@@ -220,9 +220,8 @@ static PlStatus run(Job *j, const PlArray *x, uint32_t mask, int64_t outs, int c
 
 static int computed_in(int dtype) { return dtype == PL_F64 ? PL_F64 : pl_is_float((PlDtype)dtype) ? PL_F32 : PL_I64; }
 
-static uint32_t dims_mask(const PlkCall *c, int k, bool single) {
+static uint32_t dims_mask(const PlkCall *c, int k) {
   if (!pl_attr_has(c->attrs, k)) return ~0u;
-  if (single) return 1u << pl_attr_i(c->attrs, k);
   int n = pl_attr_n(c->attrs, k);
   const int64_t *d = pl_attr_list(c->attrs, k);
   uint32_t mask = n == 0 ? ~0u : 0;
@@ -263,7 +262,7 @@ static PlStatus logsumexp(const PlkCall *c, uint32_t mask) {
 }
 
 static PlStatus reduce(const PlkCall *c) {
-  uint32_t mask = dims_mask(c, 0, c->code == PLK_R_PROD);
+  uint32_t mask = dims_mask(c, 0);
   int comp = computed_in(c->out[0]->dtype);
   Job j = job_of(c, SUM, PLAIN, NOTHING);
   switch (c->code) {
@@ -312,12 +311,12 @@ static PlStatus norm(const PlkCall *c) {
   else if (p == 0) j.pre = NONZERO;
   else if (isinf(p)) j.pre = ABS, j.core = p > 0 ? MAX : MIN, j.zero_empty = p > 0;
   else j.post = ROOT;
-  return run(&j, c->in[0], dims_mask(c, 1, false), c->out[0]->numel, PL_F64);
+  return run(&j, c->in[0], dims_mask(c, 1), c->out[0]->numel, PL_F64);
 }
 PLC_KERNEL(norm, norm)
 
 static PlStatus var(const PlkCall *c) {
-  uint32_t mask = dims_mask(c, 0, false);
+  uint32_t mask = dims_mask(c, 0);
   int64_t outs = c->out[0]->numel;
   void *mean;
   PL_TRY(plc_scratch((size_t)(outs ? outs : 1) * sizeof(double), &mean));

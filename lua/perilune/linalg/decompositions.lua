@@ -320,26 +320,73 @@ return function(T, core)
     return L.solve(A:reshape(n, n), a.B:reshape(n)):reshape(rest)
   end)
 
-  --- T.linalg.householder_product(…) → tensor
-  -- The first columns of the product of reflectors I - tau v vᵀ.
+  -- ---- reflectors --------------------------------------------------------------------------------------------
+
+  -- V and S with (I - tau_1 v_1 v_1ᵀ) (I - tau_2 v_2 v_2ᵀ) … = I - V S Vᵀ: products of matrices in place of one
+  -- reflector after the other (Schreiber & Van Loan 1989). S⁻¹ = diag(1 / tau) + triu(Vᵀ V, 1); nothing is divided.
+  local function reflectors(who, A, tau, whole)
+    local m, k = A:size(-2), tau:dim() > 0 and tau:size(-1) or 0
+    local s, t = A:shape(), tau:shape()
+    local fits = #t == #s - 1 and k <= A:size(-1) and k <= m and (not whole or A:size(-1) <= m)
+      and tau:dtype() == A:dtype()
+    for d = 1, #s - 2 do fits = fits and s[d] == t[d] end
+    if not fits then
+      fail("%s: A needs at least as many rows as columns, and these as tau has numbers, got %s and %s", who,
+        A:describe(), tau:describe())
+    end
+    local where = { dtype = A:dtype(), device = A:device() }
+    local V = A:narrow(-1, 1, k):tril(-1) + T.eye(m, k, where)
+    local factors = op.diag_embed(tau)
+    local M = T.eye(k, where) + tau:unsqueeze(-1) * V:transpose(-2, -1):matmul(V):triu(1)
+    return V, L.solve_triangular(M, factors, { upper = true, unitriangular = true })
+  end
+
+  --- T.linalg.householder_product(A, tau) → tensor
+  -- The first columns of the product of reflectors I - tau v vᵀ, as many as A[…,m,n] has: Q of what T.geqrf gave.
   --   print(T.linalg.householder_product(T.tensor { { 0 }, { 1 } }, T.tensor { 1 }))
   --   --> {{ 0.},
   --   -->  {-1.}}  -- f32[2,1] cpu
-  define("householder_product", { { "A", "tensor" }, { "tau", "tensor" } }, function(a)
-    local A, tau = matrix("householder_product", "A", a.A), a.tau
-    local m, n, k = A:size(-2), A:size(-1), tau:size(-1)
-    if n > m or k > n then
-      fail("linalg.householder_product: A needs at least as many rows as columns, and these as tau has numbers, got "
-        .. "%s and %s", A:describe(), tau:describe())
+  local product = define("householder_product", { { "A", "tensor" }, { "tau", "tensor" } }, function(a)
+    local A = matrix("householder_product", "A", a.A)
+    local m, n = A:size(-2), A:size(-1)
+    local V, S = reflectors("linalg.householder_product", A, a.tau, true)
+    local Q = V:matmul(S:matmul(V:narrow(-2, 1, n):transpose(-2, -1)))
+    return T.eye(m, n, { dtype = A:dtype(), device = A:device() }) - Q
+  end)
+
+  --- T.orgqr(A, tau) → tensor
+  -- Another name of T.linalg.householder_product.
+  --   print(T.orgqr(T.geqrf(T.tensor { { 3 }, { 4 } })))
+  --   --> {{-0.6000},
+  --   -->  {-0.8000}}  -- f32[2,1] cpu
+  T.orgqr, methods.orgqr, options.aliases.orgqr = product, product, "linalg.householder_product"
+
+  --- T.geqrf(A) → R and reflectors, tau
+  -- Another name of T.linalg.geqrf.
+  --   local a, tau = T.geqrf(T.tensor { { 3 }, { 4 } })
+  --   print(a:get(1, 1), tau)  --> -5.0	{1.6000}  -- f32[1] cpu
+  T.geqrf, methods.geqrf, options.aliases.geqrf = L.geqrf, L.geqrf, "linalg.geqrf"
+
+  --- T.ormqr(A, tau, other, {left=true, transpose=false}) → tensor
+  -- Q other, where Q [m,m] is the product of the reflectors in A [m,k] and tau; left=false: other Q; transpose: Qᵀ in
+  -- place of Q. Q itself is not made.
+  --   local a, tau = T.geqrf(T.tensor { { 3 }, { 4 } })
+  --   print(T.ormqr(a, tau, T.tensor { { 3 }, { 4 } }, { transpose = true }))
+  --   --> {{-5.},
+  --   -->  { 0.}}  -- f32[2,1] cpu
+  make("ormqr", { { "A", "tensor" }, { "tau", "tensor" }, { "other", "tensor" }, { "left", "bool", true },
+    { "transpose", "bool", false } }, function(a)
+    if a.A:dim() < 2 then fail("ormqr: A must be a matrix or a batch of them, got %s", a.A:describe()) end
+    local C = a.other
+    if C:dim() < 2 or C:size(a.left and -2 or -1) ~= a.A:size(-2) then
+      fail("ormqr: other must have as many %s as A has rows, got %s and %s", a.left and "rows" or "columns",
+        C:describe(), a.A:describe())
     end
-    local V = A:narrow(-1, 1, k):tril(-1) + T.eye(m, k, { dtype = A:dtype() })
-    local shape = A:shape()
-    local Q = T.eye(m, n, { dtype = A:dtype() }):expand(shape)
-    for i = k, 1, -1 do
-      local v = V:narrow(-1, i, 1)
-      Q = Q - (v * tau:narrow(-1, i, 1):unsqueeze(-1)):matmul(v:transpose(-2, -1):matmul(Q))
-    end
-    return Q
+    local V, S = reflectors("ormqr", a.A, a.tau)
+    if a.transpose then S = S:transpose(-2, -1) end
+    local Vt = V:transpose(-2, -1)
+    if a.left then return C - V:matmul(S:matmul(Vt:matmul(C))) end
+    return C - C:matmul(V):matmul(S):matmul(Vt)
   end)
 
   --- T.linalg.vander(…) → tensor

@@ -92,6 +92,7 @@ for nd = 1, 3 do
   local args = { { "kernel_size", "window" }, { "stride", "window", optional = true }, { "padding", "window", 0 },
     { "ceil_mode", "bool", false }, { "count_include_pad", "bool", true } }
   if nd > 1 then args[6] = { "divisor_override", "count", optional = true } end
+  args[#args + 1] = { "dilation", "window", 1 }
   define(("AvgPool%dd"):format(nd), ("avg_pool%dd"):format(nd), args)
   -- Windows cut so that the output has the given size.
   define(("AdaptiveAvgPool%dd"):format(nd), ("adaptive_avg_pool%dd"):format(nd), { { "output_size",
@@ -193,7 +194,8 @@ for nd = 1, 3 do
   local f = F[("lp_pool%dd"):format(nd)]
   local name = ("LPPool%dd"):format(nd)
   out[name] = simple.class(name, { { "norm_type", "number" }, { "kernel_size", "window" },
-    { "stride", "window", optional = true }, { "ceil_mode", "bool", false } }, function(x, o) return f(x, o) end)
+    { "stride", "window", optional = true }, { "ceil_mode", "bool", false }, { "padding", "window", 0 },
+    { "dilation", "window", 1 } }, function(x, o) return f(x, o) end)
 end
 
 --- nn.FractionalMaxPool2d(…) → module

@@ -18,15 +18,15 @@ end
 
 -- ---- layers ------------------------------------------------------------------------------------------
 
--- extra: an argument after num_layers; behind: one behind all that layers share.
-local function layer(name, gates, extra, behind)
+-- extra: an argument after num_layers; further ones come behind all that layers share.
+local function layer(name, gates, extra, ...)
   local C = class(name)
   local args = {
     { "input_size", "size" }, { "hidden_size", "count" }, { "num_layers", "count", 1 } }
   if extra then args[4] = extra end
   for _, a in ipairs { { "bias", "bool", true }, { "batch_first", "bool", false }, { "dropout", "probability", 0.0 },
     { "bidirectional", "bool", false } } do args[#args + 1] = a end
-  args[#args + 1] = behind
+  for _, a in ipairs { ... } do args[#args + 1] = a end
   args[#args + 1] = { "dtype", "string", optional = true }
   local spec = options.spec("nn." .. name, args)
 
@@ -34,7 +34,7 @@ local function layer(name, gates, extra, behind)
     local a = options.read(spec, ...)
     self.input_size, self.hidden_size, self.num_layers = a.input_size, a.hidden_size, a.num_layers
     self.bias, self.batch_first, self.dropout, self.bidirectional = a.bias, a.batch_first, a.dropout, a.bidirectional
-    self.nonlinearity = a.nonlinearity
+    self.nonlinearity, self.peepholes, self.linear_before_reset = a.nonlinearity, a.peepholes, a.linear_before_reset
     local states = a.hidden_size
     if (a.proj_size or 0) > 0 then
       if a.proj_size >= a.hidden_size then
@@ -43,7 +43,8 @@ local function layer(name, gates, extra, behind)
       self.proj_size, states = a.proj_size, a.proj_size
     end
     self._opts = { num_layers = a.num_layers, bias = a.bias, batch_first = a.batch_first, dropout = a.dropout,
-      bidirectional = a.bidirectional, nonlinearity = a.nonlinearity, proj_size = self.proj_size }
+      bidirectional = a.bidirectional, nonlinearity = a.nonlinearity, proj_size = self.proj_size,
+      peepholes = a.peepholes, linear_before_reset = a.linear_before_reset }
     self._order = {}
     local rows, both = gates * a.hidden_size, a.bidirectional and 2 or 1
     local function add(key, ...)
@@ -61,6 +62,7 @@ local function layer(name, gates, extra, behind)
           add("bias_hh" .. suffix, rows)
         end
         if self.proj_size then add("weight_hr" .. suffix, states, a.hidden_size) end
+        if a.peepholes then add("weight_peephole" .. suffix, 3 * a.hidden_size) end
       end
     end
     self:reset_parameters()
@@ -91,6 +93,8 @@ local function layer(name, gates, extra, behind)
     if self.batch_first then text = text .. ", batch_first=true" end
     if self.dropout > 0 then text = text .. (", dropout=%g"):format(self.dropout) end
     if self.bidirectional then text = text .. ", bidirectional=true" end
+    if self.peepholes then text = text .. ", peepholes=true" end
+    if self.linear_before_reset == false then text = text .. ", linear_before_reset=false" end
     return text
   end
 
@@ -117,12 +121,13 @@ end
 -- The same with GRU cells (Cho et al. 2014).
 --- nn.GRU(…) → module
 -- Layers of GRU cells over a sequence, num_layers deep, bidirectional on request. State: weight_ih_l0, weight_hh_l0,
--- bias_ih_l0, bias_hh_l0 …, as in PyTorch. x may be a packed batch of nn.utils.rnn.
+-- bias_ih_l0, bias_hh_l0 …, as in PyTorch. x may be a packed batch of nn.utils.rnn. linear_before_reset=false: the
+-- reset gate acts on the state, before the product, as Cho et al. (2014) wrote it.
 -- Shapes: x [L, N, in] (or [L, in]; batch_first: [N, L, in]), state → y [L, N, hidden], state
 --   local net = nn.GRU(3, 4)
 --   local y = net(T.ones(5, 2, 3))
 --   print(table.concat(y:shape(), " "))  --> 5 2 4
-local GRU = layer("GRU", 3)
+local GRU = layer("GRU", 3, nil, { "linear_before_reset", "bool", true })
 function GRU:forward(x, h)
   self._opts.training = self.training
   return F.gru(self:checked(x), h, self:weights(), self._opts)
@@ -131,12 +136,13 @@ end
 --- nn.LSTM(…) → module
 -- Layers of LSTM cells over a sequence, num_layers deep, bidirectional on request. State: weight_ih_l0, weight_hh_l0,
 -- bias_ih_l0, bias_hh_l0 …, as in PyTorch. x may be a packed batch of nn.utils.rnn. proj_size=P: the state h is
--- weight_hr_l0 (o tanh c), with P entries (Sak et al. 2014).
+-- weight_hr_l0 (o tanh c), with P entries (Sak et al. 2014). peepholes=true: the gates i, f, o also see the cell,
+-- multiplied by weight_peephole_l0 [3 hidden] (Gers, Schraudolph & Schmidhuber 2002).
 -- Shapes: x [L, N, in] (or [L, in]; batch_first: [N, L, in]), state → y [L, N, hidden], state
 --   local net = nn.LSTM(3, 4)
 --   local y = net(T.ones(5, 2, 3))
 --   print(table.concat(y:shape(), " "))  --> 5 2 4
-local LSTM = layer("LSTM", 4, nil, { "proj_size", "count", 0 })
+local LSTM = layer("LSTM", 4, nil, { "proj_size", "count", 0 }, { "peepholes", "bool", false })
 function LSTM:forward(x, state)
   if state ~= nil then options.kind("nn.LSTM", "the state", "state", state) end
   self._opts.training = self.training
@@ -163,13 +169,17 @@ local function cell_class(name, gates, extra)
       self.bias_ih = Parameter(T.empty({ rows }, opts))
       self.bias_hh = Parameter(T.empty({ rows }, opts))
     end
+    if a.peepholes then self.weight_peephole = Parameter(T.empty({ 3 * a.hidden_size }, opts)) end
+    self.linear_before_reset = a.linear_before_reset
     self:reset_parameters()
   end
 
   C.reset_parameters = reset
 
   function C:extra_repr()
-    return ("%d, %d%s"):format(self.input_size, self.hidden_size, self.bias_ih and "" or ", bias=false")
+    return ("%d, %d%s%s%s"):format(self.input_size, self.hidden_size, self.bias_ih and "" or ", bias=false",
+      self.weight_peephole and ", peepholes=true" or "",
+      self.linear_before_reset == false and ", linear_before_reset=false" or "")
   end
 
   out[name] = C
@@ -187,24 +197,24 @@ function RNNCell:forward(x, h)
 end
 
 --- nn.GRUCell(…) → module
--- One step of a GRU.
+-- One step of a GRU. linear_before_reset=false: the reset gate acts on the state, before the product.
 -- Shapes: x [N, in], state → state
 --   local h = nn.GRUCell(3, 4)(T.ones(2, 3))
 --   print(table.concat(h:shape(), " "))  --> 2 4
-local GRUCell = cell_class("GRUCell", 3)
+local GRUCell = cell_class("GRUCell", 3, { "linear_before_reset", "bool", true })
 function GRUCell:forward(x, h)
-  return F.gru_cell(x, h, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+  return F.gru_cell(x, h, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, self.linear_before_reset)
 end
 
 --- nn.LSTMCell(…) → module
--- One step of a LSTM.
+-- One step of a LSTM. peepholes=true: the gates also see the cell, multiplied by weight_peephole [3 hidden].
 -- Shapes: x [N, in], state → state
 --   local h = nn.LSTMCell(3, 4)(T.ones(2, 3))
 --   print(table.concat(h:shape(), " "))  --> 2 4
-local LSTMCell = cell_class("LSTMCell", 4)
+local LSTMCell = cell_class("LSTMCell", 4, { "peepholes", "bool", false })
 function LSTMCell:forward(x, state)
   if state ~= nil then options.kind("nn.LSTMCell", "the state", "state", state) end
-  return F.lstm_cell(x, state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+  return F.lstm_cell(x, state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, self.weight_peephole)
 end
 
 return out

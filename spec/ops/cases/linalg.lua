@@ -44,6 +44,12 @@ row("solve_triangular", function(g) return strong(g, { 3, 3 }), rand(g, { 3, 2 }
 })
 local along = "the gradient is the one along symmetric matrices; spec/ops/linalg_spec.lua checks it there"
 row("cholesky", function(g) return symmetric(g, { 3, 3 }) end, nil, { skip_grad = along })
+row("pivoted_cholesky", function(g) return symmetric(g, { 3, 3 }) end,
+  { function(g) return symmetric(g, { 2, 3, 3 }) end },
+  { golden = false, why = "spec/ops/pytorch_spec.lua compares with LAPACK's pstrf", skip_grad = along })
+row("geqrf", function(g) return rand(g, { 4, 3 }) end, { function(g) return rand(g, { 2, 2, 3 }) end },
+  { golden = false, why = "spec/ops/pytorch_spec.lua compares with PyTorch",
+    skip_grad = "its reflectors have none; it says so" })
 row("eigh", function(g) return symmetric(g, { 3, 3 }) end, nil, { skip_grad = along })
 row("eigvalsh", function(g) return symmetric(g, { 3, 3 }) end, nil, { skip_grad = along })
 row("qr", square, {

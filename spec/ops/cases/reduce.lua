@@ -9,6 +9,7 @@ local reduction, scan, golden, rand, distinct, ints, bools =
   rows.distinct, rows.ints, rows.bools
 local exp, log, sqrt = math.exp, math.log, math.sqrt
 
+local T = require "perilune"
 local R = {}
 
 -- ---- reductions and scans -----------------------------------------------------------------------
@@ -50,7 +51,15 @@ local chooses = { ties = true }
 R.sum = reduction(sum)
 R.mean = reduction(function(l) return sum(l) / #l end)
 R.prod = reduction(product, nil, {
-  more = { function(g) return rand(g, { 3, 4 }, 0.5, 2), { dim = 1 } end },
+  more = {
+    function(g) return rand(g, { 3, 4 }, 0.5, 2), { dim = 1 } end,
+    function(g) return rand(g, { 2, 3, 2 }, 0.5, 2), { dim = { 1, 3 } } end,
+    function(g) return rand(g, { 2, 2, 3, 2 }, 0.5, 2), { dim = { -1, 2 }, keepdim = true } end,
+    function(g) -- one zero, two zeros in a product
+      return rand(g, { 2, 3, 2 }, 0.5, 2) * T.tensor({ { 1, 0, 1 }, { 0, 1, 0 } }, { dtype = "f64" }):unsqueeze(3),
+        { dim = { 1, 3 } }
+    end,
+  },
 })
 R.amax, R.amin = reduction(largest, distinct, chooses), reduction(smallest, distinct, chooses)
 R.max_all = { ties = true, args = function(g) return distinct(g, { 3, 4 }) end, ref = oracle.reduce(largest) }

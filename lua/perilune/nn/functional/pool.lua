@@ -9,31 +9,33 @@ local fail, describe, unpack = options.fail, options.describe, table.unpack
 return function(F)
   -- ---- powers -----------------------------------------------------------------------------------------------
 
-  --- nn.F.lp_pool1d(x, norm_type, kernel_size, {stride=, ceil_mode=false}) → tensor
-  -- The p-norm of each window.
+  --- nn.F.lp_pool1d(x, norm_type, kernel_size, {stride=, ceil_mode=false, padding=0, dilation=1}) → tensor
+  -- (Σ x^p)^(1/p) over each window, p = norm_type; math.huge: the maximum. Padding counts as zeros.
   --   print(nn.F.lp_pool1d(T.ones(1, 1, 2), 1, 2))  --> {{{2.}}}  -- f32[1,1,1] cpu
 
-  --- nn.F.lp_pool2d(x, norm_type, kernel_size, {stride=, ceil_mode=false}) → tensor
-  -- The p-norm of each window.
+  --- nn.F.lp_pool2d(x, norm_type, kernel_size, {stride=, ceil_mode=false, padding=0, dilation=1}) → tensor
+  -- (Σ x^p)^(1/p) over each window, p = norm_type; math.huge: the maximum. Padding counts as zeros.
   --   print(nn.F.lp_pool2d(T.ones(1, 1, 2, 2), 1, 2))  --> {{{{4.}}}}  -- f32[1,1,1,1] cpu
 
-  --- nn.F.lp_pool3d(x, norm_type, kernel_size, {stride=, ceil_mode=false}) → tensor
-  -- The p-norm of each window.
+  --- nn.F.lp_pool3d(x, norm_type, kernel_size, {stride=, ceil_mode=false, padding=0, dilation=1}) → tensor
+  -- (Σ x^p)^(1/p) over each window, p = norm_type; math.huge: the maximum. Padding counts as zeros.
   --   print(nn.F.lp_pool3d(T.ones(1, 1, 2, 2, 2), 1, 2))  --> {{{{{8.}}}}}  -- f32[1,1,1,1,1] cpu
   for nd = 1, 3 do
-    local who, avg = ("lp_pool%dd"):format(nd), T[("avg_pool%dd"):format(nd)]
-    --- (Σ over the window of x^p)^(1/p). Options `norm_type kernel_size stride ceil_mode=false`.
+    local who, avg, max = ("lp_pool%dd"):format(nd), T[("avg_pool%dd"):format(nd)], T[("max_pool%dd"):format(nd)]
     F[who] = function(x, ...)
       if not T.is_tensor(x) then fail("%s: argument #1 must be a tensor, got %s", who, describe(x)) end
       local a = { ... }
       local o = type(a[#a]) == "table" and a[#a][1] == nil and table.remove(a) or {}
-      options.check(who, o, { "norm_type", "kernel_size", "stride", "ceil_mode" })
+      options.check(who, o, { "norm_type", "kernel_size", "stride", "ceil_mode", "padding", "dilation" })
       local p, kernel, stride = o.norm_type or a[1], o.kernel_size or a[2], o.stride or a[3]
       if type(p) ~= "number" or p == 0 then fail("%s: norm_type must be a number, not 0", who) end
       if kernel == nil then fail("%s: kernel_size is missing", who) end
+      local window = { kernel_size = kernel, stride = stride, ceil_mode = o.ceil_mode or false, padding = o.padding,
+        dilation = o.dilation }
+      if p == math.huge then return (max(x, window)) end
       local count = 1
       for d = 1, nd do count = count * (type(kernel) == "table" and (kernel[d] or kernel[1]) or kernel) end
-      local y = avg(x ^ p, { kernel_size = kernel, stride = stride, ceil_mode = o.ceil_mode or false })
+      local y = avg(x ^ p, window)
       return ((y:sign() * y:abs():relu()) * count) ^ (1 / p)
     end
   end

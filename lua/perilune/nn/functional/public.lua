@@ -111,7 +111,7 @@ for nd = 1, 3 do
   declare(("max_unpool%dd"):format(nd), 3, { x, { "indices", "tensor" }, kernel_size, stride, padding,
     may("output_size", "window"), index_base })
   declare(("lp_pool%dd"):format(nd), 1, { x, { "norm_type", "number" }, kernel_size, stride,
-    may("ceil_mode", "bool") })
+    may("ceil_mode", "bool"), padding, dilation })
 end
 for nd = 2, 3 do
   declare(("fractional_max_pool%dd"):format(nd), 2, { x, kernel_size, may("output_size", "window"),
@@ -128,17 +128,25 @@ declare("affine_grid", 2, { { "theta", "tensor" }, { "size", "window" }, may("al
 -- ---- recurrent networks -------------------------------------------------------------------------------------------
 
 local w_ih, w_hh, b_ih, b_hh = { "w_ih", "tensor" }, { "w_hh", "tensor" }, may("b_ih", "tensor"), may("b_hh", "tensor")
-for _, who in ipairs { "rnn_tanh_cell", "rnn_relu_cell", "gru_cell" } do
+for _, who in ipairs { "rnn_tanh_cell", "rnn_relu_cell" } do
   declare(who, 6, { x, may("h", "tensor"), w_ih, w_hh, b_ih, b_hh })
 end
-declare("lstm_cell", 6, { x, may("state", "state"), w_ih, w_hh, b_ih, b_hh })
+declare("gru_cell", 7, { x, may("h", "tensor"), w_ih, w_hh, b_ih, b_hh, may("linear_before_reset", "bool") })
+declare("lstm_cell", 7, { x, may("state", "state"), w_ih, w_hh, b_ih, b_hh, may("w_peephole", "tensor") })
 local layers = { may("num_layers", "count"), bias, may("batch_first", "bool"), may("bidirectional", "bool"),
   may("dropout", "probability"), training }
 layers[2] = may("bias", "bool")
 local sequence, weights = { "x", "sequence" }, { "weights", "tensors" }
 declare("rnn", 3, { sequence, may("h_0", "tensor"), weights, may("nonlinearity", { "tanh", "relu" }),
   table.unpack(layers) })
-declare("gru", 3, { sequence, may("h_0", "tensor"), weights, table.unpack(layers) })
-declare("lstm", 3, { sequence, may("state", "state"), weights, may("proj_size", "count"), table.unpack(layers) })
+local function also(list, last)
+  local out = table.move(list, 1, #list, 1, {})
+  out[#out + 1] = last
+  return out
+end
+declare("gru", 3, { sequence, may("h_0", "tensor"), weights,
+  table.unpack(also(layers, may("linear_before_reset", "bool"))) })
+declare("lstm", 3, { sequence, may("state", "state"), weights, may("proj_size", "count"),
+  table.unpack(also(layers, may("peepholes", "bool"))) })
 
 return F

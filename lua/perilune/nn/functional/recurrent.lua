@@ -2,8 +2,9 @@
 --- Recurrent networks as functions: cells (one step) and layers (whole sequences, stacked, in both directions).
 -- Weights come as {w_ih, w_hh[, b_ih, b_hh]} for each layer, forward then reverse. Gates are one below the other in
 -- w_ih [G·H, in] and w_hh [G·H, H]: LSTM i, f, g, o (Hochreiter & Schmidhuber 1997; Gers et al. 2000),
--- GRU r, z, n (Cho et al. 2014, with the reset gate after the product). An LSTM with projections (Sak et al. 2014)
--- has w_hr [P, H] as its last weight: h = w_hr (o tanh c).
+-- GRU r, z, n (Cho et al. 2014, with the reset gate after the product, or before it as in the paper). An LSTM with
+-- projections (Sak et al. 2014) has w_hr [P, H] behind these: h = w_hr (o tanh c); one with peepholes (Gers,
+-- Schraudolph & Schmidhuber 2002) w_peephole [3 H], through which the gates i, f, o see the cell, as its last.
 -- @module perilune.nn.functional
 local T = require "perilune"
 local options = require "perilune.options"
@@ -18,7 +19,7 @@ local gru_seq, rnn_seq = op.gru_seq, op.rnn_seq
 local fused = { f32 = true, f64 = true }
 
 -- gx: the input's part of the gates [N, G·H]; state: h, or {h, c}. Returns h and the new state.
-local steps, gates = {}, { tanh = 1, relu = 1, lstm = 4, gru = 3 }
+local steps, gates = {}, { tanh = 1, relu = 1, lstm = 4, gru = 3, gru_reset_first = 3 }
 
 function steps.tanh(gx, h, w_hh, b_hh)
   h = tanh(gx + linear(h, w_hh, b_hh))
@@ -35,10 +36,17 @@ end
 --   -- nn.LSTM calls it
 --   local net = nn.LSTM(2, 3)
 --   print(nn.F.lstm ~= nil, net(T.ones(4, 1, 2)):size(3))  --> true	3
-function steps.lstm(gx, state, w_hh, b_hh, w_hr)
+function steps.lstm(gx, state, w_hh, b_hh, w_hr, w_peephole)
   local h, c = state[1], state[2]
   local a = gx + linear(h, w_hh, b_hh)
-  if fused[a:dtype()] and a:dtype() == c:dtype() then
+  if w_peephole then
+    local n = c:size(2)
+    local function sees(k, cell) return slice(a, 2, k * n + 1, n), slice(w_peephole, 1, k * n + 1, n) * cell end
+    local ai, pi = sees(0, c)
+    local af, pf = sees(1, c)
+    c = sigmoid(af + pf) * c + sigmoid(ai + pi) * tanh(slice(a, 2, 2 * n + 1, n))
+    h = sigmoid(slice(a, 2, 3 * n + 1, n) + slice(w_peephole, 1, 2 * n + 1, n) * c) * tanh(c)
+  elseif fused[a:dtype()] and a:dtype() == c:dtype() then
     h, c = lstm_gates(a, c)
   else
     local n = c:size(2)
@@ -66,6 +74,18 @@ function steps.gru(gx, h, w_hh, b_hh)
   return h, h
 end
 
+-- The same with the reset gate before the product, as Cho et al. wrote it (ONNX: linear_before_reset = 0).
+function steps.gru_reset_first(gx, h, w_hh, b_hh)
+  local n = h:size(2)
+  local function part(t, from, count) return t and slice(t, 1, from, count) end
+  local rz = sigmoid(slice(gx, 2, 1, 2 * n) + linear(h, part(w_hh, 1, 2 * n), part(b_hh, 1, 2 * n)))
+  local r, z = slice(rz, 2, 1, n), slice(rz, 2, n + 1, n)
+  local inner = linear(r * h, part(w_hh, 2 * n + 1, n), part(b_hh, 2 * n + 1, n))
+  local new = tanh(slice(gx, 2, 2 * n + 1, n) + inner)
+  h = new + z * (h - new)
+  return h, h
+end
+
 -- ---- checks ------------------------------------------------------------------------------------------
 
 local function shape_is(who, what, t, ...)
@@ -86,6 +106,7 @@ local function check_weights(who, kind, inputs, hidden, w)
   shape_is(who, "w_hh", w[2], rows, states)
   if w[3] ~= nil then shape_is(who, "b_ih", w[3], rows) end
   if w[4] ~= nil then shape_is(who, "b_hh", w[4], rows) end
+  if w.peephole ~= nil then shape_is(who, "w_peephole", w.peephole, 3 * hidden) end
 end
 
 -- ---- cells -------------------------------------------------------------------------------------------
@@ -108,7 +129,7 @@ local function cell(who, kind, x, h, c, w)
     shape_is(who, "the cell state", c, n, hidden)
     h = { h, c }
   end
-  local y, state = steps[kind](linear(x, w[1], w[3]), h, w[2], w[4])
+  local y, state = steps[kind](linear(x, w[1], w[3]), h, w[2], w[4], nil, w.peephole)
   c = kind == "lstm" and state[2] or nil
   if single then y, c = y:squeeze(1), c and c:squeeze(1) end
   return y, c
@@ -180,7 +201,7 @@ end
 -- The states [S + 1, N, H] and cells of the op over a whole sequence, or nil where none takes these.
 local function whole(kind, x, state, w, b_ih, inner, reverse)
   local w_hh, opts = w[2], { reverse = reverse }
-  if w.hr then return nil end
+  if w.hr or w.peephole or kind == "gru_reset_first" then return nil end
   if kind == "lstm" and b_ih and not core.autocast_dtype() and x:device() == "cpu"
     and one_dtype(x, state[1], state[2], w[1], w_hh, b_ih) then
     return lstm_layer(x, state[1], state[2], w[1], w_hh, b_ih, opts)
@@ -214,7 +235,7 @@ local function run(kind, x, state, w, reverse, cells)
   local parts = unbound(gx or linear(x, w[1], b_ih)) -- the whole sequence at once
   for k = 1, length do
     local t = reverse and length + 1 - k or k
-    out[t], state = step(parts[t], state, w[2], b_hh, w.hr)
+    out[t], state = step(parts[t], state, w[2], b_hh, w.hr, w.peephole)
     if cells and kind == "lstm" then all[t] = state[2] end
   end
   return T.stack(out, 1), state, #all > 0 and T.stack(all, 1) or nil
@@ -286,7 +307,7 @@ end
 -- All layers at once, where a library of x's device computes such nets (cuDNN): outputs, h_n, c_n; nil where none does.
 -- While training with dropout each layer is a call of its own: what dropout draws is the same on every device.
 local function by_library(kind, x, h0, c0, weights, o, lengths)
-  if x:device() == "cpu" then return nil end
+  if x:device() == "cpu" or o.peepholes or kind == "gru_reset_first" then return nil end
   local depth, both = o.num_layers or 1, o.bidirectional and 2 or 1
   local out, hidden = h0:size(3), weights[1]:size(1) // gates[kind]
   local s = { kind = kind, h0 = h0, c0 = c0, weights = weights, lengths = lengths, both = both, bias = o.bias ~= false,
@@ -317,14 +338,15 @@ end
 local function weights_of(weights, k, per, o)
   local w, from, plain = {}, (k - 1) * per, o.bias == false and 2 or 4
   for j = 1, plain do w[j] = weights[from + j] end
-  if per > plain then w.hr = weights[from + per] end
+  if (o.proj_size or 0) > 0 then w.hr = weights[from + plain + 1] end
+  if o.peepholes then w.peephole = weights[from + per] end
   return w
 end
 
 -- All layers over x [S, N, in]; hx, cx: [layers · directions, N, ·]. Returns outputs, h_n[, c_n].
 local function stack(who, kind, x, hx, cx, weights, o, lengths)
   local depth, both = o.num_layers or 1, o.bidirectional and 2 or 1
-  local per = (o.bias == false and 2 or 4) + ((o.proj_size or 0) > 0 and 1 or 0)
+  local per = (o.bias == false and 2 or 4) + ((o.proj_size or 0) > 0 and 1 or 0) + (o.peepholes and 1 or 0)
   if type(weights) ~= "table" or #weights ~= depth * both * per then
     fail("%s: %d weights are wanted, got %s", who, depth * both * per, type(weights) == "table" and #weights or
       describe(weights))
@@ -403,7 +425,7 @@ end
 
 return function(F)
 
-  --- nn.F.gru_cell(x, state, w_ih, w_hh, b_ih, b_hh) → state
+  --- nn.F.gru_cell(x, state, w_ih, w_hh, b_ih, b_hh, {linear_before_reset=true}) → state
   -- One step, as nn.GRUCell.
   --   -- nn.GRUCell calls it
   --   local cell = nn.GRUCell(2, 3)
@@ -420,23 +442,28 @@ return function(F)
   --   -- nn.RNNCell calls it
   --   local cell = nn.RNNCell(2, 3)
   --   print(nn.F.rnn_tanh_cell ~= nil, (cell(T.ones(1, 2))):size(2))  --> true	3
-  for name, kind in pairs { rnn_tanh_cell = "tanh", rnn_relu_cell = "relu", gru_cell = "gru" } do
+  for name, kind in pairs { rnn_tanh_cell = "tanh", rnn_relu_cell = "relu" } do
     --- One step: (x [N, in], h [N, H], w_ih, w_hh, b_ih, b_hh) → h. h nil: zeros.
     F[name] = function(x, h, w_ih, w_hh, b_ih, b_hh)
       return (cell(name, kind, x, h, nil, { w_ih, w_hh, b_ih, b_hh }))
     end
   end
+  function F.gru_cell(x, h, w_ih, w_hh, b_ih, b_hh, linear_before_reset)
+    local kind = linear_before_reset == false and "gru_reset_first" or "gru"
+    return (cell("gru_cell", kind, x, h, nil, { w_ih, w_hh, b_ih, b_hh }))
+  end
 
-  --- nn.F.lstm_cell(x, state, w_ih, w_hh, b_ih, b_hh) → state
+  --- nn.F.lstm_cell(x, state, w_ih, w_hh, b_ih, b_hh, {w_peephole=}) → state
   -- One step, as nn.LSTMCell.
   --   -- nn.LSTMCell calls it
   --   local cell = nn.LSTMCell(2, 3)
   --   print(nn.F.lstm_cell ~= nil, (cell(T.ones(1, 2))):size(2))  --> true	3
-  function F.lstm_cell(x, state, w_ih, w_hh, b_ih, b_hh)
+  function F.lstm_cell(x, state, w_ih, w_hh, b_ih, b_hh, w_peephole)
     if state ~= nil and type(state) ~= "table" then
       fail("lstm_cell: the state must be {h, c}, got %s", describe(state))
     end
-    return cell("lstm_cell", "lstm", x, state and state[1], state and state[2], { w_ih, w_hh, b_ih, b_hh })
+    local w = { w_ih, w_hh, b_ih, b_hh, peephole = w_peephole }
+    return cell("lstm_cell", "lstm", x, state and state[1], state and state[2], w)
   end
 
   -- Layers: (x, h_0, weights, opts) → y, h_n. x [S, N, in] (batch_first: [N, S, in]; or [S, in]), h_0 and h_n
@@ -457,12 +484,14 @@ return function(F)
     return layers("rnn", kind, x, hx, nil, weights, o)
   end
   function F.gru(x, hx, weights, opts)
-    return layers("gru", "gru", x, hx, nil, weights, options.check("gru", opts, names))
+    local o = options.check("gru", opts, { "linear_before_reset", table.unpack(names) })
+    return layers("gru", o.linear_before_reset == false and "gru_reset_first" or "gru", x, hx, nil, weights, o)
   end
-  --- The same with {h_0, c_0} (or nil) → y, h_n, c_n. Option `proj_size`: the last weight of each layer is w_hr.
+  --- The same with {h_0, c_0} (or nil) → y, h_n, c_n. Options `proj_size`, `peepholes`: each layer has w_hr, w_peephole
+  -- behind its biases.
   function F.lstm(x, state, weights, opts)
     if state ~= nil and type(state) ~= "table" then fail("lstm: the state must be {h, c}, got %s", describe(state)) end
     return layers("lstm", "lstm", x, state and state[1], state and state[2], weights, options.check("lstm", opts,
-      { "proj_size", table.unpack(names) }))
+      { "proj_size", "peepholes", table.unpack(names) }))
   end
 end
