@@ -191,7 +191,7 @@ end
 -- to one
 -- of them are walked. opts: leaves (accumulate into .grad), retain, mute (list of keys that record nothing meanwhile).
 function R:walk(seeds, captures, opts)
-  local reached, order, wanted = {}, {}, nil
+  local reached, order, wanted, onward, asked = {}, {}, nil, {}, {}
   local function reach(node)
     if reached[node] then return end
     reached[node] = true
@@ -199,13 +199,21 @@ function R:walk(seeds, captures, opts)
     for i = 1, node.nin do if node.ins[i] then reach(node.ins[i].node) end end
   end
   for _, s in ipairs(seeds) do reach(s[1].node) end
+  -- Is something asked for where this entry leads? Of a node's results each is on its own.
+  local function leads(e) return not wanted or onward[e.node] or (asked[e.node] and asked[e.node][e.slot]) end
   if captures then
     wanted = {}
-    for i = 1, #captures do if captures[i] then wanted[captures[i].node] = true end end
+    for i = 1, captures.n do
+      local c = captures[i]
+      if c then
+        asked[c.node] = asked[c.node] or {}
+        asked[c.node][c.slot], wanted[c.node] = true, true
+      end
+    end
     table.sort(order, function(a, b) return a.seq < b.seq end)
     for _, node in ipairs(order) do
       for i = 1, node.nin do
-        if node.ins[i] and wanted[node.ins[i].node] then wanted[node] = true end
+        if node.ins[i] and leads(node.ins[i]) then onward[node], wanted[node] = true, true end
       end
     end
   end
@@ -231,7 +239,7 @@ function R:walk(seeds, captures, opts)
     end
     list[entry.slot] = list[entry.slot] and self:add(list[entry.slot], g) or g
   end
-  for _, s in ipairs(seeds) do deliver(s[1], s[2]) end
+  for _, s in ipairs(seeds) do if leads(s[1]) then deliver(s[1], s[2]) end end
   mute(self, opts.mute, 1)
   for _, node in ipairs(walked) do
     local list = grads[node]
@@ -253,7 +261,7 @@ function R:walk(seeds, captures, opts)
         end
       elseif next(list) then
         local want = {}
-        for i = 1, node.nin do want[i] = node.ins[i] ~= nil and (not wanted or wanted[node.ins[i].node]) end
+        for i = 1, node.nin do want[i] = node.ins[i] ~= nil and leads(node.ins[i]) or false end
         local was = self.inherited
         self.inherited = node.saves
         local got = node.vjp(list, want)
